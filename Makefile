@@ -1,0 +1,74 @@
+# Fairlead. `make help` lists what there is to do.
+SHELL := /usr/bin/env bash
+.DEFAULT_GOAL := help
+
+MODULES  := pkg proto samples services/ca services/config-watcher services/installer services/node-agent services/xds-server tests
+SERVICES := ca config-watcher node-agent xds-server
+BIN      := $(CURDIR)/bin
+TOOLS    := $(CURDIR)/.tools
+VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+LDFLAGS  := -X fairlead.dev/pkg/version.Version=$(VERSION)
+PATTERNS := $(MODULES:%=./%/...)
+RUN_DIR  ?= .run
+# One test binary per core at a time: several suites start real proxies.
+TESTFLAGS ?=
+
+export PATH := $(TOOLS)/bin:$(PATH)
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+tools: $(TOOLS)/envoy ## put the pinned Envoy binary into .tools/ (ENVOY=/path uses yours)
+
+.PHONY: $(TOOLS)/envoy
+$(TOOLS)/envoy:
+	@tools/envoy/install.sh $@
+
+# Tools that only developers need are built from their pinned modules when a target asks for one.
+$(TOOLS)/bin/.%: tools/%/go.mod tools/%/go.sum
+	@mkdir -p $(TOOLS)/bin
+	cd tools/$* && GOWORK=off go build -trimpath -o $(TOOLS)/bin/ tool
+	@touch $@
+
+build: ## build every binary into bin/
+	@mkdir -p $(BIN)
+	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ $(SERVICES:%=./services/%/cmd/%) ./services/installer/cmd/fairlead ./samples/bookinfo
+
+demo: tools build ## the whole mesh on this machine: traffic, a change, failures, renewal; exit 1 if anything differs
+	$(BIN)/fairlead demo --envoy $(TOOLS)/envoy --mesh samples/bookinfo/mesh.yaml
+
+up: tools build ## the sample mesh, left running until Ctrl-C or `make down`; prints its URL
+	$(BIN)/fairlead up --envoy $(TOOLS)/envoy --run-dir $(RUN_DIR) -f samples/bookinfo/mesh.yaml
+
+down: ## end what `make up` started
+	$(BIN)/fairlead down --run-dir $(RUN_DIR)
+
+test: tools build ## unit, in-process and end-to-end tests with the real Envoy; needs no privileges
+	BIN_DIR=$(BIN) ENVOY=$(TOOLS)/envoy go test $(TESTFLAGS) $(PATTERNS)
+
+test-race: tools build ## the same under the race detector
+	BIN_DIR=$(BIN) ENVOY=$(TOOLS)/envoy go test -race $(TESTFLAGS) $(PATTERNS)
+
+lint: $(TOOLS)/bin/.golangci-lint $(TOOLS)/bin/.buf ## golangci-lint over all modules (dependency rule included), buf lint
+	golangci-lint run $(PATTERNS)
+	cd proto && buf lint && buf format --diff --exit-code
+
+generate: $(TOOLS)/bin/.buf $(TOOLS)/bin/.protoc ## Go code of proto/
+	cd proto && buf generate
+
+golden: ## rewrite the golden files of the translators and of the reference pages; review the difference
+	go test ./services/xds-server/internal/translate/... -update
+
+bench: ## benchmarks, once through
+	go test -run '^$$' -bench . -benchtime 1x $(PATTERNS)
+
+verify: lint $(TOOLS)/bin/.protoc ## generated code fresh, modules tidy, one version of every dependency, contracts unbroken, lint
+	hack/verify.sh
+
+images: build ## an image archive per service in bin/, without a Docker daemon
+	@for s in $(SERVICES); do go run ./tools/image -binary $(BIN)/$$s -name fairlead/$$s:$(VERSION) -out $(BIN)/$$s.tar || exit 1; done
+
+clean: ## remove what was built
+	rm -rf $(BIN) $(RUN_DIR)
+
+.PHONY: help tools build demo up down test test-race lint generate golden bench verify images clean

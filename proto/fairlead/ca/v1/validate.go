@@ -1,0 +1,25 @@
+package cav1
+
+import "errors"
+
+// Validate checks that the subscriber is named; whether the first message of a stream names it is for the handler to see.
+func (m *WatchBundleRequest) Validate() error {
+	if len(m.GetSubscriber()) > 512 {
+		return errors.New("subscriber: is longer than 512 bytes; use a short unique name")
+	}
+	return nil
+}
+
+// Validate checks that there is a key to certify and an identity to certify it for.
+func (m *SignRequest) Validate() error {
+	switch {
+	case len(m.GetPublicKey()) == 0:
+		return errors.New("public_key: is empty; send a PKIX DER key")
+	case len(m.GetUriSans()) == 0:
+		return errors.New("uri_sans: is empty; a certificate names exactly the identity it is for")
+	case m.GetTtl().AsDuration() <= 0:
+		return errors.New("ttl: must be positive")
+	default:
+		return nil
+	}
+}
