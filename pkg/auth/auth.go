@@ -1,0 +1,110 @@
+// Package auth is the one place where Fairlead decides who calls and whether they may. An Authenticator turns a call's
+// credentials into a Peer; a Policy says which peers may call which method. The address a call comes from is never a credential.
+package auth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+)
+
+// Methods by which a peer proves who it is.
+const (
+	MethodMTLS = "mtls"
+	MethodJWT  = "jwt"
+)
+
+// Peer is an authenticated caller.
+type Peer struct {
+	ID spiffeid.ID
+	// Method is MethodMTLS or MethodJWT.
+	Method string
+}
+
+// ErrNoCredentials means that the caller presented none of the kind an Authenticator looks for.
+var ErrNoCredentials = errors.New("no credentials presented")
+
+// Authenticator proves who makes a gRPC call. ctx is the call's incoming context: transport security in the peer, headers in the
+// incoming metadata. It must be quick and must not block on the network: a server runs it before it reads the message. Errors go
+// to the caller, so they must not reveal more than why the credentials were refused.
+type Authenticator interface {
+	Authenticate(ctx context.Context) (Peer, error)
+}
+
+type peerKey struct{}
+
+// NewContext gives a context that carries the authenticated caller.
+func NewContext(ctx context.Context, p Peer) context.Context {
+	return context.WithValue(ctx, peerKey{}, p)
+}
+
+// PeerFrom is the authenticated caller of the call ctx belongs to; false if the method is open to anonymous callers.
+func PeerFrom(ctx context.Context) (Peer, bool) {
+	p, ok := ctx.Value(peerKey{}).(Peer)
+	return p, ok
+}
+
+// WorkloadID is spiffe://<td>/ns/<namespace>/sa/<serviceAccount>.
+func WorkloadID(td spiffeid.TrustDomain, namespace, serviceAccount string) (spiffeid.ID, error) {
+	if td.IsZero() {
+		return spiffeid.ID{}, errors.New("trust domain is empty")
+	}
+	id, err := spiffeid.FromSegments(td, "ns", namespace, "sa", serviceAccount)
+	if err != nil {
+		return spiffeid.ID{}, fmt.Errorf("identity of service account %q in namespace %q: %w", serviceAccount, namespace, err)
+	}
+	return id, nil
+}
+
+// MTLS authenticates by the client certificate of the connection. The TLS configuration (tlsconf.Server) has verified its chain;
+// a certificate that was presented but not verified is refused.
+func MTLS() Authenticator { return mtls{} }
+
+type mtls struct{}
+
+func (mtls) Authenticate(ctx context.Context) (Peer, error) {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return Peer{}, ErrNoCredentials
+	}
+	info, ok := p.AuthInfo.(credentials.TLSInfo)
+	if !ok || len(info.State.PeerCertificates) == 0 {
+		return Peer{}, ErrNoCredentials
+	}
+	if len(info.State.VerifiedChains) == 0 {
+		return Peer{}, errors.New("client certificate was not verified")
+	}
+	id, err := x509svid.IDFromCert(info.State.PeerCertificates[0])
+	if err != nil {
+		return Peer{}, errors.New("client certificate carries no SPIFFE identity")
+	}
+	return Peer{ID: id, Method: MethodMTLS}, nil
+}
+
+// FirstOf asks each in turn and takes the first peer that is proven. If none is, the error is that of the first which found
+// credentials and refused them, else ErrNoCredentials.
+func FirstOf(authenticators ...Authenticator) Authenticator { return firstOf(authenticators) }
+
+type firstOf []Authenticator
+
+func (f firstOf) Authenticate(ctx context.Context) (Peer, error) {
+	var refused error
+	for _, a := range f {
+		p, err := a.Authenticate(ctx)
+		if err == nil {
+			return p, nil
+		}
+		if refused == nil && !errors.Is(err, ErrNoCredentials) {
+			refused = err
+		}
+	}
+	if refused != nil {
+		return Peer{}, refused
+	}
+	return Peer{}, ErrNoCredentials
+}

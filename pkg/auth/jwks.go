@@ -1,0 +1,117 @@
+package auth
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+
+	"fairlead.dev/pkg/clock"
+)
+
+const (
+	maxJWKSBytes = 1 << 20
+	maxJWKSKeys  = 256
+	// jwksRecheck is how long a read key set is used without looking at the file again.
+	jwksRecheck = time.Second
+)
+
+// keySet follows a JWKS file. A file that no longer parses leaves the last good keys in force (it may be half written); a file
+// that is gone leaves none.
+type keySet struct {
+	path  string
+	clock clock.Clock
+
+	mu      sync.Mutex
+	checked time.Time
+	raw     []byte
+	keys    []jose.JSONWebKey
+	err     error
+}
+
+// get gives the verification keys. With fresh it reads the file even if it has just been read.
+func (s *keySet) get(fresh bool) ([]jose.JSONWebKey, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.clock.Now()
+	if age := now.Sub(s.checked); !fresh && !s.checked.IsZero() && age >= 0 && age < jwksRecheck {
+		return s.result()
+	}
+	s.checked = now
+	raw, err := readLimited(s.path, maxJWKSBytes)
+	switch {
+	case err != nil:
+		s.raw, s.keys = nil, nil
+		s.err = fmt.Errorf("JWKS file: %w", err)
+	case s.raw != nil && bytes.Equal(raw, s.raw):
+		s.err = nil
+	default:
+		keys, err := parseJWKS(raw)
+		if err != nil {
+			s.err = fmt.Errorf("JWKS file %s: %w", s.path, err)
+		} else {
+			s.raw, s.keys, s.err = raw, keys, nil
+		}
+	}
+	return s.result()
+}
+
+func (s *keySet) result() ([]jose.JSONWebKey, error) {
+	if s.keys == nil {
+		return nil, s.err
+	}
+	return s.keys, nil
+}
+
+// check is the trouble with the file, if any, even while older keys still serve.
+func (s *keySet) check() error {
+	_, _ = s.get(false)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
+
+func parseJWKS(raw []byte) ([]jose.JSONWebKey, error) {
+	var set jose.JSONWebKeySet
+	if err := json.Unmarshal(raw, &set); err != nil {
+		return nil, errors.New("not a JSON Web Key Set")
+	}
+	if len(set.Keys) > maxJWKSKeys {
+		return nil, fmt.Errorf("more than %d keys", maxJWKSKeys)
+	}
+	keys := make([]jose.JSONWebKey, 0, len(set.Keys))
+	for i, k := range set.Keys {
+		switch {
+		case !k.IsPublic():
+			return nil, fmt.Errorf("key %d (kid %q) is not a public key: remove private and symmetric keys from the file", i, k.KeyID)
+		case !k.Valid():
+			return nil, fmt.Errorf("key %d (kid %q) is not valid", i, k.KeyID)
+		case k.Use != "" && k.Use != "sig":
+			continue
+		}
+		keys = append(keys, k)
+	}
+	return keys, nil
+}
+
+func readLimited(path string, limit int64) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	raw, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(raw)) > limit {
+		return nil, fmt.Errorf("%s: larger than %d bytes", path, limit)
+	}
+	return raw, nil
+}

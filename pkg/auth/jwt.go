@@ -1,0 +1,209 @@
+package auth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"google.golang.org/grpc/metadata"
+
+	"fairlead.dev/pkg/clock"
+)
+
+const (
+	// jwtLeeway forgives this much difference between the issuer's clock and ours.
+	jwtLeeway = 30 * time.Second
+	// maxTokenBytes bounds what is parsed before the signature is checked; service account tokens are about 1 KiB.
+	maxTokenBytes = 16 << 10
+	// maxKeyAttempts bounds the work for a token that names no key.
+	maxKeyAttempts = 16
+
+	subjectPrefix = "system:serviceaccount:"
+)
+
+// Asymmetric algorithms only: with a shared key, whoever verifies could also sign.
+var jwtAlgorithms = []jose.SignatureAlgorithm{
+	jose.ES256, jose.ES384, jose.ES512,
+	jose.RS256, jose.RS384, jose.RS512,
+	jose.PS256, jose.PS384, jose.PS512,
+	jose.EdDSA,
+}
+
+// JWTConfig says which tokens are believed. All fields but Clock are required.
+type JWTConfig struct {
+	// JWKSFile holds the issuer's public keys (RFC 7517). It is read again when it changes.
+	JWKSFile string
+	// Issuer is the exact `iss`.
+	Issuer string
+	// Audiences: `aud` must name at least one of them.
+	Audiences []string
+	// TrustDomain of the identities made from tokens.
+	TrustDomain spiffeid.TrustDomain
+	Clock       clock.Clock
+}
+
+// JWT authenticates Kubernetes service account tokens, presented as `authorization: Bearer <token>`, against a local key set.
+// It is safe for concurrent use.
+type JWT struct {
+	cfg  JWTConfig
+	keys *keySet
+}
+
+// NewJWT checks the configuration. The key set is read when it is needed, so a file that appears later is fine; see Check.
+func NewJWT(cfg JWTConfig) (*JWT, error) {
+	var errs []error
+	if cfg.JWKSFile == "" {
+		errs = append(errs, errors.New("JWKS file is required"))
+	}
+	if cfg.Issuer == "" {
+		errs = append(errs, errors.New("issuer is required"))
+	}
+	if len(cfg.Audiences) == 0 || slices.Contains(cfg.Audiences, "") {
+		errs = append(errs, errors.New("at least one audience is required and none may be empty"))
+	}
+	if cfg.TrustDomain.IsZero() {
+		errs = append(errs, errors.New("trust domain is required"))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("JWT authentication: %w", err)
+	}
+	cfg.Clock = clock.Or(cfg.Clock)
+	return &JWT{cfg: cfg, keys: &keySet{path: cfg.JWKSFile, clock: cfg.Clock}}, nil
+}
+
+// Check is the trouble with the key set file, nil if there is none; for readiness.
+func (j *JWT) Check() error { return j.keys.check() }
+
+// Authenticate verifies the bearer token in the call's metadata.
+func (j *JWT) Authenticate(ctx context.Context) (Peer, error) {
+	values := metadata.ValueFromIncomingContext(ctx, "authorization")
+	if len(values) == 0 {
+		return Peer{}, ErrNoCredentials
+	}
+	if len(values) > 1 {
+		return Peer{}, errors.New("more than one authorization header")
+	}
+	scheme, token, ok := strings.Cut(values[0], " ")
+	if !ok || !strings.EqualFold(scheme, "bearer") {
+		return Peer{}, errors.New("authorization header is not a bearer token")
+	}
+	return j.Verify(ctx, strings.TrimSpace(token))
+}
+
+// Verify tells whose token it is. The error says why a token is refused without repeating anything from it.
+func (j *JWT) Verify(_ context.Context, token string) (Peer, error) {
+	if len(token) > maxTokenBytes {
+		return Peer{}, errors.New("token is too long")
+	}
+	// Three parts: the compact form. go-jose would take the JSON form too, which nobody sends as a bearer token.
+	if strings.Count(token, ".") != 2 {
+		return Peer{}, errors.New("token is not a signed JWT")
+	}
+	parsed, err := jwt.ParseSigned(token, jwtAlgorithms)
+	if err != nil || len(parsed.Headers) != 1 {
+		return Peer{}, errors.New("token is malformed or its signature algorithm is not allowed")
+	}
+	claims, err := j.verifySignature(parsed)
+	if err != nil {
+		return Peer{}, err
+	}
+	if err := j.verifyClaims(claims); err != nil {
+		return Peer{}, err
+	}
+	id, err := j.identity(claims.Subject)
+	if err != nil {
+		return Peer{}, err
+	}
+	return Peer{ID: id, Method: MethodJWT}, nil
+}
+
+func (j *JWT) verifySignature(token *jwt.JSONWebToken) (*jwt.Claims, error) {
+	header := token.Headers[0]
+	for _, fresh := range []bool{false, true} {
+		keys, err := j.keys.get(fresh)
+		if err != nil {
+			return nil, errors.New("token cannot be verified: the server has no verification keys")
+		}
+		for _, key := range candidates(keys, header) {
+			var claims jwt.Claims
+			if err := token.Claims(key.Key, &claims); err == nil {
+				return &claims, nil
+			}
+		}
+		// A key the server has not seen yet may be new in the file; with a known one the signature is simply wrong.
+		if slices.ContainsFunc(keys, func(k jose.JSONWebKey) bool { return header.KeyID != "" && k.KeyID == header.KeyID }) {
+			break
+		}
+	}
+	return nil, errors.New("token is not signed by a known key")
+}
+
+func candidates(keys []jose.JSONWebKey, header jose.Header) []jose.JSONWebKey {
+	var out []jose.JSONWebKey
+	for _, k := range keys {
+		if header.KeyID != "" && k.KeyID != "" && k.KeyID != header.KeyID {
+			continue
+		}
+		if k.Algorithm != "" && k.Algorithm != header.Algorithm {
+			continue
+		}
+		if out = append(out, k); len(out) == maxKeyAttempts {
+			break
+		}
+	}
+	return out
+}
+
+func (j *JWT) verifyClaims(c *jwt.Claims) error {
+	if c.Expiry == nil {
+		return errors.New("token has no expiry")
+	}
+	err := c.ValidateWithLeeway(jwt.Expected{
+		Issuer:      j.cfg.Issuer,
+		AnyAudience: j.cfg.Audiences,
+		Time:        j.cfg.Clock.Now(),
+	}, jwtLeeway)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, jwt.ErrExpired):
+		return errors.New("token has expired")
+	case errors.Is(err, jwt.ErrNotValidYet), errors.Is(err, jwt.ErrIssuedInTheFuture):
+		return errors.New("token is not valid yet")
+	case errors.Is(err, jwt.ErrInvalidIssuer):
+		return errors.New("token is from another issuer")
+	case errors.Is(err, jwt.ErrInvalidAudience):
+		return errors.New("token is for another audience")
+	default:
+		return errors.New("token claims are not valid")
+	}
+}
+
+func (j *JWT) identity(subject string) (spiffeid.ID, error) {
+	errSubject := errors.New("token subject is not a service account")
+	rest, ok := strings.CutPrefix(subject, subjectPrefix)
+	if !ok {
+		return spiffeid.ID{}, errSubject
+	}
+	namespace, account, ok := strings.Cut(rest, ":")
+	if !ok || !isDNSName(namespace) || !isDNSName(account) {
+		return spiffeid.ID{}, errSubject
+	}
+	id, err := WorkloadID(j.cfg.TrustDomain, namespace, account)
+	if err != nil {
+		return spiffeid.ID{}, errSubject
+	}
+	return id, nil
+}
+
+// dnsName is Kubernetes' rule for object names (RFC 1123 subdomain).
+var dnsName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
+
+func isDNSName(s string) bool { return len(s) <= 253 && dnsName.MatchString(s) }

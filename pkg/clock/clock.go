@@ -1,0 +1,43 @@
+// Package clock is time as a dependency: code that waits or compares times takes a Clock, so that a test can decide what
+// time it is. The fake is testkit.Clock.
+package clock
+
+import "time"
+
+// Clock tells the time and makes timers. Implementations are safe for concurrent use.
+type Clock interface {
+	Now() time.Time
+	// After sends the time once on the returned channel when d has passed.
+	After(d time.Duration) <-chan time.Time
+	NewTimer(d time.Duration) Timer
+}
+
+// Timer is time.Timer behind an interface. As with Go 1.23 timers, no stale value is received from C after Stop or Reset.
+type Timer interface {
+	C() <-chan time.Time
+	Stop() bool
+	Reset(d time.Duration) bool
+}
+
+// Real is the machine's clock.
+func Real() Clock { return realClock{} }
+
+// Or gives c, or the machine's clock when c is nil; for optional Config fields.
+func Or(c Clock) Clock {
+	if c == nil {
+		return Real()
+	}
+	return c
+}
+
+type realClock struct{}
+
+func (realClock) Now() time.Time                         { return time.Now() }
+func (realClock) After(d time.Duration) <-chan time.Time { return time.After(d) }
+func (realClock) NewTimer(d time.Duration) Timer         { return realTimer{time.NewTimer(d)} }
+
+type realTimer struct{ t *time.Timer }
+
+func (r realTimer) C() <-chan time.Time        { return r.t.C }
+func (r realTimer) Stop() bool                 { return r.t.Stop() }
+func (r realTimer) Reset(d time.Duration) bool { return r.t.Reset(d) }

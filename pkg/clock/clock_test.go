@@ -1,0 +1,34 @@
+package clock_test
+
+import (
+	"testing"
+	"time"
+
+	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/testkit"
+)
+
+func TestRealTimersFire(t *testing.T) {
+	c := clock.Real()
+	before := c.Now()
+	<-c.After(time.Millisecond)
+	timer := c.NewTimer(time.Hour)
+	if !timer.Stop() {
+		t.Error("Stop of a running timer said it was not running")
+	}
+	timer.Reset(time.Millisecond)
+	<-timer.C()
+	if since := c.Now().Sub(before); since < 2*time.Millisecond {
+		t.Errorf("two waits of 1 ms took %s", since)
+	}
+}
+
+func TestOr(t *testing.T) {
+	fake := testkit.NewClock(time.Unix(0, 0))
+	if clock.Or(fake) != clock.Clock(fake) {
+		t.Error("a given clock is replaced")
+	}
+	if clock.Or(nil) == nil {
+		t.Error("no clock without one given")
+	}
+}

@@ -1,0 +1,82 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// Exit codes of every Fairlead program.
+const (
+	ExitOK      = 0 // did what was asked, or stopped because it was told to
+	ExitFailure = 1 // failed at run time
+	ExitUsage   = 2 // flags or arguments make no sense
+	ExitRefused = 3 // input (configuration, request) was checked and refused
+)
+
+// Main runs a program and exits. SIGINT or SIGTERM ends ctx, on which run should return; a second one exits at once. An error
+// is printed on stderr and decides the exit code: that of WithExitCode, else ExitFailure.
+func Main(name string, run func(ctx context.Context) error) {
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	os.Exit(runMain(name, run, signals, os.Exit, os.Stderr))
+}
+
+func runMain(name string, run func(context.Context) error, signals <-chan os.Signal, exit func(int), stderr io.Writer) int {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	done := make(chan struct{})
+	defer close(done)
+	go func() {
+		select {
+		case <-signals:
+			cancel()
+		case <-done:
+			return
+		}
+		select {
+		case sig := <-signals:
+			fmt.Fprintf(stderr, "%s: second signal (%s), stopping at once\n", name, sig)
+			exit(ExitFailure)
+		case <-done:
+		}
+	}()
+
+	err := run(ctx)
+	if err == nil || (ctx.Err() != nil && errors.Is(err, context.Canceled)) {
+		return ExitOK
+	}
+	fmt.Fprintf(stderr, "%s: %v\n", name, err)
+	return ExitCode(err)
+}
+
+type exitError struct {
+	error
+	code int
+}
+
+func (e *exitError) Unwrap() error { return e.error }
+
+// WithExitCode makes Main exit with code for err; nil stays nil.
+func WithExitCode(err error, code int) error {
+	if err == nil {
+		return nil
+	}
+	return &exitError{error: err, code: code}
+}
+
+// ExitCode is the code Main exits with for err.
+func ExitCode(err error) int {
+	if err == nil {
+		return ExitOK
+	}
+	var e *exitError
+	if errors.As(err, &e) {
+		return e.code
+	}
+	return ExitFailure
+}

@@ -1,0 +1,71 @@
+package process
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+func TestMainExitCodes(t *testing.T) {
+	boom := errors.New("boom")
+	for name, tc := range map[string]struct {
+		err  error
+		want int
+	}{
+		"success":         {nil, ExitOK},
+		"failure":         {boom, ExitFailure},
+		"usage":           {WithExitCode(boom, ExitUsage), ExitUsage},
+		"refused, deeper": {fmt.Errorf("apply: %w", WithExitCode(boom, ExitRefused)), ExitRefused},
+		"cancelled without a signal is a failure": {context.Canceled, ExitFailure},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var stderr bytes.Buffer
+			code := runMain("prog", func(context.Context) error { return tc.err }, nil, nil, &stderr)
+			if code != tc.want {
+				t.Errorf("exit code %d, want %d", code, tc.want)
+			}
+			if tc.err != nil && !strings.Contains(stderr.String(), "prog: "+tc.err.Error()) {
+				t.Errorf("stderr %q does not tell the error", stderr.String())
+			}
+		})
+	}
+	if WithExitCode(nil, ExitUsage) != nil {
+		t.Error("WithExitCode(nil) is an error")
+	}
+	if !errors.Is(WithExitCode(boom, ExitUsage), boom) {
+		t.Error("WithExitCode hides the error")
+	}
+}
+
+func TestMainFirstSignalCancels(t *testing.T) {
+	signals := make(chan os.Signal, 1)
+	signals <- syscall.SIGTERM
+	code := runMain("prog", func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, signals,
+		func(int) { t.Error("exited at the first signal") }, &bytes.Buffer{})
+	if code != ExitOK {
+		t.Errorf("exit code %d after a clean stop", code)
+	}
+}
+
+func TestMainSecondSignalExitsAtOnce(t *testing.T) {
+	signals := make(chan os.Signal, 2)
+	signals <- syscall.SIGINT
+	signals <- syscall.SIGINT
+	exited := make(chan int, 1)
+	var stderr bytes.Buffer
+	runMain("prog", func(context.Context) error {
+		code := <-exited // hangs until the second signal is acted upon
+		if code != ExitFailure {
+			t.Errorf("exit code %d, want %d", code, ExitFailure)
+		}
+		return nil
+	}, signals, func(code int) { exited <- code }, &stderr)
+	if !strings.Contains(stderr.String(), "second signal") {
+		t.Errorf("stderr %q does not say why", stderr.String())
+	}
+}

@@ -1,0 +1,270 @@
+// Package rpc builds gRPC servers and clients the way every Fairlead service has them: authenticated before a message is
+// decoded, bounded, observed, and recovering from panics.
+package rpc
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	grpcprom "github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus"
+	authmw "github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/auth"
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/logging"
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/validator"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
+	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc/filters"
+	"go.opentelemetry.io/otel"
+	metricnoop "go.opentelemetry.io/otel/metric/noop"
+	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+
+	"fairlead.dev/pkg/auth"
+)
+
+// Limits of a server unless its ServerConfig says otherwise.
+const (
+	DefaultMaxRecvBytes         = 4 << 20
+	DefaultMaxHeaderBytes       = 32 << 10
+	DefaultMaxConnections       = 10_000
+	DefaultMaxConcurrentStreams = 256
+)
+
+// ServerConfig describes a server. Service, Log, Registerer and either TLS or Insecure are required.
+type ServerConfig struct {
+	// Service names the server in logs.
+	Service    string
+	Log        *slog.Logger
+	Registerer prometheus.Registerer
+	// TracerProvider for spans; nil means OpenTelemetry's global one, which telemetry.Setup sets.
+	TracerProvider trace.TracerProvider
+
+	// TLS is usually tlsconf.Server. Insecure, for unix sockets and for ports that are plaintext on purpose, must be said.
+	TLS      *tls.Config
+	Insecure bool
+	// PeerUIDs admits only processes of these users, asked of the kernel; for unix sockets. Empty admits all.
+	PeerUIDs []uint32
+
+	// Authenticator proves who calls; Policy says who may. A nil Authenticator is allowed only if every rule is auth.Anonymous.
+	// The standard health service is added to the policy as anonymous.
+	Authenticator auth.Authenticator
+	Policy        auth.Policy
+
+	// Health is the standard health service's state; nil means always serving.
+	Health *health.Server
+
+	// MaxRecvBytes bounds one message, MaxHeaderBytes the headers of one call. 0 means the default.
+	MaxRecvBytes   int
+	MaxHeaderBytes uint32
+	// MaxConnections and MaxConcurrentStreams (per connection) refuse more than that. 0 means the default.
+	MaxConnections       int
+	MaxConcurrentStreams uint32
+
+	// KeepaliveTime without a frame makes the server ping, KeepaliveTimeout without an answer close. Defaults 30 s and 10 s.
+	KeepaliveTime, KeepaliveTimeout time.Duration
+	// KeepaliveMinTime is how often clients may ping. Default 5 s.
+	KeepaliveMinTime time.Duration
+	// MaxConnectionIdle closes connections without calls. Default 5 min.
+	MaxConnectionIdle time.Duration
+	// MaxConnectionAge asks clients to reconnect after about this long, so that they spread over replicas; open streams get
+	// MaxConnectionAgeGrace to end. 0 means never.
+	MaxConnectionAge, MaxConnectionAgeGrace time.Duration
+}
+
+// NewServer makes a server with the standard health service registered. opts come last and may add to what the builder sets.
+func NewServer(cfg ServerConfig, opts ...grpc.ServerOption) (*grpc.Server, error) {
+	if err := cfg.complete(); err != nil {
+		return nil, fmt.Errorf("gRPC server %s: %w", cfg.Service, err)
+	}
+	m, err := newServerMetrics(cfg.Registerer)
+	if err != nil {
+		return nil, fmt.Errorf("gRPC server %s: %w", cfg.Service, err)
+	}
+	g := newGate(cfg.Authenticator, cfg.Policy, cfg.Log, m)
+	rec := recoveryOption(cfg.Log, m.panics)
+	log := loggingOptions()
+	logger := slogAdapter(cfg.Log)
+
+	all := []grpc.ServerOption{
+		grpc.Creds(newConnLimit(&cfg, m)),
+		grpc.InTapHandle(g.tap),
+		grpc.StatsHandler(connContext{}),
+		grpc.StatsHandler(otelgrpc.NewServerHandler(
+			otelgrpc.WithTracerProvider(tracerProvider(cfg.TracerProvider)),
+			otelgrpc.WithMeterProvider(metricnoop.NewMeterProvider()),
+			otelgrpc.WithFilter(filters.Not(filters.HealthCheck())),
+		)),
+		// Outermost first. Recovery stands at both ends: inside, so that a handler's panic is counted and logged as the error
+		// the caller gets; outside, for the interceptors themselves.
+		grpc.ChainUnaryInterceptor(
+			recovery.UnaryServerInterceptor(rec),
+			m.grpc.UnaryServerInterceptor(),
+			logging.UnaryServerInterceptor(logger, log...),
+			authmw.UnaryServerInterceptor(g.admitted),
+			validator.UnaryServerInterceptor(),
+			recovery.UnaryServerInterceptor(rec),
+		),
+		grpc.ChainStreamInterceptor(
+			recovery.StreamServerInterceptor(rec),
+			m.grpc.StreamServerInterceptor(),
+			logging.StreamServerInterceptor(logger, log...),
+			authmw.StreamServerInterceptor(g.admitted),
+			validator.StreamServerInterceptor(),
+			recovery.StreamServerInterceptor(rec),
+		),
+		grpc.MaxRecvMsgSize(cfg.MaxRecvBytes),
+		grpc.MaxHeaderListSize(cfg.MaxHeaderBytes),
+		grpc.MaxConcurrentStreams(cfg.MaxConcurrentStreams),
+		grpc.ConnectionTimeout(10 * time.Second),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{
+			MinTime: cfg.KeepaliveMinTime, PermitWithoutStream: true,
+		}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{
+			Time: cfg.KeepaliveTime, Timeout: cfg.KeepaliveTimeout,
+			MaxConnectionIdle: cfg.MaxConnectionIdle,
+			MaxConnectionAge:  cfg.MaxConnectionAge, MaxConnectionAgeGrace: cfg.MaxConnectionAgeGrace,
+		}),
+	}
+	s := grpc.NewServer(append(all, opts...)...)
+	healthpb.RegisterHealthServer(s, cfg.Health)
+	return s, nil
+}
+
+func (c *ServerConfig) complete() error {
+	switch {
+	case c.Service == "" || c.Log == nil || c.Registerer == nil:
+		return errors.New("the fields Service, Log and Registerer are required")
+	case c.TLS == nil && !c.Insecure:
+		return errors.New("TLS is not configured and Insecure is not set")
+	case c.TLS != nil && c.Insecure:
+		return errors.New("TLS is configured and Insecure is set: choose one")
+	}
+	policy := auth.Policy{}
+	for method, rule := range c.Policy {
+		policy[method] = rule
+		if c.Authenticator == nil && !auth.IsAnonymous(rule) {
+			return fmt.Errorf("policy for %q needs an authenticator and none is configured", method)
+		}
+	}
+	healthService := "/" + healthpb.Health_ServiceDesc.ServiceName + "/*"
+	if _, ok := policy[healthService]; !ok {
+		policy[healthService] = auth.Anonymous()
+	}
+	c.Policy = policy
+	if err := policy.Validate(); err != nil {
+		return err
+	}
+	if c.Health == nil {
+		c.Health = health.NewServer()
+	}
+	orDefault(&c.MaxRecvBytes, DefaultMaxRecvBytes)
+	orDefault(&c.MaxHeaderBytes, DefaultMaxHeaderBytes)
+	orDefault(&c.MaxConnections, DefaultMaxConnections)
+	orDefault(&c.MaxConcurrentStreams, DefaultMaxConcurrentStreams)
+	orDefault(&c.KeepaliveTime, 30*time.Second)
+	orDefault(&c.KeepaliveTimeout, 10*time.Second)
+	orDefault(&c.KeepaliveMinTime, 5*time.Second)
+	orDefault(&c.MaxConnectionIdle, 5*time.Minute)
+	return nil
+}
+
+func (c *ServerConfig) transport() credentials.TransportCredentials {
+	if c.TLS != nil {
+		return credentials.NewTLS(c.TLS)
+	}
+	return insecure.NewCredentials()
+}
+
+func orDefault[T comparable](v *T, def T) {
+	var zero T
+	if *v == zero {
+		*v = def
+	}
+}
+
+func tracerProvider(tp trace.TracerProvider) trace.TracerProvider {
+	if tp == nil {
+		return otel.GetTracerProvider()
+	}
+	return tp
+}
+
+// Serve serves on lis until ctx ends, then lets running calls finish for up to grace and closes what is left. It closes lis, and
+// returns nil after a stop that was asked for.
+func Serve(ctx context.Context, s *grpc.Server, lis net.Listener, grace time.Duration) error {
+	failed := make(chan error, 1)
+	go func() { failed <- s.Serve(lis) }()
+	select {
+	case err := <-failed:
+		s.Stop()
+		return fmt.Errorf("serve gRPC on %s: %w", lis.Addr(), err)
+	case <-ctx.Done():
+	}
+	stopped := make(chan struct{})
+	go func() { s.GracefulStop(); close(stopped) }()
+	timer := time.NewTimer(grace)
+	defer timer.Stop()
+	select {
+	case <-stopped:
+	case <-timer.C:
+		s.Stop()
+		<-stopped
+	}
+	if err := <-failed; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		return fmt.Errorf("serve gRPC on %s: %w", lis.Addr(), err)
+	}
+	return nil
+}
+
+// serverMetrics are shared by all servers on one registry.
+type serverMetrics struct {
+	grpc     *grpcprom.ServerMetrics
+	panics   prometheus.Counter
+	refused  *prometheus.CounterVec
+	rejected *prometheus.CounterVec
+}
+
+func newServerMetrics(reg prometheus.Registerer) (*serverMetrics, error) {
+	var errs [4]error
+	m := &serverMetrics{}
+	m.grpc, errs[0] = register(reg, grpcprom.NewServerMetrics(grpcprom.WithServerHandlingTimeHistogram()))
+	m.panics, errs[1] = register(reg, prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "fairlead_rpc_server_panics_total",
+		Help: "Panics in gRPC handlers that were turned into INTERNAL errors.",
+	}))
+	m.refused, errs[2] = register(reg, prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "fairlead_rpc_server_calls_refused_total",
+		Help: "gRPC calls refused before their message was read, by status code.",
+	}, []string{"code"}))
+	m.rejected, errs[3] = register(reg, prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "fairlead_rpc_server_connections_rejected_total",
+		Help: "Connections closed at once, by reason: limit, peer (foreign user on a unix socket), handshake, refusals (too many refused calls).",
+	}, []string{"reason"}))
+	return m, errors.Join(errs[:]...)
+}
+
+// register gives the collector that is registered already if there is an equal one, so that several servers or clients of one
+// program share a registry.
+func register[C prometheus.Collector](reg prometheus.Registerer, c C) (C, error) {
+	err := reg.Register(c)
+	var already prometheus.AlreadyRegisteredError
+	if errors.As(err, &already) {
+		if existing, ok := already.ExistingCollector.(C); ok {
+			return existing, nil
+		}
+	}
+	if err != nil {
+		return c, fmt.Errorf("register metrics: %w", err)
+	}
+	return c, nil
+}

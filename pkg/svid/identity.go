@@ -1,0 +1,139 @@
+package svid
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net/url"
+	"time"
+
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
+
+	"fairlead.dev/pkg/tlsconf"
+)
+
+const (
+	typeCertificate = "CERTIFICATE"
+	typeKey         = "PRIVATE KEY"
+	typeCSR         = "CERTIFICATE REQUEST"
+)
+
+// identity is a private key with the chain issued for it, leaf first, roots left out. It is immutable.
+type identity struct {
+	key   *ecdsa.PrivateKey
+	leaf  *x509.Certificate
+	chain []*x509.Certificate
+	// foreignRoots are self-signed certificates of the CA's answer, which are not sent to peers.
+	foreignRoots []*x509.Certificate
+
+	certPEM, keyPEM []byte
+}
+
+func newKey() (*ecdsa.PrivateKey, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("generate key: %w", err)
+	}
+	return key, nil
+}
+
+// newCSR asks for exactly the expected identity. A CA takes the identity from the caller's credentials, not from here; one that
+// checks the SANs finds them equal.
+func newCSR(key *ecdsa.PrivateKey, id spiffeid.ID) ([]byte, error) {
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{URIs: []*url.URL{id.URL()}}, key)
+	if err != nil {
+		return nil, fmt.Errorf("create certificate request: %w", err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: typeCSR, Bytes: der}), nil
+}
+
+func newIdentity(key *ecdsa.PrivateKey, certs []*x509.Certificate) (*identity, error) {
+	if len(certs) == 0 {
+		return nil, errors.New("no certificate in the chain")
+	}
+	id := &identity{key: key, leaf: certs[0]}
+	if public, ok := id.leaf.PublicKey.(*ecdsa.PublicKey); !ok || !public.Equal(key.Public()) {
+		return nil, errors.New("certificate is for another key")
+	}
+	for i, c := range certs {
+		if i > 0 && c.CheckSignatureFrom(c) == nil {
+			id.foreignRoots = append(id.foreignRoots, c)
+			continue
+		}
+		id.chain = append(id.chain, c)
+		id.certPEM = append(id.certPEM, pem.EncodeToMemory(&pem.Block{Type: typeCertificate, Bytes: c.Raw})...)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, fmt.Errorf("encode key: %w", err)
+	}
+	id.keyPEM = pem.EncodeToMemory(&pem.Block{Type: typeKey, Bytes: der})
+	return id, nil
+}
+
+// verify checks that peers with these roots will take the identity for want at the time now.
+func (id *identity) verify(roots *x509.CertPool, want spiffeid.ID, now time.Time) error {
+	got, err := x509svid.IDFromCert(id.leaf)
+	if err != nil {
+		return fmt.Errorf("certificate: %w", err)
+	}
+	if got != want {
+		return fmt.Errorf("certificate is for %s, expected %s", got, want)
+	}
+	if id.leaf.IsCA {
+		return errors.New("certificate is an authority's, not a workload's")
+	}
+	intermediates := x509.NewCertPool()
+	for _, c := range id.chain[1:] {
+		intermediates.AddCert(c)
+	}
+	// Used at both ends of connections, so it must be good for both.
+	for _, usage := range []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth} {
+		if _, err := id.leaf.Verify(x509.VerifyOptions{
+			Roots: roots, Intermediates: intermediates, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{usage},
+		}); err != nil {
+			return fmt.Errorf("certificate does not verify with the roots of the root certificate file: %w", err)
+		}
+	}
+	return nil
+}
+
+func (id *identity) material(roots *tlsconf.Material) *tlsconf.Material {
+	cert := &tls.Certificate{PrivateKey: id.key, Leaf: id.leaf}
+	for _, c := range id.chain {
+		cert.Certificate = append(cert.Certificate, c.Raw)
+	}
+	return &tlsconf.Material{
+		Certificate: cert, Roots: roots.Roots, RootsPEM: roots.RootsPEM,
+		CertPEM: id.certPEM, KeyPEM: id.keyPEM, NotAfter: id.leaf.NotAfter,
+	}
+}
+
+// parseCerts reads all certificates of PEM texts, in order.
+func parseCerts(texts ...string) ([]*x509.Certificate, error) {
+	var out []*x509.Certificate
+	for _, text := range texts {
+		rest := []byte(text)
+		for {
+			var block *pem.Block
+			if block, rest = pem.Decode(rest); block == nil {
+				break
+			}
+			if block.Type != typeCertificate {
+				return nil, fmt.Errorf("chain holds a %s", block.Type)
+			}
+			c, err := x509.ParseCertificate(block.Bytes)
+			if err != nil {
+				return nil, fmt.Errorf("certificate %d of the chain: %w", len(out)+1, err)
+			}
+			out = append(out, c)
+		}
+	}
+	return out, nil
+}

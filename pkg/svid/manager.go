@@ -1,0 +1,274 @@
+// Package svid keeps a program's X.509-SVID: it gets one from the ca service through Istio's IstioCertificateService, renews it at
+// half its life and follows the file with the root of trust. Roots come from that file only; what a CA's answer says about roots
+// is never believed.
+package svid
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+
+	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/tlsconf"
+)
+
+// DefaultTTL is asked for unless Config.TTL says otherwise; the CA may give less.
+const DefaultTTL = 24 * time.Hour
+
+// Config of a Manager. CAAddress, CAIDs, RootFile and Identity are required.
+type Config struct {
+	// CAAddress is the ca service's host:port, or a comma-separated list of them.
+	CAAddress string
+	// CAIDs are the SPIFFE ids of which the CA must have one.
+	CAIDs []spiffeid.ID
+	// TokenFile holds the JWT that proves the identity to the CA; it is read anew for every request. Without it only a valid
+	// certificate (from CacheDir) can be renewed.
+	TokenFile string
+	// RootFile holds the PEM roots of trust; it is watched and re-read.
+	RootFile string
+	// TrustDomain is Identity's; zero means that.
+	TrustDomain spiffeid.TrustDomain
+	// Identity the certificate must have.
+	Identity spiffeid.ID
+	// TTL to ask for. Default DefaultTTL.
+	TTL time.Duration
+	// CacheDir (mode 0700) keeps key and certificate across restarts; empty keeps them in memory only.
+	CacheDir string
+
+	Clock clock.Clock
+	Log   *slog.Logger
+	// Registerer for metrics; nil means none are kept.
+	Registerer prometheus.Registerer
+	// Rand gives jitter in [0, 1); nil means math/rand.
+	Rand func() float64
+}
+
+func (c *Config) complete() error {
+	switch {
+	case c.CAAddress == "":
+		return errors.New("svid: CA address is required")
+	case len(c.CAIDs) == 0:
+		return errors.New("svid: the CA's SPIFFE id is required")
+	case c.RootFile == "":
+		return errors.New("svid: root certificate file is required")
+	case c.Identity.IsZero():
+		return errors.New("svid: identity is required")
+	case c.TokenFile == "" && c.CacheDir == "":
+		return errors.New("svid: a token file is required, because there is no kept certificate to renew with")
+	case !c.TrustDomain.IsZero() && !c.Identity.MemberOf(c.TrustDomain):
+		return fmt.Errorf("svid: identity %s is not in trust domain %s", c.Identity, c.TrustDomain)
+	case c.TTL < 0:
+		return fmt.Errorf("svid: TTL %s is negative", c.TTL)
+	}
+	if c.TTL == 0 {
+		c.TTL = DefaultTTL
+	}
+	c.Clock = clock.Or(c.Clock)
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.Rand == nil {
+		c.Rand = rand.Float64
+	}
+	return nil
+}
+
+// maxSleep bounds every wait, so that a machine that was suspended notices within this time that a renewal is due.
+const maxSleep = 5 * time.Minute
+
+// Manager holds the SVID and is the tlsconf.Source of everything the program serves and dials with.
+type Manager struct {
+	tlsconf.Notifier
+	cfg     Config
+	roots   *tlsconf.Files
+	metrics *metrics
+	force   chan struct{}
+
+	mu       sync.Mutex
+	own      *identity         // nil until issued
+	material *tlsconf.Material // own and roots put together
+	from     *tlsconf.Material // the roots in material
+	last     error             // of the last attempt, nil after a success
+}
+
+var _ tlsconf.Source = (*Manager)(nil)
+
+// New checks the configuration; Run does the work.
+func New(cfg Config) (*Manager, error) {
+	if err := cfg.complete(); err != nil {
+		return nil, err
+	}
+	metrics, err := newMetrics(cfg.Registerer)
+	if err != nil {
+		return nil, err
+	}
+	return &Manager{
+		cfg:     cfg,
+		roots:   tlsconf.NewFiles(tlsconf.FilesConfig{RootFile: cfg.RootFile, Clock: cfg.Clock, Log: cfg.Log}),
+		metrics: metrics,
+		force:   make(chan struct{}, 1),
+	}, nil
+}
+
+// Current is the own certificate, absent until issued, and the roots as the file now has them.
+func (m *Manager) Current() (*tlsconf.Material, error) {
+	roots, err := m.roots.Current()
+	if err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.own == nil {
+		return roots, nil
+	}
+	if m.material == nil || m.from != roots {
+		m.material, m.from = m.own.material(roots), roots
+	}
+	return m.material, nil
+}
+
+// Renew gets a new certificate now; it also cuts a waiting retry short.
+func (m *Manager) Renew() {
+	select {
+	case m.force <- struct{}{}:
+	default: // one is under way already
+	}
+}
+
+// Check is nil while there is a valid certificate; for readiness.
+func (m *Manager) Check() error {
+	m.mu.Lock()
+	own, last := m.own, m.last
+	m.mu.Unlock()
+	var err error
+	switch {
+	case own == nil:
+		err = tlsconf.ErrNoCertificate
+	case !m.cfg.Clock.Now().Before(own.leaf.NotAfter):
+		err = errors.New("certificate has expired")
+	default:
+		return nil
+	}
+	if last != nil {
+		err = fmt.Errorf("%w: %w", err, last)
+	}
+	return err
+}
+
+// WaitReady waits until there is a valid certificate. If ctx ends first the error says what stood in the way.
+func (m *Manager) WaitReady(ctx context.Context) error {
+	for {
+		changed := m.Changed()
+		err := m.Check()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for a certificate for %s: %w: %w", m.cfg.Identity, context.Cause(ctx), m.Check())
+		case <-changed:
+		}
+	}
+}
+
+// Run gets and renews the certificate until ctx ends. It never gives up: while the CA is away a running program keeps what it
+// has, a new one waits.
+func (m *Manager) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	followed := make(chan struct{})
+	go func() {
+		defer close(followed)
+		_ = m.roots.Run(ctx) // ends with ctx, never with an error
+	}()
+	defer func() { cancel(); <-followed }()
+
+	next, attempt := m.restore(), 0
+	seen, _ := m.roots.Current()
+	for {
+		changed := m.roots.Changed()
+		if roots, err := m.roots.Current(); err == nil && roots != seen {
+			seen = roots
+			m.Notify()
+			if !m.trustedBy(roots) {
+				next = m.cfg.Clock.Now()
+			}
+		}
+		if now := m.cfg.Clock.Now(); !now.Before(next) {
+			renewed, err := m.renew(ctx)
+			if ctx.Err() != nil {
+				return nil
+			}
+			if err == nil {
+				next, attempt = renewed, 0
+			} else {
+				wait := m.retryAfter(err, attempt)
+				next, attempt = m.cfg.Clock.Now().Add(wait), attempt+1
+				m.failed(err, wait)
+			}
+		}
+		timer := m.cfg.Clock.NewTimer(min(next.Sub(m.cfg.Clock.Now()), maxSleep))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case <-timer.C():
+		case <-m.force:
+			next = time.Time{}
+		case <-changed:
+			if attempt > 0 {
+				next = time.Time{} // new roots may be what the attempts lacked
+			}
+		}
+		timer.Stop()
+	}
+}
+
+// trustedBy tells whether the own certificate still verifies; true if there is none.
+func (m *Manager) trustedBy(roots *tlsconf.Material) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.own == nil || m.own.verify(roots.Roots, m.cfg.Identity, m.cfg.Clock.Now()) == nil
+}
+
+// adopt makes id the current identity.
+func (m *Manager) adopt(id *identity) {
+	m.mu.Lock()
+	m.own, m.material, m.last = id, nil, nil
+	m.mu.Unlock()
+	m.metrics.expiry.Set(float64(id.leaf.NotAfter.Unix()))
+	m.Notify()
+}
+
+// failed records an attempt that did not work. It is the operator's business once nothing valid is left.
+func (m *Manager) failed(err error, wait time.Duration) {
+	m.metrics.failures.Inc()
+	m.mu.Lock()
+	m.last = err
+	m.mu.Unlock()
+	level := slog.LevelWarn
+	if m.Check() != nil && m.hasOwn() {
+		level = slog.LevelError
+	}
+	m.cfg.Log.Log(context.Background(), level, "certificate could not be obtained, will retry", "error", err, "retry_in", wait.String())
+}
+
+func (m *Manager) hasOwn() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.own != nil
+}
+
+// renewalTime is half of what is left of a certificate issued at from, give or take 10 %, so that a fleet that started together
+// does not renew together.
+func (m *Manager) renewalTime(from, notAfter time.Time) time.Time {
+	half := float64(notAfter.Sub(from)) / 2
+	wait := time.Duration(half * (0.9 + 0.2*m.cfg.Rand()))
+	return from.Add(max(wait, time.Second))
+}

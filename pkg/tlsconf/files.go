@@ -1,0 +1,163 @@
+package tlsconf
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"fairlead.dev/pkg/clock"
+)
+
+// FilesConfig names PEM files. CertFile and KeyFile go together and may both be empty.
+type FilesConfig struct {
+	CertFile, KeyFile string
+	// RootFile holds the CA certificates to trust. Required.
+	RootFile string
+	// Interval between reads even when no change was seen: notifications get lost on some file systems. Default 30 s.
+	Interval time.Duration
+	Clock    clock.Clock
+	Log      *slog.Logger
+}
+
+// Files is a Source that follows files. It keeps the last good material while the files are missing, broken or half replaced.
+type Files struct {
+	Notifier
+	cfg FilesConfig
+
+	mu      sync.Mutex
+	current *Material
+	err     error
+}
+
+// NewFiles reads nothing yet: Current does, at its first call, and Run keeps up with changes.
+func NewFiles(cfg FilesConfig) *Files {
+	if cfg.Interval <= 0 {
+		cfg.Interval = 30 * time.Second
+	}
+	cfg.Clock = clock.Or(cfg.Clock)
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Files{cfg: cfg}
+}
+
+// Current is the last good material. The error names the file that is in the way.
+func (f *Files) Current() (*Material, error) {
+	f.mu.Lock()
+	m := f.current
+	f.mu.Unlock()
+	if m != nil {
+		return m, nil
+	}
+	f.reload()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.current == nil {
+		return nil, f.err
+	}
+	return f.current, nil
+}
+
+// Check is the trouble with the files, nil if there is none, even while older material serves; for readiness.
+func (f *Files) Check() error {
+	if _, err := f.Current(); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.err
+}
+
+// Run follows the files until ctx ends. It never fails: see Check.
+func (f *Files) Run(ctx context.Context) error {
+	w := f.newWatch()
+	defer w.close()
+	for {
+		w.add()
+		f.reload()
+		timer := f.cfg.Clock.NewTimer(f.interval())
+		for waiting := true; waiting; {
+			select {
+			case <-ctx.Done():
+				timer.Stop()
+				return nil
+			case <-timer.C():
+				waiting = false
+			case e := <-w.events:
+				waiting = !w.concerns(e)
+			case err := <-w.errors:
+				f.cfg.Log.Warn("watching files failed, changes are found by re-reading", "error", err)
+			}
+		}
+		timer.Stop()
+	}
+}
+
+// interval is short while the files are missing or broken: somebody is probably about to put them right.
+func (f *Files) interval() time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.err != nil {
+		return min(f.cfg.Interval, time.Second)
+	}
+	return f.cfg.Interval
+}
+
+func (f *Files) reload() {
+	m, err := f.read()
+	f.mu.Lock()
+	if err != nil {
+		if f.err == nil || f.err.Error() != err.Error() {
+			f.cfg.Log.Warn("TLS files cannot be used", "error", err, "last_good_in_use", f.current != nil)
+		}
+		f.err = err
+		f.mu.Unlock()
+		return
+	}
+	f.err = nil
+	same := f.current != nil && bytes.Equal(m.RootsPEM, f.current.RootsPEM) &&
+		bytes.Equal(m.CertPEM, f.current.CertPEM) && bytes.Equal(m.KeyPEM, f.current.KeyPEM)
+	if !same {
+		f.current = m
+	}
+	f.mu.Unlock()
+	if !same {
+		f.cfg.Log.Info("TLS files read", "not_after", m.NotAfter)
+		f.Notify()
+	}
+}
+
+func (f *Files) read() (*Material, error) {
+	if f.cfg.RootFile == "" {
+		return nil, errors.New("TLS files: no root certificate file is configured")
+	}
+	if (f.cfg.CertFile == "") != (f.cfg.KeyFile == "") {
+		return nil, errors.New("TLS files: certificate file and key file must be given together")
+	}
+	roots, err := os.ReadFile(f.cfg.RootFile)
+	if err != nil {
+		return nil, fmt.Errorf("root certificate file: %w", err)
+	}
+	var cert, key []byte
+	if f.cfg.CertFile != "" {
+		if cert, err = os.ReadFile(f.cfg.CertFile); err != nil {
+			return nil, fmt.Errorf("certificate file: %w", err)
+		}
+		if key, err = os.ReadFile(f.cfg.KeyFile); err != nil {
+			return nil, fmt.Errorf("key file: %w", err)
+		}
+		if len(cert) == 0 || len(key) == 0 {
+			return nil, fmt.Errorf("certificate file %s or key file %s is empty", f.cfg.CertFile, f.cfg.KeyFile)
+		}
+	}
+	m, err := NewMaterial(cert, key, roots)
+	if err != nil {
+		return nil, fmt.Errorf("TLS files (%s, %s, %s): %w", f.cfg.RootFile, f.cfg.CertFile, f.cfg.KeyFile, err)
+	}
+	return m, nil
+}

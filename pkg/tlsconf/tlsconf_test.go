@@ -1,0 +1,221 @@
+package tlsconf_test
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+
+	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/pkg/tlsconf"
+)
+
+// handshake connects and passes one byte each way, because in TLS 1.3 a client learns of its refusal only when it reads.
+func handshake(t *testing.T, server, client *tls.Config) (serverErr, clientErr error) {
+	t.Helper()
+	c, s := net.Pipe()
+	deadline := time.Now().Add(10 * time.Second)
+	for _, conn := range []net.Conn{c, s} {
+		if err := conn.SetDeadline(deadline); err != nil {
+			t.Fatal(err)
+		}
+	}
+	done := make(chan error, 1)
+	go func() {
+		defer s.Close()
+		conn := tls.Server(s, server)
+		_, err := conn.Write([]byte("s"))
+		if err == nil {
+			_, err = io.ReadFull(conn, make([]byte, 1))
+		}
+		done <- err
+	}()
+	conn := tls.Client(c, client)
+	_, clientErr = io.ReadFull(conn, make([]byte, 1))
+	if clientErr == nil {
+		_, clientErr = conn.Write([]byte("c"))
+	}
+	_ = c.Close()
+	return <-done, clientErr
+}
+
+func source(t *testing.T, m *tlsconf.Material, err error) *testkit.Static {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return testkit.NewStatic(m)
+}
+
+func TestHandshakes(t *testing.T) {
+	ca, stranger := testkit.PKI(t), testkit.PKI(t)
+	other := testkit.NewCA(t, "other.example", time.Now())
+	server, client := ca.NewSVID("istio-system", "ca"), ca.NewSVID("bookinfo", "reviews")
+	caID := ca.ID("istio-system", "ca")
+	past := testkit.Valid(time.Now().Add(-2*time.Hour), time.Now().Add(-time.Hour))
+
+	// One bundle with both roots, so that only the trust domain tells the two apart.
+	both := append(append([]byte{}, ca.RootPEM...), other.RootPEM...)
+	trustBoth := func(s *testkit.Static) *testkit.Static {
+		m, err := s.Current()
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err = tlsconf.NewMaterial(m.CertPEM, m.KeyPEM, both)
+		return source(t, m, err)
+	}
+	asCA := func(c *x509.Certificate) { c.IsCA, c.KeyUsage = true, x509.KeyUsageCertSign }
+	noURI := func(c *x509.Certificate) { c.URIs = nil; c.DNSNames = []string{"ca.istio-system.svc"} }
+	twoURIs := func(c *x509.Certificate) { c.URIs = append(c.URIs, ca.ID("istio-system", "admin").URL()) }
+	clientOnly := func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth} }
+
+	for name, tc := range map[string]struct {
+		server, client *testkit.Static
+		auth           tls.ClientAuthType
+		allowed        []spiffeid.ID
+		want           string // part of either end's error; empty: works
+	}{
+		"mutual":                         {server, client, tls.RequireAndVerifyClientCert, []spiffeid.ID{caID}, ""},
+		"any id of the trust domain":     {server, client, tls.RequireAndVerifyClientCert, nil, ""},
+		"client without certificate":     {server, ca.RootsOnly(), tls.VerifyClientCertIfGiven, []spiffeid.ID{caID}, ""},
+		"client certificate is required": {server, ca.RootsOnly(), tls.RequireAndVerifyClientCert, []spiffeid.ID{caID}, "certificate"},
+		"client has no id to compare":    {server, ca.RootsOnly(), tls.VerifyClientCertIfGiven, nil, "own trust domain"},
+		"server has another id":          {client, server, tls.RequireAndVerifyClientCert, []spiffeid.ID{caID}, "expected"},
+		"server of another CA":           {stranger.NewSVID("istio-system", "ca"), client, tls.RequestClientCert, []spiffeid.ID{caID}, "unknown authority"},
+		"client of another CA":           {server, withRoots(t, stranger.NewSVID("bookinfo", "reviews"), ca), tls.VerifyClientCertIfGiven, []spiffeid.ID{caID}, "unknown authority"},
+		"server expired":                 {ca.NewSVID("istio-system", "ca", past), client, tls.RequireAndVerifyClientCert, []spiffeid.ID{caID}, "expired"},
+		"client expired":                 {server, ca.NewSVID("bookinfo", "reviews", past), tls.RequireAndVerifyClientCert, []spiffeid.ID{caID}, "expired"},
+		"server of another trust domain": {trustBoth(other.NewSVID("istio-system", "ca")), trustBoth(client), tls.RequestClientCert, nil, "not of trust domain"},
+		"client of another trust domain": {trustBoth(server), trustBoth(other.NewSVID("a", "b")), tls.RequireAndVerifyClientCert, []spiffeid.ID{caID}, "not of trust domain"},
+		"server presents an authority":   {ca.NewSVID("istio-system", "ca", asCA), client, tls.RequireAndVerifyClientCert, []spiffeid.ID{caID}, "authority"},
+		"server without SPIFFE id":       {ca.NewSVID("istio-system", "ca", noURI), client, tls.RequestClientCert, []spiffeid.ID{caID}, "URI SAN"},
+		"client with two SPIFFE ids":     {server, ca.NewSVID("bookinfo", "reviews", twoURIs), tls.VerifyClientCertIfGiven, []spiffeid.ID{caID}, "URI SAN"},
+		"server with a client's usage":   {ca.NewSVID("istio-system", "ca", clientOnly), client, tls.RequireAndVerifyClientCert, []spiffeid.ID{caID}, "incompatible key usage"},
+		"server has no certificate yet":  {ca.RootsOnly(), client, tls.RequireAndVerifyClientCert, []spiffeid.ID{caID}, tlsconf.ErrNoCertificate.Error()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			serverErr, clientErr := handshake(t, tlsconf.Server(tc.server, tc.auth), tlsconf.Client(tc.client, tc.allowed...))
+			if tc.want == "" {
+				if serverErr != nil || clientErr != nil {
+					t.Fatalf("server: %v, client: %v", serverErr, clientErr)
+				}
+				return
+			}
+			if clientErr == nil {
+				t.Fatal("client thinks all is well")
+			}
+			if all := fmt.Sprintf("%v %v", serverErr, clientErr); !strings.Contains(all, tc.want) {
+				t.Errorf("server: %v, client: %v; want %q", serverErr, clientErr, tc.want)
+			}
+		})
+	}
+}
+
+// withRoots gives s the roots of ca instead of its own.
+func withRoots(t *testing.T, s *testkit.Static, ca *testkit.CA) *testkit.Static {
+	t.Helper()
+	m, err := s.Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err = tlsconf.NewMaterial(m.CertPEM, m.KeyPEM, ca.RootPEM)
+	return source(t, m, err)
+}
+
+func TestOlderTLSIsRefused(t *testing.T) {
+	ca := testkit.PKI(t)
+	old := tlsconf.Client(ca.NewSVID("a", "b"), ca.ID("istio-system", "ca"))
+	old.MinVersion, old.MaxVersion = tls.VersionTLS12, tls.VersionTLS12
+	if _, err := handshake(t, tlsconf.Server(ca.NewSVID("istio-system", "ca"), tls.NoClientCert), old); err == nil {
+		t.Error("TLS 1.2 is spoken")
+	}
+}
+
+func TestMaterialIsLookedUpAtEachHandshake(t *testing.T) {
+	ca, next := testkit.PKI(t), testkit.PKI(t)
+	server, client := ca.NewSVID("istio-system", "ca"), ca.NewSVID("bookinfo", "reviews")
+	sc := tlsconf.Server(server, tls.RequireAndVerifyClientCert)
+	cc := tlsconf.Client(client, ca.ID("istio-system", "ca"))
+	// A cache would let a resumed session skip what the roots now say.
+	cc.ClientSessionCache = tls.NewLRUClientSessionCache(8)
+
+	try := func() error {
+		serverErr, clientErr := handshake(t, sc, cc)
+		if serverErr != nil {
+			return serverErr
+		}
+		return clientErr
+	}
+	for range 2 {
+		if err := try(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// The server no longer trusts the old root.
+	server.Set(current(t, withRoots(t, ca.NewSVID("istio-system", "ca"), next)))
+	if err := try(); err == nil {
+		t.Error("a client of a revoked root is let in")
+	}
+	// Both move to the new root.
+	server.Set(current(t, next.NewSVID("istio-system", "ca")))
+	if err := try(); err == nil {
+		t.Error("a server of an unknown root is trusted")
+	}
+	client.Set(current(t, next.NewSVID("bookinfo", "reviews")))
+	if err := try(); err != nil {
+		t.Errorf("after both moved: %v", err)
+	}
+}
+
+func current(t *testing.T, s tlsconf.Source) *tlsconf.Material {
+	t.Helper()
+	m, err := s.Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func TestMaterialNeverPrintsTheKey(t *testing.T) {
+	m := current(t, testkit.PKI(t).NewSVID("a", "b"))
+	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q"} {
+		if out := fmt.Sprintf(verb, m); strings.Contains(out, "PRIVATE") || strings.Contains(out, string(m.KeyPEM)) || len(out) > 200 {
+			t.Errorf("%s prints %s", verb, out)
+		}
+	}
+}
+
+func TestParseRoots(t *testing.T) {
+	ca := testkit.PKI(t)
+	m := current(t, ca.NewSVID("a", "b"))
+	for want, bundle := range map[string]string{
+		"no PEM certificate":   "hello",
+		"not a CERTIFICATE":    string(ca.RootPEM) + string(m.KeyPEM),
+		"not a CA certificate": string(m.CertPEM),
+		"entry 1":              "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+	} {
+		if _, err := tlsconf.ParseRoots([]byte(bundle)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+	if _, err := tlsconf.ParseRoots(append(ca.RootPEM, testkit.PKI(t).RootPEM...)); err != nil {
+		t.Error(err)
+	}
+}
+
+func FuzzParseRoots(f *testing.F) {
+	f.Add(testkit.PKI(f).RootPEM)
+	f.Add([]byte("-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----"))
+	f.Fuzz(func(t *testing.T, bundle []byte) {
+		pool, err := tlsconf.ParseRoots(bundle)
+		if err == nil && pool.Equal(x509.NewCertPool()) {
+			t.Error("an empty pool is no error")
+		}
+	})
+}

@@ -1,0 +1,31 @@
+package version
+
+import (
+	"runtime/debug"
+	"testing"
+)
+
+func TestFromBuildInfo(t *testing.T) {
+	info := &debug.BuildInfo{
+		GoVersion: "go1.26.0",
+		Path:      "fairlead.dev/services/xds-server/cmd/xds-server",
+		Settings:  []debug.BuildSetting{{Key: "vcs.revision", Value: "abc"}, {Key: "vcs.modified", Value: "true"}},
+	}
+	want := Build{Service: "xds-server", Version: "dev", Revision: "abc-dirty", Go: "go1.26.0"}
+	if got := fromBuildInfo(info); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if got := want.String(); got != "xds-server dev (abc-dirty) go1.26.0" {
+		t.Errorf("String is %q", got)
+	}
+	info.Settings = []debug.BuildSetting{{Key: "vcs.modified", Value: "true"}}
+	if got := fromBuildInfo(info); got.Revision != "" {
+		t.Errorf("revision is %q without version control", got.Revision)
+	}
+}
+
+func TestInfoIsOfThisProgram(t *testing.T) {
+	if got := Info(); got.Go == "" || got.Version == "" {
+		t.Errorf("incomplete: %+v", got)
+	}
+}
