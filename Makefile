@@ -32,7 +32,7 @@ $(TOOLS)/bin/.%: tools/%/go.mod tools/%/go.sum
 
 build: ## build every binary into bin/
 	@mkdir -p $(BIN)
-	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ $(SERVICES:%=./services/%/cmd/%) ./services/installer/cmd/fairlead ./samples/bookinfo
+	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ $(foreach s,$(SERVICES),./services/$(s)/cmd/$(s)) ./services/installer/cmd/fairlead ./samples/bookinfo
 
 demo: tools build ## the whole mesh on this machine: traffic, a change, failures, renewal; exit 1 if anything differs
 	$(BIN)/fairlead demo --envoy $(TOOLS)/envoy --mesh samples/bookinfo/mesh.yaml

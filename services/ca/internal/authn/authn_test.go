@@ -1,0 +1,90 @@
+package authn
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"log/slog"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+
+	"fairlead.dev/pkg/auth"
+	"fairlead.dev/pkg/testkit"
+)
+
+var start = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+// fixed answers the same to everybody.
+type fixed struct {
+	peer auth.Peer
+	err  error
+}
+
+func (f fixed) Authenticate(context.Context) (auth.Peer, error) { return f.peer, f.err }
+
+func connection(t *testing.T, leaf *x509.Certificate) context.Context {
+	t.Helper()
+	info := credentials.TLSInfo{State: tls.ConnectionState{}}
+	if leaf != nil {
+		info.State.PeerCertificates = []*x509.Certificate{leaf}
+	}
+	return peer.NewContext(t.Context(), &peer.Peer{Addr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1}, AuthInfo: info})
+}
+
+func TestStillValid(t *testing.T) {
+	clock := testkit.NewClock(start)
+	a := StillValid(fixed{peer: auth.Peer{Method: auth.MethodMTLS}}, clock)
+	ctx := connection(t, &x509.Certificate{NotBefore: start, NotAfter: start.Add(time.Hour)})
+	for _, step := range []struct {
+		advance time.Duration
+		want    error
+	}{{0, nil}, {time.Hour, nil}, {time.Second, ErrExpired}} {
+		clock.Advance(step.advance)
+		if _, err := a.Authenticate(ctx); !errors.Is(err, step.want) {
+			t.Errorf("at %s: got %v, want %v", clock.Now(), err, step.want)
+		}
+	}
+	if _, err := a.Authenticate(connection(t, nil)); err != nil {
+		t.Errorf("without a certificate: %v", err)
+	}
+	if _, err := a.Authenticate(t.Context()); err != nil {
+		t.Errorf("without a connection: %v", err)
+	}
+	future := connection(t, &x509.Certificate{NotBefore: clock.Now().Add(time.Second), NotAfter: clock.Now().Add(time.Hour)})
+	if _, err := a.Authenticate(future); !errors.Is(err, ErrExpired) {
+		t.Errorf("certificate of the future: %v", err)
+	}
+}
+
+func TestRecorded(t *testing.T) {
+	var log bytes.Buffer
+	count := 0
+	clock := testkit.NewClock(start)
+	refusing := Recorded(fixed{err: errors.New("token has expired")}, slog.New(slog.NewJSONHandler(&log, nil)), func() { count++ }, clock)
+	for range 1000 {
+		if _, err := refusing.Authenticate(connection(t, nil)); err == nil {
+			t.Fatal("let through")
+		}
+	}
+	if lines := strings.Count(log.String(), "\n"); count != 1000 || lines != linesAtOnce {
+		t.Errorf("%d counted and %d lines, want 1000 and %d", count, lines, linesAtOnce)
+	}
+	if !strings.Contains(log.String(), "token has expired") || !strings.Contains(log.String(), "127.0.0.1") {
+		t.Errorf("the line does not say why and whence: %s", log.String())
+	}
+	clock.Advance(time.Second)
+	log.Reset()
+	if _, err := refusing.Authenticate(t.Context()); err == nil || log.Len() == 0 {
+		t.Errorf("no line a second later: %v", err)
+	}
+	if _, err := Recorded(fixed{}, slog.New(slog.DiscardHandler), func() { t.Error("counted") }, clock).Authenticate(t.Context()); err != nil {
+		t.Error(err)
+	}
+}

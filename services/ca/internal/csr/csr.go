@@ -1,0 +1,103 @@
+// Package csr reads certificate requests from callers that are authenticated but not trusted.
+//
+// A request contributes its public key and the proof (its signature) that the sender holds the private key. Everything else in it is either ignored, because
+// the certificate is not built from it (the subject), or must not be there (extensions that ask for more than a workload gets). Names are handed on as they
+// were written, for policy to compare with the caller's identity.
+package csr
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/pem"
+
+	"fairlead.dev/services/ca/internal/refusal"
+)
+
+const (
+	// MaxPEMBytes bounds a request before it is decoded. A request with an RSA key of MaxRSABits is below 4 KiB.
+	MaxPEMBytes = 16 << 10
+	// MinRSABits is the weakest RSA key accepted.
+	MinRSABits = 2048
+	// MaxRSABits bounds the work of verifying a signature with the caller's key.
+	MaxRSABits = 4096
+)
+
+// Request is what policy may know of a certificate request.
+type Request struct {
+	// PublicKey is *ecdsa.PublicKey on P-256 or P-384, or *rsa.PublicKey of MinRSABits to MaxRSABits.
+	PublicKey any
+	// Names are the subject alternative names as they were written.
+	Names Names
+}
+
+// Parse decodes one PEM request and verifies its signature. Its errors are refusals of kind Invalid.
+func Parse(text string) (*Request, error) {
+	der, err := decodePEM(text)
+	if err != nil {
+		return nil, err
+	}
+	raw, err := x509.ParseCertificateRequest(der)
+	if err != nil {
+		return nil, refusal.New(refusal.Invalid, refusal.CSRMalformed, "csr is not a PKCS#10 certificate request: %v", err)
+	}
+	// The key first: it bounds what checking the signature costs.
+	if err := checkKey(raw.PublicKey); err != nil {
+		return nil, err
+	}
+	if err := raw.CheckSignature(); err != nil {
+		return nil, refusal.New(refusal.Invalid, refusal.CSRSignature, "csr signature does not verify with the key in the csr: %v; sign the csr with the private key of its public key, SHA-256 or better", err)
+	}
+	names, err := checkExtensions(raw.Extensions)
+	if err != nil {
+		return nil, err
+	}
+	return &Request{PublicKey: raw.PublicKey, Names: names}, nil
+}
+
+func decodePEM(text string) ([]byte, error) {
+	if len(text) > MaxPEMBytes {
+		return nil, refusal.New(refusal.Invalid, refusal.CSRTooLarge, "csr has %d bytes, the limit is %d", len(text), MaxPEMBytes)
+	}
+	block, rest := pem.Decode([]byte(text))
+	if block == nil {
+		return nil, refusal.New(refusal.Invalid, refusal.CSRMalformed, "csr is not PEM; send one CERTIFICATE REQUEST block")
+	}
+	if block.Type != "CERTIFICATE REQUEST" && block.Type != "NEW CERTIFICATE REQUEST" {
+		return nil, refusal.New(refusal.Invalid, refusal.CSRMalformed, "csr is a PEM block of type %q, wanted CERTIFICATE REQUEST", block.Type)
+	}
+	if len(block.Headers) > 0 {
+		return nil, refusal.New(refusal.Invalid, refusal.CSRMalformed, "csr has PEM headers, wanted none")
+	}
+	if len(bytes.TrimSpace(rest)) > 0 {
+		return nil, refusal.New(refusal.Invalid, refusal.CSRMalformed, "csr has %d bytes after its PEM block; send exactly one block", len(rest))
+	}
+	return block.Bytes, nil
+}
+
+func checkKey(key any) error {
+	switch k := key.(type) {
+	case *ecdsa.PublicKey:
+		if k.Curve == elliptic.P256() || k.Curve == elliptic.P384() {
+			return nil
+		}
+		return refusal.New(refusal.Invalid, refusal.CSRKey, "csr has an ECDSA key on %s; use P-256 or P-384", k.Curve.Params().Name)
+	case *rsa.PublicKey:
+		switch bits := k.N.BitLen(); {
+		case bits < MinRSABits:
+			return refusal.New(refusal.Invalid, refusal.CSRKey, "csr has an RSA key of %d bits, the least is %d; use ECDSA P-256", bits, MinRSABits)
+		case bits > MaxRSABits:
+			return refusal.New(refusal.Invalid, refusal.CSRKey, "csr has an RSA key of %d bits, the most is %d; use ECDSA P-256", bits, MaxRSABits)
+		case k.E < 65537 || k.E%2 == 0:
+			return refusal.New(refusal.Invalid, refusal.CSRKey, "csr has an RSA key with exponent %d; use 65537", k.E)
+		}
+		return nil
+	case ed25519.PublicKey:
+		return refusal.New(refusal.Invalid, refusal.CSRKey, "csr has an Ed25519 key, which proxies cannot use; use ECDSA P-256")
+	default:
+		return refusal.New(refusal.Invalid, refusal.CSRKey, "csr has a key of an unknown algorithm; use ECDSA P-256")
+	}
+}

@@ -1,0 +1,225 @@
+package csr
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/asn1"
+	"encoding/pem"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"fairlead.dev/services/ca/internal/catest"
+	"fairlead.dev/services/ca/internal/refusal"
+)
+
+type basicConstraints struct {
+	IsCA       bool `asn1:"optional"`
+	MaxPathLen int  `asn1:"optional,default:-1"`
+}
+
+func rsaKey(t testing.TB, bits int) crypto.Signer {
+	t.Helper()
+	key, err := rsa.GenerateKey(rand.Reader, bits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+func ecKey(t testing.TB, curve elliptic.Curve) crypto.Signer {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(curve, rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+// tampered changes the last byte of the signature.
+func tampered(t testing.TB) string {
+	t.Helper()
+	block, _ := pem.Decode([]byte(catest.CSR(t, catest.Key(t), &x509.CertificateRequest{})))
+	block.Bytes[len(block.Bytes)-1] ^= 1
+	return catest.PEM(block.Bytes)
+}
+
+// otherKey has the public key of one pair and the signature of another.
+func otherKey(t testing.TB) string {
+	t.Helper()
+	var a, b struct {
+		Body      asn1.RawValue
+		Algorithm pkix.AlgorithmIdentifier
+		Signature asn1.BitString
+	}
+	one, _ := pem.Decode([]byte(catest.CSR(t, catest.Key(t), &x509.CertificateRequest{})))
+	two, _ := pem.Decode([]byte(catest.CSR(t, catest.Key(t), &x509.CertificateRequest{})))
+	if _, err := asn1.Unmarshal(one.Bytes, &a); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := asn1.Unmarshal(two.Bytes, &b); err != nil {
+		t.Fatal(err)
+	}
+	a.Signature = b.Signature
+	der, err := asn1.Marshal(a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return catest.PEM(der)
+}
+
+func TestParseAccepts(t *testing.T) {
+	small := rsaKey(t, 2048)
+	for name, tc := range map[string]struct {
+		text string
+		want Names
+	}{
+		"empty":       {text: catest.CSR(t, catest.Key(t), &x509.CertificateRequest{})},
+		"P-384":       {text: catest.CSR(t, ecKey(t, elliptic.P384()), &x509.CertificateRequest{})},
+		"RSA 2048":    {text: catest.CSR(t, small, &x509.CertificateRequest{})},
+		"subject":     {text: catest.CSR(t, catest.Key(t), &x509.CertificateRequest{Subject: pkix.Name{CommonName: "root", Organization: []string{"admins"}}})},
+		"CA:FALSE":    {text: catest.CSR(t, catest.Key(t), catest.Extension(t, oidBasicConstraints, basicConstraints{MaxPathLen: -1}))},
+		"key usage":   {text: catest.CSR(t, catest.Key(t), catest.Extension(t, oidKeyUsage, asn1.BitString{Bytes: []byte{0xa0}, BitLength: 3}))},
+		"TLS usages":  {text: catest.CSR(t, catest.Key(t), catest.Extension(t, oidExtKeyUsage, []asn1.ObjectIdentifier{oidServerAuth, oidClientAuth}))},
+		"white space": {text: "\n" + catest.CSR(t, catest.Key(t), &x509.CertificateRequest{}) + "\n \n"},
+		"names": {
+			text: catest.CSR(t, catest.Key(t), &x509.CertificateRequest{
+				URIs:     catest.Names(t, "spiffe://cluster.local/ns/a/sa/b", "spiffe://cluster.local/ns/c/sa/d").URIs,
+				DNSNames: []string{"b.a.svc"}, EmailAddresses: []string{"a@b.example"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+			}),
+			want: Names{
+				URIs: []string{"spiffe://cluster.local/ns/a/sa/b", "spiffe://cluster.local/ns/c/sa/d"},
+				DNS:  []string{"b.a.svc"}, Emails: []string{"a@b.example"},
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := Parse(tc.text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if name == "names" {
+				if len(got.Names.IPs) != 1 || got.Names.IPs[0].String() != "127.0.0.1" {
+					t.Errorf("IP addresses %v, want 127.0.0.1", got.Names.IPs)
+				}
+				got.Names.IPs = nil
+			}
+			if diff := cmp.Diff(tc.want, got.Names); diff != "" {
+				t.Errorf("names (-want +got):\n%s", diff)
+			}
+			if got.PublicKey == nil {
+				t.Error("no public key")
+			}
+		})
+	}
+}
+
+func TestParseRefuses(t *testing.T) {
+	good := catest.CSR(t, catest.Key(t), &x509.CertificateRequest{})
+	_, ed, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	weak := func() string {
+		t.Setenv("GODEBUG", "rsa1024min=0")
+		return catest.CSR(t, rsaKey(t, 1024), &x509.CertificateRequest{})
+	}()
+	generalName := func(tag int, content string) []asn1.RawValue {
+		return []asn1.RawValue{{Class: asn1.ClassContextSpecific, Tag: tag, Bytes: []byte(content)}}
+	}
+	for name, tc := range map[string]struct {
+		text   string
+		reason refusal.Reason
+	}{
+		"nothing":               {"", refusal.CSRMalformed},
+		"no PEM":                {"certificate, please", refusal.CSRMalformed},
+		"a key":                 {strings.ReplaceAll(good, "CERTIFICATE REQUEST", "PRIVATE KEY"), refusal.CSRMalformed},
+		"PEM headers":           {strings.Replace(good, "REQUEST-----\n", "REQUEST-----\nA: b\n\n", 1), refusal.CSRMalformed},
+		"two requests":          {good + good, refusal.CSRMalformed},
+		"trailing text":         {good + "x", refusal.CSRMalformed},
+		"DER of something else": {catest.PEM([]byte{0x30, 0x00}), refusal.CSRMalformed},
+		"too large":             {good + strings.Repeat(" ", MaxPEMBytes), refusal.CSRTooLarge},
+		"RSA 1024":              {weak, refusal.CSRKey},
+		"P-224":                 {catest.CSR(t, ecKey(t, elliptic.P224()), &x509.CertificateRequest{}), refusal.CSRKey},
+		"P-521":                 {catest.CSR(t, ecKey(t, elliptic.P521()), &x509.CertificateRequest{}), refusal.CSRKey},
+		"Ed25519":               {catest.CSR(t, ed, &x509.CertificateRequest{}), refusal.CSRKey},
+		"signature tampered":    {tampered(t), refusal.CSRSignature},
+		"another's signature":   {otherKey(t), refusal.CSRSignature},
+		"CA:TRUE": {
+			catest.CSR(t, catest.Key(t), catest.Extension(t, oidBasicConstraints, basicConstraints{IsCA: true, MaxPathLen: -1})), refusal.CSRAuthority,
+		},
+		"path length": {catest.CSR(t, catest.Key(t), catest.Extension(t, oidBasicConstraints, basicConstraints{MaxPathLen: 0})), refusal.CSRAuthority},
+		"keyCertSign": {
+			catest.CSR(t, catest.Key(t), catest.Extension(t, oidKeyUsage, asn1.BitString{Bytes: []byte{0x04}, BitLength: 6})), refusal.CSRAuthority,
+		},
+		"cRLSign": {catest.CSR(t, catest.Key(t), catest.Extension(t, oidKeyUsage, asn1.BitString{Bytes: []byte{0x02}, BitLength: 7})), refusal.CSRAuthority},
+		"code signing": {
+			catest.CSR(t, catest.Key(t), catest.Extension(t, oidExtKeyUsage, []asn1.ObjectIdentifier{{1, 3, 6, 1, 5, 5, 7, 3, 3}})), refusal.CSRExtension,
+		},
+		"name constraints": {catest.CSR(t, catest.Key(t), catest.Extension(t, asn1.ObjectIdentifier{2, 5, 29, 30}, []int{})), refusal.CSRExtension},
+		"unknown extension": {
+			catest.CSR(t, catest.Key(t), catest.Extension(t, asn1.ObjectIdentifier{1, 2, 3, 4}, "x")), refusal.CSRExtension,
+		},
+		"other name":     {catest.CSR(t, catest.Key(t), catest.Extension(t, oidSubjectAltName, generalName(0, "\x06\x01\x2a"))), refusal.CSRNames},
+		"directory name": {catest.CSR(t, catest.Key(t), catest.Extension(t, oidSubjectAltName, generalName(4, "\x30\x00"))), refusal.CSRNames},
+		"address of three bytes": {
+			catest.CSR(t, catest.Key(t), catest.Extension(t, oidSubjectAltName, generalName(7, "\x01\x02\x03"))), refusal.CSRMalformed,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := Parse(tc.text)
+			if err == nil {
+				t.Fatalf("accepted: %+v", got)
+			}
+			refused, ok := refusal.From(err)
+			if !ok || refused.Kind != refusal.Invalid || refused.Reason != tc.reason {
+				t.Errorf("refused with %v, want reason %s", err, tc.reason)
+			}
+		})
+	}
+}
+
+// Each extension may occur once. crypto/x509 refuses duplicates by itself in present versions of Go; the check here must not depend on that.
+func TestCheckExtensionsRefusesDuplicates(t *testing.T) {
+	san := catest.Extension(t, oidSubjectAltName, []asn1.RawValue{{Class: asn1.ClassContextSpecific, Tag: 6, Bytes: []byte("spiffe://a/b")}}).ExtraExtensions[0]
+	_, err := checkExtensions([]pkix.Extension{san, san})
+	if refused, ok := refusal.From(err); !ok || refused.Reason != refusal.CSRExtension {
+		t.Errorf("got %v, want a refusal for the second extension", err)
+	}
+}
+
+// FuzzParse looks for panics and for anything accepted that breaks the promises of Request.
+func FuzzParse(f *testing.F) {
+	f.Add(catest.CSR(f, catest.Key(f), catest.Names(f, "spiffe://cluster.local/ns/a/sa/b")))
+	f.Add(catest.CSR(f, catest.Key(f), catest.Extension(f, oidBasicConstraints, basicConstraints{IsCA: true, MaxPathLen: -1})))
+	f.Add(catest.CSR(f, rsaKey(f, 2048), &x509.CertificateRequest{DNSNames: []string{"a"}}))
+	f.Add(tampered(f))
+	f.Fuzz(func(t *testing.T, text string) {
+		got, err := Parse(text)
+		if err != nil {
+			if refused, ok := refusal.From(err); !ok || refused.Kind != refusal.Invalid {
+				t.Fatalf("error is not a refusal: %v", err)
+			}
+			return
+		}
+		block, _ := pem.Decode([]byte(text))
+		raw, err := x509.ParseCertificateRequest(block.Bytes)
+		if err != nil {
+			t.Fatalf("accepted what does not parse: %v", err)
+		}
+		if err := raw.CheckSignature(); err != nil {
+			t.Fatalf("accepted a signature that does not verify: %v", err)
+		}
+		if checkKey(got.PublicKey) != nil {
+			t.Fatal("accepted a key that is refused")
+		}
+	})
+}

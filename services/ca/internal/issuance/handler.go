@@ -1,0 +1,158 @@
+// Package issuance serves Istio's certificate service: it joins admission, the request's parser, policy and signer, chooses the gRPC status, and writes one
+// audit line per decision.
+package issuance
+
+import (
+	"context"
+	"crypto/x509"
+	"log/slog"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+	security "istio.io/api/security/v1alpha1"
+
+	"fairlead.dev/pkg/auth"
+	"fairlead.dev/services/ca/internal/csr"
+	"fairlead.dev/services/ca/internal/policy"
+	"fairlead.dev/services/ca/internal/refusal"
+	"fairlead.dev/services/ca/internal/signer"
+)
+
+// ImpersonatedIdentity is the metadata field in which Istio's node proxy names the workload it asks for.
+const ImpersonatedIdentity = "ImpersonatedIdentity"
+
+// Gate admits requests.
+type Gate interface {
+	Enter(ctx context.Context, caller string) (leave func(), err error)
+	RetryAfter(fraction float64) time.Duration
+}
+
+// Signer signs what policy decided.
+type Signer interface {
+	Sign(template *x509.Certificate) (*signer.Issued, error)
+	Issuer() *x509.Certificate
+}
+
+// Clock is the part of a clock that is needed here.
+type Clock interface{ Now() time.Time }
+
+// Config of the service. All fields are required.
+type Config struct {
+	Gate    Gate
+	Policy  *policy.Policy
+	Signer  Signer
+	Clock   Clock
+	Log     *slog.Logger
+	Metrics *Metrics
+	// Random is uniform in [0,1), for spreading retries.
+	Random func() float64
+}
+
+// Service is istio.v1.auth.IstioCertificateService.
+type Service struct {
+	security.UnimplementedIstioCertificateServiceServer
+	cfg Config
+}
+
+// New makes the service.
+func New(cfg Config) *Service { return &Service{cfg: cfg} }
+
+// CreateCertificate issues a certificate for the authenticated caller. The chain has the leaf first and the root last.
+func (s *Service) CreateCertificate(ctx context.Context, req *security.IstioCertificateRequest) (*security.IstioCertificateResponse, error) {
+	start := s.cfg.Clock.Now()
+	caller, ok := auth.PeerFrom(ctx)
+	if !ok {
+		return nil, status.Error(codes.Unauthenticated, "no authenticated caller")
+	}
+	issued, err := s.issue(ctx, caller, req)
+	took := s.cfg.Clock.Now().Sub(start)
+	if err != nil {
+		return nil, s.refuse(ctx, caller, err, took)
+	}
+	leaf := issued.Certificate
+	s.cfg.Metrics.issuedTo(caller.Method, start, took)
+	s.cfg.Log.InfoContext(ctx, "audit", "decision", "issued", "caller", caller.ID.String(), "method", caller.Method, "identity", leaf.URIs[0].String(),
+		"dns_names", leaf.DNSNames, "serial", issued.Serial(), "not_after", leaf.NotAfter, "duration", took)
+	return &security.IstioCertificateResponse{CertChain: issued.ChainPEM}, nil
+}
+
+func (s *Service) issue(ctx context.Context, caller auth.Peer, req *security.IstioCertificateRequest) (*signer.Issued, error) {
+	waitFrom := s.cfg.Clock.Now()
+	leave, err := s.cfg.Gate.Enter(ctx, caller.ID.String())
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	now := s.cfg.Clock.Now()
+	s.cfg.Metrics.waited.Observe(now.Sub(waitFrom).Seconds())
+	ask := policy.Ask{Caller: caller.ID, TTLSeconds: req.GetValidityDuration()}
+	if ask.Impersonate, err = impersonated(req); err != nil {
+		return nil, err
+	}
+	if ask.CSR, err = csr.Parse(req.GetCsr()); err != nil {
+		return nil, err
+	}
+	issuer := s.cfg.Signer.Issuer()
+	template, err := s.cfg.Policy.Decide(ask, now, policy.Validity{NotBefore: issuer.NotBefore, NotAfter: issuer.NotAfter})
+	if err != nil {
+		return nil, err
+	}
+	return s.cfg.Signer.Sign(template)
+}
+
+// impersonated is the identity that the metadata asks for instead of the caller's. A field that is there but is not a name must not read as absent.
+func impersonated(req *security.IstioCertificateRequest) (string, error) {
+	value, ok := req.GetMetadata().GetFields()[ImpersonatedIdentity]
+	if !ok {
+		return "", nil
+	}
+	if value.GetStringValue() == "" {
+		return "", refusal.New(refusal.Invalid, refusal.RequestMetadata, "metadata field %s is not a SPIFFE ID; remove it or set it", ImpersonatedIdentity)
+	}
+	return value.GetStringValue(), nil
+}
+
+func (s *Service) refuse(ctx context.Context, caller auth.Peer, err error, took time.Duration) error {
+	refused, ok := refusal.From(err)
+	if !ok {
+		s.cfg.Log.ErrorContext(ctx, "certificate could not be issued", "caller", caller.ID.String(), "error", err)
+		refused = &refusal.Error{Kind: refusal.Unavailable, Reason: refusal.InternalSignFailure, Detail: "the ca could not issue the certificate; its log says why"}
+	}
+	s.cfg.Metrics.Refused(refused.Reason)
+	s.cfg.Metrics.duration.WithLabelValues("refused").Observe(took.Seconds())
+	s.cfg.Log.InfoContext(ctx, "audit", "decision", "refused", "caller", caller.ID.String(), "method", caller.Method, "reason", string(refused.Reason),
+		"detail", refused.Detail, "duration", took)
+	return s.statusOf(refused)
+}
+
+// statusOf chooses the code. UNAVAILABLE and RESOURCE_EXHAUSTED are those that gRPC clients, Istio's agent among them, try again by themselves.
+func (s *Service) statusOf(refused *refusal.Error) error {
+	code := codes.Internal
+	switch refused.Kind {
+	case refusal.Invalid:
+		code = codes.InvalidArgument
+	case refusal.Denied:
+		code = codes.PermissionDenied
+	case refusal.Overloaded:
+		code = codes.ResourceExhausted
+	case refusal.Unavailable:
+		code = codes.Unavailable
+	}
+	return withDetails(status.New(code, refused.Detail), refused, s.cfg.Gate.RetryAfter(s.cfg.Random())).Err()
+}
+
+// withDetails adds the reason in a form that programs read, and for an overloaded ca when to come back.
+func withDetails(st *status.Status, refused *refusal.Error, retryAfter time.Duration) *status.Status {
+	info := &errdetails.ErrorInfo{Reason: string(refused.Reason), Domain: "ca.fairlead.dev"}
+	detailed, err := st.WithDetails(info)
+	if refused.Kind == refusal.Overloaded {
+		detailed, err = st.WithDetails(info, &errdetails.RetryInfo{RetryDelay: durationpb.New(retryAfter)})
+	}
+	if err != nil {
+		return st
+	}
+	return detailed
+}

@@ -1,0 +1,92 @@
+package issuance
+
+import (
+	"bytes"
+	"context"
+	"crypto/x509"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	security "istio.io/api/security/v1alpha1"
+
+	"fairlead.dev/pkg/auth"
+	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/services/ca/internal/admission"
+	"fairlead.dev/services/ca/internal/catest"
+	"fairlead.dev/services/ca/internal/policy"
+	"fairlead.dev/services/ca/internal/refusal"
+	"fairlead.dev/services/ca/internal/signer"
+)
+
+// brokenSigner has a certificate and cannot sign, like a key store that went away.
+type brokenSigner struct{ issuer *x509.Certificate }
+
+func (b brokenSigner) Sign(*x509.Certificate) (*signer.Issued, error) {
+	return nil, errors.New("token slot 7: device removed")
+}
+func (b brokenSigner) Issuer() *x509.Certificate { return b.issuer }
+
+func newService(t *testing.T, ca *testkit.CA, clock *testkit.Clock, sign Signer, log *bytes.Buffer) *Service {
+	t.Helper()
+	gate, err := admission.New(admission.Config{Workers: 1, Queue: 1, Wait: time.Second, Clock: clock})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := policy.New(policy.Config{TrustDomain: ca.TrustDomain, DefaultTTL: time.Hour, MaxTTL: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return New(Config{
+		Gate: gate, Policy: p, Signer: sign, Clock: clock, Log: slog.New(slog.NewJSONHandler(log, nil)),
+		Metrics: NewMetrics(prometheus.NewRegistry(), gate), Random: func() float64 { return 0 },
+	})
+}
+
+func TestFailuresOfTheSignerStayInside(t *testing.T) {
+	start := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	ca, clock := testkit.NewCA(t, "cluster.local", start), testkit.NewClock(start)
+	var log bytes.Buffer
+	s := newService(t, ca, clock, brokenSigner{ca.Cert}, &log)
+	ctx := auth.NewContext(t.Context(), auth.Peer{ID: ca.ID("default", "reviews"), Method: auth.MethodJWT})
+	_, err := s.CreateCertificate(ctx, &security.IstioCertificateRequest{Csr: catest.CSR(t, catest.Key(t), &x509.CertificateRequest{})})
+	if status.Code(err) != codes.Unavailable || strings.Contains(err.Error(), "slot") {
+		t.Errorf("got %v, want UNAVAILABLE without the signer's words", err)
+	}
+	if !strings.Contains(log.String(), "slot 7") {
+		t.Errorf("the log does not say what happened: %s", log.String())
+	}
+	if got := s.cfg.Metrics.Counts().Refused[refusal.InternalSignFailure]; got != 1 {
+		t.Errorf("%d internal failures counted, want 1", got)
+	}
+}
+
+func TestRootHasEnded(t *testing.T) {
+	start := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	ca := testkit.NewCA(t, "cluster.local", start)
+	clock := testkit.NewClock(ca.Cert.NotAfter.Add(time.Second))
+	s := newService(t, ca, clock, signer.New(ca.Cert, ca.Key), &bytes.Buffer{})
+	ctx := auth.NewContext(t.Context(), auth.Peer{ID: ca.ID("default", "reviews"), Method: auth.MethodMTLS})
+	_, err := s.CreateCertificate(ctx, &security.IstioCertificateRequest{Csr: catest.CSR(t, catest.Key(t), &x509.CertificateRequest{})})
+	st := status.Convert(err)
+	if st.Code() != codes.Unavailable || !strings.Contains(st.Message(), "expired") {
+		t.Errorf("got %v, want UNAVAILABLE", err)
+	}
+	if info, ok := st.Details()[0].(*errdetails.ErrorInfo); !ok || info.GetReason() != string(refusal.IssuerExpired) {
+		t.Errorf("details %v, want the reason %s", st.Details(), refusal.IssuerExpired)
+	}
+}
+
+func TestNobodyGetsNothing(t *testing.T) {
+	ca := testkit.PKI(t)
+	s := newService(t, ca, testkit.NewClock(time.Now()), signer.New(ca.Cert, ca.Key), &bytes.Buffer{})
+	if _, err := s.CreateCertificate(context.Background(), &security.IstioCertificateRequest{}); status.Code(err) != codes.Unauthenticated {
+		t.Errorf("got %v, want UNAUTHENTICATED", err)
+	}
+}

@@ -1,0 +1,75 @@
+package issuance
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"fairlead.dev/pkg/auth"
+	"fairlead.dev/services/ca/internal/refusal"
+)
+
+// Metrics of issuing.
+type Metrics struct {
+	issued   *prometheus.CounterVec
+	refused  *prometheus.CounterVec
+	duration *prometheus.HistogramVec
+	waited   prometheus.Histogram
+	tally    *tally
+}
+
+// Loader tells the load of the admission gate.
+type Loader interface{ Load() (working, waiting int) }
+
+// NewMetrics registers the metrics; every label value exists from the start, so that rates need no special case.
+func NewMetrics(registry prometheus.Registerer, load Loader) *Metrics {
+	m := &Metrics{
+		tally: newTally(),
+		issued: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fairlead_ca_certificates_issued_total", Help: "Workload certificates issued, by how the caller was authenticated.",
+		}, []string{"method"}),
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fairlead_ca_requests_refused_total", Help: "Certificate requests refused, by reason.",
+		}, []string{"reason"}),
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "fairlead_ca_request_duration_seconds", Help: "Time to decide a certificate request, waiting included.",
+			Buckets: prometheus.ExponentialBuckets(0.00025, 2, 14),
+		}, []string{"decision"}),
+		waited: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "fairlead_ca_queue_wait_seconds", Help: "Time that admitted requests waited for a worker.",
+			Buckets: prometheus.ExponentialBuckets(0.0001, 4, 8),
+		}),
+	}
+	working := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "fairlead_ca_workers_busy", Help: "Requests that are being worked on.",
+	}, func() float64 { n, _ := load.Load(); return float64(n) })
+	waiting := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "fairlead_ca_queue_length", Help: "Requests that wait for a worker.",
+	}, func() float64 { _, n := load.Load(); return float64(n) })
+	registry.MustRegister(m.issued, m.refused, m.duration, m.waited, working, waiting)
+	for _, method := range []string{auth.MethodJWT, auth.MethodMTLS} {
+		m.issued.WithLabelValues(method)
+	}
+	for _, decision := range []string{"issued", "refused"} {
+		m.duration.WithLabelValues(decision)
+	}
+	for _, reason := range refusal.Reasons() {
+		m.refused.WithLabelValues(string(reason))
+	}
+	return m
+}
+
+// Refused counts a refusal, also one that happened before the handler.
+func (m *Metrics) Refused(reason refusal.Reason) {
+	m.refused.WithLabelValues(string(reason)).Inc()
+	m.tally.refused(reason)
+}
+
+// Counts is what has been counted so far.
+func (m *Metrics) Counts() Counts { return m.tally.counts() }
+
+func (m *Metrics) issuedTo(method string, at time.Time, took time.Duration) {
+	m.issued.WithLabelValues(method).Inc()
+	m.duration.WithLabelValues("issued").Observe(took.Seconds())
+	m.tally.issued(method, at)
+}

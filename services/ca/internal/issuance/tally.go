@@ -1,0 +1,48 @@
+package issuance
+
+import (
+	"maps"
+	"sync"
+	"time"
+
+	"fairlead.dev/services/ca/internal/refusal"
+)
+
+// Counts is what the ca decided since it started, for /debug/issued.
+type Counts struct {
+	// Issued by how the caller was authenticated.
+	Issued map[string]uint64 `json:"issued"`
+	// Refused by reason.
+	Refused map[refusal.Reason]uint64 `json:"refused"`
+	// LastIssued is absent when nothing was issued.
+	LastIssued *time.Time `json:"last_issued,omitempty"`
+}
+
+// tally holds Counts, which a Prometheus counter does not give back.
+type tally struct {
+	mu    sync.Mutex
+	count Counts
+}
+
+func newTally() *tally {
+	return &tally{count: Counts{Issued: map[string]uint64{}, Refused: map[refusal.Reason]uint64{}}}
+}
+
+func (t *tally) issued(method string, at time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.count.Issued[method]++
+	t.count.LastIssued = &at
+}
+
+func (t *tally) refused(reason refusal.Reason) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.count.Refused[reason]++
+}
+
+func (t *tally) counts() Counts {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return Counts{Issued: maps.Clone(t.count.Issued), Refused: maps.Clone(t.count.Refused), LastIssued: t.count.LastIssued}
+}

@@ -1,0 +1,100 @@
+package server
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/pem"
+	"time"
+
+	"crypto/x509"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"fairlead.dev/services/ca/internal/store"
+	"fairlead.dev/services/ca/internal/trust"
+)
+
+// maxBehindShown bounds the debug page.
+const maxBehindShown = 100
+
+// bundlePage is /debug/bundle.
+type bundlePage struct {
+	TrustDomain string     `json:"trust_domain"`
+	Generation  uint64     `json:"generation"`
+	Roots       []rootPage `json:"roots"`
+	// Watches is how many subscribers are connected; Behind is how many of them have not acknowledged the generation.
+	Watches int `json:"watches"`
+	Behind  int `json:"behind"`
+	// BehindFirst are the first of those.
+	BehindFirst []trust.Subscription `json:"behind_first"`
+	// Problem is why the newest roots could not be published, empty if they were.
+	Problem string `json:"problem,omitempty"`
+}
+
+type rootPage struct {
+	Subject  string    `json:"subject"`
+	SHA256   string    `json:"sha256"`
+	NotAfter time.Time `json:"not_after"`
+}
+
+func (s *Server) bundlePage(acks *trust.Acks) (bundlePage, error) {
+	bundle, _ := s.publisher.Current()
+	if bundle == nil {
+		return bundlePage{}, errNoBundle
+	}
+	open, behind := acks.Behind(bundle.Generation)
+	page := bundlePage{
+		TrustDomain: bundle.TrustDomain, Generation: bundle.Generation, Watches: open, Behind: len(behind),
+		BehindFirst: behind[:min(len(behind), maxBehindShown)],
+	}
+	for _, text := range bundle.Roots {
+		block, _ := pem.Decode([]byte(text))
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return bundlePage{}, err
+		}
+		page.Roots = append(page.Roots, rootPage{Subject: cert.Subject.String(), SHA256: fingerprint(cert.Raw), NotAfter: cert.NotAfter})
+	}
+	if err := s.keeper.Check(); err != nil {
+		page.Problem = err.Error()
+	}
+	return page, nil
+}
+
+func fingerprint(der []byte) string {
+	sum := sha256.Sum256(der)
+	return hex.EncodeToString(sum[:])
+}
+
+// registerGauges registers what is read when it is asked for.
+func (s *Server) registerGauges(root *store.Root, acks *trust.Acks) {
+	gauge := func(name, help string, value func() float64) {
+		s.deps.Registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value))
+	}
+	generation := func() uint64 {
+		if bundle, _ := s.publisher.Current(); bundle != nil {
+			return bundle.Generation
+		}
+		return 0
+	}
+	gauge("fairlead_ca_root_expiry_timestamp_seconds", "When the signing root expires.", func() float64 { return float64(root.Certificate.NotAfter.Unix()) })
+	gauge("fairlead_ca_own_certificate_expiry_timestamp_seconds", "When the ca's own certificate expires.", func() float64 {
+		m, err := s.serving.Current()
+		if err != nil {
+			return 0
+		}
+		return float64(m.NotAfter.Unix())
+	})
+	gauge("fairlead_ca_bundle_generation", "Generation of the trust bundle.", func() float64 { return float64(generation()) })
+	gauge("fairlead_ca_bundle_watches", "Open bundle watches.", func() float64 { open, _ := acks.Behind(0); return float64(open) })
+	gauge("fairlead_ca_bundle_watches_behind", "Open bundle watches that have not acknowledged the newest generation.", func() float64 {
+		_, behind := acks.Behind(generation())
+		return float64(len(behind))
+	})
+	gauge("fairlead_ca_bundle_problem", "1 while the newest roots cannot be published and the last bundle stays.", func() float64 {
+		if s.keeper.Check() != nil {
+			return 1
+		}
+		return 0
+	})
+}

@@ -1,0 +1,142 @@
+// Package server wires the ca together: options in, a running process out.
+package server
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"time"
+
+	"github.com/spf13/pflag"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+
+	"fairlead.dev/services/ca/internal/policy"
+)
+
+// Options are the ca's flags.
+type Options struct {
+	GRPCAddress, OpsAddress string
+	LogLevel, OTLPEndpoint  string
+	ShutdownGrace           time.Duration
+
+	TrustDomain, Identity string
+	Dir                   string
+	RootTTL               time.Duration
+	RootCertOut           string
+	ExtraRootsFile        string
+
+	JWKSFile, Issuer           string
+	AdminJWKSFile, AdminIssuer string
+
+	WorkloadTTL, MaxWorkloadTTL time.Duration
+	Backdate                    time.Duration
+	DNSNames, Impersonators     []string
+
+	Workers, Queue int
+	QueueWait      time.Duration
+	MaxWatches     int
+}
+
+// AddFlags registers the flags and sets their defaults.
+func (o *Options) AddFlags(flags *pflag.FlagSet) {
+	flags.StringVar(&o.GRPCAddress, "grpc-address", ":15012", "address of the gRPC port (TLS)")
+	flags.StringVar(&o.OpsAddress, "ops-address", ":15014", "address of the HTTP port for metrics, probes and debugging")
+	flags.StringVar(&o.LogLevel, "log-level", "info", "debug, info, warn or error")
+	flags.StringVar(&o.OTLPEndpoint, "otlp-endpoint", "", "where traces go (OTLP over gRPC); empty: nowhere")
+	flags.DurationVar(&o.ShutdownGrace, "shutdown-grace", 10*time.Second, "how long running requests may take after SIGTERM")
+
+	flags.StringVar(&o.TrustDomain, "trust-domain", "cluster.local", "trust domain of all identities")
+	flags.StringVar(&o.Identity, "identity", "istio-system/ca", "the ca's own identity, namespace/service-account")
+	flags.StringVar(&o.Dir, "ca-dir", "", "directory of the root certificate and key, 0700; made if missing (required)")
+	flags.DurationVar(&o.RootTTL, "root-ttl", 10*365*24*time.Hour, "lifetime of a root made now")
+	flags.StringVar(&o.RootCertOut, "root-cert-out", "", "file to which the public trust bundle is written whenever it changes")
+	flags.StringVar(&o.ExtraRootsFile, "extra-roots-file", "", "PEM file of roots to trust besides the ca's own; followed while the ca runs")
+
+	flags.StringVar(&o.JWKSFile, "jwks-file", "", "keys that verify callers' tokens (RFC 7517); followed while the ca runs (required)")
+	flags.StringVar(&o.Issuer, "issuer", "", "issuer that callers' tokens must name (required)")
+	flags.StringVar(&o.AdminJWKSFile, "admin-jwks-file", "", "keys that verify administrators' tokens for /debug; empty: /debug is closed")
+	flags.StringVar(&o.AdminIssuer, "admin-issuer", "", "issuer that administrators' tokens must name (default: the value of --issuer)")
+
+	flags.DurationVar(&o.WorkloadTTL, "workload-ttl", 24*time.Hour, "lifetime of certificates whose request wishes for none, the ca's own included")
+	flags.DurationVar(&o.MaxWorkloadTTL, "max-workload-ttl", 90*24*time.Hour, "longest lifetime; longer wishes are cut to it")
+	flags.DurationVar(&o.Backdate, "clock-skew", 2*time.Minute, "how far certificates start in the past, for verifiers whose clocks are behind")
+	flags.StringArrayVar(&o.DNSNames, "dns-names", nil, "DNS names in the certificates of a workload: namespace/service-account=name,name (repeatable)")
+	flags.StringArrayVar(&o.Impersonators, "impersonators", nil,
+		"who may ask for whose certificates by metadata ImpersonatedIdentity: namespace/service-account=namespace/service-account,namespace/* (repeatable)")
+
+	flags.IntVar(&o.Workers, "workers", runtime.GOMAXPROCS(0), "requests worked on at once")
+	flags.IntVar(&o.Queue, "queue", 256, "requests that may wait; more are refused with RESOURCE_EXHAUSTED")
+	flags.DurationVar(&o.QueueWait, "queue-wait", time.Second, "how long a request may wait")
+	flags.IntVar(&o.MaxWatches, "max-bundle-watches", 20000, "bundle watches that may be open at once")
+}
+
+// config is the options, checked and parsed.
+type config struct {
+	Options
+	trustDomain spiffeid.TrustDomain
+	identity    spiffeid.ID
+	admin       spiffeid.ID
+	policy      *policy.Policy
+}
+
+// adminAccount is the service account of the CLI, in the namespace of the ca.
+const adminAccount = "fairlead-admin"
+
+// check reports everything that is wrong with the options at once.
+func (o Options) check() (*config, error) {
+	c := &config{Options: o}
+	var errs []error
+	fail := func(flag string, err error) {
+		if err != nil {
+			errs = append(errs, fmt.Errorf("--%s: %w", flag, err))
+		}
+	}
+	required := func(flag, value string) {
+		if value == "" {
+			fail(flag, errors.New("is required"))
+		}
+	}
+	atLeast := func(flag string, value, least time.Duration) {
+		if value < least {
+			fail(flag, fmt.Errorf("%s is less than %s", value, least))
+		}
+	}
+	required("ca-dir", o.Dir)
+	required("jwks-file", o.JWKSFile)
+	required("issuer", o.Issuer)
+	required("grpc-address", o.GRPCAddress)
+	required("ops-address", o.OpsAddress)
+	atLeast("root-ttl", o.RootTTL, time.Minute)
+	atLeast("workload-ttl", o.WorkloadTTL, time.Second)
+	atLeast("max-workload-ttl", o.MaxWorkloadTTL, o.WorkloadTTL)
+	atLeast("clock-skew", o.Backdate, 0)
+	atLeast("shutdown-grace", o.ShutdownGrace, 0)
+	if o.Workers < 1 || o.Queue < 1 || o.QueueWait <= 0 || o.MaxWatches < 1 {
+		errs = append(errs, errors.New("--workers, --queue, --queue-wait and --max-bundle-watches must be more than 0"))
+	}
+	if c.AdminIssuer == "" {
+		c.AdminIssuer = o.Issuer
+	}
+	dns, err := policy.ParseDNSNames(o.DNSNames)
+	fail("dns-names", err)
+	impersonators, err := policy.ParseImpersonators(o.Impersonators)
+	fail("impersonators", err)
+	td, err := spiffeid.TrustDomainFromString(o.TrustDomain)
+	fail("trust-domain", err)
+	own, err := policy.ParseWorkload(o.Identity)
+	fail("identity", err)
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	c.trustDomain = td
+	if c.identity, err = own.ID(td); err != nil {
+		return nil, err
+	}
+	if c.admin, err = (policy.Workload{Namespace: own.Namespace, ServiceAccount: adminAccount}).ID(td); err != nil {
+		return nil, err
+	}
+	c.policy, err = policy.New(policy.Config{
+		TrustDomain: td, DefaultTTL: o.WorkloadTTL, MaxTTL: o.MaxWorkloadTTL, Backdate: o.Backdate, DNSNames: dns, Impersonators: impersonators,
+	})
+	return c, err
+}

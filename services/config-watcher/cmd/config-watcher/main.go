@@ -1,0 +1,76 @@
+// Command config-watcher reads the mesh's configuration, validates and normalises it, and streams it to the xds-servers.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"fairlead.dev/pkg/process"
+	"fairlead.dev/pkg/telemetry"
+	"fairlead.dev/pkg/version"
+	"fairlead.dev/services/config-watcher/internal/service"
+)
+
+func main() {
+	process.Main("config-watcher", func(ctx context.Context) error {
+		return command().ExecuteContext(ctx)
+	})
+}
+
+func command() *cobra.Command {
+	var options service.Options
+	cmd := &cobra.Command{
+		Use:   "config-watcher --root-cert-file FILE [--config-dir DIR]... [--store-dir DIR]",
+		Short: "Read, validate and stream the mesh's configuration",
+		Long: "config-watcher reads Istio's and Kubernetes' objects from files and from its configuration API, validates and normalises them,\n" +
+			"numbers the states of the mesh and streams them to the xds-servers.\n\n" +
+			"Exit codes: 0 stopped when asked to, 1 failed at run time, 2 wrong flags. A broken object never ends the process: it is reported\n" +
+			"in the log, in metrics and at /debug/sources, and its last good version stays.",
+		Args:          usage(cobra.NoArgs),
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Version:       version.Info().String(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return run(cmd.Context(), options)
+		},
+	}
+	options.AddFlags(cmd.Flags())
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return process.WithExitCode(err, process.ExitUsage) })
+	return cmd
+}
+
+func run(ctx context.Context, options service.Options) error {
+	if err := service.Check(options); err != nil {
+		return process.WithExitCode(err, process.ExitUsage)
+	}
+	log, err := telemetry.NewLogger(os.Stderr, options.LogLevel, "config-watcher")
+	if err != nil {
+		return process.WithExitCode(fmt.Errorf("--log-level: %w", err), process.ExitUsage)
+	}
+	tel, err := telemetry.Setup(ctx, telemetry.Config{Service: "config-watcher", OTLPEndpoint: options.OTLPEndpoint, Log: log})
+	if err != nil {
+		return process.WithExitCode(fmt.Errorf("--otlp-endpoint: %w", err), process.ExitUsage)
+	}
+	defer func() {
+		flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
+		defer cancel()
+		if flushErr := tel.Shutdown(flush); flushErr != nil {
+			log.Warn("traces not flushed", "error", flushErr)
+		}
+	}()
+	s, err := service.Open(ctx, options, service.Deps{Log: log, Registry: tel.Registry, Tracer: tel.TracerProvider})
+	if err != nil {
+		return err
+	}
+	return s.Run(ctx)
+}
+
+func usage(args cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, values []string) error {
+		return process.WithExitCode(args(cmd, values), process.ExitUsage)
+	}
+}

@@ -1,0 +1,120 @@
+// Package aggregate joins the sources into one set of objects.
+package aggregate
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+
+	"fairlead.dev/services/config-watcher/internal/normalise"
+	"fairlead.dev/services/config-watcher/internal/object"
+	"fairlead.dev/services/config-watcher/internal/source"
+)
+
+// Sink takes the changes of the joined set, in order.
+type Sink func(ctx context.Context, changes []normalise.Change)
+
+// Aggregate decides which source's version of an object counts: that of the first source in the order given to New, whatever the order of
+// arrival. It is safe for concurrent use; the sink is called by one goroutine at a time.
+type Aggregate struct {
+	log  *slog.Logger
+	sink Sink
+	rank map[string]int
+
+	mu      sync.Mutex
+	objects map[object.Key][]*object.Object // by rank, the first counts
+	shadows map[object.Key]struct{}
+}
+
+// New registers the aggregate as every source's handler.
+func New(log *slog.Logger, sink Sink, sources ...source.Source) *Aggregate {
+	a := &Aggregate{log: log, sink: sink, rank: map[string]int{}, objects: map[object.Key][]*object.Object{}, shadows: map[object.Key]struct{}{}}
+	for i, s := range sources {
+		a.rank[s.Name()] = i
+		s.Handle(a.handle)
+	}
+	return a
+}
+
+func (a *Aggregate) handle(ctx context.Context, from string, events []source.Event) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var changes []normalise.Change
+	for _, e := range events {
+		before := first(a.objects[e.Key])
+		after := a.put(from, e)
+		if before != after {
+			changes = append(changes, normalise.Change{Key: e.Key, Object: after})
+		}
+	}
+	if len(changes) > 0 {
+		a.sink(ctx, changes)
+	}
+}
+
+func first(list []*object.Object) *object.Object {
+	if len(list) == 0 {
+		return nil
+	}
+	return list[0]
+}
+
+// put files the event's object under its source and returns the object that counts now.
+func (a *Aggregate) put(from string, e source.Event) *object.Object {
+	list := slices.DeleteFunc(slices.Clone(a.objects[e.Key]), func(o *object.Object) bool { return o.Source == from })
+	if e.Object != nil {
+		at := slices.IndexFunc(list, func(o *object.Object) bool { return a.rank[o.Source] > a.rank[from] })
+		if at < 0 {
+			at = len(list)
+		}
+		list = slices.Insert(list, at, e.Object)
+	}
+	if len(list) == 0 {
+		delete(a.objects, e.Key)
+	} else {
+		a.objects[e.Key] = list
+	}
+	if _, known := a.shadows[e.Key]; len(list) > 1 && !known {
+		a.shadows[e.Key] = struct{}{}
+		a.log.Warn("object is in two sources, the first counts", "object", e.Key.String(), "counts", list[0].Source, "shadowed", list[1].Source)
+	} else if len(list) <= 1 {
+		delete(a.shadows, e.Key)
+	}
+	return first(list)
+}
+
+// Conflict is an object that several sources deliver.
+type Conflict struct {
+	Object   string   `json:"object"`
+	Counts   string   `json:"counts"`
+	Shadowed []string `json:"shadowed"`
+}
+
+// Conflicts lists objects that several sources deliver, sorted.
+func (a *Aggregate) Conflicts() []Conflict {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	keys := make([]object.Key, 0, len(a.shadows))
+	for k := range a.shadows {
+		keys = append(keys, k)
+	}
+	slices.SortFunc(keys, object.Key.Compare)
+	out := []Conflict{}
+	for _, k := range keys {
+		list := a.objects[k]
+		c := Conflict{Object: k.String(), Counts: list[0].Source}
+		for _, o := range list[1:] {
+			c.Shadowed = append(c.Shadowed, o.Source)
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+// Get returns the object that counts under a key, nil if there is none.
+func (a *Aggregate) Get(k object.Key) *object.Object {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return first(a.objects[k])
+}

@@ -1,0 +1,168 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/config-watcher/internal/revision"
+)
+
+// longestWait bounds WaitAcked where the caller set no deadline.
+const longestWait = 5 * time.Minute
+
+// Service implements FleetService and the Report half of ConfigService.
+type Service struct {
+	configv1.UnimplementedFleetServiceServer
+	table *Table
+	log   *revision.Log
+	stop  <-chan struct{}
+}
+
+// NewService serves a table. Closing stop ends report streams and waits, for a drain.
+func NewService(t *Table, log *revision.Log, stop <-chan struct{}) *Service {
+	return &Service{table: t, log: log, stop: stop}
+}
+
+// Report implements ConfigService.
+func (s *Service) Report(stream grpc.BidiStreamingServer[configv1.ReportRequest, configv1.ReportResponse]) error {
+	type item struct {
+		message *configv1.ReportRequest
+		err     error
+	}
+	requests := make(chan item)
+	go func() {
+		for {
+			m, err := stream.Recv()
+			select {
+			case requests <- item{m, err}:
+			case <-stream.Context().Done():
+				return
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	var reporter *Reporter
+	received := uint64(0)
+	for {
+		select {
+		case <-stream.Context().Done():
+			closeReporter(reporter)
+			return status.FromContextError(stream.Context().Err()).Err()
+		case <-s.stop:
+			closeReporter(reporter)
+			return status.Error(codes.Unavailable, "config-watcher is stopping")
+		case r := <-requests:
+			if errors.Is(r.err, io.EOF) {
+				closeReporter(reporter)
+				return nil
+			}
+			if r.err != nil {
+				closeReporter(reporter)
+				return r.err
+			}
+			if reporter == nil {
+				name := r.message.GetSubscriber().GetInstance()
+				if name == "" {
+					return status.Error(codes.InvalidArgument, "the first report names its subscriber")
+				}
+				reporter = s.table.Report(name)
+			}
+			received++
+			reporter.Take(r.message, received == 1)
+			if err := stream.Send(&configv1.ReportResponse{Received: received}); err != nil {
+				closeReporter(reporter)
+				return err
+			}
+		}
+	}
+}
+
+func closeReporter(r *Reporter) {
+	if r != nil {
+		r.Close()
+	}
+}
+
+// ListProxies implements FleetService.
+func (s *Service) ListProxies(_ context.Context, req *configv1.ListProxiesRequest) (*configv1.ListProxiesResponse, error) {
+	out := &configv1.ListProxiesResponse{Proxies: s.table.List(req.Namespace)}
+	if snapshot, _ := s.log.Current(); snapshot != nil {
+		out.Revision = snapshot.Revision()
+	}
+	return out, nil
+}
+
+// WaitAcked implements FleetService. It answers a little before the caller's deadline, so that the caller learns who is pending.
+func (s *Service) WaitAcked(ctx context.Context, req *configv1.WaitAckedRequest) (*configv1.WaitAckedResponse, error) {
+	target, err := s.target(ctx, req.Sequence)
+	if err != nil {
+		return nil, err
+	}
+	limit := time.NewTimer(budget(ctx))
+	defer limit.Stop()
+	for {
+		v, changed, recheck := s.table.Judge(target)
+		if v.Done() {
+			return answer(target, v), nil
+		}
+		var timer <-chan time.Time
+		if recheck > 0 {
+			timer = s.table.clock.After(recheck)
+		}
+		select {
+		case <-changed:
+		case <-timer:
+		case <-limit.C:
+			return answer(target, v), nil
+		case <-s.stop:
+			return nil, status.Error(codes.Unavailable, "config-watcher is stopping")
+		case <-ctx.Done():
+			return nil, status.FromContextError(ctx.Err()).Err()
+		}
+	}
+}
+
+func budget(ctx context.Context) time.Duration {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return longestWait
+	}
+	left := time.Until(deadline)
+	return max(left-min(left/10, 500*time.Millisecond), 0)
+}
+
+func answer(target *configv1.Revision, v Verdict) *configv1.WaitAckedResponse {
+	return &configv1.WaitAckedResponse{Revision: target, Acked: v.Acked, Pending: v.Pending, Rejected: v.Rejected}
+}
+
+// target finds the revision to wait for: the newest if sequence is 0. A sequence that has been superseded is reached by everything later, so
+// only its number counts.
+func (s *Service) target(ctx context.Context, sequence uint64) (*configv1.Revision, error) {
+	for {
+		snapshot, changed := s.log.Current()
+		switch {
+		case snapshot == nil:
+			return nil, status.Error(codes.Unavailable, "not every source has synced yet")
+		case sequence == 0 || sequence == snapshot.Sequence():
+			return snapshot.Revision(), nil
+		case sequence < snapshot.Sequence():
+			return &configv1.Revision{Epoch: s.log.Epoch(), Sequence: sequence, StateHash: snapshot.Revision().StateHash}, nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, status.FromContextError(ctx.Err()).Err()
+		case <-s.stop:
+			return nil, status.Error(codes.Unavailable, "config-watcher is stopping")
+		}
+	}
+}

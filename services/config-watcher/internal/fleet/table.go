@@ -1,0 +1,298 @@
+// Package fleet keeps what the xds-servers report of their proxies and answers who has acknowledged which revision.
+package fleet
+
+import (
+	"bytes"
+	"cmp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"fairlead.dev/pkg/clock"
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+)
+
+// Grace is how long the proxies of a lost report stream still count: their xds-server, or another one, reports them again meanwhile. It is
+// also how long after the start, or after a subscriber appeared, the fleet is considered incomplete while reports are missing.
+const Grace = 10 * time.Second
+
+// Table is the fleet. It is safe for concurrent use.
+type Table struct {
+	clock clock.Clock
+	start time.Time
+
+	mu        sync.Mutex
+	instances map[string]*instance
+	// watching are the subscribers of the watch: each is expected to report too.
+	watching map[string]*watcher
+	changed  chan struct{}
+}
+
+// instance is one reporting xds-server.
+type instance struct {
+	stream   uint64 // the stream that reports now; 0 after it was lost
+	last     uint64
+	lostAt   time.Time
+	revision *configv1.Revision
+	proxies  map[string]*configv1.ProxyStatus
+}
+
+type watcher struct {
+	streams int
+	since   time.Time
+}
+
+// NewTable returns an empty fleet.
+func NewTable(c clock.Clock) *Table {
+	return &Table{clock: c, start: c.Now(), instances: map[string]*instance{}, watching: map[string]*watcher{}, changed: make(chan struct{})}
+}
+
+func (t *Table) touch() {
+	close(t.changed)
+	t.changed = make(chan struct{})
+}
+
+// Subscribed notes that an instance watches; a report is expected of it.
+func (t *Table) Subscribed(name string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	w := t.watching[name]
+	if w == nil {
+		w = &watcher{since: t.clock.Now()}
+		t.watching[name] = w
+	}
+	w.streams++
+	t.touch()
+}
+
+// Unsubscribed takes Subscribed back.
+func (t *Table) Unsubscribed(name string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if w := t.watching[name]; w != nil {
+		if w.streams--; w.streams <= 0 {
+			delete(t.watching, name)
+		}
+	}
+	t.touch()
+}
+
+// Reporter is one report stream.
+type Reporter struct {
+	table *Table
+	name  string
+	id    uint64
+}
+
+// Report opens a report stream of an instance. Its first message replaces what an earlier stream of the instance has said.
+func (t *Table) Report(name string) *Reporter {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	in := t.instances[name]
+	if in == nil {
+		in = &instance{}
+		t.instances[name] = in
+	}
+	in.last++
+	in.stream = in.last
+	return &Reporter{table: t, name: name, id: in.stream}
+}
+
+// Take takes one message over; first says that it is complete. A message of a stream that another one of the same instance has replaced is
+// ignored.
+func (r *Reporter) Take(m *configv1.ReportRequest, first bool) {
+	t := r.table
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	in := t.instances[r.name]
+	if in == nil || in.stream != r.id {
+		return
+	}
+	if first || in.proxies == nil {
+		in.proxies = map[string]*configv1.ProxyStatus{}
+	}
+	for _, id := range m.Disconnected {
+		delete(in.proxies, id)
+	}
+	for _, p := range m.Proxies {
+		p.XdsServer = r.name
+		in.proxies[p.NodeId] = p
+	}
+	if m.Revision != nil {
+		in.revision = m.Revision
+	}
+	t.touch()
+}
+
+// Close ends the stream: its proxies count for Grace longer.
+func (r *Reporter) Close() {
+	t := r.table
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if in := t.instances[r.name]; in != nil && in.stream == r.id {
+		in.stream = 0
+		in.lostAt = t.clock.Now()
+		t.touch()
+	}
+}
+
+// proxy is one proxy as far as it counts.
+type proxy struct {
+	status *configv1.ProxyStatus
+	// reported is false while the xds-server's report stream is lost.
+	reported bool
+	serves   *configv1.Revision
+}
+
+// proxies lists every proxy once: a proxy that moved is reported by both replicas for a moment, and the newer connection counts; one that is
+// reported by a lost stream counts only if no living one reports it. The caller holds t.mu.
+func (t *Table) proxies() map[string]proxy {
+	out := map[string]proxy{}
+	now := t.clock.Now()
+	for name, in := range t.instances {
+		if in.stream == 0 && now.Sub(in.lostAt) >= Grace {
+			delete(t.instances, name)
+			continue
+		}
+		for id, p := range in.proxies {
+			candidate := proxy{p, in.stream != 0, in.revision}
+			if best, ok := out[id]; !ok || better(candidate, best) {
+				out[id] = candidate
+			}
+		}
+	}
+	return out
+}
+
+func better(a, b proxy) bool {
+	if a.reported != b.reported {
+		return a.reported
+	}
+	at, bt := a.status.GetConnectedAt().AsTime(), b.status.GetConnectedAt().AsTime()
+	if !at.Equal(bt) {
+		return at.After(bt)
+	}
+	return a.status.XdsServer < b.status.XdsServer
+}
+
+// List returns the proxies of a namespace, all if empty, sorted by namespace, workload and node id.
+func (t *Table) List(namespace string) []*configv1.ProxyStatus {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var out []*configv1.ProxyStatus
+	for _, p := range t.proxies() {
+		if namespace == "" || p.status.Namespace == namespace {
+			out = append(out, proto.Clone(p.status).(*configv1.ProxyStatus))
+		}
+	}
+	slices.SortFunc(out, func(a, b *configv1.ProxyStatus) int {
+		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Workload, b.Workload), strings.Compare(a.NodeId, b.NodeId))
+	})
+	return out
+}
+
+// Counts for metrics: proxies, and instances that report.
+func (t *Table) Counts() (proxies, reporters int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, in := range t.instances {
+		if in.stream != 0 {
+			reporters++
+		}
+	}
+	return len(t.proxies()), reporters
+}
+
+// Verdict is how a revision stands in the fleet.
+type Verdict struct {
+	Acked    uint32
+	Pending  []string
+	Rejected []*configv1.ProxyStatus
+	// Incomplete is true while some xds-server has not reported yet.
+	Incomplete bool
+}
+
+// Done reports whether waiting longer cannot change the answer to "has everybody acknowledged, or somebody rejected".
+func (v Verdict) Done() bool {
+	return len(v.Rejected) > 0 || len(v.Pending) == 0 && !v.Incomplete
+}
+
+// Judge tells how a revision stands now. The channel is closed at the next change; recheck is when time alone may change the answer, 0 for
+// never.
+func (t *Table) Judge(target *configv1.Revision) (v Verdict, changed <-chan struct{}, recheck time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for id, p := range t.proxies() {
+		switch {
+		case !p.reported:
+			v.Pending = append(v.Pending, id)
+		case reached(p.status.GetAcked(), target):
+			v.Acked++
+		case rejected(p, target):
+			v.Rejected = append(v.Rejected, proto.Clone(p.status).(*configv1.ProxyStatus))
+		default:
+			v.Pending = append(v.Pending, id)
+		}
+	}
+	slices.Sort(v.Pending)
+	slices.SortFunc(v.Rejected, func(a, b *configv1.ProxyStatus) int { return strings.Compare(a.NodeId, b.NodeId) })
+	now := t.clock.Now()
+	later := func(at time.Time) {
+		if d := at.Sub(now); d > 0 && (recheck == 0 || d < recheck) {
+			recheck = d
+		}
+	}
+	for name, w := range t.watching {
+		in := t.instances[name]
+		if in != nil && in.stream != 0 && in.proxies != nil {
+			continue
+		}
+		if until := w.since.Add(Grace); now.Before(until) {
+			v.Incomplete = true
+			later(until)
+		}
+	}
+	if len(t.instances) == 0 {
+		// Nobody has reported yet: just after a start the xds-servers are still on their way back.
+		if until := t.start.Add(Grace); now.Before(until) {
+			v.Incomplete = true
+			later(until)
+		}
+	}
+	for _, in := range t.instances {
+		if in.stream == 0 {
+			later(in.lostAt.Add(Grace))
+		}
+	}
+	return v, t.changed, recheck
+}
+
+// reached reports whether an acknowledged revision contains the target. Sequences compare within one epoch only; across epochs, as after a
+// restart or with a proxy whose xds-server follows another replica, equal state hashes mean the same state.
+func reached(acked, target *configv1.Revision) bool {
+	if acked == nil {
+		return false
+	}
+	if acked.Epoch == target.Epoch {
+		return acked.Sequence >= target.Sequence
+	}
+	return len(target.StateHash) > 0 && bytes.Equal(acked.StateHash, target.StateHash)
+}
+
+// rejected reports whether the proxy has refused something that the target contains: the newest response of a type is a rejected one, and the
+// xds-server has no other under way although it serves the target.
+func rejected(p proxy, target *configv1.Revision) bool {
+	for _, ts := range p.status.GetTypes() {
+		r := ts.GetRejection()
+		if r == nil {
+			continue
+		}
+		if reached(r.GetRevision(), target) || !ts.Awaiting && reached(p.serves, target) {
+			return true
+		}
+	}
+	return false
+}

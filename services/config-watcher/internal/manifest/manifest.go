@@ -1,0 +1,318 @@
+// Package manifest turns a user's YAML or JSON into generic objects and remembers where each field stood.
+package manifest
+
+import (
+	"bytes"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+
+	yaml3 "go.yaml.in/yaml/v3"
+	kjson "k8s.io/apimachinery/pkg/util/json"
+	"sigs.k8s.io/yaml"
+
+	"fairlead.dev/services/config-watcher/internal/object"
+)
+
+// Limits before decoding. A document above them is refused unread.
+const (
+	MaxFileBytes     = 64 << 20
+	MaxDocumentBytes = 3 << 20
+	MaxDocuments     = 100_000
+	// maxDepth bounds nesting: no kind nests deeper than a few dozen levels, and parsers recurse.
+	maxDepth = 200
+)
+
+// Document is one object of a file, decoded as far as a generic tree.
+type Document struct {
+	// File is the name given to Parse.
+	File string
+	// Line is the 1-based line in File where the document's content starts.
+	Line int
+	// Tree is the object: map[string]any, []any, string, bool, int64, float64, nil.
+	Tree map[string]any
+
+	text []byte
+	// prefix is the path of the object within its document, set for items of a List.
+	prefix string
+	lines  map[string]int
+}
+
+// Location is "file:line" of the document, or the line alone of nothing is known of the file.
+func (d *Document) Location() string { return locate(d.File, d.Line) }
+
+// FieldLocation is "file:line" of the field at the JSON path ("spec.http[0].route"), or of its nearest ancestor that was written.
+func (d *Document) FieldLocation(path string) string {
+	if d.lines == nil {
+		d.lines = indexLines(d.text)
+	}
+	if d.prefix != "" {
+		path = strings.TrimSuffix(d.prefix+"."+path, ".")
+	}
+	for path != "" {
+		if n, ok := d.lines[path]; ok {
+			return locate(d.File, d.Line+n-1)
+		}
+		cut := strings.LastIndexAny(path, ".[")
+		if cut < 0 {
+			break
+		}
+		path = path[:cut]
+	}
+	return d.Location()
+}
+
+func locate(file string, line int) string {
+	if file == "" {
+		return ""
+	}
+	return file + ":" + strconv.Itoa(line)
+}
+
+// Parse divides content at "---" lines and decodes every document. Documents that decode are returned even if others do not; empty ones are
+// skipped; a List is returned as its items. Parse never panics on any input.
+func Parse(file string, content []byte) ([]*Document, object.Problems) {
+	if len(content) > MaxFileBytes {
+		return nil, object.Problems{{Location: file, Reason: fmt.Sprintf("file has %d bytes, more than %d", len(content), MaxFileBytes), Remedy: "divide it into several files"}}
+	}
+	var docs []*Document
+	var problems object.Problems
+	for _, part := range split(content) {
+		if len(docs) >= MaxDocuments {
+			return docs, append(problems, object.Problem{Location: locate(file, part.line), Reason: fmt.Sprintf("more than %d documents", MaxDocuments), Remedy: "divide the file"})
+		}
+		got, p := decode(file, part)
+		docs = append(docs, got...)
+		if p != nil {
+			problems = append(problems, *p)
+		}
+	}
+	return docs, problems
+}
+
+type part struct {
+	line int
+	text []byte
+}
+
+// split cuts at lines that start with "---" and drops parts that hold nothing but comments.
+func split(content []byte) []part {
+	content = bytes.TrimPrefix(content, []byte("\xef\xbb\xbf"))
+	var parts []part
+	line, start, startLine := 1, 0, 1
+	flush := func(end int) {
+		if text := content[start:end]; !blank(text) {
+			parts = append(parts, part{startLine, text})
+		}
+	}
+	for at := 0; at < len(content); {
+		end := len(content)
+		next := end
+		if i := bytes.IndexByte(content[at:], '\n'); i >= 0 {
+			end = at + i
+			next = end + 1
+		}
+		text := bytes.TrimRight(content[at:end], " \t\r")
+		if bytes.Equal(text, []byte("---")) || bytes.HasPrefix(text, []byte("--- ")) {
+			flush(at)
+			start, startLine = next, line+1
+			if rest := bytes.TrimSpace(text[3:]); len(rest) > 0 && rest[0] != '#' {
+				start, startLine = at+4, line
+			}
+		}
+		at = next
+		line++
+	}
+	flush(len(content))
+	return parts
+}
+
+func blank(text []byte) bool {
+	for _, l := range bytes.Split(text, []byte("\n")) {
+		l = bytes.TrimSpace(l)
+		if len(l) > 0 && l[0] != '#' && !bytes.Equal(l, []byte("...")) {
+			return false
+		}
+	}
+	return true
+}
+
+func decode(file string, p part) ([]*Document, *object.Problem) {
+	// Content starts at the first line that is neither blank nor a comment: that is where an editor should jump to.
+	line := p.line
+	text := p.text
+	for {
+		i := bytes.IndexByte(text, '\n')
+		if i < 0 || !blank(text[:i]) {
+			break
+		}
+		text = text[i+1:]
+		line++
+	}
+	if len(text) > MaxDocumentBytes {
+		return nil, &object.Problem{Location: locate(file, line), Reason: fmt.Sprintf("document has %d bytes, more than %d", len(text), MaxDocumentBytes), Remedy: "make the object smaller"}
+	}
+	if tooDeep(text) {
+		return nil, &object.Problem{Location: locate(file, line), Reason: fmt.Sprintf("document nests deeper than %d levels", maxDepth), Remedy: "flatten it; no kind needs that"}
+	}
+	tree, err := toTree(text)
+	if err != nil {
+		at, reason := yamlError(line, err)
+		return nil, &object.Problem{Location: locate(file, at), Reason: "not valid YAML: " + reason, Remedy: "correct the syntax; nothing of this document was taken over"}
+	}
+	if tree == nil {
+		return nil, nil
+	}
+	m, ok := tree.(map[string]any)
+	if !ok {
+		return nil, &object.Problem{Location: locate(file, line), Reason: "document is no object", Remedy: "start it with apiVersion, kind and metadata"}
+	}
+	doc := &Document{File: file, Line: line, Tree: m, text: text}
+	if m["kind"] != "List" || m["apiVersion"] != "v1" {
+		return []*Document{doc}, nil
+	}
+	items, ok := m["items"].([]any)
+	if !ok {
+		return nil, &object.Problem{Location: doc.FieldLocation("items"), Object: "List", Field: "items", Reason: "not a list of objects", Remedy: "list the objects under items"}
+	}
+	var out []*Document
+	for i, item := range items {
+		im, ok := item.(map[string]any)
+		if !ok {
+			field := fmt.Sprintf("items[%d]", i)
+			return out, &object.Problem{Location: doc.FieldLocation(field), Object: "List", Field: field, Reason: "not an object", Remedy: "start it with apiVersion, kind and metadata"}
+		}
+		d := &Document{File: file, Line: line, Tree: im, text: text, prefix: fmt.Sprintf("items[%d]", i)}
+		out = append(out, d)
+	}
+	return out, nil
+}
+
+// toTree decodes YAML (or JSON) with duplicate keys refused. Numbers become int64 or float64 as in Kubernetes.
+func toTree(text []byte) (tree any, err error) {
+	defer func() {
+		// The YAML decoder reports some malformed input by panicking with its own types; whatever it is, it is the document's fault.
+		if r := recover(); r != nil {
+			tree, err = nil, fmt.Errorf("cannot be parsed: %v", r)
+		}
+	}()
+	js, err := yaml.YAMLToJSONStrict(text)
+	if err != nil {
+		return nil, err
+	}
+	if err := kjson.Unmarshal(js, &tree); err != nil {
+		return nil, err
+	}
+	return tree, nil
+}
+
+var yamlLine = regexp.MustCompile(`(?:yaml: |^)(?:unmarshal errors:\s*)?line (\d+): `)
+
+// yamlError turns the decoder's relative line into one of the file.
+func yamlError(first int, err error) (int, string) {
+	msg := strings.TrimPrefix(err.Error(), "error converting YAML to JSON: ")
+	msg = strings.Join(strings.Fields(msg), " ")
+	if m := yamlLine.FindStringSubmatchIndex(msg); m != nil {
+		if n, convErr := strconv.Atoi(msg[m[2]:m[3]]); convErr == nil {
+			return first + n - 1, object.Cut(msg[m[1]:], 300)
+		}
+	}
+	return first, object.Cut(strings.TrimPrefix(msg, "yaml: "), 300)
+}
+
+// tooDeep bounds nesting before a recursive parser sees the text: brackets outside quotes, and indentation.
+func tooDeep(text []byte) bool {
+	depth, quote := 0, byte(0)
+	for i := 0; i < len(text); i++ {
+		c := text[i]
+		switch {
+		case quote == '"' && c == '\\':
+			i++
+		case quote != 0:
+			if c == quote {
+				quote = 0
+			}
+		case c == '"':
+			quote = c
+		case c == '[' || c == '{':
+			if depth++; depth > maxDepth {
+				return true
+			}
+		case c == ']' || c == '}':
+			if depth > 0 {
+				depth--
+			}
+		case c == '\n':
+			// "- - - -" and "? ? ?" nest within one line.
+			if nested(text[i+1:]) {
+				return true
+			}
+		}
+	}
+	return nested(text)
+}
+
+// nested reports whether the line that text begins with opens more than maxDepth block levels by itself.
+func nested(text []byte) bool {
+	n := 0
+	for i := 0; i+1 < len(text) && text[i] != '\n'; i++ {
+		switch {
+		case text[i] == ' ':
+		case (text[i] == '-' || text[i] == '?' || text[i] == ':') && text[i+1] == ' ':
+			n++
+		default:
+			return false
+		}
+		if n > maxDepth {
+			return true
+		}
+	}
+	return false
+}
+
+// indexLines maps JSON paths to lines relative to the text's first. It returns an empty map for text that does not parse.
+func indexLines(text []byte) (lines map[string]int) {
+	lines = map[string]int{}
+	defer func() { _ = recover() }()
+	var root yaml3.Node
+	if err := yaml3.Unmarshal(text, &root); err != nil || len(root.Content) == 0 {
+		return lines
+	}
+	budget := 200_000
+	var walk func(n *yaml3.Node, path string, depth int)
+	walk = func(n *yaml3.Node, path string, depth int) {
+		if budget--; budget < 0 || depth > maxDepth {
+			return
+		}
+		switch n.Kind {
+		case yaml3.MappingNode:
+			for i := 0; i+1 < len(n.Content); i += 2 {
+				child := Field(path, n.Content[i].Value)
+				lines[child] = n.Content[i].Line
+				walk(n.Content[i+1], child, depth+1)
+			}
+		case yaml3.SequenceNode:
+			for i, c := range n.Content {
+				child := path + "[" + strconv.Itoa(i) + "]"
+				lines[child] = c.Line
+				walk(c, child, depth+1)
+			}
+		}
+	}
+	walk(root.Content[0], "", 0)
+	return lines
+}
+
+var plainField = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+// Field appends a member to a JSON path: "spec.http", or `headers["x-user"]` where the name is no identifier.
+func Field(path, name string) string {
+	if !plainField.MatchString(name) {
+		return path + "[" + strconv.Quote(name) + "]"
+	}
+	if path == "" {
+		return name
+	}
+	return path + "." + name
+}

@@ -1,0 +1,175 @@
+// Package metrics is what config-watcher tells Prometheus.
+package metrics
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/config-watcher/internal/normalise"
+	"fairlead.dev/services/config-watcher/internal/resource"
+	"fairlead.dev/services/config-watcher/internal/revision"
+	"fairlead.dev/services/config-watcher/internal/source"
+)
+
+const namespace = "fairlead_config_watcher"
+
+// Watchers is told about subscribers besides the metrics; the fleet table.
+type Watchers interface {
+	Subscribed(instance string)
+	Unsubscribed(instance string)
+}
+
+// State is what is read when Prometheus asks.
+type State struct {
+	Sources   []source.Source
+	Conflicts func() int
+	Pending   func() int
+	Revisions *revision.Log
+	Fleet     func() (proxies, reporters int)
+}
+
+// Metrics observes the pipeline and the fan-out.
+type Metrics struct {
+	watchers Watchers
+
+	build       prometheus.Histogram
+	changed     prometheus.Counter
+	failures    prometheus.Counter
+	subscribers prometheus.Gauge
+	sentItems   prometheus.Counter
+	sentBytes   prometheus.Counter
+	sentCount   prometheus.Counter
+	acks        prometheus.Counter
+}
+
+// New registers all metrics. watchers may be nil.
+func New(reg prometheus.Registerer, state State, watchers Watchers) *Metrics {
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help})
+	}
+	m := &Metrics{
+		watchers: watchers,
+		build: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: namespace, Name: "revision_build_seconds",
+			Help: "Time to normalise the gathered changes and commit a revision.", Buckets: prometheus.ExponentialBuckets(0.0001, 3, 11)}),
+		changed:  counter("changed_resources_total", "Resources upserted and removed by all revisions."),
+		failures: counter("normalise_failures_total", "Objects that could not be normalised although they were valid."),
+		subscribers: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: namespace, Name: "subscribers",
+			Help: "Open Watch streams."}),
+		sentItems: counter("sent_resources_total", "Resources and removals sent to subscribers."),
+		sentBytes: counter("sent_bytes_total", "Encoded bytes of revisions sent to subscribers."),
+		sentCount: counter("sent_revisions_total", "Revisions sent to subscribers."),
+		acks:      counter("acknowledged_revisions_total", "Revisions that subscribers have taken over."),
+	}
+	reg.MustRegister(m.build, m.changed, m.failures, m.subscribers, m.sentItems, m.sentBytes, m.sentCount, m.acks, newCollector(state))
+	return m
+}
+
+// Committed implements pipeline.Observer.
+func (m *Metrics) Committed(_ *revision.Snapshot, d normalise.Delta, took time.Duration) {
+	m.build.Observe(took.Seconds())
+	m.changed.Add(float64(len(d.Upserts) + len(d.Removed)))
+}
+
+// Failed implements pipeline.Observer.
+func (m *Metrics) Failed(error) { m.failures.Inc() }
+
+// Subscribed implements fanout.Observer.
+func (m *Metrics) Subscribed(instance string) {
+	m.subscribers.Inc()
+	if m.watchers != nil {
+		m.watchers.Subscribed(instance)
+	}
+}
+
+// Unsubscribed implements fanout.Observer.
+func (m *Metrics) Unsubscribed(instance string) {
+	m.subscribers.Dec()
+	if m.watchers != nil {
+		m.watchers.Unsubscribed(instance)
+	}
+}
+
+// Sent implements fanout.Observer.
+func (m *Metrics) Sent(_ *configv1.Revision, resources, bytes int) {
+	m.sentCount.Inc()
+	m.sentItems.Add(float64(resources))
+	m.sentBytes.Add(float64(bytes))
+}
+
+// Acked implements fanout.Observer.
+func (m *Metrics) Acked(string, uint64) { m.acks.Inc() }
+
+// collector reads the state when asked.
+type collector struct {
+	state State
+
+	objects, problems, synced, degraded     *prometheus.Desc
+	conflicts, pending, resources, sequence *prometheus.Desc
+	proxies, reporters                      *prometheus.Desc
+}
+
+func newCollector(s State) *collector {
+	d := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc(prometheus.BuildFQName(namespace, "", name), help, labels, nil)
+	}
+	return &collector{
+		state:     s,
+		objects:   d("source_objects", "Objects that a source delivers.", "source"),
+		problems:  d("source_problems", "Objects of a source that were refused.", "source"),
+		synced:    d("source_synced", "1 once a source has delivered everything that existed at the start.", "source"),
+		degraded:  d("source_degraded", "1 while a source cannot be read; its last-known objects stay.", "source"),
+		conflicts: d("source_conflicts", "Objects that more than one source delivers."),
+		pending:   d("pending_changes", "Changes that no revision contains yet."),
+		resources: d("resources", "Resources of the newest revision.", "kind"),
+		sequence:  d("revision_sequence", "Sequence of the newest revision; 0 before the first."),
+		proxies:   d("proxies", "Proxies that xds-servers report as connected."),
+		reporters: d("reporters", "xds-servers with an open report stream."),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (c *collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{c.objects, c.problems, c.synced, c.degraded, c.conflicts, c.pending, c.resources, c.sequence, c.proxies, c.reporters} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *collector) Collect(ch chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	for _, s := range c.state.Sources {
+		st := s.Status()
+		gauge(c.objects, float64(st.Objects), s.Name())
+		gauge(c.problems, float64(len(st.Problems)), s.Name())
+		gauge(c.synced, number(st.Synced), s.Name())
+		gauge(c.degraded, number(st.Degraded != nil), s.Name())
+	}
+	gauge(c.conflicts, float64(c.state.Conflicts()))
+	gauge(c.pending, float64(c.state.Pending()))
+	snapshot, _ := c.state.Revisions.Current()
+	gauge(c.sequence, float64(snapshot.Sequence()))
+	kinds := map[string]int{}
+	if snapshot != nil {
+		snapshot.Each(func(k resource.Key, _ *configv1.Resource) bool {
+			kinds[k.Kind]++
+			return true
+		})
+	}
+	for kind, n := range kinds {
+		gauge(c.resources, float64(n), kind)
+	}
+	proxies, reporters := c.state.Fleet()
+	gauge(c.proxies, float64(proxies))
+	gauge(c.reporters, float64(reporters))
+}
+
+func number(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,179 @@
+package normalise
+
+import (
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	networking "istio.io/api/networking/v1alpha3"
+)
+
+// MergeDelegate combines a delegating route with the routes of its delegate
+// (https://istio.io/latest/docs/reference/config/networking/virtual-service/#Delegate): each delegate route is narrowed by the root's matches and
+// takes the root's policies where it has none. A delegate route none of whose matches fit the root's is dropped. The delegate's routes may be
+// changed and are part of the result.
+func MergeDelegate(root *networking.HTTPRoute, routes []*networking.HTTPRoute) []*networking.HTTPRoute {
+	var out []*networking.HTTPRoute
+	for _, r := range routes {
+		match, fits := mergeMatches(root.Match, r.Match)
+		if !fits {
+			continue
+		}
+		r.Match = match
+		r.Delegate = nil
+		if root.Name != "" && r.Name != "" {
+			r.Name = root.Name + "-" + r.Name
+		} else if r.Name == "" {
+			r.Name = root.Name
+		}
+		inherit(root, r)
+		out = append(out, r)
+	}
+	return out
+}
+
+// inherit gives a route the root's policies where it has none of its own. A redirect or a direct answer takes no rewrite and no fault.
+func inherit(root, r *networking.HTTPRoute) {
+	if len(r.Route) > 0 {
+		if r.Rewrite == nil {
+			r.Rewrite = root.Rewrite
+		}
+		if r.Fault == nil {
+			r.Fault = root.Fault
+		}
+		if r.Mirror == nil && len(r.Mirrors) == 0 {
+			r.Mirror, r.Mirrors, r.MirrorPercentage = root.Mirror, root.Mirrors, root.MirrorPercentage
+			//nolint:staticcheck // deprecated in Istio, still served
+			r.MirrorPercent = root.MirrorPercent
+		}
+	}
+	if r.Timeout == nil {
+		r.Timeout = root.Timeout
+	}
+	if r.Retries == nil {
+		r.Retries = root.Retries
+	}
+	if r.CorsPolicy == nil {
+		r.CorsPolicy = root.CorsPolicy
+	}
+	if r.Headers == nil {
+		r.Headers = root.Headers
+	}
+}
+
+// mergeMatches combines alternatives: every pair that does not contradict itself.
+func mergeMatches(root, own []*networking.HTTPMatchRequest) ([]*networking.HTTPMatchRequest, bool) {
+	if len(root) == 0 {
+		return own, true
+	}
+	if len(own) == 0 {
+		return cloneMatches(root), true
+	}
+	var out []*networking.HTTPMatchRequest
+	for _, a := range root {
+		for _, b := range own {
+			if m := mergeMatch(a, b); m != nil {
+				out = append(out, m)
+			}
+		}
+	}
+	return out, len(out) > 0
+}
+
+func cloneMatches(in []*networking.HTTPMatchRequest) []*networking.HTTPMatchRequest {
+	out := make([]*networking.HTTPMatchRequest, len(in))
+	for i, m := range in {
+		out[i] = proto.Clone(m).(*networking.HTTPMatchRequest)
+	}
+	return out
+}
+
+// mergeMatch is the match that holds where both do; nil where they contradict each other.
+func mergeMatch(root, own *networking.HTTPMatchRequest) *networking.HTTPMatchRequest {
+	out := proto.Clone(own).(*networking.HTTPMatchRequest)
+	for _, f := range []struct {
+		root *networking.StringMatch
+		own  **networking.StringMatch
+	}{{root.Uri, &out.Uri}, {root.Scheme, &out.Scheme}, {root.Method, &out.Method}, {root.Authority, &out.Authority}} {
+		if !narrow(f.root, f.own) {
+			return nil
+		}
+	}
+	if !narrowAll(root.Headers, &out.Headers) || !narrowAll(root.QueryParams, &out.QueryParams) || !excludeAll(root.WithoutHeaders, &out.WithoutHeaders) {
+		return nil
+	}
+	for k, v := range root.SourceLabels {
+		if got, ok := out.SourceLabels[k]; ok && got != v {
+			return nil
+		}
+		if out.SourceLabels == nil {
+			out.SourceLabels = map[string]string{}
+		}
+		out.SourceLabels[k] = v
+	}
+	if root.Port != 0 {
+		if out.Port != 0 && out.Port != root.Port {
+			return nil
+		}
+		out.Port = root.Port
+	}
+	out.Gateways, out.SourceNamespace = root.Gateways, root.SourceNamespace
+	out.IgnoreUriCase = out.IgnoreUriCase || root.IgnoreUriCase
+	if root.Name != "" && out.Name != "" {
+		out.Name = root.Name + "-" + out.Name
+	} else if out.Name == "" {
+		out.Name = root.Name
+	}
+	if out.StatPrefix == "" {
+		out.StatPrefix = root.StatPrefix
+	}
+	return out
+}
+
+func narrowAll(root map[string]*networking.StringMatch, own *map[string]*networking.StringMatch) bool {
+	for k, v := range root {
+		got := (*own)[k]
+		if !narrow(v, &got) {
+			return false
+		}
+		if *own == nil {
+			*own = map[string]*networking.StringMatch{}
+		}
+		(*own)[k] = got
+	}
+	return true
+}
+
+// excludeAll joins negated conditions: two different ones on one header cannot be said by one.
+func excludeAll(root map[string]*networking.StringMatch, own *map[string]*networking.StringMatch) bool {
+	for k, v := range root {
+		if got, ok := (*own)[k]; ok && !proto.Equal(got, v) {
+			return false
+		}
+		if *own == nil {
+			*own = map[string]*networking.StringMatch{}
+		}
+		(*own)[k] = v
+	}
+	return true
+}
+
+// narrow leaves in own the condition that holds where both do. As in Istio the delegate's condition must lie within the root's; false otherwise.
+func narrow(root *networking.StringMatch, own **networking.StringMatch) bool {
+	if root.GetMatchType() == nil {
+		return true
+	}
+	o := *own
+	if o.GetMatchType() == nil {
+		*own = root
+		return true
+	}
+	if r, ok := root.MatchType.(*networking.StringMatch_Prefix); ok {
+		switch t := o.MatchType.(type) {
+		case *networking.StringMatch_Exact:
+			return strings.HasPrefix(t.Exact, r.Prefix)
+		case *networking.StringMatch_Prefix:
+			return strings.HasPrefix(t.Prefix, r.Prefix)
+		}
+	}
+	return proto.Equal(root, o)
+}

@@ -1,0 +1,288 @@
+package normalise
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	networking "istio.io/api/networking/v1alpha3"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/config-watcher/internal/object"
+)
+
+// endpointSets builds the endpoints of every proxied port of a hostname, also where there are none: the reader then knows that the port is
+// served by nobody. Services that go where the client asked for have no sets, except headless ones.
+func (m *Mesh) endpointSets(h hostKey) []*configv1.EndpointSet {
+	svc := m.built[h]
+	if svc == nil || svc.Resolution == configv1.Resolution_RESOLUTION_DYNAMIC_DNS || svc.Resolution == configv1.Resolution_RESOLUTION_PASSTHROUGH && !svc.Headless {
+		return nil
+	}
+	claimants := m.claimants(h)
+	var out []*configv1.EndpointSet
+	for _, port := range svc.Ports {
+		if port.Protocol == configv1.Protocol_PROTOCOL_UDP {
+			continue
+		}
+		b := setBuilder{}
+		for _, o := range claimants {
+			switch body := o.Body.(type) {
+			case *corev1.Service:
+				m.serviceEndpoints(&b, o, body, svc, port)
+			case *networking.ServiceEntry:
+				if o.Key.Name == svc.Name && svc.Source.Kind == "ServiceEntry" || resolutions[body.Resolution] == svc.Resolution {
+					m.entryEndpoints(&b, o, body, h.hostname, port)
+				}
+			}
+		}
+		out = append(out, b.build(h.hostname, port.Number, m.cfg.Cluster))
+	}
+	return out
+}
+
+// candidate is one endpoint before labels and localities are interned.
+type candidate struct {
+	endpoint *configv1.Endpoint
+	labels   map[string]string
+	locality *configv1.Locality
+}
+
+// setBuilder gathers endpoints and puts them in a canonical order.
+type setBuilder struct{ items []candidate }
+
+func (b *setBuilder) build(hostname string, port uint32, cluster string) *configv1.EndpointSet {
+	out := &configv1.EndpointSet{Hostname: hostname, Port: port, Cluster: cluster}
+	slices.SortFunc(b.items, func(x, y candidate) int {
+		return cmp.Or(strings.Compare(x.endpoint.Address, y.endpoint.Address), cmp.Compare(x.endpoint.Port, y.endpoint.Port),
+			strings.Compare(x.endpoint.Workload, y.endpoint.Workload), strings.Compare(labelText(x.labels), labelText(y.labels)))
+	})
+	labels, localities := map[string]uint32{}, map[string]uint32{}
+	for i, c := range b.items {
+		if i > 0 && c.endpoint.Address == b.items[i-1].endpoint.Address && c.endpoint.Port == b.items[i-1].endpoint.Port {
+			continue // the same address twice, such as a Pod that two objects list
+		}
+		lt := labelText(c.labels)
+		ln, ok := labels[lt]
+		if !ok {
+			ln = uint32(len(out.LabelSets))
+			labels[lt] = ln
+			out.LabelSets = append(out.LabelSets, &configv1.LabelSet{Labels: c.labels})
+		}
+		loc := c.locality
+		if loc == nil {
+			loc = &configv1.Locality{}
+		}
+		zt := loc.Region + "/" + loc.Zone + "/" + loc.Subzone
+		zn, ok := localities[zt]
+		if !ok {
+			zn = uint32(len(out.Localities))
+			localities[zt] = zn
+			out.Localities = append(out.Localities, proto.Clone(loc).(*configv1.Locality))
+		}
+		c.endpoint.LabelSet, c.endpoint.Locality = ln, zn
+		out.Endpoints = append(out.Endpoints, c.endpoint)
+	}
+	return out
+}
+
+func labelText(labels map[string]string) string {
+	keys := make([]string, 0, len(labels))
+	for k := range labels {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	var b strings.Builder
+	for _, k := range keys {
+		b.WriteString(k)
+		b.WriteByte(0)
+		b.WriteString(labels[k])
+		b.WriteByte(0)
+	}
+	return b.String()
+}
+
+// identity is the SPIFFE URI of a service account; empty where the account is unknown.
+func (m *Mesh) identity(namespace, account string) string {
+	if account == "" {
+		return ""
+	}
+	return fmt.Sprintf("spiffe://%s/ns/%s/sa/%s", m.settings.GetTrustDomain(), namespace, account)
+}
+
+func (m *Mesh) localityOf(in *instance) *configv1.Locality {
+	if in.locality != nil {
+		return in.locality
+	}
+	return m.nodes[in.node]
+}
+
+func (m *Mesh) networkOf(in *instance) string {
+	if in.network != "" {
+		return in.network
+	}
+	return m.clusterNetwork()
+}
+
+// add makes an endpoint of an instance on a port of its own.
+func (m *Mesh) add(b *setBuilder, in *instance, address string, port uint32, health configv1.Health) *configv1.Endpoint {
+	if strings.HasPrefix(address, "/") || strings.HasPrefix(address, "@") {
+		port = 0
+	}
+	e := &configv1.Endpoint{
+		Address: address, Port: port, Network: m.networkOf(in), Health: health, TlsMode: in.tlsMode, Identity: m.identity(in.key.namespace, in.account), Weight: in.weight,
+	}
+	if in.key.name != "" {
+		e.Workload = in.key.namespace + "/" + in.key.name
+	}
+	b.items = append(b.items, candidate{e, in.labels, m.localityOf(in)})
+	return e
+}
+
+// serviceEndpoints finds the endpoints of a Kubernetes Service: its EndpointSlices if there are any, else the workloads it selects; the name
+// it stands for if it is of type ExternalName.
+func (m *Mesh) serviceEndpoints(b *setBuilder, o *object.Object, s *corev1.Service, svc *configv1.Service, port *configv1.ServicePort) {
+	if s.Spec.Type == corev1.ServiceTypeExternalName {
+		b.items = append(b.items, candidate{endpoint: &configv1.Endpoint{
+			Address: svc.ExternalName, Port: port.Number, Health: configv1.Health_HEALTH_READY, TlsMode: configv1.TlsMode_TLS_MODE_DISABLED,
+		}})
+		return
+	}
+	slices := m.bySlice[workKey{o.Key.Namespace, o.Key.Name}]
+	for k := range slices {
+		m.sliceEndpoints(b, m.slices[k], port)
+	}
+	m.instances.matching(o.Key.Namespace, s.Spec.Selector, func(in *instance) {
+		if len(slices) > 0 && in.key.kind == "Pod" || len(in.addresses) == 0 {
+			return
+		}
+		target, ok := targetPort(in, port)
+		if !ok {
+			return
+		}
+		health := in.health
+		if s.Spec.PublishNotReadyAddresses && health == configv1.Health_HEALTH_NOT_READY {
+			health = configv1.Health_HEALTH_READY
+		}
+		added := m.add(b, in, in.addresses[0], target, health)
+		if in.subdomain == o.Key.Name && svc.Headless {
+			added.Hostname = in.hostname
+		}
+	})
+}
+
+// targetPort is the port on the instance that a service port leads to.
+func targetPort(in *instance, port *configv1.ServicePort) (uint32, bool) {
+	if in.key.kind != "Pod" {
+		if p, ok := in.ports[port.Name]; ok {
+			return p, true
+		}
+	}
+	if port.TargetPortName != "" {
+		if p, ok := in.ports[port.TargetPortName]; ok {
+			return p, true
+		}
+		return port.Number, in.key.kind != "Pod"
+	}
+	return port.TargetPort, true
+}
+
+func (m *Mesh) sliceEndpoints(b *setBuilder, o *object.Object, port *configv1.ServicePort) {
+	s := o.Body.(*discoveryv1.EndpointSlice)
+	number, ok := slicePort(s, port)
+	if !ok {
+		return
+	}
+	for _, e := range s.Endpoints {
+		if len(e.Addresses) == 0 {
+			continue
+		}
+		in := m.sliceInstance(o, &e)
+		added := m.add(b, in, e.Addresses[0], number, sliceHealth(e.Conditions))
+		if e.Hostname != nil {
+			added.Hostname = *e.Hostname
+		}
+	}
+}
+
+// slicePort finds the slice's port of a service port: by name, or the only one.
+func slicePort(s *discoveryv1.EndpointSlice, port *configv1.ServicePort) (uint32, bool) {
+	for _, p := range s.Ports {
+		name := ""
+		if p.Name != nil {
+			name = *p.Name
+		}
+		if name != port.Name || p.Port == nil {
+			continue
+		}
+		return uint32(*p.Port), true
+	}
+	return 0, false
+}
+
+// sliceInstance is the Pod behind a slice's endpoint, or what the slice itself says where there is none.
+func (m *Mesh) sliceInstance(o *object.Object, e *discoveryv1.Endpoint) *instance {
+	if e.TargetRef != nil && e.TargetRef.Kind == "Pod" {
+		ns := e.TargetRef.Namespace
+		if ns == "" {
+			ns = o.Key.Namespace
+		}
+		if in := m.instances.byKey[instKey{"Pod", ns, e.TargetRef.Name}]; in != nil {
+			return in
+		}
+	}
+	in := &instance{key: instKey{namespace: o.Key.Namespace}, tlsMode: configv1.TlsMode_TLS_MODE_DISABLED}
+	if e.NodeName != nil {
+		in.node = *e.NodeName
+	}
+	if e.Zone != nil && m.nodes[in.node] == nil {
+		in.locality = &configv1.Locality{Zone: *e.Zone}
+	}
+	return in
+}
+
+// sliceHealth reads the conditions; an absent ready means ready (Kubernetes' rule).
+func sliceHealth(c discoveryv1.EndpointConditions) configv1.Health {
+	switch {
+	case c.Ready == nil || *c.Ready:
+		return configv1.Health_HEALTH_READY
+	case c.Terminating != nil && *c.Terminating && c.Serving != nil && *c.Serving:
+		return configv1.Health_HEALTH_DRAINING
+	default:
+		return configv1.Health_HEALTH_NOT_READY
+	}
+}
+
+// entryEndpoints finds the endpoints of one port of a ServiceEntry's host.
+func (m *Mesh) entryEndpoints(b *setBuilder, o *object.Object, se *networking.ServiceEntry, hostname string, port *configv1.ServicePort) {
+	i := slices.IndexFunc(se.Ports, func(p *networking.ServicePort) bool { return p.Number == port.Number })
+	if i < 0 {
+		return
+	}
+	own := &configv1.ServicePort{Name: se.Ports[i].Name, TargetPort: entryTarget(se.Ports[i])}
+	for _, we := range se.Endpoints {
+		in := fromWorkloadEntry(o, we)
+		in.key = instKey{namespace: o.Key.Namespace}
+		if len(in.addresses) == 0 {
+			continue
+		}
+		target, _ := targetPort(in, own)
+		m.add(b, in, in.addresses[0], target, configv1.Health_HEALTH_READY)
+	}
+	selector := se.GetWorkloadSelector().GetLabels()
+	m.instances.matching(o.Key.Namespace, selector, func(in *instance) {
+		if len(in.addresses) > 0 {
+			target, _ := targetPort(in, own)
+			m.add(b, in, in.addresses[0], target, in.health)
+		}
+	})
+	dns := se.Resolution == networking.ServiceEntry_DNS || se.Resolution == networking.ServiceEntry_DNS_ROUND_ROBIN
+	if dns && len(se.Endpoints) == 0 && len(selector) == 0 && !strings.HasPrefix(hostname, "*") {
+		b.items = append(b.items, candidate{endpoint: &configv1.Endpoint{
+			Address: hostname, Port: own.TargetPort, Health: configv1.Health_HEALTH_READY, TlsMode: configv1.TlsMode_TLS_MODE_DISABLED,
+		}})
+	}
+}

@@ -1,0 +1,150 @@
+package normalise
+
+// label is one key: value pair of an object's labels.
+type label struct{ key, value string }
+
+// set is a set of comparable keys.
+type set[K comparable] map[K]struct{}
+
+func (s set[K]) add(k K) { s[k] = struct{}{} }
+
+// multimap maps a key to a set and forgets empty sets.
+type multimap[K, V comparable] map[K]set[V]
+
+func (m multimap[K, V]) add(k K, v V) {
+	s := m[k]
+	if s == nil {
+		s = set[V]{}
+		m[k] = s
+	}
+	s.add(v)
+}
+
+func (m multimap[K, V]) remove(k K, v V) {
+	if s := m[k]; s != nil {
+		delete(s, v)
+		if len(s) == 0 {
+			delete(m, k)
+		}
+	}
+}
+
+// owner is what selects workloads: a Kubernetes Service or a ServiceEntry.
+type owner struct{ kind, namespace, name string }
+
+// selectors finds the owners whose selector matches given labels without trying them all: each is filed under one pair of its selector.
+type selectors struct {
+	byPair   map[string]multimap[label, owner]
+	selector map[owner]map[string]string
+}
+
+func newSelectors() *selectors {
+	return &selectors{byPair: map[string]multimap[label, owner]{}, selector: map[owner]map[string]string{}}
+}
+
+// anchor is the pair that a selector is filed under: the smallest, so that it can be found again.
+func anchor(selector map[string]string) label {
+	var out label
+	for k, v := range selector {
+		if out.key == "" || k < out.key {
+			out = label{k, v}
+		}
+	}
+	return out
+}
+
+// set replaces the owner's selector; an empty one removes it.
+func (s *selectors) set(o owner, selector map[string]string) {
+	if old := s.selector[o]; len(old) > 0 {
+		s.byPair[o.namespace].remove(anchor(old), o)
+		delete(s.selector, o)
+	}
+	if len(selector) == 0 {
+		return
+	}
+	ns := s.byPair[o.namespace]
+	if ns == nil {
+		ns = multimap[label, owner]{}
+		s.byPair[o.namespace] = ns
+	}
+	ns.add(anchor(selector), o)
+	s.selector[o] = selector
+}
+
+// matching calls f for every owner of the namespace that selects the labels.
+func (s *selectors) matching(namespace string, labels map[string]string, f func(owner)) {
+	ns := s.byPair[namespace]
+	if ns == nil {
+		return
+	}
+	for k, v := range labels {
+		for o := range ns[label{k, v}] {
+			if matches(s.selector[o], labels) {
+				f(o)
+			}
+		}
+	}
+}
+
+// instances finds the workload instances that a selector matches.
+type instances struct {
+	byKey  map[instKey]*instance
+	byPair map[string]multimap[label, instKey]
+	byNode multimap[string, instKey]
+}
+
+func newInstances() *instances {
+	return &instances{byKey: map[instKey]*instance{}, byPair: map[string]multimap[label, instKey]{}, byNode: multimap[string, instKey]{}}
+}
+
+func (x *instances) put(in *instance) {
+	x.remove(in.key)
+	x.byKey[in.key] = in
+	ns := x.byPair[in.key.namespace]
+	if ns == nil {
+		ns = multimap[label, instKey]{}
+		x.byPair[in.key.namespace] = ns
+	}
+	for k, v := range in.labels {
+		ns.add(label{k, v}, in.key)
+	}
+	if in.node != "" {
+		x.byNode.add(in.node, in.key)
+	}
+}
+
+func (x *instances) remove(k instKey) {
+	old := x.byKey[k]
+	if old == nil {
+		return
+	}
+	delete(x.byKey, k)
+	for lk, lv := range old.labels {
+		x.byPair[k.namespace].remove(label{lk, lv}, k)
+	}
+	if old.node != "" {
+		x.byNode.remove(old.node, k)
+	}
+}
+
+// matching calls f for every instance of the namespace that the selector matches, in no order. It looks only at the instances that carry the
+// rarest pair of the selector.
+func (x *instances) matching(namespace string, selector map[string]string, f func(*instance)) {
+	ns := x.byPair[namespace]
+	if ns == nil || len(selector) == 0 {
+		return
+	}
+	var smallest set[instKey]
+	first := true
+	for k, v := range selector {
+		s := ns[label{k, v}]
+		if first || len(s) < len(smallest) {
+			smallest, first = s, false
+		}
+	}
+	for k := range smallest {
+		if in := x.byKey[k]; matches(selector, in.labels) {
+			f(in)
+		}
+	}
+}

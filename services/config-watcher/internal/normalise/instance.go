@@ -1,0 +1,194 @@
+package normalise
+
+import (
+	"reflect"
+	"strings"
+
+	networking "istio.io/api/networking/v1alpha3"
+	corev1 "k8s.io/api/core/v1"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/config-watcher/internal/object"
+)
+
+// Labels and annotations that decide about endpoints.
+const (
+	labelTLSMode       = "security.istio.io/tlsMode"
+	labelLocality      = "istio-locality"
+	labelNetwork       = "topology.istio.io/network"
+	labelRegion        = "topology.kubernetes.io/region"
+	labelZone          = "topology.kubernetes.io/zone"
+	labelSubzone       = "topology.istio.io/subzone"
+	labelRegionLegacy  = "failure-domain.beta.kubernetes.io/region"
+	labelZoneLegacy    = "failure-domain.beta.kubernetes.io/zone"
+	labelServiceName   = "kubernetes.io/service-name"
+	annotationExportTo = "networking.istio.io/exportTo"
+)
+
+// instKey names a workload instance.
+type instKey struct{ kind, namespace, name string }
+
+// instance is what a Pod or a WorkloadEntry contributes to the mesh: the two are alike to everything that selects workloads.
+type instance struct {
+	key       instKey
+	object    *object.Object
+	addresses []string
+	labels    map[string]string
+	account   string
+	node      string
+	locality  *configv1.Locality // from the object itself; nil: ask the node
+	network   string
+	health    configv1.Health
+	tlsMode   configv1.TlsMode
+	weight    uint32
+	// ports by name: container ports of a Pod, ports of a WorkloadEntry.
+	ports map[string]uint32
+	// hostname and subdomain of a StatefulSet's Pod.
+	hostname, subdomain string
+}
+
+// fromPod returns nil for Pods that have ended: they are no part of the mesh.
+func fromPod(o *object.Object, p *corev1.Pod) *instance {
+	if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+		return nil
+	}
+	in := &instance{
+		key: instKey{"Pod", o.Key.Namespace, o.Key.Name}, object: o, labels: o.Labels, account: p.Spec.ServiceAccountName, node: p.Spec.NodeName,
+		network: o.Labels[labelNetwork], health: podHealth(p), tlsMode: configv1.TlsMode_TLS_MODE_DISABLED,
+		hostname: p.Spec.Hostname, subdomain: p.Spec.Subdomain,
+	}
+	if in.account == "" {
+		in.account = "default"
+	}
+	if o.Labels[labelTLSMode] == "istio" {
+		in.tlsMode = configv1.TlsMode_TLS_MODE_ISTIO
+	}
+	if p.Status.PodIP != "" {
+		in.addresses = append(in.addresses, p.Status.PodIP)
+	}
+	for _, ip := range p.Status.PodIPs {
+		if ip.IP != p.Status.PodIP {
+			in.addresses = append(in.addresses, ip.IP)
+		}
+	}
+	in.locality = podLocality(o.Labels)
+	for _, c := range append(p.Spec.InitContainers, p.Spec.Containers...) {
+		for _, port := range c.Ports {
+			if port.Name == "" {
+				continue
+			}
+			if in.ports == nil {
+				in.ports = map[string]uint32{}
+			}
+			if _, taken := in.ports[port.Name]; !taken {
+				in.ports[port.Name] = uint32(port.ContainerPort)
+			}
+		}
+	}
+	return in
+}
+
+func podHealth(p *corev1.Pod) configv1.Health {
+	ready := false
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			ready = c.Status == corev1.ConditionTrue
+		}
+	}
+	switch {
+	case ready && p.DeletionTimestamp != nil:
+		return configv1.Health_HEALTH_DRAINING
+	case ready:
+		return configv1.Health_HEALTH_READY
+	default:
+		return configv1.Health_HEALTH_NOT_READY
+	}
+}
+
+// podLocality reads the label that overrides the node's place ("region.zone.subzone", since labels have no slashes), or the topology labels
+// that Kubernetes copies from the node; nil if the Pod says nothing.
+func podLocality(labels map[string]string) *configv1.Locality {
+	if s := labels[labelLocality]; s != "" {
+		if !strings.Contains(s, "/") {
+			s = strings.ReplaceAll(s, ".", "/")
+		}
+		return parseLocality(s)
+	}
+	return topologyLocality(labels)
+}
+
+func topologyLocality(labels map[string]string) *configv1.Locality {
+	region, zone := labels[labelRegion], labels[labelZone]
+	if region == "" {
+		region = labels[labelRegionLegacy]
+	}
+	if zone == "" {
+		zone = labels[labelZoneLegacy]
+	}
+	if region == "" && zone == "" {
+		return nil
+	}
+	return &configv1.Locality{Region: region, Zone: zone, Subzone: labels[labelSubzone]}
+}
+
+// parseLocality reads "region/zone/subzone"; nil for an empty text.
+func parseLocality(s string) *configv1.Locality {
+	if s == "" {
+		return nil
+	}
+	parts := strings.SplitN(s, "/", 3)
+	l := &configv1.Locality{Region: parts[0]}
+	if len(parts) > 1 {
+		l.Zone = parts[1]
+	}
+	if len(parts) > 2 {
+		l.Subzone = parts[2]
+	}
+	return l
+}
+
+// fromWorkloadEntry makes an instance of a WorkloadEntry object or of one inline endpoint of a ServiceEntry (then o is the ServiceEntry).
+func fromWorkloadEntry(o *object.Object, we *networking.WorkloadEntry) *instance {
+	in := &instance{
+		key: instKey{"WorkloadEntry", o.Key.Namespace, o.Key.Name}, object: o, labels: we.Labels, account: we.ServiceAccount, network: we.Network,
+		health: configv1.Health_HEALTH_READY, tlsMode: configv1.TlsMode_TLS_MODE_DISABLED, weight: we.Weight, ports: we.Ports,
+		locality: parseLocality(we.Locality),
+	}
+	// The label decides; a service account without it means a workload with an identity, hence with a proxy.
+	if mode, ok := we.Labels[labelTLSMode]; ok && mode == "istio" || !ok && we.ServiceAccount != "" {
+		in.tlsMode = configv1.TlsMode_TLS_MODE_ISTIO
+	}
+	if we.Address != "" {
+		in.addresses = []string{strings.TrimPrefix(we.Address, "unix://")}
+	}
+	return in
+}
+
+// same reports whether two instances contribute the same to endpoints and workloads, whatever else of their objects changed.
+func (in *instance) same(o *instance) bool {
+	if in == nil || o == nil {
+		return in == o
+	}
+	a, b := *in, *o
+	a.object, b.object = nil, nil
+	return reflect.DeepEqual(a, b) && reflect.DeepEqual(meaningful(in.object.Annotations), meaningful(o.object.Annotations)) &&
+		in.object.Location == o.object.Location && in.object.Source == o.object.Source && in.object.Generation == o.object.Generation
+}
+
+// sameLabels reports whether the same selectors match both.
+func sameLabels(a, b *instance) bool {
+	return a != nil && b != nil && reflect.DeepEqual(a.labels, b.labels)
+}
+
+// matches reports whether a selector selects the labels; an empty selector selects nothing (Kubernetes' rule for Services).
+func matches(selector, labels map[string]string) bool {
+	if len(selector) == 0 {
+		return false
+	}
+	for k, v := range selector {
+		if got, ok := labels[k]; !ok || got != v {
+			return false
+		}
+	}
+	return true
+}

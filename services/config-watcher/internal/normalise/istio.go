@@ -1,0 +1,203 @@
+package normalise
+
+import (
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	networking "istio.io/api/networking/v1alpha3"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/config-watcher/internal/object"
+	"fairlead.dev/services/config-watcher/internal/resource"
+	"fairlead.dev/services/config-watcher/internal/validate"
+)
+
+// config builds the IstioConfig of an object; nil if the object is gone, or has no resource of its own (a delegate, a WorkloadGroup).
+func (m *Mesh) config(k object.Key) (proto.Message, error) {
+	o := m.configs[k]
+	if o == nil {
+		return nil, nil
+	}
+	ns := k.Namespace
+	var spec proto.Message
+	exported := []string{"*"}
+	switch s := o.Body.(type) {
+	case *networking.VirtualService:
+		if len(s.Hosts) == 0 {
+			return nil, nil
+		}
+		spec = m.virtualService(o, s)
+		exported = ExportedTo(s.ExportTo, m.settings.GetDefaultVirtualServiceExportTo(), ns)
+	case *networking.DestinationRule:
+		spec = destinationRule(s, ns, m.cfg.Domain)
+		exported = ExportedTo(s.ExportTo, m.settings.GetDefaultDestinationRuleExportTo(), ns)
+		if len(s.GetWorkloadSelector().GetMatchLabels()) > 0 {
+			exported = []string{ns} // a rule for chosen clients holds for those of its own namespace only
+		}
+	case *networking.Gateway:
+		spec = gateway(s, ns)
+	case *networking.Sidecar:
+		spec = sidecar(s, ns)
+		exported = m.ownOrRoot(ns)
+	case *networking.WorkloadGroup:
+		return nil, nil
+	case proto.Message:
+		spec = s
+		exported = m.ownOrRoot(ns)
+	default:
+		return nil, nil
+	}
+	packed, err := resource.Any(spec)
+	if err != nil {
+		return nil, err
+	}
+	return &configv1.IstioConfig{
+		Spec: packed, Labels: o.Labels, Annotations: meaningful(o.Annotations), CreationTime: created(o.Created), ExportedTo: exported, Source: sourceRef(o),
+	}, nil
+}
+
+// ownOrRoot is the reach of kinds without exportTo (Sidecar, PeerAuthentication, ...): their namespace, or the mesh from the root namespace.
+func (m *Mesh) ownOrRoot(namespace string) []string {
+	if namespace == m.settings.GetRootNamespace() {
+		return []string{"*"}
+	}
+	return []string{namespace}
+}
+
+func destinationRule(s *networking.DestinationRule, ns, domain string) *networking.DestinationRule {
+	out := proto.Clone(s).(*networking.DestinationRule)
+	out.Host = Host(s.Host, ns, domain)
+	return out
+}
+
+// gateway resolves the namespace part of server hosts.
+func gateway(s *networking.Gateway, ns string) *networking.Gateway {
+	out := proto.Clone(s).(*networking.Gateway)
+	for _, srv := range out.Servers {
+		for i, h := range srv.Hosts {
+			srv.Hosts[i] = ownNamespace(h, ns)
+		}
+	}
+	return out
+}
+
+// sidecar resolves the namespace part of egress hosts.
+func sidecar(s *networking.Sidecar, ns string) *networking.Sidecar {
+	out := proto.Clone(s).(*networking.Sidecar)
+	for _, l := range out.Egress {
+		for i, h := range l.Hosts {
+			l.Hosts[i] = ownNamespace(h, ns)
+		}
+	}
+	return out
+}
+
+func ownNamespace(host, ns string) string {
+	if rest, ok := strings.CutPrefix(host, "./"); ok {
+		return ns + "/" + rest
+	}
+	return host
+}
+
+// virtualService resolves names and merges delegates.
+func (m *Mesh) virtualService(o *object.Object, s *networking.VirtualService) *networking.VirtualService {
+	out := proto.Clone(s).(*networking.VirtualService)
+	resolveNames(out, o.Key.Namespace, m.cfg.Domain)
+	if len(out.Gateways) == 0 {
+		out.Gateways = []string{"mesh"}
+	}
+	var routes []*networking.HTTPRoute
+	for _, r := range out.Http {
+		if r.Delegate == nil {
+			routes = append(routes, r)
+			continue
+		}
+		routes = append(routes, m.delegated(o.Key.Namespace, r)...)
+	}
+	out.Http = routes
+	return out
+}
+
+// delegated are the routes that a delegating route stands for: none while the delegate is missing or not exported to the root's namespace.
+func (m *Mesh) delegated(namespace string, r *networking.HTTPRoute) []*networking.HTTPRoute {
+	ns := r.Delegate.Namespace
+	if ns == "" {
+		ns = namespace
+	}
+	o := m.configs[object.Key{Group: validate.GroupNetworking, Kind: "VirtualService", Namespace: ns, Name: r.Delegate.Name}]
+	if o == nil {
+		return nil
+	}
+	s, ok := o.Body.(*networking.VirtualService)
+	if !ok || len(s.Hosts) > 0 || !visibleTo(ExportedTo(s.ExportTo, m.settings.GetDefaultVirtualServiceExportTo(), ns), namespace) {
+		return nil
+	}
+	d := proto.Clone(s).(*networking.VirtualService)
+	resolveNames(d, ns, m.cfg.Domain)
+	return MergeDelegate(r, d.Http)
+}
+
+// delegateNames lists what a VirtualService delegates to.
+func delegateNames(o *object.Object) []workKey {
+	var out []workKey
+	for _, r := range o.Body.(*networking.VirtualService).Http {
+		if r.Delegate == nil {
+			continue
+		}
+		ns := r.Delegate.Namespace
+		if ns == "" {
+			ns = o.Key.Namespace
+		}
+		if k := (workKey{ns, r.Delegate.Name}); !slices.Contains(out, k) {
+			out = append(out, k)
+		}
+	}
+	return out
+}
+
+// resolveNames makes hosts FQDNs and gateways "<namespace>/<name>", in place.
+func resolveNames(vs *networking.VirtualService, ns, domain string) {
+	for i, h := range vs.Hosts {
+		vs.Hosts[i] = Host(h, ns, domain)
+	}
+	gateways := func(list []string) {
+		for i, g := range list {
+			list[i] = GatewayName(g, ns, domain)
+		}
+	}
+	destination := func(d *networking.Destination) {
+		if d != nil {
+			d.Host = Host(d.Host, ns, domain)
+		}
+	}
+	gateways(vs.Gateways)
+	for _, r := range vs.Http {
+		for _, m := range r.Match {
+			gateways(m.GetGateways())
+		}
+		for _, d := range r.Route {
+			destination(d.Destination)
+		}
+		destination(r.Mirror)
+		for _, mirror := range r.Mirrors {
+			destination(mirror.Destination)
+		}
+	}
+	for _, r := range vs.Tls {
+		for _, m := range r.Match {
+			gateways(m.GetGateways())
+		}
+		for _, d := range r.Route {
+			destination(d.Destination)
+		}
+	}
+	for _, r := range vs.Tcp {
+		for _, m := range r.Match {
+			gateways(m.GetGateways())
+		}
+		for _, d := range r.Route {
+			destination(d.Destination)
+		}
+	}
+}

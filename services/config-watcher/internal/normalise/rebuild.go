@@ -1,0 +1,130 @@
+package normalise
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/config-watcher/internal/object"
+	"fairlead.dev/services/config-watcher/internal/resource"
+)
+
+// rebuild recomputes everything dirty and records what changed.
+func (m *Mesh) rebuild(d *Delta) {
+	todo := m.dirty
+	m.dirty = newDirty()
+	if todo.mesh {
+		m.rebuildMesh(d)
+	}
+	for name := range todo.namespaces {
+		var body proto.Message
+		if o := m.namespaces[name]; o != nil {
+			body = &configv1.Namespace{Name: name, Labels: o.Labels}
+		}
+		m.emit(d, resource.Key{Kind: resource.KindNamespace, Name: name}, body)
+	}
+	for h := range todo.services {
+		var body proto.Message
+		if s := m.buildService(h); s != nil {
+			body, m.built[h] = s, s
+		} else {
+			delete(m.built, h)
+		}
+		m.emit(d, resource.Key{Kind: resource.KindService, Namespace: h.namespace, Name: h.hostname}, body)
+	}
+	for h := range todo.endpoints {
+		m.rebuildEndpoints(d, h)
+	}
+	for w := range todo.workloads {
+		var body proto.Message
+		if wl := m.workload(w); wl != nil {
+			body = wl
+		}
+		m.emit(d, resource.Key{Kind: resource.KindWorkload, Namespace: w.namespace, Name: w.name}, body)
+	}
+	for k := range todo.configs {
+		body, err := m.config(k)
+		if err != nil {
+			d.Errors = append(d.Errors, fmt.Errorf("%s: %w", k, err))
+			continue
+		}
+		m.emit(d, resource.Key{Kind: k.Kind, Namespace: k.Namespace, Name: k.Name}, body)
+	}
+}
+
+func (m *Mesh) rebuildMesh(d *Delta) {
+	settings, err := resource.Any(m.settings)
+	if err != nil {
+		d.Errors = append(d.Errors, fmt.Errorf("mesh configuration: %w", err))
+		return
+	}
+	body := &configv1.MeshConfig{Settings: settings}
+	if m.meshObject != nil {
+		body.Source = sourceRef(m.meshObject)
+	}
+	m.emit(d, resource.Key{Kind: resource.KindMeshConfig, Name: "default"}, body)
+}
+
+func (m *Mesh) rebuildEndpoints(d *Delta, h hostKey) {
+	var keys []resource.Key
+	for _, es := range m.endpointSets(h) {
+		k := resource.Key{Kind: resource.KindEndpointSet, Namespace: h.namespace, Name: fmt.Sprintf("%s:%d/%s", es.Hostname, es.Port, es.Cluster)}
+		keys = append(keys, k)
+		m.emit(d, k, es)
+	}
+	for _, old := range m.endpoints[h] {
+		if !slices.Contains(keys, old) {
+			m.emit(d, old, nil)
+		}
+	}
+	if len(keys) == 0 {
+		delete(m.endpoints, h)
+	} else {
+		m.endpoints[h] = keys
+	}
+}
+
+// emit records a resource's new state; a nil body removes it. What did not change is not recorded.
+func (m *Mesh) emit(d *Delta, k resource.Key, body proto.Message) {
+	if body == nil {
+		if _, ok := m.out[k]; ok {
+			delete(m.out, k)
+			d.Removed = append(d.Removed, k)
+		}
+		return
+	}
+	r, err := resource.New(k, body)
+	if err != nil {
+		d.Errors = append(d.Errors, fmt.Errorf("%s %s/%s: %w", k.Kind, k.Namespace, k.Name, err))
+		return
+	}
+	if bytes.Equal(m.out[k], r.Hash) {
+		return
+	}
+	m.out[k] = r.Hash
+	d.Upserts = append(d.Upserts, r)
+}
+
+// claimants are the objects behind a hostname, the deciding one first: the Kubernetes Service, then ServiceEntries, oldest first.
+func (m *Mesh) claimants(h hostKey) []*object.Object {
+	var out []*object.Object
+	for o := range m.claims[h] {
+		out = append(out, m.owners[o])
+	}
+	slices.SortFunc(out, func(a, b *object.Object) int {
+		if (a.Key.Kind == "Service") != (b.Key.Kind == "Service") {
+			if a.Key.Kind == "Service" {
+				return -1
+			}
+			return 1
+		}
+		if object.Older(a, b) {
+			return -1
+		}
+		return 1
+	})
+	return out
+}

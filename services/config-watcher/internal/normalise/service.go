@@ -1,0 +1,172 @@
+package normalise
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+	networking "istio.io/api/networking/v1alpha3"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/config-watcher/internal/object"
+)
+
+// buildService builds the Service of a hostname from all objects that claim it; nil if there is none, or none has a port.
+func (m *Mesh) buildService(h hostKey) *configv1.Service {
+	var out *configv1.Service
+	for _, o := range m.claimants(h) {
+		var s *configv1.Service
+		switch b := o.Body.(type) {
+		case *corev1.Service:
+			s = fromService(o, b, h.hostname, m.settings.GetDefaultServiceExportTo())
+		case *networking.ServiceEntry:
+			s = fromServiceEntry(o, b, h.hostname, m.settings.GetDefaultServiceExportTo())
+		}
+		switch {
+		case s == nil || len(s.Ports) == 0:
+		case out == nil:
+			out = s
+		default:
+			mergePorts(out, s)
+		}
+	}
+	return out
+}
+
+// ownerPorts are the ports an owner's own object lists.
+func ownerPorts(o *object.Object) []*configv1.ServicePort {
+	switch b := o.Body.(type) {
+	case *corev1.Service:
+		return fromService(o, b, "", nil).Ports
+	case *networking.ServiceEntry:
+		return fromServiceEntry(o, b, "", nil).Ports
+	}
+	return nil
+}
+
+// mergePorts adds the ports that a later object of the same hostname brings; on a port that both have, the first object's wins.
+func mergePorts(into, from *configv1.Service) {
+	if into.Resolution != from.Resolution {
+		return
+	}
+	for _, p := range from.Ports {
+		taken := slices.ContainsFunc(into.Ports, func(q *configv1.ServicePort) bool { return q.Number == p.Number || q.Name == p.Name })
+		if !taken {
+			into.Ports = append(into.Ports, p)
+		}
+	}
+}
+
+func created(t time.Time) *timestamppb.Timestamp {
+	if t.IsZero() {
+		return nil
+	}
+	return timestamppb.New(t)
+}
+
+// fromService builds the Service of a Kubernetes Service.
+func fromService(o *object.Object, s *corev1.Service, hostname string, fallback []string) *configv1.Service {
+	out := &configv1.Service{
+		Hostname: hostname, Name: o.Key.Name, Namespace: o.Key.Namespace, Resolution: configv1.Resolution_RESOLUTION_STATIC,
+		Selector: s.Spec.Selector, Labels: o.Labels, CreationTime: created(o.Created), Source: sourceRef(o),
+		Headless:                 s.Spec.ClusterIP == corev1.ClusterIPNone,
+		SessionAffinityClientIp:  s.Spec.SessionAffinity == corev1.ServiceAffinityClientIP,
+		PublishNotReadyAddresses: s.Spec.PublishNotReadyAddresses,
+	}
+	if s.Spec.TrafficDistribution != nil {
+		out.TrafficDistribution = *s.Spec.TrafficDistribution
+	}
+	var exportTo []string
+	if v := o.Annotations[annotationExportTo]; v != "" {
+		exportTo = strings.Split(v, ",")
+	}
+	out.ExportedTo = ExportedTo(exportTo, fallback, o.Key.Namespace)
+	for _, p := range s.Spec.Ports {
+		app := ""
+		if p.AppProtocol != nil {
+			app = *p.AppProtocol
+		}
+		port := &configv1.ServicePort{Name: p.Name, Number: uint32(p.Port), Protocol: PortProtocol(p.Port, p.Name, string(p.Protocol), app)}
+		switch {
+		case p.TargetPort.Type == intstr.String && p.TargetPort.StrVal != "":
+			port.TargetPortName = p.TargetPort.StrVal
+		case p.TargetPort.IntVal != 0:
+			port.TargetPort = uint32(p.TargetPort.IntVal)
+		default:
+			port.TargetPort = uint32(p.Port)
+		}
+		out.Ports = append(out.Ports, port)
+	}
+	switch {
+	case s.Spec.Type == corev1.ServiceTypeExternalName:
+		out.Resolution, out.ExternalName, out.Selector = configv1.Resolution_RESOLUTION_DNS, strings.TrimSuffix(s.Spec.ExternalName, "."), nil
+		out.MeshExternal = true
+	case out.Headless:
+		out.Resolution = configv1.Resolution_RESOLUTION_PASSTHROUGH
+	default:
+		out.Addresses = clusterIPs(s)
+	}
+	return out
+}
+
+func clusterIPs(s *corev1.Service) []string {
+	ips := s.Spec.ClusterIPs
+	if len(ips) == 0 {
+		ips = []string{s.Spec.ClusterIP}
+	}
+	var out []string
+	for _, ip := range ips {
+		if ip != "" && ip != corev1.ClusterIPNone {
+			out = append(out, ip)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+var resolutions = map[networking.ServiceEntry_Resolution]configv1.Resolution{
+	networking.ServiceEntry_NONE:            configv1.Resolution_RESOLUTION_PASSTHROUGH,
+	networking.ServiceEntry_STATIC:          configv1.Resolution_RESOLUTION_STATIC,
+	networking.ServiceEntry_DNS:             configv1.Resolution_RESOLUTION_DNS,
+	networking.ServiceEntry_DNS_ROUND_ROBIN: configv1.Resolution_RESOLUTION_DNS_ROUND_ROBIN,
+	networking.ServiceEntry_DYNAMIC_DNS:     configv1.Resolution_RESOLUTION_DYNAMIC_DNS,
+}
+
+// fromServiceEntry builds the Service of one host of a ServiceEntry.
+func fromServiceEntry(o *object.Object, se *networking.ServiceEntry, hostname string, fallback []string) *configv1.Service {
+	out := &configv1.Service{
+		Hostname: hostname, Name: o.Key.Name, Namespace: o.Key.Namespace, Resolution: resolutions[se.Resolution],
+		MeshExternal: se.Location == networking.ServiceEntry_MESH_EXTERNAL, ExportedTo: ExportedTo(se.ExportTo, fallback, o.Key.Namespace),
+		Selector: se.GetWorkloadSelector().GetLabels(), Labels: o.Labels, CreationTime: created(o.Created), Source: sourceRef(o),
+	}
+	out.Addresses = sortedUnique(se.Addresses)
+	out.SubjectAltNames = sortedUnique(se.SubjectAltNames)
+	for _, p := range se.Ports {
+		out.Ports = append(out.Ports, &configv1.ServicePort{Name: p.Name, Number: p.Number, Protocol: entryProtocol(p), TargetPort: entryTarget(p)})
+	}
+	return out
+}
+
+func entryTarget(p *networking.ServicePort) uint32 {
+	if p.TargetPort != 0 {
+		return p.TargetPort
+	}
+	return p.Number
+}
+
+// entryProtocol is the declared protocol, or what the port's name says where none is declared.
+func entryProtocol(p *networking.ServicePort) configv1.Protocol {
+	if p.Protocol != "" {
+		return ParseProtocol(p.Protocol)
+	}
+	return PortProtocol(int32(p.Number), p.Name, "", "")
+}
+
+func sortedUnique(list []string) []string {
+	out := slices.Clone(list)
+	slices.Sort(out)
+	return slices.Compact(out)
+}

@@ -1,0 +1,194 @@
+// Package pipeline is the one worker between the sources and the subscribers: it gathers changes, normalises them and commits revisions.
+package pipeline
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	"fairlead.dev/pkg/clock"
+	"fairlead.dev/services/config-watcher/internal/normalise"
+	"fairlead.dev/services/config-watcher/internal/revision"
+)
+
+// Observer hears of every commit; for metrics.
+type Observer interface {
+	Committed(snapshot *revision.Snapshot, delta normalise.Delta, took time.Duration)
+	Failed(err error)
+}
+
+// Config of a pipeline. All fields but Tracer and Observer are required.
+type Config struct {
+	Mesh *normalise.Mesh
+	Log  *slog.Logger
+	Out  *revision.Log
+	// Settled reports whether every source has synced or declared itself degraded. It is asked until it is true once.
+	Settled func() bool
+	Clock   clock.Clock
+	Tracer  trace.Tracer
+	Observe Observer
+}
+
+// Pipeline turns changes into revisions. The first change goes out at once; changes that arrive while a revision is being built gather into
+// the next: there is no timer.
+type Pipeline struct {
+	cfg Config
+
+	mu      sync.Mutex
+	changes []normalise.Change
+	ctx     context.Context // trace of the first pending change
+	taken   uint64          // changes submitted so far
+	wake    chan struct{}
+
+	// Guarded by mu: what is in a revision.
+	applied  uint64
+	sequence uint64
+	advanced chan struct{}
+}
+
+// New makes a pipeline; Run does the work.
+func New(cfg Config) *Pipeline {
+	return &Pipeline{cfg: cfg, wake: make(chan struct{}, 1), advanced: make(chan struct{})}
+}
+
+// Submit queues changes; the aggregate calls it.
+func (p *Pipeline) Submit(ctx context.Context, changes []normalise.Change) {
+	p.mu.Lock()
+	if len(p.changes) == 0 {
+		p.ctx = trace.ContextWithSpanContext(context.Background(), trace.SpanContextFromContext(ctx))
+	}
+	p.changes = append(p.changes, changes...)
+	p.taken++
+	p.mu.Unlock()
+	p.Poke()
+}
+
+// Poke makes the pipeline look again whether the sources have settled.
+func (p *Pipeline) Poke() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// pollSettled is how often the sources are asked while the first revision waits for them; sources also poke.
+const pollSettled = 50 * time.Millisecond
+
+// Run works until ctx ends.
+func (p *Pipeline) Run(ctx context.Context) error {
+	settled := false
+	for {
+		var poll <-chan time.Time
+		if !settled {
+			if settled = p.cfg.Settled(); settled {
+				p.build(ctx, true)
+			} else {
+				poll = p.cfg.Clock.After(pollSettled)
+			}
+		} else {
+			p.build(ctx, false)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-p.wake:
+		case <-poll:
+		}
+	}
+}
+
+// build turns everything pending into one revision. The first one is committed even if it is empty.
+func (p *Pipeline) build(ctx context.Context, first bool) {
+	p.mu.Lock()
+	changes, parent, taken := p.changes, p.ctx, p.taken
+	p.changes, p.ctx = nil, nil
+	p.mu.Unlock()
+	if len(changes) == 0 && !first {
+		return
+	}
+	if parent == nil {
+		parent = ctx
+	}
+	start := p.cfg.Clock.Now()
+	spanCtx, span := p.start(parent, len(changes))
+	delta := p.cfg.Mesh.Apply(changes)
+	for _, err := range delta.Errors {
+		p.cfg.Log.Error("object could not be normalised, its last state stays", "error", err)
+		p.observeFailure(err)
+	}
+	sequence := p.sequenceNow()
+	if !delta.Empty() || first {
+		snapshot := p.cfg.Out.Commit(delta.Upserts, delta.Removed, traceParent(spanCtx))
+		sequence = snapshot.Sequence()
+		span.SetAttributes(attribute.Int64("fairlead.revision", int64(sequence)))
+		took := p.cfg.Clock.Now().Sub(start)
+		p.cfg.Log.Info("revision committed", "sequence", sequence, "upserts", len(delta.Upserts), "removed", len(delta.Removed), "resources", snapshot.Len(), "took", took)
+		if p.cfg.Observe != nil {
+			p.cfg.Observe.Committed(snapshot, delta, took)
+		}
+	}
+	span.End()
+	p.mu.Lock()
+	p.applied, p.sequence = taken, sequence
+	close(p.advanced)
+	p.advanced = make(chan struct{})
+	p.mu.Unlock()
+}
+
+func (p *Pipeline) observeFailure(err error) {
+	if p.cfg.Observe != nil {
+		p.cfg.Observe.Failed(err)
+	}
+}
+
+func (p *Pipeline) sequenceNow() uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.sequence
+}
+
+func (p *Pipeline) start(parent context.Context, changes int) (context.Context, trace.Span) {
+	if p.cfg.Tracer == nil {
+		return parent, trace.SpanFromContext(context.Background())
+	}
+	return p.cfg.Tracer.Start(parent, "config change", trace.WithAttributes(attribute.Int("fairlead.changes", changes)))
+}
+
+// traceParent is the W3C trace context of the span, empty if there is none.
+func traceParent(ctx context.Context) string {
+	carrier := propagation.MapCarrier{}
+	propagation.TraceContext{}.Inject(ctx, carrier)
+	return carrier["traceparent"]
+}
+
+// Wait blocks until everything submitted before the call is in a revision and returns that revision's sequence.
+func (p *Pipeline) Wait(ctx context.Context) (uint64, error) {
+	p.mu.Lock()
+	want := p.taken
+	p.mu.Unlock()
+	for {
+		p.mu.Lock()
+		applied, sequence, advanced := p.applied, p.sequence, p.advanced
+		p.mu.Unlock()
+		if applied >= want && sequence > 0 {
+			return sequence, nil
+		}
+		select {
+		case <-advanced:
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
+	}
+}
+
+// Pending counts changes that no revision contains yet.
+func (p *Pipeline) Pending() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.changes)
+}

@@ -1,0 +1,136 @@
+// Package resource names and hashes the items of the normalised mesh.
+package resource
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+)
+
+// HashSize is the length of a resource's hash and of a state hash.
+const HashSize = 16
+
+// Hash is the first 16 bytes of the SHA-256 of a body's deterministic encoding.
+type Hash [HashSize]byte
+
+// Key is configv1.ResourceKey as a comparable value.
+type Key struct {
+	Kind, Namespace, Name string
+}
+
+// Compare orders keys by kind, namespace and name.
+func (k Key) Compare(o Key) int {
+	if c := strings.Compare(k.Kind, o.Kind); c != 0 {
+		return c
+	}
+	if c := strings.Compare(k.Namespace, o.Namespace); c != 0 {
+		return c
+	}
+	return strings.Compare(k.Name, o.Name)
+}
+
+// Proto returns the key as a message.
+func (k Key) Proto() *configv1.ResourceKey {
+	return &configv1.ResourceKey{Kind: k.Kind, Namespace: k.Namespace, Name: k.Name}
+}
+
+// KeyOf returns a message's key.
+func KeyOf(k *configv1.ResourceKey) Key {
+	return Key{Kind: k.GetKind(), Namespace: k.GetNamespace(), Name: k.GetName()}
+}
+
+// Kinds of the normalised mesh that are no Istio kinds.
+const (
+	KindService     = "Service"
+	KindEndpointSet = "EndpointSet"
+	KindWorkload    = "Workload"
+	KindMeshConfig  = "MeshConfig"
+	KindNamespace   = "Namespace"
+)
+
+// Deterministic is how everything that is hashed is encoded.
+var Deterministic = proto.MarshalOptions{Deterministic: true}
+
+// New makes a resource of a body: *configv1.IstioConfig, Service, EndpointSet, Workload, MeshConfig or Namespace. The body must not be
+// changed afterwards: resources are shared by all snapshots and streams.
+func New(key Key, body proto.Message) (*configv1.Resource, error) {
+	enc, err := Deterministic.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256(enc)
+	r := &configv1.Resource{Key: key.Proto(), Hash: sum[:HashSize:HashSize]}
+	switch b := body.(type) {
+	case *configv1.IstioConfig:
+		r.Body = &configv1.Resource_IstioConfig{IstioConfig: b}
+	case *configv1.Service:
+		r.Body = &configv1.Resource_Service{Service: b}
+	case *configv1.EndpointSet:
+		r.Body = &configv1.Resource_EndpointSet{EndpointSet: b}
+	case *configv1.Workload:
+		r.Body = &configv1.Resource_Workload{Workload: b}
+	case *configv1.MeshConfig:
+		r.Body = &configv1.Resource_MeshConfig{MeshConfig: b}
+	case *configv1.Namespace:
+		r.Body = &configv1.Resource_Namespace{Namespace: b}
+	}
+	return r, nil
+}
+
+// Any packs a message with deterministic encoding, as everything within a hashed body must be.
+func Any(m proto.Message) (*anypb.Any, error) {
+	out := &anypb.Any{}
+	if err := anypb.MarshalFrom(out, m, Deterministic); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// Sum is a hash of a set of resources that does not depend on their order and can be kept up to date in constant time per change: the sum
+// modulo 2^128 of the SHA-256 of every key and hash. It detects differences between honest replicas; it is no signature.
+type Sum struct{ hi, lo uint64 }
+
+// Add takes a resource into the sum.
+func (s *Sum) Add(k Key, hash []byte) {
+	hi, lo := item(k, hash)
+	old := s.lo
+	s.lo += lo
+	s.hi += hi
+	if s.lo < old {
+		s.hi++
+	}
+}
+
+// Remove takes a resource out of the sum.
+func (s *Sum) Remove(k Key, hash []byte) {
+	hi, lo := item(k, hash)
+	if s.lo < lo {
+		s.hi--
+	}
+	s.lo -= lo
+	s.hi -= hi
+}
+
+// Bytes returns the sum as a state hash.
+func (s Sum) Bytes() []byte {
+	out := make([]byte, HashSize)
+	binary.BigEndian.PutUint64(out, s.hi)
+	binary.BigEndian.PutUint64(out[8:], s.lo)
+	return out
+}
+
+func item(k Key, hash []byte) (hi, lo uint64) {
+	h := sha256.New()
+	for _, part := range []string{k.Kind, k.Namespace, k.Name} {
+		h.Write([]byte(part))
+		h.Write([]byte{0})
+	}
+	h.Write(hash)
+	sum := h.Sum(nil)
+	return binary.BigEndian.Uint64(sum), binary.BigEndian.Uint64(sum[8:])
+}

@@ -1,0 +1,194 @@
+// Package revision numbers the states of the mesh: immutable snapshots and the keys that changed between them.
+package revision
+
+import (
+	"bytes"
+	"sync"
+
+	"github.com/tidwall/btree"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"fairlead.dev/pkg/clock"
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/config-watcher/internal/resource"
+)
+
+// item is one resource of a snapshot.
+type item struct {
+	key      resource.Key
+	resource *configv1.Resource
+}
+
+func less(a, b item) bool { return a.key.Compare(b.key) < 0 }
+
+// Snapshot is one state of the mesh. It is immutable and safe for concurrent use; resources must not be changed by readers.
+type Snapshot struct {
+	revision *configv1.Revision
+	items    *btree.BTreeG[item]
+	sum      resource.Sum
+}
+
+// Revision returns the snapshot's number; the caller must not change it.
+func (s *Snapshot) Revision() *configv1.Revision { return s.revision }
+
+// Sequence of the revision; 0 for a nil snapshot.
+func (s *Snapshot) Sequence() uint64 {
+	if s == nil {
+		return 0
+	}
+	return s.revision.Sequence
+}
+
+// Len counts the resources.
+func (s *Snapshot) Len() int { return s.items.Len() }
+
+// Get returns a resource, nil if there is none.
+func (s *Snapshot) Get(k resource.Key) *configv1.Resource {
+	if s == nil {
+		return nil
+	}
+	it, _ := s.items.Get(item{key: k})
+	return it.resource
+}
+
+// Each calls f for every resource in the order of keys until it returns false.
+func (s *Snapshot) Each(f func(resource.Key, *configv1.Resource) bool) {
+	s.items.Scan(func(it item) bool { return f(it.key, it.resource) })
+}
+
+// Difference is what leads from one state to another, sorted by key.
+type Difference struct {
+	Upserts []*configv1.Resource
+	Removed []resource.Key
+}
+
+// Limits of the memory of changed keys: a subscriber further behind costs one comparison of everything.
+const (
+	keepRevisions = 4096
+	keepKeys      = 200_000
+)
+
+// Log holds the newest snapshot and the keys changed by recent revisions. One writer commits; any number of readers follow.
+type Log struct {
+	epoch string
+	clock clock.Clock
+
+	mu      sync.Mutex
+	current *Snapshot
+	changed chan struct{}
+	// keys[i] are those changed by revision first+i.
+	first uint64
+	keys  [][]resource.Key
+	total int
+}
+
+// NewLog returns an empty log. epoch identifies this run of the process.
+func NewLog(epoch string, c clock.Clock) *Log {
+	return &Log{epoch: epoch, clock: c, changed: make(chan struct{}), first: 1}
+}
+
+// Epoch returns the epoch of all revisions.
+func (l *Log) Epoch() string { return l.epoch }
+
+// Commit closes the next revision. Even an empty change makes one.
+func (l *Log) Commit(upserts []*configv1.Resource, removed []resource.Key, traceParent string) *Snapshot {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	next := &Snapshot{}
+	if l.current == nil {
+		next.items = btree.NewBTreeG(less)
+	} else {
+		next.items = l.current.items.Copy()
+		next.sum = l.current.sum
+	}
+	keys := make([]resource.Key, 0, len(upserts)+len(removed))
+	for _, r := range upserts {
+		k := resource.KeyOf(r.Key)
+		if old, replaced := next.items.Set(item{k, r}); replaced {
+			next.sum.Remove(k, old.resource.Hash)
+		}
+		next.sum.Add(k, r.Hash)
+		keys = append(keys, k)
+	}
+	for _, k := range removed {
+		if old, ok := next.items.Delete(item{key: k}); ok {
+			next.sum.Remove(k, old.resource.Hash)
+		}
+		keys = append(keys, k)
+	}
+	next.revision = &configv1.Revision{
+		Epoch: l.epoch, Sequence: l.current.Sequence() + 1, StateHash: next.sum.Bytes(), TraceParent: traceParent, CommittedAt: timestamppb.New(l.clock.Now()),
+	}
+	l.keys = append(l.keys, keys)
+	l.total += len(keys)
+	for len(l.keys) > 1 && (len(l.keys) > keepRevisions || l.total > keepKeys) {
+		l.total -= len(l.keys[0])
+		l.keys[0] = nil
+		l.keys = l.keys[1:]
+		l.first++
+	}
+	l.current = next
+	close(l.changed)
+	l.changed = make(chan struct{})
+	return next
+}
+
+// Current returns the newest snapshot, nil before the first, and a channel that is closed when a newer one exists.
+func (l *Log) Current() (*Snapshot, <-chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.current, l.changed
+}
+
+// Between computes what leads from one snapshot of this log to a later one, in time proportional to what changed in between.
+func (l *Log) Between(from, to *Snapshot) Difference {
+	l.mu.Lock()
+	var recent [][]resource.Key
+	known := from.Sequence()+1 >= l.first
+	if known {
+		recent = l.keys[from.Sequence()+1-l.first : to.Sequence()+1-l.first]
+	}
+	l.mu.Unlock()
+	if !known {
+		return from.compare(to)
+	}
+	var d Difference
+	touched := btree.NewBTreeG(resourceLess)
+	for _, keys := range recent {
+		for _, k := range keys {
+			touched.Set(k)
+		}
+	}
+	touched.Scan(func(k resource.Key) bool {
+		d.add(k, from.Get(k), to.Get(k))
+		return true
+	})
+	return d
+}
+
+func resourceLess(a, b resource.Key) bool { return a.Compare(b) < 0 }
+
+func (d *Difference) add(k resource.Key, before, after *configv1.Resource) {
+	switch {
+	case after == nil && before != nil:
+		d.Removed = append(d.Removed, k)
+	case after != nil && (before == nil || !bytes.Equal(before.Hash, after.Hash)):
+		d.Upserts = append(d.Upserts, after)
+	}
+}
+
+// compare goes through both snapshots once.
+func (s *Snapshot) compare(to *Snapshot) Difference {
+	var d Difference
+	to.Each(func(k resource.Key, r *configv1.Resource) bool {
+		d.add(k, s.Get(k), r)
+		return true
+	})
+	s.Each(func(k resource.Key, r *configv1.Resource) bool {
+		if to.Get(k) == nil {
+			d.Removed = append(d.Removed, k)
+		}
+		return true
+	})
+	return d
+}

@@ -1,0 +1,120 @@
+package service
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"encoding/json"
+
+	"fairlead.dev/pkg/ops"
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/config-watcher/internal/aggregate"
+	"fairlead.dev/services/config-watcher/internal/resource"
+)
+
+// sourceState is a source as /readyz/sources and /debug/sources show it.
+type sourceState struct {
+	Name     string   `json:"name"`
+	Synced   bool     `json:"synced"`
+	Degraded string   `json:"degraded,omitempty"`
+	Objects  int      `json:"objects"`
+	Refused  int      `json:"refused"`
+	Problems []string `json:"problems,omitempty"`
+}
+
+func (s *Service) sourceStates(withProblems bool) []sourceState {
+	out := []sourceState{}
+	for _, src := range s.sources {
+		st := src.Status()
+		row := sourceState{Name: src.Name(), Synced: st.Synced, Objects: st.Objects, Refused: len(st.Problems)}
+		if st.Degraded != nil {
+			row.Degraded = "cannot be read"
+			if withProblems {
+				row.Degraded = st.Degraded.Error()
+			}
+		}
+		if withProblems {
+			for _, p := range st.Problems.Sorted() {
+				row.Problems = append(row.Problems, p.Error())
+			}
+		}
+		out = append(out, row)
+	}
+	return out
+}
+
+// sourcesPage is the answer of /debug/sources.
+type sourcesPage struct {
+	Sources   []sourceState        `json:"sources"`
+	Conflicts []aggregate.Conflict `json:"conflicts"`
+}
+
+// resourcesPage is the answer of /debug/resources.
+type resourcesPage struct {
+	Revision  json.RawMessage   `json:"revision"`
+	Total     int               `json:"total"`
+	Resources []json.RawMessage `json:"resources"`
+	// Next is the offset of the next page, 0 if this is the last.
+	Next int `json:"next,omitempty"`
+}
+
+// pageSize bounds one answer of /debug/resources.
+const pageSize = 500
+
+func (s *Service) registerDebug() {
+	s.ops.Public("/readyz/sources", "state of each source; a degraded one does not make the service unready", ops.JSON(func(*http.Request) (any, error) {
+		return s.sourceStates(false), nil
+	}))
+	s.ops.Debug("/debug/sources", "state of each source, refused objects and why, objects in several sources", ops.JSON(func(*http.Request) (any, error) {
+		return sourcesPage{s.sourceStates(true), s.joined.Conflicts()}, nil
+	}))
+	s.ops.Debug("/debug/resources", "the normalised mesh: ?kind= ?namespace= ?name= ?offset=", ops.JSON(s.resources))
+	s.ops.Debug("/debug/fleet", "proxies as the xds-servers report them", ops.JSON(func(r *http.Request) (any, error) {
+		out := []json.RawMessage{}
+		for _, p := range s.fleet.List(r.URL.Query().Get("namespace")) {
+			js, err := protojson.Marshal(p)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, js)
+		}
+		return out, nil
+	}))
+}
+
+func (s *Service) resources(r *http.Request) (any, error) {
+	q := r.URL.Query()
+	offset, _ := strconv.Atoi(q.Get("offset"))
+	snapshot, _ := s.revisions.Current()
+	if snapshot == nil {
+		return nil, fmt.Errorf("no revision yet: %w", s.sourcesReady())
+	}
+	page := resourcesPage{Resources: []json.RawMessage{}}
+	var err error
+	if page.Revision, err = protojson.Marshal(snapshot.Revision()); err != nil {
+		return nil, err
+	}
+	match := func(want, got string) bool { return want == "" || want == got }
+	snapshot.Each(func(k resource.Key, res *configv1.Resource) bool {
+		if !match(q.Get("kind"), k.Kind) || !match(q.Get("namespace"), k.Namespace) || !match(q.Get("name"), k.Name) {
+			return true
+		}
+		if page.Total++; page.Total <= offset {
+			return true
+		}
+		if len(page.Resources) >= pageSize {
+			page.Next = offset + pageSize
+			return true
+		}
+		var js []byte
+		if js, err = protojson.Marshal(res); err != nil {
+			return false
+		}
+		page.Resources = append(page.Resources, js)
+		return true
+	})
+	return page, err
+}

@@ -1,0 +1,266 @@
+// Package file reads objects from YAML and JSON files: directories, read with their subdirectories, or single files. Changes are noticed through
+// the operating system's notifications and by reading everything again from time to time. Files may be replaced by renaming, and whole
+// directories by switching a symbolic link, as Kubernetes does with ConfigMap volumes.
+package file
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+
+	"fairlead.dev/pkg/clock"
+	"fairlead.dev/services/config-watcher/internal/object"
+	"fairlead.dev/services/config-watcher/internal/source"
+)
+
+// Times of the source. A writer that does not rename produces several notifications and, for a moment, an empty or half file.
+const (
+	settle = 15 * time.Millisecond
+	// goneAfter is how long a file must be missing or empty before its objects go: editors remove a file and write it again.
+	goneAfter = 400 * time.Millisecond
+	// quiet is how long a file must not have been written to before content that lacks objects is believed.
+	quiet = 60 * time.Millisecond
+)
+
+// DefaultResync is how often everything is read again without a notification.
+const DefaultResync = 30 * time.Second
+
+// Config of a source. Name, Paths, Log and Clock are required.
+type Config struct {
+	Name  string
+	Paths []string
+	// Resync is how often everything is read again; DefaultResync if 0.
+	Resync time.Duration
+	// Decode makes objects of a file's content; Manifests if nil.
+	Decode Decoder
+	Log    *slog.Logger
+	Clock  clock.Clock
+}
+
+// Source is a file source.
+type Source struct {
+	cfg     Config
+	handler source.Handler
+
+	mu       sync.Mutex
+	synced   bool
+	degraded error
+	problems object.Problems
+	objects  int
+
+	// Used by Run's goroutine only.
+	files     map[string]*fileState
+	delivered map[object.Key]*object.Object
+	reported  map[string]bool
+}
+
+// New returns a source; Run reads.
+func New(cfg Config) *Source {
+	if cfg.Resync == 0 {
+		cfg.Resync = DefaultResync
+	}
+	if cfg.Decode == nil {
+		cfg.Decode = Manifests(cfg.Log)
+	}
+	return &Source{cfg: cfg, files: map[string]*fileState{}, delivered: map[object.Key]*object.Object{}, reported: map[string]bool{}}
+}
+
+// Name implements source.Source.
+func (s *Source) Name() string { return s.cfg.Name }
+
+// Handle implements source.Source.
+func (s *Source) Handle(h source.Handler) { s.handler = h }
+
+// HasSynced implements source.Source.
+func (s *Source) HasSynced() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.synced
+}
+
+// Status implements source.Source.
+func (s *Source) Status() source.Status {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return source.Status{Synced: s.synced, Degraded: s.degraded, Problems: s.problems, Objects: s.objects}
+}
+
+// Run implements source.Source.
+func (s *Source) Run(ctx context.Context) error {
+	watcher, err := fsnotify.NewWatcher()
+	if err != nil {
+		// Without notifications the periodic reading remains.
+		s.cfg.Log.Warn("no file notifications, changes are found by reading again", "source", s.cfg.Name, "period", s.cfg.Resync, "error", err)
+	}
+	var events chan fsnotify.Event
+	var failures chan error
+	if watcher != nil {
+		defer watcher.Close() //nolint:errcheck // nothing to do about it
+		events, failures = watcher.Events, watcher.Errors
+	}
+	resync := s.cfg.Clock.NewTimer(s.cfg.Resync)
+	defer resync.Stop()
+	var soon <-chan time.Time
+	again := s.scan(ctx, watcher, true)
+	for {
+		if again > 0 && soon == nil {
+			soon = s.cfg.Clock.After(again)
+			again = 0
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case _, ok := <-events:
+			if !ok {
+				events = nil
+				continue
+			}
+			drain(events)
+			// Not restarted by later notifications: a directory that never rests is still read.
+			if soon == nil {
+				soon = s.cfg.Clock.After(settle)
+			}
+			continue
+		case err := <-failures:
+			s.cfg.Log.Warn("file notifications lost, reading everything again", "source", s.cfg.Name, "error", err)
+			again = s.scan(ctx, watcher, true)
+		case <-soon:
+			soon = nil
+			again = s.scan(ctx, watcher, false)
+		case <-resync.C():
+			again = s.scan(ctx, watcher, true)
+			resync.Reset(s.cfg.Resync)
+		}
+	}
+}
+
+func drain(events chan fsnotify.Event) {
+	for {
+		select {
+		case <-events:
+		default:
+			return
+		}
+	}
+}
+
+// scan brings the state up to date: full reads every file, otherwise only those whose metadata changed. It returns when to scan again, 0 for
+// not before the next notification.
+func (s *Source) scan(ctx context.Context, watcher *fsnotify.Watcher, full bool) time.Duration {
+	found := list(s.cfg.Paths, func(path string) bool { return s.files[path] != nil })
+	err := found.err()
+	if watcher != nil {
+		for _, d := range found.dirs {
+			if addErr := watcher.Add(d); addErr != nil && !errors.Is(addErr, fs.ErrNotExist) {
+				s.cfg.Log.Warn("directory cannot be watched, its changes are found by reading again", "source", s.cfg.Name, "dir", d, "error", addErr)
+			}
+		}
+	}
+	var again time.Duration
+	later := func(d time.Duration) {
+		if again == 0 || d < again {
+			again = d
+		}
+	}
+	now := s.cfg.Clock.Now()
+	for _, f := range found.files {
+		st := s.files[f.path]
+		if st == nil {
+			st = &fileState{root: f.root}
+			s.files[f.path] = st
+		}
+		if wait := st.read(f, s.cfg.Decode, s.cfg.Name, full, now); wait > 0 {
+			later(wait)
+		}
+	}
+	for path, st := range s.files {
+		// A configured path that cannot be listed says nothing about its files: they stay as they are.
+		if found.failed[st.root] != nil || slices.ContainsFunc(found.files, func(f entry) bool { return f.path == path }) {
+			continue
+		}
+		if wait := st.missing(now); wait > 0 {
+			later(wait)
+		} else {
+			delete(s.files, path)
+		}
+	}
+	s.deliver(ctx, err)
+	if err != nil {
+		later(time.Second)
+	}
+	return again
+}
+
+// deliver joins the files, first file first, and hands the difference on.
+func (s *Source) deliver(ctx context.Context, degraded error) {
+	paths := make([]string, 0, len(s.files))
+	for p := range s.files {
+		paths = append(paths, p)
+	}
+	slices.Sort(paths)
+	next := map[object.Key]*object.Object{}
+	var problems object.Problems
+	for _, p := range paths {
+		st := s.files[p]
+		problems = append(problems, st.problems...)
+		for _, o := range st.objects {
+			if other, dup := next[o.Key]; dup {
+				problems = append(problems, object.Problem{
+					Location: o.Location, Object: o.Key.String(), Reason: "same object as at " + other.Location + ", which counts", Remedy: "remove one of them",
+				})
+				continue
+			}
+			next[o.Key] = o
+		}
+	}
+	var events []source.Event
+	for k := range s.delivered {
+		if next[k] == nil {
+			events = append(events, source.Event{Key: k})
+		}
+	}
+	for k, o := range next {
+		if old := s.delivered[k]; old == nil || old.Digest != o.Digest {
+			events = append(events, source.Event{Key: k, Object: o})
+		} else {
+			next[k] = old
+		}
+	}
+	slices.SortFunc(events, func(a, b source.Event) int { return a.Key.Compare(b.Key) })
+	s.delivered = next
+	s.report(problems, degraded)
+	if len(events) > 0 {
+		s.handler(ctx, s.cfg.Name, events)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.problems, s.degraded, s.objects = problems, degraded, len(next)
+	s.synced = s.synced || degraded == nil
+}
+
+// report logs what is new among the problems, each once.
+func (s *Source) report(problems object.Problems, degraded error) {
+	now := map[string]bool{}
+	for _, p := range problems {
+		text := p.Error()
+		now[text] = true
+		if !s.reported[text] {
+			s.cfg.Log.Warn("object refused, its last good version stays", "source", s.cfg.Name, "problem", text)
+		}
+	}
+	if degraded != nil {
+		text := fmt.Sprint("degraded: ", degraded)
+		now[text] = true
+		if !s.reported[text] {
+			s.cfg.Log.Warn("source cannot be read, its last objects stay", "source", s.cfg.Name, "error", degraded)
+		}
+	}
+	s.reported = now
+}

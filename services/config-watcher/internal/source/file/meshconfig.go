@@ -1,0 +1,29 @@
+package file
+
+import (
+	"crypto/sha256"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"fairlead.dev/services/config-watcher/internal/object"
+	"fairlead.dev/services/config-watcher/internal/validate"
+)
+
+// MeshConfig decodes a file that holds a bare mesh configuration. It becomes the ConfigMap that Istio keeps it in, so that it goes the same
+// way as one from anywhere else.
+func MeshConfig(name string, content []byte) Decoded {
+	key := object.Key{Kind: "ConfigMap", Namespace: validate.MeshNamespace, Name: validate.MeshName}
+	if _, problems := validate.MeshConfig(name, content); len(problems) > 0 {
+		return Decoded{Refused: []object.Key{key}, Problems: problems}
+	}
+	sum := sha256.Sum256([]byte(fmt.Sprintf("%s\x00%s", name, content)))
+	return Decoded{Objects: []*object.Object{{
+		Key: key, APIVersion: "v1", Location: name + ":1", Digest: [16]byte(sum[:16]),
+		Body: &corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name},
+			Data:       map[string]string{validate.MeshKey: string(content)},
+		},
+	}}}
+}

@@ -1,0 +1,476 @@
+// Package memory is the object store behind ConfigStoreService: the configuration API where there is no Kubernetes. Objects live in memory and,
+// with a directory, as one JSON file each, written before a write is acknowledged.
+package memory
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"reflect"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"fairlead.dev/pkg/clock"
+	"fairlead.dev/services/config-watcher/internal/manifest"
+	"fairlead.dev/services/config-watcher/internal/object"
+	"fairlead.dev/services/config-watcher/internal/source"
+	"fairlead.dev/services/config-watcher/internal/validate"
+)
+
+// Name of the source.
+const Name = "memory"
+
+// Errors that callers tell apart.
+var (
+	ErrNotFound = errors.New("not found")
+	ErrExists   = errors.New("already exists")
+	ErrStale    = errors.New("stale resource version")
+	// ErrNotWritable means that the store's directory could not be written; nothing has changed.
+	ErrNotWritable = errors.New("the store's directory cannot be written")
+	// ErrNotLoaded means that the store's directory has not been read yet, or cannot be.
+	ErrNotLoaded = errors.New("the store has not been loaded")
+)
+
+// Config of a store. Log and Clock are required.
+type Config struct {
+	// Dir keeps the objects; empty keeps them in memory only.
+	Dir   string
+	Log   *slog.Logger
+	Clock clock.Clock
+}
+
+// Item is one stored object. It is immutable.
+type Item struct {
+	Key        object.Key
+	APIVersion string
+	Version    string
+	Generation int64
+	// Manifest is the object as JSON.
+	Manifest []byte
+
+	tree   map[string]any
+	object *object.Object
+}
+
+// Store is the memory source. It is safe for concurrent use.
+type Store struct {
+	cfg     Config
+	handler source.Handler
+	retry   time.Duration
+
+	mu       sync.Mutex
+	items    map[object.Key]*Item
+	version  uint64
+	loaded   bool
+	ready    chan struct{} // closed when loaded
+	failure  error
+	problems object.Problems
+	watchers map[*Watcher]struct{}
+}
+
+// New returns an empty store; Run loads the directory.
+func New(cfg Config) *Store {
+	return &Store{cfg: cfg, retry: time.Second, items: map[object.Key]*Item{}, ready: make(chan struct{}), watchers: map[*Watcher]struct{}{}}
+}
+
+// Name implements source.Source.
+func (s *Store) Name() string { return Name }
+
+// Handle implements source.Source.
+func (s *Store) Handle(h source.Handler) { s.handler = h }
+
+// Run loads the directory, trying again while it cannot be read, and then waits for ctx: writes deliver their own changes.
+func (s *Store) Run(ctx context.Context) error {
+	for {
+		err := s.load(ctx)
+		if err == nil {
+			<-ctx.Done()
+			return nil
+		}
+		s.cfg.Log.Error("store cannot be loaded, trying again", "dir", s.cfg.Dir, "error", err)
+		s.mu.Lock()
+		s.failure = err
+		s.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.cfg.Clock.After(s.retry):
+		}
+	}
+}
+
+func (s *Store) load(ctx context.Context) error {
+	var items []*Item
+	var problems object.Problems
+	if s.cfg.Dir != "" {
+		var err error
+		if items, problems, err = loadDir(s.cfg.Dir); err != nil {
+			return err
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	// Versions of this run lie beyond those of every earlier one, deleted objects' included.
+	s.version = uint64(s.cfg.Clock.Now().UnixNano())
+	var events []source.Event
+	for _, it := range items {
+		s.items[it.Key] = it
+		if v, err := strconv.ParseUint(it.Version, 10, 64); err == nil && v > s.version {
+			s.version = v
+		}
+		events = append(events, source.Event{Key: it.Key, Object: it.object})
+	}
+	for _, p := range problems {
+		s.cfg.Log.Error("stored object cannot be read and is left out", "problem", p.Error())
+	}
+	s.loaded, s.failure, s.problems = true, nil, problems
+	close(s.ready)
+	if len(events) > 0 {
+		s.handler(ctx, Name, events)
+	}
+	return nil
+}
+
+// Loaded is closed once the store can be used.
+func (s *Store) Loaded() <-chan struct{} { return s.ready }
+
+// HasSynced implements source.Source.
+func (s *Store) HasSynced() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.loaded
+}
+
+// Status implements source.Source.
+func (s *Store) Status() source.Status {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return source.Status{Synced: s.loaded, Degraded: s.failure, Problems: s.problems, Objects: len(s.items)}
+}
+
+// Get returns an object.
+func (s *Store) Get(k object.Key) (*Item, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.loaded {
+		return nil, ErrNotLoaded
+	}
+	it := s.items[k]
+	if it == nil {
+		return nil, fmt.Errorf("%s: %w", k, ErrNotFound)
+	}
+	return it, nil
+}
+
+// List returns the objects of a kind and namespace, sorted; empty means all.
+func (s *Store) List(kind, namespace string) ([]*Item, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.loaded {
+		return nil, ErrNotLoaded
+	}
+	return s.list(kind, namespace), nil
+}
+
+func (s *Store) list(kind, namespace string) []*Item {
+	var out []*Item
+	for _, it := range s.items {
+		if selected(it, kind, namespace) {
+			out = append(out, it)
+		}
+	}
+	slices.SortFunc(out, func(a, b *Item) int { return a.Key.Compare(b.Key) })
+	return out
+}
+
+func selected(it *Item, kind, namespace string) bool {
+	return (kind == "" || it.Key.Kind == kind) && (namespace == "" || it.Key.Namespace == namespace)
+}
+
+// Verb says what a write expects of the object.
+type Verb int
+
+// Verbs.
+const (
+	Create Verb = iota
+	Update
+	Apply
+)
+
+// Write is one object to be written.
+type Write struct {
+	Doc    *manifest.Document
+	Object *object.Object
+	Verb   Verb
+	// KeepAbsentStatus keeps the stored status where the document has none.
+	KeepAbsentStatus bool
+}
+
+// Result of one write.
+type Result struct {
+	Item    *Item
+	Created bool
+	Changed bool
+}
+
+// Write performs all writes or none. dryRun only tells what would happen.
+func (s *Store) Write(ctx context.Context, writes []Write, dryRun bool) ([]Result, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.loaded {
+		return nil, ErrNotLoaded
+	}
+	results := make([]Result, len(writes))
+	version := s.version
+	var changed []*Item
+	var errs []error
+	for i, w := range writes {
+		r, err := s.prepare(w, version+1)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if r.Changed {
+			version++
+			changed = append(changed, r.Item)
+		}
+		results[i] = r
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	if dryRun || len(changed) == 0 {
+		return results, nil
+	}
+	if err := s.persist(changed, nil); err != nil {
+		return nil, err
+	}
+	s.version = version
+	s.install(ctx, changed)
+	return results, nil
+}
+
+// install makes persisted items visible.
+func (s *Store) install(ctx context.Context, changed []*Item) {
+	events := make([]source.Event, len(changed))
+	for i, it := range changed {
+		_, existed := s.items[it.Key]
+		s.items[it.Key] = it
+		events[i] = source.Event{Key: it.Key, Object: it.object}
+		s.notify(it, existed, false)
+	}
+	s.handler(ctx, Name, events)
+}
+
+// serverFields of metadata are set by the store, whatever the user wrote.
+var serverFields = []string{"resourceVersion", "generation", "creationTimestamp", "uid", "managedFields", "selfLink"}
+
+// prepare computes the new state of one object without changing anything.
+func (s *Store) prepare(w Write, version uint64) (Result, error) {
+	k := w.Object.Key
+	old := s.items[k]
+	switch {
+	case w.Verb == Create && old != nil:
+		return Result{}, fmt.Errorf("%s: %w", k, ErrExists)
+	case w.Verb == Update && old == nil:
+		return Result{}, fmt.Errorf("%s: %w", k, ErrNotFound)
+	}
+	tree := deepCopy(w.Doc.Tree).(map[string]any)
+	meta, _ := tree["metadata"].(map[string]any)
+	if meta == nil {
+		meta = map[string]any{}
+		tree["metadata"] = meta
+	}
+	if rv, _ := meta["resourceVersion"].(string); rv != "" && (old == nil || rv != old.Version) {
+		return Result{}, stale(k, rv, old)
+	}
+	if k.Namespace != "" {
+		meta["namespace"] = k.Namespace
+	}
+	generation, created := int64(1), s.cfg.Clock.Now().UTC().Format(time.RFC3339)
+	if old != nil {
+		if _, has := tree["status"]; !has && w.KeepAbsentStatus {
+			if status, had := old.tree["status"]; had {
+				tree["status"] = status
+			}
+		}
+		generation, created = old.Generation, createdOf(old)
+		if sameContent(old.tree, tree) {
+			return Result{Item: old}, nil
+		}
+		if !sameSpec(old.tree, tree) {
+			generation++
+		}
+	} else if c, _ := meta["creationTimestamp"].(string); c != "" {
+		created = c
+	}
+	for _, f := range serverFields {
+		delete(meta, f)
+	}
+	meta["resourceVersion"] = strconv.FormatUint(version, 10)
+	meta["generation"] = generation
+	meta["creationTimestamp"] = created
+	it, err := itemOf(w.Object, tree)
+	return Result{Item: it, Created: old == nil, Changed: true}, err
+}
+
+func stale(k object.Key, given string, old *Item) error {
+	current := "the object does not exist"
+	if old != nil {
+		current = "current is " + old.Version
+	}
+	return fmt.Errorf("%s: metadata.resourceVersion: %q: %w: %s; read the object again and repeat the change", k, given, ErrStale, current)
+}
+
+func createdOf(it *Item) string {
+	meta, _ := it.tree["metadata"].(map[string]any)
+	c, _ := meta["creationTimestamp"].(string)
+	return c
+}
+
+// itemOf makes an item of a decoded object and the tree that is to be stored: the same but for what the store sets in metadata.
+func itemOf(decoded *object.Object, tree map[string]any) (*Item, error) {
+	js, err := json.Marshal(tree)
+	if err != nil {
+		return nil, err
+	}
+	o := *decoded
+	o.Source, o.Location, o.Digest = Name, "", validate.Digest(tree, "")
+	meta := tree["metadata"].(map[string]any)
+	version, _ := meta["resourceVersion"].(string)
+	o.Generation, _ = meta["generation"].(int64)
+	if c, _ := meta["creationTimestamp"].(string); c != "" {
+		if o.Created, err = time.Parse(time.RFC3339, c); err != nil {
+			return nil, err
+		}
+	}
+	return &Item{Key: o.Key, APIVersion: o.APIVersion, Version: version, Generation: o.Generation, Manifest: js, tree: tree, object: &o}, nil
+}
+
+// sameContent compares everything the user decides.
+func sameContent(a, b map[string]any) bool {
+	return reflect.DeepEqual(userPart(a, true), userPart(b, true))
+}
+
+// sameSpec compares everything but metadata and status.
+func sameSpec(a, b map[string]any) bool {
+	return reflect.DeepEqual(userPart(a, false), userPart(b, false))
+}
+
+func userPart(tree map[string]any, all bool) map[string]any {
+	out := make(map[string]any, len(tree))
+	for k, v := range tree {
+		switch k {
+		case "metadata":
+			if all {
+				out[k] = withoutServerFields(v)
+			}
+		case "status":
+			if all {
+				out[k] = v
+			}
+		default:
+			out[k] = v
+		}
+	}
+	return out
+}
+
+func withoutServerFields(v any) any {
+	m, ok := v.(map[string]any)
+	if !ok {
+		return v
+	}
+	out := make(map[string]any, len(m))
+	for k, v := range m {
+		if !slices.Contains(serverFields, k) && v != nil {
+			out[k] = v
+		}
+	}
+	return out
+}
+
+func deepCopy(v any) any {
+	switch t := v.(type) {
+	case map[string]any:
+		out := make(map[string]any, len(t))
+		for k, e := range t {
+			out[k] = deepCopy(e)
+		}
+		return out
+	case []any:
+		out := make([]any, len(t))
+		for i, e := range t {
+			out[i] = deepCopy(e)
+		}
+		return out
+	}
+	return v
+}
+
+// Delete removes an object. version, if not empty, must be current.
+func (s *Store) Delete(ctx context.Context, k object.Key, version string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.loaded {
+		return ErrNotLoaded
+	}
+	old := s.items[k]
+	if old == nil {
+		return fmt.Errorf("%s: %w", k, ErrNotFound)
+	}
+	if version != "" && version != old.Version {
+		return stale(k, version, old)
+	}
+	if err := s.persist(nil, []object.Key{k}); err != nil {
+		return err
+	}
+	delete(s.items, k)
+	s.version++
+	s.notify(old, true, true)
+	s.handler(ctx, Name, []source.Event{{Key: k}})
+	return nil
+}
+
+// Edit replaces an object by the result of a function of its current tree, which the function may change. version, if not empty, must be
+// current.
+func (s *Store) Edit(ctx context.Context, k object.Key, version string, edit func(tree map[string]any) (map[string]any, error)) (Result, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.loaded {
+		return Result{}, ErrNotLoaded
+	}
+	old := s.items[k]
+	if old == nil {
+		return Result{}, fmt.Errorf("%s: %w", k, ErrNotFound)
+	}
+	if version != "" && version != old.Version {
+		return Result{}, stale(k, version, old)
+	}
+	tree, err := edit(deepCopy(old.tree).(map[string]any))
+	if err != nil {
+		return Result{}, err
+	}
+	doc := &manifest.Document{Tree: tree}
+	o, err := validate.Document(doc)
+	if err != nil {
+		return Result{}, err
+	}
+	if o.Key != k {
+		return Result{}, object.Problems{{Object: k.String(), Field: "metadata.name", Reason: "an object cannot become another one", Remedy: "leave kind, namespace and name as they are"}}
+	}
+	r, err := s.prepare(Write{Doc: doc, Object: o, Verb: Update}, s.version+1)
+	if err != nil || !r.Changed {
+		return r, err
+	}
+	if err := s.persist([]*Item{r.Item}, nil); err != nil {
+		return Result{}, err
+	}
+	s.version++
+	s.install(ctx, []*Item{r.Item})
+	return r, nil
+}

@@ -1,0 +1,48 @@
+// Package source is what every place that mesh configuration comes from has in common.
+package source
+
+import (
+	"context"
+
+	"fairlead.dev/services/config-watcher/internal/object"
+)
+
+// Event is a new state of one object; a nil Object means that it is gone.
+type Event struct {
+	Key    object.Key
+	Object *object.Object
+}
+
+// Handler takes events that belong together. It must return quickly. The context carries the trace of the change and nothing else: it may
+// end before the change is processed.
+type Handler func(ctx context.Context, source string, events []Event)
+
+// Status tells how a source does.
+type Status struct {
+	// Synced is true once everything that existed at the start has been delivered.
+	Synced bool
+	// Degraded says why the source cannot be read now; nil while it can. Its last-known objects stay.
+	Degraded error
+	// Problems are objects that were refused; the last good version of each stays.
+	Problems object.Problems
+	// Objects counts what the source has delivered.
+	Objects int
+}
+
+// Settled reports whether the source holds nothing up: it has delivered what it had, or said that it cannot.
+func (s Status) Settled() bool { return s.Synced || s.Degraded != nil }
+
+// Source delivers validated objects, in order, from one goroutine at a time; what it then answers about its objects is never older than
+// what it has delivered.
+type Source interface {
+	// Name is unique among the sources of a process.
+	Name() string
+	// Handle registers the handler. It is called once, before Run.
+	Handle(Handler)
+	// Run reads until ctx ends. A source that cannot be read degrades, retries and does not return.
+	Run(ctx context.Context) error
+	// HasSynced reports whether everything that existed at the start has been delivered.
+	HasSynced() bool
+	// Status may be called at any time from any goroutine.
+	Status() Status
+}

@@ -1,0 +1,407 @@
+package storeapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	kjson "k8s.io/apimachinery/pkg/util/json"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/config-watcher/internal/manifest"
+	"fairlead.dev/services/config-watcher/internal/object"
+	"fairlead.dev/services/config-watcher/internal/source/memory"
+	"fairlead.dev/services/config-watcher/internal/validate"
+)
+
+// revisionWithin is how long a write waits for the revision that contains it. After that it answers with revision 0: it is stored, but sources
+// that have not synced keep any revision from being made.
+const revisionWithin = 10 * time.Second
+
+// maxApplyBytes bounds one Apply.
+const maxApplyBytes = 16 << 20
+
+// Revisions tells when what was written is in a revision.
+type Revisions interface {
+	Wait(ctx context.Context) (uint64, error)
+}
+
+// Elsewhere finds an object in any source, for a better answer than "not found".
+type Elsewhere interface {
+	Get(object.Key) *object.Object
+}
+
+// Server implements ConfigStoreService.
+type Server struct {
+	configv1.UnimplementedConfigStoreServiceServer
+	store     *memory.Store
+	revisions Revisions
+	elsewhere Elsewhere
+	log       *slog.Logger
+	stop      <-chan struct{}
+}
+
+// NewServer serves a store. Closing stop ends watches, for a drain.
+func NewServer(store *memory.Store, revisions Revisions, elsewhere Elsewhere, log *slog.Logger, stop <-chan struct{}) *Server {
+	return &Server{store: store, revisions: revisions, elsewhere: elsewhere, log: log, stop: stop}
+}
+
+// revision waits for the revision that contains what was just written.
+func (s *Server) revision(ctx context.Context) uint64 {
+	ctx, cancel := context.WithTimeout(ctx, revisionWithin)
+	defer cancel()
+	sequence, err := s.revisions.Wait(ctx)
+	if err != nil {
+		s.log.Warn("stored, but not in a revision yet", "error", err)
+		return 0
+	}
+	return sequence
+}
+
+// loadedWithin is how long a call waits for a store that is still reading its directory.
+const loadedWithin = 5 * time.Second
+
+// loaded waits for the store, so that callers need not time the start of the process. The store itself refuses what comes too early.
+func (s *Server) loaded(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, loadedWithin)
+	defer cancel()
+	select {
+	case <-s.store.Loaded():
+	case <-s.stop:
+	case <-ctx.Done():
+	}
+}
+
+// key reads an ObjectKey; the API version may be left out where the kind's name is unambiguous.
+func key(k *configv1.ObjectKey) (object.Key, error) {
+	out := object.Key{Kind: k.GetKind(), Namespace: k.GetNamespace(), Name: k.GetName()}
+	if out.Kind == "" || out.Name == "" {
+		return out, object.Problems{{Object: out.String(), Field: "key", Reason: "kind and name are required", Remedy: "set both"}}
+	}
+	if group, _, ok := strings.Cut(k.GetApiVersion(), "/"); ok {
+		out.Group = group
+	} else if k.GetApiVersion() == "" {
+		groups := validate.GroupsOf(out.Kind)
+		if len(groups) == 0 {
+			return out, object.Problems{{Object: out.String(), Field: "key.kind", Value: object.Quote(out.Kind), Reason: "unknown kind", Remedy: "kinds are written like VirtualService"}}
+		}
+		out.Group = groups[0]
+	}
+	if scope, ok := validate.ScopeOf(out.Group, out.Kind); ok && scope == validate.Cluster {
+		out.Namespace = ""
+	} else if out.Namespace == "" {
+		out.Namespace = validate.DefaultNamespace
+	}
+	return out, nil
+}
+
+func keyProto(it *memory.Item) *configv1.ObjectKey {
+	return &configv1.ObjectKey{ApiVersion: it.APIVersion, Kind: it.Key.Kind, Namespace: it.Key.Namespace, Name: it.Key.Name}
+}
+
+func objectProto(it *memory.Item) *configv1.Object {
+	return &configv1.Object{Key: keyProto(it), ResourceVersion: it.Version, Generation: it.Generation, Manifest: it.Manifest}
+}
+
+// Get implements ConfigStoreService.
+func (s *Server) Get(ctx context.Context, req *configv1.GetRequest) (*configv1.GetResponse, error) {
+	s.loaded(ctx)
+	k, err := key(req.Key)
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	it, err := s.store.Get(k)
+	if err != nil {
+		return nil, s.explain(k, err)
+	}
+	return &configv1.GetResponse{Object: objectProto(it)}, nil
+}
+
+// explain says where an object is that the store does not have.
+func (s *Server) explain(k object.Key, err error) error {
+	if errors.Is(err, memory.ErrNotFound) {
+		if o := s.elsewhere.Get(k); o != nil {
+			return status.Errorf(codes.NotFound, "%s is not in the store: it comes from source %s (%s); change it there", k, o.Source, o.Location)
+		}
+	}
+	return statusOf(err)
+}
+
+// List implements ConfigStoreService.
+func (s *Server) List(ctx context.Context, req *configv1.ListRequest) (*configv1.ListResponse, error) {
+	s.loaded(ctx)
+	items, err := s.store.List(req.Kind, req.Namespace)
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	out := &configv1.ListResponse{Objects: make([]*configv1.Object, len(items))}
+	for i, it := range items {
+		out.Objects[i] = objectProto(it)
+	}
+	return out, nil
+}
+
+// one decodes a manifest of exactly one object.
+func one(text []byte) (memory.Write, error) {
+	docs, problems := manifest.Parse("", text)
+	if len(problems) > 0 {
+		return memory.Write{}, problems
+	}
+	if len(docs) != 1 {
+		return memory.Write{}, object.Problems{{Field: "manifest", Reason: fmt.Sprintf("holds %d objects", len(docs)), Remedy: "send exactly one; Apply takes several"}}
+	}
+	o, err := decode(docs[0])
+	return memory.Write{Doc: docs[0], Object: o, KeepAbsentStatus: true}, err
+}
+
+func decode(doc *manifest.Document) (*object.Object, error) {
+	o, err := validate.Document(doc)
+	if errors.Is(err, validate.ErrIgnored) {
+		k, apiVersion := validate.Identify(doc.Tree)
+		return nil, object.Problems{{Location: doc.Location(), Object: k.String(), Field: "kind", Value: object.Quote(apiVersion + " " + k.Kind), Reason: err.Error(),
+			Remedy: "the store keeps Istio's kinds and the Kubernetes kinds that describe the mesh"}}
+	}
+	return o, err
+}
+
+func (s *Server) write(ctx context.Context, text []byte, verb memory.Verb) (*configv1.Object, uint64, error) {
+	w, err := one(text)
+	if err != nil {
+		return nil, 0, statusOf(err)
+	}
+	w.Verb = verb
+	results, err := s.store.Write(ctx, []memory.Write{w}, false)
+	if err != nil {
+		return nil, 0, s.explain(w.Object.Key, err)
+	}
+	return objectProto(results[0].Item), s.revision(ctx), nil
+}
+
+// Create implements ConfigStoreService.
+func (s *Server) Create(ctx context.Context, req *configv1.CreateRequest) (*configv1.CreateResponse, error) {
+	s.loaded(ctx)
+	o, revision, err := s.write(ctx, req.Manifest, memory.Create)
+	if err != nil {
+		return nil, err
+	}
+	return &configv1.CreateResponse{Object: o, Revision: revision}, nil
+}
+
+// Update implements ConfigStoreService.
+func (s *Server) Update(ctx context.Context, req *configv1.UpdateRequest) (*configv1.UpdateResponse, error) {
+	s.loaded(ctx)
+	o, revision, err := s.write(ctx, req.Manifest, memory.Update)
+	if err != nil {
+		return nil, err
+	}
+	return &configv1.UpdateResponse{Object: o, Revision: revision}, nil
+}
+
+// UpdateStatus implements ConfigStoreService.
+func (s *Server) UpdateStatus(ctx context.Context, req *configv1.UpdateStatusRequest) (*configv1.UpdateStatusResponse, error) {
+	s.loaded(ctx)
+	k, err := key(req.Key)
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	st, err := jsonObject("status", req.Status)
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	r, err := s.store.Edit(ctx, k, req.ResourceVersion, func(tree map[string]any) (map[string]any, error) {
+		tree["status"] = st
+		return tree, nil
+	})
+	if err != nil {
+		return nil, s.explain(k, err)
+	}
+	return &configv1.UpdateStatusResponse{Object: objectProto(r.Item)}, nil
+}
+
+// Patch implements ConfigStoreService.
+func (s *Server) Patch(ctx context.Context, req *configv1.PatchRequest) (*configv1.PatchResponse, error) {
+	s.loaded(ctx)
+	k, err := key(req.Key)
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	patch, err := jsonObject("patch", req.Patch)
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	r, err := s.store.Edit(ctx, k, req.ResourceVersion, func(tree map[string]any) (map[string]any, error) {
+		merged, _ := mergePatch(tree, patch).(map[string]any)
+		return merged, nil
+	})
+	if err != nil {
+		return nil, s.explain(k, err)
+	}
+	return &configv1.PatchResponse{Object: objectProto(r.Item), Revision: s.revision(ctx)}, nil
+}
+
+func jsonObject(field string, text []byte) (map[string]any, error) {
+	if len(text) > manifest.MaxDocumentBytes {
+		return nil, object.Problems{{Field: field, Reason: fmt.Sprintf("has %d bytes, more than %d", len(text), manifest.MaxDocumentBytes), Remedy: "make it smaller"}}
+	}
+	var v any
+	if err := kjson.Unmarshal(text, &v); err != nil {
+		return nil, object.Problems{{Field: field, Reason: "not valid JSON: " + err.Error(), Remedy: "send a JSON object"}}
+	}
+	m, ok := v.(map[string]any)
+	if !ok {
+		return nil, object.Problems{{Field: field, Reason: "no JSON object", Remedy: "send a JSON object"}}
+	}
+	return m, nil
+}
+
+// mergePatch is RFC 7396 §2.
+func mergePatch(target, patch any) any {
+	p, ok := patch.(map[string]any)
+	if !ok {
+		return patch
+	}
+	t, ok := target.(map[string]any)
+	if !ok {
+		t = map[string]any{}
+	}
+	for k, v := range p {
+		if v == nil {
+			delete(t, k)
+		} else {
+			t[k] = mergePatch(t[k], v)
+		}
+	}
+	return t
+}
+
+// Delete implements ConfigStoreService.
+func (s *Server) Delete(ctx context.Context, req *configv1.DeleteRequest) (*configv1.DeleteResponse, error) {
+	s.loaded(ctx)
+	k, err := key(req.Key)
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	if err := s.store.Delete(ctx, k, req.ResourceVersion); err != nil {
+		return nil, s.explain(k, err)
+	}
+	return &configv1.DeleteResponse{Revision: s.revision(ctx)}, nil
+}
+
+// Apply implements ConfigStoreService.
+func (s *Server) Apply(ctx context.Context, req *configv1.ApplyRequest) (*configv1.ApplyResponse, error) {
+	s.loaded(ctx)
+	writes, err := s.applied(req)
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	results, err := s.store.Write(ctx, writes, req.DryRun)
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	out := &configv1.ApplyResponse{}
+	changed := false
+	for _, r := range results {
+		res := &configv1.ApplyResult{Key: keyProto(r.Item), Action: configv1.Action_ACTION_UNCHANGED}
+		if r.Changed {
+			changed, res.Action = true, configv1.Action_ACTION_CONFIGURED
+		}
+		if r.Created {
+			res.Action = configv1.Action_ACTION_CREATED
+		}
+		if !req.DryRun {
+			res.ResourceVersion = r.Item.Version
+		}
+		out.Results = append(out.Results, res)
+	}
+	if changed && !req.DryRun {
+		out.Revision = s.revision(ctx)
+	}
+	return out, nil
+}
+
+// applied decodes all documents and gathers the problems of all of them. Objects of kinds that are none of the mesh's business, which users keep
+// in the same files, are passed over.
+func (s *Server) applied(req *configv1.ApplyRequest) ([]memory.Write, error) {
+	var writes []memory.Write
+	var problems object.Problems
+	seen := map[object.Key]string{}
+	total := 0
+	for _, d := range req.Documents {
+		total += len(d.Content)
+		if total > maxApplyBytes {
+			return nil, object.Problems{{Location: d.Name, Reason: fmt.Sprintf("documents have more than %d bytes", maxApplyBytes), Remedy: "apply them in several calls"}}
+		}
+		docs, ps := manifest.Parse(d.Name, d.Content)
+		problems = append(problems, ps...)
+		for _, doc := range docs {
+			o, err := validate.Document(doc)
+			var ps object.Problems
+			switch {
+			case errors.Is(err, validate.ErrIgnored):
+				k, _ := validate.Identify(doc.Tree)
+				s.log.Debug("object ignored", "object", k.String(), "location", doc.Location())
+			case errors.As(err, &ps):
+				problems = append(problems, ps...)
+			case err != nil:
+				return nil, err
+			case seen[o.Key] != "":
+				problems = append(problems, object.Problem{Location: doc.Location(), Object: o.Key.String(), Reason: "same object as at " + seen[o.Key], Remedy: "remove one of them"})
+			default:
+				seen[o.Key] = doc.Location()
+				if seen[o.Key] == "" {
+					seen[o.Key] = fmt.Sprintf("line %d", doc.Line)
+				}
+				writes = append(writes, memory.Write{Doc: doc, Object: o, Verb: memory.Apply, KeepAbsentStatus: true})
+			}
+		}
+	}
+	return writes, problems.Err()
+}
+
+// Watch implements ConfigStoreService.
+func (s *Server) Watch(req *configv1.ConfigStoreServiceWatchRequest, stream grpc.ServerStreamingServer[configv1.ConfigStoreServiceWatchResponse]) error {
+	s.loaded(stream.Context())
+	items, w, err := s.store.Watch(req.Kind, req.Namespace)
+	if err != nil {
+		return statusOf(err)
+	}
+	defer w.Stop()
+	for _, it := range items {
+		if err := stream.Send(&configv1.ConfigStoreServiceWatchResponse{Type: configv1.EventType_EVENT_TYPE_ADDED, Object: objectProto(it)}); err != nil {
+			return err
+		}
+	}
+	if err := stream.Send(&configv1.ConfigStoreServiceWatchResponse{Type: configv1.EventType_EVENT_TYPE_SYNCED}); err != nil {
+		return err
+	}
+	for {
+		select {
+		case <-stream.Context().Done():
+			return status.FromContextError(stream.Context().Err()).Err()
+		case <-s.stop:
+			return status.Error(codes.Unavailable, "config-watcher is stopping")
+		case <-w.Ready():
+		}
+		events, err := w.Take()
+		if err != nil {
+			return statusOf(err)
+		}
+		for _, e := range events {
+			if err := stream.Send(&configv1.ConfigStoreServiceWatchResponse{Type: eventTypes[e.Type], Object: objectProto(e.Item)}); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+var eventTypes = map[memory.EventType]configv1.EventType{
+	memory.Added:    configv1.EventType_EVENT_TYPE_ADDED,
+	memory.Modified: configv1.EventType_EVENT_TYPE_MODIFIED,
+	memory.Deleted:  configv1.EventType_EVENT_TYPE_DELETED,
+}

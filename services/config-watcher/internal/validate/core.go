@@ -1,0 +1,131 @@
+package validate
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"fairlead.dev/services/config-watcher/internal/object"
+)
+
+func checkService(c *checker, _ *object.Object, s *corev1.Service) {
+	if s.Spec.Type == corev1.ServiceTypeExternalName {
+		if !fqdn(s.Spec.ExternalName) {
+			c.fail("spec.externalName", s.Spec.ExternalName, "not a DNS name", "name the host the service stands for")
+		}
+	} else if len(s.Spec.Ports) == 0 && s.Spec.ClusterIP != corev1.ClusterIPNone {
+		c.fail("spec.ports", nil, "missing", "list the ports")
+	}
+	names := map[string]int{}
+	numbers := map[string]int{}
+	for i, p := range s.Spec.Ports {
+		at := index("spec.ports", i)
+		if p.Port < 1 || p.Port > 65535 {
+			c.fail(at+".port", p.Port, "not a port", "use 1 to 65535")
+		}
+		if p.Name == "" && len(s.Spec.Ports) > 1 {
+			c.fail(at+".name", nil, "missing", "name every port of a service that has several")
+		}
+		if p.Name != "" {
+			c.portName(at+".name", p.Name)
+		}
+		if first, dup := names[p.Name]; dup && p.Name != "" {
+			c.fail(at+".name", p.Name, fmt.Sprintf("same name as ports[%d]", first), "rename one of them")
+		}
+		key := fmt.Sprintf("%d/%s", p.Port, p.Protocol)
+		if first, dup := numbers[key]; dup {
+			c.fail(at+".port", p.Port, fmt.Sprintf("same port as ports[%d]", first), "keep one of them")
+		}
+		names[p.Name], numbers[key] = i, i
+		if p.TargetPort.Type == intstr.Int && (p.TargetPort.IntVal < 0 || p.TargetPort.IntVal > 65535) {
+			c.fail(at+".targetPort", p.TargetPort.IntVal, "not a port", "use 1 to 65535, or a container port's name")
+		}
+	}
+	for i, ip := range s.Spec.ClusterIPs {
+		if ip != corev1.ClusterIPNone && ip != "" && !isIP(ip) {
+			c.fail(index("spec.clusterIPs", i), ip, "not an IP address", "correct it")
+		}
+	}
+	if ip := s.Spec.ClusterIP; ip != "" && ip != corev1.ClusterIPNone && !isIP(ip) {
+		c.fail("spec.clusterIP", ip, "not an IP address", `correct it, or use "None" for a headless service`)
+	}
+	c.labels("spec.selector", s.Spec.Selector)
+}
+
+func checkPod(c *checker, _ *object.Object, p *corev1.Pod) {
+	if ip := p.Status.PodIP; ip != "" && !isIP(ip) {
+		c.fail("status.podIP", ip, "not an IP address", "correct it")
+	}
+	for i, ip := range p.Status.PodIPs {
+		if !isIP(ip.IP) {
+			c.fail(index("status.podIPs", i)+".ip", ip.IP, "not an IP address", "correct it")
+		}
+	}
+	for i, ct := range p.Spec.Containers {
+		for j, port := range ct.Ports {
+			if port.ContainerPort < 1 || port.ContainerPort > 65535 {
+				c.fail(index(index("spec.containers", i)+".ports", j)+".containerPort", port.ContainerPort, "not a port", "use 1 to 65535")
+			}
+		}
+	}
+	if sa := p.Spec.ServiceAccountName; sa != "" && !dnsSubdomain(sa) {
+		c.fail("spec.serviceAccountName", sa, "not a service account's name", "use at most 253 lower-case letters, digits, '-' and '.'")
+	}
+}
+
+func checkEndpointSlice(c *checker, _ *object.Object, s *discoveryv1.EndpointSlice) {
+	switch s.AddressType {
+	case discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6, discoveryv1.AddressTypeFQDN:
+	default:
+		c.fail("addressType", string(s.AddressType), "unknown address type", "use IPv4, IPv6 or FQDN")
+		return
+	}
+	for i, e := range s.Endpoints {
+		at := index("endpoints", i)
+		if len(e.Addresses) == 0 {
+			c.fail(at+".addresses", nil, "missing", "list the address")
+		}
+		for j, a := range e.Addresses {
+			if s.AddressType != discoveryv1.AddressTypeFQDN && !isIP(a) {
+				c.fail(index(at+".addresses", j), a, "not an IP address", "correct it, or use addressType FQDN")
+			}
+		}
+	}
+	for i, p := range s.Ports {
+		if p.Port != nil && (*p.Port < 1 || *p.Port > 65535) {
+			c.fail(index("ports", i)+".port", *p.Port, "not a port", "use 1 to 65535")
+		}
+	}
+}
+
+// Mesh configuration lives where Istio keeps it.
+const (
+	MeshNamespace = "istio-system"
+	MeshName      = "istio"
+	MeshKey       = "mesh"
+)
+
+// IsMeshConfig reports whether the key names the ConfigMap with the mesh configuration.
+func IsMeshConfig(k object.Key) bool {
+	return k.Kind == "ConfigMap" && k.Group == "" && k.Namespace == MeshNamespace && k.Name == MeshName
+}
+
+func checkConfigMap(c *checker, o *object.Object, m *corev1.ConfigMap) {
+	if !IsMeshConfig(o.Key) {
+		return
+	}
+	text, ok := m.Data[MeshKey]
+	if !ok {
+		return
+	}
+	_, problems := MeshConfig("", []byte(text))
+	for _, p := range problems {
+		at := "data." + MeshKey
+		if p.Field != "" {
+			at += "." + p.Field
+		}
+		c.fail(at, nil, p.Description(), "")
+	}
+}

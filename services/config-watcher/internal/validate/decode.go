@@ -1,0 +1,178 @@
+package validate
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	kjson "sigs.k8s.io/json"
+
+	"fairlead.dev/services/config-watcher/internal/manifest"
+	"fairlead.dev/services/config-watcher/internal/object"
+)
+
+// ErrIgnored marks an object of a kind that is none of the mesh's business, such as a Deployment.
+var ErrIgnored = errors.New("kind is not read by the mesh")
+
+// DefaultNamespace is where a namespaced object without a namespace goes.
+const DefaultNamespace = "default"
+
+// Identify reads what names an object, as far as it can be read: Key.Kind and Key.Name may be empty.
+func Identify(tree map[string]any) (key object.Key, apiVersion string) {
+	apiVersion, _ = tree["apiVersion"].(string)
+	key.Kind, _ = tree["kind"].(string)
+	if group, _, ok := strings.Cut(apiVersion, "/"); ok {
+		key.Group = group
+	}
+	meta, _ := tree["metadata"].(map[string]any)
+	key.Name, _ = meta["name"].(string)
+	if scope, ok := ScopeOf(key.Group, key.Kind); ok && scope == Cluster {
+		return key, apiVersion
+	}
+	key.Namespace, _ = meta["namespace"].(string)
+	if key.Namespace == "" {
+		key.Namespace = DefaultNamespace
+	}
+	return key, apiVersion
+}
+
+// Document decodes and checks one object. It returns the object, or every problem found, or ErrIgnored. The returned object's Source is
+// left to the caller.
+func Document(doc *manifest.Document) (*object.Object, error) {
+	key, apiVersion := Identify(doc.Tree)
+	c := &checker{object: key.String(), doc: doc}
+	if key.Kind == "" || apiVersion == "" {
+		c.object = ""
+		field := "kind"
+		if apiVersion == "" {
+			field = "apiVersion"
+		}
+		c.fail(field, nil, "missing", "start the object with apiVersion, kind and metadata")
+		return nil, c.problems.Err()
+	}
+	k, own := find(key.Group, key.Kind)
+	if k == nil {
+		if !own {
+			return nil, ErrIgnored
+		}
+		c.fail("kind", key.Kind, "no kind of "+key.Group, suggestion(key.Kind, kindNames(key.Group)))
+		return nil, c.problems.Err()
+	}
+	if v := apiVersion[strings.IndexByte(apiVersion, '/')+1:]; !contains(k.versions, v) {
+		c.fail("apiVersion", apiVersion, "version is not served for "+k.name, "use "+Canonical(k.group, k.name))
+		return nil, c.problems.Err()
+	}
+	o := &object.Object{Key: key, APIVersion: apiVersion, Location: doc.Location()}
+	c.meta(doc.Tree, o)
+	if k.newSpec != nil {
+		c.istioBody(k, doc.Tree, o)
+	} else {
+		c.kubernetesBody(k, doc.Tree, o)
+	}
+	if o.Body != nil && k.check != nil {
+		c.run(k, o)
+	}
+	if err := c.problems.Err(); err != nil {
+		return nil, err
+	}
+	o.Digest = Digest(doc.Tree, o.Location)
+	return o, nil
+}
+
+// run calls the kind's check and turns a panic into a problem: one object must never take the service down.
+func (c *checker) run(k *kind, o *object.Object) {
+	defer func() {
+		if r := recover(); r != nil {
+			c.fail("", nil, fmt.Sprintf("cannot be validated: %v", r), "report this object as a defect of Fairlead")
+		}
+	}()
+	k.check(c, o)
+}
+
+func kindNames(group string) []string {
+	var out []string
+	for i := range kinds {
+		if kinds[i].group == group {
+			out = append(out, kinds[i].name)
+		}
+	}
+	return out
+}
+
+// istioTop are the members an Istio object may have.
+var istioTop = []string{"apiVersion", "kind", "metadata", "spec", "status"}
+
+func (c *checker) istioBody(k *kind, tree map[string]any, o *object.Object) {
+	for _, name := range sortedKeys(tree) {
+		if !contains(istioTop, name) {
+			c.unknown("", name, istioTop)
+		}
+	}
+	before := len(c.problems)
+	msg := k.newSpec()
+	raw := tree["spec"]
+	if raw == nil {
+		raw = map[string]any{}
+	}
+	c.strictMessage("spec", raw, msg.ProtoReflect().Descriptor())
+	if len(c.problems) > before {
+		return
+	}
+	js, err := json.Marshal(raw)
+	if err == nil {
+		// The types' own decoder, as Istio uses it: it takes durations in Go's form ("10ms") as well as in protobuf's.
+		err = json.Unmarshal(js, msg)
+	}
+	if err != nil {
+		c.fail("spec", nil, "cannot be decoded: "+cleanProtoError(err), "see Istio's reference of "+k.name)
+		return
+	}
+	o.Body = msg
+}
+
+// cleanProtoError drops the position in the re-encoded JSON, which tells a user nothing, and protobuf's deliberately unstable spaces.
+func cleanProtoError(err error) string {
+	msg := strings.Join(strings.Fields(strings.ReplaceAll(err.Error(), "\u00a0", " ")), " ")
+	msg = strings.TrimPrefix(msg, "proto: ")
+	if strings.HasPrefix(msg, "(line ") {
+		if i := strings.Index(msg, "): "); i >= 0 {
+			msg = msg[i+3:]
+		}
+	}
+	return msg
+}
+
+func (c *checker) kubernetesBody(k *kind, tree map[string]any, o *object.Object) {
+	js, err := json.Marshal(tree)
+	if err != nil {
+		c.fail("", nil, "cannot be decoded: "+err.Error(), "")
+		return
+	}
+	out := k.newBody()
+	strict, err := kjson.UnmarshalStrict(js, out)
+	if err != nil {
+		c.fail("", nil, "cannot be decoded: "+strings.TrimPrefix(err.Error(), "json: "), "see Kubernetes' reference of "+k.name)
+		return
+	}
+	for _, s := range strict {
+		c.strictKubernetes(s.Error(), out)
+	}
+	if len(strict) == 0 {
+		o.Body = out
+	}
+}
+
+// Digest hashes what a source can tell apart: the object and its location.
+func Digest(tree map[string]any, location string) [16]byte {
+	js, err := json.Marshal(tree)
+	if err != nil {
+		return [16]byte{}
+	}
+	sum := sha256.Sum256(append(append(js, 0), location...))
+	return [16]byte(sum[:16])
+}
+
+func parseTime(s string) (time.Time, error) { return time.Parse(time.RFC3339, s) }

@@ -1,0 +1,254 @@
+package validate
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+
+	networking "istio.io/api/networking/v1alpha3"
+)
+
+func (c *checker) httpRoute(at string, r *networking.HTTPRoute, role routeRole) {
+	c.httpAction(at, r, role)
+	for i, m := range r.Match {
+		c.httpMatch(index(at+".match", i), m, role)
+	}
+	weights := make([]int32, len(r.Route))
+	for i, d := range r.Route {
+		rp := index(at+".route", i)
+		weights[i] = d.Weight
+		c.destination(rp+".destination", d.Destination)
+		c.headers(rp+".headers", d.Headers)
+	}
+	if len(weights) > 0 {
+		c.weights(at+".route", weights)
+	}
+	c.redirect(at+".redirect", r.Redirect)
+	c.directResponse(at+".directResponse", r.DirectResponse)
+	c.rewrite(at+".rewrite", r.Rewrite)
+	c.duration(at+".timeout", r.Timeout)
+	c.retries(at+".retries", r.Retries)
+	c.fault(at+".fault", r.Fault)
+	c.mirror(at, r)
+	c.cors(at+".corsPolicy", r.CorsPolicy)
+	c.headers(at+".headers", r.Headers)
+}
+
+// httpAction checks that a route does exactly one thing: send on, redirect, answer, or delegate.
+func (c *checker) httpAction(at string, r *networking.HTTPRoute, role routeRole) {
+	var actions []string
+	if len(r.Route) > 0 {
+		actions = append(actions, "route")
+	}
+	if r.Redirect != nil {
+		actions = append(actions, "redirect")
+	}
+	if r.DirectResponse != nil {
+		actions = append(actions, "directResponse")
+	}
+	if r.Delegate != nil {
+		actions = append(actions, "delegate")
+	}
+	switch {
+	case len(actions) == 0:
+		c.fail(at, nil, "route does nothing", "add one of route, redirect, directResponse or delegate")
+	case len(actions) > 1:
+		c.fail(at, nil, strings.Join(actions, " and ")+" exclude each other", "keep one of them")
+	}
+	if r.Redirect != nil || r.DirectResponse != nil {
+		if r.Rewrite != nil {
+			c.fail(at+".rewrite", nil, "cannot be combined with "+actions[0], "remove rewrite")
+		}
+		if r.Fault != nil {
+			c.fail(at+".fault", nil, "cannot be combined with "+actions[0], "remove fault")
+		}
+	}
+	if r.Delegate == nil {
+		return
+	}
+	if role == delegate {
+		c.fail(at+".delegate", nil, "a delegate cannot delegate further", "put the routes here")
+	}
+	if !dnsSubdomain(r.Delegate.Name) {
+		c.fail(at+".delegate.name", r.Delegate.Name, "not a VirtualService's name", "name the VirtualService that holds the routes")
+	}
+	if ns := r.Delegate.Namespace; ns != "" && !dnsLabel(ns) {
+		c.fail(at+".delegate.namespace", ns, "not a namespace", "name a namespace, or leave it out for this one")
+	}
+}
+
+func (c *checker) httpMatch(at string, m *networking.HTTPMatchRequest, role routeRole) {
+	if m == nil {
+		c.fail(at, nil, "match is empty", "remove it or fill it in")
+		return
+	}
+	c.stringMatch(at+".uri", m.Uri, false)
+	c.stringMatch(at+".scheme", m.Scheme, false)
+	c.stringMatch(at+".method", m.Method, false)
+	c.stringMatch(at+".authority", m.Authority, false)
+	if role != independent && m.Uri.GetRegex() != "" {
+		c.fail(at+".uri.regex", m.Uri.GetRegex(), "regular expressions cannot be merged between a VirtualService and its delegate", "use exact or prefix")
+	}
+	if role == delegate {
+		if len(m.Gateways) > 0 {
+			c.fail(at+".gateways", nil, "a delegate takes its gateways from the VirtualService that delegates", "remove gateways")
+		}
+		if m.SourceNamespace != "" {
+			c.fail(at+".sourceNamespace", m.SourceNamespace, "a delegate takes its sourceNamespace from the VirtualService that delegates", "remove sourceNamespace")
+		}
+	}
+	for _, name := range sortedKeys(m.Headers) {
+		c.matchHeader(at+".headers", name, m.Headers[name])
+	}
+	for _, name := range sortedKeys(m.WithoutHeaders) {
+		c.matchHeader(at+".withoutHeaders", name, m.WithoutHeaders[name])
+	}
+	for _, name := range sortedKeys(m.QueryParams) {
+		if name == "" {
+			c.fail(at+".queryParams", nil, "parameter name is empty", "name the parameter")
+		}
+		c.stringMatch(field(at+".queryParams", name), m.QueryParams[name], true)
+	}
+	c.l4Match(at, nil, "", m.Port, m.SourceLabels, m.Gateways, m.SourceNamespace)
+}
+
+func (c *checker) matchHeader(at, name string, m *networking.StringMatch) {
+	path := field(at, name)
+	if strings.HasPrefix(name, "@") {
+		c.fail(path, nil, "routing on claims is not available in this version of Fairlead: without a verified token the route would trust anybody", "match a header that your gateway sets")
+		return
+	}
+	if strings.HasPrefix(name, ":") {
+		c.fail(path, nil, "pseudo-headers are matched by uri, scheme, method and authority", "use the field of that name")
+		return
+	}
+	c.headerName(path, name)
+	c.stringMatch(path, m, true)
+}
+
+// stringMatch checks one condition. An empty one is only allowed where it means "present".
+func (c *checker) stringMatch(at string, m *networking.StringMatch, presence bool) {
+	switch t := m.GetMatchType().(type) {
+	case nil:
+		if m != nil && !presence {
+			c.fail(at, nil, "match is empty", "set exact, prefix or regex")
+		}
+	case *networking.StringMatch_Prefix:
+		if t.Prefix == "" {
+			c.fail(at+".prefix", "", "prefix is empty", "write a prefix, or leave the match out to match everything")
+		}
+	case *networking.StringMatch_Regex:
+		if t.Regex == "" {
+			c.fail(at+".regex", "", "regular expression is empty", "write an expression, or leave the match out to match everything")
+		}
+		c.regex(at+".regex", t.Regex)
+	}
+}
+
+// redirectCodes are those Envoy can send.
+var redirectCodes = []uint32{301, 302, 303, 307, 308}
+
+func (c *checker) redirect(at string, r *networking.HTTPRedirect) {
+	if r == nil {
+		return
+	}
+	if r.Uri == "" && r.Authority == "" && r.RedirectPort == nil && r.Scheme == "" && r.PrefixRewrite == "" {
+		c.fail(at, nil, "redirect changes nothing", "set uri, authority, port, derivePort or scheme")
+	}
+	if r.Uri != "" && r.PrefixRewrite != "" {
+		c.fail(at+".prefixRewrite", r.PrefixRewrite, "cannot be set together with uri", "keep one of them")
+	}
+	if code := r.RedirectCode; code != 0 {
+		ok := false
+		for _, k := range redirectCodes {
+			ok = ok || k == code
+		}
+		if !ok {
+			c.fail(at+".redirectCode", code, "no redirect status", "use 301, 302, 303, 307 or 308")
+		}
+	}
+	if p, ok := r.RedirectPort.(*networking.HTTPRedirect_Port); ok {
+		c.port(at+".port", p.Port)
+	}
+	if r.Scheme != "" && r.Scheme != "http" && r.Scheme != "https" {
+		c.fail(at+".scheme", r.Scheme, "unknown scheme", "use http or https")
+	}
+	c.headerValueText(at+".authority", r.Authority)
+	c.headerValueText(at+".uri", r.Uri)
+}
+
+func (c *checker) directResponse(at string, r *networking.HTTPDirectResponse) {
+	if r == nil {
+		return
+	}
+	if r.Status < 200 || r.Status > 599 {
+		c.fail(at+".status", r.Status, "no final HTTP status", "use 200 to 599")
+	}
+	size := len(r.Body.GetString_()) + len(r.Body.GetBytes())
+	if size > 1<<20 {
+		c.fail(at+".body", nil, fmt.Sprintf("body has %d bytes, more than 1 MiB", size), "serve it from a workload")
+	}
+}
+
+var backReference = regexp.MustCompile(`\\(.)?`)
+
+func (c *checker) rewrite(at string, r *networking.HTTPRewrite) {
+	if r == nil {
+		return
+	}
+	if r.Uri == "" && r.Authority == "" && r.UriRegexRewrite == nil {
+		c.fail(at, nil, "rewrite changes nothing", "set uri, uriRegexRewrite or authority")
+	}
+	c.headerValueText(at+".authority", r.Authority)
+	c.headerValueText(at+".uri", r.Uri)
+	x := r.UriRegexRewrite
+	if x == nil {
+		return
+	}
+	if r.Uri != "" {
+		c.fail(at+".uriRegexRewrite", nil, "cannot be set together with uri", "keep one of them")
+	}
+	if x.Match == "" || x.Rewrite == "" {
+		c.fail(at+".uriRegexRewrite", nil, "match and rewrite are both required", "set both")
+		return
+	}
+	c.regex(at+".uriRegexRewrite.match", x.Match)
+	re, err := regexp.Compile(x.Match)
+	if err != nil || len(x.Match) > maxRegexBytes {
+		return
+	}
+	for _, m := range backReference.FindAllStringSubmatch(x.Rewrite, -1) {
+		switch ref := m[1]; {
+		case ref == `\`:
+		case len(ref) == 1 && ref[0] >= '0' && ref[0] <= '9':
+			if n := int(ref[0] - '0'); n > re.NumSubexp() {
+				c.fail(at+".uriRegexRewrite.rewrite", x.Rewrite, fmt.Sprintf(`\%d refers to a group that match does not have`, n), fmt.Sprintf("match has %d groups", re.NumSubexp()))
+			}
+		default:
+			c.fail(at+".uriRegexRewrite.rewrite", x.Rewrite, `a backslash is followed by neither a digit nor a backslash`, `use \1 for a group and \\ for a backslash`)
+		}
+	}
+}
+
+func (c *checker) mirror(at string, r *networking.HTTPRoute) {
+	if r.Mirror != nil {
+		c.destination(at+".mirror", r.Mirror)
+		if len(r.Mirrors) > 0 {
+			c.fail(at+".mirrors", nil, "cannot be set together with mirror", "keep mirrors")
+		}
+	}
+	for i, m := range r.Mirrors {
+		mp := index(at+".mirrors", i)
+		c.destination(mp+".destination", m.Destination)
+		if m.Percentage != nil {
+			c.percent(mp+".percentage.value", m.Percentage.Value)
+		}
+	}
+	if r.MirrorPercentage != nil {
+		c.percent(at+".mirrorPercentage.value", r.MirrorPercentage.Value)
+	}
+	//nolint:staticcheck // deprecated in Istio, still served
+	if p := r.MirrorPercent; p != nil {
+		c.percent(at+".mirrorPercent", float64(p.Value))
+	}
+}

@@ -1,0 +1,164 @@
+// Package validate decodes the objects of Kubernetes' and Istio's kinds strictly and checks every field along Istio's own rules. It is the one
+// place that does: the store API, every source and the admission webhook use it. It has no state and does no I/O.
+package validate
+
+import (
+	"google.golang.org/protobuf/proto"
+	extensions "istio.io/api/extensions/v1alpha1"
+	networking "istio.io/api/networking/v1alpha3"
+	networkingv1beta1 "istio.io/api/networking/v1beta1"
+	security "istio.io/api/security/v1beta1"
+	telemetry "istio.io/api/telemetry/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"fairlead.dev/services/config-watcher/internal/object"
+)
+
+// API groups.
+const (
+	GroupNetworking = "networking.istio.io"
+	GroupSecurity   = "security.istio.io"
+	GroupTelemetry  = "telemetry.istio.io"
+	GroupExtensions = "extensions.istio.io"
+	GroupDiscovery  = "discovery.k8s.io"
+)
+
+// Scope says where a kind lives.
+type Scope int
+
+// Scopes.
+const (
+	Namespaced Scope = iota
+	Cluster
+)
+
+// kind is one row of the table of kinds.
+type kind struct {
+	group    string
+	name     string
+	versions []string
+	scope    Scope
+	// newSpec makes an empty Istio spec; nil for Kubernetes kinds.
+	newSpec func() proto.Message
+	// newBody makes an empty Kubernetes object; nil for Istio kinds.
+	newBody func() any
+	// check examines a decoded body; nil where strict decoding is all there is.
+	check func(c *checker, o *object.Object)
+}
+
+func spec[T any, P interface {
+	*T
+	proto.Message
+}](check func(*checker, *object.Object, P)) (func() proto.Message, func(*checker, *object.Object)) {
+	newSpec := func() proto.Message { return P(new(T)) }
+	if check == nil {
+		return newSpec, nil
+	}
+	return newSpec, func(c *checker, o *object.Object) { check(c, o, o.Body.(P)) }
+}
+
+func body[T any](check func(*checker, *object.Object, *T)) (func() any, func(*checker, *object.Object)) {
+	newBody := func() any { return new(T) }
+	if check == nil {
+		return newBody, nil
+	}
+	return newBody, func(c *checker, o *object.Object) { check(c, o, o.Body.(*T)) }
+}
+
+func istio[T any, P interface {
+	*T
+	proto.Message
+}](group, name string, versions []string, check func(*checker, *object.Object, P)) kind {
+	k := kind{group: group, name: name, versions: versions}
+	k.newSpec, k.check = spec[T, P](check)
+	return k
+}
+
+func kubernetes[T any](group, name, version string, scope Scope, check func(*checker, *object.Object, *T)) kind {
+	k := kind{group: group, name: name, versions: []string{version}, scope: scope}
+	k.newBody, k.check = body(check)
+	return k
+}
+
+var networkingVersions = []string{"v1", "v1beta1", "v1alpha3"}
+
+// kinds is every kind that Fairlead reads. A kind of another name in one of Istio's groups is a mistake of the user; any other kind is ignored,
+// as Istio ignores it.
+var kinds = []kind{
+	istio(GroupNetworking, "VirtualService", networkingVersions, checkVirtualService),
+	istio(GroupNetworking, "DestinationRule", networkingVersions, checkDestinationRule),
+	istio(GroupNetworking, "Gateway", networkingVersions, checkGateway),
+	istio(GroupNetworking, "Sidecar", networkingVersions, checkSidecar),
+	istio(GroupNetworking, "ServiceEntry", networkingVersions, checkServiceEntry),
+	istio(GroupNetworking, "WorkloadEntry", networkingVersions, checkWorkloadEntry),
+	istio(GroupNetworking, "WorkloadGroup", networkingVersions, checkWorkloadGroup),
+	istio[networking.EnvoyFilter](GroupNetworking, "EnvoyFilter", []string{"v1alpha3"}, checkEnvoyFilter),
+	istio[networkingv1beta1.ProxyConfig](GroupNetworking, "ProxyConfig", []string{"v1beta1"}, nil),
+	istio(GroupSecurity, "PeerAuthentication", []string{"v1", "v1beta1"}, checkPeerAuthentication),
+	istio[security.RequestAuthentication](GroupSecurity, "RequestAuthentication", []string{"v1", "v1beta1"}, refuseUnenforced[*security.RequestAuthentication]("tokens would not be verified")),
+	istio[security.AuthorizationPolicy](GroupSecurity, "AuthorizationPolicy", []string{"v1", "v1beta1"}, refuseUnenforced[*security.AuthorizationPolicy]("access would not be restricted")),
+	istio[telemetry.Telemetry](GroupTelemetry, "Telemetry", []string{"v1", "v1alpha1"}, nil),
+	istio[extensions.WasmPlugin](GroupExtensions, "WasmPlugin", []string{"v1alpha1"}, checkWasmPlugin),
+
+	kubernetes[corev1.Namespace]("", "Namespace", "v1", Cluster, nil),
+	kubernetes[corev1.Node]("", "Node", "v1", Cluster, nil),
+	kubernetes("", "Service", "v1", Namespaced, checkService),
+	kubernetes("", "Pod", "v1", Namespaced, checkPod),
+	kubernetes("", "ConfigMap", "v1", Namespaced, checkConfigMap),
+	kubernetes[corev1.Secret]("", "Secret", "v1", Namespaced, nil),
+	kubernetes[corev1.ServiceAccount]("", "ServiceAccount", "v1", Namespaced, nil),
+	kubernetes[discoveryv1.EndpointSlice](GroupDiscovery, "EndpointSlice", "v1", Namespaced, checkEndpointSlice),
+}
+
+// find returns the kind's row; own reports whether the group is one of those whose every kind Fairlead must know.
+func find(group, name string) (k *kind, own bool) {
+	for i := range kinds {
+		if kinds[i].group == group {
+			if kinds[i].name == name {
+				return &kinds[i], true
+			}
+			own = own || kinds[i].newSpec != nil
+		}
+	}
+	return nil, own
+}
+
+// Canonical is the API version objects of the kind are stored under; empty for unknown kinds.
+func Canonical(group, name string) string {
+	k, _ := find(group, name)
+	if k == nil {
+		return ""
+	}
+	if group == "" {
+		return k.versions[0]
+	}
+	return group + "/" + k.versions[0]
+}
+
+// ScopeOf tells whether the kind is namespaced; ok is false for unknown kinds.
+func ScopeOf(group, name string) (scope Scope, ok bool) {
+	k, _ := find(group, name)
+	if k == nil {
+		return Namespaced, false
+	}
+	return k.scope, true
+}
+
+// GroupsOf lists the API groups that have a kind of this name.
+func GroupsOf(name string) []string {
+	var out []string
+	for i := range kinds {
+		if kinds[i].name == name {
+			out = append(out, kinds[i].group)
+		}
+	}
+	return out
+}
+
+// refuseUnenforced refuses a policy kind whole: an object that is stored but not enforced would only look like protection.
+func refuseUnenforced[P proto.Message](consequence string) func(*checker, *object.Object, P) {
+	return func(c *checker, o *object.Object, _ P) {
+		c.fail("spec", nil, o.Key.Kind+" is not enforced by this version of Fairlead, "+consequence, "remove the object, or keep the workload out of reach by other means")
+	}
+}

@@ -1,0 +1,167 @@
+package validate
+
+import (
+	"encoding/json"
+	"time"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	mesh "istio.io/api/mesh/v1alpha1"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"fairlead.dev/services/config-watcher/internal/manifest"
+	"fairlead.dev/services/config-watcher/internal/object"
+)
+
+// DefaultMeshConfig is what holds where the user says nothing: Istio's own defaults
+// (https://istio.io/latest/docs/reference/config/istio.mesh.v1alpha1/).
+func DefaultMeshConfig() *mesh.MeshConfig {
+	return &mesh.MeshConfig{
+		ProxyListenPort:                15001,
+		ProxyInboundListenPort:         15006,
+		ConnectTimeout:                 durationpb.New(10 * time.Second),
+		ProtocolDetectionTimeout:       durationpb.New(0),
+		DnsRefreshRate:                 durationpb.New(60 * time.Second),
+		IngressClass:                   "istio",
+		IngressService:                 "istio-ingressgateway",
+		IngressControllerMode:          mesh.MeshConfig_STRICT,
+		EnableTracing:                  true,
+		EnableAutoMtls:                 wrapperspb.Bool(true),
+		EnablePrometheusMerge:          wrapperspb.Bool(true),
+		TrustDomain:                    "cluster.local",
+		RootNamespace:                  MeshNamespace,
+		DefaultServiceExportTo:         []string{"*"},
+		DefaultVirtualServiceExportTo:  []string{"*"},
+		DefaultDestinationRuleExportTo: []string{"*"},
+		OutboundTrafficPolicy:          &mesh.MeshConfig_OutboundTrafficPolicy{Mode: mesh.MeshConfig_OutboundTrafficPolicy_ALLOW_ANY},
+		InboundTrafficPolicy:           &mesh.MeshConfig_InboundTrafficPolicy{Mode: mesh.MeshConfig_InboundTrafficPolicy_PASSTHROUGH},
+		LocalityLbSetting:              &networking.LocalityLoadBalancerSetting{Enabled: wrapperspb.Bool(true)},
+		DefaultProviders:               &mesh.MeshConfig_DefaultProviders{},
+		DefaultConfig:                  defaultProxyConfig(),
+	}
+}
+
+func defaultProxyConfig() *mesh.ProxyConfig {
+	return &mesh.ProxyConfig{
+		ConfigPath:               "./etc/istio/proxy",
+		BinaryPath:               "/usr/local/bin/envoy",
+		ClusterName:              &mesh.ProxyConfig_ServiceCluster{ServiceCluster: "istio-proxy"},
+		DrainDuration:            durationpb.New(45 * time.Second),
+		TerminationDrainDuration: durationpb.New(5 * time.Second),
+		DiscoveryAddress:         "istiod.istio-system.svc:15012",
+		ProxyAdminPort:           15000,
+		ControlPlaneAuthPolicy:   mesh.AuthenticationPolicy_MUTUAL_TLS,
+		StatNameLength:           189,
+		StatusPort:               15020,
+	}
+}
+
+// MeshConfig decodes a mesh configuration (the ConfigMap's text, or a file) over the defaults. file is used in problems only.
+func MeshConfig(file string, text []byte) (*mesh.MeshConfig, object.Problems) {
+	out := DefaultMeshConfig()
+	docs, problems := manifest.Parse(file, text)
+	if len(problems) > 0 {
+		return nil, problems
+	}
+	if len(docs) == 0 {
+		return out, nil
+	}
+	c := &checker{object: "MeshConfig", doc: docs[0]}
+	if len(docs) > 1 {
+		c.fail("", nil, "more than one document", "keep one")
+	}
+	tree := docs[0].Tree
+	c.strictMessage("", tree, out.ProtoReflect().Descriptor())
+	if len(c.problems) > 0 {
+		return nil, c.problems
+	}
+	user := &mesh.MeshConfig{}
+	js, err := json.Marshal(tree)
+	if err == nil {
+		err = json.Unmarshal(js, user)
+	}
+	if err != nil {
+		c.fail("", nil, "cannot be decoded: "+cleanProtoError(err), "see Istio's reference of MeshConfig")
+		return nil, c.problems
+	}
+	overlay(out.ProtoReflect(), user.ProtoReflect(), tree)
+	c.meshConfig(out)
+	if len(c.problems) > 0 {
+		return nil, c.problems
+	}
+	return out, nil
+}
+
+// overlay copies every field that the user wrote, zero values included ("enableTracing: false", "mode: REGISTRY_ONLY"), from src over dst.
+// Messages merge field by field, lists and maps are replaced.
+func overlay(dst, src protoreflect.Message, tree map[string]any) {
+	fields := src.Descriptor().Fields()
+	for name, v := range tree {
+		f := fields.ByJSONName(name)
+		if f == nil {
+			f = fields.ByTextName(name)
+		}
+		if f == nil || v == nil {
+			continue
+		}
+		sub, isObject := v.(map[string]any)
+		switch {
+		case f.Message() != nil && !f.IsList() && !f.IsMap() && isObject && dst.Has(f) && f.ContainingOneof() == nil:
+			overlay(dst.Mutable(f).Message(), src.Get(f).Message(), sub)
+		case src.Has(f):
+			dst.Set(f, src.Get(f))
+		default:
+			dst.Clear(f)
+		}
+	}
+}
+
+func (c *checker) meshConfig(m *mesh.MeshConfig) {
+	if !fqdn(m.TrustDomain) {
+		c.fail("trustDomain", m.TrustDomain, "not a trust domain", `use a DNS name such as "cluster.local"`)
+	}
+	for i, td := range m.TrustDomainAliases {
+		if td != "*" && !fqdn(td) {
+			c.fail(index("trustDomainAliases", i), td, "not a trust domain", "use a DNS name")
+		}
+	}
+	if !dnsLabel(m.RootNamespace) {
+		c.fail("rootNamespace", m.RootNamespace, "not a namespace", `use a name such as "istio-system"`)
+	}
+	c.portNumber("proxyListenPort", m.ProxyListenPort)
+	c.portNumber("proxyInboundListenPort", m.ProxyInboundListenPort)
+	c.duration("connectTimeout", m.ConnectTimeout)
+	c.keepalive("tcpKeepalive", m.TcpKeepalive)
+	c.exportTo("defaultServiceExportTo", m.DefaultServiceExportTo)
+	c.exportTo("defaultVirtualServiceExportTo", m.DefaultVirtualServiceExportTo)
+	c.exportTo("defaultDestinationRuleExportTo", m.DefaultDestinationRuleExportTo)
+	c.localityLB("localityLbSetting", m.LocalityLbSetting)
+	c.retries("defaultHttpRetryPolicy", m.DefaultHttpRetryPolicy)
+	c.clientTLS("outboundTrafficPolicy.tls", m.OutboundTrafficPolicy.GetTls())
+	if p := m.DefaultTrafficPolicy; p != nil {
+		c.connectionPool("defaultTrafficPolicy.connectionPool", p.ConnectionPool)
+		c.outlierDetection("defaultTrafficPolicy.outlierDetection", p.OutlierDetection)
+	}
+	if d := m.DefaultConfig; d != nil {
+		c.duration("defaultConfig.drainDuration", d.DrainDuration)
+		c.portNumber("defaultConfig.proxyAdminPort", d.ProxyAdminPort)
+		c.portNumber("defaultConfig.statusPort", d.StatusPort)
+		if d.Concurrency != nil {
+			c.notNegative("defaultConfig.concurrency", d.Concurrency.Value)
+		}
+	}
+	names := map[string]bool{}
+	for i, p := range m.ExtensionProviders {
+		if p.Name == "" || names[p.Name] {
+			c.fail(index("extensionProviders", i)+".name", p.Name, "missing or used twice", "name every provider once")
+		}
+		names[p.Name] = true
+	}
+}
+
+func (c *checker) portNumber(path string, n int32) {
+	if n < 0 || n > 65535 {
+		c.fail(path, n, "not a port", "use 1 to 65535")
+	}
+}

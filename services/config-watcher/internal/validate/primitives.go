@@ -1,0 +1,269 @@
+package validate
+
+import (
+	"fmt"
+	"net/netip"
+	"regexp"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+)
+
+// Limits of single values. Envoy compiles regular expressions with RE2, whose program grows with the text; a bound on the text keeps both
+// sides small.
+const (
+	maxRegexBytes  = 1024
+	maxHeaderName  = 256
+	maxHeaderValue = 16 << 10
+)
+
+var (
+	dnsLabelRE  = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
+	hostLabelRE = regexp.MustCompile(`^[a-zA-Z0-9_]([-a-zA-Z0-9_]*[a-zA-Z0-9_])?$`)
+	portNameRE  = regexp.MustCompile(`^[a-zA-Z0-9]([-a-zA-Z0-9_.]*[a-zA-Z0-9])?$`)
+	labelKeyRE  = regexp.MustCompile(`^([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]$`)
+	// tokenRE is RFC 9110's token: what a header or method name may be made of.
+	tokenRE = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")
+)
+
+func dnsLabel(s string) bool { return len(s) <= 63 && dnsLabelRE.MatchString(s) }
+
+func dnsSubdomain(s string) bool {
+	if len(s) == 0 || len(s) > 253 {
+		return false
+	}
+	for _, l := range strings.Split(s, ".") {
+		if !dnsLabelRE.MatchString(l) {
+			return false
+		}
+	}
+	return true
+}
+
+// fqdn accepts a short name, a dotted name, with or without a trailing dot.
+func fqdn(s string) bool {
+	s = strings.TrimSuffix(s, ".")
+	if len(s) == 0 || len(s) > 255 {
+		return false
+	}
+	for _, l := range strings.Split(s, ".") {
+		if len(l) > 63 || !hostLabelRE.MatchString(l) {
+			return false
+		}
+	}
+	return true
+}
+
+// host accepts what a route or rule may name: a DNS name, a wildcard as the whole first label ("*" or "*.example.com"), or an IP address.
+func (c *checker) host(path, s string) {
+	switch {
+	case s == "":
+		c.fail(path, nil, "host is empty", `name a host such as "reviews" or "reviews.apps.svc.cluster.local"`)
+	case s == "*" || isIP(s):
+	case strings.Contains(s, "*"):
+		if !strings.HasPrefix(s, "*.") || strings.Contains(s[1:], "*") || !fqdn(s[2:]) {
+			c.fail(path, s, "not a valid wildcard host", `a wildcard is the whole first label: "*.example.com"`)
+		}
+	case !fqdn(s):
+		c.fail(path, s, "not a valid host", "use letters, digits, '-' and '.', at most 63 characters between dots")
+	}
+}
+
+// destinationHost accepts a host that traffic can be sent to: no wildcard.
+func (c *checker) destinationHost(path, s string) {
+	if strings.Contains(s, "*") {
+		c.fail(path, s, "a destination cannot be a wildcard", "name one service")
+		return
+	}
+	c.host(path, s)
+}
+
+func isIP(s string) bool {
+	_, err := netip.ParseAddr(s)
+	return err == nil
+}
+
+func (c *checker) ipOrCIDR(path, s string) {
+	if strings.Contains(s, "/") {
+		if _, err := netip.ParsePrefix(s); err != nil {
+			c.fail(path, s, "not a valid CIDR block", `write it like "10.1.0.0/16"`)
+		}
+		return
+	}
+	if !isIP(s) {
+		c.fail(path, s, "not a valid IP address or CIDR block", `write it like "10.1.2.3" or "10.1.0.0/16"`)
+	}
+}
+
+func (c *checker) port(path string, n uint32) {
+	if n < 1 || n > 65535 {
+		c.fail(path, n, "not a port", "use 1 to 65535")
+	}
+}
+
+func (c *checker) portName(path, s string) {
+	if s == "" {
+		c.fail(path, nil, "port has no name", `name it after its protocol, such as "http"`)
+		return
+	}
+	if len(s) > 63 || !portNameRE.MatchString(s) {
+		c.fail(path, s, "not a valid port name", "use at most 63 letters, digits and '-'")
+	}
+}
+
+// label checks one key: value pair of labels or of a selector.
+func (c *checker) label(path, key, value string) {
+	at := field(path, key)
+	prefix, name, hasPrefix := strings.Cut(key, "/")
+	if !hasPrefix {
+		name, prefix = prefix, ""
+	}
+	if hasPrefix && !dnsSubdomain(prefix) || len(name) > 63 || !labelKeyRE.MatchString(name) {
+		c.fail(at, key, "not a valid label name", "use at most 63 letters, digits, '-', '_' and '.', with an optional DNS prefix")
+	}
+	if len(value) > 63 || value != "" && !labelKeyRE.MatchString(value) {
+		c.fail(at, value, "not a valid label value", "use at most 63 letters, digits, '-', '_' and '.'")
+	}
+}
+
+func (c *checker) labels(path string, m map[string]string) {
+	for _, k := range sortedKeys(m) {
+		c.label(path, k, m[k])
+	}
+}
+
+// protocols that Istio knows for a port.
+var protocols = []string{"HTTP", "HTTPS", "HTTP2", "GRPC", "GRPC-WEB", "MONGO", "REDIS", "MYSQL", "TCP", "TLS", "UDP"}
+
+func (c *checker) protocol(path, s string, more ...string) {
+	known := append(append([]string(nil), protocols...), more...)
+	if !contains(known, strings.ToUpper(s)) {
+		c.fail(path, s, "unknown protocol", suggestion(s, known))
+	}
+}
+
+// durationText checks how a duration is written: Go's form, of which protobuf's ("1.5s") is a part.
+func (c *checker) durationText(path string, v any) {
+	s, ok := v.(string)
+	if !ok {
+		c.fail(path, v, "expected a duration, found "+typeName(v), `write it with its unit, like "0.5s"`)
+		return
+	}
+	if _, err := time.ParseDuration(s); err != nil {
+		c.fail(path, s, "not a duration", `write it with its unit, like "0.5s", "10ms" or "1h30m"`)
+	}
+}
+
+// duration checks a value of at least one millisecond, the least that Envoy's timers resolve.
+func (c *checker) duration(path string, d *durationpb.Duration) {
+	if d == nil {
+		return
+	}
+	if !c.durationRange(path, d) {
+		return
+	}
+	if d.AsDuration() < time.Millisecond {
+		c.fail(path, d.AsDuration(), "shorter than 1ms", "use at least 1ms, or leave it out for the default")
+	}
+}
+
+func (c *checker) durationRange(path string, d *durationpb.Duration) bool {
+	if err := d.CheckValid(); err != nil {
+		c.fail(path, fmt.Sprintf("%ds", d.GetSeconds()), "duration out of range", "use at most 290 years")
+		return false
+	}
+	return true
+}
+
+func (c *checker) percent(path string, v float64) {
+	if !(v >= 0 && v <= 100) {
+		c.fail(path, v, "not a percentage", "use 0 to 100")
+	}
+}
+
+// regex checks that RE2 compiles the expression and that it is not too large.
+func (c *checker) regex(path, s string) {
+	if len(s) > maxRegexBytes {
+		c.fail(path, s, fmt.Sprintf("regular expression has %d bytes, more than %d", len(s), maxRegexBytes), "divide it into several matches")
+		return
+	}
+	if _, err := regexp.Compile(s); err != nil {
+		c.fail(path, s, "not a regular expression in RE2 syntax: "+strings.TrimPrefix(err.Error(), "error parsing regexp: "), "see https://github.com/google/re2/wiki/Syntax")
+	}
+}
+
+func (c *checker) headerName(path, s string) {
+	if len(s) > maxHeaderName || !tokenRE.MatchString(s) {
+		c.fail(path, s, "not a valid header name", "use letters, digits and '-'")
+	}
+}
+
+func (c *checker) token(path, s, what string) {
+	if !tokenRE.MatchString(s) {
+		c.fail(path, s, "not a valid "+what, "use letters, digits and '-'")
+	}
+}
+
+// exportTo checks visibility entries: ".", "*", "~" or namespaces.
+func (c *checker) exportTo(path string, list []string) {
+	seen := map[string]bool{}
+	for i, s := range list {
+		at := index(path, i)
+		switch {
+		case seen[s]:
+			c.fail(at, s, "listed twice", "keep one of them")
+		case s == "." || s == "*" || s == "~":
+		case !dnsLabel(s):
+			c.fail(at, s, "not a namespace", `use a namespace, "." for the object's own or "*" for all`)
+		}
+		seen[s] = true
+	}
+	if len(list) > 1 && (seen["*"] || seen["~"]) {
+		only := "*"
+		if seen["~"] {
+			only = "~"
+		}
+		c.fail(path, nil, fmt.Sprintf("%q cannot be combined with other entries", only), "keep it alone, or list namespaces only")
+	}
+}
+
+// gatewayRef checks a gateway's name as a VirtualService writes it: "mesh", "name", "namespace/name", or an old dotted name.
+func (c *checker) gatewayRef(path, s string) {
+	if s == "mesh" {
+		return
+	}
+	ns, name, ok := strings.Cut(s, "/")
+	if !ok {
+		if !fqdn(s) {
+			c.fail(path, s, "not a gateway's name", `use "mesh", "<name>" or "<namespace>/<name>"`)
+		}
+		return
+	}
+	if ns != "." && !dnsLabel(ns) || !dnsSubdomain(name) {
+		c.fail(path, s, "not a gateway's name", `use "mesh", "<name>" or "<namespace>/<name>"`)
+	}
+}
+
+// workloadLabels checks the labels of a selector: wildcards would look like they match more than they do.
+func (c *checker) workloadLabels(path string, m map[string]string) {
+	for _, k := range sortedKeys(m) {
+		if k == "" {
+			c.fail(path, nil, "label name is empty", "name a label")
+			continue
+		}
+		if strings.Contains(k, "*") || strings.Contains(m[k], "*") {
+			c.fail(field(path, k), m[k], "wildcards are not supported in selectors", "write the label in full")
+			continue
+		}
+		c.label(path, k, m[k])
+	}
+}
+
+// unixSocket checks the address form "unix:///path" or "unix://@abstract".
+func (c *checker) unixSocket(path, s string) {
+	rest := strings.TrimPrefix(s, "unix://")
+	if len(rest) < 2 || rest[0] != '/' && rest[0] != '@' || strings.HasSuffix(rest, "/") {
+		c.fail(path, s, "not a unix socket", `write "unix:///path/of/socket" or "unix://@name"`)
+	}
+}

@@ -1,0 +1,384 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+
+	"fairlead.dev/services/installer/internal/mesh"
+	"fairlead.dev/services/installer/internal/store"
+	"fairlead.dev/services/installer/internal/table"
+)
+
+func newConfig(env Env, t *target) *cobra.Command {
+	cmd := group("config", "Read and write the mesh's objects", newApply(env, t), newGet(t), newDelete(env, t))
+	t.register(cmd.PersistentFlags())
+	return cmd
+}
+
+// callTimeout bounds one request to config-watcher.
+const callTimeout = 15 * time.Second
+
+// applyFlags are the flags of `fairlead config apply`.
+type applyFlags struct {
+	files   []string
+	dryRun  bool
+	wait    bool
+	timeout time.Duration
+	out     *format
+}
+
+func newApply(env Env, t *target) *cobra.Command {
+	f := applyFlags{out: newFormat("json")}
+	cmd := &cobra.Command{
+		Use:   "apply -f FILE|DIR|-",
+		Short: "Create or replace objects: all of them, or none if one is refused",
+		Example: `  fairlead config apply -f reviews-v3.yaml --wait
+  fairlead config apply -f - --dry-run < mesh.yaml`,
+		Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return apply(cmd.Context(), env, t, f, cmd.OutOrStdout())
+		},
+	}
+	fs := cmd.Flags()
+	fs.StringArrayVarP(&f.files, "file", "f", nil, "file, directory, or - for standard input; may be repeated")
+	fs.BoolVar(&f.dryRun, "dry-run", false, "check everything and change nothing")
+	fs.BoolVar(&f.wait, "wait", false, "wait until every connected proxy has acknowledged the change, and tell how it ended")
+	fs.DurationVar(&f.timeout, "timeout", 30*time.Second, "how long --wait waits")
+	fs.VarP(f.out, "output", "o", "output format")
+	return cmd
+}
+
+// documents reads the files; "-" is standard input.
+func documents(env Env, files []string) ([]*configv1.Document, error) {
+	if len(files) == 0 {
+		return nil, usage(errors.New("name a file with -f; - is standard input"))
+	}
+	var docs []*configv1.Document
+	for _, name := range files {
+		if name == "-" {
+			content, err := io.ReadAll(env.In)
+			if err != nil {
+				return nil, fmt.Errorf("standard input: %w", err)
+			}
+			docs = append(docs, &configv1.Document{Name: "stdin", Content: content})
+			continue
+		}
+		paths, err := mesh.Files([]string{name})
+		if err != nil {
+			return nil, usage(err)
+		}
+		for _, path := range paths {
+			content, err := os.ReadFile(path)
+			if err != nil {
+				return nil, err
+			}
+			docs = append(docs, &configv1.Document{Name: path, Content: content})
+		}
+	}
+	return docs, nil
+}
+
+// applied is the answer of apply as JSON.
+type applied struct {
+	Results  []appliedObject `json:"results"`
+	Revision uint64          `json:"revision"`
+	DryRun   bool            `json:"dryRun,omitempty"`
+	Wait     *waited         `json:"wait,omitempty"`
+}
+
+type appliedObject struct {
+	Kind      string `json:"kind"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
+	// Action is "created", "configured" or "unchanged".
+	Action string `json:"action"`
+}
+
+func apply(ctx context.Context, env Env, t *target, f applyFlags, out io.Writer) error {
+	docs, err := documents(env, f.files)
+	if err != nil {
+		return err
+	}
+	client, err := t.dial()
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	began := time.Now()
+	call, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	res, err := client.Apply(call, &configv1.ApplyRequest{Documents: docs, DryRun: f.dryRun})
+	if err != nil {
+		return exit(client.Explain(err))
+	}
+	answer := applied{Revision: res.GetRevision(), DryRun: f.dryRun, Results: []appliedObject{}}
+	for _, r := range res.GetResults() {
+		answer.Results = append(answer.Results, appliedObject{
+			Kind: r.GetKey().GetKind(), Namespace: r.GetKey().GetNamespace(), Name: r.GetKey().GetName(), Action: action(r.GetAction()),
+		})
+	}
+	if f.out.value == "" {
+		answer.print(out)
+	}
+	var waitErr error
+	if f.wait && !f.dryRun {
+		answer.Wait, waitErr = wait(ctx, client, res.GetRevision(), f.timeout, began)
+		if answer.Wait != nil && f.out.value == "" {
+			answer.Wait.print(out)
+		}
+	}
+	if f.out.value == "json" {
+		if err := printJSON(out, answer); err != nil {
+			return err
+		}
+	}
+	return waitErr
+}
+
+func action(a configv1.Action) string {
+	return strings.ToLower(strings.TrimPrefix(a.String(), "ACTION_"))
+}
+
+func (a applied) print(out io.Writer) {
+	suffix := ""
+	if a.DryRun {
+		suffix = " (dry run)"
+	}
+	for _, r := range a.Results {
+		fmt.Fprintf(out, "%s %s %s%s\n", r.Kind, strings.TrimPrefix(r.Namespace+"/"+r.Name, "/"), r.Action, suffix)
+	}
+}
+
+// waited is how a wait for acknowledgements ended.
+type waited struct {
+	Revision uint64      `json:"revision"`
+	Acked    uint32      `json:"acked"`
+	Pending  []string    `json:"pending"`
+	Rejected []rejection `json:"rejected"`
+	// Milliseconds from the write to the end of the wait.
+	Milliseconds float64 `json:"milliseconds"`
+}
+
+type rejection struct {
+	Proxy  string `json:"proxy"`
+	Type   string `json:"type"`
+	Reason string `json:"reason"`
+}
+
+// wait waits until every proxy has acknowledged a revision; 0 is the newest.
+func wait(ctx context.Context, client *store.Client, revision uint64, timeout time.Duration, began time.Time) (*waited, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	res, err := client.WaitAcked(ctx, &configv1.WaitAckedRequest{Sequence: revision})
+	if err != nil {
+		return nil, exit(client.Explain(err))
+	}
+	w := &waited{
+		Revision: res.GetRevision().GetSequence(), Acked: res.GetAcked(), Pending: []string{}, Rejected: []rejection{},
+		Milliseconds: float64(time.Since(began).Microseconds()) / 1000,
+	}
+	for _, id := range res.GetPending() {
+		w.Pending = append(w.Pending, proxyName(id))
+	}
+	for _, p := range res.GetRejected() {
+		for _, ty := range p.GetTypes() {
+			if r := ty.GetRejection(); r != nil {
+				w.Rejected = append(w.Rejected, rejection{proxyName(p.GetNodeId()), shortType(ty.GetTypeUrl()), r.GetMessage()})
+			}
+		}
+	}
+	if len(w.Pending)+len(res.GetRejected()) > 0 {
+		return w, fmt.Errorf("revision %d: not every proxy has taken it (%d pending, %d rejected); see `fairlead proxy-status`",
+			w.Revision, len(w.Pending), len(res.GetRejected()))
+	}
+	return w, nil
+}
+
+func (w *waited) print(out io.Writer) {
+	fmt.Fprintf(out, "revision %d: %d proxies acked, %d pending, %d rejected after %.1f ms\n",
+		w.Revision, w.Acked, len(w.Pending), len(w.Rejected), w.Milliseconds)
+	for _, p := range w.Pending {
+		fmt.Fprintf(out, "  pending: %s\n", p)
+	}
+	for _, r := range w.Rejected {
+		fmt.Fprintf(out, "  rejected: %s, %s: %s\n", r.Proxy, r.Type, r.Reason)
+	}
+}
+
+// exit gives an error of config-watcher its exit code.
+func exit(err error) error {
+	var bad *store.RefusedError
+	if errors.As(err, &bad) {
+		return refused(err)
+	}
+	return err
+}
+
+// getFlags are the flags of `fairlead config get`.
+type getFlags struct {
+	namespace string
+	out       *format
+}
+
+func newGet(t *target) *cobra.Command {
+	f := getFlags{out: newFormat("yaml", "json", "wide")}
+	cmd := &cobra.Command{
+		Use:   "get [KIND [NAME]]",
+		Short: "Show objects",
+		Args:  args(cobra.MaximumNArgs(2)),
+		RunE: func(cmd *cobra.Command, a []string) error {
+			return get(cmd.Context(), t, f, a, cmd.OutOrStdout())
+		},
+	}
+	cmd.Flags().StringVarP(&f.namespace, "namespace", "n", "", "namespace (default: all; \"default\" for a single object)")
+	cmd.Flags().VarP(f.out, "output", "o", "output format")
+	return cmd
+}
+
+func get(ctx context.Context, t *target, f getFlags, a []string, out io.Writer) error {
+	client, err := t.dial()
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	var kind string
+	if len(a) > 0 {
+		kind = kindName(a[0])
+	}
+	if len(a) == 2 {
+		res, err := client.Get(ctx, &configv1.GetRequest{Key: objectKey(kind, f.namespace, a[1])})
+		if err != nil {
+			return exit(client.Explain(err))
+		}
+		return printObjects(out, f.out.value, []*configv1.Object{res.GetObject()}, true)
+	}
+	res, err := client.List(ctx, &configv1.ListRequest{Kind: kind, Namespace: f.namespace})
+	if err != nil {
+		return exit(client.Explain(err))
+	}
+	return printObjects(out, f.out.value, res.GetObjects(), false)
+}
+
+// objectKey names an object; namespaced kinds live in "default" unless said otherwise.
+func objectKey(kind, namespace, name string) *configv1.ObjectKey {
+	if namespace == "" && !clusterScoped[kind] {
+		namespace = mesh.DefaultNamespace
+	}
+	return &configv1.ObjectKey{Kind: kind, Namespace: namespace, Name: name}
+}
+
+// printObjects prints one object as itself and several as a list, as kubectl does.
+func printObjects(out io.Writer, as string, objects []*configv1.Object, single bool) error {
+	switch as {
+	case "json", "yaml":
+		var text []byte
+		if single {
+			text = objects[0].GetManifest()
+		} else {
+			items := []json.RawMessage{}
+			for _, o := range objects {
+				items = append(items, o.GetManifest())
+			}
+			var err error
+			text, err = json.Marshal(map[string]any{"apiVersion": "v1", "kind": "List", "items": items})
+			if err != nil {
+				return err
+			}
+		}
+		var indented bytes.Buffer
+		if err := json.Indent(&indented, text, "", "  "); err != nil {
+			return err
+		}
+		return printJSONOr(out, indented.Bytes(), as == "yaml")
+	}
+	tab := &table.Table{Header: []string{"NAMESPACE", "KIND", "NAME", "GENERATION"}}
+	if as == "wide" {
+		tab.Header = append(tab.Header, "API VERSION", "RESOURCE VERSION")
+	}
+	for _, o := range objects {
+		k := o.GetKey()
+		row := []string{k.GetNamespace(), k.GetKind(), k.GetName(), fmt.Sprint(o.GetGeneration())}
+		if as == "wide" {
+			row = append(row, k.GetApiVersion(), o.GetResourceVersion())
+		}
+		tab.Add(row...)
+	}
+	return tab.Write(out)
+}
+
+// deleteFlags are the flags of `fairlead config delete`.
+type deleteFlags struct {
+	namespace string
+	files     []string
+}
+
+func newDelete(env Env, t *target) *cobra.Command {
+	var f deleteFlags
+	cmd := &cobra.Command{
+		Use:   "delete KIND NAME | -f FILE",
+		Short: "Delete objects",
+		Args:  args(cobra.MaximumNArgs(2)),
+		RunE: func(cmd *cobra.Command, a []string) error {
+			return remove(cmd.Context(), env, t, f, a, cmd.OutOrStdout())
+		},
+	}
+	cmd.Flags().StringVarP(&f.namespace, "namespace", "n", "", "namespace (default: \"default\")")
+	cmd.Flags().StringArrayVarP(&f.files, "file", "f", nil, "file, directory, or - for standard input; may be repeated")
+	return cmd
+}
+
+func remove(ctx context.Context, env Env, t *target, f deleteFlags, a []string, out io.Writer) error {
+	var keys []*configv1.ObjectKey
+	switch {
+	case len(f.files) > 0 && len(a) == 0:
+		docs, err := documents(env, f.files)
+		if err != nil {
+			return err
+		}
+		for _, d := range docs {
+			objects, err := mesh.Parse(d.GetName(), d.GetContent())
+			if err != nil {
+				return refused(err)
+			}
+			for _, o := range objects {
+				key := objectKey(o.Kind, o.Namespace, o.Name)
+				key.ApiVersion = o.APIVersion
+				keys = append(keys, key)
+			}
+		}
+	case len(f.files) == 0 && len(a) == 2:
+		keys = append(keys, objectKey(kindName(a[0]), f.namespace, a[1]))
+	default:
+		return usage(errors.New("name what to delete: KIND NAME, or -f FILE"))
+	}
+	client, err := t.dial()
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	// In reverse, so that what refers goes before what is referred to.
+	slices.Reverse(keys)
+	for _, k := range keys {
+		if _, err := client.Delete(ctx, &configv1.DeleteRequest{Key: k}); err != nil {
+			return exit(client.Explain(err))
+		}
+		fmt.Fprintf(out, "%s %s deleted\n", k.GetKind(), strings.TrimPrefix(k.GetNamespace()+"/"+k.GetName(), "/"))
+	}
+	return nil
+}

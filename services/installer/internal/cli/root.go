@@ -1,0 +1,96 @@
+// Package cli is the command line of fairlead.
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"fairlead.dev/pkg/process"
+)
+
+// Env is what the commands use of the world.
+type Env struct {
+	In       io.Reader
+	Out, Err io.Writer
+	// Executable is the path of this program; the other programs are looked for beside it.
+	Executable string
+	// Getenv reads the environment.
+	Getenv func(string) string
+}
+
+// Run runs the command line. The exit code is in the error, for process.Main.
+func Run(ctx context.Context, env Env, args []string) error {
+	root := newRoot(env)
+	root.SetArgs(args)
+	return root.ExecuteContext(ctx)
+}
+
+func newRoot(env Env) *cobra.Command {
+	root := &cobra.Command{
+		Use:           "fairlead",
+		Short:         "Run and operate a Fairlead service mesh",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          args(cobra.NoArgs),
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetIn(env.In)
+	root.SetOut(env.Out)
+	root.SetErr(env.Err)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usage(fmt.Errorf("%w; see `%s --help`", err, cmd.CommandPath()))
+	})
+	mesh := &target{}
+	root.PersistentFlags().StringVar(&mesh.runDir, "run-dir", ".run", "run directory of the mesh")
+	root.AddCommand(
+		newUp(env, mesh), newDown(mesh), newDemo(env),
+		newConfig(env, mesh), newProxyStatus(mesh), newProxyConfig(mesh), newProxy(mesh),
+		newVersion(env, mesh), newExitCodes(),
+	)
+	return root
+}
+
+// usage marks an error as wrong usage.
+func usage(err error) error { return process.WithExitCode(err, process.ExitUsage) }
+
+// refused marks an error as refused input.
+func refused(err error) error { return process.WithExitCode(err, process.ExitRefused) }
+
+// args makes a check of arguments answer with the exit code for wrong usage.
+func args(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, a []string) error {
+		if err := check(cmd, a); err != nil {
+			return usage(fmt.Errorf("%w; see `%s --help`", err, cmd.CommandPath()))
+		}
+		return nil
+	}
+}
+
+// group makes a command that only has sub-commands: without one, or with an unknown one, it is wrong usage.
+func group(use, short string, subs ...*cobra.Command) *cobra.Command {
+	cmd := &cobra.Command{Use: use, Short: short, RunE: func(cmd *cobra.Command, a []string) error {
+		if len(a) == 0 {
+			return cmd.Help()
+		}
+		return usage(fmt.Errorf("unknown command %q; see `%s --help`", a[0], cmd.CommandPath()))
+	}}
+	cmd.AddCommand(subs...)
+	return cmd
+}
+
+const exitCodes = `Exit codes of fairlead and of Fairlead's services:
+
+  0  it did what was asked, or was stopped by a signal and has ended everything
+  1  it failed while running: a server that cannot be reached, a proxy that rejected or did not take a change in time,
+     an address that is in use
+  2  wrong usage: an unknown command or flag, a value that cannot be
+  3  refused input: a mesh file or an object is not valid; the message names file, object, field and remedy, and nothing was
+     changed
+`
+
+func newExitCodes() *cobra.Command {
+	return &cobra.Command{Use: "exit-codes", Short: "What the exit codes mean", Long: exitCodes}
+}

@@ -1,0 +1,63 @@
+package cli
+
+import (
+	"errors"
+
+	"github.com/spf13/pflag"
+
+	"fairlead.dev/services/installer/internal/rundir"
+	"fairlead.dev/services/installer/internal/store"
+)
+
+// target is the mesh that a command talks to: that of the run directory, unless flags name another.
+type target struct {
+	runDir string
+
+	address, tokenFile, rootFile, trustDomain string
+}
+
+// register adds the flags for set-ups without a run directory.
+func (t *target) register(fs *pflag.FlagSet) {
+	fs.StringVar(&t.address, "config-watcher-address", "", "address of config-watcher, host:port (default: that of the run directory)")
+	fs.StringVar(&t.tokenFile, "token-file", "", "file with a JWT of audience fairlead (default: that of the run directory)")
+	fs.StringVar(&t.rootFile, "root-cert-file", "", "PEM file with the root certificates to trust (default: that of the run directory)")
+	fs.StringVar(&t.trustDomain, "trust-domain", "", "trust domain of config-watcher (default: that of the run directory, or cluster.local)")
+}
+
+// state is the running mesh of the run directory.
+func (t *target) state() (*rundir.State, error) {
+	dir, err := rundir.Abs(t.runDir)
+	if err != nil {
+		return nil, err
+	}
+	return rundir.Open(dir)
+}
+
+// dial prepares a client of the mesh's config-watcher.
+func (t *target) dial() (*store.Client, error) {
+	cfg := store.Config{Address: t.address, RootFile: t.rootFile, TokenFile: t.tokenFile, TrustDomain: t.trustDomain}
+	if t.address == "" {
+		s, err := t.state()
+		if err != nil {
+			return nil, err
+		}
+		orDefault(&cfg.Address, s.ConfigWatcherAddress)
+		orDefault(&cfg.RootFile, s.RootCertFile)
+		orDefault(&cfg.TokenFile, s.AdminTokenFile)
+		orDefault(&cfg.TrustDomain, s.TrustDomain)
+	}
+	orDefault(&cfg.TrustDomain, "cluster.local")
+	if cfg.RootFile == "" || cfg.TokenFile == "" {
+		return nil, usage(errors.New("--config-watcher-address needs --token-file and --root-cert-file"))
+	}
+	if err := cfg.CheckFiles(); err != nil {
+		return nil, err
+	}
+	return store.Dial(cfg)
+}
+
+func orDefault(s *string, value string) {
+	if *s == "" {
+		*s = value
+	}
+}

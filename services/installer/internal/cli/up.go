@@ -1,0 +1,255 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"fairlead.dev/pkg/clock"
+
+	"fairlead.dev/services/installer/internal/console"
+	"fairlead.dev/services/installer/internal/local"
+	"fairlead.dev/services/installer/internal/mesh"
+	"fairlead.dev/services/installer/internal/plan"
+	"fairlead.dev/services/installer/internal/ports"
+	"fairlead.dev/services/installer/internal/programs"
+	"fairlead.dev/services/installer/internal/rundir"
+)
+
+// upFlags are the flags of `fairlead up`.
+type upFlags struct {
+	files         []string
+	xdsServers    int
+	loopbackRange string
+	binDir, envoy string
+	trustDomain   string
+	logLevel      string
+	drain         time.Duration
+	readyFile     string
+	readyTimeout  time.Duration
+	detach        bool
+}
+
+func newUp(env Env, t *target) *cobra.Command {
+	var f upFlags
+	cmd := &cobra.Command{
+		Use:   "up [-f FILE|DIR]...",
+		Short: "Run a mesh on this machine",
+		Long: `Run a mesh on this machine, on loopback addresses, without root and without Kubernetes: ca, config-watcher, xds-servers and, for each
+Pod of the Deployments in the mesh files, its application, its node-agent and its Envoy.
+
+The files hold Kubernetes' and Istio's own kinds. Deployments are run: a container's command is started as a process, with the port
+to listen on in PORT and its sidecar in HTTP_PROXY. All other objects are followed live: edit the file, and the mesh changes.
+
+Ctrl-C drains the proxies, ends everything and leaves no process behind.`,
+		Example: "  fairlead up -f samples/bookinfo/mesh.yaml",
+		Args:    args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if f.detach {
+				return detach(cmd.Context(), env, t, f, cmd.OutOrStdout())
+			}
+			return up(cmd.Context(), env, t, f)
+		},
+	}
+	fs := cmd.Flags()
+	fs.StringArrayVarP(&f.files, "file", "f", nil, "mesh file, or directory of mesh files; may be repeated")
+	fs.IntVar(&f.xdsServers, "xds-servers", 2, "how many xds-servers run")
+	fs.StringVar(&f.loopbackRange, "loopback-range", ports.DefaultRange, "loopback addresses to use; \"auto\" takes a range that no other mesh uses")
+	fs.StringVar(&f.binDir, "bin-dir", "", "directory of the programs (default: that of fairlead)")
+	fs.StringVar(&f.envoy, "envoy", "", "Envoy binary (default: $ENVOY, then envoy in --bin-dir, .tools beside it, PATH)")
+	fs.StringVar(&f.trustDomain, "trust-domain", "", "trust domain (default: that of MeshConfig in the files, or cluster.local)")
+	fs.StringVar(&f.logLevel, "log-level", "info", "log level of Fairlead's processes: debug, info, warn or error")
+	fs.DurationVar(&f.drain, "drain", 5*time.Second, "how long proxies may take to finish requests when the mesh stops")
+	fs.StringVar(&f.readyFile, "ready-file", "", "file that is written when everything is ready")
+	fs.DurationVar(&f.readyTimeout, "ready-timeout", 0, "give up if not everything is ready by then; 0 waits for ever")
+	fs.BoolVar(&f.detach, "detach", false, "return when everything is ready and leave the mesh running (see `fairlead down`)")
+	return cmd
+}
+
+// check refuses flags that cannot be.
+func (f upFlags) check() error {
+	var level slog.Level
+	switch {
+	case level.UnmarshalText([]byte(f.logLevel)) != nil:
+		return fmt.Errorf("--log-level %q is none of debug, info, warn, error", f.logLevel)
+	case f.drain < 0:
+		return fmt.Errorf("--drain %s is negative", f.drain)
+	case f.readyTimeout < 0:
+		return fmt.Errorf("--ready-timeout %s is negative", f.readyTimeout)
+	}
+	return nil
+}
+
+// up runs a mesh until ctx ends.
+func up(ctx context.Context, env Env, t *target, f upFlags) error {
+	if err := f.check(); err != nil {
+		return usage(err)
+	}
+	// A closed terminal ends the mesh as Ctrl-C does.
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP)
+	defer stop()
+
+	prefix, release, err := f.prefix()
+	if err != nil {
+		return err
+	}
+	defer release()
+	p, layout, opts, err := f.plan(env, t, prefix)
+	if err != nil {
+		return err
+	}
+	lock, err := rundir.Acquire(layout)
+	if err != nil {
+		return err
+	}
+	defer lock.Release()
+	if err := local.CheckPorts(p); err != nil {
+		return err
+	}
+	return f.run(ctx, env, p, layout, opts)
+}
+
+func (f upFlags) run(ctx context.Context, env Env, p *plan.Plan, layout rundir.Layout, opts plan.Options) error {
+	if err := os.MkdirAll(layout.Logs(), 0o700); err != nil {
+		return fmt.Errorf("run directory: %w", err)
+	}
+	logFile, err := os.OpenFile(layout.Log("fairlead"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return fmt.Errorf("log file: %w", err)
+	}
+	defer logFile.Close()
+	var level slog.Level
+	_ = level.UnmarshalText([]byte(f.logLevel)) // checked
+	log := slog.New(slog.NewJSONHandler(logFile, &slog.HandlerOptions{Level: level}))
+
+	screen := newConsole(env)
+	for _, w := range p.Warnings {
+		screen.Line("warning: " + w)
+	}
+	if f.readyFile != "" {
+		if err := os.Remove(f.readyFile); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("ready file: %w", err)
+		}
+	}
+	node, err := local.New(local.Config{
+		Plan: p, Layout: layout, Clock: clock.Real(), Log: log, Console: screen,
+		EnvoyBinary: opts.Envoy, ConfigPaths: opts.ConfigPaths,
+		ReadyFile: f.readyFile, ReadyTimeout: f.readyTimeout,
+		StopTimeout: f.drain + 30*time.Second,
+	})
+	if err != nil {
+		return err
+	}
+	screen.Line(fmt.Sprintf("starting %d services and %d Pods; logs are in %s", len(p.Services), len(p.Pods), layout.Logs()))
+	err = node.Run(ctx)
+	var bad *local.RefusedError
+	if errors.As(err, &bad) {
+		return refused(err)
+	}
+	return err
+}
+
+// prefix is the loopback range to use.
+func (f upFlags) prefix() (netip.Prefix, func(), error) {
+	if f.loopbackRange == ports.Auto {
+		r, err := ports.ReserveAuto()
+		if err != nil {
+			return netip.Prefix{}, nil, err
+		}
+		return r.Prefix, r.Release, nil
+	}
+	p, err := netip.ParsePrefix(f.loopbackRange)
+	if err != nil {
+		return netip.Prefix{}, nil, usage(fmt.Errorf("--loopback-range %q is no address range; write one like %s", f.loopbackRange, ports.DefaultRange))
+	}
+	return p, func() {}, nil
+}
+
+// plan reads the mesh files and decides what to run.
+func (f upFlags) plan(env Env, t *target, prefix netip.Prefix) (*plan.Plan, rundir.Layout, plan.Options, error) {
+	fail := func(err error) (*plan.Plan, rundir.Layout, plan.Options, error) {
+		return nil, rundir.Layout{}, plan.Options{}, err
+	}
+	dir, err := rundir.Abs(t.runDir)
+	if err != nil {
+		return fail(err)
+	}
+	m, err := mesh.Load(f.files)
+	if err != nil {
+		return fail(refused(err))
+	}
+	find := programs.Finder{Executable: env.Executable, BinDir: f.binDir, Getenv: env.Getenv}
+	envoy, err := find.Envoy(f.envoy)
+	if err != nil {
+		return fail(err)
+	}
+	td := f.trustDomain
+	orDefault(&td, m.Config.TrustDomain)
+	orDefault(&td, "cluster.local")
+	configPaths, err := absolute(f.files)
+	if err != nil {
+		return fail(err)
+	}
+	opts := plan.Options{
+		Layout: rundir.NewLayout(dir, plan.LongestPodID(m)),
+		Range:  prefix, XDSServers: f.xdsServers, TrustDomain: td, ConfigPaths: configPaths,
+		LogLevel: f.logLevel, Drain: f.drain, Find: find.Program, Envoy: envoy,
+		FreePort: ports.NewFree(dir).Port,
+		BaseEnv:  programs.BaseEnv(env.Getenv),
+	}
+	p, err := plan.New(m, opts)
+	if err != nil {
+		return fail(classify(err))
+	}
+	return p, opts.Layout, opts, nil
+}
+
+// classify gives an error of the plan its exit code: what the user wrote is refused, flags are wrong usage.
+func classify(err error) error {
+	var (
+		bad     *mesh.Error
+		missing *programs.NotFoundError
+	)
+	switch {
+	case errors.As(err, &bad):
+		return refused(err)
+	case errors.As(err, &missing):
+		return err
+	}
+	return usage(err)
+}
+
+func absolute(paths []string) ([]string, error) {
+	var out []string
+	for _, p := range paths {
+		abs, err := rundir.Abs(p)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, abs)
+	}
+	return out, nil
+}
+
+// newConsole redraws a table on a terminal, and prints plain lines elsewhere.
+func newConsole(env Env) console.Console {
+	if file, ok := env.Out.(*os.File); ok && term.IsTerminal(int(file.Fd())) && env.Getenv("TERM") != "dumb" {
+		return console.NewTerminal(file, clock.Real(), func() (int, int) {
+			w, h, err := term.GetSize(int(file.Fd()))
+			if err != nil {
+				return 0, 24
+			}
+			return w, h
+		})
+	}
+	return console.NewPlain(env.Out, clock.Real())
+}

@@ -1,0 +1,182 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os/exec"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"fairlead.dev/pkg/rpc"
+	"fairlead.dev/pkg/version"
+
+	"fairlead.dev/services/installer/internal/programs"
+	"fairlead.dev/services/installer/internal/rundir"
+	"fairlead.dev/services/installer/internal/table"
+)
+
+// component is one line of `fairlead version`.
+type component struct {
+	Name    string `json:"name"`
+	Version string `json:"version"`
+	// Source says who told: "running" for a process, "binary" for a file.
+	Source string `json:"source"`
+	// Error says why the version is not known.
+	Error string `json:"error,omitempty"`
+}
+
+// services are the programs that a mesh is made of besides fairlead and Envoy.
+var services = []string{"ca", "config-watcher", "xds-server", "node-agent"}
+
+func newVersion(env Env, t *target) *cobra.Command {
+	f := newFormat("json")
+	var binDir, envoy string
+	cmd := &cobra.Command{
+		Use:   "version",
+		Short: "Show the version of every component: of the running ones, else of the binaries",
+		Args:  args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			find := programs.Finder{Executable: env.Executable, BinDir: binDir, Getenv: env.Getenv}
+			list := versions(cmd.Context(), t, find, envoy)
+			if f.value == "json" {
+				return printJSON(cmd.OutOrStdout(), list)
+			}
+			return printVersions(cmd.OutOrStdout(), list)
+		},
+	}
+	cmd.Flags().VarP(f, "output", "o", "output format")
+	cmd.Flags().StringVar(&binDir, "bin-dir", "", "directory of the programs (default: that of fairlead)")
+	cmd.Flags().StringVar(&envoy, "envoy", "", "Envoy binary (default: found as `fairlead up` does)")
+	return cmd
+}
+
+func printVersions(out io.Writer, list []component) error {
+	tab := &table.Table{Header: []string{"COMPONENT", "VERSION", "FROM"}}
+	for _, c := range list {
+		v := c.Version
+		if c.Error != "" {
+			v = "unknown: " + c.Error
+		}
+		tab.Add(c.Name, v, c.Source)
+	}
+	return tab.Write(out)
+}
+
+// versions asks everything that can be asked. What cannot is listed with the reason.
+func versions(ctx context.Context, t *target, find programs.Finder, envoy string) []component {
+	list := []component{{Name: "fairlead", Version: build(version.Info()), Source: "running"}}
+	asked := map[string]bool{}
+	// No mesh there is no trouble here: then the binaries are asked.
+	if state, err := t.state(); err == nil {
+		for _, s := range state.Services {
+			c := component{Name: s.Name, Source: "running"}
+			if b, err := runningVersion(ctx, state, s); err != nil {
+				c.Error = err.Error()
+			} else {
+				c.Version = build(b)
+			}
+			asked[s.Program] = true
+			list = append(list, c)
+		}
+		if envoy == "" {
+			envoy = state.EnvoyBinary
+		}
+	}
+	for _, name := range services {
+		if !asked[name] {
+			path, err := find.Program(name)
+			list = append(list, binaryComponent(ctx, name, path, err))
+		}
+	}
+	path, err := find.Envoy(envoy)
+	return append(list, binaryComponent(ctx, "envoy", path, err))
+}
+
+func build(b version.Build) string {
+	v := b.Version
+	if b.Revision != "" {
+		v += " (" + b.Revision + ")"
+	}
+	return v + " " + b.Go
+}
+
+// askTimeout bounds one question.
+const askTimeout = 3 * time.Second
+
+// runningVersion asks a running service.
+func runningVersion(ctx context.Context, state *rundir.State, s rundir.Service) (version.Build, error) {
+	var b version.Build
+	token, err := rpc.ReadToken(state.AdminTokenFile)
+	if err != nil {
+		return b, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.OpsAddress+"/debug/version", nil)
+	if err != nil {
+		return b, err
+	}
+	req.Header.Set("Authorization", "Bearer "+token)
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return b, err
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return b, fmt.Errorf("%s answered %s", s.OpsAddress, res.Status)
+	}
+	return b, json.NewDecoder(io.LimitReader(res.Body, 1<<16)).Decode(&b)
+}
+
+// binaryComponent asks a binary.
+func binaryComponent(ctx context.Context, name, path string, err error) component {
+	c := component{Name: name, Source: "binary"}
+	if err == nil {
+		c.Version, err = binaryVersion(ctx, path)
+	}
+	if err != nil {
+		c.Error = err.Error()
+	}
+	return c
+}
+
+func binaryVersion(ctx context.Context, path string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, path, "--version").Output()
+	if err != nil {
+		// Programs with commands have one for it.
+		if out, err = exec.CommandContext(ctx, path, "version").Output(); err != nil {
+			return "", fmt.Errorf("%s --version: %w", path, err)
+		}
+	}
+	return shortVersion(string(out)), nil
+}
+
+// shortVersion takes the version out of what programs print: "ca version ca 1.2.3 (rev) go1.26.0" or JSON, as ours do, and
+// "envoy  version: <commit>/1.40.0/Clean/RELEASE/BoringSSL" of Envoy.
+func shortVersion(out string) string {
+	var b version.Build
+	if json.Unmarshal([]byte(out), &b) == nil && b.Version != "" {
+		return build(b)
+	}
+	line, _, _ := strings.Cut(strings.TrimSpace(out), "\n")
+	if _, v, ok := strings.Cut(line, " version:"); ok {
+		if parts := strings.Split(strings.TrimSpace(v), "/"); len(parts) > 1 {
+			return parts[1] + " " + parts[0]
+		}
+		return strings.TrimSpace(v)
+	}
+	if _, v, ok := strings.Cut(line, " version "); ok {
+		line = v
+	}
+	if name, v, ok := strings.Cut(line, " "); ok && !strings.ContainsAny(name, "0123456789.") {
+		return v
+	}
+	return line
+}

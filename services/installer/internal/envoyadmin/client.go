@@ -1,0 +1,210 @@
+// Package envoyadmin reads a proxy's admin interface and shows what the proxy holds.
+package envoyadmin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Client talks to one Envoy's admin interface on a unix socket.
+type Client struct {
+	socket string
+	http   *http.Client
+}
+
+// New returns a client of the admin interface at socket.
+func New(socket string) *Client {
+	return &Client{socket: socket, http: &http.Client{
+		Timeout: 15 * time.Second,
+		Transport: &http.Transport{
+			DisableKeepAlives: true,
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+			},
+		},
+	}}
+}
+
+// Get reads a path of the admin interface.
+func (c *Client) Get(ctx context.Context, path string) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://envoy"+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	res, err := c.http.Do(req)
+	if err != nil {
+		if errors.Is(err, os.ErrNotExist) {
+			return nil, fmt.Errorf("admin socket %s does not exist: the proxy does not run (yet); see its log", c.socket)
+		}
+		return nil, fmt.Errorf("admin interface: %w", err)
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		return nil, fmt.Errorf("admin interface %s: %w", path, err)
+	}
+	if res.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("admin interface %s: %s", path, res.Status)
+	}
+	return body, nil
+}
+
+// Dump is the proxy's configuration, divided by what it is about.
+type Dump struct {
+	sections map[string]json.RawMessage
+}
+
+// Dump reads the proxy's configuration, endpoints included.
+func (c *Client) Dump(ctx context.Context) (*Dump, error) {
+	body, err := c.Get(ctx, "/config_dump?include_eds")
+	if err != nil {
+		return nil, err
+	}
+	return ParseDump(body)
+}
+
+// ParseDump reads what /config_dump answers.
+func ParseDump(body []byte) (*Dump, error) {
+	var dump struct {
+		Configs []json.RawMessage `json:"configs"`
+	}
+	if err := json.Unmarshal(body, &dump); err != nil {
+		return nil, fmt.Errorf("config dump: %w", err)
+	}
+	d := &Dump{sections: map[string]json.RawMessage{}}
+	for _, raw := range dump.Configs {
+		var typed struct {
+			Type string `json:"@type"`
+		}
+		if err := json.Unmarshal(raw, &typed); err != nil {
+			return nil, fmt.Errorf("config dump: %w", err)
+		}
+		d.sections[typed.Type] = raw
+	}
+	return d, nil
+}
+
+const adminPrefix = "type.googleapis.com/envoy.admin.v3."
+
+// section decodes a section; out keeps its zero value where the dump has none, because Envoy leaves empty ones out.
+func (d *Dump) section(name string, out any) error {
+	raw, ok := d.sections[adminPrefix+name]
+	if !ok {
+		return nil
+	}
+	if err := json.Unmarshal(raw, out); err != nil {
+		return fmt.Errorf("config dump, %s: %w", name, err)
+	}
+	return nil
+}
+
+// Clusters lists the proxy's clusters with their endpoints, as /clusters knows them.
+func (c *Client) Clusters(ctx context.Context) (*ClusterStatuses, error) {
+	body, err := c.Get(ctx, "/clusters?format=json")
+	if err != nil {
+		return nil, err
+	}
+	out := &ClusterStatuses{}
+	if err := json.Unmarshal(body, out); err != nil {
+		return nil, fmt.Errorf("clusters: %w", err)
+	}
+	return out, nil
+}
+
+// Certificate is one of the certificates that the proxy holds.
+type Certificate struct {
+	Serial string `json:"serial_number"`
+	Names  []struct {
+		URI string `json:"uri"`
+	} `json:"subject_alt_names"`
+	NotBefore time.Time `json:"valid_from"`
+	NotAfter  time.Time `json:"expiration_time"`
+}
+
+// Certificates lists the proxy's own certificates, as its TLS contexts hold them.
+func (c *Client) Certificates(ctx context.Context) ([]Certificate, error) {
+	body, err := c.Get(ctx, "/certs")
+	if err != nil {
+		return nil, err
+	}
+	var all struct {
+		Certificates []struct {
+			Chain []Certificate `json:"cert_chain"`
+		} `json:"certificates"`
+	}
+	if err := json.Unmarshal(body, &all); err != nil {
+		return nil, fmt.Errorf("certs: %w", err)
+	}
+	var list []Certificate
+	for _, c := range all.Certificates {
+		if len(c.Chain) > 0 {
+			list = append(list, c.Chain[0])
+		}
+	}
+	return list, nil
+}
+
+// Fresh is a certificate of now that was not there before; nil if there is none. Envoy lists the old one too until the last of its users has gone.
+func Fresh(now, before []Certificate) *Certificate {
+	for i, c := range now {
+		if !slices.ContainsFunc(before, func(b Certificate) bool { return b.Serial == c.Serial }) {
+			return &now[i]
+		}
+	}
+	return nil
+}
+
+// Version is Envoy's version, "1.40.0".
+func (c *Client) Version(ctx context.Context) (string, error) {
+	body, err := c.Get(ctx, "/server_info")
+	if err != nil {
+		return "", err
+	}
+	var info struct {
+		// Version is "<commit>/1.40.0/Clean/RELEASE/BoringSSL".
+		Version string `json:"version"`
+	}
+	if err := json.Unmarshal(body, &info); err != nil {
+		return "", fmt.Errorf("server info: %w", err)
+	}
+	parts := strings.Split(info.Version, "/")
+	return parts[min(1, len(parts)-1)], nil
+}
+
+// Stats reads the counters and gauges whose names match filter, a regular expression.
+func (c *Client) Stats(ctx context.Context, filter string) (map[string]uint64, error) {
+	body, err := c.Get(ctx, "/stats?format=json&type=All&filter="+urlEscape(filter))
+	if err != nil {
+		return nil, err
+	}
+	var all struct {
+		Stats []struct {
+			Name  string      `json:"name"`
+			Value json.Number `json:"value"`
+		} `json:"stats"`
+	}
+	if err := json.Unmarshal(body, &all); err != nil {
+		return nil, fmt.Errorf("stats: %w", err)
+	}
+	out := map[string]uint64{}
+	for _, s := range all.Stats {
+		if s.Name == "" {
+			continue // histograms have no name here
+		}
+		n, err := s.Value.Int64()
+		if err != nil {
+			return nil, fmt.Errorf("stats, %s: %w", s.Name, err)
+		}
+		out[s.Name] = uint64(n)
+	}
+	return out, nil
+}

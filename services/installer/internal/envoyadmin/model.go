@@ -1,0 +1,248 @@
+package envoyadmin
+
+import (
+	"encoding/json"
+	"net/url"
+)
+
+func urlEscape(s string) string { return url.QueryEscape(s) }
+
+// The types below are the parts of Envoy's configuration (envoy.config.*.v3, in the spelling of its config dump) that the tables show.
+
+type metadata struct {
+	Filter map[string]json.RawMessage `json:"filter_metadata"`
+}
+
+// istioConfig is the user's object that a resource came from: metadata of "istio", field config, a path like
+// /apis/networking.istio.io/v1/namespaces/default/virtual-service/reviews.
+func (m metadata) istioConfig() string {
+	var istio struct {
+		Config string `json:"config"`
+	}
+	if raw, ok := m.Filter["istio"]; ok {
+		_ = json.Unmarshal(raw, &istio) // not an object: nothing to show
+	}
+	return istio.Config
+}
+
+type cluster struct {
+	Name          string          `json:"name"`
+	Type          string          `json:"type"`
+	ClusterType   json.RawMessage `json:"cluster_type"`
+	EDS           json.RawMessage `json:"eds_cluster_config"`
+	Metadata      metadata        `json:"metadata"`
+	LoadAssign    json.RawMessage `json:"load_assignment"`
+	AltStatName   string          `json:"alt_stat_name"`
+	LoadBalancing string          `json:"lb_policy"`
+}
+
+type clustersDump struct {
+	Static []struct {
+		Cluster cluster `json:"cluster"`
+	} `json:"static_clusters"`
+	Active []struct {
+		Cluster cluster `json:"cluster"`
+	} `json:"dynamic_active_clusters"`
+	Warming []struct {
+		Cluster cluster `json:"cluster"`
+	} `json:"dynamic_warming_clusters"`
+}
+
+type socketAddress struct {
+	Address string      `json:"address"`
+	Port    json.Number `json:"port_value"`
+}
+
+type address struct {
+	Socket *socketAddress `json:"socket_address"`
+	Pipe   *struct {
+		Path string `json:"path"`
+	} `json:"pipe"`
+	Internal *struct {
+		Listener string `json:"server_listener_name"`
+	} `json:"envoy_internal_address"`
+}
+
+func (a address) host() string {
+	switch {
+	case a.Socket != nil:
+		return a.Socket.Address
+	case a.Pipe != nil:
+		return "unix://" + a.Pipe.Path
+	case a.Internal != nil:
+		return "envoy://" + a.Internal.Listener
+	}
+	return ""
+}
+
+func (a address) port() string {
+	if a.Socket == nil {
+		return ""
+	}
+	return a.Socket.Port.String()
+}
+
+func (a address) String() string {
+	if p := a.port(); p != "" {
+		return a.host() + ":" + p
+	}
+	return a.host()
+}
+
+type cidr struct {
+	Prefix string      `json:"address_prefix"`
+	Length json.Number `json:"prefix_len"`
+}
+
+type filter struct {
+	Name   string          `json:"name"`
+	Config json.RawMessage `json:"typed_config"`
+}
+
+type filterChain struct {
+	Name  string `json:"name"`
+	Match struct {
+		Port      json.Number `json:"destination_port"`
+		Prefixes  []cidr      `json:"prefix_ranges"`
+		Names     []string    `json:"server_names"`
+		Transport string      `json:"transport_protocol"`
+		ALPN      []string    `json:"application_protocols"`
+	} `json:"filter_chain_match"`
+	Filters         []filter        `json:"filters"`
+	TransportSocket json.RawMessage `json:"transport_socket"`
+}
+
+type listener struct {
+	Name         string        `json:"name"`
+	Address      address       `json:"address"`
+	FilterChains []filterChain `json:"filter_chains"`
+	Default      *filterChain  `json:"default_filter_chain"`
+	Additional   []struct {
+		Address address `json:"address"`
+	} `json:"additional_addresses"`
+}
+
+type listenersDump struct {
+	Static []struct {
+		Listener listener `json:"listener"`
+	} `json:"static_listeners"`
+	Dynamic []struct {
+		Name   string `json:"name"`
+		Active *struct {
+			Listener listener `json:"listener"`
+		} `json:"active_state"`
+		Warming *struct {
+			Listener listener `json:"listener"`
+		} `json:"warming_state"`
+		Error *struct {
+			Details string `json:"details"`
+		} `json:"error_state"`
+	} `json:"dynamic_listeners"`
+}
+
+// httpOrTCP is what the tables need of an HttpConnectionManager or a TcpProxy.
+type httpOrTCP struct {
+	Type string `json:"@type"`
+	RDS  *struct {
+		Name string `json:"route_config_name"`
+	} `json:"rds"`
+	Inline  *routeConfig `json:"route_config"`
+	Cluster string       `json:"cluster"`
+	Weight  *struct {
+		Clusters []struct {
+			Name string `json:"name"`
+		} `json:"clusters"`
+	} `json:"weighted_clusters"`
+}
+
+type stringMatch struct {
+	Prefix   string `json:"prefix"`
+	Path     string `json:"path"`
+	PathSep  string `json:"path_separated_prefix"`
+	Regex    *regex `json:"safe_regex"`
+	Connect  any    `json:"connect_matcher"`
+	Headers  []any  `json:"headers"`
+	Query    []any  `json:"query_parameters"`
+	CaseFree *bool  `json:"case_sensitive"`
+}
+
+type regex struct {
+	Regex string `json:"regex"`
+}
+
+type route struct {
+	Name     string          `json:"name"`
+	Match    stringMatch     `json:"match"`
+	Metadata metadata        `json:"metadata"`
+	Redirect json.RawMessage `json:"redirect"`
+	Direct   json.RawMessage `json:"direct_response"`
+}
+
+type virtualHost struct {
+	Name     string   `json:"name"`
+	Domains  []string `json:"domains"`
+	Routes   []route  `json:"routes"`
+	Metadata metadata `json:"metadata"`
+}
+
+type routeConfig struct {
+	Name         string        `json:"name"`
+	VirtualHosts []virtualHost `json:"virtual_hosts"`
+}
+
+type routesDump struct {
+	Static []struct {
+		Config routeConfig `json:"route_config"`
+	} `json:"static_route_configs"`
+	Dynamic []struct {
+		Config routeConfig `json:"route_config"`
+	} `json:"dynamic_route_configs"`
+}
+
+// ClusterStatuses is what /clusters?format=json answers.
+type ClusterStatuses struct {
+	Clusters []struct {
+		Name  string `json:"name"`
+		Hosts []struct {
+			Address address `json:"address"`
+			Health  struct {
+				EDS     string `json:"eds_health_status"`
+				Active  bool   `json:"failed_active_health_check"`
+				Outlier bool   `json:"failed_outlier_check"`
+			} `json:"health_status"`
+			Weight json.Number `json:"weight"`
+		} `json:"host_statuses"`
+	} `json:"cluster_statuses"`
+}
+
+type dataSource struct {
+	Bytes  []byte `json:"inline_bytes"`
+	String string `json:"inline_string"`
+}
+
+func (d dataSource) text() []byte {
+	if len(d.Bytes) > 0 {
+		return d.Bytes
+	}
+	return []byte(d.String)
+}
+
+type dynamicSecret struct {
+	Name        string `json:"name"`
+	Version     string `json:"version_info"`
+	LastUpdated string `json:"last_updated"`
+	Secret      struct {
+		TLS *struct {
+			Chain dataSource `json:"certificate_chain"`
+		} `json:"tls_certificate"`
+		Validation *struct {
+			CA dataSource `json:"trusted_ca"`
+		} `json:"validation_context"`
+	} `json:"secret"`
+}
+
+type secretsDump struct {
+	Static  []dynamicSecret `json:"static_secrets"`
+	Active  []dynamicSecret `json:"dynamic_active_secrets"`
+	Warming []dynamicSecret `json:"dynamic_warming_secrets"`
+}

@@ -1,0 +1,62 @@
+package envoyadmin
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+)
+
+// Section names a part of the configuration.
+type Section string
+
+// The sections that can be shown.
+const (
+	Clusters  Section = "ClustersConfigDump"
+	Listeners Section = "ListenersConfigDump"
+	Routes    Section = "RoutesConfigDump"
+	Endpoints Section = "EndpointsConfigDump"
+	Secrets   Section = "SecretsConfigDump"
+	Bootstrap Section = "BootstrapConfigDump"
+)
+
+const redacted = "[redacted]"
+
+// JSON is a section as indented JSON without any private key. Envoy leaves keys out of its dump by itself; that is not relied on.
+func (d *Dump) JSON(s Section) ([]byte, error) {
+	raw, ok := d.sections[adminPrefix+string(s)]
+	if !ok {
+		return []byte("{}"), nil
+	}
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.UseNumber()
+	var tree any
+	if err := dec.Decode(&tree); err != nil {
+		return nil, fmt.Errorf("config dump, %s: %w", s, err)
+	}
+	return json.MarshalIndent(redact(tree), "", "  ")
+}
+
+// redact replaces what is or may hold a private key.
+func redact(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		for k, value := range v {
+			switch k {
+			case "private_key", "private_key_provider", "password", "session_ticket_keys", "generic_secret":
+				v[k] = redacted
+			default:
+				v[k] = redact(value)
+			}
+		}
+	case []any:
+		for i := range v {
+			v[i] = redact(v[i])
+		}
+	case string:
+		if strings.Contains(v, "PRIVATE KEY-----") {
+			return redacted
+		}
+	}
+	return v
+}

@@ -1,0 +1,295 @@
+package envoyadmin
+
+import (
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"fairlead.dev/services/installer/internal/table"
+)
+
+// ClustersTable shows the clusters, sorted by name.
+func (d *Dump) ClustersTable() (*table.Table, error) {
+	var dump clustersDump
+	if err := d.section("ClustersConfigDump", &dump); err != nil {
+		return nil, err
+	}
+	var all []cluster
+	for _, c := range dump.Static {
+		all = append(all, c.Cluster)
+	}
+	for _, c := range dump.Active {
+		all = append(all, c.Cluster)
+	}
+	for _, c := range dump.Warming {
+		c.Cluster.Type += " (warming)"
+		all = append(all, c.Cluster)
+	}
+	t := &table.Table{Header: []string{"SERVICE FQDN", "PORT", "SUBSET", "DIRECTION", "TYPE", "DESTINATION RULE"}}
+	for _, c := range all {
+		n := parseClusterName(c.Name)
+		t.Add(n.host, n.port, n.subset, n.direction, c.kind(), objectName(c.Metadata.istioConfig()))
+	}
+	sortRows(t)
+	return t, nil
+}
+
+// kind is the discovery type; Envoy leaves STATIC, its default, out.
+func (c cluster) kind() string {
+	switch {
+	case c.Type == "" && len(c.ClusterType) > 0:
+		return "CUSTOM"
+	case c.Type == "":
+		return "STATIC"
+	case strings.HasPrefix(c.Type, " "):
+		return "STATIC" + c.Type
+	}
+	return c.Type
+}
+
+type clusterName struct{ direction, port, subset, host string }
+
+// parseClusterName takes Istio's names apart: outbound|9080|v1|reviews.default.svc.cluster.local.
+func parseClusterName(name string) clusterName {
+	parts := strings.Split(name, "|")
+	if len(parts) != 4 {
+		return clusterName{host: name}
+	}
+	return clusterName{direction: parts[0], port: parts[1], subset: parts[2], host: parts[3]}
+}
+
+// objectName turns the path of a user's object into name.namespace.
+func objectName(path string) string {
+	parts := strings.Split(strings.Trim(path, "/"), "/")
+	i := slices.Index(parts, "namespaces")
+	if i < 0 || len(parts) < i+4 {
+		return ""
+	}
+	return parts[i+3] + "." + parts[i+1]
+}
+
+// ListenersTable shows the listeners with a row for each filter chain.
+func (d *Dump) ListenersTable() (*table.Table, error) {
+	var dump listenersDump
+	if err := d.section("ListenersConfigDump", &dump); err != nil {
+		return nil, err
+	}
+	t := &table.Table{Header: []string{"NAME", "ADDRESSES", "PORT", "MATCH", "DESTINATION"}}
+	add := func(l listener, state string) {
+		hosts := l.Address.host()
+		for _, a := range l.Additional {
+			hosts += "," + a.Address.host()
+		}
+		chains := l.FilterChains
+		for _, c := range chains {
+			t.Add(l.Name, hosts, l.Address.port(), c.match()+state, c.destination())
+		}
+		if l.Default != nil {
+			t.Add(l.Name, hosts, l.Address.port(), "default"+state, l.Default.destination())
+		}
+	}
+	for _, l := range dump.Static {
+		add(l.Listener, "")
+	}
+	for _, l := range dump.Dynamic {
+		if l.Active != nil {
+			add(l.Active.Listener, "")
+		}
+		if l.Warming != nil {
+			add(l.Warming.Listener, " (warming)")
+		}
+		if l.Error != nil && l.Active == nil {
+			t.Add(l.Name, "", "", "rejected", l.Error.Details)
+		}
+	}
+	slices.SortStableFunc(t.Rows, func(a, b []string) int { return strings.Compare(a[0], b[0]) })
+	return t, nil
+}
+
+func (c filterChain) match() string {
+	var parts []string
+	add := func(label string, values ...string) {
+		if len(values) > 0 && values[0] != "" {
+			parts = append(parts, label+": "+strings.Join(values, ","))
+		}
+	}
+	add("Trans", c.Match.Transport)
+	add("App", c.Match.ALPN...)
+	add("SNI", c.Match.Names...)
+	if p := c.Match.Port.String(); p != "" {
+		add("Port", p)
+	}
+	for _, p := range c.Match.Prefixes {
+		add("Addr", p.Prefix+"/"+p.Length.String())
+	}
+	if len(parts) == 0 {
+		return "ALL"
+	}
+	return strings.Join(parts, "; ")
+}
+
+// destination is where the chain's last HTTP or TCP filter leads.
+func (c filterChain) destination() string {
+	for _, f := range slices.Backward(c.Filters) {
+		var cfg httpOrTCP
+		if json.Unmarshal(f.Config, &cfg) != nil {
+			continue
+		}
+		switch {
+		case cfg.RDS != nil:
+			return "Route: " + cfg.RDS.Name
+		case cfg.Inline != nil:
+			return "Inline Route: " + strings.Join(inlineRoutes(*cfg.Inline), ", ")
+		case cfg.Cluster != "":
+			return "Cluster: " + cfg.Cluster
+		case cfg.Weight != nil:
+			var names []string
+			for _, w := range cfg.Weight.Clusters {
+				names = append(names, w.Name)
+			}
+			return "Clusters: " + strings.Join(names, ", ")
+		}
+	}
+	var names []string
+	for _, f := range c.Filters {
+		names = append(names, f.Name)
+	}
+	return strings.Join(names, ", ")
+}
+
+func inlineRoutes(r routeConfig) []string {
+	var list []string
+	for _, v := range r.VirtualHosts {
+		for _, rt := range v.Routes {
+			list = append(list, rt.Match.String())
+		}
+	}
+	return list
+}
+
+// String is the path part of a match, as istioctl writes it; a star shows that headers or parameters matter too.
+func (m stringMatch) String() string {
+	s := ""
+	switch {
+	case m.Path != "":
+		s = m.Path
+	case m.PathSep != "":
+		s = "PathPrefix:" + m.PathSep
+	case m.Regex != nil:
+		s = "regex " + m.Regex.Regex
+	case m.Connect != nil:
+		s = "CONNECT"
+	default:
+		s = m.Prefix + "*"
+	}
+	if len(m.Headers)+len(m.Query) > 0 {
+		s += " (+headers)"
+	}
+	return s
+}
+
+// RoutesTable shows the routes.
+func (d *Dump) RoutesTable() (*table.Table, error) {
+	var dump routesDump
+	if err := d.section("RoutesConfigDump", &dump); err != nil {
+		return nil, err
+	}
+	var all []routeConfig
+	for _, r := range dump.Static {
+		all = append(all, r.Config)
+	}
+	for _, r := range dump.Dynamic {
+		all = append(all, r.Config)
+	}
+	slices.SortStableFunc(all, func(a, b routeConfig) int { return strings.Compare(a.Name, b.Name) })
+	t := &table.Table{Header: []string{"NAME", "VHOST NAME", "DOMAINS", "MATCH", "VIRTUAL SERVICE"}}
+	for _, rc := range all {
+		for _, v := range rc.VirtualHosts {
+			for _, r := range v.Routes {
+				object := objectName(r.Metadata.istioConfig())
+				if object == "" && len(r.Direct) > 0 {
+					object = "404"
+				}
+				t.Add(rc.Name, v.Name, domains(v.Domains), r.Match.String(), object)
+			}
+			if len(v.Routes) == 0 {
+				t.Add(rc.Name, v.Name, domains(v.Domains), "none", "")
+			}
+		}
+	}
+	return t, nil
+}
+
+func domains(list []string) string {
+	const shown = 2
+	if len(list) > shown+1 {
+		return fmt.Sprintf("%s + %d more", strings.Join(list[:shown], ", "), len(list)-shown)
+	}
+	return strings.Join(list, ", ")
+}
+
+// EndpointsTable shows the endpoints.
+func (c *ClusterStatuses) EndpointsTable() *table.Table {
+	t := &table.Table{Header: []string{"ENDPOINT", "STATUS", "OUTLIER CHECK", "CLUSTER"}}
+	for _, cl := range c.Clusters {
+		for _, h := range cl.Hosts {
+			outlier := "OK"
+			if h.Health.Outlier {
+				outlier = "FAILED"
+			}
+			status := h.Health.EDS
+			if h.Health.Active {
+				status += " (failed health check)"
+			}
+			t.Add(h.Address.String(), status, outlier, cl.Name)
+		}
+	}
+	slices.SortStableFunc(t.Rows, func(a, b []string) int { return strings.Compare(a[3]+" "+a[0], b[3]+" "+b[0]) })
+	return t
+}
+
+// SecretsTable shows the certificates that the proxy holds; now decides whether they are valid.
+func (d *Dump) SecretsTable(now time.Time) (*table.Table, error) {
+	var dump secretsDump
+	if err := d.section("SecretsConfigDump", &dump); err != nil {
+		return nil, err
+	}
+	t := &table.Table{Header: []string{"RESOURCE NAME", "TYPE", "STATUS", "VALID CERT", "SERIAL NUMBER", "NOT AFTER", "NOT BEFORE"}}
+	for state, list := range map[string][]dynamicSecret{"ACTIVE": append(dump.Active, dump.Static...), "WARMING": dump.Warming} {
+		for _, s := range list {
+			kind, pemText := "Secret", []byte(nil)
+			switch {
+			case s.Secret.TLS != nil:
+				kind, pemText = "Cert Chain", s.Secret.TLS.Chain.text()
+			case s.Secret.Validation != nil:
+				kind, pemText = "CA", s.Secret.Validation.CA.text()
+			}
+			cert, err := firstCertificate(pemText)
+			if err != nil {
+				t.Add(s.Name, kind, state, "false", "", "", "")
+				continue
+			}
+			valid := now.After(cert.NotBefore) && now.Before(cert.NotAfter)
+			t.Add(s.Name, kind, state, fmt.Sprint(valid), fmt.Sprintf("%x", cert.SerialNumber),
+				cert.NotAfter.UTC().Format(time.RFC3339), cert.NotBefore.UTC().Format(time.RFC3339))
+		}
+	}
+	sortRows(t)
+	return t, nil
+}
+
+func firstCertificate(text []byte) (*x509.Certificate, error) {
+	block, _ := pem.Decode(text)
+	if block == nil {
+		return nil, fmt.Errorf("no PEM block")
+	}
+	return x509.ParseCertificate(block.Bytes)
+}
+
+func sortRows(t *table.Table) {
+	slices.SortStableFunc(t.Rows, slices.Compare)
+}

@@ -1,0 +1,104 @@
+package local
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"fairlead.dev/services/installer/internal/plan"
+	"fairlead.dev/services/installer/internal/ports"
+	"fairlead.dev/services/installer/internal/tokens"
+)
+
+// prepare writes what the processes need before they start: directories, the issuer's keys, tokens.
+func (n *Node) prepare() (*tokens.Files, error) {
+	l := n.cfg.Layout
+	dirs := []string{l.Logs(), filepath.Dir(l.RootCert()), l.CADir(), l.StoreDir()}
+	for _, s := range n.cfg.Plan.Services {
+		dirs = append(dirs, l.ServiceState(s.Name))
+	}
+	for _, p := range n.cfg.Plan.Pods {
+		if p.Agent != nil {
+			dirs = append(dirs, p.Agent.StateDir)
+		}
+		for _, c := range p.Containers {
+			dirs = append(dirs, filepath.Dir(c.Log))
+		}
+	}
+	for _, dir := range dirs {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, fmt.Errorf("run directory: %w", err)
+		}
+	}
+	issuer, err := tokens.NewIssuer(plan.Issuer)
+	if err != nil {
+		return nil, err
+	}
+	key, err := issuer.KeyPEM()
+	if err != nil {
+		return nil, err
+	}
+	jwks, err := issuer.JWKS()
+	if err != nil {
+		return nil, fmt.Errorf("key set: %w", err)
+	}
+	if err := errors.Join(tokens.WriteFile(l.IssuerKey(), key, 0o600), tokens.WriteFile(l.JWKS(), jwks, 0o644)); err != nil {
+		return nil, fmt.Errorf("issuer: %w", err)
+	}
+	files := tokens.NewFiles(issuer, n.cfg.Clock, n.subjects())
+	return files, files.Write()
+}
+
+// subjects lists the token files and whom each speaks for.
+func (n *Node) subjects() map[string]tokens.Subject {
+	files := map[string]tokens.Subject{
+		n.cfg.Layout.AdminToken(): {Namespace: plan.SystemNamespace, Account: plan.AdminAccount, Audience: plan.AdminAudience},
+	}
+	for _, s := range n.cfg.Plan.Services {
+		files[s.TokenFile] = tokens.Subject{Namespace: plan.SystemNamespace, Account: s.Account, Audience: plan.TokenAudience}
+	}
+	for _, p := range n.cfg.Plan.Pods {
+		if p.Agent != nil {
+			files[p.Agent.TokenFile] = tokens.Subject{Namespace: p.Namespace, Account: p.ServiceAccount, Pod: p.Name, Audience: plan.TokenAudience}
+		}
+	}
+	return files
+}
+
+// CheckPorts refuses to start on addresses that somebody else listens on.
+func CheckPorts(p *plan.Plan) error {
+	const remedy = "stop it, or choose another range with --loopback-range (auto finds a free one)"
+	var errs []error
+	for _, s := range p.Services {
+		errs = append(errs, ports.Check(s.GRPC, s.Name, remedy), ports.Check(s.Ops, s.Name, remedy))
+	}
+	for _, pod := range p.Pods {
+		for _, addr := range pod.Listens {
+			errs = append(errs, ports.Check(addr, pod.ID(), remedy))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// lastLines is the end of a log file, for an error message.
+func lastLines(name string, count int) string {
+	f, err := os.Open(name)
+	if err != nil {
+		return "(no log)"
+	}
+	defer f.Close()
+	const tail = 8 << 10
+	if info, err := f.Stat(); err == nil && info.Size() > tail {
+		_, _ = f.Seek(-tail, io.SeekEnd)
+	}
+	b, err := io.ReadAll(f)
+	if err != nil {
+		return "(no log)"
+	}
+	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
+	lines = lines[max(0, len(lines)-count):]
+	return "  " + strings.Join(lines, "\n  ")
+}

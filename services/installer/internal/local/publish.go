@@ -1,0 +1,152 @@
+package local
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+
+	"fairlead.dev/services/installer/internal/plan"
+	"fairlead.dev/services/installer/internal/store"
+)
+
+// callTimeout bounds one call of config-watcher.
+const callTimeout = 5 * time.Second
+
+// podReady tells whether all containers of the Pod are ready, its proxy included.
+func podReady(p *plan.Pod, entries map[string]entry) bool {
+	if p.Agent != nil && !entries[p.Agent.Name].Ready {
+		return false
+	}
+	for _, c := range p.Containers {
+		if !entries[c.Name].Ready {
+			return false
+		}
+	}
+	return true
+}
+
+// publish keeps the Pods' objects in config-watcher true: it creates them, then writes their status whenever readiness changes. While
+// config-watcher is away it tries again; what it then writes is the newest.
+func (n *Node) publish(ctx context.Context) error {
+	if err := n.create(ctx); err != nil {
+		return err
+	}
+	written := map[string]bool{}
+	for ctx.Err() == nil {
+		changed := n.board.Changed()
+		entries := n.board.Snapshot()
+		failed := false
+		for _, p := range n.cfg.Plan.Pods {
+			ready := podReady(p, entries)
+			if old, ok := written[p.ID()]; ok && old == ready {
+				continue
+			}
+			if err := n.writeStatus(ctx, p, ready); err != nil {
+				if ctx.Err() == nil {
+					n.cfg.Log.Warn("pod status was not written and is tried again", "pod", p.ID(), "error", err)
+				}
+				failed = true
+				continue
+			}
+			written[p.ID()] = ready
+			n.setPodReady(p.ID(), ready)
+		}
+		if failed {
+			if !n.wait(ctx, 500*time.Millisecond) {
+				return nil
+			}
+			continue
+		}
+		waitFor(ctx, changed)
+	}
+	return nil
+}
+
+// create writes the Pods and the generated Sidecars, all or none. A refusal ends the run: nothing else could work.
+func (n *Node) create(ctx context.Context) error {
+	manifests, err := n.manifests()
+	if err != nil {
+		return err
+	}
+	if len(manifests) == 0 {
+		return nil
+	}
+	for ctx.Err() == nil {
+		err := n.apply(ctx, manifests)
+		if err == nil {
+			return nil
+		}
+		err = n.store.Explain(err)
+		var refused *store.RefusedError
+		if errors.As(err, &refused) {
+			return &RefusedError{Err: fmt.Errorf("the mesh's Pods: %w", err)}
+		}
+		n.cfg.Log.Debug("config-watcher does not take the pods yet", "error", err)
+		if !n.wait(ctx, 200*time.Millisecond) {
+			return nil
+		}
+	}
+	return nil
+}
+
+func (n *Node) apply(ctx context.Context, manifests []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	_, err := n.store.Apply(ctx, &configv1.ApplyRequest{Documents: []*configv1.Document{{Name: "fairlead-up", Content: manifests}}}, grpc.WaitForReady(true))
+	return err
+}
+
+// manifests joins the objects that describe the Pods.
+func (n *Node) manifests() ([]byte, error) {
+	var docs [][]byte
+	for _, p := range n.cfg.Plan.Pods {
+		pod, err := json.Marshal(p.Manifest(false, n.cfg.Clock.Now()))
+		if err != nil {
+			return nil, fmt.Errorf("pod %s: %w", p.ID(), err)
+		}
+		docs = append(docs, pod)
+		if p.Sidecar != nil {
+			docs = append(docs, p.Sidecar)
+		}
+	}
+	return bytes.Join(docs, []byte("\n---\n")), nil
+}
+
+func (n *Node) writeStatus(ctx context.Context, p *plan.Pod, ready bool) error {
+	body, err := json.Marshal(p.Status(ready, n.cfg.Clock.Now()))
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	_, err = n.store.UpdateStatus(ctx, &configv1.UpdateStatusRequest{
+		Key:    &configv1.ObjectKey{ApiVersion: "v1", Kind: "Pod", Namespace: p.Namespace, Name: p.Name},
+		Status: body,
+	}, grpc.WaitForReady(true))
+	if status.Code(err) == codes.NotFound {
+		// Somebody deleted the Pod, or the store was lost: as on a cluster, the node writes it again.
+		return errors.Join(n.recreate(ctx, p), err)
+	}
+	return err
+}
+
+func (n *Node) recreate(ctx context.Context, p *plan.Pod) error {
+	pod, err := json.Marshal(p.Manifest(false, n.cfg.Clock.Now()))
+	if err != nil {
+		return err
+	}
+	docs := [][]byte{pod}
+	if p.Sidecar != nil {
+		docs = append(docs, p.Sidecar)
+	}
+	return n.apply(ctx, bytes.Join(docs, []byte("\n---\n")))
+}

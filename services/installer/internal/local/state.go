@@ -1,0 +1,89 @@
+package local
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"fairlead.dev/pkg/version"
+
+	"fairlead.dev/services/installer/internal/plan"
+	"fairlead.dev/services/installer/internal/rundir"
+)
+
+// keepState rewrites state.json at every change.
+func (n *Node) keepState(ctx context.Context) error {
+	for ctx.Err() == nil {
+		changed := n.board.Changed()
+		if err := n.writeState(); err != nil {
+			return err
+		}
+		waitFor(ctx, changed)
+	}
+	return nil
+}
+
+func (n *Node) writeState() error { return n.state().Write(n.cfg.Layout) }
+
+// state is the mesh as other commands see it.
+func (n *Node) state() *rundir.State {
+	entries := n.board.Snapshot()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	p, l := n.cfg.Plan, n.cfg.Layout
+	s := &rundir.State{
+		PID: os.Getpid(), Birth: rundir.Birth(os.Getpid()),
+		Version: version.Version, StartedAt: n.start.UTC(), RunDir: l.Dir, Ready: n.ready,
+		TrustDomain: p.TrustDomain, RootCertFile: l.RootCert(), AdminTokenFile: l.AdminToken(),
+		ConfigWatcherAddress: p.ConfigWatcher().GRPC.String(),
+		EnvoyBinary:          n.cfg.EnvoyBinary, ConfigPaths: n.cfg.ConfigPaths,
+		URLs: []rundir.URL{},
+	}
+	proc := func(p plan.Process) rundir.Process {
+		e := entries[p.Name]
+		out := rundir.Process{Name: p.Name, PID: e.PID, Path: p.Path, Log: p.Log, Ready: e.Ready, Restarts: e.Restarts}
+		if e.PID > 0 {
+			out.Birth = rundir.Birth(e.PID)
+		}
+		return out
+	}
+	identity := func(namespace, account string) string {
+		return fmt.Sprintf("spiffe://%s/ns/%s/sa/%s", p.TrustDomain, namespace, account)
+	}
+	for _, svc := range p.Services {
+		s.Services = append(s.Services, rundir.Service{
+			Process: proc(svc.Process), Program: svc.Program, GRPCAddress: svc.GRPC.String(), OpsAddress: svc.Ops.String(),
+			Identity: identity(plan.SystemNamespace, svc.Account),
+		})
+	}
+	for _, pod := range p.Pods {
+		s.Pods = append(s.Pods, podState(pod, n.pods[pod.ID()], identity(pod.Namespace, pod.ServiceAccount), proc))
+	}
+	for _, u := range p.URLs {
+		s.URLs = append(s.URLs, rundir.URL(u))
+	}
+	return s
+}
+
+func podState(pod *plan.Pod, ready bool, identity string, proc func(plan.Process) rundir.Process) rundir.Pod {
+	out := rundir.Pod{
+		Name: pod.Name, Namespace: pod.Namespace, Workload: pod.Workload, ServiceAccount: pod.ServiceAccount,
+		Labels: pod.Labels, IP: pod.IP.String(), Kind: string(pod.Kind), Ready: ready, Identity: identity,
+		Containers: []rundir.Container{},
+	}
+	for _, c := range pod.Containers {
+		ports := map[string]string{}
+		for _, port := range c.Ports {
+			ports[fmt.Sprint(port.Number)] = port.Listen.String()
+		}
+		out.Containers = append(out.Containers, rundir.Container{Process: proc(c.Process), Container: c.Container, Ports: ports})
+	}
+	if a := pod.Agent; a != nil {
+		out.NodeID = pod.NodeID()
+		out.Agent = &rundir.Agent{
+			Process: proc(a.Process), StateDir: a.StateDir, AdminSocket: a.AdminSocket(),
+			StatusAddress: a.Status.String(), ReadyAddress: a.Ready.String(), TokenFile: a.TokenFile,
+		}
+	}
+	return out
+}

@@ -1,0 +1,54 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+
+	"fairlead.dev/services/installer/internal/plan"
+)
+
+// stop ends all processes, group after group, each group at once. What has not ended when its time is up is killed.
+func (n *Node) stop() error {
+	ctx, cancel := context.WithTimeout(context.Background(), n.cfg.StopTimeout)
+	defer cancel()
+	var gateways, sidecars, apps, xds, rest []string
+	for _, p := range n.cfg.Plan.Pods {
+		for _, c := range p.Containers {
+			apps = append(apps, c.Name)
+		}
+		switch {
+		case p.Agent == nil:
+		case p.Kind == plan.Gateway:
+			gateways = append(gateways, p.Agent.Name)
+		default:
+			sidecars = append(sidecars, p.Agent.Name)
+		}
+	}
+	for _, s := range n.cfg.Plan.Services {
+		if s.Program == "xds-server" {
+			xds = append(xds, s.Name)
+		} else {
+			rest = append(rest, s.Name)
+		}
+	}
+	for _, group := range [][]string{gateways, sidecars, apps, xds, rest} {
+		var wg sync.WaitGroup
+		for _, name := range group {
+			wg.Go(func() { n.procs[name].Stop(ctx) })
+		}
+		wg.Wait()
+	}
+	return n.writeState()
+}
+
+func (n *Node) removeReadyFile() error {
+	if n.cfg.ReadyFile == "" {
+		return nil
+	}
+	if err := os.Remove(n.cfg.ReadyFile); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}

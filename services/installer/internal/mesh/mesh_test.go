@@ -1,0 +1,150 @@
+package mesh_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"fairlead.dev/services/installer/internal/mesh"
+)
+
+const deployment = `apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      containers:
+      - {name: web, image: web, command: [web]}
+`
+
+func write(t *testing.T, dir, name, content string) string {
+	t.Helper()
+	path := filepath.Join(dir, name)
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestLoadDirectory(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "b.yaml", "# a comment\n---\n"+deployment+"---\n# only a comment\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: quiet, labels: {istio-injection: disabled}}\n")
+	if err := os.Mkdir(filepath.Join(dir, "sub"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	write(t, dir, "sub/a.json", `{"apiVersion":"v1","kind":"Service","metadata":{"name":"web","namespace":"shop"},"spec":{"ports":[{"port":80}]}}`)
+	write(t, dir, ".hidden.yaml", "not: [yaml")
+	write(t, dir, "notes.txt", "not yaml either")
+
+	m, err := mesh.Load([]string{dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(m.Files) != 2 || len(m.Objects) != 3 {
+		t.Fatalf("files %v, %d objects", m.Files, len(m.Objects))
+	}
+	d := m.Deployments[0]
+	if d.Namespace != mesh.DefaultNamespace || d.Source.Line != 3 || filepath.Base(d.Source.File) != "b.yaml" {
+		t.Errorf("deployment in %q from %s:%d", d.Namespace, d.Source.File, d.Source.Line)
+	}
+	if m.Services[0].Namespace != "shop" {
+		t.Errorf("service in %q", m.Services[0].Namespace)
+	}
+	if m.Namespaces["quiet"]["istio-injection"] != "disabled" {
+		t.Errorf("namespaces %v", m.Namespaces)
+	}
+}
+
+func TestLoadRefuses(t *testing.T) {
+	for name, tc := range map[string]struct {
+		content string
+		want    []string // all of them, in one error
+	}{
+		"broken YAML":          {"apiVersion: v1\nkind: [", []string{"mesh.yaml:1", "correct the YAML"}},
+		"unknown field":        {strings.Replace(deployment, "selector:", "selektor:", 1), []string{"mesh.yaml:1", "Deployment default/web", `"spec.selektor"`}},
+		"wrong Istio type":     {"apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: g}\nspec: {servers: 3}\n", []string{"Gateway default/g", "spec"}},
+		"no kind":              {"apiVersion: v1\nmetadata: {name: x}\n", []string{"mesh.yaml:1", "kind", "is empty"}},
+		"no name":              {"apiVersion: v1\nkind: Service\n", []string{"metadata.name", "is empty"}},
+		"twice":                {deployment + "---\n" + deployment, []string{"mesh.yaml:12", "Deployment default/web", "twice", "mesh.yaml:1", "remove or rename"}},
+		"kind that is not run": {"apiVersion: apps/v1\nkind: StatefulSet\nmetadata: {name: db}\n", []string{"StatefulSet default/db", "write it as a Deployment"}},
+		"broken MeshConfig":    {"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata: {mesh: \"a: [\"}\n", []string{"ConfigMap istio-system/istio", "data.mesh"}},
+		"all errors at once":   {"apiVersion: v1\nkind: Service\n---\nkind: Service\n", []string{"metadata.name", "apiVersion"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := write(t, t.TempDir(), "mesh.yaml", tc.content)
+			_, err := mesh.Load([]string{path})
+			if err == nil {
+				t.Fatal("was accepted")
+			}
+			var bad *mesh.Error
+			if !errors.As(err, &bad) {
+				t.Errorf("is no *mesh.Error: %T", err)
+			}
+			for _, want := range tc.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("%q lacks %q", err, want)
+				}
+			}
+		})
+	}
+}
+
+func TestFilesRefuses(t *testing.T) {
+	empty := t.TempDir()
+	for _, path := range []string{filepath.Join(empty, "missing.yaml"), empty} {
+		var bad *mesh.Error
+		if _, err := mesh.Files([]string{path}); !errors.As(err, &bad) || bad.File != path || bad.Remedy == "" {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
+
+func TestProxyConfig(t *testing.T) {
+	path := write(t, t.TempDir(), "mesh.yaml", `apiVersion: v1
+kind: ConfigMap
+metadata: {name: istio, namespace: istio-system}
+data:
+  mesh: |
+    trustDomain: example.org
+    defaultConfig: {concurrency: 2, proxyMetadata: {A: a, B: b}}
+`)
+	m, err := mesh.Load([]string{path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.Config.TrustDomain != "example.org" {
+		t.Errorf("trust domain %q", m.Config.TrustDomain)
+	}
+	got, err := m.ProxyConfig(m.Objects[0], map[string]string{mesh.ProxyConfigAnnotation: "proxyMetadata: {B: own}\nstatusPort: 1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "concurrency: 2\nproxyMetadata:\n  A: a\n  B: own\nstatusPort: 1\n"
+	if string(got) != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	if again, _ := m.ProxyConfig(m.Objects[0], nil); !strings.Contains(string(again), "B: b") {
+		t.Errorf("the mesh's own defaults were changed:\n%s", again)
+	}
+	if _, err := m.ProxyConfig(m.Objects[0], map[string]string{mesh.ProxyConfigAnnotation: "a: ["}); err == nil || !strings.Contains(err.Error(), mesh.ProxyConfigAnnotation) {
+		t.Errorf("broken annotation: %v", err)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(deployment))
+	f.Add([]byte("---\n---\na: &a [*a]"))
+	f.Fuzz(func(t *testing.T, content []byte) {
+		objects, err := mesh.Parse("f", content)
+		for _, o := range objects {
+			if o.Kind == "" || o.Name == "" || o.APIVersion == "" || o.Line < 1 {
+				t.Errorf("incomplete object %+v, error %v", o, err)
+			}
+		}
+	})
+}

@@ -1,0 +1,243 @@
+// Package mesh reads the mesh files of `fairlead up`: Kubernetes' and Istio's own kinds, as one would apply them to a cluster. It keeps what a
+// node needs (Deployments, Services, Sidecars, Gateways) and leaves the judgement of every other object to config-watcher.
+package mesh
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	kjson "sigs.k8s.io/json"
+	"sigs.k8s.io/yaml"
+)
+
+// DefaultNamespace is where objects live that name no namespace.
+const DefaultNamespace = "default"
+
+// Object is one document of a mesh file.
+type Object struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+	// File and Line say where the document begins.
+	File string `json:"-"`
+	Line int    `json:"-"`
+	// Raw is the document as written.
+	Raw []byte `json:"-"`
+}
+
+// String names the object as error messages do: kind, namespace and name.
+func (o *Object) String() string {
+	return fmt.Sprintf("%s %s/%s", o.Kind, o.Namespace, o.Name)
+}
+
+// Error is a refusal of something a user wrote.
+type Error struct {
+	// File and Line of the document; Line 0 if unknown.
+	File string
+	Line int
+	// Object as "Kind namespace/name"; may be empty.
+	Object string
+	// Field is a path like spec.template.spec.containers[0].command; may be empty.
+	Field string
+	// Problem says what is wrong and Remedy what to do about it.
+	Problem, Remedy string
+}
+
+// Error implements error: "file:line: object: field: problem; remedy".
+func (e *Error) Error() string {
+	var b strings.Builder
+	b.WriteString(e.File)
+	if e.Line > 0 {
+		fmt.Fprintf(&b, ":%d", e.Line)
+	}
+	for _, part := range []string{e.Object, e.Field, e.Problem} {
+		if part != "" {
+			b.WriteString(": " + part)
+		}
+	}
+	if e.Remedy != "" {
+		b.WriteString("; " + e.Remedy)
+	}
+	return b.String()
+}
+
+// Refuse makes an Error about o.
+func (o *Object) Refuse(field, problem, remedy string) *Error {
+	return &Error{File: o.File, Line: o.Line, Object: o.String(), Field: field, Problem: problem, Remedy: remedy}
+}
+
+// decode fills out from o strictly: an unknown field, or one given twice, is refused.
+func (o *Object) decode(out any) error {
+	const remedy = "correct the field, or remove it"
+	text, err := yaml.YAMLToJSONStrict(o.Raw)
+	if err != nil {
+		return o.Refuse("", cleanYAML(err), remedy)
+	}
+	strict, err := kjson.UnmarshalStrict(text, out)
+	if err = errors.Join(append(strict, err)...); err != nil {
+		return o.Refuse("", cleanYAML(err), remedy)
+	}
+	return nil
+}
+
+// cleanYAML takes the wrapping of the YAML library off its errors.
+func cleanYAML(err error) string {
+	s := err.Error()
+	for _, prefix := range []string{"error unmarshaling JSON: ", "while decoding JSON: ", "error converting YAML to JSON: ", "yaml: ", "json: "} {
+		s = strings.TrimPrefix(s, prefix)
+	}
+	return s
+}
+
+// maxDepth bounds directories in directories, against symbolic links that lead back.
+const maxDepth = 16
+
+// Files lists the mesh files that paths name, sorted: a file stands for itself, a directory for the *.yaml, *.yml and *.json in it and in its
+// subdirectories. Hidden names are skipped. config-watcher's file source reads directories in the same way.
+func Files(paths []string) ([]string, error) {
+	var files []string
+	for _, p := range paths {
+		info, err := os.Stat(p)
+		if errors.Is(err, os.ErrNotExist) {
+			return nil, &Error{File: p, Problem: "no such file or directory", Remedy: "name a mesh file or a directory of them"}
+		}
+		if err != nil {
+			return nil, fmt.Errorf("mesh file: %w", err)
+		}
+		if !info.IsDir() {
+			files = append(files, p)
+			continue
+		}
+		found, err := walk(p, 0)
+		if err != nil {
+			return nil, fmt.Errorf("mesh directory: %w", err)
+		}
+		if len(found) == 0 {
+			return nil, &Error{File: p, Problem: "the directory holds no *.yaml, *.yml or *.json", Remedy: "name a directory of mesh files"}
+		}
+		files = append(files, found...)
+	}
+	slices.Sort(files)
+	return slices.Compact(files), nil
+}
+
+func walk(dir string, depth int) ([]string, error) {
+	if depth > maxDepth {
+		return nil, fmt.Errorf("%s: directories nest deeper than %d levels, or a symbolic link leads back", dir, maxDepth)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	var files []string
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		info, err := os.Stat(path)
+		if err != nil || strings.HasPrefix(e.Name(), ".") {
+			continue // a link into nothing, or hidden
+		}
+		switch {
+		case info.IsDir():
+			below, err := walk(path, depth+1)
+			if err != nil {
+				return nil, err
+			}
+			files = append(files, below...)
+		case isMeshFile(e.Name()):
+			files = append(files, path)
+		}
+	}
+	return files, nil
+}
+
+func isMeshFile(name string) bool {
+	switch filepath.Ext(name) {
+	case ".yaml", ".yml", ".json":
+		return true
+	}
+	return false
+}
+
+// Parse divides one file into its objects. Empty documents are skipped; namespaces are defaulted.
+func Parse(file string, content []byte) ([]*Object, error) {
+	var (
+		objects []*Object
+		errs    []error
+		line    = 1
+	)
+	reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(content)))
+	for {
+		doc, err := reader.Read()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, &Error{File: file, Line: line, Problem: cleanYAML(err), Remedy: "correct the YAML"}
+		}
+		start := line + leadingBlank(doc)
+		// The reader swallows the "---" line after each document.
+		line += bytes.Count(doc, []byte("\n")) + 1
+		if isBlank(doc) {
+			continue
+		}
+		o := &Object{File: file, Line: start, Raw: doc}
+		if err := yaml.Unmarshal(doc, o); err != nil {
+			errs = append(errs, &Error{File: file, Line: start, Problem: cleanYAML(err), Remedy: "correct the YAML"})
+			continue
+		}
+		if err := o.complete(); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		objects = append(objects, o)
+	}
+	return objects, errors.Join(errs...)
+}
+
+// complete checks and defaults what every object must have.
+func (o *Object) complete() error {
+	missing := func(field string) error {
+		return &Error{File: o.File, Line: o.Line, Field: field, Problem: "is empty", Remedy: "every document needs apiVersion, kind and metadata.name"}
+	}
+	switch {
+	case o.APIVersion == "":
+		return missing("apiVersion")
+	case o.Kind == "":
+		return missing("kind")
+	case o.Name == "":
+		return missing("metadata.name")
+	}
+	if o.Namespace == "" && o.Kind != "Namespace" {
+		o.Namespace = DefaultNamespace
+	}
+	return nil
+}
+
+// leadingBlank counts the lines of comments and blanks before the first line of content.
+func leadingBlank(doc []byte) int {
+	n := 0
+	for l := range bytes.Lines(doc) {
+		if t := bytes.TrimSpace(l); len(t) > 0 && t[0] != '#' && !bytes.Equal(t, []byte("---")) {
+			return n
+		}
+		n++
+	}
+	return 0
+}
+
+func isBlank(doc []byte) bool {
+	for l := range bytes.Lines(doc) {
+		if t := bytes.TrimSpace(l); len(t) > 0 && t[0] != '#' && !bytes.Equal(t, []byte("---")) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,223 @@
+package rundir
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// State is state.json: the running mesh as other commands see it. Fields are only ever added.
+type State struct {
+	// PID of `fairlead up`.
+	PID int `json:"pid"`
+	// Birth tells a later process with the same pid apart.
+	Birth     string    `json:"birth"`
+	Version   string    `json:"version"`
+	StartedAt time.Time `json:"startedAt"`
+	RunDir    string    `json:"runDir"`
+	// Ready is true once everything has been ready at the same time, and stays so.
+	Ready        bool   `json:"ready"`
+	TrustDomain  string `json:"trustDomain"`
+	RootCertFile string `json:"rootCertFile"`
+	// AdminTokenFile holds the JWT of the CLI.
+	AdminTokenFile string `json:"adminTokenFile"`
+	// ConfigWatcherAddress serves ConfigStoreService and FleetService.
+	ConfigWatcherAddress string    `json:"configWatcherAddress"`
+	EnvoyBinary          string    `json:"envoyBinary"`
+	ConfigPaths          []string  `json:"configPaths"`
+	Services             []Service `json:"services"`
+	Pods                 []Pod     `json:"pods"`
+	// URLs are the ways into the mesh.
+	URLs []URL `json:"urls"`
+}
+
+// Process is a process that `fairlead up` keeps running.
+type Process struct {
+	Name string `json:"name"`
+	// PID is 0 while it does not run.
+	PID      int    `json:"pid"`
+	Birth    string `json:"birth,omitempty"`
+	Path     string `json:"path"`
+	Log      string `json:"log"`
+	Ready    bool   `json:"ready"`
+	Restarts int    `json:"restarts"`
+}
+
+// Service is one of Fairlead's services.
+type Service struct {
+	Process
+	Program     string `json:"program"`
+	GRPCAddress string `json:"grpcAddress"`
+	OpsAddress  string `json:"opsAddress"`
+	// Identity is its SPIFFE id.
+	Identity string `json:"identity"`
+}
+
+// Pod is one workload.
+type Pod struct {
+	Name           string            `json:"name"`
+	Namespace      string            `json:"namespace"`
+	Workload       string            `json:"workload"`
+	ServiceAccount string            `json:"serviceAccount"`
+	Labels         map[string]string `json:"labels"`
+	IP             string            `json:"ip"`
+	// Kind is "sidecar", "gateway" or "plain".
+	Kind string `json:"kind"`
+	// Ready as written into the Pod's status.
+	Ready      bool        `json:"ready"`
+	NodeID     string      `json:"nodeID,omitempty"`
+	Identity   string      `json:"identity"`
+	Containers []Container `json:"containers"`
+	Agent      *Agent      `json:"agent,omitempty"`
+}
+
+// Container is one application process.
+type Container struct {
+	Process
+	Container string `json:"container"`
+	// Ports maps container port numbers to the addresses that the application really listens on.
+	Ports map[string]string `json:"ports"`
+}
+
+// Agent is a Pod's node-agent.
+type Agent struct {
+	Process
+	StateDir      string `json:"stateDir"`
+	AdminSocket   string `json:"adminSocket"`
+	StatusAddress string `json:"statusAddress"`
+	ReadyAddress  string `json:"readyAddress"`
+	TokenFile     string `json:"tokenFile"`
+}
+
+// URL is a way into the mesh through a gateway.
+type URL struct {
+	Pod   string   `json:"pod"`
+	URL   string   `json:"url"`
+	Hosts []string `json:"hosts"`
+}
+
+// ID is "<pod>.<namespace>".
+func (p *Pod) ID() string { return p.Name + "." + p.Namespace }
+
+// Processes lists all processes.
+func (s *State) Processes() []Process {
+	var list []Process
+	for _, svc := range s.Services {
+		list = append(list, svc.Process)
+	}
+	for _, pod := range s.Pods {
+		for _, c := range pod.Containers {
+			list = append(list, c.Process)
+		}
+		if pod.Agent != nil {
+			list = append(list, pod.Agent.Process)
+		}
+	}
+	return list
+}
+
+// Alive tells whether the `fairlead up` that wrote the state still runs.
+func (s *State) Alive() bool { return s.Birth != "" && Birth(s.PID) == s.Birth }
+
+// Write replaces state.json, atomically.
+func (s *State) Write(l Layout) error {
+	b, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		return fmt.Errorf("state: %w", err)
+	}
+	tmp := l.State() + ".new"
+	if err := os.WriteFile(tmp, append(b, '\n'), 0o600); err != nil {
+		return fmt.Errorf("state: %w", err)
+	}
+	if err := os.Rename(tmp, l.State()); err != nil {
+		return fmt.Errorf("state: %w", err)
+	}
+	return nil
+}
+
+// Read reads the state of a run, dead or alive.
+func Read(dir string) (*State, error) {
+	name := Layout{Dir: dir}.State()
+	b, err := os.ReadFile(name)
+	if err != nil {
+		return nil, fmt.Errorf("state: %w", err)
+	}
+	s := &State{}
+	if err := json.Unmarshal(b, s); err != nil {
+		return nil, fmt.Errorf("state %s: %w", name, err)
+	}
+	return s, nil
+}
+
+// ErrNoMesh says that no mesh runs on the directory.
+var ErrNoMesh = errors.New("no mesh runs there")
+
+// Open reads the state of a live run.
+func Open(dir string) (*State, error) {
+	s, err := Read(dir)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return nil, fmt.Errorf("run directory %s: %w; start one with `fairlead up --run-dir %s`, or name the right --run-dir", dir, ErrNoMesh, dir)
+	case err != nil:
+		return nil, err
+	case !s.Alive():
+		return nil, fmt.Errorf("run directory %s: %w: `fairlead up` with pid %d has ended; start it again with `fairlead up --run-dir %s`", dir, ErrNoMesh, s.PID, dir)
+	}
+	return s, nil
+}
+
+// AmbiguousError says that a proxy's name was too short.
+type AmbiguousError struct {
+	Name    string
+	Matches []string
+}
+
+// Error implements error.
+func (e *AmbiguousError) Error() string {
+	return fmt.Sprintf("proxy %q could be any of %s; write more of the name", e.Name, strings.Join(e.Matches, ", "))
+}
+
+// Proxy finds a Pod with a proxy by "<pod>.<namespace>", "<pod>", or a prefix that only one has.
+func (s *State) Proxy(name string) (*Pod, error) {
+	var matches []*Pod
+	var ids []string
+	for i := range s.Pods {
+		p := &s.Pods[i]
+		if p.Agent == nil {
+			continue
+		}
+		if p.ID() == name {
+			return p, nil
+		}
+		if strings.HasPrefix(p.ID(), name) {
+			matches = append(matches, p)
+			ids = append(ids, p.ID())
+		}
+	}
+	switch {
+	case name == "" || len(matches) == 0:
+		var all []string
+		for _, p := range s.Pods {
+			if p.Agent != nil {
+				all = append(all, p.ID())
+			}
+		}
+		return nil, fmt.Errorf("no proxy is named %q; there are %s", name, strings.Join(all, ", "))
+	case len(matches) > 1:
+		return nil, &AmbiguousError{Name: name, Matches: ids}
+	}
+	return matches[0], nil
+}
+
+// Abs makes a run directory's name absolute.
+func Abs(dir string) (string, error) {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return "", fmt.Errorf("run directory: %w", err)
+	}
+	return abs, nil
+}

@@ -1,0 +1,274 @@
+// Package agent puts the parts of the node agent together.
+package agent
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+
+	"fairlead.dev/pkg/auth"
+	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/ops"
+	"fairlead.dev/pkg/process"
+	"fairlead.dev/pkg/rpc"
+	"fairlead.dev/pkg/svid"
+	"fairlead.dev/pkg/telemetry"
+	"fairlead.dev/pkg/tlsconf"
+	"fairlead.dev/services/node-agent/internal/bootstrap"
+	"fairlead.dev/services/node-agent/internal/config"
+	"fairlead.dev/services/node-agent/internal/envoy"
+	"fairlead.dev/services/node-agent/internal/footprint"
+	"fairlead.dev/services/node-agent/internal/node"
+	"fairlead.dev/services/node-agent/internal/ready"
+	"fairlead.dev/services/node-agent/internal/relay"
+	"fairlead.dev/services/node-agent/internal/sds"
+	"fairlead.dev/services/node-agent/internal/statedir"
+	"fairlead.dev/services/node-agent/internal/status"
+)
+
+// Output of Envoy: access logs and its own log.
+type Output struct{ Stdout, Stderr io.Writer }
+
+// Run is the agent: it returns nil after ctx has ended and the proxy has been
+// drained, or when Envoy was told to quit, and otherwise the cause of the end.
+func Run(ctx context.Context, c *config.Config, log *slog.Logger, out Output) error {
+	for _, w := range c.Warnings {
+		log.Warn("configuration", "warning", w)
+	}
+	binary, err := findEnvoy(c.EnvoyBinary)
+	if err != nil {
+		return process.WithExitCode(err, process.ExitUsage)
+	}
+	dir, err := statedir.Open(c.StateDir)
+	if err != nil {
+		return process.WithExitCode(err, process.ExitUsage)
+	}
+	defer func() { _ = dir.Close() }()
+	tel, err := telemetry.Setup(ctx, telemetry.Config{Service: "node-agent", Log: log})
+	if err != nil {
+		return err
+	}
+
+	// The start order: who owns the key, who hands it to Envoy, who connects
+	// Envoy to the control plane, what Envoy starts with, Envoy. The sockets
+	// are open before Envoy is there to look for them.
+	secrets, err := secretManager(c, dir, tel.Registry, log)
+	if err != nil {
+		return err
+	}
+	sdsServer, err := sds.New(sds.Config{Source: secrets, Log: log, Registerer: tel.Registry})
+	if err != nil {
+		return err
+	}
+	sdsTask, err := socketServer(dir, statedir.SDS, sdsServer.Register, serverConfig("sds", tel.Registry, log, rpc.DefaultMaxRecvBytes))
+	if err != nil {
+		return err
+	}
+	adsRelay, err := relay.New(relay.Config{
+		Addresses:  c.DiscoveryAddresses,
+		Source:     secrets,
+		TLS:        tlsconf.Client(secrets, c.DiscoveryIDs...),
+		TokenFile:  c.TokenFile,
+		Log:        log,
+		Registerer: tel.Registry,
+	})
+	if err != nil {
+		return err
+	}
+	relayTask, err := socketServer(dir, statedir.XDS, adsRelay.Register, serverConfig("relay", tel.Registry, log, relay.MaxRequest), relay.ServerOptions()...)
+	if err != nil {
+		return err
+	}
+	if err := writeBootstrap(c, dir); err != nil {
+		return err
+	}
+	admin := envoy.NewAdmin(dir.Path(statedir.Admin))
+	began := time.Now()
+	prober := ready.New(admin, secrets, clock.Real(), func() {
+		log.Info("the proxy is ready", "after", time.Since(began).Round(time.Millisecond))
+		if err := footprint.Trim(); err != nil {
+			log.Warn("memory of the start could not be given back", "error", err)
+		}
+	})
+	supervisor := newSupervisor(c, dir, binary, admin, prober, log, out)
+	server, err := statusServer(c, admin, prober, tel.Registry, log)
+	if err != nil {
+		return err
+	}
+
+	// Only Envoy hears of the signal. Everything else serves it until it has
+	// ended, or a drain would have no certificates and no endpoints.
+	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	return process.Run(serving, log,
+		process.Task{Name: "secret manager", Run: secrets.Run},
+		process.Task{Name: "renewal signal", Run: renewOnSignal(secrets, log)},
+		sdsTask,
+		relayTask,
+		process.Task{Name: "status server", Run: server.Run},
+		process.Task{Name: "Envoy", Run: func(hard context.Context) error {
+			err := supervisor.Run(hard, ctx)
+			if err == nil {
+				stop()
+			}
+			return err
+		}},
+	)
+}
+
+func secretManager(c *config.Config, dir *statedir.Dir, reg prometheus.Registerer, log *slog.Logger) (*svid.Manager, error) {
+	id, err := c.Identity()
+	if err != nil {
+		return nil, process.WithExitCode(err, process.ExitUsage)
+	}
+	cfg := svid.Config{
+		CAAddress:   c.CAAddress,
+		CAIDs:       c.CAIDs,
+		TokenFile:   c.TokenFile,
+		RootFile:    c.RootCertFile,
+		TrustDomain: c.TrustDomain,
+		Identity:    id,
+		TTL:         c.SecretTTL,
+		Log:         log,
+		Registerer:  reg,
+	}
+	if c.CacheCertificate {
+		cfg.CacheDir = dir.Path(statedir.Cache)
+	}
+	return svid.New(cfg)
+}
+
+// serverConfig is that of a server on a unix socket: for this user only.
+func serverConfig(name string, reg prometheus.Registerer, log *slog.Logger, maxRequest int) rpc.ServerConfig {
+	return rpc.ServerConfig{
+		Service:              name,
+		Log:                  log,
+		Registerer:           reg,
+		Insecure:             true, // a unix socket
+		PeerUIDs:             []uint32{uint32(os.Geteuid())},
+		Policy:               auth.Policy{"/envoy.service.secret.v3.SecretDiscoveryService/*": auth.Anonymous(), "/envoy.service.discovery.v3.AggregatedDiscoveryService/*": auth.Anonymous()},
+		MaxRecvBytes:         maxRequest,
+		MaxConnections:       64,
+		MaxConcurrentStreams: 1024,
+	}
+}
+
+// socketServer opens the socket at once and serves it when the task runs.
+func socketServer(dir *statedir.Dir, name string, register func(*grpc.Server), cfg rpc.ServerConfig, opts ...grpc.ServerOption) (process.Task, error) {
+	server, err := rpc.NewServer(cfg, opts...)
+	if err != nil {
+		return process.Task{}, err
+	}
+	register(server)
+	lis, err := dir.Listen(name)
+	if err != nil {
+		return process.Task{}, err
+	}
+	return process.Task{Name: cfg.Service, Run: func(ctx context.Context) error {
+		return rpc.Serve(ctx, server, lis, 0)
+	}}, nil
+}
+
+func writeBootstrap(c *config.Config, dir *statedir.Dir) error {
+	n, err := node.New(c)
+	if err != nil {
+		return process.WithExitCode(err, process.ExitRefused)
+	}
+	b, err := bootstrap.Build(bootstrap.Input{
+		Node:                     n,
+		XDSPath:                  dir.EnvoyPath(statedir.XDS),
+		SDSPath:                  dir.EnvoyPath(statedir.SDS),
+		AdminPath:                dir.EnvoyPath(statedir.Admin),
+		Delta:                    c.DeltaXDS,
+		Status:                   c.StatusAddress,
+		Ready:                    c.ReadyAddress,
+		Stats:                    c.StatsAddress,
+		MaxDownstreamConnections: c.MaxDownstreamConnections,
+		RuntimeValues:            c.ProxyConfig.GetRuntimeValues(),
+		StatsMatcher:             bootstrap.StatsMatcherFrom(c.ProxyConfig, c.Annotations),
+		ExtraTags:                c.ProxyConfig.GetExtraStatTags(),
+	})
+	if err != nil {
+		return process.WithExitCode(err, process.ExitRefused)
+	}
+	return bootstrap.Write(dir, b)
+}
+
+func newSupervisor(c *config.Config, dir *statedir.Dir, binary string, admin *envoy.Admin, prober *ready.Prober, log *slog.Logger, out Output) *envoy.Supervisor {
+	return &envoy.Supervisor{
+		Options: envoy.Options{
+			Binary:       binary,
+			Dir:          dir.Path(""),
+			Bootstrap:    dir.Path(statedir.Bootstrap),
+			Concurrency:  c.Concurrency,
+			DrainTime:    c.Drain.Envoy,
+			LogLevel:     c.EnvoyLogLevel,
+			ComponentLog: c.EnvoyComponentLog,
+			Stdout:       out.Stdout,
+			Stderr:       out.Stderr,
+		},
+		Admin:           admin,
+		Drain:           envoy.DrainPolicy{Termination: c.Drain.Termination, Minimum: c.Drain.Minimum, ExitOnZero: c.Drain.ExitOnZero},
+		IgnoreListeners: []string{bootstrap.ReadyStatPrefix, bootstrap.StatsStatPrefix},
+		OnDrain:         prober.Drain,
+		Clock:           clock.Real(),
+		Log:             log,
+	}
+}
+
+func statusServer(c *config.Config, admin *envoy.Admin, prober *ready.Prober, reg *prometheus.Registry, log *slog.Logger) (*ops.Server, error) {
+	metrics, err := status.NewMetrics(admin, reg, log)
+	if err != nil {
+		return nil, err
+	}
+	s := ops.New(ops.Config{Address: c.StatusAddress.String(), Log: log, Gatherer: reg})
+	s.Ready("proxy", func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		return prober.Check(ctx)
+	})
+	s.Public("/healthz/ready", "200 when the proxy may receive traffic", status.Ready(prober.Check))
+	s.Public("/stats/prometheus", "Envoy's and the agent's metrics", metrics)
+	return s, nil
+}
+
+// renewOnSignal renews the certificate at every SIGUSR1.
+func renewOnSignal(m *svid.Manager, log *slog.Logger) func(context.Context) error {
+	return func(ctx context.Context) error {
+		signals := make(chan os.Signal, 1)
+		signal.Notify(signals, syscall.SIGUSR1)
+		defer signal.Stop(signals)
+		for {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-signals:
+				log.Info("renewing the certificate", "reason", "SIGUSR1")
+				m.Renew()
+			}
+		}
+	}
+}
+
+// findEnvoy gives the absolute path of the binary: Envoy is started in another
+// directory.
+func findEnvoy(name string) (string, error) {
+	path, err := exec.LookPath(name)
+	if err == nil {
+		path, err = filepath.Abs(path)
+	}
+	if err != nil {
+		return "", fmt.Errorf("no Envoy to run: %w: give its path with --envoy-binary", err)
+	}
+	return path, nil
+}

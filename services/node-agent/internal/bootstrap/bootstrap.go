@@ -1,0 +1,245 @@
+// Package bootstrap builds the configuration Envoy starts with: who it is,
+// where its admin interface listens, and that everything else comes from the
+// agent by xDS and SDS. Build is a pure function; Write puts the result where
+// Envoy reads it.
+package bootstrap
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"time"
+
+	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	overloadv3 "github.com/envoyproxy/go-control-plane/envoy/config/overload/v3"
+	regexv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/regex_engines/v3"
+	downstreamv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/resource_monitors/downstream_connections/v3"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"fairlead.dev/services/node-agent/internal/statedir"
+)
+
+// Names of the clusters every proxy has. xDS resources refer to SDSCluster.
+const (
+	XDSCluster   = "xds-grpc"
+	SDSCluster   = "sds-grpc"
+	AgentCluster = "agent"
+	StatsCluster = "prometheus_stats"
+)
+
+// Reconnection of Envoy's ADS stream to the agent. The agent is local and holds
+// the stream while it looks for an xds-server, so there is no crowd to spare.
+const (
+	reconnectBase = 50 * time.Millisecond
+	reconnectMax  = time.Second
+)
+
+// maxRegexProgram is the size of compiled regular expressions Envoy accepts;
+// Istio's value, since what its users wrote must load.
+const maxRegexProgram = 32768
+
+// Input is what a bootstrap depends on.
+type Input struct {
+	Node *corev3.Node
+	// XDSPath, SDSPath and AdminPath are unix sockets as Envoy opens them.
+	XDSPath, SDSPath, AdminPath string
+	// Delta selects incremental xDS.
+	Delta bool
+	// Status is the agent's HTTP server; Ready and Stats Envoy's listeners.
+	Status, Ready, Stats netip.AddrPort
+	// MaxDownstreamConnections limits the connections of all listeners.
+	MaxDownstreamConnections uint64
+	// RuntimeValues are ProxyConfig's runtimeValues.
+	RuntimeValues map[string]string
+	// StatsMatcher adds to the stats that are kept.
+	StatsMatcher StatsMatcher
+	// ExtraTags are ProxyConfig's extraStatTags.
+	ExtraTags []string
+}
+
+// Build makes the bootstrap and checks it against Envoy's own rules.
+func Build(in Input) (*bootstrapv3.Bootstrap, error) {
+	regexEngine, err := pack(&regexv3.GoogleRE2{})
+	if err != nil {
+		return nil, err
+	}
+	overload, err := overloadManager(in.MaxDownstreamConnections)
+	if err != nil {
+		return nil, err
+	}
+	clusters, err := clusters(in)
+	if err != nil {
+		return nil, err
+	}
+	listeners, err := listeners(in)
+	if err != nil {
+		return nil, err
+	}
+	runtime, err := layeredRuntime(in.RuntimeValues)
+	if err != nil {
+		return nil, err
+	}
+	b := &bootstrapv3.Bootstrap{
+		Node: in.Node,
+		Admin: &bootstrapv3.Admin{
+			Address:               pipe(in.AdminPath, 0o600),
+			IgnoreGlobalConnLimit: true,
+		},
+		StaticResources: &bootstrapv3.Bootstrap_StaticResources{
+			Clusters:  clusters,
+			Listeners: listeners,
+		},
+		DynamicResources:     dynamicResources(in.Delta),
+		LayeredRuntime:       runtime,
+		OverloadManager:      overload,
+		StatsConfig:          statsConfig(in.StatsMatcher, in.ExtraTags),
+		DefaultRegexEngine:   &corev3.TypedExtensionConfig{Name: "envoy.regex_engines.google_re2", TypedConfig: regexEngine},
+		ApplicationLogConfig: logConfig(),
+	}
+	if err := b.ValidateAll(); err != nil {
+		return nil, fmt.Errorf("bootstrap: %w", err)
+	}
+	return b, nil
+}
+
+// JSON is the bootstrap as Envoy's -c reads it, the same bytes for the same
+// message.
+func JSON(b *bootstrapv3.Bootstrap) ([]byte, error) {
+	raw, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(b)
+	if err != nil {
+		return nil, fmt.Errorf("bootstrap: %w", err)
+	}
+	var out bytes.Buffer // protojson varies its white space on purpose
+	if err := json.Indent(&out, raw, "", "  "); err != nil {
+		return nil, fmt.Errorf("bootstrap: %w", err)
+	}
+	out.WriteByte('\n')
+	return out.Bytes(), nil
+}
+
+// Write puts the bootstrap into the state directory, mode 0600.
+func Write(dir *statedir.Dir, b *bootstrapv3.Bootstrap) error {
+	data, err := JSON(b)
+	if err != nil {
+		return err
+	}
+	if err := dir.Write(statedir.Bootstrap, data); err != nil {
+		return fmt.Errorf("bootstrap: %w", err)
+	}
+	return nil
+}
+
+// dynamicResources: everything by one ADS stream. No time limit for the first
+// answer, or Envoy would start empty while no xds-server can be reached.
+func dynamicResources(delta bool) *bootstrapv3.Bootstrap_DynamicResources {
+	api := corev3.ApiConfigSource_GRPC
+	if delta {
+		api = corev3.ApiConfigSource_DELTA_GRPC
+	}
+	ads := func() *corev3.ConfigSource {
+		return &corev3.ConfigSource{
+			ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}},
+			ResourceApiVersion:    corev3.ApiVersion_V3,
+			InitialFetchTimeout:   durationpb.New(0),
+		}
+	}
+	return &bootstrapv3.Bootstrap_DynamicResources{
+		AdsConfig: &corev3.ApiConfigSource{
+			ApiType:                   api,
+			TransportApiVersion:       corev3.ApiVersion_V3,
+			SetNodeOnFirstMessageOnly: true,
+			GrpcServices: []*corev3.GrpcService{{
+				TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{
+					ClusterName: XDSCluster,
+					RetryPolicy: &corev3.RetryPolicy{RetryBackOff: &corev3.BackoffStrategy{
+						BaseInterval: durationpb.New(reconnectBase),
+						MaxInterval:  durationpb.New(reconnectMax),
+					}},
+				}},
+			}},
+		},
+		CdsConfig: ads(),
+		LdsConfig: ads(),
+	}
+}
+
+func layeredRuntime(values map[string]string) (*bootstrapv3.LayeredRuntime, error) {
+	fields := map[string]any{"re2.max_program_size.error_level": maxRegexProgram}
+	for k, v := range values {
+		fields[k] = v
+	}
+	static, err := structpb.NewStruct(fields)
+	if err != nil {
+		return nil, fmt.Errorf("runtimeValues: %w", err)
+	}
+	return &bootstrapv3.LayeredRuntime{Layers: []*bootstrapv3.RuntimeLayer{
+		{Name: "static", LayerSpecifier: &bootstrapv3.RuntimeLayer_StaticLayer{StaticLayer: static}},
+		{Name: "admin", LayerSpecifier: &bootstrapv3.RuntimeLayer_AdminLayer_{AdminLayer: &bootstrapv3.RuntimeLayer_AdminLayer{}}},
+	}}, nil
+}
+
+func overloadManager(limit uint64) (*overloadv3.OverloadManager, error) {
+	monitor, err := pack(&downstreamv3.DownstreamConnectionsConfig{MaxActiveDownstreamConnections: int64(limit)})
+	if err != nil {
+		return nil, err
+	}
+	return &overloadv3.OverloadManager{
+		RefreshInterval: durationpb.New(250 * time.Millisecond),
+		ResourceMonitors: []*overloadv3.ResourceMonitor{{
+			Name:       "envoy.resource_monitors.global_downstream_max_connections",
+			ConfigType: &overloadv3.ResourceMonitor_TypedConfig{TypedConfig: monitor},
+		}},
+	}, nil
+}
+
+// logConfig makes Envoy's log lines JSON, as the agent's are on the same
+// stream.
+func logConfig() *bootstrapv3.Bootstrap_ApplicationLogConfig {
+	line := func(v string) *structpb.Value { return structpb.NewStringValue(v) }
+	return &bootstrapv3.Bootstrap_ApplicationLogConfig{
+		LogFormat: &bootstrapv3.Bootstrap_ApplicationLogConfig_LogFormat{
+			LogFormat: &bootstrapv3.Bootstrap_ApplicationLogConfig_LogFormat_JsonFormat{
+				JsonFormat: &structpb.Struct{Fields: map[string]*structpb.Value{
+					"time":    line("%Y-%m-%dT%T.%F%z"),
+					"level":   line("%l"),
+					"service": line("envoy"),
+					"logger":  line("%n"),
+					"msg":     line("%j"),
+				}},
+			},
+		},
+	}
+}
+
+// pack validates m before it disappears into an Any, where the validation of
+// the enclosing message does not look.
+func pack(m interface {
+	proto.Message
+	ValidateAll() error
+}) (*anypb.Any, error) {
+	if err := m.ValidateAll(); err != nil {
+		return nil, fmt.Errorf("bootstrap: %w", err)
+	}
+	a, err := anypb.New(m)
+	if err != nil {
+		return nil, fmt.Errorf("bootstrap: %w", err)
+	}
+	return a, nil
+}
+
+func pipe(path string, mode uint32) *corev3.Address {
+	return &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: path, Mode: mode}}}
+}
+
+func socketAddress(a netip.AddrPort) *corev3.Address {
+	return &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
+		Address:       a.Addr().String(),
+		PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: uint32(a.Port())},
+	}}}
+}

@@ -1,0 +1,82 @@
+package bootstrap
+
+import (
+	"net/netip"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
+)
+
+// Stat prefixes of the agent's own listeners. A drain does not wait for the
+// connections of probes and scrapers, and knows them by these.
+const (
+	ReadyStatPrefix = "agent_ready"
+	StatsStatPrefix = "agent_stats"
+)
+
+// listeners: 15021 passes probes on to the agent, so that a probe fails when
+// Envoy itself cannot serve; 15090 shows Envoy's own metrics.
+func listeners(in Input) ([]*listenerv3.Listener, error) {
+	stats, err := pathListener(StatsStatPrefix, in.Stats, "/stats/prometheus", StatsCluster)
+	if err != nil {
+		return nil, err
+	}
+	ready, err := pathListener(ReadyStatPrefix, in.Ready, "/healthz/ready", AgentCluster)
+	if err != nil {
+		return nil, err
+	}
+	return []*listenerv3.Listener{stats, ready}, nil
+}
+
+// pathListener serves one path from one cluster, and 404 otherwise.
+func pathListener(name string, address netip.AddrPort, path, cluster string) (*listenerv3.Listener, error) {
+	router, err := pack(&routerv3.Router{})
+	if err != nil {
+		return nil, err
+	}
+	manager, err := pack(&hcmv3.HttpConnectionManager{
+		StatPrefix:            name,
+		CodecType:             hcmv3.HttpConnectionManager_AUTO,
+		RequestHeadersTimeout: durationpb.New(5 * time.Second),
+		StreamIdleTimeout:     durationpb.New(30 * time.Second),
+		HttpFilters: []*hcmv3.HttpFilter{{
+			Name:       "envoy.filters.http.router",
+			ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: router},
+		}},
+		RouteSpecifier: &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: &routev3.RouteConfiguration{
+			Name: name,
+			VirtualHosts: []*routev3.VirtualHost{{
+				Name:    name,
+				Domains: []string{"*"},
+				Routes: []*routev3.Route{{
+					Match: &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Path{Path: path}},
+					Action: &routev3.Route_Route{Route: &routev3.RouteAction{
+						ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster},
+						Timeout:          durationpb.New(15 * time.Second),
+					}},
+				}},
+			}},
+		}},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &listenerv3.Listener{
+		Name:                  name,
+		StatPrefix:            name,
+		Address:               socketAddress(address),
+		IgnoreGlobalConnLimit: true,
+		TrafficDirection:      corev3.TrafficDirection_UNSPECIFIED,
+		FilterChains: []*listenerv3.FilterChain{{
+			Filters: []*listenerv3.Filter{{
+				Name:       "envoy.filters.network.http_connection_manager",
+				ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: manager},
+			}},
+		}},
+	}, nil
+}

@@ -1,0 +1,88 @@
+// Package command is the command line of node-agent.
+package command
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"runtime"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"fairlead.dev/pkg/process"
+	"fairlead.dev/pkg/telemetry"
+	"fairlead.dev/pkg/version"
+	"fairlead.dev/services/node-agent/internal/agent"
+	"fairlead.dev/services/node-agent/internal/config"
+)
+
+// Root makes the command tree, writing to the given streams.
+func Root(stdout, stderr io.Writer) *cobra.Command {
+	root := &cobra.Command{
+		Use:           "node-agent",
+		Short:         "Identity, configuration and life cycle of a workload's Envoy",
+		Version:       version.Info().String(),
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          usage(cobra.NoArgs),
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+		return process.WithExitCode(err, process.ExitUsage)
+	})
+	root.AddCommand(proxy(stdout, stderr), request(), wait(), versionCommand())
+	return root
+}
+
+func proxy(stdout, stderr io.Writer) *cobra.Command {
+	var flags config.Flags
+	cmd := &cobra.Command{
+		Use:   "proxy sidecar|router",
+		Short: "Run Envoy and everything it needs on this machine",
+		Args:  usage(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var files unix.Rlimit
+			if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
+				return fmt.Errorf("limit of open files: %w", err)
+			}
+			c, err := config.Parse(args[0], flags, config.ThisHost(files.Cur, runtime.NumCPU()))
+			if err != nil {
+				return process.WithExitCode(err, process.ExitUsage)
+			}
+			log, err := telemetry.NewLogger(stderr, c.LogLevel, "node-agent")
+			if err != nil {
+				return process.WithExitCode(fmt.Errorf("--log-level: %w", err), process.ExitUsage)
+			}
+			return agent.Run(cmd.Context(), c, log, agent.Output{Stdout: stdout, Stderr: stderr})
+		},
+	}
+	flags.Register(cmd.Flags())
+	return cmd
+}
+
+func versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Say which build this is, as JSON",
+		Args:  usage(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			build := version.Info()
+			enc := json.NewEncoder(cmd.OutOrStdout())
+			enc.SetIndent("", "  ")
+			return enc.Encode(build)
+		},
+	}
+}
+
+// usage gives a wrong number of arguments the exit code for that.
+func usage(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			return process.WithExitCode(fmt.Errorf("%w\nusage: %s", err, cmd.UseLine()), process.ExitUsage)
+		}
+		return nil
+	}
+}

@@ -1,0 +1,154 @@
+package config
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	metaPrefix     = "ISTIO_META_"
+	metaJSONPrefix = "ISTIO_METAJSON_"
+)
+
+// environment answers look-ups from the process environment first and from
+// ProxyConfig's proxyMetadata second, and gathers what it could not read.
+type environment struct {
+	vars   map[string]string
+	extra  map[string]string
+	failed []error
+}
+
+func newEnvironment(environ []string) *environment {
+	e := &environment{vars: map[string]string{}}
+	for _, kv := range environ {
+		if k, v, ok := strings.Cut(kv, "="); ok {
+			e.vars[k] = v
+		}
+	}
+	return e
+}
+
+// get returns "" for a variable that is unset or empty.
+func (e *environment) get(name string) string {
+	if v := e.vars[name]; v != "" {
+		return v
+	}
+	return e.extra[name]
+}
+
+func (e *environment) or(name, def string) string {
+	if v := e.get(name); v != "" {
+		return v
+	}
+	return def
+}
+
+func (e *environment) fail(name, value, want string) {
+	e.failed = append(e.failed, fmt.Errorf("%s=%q: want %s", name, value, want))
+}
+
+func (e *environment) boolean(name string, def bool) bool {
+	v := e.get(name)
+	if v == "" {
+		return def
+	}
+	b, err := strconv.ParseBool(v)
+	if err != nil {
+		e.fail(name, v, "true or false")
+		return def
+	}
+	return b
+}
+
+func (e *environment) duration(name string, def time.Duration) time.Duration {
+	v := e.get(name)
+	if v == "" {
+		return def
+	}
+	d, err := time.ParseDuration(v)
+	if err != nil {
+		e.fail(name, v, "a duration such as 5s or 24h")
+		return def
+	}
+	return d
+}
+
+// seconds reads a whole number of seconds; ok says whether it was given.
+func (e *environment) seconds(name string) (d time.Duration, ok bool) {
+	v := e.get(name)
+	if v == "" {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(v, 10, 31)
+	if err != nil {
+		e.fail(name, v, "a whole number of seconds")
+		return 0, false
+	}
+	return time.Duration(n) * time.Second, true
+}
+
+func (e *environment) port(name string, def uint16) uint16 {
+	v := e.get(name)
+	if v == "" {
+		return def
+	}
+	n, err := strconv.ParseUint(v, 10, 16)
+	if err != nil || n == 0 {
+		e.fail(name, v, "a port, 1 to 65535")
+		return def
+	}
+	return uint16(n)
+}
+
+// metadata is the node metadata the environment asks for. A variable
+// ISTIO_META_X is the string key X. A variable ISTIO_METAJSON_X holds JSON: the
+// entries of an object become keys of their own, as in Istio's agent, except
+// for LABELS and ANNOTATIONS, which are returned apart.
+func (e *environment) metadata() (meta map[string]any, labels, annotations map[string]string) {
+	meta, labels, annotations = map[string]any{}, map[string]string{}, map[string]string{}
+	all := maps.Clone(e.extra)
+	if all == nil {
+		all = map[string]string{}
+	}
+	maps.Copy(all, e.vars)
+	for name, value := range all {
+		if key, ok := strings.CutPrefix(name, metaPrefix); ok && key != "" {
+			meta[key] = value
+		}
+	}
+	for name, value := range all {
+		key, ok := strings.CutPrefix(name, metaJSONPrefix)
+		if !ok || key == "" || value == "" {
+			continue
+		}
+		switch key {
+		case "LABELS":
+			e.stringMap(name, value, labels)
+			continue
+		case "ANNOTATIONS":
+			e.stringMap(name, value, annotations)
+			continue
+		}
+		var parsed any
+		if err := json.Unmarshal([]byte(value), &parsed); err != nil {
+			e.fail(name, value, "JSON")
+			continue
+		}
+		if object, ok := parsed.(map[string]any); ok {
+			maps.Copy(meta, object)
+		} else {
+			meta[key] = parsed
+		}
+	}
+	return meta, labels, annotations
+}
+
+func (e *environment) stringMap(name, value string, into map[string]string) {
+	if err := json.Unmarshal([]byte(value), &into); err != nil {
+		e.fail(name, value, `a JSON object of strings, as in {"app":"web"}`)
+	}
+}

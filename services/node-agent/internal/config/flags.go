@@ -1,0 +1,80 @@
+package config
+
+import (
+	"strings"
+
+	"github.com/spf13/pflag"
+)
+
+// Flags are the command line of "node-agent proxy". A flag that is given wins
+// over the environment, the environment over ProxyConfig, and that over
+// defaults.
+type Flags struct {
+	StateDir         string
+	TokenFile        string
+	RootCertFile     string
+	EnvoyBinary      string
+	DiscoveryAddress []string
+	DiscoveryID      []string
+	CAAddress        string
+	CAID             []string
+	StatusAddress    string
+	Bind             string
+	Domain           string
+	Concurrency      int
+	Cache            bool
+	LogLevel         string
+	EnvoyLogLevel    string
+	EnvoyComponents  string
+
+	// PodInfoDir holds the downward API's files "labels" and "annotations".
+	PodInfoDir string
+}
+
+// Register adds the flags to fs. Istio's spellings (--proxyLogLevel,
+// --log_output_level) are accepted too, so that injected arguments work.
+func (f *Flags) Register(fs *pflag.FlagSet) {
+	fs.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+		switch name {
+		case "proxyLogLevel":
+			name = "proxy-log-level"
+		case "proxyComponentLogLevel":
+			name = "proxy-component-log-level"
+		case "log_output_level":
+			name = "log-level"
+		}
+		return pflag.NormalizedName(name)
+	})
+	fs.StringVar(&f.StateDir, "state-dir", "", "directory for sockets and Envoy's bootstrap, mode 0700 (default: ProxyConfig configPath, ./etc/istio/proxy)")
+	fs.StringVar(&f.TokenFile, "token-file", defaultTokenFile, "file with the workload's JWT for ca and xds-server")
+	fs.StringVar(&f.RootCertFile, "root-cert-file", defaultRootCertFile, "PEM file with the root certificates to trust")
+	fs.StringVar(&f.EnvoyBinary, "envoy-binary", "", "Envoy to run (default: ProxyConfig binaryPath, "+defaultEnvoyBinary+")")
+	fs.StringSliceVar(&f.DiscoveryAddress, "discovery-address", nil, "xds-servers, host:port, comma separated (default: ProxyConfig discoveryAddress, "+defaultDiscovery+")")
+	fs.StringSliceVar(&f.DiscoveryID, "discovery-id", nil, "SPIFFE ids an xds-server may have (default: spiffe://<trust domain>/ns/istio-system/sa/xds-server)")
+	fs.StringVar(&f.CAAddress, "ca-address", "", "certificate authority, host:port, comma separated (default: CA_ADDR, "+defaultCA+")")
+	fs.StringSliceVar(&f.CAID, "ca-id", nil, "SPIFFE ids the certificate authority may have (default: spiffe://<trust domain>/ns/istio-system/sa/ca)")
+	fs.StringVar(&f.StatusAddress, "status-address", "", "address of the agent's metrics and health server (default: bind address, ProxyConfig statusPort or 15020)")
+	fs.StringVar(&f.Bind, "bind", "", "address that 15020, 15021 and 15090 are bound to (default: all addresses of the instance's family)")
+	fs.StringVar(&f.Domain, "domain", "", "DNS domain in the node id (default: <namespace>.svc.cluster.local)")
+	fs.IntVar(&f.Concurrency, "concurrency", -1, "Envoy's worker threads, 0 for one per CPU (default: ProxyConfig concurrency, 1)")
+	fs.BoolVar(&f.Cache, "cache", false, "keep key and certificate in the state directory (0600) and use them again after a restart")
+	fs.StringVar(&f.LogLevel, "log-level", "info", "the agent's log level: debug, info, warn or error")
+	fs.StringVar(&f.EnvoyLogLevel, "proxy-log-level", "warning", "Envoy's log level")
+	fs.StringVar(&f.EnvoyComponents, "proxy-component-log-level", "", "Envoy's log levels per component, as in misc:error,upstream:debug")
+	fs.StringVar(&f.PodInfoDir, "pod-info-dir", defaultPodInfo, "directory with the downward API's files labels and annotations")
+}
+
+// agentLevel understands Istio's "scope:level,scope:level" too: the level of
+// the scope "default", or "all", is the one that counts.
+func agentLevel(v string) string {
+	if !strings.Contains(v, ":") {
+		return v
+	}
+	for part := range strings.SplitSeq(v, ",") {
+		scope, level, ok := strings.Cut(part, ":")
+		if ok && (scope == "default" || scope == "all") {
+			return level
+		}
+	}
+	return "info"
+}

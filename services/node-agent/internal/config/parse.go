@@ -1,0 +1,286 @@
+package config
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+)
+
+const (
+	defaultTokenFile    = "./var/run/secrets/tokens/istio-token"
+	defaultRootCertFile = "./var/run/secrets/istio/root-cert.pem"
+	defaultStateDir     = "./etc/istio/proxy"
+	defaultPodInfo      = "./etc/istio/pod"
+	defaultEnvoyBinary  = "/usr/local/bin/envoy"
+	defaultDiscovery    = "xds-server.istio-system.svc:15012"
+	defaultCA           = "ca.istio-system.svc:15012"
+	systemNamespace     = "istio-system"
+
+	defaultEnvoyDrain       = 45 * time.Second
+	defaultTerminationDrain = 5 * time.Second
+	defaultMinimumDrain     = 5 * time.Second
+	defaultSecretTTL        = 24 * time.Hour
+)
+
+// Host is what Parse asks of the machine; a test gives its own.
+type Host struct {
+	Environ  []string
+	ReadFile func(string) ([]byte, error)
+	// Addresses are the machine's own, used where INSTANCE_IP is not set.
+	Addresses func() ([]netip.Addr, error)
+	NumCPU    int
+	// OpenFiles is the limit of open file descriptors.
+	OpenFiles uint64
+}
+
+// Parse makes the Config of a proxy in the given role. Its error names every
+// flag and variable that has to be corrected.
+func Parse(role string, f Flags, h Host) (*Config, error) {
+	env := newEnvironment(h.Environ)
+	c := &Config{Role: Role(role)}
+
+	podLabels, err := readPodInfo(h, f.PodInfoDir, "labels")
+	if err != nil {
+		return nil, err
+	}
+	podAnnotations, err := readPodInfo(h, f.PodInfoDir, "annotations")
+	if err != nil {
+		return nil, err
+	}
+	c.ProxyConfig = &meshv1alpha1.ProxyConfig{}
+	if err := c.merge("PROXY_CONFIG", env.get("PROXY_CONFIG")); err != nil {
+		return nil, err
+	}
+	if err := c.merge("annotation "+proxyConfigAnnotation, podAnnotations[proxyConfigAnnotation]); err != nil {
+		return nil, err
+	}
+	pc := c.ProxyConfig
+	env.extra = pc.GetProxyMetadata()
+
+	c.Meta, c.Labels, c.Annotations = env.metadata()
+	maps.Copy(c.Labels, podLabels)
+	maps.Copy(c.Annotations, podAnnotations)
+
+	c.PodName = env.get("POD_NAME")
+	c.Namespace = env.get("POD_NAMESPACE")
+	c.ServiceAccount = env.or("SERVICE_ACCOUNT", "default")
+	c.DNSDomain = cmp.Or(f.Domain, c.Namespace+".svc.cluster.local")
+	var errs []error
+	if c.TrustDomain, err = spiffeid.TrustDomainFromString(env.or("TRUST_DOMAIN", "cluster.local")); err != nil {
+		errs = append(errs, fmt.Errorf("TRUST_DOMAIN: %w", err))
+	}
+	if c.InstanceIPs, err = instanceIPs(env.get("INSTANCE_IP"), h); err != nil {
+		errs = append(errs, err)
+	}
+
+	c.DiscoveryAddresses = f.DiscoveryAddress
+	if len(c.DiscoveryAddresses) == 0 {
+		c.DiscoveryAddresses = strings.Split(cmp.Or(pc.GetDiscoveryAddress(), defaultDiscovery), ",")
+	}
+	c.CAAddress = cmp.Or(f.CAAddress, env.get("CA_ADDR"), defaultCA)
+	for i, a := range c.DiscoveryAddresses {
+		c.DiscoveryAddresses[i] = strings.TrimSpace(a)
+		errs = append(errs, checkHostPort("discovery address", a))
+	}
+	for a := range strings.SplitSeq(c.CAAddress, ",") {
+		errs = append(errs, checkHostPort("CA address", a))
+	}
+	c.DiscoveryIDs, err = ids("--discovery-id", f.DiscoveryID, c.TrustDomain, "xds-server")
+	errs = append(errs, err)
+	c.CAIDs, err = ids("--ca-id", f.CAID, c.TrustDomain, "ca")
+	errs = append(errs, err)
+	c.TokenFile, c.RootCertFile = f.TokenFile, f.RootCertFile
+	c.CacheCertificate = f.Cache
+	c.SecretTTL = env.duration("SECRET_TTL", defaultSecretTTL)
+
+	c.StateDir = cmp.Or(f.StateDir, pc.GetConfigPath(), defaultStateDir)
+	c.EnvoyBinary = cmp.Or(f.EnvoyBinary, pc.GetBinaryPath(), defaultEnvoyBinary)
+	c.Concurrency = concurrency(f.Concurrency, pc, h.NumCPU)
+	c.EnvoyLogLevel, c.EnvoyComponentLog = f.EnvoyLogLevel, f.EnvoyComponents
+	c.LogLevel = agentLevel(f.LogLevel)
+	c.MaxDownstreamConnections = max(h.OpenFiles/2, 128)
+	c.DeltaXDS = env.boolean("ISTIO_DELTA_XDS", true)
+
+	errs = append(errs, c.addresses(f, env))
+	c.drain(env)
+	errs = append(errs, env.failed...)
+	errs = append(errs, c.validate())
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+func (c *Config) merge(source, text string) error {
+	warning, err := mergeProxyConfig(c.ProxyConfig, source, text)
+	if warning != "" {
+		c.Warnings = append(c.Warnings, warning)
+	}
+	return err
+}
+
+// addresses decides what 15020, 15021 and 15090 are bound to.
+func (c *Config) addresses(f Flags, env *environment) error {
+	bind := netip.IPv4Unspecified()
+	if len(c.InstanceIPs) > 0 && c.InstanceIPs[0].Is6() {
+		bind = netip.IPv6Unspecified()
+	}
+	if f.Bind != "" {
+		var err error
+		if bind, err = netip.ParseAddr(f.Bind); err != nil {
+			return fmt.Errorf("--bind %q: want an IP address", f.Bind)
+		}
+	}
+	statusPort := uint16(15020)
+	if p := c.ProxyConfig.GetStatusPort(); p > 0 && p < 1<<16 {
+		statusPort = uint16(p)
+	}
+	c.StatusAddress = netip.AddrPortFrom(bind, statusPort)
+	c.ReadyAddress = netip.AddrPortFrom(bind, env.port("ENVOY_STATUS_PORT", 15021))
+	c.StatsAddress = netip.AddrPortFrom(bind, env.port("ENVOY_PROMETHEUS_PORT", 15090))
+	if f.StatusAddress != "" {
+		var err error
+		if c.StatusAddress, err = netip.ParseAddrPort(f.StatusAddress); err != nil {
+			return fmt.Errorf("--status-address %q: want IP:port", f.StatusAddress)
+		}
+	}
+	return nil
+}
+
+func (c *Config) drain(env *environment) {
+	c.Drain = Drain{
+		Envoy:      defaultEnvoyDrain,
+		Minimum:    env.duration("MINIMUM_DRAIN_DURATION", defaultMinimumDrain),
+		ExitOnZero: env.boolean("EXIT_ON_ZERO_ACTIVE_CONNECTIONS", false),
+	}
+	if d := c.ProxyConfig.GetDrainDuration(); d != nil {
+		c.Drain.Envoy = d.AsDuration()
+	}
+	given, ok := env.seconds("TERMINATION_DRAIN_DURATION_SECONDS")
+	if d := c.ProxyConfig.GetTerminationDrainDuration(); !ok && d != nil {
+		given, ok = d.AsDuration(), true
+	}
+	switch {
+	case ok:
+		c.Drain.Termination = given
+	case !c.Drain.ExitOnZero:
+		c.Drain.Termination = defaultTerminationDrain
+	}
+}
+
+func readPodInfo(h Host, dir, name string) (map[string]string, error) {
+	path := filepath.Join(dir, name)
+	data, err := h.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("pod %s: %w", name, err)
+	}
+	m, err := parsePodInfo(string(data))
+	if err != nil {
+		return nil, fmt.Errorf("pod %s: %s: %w", name, path, err)
+	}
+	return m, nil
+}
+
+func instanceIPs(given string, h Host) ([]netip.Addr, error) {
+	if given == "" {
+		if h.Addresses == nil {
+			return nil, nil
+		}
+		all, err := h.Addresses()
+		if err != nil {
+			return nil, fmt.Errorf("addresses of this machine: %w", err)
+		}
+		return slices.DeleteFunc(all, func(a netip.Addr) bool { return !a.IsGlobalUnicast() }), nil
+	}
+	var out []netip.Addr
+	for s := range strings.SplitSeq(given, ",") {
+		a, err := netip.ParseAddr(strings.TrimSpace(s))
+		if err != nil {
+			return nil, fmt.Errorf("INSTANCE_IP=%q: want an IP address", given)
+		}
+		out = append(out, a.Unmap())
+	}
+	return out, nil
+}
+
+func checkHostPort(what, v string) error {
+	host, port, err := net.SplitHostPort(strings.TrimSpace(v))
+	if err != nil || host == "" || port == "" {
+		return fmt.Errorf("%s %q: want host:port", what, v)
+	}
+	return nil
+}
+
+func ids(flag string, given []string, td spiffeid.TrustDomain, account string) ([]spiffeid.ID, error) {
+	if len(given) == 0 {
+		if td.IsZero() {
+			return nil, nil
+		}
+		id, err := spiffeid.FromSegments(td, "ns", systemNamespace, "sa", account)
+		return []spiffeid.ID{id}, err
+	}
+	var out []spiffeid.ID
+	for _, s := range given {
+		id, err := spiffeid.FromString(s)
+		if err != nil {
+			return nil, fmt.Errorf("%s %q: %w", flag, s, err)
+		}
+		out = append(out, id)
+	}
+	return out, nil
+}
+
+// concurrency follows ProxyConfig: 0 is one thread per CPU, unset is one.
+func concurrency(flag int, pc *meshv1alpha1.ProxyConfig, cpus int) uint32 {
+	n := flag
+	if n < 0 {
+		n = 1
+		if v := pc.GetConcurrency(); v != nil {
+			n = int(v.GetValue())
+		}
+	}
+	if n == 0 {
+		n = cpus
+	}
+	return uint32(max(n, 1))
+}
+
+// ThisHost is the Host the process runs on.
+func ThisHost(openFiles uint64, cpus int) Host {
+	return Host{
+		Environ:   os.Environ(),
+		ReadFile:  os.ReadFile,
+		Addresses: interfaceAddresses,
+		NumCPU:    cpus,
+		OpenFiles: openFiles,
+	}
+}
+
+func interfaceAddresses() ([]netip.Addr, error) {
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, err
+	}
+	var out []netip.Addr
+	for _, a := range addrs {
+		if p, err := netip.ParsePrefix(a.String()); err == nil {
+			out = append(out, p.Addr().Unmap())
+		}
+	}
+	return out, nil
+}

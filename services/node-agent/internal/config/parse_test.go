@@ -1,0 +1,194 @@
+package config
+
+import (
+	"io/fs"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
+)
+
+// host is a machine with the given environment and files.
+func host(files map[string]string, env ...string) Host {
+	return Host{
+		Environ: env,
+		ReadFile: func(name string) ([]byte, error) {
+			if s, ok := files[name]; ok {
+				return []byte(s), nil
+			}
+			return nil, fs.ErrNotExist
+		},
+		Addresses: func() ([]netip.Addr, error) {
+			return []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("fe80::1"), netip.MustParseAddr("10.1.2.3")}, nil
+		},
+		NumCPU:    8,
+		OpenFiles: 1000,
+	}
+}
+
+// flags is the command line, parsed as the program does.
+func flags(t *testing.T, args ...string) Flags {
+	t.Helper()
+	var f Flags
+	set := pflag.NewFlagSet("proxy", pflag.ContinueOnError)
+	f.Register(set)
+	if err := set.Parse(args); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+var pod = []string{"POD_NAME=web-0", "POD_NAMESPACE=shop", "INSTANCE_IP=10.0.0.7"}
+
+func parse(t *testing.T, f Flags, h Host) *Config {
+	t.Helper()
+	c, err := Parse("sidecar", f, h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// In a Pod with nothing but its name, everything else is Istio's default.
+func TestDefaults(t *testing.T) {
+	c := parse(t, flags(t), host(nil, pod...))
+	id, err := c.Identity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := []any{
+		id.String(), c.DNSDomain, c.StateDir, c.TokenFile, c.RootCertFile, c.CAAddress, c.DiscoveryAddresses,
+		c.DiscoveryIDs[0].String(), c.CAIDs[0].String(), c.SecretTTL, c.DeltaXDS, c.Concurrency, c.EnvoyBinary,
+		c.StatusAddress.String(), c.ReadyAddress.String(), c.StatsAddress.String(), c.Drain, c.MaxDownstreamConnections,
+	}
+	want := []any{
+		"spiffe://cluster.local/ns/shop/sa/default", "shop.svc.cluster.local", "./etc/istio/proxy",
+		"./var/run/secrets/tokens/istio-token", "./var/run/secrets/istio/root-cert.pem",
+		"ca.istio-system.svc:15012", []string{"xds-server.istio-system.svc:15012"},
+		"spiffe://cluster.local/ns/istio-system/sa/xds-server", "spiffe://cluster.local/ns/istio-system/sa/ca",
+		24 * time.Hour, true, uint32(1), "/usr/local/bin/envoy",
+		"0.0.0.0:15020", "0.0.0.0:15021", "0.0.0.0:15090",
+		Drain{Envoy: 45 * time.Second, Termination: 5 * time.Second, Minimum: 5 * time.Second}, uint64(500),
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestSources(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		args  []string
+		env   []string
+		files map[string]string
+		get   func(*Config) any
+		want  any
+	}{
+		{"discovery from ProxyConfig", nil, []string{"PROXY_CONFIG=discoveryAddress: a:1, b:2"}, nil,
+			func(c *Config) any { return c.DiscoveryAddresses }, []string{"a:1", "b:2"}},
+		{"flag before ProxyConfig", []string{"--discovery-address", "c:3,d:4"}, []string{"PROXY_CONFIG=discoveryAddress: a:1"}, nil,
+			func(c *Config) any { return c.DiscoveryAddresses }, []string{"c:3", "d:4"}},
+		{"annotation before PROXY_CONFIG", nil, []string{"PROXY_CONFIG={concurrency: 2, statusPort: 16020}"},
+			map[string]string{"etc/istio/pod/annotations": `proxy.istio.io/config="concurrency: 4\n"` + "\n"},
+			func(c *Config) any { return []any{c.Concurrency, c.StatusAddress.Port()} }, []any{uint32(4), uint16(16020)}},
+		{"environment before proxyMetadata", nil, []string{`PROXY_CONFIG={"proxyMetadata": {"ISTIO_DELTA_XDS": "false", "SECRET_TTL": "2h", "ISTIO_META_NETWORK": "n1"}}`, "SECRET_TTL=1h"}, nil,
+			func(c *Config) any { return []any{c.DeltaXDS, c.SecretTTL, c.Meta["NETWORK"]} }, []any{false, time.Hour, "n1"}},
+		{"concurrency 0 is every CPU", []string{"--concurrency", "0"}, nil, nil,
+			func(c *Config) any { return c.Concurrency }, uint32(8)},
+		{"bound to one address", []string{"--bind", "127.66.1.1"}, nil, nil,
+			func(c *Config) any {
+				return []string{c.StatusAddress.String(), c.ReadyAddress.String(), c.StatsAddress.String()}
+			},
+			[]string{"127.66.1.1:15020", "127.66.1.1:15021", "127.66.1.1:15090"}},
+		{"status address apart", []string{"--bind", "127.66.1.1", "--status-address", "127.0.0.1:1"}, nil, nil,
+			func(c *Config) any { return c.StatusAddress.String() }, "127.0.0.1:1"},
+		{"IPv6 instance", nil, []string{"INSTANCE_IP=fd00::7"}, nil,
+			func(c *Config) any { return c.ReadyAddress.String() }, "[::]:15021"},
+		{"own address", nil, []string{"INSTANCE_IP="}, nil,
+			func(c *Config) any { return c.InstanceIPs }, []netip.Addr{netip.MustParseAddr("10.1.2.3")}},
+		{"labels", nil, []string{`ISTIO_METAJSON_LABELS={"app":"web","version":"v1"}`},
+			map[string]string{"etc/istio/pod/labels": "version=\"v2\"\n"},
+			func(c *Config) any { return c.Labels }, map[string]string{"app": "web", "version": "v2"}},
+		{"metadata", nil, []string{"ISTIO_META_CLUSTER_ID=c1", `ISTIO_METAJSON_PLATFORM={"rack":7}`, `ISTIO_METAJSON_PORTS=[1,2]`}, nil,
+			func(c *Config) any { return c.Meta }, map[string]any{"CLUSTER_ID": "c1", "rack": 7.0, "PORTS": []any{1.0, 2.0}}},
+		{"drain until idle has no deadline", nil, []string{"EXIT_ON_ZERO_ACTIVE_CONNECTIONS=true", "MINIMUM_DRAIN_DURATION=1s"}, nil,
+			func(c *Config) any { return c.Drain }, Drain{Envoy: 45 * time.Second, Minimum: time.Second, ExitOnZero: true}},
+		{"drain until idle or deadline", nil, []string{"EXIT_ON_ZERO_ACTIVE_CONNECTIONS=true", "TERMINATION_DRAIN_DURATION_SECONDS=30"}, nil,
+			func(c *Config) any { return c.Drain.Termination }, 30 * time.Second},
+		{"drain from ProxyConfig", nil, []string{"PROXY_CONFIG={terminationDrainDuration: 12s, drainDuration: 20s}"}, nil,
+			func(c *Config) any { return []time.Duration{c.Drain.Termination, c.Drain.Envoy} }, []time.Duration{12 * time.Second, 20 * time.Second}},
+		{"Istio's spelling of flags", []string{"--proxyLogLevel=error", "--log_output_level=default:warn,ads:debug"}, nil, nil,
+			func(c *Config) any { return []string{c.EnvoyLogLevel, c.LogLevel} }, []string{"error", "warn"}},
+		{"unknown field of ProxyConfig", nil, []string{"PROXY_CONFIG={concurrency: 3, fromTheFuture: 1}"}, nil,
+			func(c *Config) any { return []any{c.Concurrency, strings.Contains(c.Warnings[0], "fromTheFuture")} }, []any{uint32(3), true}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := parse(t, flags(t, tc.args...), host(tc.files, slices.Concat(pod, tc.env)...))
+			if d := cmp.Diff(tc.want, tc.get(c), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); d != "" {
+				t.Error(d)
+			}
+		})
+	}
+}
+
+// An error names the flag or variable, its value and what is wanted.
+func TestErrors(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		role  string
+		args  []string
+		env   []string
+		files map[string]string
+		want  []string
+	}{
+		{"nothing set", "sidecar", nil, []string{"POD_NAME=", "POD_NAMESPACE="}, nil, []string{"POD_NAME is not set", "POD_NAMESPACE is not set"}},
+		{"role", "waypoint", nil, nil, nil, []string{`proxy role "waypoint"`}},
+		{"several at once", "sidecar", nil, []string{"SECRET_TTL=long", "ISTIO_DELTA_XDS=perhaps", "ENVOY_STATUS_PORT=99999"}, nil,
+			[]string{`SECRET_TTL="long": want a duration`, `ISTIO_DELTA_XDS="perhaps": want true or false`, `ENVOY_STATUS_PORT="99999": want a port`}},
+		{"seconds", "sidecar", nil, []string{"TERMINATION_DRAIN_DURATION_SECONDS=5s"}, nil, []string{`="5s": want a whole number of seconds`}},
+		{"address", "sidecar", []string{"--discovery-address", "istiod"}, nil, nil, []string{`discovery address "istiod": want host:port`}},
+		{"bind", "sidecar", []string{"--bind", "localhost"}, nil, nil, []string{`--bind "localhost": want an IP address`}},
+		{"same port twice", "sidecar", nil, []string{"ENVOY_STATUS_PORT=15090"}, nil, []string{"are both 0.0.0.0:15090"}},
+		{"ProxyConfig", "sidecar", nil, []string{"PROXY_CONFIG=concurrency: lots"}, nil, []string{"PROXY_CONFIG is not a ProxyConfig"}},
+		{"not YAML", "sidecar", nil, []string{"PROXY_CONFIG={"}, nil, []string{"PROXY_CONFIG is not YAML"}},
+		{"metadata", "sidecar", nil, []string{"ISTIO_METAJSON_X={"}, nil, []string{`ISTIO_METAJSON_X="{": want JSON`}},
+		{"trust domain", "sidecar", nil, []string{"TRUST_DOMAIN=Not A Domain"}, nil, []string{"TRUST_DOMAIN"}},
+		{"labels file", "sidecar", nil, nil, map[string]string{"etc/istio/pod/labels": "app=web\n"}, []string{"etc/istio/pod/labels: line 1"}},
+		{"id", "sidecar", []string{"--ca-id", "ca"}, nil, nil, []string{`--ca-id "ca"`}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			_, err := Parse(tc.role, flags(t, tc.args...), host(tc.files, slices.Concat(pod, tc.env)...))
+			if err == nil {
+				t.Fatal("accepted")
+			}
+			for _, w := range tc.want {
+				if !strings.Contains(err.Error(), w) {
+					t.Errorf("does not say %q: %v", w, err)
+				}
+			}
+		})
+	}
+}
+
+func FuzzPodInfo(f *testing.F) {
+	f.Add("app=\"web\"\nversion=\"v1\"\n")
+	f.Add("a=\"\\n\"")
+	f.Fuzz(func(t *testing.T, data string) {
+		m, err := parsePodInfo(data)
+		if err == nil && strings.TrimSpace(data) != "" && len(m) == 0 {
+			t.Errorf("%q has no entries and is no error", data)
+		}
+	})
+}
+
+func FuzzProxyConfig(f *testing.F) {
+	f.Add("concurrency: 2\nproxyMetadata: {A: b}")
+	f.Add(`{"discoveryAddress":"a:1","unknown":[1,{"x":null}]}`)
+	f.Fuzz(func(t *testing.T, text string) {
+		_, _ = Parse("sidecar", Flags{}, host(nil, append(slices.Clone(pod), "PROXY_CONFIG="+text)...))
+	})
+}

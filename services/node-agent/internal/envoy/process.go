@@ -1,0 +1,107 @@
+// Package envoy runs Envoy as a child process: its arguments, its admin
+// interface, and how it ends. It never outlives the agent.
+package envoy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"syscall"
+	"time"
+)
+
+// Options are how Envoy is started.
+type Options struct {
+	Binary string
+	// Dir is Envoy's working directory, in which it finds the sockets whose
+	// paths are relative.
+	Dir       string
+	Bootstrap string
+	// Concurrency is the number of worker threads.
+	Concurrency uint32
+	// DrainTime is over how long connections are closed during a drain.
+	DrainTime    time.Duration
+	LogLevel     string
+	ComponentLog string
+	// Stdout and Stderr get Envoy's output: its access log and its own log.
+	Stdout, Stderr io.Writer
+}
+
+// Args is Envoy's command line without the program.
+func (o Options) Args() []string {
+	args := []string{
+		"-c", o.Bootstrap,
+		"--disable-hot-restart",
+		"--concurrency", strconv.FormatUint(uint64(o.Concurrency), 10),
+		"--drain-time-s", strconv.Itoa(int(o.DrainTime.Seconds())),
+		"--drain-strategy", "immediate",
+		"--log-level", o.LogLevel,
+	}
+	if o.ComponentLog != "" {
+		args = append(args, "--component-log-level", o.ComponentLog)
+	}
+	return args
+}
+
+// Process is an Envoy that was started. Exactly one goroutine may call Wait.
+type Process struct {
+	cmd    *exec.Cmd
+	exited chan error
+}
+
+// Start runs Envoy. The kernel kills it when the agent dies, however that
+// happens; a terminal's Ctrl-C does not reach it, so that it can drain.
+func Start(o Options) (*Process, error) {
+	p := &Process{exited: make(chan error, 1)}
+	started := make(chan error)
+	go func() {
+		// The parent of PR_SET_PDEATHSIG is a thread: it must live as long as
+		// Envoy does.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		// Not tied to a context: who ends Envoy, and how, is the supervisor's.
+		p.cmd = exec.CommandContext(context.Background(), o.Binary, o.Args()...)
+		p.cmd.Dir = o.Dir
+		p.cmd.Stdout, p.cmd.Stderr = o.Stdout, o.Stderr
+		p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+		if err := p.cmd.Start(); err != nil {
+			started <- fmt.Errorf("start Envoy: %w", err)
+			return
+		}
+		started <- nil
+		p.exited <- p.cmd.Wait()
+	}()
+	if err := <-started; err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// PID is the process id.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// Exited receives once, when Envoy has ended: nil if it ended with status 0.
+func (p *Process) Exited() <-chan error { return p.exited }
+
+// Kill ends Envoy at once.
+func (p *Process) Kill() error {
+	err := p.cmd.Process.Kill()
+	if errors.Is(err, os.ErrProcessDone) {
+		return nil
+	}
+	return err
+}
+
+// Terminate asks Envoy to end; it cuts requests in flight.
+func (p *Process) Terminate() error {
+	err := p.cmd.Process.Signal(syscall.SIGTERM)
+	if errors.Is(err, os.ErrProcessDone) {
+		return nil
+	}
+	return err
+}

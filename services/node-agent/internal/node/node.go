@@ -1,0 +1,134 @@
+// Package node makes Envoy's node: the id and metadata by which an xds-server
+// knows a proxy. They are those of Istio's agent, so that either control plane
+// understands either agent.
+package node
+
+import (
+	"fmt"
+	"strings"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"fairlead.dev/pkg/version"
+	"fairlead.dev/services/node-agent/internal/config"
+)
+
+// istioVersion is the Istio release whose agent this one stands in for; a
+// control plane decides by it what a proxy understands.
+const istioVersion = "1.31.1"
+
+// localityLabel is the one label Istio reads a whole locality from; its parts
+// are separated by dots, because a label value cannot contain a slash.
+const localityLabel = "istio-locality"
+
+// New makes the node of the proxy described by c.
+func New(c *config.Config) (*corev3.Node, error) {
+	meta, err := metadata(c)
+	if err != nil {
+		return nil, err
+	}
+	return &corev3.Node{
+		Id:       ID(c),
+		Cluster:  cluster(c),
+		Metadata: meta,
+		Locality: locality(c),
+	}, nil
+}
+
+// ID is "<role>~<ip>~<pod>.<namespace>~<domain>".
+func ID(c *config.Config) string {
+	return fmt.Sprintf("%s~%s~%s.%s~%s", c.Role, c.InstanceIPs[0], c.PodName, c.Namespace, c.DNSDomain)
+}
+
+// cluster is the name of the workload's application for Envoy's own use.
+func cluster(c *config.Config) string {
+	if s := c.ProxyConfig.GetServiceCluster(); s != "" {
+		return s
+	}
+	for _, label := range []string{"app.kubernetes.io/name", "app"} {
+		if app := c.Labels[label]; app != "" {
+			return app + "." + c.Namespace
+		}
+	}
+	return "istio-proxy." + c.Namespace
+}
+
+func metadata(c *config.Config) (*structpb.Struct, error) {
+	ips := make([]string, len(c.InstanceIPs))
+	for i, ip := range c.InstanceIPs {
+		ips[i] = ip.String()
+	}
+	m := map[string]any{
+		"NAME":                  c.PodName,
+		"NAMESPACE":             c.Namespace,
+		"SERVICE_ACCOUNT":       c.ServiceAccount,
+		"INSTANCE_IPS":          strings.Join(ips, ","),
+		"ISTIO_VERSION":         istioVersion,
+		"FAIRLEAD_VERSION":      version.Version,
+		"ENVOY_STATUS_PORT":     int64(c.ReadyAddress.Port()),
+		"ENVOY_PROMETHEUS_PORT": int64(c.StatsAddress.Port()),
+		"PROXY_XDS_VIA_AGENT":   "true",
+		"CLUSTER_ID":            "Kubernetes",
+	}
+	if c.Role == config.Sidecar {
+		m["INTERCEPTION_MODE"] = c.ProxyConfig.GetInterceptionMode().String()
+	}
+	if id := c.ProxyConfig.GetMeshId(); id != "" {
+		m["MESH_ID"] = id
+	}
+	for k, v := range c.Meta {
+		m[k] = v
+	}
+	if len(c.Labels) > 0 {
+		m["LABELS"] = anyMap(c.Labels)
+	}
+	if len(c.Annotations) > 0 {
+		m["ANNOTATIONS"] = anyMap(c.Annotations)
+	}
+	s, err := structpb.NewStruct(m)
+	if err != nil {
+		return nil, fmt.Errorf("node metadata: %w", err)
+	}
+	js, err := protojson.Marshal(c.ProxyConfig)
+	if err != nil {
+		return nil, fmt.Errorf("node metadata PROXY_CONFIG: %w", err)
+	}
+	pc := &structpb.Struct{}
+	if err := protojson.Unmarshal(js, pc); err != nil {
+		return nil, fmt.Errorf("node metadata PROXY_CONFIG: %w", err)
+	}
+	s.Fields["PROXY_CONFIG"] = structpb.NewStructValue(pc)
+	return s, nil
+}
+
+// locality comes from the label istio-locality, or else from the topology
+// labels; nil when none of them says anything.
+func locality(c *config.Config) *corev3.Locality {
+	l := &corev3.Locality{
+		Region:  c.Labels["topology.kubernetes.io/region"],
+		Zone:    c.Labels["topology.kubernetes.io/zone"],
+		SubZone: c.Labels["topology.istio.io/subzone"],
+	}
+	if v := c.Labels[localityLabel]; v != "" {
+		sep := "."
+		if strings.Contains(v, "/") {
+			sep = "/"
+		}
+		parts := append(strings.SplitN(v, sep, 3), "", "")
+		l = &corev3.Locality{Region: parts[0], Zone: parts[1], SubZone: parts[2]}
+	}
+	if l.Region == "" && l.Zone == "" && l.SubZone == "" {
+		return nil
+	}
+	return l
+}
+
+func anyMap(m map[string]string) map[string]any {
+	out := make(map[string]any, len(m))
+	for k, v := range m {
+		out[k] = v
+	}
+	return out
+}

@@ -1,0 +1,97 @@
+package node
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/testing/protocmp"
+	"google.golang.org/protobuf/types/known/structpb"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+
+	"fairlead.dev/services/node-agent/internal/config"
+)
+
+func workload() *config.Config {
+	return &config.Config{
+		Role: config.Sidecar, PodName: "web-0", Namespace: "shop", ServiceAccount: "web", DNSDomain: "shop.svc.cluster.local",
+		InstanceIPs:  []netip.Addr{netip.MustParseAddr("10.0.0.7"), netip.MustParseAddr("fd00::7")},
+		Labels:       map[string]string{"app": "web"},
+		Meta:         map[string]any{"CLUSTER_ID": "c1", "INTERCEPTION_MODE": "NONE", "NETWORK": "n1"},
+		ProxyConfig:  &meshv1alpha1.ProxyConfig{MeshId: "m1", DiscoveryAddress: "xds:15012"},
+		ReadyAddress: netip.MustParseAddrPort("10.0.0.7:15021"),
+		StatsAddress: netip.MustParseAddrPort("10.0.0.7:15090"),
+	}
+}
+
+func TestMetadata(t *testing.T) {
+	n, err := New(workload())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := n.GetId(), "sidecar~10.0.0.7~web-0.shop~shop.svc.cluster.local"; got != want {
+		t.Errorf("id %q, want %q", got, want)
+	}
+	if got, want := n.GetCluster(), "web.shop"; got != want {
+		t.Errorf("cluster %q, want %q", got, want)
+	}
+	want := &structpb.Struct{}
+	if err := protojson.Unmarshal([]byte(`{
+		"NAME": "web-0", "NAMESPACE": "shop", "SERVICE_ACCOUNT": "web", "INSTANCE_IPS": "10.0.0.7,fd00::7",
+		"ISTIO_VERSION": "1.31.1", "FAIRLEAD_VERSION": "dev", "ENVOY_STATUS_PORT": 15021, "ENVOY_PROMETHEUS_PORT": 15090,
+		"PROXY_XDS_VIA_AGENT": "true", "CLUSTER_ID": "c1", "NETWORK": "n1", "MESH_ID": "m1", "INTERCEPTION_MODE": "NONE",
+		"LABELS": {"app": "web"}, "PROXY_CONFIG": {"meshId": "m1", "discoveryAddress": "xds:15012"}
+	}`), want); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(want, n.GetMetadata(), protocmp.Transform()); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestInterceptionMode(t *testing.T) {
+	for _, tc := range []struct {
+		role config.Role
+		mode meshv1alpha1.ProxyConfig_InboundInterceptionMode
+		want string
+	}{
+		{config.Sidecar, meshv1alpha1.ProxyConfig_REDIRECT, "REDIRECT"},
+		{config.Sidecar, meshv1alpha1.ProxyConfig_TPROXY, "TPROXY"},
+		{config.Router, meshv1alpha1.ProxyConfig_REDIRECT, ""},
+	} {
+		c := workload()
+		c.Role, c.ProxyConfig.InterceptionMode = tc.role, tc.mode
+		delete(c.Meta, "INTERCEPTION_MODE")
+		n, err := New(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := n.GetMetadata().GetFields()["INTERCEPTION_MODE"].GetStringValue(); got != tc.want {
+			t.Errorf("%s, %s: %q, want %q", tc.role, tc.mode, got, tc.want)
+		}
+	}
+}
+
+func TestLocality(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		labels map[string]string
+		want   string
+	}{
+		{"none", nil, "//"},
+		{"topology", map[string]string{"topology.kubernetes.io/region": "r", "topology.kubernetes.io/zone": "z", "topology.istio.io/subzone": "s"}, "r/z/s"},
+		{"istio-locality wins", map[string]string{"istio-locality": "a.b.c", "topology.kubernetes.io/region": "r"}, "a/b/c"},
+		{"region alone", map[string]string{"istio-locality": "a"}, "a//"},
+		{"slashes", map[string]string{"istio-locality": "a.1/b/c"}, "a.1/b/c"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := workload()
+			c.Labels = tc.labels
+			l := locality(c)
+			if got := l.GetRegion() + "/" + l.GetZone() + "/" + l.GetSubZone(); got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+}

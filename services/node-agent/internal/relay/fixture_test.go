@@ -1,0 +1,187 @@
+package relay
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"fairlead.dev/pkg/auth"
+	"fairlead.dev/pkg/rpc"
+	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/pkg/tlsconf"
+)
+
+// xdsServer is a real gRPC server that answers every request with what reply
+// makes of it and remembers who called.
+type xdsServer struct {
+	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
+	address string
+	stop    func()
+
+	mu    sync.Mutex
+	peers []auth.Peer
+	delta []*discoveryv3.DeltaDiscoveryRequest
+}
+
+func (s *xdsServer) streams() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.peers)
+}
+
+func (s *xdsServer) opened(ctx context.Context) {
+	p, _ := auth.PeerFrom(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.peers = append(s.peers, p)
+}
+
+func (s *xdsServer) StreamAggregatedResources(stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
+	s.opened(stream.Context())
+	for {
+		req, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		if err := stream.Send(&discoveryv3.DiscoveryResponse{TypeUrl: req.GetTypeUrl(), VersionInfo: s.address}); err != nil {
+			return err
+		}
+	}
+}
+
+func (s *xdsServer) DeltaAggregatedResources(stream discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
+	s.opened(stream.Context())
+	for {
+		req, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		s.mu.Lock()
+		s.delta = append(s.delta, req)
+		s.mu.Unlock()
+		if err := stream.Send(&discoveryv3.DeltaDiscoveryResponse{TypeUrl: req.GetTypeUrl(), SystemVersionInfo: s.address}); err != nil {
+			return err
+		}
+	}
+}
+
+// world is what the relay's tests have in common.
+type world struct {
+	t      *testing.T
+	pki    *testkit.CA
+	issuer *testkit.Issuer
+}
+
+func newWorld(t *testing.T) *world {
+	return &world{t: t, pki: testkit.PKI(t), issuer: testkit.NewIssuer(t)}
+}
+
+// xds starts an xds-server at addr, or on a free port of loopback.
+func (w *world) xds(addr string) *xdsServer {
+	w.t.Helper()
+	if addr == "" {
+		addr = "127.0.0.1:0"
+	}
+	lis, err := net.Listen("tcp", addr)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	jwt, err := auth.NewJWT(auth.JWTConfig{JWKSFile: w.issuer.JWKSFile, Issuer: w.issuer.Name, Audiences: []string{"istio-ca"}, TrustDomain: w.pki.TrustDomain})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	gs, err := rpc.NewServer(rpc.ServerConfig{
+		Service: "xds-server", Log: testkit.Logger(w.t), Registerer: prometheus.NewRegistry(),
+		TLS:           tlsconf.Server(w.pki.NewSVID("istio-system", "xds-server"), tls.VerifyClientCertIfGiven),
+		Authenticator: auth.FirstOf(auth.MTLS(), jwt),
+		Policy:        auth.Policy{"/" + serviceName + "/*": auth.AnyIdentity()},
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	s := &xdsServer{address: lis.Addr().String()}
+	discoveryv3.RegisterAggregatedDiscoveryServiceServer(gs, s)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = gs.Serve(lis)
+	}()
+	s.stop = sync.OnceFunc(func() { gs.Stop(); <-done })
+	w.t.Cleanup(s.stop)
+	return s
+}
+
+// relay starts a Relay with the certificate of shop/web unless c says
+// otherwise, and returns a client of its socket.
+func (w *world) relay(c Config) discoveryv3.AggregatedDiscoveryServiceClient {
+	w.t.Helper()
+	if c.Source == nil {
+		c.Source = w.pki.NewSVID("shop", "web")
+	}
+	c.TLS = tlsconf.Client(c.Source, w.pki.ID("istio-system", "xds-server"))
+	c.Log, c.Registerer = testkit.Logger(w.t), prometheus.NewRegistry()
+	r, err := New(c)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	gs, err := rpc.NewServer(rpc.ServerConfig{
+		Service: "relay", Log: testkit.Logger(w.t), Registerer: prometheus.NewRegistry(), Insecure: true,
+		Policy: auth.Policy{"/" + serviceName + "/*": auth.Anonymous()}, MaxRecvBytes: MaxRequest,
+	}, ServerOptions()...)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	r.Register(gs)
+	path := w.t.TempDir() + "/XDS"
+	lis, err := net.Listen("unix", path)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- rpc.Serve(ctx, gs, lis, 0) }()
+	conn, err := grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() {
+		conn.Close()
+		cancel()
+		if err := <-done; err != nil {
+			w.t.Error(err)
+		}
+	})
+	return discoveryv3.NewAggregatedDiscoveryServiceClient(conn)
+}
+
+type deltaStream = discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient
+
+// open is a delta stream that ends with the test, or after a minute.
+func (w *world) open(c discoveryv3.AggregatedDiscoveryServiceClient) deltaStream {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	w.t.Cleanup(cancel)
+	stream, err := c.DeltaAggregatedResources(ctx)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return stream
+}
+
+// ask sends one request and returns the address of the server that answers.
+func (w *world) ask(s deltaStream, req *discoveryv3.DeltaDiscoveryRequest) (string, error) {
+	w.t.Helper()
+	if err := s.Send(req); err != nil {
+		return "", err
+	}
+	resp, err := s.Recv()
+	return resp.GetSystemVersionInfo(), err
+}

@@ -1,0 +1,234 @@
+// Package sds gives Envoy its certificate, key and roots by Envoy's secret
+// discovery service, and gives them anew whenever they change. The private key
+// exists in the memory of agent and Envoy only.
+//
+// The two streams are written by hand rather than with go-control-plane's
+// server: two resources need no cache, and that server links every discovery
+// service there is, which an agent per workload pays for in memory.
+package sds
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"strconv"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	secretv3 "github.com/envoyproxy/go-control-plane/envoy/service/secret/v3"
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"fairlead.dev/pkg/tlsconf"
+)
+
+// Config of a Server; every field is required.
+type Config struct {
+	Source     tlsconf.Source
+	Log        *slog.Logger
+	Registerer prometheus.Registerer
+}
+
+// Server implements Envoy's SecretDiscoveryService. A secret that does not
+// exist yet is sent as soon as it does; until then the stream just waits.
+type Server struct {
+	secretv3.UnimplementedSecretDiscoveryServiceServer
+	source   tlsconf.Source
+	log      *slog.Logger
+	pushes   *prometheus.CounterVec
+	rejected *prometheus.CounterVec
+}
+
+// New makes a Server.
+func New(c Config) (*Server, error) {
+	s := &Server{
+		source: c.Source,
+		log:    c.Log,
+		pushes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fairlead_node_agent_sds_pushes_total",
+			Help: "Secrets sent to Envoy.",
+		}, []string{"secret"}),
+		rejected: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fairlead_node_agent_sds_rejections_total",
+			Help: "Secrets that Envoy refused to use.",
+		}, []string{"secret"}),
+	}
+	for _, name := range []string{Default, RootCA} {
+		s.pushes.WithLabelValues(name)
+		s.rejected.WithLabelValues(name)
+	}
+	for _, m := range []prometheus.Collector{s.pushes, s.rejected} {
+		if err := c.Registerer.Register(m); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// Register adds the service to a gRPC server, which must admit the workload's
+// own user only.
+func (s *Server) Register(gs *grpc.Server) {
+	secretv3.RegisterSecretDiscoveryServiceServer(gs, s)
+}
+
+// StreamSecrets is the state-of-the-world variant, the one Envoy uses for an
+// SDS source of type GRPC.
+func (s *Server) StreamSecrets(stream secretv3.SecretDiscoveryService_StreamSecretsServer) error {
+	state, nonce := newSession(), ""
+	return serve(s, stream, func(req *discoveryv3.DiscoveryRequest) error {
+		if req.GetResponseNonce() != "" && req.GetResponseNonce() != nonce {
+			return nil // about a response that is no longer the last
+		}
+		if d := req.GetErrorDetail(); d != nil {
+			s.nack(req.GetResourceNames(), d.GetMessage())
+		}
+		state.replace(req.GetResourceNames())
+		s.warnUnknown(req.GetResourceNames())
+		return checkType(req.GetTypeUrl())
+	}, func(m *tlsconf.Material) error {
+		due := state.due(available(m))
+		if len(due) == 0 {
+			return nil
+		}
+		// A response replaces the last one: it has all subscribed secrets.
+		resp := &discoveryv3.DiscoveryResponse{TypeUrl: typeURL}
+		for _, r := range available(m) {
+			if _, ok := state.sent[r.name]; !ok {
+				continue
+			}
+			body, err := secret(m, r.name)
+			if err != nil {
+				return status.Error(codes.Internal, err.Error())
+			}
+			resp.Resources = append(resp.Resources, body)
+			resp.VersionInfo += r.version
+		}
+		nonce = next(nonce)
+		resp.Nonce = nonce
+		s.pushed(due)
+		return stream.Send(resp)
+	})
+}
+
+// DeltaSecrets is the incremental variant.
+func (s *Server) DeltaSecrets(stream secretv3.SecretDiscoveryService_DeltaSecretsServer) error {
+	state, nonce := newSession(), ""
+	var gone []string
+	return serve(s, stream, func(req *discoveryv3.DeltaDiscoveryRequest) error {
+		if d := req.GetErrorDetail(); d != nil {
+			s.nack(state.subscribed(), d.GetMessage())
+		}
+		state.subscribe(req.GetResourceNamesSubscribe(), req.GetInitialResourceVersions())
+		state.unsubscribe(req.GetResourceNamesUnsubscribe())
+		gone = append(gone, s.warnUnknown(req.GetResourceNamesSubscribe())...)
+		return checkType(req.GetTypeUrl())
+	}, func(m *tlsconf.Material) error {
+		due := state.due(available(m))
+		if len(due) == 0 && len(gone) == 0 {
+			return nil
+		}
+		resp := &discoveryv3.DeltaDiscoveryResponse{TypeUrl: typeURL, RemovedResources: gone}
+		for _, name := range due {
+			body, err := secret(m, name)
+			if err != nil {
+				return status.Error(codes.Internal, err.Error())
+			}
+			resp.Resources = append(resp.Resources, &discoveryv3.Resource{Name: name, Version: state.sent[name], Resource: body})
+			resp.SystemVersionInfo += state.sent[name]
+		}
+		gone = nil
+		nonce = next(nonce)
+		resp.Nonce = nonce
+		s.pushed(due)
+		return stream.Send(resp)
+	})
+}
+
+// serve runs one stream: request is called for each request and push after
+// each request and each change of the material, all on one goroutine.
+func serve[Q any](s *Server, stream interface {
+	Context() context.Context
+	Recv() (*Q, error)
+}, request func(*Q) error, push func(*tlsconf.Material) error) error {
+	ctx := stream.Context()
+	requests := make(chan *Q)
+	failed := make(chan error, 1)
+	go func() {
+		for {
+			req, err := stream.Recv()
+			if err != nil {
+				failed <- err
+				return
+			}
+			select {
+			case requests <- req:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	for {
+		changed := s.source.Changed()
+		if m, err := s.source.Current(); err != nil {
+			s.log.Debug("no trust material yet", "error", err)
+		} else if err := push(m); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return status.FromContextError(ctx.Err()).Err()
+		case err := <-failed:
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return err
+		case req := <-requests:
+			if err := request(req); err != nil {
+				return err
+			}
+		case <-changed:
+		}
+	}
+}
+
+func checkType(t string) error {
+	if t == "" || t == typeURL {
+		return nil
+	}
+	return status.Errorf(codes.InvalidArgument, "type %q is not served here: only %s", t, typeURL)
+}
+
+// warnUnknown logs and returns the names that will never exist.
+func (s *Server) warnUnknown(names []string) []string {
+	var out []string
+	for _, n := range names {
+		if !known(n) {
+			s.log.Warn("Envoy asks for a secret that this agent does not have", "secret", n)
+			out = append(out, n)
+		}
+	}
+	return out
+}
+
+func (s *Server) nack(names []string, message string) {
+	for _, n := range names {
+		if known(n) {
+			s.rejected.WithLabelValues(n).Inc()
+		}
+	}
+	s.log.Error("Envoy rejected a secret", "secrets", names, "error", message)
+}
+
+func (s *Server) pushed(names []string) {
+	for _, n := range names {
+		s.pushes.WithLabelValues(n).Inc()
+	}
+	s.log.Info("secrets sent to Envoy", "secrets", names)
+}
+
+func next(nonce string) string {
+	n, _ := strconv.Atoi(nonce)
+	return strconv.Itoa(n + 1)
+}

@@ -1,0 +1,115 @@
+// Package statedir is the agent's private directory: Envoy's bootstrap and the
+// unix sockets between agent and Envoy. Mode 0700, one agent at a time.
+package statedir
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Names of the files in the directory. Other programs find them here.
+const (
+	XDS       = "XDS"
+	SDS       = "SDS"
+	Admin     = "envoy-admin.sock"
+	Bootstrap = "envoy-bootstrap.json"
+	Cache     = "svid"
+	lockFile  = "agent.lock"
+)
+
+// maxSocketPath is what fits into sockaddr_un with its final zero.
+const maxSocketPath = 107
+
+// Dir is an existing state directory.
+type Dir struct {
+	path string
+	lock *os.File
+}
+
+// Open makes the directory if it is absent, checks that it is private to this
+// user, and takes its lock, so that two agents never share one. Close gives
+// the lock back.
+func Open(path string) (*Dir, error) {
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return nil, fmt.Errorf("state directory: %w", err)
+	}
+	if err := os.MkdirAll(abs, 0o700); err != nil {
+		return nil, fmt.Errorf("state directory: %w", err)
+	}
+	info, err := os.Stat(abs)
+	if err != nil {
+		return nil, fmt.Errorf("state directory: %w", err)
+	}
+	if owner := info.Sys().(*syscall.Stat_t).Uid; int(owner) != os.Geteuid() {
+		return nil, fmt.Errorf("state directory %s belongs to uid %d, the agent runs as %d: give --state-dir a directory of its own", abs, owner, os.Geteuid())
+	}
+	if info.Mode().Perm()&0o077 != 0 {
+		if err := os.Chmod(abs, 0o700); err != nil {
+			return nil, fmt.Errorf("state directory: %w", err)
+		}
+	}
+	lock, err := os.OpenFile(filepath.Join(abs, lockFile), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("state directory: %w", err)
+	}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		lock.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, fmt.Errorf("state directory %s is in use by another agent: give each its own --state-dir", abs)
+		}
+		return nil, fmt.Errorf("state directory %s: lock: %w", abs, err)
+	}
+	return &Dir{path: abs, lock: lock}, nil
+}
+
+// Close releases the directory. Sockets are removed by their listeners.
+func (d *Dir) Close() error { return d.lock.Close() }
+
+// Path is the absolute path of a file in the directory.
+func (d *Dir) Path(name string) string { return filepath.Join(d.path, name) }
+
+// EnvoyPath is the path by which Envoy, whose working directory is this one,
+// opens a socket: absolute where it fits into a socket address, else relative.
+func (d *Dir) EnvoyPath(name string) string {
+	if p := d.Path(name); len(p) <= maxSocketPath {
+		return p
+	}
+	return name
+}
+
+// Write replaces a file whole, mode 0600.
+func (d *Dir) Write(name string, data []byte) error {
+	tmp, err := os.CreateTemp(d.path, "."+name+"-*") // CreateTemp makes files 0600
+	if err != nil {
+		return err
+	}
+	_, werr := tmp.Write(data)
+	if err := errors.Join(werr, tmp.Close()); err != nil {
+		_ = os.Remove(tmp.Name())
+		return err
+	}
+	return os.Rename(tmp.Name(), d.Path(name))
+}
+
+// removeStale clears what an agent that was killed left at path. The caller
+// holds the directory's lock, so nobody listens there.
+func removeStale(path string) error {
+	info, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if info.Mode()&fs.ModeSocket == 0 {
+		return fmt.Errorf("%s exists and is not a socket", path)
+	}
+	return os.Remove(path)
+}

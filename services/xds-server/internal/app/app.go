@@ -1,0 +1,256 @@
+// Package app puts xds-server together.
+package app
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/grpc"
+
+	"fairlead.dev/pkg/auth"
+	"fairlead.dev/pkg/ops"
+	"fairlead.dev/pkg/process"
+	"fairlead.dev/pkg/rpc"
+	"fairlead.dev/pkg/svid"
+	"fairlead.dev/pkg/tlsconf"
+	"fairlead.dev/pkg/version"
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/debug"
+	"fairlead.dev/services/xds-server/internal/options"
+	"fairlead.dev/services/xds-server/internal/plan"
+	"fairlead.dev/services/xds-server/internal/report"
+	"fairlead.dev/services/xds-server/internal/serve"
+	"fairlead.dev/services/xds-server/internal/store"
+	"fairlead.dev/services/xds-server/internal/translate/cluster"
+	"fairlead.dev/services/xds-server/internal/translate/endpoint"
+	"fairlead.dev/services/xds-server/internal/translate/listener"
+	"fairlead.dev/services/xds-server/internal/translate/route"
+	"fairlead.dev/services/xds-server/internal/upstream"
+)
+
+const (
+	// adsMethods is the one service on the ADS ports.
+	adsMethods = "/envoy.service.discovery.v3.AggregatedDiscoveryService/*"
+	// proxyAudience is what Istio's agents ask their tokens for, adminAudience what operators' tools do.
+	proxyAudience = "istio-ca"
+	adminAudience = "fairlead"
+	// maxUpstreamBytes bounds one chunk of a revision: 1 MiB, or one resource.
+	maxUpstreamBytes = 64 << 20
+	// maxRequestBytes bounds one request of a proxy: names and versions of all it holds.
+	maxRequestBytes = 16 << 20
+)
+
+// translators is the list of what xds-server makes: one per xDS type.
+var translators = []plan.Translator{
+	cluster.Translator{},
+	endpoint.Translator{},
+	listener.Translator{},
+	route.Translator{},
+}
+
+// Deps are what the process gives.
+type Deps struct {
+	Log      *slog.Logger
+	Registry *prometheus.Registry
+	Tracer   trace.TracerProvider
+}
+
+// Server is one xds-server. SecureListener and the others are open once New has returned, so that their addresses are known.
+type Server struct {
+	SecureListener, PlaintextListener, OpsListener net.Listener
+
+	cfg   *options.Config
+	deps  Deps
+	tasks []process.Task
+}
+
+// New wires everything and opens the ports; Run starts it.
+func New(ctx context.Context, cfg *options.Config, deps Deps) (s *Server, err error) {
+	s = &Server{cfg: cfg, deps: deps}
+	defer func() {
+		if err != nil {
+			s.closeListeners()
+		}
+	}()
+
+	// Identity: the own certificate, for the ADS port and for config-watcher.
+	identity, err := svid.New(svid.Config{
+		CAAddress: cfg.CAAddress, CAIDs: []spiffeid.ID{cfg.CA}, TokenFile: cfg.CATokenFile, RootFile: cfg.RootCertFile, TrustDomain: cfg.Domain,
+		Identity: cfg.Own, CacheDir: cfg.StateDir, Log: deps.Log, Registerer: deps.Registry,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("identity: %w", err)
+	}
+
+	// The engine: state of the mesh in, bytes per class out.
+	engine, err := plan.NewEngine(plan.Config{Translators: translators, Store: store.New(), Log: deps.Log, Registerer: deps.Registry})
+	if err != nil {
+		return nil, err
+	}
+	ads, err := serve.New(serve.Config{
+		Engine: engine, Log: deps.Log, Registerer: deps.Registry, TracerProvider: deps.Tracer, Instance: cfg.Instance,
+		MaxConnectionAge: cfg.MaxConnectionAge,
+	})
+	if err != nil {
+		return nil, err
+	}
+
+	// config-watcher: the mesh from it, the proxies' state to it.
+	conn, err := rpc.Dial(rpc.ClientConfig{
+		Target: cfg.ConfigWatcherAddress, TLS: tlsconf.Client(identity, cfg.ConfigWatcher), MaxRecvBytes: maxUpstreamBytes,
+		Registerer: deps.Registry, TracerProvider: deps.Tracer,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("--config-watcher-address: %w", err)
+	}
+	config := configv1.NewConfigServiceClient(conn)
+	self := &configv1.Subscriber{Instance: cfg.Instance + "/" + uuid.NewString()[:8], Version: version.Version}
+	mesh, err := upstream.New(upstream.Config{Watcher: config, Subscriber: self, Apply: ads.Apply, Log: deps.Log, Registerer: deps.Registry})
+	if err != nil {
+		return nil, err
+	}
+	reporter, err := report.New(report.Config{Sink: config, Fleet: ads, Subscriber: self, Log: deps.Log})
+	if err != nil {
+		return nil, err
+	}
+
+	// Ports.
+	secure, err := s.secure(ctx, identity, ads)
+	if err != nil {
+		return nil, err
+	}
+	plaintext, err := s.plaintext(ctx, ads)
+	if err != nil {
+		return nil, err
+	}
+	pages, err := s.ops(ctx)
+	if err != nil {
+		return nil, err
+	}
+	pages.Ready("identity", identity.Check)
+	pages.Ready("configuration", mesh.Ready)
+	debug.Register(pages, ops.JSON, ads, engine)
+
+	s.tasks = []process.Task{
+		{Name: "identity", Run: identity.Run},
+		{Name: "ops", Run: pages.Run},
+		{Name: "mesh", Run: identified(identity, mesh.Run)},
+		{Name: "report", Run: identified(identity, reporter.Run)},
+		{Name: "engine", Run: engine.Run},
+		{Name: "drain", Run: ads.Run},
+		{Name: "ads", Run: func(ctx context.Context) error { return rpc.Serve(ctx, secure, s.SecureListener, cfg.ShutdownGrace) }},
+		{Name: "connection", Run: func(ctx context.Context) error { <-ctx.Done(); return conn.Close() }},
+	}
+	if plaintext != nil {
+		s.tasks = append(s.tasks, process.Task{Name: "plaintext ads", Run: func(ctx context.Context) error {
+			return rpc.Serve(ctx, plaintext, s.PlaintextListener, cfg.ShutdownGrace)
+		}})
+	}
+	return s, nil
+}
+
+// identified runs a client of config-watcher once the own certificate is there: a connection made without it would go on being anonymous.
+func identified(identity *svid.Manager, run func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		if err := identity.WaitReady(ctx); err != nil {
+			return nil //nolint:nilerr // stopped before it came
+		}
+		return run(ctx)
+	}
+}
+
+// Run runs until ctx ends or a part fails.
+func (s *Server) Run(ctx context.Context) error { return process.Run(ctx, s.deps.Log, s.tasks...) }
+
+// secure opens the ADS port: a client certificate or a token, of the own trust domain.
+func (s *Server) secure(ctx context.Context, identity tlsconf.Source, ads *serve.Server) (g *grpc.Server, err error) {
+	authenticator, clientAuth := auth.MTLS(), tls.RequireAndVerifyClientCert
+	if s.cfg.JWKSFile != "" {
+		tokens, err := auth.NewJWT(auth.JWTConfig{
+			JWKSFile: s.cfg.JWKSFile, Issuer: s.cfg.Issuer, Audiences: []string{proxyAudience}, TrustDomain: s.cfg.Domain,
+		})
+		if err != nil {
+			return nil, fmt.Errorf("--jwks-file: %w", err)
+		}
+		authenticator, clientAuth = auth.FirstOf(authenticator, tokens), tls.VerifyClientCertIfGiven
+	}
+	if s.SecureListener, err = listen(ctx, "secure-address", s.cfg.SecureAddress); err != nil {
+		return nil, err
+	}
+	g, err = rpc.NewServer(rpc.ServerConfig{
+		Service: "ads", Log: s.deps.Log, Registerer: s.deps.Registry, TracerProvider: s.deps.Tracer,
+		TLS: tlsconf.Server(identity, clientAuth), Authenticator: authenticator,
+		Policy: auth.Policy{adsMethods: auth.InTrustDomain(s.cfg.Domain)}, MaxRecvBytes: maxRequestBytes,
+	})
+	if err != nil {
+		return nil, err
+	}
+	ads.Register(g)
+	return g, nil
+}
+
+// plaintext opens the ADS port without TLS, if it is asked for.
+func (s *Server) plaintext(ctx context.Context, ads *serve.Server) (g *grpc.Server, err error) {
+	if s.cfg.PlaintextAddress == "" {
+		return nil, nil //nolint:nilnil // off
+	}
+	s.deps.Log.Warn("a plaintext ADS port is open: whoever reaches it reads every proxy's configuration", "address", s.cfg.PlaintextAddress)
+	if s.PlaintextListener, err = listen(ctx, "plaintext-address", s.cfg.PlaintextAddress); err != nil {
+		return nil, err
+	}
+	g, err = rpc.NewServer(rpc.ServerConfig{
+		Service: "plaintext-ads", Log: s.deps.Log, Registerer: s.deps.Registry, TracerProvider: s.deps.Tracer, Insecure: true,
+		Policy: auth.Policy{adsMethods: auth.Anonymous()}, MaxRecvBytes: maxRequestBytes,
+	})
+	if err != nil {
+		return nil, err
+	}
+	ads.Register(g)
+	return g, nil
+}
+
+// ops opens the HTTP port.
+func (s *Server) ops(ctx context.Context) (*ops.Server, error) {
+	var authenticate func(*http.Request) error // nobody, unless there are keys to verify operators' tokens with
+	if s.cfg.AdminJWKSFile != "" {
+		tokens, err := auth.NewJWT(auth.JWTConfig{
+			JWKSFile: s.cfg.AdminJWKSFile, Issuer: s.cfg.AdminIssuer, Audiences: []string{adminAudience}, TrustDomain: s.cfg.Domain,
+		})
+		if err != nil {
+			return nil, fmt.Errorf("--admin-jwks-file: %w", err)
+		}
+		authenticate = auth.HTTP(tokens, auth.IDs(s.cfg.Admin.String()))
+	}
+	var err error
+	if s.OpsListener, err = listen(ctx, "ops-address", s.cfg.OpsAddress); err != nil {
+		return nil, err
+	}
+	return ops.New(ops.Config{
+		Listener: s.OpsListener, Log: s.deps.Log, Gatherer: s.deps.Registry,
+		Authenticate: authenticate,
+	}), nil
+}
+
+func listen(ctx context.Context, flag, address string) (net.Listener, error) {
+	lis, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("--%s: %w", flag, err)
+	}
+	return lis, nil
+}
+
+func (s *Server) closeListeners() {
+	for _, lis := range []net.Listener{s.SecureListener, s.PlaintextListener, s.OpsListener} {
+		if lis != nil {
+			_ = lis.Close() // nothing was served yet
+		}
+	}
+}

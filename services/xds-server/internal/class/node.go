@@ -1,0 +1,265 @@
+package class
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/replica"
+)
+
+// Bounds on what a proxy may say of itself: a node is outside input. Envoy lists some hundreds of extensions, hence the size.
+const (
+	maxNodeBytes     = 256 << 10
+	maxNodeIDBytes   = 1024
+	maxMetadataText  = 4096
+	maxNodeLabels    = 256
+	maxNodeAddresses = 32
+)
+
+// Errors of ParseNode and Node.Authorize.
+var (
+	// ErrMalformed means that the node does not say what it must, or too much.
+	ErrMalformed = errors.New("malformed node")
+	// ErrForeign means that the node claims to be somebody else than the authenticated caller.
+	ErrForeign = errors.New("node does not belong to the caller")
+)
+
+// Node is what a proxy says of itself, bounded and parsed. None of it is believed beyond the authenticated identity's namespace.
+type Node struct {
+	// ID is Envoy's node.id.
+	ID        string
+	Type      NodeType
+	Name      string
+	Namespace string
+	DNSDomain string
+	// Addresses, primary first.
+	Addresses []string
+	// Labels, ServiceAccount, Locality, Network and Cluster as claimed; the Workload's own win where there is one.
+	Labels           map[string]string
+	ServiceAccount   string
+	Locality         string
+	Network, Cluster string
+	Interception     Interception
+	// Version of the proxy's program, for people to read.
+	Version string
+}
+
+// ParseNode reads Istio's node id ("sidecar~<ip>~<name>.<namespace>~<dns domain>") and metadata.
+func ParseNode(n *core.Node) (*Node, error) {
+	if n == nil || n.GetId() == "" {
+		return nil, fmt.Errorf("%w: the first request must carry a node with an id", ErrMalformed)
+	}
+	if size := proto.Size(n); size > maxNodeBytes {
+		return nil, fmt.Errorf("%w: %d bytes, at most %d are read", ErrMalformed, size, maxNodeBytes)
+	}
+	if len(n.GetId()) > maxNodeIDBytes {
+		return nil, fmt.Errorf("%w: id of %d bytes", ErrMalformed, len(n.GetId()))
+	}
+	parts := strings.Split(n.GetId(), "~")
+	if len(parts) != 4 {
+		return nil, fmt.Errorf("%w: id %q is not of the form type~ip~name.namespace~domain", ErrMalformed, n.GetId())
+	}
+	node := &Node{ID: n.GetId(), DNSDomain: parts[3], Version: version(n)}
+	switch parts[0] {
+	case "sidecar":
+		node.Type = Sidecar
+	case "router":
+		node.Type = Router
+	default:
+		return nil, fmt.Errorf("%w: node type %q is not served, only sidecar and router", ErrMalformed, parts[0])
+	}
+	dot := strings.LastIndexByte(parts[2], '.')
+	if dot <= 0 || dot == len(parts[2])-1 {
+		return nil, fmt.Errorf("%w: %q in the id is not name.namespace", ErrMalformed, parts[2])
+	}
+	node.Name, node.Namespace = parts[2][:dot], parts[2][dot+1:]
+	if err := node.readMetadata(n.GetMetadata(), parts[1]); err != nil {
+		return nil, err
+	}
+	l := n.GetLocality()
+	node.Locality = locality(l.GetRegion(), l.GetZone(), l.GetSubZone())
+	return node, nil
+}
+
+func (n *Node) readMetadata(meta *structpb.Struct, idAddress string) error {
+	m := metadata{fields: meta.GetFields()}
+	if ns := m.text("NAMESPACE"); ns != "" && ns != n.Namespace {
+		return fmt.Errorf("%w: namespace %q in the metadata, %q in the id", ErrMalformed, ns, n.Namespace)
+	}
+	n.ServiceAccount = m.text("SERVICE_ACCOUNT")
+	n.Network, n.Cluster = m.text("NETWORK"), m.text("CLUSTER_ID")
+	switch mode := m.text("INTERCEPTION_MODE"); mode {
+	case "", "REDIRECT":
+		n.Interception = Redirect
+	case "TPROXY":
+		n.Interception = TProxy
+	case "NONE":
+		n.Interception = None
+	default:
+		return fmt.Errorf("%w: INTERCEPTION_MODE %q is none of REDIRECT, TPROXY, NONE", ErrMalformed, mode)
+	}
+	addresses := strings.Split(m.text("INSTANCE_IPS"), ",")
+	if idAddress != "" {
+		addresses = slices.Insert(addresses, 0, idAddress)
+	}
+	for _, a := range addresses {
+		ip, err := netip.ParseAddr(strings.TrimSpace(a))
+		if err != nil || ip.IsUnspecified() || slices.Contains(n.Addresses, ip.String()) {
+			continue
+		}
+		if n.Addresses = append(n.Addresses, ip.String()); len(n.Addresses) > maxNodeAddresses {
+			return fmt.Errorf("%w: more than %d addresses", ErrMalformed, maxNodeAddresses)
+		}
+	}
+	labels := m.fields["LABELS"].GetStructValue().GetFields()
+	if len(labels) > maxNodeLabels {
+		return fmt.Errorf("%w: %d labels", ErrMalformed, len(labels))
+	}
+	n.Labels = make(map[string]string, len(labels))
+	for k, v := range labels {
+		n.Labels[k] = v.GetStringValue()
+	}
+	return m.err
+}
+
+// metadata reads text fields and remembers the first that is too long.
+type metadata struct {
+	fields map[string]*structpb.Value
+	err    error
+}
+
+func (m *metadata) text(name string) string {
+	s := m.fields[name].GetStringValue()
+	if len(s) > maxMetadataText {
+		if m.err == nil {
+			m.err = fmt.Errorf("%w: %s of %d bytes", ErrMalformed, name, len(s))
+		}
+		return ""
+	}
+	return s
+}
+
+// version is Envoy's, for people to read.
+func version(n *core.Node) string {
+	if v := n.GetUserAgentBuildVersion().GetVersion(); v != nil {
+		return fmt.Sprintf("%d.%d.%d", v.GetMajorNumber(), v.GetMinorNumber(), v.GetPatch())
+	}
+	if v := n.GetUserAgentVersion(); len(v) <= maxMetadataText {
+		return v
+	}
+	return ""
+}
+
+// Authorize checks the claims against the authenticated identity spiffe://<trust domain>/ns/<namespace>/sa/<service account>: a proxy may
+// only be one of its own namespace and service account. On success the identity's service account is the node's.
+func (n *Node) Authorize(id spiffeid.ID) error {
+	ns, sa, err := splitID(id)
+	if err != nil {
+		return err
+	}
+	if ns != n.Namespace {
+		return fmt.Errorf("%w: node %q is of namespace %q, the caller of %q", ErrForeign, n.ID, n.Namespace, ns)
+	}
+	if n.ServiceAccount != "" && n.ServiceAccount != sa {
+		return fmt.Errorf("%w: node %q claims service account %q, the caller is %q", ErrForeign, n.ID, n.ServiceAccount, sa)
+	}
+	n.ServiceAccount = sa
+	return nil
+}
+
+func splitID(id spiffeid.ID) (namespace, serviceAccount string, err error) {
+	parts := strings.Split(strings.TrimPrefix(id.Path(), "/"), "/")
+	if len(parts) != 4 || parts[0] != "ns" || parts[2] != "sa" {
+		return "", "", fmt.Errorf("%w: identity %s is not of the form /ns/<namespace>/sa/<service account>", ErrForeign, id)
+	}
+	return parts[1], parts[3], nil
+}
+
+// Key derives the class from the node and the mesh, and returns the topics whose change may make it another one. Where the mesh knows the
+// workload its word beats the node's; a workload of another service account than the caller's is not the caller's and is left aside.
+func (n *Node) Key(state *replica.State) (*Key, replica.Topics) {
+	topics := replica.Topics{}
+	topics.Add(replica.MeshTopic())
+	for _, t := range replica.SelectedLabelsTopics(n.Namespace) {
+		topics.Add(t)
+	}
+	k := &Key{
+		Type: n.Type, Namespace: n.Namespace, DNSDomain: n.DNSDomain, Interception: n.Interception,
+		TrustDomain: state.Mesh().GetTrustDomain(), ServiceAccount: n.ServiceAccount,
+		Network: n.Network, Cluster: n.Cluster, Locality: n.Locality,
+	}
+	labels, addresses := n.Labels, n.Addresses
+	if w := n.workload(state, topics); w != nil {
+		labels = w.GetLabels()
+		if len(w.GetAddresses()) > 0 {
+			addresses = w.GetAddresses()
+		}
+		if l := w.GetLocality(); l != nil {
+			k.Locality = locality(l.GetRegion(), l.GetZone(), l.GetSubzone())
+		}
+		k.Network, k.Cluster = or(w.GetNetwork(), k.Network), or(w.GetCluster(), k.Cluster)
+		k.Targets = targets(state, w, topics)
+	}
+	k.Labels = state.SelectedLabels(n.Namespace, labels)
+	if k.Interception == None {
+		k.Addresses = addresses
+	}
+	return k, topics
+}
+
+// workload finds the mesh's object for the node: by name, or for machines, whose WorkloadEntry is named otherwise, by address.
+func (n *Node) workload(state *replica.State, topics replica.Topics) *configv1.Workload {
+	topics.Add(replica.WorkloadTopic(n.Namespace, n.Name))
+	if w := state.Workload(n.Namespace, n.Name); n.owns(w) {
+		return w
+	}
+	for _, a := range n.Addresses {
+		topics.Add(replica.AddressTopic(a))
+		for _, w := range state.WorkloadsAt(a) {
+			if n.owns(w) {
+				return w
+			}
+		}
+	}
+	return nil
+}
+
+func (n *Node) owns(w *configv1.Workload) bool {
+	return w != nil && w.GetNamespace() == n.Namespace &&
+		(w.GetServiceAccount() == "" || n.ServiceAccount == "" || w.GetServiceAccount() == n.ServiceAccount)
+}
+
+func targets(state *replica.State, w *configv1.Workload, topics replica.Topics) []Target {
+	var found []Target
+	for _, t := range w.GetTargets() {
+		target := Target{Hostname: t.GetHostname(), Namespace: or(t.GetNamespace(), w.GetNamespace()), Port: t.GetPort(), TargetPort: t.GetTargetPort()}
+		topics.Add(replica.ServiceTopic(target.Hostname))
+		for _, p := range state.ServiceIn(target.Hostname, target.Namespace).GetPorts() {
+			if p.GetNumber() == target.Port {
+				target.Protocol = int32(p.GetProtocol())
+			}
+		}
+		found = append(found, target)
+	}
+	return found
+}
+
+func or(a, b string) string {
+	if a != "" {
+		return a
+	}
+	return b
+}
+
+func locality(region, zone, subzone string) string {
+	return strings.TrimRight(strings.Join([]string{region, zone, subzone}, "/"), "/")
+}

@@ -1,0 +1,95 @@
+package input
+
+import (
+	"strconv"
+
+	security "istio.io/api/security/v1beta1"
+
+	"fairlead.dev/services/xds-server/internal/replica"
+)
+
+// MTLSMode says what the class's own side accepts on a port.
+type MTLSMode uint8
+
+// Modes of PeerAuthentication.
+const (
+	// Permissive accepts mesh mTLS and plaintext: the default.
+	Permissive MTLSMode = iota
+	// Strict accepts mesh mTLS only.
+	Strict
+	// Disable accepts plaintext only.
+	Disable
+)
+
+// String returns the mode as PeerAuthentication spells it.
+func (m MTLSMode) String() string {
+	switch m {
+	case Strict:
+		return "STRICT"
+	case Disable:
+		return "DISABLE"
+	default:
+		return "PERMISSIVE"
+	}
+}
+
+// InboundMTLS returns the mode on one of the workload's ports. The port's own mode of the workload's PeerAuthentication wins, then that
+// object's mode, the namespace's, the root namespace's; of several of one rank the oldest counts. UNSET inherits.
+func (r *Reader) InboundMTLS(targetPort uint32) MTLSMode {
+	topic := replica.Topic{Subject: subjectInboundMTLS, A: strconv.FormatUint(uint64(targetPort), 10)}
+	return derive(r, topic, func(r *Reader) MTLSMode { return r.inboundMTLS(targetPort) }, identical)
+}
+
+func (r *Reader) inboundMTLS(port uint32) MTLSMode {
+	key := r.Class()
+	return r.PeerMTLS(key.Namespace, key.Labels, port)
+}
+
+// PeerMTLS returns the mode that a workload of the namespace with these labels has on one of its ports: what a caller may expect there.
+func (r *Reader) PeerMTLS(namespaceName string, labels map[string]string, port uint32) MTLSMode {
+	root := r.Mesh().GetRootNamespace()
+	mode := security.PeerAuthentication_MutualTLS_UNSET
+	inherit := func(m *security.PeerAuthentication_MutualTLS) {
+		if m.GetMode() != security.PeerAuthentication_MutualTLS_UNSET {
+			mode = m.GetMode()
+		}
+	}
+	workload, namespace := r.peerAuthentications(namespaceName, labels)
+	if root != namespaceName {
+		if _, mesh := r.peerAuthentications(root, nil); mesh != nil {
+			inherit(mesh.Spec.GetMtls())
+		}
+	}
+	if namespace != nil {
+		inherit(namespace.Spec.GetMtls())
+	}
+	if workload != nil {
+		inherit(workload.Spec.GetMtls())
+		inherit(workload.Spec.GetPortLevelMtls()[port])
+	}
+	switch mode {
+	case security.PeerAuthentication_MutualTLS_STRICT:
+		return Strict
+	case security.PeerAuthentication_MutualTLS_DISABLE:
+		return Disable
+	default:
+		return Permissive
+	}
+}
+
+// peerAuthentications returns the oldest object of the namespace that selects the labels, and the oldest without a selector.
+func (r *Reader) peerAuthentications(namespace string, labels map[string]string) (selected, general *replica.PeerAuthentication) {
+	r.record(replica.PeerAuthenticationsTopic(namespace))
+	for _, pa := range r.view.state.PeerAuthentications(namespace) {
+		selector := pa.Spec.GetSelector().GetMatchLabels()
+		switch {
+		case len(selector) == 0:
+			if general == nil {
+				general = pa
+			}
+		case selected == nil && replica.Matches(selector, labels):
+			selected = pa
+		}
+	}
+	return selected, general
+}

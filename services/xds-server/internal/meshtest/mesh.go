@@ -1,0 +1,143 @@
+// Package meshtest makes resources of a normalised mesh for tests, in the form config-watcher sends them.
+package meshtest
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+	networking "istio.io/api/networking/v1alpha3"
+	security "istio.io/api/security/v1beta1"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/replica"
+)
+
+// Epoch is the creation time of objects that are made without one.
+var Epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// Resource finishes a resource: its hash is what config-watcher would send.
+func Resource(kind, namespace, name string, body *configv1.Resource) *configv1.Resource {
+	body.Key = &configv1.ResourceKey{Kind: kind, Namespace: namespace, Name: name}
+	hash, err := replica.HashOf(body)
+	if err != nil {
+		panic(err) // a body that cannot be encoded is a broken test
+	}
+	body.Hash = hash[:]
+	return body
+}
+
+// Service makes an HTTP service exported to all. change may alter it.
+func Service(namespace, hostname string, port uint32, change ...func(*configv1.Service)) *configv1.Resource {
+	s := &configv1.Service{
+		Hostname: hostname, Name: hostname, Namespace: namespace, ExportedTo: []string{"*"},
+		Ports:      []*configv1.ServicePort{{Name: "http", Number: port, Protocol: configv1.Protocol_PROTOCOL_HTTP, TargetPort: port}},
+		Resolution: configv1.Resolution_RESOLUTION_STATIC, CreationTime: timestamppb.New(Epoch),
+	}
+	for _, f := range change {
+		f(s)
+	}
+	return Resource(replica.KindService, namespace, hostname, &configv1.Resource{Body: &configv1.Resource_Service{Service: s}})
+}
+
+// Endpoints makes the endpoints of a service port.
+func Endpoints(namespace, hostname string, port uint32, addresses ...string) *configv1.Resource {
+	set := &configv1.EndpointSet{
+		Hostname: hostname, Port: port, Cluster: "test", LabelSets: []*configv1.LabelSet{{}}, Localities: []*configv1.Locality{{}},
+	}
+	for _, a := range addresses {
+		set.Endpoints = append(set.Endpoints, &configv1.Endpoint{
+			Address: a, Port: port, Health: configv1.Health_HEALTH_READY, TlsMode: configv1.TlsMode_TLS_MODE_ISTIO,
+		})
+	}
+	return Resource(replica.KindEndpointSet, namespace, fmt.Sprintf("%s:%d/test", hostname, port),
+		&configv1.Resource{Body: &configv1.Resource_EndpointSet{EndpointSet: set}})
+}
+
+// Workload makes a workload. change may alter it.
+func Workload(namespace, name, address string, change ...func(*configv1.Workload)) *configv1.Resource {
+	w := &configv1.Workload{
+		Name: name, Namespace: namespace, Addresses: []string{address}, ServiceAccount: "default", TlsMode: configv1.TlsMode_TLS_MODE_ISTIO,
+		Labels: map[string]string{"app": name},
+	}
+	for _, f := range change {
+		f(w)
+	}
+	return Resource(replica.KindWorkload, namespace, name, &configv1.Resource{Body: &configv1.Resource_Workload{Workload: w}})
+}
+
+// Config makes an object of Istio's APIs, exported to all. change may alter it.
+func Config(kind, namespace, name string, spec proto.Message, change ...func(*configv1.IstioConfig)) *configv1.Resource {
+	packed, err := anypb.New(spec)
+	if err != nil {
+		panic(err) // a spec that cannot be encoded is a broken test
+	}
+	c := &configv1.IstioConfig{Spec: packed, CreationTime: timestamppb.New(Epoch), ExportedTo: []string{"*"}}
+	for _, f := range change {
+		f(c)
+	}
+	return Resource(kind, namespace, name, &configv1.Resource{Body: &configv1.Resource_IstioConfig{IstioConfig: c}})
+}
+
+// Mesh makes the mesh-wide settings.
+func Mesh(settings *meshv1alpha1.MeshConfig) *configv1.Resource {
+	packed, err := anypb.New(settings)
+	if err != nil {
+		panic(err) // settings that cannot be encoded are a broken test
+	}
+	return Resource(replica.KindMeshConfig, "", "default", &configv1.Resource{Body: &configv1.Resource_MeshConfig{
+		MeshConfig: &configv1.MeshConfig{Settings: packed},
+	}})
+}
+
+// Aged sets the creation time to so long after Epoch.
+func Aged(d time.Duration) func(*configv1.IstioConfig) {
+	return func(c *configv1.IstioConfig) { c.CreationTime = timestamppb.New(Epoch.Add(d)) }
+}
+
+// ExportedTo sets who may use the object.
+func ExportedTo(namespaces ...string) func(*configv1.IstioConfig) {
+	return func(c *configv1.IstioConfig) { c.ExportedTo = namespaces }
+}
+
+// Visible sets who may address the service.
+func Visible(namespaces ...string) func(*configv1.Service) {
+	return func(s *configv1.Service) { s.ExportedTo = namespaces }
+}
+
+// State builds a state and fails the test if a resource is not understood.
+func State(t testing.TB, resources ...*configv1.Resource) *replica.State {
+	t.Helper()
+	s, err := replica.FromResources(resources)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// DestinationRule makes a rule for a host with a connect timeout; 0 leaves it out.
+func DestinationRule(host string, timeout time.Duration) *networking.DestinationRule {
+	r := &networking.DestinationRule{Host: host}
+	if timeout != 0 {
+		r.TrafficPolicy = &networking.TrafficPolicy{ConnectionPool: &networking.ConnectionPoolSettings{
+			Tcp: &networking.ConnectionPoolSettings_TCPSettings{ConnectTimeout: durationpb.New(timeout)},
+		}}
+	}
+	return r
+}
+
+// PeerAuthentication makes one without a selector; mode is PERMISSIVE, STRICT, DISABLE or UNSET.
+func PeerAuthentication(namespace, name, mode string, change ...func(*security.PeerAuthentication)) *configv1.Resource {
+	pa := &security.PeerAuthentication{Mtls: &security.PeerAuthentication_MutualTLS{
+		Mode: security.PeerAuthentication_MutualTLS_Mode(security.PeerAuthentication_MutualTLS_Mode_value[mode]),
+	}}
+	for _, f := range change {
+		f(pa)
+	}
+	return Config(replica.KindPeerAuthentication, namespace, name, pa)
+}

@@ -1,0 +1,138 @@
+// Package options is what xds-server is told by its flags, checked once.
+package options
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+
+	"fairlead.dev/pkg/auth"
+	"fairlead.dev/services/xds-server/internal/serve"
+)
+
+// adminAccount is the service account that operators' tools act as, in xds-server's own namespace.
+const adminAccount = "fairlead-admin"
+
+// Options are the flags as given.
+type Options struct {
+	SecureAddress, PlaintextAddress, OpsAddress string
+	LogLevel, OTLPEndpoint                      string
+	ConfigWatcherAddress                        string
+	Instance                                    string
+	TrustDomain, Identity                       string
+	CAAddress, CATokenFile, RootCertFile        string
+	StateDir                                    string
+	JWKSFile, Issuer                            string
+	AdminJWKSFile, AdminIssuer                  string
+	MaxConnectionAge                            time.Duration
+	ShutdownGrace                               time.Duration
+}
+
+// AddFlags declares the flags.
+func (o *Options) AddFlags(flags *pflag.FlagSet) {
+	flags.StringVar(&o.SecureAddress, "secure-address", ":15012", "address of the ADS port: mutual TLS, or TLS with a token")
+	flags.StringVar(&o.PlaintextAddress, "plaintext-address", "", "address of an ADS port without TLS and without authentication, usually :15010; empty: off")
+	flags.StringVar(&o.OpsAddress, "ops-address", ":15014", "address of the HTTP port for metrics, probes and debugging")
+	flags.StringVar(&o.LogLevel, "log-level", "info", "debug, info, warn or error")
+	flags.StringVar(&o.OTLPEndpoint, "otlp-endpoint", "", "where traces go (OTLP over gRPC); empty: nowhere")
+
+	flags.StringVar(&o.ConfigWatcherAddress, "config-watcher-address", "", "host:port of config-watcher, or a list of them (required)")
+	flags.StringVar(&o.Instance, "instance", "", "name of this process in statuses (default: the host's name)")
+	flags.StringVar(&o.TrustDomain, "trust-domain", "cluster.local", "trust domain of all identities")
+	flags.StringVar(&o.Identity, "identity", "istio-system/xds-server", "xds-server's own identity, namespace/service-account")
+	flags.StringVar(&o.CAAddress, "ca-address", "", "host:port of ca, or a list of them (required)")
+	flags.StringVar(&o.CATokenFile, "ca-token-file", "", "token that proves the own identity to ca (audience istio-ca); followed while xds-server runs")
+	flags.StringVar(&o.RootCertFile, "root-cert-file", "", "PEM file of the roots of trust; followed while xds-server runs (required)")
+	flags.StringVar(&o.StateDir, "state-dir", "", "directory, 0700, that keeps the own certificate over restarts; empty: it is kept in memory")
+	flags.StringVar(&o.JWKSFile, "jwks-file", "", "keys that verify proxies' tokens (audience istio-ca); empty: only client certificates are accepted")
+	flags.StringVar(&o.Issuer, "issuer", "", "issuer that tokens must name (required with --jwks-file)")
+	flags.StringVar(&o.AdminJWKSFile, "admin-jwks-file", "", "keys that verify operators' tokens for /debug (audience fairlead); empty: /debug is closed")
+	flags.StringVar(&o.AdminIssuer, "admin-issuer", "", "issuer that operators' tokens must name (default: the value of --issuer)")
+
+	flags.DurationVar(&o.MaxConnectionAge, "max-connection-age", serve.DefaultMaxConnectionAge,
+		"how long, give or take a tenth, a proxy's stream lives before it is asked to reconnect; negative: for ever")
+	flags.DurationVar(&o.ShutdownGrace, "shutdown-grace", 5*time.Second, "how long open calls may take to end on SIGTERM")
+}
+
+// Config is the options, checked and parsed.
+type Config struct {
+	Options
+	Domain spiffeid.TrustDomain
+	// Own identity, and those of the peers, which live in the same namespace.
+	Own, CA, ConfigWatcher, Admin spiffeid.ID
+}
+
+// Check reports everything that is wrong with the options at once.
+func (o Options) Check() (*Config, error) {
+	var errs []error
+	fail := func(flag string, err error) {
+		if err != nil {
+			errs = append(errs, fmt.Errorf("--%s: %w", flag, err))
+		}
+	}
+	required := func(flag, value string) {
+		if value == "" {
+			fail(flag, errors.New("is required"))
+		}
+	}
+	required("secure-address", o.SecureAddress)
+	required("ops-address", o.OpsAddress)
+	required("config-watcher-address", o.ConfigWatcherAddress)
+	required("ca-address", o.CAAddress)
+	required("root-cert-file", o.RootCertFile)
+	if o.CATokenFile == "" && o.StateDir == "" {
+		fail("ca-token-file", errors.New("is required unless --state-dir holds a valid certificate"))
+	}
+	if o.JWKSFile != "" {
+		required("issuer", o.Issuer)
+	}
+	c := &Config{Options: o}
+	if c.AdminIssuer == "" {
+		c.AdminIssuer = o.Issuer
+	}
+	if o.AdminJWKSFile != "" && c.AdminIssuer == "" {
+		fail("admin-issuer", errors.New("is required with --admin-jwks-file"))
+	}
+	if o.MaxConnectionAge == 0 {
+		fail("max-connection-age", errors.New("must not be 0; a negative duration means for ever"))
+	}
+	if o.ShutdownGrace < 0 {
+		fail("shutdown-grace", errors.New("must not be negative"))
+	}
+	if o.Instance == "" {
+		host, err := os.Hostname()
+		fail("instance", err)
+		c.Instance = host
+	}
+	fail("trust-domain", c.identities())
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+func (c *Config) identities() error {
+	td, err := spiffeid.TrustDomainFromString(c.TrustDomain)
+	if err != nil {
+		return err
+	}
+	c.Domain = td
+	namespace, account, ok := strings.Cut(c.Identity, "/")
+	if !ok {
+		return fmt.Errorf("--identity: %q is not namespace/service-account", c.Identity)
+	}
+	for _, id := range []struct {
+		to      *spiffeid.ID
+		account string
+	}{{&c.Own, account}, {&c.CA, "ca"}, {&c.ConfigWatcher, "config-watcher"}, {&c.Admin, adminAccount}} {
+		if *id.to, err = auth.WorkloadID(td, namespace, id.account); err != nil {
+			return fmt.Errorf("--identity: %w", err)
+		}
+	}
+	return nil
+}

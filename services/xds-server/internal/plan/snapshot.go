@@ -1,0 +1,92 @@
+package plan
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"maps"
+	"math/bits"
+	"slices"
+
+	"github.com/tidwall/btree"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/store"
+)
+
+// Item is one planned resource.
+type Item struct {
+	// Blob is nil where the class has no resource of that name.
+	Blob *store.Blob
+	// Wildcard is true for what a wildcard subscription receives; other items are there because somebody asked for them by name.
+	Wildcard bool
+}
+
+// Snapshot is all that a class has at one revision. It is immutable and safe for concurrent use.
+type Snapshot struct {
+	// Revision the snapshot was made from; nil before the first.
+	Revision *configv1.Revision
+	types    map[string]*TypeSnapshot
+}
+
+// Type returns the resources of one type; never nil.
+func (s *Snapshot) Type(url string) *TypeSnapshot {
+	if t, ok := s.types[url]; ok {
+		return t
+	}
+	return &TypeSnapshot{items: btree.NewMap[string, Item](0)}
+}
+
+// URLs lists the types that were planned, sorted.
+func (s *Snapshot) URLs() []string { return slices.Sorted(maps.Keys(s.types)) }
+
+// TypeSnapshot is what a class has of one type.
+type TypeSnapshot struct {
+	items *btree.Map[string, Item]
+	sum   sum
+	count int
+}
+
+// Len is the number of resources in the wildcard set.
+func (t *TypeSnapshot) Len() int { return t.count }
+
+// Get returns an item; ok is false if nobody has asked for it and it is not part of the wildcard set.
+func (t *TypeSnapshot) Get(name string) (item Item, ok bool) { return t.items.Get(name) }
+
+// Scan calls f for every item in order of name until f returns false.
+func (t *TypeSnapshot) Scan(f func(name string, item Item) bool) { t.items.Scan(f) }
+
+// Version is a hash of the wildcard set: equal versions mean the same names and bytes, on every replica.
+func (t *TypeSnapshot) Version() string { return t.sum.String() }
+
+// sum is a hash of a set of blobs that is kept up to date in O(1) per change: the sum of their content hashes modulo 2^128.
+type sum struct{ hi, lo uint64 }
+
+func (s *sum) add(b *store.Blob) {
+	var carry uint64
+	h := b.Hash()
+	s.lo, carry = bits.Add64(s.lo, binary.BigEndian.Uint64(h[8:]), 0)
+	s.hi, _ = bits.Add64(s.hi, binary.BigEndian.Uint64(h[:8]), carry)
+}
+
+func (s *sum) remove(b *store.Blob) {
+	var borrow uint64
+	h := b.Hash()
+	s.lo, borrow = bits.Sub64(s.lo, binary.BigEndian.Uint64(h[8:]), 0)
+	s.hi, _ = bits.Sub64(s.hi, binary.BigEndian.Uint64(h[:8]), borrow)
+}
+
+func (s *sum) String() string {
+	var raw [16]byte
+	binary.BigEndian.PutUint64(raw[:8], s.hi)
+	binary.BigEndian.PutUint64(raw[8:], s.lo)
+	return hex.EncodeToString(raw[:])
+}
+
+// VersionOf is the version of any set of blobs, equal to TypeSnapshot.Version for the same set.
+func VersionOf(blobs []*store.Blob) string {
+	var s sum
+	for _, b := range blobs {
+		s.add(b)
+	}
+	return s.String()
+}

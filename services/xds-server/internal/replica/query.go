@@ -1,0 +1,315 @@
+package replica
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+)
+
+// ServicesOf lists the services of one hostname that are exported to the namespace, whatever they are called and wherever they live; the
+// one that wins a conflict comes first: the client's own namespace, then the oldest.
+func (s *State) ServicesOf(hostname, to string) []*configv1.Service {
+	var found []*configv1.Service
+	s.services.scan(hostname+sep, func(_ string, e *entry) bool {
+		if svc, ok := e.value.(*configv1.Service); ok && visible(svc.GetExportedTo(), to) {
+			found = append(found, svc)
+		}
+		return true
+	})
+	slices.SortStableFunc(found, func(a, b *configv1.Service) int { return compareServices(a, b, to) })
+	return found
+}
+
+// ServiceTopic names the answer of ServicesOf.
+func ServiceTopic(hostname string) Topic { return Topic{SubjectService, hostname, ""} }
+
+// compareServices orders services of one hostname by who wins for a client in namespace ns.
+func compareServices(a, b *configv1.Service, ns string) int {
+	if own := a.GetNamespace() == ns; own != (b.GetNamespace() == ns) {
+		if own {
+			return -1
+		}
+		return 1
+	}
+	if c := a.GetCreationTime().AsTime().Compare(b.GetCreationTime().AsTime()); c != 0 {
+		return c
+	}
+	return strings.Compare(a.GetNamespace(), b.GetNamespace())
+}
+
+// ServicesIn calls f for every service exported to the namespace, in order of its own namespace and then hostname; ns narrows to the
+// services of one namespace, "" means all. A hostname that several namespaces define comes several times.
+func (s *State) ServicesIn(to, ns string, f func(*configv1.Service)) {
+	for _, t := range []string{"*", to} {
+		prefix := t + sep
+		if ns != "" {
+			prefix += ns + sep
+		}
+		s.exported.scan(prefix, func(_ string, e *entry) bool {
+			f(e.value.(*configv1.Service))
+			return true
+		})
+	}
+}
+
+// ServicesInTopics names the answers of ServicesIn.
+func ServicesInTopics(to, ns string) []Topic {
+	return []Topic{{SubjectServices, "*", ns}, {SubjectServices, to, ns}}
+}
+
+// Endpoints lists the shards of one service port. The hostname alone does not say whose: namespace is the service's.
+func (s *State) Endpoints(hostname string, port uint32, namespace string) []*configv1.EndpointSet {
+	var sets []*configv1.EndpointSet
+	prefix := join(hostname, strconv.FormatUint(uint64(port), 10), namespace) + sep
+	s.endpoints.scan(prefix, func(_ string, e *entry) bool {
+		sets = append(sets, e.value.(*configv1.EndpointSet))
+		return true
+	})
+	return sets
+}
+
+// EndpointsTopic names the answer of Endpoints.
+func EndpointsTopic(hostname string, port uint32) Topic { return endpointsTopic(hostname, port) }
+
+// VirtualServices lists the VirtualServices exported to the namespace and bound to the gateway ("mesh" or "<ns>/<name>"), oldest first.
+func (s *State) VirtualServices(to, gateway string) []*VirtualService {
+	return merge(s.gatewayRoutes, join("*", gateway)+sep, join(to, gateway)+sep)
+}
+
+// VirtualServicesTopics names the answers of VirtualServices.
+func VirtualServicesTopics(to, gateway string) []Topic {
+	return []Topic{{SubjectGatewayRoutes, "*", gateway}, {SubjectGatewayRoutes, to, gateway}}
+}
+
+// VirtualServicesOf lists those of VirtualServices that name the host, exactly or by a wildcard that covers it; oldest first within each
+// host, the most specific host first.
+func (s *State) VirtualServicesOf(to, gateway, host string) []*VirtualService {
+	var found []*VirtualService
+	for h := range Covering(host) {
+		found = append(found, merge(s.hostRoutes, join("*", gateway, h)+sep, join(to, gateway, h)+sep)...)
+	}
+	return found
+}
+
+// VirtualServicesOfTopics names the answers of VirtualServicesOf.
+func VirtualServicesOfTopics(gateway, host string) []Topic {
+	return []Topic{{SubjectHostRoutes, gateway, wildcardOr(host)}, {SubjectHostRoutes, gateway, "*"}}
+}
+
+// DestinationRules lists the rules in one namespace whose host is exactly the one given, oldest first, wherever they are exported to.
+func (s *State) DestinationRules(namespace, host string) []*DestinationRule {
+	return merge(s.rules, join(namespace, host)+sep)
+}
+
+// DestinationRulesTopics names the answers of all DestinationRules look-ups for a hostname and the wildcards that cover it.
+func DestinationRulesTopics(hostname string) []Topic {
+	return []Topic{{SubjectDestinationRule, wildcardOr(hostname), ""}, {SubjectDestinationRule, "*", ""}}
+}
+
+// Sidecars lists the Sidecars of a namespace, oldest first.
+func (s *State) Sidecars(namespace string) []*Sidecar { return merge(s.sidecars, namespace+sep) }
+
+// SidecarsTopic names the answer of Sidecars.
+func SidecarsTopic(namespace string) Topic { return Topic{SubjectSidecars, namespace, ""} }
+
+// PeerAuthentications lists the PeerAuthentications of a namespace, oldest first.
+func (s *State) PeerAuthentications(namespace string) []*PeerAuthentication {
+	return merge(s.authentications, namespace+sep)
+}
+
+// PeerAuthenticationsTopic names the answer of PeerAuthentications.
+func PeerAuthenticationsTopic(namespace string) Topic {
+	return Topic{SubjectPeerAuthentications, namespace, ""}
+}
+
+// Gateways lists the Gateways whose selector matches the labels, oldest first.
+func (s *State) Gateways(labels map[string]string) []*Gateway {
+	prefixes := []string{sep}
+	for _, k := range sortedKeys(labels) {
+		prefixes = append(prefixes, k+"="+labels[k]+sep)
+	}
+	found := merge(s.gateways, prefixes...)
+	return slices.DeleteFunc(found, func(g *Gateway) bool { return !Matches(g.Spec.GetSelector(), labels) })
+}
+
+// GatewaysTopics names the answers of Gateways.
+func GatewaysTopics(labels map[string]string) []Topic {
+	topics := []Topic{{SubjectGateways, "", ""}}
+	for _, k := range sortedKeys(labels) {
+		topics = append(topics, Topic{SubjectGateways, k + "=" + labels[k], ""})
+	}
+	return topics
+}
+
+// Workload returns one workload, nil if there is none.
+func (s *State) Workload(namespace, name string) *configv1.Workload {
+	e, _ := s.kinds[KindWorkload].lookup(Key{KindWorkload, namespace, name}.path())
+	if e == nil {
+		return nil
+	}
+	w, _ := e.value.(*configv1.Workload)
+	return w
+}
+
+// WorkloadTopic names the answer of Workload.
+func WorkloadTopic(namespace, name string) Topic { return Topic{SubjectWorkload, namespace, name} }
+
+// WorkloadsAt lists the workloads of an address.
+func (s *State) WorkloadsAt(address string) []*configv1.Workload {
+	var found []*configv1.Workload
+	s.addresses.scan(address+sep, func(_ string, e *entry) bool {
+		found = append(found, e.value.(*configv1.Workload))
+		return true
+	})
+	return found
+}
+
+// AddressTopic names the answer of WorkloadsAt.
+func AddressTopic(address string) Topic { return Topic{SubjectAddress, address, ""} }
+
+// Gateway returns one Gateway, nil if there is none.
+func (s *State) Gateway(namespace, name string) *Gateway {
+	e, _ := s.kinds[KindGateway].lookup(Key{KindGateway, namespace, name}.path())
+	if e == nil {
+		return nil
+	}
+	g, _ := e.value.(*Gateway)
+	return g
+}
+
+// GatewayTopic names the answer of Gateway.
+func GatewayTopic(namespace, name string) Topic { return Topic{SubjectGateway, namespace, name} }
+
+// Namespace returns a namespace, nil if it is unknown.
+func (s *State) Namespace(name string) *configv1.Namespace {
+	e, _ := s.kinds[KindNamespace].lookup(Key{KindNamespace, "", name}.path())
+	if e == nil {
+		return nil
+	}
+	n, _ := e.value.(*configv1.Namespace)
+	return n
+}
+
+// NamespaceTopic names the answer of Namespace.
+func NamespaceTopic(name string) Topic { return Topic{SubjectNamespace, name, ""} }
+
+// MeshTopic names the answer of Mesh.
+func MeshTopic() Topic { return Topic{SubjectMesh, "", ""} }
+
+// SelectedLabels returns those of the labels whose key some selector tests that can apply to workloads of the namespace.
+func (s *State) SelectedLabels(namespace string, labels map[string]string) map[string]string {
+	selected := map[string]string{}
+	for k, v := range labels {
+		if _, ok := s.selected.get(join(namespace, k)); ok {
+			selected[k] = v
+		} else if _, ok := s.selected.get(join("*", k)); ok {
+			selected[k] = v
+		}
+	}
+	return selected
+}
+
+// SelectedLabelsTopics names the answers of SelectedLabels.
+func SelectedLabelsTopics(namespace string) []Topic {
+	return []Topic{{SubjectSelectedLabels, namespace, ""}, {SubjectSelectedLabels, "*", ""}}
+}
+
+// lookup is get that bears the zero index.
+func (x index[V]) lookup(key string) (v V, ok bool) {
+	if x.m == nil {
+		return v, false
+	}
+	return x.get(key)
+}
+
+// merge collects the objects under several prefixes, each once, oldest first.
+func merge[T interface {
+	comparable
+	older(T) bool
+}](x index[T], prefixes ...string) []T {
+	var found []T
+	for _, p := range prefixes {
+		x.scan(p, func(_ string, v T) bool {
+			found = append(found, v)
+			return true
+		})
+	}
+	if len(prefixes) > 1 {
+		slices.SortStableFunc(found, func(a, b T) int {
+			if a == b {
+				return 0
+			}
+			if a.older(b) {
+				return -1
+			}
+			return 1
+		})
+		found = slices.Compact(found)
+	}
+	return found
+}
+
+func (c *Config[T]) older(o *Config[T]) bool { return c.Older(o) }
+
+// visible reports whether an object exported to these namespaces may be used from ns.
+func visible(exportedTo []string, ns string) bool {
+	return slices.Contains(exportedTo, "*") || slices.Contains(exportedTo, ns)
+}
+
+// Visible reports whether the object may be used from the namespace.
+func (c *Config[T]) Visible(namespace string) bool { return visible(c.ExportedTo, namespace) }
+
+// Matches reports whether every label of the selector is among the labels; an empty selector matches all.
+func Matches(selector, labels map[string]string) bool {
+	for k, v := range selector {
+		if got, ok := labels[k]; !ok || got != v {
+			return false
+		}
+	}
+	return true
+}
+
+// Covering yields the host itself and then the wildcard hosts that cover it, the most specific first:
+// a.b.c, *.b.c, *.c, *.
+func Covering(host string) func(yield func(string) bool) {
+	return func(yield func(string) bool) {
+		if !yield(host) || host == "*" {
+			return
+		}
+		rest := strings.TrimPrefix(host, "*.")
+		if rest != host {
+			// The wildcard itself was yielded above.
+			if _, after, ok := strings.Cut(rest, "."); ok {
+				rest = after
+			} else {
+				rest = ""
+			}
+		} else if _, after, ok := strings.Cut(host, "."); ok {
+			rest = after
+		} else {
+			rest = ""
+		}
+		for rest != "" {
+			if !yield("*." + rest) {
+				return
+			}
+			_, rest, _ = strings.Cut(rest, ".")
+		}
+		yield("*")
+	}
+}
+
+// ServiceIn returns the service of a hostname that lives in the namespace, whoever may see it; nil if there is none.
+func (s *State) ServiceIn(hostname, namespace string) *configv1.Service {
+	var found *configv1.Service
+	s.services.scan(join(hostname, namespace)+sep, func(_ string, e *entry) bool {
+		found, _ = e.value.(*configv1.Service)
+		return found == nil
+	})
+	return found
+}
+
+// Wins reports whether service a beats b of the same hostname for a client in the namespace: its own namespace's first, then the oldest.
+func Wins(a, b *configv1.Service, client string) bool { return compareServices(a, b, client) < 0 }

@@ -1,0 +1,227 @@
+package replica_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	networking "istio.io/api/networking/v1alpha3"
+	security "istio.io/api/security/v1beta1"
+	typev1beta1 "istio.io/api/type/v1beta1"
+	"pgregory.net/rapid"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/meshtest"
+	"fairlead.dev/services/xds-server/internal/replica"
+)
+
+var (
+	namespaces = []string{"a", "b", "root"}
+	hosts      = []string{"x.a", "y.a", "x.b", "z.example.com", "*.example.com"}
+	exports    = [][]string{{"*"}, {"a"}, {"a", "b"}, {"root"}}
+	labels     = []map[string]string{nil, {"app": "x"}, {"app": "y"}, {"app": "x", "version": "v1"}}
+)
+
+// drawResource makes a resource of a small world, so that edits meet each other.
+func drawResource(t *rapid.T) *configv1.Resource {
+	ns := rapid.SampledFrom(namespaces).Draw(t, "namespace")
+	host := rapid.SampledFrom(hosts).Draw(t, "host")
+	name := rapid.SampledFrom([]string{"n1", "n2"}).Draw(t, "name")
+	export := meshtest.ExportedTo(rapid.SampledFrom(exports).Draw(t, "exported to")...)
+	aged := meshtest.Aged(rapid.SampledFrom([]time.Duration{0, 1, 2}).Draw(t, "age"))
+	selector := rapid.SampledFrom(labels).Draw(t, "labels")
+	switch rapid.IntRange(0, 8).Draw(t, "kind") {
+	case 0:
+		return meshtest.Service(ns, host, rapid.Uint32Range(80, 82).Draw(t, "port"), meshtest.Visible(rapid.SampledFrom(exports).Draw(t, "visible")...))
+	case 1:
+		return meshtest.Endpoints(ns, host, rapid.Uint32Range(80, 82).Draw(t, "port"), rapid.SampledFrom([]string{"10.0.0.1", "10.0.0.2"}).Draw(t, "address"))
+	case 2:
+		return meshtest.Workload(ns, name, rapid.SampledFrom([]string{"10.0.0.1", "10.0.0.2"}).Draw(t, "address"))
+	case 3:
+		vs := &networking.VirtualService{Hosts: []string{host}, Gateways: rapid.SampledFrom([][]string{nil, {"mesh", "a/gw"}, {"gw"}}).Draw(t, "gateways")}
+		if selector != nil {
+			vs.Http = []*networking.HTTPRoute{{Match: []*networking.HTTPMatchRequest{{SourceLabels: selector}}}}
+		}
+		return meshtest.Config(replica.KindVirtualService, ns, name, vs, export, aged)
+	case 4:
+		return meshtest.Config(replica.KindDestinationRule, ns, name, &networking.DestinationRule{Host: host}, export, aged)
+	case 5:
+		s := &networking.Sidecar{Egress: []*networking.IstioEgressListener{{Hosts: []string{"./*"}}}}
+		if selector != nil {
+			s.WorkloadSelector = &networking.WorkloadSelector{Labels: selector}
+		}
+		return meshtest.Config(replica.KindSidecar, ns, name, s, aged)
+	case 6:
+		return meshtest.PeerAuthentication(ns, name, rapid.SampledFrom([]string{"STRICT", "PERMISSIVE"}).Draw(t, "mode"),
+			func(pa *security.PeerAuthentication) {
+				if selector != nil {
+					pa.Selector = &typev1beta1.WorkloadSelector{MatchLabels: selector}
+				}
+			})
+	case 7:
+		return meshtest.Config(replica.KindGateway, ns, name, &networking.Gateway{Selector: selector}, aged)
+	default:
+		return meshtest.Resource(replica.KindNamespace, "", ns, &configv1.Resource{Body: &configv1.Resource_Namespace{
+			Namespace: &configv1.Namespace{Name: ns, Labels: selector},
+		}})
+	}
+}
+
+// question is one look-up with all arguments and the topics by which its answer is found again.
+type question struct {
+	name   string
+	topics []replica.Topic
+	ask    func(*replica.State) string
+}
+
+// questions enumerates every look-up over the small world.
+func questions() []question {
+	var all []question
+	add := func(name string, topics []replica.Topic, ask func(*replica.State) string) {
+		all = append(all, question{name, topics, ask})
+	}
+	for _, ns := range namespaces {
+		for _, in := range append([]string{""}, namespaces...) {
+			add("ServicesIn "+ns+" "+in, replica.ServicesInTopics(ns, in), func(s *replica.State) string {
+				var found []string
+				s.ServicesIn(ns, in, func(svc *configv1.Service) { found = append(found, text(svc)) })
+				return strings.Join(found, "\n")
+			})
+		}
+		for _, host := range hosts {
+			add("ServicesOf "+ns+" "+host, []replica.Topic{replica.ServiceTopic(host)}, func(s *replica.State) string { return texts(s.ServicesOf(host, ns)) })
+			add("ServiceIn "+ns+" "+host, []replica.Topic{replica.ServiceTopic(host)}, func(s *replica.State) string { return text(s.ServiceIn(host, ns)) })
+			add("DestinationRules "+ns+" "+host, replica.DestinationRulesTopics(host), func(s *replica.State) string { return configs(s.DestinationRules(ns, host)) })
+			for port := range uint32(3) {
+				add(fmt.Sprint("Endpoints ", ns, host, port), []replica.Topic{replica.EndpointsTopic(host, 80+port)}, func(s *replica.State) string {
+					return texts(s.Endpoints(host, 80+port, ns))
+				})
+			}
+			for _, gw := range []string{"mesh", "a/gw", "b/gw"} {
+				add("VirtualServicesOf "+ns+" "+gw+" "+host, replica.VirtualServicesOfTopics(gw, host), func(s *replica.State) string {
+					return configs(s.VirtualServicesOf(ns, gw, host))
+				})
+			}
+		}
+		for _, gw := range []string{"mesh", "a/gw", "b/gw"} {
+			add("VirtualServices "+ns+" "+gw, replica.VirtualServicesTopics(ns, gw), func(s *replica.State) string { return configs(s.VirtualServices(ns, gw)) })
+		}
+		add("Sidecars "+ns, []replica.Topic{replica.SidecarsTopic(ns)}, func(s *replica.State) string { return configs(s.Sidecars(ns)) })
+		add("PeerAuthentications "+ns, []replica.Topic{replica.PeerAuthenticationsTopic(ns)}, func(s *replica.State) string { return configs(s.PeerAuthentications(ns)) })
+		add("Namespace "+ns, []replica.Topic{replica.NamespaceTopic(ns)}, func(s *replica.State) string { return text(s.Namespace(ns)) })
+		for _, name := range []string{"n1", "n2"} {
+			add("Workload "+ns+name, []replica.Topic{replica.WorkloadTopic(ns, name)}, func(s *replica.State) string { return text(s.Workload(ns, name)) })
+			add("Gateway "+ns+name, []replica.Topic{replica.GatewayTopic(ns, name)}, func(s *replica.State) string {
+				if g := s.Gateway(ns, name); g != nil {
+					return configs([]*replica.Gateway{g})
+				}
+				return ""
+			})
+		}
+		add("SelectedLabels "+ns, replica.SelectedLabelsTopics(ns), func(s *replica.State) string {
+			return fmt.Sprint(s.SelectedLabels(ns, map[string]string{"app": "x", "version": "v1", "other": "o"}))
+		})
+	}
+	for _, l := range labels {
+		add(fmt.Sprint("Gateways ", l), replica.GatewaysTopics(l), func(s *replica.State) string { return configs(s.Gateways(l)) })
+	}
+	for _, address := range []string{"10.0.0.1", "10.0.0.2"} {
+		add("WorkloadsAt "+address, []replica.Topic{replica.AddressTopic(address)}, func(s *replica.State) string { return texts(s.WorkloadsAt(address)) })
+	}
+	return all
+}
+
+func text(m proto.Message) string {
+	if !m.ProtoReflect().IsValid() {
+		return ""
+	}
+	raw, _ := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+	return string(raw)
+}
+
+func texts[T proto.Message](list []T) string {
+	var s []string
+	for _, m := range list {
+		s = append(s, text(m))
+	}
+	return strings.Join(s, "\n")
+}
+
+func configs[T proto.Message](list []*replica.Config[T]) string {
+	var s []string
+	for _, c := range list {
+		s = append(s, fmt.Sprintf("%s %x", c.Key, c.Hash))
+	}
+	return strings.Join(s, "\n")
+}
+
+// TestEditsAgreeWithAScratchBuild edits a small mesh at random. After each edit every answer must be that of a state built from scratch;
+// an answer that has changed must have its topic touched; and the state before the edit must not have changed.
+func TestEditsAgreeWithAScratchBuild(t *testing.T) {
+	all := questions()
+	rapid.Check(t, func(t *rapid.T) {
+		state := replica.Empty()
+		held := map[string]*configv1.Resource{}
+		for range rapid.IntRange(1, 12).Draw(t, "edits") {
+			before := make([]string, len(all))
+			for i, q := range all {
+				before[i] = q.ask(state)
+			}
+			var upserts []*configv1.Resource
+			var removed []*configv1.ResourceKey
+			touched := map[string]bool{}
+			for range rapid.IntRange(1, 4).Draw(t, "size") {
+				r := drawResource(t)
+				k := r.GetKey().String()
+				if touched[k] {
+					continue
+				}
+				touched[k] = true
+				if held[k] != nil && rapid.Bool().Draw(t, "remove") {
+					removed = append(removed, r.GetKey())
+					delete(held, k)
+				} else {
+					upserts = append(upserts, r)
+					held[k] = r
+				}
+			}
+			next, change := state.Apply(&configv1.Revision{}, upserts, removed)
+			if len(change.Rejected) > 0 {
+				t.Fatal(change.Rejected)
+			}
+			scratch, err := replica.FromResources(slices.Collect(values(held)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, q := range all {
+				got := q.ask(next)
+				if want := q.ask(scratch); got != want {
+					t.Fatalf("%s: after edits %q, from scratch %q", q.name, got, want)
+				}
+				if again := q.ask(state); again != before[i] {
+					t.Fatalf("%s: the edit changed the state before it from %q to %q", q.name, before[i], again)
+				}
+				if got != before[i] && !slices.ContainsFunc(q.topics, change.Topics.Has) {
+					t.Fatalf("%s changed from %q to %q, but none of %v was touched: %v", q.name, before[i], got, q.topics, change.Topics)
+				}
+			}
+			if next.Len() != len(held) {
+				t.Fatalf("%d resources, want %d", next.Len(), len(held))
+			}
+			state = next
+		}
+	})
+}
+
+func values(m map[string]*configv1.Resource) func(func(*configv1.Resource) bool) {
+	return func(yield func(*configv1.Resource) bool) {
+		for _, r := range m {
+			if !yield(r) {
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,169 @@
+package serve
+
+import (
+	"strings"
+
+	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/plan"
+	"fairlead.dev/services/xds-server/internal/store"
+)
+
+// maxRejectionBytes is where Envoy's message is cut.
+const maxRejectionBytes = 4096
+
+// sent notes the nonce of the response that goes out.
+func (s *stream) sent(url, nonce string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sub, ok := s.types[url]
+	if !ok || sub.outstanding == nil {
+		return
+	}
+	out := sub.outstanding
+	out.nonce, out.sentAt = nonce, s.server.clock.Now()
+	out.span = s.server.startPush(s, sub, out)
+	sub.sent = out.revision
+	sub.bytes += uint64(out.size) //nolint:gosec // sizes are not negative
+	s.server.metrics.pushed(url, out.size)
+	s.server.changed.Notify()
+}
+
+// acknowledge takes the verdict on the outstanding response, if the request carries it.
+func (s *stream) acknowledge(sub *subscription, nonce string, failure *rpcstatus.Status) {
+	out := sub.outstanding
+	if out == nil || nonce == "" || nonce != out.nonce {
+		return
+	}
+	if failure != nil {
+		s.rejected(sub, out, failure.GetMessage())
+		return
+	}
+	s.finish(sub, out, "")
+	sub.acked = out.revision
+	if !s.delta {
+		sub.remember(out)
+	}
+	for _, b := range out.blobs {
+		if sub.withheld[b.Name()] == b.Version() {
+			delete(sub.withheld, b.Name())
+		}
+	}
+	current := s.class.Snapshot().Type(sub.url)
+	for name, version := range sub.withheld {
+		if item, _ := current.Get(name); !sub.wants(name, item) || item.Blob == nil || item.Blob.Version() != version {
+			delete(sub.withheld, name)
+		}
+	}
+	if len(sub.withheld) == 0 {
+		sub.rejection, sub.together = nil, false
+	}
+}
+
+// rejected takes a NACK: the versions it blames are not sent again, and what the client holds of the type is unknown from here.
+func (s *stream) rejected(sub *subscription, out *response, message string) {
+	s.finish(sub, out, message)
+	s.server.metrics.nacks.WithLabelValues(shortType(sub.url)).Inc()
+	blamed, named := culprits(sub.url, out, message)
+	sub.together = !named && len(blamed) > 1
+	names := make([]string, 0, len(blamed))
+	for _, b := range blamed {
+		sub.withheld[b.Name()] = b.Version()
+		names = append(names, b.Name())
+	}
+	sub.resend = true
+	if len(message) > maxRejectionBytes {
+		message = strings.ToValidUTF8(message[:maxRejectionBytes], "")
+	}
+	sub.rejection = &configv1.Rejection{
+		ResourceNames: names, Message: message, Revision: out.revision, RejectedAt: timestamppb.New(s.server.clock.Now()),
+	}
+	s.server.log.Warn("proxy rejected a response", "node", s.node.ID, "type", sub.url, "resources", names, "error", message,
+		"revision", out.revision.GetSequence())
+}
+
+// finish ends the life of an outstanding response.
+func (s *stream) finish(sub *subscription, out *response, failure string) {
+	sub.outstanding = nil
+	if out.span == nil {
+		return
+	}
+	if failure != "" {
+		out.span.SetStatus(codes.Error, failure)
+	}
+	out.span.SetAttributes(attribute.Bool("fairlead.acked", failure == ""))
+	out.span.End()
+	if failure == "" {
+		s.server.metrics.ackSeconds.WithLabelValues(shortType(sub.url)).Observe(s.server.clock.Now().Sub(out.sentAt).Seconds())
+	}
+}
+
+// culprits returns the resources that a NACK blames. Envoy names them for clusters and listeners only; otherwise the whole response is to
+// blame.
+func culprits(url string, out *response, message string) (blamed []*store.Blob, named bool) {
+	if url == resource.ClusterType || url == resource.ListenerType {
+		for _, b := range out.blobs {
+			if mentions(message, b.Name()) {
+				blamed = append(blamed, b)
+			}
+		}
+	}
+	if len(blamed) > 0 {
+		return blamed, true
+	}
+	return out.blobs, false
+}
+
+// mentions reports whether the text holds the name as a word of its own, not as part of a longer name.
+func mentions(text, name string) bool {
+	for i := 0; ; {
+		j := strings.Index(text[i:], name)
+		if j < 0 {
+			return false
+		}
+		start, end := i+j, i+j+len(name)
+		if (start == 0 || !inName(text[start-1])) && (end == len(text) || !inName(text[end])) {
+			return true
+		}
+		// Envoy ends a name with ": " and a sentence with ".": that is no part of the name.
+		if (start == 0 || !inName(text[start-1])) && text[end] == '.' && (end+1 == len(text) || text[end+1] == ' ') {
+			return true
+		}
+		i = start + 1
+	}
+}
+
+func inName(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("|._-*/", c) >= 0
+}
+
+// free lifts the ban on rejected versions that were blamed together once one of them has changed: it is another set then.
+func (b *subscription) free(current *plan.TypeSnapshot) {
+	if !b.together {
+		return
+	}
+	for name, version := range b.withheld {
+		if item, _ := current.Get(name); item.Blob == nil || item.Blob.Version() != version {
+			for name := range b.withheld {
+				b.touch(name)
+			}
+			b.withheld, b.together = map[string]string{}, false
+			return
+		}
+	}
+}
+
+// remember keeps what a state-of-the-world client has taken over.
+func (b *subscription) remember(out *response) {
+	if b.good == nil || b.wildcard {
+		b.good = make(map[string]*store.Blob, len(out.blobs))
+	}
+	for _, blob := range out.blobs {
+		b.good[blob.Name()] = blob
+	}
+}

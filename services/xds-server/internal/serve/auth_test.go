@@ -1,0 +1,87 @@
+package serve_test
+
+import (
+	"context"
+	"crypto/tls"
+	"testing"
+
+	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"fairlead.dev/pkg/auth"
+	"fairlead.dev/pkg/rpc"
+	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/pkg/tlsconf"
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+)
+
+// TestIdentityBoundsTheNode tries nodes on the authenticated port: a caller may only be a proxy of its own namespace and account.
+func TestIdentityBoundsTheNode(t *testing.T) {
+	r := start(t, basicMesh()...)
+	pki := testkit.PKI(t)
+	log := testkit.Logger(t)
+	g, err := rpc.NewServer(rpc.ServerConfig{
+		Service: "ads", Log: log, Registerer: prometheus.NewRegistry(), Authenticator: auth.MTLS(),
+		TLS:    tlsconf.Server(pki.NewSVID("istio-system", "xds-server"), tls.RequireAndVerifyClientCert),
+		Policy: auth.Policy{"/envoy.service.discovery.v3.AggregatedDiscoveryService/*": auth.InTrustDomain(pki.TrustDomain)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.ads.Register(g)
+	lis := testkit.LoopbackListener(t)
+	ctx, stop := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- rpc.Serve(ctx, g, lis, 0) }()
+	defer func() {
+		stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	}()
+	for name, tc := range map[string]struct {
+		caller *testkit.Static
+		node   *core.Node
+		want   codes.Code
+	}{
+		"own":                      {pki.NewSVID("default", "web"), node("pod", "default"), codes.OK},
+		"own account claimed":      {pki.NewSVID("default", "web"), claiming("web"), codes.OK},
+		"another account":          {pki.NewSVID("default", "web"), claiming("admin"), codes.PermissionDenied},
+		"another namespace":        {pki.NewSVID("other", "web"), node("pod", "default"), codes.PermissionDenied},
+		"another namespace's name": {pki.NewSVID("default", "web"), node("pod.default", "other"), codes.PermissionDenied},
+		"no certificate":           {pki.RootsOnly(), node("pod", "default"), codes.Unavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			conn, err := rpc.Dial(rpc.ClientConfig{Target: lis.Addr().String(), TLS: tlsconf.Client(tc.caller, pki.ID("istio-system", "xds-server"))})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = conn.Close() }() // the test is over
+			stream, err := discovery.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(t.Context())
+			if err == nil {
+				err = stream.Send(&discovery.DeltaDiscoveryRequest{Node: tc.node, TypeUrl: cds, ResourceNamesSubscribe: []string{"*"}})
+			}
+			if err == nil {
+				_, err = stream.Recv()
+			}
+			if got := status.Code(err); got != tc.want {
+				t.Errorf("got %v (%v), want %v", got, err, tc.want)
+			}
+			if tc.want == codes.OK {
+				if got := r.until("pod", "known", func(*configv1.ProxyStatus) bool { return true }).GetIdentity(); got != "spiffe://cluster.local/ns/default/sa/web" {
+					t.Errorf("identity %q", got)
+				}
+			}
+		})
+	}
+}
+
+func claiming(account string) *core.Node {
+	n := node("pod", "default")
+	n.Metadata = &structpb.Struct{Fields: map[string]*structpb.Value{"SERVICE_ACCOUNT": structpb.NewStringValue(account)}}
+	return n
+}

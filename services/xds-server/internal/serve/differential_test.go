@@ -1,0 +1,203 @@
+package serve_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
+	networking "istio.io/api/networking/v1alpha3"
+	"pgregory.net/rapid"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/class"
+	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/meshtest"
+	"fairlead.dev/services/xds-server/internal/plan/plantest"
+	"fairlead.dev/services/xds-server/internal/replica"
+)
+
+var (
+	worldHosts      = []string{"a.x", "b.x", "c.y", "d.y"}
+	worldNamespaces = []string{"x", "y"}
+)
+
+// drawEdit makes a resource of a small mesh, so that edits meet each other.
+func drawEdit(t *rapid.T) *configv1.Resource {
+	ns := rapid.SampledFrom(worldNamespaces).Draw(t, "namespace")
+	host := rapid.SampledFrom(worldHosts).Draw(t, "host")
+	port := rapid.Uint32Range(80, 81).Draw(t, "port")
+	visible := rapid.SampledFrom([][]string{{"*"}, {"x"}, {"y"}}).Draw(t, "visible")
+	name := rapid.SampledFrom([]string{"n1", "n2"}).Draw(t, "name")
+	switch rapid.IntRange(0, 6).Draw(t, "kind") {
+	case 0, 1:
+		return meshtest.Service(ns, host, port, meshtest.Visible(visible...))
+	case 2:
+		return meshtest.Endpoints(ns, host, port, fmt.Sprintf("10.0.0.%d", rapid.IntRange(1, 3).Draw(t, "address")))
+	case 3:
+		seconds := rapid.IntRange(0, 2).Draw(t, "seconds")
+		return meshtest.Config(replica.KindDestinationRule, ns, name, meshtest.DestinationRule(host, time.Duration(seconds)*time.Second),
+			meshtest.ExportedTo(visible...))
+	case 4:
+		return meshtest.Config(replica.KindVirtualService, ns, name, &networking.VirtualService{Hosts: []string{host}}, meshtest.ExportedTo(visible...))
+	case 5:
+		s := &networking.Sidecar{Egress: []*networking.IstioEgressListener{{Hosts: []string{
+			rapid.SampledFrom([]string{"./*", "*/*", "x/*", "~/*", "*/" + host}).Draw(t, "egress"),
+		}}}}
+		if rapid.Bool().Draw(t, "selects") {
+			s.WorkloadSelector = &networking.WorkloadSelector{Labels: map[string]string{"app": rapid.SampledFrom([]string{"d", "w"}).Draw(t, "app")}}
+		}
+		return meshtest.Config(replica.KindSidecar, ns, name, s)
+	default:
+		return meshtest.PeerAuthentication(ns, name, rapid.SampledFrom([]string{"STRICT", "PERMISSIVE"}).Draw(t, "mode"))
+	}
+}
+
+// fromScratch builds what the proxy should hold without an engine, a class held over revisions, or anything recorded.
+func fromScratch(t *rapid.T, p *proxy, resources map[string]*configv1.Resource) map[string]map[string]string {
+	var all []*configv1.Resource
+	for _, r := range resources {
+		all = append(all, r)
+	}
+	state, err := replica.FromResources(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	node, err := class.ParseNode(p.node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, _ := node.Key(state)
+	want := map[string]map[string]string{}
+	for _, tr := range plantest.New().Translators() {
+		names, err := tr.Names(input.NewView(key, state).Reader())
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch tr.TypeURL() {
+		case eds:
+			for name := range want[short(cds)] {
+				names = append(names, name)
+			}
+		case rds:
+			for name := range want[short(lds)] {
+				names = append(names, name)
+			}
+		}
+		built := map[string]string{}
+		for _, name := range names {
+			m, err := tr.Build(input.NewView(key, state).Reader(), name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if m != nil {
+				built[name] = string(marshal(t, m))
+			}
+		}
+		want[short(tr.TypeURL())] = built
+	}
+	return want
+}
+
+// TestProxiesAgreeWithAScratchBuild edits a mesh of two replicas at random while delta and state-of-the-world proxies of several classes
+// come, go, move between the replicas and reject responses. In the end all must hold what a build from scratch gives.
+func TestProxiesAgreeWithAScratchBuild(t *testing.T) {
+	for name, moody := range map[string]bool{"content": false, "with rejections": true} {
+		t.Run(name, func(t *testing.T) {
+			rapid.Check(t, func(rt *rapid.T) { differential(t, rt, moody) })
+		})
+	}
+}
+
+func differential(t *testing.T, rt *rapid.T, moody bool) {
+	seed := meshtest.Workload("x", "d", "10.0.9.1")
+	servers := []*replicaServer{startQuiet(t, seed), startQuiet(t, seed)}
+	defer servers[0].shut()
+	defer servers[1].shut()
+	held := map[string]*configv1.Resource{seed.GetKey().String(): seed}
+	var proxies []*proxy
+	for i, ns := range []string{"x", "x", "y", "y"} {
+		p := newProxy([]string{"d", "w"}[i%2], ns, i%2 == 0, rapid.Uint64().Draw(rt, "seed"))
+		p.moody = moody
+		p.connect(servers[i%2])
+		defer p.disconnect()
+		proxies = append(proxies, p)
+	}
+	apply := func(upserts, removed []*configv1.Resource) {
+		for _, r := range removed {
+			delete(held, r.GetKey().String())
+		}
+		for _, r := range upserts {
+			held[r.GetKey().String()] = r
+		}
+		for _, s := range servers {
+			s.change(upserts, removed)
+		}
+	}
+	for range rapid.IntRange(1, 15).Draw(rt, "steps") {
+		var upserts, removed []*configv1.Resource
+		seen := map[string]bool{}
+		for range rapid.IntRange(1, 4).Draw(rt, "size") {
+			r := drawEdit(rt)
+			if k := r.GetKey().String(); !seen[k] {
+				seen[k] = true
+				if held[k] != nil && rapid.Bool().Draw(rt, "remove") {
+					removed = append(removed, r)
+				} else {
+					upserts = append(upserts, r)
+				}
+			}
+		}
+		apply(upserts, removed)
+		if rapid.IntRange(0, 3).Draw(rt, "move") == 0 {
+			proxies[rapid.IntRange(0, len(proxies)-1).Draw(rt, "who")].connect(servers[rapid.IntRange(0, 1).Draw(rt, "where")])
+		}
+	}
+	if moody {
+		settle(proxies, apply)
+	}
+	for _, p := range proxies {
+		want := fromScratch(rt, p, held)
+		deadline := time.Now().Add(patience)
+		for {
+			d := cmp.Diff(want, p.state())
+			if d == "" {
+				break
+			}
+			if time.Now().After(deadline) {
+				rt.Fatalf("%s (delta %v) does not hold what a build from scratch gives (-want +got):\n%s", p.node.GetId(), p.delta, d)
+			}
+			<-time.After(time.Millisecond)
+		}
+	}
+}
+
+// settle ends the rejections and changes every resource once more, so that nothing is held back because a version was rejected.
+func settle(proxies []*proxy, apply func(upserts, removed []*configv1.Resource)) {
+	for _, p := range proxies {
+		p.calmDown()
+	}
+	for round := range 2 {
+		var upserts []*configv1.Resource
+		for _, ns := range worldNamespaces {
+			upserts = append(upserts,
+				meshtest.Config(replica.KindVirtualService, ns, "n1", &networking.VirtualService{Hosts: []string{fmt.Sprint("final", round)}}),
+				meshtest.PeerAuthentication(ns, "n1", []string{"STRICT", "DISABLE"}[round], nil...))
+			for i, host := range worldHosts {
+				upserts = append(upserts, meshtest.Endpoints(ns, host, 80, fmt.Sprintf("10.9.%d.%d", round, i)),
+					meshtest.Endpoints(ns, host, 81, fmt.Sprintf("10.9.%d.%d", round, i)),
+					meshtest.Config(replica.KindDestinationRule, ns, "final-"+host, meshtest.DestinationRule(host, time.Duration(100+round)*time.Second)))
+			}
+		}
+		apply(upserts, nil)
+	}
+}
+
+func marshal(t *rapid.T, m proto.Message) []byte {
+	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return raw
+}

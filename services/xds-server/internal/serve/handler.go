@@ -1,0 +1,172 @@
+package serve
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/log"
+	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/server/config"
+	"github.com/envoyproxy/go-control-plane/pkg/server/delta/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/server/sotw/v3"
+	xds "github.com/envoyproxy/go-control-plane/pkg/server/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"fairlead.dev/pkg/auth"
+)
+
+// An empty list of names means "all" only where the protocol says so.
+var namedTypes = []string{
+	resource.EndpointType, resource.RouteType, resource.ScopedRouteType, resource.VirtualHostType, resource.SecretType,
+	resource.RuntimeType, resource.ExtensionConfigType,
+}
+
+// DeltaAggregatedResources implements the ADS service.
+func (s *Server) DeltaAggregatedResources(grpcStream discovery.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
+	st := s.newStream(grpcStream.Context(), true)
+	monitored := &deltaMonitor{AggregatedDiscoveryService_DeltaAggregatedResourcesServer: grpcStream, monitor: monitor{clock: s.clock.Now}}
+	return s.handle(st, &monitored.monitor, func(ctx context.Context) error {
+		loop := delta.NewServer(ctx, st, xds.CallbackFuncs{
+			StreamDeltaResponseFunc: func(_ int64, _ *discovery.DeltaDiscoveryRequest, m *discovery.DeltaDiscoveryResponse) {
+				st.sentDelta(m)
+			},
+		}, config.DeactivateLegacyWildcardForTypes(namedTypes))
+		return loop.DeltaStreamHandler(monitored, resource.AnyType)
+	})
+}
+
+// StreamAggregatedResources implements the ADS service.
+func (s *Server) StreamAggregatedResources(grpcStream discovery.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
+	st := s.newStream(grpcStream.Context(), false)
+	monitored := &worldMonitor{AggregatedDiscoveryService_StreamAggregatedResourcesServer: grpcStream, monitor: monitor{clock: s.clock.Now}}
+	return s.handle(st, &monitored.monitor, func(ctx context.Context) error {
+		loop := sotw.NewServer(ctx, st, xds.CallbackFuncs{
+			StreamResponseFunc: func(_ context.Context, _ int64, _ *discovery.DiscoveryRequest, m *discovery.DiscoveryResponse) {
+				st.sentWorld(m)
+			},
+		}, sotw.WithOrderedADS(), sotw.WithLogger(log.LoggerFuncs{}), config.DeactivateLegacyWildcardForTypes(namedTypes))
+		return loop.StreamHandler(monitored, resource.AnyType)
+	})
+}
+
+func (s *Server) newStream(ctx context.Context, incremental bool) *stream {
+	st := &stream{
+		server: s, delta: incremental, ctx: ctx, connectedAt: s.clock.Now(), wake: make(chan struct{}, 1),
+		types: map[string]*subscription{}, warming: map[string]struct{}{},
+	}
+	if peer, ok := auth.PeerFrom(ctx); ok {
+		st.peer = &peer
+	}
+	return st
+}
+
+// handle runs a stream's loop until it ends or must end. It returns without waiting for the loop, which may be stuck in a send that only
+// the end of the call can break.
+func (s *Server) handle(st *stream, m *monitor, loop func(context.Context) error) error {
+	ctx, cancel := context.WithCancel(st.ctx)
+	defer cancel()
+	s.mu.Lock()
+	s.streams[st] = struct{}{}
+	s.mu.Unlock()
+	defer func() {
+		st.close()
+		s.mu.Lock()
+		delete(s.streams, st)
+		s.mu.Unlock()
+		s.changed.Notify()
+	}()
+	done := make(chan error, 1)
+	go func() { done <- loop(ctx) }()
+
+	var age <-chan time.Time
+	if s.maxAge > 0 {
+		age = s.clock.After(time.Duration(float64(s.maxAge) * (0.9 + 0.2*s.rand())))
+	}
+	watchdog := s.clock.After(s.stallTimeout)
+	var overdue <-chan time.Time
+	for {
+		select {
+		case err := <-done:
+			return err
+		case <-ctx.Done():
+			return status.FromContextError(ctx.Err()).Err()
+		case <-s.draining:
+			return status.Error(codes.Unavailable, "xds-server is shutting down, connect to another one")
+		case <-age:
+			return status.Error(codes.Unavailable, "maximum connection age reached, please reconnect")
+		case <-watchdog:
+			if m.stalledFor() >= s.stallTimeout {
+				s.metrics.stalled.Inc()
+				return status.Error(codes.DeadlineExceeded, "the client takes no data")
+			}
+			watchdog = s.clock.After(s.stallTimeout)
+		case <-st.wake:
+			overdue = s.clock.After(s.orderTimeout)
+		case <-overdue:
+			overdue = nil
+			st.retry()
+		}
+	}
+}
+
+// retry sends what has waited too long for what goes before it.
+func (s *stream) retry() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || s.class == nil {
+		return
+	}
+	if s.overdue() {
+		s.server.metrics.unordered.Inc()
+	}
+	s.flush()
+}
+
+// monitor knows since when a send is stuck.
+type monitor struct {
+	clock func() time.Time
+	since atomic.Int64
+}
+
+func (m *monitor) watch(send func() error) error {
+	m.since.Store(m.clock().UnixNano())
+	defer m.since.Store(0)
+	return send()
+}
+
+func (m *monitor) stalledFor() time.Duration {
+	since := m.since.Load()
+	if since == 0 {
+		return 0
+	}
+	return m.clock().Sub(time.Unix(0, since))
+}
+
+type deltaMonitor struct {
+	discovery.AggregatedDiscoveryService_DeltaAggregatedResourcesServer
+	monitor
+}
+
+// Send implements stream.DeltaStream.
+func (m *deltaMonitor) Send(r *discovery.DeltaDiscoveryResponse) error {
+	return m.watch(func() error { return m.AggregatedDiscoveryService_DeltaAggregatedResourcesServer.Send(r) })
+}
+
+type worldMonitor struct {
+	discovery.AggregatedDiscoveryService_StreamAggregatedResourcesServer
+	monitor
+}
+
+// Send implements stream.Stream.
+func (m *worldMonitor) Send(r *discovery.DiscoveryResponse) error {
+	return m.watch(func() error { return m.AggregatedDiscoveryService_StreamAggregatedResourcesServer.Send(r) })
+}
+
+// Register adds the ADS service to a gRPC server.
+func (s *Server) Register(g grpc.ServiceRegistrar) {
+	discovery.RegisterAggregatedDiscoveryServiceServer(g, s)
+}

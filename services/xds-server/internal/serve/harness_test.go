@@ -1,0 +1,362 @@
+package serve_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	"github.com/prometheus/client_golang/prometheus"
+	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"fairlead.dev/pkg/auth"
+	"fairlead.dev/pkg/rpc"
+	"fairlead.dev/pkg/testkit"
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/meshtest"
+	"fairlead.dev/services/xds-server/internal/plan"
+	"fairlead.dev/services/xds-server/internal/plan/plantest"
+	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/serve"
+	"fairlead.dev/services/xds-server/internal/store"
+)
+
+const (
+	cds = resource.ClusterType
+	eds = resource.EndpointType
+	lds = resource.ListenerType
+	rds = resource.RouteType
+
+	hostA = "a.default.svc.cluster.local"
+	hostB = "b.default.svc.cluster.local"
+
+	patience = 3 * time.Second
+)
+
+// replicaServer is one xds-server's engine and ADS port, without config-watcher and without TLS.
+type replicaServer struct {
+	t        testing.TB
+	ads      *serve.Server
+	engine   *plan.Engine
+	set      *plantest.Set
+	clock    *testkit.Clock
+	conn     *grpc.ClientConn
+	registry *prometheus.Registry
+	state    *replica.State
+	sequence uint64
+	// shut ends the server; the test's end does too.
+	shut func()
+}
+
+// start runs a server that has the resources as its first revision; none at all leaves it without any.
+func start(t testing.TB, resources ...*configv1.Resource) *replicaServer {
+	t.Helper()
+	return startWith(t, testkit.Logger(t), resources)
+}
+
+// startQuiet is start for tests that run thousands of steps.
+func startQuiet(t testing.TB, resources ...*configv1.Resource) *replicaServer {
+	t.Helper()
+	return startWith(t, slog.New(slog.DiscardHandler), resources)
+}
+
+func startWith(t testing.TB, log *slog.Logger, resources []*configv1.Resource) *replicaServer {
+	t.Helper()
+	r := &replicaServer{t: t, set: plantest.New(), clock: testkit.NewClock(meshtest.Epoch), registry: prometheus.NewPedanticRegistry(), state: replica.Empty()}
+	var err error
+	r.engine, err = plan.NewEngine(plan.Config{
+		Translators: r.set.Translators(), Store: store.New(), Log: log, Registerer: r.registry, Clock: r.clock,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.ads, err = serve.New(serve.Config{
+		Engine: r.engine, Log: log, Registerer: r.registry, Clock: r.clock, Instance: "test",
+		MaxSubscribedBytes: 1 << 20, Rand: func() float64 { return 0.5 },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := rpc.NewServer(rpc.ServerConfig{
+		Service: "ads", Log: log, Registerer: r.registry, Insecure: true,
+		Policy: auth.Policy{"/envoy.service.discovery.v3.AggregatedDiscoveryService/*": auth.Anonymous()},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.ads.Register(g)
+	lis := testkit.LoopbackListener(t)
+	ctx, stop := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- rpc.Serve(ctx, g, lis, 0) }()
+	r.conn, err = grpc.NewClient(lis.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.shut = sync.OnceFunc(func() {
+		_ = r.conn.Close() // the test is over
+		stop()
+		if err := <-served; err != nil {
+			t.Errorf("serve: %v", err)
+		}
+	})
+	t.Cleanup(r.shut)
+	if len(resources) > 0 {
+		r.edit(resources...)
+	}
+	return r
+}
+
+// edit applies a revision with these upserts.
+func (r *replicaServer) edit(upserts ...*configv1.Resource) { r.change(upserts, nil) }
+
+// remove applies a revision without these resources.
+func (r *replicaServer) remove(resources ...*configv1.Resource) { r.change(nil, resources) }
+
+func (r *replicaServer) change(upserts, removed []*configv1.Resource) {
+	r.sequence++
+	var keys []*configv1.ResourceKey
+	for _, res := range removed {
+		keys = append(keys, res.GetKey())
+	}
+	next, change := r.state.Apply(&configv1.Revision{Epoch: "test", Sequence: r.sequence}, upserts, keys)
+	r.state = next
+	r.ads.Apply(next, change)
+}
+
+// status returns the status of one proxy, nil if it is not connected.
+func (r *replicaServer) status(pod string) *configv1.ProxyStatus {
+	for _, p := range r.ads.Statuses() {
+		if p.GetWorkload() == pod {
+			return p
+		}
+	}
+	return nil
+}
+
+// acked waits until the proxy has acknowledged the newest revision.
+func (r *replicaServer) acked(pod string) *configv1.ProxyStatus {
+	r.t.Helper()
+	var p *configv1.ProxyStatus
+	testkit.Eventually(r.t, patience, func() error {
+		if p = r.status(pod); p == nil {
+			return fmt.Errorf("%s is not connected", pod)
+		}
+		if p.GetAcked().GetSequence() != r.sequence {
+			return fmt.Errorf("revision %d, acknowledged %d: %v", r.sequence, p.GetAcked().GetSequence(), p)
+		}
+		return nil
+	})
+	return p
+}
+
+func typeStatus(p *configv1.ProxyStatus, url string) *configv1.ProxyTypeStatus {
+	for _, t := range p.GetTypes() {
+		if t.GetTypeUrl() == url {
+			return t
+		}
+	}
+	return nil
+}
+
+func node(pod, namespace string) *core.Node {
+	ip := fmt.Sprintf("10.0.%d.%d", len(pod), pod[0]) // its own, as long as pods are named apart
+	return &core.Node{Id: fmt.Sprintf("sidecar~%s~%s.%s~%s.svc.cluster.local", ip, pod, namespace, namespace)}
+}
+
+// nack is Envoy's answer to what it does not like.
+func nack(message string) *rpcstatus.Status {
+	return &rpcstatus.Status{Code: int32(codes.InvalidArgument), Message: message}
+}
+
+// deltaClient is one delta ADS stream, driven by hand.
+type deltaClient struct {
+	t      testing.TB
+	stream discovery.AggregatedDiscoveryService_DeltaAggregatedResourcesClient
+	node   *core.Node
+	got    chan *discovery.DeltaDiscoveryResponse
+	err    chan error
+	cancel context.CancelFunc
+}
+
+func (r *replicaServer) delta(pod, namespace string) *deltaClient {
+	r.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	stream, err := discovery.NewAggregatedDiscoveryServiceClient(r.conn).DeltaAggregatedResources(ctx)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	c := &deltaClient{
+		t: r.t, stream: stream, node: node(pod, namespace), cancel: cancel,
+		got: make(chan *discovery.DeltaDiscoveryResponse, 100), err: make(chan error, 1),
+	}
+	r.t.Cleanup(cancel)
+	go func() {
+		for {
+			m, err := stream.Recv()
+			if err != nil {
+				c.err <- err
+				return
+			}
+			c.got <- m
+		}
+	}()
+	return c
+}
+
+func (c *deltaClient) send(m *discovery.DeltaDiscoveryRequest) {
+	c.t.Helper()
+	m.Node, c.node = c.node, nil // as Envoy: only in the first request
+	if err := c.stream.Send(m); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// subscribe asks for names; none is the legacy wildcard.
+func (c *deltaClient) subscribe(url string, names ...string) {
+	c.t.Helper()
+	c.send(&discovery.DeltaDiscoveryRequest{TypeUrl: url, ResourceNamesSubscribe: names})
+}
+
+func (c *deltaClient) ack(m *discovery.DeltaDiscoveryResponse) {
+	c.t.Helper()
+	c.send(&discovery.DeltaDiscoveryRequest{TypeUrl: m.GetTypeUrl(), ResponseNonce: m.GetNonce()})
+}
+
+func (c *deltaClient) nack(m *discovery.DeltaDiscoveryResponse, message string) {
+	c.t.Helper()
+	c.send(&discovery.DeltaDiscoveryRequest{TypeUrl: m.GetTypeUrl(), ResponseNonce: m.GetNonce(), ErrorDetail: nack(message)})
+}
+
+func (c *deltaClient) next() *discovery.DeltaDiscoveryResponse {
+	c.t.Helper()
+	select {
+	case m := <-c.got:
+		return m
+	case err := <-c.err:
+		c.t.Fatalf("stream ended: %v", err)
+	case <-time.After(patience):
+		c.t.Fatal("no response")
+	}
+	return nil
+}
+
+// expect takes the next response, which must be this: "+name" for each resource in order, "-name" for each removed one.
+func (c *deltaClient) expect(url string, want ...string) *discovery.DeltaDiscoveryResponse {
+	c.t.Helper()
+	m := c.next()
+	if m.GetTypeUrl() != url {
+		c.t.Fatalf("got %s %v, want %s %v", m.GetTypeUrl(), describe(m), url, want)
+	}
+	if got := describe(m); !slices.Equal(got, want) {
+		c.t.Fatalf("%s: got %q, want %q", url, got, want)
+	}
+	return m
+}
+
+func describe(m *discovery.DeltaDiscoveryResponse) []string {
+	var s []string
+	for _, r := range m.GetResources() {
+		s = append(s, "+"+r.GetName())
+	}
+	for _, name := range m.GetRemovedResources() {
+		s = append(s, "-"+name)
+	}
+	return s
+}
+
+// ended waits for the end of the stream.
+func (c *deltaClient) ended() error {
+	c.t.Helper()
+	select {
+	case err := <-c.err:
+		return err
+	case <-time.After(patience):
+		c.t.Fatal("the stream is still open")
+		return nil
+	}
+}
+
+func versions(ms ...*discovery.DeltaDiscoveryResponse) map[string]string {
+	v := map[string]string{}
+	for _, m := range ms {
+		for _, r := range m.GetResources() {
+			v[r.GetName()] = r.GetVersion()
+		}
+	}
+	return v
+}
+
+// basicMesh is two services with endpoints.
+func basicMesh() []*configv1.Resource {
+	return []*configv1.Resource{
+		meshtest.Service("default", hostA, 80), meshtest.Endpoints("default", hostA, 80, "10.1.0.1"),
+		meshtest.Service("default", hostB, 80), meshtest.Endpoints("default", hostB, 80, "10.1.0.2"),
+	}
+}
+
+func timeoutRule(name, host string, seconds int) *configv1.Resource {
+	return meshtest.Config(replica.KindDestinationRule, "default", name, meshtest.DestinationRule(host, time.Duration(seconds)*time.Second))
+}
+
+// connectAll subscribes to everything as a sidecar does, and acknowledges it.
+func (c *deltaClient) connectAll() (clusters, endpoints, listeners, routes *discovery.DeltaDiscoveryResponse) {
+	c.t.Helper()
+	c.subscribe(cds, "*")
+	clusters = c.next()
+	var names []string
+	for _, r := range clusters.GetResources() {
+		names = append(names, r.GetName())
+	}
+	c.ack(clusters)
+	c.subscribe(eds, names...)
+	endpoints = c.next()
+	c.ack(endpoints)
+	c.subscribe(lds, "*")
+	listeners = c.next()
+	c.ack(listeners)
+	c.subscribe(rds, "80")
+	routes = c.next()
+	c.ack(routes)
+	return clusters, endpoints, listeners, routes
+}
+
+func short(url string) string { return url[strings.LastIndexByte(url, '.')+1:] }
+
+// until waits until the status of a proxy satisfies the condition, and returns it.
+func (r *replicaServer) until(pod, what string, is func(*configv1.ProxyStatus) bool) *configv1.ProxyStatus {
+	r.t.Helper()
+	var p *configv1.ProxyStatus
+	testkit.Eventually(r.t, patience, func() error {
+		if p = r.status(pod); p == nil || !is(p) {
+			return fmt.Errorf("not %s: %v", what, p)
+		}
+		return nil
+	})
+	return p
+}
+
+// rejected waits until a NACK of the type has arrived.
+func (r *replicaServer) rejected(pod, url string) *configv1.Rejection {
+	r.t.Helper()
+	p := r.until(pod, "rejected", func(p *configv1.ProxyStatus) bool { return typeStatus(p, url).GetRejection() != nil })
+	return typeStatus(p, url).GetRejection()
+}
+
+// answered waits until every response was acknowledged or rejected.
+func (r *replicaServer) answered(pod string) *configv1.ProxyStatus {
+	r.t.Helper()
+	return r.until(pod, "answered", func(p *configv1.ProxyStatus) bool {
+		return !slices.ContainsFunc(p.GetTypes(), (*configv1.ProxyTypeStatus).GetAwaiting)
+	})
+}

@@ -1,0 +1,84 @@
+package serve
+
+import (
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
+
+const namespace, subsystem = "fairlead", "xds_server"
+
+type metrics struct {
+	pushes, sentBytes, nacks *prometheus.CounterVec
+	ackSeconds               *prometheus.HistogramVec
+	applySeconds             prometheus.Histogram
+	revisions                prometheus.Counter
+	stalled, unordered       prometheus.Counter
+}
+
+func newMetrics(reg prometheus.Registerer, s *Server) *metrics {
+	f := promauto.With(reg)
+	opts := func(name, help string) prometheus.Opts {
+		return prometheus.Opts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: help}
+	}
+	counter := func(name, help string) prometheus.Counter {
+		return f.NewCounter(prometheus.CounterOpts(opts(name, help)))
+	}
+	byType := func(name, help string) *prometheus.CounterVec {
+		return f.NewCounterVec(prometheus.CounterOpts(opts(name, help)), []string{"type"})
+	}
+	for mode, delta := range map[string]bool{"delta": true, "state_of_the_world": false} {
+		o := prometheus.GaugeOpts(opts("streams", "Open ADS streams, by protocol variant."))
+		o.ConstLabels = prometheus.Labels{"protocol": mode}
+		f.NewGaugeFunc(o, func() float64 { return s.countStreams(func(st *stream) bool { return st.delta == delta }) })
+	}
+	f.NewGaugeFunc(prometheus.GaugeOpts(opts("streams_waiting", "Open ADS streams that wait for an acknowledgement or have changes queued.")),
+		func() float64 { return s.countStreams((*stream).waiting) })
+	return &metrics{
+		pushes:    byType("pushes_total", "Responses sent, by xDS type."),
+		sentBytes: byType("sent_bytes_total", "Bytes of resources sent, by xDS type."),
+		nacks:     byType("nacks_total", "Responses that proxies rejected, by xDS type."),
+		ackSeconds: f.NewHistogramVec(prometheus.HistogramOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: "ack_duration_seconds",
+			Help: "Time from sending a response to its acknowledgement, by xDS type.", Buckets: prometheus.ExponentialBuckets(0.5e-3, 3, 10),
+		}, []string{"type"}),
+		applySeconds: f.NewHistogram(prometheus.HistogramOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: "apply_duration_seconds",
+			Help: "Time to bring all classes to a revision and hand out the responses.", Buckets: prometheus.ExponentialBuckets(0.1e-3, 3, 11),
+		}),
+		revisions: counter("revisions_applied_total", "Times the classes were brought to a newer revision; revisions that arrive together count once."),
+		stalled:   counter("stalled_streams_total", "Streams closed because the client took no data."),
+		unordered: counter("order_timeouts_total", "Updates sent although what goes before them was not acknowledged in time."),
+	}
+}
+
+func (s *Server) countStreams(is func(*stream) bool) float64 {
+	n := 0
+	for _, st := range s.all() {
+		if is(st) {
+			n++
+		}
+	}
+	return float64(n)
+}
+
+// waiting reports whether something is on its way or queued.
+func (s *stream) waiting() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, sub := range s.types {
+		if sub.pending() || len(sub.deferred) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func (m *metrics) pushed(url string, bytes int) {
+	m.pushes.WithLabelValues(shortType(url)).Inc()
+	m.sentBytes.WithLabelValues(shortType(url)).Add(float64(bytes))
+}
+
+// shortType is the message name of a type URL, "Cluster": few values, fit for a label.
+func shortType(url string) string { return url[strings.LastIndexByte(url, '.')+1:] }

@@ -1,0 +1,249 @@
+package serve_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/envoyproxy/go-control-plane/pkg/cache/v3"
+
+	"fairlead.dev/pkg/testkit"
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/meshtest"
+)
+
+var errBroken = errors.New("broken on purpose")
+
+// worldClient is one state-of-the-world ADS stream, driven by hand. Like Envoy it repeats names, version and nonce in every request.
+type worldClient struct {
+	t      testing.TB
+	stream discovery.AggregatedDiscoveryService_StreamAggregatedResourcesClient
+	node   *core.Node
+	got    chan *discovery.DiscoveryResponse
+	err    chan error
+	cancel context.CancelFunc
+
+	names    map[string][]string
+	accepted map[string]string
+	nonce    map[string]string
+}
+
+func (r *replicaServer) world(pod, namespace string) *worldClient {
+	r.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	stream, err := discovery.NewAggregatedDiscoveryServiceClient(r.conn).StreamAggregatedResources(ctx)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	c := &worldClient{
+		t: r.t, stream: stream, node: node(pod, namespace), cancel: cancel,
+		got: make(chan *discovery.DiscoveryResponse, 100), err: make(chan error, 1),
+		names: map[string][]string{}, accepted: map[string]string{}, nonce: map[string]string{},
+	}
+	r.t.Cleanup(cancel)
+	go func() {
+		for {
+			m, err := stream.Recv()
+			if err != nil {
+				c.err <- err
+				return
+			}
+			c.got <- m
+		}
+	}()
+	return c
+}
+
+func (c *worldClient) send(url string, change func(*discovery.DiscoveryRequest)) {
+	c.t.Helper()
+	m := &discovery.DiscoveryRequest{
+		Node: c.node, TypeUrl: url, ResourceNames: c.names[url], VersionInfo: c.accepted[url], ResponseNonce: c.nonce[url],
+	}
+	c.node = nil
+	if change != nil {
+		change(m)
+	}
+	if err := c.stream.Send(m); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *worldClient) subscribe(url string, names ...string) {
+	c.t.Helper()
+	c.names[url] = names
+	c.send(url, nil)
+}
+
+func (c *worldClient) ack(m *discovery.DiscoveryResponse) {
+	c.t.Helper()
+	c.accepted[m.GetTypeUrl()], c.nonce[m.GetTypeUrl()] = m.GetVersionInfo(), m.GetNonce()
+	c.send(m.GetTypeUrl(), nil)
+}
+
+func (c *worldClient) nack(m *discovery.DiscoveryResponse, message string) {
+	c.t.Helper()
+	c.nonce[m.GetTypeUrl()] = m.GetNonce()
+	c.send(m.GetTypeUrl(), func(req *discovery.DiscoveryRequest) { req.ErrorDetail = nack(message) })
+}
+
+func (c *worldClient) next() *discovery.DiscoveryResponse {
+	c.t.Helper()
+	select {
+	case m := <-c.got:
+		return m
+	case err := <-c.err:
+		c.t.Fatalf("stream ended: %v", err)
+	case <-time.After(patience):
+		c.t.Fatal("no response")
+	}
+	return nil
+}
+
+func resourceNames(t testing.TB, resources []*anypb.Any) []string {
+	t.Helper()
+	var names []string
+	for _, r := range resources {
+		m, err := r.UnmarshalNew()
+		if err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, cache.GetResourceName(m))
+	}
+	return names
+}
+
+func (c *worldClient) expect(url string, want ...string) *discovery.DiscoveryResponse {
+	c.t.Helper()
+	m := c.next()
+	got := resourceNames(c.t, m.GetResources())
+	if m.GetTypeUrl() != url || !slices.Equal(got, want) {
+		c.t.Fatalf("got %s %q, want %s %q", m.GetTypeUrl(), got, url, want)
+	}
+	return m
+}
+
+func (c *worldClient) connectAll() {
+	c.t.Helper()
+	c.subscribe(cds)
+	c.ack(c.expect(cds, "80|"+hostA, "80|"+hostB))
+	c.subscribe(eds, "80|"+hostA, "80|"+hostB)
+	c.ack(c.expect(eds, "80|"+hostA, "80|"+hostB))
+	c.subscribe(lds)
+	c.ack(c.expect(lds, "80"))
+	c.subscribe(rds, "80")
+	c.ack(c.expect(rds, "80"))
+}
+
+func TestWorldFirstConfigAndUpdates(t *testing.T) {
+	r := start(t, basicMesh()...)
+	c := r.world("pod", "default")
+	c.connectAll()
+	r.acked("pod")
+
+	r.edit(meshtest.Endpoints("default", hostA, 80, "10.1.0.9"))
+	c.ack(c.expect(eds, "80|"+hostA))
+	r.acked("pod")
+
+	// Clusters come whole, the endpoints of the one that changed follow.
+	r.edit(timeoutRule("r", hostA, 7), virtualService("v", hostA))
+	clusters := c.expect(cds, "80|"+hostA, "80|"+hostB)
+	c.ack(c.expect(eds, "80|"+hostA))
+	c.ack(clusters)
+	c.ack(c.expect(rds, "80"))
+	r.acked("pod")
+
+	before := r.acked("pod")
+	r.edit(meshtest.Workload("other", "w", "10.2.0.1"))
+	p := r.status("pod")
+	if p.GetAcked().GetSequence() != r.sequence || typeStatus(p, cds).GetBytesSent() != typeStatus(before, cds).GetBytesSent() {
+		t.Errorf("after an unrelated change: %v", p)
+	}
+}
+
+func TestWorldRemoval(t *testing.T) {
+	mesh := basicMesh()
+	r := start(t, mesh...)
+	c := r.world("pod", "default")
+	c.connectAll()
+	r.acked("pod")
+	r.remove(mesh[:2]...)
+	c.ack(c.expect(cds, "80|"+hostB))
+	c.subscribe(eds, "80|"+hostB) // as Envoy does when a cluster is gone
+	r.acked("pod")
+	r.edit(meshtest.Endpoints("default", hostB, 80, "10.1.0.9"))
+	c.ack(c.expect(eds, "80|"+hostB))
+	r.acked("pod")
+}
+
+func TestWorldReconnect(t *testing.T) {
+	mesh := basicMesh()
+	first := start(t, mesh...)
+	held := first.world("pod", "default")
+	held.connectAll()
+	for name, r := range map[string]*replicaServer{"same replica": first, "another replica": start(t, mesh...)} {
+		t.Run(name, func(t *testing.T) {
+			c := r.world("again", "default")
+			defer c.cancel()
+			for _, url := range []string{cds, eds, lds, rds} {
+				c.names[url], c.accepted[url] = held.names[url], held.accepted[url]
+				c.send(url, nil)
+			}
+			testkit.Eventually(t, patience, func() error {
+				if p := r.status("again"); len(p.GetTypes()) != 4 {
+					return fmt.Errorf("status %v", p)
+				}
+				return nil
+			})
+			for _, ty := range r.acked("again").GetTypes() {
+				if ty.GetBytesSent() != 0 {
+					t.Errorf("%s: %d bytes sent", short(ty.GetTypeUrl()), ty.GetBytesSent())
+				}
+			}
+		})
+	}
+	t.Run("something changed", func(t *testing.T) {
+		r := start(t, append([]*configv1.Resource{timeoutRule("r", hostA, 7)}, mesh...)...)
+		c := r.world("again", "default")
+		for _, url := range []string{cds, eds} {
+			c.names[url], c.accepted[url] = held.names[url], held.accepted[url]
+			c.send(url, nil)
+		}
+		c.ack(c.expect(cds, "80|"+hostA, "80|"+hostB))
+		c.ack(c.expect(eds, "80|"+hostA, "80|"+hostB)) // the clusters warm
+	})
+}
+
+func TestWorldNackKeepsTheLastGoodVersion(t *testing.T) {
+	r := start(t, basicMesh()...)
+	c := r.world("pod", "default")
+	c.subscribe(cds)
+	good := c.expect(cds, "80|"+hostA, "80|"+hostB)
+	c.ack(good)
+	r.acked("pod")
+	r.edit(timeoutRule("a", hostA, 1))
+	bad := c.expect(cds, "80|"+hostA, "80|"+hostB)
+	c.nack(bad, "Error adding/updating cluster(s) 80|"+hostA+": no")
+	r.rejected("pod", cds)
+	r.edit(meshtest.Service("default", "c", 80))
+	next := c.expect(cds, "80|"+hostA, "80|"+hostB, "80|c")
+	if got, want := next.GetResources()[0].GetValue(), good.GetResources()[0].GetValue(); string(got) != string(want) {
+		t.Error("the rejected version went out again")
+	}
+	if next.GetVersionInfo() == bad.GetVersionInfo() {
+		t.Error("the version is that of the rejected response")
+	}
+	c.ack(next)
+	if p := r.answered("pod"); typeStatus(p, cds).GetRejection() == nil || p.GetAcked().GetSequence() == r.sequence {
+		t.Errorf("the rejection is forgotten: %v", p)
+	}
+	r.edit(timeoutRule("a", hostA, 2))
+	c.ack(c.expect(cds, "80|"+hostA, "80|"+hostB, "80|c"))
+	r.acked("pod")
+}

@@ -1,0 +1,39 @@
+package serve
+
+import (
+	"context"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+)
+
+// revisionContext continues the trace of the change that led to a revision.
+func revisionContext(rev *configv1.Revision) context.Context {
+	carrier := propagation.MapCarrier{"traceparent": rev.GetTraceParent()}
+	return propagation.TraceContext{}.Extract(context.Background(), carrier)
+}
+
+func revisionAttributes(rev *configv1.Revision) trace.SpanStartEventOption {
+	return trace.WithAttributes(
+		attribute.String("fairlead.revision.epoch", rev.GetEpoch()),
+		attribute.Int64("fairlead.revision.sequence", int64(rev.GetSequence())), //nolint:gosec // counts up from 1
+	)
+}
+
+// startRevision spans the time in which all classes are brought to a revision.
+func (s *Server) startRevision(rev *configv1.Revision) (context.Context, trace.Span) {
+	return s.tracer.Start(revisionContext(rev), "xds-server apply", revisionAttributes(rev))
+}
+
+// startPush spans one response, from being sent to the proxy's verdict.
+func (s *Server) startPush(st *stream, sub *subscription, out *response) trace.Span {
+	_, span := s.tracer.Start(revisionContext(out.revision), "xds-server push", revisionAttributes(out.revision), trace.WithAttributes(
+		attribute.String("fairlead.node", st.node.ID), attribute.String("fairlead.type", sub.url),
+		attribute.Int("fairlead.resources", len(out.blobs)), attribute.Int("fairlead.removed", len(out.removed)),
+		attribute.Int("fairlead.bytes", out.size),
+	))
+	return span
+}

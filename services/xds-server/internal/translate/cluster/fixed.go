@@ -1,0 +1,71 @@
+package cluster
+
+import (
+	"time"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+
+	"fairlead.dev/services/xds-server/internal/class"
+	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/translate/names"
+)
+
+const (
+	// passthroughSource is the address from which a sidecar connects to its own application: the redirection rules let it through.
+	passthroughSource = "127.0.0.6"
+	// passthroughIdle closes connections to unknown destinations that nobody uses.
+	passthroughIdle = 5 * time.Minute
+
+	defaultConnectTimeout = 10 * time.Second
+)
+
+// fixed lists the clusters that do not depend on services.
+func fixed(key *class.Key) []string {
+	switch {
+	case key.Type == class.Router:
+		return []string{names.BlackHoleCluster}
+	case key.Interception == class.None:
+		// Without capture there is no original destination, but routes to it exist: they fail in the proxy, with a reason in its log.
+		return []string{names.BlackHoleCluster, names.PassthroughCluster}
+	default:
+		return []string{names.BlackHoleCluster, names.PassthroughCluster, names.InboundPassthroughCluster}
+	}
+}
+
+func fixedCluster(r *input.Reader, name string) (*clusterv3.Cluster, error) {
+	out := &clusterv3.Cluster{
+		Name:                 name,
+		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
+		ConnectTimeout:       connectTimeout(r.Mesh()),
+	}
+	if name == names.BlackHoleCluster {
+		return out, nil
+	}
+	out.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_ORIGINAL_DST}
+	out.LbPolicy = clusterv3.Cluster_CLUSTER_PROVIDED
+	out.CircuitBreakers = circuitBreakers(nil)
+	options := httpOptions{protocol: clientsProtocol, common: &corev3.HttpProtocolOptions{IdleTimeout: durationpb.New(passthroughIdle)}}
+	if err := options.apply(out); err != nil {
+		return nil, err
+	}
+	if name == names.InboundPassthroughCluster && r.Class().Interception == class.Redirect {
+		out.UpstreamBindConfig = bindSource()
+	}
+	return out, nil
+}
+
+func bindSource() *corev3.BindConfig {
+	return &corev3.BindConfig{SourceAddress: &corev3.SocketAddress{
+		Address: passthroughSource, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: 0},
+	}}
+}
+
+func connectTimeout(mesh *meshv1alpha1.MeshConfig) *durationpb.Duration {
+	if mesh.GetConnectTimeout() != nil {
+		return mesh.GetConnectTimeout()
+	}
+	return durationpb.New(defaultConnectTimeout)
+}

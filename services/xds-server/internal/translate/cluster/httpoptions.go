@@ -1,0 +1,98 @@
+package cluster
+
+import (
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/translate/pack"
+	"fairlead.dev/services/xds-server/internal/translate/protocol"
+)
+
+const httpOptionsKey = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
+
+// upstreamProtocol is the version of HTTP that a cluster's servers are spoken to with.
+type upstreamProtocol int
+
+const (
+	// http1 is also what Envoy does without options.
+	http1 upstreamProtocol = iota
+	http2
+	// clientsProtocol is whatever the client spoke.
+	clientsProtocol
+)
+
+// upstreamFor decides by the port. A sidecar passes on what it detected on a port of undeclared protocol; a gateway cannot, because its
+// clients negotiate HTTP/2 with it whether the server speaks it or not.
+func upstreamFor(p configv1.Protocol, sidecar bool) upstreamProtocol {
+	switch {
+	case protocol.IsHTTP2(p):
+		return http2
+	case protocol.IsSniffed(p) && sidecar:
+		return clientsProtocol
+	default:
+		return http1
+	}
+}
+
+// httpOptions collects a cluster's HTTP options.
+type httpOptions struct {
+	protocol upstreamProtocol
+	common   *corev3.HttpProtocolOptions
+	http2    *corev3.Http2ProtocolOptions
+	autoSNI  bool
+	autoSAN  bool
+}
+
+// apply writes the options into a cluster, nothing where they are Envoy's defaults.
+func (o *httpOptions) apply(out *clusterv3.Cluster) error {
+	if o.protocol == http1 && o.common == nil && !o.autoSNI && !o.autoSAN {
+		return nil
+	}
+	options := &httpv3.HttpProtocolOptions{CommonHttpProtocolOptions: o.common}
+	if o.autoSNI || o.autoSAN {
+		options.UpstreamHttpProtocolOptions = &corev3.UpstreamHttpProtocolOptions{AutoSni: o.autoSNI, AutoSanValidation: o.autoSAN}
+	}
+	switch o.protocol {
+	case http2:
+		options.UpstreamProtocolOptions = &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{
+			ExplicitHttpConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig{
+				ProtocolConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{Http2ProtocolOptions: o.http2Options()},
+			},
+		}
+	case clientsProtocol:
+		options.UpstreamProtocolOptions = &httpv3.HttpProtocolOptions_UseDownstreamProtocolConfig{
+			UseDownstreamProtocolConfig: &httpv3.HttpProtocolOptions_UseDownstreamHttpConfig{
+				HttpProtocolOptions: &corev3.Http1ProtocolOptions{}, Http2ProtocolOptions: o.http2Options(),
+			},
+		}
+	default:
+		options.UpstreamProtocolOptions = &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{
+			ExplicitHttpConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig{
+				ProtocolConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_HttpProtocolOptions{},
+			},
+		}
+	}
+	packed, err := pack.Checked(options)
+	if err != nil {
+		return err
+	}
+	out.TypedExtensionProtocolOptions = map[string]*anypb.Any{httpOptionsKey: packed}
+	return nil
+}
+
+func (o *httpOptions) http2Options() *corev3.Http2ProtocolOptions {
+	if o.http2 == nil {
+		o.http2 = &corev3.Http2ProtocolOptions{}
+	}
+	return o.http2
+}
+
+func (o *httpOptions) commonOptions() *corev3.HttpProtocolOptions {
+	if o.common == nil {
+		o.common = &corev3.HttpProtocolOptions{}
+	}
+	return o.common
+}

@@ -1,0 +1,91 @@
+package cluster
+
+import (
+	"time"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"fairlead.dev/services/xds-server/internal/class"
+	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/translate/inbound"
+	"fairlead.dev/services/xds-server/internal/translate/names"
+	"fairlead.dev/services/xds-server/internal/translate/policy"
+)
+
+// never is the longest interval Envoy takes without overflow of its milliseconds: an inbound cluster has one host and never loses it.
+const never = 100 * 365 * 24 * time.Hour
+
+// inboundCluster leads to the application. Captured traffic goes on to the address it was sent to, so that the application sees what it
+// would see without a proxy; traffic to a real listener goes to where the application was told to listen.
+func inboundCluster(r *input.Reader, name names.Cluster) (*clusterv3.Cluster, error) {
+	if r.Class().Type != class.Sidecar {
+		return nil, nil
+	}
+	ports, err := inbound.Ports(r)
+	if err != nil {
+		return nil, err
+	}
+	for _, port := range ports {
+		if port.Number == name.Port && name == (names.Cluster{Direction: names.DirectionInbound, Port: name.Port}) {
+			return toApplication(r, name.String(), port)
+		}
+	}
+	return nil, nil
+}
+
+func toApplication(r *input.Reader, name string, port inbound.Port) (*clusterv3.Cluster, error) {
+	out := &clusterv3.Cluster{Name: name, CommonLbConfig: &clusterv3.Cluster_CommonLbConfig{}}
+	options := &httpOptions{protocol: upstreamFor(port.Protocol, true)}
+	connectionPool(out, options, r.Mesh(), inboundPool(r, port))
+	if port.To.Address == "" && port.To.Pipe == "" {
+		out.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_ORIGINAL_DST}
+		out.LbPolicy = clusterv3.Cluster_CLUSTER_PROVIDED
+		out.CleanupInterval = durationpb.New(never)
+		if port.To.Port != 0 {
+			out.LbConfig = &clusterv3.Cluster_OriginalDstLbConfig_{OriginalDstLbConfig: &clusterv3.Cluster_OriginalDstLbConfig{
+				UpstreamPortOverride: wrapperspb.UInt32(port.To.Port),
+			}}
+		}
+		if r.Class().Interception == class.Redirect {
+			out.UpstreamBindConfig = bindSource()
+		}
+	} else {
+		out.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC}
+		out.LoadAssignment = &endpointv3.ClusterLoadAssignment{
+			ClusterName: name,
+			Endpoints: []*endpointv3.LocalityLbEndpoints{{LbEndpoints: []*endpointv3.LbEndpoint{{
+				HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: applicationAddress(port.To)}},
+			}}}},
+		}
+	}
+	return out, options.apply(out)
+}
+
+func applicationAddress(to inbound.Destination) *corev3.Address {
+	if to.Pipe != "" {
+		return &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: to.Pipe}}}
+	}
+	return &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
+		Address: to.Address, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: to.Port},
+	}}}
+}
+
+// inboundPool is the Sidecar's, or the one that the service's rule sets for its clients: a server has to bear what they may send.
+func inboundPool(r *input.Reader, port inbound.Port) *networking.ConnectionPoolSettings {
+	if port.ConnectionPool != nil {
+		return port.ConnectionPool
+	}
+	if port.Hostname == "" {
+		return nil
+	}
+	rule := r.DestinationRule(port.Hostname)
+	if rule == nil {
+		return nil
+	}
+	return policy.For(rule.Spec, nil, port.ServicePort).GetConnectionPool()
+}

@@ -1,0 +1,143 @@
+package cluster
+
+import (
+	"fmt"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+	networking "istio.io/api/networking/v1alpha3"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/class"
+	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/translate/discovery"
+	"fairlead.dev/services/xds-server/internal/translate/endpoint"
+	"fairlead.dev/services/xds-server/internal/translate/hcm"
+	"fairlead.dev/services/xds-server/internal/translate/protocol"
+)
+
+// outbound builds the cluster of a service port or of one of its subsets.
+func outbound(r *input.Reader, c discovery.Cluster) (*clusterv3.Cluster, error) {
+	out := &clusterv3.Cluster{
+		Name:           c.String(),
+		CommonLbConfig: &clusterv3.Cluster_CommonLbConfig{},
+		Metadata:       metadata(c),
+	}
+	find(r, out, c)
+	options := &httpOptions{protocol: upstreamFor(c.Spec.GetProtocol(), r.Class().Type == class.Sidecar)}
+	connectionPool(out, options, r.Mesh(), c.Policy.GetConnectionPool())
+	if upgrades(r.Mesh(), c.Spec.GetProtocol(), c.Policy.GetConnectionPool().GetHttp().GetH2UpgradePolicy()) {
+		options.protocol = http2
+	}
+	retryBudget(out, c.Policy.GetRetryBudget())
+	outlierDetection(out, c.Policy.GetOutlierDetection())
+	if endpoint.UsesLocalityWeights(r, c) {
+		out.CommonLbConfig.LocalityConfigSpecifier = &clusterv3.Cluster_CommonLbConfig_LocalityWeightedLbConfig_{
+			LocalityWeightedLbConfig: &clusterv3.Cluster_CommonLbConfig_LocalityWeightedLbConfig{},
+		}
+	}
+	loadBalancer(out, c.Policy.GetLoadBalancer())
+	err := transport(r, out, options, c)
+	if err == nil {
+		proxyProtocol(out, c.Policy.GetProxyProtocol())
+		err = options.apply(out)
+	}
+	if err != nil && c.Rule != nil {
+		return nil, fmt.Errorf("DestinationRule %s/%s: trafficPolicy: %w", c.Rule.Key.Namespace, c.Rule.Key.Name, err)
+	}
+	return out, err
+}
+
+// find sets how the cluster finds its endpoints.
+func find(r *input.Reader, out *clusterv3.Cluster, c discovery.Cluster) {
+	kind := clusterv3.Cluster_EDS
+	switch c.Kind {
+	case discovery.StrictDNS:
+		kind = clusterv3.Cluster_STRICT_DNS
+		resolve(r, out, c)
+	case discovery.LogicalDNS:
+		kind = clusterv3.Cluster_LOGICAL_DNS
+		resolve(r, out, c)
+	case discovery.OriginalDestination:
+		kind = clusterv3.Cluster_ORIGINAL_DST
+	default:
+		out.EdsClusterConfig = &clusterv3.Cluster_EdsClusterConfig{
+			ServiceName: out.GetName(),
+			EdsConfig: &corev3.ConfigSource{
+				ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}},
+				InitialFetchTimeout:   durationpb.New(0),
+				ResourceApiVersion:    corev3.ApiVersion_V3,
+			},
+		}
+	}
+	out.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: kind}
+}
+
+// resolve puts the names to resolve into the cluster. IPv4 is preferred where a name has both.
+func resolve(r *input.Reader, out *clusterv3.Cluster, c discovery.Cluster) {
+	out.LoadAssignment = endpoint.Assignment(r, c)
+	out.DnsLookupFamily = clusterv3.Cluster_V4_PREFERRED
+	out.DnsRefreshRate = r.Mesh().GetDnsRefreshRate() //nolint:staticcheck // its replacement is a cluster extension with other statistics
+	out.RespectDnsTtl = true                          //nolint:staticcheck // as above
+}
+
+// upgrades tells whether HTTP/1.1 requests are sent as HTTP/2. The rule may ask for it on any port, the mesh only where HTTP is declared.
+func upgrades(mesh *meshv1alpha1.MeshConfig, p configv1.Protocol, rule networking.ConnectionPoolSettings_HTTPSettings_H2UpgradePolicy) bool {
+	switch rule {
+	case networking.ConnectionPoolSettings_HTTPSettings_UPGRADE:
+		return true
+	case networking.ConnectionPoolSettings_HTTPSettings_DO_NOT_UPGRADE:
+		return false
+	default:
+		return p == configv1.Protocol_PROTOCOL_HTTP && mesh.GetH2UpgradePolicy() == meshv1alpha1.MeshConfig_UPGRADE
+	}
+}
+
+func retryBudget(out *clusterv3.Cluster, in *networking.TrafficPolicy_RetryBudget) {
+	if in == nil {
+		return
+	}
+	budget := &clusterv3.CircuitBreakers_Thresholds_RetryBudget{}
+	if in.GetPercent() != nil {
+		budget.BudgetPercent = percentOf(in.GetPercent().GetValue())
+	}
+	if n := in.GetMinRetryConcurrency(); n > 0 {
+		budget.MinRetryConcurrency = wrapperspb.UInt32(n)
+	}
+	out.GetCircuitBreakers().GetThresholds()[0].RetryBudget = budget
+}
+
+// metadata names the service, the rule and the subset where Istio's tools look for them, and says what HTTP connections have to offer in
+// their handshakes on a port that also carries other bytes.
+func metadata(c discovery.Cluster) *corev3.Metadata {
+	istio := map[string]*structpb.Value{
+		"services": structpb.NewListValue(&structpb.ListValue{Values: []*structpb.Value{
+			structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
+				"host":      structpb.NewStringValue(c.Service.GetHostname()),
+				"name":      structpb.NewStringValue(c.Service.GetName()),
+				"namespace": structpb.NewStringValue(c.Service.GetNamespace()),
+			}}),
+		}}),
+	}
+	if c.Rule != nil {
+		istio["config"] = structpb.NewStringValue(fmt.Sprintf("/apis/networking.istio.io/v1/namespaces/%s/destination-rule/%s",
+			c.Rule.Key.Namespace, c.Rule.Key.Name))
+	}
+	if c.Subset != "" {
+		istio["subset"] = structpb.NewStringValue(c.Subset)
+	}
+	return &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{"istio": {Fields: istio}}}
+}
+
+func offerHTTP(out *clusterv3.Cluster, alpn string) {
+	out.GetMetadata().GetFilterMetadata()[hcm.ALPNMetadataNamespace] = &structpb.Struct{Fields: map[string]*structpb.Value{
+		hcm.ALPNMetadataKey: structpb.NewStringValue(alpn),
+	}}
+}
+
+// sniffed tells whether a cluster's connections may carry HTTP or something else.
+func sniffed(c discovery.Cluster) bool { return protocol.IsSniffed(c.Spec.GetProtocol()) }

@@ -1,0 +1,132 @@
+package cluster
+
+import (
+	"fmt"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	proxyprotocolv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/proxy_protocol/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"google.golang.org/protobuf/types/known/structpb"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/translate/discovery"
+	"fairlead.dev/services/xds-server/internal/translate/endpoint"
+	"fairlead.dev/services/xds-server/internal/translate/names"
+	"fairlead.dev/services/xds-server/internal/translate/pack"
+	"fairlead.dev/services/xds-server/internal/translate/protocol"
+	"fairlead.dev/services/xds-server/internal/translate/tlsctx"
+)
+
+func percentOf(v float64) *typev3.Percent { return &typev3.Percent{Value: v} }
+
+// transport sets how connections are secured: as the rule says, else by mesh mTLS towards every endpoint that has a proxy.
+func transport(r *input.Reader, out *clusterv3.Cluster, options *httpOptions, c discovery.Cluster) error {
+	settings := c.Policy.GetTls()
+	if settings == nil {
+		automatic(r, out, options, c)
+		return nil
+	}
+	switch settings.GetMode() {
+	case networking.ClientTLSSettings_DISABLE:
+	case networking.ClientTLSSettings_ISTIO_MUTUAL:
+		out.TransportSocket = meshMTLS(r, out, options, c, settings)
+	case networking.ClientTLSSettings_SIMPLE, networking.ClientTLSSettings_MUTUAL:
+		socket, err := tlsctx.External(settings, c.Service.GetSubjectAltNames(), r.Mesh().GetTlsDefaults(), options.protocol == http2)
+		if err != nil {
+			return err
+		}
+		out.TransportSocket = socket
+		// Without a name to ask for, each request's host is asked for, and without names to expect it is expected.
+		if settings.GetSni() == "" {
+			options.autoSNI = true
+			options.autoSAN = len(settings.GetSubjectAltNames()) == 0 && !settings.GetInsecureSkipVerify().GetValue()
+		}
+	default:
+		return fmt.Errorf("tls.mode: %v is not supported", settings.GetMode())
+	}
+	return nil
+}
+
+// automatic is mTLS that nobody asked for: per endpoint, by whether a proxy terminates it there.
+func automatic(r *input.Reader, out *clusterv3.Cluster, options *httpOptions, c discovery.Cluster) {
+	if on := r.Mesh().GetEnableAutoMtls(); on != nil && !on.GetValue() || c.Service.GetMeshExternal() {
+		return
+	}
+	if out.GetType() == clusterv3.Cluster_ORIGINAL_DST {
+		// The proxy learns of an endpoint by connecting to it, and knows nothing more: all have to be alike.
+		if endpoint.AllTerminateMTLS(r, c) {
+			out.TransportSocket = meshMTLS(r, out, options, c, nil)
+		}
+		return
+	}
+	out.TransportSocketMatches = []*clusterv3.Cluster_TransportSocketMatch{
+		{
+			Name: "tlsMode-" + endpoint.TLSModeIstio,
+			Match: &structpb.Struct{Fields: map[string]*structpb.Value{
+				endpoint.TLSModeKey: structpb.NewStringValue(endpoint.TLSModeIstio),
+			}},
+			TransportSocket: meshMTLS(r, out, options, c, nil),
+		},
+		{Name: "tlsMode-disabled", Match: &structpb.Struct{}, TransportSocket: tlsctx.Plaintext()},
+	}
+}
+
+func meshMTLS(r *input.Reader, out *clusterv3.Cluster, options *httpOptions, c discovery.Cluster, settings *networking.ClientTLSSettings) *corev3.TransportSocket {
+	sni := settings.GetSni()
+	if sni == "" {
+		sni = names.SNI(c.Port, c.Subset, c.Hostname)
+	}
+	identities := settings.GetSubjectAltNames()
+	if len(identities) == 0 {
+		identities = endpoint.Identities(r, c)
+	}
+	if sniffed(c) {
+		offerHTTP(out, tlsctx.OfferSniffed)
+	}
+	trust := tlsctx.NewTrust(r.Class().TrustDomain, r.Mesh().GetTrustDomainAliases())
+	return tlsctx.Client(trust, sni, identities, carries(options, c))
+}
+
+func carries(options *httpOptions, c discovery.Cluster) tlsctx.Carries {
+	switch {
+	case !protocol.IsHTTP(c.Spec.GetProtocol()):
+		return tlsctx.CarriesAny
+	case options.protocol == http2:
+		return tlsctx.CarriesHTTP2
+	case options.protocol == clientsProtocol:
+		return tlsctx.CarriesHTTP
+	default:
+		return tlsctx.CarriesHTTP1
+	}
+}
+
+// proxyProtocol puts the PROXY header in front of whatever the connection carries.
+func proxyProtocol(out *clusterv3.Cluster, in *networking.TrafficPolicy_ProxyProtocol) {
+	if in == nil {
+		return
+	}
+	version := corev3.ProxyProtocolConfig_V1
+	if in.GetVersion() == networking.TrafficPolicy_ProxyProtocol_V2 {
+		version = corev3.ProxyProtocolConfig_V2
+	}
+	wrap := func(inner *corev3.TransportSocket) *corev3.TransportSocket {
+		if inner == nil {
+			inner = tlsctx.Plaintext()
+		}
+		return &corev3.TransportSocket{
+			Name: "envoy.transport_sockets.upstream_proxy_protocol",
+			ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: pack.Any(&proxyprotocolv3.ProxyProtocolUpstreamTransport{
+				Config: &corev3.ProxyProtocolConfig{Version: version}, TransportSocket: inner,
+			})},
+		}
+	}
+	if len(out.GetTransportSocketMatches()) == 0 {
+		out.TransportSocket = wrap(out.GetTransportSocket())
+		return
+	}
+	for _, m := range out.GetTransportSocketMatches() {
+		m.TransportSocket = wrap(m.GetTransportSocket())
+	}
+}

@@ -1,0 +1,96 @@
+// Package discovery decides how a cluster finds its endpoints. Clusters, endpoints and listeners are built from the same answer, so that no
+// cluster waits for an assignment that nobody builds.
+package discovery
+
+import (
+	networking "istio.io/api/networking/v1alpha3"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/class"
+	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/translate/names"
+	"fairlead.dev/services/xds-server/internal/translate/policy"
+	"fairlead.dev/services/xds-server/internal/translate/protocol"
+)
+
+// Kind is a way to find endpoints.
+type Kind int
+
+// Kinds of discovery.
+const (
+	// EDS: the control plane lists them.
+	EDS Kind = iota + 1
+	// StrictDNS: the proxy resolves names and uses all addresses.
+	StrictDNS
+	// LogicalDNS: the proxy resolves one name and uses the first address of each answer.
+	LogicalDNS
+	// OriginalDestination: the proxy connects to where the client wanted to.
+	OriginalDestination
+)
+
+// Cluster is an outbound cluster with all that decides what it looks like.
+type Cluster struct {
+	names.Cluster
+	Kind    Kind
+	Service *configv1.Service
+	Spec    *configv1.ServicePort
+	// Rule is the DestinationRule that applies, or nil; Subset is the cluster's, or nil.
+	Rule   *replica.DestinationRule
+	Labels *networking.Subset
+	// Policy is the resolved traffic policy, never nil.
+	Policy *networking.TrafficPolicy
+}
+
+// Resolve finds what an outbound cluster name stands for; ok is false if the class has no such cluster.
+func Resolve(r *input.Reader, name names.Cluster) (c Cluster, ok bool) {
+	svc := r.Service(name.Hostname)
+	port := Port(svc, name.Port)
+	if port == nil {
+		return Cluster{}, false
+	}
+	c = Cluster{Cluster: name, Service: svc, Spec: port, Rule: r.DestinationRule(name.Hostname)}
+	if c.Rule != nil {
+		c.Labels = policy.Subset(c.Rule.Spec, name.Subset)
+		c.Policy = policy.For(c.Rule.Spec, c.Labels, name.Port)
+	} else {
+		c.Policy = &networking.TrafficPolicy{}
+	}
+	if name.Subset != "" && c.Labels == nil {
+		return Cluster{}, false
+	}
+	c.Policy = policy.WithDefaults(c.Policy, r.Mesh())
+	c.Kind = kind(r.Class(), svc, c.Policy)
+	return c, true
+}
+
+// Port returns the service's port of that number, or nil. Of several, as DNS has them, it is the first that is proxied.
+func Port(svc *configv1.Service, number uint32) *configv1.ServicePort {
+	for _, port := range svc.GetPorts() {
+		if port.GetNumber() == number && protocol.IsProxied(port.GetProtocol()) {
+			return port
+		}
+	}
+	return nil
+}
+
+func kind(key *class.Key, svc *configv1.Service, applied *networking.TrafficPolicy) Kind {
+	// Only captured connections have an original destination.
+	captured := key.Type == class.Sidecar && key.Interception != class.None
+	if captured && applied.GetLoadBalancer().GetSimple() == networking.LoadBalancerSettings_PASSTHROUGH {
+		return OriginalDestination
+	}
+	switch svc.GetResolution() {
+	case configv1.Resolution_RESOLUTION_DNS:
+		return StrictDNS
+	case configv1.Resolution_RESOLUTION_DNS_ROUND_ROBIN:
+		return LogicalDNS
+	case configv1.Resolution_RESOLUTION_PASSTHROUGH, configv1.Resolution_RESOLUTION_DYNAMIC_DNS:
+		if captured {
+			return OriginalDestination
+		}
+		return EDS
+	default:
+		return EDS
+	}
+}

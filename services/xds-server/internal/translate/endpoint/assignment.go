@@ -1,0 +1,249 @@
+package endpoint
+
+import (
+	"cmp"
+	"net/netip"
+	"path"
+	"slices"
+	"strings"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/translate/discovery"
+)
+
+// Metadata by which a cluster chooses between mesh mTLS and plaintext for each endpoint.
+const (
+	TransportSocketMatch = "envoy.transport_socket_match"
+	TLSModeKey           = "tlsMode"
+	TLSModeIstio         = "istio"
+)
+
+// member is an endpoint of the shards with what the shards keep apart.
+type member struct {
+	*configv1.Endpoint
+	labels   map[string]string
+	locality *configv1.Locality
+	cluster  string
+	// mtls is true if a proxy terminates mesh mTLS there.
+	mtls bool
+}
+
+func (m member) weight() uint32 { return max(m.GetWeight(), 1) }
+
+// Assignment lists the endpoints of a cluster. Its bytes depend on the endpoints alone, not on the order of the shards.
+func Assignment(r *input.Reader, c discovery.Cluster) *endpointv3.ClusterLoadAssignment {
+	out := &endpointv3.ClusterLoadAssignment{ClusterName: c.String()}
+	members := usable(c, membersOf(r, c))
+	if len(members) == 0 && (c.Kind == discovery.StrictDNS || c.Kind == discovery.LogicalDNS) {
+		members = itself(c)
+	}
+	if c.Kind == discovery.LogicalDNS && len(members) > 1 {
+		// Envoy takes one name for such a cluster.
+		members = members[:1]
+	}
+	out.Endpoints = byLocality(members)
+	prioritise(r, c, out, members)
+	return out
+}
+
+func membersOf(r *input.Reader, c discovery.Cluster) []member {
+	var out []member
+	for _, shard := range r.Endpoints(c.Hostname, c.Port) {
+		modes := map[mode]bool{}
+		for _, e := range shard.GetEndpoints() {
+			m := member{Endpoint: e, cluster: shard.GetCluster()}
+			if int(e.GetLabelSet()) < len(shard.GetLabelSets()) {
+				m.labels = shard.GetLabelSets()[e.GetLabelSet()].GetLabels()
+			}
+			if int(e.GetLocality()) < len(shard.GetLocalities()) {
+				m.locality = shard.GetLocalities()[e.GetLocality()]
+			}
+			m.mtls = e.GetTlsMode() == configv1.TlsMode_TLS_MODE_ISTIO && acceptsMTLS(r, c, m, modes)
+			out = append(out, m)
+		}
+	}
+	slices.SortStableFunc(out, func(a, b member) int {
+		return cmp.Or(strings.Compare(localityName(a.locality), localityName(b.locality)),
+			strings.Compare(a.GetAddress(), b.GetAddress()), cmp.Compare(a.GetPort(), b.GetPort()))
+	})
+	return out
+}
+
+// mode is what decides an endpoint's PeerAuthentication, apart from the namespace and the shard.
+type mode struct{ labelSet, port uint32 }
+
+// acceptsMTLS tells whether the workload's PeerAuthentication lets it: with DISABLE its proxy takes plaintext alone.
+func acceptsMTLS(r *input.Reader, c discovery.Cluster, m member, known map[mode]bool) bool {
+	id := mode{m.GetLabelSet(), m.GetPort()}
+	accepts, ok := known[id]
+	if !ok {
+		namespace, _, _ := strings.Cut(m.GetWorkload(), "/")
+		if namespace == "" {
+			namespace = c.Service.GetNamespace()
+		}
+		accepts = r.PeerMTLS(namespace, m.labels, m.GetPort()) != input.Disable
+		known[id] = accepts
+	}
+	return accepts
+}
+
+// usable keeps the endpoints that take traffic, belong to the subset, and have an address of a form that the cluster can use: Envoy would
+// refuse the whole assignment for one name among addresses.
+func usable(c discovery.Cluster, members []member) []member {
+	type place struct {
+		address string
+		port    uint32
+	}
+	seen := map[place]bool{}
+	return slices.DeleteFunc(members, func(m member) bool {
+		switch m.GetHealth() {
+		case configv1.Health_HEALTH_READY, configv1.Health_HEALTH_DRAINING:
+		default:
+			if !c.Service.GetPublishNotReadyAddresses() {
+				return true
+			}
+		}
+		if c.Labels != nil && !replica.Matches(c.Labels.GetLabels(), m.labels) {
+			return true
+		}
+		if c.Kind == discovery.EDS && !isPipe(m) {
+			if _, err := netip.ParseAddr(m.GetAddress()); err != nil {
+				return true
+			}
+		}
+		at := place{m.GetAddress(), m.GetPort()}
+		if seen[at] {
+			return true
+		}
+		seen[at] = true
+		return false
+	})
+}
+
+// itself stands in for the endpoints of a DNS service that lists none: its external name, or its own.
+func itself(c discovery.Cluster) []member {
+	host := c.Service.GetExternalName()
+	if host == "" {
+		host = c.Hostname
+	}
+	if strings.HasPrefix(host, "*") || c.Labels != nil && len(c.Labels.GetLabels()) > 0 {
+		return nil
+	}
+	return []member{{Endpoint: &configv1.Endpoint{
+		Address: host, Port: c.Port, Health: configv1.Health_HEALTH_READY, TlsMode: configv1.TlsMode_TLS_MODE_DISABLED,
+	}}}
+}
+
+func isPipe(m member) bool { return strings.HasPrefix(m.GetAddress(), "/") }
+
+// byLocality groups sorted members.
+func byLocality(members []member) []*endpointv3.LocalityLbEndpoints {
+	var out []*endpointv3.LocalityLbEndpoints
+	last := ""
+	for i, m := range members {
+		name := localityName(m.locality)
+		if i == 0 || name != last {
+			out = append(out, &endpointv3.LocalityLbEndpoints{Locality: locality(m.locality), LoadBalancingWeight: wrapperspb.UInt32(0)})
+			last = name
+		}
+		group := out[len(out)-1]
+		group.LbEndpoints = append(group.LbEndpoints, lbEndpoint(m))
+		group.LoadBalancingWeight.Value += m.weight()
+	}
+	return out
+}
+
+func lbEndpoint(m member) *endpointv3.LbEndpoint {
+	health := corev3.HealthStatus_HEALTHY
+	if m.GetHealth() == configv1.Health_HEALTH_DRAINING {
+		health = corev3.HealthStatus_DRAINING
+	}
+	return &endpointv3.LbEndpoint{
+		HostIdentifier:      &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: address(m)}},
+		HealthStatus:        health,
+		LoadBalancingWeight: wrapperspb.UInt32(m.weight()),
+		Metadata:            metadata(m),
+	}
+}
+
+func address(m member) *corev3.Address {
+	if isPipe(m) {
+		return &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: m.GetAddress()}}}
+	}
+	return &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
+		Address:       m.GetAddress(),
+		PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: m.GetPort()},
+	}}}
+}
+
+// metadata says whether a proxy terminates mesh mTLS at the endpoint, and names the workload as Istio's telemetry does.
+func metadata(m member) *corev3.Metadata {
+	out := &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{}}
+	if m.mtls {
+		out.FilterMetadata[TransportSocketMatch] = &structpb.Struct{Fields: map[string]*structpb.Value{
+			TLSModeKey: structpb.NewStringValue(TLSModeIstio),
+		}}
+	}
+	if m.GetWorkload() != "" {
+		namespace, name := path.Split(m.GetWorkload())
+		description := strings.Join([]string{
+			name, strings.TrimSuffix(namespace, "/"), canonicalName(m.labels, name), canonicalRevision(m.labels), m.cluster,
+		}, ";")
+		out.FilterMetadata["istio"] = &structpb.Struct{Fields: map[string]*structpb.Value{
+			"workload": structpb.NewStringValue(description),
+		}}
+	}
+	if len(out.GetFilterMetadata()) == 0 {
+		return nil
+	}
+	return out
+}
+
+func canonicalName(labels map[string]string, workload string) string {
+	for _, key := range []string{"service.istio.io/canonical-name", "app.kubernetes.io/name", "app"} {
+		if labels[key] != "" {
+			return labels[key]
+		}
+	}
+	return workload
+}
+
+func canonicalRevision(labels map[string]string) string {
+	for _, key := range []string{"service.istio.io/canonical-revision", "app.kubernetes.io/version", "version"} {
+		if labels[key] != "" {
+			return labels[key]
+		}
+	}
+	return "latest"
+}
+
+// Identities lists, sorted, the SPIFFE ids that servers of the cluster's port may show, whichever subset or health: a server that becomes
+// ready must not need another cluster first.
+func Identities(r *input.Reader, c discovery.Cluster) []string {
+	var out []string
+	for _, shard := range r.Endpoints(c.Hostname, c.Port) {
+		for _, e := range shard.GetEndpoints() {
+			if e.GetTlsMode() == configv1.TlsMode_TLS_MODE_ISTIO && e.GetIdentity() != "" {
+				out = append(out, e.GetIdentity())
+			}
+		}
+	}
+	if len(out) > 0 {
+		out = append(out, c.Service.GetSubjectAltNames()...)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// AllTerminateMTLS tells whether every endpoint has a proxy in front that takes mTLS; false if there are none.
+func AllTerminateMTLS(r *input.Reader, c discovery.Cluster) bool {
+	members := membersOf(r, c)
+	return len(members) > 0 && !slices.ContainsFunc(members, func(m member) bool { return !m.mtls })
+}

@@ -1,0 +1,207 @@
+package endpoint
+
+import (
+	"cmp"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	networking "istio.io/api/networking/v1alpha3"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/translate/discovery"
+)
+
+func localityName(l *configv1.Locality) string {
+	return strings.TrimRight(l.GetRegion()+"/"+l.GetZone()+"/"+l.GetSubzone(), "/")
+}
+
+func locality(l *configv1.Locality) *corev3.Locality {
+	return &corev3.Locality{Region: l.GetRegion(), Zone: l.GetZone(), SubZone: l.GetSubzone()}
+}
+
+func parseLocality(name string) *corev3.Locality {
+	parts := strings.SplitN(name, "/", 3)
+	parts = append(parts, "", "", "")
+	return &corev3.Locality{Region: parts[0], Zone: parts[1], SubZone: parts[2]}
+}
+
+// LocalitySettings returns the locality settings that apply to a cluster: its DestinationRule's, else the mesh's; nil where they are off.
+func LocalitySettings(r *input.Reader, c discovery.Cluster) *networking.LocalityLoadBalancerSetting {
+	settings := c.Policy.GetLoadBalancer().GetLocalityLbSetting()
+	if settings == nil {
+		settings = r.Mesh().GetLocalityLbSetting()
+	}
+	if settings.GetEnabled() != nil && !settings.GetEnabled().GetValue() {
+		return nil
+	}
+	return settings
+}
+
+// UsesLocalityWeights tells whether the cluster's load balancer has to look at the weights of localities.
+func UsesLocalityWeights(r *input.Reader, c discovery.Cluster) bool {
+	settings := LocalitySettings(r, c)
+	if len(settings.GetDistribute()) > 0 {
+		return true
+	}
+	return c.Policy.GetOutlierDetection() != nil && (len(settings.GetFailover()) > 0 || len(settings.GetFailoverPriority()) > 0)
+}
+
+// prioritise orders the localities as the caller's own locality and the settings ask: either shares of traffic, or nearest first. Nearest
+// first takes outlier detection, without which a proxy would never leave the nearest.
+func prioritise(r *input.Reader, c discovery.Cluster, out *endpointv3.ClusterLoadAssignment, members []member) {
+	settings := LocalitySettings(r, c)
+	key := r.Class()
+	switch {
+	case settings == nil:
+	case len(settings.GetDistribute()) > 0:
+		distribute(out, parseLocality(key.Locality), settings.GetDistribute())
+	case c.Policy.GetOutlierDetection() == nil:
+	case len(settings.GetFailoverPriority()) > 0:
+		byLabels(out, members, key.Labels, settings.GetFailoverPriority())
+		if len(settings.GetFailover()) > 0 {
+			failover(out, parseLocality(key.Locality), settings.GetFailover())
+		}
+	default:
+		failover(out, parseLocality(key.Locality), settings.GetFailover())
+	}
+}
+
+// within tells whether a locality lies in a pattern such as "region1/zone2" or "region1/zone2/*".
+func within(l *corev3.Locality, pattern string) bool {
+	if pattern == "*" {
+		return true
+	}
+	parts := strings.Split(pattern, "/")
+	for i, have := range []string{l.GetRegion(), l.GetZone(), l.GetSubZone()} {
+		if i < len(parts) && parts[i] != "*" && parts[i] != have {
+			return false
+		}
+	}
+	return true
+}
+
+// distribute gives the localities the shares of the first entry that is about the caller's; localities it does not name get nothing. The
+// share of a pattern that covers several is divided by their own weights.
+func distribute(out *endpointv3.ClusterLoadAssignment, own *corev3.Locality, settings []*networking.LocalityLoadBalancerSetting_Distribute) {
+	for _, entry := range settings {
+		if !within(own, entry.GetFrom()) {
+			continue
+		}
+		left := slices.Clone(out.GetEndpoints())
+		// The most specific pattern has the first claim on a locality.
+		patterns := slices.SortedFunc(maps.Keys(entry.GetTo()), func(a, b string) int {
+			return cmp.Or(-cmp.Compare(specificity(a), specificity(b)), strings.Compare(a, b))
+		})
+		var named []*endpointv3.LocalityLbEndpoints
+		for _, pattern := range patterns {
+			var covered []*endpointv3.LocalityLbEndpoints
+			total := uint32(0)
+			left = slices.DeleteFunc(left, func(l *endpointv3.LocalityLbEndpoints) bool {
+				if !within(l.GetLocality(), pattern) {
+					return false
+				}
+				covered = append(covered, l)
+				total += l.GetLoadBalancingWeight().GetValue()
+				return true
+			})
+			share := entry.GetTo()[pattern]
+			if share == 0 {
+				continue
+			}
+			for _, l := range covered {
+				part := float64(l.GetLoadBalancingWeight().GetValue()) * float64(share) / float64(total)
+				l.LoadBalancingWeight = wrapperspb.UInt32(uint32(math.Ceil(part)))
+			}
+			named = append(named, covered...)
+		}
+		out.Endpoints = slices.DeleteFunc(out.GetEndpoints(), func(l *endpointv3.LocalityLbEndpoints) bool {
+			return !slices.Contains(named, l)
+		})
+		return
+	}
+}
+
+func specificity(pattern string) int {
+	if pattern == "*" {
+		return 0
+	}
+	return len(strings.Split(strings.TrimSuffix(pattern, "/*"), "/"))
+}
+
+// failover prefers the caller's subzone, then zone, then region, then the region that the settings name, then all others.
+func failover(out *endpointv3.ClusterLoadAssignment, own *corev3.Locality, settings []*networking.LocalityLoadBalancerSetting_Failover) {
+	const ranks = 5
+	for _, l := range out.GetEndpoints() {
+		l.Priority = l.GetPriority()*ranks + distance(own, l.GetLocality(), settings)
+	}
+	compactPriorities(out)
+}
+
+func distance(own, other *corev3.Locality, settings []*networking.LocalityLoadBalancerSetting_Failover) uint32 {
+	switch {
+	case own.GetRegion() != other.GetRegion():
+		for _, entry := range settings {
+			if entry.GetFrom() == own.GetRegion() && entry.GetTo() != other.GetRegion() {
+				return 4
+			}
+		}
+		return 3
+	case own.GetZone() != other.GetZone():
+		return 2
+	case own.GetSubZone() != other.GetSubZone():
+		return 1
+	default:
+		return 0
+	}
+}
+
+// byLabels prefers endpoints that share the caller's values of the listed labels, the first label weighing most. An entry "key=value"
+// compares with that value instead of the caller's.
+func byLabels(out *endpointv3.ClusterLoadAssignment, members []member, own map[string]string, priority []string) {
+	rank := func(m member) uint32 {
+		for i, entry := range priority {
+			key, want, fixed := strings.Cut(entry, "=")
+			if !fixed {
+				want = own[key]
+			}
+			if m.labels[key] != want {
+				return uint32(len(priority) - i) //nolint:gosec // a short list
+			}
+		}
+		return 0
+	}
+	var groups []*endpointv3.LocalityLbEndpoints
+	byRank := map[uint32][]member{}
+	for _, m := range members {
+		byRank[rank(m)] = append(byRank[rank(m)], m)
+	}
+	for _, p := range slices.Sorted(maps.Keys(byRank)) {
+		for _, l := range byLocality(byRank[p]) {
+			l.Priority = p
+			groups = append(groups, l)
+		}
+	}
+	out.Endpoints = groups
+	compactPriorities(out)
+}
+
+// compactPriorities renumbers from 0 without gaps, as Envoy wants them.
+func compactPriorities(out *endpointv3.ClusterLoadAssignment) {
+	used := map[uint32]bool{}
+	for _, l := range out.GetEndpoints() {
+		used[l.GetPriority()] = true
+	}
+	rank := map[uint32]uint32{}
+	for i, p := range slices.Sorted(maps.Keys(used)) {
+		rank[p] = uint32(i) //nolint:gosec // a short list
+	}
+	for _, l := range out.GetEndpoints() {
+		l.Priority = rank[l.GetPriority()]
+	}
+}

@@ -1,0 +1,168 @@
+package translate_test
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
+	managerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/services/xds-server/internal/translate/pack"
+)
+
+// envoyBinary finds the real Envoy: $ENVOY, or what `make tools` has put into .tools.
+func envoyBinary(t *testing.T) string {
+	t.Helper()
+	path := os.Getenv("ENVOY")
+	if path == "" {
+		path = filepath.Join("..", "..", "..", "..", ".tools", "envoy")
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode()&0o111 == 0 {
+		t.Skipf("no Envoy at %s: run `make tools`, or set ENVOY", path)
+	}
+	return path
+}
+
+// TestEnvoyAccepts gives everything that is built to the real Envoy, which checks what no schema says: unknown format commands, regular
+// expressions, duplicate domains, filter chains that match the same, options that exclude each other.
+func TestEnvoyAccepts(t *testing.T) {
+	envoy := envoyBinary(t)
+	for name, file := range caseNames(t) {
+		t.Run(name, func(t *testing.T) {
+			validate(t, envoy, bootstrap(t, buildAll(t, load(t, file))))
+		})
+	}
+}
+
+func validate(t *testing.T, envoy string, config *bootstrapv3.Bootstrap) {
+	t.Helper()
+	raw, err := protojson.Marshal(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Envoy opens the certificates of a configuration that it validates.
+	dir := t.TempDir()
+	certificate, err := testkit.PKI(t).NewSVID("default", "test").Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range map[string][]byte{"cert.pem": certificate.CertPEM, "key.pem": certificate.KeyPEM, "ca.pem": certificate.RootsPEM} {
+		testkit.WriteFile(t, filepath.Join(dir, name), content)
+	}
+	raw = bytes.ReplaceAll(raw, []byte("/etc/certs"), []byte(dir))
+	path := filepath.Join(dir, "bootstrap.json")
+	if err := os.WriteFile(path, raw, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.CommandContext(t.Context(), envoy, "--mode", "validate", "--log-level", "warning", "-c", path).CombinedOutput()
+	t.Logf("%s", out)
+	if err != nil {
+		t.Errorf("Envoy refuses it: %v\n%s", err, out)
+	}
+}
+
+// bootstrap puts all resources where Envoy validates them without a control plane: routes into listeners, assignments into clusters.
+func bootstrap(t *testing.T, b built) *bootstrapv3.Bootstrap {
+	t.Helper()
+	out := &bootstrapv3.Bootstrap{
+		Node: &corev3.Node{Id: "sidecar~127.0.0.1~test.default~default.svc.cluster.local", Cluster: "test"},
+		DynamicResources: &bootstrapv3.Bootstrap_DynamicResources{AdsConfig: &corev3.ApiConfigSource{
+			ApiType: corev3.ApiConfigSource_DELTA_GRPC, TransportApiVersion: corev3.ApiVersion_V3,
+			GrpcServices: []*corev3.GrpcService{{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{
+				EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: "xds-grpc"},
+			}}},
+		}},
+		// What node-agent's bootstrap sets, too: Envoy's default of 100 refuses everyday expressions.
+		LayeredRuntime: &bootstrapv3.LayeredRuntime{Layers: []*bootstrapv3.RuntimeLayer{{
+			Name: "static",
+			LayerSpecifier: &bootstrapv3.RuntimeLayer_StaticLayer{StaticLayer: &structpb.Struct{Fields: map[string]*structpb.Value{
+				"re2.max_program_size.error_level": structpb.NewNumberValue(32768),
+			}}},
+		}}},
+		StaticResources: &bootstrapv3.Bootstrap_StaticResources{
+			Clusters: []*clusterv3.Cluster{agentCluster("xds-grpc", "/tmp/agent.sock"), agentCluster("sds-grpc", "/tmp/agent.sock")},
+		},
+	}
+	for _, m := range b.clusters {
+		out.StaticResources.Clusters = append(out.StaticResources.Clusters, proto.CloneOf(m.(*clusterv3.Cluster)))
+	}
+	for i, m := range b.endpoints {
+		assignment := proto.CloneOf(m.(*endpointv3.ClusterLoadAssignment))
+		assignment.ClusterName = "assignment-" + strconv.Itoa(i)
+		out.StaticResources.Clusters = append(out.StaticResources.Clusters, &clusterv3.Cluster{
+			Name: assignment.GetClusterName(), ConnectTimeout: durationpb.New(time.Second), LoadAssignment: assignment,
+			ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
+		})
+	}
+	for _, m := range b.listeners {
+		out.StaticResources.Listeners = append(out.StaticResources.Listeners, proto.CloneOf(m.(*listenerv3.Listener)))
+	}
+	for i, m := range b.routes {
+		out.StaticResources.Listeners = append(out.StaticResources.Listeners, routeListener(i, m.(*routev3.RouteConfiguration)))
+	}
+	return out
+}
+
+// routeListener carries a route configuration inline.
+func routeListener(i int, rc *routev3.RouteConfiguration) *listenerv3.Listener {
+	manager := &managerv3.HttpConnectionManager{
+		StatPrefix:     "route",
+		RouteSpecifier: &managerv3.HttpConnectionManager_RouteConfig{RouteConfig: rc},
+		HttpFilters: []*managerv3.HttpFilter{{
+			Name: "router", ConfigType: &managerv3.HttpFilter_TypedConfig{TypedConfig: pack.Any(&routerv3.Router{})},
+		}},
+	}
+	return &listenerv3.Listener{
+		Name: fmt.Sprintf("route-%d", i),
+		Address: &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
+			Address: "127.0.0.1", PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: uint32(60000 + i)},
+		}}},
+		FilterChains: []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{{
+			Name: "manager", ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: pack.Any(manager)},
+		}}}},
+	}
+}
+
+// agentCluster stands for a socket of node-agent.
+func agentCluster(name, socket string) *clusterv3.Cluster {
+	return &clusterv3.Cluster{
+		Name: name, ConnectTimeout: durationpb.New(time.Second),
+		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
+		LoadAssignment: &endpointv3.ClusterLoadAssignment{
+			ClusterName: name,
+			Endpoints: []*endpointv3.LocalityLbEndpoints{{LbEndpoints: []*endpointv3.LbEndpoint{{
+				HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{
+					Address: pipe(socket),
+				}},
+			}}}},
+		},
+		TypedExtensionProtocolOptions: map[string]*anypb.Any{
+			"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": pack.Any(&httpv3.HttpProtocolOptions{
+				UpstreamProtocolOptions: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{
+					ExplicitHttpConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig{
+						ProtocolConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{Http2ProtocolOptions: &corev3.Http2ProtocolOptions{}},
+					},
+				},
+			}),
+		},
+	}
+}

@@ -1,0 +1,185 @@
+// Package inbound lists the ports on which a sidecar receives traffic for its application. Listeners and clusters are built from the same
+// answer.
+package inbound
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+	networking "istio.io/api/networking/v1alpha3"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/class"
+	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/translate/protocol"
+	"fairlead.dev/services/xds-server/internal/translate/scope"
+)
+
+const (
+	loopback = "127.0.0.1"
+	wildcard = "0.0.0.0"
+)
+
+// Destination is where the application listens.
+type Destination struct {
+	// Pipe is the path of a unix socket; it stands alone.
+	Pipe string
+	// Address of the application; empty means the address that the client connected to.
+	Address string
+	// Port of the application; 0 with an empty address means the port that the client connected to.
+	Port uint32
+}
+
+// Port is one inbound port.
+type Port struct {
+	// Number that clients connect to on the workload.
+	Number   uint32
+	Protocol configv1.Protocol
+	// Bind is the listener's address if BindToPort, else only a name.
+	Bind       string
+	BindToPort bool
+	To         Destination
+	// Service that decides the port's protocol and policies; empty for a Sidecar's ingress listener.
+	Hostname    string
+	ServicePort uint32
+	// ConnectionPool of the Sidecar, nil if it has none.
+	ConnectionPool *networking.ConnectionPoolSettings
+	// TLS of the Sidecar's ingress listener, nil if it has none.
+	TLS *networking.ServerTLSSettings
+}
+
+// Ports lists the ports by number. A Sidecar with ingress listeners says it all; otherwise every service port that leads to the workload
+// counts, the oldest service's where several lead to one port.
+func Ports(r *input.Reader) ([]Port, error) {
+	var out []Port
+	if sidecar := r.Sidecar(); sidecar != nil && len(sidecar.Spec.GetIngress()) > 0 {
+		for i, ingress := range sidecar.Spec.GetIngress() {
+			port, e := fromIngress(r, ingress, sidecar.Spec.GetInboundConnectionPool())
+			if e != nil {
+				return nil, fmt.Errorf("Sidecar %s/%s: ingress[%d].%w", sidecar.Key.Namespace, sidecar.Key.Name, i, e)
+			}
+			if !slices.ContainsFunc(out, func(o Port) bool { return o.Number == port.Number && o.Bind == port.Bind }) {
+				out = append(out, port)
+			}
+		}
+	} else {
+		out = fromTargets(r)
+	}
+	slices.SortStableFunc(out, func(a, b Port) int { return cmp.Or(cmp.Compare(a.Number, b.Number), strings.Compare(a.Bind, b.Bind)) })
+	return out, nil
+}
+
+func fromIngress(r *input.Reader, in *networking.IstioIngressListener, pool *networking.ConnectionPoolSettings) (Port, error) {
+	key := r.Class()
+	out := Port{
+		Number:         in.GetPort().GetNumber(),
+		Protocol:       protocol.Parse(in.GetPort().GetProtocol()),
+		Bind:           in.GetBind(),
+		BindToPort:     scope.BindsToPort(in.GetCaptureMode(), key.Interception),
+		ConnectionPool: pool,
+		TLS:            in.GetTls(),
+	}
+	if in.GetConnectionPool() != nil {
+		out.ConnectionPool = in.GetConnectionPool()
+	}
+	if out.Bind == "" {
+		out.Bind = defaultBind(key)
+	}
+	to, err := destination(in.GetDefaultEndpoint(), key)
+	if err != nil {
+		return Port{}, fmt.Errorf("defaultEndpoint: %w", err)
+	}
+	if to == (Destination{}) && out.BindToPort {
+		// The client's destination is the proxy itself.
+		to = Destination{Address: loopback, Port: out.Number}
+	}
+	out.To = to
+	return out, nil
+}
+
+// destination reads Istio's forms: 127.0.0.1:PORT and [::1]:PORT, 0.0.0.0:PORT and [::]:PORT for the workload's own address, unix:///path.
+func destination(endpoint string, key *class.Key) (Destination, error) {
+	if endpoint == "" {
+		return Destination{}, nil
+	}
+	if socket, ok := strings.CutPrefix(endpoint, "unix://"); ok {
+		return Destination{Pipe: socket}, nil
+	}
+	host, number, err := net.SplitHostPort(endpoint)
+	if err != nil {
+		return Destination{}, fmt.Errorf("%q: %w", endpoint, err)
+	}
+	port, err := strconv.ParseUint(number, 10, 16)
+	if err != nil || port == 0 {
+		return Destination{}, fmt.Errorf("%q: the port must be 1-65535", endpoint)
+	}
+	ip := net.ParseIP(host)
+	switch {
+	case ip == nil:
+		return Destination{}, fmt.Errorf("%q: use 127.0.0.1:PORT, [::1]:PORT, 0.0.0.0:PORT, [::]:PORT or unix:///PATH", endpoint)
+	case ip.IsUnspecified():
+		host = ""
+		if key.Interception == class.None {
+			host = loopback
+			if len(key.Addresses) > 0 {
+				host = key.Addresses[0]
+			}
+		}
+	case !ip.IsLoopback():
+		return Destination{}, fmt.Errorf("%q: only loopback or the workload's own address is possible", endpoint)
+	}
+	return Destination{Address: host, Port: uint32(port)}, nil
+}
+
+func fromTargets(r *input.Reader) []Port {
+	key := r.Class()
+	type candidate struct {
+		target  class.Target
+		service *configv1.Service
+	}
+	var candidates []candidate
+	for _, target := range key.Targets {
+		if svc := r.TargetService(target); svc != nil {
+			candidates = append(candidates, candidate{target, svc})
+		}
+	}
+	slices.SortStableFunc(candidates, func(a, b candidate) int {
+		return a.service.GetCreationTime().AsTime().Compare(b.service.GetCreationTime().AsTime())
+	})
+	localhost := r.Mesh().GetInboundTrafficPolicy().GetMode() == meshv1alpha1.MeshConfig_InboundTrafficPolicy_LOCALHOST
+	pool := r.Sidecar()
+	var out []Port
+	for _, c := range candidates {
+		p := configv1.Protocol(c.target.Protocol)
+		if !protocol.IsProxied(p) || slices.ContainsFunc(out, func(o Port) bool { return o.Number == c.target.TargetPort }) {
+			continue
+		}
+		port := Port{
+			Number: c.target.TargetPort, Protocol: p, Bind: wildcard,
+			Hostname: c.target.Hostname, ServicePort: c.target.Port,
+		}
+		if pool != nil {
+			port.ConnectionPool = pool.Spec.GetInboundConnectionPool()
+		}
+		if key.Interception == class.None {
+			port.Bind, port.BindToPort = defaultBind(key), true
+		}
+		if port.BindToPort || localhost {
+			port.To = Destination{Address: loopback, Port: port.Number}
+		}
+		out = append(out, port)
+	}
+	return out
+}
+
+func defaultBind(key *class.Key) string {
+	if key.Interception == class.None && len(key.Addresses) > 0 {
+		return key.Addresses[0]
+	}
+	return wildcard
+}

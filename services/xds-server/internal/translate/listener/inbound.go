@@ -1,0 +1,272 @@
+package listener
+
+import (
+	"fmt"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	networking "istio.io/api/networking/v1alpha3"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/class"
+	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/translate/hcm"
+	"fairlead.dev/services/xds-server/internal/translate/inbound"
+	"fairlead.dev/services/xds-server/internal/translate/names"
+	"fairlead.dev/services/xds-server/internal/translate/protocol"
+	"fairlead.dev/services/xds-server/internal/translate/route"
+	"fairlead.dev/services/xds-server/internal/translate/tlsctx"
+)
+
+// variant is one kind of connection that an inbound port accepts: what its first bytes look like, whether the proxy terminates mesh mTLS on
+// it, and what it carries.
+type variant struct {
+	transport string
+	alpn      []string
+	mtls      bool
+	http      bool
+	// tls is the Sidecar's own certificate for callers from outside the mesh, nil if it has none.
+	tls *networking.ServerTLSSettings
+}
+
+// variants lists the kinds for a protocol and a PeerAuthentication mode. On a port of undeclared protocol a mesh client says by ALPN whether
+// it carries HTTP; with plaintext the HTTP inspector tells. PERMISSIVE ports also take TLS that is not the mesh's: it is the application's.
+func variants(p configv1.Protocol, mode input.MTLSMode) []variant {
+	http := protocol.IsHTTP(p)
+	if protocol.IsSniffed(p) {
+		return sniffedVariants(mode)
+	}
+	strict := variant{transport: tlsTransport, mtls: true, http: http}
+	plain := variant{transport: rawTransport, http: http}
+	switch mode {
+	case input.Strict:
+		return []variant{strict}
+	case input.Disable:
+		if http {
+			return []variant{plain}
+		}
+		// Opaque: nothing needs to be known of the first bytes, which the server may be the one to send.
+		return []variant{{}}
+	default:
+		strict.alpn = tlsctx.MeshAny
+		if http {
+			return []variant{strict, plain}
+		}
+		return []variant{strict, plain, {transport: tlsTransport}}
+	}
+}
+
+// variantsOf is variants for a port. A Sidecar's own certificate counts only where mesh mTLS is off, as in Istio.
+func variantsOf(r *input.Reader, port inbound.Port) []variant {
+	mode := r.InboundMTLS(port.Number)
+	if port.TLS == nil || mode != input.Disable {
+		return variants(port.Protocol, mode)
+	}
+	http := protocol.IsHTTP(port.Protocol) || port.Protocol == configv1.Protocol_PROTOCOL_HTTPS
+	return []variant{{transport: tlsTransport, http: http, tls: port.TLS}}
+}
+
+func sniffedVariants(mode input.MTLSMode) []variant {
+	meshHTTP := variant{transport: tlsTransport, alpn: tlsctx.MeshHTTP, mtls: true, http: true}
+	plainWeb := variant{transport: rawTransport, alpn: plainHTTP, http: true}
+	plain := variant{transport: rawTransport}
+	switch mode {
+	case input.Strict:
+		return []variant{meshHTTP, {transport: tlsTransport, mtls: true}}
+	case input.Disable:
+		return []variant{plainWeb, plain, {transport: tlsTransport}}
+	default:
+		return []variant{
+			meshHTTP, plainWeb, {transport: tlsTransport, alpn: tlsctx.MeshTCP, mtls: true}, plain, {transport: tlsTransport},
+		}
+	}
+}
+
+// needs says which inspectors a port's variants need.
+type needs struct{ tls, http bool }
+
+func needsOf(variants []variant) needs {
+	var out needs
+	for _, v := range variants {
+		out.tls = out.tls || v.transport != ""
+		out.http = out.http || v.http && !v.mtls && len(v.alpn) > 0
+	}
+	return out
+}
+
+// target is where a set of inbound filter chains leads.
+type target struct {
+	name      string
+	cluster   string
+	port      uint32
+	protocol  configv1.Protocol
+	operation string
+	// destinationPort limits the chains to one port of a capturing listener; 0 for a listener of its own, and for what no port is declared for.
+	destinationPort uint32
+	// catchAll marks the chains for undeclared ports, whose names are fixed.
+	catchAll bool
+}
+
+func (t target) chainName(http bool) string {
+	switch {
+	case t.catchAll && http:
+		return "virtualInbound-catchall-http"
+	case t.catchAll:
+		return names.VirtualInbound
+	default:
+		return t.name
+	}
+}
+
+func (t target) statPrefix() string {
+	if t.catchAll {
+		return t.cluster
+	}
+	return "inbound_" + t.name
+}
+
+// chains builds the filter chains of a port.
+func chains(r *input.Reader, t target, kinds []variant) ([]*listenerv3.FilterChain, error) {
+	trust := tlsctx.NewTrust(r.Class().TrustDomain, r.Mesh().GetTrustDomainAliases())
+	var out []*listenerv3.FilterChain
+	for _, v := range kinds {
+		chain := &listenerv3.FilterChain{
+			Name:             t.chainName(v.http),
+			FilterChainMatch: &listenerv3.FilterChainMatch{TransportProtocol: v.transport, ApplicationProtocols: v.alpn},
+		}
+		if t.destinationPort != 0 {
+			chain.FilterChainMatch.DestinationPort = wrapperspb.UInt32(t.destinationPort)
+		}
+		var err error
+		switch {
+		case v.mtls:
+			chain.TransportSocket = tlsctx.Server(trust, r.Mesh().GetMeshMTLS())
+		case v.tls != nil:
+			if chain.TransportSocket, err = tlsctx.Terminate(v.tls, trust, v.http); err != nil {
+				return nil, fmt.Errorf("port %d: %w", t.port, err)
+			}
+		}
+		if v.http {
+			chain.Filters, err = httpFilters(hcm.Options{
+				Role:       hcm.SidecarInbound,
+				StatPrefix: t.statPrefix(),
+				Routes:     route.Inbound(t.cluster, t.operation, t.port),
+				GRPCWeb:    t.protocol == configv1.Protocol_PROTOCOL_GRPC_WEB,
+				Mesh:       r.Mesh(),
+			})
+		} else {
+			chain.Filters, err = tcpProxy(r, t.cluster, t.cluster)
+		}
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, chain)
+	}
+	return out, nil
+}
+
+func targetOf(port inbound.Port) target {
+	t := target{
+		name:      names.Listener(port.Bind, port.Number),
+		cluster:   names.Inbound(port.Number),
+		port:      port.Number,
+		protocol:  port.Protocol,
+		operation: fmt.Sprintf(":%d/*", port.Number),
+	}
+	if port.Hostname != "" {
+		t.operation = names.HostPort(port.Hostname, port.ServicePort) + "/*"
+	}
+	return t
+}
+
+// virtualInbound takes all captured inbound connections: filter chains for every declared port, and for all others as the workload's mode
+// allows.
+func virtualInbound(r *input.Reader) (*listenerv3.Listener, error) {
+	number := portOr(r.Mesh().GetProxyInboundListenPort(), inboundPort)
+	out := base(r, names.VirtualInbound, wildcard, number, corev3.TrafficDirection_INBOUND)
+	out.Transparent = transparent(r)
+	hole, err := blackhole(r, "virtualInbound-blackhole", number)
+	if err != nil {
+		return nil, err
+	}
+	out.FilterChains = []*listenerv3.FilterChain{hole}
+
+	undeclared := target{
+		cluster: names.InboundPassthroughCluster, catchAll: true, operation: "/*",
+		protocol: configv1.Protocol_PROTOCOL_UNSPECIFIED,
+	}
+	catchAll, err := chains(r, undeclared, sniffedVariants(r.InboundMTLS(0)))
+	if err != nil {
+		return nil, err
+	}
+	out.FilterChains = append(out.FilterChains, catchAll...)
+
+	ports, err := inbound.Ports(r)
+	if err != nil {
+		return nil, err
+	}
+	var noTLS, noHTTP []uint32
+	for _, port := range ports {
+		if port.BindToPort {
+			continue
+		}
+		kinds := variantsOf(r, port)
+		t := targetOf(port)
+		t.destinationPort = port.Number
+		more, err := chains(r, t, kinds)
+		if err != nil {
+			return nil, err
+		}
+		out.FilterChains = append(out.FilterChains, more...)
+		need := needsOf(kinds)
+		if !need.tls {
+			noTLS = append(noTLS, port.Number)
+		}
+		if !need.http {
+			noHTTP = append(noHTTP, port.Number)
+		}
+	}
+	out.ListenerFilters = append(out.ListenerFilters, originalDestination())
+	if r.Class().Interception == class.TProxy {
+		out.ListenerFilters = append(out.ListenerFilters, originalSource())
+	}
+	// The order matters: what is found to be TLS is not inspected for HTTP.
+	out.ListenerFilters = append(out.ListenerFilters, tlsInspector(onPorts(noTLS)), httpInspector(onPorts(noHTTP)))
+	return out, nil
+}
+
+// planInbound lists the inbound listeners that bind a port of their own.
+func planInbound(r *input.Reader) ([]planned, error) {
+	ports, err := inbound.Ports(r)
+	if err != nil {
+		return nil, err
+	}
+	var out []planned
+	for _, port := range ports {
+		if port.BindToPort {
+			out = append(out, planned{names.Listener(port.Bind, port.Number), func() (*listenerv3.Listener, error) {
+				return boundInbound(r, port)
+			}})
+		}
+	}
+	return out, nil
+}
+
+func boundInbound(r *input.Reader, port inbound.Port) (*listenerv3.Listener, error) {
+	out := base(r, names.Listener(port.Bind, port.Number), port.Bind, port.Number, corev3.TrafficDirection_INBOUND)
+	kinds := variantsOf(r, port)
+	var err error
+	if out.FilterChains, err = chains(r, targetOf(port), kinds); err != nil {
+		return nil, err
+	}
+	need := needsOf(kinds)
+	if need.tls {
+		out.ListenerFilters = append(out.ListenerFilters, tlsInspector(nil))
+	}
+	if need.http {
+		out.ListenerFilters = append(out.ListenerFilters, httpInspector(nil))
+	}
+	return out, nil
+}

@@ -1,0 +1,247 @@
+package listener
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	tcpproxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/translate/names"
+	"fairlead.dev/services/xds-server/internal/translate/policy"
+	"fairlead.dev/services/xds-server/internal/translate/protocol"
+	"fairlead.dev/services/xds-server/internal/translate/route"
+)
+
+// caller is what the matches of a layer 4 route test that is known before any connection: the port, the gateway and the source.
+type caller struct {
+	port    uint32
+	gateway string
+}
+
+// l4match is what the matches of TCP and TLS routes have in common.
+type l4match interface {
+	GetPort() uint32
+	GetGateways() []string
+	GetSourceLabels() map[string]string
+	GetSourceNamespace() string
+	GetDestinationSubnets() []string
+}
+
+func (c caller) admits(r *input.Reader, vs *replica.VirtualService, m l4match) bool {
+	if m.GetPort() != 0 && m.GetPort() != c.port {
+		return false
+	}
+	if len(m.GetGateways()) > 0 {
+		for _, gateway := range m.GetGateways() {
+			if route.QualifiedGateway(gateway, vs.Key.Namespace) == c.gateway {
+				return true
+			}
+		}
+		return false
+	}
+	key := r.Class()
+	return replica.Matches(m.GetSourceLabels(), key.Labels) && (m.GetSourceNamespace() == "" || m.GetSourceNamespace() == key.Namespace)
+}
+
+// l4chain is a filter chain of a layer 4 route; match is nil if it takes every connection.
+type l4chain struct {
+	match   *listenerv3.FilterChainMatch
+	filters []*listenerv3.Filter
+	// socket terminates TLS; nil if the chain passes on what it gets.
+	socket *corev3.TransportSocket
+}
+
+func (c l4chain) chain() *listenerv3.FilterChain {
+	return &listenerv3.FilterChain{FilterChainMatch: c.match, Filters: c.filters, TransportSocket: c.socket}
+}
+
+// tcpRoutes builds the chains of the TCP routes of a VirtualService that apply to the caller, in order, up to the first that takes every
+// connection.
+func tcpRoutes(r *input.Reader, vs *replica.VirtualService, c caller) ([]l4chain, error) {
+	var out []l4chain
+	for i, in := range vs.Spec.GetTcp() {
+		filters, err := toDestinations(r, in.GetRoute(), c.port)
+		if err != nil {
+			return nil, fmt.Errorf("VirtualService %s/%s: tcp[%d].%w", vs.Key.Namespace, vs.Key.Name, i, err)
+		}
+		if len(in.GetMatch()) == 0 {
+			return append(out, l4chain{filters: filters}), nil
+		}
+		for j, m := range in.GetMatch() {
+			if !c.admits(r, vs, m) {
+				continue
+			}
+			match := &listenerv3.FilterChainMatch{}
+			match.PrefixRanges, err = ranges(m.GetDestinationSubnets())
+			if err == nil && m.GetSourceSubnet() != "" {
+				match.SourcePrefixRanges, err = ranges([]string{m.GetSourceSubnet()})
+			}
+			if err != nil {
+				return nil, fmt.Errorf("VirtualService %s/%s: tcp[%d].match[%d]: %w", vs.Key.Namespace, vs.Key.Name, i, j, err)
+			}
+			if len(match.GetPrefixRanges()) == 0 && len(match.GetSourcePrefixRanges()) == 0 {
+				return append(out, l4chain{filters: filters}), nil
+			}
+			out = append(out, l4chain{match: match, filters: filters})
+		}
+	}
+	return out, nil
+}
+
+// tlsRoutes builds the chains of the TLS routes of a VirtualService that apply to the caller. admit narrows an SNI host to what the listener
+// serves of it.
+func tlsRoutes(r *input.Reader, vs *replica.VirtualService, c caller, admit func(host string) []string) ([]l4chain, error) {
+	var out []l4chain
+	for i, in := range vs.Spec.GetTls() {
+		filters, err := toDestinations(r, in.GetRoute(), c.port)
+		if err != nil {
+			return nil, fmt.Errorf("VirtualService %s/%s: tls[%d].%w", vs.Key.Namespace, vs.Key.Name, i, err)
+		}
+		for j, m := range in.GetMatch() {
+			if !c.admits(r, vs, m) {
+				continue
+			}
+			match := &listenerv3.FilterChainMatch{TransportProtocol: tlsTransport}
+			if match.PrefixRanges, err = ranges(m.GetDestinationSubnets()); err != nil {
+				return nil, fmt.Errorf("VirtualService %s/%s: tls[%d].match[%d]: %w", vs.Key.Namespace, vs.Key.Name, i, j, err)
+			}
+			anything := false
+			for _, host := range m.GetSniHosts() {
+				for _, common := range admit(host) {
+					anything = anything || common == "*"
+					match.ServerNames = append(match.ServerNames, strings.ToLower(common))
+				}
+			}
+			if anything {
+				match.ServerNames = nil
+			} else if len(match.GetServerNames()) == 0 {
+				continue
+			}
+			out = append(out, l4chain{match: match, filters: filters})
+		}
+	}
+	return out, nil
+}
+
+func ranges(subnets []string) ([]*corev3.CidrRange, error) {
+	var out []*corev3.CidrRange
+	for _, subnet := range subnets {
+		prefix, err := netip.ParsePrefix(subnet)
+		if err != nil {
+			ip, ipErr := netip.ParseAddr(subnet)
+			if ipErr != nil {
+				return nil, fmt.Errorf("subnet %q: %w", subnet, err)
+			}
+			prefix = netip.PrefixFrom(ip, ip.BitLen())
+		}
+		out = append(out, &corev3.CidrRange{
+			AddressPrefix: prefix.Masked().Addr().String(), PrefixLen: wrapperspb.UInt32(uint32(prefix.Bits())), //nolint:gosec // 0-128
+		})
+	}
+	return out, nil
+}
+
+// toDestinations forwards bytes to one cluster, or to several by weight.
+func toDestinations(r *input.Reader, to []*networking.RouteDestination, port uint32) ([]*listenerv3.Filter, error) {
+	if len(to) == 0 {
+		return nil, fmt.Errorf("route: a destination is required")
+	}
+	first := destinationCluster(r, to[0].GetDestination(), port)
+	proxy := &tcpproxyv3.TcpProxy{StatPrefix: first.String()}
+	if len(to) == 1 {
+		proxy.ClusterSpecifier = &tcpproxyv3.TcpProxy_Cluster{Cluster: first.String()}
+	} else {
+		weighted := &tcpproxyv3.TcpProxy_WeightedCluster{}
+		for _, d := range to {
+			if d.GetWeight() > 0 {
+				weighted.Clusters = append(weighted.Clusters, &tcpproxyv3.TcpProxy_WeightedCluster_ClusterWeight{
+					Name: destinationCluster(r, d.GetDestination(), port).String(), Weight: uint32(d.GetWeight()),
+				})
+			}
+		}
+		if len(weighted.GetClusters()) == 0 {
+			return nil, fmt.Errorf("route: no destination has a weight above 0")
+		}
+		proxy.ClusterSpecifier = &tcpproxyv3.TcpProxy_WeightedClusters{WeightedClusters: weighted}
+	}
+	limits(r, proxy, first)
+	return tcpFilter(r, proxy)
+}
+
+func destinationCluster(r *input.Reader, to *networking.Destination, port uint32) names.Cluster {
+	if number := to.GetPort().GetNumber(); number != 0 {
+		port = number
+	} else if ports := r.Service(to.GetHost()).GetPorts(); len(ports) == 1 {
+		port = ports[0].GetNumber()
+	}
+	return names.Cluster{Direction: names.DirectionOutbound, Port: port, Subset: to.GetSubset(), Hostname: to.GetHost()}
+}
+
+// limits applies what a DestinationRule says that Envoy has as a property of the downstream connection. With several destinations the first
+// one's rule counts, as in Istio.
+func limits(r *input.Reader, proxy *tcpproxyv3.TcpProxy, c names.Cluster) {
+	rule := r.DestinationRule(c.Hostname)
+	if rule == nil {
+		return
+	}
+	applied := policy.For(rule.Spec, policy.Subset(rule.Spec, c.Subset), c.Port)
+	proxy.IdleTimeout = applied.GetConnectionPool().GetTcp().GetIdleTimeout()
+	proxy.MaxDownstreamConnectionDuration = applied.GetConnectionPool().GetTcp().GetMaxConnectionDuration()
+	if policy.ConsistentHash(applied).GetUseSourceIp() {
+		proxy.HashPolicy = []*typev3.HashPolicy{{PolicySpecifier: &typev3.HashPolicy_SourceIp_{SourceIp: &typev3.HashPolicy_SourceIp{}}}}
+	}
+}
+
+// memberTCP forwards bytes to a service port without a VirtualService.
+func memberTCP(r *input.Reader, m member) ([]*listenerv3.Filter, error) {
+	c := names.Cluster{Direction: names.DirectionOutbound, Port: m.port.GetNumber(), Hostname: m.service.GetHostname()}
+	proxy := &tcpproxyv3.TcpProxy{StatPrefix: c.String(), ClusterSpecifier: &tcpproxyv3.TcpProxy_Cluster{Cluster: c.String()}}
+	limits(r, proxy, c)
+	return tcpFilter(r, proxy)
+}
+
+// memberChains builds the chains of a service port for what is not HTTP. The last one takes every connection, unless bySNI says that the
+// listener is shared and SNI alone tells services apart, or TLS routes of a VirtualService leave hosts out.
+func memberChains(r *input.Reader, m member, bySNI bool) ([]l4chain, error) {
+	c := caller{port: m.port.GetNumber(), gateway: route.MeshGateway}
+	var out []l4chain
+	for _, vs := range r.VirtualServicesOf(route.MeshGateway, m.service.GetHostname()) {
+		var found []l4chain
+		var err error
+		if protocol.IsTLS(m.port.GetProtocol()) {
+			found, err = tlsRoutes(r, vs, c, func(host string) []string { return []string{host} })
+		} else {
+			found, err = tcpRoutes(r, vs, c)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if len(found) == 0 {
+			continue
+		}
+		if found[len(found)-1].match == nil || protocol.IsTLS(m.port.GetProtocol()) {
+			return found, nil
+		}
+		// Connections that no match of the routes takes go to the service itself.
+		out = found
+		break
+	}
+	filters, err := memberTCP(r, m)
+	if err != nil {
+		return nil, err
+	}
+	if bySNI {
+		return append(out, l4chain{match: &listenerv3.FilterChainMatch{
+			TransportProtocol: tlsTransport, ServerNames: []string{strings.ToLower(m.service.GetHostname())},
+		}, filters: filters}), nil
+	}
+	return append(out, l4chain{filters: filters}), nil
+}

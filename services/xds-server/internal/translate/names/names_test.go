@@ -1,0 +1,95 @@
+package names_test
+
+import (
+	"testing"
+
+	"fairlead.dev/services/xds-server/internal/translate/names"
+)
+
+func TestCluster(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		want names.Cluster
+		ok   bool
+	}{
+		{"outbound|80|v1|reviews.default.svc.cluster.local", names.Cluster{Direction: names.DirectionOutbound, Port: 80, Subset: "v1", Hostname: "reviews.default.svc.cluster.local"}, true},
+		{"outbound|80||reviews.default.svc.cluster.local", names.Cluster{Direction: names.DirectionOutbound, Port: 80, Hostname: "reviews.default.svc.cluster.local"}, true},
+		{"inbound|8080||", names.Cluster{Direction: names.DirectionInbound, Port: 8080}, true},
+		{"sideways|80||a", names.Cluster{}, false},
+		{"outbound|0||a", names.Cluster{}, false},
+		{"outbound|080||a", names.Cluster{}, false},
+		{"outbound|65536||a", names.Cluster{}, false},
+		{"outbound|+80||a", names.Cluster{}, false},
+		{"outbound|80|a", names.Cluster{}, false},
+		{"outbound|80||a|b", names.Cluster{}, false},
+		{"", names.Cluster{}, false},
+	} {
+		got, ok := names.ParseCluster(tc.name)
+		if got != tc.want || ok != tc.ok {
+			t.Errorf("ParseCluster(%q) = %+v, %v, want %+v, %v", tc.name, got, ok, tc.want, tc.ok)
+		}
+		if ok && got.String() != tc.name {
+			t.Errorf("%q comes back as %q", tc.name, got.String())
+		}
+	}
+}
+
+func TestRouteAndListenerNames(t *testing.T) {
+	if bind, port, ok := names.ParseOutboundRoute(names.BoundOutboundRoute("::1", 80)); bind != "::1" || port != 80 || !ok {
+		t.Errorf("bound route: %q, %d, %v", bind, port, ok)
+	}
+	if bind, port, ok := names.ParseOutboundRoute("9080"); bind != "" || port != 9080 || !ok {
+		t.Errorf("outbound route: %q, %d, %v", bind, port, ok)
+	}
+	if _, _, ok := names.ParseOutboundRoute("http_proxy"); ok {
+		t.Error("http_proxy is no port")
+	}
+	if host, port, ok := names.ParseSniffedRoute(names.SniffedRoute("a.b", 81)); host != "a.b" || port != 81 || !ok {
+		t.Errorf("sniffed route: %q, %d, %v", host, port, ok)
+	}
+	if _, _, ok := names.ParseSniffedRoute("9080"); ok {
+		t.Error("a port is no sniffed route")
+	}
+	if port, ok := names.ParseGatewayHTTP(names.GatewayHTTP(8080)); port != 8080 || !ok {
+		t.Errorf("gateway route: %d, %v", port, ok)
+	}
+	if port, ok := names.ParseGatewayHTTPS(names.GatewayHTTPS(443, "https.x", "gw", "ns")); port != 443 || !ok {
+		t.Errorf("gateway TLS route: %d, %v", port, ok)
+	}
+	for _, address := range []string{"0.0.0.0", "10.0.0.1", "::1"} {
+		if a, port, ok := names.ParseListener(names.Listener(address, 9080)); a != address || port != 9080 || !ok {
+			t.Errorf("listener on %s: %q, %d, %v", address, a, port, ok)
+		}
+	}
+	if _, _, ok := names.ParseListener("virtualOutbound"); ok {
+		t.Error("virtualOutbound is no place")
+	}
+}
+
+func TestAuthority(t *testing.T) {
+	for host, want := range map[string]string{"a.b": "a.b:80", "10.0.0.1": "10.0.0.1:80", "fd00::1": "[fd00::1]:80", "[fd00::1]": "[fd00::1]:80"} {
+		if got := names.HostPort(host, 80); got != want {
+			t.Errorf("HostPort(%q) = %q, want %q", host, got, want)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add("outbound|80|v1|a.b")
+	f.Add("https.443.a.b.c")
+	f.Add("0.0.0.0_80")
+	f.Fuzz(func(t *testing.T, name string) {
+		if c, ok := names.ParseCluster(name); ok && c.String() != name {
+			t.Errorf("cluster %q comes back as %q", name, c.String())
+		}
+		if a, p, ok := names.ParseListener(name); ok && names.Listener(a, p) != name {
+			t.Errorf("listener %q comes back as %q", name, names.Listener(a, p))
+		}
+		if h, p, ok := names.ParseSniffedRoute(name); ok && names.SniffedRoute(h, p) != name {
+			t.Errorf("route %q comes back as %q", name, names.SniffedRoute(h, p))
+		}
+		names.ParseGatewayHTTPS(name)
+		names.ParseGatewayHTTP(name)
+		names.ParseOutboundRoute(name)
+	})
+}

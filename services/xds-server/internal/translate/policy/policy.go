@@ -1,0 +1,107 @@
+// Package policy resolves which of a DestinationRule's traffic policies applies to one port of a service or of a subset.
+package policy
+
+import (
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+	networking "istio.io/api/networking/v1alpha3"
+)
+
+// Subset returns the rule's subset of that name, or nil.
+func Subset(rule *networking.DestinationRule, name string) *networking.Subset {
+	if name == "" {
+		return nil
+	}
+	for _, subset := range rule.GetSubsets() {
+		if subset.GetName() == name {
+			return subset
+		}
+	}
+	return nil
+}
+
+// For returns the policy of a port, or of the subset's port if subset is not nil; rule may be nil, the result never is and may be read
+// only. Settings at port level replace the settings above them whole, without inheriting what they leave out; a subset's settings replace
+// the rule's one by one (TrafficPolicy in Istio's DestinationRule reference).
+func For(rule *networking.DestinationRule, subset *networking.Subset, port uint32) *networking.TrafficPolicy {
+	out, _ := atPort(rule.GetTrafficPolicy(), port)
+	if subset.GetTrafficPolicy() != nil {
+		overlay, replaces := atPort(subset.GetTrafficPolicy(), port)
+		out = merge(out, overlay, replaces)
+	}
+	if out == nil {
+		return &networking.TrafficPolicy{}
+	}
+	return out
+}
+
+// WithDefaults adds what MeshConfig.defaultTrafficPolicy says where the policy says nothing.
+func WithDefaults(policy *networking.TrafficPolicy, mesh *meshv1alpha1.MeshConfig) *networking.TrafficPolicy {
+	defaults := mesh.GetDefaultTrafficPolicy()
+	missing := &networking.TrafficPolicy{}
+	if policy.GetConnectionPool() == nil {
+		missing.ConnectionPool = defaults.GetConnectionPool()
+	}
+	if policy.GetOutlierDetection() == nil {
+		missing.OutlierDetection = defaults.GetOutlierDetection()
+	}
+	if missing.ConnectionPool == nil && missing.OutlierDetection == nil {
+		return policy
+	}
+	return merge(policy, missing, false)
+}
+
+// ConsistentHash returns the policy's hash settings, or nil.
+func ConsistentHash(policy *networking.TrafficPolicy) *networking.LoadBalancerSettings_ConsistentHashLB {
+	return policy.GetLoadBalancer().GetConsistentHash()
+}
+
+func atPort(policy *networking.TrafficPolicy, port uint32) (out *networking.TrafficPolicy, replaces bool) {
+	for _, settings := range policy.GetPortLevelSettings() {
+		if settings.GetPort().GetNumber() == port {
+			return &networking.TrafficPolicy{
+				LoadBalancer:     settings.GetLoadBalancer(),
+				ConnectionPool:   settings.GetConnectionPool(),
+				OutlierDetection: settings.GetOutlierDetection(),
+				Tls:              settings.GetTls(),
+			}, true
+		}
+	}
+	return policy, false
+}
+
+func merge(base, overlay *networking.TrafficPolicy, replaces bool) *networking.TrafficPolicy {
+	if base == nil {
+		base = &networking.TrafficPolicy{}
+	}
+	out := &networking.TrafficPolicy{
+		LoadBalancer:     base.GetLoadBalancer(),
+		ConnectionPool:   base.GetConnectionPool(),
+		OutlierDetection: base.GetOutlierDetection(),
+		Tls:              base.GetTls(),
+		Tunnel:           base.GetTunnel(),
+		ProxyProtocol:    base.GetProxyProtocol(),
+		RetryBudget:      base.GetRetryBudget(),
+	}
+	if v := overlay.GetLoadBalancer(); v != nil || replaces {
+		out.LoadBalancer = v
+	}
+	if v := overlay.GetConnectionPool(); v != nil || replaces {
+		out.ConnectionPool = v
+	}
+	if v := overlay.GetOutlierDetection(); v != nil || replaces {
+		out.OutlierDetection = v
+	}
+	if v := overlay.GetTls(); v != nil || replaces {
+		out.Tls = v
+	}
+	if v := overlay.GetTunnel(); v != nil {
+		out.Tunnel = v
+	}
+	if v := overlay.GetProxyProtocol(); v != nil {
+		out.ProxyProtocol = v
+	}
+	if v := overlay.GetRetryBudget(); v != nil {
+		out.RetryBudget = v
+	}
+	return out
+}

@@ -1,0 +1,98 @@
+package route
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	commonfaultv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/common/fault/v3"
+	corsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/cors/v3"
+	faultv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/fault/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"fairlead.dev/services/xds-server/internal/translate/match"
+)
+
+// percent is exact to a ten thousandth of a percent.
+func percent(value float64) *typev3.FractionalPercent {
+	return &typev3.FractionalPercent{Numerator: uint32(value * 10_000), Denominator: typev3.FractionalPercent_MILLION}
+}
+
+func fraction(p *typev3.FractionalPercent) *corev3.RuntimeFractionalPercent {
+	return &corev3.RuntimeFractionalPercent{DefaultValue: p}
+}
+
+// fault converts a fault injection. A delay or an abort without a percentage strikes nobody.
+func fault(in *networking.HTTPFaultInjection) (*faultv3.HTTPFault, error) {
+	out := &faultv3.HTTPFault{}
+	if delay := in.GetDelay(); delay != nil {
+		fixed, ok := delay.GetHttpDelayType().(*networking.HTTPFaultInjection_Delay_FixedDelay)
+		if !ok {
+			return nil, fmt.Errorf("delay: only fixedDelay is supported")
+		}
+		share := percent(delay.GetPercentage().GetValue())
+		if delay.GetPercentage() == nil {
+			share = percent(float64(delay.GetPercent())) //nolint:staticcheck // deprecated in Istio, still accepted
+		}
+		out.Delay = &commonfaultv3.FaultDelay{
+			Percentage:         share,
+			FaultDelaySecifier: &commonfaultv3.FaultDelay_FixedDelay{FixedDelay: fixed.FixedDelay},
+		}
+	}
+	if abort := in.GetAbort(); abort != nil {
+		out.Abort = &faultv3.FaultAbort{Percentage: percent(abort.GetPercentage().GetValue())}
+		switch e := abort.GetErrorType().(type) {
+		case *networking.HTTPFaultInjection_Abort_HttpStatus:
+			out.Abort.ErrorType = &faultv3.FaultAbort_HttpStatus{HttpStatus: uint32(e.HttpStatus)} //nolint:gosec // range is Envoy's to check
+		case *networking.HTTPFaultInjection_Abort_GrpcStatus:
+			code, err := grpcStatus(e.GrpcStatus)
+			if err != nil {
+				return nil, fmt.Errorf("abort.grpcStatus: %w", err)
+			}
+			out.Abort.ErrorType = &faultv3.FaultAbort_GrpcStatus{GrpcStatus: uint32(code)}
+		default:
+			return nil, fmt.Errorf("abort: httpStatus or grpcStatus is required")
+		}
+	}
+	return out, nil
+}
+
+func grpcStatus(name string) (codes.Code, error) {
+	var code codes.Code
+	if err := code.UnmarshalJSON([]byte(strconv.Quote(name))); err != nil {
+		return 0, fmt.Errorf("%q is no gRPC status, use a name such as UNAVAILABLE", name)
+	}
+	return code, nil
+}
+
+func cors(in *networking.CorsPolicy) (*corsv3.CorsPolicy, error) {
+	out := &corsv3.CorsPolicy{
+		AllowMethods:     strings.Join(in.GetAllowMethods(), ","),
+		AllowHeaders:     strings.Join(in.GetAllowHeaders(), ","),
+		ExposeHeaders:    strings.Join(in.GetExposeHeaders(), ","),
+		AllowCredentials: in.GetAllowCredentials(),
+		FilterEnabled:    fraction(percent(100)),
+		ForwardNotMatchingPreflights: wrapperspb.Bool(
+			in.GetUnmatchedPreflights() != networking.CorsPolicy_IGNORE),
+	}
+	for i, origin := range in.GetAllowOrigins() {
+		m, err := match.String(origin)
+		if err != nil {
+			return nil, fmt.Errorf("allowOrigins[%d]: %w", i, err)
+		}
+		out.AllowOriginStringMatch = append(out.AllowOriginStringMatch, m)
+	}
+	if len(in.GetAllowOrigins()) == 0 {
+		for _, origin := range in.GetAllowOrigin() { //nolint:staticcheck // deprecated in Istio, still accepted
+			out.AllowOriginStringMatch = append(out.AllowOriginStringMatch, match.Exact(origin))
+		}
+	}
+	if in.GetMaxAge() != nil {
+		out.MaxAge = strconv.FormatInt(in.GetMaxAge().GetSeconds(), 10)
+	}
+	return out, nil
+}

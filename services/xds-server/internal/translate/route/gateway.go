@@ -1,0 +1,123 @@
+package route
+
+import (
+	"slices"
+
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/translate/gateway"
+	"fairlead.dev/services/xds-server/internal/translate/names"
+)
+
+// routerConfiguration builds a route configuration of a gateway: of all plain HTTP servers of a port, or of one TLS server.
+func routerConfiguration(r *input.Reader, name string) (*routev3.RouteConfiguration, error) {
+	var hosts gatewayHosts
+	found := false
+	for _, port := range gateway.Ports(r) {
+		for _, server := range port.Servers {
+			if port.Kind == gateway.TCP || port.Kind == gateway.TLS && !server.TerminatesHTTP() || port.Route(server) != name {
+				continue
+			}
+			found = true
+			if err := hosts.add(r, server, port.Kind == gateway.TLS); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if !found {
+		return nil, nil
+	}
+	return &routev3.RouteConfiguration{
+		Name:                           name,
+		VirtualHosts:                   hosts.finish(),
+		ValidateClusters:               wrapperspb.Bool(false),
+		MaxDirectResponseBodySizeBytes: wrapperspb.UInt32(maxDirectResponseBody),
+		// A gateway is reached through load balancers and port mappings: the port in the client's host is not the one it listens on.
+		IgnorePortInHostMatching: true,
+	}, nil
+}
+
+// gatewayHosts collects the virtual hosts of a route configuration by domain. Several VirtualServices may route one host of a gateway: their
+// routes are joined, the older first.
+type gatewayHosts struct {
+	byDomain map[string]*routev3.VirtualHost
+	domains  []string
+}
+
+func (g *gatewayHosts) host(domain string, port uint32) *routev3.VirtualHost {
+	if g.byDomain == nil {
+		g.byDomain = map[string]*routev3.VirtualHost{}
+	}
+	host := g.byDomain[domain]
+	if host == nil {
+		host = virtualHost(names.HostPort(domain, port))
+		host.Domains = []string{names.Authority(domain)}
+		g.byDomain[domain] = host
+		g.domains = append(g.domains, domain)
+	}
+	return host
+}
+
+func (g *gatewayHosts) add(r *input.Reader, server gateway.Server, secure bool) error {
+	b := newBuilder(r, server.Number(), server.Name())
+	b.secure = secure
+	redirect := server.Spec.GetTls().GetHttpsRedirect() && !secure
+	for _, vs := range r.VirtualServices(server.Name()) {
+		if len(vs.Spec.GetHttp()) == 0 {
+			continue
+		}
+		var common []string
+		for _, hostname := range vs.Spec.GetHosts() {
+			for _, domain := range server.Admits(vs.Key.Namespace, hostname) {
+				if !slices.Contains(common, domain) {
+					common = append(common, domain)
+				}
+			}
+		}
+		if len(common) == 0 {
+			continue
+		}
+		routes, err := b.virtualService(vs)
+		if err != nil {
+			return err
+		}
+		for _, domain := range common {
+			host := g.host(domain, server.Number())
+			host.Routes = append(host.Routes, routes...)
+			if redirect {
+				host.RequireTls = routev3.VirtualHost_ALL
+			}
+		}
+	}
+	if redirect {
+		for _, domain := range server.Hosts() {
+			g.host(domain, server.Number()).RequireTls = routev3.VirtualHost_ALL
+		}
+	}
+	return nil
+}
+
+// finish returns the hosts sorted by name. Routes that match everything go behind all others, so that an older VirtualService's catch-all
+// does not hide a younger one's paths.
+func (g *gatewayHosts) finish() []*routev3.VirtualHost {
+	candidates := make([]candidate, 0, len(g.domains))
+	for _, domain := range g.domains {
+		host := g.byDomain[domain]
+		var specific, general []*routev3.Route
+		for _, route := range host.GetRoutes() {
+			if matchesEverything(route.GetMatch()) {
+				general = append(general, route)
+			} else {
+				specific = append(specific, route)
+			}
+		}
+		if len(general) > 1 {
+			general = general[:1]
+		}
+		host.Routes = append(specific, general...)
+		candidates = append(candidates, candidate{host: host, own: host.GetDomains()})
+	}
+	return assign(candidates)
+}

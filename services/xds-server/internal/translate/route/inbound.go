@@ -1,0 +1,25 @@
+package route
+
+import (
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"fairlead.dev/services/xds-server/internal/translate/names"
+)
+
+// Inbound returns the routes of an inbound port: everything goes to the application, without a limit of time. A request that the
+// application cannot have seen, because it closed an idle connection in that moment, is sent again.
+func Inbound(cluster, operation string, port uint32) *routev3.RouteConfiguration {
+	host := &routev3.VirtualHost{
+		Name:    names.InboundVirtualHost(port),
+		Domains: []string{"*"},
+		Routes: []*routev3.Route{plain(cluster, operation, &routev3.RetryPolicy{
+			RetryOn: "reset-before-request", NumRetries: wrapperspb.UInt32(defaultAttempts),
+		}, nil)},
+	}
+	return &routev3.RouteConfiguration{
+		Name:             cluster,
+		VirtualHosts:     []*routev3.VirtualHost{host},
+		ValidateClusters: wrapperspb.Bool(false),
+	}
+}

@@ -1,0 +1,66 @@
+package route
+
+import (
+	"fmt"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	networking "istio.io/api/networking/v1alpha3"
+)
+
+var redirectCodes = map[uint32]routev3.RedirectAction_RedirectResponseCode{
+	0:   routev3.RedirectAction_MOVED_PERMANENTLY,
+	301: routev3.RedirectAction_MOVED_PERMANENTLY,
+	302: routev3.RedirectAction_FOUND,
+	303: routev3.RedirectAction_SEE_OTHER,
+	307: routev3.RedirectAction_TEMPORARY_REDIRECT,
+	308: routev3.RedirectAction_PERMANENT_REDIRECT,
+}
+
+func (b *builder) redirect(in *networking.HTTPRedirect) (*routev3.RedirectAction, error) {
+	code, ok := redirectCodes[in.GetRedirectCode()]
+	if !ok {
+		return nil, fmt.Errorf("redirectCode: %d is not supported, use 301, 302, 303, 307 or 308", in.GetRedirectCode())
+	}
+	out := &routev3.RedirectAction{ResponseCode: code, HostRedirect: in.GetAuthority()}
+	switch {
+	case in.GetUri() != "" && in.GetPrefixRewrite() != "":
+		return nil, fmt.Errorf("prefixRewrite: cannot be combined with uri")
+	case in.GetUri() != "":
+		out.PathRewriteSpecifier = &routev3.RedirectAction_PathRedirect{PathRedirect: in.GetUri()}
+	case in.GetPrefixRewrite() != "":
+		out.PathRewriteSpecifier = &routev3.RedirectAction_PrefixRewrite{PrefixRewrite: in.GetPrefixRewrite()}
+	}
+	if in.GetScheme() != "" {
+		out.SchemeRewriteSpecifier = &routev3.RedirectAction_SchemeRedirect{SchemeRedirect: in.GetScheme()}
+	}
+	switch p := in.GetRedirectPort().(type) {
+	case *networking.HTTPRedirect_Port:
+		out.PortRedirect = p.Port
+	case *networking.HTTPRedirect_DerivePort:
+		// Envoy cannot take the port from the request; but a route belongs to one port of a listener. FROM_PROTOCOL_DEFAULT is what Envoy does
+		// when the scheme changes.
+		if p.DerivePort == networking.HTTPRedirect_FROM_REQUEST_PORT {
+			out.PortRedirect = b.port
+		}
+	}
+	scheme := in.GetScheme()
+	if scheme == "" && b.secure {
+		scheme = "https"
+	}
+	if out.GetPortRedirect() == 80 && scheme != "https" || out.GetPortRedirect() == 443 && scheme == "https" {
+		out.PortRedirect = 0
+	}
+	return out, nil
+}
+
+func directResponse(in *networking.HTTPDirectResponse) *routev3.DirectResponseAction {
+	out := &routev3.DirectResponseAction{Status: in.GetStatus()}
+	switch body := in.GetBody().GetSpecifier().(type) {
+	case *networking.HTTPBody_String_:
+		out.Body = &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: body.String_}}
+	case *networking.HTTPBody_Bytes:
+		out.Body = &corev3.DataSource{Specifier: &corev3.DataSource_InlineBytes{InlineBytes: body.Bytes}}
+	}
+	return out
+}

@@ -1,0 +1,210 @@
+package route
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	networking "istio.io/api/networking/v1alpha3"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/replica"
+)
+
+func TestCheckFormat(t *testing.T) {
+	for value, ok := range map[string]bool{
+		"":                                 true,
+		"plain":                            true,
+		"100%%":                            true,
+		"%DOWNSTREAM_REMOTE_ADDRESS%":      true,
+		"a %REQ(X-A?X-B):10% b":            true,
+		"%START_TIME(%s.%3f)%":             true,
+		"100%":                             false,
+		"%":                                false,
+		"%lower%":                          false,
+		"%REQ(X-A)":                        false,
+		"%DYNAMIC_METADATA(a:b)% and 5 % ": false,
+	} {
+		if err := checkFormat(value); (err == nil) != ok {
+			t.Errorf("%q: %v", value, err)
+		}
+	}
+}
+
+func TestRetryConditions(t *testing.T) {
+	for _, tc := range []struct {
+		list, conditions string
+		codes            []uint32
+	}{
+		{"5xx,reset", "5xx,reset", nil},
+		{"503", "retriable-status-codes", []uint32{503}},
+		{" 503 , reset,,504", "reset,retriable-status-codes", []uint32{503, 504}},
+		{"retriable-status-codes,503", "retriable-status-codes", []uint32{503}},
+		{"999", "999", nil},
+	} {
+		conditions, codes := retryConditions(tc.list)
+		if conditions != tc.conditions || !slices.Equal(codes, tc.codes) {
+			t.Errorf("%q: %q %v, want %q %v", tc.list, conditions, codes, tc.conditions, tc.codes)
+		}
+	}
+}
+
+func TestShortNames(t *testing.T) {
+	const host = "reviews.default.svc.cluster.local"
+	for _, tc := range []struct {
+		host, namespace, domain string
+		want                    string
+	}{
+		{host, "default", "default.svc.cluster.local", "reviews.default reviews.default.svc reviews"},
+		{host, "other", "other.svc.cluster.local", "reviews.default reviews.default.svc"},
+		{host, "default", "default.svc.my.domain", ""},
+		{"www.example.com", "default", "default.svc.cluster.local", ""},
+		{"*.default.svc.cluster.local", "default", "default.svc.cluster.local", ""},
+		{"a.b.c.svc.cluster.local", "c", "c.svc.cluster.local", ""},
+		{host, "default", "", ""},
+	} {
+		if got := strings.Join(shortNames(tc.host, tc.namespace, tc.domain), " "); got != tc.want {
+			t.Errorf("%s for %s in %s: %q, want %q", tc.host, tc.namespace, tc.domain, got, tc.want)
+		}
+	}
+}
+
+func TestAddressesAreThoseAClientCanWrite(t *testing.T) {
+	svc := &configv1.Service{Addresses: []string{"10.0.0.1", "10.1.0.0/16", "0.0.0.0", "fd00::1"}, AutoAddresses: []string{"240.240.0.1"}}
+	if got := strings.Join(addresses(svc), " "); got != "10.0.0.1 [fd00::1] 240.240.0.1" {
+		t.Errorf("got %q", got)
+	}
+}
+
+// FuzzAssign checks what Envoy demands: a domain occurs once in a route configuration, whatever its case, and own domains are not lost to
+// somebody's short name.
+func FuzzAssign(f *testing.F) {
+	f.Add("a.b a", "A.b a")
+	f.Add("x", "y x z")
+	f.Fuzz(func(t *testing.T, first, second string) {
+		var candidates []candidate
+		for i, list := range []string{first, second} {
+			words := strings.Fields(list)
+			if len(words) == 0 {
+				continue
+			}
+			candidates = append(candidates, candidate{host: virtualHost(string(rune('a' + i))), own: words[:1], others: words[1:]})
+		}
+		seen := map[string]bool{}
+		for _, host := range assign(candidates) {
+			for _, domain := range host.GetDomains() {
+				if key := strings.ToLower(domain); seen[key] {
+					t.Errorf("%q occurs twice", domain)
+				} else {
+					seen[key] = true
+				}
+			}
+		}
+		for _, c := range candidates {
+			if !seen[strings.ToLower(c.own[0])] {
+				t.Errorf("%q is lost", c.own[0])
+			}
+		}
+	})
+}
+
+// nothing knows no destinations.
+type nothing struct{}
+
+func (nothing) Service(string) *configv1.Service                { return nil }
+func (nothing) DestinationRule(string) *replica.DestinationRule { return nil }
+
+func TestErrorsNameObjectAndField(t *testing.T) {
+	route := []*networking.HTTPRouteDestination{{Destination: &networking.Destination{Host: "a"}}}
+	regex := func(s string) *networking.StringMatch {
+		return &networking.StringMatch{MatchType: &networking.StringMatch_Regex{Regex: s}}
+	}
+	for want, http := range map[string]*networking.HTTPRoute{
+		`http[0].match[1].uri: regular expression "("`: {Match: []*networking.HTTPMatchRequest{{}, {Uri: regex("(")}}, Route: route},
+		`http[0].match[0].headers["x"]:`:               {Match: []*networking.HTTPMatchRequest{{Headers: map[string]*networking.StringMatch{"x": regex("(")}}}},
+		`http[0].match[0].queryParams["q"]:`:           {Match: []*networking.HTTPMatchRequest{{QueryParams: map[string]*networking.StringMatch{"q": regex("(")}}}},
+		`headers["@request.auth.claims.sub"]: matching on token claims is not supported`: {
+			Match: []*networking.HTTPMatchRequest{{Headers: map[string]*networking.StringMatch{"@request.auth.claims.sub": {}}}}},
+		`http[0].headers.request.set["x"]: value "5%"`: {
+			Headers: &networking.Headers{Request: &networking.Headers_HeaderOperations{Set: map[string]string{"x": "5%"}}}, Route: route},
+		`http[0].redirect.redirectCode: 200`:             {Redirect: &networking.HTTPRedirect{RedirectCode: 200}},
+		`http[0].rewrite.uriRegexRewrite.match: regular`: {Rewrite: &networking.HTTPRewrite{UriRegexRewrite: &networking.RegexRewrite{Match: "("}}, Route: route},
+		`http[0].route: no destination has a weight`:     {Route: append(route, route...)},
+		`http[0].fault.abort.grpcStatus: "NOPE"`: {Route: route, Fault: &networking.HTTPFaultInjection{Abort: &networking.HTTPFaultInjection_Abort{
+			ErrorType: &networking.HTTPFaultInjection_Abort_GrpcStatus{GrpcStatus: "NOPE"}}}},
+		`http[0].fault: invalid HTTPFault.Abort`: {Route: route, Fault: &networking.HTTPFaultInjection{Abort: &networking.HTTPFaultInjection_Abort{
+			ErrorType: &networking.HTTPFaultInjection_Abort_HttpStatus{HttpStatus: 42}}}},
+		`http[0].corsPolicy.allowOrigins[0]: regular`: {Route: route, CorsPolicy: &networking.CorsPolicy{AllowOrigins: []*networking.StringMatch{regex("(")}}},
+	} {
+		t.Run(want, func(t *testing.T) {
+			// The first match of the first case would end the list.
+			if m := http.GetMatch(); len(m) == 2 {
+				m[0].Method = &networking.StringMatch{MatchType: &networking.StringMatch_Exact{Exact: "GET"}}
+			}
+			b := &builder{registry: nothing{}, gateways: map[string]bool{MeshGateway: true}, port: 80}
+			vs := &replica.VirtualService{Key: replica.Key{Namespace: "ns", Name: "vs"}, Spec: &networking.VirtualService{Http: []*networking.HTTPRoute{http}}}
+			_, err := b.virtualService(vs)
+			if err == nil || !strings.HasPrefix(err.Error(), "VirtualService ns/vs: http[0].") || !strings.Contains(err.Error(), want) {
+				t.Errorf("error %v, want one with %q", err, want)
+			}
+		})
+	}
+}
+
+func TestShortCircuit(t *testing.T) {
+	prefix := func(p string) []*networking.HTTPMatchRequest {
+		return []*networking.HTTPMatchRequest{{Uri: &networking.StringMatch{MatchType: &networking.StringMatch_Prefix{Prefix: p}}}}
+	}
+	answer := &networking.HTTPDirectResponse{Status: 200}
+	b := &builder{registry: nothing{}, gateways: map[string]bool{MeshGateway: true}, port: 80}
+	routes, err := b.virtualService(&replica.VirtualService{Spec: &networking.VirtualService{Http: []*networking.HTTPRoute{
+		{Name: "one", Match: prefix("/one"), DirectResponse: answer},
+		{Name: "all", Match: prefix("/"), DirectResponse: answer},
+		{Name: "never", DirectResponse: answer},
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, r := range routes {
+		names = append(names, r.GetName())
+	}
+	if got := strings.Join(names, " "); got != "one all" {
+		t.Errorf("got %q, want the order kept and nothing behind what matches everything", got)
+	}
+}
+
+func TestRedirectPort(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		in     *networking.HTTPRedirect
+		port   uint32
+		secure bool
+		want   uint32
+	}{
+		{"explicit", &networking.HTTPRedirect{RedirectPort: &networking.HTTPRedirect_Port{Port: 8443}}, 80, false, 8443},
+		{"http's own is left out", &networking.HTTPRedirect{RedirectPort: &networking.HTTPRedirect_Port{Port: 80}}, 8080, false, 0},
+		{"80 on https is not", &networking.HTTPRedirect{Scheme: "https", RedirectPort: &networking.HTTPRedirect_Port{Port: 80}}, 8080, false, 80},
+		{"443 on https is left out", &networking.HTTPRedirect{RedirectPort: &networking.HTTPRedirect_Port{Port: 443}}, 443, true, 0},
+		{"from the request", &networking.HTTPRedirect{RedirectPort: &networking.HTTPRedirect_DerivePort{DerivePort: networking.HTTPRedirect_FROM_REQUEST_PORT}}, 8080, false, 8080},
+		{"from the protocol", &networking.HTTPRedirect{RedirectPort: &networking.HTTPRedirect_DerivePort{}}, 8080, false, 0},
+	} {
+		b := &builder{port: tc.port, secure: tc.secure}
+		got, err := b.redirect(tc.in)
+		if err != nil || got.GetPortRedirect() != tc.want {
+			t.Errorf("%s: %d (%v), want %d", tc.name, got.GetPortRedirect(), err, tc.want)
+		}
+	}
+}
+
+func TestMatchesEverything(t *testing.T) {
+	all := anyPath()
+	if !matchesEverything(all) {
+		t.Error("/ matches everything")
+	}
+	all.Headers = []*routev3.HeaderMatcher{{Name: "x"}}
+	if matchesEverything(all) {
+		t.Error("a header is a condition")
+	}
+}

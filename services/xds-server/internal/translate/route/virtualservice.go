@@ -1,0 +1,211 @@
+package route
+
+import (
+	"fmt"
+	"strings"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/structpb"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+	networking "istio.io/api/networking/v1alpha3"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/translate/hcm"
+	"fairlead.dev/services/xds-server/internal/translate/names"
+	"fairlead.dev/services/xds-server/internal/translate/pack"
+)
+
+// MeshGateway is the reserved gateway name that stands for all sidecars.
+const MeshGateway = "mesh"
+
+// registry is what building routes needs to know of destinations.
+type registry interface {
+	Service(hostname string) *configv1.Service
+	DestinationRule(hostname string) *replica.DestinationRule
+}
+
+// builder turns the HTTP routes of VirtualServices into Envoy's, for one listener port of one class.
+type builder struct {
+	registry registry
+	mesh     *meshv1alpha1.MeshConfig
+	// labels and namespace of the workload, for sourceLabels and sourceNamespace.
+	labels    map[string]string
+	namespace string
+	// gateways that the routes are for: "mesh", or "<namespace>/<name>" of Gateways.
+	gateways map[string]bool
+	// port that the client addressed; it is the destination's port where neither the route nor the service leaves only one.
+	port uint32
+	// secure is true behind a listener that terminates the client's TLS.
+	secure bool
+}
+
+// virtualService returns the routes of a VirtualService that apply here, in order, up to the first that matches everything. None is no
+// error: then the VirtualService does not speak about this port, source or gateway.
+func (b *builder) virtualService(vs *replica.VirtualService) ([]*routev3.Route, error) {
+	var out []*routev3.Route
+	for i, in := range vs.Spec.GetHttp() {
+		matches := in.GetMatch()
+		if len(matches) == 0 {
+			matches = []*networking.HTTPMatchRequest{nil}
+		}
+		for j, m := range matches {
+			if !b.applies(vs, m) {
+				continue
+			}
+			route, err := b.route(vs, in, m)
+			if err != nil {
+				where := fmt.Sprintf("http[%d]", i)
+				if m != nil {
+					where = fmt.Sprintf("http[%d].match[%d]", i, j)
+				}
+				return nil, fmt.Errorf("VirtualService %s/%s: %s.%w", vs.Key.Namespace, vs.Key.Name, where, err)
+			}
+			out = append(out, route)
+			if matchesEverything(route.GetMatch()) {
+				return out, nil
+			}
+		}
+	}
+	return out, nil
+}
+
+// applies decides what does not depend on the request: port, gateway and source of a match.
+func (b *builder) applies(vs *replica.VirtualService, m *networking.HTTPMatchRequest) bool {
+	if m == nil {
+		return true
+	}
+	if m.GetPort() != 0 && m.GetPort() != b.port {
+		return false
+	}
+	if len(m.GetGateways()) > 0 {
+		for _, gateway := range m.GetGateways() {
+			if b.gateways[QualifiedGateway(gateway, vs.Key.Namespace)] {
+				return true
+			}
+		}
+		return false
+	}
+	if !replica.Matches(m.GetSourceLabels(), b.labels) {
+		return false
+	}
+	return m.GetSourceNamespace() == "" || m.GetSourceNamespace() == b.namespace
+}
+
+// QualifiedGateway returns "mesh" or "<namespace>/<name>" for a gateway as VirtualServices name it.
+func QualifiedGateway(gateway, namespace string) string {
+	if gateway == MeshGateway || strings.Contains(gateway, "/") {
+		return gateway
+	}
+	return namespace + "/" + gateway
+}
+
+func (b *builder) route(vs *replica.VirtualService, in *networking.HTTPRoute, m *networking.HTTPMatchRequest) (*routev3.Route, error) {
+	match, err := requestMatch(m)
+	if err != nil {
+		return nil, err
+	}
+	operations, err := headers(in.GetHeaders())
+	if err != nil {
+		return nil, err
+	}
+	out := &routev3.Route{
+		Name:                    routeName(in, m),
+		Match:                   match,
+		StatPrefix:              m.GetStatPrefix(),
+		Metadata:                originMetadata("virtual-service", vs.Key.Namespace, vs.Key.Name),
+		RequestHeadersToAdd:     operations.requestAdd,
+		RequestHeadersToRemove:  operations.requestRemove,
+		ResponseHeadersToAdd:    operations.responseAdd,
+		ResponseHeadersToRemove: operations.responseRemove,
+	}
+	if err := b.action(out, in, operations.authority); err != nil {
+		return nil, err
+	}
+	if out.TypedPerFilterConfig, err = filterOverrides(in); err != nil {
+		return nil, err
+	}
+	out.Decorator = &routev3.Decorator{Operation: b.operation(out, vs.Key.Name)}
+	return out, nil
+}
+
+func (b *builder) action(out *routev3.Route, in *networking.HTTPRoute, authority string) error {
+	switch {
+	case in.GetRedirect() != nil:
+		redirect, err := b.redirect(in.GetRedirect())
+		if err != nil {
+			return fmt.Errorf("redirect.%w", err)
+		}
+		out.Action = &routev3.Route_Redirect{Redirect: redirect}
+	case in.GetDirectResponse() != nil:
+		out.Action = &routev3.Route_DirectResponse{DirectResponse: directResponse(in.GetDirectResponse())}
+	default:
+		action, err := b.forward(out, in, authority)
+		if err != nil {
+			return err
+		}
+		out.Action = &routev3.Route_Route{Route: action}
+	}
+	return nil
+}
+
+func filterOverrides(in *networking.HTTPRoute) (map[string]*anypb.Any, error) {
+	out := map[string]*anypb.Any{}
+	if in.GetFault() != nil {
+		fault, err := fault(in.GetFault())
+		if err != nil {
+			return nil, fmt.Errorf("fault.%w", err)
+		}
+		if out[hcm.FaultFilter], err = pack.Checked(fault); err != nil {
+			return nil, fmt.Errorf("fault: %w", err)
+		}
+	}
+	if in.GetCorsPolicy() != nil {
+		cors, err := cors(in.GetCorsPolicy())
+		if err != nil {
+			return nil, fmt.Errorf("corsPolicy.%w", err)
+		}
+		if out[hcm.CORSFilter], err = pack.Checked(cors); err != nil {
+			return nil, fmt.Errorf("corsPolicy: %w", err)
+		}
+	}
+	if len(out) == 0 {
+		return nil, nil
+	}
+	return out, nil
+}
+
+func routeName(in *networking.HTTPRoute, m *networking.HTTPMatchRequest) string {
+	if m.GetName() != "" {
+		return in.GetName() + "." + m.GetName()
+	}
+	return in.GetName()
+}
+
+// operation names the route in traces: the destination if there is one, else the VirtualService, and the path matched.
+func (b *builder) operation(route *routev3.Route, virtualService string) string {
+	var path string
+	switch p := route.GetMatch().GetPathSpecifier().(type) {
+	case *routev3.RouteMatch_Prefix:
+		path = p.Prefix + "*"
+	case *routev3.RouteMatch_Path:
+		path = p.Path
+	case *routev3.RouteMatch_SafeRegex:
+		path = p.SafeRegex.GetRegex()
+	}
+	if c, ok := names.ParseCluster(route.GetRoute().GetCluster()); ok {
+		return fmt.Sprintf("%s:%d%s", c.Hostname, c.Port, path)
+	}
+	return fmt.Sprintf("%s:%d%s", virtualService, b.port, path)
+}
+
+// originMetadata says which object a resource was made from, in the place where Istio's tools look for it.
+func originMetadata(kind, namespace, name string) *corev3.Metadata {
+	return &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
+		"istio": {Fields: map[string]*structpb.Value{
+			"config": structpb.NewStringValue(fmt.Sprintf("/apis/networking.istio.io/v1/namespaces/%s/%s/%s", namespace, kind, name)),
+		}},
+	}}
+}

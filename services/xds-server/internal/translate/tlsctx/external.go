@@ -1,0 +1,109 @@
+package tlsctx
+
+import (
+	"errors"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"fairlead.dev/services/xds-server/internal/translate/match"
+)
+
+// Names under which node-agent serves certificate files of the workload's own file system, as Istio's agent does. Envoy would refuse the
+// whole cluster if it were given a path that does not exist, and would not notice a replaced file.
+const (
+	filePairPrefix  = "file-cert:"
+	fileRootPrefix  = "file-root:"
+	systemRoots     = "system"
+	secretPrefix    = "kubernetes://"
+	secretCAPostfix = "-cacert"
+
+	fileFetchTimeout = 15 * time.Second
+)
+
+// External originates TLS as a DestinationRule asks for it with mode SIMPLE or MUTUAL. subjectAltNames are the ServiceEntry's, used where the
+// rule has none. http2 makes it offer h2 and nothing else.
+func External(settings *networking.ClientTLSSettings, subjectAltNames []string, defaults *meshv1alpha1.MeshConfig_TLSConfig, http2 bool) (*corev3.TransportSocket, error) {
+	common := &tlsv3.CommonTlsContext{TlsParams: clientParams()}
+	if curves := defaults.GetEcdhCurves(); len(curves) > 0 {
+		common.TlsParams.EcdhCurves = curves
+	}
+	if ciphers := defaults.GetCipherSuites(); len(ciphers) > 0 {
+		common.TlsParams.CipherSuites = ciphers
+	}
+	if defaults.GetMinProtocolVersion() == meshv1alpha1.MeshConfig_TLSConfig_TLSV1_3 {
+		common.TlsParams.TlsMinimumProtocolVersion = tlsv3.TlsParameters_TLSv1_3
+	}
+	if http2 {
+		common.AlpnProtocols = []string{"h2"}
+	}
+	if settings.GetMode() == networking.ClientTLSSettings_MUTUAL {
+		name, err := clientCertificate(settings)
+		if err != nil {
+			return nil, err
+		}
+		common.TlsCertificateSdsSecretConfigs = []*tlsv3.SdsSecretConfig{fileSDS(name)}
+	}
+	if names := settings.GetSubjectAltNames(); len(names) > 0 {
+		subjectAltNames = names
+	}
+	if !settings.GetInsecureSkipVerify().GetValue() {
+		validation := &tlsv3.CertificateValidationContext{MatchTypedSubjectAltNames: anyTypeMatchers(subjectAltNames)}
+		if crl := settings.GetCaCrl(); crl != "" {
+			validation.Crl = &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: crl}}
+		}
+		common.ValidationContextType = &tlsv3.CommonTlsContext_CombinedValidationContext{
+			CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
+				DefaultValidationContext:         validation,
+				ValidationContextSdsSecretConfig: fileSDS(rootsName(settings)),
+			},
+		}
+	}
+	return checkedSocket(&tlsv3.UpstreamTlsContext{CommonTlsContext: common, Sni: settings.GetSni()})
+}
+
+func clientCertificate(settings *networking.ClientTLSSettings) (string, error) {
+	if name := settings.GetCredentialName(); name != "" {
+		return secretPrefix + name, nil
+	}
+	certificate, key := settings.GetClientCertificate(), settings.GetPrivateKey()
+	if certificate == "" || key == "" {
+		return "", errors.New("tls.mode MUTUAL needs clientCertificate and privateKey, or credentialName")
+	}
+	return filePairPrefix + certificate + "~" + key, nil
+}
+
+func rootsName(settings *networking.ClientTLSSettings) string {
+	switch {
+	case settings.GetCredentialName() != "":
+		return secretPrefix + settings.GetCredentialName() + secretCAPostfix
+	case settings.GetCaCertificates() != "":
+		return fileRootPrefix + settings.GetCaCertificates()
+	default:
+		return fileRootPrefix + systemRoots
+	}
+}
+
+// fileSDS asks the agent, but does not hold the cluster back for more than Envoy's default of 15 s: the name is the user's and may not exist.
+func fileSDS(name string) *tlsv3.SdsSecretConfig {
+	config := sdsConfig(name)
+	config.SdsConfig.InitialFetchTimeout = durationpb.New(fileFetchTimeout)
+	return config
+}
+
+// anyTypeMatchers accepts the names whether the certificate carries them as DNS names, URIs or IP addresses.
+func anyTypeMatchers(names []string) []*tlsv3.SubjectAltNameMatcher {
+	var out []*tlsv3.SubjectAltNameMatcher
+	for _, name := range names {
+		for _, kind := range []tlsv3.SubjectAltNameMatcher_SanType{
+			tlsv3.SubjectAltNameMatcher_DNS, tlsv3.SubjectAltNameMatcher_URI, tlsv3.SubjectAltNameMatcher_IP_ADDRESS,
+		} {
+			out = append(out, &tlsv3.SubjectAltNameMatcher{SanType: kind, Matcher: match.Exact(name)})
+		}
+	}
+	return out
+}

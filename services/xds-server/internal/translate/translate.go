@@ -1,0 +1,17 @@
+// Package translate lists the translators of xDS types. Each is a pure function of what it reads of the mesh through input.Reader.
+package translate
+
+import (
+	"fairlead.dev/services/xds-server/internal/plan"
+	"fairlead.dev/services/xds-server/internal/translate/cluster"
+	"fairlead.dev/services/xds-server/internal/translate/endpoint"
+	"fairlead.dev/services/xds-server/internal/translate/listener"
+	"fairlead.dev/services/xds-server/internal/translate/route"
+)
+
+// All returns the translators in the order in which a proxy wants their resources: clusters, endpoints, listeners, routes.
+func All() []plan.Translator {
+	return []plan.Translator{
+		cluster.Translator{}, endpoint.Translator{}, listener.Translator{}, route.Translator{},
+	}
+}

@@ -1,0 +1,255 @@
+// Package upstream follows the mesh as config-watcher streams it, and keeps the last whole state while config-watcher is away.
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+	"google.golang.org/grpc"
+
+	"fairlead.dev/pkg/clock"
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/replica"
+)
+
+// maxHeldKeys bounds the keys of one Held message: about 1 MiB of names and hashes.
+const maxHeldKeys = 8192
+
+// Pauses between attempts to watch.
+const (
+	firstPause = 100 * time.Millisecond
+	maxPause   = 3 * time.Second
+)
+
+// Watcher opens a Watch; configv1.ConfigServiceClient does.
+type Watcher interface {
+	Watch(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[configv1.WatchRequest, configv1.WatchResponse], error)
+}
+
+// Config of a Client. Watcher, Subscriber, Apply, Log and Registerer are required.
+type Config struct {
+	Watcher    Watcher
+	Subscriber *configv1.Subscriber
+	// Apply takes over a newer state. It is called from one goroutine; revisions that arrive while it runs are joined into its next call.
+	Apply      func(*replica.State, *replica.Change)
+	Log        *slog.Logger
+	Registerer prometheus.Registerer
+	Clock      clock.Clock
+	// Rand gives jitter in [0, 1); nil means math/rand.
+	Rand func() float64
+}
+
+// Client keeps the state of the mesh up to date.
+type Client struct {
+	cfg     Config
+	metrics metrics
+
+	mu      sync.Mutex
+	state   *replica.State
+	pending *replica.Change
+	// queued counts the revisions joined in pending.
+	queued  int
+	applied bool
+	trouble error
+	ready   chan struct{} // one token while something is pending
+}
+
+type metrics struct {
+	connected, queued, resources prometheus.Gauge
+	revisions, rejected, retries prometheus.Counter
+}
+
+// New checks the configuration; Run does the work.
+func New(cfg Config) (*Client, error) {
+	if cfg.Watcher == nil || cfg.Subscriber == nil || cfg.Apply == nil || cfg.Log == nil || cfg.Registerer == nil {
+		return nil, errors.New("upstream: Watcher, Subscriber, Apply, Log and Registerer are required")
+	}
+	cfg.Clock = clock.Or(cfg.Clock)
+	if cfg.Rand == nil {
+		cfg.Rand = rand.Float64
+	}
+	f := promauto.With(cfg.Registerer)
+	name := func(n string) string { return prometheus.BuildFQName("fairlead", "xds_server", n) }
+	return &Client{
+		cfg: cfg, state: replica.Empty(), ready: make(chan struct{}, 1), trouble: errors.New("not connected yet"),
+		metrics: metrics{
+			connected: f.NewGauge(prometheus.GaugeOpts{Name: name("config_watcher_connected"), Help: "1 while a watch on config-watcher is open and has delivered, else 0."}),
+			queued:    f.NewGauge(prometheus.GaugeOpts{Name: name("queued_revisions"), Help: "Revisions received and not yet served from."}),
+			resources: f.NewGauge(prometheus.GaugeOpts{Name: name("mesh_resources"), Help: "Resources of the mesh held."}),
+			revisions: f.NewCounter(prometheus.CounterOpts{Name: name("revisions_received_total"), Help: "Revisions received from config-watcher."}),
+			rejected:  f.NewCounter(prometheus.CounterOpts{Name: name("undecodable_resources_total"), Help: "Resources received that could not be decoded; their last good version stays."}),
+			retries:   f.NewCounter(prometheus.CounterOpts{Name: name("config_watcher_retries_total"), Help: "Times the watch on config-watcher had to be opened again."}),
+		},
+	}, nil
+}
+
+// Ready is nil once a whole revision has been applied. It stays so while config-watcher is away.
+func (c *Client) Ready() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.applied {
+		return nil
+	}
+	return fmt.Errorf("no configuration received from config-watcher yet: %w", c.trouble)
+}
+
+// State returns the newest whole state.
+func (c *Client) State() *replica.State {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.state
+}
+
+// Run watches until ctx ends, and for ever tries again.
+func (c *Client) Run(ctx context.Context) error {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		c.apply(ctx)
+	}()
+	defer func() { <-done }()
+	pause := firstPause
+	for {
+		delivered, err := c.watch(ctx)
+		c.metrics.connected.Set(0)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if delivered {
+			pause = firstPause
+		}
+		wait := time.Duration(float64(pause) * (0.5 + c.cfg.Rand()))
+		c.setTrouble(err)
+		c.metrics.retries.Inc()
+		c.cfg.Log.Warn("watch on config-watcher ended, the last state stays in use", "error", err, "retry_in", wait)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-c.cfg.Clock.After(wait):
+		}
+		pause = min(pause*2, maxPause)
+	}
+}
+
+func (c *Client) setTrouble(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.trouble = err
+}
+
+// watch runs one stream; delivered is true if a whole revision came over it.
+func (c *Client) watch(ctx context.Context) (delivered bool, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := c.cfg.Watcher.Watch(ctx)
+	if err != nil {
+		return false, fmt.Errorf("open watch: %w", err)
+	}
+	if err := c.introduce(stream); err != nil {
+		return false, err
+	}
+	var upserts []*configv1.Resource
+	var removed []*configv1.ResourceKey
+	for {
+		chunk, err := stream.Recv()
+		if err != nil {
+			return delivered, fmt.Errorf("watch: %w", err)
+		}
+		upserts, removed = append(upserts, chunk.GetUpserts()...), append(removed, chunk.GetRemoved()...)
+		if !chunk.GetCommit() {
+			continue
+		}
+		c.commit(chunk.GetRevision(), upserts, removed)
+		upserts, removed = nil, nil
+		if !delivered {
+			c.metrics.connected.Set(1)
+			c.cfg.Log.Info("following config-watcher", "server", chunk.GetServer().GetInstance(), "epoch", chunk.GetRevision().GetEpoch(),
+				"sequence", chunk.GetRevision().GetSequence())
+			delivered = true
+		}
+		ack := &configv1.WatchRequest{Message: &configv1.WatchRequest_Ack{Ack: &configv1.WatchAck{Sequence: chunk.GetRevision().GetSequence()}}}
+		if err := stream.Send(ack); err != nil && !errors.Is(err, io.EOF) {
+			return delivered, fmt.Errorf("acknowledge revision: %w", err)
+		}
+	}
+}
+
+// introduce tells what is held, so that only the difference comes.
+func (c *Client) introduce(stream grpc.BidiStreamingClient[configv1.WatchRequest, configv1.WatchResponse]) error {
+	for _, part := range c.State().Held(maxHeldKeys) {
+		if err := stream.Send(&configv1.WatchRequest{Message: &configv1.WatchRequest_Held{Held: part}}); err != nil {
+			return c.sendError(stream, err)
+		}
+	}
+	hello := &configv1.WatchRequest{Message: &configv1.WatchRequest_Hello{Hello: &configv1.WatchHello{Subscriber: c.cfg.Subscriber}}}
+	if err := stream.Send(hello); err != nil {
+		return c.sendError(stream, err)
+	}
+	return nil
+}
+
+// sendError finds the server's reason: a broken send only says that there is one.
+func (c *Client) sendError(stream grpc.BidiStreamingClient[configv1.WatchRequest, configv1.WatchResponse], err error) error {
+	if errors.Is(err, io.EOF) {
+		if _, reason := stream.Recv(); reason != nil {
+			err = reason
+		}
+	}
+	return fmt.Errorf("introduce to config-watcher: %w", err)
+}
+
+// commit makes a whole revision the state.
+func (c *Client) commit(rev *configv1.Revision, upserts []*configv1.Resource, removed []*configv1.ResourceKey) {
+	next, change := c.State().Apply(rev, upserts, removed)
+	for _, err := range change.Rejected {
+		c.cfg.Log.Error("resource not understood, its last good version stays", "error", err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.state = next
+	if c.pending == nil {
+		c.pending = change
+	} else {
+		c.pending.Merge(change)
+	}
+	c.queued++
+	c.metrics.queued.Set(float64(c.queued))
+	c.metrics.resources.Set(float64(next.Len()))
+	c.metrics.revisions.Inc()
+	c.metrics.rejected.Add(float64(len(change.Rejected)))
+	select {
+	case c.ready <- struct{}{}:
+	default:
+	}
+}
+
+// apply hands states on, the newest each time.
+func (c *Client) apply(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.ready:
+		}
+		c.mu.Lock()
+		state, change := c.state, c.pending
+		c.pending, c.queued = nil, 0
+		c.metrics.queued.Set(0)
+		c.mu.Unlock()
+		if change == nil {
+			continue
+		}
+		c.cfg.Apply(state, change)
+		c.mu.Lock()
+		c.applied = true
+		c.mu.Unlock()
+	}
+}

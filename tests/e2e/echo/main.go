@@ -1,0 +1,139 @@
+// Command echo is the application of the end-to-end tests: it answers with what it saw and misbehaves on request. It listens on 127.0.0.1:$PORT.
+//
+// Query parameters: codes=503,503,200 (the status of the first, second, third attempt that carries the same x-request-id; the last one stays),
+// delay=2s (before the answer), headers=k:v,k:v (of the answer).
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Seen is the answer.
+type Seen struct {
+	Pod      string              `json:"pod"`
+	Version  string              `json:"version"`
+	Method   string              `json:"method"`
+	URI      string              `json:"uri"`
+	Host     string              `json:"host"`
+	Headers  map[string][]string `json:"headers"`
+	BodySize int64               `json:"bodySize"`
+	// Attempt counts the requests with this x-request-id, from 1.
+	Attempt int `json:"attempt"`
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	if err := run(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "echo:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context) error {
+	version := ""
+	if len(os.Args) > 1 {
+		version = os.Args[1]
+	}
+	host := os.Getenv("HOST")
+	if host == "" {
+		host = "127.0.0.1"
+	}
+	srv := &http.Server{
+		Addr:              net.JoinHostPort(host, os.Getenv("PORT")),
+		Handler:           &echo{pod: os.Getenv("POD_NAME"), version: version, attempts: map[string]int{}},
+		ReadHeaderTimeout: 5 * time.Second,
+	}
+	failed := make(chan error, 1)
+	go func() { failed <- srv.ListenAndServe() }()
+	select {
+	case err := <-failed:
+		return err
+	case <-ctx.Done():
+	}
+	grace, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	return errors.Join(srv.Shutdown(grace), srv.Close())
+}
+
+// echo counts attempts by request id; tests send few enough that it may remember them all.
+type echo struct {
+	pod, version string
+
+	mu       sync.Mutex
+	attempts map[string]int
+}
+
+// ServeHTTP implements http.Handler.
+func (e *echo) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path == "/healthz" {
+		return
+	}
+	size, err := io.Copy(io.Discard, r.Body)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	query := r.URL.Query()
+	attempt := e.attempt(r.Header.Get("X-Request-Id"))
+	status, err := statusOf(query.Get("codes"), attempt)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	if s := query.Get("delay"); s != "" {
+		d, err := time.ParseDuration(s)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		select {
+		case <-time.After(d):
+		case <-r.Context().Done():
+			return
+		}
+	}
+	for pair := range strings.SplitSeq(query.Get("headers"), ",") {
+		if k, v, ok := strings.Cut(pair, ":"); ok {
+			w.Header().Set(k, v)
+		}
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(Seen{
+		Pod: e.pod, Version: e.version, Method: r.Method, URI: r.RequestURI, Host: r.Host, Headers: r.Header, BodySize: size, Attempt: attempt,
+	})
+}
+
+func (e *echo) attempt(id string) int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.attempts[id]++
+	return e.attempts[id]
+}
+
+// statusOf is the status of an attempt in a list like "503,503,200"; an empty list means 200.
+func statusOf(codes string, attempt int) (int, error) {
+	if codes == "" {
+		return http.StatusOK, nil
+	}
+	list := strings.Split(codes, ",")
+	code, err := strconv.Atoi(list[min(attempt, len(list))-1])
+	if err != nil || code < 100 || code > 599 {
+		return 0, fmt.Errorf("codes %q: want a list of HTTP statuses", codes)
+	}
+	return code, nil
+}

@@ -1,0 +1,423 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"fairlead.dev/pkg/testkit"
+)
+
+// Ready is how long a mesh may take from its start until everything is ready.
+const Ready = 60 * time.Second
+
+// errEnded is reported by whoever waits for a mesh that is gone.
+var errEnded = errors.New("the mesh is gone")
+
+// Mesh is a running mesh.
+type Mesh struct {
+	// ConfigDir holds the files that config-watcher follows.
+	ConfigDir string
+
+	bin     Binaries
+	gates   *gates
+	runDir  string
+	output  string
+	command *exec.Cmd
+	ended   chan struct{}
+	exit    error
+}
+
+// Options of a mesh.
+type Options struct {
+	// Files are copied into the configuration directory.
+	Files []string
+	// Closed are the gates that are closed at first; see Mesh.CloseGate.
+	Closed []string
+	// Args are further arguments of `fairlead up`.
+	Args []string
+}
+
+// Start starts a mesh, without waiting for anything. The test's end stops it, and asserts that no proxy rejected an update, that nothing was left running, and
+// that `fairlead up` ended well.
+func Start(t *testing.T, b Binaries, o Options) *Mesh {
+	t.Helper()
+	// Not t.TempDir: its paths are long for unix sockets, and logs shall outlive a failed test.
+	dir, err := os.MkdirTemp("", "fl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &Mesh{
+		ConfigDir: filepath.Join(dir, "config"),
+		bin:       b,
+		runDir:    filepath.Join(dir, "run"),
+		output:    filepath.Join(dir, "up.log"),
+		ended:     make(chan struct{}),
+	}
+	if m.gates, err = newGates(filepath.Join(dir, "bin"), filepath.Join(dir, "gates"), b); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(m.ConfigDir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range o.Files {
+		m.copyFile(t, f)
+	}
+	for _, name := range o.Closed {
+		m.CloseGate(t, name)
+	}
+	// Cleanups run in reverse order: stop first, then keep or remove the files.
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("files of the mesh are kept in %s", dir)
+			t.Log(m.tail())
+			return
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	m.up(t, o.Args)
+	return m
+}
+
+// up starts `fairlead up`.
+func (m *Mesh) up(t *testing.T, args []string) {
+	t.Helper()
+	out, err := os.Create(m.output)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	m.command = exec.CommandContext(context.Background(), filepath.Join(m.gates.bin, "fairlead"), append([]string{
+		"up", "--run-dir", m.runDir, "--bin-dir", m.gates.bin, "--envoy", m.bin.Envoy, "--loopback-range", "auto", "--drain", "3s", "-f", m.ConfigDir,
+	}, args...)...)
+	m.command.Stdout, m.command.Stderr = out, out
+	m.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := m.command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		m.exit = m.command.Wait()
+		close(m.ended)
+	}()
+	t.Cleanup(func() { m.stop(t) })
+}
+
+// stop asserts what must hold at the end of every test, and ends the mesh.
+func (m *Mesh) stop(t *testing.T) {
+	t.Helper()
+	select {
+	case <-m.ended:
+	default:
+		m.AssertNothingRejected(t)
+	}
+	m.gates.release()
+	m.Stop(t)
+}
+
+// Stop interrupts `fairlead up`, as Ctrl-C does, and asserts that it ends well with no process left. It may be called more than once.
+func (m *Mesh) Stop(t *testing.T) {
+	t.Helper()
+	before, err := readState(m.runDir)
+	if err != nil {
+		t.Errorf("no state of the mesh: %v", err)
+		before = &State{}
+	}
+	_ = m.command.Process.Signal(syscall.SIGINT)
+	select {
+	case <-m.ended:
+	case <-time.After(45 * time.Second):
+		t.Error("`fairlead up` did not end within 45 s of SIGINT")
+		_ = syscall.Kill(-m.command.Process.Pid, syscall.SIGKILL)
+		<-m.ended
+	}
+	if m.exit != nil {
+		t.Errorf("`fairlead up`: %v", m.exit)
+	}
+	for _, p := range before.processes() {
+		if alive(p.PID, m.runDir) {
+			t.Errorf("process %s (pid %d) was left running", p.Name, p.PID)
+		}
+	}
+}
+
+// processes lists everything that ran.
+func (s *State) processes() []Process {
+	var list []Process
+	for _, svc := range s.Services {
+		list = append(list, svc.Process)
+	}
+	for _, pod := range s.Pods {
+		for _, c := range pod.Containers {
+			list = append(list, c.Process)
+		}
+		if pod.Agent != nil {
+			list = append(list, pod.Agent.Process)
+		}
+	}
+	return list
+}
+
+// alive tells whether a process of this mesh has the pid. Another one may have taken it since, so its command line or environment must name the run directory.
+func alive(pid int, runDir string) bool {
+	if pid == 0 {
+		return false
+	}
+	for _, file := range []string{"cmdline", "environ"} {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, file))
+		if err == nil && strings.Contains(string(b), filepath.Dir(runDir)) {
+			return true
+		}
+	}
+	return false
+}
+
+// WaitReady waits until everything is ready.
+func (m *Mesh) WaitReady(t *testing.T) {
+	t.Helper()
+	m.Eventually(t, Ready, func() error {
+		s, err := readState(m.runDir)
+		if err != nil {
+			return err
+		}
+		if s.Ready {
+			return nil
+		}
+		var waiting []string
+		for _, svc := range s.Services {
+			if !svc.Ready {
+				waiting = append(waiting, svc.Name)
+			}
+		}
+		for _, p := range s.Pods {
+			if !p.Ready {
+				waiting = append(waiting, p.ID())
+			}
+		}
+		return fmt.Errorf("not ready: %s", strings.Join(waiting, ", "))
+	})
+}
+
+// Eventually waits for a condition, and fails at once if the mesh has ended meanwhile.
+func (m *Mesh) Eventually(t *testing.T, within time.Duration, condition func() error) {
+	t.Helper()
+	var gone error
+	testkit.Eventually(t, within, func() error {
+		select {
+		case <-m.ended:
+			gone = fmt.Errorf("`fairlead up`: %w", errors.Join(errEnded, m.exit))
+			return nil
+		default:
+			return condition()
+		}
+	})
+	if gone != nil {
+		t.Fatal(gone)
+	}
+}
+
+// State reads what runs now.
+func (m *Mesh) State(t *testing.T) *State {
+	t.Helper()
+	s, err := readState(m.runDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// Pod finds a Pod by name.
+func (m *Mesh) Pod(t *testing.T, name string) *Pod {
+	t.Helper()
+	p, err := m.State(t).Pod(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// From is a client that acts as the application of the Pod: it calls through the Pod's sidecar.
+func (m *Mesh) From(t *testing.T, pod string) *Client {
+	t.Helper()
+	return newClient(&url.URL{Scheme: "http", Host: net.JoinHostPort(m.Pod(t, pod).IP, "15080")}, true)
+}
+
+// URL is the way in through the gateway.
+func (m *Mesh) URL(t *testing.T) string {
+	t.Helper()
+	s := m.State(t)
+	if len(s.URLs) == 0 {
+		t.Fatal("the mesh has no gateway")
+	}
+	return strings.TrimSuffix(s.URLs[0].URL, "/")
+}
+
+// Kill sends SIGKILL to a service process, such as "xds-server-0". Close its gate first, or it comes back.
+func (m *Mesh) Kill(t *testing.T, service string) {
+	t.Helper()
+	s, err := m.State(t).Service(service)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.PID == 0 {
+		t.Fatalf("%s does not run", service)
+	}
+	if err := syscall.Kill(s.PID, syscall.SIGKILL); err != nil {
+		t.Fatalf("kill %s: %v", service, err)
+	}
+	m.Eventually(t, 10*time.Second, func() error {
+		conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(t.Context(), "tcp", s.GRPCAddress)
+		if err == nil {
+			conn.Close()
+			return fmt.Errorf("%s still answers", service)
+		}
+		return nil
+	})
+}
+
+// SignalAgent sends a signal to the agent of a Pod.
+func (m *Mesh) SignalAgent(t *testing.T, pod string, sig syscall.Signal) {
+	t.Helper()
+	if err := syscall.Kill(m.Pod(t, pod).Agent.PID, sig); err != nil {
+		t.Fatalf("signal %s: %v", pod, err)
+	}
+}
+
+// CloseGate keeps a program from starting: "ca", "config-watcher", "xds-server", or "node-agent.<pod>". What runs already is not affected.
+func (m *Mesh) CloseGate(t *testing.T, program string) {
+	t.Helper()
+	if err := m.gates.Close(program); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// OpenGate lets a program start.
+func (m *Mesh) OpenGate(t *testing.T, program string) {
+	t.Helper()
+	if err := m.gates.Open(program); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// WriteConfig writes a file of the configuration directory, atomically.
+func (m *Mesh) WriteConfig(t *testing.T, name, content string) {
+	t.Helper()
+	path := filepath.Join(m.ConfigDir, name)
+	if err := os.WriteFile(path+".tmp", []byte(content), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+".tmp", path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (m *Mesh) copyFile(t *testing.T, from string) {
+	t.Helper()
+	b, err := os.ReadFile(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.WriteConfig(t, filepath.Base(from), string(b))
+}
+
+// Log is what a service has logged up to now.
+func (m *Mesh) Log(t *testing.T, service string) string {
+	t.Helper()
+	s, err := m.State(t).Service(service)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(s.Log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// tail is the end of what `fairlead up` printed.
+func (m *Mesh) tail() string {
+	b, err := os.ReadFile(m.output)
+	if err != nil {
+		return err.Error()
+	}
+	const limit = 3000
+	return string(b[max(0, len(b)-limit):])
+}
+
+// CLI runs `fairlead` against the mesh and returns its exit code and output.
+func (m *Mesh) CLI(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, filepath.Join(m.gates.bin, "fairlead"), append(args, "--run-dir", m.runDir)...)
+	var out, errOut strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &errOut
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatalf("fairlead %v: %v", args, err)
+	}
+	return cmd.ProcessState.ExitCode(), out.String(), errOut.String()
+}
+
+// WaitPods waits until these Pods are ready.
+func (m *Mesh) WaitPods(t *testing.T, names ...string) {
+	t.Helper()
+	m.Eventually(t, Ready, func() error {
+		s, err := readState(m.runDir)
+		if err != nil {
+			return err
+		}
+		for _, name := range names {
+			p, err := s.Pod(name)
+			if err != nil {
+				return err
+			}
+			if !p.Ready {
+				return fmt.Errorf("%s is not ready", name)
+			}
+		}
+		return nil
+	})
+}
+
+// WaitProxy waits until the proxy of a Pod says itself that it takes traffic, whatever the rest of the mesh knows.
+func (m *Mesh) WaitProxy(t *testing.T, pod string) {
+	t.Helper()
+	m.Eventually(t, Ready, func() error { return m.Pod(t, pod).ProxyReady(t.Context()) })
+}
+
+// WaitRunning waits until a process is past its gate: it has become the program that it is named for.
+func (m *Mesh) WaitRunning(t *testing.T, name, program string) {
+	t.Helper()
+	m.Eventually(t, 20*time.Second, func() error {
+		s, err := readState(m.runDir)
+		if err != nil {
+			return err
+		}
+		for _, p := range s.processes() {
+			if p.Name != name {
+				continue
+			}
+			exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", p.PID))
+			if err != nil {
+				return err
+			}
+			if filepath.Base(exe) != program {
+				return fmt.Errorf("%s is still %s", name, exe)
+			}
+			return nil
+		}
+		return fmt.Errorf("there is no process %s", name)
+	})
+}

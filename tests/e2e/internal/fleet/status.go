@@ -1,0 +1,100 @@
+package fleet
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+)
+
+// ProxyStatus is what `fairlead proxy-status` tells of a proxy.
+type ProxyStatus struct {
+	NodeID    string `json:"nodeId"`
+	XDSServer string `json:"xdsServer"`
+	Types     []struct {
+		TypeURL   string `json:"typeUrl"`
+		BytesSent uint64 `json:"bytesSent,string"`
+		Resources int    `json:"resources"`
+		Awaiting  bool   `json:"awaiting"`
+	} `json:"types"`
+}
+
+// Pod is the name of the proxy's Pod.
+func (s ProxyStatus) Pod() string {
+	parts := strings.Split(s.NodeID, "~")
+	if len(parts) < 3 {
+		return s.NodeID
+	}
+	name, _, _ := strings.Cut(parts[2], ".")
+	return name
+}
+
+// Server is the name of the xds-server process that the proxy is connected to.
+func (s ProxyStatus) Server() string {
+	name, _, _ := strings.Cut(s.XDSServer, "/")
+	return name
+}
+
+// Sent is the sum of the bytes of all types.
+func (s ProxyStatus) Sent() uint64 {
+	var n uint64
+	for _, ty := range s.Types {
+		n += ty.BytesSent
+	}
+	return n
+}
+
+// ProxyStatuses asks `fairlead proxy-status`, by Pod.
+func (m *Mesh) ProxyStatuses(t *testing.T) (map[string]ProxyStatus, error) {
+	t.Helper()
+	code, out, errOut := m.CLI(t, "proxy-status", "-o", "json")
+	if code != 0 {
+		return nil, fmt.Errorf("proxy-status: exit code %d: %s", code, errOut)
+	}
+	var list struct {
+		Proxies []ProxyStatus `json:"proxies"`
+	}
+	if err := json.Unmarshal([]byte(out), &list); err != nil {
+		return nil, fmt.Errorf("proxy-status: %w", err)
+	}
+	byPod := map[string]ProxyStatus{}
+	for _, p := range list.Proxies {
+		byPod[p.Pod()] = p
+	}
+	return byPod, nil
+}
+
+// Received is how many bytes of xDS responses the Pod's agent has forwarded to Envoy.
+func (p *Pod) Received(ctx context.Context) (float64, error) {
+	a, err := newClient(nil, false).Get(ctx, "http://"+p.Agent.StatusAddress+"/metrics")
+	if err != nil {
+		return 0, err
+	}
+	const name = "fairlead_node_agent_relay_bytes_total"
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(bytes.NewReader(a.Body))
+	if err != nil {
+		return 0, fmt.Errorf("metrics of %s: %w", p.ID(), err)
+	}
+	for _, metric := range families[name].GetMetric() {
+		if label(metric, "direction") == "response" {
+			return metric.GetCounter().GetValue(), nil
+		}
+	}
+	return 0, fmt.Errorf("%s has no metric %s", p.ID(), name)
+}
+
+func label(m *dto.Metric, name string) string {
+	for _, l := range m.GetLabel() {
+		if l.GetName() == name {
+			return l.GetValue()
+		}
+	}
+	return ""
+}

@@ -1,0 +1,82 @@
+package e2e
+
+import (
+	"fmt"
+	"syscall"
+	"testing"
+	"time"
+
+	"fairlead.dev/tests/e2e/internal/fleet"
+)
+
+// TestLifecycleUnderTraffic renews every certificate and then drains a server, while requests go on. None may fail.
+func TestLifecycleUnderTraffic(t *testing.T) {
+	m := fleet.Start(t, binaries, fleet.Options{Files: []string{"testdata/echo.yaml"}})
+	m.WaitReady(t)
+	client := m.From(t, "client-0")
+	mustReach(t, m, client, clientID)
+
+	t.Run("renewal", func(t *testing.T) {
+		load := fleet.StartLoad(t, client, fleet.Request{URL: "http://server/"}, 4)
+		for _, name := range []string{"client-0", "server-v1-0", "server-v2-0"} {
+			pod := m.Pod(t, name)
+			before, err := pod.Certificate(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			m.SignalAgent(t, name, syscall.SIGUSR1)
+			m.Eventually(t, 15*time.Second, func() error {
+				after, err := pod.Certificate(t.Context())
+				if err == nil && after == before {
+					err = fmt.Errorf("%s still uses certificate %s", name, before)
+				}
+				return err
+			})
+		}
+		m.Eventually(t, 15*time.Second, load.More(50))
+		load.Stop(t)
+	})
+
+	t.Run("drain", func(t *testing.T) {
+		// The agent of the drained server stays away when it has gone.
+		m.CloseGate(t, "node-agent.server-v2-0")
+		// Several, so that some of them are on the drained server.
+		const slow = 4
+		slowly := make(chan error, slow)
+		load := fleet.StartLoad(t, client, fleet.Request{URL: "http://server/"}, 4)
+		for range slow {
+			go func() {
+				a, err := client.Do(t.Context(), fleet.Request{URL: "http://server/?delay=1500ms"})
+				if err == nil && a.Status != 200 {
+					err = fmt.Errorf("status %d: %s", a.Status, a.Body)
+				}
+				slowly <- err
+			}()
+		}
+		m.Eventually(t, 15*time.Second, load.More(20))
+		pid := m.Pod(t, "server-v2-0").Agent.PID
+		m.SignalAgent(t, "server-v2-0", syscall.SIGTERM)
+		m.Eventually(t, 30*time.Second, func() error {
+			if got := m.Pod(t, "server-v2-0").Agent.PID; got == pid {
+				return fmt.Errorf("agent %d still runs", got)
+			}
+			return nil
+		})
+		m.Eventually(t, 15*time.Second, load.More(50))
+		for range slow {
+			if err := <-slowly; err != nil {
+				t.Errorf("a request that was under way: %v", err)
+			}
+		}
+		load.Stop(t)
+		m.OpenGate(t, "node-agent.server-v2-0")
+		m.WaitPods(t, "server-v2-0")
+		m.Eventually(t, takesEffect, func() error {
+			a, err := client.Get(t.Context(), "http://server/")
+			if err == nil && a.Seen.Version != "v2" {
+				err = fmt.Errorf("%s answered", a.Seen.Pod)
+			}
+			return err
+		})
+	})
+}

@@ -1,0 +1,3 @@
+module fairlead.dev/tools/image
+
+go 1.26.0
