@@ -2,7 +2,7 @@
 SHELL := /usr/bin/env bash
 .DEFAULT_GOAL := help
 
-MODULES  := pkg proto samples services/ca services/config-watcher services/installer services/node-agent services/xds-server tests
+MODULES  := pkg proto samples services/ca services/config-watcher services/installer services/node-agent services/xds-server tests tools/image
 SERVICES := ca config-watcher node-agent xds-server
 BIN      := $(CURDIR)/bin
 TOOLS    := $(CURDIR)/.tools
@@ -50,7 +50,7 @@ test-race: tools build ## the same under the race detector
 	BIN_DIR=$(BIN) ENVOY=$(TOOLS)/envoy go test -race $(TESTFLAGS) $(PATTERNS)
 
 lint: $(TOOLS)/bin/.golangci-lint $(TOOLS)/bin/.buf ## golangci-lint over all modules (dependency rule included), buf lint
-	golangci-lint run $(PATTERNS)
+	golangci-lint run --allow-parallel-runners $(PATTERNS)
 	cd proto && buf lint && buf format --diff --exit-code
 
 generate: $(TOOLS)/bin/.buf $(TOOLS)/bin/.protoc ## Go code of proto/
@@ -65,8 +65,11 @@ bench: ## benchmarks, once through
 verify: lint $(TOOLS)/bin/.protoc ## generated code fresh, modules tidy, one version of every dependency, contracts unbroken, lint
 	hack/verify.sh
 
-images: build ## an image archive per service in bin/, without a Docker daemon
-	@for s in $(SERVICES); do go run ./tools/image -binary $(BIN)/$$s -name fairlead/$$s:$(VERSION) -out $(BIN)/$$s.tar || exit 1; done
+images: tools build ## an image archive per service in bin/, without a Docker daemon
+	@for s in $(SERVICES); do \
+	  add=; [ $$s = node-agent ] && add="-add $$(readlink -f $(TOOLS)/envoy)=/usr/local/bin/envoy"; \
+	  go run ./tools/image -binary $(BIN)/$$s -name fairlead/$$s:$(VERSION) $$add -out $(BIN)/$$s.tar || exit 1; \
+	done
 
 clean: ## remove what was built
 	rm -rf $(BIN) $(RUN_DIR)

@@ -210,8 +210,8 @@ func TestTraffic(t *testing.T) {
     - timeout: 300ms
       route: [{destination: {host: server, subset: v1}}]
 `))
-		a := until(t, client, fleet.Request{URL: "http://server/?delay=4s"}, status(504))
-		if a.Took < 300*time.Millisecond || a.Took > 3*time.Second {
+		a := until(t, client, fleet.Request{URL: "http://server/?delay=1500ms"}, status(504))
+		if a.Took < 300*time.Millisecond || a.Took > 1400*time.Millisecond {
 			t.Errorf("it took %s", a.Took)
 		}
 		until(t, client, fleet.Request{URL: "http://server/?delay=20ms"}, status(200))

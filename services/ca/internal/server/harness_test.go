@@ -123,18 +123,18 @@ func create(ctx context.Context, conn *grpc.ClientConn, req *security.IstioCerti
 	return security.NewIstioCertificateServiceClient(conn).CreateCertificate(ctx, req)
 }
 
-// svid is an issued certificate with its key.
-type svid struct {
+// issued is an issued certificate with its key.
+type issued struct {
 	leaf, root *x509.Certificate
 	key        *ecdsa.PrivateKey
 }
 
-func (s svid) tls() *tls.Certificate {
+func (s issued) tls() *tls.Certificate {
 	return &tls.Certificate{Certificate: [][]byte{s.leaf.Raw}, PrivateKey: s.key, Leaf: s.leaf}
 }
 
 // mustCreate asks with an ordinary request for the caller's own certificate.
-func (h *harness) mustCreate(ctx context.Context, conn *grpc.ClientConn, ttl time.Duration) svid {
+func (h *harness) mustCreate(ctx context.Context, conn *grpc.ClientConn, ttl time.Duration) issued {
 	h.t.Helper()
 	key := catest.Key(h.t)
 	res, err := create(ctx, conn, &security.IstioCertificateRequest{
@@ -147,12 +147,12 @@ func (h *harness) mustCreate(ctx context.Context, conn *grpc.ClientConn, ttl tim
 }
 
 // check verifies the chain as a peer would: leaf first, root last, leaf signed by the root and for the key.
-func (h *harness) check(res *security.IstioCertificateResponse, key *ecdsa.PrivateKey) svid {
+func (h *harness) check(res *security.IstioCertificateResponse, key *ecdsa.PrivateKey) issued {
 	h.t.Helper()
 	if len(res.GetCertChain()) != 2 {
 		h.t.Fatalf("chain of %d certificates, want leaf and root", len(res.GetCertChain()))
 	}
-	out := svid{leaf: parse(h.t, res.CertChain[0]), root: parse(h.t, res.CertChain[1]), key: key}
+	out := issued{leaf: parse(h.t, res.CertChain[0]), root: parse(h.t, res.CertChain[1]), key: key}
 	if !key.PublicKey.Equal(out.leaf.PublicKey) {
 		h.t.Fatal("the certificate is for another key")
 	}

@@ -269,32 +269,6 @@ func TestBrokenFileKeepsLastGood(t *testing.T) {
 	}
 }
 
-func TestLargeStateIsChunked(t *testing.T) {
-	w := newWorld(t)
-	largeState(t, w.start(w.options()))
-}
-
-func largeState(t *testing.T, r *running) {
-	value := strings.Repeat("x", 2000)
-	total := 0
-	for part := range 8 {
-		var b strings.Builder
-		for i := range 450 {
-			fmt.Fprintf(&b, "---\napiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: v-%d-%d, namespace: apps}\nspec:\n  hosts: [h-%d-%d.example.com]\n  http:\n", part, i, part, i)
-			for range 3 {
-				fmt.Fprintf(&b, "  - headers: {request: {set: {x-pad: %s}}}\n    route: [{destination: {host: server}}]\n", value)
-			}
-			total++
-		}
-		r.apply(b.String())
-	}
-	sub := r.subscribe(nil, nil)
-	sub.next()
-	if len(sub.held) != total+1 || sub.chunks < 20 {
-		t.Errorf("%d resources in %d chunks", len(sub.held), sub.chunks)
-	}
-}
-
 func (r *running) body(t *testing.T, path, token string) string {
 	t.Helper()
 	resp, err := r.http(path, token)
@@ -303,13 +277,4 @@ func (r *running) body(t *testing.T, path, token string) string {
 	}
 	defer resp.Body.Close() //nolint:errcheck // test
 	return readAll(t, resp.Body)
-}
-
-func TestTmpNoStore(t *testing.T) {
-	w := newWorld(t)
-	o := w.options()
-	o.StoreDir = ""
-	r := w.start(o)
-	_ = r
-	largeState(t, r)
 }

@@ -57,6 +57,8 @@ type Node struct {
 	// procs is written before the first task starts.
 	procs map[string]*supervise.Process
 
+	writing sync.Mutex // of state.json
+
 	mu    sync.Mutex
 	pods  map[string]bool // readiness as written
 	ready bool

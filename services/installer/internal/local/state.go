@@ -23,7 +23,12 @@ func (n *Node) keepState(ctx context.Context) error {
 	return nil
 }
 
-func (n *Node) writeState() error { return n.state().Write(n.cfg.Layout) }
+// writeState writes what is known now; one at a time, so that an older state never replaces a newer one.
+func (n *Node) writeState() error {
+	n.writing.Lock()
+	defer n.writing.Unlock()
+	return n.state().Write(n.cfg.Layout)
+}
 
 // state is the mesh as other commands see it.
 func (n *Node) state() *rundir.State {

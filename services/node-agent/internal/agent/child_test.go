@@ -23,8 +23,9 @@ import (
 // child is an agent in a process of its own.
 type child struct {
 	*proxy
-	cmd    *exec.Cmd
-	output *syncBuffer
+	cmd      *exec.Cmd
+	stateDir string
+	output   *syncBuffer
 }
 
 type syncBuffer struct {
@@ -63,7 +64,7 @@ func (m *mesh) spawn(binary, ca, xds string, env ...string) *child {
 	if binary != "" {
 		cmd.Path = binary
 	}
-	c := &child{proxy: &proxy{t: t, ip: ip}, cmd: cmd, output: &syncBuffer{}}
+	c := &child{proxy: &proxy{t: t, ip: ip}, cmd: cmd, stateDir: filepath.Join(dir, "state"), output: &syncBuffer{}}
 	cmd.Stdout, cmd.Stderr = c.output, c.output
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -106,6 +107,29 @@ func gone(pid int) error {
 		return nil
 	}
 	return fmt.Errorf("process %d is still there", pid)
+}
+
+// The commands that go with a running agent.
+func TestRequestAndWait(t *testing.T) {
+	m := newMesh(t)
+	ca, _ := m.ca("", time.Hour)
+	xds, _, _ := m.xds("")
+	c := m.spawn("", ca, xds)
+	m.set("1", nil, nil)
+	if out, err := nodeAgent(t, nil, "wait", "--url", c.url(15021, "/healthz/ready"), "--periodMillis", "50", "--timeoutSeconds", "20").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	out, err := nodeAgent(t, nil, "request", "GET", "server_info", "--state-dir", c.stateDir).CombinedOutput()
+	if err != nil || !strings.Contains(string(out), `"state": "LIVE"`) {
+		t.Errorf("%v: %s", err, out)
+	}
+	// Who asks Envoy to quit ends the agent, without an error.
+	if out, err := nodeAgent(t, nil, "request", "POST", "quitquitquit", "--state-dir", c.stateDir).CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+	if err := c.cmd.Wait(); err != nil {
+		t.Error(err)
+	}
 }
 
 // However the agent ends, Envoy ends with it, and how it ended shows in the

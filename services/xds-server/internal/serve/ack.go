@@ -46,6 +46,9 @@ func (s *stream) acknowledge(sub *subscription, nonce string, failure *rpcstatus
 	}
 	s.finish(sub, out, "")
 	sub.acked = out.revision
+	for _, name := range out.removed {
+		delete(sub.unsure, name)
+	}
 	if !s.delta {
 		sub.remember(out)
 	}
@@ -77,6 +80,9 @@ func (s *stream) rejected(sub *subscription, out *response, message string) {
 		names = append(names, b.Name())
 	}
 	sub.resend = true
+	for _, name := range out.removed {
+		sub.unsure[name] = struct{}{}
+	}
 	if len(message) > maxRejectionBytes {
 		message = strings.ToValidUTF8(message[:maxRejectionBytes], "")
 	}

@@ -178,6 +178,13 @@ func settle(proxies []*proxy, apply func(upserts, removed []*configv1.Resource))
 	for _, p := range proxies {
 		p.calmDown()
 	}
+	var sidecars []*configv1.Resource
+	for _, ns := range worldNamespaces {
+		for _, name := range []string{"n1", "n2"} {
+			sidecars = append(sidecars, meshtest.Config(replica.KindSidecar, ns, name, &networking.Sidecar{}))
+		}
+	}
+	apply(nil, sidecars)
 	for round := range 2 {
 		var upserts []*configv1.Resource
 		for _, ns := range worldNamespaces {
@@ -185,7 +192,7 @@ func settle(proxies []*proxy, apply func(upserts, removed []*configv1.Resource))
 				meshtest.Config(replica.KindVirtualService, ns, "n1", &networking.VirtualService{Hosts: []string{fmt.Sprint("final", round)}}),
 				meshtest.PeerAuthentication(ns, "n1", []string{"STRICT", "DISABLE"}[round], nil...))
 			for i, host := range worldHosts {
-				upserts = append(upserts, meshtest.Endpoints(ns, host, 80, fmt.Sprintf("10.9.%d.%d", round, i)),
+				upserts = append(upserts, meshtest.Service(ns, host, 80), meshtest.Endpoints(ns, host, 80, fmt.Sprintf("10.9.%d.%d", round, i)),
 					meshtest.Endpoints(ns, host, 81, fmt.Sprintf("10.9.%d.%d", round, i)),
 					meshtest.Config(replica.KindDestinationRule, ns, "final-"+host, meshtest.DestinationRule(host, time.Duration(100+round)*time.Second)))
 			}

@@ -45,6 +45,7 @@ func (s *Server) StreamAggregatedResources(grpcStream discovery.AggregatedDiscov
 	monitored := &worldMonitor{AggregatedDiscoveryService_StreamAggregatedResourcesServer: grpcStream, monitor: monitor{clock: s.clock.Now}}
 	return s.handle(st, &monitored.monitor, func(ctx context.Context) error {
 		loop := sotw.NewServer(ctx, st, xds.CallbackFuncs{
+			StreamRequestFunc: func(_ int64, req *discovery.DiscoveryRequest) error { st.overhear(req); return nil },
 			StreamResponseFunc: func(_ context.Context, _ int64, _ *discovery.DiscoveryRequest, m *discovery.DiscoveryResponse) {
 				st.sentWorld(m)
 			},

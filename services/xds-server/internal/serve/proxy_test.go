@@ -104,6 +104,9 @@ func (p *proxy) runDelta(stream discovery.AggregatedDiscoveryService_DeltaAggreg
 		failure := p.verdict()
 		if failure == nil {
 			for _, r := range m.GetResources() {
+				if !p.wants(url, r.GetName()) {
+					continue
+				}
 				p.held[url][r.GetName()], p.versions[url][r.GetName()] = string(r.GetResource().GetValue()), r.GetVersion()
 			}
 			for _, name := range m.GetRemovedResources() {
@@ -152,7 +155,7 @@ func (p *proxy) runWorld(stream discovery.AggregatedDiscoveryService_StreamAggre
 				clear(p.held[url])
 			}
 			for _, r := range m.GetResources() {
-				if msg, err := r.UnmarshalNew(); err == nil {
+				if msg, err := r.UnmarshalNew(); err == nil && p.wants(url, cache.GetResourceName(msg)) {
 					p.held[url][cache.GetResourceName(msg)] = string(r.GetValue())
 				}
 			}
@@ -164,6 +167,11 @@ func (p *proxy) runWorld(stream discovery.AggregatedDiscoveryService_StreamAggre
 		}
 		p.mu.Unlock()
 	}
+}
+
+// wants reports whether a resource was asked for: one that was given up while its response was on the way is ignored.
+func (p *proxy) wants(url, name string) bool {
+	return url == cds || url == lds || slices.Contains(p.asked[url], name)
 }
 
 // follow adjusts what is asked for to the clusters or listeners held. What is given up is forgotten.

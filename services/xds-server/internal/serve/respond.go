@@ -20,6 +20,9 @@ func (s *stream) respond(sub *subscription) {
 	snapshot := s.class.Snapshot()
 	current := snapshot.Type(sub.url)
 	sub.free(current)
+	if sub.resend && len(sub.dirty) > 0 {
+		sub.touchAll(current)
+	}
 	out := &response{revision: snapshot.Revision}
 	if !s.referred(sub) {
 		for name := range sub.deferred {

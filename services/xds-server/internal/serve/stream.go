@@ -98,9 +98,6 @@ func (s *stream) regroup(state *replica.State, touched replica.Topics) {
 	}
 	after := s.class.Snapshot()
 	for url, sub := range s.types {
-		if sub.resend {
-			sub.touchAll(after.Type(url))
-		}
 		touchDifferent(sub, before.Type(url), after.Type(url))
 		old.Release(url, keys(sub.names))
 	}
@@ -146,15 +143,10 @@ func (s *stream) Changed(changes plan.Changes) {
 		if !ok {
 			continue
 		}
-		touched := false
 		for _, name := range names {
 			if _, asked := sub.names[name]; asked || sub.wildcard {
 				sub.touch(name)
-				touched = true
 			}
-		}
-		if touched && sub.resend {
-			sub.touchAll(s.class.Snapshot().Type(url))
 		}
 	}
 	s.flush()

@@ -40,7 +40,9 @@ type subscription struct {
 	withheld map[string]string
 	together bool
 	// resend is true after a NACK: what the client holds is unknown, the next response carries the whole type.
-	resend    bool
+	resend bool
+	// unsure names were removed by a response that was rejected: the client may still hold them.
+	unsure    map[string]struct{}
 	rejection *configv1.Rejection
 
 	// good is, for state of the world, what the last acknowledged response contained.
@@ -53,7 +55,7 @@ type subscription struct {
 func newSubscription(url string) *subscription {
 	return &subscription{
 		url: url, names: map[string]struct{}{}, absent: map[string]struct{}{}, dirty: map[string]struct{}{},
-		fresh: map[string]struct{}{}, deferred: map[string]struct{}{}, withheld: map[string]string{},
+		fresh: map[string]struct{}{}, deferred: map[string]struct{}{}, withheld: map[string]string{}, unsure: map[string]struct{}{},
 	}
 }
 
@@ -100,9 +102,12 @@ func (b *subscription) touch(name string) {
 	delete(b.deferred, name)
 }
 
-// touchAll marks all that the subscription covers.
+// touchAll marks all that the subscription covers, and what the client may hold although it should not.
 func (b *subscription) touchAll(snapshot *plan.TypeSnapshot) {
 	for name := range b.names {
+		b.touch(name)
+	}
+	for name := range b.unsure {
 		b.touch(name)
 	}
 	if b.wildcard {

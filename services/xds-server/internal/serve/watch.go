@@ -128,30 +128,20 @@ func (s *stream) updateWorld(sub *subscription, req *cache.Request, state cache.
 	wanted := state.SubscribedResources()
 	wasWildcard := sub.wildcard
 	sub.wildcard = state.IsWildcard()
-	var added, gone []string
-	for name := range wanted {
-		if _, ok := sub.names[name]; !ok {
-			added = append(added, name)
-		}
-	}
-	for name := range sub.names {
-		if _, ok := wanted[name]; !ok {
-			gone = append(gone, name)
-		}
-	}
+	added := missing(wanted, sub.names)
 	if err := s.subscribe(sub, added); err != nil {
 		return err
 	}
-	s.unsubscribe(sub, gone)
+	s.unsubscribe(sub, missing(sub.names, wanted))
 	current := s.class.Snapshot().Type(sub.url)
 	if isNew {
-		if v := req.GetVersionInfo(); v != "" && v == worldVersion(sub, current) {
-			s.warm(sub)
-			sub.answered = len(sub.dirty) == 0
+		// Of a wildcard type the client holds what its version says. Of names it may not: it can have dropped one and asked for it again
+		// since, and the version is still that of the response before.
+		if sub.wildcard && len(sub.names) == 0 && req.GetVersionInfo() == current.Version() {
+			sub.answered = true
 			return nil
 		}
 		sub.touchAll(current)
-		s.warm(sub)
 		sub.owed = sub.wildcard
 		return nil
 	}
@@ -163,6 +153,33 @@ func (s *stream) updateWorld(sub *subscription, req *cache.Request, state cache.
 		sub.owed = true
 	}
 	return nil
+}
+
+// overhear sees every state-of-the-world request, also those that the loop leaves aside because their nonce is stale. What such a request
+// gives up the client has dropped: if a later one asks for it again, it must be sent again.
+func (s *stream) overhear(req *cache.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sub, ok := s.types[req.GetTypeUrl()]
+	if !ok || s.closed || sub.wildcard {
+		return
+	}
+	wanted := make(map[string]struct{}, len(req.GetResourceNames()))
+	for _, name := range req.GetResourceNames() {
+		wanted[name] = struct{}{}
+	}
+	s.unsubscribe(sub, missing(sub.names, wanted))
+}
+
+// missing lists what one set has and the other has not.
+func missing(from, other map[string]struct{}) []string {
+	var names []string
+	for name := range from {
+		if _, ok := other[name]; !ok {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // cancel returns the function by which the loop takes a watch back.

@@ -48,7 +48,9 @@ func Manifests(log *slog.Logger) Decoder {
 				log.Debug("object ignored", "object", key.String(), "location", doc.Location())
 			case errors.As(err, &ps):
 				d.Problems = append(d.Problems, ps...)
-				if key, _ := validate.Identify(doc.Tree); key.Kind != "" && key.Name != "" {
+				// A kind that does not exist may be the misspelt one of any object.
+				key, _ := validate.Identify(doc.Tree)
+				if _, known := validate.ScopeOf(key.Group, key.Kind); known && key.Name != "" {
 					d.Refused = append(d.Refused, key)
 				} else {
 					d.Unreadable = true

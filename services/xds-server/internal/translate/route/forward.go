@@ -17,14 +17,16 @@ import (
 // noTimeout is Istio's default: a request may take as long as it takes.
 func noTimeout() *durationpb.Duration { return durationpb.New(0) }
 
-// withTimeout limits the whole request, retries included; nil means no limit. gRPC deadlines are honoured up to the limit: without
-// MaxStreamDuration Envoy would not look at grpc-timeout.
+// withTimeout limits the whole request, retries included; nil and zero mean no limit. gRPC deadlines are honoured up to the limit. Where there is one, the
+// deprecated MaxGrpcTimeout has to say so: with MaxStreamDuration set, Envoy ignores Timeout (Router::FilterUtility::finalTimeout).
 func withTimeout(action *routev3.RouteAction, timeout *durationpb.Duration) {
-	if timeout == nil {
-		timeout = noTimeout()
+	if timeout.AsDuration() == 0 {
+		action.Timeout = noTimeout()
+		action.MaxStreamDuration = &routev3.RouteAction_MaxStreamDuration{GrpcTimeoutHeaderMax: noTimeout()}
+		return
 	}
 	action.Timeout = timeout
-	action.MaxStreamDuration = &routev3.RouteAction_MaxStreamDuration{GrpcTimeoutHeaderMax: timeout}
+	action.MaxGrpcTimeout = timeout //nolint:staticcheck // see above
 }
 
 func (b *builder) forward(out *routev3.Route, in *networking.HTTPRoute, authority string) (*routev3.RouteAction, error) {

@@ -1,0 +1,53 @@
+package validate
+
+import (
+	"strings"
+	"testing"
+
+	"fairlead.dev/services/config-watcher/internal/manifest"
+)
+
+// FuzzDocument feeds whole files through parser, strict decoding and every rule. Nothing may panic, and a refusal must say what is wrong.
+func FuzzDocument(f *testing.F) {
+	for _, kind := range []string{"VirtualService", "DestinationRule", "Gateway", "Sidecar", "ServiceEntry", "WorkloadEntry", "PeerAuthentication", "Service", "Pod"} {
+		f.Add([]byte(of(kind, "{hosts: [a], http: [{route: [{destination: {host: a}, weight: 1}], match: [{uri: {regex: '('}}], timeout: 1s}], host: b, servers: [{}], ports: [{}]}")))
+	}
+	f.Add([]byte("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata: {mesh: 'trustDomain: a'}"))
+	f.Add([]byte("a: &a [x]\nb: *a\n---\n- 1\n--- |\n x\n"))
+	f.Add([]byte("apiVersion: v1\nkind: List\nitems: [{apiVersion: networking.istio.io/v1, kind: Gateway}, null, 3]"))
+	f.Add([]byte(strings.Repeat("[", 500)))
+	f.Add([]byte(strings.Repeat("- ", 500)))
+	f.Add([]byte("a: {\xff: \x00}"))
+	f.Fuzz(func(t *testing.T, content []byte) {
+		docs, problems := manifest.Parse("f", content)
+		for _, p := range problems {
+			if p.Reason == "" {
+				t.Errorf("problem without a reason: %+v", p)
+			}
+		}
+		for _, d := range docs {
+			o, err := Document(d)
+			if (o == nil) == (err == nil) {
+				t.Fatalf("object %v and error %v", o, err)
+			}
+			if err != nil && strings.Contains(err.Error(), "defect of Fairlead") {
+				t.Errorf("a rule panicked: %v", err)
+			}
+			if err == nil && o.Key.Name == "" {
+				t.Error("accepted without a name")
+			}
+		}
+	})
+}
+
+// FuzzMeshConfig is FuzzDocument for a bare mesh configuration.
+func FuzzMeshConfig(f *testing.F) {
+	f.Add([]byte("enableTracing: false\ndefaultConfig: {drainDuration: 1s}\nextensionProviders: [{name: a, zipkin: {service: b}}]"))
+	f.Add([]byte("outboundTrafficPolicy: {mode: REGISTRY_ONLY}\nlocalityLbSetting: {distribute: [{from: a, to: {b: 100}}]}"))
+	f.Fuzz(func(t *testing.T, content []byte) {
+		m, problems := MeshConfig("f", content)
+		if (m == nil) == (len(problems) == 0) {
+			t.Fatalf("config %v and problems %v", m, problems)
+		}
+	})
+}

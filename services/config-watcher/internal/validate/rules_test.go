@@ -1,0 +1,152 @@
+package validate
+
+import (
+	"regexp"
+	"testing"
+)
+
+const dest = "destination: {host: a}"
+
+// http wraps one HTTP route.
+func http(route string) string { return of("VirtualService", "{hosts: [a], http: [{"+route+"}]}") }
+
+func dr(policy string) string {
+	return of("DestinationRule", "{host: a, trafficPolicy: {"+policy+"}}")
+}
+
+func server(s string) string { return of("Gateway", "{servers: [{"+s+"}]}") }
+
+// TestRules has one accepted and some refused objects a rule. want is a regular expression for the refusal; empty means accepted.
+func TestRules(t *testing.T) {
+	ok := "route: [{" + dest + "}]"
+	cases := []struct{ name, yaml, want string }{
+		{"vs: plain", http(ok), ""},
+		{"vs: wildcard host", of("VirtualService", `{hosts: ["*.example.com"], gateways: [g, other/g, mesh], http: [{`+ok+`}]}`), ""},
+		{"vs: bad wildcard", of("VirtualService", `{hosts: ["a*.example.com"], http: [{`+ok+`}]}`), `hosts\[0\]: "a\*.example.com": not a valid wildcard`},
+		{"vs: * on mesh", of("VirtualService", `{hosts: ["*"], http: [{`+ok+`}]}`), `only allowed on gateways`},
+		{"vs: * on gateway", of("VirtualService", `{hosts: ["*"], gateways: [g], http: [{`+ok+`}]}`), ""},
+		{"vs: duplicate host", of("VirtualService", `{hosts: [a, A], http: [{`+ok+`}]}`), `same host as hosts\[0\]`},
+		{"vs: gateway name", of("VirtualService", `{hosts: [a], gateways: ["x/y/z"], http: [{`+ok+`}]}`), `gateways\[0\]: "x/y/z": not a gateway`},
+		{"vs: no routes", of("VirtualService", "{hosts: [a]}"), `spec: no route`},
+		{"vs: exportTo", of("VirtualService", `{hosts: [a], exportTo: ["*", b], http: [{`+ok+`}]}`), `exportTo: "\*" cannot be combined`},
+		{"vs: delegate", of("VirtualService", "{http: [{"+ok+"}]}"), ""},
+		{"vs: delegate with gateways", of("VirtualService", "{gateways: [g], http: [{"+ok+"}]}"), `a delegate .no hosts. takes its gateways`},
+		{"vs: root", http("match: [{uri: {prefix: /a}}], delegate: {name: d, namespace: other}"), ""},
+		{"vs: root with route", http(ok + ", delegate: {name: d}"), `route and delegate exclude each other`},
+		{"vs: nothing", http("timeout: 1s"), `route does nothing`},
+		{"vs: redirect and route", http(ok + ", redirect: {uri: /x}"), `route and redirect exclude each other`},
+		{"vs: redirect and fault", http("redirect: {uri: /x}, fault: {abort: {httpStatus: 500}}"), `fault: cannot be combined with redirect`},
+		{"vs: redirect", http("redirect: {uri: /x, redirectCode: 308, scheme: https, port: 8443}"), ""},
+		{"vs: redirect code", http("redirect: {uri: /x, redirectCode: 200}"), `redirectCode: 200: no redirect status`},
+		{"vs: empty redirect", http("redirect: {}"), `redirect changes nothing`},
+		{"vs: direct response", http("directResponse: {status: 503, body: {string: x}}"), ""},
+		{"vs: direct response status", http("directResponse: {status: 99}"), `status: 99: no final HTTP status`},
+		{"vs: weights", http("route: [{" + dest + ", weight: 80}, {" + dest + ", weight: 20}]"), ""},
+		{"vs: weights need not sum to 100", http("route: [{" + dest + ", weight: 3}, {" + dest + ", weight: 1}]"), ""},
+		{"vs: weights all 0", http("route: [{" + dest + "}, {" + dest + "}]"), `weights of all destinations sum to 0`},
+		{"vs: negative weight", http("route: [{" + dest + ", weight: -5}, {" + dest + ", weight: 105}]"), `VirtualService apps/server: spec.http\[0\]\.route\[0\]\.weight: -5`},
+		{"vs: destination port", http("route: [{destination: {host: a, port: {number: 70000}}}]"), `destination.port.number: 70000: not a port`},
+		{"vs: no destination", http("route: [{weight: 1}]"), `route\[0\].destination: missing`},
+		{"vs: regex", http("match: [{uri: {regex: '/a(b'}}], " + ok), `uri.regex: "/a\(b": not a regular expression in RE2`},
+		{"vs: backtracking regex", http("match: [{headers: {x: {regex: '(?=a)b'}}}], " + ok), `headers.x.regex: .*not a regular expression`},
+		{"vs: empty prefix", http("match: [{uri: {prefix: ''}}], " + ok), `prefix is empty`},
+		{"vs: header presence", http("match: [{headers: {x-user: {}}}], " + ok), ""},
+		{"vs: header name", http("match: [{headers: {'x user': {exact: a}}}], " + ok), `headers\["x user"\]: .*not a valid header name`},
+		{"vs: pseudo header", http("match: [{headers: {':path': {exact: a}}}], " + ok), `pseudo-headers are matched by`},
+		{"vs: claims", http("match: [{headers: {'@request.auth.claims.group': {exact: a}}}], " + ok), `routing on claims is not available`},
+		{"vs: timeout", http(ok + ", timeout: 100us"), `timeout: 100.s: shorter than 1ms`},
+		{"vs: retries", http(ok + ", retries: {attempts: 3, perTryTimeout: 2s, retryOn: 'gateway-error,connect-failure,503,reset'}"), ""},
+		{"vs: retryOn", http(ok + ", retries: {attempts: 3, retryOn: gateway-eror}"), `retryOn: "gateway-eror": unknown retry condition; did you mean "gateway-error"`},
+		{"vs: retries off", http(ok + ", retries: {attempts: 0, perTryTimeout: 2s}"), `attempts: retries are switched off`},
+		{"vs: fault", http(ok + ", fault: {delay: {percentage: {value: 0.1}, fixedDelay: 5s}, abort: {httpStatus: 503, percentage: {value: 50}}}"), ""},
+		{"vs: fault percent", http(ok + ", fault: {abort: {httpStatus: 503, percentage: {value: 101}}}"), `percentage.value: 101: not a percentage`},
+		{"vs: exponential delay", http(ok + ", fault: {delay: {exponentialDelay: 5s}}"), `exponentialDelay: exponential delays are not supported`},
+		{"vs: grpc status", http(ok + ", fault: {abort: {grpcStatus: UNAVAILABL}}"), `grpcStatus: "UNAVAILABL": no gRPC status; did you mean "UNAVAILABLE"`},
+		{"vs: mirror", http(ok + ", mirrors: [{destination: {host: b}, percentage: {value: 10}}]"), ""},
+		{"vs: mirror twice", http(ok + ", mirror: {host: b}, mirrors: [{destination: {host: b}}]"), `mirrors: cannot be set together with mirror`},
+		{"vs: cors", http(ok + ", corsPolicy: {allowOrigins: [{exact: 'https://a'}], allowMethods: [GET], maxAge: 1h}"), ""},
+		{"vs: cors age", http(ok + ", corsPolicy: {maxAge: 1500ms}"), `maxAge: 1.5s: not a whole number of seconds`},
+		{"vs: headers", http(ok + ", headers: {request: {set: {x-a: '%REQ(x-b)%', ':authority': b}, add: {x: 100%%}, remove: [x-c]}}"), ""},
+		{"vs: header percent", http(ok + ", headers: {response: {set: {x: 100%}}}"), `percent sign begins no command`},
+		{"vs: header command", http(ok + ", headers: {response: {set: {x: '%NO_SUCH%'}}}"), `unknown command %NO_SUCH%`},
+		{"vs: header line break", http(ok + ", headers: {response: {set: {x: \"a\\nb\"}}}"), `contains a line break`},
+		{"vs: remove host", http(ok + ", headers: {request: {remove: [Host]}}"), `cannot route without it`},
+		{"vs: rewrite", http(ok + ", rewrite: {uriRegexRewrite: {match: '^/a/(.*)$', rewrite: '/\\1'}}"), ""},
+		{"vs: rewrite group", http(ok + ", rewrite: {uriRegexRewrite: {match: '^/a/(.*)$', rewrite: '/\\2'}}"), `refers to a group that match does not have`},
+		{"vs: tls", of("VirtualService", "{hosts: ['*.a.com'], tls: [{match: [{sniHosts: [x.a.com]}], "+ok+"}]}"), ""},
+		{"vs: sni not covered", of("VirtualService", "{hosts: [a.com], tls: [{match: [{sniHosts: [b.com]}], "+ok+"}]}"), `sniHosts\[0\]: "b.com": server name is not covered`},
+		{"vs: tcp", of("VirtualService", "{hosts: [a], tcp: [{match: [{port: 9000, destinationSubnets: [10.0.0.0/8]}], "+ok+"}]}"), ""},
+		{"vs: subnet", of("VirtualService", "{hosts: [a], tcp: [{match: [{destinationSubnets: [10.0.0.0/99]}], "+ok+"}]}"), `not a valid CIDR`},
+
+		{"dr: plain", dr("loadBalancer: {simple: LEAST_REQUEST}, connectionPool: {tcp: {maxConnections: 1, connectTimeout: 1s}}, outlierDetection: {consecutive5xxErrors: 1}, tls: {mode: ISTIO_MUTUAL}"), ""},
+		{"dr: no host", of("DestinationRule", "{}"), `spec.host: host is empty`},
+		{"dr: duplicate subsets", of("DestinationRule", "{host: a, subsets: [{name: v1}, {name: v1}]}"), `subsets\[1\].name: "v1": same name as subsets\[0\]`},
+		{"dr: subset name", of("DestinationRule", "{host: a, subsets: [{name: 'v|1'}]}"), `not a valid subset name`},
+		{"dr: duplicate ports", dr("portLevelSettings: [{port: {number: 80}}, {port: {number: 80}}]"), `portLevelSettings\[1\].port.number: 80: same port`},
+		{"dr: mutual without certificate", dr("tls: {mode: MUTUAL}"), `clientCertificate: missing in mode MUTUAL`},
+		{"dr: istio mutual with certificate", dr("tls: {mode: ISTIO_MUTUAL, clientCertificate: /a}"), `none can be given`},
+		{"dr: hash nothing", dr("loadBalancer: {consistentHash: {}}"), `nothing to hash`},
+		{"dr: hash header", dr("loadBalancer: {consistentHash: {httpHeaderName: x-user, ringHash: {minimumRingSize: 1024}}}"), ""},
+		{"dr: maglev", dr("loadBalancer: {consistentHash: {useSourceIp: true, maglev: {tableSize: 100}}}"), `tableSize: 100: not a prime`},
+		{"dr: distribute", dr("loadBalancer: {localityLbSetting: {distribute: [{from: 'r/*', to: {r: 80, s: 10}}]}}"), `weights do not sum to 100`},
+		{"dr: failover", dr("loadBalancer: {localityLbSetting: {failover: [{from: r, to: r}]}}"), `fails over to itself`},
+		{"dr: ejection percent", dr("outlierDetection: {maxEjectionPercent: 200}"), `maxEjectionPercent: 200: not a percentage`},
+		{"dr: negative pool", dr("connectionPool: {http: {http2MaxRequests: -1}}"), `http2MaxRequests: -1: negative`},
+		{"dr: warmup", dr("loadBalancer: {simple: RANDOM, warmup: {duration: 1s}}"), `warm-up works only with`},
+		{"dr: v1beta1", "apiVersion: networking.istio.io/v1beta1\nkind: DestinationRule\nmetadata: {name: a}\nspec: {host: a}", ""},
+
+		{"gw: plain", server("port: {number: 80, name: http, protocol: HTTP}, hosts: ['*']"), ""},
+		{"gw: tls", server("port: {number: 443, name: https, protocol: HTTPS}, hosts: [a.com], tls: {mode: SIMPLE, credentialName: c}"), ""},
+		{"gw: https without tls", server("port: {number: 443, name: https, protocol: HTTPS}, hosts: [a.com]"), `tls: missing for protocol HTTPS`},
+		{"gw: http with tls", server("port: {number: 80, name: http, protocol: HTTP}, hosts: [a.com], tls: {mode: SIMPLE, credentialName: c}"), `protocol HTTP is plaintext`},
+		{"gw: redirect", server("port: {number: 80, name: http, protocol: HTTP}, hosts: [a.com], tls: {httpsRedirect: true}"), ""},
+		{"gw: no certificate", server("port: {number: 443, name: https, protocol: HTTPS}, hosts: [a.com], tls: {mode: SIMPLE}"), `no certificate for mode SIMPLE`},
+		{"gw: mutual without ca", server("port: {number: 443, name: https, protocol: HTTPS}, hosts: [a.com], tls: {mode: MUTUAL, serverCertificate: /a, privateKey: /b}"), `clients could not be verified`},
+		{"gw: no hosts", server("port: {number: 80, name: http, protocol: HTTP}"), `hosts: missing`},
+		{"gw: port", server("port: {number: 0, name: http, protocol: HTTP}, hosts: [a]"), `port.number: 0: not a port`},
+		{"gw: protocol", server("port: {number: 80, name: http, protocol: HTPP}, hosts: [a]"), `protocol: "HTPP": unknown protocol; did you mean "HTTP"`},
+		{"gw: duplicate port name", of("Gateway", "{servers: [{port: {number: 80, name: h, protocol: HTTP}, hosts: [a]}, {port: {number: 81, name: h, protocol: HTTP}, hosts: [a]}]}"), `same port name as servers\[0\]`},
+		{"gw: tls versions", server("port: {number: 443, name: https, protocol: HTTPS}, hosts: [a.com], tls: {mode: SIMPLE, credentialName: c, minProtocolVersion: TLSV1_3, maxProtocolVersion: TLSV1_2}"), `newer than maxProtocolVersion`},
+
+		{"sidecar: plain", of("Sidecar", "{egress: [{hosts: ['./*', 'istio-system/*']}]}"), ""},
+		{"sidecar: as up writes it", of("Sidecar", "{workloadSelector: {labels: {a: b}}, ingress: [{port: {number: 9080, protocol: HTTP, name: http}, bind: 127.66.1.1, captureMode: NONE, defaultEndpoint: '127.0.0.1:8080'}], egress: [{port: {number: 15080, protocol: HTTP_PROXY, name: http-proxy}, bind: 127.66.1.1, captureMode: NONE, hosts: ['*/*']}]}"), ""},
+		{"sidecar: hosts", of("Sidecar", "{egress: [{hosts: ['foo']}]}"), `hosts\[0\]: "foo": no namespace`},
+		{"sidecar: foreign endpoint", of("Sidecar", "{workloadSelector: {labels: {a: b}}, ingress: [{port: {number: 1, protocol: HTTP, name: h}, defaultEndpoint: '10.0.0.1:80'}]}"), `forwards only to its own workload`},
+		{"sidecar: two without port", of("Sidecar", "{egress: [{hosts: ['*/*']}, {hosts: ['./*']}]}"), `has no port either`},
+		{"sidecar: tls", of("Sidecar", "{workloadSelector: {labels: {a: b}}, ingress: [{port: {number: 1, protocol: HTTPS, name: h}, defaultEndpoint: '127.0.0.1:80', tls: {mode: SIMPLE, serverCertificate: /a, privateKey: /b}}]}"), `tls: TLS termination by a sidecar is not available`},
+
+		{"pa: plain", of("PeerAuthentication", "{selector: {matchLabels: {app: a}}, mtls: {mode: STRICT}, portLevelMtls: {9090: {mode: PERMISSIVE}}}"), ""},
+		{"pa: ports without selector", of("PeerAuthentication", "{portLevelMtls: {9090: {mode: STRICT}}}"), `portLevelMtls: needs a selector`},
+		{"pa: port key", of("PeerAuthentication", "{selector: {matchLabels: {app: a}}, portLevelMtls: {http: {mode: STRICT}}}"), `portLevelMtls.http: "http": key is no number`},
+		{"pa: wildcard", of("PeerAuthentication", "{selector: {matchLabels: {app: '*'}}}"), `wildcards are not supported`},
+
+		{"se: dns", of("ServiceEntry", "{hosts: [a.com], ports: [{number: 443, name: tls, protocol: TLS}], resolution: DNS}"), ""},
+		{"se: static name", of("ServiceEntry", "{hosts: [a.com], ports: [{number: 443, name: tls}], resolution: STATIC, endpoints: [{address: b.com}]}"), `address: "b.com": not an IP address`},
+		{"se: endpoints with NONE", of("ServiceEntry", "{hosts: [a.com], ports: [{number: 443, name: tls}], endpoints: [{address: 1.1.1.1}]}"), `endpoints have no effect`},
+		{"se: selector and endpoints", of("ServiceEntry", "{hosts: [a.com], ports: [{number: 443, name: tls}], resolution: STATIC, endpoints: [{address: 1.1.1.1}], workloadSelector: {labels: {a: b}}}"), `workloadSelector: cannot be combined with endpoints`},
+		{"se: duplicate port", of("ServiceEntry", "{hosts: [a.com], ports: [{number: 443, name: a}, {number: 443, name: b}], resolution: DNS}"), `ports\[1\].number: 443: same number`},
+		{"se: wildcard dns", of("ServiceEntry", "{hosts: ['*.com'], ports: [{number: 443, name: a}], resolution: DNS}"), `cannot be looked up in DNS`},
+		{"se: cidr", of("ServiceEntry", "{hosts: [a.com], addresses: [10.0.0.0/8], ports: [{number: 443, name: a}], resolution: DNS}"), `CIDR block needs resolution NONE or STATIC`},
+		{"we: plain", of("WorkloadEntry", "{address: 10.0.0.1, ports: {http: 80}, labels: {a: b}, locality: r/z/s, serviceAccount: sa}"), ""},
+		{"we: socket", of("WorkloadEntry", "{address: 'unix:///a', ports: {http: 80}}"), `a unix socket has no ports`},
+
+		{"svc: unnamed ports", of("Service", "{ports: [{port: 80}, {port: 81}]}"), `ports\[0\].name: missing`},
+		{"pod: address", of("Pod", "{containers: []}") + "status: {podIP: nonsense}", `status.podIP: "nonsense": not an IP`},
+
+		{"refused: AuthorizationPolicy", of("AuthorizationPolicy", "{action: DENY, rules: [{}]}"), `AuthorizationPolicy is not enforced by this version of Fairlead, access would not be restricted`},
+		{"refused: RequestAuthentication", of("RequestAuthentication", "{}"), `RequestAuthentication is not enforced`},
+		{"refused: EnvoyFilter", of("EnvoyFilter", "{}"), `EnvoyFilter is not enforced`},
+		{"refused: WasmPlugin for access", of("WasmPlugin", "{url: 'oci://a', phase: AUTHZ}"), `WasmPlugin is not enforced`},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			_, got := check(t, c.yaml)
+			switch {
+			case c.want == "" && got != "":
+				t.Errorf("refused: %s", got)
+			case c.want != "" && !regexp.MustCompile(c.want).MatchString(got):
+				t.Errorf("got  %s\nwant %s", got, c.want)
+			}
+		})
+	}
+}

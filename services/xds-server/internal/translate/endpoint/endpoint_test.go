@@ -1,0 +1,198 @@
+package endpoint
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	"google.golang.org/protobuf/proto"
+	networking "istio.io/api/networking/v1alpha3"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/class"
+	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/translate/discovery"
+	"fairlead.dev/services/xds-server/internal/translate/names"
+)
+
+const host = "a.default.svc.cluster.local"
+
+// reader makes a mesh of one service and its shards.
+func reader(t *testing.T, svc *configv1.Service, shards ...*configv1.EndpointSet) *input.Reader {
+	t.Helper()
+	svc.Hostname, svc.Name, svc.Namespace, svc.ExportedTo = host, "a", "default", []string{"*"}
+	svc.Ports = []*configv1.ServicePort{{Number: 80, Protocol: configv1.Protocol_PROTOCOL_HTTP}}
+	if svc.GetResolution() == 0 {
+		svc.Resolution = configv1.Resolution_RESOLUTION_STATIC
+	}
+	resources := []*configv1.Resource{{
+		Key:  &configv1.ResourceKey{Kind: "Service", Namespace: "default", Name: host},
+		Body: &configv1.Resource_Service{Service: svc},
+	}}
+	for _, shard := range shards {
+		shard.Hostname, shard.Port = host, 80
+		resources = append(resources, &configv1.Resource{
+			Key:  &configv1.ResourceKey{Kind: "EndpointSet", Namespace: "default", Name: fmt.Sprintf("%s:80/%s", host, shard.GetCluster())},
+			Body: &configv1.Resource_EndpointSet{EndpointSet: shard},
+		})
+	}
+	state, err := replica.FromResources(resources)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := &class.Key{Type: class.Sidecar, Namespace: "default", Interception: class.Redirect, TrustDomain: "cluster.local"}
+	return input.NewView(key, state).Reader()
+}
+
+func assignment(t *testing.T, r *input.Reader) *endpointv3.ClusterLoadAssignment {
+	t.Helper()
+	c, ok := discovery.Resolve(r, names.Cluster{Direction: names.DirectionOutbound, Port: 80, Hostname: host})
+	if !ok {
+		t.Fatal("no such cluster")
+	}
+	return Assignment(r, c)
+}
+
+func listed(a *endpointv3.ClusterLoadAssignment) string {
+	var out []string
+	for _, l := range a.GetEndpoints() {
+		for _, e := range l.GetLbEndpoints() {
+			out = append(out, e.GetEndpoint().GetAddress().GetSocketAddress().GetAddress()+e.GetEndpoint().GetAddress().GetPipe().GetPath())
+		}
+	}
+	return strings.Join(out, " ")
+}
+
+func shard(cluster string, endpoints ...*configv1.Endpoint) *configv1.EndpointSet {
+	for _, e := range endpoints {
+		if e.GetHealth() == 0 {
+			e.Health = configv1.Health_HEALTH_READY
+		}
+		if e.GetPort() == 0 && !strings.HasPrefix(e.GetAddress(), "/") {
+			e.Port = 80
+		}
+	}
+	return &configv1.EndpointSet{Cluster: cluster, Endpoints: endpoints, LabelSets: []*configv1.LabelSet{{}}, Localities: []*configv1.Locality{{}}}
+}
+
+func TestBytesDoNotDependOnShards(t *testing.T) {
+	one := reader(t, &configv1.Service{}, shard("east", &configv1.Endpoint{Address: "10.0.0.2"}), shard("west", &configv1.Endpoint{Address: "10.0.0.1"}))
+	other := reader(t, &configv1.Service{}, shard("east", &configv1.Endpoint{Address: "10.0.0.1"}), shard("west", &configv1.Endpoint{Address: "10.0.0.2"}))
+	if a, b := assignment(t, one), assignment(t, other); !proto.Equal(a, b) {
+		t.Errorf("%v differs from %v", a, b)
+	}
+}
+
+func TestWhoTakesTraffic(t *testing.T) {
+	endpoints := func() *configv1.EndpointSet {
+		return shard("c",
+			&configv1.Endpoint{Address: "10.0.0.1"},
+			&configv1.Endpoint{Address: "10.0.0.1"},
+			&configv1.Endpoint{Address: "10.0.0.2", Health: configv1.Health_HEALTH_NOT_READY},
+			&configv1.Endpoint{Address: "10.0.0.3", Health: configv1.Health_HEALTH_DRAINING},
+			&configv1.Endpoint{Address: "name.example.com"},
+			&configv1.Endpoint{Address: "/run/app.sock"},
+			&configv1.Endpoint{Address: "fd00::1"},
+		)
+	}
+	for _, tc := range []struct {
+		name string
+		svc  *configv1.Service
+		want string
+	}{
+		{"ready ones, each once, addresses only", &configv1.Service{}, "/run/app.sock 10.0.0.1 10.0.0.3 fd00::1"},
+		{"not ready ones where they are published", &configv1.Service{PublishNotReadyAddresses: true}, "/run/app.sock 10.0.0.1 10.0.0.2 10.0.0.3 fd00::1"},
+		{"names where the proxy resolves", &configv1.Service{Resolution: configv1.Resolution_RESOLUTION_DNS}, "/run/app.sock 10.0.0.1 10.0.0.3 fd00::1 name.example.com"},
+		{"one where only one can be", &configv1.Service{Resolution: configv1.Resolution_RESOLUTION_DNS_ROUND_ROBIN}, "/run/app.sock"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got := assignment(t, reader(t, tc.svc, endpoints()))
+			if listed(got) != tc.want {
+				t.Errorf("got %q, want %q", listed(got), tc.want)
+			}
+			for _, l := range got.GetEndpoints() {
+				for _, e := range l.GetLbEndpoints() {
+					draining := e.GetEndpoint().GetAddress().GetSocketAddress().GetAddress() == "10.0.0.3"
+					if (e.GetHealthStatus() == corev3.HealthStatus_DRAINING) != draining {
+						t.Errorf("%v", e)
+					}
+				}
+			}
+		})
+	}
+}
+
+func TestMalformedIndicesAreNoPanic(t *testing.T) {
+	bad := shard("c", &configv1.Endpoint{Address: "10.0.0.1", LabelSet: 7, Locality: 9})
+	if got := listed(assignment(t, reader(t, &configv1.Service{}, bad))); got != "10.0.0.1" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestExternalNameStandsInForEndpoints(t *testing.T) {
+	r := reader(t, &configv1.Service{Resolution: configv1.Resolution_RESOLUTION_DNS, ExternalName: "www.example.com"})
+	if got := listed(assignment(t, r)); got != "www.example.com" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestWithin(t *testing.T) {
+	here := parseLocality("r1/z1/s1")
+	for pattern, want := range map[string]bool{
+		"*": true, "r1": true, "r1/*": true, "r1/z1": true, "r1/z1/*": true, "r1/z1/s1": true,
+		"r2": false, "r1/z2/*": false, "r1/z1/s2": false,
+	} {
+		if within(here, pattern) != want {
+			t.Errorf("%s: %v", pattern, !want)
+		}
+	}
+}
+
+func group(name string, weight uint32) *endpointv3.LocalityLbEndpoints {
+	out := byLocality([]member{{Endpoint: &configv1.Endpoint{Address: "10.0.0.1", Port: 80, Weight: weight}}})[0]
+	out.Locality = parseLocality(name)
+	return out
+}
+
+func TestDistribute(t *testing.T) {
+	out := &endpointv3.ClusterLoadAssignment{Endpoints: []*endpointv3.LocalityLbEndpoints{
+		group("r1/z1/s1", 1), group("r1/z1/s2", 3), group("r1/z2/s1", 1), group("r2/z1/s1", 1),
+	}}
+	distribute(out, parseLocality("r1/z1/s1"), []*networking.LocalityLoadBalancerSetting_Distribute{
+		{From: "r9/*", To: map[string]uint32{"r9/*": 100}},
+		{From: "r1/z1/*", To: map[string]uint32{"r1/*": 20, "r1/z1/*": 80, "r2/*": 0}},
+	})
+	var got []string
+	for _, l := range out.GetEndpoints() {
+		got = append(got, fmt.Sprintf("%s/%s/%s=%d", l.GetLocality().GetRegion(), l.GetLocality().GetZone(), l.GetLocality().GetSubZone(), l.GetLoadBalancingWeight().GetValue()))
+	}
+	want := []string{"r1/z1/s1=20", "r1/z1/s2=60", "r1/z2/s1=20"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v: the more specific share first, divided by weight, nothing for who is not named", got, want)
+	}
+}
+
+func TestFailoverPriority(t *testing.T) {
+	members := []member{
+		{Endpoint: &configv1.Endpoint{Address: "10.0.0.1"}, labels: map[string]string{"net": "a", "zone": "x"}},
+		{Endpoint: &configv1.Endpoint{Address: "10.0.0.2"}, labels: map[string]string{"net": "a", "zone": "y"}},
+		{Endpoint: &configv1.Endpoint{Address: "10.0.0.3"}, labels: map[string]string{"net": "b", "zone": "x"}},
+	}
+	out := &endpointv3.ClusterLoadAssignment{Endpoints: byLocality(members)}
+	byLabels(out, members, map[string]string{"net": "a", "zone": "x"}, []string{"net", "zone"})
+	var got []string
+	for _, l := range out.GetEndpoints() {
+		got = append(got, fmt.Sprintf("%d:%s", l.GetPriority(), l.GetLbEndpoints()[0].GetEndpoint().GetAddress().GetSocketAddress().GetAddress()))
+	}
+	if want := []string{"0:10.0.0.1", "1:10.0.0.2", "2:10.0.0.3"}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	byLabels(out, members, map[string]string{"net": "a", "zone": "x"}, []string{"net=b"})
+	if out.GetEndpoints()[0].GetLbEndpoints()[0].GetEndpoint().GetAddress().GetSocketAddress().GetAddress() != "10.0.0.3" {
+		t.Errorf("an entry with a value compares with that value: %v", out)
+	}
+}

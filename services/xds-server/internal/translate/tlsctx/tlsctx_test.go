@@ -1,0 +1,102 @@
+package tlsctx
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	networking "istio.io/api/networking/v1alpha3"
+)
+
+func TestTrust(t *testing.T) {
+	trust := NewTrust("cluster.local", []string{"old.local", "", "cluster.local", "old.local"})
+	if !slices.Equal(trust, []string{"cluster.local", "old.local"}) {
+		t.Errorf("%v", trust)
+	}
+	got := trust.expand([]string{"spiffe://cluster.local/ns/a/sa/b", "spiffe://foreign/ns/a/sa/b"})
+	want := []string{"spiffe://cluster.local/ns/a/sa/b", "spiffe://foreign/ns/a/sa/b", "spiffe://old.local/ns/a/sa/b"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func upstream(t *testing.T, socket *corev3.TransportSocket) *tlsv3.UpstreamTlsContext {
+	t.Helper()
+	out := &tlsv3.UpstreamTlsContext{}
+	if err := socket.GetTypedConfig().UnmarshalTo(out); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// TestClientAlwaysChecksTheServer: even where no identity is known, only the mesh's own workloads will do.
+func TestClientAlwaysChecksTheServer(t *testing.T) {
+	for _, identities := range [][]string{nil, {"spiffe://cluster.local/ns/a/sa/b"}} {
+		context := upstream(t, Client(NewTrust("cluster.local", nil), "sni", identities, CarriesAny))
+		names := context.GetCommonTlsContext().GetCombinedValidationContext().GetDefaultValidationContext().GetMatchTypedSubjectAltNames()
+		if len(names) == 0 {
+			t.Errorf("identities %v: no name is checked", identities)
+		}
+		for _, n := range names {
+			if n.GetSanType() != tlsv3.SubjectAltNameMatcher_URI {
+				t.Errorf("identities are URIs: %v", n)
+			}
+		}
+	}
+}
+
+// TestNoMetadataExchange: a server that agrees on it would send bytes that upstream Envoy takes for the application's.
+func TestNoMetadataExchange(t *testing.T) {
+	for carries := CarriesAny; carries <= CarriesHTTP; carries++ {
+		context := upstream(t, Client(NewTrust("cluster.local", nil), "sni", nil, carries))
+		if slices.Contains(context.GetCommonTlsContext().GetAlpnProtocols(), "istio-peer-exchange") {
+			t.Errorf("offered for %d", carries)
+		}
+	}
+	if slices.Contains(serverALPN, "istio-peer-exchange") {
+		t.Error("accepted")
+	}
+}
+
+func TestExternalChecksUnlessTold(t *testing.T) {
+	for name, tc := range map[string]struct {
+		settings *networking.ClientTLSSettings
+		checks   bool
+	}{
+		"system roots": {&networking.ClientTLSSettings{Mode: networking.ClientTLSSettings_SIMPLE}, true},
+		"a file":       {&networking.ClientTLSSettings{Mode: networking.ClientTLSSettings_SIMPLE, CaCertificates: "/ca.pem"}, true},
+		"skipped":      {&networking.ClientTLSSettings{Mode: networking.ClientTLSSettings_SIMPLE, InsecureSkipVerify: wrapperspb.Bool(true)}, false},
+	} {
+		socket, err := External(tc.settings, nil, nil, false)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		roots := upstream(t, socket).GetCommonTlsContext().GetCombinedValidationContext().GetValidationContextSdsSecretConfig().GetName()
+		if (roots != "") != tc.checks {
+			t.Errorf("%s: checked by %q", name, roots)
+		}
+	}
+}
+
+func TestMissingFilesAreNamed(t *testing.T) {
+	_, err := External(&networking.ClientTLSSettings{Mode: networking.ClientTLSSettings_MUTUAL}, nil, nil, false)
+	if err == nil || !strings.Contains(err.Error(), "clientCertificate") {
+		t.Errorf("client: %v", err)
+	}
+	_, err = Terminate(&networking.ServerTLSSettings{Mode: networking.ServerTLSSettings_SIMPLE}, nil, true)
+	if err == nil || !strings.Contains(err.Error(), "serverCertificate") {
+		t.Errorf("server: %v", err)
+	}
+	_, err = Terminate(&networking.ServerTLSSettings{Mode: networking.ServerTLSSettings_MUTUAL, ServerCertificate: "c", PrivateKey: "k"}, nil, true)
+	if err == nil || !strings.Contains(err.Error(), "caCertificates") {
+		t.Errorf("mutual: %v", err)
+	}
+	_, err = Terminate(&networking.ServerTLSSettings{Mode: networking.ServerTLSSettings_SIMPLE, CredentialName: "x"}, nil, true)
+	if !errors.Is(err, ErrUnserved) {
+		t.Errorf("credential: %v", err)
+	}
+}
