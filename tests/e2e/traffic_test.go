@@ -12,7 +12,9 @@ import (
 
 const (
 	takesEffect = 15 * time.Second
-	clientID    = "spiffe://cluster.local/ns/apps/sa/client"
+	// grain is how early a timer of Envoy may fire: it goes by the time at which its event loop woke up.
+	grain    = 20 * time.Millisecond
+	clientID = "spiffe://cluster.local/ns/apps/sa/client"
 )
 
 // virtualService makes a VirtualService of host server whose http section is given, indented by two.
@@ -32,7 +34,7 @@ spec:
 // TestTraffic checks what VirtualServices, DestinationRules and PeerAuthentications do to requests. One mesh serves all; each case replaces
 // the same file.
 func TestTraffic(t *testing.T) {
-	m := fleet.Start(t, binaries, fleet.Options{Files: []string{"testdata/echo.yaml", "testdata/gateway.yaml"}})
+	m := fleet.Start(t, binaries, fleet.Options{Files: []string{"testdata/echo.yaml", "testdata/gateway.yaml", "testdata/sotw.yaml"}})
 	m.WaitReady(t)
 	client := m.From(t, "client-0")
 
@@ -105,6 +107,36 @@ func TestTraffic(t *testing.T) {
 		// Six standard deviations of a binomial distribution with p = 0.2 are 48.
 		if v2 := seen["v2"]; v2 < n/5-48 || v2 > n/5+48 || seen["v1"]+v2 != n {
 			t.Errorf("versions seen: %v, want v1 80 %%, v2 20 %%", seen)
+		}
+	})
+
+	t.Run("state-of-the-world xDS", func(t *testing.T) {
+		sotw := m.From(t, "sotw-0")
+		for pod, delta := range map[string]bool{"client-0": true, "sotw-0": false} {
+			dump, err := m.Pod(t, pod).Admin(t.Context(), "/config_dump")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.Contains(string(dump), "DELTA_GRPC") != delta {
+				t.Fatalf("%s speaks delta xDS: %t, want %t", pod, !delta, delta)
+			}
+		}
+		for _, version := range []string{"v1", "v2"} {
+			m.WriteConfig(t, "route.yaml", virtualService(`
+    - route: [{destination: {host: server, subset: `+version+`}}]
+`))
+			// Ten in a row: round robin over both versions would not give them.
+			inRow := 0
+			m.Eventually(t, takesEffect, func() error {
+				a, err := sotw.Get(t.Context(), "http://server/")
+				if inRow++; err != nil || a.Seen.Version != version {
+					inRow = 0
+				}
+				if inRow < 10 {
+					return fmt.Errorf("%q answered, want %s: %w", a.Seen.Version, version, err)
+				}
+				return nil
+			})
 		}
 	})
 
@@ -211,7 +243,7 @@ func TestTraffic(t *testing.T) {
       route: [{destination: {host: server, subset: v1}}]
 `))
 		a := until(t, client, fleet.Request{URL: "http://server/?delay=1500ms"}, status(504))
-		if a.Took < 300*time.Millisecond || a.Took > 1400*time.Millisecond {
+		if a.Took < 300*time.Millisecond-grain || a.Took > 1400*time.Millisecond {
 			t.Errorf("it took %s", a.Took)
 		}
 		until(t, client, fleet.Request{URL: "http://server/?delay=20ms"}, status(200))
@@ -254,7 +286,7 @@ func TestTraffic(t *testing.T) {
 `))
 		until(t, client, fleet.Request{URL: "http://server/", Header: http.Header{"X-Fault": {"abort"}}}, status(451))
 		a := until(t, client, fleet.Request{URL: "http://server/", Header: http.Header{"X-Fault": {"delay"}}}, status(200))
-		if a.Took < 400*time.Millisecond {
+		if a.Took < 400*time.Millisecond-grain {
 			t.Errorf("delayed by %s only", a.Took)
 		}
 		until(t, client, fleet.Request{URL: "http://server/"}, status(200))

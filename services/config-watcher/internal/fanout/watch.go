@@ -108,7 +108,6 @@ func (s *Server) Watch(stream grpc.BidiStreamingServer[configv1.WatchRequest, co
 	if err := out.send(snapshot, initial(has, snapshot, filter)); err != nil {
 		return err
 	}
-	has = nil
 	for {
 		select {
 		case <-stream.Context().Done():

@@ -6,7 +6,6 @@
 package normalise
 
 import (
-	"bytes"
 	"fmt"
 	"sort"
 
@@ -233,16 +232,13 @@ func (m *Mesh) takeMesh(o *object.Object, d *Delta) {
 	settings := m.defaultSettings()
 	if o != nil {
 		text := o.Body.(*corev1.ConfigMap).Data[validate.MeshKey]
-		got, problems := validate.MeshConfig("", []byte(text))
+		got, problems := validate.MeshConfigOver(settings, "", []byte(text))
 		if err := problems.Err(); err != nil {
 			// Sources validate before they deliver, so this is a defect; the settings in force stay.
 			d.Errors = append(d.Errors, fmt.Errorf("%s: %w", o.Key, err))
 			return
 		}
 		settings = got
-		if !mentionsTrustDomain(text) {
-			settings.TrustDomain = m.cfg.TrustDomain
-		}
 	}
 	same := proto.Equal(settings, m.settings)
 	m.meshObject, m.settings = o, settings
@@ -250,10 +246,6 @@ func (m *Mesh) takeMesh(o *object.Object, d *Delta) {
 	if !same {
 		m.allDirty()
 	}
-}
-
-func mentionsTrustDomain(text string) bool {
-	return bytes.Contains([]byte(text), []byte("trustDomain:"))
 }
 
 func (m *Mesh) allDirty() {

@@ -127,7 +127,11 @@ func (p *Pipeline) build(ctx context.Context, first bool) {
 		sequence = snapshot.Sequence()
 		span.SetAttributes(attribute.Int64("fairlead.revision", int64(sequence)))
 		took := p.cfg.Clock.Now().Sub(start)
-		p.cfg.Log.Info("revision committed", "sequence", sequence, "upserts", len(delta.Upserts), "removed", len(delta.Removed), "resources", snapshot.Len(), "took", took)
+		level := slog.LevelDebug
+		if first {
+			level = slog.LevelInfo
+		}
+		p.cfg.Log.Log(parent, level, "revision committed", "sequence", sequence, "upserts", len(delta.Upserts), "removed", len(delta.Removed), "resources", snapshot.Len(), "took", took)
 		if p.cfg.Observe != nil {
 			p.cfg.Observe.Committed(snapshot, delta, took)
 		}

@@ -129,16 +129,14 @@ func (r *running) tryApply(docs ...string) (*configv1.ApplyResponse, error) {
 
 // subscriber is an xds-server as far as Watch is concerned.
 type subscriber struct {
-	t         testing.TB
-	stream    grpc.BidiStreamingClient[configv1.WatchRequest, configv1.WatchResponse]
-	held      map[resource.Key]*configv1.Resource
-	revision  *configv1.Revision
-	server    *configv1.Subscriber
-	upserts   int // of the last revision
-	removed   int
-	chunks    int
-	largest   int
-	resources map[string]int
+	t        testing.TB
+	stream   grpc.BidiStreamingClient[configv1.WatchRequest, configv1.WatchResponse]
+	held     map[resource.Key]*configv1.Resource
+	revision *configv1.Revision
+	server   *configv1.Subscriber
+	upserts  int // of the last revision
+	removed  int
+	chunks   int
 }
 
 func (r *running) subscribe(held map[resource.Key]*configv1.Resource, interest *configv1.Interest) *subscriber {

@@ -69,7 +69,7 @@ func Document(doc *manifest.Document) (*object.Object, error) {
 	c.meta(doc.Tree, o)
 	if k.newSpec != nil {
 		c.istioBody(k, doc.Tree, o)
-	} else {
+	} else if len(c.problems) == 0 {
 		c.kubernetesBody(k, doc.Tree, o)
 	}
 	if o.Body != nil && k.check != nil {

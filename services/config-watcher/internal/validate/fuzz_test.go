@@ -3,6 +3,7 @@ package validate
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"fairlead.dev/services/config-watcher/internal/manifest"
 )
@@ -19,6 +20,12 @@ func FuzzDocument(f *testing.F) {
 	f.Add([]byte(strings.Repeat("- ", 500)))
 	f.Add([]byte("a: {\xff: \x00}"))
 	f.Fuzz(func(t *testing.T, content []byte) {
+		start := time.Now()
+		defer func() {
+			if took := time.Since(start); took > 5*time.Second {
+				t.Errorf("%d bytes took %s", len(content), took)
+			}
+		}()
 		docs, problems := manifest.Parse("f", content)
 		for _, p := range problems {
 			if p.Reason == "" {

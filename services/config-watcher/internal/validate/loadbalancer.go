@@ -28,6 +28,7 @@ func (c *checker) loadBalancer(at string, lb *networking.LoadBalancerSettings) {
 			c.fail(at+".warmup", nil, "cannot be combined with warmupDurationSecs", "keep warmup")
 		}
 	}
+	//nolint:staticcheck // deprecated in Istio, still served
 	warmup := lb.WarmupDurationSecs != nil || lb.Warmup != nil
 	if w := lb.Warmup; w != nil {
 		if w.Duration == nil {

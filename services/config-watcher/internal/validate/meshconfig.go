@@ -59,7 +59,11 @@ func defaultProxyConfig() *mesh.ProxyConfig {
 
 // MeshConfig decodes a mesh configuration (the ConfigMap's text, or a file) over the defaults. file is used in problems only.
 func MeshConfig(file string, text []byte) (*mesh.MeshConfig, object.Problems) {
-	out := DefaultMeshConfig()
+	return MeshConfigOver(DefaultMeshConfig(), file, text)
+}
+
+// MeshConfigOver is MeshConfig with defaults of the caller's. It takes the defaults over and changes them.
+func MeshConfigOver(out *mesh.MeshConfig, file string, text []byte) (*mesh.MeshConfig, object.Problems) {
 	docs, problems := manifest.Parse(file, text)
 	if len(problems) > 0 {
 		return nil, problems

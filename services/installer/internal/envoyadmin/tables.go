@@ -224,8 +224,11 @@ func (d *Dump) RoutesTable() (*table.Table, error) {
 	return t, nil
 }
 
+// domains shows the shortest names of a virtual host: those that people write.
 func domains(list []string) string {
 	const shown = 2
+	list = slices.Clone(list)
+	slices.SortStableFunc(list, func(a, b string) int { return len(a) - len(b) })
 	if len(list) > shown+1 {
 		return fmt.Sprintf("%s + %d more", strings.Join(list[:shown], ", "), len(list)-shown)
 	}

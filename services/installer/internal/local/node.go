@@ -113,10 +113,11 @@ func (n *Node) tasks(issuer *tokens.Files) []process.Task {
 		{Name: "tokens", Run: func(ctx context.Context) error {
 			return issuer.Run(ctx, func(err error) { n.cfg.Log.Error("tokens were not renewed", "error", err) })
 		}},
-		{Name: "pods", Run: n.publish},
+		{Name: "mesh", Run: n.publish},
 		{Name: "fatal exits", Run: n.watchFatal},
 		{Name: "state", Run: n.keepState},
 		{Name: "fleet", Run: n.observe},
+		{Name: "files", Run: n.watchSources},
 		{Name: "console", Run: n.show},
 		{Name: "ready", Run: n.announce},
 	}

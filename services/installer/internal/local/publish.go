@@ -37,7 +37,7 @@ func podReady(p *plan.Pod, entries map[string]entry) bool {
 // publish keeps the Pods' objects in config-watcher true: it creates them, then writes their status whenever readiness changes. While
 // config-watcher is away it tries again; what it then writes is the newest.
 func (n *Node) publish(ctx context.Context) error {
-	if err := n.create(ctx); err != nil {
+	if err := n.create(ctx); err != nil || ctx.Err() != nil {
 		return err
 	}
 	written := map[string]bool{}
@@ -71,26 +71,33 @@ func (n *Node) publish(ctx context.Context) error {
 	return nil
 }
 
-// create writes the Pods and the generated Sidecars, all or none. A refusal ends the run: nothing else could work.
+// create writes the Pods and the generated Sidecars, all or none, once the user's own files have been found good.
 func (n *Node) create(ctx context.Context) error {
-	manifests, err := n.manifests()
-	if err != nil {
+	if err := n.checkFiles(ctx); err != nil {
 		return err
 	}
-	if len(manifests) == 0 {
-		return nil
+	manifests, err := n.manifests()
+	if err != nil || len(manifests) == 0 {
+		return err
 	}
+	return n.untilTaken(ctx, func(ctx context.Context) error { return n.apply(ctx, manifests) })
+}
+
+// untilTaken repeats a write until config-watcher is there to take it. A refusal ends the run: nothing else could work.
+func (n *Node) untilTaken(ctx context.Context, write func(context.Context) error) error {
 	for ctx.Err() == nil {
-		err := n.apply(ctx, manifests)
+		call, cancel := context.WithTimeout(ctx, callTimeout)
+		err := write(call)
+		cancel()
 		if err == nil {
 			return nil
 		}
 		err = n.store.Explain(err)
 		var refused *store.RefusedError
 		if errors.As(err, &refused) {
-			return &RefusedError{Err: fmt.Errorf("the mesh's Pods: %w", err)}
+			return &RefusedError{Err: err}
 		}
-		n.cfg.Log.Debug("config-watcher does not take the pods yet", "error", err)
+		n.cfg.Log.Debug("config-watcher does not take the mesh yet", "error", err)
 		if !n.wait(ctx, 200*time.Millisecond) {
 			return nil
 		}

@@ -108,9 +108,10 @@ func serviceProbe(s *plan.Service) *plan.Probe {
 	}
 }
 
+// A proxy that drains must be out of its callers' endpoints before it goes, so it is asked often.
 func agentProbe(a *plan.Agent) *plan.Probe {
 	return &plan.Probe{
 		URL:    "http://" + a.Ready.String() + "/healthz/ready",
-		Period: 2 * time.Second, Timeout: time.Second, SuccessThreshold: 1, FailureThreshold: 2,
+		Period: 400 * time.Millisecond, Timeout: time.Second, SuccessThreshold: 1, FailureThreshold: 2,
 	}
 }

@@ -71,7 +71,8 @@ func (w *deployment) agentEnv(e *environment, p *Pod) error {
 	e.set("ISTIO_META_INTERCEPTION_MODE", "NONE")
 	e.set("TERMINATION_DRAIN_DURATION_SECONDS", fmt.Sprint(int(w.o.Drain.Seconds())))
 	e.set("EXIT_ON_ZERO_ACTIVE_CONNECTIONS", "true")
-	e.set("MINIMUM_DRAIN_DURATION", "1s")
+	// Longer than it takes until the Pod counts as not ready and callers know: see agentProbe.
+	e.set("MINIMUM_DRAIN_DURATION", "2s")
 
 	var apps string
 	for i, c := range p.Containers {

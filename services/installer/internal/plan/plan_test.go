@@ -143,7 +143,7 @@ func TestSidecarPod(t *testing.T) {
 	if !slices.Contains(pod.Listens, netip.MustParseAddrPort("127.66.1.2:9080")) || !slices.Contains(pod.Listens, netip.MustParseAddrPort("127.66.1.2:15021")) {
 		t.Errorf("listens on %v", pod.Listens)
 	}
-	for _, want := range []string{"POD_NAME=web-1", "INSTANCE_IP=127.66.1.2", "ISTIO_META_INTERCEPTION_MODE=NONE", "ISTIO_META_APP_CONTAINERS=web", `ISTIO_METAJSON_LABELS={"app":"web","fairlead.dev/instance":"web-1"}`} {
+	for _, want := range []string{"POD_NAME=web-1", "INSTANCE_IP=127.66.1.2", "ISTIO_META_INTERCEPTION_MODE=NONE", "ISTIO_META_APP_CONTAINERS=web", `ISTIO_METAJSON_LABELS={"app":"web","fairlead.dev/instance":"web-1","security.istio.io/tlsMode":"istio"}`} {
 		if !slices.Contains(pod.Agent.Env, want) {
 			t.Errorf("agent's env lacks %s: %v", want, pod.Agent.Env)
 		}

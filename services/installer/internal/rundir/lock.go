@@ -161,7 +161,7 @@ func (s *State) killLeftovers() {
 	}
 }
 
-// Birth identifies a process beyond its pid: when it began, in clock ticks since boot. Empty if there is no such process.
+// Birth identifies a process beyond its pid: when it began, in clock ticks since boot. Empty if no such process runs.
 func Birth(pid int) string {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -169,7 +169,8 @@ func Birth(pid int) string {
 	}
 	// The second field, the name, may hold spaces and parentheses; the 22nd is starttime (proc(5)).
 	fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
-	if len(fields) < 20 {
+	// A zombie has ended; only its parent has not noticed yet.
+	if len(fields) < 20 || fields[0] == "Z" || fields[0] == "X" {
 		return ""
 	}
 	return fields[19]

@@ -29,10 +29,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/report"
 	"fairlead.dev/services/xds-server/internal/serve"
 	"fairlead.dev/services/xds-server/internal/store"
-	"fairlead.dev/services/xds-server/internal/translate/cluster"
-	"fairlead.dev/services/xds-server/internal/translate/endpoint"
-	"fairlead.dev/services/xds-server/internal/translate/listener"
-	"fairlead.dev/services/xds-server/internal/translate/route"
+	"fairlead.dev/services/xds-server/internal/translate"
 	"fairlead.dev/services/xds-server/internal/upstream"
 )
 
@@ -47,14 +44,6 @@ const (
 	// maxRequestBytes bounds one request of a proxy: names and versions of all it holds.
 	maxRequestBytes = 16 << 20
 )
-
-// translators is the list of what xds-server makes: one per xDS type.
-var translators = []plan.Translator{
-	cluster.Translator{},
-	endpoint.Translator{},
-	listener.Translator{},
-	route.Translator{},
-}
 
 // Deps are what the process gives.
 type Deps struct {
@@ -73,13 +62,18 @@ type Server struct {
 }
 
 // New wires everything and opens the ports; Run starts it.
-func New(ctx context.Context, cfg *options.Config, deps Deps) (s *Server, err error) {
-	s = &Server{cfg: cfg, deps: deps}
-	defer func() {
-		if err != nil {
-			s.closeListeners()
-		}
-	}()
+func New(ctx context.Context, cfg *options.Config, deps Deps) (*Server, error) {
+	s := &Server{cfg: cfg, deps: deps}
+	if err := s.wire(ctx); err != nil {
+		s.closeListeners()
+		return nil, err
+	}
+	return s, nil
+}
+
+// wire makes the parts and the tasks that run them.
+func (s *Server) wire(ctx context.Context) error {
+	cfg, deps := s.cfg, s.deps
 
 	// Identity: the own certificate, for the ADS port and for config-watcher.
 	identity, err := svid.New(svid.Config{
@@ -87,20 +81,20 @@ func New(ctx context.Context, cfg *options.Config, deps Deps) (s *Server, err er
 		Identity: cfg.Own, CacheDir: cfg.StateDir, Log: deps.Log, Registerer: deps.Registry,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("identity: %w", err)
+		return fmt.Errorf("identity: %w", err)
 	}
 
 	// The engine: state of the mesh in, bytes per class out.
-	engine, err := plan.NewEngine(plan.Config{Translators: translators, Store: store.New(), Log: deps.Log, Registerer: deps.Registry})
+	engine, err := plan.NewEngine(plan.Config{Translators: translate.All(), Store: store.New(), Log: deps.Log, Registerer: deps.Registry})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	ads, err := serve.New(serve.Config{
 		Engine: engine, Log: deps.Log, Registerer: deps.Registry, TracerProvider: deps.Tracer, Instance: cfg.Instance,
 		MaxConnectionAge: cfg.MaxConnectionAge,
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
 
 	// config-watcher: the mesh from it, the proxies' state to it.
@@ -109,31 +103,31 @@ func New(ctx context.Context, cfg *options.Config, deps Deps) (s *Server, err er
 		Registerer: deps.Registry, TracerProvider: deps.Tracer,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("--config-watcher-address: %w", err)
+		return fmt.Errorf("--config-watcher-address: %w", err)
 	}
 	config := configv1.NewConfigServiceClient(conn)
 	self := &configv1.Subscriber{Instance: cfg.Instance + "/" + uuid.NewString()[:8], Version: version.Version}
 	mesh, err := upstream.New(upstream.Config{Watcher: config, Subscriber: self, Apply: ads.Apply, Log: deps.Log, Registerer: deps.Registry})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	reporter, err := report.New(report.Config{Sink: config, Fleet: ads, Subscriber: self, Log: deps.Log})
 	if err != nil {
-		return nil, err
+		return err
 	}
 
 	// Ports.
 	secure, err := s.secure(ctx, identity, ads)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	plaintext, err := s.plaintext(ctx, ads)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	pages, err := s.ops(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	pages.Ready("identity", identity.Check)
 	pages.Ready("configuration", mesh.Ready)
@@ -154,7 +148,7 @@ func New(ctx context.Context, cfg *options.Config, deps Deps) (s *Server, err er
 			return rpc.Serve(ctx, plaintext, s.PlaintextListener, cfg.ShutdownGrace)
 		}})
 	}
-	return s, nil
+	return nil
 }
 
 // identified runs a client of config-watcher once the own certificate is there: a connection made without it would go on being anonymous.

@@ -7,7 +7,6 @@ import (
 
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
-	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/replica"
 )
@@ -110,16 +109,4 @@ func (r *Reader) Gateways() []*replica.Gateway {
 		r.record(replica.GatewaysTopics(r.Class().Labels)...)
 		return r.view.state.Gateways(r.Class().Labels)
 	}, slices.Equal)
-}
-
-// Gateway returns one Gateway by namespace and name, whichever proxies it selects; nil if there is none.
-func (r *Reader) Gateway(namespace, name string) *replica.Gateway {
-	r.record(replica.GatewayTopic(namespace, name))
-	return r.view.state.Gateway(namespace, name)
-}
-
-// Namespace returns a namespace's labels, nil if it is unknown.
-func (r *Reader) Namespace(name string) *configv1.Namespace {
-	r.record(replica.NamespaceTopic(name))
-	return r.view.state.Namespace(name)
 }

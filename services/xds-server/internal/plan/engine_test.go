@@ -1,6 +1,7 @@
 package plan_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -321,7 +322,7 @@ func TestUnusedIsDropped(t *testing.T) {
 	kept.Release(resource.EndpointType, []string{"80|" + a})
 	b.Release(c, w)
 
-	ctx, stop := newContext(t)
+	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	go func() { _ = b.Run(ctx) }()
 	b.clock.WaitFor(t, 1)

@@ -26,12 +26,17 @@ type Config[T proto.Message] struct {
 	Hash Hash
 }
 
-// The kinds that are decoded; others pass through a State unread.
+// These kinds are decoded; others pass through a State unread.
 type (
-	VirtualService     = Config[*networking.VirtualService]
-	DestinationRule    = Config[*networking.DestinationRule]
-	Gateway            = Config[*networking.Gateway]
-	Sidecar            = Config[*networking.Sidecar]
+	// VirtualService is an object of that kind.
+	VirtualService = Config[*networking.VirtualService]
+	// DestinationRule is an object of that kind.
+	DestinationRule = Config[*networking.DestinationRule]
+	// Gateway is an object of that kind.
+	Gateway = Config[*networking.Gateway]
+	// Sidecar is an object of that kind.
+	Sidecar = Config[*networking.Sidecar]
+	// PeerAuthentication is an object of that kind.
 	PeerAuthentication = Config[*security.PeerAuthentication]
 )
 
@@ -70,10 +75,6 @@ func decode(r *configv1.Resource) (*entry, error) {
 		e.value = body.EndpointSet
 	case *configv1.Resource_Workload:
 		e.value = body.Workload
-	case *configv1.Resource_Namespace:
-		e.value = body.Namespace
-	case *configv1.Resource_Jwks:
-		e.value = body.Jwks
 	case *configv1.Resource_MeshConfig:
 		e.value, err = decodeMesh(body.MeshConfig)
 	case *configv1.Resource_IstioConfig:

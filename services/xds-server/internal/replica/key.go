@@ -1,8 +1,6 @@
 package replica
 
 import (
-	"strings"
-
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 )
 
@@ -13,7 +11,6 @@ const (
 	KindWorkload           = "Workload"
 	KindNamespace          = "Namespace"
 	KindMeshConfig         = "MeshConfig"
-	KindJwks               = "Jwks"
 	KindVirtualService     = "VirtualService"
 	KindDestinationRule    = "DestinationRule"
 	KindGateway            = "Gateway"
@@ -35,12 +32,6 @@ func keyOf(k *configv1.ResourceKey) Key {
 
 // path is the key within its kind, in the form that configv1.Held.keys wants: "<namespace>/<name>".
 func (k Key) path() string { return k.Namespace + "/" + k.Name }
-
-// keyFromPath is the reverse of path. A namespace holds no slash, a name may.
-func keyFromPath(kind, path string) Key {
-	ns, name, _ := strings.Cut(path, "/")
-	return Key{Kind: kind, Namespace: ns, Name: name}
-}
 
 // Hash is a resource's content hash: equal hashes mean equal bodies.
 type Hash [16]byte

@@ -169,32 +169,6 @@ func (s *State) WorkloadsAt(address string) []*configv1.Workload {
 // AddressTopic names the answer of WorkloadsAt.
 func AddressTopic(address string) Topic { return Topic{SubjectAddress, address, ""} }
 
-// Gateway returns one Gateway, nil if there is none.
-func (s *State) Gateway(namespace, name string) *Gateway {
-	e, _ := s.kinds[KindGateway].lookup(Key{KindGateway, namespace, name}.path())
-	if e == nil {
-		return nil
-	}
-	g, _ := e.value.(*Gateway)
-	return g
-}
-
-// GatewayTopic names the answer of Gateway.
-func GatewayTopic(namespace, name string) Topic { return Topic{SubjectGateway, namespace, name} }
-
-// Namespace returns a namespace, nil if it is unknown.
-func (s *State) Namespace(name string) *configv1.Namespace {
-	e, _ := s.kinds[KindNamespace].lookup(Key{KindNamespace, "", name}.path())
-	if e == nil {
-		return nil
-	}
-	n, _ := e.value.(*configv1.Namespace)
-	return n
-}
-
-// NamespaceTopic names the answer of Namespace.
-func NamespaceTopic(name string) Topic { return Topic{SubjectNamespace, name, ""} }
-
 // MeshTopic names the answer of Mesh.
 func MeshTopic() Topic { return Topic{SubjectMesh, "", ""} }
 
@@ -227,7 +201,7 @@ func (x index[V]) lookup(key string) (v V, ok bool) {
 // merge collects the objects under several prefixes, each once, oldest first.
 func merge[T interface {
 	comparable
-	older(T) bool
+	Older(T) bool
 }](x index[T], prefixes ...string) []T {
 	var found []T
 	for _, p := range prefixes {
@@ -241,7 +215,7 @@ func merge[T interface {
 			if a == b {
 				return 0
 			}
-			if a.older(b) {
+			if a.Older(b) {
 				return -1
 			}
 			return 1
@@ -250,8 +224,6 @@ func merge[T interface {
 	}
 	return found
 }
-
-func (c *Config[T]) older(o *Config[T]) bool { return c.Older(o) }
 
 // visible reports whether an object exported to these namespaces may be used from ns.
 func visible(exportedTo []string, ns string) bool {

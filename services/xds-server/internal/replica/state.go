@@ -6,8 +6,9 @@ import (
 	"fmt"
 	"sort"
 
-	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
 )
 
 // State is the mesh at one revision. It is immutable and safe for concurrent use.
@@ -160,17 +161,6 @@ func (s *State) HashOf(key Key) string {
 		}
 	}
 	return ""
-}
-
-// Counts returns the number of resources per kind.
-func (s *State) Counts() map[string]int {
-	counts := make(map[string]int, len(s.kinds))
-	for kind, x := range s.kinds {
-		if n := x.m.Len(); n > 0 {
-			counts[kind] = n
-		}
-	}
-	return counts
 }
 
 // String describes the state for logs.

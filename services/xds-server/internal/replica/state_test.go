@@ -111,15 +111,8 @@ func questions() []question {
 		}
 		add("Sidecars "+ns, []replica.Topic{replica.SidecarsTopic(ns)}, func(s *replica.State) string { return configs(s.Sidecars(ns)) })
 		add("PeerAuthentications "+ns, []replica.Topic{replica.PeerAuthenticationsTopic(ns)}, func(s *replica.State) string { return configs(s.PeerAuthentications(ns)) })
-		add("Namespace "+ns, []replica.Topic{replica.NamespaceTopic(ns)}, func(s *replica.State) string { return text(s.Namespace(ns)) })
 		for _, name := range []string{"n1", "n2"} {
 			add("Workload "+ns+name, []replica.Topic{replica.WorkloadTopic(ns, name)}, func(s *replica.State) string { return text(s.Workload(ns, name)) })
-			add("Gateway "+ns+name, []replica.Topic{replica.GatewayTopic(ns, name)}, func(s *replica.State) string {
-				if g := s.Gateway(ns, name); g != nil {
-					return configs([]*replica.Gateway{g})
-				}
-				return ""
-			})
 		}
 		add("SelectedLabels "+ns, replica.SelectedLabelsTopics(ns), func(s *replica.State) string {
 			return fmt.Sprint(s.SelectedLabels(ns, map[string]string{"app": "x", "version": "v1", "other": "o"}))

@@ -25,18 +25,12 @@ const (
 	SubjectPeerAuthentications
 	// SubjectGateways, the Gateways whose selector holds a label: A = "key=value", or "" for those without a selector.
 	SubjectGateways
-	// SubjectGateway, one Gateway by name: A = namespace, B = name.
-	SubjectGateway
 	// SubjectWorkload: A = namespace, B = name.
 	SubjectWorkload
 	// SubjectAddress, the workloads of an address: A = address.
 	SubjectAddress
 	// SubjectMesh, the mesh-wide settings.
 	SubjectMesh
-	// SubjectNamespace: A = name.
-	SubjectNamespace
-	// SubjectJwks: A = URI.
-	SubjectJwks
 	// SubjectSelectedLabels, the label keys that selectors test: A = namespace of the workloads, or "*".
 	SubjectSelectedLabels
 	// SubjectDerived and all above it are free for answers that a caller derives from several look-ups.

@@ -70,10 +70,6 @@ func (w *writer) post(e *entry, add bool) {
 			w.touch(SubjectAddress, a, "")
 		}
 		w.touch(SubjectWorkload, e.key.Namespace, e.key.Name)
-	case *configv1.Namespace:
-		w.touch(SubjectNamespace, v.GetName(), "")
-	case *configv1.Jwks:
-		w.touch(SubjectJwks, v.GetUri(), "")
 	case *meshSettings:
 		if w.state.mesh = defaultMesh(); add {
 			w.state.mesh = v
@@ -95,7 +91,6 @@ func (w *writer) post(e *entry, add bool) {
 		pair := firstPair(v.Spec.GetSelector())
 		put(w.state.gateways, add, join(pair, age(v.Created), v.Key.Namespace, v.Key.Name), v)
 		w.touch(SubjectGateways, pair, "")
-		w.touch(SubjectGateway, v.Key.Namespace, v.Key.Name)
 		w.selects("*", v.Spec.GetSelector(), add)
 	}
 }

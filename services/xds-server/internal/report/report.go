@@ -73,7 +73,7 @@ func (r *Reporter) Run(ctx context.Context) error {
 	for {
 		sent, err := r.stream(ctx)
 		if ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // the stream ended because it was told to
 		}
 		if sent {
 			pause = firstPause

@@ -2,6 +2,7 @@ package serve
 
 import (
 	"context"
+	"runtime/debug"
 	"sync/atomic"
 	"time"
 
@@ -81,7 +82,7 @@ func (s *Server) handle(st *stream, m *monitor, loop func(context.Context) error
 		s.changed.Notify()
 	}()
 	done := make(chan error, 1)
-	go func() { done <- loop(ctx) }()
+	go func() { done <- s.guard(ctx, loop) }()
 
 	var age <-chan time.Time
 	if s.maxAge > 0 {
@@ -112,6 +113,17 @@ func (s *Server) handle(st *stream, m *monitor, loop func(context.Context) error
 			st.retry()
 		}
 	}
+}
+
+// guard runs a loop, which has a goroutine of its own that the gRPC server's recovery does not cover.
+func (s *Server) guard(ctx context.Context, loop func(context.Context) error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.log.Error("stream panicked", "panic", p, "stack", string(debug.Stack()))
+			err = status.Error(codes.Internal, "internal error")
+		}
+	}()
+	return loop(ctx)
 }
 
 // retry sends what has waited too long for what goes before it.

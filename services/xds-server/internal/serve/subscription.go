@@ -78,15 +78,6 @@ type response struct {
 	span     trace.Span
 }
 
-func (r *response) blob(name string) *store.Blob {
-	for _, b := range r.blobs {
-		if b.Name() == name {
-			return b
-		}
-	}
-	return nil
-}
-
 // wants reports whether the item is part of the subscription.
 func (b *subscription) wants(name string, item plan.Item) bool {
 	if b.wildcard && item.Wildcard {

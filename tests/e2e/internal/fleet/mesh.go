@@ -79,7 +79,7 @@ func Start(t *testing.T, b Binaries, o Options) *Mesh {
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("files of the mesh are kept in %s", dir)
-			t.Log(m.tail())
+			t.Log(m.tails())
 			return
 		}
 		if err := os.RemoveAll(dir); err != nil {
@@ -128,11 +128,6 @@ func (m *Mesh) stop(t *testing.T) {
 // Stop interrupts `fairlead up`, as Ctrl-C does, and asserts that it ends well with no process left. It may be called more than once.
 func (m *Mesh) Stop(t *testing.T) {
 	t.Helper()
-	before, err := readState(m.runDir)
-	if err != nil {
-		t.Errorf("no state of the mesh: %v", err)
-		before = &State{}
-	}
 	_ = m.command.Process.Signal(syscall.SIGINT)
 	select {
 	case <-m.ended:
@@ -144,10 +139,8 @@ func (m *Mesh) Stop(t *testing.T) {
 	if m.exit != nil {
 		t.Errorf("`fairlead up`: %v", m.exit)
 	}
-	for _, p := range before.processes() {
-		if alive(p.PID, m.runDir) {
-			t.Errorf("process %s (pid %d) was left running", p.Name, p.PID)
-		}
+	for _, p := range m.Running() {
+		t.Errorf("a process was left running: %s", p)
 	}
 }
 
@@ -168,18 +161,29 @@ func (s *State) processes() []Process {
 	return list
 }
 
-// alive tells whether a process of this mesh has the pid. Another one may have taken it since, so its command line or environment must name the run directory.
-func alive(pid int, runDir string) bool {
-	if pid == 0 {
-		return false
-	}
-	for _, file := range []string{"cmdline", "environ"} {
-		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, file))
-		if err == nil && strings.Contains(string(b), filepath.Dir(runDir)) {
-			return true
+// Running lists the processes of this mesh that exist, Envoys included, by pid and command line. They are known by its directory, which is in the
+// arguments of all of them.
+func (m *Mesh) Running() []string {
+	var list []string
+	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, file := range files {
+		b, err := os.ReadFile(file)
+		line := strings.ReplaceAll(string(b), "\x00", " ")
+		if err == nil && strings.Contains(line, filepath.Dir(m.runDir)+"/") {
+			list = append(list, filepath.Base(filepath.Dir(file))+" "+line)
 		}
 	}
-	return false
+	return list
+}
+
+// KillUp sends SIGKILL to `fairlead up` itself.
+func (m *Mesh) KillUp(t *testing.T) {
+	t.Helper()
+	if err := m.command.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	<-m.ended
+	m.exit = nil // as it was meant
 }
 
 // WaitReady waits until everything is ready.
@@ -344,14 +348,16 @@ func (m *Mesh) Log(t *testing.T, service string) string {
 	return string(b)
 }
 
-// tail is the end of what `fairlead up` printed.
-func (m *Mesh) tail() string {
-	b, err := os.ReadFile(m.output)
-	if err != nil {
-		return err.Error()
+// tails are the ends of what `fairlead up` printed and of all logs, for whoever has only the test's output.
+func (m *Mesh) tails() string {
+	var out strings.Builder
+	logs, _ := filepath.Glob(filepath.Join(m.runDir, "logs", "*"))
+	for _, name := range append([]string{m.output}, logs...) {
+		b, err := os.ReadFile(name)
+		const limit = 3000
+		fmt.Fprintf(&out, "--- %s %v\n%s\n", filepath.Base(name), err, b[max(0, len(b)-limit):])
 	}
-	const limit = 3000
-	return string(b[max(0, len(b)-limit):])
+	return out.String()
 }
 
 // CLI runs `fairlead` against the mesh and returns its exit code and output.

@@ -1,0 +1,172 @@
+package fleet
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"fairlead.dev/pkg/testkit"
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/config-watcher/internal/revision"
+)
+
+func rev(sequence uint64) *configv1.Revision {
+	return &configv1.Revision{Epoch: "e", Sequence: sequence, StateHash: []byte(fmt.Sprintf("state-%010d", sequence))}
+}
+
+// proxy reports a node id, connected at a second, with an acknowledged revision (0: none).
+func report(at int64, acked uint64, ids ...string) *configv1.ReportRequest {
+	m := &configv1.ReportRequest{Revision: rev(acked)}
+	for _, id := range ids {
+		p := &configv1.ProxyStatus{NodeId: id, Namespace: "apps", Workload: id, ConnectedAt: timestamppb.New(time.Unix(at, 0))}
+		if acked > 0 {
+			p.Acked = rev(acked)
+		}
+		m.Proxies = append(m.Proxies, p)
+	}
+	return m
+}
+
+func verdict(t *Table, sequence uint64) string {
+	v, _, _ := t.Judge(rev(sequence))
+	out := fmt.Sprintf("acked %d pending [%s]", v.Acked, strings.Join(v.Pending, " "))
+	for _, r := range v.Rejected {
+		out += " rejected " + r.NodeId + "@" + r.XdsServer
+	}
+	if v.Incomplete {
+		out += " incomplete"
+	}
+	return out
+}
+
+func TestReplicasComeAndGo(t *testing.T) {
+	clk := testkit.NewClock(time.Unix(1000, 0))
+	table := NewTable(clk)
+	expect := func(step, want string) {
+		t.Helper()
+		if got := verdict(table, 5); got != want {
+			t.Errorf("%s: %s, want %s", step, got, want)
+		}
+	}
+	expect("nobody has reported yet", "acked 0 pending [] incomplete")
+	table.Subscribed("x0")
+	table.Subscribed("x1")
+	r0 := table.Report("x0")
+	r0.Take(report(1, 5, "a", "b"), true)
+	expect("one of two xds-servers reports", "acked 2 pending [] incomplete")
+	r1 := table.Report("x1")
+	r1.Take(report(1, 4, "c"), true)
+	expect("both report", "acked 2 pending [c]")
+	r1.Take(report(2, 4, "b"), false)
+	expect("b moved to the other", "acked 1 pending [b c]")
+	r1.Take(report(2, 5, "b", "c"), false)
+	expect("and acknowledges there", "acked 3 pending []")
+	r0.Take(&configv1.ReportRequest{Disconnected: []string{"b"}}, false)
+	expect("the old one has noticed", "acked 3 pending []")
+
+	r0.Close()
+	table.Unsubscribed("x0")
+	expect("x0 is lost: its proxies are unknown", "acked 2 pending [a]")
+	r1.Take(report(3, 5, "a"), false)
+	expect("its proxy came back elsewhere", "acked 3 pending []")
+	r1.Close()
+	expect("all are lost", "acked 0 pending [a b c] incomplete")
+	again := table.Report("x1")
+	again.Take(report(3, 5, "a"), true)
+	expect("a new stream is complete: b and c have gone", "acked 1 pending []")
+	r1.Take(report(9, 1, "ghost"), false)
+	r1.Close()
+	expect("the old stream says no more", "acked 1 pending []")
+	again.Close()
+	clk.Advance(Grace)
+	expect("after the grace nobody is left", "acked 0 pending []")
+	table.Unsubscribed("x1")
+	if got := len(table.List("")); got != 0 {
+		t.Errorf("%d proxies listed", got)
+	}
+}
+
+func TestRejections(t *testing.T) {
+	table := NewTable(testkit.NewClock(time.Unix(1000, 0)))
+	r := table.Report("x")
+	reject := func(at, served uint64, awaiting bool) *configv1.ReportRequest {
+		m := report(1, 3, "a")
+		m.Revision = rev(served)
+		m.Proxies[0].Types = []*configv1.ProxyTypeStatus{{TypeUrl: "t", Rejection: &configv1.Rejection{Revision: rev(at), Message: "no"}, Awaiting: awaiting}}
+		return m
+	}
+	for _, c := range []struct {
+		name    string
+		message *configv1.ReportRequest
+		want    string
+	}{
+		{"rejected the target", reject(5, 5, false), "acked 0 pending [] rejected a@x"},
+		{"rejected an older one, the target is not served yet", reject(4, 4, false), "acked 0 pending [a]"},
+		{"rejected an older one, another response is under way", reject(4, 5, true), "acked 0 pending [a]"},
+		{"rejected an older one and nothing else comes", reject(4, 5, false), "acked 0 pending [] rejected a@x"},
+		{"acknowledged in the end", report(1, 5, "a"), "acked 1 pending []"},
+	} {
+		r.Take(c.message, false)
+		if got := verdict(table, 5); got != c.want {
+			t.Errorf("%s: %s, want %s", c.name, got, c.want)
+		}
+	}
+}
+
+func TestEpochs(t *testing.T) {
+	target := &configv1.Revision{Epoch: "new", Sequence: 1, StateHash: []byte("same")}
+	for name, c := range map[string]struct {
+		acked *configv1.Revision
+		want  bool
+	}{
+		"never":                          {nil, false},
+		"same epoch, later":              {&configv1.Revision{Epoch: "new", Sequence: 2}, true},
+		"other epoch, same state":        {&configv1.Revision{Epoch: "old", Sequence: 9, StateHash: []byte("same")}, true},
+		"other epoch, other state":       {&configv1.Revision{Epoch: "old", Sequence: 9, StateHash: []byte("other")}, false},
+		"same epoch, earlier, same hash": {&configv1.Revision{Epoch: "new", Sequence: 0, StateHash: []byte("same")}, false},
+	} {
+		if got := reached(c.acked, target); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+func TestWaitAcked(t *testing.T) {
+	clk := testkit.NewClock(time.Unix(1000, 0))
+	table := NewTable(clk)
+	log := revision.NewLog("e", clk)
+	s := NewService(table, log, nil)
+	log.Commit(nil, nil, "")
+	r := table.Report("x")
+	r.Take(report(1, 0, "a"), true)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	short, cancelShort := context.WithTimeout(ctx, 100*time.Millisecond)
+	defer cancelShort()
+	got, err := s.WaitAcked(short, &configv1.WaitAckedRequest{})
+	if err != nil || len(got.Pending) != 1 || short.Err() != nil {
+		t.Fatalf("pending at the deadline is an answer, given before it: %v %v %v", got, err, short.Err())
+	}
+	done := make(chan *configv1.WaitAckedResponse, 1)
+	go func() {
+		got, err := s.WaitAcked(ctx, &configv1.WaitAckedRequest{Sequence: 2})
+		if err != nil {
+			t.Error(err)
+		}
+		done <- got
+	}()
+	log.Commit(nil, nil, "")
+	r.Take(report(1, 2, "a"), false)
+	select {
+	case got := <-done:
+		if got.Acked != 1 || got.Revision.Sequence != 2 {
+			t.Errorf("got %v", got)
+		}
+	case <-ctx.Done():
+		t.Fatal("not told")
+	}
+}

@@ -1,0 +1,106 @@
+package local
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+
+	"fairlead.dev/pkg/rpc"
+
+	"fairlead.dev/services/installer/internal/mesh"
+)
+
+// checkFiles has config-watcher judge the user's files before anything depends on them, so that a mesh does not come up half.
+func (n *Node) checkFiles(ctx context.Context) error {
+	files, err := mesh.Files(n.cfg.ConfigPaths)
+	if err != nil {
+		return &RefusedError{Err: err}
+	}
+	var docs []*configv1.Document
+	for _, f := range files {
+		content, err := os.ReadFile(f)
+		if err != nil {
+			return fmt.Errorf("mesh file: %w", err)
+		}
+		docs = append(docs, &configv1.Document{Name: f, Content: content})
+	}
+	if len(docs) == 0 {
+		return nil
+	}
+	return n.untilTaken(ctx, func(ctx context.Context) error {
+		_, err := n.store.Apply(ctx, &configv1.ApplyRequest{Documents: docs, DryRun: true}, grpc.WaitForReady(true))
+		return err
+	})
+}
+
+// sourcesPeriod is how often config-watcher is asked about the user's files. A person who has just saved one is waiting.
+const sourcesPeriod = 500 * time.Millisecond
+
+// watchSources tells the person what config-watcher refuses of the files, which are followed live: the last good version of a refused object stays
+// in use.
+func (n *Node) watchSources(ctx context.Context) error {
+	var known []string
+	for n.wait(ctx, sourcesPeriod) {
+		now, err := n.sourceProblems(ctx)
+		if err != nil {
+			n.cfg.Log.Debug("sources are not known", "error", err)
+			continue
+		}
+		for _, p := range now {
+			if !slices.Contains(known, p) {
+				n.cfg.Console.Line("refused, the last good version stays: " + p)
+			}
+		}
+		if len(known) > 0 && len(now) == 0 {
+			n.cfg.Console.Line("nothing is refused any more")
+		}
+		known = now
+	}
+	return nil
+}
+
+// sourceProblems asks config-watcher what is wrong with the objects that it reads.
+func (n *Node) sourceProblems(ctx context.Context) ([]string, error) {
+	token, err := rpc.ReadToken(n.cfg.Layout.AdminToken())
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+n.cfg.Plan.ConfigWatcher().Ops.String()+"/debug/sources", nil)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Authorization", "Bearer "+token)
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("/debug/sources: %s", res.Status)
+	}
+	var answer struct {
+		Sources []struct {
+			Problems []string `json:"problems"`
+		} `json:"sources"`
+	}
+	const most = 8 << 20
+	if err := json.NewDecoder(io.LimitReader(res.Body, most)).Decode(&answer); err != nil {
+		return nil, fmt.Errorf("/debug/sources: %w", err)
+	}
+	var list []string
+	for _, s := range answer.Sources {
+		list = append(list, s.Problems...)
+	}
+	return list, nil
+}

@@ -1,0 +1,240 @@
+// Package storetest serves config-watcher's APIs for tests: real gRPC over real TLS with real tokens, a small store behind it.
+package storetest
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"sigs.k8s.io/yaml"
+
+	"fairlead.dev/pkg/auth"
+	"fairlead.dev/pkg/rpc"
+	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/pkg/tlsconf"
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+
+	"fairlead.dev/services/installer/internal/mesh"
+)
+
+// Config of a server.
+type Config struct {
+	// JWKSFile and Issuer verify the callers' tokens.
+	JWKSFile, Issuer string
+}
+
+// Server keeps objects, and a fleet that a test sets. An object whose text contains the word "broken" is refused.
+type Server struct {
+	configv1.UnimplementedConfigStoreServiceServer
+	configv1.UnimplementedFleetServiceServer
+
+	// Address and RootFile are what a client needs.
+	Address, RootFile string
+
+	mu       sync.Mutex
+	objects  map[string]*configv1.Object
+	revision uint64
+	proxies  []*configv1.ProxyStatus
+	wait     *configv1.WaitAckedResponse
+}
+
+// Start serves until the test ends. Only service account fairlead-admin may call.
+func Start(t testing.TB, cfg Config) *Server {
+	t.Helper()
+	ca := testkit.PKI(t)
+	s := &Server{objects: map[string]*configv1.Object{}}
+	s.RootFile = ca.WriteRoot(t.TempDir())
+	tokens, err := auth.NewJWT(auth.JWTConfig{JWKSFile: cfg.JWKSFile, Issuer: cfg.Issuer, Audiences: []string{"fairlead"}, TrustDomain: ca.TrustDomain})
+	if err != nil {
+		t.Fatal(err)
+	}
+	admin := auth.IDs(ca.ID("istio-system", "fairlead-admin").String())
+	g, err := rpc.NewServer(rpc.ServerConfig{
+		Service: "test", Log: testkit.Logger(t), TLS: tlsconf.Server(ca.NewSVID("istio-system", "config-watcher"), tls.VerifyClientCertIfGiven),
+		Authenticator: tokens,
+		Policy:        auth.Policy{"/fairlead.config.v1.ConfigStoreService/*": admin, "/fairlead.config.v1.FleetService/*": admin},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	configv1.RegisterConfigStoreServiceServer(g, s)
+	configv1.RegisterFleetServiceServer(g, s)
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Address = lis.Addr().String()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- rpc.Serve(ctx, g, lis, time.Second) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// SetFleet sets what ListProxies and WaitAcked answer; a nil wait means that all have acknowledged.
+func (s *Server) SetFleet(proxies []*configv1.ProxyStatus, wait *configv1.WaitAckedResponse) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.proxies, s.wait = proxies, wait
+}
+
+// Object is the stored object as JSON; nil if there is none.
+func (s *Server) Object(kind, namespace, name string) map[string]any {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o := s.objects[kind+"/"+namespace+"/"+name]
+	if o == nil {
+		return nil
+	}
+	var tree map[string]any
+	_ = json.Unmarshal(o.GetManifest(), &tree) // was marshalled here
+	return tree
+}
+
+func id(k *configv1.ObjectKey) string {
+	return k.GetKind() + "/" + k.GetNamespace() + "/" + k.GetName()
+}
+
+// Apply implements ConfigStoreService.
+func (s *Server) Apply(_ context.Context, r *configv1.ApplyRequest) (*configv1.ApplyResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	res := &configv1.ApplyResponse{}
+	writes := map[string]*configv1.Object{}
+	for _, d := range r.GetDocuments() {
+		objects, err := mesh.Parse(d.GetName(), d.GetContent())
+		if err != nil {
+			return nil, refusal(err.Error())
+		}
+		for _, o := range objects {
+			if strings.Contains(string(o.Raw), "broken") {
+				return nil, refusal(o.Refuse("spec", "is broken", "mend it").Error())
+			}
+			key := &configv1.ObjectKey{ApiVersion: o.APIVersion, Kind: o.Kind, Namespace: o.Namespace, Name: o.Name}
+			text, err := yaml.YAMLToJSON(o.Raw)
+			if err != nil {
+				return nil, refusal(err.Error())
+			}
+			action := configv1.Action_ACTION_CREATED
+			if s.objects[id(key)] != nil {
+				action = configv1.Action_ACTION_CONFIGURED
+			}
+			writes[id(key)] = &configv1.Object{Key: key, Generation: 1, ResourceVersion: "1", Manifest: text}
+			res.Results = append(res.Results, &configv1.ApplyResult{Key: key, Action: action})
+		}
+	}
+	if !r.GetDryRun() {
+		s.revision++
+		res.Revision = s.revision
+		for k, o := range writes {
+			s.objects[k] = o
+		}
+	}
+	return res, nil
+}
+
+func refusal(text string) error {
+	st, err := status.New(codes.InvalidArgument, text).WithDetails(&errdetails.BadRequest{
+		FieldViolations: []*errdetails.BadRequest_FieldViolation{{Field: "documents", Description: text}},
+	})
+	if err != nil {
+		return err
+	}
+	return st.Err()
+}
+
+// Get implements ConfigStoreService.
+func (s *Server) Get(_ context.Context, r *configv1.GetRequest) (*configv1.GetResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o := s.objects[id(r.GetKey())]
+	if o == nil {
+		return nil, status.Error(codes.NotFound, fmt.Sprintf("%s is not there", id(r.GetKey())))
+	}
+	return &configv1.GetResponse{Object: o}, nil
+}
+
+// List implements ConfigStoreService.
+func (s *Server) List(_ context.Context, r *configv1.ListRequest) (*configv1.ListResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	res := &configv1.ListResponse{}
+	for _, o := range s.objects {
+		k := o.GetKey()
+		if (r.GetKind() == "" || k.GetKind() == r.GetKind()) && (r.GetNamespace() == "" || k.GetNamespace() == r.GetNamespace()) {
+			res.Objects = append(res.Objects, o)
+		}
+	}
+	slices.SortFunc(res.Objects, func(a, b *configv1.Object) int { return strings.Compare(id(a.GetKey()), id(b.GetKey())) })
+	return res, nil
+}
+
+// Delete implements ConfigStoreService.
+func (s *Server) Delete(_ context.Context, r *configv1.DeleteRequest) (*configv1.DeleteResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.objects[id(r.GetKey())] == nil {
+		return nil, status.Error(codes.NotFound, fmt.Sprintf("%s is not there", id(r.GetKey())))
+	}
+	delete(s.objects, id(r.GetKey()))
+	s.revision++
+	return &configv1.DeleteResponse{Revision: s.revision}, nil
+}
+
+// UpdateStatus implements ConfigStoreService.
+func (s *Server) UpdateStatus(_ context.Context, r *configv1.UpdateStatusRequest) (*configv1.UpdateStatusResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o := s.objects[id(r.GetKey())]
+	if o == nil {
+		return nil, status.Error(codes.NotFound, fmt.Sprintf("%s is not there", id(r.GetKey())))
+	}
+	var tree map[string]json.RawMessage
+	if err := json.Unmarshal(o.GetManifest(), &tree); err != nil {
+		return nil, err
+	}
+	tree["status"] = r.GetStatus()
+	text, err := json.Marshal(tree)
+	if err != nil {
+		return nil, err
+	}
+	next := &configv1.Object{Key: o.GetKey(), Generation: 1, ResourceVersion: "2", Manifest: text}
+	s.objects[id(r.GetKey())] = next
+	return &configv1.UpdateStatusResponse{Object: next}, nil
+}
+
+// ListProxies implements FleetService.
+func (s *Server) ListProxies(context.Context, *configv1.ListProxiesRequest) (*configv1.ListProxiesResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return &configv1.ListProxiesResponse{Proxies: s.proxies, Revision: &configv1.Revision{Sequence: s.revision}}, nil
+}
+
+// WaitAcked implements FleetService.
+func (s *Server) WaitAcked(_ context.Context, r *configv1.WaitAckedRequest) (*configv1.WaitAckedResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.wait != nil {
+		return s.wait, nil
+	}
+	sequence := r.GetSequence()
+	if sequence == 0 {
+		sequence = s.revision
+	}
+	return &configv1.WaitAckedResponse{Revision: &configv1.Revision{Sequence: sequence}, Acked: uint32(len(s.proxies))}, nil
+}

@@ -1,0 +1,335 @@
+package app_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	route "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	"go.opentelemetry.io/otel/trace/noop"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"fairlead.dev/pkg/rpc"
+	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/pkg/tlsconf"
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/meshtest"
+	"fairlead.dev/services/xds-server/internal/options"
+	"fairlead.dev/services/xds-server/internal/replica"
+)
+
+const reviews = "reviews.default.svc.cluster.local"
+
+func mkdir(t *testing.T, dir string) {
+	t.Helper()
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func mesh() []*configv1.Resource {
+	return []*configv1.Resource{
+		meshtest.Service("default", reviews, 9080, func(s *configv1.Service) { s.Addresses = []string{"10.96.0.1"} }),
+		meshtest.Endpoints("default", reviews, 9080, "10.1.0.1", "10.1.0.2"),
+		meshtest.Workload("default", "productpage", "10.1.0.9"),
+	}
+}
+
+func redirect(to string) *configv1.Resource {
+	return meshtest.Config(replica.KindVirtualService, "default", "reviews", &networking.VirtualService{
+		Hosts: []string{reviews},
+		Http: []*networking.HTTPRoute{{
+			Redirect: &networking.HTTPRedirect{Uri: to},
+		}},
+	})
+}
+
+// proxyStream is one delta stream, driven by hand.
+type proxyStream struct {
+	t      *testing.T
+	stream discovery.AggregatedDiscoveryService_DeltaAggregatedResourcesClient
+	node   *core.Node
+}
+
+func dial(t *testing.T, address string, cfg rpc.ClientConfig) *grpc.ClientConn {
+	t.Helper()
+	cfg.Target = address
+	conn, err := rpc.Dial(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() }) // the test is over
+	return conn
+}
+
+func openStream(t *testing.T, conn *grpc.ClientConn) *proxyStream {
+	t.Helper()
+	stream, err := discovery.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(t.Context(), grpc.WaitForReady(true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &proxyStream{t: t, stream: stream, node: &core.Node{Id: "sidecar~10.1.0.9~productpage.default~default.svc.cluster.local"}}
+}
+
+func (p *proxyStream) send(m *discovery.DeltaDiscoveryRequest) {
+	p.t.Helper()
+	m.Node, p.node = p.node, nil
+	if err := p.stream.Send(m); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// next receives a response, which must be of the type, and acknowledges it.
+func (p *proxyStream) next(url string) *discovery.DeltaDiscoveryResponse {
+	p.t.Helper()
+	m, err := p.stream.Recv()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	if m.GetTypeUrl() != url {
+		p.t.Fatalf("got %s, want %s", m.GetTypeUrl(), url)
+	}
+	p.send(&discovery.DeltaDiscoveryRequest{TypeUrl: url, ResponseNonce: m.GetNonce()})
+	return m
+}
+
+func (p *proxyStream) subscribe(url string, names ...string) *discovery.DeltaDiscoveryResponse {
+	p.t.Helper()
+	p.send(&discovery.DeltaDiscoveryRequest{TypeUrl: url, ResourceNamesSubscribe: names})
+	return p.next(url)
+}
+
+func names(m *discovery.DeltaDiscoveryResponse) []string {
+	var found []string
+	for _, r := range m.GetResources() {
+		found = append(found, r.GetName())
+	}
+	return found
+}
+
+func redirects(t *testing.T, m *discovery.DeltaDiscoveryResponse) string {
+	t.Helper()
+	rc := &route.RouteConfiguration{}
+	if err := proto.Unmarshal(m.GetResources()[0].GetResource().GetValue(), rc); err != nil {
+		t.Fatal(err)
+	}
+	for _, vh := range rc.GetVirtualHosts() {
+		for _, r := range vh.GetRoutes() {
+			if r.GetRedirect() != nil {
+				return r.GetRedirect().GetPathRedirect()
+			}
+		}
+	}
+	return ""
+}
+
+// TestWholeServer follows one change from config-watcher to an authenticated proxy and its acknowledgement back, with the real translators.
+func TestWholeServer(t *testing.T) {
+	pki := testkit.PKI(t)
+	watcher := startWatcher(t, pki, append(mesh(), redirect("/one"))...)
+	spans, tracer := testkit.Spans(t)
+	server := startServer(t, pki, watcher.address, tracer)
+	server.ready(t)
+	conn := dial(t, server.secure, rpc.ClientConfig{TLS: tlsconf.Client(pki.NewSVID("default", "default"), pki.ID("istio-system", "xds-server"))})
+	p := openStream(t, conn)
+	cluster := "outbound|9080||" + reviews
+	if got := names(p.subscribe(resource.ClusterType, "*")); !slices.Contains(got, cluster) {
+		t.Errorf("clusters %v", got)
+	}
+	if got := names(p.subscribe(resource.EndpointType, cluster)); !slices.Equal(got, []string{cluster}) {
+		t.Errorf("endpoints %v", got)
+	}
+	if got := names(p.subscribe(resource.ListenerType, "*")); !slices.Contains(got, "virtualOutbound") {
+		t.Errorf("listeners %v", got)
+	}
+	if got := redirects(t, p.subscribe(resource.RouteType, "9080")); got != "/one" {
+		t.Errorf("redirect to %q", got)
+	}
+	watcher.acked(t, "productpage", 1)
+
+	watcher.mu.Lock()
+	watcher.trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	watcher.mu.Unlock()
+	revision := watcher.edit(redirect("/two"))
+	if got := redirects(t, p.next(resource.RouteType)); got != "/two" {
+		t.Errorf("redirect to %q", got)
+	}
+	watcher.acked(t, "productpage", revision)
+	testkit.Eventually(t, patience, func() error {
+		seen := map[string]bool{}
+		for _, s := range spans.Ended() {
+			if s.SpanContext().TraceID().String() == "0af7651916cd43dd8448eb211c80319c" {
+				seen[s.Name()] = true
+			}
+		}
+		if !seen["xds-server apply"] || !seen["xds-server push"] {
+			return fmt.Errorf("spans in the change's trace: %v", seen)
+		}
+		return nil
+	})
+
+	// config-watcher goes away: everything stays, new proxies included.
+	watcher.stop()
+	if code, body := server.get(t, "/readyz", ""); code != http.StatusOK {
+		t.Errorf("not ready without config-watcher: %s", body)
+	}
+	late := openStream(t, conn)
+	late.node.Id = strings.Replace(late.node.GetId(), "productpage", "latecomer", 1)
+	if got := redirects(t, late.subscribe(resource.RouteType, "9080")); got != "/two" {
+		t.Errorf("a new proxy is redirected to %q", got)
+	}
+
+	// It comes back: only the difference is sent.
+	lis, err := net.Listen("tcp", watcher.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	watcher.serve(t, pki, lis)
+	revision = watcher.edit(redirect("/three"))
+	if got := redirects(t, p.next(resource.RouteType)); got != "/three" {
+		t.Errorf("redirect to %q", got)
+	}
+	watcher.acked(t, "productpage", revision)
+	if n := watcher.held[len(watcher.held)-1]; n != 4 {
+		t.Errorf("held %d resources on coming back, want 4", n)
+	}
+}
+
+func TestNotReadyBeforeTheFirstRevision(t *testing.T) {
+	pki := testkit.PKI(t)
+	server := startServer(t, pki, "127.0.0.1:1", noop.NewTracerProvider())
+	testkit.Eventually(t, patience, func() error {
+		code, body := server.get(t, "/readyz", "")
+		if code != http.StatusServiceUnavailable || !strings.Contains(body, "no configuration received") {
+			return fmt.Errorf("%d %s", code, body)
+		}
+		return nil
+	})
+	conn := dial(t, server.secure, rpc.ClientConfig{TLS: tlsconf.Client(pki.NewSVID("default", "default"))})
+	p := openStream(t, conn)
+	p.send(&discovery.DeltaDiscoveryRequest{TypeUrl: resource.ClusterType, ResourceNamesSubscribe: []string{"*"}})
+	if _, err := p.stream.Recv(); status.Code(err) != codes.Unavailable {
+		t.Errorf("got %v, want Unavailable", err)
+	}
+}
+
+func TestWhoMayConnect(t *testing.T) {
+	pki, issuer := testkit.PKI(t), testkit.NewIssuer(t)
+	watcher := startWatcher(t, pki, mesh()...)
+	withTokens := startServer(t, pki, watcher.address, noop.NewTracerProvider(), func(o *options.Options) {
+		o.JWKSFile, o.Issuer = issuer.JWKSFile, issuer.Name
+	})
+	withoutTokens := startServer(t, pki, watcher.address, noop.NewTracerProvider())
+	withTokens.ready(t)
+	withoutTokens.ready(t)
+	server := pki.ID("istio-system", "xds-server")
+	anonymous := tlsconf.Client(pki.RootsOnly(), server)
+	stranger := testkit.NewCA(t, "cluster.local", meshtest.Epoch)
+	for name, tc := range map[string]struct {
+		to   *instance
+		cfg  rpc.ClientConfig
+		want codes.Code
+	}{
+		"certificate":               {withoutTokens, rpc.ClientConfig{TLS: tlsconf.Client(pki.NewSVID("default", "default"), server)}, codes.OK},
+		"certificate, tokens too":   {withTokens, rpc.ClientConfig{TLS: tlsconf.Client(pki.NewSVID("default", "default"), server)}, codes.OK},
+		"token":                     {withTokens, rpc.ClientConfig{TLS: anonymous, TokenFile: issuer.TokenFile("default", "default", "istio-ca")}, codes.OK},
+		"token where none is taken": {withoutTokens, rpc.ClientConfig{TLS: anonymous, TokenFile: issuer.TokenFile("default", "default", "istio-ca")}, codes.Unavailable},
+		"token for somebody else":   {withTokens, rpc.ClientConfig{TLS: anonymous, TokenFile: issuer.TokenFile("default", "default", "vault")}, codes.Unauthenticated},
+		"token of a foreign pod":    {withTokens, rpc.ClientConfig{TLS: anonymous, TokenFile: issuer.TokenFile("other", "default", "istio-ca")}, codes.PermissionDenied},
+		"nothing":                   {withTokens, rpc.ClientConfig{TLS: anonymous}, codes.Unauthenticated},
+		"certificate of a stranger": {withTokens, rpc.ClientConfig{TLS: tlsconf.Client(stranger.NewSVID("default", "default"))}, codes.Unavailable},
+		"plaintext":                 {withTokens, rpc.ClientConfig{Insecure: true}, codes.Unavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			conn := dial(t, tc.to.secure, tc.cfg)
+			stream, err := discovery.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(t.Context())
+			if err == nil {
+				err = stream.Send(&discovery.DeltaDiscoveryRequest{
+					Node:    &core.Node{Id: "sidecar~10.1.0.9~productpage.default~default.svc.cluster.local"},
+					TypeUrl: resource.ClusterType, ResourceNamesSubscribe: []string{"*"},
+				})
+			}
+			if stream != nil {
+				_, err = stream.Recv()
+			}
+			if got := status.Code(err); got != tc.want {
+				t.Errorf("got %v (%v), want %v", got, err, tc.want)
+			}
+		})
+	}
+}
+
+func TestDebugPages(t *testing.T) {
+	pki, issuer := testkit.PKI(t), testkit.NewIssuer(t)
+	watcher := startWatcher(t, pki, mesh()...)
+	server := startServer(t, pki, watcher.address, noop.NewTracerProvider(), func(o *options.Options) {
+		o.AdminJWKSFile, o.AdminIssuer = issuer.JWKSFile, issuer.Name
+	})
+	server.ready(t)
+	conn := dial(t, server.secure, rpc.ClientConfig{TLS: tlsconf.Client(pki.NewSVID("default", "default"))})
+	p := openStream(t, conn)
+	p.subscribe(resource.ClusterType, "*")
+	watcher.acked(t, "productpage", 1)
+	admin := issuer.Token("istio-system", "fairlead-admin", "fairlead")
+	for path, want := range map[string]string{
+		"/debug/proxies":                                           "sidecar~10.1.0.9~productpage.default~default.svc.cluster.local",
+		"/debug/class":                                             `"Namespace":"default"`,
+		"/debug/class?proxy=productpage.default":                   "outbound|9080||" + reviews,
+		"/debug/resources?proxy=productpage.default":               "outbound|9080||" + reviews,
+		"/debug/resources?proxy=productpage.default&type=clusters": "connectTimeout",
+	} {
+		t.Run(path, func(t *testing.T) {
+			for who, token := range map[string]string{"anonymous": "", "a workload": issuer.Token("default", "default", "fairlead"), "an agent's token": issuer.Token("istio-system", "fairlead-admin", "istio-ca")} {
+				if code, _ := server.get(t, path, token); code != http.StatusUnauthorized && code != http.StatusForbidden {
+					t.Errorf("%s gets %d", who, code)
+				}
+			}
+			code, body := server.get(t, path, admin)
+			if code != http.StatusOK || !json.Valid([]byte(body)) || !strings.Contains(strings.ReplaceAll(body, `": `, `":`), want) {
+				t.Errorf("%d %s", code, body)
+			}
+		})
+	}
+	if code, body := server.get(t, "/debug/resources?proxy=nobody", admin); code == http.StatusOK {
+		t.Errorf("an unknown proxy: %d %s", code, body)
+	}
+	_, metrics := server.get(t, "/metrics", "")
+	for _, want := range []string{
+		`fairlead_xds_server_streams{protocol="delta"} 1`, `fairlead_xds_server_pushes_total{type="Cluster"} 1`, "fairlead_xds_server_queued_revisions 0",
+		"fairlead_xds_server_config_watcher_connected 1",
+	} {
+		if !strings.Contains(metrics, want) {
+			t.Errorf("no %s in the metrics", want)
+		}
+	}
+}
+
+// sidecar gives productpage listeners on loopback addresses instead of captured traffic: an egress proxy port and nothing inbound.
+func sidecar(t *testing.T) *configv1.Resource {
+	t.Helper()
+	lis := testkit.LoopbackListener(t)
+	port := lis.Addr().(*net.TCPAddr).Port
+	if err := lis.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return meshtest.Config(replica.KindSidecar, "default", "productpage", &networking.Sidecar{
+		Egress: []*networking.IstioEgressListener{{
+			Port:        &networking.SidecarPort{Number: uint32(port), Protocol: "HTTP_PROXY", Name: "http-proxy"}, //nolint:gosec // a port
+			Bind:        "127.0.0.1",
+			CaptureMode: networking.CaptureMode_NONE,
+			Hosts:       []string{"*/*"},
+		}},
+	})
+}

@@ -1,0 +1,273 @@
+package app_test
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/grpc/status"
+
+	"fairlead.dev/pkg/auth"
+	"fairlead.dev/pkg/rpc"
+	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/pkg/tlsconf"
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/app"
+	"fairlead.dev/services/xds-server/internal/options"
+)
+
+const patience = 15 * time.Second
+
+// watcherFake is a config-watcher with real TLS that keeps a set of resources: a new subscriber gets all of it, an old one the difference.
+type watcherFake struct {
+	configv1.UnimplementedConfigServiceServer
+	address string
+	stop    context.CancelFunc
+
+	mu        sync.Mutex
+	resources map[string]*configv1.Resource
+	sequence  uint64
+	trace     string
+	changed   chan struct{}
+	reports   []*configv1.ReportRequest
+	held      []int // how many resources each subscriber held when it came
+}
+
+func startWatcher(t *testing.T, pki *testkit.CA, resources ...*configv1.Resource) *watcherFake {
+	t.Helper()
+	f := &watcherFake{resources: map[string]*configv1.Resource{}, changed: make(chan struct{}), sequence: 1}
+	for _, r := range resources {
+		f.resources[r.GetKey().String()] = r
+	}
+	f.serve(t, pki, testkit.LoopbackListener(t))
+	return f
+}
+
+// serve runs the fake on a listener until stop.
+func (f *watcherFake) serve(t *testing.T, pki *testkit.CA, lis net.Listener) {
+	t.Helper()
+	g, err := rpc.NewServer(rpc.ServerConfig{
+		Service: "config", Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Authenticator: auth.MTLS(),
+		TLS:    tlsconf.Server(pki.NewSVID("istio-system", "config-watcher"), tls.RequireAndVerifyClientCert),
+		Policy: auth.Policy{"/fairlead.config.v1.ConfigService/*": auth.IDs(pki.ID("istio-system", "xds-server").String())},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	configv1.RegisterConfigServiceServer(g, f)
+	f.address = lis.Addr().String()
+	ctx, stop := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = rpc.Serve(ctx, g, lis, 0) }) // ends with stop
+	f.stop = func() { stop(); wg.Wait() }
+	t.Cleanup(f.stop)
+}
+
+// edit changes the mesh.
+func (f *watcherFake) edit(resources ...*configv1.Resource) uint64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, r := range resources {
+		f.resources[r.GetKey().String()] = r
+	}
+	f.sequence++
+	close(f.changed)
+	f.changed = make(chan struct{})
+	return f.sequence
+}
+
+func (f *watcherFake) Watch(stream configv1.ConfigService_WatchServer) error {
+	held := map[string]string{}
+	count := 0
+	for {
+		m, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		if m.GetHello() != nil {
+			break
+		}
+		count += len(m.GetHeld().GetKeys())
+		for i, k := range m.GetHeld().GetKeys() {
+			held[m.GetHeld().GetKind()+"/"+k] = string(m.GetHeld().GetHashes()[16*i : 16*i+16])
+		}
+	}
+	f.mu.Lock()
+	f.held = append(f.held, count)
+	f.mu.Unlock()
+	for {
+		f.mu.Lock()
+		m := &configv1.WatchResponse{
+			Revision: &configv1.Revision{Epoch: "fake", Sequence: f.sequence, TraceParent: f.trace}, Commit: true,
+		}
+		present := map[string]bool{}
+		for _, r := range f.resources {
+			k := r.GetKey().GetKind() + "/" + r.GetKey().GetNamespace() + "/" + r.GetKey().GetName()
+			present[k] = true
+			if held[k] != string(r.GetHash()) {
+				held[k] = string(r.GetHash())
+				m.Upserts = append(m.Upserts, r)
+			}
+		}
+		for k := range held {
+			if !present[k] {
+				delete(held, k)
+				parts := strings.SplitN(k, "/", 3)
+				m.Removed = append(m.Removed, &configv1.ResourceKey{Kind: parts[0], Namespace: parts[1], Name: parts[2]})
+			}
+		}
+		changed := f.changed
+		f.mu.Unlock()
+		if err := stream.Send(m); err != nil {
+			return err
+		}
+		select {
+		case <-changed:
+		case <-stream.Context().Done():
+			return status.FromContextError(stream.Context().Err()).Err()
+		}
+	}
+}
+
+func (f *watcherFake) Report(stream configv1.ConfigService_ReportServer) error {
+	for {
+		m, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		f.mu.Lock()
+		f.reports = append(f.reports, m)
+		f.mu.Unlock()
+		if err := stream.Send(&configv1.ReportResponse{}); err != nil {
+			return err
+		}
+	}
+}
+
+// acked waits until a proxy was reported to have acknowledged a revision.
+func (f *watcherFake) acked(t *testing.T, workload string, sequence uint64) {
+	t.Helper()
+	testkit.Eventually(t, patience, func() error {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		var last *configv1.ProxyStatus
+		for _, m := range f.reports {
+			for _, p := range m.GetProxies() {
+				if p.GetWorkload() == workload {
+					last = p
+				}
+			}
+		}
+		if last.GetAcked().GetSequence() < sequence {
+			return fmt.Errorf("want revision %d, reported: %v", sequence, last)
+		}
+		return nil
+	})
+}
+
+// instance is a running xds-server.
+type instance struct {
+	secure, plaintext, ops string
+	stop                   func()
+}
+
+// startServer runs a whole xds-server against a config-watcher. Its certificate is the one that it kept from before: there is no ca here.
+func startServer(t *testing.T, pki *testkit.CA, watcher string, tracer trace.TracerProvider, change ...func(*options.Options)) *instance {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "state")
+	own, err := pki.NewSVID("istio-system", "xds-server").Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	mkdir(t, dir)
+	testkit.WriteFile(t, filepath.Join(dir, "svid.pem"), append(append([]byte{}, own.KeyPEM...), own.CertPEM...))
+	o := options.Options{
+		SecureAddress: "127.0.0.1:0", OpsAddress: "127.0.0.1:0", ConfigWatcherAddress: watcher, CAAddress: "127.0.0.1:1",
+		RootCertFile: pki.WriteRoot(t.TempDir()), StateDir: dir, TrustDomain: "cluster.local", Identity: "istio-system/xds-server",
+		Instance: "xds-server-0", MaxConnectionAge: time.Hour,
+	}
+	for _, f := range change {
+		f(&o)
+	}
+	cfg, err := o.Check()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := app.New(t.Context(), cfg, app.Deps{Log: testkit.Logger(t), Registry: prometheus.NewRegistry(), Tracer: tracer})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := s.Run(ctx); err != nil {
+			t.Errorf("run: %v", err)
+		}
+	})
+	i := &instance{secure: s.SecureListener.Addr().String(), ops: s.OpsListener.Addr().String(), stop: func() { cancel(); wg.Wait() }}
+	if s.PlaintextListener != nil {
+		i.plaintext = s.PlaintextListener.Addr().String()
+	}
+	t.Cleanup(i.stop)
+	return i
+}
+
+// get asks the ops port.
+func (i *instance) get(t *testing.T, path, token string) (code int, body string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+i.ops+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = res.Body.Close() }() // read to its end
+	raw, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res.StatusCode, string(raw)
+}
+
+// ready waits for readiness.
+func (i *instance) ready(t *testing.T) {
+	t.Helper()
+	testkit.Eventually(t, patience, func() error {
+		if code, body := i.get(t, "/readyz", ""); code != http.StatusOK {
+			return fmt.Errorf("%d %s", code, body)
+		}
+		return nil
+	})
+}
+
+// remove takes resources out of the mesh.
+func (f *watcherFake) remove(resources ...*configv1.Resource) uint64 {
+	f.mu.Lock()
+	for _, r := range resources {
+		delete(f.resources, r.GetKey().String())
+	}
+	f.mu.Unlock()
+	return f.edit()
+}
+
+func (f *watcherFake) current() uint64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.sequence
+}

@@ -1,0 +1,262 @@
+package class_test
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"github.com/google/go-cmp/cmp"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"google.golang.org/protobuf/types/known/structpb"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+	networking "istio.io/api/networking/v1alpha3"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/class"
+	"fairlead.dev/services/xds-server/internal/meshtest"
+	"fairlead.dev/services/xds-server/internal/replica"
+)
+
+// TestEveryFieldMakesAnotherClass changes each field of the key by its name, so that a field which is added and forgotten in the hash fails.
+func TestEveryFieldMakesAnotherClass(t *testing.T) {
+	base := class.Key{
+		Type: class.Sidecar, Namespace: "a", Labels: map[string]string{"app": "x"}, Interception: class.Redirect,
+		Targets: []class.Target{{Hostname: "h", Namespace: "a", Port: 80, TargetPort: 8080, Protocol: 2}},
+	}
+	changes := map[string]func(*class.Key){
+		"Type":           func(k *class.Key) { k.Type = class.Router },
+		"Namespace":      func(k *class.Key) { k.Namespace = "b" },
+		"Labels":         func(k *class.Key) { k.Labels = map[string]string{"app": "y"} },
+		"Targets":        func(k *class.Key) { k.Targets = nil },
+		"Addresses":      func(k *class.Key) { k.Addresses = []string{"10.0.0.1"} },
+		"Locality":       func(k *class.Key) { k.Locality = "eu" },
+		"Network":        func(k *class.Key) { k.Network = "n" },
+		"Cluster":        func(k *class.Key) { k.Cluster = "c" },
+		"Interception":   func(k *class.Key) { k.Interception = class.None },
+		"TrustDomain":    func(k *class.Key) { k.TrustDomain = "td" },
+		"DNSDomain":      func(k *class.Key) { k.DNSDomain = "d" },
+		"ServiceAccount": func(k *class.Key) { k.ServiceAccount = "sa" },
+	}
+	seen := map[class.Hash]string{base.Hash(): "base"}
+	fields := reflect.TypeFor[class.Key]()
+	for i := range fields.NumField() {
+		name := fields.Field(i).Name
+		change, ok := changes[name]
+		if !ok {
+			t.Errorf("field %s is not tried", name)
+			continue
+		}
+		k := base
+		change(&k)
+		if other, ok := seen[k.Hash()]; ok {
+			t.Errorf("changing %s gives the class of %s", name, other)
+		}
+		seen[k.Hash()] = name
+	}
+	target := reflect.TypeFor[class.Target]()
+	for i := range target.NumField() {
+		k := base
+		k.Targets = []class.Target{base.Targets[0]}
+		switch f := reflect.ValueOf(&k.Targets[0]).Elem().Field(i); f.Kind() {
+		case reflect.String:
+			f.SetString("other")
+		case reflect.Uint32:
+			f.SetUint(1)
+		default:
+			f.SetInt(1)
+		}
+		if other, ok := seen[k.Hash()]; ok {
+			t.Errorf("changing a target's %s gives the class of %s", target.Field(i).Name, other)
+		}
+	}
+	// Values must not run into each other.
+	a, b := base, base
+	a.Network, a.Cluster, b.Network, b.Cluster = "xy", "z", "x", "yz"
+	if a.Hash() == b.Hash() {
+		t.Error("neighbouring values run together")
+	}
+}
+
+func metadata(t testing.TB, fields map[string]any) *structpb.Struct {
+	t.Helper()
+	s, err := structpb.NewStruct(fields)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestParseNode(t *testing.T) {
+	good := func() *core.Node {
+		return &core.Node{
+			Id: "sidecar~10.0.0.1~web-0.apps.shop~shop.svc.cluster.local", Locality: &core.Locality{Region: "eu", Zone: "eu-a"},
+			Metadata: metadata(t, map[string]any{
+				"NAMESPACE": "shop", "SERVICE_ACCOUNT": "web", "CLUSTER_ID": "one", "NETWORK": "net", "INTERCEPTION_MODE": "NONE",
+				"INSTANCE_IPS": "10.0.0.1,fd00::1, nonsense", "LABELS": map[string]any{"app": "web"},
+			}),
+			UserAgentVersionType: &core.Node_UserAgentVersion{UserAgentVersion: "1.40.0"},
+		}
+	}
+	n, err := class.ParseNode(good())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &class.Node{
+		ID: good().GetId(), Type: class.Sidecar, Name: "web-0.apps", Namespace: "shop", DNSDomain: "shop.svc.cluster.local",
+		Addresses: []string{"10.0.0.1", "fd00::1"}, Labels: map[string]string{"app": "web"}, ServiceAccount: "web", Locality: "eu/eu-a",
+		Network: "net", Cluster: "one", Interception: class.None, Version: "1.40.0",
+	}
+	if d := cmp.Diff(want, n); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+	for name, change := range map[string]func(*core.Node){
+		"no id":                    func(n *core.Node) { n.Id = "" },
+		"three parts":              func(n *core.Node) { n.Id = "sidecar~10.0.0.1~a.b" },
+		"five parts":               func(n *core.Node) { n.Id += "~x" },
+		"unknown type":             func(n *core.Node) { n.Id = strings.Replace(n.Id, "sidecar", "ztunnel", 1) },
+		"no namespace":             func(n *core.Node) { n.Id = "sidecar~10.0.0.1~web.~x" },
+		"no name":                  func(n *core.Node) { n.Id = "sidecar~10.0.0.1~.shop~x" },
+		"namespaces disagree":      func(n *core.Node) { n.Metadata = metadata(t, map[string]any{"NAMESPACE": "other"}) },
+		"unknown interception":     func(n *core.Node) { n.Metadata = metadata(t, map[string]any{"INTERCEPTION_MODE": "MAGIC"}) },
+		"long text":                func(n *core.Node) { n.Metadata = metadata(t, map[string]any{"NETWORK": strings.Repeat("x", 5000)}) },
+		"long id":                  func(n *core.Node) { n.Id += strings.Repeat("x", 2000) },
+		"huge":                     func(n *core.Node) { n.Metadata = metadata(t, map[string]any{"X": strings.Repeat("x", 300<<10)}) },
+		"more labels than anybody": func(n *core.Node) { n.Metadata = metadata(t, map[string]any{"LABELS": manyLabels()}) },
+		"more addresses than anybody": func(n *core.Node) {
+			n.Metadata = metadata(t, map[string]any{"INSTANCE_IPS": manyAddresses()})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := good()
+			change(n)
+			if got, err := class.ParseNode(n); !errors.Is(err, class.ErrMalformed) {
+				t.Errorf("got %v, %v, want ErrMalformed", got, err)
+			}
+		})
+	}
+}
+
+func manyLabels() map[string]any {
+	m := map[string]any{}
+	for i := range 300 {
+		m[fmt.Sprint("l", i)] = "v"
+	}
+	return m
+}
+
+func manyAddresses() string {
+	var list []string
+	for i := range 100 {
+		list = append(list, fmt.Sprintf("10.0.1.%d", i))
+	}
+	return strings.Join(list, ",")
+}
+
+func FuzzParseNode(f *testing.F) {
+	f.Add("sidecar~10.0.0.1~a.b~b.svc", "NETWORK", "n")
+	f.Add("router~~a.b~", "INTERCEPTION_MODE", "NONE")
+	f.Fuzz(func(t *testing.T, id, key, value string) {
+		n, err := class.ParseNode(&core.Node{Id: id, Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{key: structpb.NewStringValue(value)}}})
+		if err != nil {
+			if !errors.Is(err, class.ErrMalformed) {
+				t.Errorf("error %v", err)
+			}
+			return
+		}
+		if n.Namespace == "" || n.Name == "" || n.Type == 0 {
+			t.Errorf("accepted %q as %+v", id, n)
+		}
+		n.Key(replica.Empty())
+	})
+}
+
+func TestKeyFollowsTheWorkload(t *testing.T) {
+	node := func(sa string) *class.Node {
+		n, err := class.ParseNode(&core.Node{
+			Id: "sidecar~10.0.0.1~web.shop~shop.svc.cluster.local", Locality: &core.Locality{Region: "claimed"},
+			Metadata: metadata(t, map[string]any{"LABELS": map[string]any{"app": "claimed", "other": "x"}, "SERVICE_ACCOUNT": sa}),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	host := "web.shop.svc.cluster.local"
+	workload := func(name string) *configv1.Resource {
+		return meshtest.Workload("shop", name, "10.0.0.1", func(w *configv1.Workload) {
+			w.Labels = map[string]string{"app": "web", "other": "y"}
+			w.Locality = &configv1.Locality{Region: "eu"}
+			w.Targets = []*configv1.ServiceTarget{{Hostname: host, Port: 80, TargetPort: 8080, Namespace: "shop"}}
+		})
+	}
+	selects := meshtest.Config(replica.KindSidecar, "shop", "s", &networking.Sidecar{
+		WorkloadSelector: &networking.WorkloadSelector{Labels: map[string]string{"app": "z"}},
+	})
+	mesh := meshtest.Mesh(&meshv1alpha1.MeshConfig{TrustDomain: "td"})
+	service := meshtest.Service("shop", host, 80)
+	known := &class.Key{
+		Type: class.Sidecar, Namespace: "shop", Labels: map[string]string{"app": "web"}, Locality: "eu", Interception: class.Redirect,
+		Targets:     []class.Target{{Hostname: host, Namespace: "shop", Port: 80, TargetPort: 8080, Protocol: int32(configv1.Protocol_PROTOCOL_HTTP)}},
+		TrustDomain: "td", DNSDomain: "shop.svc.cluster.local", ServiceAccount: "default",
+	}
+	claimed := &class.Key{
+		Type: class.Sidecar, Namespace: "shop", Labels: map[string]string{"app": "claimed"}, Locality: "claimed", Interception: class.Redirect,
+		TrustDomain: "td", DNSDomain: "shop.svc.cluster.local", ServiceAccount: "default",
+	}
+	foreign := *claimed
+	foreign.ServiceAccount = "thief"
+	for name, tc := range map[string]struct {
+		sa       string
+		workload *configv1.Resource
+		want     *class.Key
+	}{
+		"by name":                    {"default", workload("web"), known},
+		"by address":                 {"default", workload("machine-entry"), known},
+		"unknown":                    {"default", meshtest.Workload("other", "web", "10.0.0.1"), claimed},
+		"of another service account": {"thief", workload("web"), &foreign},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := node(tc.sa)
+			before, topics := n.Key(meshtest.State(t))
+			state, change := meshtest.State(t).Apply(nil, []*configv1.Resource{mesh, selects, service, tc.workload}, nil)
+			got, _ := n.Key(state)
+			if d := cmp.Diff(tc.want, got); d != "" {
+				t.Errorf("(-want +got):\n%s", d)
+			}
+			hit := false
+			for topic := range topics {
+				hit = hit || change.Topics.Has(topic)
+			}
+			if got.Hash() != before.Hash() && !hit {
+				t.Error("the class changed and none of its topics was touched")
+			}
+		})
+	}
+}
+
+func TestAuthorize(t *testing.T) {
+	for name, tc := range map[string]struct {
+		id, claims string
+		ok         bool
+	}{
+		"own":               {"spiffe://cluster.local/ns/shop/sa/web", "", true},
+		"own, claimed":      {"spiffe://cluster.local/ns/shop/sa/web", "web", true},
+		"another account":   {"spiffe://cluster.local/ns/shop/sa/web", "admin", false},
+		"another namespace": {"spiffe://cluster.local/ns/other/sa/web", "", false},
+		"no workload":       {"spiffe://cluster.local/spire/agent", "", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n, err := class.ParseNode(&core.Node{Id: "sidecar~10.0.0.1~a.shop~x", Metadata: metadata(t, map[string]any{"SERVICE_ACCOUNT": tc.claims})})
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = n.Authorize(spiffeid.RequireFromString(tc.id))
+			if tc.ok && (err != nil || n.ServiceAccount != "web") || !tc.ok && !errors.Is(err, class.ErrForeign) {
+				t.Errorf("got %v, account %q", err, n.ServiceAccount)
+			}
+		})
+	}
+}

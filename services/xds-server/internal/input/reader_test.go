@@ -1,0 +1,297 @@
+package input_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+	networking "istio.io/api/networking/v1alpha3"
+	security "istio.io/api/security/v1beta1"
+	typev1beta1 "istio.io/api/type/v1beta1"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/class"
+	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/meshtest"
+	"fairlead.dev/services/xds-server/internal/replica"
+)
+
+// client is a sidecar of namespace "client" with labels app=c.
+func client(t *testing.T, resources ...*configv1.Resource) *input.Reader {
+	t.Helper()
+	return readerFor(t, &class.Key{Type: class.Sidecar, Namespace: "client", Labels: map[string]string{"app": "c"}}, resources...)
+}
+
+func readerFor(t *testing.T, key *class.Key, resources ...*configv1.Resource) *input.Reader {
+	t.Helper()
+	resources = append(resources, meshtest.Mesh(&meshv1alpha1.MeshConfig{RootNamespace: "root"}))
+	return input.NewView(key, meshtest.State(t, resources...)).Reader()
+}
+
+func sidecar(namespace, name string, selector map[string]string, hosts ...string) *configv1.Resource {
+	s := &networking.Sidecar{Egress: []*networking.IstioEgressListener{{Hosts: hosts}}}
+	if selector != nil {
+		s.WorkloadSelector = &networking.WorkloadSelector{Labels: selector}
+	}
+	return meshtest.Config(replica.KindSidecar, namespace, name, s)
+}
+
+func hostnames(services []*configv1.Service) []string {
+	var names []string
+	for _, s := range services {
+		names = append(names, s.GetHostname()+"@"+s.GetNamespace())
+	}
+	return names
+}
+
+func older(s *configv1.Service) { s.CreationTime = timestamppb.New(meshtest.Epoch.Add(-time.Hour)) }
+
+func TestServices(t *testing.T) {
+	services := []*configv1.Resource{
+		meshtest.Service("client", "own", 80), meshtest.Service("server", "public", 80),
+		meshtest.Service("server", "for-client", 80, meshtest.Visible("client", "x")), meshtest.Service("server", "for-others", 80, meshtest.Visible("x")),
+		meshtest.Service("a", "twice", 80), meshtest.Service("b", "twice", 80, older), meshtest.Service("b", "mine", 80, older), meshtest.Service("client", "mine", 80),
+		meshtest.Service("server", "*.wild.example.com", 80),
+	}
+	all := []string{"*.wild.example.com@server", "for-client@server", "mine@client", "own@client", "public@server", "twice@b"}
+	for name, tc := range map[string]struct {
+		sidecar *configv1.Resource
+		want    []string
+	}{
+		"no Sidecar":            {sidecar("client", "s", map[string]string{"app": "other"}, "~/*"), all},
+		"everything":            {sidecar("client", "s", nil, "*/*"), all},
+		"own namespace":         {sidecar("client", "s", nil, "./*"), []string{"mine@client", "own@client"}},
+		"a namespace":           {sidecar("client", "s", nil, "a/*"), []string{"twice@a"}},
+		"a host of a namespace": {sidecar("client", "s", nil, "server/public", "./own"), []string{"own@client", "public@server"}},
+		"a host of any":         {sidecar("client", "s", nil, "*/for-client"), []string{"for-client@server"}},
+		"a host not exported":   {sidecar("client", "s", nil, "*/for-others"), nil},
+		"nothing":               {sidecar("client", "s", nil, "~/*"), nil},
+		"a wildcard":            {sidecar("client", "s", nil, "*/*.example.com"), []string{"*.wild.example.com@server"}},
+		"of the root namespace": {sidecar("root", "s", nil, "./*"), []string{"mine@client", "own@client"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := client(t, append(services, tc.sidecar)...)
+			if got := hostnames(r.Services()); !slices.Equal(got, tc.want) {
+				t.Errorf("services %q, want %q", got, tc.want)
+			}
+			for _, s := range services {
+				host := s.GetService().GetHostname()
+				got := hostnames(slices.DeleteFunc([]*configv1.Service{r.Service(host)}, func(s *configv1.Service) bool { return s == nil }))
+				want := slices.DeleteFunc(slices.Clone(tc.want), func(w string) bool { return !strings.HasPrefix(w, host+"@") })
+				if !slices.Equal(got, want) {
+					t.Errorf("service %s is %q, want %q: the list and the look-up disagree", host, got, want)
+				}
+			}
+		})
+	}
+}
+
+func TestEndpointsAreThoseOfTheVisibleService(t *testing.T) {
+	r := client(t, meshtest.Service("a", "twice", 80), meshtest.Service("b", "twice", 80, older), meshtest.Service("c", "hidden", 80, meshtest.Visible("c")),
+		meshtest.Endpoints("a", "twice", 80, "10.0.0.1"), meshtest.Endpoints("b", "twice", 80, "10.0.0.2"), meshtest.Endpoints("c", "hidden", 80, "10.0.0.3"))
+	sets := r.Endpoints("twice", 80)
+	if len(sets) != 1 || sets[0].GetEndpoints()[0].GetAddress() != "10.0.0.2" {
+		t.Errorf("endpoints %v", sets)
+	}
+	if got := r.Endpoints("hidden", 80); got != nil {
+		t.Errorf("endpoints of a service that is not exported: %v", got)
+	}
+}
+
+func TestSidecarPrecedence(t *testing.T) {
+	selects, byDefault, root := sidecar("client", "selects", map[string]string{"app": "c"}, "./*"), sidecar("client", "default", nil, "./*"), sidecar("root", "root", nil, "./*")
+	for name, tc := range map[string]struct {
+		resources []*configv1.Resource
+		want      string
+	}{
+		"selecting":         {[]*configv1.Resource{root, byDefault, selects}, "selects"},
+		"namespace":         {[]*configv1.Resource{root, byDefault, sidecar("client", "other", map[string]string{"app": "o"}, "./*")}, "default"},
+		"root":              {[]*configv1.Resource{root, sidecar("other", "other", nil, "./*")}, "root"},
+		"root with labels":  {[]*configv1.Resource{sidecar("root", "root", map[string]string{"app": "c"}, "./*")}, ""},
+		"none":              {nil, ""},
+		"oldest of several": {[]*configv1.Resource{sidecar("client", "b", nil), sidecar("client", "a", nil)}, "a"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := ""
+			if s := client(t, tc.resources...).Sidecar(); s != nil {
+				got = s.Key.Name
+			}
+			if got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+	if s := readerFor(t, &class.Key{Type: class.Router, Namespace: "client"}, byDefault).Sidecar(); s != nil {
+		t.Errorf("a router has the Sidecar %s", s.Key)
+	}
+}
+
+func rule(namespace, name, host string, change ...func(*networking.DestinationRule)) *configv1.Resource {
+	r := &networking.DestinationRule{Host: host, Subsets: []*networking.Subset{{Name: name}}}
+	for _, f := range change {
+		f(r)
+	}
+	return meshtest.Config(replica.KindDestinationRule, namespace, name, r)
+}
+
+func selecting(app string) func(*networking.DestinationRule) {
+	return func(r *networking.DestinationRule) {
+		r.WorkloadSelector = &typev1beta1.WorkloadSelector{MatchLabels: map[string]string{"app": app}}
+	}
+}
+
+func TestDestinationRule(t *testing.T) {
+	const host = "s.server.svc"
+	service := meshtest.Service("server", host, 80)
+	for name, tc := range map[string]struct {
+		rules []*configv1.Resource
+		want  []string // subsets, which are named like the rules
+	}{
+		"none":                    {nil, nil},
+		"client before service":   {[]*configv1.Resource{rule("client", "c", host), rule("server", "s", host), rule("root", "r", host)}, []string{"c"}},
+		"service before root":     {[]*configv1.Resource{rule("server", "s", host), rule("root", "r", host)}, []string{"s"}},
+		"root":                    {[]*configv1.Resource{rule("root", "r", host), rule("other", "o", host)}, []string{"r"}},
+		"exact before wildcard":   {[]*configv1.Resource{rule("server", "w", "*.server.svc"), rule("server", "e", host)}, []string{"e"}},
+		"long wildcard first":     {[]*configv1.Resource{rule("server", "w", "*.svc"), rule("server", "l", "*.server.svc"), rule("server", "all", "*")}, []string{"l"}},
+		"client's wildcard first": {[]*configv1.Resource{rule("client", "w", "*"), rule("server", "e", host)}, []string{"w"}},
+		"merged":                  {[]*configv1.Resource{rule("server", "a", host), rule("server", "b", host)}, []string{"a", "b"}},
+		"selected before general": {[]*configv1.Resource{rule("client", "a", host), rule("client", "b", host, selecting("c"))}, []string{"b"}},
+		"selecting others":        {[]*configv1.Resource{rule("client", "b", host, selecting("o")), rule("server", "s", host)}, []string{"s"}},
+		"selecting from afar":     {[]*configv1.Resource{rule("server", "b", host, selecting("c"))}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []string
+			if r := client(t, append(tc.rules, service)...).DestinationRule(host); r != nil {
+				for _, s := range r.Spec.GetSubsets() {
+					got = append(got, s.GetName())
+				}
+			}
+			if !slices.Equal(got, tc.want) {
+				t.Errorf("subsets %q, want %q", got, tc.want)
+			}
+		})
+	}
+	t.Run("not exported", func(t *testing.T) {
+		r := meshtest.Config(replica.KindDestinationRule, "server", "r", &networking.DestinationRule{Host: host}, meshtest.ExportedTo("server"))
+		if got := client(t, r, service).DestinationRule(host); got != nil {
+			t.Errorf("got %s", got.Key)
+		}
+	})
+}
+
+func TestInboundMTLS(t *testing.T) {
+	pa := func(namespace, name, mode string, selector map[string]string, ports map[uint32]string) *configv1.Resource {
+		return meshtest.PeerAuthentication(namespace, name, mode, func(p *security.PeerAuthentication) {
+			if selector != nil {
+				p.Selector = &typev1beta1.WorkloadSelector{MatchLabels: selector}
+			}
+			for port, m := range ports {
+				if p.PortLevelMtls == nil {
+					p.PortLevelMtls = map[uint32]*security.PeerAuthentication_MutualTLS{}
+				}
+				p.PortLevelMtls[port] = &security.PeerAuthentication_MutualTLS{
+					Mode: security.PeerAuthentication_MutualTLS_Mode(security.PeerAuthentication_MutualTLS_Mode_value[m]),
+				}
+			}
+		})
+	}
+	mine := map[string]string{"app": "c"}
+	for name, tc := range map[string]struct {
+		policies []*configv1.Resource
+		want     input.MTLSMode
+	}{
+		"none":                    {nil, input.Permissive},
+		"root":                    {[]*configv1.Resource{pa("root", "r", "STRICT", nil, nil)}, input.Strict},
+		"namespace over root":     {[]*configv1.Resource{pa("root", "r", "STRICT", nil, nil), pa("client", "n", "DISABLE", nil, nil)}, input.Disable},
+		"workload over namespace": {[]*configv1.Resource{pa("client", "n", "STRICT", nil, nil), pa("client", "w", "PERMISSIVE", mine, nil)}, input.Permissive},
+		"unset inherits":          {[]*configv1.Resource{pa("root", "r", "STRICT", nil, nil), pa("client", "n", "UNSET", nil, nil), pa("client", "w", "UNSET", mine, nil)}, input.Strict},
+		"port over workload":      {[]*configv1.Resource{pa("client", "w", "STRICT", mine, map[uint32]string{8080: "DISABLE"})}, input.Disable},
+		"another port":            {[]*configv1.Resource{pa("client", "w", "STRICT", mine, map[uint32]string{9090: "DISABLE"})}, input.Strict},
+		"unset port inherits":     {[]*configv1.Resource{pa("client", "w", "STRICT", mine, map[uint32]string{8080: "UNSET"})}, input.Strict},
+		"selecting others":        {[]*configv1.Resource{pa("client", "w", "STRICT", map[string]string{"app": "o"}, nil)}, input.Permissive},
+		"selecting in root":       {[]*configv1.Resource{pa("root", "w", "STRICT", mine, nil)}, input.Permissive},
+		"oldest of a rank":        {[]*configv1.Resource{pa("client", "b", "STRICT", nil, nil), pa("client", "a", "DISABLE", nil, nil)}, input.Disable},
+		"of somebody's namespace": {[]*configv1.Resource{pa("other", "n", "STRICT", nil, nil)}, input.Permissive},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := client(t, tc.policies...).InboundMTLS(8080); got != tc.want {
+				t.Errorf("got %s, want %s", got, tc.want)
+			}
+		})
+	}
+}
+
+func virtualService(namespace, name string, age time.Duration, gateways []string, hosts ...string) *configv1.Resource {
+	return meshtest.Config(replica.KindVirtualService, namespace, name, &networking.VirtualService{Hosts: hosts, Gateways: gateways}, meshtest.Aged(age))
+}
+
+func names(found []*replica.VirtualService) []string {
+	var names []string
+	for _, v := range found {
+		names = append(names, v.Key.Namespace+"/"+v.Key.Name)
+	}
+	return names
+}
+
+func TestVirtualServices(t *testing.T) {
+	resources := []*configv1.Resource{
+		virtualService("b", "young", time.Hour, nil, "x.example.com"), virtualService("a", "old", -time.Hour, []string{"mesh", "a/gw"}, "*.example.com"),
+		virtualService("a", "edge", 0, []string{"gw"}, "x.example.com"),
+		meshtest.Config(replica.KindVirtualService, "b", "hidden", &networking.VirtualService{Hosts: []string{"x.example.com"}}, meshtest.ExportedTo("b")),
+	}
+	r := client(t, resources...)
+	for name, tc := range map[string]struct{ got, want []string }{
+		"mesh, oldest first":       {names(r.VirtualServices("mesh")), []string{"a/old", "b/young"}},
+		"gateway":                  {names(r.VirtualServices("a/gw")), []string{"a/old", "a/edge"}},
+		"host, most specific":      {names(r.VirtualServicesOf("mesh", "x.example.com")), []string{"b/young", "a/old"}},
+		"host under the wildcard":  {names(r.VirtualServicesOf("mesh", "y.example.com")), []string{"a/old"}},
+		"host of nobody":           {names(r.VirtualServicesOf("mesh", "example.org")), nil},
+		"host of a gateway":        {names(r.VirtualServicesOf("a/gw", "x.example.com")), []string{"a/edge", "a/old"}},
+		"Sidecar admits by a host": {names(client(t, append(resources, sidecar("client", "s", nil, "b/x.example.com"))...).VirtualServices("mesh")), []string{"b/young"}},
+		"Sidecar admits a part of": {names(client(t, append(resources, sidecar("client", "s", nil, "a/z.example.com"))...).VirtualServices("mesh")), []string{"a/old"}},
+	} {
+		if !slices.Equal(tc.got, tc.want) {
+			t.Errorf("%s: %q, want %q", name, tc.got, tc.want)
+		}
+	}
+}
+
+func TestGateways(t *testing.T) {
+	gw := func(namespace, name string, selector map[string]string) *configv1.Resource {
+		return meshtest.Config(replica.KindGateway, namespace, name, &networking.Gateway{Selector: selector})
+	}
+	router := &class.Key{Type: class.Router, Namespace: "edge", Labels: map[string]string{"istio": "ingressgateway", "app": "gw"}}
+	resources := []*configv1.Resource{
+		gw("a", "by-one", map[string]string{"istio": "ingressgateway"}), gw("b", "by-two", map[string]string{"app": "gw", "istio": "ingressgateway"}),
+		gw("a", "other", map[string]string{"istio": "egressgateway"}), gw("a", "half", map[string]string{"app": "gw", "istio": "egressgateway"}), gw("c", "all", nil),
+	}
+	var got []string
+	for _, g := range readerFor(t, router, resources...).Gateways() {
+		got = append(got, g.Key.Name)
+	}
+	if want := []string{"by-one", "by-two", "all"}; !slices.Equal(got, want) {
+		t.Errorf("gateways %q, want %q", got, want)
+	}
+	if got := client(t, resources...).Gateways(); got != nil {
+		t.Errorf("a sidecar has gateways %v", got)
+	}
+}
+
+func TestEgressServices(t *testing.T) {
+	r := client(t, meshtest.Service("client", "own", 80), meshtest.Service("server", "public", 80), sidecar("client", "s", nil, "./*"))
+	for name, tc := range map[string]struct {
+		hosts, want []string
+	}{
+		"one":  {[]string{"server/public"}, []string{"public@server"}},
+		"own":  {[]string{"./*"}, []string{"own@client"}},
+		"all":  {[]string{"*/*"}, []string{"own@client", "public@server"}},
+		"none": {[]string{"~/*"}, nil},
+	} {
+		if got := hostnames(r.EgressServices(&networking.IstioEgressListener{Hosts: tc.hosts})); !slices.Equal(got, tc.want) {
+			t.Errorf("%s: %q, want %q", name, got, tc.want)
+		}
+	}
+}

@@ -1,0 +1,71 @@
+package store_test
+
+import (
+	"fmt"
+	"runtime"
+	"testing"
+	"time"
+
+	cluster "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	"google.golang.org/protobuf/proto"
+
+	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/services/xds-server/internal/store"
+)
+
+func put(t *testing.T, s *store.Store, name, stat string) *store.Blob {
+	t.Helper()
+	b, err := s.Put(resource.ClusterType, name, &cluster.Cluster{
+		Name: name, AltStatName: stat, ClusterDiscoveryType: &cluster.Cluster_Type{Type: cluster.Cluster_EDS},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func TestEqualContentIsHeldOnce(t *testing.T) {
+	s := store.New()
+	a, again, other, renamed := put(t, s, "a", "x"), put(t, s, "a", "x"), put(t, s, "a", "y"), put(t, s, "b", "x")
+	if a != again {
+		t.Error("equal content is held twice")
+	}
+	if a == other || a.Version() == other.Version() {
+		t.Error("different content has one version")
+	}
+	if a == renamed || a.Hash() == renamed.Hash() {
+		t.Error("different names are one resource")
+	}
+	if n, bytes := s.Usage(); n != 3 || bytes != int64(a.Size()+other.Size()+renamed.Size()) {
+		t.Errorf("%d resources, %d bytes", n, bytes)
+	}
+	if again.Version() != put(t, store.New(), "a", "x").Version() {
+		t.Error("two stores disagree on a version")
+	}
+	m := &cluster.Cluster{}
+	if err := proto.Unmarshal(a.Resource.GetResource().GetValue(), m); err != nil || m.GetAltStatName() != "x" || a.Name() != "a" {
+		t.Errorf("holds %v, %v", m, err)
+	}
+	if a.EndpointsName != "a" {
+		t.Errorf("endpoints %q", a.EndpointsName)
+	}
+}
+
+func TestUnusedBytesAreFreed(t *testing.T) {
+	s := store.New()
+	kept := put(t, s, "kept", "x")
+	for i := range 1000 {
+		put(t, s, fmt.Sprint(i), "x")
+	}
+	testkit.Eventually(t, 10*time.Second, func() error {
+		runtime.GC()
+		if n, bytes := s.Usage(); n != 1 || bytes != int64(kept.Size()) {
+			return fmt.Errorf("%d resources, %d bytes", n, bytes)
+		}
+		return nil
+	})
+	if put(t, s, "kept", "x") != kept {
+		t.Error("what is in use was dropped")
+	}
+}
