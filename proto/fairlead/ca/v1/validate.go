@@ -1,3 +1,4 @@
+// Package cav1 is the contract of trust: bundles, the record of what was issued, and signers.
 package cav1
 
 import "errors"

@@ -1,3 +1,4 @@
+// Package configv1 is the contract by which the normalised mesh is streamed, reported on and stored.
 package configv1
 
 import (

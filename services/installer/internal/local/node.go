@@ -54,7 +54,7 @@ type Node struct {
 	board *board
 	sup   *supervise.Supervisor
 	store *store.Client
-	// procs is written before the first task starts.
+	// procs is written before the first task starts and by the task that publishes the Pods; it is read when no task runs any more.
 	procs map[string]*supervise.Process
 
 	writing sync.Mutex // of state.json
@@ -96,7 +96,9 @@ func (n *Node) Run(ctx context.Context) error {
 	}
 	n.sup = supervise.New(supervise.Config{Clock: n.cfg.Clock, Log: n.cfg.Log, Changed: n.board.process})
 	defer n.sup.Close()
-	n.startAll()
+	for _, s := range n.cfg.Plan.Services {
+		n.startProcess(s.Process)
+	}
 
 	err = process.Run(ctx, n.cfg.Log, n.tasks(issuer)...)
 	n.cfg.Console.Line("stopping: proxies drain, then the services end")
@@ -141,13 +143,18 @@ func (n *Node) tasks(issuer *tokens.Files) []process.Task {
 	return tasks
 }
 
-// startAll starts every process at once: each of them waits for the others by itself.
-func (n *Node) startAll() {
-	for _, p := range n.processes() {
-		n.procs[p.Name] = n.sup.Start(supervise.Spec{
-			Name: p.Name, Path: p.Path, Args: p.Args, Env: p.Env, Dir: p.Dir, Log: p.Log, Grace: p.Grace,
-		})
+// startPods starts the Pods' processes. As on a cluster, where a kubelet runs what the API server tells it to, that comes after the mesh
+// knows the Pods: a proxy that came first would be configured as a workload that nobody has described.
+func (n *Node) startPods() {
+	for _, p := range n.podProcesses() {
+		n.startProcess(p)
 	}
+}
+
+func (n *Node) startProcess(p plan.Process) {
+	n.procs[p.Name] = n.sup.Start(supervise.Spec{
+		Name: p.Name, Path: p.Path, Args: p.Args, Env: p.Env, Dir: p.Dir, Log: p.Log, Grace: p.Grace,
+	})
 }
 
 // processes lists all processes of the plan.
@@ -156,6 +163,11 @@ func (n *Node) processes() []plan.Process {
 	for _, s := range n.cfg.Plan.Services {
 		list = append(list, s.Process)
 	}
+	return append(list, n.podProcesses()...)
+}
+
+func (n *Node) podProcesses() []plan.Process {
+	var list []plan.Process
 	for _, p := range n.cfg.Plan.Pods {
 		for _, c := range p.Containers {
 			list = append(list, c.Process)

@@ -34,12 +34,13 @@ func podReady(p *plan.Pod, entries map[string]entry) bool {
 	return true
 }
 
-// publish keeps the Pods' objects in config-watcher true: it creates them, then writes their status whenever readiness changes. While
-// config-watcher is away it tries again; what it then writes is the newest.
+// publish keeps the Pods' objects in config-watcher true: it creates them, starts their processes, then writes their status whenever
+// readiness changes. While config-watcher is away it tries again; what it then writes is the newest.
 func (n *Node) publish(ctx context.Context) error {
 	if err := n.create(ctx); err != nil || ctx.Err() != nil {
 		return err
 	}
+	n.startPods()
 	written := map[string]bool{}
 	for ctx.Err() == nil {
 		changed := n.board.Changed()

@@ -36,7 +36,9 @@ func (n *Node) stop() error {
 	for _, group := range [][]string{gateways, sidecars, apps, xds, rest} {
 		var wg sync.WaitGroup
 		for _, name := range group {
-			wg.Go(func() { n.procs[name].Stop(ctx) })
+			if p := n.procs[name]; p != nil { // nil if the run ended before the Pods were known
+				wg.Go(func() { p.Stop(ctx) })
+			}
 		}
 		wg.Wait()
 	}

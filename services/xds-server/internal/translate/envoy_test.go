@@ -24,9 +24,17 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
+	"pgregory.net/rapid"
 
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/plan"
+	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/translate/cluster"
+	"fairlead.dev/services/xds-server/internal/translate/endpoint"
+	"fairlead.dev/services/xds-server/internal/translate/listener"
 	"fairlead.dev/services/xds-server/internal/translate/pack"
+	"fairlead.dev/services/xds-server/internal/translate/route"
 )
 
 // envoyBinary finds the real Envoy: $ENVOY, or what `make tools` has put into .tools.
@@ -51,6 +59,52 @@ func TestEnvoyAccepts(t *testing.T) {
 			validate(t, envoy, bootstrap(t, buildAll(t, load(t, file))))
 		})
 	}
+}
+
+// TestEnvoyAcceptsRandomMeshes does the same for what is left of random meshes after the translators have refused what they refuse.
+func TestEnvoyAcceptsRandomMeshes(t *testing.T) {
+	envoy := envoyBinary(t)
+	generator := rapid.Custom(draw)
+	for seed := range 20 {
+		t.Run(strconv.Itoa(seed), func(t *testing.T) {
+			c := generator.Example(seed)
+			resources, err := c.resources()
+			if err != nil {
+				t.Fatal(err)
+			}
+			state, err := replica.FromResources(resources)
+			if err != nil {
+				t.Fatal(err)
+			}
+			validate(t, envoy, bootstrap(t, accepted(input.NewView(c.Class.key(), state).Reader())))
+		})
+	}
+}
+
+// accepted builds what can be built.
+func accepted(r *input.Reader) built {
+	var out built
+	for kind, into := range map[plan.Translator]*[]proto.Message{
+		cluster.Translator{}: &out.clusters, endpoint.Translator{}: &out.endpoints,
+		listener.Translator{}: &out.listeners, route.Translator{}: &out.routes,
+	} {
+		names, err := kind.Names(r)
+		if err != nil {
+			continue
+		}
+		switch kind.(type) {
+		case route.Translator:
+			names = []string{"80", "8080", "http.80"}
+		case endpoint.Translator:
+			names, _ = cluster.Translator{}.Names(r)
+		}
+		for _, name := range names {
+			if m, err := kind.Build(r, name); err == nil && m != nil {
+				*into = append(*into, m)
+			}
+		}
+	}
+	return out
 }
 
 func validate(t *testing.T, envoy string, config *bootstrapv3.Bootstrap) {

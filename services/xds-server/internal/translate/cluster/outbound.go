@@ -5,6 +5,8 @@ import (
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	commondnsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/clusters/common/dns/v3"
+	dnsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/clusters/dns/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -17,6 +19,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/discovery"
 	"fairlead.dev/services/xds-server/internal/translate/endpoint"
 	"fairlead.dev/services/xds-server/internal/translate/hcm"
+	"fairlead.dev/services/xds-server/internal/translate/pack"
 	"fairlead.dev/services/xds-server/internal/translate/protocol"
 )
 
@@ -56,12 +59,9 @@ func outbound(r *input.Reader, c discovery.Cluster) (*clusterv3.Cluster, error) 
 func find(r *input.Reader, out *clusterv3.Cluster, c discovery.Cluster) {
 	kind := clusterv3.Cluster_EDS
 	switch c.Kind {
-	case discovery.StrictDNS:
-		kind = clusterv3.Cluster_STRICT_DNS
+	case discovery.StrictDNS, discovery.LogicalDNS:
 		resolve(r, out, c)
-	case discovery.LogicalDNS:
-		kind = clusterv3.Cluster_LOGICAL_DNS
-		resolve(r, out, c)
+		return
 	case discovery.OriginalDestination:
 		kind = clusterv3.Cluster_ORIGINAL_DST
 	default:
@@ -80,9 +80,16 @@ func find(r *input.Reader, out *clusterv3.Cluster, c discovery.Cluster) {
 // resolve puts the names to resolve into the cluster. IPv4 is preferred where a name has both.
 func resolve(r *input.Reader, out *clusterv3.Cluster, c discovery.Cluster) {
 	out.LoadAssignment = endpoint.Assignment(r, c)
-	out.DnsLookupFamily = clusterv3.Cluster_V4_PREFERRED
-	out.DnsRefreshRate = r.Mesh().GetDnsRefreshRate() //nolint:staticcheck // its replacement is a cluster extension with other statistics
-	out.RespectDnsTtl = true                          //nolint:staticcheck // as above
+	out.ClusterDiscoveryType = &clusterv3.Cluster_ClusterType{ClusterType: &clusterv3.Cluster_CustomClusterType{
+		Name: "envoy.cluster.dns",
+		TypedConfig: pack.Any(&dnsv3.DnsCluster{
+			DnsRefreshRate:  r.Mesh().GetDnsRefreshRate(),
+			DnsLookupFamily: commondnsv3.DnsLookupFamily_V4_PREFERRED,
+			RespectDnsTtl:   true,
+			// Envoy wants exactly one name for this, and refuses a cluster without any.
+			AllAddressesInSingleEndpoint: c.Kind == discovery.LogicalDNS && len(out.GetLoadAssignment().GetEndpoints()) > 0,
+		}),
+	}}
 }
 
 // upgrades tells whether HTTP/1.1 requests are sent as HTTP/2. The rule may ask for it on any port, the mesh only where HTTP is declared.

@@ -29,10 +29,6 @@ type member struct {
 	port    *configv1.ServicePort
 }
 
-func (m member) cluster() string {
-	return names.Outbound(m.port.GetNumber(), "", m.service.GetHostname())
-}
-
 // place is an address and port that applications connect to.
 type place struct {
 	address string

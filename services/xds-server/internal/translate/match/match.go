@@ -3,6 +3,7 @@
 package match
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"regexp/syntax"
@@ -22,6 +23,9 @@ const (
 
 // Regex returns a matcher for the whole string. It refuses what is not RE2 and what is too large for a proxy.
 func Regex(expression string) (*matcherv3.RegexMatcher, error) {
+	if expression == "" {
+		return nil, errors.New("the regular expression is empty")
+	}
 	if len(expression) > maxRegexLength {
 		return nil, fmt.Errorf("regular expression of %d bytes: the limit is %d", len(expression), maxRegexLength)
 	}

@@ -128,6 +128,10 @@ func (b *builder) route(vs *replica.VirtualService, in *networking.HTTPRoute, m 
 		return nil, err
 	}
 	out.Decorator = &routev3.Decorator{Operation: b.operation(out, vs.Key.Name)}
+	// The configuration around it is validated, too, but could not say whose route it was.
+	if err := out.ValidateAll(); err != nil {
+		return nil, err
+	}
 	return out, nil
 }
 
