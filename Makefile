@@ -9,8 +9,10 @@ TOOLS    := $(CURDIR)/.tools
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS  := -X fairlead.dev/pkg/version.Version=$(VERSION)
 PATTERNS := $(MODULES:%=./%/...)
+# tests/ runs the binaries of bin/, which go's test cache does not see: those always run.
+CACHED   := $(filter-out ./tests/...,$(PATTERNS))
+TESTENV  := BIN_DIR=$(BIN) ENVOY=$(TOOLS)/envoy
 RUN_DIR  ?= .run
-# One test binary per core at a time: several suites start real proxies.
 TESTFLAGS ?=
 
 export PATH := $(TOOLS)/bin:$(PATH)
@@ -44,10 +46,12 @@ down: ## end what `make up` started
 	$(BIN)/fairlead down --run-dir $(RUN_DIR)
 
 test: tools build ## unit, in-process and end-to-end tests with the real Envoy; needs no privileges
-	BIN_DIR=$(BIN) ENVOY=$(TOOLS)/envoy go test $(TESTFLAGS) $(PATTERNS)
+	$(TESTENV) go test $(TESTFLAGS) $(CACHED)
+	$(TESTENV) go test -count=1 $(TESTFLAGS) ./tests/...
 
 test-race: tools build ## the same under the race detector
-	BIN_DIR=$(BIN) ENVOY=$(TOOLS)/envoy go test -race $(TESTFLAGS) $(PATTERNS)
+	$(TESTENV) go test -race $(TESTFLAGS) $(CACHED)
+	$(TESTENV) go test -race -count=1 $(TESTFLAGS) ./tests/...
 
 lint: $(TOOLS)/bin/.golangci-lint $(TOOLS)/bin/.buf ## golangci-lint over all modules (dependency rule included), buf lint
 	golangci-lint run --allow-parallel-runners $(PATTERNS)

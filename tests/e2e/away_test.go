@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -79,33 +80,69 @@ func TestCAAway(t *testing.T) {
 	m.WaitReady(t)
 }
 
-// TestAnyStartOrder starts the programs one after the other, each only when the one before runs, beginning with the ones that need the others.
+// TestAnyStartOrder starts the services one after the other, each only when the one before runs, beginning with the ones that need the others.
 func TestAnyStartOrder(t *testing.T) {
 	for _, order := range [][]string{
-		{"node-agent", "xds-server", "config-watcher", "ca"},
-		{"config-watcher", "node-agent", "ca", "xds-server"},
+		{"xds-server", "config-watcher", "ca"},
+		{"config-watcher", "ca", "xds-server"},
 	} {
 		t.Run(strings.Join(order, " "), func(t *testing.T) {
 			m := fleet.Start(t, binaries, fleet.Options{Files: []string{"testdata/pair.yaml"}, Closed: order})
-			for _, program := range order {
-				m.OpenGate(t, program)
-				for _, process := range processes(program) {
-					m.WaitRunning(t, process, program)
-				}
-			}
+			openInOrder(t, m, order)
 			m.WaitReady(t)
 			mustReach(t, m, m.From(t, "client-0"), clientID)
 		})
 	}
+
+	// Agents that run before any service does. `fairlead up` starts them once the mesh knows their Pods, so here everything else goes away first.
+	t.Run("node-agent xds-server config-watcher ca", func(t *testing.T) {
+		m := fleet.Start(t, binaries, fleet.Options{Files: []string{"testdata/pair.yaml"}})
+		m.WaitReady(t)
+		order := []string{"xds-server", "config-watcher", "ca"}
+		for _, program := range order {
+			m.CloseGate(t, program)
+			for _, process := range processes(program) {
+				m.Kill(t, process)
+			}
+		}
+		pods := []string{"client-0", "server-v1-0"}
+		for _, pod := range pods {
+			pid := m.Pod(t, pod).Agent.PID
+			m.SignalAgent(t, pod, syscall.SIGKILL)
+			m.Eventually(t, 20*time.Second, func() error {
+				if now := m.Pod(t, pod).Agent.PID; now == pid || now == 0 {
+					return fmt.Errorf("agent of %s: pid %d after %d", pod, now, pid)
+				}
+				return nil
+			})
+			m.WaitRunning(t, pod+".apps/istio-proxy", "node-agent")
+			if err := m.Pod(t, pod).ProxyReady(t.Context()); err == nil {
+				t.Errorf("%s is ready without any service", pod)
+			}
+		}
+		openInOrder(t, m, order)
+		for _, pod := range pods {
+			m.WaitProxy(t, pod)
+		}
+		mustReach(t, m, m.From(t, "client-0"), clientID)
+	})
 }
 
-// processes names the processes of a program in the mesh of pair.yaml.
+// openInOrder opens the gates of the programs, each when the one before runs.
+func openInOrder(t *testing.T, m *fleet.Mesh, order []string) {
+	t.Helper()
+	for _, program := range order {
+		m.OpenGate(t, program)
+		for _, process := range processes(program) {
+			m.WaitRunning(t, process, program)
+		}
+	}
+}
+
+// processes names the processes of a service.
 func processes(program string) []string {
-	switch program {
-	case "xds-server":
+	if program == "xds-server" {
 		return []string{"xds-server-0", "xds-server-1"}
-	case "node-agent":
-		return []string{"client-0.apps/istio-proxy", "late-0.apps/istio-proxy", "server-v1-0.apps/istio-proxy"}
 	}
 	return []string{program}
 }

@@ -106,8 +106,7 @@ func detach(ctx context.Context, env Env, t *target, f upFlags, out io.Writer) e
 			return detachFailed(err, output.Name())
 		case <-ctx.Done():
 			_ = cmd.Process.Signal(syscall.SIGTERM)
-			<-ended
-			return ctx.Err()
+			return errors.Join(ctx.Err(), <-ended)
 		case <-time.After(poll):
 		}
 		if _, err := os.Stat(f.readyFile); err == nil {

@@ -293,7 +293,7 @@ func (d *demo) broken(ctx context.Context) error {
 	_, err = d.store.Apply(ctx, &configv1.ApplyRequest{Documents: []*configv1.Document{{Name: d.cfg.Broken, Content: content}}})
 	var refusal *store.RefusedError
 	if !errors.As(d.store.Explain(err), &refusal) {
-		return fmt.Errorf("the broken object was not refused: %v", err)
+		return errors.Join(errors.New("the broken object was not refused"), err)
 	}
 	for _, p := range refusal.Problems {
 		d.say("%s", p)

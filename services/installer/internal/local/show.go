@@ -120,7 +120,7 @@ func (n *Node) announce(ctx context.Context) error {
 		}
 	}
 	if ctx.Err() != nil {
-		return nil
+		return nil //nolint:nilerr // the run's end is no failure of this task
 	}
 	if err := n.setReady(n.cfg.Clock.Now().Sub(began)); err != nil {
 		return err

@@ -153,7 +153,7 @@ func bootstrap(t *testing.T, b built) *bootstrapv3.Bootstrap {
 			}}},
 		}}},
 		StaticResources: &bootstrapv3.Bootstrap_StaticResources{
-			Clusters: []*clusterv3.Cluster{agentCluster("xds-grpc", "/tmp/agent.sock"), agentCluster("sds-grpc", "/tmp/agent.sock")},
+			Clusters: []*clusterv3.Cluster{agentCluster("xds-grpc", "/nonexistent/agent.sock"), agentCluster("sds-grpc", "/nonexistent/agent.sock")},
 		},
 	}
 	for _, m := range b.clusters {
