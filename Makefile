@@ -4,6 +4,7 @@ SHELL := /usr/bin/env bash
 
 MODULES  := pkg proto samples services/ca services/config-watcher services/installer services/node-agent services/xds-server tests tools/image
 SERVICES := ca config-watcher node-agent xds-server
+MAINS    := $(foreach s,$(SERVICES),./services/$(s)/cmd/$(s)) ./services/installer/cmd/fairlead ./samples/bookinfo
 BIN      := $(CURDIR)/bin
 TOOLS    := $(CURDIR)/.tools
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
@@ -34,7 +35,7 @@ $(TOOLS)/bin/.%: tools/%/go.mod tools/%/go.sum
 
 build: ## build every binary into bin/
 	@mkdir -p $(BIN)
-	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ $(foreach s,$(SERVICES),./services/$(s)/cmd/$(s)) ./services/installer/cmd/fairlead ./samples/bookinfo
+	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ $(MAINS)
 
 demo: tools build ## the whole mesh on this machine: traffic, a change, failures, renewal; exit 1 if anything differs
 	$(BIN)/fairlead demo --envoy $(TOOLS)/envoy --mesh samples/bookinfo/mesh.yaml
@@ -49,9 +50,11 @@ test: tools build ## unit, in-process and end-to-end tests with the real Envoy; 
 	$(TESTENV) go test $(TESTFLAGS) $(CACHED)
 	$(TESTENV) go test -count=1 $(TESTFLAGS) ./tests/...
 
-test-race: tools build ## the same under the race detector
+test-race: tools build ## the same under the race detector, the services of the end-to-end tests included
 	$(TESTENV) go test -race $(TESTFLAGS) $(CACHED)
-	$(TESTENV) go test -race -count=1 $(TESTFLAGS) ./tests/...
+	@mkdir -p $(BIN)/race
+	go build -race -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/race/ $(MAINS)
+	$(TESTENV) BIN_DIR=$(BIN)/race go test -race -count=1 $(TESTFLAGS) ./tests/...
 
 lint: $(TOOLS)/bin/.golangci-lint $(TOOLS)/bin/.buf ## golangci-lint over all modules (dependency rule included), buf lint
 	golangci-lint run --allow-parallel-runners $(PATTERNS)

@@ -25,12 +25,14 @@ type fleet struct {
 	newest uint64
 	// acked is the revision that each proxy has acknowledged, by node id.
 	acked map[string]uint64
+	// served is the revision that each xds-server serves from, by process.
+	served map[string]uint64
 	// expiry of certificates, by process.
 	expiry map[string]time.Time
 }
 
 func newFleet() fleet {
-	return fleet{acked: map[string]uint64{}, expiry: map[string]time.Time{}}
+	return fleet{acked: map[string]uint64{}, served: map[string]uint64{}, expiry: map[string]time.Time{}}
 }
 
 // How often revisions and certificates are asked for.
@@ -43,6 +45,7 @@ const (
 func (n *Node) observe(ctx context.Context) error {
 	for i := 0; n.wait(ctx, fleetPeriod); i++ {
 		n.askRevisions(ctx)
+		n.askServed(ctx)
 		if i%certPeriod == 0 {
 			n.askCertificates(ctx)
 		}
@@ -66,6 +69,28 @@ func (n *Node) askRevisions(ctx context.Context) {
 		if p.GetAcked() != nil {
 			n.fleet.acked[p.GetNodeId()] = p.GetAcked().GetSequence()
 		}
+	}
+}
+
+// askServed asks the xds-servers themselves: what config-watcher knows of them is the proxies'.
+func (n *Node) askServed(ctx context.Context) {
+	for _, s := range n.cfg.Plan.Services {
+		if s.Program != "xds-server" {
+			continue
+		}
+		var answer struct {
+			Revision struct {
+				// Sequence is a 64-bit number, which protojson writes as text.
+				Sequence uint64 `json:"sequence,string"`
+			} `json:"revision"`
+		}
+		if err := n.debug(ctx, s, "/debug/proxies", &answer); err != nil {
+			n.cfg.Log.Debug("revision of an xds-server is not known", "process", s.Name, "error", err)
+			continue
+		}
+		n.mu.Lock()
+		n.fleet.served[s.Name] = answer.Revision.Sequence
+		n.mu.Unlock()
 	}
 }
 

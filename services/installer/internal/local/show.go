@@ -48,9 +48,13 @@ func (n *Node) rows() []console.Row {
 		})
 	}
 	for _, s := range n.cfg.Plan.Services {
+		number := n.fleet.served[s.Name]
+		if s.Program == "config-watcher" {
+			number = n.fleet.newest
+		}
 		revision := ""
-		if s.Program == "config-watcher" && n.fleet.newest > 0 {
-			revision = fmt.Sprint(n.fleet.newest)
+		if number > 0 {
+			revision = fmt.Sprint(number)
 		}
 		add(s.Name, revision)
 	}

@@ -17,6 +17,7 @@ import (
 	"fairlead.dev/pkg/rpc"
 
 	"fairlead.dev/services/installer/internal/mesh"
+	"fairlead.dev/services/installer/internal/plan"
 )
 
 // checkFiles has config-watcher judge the user's files before anything depends on them, so that a mesh does not come up half.
@@ -70,37 +71,47 @@ func (n *Node) watchSources(ctx context.Context) error {
 
 // sourceProblems asks config-watcher what is wrong with the objects that it reads.
 func (n *Node) sourceProblems(ctx context.Context) ([]string, error) {
-	token, err := rpc.ReadToken(n.cfg.Layout.AdminToken())
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+n.cfg.Plan.ConfigWatcher().Ops.String()+"/debug/sources", nil)
-	if err != nil {
-		return nil, err
-	}
-	req.Header.Set("Authorization", "Bearer "+token)
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer res.Body.Close()
-	if res.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("/debug/sources: %s", res.Status)
-	}
 	var answer struct {
 		Sources []struct {
 			Problems []string `json:"problems"`
 		} `json:"sources"`
 	}
-	const most = 8 << 20
-	if err := json.NewDecoder(io.LimitReader(res.Body, most)).Decode(&answer); err != nil {
-		return nil, fmt.Errorf("/debug/sources: %w", err)
+	if err := n.debug(ctx, n.cfg.Plan.ConfigWatcher(), "/debug/sources", &answer); err != nil {
+		return nil, err
 	}
 	var list []string
 	for _, s := range answer.Sources {
 		list = append(list, s.Problems...)
 	}
 	return list, nil
+}
+
+// maxDebug bounds what is read of a debug page.
+const maxDebug = 8 << 20
+
+// debug reads a debug page of a service, which answers JSON to administrators.
+func (n *Node) debug(ctx context.Context, s *plan.Service, path string, out any) error {
+	token, err := rpc.ReadToken(n.cfg.Layout.AdminToken())
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.Ops.String()+path, nil)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Authorization", "Bearer "+token)
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s%s: %s", s.Name, path, res.Status)
+	}
+	if err := json.NewDecoder(io.LimitReader(res.Body, maxDebug)).Decode(out); err != nil {
+		return fmt.Errorf("%s%s: %w", s.Name, path, err)
+	}
+	return nil
 }

@@ -20,7 +20,9 @@ func TestOnce(t *testing.T) {
 		}
 	})
 	mux.Handle("/moved", http.RedirectHandler("/bad", http.StatusFound))
-	mux.HandleFunc("/bad", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "broken\n inside", http.StatusServiceUnavailable) })
+	mux.HandleFunc("/bad", func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "broken\n inside", http.StatusServiceUnavailable)
+	})
 	mux.HandleFunc("/ours", func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusServiceUnavailable)
 		_, _ = w.Write([]byte(`{"ready":false,"failed":[{"check":"identity","error":"no certificate yet"}]}`))

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -60,7 +61,7 @@ func Start(t testing.TB, cfg Config) *Server {
 	}
 	admin := auth.IDs(ca.ID("istio-system", "fairlead-admin").String())
 	g, err := rpc.NewServer(rpc.ServerConfig{
-		Service: "test", Log: testkit.Logger(t), TLS: tlsconf.Server(ca.NewSVID("istio-system", "config-watcher"), tls.VerifyClientCertIfGiven),
+		Service: "test", Log: testkit.Logger(t), Registerer: prometheus.NewRegistry(), TLS: tlsconf.Server(ca.NewSVID("istio-system", "config-watcher"), tls.VerifyClientCertIfGiven),
 		Authenticator: tokens,
 		Policy:        auth.Policy{"/fairlead.config.v1.ConfigStoreService/*": admin, "/fairlead.config.v1.FleetService/*": admin},
 	})

@@ -1,0 +1,381 @@
+package local
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/testkit"
+
+	"fairlead.dev/services/installer/internal/console"
+	"fairlead.dev/services/installer/internal/mesh"
+	"fairlead.dev/services/installer/internal/plan"
+	"fairlead.dev/services/installer/internal/rundir"
+	"fairlead.dev/services/installer/internal/storetest"
+	"fairlead.dev/services/installer/internal/supervise"
+	"fairlead.dev/services/installer/internal/tokens"
+)
+
+// within is how long anything here may take on a busy machine.
+const within = 20 * time.Second
+
+// TestMain lets the test binary play the programs that a node runs.
+func TestMain(m *testing.M) {
+	switch filepath.Base(os.Args[0]) {
+	case "service", "config-watcher":
+		select {}
+	case "picky":
+		fmt.Fprintln(os.Stderr, "picky: unknown flag: --new")
+		os.Exit(2)
+	case "web":
+		// It answers on $HOST:$PORT, 503 while the file "sick" is there.
+		err := http.ListenAndServe(net.JoinHostPort(os.Getenv("HOST"), os.Getenv("PORT")), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { //nolint:gosec // a test's
+			if _, err := os.Stat(os.Getenv("SICK")); err == nil {
+				http.Error(w, "sick", http.StatusServiceUnavailable)
+			}
+		}))
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+// screen is a console that remembers.
+type screen struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (s *screen) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.buf.Write(p)
+}
+
+func (s *screen) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.buf.String()
+}
+
+// world is a node with a config-watcher that this test serves itself, and one plain Pod.
+type world struct {
+	cfg    Config
+	server *storetest.Server
+	screen *screen
+	sick   string
+	// problems is what config-watcher says of the files.
+	mu       sync.Mutex
+	problems string
+}
+
+func (w *world) setProblems(json string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.problems = json
+}
+
+// program makes the test binary available under a name.
+func program(t *testing.T, dir, name string) string {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, name)
+	if err := os.Symlink(self, path); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func newWorld(t *testing.T, extra string) *world {
+	t.Helper()
+	dir := t.TempDir()
+	w := &world{screen: &screen{}, sick: filepath.Join(dir, "sick")}
+	file := filepath.Join(dir, "mesh.yaml")
+	testkit.WriteFile(t, file, []byte(`apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, namespace: shop}
+spec:
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web, sidecar.istio.io/inject: "false"}}
+    spec:
+      containers:
+      - name: web
+        command: [`+program(t, dir, "web")+`]
+        env: [{name: SICK, value: `+w.sick+`}]
+        ports: [{containerPort: 18080}]
+        readinessProbe: {httpGet: {path: /, port: 18080}, periodSeconds: 1, failureThreshold: 1}
+        `+extra+`
+`))
+	m, err := mesh.Load([]string{file})
+	if err != nil {
+		t.Fatal(err)
+	}
+	layout := rundir.NewLayout(filepath.Join(dir, "run"), plan.LongestPodID(m))
+	lock, err := rundir.Acquire(layout)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = lock.Release() })
+
+	// The server needs a key set to start with; it follows the file, which the node replaces by its own keys.
+	issuer := testkit.NewIssuer(t)
+	if err := tokens.WriteFile(layout.JWKS(), mustRead(t, issuer.JWKSFile), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.server = storetest.Start(t, storetest.Config{JWKSFile: layout.JWKS(), Issuer: plan.Issuer})
+	if err := tokens.WriteFile(layout.RootCert(), mustRead(t, w.server.RootFile), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ops := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/debug/sources" {
+			return
+		}
+		if !strings.HasPrefix(r.Header.Get("Authorization"), "Bearer ey") {
+			http.Error(rw, "no token", http.StatusUnauthorized)
+			return
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		fmt.Fprintf(rw, `{"sources":[{"name":"file","problems":[%s]}]}`, w.problems)
+	}))
+	t.Cleanup(ops.Close)
+
+	p, err := plan.New(m, plan.Options{
+		Layout: layout, Range: netip.MustParsePrefix("127.66.0.0/16"), XDSServers: 1, TrustDomain: testkit.TrustDomain, LogLevel: "info",
+		Find:     func(name string) (string, error) { return name, nil },
+		FreePort: func() (uint16, error) { return 0, errors.New("no port is needed") },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	service := program(t, dir, "service")
+	for _, s := range p.Services {
+		s.Path, s.Args = service, nil
+		s.GRPC = netip.MustParseAddrPort(w.server.Address)
+		s.Ops = netip.MustParseAddrPort(ops.Listener.Addr().String())
+		s.Grace = time.Second
+	}
+	// The Pod's address is one that no other mesh on the machine can have taken.
+	lis := testkit.LoopbackListener(t)
+	free := netip.MustParseAddrPort(lis.Addr().String())
+	_ = lis.Close()
+	c := &p.Pods[0].Containers[0]
+	c.Env = append(c.Env, "HOST="+free.Addr().String(), fmt.Sprintf("PORT=%d", free.Port()))
+	c.Probe.URL = "http://" + free.String() + "/"
+	c.Ports[0].Listen = free
+	c.Grace = time.Second
+
+	w.cfg = Config{
+		Plan: p, Layout: layout, Clock: clock.Real(), Log: testkit.Logger(t), Console: console.NewPlain(w.screen, clock.Real()),
+		ConfigPaths: []string{file}, ReadyFile: filepath.Join(dir, "ready"), StopTimeout: within,
+	}
+	return w
+}
+
+func mustRead(t *testing.T, name string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// start runs the node; stop ends it and returns its error.
+func (w *world) start(t *testing.T) (n *Node, stop func() error) {
+	t.Helper()
+	n, err := New(w.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- n.Run(ctx) }()
+	stop = sync.OnceValue(func() error {
+		cancel()
+		return <-done
+	})
+	t.Cleanup(func() { _ = stop() })
+	return n, stop
+}
+
+// ready waits until the Pod's status in the store says so.
+func (w *world) ready(t *testing.T, want string) {
+	t.Helper()
+	testkit.Eventually(t, within, func() error {
+		if got := podCondition(w.server.Object("Pod", "shop", "web-0")); got != want {
+			return fmt.Errorf("the Pod's condition is %q, not %q; console:\n%s", got, want, w.screen)
+		}
+		return nil
+	})
+}
+
+// podCondition is the status of condition Ready.
+func podCondition(pod map[string]any) string {
+	status, _ := pod["status"].(map[string]any)
+	list, _ := status["conditions"].([]any)
+	for _, c := range list {
+		if c, ok := c.(map[string]any); ok && c["type"] == "Ready" {
+			return fmt.Sprint(c["status"])
+		}
+	}
+	return "unknown"
+}
+
+func TestLifeOfAMesh(t *testing.T) {
+	w := newWorld(t, "")
+	_, stop := w.start(t)
+	testkit.Eventually(t, within, func() error {
+		if _, err := os.Stat(w.cfg.ReadyFile); err != nil {
+			return fmt.Errorf("%w; console:\n%s", err, w.screen)
+		}
+		return nil
+	})
+	w.ready(t, "True")
+	state, err := rundir.Open(w.cfg.Layout.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !state.Ready || len(state.Services) != 3 || len(state.Pods) != 1 || state.Pods[0].Containers[0].PID == 0 {
+		t.Errorf("state %+v", state)
+	}
+	pid := state.Pods[0].Containers[0].PID
+
+	// A probe that fails makes the Pod not ready, without a restart.
+	testkit.WriteFile(t, w.sick, nil)
+	w.ready(t, "False")
+	if err := os.Remove(w.sick); err != nil {
+		t.Fatal(err)
+	}
+	w.ready(t, "True")
+
+	// So does a crash, and then the application is started again.
+	testkit.WriteFile(t, w.sick, nil) // stays not ready, to be seen
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	w.ready(t, "False")
+	if err := os.Remove(w.sick); err != nil {
+		t.Fatal(err)
+	}
+	w.ready(t, "True")
+	if state, err = rundir.Open(w.cfg.Layout.Dir); err != nil || state.Pods[0].Containers[0].PID == pid || state.Pods[0].Containers[0].Restarts == 0 {
+		t.Errorf("after the crash: %+v, %v", state, err)
+	}
+
+	// What config-watcher refuses later is told, and that it is mended.
+	w.setProblems(`"mesh.yaml:3: bad; mend it"`)
+	testkit.Eventually(t, within, w.prints("refused, the last good version stays: mesh.yaml:3: bad; mend it"))
+	w.setProblems("")
+	testkit.Eventually(t, within, w.prints("nothing is refused any more"))
+
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(w.cfg.ReadyFile); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("ready file: %v", err)
+	}
+	for _, p := range state.Processes() {
+		if p.PID > 0 && rundir.Birth(p.PID) == p.Birth {
+			t.Errorf("%s still runs", p.Name)
+		}
+	}
+}
+
+func (w *world) prints(want string) func() error {
+	return func() error {
+		if !strings.Contains(w.screen.String(), want) {
+			return fmt.Errorf("console lacks %q:\n%s", want, w.screen)
+		}
+		return nil
+	}
+}
+
+func TestRefusedFileEndsTheRun(t *testing.T) {
+	w := newWorld(t, "imagePullPolicy: broken")
+	n, err := New(w.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = n.Run(context.Background())
+	var refused *RefusedError
+	if !errors.As(err, &refused) || !strings.Contains(err.Error(), "Deployment shop/web") || !strings.Contains(err.Error(), "mend it") {
+		t.Errorf("error %v", err)
+	}
+	if w.server.Object("Pod", "shop", "web-0") != nil {
+		t.Error("the Pod was written all the same")
+	}
+}
+
+func TestWrongFlagsEndTheRun(t *testing.T) {
+	w := newWorld(t, "")
+	w.cfg.Plan.Services[0].Path = program(t, t.TempDir(), "picky")
+	n, err := New(w.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Run(context.Background()); err == nil || !strings.Contains(err.Error(), "ca does not accept its flags") || !strings.Contains(err.Error(), "unknown flag: --new") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestReadyTimeoutNamesWhatIsMissing(t *testing.T) {
+	w := newWorld(t, "")
+	testkit.WriteFile(t, w.sick, nil)
+	w.cfg.ReadyTimeout = 500 * time.Millisecond
+	n, err := New(w.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Run(context.Background()); err == nil || !strings.Contains(err.Error(), "web-0.shop/web") || !strings.Contains(err.Error(), "sick") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestBoardDropsVerdictsOfEarlierProcesses(t *testing.T) {
+	b := newBoard()
+	changed := b.Changed()
+	b.process(statusOf("web", 1))
+	select {
+	case <-changed:
+	default:
+		t.Error("nobody was told")
+	}
+	b.probed("web", 1, true, "")
+	b.process(statusOf("web", 2))
+	if e := b.get("web"); e.Ready || e.PID != 2 {
+		t.Errorf("a new process is ready at once: %+v", e)
+	}
+	b.probed("web", 1, true, "")
+	if b.get("web").Ready {
+		t.Error("the verdict about an earlier process counts")
+	}
+	changed = b.Changed()
+	b.probed("web", 2, false, "starting")
+	select {
+	case <-changed:
+		t.Error("told of nothing new")
+	default:
+	}
+}
+
+func statusOf(name string, pid int) supervise.Status {
+	return supervise.Status{Name: name, PID: pid, StartedAt: time.Unix(int64(pid), 0)}
+}
