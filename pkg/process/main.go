@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 )
 
 // Exit codes of every Fairlead program.
@@ -18,15 +19,19 @@ const (
 	ExitRefused = 3 // input (configuration, request) was checked and refused
 )
 
+// burst is how long after the first signal another one counts as the same wish: timeout(1), for one, signals both the program and its
+// process group.
+const burst = 250 * time.Millisecond
+
 // Main runs a program and exits. SIGINT or SIGTERM ends ctx, on which run should return; a second one exits at once. An error
 // is printed on stderr and decides the exit code: that of WithExitCode, else ExitFailure.
 func Main(name string, run func(ctx context.Context) error) {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
-	os.Exit(runMain(name, run, signals, os.Exit, os.Stderr))
+	os.Exit(runMain(name, run, signals, burst, os.Exit, os.Stderr))
 }
 
-func runMain(name string, run func(context.Context) error, signals <-chan os.Signal, exit func(int), stderr io.Writer) int {
+func runMain(name string, run func(context.Context) error, signals <-chan os.Signal, burst time.Duration, exit func(int), stderr io.Writer) int {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	done := make(chan struct{})
@@ -38,11 +43,18 @@ func runMain(name string, run func(context.Context) error, signals <-chan os.Sig
 		case <-done:
 			return
 		}
-		select {
-		case sig := <-signals:
-			fmt.Fprintf(stderr, "%s: second signal (%s), stopping at once\n", name, sig)
-			exit(ExitFailure)
-		case <-done:
+		first := time.Now()
+		for {
+			select {
+			case sig := <-signals:
+				if time.Since(first) < burst {
+					continue
+				}
+				fmt.Fprintf(stderr, "%s: second signal (%s), stopping at once\n", name, sig)
+				exit(ExitFailure)
+			case <-done:
+			}
+			return
 		}
 	}()
 

@@ -9,6 +9,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	"fairlead.dev/pkg/testkit"
 )
 
 func TestMainExitCodes(t *testing.T) {
@@ -25,7 +28,7 @@ func TestMainExitCodes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var stderr bytes.Buffer
-			code := runMain("prog", func(context.Context) error { return tc.err }, nil, nil, &stderr)
+			code := runMain("prog", func(context.Context) error { return tc.err }, nil, 0, nil, &stderr)
 			if code != tc.want {
 				t.Errorf("exit code %d, want %d", code, tc.want)
 			}
@@ -45,7 +48,7 @@ func TestMainExitCodes(t *testing.T) {
 func TestMainFirstSignalCancels(t *testing.T) {
 	signals := make(chan os.Signal, 1)
 	signals <- syscall.SIGTERM
-	code := runMain("prog", func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, signals,
+	code := runMain("prog", func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, signals, 0,
 		func(int) { t.Error("exited at the first signal") }, &bytes.Buffer{})
 	if code != ExitOK {
 		t.Errorf("exit code %d after a clean stop", code)
@@ -64,8 +67,27 @@ func TestMainSecondSignalExitsAtOnce(t *testing.T) {
 			t.Errorf("exit code %d, want %d", code, ExitFailure)
 		}
 		return nil
-	}, signals, func(code int) { exited <- code }, &stderr)
+	}, signals, 0, func(code int) { exited <- code }, &stderr)
 	if !strings.Contains(stderr.String(), "second signal") {
 		t.Errorf("stderr %q does not say why", stderr.String())
+	}
+}
+
+func TestMainSignalsOfOneBurstAreOneWish(t *testing.T) {
+	signals := make(chan os.Signal, 2)
+	signals <- syscall.SIGTERM
+	signals <- syscall.SIGTERM
+	code := runMain("prog", func(ctx context.Context) error {
+		<-ctx.Done()
+		testkit.Eventually(t, 5*time.Second, func() error {
+			if len(signals) > 0 {
+				return errors.New("the second signal has not been read")
+			}
+			return nil
+		})
+		return ctx.Err()
+	}, signals, time.Hour, func(int) { t.Error("exited at the second signal of the burst") }, &bytes.Buffer{})
+	if code != ExitOK {
+		t.Errorf("exit code %d after a clean stop", code)
 	}
 }
