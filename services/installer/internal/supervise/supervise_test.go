@@ -73,6 +73,18 @@ func shell(t *testing.T, script string) supervise.Spec {
 	}
 }
 
+// pidOf waits until the process is known to run: it may have written to its log before that.
+func pidOf(t *testing.T, p *supervise.Process) int {
+	t.Helper()
+	testkit.Eventually(t, within, func() error {
+		if p.Status().PID == 0 {
+			return supervise.ErrNotRunning
+		}
+		return nil
+	})
+	return p.Status().PID
+}
+
 func exists(pid int) bool { return syscall.Kill(pid, 0) == nil && !zombie(pid) }
 
 func zombie(pid int) bool {
@@ -99,7 +111,7 @@ func TestRunsAndStops(t *testing.T) {
 	spec := shell(t, `trap 'echo bye; exit 0' TERM; echo hello $COLOR; while :; do sleep 0.05; done`)
 	p := s.Start(spec)
 	testkit.Eventually(t, within, logContains(spec.Log, "hello red"))
-	pid := p.Status().PID
+	pid := pidOf(t, p)
 	if !exists(pid) {
 		t.Fatalf("pid %d does not run", pid)
 	}
@@ -194,7 +206,7 @@ func TestStubbornIsKilledWithItsGroup(t *testing.T) {
 	spec.Grace = 50 * time.Millisecond
 	p := s.Start(spec)
 	testkit.Eventually(t, within, logContains(spec.Log, "child "))
-	pid, child := p.Status().PID, childOf(t, spec.Log)
+	pid, child := pidOf(t, p), childOf(t, spec.Log)
 	p.Stop(context.Background())
 	// The kernel takes a moment to end what was killed and is nobody's child any more.
 	testkit.Eventually(t, within, func() error {
