@@ -4,8 +4,7 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
-	"time"
+	"log/slog"
 
 	"github.com/spf13/cobra"
 
@@ -42,30 +41,17 @@ func command() *cobra.Command {
 	return cmd
 }
 
-func run(ctx context.Context, options server.Options) (err error) {
+func run(ctx context.Context, options server.Options) error {
 	if err := server.Check(options); err != nil {
 		return process.WithExitCode(err, process.ExitUsage)
 	}
-	log, err := telemetry.NewLogger(os.Stderr, options.LogLevel, "ca")
-	if err != nil {
-		return process.WithExitCode(fmt.Errorf("--log-level: %w", err), process.ExitUsage)
-	}
-	tel, err := telemetry.Setup(ctx, telemetry.Config{Service: "ca", OTLPEndpoint: options.OTLPEndpoint, Log: log})
-	if err != nil {
-		return process.WithExitCode(fmt.Errorf("--otlp-endpoint: %w", err), process.ExitUsage)
-	}
-	defer func() {
-		flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
-		defer cancel()
-		if flushErr := tel.Shutdown(flush); flushErr != nil {
-			log.Warn("traces not flushed", "error", flushErr)
+	return telemetry.Run(ctx, telemetry.RunConfig{Service: "ca", LogLevel: options.LogLevel, OTLPEndpoint: options.OTLPEndpoint}, func(log *slog.Logger, tel *telemetry.Telemetry) error {
+		s, err := server.Open(ctx, options, server.Deps{Log: log, Registry: tel.Registry, Tracer: tel.TracerProvider})
+		if err != nil {
+			return err
 		}
-	}()
-	s, err := server.Open(ctx, options, server.Deps{Log: log, Registry: tel.Registry, Tracer: tel.TracerProvider})
-	if err != nil {
-		return err
-	}
-	return s.Run(ctx)
+		return s.Run(ctx)
+	})
 }
 
 // rootCert prints the public root, for example to make the ConfigMap istio-ca-root-cert from it.

@@ -3,9 +3,7 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"os"
-	"time"
+	"log/slog"
 
 	"github.com/spf13/cobra"
 
@@ -47,26 +45,13 @@ func run(ctx context.Context, options service.Options) error {
 	if err := service.Check(options); err != nil {
 		return process.WithExitCode(err, process.ExitUsage)
 	}
-	log, err := telemetry.NewLogger(os.Stderr, options.LogLevel, "config-watcher")
-	if err != nil {
-		return process.WithExitCode(fmt.Errorf("--log-level: %w", err), process.ExitUsage)
-	}
-	tel, err := telemetry.Setup(ctx, telemetry.Config{Service: "config-watcher", OTLPEndpoint: options.OTLPEndpoint, Log: log})
-	if err != nil {
-		return process.WithExitCode(fmt.Errorf("--otlp-endpoint: %w", err), process.ExitUsage)
-	}
-	defer func() {
-		flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
-		defer cancel()
-		if flushErr := tel.Shutdown(flush); flushErr != nil {
-			log.Warn("traces not flushed", "error", flushErr)
+	return telemetry.Run(ctx, telemetry.RunConfig{Service: "config-watcher", LogLevel: options.LogLevel, OTLPEndpoint: options.OTLPEndpoint}, func(log *slog.Logger, tel *telemetry.Telemetry) error {
+		s, err := service.Open(ctx, options, service.Deps{Log: log, Registry: tel.Registry, Tracer: tel.TracerProvider})
+		if err != nil {
+			return err
 		}
-	}()
-	s, err := service.Open(ctx, options, service.Deps{Log: log, Registry: tel.Registry, Tracer: tel.TracerProvider})
-	if err != nil {
-		return err
-	}
-	return s.Run(ctx)
+		return s.Run(ctx)
+	})
 }
 
 func usage(args cobra.PositionalArgs) cobra.PositionalArgs {

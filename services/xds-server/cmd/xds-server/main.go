@@ -3,9 +3,7 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"os"
-	"time"
+	"log/slog"
 
 	"github.com/spf13/cobra"
 
@@ -44,24 +42,11 @@ func run(ctx context.Context, opts options.Options) error {
 	if err != nil {
 		return process.WithExitCode(err, process.ExitUsage)
 	}
-	log, err := telemetry.NewLogger(os.Stderr, cfg.LogLevel, "xds-server")
-	if err != nil {
-		return process.WithExitCode(fmt.Errorf("--log-level: %w", err), process.ExitUsage)
-	}
-	tel, err := telemetry.Setup(ctx, telemetry.Config{Service: "xds-server", OTLPEndpoint: cfg.OTLPEndpoint, Log: log})
-	if err != nil {
-		return process.WithExitCode(fmt.Errorf("--otlp-endpoint: %w", err), process.ExitUsage)
-	}
-	defer func() {
-		flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
-		defer cancel()
-		if err := tel.Shutdown(flush); err != nil {
-			log.Warn("traces not flushed", "error", err)
+	return telemetry.Run(ctx, telemetry.RunConfig{Service: "xds-server", LogLevel: cfg.LogLevel, OTLPEndpoint: cfg.OTLPEndpoint}, func(log *slog.Logger, tel *telemetry.Telemetry) error {
+		s, err := app.New(ctx, cfg, app.Deps{Log: log, Registry: tel.Registry, Tracer: tel.TracerProvider})
+		if err != nil {
+			return err
 		}
-	}()
-	server, err := app.New(ctx, cfg, app.Deps{Log: log, Registry: tel.Registry, Tracer: tel.TracerProvider})
-	if err != nil {
-		return err
-	}
-	return server.Run(ctx)
+		return s.Run(ctx)
+	})
 }

@@ -5,27 +5,34 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 )
 
 // maxTypes bounds the types of one stream.
 const maxTypes = 16
 
+// admit checks a request's node and finds the subscription to its type. Both are nil for a type that nobody makes: such a request is never
+// answered. The caller holds s.mu.
+func (s *stream) admit(node *core.Node, typeURL string) (sub *subscription, isNew bool, err error) {
+	if s.closed {
+		return nil, false, status.Error(codes.Unavailable, "stream is closing")
+	}
+	if err := s.identify(node); err != nil {
+		return nil, false, err
+	}
+	if !s.server.engine.Knows(typeURL) {
+		return nil, false, nil
+	}
+	return s.typeOf(typeURL)
+}
+
 // CreateDeltaWatch implements cache.ConfigWatcher: it takes one delta request, in the order of the stream.
 func (s *stream) CreateDeltaWatch(req *cache.DeltaRequest, state cache.Subscription, to chan cache.DeltaResponse) (func(), error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
-		return nil, status.Error(codes.Unavailable, "stream is closing")
-	}
-	if err := s.identify(req.GetNode()); err != nil {
-		return nil, err
-	}
-	if !s.server.engine.Knows(req.GetTypeUrl()) {
-		return nil, nil //nolint:nilnil // a type nobody makes is never answered
-	}
-	sub, isNew, err := s.typeOf(req.GetTypeUrl())
-	if err != nil {
+	sub, isNew, err := s.admit(req.GetNode(), req.GetTypeUrl())
+	if sub == nil {
 		return nil, err
 	}
 	s.acknowledge(sub, req.GetResponseNonce(), req.GetErrorDetail())
@@ -91,17 +98,8 @@ func (s *stream) updateDelta(sub *subscription, req *cache.DeltaRequest, state c
 func (s *stream) CreateWatch(req *cache.Request, state cache.Subscription, to chan cache.Response) (func(), error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
-		return nil, status.Error(codes.Unavailable, "stream is closing")
-	}
-	if err := s.identify(req.GetNode()); err != nil {
-		return nil, err
-	}
-	if !s.server.engine.Knows(req.GetTypeUrl()) {
-		return nil, nil //nolint:nilnil // a type nobody makes is never answered
-	}
-	sub, isNew, err := s.typeOf(req.GetTypeUrl())
-	if err != nil {
+	sub, isNew, err := s.admit(req.GetNode(), req.GetTypeUrl())
+	if sub == nil {
 		return nil, err
 	}
 	if out := sub.outstanding; out != nil && out.nonce == "" {
