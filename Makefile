@@ -50,8 +50,12 @@ test: tools build ## unit, in-process and end-to-end tests with the real Envoy; 
 	$(TESTENV) go test $(TESTFLAGS) $(CACHED)
 	$(TESTENV) go test -count=1 $(TESTFLAGS) ./tests/...
 
-test-race: tools build ## the same under the race detector, the services of the end-to-end tests included
+test-race: race-modules race-e2e ## the same under the race detector, the services of the end-to-end tests included
+
+race-modules: tools build
 	$(TESTENV) go test -race $(TESTFLAGS) $(CACHED)
+
+race-e2e: tools build
 	@mkdir -p $(BIN)/race
 	go build -race -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/race/ $(MAINS)
 	$(TESTENV) BIN_DIR=$(BIN)/race go test -race -count=1 $(TESTFLAGS) ./tests/...
@@ -81,4 +85,4 @@ images: tools build ## an image archive per service in bin/, without a Docker da
 clean: ## remove what was built
 	rm -rf $(BIN) $(RUN_DIR)
 
-.PHONY: help tools build demo up down test test-race lint generate golden bench verify images clean
+.PHONY: help tools build demo up down test test-race race-modules race-e2e lint generate golden bench verify images clean
