@@ -59,7 +59,7 @@ func (v *View) Advance(state *replica.State, touched replica.Topics) replica.Top
 	for subject := subjectSidecar; subject < subjectsEnd; subject++ {
 		var changed []replica.Topic
 		for topic, a := range v.answers {
-			if topic.Subject == subject && meets(a.deps, all) && a.renew(a, v.Reader()) {
+			if topic.Subject == subject && a.deps.Meets(all) && a.renew(a, v.Reader()) {
 				changed = append(changed, topic)
 			}
 		}
@@ -99,19 +99,6 @@ func union(set replica.Topics, more []replica.Topic) replica.Topics {
 		all.Add(t)
 	}
 	return all
-}
-
-// meets reports whether two sets have a topic in common.
-func meets(a, b replica.Topics) bool {
-	if len(b) < len(a) {
-		a, b = b, a
-	}
-	for t := range a {
-		if b.Has(t) {
-			return true
-		}
-	}
-	return false
 }
 
 // derive returns the derived answer of a topic and records it. compute runs only when there is none yet or its look-ups were touched; same

@@ -58,3 +58,17 @@ func (t Topics) Has(topic Topic) bool {
 func endpointsTopic(hostname string, port uint32) Topic {
 	return Topic{SubjectEndpoints, hostname, strconv.FormatUint(uint64(port), 10)}
 }
+
+// Meets reports whether two sets have a topic in common.
+func (t Topics) Meets(other Topics) bool {
+	few, many := t, other
+	if len(many) < len(few) {
+		few, many = many, few
+	}
+	for topic := range few {
+		if many.Has(topic) {
+			return true
+		}
+	}
+	return false
+}

@@ -82,7 +82,7 @@ func (s *stream) identify(n *core.Node) error {
 func (s *stream) regroup(state *replica.State, touched replica.Topics) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || s.class == nil || !meets(s.topics, touched) {
+	if s.closed || s.class == nil || !s.topics.Meets(touched) {
 		return
 	}
 	key, topics := s.node.Key(state)
@@ -336,16 +336,4 @@ func keys(set map[string]struct{}) []string {
 	}
 	slices.Sort(names)
 	return names
-}
-
-func meets(a, b replica.Topics) bool {
-	if len(b) < len(a) {
-		a, b = b, a
-	}
-	for t := range a {
-		if b.Has(t) {
-			return true
-		}
-	}
-	return false
 }
