@@ -27,6 +27,12 @@ tools: $(TOOLS)/envoy ## put the pinned Envoy binary into .tools/ (ENVOY=/path u
 $(TOOLS)/envoy:
 	@tools/envoy/install.sh $@
 
+grpcjs: $(TOOLS)/grpcjs/.installed ## gRPC for Node.js, which some end-to-end tests run; nothing where there is no npm
+
+$(TOOLS)/grpcjs/.installed: tools/grpcjs/package.json tools/grpcjs/package-lock.json
+	@if ! command -v npm >/dev/null; then echo "no npm: tests with gRPC for Node.js will be skipped" >&2; exit 0; fi; \
+	mkdir -p $(@D) && cp $^ $(@D) && cd $(@D) && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error && touch $@
+
 # Tools that only developers need are built from their pinned modules when a target asks for one.
 $(TOOLS)/bin/.%: tools/%/go.mod tools/%/go.sum
 	@mkdir -p $(TOOLS)/bin
@@ -46,7 +52,7 @@ up: tools build ## the sample mesh, left running until Ctrl-C or `make down`; pr
 down: ## end what `make up` started
 	$(BIN)/fairlead down --run-dir $(RUN_DIR)
 
-test: tools build ## unit, in-process and end-to-end tests with the real Envoy; needs no privileges
+test: tools grpcjs build ## unit, in-process and end-to-end tests with the real Envoy; needs no privileges
 	$(TESTENV) go test $(TESTFLAGS) $(CACHED)
 	$(TESTENV) go test -count=1 $(TESTFLAGS) ./tests/...
 
@@ -55,7 +61,7 @@ test-race: race-modules race-e2e ## the same under the race detector, the servic
 race-modules: tools build
 	$(TESTENV) go test -race $(TESTFLAGS) $(CACHED)
 
-race-e2e: tools build
+race-e2e: tools grpcjs build
 	@mkdir -p $(BIN)/race
 	go build -race -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/race/ $(MAINS)
 	$(TESTENV) BIN_DIR=$(BIN)/race go test -race -count=1 $(TESTFLAGS) ./tests/...
@@ -70,8 +76,12 @@ generate: $(TOOLS)/bin/.buf $(TOOLS)/bin/.protoc ## Go code of proto/
 golden: ## rewrite the golden files of the translators and of the reference pages; review the difference
 	go test ./services/xds-server/internal/translate/... -update
 
-bench: ## benchmarks, once through
+bench: build ## benchmarks, once through, and xds-server against its floor in the short form; exit 1 if a goal is missed that is claimed
 	go test -run '^$$' -bench . -benchtime 1x $(PATTERNS)
+	go run ./tests/bench/cmd/bench -bin $(BIN)
+
+bench-full: build ## xds-server against its floor in the long form; writes the table of docs/performance.md
+	go run ./tests/bench/cmd/bench -bin $(BIN) -full -page docs/performance.md
 
 verify: lint $(TOOLS)/bin/.protoc ## generated code fresh, modules tidy, one version of every dependency, contracts unbroken, lint
 	hack/verify.sh
@@ -85,4 +95,4 @@ images: tools build ## an image archive per service in bin/, without a Docker da
 clean: ## remove what was built
 	rm -rf $(BIN) $(RUN_DIR)
 
-.PHONY: help tools build demo up down test test-race race-modules race-e2e lint generate golden bench verify images clean
+.PHONY: help tools grpcjs build demo up down test test-race race-modules race-e2e lint generate golden bench bench-full verify images clean

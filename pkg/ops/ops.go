@@ -276,12 +276,25 @@ func (s *Server) index(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, s.Handlers())
 }
 
-// JSON makes a handler of a function; its error becomes a 500 with the error's text.
+// NotFoundError says that there is no such thing as the request asks for.
+type NotFoundError struct{ Err error }
+
+// Error implements error.
+func (e *NotFoundError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e *NotFoundError) Unwrap() error { return e.Err }
+
+// JSON makes a handler of a function; its error becomes a 500 with the error's text, a NotFoundError a 404.
 func JSON(f func(*http.Request) (any, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		v, err := f(r)
 		if err != nil {
-			writeError(w, http.StatusInternalServerError, err.Error())
+			status := http.StatusInternalServerError
+			if missing := new(NotFoundError); errors.As(err, &missing) {
+				status = http.StatusNotFound
+			}
+			writeError(w, status, err.Error())
 			return
 		}
 		writeJSON(w, http.StatusOK, v)

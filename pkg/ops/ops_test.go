@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -189,6 +190,12 @@ func TestMetricsAndDebug(t *testing.T) {
 		}
 	}
 	if code, body := f.do(t, "GET", "/debug/trouble", token...); code != http.StatusInternalServerError || !strings.Contains(body, "cannot tell") {
+		t.Errorf("%d %s", code, body)
+	}
+	f.Debug("/debug/missing", "an error", ops.JSON(func(*http.Request) (any, error) {
+		return nil, fmt.Errorf("page: %w", &ops.NotFoundError{Err: errors.New("no such proxy")})
+	}))
+	if code, body := f.do(t, "GET", "/debug/missing", token...); code != http.StatusNotFound || !strings.Contains(body, "page: no such proxy") {
 		t.Errorf("%d %s", code, body)
 	}
 	if code, _ := f.do(t, "GET", "/debug/nothing", token...); code != http.StatusNotFound {

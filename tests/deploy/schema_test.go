@@ -34,7 +34,7 @@ func TestEveryObjectIsKnownToKubernetes(t *testing.T) {
 		"Deployment/ca", "Deployment/config-watcher", "Deployment/xds-server",
 		"Namespace/istio-system", "PersistentVolumeClaim/ca-root",
 		"PodDisruptionBudget/ca", "PodDisruptionBudget/config-watcher", "PodDisruptionBudget/xds-server",
-		"Service/ca", "Service/config-watcher", "Service/istiod", "Service/xds-server",
+		"Service/ca", "Service/config-watcher", "Service/istiod", "Service/xds-server", "Service/xds-server-peers",
 		"ServiceAccount/ca", "ServiceAccount/config-watcher", "ServiceAccount/fairlead-admin", "ServiceAccount/xds-server",
 	}
 	if !slices.Equal(kinds, want) {

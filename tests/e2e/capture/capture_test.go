@@ -1,3 +1,5 @@
+// Package capture tests redirected traffic: workloads in network namespaces of their own, whose connections nftables rules send through
+// real Envoys on ports 15001 and 15006. It needs root.
 package capture
 
 import (
@@ -8,29 +10,20 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"regexp"
-	"strings"
 	"testing"
 	"time"
 
 	"fairlead.dev/pkg/testkit"
 
-	"fairlead.dev/tests/e2e/internal/fleet"
+	"fairlead.dev/tests/e2e/internal/lan"
 )
 
-// proxyUID is the user that Istio's proxies run as.
-const proxyUID = 1337
-
 const (
-	vip        = "198.19.0.10"
-	controlIP  = "198.18.0.1"
-	clientIP   = "198.18.1.1"
-	serverIP   = "198.18.1.2"
-	nakedIP    = "198.18.1.3"
-	rejections = "update_rejected"
+	vip      = "198.19.0.10"
+	clientIP = "198.18.1.1"
+	serverIP = "198.18.1.2"
+	nakedIP  = "198.18.1.3"
 )
 
 const mesh = `
@@ -69,32 +62,30 @@ spec: {mtls: {mode: STRICT}}
 // TestCapture sends plain connections from one workload to another and looks at what the far application sees: the connections are
 // redirected on both sides, and run as mTLS between the proxies.
 func TestCapture(t *testing.T) {
-	needs(t)
+	lan.Needs(t)
 	w := newWorld(t)
 
 	t.Run("HTTP to the Service's address runs as mTLS", func(t *testing.T) {
-		w.wantCaller(t, w.client, vip+":80", "server", "spiffe://cluster.local/ns/apps/sa/client")
+		w.wantCaller(t, w.client.Host, vip+":80", "server", "spiffe://cluster.local/ns/apps/sa/client")
 	})
 	t.Run("HTTP on a port of undeclared protocol", func(t *testing.T) {
-		w.wantCaller(t, w.client, vip+":81", "server:81", "spiffe://cluster.local/ns/apps/sa/client")
+		w.wantCaller(t, w.client.Host, vip+":81", "server:81", "spiffe://cluster.local/ns/apps/sa/client")
 	})
 	t.Run("TCP, declared and sniffed", func(t *testing.T) {
 		for _, port := range []string{"9090", "9092"} {
-			if got, err := w.client.say(net.JoinHostPort(vip, port), "hello\r\n"); err != nil || got != "echo: hello\r\n" {
+			if got, err := w.client.Host.Say(net.JoinHostPort(vip, port), "hello\r\n"); err != nil || got != "echo: hello\r\n" {
 				t.Errorf("port %s answered %q, %v", port, got, err)
 			}
 		}
 	})
 	t.Run("an address outside every Service is passed through", func(t *testing.T) {
-		w.wantCaller(t, w.client, serverIP+":8080", serverIP+":8080", "")
+		w.wantCaller(t, w.client.Host, serverIP+":8080", serverIP+":8080", "")
 	})
 	t.Run("a caller without a proxy is let in", func(t *testing.T) {
 		w.wantCaller(t, w.naked, serverIP+":8080", "server", "")
 	})
 
-	if err := os.WriteFile(filepath.Join(w.config, "strict.yaml"), []byte(strict), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	w.WriteConfig("strict.yaml", strict)
 	t.Run("STRICT keeps a caller without a proxy out", func(t *testing.T) {
 		testkit.Eventually(t, 10*time.Second, func() error {
 			if _, err := w.get(w.naked, serverIP+":8080", "server"); err == nil {
@@ -102,143 +93,37 @@ func TestCapture(t *testing.T) {
 			}
 			return nil
 		})
-		if got, err := w.naked.say(serverIP+":9090", "hello\r\n"); err == nil {
+		if got, err := w.naked.Say(serverIP+":9090", "hello\r\n"); err == nil {
 			t.Errorf("plaintext TCP was answered with %q", got)
 		}
-		w.wantCaller(t, w.client, vip+":80", "server", "spiffe://cluster.local/ns/apps/sa/client")
+		w.wantCaller(t, w.client.Host, vip+":80", "server", "spiffe://cluster.local/ns/apps/sa/client")
 	})
 
-	for _, agent := range []string{"client", "server"} {
-		for name, n := range w.stats(t, agent, rejections) {
-			if n != 0 {
-				t.Errorf("%s: %s is %d", agent, name, n)
-			}
-		}
-	}
+	w.client.AssertNothingRejected()
+	w.server.AssertNothingRejected()
 }
 
-// needs skips where the machine lacks what the test is about. On CI, which is root, that is a failure.
-func needs(t *testing.T) {
-	t.Helper()
-	var missing []string
-	if os.Getuid() != 0 {
-		missing = append(missing, "root")
-	}
-	for _, program := range []string{"ip", "nft", "setpriv"} {
-		if _, err := exec.LookPath(program); err != nil {
-			missing = append(missing, program)
-		}
-	}
-	switch {
-	case len(missing) == 0:
-	case os.Getenv("CI") != "" && os.Getuid() == 0:
-		t.Fatalf("needs %s", strings.Join(missing, ", "))
-	default:
-		t.Skipf("needs %s to make network namespaces", strings.Join(missing, ", "))
-	}
-}
-
-// world is a control plane and three machines: two workloads with proxies, one without.
+// world is two workloads with proxies, and one without.
 type world struct {
-	client, server, naked *host
-	// config is config-watcher's directory, agents the agents' state directories.
-	config string
-	agents string
+	*lan.LAN
+	client, server *lan.Proxy
+	naked          *lan.Host
 }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	// The proxies' user must reach its files: not in anyone's home, and every directory on the way open.
-	dir, err := os.MkdirTemp("", "flcap")
-	if err != nil {
-		t.Fatal(err)
+	l := lan.New(t, 1, map[string]string{"mesh.yaml": mesh})
+	client, server := l.Plug("client", clientIP), l.Plug("server", serverIP)
+	w := &world{LAN: l, naked: l.Plug("naked", nakedIP)}
+	for _, h := range []*lan.Host{client, server} {
+		h.Redirect()
 	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if os.Getenv("ENVOY") == "" {
-		t.Setenv("ENVOY", "../../../.tools/envoy")
-	}
-	programs, err := fleet.Build(t.Context(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := &world{config: filepath.Join(dir, "config"), agents: dir}
-	if err := os.Mkdir(w.config, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	write(t, filepath.Join(w.config, "mesh.yaml"), []byte(mesh), 0o644)
-	for name, from := range map[string]string{"node-agent": filepath.Join(programs.Dir, "node-agent"), "envoy": programs.Envoy} {
-		raw, err := os.ReadFile(from)
-		if err != nil {
-			t.Fatal(err)
-		}
-		write(t, filepath.Join(dir, name), raw, 0o755)
-	}
-
-	control := newHost(t, "control", controlIP)
-	control.bridge()
-	w.client, w.server, w.naked = newHost(t, "client", clientIP), newHost(t, "server", serverIP), newHost(t, "naked", nakedIP)
-	for i, h := range []*host{w.client, w.server, w.naked} {
-		h.plug(control, i)
-	}
-	w.client.redirect()
-	w.server.redirect()
-	serveHTTP(w.server.listen(8080))
-	serveEcho(w.server.listen(9090))
-
-	issuer := testkit.NewIssuer(t)
-	root := filepath.Join(dir, "root-cert.pem")
-	common := []string{"--issuer", issuer.Name, "--jwks-file", issuer.JWKSFile}
-	const caAddress, xdsAddress, watcherAddress = controlIP + ":15013", controlIP + ":15012", controlIP + ":15060"
-	identity := func(account string) []string {
-		return append([]string{
-			"--ca-address", caAddress, "--root-cert-file", root, "--state-dir", filepath.Join(dir, account),
-			"--ca-token-file", issuer.TokenFile("istio-system", account, "istio-ca"),
-		}, common...)
-	}
-	control.start(0, nil, filepath.Join(programs.Dir, "ca"), append([]string{
-		"--grpc-address", caAddress, "--ops-address", "127.0.0.1:15014", "--ca-dir", filepath.Join(dir, "ca"), "--root-cert-out", root,
-	}, common...)...)
-	control.start(0, nil, filepath.Join(programs.Dir, "config-watcher"), append([]string{
-		"--grpc-address", watcherAddress, "--ops-address", "127.0.0.1:15016", "--store-dir", filepath.Join(dir, "store"), "--config-dir", w.config,
-	}, identity("config-watcher")...)...)
-	control.start(0, nil, filepath.Join(programs.Dir, "xds-server"), append([]string{
-		"--secure-address", xdsAddress, "--ops-address", "127.0.0.1:15017", "--config-watcher-address", watcherAddress, "--instance", "xds-0",
-	}, identity("xds-server")...)...)
-
-	for name, h := range map[string]*host{"client": w.client, "server": w.server} {
-		state, token := filepath.Join(dir, "agent-"+name), filepath.Join(dir, "token-"+name)
-		if err := errors.Join(os.Mkdir(state, 0o700), os.Chown(state, proxyUID, proxyUID)); err != nil {
-			t.Fatal(err)
-		}
-		write(t, token, []byte(issuer.Token("apps", name, "istio-ca")), 0o600)
-		if err := os.Chown(token, proxyUID, proxyUID); err != nil {
-			t.Fatal(err)
-		}
-		h.start(proxyUID, []string{
-			"POD_NAME=" + name, "POD_NAMESPACE=apps", "INSTANCE_IP=" + h.ip, "SERVICE_ACCOUNT=" + name,
-			"ISTIO_META_CLUSTER_ID=Kubernetes", "ISTIO_META_INTERCEPTION_MODE=REDIRECT",
-			fmt.Sprintf(`ISTIO_METAJSON_LABELS={"app":%q}`, name), "EXIT_ON_ZERO_ACTIVE_CONNECTIONS=true", "MINIMUM_DRAIN_DURATION=0s",
-		}, filepath.Join(dir, "node-agent"), "proxy", "sidecar", "--state-dir", state, "--token-file", token, "--root-cert-file", root,
-			"--envoy-binary", filepath.Join(dir, "envoy"), "--discovery-address", xdsAddress, "--ca-address", caAddress)
-	}
-	for _, h := range []*host{w.client, w.server} {
-		testkit.Eventually(t, 30*time.Second, func() error {
-			return h.ready()
-		})
-	}
+	serveHTTP(server.Listen(8080))
+	serveEcho(server.Listen(9090))
+	w.client = l.Join(client, lan.Workload{Namespace: "apps", Name: "client"})
+	w.server = l.Join(server, lan.Workload{Namespace: "apps", Name: "server"})
+	lan.WaitReady(t, w.client, w.server)
 	return w
-}
-
-// ready asks the proxy's readiness port.
-func (h *host) ready() error {
-	got, err := h.say(h.ip+":15021", "GET /healthz/ready HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
-	if err == nil && !strings.HasPrefix(got, "HTTP/1.1 200") {
-		err = fmt.Errorf("not ready: %.60q", got)
-	}
-	return err
 }
 
 // seen is what the application answers with.
@@ -250,7 +135,7 @@ type seen struct {
 var uri = regexp.MustCompile(`URI=([^;,]+)`)
 
 // wantCaller makes a request and compares the identity that the far proxy verified, empty for none.
-func (w *world) wantCaller(t *testing.T, from *host, address, authority, want string) {
+func (w *world) wantCaller(t *testing.T, from *lan.Host, address, authority, want string) {
 	t.Helper()
 	got, err := w.get(from, address, authority)
 	if err != nil {
@@ -265,11 +150,11 @@ func (w *world) wantCaller(t *testing.T, from *host, address, authority, want st
 	}
 }
 
-func (w *world) get(from *host, address, authority string) (seen, error) {
+func (w *world) get(from *lan.Host, address, authority string) (seen, error) {
 	client := &http.Client{
 		Timeout: 5 * time.Second,
 		Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return from.dial(ctx, address)
+			return from.Dial(ctx, address)
 		}},
 	}
 	resp, err := client.Get("http://" + authority + "/")
@@ -286,37 +171,6 @@ func (w *world) get(from *host, address, authority string) (seen, error) {
 	}
 	var s seen
 	return s, json.Unmarshal(body, &s)
-}
-
-// stats reads counters of a proxy through its admin socket.
-func (w *world) stats(t *testing.T, agent, filter string) map[string]int64 {
-	t.Helper()
-	socket := filepath.Join(w.agents, "agent-"+agent, "envoy-admin.sock")
-	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", socket)
-	}}}
-	resp, err := client.Get("http://admin/stats?filter=" + filter)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	counters := map[string]int64{}
-	for line := range strings.Lines(string(body)) {
-		var n int64
-		name, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
-		if _, err := fmt.Sscan(value, &n); err != nil {
-			t.Fatalf("counter %q: %v", line, err)
-		}
-		counters[name] = n
-	}
-	if len(counters) == 0 {
-		t.Fatalf("%s has no counter like %q", agent, filter)
-	}
-	return counters
 }
 
 func serveHTTP(lis net.Listener) {
@@ -347,11 +201,4 @@ func serveEcho(lis net.Listener) {
 			}()
 		}
 	}()
-}
-
-func write(t *testing.T, path string, content []byte, mode os.FileMode) {
-	t.Helper()
-	if err := os.WriteFile(path, content, mode); err != nil {
-		t.Fatal(err)
-	}
 }

@@ -585,7 +585,7 @@ type ReportRequest struct {
 	Proxies []*ProxyStatus `protobuf:"bytes,2,rep,name=proxies,proto3" json:"proxies,omitempty"`
 	// disconnected are node ids that have left this xds-server.
 	Disconnected []string `protobuf:"bytes,3,rep,name=disconnected,proto3" json:"disconnected,omitempty"`
-	// revision that the xds-server serves from.
+	// revision that the xds-server serves from: all proxies of the stream for which it means something have been reported by this message.
 	Revision      *Revision `protobuf:"bytes,4,opt,name=revision,proto3" json:"revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -653,7 +653,9 @@ func (x *ReportRequest) GetRevision() *Revision {
 type ReportResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// received counts the messages taken over on this stream.
-	Received      uint64 `protobuf:"varint,1,opt,name=received,proto3" json:"received,omitempty"`
+	Received uint64 `protobuf:"varint,1,opt,name=received,proto3" json:"received,omitempty"`
+	// knows_settled is true if the receiver understands ProxyStatus.settled. Without it every proxy is reported anew with every revision.
+	KnowsSettled  bool `protobuf:"varint,2,opt,name=knows_settled,json=knowsSettled,proto3" json:"knows_settled,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -695,6 +697,13 @@ func (x *ReportResponse) GetReceived() uint64 {
 	return 0
 }
 
+func (x *ReportResponse) GetKnowsSettled() bool {
+	if x != nil {
+		return x.KnowsSettled
+	}
+	return false
+}
+
 // ProxyStatus is what an xds-server knows of one connected proxy.
 type ProxyStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -717,7 +726,10 @@ type ProxyStatus struct {
 	// types, one entry per subscribed xDS type, sorted by URL.
 	Types []*ProxyTypeStatus `protobuf:"bytes,9,rep,name=types,proto3" json:"types,omitempty"`
 	// acked is the newest revision of which everything that concerns this proxy was sent and acknowledged; absent before the first.
-	Acked         *Revision `protobuf:"bytes,10,opt,name=acked,proto3" json:"acked,omitempty"`
+	Acked *Revision `protobuf:"bytes,10,opt,name=acked,proto3" json:"acked,omitempty"`
+	// settled is true if the proxy holds all that the xds-server has for it. Until it is reported again, acked is then whatever revision the
+	// newest ReportRequest names: a revision that changes nothing for a proxy is no reason to report it.
+	Settled       bool `protobuf:"varint,11,opt,name=settled,proto3" json:"settled,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -822,6 +834,13 @@ func (x *ProxyStatus) GetAcked() *Revision {
 	return nil
 }
 
+func (x *ProxyStatus) GetSettled() bool {
+	if x != nil {
+		return x.Settled
+	}
+	return false
+}
+
 // ProxyTypeStatus is the state of one xDS type on one stream.
 type ProxyTypeStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -838,7 +857,13 @@ type ProxyTypeStatus struct {
 	// bytes_sent on this stream for this type.
 	BytesSent uint64 `protobuf:"varint,6,opt,name=bytes_sent,json=bytesSent,proto3" json:"bytes_sent,omitempty"`
 	// awaiting is true while a response waits for its ACK.
-	Awaiting      bool `protobuf:"varint,7,opt,name=awaiting,proto3" json:"awaiting,omitempty"`
+	Awaiting bool `protobuf:"varint,7,opt,name=awaiting,proto3" json:"awaiting,omitempty"`
+	// awaiting_since is when that response was sent; absent while none waits.
+	AwaitingSince *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=awaiting_since,json=awaitingSince,proto3" json:"awaiting_since,omitempty"`
+	// pending counts the resources that have changed and are not sent yet, removals included.
+	Pending uint32 `protobuf:"varint,9,opt,name=pending,proto3" json:"pending,omitempty"`
+	// pending_names are the first of them, at most ten.
+	PendingNames  []string `protobuf:"bytes,10,rep,name=pending_names,json=pendingNames,proto3" json:"pending_names,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -920,6 +945,27 @@ func (x *ProxyTypeStatus) GetAwaiting() bool {
 		return x.Awaiting
 	}
 	return false
+}
+
+func (x *ProxyTypeStatus) GetAwaitingSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.AwaitingSince
+	}
+	return nil
+}
+
+func (x *ProxyTypeStatus) GetPending() uint32 {
+	if x != nil {
+		return x.Pending
+	}
+	return 0
+}
+
+func (x *ProxyTypeStatus) GetPendingNames() []string {
+	if x != nil {
+		return x.PendingNames
+	}
+	return nil
 }
 
 // Rejection is a NACK.
@@ -1266,9 +1312,10 @@ const file_fairlead_config_v1_config_proto_rawDesc = "" +
 	"subscriber\x129\n" +
 	"\aproxies\x18\x02 \x03(\v2\x1f.fairlead.config.v1.ProxyStatusR\aproxies\x12\"\n" +
 	"\fdisconnected\x18\x03 \x03(\tR\fdisconnected\x128\n" +
-	"\brevision\x18\x04 \x01(\v2\x1c.fairlead.config.v1.RevisionR\brevision\",\n" +
+	"\brevision\x18\x04 \x01(\v2\x1c.fairlead.config.v1.RevisionR\brevision\"Q\n" +
 	"\x0eReportResponse\x12\x1a\n" +
-	"\breceived\x18\x01 \x01(\x04R\breceived\"\x84\x03\n" +
+	"\breceived\x18\x01 \x01(\x04R\breceived\x12#\n" +
+	"\rknows_settled\x18\x02 \x01(\bR\fknowsSettled\"\x9e\x03\n" +
 	"\vProxyStatus\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x1a\n" +
 	"\bidentity\x18\x02 \x01(\tR\bidentity\x12\x1c\n" +
@@ -1281,7 +1328,8 @@ const file_fairlead_config_v1_config_proto_rawDesc = "" +
 	"\fconnected_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\vconnectedAt\x129\n" +
 	"\x05types\x18\t \x03(\v2#.fairlead.config.v1.ProxyTypeStatusR\x05types\x122\n" +
 	"\x05acked\x18\n" +
-	" \x01(\v2\x1c.fairlead.config.v1.RevisionR\x05acked\"\xa8\x02\n" +
+	" \x01(\v2\x1c.fairlead.config.v1.RevisionR\x05acked\x12\x18\n" +
+	"\asettled\x18\v \x01(\bR\asettled\"\xaa\x03\n" +
 	"\x0fProxyTypeStatus\x12\x19\n" +
 	"\btype_url\x18\x01 \x01(\tR\atypeUrl\x120\n" +
 	"\x04sent\x18\x02 \x01(\v2\x1c.fairlead.config.v1.RevisionR\x04sent\x122\n" +
@@ -1290,7 +1338,11 @@ const file_fairlead_config_v1_config_proto_rawDesc = "" +
 	"\tresources\x18\x05 \x01(\rR\tresources\x12\x1d\n" +
 	"\n" +
 	"bytes_sent\x18\x06 \x01(\x04R\tbytesSent\x12\x1a\n" +
-	"\bawaiting\x18\a \x01(\bR\bawaiting\"\xc3\x01\n" +
+	"\bawaiting\x18\a \x01(\bR\bawaiting\x12A\n" +
+	"\x0eawaiting_since\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\rawaitingSince\x12\x18\n" +
+	"\apending\x18\t \x01(\rR\apending\x12#\n" +
+	"\rpending_names\x18\n" +
+	" \x03(\tR\fpendingNames\"\xc3\x01\n" +
 	"\tRejection\x12%\n" +
 	"\x0eresource_names\x18\x01 \x03(\tR\rresourceNames\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x128\n" +
@@ -1371,25 +1423,26 @@ var file_fairlead_config_v1_config_proto_depIdxs = []int32{
 	1,  // 16: fairlead.config.v1.ProxyTypeStatus.sent:type_name -> fairlead.config.v1.Revision
 	1,  // 17: fairlead.config.v1.ProxyTypeStatus.acked:type_name -> fairlead.config.v1.Revision
 	12, // 18: fairlead.config.v1.ProxyTypeStatus.rejection:type_name -> fairlead.config.v1.Rejection
-	1,  // 19: fairlead.config.v1.Rejection.revision:type_name -> fairlead.config.v1.Revision
-	17, // 20: fairlead.config.v1.Rejection.rejected_at:type_name -> google.protobuf.Timestamp
-	10, // 21: fairlead.config.v1.ListProxiesResponse.proxies:type_name -> fairlead.config.v1.ProxyStatus
-	1,  // 22: fairlead.config.v1.ListProxiesResponse.revision:type_name -> fairlead.config.v1.Revision
-	1,  // 23: fairlead.config.v1.WaitAckedResponse.revision:type_name -> fairlead.config.v1.Revision
-	10, // 24: fairlead.config.v1.WaitAckedResponse.rejected:type_name -> fairlead.config.v1.ProxyStatus
-	2,  // 25: fairlead.config.v1.ConfigService.Watch:input_type -> fairlead.config.v1.WatchRequest
-	8,  // 26: fairlead.config.v1.ConfigService.Report:input_type -> fairlead.config.v1.ReportRequest
-	13, // 27: fairlead.config.v1.FleetService.ListProxies:input_type -> fairlead.config.v1.ListProxiesRequest
-	15, // 28: fairlead.config.v1.FleetService.WaitAcked:input_type -> fairlead.config.v1.WaitAckedRequest
-	7,  // 29: fairlead.config.v1.ConfigService.Watch:output_type -> fairlead.config.v1.WatchResponse
-	9,  // 30: fairlead.config.v1.ConfigService.Report:output_type -> fairlead.config.v1.ReportResponse
-	14, // 31: fairlead.config.v1.FleetService.ListProxies:output_type -> fairlead.config.v1.ListProxiesResponse
-	16, // 32: fairlead.config.v1.FleetService.WaitAcked:output_type -> fairlead.config.v1.WaitAckedResponse
-	29, // [29:33] is the sub-list for method output_type
-	25, // [25:29] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	17, // 19: fairlead.config.v1.ProxyTypeStatus.awaiting_since:type_name -> google.protobuf.Timestamp
+	1,  // 20: fairlead.config.v1.Rejection.revision:type_name -> fairlead.config.v1.Revision
+	17, // 21: fairlead.config.v1.Rejection.rejected_at:type_name -> google.protobuf.Timestamp
+	10, // 22: fairlead.config.v1.ListProxiesResponse.proxies:type_name -> fairlead.config.v1.ProxyStatus
+	1,  // 23: fairlead.config.v1.ListProxiesResponse.revision:type_name -> fairlead.config.v1.Revision
+	1,  // 24: fairlead.config.v1.WaitAckedResponse.revision:type_name -> fairlead.config.v1.Revision
+	10, // 25: fairlead.config.v1.WaitAckedResponse.rejected:type_name -> fairlead.config.v1.ProxyStatus
+	2,  // 26: fairlead.config.v1.ConfigService.Watch:input_type -> fairlead.config.v1.WatchRequest
+	8,  // 27: fairlead.config.v1.ConfigService.Report:input_type -> fairlead.config.v1.ReportRequest
+	13, // 28: fairlead.config.v1.FleetService.ListProxies:input_type -> fairlead.config.v1.ListProxiesRequest
+	15, // 29: fairlead.config.v1.FleetService.WaitAcked:input_type -> fairlead.config.v1.WaitAckedRequest
+	7,  // 30: fairlead.config.v1.ConfigService.Watch:output_type -> fairlead.config.v1.WatchResponse
+	9,  // 31: fairlead.config.v1.ConfigService.Report:output_type -> fairlead.config.v1.ReportResponse
+	14, // 32: fairlead.config.v1.FleetService.ListProxies:output_type -> fairlead.config.v1.ListProxiesResponse
+	16, // 33: fairlead.config.v1.FleetService.WaitAcked:output_type -> fairlead.config.v1.WaitAckedResponse
+	30, // [30:34] is the sub-list for method output_type
+	26, // [26:30] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_fairlead_config_v1_config_proto_init() }

@@ -117,6 +117,31 @@ func TestRejections(t *testing.T) {
 	}
 }
 
+func TestSettledProxies(t *testing.T) {
+	table := NewTable(testkit.NewClock(time.Unix(1000, 0)))
+	r := table.Report("x")
+	m := report(1, 4, "a", "b")
+	m.Proxies[0].Settled = true
+	r.Take(m, true)
+	expect := func(step, want string) {
+		t.Helper()
+		if got := verdict(table, 5); got != want {
+			t.Errorf("%s: %s, want %s", step, got, want)
+		}
+	}
+	expect("revision 4 is served", "acked 0 pending [a b]")
+	r.Take(&configv1.ReportRequest{Proxies: report(1, 4, "c").Proxies}, false)
+	expect("a message without a revision is not the last of its round", "acked 0 pending [a b c]")
+	r.Take(&configv1.ReportRequest{Revision: rev(5)}, false)
+	expect("revision 5 is served, and a is settled", "acked 1 pending [b c]")
+	if got := table.List("")[0].GetAcked().GetSequence(); got != 5 {
+		t.Errorf("the settled proxy is listed with revision %d", got)
+	}
+	r.Take(report(1, 4, "a"), false)
+	r.Take(&configv1.ReportRequest{Revision: rev(5)}, false)
+	expect("and is not settled any more", "acked 0 pending [a b c]")
+}
+
 func TestEpochs(t *testing.T) {
 	target := &configv1.Revision{Epoch: "new", Sequence: 1, StateHash: []byte("same")}
 	for name, c := range map[string]struct {

@@ -78,7 +78,7 @@ func (s *Service) Report(stream grpc.BidiStreamingServer[configv1.ReportRequest,
 			}
 			received++
 			reporter.Take(r.message, received == 1)
-			if err := stream.Send(&configv1.ReportResponse{Received: received}); err != nil {
+			if err := stream.Send(&configv1.ReportResponse{Received: received, KnowsSettled: true}); err != nil {
 				closeReporter(reporter)
 				return err
 			}

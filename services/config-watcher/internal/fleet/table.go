@@ -40,6 +40,14 @@ type instance struct {
 	proxies  map[string]*configv1.ProxyStatus
 }
 
+// acked returns the revision that a proxy of the instance has acknowledged: one that is settled has whatever is served.
+func (in *instance) acked(p *configv1.ProxyStatus) *configv1.Revision {
+	if p.GetSettled() && in.revision != nil {
+		return in.revision
+	}
+	return p.GetAcked()
+}
+
 type watcher struct {
 	streams int
 	since   time.Time
@@ -145,6 +153,7 @@ type proxy struct {
 	// reported is false while the xds-server's report stream is lost.
 	reported bool
 	serves   *configv1.Revision
+	acked    *configv1.Revision
 }
 
 // proxies lists every proxy once: a proxy that moved is reported by both replicas for a moment, and the newer connection counts; one that is
@@ -158,13 +167,20 @@ func (t *Table) proxies() map[string]proxy {
 			continue
 		}
 		for id, p := range in.proxies {
-			candidate := proxy{p, in.stream != 0, in.revision}
+			candidate := proxy{p, in.stream != 0, in.revision, in.acked(p)}
 			if best, ok := out[id]; !ok || better(candidate, best) {
 				out[id] = candidate
 			}
 		}
 	}
 	return out
+}
+
+// current is the status as it would be reported now.
+func (p proxy) current() *configv1.ProxyStatus {
+	status := proto.Clone(p.status).(*configv1.ProxyStatus)
+	status.Acked = p.acked
+	return status
 }
 
 func better(a, b proxy) bool {
@@ -185,7 +201,7 @@ func (t *Table) List(namespace string) []*configv1.ProxyStatus {
 	var out []*configv1.ProxyStatus
 	for _, p := range t.proxies() {
 		if namespace == "" || p.status.Namespace == namespace {
-			out = append(out, proto.Clone(p.status).(*configv1.ProxyStatus))
+			out = append(out, p.current())
 		}
 	}
 	slices.SortFunc(out, func(a, b *configv1.ProxyStatus) int {
@@ -229,10 +245,10 @@ func (t *Table) Judge(target *configv1.Revision) (v Verdict, changed <-chan stru
 		switch {
 		case !p.reported:
 			v.Pending = append(v.Pending, id)
-		case reached(p.status.GetAcked(), target):
+		case reached(p.acked, target):
 			v.Acked++
 		case rejected(p, target):
-			v.Rejected = append(v.Rejected, proto.Clone(p.status).(*configv1.ProxyStatus))
+			v.Rejected = append(v.Rejected, p.current())
 		default:
 			v.Pending = append(v.Pending, id)
 		}

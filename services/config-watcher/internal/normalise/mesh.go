@@ -86,6 +86,8 @@ type Mesh struct {
 	sliceRefs  multimap[instKey, workKey] // Pod -> slices that refer to it
 	configs    map[object.Key]*object.Object
 	delegates  multimap[workKey, object.Key] // delegate -> VirtualServices that name it
+	// onDemandConfigs are the ProxyConfigs that say whether sidecars hold only what they call.
+	onDemandConfigs set[object.Key]
 
 	// built and ports keep what endpoint and workload events read of services, so that they need not rebuild any.
 	built map[hostKey]*configv1.Service
@@ -116,7 +118,7 @@ func New(cfg Config) *Mesh {
 	m := &Mesh{
 		cfg: cfg.withDefaults(), namespaces: map[string]*object.Object{}, nodes: map[string]*configv1.Locality{}, owners: map[owner]*object.Object{},
 		claims: multimap[hostKey, owner]{}, selectors: newSelectors(), instances: newInstances(), slices: map[workKey]*object.Object{}, bySlice: multimap[workKey, workKey]{},
-		sliceOf: map[workKey]workKey{}, sliceRefs: multimap[instKey, workKey]{}, configs: map[object.Key]*object.Object{}, delegates: multimap[workKey, object.Key]{},
+		sliceOf: map[workKey]workKey{}, sliceRefs: multimap[instKey, workKey]{}, configs: map[object.Key]*object.Object{}, delegates: multimap[workKey, object.Key]{}, onDemandConfigs: set[object.Key]{},
 		built: map[hostKey]*configv1.Service{}, ports: map[owner][]*configv1.ServicePort{}, out: map[resource.Key][]byte{}, endpoints: map[hostKey][]resource.Key{}, dirty: newDirty(),
 	}
 	m.settings = m.defaultSettings()
@@ -423,6 +425,9 @@ func slicePods(o *object.Object) []instKey {
 
 func (m *Mesh) takeConfig(k object.Key, o *object.Object) {
 	m.dirty.configs.add(k)
+	if k.Kind == "ProxyConfig" && k.Group == validate.GroupNetworking {
+		m.touchProxyConfig(k, o)
+	}
 	if k.Kind == "VirtualService" && k.Group == validate.GroupNetworking {
 		if old := m.configs[k]; old != nil {
 			for _, d := range delegateNames(old) {

@@ -54,7 +54,8 @@ func checkService(c *checker, _ *object.Object, s *corev1.Service) {
 	c.labels("spec.selector", s.Spec.Selector)
 }
 
-func checkPod(c *checker, _ *object.Object, p *corev1.Pod) {
+func checkPod(c *checker, o *object.Object, p *corev1.Pod) {
+	c.onDemandAnnotations(o)
 	if ip := p.Status.PodIP; ip != "" && !isIP(ip) {
 		c.fail("status.podIP", ip, "not an IP address", "correct it")
 	}

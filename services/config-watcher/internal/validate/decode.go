@@ -117,6 +117,9 @@ func (c *checker) istioBody(k *kind, tree map[string]any, o *object.Object) {
 	if raw == nil {
 		raw = map[string]any{}
 	}
+	if config, ok := raw.(map[string]any); ok && k.name == "ProxyConfig" {
+		raw = c.liftOnDemand("spec", config, "environmentVariables")
+	}
 	c.strictMessage("spec", raw, msg.ProtoReflect().Descriptor())
 	if len(c.problems) > before {
 		return

@@ -6,7 +6,6 @@ import (
 	"google.golang.org/protobuf/proto"
 	extensions "istio.io/api/extensions/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
-	networkingv1beta1 "istio.io/api/networking/v1beta1"
 	security "istio.io/api/security/v1beta1"
 	telemetry "istio.io/api/telemetry/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
@@ -94,7 +93,7 @@ var kinds = []kind{
 	istio(GroupNetworking, "WorkloadEntry", networkingVersions, checkWorkloadEntry),
 	istio(GroupNetworking, "WorkloadGroup", networkingVersions, checkWorkloadGroup),
 	istio[networking.EnvoyFilter](GroupNetworking, "EnvoyFilter", []string{"v1alpha3"}, checkEnvoyFilter),
-	istio[networkingv1beta1.ProxyConfig](GroupNetworking, "ProxyConfig", []string{"v1beta1"}, nil),
+	istio(GroupNetworking, "ProxyConfig", []string{"v1beta1"}, checkProxyConfig),
 	istio(GroupSecurity, "PeerAuthentication", []string{"v1", "v1beta1"}, checkPeerAuthentication),
 	istio[security.RequestAuthentication](GroupSecurity, "RequestAuthentication", []string{"v1", "v1beta1"}, refuseUnenforced[*security.RequestAuthentication]("tokens would not be verified")),
 	istio[security.AuthorizationPolicy](GroupSecurity, "AuthorizationPolicy", []string{"v1", "v1beta1"}, refuseUnenforced[*security.AuthorizationPolicy]("access would not be restricted")),

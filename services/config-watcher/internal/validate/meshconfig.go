@@ -2,6 +2,7 @@ package validate
 
 import (
 	"encoding/json"
+	"maps"
 	"time"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -76,6 +77,10 @@ func MeshConfigOver(out *mesh.MeshConfig, file string, text []byte) (*mesh.MeshC
 		c.fail("", nil, "more than one document", "keep one")
 	}
 	tree := docs[0].Tree
+	if config, ok := tree["defaultConfig"].(map[string]any); ok {
+		tree = maps.Clone(tree)
+		tree["defaultConfig"] = c.liftOnDemand("defaultConfig", config, "proxyMetadata")
+	}
 	c.strictMessage("", tree, out.ProtoReflect().Descriptor())
 	if len(c.problems) > 0 {
 		return nil, c.problems

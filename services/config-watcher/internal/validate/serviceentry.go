@@ -138,7 +138,8 @@ func (c *checker) entryResolution(se *networking.ServiceEntry) {
 	}
 }
 
-func checkWorkloadEntry(c *checker, _ *object.Object, we *networking.WorkloadEntry) {
+func checkWorkloadEntry(c *checker, o *object.Object, we *networking.WorkloadEntry) {
+	c.onDemandAnnotations(o)
 	c.workloadEntry("spec", we, false)
 }
 

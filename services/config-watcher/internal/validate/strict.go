@@ -223,6 +223,10 @@ func fieldNames(d protoreflect.MessageDescriptor) []string {
 	for i := range out {
 		out[i] = d.Fields().Get(i).JSONName()
 	}
+	switch d.FullName() {
+	case "istio.mesh.v1alpha1.ProxyConfig", "istio.networking.v1beta1.ProxyConfig":
+		out = append(out, onDemandField)
+	}
 	return out
 }
 

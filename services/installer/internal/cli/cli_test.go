@@ -62,7 +62,8 @@ func TestUsage(t *testing.T) {
 		{"nonsense"}, {"up", "--nonsense"}, {"up", "extra"}, {"up", "--loopback-range", "here"}, {"up", "--log-level", "loud"}, {"up", "--drain", "-1s"},
 		{"config", "nonsense"}, {"config", "apply"}, {"config", "apply", "-f", "/does/not/exist"}, {"config", "delete"}, {"config", "delete", "vs"},
 		{"config", "get", "vs", "-o", "xml"}, {"config", "get", "--config-watcher-address", "127.0.0.1:1"},
-		{"proxy-config", "web"}, {"proxy-config", "web", "nonsense"}, {"proxy", "renew"}, {"demo"},
+		{"proxy-config", "web"}, {"proxy-config", "web", "nonsense"}, {"proxy-config", "web", "secrets", "--served"}, {"proxy", "renew"}, {"demo"},
+		{"why", "web"}, {"why", "web", "reviews", "-o", "xml"}, {"proxy-status", "-o", "xml"},
 	} {
 		t.Run(strings.Join(args, " "), func(t *testing.T) {
 			if _, code, err := run("", args...); code != process.ExitUsage {
@@ -170,41 +171,6 @@ func TestApplyWait(t *testing.T) {
 		if !strings.Contains(out, want) {
 			t.Errorf("%q lacks %q", out, want)
 		}
-	}
-}
-
-func TestProxyStatus(t *testing.T) {
-	m := newMesh(t)
-	rev := func(n uint64) *configv1.Revision { return &configv1.Revision{Sequence: n} }
-	m.SetFleet([]*configv1.ProxyStatus{
-		{NodeId: "sidecar~127.0.0.1~a.shop~x", XdsServer: "xds-server-0/1", Types: []*configv1.ProxyTypeStatus{
-			{TypeUrl: "type.googleapis.com/envoy.config.cluster.v3.Cluster", Sent: rev(4), Acked: rev(4), Resources: 7, BytesSent: 100},
-			{TypeUrl: "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment", Sent: rev(5), Acked: rev(4), Awaiting: true},
-			{TypeUrl: "type.googleapis.com/envoy.config.listener.v3.Listener", Sent: rev(5), Rejection: &configv1.Rejection{Message: "bad  filter"}},
-			{TypeUrl: "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"},
-		}},
-		{NodeId: "sidecar~127.0.0.2~b.shop~x", XdsServer: "xds-server-1/2"},
-	}, nil)
-	out, _, err := m.run("", "proxy-status")
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := `newest revision: 0
-PROXY    TYPE   STATUS                 REVISION   RESOURCES   BYTES SENT   XDS-SERVER
-a.shop   CDS    SYNCED                 4          7           100          xds-server-0/1
-a.shop   EDS    STALE                  4          0           0            xds-server-0/1
-a.shop   LDS    REJECTED: bad filter   -          0           0            xds-server-0/1
-a.shop   RDS    NOT SENT               -          0           0            xds-server-0/1
-b.shop   -      NOT SENT               -          -           -            xds-server-1/2
-`
-	if out != want {
-		t.Errorf("got\n%s\nwant\n%s", out, want)
-	}
-	if out, _, err := m.run("", "proxy-status", "b", "-o", "json"); err != nil || strings.Contains(out, "a.shop") || !strings.Contains(out, "b.shop") {
-		t.Errorf("one proxy: %q, %v", out, err)
-	}
-	if _, code, err := m.run("", "proxy-status", "c"); code != process.ExitFailure || !strings.Contains(err.Error(), "a.shop, b.shop") {
-		t.Errorf("no such proxy: %d, %v", code, err)
 	}
 }
 

@@ -2,8 +2,12 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"net/url"
+	"strings"
 	"syscall"
 	"time"
 
@@ -18,9 +22,10 @@ import (
 var sections = map[string]envoyadmin.Section{
 	"clusters": envoyadmin.Clusters, "listeners": envoyadmin.Listeners, "routes": envoyadmin.Routes,
 	"endpoints": envoyadmin.Endpoints, "secrets": envoyadmin.Secrets, "bootstrap": envoyadmin.Bootstrap,
+	"virtualhosts": envoyadmin.VirtualHosts,
 }
 
-const sectionNames = "clusters, listeners, routes, endpoints, secrets, bootstrap"
+const sectionNames = "clusters, listeners, routes, virtualhosts, endpoints, secrets, bootstrap"
 
 // singular spellings are accepted, as istioctl has them.
 func section(name string) (envoyadmin.Section, error) {
@@ -32,17 +37,27 @@ func section(name string) (envoyadmin.Section, error) {
 	return "", fmt.Errorf("%q cannot be shown; choose one of %s", name, sectionNames)
 }
 
+// configFlags are the flags of `fairlead proxy-config`.
+type configFlags struct {
+	name   string
+	served bool
+	out    *format
+}
+
 func newProxyConfig(t *target) *cobra.Command {
-	f := newFormat("json", "yaml")
+	f := configFlags{out: newFormat("json", "yaml")}
 	cmd := &cobra.Command{
-		Use:     "proxy-config PROXY {clusters|listeners|routes|endpoints|secrets|bootstrap}",
+		Use:     "proxy-config PROXY {clusters|listeners|routes|virtualhosts|endpoints|secrets|bootstrap}",
 		Aliases: []string{"pc"},
 		Short:   "Show what a proxy holds",
-		Long: `Show what a proxy holds, as its Envoy says. PROXY is <pod>.<namespace>, or a beginning of it that only one proxy has.
+		Long: `Show what a proxy holds, as its Envoy says, or with --served what its xds-server has for it. PROXY is <pod>.<namespace>, or a beginning of it
+that only one proxy has. Without a run directory there is only --served.
 
 Private keys are never shown.`,
-		Example: "  fairlead proxy-config reviews-v1-0.default clusters",
-		Args:    args(cobra.ExactArgs(2)),
+		Example: `  fairlead proxy-config reviews-v1-0.default clusters
+  fairlead proxy-config productpage-v1-0 virtualhosts --name reviews
+  fairlead proxy-config productpage-v1-0 clusters --name 'outbound|9080|v2|reviews' -o yaml`,
+		Args: args(cobra.ExactArgs(2)),
 		RunE: func(cmd *cobra.Command, a []string) error {
 			proxy, what := a[0], a[1]
 			if _, err := section(proxy); err == nil {
@@ -52,14 +67,70 @@ Private keys are never shown.`,
 			if err != nil {
 				return usage(err)
 			}
-			return proxyConfig(cmd.Context(), t, proxy, sec, f.value, cmd.OutOrStdout())
+			if f.served {
+				return servedConfig(cmd.Context(), t, proxy, sec, f, cmd.OutOrStdout())
+			}
+			return proxyConfig(cmd.Context(), t, proxy, sec, f, cmd.OutOrStdout())
 		},
 	}
-	cmd.Flags().VarP(f, "output", "o", "output format")
+	fs := cmd.Flags()
+	fs.StringVar(&f.name, "name", "", "only resources whose name contains this text; of virtual hosts, whose name or domain does")
+	fs.BoolVar(&f.served, "served", false, "show what the xds-server has for the proxy")
+	fs.VarP(f.out, "output", "o", "output format")
+	t.registerServers(fs)
 	return cmd
 }
 
-func proxyConfig(ctx context.Context, t *target, name string, sec envoyadmin.Section, as string, out io.Writer) error {
+// servedTypes are what an xds-server can be asked for, in its own words.
+var servedTypes = map[envoyadmin.Section]string{
+	envoyadmin.Clusters: "clusters", envoyadmin.Listeners: "listeners", envoyadmin.Routes: "routes", envoyadmin.Endpoints: "endpoints",
+	envoyadmin.VirtualHosts: "virtualhosts",
+}
+
+// servedResource is a resource as /debug/resources shows it.
+type servedResource struct {
+	Name     string          `json:"name"`
+	Version  string          `json:"version"`
+	Resource json.RawMessage `json:"resource"`
+}
+
+// servedConfig shows what the xds-server has for the proxy.
+func servedConfig(ctx context.Context, t *target, name string, sec envoyadmin.Section, f configFlags, out io.Writer) error {
+	kind, ok := servedTypes[sec]
+	if !ok {
+		return usage(errors.New("an xds-server serves clusters, listeners, routes, virtualhosts and endpoints; leave --served out for the others"))
+	}
+	c, err := t.connect(ctx, name)
+	if err != nil {
+		return err
+	}
+	byType := map[string][]servedResource{}
+	if err := c.ask(ctx, "/debug/resources", url.Values{"type": {kind}}, &byType); err != nil {
+		return err
+	}
+	list := []servedResource{}
+	for _, found := range byType {
+		for _, r := range found {
+			if strings.Contains(r.Name, f.name) {
+				list = append(list, r)
+			}
+		}
+	}
+	if f.out.value != "" {
+		text, err := json.MarshalIndent(list, "", "  ")
+		if err != nil {
+			return err
+		}
+		return printJSONOr(out, text, f.out.value == "yaml")
+	}
+	tab := &table.Table{Header: []string{"NAME", "VERSION"}}
+	for _, r := range list {
+		tab.Add(r.Name, r.Version)
+	}
+	return tab.Write(out)
+}
+
+func proxyConfig(ctx context.Context, t *target, name string, sec envoyadmin.Section, f configFlags, out io.Writer) error {
 	state, err := t.state()
 	if err != nil {
 		return err
@@ -70,15 +141,18 @@ func proxyConfig(ctx context.Context, t *target, name string, sec envoyadmin.Sec
 	}
 	client := envoyadmin.New(pod.Agent.AdminSocket)
 	dump, err := client.Dump(ctx)
+	if err == nil {
+		dump, err = dump.Named(sec, f.name)
+	}
 	if err != nil {
 		return fmt.Errorf("proxy %s: %w", pod.ID(), err)
 	}
-	if as != "" || sec == envoyadmin.Bootstrap {
+	if f.out.value != "" || sec == envoyadmin.Bootstrap {
 		text, err := dump.JSON(sec)
 		if err != nil {
 			return err
 		}
-		return printJSONOr(out, text, as == "yaml")
+		return printJSONOr(out, text, f.out.value == "yaml")
 	}
 	var tab *table.Table
 	switch sec {
@@ -88,12 +162,14 @@ func proxyConfig(ctx context.Context, t *target, name string, sec envoyadmin.Sec
 		tab, err = dump.ListenersTable()
 	case envoyadmin.Routes:
 		tab, err = dump.RoutesTable()
+	case envoyadmin.VirtualHosts:
+		tab, err = dump.VirtualHostsTable()
 	case envoyadmin.Secrets:
 		tab, err = dump.SecretsTable(time.Now())
 	case envoyadmin.Endpoints:
 		var clusters *envoyadmin.ClusterStatuses
 		if clusters, err = client.Clusters(ctx); err == nil {
-			tab = clusters.EndpointsTable()
+			tab = clusters.Named(f.name).EndpointsTable()
 		}
 	}
 	if err != nil {

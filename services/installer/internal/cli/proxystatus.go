@@ -1,11 +1,16 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"net/url"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -15,48 +20,63 @@ import (
 	"fairlead.dev/services/installer/internal/table"
 )
 
+// statusFlags are the flags of `fairlead proxy-status`.
+type statusFlags struct {
+	namespace string
+	verbose   bool
+	out       *format
+}
+
 func newProxyStatus(t *target) *cobra.Command {
-	f := newFormat("json")
-	var namespace string
+	f := statusFlags{out: newFormat("json", "yaml")}
 	cmd := &cobra.Command{
 		Use:     "proxy-status [PROXY]",
 		Aliases: []string{"ps"},
 		Short:   "Show what each proxy was sent, has acknowledged and has rejected",
-		Args:    args(cobra.MaximumNArgs(1)),
+		Long: `Show what each proxy was sent, has acknowledged and has rejected: a row for each proxy and a column for each xDS type.
+
+  SYNCED    the proxy holds what it should: it has acknowledged all it was sent, and nothing waits
+  STALE     a response was sent and not answered yet, or resources wait to be sent
+  NOT SENT  the proxy is connected and has nothing of the type
+  ERROR     the proxy has rejected a response, or xds-server could not build what it is to have; the proxy keeps what it has
+  -         the proxy has not asked for the type
+
+With PROXY or -v it is a row for each proxy and type, with the revisions sent, acknowledged and rejected, the bytes sent on this connection, and
+what waits; reasons of rejections follow the table. PROXY is <pod>.<namespace>, or a beginning of it.`,
+		Example: `  fairlead proxy-status
+  fairlead proxy-status reviews-v1-0.default`,
+		Args: args(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, a []string) error {
 			name := ""
 			if len(a) > 0 {
 				name = a[0]
 			}
-			return proxyStatus(cmd.Context(), t, name, namespace, f.value, cmd.OutOrStdout())
+			return proxyStatus(cmd.Context(), t, name, f, cmd.OutOrStdout())
 		},
 	}
-	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "namespace of the proxies (default: all)")
-	cmd.Flags().VarP(f, "output", "o", "output format")
-	t.register(cmd.Flags())
+	cmd.Flags().StringVarP(&f.namespace, "namespace", "n", "", "namespace of the proxies (default: all)")
+	cmd.Flags().BoolVarP(&f.verbose, "verbose", "v", false, "a row for each proxy and type")
+	cmd.Flags().VarP(f.out, "output", "o", "output format")
+	t.registerServers(cmd.Flags())
 	return cmd
 }
 
-func proxyStatus(ctx context.Context, t *target, name, namespace, as string, out io.Writer) error {
-	client, err := t.dial()
+func proxyStatus(ctx context.Context, t *target, name string, f statusFlags, out io.Writer) error {
+	res, err := t.listProxies(ctx, f.namespace)
 	if err != nil {
 		return err
-	}
-	defer client.Close()
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	res, err := client.ListProxies(ctx, &configv1.ListProxiesRequest{Namespace: namespace})
-	if err != nil {
-		return exit(client.Explain(err))
 	}
 	if name != "" {
 		kept, err := choose(res.GetProxies(), name)
 		if err != nil {
 			return err
 		}
+		for i, p := range kept {
+			kept[i] = t.live(ctx, p)
+		}
 		res.Proxies = kept
 	}
-	if as == "json" {
+	if f.out.value != "" {
 		text, err := protojson.MarshalOptions{EmitUnpopulated: true}.Marshal(res)
 		if err != nil {
 			return err
@@ -66,10 +86,42 @@ func proxyStatus(ctx context.Context, t *target, name, namespace, as string, out
 		if err := json.Unmarshal(text, &tree); err != nil {
 			return err
 		}
-		return printJSON(out, tree)
+		if text, err = json.MarshalIndent(tree, "", "  "); err != nil {
+			return err
+		}
+		return printJSONOr(out, text, f.out.value == "yaml")
 	}
 	fmt.Fprintf(out, "newest revision: %d\n", res.GetRevision().GetSequence())
-	return statusTable(res).Write(out)
+	if name == "" && !f.verbose {
+		return statusTable(res).Write(out)
+	}
+	if err := detailTable(res, time.Now()).Write(out); err != nil {
+		return err
+	}
+	return printRejections(out, res)
+}
+
+// live asks the xds-server itself for a proxy's status: what waits changes faster than it is reported. It returns the reported status where
+// the xds-server cannot be asked.
+func (t *target) live(ctx context.Context, reported *configv1.ProxyStatus) *configv1.ProxyStatus {
+	servers, tokenFile, err := t.xdsServers(serverName(reported))
+	if err != nil {
+		return reported
+	}
+	var answer struct {
+		Proxies []json.RawMessage `json:"proxies"`
+	}
+	c := &connection{reported.GetNodeId(), servers, tokenFile}
+	if c.ask(ctx, "/debug/proxies", url.Values{}, &answer) != nil || len(answer.Proxies) != 1 {
+		return reported
+	}
+	now := &configv1.ProxyStatus{}
+	// An xds-server of a later version may say more.
+	if (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(answer.Proxies[0], now) != nil || now.GetNodeId() != reported.GetNodeId() {
+		return reported
+	}
+	now.XdsServer = reported.GetXdsServer() // with the run that config-watcher knows it by
+	return now
 }
 
 // choose keeps the proxies of a name, or of a prefix of it.
@@ -93,31 +145,117 @@ func choose(all []*configv1.ProxyStatus, name string) ([]*configv1.ProxyStatus, 
 	return kept, nil
 }
 
+// usualTypes have a column in every table.
+var usualTypes = []string{"CDS", "LDS", "EDS", "RDS"}
+
+// statusTable has a row for each proxy.
 func statusTable(res *configv1.ListProxiesResponse) *table.Table {
-	tab := &table.Table{Header: []string{"PROXY", "TYPE", "STATUS", "REVISION", "RESOURCES", "BYTES SENT", "XDS-SERVER"}}
+	columns := slices.Clone(usualTypes)
 	for _, p := range res.GetProxies() {
 		for _, ty := range p.GetTypes() {
-			tab.Add(proxyName(p.GetNodeId()), shortType(ty.GetTypeUrl()), typeStatus(ty), revisionOf(ty.GetAcked()),
-				fmt.Sprint(ty.GetResources()), fmt.Sprint(ty.GetBytesSent()), p.GetXdsServer())
+			if s := shortType(ty.GetTypeUrl()); !slices.Contains(columns, s) {
+				columns = append(columns, s)
+			}
+		}
+	}
+	slices.Sort(columns[len(usualTypes):])
+	tab := &table.Table{Header: slices.Concat([]string{"PROXY"}, columns, []string{"ACKED", "XDS-SERVER", "VERSION"})}
+	for _, p := range res.GetProxies() {
+		row := []string{proxyName(p.GetNodeId())}
+		for _, column := range columns {
+			row = append(row, cell(p, column))
+		}
+		tab.Add(append(row, revisionOf(p.GetAcked()), p.GetXdsServer(), p.GetProxyVersion())...)
+	}
+	return tab
+}
+
+func cell(p *configv1.ProxyStatus, column string) string {
+	for _, ty := range p.GetTypes() {
+		if shortType(ty.GetTypeUrl()) == column {
+			return typeStatus(ty)
+		}
+	}
+	if len(p.GetTypes()) == 0 && slices.Contains(usualTypes, column) {
+		return "NOT SENT"
+	}
+	return ""
+}
+
+// detailTable has a row for each proxy and type.
+func detailTable(res *configv1.ListProxiesResponse, now time.Time) *table.Table {
+	tab := &table.Table{Header: []string{
+		"PROXY", "TYPE", "STATUS", "SENT", "ACKED", "NACKED", "RESOURCES", "BYTES SENT", "WAITING", "XDS-SERVER",
+	}}
+	for _, p := range res.GetProxies() {
+		for _, ty := range p.GetTypes() {
+			tab.Add(proxyName(p.GetNodeId()), shortType(ty.GetTypeUrl()), typeStatus(ty), revisionOf(ty.GetSent()), revisionOf(ty.GetAcked()),
+				revisionOf(ty.GetRejection().GetRevision()), fmt.Sprint(ty.GetResources()), fmt.Sprint(ty.GetBytesSent()), waiting(ty, now), p.GetXdsServer())
 		}
 		if len(p.GetTypes()) == 0 {
-			tab.Add(proxyName(p.GetNodeId()), "", "NOT SENT", "", "", "", p.GetXdsServer())
+			tab.Add(proxyName(p.GetNodeId()), "", "NOT SENT", "", "", "", "", "", "", p.GetXdsServer())
 		}
 	}
 	return tab
 }
 
-// typeStatus is the state of one xDS type in istioctl's words, with the reason of a rejection.
+// typeStatus is the state of one xDS type in istioctl's words.
 func typeStatus(t *configv1.ProxyTypeStatus) string {
 	switch {
 	case t.GetRejection() != nil:
-		return "REJECTED: " + t.GetRejection().GetMessage()
-	case t.GetSent() == nil:
-		return "NOT SENT"
-	case t.GetAwaiting():
+		return "ERROR"
+	case t.GetAwaiting() || t.GetSent() != nil && t.GetPending() > 0:
 		return "STALE"
+	case t.GetSent() == nil && (t.GetPending() > 0 || t.GetResources() == 0):
+		return "NOT SENT"
 	}
+	// A proxy that has come back with all it needs is sent nothing.
 	return "SYNCED"
+}
+
+// shownPending is how many names a table shows of those that wait.
+const shownPending = 3
+
+// waiting says what one type waits for: the answer to a response, and what is to be sent after it.
+func waiting(t *configv1.ProxyTypeStatus, now time.Time) string {
+	var parts []string
+	if t.GetAwaiting() {
+		answer := "ack"
+		if since := t.GetAwaitingSince(); since != nil {
+			answer += fmt.Sprintf(" for %.1fs", max(now.Sub(since.AsTime()).Seconds(), 0))
+		}
+		parts = append(parts, answer)
+	}
+	if n := int(t.GetPending()); n > 0 {
+		names := t.GetPendingNames()[:min(len(t.GetPendingNames()), shownPending)]
+		text := fmt.Sprintf("%d to send: %s", n, strings.Join(names, ", "))
+		if n > len(names) {
+			text += ", ..."
+		}
+		parts = append(parts, text)
+	}
+	return strings.Join(parts, "; ")
+}
+
+// printRejections gives the reasons, which are too long for a table.
+func printRejections(out io.Writer, res *configv1.ListProxiesResponse) error {
+	var errs []error
+	for _, p := range res.GetProxies() {
+		for _, ty := range p.GetTypes() {
+			r := ty.GetRejection()
+			if r == nil {
+				continue
+			}
+			_, err := fmt.Fprintf(out, "\n%s, %s, revision %s: %s\n", proxyName(p.GetNodeId()), shortType(ty.GetTypeUrl()),
+				cmp.Or(revisionOf(r.GetRevision()), "-"), strings.Join(strings.Fields(r.GetMessage()), " "))
+			errs = append(errs, err)
+			for _, name := range r.GetResourceNames() {
+				_, err := fmt.Fprintf(out, "  %s\n", name)
+				errs = append(errs, err)
+			}
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func revisionOf(r *configv1.Revision) string {

@@ -14,6 +14,8 @@ type target struct {
 	runDir string
 
 	address, tokenFile, rootFile, trustDomain string
+	// xdsAddresses are operations ports of xds-servers.
+	xdsAddresses []string
 }
 
 // register adds the flags for set-ups without a run directory.
@@ -22,6 +24,13 @@ func (t *target) register(fs *pflag.FlagSet) {
 	fs.StringVar(&t.tokenFile, "token-file", "", "file with a JWT of audience fairlead (default: that of the run directory)")
 	fs.StringVar(&t.rootFile, "root-cert-file", "", "PEM file with the root certificates to trust (default: that of the run directory)")
 	fs.StringVar(&t.trustDomain, "trust-domain", "", "trust domain of config-watcher (default: that of the run directory, or cluster.local)")
+}
+
+// registerServers adds the flag for commands that ask xds-servers, too.
+func (t *target) registerServers(fs *pflag.FlagSet) {
+	t.register(fs)
+	fs.StringSliceVar(&t.xdsAddresses, "xds-server-address", nil,
+		"operations ports of the xds-servers, host:port (default: those of the run directory)")
 }
 
 // state is the running mesh of the run directory.

@@ -5,14 +5,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net/http"
 	"os/exec"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
-	"fairlead.dev/pkg/rpc"
 	"fairlead.dev/pkg/version"
 
 	"fairlead.dev/services/installer/internal/programs"
@@ -105,32 +102,11 @@ func build(b version.Build) string {
 	return v + " " + b.Go
 }
 
-// askTimeout bounds one question.
-const askTimeout = 3 * time.Second
-
 // runningVersion asks a running service.
 func runningVersion(ctx context.Context, state *rundir.State, s rundir.Service) (version.Build, error) {
 	var b version.Build
-	token, err := rpc.ReadToken(state.AdminTokenFile)
-	if err != nil {
-		return b, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.OpsAddress+"/debug/version", nil)
-	if err != nil {
-		return b, err
-	}
-	req.Header.Set("Authorization", "Bearer "+token)
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return b, err
-	}
-	defer res.Body.Close()
-	if res.StatusCode != http.StatusOK {
-		return b, fmt.Errorf("%s answered %s", s.OpsAddress, res.Status)
-	}
-	return b, json.NewDecoder(io.LimitReader(res.Body, 1<<16)).Decode(&b)
+	err := askOps(ctx, s.OpsAddress, state.AdminTokenFile, "/debug/version", nil, &b)
+	return b, err
 }
 
 // binaryComponent asks a binary.

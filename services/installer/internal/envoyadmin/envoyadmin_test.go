@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -64,11 +65,12 @@ func TestTables(t *testing.T) {
 	}
 	at := time.Date(2026, 11, 21, 5, 0, 0, 0, time.UTC)
 	for name, make := range map[string]func() (*table.Table, error){
-		"clusters":  dump.ClustersTable,
-		"listeners": dump.ListenersTable,
-		"routes":    dump.RoutesTable,
-		"secrets":   func() (*table.Table, error) { return dump.SecretsTable(at) },
-		"endpoints": func() (*table.Table, error) { return clusters.EndpointsTable(), nil },
+		"clusters":     dump.ClustersTable,
+		"listeners":    dump.ListenersTable,
+		"routes":       dump.RoutesTable,
+		"secrets":      func() (*table.Table, error) { return dump.SecretsTable(at) },
+		"endpoints":    func() (*table.Table, error) { return clusters.EndpointsTable(), nil },
+		"virtualhosts": dump.VirtualHostsTable,
 	} {
 		t.Run(name, func(t *testing.T) {
 			tab, err := make()
@@ -81,6 +83,67 @@ func TestTables(t *testing.T) {
 			}
 			testkit.Golden(t, filepath.Join("testdata", name+".txt"), out.Bytes())
 		})
+	}
+}
+
+// TestNamed leaves out what has another name, and nothing else.
+func TestNamed(t *testing.T) {
+	c := admin(t)
+	dump, err := c.Dump(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		section envoyadmin.Section
+		text    string
+		table   func(*envoyadmin.Dump) (*table.Table, error)
+	}{
+		"clusters":      {envoyadmin.Clusters, "reviews", (*envoyadmin.Dump).ClustersTable},
+		"listeners":     {envoyadmin.Listeners, "15080", (*envoyadmin.Dump).ListenersTable},
+		"routes":        {envoyadmin.Routes, "reviews", (*envoyadmin.Dump).RoutesTable},
+		"virtual hosts": {envoyadmin.VirtualHosts, "reviews", (*envoyadmin.Dump).VirtualHostsTable},
+		"secrets":       {envoyadmin.Secrets, "default", func(d *envoyadmin.Dump) (*table.Table, error) { return d.SecretsTable(time.Now()) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			whole, err := tc.table(dump)
+			if err != nil {
+				t.Fatal(err)
+			}
+			named, err := dump.Named(tc.section, tc.text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			some, err := tc.table(named)
+			if err != nil {
+				t.Fatal(err)
+			}
+			about := func(row []string) bool { return strings.Contains(strings.Join(row[:min(len(row), 3)], " "), tc.text) }
+			var want [][]string
+			for _, row := range whole.Rows {
+				if about(row) {
+					want = append(want, row)
+				}
+			}
+			if len(want) == 0 || len(want) == len(whole.Rows) {
+				t.Fatalf("the test shows nothing: %d of %d rows are about %q", len(want), len(whole.Rows), tc.text)
+			}
+			if !slices.EqualFunc(some.Rows, want, slices.Equal) {
+				t.Errorf("rows %q, want %q", some.Rows, want)
+			}
+			text, err := named.JSON(tc.section)
+			if err != nil || !strings.Contains(string(text), tc.text) {
+				t.Errorf("JSON %s, %v", text, err)
+			}
+		})
+	}
+	clusters, err := c.Clusters(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range clusters.Named("reviews").EndpointsTable().Rows {
+		if !strings.Contains(row[3], "reviews") {
+			t.Errorf("row %q", row)
+		}
 	}
 }
 

@@ -201,18 +201,21 @@ type routesDump struct {
 
 // ClusterStatuses is what /clusters?format=json answers.
 type ClusterStatuses struct {
-	Clusters []struct {
-		Name  string `json:"name"`
-		Hosts []struct {
-			Address address `json:"address"`
-			Health  struct {
-				EDS     string `json:"eds_health_status"`
-				Active  bool   `json:"failed_active_health_check"`
-				Outlier bool   `json:"failed_outlier_check"`
-			} `json:"health_status"`
-			Weight json.Number `json:"weight"`
-		} `json:"host_statuses"`
-	} `json:"cluster_statuses"`
+	Clusters []ClusterStatus `json:"cluster_statuses"`
+}
+
+// ClusterStatus is a cluster with its endpoints.
+type ClusterStatus struct {
+	Name  string `json:"name"`
+	Hosts []struct {
+		Address address `json:"address"`
+		Health  struct {
+			EDS     string `json:"eds_health_status"`
+			Active  bool   `json:"failed_active_health_check"`
+			Outlier bool   `json:"failed_outlier_check"`
+		} `json:"health_status"`
+		Weight json.Number `json:"weight"`
+	} `json:"host_statuses"`
 }
 
 type dataSource struct {

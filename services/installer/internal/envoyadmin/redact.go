@@ -18,12 +18,17 @@ const (
 	Endpoints Section = "EndpointsConfigDump"
 	Secrets   Section = "SecretsConfigDump"
 	Bootstrap Section = "BootstrapConfigDump"
+	// VirtualHosts are a part of Routes.
+	VirtualHosts Section = "VirtualHosts"
 )
 
 const redacted = "[redacted]"
 
 // JSON is a section as indented JSON without any private key. Envoy leaves keys out of its dump by itself; that is not relied on.
 func (d *Dump) JSON(s Section) ([]byte, error) {
+	if s == VirtualHosts {
+		return d.virtualHostsJSON()
+	}
 	raw, ok := d.sections[adminPrefix+string(s)]
 	if !ok {
 		return []byte("{}"), nil

@@ -192,8 +192,8 @@ func (m stringMatch) String() string {
 	return s
 }
 
-// RoutesTable shows the routes.
-func (d *Dump) RoutesTable() (*table.Table, error) {
+// routeConfigs lists the route configurations by name.
+func (d *Dump) routeConfigs() ([]routeConfig, error) {
 	var dump routesDump
 	if err := d.section("RoutesConfigDump", &dump); err != nil {
 		return nil, err
@@ -206,6 +206,15 @@ func (d *Dump) RoutesTable() (*table.Table, error) {
 		all = append(all, r.Config)
 	}
 	slices.SortStableFunc(all, func(a, b routeConfig) int { return strings.Compare(a.Name, b.Name) })
+	return all, nil
+}
+
+// RoutesTable shows the routes.
+func (d *Dump) RoutesTable() (*table.Table, error) {
+	all, err := d.routeConfigs()
+	if err != nil {
+		return nil, err
+	}
 	t := &table.Table{Header: []string{"NAME", "VHOST NAME", "DOMAINS", "MATCH", "VIRTUAL SERVICE"}}
 	for _, rc := range all {
 		for _, v := range rc.VirtualHosts {

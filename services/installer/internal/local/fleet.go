@@ -106,7 +106,7 @@ func (n *Node) askCertificates(ctx context.Context) {
 		}
 	}
 	for _, p := range n.cfg.Plan.Pods {
-		if p.Agent == nil {
+		if p.Agent == nil || p.Agent.NoEnvoy {
 			continue
 		}
 		certs, err := envoyadmin.New(p.Agent.AdminSocket()).Certificates(ctx)

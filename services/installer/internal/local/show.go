@@ -135,8 +135,7 @@ func (n *Node) announce(ctx context.Context) error {
 
 // allAcked tells whether every proxy has acknowledged the newest revision.
 func (n *Node) allAcked(ctx context.Context) error {
-	agents := slices.ContainsFunc(n.cfg.Plan.Pods, func(p *plan.Pod) bool { return p.Agent != nil })
-	if !agents {
+	if n.proxies() == 0 {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
@@ -155,10 +154,11 @@ func (n *Node) allAcked(ctx context.Context) error {
 	return nil
 }
 
+// proxies is the number of Envoys. An application that speaks xDS itself connects when it likes.
 func (n *Node) proxies() int {
 	count := 0
 	for _, p := range n.cfg.Plan.Pods {
-		if p.Agent != nil {
+		if p.Agent != nil && !p.Agent.NoEnvoy {
 			count++
 		}
 	}

@@ -13,7 +13,7 @@ import (
 func (n *Node) stop() error {
 	ctx, cancel := context.WithTimeout(context.Background(), n.cfg.StopTimeout)
 	defer cancel()
-	var gateways, sidecars, apps, xds, rest []string
+	var gateways, sidecars, apps, agents, xds, rest []string
 	for _, p := range n.cfg.Plan.Pods {
 		for _, c := range p.Containers {
 			apps = append(apps, c.Name)
@@ -22,6 +22,8 @@ func (n *Node) stop() error {
 		case p.Agent == nil:
 		case p.Kind == plan.Gateway:
 			gateways = append(gateways, p.Agent.Name)
+		case p.Agent.NoEnvoy: // it serves its applications to their end
+			agents = append(agents, p.Agent.Name)
 		default:
 			sidecars = append(sidecars, p.Agent.Name)
 		}
@@ -33,7 +35,7 @@ func (n *Node) stop() error {
 			rest = append(rest, s.Name)
 		}
 	}
-	for _, group := range [][]string{gateways, sidecars, apps, xds, rest} {
+	for _, group := range [][]string{gateways, sidecars, apps, agents, xds, rest} {
 		var wg sync.WaitGroup
 		for _, name := range group {
 			if p := n.procs[name]; p != nil { // nil if the run ended before the Pods were known

@@ -24,6 +24,10 @@ func (w *deployment) agent(p *Pod) error {
 		TokenFile: l.Token(p.ID()),
 		Ready:     netip.AddrPortFrom(p.IP, ReadyPort),
 		Status:    netip.AddrPortFrom(p.IP, AgentPort),
+		NoEnvoy:   p.Kind == Proxyless,
+	}
+	if a.NoEnvoy {
+		a.Ready = a.Status
 	}
 	role := "sidecar"
 	if p.Kind == Gateway {
@@ -49,7 +53,7 @@ func (w *deployment) agent(p *Pod) error {
 		},
 	}
 	env := &environment{values: map[string]string{}}
-	if err := w.agentEnv(env, p); err != nil {
+	if err := w.agentEnv(env, p, a); err != nil {
 		return err
 	}
 	a.Env = env.list(w.o.BaseEnv)
@@ -57,7 +61,7 @@ func (w *deployment) agent(p *Pod) error {
 	return nil
 }
 
-func (w *deployment) agentEnv(e *environment, p *Pod) error {
+func (w *deployment) agentEnv(e *environment, p *Pod, a *Agent) error {
 	e.set("POD_NAME", p.Name)
 	e.set("POD_NAMESPACE", p.Namespace)
 	e.set("INSTANCE_IP", p.IP.String())
@@ -69,6 +73,11 @@ func (w *deployment) agentEnv(e *environment, p *Pod) error {
 	e.set("ISTIO_META_WORKLOAD_NAME", w.Name)
 	e.set("ISTIO_META_OWNER", fmt.Sprintf("kubernetes://apis/apps/v1/namespaces/%s/deployments/%s", p.Namespace, w.Name))
 	e.set("ISTIO_META_INTERCEPTION_MODE", "NONE")
+	if a.NoEnvoy {
+		e.set("ISTIO_META_GENERATOR", "grpc")
+		e.set("GRPC_XDS_BOOTSTRAP", a.GRPCBootstrap())
+		e.set("DISABLE_ENVOY", "true")
+	}
 	e.set("TERMINATION_DRAIN_DURATION_SECONDS", fmt.Sprint(int(w.o.Drain.Seconds())))
 	e.set("EXIT_ON_ZERO_ACTIVE_CONNECTIONS", "true")
 	// Longer than it takes until the Pod counts as not ready and callers know: see agentProbe.

@@ -100,6 +100,9 @@ func (w *deployment) environment(p *Pod, c corev1.Container, field string, ports
 			e.set("PORT_"+envName(port.Name), fmt.Sprint(port.Listen.Port()))
 		}
 	}
+	if p.Kind == Proxyless {
+		e.set("GRPC_XDS_BOOTSTRAP", p.Agent.GRPCBootstrap())
+	}
 	if proxyURL != "" {
 		e.set("HTTP_PROXY", proxyURL)
 		e.set("http_proxy", proxyURL)

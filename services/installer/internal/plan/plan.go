@@ -94,7 +94,9 @@ type Kind string
 const (
 	Sidecar Kind = "sidecar"
 	Gateway Kind = "gateway"
-	Plain   Kind = "plain"
+	// Proxyless is an application that speaks xDS itself: it has an agent and no Envoy.
+	Proxyless Kind = "proxyless"
+	Plain     Kind = "plain"
 )
 
 // Pod is one replica of a Deployment.
@@ -173,10 +175,20 @@ type Agent struct {
 	TokenFile string
 	// Ready answers 200 at /healthz/ready when the proxy takes traffic; Status is the agent's own HTTP server.
 	Ready, Status netip.AddrPort
+	// NoEnvoy is set where the application speaks xDS itself.
+	NoEnvoy bool
 }
 
-// AdminSocket is Envoy's admin interface.
-func (a *Agent) AdminSocket() string { return filepath.Join(a.StateDir, "envoy-admin.sock") }
+// AdminSocket is Envoy's admin interface; empty where there is no Envoy.
+func (a *Agent) AdminSocket() string {
+	if a.NoEnvoy {
+		return ""
+	}
+	return filepath.Join(a.StateDir, "envoy-admin.sock")
+}
+
+// GRPCBootstrap is the bootstrap of an application that speaks xDS itself. It is there once everything it refers to is.
+func (a *Agent) GRPCBootstrap() string { return filepath.Join(a.StateDir, "grpc-bootstrap.json") }
 
 // URL is a way into the mesh.
 type URL struct {

@@ -66,6 +66,8 @@ func podKind(m *mesh.Mesh, d mesh.Deployment) Kind {
 		return Plain
 	case t.Annotations[templatesKey] == "gateway":
 		return Gateway
+	case t.Annotations[templatesKey] == "grpc-agent":
+		return Proxyless
 	default:
 		return Sidecar
 	}
@@ -157,6 +159,9 @@ func (w *deployment) pod(i int) (*Pod, error) {
 			return nil, err
 		}
 	}
+	if p.Kind == Proxyless {
+		p.Agent = &Agent{StateDir: w.o.Layout.Agent(p.ID()), NoEnvoy: true} // the containers are told where its files are
+	}
 	for i, c := range t.Spec.Containers {
 		if c.Name == proxyContainer {
 			continue
@@ -176,7 +181,7 @@ func (w *deployment) pod(i int) (*Pod, error) {
 	return p, nil
 }
 
-// innerPorts decides where the application listens for each of its ports: a plain Pod's on the Pod's own address; behind a sidecar on a free port
+// innerPorts decides where the application listens for each of its ports: one without a proxy on the Pod's own address; behind a sidecar on a free port
 // of 127.0.0.1 (Istio allows a Sidecar no other defaultEndpoint), or where a Sidecar of the user's says.
 func (w *deployment) innerPorts(p *Pod, targets []target) (map[uint16]netip.AddrPort, error) {
 	ports := map[uint16]netip.AddrPort{}
@@ -189,7 +194,7 @@ func (w *deployment) innerPorts(p *Pod, targets []target) (map[uint16]netip.Addr
 		if _, ok := ports[number]; ok {
 			return nil
 		}
-		if p.Kind == Plain {
+		if p.Kind == Plain || p.Kind == Proxyless {
 			ports[number] = netip.AddrPortFrom(p.IP, number)
 			return nil
 		}
@@ -240,7 +245,11 @@ func (w *deployment) listens(p *Pod, targets []target) []netip.AddrPort {
 	for _, t := range targets {
 		at(t.number)
 	}
-	if p.Kind != Plain {
+	switch p.Kind {
+	case Plain:
+	case Proxyless:
+		at(AgentPort)
+	default:
 		at(AgentPort, ReadyPort, StatsPort)
 	}
 	if p.Sidecar != nil {

@@ -90,6 +90,7 @@ func (p *Plan) addServices(o Options, addrs *addresses) error {
 			"--secure-address", addr.String(),
 			"--config-watcher-address", watcher.String(),
 			"--instance", name,
+			"--peers", discovery(addrs, o.XDSServers),
 		}); err != nil {
 			return err
 		}
@@ -97,7 +98,7 @@ func (p *Plan) addServices(o Options, addrs *addresses) error {
 	return nil
 }
 
-// discovery is the list of xds-servers as agents take it.
+// discovery is the list of xds-servers as agents and the xds-servers themselves take it.
 func discovery(addrs *addresses, n int) string {
 	var list []string
 	for i := range n {

@@ -45,7 +45,7 @@ func Run(ctx context.Context, c *config.Config, log *slog.Logger, out Output) er
 	for _, w := range c.Warnings {
 		log.Warn("configuration", "warning", w)
 	}
-	binary, err := findEnvoy(c.EnvoyBinary)
+	binary, err := findEnvoy(c)
 	if err != nil {
 		return process.WithExitCode(err, process.ExitUsage)
 	}
@@ -66,14 +66,6 @@ func Run(ctx context.Context, c *config.Config, log *slog.Logger, out Output) er
 	if err != nil {
 		return err
 	}
-	sdsServer, err := sds.New(sds.Config{Source: secrets, Log: log, Registerer: tel.Registry})
-	if err != nil {
-		return err
-	}
-	sdsTask, err := socketServer(dir, statedir.SDS, sdsServer.Register, serverConfig("sds", tel.Registry, log, rpc.DefaultMaxRecvBytes))
-	if err != nil {
-		return err
-	}
 	adsRelay, err := relay.New(relay.Config{
 		Addresses:  c.DiscoveryAddresses,
 		Source:     secrets,
@@ -85,7 +77,32 @@ func Run(ctx context.Context, c *config.Config, log *slog.Logger, out Output) er
 	if err != nil {
 		return err
 	}
-	relayTask, err := socketServer(dir, statedir.XDS, adsRelay.Register, serverConfig("relay", tel.Registry, log, relay.MaxRequest), relay.ServerOptions()...)
+	relayServer := serverConfig("relay", tel.Registry, log, relay.MaxRequest)
+	relayTask, err := socketServer(dir, statedir.XDS, adsRelay.Register, relayServer, relay.ServerOptions()...)
+	if err != nil {
+		return err
+	}
+	keeper, err := newKeeper(c, dir, secrets, log)
+	if err != nil {
+		return err
+	}
+	tasks := []process.Task{
+		{Name: "secret manager", Run: secrets.Run},
+		{Name: "renewal signal", Run: renewOnSignal(secrets, log)},
+		relayTask,
+	}
+	if keeper != nil {
+		tasks = append(tasks, process.Task{Name: "files of gRPC programs", Run: keeper.Run})
+	}
+	if c.NoEnvoy {
+		return beside(ctx, c, programs{keeper, adsRelay}, tel.Registry, log, tasks)
+	}
+
+	sdsServer, err := sds.New(sds.Config{Source: secrets, Log: log, Registerer: tel.Registry})
+	if err != nil {
+		return err
+	}
+	sdsTask, err := socketServer(dir, statedir.SDS, sdsServer.Register, serverConfig("sds", tel.Registry, log, rpc.DefaultMaxRecvBytes))
 	if err != nil {
 		return err
 	}
@@ -110,11 +127,8 @@ func Run(ctx context.Context, c *config.Config, log *slog.Logger, out Output) er
 	// ended, or a drain would have no certificates and no endpoints.
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	return process.Run(serving, log,
-		process.Task{Name: "secret manager", Run: secrets.Run},
-		process.Task{Name: "renewal signal", Run: renewOnSignal(secrets, log)},
+	return process.Run(serving, log, append(tasks,
 		sdsTask,
-		relayTask,
 		process.Task{Name: "status server", Run: server.Run},
 		process.Task{Name: "Envoy", Run: func(hard context.Context) error {
 			err := supervisor.Run(hard, ctx)
@@ -123,7 +137,7 @@ func Run(ctx context.Context, c *config.Config, log *slog.Logger, out Output) er
 			}
 			return err
 		}},
-	)
+	)...)
 }
 
 func secretManager(c *config.Config, dir *statedir.Dir, reg prometheus.Registerer, log *slog.Logger) (*svid.Manager, error) {
@@ -261,9 +275,12 @@ func renewOnSignal(m *svid.Manager, log *slog.Logger) func(context.Context) erro
 }
 
 // findEnvoy gives the absolute path of the binary: Envoy is started in another
-// directory.
-func findEnvoy(name string) (string, error) {
-	path, err := exec.LookPath(name)
+// directory. It is empty where no Envoy runs.
+func findEnvoy(c *config.Config) (string, error) {
+	if c.NoEnvoy {
+		return "", nil
+	}
+	path, err := exec.LookPath(c.EnvoyBinary)
 	if err == nil {
 		path, err = filepath.Abs(path)
 	}

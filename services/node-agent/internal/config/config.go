@@ -54,8 +54,16 @@ type Config struct {
 	CacheCertificate bool
 	SecretTTL        time.Duration
 
-	StateDir    string
-	EnvoyBinary string
+	StateDir string
+	// NoEnvoy is set for workloads that speak xDS themselves: no Envoy runs.
+	NoEnvoy bool
+	// GRPCBootstrap is the absolute path of the bootstrap of gRPC programs that
+	// speak xDS themselves; "" where there are none.
+	GRPCBootstrap string
+	// CertificateDir is the absolute path of the directory with the workload's
+	// key, certificate and roots in files; "" keeps them in memory.
+	CertificateDir string
+	EnvoyBinary    string
 	// Concurrency is Envoy's number of worker threads, at least 1.
 	Concurrency       uint32
 	EnvoyLogLevel     string
@@ -64,6 +72,8 @@ type Config struct {
 	MaxDownstreamConnections uint64
 	// DeltaXDS selects incremental xDS between Envoy and the xds-server.
 	DeltaXDS bool
+	// OnDemand is whether this proxy is to be sent only what it calls; nil leaves it to the mesh.
+	OnDemand *bool
 
 	// StatusAddress is the agent's own HTTP server, 15020.
 	StatusAddress netip.AddrPort
@@ -91,6 +101,13 @@ type Drain struct {
 	ExitOnZero bool
 }
 
+// metaGenerator is the metadata that makes control planes answer a node with
+// what gRPC programs understand.
+const (
+	metaGenerator = "GENERATOR"
+	generatorGRPC = "grpc"
+)
+
 // Identity is the SPIFFE id the workload must be given by the CA.
 func (c *Config) Identity() (spiffeid.ID, error) {
 	return spiffeid.FromSegments(c.TrustDomain, "ns", c.Namespace, "sa", c.ServiceAccount)
@@ -111,7 +128,8 @@ func (c *Config) validate() error {
 	if _, err := c.Identity(); err != nil && c.Namespace != "" {
 		errs = append(errs, fmt.Errorf("POD_NAMESPACE %q and SERVICE_ACCOUNT %q make no SPIFFE id: %w", c.Namespace, c.ServiceAccount, err))
 	}
-	need(c.EnvoyBinary != "", "no Envoy binary: give --envoy-binary")
+	need(!c.NoEnvoy || c.Role == Sidecar, "DISABLE_ENVOY with the role %q: a gateway is an Envoy", c.Role)
+	need(c.EnvoyBinary != "" || c.NoEnvoy, "no Envoy binary: give --envoy-binary")
 	need(c.StateDir != "", "no state directory: give --state-dir")
 	need(c.RootCertFile != "", "no root certificate file: give --root-cert-file")
 	need(c.SecretTTL >= time.Minute, "SECRET_TTL %s: want at least 1m", c.SecretTTL)

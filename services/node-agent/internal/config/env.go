@@ -64,6 +64,15 @@ func (e *environment) boolean(name string, def bool) bool {
 	return b
 }
 
+// optional is nil for a variable that is unset or empty.
+func (e *environment) optional(name string) *bool {
+	if e.get(name) == "" {
+		return nil
+	}
+	b := e.boolean(name, false)
+	return &b
+}
+
 func (e *environment) duration(name string, def time.Duration) time.Duration {
 	v := e.get(name)
 	if v == "" {

@@ -106,12 +106,14 @@ func Parse(role string, f Flags, h Host) (*Config, error) {
 	c.SecretTTL = env.duration("SECRET_TTL", defaultSecretTTL)
 
 	c.StateDir = cmp.Or(f.StateDir, pc.GetConfigPath(), defaultStateDir)
+	errs = append(errs, c.programs(env))
 	c.EnvoyBinary = cmp.Or(f.EnvoyBinary, pc.GetBinaryPath(), defaultEnvoyBinary)
 	c.Concurrency = concurrency(f.Concurrency, pc, h.NumCPU)
 	c.EnvoyLogLevel, c.EnvoyComponentLog = f.EnvoyLogLevel, f.EnvoyComponents
 	c.LogLevel = agentLevel(f.LogLevel)
 	c.MaxDownstreamConnections = max(h.OpenFiles/2, 128)
 	c.DeltaXDS = env.boolean("ISTIO_DELTA_XDS", true)
+	c.OnDemand = env.optional(onDemandMetadata)
 
 	errs = append(errs, c.addresses(f, env))
 	c.drain(env)
@@ -129,6 +131,31 @@ func (c *Config) merge(source, text string) error {
 		c.Warnings = append(c.Warnings, warning)
 	}
 	return err
+}
+
+// programs decides what gRPC programs beside the agent are given. Istio's
+// injection says it by three variables; metadata GENERATOR alone will do.
+func (c *Config) programs(env *environment) error {
+	joins := c.Meta[metaGenerator] == generatorGRPC
+	c.NoEnvoy = env.boolean("DISABLE_ENVOY", joins)
+	c.GRPCBootstrap = env.get("GRPC_XDS_BOOTSTRAP")
+	if c.GRPCBootstrap == "" && joins {
+		c.GRPCBootstrap = filepath.Join(c.StateDir, "grpc-bootstrap.json")
+	}
+	c.CertificateDir = env.get("OUTPUT_CERTS")
+	if c.CertificateDir == "" && c.GRPCBootstrap != "" {
+		c.CertificateDir = filepath.Join(c.StateDir, "certs")
+	}
+	for _, path := range []*string{&c.GRPCBootstrap, &c.CertificateDir} {
+		if *path == "" {
+			continue
+		}
+		var err error
+		if *path, err = filepath.Abs(*path); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // addresses decides what 15020, 15021 and 15090 are bound to.

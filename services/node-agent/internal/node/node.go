@@ -5,6 +5,7 @@ package node
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -35,6 +36,20 @@ func New(c *config.Config) (*corev3.Node, error) {
 		Metadata: meta,
 		Locality: locality(c),
 	}, nil
+}
+
+// NewProgram makes the node of gRPC programs that speak xDS themselves. Its
+// locality is never nil: grpc-js wants one, if empty.
+func NewProgram(c *config.Config) (*corev3.Node, error) {
+	n, err := New(c)
+	if err != nil {
+		return nil, err
+	}
+	n.Metadata.Fields["GENERATOR"] = structpb.NewStringValue("grpc")
+	if n.Locality == nil {
+		n.Locality = &corev3.Locality{}
+	}
+	return n, nil
 }
 
 // ID is "<role>~<ip>~<pod>.<namespace>~<domain>".
@@ -77,6 +92,9 @@ func metadata(c *config.Config) (*structpb.Struct, error) {
 	}
 	if id := c.ProxyConfig.GetMeshId(); id != "" {
 		m["MESH_ID"] = id
+	}
+	if c.OnDemand != nil {
+		m["FAIRLEAD_ON_DEMAND"] = strconv.FormatBool(*c.OnDemand)
 	}
 	for k, v := range c.Meta {
 		m[k] = v

@@ -2,6 +2,7 @@ package node
 
 import (
 	"net/netip"
+	"strconv"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -50,6 +51,17 @@ func TestMetadata(t *testing.T) {
 	}
 }
 
+// Programs say what they are, and where they are if only that nobody knows.
+func TestProgram(t *testing.T) {
+	n, err := NewProgram(workload())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n.GetMetadata().GetFields()["GENERATOR"].GetStringValue() != "grpc" || n.GetLocality() == nil || n.GetId() != ID(workload()) {
+		t.Errorf("got %v", n)
+	}
+}
+
 func TestInterceptionMode(t *testing.T) {
 	for _, tc := range []struct {
 		role config.Role
@@ -69,6 +81,22 @@ func TestInterceptionMode(t *testing.T) {
 		}
 		if got := n.GetMetadata().GetFields()["INTERCEPTION_MODE"].GetStringValue(); got != tc.want {
 			t.Errorf("%s, %s: %q, want %q", tc.role, tc.mode, got, tc.want)
+		}
+	}
+}
+
+func TestOnDemand(t *testing.T) {
+	for _, said := range []string{"", "true", "false"} {
+		c := workload()
+		if on, err := strconv.ParseBool(said); err == nil {
+			c.OnDemand = &on
+		}
+		n, err := New(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := n.GetMetadata().GetFields()["FAIRLEAD_ON_DEMAND"].GetStringValue(); got != said {
+			t.Errorf("%q, want %q", got, said)
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -41,8 +42,6 @@ const (
 	// it holds.
 	MaxRequest  = 16 << 20
 	maxResponse = 64 << 20
-	// MaxStreams bounds the streams of Envoy at one time; it needs one.
-	MaxStreams = 8
 )
 
 // holdStream is how long a stream of Envoy's is kept waiting for an xds-server
@@ -87,10 +86,12 @@ type Relay struct {
 
 	mu sync.Mutex
 	// unanswered counts the attempts and streams in a row that ended before
-	// the xds-server had sent anything; lost says that a stream that worked
-	// has just ended.
+	// the xds-server had sent anything; lost is when an xds-server last ended a
+	// stream that worked.
 	unanswered int
-	lost       bool
+	lost       time.Time
+
+	active atomic.Int64
 }
 
 // New makes a Relay. It connects when Envoy does.
@@ -147,7 +148,11 @@ func (r *Relay) relay(method string, down grpc.ServerStream) error {
 	}
 	defer up.close()
 	r.metrics.streams.Inc()
-	defer r.metrics.streams.Dec()
+	r.active.Add(1)
+	defer func() {
+		r.metrics.streams.Dec()
+		r.active.Add(-1)
+	}()
 
 	fromEnvoy := make(chan error, 1)
 	go func() {
@@ -165,12 +170,12 @@ func (r *Relay) relay(method string, down grpc.ServerStream) error {
 	switch {
 	case down.Context().Err() != nil:
 		r.metrics.ends.WithLabelValues(endEnvoy).Inc()
-		r.ended(true)
+		r.ended(true, false)
 		return status.FromContextError(down.Context().Err()).Err()
 	case status.Code(err) == codes.Canceled && ctx.Err() != nil:
 		// What Envoy sent could not be taken, a message too large for one.
 		r.metrics.ends.WithLabelValues(endEnvoy).Inc()
-		r.ended(true)
+		r.ended(true, false)
 		return <-fromEnvoy
 	case errors.Is(err, io.EOF):
 		err = status.Errorf(codes.Unavailable, "xds-server %s ended the stream", server)
@@ -182,9 +187,12 @@ func (r *Relay) relay(method string, down grpc.ServerStream) error {
 	if server != "" {
 		r.addresses.markFailed(server, r.clock.Now())
 	}
-	r.ended(answered)
+	r.ended(answered, answered)
 	return err
 }
+
+// Active is the number of streams that are open now.
+func (r *Relay) Active() int { return int(r.active.Load()) }
 
 type receiver interface{ RecvMsg(any) error }
 type sender interface{ SendMsg(any) error }
@@ -213,23 +221,26 @@ func pump(to sender, from receiver, count *counters) (any bool, err error) {
 }
 
 // ended notes how a stream or an attempt ended, for the pause before the next.
-func (r *Relay) ended(answered bool) {
+func (r *Relay) ended(answered, lost bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if answered {
-		r.unanswered, r.lost = 0, true
+		r.unanswered = 0
 	} else {
 		r.unanswered++
 	}
+	if lost {
+		r.lost = r.clock.Now()
+	}
 }
 
-// pause is how long to wait before the next attempt: nothing at the very first,
-// and otherwise a random part of a time that doubles with every attempt in a row
+// pause is how long to wait before the next attempt: nothing where no xds-server
+// was lost a moment ago, as when a program starts beside others, and otherwise a random part of a time that doubles with every attempt in a row
 // that failed, so that the proxies of a lost xds-server do not come at once.
 func (r *Relay) pause() time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.unanswered == 0 && !r.lost {
+	if r.unanswered == 0 && (r.lost.IsZero() || r.clock.Now().Sub(r.lost) > lostPause) {
 		return 0
 	}
 	limit := min(firstPause<<min(r.unanswered, 16), maxPause)

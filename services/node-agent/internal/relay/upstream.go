@@ -26,6 +26,9 @@ const (
 	// is likely to be there; they grow while nobody answers.
 	firstPause = 500 * time.Millisecond
 	maxPause   = 5 * time.Second
+	// lostPause is how long after the loss of an xds-server streams are those
+	// that were lost with it.
+	lostPause = 10 * time.Second
 )
 
 // upstream is a stream to an xds-server on a connection of its own, so that
@@ -79,7 +82,7 @@ func (r *Relay) connect(ctx context.Context, method string) (*upstream, error) {
 			r.log.Warn("no xds-server reached", "error", err)
 		}
 		last = err
-		r.ended(false)
+		r.ended(false, false)
 		r.metrics.dialFailures.Inc()
 	}
 }

@@ -26,6 +26,16 @@ const (
 // maxSocketPath is what fits into sockaddr_un with its final zero.
 const maxSocketPath = 107
 
+// SocketPath is the absolute path of a socket for programs whose working
+// directory is another; an error if it is too long for a socket address.
+func (d *Dir) SocketPath(name string) (string, error) {
+	path := d.Path(name)
+	if len(path) > maxSocketPath {
+		return "", fmt.Errorf("socket %s: %d bytes, at most %d fit into a socket's address: give --state-dir a shorter path", path, len(path), maxSocketPath)
+	}
+	return path, nil
+}
+
 // Dir is an existing state directory.
 type Dir struct {
 	path string
@@ -85,8 +95,12 @@ func (d *Dir) EnvoyPath(name string) string {
 }
 
 // Write replaces a file whole, mode 0600.
-func (d *Dir) Write(name string, data []byte) error {
-	tmp, err := os.CreateTemp(d.path, "."+name+"-*") // CreateTemp makes files 0600
+func (d *Dir) Write(name string, data []byte) error { return WriteFile(d.Path(name), data) }
+
+// WriteFile replaces a file whole, mode 0600: whoever opens it reads the old
+// content or the new.
+func WriteFile(path string, data []byte) error {
+	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*") // CreateTemp makes files 0600
 	if err != nil {
 		return err
 	}
@@ -95,7 +109,11 @@ func (d *Dir) Write(name string, data []byte) error {
 		_ = os.Remove(tmp.Name())
 		return err
 	}
-	return os.Rename(tmp.Name(), d.Path(name))
+	if err := os.Rename(tmp.Name(), path); err != nil {
+		_ = os.Remove(tmp.Name())
+		return err
+	}
+	return nil
 }
 
 // removeStale clears what an agent that was killed left at path. The caller

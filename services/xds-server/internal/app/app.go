@@ -23,6 +23,7 @@ import (
 	"fairlead.dev/pkg/tlsconf"
 	"fairlead.dev/pkg/version"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/balance"
 	"fairlead.dev/services/xds-server/internal/debug"
 	"fairlead.dev/services/xds-server/internal/options"
 	"fairlead.dev/services/xds-server/internal/plan"
@@ -34,7 +35,7 @@ import (
 )
 
 const (
-	// adsMethods is the one service on the ADS ports.
+	// adsMethods is the service on the ADS ports; the secure one has that of package balance too.
 	adsMethods = "/envoy.service.discovery.v3.AggregatedDiscoveryService/*"
 	// proxyAudience is what Istio's agents ask their tokens for, adminAudience what operators' tools do.
 	proxyAudience = "istio-ca"
@@ -116,8 +117,17 @@ func (s *Server) wire(ctx context.Context) error {
 		return err
 	}
 
+	// The other replicas: how many proxies each has, and who has too many.
+	balancer, err := balance.New(balance.Config{
+		Fleet: ads, Instance: self.GetInstance(), Peers: cfg.Peers, TLS: tlsconf.Client(identity, cfg.Own), Period: cfg.RebalancePeriod,
+		Log: deps.Log, Registerer: deps.Registry,
+	})
+	if err != nil {
+		return err
+	}
+
 	// Ports.
-	secure, err := s.secure(ctx, identity, ads)
+	secure, err := s.secure(ctx, identity, ads, balancer)
 	if err != nil {
 		return err
 	}
@@ -139,6 +149,7 @@ func (s *Server) wire(ctx context.Context) error {
 		{Name: "mesh", Run: identified(identity, mesh.Run)},
 		{Name: "report", Run: identified(identity, reporter.Run)},
 		{Name: "engine", Run: engine.Run},
+		{Name: "balance", Run: identified(identity, balancer.Run)},
 		{Name: "drain", Run: ads.Run},
 		{Name: "ads", Run: func(ctx context.Context) error { return rpc.Serve(ctx, secure, s.SecureListener, cfg.ShutdownGrace) }},
 		{Name: "connection", Run: func(ctx context.Context) error { <-ctx.Done(); return conn.Close() }},
@@ -151,7 +162,7 @@ func (s *Server) wire(ctx context.Context) error {
 	return nil
 }
 
-// identified runs a client of config-watcher once the own certificate is there: a connection made without it would go on being anonymous.
+// identified runs a client of config-watcher or of the peers once the own certificate is there: a connection made without it would go on being anonymous.
 func identified(identity *svid.Manager, run func(context.Context) error) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if err := identity.WaitReady(ctx); err != nil {
@@ -164,8 +175,9 @@ func identified(identity *svid.Manager, run func(context.Context) error) func(co
 // Run runs until ctx ends or a part fails.
 func (s *Server) Run(ctx context.Context) error { return process.Run(ctx, s.deps.Log, s.tasks...) }
 
-// secure opens the ADS port: a client certificate or a token, of the own trust domain.
-func (s *Server) secure(ctx context.Context, identity tlsconf.Source, ads *serve.Server) (g *grpc.Server, err error) {
+// secure opens the ADS port: a client certificate or a token, of the own trust domain. The other replicas, and nobody else, may ask for the
+// load there.
+func (s *Server) secure(ctx context.Context, identity tlsconf.Source, ads *serve.Server, balancer *balance.Balancer) (g *grpc.Server, err error) {
 	authenticator, clientAuth := auth.MTLS(), tls.RequireAndVerifyClientCert
 	if s.cfg.JWKSFile != "" {
 		tokens, err := auth.NewJWT(auth.JWTConfig{
@@ -182,12 +194,14 @@ func (s *Server) secure(ctx context.Context, identity tlsconf.Source, ads *serve
 	g, err = rpc.NewServer(rpc.ServerConfig{
 		Service: "ads", Log: s.deps.Log, Registerer: s.deps.Registry, TracerProvider: s.deps.Tracer,
 		TLS: tlsconf.Server(identity, clientAuth), Authenticator: authenticator,
-		Policy: auth.Policy{adsMethods: auth.InTrustDomain(s.cfg.Domain)}, MaxRecvBytes: maxRequestBytes,
-	})
+		Policy:       auth.Policy{adsMethods: auth.InTrustDomain(s.cfg.Domain), balance.Methods: auth.IDs(s.cfg.Own.String())},
+		MaxRecvBytes: maxRequestBytes,
+	}, grpc.ForceServerCodecV2(serve.Codec()))
 	if err != nil {
 		return nil, err
 	}
 	ads.Register(g)
+	balancer.Register(g)
 	return g, nil
 }
 
@@ -203,7 +217,7 @@ func (s *Server) plaintext(ctx context.Context, ads *serve.Server) (g *grpc.Serv
 	g, err = rpc.NewServer(rpc.ServerConfig{
 		Service: "plaintext-ads", Log: s.deps.Log, Registerer: s.deps.Registry, TracerProvider: s.deps.Tracer, Insecure: true,
 		Policy: auth.Policy{adsMethods: auth.Anonymous()}, MaxRecvBytes: maxRequestBytes,
-	})
+	}, grpc.ForceServerCodecV2(serve.Codec()))
 	if err != nil {
 		return nil, err
 	}

@@ -13,6 +13,8 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
+	security "istio.io/api/security/v1beta1"
+	typev1beta1 "istio.io/api/type/v1beta1"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/class"
@@ -27,18 +29,19 @@ func TestEveryFieldMakesAnotherClass(t *testing.T) {
 		Targets: []class.Target{{Hostname: "h", Namespace: "a", Port: 80, TargetPort: 8080, Protocol: 2}},
 	}
 	changes := map[string]func(*class.Key){
-		"Type":           func(k *class.Key) { k.Type = class.Router },
-		"Namespace":      func(k *class.Key) { k.Namespace = "b" },
-		"Labels":         func(k *class.Key) { k.Labels = map[string]string{"app": "y"} },
-		"Targets":        func(k *class.Key) { k.Targets = nil },
-		"Addresses":      func(k *class.Key) { k.Addresses = []string{"10.0.0.1"} },
-		"Locality":       func(k *class.Key) { k.Locality = "eu" },
-		"Network":        func(k *class.Key) { k.Network = "n" },
-		"Cluster":        func(k *class.Key) { k.Cluster = "c" },
-		"Interception":   func(k *class.Key) { k.Interception = class.None },
-		"TrustDomain":    func(k *class.Key) { k.TrustDomain = "td" },
-		"DNSDomain":      func(k *class.Key) { k.DNSDomain = "d" },
-		"ServiceAccount": func(k *class.Key) { k.ServiceAccount = "sa" },
+		"Type":         func(k *class.Key) { k.Type = class.Router },
+		"Namespace":    func(k *class.Key) { k.Namespace = "b" },
+		"Labels":       func(k *class.Key) { k.Labels = map[string]string{"app": "y"} },
+		"Targets":      func(k *class.Key) { k.Targets = nil },
+		"Addresses":    func(k *class.Key) { k.Addresses = []string{"10.0.0.1"} },
+		"Locality":     func(k *class.Key) { k.Locality = "eu" },
+		"Interception": func(k *class.Key) { k.Interception = class.None },
+		"TrustDomain":  func(k *class.Key) { k.TrustDomain = "td" },
+		"DNSDomain":    func(k *class.Key) { k.DNSDomain = "d" },
+		"Sidecar":      func(k *class.Key) { k.Sidecar = "a/s" },
+		"VirtualHosts": func(k *class.Key) { k.VirtualHosts = true },
+		"OnDemand":     func(k *class.Key) { k.OnDemand = true },
+		"OffersMTLS":   func(k *class.Key) { k.OffersMTLS = true },
 	}
 	seen := map[class.Hash]string{base.Hash(): "base"}
 	fields := reflect.TypeFor[class.Key]()
@@ -74,7 +77,7 @@ func TestEveryFieldMakesAnotherClass(t *testing.T) {
 	}
 	// Values must not run into each other.
 	a, b := base, base
-	a.Network, a.Cluster, b.Network, b.Cluster = "xy", "z", "x", "yz"
+	a.Locality, a.TrustDomain, b.Locality, b.TrustDomain = "xy", "z", "x", "yz"
 	if a.Hash() == b.Hash() {
 		t.Error("neighbouring values run together")
 	}
@@ -107,21 +110,23 @@ func TestParseNode(t *testing.T) {
 	want := &class.Node{
 		ID: good().GetId(), Type: class.Sidecar, Name: "web-0.apps", Namespace: "shop", DNSDomain: "shop.svc.cluster.local",
 		Addresses: []string{"10.0.0.1", "fd00::1"}, Labels: map[string]string{"app": "web"}, ServiceAccount: "web", Locality: "eu/eu-a",
-		Network: "net", Cluster: "one", Interception: class.None, Version: "1.40.0",
+		Interception: class.None, Version: "1.40.0",
 	}
 	if d := cmp.Diff(want, n); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
 	for name, change := range map[string]func(*core.Node){
-		"no id":                    func(n *core.Node) { n.Id = "" },
-		"three parts":              func(n *core.Node) { n.Id = "sidecar~10.0.0.1~a.b" },
-		"five parts":               func(n *core.Node) { n.Id += "~x" },
-		"unknown type":             func(n *core.Node) { n.Id = strings.Replace(n.Id, "sidecar", "ztunnel", 1) },
-		"no namespace":             func(n *core.Node) { n.Id = "sidecar~10.0.0.1~web.~x" },
-		"no name":                  func(n *core.Node) { n.Id = "sidecar~10.0.0.1~.shop~x" },
-		"namespaces disagree":      func(n *core.Node) { n.Metadata = metadata(t, map[string]any{"NAMESPACE": "other"}) },
-		"unknown interception":     func(n *core.Node) { n.Metadata = metadata(t, map[string]any{"INTERCEPTION_MODE": "MAGIC"}) },
-		"long text":                func(n *core.Node) { n.Metadata = metadata(t, map[string]any{"NETWORK": strings.Repeat("x", 5000)}) },
+		"no id":                func(n *core.Node) { n.Id = "" },
+		"three parts":          func(n *core.Node) { n.Id = "sidecar~10.0.0.1~a.b" },
+		"five parts":           func(n *core.Node) { n.Id += "~x" },
+		"unknown type":         func(n *core.Node) { n.Id = strings.Replace(n.Id, "sidecar", "ztunnel", 1) },
+		"no namespace":         func(n *core.Node) { n.Id = "sidecar~10.0.0.1~web.~x" },
+		"no name":              func(n *core.Node) { n.Id = "sidecar~10.0.0.1~.shop~x" },
+		"namespaces disagree":  func(n *core.Node) { n.Metadata = metadata(t, map[string]any{"NAMESPACE": "other"}) },
+		"unknown interception": func(n *core.Node) { n.Metadata = metadata(t, map[string]any{"INTERCEPTION_MODE": "MAGIC"}) },
+		"long text": func(n *core.Node) {
+			n.Metadata = metadata(t, map[string]any{"SERVICE_ACCOUNT": strings.Repeat("x", 5000)})
+		},
 		"long id":                  func(n *core.Node) { n.Id += strings.Repeat("x", 2000) },
 		"huge":                     func(n *core.Node) { n.Metadata = metadata(t, map[string]any{"X": strings.Repeat("x", 300<<10)}) },
 		"more labels than anybody": func(n *core.Node) { n.Metadata = metadata(t, map[string]any{"LABELS": manyLabels()}) },
@@ -192,22 +197,23 @@ func TestKeyFollowsTheWorkload(t *testing.T) {
 			w.Targets = []*configv1.ServiceTarget{{Hostname: host, Port: 80, TargetPort: 8080, Namespace: "shop"}}
 		})
 	}
-	selects := meshtest.Config(replica.KindSidecar, "shop", "s", &networking.Sidecar{
-		WorkloadSelector: &networking.WorkloadSelector{Labels: map[string]string{"app": "z"}},
+	selects := meshtest.PeerAuthentication("shop", "p", "STRICT", func(pa *security.PeerAuthentication) {
+		pa.Selector = &typev1beta1.WorkloadSelector{MatchLabels: map[string]string{"app": "z"}}
+	})
+	sidecar := meshtest.Config(replica.KindSidecar, "shop", "s", &networking.Sidecar{
+		WorkloadSelector: &networking.WorkloadSelector{Labels: map[string]string{"other": "y"}},
 	})
 	mesh := meshtest.Mesh(&meshv1alpha1.MeshConfig{TrustDomain: "td"})
 	service := meshtest.Service("shop", host, 80)
 	known := &class.Key{
 		Type: class.Sidecar, Namespace: "shop", Labels: map[string]string{"app": "web"}, Locality: "eu", Interception: class.Redirect,
 		Targets:     []class.Target{{Hostname: host, Namespace: "shop", Port: 80, TargetPort: 8080, Protocol: int32(configv1.Protocol_PROTOCOL_HTTP)}},
-		TrustDomain: "td", DNSDomain: "shop.svc.cluster.local", ServiceAccount: "default",
+		TrustDomain: "td", DNSDomain: "shop.svc.cluster.local", Sidecar: "shop/s",
 	}
 	claimed := &class.Key{
 		Type: class.Sidecar, Namespace: "shop", Labels: map[string]string{"app": "claimed"}, Locality: "claimed", Interception: class.Redirect,
-		TrustDomain: "td", DNSDomain: "shop.svc.cluster.local", ServiceAccount: "default",
+		TrustDomain: "td", DNSDomain: "shop.svc.cluster.local",
 	}
-	foreign := *claimed
-	foreign.ServiceAccount = "thief"
 	for name, tc := range map[string]struct {
 		sa       string
 		workload *configv1.Resource
@@ -216,12 +222,12 @@ func TestKeyFollowsTheWorkload(t *testing.T) {
 		"by name":                    {"default", workload("web"), known},
 		"by address":                 {"default", workload("machine-entry"), known},
 		"unknown":                    {"default", meshtest.Workload("other", "web", "10.0.0.1"), claimed},
-		"of another service account": {"thief", workload("web"), &foreign},
+		"of another service account": {"thief", workload("web"), claimed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := node(tc.sa)
 			before, topics := n.Key(meshtest.State(t))
-			state, change := meshtest.State(t).Apply(nil, []*configv1.Resource{mesh, selects, service, tc.workload}, nil)
+			state, change := meshtest.State(t).Apply(nil, []*configv1.Resource{mesh, selects, sidecar, service, tc.workload}, nil)
 			got, _ := n.Key(state)
 			if d := cmp.Diff(tc.want, got); d != "" {
 				t.Errorf("(-want +got):\n%s", d)
@@ -234,6 +240,44 @@ func TestKeyFollowsTheWorkload(t *testing.T) {
 				t.Error("the class changed and none of its topics was touched")
 			}
 		})
+	}
+}
+
+// A gRPC program is of the class that its agent says, and shares it with those of its labels: neither its address nor the ports that lead to
+// it make another one.
+func TestProxyless(t *testing.T) {
+	program := func(name, address string) *class.Node {
+		n, err := class.ParseNode(&core.Node{
+			Id:       "sidecar~" + address + "~" + name + ".shop~shop.svc.cluster.local",
+			Metadata: metadata(t, map[string]any{"GENERATOR": "grpc", "INTERCEPTION_MODE": "TPROXY", class.OnDemandMetadata: "true"}),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.VirtualHosts = true
+		return n
+	}
+	host := "web.shop.svc.cluster.local"
+	workload := func(name, address string, mode configv1.TlsMode) *configv1.Resource {
+		return meshtest.Workload("shop", name, address, func(w *configv1.Workload) {
+			w.TlsMode = mode
+			w.Targets = []*configv1.ServiceTarget{{Hostname: host, Port: 80, TargetPort: 8080, Namespace: "shop"}}
+		})
+	}
+	state := meshtest.State(t, meshtest.Service("shop", host, 80),
+		workload("a", "10.0.0.1", configv1.TlsMode_TLS_MODE_DISABLED), workload("b", "10.0.0.2", configv1.TlsMode_TLS_MODE_ISTIO))
+	key, _ := program("a", "10.0.0.1").Key(state)
+	want := &class.Key{
+		Type: class.Proxyless, Namespace: "shop", Interception: class.None, TrustDomain: "cluster.local",
+		DNSDomain: "shop.svc.cluster.local", Labels: map[string]string{},
+	}
+	if d := cmp.Diff(want, key); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+	other, _ := program("b", "10.0.0.2").Key(state)
+	want.OffersMTLS = true
+	if d := cmp.Diff(want, other); d != "" {
+		t.Errorf("with mTLS offered (-want +got):\n%s", d)
 	}
 }
 

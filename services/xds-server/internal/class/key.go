@@ -9,6 +9,9 @@ import (
 	"hash"
 	"maps"
 	"slices"
+	"strings"
+
+	"fairlead.dev/services/xds-server/internal/replica"
 )
 
 // NodeType is the role of a proxy.
@@ -18,6 +21,8 @@ type NodeType uint8
 const (
 	Sidecar NodeType = iota + 1
 	Router
+	// Proxyless is a gRPC program that speaks xDS itself; its node id is a sidecar's.
+	Proxyless
 )
 
 // String returns the role as Istio's node ids spell it.
@@ -27,6 +32,8 @@ func (t NodeType) String() string {
 		return "sidecar"
 	case Router:
 		return "router"
+	case Proxyless:
+		return "proxyless"
 	default:
 		return "unknown"
 	}
@@ -68,7 +75,8 @@ type Target struct {
 	Protocol int32
 }
 
-// Key is all that a translator may know of a proxy. It is immutable.
+// Key is all that a translator may know of a proxy, and no more than some translator reads: every field splits the fleet into more
+// classes. It is immutable.
 type Key struct {
 	Type      NodeType
 	Namespace string
@@ -79,13 +87,77 @@ type Key struct {
 	// Addresses of the proxy, first is primary; only where listeners are bound to them, that is without interception.
 	Addresses []string
 	// Locality is "region/zone/subzone", with parts left out from the right; "" if unknown.
-	Locality string
-	// Network and Cluster are the ids the proxy states; "" for the default network.
-	Network, Cluster string
-	Interception     Interception
+	Locality     string
+	Interception Interception
 	// TrustDomain of the mesh and DNSDomain of the proxy ("default.svc.cluster.local").
 	TrustDomain, DNSDomain string
-	ServiceAccount         string
+	// Sidecar names the Sidecar resource that applies, "<namespace>/<name>"; "" if none does.
+	Sidecar string
+	// VirtualHosts is true for proxies that take virtual hosts as resources of their own (VHDS) in place of whole route tables.
+	VirtualHosts bool
+	// OnDemand is true for sidecars that hold only what they call.
+	OnDemand bool
+	// OffersMTLS is true for gRPC programs whose callers are told to use mesh mTLS.
+	OffersMTLS bool
+}
+
+// WithSidecar returns the key with the Sidecar resource that the state has for a workload of its namespace with these labels.
+func (k *Key) WithSidecar(state *replica.State, labels map[string]string) *Key {
+	with := *k
+	with.Sidecar = ""
+	if k.Type == Router {
+		return &with
+	}
+	if s := state.Sidecar(k.Namespace, state.Mesh().GetRootNamespace(), labels); s != nil {
+		with.Sidecar = s.Key.Namespace + "/" + s.Key.Name
+	}
+	return &with
+}
+
+// Common is the part of a key that proxies of different namespaces and workloads may share.
+type Common struct {
+	Type         NodeType
+	Locality     string
+	Interception Interception
+	TrustDomain  string
+	// ClusterDomain is the mesh's part of the proxy's DNS domain, "cluster.local".
+	ClusterDomain          string
+	VirtualHosts, OnDemand bool
+}
+
+// Common returns the key's common part.
+func (k *Key) Common() Common {
+	return Common{
+		Type: k.Type, Locality: k.Locality, Interception: k.Interception,
+		TrustDomain: k.TrustDomain, ClusterDomain: clusterDomain(k.DNSDomain), VirtualHosts: k.VirtualHosts, OnDemand: k.OnDemand,
+	}
+}
+
+// OfNamespace returns the key of what all workloads of the namespace share that have the same common part and Sidecar.
+func (k *Key) OfNamespace() *Key {
+	return &Key{
+		Type: k.Type, Namespace: k.Namespace, Locality: k.Locality, Interception: k.Interception,
+		TrustDomain: k.TrustDomain, DNSDomain: k.DNSDomain, Sidecar: k.Sidecar, VirtualHosts: k.VirtualHosts, OnDemand: k.OnDemand,
+	}
+}
+
+// OfEverybody returns the key of what all namespaces share: it is that of a proxy which belongs to none. It is nil where a Sidecar resource
+// decides what the proxy sees.
+func (k *Key) OfEverybody() *Key {
+	if k.Sidecar != "" {
+		return nil
+	}
+	shared := k.OfNamespace()
+	shared.Namespace, shared.DNSDomain = replica.Everybody, "svc."+clusterDomain(k.DNSDomain)
+	return shared
+}
+
+// clusterDomain takes "<namespace>.svc." off a DNS domain.
+func clusterDomain(dnsDomain string) string {
+	if _, domain, ok := strings.Cut(dnsDomain, ".svc."); ok {
+		return domain
+	}
+	return strings.TrimPrefix(dnsDomain, "svc.")
 }
 
 // Hash identifies a key.
@@ -122,12 +194,13 @@ var fields = []field{
 		}
 	}},
 	{"locality", func(k *Key, d digest) { d.text(k.Locality) }},
-	{"network", func(k *Key, d digest) { d.text(k.Network) }},
-	{"cluster", func(k *Key, d digest) { d.text(k.Cluster) }},
 	{"interception", func(k *Key, d digest) { d.number(uint64(k.Interception)) }},
 	{"trust_domain", func(k *Key, d digest) { d.text(k.TrustDomain) }},
 	{"dns_domain", func(k *Key, d digest) { d.text(k.DNSDomain) }},
-	{"service_account", func(k *Key, d digest) { d.text(k.ServiceAccount) }},
+	{"sidecar", func(k *Key, d digest) { d.text(k.Sidecar) }},
+	{"virtual_hosts", func(k *Key, d digest) { d.truth(k.VirtualHosts) }},
+	{"on_demand", func(k *Key, d digest) { d.truth(k.OnDemand) }},
+	{"offers_mtls", func(k *Key, d digest) { d.truth(k.OffersMTLS) }},
 }
 
 // Hash returns the key's hash; equal keys have equal hashes on every replica.
@@ -148,6 +221,14 @@ func (d digest) number(n uint64) {
 	var b [8]byte
 	binary.BigEndian.PutUint64(b[:], n)
 	d.h.Write(b[:])
+}
+
+func (d digest) truth(b bool) {
+	if b {
+		d.number(1)
+	} else {
+		d.number(0)
+	}
 }
 
 func (d digest) text(s string) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -25,6 +26,9 @@ const (
 	maxNodeAddresses = 32
 )
 
+// generatorGRPC is the value of metadata GENERATOR by which Istio's agents join gRPC programs.
+const generatorGRPC = "grpc"
+
 // Errors of ParseNode and Node.Authorize.
 var (
 	// ErrMalformed means that the node does not say what it must, or too much.
@@ -43,14 +47,17 @@ type Node struct {
 	DNSDomain string
 	// Addresses, primary first.
 	Addresses []string
-	// Labels, ServiceAccount, Locality, Network and Cluster as claimed; the Workload's own win where there is one.
-	Labels           map[string]string
-	ServiceAccount   string
-	Locality         string
-	Network, Cluster string
-	Interception     Interception
+	// Labels, ServiceAccount and Locality as claimed; the Workload's own win where there is one.
+	Labels         map[string]string
+	ServiceAccount string
+	Locality       string
+	Interception   Interception
 	// Version of the proxy's program, for people to read.
 	Version string
+	// OnDemand is what the proxy's own ProxyConfig says of OnDemandMetadata; "" if nothing.
+	OnDemand string
+	// VirtualHosts is true if the proxy can be sent virtual hosts as resources of their own; the stream's protocol decides.
+	VirtualHosts bool
 }
 
 // ParseNode reads Istio's node id ("sidecar~<ip>~<name>.<namespace>~<dns domain>") and metadata.
@@ -96,14 +103,22 @@ func (n *Node) readMetadata(meta *structpb.Struct, idAddress string) error {
 		return fmt.Errorf("%w: namespace %q in the metadata, %q in the id", ErrMalformed, ns, n.Namespace)
 	}
 	n.ServiceAccount = m.text("SERVICE_ACCOUNT")
-	n.Network, n.Cluster = m.text("NETWORK"), m.text("CLUSTER_ID")
-	switch mode := m.text("INTERCEPTION_MODE"); mode {
-	case "", "REDIRECT":
-		n.Interception = Redirect
-	case "TPROXY":
-		n.Interception = TProxy
-	case "NONE":
+	n.OnDemand = m.text(OnDemandMetadata)
+	if n.OnDemand == "" {
+		config := m.fields["PROXY_CONFIG"].GetStructValue().GetFields()["proxyMetadata"].GetStructValue()
+		inner := metadata{fields: config.GetFields()}
+		n.OnDemand = inner.text(OnDemandMetadata)
+	}
+	if n.Type == Sidecar && m.text("GENERATOR") == generatorGRPC {
+		n.Type = Proxyless
+	}
+	switch mode := m.text("INTERCEPTION_MODE"); {
+	case n.Type == Proxyless || mode == "NONE":
 		n.Interception = None
+	case mode == "" || mode == "REDIRECT":
+		n.Interception = Redirect
+	case mode == "TPROXY":
+		n.Interception = TProxy
 	default:
 		return fmt.Errorf("%w: INTERCEPTION_MODE %q is none of REDIRECT, TPROXY, NONE", ErrMalformed, mode)
 	}
@@ -194,26 +209,55 @@ func (n *Node) Key(state *replica.State) (*Key, replica.Topics) {
 	}
 	k := &Key{
 		Type: n.Type, Namespace: n.Namespace, DNSDomain: n.DNSDomain, Interception: n.Interception,
-		TrustDomain: state.Mesh().GetTrustDomain(), ServiceAccount: n.ServiceAccount,
-		Network: n.Network, Cluster: n.Cluster, Locality: n.Locality,
+		TrustDomain: state.Mesh().GetTrustDomain(), Locality: n.Locality,
 	}
 	labels, addresses := n.Labels, n.Addresses
+	var annotations map[string]string
 	if w := n.workload(state, topics); w != nil {
-		labels = w.GetLabels()
+		labels, annotations = w.GetLabels(), w.GetAnnotations()
 		if len(w.GetAddresses()) > 0 {
 			addresses = w.GetAddresses()
 		}
 		if l := w.GetLocality(); l != nil {
 			k.Locality = locality(l.GetRegion(), l.GetZone(), l.GetSubzone())
 		}
-		k.Network, k.Cluster = or(w.GetNetwork(), k.Network), or(w.GetCluster(), k.Cluster)
 		k.Targets = targets(state, w, topics)
+		k.OffersMTLS = n.Type == Proxyless && w.GetTlsMode() == configv1.TlsMode_TLS_MODE_ISTIO
 	}
+	for _, t := range replica.SidecarTopics(n.Namespace, state.Mesh().GetRootNamespace()) {
+		topics.Add(t)
+	}
+	k = k.WithSidecar(state, labels)
+	k.VirtualHosts = n.VirtualHosts && n.Type == Sidecar
+	k.OnDemand = k.VirtualHosts && k.Interception != None && n.onDemand(state, annotations)
 	k.Labels = state.SelectedLabels(n.Namespace, labels)
+	if k.Type == Proxyless {
+		// A program asks for its own listeners by address: what they are depends on neither.
+		k.Targets = nil
+		return k, topics
+	}
 	if k.Interception == None {
 		k.Addresses = addresses
 	}
 	return k, topics
+}
+
+// OnDemandAnnotation of a workload says "true" or "false" to whether its sidecar holds only what it calls, and OnDemandMetadata is the
+// entry of ProxyConfig.proxyMetadata, the proxy's own or the mesh's default, that says so where the annotation does not.
+const (
+	OnDemandAnnotation = "fairlead.dev/on-demand"
+	OnDemandMetadata   = "FAIRLEAD_ON_DEMAND"
+)
+
+// onDemand decides whether the proxy holds only what it calls: the workload's annotation, else what the proxy was started with, else the
+// mesh's default.
+func (n *Node) onDemand(state *replica.State, annotations map[string]string) bool {
+	for _, said := range []string{annotations[OnDemandAnnotation], n.OnDemand, state.Mesh().GetDefaultConfig().GetProxyMetadata()[OnDemandMetadata]} {
+		if on, err := strconv.ParseBool(said); err == nil {
+			return on
+		}
+	}
+	return false
 }
 
 // workload finds the mesh's object for the node: by name, or for machines, whose WorkloadEntry is named otherwise, by address.

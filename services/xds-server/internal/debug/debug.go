@@ -1,5 +1,5 @@
-// Package debug answers, as JSON, what this xds-server knows of its proxies and what it serves them. Its handlers are for authenticated
-// operators only; they show no secret, because xds-server holds none.
+// Package debug answers, as JSON, what this xds-server knows of its proxies, what it serves them, and why. Its handlers are for
+// authenticated operators only; they show no secret, because xds-server holds none.
 package debug
 
 import (
@@ -8,9 +8,9 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 
+	"fairlead.dev/pkg/ops"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/plan"
 )
@@ -29,10 +29,13 @@ type Fleet interface {
 // Register adds the handlers. wrap turns a function into a handler; ops.JSON does.
 func Register(mux Mux, wrap func(func(*http.Request) (any, error)) http.Handler, fleet Fleet, engine *plan.Engine) {
 	d := &pages{fleet: fleet, engine: engine}
-	mux.Debug("/debug/proxies", "connected proxies and what they were sent, acknowledged and rejected", wrap(d.proxies))
+	mux.Debug("/debug/proxies", "connected proxies: what they were sent, acknowledged and rejected, and what waits; [?proxy=] shows one",
+		wrap(d.proxies))
 	mux.Debug("/debug/class", "classes of proxies; ?proxy=<node id or name.namespace> or ?id=<class> shows one", wrap(d.class))
-	mux.Debug("/debug/resources", "what a proxy is served: ?proxy=<node id or name.namespace>[&type=clusters|endpoints|listeners|routes]",
+	mux.Debug("/debug/resources", "what a proxy is served: ?proxy=<node id or name.namespace>[&type="+strings.Join(typeNames(), "|")+"][&name=]",
 		wrap(d.resources))
+	mux.Debug("/debug/why", "what a resource was made from: ?proxy=<node id or name.namespace>&name=<resource, or host[:port]>[&type=]",
+		wrap(d.why))
 }
 
 type pages struct {
@@ -40,9 +43,17 @@ type pages struct {
 	engine *plan.Engine
 }
 
-func (d *pages) proxies(*http.Request) (any, error) {
-	var proxies []json.RawMessage
-	for _, p := range d.fleet.Statuses() {
+func (d *pages) proxies(r *http.Request) (any, error) {
+	statuses := d.fleet.Statuses()
+	if wanted := r.URL.Query().Get("proxy"); wanted != "" {
+		one, err := d.status(wanted)
+		if err != nil {
+			return nil, err
+		}
+		statuses = []*configv1.ProxyStatus{one}
+	}
+	proxies := []json.RawMessage{}
+	for _, p := range statuses {
 		raw, err := protojson.Marshal(p)
 		if err != nil {
 			return nil, fmt.Errorf("proxy %s: %w", p.GetNodeId(), err)
@@ -66,7 +77,7 @@ func (d *pages) class(r *http.Request) (any, error) {
 		return describe(c), nil
 	}
 	if q.Get("proxy") != "" {
-		c, err := d.classOf(q.Get("proxy"))
+		_, c, err := d.proxy(q.Get("proxy"))
 		if err != nil {
 			return nil, err
 		}
@@ -79,16 +90,28 @@ func (d *pages) class(r *http.Request) (any, error) {
 	return all, nil
 }
 
-// classOf finds the class of a connected proxy.
-func (d *pages) classOf(proxy string) (*plan.Class, error) {
+// status finds a connected proxy by its node id or its name. A proxy that is not here is an ops.NotFoundError: it may be connected to
+// another xds-server.
+func (d *pages) status(proxy string) (*configv1.ProxyStatus, error) {
 	for _, p := range d.fleet.Statuses() {
 		if p.GetNodeId() == proxy || p.GetWorkload()+"."+p.GetNamespace() == proxy {
-			if c := d.engine.Class(p.GetClass()); c != nil {
-				return c, nil
-			}
+			return p, nil
 		}
 	}
-	return nil, fmt.Errorf("no proxy %q is connected here; give ?proxy=<node id> or <name>.<namespace>", proxy)
+	return nil, &ops.NotFoundError{Err: fmt.Errorf("no proxy %q is connected here; give ?proxy=<node id> or <name>.<namespace>", proxy)}
+}
+
+// proxy finds a connected proxy and its class.
+func (d *pages) proxy(name string) (*configv1.ProxyStatus, *plan.Class, error) {
+	p, err := d.status(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	c := d.engine.Class(p.GetClass())
+	if c == nil {
+		return nil, nil, fmt.Errorf("proxy %q has just become another class; ask again", name)
+	}
+	return p, c, nil
 }
 
 func describe(c *plan.Class) any {
@@ -113,46 +136,4 @@ func failures(c *plan.Class) []map[string]string {
 		list = append(list, map[string]string{"type": f.TypeURL, "name": f.Name, "error": f.Err.Error()})
 	}
 	return list
-}
-
-// shortNames of types, as in `fairlead proxy-config`.
-var shortNames = map[string]string{
-	"clusters": resource.ClusterType, "endpoints": resource.EndpointType, "listeners": resource.ListenerType, "routes": resource.RouteType,
-}
-
-func (d *pages) resources(r *http.Request) (any, error) {
-	q := r.URL.Query()
-	c, err := d.classOf(q.Get("proxy"))
-	if err != nil {
-		return nil, err
-	}
-	wanted := q.Get("type")
-	if url, ok := shortNames[strings.ToLower(wanted)]; ok {
-		wanted = url
-	}
-	snapshot := c.Snapshot()
-	found := map[string]any{}
-	for _, url := range snapshot.URLs() {
-		if wanted != "" && wanted != url {
-			continue
-		}
-		list := []any{}
-		snapshot.Type(url).Scan(func(name string, item plan.Item) bool {
-			if item.Blob == nil {
-				return true
-			}
-			var raw []byte
-			if raw, err = protojson.Marshal(item.Blob.Resource.GetResource()); err != nil {
-				err = fmt.Errorf("%s: %w", name, err)
-				return false
-			}
-			list = append(list, map[string]any{"name": name, "version": item.Blob.Version(), "resource": json.RawMessage(raw)})
-			return true
-		})
-		if err != nil {
-			return nil, err
-		}
-		found[url] = list
-	}
-	return found, nil
 }

@@ -16,7 +16,7 @@ import (
 // are new. A rule with a workload selector counts only where it selects the class, in its own namespace, and beats one without.
 func (r *Reader) DestinationRule(hostname string) *replica.DestinationRule {
 	r.record(replica.DestinationRulesTopics(hostname)...)
-	client, root := r.Class().Namespace, r.Mesh().GetRootNamespace()
+	client, root := r.client(), r.Mesh().GetRootNamespace()
 	var owner string
 	if svc := r.Service(hostname); svc != nil {
 		owner = svc.GetNamespace()
@@ -42,21 +42,22 @@ func (r *Reader) ruleIn(namespace, hostname string) *replica.DestinationRule {
 	for host := range replica.Covering(hostname) {
 		var selected, general []*replica.DestinationRule
 		for _, rule := range r.view.state.DestinationRules(namespace, host) {
-			if !rule.Visible(r.Class().Namespace) {
+			if !rule.Visible(r.client()) {
 				continue
 			}
 			selector := rule.Spec.GetWorkloadSelector().GetMatchLabels()
 			switch {
 			case len(selector) == 0:
 				general = append(general, rule)
-			case namespace == r.Class().Namespace && r.Class().Type == class.Sidecar && replica.Matches(selector, r.Class().Labels):
+			case namespace == r.client() && r.Class().Type == class.Sidecar && replica.Matches(selector, r.Labels()):
 				selected = append(selected, rule)
 			}
 		}
 		if len(selected) > 0 {
-			return mergeRules(selected)
+			general = selected
 		}
 		if len(general) > 0 {
+			traceAll(r.trace, general)
 			return mergeRules(general)
 		}
 	}

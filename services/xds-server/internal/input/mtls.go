@@ -41,8 +41,7 @@ func (r *Reader) InboundMTLS(targetPort uint32) MTLSMode {
 }
 
 func (r *Reader) inboundMTLS(port uint32) MTLSMode {
-	key := r.Class()
-	return r.PeerMTLS(key.Namespace, key.Labels, port)
+	return r.PeerMTLS(r.Namespace(), r.Labels(), port)
 }
 
 // PeerMTLS returns the mode that a workload of the namespace with these labels has on one of its ports: what a caller may expect there.
@@ -86,9 +85,11 @@ func (r *Reader) peerAuthentications(namespace string, labels map[string]string)
 		case len(selector) == 0:
 			if general == nil {
 				general = pa
+				traceOne(r.trace, pa)
 			}
 		case selected == nil && replica.Matches(selector, labels):
 			selected = pa
+			traceOne(r.trace, pa)
 		}
 	}
 	return selected, general

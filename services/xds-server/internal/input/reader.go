@@ -4,6 +4,7 @@ package input
 
 import (
 	"slices"
+	"strings"
 
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
@@ -17,15 +18,67 @@ const meshGateway = "mesh"
 // Reader answers for one class at one revision, during one build. It is not safe for concurrent use. What it returns is shared and must
 // not be changed.
 type Reader struct {
-	view *View
-	deps replica.Topics
+	view  *View
+	deps  replica.Topics
+	reach Reach
+	trace *Trace
 }
 
-// Class returns the class that is built for.
-func (r *Reader) Class() *class.Key { return r.view.key }
+// Class returns what the class may have in common with classes of other namespaces and workloads.
+func (r *Reader) Class() class.Common { return r.view.common }
+
+// Reach says for how many classes a result holds.
+type Reach uint8
+
+// Reaches, from all to one.
+const (
+	// ForEverybody: nothing but the common part of the class was read.
+	ForEverybody Reach = iota
+	// ForNamespace: the client's namespace was read, or its Sidecar.
+	ForNamespace
+	// ForWorkload: what only the one workload has was read.
+	ForWorkload
+)
+
+// Namespace returns the client's namespace. A result that was made from it is not shared between namespaces.
+func (r *Reader) Namespace() string { return r.only(ForNamespace).Namespace }
+
+// IsOwnNamespace reports whether a namespace is the client's. For all others the answer is no, so that a result which only asks this holds
+// for everybody but the clients of the namespace asked for.
+func (r *Reader) IsOwnNamespace(namespace string) bool {
+	r.record(replica.OwnNamespaceTopic(namespace))
+	return namespace != replica.Everybody && namespace == r.client()
+}
+
+// DNSDomain returns the proxy's DNS domain, "default.svc.cluster.local". A result that was made from it is not shared between namespaces.
+func (r *Reader) DNSDomain() string { return r.only(ForNamespace).DNSDomain }
+
+// Labels returns the labels that some selector tests. A result that was made from them, or from what the following return, is not shared
+// between workloads.
+func (r *Reader) Labels() map[string]string { return r.only(ForWorkload).Labels }
+
+// Targets returns the service ports that lead to the workload.
+func (r *Reader) Targets() []class.Target { return r.only(ForWorkload).Targets }
+
+// Addresses returns the workload's addresses where listeners are bound to them.
+func (r *Reader) Addresses() []string { return r.only(ForWorkload).Addresses }
+
+// OffersMTLS reports whether callers of the workload are told to use mesh mTLS.
+func (r *Reader) OffersMTLS() bool { return r.only(ForWorkload).OffersMTLS }
+
+func (r *Reader) only(reach Reach) *class.Key {
+	r.reach = max(r.reach, reach)
+	return r.view.key
+}
+
+// Reach says for which classes what was read is the same.
+func (r *Reader) Reach() Reach { return r.reach }
 
 // Dependencies returns the topics recorded so far.
 func (r *Reader) Dependencies() replica.Topics { return r.deps }
+
+// client is the namespace that questions are asked for. Which answers depend on it, replica.State.Private knows.
+func (r *Reader) client() string { return r.view.key.Namespace }
 
 func (r *Reader) record(topics ...replica.Topic) {
 	for _, t := range topics {
@@ -36,6 +89,7 @@ func (r *Reader) record(topics ...replica.Topic) {
 // Mesh returns the mesh-wide settings; never nil.
 func (r *Reader) Mesh() *meshv1alpha1.MeshConfig {
 	r.record(replica.MeshTopic())
+	r.trace.mesh(r.view.state)
 	return r.view.state.Mesh()
 }
 
@@ -43,9 +97,17 @@ func (r *Reader) Mesh() *meshv1alpha1.MeshConfig {
 // For "mesh" those are left out whose hosts the Sidecar does not admit.
 func (r *Reader) VirtualServices(gateway string) []*replica.VirtualService {
 	return derive(r, replica.Topic{Subject: subjectRoutes, A: gateway}, func(r *Reader) []*replica.VirtualService {
-		ns := r.Class().Namespace
-		r.record(replica.VirtualServicesTopics(ns, gateway)...)
-		return r.admitted(gateway, r.view.state.VirtualServices(ns, gateway))
+		r.record(replica.VirtualServicesTopics(r.client(), gateway)...)
+		return r.admitted(gateway, r.view.state.VirtualServices(r.client(), gateway))
+	}, slices.Equal)
+}
+
+// OpaqueRoutes lists those of VirtualServices("mesh") that have routes for bytes other than HTTP.
+func (r *Reader) OpaqueRoutes() []*replica.VirtualService {
+	return derive(r, replica.Topic{Subject: subjectOpaqueRoutes}, func(r *Reader) []*replica.VirtualService {
+		return slices.DeleteFunc(slices.Clone(r.VirtualServices(meshGateway)), func(vs *replica.VirtualService) bool {
+			return len(vs.Spec.GetTcp()) == 0 && len(vs.Spec.GetTls()) == 0
+		})
 	}, slices.Equal)
 }
 
@@ -53,51 +115,28 @@ func (r *Reader) VirtualServices(gateway string) []*replica.VirtualService {
 // host first, then oldest first. It depends on much less than VirtualServices does.
 func (r *Reader) VirtualServicesOf(gateway, hostname string) []*replica.VirtualService {
 	r.record(replica.VirtualServicesOfTopics(gateway, hostname)...)
-	return r.admitted(gateway, r.view.state.VirtualServicesOf(r.Class().Namespace, gateway, hostname))
+	return r.admitted(gateway, r.view.state.VirtualServicesOf(r.client(), gateway, hostname))
 }
 
 func (r *Reader) admitted(gateway string, found []*replica.VirtualService) []*replica.VirtualService {
-	if gateway != meshGateway {
-		return found
+	if gateway == meshGateway {
+		found = r.egress().virtualServices(found)
 	}
-	return r.egress().virtualServices(found)
+	traceAll(r.trace, found)
+	return found
 }
 
-// Sidecar returns the Sidecar that applies to the class, nil if none does: one of its namespace that selects it, else its namespace's
-// without a selector, else the root namespace's; the oldest where several qualify. Routers have none.
+// Sidecar returns the Sidecar that applies to the class, nil if none does.
 func (r *Reader) Sidecar() *replica.Sidecar {
-	return derive(r, replica.Topic{Subject: subjectSidecar}, findSidecar, identical)
-}
-
-func findSidecar(r *Reader) *replica.Sidecar {
-	key := r.Class()
-	if key.Type != class.Sidecar {
+	namespace, name, ok := strings.Cut(r.view.key.Sidecar, "/")
+	if !ok {
 		return nil
 	}
-	r.record(replica.SidecarsTopic(key.Namespace))
-	var byDefault *replica.Sidecar
-	for _, s := range r.view.state.Sidecars(key.Namespace) {
-		selector := s.Spec.GetWorkloadSelector().GetLabels()
-		switch {
-		case len(selector) == 0:
-			if byDefault == nil {
-				byDefault = s
-			}
-		case replica.Matches(selector, key.Labels):
-			return s
-		}
-	}
-	root := r.Mesh().GetRootNamespace()
-	if byDefault != nil || root == key.Namespace {
-		return byDefault
-	}
-	r.record(replica.SidecarsTopic(root))
-	for _, s := range r.view.state.Sidecars(root) {
-		if len(s.Spec.GetWorkloadSelector().GetLabels()) == 0 {
-			return s
-		}
-	}
-	return nil
+	r.only(ForNamespace)
+	r.record(replica.SidecarNamedTopic(namespace))
+	found := r.view.state.SidecarNamed(namespace, name)
+	traceOne(r.trace, found)
+	return found
 }
 
 // Gateways lists the Gateways that select the class, oldest first; nil for sidecars.
@@ -106,7 +145,9 @@ func (r *Reader) Gateways() []*replica.Gateway {
 		if r.Class().Type != class.Router {
 			return nil
 		}
-		r.record(replica.GatewaysTopics(r.Class().Labels)...)
-		return r.view.state.Gateways(r.Class().Labels)
+		r.record(replica.GatewaysTopics(r.Labels())...)
+		found := r.view.state.Gateways(r.Labels())
+		traceAll(r.trace, found)
+		return found
 	}, slices.Equal)
 }

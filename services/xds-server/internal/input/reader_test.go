@@ -28,7 +28,8 @@ func client(t *testing.T, resources ...*configv1.Resource) *input.Reader {
 func readerFor(t *testing.T, key *class.Key, resources ...*configv1.Resource) *input.Reader {
 	t.Helper()
 	resources = append(resources, meshtest.Mesh(&meshv1alpha1.MeshConfig{RootNamespace: "root"}))
-	return input.NewView(key, meshtest.State(t, resources...)).Reader()
+	state := meshtest.State(t, resources...)
+	return input.NewView(key.WithSidecar(state, key.Labels), state).Reader()
 }
 
 func sidecar(namespace, name string, selector map[string]string, hosts ...string) *configv1.Resource {

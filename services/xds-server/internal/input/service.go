@@ -1,7 +1,9 @@
 package input
 
 import (
+	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	networking "istio.io/api/networking/v1alpha3"
@@ -23,8 +25,9 @@ func (r *Reader) Services() []*configv1.Service {
 func (r *Reader) Service(hostname string) *configv1.Service {
 	r.record(replica.ServiceTopic(hostname))
 	egress := r.egress()
-	for _, svc := range r.view.state.ServicesOf(hostname, r.Class().Namespace) {
+	for _, svc := range r.view.state.ServicesOf(hostname, r.client()) {
 		if egress.service(svc) {
+			r.trace.service(svc)
 			return svc
 		}
 	}
@@ -34,7 +37,9 @@ func (r *Reader) Service(hostname string) *configv1.Service {
 // TargetService returns the service of one of the class's own targets, whether the class may address it or not; nil if it is gone.
 func (r *Reader) TargetService(t class.Target) *configv1.Service {
 	r.record(replica.ServiceTopic(t.Hostname))
-	return r.view.state.ServiceIn(t.Hostname, t.Namespace)
+	svc := r.view.state.ServiceIn(t.Hostname, t.Namespace)
+	r.trace.service(svc)
+	return svc
 }
 
 // Endpoints lists the shards of one port of the service that Service returns for the hostname; nil if there is no such service.
@@ -44,13 +49,15 @@ func (r *Reader) Endpoints(hostname string, port uint32) []*configv1.EndpointSet
 		return nil
 	}
 	r.record(replica.EndpointsTopic(hostname, port))
-	return r.view.state.Endpoints(hostname, port, svc.GetNamespace())
+	sets := r.view.state.Endpoints(hostname, port, svc.GetNamespace())
+	r.trace.endpoints(svc, sets)
+	return sets
 }
 
 // EgressServices lists the services that one egress listener of the Sidecar may reach, sorted by hostname. A listener without hosts
 // reaches what the class's namespace may see.
 func (r *Reader) EgressServices(l *networking.IstioEgressListener) []*configv1.Service {
-	rules := parseEgress(r.Class().Namespace, l.GetHosts())
+	rules := parseEgress(r.client(), l.GetHosts())
 	topic := replica.Topic{Subject: subjectEgressServices, A: strings.Join(l.GetHosts(), ",")}
 	return derive(r, topic, func(r *Reader) []*configv1.Service { return r.servicesBy(rules) }, slices.Equal)
 }
@@ -61,17 +68,17 @@ func (r *Reader) egress() *egress {
 		var hosts []string
 		for _, l := range sidecarEgress(r.Sidecar()) {
 			if len(l.GetHosts()) == 0 {
-				return allEgress(r.Class().Namespace)
+				return allEgress(r.client())
 			}
 			hosts = append(hosts, l.GetHosts()...)
 		}
-		return parseEgress(r.Class().Namespace, hosts)
+		return parseEgress(r.client(), hosts)
 	}, (*egress).equal)
 }
 
 // servicesBy lists the visible services that the rules admit, one per hostname, sorted.
 func (r *Reader) servicesBy(rules *egress) []*configv1.Service {
-	ns := r.Class().Namespace
+	ns := r.client()
 	byHost := map[string]*configv1.Service{}
 	for _, from := range rules.namespaces() {
 		r.record(replica.ServicesInTopics(ns, from)...)
@@ -86,8 +93,88 @@ func (r *Reader) servicesBy(rules *egress) []*configv1.Service {
 	}
 	services := make([]*configv1.Service, 0, len(byHost))
 	for _, svc := range byHost {
+		r.trace.service(svc)
 		services = append(services, svc)
 	}
 	slices.SortFunc(services, func(a, b *configv1.Service) int { return strings.Compare(a.GetHostname(), b.GetHostname()) })
 	return services
+}
+
+// ServicesAt lists the services that the class may address at an address and port, sorted by protocol and hostname: by a VIP, or as a
+// headless service by the address of an endpoint; address "" means those that have neither. Of several with one hostname only the one
+// that Service returns is listed. With protocols, only services with a port of the number and one of them are listed.
+func (r *Reader) ServicesAt(port uint32, address string, protocols ...configv1.Protocol) []*configv1.Service {
+	if address != "" {
+		// There are as many places as services, and few builds ask for each: keeping the answers would cost more than finding them.
+		return r.servicesAt(port, address, protocols)
+	}
+	topic := replica.Topic{Subject: subjectPlaced, A: strconv.FormatUint(uint64(port), 10), B: fmt.Sprint(protocols)}
+	return derive(r, topic, func(r *Reader) []*configv1.Service { return r.servicesAt(port, address, protocols) }, slices.Equal)
+}
+
+func (r *Reader) servicesAt(port uint32, address string, protocols []configv1.Protocol) []*configv1.Service {
+	r.record(replica.ServicesAtTopic(port, address))
+	found := r.view.state.ServicesAt(r.client(), port, address, protocols...)
+	return slices.DeleteFunc(found, func(svc *configv1.Service) bool { return r.Service(svc.GetHostname()) != svc })
+}
+
+// Speaks reports whether a service that the class may address by the egress listener, nil meaning any, has a port of that number which
+// speaks one of the protocols.
+func (r *Reader) Speaks(l *networking.IstioEgressListener, port uint32, protocols ...configv1.Protocol) bool {
+	topic := replica.Topic{
+		Subject: subjectSpeaks, A: strconv.FormatUint(uint64(port), 10), B: fmt.Sprint(protocols) + strings.Join(l.GetHosts(), ","),
+	}
+	return derive(r, topic, func(r *Reader) bool {
+		return r.speaks(l, protocols, func(r *Reader, p configv1.Protocol, f func(*configv1.Service) bool) {
+			r.record(replica.SpeakingTopic(port, p))
+			r.view.state.Speaking(r.client(), port, p, f)
+		})
+	}, identical)
+}
+
+// SpeaksUnplaced is Speaks for the services that ServicesAt lists without an address.
+func (r *Reader) SpeaksUnplaced(l *networking.IstioEgressListener, port uint32, protocols ...configv1.Protocol) bool {
+	topic := replica.Topic{
+		Subject: subjectSpeaks, A: "unplaced " + strconv.FormatUint(uint64(port), 10), B: fmt.Sprint(protocols) + strings.Join(l.GetHosts(), ","),
+	}
+	return derive(r, topic, func(r *Reader) bool {
+		r.record(replica.ServicesAtTopic(port, ""))
+		return r.speaks(l, protocols, func(r *Reader, p configv1.Protocol, f func(*configv1.Service) bool) {
+			r.view.state.SpeakingAt(r.client(), port, "", p, f)
+		})
+	}, identical)
+}
+
+// speaks reports whether each finds, for one of the protocols, a service that the egress listener reaches and that no other of its name
+// hides.
+func (r *Reader) speaks(
+	l *networking.IstioEgressListener, protocols []configv1.Protocol,
+	each func(r *Reader, p configv1.Protocol, f func(*configv1.Service) bool),
+) bool {
+	rules := r.egress()
+	if l != nil {
+		rules = parseEgress(r.client(), l.GetHosts())
+	}
+	found := false
+	for _, p := range protocols {
+		each(r, p, func(svc *configv1.Service) bool {
+			found = rules.service(svc) && r.Service(svc.GetHostname()) == svc
+			return !found
+		})
+		if found {
+			break
+		}
+	}
+	return found
+}
+
+// Admits reports whether an egress listener of the Sidecar reaches the service.
+func (r *Reader) Admits(l *networking.IstioEgressListener, svc *configv1.Service) bool {
+	return parseEgress(r.client(), l.GetHosts()).service(svc)
+}
+
+// AnyUnder reports whether there is any service that the wildcard host covers.
+func (r *Reader) AnyUnder(wildcard string) bool {
+	r.record(replica.AnyUnderTopic(wildcard))
+	return r.view.state.AnyUnder(wildcard)
 }

@@ -1,6 +1,9 @@
 package input
 
 import (
+	"maps"
+	"slices"
+
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/replica"
 )
@@ -10,20 +13,25 @@ import (
 //
 // A View is owned by its class: it is not safe for concurrent use.
 type View struct {
-	key   *class.Key
-	state *replica.State
+	key    *class.Key
+	common class.Common
+	state  *replica.State
 	// answers are kept over revisions.
 	answers map[replica.Topic]*answer
+	// users finds the answers that were made from a topic, and perhaps some that are no longer.
+	users map[replica.Topic][]replica.Topic
 }
 
 // Subjects of derived answers. An answer may build on those of lower subjects only, never the other way round: Advance renews them in
 // this order.
 const (
-	subjectSidecar = replica.SubjectDerived + iota
-	subjectEgress
+	subjectEgress = replica.SubjectDerived + iota
 	subjectServices
 	subjectEgressServices
+	subjectSpeaks
+	subjectPlaced
 	subjectRoutes
+	subjectOpaqueRoutes
 	subjectGateways
 	subjectInboundMTLS
 	subjectsEnd
@@ -33,17 +41,44 @@ const (
 type answer struct {
 	value any
 	deps  replica.Topics
+	reach Reach
 	// renew computes the answer anew and reports whether it is another one.
 	renew func(a *answer, r *Reader) (changed bool)
 }
 
 // NewView returns the view of a class at a state.
 func NewView(key *class.Key, state *replica.State) *View {
-	return &View{key: key, state: state, answers: map[replica.Topic]*answer{}}
+	return &View{key: key, common: key.Common(), state: state, answers: map[replica.Topic]*answer{}, users: map[replica.Topic][]replica.Topic{}}
 }
 
 // Reader returns a reader for one build.
 func (v *View) Reader() *Reader { return &Reader{view: v, deps: replica.Topics{}} }
+
+// Meets reports whether a topic that a reader recorded is one of those that match accepts, or was derived from one.
+func (v *View) Meets(t replica.Topic, match func(replica.Topic) bool) bool {
+	if t.Subject < replica.SubjectDerived {
+		return match(t)
+	}
+	a, ok := v.answers[t]
+	if !ok {
+		return true // not known any more
+	}
+	for inner := range a.deps {
+		if v.Meets(inner, match) {
+			return true
+		}
+	}
+	return false
+}
+
+// Derived calls f for the derived answers that were made from a topic that match accepts.
+func (v *View) Derived(match func(replica.Topic) bool, f func(replica.Topic)) {
+	for topic := range v.answers {
+		if v.Meets(topic, match) {
+			f(topic)
+		}
+	}
+}
 
 // Class returns the class.
 func (v *View) Class() *class.Key { return v.key }
@@ -55,31 +90,84 @@ func (v *View) State() *replica.State { return v.state }
 // touched ones and those of derived answers that came out different. touched itself stays as it is.
 func (v *View) Advance(state *replica.State, touched replica.Topics) replica.Topics {
 	v.state = state
-	all := touched
-	for subject := subjectSidecar; subject < subjectsEnd; subject++ {
-		var changed []replica.Topic
-		for topic, a := range v.answers {
-			if topic.Subject == subject && a.deps.Meets(all) && a.renew(a, v.Reader()) {
-				changed = append(changed, topic)
+	var renew []replica.Topic
+	seen := replica.Topics{}
+	find := func(t replica.Topic) {
+		for _, user := range v.users[t] {
+			if !seen.Has(user) {
+				seen.Add(user)
+				renew = append(renew, user)
 			}
 		}
-		if len(changed) > 0 {
-			all = union(all, changed)
+	}
+	for t := range touched {
+		find(t)
+	}
+	all := touched
+	// Answers build on those of lower subjects only: the lowest comes first.
+	for len(renew) > 0 {
+		lowest := 0
+		for i, t := range renew {
+			if t.Subject < renew[lowest].Subject {
+				lowest = i
+			}
 		}
+		topic := renew[lowest]
+		renew = slices.Delete(renew, lowest, lowest+1)
+		a, ok := v.answers[topic]
+		if !ok || !a.deps.Meets(all) || !a.renew(a, v.Reader()) {
+			continue
+		}
+		if len(all) == len(touched) {
+			all = maps.Clone(touched)
+		}
+		all.Add(topic)
+		find(topic)
 	}
 	return all
+}
+
+// Touched reports whether Advance could find that an answer is another one.
+func (v *View) Touched(topics replica.Topics) bool {
+	if len(v.users) == 0 {
+		return false
+	}
+	for t := range topics {
+		if len(v.users[t]) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// SetState moves the view to a later state that touches none of its answers.
+func (v *View) SetState(state *replica.State) { v.state = state }
+
+// use notes what an answer was made from.
+func (v *View) use(topic replica.Topic, deps, before replica.Topics) {
+	for t := range deps {
+		if !before.Has(t) && !slices.Contains(v.users[t], topic) {
+			v.users[t] = append(v.users[t], topic)
+		}
+	}
 }
 
 // Forget drops the derived answers that nothing needs any more: live reports whether some build depends on a topic.
 func (v *View) Forget(live func(replica.Topic) bool) {
 	needed := replica.Topics{}
-	for subject := subjectsEnd - 1; subject >= subjectSidecar; subject-- {
+	for subject := subjectsEnd - 1; subject >= subjectEgress; subject-- {
 		for topic, a := range v.answers {
 			if topic.Subject != subject {
 				continue
 			}
 			if !live(topic) && !needed.Has(topic) {
 				delete(v.answers, topic)
+				for t := range a.deps {
+					v.users[t] = slices.DeleteFunc(v.users[t], func(user replica.Topic) bool { return user == topic })
+					if len(v.users[t]) == 0 {
+						delete(v.users, t)
+					}
+				}
 				continue
 			}
 			for t := range a.deps {
@@ -89,18 +177,6 @@ func (v *View) Forget(live func(replica.Topic) bool) {
 	}
 }
 
-// union returns a new set.
-func union(set replica.Topics, more []replica.Topic) replica.Topics {
-	all := make(replica.Topics, len(set)+len(more))
-	for t := range set {
-		all.Add(t)
-	}
-	for _, t := range more {
-		all.Add(t)
-	}
-	return all
-}
-
 // derive returns the derived answer of a topic and records it. compute runs only when there is none yet or its look-ups were touched; same
 // says whether two answers are equal. Objects of a state are replaced only when their content changes, so comparing pointers is enough.
 func derive[T any](r *Reader, topic replica.Topic, compute func(*Reader) T, same func(a, b T) bool) T {
@@ -108,18 +184,22 @@ func derive[T any](r *Reader, topic replica.Topic, compute func(*Reader) T, same
 	a, ok := r.view.answers[topic]
 	if !ok {
 		inner := r.view.Reader()
-		a = &answer{value: compute(inner), deps: inner.deps}
+		inner.trace = r.trace
+		a = &answer{value: compute(inner), deps: inner.deps, reach: inner.reach}
 		a.renew = func(a *answer, r *Reader) bool {
 			value := compute(r)
 			unchanged := same(a.value.(T), value)
-			a.deps = r.deps
+			r.view.use(topic, r.deps, a.deps)
+			a.deps, a.reach = r.deps, r.reach
 			if !unchanged {
 				a.value = value
 			}
 			return !unchanged
 		}
 		r.view.answers[topic] = a
+		r.view.use(topic, a.deps, nil)
 	}
+	r.reach = max(r.reach, a.reach)
 	return a.value.(T)
 }
 

@@ -4,6 +4,7 @@ package options
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"strings"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"fairlead.dev/pkg/auth"
+	"fairlead.dev/services/xds-server/internal/balance"
 	"fairlead.dev/services/xds-server/internal/serve"
 )
 
@@ -29,6 +31,8 @@ type Options struct {
 	StateDir                                    string
 	JWKSFile, Issuer                            string
 	AdminJWKSFile, AdminIssuer                  string
+	Peers                                       []string
+	RebalancePeriod                             time.Duration
 	MaxConnectionAge                            time.Duration
 	ShutdownGrace                               time.Duration
 }
@@ -54,6 +58,10 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.AdminJWKSFile, "admin-jwks-file", "", "keys that verify operators' tokens for /debug (audience fairlead); empty: /debug is closed")
 	flags.StringVar(&o.AdminIssuer, "admin-issuer", "", "issuer that operators' tokens must name (default: the value of --issuer)")
 
+	flags.StringSliceVar(&o.Peers, "peers", nil,
+		"host:port of the secure ports of all xds-servers, between which proxies are balanced; a name stands for all its addresses, looked up regularly; empty: no balancing")
+	flags.DurationVar(&o.RebalancePeriod, "rebalance-period", balance.DefaultPeriod,
+		"how often, give or take a fifth, peers are asked for their load and excess streams to move to them; at least 1s")
 	flags.DurationVar(&o.MaxConnectionAge, "max-connection-age", serve.DefaultMaxConnectionAge,
 		"how long, give or take a tenth, a proxy's stream lives before it is asked to reconnect; negative: for ever")
 	flags.DurationVar(&o.ShutdownGrace, "shutdown-grace", 5*time.Second, "how long open calls may take to end on SIGTERM")
@@ -97,6 +105,14 @@ func (o Options) Check() (*Config, error) {
 	}
 	if o.AdminJWKSFile != "" && c.AdminIssuer == "" {
 		fail("admin-issuer", errors.New("is required with --admin-jwks-file"))
+	}
+	for _, p := range o.Peers {
+		if host, port, err := net.SplitHostPort(p); err != nil || host == "" || port == "" {
+			fail("peers", fmt.Errorf("%q is not host:port", p))
+		}
+	}
+	if o.RebalancePeriod < time.Second && len(o.Peers) > 0 {
+		fail("rebalance-period", errors.New("must be at least 1s; without --peers nothing is balanced"))
 	}
 	if o.MaxConnectionAge == 0 {
 		fail("max-connection-age", errors.New("must not be 0; a negative duration means for ever"))

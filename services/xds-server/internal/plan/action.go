@@ -14,19 +14,38 @@ import (
 	"fairlead.dev/services/xds-server/internal/store"
 )
 
-// action is one memoised step of a class: the list of names of a type, or one resource.
+// action is one memoised step of a layer: a list of names, or one resource.
 type action struct {
 	plan *typePlan
-	// name of the resource; "" for the list of names.
+	// list is true for a list of names, of the host that name says or, for "", of what no host has a part in.
+	list bool
 	name string
-	// inputs that the last run read.
+
+	// built is true once the step was done; stale that it must be done again.
+	built, stale bool
+	// inputs that the last run read, and how far what it read holds.
 	inputs []*topicNode
-	blob   *store.Blob
+	reach  input.Reach
 	// failure of the last run; the result before it stays.
 	failure error
-	// wildcard is true while the name is in the wildcard set, refs counts the streams that ask for the name.
-	wildcard bool
-	refs     int
+
+	// names are the result of a list, blob that of a resource.
+	names []string
+	blob  *store.Blob
+
+	// listed counts the lists of the tier that name the resource, hidden those of the tiers below that do not count in this one.
+	listed, hidden int
+	// covers are the names of the list below that this list stands for.
+	covers []string
+	// askers ask for the resource by its name.
+	askers map[any]struct{}
+}
+
+func (a *action) ask(who any) {
+	if a.askers == nil {
+		a.askers = map[any]struct{}{}
+	}
+	a.askers[who] = struct{}{}
 }
 
 // topicNode is a recorded dependency and the actions that have it.
@@ -37,7 +56,7 @@ type topicNode struct {
 
 // attach replaces the action's inputs. A run that failed may have stopped before it read all it needs, so the inputs of the one before it
 // stay too.
-func (c *Class) attach(a *action, topics replica.Topics, failure error) {
+func (l *layer) attach(a *action, topics replica.Topics, failure error) {
 	if failure != nil {
 		for _, node := range a.inputs {
 			topics.Add(node.topic)
@@ -45,10 +64,10 @@ func (c *Class) attach(a *action, topics replica.Topics, failure error) {
 	}
 	inputs := make([]*topicNode, 0, len(topics))
 	for topic := range topics {
-		node, ok := c.nodes[topic]
+		node, ok := l.nodes[topic]
 		if !ok {
 			node = &topicNode{topic: topic}
-			c.nodes[topic] = node
+			l.nodes[topic] = node
 		}
 		inputs = append(inputs, node)
 		if !slices.Contains(a.inputs, node) {
@@ -57,13 +76,13 @@ func (c *Class) attach(a *action, topics replica.Topics, failure error) {
 	}
 	for _, node := range a.inputs {
 		if !topics.Has(node.topic) {
-			c.detach(a, node)
+			l.detach(a, node)
 		}
 	}
 	a.inputs = inputs
 }
 
-func (c *Class) detach(a *action, node *topicNode) {
+func (l *layer) detach(a *action, node *topicNode) {
 	if i := slices.Index(node.actions, a); i >= 0 {
 		last := len(node.actions) - 1
 		node.actions[i] = node.actions[last]
@@ -71,30 +90,33 @@ func (c *Class) detach(a *action, node *topicNode) {
 		node.actions = node.actions[:last]
 	}
 	if len(node.actions) == 0 {
-		delete(c.nodes, node.topic)
+		delete(l.nodes, node.topic)
 	}
 }
 
-// forget takes the action out of the plan.
-func (c *Class) forget(a *action) {
+// unbuild forgets what an action has done.
+func (l *layer) unbuild(a *action) {
 	for _, node := range a.inputs {
-		c.detach(a, node)
+		l.detach(a, node)
 	}
-	a.inputs = nil
 	if a.failure != nil {
-		c.failures--
-		c.engine.metrics.failing.Dec()
+		l.engine.metrics.failing.Dec()
+		delete(l.failed, a)
 	}
-	delete(a.plan.actions, a.name)
+	a.inputs, a.failure, a.blob, a.built, a.stale, a.reach = nil, nil, nil, false, false, input.ForEverybody
 }
 
-// errNames marks a wildcard list that no xDS type may have.
+// errNames marks a list of names that no xDS type may have.
 var errNames = errors.New("invalid list of names")
 
-// listNames runs a translator's Names; a panic is an error.
-func listNames(t Translator, r *input.Reader) (names []string, err error) {
+// listNames runs a translator's Names or, for a host, HostNames; a panic is an error.
+func listNames(t Translator, r *input.Reader, host string) (names []string, err error) {
 	defer recovered(&err)
-	names, err = t.Names(r)
+	if host == "" {
+		names, err = t.Names(r)
+	} else {
+		names, err = t.HostNames(r, host)
+	}
 	if err != nil {
 		return nil, err
 	}

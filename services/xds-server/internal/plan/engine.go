@@ -4,16 +4,19 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"runtime"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/sync/errgroup"
 
 	"fairlead.dev/pkg/clock"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/class"
+	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/replica"
 	"fairlead.dev/services/xds-server/internal/store"
 )
@@ -47,12 +50,25 @@ type Engine struct {
 
 	// applying serialises Apply.
 	applying sync.Mutex
+	// step is held, shared, while classes are worked on, and otherwise while the shared layers and the state move on. Order of locks:
+	// step, a tier's, that of the one below it, mu.
+	step sync.RWMutex
+	// current is the newest step; nil before the first. step guards it.
+	current *step
 
 	mu       sync.Mutex
 	state    *replica.State
 	sequence uint64
 	served   *configv1.Revision
 	classes  map[class.Hash]*Class
+	// shared are the tiers of everybody and of namespaces.
+	shared map[tierID]*tier
+}
+
+// tierID names a shared tier.
+type tierID struct {
+	reach input.Reach
+	hash  class.Hash
 }
 
 // NewEngine checks the configuration; the state is empty until the first Apply.
@@ -63,6 +79,7 @@ func NewEngine(cfg Config) (*Engine, error) {
 	e := &Engine{
 		translators: map[string]Translator{}, store: cfg.Store, log: cfg.Log, clock: clock.Or(cfg.Clock),
 		linger: cfg.Linger, workers: cfg.Workers, state: replica.Empty(), classes: map[class.Hash]*Class{},
+		shared: map[tierID]*tier{},
 	}
 	if e.linger == 0 {
 		e.linger = DefaultLinger
@@ -102,62 +119,112 @@ func (e *Engine) Knows(url string) bool {
 
 // Apply brings every class to a later state, of which change tells what is different from the one before, and tells the watchers. It
 // returns the number of resources that came out different. regroup, if not nil, is called when Acquire already gives classes of the new
-// state and before the others are brought there: the moment for proxies to change class without ever seeing their old one at the new state.
+// state and before the others are brought there: the moment for proxies to change class.
 func (e *Engine) Apply(state *replica.State, change *replica.Change, regroup func()) int {
 	e.applying.Lock()
 	defer e.applying.Unlock()
-	e.mu.Lock()
-	e.state = state
-	e.sequence++
-	sequence := e.sequence
-	e.mu.Unlock()
+	e.advance(state, change)
 	if regroup != nil {
 		regroup()
 	}
-	classes := e.Classes()
-
-	var (
-		count   int
-		countMu sync.Mutex
-		group   errgroup.Group
-	)
-	group.SetLimit(e.workers)
-	for _, c := range classes {
-		group.Go(func() error {
-			changes := c.advance(state, change.Topics, sequence)
-			c.notify(changes)
-			n := 0
-			for _, names := range changes {
-				n += len(names)
-			}
-			countMu.Lock()
-			count += n
-			countMu.Unlock()
-			return nil
-		})
-	}
-	_ = group.Wait() // the functions return no errors
+	var count atomic.Int64
+	each(e.workers, e.Classes(), func(c *Class) {
+		changes := e.bring(c)
+		c.notify(changes)
+		for _, names := range changes {
+			count.Add(int64(len(names)))
+		}
+	})
 
 	e.mu.Lock()
 	e.served = state.Revision()
 	e.mu.Unlock()
-	return count
+	return int(count.Load())
+}
+
+// advance moves the state and the shared layers on.
+func (e *Engine) advance(state *replica.State, change *replica.Change) {
+	e.step.Lock()
+	defer e.step.Unlock()
+	e.mu.Lock()
+	e.state = state
+	e.sequence++
+	e.current = &step{sequence: e.sequence, state: state, change: change}
+	current, tiers := e.current, slices.Collect(maps.Values(e.shared))
+	e.mu.Unlock()
+	for _, reach := range []input.Reach{input.ForEverybody, input.ForNamespace} {
+		layer := slices.DeleteFunc(slices.Clone(tiers), func(t *tier) bool { return t.reach != reach })
+		each(e.workers, layer, func(t *tier) {
+			defer t.lock()()
+			t.advance(current)
+		})
+	}
+}
+
+// each calls f for all items, by so many workers at a time.
+func each[T any](workers int, items []T, f func(T)) {
+	if workers = min(workers, len(items)); workers < 2 {
+		for _, item := range items {
+			f(item)
+		}
+		return
+	}
+	var next atomic.Int64
+	var group sync.WaitGroup
+	for range workers {
+		group.Go(func() {
+			for i := next.Add(1) - 1; int(i) < len(items); i = next.Add(1) - 1 {
+				f(items[i])
+			}
+		})
+	}
+	group.Wait()
+}
+
+// bring brings a class to the current state and returns what its watchers have to hear.
+func (e *Engine) bring(c *Class) Changes {
+	e.step.RLock()
+	defer e.step.RUnlock()
+	defer c.tier.lock()()
+	c.catchUp()
+	return c.takeUndelivered()
 }
 
 // Acquire returns the class of a key, with the watcher registered. Every Acquire needs a Release.
 func (e *Engine) Acquire(key *class.Key, w Watcher) *Class {
+	e.step.RLock()
+	defer e.step.RUnlock()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	hash := key.Hash()
 	c, ok := e.classes[hash]
 	if !ok {
-		c = newClass(e, key, e.state, e.sequence)
+		below := e.tier(key.OfNamespace(), input.ForNamespace, e.tier(key.OfEverybody(), input.ForEverybody, nil))
+		c = newClass(e, key, newTier(e, key, input.ForWorkload, below, e.state, e.sequence))
+		below.users++
 		e.classes[hash] = c
 	}
 	c.watchMu.Lock()
 	defer c.watchMu.Unlock()
 	c.watchers[w] = struct{}{}
 	return c
+}
+
+// tier returns the shared tier of a key, which may be nil. The caller holds mu.
+func (e *Engine) tier(key *class.Key, reach input.Reach, below *tier) *tier {
+	if key == nil {
+		return nil
+	}
+	id := tierID{reach, key.Hash()}
+	t, ok := e.shared[id]
+	if !ok {
+		t = newTier(e, key, reach, below, e.state, e.sequence)
+		e.shared[id] = t
+		if below != nil {
+			below.users++
+		}
+	}
+	return t
 }
 
 // Release takes the watcher off a class. The class stays for a while, in case a proxy of it comes back.
@@ -207,18 +274,29 @@ func (e *Engine) sweep() {
 	before := e.clock.Now().Add(-e.linger)
 	e.mu.Lock()
 	var kept []*Class
+	var dead []*tier
 	for hash, c := range e.classes {
 		c.watchMu.Lock()
 		unused := len(c.watchers) == 0 && c.idle.Before(before)
 		c.watchMu.Unlock()
 		if unused {
 			delete(e.classes, hash)
-			defer c.close()
+			dead = append(dead, c.tier)
+			for t := c.tier.below; t != nil; t = t.below {
+				if t.users--; t.users > 0 {
+					break
+				}
+				delete(e.shared, tierID{t.reach, t.hash})
+				dead = append(dead, t)
+			}
 		} else {
 			kept = append(kept, c)
 		}
 	}
 	e.mu.Unlock()
+	for _, t := range dead {
+		t.close()
+	}
 	for _, c := range kept {
 		c.sweep(before)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"google.golang.org/protobuf/types/known/timestamppb"
 	networking "istio.io/api/networking/v1alpha3"
 
 	"fairlead.dev/pkg/testkit"
@@ -89,10 +90,10 @@ func (w *watcher) take() []string {
 func (b *bench) class(namespace string, endpoints ...string) (*plan.Class, *watcher) {
 	w := &watcher{}
 	c := b.Acquire(&class.Key{Type: class.Sidecar, Namespace: namespace, TrustDomain: "cluster.local"}, w)
-	c.Plan(resource.ClusterType, true, nil)
-	c.Plan(resource.ListenerType, true, nil)
-	c.Plan(resource.EndpointType, false, endpoints)
-	c.Plan(resource.RouteType, false, []string{"80"})
+	c.Plan(w, resource.ClusterType, true, nil)
+	c.Plan(w, resource.ListenerType, true, nil)
+	c.Plan(w, resource.EndpointType, false, endpoints)
+	c.Plan(w, resource.RouteType, false, []string{"80"})
 	return c, w
 }
 
@@ -115,6 +116,9 @@ func blob(t *testing.T, c *plan.Class, url, name string) *store.Blob {
 	}
 	return item.Blob
 }
+
+// aged makes another service of a service.
+func aged(s *configv1.Service) { s.CreationTime = timestamppb.New(meshtest.Epoch.Add(time.Second)) }
 
 func key(r *configv1.Resource) *configv1.ResourceKey { return r.GetKey() }
 
@@ -165,7 +169,8 @@ func TestOnlyWhatAChangeTouchesIsBuilt(t *testing.T) {
 			map[string]int{"Cluster 80|" + a: 1}, nil,
 		},
 		"service seen by somebody else": {
-			meshtest.Service("other", "o.other.svc.cluster.local", 80, meshtest.Visible("other")), map[string]int{}, nil,
+			meshtest.Service("other", "o.other.svc.cluster.local", 80, meshtest.Visible("other")),
+			map[string]int{"Cluster *o.other.svc.cluster.local": 1, "Listener *o.other.svc.cluster.local": 1}, nil,
 		},
 		"virtual service": {
 			meshtest.Config(replica.KindVirtualService, "default", "v", &networking.VirtualService{Hosts: []string{a}}),
@@ -182,15 +187,15 @@ func TestOnlyWhatAChangeTouchesIsBuilt(t *testing.T) {
 			}), map[string]int{}, nil,
 		},
 		"peer authentication that changes nothing": {
-			meshtest.PeerAuthentication("default", "p", "PERMISSIVE"), map[string]int{}, nil,
+			meshtest.PeerAuthentication("client", "p", "PERMISSIVE"), map[string]int{}, nil,
 		},
 		"peer authentication": {
-			meshtest.PeerAuthentication("default", "p", "STRICT"), map[string]int{"Listener 80": 1}, []string{"Listener 80"},
+			meshtest.PeerAuthentication("client", "p", "STRICT"), map[string]int{"Listener 80": 2}, []string{"Listener 80"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, mesh...)
-			_, w := b.class("default", "80|"+a, "80|"+b2)
+			_, w := b.class("client", "80|"+a, "80|"+b2)
 			b.set.Builds()
 			b.edit([]*configv1.Resource{tc.edit})
 			if d := cmp.Diff(tc.builds, b.set.Builds()); d != "" {
@@ -238,7 +243,7 @@ func TestFailureKeepsTheLastGoodVersion(t *testing.T) {
 	for name, broken := range map[string]error{"error": errors.New("no"), "panic": plantest.ErrPanic, "invalid": plantest.ErrInvalid} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, meshtest.Service("default", a, 80), meshtest.Service("default", b2, 80))
-			c, w := b.class("default")
+			c, w := b.class("client")
 			good := blob(t, c, resource.ClusterType, "80|"+a)
 			b.set.Break("80|"+a, broken)
 			b.edit([]*configv1.Resource{
@@ -277,14 +282,14 @@ func TestFailureKeepsTheLastGoodVersion(t *testing.T) {
 
 func TestFailingListKeepsTheLastNames(t *testing.T) {
 	b := newBench(t, meshtest.Service("default", a, 80))
-	c, _ := b.class("default")
-	b.set.Break("*", errors.New("no"))
+	c, _ := b.class("client")
+	b.set.Break("*"+b2, errors.New("no"))
 	b.edit([]*configv1.Resource{meshtest.Service("default", b2, 80)})
 	if d := cmp.Diff([]string{"80|" + a}, names(c, resource.ClusterType)); d != "" {
 		t.Errorf("clusters (-want +got):\n%s", d)
 	}
-	b.set.Break("*", nil)
-	b.edit([]*configv1.Resource{meshtest.Service("default", "c.default.svc.cluster.local", 80)})
+	b.set.Break("*"+b2, nil)
+	b.edit([]*configv1.Resource{meshtest.Service("default", b2, 80, aged), meshtest.Service("default", "c.default.svc.cluster.local", 80)})
 	if got := names(c, resource.ClusterType); len(got) != 3 {
 		t.Errorf("clusters after mending: %v", got)
 	}
@@ -319,7 +324,7 @@ func TestUnusedIsDropped(t *testing.T) {
 	b := newBench(t, meshtest.Service("default", a, 80), meshtest.Endpoints("default", a, 80, "10.0.0.1"))
 	c, w := b.class("default", "80|"+a)
 	kept, keptBy := b.class("other", "80|"+a)
-	kept.Release(resource.EndpointType, []string{"80|" + a})
+	kept.Release(keptBy, resource.EndpointType, []string{"80|" + a})
 	b.Release(c, w)
 
 	ctx, stop := context.WithCancel(t.Context())

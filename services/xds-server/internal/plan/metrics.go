@@ -2,7 +2,6 @@ package plan
 
 import (
 	"strings"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
@@ -54,8 +53,17 @@ func newMetrics(reg prometheus.Registerer, e *Engine) *metrics {
 	}
 }
 
-func (m *metrics) observe(url, step string, d time.Duration) {
-	m.builds.WithLabelValues(shortType(url), step).Observe(d.Seconds())
+// typeMetrics are those of one type.
+type typeMetrics struct {
+	names, build prometheus.Observer
+	failures     prometheus.Counter
+}
+
+func (m *metrics) of(url string) typeMetrics {
+	return typeMetrics{
+		names: m.builds.WithLabelValues(shortType(url), "names"), build: m.builds.WithLabelValues(shortType(url), "build"),
+		failures: m.failures.WithLabelValues(shortType(url)),
+	}
 }
 
 // shortType is the message name of a type URL, "Cluster": few values, fit for a label.

@@ -6,6 +6,8 @@ import (
 	"maps"
 	"math/bits"
 	"slices"
+	"strings"
+	"sync"
 
 	"github.com/tidwall/btree"
 
@@ -23,7 +25,7 @@ type Item struct {
 
 // Snapshot is all that a class has at one revision. It is immutable and safe for concurrent use.
 type Snapshot struct {
-	// Revision the snapshot was made from; nil before the first.
+	// Revision that brought the last change to the class; nil before the first.
 	Revision *configv1.Revision
 	types    map[string]*TypeSnapshot
 }
@@ -33,30 +35,101 @@ func (s *Snapshot) Type(url string) *TypeSnapshot {
 	if t, ok := s.types[url]; ok {
 		return t
 	}
-	return &TypeSnapshot{items: btree.NewMap[string, Item](0)}
+	return nothing
 }
 
 // URLs lists the types that were planned, sorted.
 func (s *Snapshot) URLs() []string { return slices.Sorted(maps.Keys(s.types)) }
 
-// TypeSnapshot is what a class has of one type.
+// emptyItems is what nobody has.
+var (
+	emptyItems = btree.NewMap[string, Item](0)
+	nothing    = &TypeSnapshot{own: emptyItems, whole: true}
+)
+
+// TypeSnapshot is what a class has of one type: its own items, and below them what it shares with other classes.
 type TypeSnapshot struct {
-	items *btree.Map[string, Item]
+	own  *btree.Map[string, Item]
+	base *TypeSnapshot // nil if nothing is shared
+
+	once sync.Once
+	// whole is true if sum and count are known from the start.
+	whole bool
 	sum   sum
 	count int
 }
 
 // Len is the number of resources in the wildcard set.
-func (t *TypeSnapshot) Len() int { return t.count }
+func (t *TypeSnapshot) Len() int {
+	t.tally()
+	return t.count
+}
 
 // Get returns an item; ok is false if nobody has asked for it and it is not part of the wildcard set.
-func (t *TypeSnapshot) Get(name string) (item Item, ok bool) { return t.items.Get(name) }
+func (t *TypeSnapshot) Get(name string) (item Item, ok bool) {
+	for ; t != nil; t = t.base {
+		if item, ok = t.own.Get(name); ok {
+			break
+		}
+	}
+	return item, ok
+}
 
 // Scan calls f for every item in order of name until f returns false.
-func (t *TypeSnapshot) Scan(f func(name string, item Item) bool) { t.items.Scan(f) }
+func (t *TypeSnapshot) Scan(f func(name string, item Item) bool) { t.ScanPrefix("", f) }
+
+// ScanPrefix is Scan for the names that start with prefix.
+func (t *TypeSnapshot) ScanPrefix(prefix string, f func(name string, item Item) bool) {
+	// One cursor per tier, the highest first: of one name the first one counts.
+	var cursors []*btree.MapIter[string, Item]
+	for ; t != nil; t = t.base {
+		c := t.own.Iter()
+		if c.Seek(prefix) && strings.HasPrefix(c.Key(), prefix) {
+			cursors = append(cursors, &c)
+		}
+	}
+	for len(cursors) > 0 {
+		first := cursors[0]
+		for _, c := range cursors[1:] {
+			if c.Key() < first.Key() {
+				first = c
+			}
+		}
+		name := first.Key()
+		if !f(name, first.Value()) {
+			return
+		}
+		cursors = slices.DeleteFunc(cursors, func(c *btree.MapIter[string, Item]) bool {
+			if c.Key() != name {
+				return false
+			}
+			return !c.Next() || !strings.HasPrefix(c.Key(), prefix)
+		})
+	}
+}
 
 // Version is a hash of the wildcard set: equal versions mean the same names and bytes, on every replica.
-func (t *TypeSnapshot) Version() string { return t.sum.String() }
+func (t *TypeSnapshot) Version() string {
+	t.tally()
+	return t.sum.String()
+}
+
+// tally works out the version and the size of what is not whole, from those of the shared part, in O(own).
+func (t *TypeSnapshot) tally() {
+	if t.whole {
+		return
+	}
+	t.once.Do(func() {
+		t.base.tally()
+		total := tally{sum: t.base.sum, count: t.base.count}
+		t.own.Scan(func(name string, item Item) bool {
+			below, _ := t.base.Get(name)
+			total.replace(below, item)
+			return true
+		})
+		t.sum, t.count = total.sum, total.count
+	})
+}
 
 // sum is a hash of a set of blobs that is kept up to date in O(1) per change: the sum of their content hashes modulo 2^128.
 type sum struct{ hi, lo uint64 }

@@ -31,7 +31,7 @@ func TestAnUnreadableResourceLeavesTheLastGoodOne(t *testing.T) {
 			if got := next.HashOf(replica.Key{Kind: "Sidecar", Namespace: "a", Name: "s"}); got != hash {
 				t.Errorf("hash %s, want %s", got, hash)
 			}
-			if len(next.Sidecars("a")) != 1 {
+			if next.Sidecar("a", "", nil) == nil {
 				t.Error("the last good version is gone")
 			}
 		})

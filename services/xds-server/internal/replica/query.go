@@ -2,7 +2,6 @@ package replica
 
 import (
 	"slices"
-	"strconv"
 	"strings"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
@@ -62,7 +61,7 @@ func ServicesInTopics(to, ns string) []Topic {
 // Endpoints lists the shards of one service port. The hostname alone does not say whose: namespace is the service's.
 func (s *State) Endpoints(hostname string, port uint32, namespace string) []*configv1.EndpointSet {
 	var sets []*configv1.EndpointSet
-	prefix := join(hostname, strconv.FormatUint(uint64(port), 10), namespace) + sep
+	prefix := join(hostname, number(port), namespace) + sep
 	s.endpoints.scan(prefix, func(_ string, e *entry) bool {
 		sets = append(sets, e.value.(*configv1.EndpointSet))
 		return true
@@ -88,14 +87,19 @@ func VirtualServicesTopics(to, gateway string) []Topic {
 func (s *State) VirtualServicesOf(to, gateway, host string) []*VirtualService {
 	var found []*VirtualService
 	for h := range Covering(host) {
-		found = append(found, merge(s.hostRoutes, join("*", gateway, h)+sep, join(to, gateway, h)+sep)...)
+		s.hostRoutes.scan(join(gateway, h)+sep, func(_ string, v *VirtualService) bool {
+			if v.Visible(to) {
+				found = append(found, v)
+			}
+			return true
+		})
 	}
 	return found
 }
 
 // VirtualServicesOfTopics names the answers of VirtualServicesOf.
 func VirtualServicesOfTopics(gateway, host string) []Topic {
-	return []Topic{{SubjectHostRoutes, gateway, wildcardOr(host)}, {SubjectHostRoutes, gateway, "*"}}
+	return []Topic{{SubjectHostRoutes, gateway, host}, {SubjectHostRoutes, gateway, "*"}}
 }
 
 // DestinationRules lists the rules in one namespace whose host is exactly the one given, oldest first, wherever they are exported to.
@@ -108,11 +112,49 @@ func DestinationRulesTopics(hostname string) []Topic {
 	return []Topic{{SubjectDestinationRule, wildcardOr(hostname), ""}, {SubjectDestinationRule, "*", ""}}
 }
 
-// Sidecars lists the Sidecars of a namespace, oldest first.
-func (s *State) Sidecars(namespace string) []*Sidecar { return merge(s.sidecars, namespace+sep) }
+// Sidecar returns the Sidecar that applies to a workload of the namespace with these labels, nil if none does: one of its namespace that
+// selects it, else its namespace's without a selector, else the root namespace's; the oldest where several qualify.
+func (s *State) Sidecar(namespace, root string, labels map[string]string) *Sidecar {
+	var byDefault *Sidecar
+	for _, found := range merge(s.sidecars, namespace+sep) {
+		selector := found.Spec.GetWorkloadSelector().GetLabels()
+		switch {
+		case len(selector) == 0:
+			if byDefault == nil {
+				byDefault = found
+			}
+		case Matches(selector, labels):
+			return found
+		}
+	}
+	if byDefault != nil || root == namespace {
+		return byDefault
+	}
+	for _, found := range merge(s.sidecars, root+sep) {
+		if len(found.Spec.GetWorkloadSelector().GetLabels()) == 0 {
+			return found
+		}
+	}
+	return nil
+}
 
-// SidecarsTopic names the answer of Sidecars.
-func SidecarsTopic(namespace string) Topic { return Topic{SubjectSidecars, namespace, ""} }
+// SidecarTopics names the answers of Sidecar.
+func SidecarTopics(namespace, root string) []Topic {
+	return []Topic{{SubjectSidecars, namespace, ""}, {SubjectSidecars, root, ""}}
+}
+
+// SidecarNamed returns one Sidecar, nil if there is none.
+func (s *State) SidecarNamed(namespace, name string) *Sidecar {
+	e, _ := s.kinds[KindSidecar].lookup(Key{KindSidecar, namespace, name}.path())
+	if e == nil {
+		return nil
+	}
+	found, _ := e.value.(*Sidecar)
+	return found
+}
+
+// SidecarNamedTopic names the answer of SidecarNamed.
+func SidecarNamedTopic(namespace string) Topic { return Topic{SubjectSidecars, namespace, ""} }
 
 // PeerAuthentications lists the PeerAuthentications of a namespace, oldest first.
 func (s *State) PeerAuthentications(namespace string) []*PeerAuthentication {
@@ -275,10 +317,18 @@ func Covering(host string) func(yield func(string) bool) {
 
 // ServiceIn returns the service of a hostname that lives in the namespace, whoever may see it; nil if there is none.
 func (s *State) ServiceIn(hostname, namespace string) *configv1.Service {
-	var found *configv1.Service
+	e := s.serviceEntry(hostname, namespace)
+	if e == nil {
+		return nil
+	}
+	return e.value.(*configv1.Service)
+}
+
+func (s *State) serviceEntry(hostname, namespace string) *entry {
+	var found *entry
 	s.services.scan(join(hostname, namespace)+sep, func(_ string, e *entry) bool {
-		found, _ = e.value.(*configv1.Service)
-		return found == nil
+		found = e
+		return false
 	})
 	return found
 }

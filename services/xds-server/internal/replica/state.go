@@ -29,12 +29,17 @@ type State struct {
 	gateways        index[*Gateway] // first selector pair, age, namespace, name
 	addresses       index[*entry]   // address, namespace, name
 	selected        index[int]      // scope, label key: number of selectors
+	places          index[*entry]   // port, address, protocol, hostname, namespace
+	suffixes        index[int]      // hostname with its labels reversed: number of services
+	privates        index[int]      // namespace, topic: number of objects
 }
 
 // Change is what one revision changed.
 type Change struct {
 	// Topics whose answers may differ from the state before.
 	Topics Topics
+	// Private lists, by namespace, the topics that have joined or left what State.Private says.
+	Private map[string]Topics
 	// Keys that were added, changed or removed.
 	Keys []Key
 	// Rejected names resources that could not be decoded; their last good version stays.
@@ -48,6 +53,17 @@ func (c *Change) Merge(later *Change) {
 	}
 	for t := range later.Topics {
 		c.Topics.Add(t)
+	}
+	for namespace, topics := range later.Private {
+		if c.Private == nil {
+			c.Private = map[string]Topics{}
+		}
+		if c.Private[namespace] == nil {
+			c.Private[namespace] = Topics{}
+		}
+		for t := range topics {
+			c.Private[namespace].Add(t)
+		}
 	}
 	c.Keys = append(c.Keys, later.Keys...)
 	c.Rejected = append(c.Rejected, later.Rejected...)
@@ -63,6 +79,7 @@ func Empty() *State {
 		rules: newIndex[*DestinationRule](), sidecars: newIndex[*Sidecar](),
 		authentications: newIndex[*PeerAuthentication](), gateways: newIndex[*Gateway](),
 		addresses: newIndex[*entry](), selected: newIndex[int](),
+		places: newIndex[*entry](), suffixes: newIndex[int](), privates: newIndex[int](),
 	}
 }
 
@@ -80,8 +97,8 @@ func (s *State) Apply(revision *configv1.Revision, upserts []*configv1.Resource,
 	if revision != nil {
 		next.revision = revision
 	}
-	change := &Change{Topics: Topics{}}
-	w := &writer{state: next, forked: map[string]bool{}, topics: change.Topics}
+	change := &Change{Topics: Topics{}, Private: map[string]Topics{}}
+	w := &writer{state: next, forked: map[string]bool{}, topics: change.Topics, private: change.Private}
 	for _, k := range removed {
 		key := keyOf(k)
 		if w.replace(key, nil) {
@@ -111,6 +128,7 @@ func (s *State) fork() *State {
 	next.gatewayRoutes, next.hostRoutes = s.gatewayRoutes.fork(), s.hostRoutes.fork()
 	next.rules, next.sidecars, next.authentications = s.rules.fork(), s.sidecars.fork(), s.authentications.fork()
 	next.gateways, next.addresses, next.selected = s.gateways.fork(), s.addresses.fork(), s.selected.fork()
+	next.places, next.suffixes, next.privates = s.places.fork(), s.suffixes.fork(), s.privates.fork()
 	return &next
 }
 
@@ -119,6 +137,9 @@ func (s *State) Revision() *configv1.Revision { return s.revision }
 
 // Mesh returns the mesh-wide settings after defaults; never nil. The caller must not change it.
 func (s *State) Mesh() *meshv1alpha1.MeshConfig { return s.mesh.settings }
+
+// MeshSource returns the user's object behind Mesh; nil while only defaults apply.
+func (s *State) MeshSource() *configv1.SourceRef { return s.mesh.source }
 
 // Len returns the number of resources.
 func (s *State) Len() int {

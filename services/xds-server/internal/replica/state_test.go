@@ -35,7 +35,12 @@ func drawResource(t *rapid.T) *configv1.Resource {
 	selector := rapid.SampledFrom(labels).Draw(t, "labels")
 	switch rapid.IntRange(0, 8).Draw(t, "kind") {
 	case 0:
-		return meshtest.Service(ns, host, rapid.Uint32Range(80, 82).Draw(t, "port"), meshtest.Visible(rapid.SampledFrom(exports).Draw(t, "visible")...))
+		return meshtest.Service(ns, host, rapid.Uint32Range(80, 82).Draw(t, "port"), meshtest.Visible(rapid.SampledFrom(exports).Draw(t, "visible")...),
+			func(s *configv1.Service) {
+				s.Addresses = rapid.SampledFrom([][]string{nil, {"10.9.0.1"}, {"10.9.0.2", "10.9.0.1"}, {"10.0.0.0/8"}}).Draw(t, "vips")
+				s.Headless = s.Addresses == nil && rapid.Bool().Draw(t, "headless")
+				s.Ports[0].Protocol = rapid.SampledFrom([]configv1.Protocol{configv1.Protocol_PROTOCOL_HTTP, configv1.Protocol_PROTOCOL_TCP}).Draw(t, "protocol")
+			})
 	case 1:
 		return meshtest.Endpoints(ns, host, rapid.Uint32Range(80, 82).Draw(t, "port"), rapid.SampledFrom([]string{"10.0.0.1", "10.0.0.2"}).Draw(t, "address"))
 	case 2:
@@ -109,7 +114,29 @@ func questions() []question {
 		for _, gw := range []string{"mesh", "a/gw", "b/gw"} {
 			add("VirtualServices "+ns+" "+gw, replica.VirtualServicesTopics(ns, gw), func(s *replica.State) string { return configs(s.VirtualServices(ns, gw)) })
 		}
-		add("Sidecars "+ns, []replica.Topic{replica.SidecarsTopic(ns)}, func(s *replica.State) string { return configs(s.Sidecars(ns)) })
+		for _, l := range labels {
+			add(fmt.Sprint("Sidecar ", ns, l), replica.SidecarTopics(ns, "c"), func(s *replica.State) string {
+				if found := s.Sidecar(ns, "c", l); found != nil {
+					return found.Key.String() + fmt.Sprintf(" %x", found.Hash)
+				}
+				return ""
+			})
+		}
+		for _, address := range []string{"", "10.0.0.1", "10.9.0.1"} {
+			add("ServicesAt "+ns+address, []replica.Topic{replica.ServicesAtTopic(80, address)}, func(s *replica.State) string {
+				return texts(s.ServicesAt(ns, 80, address))
+			})
+		}
+		for p := range configv1.Protocol_name {
+			add(fmt.Sprint("Speaking ", ns, p), []replica.Topic{replica.SpeakingTopic(80, configv1.Protocol(p))}, func(s *replica.State) string {
+				var found []*configv1.Service
+				s.Speaking(ns, 80, configv1.Protocol(p), func(svc *configv1.Service) bool {
+					found = append(found, svc)
+					return true
+				})
+				return texts(found)
+			})
+		}
 		add("PeerAuthentications "+ns, []replica.Topic{replica.PeerAuthenticationsTopic(ns)}, func(s *replica.State) string { return configs(s.PeerAuthentications(ns)) })
 		for _, name := range []string{"n1", "n2"} {
 			add("Workload "+ns+name, []replica.Topic{replica.WorkloadTopic(ns, name)}, func(s *replica.State) string { return text(s.Workload(ns, name)) })
@@ -204,9 +231,57 @@ func TestEditsAgreeWithAScratchBuild(t *testing.T) {
 			if next.Len() != len(held) {
 				t.Fatalf("%d resources, want %d", next.Len(), len(held))
 			}
+			checkPrivate(t, next)
 			state = next
 		}
 	})
+}
+
+// checkPrivate: an answer that a namespace gets and everybody does not has a topic that the state calls private to the namespace.
+func checkPrivate(t *rapid.T, s *replica.State) {
+	check := func(name, ns string, topics []replica.Topic, ask func(to string) string) {
+		if own, all := ask(ns), ask(replica.Everybody); own != all && !slices.ContainsFunc(topics, func(t replica.Topic) bool { return s.IsPrivate(ns, t) }) {
+			t.Fatalf("%s is %q for %s and %q for everybody, but none of %v is private", name, own, ns, all, topics)
+		}
+	}
+	for _, ns := range namespaces {
+		for _, host := range hosts {
+			check("ServicesOf "+host, ns, []replica.Topic{replica.ServiceTopic(host)}, func(to string) string { return texts(s.ServicesOf(host, to)) })
+			check("visible rules of "+host, ns, replica.DestinationRulesTopics(host), func(to string) string {
+				var found []*replica.DestinationRule
+				for _, from := range []string{to, "a", "root"} {
+					for h := range replica.Covering(host) {
+						found = append(found, s.DestinationRules(from, h)...)
+					}
+				}
+				return configs(slices.DeleteFunc(found, func(r *replica.DestinationRule) bool { return !r.Visible(to) }))
+			})
+			check("VirtualServicesOf "+host, ns, replica.VirtualServicesOfTopics("mesh", host), func(to string) string {
+				return configs(s.VirtualServicesOf(to, "mesh", host))
+			})
+		}
+		check("VirtualServices", ns, replica.VirtualServicesTopics(replica.Everybody, "mesh"), func(to string) string {
+			return configs(s.VirtualServices(to, "mesh"))
+		})
+		check("ServicesIn", ns, replica.ServicesInTopics(replica.Everybody, ""), func(to string) string {
+			var found []*configv1.Service
+			s.ServicesIn(to, "", func(svc *configv1.Service) { found = append(found, svc) })
+			return texts(found)
+		})
+		for _, address := range []string{"", "10.0.0.1", "10.9.0.1"} {
+			check("ServicesAt "+address, ns, []replica.Topic{replica.ServicesAtTopic(80, address)}, func(to string) string {
+				return texts(s.ServicesAt(to, 80, address))
+			})
+		}
+		check("Speaking", ns, []replica.Topic{replica.SpeakingTopic(80, configv1.Protocol_PROTOCOL_TCP)}, func(to string) string {
+			var found []*configv1.Service
+			s.Speaking(to, 80, configv1.Protocol_PROTOCOL_TCP, func(svc *configv1.Service) bool {
+				found = append(found, svc)
+				return true
+			})
+			return texts(found)
+		})
+	}
 }
 
 func values(m map[string]*configv1.Resource) func(func(*configv1.Resource) bool) {

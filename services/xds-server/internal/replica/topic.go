@@ -1,6 +1,13 @@
 package replica
 
-import "strconv"
+import (
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+)
 
 // Subject says what a Topic is about.
 type Subject uint8
@@ -15,7 +22,7 @@ const (
 	SubjectEndpoints
 	// SubjectGatewayRoutes, the VirtualServices bound to a gateway: A = namespace exported to or "*", B = gateway.
 	SubjectGatewayRoutes
-	// SubjectHostRoutes, the VirtualServices of a gateway that name a host: A = gateway, B = host, or "*" for any wildcard host.
+	// SubjectHostRoutes, the VirtualServices of a gateway that name a host: A = gateway, B = host, "*" also for any wildcard host.
 	SubjectHostRoutes
 	// SubjectDestinationRule: A = host, or "*" for any wildcard host.
 	SubjectDestinationRule
@@ -33,6 +40,14 @@ const (
 	SubjectMesh
 	// SubjectSelectedLabels, the label keys that selectors test: A = namespace of the workloads, or "*".
 	SubjectSelectedLabels
+	// SubjectPlace, the services at an address and port: A = port, B = address, or "" for those without one.
+	SubjectPlace
+	// SubjectSpeaks, the services whose port of a number speaks a protocol: A = port, B = protocol.
+	SubjectSpeaks
+	// SubjectSuffix, whether there are services under a wildcard host: A = the wildcard host.
+	SubjectSuffix
+	// SubjectOwnNamespace, whether a namespace is the client's, which never changes: A = namespace.
+	SubjectOwnNamespace
 	// SubjectDerived and all above it are free for answers that a caller derives from several look-ups.
 	SubjectDerived Subject = 128
 )
@@ -41,6 +56,84 @@ const (
 type Topic struct {
 	Subject Subject
 	A, B    string
+}
+
+// String says what was looked up, for people who ask what a resource was made from.
+func (t Topic) String() string {
+	switch t.Subject {
+	case SubjectService:
+		return "Service with host " + t.A
+	case SubjectServices:
+		if t.B == "" {
+			return "Services exported to " + namespaceText(t.A)
+		}
+		return "Services of namespace " + t.B + " exported to " + namespaceText(t.A)
+	case SubjectEndpoints:
+		return "endpoints of " + t.A + " port " + t.B
+	case SubjectGatewayRoutes:
+		return "VirtualServices exported to " + namespaceText(t.A) + " and bound to " + gatewayText(t.B)
+	case SubjectHostRoutes:
+		return "VirtualService for " + hostText(t.B) + ", bound to " + gatewayText(t.A)
+	case SubjectDestinationRule:
+		return "DestinationRule for " + hostText(t.A)
+	case SubjectSidecars:
+		return "Sidecar in namespace " + t.A
+	case SubjectPeerAuthentications:
+		return "PeerAuthentication in namespace " + t.A
+	case SubjectGateways:
+		if t.A == "" {
+			return "Gateway without a selector"
+		}
+		return "Gateway that selects " + t.A
+	case SubjectWorkload:
+		return "Workload " + t.A + "/" + t.B
+	case SubjectAddress:
+		return "Workload with address " + t.A
+	case SubjectOwnNamespace:
+		return "whether " + t.A + " is the proxy's namespace"
+	case SubjectMesh:
+		return "MeshConfig"
+	case SubjectSelectedLabels:
+		return "selectors of workload labels in " + namespaceText(t.A)
+	case SubjectPlace:
+		if t.B == "" {
+			return "Service without an address on port " + t.A
+		}
+		return "Service at " + net.JoinHostPort(t.B, t.A)
+	case SubjectSpeaks:
+		n, _ := strconv.ParseInt(t.B, 10, 32)                                      // SpeakingTopic wrote it
+		protocol := strings.TrimPrefix(configv1.Protocol(n).String(), "PROTOCOL_") //nolint:gosec // as above
+		return "Service that speaks " + protocol + " on port " + t.A
+	case SubjectSuffix:
+		return "Service under " + t.A
+	default:
+		return fmt.Sprintf("derived answer %d of %q and %q", t.Subject, t.A, t.B)
+	}
+}
+
+func namespaceText(ns string) string {
+	switch ns {
+	case "*":
+		return "all namespaces"
+	case Everybody:
+		return "no namespace in particular"
+	default:
+		return "namespace " + ns
+	}
+}
+
+func hostText(host string) string {
+	if host == "*" {
+		return "a wildcard host"
+	}
+	return "host " + host
+}
+
+func gatewayText(gateway string) string {
+	if gateway == "mesh" {
+		return "the mesh"
+	}
+	return "gateway " + gateway
 }
 
 // Topics is a set of topics.
@@ -56,7 +149,7 @@ func (t Topics) Has(topic Topic) bool {
 }
 
 func endpointsTopic(hostname string, port uint32) Topic {
-	return Topic{SubjectEndpoints, hostname, strconv.FormatUint(uint64(port), 10)}
+	return Topic{SubjectEndpoints, hostname, number(port)}
 }
 
 // Meets reports whether two sets have a topic in common.

@@ -1,8 +1,9 @@
 package replica
 
 import (
-	"strconv"
 	"strings"
+
+	networking "istio.io/api/networking/v1alpha3"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 )
@@ -12,6 +13,8 @@ type writer struct {
 	state  *State
 	forked map[string]bool
 	topics Topics
+	// private collects changes of State.Private.
+	private map[string]Topics
 }
 
 // replace puts next in place of what the key holds (nil: nothing) and reports whether that changed anything.
@@ -61,9 +64,12 @@ func (w *writer) post(e *entry, add bool) {
 	case *configv1.Service:
 		w.postService(e, v, add)
 	case *configv1.EndpointSet:
-		port := strconv.FormatUint(uint64(v.GetPort()), 10)
+		port := number(v.GetPort())
 		put(w.state.endpoints, add, join(v.GetHostname(), port, e.key.Namespace, v.GetCluster()), e)
 		w.touch(SubjectEndpoints, v.GetHostname(), port)
+		if svc := w.state.serviceEntry(v.GetHostname(), e.key.Namespace); svc != nil && svc.value.(*configv1.Service).GetHeadless() {
+			w.placePods(svc, v, add)
+		}
 	case *configv1.Workload:
 		for _, a := range v.GetAddresses() {
 			put(w.state.addresses, add, join(a, e.key.Namespace, e.key.Name), e)
@@ -74,6 +80,12 @@ func (w *writer) post(e *entry, add bool) {
 		if w.state.mesh = defaultMesh(); add {
 			w.state.mesh = v
 		}
+		keys := map[string]string{}
+		for _, label := range v.settings.GetLocalityLbSetting().GetFailoverPriority() {
+			key, _, _ := strings.Cut(label, "=")
+			keys[key] = ""
+		}
+		w.selects("*", keys, add)
 		w.touch(SubjectMesh, "", "")
 	case *VirtualService:
 		w.postVirtualService(v, add)
@@ -82,7 +94,6 @@ func (w *writer) post(e *entry, add bool) {
 	case *Sidecar:
 		put(w.state.sidecars, add, join(v.Key.Namespace, age(v.Created), v.Key.Name), v)
 		w.touch(SubjectSidecars, v.Key.Namespace, "")
-		w.selects(v.Key.Namespace, v.Spec.GetWorkloadSelector().GetLabels(), add)
 	case *PeerAuthentication:
 		put(w.state.authentications, add, join(v.Key.Namespace, age(v.Created), v.Key.Name), v)
 		w.touch(SubjectPeerAuthentications, v.Key.Namespace, "")
@@ -103,6 +114,14 @@ func (w *writer) postService(e *entry, v *configv1.Service, add bool) {
 		w.touch(SubjectServices, to, v.GetNamespace())
 		w.touch(SubjectServices, to, "")
 	}
+	w.place(e, v, add)
+	w.count(w.state.suffixes, reversed(v.GetHostname()), add)
+	for wildcard := range Covering(v.GetHostname()) {
+		if wildcard != v.GetHostname() {
+			w.touch(SubjectSuffix, wildcard, "")
+		}
+	}
+	w.privateService(e, v, add)
 }
 
 func (w *writer) postVirtualService(v *VirtualService, add bool) {
@@ -111,13 +130,17 @@ func (w *writer) postVirtualService(v *VirtualService, add bool) {
 		for _, gw := range gateways {
 			put(w.state.gatewayRoutes, add, join(to, gw, age(v.Created), v.Key.Namespace, v.Key.Name), v)
 			w.touch(SubjectGatewayRoutes, to, gw)
-			for _, host := range v.Spec.GetHosts() {
-				put(w.state.hostRoutes, add, join(to, gw, host, age(v.Created), v.Key.Namespace, v.Key.Name), v)
-				w.touch(SubjectHostRoutes, gw, wildcardOr(host))
-			}
 		}
 		w.selects(to, sourceLabels(v), add)
 	}
+	for _, gw := range gateways {
+		for _, host := range v.Spec.GetHosts() {
+			put(w.state.hostRoutes, add, join(gw, host, age(v.Created), v.Key.Namespace, v.Key.Name), v)
+			w.touch(SubjectHostRoutes, gw, host)
+			w.touch(SubjectHostRoutes, gw, wildcardOr(host))
+		}
+	}
+	w.privateVirtualService(v, gateways, add)
 }
 
 func (w *writer) postDestinationRule(v *DestinationRule, add bool) {
@@ -125,24 +148,56 @@ func (w *writer) postDestinationRule(v *DestinationRule, add bool) {
 	put(w.state.rules, add, join(v.Key.Namespace, host, age(v.Created), v.Key.Name), v)
 	w.touch(SubjectDestinationRule, wildcardOr(host), "")
 	w.selects(v.Key.Namespace, v.Spec.GetWorkloadSelector().GetMatchLabels(), add)
+	if keys := failoverLabels(v.Spec); len(keys) > 0 {
+		for _, to := range v.ExportedTo {
+			w.selects(to, keys, add)
+		}
+	}
+	w.privateDestinationRule(v, add)
+}
+
+// failoverLabels lists the label keys by which a rule compares the client with endpoints.
+func failoverLabels(rule *networking.DestinationRule) map[string]string {
+	keys := map[string]string{}
+	read := func(p *networking.LoadBalancerSettings) {
+		for _, label := range p.GetLocalityLbSetting().GetFailoverPriority() {
+			key, _, _ := strings.Cut(label, "=")
+			keys[key] = ""
+		}
+	}
+	policy := func(p *networking.TrafficPolicy) {
+		read(p.GetLoadBalancer())
+		for _, port := range p.GetPortLevelSettings() {
+			read(port.GetLoadBalancer())
+		}
+	}
+	policy(rule.GetTrafficPolicy())
+	for _, subset := range rule.GetSubsets() {
+		policy(subset.GetTrafficPolicy())
+	}
+	return keys
+}
+
+// count keeps the number of objects behind a key and returns it.
+func (w *writer) count(x index[int], key string, add bool) int {
+	n, _ := x.get(key)
+	if add {
+		n++
+	} else {
+		n--
+	}
+	if n > 0 {
+		x.set(key, n)
+	} else {
+		x.remove(key)
+	}
+	return n
 }
 
 // selects counts the label keys that selectors of a scope test.
 func (w *writer) selects(scope string, labels map[string]string, add bool) {
 	for key := range labels {
-		k := join(scope, key)
-		n, _ := w.state.selected.get(k)
-		if add {
-			n++
-		} else {
-			n--
-		}
-		if n > 0 {
-			w.state.selected.set(k, n)
-		} else {
-			w.state.selected.remove(k)
-		}
-		if n == 0 || n == 1 && add {
+		if n := w.count(w.state.selected, join(scope, key), add); n == 0 || n == 1 && add {
 			w.touch(SubjectSelectedLabels, scope, "")
 		}
 	}

@@ -9,18 +9,19 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/proto"
 
 	"fairlead.dev/pkg/clock"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 )
 
 const (
-	// gap between two messages: what happens meanwhile goes into one.
-	gap = 10 * time.Millisecond
+	// gap before a message, after a quiet time, and busyGap between messages: what happens meanwhile goes into one.
+	gap     = 10 * time.Millisecond
+	busyGap = 100 * time.Millisecond
 	// batch is the most proxies in one message.
 	batch = 500
 
@@ -35,9 +36,11 @@ type Sink interface {
 
 // Fleet knows the proxies; serve.Server does.
 type Fleet interface {
-	// Changed is closed at the next change; it is taken before Statuses.
+	// Changed is closed at the next change; it is taken before Report.
 	Changed() <-chan struct{}
-	Statuses() []*configv1.ProxyStatus
+	// Report returns statuses that may be others than at the last call, and nodes that have left since; for all, every status.
+	Report(all bool) (statuses []*configv1.ProxyStatus, gone []string)
+	// Served returns the revision that is served from. What it means for a proxy is in every Report made after.
 	Served() *configv1.Revision
 }
 
@@ -97,102 +100,87 @@ func (r *Reporter) stream(ctx context.Context) (accepted bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("open report: %w", err)
 	}
-	responses := make(chan error, 1)
-	first := make(chan struct{})
-	go func() {
-		for n := 0; ; n++ {
-			if _, err := stream.Recv(); err != nil {
-				responses <- err
-				return
-			}
-			if n == 0 {
-				close(first)
-			}
-		}
-	}()
-	took := func() bool {
-		select {
-		case <-first:
-			return true
-		default:
-			return false
-		}
-	}
-	reported := map[string]*configv1.ProxyStatus{}
-	var served *configv1.Revision
-	for complete := false; ; complete = true {
+	heard := listen(stream)
+	var (
+		served *configv1.Revision
+		sentAt time.Time
+	)
+	for all := true; ; {
 		changed := r.cfg.Fleet.Changed()
 		revision := r.cfg.Fleet.Served()
-		for _, m := range difference(reported, r.cfg.Fleet.Statuses(), !complete || revision != served) {
-			m.Revision = revision
-			if !complete {
-				m.Subscriber, complete = r.cfg.Subscriber, true
+		// A receiver that does not know settled proxies must be told of each what it has acknowledged.
+		complete := all || revision != served && !heard.knowsSettled.Load()
+		messages := differences(r.cfg.Fleet, complete)
+		if len(messages) == 0 && (all || revision != served) {
+			messages = append(messages, &configv1.ReportRequest{})
+		}
+		if all {
+			messages[0].Subscriber, all = r.cfg.Subscriber, false
+		}
+		for i, m := range messages {
+			if i == len(messages)-1 {
+				m.Revision = revision
 			}
 			if err := stream.Send(m); err != nil {
 				if errors.Is(err, io.EOF) {
-					err = <-responses
+					err = <-heard.end
 				}
-				return took(), fmt.Errorf("report: %w", err)
+				return heard.first.Load(), fmt.Errorf("report: %w", err)
 			}
 		}
-		served = revision
+		if served = revision; len(messages) > 0 {
+			sentAt = r.cfg.Clock.Now()
+		}
 		select {
 		case <-ctx.Done():
-			return took(), ctx.Err()
-		case err := <-responses:
-			return took(), fmt.Errorf("report: %w", err)
+			return heard.first.Load(), ctx.Err()
+		case err := <-heard.end:
+			return heard.first.Load(), fmt.Errorf("report: %w", err)
 		case <-changed:
 		}
 		select {
 		case <-ctx.Done():
-			return took(), ctx.Err()
-		case <-r.cfg.Clock.After(gap):
+			return heard.first.Load(), ctx.Err()
+		case <-r.cfg.Clock.After(max(gap, busyGap-r.cfg.Clock.Now().Sub(sentAt))):
 		}
 	}
 }
 
-// difference lists the messages that bring a receiver from what was reported to what is now, and takes them over into reported. force
-// makes at least one message.
-func difference(reported map[string]*configv1.ProxyStatus, now []*configv1.ProxyStatus, force bool) []*configv1.ReportRequest {
+// answers are what config-watcher says on a Report.
+type answers struct {
+	// first is true once a message was taken over; knowsSettled as the newest answer says.
+	first, knowsSettled atomic.Bool
+	end                 chan error
+}
+
+func listen(stream grpc.BidiStreamingClient[configv1.ReportRequest, configv1.ReportResponse]) *answers {
+	heard := &answers{end: make(chan error, 1)}
+	go func() {
+		for {
+			m, err := stream.Recv()
+			if err != nil {
+				heard.end <- err
+				return
+			}
+			heard.first.Store(true)
+			heard.knowsSettled.Store(m.GetKnowsSettled())
+		}
+	}()
+	return heard
+}
+
+// differences lists the messages that bring a receiver up to date.
+func differences(fleet Fleet, all bool) []*configv1.ReportRequest {
+	statuses, gone := fleet.Report(all)
 	var messages []*configv1.ReportRequest
-	current := &configv1.ReportRequest{}
-	present := make(map[string]struct{}, len(now))
-	for _, p := range now {
-		present[p.GetNodeId()] = struct{}{}
-		if held, ok := reported[p.GetNodeId()]; ok && same(held, p) {
-			continue
-		}
-		reported[p.GetNodeId()] = p
-		if current.Proxies = append(current.Proxies, p); len(current.Proxies) == batch {
-			messages, current = append(messages, current), &configv1.ReportRequest{}
-		}
+	for part := range slices.Chunk(statuses, batch) {
+		messages = append(messages, &configv1.ReportRequest{Proxies: part})
 	}
-	for id := range reported {
-		if _, ok := present[id]; !ok {
-			delete(reported, id)
-			current.Disconnected = append(current.Disconnected, id)
+	if len(gone) > 0 {
+		if len(messages) == 0 {
+			messages = append(messages, &configv1.ReportRequest{})
 		}
-	}
-	slices.Sort(current.Disconnected)
-	if len(current.Proxies) > 0 || len(current.Disconnected) > 0 || force && len(messages) == 0 {
-		messages = append(messages, current)
+		messages[len(messages)-1].Disconnected = gone
 	}
 	return messages
-}
-
-// same compares what can change while a proxy is connected. Revisions are shared objects, so a pointer tells.
-func same(a, b *configv1.ProxyStatus) bool {
-	if a.GetAcked() != b.GetAcked() || a.GetClass() != b.GetClass() || len(a.GetTypes()) != len(b.GetTypes()) ||
-		!a.GetConnectedAt().AsTime().Equal(b.GetConnectedAt().AsTime()) {
-		return false
-	}
-	for i, t := range a.GetTypes() {
-		o := b.GetTypes()[i]
-		if t.GetTypeUrl() != o.GetTypeUrl() || t.GetSent() != o.GetSent() || t.GetAcked() != o.GetAcked() ||
-			t.GetAwaiting() != o.GetAwaiting() || t.GetResources() != o.GetResources() || t.GetBytesSent() != o.GetBytesSent() ||
-			!proto.Equal(t.GetRejection(), o.GetRejection()) {
-			return false
-		}
-	}
-	return true
 }

@@ -2,6 +2,9 @@ package report_test
 
 import (
 	"context"
+	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -23,14 +26,26 @@ import (
 type fleetFake struct {
 	tlsconf.Notifier
 	mu       sync.Mutex
-	statuses []*configv1.ProxyStatus
+	statuses map[string]*configv1.ProxyStatus
+	dirty    map[string]bool
 	served   *configv1.Revision
 }
 
-func (f *fleetFake) Statuses() []*configv1.ProxyStatus {
+func (f *fleetFake) Report(all bool) (statuses []*configv1.ProxyStatus, gone []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.statuses
+	for id := range f.dirty {
+		if f.statuses[id] == nil {
+			gone = append(gone, id)
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(f.statuses)) {
+		if all || f.dirty[id] {
+			statuses = append(statuses, f.statuses[id])
+		}
+	}
+	clear(f.dirty)
+	return statuses, gone
 }
 
 func (f *fleetFake) Served() *configv1.Revision {
@@ -39,9 +54,17 @@ func (f *fleetFake) Served() *configv1.Revision {
 	return f.served
 }
 
-func (f *fleetFake) set(served *configv1.Revision, statuses ...*configv1.ProxyStatus) {
+// set changes what is served and some proxies; gone ones leave.
+func (f *fleetFake) set(served *configv1.Revision, gone string, statuses ...*configv1.ProxyStatus) {
 	f.mu.Lock()
-	f.statuses, f.served = statuses, served
+	f.served = served
+	for _, s := range statuses {
+		f.statuses[s.GetNodeId()], f.dirty[s.GetNodeId()] = s, true
+	}
+	if gone != "" {
+		delete(f.statuses, gone)
+		f.dirty[gone] = true
+	}
 	f.mu.Unlock()
 	f.Notify()
 }
@@ -51,6 +74,8 @@ type sinkFake struct {
 	configv1.UnimplementedConfigServiceServer
 	got chan *configv1.ReportRequest
 	end chan error
+	// old is one that does not know settled proxies.
+	old bool
 }
 
 func (f *sinkFake) Report(stream configv1.ConfigService_ReportServer) error {
@@ -60,7 +85,7 @@ func (f *sinkFake) Report(stream configv1.ConfigService_ReportServer) error {
 			m, err := stream.Recv()
 			if err == nil {
 				f.got <- m
-				err = stream.Send(&configv1.ReportResponse{Received: n})
+				err = stream.Send(&configv1.ReportResponse{Received: n, KnowsSettled: !f.old})
 			}
 			if err != nil {
 				broken <- err
@@ -80,37 +105,35 @@ func proxy(id string, acked *configv1.Revision) *configv1.ProxyStatus {
 	return &configv1.ProxyStatus{NodeId: id, Acked: acked, Types: []*configv1.ProxyTypeStatus{{TypeUrl: "t", Sent: acked, Acked: acked}}}
 }
 
-func TestReport(t *testing.T) {
-	sink := &sinkFake{got: make(chan *configv1.ReportRequest, 100), end: make(chan error)}
+// run starts a reporter of a fleet to a config-watcher.
+func run(t *testing.T, sink *sinkFake, fleet *fleetFake) (self *configv1.Subscriber, expect func(what string, want *configv1.ReportRequest)) {
+	t.Helper()
 	lis, dialer := testkit.Bufconn(t)
 	g := grpc.NewServer()
 	configv1.RegisterConfigServiceServer(g, sink)
 	go func() { _ = g.Serve(lis) }() // ends with Stop
-	defer g.Stop()
+	t.Cleanup(g.Stop)
 	conn, err := grpc.NewClient("passthrough:///test", dialer, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = conn.Close() }() // the test is over
-	fleet := &fleetFake{}
-	self := &configv1.Subscriber{Instance: "test"}
-	r, err := report.New(report.Config{Sink: configv1.NewConfigServiceClient(conn), Fleet: fleet, Subscriber: self, Log: testkit.Logger(t), Rand: func() float64 { return 0 }})
+	t.Cleanup(func() { _ = conn.Close() }) // the test is over
+	self = &configv1.Subscriber{Instance: "test"}
+	r, err := report.New(report.Config{
+		Sink: configv1.NewConfigServiceClient(conn), Fleet: fleet, Subscriber: self, Log: testkit.Logger(t), Rand: func() float64 { return 0 },
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	one, two := &configv1.Revision{Epoch: "e", Sequence: 1}, &configv1.Revision{Epoch: "e", Sequence: 2}
-	a, b := proxy("a", one), proxy("b", one)
-	fleet.set(one, a, b)
-	ctx, stop := context.WithCancel(t.Context())
+	ctx, stop := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		if err := r.Run(ctx); err != nil {
 			t.Errorf("run: %v", err)
 		}
 	})
-	defer func() { stop(); wg.Wait() }()
-
-	expect := func(what string, want *configv1.ReportRequest) {
+	t.Cleanup(func() { stop(); wg.Wait() })
+	return self, func(what string, want *configv1.ReportRequest) {
 		t.Helper()
 		select {
 		case got := <-sink.got:
@@ -121,17 +144,63 @@ func TestReport(t *testing.T) {
 			t.Fatalf("%s: nothing came", what)
 		}
 	}
-	expect("first message is complete", &configv1.ReportRequest{Subscriber: self, Revision: one, Proxies: []*configv1.ProxyStatus{a, b}})
+}
+
+func newFleet() *fleetFake {
+	return &fleetFake{statuses: map[string]*configv1.ProxyStatus{}, dirty: map[string]bool{}}
+}
+
+func newSink(old bool) *sinkFake {
+	return &sinkFake{got: make(chan *configv1.ReportRequest, 100), end: make(chan error), old: old}
+}
+
+var one, two = &configv1.Revision{Epoch: "e", Sequence: 1}, &configv1.Revision{Epoch: "e", Sequence: 2}
+
+func TestReport(t *testing.T) {
+	sink, fleet := newSink(false), newFleet()
+	a, b := proxy("a", one), proxy("b", one)
+	fleet.set(one, "", a, b)
+	self, expect := run(t, sink, fleet)
+	proxies := func(p ...*configv1.ProxyStatus) []*configv1.ProxyStatus { return p }
+
+	expect("first message is complete", &configv1.ReportRequest{Subscriber: self, Revision: one, Proxies: proxies(a, b)})
 	fleet.Notify()
 	a2 := proxy("a", two)
-	fleet.set(two, a2, b)
-	expect("then differences", &configv1.ReportRequest{Revision: two, Proxies: []*configv1.ProxyStatus{a2}})
+	fleet.set(one, "", a2)
+	expect("then differences", &configv1.ReportRequest{Revision: one, Proxies: proxies(a2)})
+	fleet.set(two, "")
+	expect("a revision that changes nothing for anybody", &configv1.ReportRequest{Revision: two})
 	rejected := proxy("b", one)
 	rejected.Types[0].Rejection = &configv1.Rejection{Message: "no"}
-	fleet.set(two, a2, rejected)
-	expect("a rejection", &configv1.ReportRequest{Revision: two, Proxies: []*configv1.ProxyStatus{rejected}})
-	fleet.set(two, rejected)
+	fleet.set(two, "", rejected)
+	expect("a rejection", &configv1.ReportRequest{Revision: two, Proxies: proxies(rejected)})
+	fleet.set(two, "a")
 	expect("a proxy that left", &configv1.ReportRequest{Revision: two, Disconnected: []string{"a"}})
 	sink.end <- status.Error(codes.Unavailable, "restarting")
-	expect("complete again after an outage", &configv1.ReportRequest{Subscriber: self, Revision: two, Proxies: []*configv1.ProxyStatus{rejected}})
+	expect("complete again after an outage", &configv1.ReportRequest{Subscriber: self, Revision: two, Proxies: proxies(rejected)})
+}
+
+func TestReportToAnOlderConfigWatcher(t *testing.T) {
+	sink, fleet := newSink(true), newFleet()
+	a, b := proxy("a", one), proxy("b", one)
+	fleet.set(one, "", a, b)
+	self, expect := run(t, sink, fleet)
+	expect("first message is complete", &configv1.ReportRequest{Subscriber: self, Revision: one, Proxies: []*configv1.ProxyStatus{a, b}})
+	fleet.set(two, "")
+	expect("every proxy with every revision", &configv1.ReportRequest{Revision: two, Proxies: []*configv1.ProxyStatus{a, b}})
+	fleet.set(two, "", b)
+	expect("differences otherwise", &configv1.ReportRequest{Revision: two, Proxies: []*configv1.ProxyStatus{b}})
+}
+
+func TestManyProxiesCountOnlyWithTheLastMessage(t *testing.T) {
+	sink, fleet := newSink(false), newFleet()
+	var all []*configv1.ProxyStatus
+	for i := range 1200 {
+		all = append(all, proxy(fmt.Sprintf("%04d", i), one))
+	}
+	fleet.set(one, "", all...)
+	self, expect := run(t, sink, fleet)
+	expect("first part", &configv1.ReportRequest{Subscriber: self, Proxies: all[:500]})
+	expect("second part", &configv1.ReportRequest{Proxies: all[500:1000]})
+	expect("last part", &configv1.ReportRequest{Proxies: all[1000:], Revision: one})
 }

@@ -18,39 +18,65 @@ import (
 const maxRejectionBytes = 4096
 
 // sent notes the nonce of the response that goes out.
-func (s *stream) sent(url, nonce string) {
+func (s *stream) sent(message any, url, nonce string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	sub, ok := s.types[url]
-	if !ok || sub.outstanding == nil {
+	sub := s.of(url)
+	if sub == nil || sub.outstanding == nil || sub.outstanding.message != message {
 		return
 	}
 	out := sub.outstanding
 	out.nonce, out.sentAt = nonce, s.server.clock.Now()
-	out.span = s.server.startPush(s, sub, out)
+	if s.server.traced {
+		out.span = s.server.startPush(s, sub, out)
+	}
 	sub.sent = out.revision
 	sub.bytes += uint64(out.size) //nolint:gosec // sizes are not negative
-	s.server.metrics.pushed(url, out.size)
-	s.server.changed.Notify()
+	sub.metrics.pushes.Inc()
+	sub.metrics.sentBytes.Add(float64(out.size))
+	s.sending = out
+	s.server.reports.touch(s)
 }
 
-// acknowledge takes the verdict on the outstanding response, if the request carries it.
-func (s *stream) acknowledge(sub *subscription, nonce string, failure *rpcstatus.Status) {
+// acknowledge takes the verdict on the outstanding response, if the request carries it, and reports whether it does.
+func (s *stream) acknowledge(sub *subscription, nonce string, failure *rpcstatus.Status) bool {
 	out := sub.outstanding
 	if out == nil || nonce == "" || nonce != out.nonce {
-		return
+		return false
 	}
 	if failure != nil {
 		s.rejected(sub, out, failure.GetMessage())
-		return
+		return true
 	}
 	s.finish(sub, out, "")
 	sub.acked = out.revision
 	for _, name := range out.removed {
-		delete(sub.unsure, name)
+		s.trust(sub, name)
+	}
+	if sub.url == resource.VirtualHostType {
+		for _, name := range out.tables {
+			if t := s.byName[name]; t != nil {
+				t.alone = false
+			}
+		}
 	}
 	if !s.delta {
 		sub.remember(out)
+	}
+	s.readmit(sub, out)
+	if len(sub.withheld) == 0 {
+		sub.rejection, sub.together = nil, false
+	}
+	if sub.rejection == nil && out.base != nil {
+		sub.base = out.base
+	}
+	return true
+}
+
+// readmit ends the ban on versions that were accepted or are history.
+func (s *stream) readmit(sub *subscription, out *response) {
+	if len(sub.withheld) == 0 {
+		return
 	}
 	for _, b := range out.blobs {
 		if sub.withheld[b.Name()] == b.Version() {
@@ -59,29 +85,35 @@ func (s *stream) acknowledge(sub *subscription, nonce string, failure *rpcstatus
 	}
 	current := s.class.Snapshot().Type(sub.url)
 	for name, version := range sub.withheld {
-		if item, _ := current.Get(name); !sub.wants(name, item) || item.Blob == nil || item.Blob.Version() != version {
+		item, _ := current.Get(name)
+		if !s.covers(sub, name, item) || item.Blob == nil || item.Blob.Version() != version {
 			delete(sub.withheld, name)
 		}
-	}
-	if len(sub.withheld) == 0 {
-		sub.rejection, sub.together = nil, false
 	}
 }
 
 // rejected takes a NACK: the versions it blames are not sent again, and what the client holds of the type is unknown from here.
 func (s *stream) rejected(sub *subscription, out *response, message string) {
 	s.finish(sub, out, message)
-	s.server.metrics.nacks.WithLabelValues(shortType(sub.url)).Inc()
+	sub.metrics.nacks.Inc()
 	blamed, named := culprits(sub.url, out, message)
+	if sub.url == resource.VirtualHostType {
+		blamed, named = s.blameHosts(sub, out, message)
+	}
 	sub.together = !named && len(blamed) > 1
 	names := make([]string, 0, len(blamed))
 	for _, b := range blamed {
-		sub.withheld[b.Name()] = b.Version()
+		sub.withhold(b)
 		names = append(names, b.Name())
 	}
 	sub.resend = true
 	for _, name := range out.removed {
-		sub.unsure[name] = struct{}{}
+		if name != none(tableOf(name)) {
+			s.doubt(sub, name)
+		}
+	}
+	if sub.url == resource.RouteType {
+		s.rejectedRoutes(out)
 	}
 	if len(message) > maxRejectionBytes {
 		message = strings.ToValidUTF8(message[:maxRejectionBytes], "")
@@ -93,9 +125,39 @@ func (s *stream) rejected(sub *subscription, out *response, message string) {
 		"revision", out.revision.GetSequence())
 }
 
+// blameHosts returns the virtual hosts that a NACK blames. Envoy applies nothing of the route configuration that holds the culprit, and
+// what it applied of others depends on chance: those are sent again, each by itself if it is not clear which one is to blame.
+func (s *stream) blameHosts(sub *subscription, out *response, message string) (blamed []*store.Blob, named bool) {
+	culprit := ""
+	for _, name := range out.tables {
+		if mentions(message, name) && strings.Contains(message, "route "+name) {
+			culprit = name
+		}
+	}
+	if len(out.tables) == 1 {
+		return out.blobs, false
+	}
+	for _, b := range out.blobs {
+		if tableOf(b.Name()) == culprit {
+			blamed = append(blamed, b)
+		} else {
+			s.touch(sub, b.Name())
+		}
+	}
+	for _, name := range out.tables {
+		if t := s.byName[name]; t != nil && culprit == "" {
+			t.alone = true
+		}
+	}
+	return blamed, false
+}
+
 // finish ends the life of an outstanding response.
 func (s *stream) finish(sub *subscription, out *response, failure string) {
 	sub.outstanding = nil
+	if failure == "" {
+		sub.metrics.ackSeconds.Observe(s.server.clock.Now().Sub(out.sentAt).Seconds())
+	}
 	if out.span == nil {
 		return
 	}
@@ -104,9 +166,6 @@ func (s *stream) finish(sub *subscription, out *response, failure string) {
 	}
 	out.span.SetAttributes(attribute.Bool("fairlead.acked", failure == ""))
 	out.span.End()
-	if failure == "" {
-		s.server.metrics.ackSeconds.WithLabelValues(shortType(sub.url)).Observe(s.server.clock.Now().Sub(out.sentAt).Seconds())
-	}
 }
 
 // culprits returns the resources that a NACK blames. Envoy names them for clusters and listeners only; otherwise the whole response is to
@@ -127,6 +186,9 @@ func culprits(url string, out *response, message string) (blamed []*store.Blob, 
 
 // mentions reports whether the text holds the name as a word of its own, not as part of a longer name.
 func mentions(text, name string) bool {
+	if name == "" {
+		return false
+	}
 	for i := 0; ; {
 		j := strings.Index(text[i:], name)
 		if j < 0 {
@@ -149,16 +211,16 @@ func inName(c byte) bool {
 }
 
 // free lifts the ban on rejected versions that were blamed together once one of them has changed: it is another set then.
-func (b *subscription) free(current *plan.TypeSnapshot) {
+func (s *stream) free(b *subscription, current *plan.TypeSnapshot) {
 	if !b.together {
 		return
 	}
 	for name, version := range b.withheld {
 		if item, _ := current.Get(name); item.Blob == nil || item.Blob.Version() != version {
 			for name := range b.withheld {
-				b.touch(name)
+				s.touch(b, name)
 			}
-			b.withheld, b.together = map[string]string{}, false
+			b.withheld, b.together = nil, false
 			return
 		}
 	}
@@ -166,7 +228,7 @@ func (b *subscription) free(current *plan.TypeSnapshot) {
 
 // remember keeps what a state-of-the-world client has taken over.
 func (b *subscription) remember(out *response) {
-	if b.good == nil || b.wildcard {
+	if b.good == nil || b.complete() {
 		b.good = make(map[string]*store.Blob, len(out.blobs))
 	}
 	for _, blob := range out.blobs {

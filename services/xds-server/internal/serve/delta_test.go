@@ -150,7 +150,7 @@ func TestDeltaSubscribeAgainSendsAgain(t *testing.T) {
 	c.subscribe(eds, "80|"+hostA)
 	c.ack(c.expect(eds, "+80|"+hostA))
 	c.send(&discovery.DeltaDiscoveryRequest{TypeUrl: eds, ResourceNamesUnsubscribe: []string{"80|" + hostA}})
-	r.acked("pod")
+	r.until("pod", "unsubscribed", func(p *configv1.ProxyStatus) bool { return typeStatus(p, eds).GetResources() == 0 })
 	r.edit(meshtest.Endpoints("default", hostA, 80, "10.1.0.9"))
 	c.subscribe(eds, "80|"+hostB)
 	c.ack(c.expect(eds, "+80|"+hostB)) // nothing came for the name given up
@@ -166,7 +166,7 @@ func TestDeltaWildcardAndNames(t *testing.T) {
 	c.ack(c.expect(cds, "+80|"+hostA))
 	// Giving up the wildcard leaves nothing.
 	c.send(&discovery.DeltaDiscoveryRequest{TypeUrl: cds, ResourceNamesUnsubscribe: []string{"*"}})
-	r.acked("pod")
+	r.until("pod", "unsubscribed", func(p *configv1.ProxyStatus) bool { return typeStatus(p, cds).GetResources() == 0 })
 	r.edit(timeoutRule("r", hostA, 7))
 	if p := r.acked("pod"); typeStatus(p, cds).GetAwaiting() {
 		t.Error("an update was sent to a client that subscribes to nothing")

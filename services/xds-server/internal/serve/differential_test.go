@@ -2,11 +2,14 @@ package serve_test
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/proto"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 	"pgregory.net/rapid"
 
@@ -30,7 +33,7 @@ func drawEdit(t *rapid.T) *configv1.Resource {
 	port := rapid.Uint32Range(80, 81).Draw(t, "port")
 	visible := rapid.SampledFrom([][]string{{"*"}, {"x"}, {"y"}}).Draw(t, "visible")
 	name := rapid.SampledFrom([]string{"n1", "n2"}).Draw(t, "name")
-	switch rapid.IntRange(0, 6).Draw(t, "kind") {
+	switch rapid.IntRange(0, 7).Draw(t, "kind") {
 	case 0, 1:
 		return meshtest.Service(ns, host, port, meshtest.Visible(visible...))
 	case 2:
@@ -49,6 +52,8 @@ func drawEdit(t *rapid.T) *configv1.Resource {
 			s.WorkloadSelector = &networking.WorkloadSelector{Labels: map[string]string{"app": rapid.SampledFrom([]string{"d", "w"}).Draw(t, "app")}}
 		}
 		return meshtest.Config(replica.KindSidecar, ns, name, s)
+	case 6:
+		return tables(rapid.SampledFrom([]string{"", "x-a", "x-b"}).Draw(t, "header"))
 	default:
 		return meshtest.PeerAuthentication(ns, name, rapid.SampledFrom([]string{"STRICT", "PERMISSIVE"}).Draw(t, "mode"))
 	}
@@ -68,10 +73,19 @@ func fromScratch(t *rapid.T, p *proxy, resources map[string]*configv1.Resource) 
 	if err != nil {
 		t.Fatal(err)
 	}
+	node.VirtualHosts = p.delta
 	key, _ := node.Key(state)
 	want := map[string]map[string]string{}
-	for _, tr := range plantest.New().Translators() {
+	for _, tr := range withVirtualHosts(plantest.New()) {
 		names, err := tr.Names(input.NewView(key, state).Reader())
+		for _, host := range worldHosts {
+			if err != nil {
+				t.Fatal(err)
+			}
+			var more []string
+			more, err = tr.HostNames(input.NewView(key, state).Reader(), host)
+			names = append(names, more...)
+		}
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -81,9 +95,18 @@ func fromScratch(t *rapid.T, p *proxy, resources map[string]*configv1.Resource) 
 				names = append(names, name)
 			}
 		case rds:
+			names = nil
 			for name := range want[short(lds)] {
 				names = append(names, name)
 			}
+		}
+		if tr.TypeURL() == vhds {
+			// Those of the tables that the proxy needs, if it takes them apart.
+			names = slices.DeleteFunc(names, func(name string) bool {
+				table, _, _ := strings.Cut(name, "/")
+				_, ok := want[short(rds)][table]
+				return !ok || !p.delta
+			})
 		}
 		built := map[string]string{}
 		for _, name := range names {
@@ -112,7 +135,8 @@ func TestProxiesAgreeWithAScratchBuild(t *testing.T) {
 
 func differential(t *testing.T, rt *rapid.T, moody bool) {
 	seed := meshtest.Workload("x", "d", "10.0.9.1")
-	servers := []*replicaServer{startQuiet(t, seed), startQuiet(t, seed)}
+	apart := setup{translators: withVirtualHosts}
+	servers := []*replicaServer{startWith(t, apart, []*configv1.Resource{seed}), startWith(t, apart, []*configv1.Resource{seed})}
 	defer servers[0].shut()
 	defer servers[1].shut()
 	held := map[string]*configv1.Resource{seed.GetKey().String(): seed}
@@ -194,11 +218,17 @@ func settle(proxies []*proxy, apply func(upserts, removed []*configv1.Resource))
 			for i, host := range worldHosts {
 				upserts = append(upserts, meshtest.Service(ns, host, 80), meshtest.Endpoints(ns, host, 80, fmt.Sprintf("10.9.%d.%d", round, i)),
 					meshtest.Endpoints(ns, host, 81, fmt.Sprintf("10.9.%d.%d", round, i)),
+					meshtest.Config(replica.KindVirtualService, ns, fmt.Sprint("final-", round, host), &networking.VirtualService{Hosts: []string{host}}),
 					meshtest.Config(replica.KindDestinationRule, ns, "final-"+host, meshtest.DestinationRule(host, time.Duration(100+round)*time.Second)))
 			}
 		}
-		apply(upserts, nil)
+		apply(append(upserts, tables(fmt.Sprint("x-final-", round))), nil)
 	}
+}
+
+// tables is a mesh whose route configurations hold a header.
+func tables(header string) *configv1.Resource {
+	return meshtest.Mesh(&meshv1alpha1.MeshConfig{AccessLogFile: header})
 }
 
 func marshal(t *rapid.T, m proto.Message) []byte {

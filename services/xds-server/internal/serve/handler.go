@@ -3,7 +3,6 @@ package serve
 import (
 	"context"
 	"runtime/debug"
-	"sync/atomic"
 	"time"
 
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -29,8 +28,8 @@ var namedTypes = []string{
 // DeltaAggregatedResources implements the ADS service.
 func (s *Server) DeltaAggregatedResources(grpcStream discovery.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
 	st := s.newStream(grpcStream.Context(), true)
-	monitored := &deltaMonitor{AggregatedDiscoveryService_DeltaAggregatedResourcesServer: grpcStream, monitor: monitor{clock: s.clock.Now}}
-	return s.handle(st, &monitored.monitor, func(ctx context.Context) error {
+	monitored := &deltaMonitor{grpcStream, st}
+	return s.handle(st, func(ctx context.Context) error {
 		loop := delta.NewServer(ctx, st, xds.CallbackFuncs{
 			StreamDeltaResponseFunc: func(_ int64, _ *discovery.DeltaDiscoveryRequest, m *discovery.DeltaDiscoveryResponse) {
 				st.sentDelta(m)
@@ -43,8 +42,8 @@ func (s *Server) DeltaAggregatedResources(grpcStream discovery.AggregatedDiscove
 // StreamAggregatedResources implements the ADS service.
 func (s *Server) StreamAggregatedResources(grpcStream discovery.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
 	st := s.newStream(grpcStream.Context(), false)
-	monitored := &worldMonitor{AggregatedDiscoveryService_StreamAggregatedResourcesServer: grpcStream, monitor: monitor{clock: s.clock.Now}}
-	return s.handle(st, &monitored.monitor, func(ctx context.Context) error {
+	monitored := &worldMonitor{grpcStream, st}
+	return s.handle(st, func(ctx context.Context) error {
 		loop := sotw.NewServer(ctx, st, xds.CallbackFuncs{
 			StreamRequestFunc: func(_ int64, req *discovery.DiscoveryRequest) error { st.overhear(req); return nil },
 			StreamResponseFunc: func(_ context.Context, _ int64, _ *discovery.DiscoveryRequest, m *discovery.DiscoveryResponse) {
@@ -56,10 +55,9 @@ func (s *Server) StreamAggregatedResources(grpcStream discovery.AggregatedDiscov
 }
 
 func (s *Server) newStream(ctx context.Context, incremental bool) *stream {
-	st := &stream{
-		server: s, delta: incremental, ctx: ctx, connectedAt: s.clock.Now(), wake: make(chan struct{}, 1),
-		types: map[string]*subscription{}, warming: map[string]struct{}{},
-	}
+	st := &stream{server: s, delta: incremental, ctx: ctx, connectedAt: s.clock.Now(), wake: make(chan struct{}, 1)}
+	st.leave = make(chan struct{})
+	st.transit.clock = s.clock.Now
 	if peer, ok := auth.PeerFrom(ctx); ok {
 		st.peer = &peer
 	}
@@ -68,7 +66,7 @@ func (s *Server) newStream(ctx context.Context, incremental bool) *stream {
 
 // handle runs a stream's loop until it ends or must end. It returns without waiting for the loop, which may be stuck in a send that only
 // the end of the call can break.
-func (s *Server) handle(st *stream, m *monitor, loop func(context.Context) error) error {
+func (s *Server) handle(st *stream, loop func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(st.ctx)
 	defer cancel()
 	s.mu.Lock()
@@ -79,7 +77,6 @@ func (s *Server) handle(st *stream, m *monitor, loop func(context.Context) error
 		s.mu.Lock()
 		delete(s.streams, st)
 		s.mu.Unlock()
-		s.changed.Notify()
 	}()
 	done := make(chan error, 1)
 	go func() { done <- s.guard(ctx, loop) }()
@@ -98,10 +95,12 @@ func (s *Server) handle(st *stream, m *monitor, loop func(context.Context) error
 			return status.FromContextError(ctx.Err()).Err()
 		case <-s.draining:
 			return status.Error(codes.Unavailable, "xds-server is shutting down, connect to another one")
+		case <-st.leave:
+			return errMoved
 		case <-age:
 			return status.Error(codes.Unavailable, "maximum connection age reached, please reconnect")
 		case <-watchdog:
-			if m.stalledFor() >= s.stallTimeout {
+			if st.stalledFor(s.budget.contended()) >= s.stallTimeout {
 				s.metrics.stalled.Inc()
 				return status.Error(codes.DeadlineExceeded, "the client takes no data")
 			}
@@ -124,59 +123,6 @@ func (s *Server) guard(ctx context.Context, loop func(context.Context) error) (e
 		}
 	}()
 	return loop(ctx)
-}
-
-// retry sends what has waited too long for what goes before it.
-func (s *stream) retry() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed || s.class == nil {
-		return
-	}
-	if s.overdue() {
-		s.server.metrics.unordered.Inc()
-	}
-	s.flush()
-}
-
-// monitor knows since when a send is stuck.
-type monitor struct {
-	clock func() time.Time
-	since atomic.Int64
-}
-
-func (m *monitor) watch(send func() error) error {
-	m.since.Store(m.clock().UnixNano())
-	defer m.since.Store(0)
-	return send()
-}
-
-func (m *monitor) stalledFor() time.Duration {
-	since := m.since.Load()
-	if since == 0 {
-		return 0
-	}
-	return m.clock().Sub(time.Unix(0, since))
-}
-
-type deltaMonitor struct {
-	discovery.AggregatedDiscoveryService_DeltaAggregatedResourcesServer
-	monitor
-}
-
-// Send implements stream.DeltaStream.
-func (m *deltaMonitor) Send(r *discovery.DeltaDiscoveryResponse) error {
-	return m.watch(func() error { return m.AggregatedDiscoveryService_DeltaAggregatedResourcesServer.Send(r) })
-}
-
-type worldMonitor struct {
-	discovery.AggregatedDiscoveryService_StreamAggregatedResourcesServer
-	monitor
-}
-
-// Send implements stream.Stream.
-func (m *worldMonitor) Send(r *discovery.DiscoveryResponse) error {
-	return m.watch(func() error { return m.AggregatedDiscoveryService_StreamAggregatedResourcesServer.Send(r) })
 }
 
 // Register adds the ADS service to a gRPC server.

@@ -61,36 +61,62 @@ type replicaServer struct {
 // start runs a server that has the resources as its first revision; none at all leaves it without any.
 func start(t testing.TB, resources ...*configv1.Resource) *replicaServer {
 	t.Helper()
-	return startWith(t, testkit.Logger(t), resources)
+	return startWith(t, setup{log: testkit.Logger(t)}, resources)
 }
 
 // startQuiet is start for tests that run thousands of steps.
 func startQuiet(t testing.TB, resources ...*configv1.Resource) *replicaServer {
 	t.Helper()
-	return startWith(t, slog.New(slog.DiscardHandler), resources)
+	return startWith(t, setup{}, resources)
 }
 
-func startWith(t testing.TB, log *slog.Logger, resources []*configv1.Resource) *replicaServer {
+// setup is how a server differs from the usual one.
+type setup struct {
+	// log is nil for none.
+	log *slog.Logger
+	// translators make what is planned; nil means those of plantest.
+	translators func(*plantest.Set) []plan.Translator
+	// change is done to the configuration, plain leaves gRPC its own codec.
+	change func(*serve.Config)
+	plain  bool
+}
+
+func startWith(t testing.TB, how setup, resources []*configv1.Resource) *replicaServer {
 	t.Helper()
+	log := how.log
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	if how.translators == nil {
+		how.translators = (*plantest.Set).Translators
+	}
 	r := &replicaServer{t: t, set: plantest.New(), clock: testkit.NewClock(meshtest.Epoch), registry: prometheus.NewPedanticRegistry(), state: replica.Empty()}
 	var err error
 	r.engine, err = plan.NewEngine(plan.Config{
-		Translators: r.set.Translators(), Store: store.New(), Log: log, Registerer: r.registry, Clock: r.clock,
+		Translators: how.translators(r.set), Store: store.New(), Log: log, Registerer: r.registry, Clock: r.clock,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.ads, err = serve.New(serve.Config{
+	cfg := serve.Config{
 		Engine: r.engine, Log: log, Registerer: r.registry, Clock: r.clock, Instance: "test",
 		MaxSubscribedBytes: 1 << 20, Rand: func() float64 { return 0.5 },
-	})
+	}
+	if how.change != nil {
+		how.change(&cfg)
+	}
+	r.ads, err = serve.New(cfg)
 	if err != nil {
 		t.Fatal(err)
+	}
+	codec := []grpc.ServerOption{grpc.ForceServerCodecV2(serve.Codec())}
+	if how.plain {
+		codec = nil
 	}
 	g, err := rpc.NewServer(rpc.ServerConfig{
 		Service: "ads", Log: log, Registerer: r.registry, Insecure: true,
 		Policy: auth.Policy{"/envoy.service.discovery.v3.AggregatedDiscoveryService/*": auth.Anonymous()},
-	})
+	}, codec...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -251,7 +277,8 @@ func (c *deltaClient) next() *discovery.DeltaDiscoveryResponse {
 	return nil
 }
 
-// expect takes the next response, which must be this: "+name" for each resource in order, "-name" for each removed one.
+// expect takes the next response, which must be this: "+name" for each resource in order, "?name" for one that is said not to exist, "-name"
+// for each removed one.
 func (c *deltaClient) expect(url string, want ...string) *discovery.DeltaDiscoveryResponse {
 	c.t.Helper()
 	m := c.next()
@@ -267,6 +294,10 @@ func (c *deltaClient) expect(url string, want ...string) *discovery.DeltaDiscove
 func describe(m *discovery.DeltaDiscoveryResponse) []string {
 	var s []string
 	for _, r := range m.GetResources() {
+		if r.GetResource() == nil {
+			s = append(s, "?"+r.GetName()) // not found
+			continue
+		}
 		s = append(s, "+"+r.GetName())
 	}
 	for _, name := range m.GetRemovedResources() {

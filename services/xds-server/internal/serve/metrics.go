@@ -2,6 +2,7 @@ package serve
 
 import (
 	"strings"
+	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
@@ -10,11 +11,36 @@ import (
 const namespace, subsystem = "fairlead", "xds_server"
 
 type metrics struct {
-	pushes, sentBytes, nacks *prometheus.CounterVec
-	ackSeconds               *prometheus.HistogramVec
-	applySeconds             prometheus.Histogram
-	revisions                prometheus.Counter
-	stalled, unordered       prometheus.Counter
+	pushes, sentBytes, nacks         *prometheus.CounterVec
+	ackSeconds                       *prometheus.HistogramVec
+	applySeconds                     prometheus.Histogram
+	revisions                        prometheus.Counter
+	stalled, unordered, refusedHosts prometheus.Counter
+
+	mu    sync.Mutex
+	types map[string]*typeMetrics
+}
+
+// typeMetrics are the metrics of one type, looked up once.
+type typeMetrics struct {
+	pushes, sentBytes, nacks prometheus.Counter
+	ackSeconds               prometheus.Observer
+}
+
+// of returns the metrics of a type that somebody makes.
+func (m *metrics) of(url string) *typeMetrics {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if t, ok := m.types[url]; ok {
+		return t
+	}
+	name := shortType(url)
+	t := &typeMetrics{
+		pushes: m.pushes.WithLabelValues(name), sentBytes: m.sentBytes.WithLabelValues(name), nacks: m.nacks.WithLabelValues(name),
+		ackSeconds: m.ackSeconds.WithLabelValues(name),
+	}
+	m.types[url] = t
+	return t
 }
 
 func newMetrics(reg prometheus.Registerer, s *Server) *metrics {
@@ -35,7 +61,10 @@ func newMetrics(reg prometheus.Registerer, s *Server) *metrics {
 	}
 	f.NewGaugeFunc(prometheus.GaugeOpts(opts("streams_waiting", "Open ADS streams that wait for an acknowledgement or have changes queued.")),
 		func() float64 { return s.countStreams((*stream).waiting) })
+	f.NewGaugeFunc(prometheus.GaugeOpts(opts("unsent_bytes", "Bytes handed to gRPC that the network has not taken yet.")),
+		func() float64 { return float64(s.budget.inUse()) })
 	return &metrics{
+		types:     map[string]*typeMetrics{},
 		pushes:    byType("pushes_total", "Responses sent, by xDS type."),
 		sentBytes: byType("sent_bytes_total", "Bytes of resources sent, by xDS type."),
 		nacks:     byType("nacks_total", "Responses that proxies rejected, by xDS type."),
@@ -49,6 +78,8 @@ func newMetrics(reg prometheus.Registerer, s *Server) *metrics {
 		}),
 		revisions: counter("revisions_applied_total", "Times the classes were brought to a newer revision; revisions that arrive together count once."),
 		stalled:   counter("stalled_streams_total", "Streams closed because the client took no data."),
+		refusedHosts: counter("refused_virtual_hosts_total",
+			"Virtual hosts asked for on demand that were refused because the stream had asked for too many."),
 		unordered: counter("order_timeouts_total", "Updates sent although what goes before them was not acknowledged in time."),
 	}
 }
@@ -68,16 +99,11 @@ func (s *stream) waiting() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, sub := range s.types {
-		if sub.pending() || len(sub.deferred) > 0 {
+		if sub.pending() || sub.deferred.len() > 0 {
 			return true
 		}
 	}
 	return false
-}
-
-func (m *metrics) pushed(url string, bytes int) {
-	m.pushes.WithLabelValues(shortType(url)).Inc()
-	m.sentBytes.WithLabelValues(shortType(url)).Add(float64(bytes))
 }
 
 // shortType is the message name of a type URL, "Cluster": few values, fit for a label.

@@ -47,7 +47,9 @@ func TestDeltaNackNamesTheCulprit(t *testing.T) {
 		t.Errorf("rejection after mending: %v", got)
 	}
 	const want = "# HELP fairlead_xds_server_nacks_total Responses that proxies rejected, by xDS type.\n" +
-		"# TYPE fairlead_xds_server_nacks_total counter\nfairlead_xds_server_nacks_total{type=\"Cluster\"} 1\n"
+		"# TYPE fairlead_xds_server_nacks_total counter\nfairlead_xds_server_nacks_total{type=\"Cluster\"} 1\n" +
+		"fairlead_xds_server_nacks_total{type=\"ClusterLoadAssignment\"} 0\nfairlead_xds_server_nacks_total{type=\"Listener\"} 0\n" +
+		"fairlead_xds_server_nacks_total{type=\"RouteConfiguration\"} 0\n"
 	if err := testutil.GatherAndCompare(r.registry, strings.NewReader(want), "fairlead_xds_server_nacks_total"); err != nil {
 		t.Error(err)
 	}

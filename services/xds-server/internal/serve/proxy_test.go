@@ -2,8 +2,10 @@ package serve_test
 
 import (
 	"context"
+	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -12,8 +14,8 @@ import (
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 )
 
-// proxy behaves as Envoy does on an ADS stream: wildcard clusters and listeners, endpoints and routes as these need them, acknowledgements,
-// sometimes a NACK, and versions retained over reconnects.
+// proxy behaves as Envoy does on an ADS stream: wildcard clusters and listeners, endpoints and routes as these need them, virtual hosts
+// apart for delta, acknowledgements, sometimes a NACK, and versions retained over reconnects.
 type proxy struct {
 	delta bool
 	node  *core.Node
@@ -33,7 +35,7 @@ type proxy struct {
 func newProxy(pod, namespace string, delta bool, seed uint64) *proxy {
 	p := &proxy{delta: delta, node: node(pod, namespace), rand: rand.New(rand.NewPCG(seed, 1)), asked: map[string][]string{}}
 	p.held, p.versions = map[string]map[string]string{}, map[string]map[string]string{}
-	for _, url := range []string{cds, eds, lds, rds} {
+	for _, url := range []string{cds, eds, lds, rds, vhds} {
 		p.held[url], p.versions[url] = map[string]string{}, map[string]string{}
 	}
 	return p
@@ -84,7 +86,11 @@ func (p *proxy) runDelta(stream discovery.AggregatedDiscoveryService_DeltaAggreg
 		_ = stream.Send(m) // a broken stream shows in Recv
 	}
 	p.mu.Lock()
-	for _, url := range []string{cds, eds, lds, rds} {
+	order := []string{cds, eds, lds, rds, vhds}
+	if p.rand.IntN(2) == 0 {
+		order = []string{vhds, rds, lds, eds, cds}
+	}
+	for _, url := range order {
 		m := &discovery.DeltaDiscoveryRequest{TypeUrl: url, InitialResourceVersions: clone(p.versions[url])}
 		if url == eds || url == rds {
 			if m.ResourceNamesSubscribe = slices.Clone(p.asked[url]); len(m.ResourceNamesSubscribe) == 0 {
@@ -104,6 +110,10 @@ func (p *proxy) runDelta(stream discovery.AggregatedDiscoveryService_DeltaAggreg
 		failure := p.verdict()
 		if failure == nil {
 			for _, r := range m.GetResources() {
+				if url == vhds && !p.hasTable(r.GetName()) {
+					p.versions[url][r.GetName()] = r.GetVersion() // dropped, and said to be held all the same
+					continue
+				}
 				if !p.wants(url, r.GetName()) {
 					continue
 				}
@@ -169,9 +179,15 @@ func (p *proxy) runWorld(stream discovery.AggregatedDiscoveryService_StreamAggre
 	}
 }
 
+// hasTable reports whether the route configuration of a virtual host is held.
+func (p *proxy) hasTable(host string) bool {
+	_, ok := p.held[rds][host[:strings.LastIndexByte(host, '/')]]
+	return ok
+}
+
 // wants reports whether a resource was asked for: one that was given up while its response was on the way is ignored.
 func (p *proxy) wants(url, name string) bool {
-	return url == cds || url == lds || slices.Contains(p.asked[url], name)
+	return url == cds || url == lds || url == vhds || slices.Contains(p.asked[url], name)
 }
 
 // follow adjusts what is asked for to the clusters or listeners held. What is given up is forgotten.
@@ -194,6 +210,9 @@ func (p *proxy) follow(parent string) (child string, added, gone []string) {
 			gone = append(gone, name)
 			delete(p.held[child], name)
 			delete(p.versions[child], name)
+			if child == rds {
+				maps.DeleteFunc(p.held[vhds], func(host, _ string) bool { return strings.HasPrefix(host, name+"/") })
+			}
 		}
 	}
 	p.asked[child] = slices.DeleteFunc(p.asked[child], func(n string) bool { return slices.Contains(gone, n) })

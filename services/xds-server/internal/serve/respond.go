@@ -2,84 +2,262 @@ package serve
 
 import (
 	"context"
+	"maps"
+	"slices"
+	"strconv"
 
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/cache/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
-	"google.golang.org/protobuf/types/known/anypb"
 
 	"fairlead.dev/services/xds-server/internal/plan"
 	"fairlead.dev/services/xds-server/internal/store"
 )
 
-// respond makes the response to an open watch, if there is anything to say, and hands it to the server's loop.
-func (s *stream) respond(sub *subscription) {
-	if len(sub.dirty) == 0 && !sub.owed && (len(sub.deferred) == 0 || s.referred(sub)) {
-		return
+// draft is a response that may still not go out, and what becomes of the names it was made from.
+type draft struct {
+	*response
+	// done names are settled by it; deferred, absent and found ones among them.
+	done, deferred, absent, found []string
+	// left is true if some of what is dirty has to wait for a later response.
+	left bool
+	// served tells, by route configuration, what of it goes out.
+	served map[string]int
+}
+
+// respond makes the response to an open watch, if there is anything to say, and hands it to the server's loop. It returns false if the
+// stream must wait for the budget; nothing has changed then.
+func (s *stream) respond(sub *subscription) bool {
+	later := s.referred(sub)
+	if sub.dirty.len() == 0 && !sub.owed && (sub.deferred.len() == 0 || later) && !s.refuses(sub) {
+		return true
 	}
 	snapshot := s.class.Snapshot()
 	current := snapshot.Type(sub.url)
-	sub.free(current)
-	if sub.resend && len(sub.dirty) > 0 {
-		sub.touchAll(current)
+	s.free(sub, current)
+	if sub.resend && sub.dirty.len() > 0 {
+		s.touchAll(sub, current)
 	}
-	out := &response{revision: snapshot.Revision}
-	if !s.referred(sub) {
-		for name := range sub.deferred {
-			sub.touch(name)
+	if !later {
+		for _, name := range sub.deferred.sorted() {
+			sub.dirty.add(name)
 		}
+		sub.deferred.clear()
 	}
-	s.collect(sub, current, out)
-	if !s.delta && !sub.wildcard {
-		out.removed = nil // the state of the world cannot say that a resource asked for by name is gone
-	}
-	owed := sub.owed
-	sub.owed, sub.answered = false, true
-	if len(out.blobs) == 0 && len(out.removed) == 0 && !owed {
-		return
-	}
-	ok, updated := false, out.blobs
-	if s.delta {
-		ok = s.handDelta(sub, out)
+	d := &draft{response: &response{revision: snapshot.Revision}}
+	d.stream = s
+	if sub.url == resource.VirtualHostType {
+		s.collectHosts(sub, current, d)
 	} else {
-		ok = s.handWorld(sub, current, out)
+		s.collect(sub, current, d, later)
 	}
-	if !ok {
+	if !s.delta && !sub.complete() {
+		d.removed = nil // the state of the world cannot say that such a resource is gone
+	}
+	out, updated := d.response, d.blobs
+	empty := len(out.blobs)+len(out.removed)+len(out.missing) == 0
+	if empty && (!sub.owed || sub.url == resource.VirtualHostType) {
+		s.settle(sub, d)
+		sub.answered = sub.answered || sub.url != resource.VirtualHostType
+		return true
+	}
+	if !s.delta && sub.complete() {
+		out.blobs = s.whole(sub, current)
+	}
+	out.measure()
+	if !s.server.budget.take(s, out.size, !sub.answered, s.served) {
+		return false
+	}
+	out.held.Store(int64(out.size))
+	if !s.hand(sub, current, out) {
 		// The loop's buffer holds one response per type, so this needs a client that opens types by the dozen.
-		for _, b := range updated {
-			sub.ask(b.Name())
-		}
-		sub.owed = owed || len(out.removed) > 0
-		return
+		out.release()
+		return true
 	}
-	sub.open, sub.outstanding, sub.resend = nil, out, false
-	if sub.url == resource.ClusterType {
+	s.settle(sub, d)
+	if !d.left && sub.dirty.len()+sub.deferred.len() == 0 {
+		out.base = s.server.engine.Served()
+	}
+	sub.open, sub.outstanding, sub.resend, sub.answered = watch{}, out, false, true
+	sub.owed = sub.owed && sub.url == resource.VirtualHostType && s.unreleased()
+	switch sub.url {
+	case resource.ClusterType:
 		s.followClusters(updated)
+	case resource.RouteType:
+		s.sentRoutes(out, updated)
+	case resource.VirtualHostType:
+		out.tables = slices.Sorted(maps.Keys(d.served))
+	}
+	s.learn(sub, d.found)
+	return true
+}
+
+// settle takes over what a draft says of the names.
+func (s *stream) settle(sub *subscription, d *draft) {
+	if len(d.done) == sub.dirty.len() {
+		sub.dirty.clear()
+	} else {
+		for _, name := range d.done {
+			sub.dirty.remove(name)
+		}
+	}
+	for _, name := range d.done {
+		if sub.fresh.len() == 0 {
+			break
+		}
+		sub.fresh.remove(name)
+	}
+	for _, b := range d.blobs {
+		if sub.absent.len() == 0 {
+			break
+		}
+		sub.absent.remove(b.Name())
+	}
+	for _, name := range d.deferred {
+		sub.deferred.add(name)
+	}
+	for _, name := range d.absent {
+		sub.absent.add(name)
+	}
+	for name := range d.served {
+		if t := s.byName[name]; t != nil {
+			t.released = true
+		}
+	}
+	if len(d.missing) > 0 && sub.url == resource.VirtualHostType {
+		for _, name := range s.expired.list {
+			s.discharge(name)
+		}
+		s.expired.clear()
 	}
 }
 
-// collect moves what dirty names stand for into the response.
-func (s *stream) collect(sub *subscription, current *plan.TypeSnapshot, out *response) {
-	later := s.referred(sub)
-	for _, name := range keys(sub.dirty) {
-		delete(sub.dirty, name)
-		_, waiting := sub.fresh[name]
-		delete(sub.fresh, name)
+// chunked types may be sent in parts: the client waits for each of their resources by itself. Clusters and listeners may not, because
+// Envoy goes on to the next type, or says that it is ready, after the first response.
+func (s *stream) chunked(sub *subscription) bool {
+	return sub.url == resource.EndpointType || s.delta && (sub.url == resource.RouteType || sub.url == resource.VirtualHostType)
+}
+
+// collect puts what dirty names stand for into the response.
+func (s *stream) collect(sub *subscription, current *plan.TypeSnapshot, d *draft, later bool) {
+	size, chunked := 0, s.chunked(sub)
+	for _, name := range sub.dirty.sorted() {
 		item, _ := current.Get(name)
 		switch {
 		case sub.wants(name, item) && item.Blob != nil:
 			if sub.withheld[name] == item.Blob.Version() {
-				continue
+				break
 			}
-			delete(sub.absent, name)
-			out.blobs = append(out.blobs, item.Blob)
-		case later && !waiting:
-			sub.deferred[name] = struct{}{}
+			if size += item.Blob.Size(); chunked && size > s.server.maxResponseBytes && len(d.blobs) > 0 {
+				d.left = true
+				return
+			}
+			d.blobs = append(d.blobs, item.Blob)
+			if !item.Wildcard && sub.wildcard {
+				d.found = append(d.found, name)
+			}
+		case later && !sub.fresh.has(name):
+			d.deferred = append(d.deferred, name)
 		default:
-			if _, asked := sub.names[name]; asked {
-				sub.absent[name] = struct{}{}
+			if sub.names.has(name) {
+				d.absent = append(d.absent, name)
 			}
-			out.removed = append(out.removed, name)
+			d.removed = append(d.removed, name)
+		}
+		d.done = append(d.done, name)
+	}
+}
+
+// collectHosts is collect for virtual hosts. All changes of one route configuration go in one response; the first response releases it.
+func (s *stream) collectHosts(sub *subscription, current *plan.TypeSnapshot, d *draft) {
+	d.missing = append(d.missing, s.expired.sorted()...)
+	d.served = map[string]int{}
+	size, table, skip, alone := 0, "", false, false
+	for _, name := range sub.dirty.sorted() {
+		t := s.byName[tableOf(name)]
+		if t == nil {
+			d.left = true
+			if !sub.names.has(name) { // its route configuration was given up
+				d.done = append(d.done, name)
+			}
+			continue
+		}
+		if at := tableOf(name); at != table {
+			// Another table: is there room for it beside those before?
+			said := len(d.blobs) + len(d.removed)
+			skip = size > s.server.maxResponseBytes || said > 0 && (t.alone || alone)
+			table, alone, d.left = at, alone || t.alone && !skip, d.left || skip
+		}
+		if skip {
+			continue
+		}
+		d.served[table]++
+		d.done = append(d.done, name)
+		item, _ := current.Get(name)
+		switch {
+		case s.covers(sub, name, item) && item.Blob != nil:
+			if sub.withheld[name] == item.Blob.Version() {
+				break
+			}
+			size += item.Blob.Size()
+			d.blobs = append(d.blobs, item.Blob)
+			if !item.Wildcard {
+				d.found = append(d.found, name)
+			}
+		case sub.fresh.has(name):
+			d.absent = append(d.absent, name)
+			d.missing = append(d.missing, name)
+		default:
+			if sub.names.has(name) {
+				d.absent = append(d.absent, name)
+			}
+			d.removed = append(d.removed, name)
+		}
+	}
+	s.releaseTables(d)
+}
+
+// releaseTables adds what releases route configurations of which the response holds nothing.
+func (s *stream) releaseTables(d *draft) {
+	if len(s.byName) == 0 {
+		return
+	}
+	said := map[string]bool{}
+	for _, b := range d.blobs {
+		said[tableOf(b.Name())] = true
+	}
+	for _, names := range [][]string{d.removed, d.missing} {
+		for _, name := range names {
+			said[tableOf(name)] = true
+		}
+	}
+	hosts := s.of(resource.VirtualHostType)
+	for name, t := range s.byName {
+		if t.released || t.hidden || said[name] {
+			continue
+		}
+		if _, ok := d.served[name]; !ok && len(s.hostsIn(&hosts.dirty, name)) > 0 {
+			continue // its virtual hosts come in a later response
+		}
+		d.removed = append(d.removed, none(name))
+		d.served[name]++
+	}
+}
+
+// refuses reports whether virtual hosts are to be answered with "not found".
+func (s *stream) refuses(sub *subscription) bool {
+	return sub.url == resource.VirtualHostType && s.expired.len() > 0
+}
+
+// measure works out the bytes of a response.
+func (r *response) measure() {
+	r.size = 0
+	for _, b := range r.blobs {
+		r.size += b.Size() + len(b.Name())
+	}
+	for _, names := range [][]string{r.removed, r.missing} {
+		for _, name := range names {
+			r.size += len(name)
 		}
 	}
 }
@@ -87,19 +265,22 @@ func (s *stream) collect(sub *subscription, current *plan.TypeSnapshot, out *res
 // followClusters makes sure that the endpoints of updated clusters go out again, changed or not: Envoy warms an updated cluster and does
 // not ask.
 func (s *stream) followClusters(updated []*store.Blob) {
-	eds, ok := s.types[resource.EndpointType]
-	if !ok {
+	eds := s.of(resource.EndpointType)
+	if eds == nil {
 		// A client that reconnects may name the endpoints it holds only after it was sent the clusters.
 		for _, b := range updated {
 			if b.EndpointsName != "" {
+				if s.warming == nil {
+					s.warming = make(map[string]struct{}, len(updated))
+				}
 				s.warming[b.EndpointsName] = struct{}{}
 			}
 		}
 		return
 	}
 	for _, b := range updated {
-		if _, asked := eds.names[b.EndpointsName]; asked && b.EndpointsName != "" {
-			eds.touch(b.EndpointsName)
+		if b.EndpointsName != "" && eds.names.has(b.EndpointsName) {
+			s.touch(eds, b.EndpointsName)
 			delete(eds.withheld, b.EndpointsName)
 		}
 	}
@@ -111,47 +292,30 @@ func (s *stream) warm(sub *subscription) {
 		return
 	}
 	for name := range s.warming {
-		if _, asked := sub.names[name]; asked {
-			sub.touch(name)
+		if sub.names.has(name) {
+			s.touch(sub, name)
 		}
 	}
-	clear(s.warming)
+	s.warming = nil
 }
 
-// handDelta gives a delta response to the server's loop. The message is the stream's own, because the loop writes the nonce into it; the
-// resources in it are shared.
-func (s *stream) handDelta(sub *subscription, out *response) bool {
-	m := &discovery.DeltaDiscoveryResponse{
-		SystemVersionInfo: s.class.Snapshot().Type(sub.url).Version(), TypeUrl: sub.url, RemovedResources: out.removed,
-		Resources: make([]*discovery.Resource, 0, len(out.blobs)),
+// hand gives a response to the server's loop. The message is the stream's own, because the loop writes the nonce into it; the resources
+// are added when it is sent.
+func (s *stream) hand(sub *subscription, current *plan.TypeSnapshot, out *response) bool {
+	if s.delta {
+		m := &discovery.DeltaDiscoveryResponse{
+			SystemVersionInfo: strconv.FormatUint(out.revision.GetSequence(), 10), TypeUrl: sub.url, RemovedResources: out.removed,
+		}
+		out.message = m
+		select {
+		case sub.open.deltaTo <- &deltaResponse{request: sub.open.delta, message: m, ctx: s.ctx}:
+			return true
+		default:
+			return false
+		}
 	}
-	for _, b := range out.blobs {
-		m.Resources = append(m.Resources, b.Resource)
-		out.size += b.Size() + len(b.Name())
-	}
-	for _, name := range out.removed {
-		out.size += len(name)
-	}
-	select {
-	case sub.open.deltaTo <- &deltaResponse{request: sub.open.delta, message: m, ctx: s.ctx}:
-		return true
-	default:
-		return false
-	}
-}
-
-// handWorld gives a state-of-the-world response to the server's loop: clusters and listeners always whole, other types what has changed.
-func (s *stream) handWorld(sub *subscription, current *plan.TypeSnapshot, out *response) bool {
-	if sub.wildcard {
-		out.blobs = s.whole(sub, current)
-	}
-	m := &discovery.DiscoveryResponse{
-		VersionInfo: worldVersion(sub, current), TypeUrl: sub.url, Resources: make([]*anypb.Any, 0, len(out.blobs)),
-	}
-	for _, b := range out.blobs {
-		m.Resources = append(m.Resources, b.Resource.GetResource())
-		out.size += b.Size()
-	}
+	m := &discovery.DiscoveryResponse{VersionInfo: worldVersion(sub, current), TypeUrl: sub.url}
+	out.message = m
 	select {
 	case sub.open.worldTo <- &worldResponse{request: sub.open.world, message: m, ctx: s.ctx}:
 		return true
@@ -164,7 +328,7 @@ func (s *stream) handWorld(sub *subscription, current *plan.TypeSnapshot, out *r
 // would remove it.
 func (s *stream) whole(sub *subscription, current *plan.TypeSnapshot) []*store.Blob {
 	var blobs []*store.Blob
-	current.Scan(func(name string, item plan.Item) bool {
+	take := func(name string, item plan.Item) bool {
 		if item.Blob == nil || !sub.wants(name, item) {
 			return true
 		}
@@ -176,30 +340,38 @@ func (s *stream) whole(sub *subscription, current *plan.TypeSnapshot) []*store.B
 			blobs = append(blobs, b)
 		}
 		return true
+	}
+	if sub.wildcard {
+		current.Scan(take)
+		return blobs
+	}
+	sub.names.each(func(name string) bool {
+		item, _ := current.Get(name)
+		return take(name, item)
 	})
 	return blobs
 }
 
 // worldVersion is the version of the state that a state-of-the-world client holds after a response: a hash of the resources subscribed to.
 func worldVersion(sub *subscription, current *plan.TypeSnapshot) string {
-	if sub.wildcard && len(sub.names) == 0 && len(sub.withheld) == 0 {
+	if sub.wildcard && sub.names.len() == 0 && len(sub.withheld) == 0 {
 		return current.Version()
 	}
 	var blobs []*store.Blob
-	if sub.wildcard {
-		current.Scan(func(name string, item plan.Item) bool {
-			if item.Blob != nil && sub.wants(name, item) && sub.withheld[name] != item.Blob.Version() {
-				blobs = append(blobs, item.Blob)
-			}
-			return true
-		})
-		return plan.VersionOf(blobs)
-	}
-	for name := range sub.names {
-		if item, _ := current.Get(name); item.Blob != nil && sub.withheld[name] != item.Blob.Version() {
+	take := func(name string, item plan.Item) bool {
+		if item.Blob != nil && sub.wants(name, item) && sub.withheld[name] != item.Blob.Version() {
 			blobs = append(blobs, item.Blob)
 		}
+		return true
 	}
+	if sub.wildcard {
+		current.Scan(take)
+		return plan.VersionOf(blobs)
+	}
+	sub.names.each(func(name string) bool {
+		item, _ := current.Get(name)
+		return take(name, item)
+	})
 	return plan.VersionOf(blobs)
 }
 
@@ -218,9 +390,9 @@ func (r *deltaResponse) GetSystemVersion() (string, error)                 { ret
 func (r *deltaResponse) GetResponseVersion() string                        { return r.message.GetSystemVersionInfo() }
 func (r *deltaResponse) GetContext() context.Context                       { return r.ctx }
 
-// What the client holds is this package's own business, and the loop writes into the map: it gets an empty one.
-func (r *deltaResponse) GetNextVersionMap() map[string]string    { return map[string]string{} }
-func (r *deltaResponse) GetReturnedResources() map[string]string { return map[string]string{} }
+// What the client holds is this package's own business.
+func (r *deltaResponse) GetNextVersionMap() map[string]string    { return nil }
+func (r *deltaResponse) GetReturnedResources() map[string]string { return nil }
 
 type worldResponse struct {
 	request *cache.Request
@@ -236,7 +408,7 @@ func (r *worldResponse) GetVersion() (string, error)             { return r.GetR
 func (r *worldResponse) GetResponseVersion() string              { return r.message.GetVersionInfo() }
 func (r *worldResponse) GetContext() context.Context             { return r.ctx }
 
-func (r *worldResponse) GetReturnedResources() map[string]string { return map[string]string{} }
+func (r *worldResponse) GetReturnedResources() map[string]string { return nil }
 
 var (
 	_ cache.DeltaResponse = (*deltaResponse)(nil)

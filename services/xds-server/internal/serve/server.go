@@ -9,8 +9,6 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -21,8 +19,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"fairlead.dev/pkg/clock"
-	"fairlead.dev/pkg/tlsconf"
-	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/plan"
 	"fairlead.dev/services/xds-server/internal/replica"
 )
@@ -34,6 +30,9 @@ const (
 	DefaultStallTimeout       = 30 * time.Second
 	DefaultMaxSubscribedBytes = 16 << 20
 	DefaultMaxNameBytes       = 4 << 10
+	DefaultMaxOnDemandHosts   = 4096
+	DefaultMaxUnsentBytes     = 256 << 20
+	DefaultMaxResponseBytes   = 4 << 20
 )
 
 // Config of a Server. Engine, Log, Registerer and Instance are required.
@@ -55,6 +54,13 @@ type Config struct {
 	StallTimeout time.Duration
 	// MaxSubscribedBytes and MaxNameBytes bound the names that one stream may subscribe to.
 	MaxSubscribedBytes, MaxNameBytes int
+	// MaxOnDemandHosts bounds the virtual hosts that one stream may ask for by name; further ones are answered with "not found".
+	MaxOnDemandHosts int
+	// MaxUnsentBytes bounds what was handed to gRPC and the network has not taken yet, over all streams. Streams beyond it wait, those
+	// that have a configuration longer than those that have none.
+	MaxUnsentBytes int
+	// MaxResponseBytes is about where a response is cut, for types whose resources the client waits for one by one.
+	MaxResponseBytes int
 	// Rand gives jitter in [0, 1); nil means math/rand.
 	Rand func() float64
 }
@@ -73,10 +79,17 @@ type Server struct {
 	stallTimeout       time.Duration
 	maxSubscribedBytes int
 	maxNameBytes       int
+	maxOnDemandHosts   int
+	maxResponseBytes   int
 	rand               func() float64
 	metrics            *metrics
-	// changed is notified when some proxy's status may be another one.
-	changed tlsconf.Notifier
+	// traced is true if spans go somewhere.
+	traced  bool
+	reports reports
+	budget  budget
+	learnt  *memory
+	// failing is what could not be built at the last Apply, by class; only Apply uses it.
+	failing map[*plan.Class]string
 	// draining is closed when the process is about to end.
 	draining  chan struct{}
 	drainOnce sync.Once
@@ -101,8 +114,15 @@ func New(cfg Config) (*Server, error) {
 		stallTimeout:       orDefault(cfg.StallTimeout, DefaultStallTimeout),
 		maxSubscribedBytes: orDefault(cfg.MaxSubscribedBytes, DefaultMaxSubscribedBytes),
 		maxNameBytes:       orDefault(cfg.MaxNameBytes, DefaultMaxNameBytes),
+		maxOnDemandHosts:   orDefault(cfg.MaxOnDemandHosts, DefaultMaxOnDemandHosts),
+		maxResponseBytes:   orDefault(cfg.MaxResponseBytes, DefaultMaxResponseBytes),
+		reports:            reports{gone: map[string]struct{}{}, nodes: map[string][]*stream{}},
+		budget:             budget{limit: int64(orDefault(cfg.MaxUnsentBytes, DefaultMaxUnsentBytes))},
+		learnt:             newMemory(clock.Or(cfg.Clock)),
 		rand:               cfg.Rand, draining: make(chan struct{}), streams: map[*stream]struct{}{},
 	}
+	_, untraced := tracers.(noop.TracerProvider)
+	s.traced = !untraced
 	if s.rand == nil {
 		s.rand = rand.Float64
 	}
@@ -127,7 +147,8 @@ func (s *Server) Apply(state *replica.State, change *replica.Change) {
 	s.metrics.revisions.Inc()
 	s.metrics.applySeconds.Observe(s.clock.Now().Sub(start).Seconds())
 	s.log.DebugContext(ctx, "revision applied", "sequence", state.Revision().GetSequence(), "changed", len(change.Keys), "resources", n)
-	s.changed.Notify()
+	s.noteFailures()
+	s.reports.notifier.Notify()
 }
 
 // regroup moves the streams whose proxies have become another class.
@@ -151,32 +172,6 @@ func (s *Server) all() []*stream {
 		streams = append(streams, st)
 	}
 	return streams
-}
-
-// Changed is closed at the next change of some proxy's status. Take it before Statuses.
-func (s *Server) Changed() <-chan struct{} { return s.changed.Changed() }
-
-// Served returns the revision that is served from; nil before the first.
-func (s *Server) Served() *configv1.Revision { return s.engine.Served() }
-
-// Statuses lists the connected proxies, sorted by node id. Of several streams of one node the newest counts.
-func (s *Server) Statuses() []*configv1.ProxyStatus {
-	byNode := map[string]*configv1.ProxyStatus{}
-	for _, st := range s.all() {
-		status := st.status()
-		if status == nil {
-			continue
-		}
-		if held, ok := byNode[status.GetNodeId()]; !ok || held.GetConnectedAt().AsTime().Before(status.GetConnectedAt().AsTime()) {
-			byNode[status.GetNodeId()] = status
-		}
-	}
-	statuses := make([]*configv1.ProxyStatus, 0, len(byNode))
-	for _, status := range byNode {
-		statuses = append(statuses, status)
-	}
-	slices.SortFunc(statuses, func(a, b *configv1.ProxyStatus) int { return strings.Compare(a.GetNodeId(), b.GetNodeId()) })
-	return statuses
 }
 
 // Drain ends all streams, so that proxies go to another replica while this one still answers, and refuses new ones.

@@ -2,9 +2,10 @@ package serve
 
 import (
 	"context"
-	"errors"
-	"slices"
+	"fmt"
+	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -21,7 +22,7 @@ import (
 
 // stream is one ADS stream: the ConfigWatcher and the callbacks of its own go-control-plane server, and a Watcher of its class.
 //
-// Locks: mu may be held while calling the class and the engine, never the other way round.
+// Locks: mu may be held while calling the class, the engine and the budget, never the other way round.
 type stream struct {
 	server *Server
 	delta  bool
@@ -31,6 +32,11 @@ type stream struct {
 	connectedAt time.Time
 	// wake asks the stream's handler to try again after the order timeout.
 	wake chan struct{}
+	inbox
+	transit
+	mover
+	// reported is true while the reporter has yet to look at the stream.
+	reported atomic.Bool
 
 	mu     sync.Mutex
 	closed bool
@@ -38,14 +44,18 @@ type stream struct {
 	class  *plan.Class
 	// topics whose change may make the class another one.
 	topics replica.Topics
-	types  map[string]*subscription
+	// types in the order they are sent in.
+	types []*subscription
 	// warming are endpoints whose clusters were sent before any endpoints were asked for.
 	warming map[string]struct{}
-	// nameBytes is what the names subscribed to take.
+	// nameBytes is what the names take that the stream keeps.
 	nameBytes int
 	// gatedSince is when something first had to wait for what goes before it; zero if nothing waits.
 	gatedSince time.Time
-	acked      *configv1.Revision
+	// served is true while it is the stream's turn to use the budget.
+	served bool
+	acked  *configv1.Revision
+	tables
 }
 
 // identify reads the node of the first request and finds the class.
@@ -57,10 +67,15 @@ func (s *stream) identify(n *core.Node) error {
 	if err != nil {
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
+	node.VirtualHosts = s.delta
 	if s.peer != nil {
 		if err := node.Authorize(s.peer.ID); err != nil {
 			return status.Error(codes.PermissionDenied, err.Error())
 		}
+	}
+	if node.Type == class.Proxyless {
+		// Each gRPC program of a workload has a stream of its own under one node id, and each has to be asked what it has acknowledged.
+		node.ID = fmt.Sprintf("%s#%08x", node.ID, rand.Uint32())
 	}
 	for {
 		state := s.server.engine.State()
@@ -71,6 +86,7 @@ func (s *stream) identify(n *core.Node) error {
 		c := s.server.engine.Acquire(key, s)
 		if s.server.engine.State() == state {
 			s.node, s.class, s.topics = node, c, topics
+			s.server.reports.opened(s)
 			return nil
 		}
 		// The mesh has moved on in between, and regroup may have passed by this stream already.
@@ -91,43 +107,56 @@ func (s *stream) regroup(state *replica.State, touched replica.Topics) {
 		return
 	}
 	before, old := s.class.Snapshot(), s.class
+	// The old class may be at the new state already, without having said so: what it has not said is different from what the client holds.
+	late := old.Undelivered()
 	s.class = s.server.engine.Acquire(key, s)
-	for url, sub := range s.types {
-		s.class.Plan(url, sub.wildcard, keys(sub.names))
-		sub.planned = sub.wildcard
+	for _, sub := range s.types {
+		sub.planned = false
+		s.plan(sub, sub.names.all())
 	}
 	after := s.class.Snapshot()
-	for url, sub := range s.types {
-		touchDifferent(sub, before.Type(url), after.Type(url))
-		old.Release(url, keys(sub.names))
+	for _, sub := range s.types {
+		s.touchDifferent(sub, before.Type(sub.url), after.Type(sub.url))
+		for _, name := range late[sub.url] {
+			s.touchIfHeld(sub, name)
+		}
+		old.Release(s, sub.url, sub.names.all())
 	}
 	s.server.engine.Release(old, s)
 	s.server.log.Info("proxy changed class", "node", s.node.ID, "from", old.ID(), "to", s.class.ID())
+	s.server.reports.touch(s)
 	s.flush()
 }
 
 // touchDifferent marks what one snapshot has and another has not, or not in the same version.
-func touchDifferent(sub *subscription, before, after *plan.TypeSnapshot) {
-	compare := func(name string) {
+func (s *stream) touchDifferent(sub *subscription, before, after *plan.TypeSnapshot) {
+	compare := func(name string) bool {
 		a, _ := before.Get(name)
 		b, _ := after.Get(name)
 		if a.Blob != b.Blob || a.Wildcard != b.Wildcard {
-			sub.touch(name)
+			s.touchIfHeld(sub, name)
 		}
+		return true
 	}
-	for name := range sub.names {
-		compare(name)
-	}
-	if !sub.wildcard {
+	sub.names.each(compare)
+	if !sub.wildcard && sub.url != resource.VirtualHostType {
 		return
 	}
 	for _, snapshot := range []*plan.TypeSnapshot{before, after} {
-		snapshot.Scan(func(name string, item plan.Item) bool {
-			if item.Wildcard {
-				compare(name)
-			}
-			return true
-		})
+		snapshot.Scan(func(name string, item plan.Item) bool { return !item.Wildcard || compare(name) })
+	}
+}
+
+// touchIfHeld marks a name if the subscription may have to do with it, and reports whether.
+func (s *stream) touchIfHeld(sub *subscription, name string) bool {
+	switch {
+	case sub.url == resource.VirtualHostType:
+		return s.touchHost(sub, name)
+	case sub.wildcard || sub.names.has(name):
+		s.touch(sub, name)
+		return true
+	default:
+		return false
 	}
 }
 
@@ -138,18 +167,20 @@ func (s *stream) Changed(changes plan.Changes) {
 	if s.closed || s.class == nil {
 		return
 	}
+	touched := false
 	for url, names := range changes {
-		sub, ok := s.types[url]
-		if !ok {
+		sub := s.of(url)
+		if sub == nil {
 			continue
 		}
 		for _, name := range names {
-			if _, asked := sub.names[name]; asked || sub.wildcard {
-				sub.touch(name)
-			}
+			touched = s.touchIfHeld(sub, name) || touched
 		}
 	}
-	s.flush()
+	if touched {
+		s.server.reports.touch(s)
+		s.flush()
+	}
 }
 
 // close gives back what the stream holds.
@@ -160,34 +191,39 @@ func (s *stream) close() {
 		return
 	}
 	s.closed = true
-	for url, sub := range s.types {
-		sub.open = nil
+	s.server.budget.leave(s)
+	for _, sub := range s.types {
+		sub.open = watch{}
 		if out := sub.outstanding; out != nil {
 			s.finish(sub, out, "stream closed")
+			out.release()
 		}
 		if s.class != nil {
-			s.class.Release(url, keys(sub.names))
+			s.class.Release(s, sub.url, sub.names.all())
 		}
 	}
 	if s.class != nil {
 		s.server.engine.Release(s.class, s)
+		s.server.reports.closed(s)
+		s.server.learnt.left(s.node.ID)
 	}
 }
 
 // flush hands out every response that can go now, in order. It is called with mu held after anything that may have made one possible.
 func (s *stream) flush() {
 	waits := false
-	for _, url := range s.order() {
-		sub := s.types[url]
-		if sub.open == nil || sub.outstanding != nil {
+	for _, sub := range s.types {
+		if !sub.open.isOpen() || sub.outstanding != nil {
 			continue
 		}
 		if s.gated(sub) {
 			waits = true
 			continue
 		}
-		s.respond(sub)
-		waits = waits || len(sub.deferred) > 0
+		if !s.respond(sub) {
+			return // the budget calls again
+		}
+		waits = waits || sub.deferred.len() > 0
 	}
 	switch {
 	case !waits:
@@ -201,139 +237,78 @@ func (s *stream) flush() {
 	}
 }
 
-// order lists the stream's types as they are to be sent.
-func (s *stream) order() []string {
-	urls := make([]string, 0, len(s.types))
-	for _, url := range sendOrder {
-		if _, ok := s.types[url]; ok {
-			urls = append(urls, url)
-		}
+// resume is flush for a stream whose turn it is to use the budget.
+func (s *stream) resume() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return
 	}
-	if len(urls) == len(s.types) {
-		return urls
+	s.served = true
+	s.flush()
+	s.served = false
+}
+
+// retry sends what has waited too long for what goes before it.
+func (s *stream) retry() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || s.class == nil {
+		return
 	}
-	known := len(urls)
-	for url := range s.types {
-		if !slices.Contains(sendOrder, url) {
-			urls = append(urls, url)
-		}
+	if s.overdue() {
+		s.server.metrics.unordered.Inc()
 	}
-	slices.Sort(urls[known:])
-	return urls
+	s.flush()
 }
 
 // gated reports whether an update must wait for the types before it: listeners and routes until the clusters and endpoints they may refer
-// to were taken over (Envoy holds the ACK of clusters back until they are warm), routes also until listeners were sent. First responses
-// never wait, and nothing waits longer than the order timeout.
+// to were taken over (Envoy holds the ACK of clusters back until they are warm), routes also until listeners were sent, virtual hosts until
+// their route configurations were. First responses never wait, and nothing waits longer than the order timeout.
 func (s *stream) gated(sub *subscription) bool {
-	if !sub.answered || !sub.pending() || s.overdue() {
+	if !sub.answered || !sub.pending() {
 		return false
 	}
 	switch sub.url {
-	case resource.ListenerType:
-		return s.types[resource.ClusterType].pending() || s.types[resource.EndpointType].pending()
-	case resource.RouteType:
-		lds := s.types[resource.ListenerType]
-		return s.types[resource.ClusterType].pending() || s.types[resource.EndpointType].pending() || lds != nil && len(lds.dirty) > 0
+	case resource.ListenerType, resource.RouteType, resource.VirtualHostType:
 	default:
 		return false
 	}
+	for _, other := range s.types {
+		switch other.url {
+		case resource.ClusterType, resource.EndpointType:
+			if other.pending() {
+				return !s.overdue()
+			}
+		case sub.url:
+			return false
+		default:
+			if other.dirty.len() > 0 {
+				return !s.overdue()
+			}
+		}
+	}
+	return false
 }
 
 func (s *stream) overdue() bool {
 	return !s.gatedSince.IsZero() && s.server.clock.Now().Sub(s.gatedSince) >= s.server.orderTimeout
 }
 
-// referred reports whether removals of the type must wait: clusters until routes and listeners that may have referred to them are
-// replaced, endpoints until their clusters are gone.
+// referred reports whether removals of the type must wait: clusters until routes, virtual hosts and listeners that may have referred to
+// them are replaced, endpoints until their clusters are gone.
 func (s *stream) referred(sub *subscription) bool {
-	if s.overdue() {
+	if sub.url != resource.ClusterType && sub.url != resource.EndpointType {
 		return false
 	}
-	routes := s.types[resource.ListenerType].pending() || s.types[resource.RouteType].pending()
-	switch sub.url {
-	case resource.ClusterType:
-		return routes
-	case resource.EndpointType:
-		cds := s.types[resource.ClusterType]
-		return routes || cds != nil && (cds.pending() || len(cds.deferred) > 0)
-	default:
-		return false
-	}
-}
-
-// subscribe adds names to a subscription and plans them.
-func (s *stream) subscribe(sub *subscription, names []string) error {
-	var added []string
-	for _, name := range names {
-		if name == "*" {
-			continue
+	waits := false
+	for _, other := range s.types {
+		switch other.url {
+		case resource.ListenerType, resource.RouteType, resource.VirtualHostType:
+			waits = waits || other.pending()
+		case resource.ClusterType:
+			waits = waits || sub != other && (other.pending() || other.deferred.len() > 0)
 		}
-		if len(name) > s.server.maxNameBytes {
-			return status.Errorf(codes.InvalidArgument, "resource name of %d bytes, at most %d are taken", len(name), s.server.maxNameBytes)
-		}
-		if _, ok := sub.names[name]; ok {
-			continue
-		}
-		if s.nameBytes += len(name) + nameOverhead; s.nameBytes > s.server.maxSubscribedBytes {
-			return status.Error(codes.ResourceExhausted, "too many resource names subscribed to on one stream")
-		}
-		sub.names[name] = struct{}{}
-		added = append(added, name)
 	}
-	if len(added) > 0 || sub.wildcard && !sub.planned {
-		s.class.Plan(sub.url, sub.wildcard, added)
-		sub.planned = sub.wildcard || sub.planned
-	}
-	return nil
-}
-
-func (s *stream) unsubscribe(sub *subscription, names []string) {
-	var dropped []string
-	for _, name := range names {
-		if _, ok := sub.names[name]; !ok {
-			continue
-		}
-		s.nameBytes -= len(name) + nameOverhead
-		delete(sub.names, name)
-		delete(sub.absent, name)
-		delete(sub.fresh, name)
-		delete(sub.deferred, name)
-		if !sub.wildcard {
-			delete(sub.dirty, name)
-			delete(sub.withheld, name)
-		}
-		dropped = append(dropped, name)
-	}
-	if len(dropped) > 0 {
-		s.class.Release(sub.url, dropped)
-	}
-}
-
-// nameOverhead is what a name costs beside its text.
-const nameOverhead = 64
-
-// errTooManyTypes bounds what a client can make a stream keep.
-var errTooManyTypes = errors.New("too many types on one stream")
-
-// typeOf returns the subscription of a type and whether it is new.
-func (s *stream) typeOf(url string) (sub *subscription, isNew bool, err error) {
-	if sub, ok := s.types[url]; ok {
-		return sub, false, nil
-	}
-	if len(s.types) >= maxTypes {
-		return nil, false, status.Error(codes.ResourceExhausted, errTooManyTypes.Error())
-	}
-	sub = newSubscription(url)
-	s.types[url] = sub
-	return sub, true, nil
-}
-
-func keys(set map[string]struct{}) []string {
-	names := make([]string, 0, len(set))
-	for name := range set {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
+	return waits && !s.overdue()
 }

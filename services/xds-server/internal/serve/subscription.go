@@ -1,11 +1,14 @@
 package serve
 
 import (
+	"slices"
 	"time"
 
 	"github.com/envoyproxy/go-control-plane/pkg/cache/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/plan"
@@ -15,26 +18,31 @@ import (
 // subscription is one xDS type on one stream. What the client holds is not kept: it is the class's snapshot, except for the names in
 // dirty and deferred.
 type subscription struct {
-	url      string
+	url     string
+	metrics *typeMetrics
+
 	wildcard bool
 	// planned is true once the class was asked for the wildcard set.
 	planned bool
 	// names asked for.
-	names map[string]struct{}
+	names nameList
 	// absent are those of names that were answered with "there is none".
-	absent map[string]struct{}
+	absent nameSet
 
 	// dirty names may differ from what the client holds. fresh ones among them are answered even if there is nothing to say.
-	dirty, fresh map[string]struct{}
+	dirty, fresh nameSet
 	// deferred names are removals that wait until nothing refers to the resource any more.
-	deferred map[string]struct{}
-	// owed is true while the first response must go out even if empty.
+	deferred nameSet
+	// owed is true while the first response must go out even if empty; for virtual hosts, while some route configuration waits for its
+	// first ones.
 	owed bool
 	// answered is true once the client has all it needs for a start: a first response was made, or none was necessary.
 	answered bool
 
-	open        *watch
+	open        watch
 	outstanding *response
+	// cancel is how the loop takes the open watch back.
+	cancel func()
 
 	// withheld are versions that were rejected: they are not sent again. If blamed together, a change of one frees all.
 	withheld map[string]string
@@ -42,24 +50,19 @@ type subscription struct {
 	// resend is true after a NACK: what the client holds is unknown, the next response carries the whole type.
 	resend bool
 	// unsure names were removed by a response that was rejected: the client may still hold them.
-	unsure    map[string]struct{}
+	unsure    nameSet
 	rejection *configv1.Rejection
 
 	// good is, for state of the world, what the last acknowledged response contained.
 	good map[string]*store.Blob
 
 	sent, acked *configv1.Revision
-	bytes       uint64
+	// base is, while something waits, the revision up to which the client holds everything; nil if it never did.
+	base  *configv1.Revision
+	bytes uint64
 }
 
-func newSubscription(url string) *subscription {
-	return &subscription{
-		url: url, names: map[string]struct{}{}, absent: map[string]struct{}{}, dirty: map[string]struct{}{},
-		fresh: map[string]struct{}{}, deferred: map[string]struct{}{}, withheld: map[string]string{}, unsure: map[string]struct{}{},
-	}
-}
-
-// watch is an open request: the server's loop waits for at most one response to it.
+// watch is an open request: the server's loop waits for at most one response to it. One of the channels is set.
 type watch struct {
 	delta   *cache.DeltaRequest
 	deltaTo chan cache.DeltaResponse
@@ -67,69 +70,239 @@ type watch struct {
 	worldTo chan cache.Response
 }
 
+// isOpen reports whether the loop waits.
+func (w *watch) isOpen() bool { return w.deltaTo != nil || w.worldTo != nil }
+
 // response is one that was handed to the server's loop and not acknowledged yet.
 type response struct {
-	nonce    string // "" until it is sent
-	blobs    []*store.Blob
-	removed  []string
+	charge
+	message any    // what the loop sends
+	nonce   string // "" until it is sent
+	blobs   []*store.Blob
+	removed []string
+	// missing are virtual hosts that are said not to exist.
+	missing  []string
 	revision *configv1.Revision
-	size     int
-	sentAt   time.Time
-	span     trace.Span
+	// base is set if the client holds everything up to this revision once it acknowledges; whole if the type was sent from the start.
+	base *configv1.Revision
+	// tables are route configurations that the client has only through this response.
+	tables []string
+	size   int
+	sentAt time.Time
+	span   trace.Span
 }
 
 // wants reports whether the item is part of the subscription.
 func (b *subscription) wants(name string, item plan.Item) bool {
-	if b.wildcard && item.Wildcard {
-		return true
-	}
-	_, ok := b.names[name]
-	return ok
+	return b.wildcard && item.Wildcard || b.names.has(name)
+}
+
+// complete reports whether a state-of-the-world response of the type lists all that the subscription covers, so that what it leaves out is
+// gone: clusters and listeners do always, also those that are asked for by name, and what else has a wildcard.
+func (b *subscription) complete() bool {
+	return b.wildcard || b.url == resource.ClusterType || b.url == resource.ListenerType
 }
 
 // touch marks a name as possibly different from what the client holds.
-func (b *subscription) touch(name string) {
-	b.dirty[name] = struct{}{}
-	delete(b.deferred, name)
+func (s *stream) touch(b *subscription, name string) {
+	if b.answered && b.clean() {
+		b.base = s.server.engine.Served()
+	}
+	b.dirty.add(name)
+	if b.deferred.len() > 0 {
+		b.deferred.remove(name)
+	}
 }
 
 // touchAll marks all that the subscription covers, and what the client may hold although it should not.
-func (b *subscription) touchAll(snapshot *plan.TypeSnapshot) {
-	for name := range b.names {
-		b.touch(name)
+func (s *stream) touchAll(b *subscription, snapshot *plan.TypeSnapshot) {
+	touch := func(name string) bool { s.touch(b, name); return true }
+	b.names.each(touch)
+	for _, name := range b.unsure.list {
+		touch(name)
 	}
-	for name := range b.unsure {
-		b.touch(name)
+	if b.url == resource.VirtualHostType {
+		s.touchTables(b, snapshot)
+		return
 	}
 	if b.wildcard {
-		snapshot.Scan(func(name string, item plan.Item) bool {
-			if item.Wildcard {
-				b.touch(name)
-			}
-			return true
-		})
+		snapshot.Scan(func(name string, item plan.Item) bool { return !item.Wildcard || touch(name) })
 	}
 }
 
 // ask marks a name that the client waits for: it is sent or said to be absent, whatever the client is thought to hold.
-func (b *subscription) ask(name string) {
-	b.touch(name)
-	b.fresh[name] = struct{}{}
-	delete(b.absent, name)
+func (s *stream) ask(b *subscription, name string) {
+	s.touch(b, name)
+	b.fresh.add(name)
+	b.absent.remove(name)
 }
 
 // clean reports whether the client holds all it should.
 func (b *subscription) clean() bool {
-	return len(b.dirty) == 0 && len(b.deferred) == 0 && b.outstanding == nil && !b.owed && b.rejection == nil
+	return b.dirty.len() == 0 && b.deferred.len() == 0 && b.outstanding == nil && !b.owed && b.rejection == nil
 }
 
 // pending reports whether an update is on its way or waits to be sent; removals that can wait do not count.
 func (b *subscription) pending() bool {
-	return b != nil && (b.outstanding != nil || len(b.dirty) > 0 || b.owed)
+	return b != nil && (b.outstanding != nil || b.dirty.len() > 0 || b.owed)
 }
+
+// withhold keeps a rejected version from being sent again.
+func (b *subscription) withhold(blob *store.Blob) {
+	if b.withheld == nil {
+		b.withheld = map[string]string{}
+	}
+	b.withheld[blob.Name()] = blob.Version()
+}
+
+// subscribe adds names to a subscription and plans them.
+func (s *stream) subscribe(sub *subscription, names []string) error {
+	var added []string
+	for _, name := range names {
+		if name == "*" {
+			continue
+		}
+		if len(name) > s.server.maxNameBytes {
+			return status.Errorf(codes.InvalidArgument, "resource name of %d bytes, at most %d are taken", len(name), s.server.maxNameBytes)
+		}
+		if sub.names.has(name) {
+			continue
+		}
+		if err := s.charge(name); err != nil {
+			return err
+		}
+		added = append(added, name)
+	}
+	slices.Sort(added)
+	for i := len(added) - 1; i > 0; i-- {
+		if added[i] == added[i-1] {
+			s.nameBytes -= len(added[i]) + nameOverhead
+		}
+	}
+	added = slices.Compact(added)
+	sub.names.add(added)
+	s.plan(sub, added)
+	return nil
+}
+
+// plan asks the class for what the subscription has added, and takes over its names in place of the request's: they are shared.
+func (s *stream) plan(sub *subscription, added []string) {
+	listed := sub.wildcard || sub.url == resource.VirtualHostType
+	if len(added) == 0 && (!listed || sub.planned) {
+		return
+	}
+	s.class.Plan(s, sub.url, listed, added)
+	sub.planned = listed || sub.planned
+	current := s.class.Snapshot().Type(sub.url)
+	for _, name := range added {
+		if item, _ := current.Get(name); item.Blob != nil {
+			sub.names.intern(item.Blob.Name())
+		}
+	}
+}
+
+// doubt notes that the client may still hold what it was told to remove, as far as there is room for such names.
+func (s *stream) doubt(sub *subscription, name string) {
+	if !sub.unsure.has(name) && s.charge(name) == nil {
+		sub.unsure.add(name)
+	} else if !sub.unsure.has(name) {
+		s.discharge(name)
+	}
+}
+
+// trust ends doubt.
+func (s *stream) trust(sub *subscription, name string) {
+	if sub.unsure.len() > 0 && sub.unsure.has(name) {
+		sub.unsure.remove(name)
+		s.discharge(name)
+	}
+}
+
+// charge counts a name against what one stream may keep.
+func (s *stream) charge(name string) error {
+	if s.nameBytes += len(name) + nameOverhead; s.nameBytes > s.server.maxSubscribedBytes {
+		return status.Error(codes.ResourceExhausted, "too many resource names subscribed to on one stream")
+	}
+	return nil
+}
+
+func (s *stream) discharge(name string) { s.nameBytes -= len(name) + nameOverhead }
+
+func (s *stream) unsubscribe(sub *subscription, names []string) {
+	var dropped []string
+	for _, name := range names {
+		if !sub.names.remove(name) {
+			continue
+		}
+		s.discharge(name)
+		sub.absent.remove(name)
+		sub.fresh.remove(name)
+		sub.deferred.remove(name)
+		if !sub.wildcard {
+			sub.dirty.remove(name)
+			delete(sub.withheld, name)
+		}
+		if sub.url == resource.RouteType {
+			s.closeTable(name)
+		}
+		dropped = append(dropped, name)
+	}
+	if len(dropped) > 0 {
+		s.class.Release(s, sub.url, dropped)
+	}
+}
+
+// nameOverhead is what a name costs beside its text.
+const nameOverhead = 64
+
+// maxTypes bounds the types of one stream.
+const maxTypes = 16
 
 // sendOrder of types on one stream: clusters before what refers to them, and endpoints right after their clusters.
 var sendOrder = []string{
 	resource.ClusterType, resource.EndpointType, resource.ListenerType, resource.RouteType, resource.VirtualHostType,
 	resource.SecretType, resource.ExtensionConfigType,
+}
+
+// rank is a type's place in the order; types that it does not name come last.
+func rank(url string) int {
+	if i := slices.Index(sendOrder, url); i >= 0 {
+		return i
+	}
+	return len(sendOrder)
+}
+
+// of returns the subscription to a type, nil if there is none.
+func (s *stream) of(url string) *subscription {
+	for _, sub := range s.types {
+		if sub.url == url {
+			return sub
+		}
+	}
+	return nil
+}
+
+// typeOf returns the subscription of a type and whether it is new. The types of a stream are kept in the order they are sent in.
+func (s *stream) typeOf(url string) (sub *subscription, isNew bool, err error) {
+	if sub := s.of(url); sub != nil {
+		return sub, false, nil
+	}
+	if len(s.types) >= maxTypes {
+		return nil, false, status.Error(codes.ResourceExhausted, "too many types on one stream")
+	}
+	sub = &subscription{url: url, metrics: s.server.metrics.of(url)}
+	sub.cancel = func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		sub.open = watch{}
+	}
+	at := slices.IndexFunc(s.types, func(other *subscription) bool {
+		a, b := rank(other.url), rank(url)
+		return a > b || a == b && other.url > url
+	})
+	if at < 0 {
+		at = len(s.types)
+	}
+	s.types = slices.Insert(s.types, at, sub)
+	return sub, true, nil
 }

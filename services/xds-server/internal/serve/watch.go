@@ -1,16 +1,15 @@
 package serve
 
 import (
-	"github.com/envoyproxy/go-control-plane/pkg/cache/v3"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
+	"slices"
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/cache/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
-
-// maxTypes bounds the types of one stream.
-const maxTypes = 16
 
 // admit checks a request's node and finds the subscription to its type. Both are nil for a type that nobody makes: such a request is never
 // answered. The caller holds s.mu.
@@ -29,125 +28,183 @@ func (s *stream) admit(node *core.Node, typeURL string) (sub *subscription, isNe
 
 // CreateDeltaWatch implements cache.ConfigWatcher: it takes one delta request, in the order of the stream.
 func (s *stream) CreateDeltaWatch(req *cache.DeltaRequest, state cache.Subscription, to chan cache.DeltaResponse) (func(), error) {
+	said := s.nextParcel()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	sub, isNew, err := s.admit(req.GetNode(), req.GetTypeUrl())
+	sub, isNew, err := s.admit(said.node, req.GetTypeUrl())
 	if sub == nil {
 		return nil, err
 	}
-	s.acknowledge(sub, req.GetResponseNonce(), req.GetErrorDetail())
-	if err := s.updateDelta(sub, req, state, isNew); err != nil {
+	answers := s.acknowledge(sub, req.GetResponseNonce(), req.GetErrorDetail())
+	if isNew || len(said.subscribe)+len(said.unsubscribe) > 0 {
+		err = s.updateDelta(sub, said, state.IsWildcard(), isNew)
+		answers = true
+	}
+	if err != nil {
 		return nil, err
 	}
-	w := &watch{delta: req, deltaTo: to}
-	sub.open = w
+	sub.open = watch{delta: req, deltaTo: to}
 	s.flush()
-	s.server.changed.Notify()
-	return s.cancel(sub, w), nil
+	if answers {
+		s.server.reports.touch(s)
+	}
+	return sub.cancel, nil
 }
 
 // updateDelta takes over what the request subscribes to.
-func (s *stream) updateDelta(sub *subscription, req *cache.DeltaRequest, state cache.Subscription, isNew bool) error {
+func (s *stream) updateDelta(sub *subscription, said parcel, wildcard, isNew bool) error {
+	names := said.subscribe
 	wasWildcard := sub.wildcard
-	sub.wildcard = state.IsWildcard()
-	if err := s.subscribe(sub, req.GetResourceNamesSubscribe()); err != nil {
+	if sub.url == resource.VirtualHostType {
+		names = s.admitHosts(sub, names)
+	} else {
+		sub.wildcard = wildcard
+	}
+	if err := s.subscribe(sub, names); err != nil {
 		return err
 	}
-	for _, name := range req.GetResourceNamesUnsubscribe() {
-		if _, asked := sub.names[name]; asked && sub.wildcard {
+	for _, name := range said.unsubscribe {
+		if sub.wildcard && sub.names.has(name) {
 			// The protocol wants the resource sent again, or said to be gone, when only the explicit part of the subscription ends.
-			defer sub.ask(name)
+			defer s.ask(sub, name)
 		}
 	}
-	s.unsubscribe(sub, req.GetResourceNamesUnsubscribe())
-	current := s.class.Snapshot().Type(sub.url)
-	if !isNew {
-		for _, name := range req.GetResourceNamesSubscribe() {
-			if name != "*" {
-				sub.ask(name)
-			}
+	s.unsubscribe(sub, said.unsubscribe)
+	switch {
+	case isNew && sub.url == resource.VirtualHostType:
+		if err := s.openHosts(sub, said.held); err != nil {
+			return err
 		}
-		if sub.wildcard && !wasWildcard {
-			sub.touchAll(current)
-			sub.owed = true
+		s.askAll(sub, names, said.held)
+		return nil
+	case isNew:
+		if err := s.checkHeld(said.held); err != nil {
+			return err
 		}
+		s.openDelta(sub, said.held)
 		return nil
 	}
-	held := req.GetInitialResourceVersions()
-	sub.touchAll(current)
+	s.askAll(sub, names, nil)
+	if sub.wildcard && !wasWildcard {
+		s.touchAll(sub, s.class.Snapshot().Type(sub.url))
+		sub.owed = true
+	}
+	return nil
+}
+
+// askAll marks names that a client waits for; it does not wait for those it holds in the current version.
+func (s *stream) askAll(sub *subscription, names []string, held map[string]string) {
+	current := s.class.Snapshot().Type(sub.url)
+	for _, name := range names {
+		if name == "*" || !sub.names.has(name) {
+			continue
+		}
+		if version, ok := held[name]; ok {
+			if item, _ := current.Get(name); item.Blob != nil && item.Blob.Version() == version {
+				continue
+			}
+		}
+		s.ask(sub, name)
+	}
+}
+
+// checkHeld bounds what a client may say it holds: the names are kept until the response that settles them.
+func (s *stream) checkHeld(held map[string]string) error {
+	size := 0
+	for name := range held {
+		size += len(name) + nameOverhead
+	}
+	if size > s.server.maxSubscribedBytes {
+		return status.Error(codes.ResourceExhausted, "too many resources said to be held on one stream")
+	}
+	return nil
+}
+
+// openDelta takes over the first request of a type: what the client holds already is not sent.
+func (s *stream) openDelta(sub *subscription, held map[string]string) {
+	if sub.url == resource.ClusterType && sub.wildcard {
+		if s.adopt(sub, held); len(held) == 0 {
+			s.recall(sub)
+		}
+	}
+	current := s.class.Snapshot().Type(sub.url)
+	s.touchAll(sub, current)
 	for name, version := range held {
 		if item, _ := current.Get(name); item.Blob != nil && sub.wants(name, item) && item.Blob.Version() == version {
-			delete(sub.dirty, name)
-		} else if _, asked := sub.names[name]; asked || sub.wildcard {
-			sub.touch(name)
+			sub.dirty.remove(name)
+		} else if sub.wildcard || sub.names.has(name) {
+			s.touch(sub, name)
 		}
 	}
 	s.warm(sub)
 	// A client that holds nothing waits for an answer, if only to learn that there is nothing.
 	sub.owed = sub.wildcard && len(held) == 0
-	sub.answered = len(sub.dirty) == 0 && !sub.owed
-	for name := range sub.names {
-		if _, ok := sub.dirty[name]; ok {
-			sub.fresh[name] = struct{}{}
+	sub.answered = sub.dirty.len() == 0 && !sub.owed
+	for _, name := range sub.dirty.list {
+		if sub.names.has(name) {
+			sub.fresh.add(name)
 		}
 	}
-	return nil
+	if sub.url == resource.RouteType {
+		s.openRoutes(sub, held)
+	}
 }
 
 // CreateWatch implements cache.ConfigWatcher: it takes one state-of-the-world request.
 func (s *stream) CreateWatch(req *cache.Request, state cache.Subscription, to chan cache.Response) (func(), error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	sub, isNew, err := s.admit(req.GetNode(), req.GetTypeUrl())
+	said := s.heard
+	s.heard = parcel{}
+	sub, isNew, err := s.admit(said.node, req.GetTypeUrl())
 	if sub == nil {
 		return nil, err
 	}
 	if out := sub.outstanding; out != nil && out.nonce == "" {
 		// The loop drops a response that it has not sent when a request of the same type comes in between.
 		s.finish(sub, out, "dropped")
+		out.release()
 		for _, b := range out.blobs {
-			sub.ask(b.Name())
+			s.ask(sub, b.Name())
 		}
 		sub.owed = sub.wildcard
 	}
 	s.acknowledge(sub, req.GetResponseNonce(), req.GetErrorDetail())
-	if err := s.updateWorld(sub, req, state, isNew); err != nil {
+	if err := s.updateWorld(sub, said.subscribe, req.GetVersionInfo(), state.IsWildcard(), isNew); err != nil {
 		return nil, err
 	}
-	w := &watch{world: req, worldTo: to}
-	sub.open = w
+	sub.open = watch{world: req, worldTo: to}
 	s.flush()
-	s.server.changed.Notify()
-	return s.cancel(sub, w), nil
+	s.server.reports.touch(s)
+	return sub.cancel, nil
 }
 
 // updateWorld takes over what the request subscribes to: all names, every time.
-func (s *stream) updateWorld(sub *subscription, req *cache.Request, state cache.Subscription, isNew bool) error {
-	wanted := state.SubscribedResources()
+func (s *stream) updateWorld(sub *subscription, wanted []string, version string, wildcard, isNew bool) error {
 	wasWildcard := sub.wildcard
-	sub.wildcard = state.IsWildcard()
-	added := missing(wanted, sub.names)
+	sub.wildcard = wildcard
+	added, gone := sub.compare(wanted)
 	if err := s.subscribe(sub, added); err != nil {
 		return err
 	}
-	s.unsubscribe(sub, missing(sub.names, wanted))
+	s.unsubscribe(sub, gone)
 	current := s.class.Snapshot().Type(sub.url)
 	if isNew {
 		// Of a wildcard type the client holds what its version says. Of names it may not: it can have dropped one and asked for it again
 		// since, and the version is still that of the response before.
-		if sub.wildcard && len(sub.names) == 0 && req.GetVersionInfo() == current.Version() {
+		if sub.wildcard && sub.names.len() == 0 && version == current.Version() {
 			sub.answered = true
 			return nil
 		}
-		sub.touchAll(current)
+		s.touchAll(sub, current)
 		sub.owed = sub.wildcard
 		return nil
 	}
 	for _, name := range added {
-		sub.ask(name)
+		s.ask(sub, name)
 	}
 	if sub.wildcard && !wasWildcard {
-		sub.touchAll(current)
+		s.touchAll(sub, current)
 		sub.owed = true
 	}
 	return nil
@@ -156,41 +213,41 @@ func (s *stream) updateWorld(sub *subscription, req *cache.Request, state cache.
 // overhear sees every state-of-the-world request, also those that the loop leaves aside because their nonce is stale. What such a request
 // gives up the client has dropped: if a later one asks for it again, it must be sent again.
 func (s *stream) overhear(req *cache.Request) {
+	said := s.nextParcel()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	sub, ok := s.types[req.GetTypeUrl()]
-	if !ok || s.closed || sub.wildcard {
+	if s.heard = said; s.closed {
 		return
 	}
-	wanted := make(map[string]struct{}, len(req.GetResourceNames()))
-	for _, name := range req.GetResourceNames() {
-		wanted[name] = struct{}{}
+	sub := s.of(req.GetTypeUrl())
+	if sub == nil || sub.wildcard {
+		return
 	}
-	s.unsubscribe(sub, missing(sub.names, wanted))
+	_, gone := sub.compare(said.subscribe)
+	s.unsubscribe(sub, gone)
 }
 
-// missing lists what one set has and the other has not.
-func missing(from, other map[string]struct{}) []string {
-	var names []string
-	for name := range from {
-		if _, ok := other[name]; !ok {
-			names = append(names, name)
+// compare lists what a state-of-the-world request has and the subscription has not, and the other way round.
+func (b *subscription) compare(wanted []string) (added, gone []string) {
+	wanted = slices.DeleteFunc(slices.Clone(wanted), func(name string) bool { return name == "*" })
+	slices.Sort(wanted)
+	wanted = slices.Compact(wanted)
+	for _, name := range wanted {
+		if !b.names.has(name) {
+			added = append(added, name)
 		}
 	}
-	return names
-}
-
-// cancel returns the function by which the loop takes a watch back.
-func (s *stream) cancel(sub *subscription, w *watch) func() {
-	return func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if sub.open == w {
-			sub.open = nil
+	b.names.each(func(name string) bool {
+		if _, ok := slices.BinarySearch(wanted, name); !ok {
+			gone = append(gone, name)
 		}
-	}
+		return true
+	})
+	return added, gone
 }
 
 // sentDelta and sentWorld are called by the loop right before a response goes out.
-func (s *stream) sentDelta(m *discovery.DeltaDiscoveryResponse) { s.sent(m.GetTypeUrl(), m.GetNonce()) }
-func (s *stream) sentWorld(m *discovery.DiscoveryResponse)      { s.sent(m.GetTypeUrl(), m.GetNonce()) }
+func (s *stream) sentDelta(m *discovery.DeltaDiscoveryResponse) {
+	s.sent(m, m.GetTypeUrl(), m.GetNonce())
+}
+func (s *stream) sentWorld(m *discovery.DiscoveryResponse) { s.sent(m, m.GetTypeUrl(), m.GetNonce()) }

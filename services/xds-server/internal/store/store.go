@@ -11,7 +11,10 @@ import (
 	"weak"
 
 	cluster "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	route "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 )
@@ -22,6 +25,10 @@ type Blob struct {
 	Resource *discovery.Resource
 	// EndpointsName is the name of the endpoints that a cluster waits for after each update; "" for anything else.
 	EndpointsName string
+	// VirtualHosts is true for a route configuration whose virtual hosts are resources of their own.
+	VirtualHosts bool
+	// frame is the resource as the field of a delta response, any the part of it that is the field of a state-of-the-world response.
+	frame, any mem.Buffer
 	// hash identifies type, name and content.
 	hash [16]byte
 }
@@ -37,6 +44,13 @@ func (b *Blob) Hash() [16]byte { return b.hash }
 
 // Size is the number of bytes of the message.
 func (b *Blob) Size() int { return len(b.Resource.GetResource().GetValue()) }
+
+// DeltaField is the resource as it stands on the wire in a DeltaDiscoveryResponse, tag and length included; WorldField is the same for a
+// DiscoveryResponse. Both are shared and must not be changed.
+func (b *Blob) DeltaField() mem.Buffer { return b.frame }
+
+// WorldField is described at DeltaField.
+func (b *Blob) WorldField() mem.Buffer { return b.any }
 
 // Store interns blobs. It is safe for concurrent use.
 type Store struct {
@@ -63,19 +77,48 @@ func (s *Store) Put(typeURL, name string, m proto.Message) (*Blob, error) {
 		}
 		// Dead, and its cleanup has yet to run: the cleanup sees that the entry is no longer its own.
 	}
-	b := &Blob{
-		Resource: &discovery.Resource{
-			Name: name, Version: hex.EncodeToString(hash[:8]),
-			Resource: &anypb.Any{TypeUrl: typeURL, Value: raw},
-		},
-		EndpointsName: endpointsName(m),
-		hash:          hash,
-	}
+	b := newBlob(typeURL, name, hash, raw)
+	b.EndpointsName, b.VirtualHosts = endpointsName(m), virtualHosts(m)
 	p := weak.Make(b)
 	s.blobs[hash] = p
 	s.bytes += int64(len(raw))
 	runtime.AddCleanup(b, s.drop, dead{p, hash, int64(len(raw))})
 	return b, nil
+}
+
+// The numbers of the fields that frames are made of.
+const (
+	responseResources = 2 // of DeltaDiscoveryResponse and DiscoveryResponse
+	resourceVersion   = 1
+	resourceAny       = 2
+	resourceName      = 3
+	anyTypeURL        = 1
+	anyValue          = 2
+)
+
+// newBlob lays the resource out as it goes on the wire; the message that others read shares those bytes.
+func newBlob(typeURL, name string, hash [16]byte, raw []byte) *Blob {
+	version := hex.EncodeToString(hash[:8])
+	field := func(size int) int { return 1 + protowire.SizeBytes(size) } // the tags of fields below 16 are one byte
+	inner := field(len(typeURL)) + field(len(raw))
+	outer := field(len(version)) + field(inner) + field(len(name))
+	frame := make([]byte, 0, field(outer))
+	frame = protowire.AppendVarint(protowire.AppendTag(frame, responseResources, protowire.BytesType), uint64(outer)) //nolint:gosec // a size
+	frame = protowire.AppendString(protowire.AppendTag(frame, resourceVersion, protowire.BytesType), version)
+	start := len(frame)
+	frame = protowire.AppendVarint(protowire.AppendTag(frame, resourceAny, protowire.BytesType), uint64(inner)) //nolint:gosec // a size
+	frame = protowire.AppendString(protowire.AppendTag(frame, anyTypeURL, protowire.BytesType), typeURL)
+	frame = protowire.AppendBytes(protowire.AppendTag(frame, anyValue, protowire.BytesType), raw)
+	end := len(frame)
+	frame = protowire.AppendString(protowire.AppendTag(frame, resourceName, protowire.BytesType), name)
+	return &Blob{
+		Resource: &discovery.Resource{
+			Name: name, Version: version, Resource: &anypb.Any{TypeUrl: typeURL, Value: frame[end-len(raw) : end : end]},
+		},
+		frame: mem.SliceBuffer(frame),
+		any:   mem.SliceBuffer(frame[start:end:end]),
+		hash:  hash,
+	}
 }
 
 type dead struct {
@@ -108,6 +151,11 @@ func contentHash(typeURL, name string, raw []byte) [16]byte {
 	}
 	h.Write(raw)
 	return [16]byte(h.Sum(nil)[:16])
+}
+
+func virtualHosts(m proto.Message) bool {
+	rc, ok := m.(*route.RouteConfiguration)
+	return ok && rc.GetVhds() != nil
 }
 
 func endpointsName(m proto.Message) string {

@@ -27,7 +27,6 @@ import (
 	"pgregory.net/rapid"
 
 	"fairlead.dev/pkg/testkit"
-	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/plan"
 	"fairlead.dev/services/xds-server/internal/replica"
 	"fairlead.dev/services/xds-server/internal/translate/cluster"
@@ -76,19 +75,20 @@ func TestEnvoyAcceptsRandomMeshes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			validate(t, envoy, bootstrap(t, accepted(input.NewView(c.Class.key(), state).Reader())))
+			validate(t, envoy, bootstrap(t, accepted(world{key: c.Class.key(), state: state})))
 		})
 	}
 }
 
 // accepted builds what can be built.
-func accepted(r *input.Reader) built {
+func accepted(w world) built {
+	r := w.reader()
 	var out built
 	for kind, into := range map[plan.Translator]*[]proto.Message{
 		cluster.Translator{}: &out.clusters, endpoint.Translator{}: &out.endpoints,
 		listener.Translator{}: &out.listeners, route.Translator{}: &out.routes,
 	} {
-		names, err := kind.Names(r)
+		names, err := plan.List(kind, w.key, w.state)
 		if err != nil {
 			continue
 		}
@@ -96,7 +96,7 @@ func accepted(r *input.Reader) built {
 		case route.Translator:
 			names = []string{"80", "8080", "http.80"}
 		case endpoint.Translator:
-			names, _ = cluster.Translator{}.Names(r)
+			names, _ = plan.List(cluster.Translator{}, w.key, w.state)
 		}
 		for _, name := range names {
 			if m, err := kind.Build(r, name); err == nil && m != nil {

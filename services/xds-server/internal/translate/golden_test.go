@@ -11,7 +11,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"fairlead.dev/pkg/testkit"
-	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/plan"
 	"fairlead.dev/services/xds-server/internal/translate"
 )
@@ -22,8 +21,9 @@ type built struct {
 }
 
 // buildAll follows a proxy: it takes all clusters and listeners, and asks for what they refer to.
-func buildAll(t testing.TB, r *input.Reader) built {
+func buildAll(t testing.TB, w world) built {
 	t.Helper()
+	r := w.reader()
 	byType := map[string]plan.Translator{}
 	for _, translator := range translate.All() {
 		byType[translator.TypeURL()[strings.LastIndexByte(translator.TypeURL(), '.')+1:]] = translator
@@ -42,7 +42,7 @@ func buildAll(t testing.TB, r *input.Reader) built {
 		return m
 	}
 	all := func(kind string) []proto.Message {
-		names, err := byType[kind].Names(r)
+		names, err := plan.List(byType[kind], w.key, w.state)
 		if err != nil {
 			t.Fatalf("%s: %v", kind, err)
 		}
@@ -54,9 +54,12 @@ func buildAll(t testing.TB, r *input.Reader) built {
 	}
 	var out built
 	out.clusters = all("Cluster")
+	for _, name := range w.asks {
+		out.clusters = append(out.clusters, one("Cluster", name))
+	}
 	for _, m := range out.clusters {
 		if c := m.(*clusterv3.Cluster); c.GetType() == clusterv3.Cluster_EDS {
-			out.endpoints = append(out.endpoints, one("ClusterLoadAssignment", c.GetName()))
+			out.endpoints = append(out.endpoints, one("ClusterLoadAssignment", c.GetEdsClusterConfig().GetServiceName()))
 		}
 	}
 	out.listeners = all("Listener")

@@ -33,6 +33,8 @@ type testCase struct {
 	Services  []json.RawMessage `json:"services"`
 	Endpoints []endpointsSpec   `json:"endpoints"`
 	Objects   []objectSpec      `json:"objects"`
+	// Asks are clusters that the proxy asks for, beside those it is given.
+	Asks []string `json:"asks"`
 }
 
 type classSpec struct {
@@ -43,6 +45,7 @@ type classSpec struct {
 	Addresses    []string          `json:"addresses"`
 	Locality     string            `json:"locality"`
 	Interception string            `json:"interception"`
+	OnDemand     bool              `json:"onDemand"`
 }
 
 type targetSpec struct {
@@ -92,8 +95,17 @@ var specTypes = map[string]func() proto.Message{
 	"PeerAuthentication": func() proto.Message { return &security.PeerAuthentication{} },
 }
 
-// load reads a case and returns a reader for its class.
-func load(t testing.TB, path string) *input.Reader {
+// world is a class at a state, and the clusters that it asks for.
+type world struct {
+	key   *class.Key
+	state *replica.State
+	asks  []string
+}
+
+func (w world) reader() *input.Reader { return input.NewView(w.key, w.state).Reader() }
+
+// load reads a case.
+func load(t testing.TB, path string) world {
 	t.Helper()
 	raw, err := os.ReadFile(path)
 	if err != nil {
@@ -103,7 +115,7 @@ func load(t testing.TB, path string) *input.Reader {
 }
 
 // parse is load for a case that is not in a file of its own.
-func parse(t testing.TB, path string, raw []byte) *input.Reader {
+func parse(t testing.TB, path string, raw []byte) world {
 	t.Helper()
 	var c testCase
 	if err := yaml.UnmarshalStrict(raw, &c); err != nil {
@@ -117,13 +129,14 @@ func parse(t testing.TB, path string, raw []byte) *input.Reader {
 	if err != nil {
 		t.Fatalf("%s: %v", path, err)
 	}
-	return input.NewView(c.Class.key(), state).Reader()
+	key := c.Class.key()
+	return world{key.WithSidecar(state, key.Labels), state, c.Asks}
 }
 
 func (c classSpec) key() *class.Key {
 	key := &class.Key{
 		Type: class.Sidecar, Namespace: c.Namespace, Labels: c.Labels, Addresses: c.Addresses, Locality: c.Locality,
-		Interception: class.Redirect, TrustDomain: "cluster.local", DNSDomain: c.Namespace + ".svc.cluster.local", ServiceAccount: "default",
+		Interception: class.Redirect, TrustDomain: "cluster.local", DNSDomain: c.Namespace + ".svc.cluster.local",
 	}
 	if c.Type == "router" {
 		key.Type = class.Router
@@ -133,6 +146,9 @@ func (c classSpec) key() *class.Key {
 		key.Interception = class.TProxy
 	case "NONE":
 		key.Interception = class.None
+	}
+	if c.OnDemand && key.Type == class.Sidecar {
+		key.VirtualHosts, key.OnDemand = true, true
 	}
 	for _, t := range c.Targets {
 		key.Targets = append(key.Targets, class.Target{

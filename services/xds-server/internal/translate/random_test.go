@@ -12,6 +12,7 @@ import (
 
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/plan"
 	"fairlead.dev/services/xds-server/internal/replica"
 	"fairlead.dev/services/xds-server/internal/translate"
 )
@@ -34,6 +35,7 @@ func draw(t *rapid.T) testCase {
 	c.Class.Namespace = "default"
 	c.Class.Type = rapid.SampledFrom([]string{"sidecar", "router"}).Draw(t, "type")
 	c.Class.Interception = rapid.SampledFrom([]string{"REDIRECT", "TPROXY", "NONE"}).Draw(t, "interception")
+	c.Class.OnDemand = rapid.Bool().Draw(t, "on demand")
 	c.Class.Labels = map[string]string{"istio": "gateway"}
 	c.Class.Addresses = []string{"127.66.1.1"}
 	for i := range rapid.IntRange(0, 4).Draw(t, "services") {
@@ -99,7 +101,7 @@ func TestRandomMeshes(t *testing.T) {
 		key := c.Class.key()
 		r := input.NewView(key, state).Reader()
 		for _, translator := range translate.All() {
-			names, err := translator.Names(r)
+			names, err := plan.List(translator, key, state)
 			if err != nil {
 				continue
 			}

@@ -6,12 +6,19 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/cluster"
 	"fairlead.dev/services/xds-server/internal/translate/endpoint"
 	"fairlead.dev/services/xds-server/internal/translate/listener"
+	"fairlead.dev/services/xds-server/internal/translate/proxyless"
 	"fairlead.dev/services/xds-server/internal/translate/route"
 )
 
-// All returns the translators in the order in which a proxy wants their resources: clusters, endpoints, listeners, routes.
+// All returns the translators in the order in which a proxy wants their resources: clusters, endpoints, listeners, routes, virtual
+// hosts. Those of gRPC
+// programs stand beside them.
 func All() []plan.Translator {
-	return []plan.Translator{
-		cluster.Translator{}, endpoint.Translator{}, listener.Translator{}, route.Translator{},
+	all := []plan.Translator{
+		cluster.Translator{}, endpoint.Translator{}, listener.Translator{}, route.Translator{}, route.VirtualHosts{},
 	}
+	for i := range all {
+		all[i] = proxyless.Beside(all[i])
+	}
+	return all
 }

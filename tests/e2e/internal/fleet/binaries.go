@@ -36,7 +36,7 @@ var built = []string{
 func Build(ctx context.Context, dir string) (Binaries, error) {
 	b := Binaries{Dir: os.Getenv("BIN_DIR"), Echo: filepath.Join(dir, "echo"), Envoy: os.Getenv("ENVOY")}
 	if b.Envoy == "" {
-		b.Envoy = "../../.tools/envoy"
+		b.Envoy = filepath.Join(Tools(), "envoy")
 	}
 	var err error
 	if b.Envoy, err = filepath.Abs(b.Envoy); err != nil {
@@ -45,7 +45,7 @@ func Build(ctx context.Context, dir string) (Binaries, error) {
 	if _, err := os.Stat(b.Envoy); err != nil {
 		return b, fmt.Errorf("no Envoy to test with: %w; run `make tools`, or set ENVOY to the path of a binary", err)
 	}
-	if err := goBuild(ctx, b.Echo, "fairlead.dev/tests/e2e/echo"); err != nil {
+	if err := GoBuild(ctx, b.Echo, "fairlead.dev/tests/e2e/echo"); err != nil {
 		return b, err
 	}
 	if b.Dir != "" {
@@ -59,10 +59,21 @@ func Build(ctx context.Context, dir string) (Binaries, error) {
 	if err := os.Mkdir(b.Dir, 0o755); err != nil {
 		return b, err
 	}
-	return b, goBuild(ctx, b.Dir+"/", built...)
+	return b, GoBuild(ctx, b.Dir+"/", built...)
 }
 
-func goBuild(ctx context.Context, out string, packages ...string) error {
+// Tools is the directory of what `make tools` installs, .tools beside go.work in a directory above.
+func Tools() string {
+	for up := "."; len(up) < 64; up = filepath.Join("..", up) {
+		if _, err := os.Stat(filepath.Join(up, "go.work")); err == nil {
+			return filepath.Join(up, ".tools")
+		}
+	}
+	return ".tools"
+}
+
+// GoBuild builds packages of the workspace.
+func GoBuild(ctx context.Context, out string, packages ...string) error {
 	output, err := exec.CommandContext(ctx, "go", append([]string{"build", "-o", out}, packages...)...).CombinedOutput()
 	if err != nil {
 		return errors.Join(fmt.Errorf("go build %v: %w", packages, err), errors.New(string(output)))

@@ -9,11 +9,12 @@ import (
 
 // State is the part of `fairlead up`'s state.json that the tests rely on.
 type State struct {
-	PID      int       `json:"pid"`
-	Ready    bool      `json:"ready"`
-	Services []Service `json:"services"`
-	Pods     []Pod     `json:"pods"`
-	URLs     []struct {
+	PID          int       `json:"pid"`
+	Ready        bool      `json:"ready"`
+	RootCertFile string    `json:"rootCertFile"`
+	Services     []Service `json:"services"`
+	Pods         []Pod     `json:"pods"`
+	URLs         []struct {
 		Pod string `json:"pod"`
 		URL string `json:"url"`
 	} `json:"urls"`
@@ -34,6 +35,7 @@ type Service struct {
 	Program     string `json:"program"`
 	GRPCAddress string `json:"grpcAddress"`
 	OpsAddress  string `json:"opsAddress"`
+	Identity    string `json:"identity"`
 }
 
 // Pod is one workload.
@@ -55,6 +57,7 @@ type Pod struct {
 		AdminSocket   string `json:"adminSocket"`
 		StatusAddress string `json:"statusAddress"`
 		ReadyAddress  string `json:"readyAddress"`
+		TokenFile     string `json:"tokenFile"`
 	} `json:"agent"`
 }
 
@@ -90,11 +93,11 @@ func (s *State) Pod(name string) (*Pod, error) {
 	return nil, fmt.Errorf("no Pod %q runs", name)
 }
 
-// Proxies lists the Pods that have a proxy.
+// Proxies lists the Pods that have an Envoy.
 func (s *State) Proxies() []*Pod {
 	var list []*Pod
 	for i := range s.Pods {
-		if s.Pods[i].Agent != nil {
+		if s.Pods[i].Agent != nil && s.Pods[i].Agent.AdminSocket != "" {
 			list = append(list, &s.Pods[i])
 		}
 	}

@@ -22,6 +22,9 @@ type ProxyStatus struct {
 		BytesSent uint64 `json:"bytesSent,string"`
 		Resources int    `json:"resources"`
 		Awaiting  bool   `json:"awaiting"`
+		Rejection *struct {
+			Message string `json:"message"`
+		} `json:"rejection"`
 	} `json:"types"`
 }
 
@@ -53,6 +56,17 @@ func (s ProxyStatus) Sent() uint64 {
 // ProxyStatuses asks `fairlead proxy-status`, by Pod.
 func (m *Mesh) ProxyStatuses(t *testing.T) (map[string]ProxyStatus, error) {
 	t.Helper()
+	list, err := m.Streams(t)
+	byPod := map[string]ProxyStatus{}
+	for _, p := range list {
+		byPod[p.Pod()] = p
+	}
+	return byPod, err
+}
+
+// Streams asks `fairlead proxy-status`. A Pod whose applications speak xDS themselves may have several.
+func (m *Mesh) Streams(t *testing.T) ([]ProxyStatus, error) {
+	t.Helper()
 	code, out, errOut := m.CLI(t, "proxy-status", "-o", "json")
 	if code != 0 {
 		return nil, fmt.Errorf("proxy-status: exit code %d: %s", code, errOut)
@@ -63,11 +77,7 @@ func (m *Mesh) ProxyStatuses(t *testing.T) (map[string]ProxyStatus, error) {
 	if err := json.Unmarshal([]byte(out), &list); err != nil {
 		return nil, fmt.Errorf("proxy-status: %w", err)
 	}
-	byPod := map[string]ProxyStatus{}
-	for _, p := range list.Proxies {
-		byPod[p.Pod()] = p
-	}
-	return byPod, nil
+	return list.Proxies, nil
 }
 
 // Received is how many bytes of xDS responses the Pod's agent has forwarded to Envoy.

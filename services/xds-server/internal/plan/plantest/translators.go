@@ -48,7 +48,8 @@ func (s *Set) Break(name string, err error) {
 	s.broken[name] = err
 }
 
-// Builds returns and resets how often each "<type> <name>" was built; lists of names count as "<type> *".
+// Builds returns and resets how often each "<type> <name>" was built; lists of names count as "<type> *", those of a host as
+// "<type> *<host>".
 func (s *Set) Builds() map[string]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -70,7 +71,7 @@ func (s *Set) Translators() []plan.Translator {
 type translator struct {
 	set   *Set
 	url   string
-	names func(*input.Reader) []string
+	names func(*input.Reader, string) []string
 	build func(*input.Reader, string) proto.Message
 }
 
@@ -83,14 +84,19 @@ func (t *translator) count(name string) error {
 	return t.set.broken[name]
 }
 
-func (t *translator) Names(r *input.Reader) ([]string, error) {
+func (t *translator) Names(*input.Reader) ([]string, error) {
 	if t.names == nil {
 		return nil, nil
 	}
-	if err := t.count("*"); err != nil {
-		return nil, err
+	return nil, t.count("*")
+}
+
+func (t *translator) HostNames(r *input.Reader, host string) ([]string, error) {
+	if t.names == nil {
+		return nil, nil
 	}
-	return t.names(r), nil
+	names := t.names(r, host)
+	return names, t.count("*" + host)
 }
 
 func (t *translator) Build(r *input.Reader, name string) (proto.Message, error) {
@@ -118,12 +124,10 @@ func split(name string) (uint32, string) {
 	return uint32(n), host
 }
 
-func clusterNames(r *input.Reader) []string {
+func clusterNames(r *input.Reader, host string) []string {
 	var names []string
-	for _, s := range r.Services() {
-		for _, p := range s.GetPorts() {
-			names = append(names, ClusterName(p.GetNumber(), s.GetHostname()))
-		}
+	for _, p := range r.Service(host).GetPorts() {
+		names = append(names, ClusterName(p.GetNumber(), host))
 	}
 	slices.Sort(names)
 	return slices.Compact(names)
@@ -173,12 +177,10 @@ func address(host string, port uint32) *core.Address {
 	}}}
 }
 
-func ports(r *input.Reader) []string {
+func ports(r *input.Reader, host string) []string {
 	var names []string
-	for _, s := range r.Services() {
-		for _, p := range s.GetPorts() {
-			names = append(names, strconv.FormatUint(uint64(p.GetNumber()), 10))
-		}
+	for _, p := range r.Service(host).GetPorts() {
+		names = append(names, strconv.FormatUint(uint64(p.GetNumber()), 10))
 	}
 	slices.Sort(names)
 	return slices.Compact(names)
@@ -192,7 +194,7 @@ func buildListener(r *input.Reader, name string) proto.Message {
 }
 
 func buildRoutes(r *input.Reader, name string) proto.Message {
-	if !slices.Contains(ports(r), name) {
+	if !slices.ContainsFunc(r.Services(), func(s *configv1.Service) bool { return slices.Contains(ports(r, s.GetHostname()), name) }) {
 		return nil
 	}
 	rc := &route.RouteConfiguration{Name: name}

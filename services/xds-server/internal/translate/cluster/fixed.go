@@ -23,7 +23,7 @@ const (
 )
 
 // fixed lists the clusters that do not depend on services.
-func fixed(key *class.Key) []string {
+func fixed(key class.Common) []string {
 	switch {
 	case key.Type == class.Router:
 		return []string{names.BlackHoleCluster}

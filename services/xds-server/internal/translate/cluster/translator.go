@@ -14,7 +14,6 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/discovery"
 	"fairlead.dev/services/xds-server/internal/translate/inbound"
 	"fairlead.dev/services/xds-server/internal/translate/names"
-	"fairlead.dev/services/xds-server/internal/translate/protocol"
 )
 
 // Translator makes Clusters (CDS).
@@ -23,7 +22,7 @@ type Translator struct{}
 // TypeURL of the resources.
 func (Translator) TypeURL() string { return resourcev3.ClusterType }
 
-// Names lists the clusters of the class.
+// Names lists the clusters that every proxy has and those of the workload's own ports.
 func (Translator) Names(r *input.Reader) ([]string, error) {
 	out := fixed(r.Class())
 	if r.Class().Type == class.Sidecar {
@@ -35,23 +34,16 @@ func (Translator) Names(r *input.Reader) ([]string, error) {
 			out = append(out, names.Inbound(port.Number))
 		}
 	}
-	for _, svc := range r.Services() {
-		rule := r.DestinationRule(svc.GetHostname())
-		for _, port := range svc.GetPorts() {
-			if !protocol.IsProxied(port.GetProtocol()) {
-				continue
-			}
-			out = append(out, names.Outbound(port.GetNumber(), "", svc.GetHostname()))
-			if rule == nil {
-				continue
-			}
-			for _, subset := range rule.Spec.GetSubsets() {
-				out = append(out, names.Outbound(port.GetNumber(), subset.GetName(), svc.GetHostname()))
-			}
-		}
-	}
 	slices.Sort(out)
 	return slices.Compact(out), nil
+}
+
+// HostNames lists the clusters of a service; none for proxies that ask for the clusters they call.
+func (Translator) HostNames(r *input.Reader, host string) ([]string, error) {
+	if r.Class().OnDemand {
+		return nil, nil
+	}
+	return discovery.Names(r, host), nil
 }
 
 // Build makes one cluster.
@@ -66,6 +58,9 @@ func (Translator) Build(r *input.Reader, name string) (proto.Message, error) {
 func build(r *input.Reader, name string) (*clusterv3.Cluster, error) {
 	if slices.Contains(fixed(r.Class()), name) {
 		return fixedCluster(r, name)
+	}
+	if found, ok := names.ParseOnDemand(name); ok && r.Class().OnDemand {
+		return onDemand(r, name, found)
 	}
 	parsed, ok := names.ParseCluster(name)
 	if !ok {

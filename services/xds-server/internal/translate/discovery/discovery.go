@@ -3,6 +3,8 @@
 package discovery
 
 import (
+	"slices"
+
 	networking "istio.io/api/networking/v1alpha3"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
@@ -64,6 +66,34 @@ func Resolve(r *input.Reader, name names.Cluster) (c Cluster, ok bool) {
 	return c, true
 }
 
+// Names lists the clusters of a service, sorted: one per port, and one per port and subset.
+func Names(r *input.Reader, host string) []string {
+	svc := r.Service(host)
+	if svc == nil {
+		return nil
+	}
+	rule := r.DestinationRule(host)
+	var out []string
+	for _, port := range svc.GetPorts() {
+		if !protocol.IsProxied(port.GetProtocol()) {
+			continue
+		}
+		out = append(out, names.Outbound(port.GetNumber(), "", host))
+		for _, subset := range subsets(rule) {
+			out = append(out, names.Outbound(port.GetNumber(), subset.GetName(), host))
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+func subsets(rule *replica.DestinationRule) []*networking.Subset {
+	if rule == nil {
+		return nil
+	}
+	return rule.Spec.GetSubsets()
+}
+
 // Port returns the service's port of that number, or nil. Of several, as DNS has them, it is the first that is proxied.
 func Port(svc *configv1.Service, number uint32) *configv1.ServicePort {
 	for _, port := range svc.GetPorts() {
@@ -74,7 +104,7 @@ func Port(svc *configv1.Service, number uint32) *configv1.ServicePort {
 	return nil
 }
 
-func kind(key *class.Key, svc *configv1.Service, applied *networking.TrafficPolicy) Kind {
+func kind(key class.Common, svc *configv1.Service, applied *networking.TrafficPolicy) Kind {
 	// Only captured connections have an original destination.
 	captured := key.Type == class.Sidecar && key.Interception != class.None
 	if captured && applied.GetLoadBalancer().GetSimple() == networking.LoadBalancerSettings_PASSTHROUGH {

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/replica"
 	"fairlead.dev/services/xds-server/internal/translate/discovery"
@@ -41,6 +42,9 @@ func (m member) weight() uint32 { return max(m.GetWeight(), 1) }
 func Assignment(r *input.Reader, c discovery.Cluster) *endpointv3.ClusterLoadAssignment {
 	out := &endpointv3.ClusterLoadAssignment{ClusterName: c.String()}
 	members := usable(c, membersOf(r, c))
+	if r.Class().Type == class.Proxyless {
+		members = slices.DeleteFunc(members, isPipe) // gRPC rejects endpoints that are sockets
+	}
 	if len(members) == 0 && (c.Kind == discovery.StrictDNS || c.Kind == discovery.LogicalDNS) {
 		members = itself(c)
 	}

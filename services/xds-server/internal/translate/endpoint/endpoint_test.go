@@ -183,7 +183,8 @@ func TestFailoverPriority(t *testing.T) {
 		{Endpoint: &configv1.Endpoint{Address: "10.0.0.3"}, labels: map[string]string{"net": "b", "zone": "x"}},
 	}
 	out := &endpointv3.ClusterLoadAssignment{Endpoints: byLocality(members)}
-	byLabels(out, members, map[string]string{"net": "a", "zone": "x"}, []string{"net", "zone"})
+	own := func() map[string]string { return map[string]string{"net": "a", "zone": "x"} }
+	byLabels(out, members, own, []string{"net", "zone"})
 	var got []string
 	for _, l := range out.GetEndpoints() {
 		got = append(got, fmt.Sprintf("%d:%s", l.GetPriority(), l.GetLbEndpoints()[0].GetEndpoint().GetAddress().GetSocketAddress().GetAddress()))
@@ -191,7 +192,7 @@ func TestFailoverPriority(t *testing.T) {
 	if want := []string{"0:10.0.0.1", "1:10.0.0.2", "2:10.0.0.3"}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
-	byLabels(out, members, map[string]string{"net": "a", "zone": "x"}, []string{"net=b"})
+	byLabels(out, members, nil, []string{"net=b"})
 	if out.GetEndpoints()[0].GetLbEndpoints()[0].GetEndpoint().GetAddress().GetSocketAddress().GetAddress() != "10.0.0.3" {
 		t.Errorf("an entry with a value compares with that value: %v", out)
 	}

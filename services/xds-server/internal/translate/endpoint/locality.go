@@ -63,7 +63,7 @@ func prioritise(r *input.Reader, c discovery.Cluster, out *endpointv3.ClusterLoa
 		distribute(out, parseLocality(key.Locality), settings.GetDistribute())
 	case c.Policy.GetOutlierDetection() == nil:
 	case len(settings.GetFailoverPriority()) > 0:
-		byLabels(out, members, key.Labels, settings.GetFailoverPriority())
+		byLabels(out, members, r.Labels, settings.GetFailoverPriority())
 		if len(settings.GetFailover()) > 0 {
 			failover(out, parseLocality(key.Locality), settings.GetFailover())
 		}
@@ -162,13 +162,13 @@ func distance(own, other *corev3.Locality, settings []*networking.LocalityLoadBa
 }
 
 // byLabels prefers endpoints that share the caller's values of the listed labels, the first label weighing most. An entry "key=value"
-// compares with that value instead of the caller's.
-func byLabels(out *endpointv3.ClusterLoadAssignment, members []member, own map[string]string, priority []string) {
+// compares with that value instead of the caller's. own is asked only where the answer matters.
+func byLabels(out *endpointv3.ClusterLoadAssignment, members []member, own func() map[string]string, priority []string) {
 	rank := func(m member) uint32 {
 		for i, entry := range priority {
 			key, want, fixed := strings.Cut(entry, "=")
 			if !fixed {
-				want = own[key]
+				want = own()[key]
 			}
 			if m.labels[key] != want {
 				return uint32(len(priority) - i) //nolint:gosec // a short list

@@ -20,6 +20,25 @@ func (Translator) TypeURL() string { return resourcev3.EndpointType }
 // Names is nil: proxies ask for the assignments of the clusters they have.
 func (Translator) Names(*input.Reader) ([]string, error) { return nil, nil }
 
+// HostNames lists the assignments of a service's clusters that find their endpoints by EDS.
+func (Translator) HostNames(r *input.Reader, host string) ([]string, error) {
+	if r.Class().OnDemand {
+		return nil, nil
+	}
+	var out []string
+	for _, name := range discovery.Names(r, host) {
+		if parsed, ok := names.ParseCluster(name); ok {
+			if c, ok := discovery.Resolve(r, parsed); ok && c.Kind == discovery.EDS {
+				out = append(out, name)
+			}
+		}
+	}
+	return out, nil
+}
+
+// Ahead implements plan.Ahead: proxies ask for the endpoints of every cluster they are sent.
+func (Translator) Ahead() {}
+
 // Build makes the assignment of one outbound cluster; nil if the class has no such cluster, or one that needs no EDS. A cluster whose
 // endpoints are all gone has an empty assignment, not none: otherwise the proxy would wait for it.
 func (Translator) Build(r *input.Reader, name string) (proto.Message, error) {

@@ -138,9 +138,9 @@ func Ports(r *input.Reader) []Port {
 			server := Server{Gateway: gateway, Spec: spec}
 			bind := spec.GetBind()
 			if bind == "" {
-				bind = address(r.Class())
+				bind = address(r)
 			}
-			for _, number := range targetPorts(r.Class(), server.Number()) {
+			for _, number := range targetPorts(r.Targets(), server.Number()) {
 				place := names.Listener(bind, number)
 				port := byPlace[place]
 				if port == nil {
@@ -177,17 +177,17 @@ func kind(spec *networking.Server) Kind {
 }
 
 // address is where servers without a bind listen: everywhere, or on the router's own address if nothing gives it a network of its own.
-func address(key *class.Key) string {
-	if key.Interception == class.None && len(key.Addresses) > 0 {
-		return key.Addresses[0]
+func address(r *input.Reader) string {
+	if r.Class().Interception == class.None && len(r.Addresses()) > 0 {
+		return r.Addresses()[0]
 	}
 	return wildcard
 }
 
 // targetPorts translates a port of the gateway's Service to the workload's. A port that no Service of the gateway has is bound as it is.
-func targetPorts(key *class.Key, number uint32) []uint32 {
+func targetPorts(targets []class.Target, number uint32) []uint32 {
 	var out []uint32
-	for _, target := range key.Targets {
+	for _, target := range targets {
 		if target.Port == number && target.TargetPort != 0 {
 			out = append(out, target.TargetPort)
 		}

@@ -3,6 +3,8 @@
 package hcm
 
 import (
+	"time"
+
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
@@ -11,6 +13,7 @@ import (
 	faultv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/fault/v3"
 	grpcstatsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/grpc_stats/v3"
 	grpcwebv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/grpc_web/v3"
+	ondemandv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/on_demand/v3"
 	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 	setfilterstatev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/set_filter_state/v3"
 	managerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
@@ -28,12 +31,16 @@ const (
 	FaultFilter = "envoy.filters.http.fault"
 
 	managerFilter  = "envoy.filters.network.http_connection_manager"
+	onDemandFilter = "envoy.filters.http.on_demand"
 	alpnFilter     = "envoy.filters.http.set_filter_state"
 	grpcStats      = "envoy.filters.http.grpc_stats"
 	grpcWeb        = "envoy.filters.http.grpc_web"
 	routerFilter   = "envoy.filters.http.router"
 	websocket      = "websocket"
 	meshServerName = "istio-envoy"
+
+	// clusterTimeout is how long a request waits for its cluster while the control plane does not answer.
+	clusterTimeout = 5 * time.Second
 )
 
 // A cluster may say in its metadata which ALPN values its connections offer when they carry HTTP; without, the cluster's TLS context decides.
@@ -61,7 +68,9 @@ type Options struct {
 	Routes    *routev3.RouteConfiguration
 	// GRPCWeb translates gRPC-Web requests into gRPC.
 	GRPCWeb bool
-	Mesh    *meshv1alpha1.MeshConfig
+	// OnDemand asks for virtual hosts and clusters that the proxy does not have when a request needs them.
+	OnDemand bool
+	Mesh     *meshv1alpha1.MeshConfig
 }
 
 // Build returns the network filter.
@@ -184,6 +193,10 @@ func filters(o Options) []*managerv3.HttpFilter {
 			Name: name, ConfigType: &managerv3.HttpFilter_TypedConfig{TypedConfig: pack.Any(m)},
 		})
 	}
+	if o.OnDemand {
+		// Before all others: they look up the request's route, and what they do would be done twice when the request starts anew with one.
+		add(onDemandFilter, findOnDemand())
+	}
 	if o.GRPCWeb {
 		add(grpcWeb, &grpcwebv3.GrpcWeb{})
 	}
@@ -198,6 +211,17 @@ func filters(o Options) []*managerv3.HttpFilter {
 	}
 	add(routerFilter, &routerv3.Router{})
 	return out
+}
+
+// findOnDemand asks for clusters over ADS; virtual hosts are asked for wherever the route configuration takes them.
+func findOnDemand() *ondemandv3.OnDemand {
+	return &ondemandv3.OnDemand{Odcds: &ondemandv3.OnDemandCds{
+		Source: &corev3.ConfigSource{
+			ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}},
+			ResourceApiVersion:    corev3.ApiVersion_V3,
+		},
+		Timeout: durationpb.New(clusterTimeout),
+	}}
 }
 
 // offerALPN lets the chosen cluster decide, per request, what its TLS handshake offers: a port of undeclared protocol has one cluster for HTTP

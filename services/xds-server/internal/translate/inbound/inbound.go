@@ -88,9 +88,9 @@ func fromIngress(r *input.Reader, in *networking.IstioIngressListener, pool *net
 		out.ConnectionPool = in.GetConnectionPool()
 	}
 	if out.Bind == "" {
-		out.Bind = defaultBind(key)
+		out.Bind = defaultBind(r)
 	}
-	to, err := destination(in.GetDefaultEndpoint(), key)
+	to, err := destination(r, in.GetDefaultEndpoint())
 	if err != nil {
 		return Port{}, fmt.Errorf("defaultEndpoint: %w", err)
 	}
@@ -103,7 +103,7 @@ func fromIngress(r *input.Reader, in *networking.IstioIngressListener, pool *net
 }
 
 // destination reads Istio's forms: 127.0.0.1:PORT and [::1]:PORT, 0.0.0.0:PORT and [::]:PORT for the workload's own address, unix:///path.
-func destination(endpoint string, key *class.Key) (Destination, error) {
+func destination(r *input.Reader, endpoint string) (Destination, error) {
 	if endpoint == "" {
 		return Destination{}, nil
 	}
@@ -124,10 +124,10 @@ func destination(endpoint string, key *class.Key) (Destination, error) {
 		return Destination{}, fmt.Errorf("%q: use 127.0.0.1:PORT, [::1]:PORT, 0.0.0.0:PORT, [::]:PORT or unix:///PATH", endpoint)
 	case ip.IsUnspecified():
 		host = ""
-		if key.Interception == class.None {
+		if r.Class().Interception == class.None {
 			host = loopback
-			if len(key.Addresses) > 0 {
-				host = key.Addresses[0]
+			if len(r.Addresses()) > 0 {
+				host = r.Addresses()[0]
 			}
 		}
 	case !ip.IsLoopback():
@@ -137,13 +137,12 @@ func destination(endpoint string, key *class.Key) (Destination, error) {
 }
 
 func fromTargets(r *input.Reader) []Port {
-	key := r.Class()
 	type candidate struct {
 		target  class.Target
 		service *configv1.Service
 	}
 	var candidates []candidate
-	for _, target := range key.Targets {
+	for _, target := range r.Targets() {
 		if svc := r.TargetService(target); svc != nil {
 			candidates = append(candidates, candidate{target, svc})
 		}
@@ -166,8 +165,8 @@ func fromTargets(r *input.Reader) []Port {
 		if pool != nil {
 			port.ConnectionPool = pool.Spec.GetInboundConnectionPool()
 		}
-		if key.Interception == class.None {
-			port.Bind, port.BindToPort = defaultBind(key), true
+		if r.Class().Interception == class.None {
+			port.Bind, port.BindToPort = defaultBind(r), true
 		}
 		if port.BindToPort || localhost {
 			port.To = Destination{Address: loopback, Port: port.Number}
@@ -177,9 +176,9 @@ func fromTargets(r *input.Reader) []Port {
 	return out
 }
 
-func defaultBind(key *class.Key) string {
-	if key.Interception == class.None && len(key.Addresses) > 0 {
-		return key.Addresses[0]
+func defaultBind(r *input.Reader) string {
+	if r.Class().Interception == class.None && len(r.Addresses()) > 0 {
+		return r.Addresses()[0]
 	}
 	return wildcard
 }

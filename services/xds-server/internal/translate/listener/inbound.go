@@ -239,6 +239,10 @@ func virtualInbound(r *input.Reader) (*listenerv3.Listener, error) {
 
 // planInbound lists the inbound listeners that bind a port of their own.
 func planInbound(r *input.Reader) ([]planned, error) {
+	if captured(r) && r.Sidecar() == nil {
+		// Only a Sidecar's ingress listener is bound where traffic is captured; not to ask for the ports keeps listeners the same for all.
+		return nil, nil
+	}
 	ports, err := inbound.Ports(r)
 	if err != nil {
 		return nil, err

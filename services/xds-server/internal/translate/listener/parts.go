@@ -185,6 +185,9 @@ func virtualOutbound(r *input.Reader) (*listenerv3.Listener, error) {
 		return nil, err
 	}
 	catchAll, err := passthroughChain(r, "virtualOutbound-catchall-tcp")
+	if r.Class().OnDemand {
+		catchAll.Filters, err = onDemandTCP(r, names.OnDemandTCPFormat)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -47,8 +47,8 @@ func (c caller) admits(r *input.Reader, vs *replica.VirtualService, m l4match) b
 		}
 		return false
 	}
-	key := r.Class()
-	return replica.Matches(m.GetSourceLabels(), key.Labels) && (m.GetSourceNamespace() == "" || m.GetSourceNamespace() == key.Namespace)
+	return (m.GetSourceNamespace() == "" || m.GetSourceNamespace() == r.Namespace()) &&
+		(len(m.GetSourceLabels()) == 0 || replica.Matches(m.GetSourceLabels(), r.Labels()))
 }
 
 // l4chain is a filter chain of a layer 4 route; match is nil if it takes every connection.
@@ -173,7 +173,7 @@ func toDestinations(r *input.Reader, to []*networking.RouteDestination, port uin
 		proxy.ClusterSpecifier = &tcpproxyv3.TcpProxy_WeightedClusters{WeightedClusters: weighted}
 	}
 	limits(r, proxy, first)
-	return tcpFilter(r, proxy)
+	return outboundTCP(r, proxy)
 }
 
 func destinationCluster(r *input.Reader, to *networking.Destination, port uint32) names.Cluster {
@@ -202,21 +202,21 @@ func limits(r *input.Reader, proxy *tcpproxyv3.TcpProxy, c names.Cluster) {
 
 // memberTCP forwards bytes to a service port without a VirtualService.
 func memberTCP(r *input.Reader, m member) ([]*listenerv3.Filter, error) {
-	c := names.Cluster{Direction: names.DirectionOutbound, Port: m.port.GetNumber(), Hostname: m.service.GetHostname()}
+	c := names.Cluster{Direction: names.DirectionOutbound, Port: m.Port.GetNumber(), Hostname: m.Service.GetHostname()}
 	proxy := &tcpproxyv3.TcpProxy{StatPrefix: c.String(), ClusterSpecifier: &tcpproxyv3.TcpProxy_Cluster{Cluster: c.String()}}
 	limits(r, proxy, c)
-	return tcpFilter(r, proxy)
+	return outboundTCP(r, proxy)
 }
 
 // memberChains builds the chains of a service port for what is not HTTP. The last one takes every connection, unless bySNI says that the
 // listener is shared and SNI alone tells services apart, or TLS routes of a VirtualService leave hosts out.
 func memberChains(r *input.Reader, m member, bySNI bool) ([]l4chain, error) {
-	c := caller{port: m.port.GetNumber(), gateway: route.MeshGateway}
+	c := caller{port: m.Port.GetNumber(), gateway: route.MeshGateway}
 	var out []l4chain
-	for _, vs := range r.VirtualServicesOf(route.MeshGateway, m.service.GetHostname()) {
+	for _, vs := range r.VirtualServicesOf(route.MeshGateway, m.Service.GetHostname()) {
 		var found []l4chain
 		var err error
-		if protocol.IsTLS(m.port.GetProtocol()) {
+		if protocol.IsTLS(m.Port.GetProtocol()) {
 			found, err = tlsRoutes(r, vs, c, func(host string) []string { return []string{host} })
 		} else {
 			found, err = tcpRoutes(r, vs, c)
@@ -227,7 +227,7 @@ func memberChains(r *input.Reader, m member, bySNI bool) ([]l4chain, error) {
 		if len(found) == 0 {
 			continue
 		}
-		if found[len(found)-1].match == nil || protocol.IsTLS(m.port.GetProtocol()) {
+		if found[len(found)-1].match == nil || protocol.IsTLS(m.Port.GetProtocol()) {
 			return found, nil
 		}
 		// Connections that no match of the routes takes go to the service itself.
@@ -240,7 +240,7 @@ func memberChains(r *input.Reader, m member, bySNI bool) ([]l4chain, error) {
 	}
 	if bySNI {
 		return append(out, l4chain{match: &listenerv3.FilterChainMatch{
-			TransportProtocol: tlsTransport, ServerNames: []string{strings.ToLower(m.service.GetHostname())},
+			TransportProtocol: tlsTransport, ServerNames: []string{strings.ToLower(m.Service.GetHostname())},
 		}, filters: filters}), nil
 	}
 	return append(out, l4chain{filters: filters}), nil

@@ -4,7 +4,6 @@ package listener
 
 import (
 	"slices"
-	"strings"
 
 	"google.golang.org/protobuf/proto"
 
@@ -22,9 +21,10 @@ type Translator struct{}
 // TypeURL of the resources.
 func (Translator) TypeURL() string { return resourcev3.ListenerType }
 
-// Names lists the listeners of the class.
+// Names lists the listeners that the class has whatever services there are: those that capture, the workload's own ports, the Sidecar's
+// explicit listeners, the forward proxy, and all of a gateway.
 func (Translator) Names(r *input.Reader) ([]string, error) {
-	planned, err := plan(r, "")
+	planned, err := fixed(r)
 	if err != nil {
 		return nil, err
 	}
@@ -33,25 +33,49 @@ func (Translator) Names(r *input.Reader) ([]string, error) {
 		out = append(out, p.name)
 	}
 	slices.Sort(out)
-	return out, nil
+	return slices.Compact(out), nil
+}
+
+// HostNames lists the places where a sidecar's application connects to a service.
+func (Translator) HostNames(r *input.Reader, host string) ([]string, error) {
+	if r.Class().Type == class.Router {
+		return nil, nil
+	}
+	return implicitNames(r, r.Service(host)), nil
 }
 
 // Build makes one listener.
 func (Translator) Build(r *input.Reader, name string) (proto.Message, error) {
-	planned, err := plan(r, name)
+	out, err := build(r, name)
+	if out == nil || err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// build makes a listener; of two that want one place the first wins.
+func build(r *input.Reader, name string) (*listenerv3.Listener, error) {
+	if captured(r) {
+		switch name {
+		case names.VirtualOutbound:
+			return virtualOutbound(r)
+		case names.VirtualInbound:
+			return virtualInbound(r)
+		}
+	}
+	planned, err := fixed(r)
 	if err != nil {
 		return nil, err
 	}
 	for _, p := range planned {
 		if p.name == name {
-			out, err := p.build()
-			if out == nil || err != nil {
-				return nil, err
-			}
-			return out, nil
+			return p.build()
 		}
 	}
-	return nil, nil
+	if r.Class().Type == class.Router {
+		return nil, nil
+	}
+	return implicit(r, name)
 }
 
 // planned is a listener that the class has, not built yet.
@@ -60,35 +84,21 @@ type planned struct {
 	build func() (*listenerv3.Listener, error)
 }
 
-// plan lists the class's listeners, each name once; of two that want one place the first wins. With a name, only what could have that name
-// is looked for.
-func plan(r *input.Reader, name string) ([]planned, error) {
-	var out []planned
-	var err error
-	if r.Class().Type == class.Router {
-		out, err = planGateway(r)
-	} else {
-		out, err = planSidecar(r, name)
-	}
-	seen := map[string]bool{}
-	return slices.DeleteFunc(out, func(p planned) bool {
-		repeated := seen[p.name]
-		seen[p.name] = true
-		return repeated
-	}), err
+func captured(r *input.Reader) bool {
+	return r.Class().Type != class.Router && r.Class().Interception != class.None
 }
 
-func planSidecar(r *input.Reader, name string) ([]planned, error) {
+// fixed lists the listeners of Names, in the order of their precedence.
+func fixed(r *input.Reader) ([]planned, error) {
+	if r.Class().Type == class.Router {
+		return planGateway(r)
+	}
 	var out []planned
-	captured := r.Class().Interception != class.None
-	if captured {
+	if captured(r) {
 		out = append(out,
 			planned{names.VirtualOutbound, func() (*listenerv3.Listener, error) { return virtualOutbound(r) }},
 			planned{names.VirtualInbound, func() (*listenerv3.Listener, error) { return virtualInbound(r) }},
 		)
-		if name == names.VirtualOutbound || name == names.VirtualInbound {
-			return out, nil
-		}
 	}
 	inboundListeners, err := planInbound(r)
 	if err != nil {
@@ -96,15 +106,5 @@ func planSidecar(r *input.Reader, name string) ([]planned, error) {
 	}
 	out = append(out, inboundListeners...)
 	out = append(out, planExplicit(r)...)
-	out = append(out, planProxy(r)...)
-	only := uint32(0)
-	if name != "" {
-		// Names that are no place belong to none of the following.
-		place := strings.LastIndexByte(name, '_')
-		var ok bool
-		if _, only, ok = names.ParseListener(name); !ok || place < 0 {
-			return out, nil
-		}
-	}
-	return append(out, planImplicit(r, only)...), nil
+	return append(out, planProxy(r)...), nil
 }

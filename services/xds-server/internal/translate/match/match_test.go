@@ -27,7 +27,17 @@ func TestRegexLimits(t *testing.T) {
 		"explosive counts":   {"((a{0,50}){0,20}){0,10}", "RE2 syntax"},
 		"large program":      {"(([a-z]{1,30}){1,30})", ""},
 		"counts too large":   {"a{2000}", "RE2 syntax"},
-		"counts that add up": {strings.Repeat("[ab]{100}", 60), "instructions"},
+		"counts that add up": {strings.Repeat("[ac]{100}", 85), "instructions"},
+		"many ranges":        {"[acegikmoqsuwyACEGIKMOQSUWY02468]{1000}", "instructions"},
+		"fewer of them":      {"[acegikmoqsuwyACEGIKMOQSUWY02468]{500}", ""},
+		"a byte":             {`\x{ff}\xff`, ""},
+		"no byte":            {`[^\x00-\x{10FFFF}]`, "is no byte"},
+		"quoted":             {`\Q\x{100}\p{x}\E\\x{2}`, ""},
+		"a character":        {"é[à-ü]", ""},
+		"a script":           {`\p{Greek}\P{^Lu}\pN\p{Any}`, ""},
+		"a long name":        {`\p{Letter}`, `\p{Letter} is not known`},
+		"in lower case":      {`\pL\p{greek}`, `\p{greek} is not known`},
+		"not of the proxy's": {`\p{LC}`, `\p{LC} is not known`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := match.Regex(tc.expression)

@@ -74,6 +74,64 @@ func ParseCluster(name string) (c Cluster, ok bool) {
 	return Cluster{Direction: direction, Port: port, Subset: parts[2], Hostname: parts[3]}, true
 }
 
+// Clusters that a sidecar on demand makes up for connections that are not HTTP.
+const (
+	onDemandTCP = "ondemand|tcp|"
+	onDemandTLS = "ondemand|tls|"
+
+	// OnDemandTCPFormat and OnDemandTLSFormat are what OnDemand.String returns, in the format language of the proxy's access logs, for the
+	// connection at hand.
+	OnDemandTCPFormat = onDemandTCP + "%DOWNSTREAM_LOCAL_ADDRESS_WITHOUT_PORT%|%DOWNSTREAM_LOCAL_PORT%"
+	OnDemandTLSFormat = onDemandTLS + "%DOWNSTREAM_LOCAL_ADDRESS_WITHOUT_PORT%|%DOWNSTREAM_LOCAL_PORT%|%REQUESTED_SERVER_NAME%"
+
+	// noValue is what the proxy writes for a value that a connection does not have.
+	noValue = "-"
+)
+
+// OnDemand is the cluster of connections to an address: "ondemand|tcp|10.0.0.1|3306", or with the server name that the client's TLS
+// handshake asks for "ondemand|tls|10.0.0.1|443|example.com".
+type OnDemand struct {
+	Address string
+	Port    uint32
+	TLS     bool
+	// ServerName is in lower case; empty if the handshake has none.
+	ServerName string
+}
+
+// String returns the name.
+func (o OnDemand) String() string {
+	place := o.Address + "|" + strconv.FormatUint(uint64(o.Port), 10)
+	if !o.TLS {
+		return onDemandTCP + place
+	}
+	if o.ServerName == "" {
+		return onDemandTLS + place + "|" + noValue
+	}
+	return onDemandTLS + place + "|" + o.ServerName
+}
+
+// ParseOnDemand is the inverse of String; ok is false for every other name.
+func ParseOnDemand(name string) (o OnDemand, ok bool) {
+	rest, ok := strings.CutPrefix(name, onDemandTCP)
+	if !ok {
+		if rest, o.TLS = strings.CutPrefix(name, onDemandTLS); !o.TLS {
+			return OnDemand{}, false
+		}
+	}
+	parts := strings.SplitN(rest, "|", 3)
+	if o.TLS != (len(parts) == 3) || len(parts) < 2 {
+		return OnDemand{}, false
+	}
+	if o.Port, ok = parsePort(parts[1]); !ok || net.ParseIP(parts[0]) == nil {
+		return OnDemand{}, false
+	}
+	o.Address = parts[0]
+	if o.TLS && parts[2] != noValue {
+		o.ServerName = strings.ToLower(parts[2])
+	}
+	return o, true
+}
+
 // SNI is what a sidecar sends in its TLS handshake with another: "outbound_.80_.v1_.reviews.default.svc.cluster.local". A gateway that passes
 // mesh TLS through routes by it.
 func SNI(port uint32, subset, hostname string) string {
@@ -111,6 +169,18 @@ func ParseSniffedRoute(name string) (hostname string, port uint32, ok bool) {
 	}
 	port, ok = parsePort(name[i+1:])
 	return name[:i], port, ok
+}
+
+// OutboundVirtualHost names a virtual host that is a resource of its own: "80/reviews.default.svc.cluster.local:80".
+func OutboundVirtualHost(route, authority string) string { return route + "/" + authority }
+
+// ParseOutboundVirtualHost is the inverse of OutboundVirtualHost.
+func ParseOutboundVirtualHost(name string) (route, authority string, ok bool) {
+	i := strings.LastIndexByte(name, '/')
+	if i <= 0 {
+		return "", "", false
+	}
+	return name[:i], name[i+1:], true
 }
 
 // GatewayHTTP names the route configuration of all plain HTTP servers that share a gateway's port.

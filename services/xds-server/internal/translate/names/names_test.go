@@ -34,6 +34,38 @@ func TestCluster(t *testing.T) {
 	}
 }
 
+func TestOnDemand(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		want names.OnDemand
+		ok   bool
+	}{
+		{"ondemand|tcp|10.0.0.1|3306", names.OnDemand{Address: "10.0.0.1", Port: 3306}, true},
+		{"ondemand|tcp|fd00::1|3306", names.OnDemand{Address: "fd00::1", Port: 3306}, true},
+		{"ondemand|tls|10.0.0.1|443|a.com", names.OnDemand{Address: "10.0.0.1", Port: 443, TLS: true, ServerName: "a.com"}, true},
+		{"ondemand|tls|10.0.0.1|443|-", names.OnDemand{Address: "10.0.0.1", Port: 443, TLS: true}, true},
+		{"ondemand|tls|10.0.0.1|443|a|b", names.OnDemand{Address: "10.0.0.1", Port: 443, TLS: true, ServerName: "a|b"}, true},
+		{"ondemand|tls|10.0.0.1|443", names.OnDemand{}, false},
+		{"ondemand|tcp|10.0.0.1|443|a.com", names.OnDemand{}, false},
+		{"ondemand|tcp|10.0.0.1", names.OnDemand{}, false},
+		{"ondemand|tcp|a.com|80", names.OnDemand{}, false},
+		{"ondemand|tcp|10.0.0.1|0", names.OnDemand{}, false},
+		{"ondemand|udp|10.0.0.1|53", names.OnDemand{}, false},
+		{"outbound|80||a", names.OnDemand{}, false},
+	} {
+		got, ok := names.ParseOnDemand(tc.name)
+		if ok != tc.ok || ok && got != tc.want {
+			t.Errorf("ParseOnDemand(%q) = %+v, %v, want %+v, %v", tc.name, got, ok, tc.want, tc.ok)
+		}
+		if ok && got.String() != tc.name {
+			t.Errorf("%q comes back as %q", tc.name, got.String())
+		}
+	}
+	if got, ok := names.ParseOnDemand("ondemand|tls|10.0.0.1|443|WWW.A.com"); !ok || got.ServerName != "www.a.com" {
+		t.Errorf("server names are the same in any case: %+v", got)
+	}
+}
+
 func TestRouteAndListenerNames(t *testing.T) {
 	if bind, port, ok := names.ParseOutboundRoute(names.BoundOutboundRoute("::1", 80)); bind != "::1" || port != 80 || !ok {
 		t.Errorf("bound route: %q, %d, %v", bind, port, ok)

@@ -2,6 +2,8 @@
 package protocol
 
 import (
+	"maps"
+	"slices"
 	"strings"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
@@ -40,6 +42,29 @@ func IsTLS(p configv1.Protocol) bool {
 
 // IsProxied tells protocols that have listeners at all.
 func IsProxied(p configv1.Protocol) bool { return p != configv1.Protocol_PROTOCOL_UDP }
+
+// Protocols by what listeners do with them.
+var (
+	// HTTP lists the protocols of IsHTTP.
+	HTTP = list(IsHTTP)
+	// TLS lists the protocols of IsTLS.
+	TLS = list(IsTLS)
+	// WithRoutes lists the protocols of MayBeHTTP.
+	WithRoutes = list(MayBeHTTP)
+	// Opaque lists the proxied protocols whose bytes may be something other than HTTP, Bytes those of them that are not told by SNI.
+	Opaque = list(func(p configv1.Protocol) bool { return IsProxied(p) && !IsHTTP(p) })
+	Bytes  = list(func(p configv1.Protocol) bool { return IsProxied(p) && !IsHTTP(p) && !IsTLS(p) })
+)
+
+func list(is func(configv1.Protocol) bool) []configv1.Protocol {
+	var out []configv1.Protocol
+	for _, number := range slices.Sorted(maps.Keys(configv1.Protocol_name)) {
+		if p := configv1.Protocol(number); is(p) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
 
 var byName = map[string]configv1.Protocol{
 	"http": configv1.Protocol_PROTOCOL_HTTP, "http2": configv1.Protocol_PROTOCOL_HTTP2,

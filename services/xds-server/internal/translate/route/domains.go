@@ -8,42 +8,110 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/replica"
 	"fairlead.dev/services/xds-server/internal/translate/names"
 )
 
-// shortNames lists what a resolver in the proxy's namespace would complete to the hostname: for reviews.default.svc.cluster.local that is
-// reviews.default.svc and reviews.default, and reviews within its own namespace.
-func shortNames(hostname, namespace, dnsDomain string) []string {
-	_, clusterDomain, ok := strings.Cut(dnsDomain, ".svc.")
-	if !ok {
-		if clusterDomain, ok = strings.CutPrefix(dnsDomain, "svc."); !ok {
-			clusterDomain = dnsDomain
-		}
-	}
+// cutCluster takes a Kubernetes service's hostname apart: reviews, default of reviews.default.svc.cluster.local.
+func cutCluster(hostname, clusterDomain string) (name, namespace string, ok bool) {
 	service, ok := strings.CutSuffix(hostname, ".svc."+clusterDomain)
 	if !ok || clusterDomain == "" || strings.HasPrefix(service, "*") {
+		return "", "", false
+	}
+	name, namespace, ok = strings.Cut(service, ".")
+	return name, namespace, ok && name != "" && namespace != "" && !strings.Contains(namespace, ".")
+}
+
+// shortNames lists what a resolver completes to the hostname: for reviews.default.svc.cluster.local that is reviews.default and
+// reviews.default.svc, and reviews within its own namespace. svc is the service of the hostname; nil if only VirtualServices name it.
+func shortNames(r *input.Reader, hostname string, svc *configv1.Service) []string {
+	name, namespace, ok := cutCluster(hostname, r.Class().ClusterDomain)
+	if !ok {
 		return nil
 	}
-	name, serviceNamespace, ok := strings.Cut(service, ".")
-	if !ok || strings.Contains(serviceNamespace, ".") {
-		return nil
+	out := []string{name + "." + namespace, name + "." + namespace + ".svc"}
+	own := false
+	if svc.GetNamespace() == namespace {
+		own = r.IsOwnNamespace(namespace)
+	} else {
+		own = r.Namespace() == namespace
 	}
-	out := []string{service, service + ".svc"}
-	if serviceNamespace == namespace {
+	if own {
 		out = append(out, name)
 	}
 	return out
 }
 
-// addresses are the service's VIPs as they appear in :authority; networks do not appear there.
-func addresses(svc *configv1.Service) []string {
-	var out []string
-	for _, address := range slices.Concat(svc.GetAddresses(), svc.GetAutoAddresses()) {
-		if ip, err := netip.ParseAddr(address); err == nil && !ip.IsUnspecified() {
-			out = append(out, names.Authority(ip.String()))
+// completed is the inverse of shortNames: the one hostname that a resolver in the client's namespace may complete the name to.
+func completed(r *input.Reader, name string) (hostname string, ok bool) {
+	suffix := ".svc." + r.Class().ClusterDomain
+	if suffix == ".svc." || name == "" {
+		return "", false
+	}
+	switch labels := strings.Split(name, "."); {
+	case len(labels) == 1:
+		hostname = name + "." + r.Namespace() + suffix
+	case len(labels) == 2:
+		hostname = name + suffix
+	case len(labels) == 3 && labels[2] == "svc":
+		hostname = labels[0] + "." + labels[1] + suffix
+	default:
+		return "", false
+	}
+	_, _, ok = cutCluster(hostname, r.Class().ClusterDomain)
+	return hostname, ok
+}
+
+// dotted lists the hostname with a dot at its end, which resolvers that are told not to search write; none where it has no such form.
+func dotted(hostname string) []string {
+	if _, err := netip.ParseAddr(hostname); err == nil || strings.HasPrefix(hostname, "*") || strings.HasSuffix(hostname, ".") {
+		return nil
+	}
+	return []string{hostname + "."}
+}
+
+// ownDomains lists what only a host itself may be called.
+func ownDomains(hostname string) []string {
+	return append([]string{names.Authority(hostname)}, dotted(hostname)...)
+}
+
+// conveniences lists the domains of a host besides its own: they yield to other hosts' own. svc is nil for a host that is no service.
+func conveniences(r *input.Reader, hostname string, svc *configv1.Service) []string {
+	short := shortNames(r, hostname, svc)
+	out := slices.Clone(short)
+	for _, ip := range replica.VIPs(svc) {
+		out = append(out, names.Authority(ip))
+	}
+	if svc.GetHeadless() && !strings.HasPrefix(hostname, "*") {
+		// The Pods of a StatefulSet: db-0.db.default.svc.cluster.local and its short forms.
+		for _, domain := range append([]string{hostname}, short...) {
+			out = append(out, "*."+domain)
 		}
 	}
 	return out
+}
+
+// isCanonical tells hostnames that can be domains without being mistaken for another host's: in lower case, addresses in their canonical
+// form, a wildcard only as the whole first label. "*" belongs to the fallback. The mesh holds hostnames in this form.
+func isCanonical(hostname string) bool {
+	if hostname == "" || hostname == "*" || hostname != strings.ToLower(hostname) || strings.ContainsAny(hostname, "/[") {
+		return false
+	}
+	if ip, err := netip.ParseAddr(hostname); err == nil {
+		return ip.String() == hostname
+	}
+	return !strings.Contains(strings.TrimPrefix(hostname, "*."), "*")
+}
+
+// bare takes the brackets off an IPv6 address.
+func bare(domain string) string {
+	if inner, ok := strings.CutPrefix(domain, "["); ok {
+		if inner, ok = strings.CutSuffix(inner, "]"); ok {
+			return inner
+		}
+	}
+	return domain
 }
 
 // claims hands out domains of one route configuration. Envoy refuses the whole configuration if a domain, in whatever case, occurs twice.
@@ -80,8 +148,12 @@ func assign(candidates []candidate) []*routev3.VirtualHost {
 			out = append(out, c.host)
 		}
 	}
-	slices.SortStableFunc(out, func(a, b *routev3.VirtualHost) int { return strings.Compare(a.GetName(), b.GetName()) })
+	sortHosts(out)
 	return out
+}
+
+func sortHosts(hosts []*routev3.VirtualHost) {
+	slices.SortStableFunc(hosts, func(a, b *routev3.VirtualHost) int { return strings.Compare(a.GetName(), b.GetName()) })
 }
 
 // withPort adds the port to every domain.

@@ -34,6 +34,9 @@ func fault(in *networking.HTTPFaultInjection) (*faultv3.HTTPFault, error) {
 		if !ok {
 			return nil, fmt.Errorf("delay: only fixedDelay is supported")
 		}
+		if err := checkDuration(fixed.FixedDelay); err != nil {
+			return nil, fmt.Errorf("delay.fixedDelay: %w", err)
+		}
 		share := percent(delay.GetPercentage().GetValue())
 		if delay.GetPercentage() == nil {
 			share = percent(float64(delay.GetPercent())) //nolint:staticcheck // deprecated in Istio, still accepted

@@ -152,14 +152,14 @@ func (b *builder) destinationPort(to *networking.Destination) uint32 {
 	if number := to.GetPort().GetNumber(); number != 0 {
 		return number
 	}
-	if ports := b.registry.Service(to.GetHost()).GetPorts(); len(ports) == 1 {
+	if ports := b.reader.Service(to.GetHost()).GetPorts(); len(ports) == 1 {
 		return ports[0].GetNumber()
 	}
 	return b.port
 }
 
 func (b *builder) hash(action *routev3.RouteAction, to *networking.Destination) {
-	rule := b.registry.DestinationRule(to.GetHost())
+	rule := b.reader.DestinationRule(to.GetHost())
 	if rule == nil {
 		return
 	}

@@ -3,7 +3,6 @@ package route
 import (
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -85,27 +84,4 @@ func isReserved(name string) bool {
 
 func removable(names []string) []string {
 	return slices.DeleteFunc(slices.Clone(names), isReserved)
-}
-
-// formatCommand is one command of Envoy's substitution format, "%REQ(X?Y):10%".
-var formatCommand = regexp.MustCompile(`^%[A-Z][A-Z0-9_]*(\([^()]*\))?(:[0-9]+)?%`)
-
-// checkFormat refuses what Envoy would refuse with the whole route configuration: a lone percent sign.
-func checkFormat(value string) error {
-	for rest := value; ; {
-		i := strings.IndexByte(rest, '%')
-		if i < 0 {
-			return nil
-		}
-		rest = rest[i:]
-		if strings.HasPrefix(rest, "%%") {
-			rest = rest[2:]
-			continue
-		}
-		command := formatCommand.FindString(rest)
-		if command == "" {
-			return fmt.Errorf("value %q has a %% that begins no format command; write %%%% for a percent sign", value)
-		}
-		rest = rest[len(command):]
-	}
 }

@@ -4,8 +4,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
 	networking "istio.io/api/networking/v1alpha3"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
@@ -25,6 +27,18 @@ func TestCheckFormat(t *testing.T) {
 		"%lower%":                          false,
 		"%REQ(X-A)":                        false,
 		"%DYNAMIC_METADATA(a:b)% and 5 % ": false,
+		"%PROTOCOL()%%HOSTNAME%":           true,
+		"%PROTOCOL(a)%":                    false,
+		"%PROTOCOL:5%":                     false,
+		"%REQ%":                            false,
+		"%REQ(a b)%":                       false,
+		"%REQ(:METHOD)%":                   true,
+		"%FILTER_STATE(a.b:PLAIN):7%":      true,
+		"%FILTER_STATE(a.b:JSON)%":         false,
+		"%CLUSTER_METADATA(a:b):7%":        false,
+		"%GRPC_STATUS(NUMBER)%":            true,
+		"%GRPC_STATUS(NONE)%":              false,
+		"%FOO%":                            false,
 	} {
 		if err := checkFormat(value); (err == nil) != ok {
 			t.Errorf("%q: %v", value, err)
@@ -47,33 +61,6 @@ func TestRetryConditions(t *testing.T) {
 		if conditions != tc.conditions || !slices.Equal(codes, tc.codes) {
 			t.Errorf("%q: %q %v, want %q %v", tc.list, conditions, codes, tc.conditions, tc.codes)
 		}
-	}
-}
-
-func TestShortNames(t *testing.T) {
-	const host = "reviews.default.svc.cluster.local"
-	for _, tc := range []struct {
-		host, namespace, domain string
-		want                    string
-	}{
-		{host, "default", "default.svc.cluster.local", "reviews.default reviews.default.svc reviews"},
-		{host, "other", "other.svc.cluster.local", "reviews.default reviews.default.svc"},
-		{host, "default", "default.svc.my.domain", ""},
-		{"www.example.com", "default", "default.svc.cluster.local", ""},
-		{"*.default.svc.cluster.local", "default", "default.svc.cluster.local", ""},
-		{"a.b.c.svc.cluster.local", "c", "c.svc.cluster.local", ""},
-		{host, "default", "", ""},
-	} {
-		if got := strings.Join(shortNames(tc.host, tc.namespace, tc.domain), " "); got != tc.want {
-			t.Errorf("%s for %s in %s: %q, want %q", tc.host, tc.namespace, tc.domain, got, tc.want)
-		}
-	}
-}
-
-func TestAddressesAreThoseAClientCanWrite(t *testing.T) {
-	svc := &configv1.Service{Addresses: []string{"10.0.0.1", "10.1.0.0/16", "0.0.0.0", "fd00::1"}, AutoAddresses: []string{"240.240.0.1"}}
-	if got := strings.Join(addresses(svc), " "); got != "10.0.0.1 [fd00::1] 240.240.0.1" {
-		t.Errorf("got %q", got)
 	}
 }
 
@@ -112,8 +99,14 @@ func FuzzAssign(f *testing.F) {
 // nothing knows no destinations.
 type nothing struct{}
 
+func (nothing) Namespace() string                               { return "" }
+func (nothing) Labels() map[string]string                       { return nil }
 func (nothing) Service(string) *configv1.Service                { return nil }
 func (nothing) DestinationRule(string) *replica.DestinationRule { return nil }
+
+func weighted(weight int32) *networking.HTTPRouteDestination {
+	return &networking.HTTPRouteDestination{Destination: &networking.Destination{Host: "a"}, Weight: weight}
+}
 
 func TestErrorsNameObjectAndField(t *testing.T) {
 	route := []*networking.HTTPRouteDestination{{Destination: &networking.Destination{Host: "a"}}}
@@ -128,9 +121,17 @@ func TestErrorsNameObjectAndField(t *testing.T) {
 			Match: []*networking.HTTPMatchRequest{{Headers: map[string]*networking.StringMatch{"@request.auth.claims.sub": {}}}}},
 		`http[0].headers.request.set["x"]: value "5%"`: {
 			Headers: &networking.Headers{Request: &networking.Headers_HeaderOperations{Set: map[string]string{"x": "5%"}}}, Route: route},
-		`http[0].redirect.redirectCode: 200`:             {Redirect: &networking.HTTPRedirect{RedirectCode: 200}},
-		`http[0].rewrite.uriRegexRewrite.match: regular`: {Rewrite: &networking.HTTPRewrite{UriRegexRewrite: &networking.RegexRewrite{Match: "("}}, Route: route},
-		`http[0].route: no destination has a weight`:     {Route: append(route, route...)},
+		`http[0].headers.request.add["x"]: value "%FOO%"`: {
+			Headers: &networking.Headers{Request: &networking.Headers_HeaderOperations{Add: map[string]string{"x": "%FOO%"}}}, Route: route},
+		`http[0].timeout: -1s is out of range`:            {Timeout: durationpb.New(-time.Second), Route: route},
+		`http[0].timeout: 2562047h47m16`:                  {Timeout: &durationpb.Duration{Seconds: 9223372036}, Route: route},
+		`http[0].retries.perTryTimeout: -1s`:              {Retries: &networking.HTTPRetry{Attempts: 1, PerTryTimeout: durationpb.New(-time.Second)}, Route: route},
+		`http[0].route: the weights add up to 4294967296`: {Route: []*networking.HTTPRouteDestination{weighted(1 << 30), weighted(1 << 30), weighted(1 << 30), weighted(1 << 30)}},
+		`http[0].directResponse.body: 1048577 bytes`:      {DirectResponse: &networking.HTTPDirectResponse{Status: 200, Body: &networking.HTTPBody{Specifier: &networking.HTTPBody_String_{String_: strings.Repeat("a", 1<<20+1)}}}},
+		`http[0].fault.delay.fixedDelay: 2562047h47m16`:   {Route: route, Fault: &networking.HTTPFaultInjection{Delay: &networking.HTTPFaultInjection_Delay{HttpDelayType: &networking.HTTPFaultInjection_Delay_FixedDelay{FixedDelay: &durationpb.Duration{Seconds: 9223372036}}}}},
+		`http[0].redirect.redirectCode: 200`:              {Redirect: &networking.HTTPRedirect{RedirectCode: 200}},
+		`http[0].rewrite.uriRegexRewrite.match: regular`:  {Rewrite: &networking.HTTPRewrite{UriRegexRewrite: &networking.RegexRewrite{Match: "("}}, Route: route},
+		`http[0].route: no destination has a weight`:      {Route: append(route, route...)},
 		`http[0].fault.abort.grpcStatus: "NOPE"`: {Route: route, Fault: &networking.HTTPFaultInjection{Abort: &networking.HTTPFaultInjection_Abort{
 			ErrorType: &networking.HTTPFaultInjection_Abort_GrpcStatus{GrpcStatus: "NOPE"}}}},
 		`http[0].fault: invalid HTTPFault.Abort`: {Route: route, Fault: &networking.HTTPFaultInjection{Abort: &networking.HTTPFaultInjection_Abort{
@@ -142,7 +143,7 @@ func TestErrorsNameObjectAndField(t *testing.T) {
 			if m := http.GetMatch(); len(m) == 2 {
 				m[0].Method = &networking.StringMatch{MatchType: &networking.StringMatch_Exact{Exact: "GET"}}
 			}
-			b := &builder{registry: nothing{}, gateways: map[string]bool{MeshGateway: true}, port: 80}
+			b := &builder{reader: nothing{}, gateways: map[string]bool{MeshGateway: true}, port: 80}
 			vs := &replica.VirtualService{Key: replica.Key{Namespace: "ns", Name: "vs"}, Spec: &networking.VirtualService{Http: []*networking.HTTPRoute{http}}}
 			_, err := b.virtualService(vs)
 			if err == nil || !strings.HasPrefix(err.Error(), "VirtualService ns/vs: http[0].") || !strings.Contains(err.Error(), want) {
@@ -157,7 +158,7 @@ func TestShortCircuit(t *testing.T) {
 		return []*networking.HTTPMatchRequest{{Uri: &networking.StringMatch{MatchType: &networking.StringMatch_Prefix{Prefix: p}}}}
 	}
 	answer := &networking.HTTPDirectResponse{Status: 200}
-	b := &builder{registry: nothing{}, gateways: map[string]bool{MeshGateway: true}, port: 80}
+	b := &builder{reader: nothing{}, gateways: map[string]bool{MeshGateway: true}, port: 80}
 	routes, err := b.virtualService(&replica.VirtualService{Spec: &networking.VirtualService{Http: []*networking.HTTPRoute{
 		{Name: "one", Match: prefix("/one"), DirectResponse: answer},
 		{Name: "all", Match: prefix("/"), DirectResponse: answer},

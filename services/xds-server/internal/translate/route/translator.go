@@ -20,6 +20,9 @@ func (Translator) TypeURL() string { return resourcev3.RouteType }
 // Names is nil: proxies ask for the route configurations that their listeners name.
 func (Translator) Names(*input.Reader) ([]string, error) { return nil, nil }
 
+// HostNames is nil, like Names.
+func (Translator) HostNames(*input.Reader, string) ([]string, error) { return nil, nil }
+
 // Build makes one route configuration; nil if the class has no listener for it.
 func (Translator) Build(r *input.Reader, name string) (proto.Message, error) {
 	var out *routev3.RouteConfiguration

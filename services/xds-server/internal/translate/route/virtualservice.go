@@ -2,6 +2,7 @@ package route
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -21,19 +22,18 @@ import (
 // MeshGateway is the reserved gateway name that stands for all sidecars.
 const MeshGateway = "mesh"
 
-// registry is what building routes needs to know of destinations.
-type registry interface {
+// reader is what building routes needs to know of destinations and of the caller.
+type reader interface {
+	Namespace() string
+	Labels() map[string]string
 	Service(hostname string) *configv1.Service
 	DestinationRule(hostname string) *replica.DestinationRule
 }
 
 // builder turns the HTTP routes of VirtualServices into Envoy's, for one listener port of one class.
 type builder struct {
-	registry registry
-	mesh     *meshv1alpha1.MeshConfig
-	// labels and namespace of the workload, for sourceLabels and sourceNamespace.
-	labels    map[string]string
-	namespace string
+	reader reader
+	mesh   *meshv1alpha1.MeshConfig
 	// gateways that the routes are for: "mesh", or "<namespace>/<name>" of Gateways.
 	gateways map[string]bool
 	// port that the client addressed; it is the destination's port where neither the route nor the service leaves only one.
@@ -72,6 +72,13 @@ func (b *builder) virtualService(vs *replica.VirtualService) ([]*routev3.Route, 
 	return out, nil
 }
 
+// speaks tells whether virtualService has routes to return.
+func (b *builder) speaks(vs *replica.VirtualService) bool {
+	return slices.ContainsFunc(vs.Spec.GetHttp(), func(in *networking.HTTPRoute) bool {
+		return len(in.GetMatch()) == 0 || slices.ContainsFunc(in.GetMatch(), func(m *networking.HTTPMatchRequest) bool { return b.applies(vs, m) })
+	})
+}
+
 // applies decides what does not depend on the request: port, gateway and source of a match.
 func (b *builder) applies(vs *replica.VirtualService, m *networking.HTTPMatchRequest) bool {
 	if m == nil {
@@ -88,10 +95,10 @@ func (b *builder) applies(vs *replica.VirtualService, m *networking.HTTPMatchReq
 		}
 		return false
 	}
-	if !replica.Matches(m.GetSourceLabels(), b.labels) {
+	if len(m.GetSourceLabels()) > 0 && !replica.Matches(m.GetSourceLabels(), b.reader.Labels()) {
 		return false
 	}
-	return m.GetSourceNamespace() == "" || m.GetSourceNamespace() == b.namespace
+	return m.GetSourceNamespace() == "" || m.GetSourceNamespace() == b.reader.Namespace()
 }
 
 // QualifiedGateway returns "mesh" or "<namespace>/<name>" for a gateway as VirtualServices name it.
@@ -129,7 +136,7 @@ func (b *builder) route(vs *replica.VirtualService, in *networking.HTTPRoute, m 
 	}
 	out.Decorator = &routev3.Decorator{Operation: b.operation(out, vs.Key.Name)}
 	// The configuration around it is validated, too, but could not say whose route it was.
-	if err := out.ValidateAll(); err != nil {
+	if err := check(out); err != nil {
 		return nil, err
 	}
 	return out, nil

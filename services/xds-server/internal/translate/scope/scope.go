@@ -21,11 +21,30 @@ const loopback = "127.0.0.1"
 type Listener struct {
 	// Port is the port that callers address; 0 for a forward proxy, which serves every port.
 	Port uint32
-	// Services that may be reached, sorted by hostname.
-	Services []*configv1.Service
-	// hosts of the egress listener, "namespace/dnsName"; nil admits all.
+	// Implicit is true for a listener that no user has given a port: there may be one for every port that services have.
+	Implicit bool
+	// egress is the Sidecar's listener; nil where no Sidecar limits what is reached.
+	egress *networking.IstioEgressListener
+	// hosts of the egress listener, "namespace/dnsName", where it limits hosts that are no service; nil admits all.
 	hosts []string
 	own   string
+}
+
+// Services lists the services that may be reached, sorted by hostname: as many as the class may address.
+func (l Listener) Services(r *input.Reader) []*configv1.Service {
+	if l.egress == nil {
+		return r.Services()
+	}
+	return r.EgressServices(l.egress)
+}
+
+// Service returns the service of a hostname that may be reached, nil if there is none.
+func (l Listener) Service(r *input.Reader, hostname string) *configv1.Service {
+	svc := r.Service(hostname)
+	if svc == nil || l.egress != nil && !r.Admits(l.egress, svc) {
+		return nil
+	}
+	return svc
 }
 
 // Admits tells whether the listener imports a host that is no service, from a VirtualService of the namespace.
@@ -109,19 +128,16 @@ func BindsToPort(mode networking.CaptureMode, interception class.Interception) b
 	return bindsToPort(mode, interception)
 }
 
-// Implicit lists the services that listeners without an explicit port serve, each on its own ports; ok is false if the Sidecar has no such
-// egress listener.
-func Implicit(r *input.Reader) (services []*configv1.Service, ok bool) {
+// ImplicitEgress returns the Sidecar's egress listener without a port, nil where no Sidecar limits what is reached on the services' own
+// ports; ok is false if the Sidecar has no such listener.
+func ImplicitEgress(r *input.Reader) (l *networking.IstioEgressListener, ok bool) {
 	all := egress(r)
-	if len(all) == 0 {
-		return r.Services(), true
-	}
 	for _, e := range all {
 		if e.GetPort().GetNumber() == 0 && e.GetBind() == "" {
-			return r.EgressServices(e), true
+			return e, true
 		}
 	}
-	return nil, false
+	return nil, len(all) == 0
 }
 
 // ForRoute finds the listener that a route configuration is for; ok is false if there is none of that name.
@@ -130,13 +146,13 @@ func ForRoute(r *input.Reader, name string) (l Listener, ok bool) {
 		if r.Mesh().GetProxyHttpPort() <= 0 {
 			return Listener{}, false
 		}
-		return Listener{Services: r.Services()}, true
+		return Listener{}, true
 	}
 	for _, e := range ExplicitListeners(r) {
 		if e.Route != name {
 			continue
 		}
-		l = Listener{Port: e.Port, Services: r.EgressServices(e.Egress), hosts: e.Egress.GetHosts(), own: r.Class().Namespace}
+		l = Listener{Port: e.Port, egress: e.Egress, hosts: e.Egress.GetHosts(), own: r.Namespace()}
 		if l.hosts == nil {
 			l.hosts = []string{}
 		}
@@ -149,8 +165,8 @@ func ForRoute(r *input.Reader, name string) (l Listener, ok bool) {
 	if !parsed || bind != "" {
 		return Listener{}, false
 	}
-	services, ok := Implicit(r)
-	return Listener{Port: port, Services: services}, ok
+	egress, ok := ImplicitEgress(r)
+	return Listener{Port: port, Implicit: true, egress: egress}, ok
 }
 
 func egress(r *input.Reader) []*networking.IstioEgressListener {

@@ -90,10 +90,19 @@ func NewTrust(domain string, aliases []string) Trust {
 }
 
 // matchers accepts any workload of the trust domains.
-func (t Trust) matchers() []*tlsv3.SubjectAltNameMatcher {
-	out := make([]*tlsv3.SubjectAltNameMatcher, 0, len(t))
+func (t Trust) matchers() []*tlsv3.SubjectAltNameMatcher { return uriMatchers(t.Peers(nil)) }
+
+// Peers accepts the identities, in the trust domain's aliases too; without any, every workload of the trust domains.
+func (t Trust) Peers(identities []string) []*matcherv3.StringMatcher {
+	var out []*matcherv3.StringMatcher
+	if len(identities) > 0 {
+		for _, identity := range t.expand(identities) {
+			out = append(out, match.Exact(identity))
+		}
+		return out
+	}
 	for _, domain := range t {
-		out = append(out, uriMatcher(match.Prefix("spiffe://"+domain+"/")))
+		out = append(out, match.Prefix("spiffe://"+domain+"/"))
 	}
 	return out
 }
@@ -115,8 +124,12 @@ func (t Trust) expand(identities []string) []string {
 	return slices.Compact(out)
 }
 
-func uriMatcher(m *matcherv3.StringMatcher) *tlsv3.SubjectAltNameMatcher {
-	return &tlsv3.SubjectAltNameMatcher{SanType: tlsv3.SubjectAltNameMatcher_URI, Matcher: m}
+func uriMatchers(in []*matcherv3.StringMatcher) []*tlsv3.SubjectAltNameMatcher {
+	out := make([]*tlsv3.SubjectAltNameMatcher, 0, len(in))
+	for _, m := range in {
+		out = append(out, &tlsv3.SubjectAltNameMatcher{SanType: tlsv3.SubjectAltNameMatcher_URI, Matcher: m})
+	}
+	return out
 }
 
 func sdsConfig(name string) *tlsv3.SdsSecretConfig {
@@ -182,14 +195,7 @@ func serverParams(settings *meshv1alpha1.MeshConfig_TLSConfig) *tlsv3.TlsParamet
 
 // Client originates mesh mTLS to a server that must show one of the identities. Without any, every workload of the trust domains will do.
 func Client(trust Trust, sni string, identities []string, carries Carries) *corev3.TransportSocket {
-	validation := &tlsv3.CertificateValidationContext{}
-	if len(identities) == 0 {
-		validation.MatchTypedSubjectAltNames = trust.matchers()
-	} else {
-		for _, identity := range trust.expand(identities) {
-			validation.MatchTypedSubjectAltNames = append(validation.MatchTypedSubjectAltNames, uriMatcher(match.Exact(identity)))
-		}
-	}
+	validation := &tlsv3.CertificateValidationContext{MatchTypedSubjectAltNames: uriMatchers(trust.Peers(identities))}
 	return socket(&tlsv3.UpstreamTlsContext{
 		CommonTlsContext: &tlsv3.CommonTlsContext{
 			TlsParams:                      clientParams(),

@@ -1,0 +1,103 @@
+package validate
+
+import (
+	"regexp"
+	"testing"
+
+	networkingv1beta1 "istio.io/api/networking/v1beta1"
+)
+
+func TestOnDemandInMeshConfig(t *testing.T) {
+	for _, c := range []struct{ name, yaml, want, problem string }{
+		{"on", "defaultConfig: {onDemand: true}", "true", ""},
+		{"off", "defaultConfig: {onDemand: false}", "false", ""},
+		{"unsaid", "defaultConfig: {drainDuration: 1s}", "", ""},
+		{"null", "defaultConfig: {onDemand: null}", "", ""},
+		{"as metadata", `defaultConfig: {proxyMetadata: {FAIRLEAD_ON_DEMAND: "true"}}`, "true", ""},
+		{"both", `defaultConfig: {onDemand: true, proxyMetadata: {FAIRLEAD_ON_DEMAND: "1", A: b}}`, "true", ""},
+		{"text", "defaultConfig:\n  onDemand: \"yes\"", "", `^m.yaml:2: MeshConfig: defaultConfig.onDemand: "yes": expected true or false, found a string; write true or false without quotes$`},
+		{"bad metadata", "defaultConfig: {proxyMetadata: {FAIRLEAD_ON_DEMAND: perhaps}}", "", `proxyMetadata.FAIRLEAD_ON_DEMAND: "perhaps": neither true nor false; write "true" or "false"`},
+		{"contradiction", `defaultConfig: {onDemand: true, proxyMetadata: {FAIRLEAD_ON_DEMAND: "false"}}`, "",
+			`defaultConfig.onDemand: true: contradicts defaultConfig.proxyMetadata.FAIRLEAD_ON_DEMAND; keep one of them`},
+		{"metadata of a wrong type", "defaultConfig: {onDemand: true, proxyMetadata: [a]}", "", `defaultConfig.proxyMetadata: .*expected a map, found a list`},
+		{"misspelt", "defaultConfig: {ondemnd: true}", "", `unknown field "ondemnd"; did you mean "onDemand"\?`},
+		{"misplaced", "onDemand: true", "", `unknown field "onDemand"`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m, problems := MeshConfig("m.yaml", []byte(c.yaml))
+			if c.problem != "" {
+				if got := problems.Error(); !regexp.MustCompile(c.problem).MatchString(got) {
+					t.Errorf("got  %s\nwant %s", got, c.problem)
+				}
+				return
+			}
+			if err := problems.Err(); err != nil {
+				t.Fatal(err)
+			}
+			if got := m.DefaultConfig.ProxyMetadata[OnDemandMetadata]; got != c.want {
+				t.Errorf("%q, want %q", got, c.want)
+			}
+			if m.DefaultConfig.StatusPort != 15020 {
+				t.Error("the defaults are lost")
+			}
+		})
+	}
+}
+
+func TestOnDemandInProxyConfig(t *testing.T) {
+	proxyConfig := func(spec string) string {
+		return "apiVersion: networking.istio.io/v1beta1\nkind: ProxyConfig\nmetadata: {name: lean, namespace: apps}\nspec: " + spec + "\n"
+	}
+	for _, c := range []struct{ name, spec, want, problem string }{
+		{"on", "{selector: {matchLabels: {app: a}}, onDemand: true, environmentVariables: {A: b}}", "true", ""},
+		{"off", "{onDemand: false}", "false", ""},
+		{"as a variable", `{environmentVariables: {FAIRLEAD_ON_DEMAND: "true"}}`, "true", ""},
+		{"text", `{onDemand: "true"}`, "", `^f.yaml:4: ProxyConfig apps/lean: spec.onDemand: "true": expected true or false, found a string`},
+		{"bad variable", "{environmentVariables: {FAIRLEAD_ON_DEMAND: maybe}}", "", `spec.environmentVariables.FAIRLEAD_ON_DEMAND: "maybe": neither true nor false`},
+		{"concurrency", "{concurrency: -1}", "", `spec.concurrency: -1: negative`},
+		{"unknown", "{lean: true}", "", `unknown field "lean"`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			o, problem := check(t, proxyConfig(c.spec))
+			if c.problem != "" {
+				if !regexp.MustCompile(c.problem).MatchString(problem) {
+					t.Errorf("got  %s\nwant %s", problem, c.problem)
+				}
+				return
+			}
+			if problem != "" {
+				t.Fatal(problem)
+			}
+			if got := o.Body.(*networkingv1beta1.ProxyConfig).EnvironmentVariables[OnDemandMetadata]; got != c.want {
+				t.Errorf("%q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+func TestOnDemandAnnotations(t *testing.T) {
+	pod := func(annotations string) string {
+		return "apiVersion: v1\nkind: Pod\nmetadata: {name: a-1, namespace: apps, annotations: " + annotations + "}\nspec: {containers: []}\n"
+	}
+	entry := func(annotations string) string {
+		return "apiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nmetadata: {name: vm, namespace: apps, annotations: " + annotations + "}\nspec: {address: 10.0.0.1}\n"
+	}
+	for _, c := range []struct{ name, yaml, problem string }{
+		{"Pod", pod(`{fairlead.dev/on-demand: "true"}`), ""},
+		{"Pod: neither", pod(`{fairlead.dev/on-demand: "on"}`),
+			`^f.yaml:3: Pod apps/a-1: metadata.annotations\["fairlead.dev/on-demand"\]: "on": neither true nor false; write "true" or "false"$`},
+		{"WorkloadEntry", entry(`{fairlead.dev/on-demand: "false"}`), ""},
+		{"WorkloadEntry: empty", entry(`{fairlead.dev/on-demand: ""}`), `WorkloadEntry apps/vm: .*"": neither true nor false`},
+		{"ProxyConfig", pod(`{proxy.istio.io/config: "onDemand: true\nfromTheFuture: 1"}`), ""},
+		{"ProxyConfig: text", pod(`{proxy.istio.io/config: "onDemand: some"}`), `metadata.annotations\["proxy.istio.io/config"\].onDemand: "some": expected true or false`},
+		{"ProxyConfig: no object", pod(`{proxy.istio.io/config: "[1"}`), `no YAML of an object; write a ProxyConfig in YAML`},
+		{"another annotation", pod(`{fairlead.dev/other: "on"}`), ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, got := check(t, c.yaml)
+			if c.problem == "" && got != "" || c.problem != "" && !regexp.MustCompile(c.problem).MatchString(got) {
+				t.Errorf("got  %s\nwant %s", got, c.problem)
+			}
+		})
+	}
+}

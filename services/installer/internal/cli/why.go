@@ -1,0 +1,217 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"fairlead.dev/services/installer/internal/table"
+)
+
+// explained is xds-server's answer to why, /debug/why.
+type explained struct {
+	Proxy              string          `json:"proxy"`
+	Candidates         []resourceName  `json:"candidates,omitempty"`
+	Type               string          `json:"type,omitempty"`
+	Name               string          `json:"name,omitempty"`
+	RouteConfiguration string          `json:"routeConfiguration,omitempty"`
+	Version            string          `json:"version,omitempty"`
+	Revision           uint64          `json:"revision,omitempty"`
+	Sent               uint64          `json:"sent,omitempty"`
+	Acked              uint64          `json:"acked,omitempty"`
+	Class              string          `json:"class,omitempty"`
+	Workload           *explainedFrom  `json:"workload,omitempty"`
+	Sidecar            string          `json:"sidecar,omitempty"`
+	Problem            string          `json:"problem,omitempty"`
+	MadeFrom           []explainedFrom `json:"madeFrom"`
+	PassedOver         []explainedFrom `json:"passedOver,omitempty"`
+	NotFound           []string        `json:"notFound,omitempty"`
+	LookedUp           []string        `json:"lookedUp,omitempty"`
+}
+
+type resourceName struct {
+	Type string `json:"type"`
+	Name string `json:"name"`
+}
+
+type explainedFrom struct {
+	Kind       string `json:"kind"`
+	Namespace  string `json:"namespace,omitempty"`
+	Name       string `json:"name"`
+	Source     string `json:"source,omitempty"`
+	Generation int64  `json:"generation,omitempty"`
+	Location   string `json:"location,omitempty"`
+	Detail     string `json:"detail,omitempty"`
+}
+
+// id is "<namespace>/<name>", the name alone where there is no namespace.
+func (o explainedFrom) id() string { return strings.TrimPrefix(o.Namespace+"/"+o.Name, "/") }
+
+func (o explainedFrom) generation() string {
+	if o.Generation == 0 {
+		return ""
+	}
+	return fmt.Sprint(o.Generation)
+}
+
+// whyFlags are the flags of `fairlead why`.
+type whyFlags struct {
+	kind string
+	all  bool
+	out  *format
+}
+
+func newWhy(t *target) *cobra.Command {
+	f := whyFlags{out: newFormat("json", "yaml")}
+	cmd := &cobra.Command{
+		Use:   "why PROXY RESOURCE",
+		Short: "Show which objects a proxy's resource was made from",
+		Long: `Show which objects, in which generation, a proxy's resource was made from, which ones about the same hosts have no part in it and why, and what
+was looked for and not found.
+
+PROXY is <pod>.<namespace>, or a beginning of it that only one proxy has. RESOURCE is the name of a cluster, endpoint assignment, listener, route
+configuration or virtual host ("<route configuration>/<virtual host>"), as proxy-config shows it, or a host with or without its port and domain. A
+host that several resources belong to is answered with their list: choose one by its name or with --type, or take --all.`,
+		Example: `  fairlead why productpage-v1-0 reviews:9080 --type virtualhosts
+  fairlead why productpage-v1-0 'outbound|9080|v2|reviews.default.svc.cluster.local'`,
+		Args: args(cobra.ExactArgs(2)),
+		RunE: func(cmd *cobra.Command, a []string) error {
+			return why(cmd.Context(), t, a[0], a[1], f, cmd.OutOrStdout())
+		},
+	}
+	fs := cmd.Flags()
+	fs.StringVarP(&f.kind, "type", "t", "", "type of the resource: virtualhosts, clusters, endpoints, listeners, routes, ..., or a type URL")
+	fs.BoolVar(&f.all, "all", false, "explain all resources that RESOURCE may mean")
+	fs.VarP(f.out, "output", "o", "output format")
+	t.registerServers(fs)
+	return cmd
+}
+
+func why(ctx context.Context, t *target, proxy, name string, f whyFlags, out io.Writer) error {
+	c, err := t.connect(ctx, proxy)
+	if err != nil {
+		return err
+	}
+	ask := func(kind, name string) (*explained, error) {
+		e := &explained{}
+		return e, c.ask(ctx, "/debug/why", url.Values{"type": {kind}, "name": {name}}, e)
+	}
+	first, err := ask(f.kind, name)
+	if no := new(refusedError); errors.As(err, &no) && no.status == http.StatusInternalServerError {
+		return fmt.Errorf("%w; `fairlead proxy-config %s clusters --served` and its like list what there is", err, proxyName(c.nodeID))
+	}
+	if err != nil {
+		return err
+	}
+	answers := []*explained{first}
+	if len(first.Candidates) > 0 {
+		if !f.all {
+			return ambiguous(name, first.Candidates)
+		}
+		answers = nil
+		for _, candidate := range first.Candidates {
+			e, err := ask(candidate.Type, candidate.Name)
+			if err != nil {
+				return err
+			}
+			answers = append(answers, e)
+		}
+	}
+	if f.out.value != "" {
+		var tree any = answers
+		if !f.all {
+			tree = first
+		}
+		text, err := json.MarshalIndent(tree, "", "  ")
+		if err != nil {
+			return err
+		}
+		return printJSONOr(out, text, f.out.value == "yaml")
+	}
+	for i, e := range answers {
+		if i > 0 {
+			fmt.Fprintln(out)
+		}
+		if err := e.print(out); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ambiguous tells what a name may mean.
+func ambiguous(name string, candidates []resourceName) error {
+	tab := &table.Table{Header: []string{"TYPE", "NAME"}}
+	for _, c := range candidates {
+		tab.Add(c.Type, c.Name)
+	}
+	return fmt.Errorf("%q may be any of these; name one, with --type if types share the name, or take --all:\n  %s",
+		name, strings.Join(tab.Lines(), "\n  "))
+}
+
+func (e *explained) print(out io.Writer) error {
+	head := [][2]string{
+		{"resource", e.Name}, {"type", e.Type}, {"in", e.RouteConfiguration}, {"version", e.Version}, {"revision", e.revisions()},
+		{"proxy", e.proxy()}, {"class", e.Class}, {"sidecar", e.Sidecar}, {"problem", strings.Join(strings.Fields(e.Problem), " ")},
+	}
+	for _, line := range head {
+		if line[1] != "" {
+			fmt.Fprintf(out, "%-10s %s\n", line[0]+":", line[1])
+		}
+	}
+	errs := []error{objectTable(out, "made from", []string{"KIND", "OBJECT", "GENERATION", "SOURCE", "LOCATION", "DETAIL"}, e.MadeFrom, func(o explainedFrom) []string {
+		return []string{o.Kind, o.id(), o.generation(), o.Source, o.Location, o.Detail}
+	})}
+	if len(e.PassedOver) > 0 {
+		errs = append(errs, objectTable(out, "passed over", []string{"KIND", "OBJECT", "GENERATION", "BECAUSE"}, e.PassedOver, func(o explainedFrom) []string {
+			return []string{o.Kind, o.id(), o.generation(), o.Detail}
+		}))
+	}
+	if len(e.NotFound) > 0 {
+		fmt.Fprintln(out, "\nlooked for and not found:")
+		for _, line := range e.NotFound {
+			fmt.Fprintln(out, "  "+strings.TrimPrefix(line, "no "))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (e *explained) revisions() string {
+	text := fmt.Sprint(e.Revision)
+	if e.Sent > 0 {
+		text += fmt.Sprintf("; of its type, revision %d was sent last and %d acknowledged", e.Sent, e.Acked)
+	}
+	return text
+}
+
+func (e *explained) proxy() string {
+	text := proxyName(e.Proxy)
+	if w := e.Workload; w != nil {
+		text += ", " + w.Kind + " " + w.id()
+		if w.Generation > 0 {
+			text += fmt.Sprintf(" generation %d", w.Generation)
+		}
+	}
+	return text
+}
+
+// objectTable prints objects under a title, as an indented table.
+func objectTable(out io.Writer, title string, header []string, list []explainedFrom, row func(explainedFrom) []string) error {
+	if len(list) == 0 {
+		_, err := fmt.Fprintf(out, "\n%s: nothing of the mesh\n", title)
+		return err
+	}
+	tab := &table.Table{Header: header}
+	for _, o := range list {
+		tab.Add(row(o)...)
+	}
+	_, err := fmt.Fprintf(out, "\n%s:\n  %s\n", title, strings.Join(tab.Lines(), "\n  "))
+	return err
+}

@@ -1,0 +1,340 @@
+package balance_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"fairlead.dev/pkg/auth"
+	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/rpc"
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/balance"
+	"fairlead.dev/services/xds-server/internal/meshtest"
+	"fairlead.dev/services/xds-server/internal/plan"
+	"fairlead.dev/services/xds-server/internal/plan/plantest"
+	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/serve"
+	"fairlead.dev/services/xds-server/internal/store"
+)
+
+// hurried is the machine's clock, several times as fast. What waits for the network seems so much the slower.
+type hurried struct {
+	start time.Time
+	times int
+}
+
+func (h hurried) Now() time.Time                         { return h.start.Add(time.Since(h.start) * time.Duration(h.times)) }
+func (h hurried) After(d time.Duration) <-chan time.Time { return h.NewTimer(d).C() }
+func (h hurried) NewTimer(d time.Duration) clock.Timer {
+	return hurriedTimer{time.NewTimer(d / time.Duration(h.times)), h.times}
+}
+
+type hurriedTimer struct {
+	timer *time.Timer
+	times int
+}
+
+func (t hurriedTimer) C() <-chan time.Time        { return t.timer.C }
+func (t hurriedTimer) Stop() bool                 { return t.timer.Stop() }
+func (t hurriedTimer) Reset(d time.Duration) bool { return t.timer.Reset(d / time.Duration(t.times)) }
+
+// service is what Kubernetes has for the replicas: a name that resolves to all of them, and connections that go to any.
+type service struct {
+	t     testing.TB
+	clock clock.Clock
+	mesh  []*configv1.Resource
+
+	mu       sync.Mutex
+	replicas []*server
+	port     string
+}
+
+// server is one replica: a real ADS server on an address of its own.
+type server struct {
+	ads      *serve.Server
+	host     string
+	registry *prometheus.Registry
+	// conns are shared by the proxies; each carries many streams.
+	conns []*grpc.ClientConn
+}
+
+const connsPerReplica = 8
+
+// LookupHost implements the balancers' resolver.
+func (s *service) LookupHost(context.Context, string) ([]string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var hosts []string
+	for _, r := range s.replicas {
+		hosts = append(hosts, r.host)
+	}
+	return hosts, nil
+}
+
+// scale starts replicas until there are n.
+func (s *service) scale(n int) {
+	s.t.Helper()
+	for i := len(s.replicas); i < n; i++ {
+		r := s.start(i)
+		s.mu.Lock()
+		s.replicas = append(s.replicas, r)
+		s.mu.Unlock()
+	}
+}
+
+func (s *service) start(i int) *server {
+	s.t.Helper()
+	log := slog.New(slog.DiscardHandler)
+	r := &server{host: fmt.Sprintf("127.77.0.%d", i+1), registry: prometheus.NewRegistry()}
+	engine, err := plan.NewEngine(plan.Config{
+		Translators: plantest.New().Translators(), Store: store.New(), Log: log, Registerer: r.registry, Clock: s.clock,
+	})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	r.ads, err = serve.New(serve.Config{Engine: engine, Log: log, Registerer: r.registry, Clock: s.clock, Instance: r.host})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	r.ads.Apply(replica.Empty().Apply(&configv1.Revision{Epoch: "test", Sequence: 1}, s.mesh, nil))
+	lis, err := (&net.ListenConfig{}).Listen(s.t.Context(), "tcp", net.JoinHostPort(r.host, s.port))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if _, s.port, err = net.SplitHostPort(lis.Addr().String()); err != nil {
+		s.t.Fatal(err)
+	}
+	b, err := balance.New(balance.Config{
+		Fleet: r.ads, Instance: r.host, Peers: []string{"xds-server-peers:" + s.port}, Insecure: true,
+		Log: log, Registerer: r.registry, Clock: s.clock, Resolver: s,
+	})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	g, err := rpc.NewServer(rpc.ServerConfig{
+		Service: "ads", Log: log, Registerer: r.registry, Insecure: true, MaxConcurrentStreams: 10_000,
+		Policy: auth.Policy{"/envoy.service.discovery.v3.AggregatedDiscoveryService/*": auth.Anonymous(), balance.Methods: auth.Anonymous()},
+	}, grpc.ForceServerCodecV2(serve.Codec()))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	r.ads.Register(g)
+	b.Register(g)
+	for range connsPerReplica {
+		conn, err := grpc.NewClient(lis.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		r.conns = append(r.conns, conn)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := rpc.Serve(ctx, g, lis, 0); err != nil {
+			s.t.Errorf("serve: %v", err)
+		}
+	})
+	running.Go(func() {
+		if err := b.Run(ctx); err != nil {
+			s.t.Errorf("balance: %v", err)
+		}
+	})
+	s.t.Cleanup(func() {
+		stop()
+		for _, conn := range r.conns {
+			_ = conn.Close() // the test is over
+		}
+		running.Wait()
+	})
+	return r
+}
+
+// pick is a connection to any of the replicas.
+func (s *service) pick() *grpc.ClientConn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	conns := s.replicas[rand.IntN(len(s.replicas))].conns
+	return conns[rand.IntN(len(conns))]
+}
+
+// counts are the streams of each replica.
+func (s *service) counts() []int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var counts []int
+	for _, r := range s.replicas {
+		counts = append(counts, r.ads.Streams())
+	}
+	return counts
+}
+
+// proxy is a delta client that holds what it was sent and states it when it reconnects.
+type proxy struct {
+	service *service
+	seen    *observed
+	id      string
+	held    map[string]map[string]string
+	// moves is how often it was asked to.
+	moves int
+}
+
+// observed is what all proxies have seen.
+type observed struct {
+	configured, moves, resent, received atomic.Int64
+
+	mu       sync.Mutex
+	failures []string
+}
+
+func (o *observed) failed(id string, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.failures = append(o.failures, id+": "+err.Error())
+}
+
+func (o *observed) failure() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.failures) > 0 {
+		return fmt.Errorf("%d streams failed, the first: %s", len(o.failures), o.failures[0])
+	}
+	return nil
+}
+
+// order is that of a sidecar.
+var order = []string{resource.ClusterType, resource.EndpointType, resource.ListenerType, resource.RouteType}
+
+// run stays connected until ctx ends or a stream ends in another way than by being moved.
+func (p *proxy) run(ctx context.Context) {
+	for {
+		err := p.stream(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "has more proxies than the others"):
+			p.seen.failed(p.id, err)
+			return
+		case len(p.held) < len(order):
+			p.seen.failed(p.id, errors.New("moved before it was configured"))
+			return
+		}
+		p.moves++
+		p.seen.moves.Add(1)
+		select { // as node-agent does
+		case <-ctx.Done():
+			return
+		case <-p.service.clock.After(time.Duration(rand.Int64N(int64(500 * time.Millisecond)))):
+		}
+	}
+}
+
+// stream opens one and receives until it ends.
+func (p *proxy) stream(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	client, err := discovery.NewAggregatedDiscoveryServiceClient(p.service.pick()).DeltaAggregatedResources(ctx, grpc.WaitForReady(true))
+	if err != nil {
+		return err
+	}
+	node := &core.Node{Id: p.id}
+	again := len(p.held) == len(order)
+	subscribe := func(url string) {
+		names := []string{"*"}
+		switch url {
+		case resource.EndpointType:
+			names = nil
+			for name := range p.held[resource.ClusterType] {
+				names = append(names, name)
+			}
+		case resource.RouteType:
+			names = []string{"80"}
+		}
+		// An error of Send is io.EOF; Recv has the reason.
+		_ = client.Send(&discovery.DeltaDiscoveryRequest{
+			Node: node, TypeUrl: url, ResourceNamesSubscribe: names, InitialResourceVersions: p.held[url],
+		})
+		node = nil
+	}
+	if again {
+		for _, url := range order {
+			subscribe(url)
+		}
+	} else {
+		subscribe(order[0])
+	}
+	for {
+		m, err := client.Recv()
+		if err != nil {
+			return err
+		}
+		url := m.GetTypeUrl()
+		first := p.held[url] == nil
+		if first {
+			p.held[url] = map[string]string{}
+		}
+		for _, r := range m.GetResources() {
+			p.seen.received.Add(1)
+			if again && p.held[url][r.GetName()] == r.GetVersion() {
+				p.seen.resent.Add(1)
+			}
+			p.held[url][r.GetName()] = r.GetVersion()
+		}
+		for _, name := range m.GetRemovedResources() {
+			delete(p.held[url], name)
+		}
+		_ = client.Send(&discovery.DeltaDiscoveryRequest{TypeUrl: url, ResponseNonce: m.GetNonce()}) // as above
+		if !first {
+			continue
+		}
+		if n := len(p.held); n < len(order) {
+			subscribe(order[n])
+		} else {
+			p.seen.configured.Add(1)
+		}
+	}
+}
+
+// connect starts n proxies, which run until the test ends; stop ends them and waits.
+func (s *service) connect(n int) (proxies []*proxy, seen *observed, stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	seen = &observed{}
+	for i := range n {
+		id := fmt.Sprintf("sidecar~10.%d.%d.%d~app-%d.default~default.svc.cluster.local", i>>16, i>>8&255, i&255, i)
+		p := &proxy{service: s, seen: seen, id: id, held: map[string]map[string]string{}}
+		proxies = append(proxies, p)
+		running.Go(func() { p.run(ctx) })
+	}
+	stop = sync.OnceFunc(func() { cancel(); running.Wait() })
+	s.t.Cleanup(stop)
+	return proxies, seen, stop
+}
+
+// mesh is ten services with endpoints.
+func mesh() []*configv1.Resource {
+	var resources []*configv1.Resource
+	for i := range 10 {
+		host := "svc-" + strconv.Itoa(i) + ".default.svc.cluster.local"
+		resources = append(resources, meshtest.Service("default", host, 80), meshtest.Endpoints("default", host, 80, fmt.Sprintf("10.200.0.%d", i+1)))
+	}
+	return resources
+}

@@ -1,0 +1,342 @@
+package debug
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	route "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/class"
+	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/plan"
+	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/translate/names"
+)
+
+// mesh is the reserved gateway name that means every sidecar.
+const mesh = "mesh"
+
+// lookup says of the questions that a build has asked which have no answer, and of the objects in question which do not count.
+type lookup struct {
+	state  *replica.State
+	key    *class.Key
+	client string
+	root   string
+	used   map[replica.Key]bool
+	// origins are all that the build has read.
+	origins []input.Origin
+}
+
+func newLookup(state *replica.State, key *class.Key, origins []input.Origin) *lookup {
+	l := &lookup{
+		state: state, key: key, client: key.Namespace, root: state.Mesh().GetRootNamespace(), used: map[replica.Key]bool{}, origins: origins,
+	}
+	for _, o := range origins {
+		l.used[o.Key] = true
+	}
+	return l
+}
+
+// describe shows the origins; of endpoints, which have no object of their own, the service port and how many there are.
+func (l *lookup) describe(origins []input.Origin) []object {
+	list := []object{}
+	seen := map[string]bool{}
+	for _, o := range origins {
+		if o.Key.Kind != replica.KindEndpointSet {
+			list = append(list, describeOrigin(o))
+			continue
+		}
+		// "<host>:<port>/<cluster>"
+		name, _, _ := strings.Cut(o.Key.Name, "/")
+		host, port, ok := names.ParseSniffedRoute(name)
+		if !ok || seen[name] {
+			continue
+		}
+		seen[name] = true
+		sets := l.state.Endpoints(host, port, o.Key.Namespace)
+		count := 0
+		for _, set := range sets {
+			count += len(set.GetEndpoints())
+		}
+		list = append(list, object{
+			Kind: o.Key.Kind, Namespace: o.Key.Namespace, Name: name, Detail: fmt.Sprintf("%s of %s", plural(count, "endpoint"), plural(len(sets), "cluster")),
+		})
+	}
+	return list
+}
+
+func plural(n int, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return strconv.Itoa(n) + " " + noun
+}
+
+// absent lists the questions without an answer. Those about wildcard hosts are part of those about a host.
+func (l *lookup) absent(topics []replica.Topic) []string {
+	var list []string
+	selected := false
+	for _, t := range topics {
+		missing, where := false, ""
+		switch t.Subject {
+		case replica.SubjectService:
+			missing, where = len(l.state.ServicesOf(t.A, l.client)) == 0, l.visible()
+		case replica.SubjectEndpoints:
+			missing = !slices.ContainsFunc(l.state.ServicesOf(t.A, l.client), func(s *configv1.Service) bool {
+				return len(l.state.Endpoints(t.A, parsePort(t.B), s.GetNamespace())) > 0
+			})
+		case replica.SubjectHostRoutes:
+			missing, where = t.B != "*" && len(l.state.VirtualServicesOf(l.client, t.A, t.B)) == 0, l.visible()
+		case replica.SubjectDestinationRule:
+			missing, where = t.A != "*" && !l.ruled(t.A), " in namespaces "+strings.Join(l.ruleNamespaces(t.A), ", ")
+		case replica.SubjectPeerAuthentications:
+			missing = len(l.state.PeerAuthentications(t.A)) == 0
+		case replica.SubjectGateways:
+			if !selected {
+				selected = true
+				if len(l.state.Gateways(l.key.Labels)) == 0 {
+					list = append(list, "no Gateway that selects the proxy's labels")
+				}
+			}
+		case replica.SubjectWorkload:
+			missing = l.state.Workload(t.A, t.B) == nil
+		case replica.SubjectAddress:
+			missing = len(l.state.WorkloadsAt(t.A)) == 0
+		case replica.SubjectMesh:
+			missing, where = l.state.MeshSource() == nil, ": all mesh-wide settings are defaults"
+		case replica.SubjectPlace:
+			missing, where = len(l.state.ServicesAt(l.client, parsePort(t.A), t.B)) == 0, l.visible()
+		case replica.SubjectSuffix:
+			missing = !l.state.AnyUnder(t.A)
+		}
+		if missing {
+			list = append(list, "no "+t.String()+where)
+		}
+	}
+	return list
+}
+
+func (l *lookup) visible() string { return ", visible to namespace " + l.client }
+
+// ruled reports whether the build has used a DestinationRule for the host.
+func (l *lookup) ruled(host string) bool {
+	return slices.ContainsFunc(l.rules(l.ruleNamespaces(host), host), func(r *replica.DestinationRule) bool { return l.used[r.Key] })
+}
+
+// rules lists the DestinationRules of the namespaces that name the host or a wildcard that covers it.
+func (l *lookup) rules(namespaces []string, host string) []*replica.DestinationRule {
+	var found []*replica.DestinationRule
+	for _, ns := range namespaces {
+		for h := range replica.Covering(host) {
+			found = append(found, l.state.DestinationRules(ns, h)...)
+		}
+	}
+	return found
+}
+
+// ruleNamespaces are where DestinationRules for a host are looked up: the client's, the service's and the root namespace.
+func (l *lookup) ruleNamespaces(host string) []string {
+	var list []string
+	if l.client != l.root {
+		list = append(list, l.client)
+	}
+	if services := l.state.ServicesOf(host, l.client); len(services) > 0 && !slices.Contains(list, services[0].GetNamespace()) {
+		list = append(list, services[0].GetNamespace())
+	}
+	if !slices.Contains(list, l.root) {
+		list = append(list, l.root)
+	}
+	return list
+}
+
+// fewHosts is how many hosts a resource may be about for passedOver to look at each.
+const fewHosts = 8
+
+// passedOver lists VirtualServices and DestinationRules that name a host in question and have no part in the resource, with the reason.
+func (l *lookup) passedOver(topics []replica.Topic) []object {
+	hosts := 0
+	for _, t := range topics {
+		if t.Subject == replica.SubjectDestinationRule || t.Subject == replica.SubjectHostRoutes {
+			hosts++
+		}
+	}
+	if hosts > 2*fewHosts {
+		return nil
+	}
+	var list []object
+	seen := map[replica.Key]bool{}
+	add := func(o input.Origin, reason string) {
+		if l.used[o.Key] || seen[o.Key] {
+			return
+		}
+		seen[o.Key] = true
+		shown := describeOrigin(o)
+		shown.Detail = reason
+		list = append(list, shown)
+	}
+	for _, t := range topics {
+		switch {
+		case t.Subject == replica.SubjectService && l.key.Sidecar != "":
+			for _, svc := range l.state.ServicesOf(t.A, l.client) {
+				key := replica.Key{Kind: replica.KindService, Namespace: svc.GetNamespace(), Name: svc.GetHostname()}
+				add(input.Origin{Key: key, Source: svc.GetSource()}, "the Sidecar "+l.key.Sidecar+" does not import it, or another one of its name goes before it")
+			}
+		case t.Subject == replica.SubjectDestinationRule && t.A != "*":
+			for _, rule := range l.rules(l.namespaces(replica.KindDestinationRule), t.A) {
+				add(input.Origin{Key: rule.Key, Source: rule.Source}, l.unruly(t.A, rule))
+			}
+		case t.Subject == replica.SubjectHostRoutes && t.B != "*":
+			for _, vs := range l.state.VirtualServicesOf(l.client, t.A, t.B) {
+				add(input.Origin{Key: vs.Key, Source: vs.Source}, "the Sidecar "+l.key.Sidecar+" does not import it")
+			}
+			for _, ns := range l.namespaces(replica.KindVirtualService) {
+				for _, vs := range l.state.VirtualServicesOf(ns, t.A, t.B) {
+					add(input.Origin{Key: vs.Key, Source: vs.Source}, l.hidden(vs.ExportedTo))
+				}
+			}
+			if t.A != mesh {
+				continue
+			}
+			for _, gateway := range l.keys(replica.KindGateway) {
+				for _, vs := range l.state.VirtualServicesOf(l.client, gateway, t.B) {
+					if slices.Contains(vs.Spec.GetHosts(), "*") {
+						continue // about whatever comes in there
+					}
+					add(input.Origin{Key: vs.Key, Source: vs.Source}, "it is bound to gateway "+gateway+" and not to mesh")
+				}
+			}
+		}
+	}
+	return list
+}
+
+func (l *lookup) hidden(exportedTo []string) string {
+	return "it is exported to " + strings.Join(exportedTo, ", ") + " and not to the proxy's namespace " + l.client
+}
+
+// unruly says why a DestinationRule for the host does not count.
+func (l *lookup) unruly(host string, rule *replica.DestinationRule) string {
+	namespaces := l.ruleNamespaces(host)
+	selector := rule.Spec.GetWorkloadSelector().GetMatchLabels()
+	switch {
+	case !slices.Contains(namespaces, rule.Key.Namespace):
+		return "rules for this host are looked up in namespaces " + strings.Join(namespaces, ", ")
+	case !rule.Visible(l.client):
+		return l.hidden(rule.ExportedTo)
+	case len(selector) > 0 && (rule.Key.Namespace != l.client || !replica.Matches(selector, l.key.Labels)):
+		return "its workload selector does not select the proxy"
+	default:
+		return "a rule for a more specific host, or of a namespace that goes before, is there"
+	}
+}
+
+// keys lists the objects of a kind as "<namespace>/<name>".
+func (l *lookup) keys(kind string) []string {
+	var list []string
+	for _, part := range l.state.Held(maxHeld) {
+		if part.GetKind() == kind {
+			list = append(list, part.GetKeys()...)
+		}
+	}
+	return list
+}
+
+// maxHeld is how many keys a part of what a state holds may have.
+const maxHeld = 1 << 16
+
+// namespaces lists the namespaces that have objects of a kind, and the proxy's own.
+func (l *lookup) namespaces(kind string) []string {
+	list := []string{l.client}
+	for _, key := range l.keys(kind) {
+		ns, _, _ := strings.Cut(key, "/")
+		list = append(list, ns)
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+// narrow leaves what concerns one virtual host of a route configuration.
+func (l *lookup) narrow(origins []input.Origin, topics []replica.Topic, vh *route.VirtualHost) ([]input.Origin, []replica.Topic) {
+	host, _, _ := names.ParseSniffedRoute(vh.GetName())
+	hosts := map[string]bool{host: true}
+	for _, cluster := range clusters(vh) {
+		if c, ok := names.ParseCluster(cluster); ok {
+			hosts[c.Hostname] = true
+		}
+	}
+	concerned := map[replica.Key]bool{}
+	gateways := []string{mesh}
+	for _, o := range l.origins {
+		if o.Key.Kind == replica.KindGateway {
+			gateways = append(gateways, o.Key.Namespace+"/"+o.Key.Name)
+		}
+	}
+	for _, gateway := range gateways {
+		for _, vs := range l.state.VirtualServicesOf(l.client, gateway, host) {
+			concerned[vs.Key] = true
+		}
+	}
+	for h := range hosts {
+		for _, rule := range l.rules(l.ruleNamespaces(h), h) {
+			concerned[rule.Key] = true
+		}
+	}
+	origins = slices.DeleteFunc(slices.Clone(origins), func(o input.Origin) bool {
+		switch o.Key.Kind {
+		case replica.KindService:
+			return !hosts[o.Key.Name]
+		case replica.KindEndpointSet:
+			name, _, _ := strings.Cut(o.Key.Name, ":")
+			return !hosts[name]
+		case replica.KindVirtualService, replica.KindDestinationRule:
+			return !concerned[o.Key]
+		}
+		return false
+	})
+	topics = slices.DeleteFunc(slices.Clone(topics), func(t replica.Topic) bool {
+		switch t.Subject {
+		case replica.SubjectService, replica.SubjectDestinationRule, replica.SubjectEndpoints:
+			return !hosts[t.A]
+		case replica.SubjectHostRoutes:
+			return t.B != host
+		case replica.SubjectServices, replica.SubjectGatewayRoutes:
+			return true
+		}
+		return false
+	})
+	return origins, topics
+}
+
+// clusters lists the clusters that a virtual host sends to.
+func clusters(vh *route.VirtualHost) []string {
+	var list []string
+	for _, r := range vh.GetRoutes() {
+		action := r.GetRoute()
+		list = append(list, action.GetCluster())
+		for _, w := range action.GetWeightedClusters().GetClusters() {
+			list = append(list, w.GetName())
+		}
+		for _, m := range action.GetRequestMirrorPolicies() {
+			list = append(list, m.GetCluster())
+		}
+	}
+	return list
+}
+
+// virtualHostIn finds a virtual host of a route configuration; nil if there is none.
+func virtualHostIn(item plan.Item, name string) *route.VirtualHost {
+	for _, vh := range routeConfiguration(item).GetVirtualHosts() {
+		if vh.GetName() == name {
+			return vh
+		}
+	}
+	return nil
+}
+
+func parsePort(text string) uint32 {
+	n, _ := strconv.ParseUint(text, 10, 16) // a topic's port
+	return uint32(n)
+}

@@ -1,0 +1,116 @@
+package debug
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"fairlead.dev/services/xds-server/internal/plan"
+)
+
+// kinds are the short names of types, as in `fairlead proxy-config`, in the order in which people look at them.
+var kinds = []struct{ name, url string }{
+	{"virtualhosts", resource.VirtualHostType}, {"clusters", resource.ClusterType}, {"endpoints", resource.EndpointType},
+	{"listeners", resource.ListenerType}, {"routes", resource.RouteType}, {"secrets", resource.SecretType},
+	{"extensions", resource.ExtensionConfigType},
+}
+
+func typeNames() []string {
+	list := make([]string, 0, len(kinds))
+	for _, k := range kinds {
+		list = append(list, k.name)
+	}
+	return list
+}
+
+// typeName is the short name of a type, the type's URL where it has none.
+func typeName(url string) string {
+	for _, k := range kinds {
+		if k.url == url {
+			return k.name
+		}
+	}
+	return url
+}
+
+// rank orders types as kinds does.
+func rank(url string) int {
+	for i, k := range kinds {
+		if k.url == url {
+			return i
+		}
+	}
+	return len(kinds)
+}
+
+// typeURL reads a type: a short name, in singular or plural, a type's URL, or the message's name alone. "" stays "".
+func typeURL(text string, planned []string) (string, error) {
+	if text == "" {
+		return "", nil
+	}
+	lower := strings.ToLower(text)
+	for _, k := range kinds {
+		if lower == k.name || lower+"s" == k.name {
+			return k.url, nil
+		}
+	}
+	all := slices.Clone(planned)
+	for _, k := range kinds {
+		all = append(all, k.url)
+	}
+	for _, url := range all {
+		if url == text || strings.HasSuffix(url, "/"+text) || strings.HasSuffix(url, "."+text) {
+			return url, nil
+		}
+	}
+	return "", fmt.Errorf("no type %q; choose one of %s, or give a type URL", text, strings.Join(typeNames(), ", "))
+}
+
+// served is one resource as a proxy is sent it.
+type served struct {
+	Name     string          `json:"name"`
+	Version  string          `json:"version"`
+	Resource json.RawMessage `json:"resource"`
+}
+
+func (d *pages) resources(r *http.Request) (any, error) {
+	q := r.URL.Query()
+	_, c, err := d.proxy(q.Get("proxy"))
+	if err != nil {
+		return nil, err
+	}
+	snapshot := c.Snapshot()
+	wanted, err := typeURL(q.Get("type"), snapshot.URLs())
+	if err != nil {
+		return nil, err
+	}
+	found := map[string][]served{}
+	for _, url := range snapshot.URLs() {
+		if wanted != "" && wanted != url {
+			continue
+		}
+		list := []served{}
+		snapshot.Type(url).Scan(func(name string, item plan.Item) bool {
+			if item.Blob == nil || q.Get("name") != "" && name != q.Get("name") {
+				return true
+			}
+			var raw []byte
+			if raw, err = protojson.Marshal(item.Blob.Resource.GetResource()); err != nil {
+				err = fmt.Errorf("%s: %w", name, err)
+				return false
+			}
+			list = append(list, served{name, item.Blob.Version(), raw})
+			return true
+		})
+		if err != nil {
+			return nil, err
+		}
+		found[url] = list
+	}
+	return found, nil
+}

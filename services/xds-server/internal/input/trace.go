@@ -1,0 +1,105 @@
+package input
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/class"
+	"fairlead.dev/services/xds-server/internal/replica"
+)
+
+// Origin is an object of the mesh that a build has read.
+type Origin struct {
+	Key replica.Key
+	// Source is the user's object; nil where the mesh's own is all that is known.
+	Source *configv1.SourceRef
+}
+
+// Trace collects the objects that a build reads, for people who ask why a resource is what it is. A nil Trace collects nothing.
+type Trace struct {
+	origins map[replica.Key]*configv1.SourceRef
+}
+
+// Origins lists what was read, sorted by kind, namespace and name.
+func (t *Trace) Origins() []Origin {
+	var out []Origin
+	for key, source := range t.origins {
+		out = append(out, Origin{key, source})
+	}
+	slices.SortFunc(out, func(a, b Origin) int {
+		return cmp.Or(cmp.Compare(a.Key.Kind, b.Key.Kind), cmp.Compare(a.Key.Namespace, b.Key.Namespace), cmp.Compare(a.Key.Name, b.Key.Name))
+	})
+	return out
+}
+
+// TracedReader returns a reader for a class at a state, and the trace of what it will read. It shares no derived answer with others.
+func TracedReader(key *class.Key, state *replica.State) (*Reader, *Trace) {
+	t := &Trace{origins: map[replica.Key]*configv1.SourceRef{}}
+	r := NewView(key, state).Reader()
+	r.trace = t
+	return r, t
+}
+
+// Topics lists what the reader has recorded, derived answers resolved, sorted.
+func (r *Reader) Topics() []replica.Topic {
+	all := replica.Topics{}
+	var add func(topics replica.Topics)
+	add = func(topics replica.Topics) {
+		for t := range topics {
+			if t.Subject < replica.SubjectDerived {
+				all.Add(t)
+			} else if a, ok := r.view.answers[t]; ok {
+				add(a.deps)
+			}
+		}
+	}
+	add(r.deps)
+	return slices.SortedFunc(maps.Keys(all), func(a, b replica.Topic) int {
+		return cmp.Or(cmp.Compare(a.Subject, b.Subject), cmp.Compare(a.A, b.A), cmp.Compare(a.B, b.B))
+	})
+}
+
+func (t *Trace) add(key replica.Key, source *configv1.SourceRef) {
+	if t != nil {
+		t.origins[key] = source
+	}
+}
+
+func (t *Trace) mesh(state *replica.State) {
+	if t != nil && state.MeshSource() != nil {
+		t.add(replica.Key{Kind: replica.KindMeshConfig}, state.MeshSource())
+	}
+}
+
+func (t *Trace) service(svc *configv1.Service) {
+	if t != nil && svc != nil {
+		t.add(replica.Key{Kind: replica.KindService, Namespace: svc.GetNamespace(), Name: svc.GetHostname()}, svc.GetSource())
+	}
+}
+
+func (t *Trace) endpoints(svc *configv1.Service, sets []*configv1.EndpointSet) {
+	if t == nil {
+		return
+	}
+	for _, set := range sets {
+		name := fmt.Sprintf("%s:%d/%s", set.GetHostname(), set.GetPort(), set.GetCluster())
+		t.add(replica.Key{Kind: replica.KindEndpointSet, Namespace: svc.GetNamespace(), Name: name}, nil)
+	}
+}
+
+func traceOne[T proto.Message](t *Trace, c *replica.Config[T]) {
+	if t != nil && c != nil {
+		t.add(c.Key, c.Source)
+	}
+}
+
+func traceAll[T proto.Message](t *Trace, list []*replica.Config[T]) {
+	for _, c := range list {
+		traceOne(t, c)
+	}
+}

@@ -1,0 +1,236 @@
+package plan_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	networking "istio.io/api/networking/v1alpha3"
+	"pgregory.net/rapid"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/class"
+	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/meshtest"
+	"fairlead.dev/services/xds-server/internal/plan"
+	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/store"
+)
+
+// TestLayersAgreeWithDirectTranslation applies random revisions and compares every class, whatever it shares, with what the translators
+// make for its key alone from the state as it is, resource by resource.
+func TestLayersAgreeWithDirectTranslation(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		b := newBench(t)
+		keys := []*class.Key{
+			{Type: class.Sidecar, Namespace: "a"}, {Type: class.Sidecar, Namespace: "b"}, {Type: class.Sidecar, Namespace: "elsewhere"},
+			{Type: class.Sidecar, Namespace: "a", Labels: map[string]string{"app": "x"}},
+			{Type: class.Sidecar, Namespace: "b", Sidecar: "b/s"}, {Type: class.Router, Namespace: "a"},
+		}
+		var classes []*plan.Class
+		seen := map[*plan.Class]*mirror{}
+		join := func(key *class.Key) {
+			m := &mirror{}
+			c := b.Acquire(key, m)
+			m.class = c
+			c.Plan(m, resource.ClusterType, true, nil)
+			c.Plan(m, resource.ListenerType, true, nil)
+			c.Plan(m, resource.EndpointType, false, someEndpoints)
+			c.Plan(m, resource.RouteType, false, []string{"80", "81"})
+			m.copyAll()
+			classes, seen[c] = append(classes, c), m
+		}
+		for i := range 25 {
+			if i%4 == 0 && len(keys) > 0 {
+				join(keys[0])
+				keys = keys[1:]
+			}
+			upserts, removed := randomRevision(rt)
+			b.edit(upserts, removed...)
+			for _, c := range classes {
+				compare(rt, b, c)
+				seen[c].verify(rt)
+			}
+		}
+	})
+}
+
+var (
+	someHosts     = []string{"x.a.svc.cluster.local", "y.a.svc.cluster.local", "x.b.svc.cluster.local", "shared.example.com"}
+	someEndpoints = endpointNames()
+)
+
+func endpointNames() []string {
+	var names []string
+	for _, host := range someHosts {
+		names = append(names, "80|"+host, "81|"+host)
+	}
+	return names
+}
+
+// randomRevision changes one or two objects of a small world full of conflicts.
+func randomRevision(rt *rapid.T) (upserts []*configv1.Resource, removed []*configv1.ResourceKey) {
+	seen := map[string]bool{}
+	for range rapid.IntRange(1, 2).Draw(rt, "objects") {
+		r := randomObject(rt)
+		if k := r.GetKey().String(); seen[k] {
+			continue
+		} else {
+			seen[k] = true
+		}
+		if rapid.IntRange(0, 3).Draw(rt, "remove") == 0 {
+			removed = append(removed, r.GetKey())
+		} else {
+			upserts = append(upserts, r)
+		}
+	}
+	return upserts, removed
+}
+
+func randomObject(rt *rapid.T) *configv1.Resource {
+	ns := rapid.SampledFrom([]string{"a", "b", "istio-system"}).Draw(rt, "namespace")
+	host := rapid.SampledFrom(someHosts).Draw(rt, "host")
+	to := rapid.SampledFrom([][]string{{"*"}, {"a"}, {"b"}, {"a", "b"}, {"elsewhere"}}).Draw(rt, "exported to")
+	port := rapid.SampledFrom([]uint32{80, 81}).Draw(rt, "port")
+	n := rapid.IntRange(1, 3).Draw(rt, "variant")
+	switch rapid.IntRange(0, 5).Draw(rt, "kind") {
+	case 0, 1:
+		return meshtest.Service(ns, host, port, meshtest.Visible(to...), func(s *configv1.Service) {
+			s.CreationTime = timestamppb.New(meshtest.Epoch.Add(time.Duration(n) * time.Second))
+		})
+	case 2:
+		return meshtest.Endpoints(ns, host, port, fmt.Sprintf("10.0.0.%d", n))
+	case 3:
+		host = rapid.SampledFrom([]string{host, "*.a.svc.cluster.local", "*.local"}).Draw(rt, "rule host")
+		name := rapid.SampledFrom([]string{"r1", "r2"}).Draw(rt, "rule")
+		return meshtest.Config(replica.KindDestinationRule, ns, name, rule(host, time.Duration(n)*time.Second), meshtest.ExportedTo(to...))
+	case 4:
+		return meshtest.Config(replica.KindVirtualService, ns, "v", &networking.VirtualService{Hosts: []string{host, fmt.Sprintf("only%d.example.com", n)}},
+			meshtest.ExportedTo(to...))
+	default:
+		hosts := rapid.SampledFrom([][]string{{"*/*"}, {"./*"}, {"a/*"}, {"~/*"}}).Draw(rt, "egress")
+		return meshtest.Config(replica.KindSidecar, "b", "s", &networking.Sidecar{Egress: []*networking.IstioEgressListener{{Hosts: hosts}}})
+	}
+}
+
+// compare checks a class's snapshot against direct translation.
+func compare(rt *rapid.T, b *bench, c *plan.Class) {
+	snapshot := c.Snapshot()
+	for _, tr := range b.set.Translators() {
+		want := map[string]string{}
+		add := func(names []string, err error) {
+			if err != nil {
+				rt.Fatal(err)
+			}
+			for _, name := range names {
+				want[name] = built(rt, tr, c.Key(), b.state, name)
+			}
+		}
+		if tr.TypeURL() == resource.ClusterType || tr.TypeURL() == resource.ListenerType {
+			add(plan.List(tr, c.Key(), b.state))
+		} else {
+			names := someEndpoints
+			if tr.TypeURL() == resource.RouteType {
+				names = []string{"80", "81"}
+			}
+			add(names, nil)
+		}
+		got := map[string]string{}
+		count := 0
+		snapshot.Type(tr.TypeURL()).Scan(func(name string, item plan.Item) bool {
+			if item.Wildcard && item.Blob != nil {
+				count++
+			}
+			if _, asked := want[name]; asked || item.Wildcard {
+				got[name] = ""
+				if item.Blob != nil {
+					got[name] = item.Blob.Version()
+				}
+			} else if item.Blob != nil && item.Wildcard {
+				rt.Fatalf("%s: %s has %s, which it should not", c, tr.TypeURL(), name)
+			}
+			return true
+		})
+		if d := cmp.Diff(want, got); d != "" {
+			rt.Fatalf("%s: %s (-want +got):\n%s", c, tr.TypeURL(), d)
+		}
+		if tr.TypeURL() == resource.ClusterType && count != snapshot.Type(tr.TypeURL()).Len() {
+			rt.Fatalf("%d clusters, counted %d", count, snapshot.Type(tr.TypeURL()).Len())
+		}
+	}
+}
+
+func built(rt *rapid.T, tr plan.Translator, key *class.Key, state *replica.State, name string) string {
+	m, err := tr.Build(input.NewView(key, state).Reader(), name)
+	if err != nil {
+		rt.Fatal(err)
+	}
+	if m == nil {
+		return ""
+	}
+	b, err := store.New().Put(tr.TypeURL(), name, m)
+	if err != nil {
+		rt.Fatal(err)
+	}
+	return b.Version()
+}
+
+// mirror keeps a copy of a class's resources by what it hears of changes.
+type mirror struct {
+	class *plan.Class
+	held  map[string]plan.Item
+}
+
+func (m *mirror) Changed(changes plan.Changes) {
+	for url, names := range changes {
+		for _, name := range names {
+			item, _ := m.class.Snapshot().Type(url).Get(name)
+			m.put(url, name, item)
+		}
+	}
+}
+
+func (m *mirror) put(url, name string, item plan.Item) {
+	if delete(m.held, url+" "+name); item.Blob != nil {
+		m.held[url+" "+name] = item
+	}
+}
+
+func (m *mirror) copyAll() { m.held = m.now() }
+
+func (m *mirror) now() map[string]plan.Item {
+	held := map[string]plan.Item{}
+	snapshot := m.class.Snapshot()
+	for _, url := range snapshot.URLs() {
+		snapshot.Type(url).Scan(func(name string, item plan.Item) bool {
+			if item.Blob != nil {
+				held[url+" "+name] = item
+			}
+			return true
+		})
+	}
+	return held
+}
+
+// verify fails if a change was not told.
+func (m *mirror) verify(rt *rapid.T) {
+	now := m.now()
+	for name, item := range now {
+		if m.held[name] != item {
+			rt.Fatalf("%s: nobody told that %s is another one", m.class, name)
+		}
+	}
+	var gone []string
+	for name := range m.held {
+		if _, ok := now[name]; !ok {
+			gone = append(gone, name)
+		}
+	}
+	if slices.Sort(gone); len(gone) > 0 {
+		rt.Fatalf("%s: nobody told that %v are gone", m.class, gone)
+	}
+}

@@ -1,0 +1,179 @@
+package serve
+
+import (
+	"sync/atomic"
+
+	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/encoding/proto"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/anypb"
+)
+
+// smallResponse is up to how many bytes a response counts as taken by the network when gRPC has accepted it: no more than that fits a
+// stream's write quota.
+const smallResponse = 64 << 10
+
+// Codec is what the gRPC servers that a Server is registered with should send with (grpc.ForceServerCodecV2): resources go to the network
+// from where the store holds them, neither marshalled nor copied for each stream. Without it everything works, at that cost.
+func Codec() encoding.CodecV2 { return codec{encoding.GetCodecV2(proto.Name)} }
+
+type codec struct{ encoding.CodecV2 }
+
+// Marshal implements encoding.CodecV2.
+func (c codec) Marshal(v any) (mem.BufferSlice, error) {
+	if f, ok := v.(interface{ encode() mem.BufferSlice }); ok {
+		return f.encode(), nil
+	}
+	return c.CodecV2.Marshal(v)
+}
+
+// deltaFrame is a delta response with its resources apart. Where the codec is not ours it is an ordinary message.
+type deltaFrame struct {
+	*discovery.DeltaDiscoveryResponse
+	out *response
+}
+
+// ProtoReflect implements proto.Message.
+func (f *deltaFrame) ProtoReflect() protoreflect.Message {
+	m := f.DeltaDiscoveryResponse
+	if len(m.GetResources()) == 0 {
+		for _, name := range f.out.missing {
+			m.Resources = append(m.Resources, notFound(name))
+		}
+		for _, b := range f.out.blobs {
+			m.Resources = append(m.Resources, b.Resource)
+		}
+	}
+	return m.ProtoReflect()
+}
+
+// Numbers of fields of the responses.
+const (
+	deltaSystemVersion = 1
+	deltaTypeURL       = 4
+	deltaNonce         = 5
+	deltaRemoved       = 6
+	worldVersionInfo   = 1
+	worldTypeURL       = 4
+	worldNonce         = 5
+	resources          = 2
+	resourceName       = 3
+	resourceAliases    = 4
+)
+
+func (f *deltaFrame) encode() mem.BufferSlice {
+	m, out := f.DeltaDiscoveryResponse, f.out
+	size := 64 + len(m.GetTypeUrl()) + len(m.GetSystemVersionInfo())
+	for _, name := range m.GetRemovedResources() {
+		size += len(name) + 8
+	}
+	for _, name := range out.missing {
+		size += 2*len(name) + 24
+	}
+	head := make([]byte, 0, size)
+	head = appendText(head, deltaSystemVersion, m.GetSystemVersionInfo())
+	head = appendText(head, deltaTypeURL, m.GetTypeUrl())
+	head = appendText(head, deltaNonce, m.GetNonce())
+	for _, name := range m.GetRemovedResources() {
+		head = appendText(head, deltaRemoved, name)
+	}
+	for _, name := range out.missing {
+		text := 1 + protowire.SizeBytes(len(name))
+		head = protowire.AppendVarint(protowire.AppendTag(head, resources, protowire.BytesType), uint64(2*text)) //nolint:gosec // a size
+		head = appendText(appendText(head, resourceName, name), resourceAliases, name)
+	}
+	buffers := make(mem.BufferSlice, 0, len(out.blobs)+2)
+	buffers = append(buffers, mem.SliceBuffer(head))
+	for _, b := range out.blobs {
+		buffers = append(buffers, b.DeltaField())
+	}
+	return out.watched(buffers)
+}
+
+// worldFrame is a state-of-the-world response with its resources apart.
+type worldFrame struct {
+	*discovery.DiscoveryResponse
+	out *response
+}
+
+// ProtoReflect implements proto.Message.
+func (f *worldFrame) ProtoReflect() protoreflect.Message {
+	m := f.DiscoveryResponse
+	if len(m.GetResources()) == 0 {
+		m.Resources = make([]*anypb.Any, 0, len(f.out.blobs))
+		for _, b := range f.out.blobs {
+			m.Resources = append(m.Resources, b.Resource.GetResource())
+		}
+	}
+	return m.ProtoReflect()
+}
+
+func (f *worldFrame) encode() mem.BufferSlice {
+	m, out := f.DiscoveryResponse, f.out
+	head := make([]byte, 0, 64+len(m.GetTypeUrl())+len(m.GetVersionInfo()))
+	head = appendText(head, worldVersionInfo, m.GetVersionInfo())
+	head = appendText(head, worldTypeURL, m.GetTypeUrl())
+	head = appendText(head, worldNonce, m.GetNonce())
+	buffers := make(mem.BufferSlice, 0, len(out.blobs)+2)
+	buffers = append(buffers, mem.SliceBuffer(head))
+	for _, b := range out.blobs {
+		buffers = append(buffers, b.WorldField())
+	}
+	return out.watched(buffers)
+}
+
+func appendText(to []byte, field protowire.Number, text string) []byte {
+	if text == "" {
+		return to
+	}
+	return protowire.AppendString(protowire.AppendTag(to, field, protowire.BytesType), text)
+}
+
+// notFound says to an on-demand client that a virtual host does not exist: a request that waits for it is answered at once.
+func notFound(name string) *discovery.Resource {
+	return &discovery.Resource{Name: name, Aliases: []string{name}}
+}
+
+// watched adds to a large response an empty buffer whose release says that the network has taken what is before it.
+func (r *response) watched(buffers mem.BufferSlice) mem.BufferSlice {
+	if r.size <= smallResponse {
+		return buffers
+	}
+	end := make([]byte, 0, marker)
+	r.marked = true
+	r.stream.began()
+	return append(buffers, mem.NewBuffer(&end, pool{r}))
+}
+
+// marker is the least capacity of a buffer that gRPC gives back to its pool.
+const marker = 1<<10 + 1
+
+// pool is the "pool" of a marker.
+type pool struct{ r *response }
+
+// Get implements mem.BufferPool; nobody calls it.
+func (pool) Get(length int) *[]byte { b := make([]byte, length); return &b }
+
+// Put implements mem.BufferPool.
+func (p pool) Put(*[]byte) {
+	p.r.stream.took()
+	p.r.release()
+}
+
+// charge is what a response takes of the budget.
+type charge struct {
+	held   atomic.Int64
+	stream *stream
+	// marked is true if a marker will release it.
+	marked bool
+}
+
+// release gives it back, once.
+func (c *charge) release() {
+	if size := c.held.Swap(0); size > 0 {
+		c.stream.server.budget.give(int(size))
+	}
+}

@@ -1,0 +1,86 @@
+package serve
+
+import (
+	"slices"
+	"sync"
+
+	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+)
+
+// inbox carries what is large in requests past go-control-plane's loop, which would keep it for as long as the stream lives: names and
+// versions, and the node. The loop is left what it needs to tell wildcard subscriptions from others.
+type inbox struct {
+	mail sync.Mutex
+	// received are requests that the loop has not come to yet, at most two.
+	received []parcel
+}
+
+// parcel is the large part of one request.
+type parcel struct {
+	node                   *core.Node
+	subscribe, unsubscribe []string
+	held                   map[string]string
+}
+
+// Stand-ins for the names of a request. One name says as much as many.
+var (
+	standIn             = []string{"-"}
+	standInWildcard     = []string{"*"}
+	standInWildcardMore = []string{"*", "-"}
+)
+
+func standInFor(names []string) []string {
+	switch {
+	case len(names) == 0:
+		return nil
+	case !slices.Contains(names, "*"):
+		return standIn
+	case len(names) == 1:
+		return standInWildcard
+	default:
+		return standInWildcardMore
+	}
+}
+
+func (b *inbox) put(p parcel) {
+	b.mail.Lock()
+	defer b.mail.Unlock()
+	b.received = append(b.received, p)
+}
+
+// nextParcel returns what belongs to the request that the loop is at: it takes them in the order of arrival.
+func (b *inbox) nextParcel() parcel {
+	b.mail.Lock()
+	defer b.mail.Unlock()
+	if len(b.received) == 0 {
+		return parcel{}
+	}
+	p := b.received[0]
+	copy(b.received, b.received[1:])
+	b.received[len(b.received)-1] = parcel{}
+	b.received = b.received[:len(b.received)-1]
+	return p
+}
+
+// keepDelta takes the large part out of a request.
+func (b *inbox) keepDelta(req *discovery.DeltaDiscoveryRequest) {
+	b.put(parcel{
+		node: req.GetNode(), subscribe: req.GetResourceNamesSubscribe(), unsubscribe: req.GetResourceNamesUnsubscribe(),
+		held: req.GetInitialResourceVersions(),
+	})
+	req.Node, req.InitialResourceVersions = nil, nil
+	req.ResourceNamesSubscribe = standInFor(req.GetResourceNamesSubscribe())
+	if slices.Contains(req.GetResourceNamesUnsubscribe(), "*") {
+		req.ResourceNamesUnsubscribe = standInWildcard
+	} else {
+		req.ResourceNamesUnsubscribe = nil
+	}
+}
+
+// keepWorld takes the large part out of a request.
+func (b *inbox) keepWorld(req *discovery.DiscoveryRequest) {
+	b.put(parcel{node: req.GetNode(), subscribe: req.GetResourceNames()})
+	req.Node = nil
+	req.ResourceNames = standInFor(req.GetResourceNames())
+}

@@ -1,0 +1,103 @@
+package serve_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"fairlead.dev/pkg/testkit"
+)
+
+func (r *replicaServer) streams(want int) {
+	r.t.Helper()
+	testkit.Eventually(r.t, patience, func() error {
+		if n := r.ads.Streams(); n != want {
+			return fmt.Errorf("%d streams, want %d", n, want)
+		}
+		return nil
+	})
+}
+
+func movedAway(t *testing.T, c *deltaClient) {
+	t.Helper()
+	err := c.ended()
+	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "more proxies than the others") {
+		t.Errorf("ended with %v", err)
+	}
+}
+
+// The oldest streams go, no more than asked for; who has just come, and who waits for something, stays.
+func TestMoveTakesTheOldestThatWaitForNothing(t *testing.T) {
+	r := start(t, basicMesh()...)
+	if n := r.ads.Move(10); n != 0 {
+		t.Fatalf("%d of no streams moved", n)
+	}
+	unconfigured := r.delta("unconfigured", "default")
+	unconfigured.subscribe(cds, "*")
+	waiting := unconfigured.next() // and not acknowledged
+	silent := r.delta("silent", "default")
+	r.streams(2)
+	r.clock.Advance(time.Second)
+	oldest := r.delta("oldest", "default")
+	oldest.connectAll()
+	r.acked("oldest")
+	r.clock.Advance(time.Second)
+	older := r.delta("older", "default")
+	older.connectAll()
+	r.acked("older")
+	r.clock.Advance(time.Second)
+	if n := r.ads.Move(10); n != 0 {
+		t.Errorf("%d young streams moved", n)
+	}
+	r.clock.Advance(10 * time.Second)
+	young := r.delta("young", "default")
+	young.connectAll()
+	r.acked("young")
+
+	if n := r.ads.Move(1); n != 1 {
+		t.Errorf("%d moved, want 1", n)
+	}
+	movedAway(t, oldest)
+	r.streams(4)
+	if n := r.ads.Move(10); n != 1 {
+		t.Errorf("%d moved, want the one other", n)
+	}
+	movedAway(t, older)
+	r.streams(3)
+
+	// The configuration arrives: from then on the stream can be moved.
+	unconfigured.ack(waiting)
+	r.acked("unconfigured")
+	if n := r.ads.Move(10); n != 1 {
+		t.Errorf("%d moved, want 1", n)
+	}
+	movedAway(t, unconfigured)
+	r.streams(2)
+
+	for _, c := range []*deltaClient{young, silent} {
+		select {
+		case err := <-c.err:
+			t.Errorf("moved too: %v", err)
+		default:
+		}
+	}
+}
+
+func TestAcceptsOnlyWithConfigurationAndUntilDrained(t *testing.T) {
+	r := start(t)
+	if r.ads.Accepting() {
+		t.Error("without configuration")
+	}
+	r.edit(basicMesh()...)
+	if !r.ads.Accepting() {
+		t.Error("not with configuration")
+	}
+	r.ads.Drain()
+	if r.ads.Accepting() {
+		t.Error("while draining")
+	}
+}

@@ -1,0 +1,149 @@
+package serve_test
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+
+	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	route "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"fairlead.dev/pkg/testkit"
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/class"
+	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/plan"
+	"fairlead.dev/services/xds-server/internal/plan/plantest"
+)
+
+const vhds = resource.VirtualHostType
+
+// withVirtualHosts is plantest's set with a route configuration per port, of which delta sidecars are sent the virtual hosts apart:
+// "<port>/<host>:<port>". A VirtualService of a host changes its virtual host. On demand, a virtual host is whatever is asked for, and
+// clusters are there by name only. Ports from 9000 have their routes inline.
+func withVirtualHosts(set *plantest.Set) []plan.Translator {
+	var all []plan.Translator
+	for _, t := range set.Translators() {
+		switch t.TypeURL() {
+		case rds:
+			all = append(all, routeTables{}, virtualHosts{})
+		case cds:
+			all = append(all, clustersOnDemand{t})
+		default:
+			all = append(all, t)
+		}
+	}
+	return all
+}
+
+type clustersOnDemand struct{ plan.Translator }
+
+func (t clustersOnDemand) HostNames(r *input.Reader, host string) ([]string, error) {
+	if r.Class().OnDemand {
+		return nil, nil
+	}
+	return t.Translator.HostNames(r, host)
+}
+
+type routeTables struct{}
+
+func (routeTables) TypeURL() string                                   { return rds }
+func (routeTables) Names(*input.Reader) ([]string, error)             { return nil, nil }
+func (routeTables) HostNames(*input.Reader, string) ([]string, error) { return nil, nil }
+
+func (routeTables) Build(r *input.Reader, name string) (proto.Message, error) {
+	port, err := strconv.Atoi(name)
+	if err != nil {
+		return nil, nil //nolint:nilerr // no such table
+	}
+	rc := &route.RouteConfiguration{Name: name}
+	if header := r.Mesh().GetAccessLogFile(); header != "" { // something that changes every table
+		rc.InternalOnlyHeaders = []string{header}
+	}
+	if r.Class().VirtualHosts && port < 9000 {
+		rc.Vhds = &route.Vhds{ConfigSource: &core.ConfigSource{
+			ResourceApiVersion:    core.ApiVersion_V3,
+			ConfigSourceSpecifier: &core.ConfigSource_Ads{Ads: &core.AggregatedConfigSource{}},
+		}}
+	}
+	return rc, nil
+}
+
+type virtualHosts struct{}
+
+func (virtualHosts) TypeURL() string                       { return vhds }
+func (virtualHosts) Names(*input.Reader) ([]string, error) { return nil, nil }
+
+func (virtualHosts) HostNames(r *input.Reader, host string) ([]string, error) {
+	if r.Class().OnDemand {
+		return nil, nil
+	}
+	var names []string
+	for _, p := range r.Service(host).GetPorts() {
+		port := strconv.FormatUint(uint64(p.GetNumber()), 10)
+		names = append(names, port+"/"+host+":"+port)
+	}
+	return names, nil
+}
+
+func (virtualHosts) Build(r *input.Reader, name string) (proto.Message, error) {
+	table, authority, _ := strings.Cut(name, "/")
+	host, _, _ := strings.Cut(authority, ":")
+	if r.Service(host) == nil && !r.Class().OnDemand || strings.HasPrefix(host, "none") {
+		return nil, nil
+	}
+	vh := &route.VirtualHost{Name: name, Domains: []string{authority}}
+	if r.Service(host) != nil {
+		target := "cluster " + table + "|" + host
+		for _, vs := range r.VirtualServicesOf("mesh", host) {
+			target += " by " + vs.Key.Name
+		}
+		vh.Routes = []*route.Route{{
+			Match: &route.RouteMatch{PathSpecifier: &route.RouteMatch_Prefix{Prefix: "/"}},
+			Action: &route.Route_Route{Route: &route.RouteAction{
+				ClusterSpecifier: &route.RouteAction_Cluster{Cluster: target},
+			}},
+		}}
+	}
+	return vh, nil
+}
+
+// startHosts is a server that sends virtual hosts apart.
+func startHosts(t testing.TB, resources ...*configv1.Resource) *replicaServer {
+	t.Helper()
+	return startWith(t, setup{log: testkit.Logger(t), translators: withVirtualHosts}, resources)
+}
+
+// onDemand says that the client holds only what it asks for.
+func (c *deltaClient) onDemand() *deltaClient {
+	meta, err := structpb.NewStruct(map[string]any{class.OnDemandMetadata: "true"})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.node.Metadata = meta
+	return c
+}
+
+const (
+	hostNameA = "80/" + hostA + ":80"
+	hostNameB = "80/" + hostB + ":80"
+)
+
+// connectHosts subscribes to a route configuration and to virtual hosts, in Envoy's order, and acknowledges what comes.
+func (c *deltaClient) connectHosts(want ...string) {
+	c.t.Helper()
+	c.subscribe(rds, "80")
+	c.ack(c.expect(rds, "+80"))
+	c.subscribe(vhds)
+	c.ack(c.expect(vhds, want...))
+}
+
+// silent checks, by asking for something else, that nothing was sent.
+func (c *deltaClient) silent(why string) {
+	c.t.Helper()
+	c.subscribe(eds, "silence|"+why)
+	c.ack(c.expect(eds, "-silence|"+why))
+}

@@ -1,0 +1,56 @@
+package cluster
+
+import (
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+
+	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/translate/discovery"
+	"fairlead.dev/services/xds-server/internal/translate/names"
+	"fairlead.dev/services/xds-server/internal/translate/reach"
+	"fairlead.dev/services/xds-server/internal/translate/route"
+)
+
+// onDemand builds the cluster of connections to an address: that of the service there, whose endpoints and statistics it shares, or what the
+// policy for unknown destinations says. There always is one, so that a service which appears, goes or comes back is an update.
+func onDemand(r *input.Reader, name string, o names.OnDemand) (*clusterv3.Cluster, error) {
+	if m, ok := behind(r, o); ok {
+		c := names.Cluster{Direction: names.DirectionOutbound, Port: m.Port.GetNumber(), Hostname: m.Service.GetHostname()}
+		if resolved, ok := discovery.Resolve(r, c); ok {
+			out, err := outbound(r, resolved)
+			if err != nil {
+				return nil, err
+			}
+			out.Name, out.AltStatName = name, c.String()
+			return out, nil
+		}
+	}
+	unknown := names.BlackHoleCluster
+	if route.AllowsAny(r.Mesh(), r.Sidecar()) {
+		unknown = names.PassthroughCluster
+	}
+	out, err := fixedCluster(r, unknown)
+	if err != nil {
+		return nil, err
+	}
+	out.Name, out.AltStatName = name, unknown
+	return out, nil
+}
+
+// behind finds the service port that a connection is for: by its address, by the server name it asks for, or else the one that has the port
+// on all addresses.
+func behind(r *input.Reader, o names.OnDemand) (reach.Member, bool) {
+	place := reach.At(r, o.Address, o.Port)
+	if m := place.Opaque(); m != nil {
+		return *m, true
+	}
+	if o.ServerName != "" {
+		if m, ok := reach.ByName(r, o.ServerName, o.Port); ok {
+			return m, true
+		}
+	}
+	place = reach.TCPAnywhere(r, o.Port)
+	if place.TCP == nil {
+		return reach.Member{}, false
+	}
+	return *place.TCP, true
+}

@@ -1,0 +1,174 @@
+package translate_test
+
+import (
+	"fmt"
+	"log/slog"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	"github.com/prometheus/client_golang/prometheus"
+	networking "istio.io/api/networking/v1alpha3"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/class"
+	"fairlead.dev/services/xds-server/internal/meshtest"
+	"fairlead.dev/services/xds-server/internal/plan"
+	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/store"
+	"fairlead.dev/services/xds-server/internal/translate"
+)
+
+// largeMesh has services with two endpoints each over ten namespaces, and for every tenth a VirtualService and a DestinationRule.
+func largeMesh(services int) []*configv1.Resource {
+	var out []*configv1.Resource
+	for i := range services {
+		ns := fmt.Sprintf("ns%d", i%10)
+		host := hostOf(i)
+		out = append(out, meshtest.Service(ns, host, 80, func(s *configv1.Service) {
+			s.Addresses = []string{fmt.Sprintf("10.%d.%d.%d", 100+i>>16, i>>8&255, i&255)}
+		}), meshtest.Endpoints(ns, host, 80, fmt.Sprintf("10.1.%d.%d", i>>8&255, i&255), fmt.Sprintf("10.2.%d.%d", i>>8&255, i&255)))
+		if i%10 == 5 {
+			out = append(out, meshtest.Config(replica.KindVirtualService, ns, fmt.Sprint("vs", i), &networking.VirtualService{
+				Hosts: []string{host}, Http: []*networking.HTTPRoute{{Route: []*networking.HTTPRouteDestination{{Destination: &networking.Destination{Host: host}}}}},
+			}), meshtest.Config(replica.KindDestinationRule, ns, fmt.Sprint("dr", i), meshtest.DestinationRule(host, time.Second)))
+		}
+	}
+	return out
+}
+
+func hostOf(i int) string { return fmt.Sprintf("svc%05d.ns%d.svc.cluster.local", i, i%10) }
+
+// nobody hears of changes and does nothing.
+type nobody struct{ heard int }
+
+func (n *nobody) Changed(changes plan.Changes) {
+	for _, names := range changes {
+		n.heard += len(names)
+	}
+}
+
+// crowd is an engine with classes that hold everything.
+type crowd struct {
+	*plan.Engine
+	state    *replica.State
+	sequence uint64
+	classes  []*plan.Class
+	heard    *nobody
+}
+
+func newCrowd(b *testing.B, services, classes int) *crowd {
+	b.Helper()
+	e, err := plan.NewEngine(plan.Config{
+		Translators: translate.All(), Store: store.New(), Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	c := &crowd{Engine: e, state: replica.Empty(), heard: &nobody{}}
+	c.edit(largeMesh(services)...)
+	c.join(b, services, classes)
+	return c
+}
+
+func (c *crowd) edit(upserts ...*configv1.Resource) {
+	c.sequence++
+	next, change := c.state.Apply(&configv1.Revision{Sequence: c.sequence}, upserts, nil)
+	c.state = next
+	c.Apply(next, change, nil)
+}
+
+// join plans classes of distinct workloads.
+func (c *crowd) join(b *testing.B, services, classes int) {
+	b.Helper()
+	for i := range classes {
+		ns := fmt.Sprintf("ns%d", i%10)
+		key := &class.Key{
+			Type: class.Sidecar, Namespace: ns, Interception: class.Redirect, TrustDomain: "cluster.local", DNSDomain: ns + ".svc.cluster.local",
+			VirtualHosts: true,
+			Targets:      []class.Target{{Hostname: hostOf(i % services), Namespace: ns, Port: 80, TargetPort: 80, Protocol: int32(configv1.Protocol_PROTOCOL_HTTP)}},
+		}
+		joined := c.Acquire(key, c.heard)
+		var endpoints []string
+		joined.Plan(c.heard, resource.ClusterType, true, nil)
+		joined.Snapshot().Type(resource.ClusterType).Scan(func(name string, item plan.Item) bool {
+			if item.Blob != nil && item.Blob.EndpointsName != "" {
+				endpoints = append(endpoints, item.Blob.EndpointsName)
+			}
+			return true
+		})
+		joined.Plan(c.heard, resource.EndpointType, false, endpoints)
+		joined.Plan(c.heard, resource.ListenerType, true, nil)
+		if c.Knows(resource.VirtualHostType) {
+			joined.Plan(c.heard, resource.RouteType, false, []string{"80"})
+		}
+		if c.Knows(resource.VirtualHostType) {
+			joined.Plan(c.heard, resource.VirtualHostType, true, nil)
+		}
+		for _, f := range joined.Failures("") {
+			b.Fatal(f.TypeURL, f.Name, f.Err)
+		}
+		c.classes = append(c.classes, joined)
+	}
+}
+
+var crowdSizes = []struct{ services, classes int }{{1000, 20}, {1000, 200}, {10000, 200}}
+
+// BenchmarkColdStart plans every class of a mesh from nothing.
+func BenchmarkColdStart(b *testing.B) {
+	for _, size := range crowdSizes {
+		b.Run(fmt.Sprintf("services=%d/classes=%d", size.services, size.classes), func(b *testing.B) {
+			for b.Loop() {
+				runtime.GC()
+				before := heapBytes()
+				c := newCrowd(b, size.services, size.classes)
+				b.ReportMetric(float64(heapBytes()-before)/1e6, "MB")
+				runtime.KeepAlive(c)
+			}
+		})
+	}
+}
+
+func heapBytes() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+// BenchmarkChange brings all classes to a revision with one change.
+func BenchmarkChange(b *testing.B) {
+	for _, size := range crowdSizes {
+		c := newCrowd(b, size.services, size.classes)
+		for name, make := range map[string]func(i int) *configv1.Resource{
+			"unrelated": func(i int) *configv1.Resource {
+				return meshtest.Workload("ns1", "w", "10.200.0.1", func(w *configv1.Workload) { w.Labels = map[string]string{"n": fmt.Sprint(i)} })
+			},
+			"endpoints": func(i int) *configv1.Resource {
+				return meshtest.Endpoints("ns7", hostOf(7), 80, fmt.Sprintf("10.3.%d.%d", i>>8&255, i&255))
+			},
+			"virtual service": func(i int) *configv1.Resource {
+				return meshtest.Config(replica.KindVirtualService, "ns5", "vs5", &networking.VirtualService{
+					Hosts: []string{hostOf(5)}, Http: []*networking.HTTPRoute{{
+						Route: []*networking.HTTPRouteDestination{{Destination: &networking.Destination{Host: hostOf(5 + i%2)}}},
+					}},
+				})
+			},
+			"service added": func(i int) *configv1.Resource {
+				ns := fmt.Sprintf("ns%d", i%10)
+				return meshtest.Service(ns, fmt.Sprintf("new%d.%s.svc.cluster.local", i, ns), 80, func(s *configv1.Service) {
+					s.Addresses = []string{fmt.Sprintf("10.250.%d.%d", i>>8&255, i&255)}
+				})
+			},
+		} {
+			i := 0
+			b.Run(fmt.Sprintf("%s/services=%d/classes=%d", name, size.services, size.classes), func(b *testing.B) {
+				for b.Loop() {
+					i++
+					c.edit(make(i))
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,217 @@
+package listener
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	setfilterstatecommonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/common/set_filter_state/v3"
+	setfilterstatev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/set_filter_state/v3"
+	tcpproxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/translate/names"
+	"fairlead.dev/services/xds-server/internal/translate/pack"
+	"fairlead.dev/services/xds-server/internal/translate/policy"
+	"fairlead.dev/services/xds-server/internal/translate/protocol"
+	"fairlead.dev/services/xds-server/internal/translate/reach"
+	"fairlead.dev/services/xds-server/internal/translate/route"
+	"fairlead.dev/services/xds-server/internal/translate/scope"
+)
+
+// clusterTimeout is how long a connection waits for its cluster while the control plane does not answer.
+const clusterTimeout = 5 * time.Second
+
+// A sidecar on demand has one listener per port number where bytes have to be looked at: for HTTP, which is routed by host, and for TLS to
+// services without an address, which is told by SNI. All other connections ask for a cluster named after their destination. Service ports
+// have listeners of their own only where such a connection would not get what is its due:
+//   - a VirtualService routes their connections, or a DestinationRule says something of them that Envoy has as a property of the listener;
+//   - their clients may wait for the server's first bytes, on a port whose listener waits for the client's.
+
+// onDemandAddresses lists the addresses of the listeners that a service port needs.
+func onDemandAddresses(r *input.Reader, m member) []string {
+	var out []string
+	port := m.Port.GetNumber()
+	if protocol.MayBeHTTP(m.Port.GetProtocol()) || reach.Unplaced(m) && sharesPort(r, port) {
+		out = append(out, wildcard)
+	}
+	if protocol.IsHTTP(m.Port.GetProtocol()) || reach.Unplaced(m) || !needsOwn(r, m) {
+		return out
+	}
+	for _, address := range reach.Addresses(r, m) {
+		place := reach.At(r, address, port)
+		// Others at the place list it themselves.
+		if place.TCP != nil && *place.TCP == m || place.Sniffed != nil && *place.Sniffed == m {
+			out = append(out, address)
+		}
+	}
+	return out
+}
+
+// needsOwn tells whether a service port with addresses has listeners there.
+func needsOwn(r *input.Reader, m member) bool {
+	p := m.Port.GetProtocol()
+	return special(r, m) || !protocol.IsTLS(p) && !protocol.IsSniffed(p) && sharesPort(r, m.Port.GetNumber())
+}
+
+// special tells whether connections to a service port are more than bytes to its cluster.
+func special(r *input.Reader, m member) bool {
+	for _, vs := range r.VirtualServicesOf(route.MeshGateway, m.Service.GetHostname()) {
+		if protocol.IsTLS(m.Port.GetProtocol()) && len(vs.Spec.GetTls()) > 0 || !protocol.IsTLS(m.Port.GetProtocol()) && len(vs.Spec.GetTcp()) > 0 {
+			return true
+		}
+	}
+	rule := r.DestinationRule(m.Service.GetHostname())
+	if rule == nil {
+		return false
+	}
+	applied := policy.For(rule.Spec, nil, m.Port.GetNumber())
+	tcp := applied.GetConnectionPool().GetTcp()
+	return tcp.GetIdleTimeout() != nil || tcp.GetMaxConnectionDuration() != nil || policy.ConsistentHash(applied).GetUseSourceIp()
+}
+
+// sharesPort tells whether there is a listener for all addresses of a port.
+func sharesPort(r *input.Reader, port uint32) bool {
+	egress, ok := scope.ImplicitEgress(r)
+	if !ok {
+		return false
+	}
+	if r.Speaks(egress, port, protocol.WithRoutes...) || r.SpeaksUnplaced(egress, port, protocol.TLS...) {
+		return true
+	}
+	rest := reach.TCPAnywhere(r, port).TCP
+	return rest != nil && special(r, *rest)
+}
+
+// onDemand builds the listener of a place; nil if connections there are looked up one by one.
+func onDemand(r *input.Reader, address string, port uint32) (*listenerv3.Listener, error) {
+	if address == wildcard {
+		return onDemandPort(r, port)
+	}
+	s := &shared{Place: reach.At(r, address, port)}
+	for _, m := range []*member{s.Sniffed, s.TCP} {
+		if m != nil && needsOwn(r, *m) {
+			return outbound(r, s)
+		}
+	}
+	return nil, nil
+}
+
+// onDemandPort builds the listener for all addresses of a port.
+func onDemandPort(r *input.Reader, port uint32) (*listenerv3.Listener, error) {
+	egress, ok := scope.ImplicitEgress(r)
+	if !ok {
+		return nil, nil
+	}
+	http := r.Speaks(egress, port, protocol.WithRoutes...)
+	tls := r.SpeaksUnplaced(egress, port, protocol.TLS...)
+	rest := reach.TCPAnywhere(r, port).TCP
+	if rest != nil && !special(r, *rest) {
+		rest = nil
+	}
+	if !http && !tls && rest == nil {
+		return nil, nil
+	}
+	out := base(r, names.Listener(wildcard, port), wildcard, port, corev3.TrafficDirection_OUTBOUND)
+	out.BindToPort = wrapperspb.Bool(false)
+	if http {
+		if err := plainHTTPChain(r, out, names.OutboundRoute(port)); err != nil {
+			return nil, err
+		}
+	}
+	taken := claims{}
+	if tls {
+		found, err := onDemandTLS(r, port)
+		if err != nil {
+			return nil, err
+		}
+		taken.append(out, found)
+	}
+	if rest != nil {
+		found, err := memberChains(r, *rest, false)
+		if err != nil {
+			return nil, err
+		}
+		taken.append(out, found)
+	}
+	if out.GetDefaultFilterChain() == nil {
+		filters, err := onDemandTCP(r, names.OnDemandTCPFormat)
+		if err != nil {
+			return nil, err
+		}
+		out.DefaultFilterChain = &listenerv3.FilterChain{Name: "PassthroughFilterChain", Filters: filters}
+	}
+	inspectTLS(out)
+	return out, nil
+}
+
+// onDemandTLS builds the chains for TLS to services without an address: those that VirtualServices route, and one for all others.
+func onDemandTLS(r *input.Reader, port uint32) ([]l4chain, error) {
+	var out []l4chain
+	for _, vs := range r.OpaqueRoutes() {
+		if len(vs.Spec.GetTls()) == 0 || !slices.ContainsFunc(vs.Spec.GetHosts(), func(host string) bool { return toldBySNI(r, host, port) }) {
+			continue
+		}
+		found, err := tlsRoutes(r, vs, caller{port: port, gateway: route.MeshGateway}, func(host string) []string { return []string{host} })
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, found...)
+	}
+	filters, err := onDemandTCP(r, names.OnDemandTLSFormat)
+	if err != nil {
+		return nil, err
+	}
+	return append(out, l4chain{match: &listenerv3.FilterChainMatch{TransportProtocol: tlsTransport}, filters: filters}), nil
+}
+
+// toldBySNI tells whether a host of a VirtualService may be a service that onDemandTLS is about.
+func toldBySNI(r *input.Reader, host string, port uint32) bool {
+	if strings.HasPrefix(host, "*") && r.AnyUnder(host) {
+		return true
+	}
+	_, ok := reach.ByName(r, host, port)
+	return ok
+}
+
+// onDemandTCP forwards bytes to a cluster whose name is made from the connection.
+func onDemandTCP(r *input.Reader, format string) ([]*listenerv3.Filter, error) {
+	forward, err := outboundTCP(r, &tcpproxyv3.TcpProxy{
+		StatPrefix: "ondemand",
+		// Every connection has a name of its own; Envoy asks for one here all the same.
+		ClusterSpecifier: &tcpproxyv3.TcpProxy_Cluster{Cluster: names.BlackHoleCluster},
+	})
+	if err != nil {
+		return nil, err
+	}
+	choose := &setfilterstatev3.Config{OnNewConnection: []*setfilterstatecommonv3.FilterStateValue{{
+		Key: &setfilterstatecommonv3.FilterStateValue_ObjectKey{ObjectKey: "envoy.tcp_proxy.cluster"},
+		Value: &setfilterstatecommonv3.FilterStateValue_FormatString{FormatString: &corev3.SubstitutionFormatString{
+			Format: &corev3.SubstitutionFormatString_TextFormatSource{TextFormatSource: &corev3.DataSource{
+				Specifier: &corev3.DataSource_InlineString{InlineString: format},
+			}},
+		}},
+	}}}
+	return append([]*listenerv3.Filter{{
+		Name:       "envoy.filters.network.set_filter_state",
+		ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: pack.Any(choose)},
+	}}, forward...), nil
+}
+
+// outboundTCP makes the proxy ask for clusters that it does not have, where it is not given all of them.
+func outboundTCP(r *input.Reader, proxy *tcpproxyv3.TcpProxy) ([]*listenerv3.Filter, error) {
+	if r.Class().OnDemand {
+		proxy.OnDemand = &tcpproxyv3.TcpProxy_OnDemand{
+			OdcdsConfig: &corev3.ConfigSource{
+				ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}},
+				ResourceApiVersion:    corev3.ApiVersion_V3,
+			},
+			Timeout: durationpb.New(clusterTimeout),
+		}
+	}
+	return tcpFilter(r, proxy)
+}

@@ -1,0 +1,196 @@
+// Package machine starts processes on cores of their own and reads what they use.
+package machine
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Cores divides the machine: the server under test has one core, the clients have all others.
+type Cores struct{ Server, Clients unix.CPUSet }
+
+// Divide takes the first allowed core for servers and keeps the calling process on the others.
+func Divide() (*Cores, error) {
+	var all unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &all); err != nil {
+		return nil, fmt.Errorf("cores allowed: %w", err)
+	}
+	if all.Count() < 2 {
+		return nil, fmt.Errorf("the benchmark needs 2 cores, one for the server and one for the clients; %d is allowed", all.Count())
+	}
+	c := &Cores{}
+	for cpu := range 1024 {
+		switch {
+		case !all.IsSet(cpu):
+		case c.Server.Count() == 0:
+			c.Server.Set(cpu)
+		default:
+			c.Clients.Set(cpu)
+		}
+	}
+	runtime.GOMAXPROCS(c.Clients.Count())
+	err := threads(func(tid int) error { return unix.SchedSetaffinity(tid, &c.Clients) })
+	if err != nil {
+		return nil, fmt.Errorf("keep off the server's core: %w", err)
+	}
+	return c, nil
+}
+
+// Realtime makes the calling process and what it starts from now on run before all ordinary programs of the machine, which then disturb no
+// measurement. It needs CAP_SYS_NICE.
+func Realtime() error {
+	attr := unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_RR, Priority: 1}
+	if err := threads(func(tid int) error { return unix.SchedSetAttr(tid, &attr, 0) }); err != nil {
+		return fmt.Errorf("real-time priority: %w", err)
+	}
+	return nil
+}
+
+// threads does something to every thread of the calling process; later ones inherit it.
+func threads(do func(tid int) error) error {
+	// Twice: a thread may start another one while the list is read.
+	for range 2 {
+		tasks, err := os.ReadDir("/proc/self/task")
+		if err != nil {
+			return err
+		}
+		for _, t := range tasks {
+			tid, err := strconv.Atoi(t.Name())
+			if err != nil {
+				return err
+			}
+			if err := do(tid); err != nil && !errors.Is(err, unix.ESRCH) {
+				return fmt.Errorf("thread %d: %w", tid, err)
+			}
+		}
+	}
+	return nil
+}
+
+// Process is a started program.
+type Process struct {
+	cmd    *exec.Cmd
+	log    *os.File
+	exited chan struct{}
+	err    error
+}
+
+// Start runs a command on the given cores, with as many Go threads. Its standard error, and its output unless the caller has taken that, go to
+// the log.
+func Start(cmd *exec.Cmd, on *unix.CPUSet, log string) (*Process, error) {
+	f, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	cmd.Stderr = f
+	if cmd.Stdout == nil {
+		cmd.Stdout = f
+	}
+	if cmd.Env == nil {
+		cmd.Env = os.Environ()
+	}
+	cmd.Env = append(cmd.Env, fmt.Sprintf("GOMAXPROCS=%d", on.Count()))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	p := &Process{cmd: cmd, log: f, exited: make(chan struct{})}
+	started := make(chan error)
+	// A child has the affinity of the thread that forks it, and dies with that thread: it stays until the child is gone.
+	go func() {
+		runtime.LockOSThread()
+		var before unix.CPUSet
+		err := unix.SchedGetaffinity(0, &before)
+		if err == nil {
+			err = unix.SchedSetaffinity(0, on)
+		}
+		if err == nil {
+			err = cmd.Start()
+			_ = unix.SchedSetaffinity(0, &before) // as it was
+		}
+		started <- err
+		if err == nil {
+			p.err = cmd.Wait()
+		}
+		_ = f.Close() // a log
+		close(p.exited)
+	}()
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("start %s: %w", cmd.Path, err)
+	}
+	return p, nil
+}
+
+// Exited is closed when the process has ended.
+func (p *Process) Exited() <-chan struct{} { return p.exited }
+
+// LogTail gives the last lines of the log, for an error message.
+func (p *Process) LogTail() string {
+	raw, err := os.ReadFile(p.log.Name())
+	if err != nil {
+		return err.Error()
+	}
+	lines := strings.Split(strings.TrimSpace(string(raw)), "\n")
+	return strings.Join(lines[max(0, len(lines)-10):], "\n")
+}
+
+// PID of the process.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// Stop ends the process, by force if it does not end by itself.
+func (p *Process) Stop() {
+	_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+	select {
+	case <-p.exited:
+	case <-time.After(5 * time.Second):
+		_ = p.cmd.Process.Kill() // it may have ended
+		<-p.exited
+	}
+}
+
+// CPU is the user and system time that the process has used, all its threads together.
+func (p *Process) CPU() time.Duration {
+	var ts unix.Timespec
+	// The clock id of another process's CPU time, see clock_getcpuclockid(3).
+	id := int32(^p.PID())<<3 | 2 //nolint:gosec // a pid fits
+	if err := unix.ClockGettime(id, &ts); err != nil {
+		return 0
+	}
+	return time.Duration(ts.Nano())
+}
+
+// Memory is what the process holds, in bytes.
+type Memory struct {
+	// Resident is VmRSS, Peak VmHWM, Anonymous the part of Resident that is no file's.
+	Resident, Peak, Anonymous int64
+}
+
+// Memory reads /proc/<pid>/status.
+func (p *Process) Memory() (Memory, error) {
+	f, err := os.Open(fmt.Sprintf("/proc/%d/status", p.PID()))
+	if err != nil {
+		return Memory{}, err
+	}
+	defer f.Close()
+	var m Memory
+	to := map[string]*int64{"VmRSS:": &m.Resident, "VmHWM:": &m.Peak, "RssAnon:": &m.Anonymous}
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		fields := strings.Fields(lines.Text())
+		if len(fields) < 2 || to[fields[0]] == nil {
+			continue
+		}
+		kb, err := strconv.ParseInt(fields[1], 10, 64)
+		if err != nil {
+			return Memory{}, fmt.Errorf("%s: %w", f.Name(), err)
+		}
+		*to[fields[0]] = kb << 10
+	}
+	return m, nil
+}

@@ -1,0 +1,47 @@
+package suite
+
+import (
+	"fmt"
+	"time"
+)
+
+// claims are the lines whose goals are reached: a run in which one of them is missed fails.
+var claims = []string{}
+
+// cpuLine compares a time of a processor with a multiple of the floor's.
+func (t *table) cpuLine(id, what string, got, base *sample, factor float64, peer string) {
+	low, high := got.Spread()
+	l := line{id: id + "/cpu", what: what + ": CPU", figure: fmt.Sprintf("%s (%s to %s)", ms(got.CPU), ms(low), ms(high)), peer: peer}
+	if base != nil {
+		l.floor, l.ratio = ms(base.CPU), times(float64(got.CPU), float64(base.CPU))
+		if factor > 0 {
+			l.goal = fmt.Sprintf("≤ %g × floor", factor)
+			l.verdict = judge(float64(got.CPU), factor*float64(base.CPU), false)
+		}
+	}
+	t.add(l)
+}
+
+// fixedLine compares a time with a goal that is fixed.
+func (t *table) fixedLine(id, what string, got, base, goal time.Duration, peer string) {
+	l := line{id: id, what: what, figure: ms(got), peer: peer}
+	if base > 0 {
+		l.floor, l.ratio = ms(base), times(float64(got), float64(base))
+	}
+	if goal > 0 {
+		l.goal, l.verdict = "≤ "+ms(goal), judge(float64(got), float64(goal), false)
+	}
+	t.add(l)
+}
+
+// bytesLine compares bytes with a goal; 0 bytes is a goal, a negative one is none.
+func (t *table) bytesLine(id, what string, got, goal float64, peer string) {
+	l := line{id: id, what: what, figure: size(got), peer: peer}
+	if goal >= 0 {
+		l.goal, l.verdict = "≤ "+size(goal), judge(got, goal, true)
+		if goal == 0 {
+			l.goal = "0 B"
+		}
+	}
+	t.add(l)
+}

@@ -1,0 +1,109 @@
+package suite
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"fairlead.dev/tests/bench/internal/machine"
+	"fairlead.dev/tests/bench/internal/proxy"
+)
+
+// memorySettles is how long after a cold start memory is read: Go gives back within some seconds what a burst took.
+const memorySettles = 10 * time.Second
+
+// memory measures xds-server with the real config-watcher, which reads the mesh from a file.
+func (l *lab) memory(ctx context.Context, t *table) error {
+	spec := ordinary(1000)
+	file := filepath.Join(l.dir, "mesh.yaml")
+	raw, err := spec.Manifest()
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(file, raw, 0o600); err != nil {
+		return err
+	}
+	watcher, address, err := l.configWatcher(ctx, file)
+	if err != nil {
+		return err
+	}
+	defer watcher.Stop()
+	s, err := l.serve(ctx, address)
+	if err != nil {
+		return err
+	}
+	defer s.Stop()
+	// The last ones are of a class that the first ones are not of.
+	all := spec.Proxies()
+	const first, others = 200, 2
+	known := &world{lab: l, spec: ordinary(first), fleet: proxy.NewFleet(slices.Concat(all[:first-others], all[len(all)-others:]))}
+	defer known.fleet.Close()
+	cold, err := known.connectAll(ctx, s, proxy.Target{Address: s.plaintext})
+	if err != nil {
+		return err
+	}
+	before, watching, err := l.settled(ctx, s, watcher)
+	if err != nil {
+		return err
+	}
+	both := float64(before.Resident + watching.Resident)
+	t.add(line{
+		id: "memory/both", what: fmt.Sprintf("memory at 200 sidecars: xds-server %s (peak %s) + config-watcher %s (peak %s)", size(float64(before.Resident)),
+			size(float64(before.Peak)), size(float64(watching.Resident)), size(float64(watching.Peak))),
+		figure: size(both), goal: "≤ 150 MiB", peer: "302–452 MiB", verdict: judge(both, 150<<20, true),
+	})
+	t.bytesLine("memory/bytes", "cold start of these 200: bytes per proxy", float64(cold.bytes)/first, -1, "")
+	more := &world{lab: l, spec: spec, fleet: proxy.NewFleet(all[first-others : len(all)-others])}
+	defer more.fleet.Close()
+	if _, err := more.connectAll(ctx, s, proxy.Target{Address: s.plaintext}); err != nil {
+		return err
+	}
+	after, watchingAfter, err := l.settled(ctx, s, watcher)
+	if err != nil {
+		return err
+	}
+	each := (float64(after.Resident+watchingAfter.Resident) - both) / float64(spec.Sidecars-first)
+	t.bytesLine("memory/each", "memory of a further proxy of a known class", each, 150<<10, "")
+	return nil
+}
+
+// settled reads the memory of both.
+func (l *lab) settled(ctx context.Context, s *server, watcher *machine.Process) (xds, config machine.Memory, err error) {
+	select {
+	case <-time.After(memorySettles):
+	case <-ctx.Done():
+		return xds, config, ctx.Err()
+	}
+	if xds, err = s.Memory(); err != nil {
+		return xds, config, err
+	}
+	config, err = watcher.Memory()
+	return xds, config, err
+}
+
+// configWatcher runs the real one on a file.
+func (l *lab) configWatcher(ctx context.Context, file string) (*machine.Process, string, error) {
+	ports, err := machine.FreePorts(2)
+	if err != nil {
+		return nil, "", err
+	}
+	flags, err := l.authority.Flags("config-watcher")
+	if err != nil {
+		return nil, "", err
+	}
+	cmd := exec.Command(filepath.Join(l.BinDir, "config-watcher"), append(flags, "--log-level", "warn", "--config-dir", file,
+		"--grpc-address", ports[0], "--ops-address", ports[1])...)
+	p, err := machine.Start(cmd, &l.cores.Server, filepath.Join(l.dir, "config-watcher.log"))
+	if err != nil {
+		return nil, "", err
+	}
+	if err := machine.Ready(ctx, p, ports[1]); err != nil {
+		p.Stop()
+		return nil, "", err
+	}
+	return p, ports[0], nil
+}

@@ -1,0 +1,226 @@
+package lan
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"fairlead.dev/pkg/testkit"
+)
+
+// Workload says who the workload on a host is.
+type Workload struct {
+	Namespace, Name string
+	// Env is added to the agent's environment.
+	Env []string
+}
+
+// Proxy is a sidecar: an agent with its Envoy.
+type Proxy struct {
+	Host *Host
+
+	t     *testing.T
+	name  string
+	state string
+	start func() *process
+	agent *process
+}
+
+// Join starts a sidecar on the host, and does not wait for it.
+func (l *LAN) Join(h *Host, w Workload) *Proxy {
+	l.t.Helper()
+	p := &Proxy{Host: h, t: l.t, name: w.Name, state: filepath.Join(l.dir, "agent-"+w.Name)}
+	token := filepath.Join(l.dir, "token-"+w.Name)
+	l.write(token, []byte(l.issuer.Token(w.Namespace, w.Name, "istio-ca")), 0o600)
+	if err := errors.Join(os.Mkdir(p.state, 0o700), os.Chown(p.state, ProxyUID, ProxyUID), os.Chown(token, ProxyUID, ProxyUID)); err != nil {
+		l.t.Fatal(err)
+	}
+	var servers []string
+	for i := range l.servers {
+		servers = append(servers, xdsAddress(i))
+	}
+	p.start = func() *process {
+		return h.start(ProxyUID, append([]string{
+			"POD_NAME=" + w.Name, "POD_NAMESPACE=" + w.Namespace, "INSTANCE_IP=" + h.IP, "SERVICE_ACCOUNT=" + w.Name,
+			"ISTIO_META_CLUSTER_ID=Kubernetes", "ISTIO_META_INTERCEPTION_MODE=REDIRECT",
+			fmt.Sprintf(`ISTIO_METAJSON_LABELS={"app":%q}`, w.Name), "EXIT_ON_ZERO_ACTIVE_CONNECTIONS=true", "MINIMUM_DRAIN_DURATION=0s",
+		}, w.Env...), filepath.Join(l.dir, "node-agent"), "proxy", "sidecar", "--state-dir", p.state, "--token-file", token, "--root-cert-file", l.root(),
+			"--envoy-binary", filepath.Join(l.dir, "envoy"), "--discovery-address", strings.Join(servers, ","), "--ca-address", caAddress)
+	}
+	p.agent = p.start()
+	return p
+}
+
+// Restart ends agent and Envoy and starts them again, and does not wait for them.
+func (p *Proxy) Restart() {
+	p.t.Helper()
+	p.agent.stop()
+	p.agent = p.start()
+}
+
+// WaitReady waits until the proxies take requests.
+func WaitReady(t *testing.T, proxies ...*Proxy) {
+	t.Helper()
+	for _, p := range proxies {
+		testkit.Eventually(t, Ready, p.ready)
+	}
+}
+
+// ready asks the proxy's readiness port.
+func (p *Proxy) ready() error {
+	got, err := p.Host.Say("127.0.0.1:15021", "GET /healthz/ready HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+	if err == nil && !strings.HasPrefix(got, "HTTP/1.1 200") {
+		err = fmt.Errorf("%s is not ready: %.60q", p.name, got)
+	}
+	return err
+}
+
+// admin asks Envoy's admin interface.
+func (p *Proxy) admin(path string) []byte {
+	p.t.Helper()
+	socket := filepath.Join(p.state, "envoy-admin.sock")
+	raw, err := get(&http.Client{Timeout: answers, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
+	}}}, "http://admin"+path)
+	if err != nil {
+		p.t.Fatalf("%s: %v", p.name, err)
+	}
+	return raw
+}
+
+// Stats reads the counters and gauges whose names match a regular expression; there must be some.
+func (p *Proxy) Stats(filter string) map[string]int64 {
+	p.t.Helper()
+	counters := map[string]int64{}
+	for line := range strings.Lines(string(p.admin("/stats?filter=" + filter))) {
+		var n int64
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		if _, err := fmt.Sscan(value, &n); err != nil {
+			p.t.Fatalf("%s: counter %q: %v", p.name, line, err)
+		}
+		counters[name] = n
+	}
+	if len(counters) == 0 {
+		p.t.Fatalf("%s has no counter like %q", p.name, filter)
+	}
+	return counters
+}
+
+// AssertNothingRejected asserts that Envoy has taken every update.
+func (p *Proxy) AssertNothingRejected() {
+	p.t.Helper()
+	for name, n := range p.Stats("update_rejected") {
+		if n != 0 {
+			p.t.Errorf("%s: %s is %d", p.name, name, n)
+		}
+	}
+}
+
+// Held is what Envoy holds that came by xDS, by name, sorted.
+type Held struct {
+	Clusters, Listeners, Routes []string
+	// VirtualHosts that came as resources of their own, "<route configuration>/<virtual host>".
+	VirtualHosts []string
+	// Inline are the virtual hosts in route configurations, named likewise.
+	Inline []string
+}
+
+// Held reads Envoy's configuration dump.
+func (p *Proxy) Held() Held {
+	p.t.Helper()
+	type named struct {
+		Name         string  `json:"name"`
+		VirtualHosts []named `json:"virtual_hosts"`
+	}
+	var dump struct {
+		Configs []struct {
+			Clusters []struct {
+				Cluster named `json:"cluster"`
+			} `json:"dynamic_active_clusters"`
+			Listeners []struct {
+				Name   string          `json:"name"`
+				Active json.RawMessage `json:"active_state"`
+			} `json:"dynamic_listeners"`
+			Routes []struct {
+				Config named `json:"route_config"`
+			} `json:"dynamic_route_configs"`
+		} `json:"configs"`
+	}
+	if err := json.Unmarshal(p.admin("/config_dump"), &dump); err != nil {
+		p.t.Fatal(err)
+	}
+	var held Held
+	for _, c := range dump.Configs {
+		for _, item := range c.Clusters {
+			held.Clusters = append(held.Clusters, item.Cluster.Name)
+		}
+		for _, item := range c.Listeners {
+			if item.Active != nil {
+				held.Listeners = append(held.Listeners, item.Name)
+			}
+		}
+		for _, item := range c.Routes {
+			if !slices.Contains(held.Routes, item.Config.Name) {
+				held.Routes = append(held.Routes, item.Config.Name)
+			}
+			for _, h := range item.Config.VirtualHosts {
+				if strings.HasPrefix(h.Name, item.Config.Name+"/") {
+					held.VirtualHosts = append(held.VirtualHosts, h.Name)
+				} else {
+					held.Inline = append(held.Inline, item.Config.Name+"/"+h.Name)
+				}
+			}
+		}
+	}
+	for _, list := range []*[]string{&held.Clusters, &held.Listeners, &held.Routes, &held.VirtualHosts, &held.Inline} {
+		slices.Sort(*list)
+		*list = slices.Compact(*list)
+	}
+	return held
+}
+
+// Received is how many bytes of xDS responses the agent has forwarded to Envoy.
+func (p *Proxy) Received() float64 {
+	p.t.Helper()
+	n, err := metric(p.Host.client("127.0.0.1:15020"), "http://agent/metrics", "fairlead_node_agent_relay_bytes_total", map[string]string{"direction": "response"})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return n
+}
+
+// Streams is how many ADS streams of Envoy the agent relays to an xds-server.
+func (p *Proxy) Streams() (float64, error) {
+	return metric(p.Host.client("127.0.0.1:15020"), "http://agent/metrics", "fairlead_node_agent_relay_streams", nil)
+}
+
+// ServerOf finds the number of the xds-server that the proxy's agent is connected to.
+func (l *LAN) ServerOf(p *Proxy) (int, error) {
+	const remote, state, established = 2, 3, "01"
+	table, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/tcp", p.agent.cmd.Process.Pid))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(table)) {
+		fields := strings.Fields(line)
+		if len(fields) <= state || fields[state] != established {
+			continue
+		}
+		for i := range l.servers {
+			_, port, _ := net.SplitHostPort(xdsAddress(i))
+			if n, err := strconv.Atoi(port); err == nil && strings.HasSuffix(fields[remote], fmt.Sprintf(":%04X", n)) {
+				return i, nil
+			}
+		}
+	}
+	return 0, fmt.Errorf("%s is connected to no xds-server", p.name)
+}

@@ -1,0 +1,241 @@
+package ondemand
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+
+	"fairlead.dev/pkg/testkit"
+
+	"fairlead.dev/tests/e2e/internal/lan"
+)
+
+// annotated makes the client one that holds only what it calls.
+const annotated = `fairlead.dev/on-demand: "true"`
+
+// firstMayCost is how much longer the first request to a service may take than later ones.
+const firstMayCost = 15 * time.Millisecond
+
+// TestOnDemand calls services in all ways from a sidecar that is not told of any.
+func TestOnDemand(t *testing.T) {
+	w := newWorld(t, options{annotations: annotated})
+	defer w.check()
+	fixed := w.client.Held()
+	t.Logf("a proxy that has called nothing holds %d clusters, %d listeners, %d virtual hosts", len(fixed.Clusters), len(fixed.Listeners), len(fixed.VirtualHosts))
+	if len(fixed.VirtualHosts) != 0 {
+		t.Errorf("before the first request it holds virtual hosts %q", fixed.VirtualHosts)
+	}
+	for _, name := range fixed.Clusters {
+		if strings.HasPrefix(name, "outbound|") || strings.HasPrefix(name, "ondemand|") {
+			t.Errorf("before the first request it holds cluster %q", name)
+		}
+	}
+
+	t.Run("it holds what it has called", func(t *testing.T) {
+		w.ok(t, request{address: serverVIP + ":80", authority: "server"})
+		w.talk(t, serverVIP+":9090", "hello", "v1: hello", "v2: hello")
+		held := w.client.Held()
+		wantAdded(t, "clusters", fixed.Clusters, held.Clusters, "outbound|80||server.apps.svc.cluster.local", "ondemand|tcp|"+serverVIP+"|9090")
+		wantAdded(t, "virtual hosts", fixed.VirtualHosts, held.VirtualHosts, "80/server")
+		wantAdded(t, "listeners", fixed.Listeners, held.Listeners)
+	})
+	t.Run("names of a service", func(t *testing.T) {
+		const fqdn = "server.apps.svc.cluster.local"
+		for _, authority := range []string{
+			"server", "server.apps", "server.apps.svc", fqdn, fqdn + ":80", "server:80", serverVIP, serverVIP + ":80", "Server.Apps", fqdn + ".",
+		} {
+			w.ok(t, request{address: serverVIP + ":80", authority: authority})
+		}
+		w.ok(t, request{address: farVIP + ":80", authority: "far.else"})
+		w.ok(t, request{address: serverVIP + ":81", authority: "server:81"})
+		w.ok(t, request{address: sharedVIP + ":8000", authority: "shared:8000"})
+	})
+	t.Run("what a first request costs", func(t *testing.T) { w.firstCosts(t, 0, 9) })
+	t.Run("a large body in a first request", func(t *testing.T) {
+		body := bytes.Repeat([]byte("0123456789abcdef"), 2<<20/16)
+		if a := w.ok(t, request{address: numberedVIP(10) + ":80", authority: numberedName(10), body: body}); a.seen.Size != int64(len(body)) {
+			t.Errorf("the application read %d bytes, want %d", a.seen.Size, len(body))
+		}
+	})
+	t.Run("first requests in parallel", func(t *testing.T) {
+		var all sync.WaitGroup
+		for range 30 {
+			all.Go(func() {
+				a, err := call(w.client.Host, request{address: numberedVIP(11) + ":80", authority: numberedName(11)})
+				if err := errors.Join(err, from("v1", "v2")(a)); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+	})
+	t.Run("first requests to many hosts at once", func(t *testing.T) {
+		var all sync.WaitGroup
+		for i := 12; i < 32; i++ {
+			all.Go(func() {
+				a, err := call(w.client.Host, request{address: numberedVIP(i) + ":80", authority: numberedName(i)})
+				if err := errors.Join(err, from("v1", "v2")(a)); err != nil {
+					t.Errorf("%s: %v", numberedName(i), err)
+				}
+			})
+		}
+		all.Wait()
+	})
+	t.Run("gRPC", func(t *testing.T) { w.grpc(t) })
+	t.Run("VirtualService and DestinationRule", func(t *testing.T) { w.routed(t) })
+	t.Run("TCP", func(t *testing.T) { w.tcp(t) })
+	t.Run("a restarted proxy is given at once what it has called", func(t *testing.T) { w.restarted(t, fixed) })
+}
+
+// wantAdded asserts what came to a list of names.
+func wantAdded(t *testing.T, what string, before, now []string, want ...string) {
+	t.Helper()
+	added := map[string]bool{}
+	for _, name := range now {
+		added[name] = true
+	}
+	for _, name := range before {
+		if !added[name] {
+			t.Errorf("%s: %q is gone", what, name)
+		}
+		delete(added, name)
+	}
+	for _, name := range want {
+		if !added[name] {
+			t.Errorf("%s: %q is missing in %q", what, name, now)
+		}
+		delete(added, name)
+	}
+	for name := range added {
+		t.Errorf("%s: %q was not called", what, name)
+	}
+}
+
+// firstCosts compares first requests to services with later ones.
+func (w *world) firstCosts(t *testing.T, begin, end int) {
+	t.Helper()
+	var first, later []time.Duration
+	for i := begin; i <= end; i++ {
+		r := request{address: numberedVIP(i) + ":80", authority: numberedName(i)}
+		first = append(first, w.ok(t, r).took)
+		for range 5 {
+			later = append(later, w.ok(t, r).took)
+		}
+	}
+	t.Logf("first requests %v (median of %d), later ones %v", median(first), len(first), median(later))
+	if more := median(first) - median(later); more > firstMayCost {
+		t.Errorf("a first request takes %v more than later ones", more)
+	}
+}
+
+func (w *world) grpc(t *testing.T) {
+	conn, err := grpc.NewClient("passthrough:///server.apps:7070", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			return w.client.Host.Dial(ctx, serverVIP+":7070")
+		}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	for range 3 {
+		got, err := healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{})
+		if err != nil || got.GetStatus() != healthv1.HealthCheckResponse_SERVING {
+			t.Fatalf("%v, %v", got, err)
+		}
+	}
+}
+
+// routed follows a VirtualService with subsets and weights, and a change of it.
+func (w *world) routed(t *testing.T) {
+	r := request{address: routedVIP + ":80", authority: "routed"}
+	count := func(header http.Header) map[string]int {
+		t.Helper()
+		pods := map[string]int{}
+		for range 60 {
+			r.header = header
+			pods[w.ok(t, r).seen.Pod]++
+		}
+		return pods
+	}
+	if got := count(http.Header{"X-Version": {"v2"}}); got["v2"] != 60 {
+		t.Errorf("with the header, requests went to %v", got)
+	}
+	// 75 : 25; with 60 requests, 25 or less of 45 expected has a probability below 1e-6.
+	if got := count(nil); got["v1"] <= 25 || got["v2"] == 0 {
+		t.Errorf("by weight, requests went to %v", got)
+	}
+	w.WriteConfig("routes.yaml", routes(0, 100, "second"))
+	r.header = nil
+	w.eventually(t, r, func(a answer) error {
+		if got := a.header.Get("X-Route"); got != "second" {
+			return fmt.Errorf("route %q", got)
+		}
+		return from("v2")(a)
+	})
+}
+
+func (w *world) tcp(t *testing.T) {
+	w.talk(t, serverVIP+":9090", "hello", "v1: hello", "v2: hello")
+	w.talk(t, serverVIP+":9092", "hello\r\n", "v1: hello\r\n", "v2: hello\r\n")
+	w.talk(t, serverVIP+":9091", "", greeting)
+	t.Run("the server speaks first where another service's clients do", func(t *testing.T) {
+		w.talk(t, greeterVIP+":8000", "", greeting)
+	})
+	var first, later []time.Duration
+	for i := range 10 {
+		address := numberedVIP(i) + ":9090"
+		first = append(first, w.talk(t, address, "hello", "v1: hello", "v2: hello"))
+		for range 3 {
+			later = append(later, w.talk(t, address, "hello", "v1: hello", "v2: hello"))
+		}
+	}
+	t.Logf("first connections %v (median of %d), later ones %v", median(first), len(first), median(later))
+	if more := median(first) - median(later); more > firstMayCost {
+		t.Errorf("a first connection takes %v more than later ones", more)
+	}
+}
+
+// restarted compares requests after a restart of agent and Envoy: none of them is a first one any more.
+func (w *world) restarted(t *testing.T, fixed lan.Held) {
+	before := w.client.Held()
+	w.client.Restart()
+	lan.WaitReady(t, w.client)
+	after := w.client.Held()
+	t.Logf("%d clusters and %d virtual hosts before, %d and %d after", len(before.Clusters), len(before.VirtualHosts), len(after.Clusters), len(after.VirtualHosts))
+	wantAdded(t, "clusters", fixed.Clusters, after.Clusters, missing(before.Clusters, fixed.Clusters)...)
+	wantAdded(t, "virtual hosts", fixed.VirtualHosts, after.VirtualHosts, before.VirtualHosts...)
+	w.firstCosts(t, 0, 9)
+	w.talk(t, serverVIP+":9090", "hello", "v1: hello", "v2: hello")
+	testkit.Eventually(t, takesEffect, func() error {
+		_, err := call(w.client.Host, request{address: numberedVIP(40) + ":80", authority: numberedName(40)})
+		return err
+	})
+}
+
+// missing lists what is not in the other list.
+func missing(list, other []string) []string {
+	known := map[string]bool{}
+	for _, name := range other {
+		known[name] = true
+	}
+	var out []string
+	for _, name := range list {
+		if !known[name] {
+			out = append(out, name)
+		}
+	}
+	return out
+}
