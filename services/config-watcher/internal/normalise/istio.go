@@ -94,6 +94,7 @@ func sidecar(s *networking.Sidecar, ns string) *networking.Sidecar {
 }
 
 func ownNamespace(host, ns string) string {
+	host = strings.TrimSuffix(strings.ToLower(host), ".") // as Host has it
 	if rest, ok := strings.CutPrefix(host, "./"); ok {
 		return ns + "/" + rest
 	}
@@ -187,6 +188,9 @@ func resolveNames(vs *networking.VirtualService, ns, domain string) {
 	for _, r := range vs.Tls {
 		for _, m := range r.Match {
 			gateways(m.GetGateways())
+			for i, name := range m.GetSniHosts() {
+				m.SniHosts[i] = strings.ToLower(name)
+			}
 		}
 		for _, d := range r.Route {
 			destination(d.Destination)

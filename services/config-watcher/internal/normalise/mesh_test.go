@@ -320,7 +320,10 @@ func TestDelegates(t *testing.T) {
 }
 
 func TestNames(t *testing.T) {
-	for in, want := range map[string]string{"a": "a.ns.svc.d", "a.b": "a.b", "*": "*", "*.x.com": "*.x.com", "10.0.0.1": "10.0.0.1", "::1": "::1", "": ""} {
+	for in, want := range map[string]string{
+		"a": "a.ns.svc.d", "a.b": "a.b", "*": "*", "*.x.com": "*.x.com", "10.0.0.1": "10.0.0.1", "::1": "::1", "": "",
+		"A": "a.ns.svc.d", "WWW.X.com": "www.x.com", "*.X.com": "*.x.com", "a.b.": "a.b", "a.": "a", "FD00:0::1": "fd00::1",
+	} {
 		if got := Host(in, "ns", "d"); got != want {
 			t.Errorf("Host(%q) = %q, want %q", in, got, want)
 		}

@@ -9,13 +9,16 @@ import (
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-// Host turns a short name into an FQDN as Istio does: only a name without any dot is relative ("reviews.apps" is taken as it is).
+// Host turns a short name into an FQDN as Istio does: only a name without any dot is relative ("reviews.apps" is taken as it is). DNS knows
+// no case, and all that compares hostnames later does: they are written in lower case and without a dot at the end from here on, and addresses in
+// their shortest form.
 func Host(name, namespace, domain string) string {
-	if name == "" || name == "*" || strings.Contains(name, ".") {
-		return name
+	name = strings.ToLower(name)
+	if ip, err := netip.ParseAddr(name); err == nil {
+		return ip.String()
 	}
-	if _, err := netip.ParseAddr(name); err == nil {
-		return name
+	if name == "" || name == "*" || strings.Contains(name, ".") {
+		return strings.TrimSuffix(name, ".")
 	}
 	return name + "." + namespace + ".svc." + domain
 }

@@ -113,6 +113,32 @@ func TestServices(t *testing.T) {
 	}
 }
 
+// A gRPC program that speaks xDS itself listens on the Pod's address, has an agent without Envoy, and is told where its bootstrap is.
+func TestProxylessPod(t *testing.T) {
+	p := make1(t, strings.Replace(web, "{note: x}", "{inject.istio.io/templates: grpc-agent}", 1)+webService)
+	pod := p.Pods[0]
+	const bootstrap = "GRPC_XDS_BOOTSTRAP=/run/mesh/pods/web-0.shop/grpc-bootstrap.json"
+	if pod.Kind != Proxyless || pod.Sidecar != nil || pod.Labels[tlsModeLabel] != "" {
+		t.Errorf("kind %s, Sidecar %s, labels %v", pod.Kind, pod.Sidecar, pod.Labels)
+	}
+	if listen := pod.Containers[0].Ports[0].Listen; listen != netip.AddrPortFrom(pod.IP, 9080) {
+		t.Errorf("listens on %s", listen)
+	}
+	for name, env := range map[string][]string{"program": pod.Containers[0].Env, "agent": pod.Agent.Env} {
+		if !slices.Contains(env, bootstrap) {
+			t.Errorf("%s: %v", name, env)
+		}
+	}
+	for _, want := range []string{"ISTIO_META_GENERATOR=grpc", "DISABLE_ENVOY=true"} {
+		if !slices.Contains(pod.Agent.Env, want) {
+			t.Errorf("agent: no %s in %v", want, pod.Agent.Env)
+		}
+	}
+	if pod.Agent.Ready != pod.Agent.Status || pod.Agent.AdminSocket() != "" || slices.Contains(pod.Listens, netip.AddrPortFrom(pod.IP, ReadyPort)) {
+		t.Errorf("agent %+v, addresses %v", pod.Agent, pod.Listens)
+	}
+}
+
 func TestSidecarPod(t *testing.T) {
 	p := make1(t, web+webService)
 	if len(p.Pods) != 2 {

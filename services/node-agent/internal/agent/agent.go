@@ -77,12 +77,15 @@ func Run(ctx context.Context, c *config.Config, log *slog.Logger, out Output) er
 	if err != nil {
 		return err
 	}
-	relayServer := serverConfig("relay", tel.Registry, log, relay.MaxRequest)
-	relayTask, err := socketServer(dir, statedir.XDS, adsRelay.Register, relayServer, relay.ServerOptions()...)
+	keeper, err := newKeeper(c, dir, secrets, log)
 	if err != nil {
 		return err
 	}
-	keeper, err := newKeeper(c, dir, secrets, log)
+	relayServer := serverConfig("relay", tel.Registry, log, relay.MaxRequest)
+	if keeper != nil {
+		relayServer.PeerUIDs = append(relayServer.PeerUIDs, 0) // a program that runs as root can read the files, too
+	}
+	relayTask, err := socketServer(dir, statedir.XDS, adsRelay.Register, relayServer, relay.ServerOptions()...)
 	if err != nil {
 		return err
 	}

@@ -20,6 +20,12 @@ import (
 // control plane decides by it what a proxy understands.
 const istioVersion = "1.31.1"
 
+// The metadata by which control planes know gRPC programs.
+const (
+	generatorKey  = "GENERATOR"
+	generatorGRPC = "grpc"
+)
+
 // localityLabel is the one label Istio reads a whole locality from; its parts
 // are separated by dots, because a label value cannot contain a slash.
 const localityLabel = "istio-locality"
@@ -45,7 +51,7 @@ func NewProgram(c *config.Config) (*corev3.Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	n.Metadata.Fields["GENERATOR"] = structpb.NewStringValue("grpc")
+	n.Metadata.Fields[generatorKey] = structpb.NewStringValue(generatorGRPC)
 	if n.Locality == nil {
 		n.Locality = &corev3.Locality{}
 	}
@@ -98,6 +104,9 @@ func metadata(c *config.Config) (*structpb.Struct, error) {
 	}
 	for k, v := range c.Meta {
 		m[k] = v
+	}
+	if m[generatorKey] == generatorGRPC {
+		delete(m, generatorKey) // of the programs beside an Envoy, not of Envoy
 	}
 	if len(c.Labels) > 0 {
 		m["LABELS"] = anyMap(c.Labels)

@@ -53,6 +53,15 @@ func TestMetadata(t *testing.T) {
 
 // Programs say what they are, and where they are if only that nobody knows.
 func TestProgram(t *testing.T) {
+	c := workload()
+	c.Meta["GENERATOR"] = "grpc"
+	envoy, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if g, ok := envoy.GetMetadata().GetFields()["GENERATOR"]; ok {
+		t.Errorf("an Envoy beside them says it is %v", g)
+	}
 	n, err := NewProgram(workload())
 	if err != nil {
 		t.Fatal(err)

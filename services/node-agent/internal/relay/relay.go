@@ -1,8 +1,9 @@
-// Package relay passes Envoy's ADS streams on to an xds-server: from a unix
-// socket, to which only Envoy has access, to mutual TLS. Messages are forwarded
-// as they are, without decoding. When an xds-server is lost Envoy's stream is
-// ended too, so that Envoy opens another, says which versions it holds, and gets
-// only what has changed since.
+// Package relay passes ADS streams of Envoy, and of gRPC programs that speak xDS
+// themselves, on to an xds-server: from a unix socket, to which only the
+// workload has access, to mutual TLS. Messages are forwarded as they are,
+// without decoding. When an xds-server is lost the streams to it are ended too,
+// so that Envoy opens another, says which versions it holds, and gets only what
+// has changed since.
 package relay
 
 import (

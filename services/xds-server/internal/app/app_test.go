@@ -119,13 +119,21 @@ func names(m *discovery.DeltaDiscoveryResponse) []string {
 	return found
 }
 
+// virtualHosts subscribes to a route configuration, which has its virtual hosts apart, and returns these.
+func (p *proxyStream) virtualHosts(table string) *discovery.DeltaDiscoveryResponse {
+	p.t.Helper()
+	p.subscribe(resource.RouteType, table)
+	return p.subscribe(resource.VirtualHostType)
+}
+
+// redirects returns where the first redirect of some virtual hosts leads.
 func redirects(t *testing.T, m *discovery.DeltaDiscoveryResponse) string {
 	t.Helper()
-	rc := &route.RouteConfiguration{}
-	if err := proto.Unmarshal(m.GetResources()[0].GetResource().GetValue(), rc); err != nil {
-		t.Fatal(err)
-	}
-	for _, vh := range rc.GetVirtualHosts() {
+	for _, res := range m.GetResources() {
+		vh := &route.VirtualHost{}
+		if err := proto.Unmarshal(res.GetResource().GetValue(), vh); err != nil {
+			t.Fatal(err)
+		}
 		for _, r := range vh.GetRoutes() {
 			if r.GetRedirect() != nil {
 				return r.GetRedirect().GetPathRedirect()
@@ -154,7 +162,7 @@ func TestWholeServer(t *testing.T) {
 	if got := names(p.subscribe(resource.ListenerType, "*")); !slices.Contains(got, "virtualOutbound") {
 		t.Errorf("listeners %v", got)
 	}
-	if got := redirects(t, p.subscribe(resource.RouteType, "9080")); got != "/one" {
+	if got := redirects(t, p.virtualHosts("9080")); got != "/one" {
 		t.Errorf("redirect to %q", got)
 	}
 	watcher.acked(t, "productpage", 1)
@@ -163,7 +171,7 @@ func TestWholeServer(t *testing.T) {
 	watcher.trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	watcher.mu.Unlock()
 	revision := watcher.edit(redirect("/two"))
-	if got := redirects(t, p.next(resource.RouteType)); got != "/two" {
+	if got := redirects(t, p.next(resource.VirtualHostType)); got != "/two" {
 		t.Errorf("redirect to %q", got)
 	}
 	watcher.acked(t, "productpage", revision)
@@ -187,7 +195,7 @@ func TestWholeServer(t *testing.T) {
 	}
 	late := openStream(t, conn)
 	late.node.Id = strings.Replace(late.node.GetId(), "productpage", "latecomer", 1)
-	if got := redirects(t, late.subscribe(resource.RouteType, "9080")); got != "/two" {
+	if got := redirects(t, late.virtualHosts("9080")); got != "/two" {
 		t.Errorf("a new proxy is redirected to %q", got)
 	}
 
@@ -198,7 +206,7 @@ func TestWholeServer(t *testing.T) {
 	}
 	watcher.serve(t, pki, lis)
 	revision = watcher.edit(redirect("/three"))
-	if got := redirects(t, p.next(resource.RouteType)); got != "/three" {
+	if got := redirects(t, p.next(resource.VirtualHostType)); got != "/three" {
 		t.Errorf("redirect to %q", got)
 	}
 	watcher.acked(t, "productpage", revision)

@@ -374,6 +374,13 @@ func (t *tier) settle(a *action) {
 	same := below.action != nil && !t.differs(below.action)
 	switch {
 	case wanted && !same:
+		if !a.built {
+			// Should the build fail, what the tier had until now stays.
+			if held := t.types[p.url]; held != nil {
+				item, _ := held.Get(a.name)
+				a.blob = item.Blob
+			}
+		}
 		if !a.built || a.stale {
 			t.own.runResource(a)
 			t.ran(a)

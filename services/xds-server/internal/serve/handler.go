@@ -57,7 +57,7 @@ func (s *Server) StreamAggregatedResources(grpcStream discovery.AggregatedDiscov
 func (s *Server) newStream(ctx context.Context, incremental bool) *stream {
 	st := &stream{server: s, delta: incremental, ctx: ctx, connectedAt: s.clock.Now(), wake: make(chan struct{}, 1)}
 	st.leave = make(chan struct{})
-	st.transit.clock = s.clock.Now
+	st.clock = s.clock.Now
 	if peer, ok := auth.PeerFrom(ctx); ok {
 		st.peer = &peer
 	}

@@ -74,7 +74,7 @@ type deltaMonitor struct {
 
 // Send implements stream.DeltaStream.
 func (m *deltaMonitor) Send(r *discovery.DeltaDiscoveryResponse) error {
-	out := m.stream.transit.next(r)
+	out := m.stream.next(r)
 	return m.stream.watch(out, func() error {
 		if out == nil {
 			return m.AggregatedDiscoveryService_DeltaAggregatedResourcesServer.Send(r)
@@ -100,7 +100,7 @@ type worldMonitor struct {
 
 // Send implements stream.Stream.
 func (m *worldMonitor) Send(r *discovery.DiscoveryResponse) error {
-	out := m.stream.transit.next(r)
+	out := m.stream.next(r)
 	return m.stream.watch(out, func() error {
 		if out == nil {
 			return m.AggregatedDiscoveryService_StreamAggregatedResourcesServer.Send(r)

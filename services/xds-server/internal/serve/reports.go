@@ -46,16 +46,17 @@ func (r *reports) opened(s *stream) {
 func (r *reports) closed(s *stream) {
 	id := s.node.ID
 	r.mu.Lock()
+	var newest *stream
 	left := slices.DeleteFunc(r.nodes[id], func(other *stream) bool { return other == s })
 	if len(left) == 0 {
 		delete(r.nodes, id)
 		r.gone[id] = struct{}{}
 	} else {
-		r.nodes[id] = left
+		r.nodes[id], newest = left, left[len(left)-1]
 	}
 	r.mu.Unlock()
-	if len(left) > 0 {
-		r.touch(left[len(left)-1])
+	if newest != nil {
+		r.touch(newest)
 	}
 	r.notifier.Notify()
 }

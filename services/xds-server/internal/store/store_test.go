@@ -1,12 +1,16 @@
 package store_test
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
 	cluster "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	route "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"google.golang.org/protobuf/proto"
 
@@ -67,5 +71,30 @@ func TestUnusedBytesAreFreed(t *testing.T) {
 	})
 	if put(t, s, "kept", "x") != kept {
 		t.Error("what is in use was dropped")
+	}
+}
+
+func TestFieldsAreTheResource(t *testing.T) {
+	for _, stat := range []string{"x", strings.Repeat("long", 10_000)} {
+		b := put(t, store.New(), "a", stat)
+		delta, world := &discovery.DeltaDiscoveryResponse{}, &discovery.DiscoveryResponse{}
+		if err := errors.Join(proto.Unmarshal(b.DeltaField().ReadOnlyData(), delta), proto.Unmarshal(b.WorldField().ReadOnlyData(), world)); err != nil {
+			t.Fatal(err)
+		}
+		if len(delta.GetResources()) != 1 || !proto.Equal(delta.GetResources()[0], b.Resource) {
+			t.Errorf("the field of a delta response is %v", delta)
+		}
+		if len(world.GetResources()) != 1 || !proto.Equal(world.GetResources()[0], b.Resource.GetResource()) {
+			t.Errorf("the field of a state-of-the-world response is %v", world)
+		}
+	}
+}
+
+func TestRouteConfigurationsTellOfVirtualHosts(t *testing.T) {
+	for want, rc := range map[bool]*route.RouteConfiguration{true: {Name: "a", Vhds: &route.Vhds{}}, false: {Name: "a"}} {
+		b, err := store.New().Put(resource.RouteType, "a", rc)
+		if err != nil || b.VirtualHosts != want {
+			t.Errorf("%v: %v %v", rc, b.VirtualHosts, err)
+		}
 	}
 }

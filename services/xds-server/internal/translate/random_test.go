@@ -99,6 +99,8 @@ func TestRandomMeshes(t *testing.T) {
 			t.Fatal(err)
 		}
 		key := c.Class.key()
+		key.VirtualHosts = key.Type == class.Sidecar && rapid.Bool().Draw(t, "virtual hosts")
+		key.OnDemand = key.VirtualHosts && rapid.Bool().Draw(t, "on demand")
 		r := input.NewView(key, state).Reader()
 		for _, translator := range translate.All() {
 			names, err := plan.List(translator, key, state)
@@ -106,8 +108,8 @@ func TestRandomMeshes(t *testing.T) {
 				continue
 			}
 			promised := len(names)
-			// Route configurations are asked for by name.
-			names = append(names, "80", "8080", "http.80", "a.default.svc.cluster.local:80")
+			// Route configurations are asked for by name, and virtual hosts on demand.
+			names = append(names, "80", "8080", "http.80", "a.default.svc.cluster.local:80", "80/a", "8080/b.default:80", "80/www.example.com")
 			for i, name := range names {
 				m, err := translator.Build(r, name)
 				switch {

@@ -50,6 +50,9 @@ func (l *lab) memory(ctx context.Context, t *table) error {
 	if err != nil {
 		return err
 	}
+	if err := l.heap(ctx, s.ops, "memory-200"); err != nil {
+		return err
+	}
 	both := float64(before.Resident + watching.Resident)
 	t.add(line{
 		id: "memory/both", what: fmt.Sprintf("memory at 200 sidecars: xds-server %s (peak %s) + config-watcher %s (peak %s)", size(float64(before.Resident)),
@@ -64,6 +67,9 @@ func (l *lab) memory(ctx context.Context, t *table) error {
 	}
 	after, watchingAfter, err := l.settled(ctx, s, watcher)
 	if err != nil {
+		return err
+	}
+	if err := l.heap(ctx, s.ops, "memory-1000"); err != nil {
 		return err
 	}
 	each := (float64(after.Resident+watchingAfter.Resident) - both) / float64(spec.Sidecars-first)

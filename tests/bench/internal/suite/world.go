@@ -111,11 +111,24 @@ func (l *lab) profile(ctx context.Context, s *server, name string) (done <-chan 
 }
 
 func (l *lab) fetchProfile(ctx context.Context, s *server, name string) error {
+	return l.fetch(ctx, s.ops, fmt.Sprintf("profile?seconds=%d", int(profileFor.Seconds())), name)
+}
+
+// heap keeps a profile of what is live on a process's heap, if profiles are asked for.
+func (l *lab) heap(ctx context.Context, ops, name string) error {
+	if !l.Profile {
+		return nil
+	}
+	return l.fetch(ctx, ops, "heap?gc=1", name)
+}
+
+// fetch reads one page of a process's profiles into a file.
+func (l *lab) fetch(ctx context.Context, ops, page, name string) error {
 	token, err := l.authority.Token(identity.SystemNamespace, "fairlead-admin", "fairlead")
 	if err != nil {
 		return err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%s/debug/pprof/profile?seconds=%d", s.ops, int(profileFor.Seconds())), nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%s/debug/pprof/%s", ops, page), nil)
 	if err != nil {
 		return err
 	}

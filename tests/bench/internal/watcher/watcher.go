@@ -236,7 +236,7 @@ func (w *Watcher) Report(stream grpc.BidiStreamingServer[configv1.ReportRequest,
 		if _, err := stream.Recv(); err != nil {
 			return status.Error(codes.Unavailable, "report ended")
 		}
-		if err := stream.Send(&configv1.ReportResponse{Received: received}); err != nil {
+		if err := stream.Send(&configv1.ReportResponse{Received: received, KnowsSettled: true}); err != nil {
 			return err
 		}
 	}

@@ -188,6 +188,20 @@ func (p *Proxy) Held() Held {
 	return held
 }
 
+// Endpoints lists the addresses that Envoy has of a cluster.
+func (p *Proxy) Endpoints(cluster string) []string {
+	p.t.Helper()
+	var out []string
+	for line := range strings.Lines(string(p.admin("/clusters"))) {
+		if rest, ok := strings.CutPrefix(line, cluster+"::"); ok {
+			if address, _, ok := strings.Cut(rest, "::health_flags"); ok {
+				out = append(out, address)
+			}
+		}
+	}
+	return out
+}
+
 // Received is how many bytes of xDS responses the agent has forwarded to Envoy.
 func (p *Proxy) Received() float64 {
 	p.t.Helper()

@@ -78,7 +78,8 @@ func translated(t *testing.T, in *networking.HTTPRoute) (*routev3.Route, error) 
 	if in.GetRoute() == nil && in.GetDirectResponse() == nil {
 		in.Route = []*networking.HTTPRouteDestination{weighted(1)}
 	}
-	routes, err := newBuilder(r, 80, MeshGateway).virtualService(&replica.VirtualService{Spec: &networking.VirtualService{Http: []*networking.HTTPRoute{in}}})
+	vs := &replica.VirtualService{Spec: &networking.VirtualService{Http: []*networking.HTTPRoute{in}}}
+	routes, err := newBuilder(r, 80, MeshGateway).virtualService(vs)
 	if err != nil {
 		return nil, err
 	}
@@ -99,9 +100,9 @@ func uriRegex(expression string) *networking.HTTPRoute {
 func TestEnvoyTakesWhatPasses(t *testing.T) {
 	var all []*networking.HTTPRoute
 	examples := map[*regexp.Regexp][]string{
-		noArgument: {"", "()"}, anyArgument: {"", "()", "(%s.%3f)", "(%Y)", "(x [y]{z})"}, headerArgument: {"(a)", "(:method)", "(X-A?:PATH):10"},
-		keyArgument: {"(a)", "(a:b:c)", `(["a", "b"])`}, longArgument: {"(a)", "(a:b):9"}, stateArgument: {"(a.b)", "(a:PLAIN)", "(a:TYPED):3", "(a:FIELD:b)"},
-		statusArgument: {"", "(NUMBER)", "(SNAKE_STRING)", "(CAMEL_STRING)"},
+		noArgument: {"", "()"}, anyArgument: {"", "()", "(%s.%3f)", "(%Y)", "(x [y]{z})"},
+		headerArgument: {"(a)", "(:method)", "(X-A?:PATH):10"}, keyArgument: {"(a)", "(a:b:c)", `(["a", "b"])`}, longArgument: {"(a)", "(a:b):9"},
+		stateArgument: {"(a.b)", "(a:PLAIN)", "(a:TYPED):3", "(a:FIELD:b)"}, statusArgument: {"", "(NUMBER)", "(SNAKE_STRING)", "(CAMEL_STRING)"},
 	}
 	for _, name := range slices.Sorted(maps.Keys(formatCommands)) {
 		for _, argument := range examples[formatCommands[name]] {
@@ -116,7 +117,8 @@ func TestEnvoyTakesWhatPasses(t *testing.T) {
 		}
 	}
 	for _, expression := range []string{
-		`\x{ff}\xff`, `\Q\x{100}\E.*`, "é+[à-ü]", `[acegikmoqsuwyACEGIKMOQSUWY02468]{500}`, `(?i)[a-z]{900}`, `(?i)ks{900}`, `\pL{100}`, `[^é]{400}`, `(\w{30}){33}`,
+		`\x{ff}\xff`, `\Q\x{100}\E.*`, "é+[à-ü]",
+		`[acegikmoqsuwyACEGIKMOQSUWY02468]{500}`, `(?i)[a-z]{900}`, `(?i)ks{900}`, `\pL{100}`, `[^é]{400}`, `(\w{30}){33}`,
 		`(?P<name>a|b)*`, `a{1000}`, `\pN+?`, `[[:word:]]\z`, strings.Repeat("(", 400) + "a" + strings.Repeat(")?", 200) + strings.Repeat(")", 200),
 	} {
 		all = append(all, uriRegex(expression))

@@ -24,20 +24,14 @@ func cutCluster(hostname, clusterDomain string) (name, namespace string, ok bool
 }
 
 // shortNames lists what a resolver completes to the hostname: for reviews.default.svc.cluster.local that is reviews.default and
-// reviews.default.svc, and reviews within its own namespace. svc is the service of the hostname; nil if only VirtualServices name it.
-func shortNames(r *input.Reader, hostname string, svc *configv1.Service) []string {
+// reviews.default.svc, and reviews within its own namespace.
+func shortNames(r *input.Reader, hostname string) []string {
 	name, namespace, ok := cutCluster(hostname, r.Class().ClusterDomain)
 	if !ok {
 		return nil
 	}
 	out := []string{name + "." + namespace, name + "." + namespace + ".svc"}
-	own := false
-	if svc.GetNamespace() == namespace {
-		own = r.IsOwnNamespace(namespace)
-	} else {
-		own = r.Namespace() == namespace
-	}
-	if own {
+	if r.IsOwnNamespace(namespace) {
 		out = append(out, name)
 	}
 	return out
@@ -65,7 +59,7 @@ func completed(r *input.Reader, name string) (hostname string, ok bool) {
 
 // dotted lists the hostname with a dot at its end, which resolvers that are told not to search write; none where it has no such form.
 func dotted(hostname string) []string {
-	if _, err := netip.ParseAddr(hostname); err == nil || strings.HasPrefix(hostname, "*") || strings.HasSuffix(hostname, ".") {
+	if _, err := netip.ParseAddr(hostname); err == nil || strings.HasPrefix(hostname, "*") {
 		return nil
 	}
 	return []string{hostname + "."}
@@ -78,7 +72,7 @@ func ownDomains(hostname string) []string {
 
 // conveniences lists the domains of a host besides its own: they yield to other hosts' own. svc is nil for a host that is no service.
 func conveniences(r *input.Reader, hostname string, svc *configv1.Service) []string {
-	short := shortNames(r, hostname, svc)
+	short := shortNames(r, hostname)
 	out := slices.Clone(short)
 	for _, ip := range replica.VIPs(svc) {
 		out = append(out, names.Authority(ip))
@@ -93,9 +87,10 @@ func conveniences(r *input.Reader, hostname string, svc *configv1.Service) []str
 }
 
 // isCanonical tells hostnames that can be domains without being mistaken for another host's: in lower case, addresses in their canonical
-// form, a wildcard only as the whole first label. "*" belongs to the fallback. The mesh holds hostnames in this form.
+// form, a wildcard only as the whole first label, without a dot at the end. "*" belongs to the fallback. The mesh holds hostnames in this form.
 func isCanonical(hostname string) bool {
-	if hostname == "" || hostname == "*" || hostname != strings.ToLower(hostname) || strings.ContainsAny(hostname, "/[") {
+	if hostname == "" || hostname == "*" || hostname != strings.ToLower(hostname) ||
+		strings.HasSuffix(hostname, ".") || strings.ContainsAny(hostname, "/[") {
 		return false
 	}
 	if ip, err := netip.ParseAddr(hostname); err == nil {

@@ -19,30 +19,19 @@ func emptyReader(t *testing.T, namespace, domain string) *input.Reader {
 
 func TestShortNames(t *testing.T) {
 	const host = "reviews.default.svc.cluster.local"
-	for _, tc := range []struct {
-		host, namespace, domain, service string
-		want                             string
-		reach                            input.Reach
-	}{
-		{host, "default", "default.svc.cluster.local", "default", "reviews.default reviews.default.svc reviews", input.ForEverybody},
-		{host, "other", "other.svc.cluster.local", "default", "reviews.default reviews.default.svc", input.ForEverybody},
-		{host, "default", "default.svc.my.domain", "default", "", input.ForEverybody},
-		{"www.example.com", "default", "default.svc.cluster.local", "default", "", input.ForEverybody},
-		{"*.default.svc.cluster.local", "default", "default.svc.cluster.local", "default", "", input.ForEverybody},
-		{"a.b.c.svc.cluster.local", "c", "c.svc.cluster.local", "c", "", input.ForEverybody},
-		{host, "default", "", "default", "", input.ForEverybody},
-		// Another namespace's entry for a name of this one is not private to this one: the answer is for one namespace.
-		{host, "default", "default.svc.cluster.local", "tenant", "reviews.default reviews.default.svc reviews", input.ForNamespace},
-		{host, "other", "other.svc.cluster.local", "", "reviews.default reviews.default.svc", input.ForNamespace},
+	for _, tc := range []struct{ host, namespace, domain, want string }{
+		{host, "default", "default.svc.cluster.local", "reviews.default reviews.default.svc reviews"},
+		{host, "other", "other.svc.cluster.local", "reviews.default reviews.default.svc"},
+		{host, "default", "default.svc.my.domain", ""},
+		{"www.example.com", "default", "default.svc.cluster.local", ""},
+		{"*.default.svc.cluster.local", "default", "default.svc.cluster.local", ""},
+		{"a.b.c.svc.cluster.local", "c", "c.svc.cluster.local", ""},
+		{host, "default", "", ""},
 	} {
 		r := emptyReader(t, tc.namespace, tc.domain)
-		var svc *configv1.Service
-		if tc.service != "" {
-			svc = &configv1.Service{Hostname: tc.host, Namespace: tc.service}
-		}
-		short := shortNames(r, tc.host, svc)
-		if got := strings.Join(short, " "); got != tc.want || r.Reach() != tc.reach {
-			t.Errorf("%s for %s in %q: %q for %d, want %q for %d", tc.host, tc.namespace, tc.domain, got, r.Reach(), tc.want, tc.reach)
+		short := shortNames(r, tc.host)
+		if got := strings.Join(short, " "); got != tc.want || r.Reach() != input.ForEverybody {
+			t.Errorf("%s for %s in %q: %q for %d, want %q", tc.host, tc.namespace, tc.domain, got, r.Reach(), tc.want)
 		}
 		for _, name := range short {
 			if hostname, ok := completed(r, name); !ok || hostname != tc.host {
@@ -89,7 +78,7 @@ func TestConveniences(t *testing.T) {
 }
 
 func TestDotted(t *testing.T) {
-	for hostname, want := range map[string]string{"a.b": "a.b.", "a": "a.", "*.b": "", "10.0.0.1": "", "fd00::1": "", "a.b.": ""} {
+	for hostname, want := range map[string]string{"a.b": "a.b.", "a": "a.", "*.b": "", "10.0.0.1": "", "fd00::1": ""} {
 		if got := strings.Join(dotted(hostname), " "); got != want {
 			t.Errorf("%q: %q, want %q", hostname, got, want)
 		}
@@ -98,8 +87,8 @@ func TestDotted(t *testing.T) {
 
 func TestIsCanonical(t *testing.T) {
 	for hostname, want := range map[string]bool{
-		"a": true, "a.b": true, "a.b.": true, "*.b": true, "10.0.0.1": true, "fd00::1": true,
-		"": false, "*": false, "A.b": false, "FD00::1": false, "fd00:0::1": false, "[fd00::1]": false, "a/b": false, "a.*": false, "*.*.b": false, "*b": false,
+		"a": true, "a.b": true, "*.b": true, "10.0.0.1": true, "fd00::1": true,
+		"": false, "*": false, "a.b.": false, "A.b": false, "FD00::1": false, "fd00:0::1": false, "[fd00::1]": false, "a/b": false, "a.*": false, "*.*.b": false, "*b": false,
 	} {
 		if got := isCanonical(hostname); got != want {
 			t.Errorf("%q: %v", hostname, got)

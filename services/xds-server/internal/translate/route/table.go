@@ -17,8 +17,12 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/scope"
 )
 
-// implicitPort is where HTTP clients connect that name no port. Hosts of VirtualServices that are no service exist on it alone.
-const implicitPort = 80
+const (
+	// implicitPort is where HTTP clients connect that name no port. Hosts of VirtualServices that are no service exist on it alone.
+	implicitPort = 80
+	// maxWildcardDots bounds what is looked up for one host that a client has made up.
+	maxWildcardDots = 16
+)
 
 // table is the route table of one outbound port. Which hosts it has, and whose a domain is, it answers for one host or domain at a time and
 // without looking at the others, so that a table can be given out whole or host by host.
@@ -26,17 +30,25 @@ type table struct {
 	*builder
 	r        *input.Reader
 	listener scope.Listener
+	// known are answers of has, which is asked for the same few hostnames again and again.
+	known map[string]bool
 }
 
 func newTable(r *input.Reader, listener scope.Listener) *table {
-	return &table{builder: newBuilder(r, listener.Port, MeshGateway), r: r, listener: listener}
+	return &table{builder: newBuilder(r, listener.Port, MeshGateway), r: r, listener: listener, known: map[string]bool{}}
 }
 
 // has tells whether the table has a virtual host for a hostname: of a service with such an HTTP port, or on port 80 of VirtualServices.
 func (t *table) has(hostname string) bool {
-	if !isCanonical(hostname) {
-		return false
+	found, ok := t.known[hostname]
+	if !ok {
+		found = isCanonical(hostname) && t.lookUp(hostname)
+		t.known[hostname] = found
 	}
+	return found
+}
+
+func (t *table) lookUp(hostname string) bool {
 	if svc := t.listener.Service(t.r, hostname); svc != nil {
 		return len(httpPorts(svc, t.port)) > 0
 	}
@@ -197,17 +209,20 @@ func (t *table) all() ([]*routev3.VirtualHost, error) {
 }
 
 // matching finds the virtual host for a request's host, without its port, as the proxy does with a whole table: a domain that is equal, or
-// else the longest wildcard that covers it.
+// else the longest wildcard that covers it; wildcards with more than maxWildcardDots dots are not looked for.
 func (t *table) matching(host string) (hostname string, ok bool) {
+	if hostname, ok = t.owner(host); ok {
+		return hostname, true
+	}
+	if _, err := netip.ParseAddr(bare(host)); err == nil {
+		return "", false
+	}
 	for domain := range replica.Covering(host) {
-		if domain == "*" {
-			break
+		if domain == host || domain == "*" || strings.Count(domain, ".") > maxWildcardDots {
+			continue
 		}
 		if hostname, ok = t.owner(domain); ok {
 			return hostname, true
-		}
-		if _, err := netip.ParseAddr(bare(host)); err == nil {
-			break
 		}
 	}
 	return "", false

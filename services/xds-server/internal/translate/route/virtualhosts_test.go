@@ -353,3 +353,51 @@ func TestHostsAreBuiltAlone(t *testing.T) {
 		}
 	})
 }
+
+// TestOneBadVirtualService: what the proxy would refuse is an error that names the object, and takes no other host along.
+func TestOneBadVirtualService(t *testing.T) {
+	bad := &networking.VirtualService{Hosts: []string{"a.default.svc.cluster.local"}, Gateways: []string{"mesh"}, Http: []*networking.HTTPRoute{{
+		Match:          []*networking.HTTPMatchRequest{{Uri: &networking.StringMatch{MatchType: &networking.StringMatch_Regex{Regex: `\p{Letter}`}}}},
+		DirectResponse: &networking.HTTPDirectResponse{Status: 200},
+	}}}
+	state := meshtest.State(t,
+		meshtest.Service("default", "a.default.svc.cluster.local", 80), meshtest.Service("default", "b.default.svc.cluster.local", 80),
+		meshtest.Config(replica.KindVirtualService, "default", "bad", bad))
+	for _, onDemand := range []bool{false, true} {
+		key := &class.Key{
+			Type: class.Sidecar, Interception: class.Redirect, Namespace: "default", DNSDomain: "default.svc.cluster.local",
+			VirtualHosts: true, OnDemand: onDemand,
+		}
+		r := newReader(key, state)
+		_, err := route.VirtualHosts{}.Build(r, "80/a.default.svc.cluster.local:80")
+		if err == nil || !strings.HasPrefix(err.Error(), "VirtualService default/bad: http[0].match[0].uri: regular expression") {
+			t.Errorf("error %v", err)
+		}
+		if m, err := (route.VirtualHosts{}).Build(r, "80/b.default.svc.cluster.local:80"); m == nil || err != nil {
+			t.Errorf("the other host: %v, %v", m, err)
+		}
+		if rc, err := (route.Translator{}).Build(r, "80"); rc == nil || err != nil {
+			t.Errorf("the route configuration: %v, %v", rc, err)
+		}
+	}
+}
+
+// TestMadeUpHosts: what a client makes up does not make the control plane remember without measure.
+func TestMadeUpHosts(t *testing.T) {
+	key := &class.Key{
+		Type: class.Sidecar, Interception: class.Redirect, Namespace: "default", DNSDomain: "default.svc.cluster.local",
+		VirtualHosts: true, OnDemand: true,
+	}
+	r := newReader(key, meshtest.State(t, meshtest.Service("default", "*.a.a", 80)))
+	host := strings.Repeat("a.", 127) + "a"
+	m, err := route.VirtualHosts{}.Build(r, "80/"+host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := m.(*routev3.VirtualHost).GetRoutes()[0].GetRoute().GetCluster(); got != "outbound|80||*.a.a" {
+		t.Errorf("the host leads to %q", got)
+	}
+	if n := len(r.Dependencies()); n > 120 {
+		t.Errorf("the answer depends on %d look-ups", n)
+	}
+}

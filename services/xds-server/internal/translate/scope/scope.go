@@ -166,7 +166,11 @@ func ForRoute(r *input.Reader, name string) (l Listener, ok bool) {
 		return Listener{}, false
 	}
 	egress, ok := ImplicitEgress(r)
-	return Listener{Port: port, Implicit: true, egress: egress}, ok
+	l = Listener{Port: port, Implicit: true, egress: egress}
+	if egress != nil {
+		l.hosts, l.own = egress.GetHosts(), r.Namespace()
+	}
+	return l, ok
 }
 
 func egress(r *input.Reader) []*networking.IstioEgressListener {
