@@ -36,6 +36,7 @@ import (
 const (
 	DefaultMaxRecvBytes         = 4 << 20
 	DefaultMaxHeaderBytes       = 32 << 10
+	connectionBuffer            = 4 << 10
 	DefaultMaxConnections       = 10_000
 	DefaultMaxConcurrentStreams = 256
 )
@@ -99,6 +100,9 @@ func NewServer(cfg ServerConfig, opts ...grpc.ServerOption) (*grpc.Server, error
 		grpc.Creds(newConnLimit(&cfg, m)),
 		grpc.InTapHandle(g.tap),
 		grpc.StatsHandler(connContext{}),
+		// A service holds a connection for each of many peers, most of which say little: gRPC's buffers of 32 KiB each way would be most of
+		// what an idle one costs.
+		grpc.ReadBufferSize(connectionBuffer), grpc.SharedWriteBuffer(true),
 		grpc.StatsHandler(otelgrpc.NewServerHandler(
 			otelgrpc.WithTracerProvider(tracerProvider(cfg.TracerProvider)),
 			otelgrpc.WithMeterProvider(metricnoop.NewMeterProvider()),

@@ -20,9 +20,9 @@ type Changes map[string][]string
 func (c Changes) add(url, name string) { c[url] = append(c[url], name) }
 
 // Watcher hears of a class's changes. Changed is called after the snapshot that holds them was published, from any goroutine, and must
-// not block; it must not change what it is given.
+// not block; it must not change what it is given. arrived are those of the changes that were not there before.
 type Watcher interface {
-	Changed(Changes)
+	Changed(changes, arrived Changes)
 }
 
 // Failure is a resource that could not be built; its last good version, if there was one, stays in use.
@@ -48,11 +48,11 @@ type Class struct {
 	idle     time.Time // since when nobody watches
 
 	// undelivered are changes that the watchers have not heard of; the tier's mutex guards it.
-	undelivered Changes
+	undelivered, arrived Changes
 }
 
 func newClass(e *Engine, key *class.Key, t *tier) *Class {
-	c := &Class{key: key, engine: e, tier: t, watchers: map[Watcher]struct{}{}, undelivered: Changes{}}
+	c := &Class{key: key, engine: e, tier: t, watchers: map[Watcher]struct{}{}, undelivered: Changes{}, arrived: Changes{}}
 	c.snapshot.Store(&Snapshot{Revision: t.own.view.State().Revision()})
 	return c
 }
@@ -143,8 +143,13 @@ func (c *Class) catchUp() {
 		was, is := before.Type(url), after.Type(url)
 		for _, name := range names {
 			old, _ := was.Get(name)
-			if now, _ := is.Get(name); old != now {
-				c.undelivered.add(url, name)
+			now, _ := is.Get(name)
+			if old == now {
+				continue
+			}
+			c.undelivered.add(url, name)
+			if old.Blob == nil && now.Blob != nil {
+				c.arrived.add(url, name)
 			}
 		}
 	}
@@ -204,14 +209,16 @@ func (c *Class) sweep(before time.Time) {
 }
 
 // takeUndelivered returns what the watchers have yet to hear of, once.
-func (c *Class) takeUndelivered() Changes {
-	changes := c.undelivered
-	c.undelivered = Changes{}
-	return changes
+func (c *Class) takeUndelivered() (changes, arrived Changes) {
+	changes, arrived = c.undelivered, c.arrived
+	if len(changes) > 0 {
+		c.undelivered, c.arrived = Changes{}, Changes{}
+	}
+	return changes, arrived
 }
 
 // notify tells the watchers.
-func (c *Class) notify(changes Changes) {
+func (c *Class) notify(changes, arrived Changes) {
 	if len(changes) == 0 {
 		return
 	}
@@ -222,7 +229,7 @@ func (c *Class) notify(changes Changes) {
 	}
 	c.watchMu.Unlock()
 	for _, w := range watchers {
-		w.Changed(changes)
+		w.Changed(changes, arrived)
 	}
 }
 

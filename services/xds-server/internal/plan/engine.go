@@ -129,8 +129,8 @@ func (e *Engine) Apply(state *replica.State, change *replica.Change, regroup fun
 	}
 	var count atomic.Int64
 	each(e.workers, e.Classes(), func(c *Class) {
-		changes := e.bring(c)
-		c.notify(changes)
+		changes, arrived := e.bring(c)
+		c.notify(changes, arrived)
 		for _, names := range changes {
 			count.Add(int64(len(names)))
 		}
@@ -182,7 +182,7 @@ func each[T any](workers int, items []T, f func(T)) {
 }
 
 // bring brings a class to the current state and returns what its watchers have to hear.
-func (e *Engine) bring(c *Class) Changes {
+func (e *Engine) bring(c *Class) (changes, arrived Changes) {
 	e.step.RLock()
 	defer e.step.RUnlock()
 	defer c.tier.lock()()

@@ -67,7 +67,7 @@ type watcher struct {
 	seen []string
 }
 
-func (w *watcher) Changed(changes plan.Changes) {
+func (w *watcher) Changed(changes, _ plan.Changes) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for url, names := range changes {

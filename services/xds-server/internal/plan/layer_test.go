@@ -185,7 +185,14 @@ type mirror struct {
 	held  map[string]plan.Item
 }
 
-func (m *mirror) Changed(changes plan.Changes) {
+func (m *mirror) Changed(changes, arrived plan.Changes) {
+	for url, names := range arrived {
+		for _, name := range names {
+			if m.held[url+" "+name].Blob != nil {
+				panic("arrived again: " + name)
+			}
+		}
+	}
 	for url, names := range changes {
 		for _, name := range names {
 			item, _ := m.class.Snapshot().Type(url).Get(name)

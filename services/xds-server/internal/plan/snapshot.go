@@ -57,6 +57,9 @@ type TypeSnapshot struct {
 	whole bool
 	sum   sum
 	count int
+
+	listingsMu sync.Mutex
+	listings   map[string]*Listing
 }
 
 // Len is the number of resources in the wildcard set.

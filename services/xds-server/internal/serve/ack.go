@@ -50,6 +50,7 @@ func (s *stream) acknowledge(sub *subscription, nonce string, failure *rpcstatus
 	}
 	s.finish(sub, out, "")
 	sub.acked = out.revision
+	sub.arrived(out)
 	for _, name := range out.removed {
 		s.trust(sub, name)
 	}
@@ -95,6 +96,7 @@ func (s *stream) readmit(sub *subscription, out *response) {
 // rejected takes a NACK: the versions it blames are not sent again, and what the client holds of the type is unknown from here.
 func (s *stream) rejected(sub *subscription, out *response, message string) {
 	s.finish(sub, out, message)
+	sub.arrived(out)
 	sub.metrics.nacks.Inc()
 	blamed, named := culprits(sub.url, out, message)
 	if sub.url == resource.VirtualHostType {
@@ -233,5 +235,18 @@ func (b *subscription) remember(out *response) {
 	}
 	for _, blob := range out.blobs {
 		b.good[blob.Name()] = blob
+	}
+}
+
+// arrived notes that the client was given clusters it did not have, and has said what became of them.
+func (b *subscription) arrived(out *response) {
+	if b.arriving.len() == 0 {
+		return
+	}
+	for _, blob := range out.blobs {
+		b.arriving.remove(blob.Name())
+	}
+	for _, name := range out.removed {
+		b.arriving.remove(name)
 	}
 }

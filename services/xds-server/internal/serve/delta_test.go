@@ -70,10 +70,12 @@ func TestDeltaUpdatedClusterIsFollowedByItsEndpoints(t *testing.T) {
 	c := r.delta("pod", "default")
 	c.connectAll()
 	r.acked("pod")
-	r.edit(timeoutRule("r", hostA, 7), virtualService("v", hostA), meshtest.PeerAuthentication("default", "p", "STRICT"))
-	clusters := c.expect(cds, "+80|"+hostA)
+	r.edit(timeoutRule("r", hostA, 7), meshtest.Service("default", hostC, 80), virtualService("v", hostA),
+		meshtest.PeerAuthentication("default", "p", "STRICT"))
+	clusters := c.expect(cds, "+80|"+hostA, "+80|"+hostC)
 	endpoints := c.expect(eds, "+80|"+hostA)
-	// As Envoy does: the ACK of the clusters is held back until their endpoints have come. Listeners and routes wait for it.
+	// As Envoy does: the ACK of the clusters is held back until their endpoints have come. Listeners and routes, which may refer to the new one,
+	// wait for it.
 	c.ack(endpoints)
 	if p := r.status("pod"); !typeStatus(p, cds).GetAwaiting() || typeStatus(p, lds).GetAwaiting() || typeStatus(p, rds).GetAwaiting() {
 		t.Errorf("listeners or routes went out before the clusters were warm: %v", p)
@@ -84,14 +86,28 @@ func TestDeltaUpdatedClusterIsFollowedByItsEndpoints(t *testing.T) {
 	r.acked("pod")
 }
 
+func TestDeltaKnownClusterHoldsUpNothing(t *testing.T) {
+	r := start(t, basicMesh()...)
+	c := r.delta("pod", "default")
+	c.connectAll()
+	r.acked("pod")
+	r.edit(timeoutRule("r", hostA, 7), virtualService("v", hostA))
+	clusters := c.expect(cds, "+80|"+hostA)
+	endpoints := c.expect(eds, "+80|"+hostA)
+	c.ack(c.expect(rds, "+80"))
+	c.ack(endpoints)
+	c.ack(clusters)
+	r.acked("pod")
+}
+
 func TestDeltaOrderGivesUpWaiting(t *testing.T) {
 	r := start(t, basicMesh()...)
 	c := r.delta("pod", "default")
 	c.connectAll()
 	r.acked("pod")
 	timers := r.clock.Waiters()
-	r.edit(timeoutRule("r", hostA, 7), virtualService("v", hostA))
-	c.expect(cds, "+80|"+hostA)
+	r.edit(timeoutRule("r", hostA, 7), meshtest.Service("default", hostC, 80), virtualService("v", hostA))
+	c.expect(cds, "+80|"+hostA, "+80|"+hostC)
 	c.ack(c.expect(eds, "+80|"+hostA))
 	r.clock.WaitFor(t, timers+1)
 	r.clock.Advance(5 * time.Second)

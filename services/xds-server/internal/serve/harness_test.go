@@ -39,6 +39,7 @@ const (
 
 	hostA = "a.default.svc.cluster.local"
 	hostB = "b.default.svc.cluster.local"
+	hostC = "c.default.svc.cluster.local"
 
 	patience = 3 * time.Second
 )

@@ -14,12 +14,48 @@ const (
 // nameSet is a set that is empty or short most of the time and takes next to nothing then. The zero value is empty.
 type nameSet struct {
 	list  []string
-	index map[string]int32 // positions in list; nil while that is short
+	index map[string]int32 // positions in list; nil while that is short, or in order
+	// ordered is true while list is in order and belongs to somebody else.
+	ordered bool
+}
+
+// fill makes the set that of names, which are in order and stay as they are. The set must be empty.
+func (s *nameSet) fill(names []string) { s.list, s.index, s.ordered = names, nil, true }
+
+// is reports whether the set was filled with the very list, and is still that.
+func (s *nameSet) is(names []string) bool {
+	return s.ordered && len(s.list) == len(names) && (len(names) == 0 || &s.list[0] == &names[0])
+}
+
+// own makes the set one that can be changed.
+func (s *nameSet) own() {
+	if !s.ordered {
+		return
+	}
+	s.list, s.ordered = slices.Clone(s.list), false
+	s.reindex()
+}
+
+// reindex makes the index anew, if the list is long enough to want one.
+func (s *nameSet) reindex() {
+	if len(s.list) <= shortSet {
+		return
+	}
+	s.index = make(map[string]int32, len(s.list))
+	for i, n := range s.list {
+		s.index[n] = int32(i) //nolint:gosec // far fewer names fit the budget of a stream
+	}
 }
 
 func (s *nameSet) len() int { return len(s.list) }
 
 func (s *nameSet) find(name string) int {
+	if s.ordered {
+		if i, ok := slices.BinarySearch(s.list, name); ok {
+			return i
+		}
+		return -1
+	}
 	if s.index != nil {
 		if i, ok := s.index[name]; ok {
 			return int(i)
@@ -36,25 +72,22 @@ func (s *nameSet) add(name string) bool {
 	if s.has(name) {
 		return false
 	}
+	s.own()
 	s.list = append(s.list, name)
-	switch {
-	case s.index != nil:
-		s.index[name] = int32(len(s.list) - 1) //nolint:gosec // far fewer names fit the budget of a stream
-	case len(s.list) > shortSet:
-		s.index = make(map[string]int32, 2*shortSet)
-		for i, n := range s.list {
-			s.index[n] = int32(i) //nolint:gosec // as above
-		}
+	if s.index != nil {
+		s.index[name] = int32(len(s.list) - 1) //nolint:gosec // as in reindex
+	} else {
+		s.reindex()
 	}
 	return true
 }
 
 func (s *nameSet) remove(name string) {
-	i := s.find(name)
-	if i < 0 {
+	if !s.has(name) {
 		return
 	}
-	last := len(s.list) - 1
+	s.own()
+	i, last := s.find(name), len(s.list)-1
 	s.list[i] = s.list[last]
 	s.list[last] = ""
 	s.list = s.list[:last]
@@ -71,8 +104,8 @@ func (s *nameSet) remove(name string) {
 
 // clear empties the set; what a long one took is given back.
 func (s *nameSet) clear() {
-	if s.index != nil {
-		s.list, s.index = nil, nil
+	if s.index != nil || s.ordered {
+		s.list, s.index, s.ordered = nil, nil, false
 		return
 	}
 	clear(s.list)
@@ -81,7 +114,7 @@ func (s *nameSet) clear() {
 
 // sorted lists the names in order; the list is valid until the set changes.
 func (s *nameSet) sorted() []string {
-	if !slices.IsSorted(s.list) {
+	if !s.ordered && !slices.IsSorted(s.list) {
 		slices.Sort(s.list)
 		for i, n := range s.list {
 			if s.index != nil {
@@ -96,6 +129,23 @@ func (s *nameSet) sorted() []string {
 type nameList struct {
 	list []string
 	more map[string]struct{}
+	// shared is true while list belongs to somebody else.
+	shared bool
+}
+
+// share makes the set that of names, which are in order and stay as they are. The set must be empty.
+func (l *nameList) share(names []string) { l.list, l.shared = names, true }
+
+// is reports whether the set shares the very list.
+func (l *nameList) is(names []string) bool {
+	return l.shared && len(l.list) == len(names) && len(l.more) == 0 && (len(names) == 0 || &l.list[0] == &names[0])
+}
+
+// own makes the list one that can be changed.
+func (l *nameList) own() {
+	if l.shared {
+		l.list, l.shared = slices.Clone(l.list), false
+	}
 }
 
 func (l *nameList) len() int { return len(l.list) + len(l.more) }
@@ -121,6 +171,7 @@ func (l *nameList) add(names []string) {
 	if len(names) == 0 {
 		return
 	}
+	l.own()
 	if len(l.list) == 0 {
 		l.list = slices.Clone(names)
 		return
@@ -145,6 +196,7 @@ func (l *nameList) add(names []string) {
 // remove takes a name out and reports whether it was in.
 func (l *nameList) remove(name string) bool {
 	if i, ok := slices.BinarySearch(l.list, name); ok {
+		l.own()
 		l.list = slices.Delete(l.list, i, i+1)
 		return true
 	}
@@ -157,7 +209,7 @@ func (l *nameList) remove(name string) bool {
 
 // intern replaces the text of a name in the set by an equal one that others share.
 func (l *nameList) intern(name string) {
-	if i, ok := slices.BinarySearch(l.list, name); ok {
+	if i, ok := slices.BinarySearch(l.list, name); ok && !l.shared {
 		l.list[i] = name
 	}
 }

@@ -121,7 +121,7 @@ func (s *stream) settle(sub *subscription, d *draft) {
 	}
 	for name := range d.served {
 		if t := s.byName[name]; t != nil {
-			t.released = true
+			t.released, t.whole = true, false
 		}
 	}
 	if len(d.missing) > 0 && sub.url == resource.VirtualHostType {
@@ -141,6 +141,12 @@ func (s *stream) chunked(sub *subscription) bool {
 // collect puts what dirty names stand for into the response.
 func (s *stream) collect(sub *subscription, current *plan.TypeSnapshot, d *draft, later bool) {
 	size, chunked := 0, s.chunked(sub)
+	if sub.dirty.ordered && len(sub.withheld) == 0 {
+		if l := current.Listing(""); sub.dirty.is(l.Names) && (!chunked || l.Size <= s.server.maxResponseBytes) {
+			d.blobs, d.done = slices.Clip(l.Blobs), slices.Clip(l.Names)
+			return
+		}
+	}
 	for _, name := range sub.dirty.sorted() {
 		item, _ := current.Get(name)
 		switch {
@@ -158,6 +164,7 @@ func (s *stream) collect(sub *subscription, current *plan.TypeSnapshot, d *draft
 			}
 		case later && !sub.fresh.has(name):
 			d.deferred = append(d.deferred, name)
+			sub.deferredAt = d.revision
 		default:
 			if sub.names.has(name) {
 				d.absent = append(d.absent, name)
@@ -172,7 +179,7 @@ func (s *stream) collect(sub *subscription, current *plan.TypeSnapshot, d *draft
 func (s *stream) collectHosts(sub *subscription, current *plan.TypeSnapshot, d *draft) {
 	d.missing = append(d.missing, s.expired.sorted()...)
 	d.served = map[string]int{}
-	size, table, skip, alone := 0, "", false, false
+	size, table, skip, alone := s.collectTables(current, d), "", false, false
 	for _, name := range sub.dirty.sorted() {
 		t := s.byName[tableOf(name)]
 		if t == nil {
@@ -217,6 +224,24 @@ func (s *stream) collectHosts(sub *subscription, current *plan.TypeSnapshot, d *
 	s.releaseTables(d)
 }
 
+// collectTables puts the virtual hosts of tables that are to be sent whole into the response, and returns their bytes.
+func (s *stream) collectTables(current *plan.TypeSnapshot, d *draft) (size int) {
+	for _, name := range slices.Sorted(maps.Keys(s.byName)) {
+		t := s.byName[name]
+		if !t.whole || t.hidden {
+			continue
+		}
+		l := current.Listing(name + "/")
+		if size += l.Size; size > s.server.maxResponseBytes && len(d.blobs) > 0 {
+			d.left = true
+			return size
+		}
+		d.served[name] += len(l.Blobs)
+		d.blobs = append(d.blobs, l.Blobs...)
+	}
+	return size
+}
+
 // releaseTables adds what releases route configurations of which the response holds nothing.
 func (s *stream) releaseTables(d *draft) {
 	if len(s.byName) == 0 {
@@ -232,11 +257,11 @@ func (s *stream) releaseTables(d *draft) {
 		}
 	}
 	hosts := s.of(resource.VirtualHostType)
-	for name, t := range s.byName {
-		if t.released || t.hidden || said[name] {
+	for _, name := range slices.Sorted(maps.Keys(s.byName)) {
+		if t := s.byName[name]; t.released || t.hidden || said[name] {
 			continue
 		}
-		if _, ok := d.served[name]; !ok && len(s.hostsIn(&hosts.dirty, name)) > 0 {
+		if _, ok := d.served[name]; !ok && (s.byName[name].whole && d.left || len(s.hostsIn(&hosts.dirty, name)) > 0) {
 			continue // its virtual hosts come in a later response
 		}
 		d.removed = append(d.removed, none(name))

@@ -136,6 +136,9 @@ func (s *stream) touchDifferent(sub *subscription, before, after *plan.TypeSnaps
 		if a.Blob != b.Blob || a.Wildcard != b.Wildcard {
 			s.touchIfHeld(sub, name)
 		}
+		if a.Blob == nil && b.Blob != nil {
+			s.arrives(sub, name)
+		}
 		return true
 	}
 	sub.names.each(compare)
@@ -144,6 +147,13 @@ func (s *stream) touchDifferent(sub *subscription, before, after *plan.TypeSnaps
 	}
 	for _, snapshot := range []*plan.TypeSnapshot{before, after} {
 		snapshot.Scan(func(name string, item plan.Item) bool { return !item.Wildcard || compare(name) })
+	}
+}
+
+// arrives notes that a cluster is new to the client.
+func (s *stream) arrives(sub *subscription, name string) {
+	if sub.url == resource.ClusterType && sub.dirty.has(name) {
+		sub.arriving.add(name)
 	}
 }
 
@@ -161,7 +171,7 @@ func (s *stream) touchIfHeld(sub *subscription, name string) bool {
 }
 
 // Changed implements plan.Watcher.
-func (s *stream) Changed(changes plan.Changes) {
+func (s *stream) Changed(changes, arrived plan.Changes) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed || s.class == nil {
@@ -175,6 +185,11 @@ func (s *stream) Changed(changes plan.Changes) {
 		}
 		for _, name := range names {
 			touched = s.touchIfHeld(sub, name) || touched
+		}
+		if url == resource.ClusterType {
+			for _, name := range arrived[url] {
+				s.arrives(sub, name)
+			}
 		}
 	}
 	if touched {
@@ -198,7 +213,7 @@ func (s *stream) close() {
 			s.finish(sub, out, "stream closed")
 			out.release()
 		}
-		if s.class != nil {
+		if s.class != nil && !sub.names.shared {
 			s.class.Release(s, sub.url, sub.names.all())
 		}
 	}
@@ -262,9 +277,10 @@ func (s *stream) retry() {
 	s.flush()
 }
 
-// gated reports whether an update must wait for the types before it: listeners and routes until the clusters and endpoints they may refer
-// to were taken over (Envoy holds the ACK of clusters back until they are warm), routes also until listeners were sent, virtual hosts until
-// their route configurations were. First responses never wait, and nothing waits longer than the order timeout.
+// gated reports whether an update must wait for the types before it: listeners, routes and virtual hosts until clusters that are new to the
+// client, which they may refer to, were taken over (Envoy holds the ACK of clusters back until they are warm), routes also until listeners
+// were sent, virtual hosts until their route configurations were. First responses never wait, and nothing waits longer than the order
+// timeout.
 func (s *stream) gated(sub *subscription) bool {
 	if !sub.answered || !sub.pending() {
 		return false
@@ -276,10 +292,11 @@ func (s *stream) gated(sub *subscription) bool {
 	}
 	for _, other := range s.types {
 		switch other.url {
-		case resource.ClusterType, resource.EndpointType:
-			if other.pending() {
+		case resource.ClusterType:
+			if other.arriving.len() > 0 && other.pending() {
 				return !s.overdue()
 			}
+		case resource.EndpointType:
 		case sub.url:
 			return false
 		default:
@@ -305,10 +322,15 @@ func (s *stream) referred(sub *subscription) bool {
 	for _, other := range s.types {
 		switch other.url {
 		case resource.ListenerType, resource.RouteType, resource.VirtualHostType:
-			waits = waits || other.pending()
+			waits = waits || other.pending() && !other.reached(sub.deferredAt)
 		case resource.ClusterType:
-			waits = waits || sub != other && (other.pending() || other.deferred.len() > 0)
+			waits = waits || sub != other && (other.pending() && !other.reached(sub.deferredAt) || other.deferred.len() > 0)
 		}
 	}
 	return waits && !s.overdue()
+}
+
+// reached reports whether the client holds everything of the type up to a revision.
+func (b *subscription) reached(revision *configv1.Revision) bool {
+	return revision != nil && b.base != nil && b.base.GetEpoch() == revision.GetEpoch() && b.base.GetSequence() >= revision.GetSequence()
 }

@@ -31,8 +31,11 @@ type subscription struct {
 
 	// dirty names may differ from what the client holds. fresh ones among them are answered even if there is nothing to say.
 	dirty, fresh nameSet
-	// deferred names are removals that wait until nothing refers to the resource any more.
-	deferred nameSet
+	// deferred names are removals that wait until nothing refers to the resource any more; deferredAt is the revision of the last of them.
+	deferred   nameSet
+	deferredAt *configv1.Revision
+	// arriving are clusters that the client does not have yet: what may refer to them waits for them.
+	arriving nameSet
 	// owed is true while the first response must go out even if empty; for virtual hosts, while some route configuration waits for its
 	// first ones.
 	owed bool
@@ -116,6 +119,9 @@ func (s *stream) touch(b *subscription, name string) {
 
 // touchAll marks all that the subscription covers, and what the client may hold although it should not.
 func (s *stream) touchAll(b *subscription, snapshot *plan.TypeSnapshot) {
+	if s.touchListing(b, snapshot) {
+		return
+	}
 	touch := func(name string) bool { s.touch(b, name); return true }
 	b.names.each(touch)
 	for _, name := range b.unsure.list {
@@ -128,6 +134,25 @@ func (s *stream) touchAll(b *subscription, snapshot *plan.TypeSnapshot) {
 	if b.wildcard {
 		snapshot.Scan(func(name string, item plan.Item) bool { return !item.Wildcard || touch(name) })
 	}
+}
+
+// touchListing is touchAll for the common case, in which all that the subscription covers is what a listing has: it takes that over as it is.
+func (s *stream) touchListing(b *subscription, snapshot *plan.TypeSnapshot) bool {
+	if b.url == resource.VirtualHostType || b.dirty.len()+b.unsure.len()+b.deferred.len() > 0 {
+		return false
+	}
+	if b.wildcard && b.names.len() > 0 || !b.wildcard && !b.names.shared {
+		return false
+	}
+	l := snapshot.Listing("")
+	if !b.wildcard && !b.names.is(l.Names) {
+		return false
+	}
+	if b.answered && b.clean() {
+		b.base = s.server.engine.Served()
+	}
+	b.dirty.fill(l.Names)
+	return true
 }
 
 // ask marks a name that the client waits for: it is sent or said to be absent, whatever the client is thought to hold.
@@ -157,6 +182,9 @@ func (b *subscription) withhold(blob *store.Blob) {
 
 // subscribe adds names to a subscription and plans them.
 func (s *stream) subscribe(sub *subscription, names []string) error {
+	if done, err := s.subscribeListing(sub, names); done {
+		return err
+	}
 	var added []string
 	for _, name := range names {
 		if name == "*" {
@@ -183,6 +211,24 @@ func (s *stream) subscribe(sub *subscription, names []string) error {
 	sub.names.add(added)
 	s.plan(sub, added)
 	return nil
+}
+
+// subscribeListing is subscribe for a client that asks by name for just what its class is known to ask for: the names are the class's, and
+// need not be planned one by one.
+func (s *stream) subscribeListing(sub *subscription, names []string) (done bool, err error) {
+	if len(names) <= shortSet || sub.names.len() > 0 || sub.wildcard || sub.url == resource.VirtualHostType {
+		return false, nil
+	}
+	s.class.Plan(s, sub.url, false, nil)
+	l := s.class.Snapshot().Type(sub.url).Listing("")
+	if !l.HasNames(names) {
+		return false, nil
+	}
+	if s.nameBytes += l.NameBytes + len(l.Names)*nameOverhead; s.nameBytes > s.server.maxSubscribedBytes {
+		return true, errTooManyNames
+	}
+	sub.names.share(l.Names)
+	return true, nil
 }
 
 // plan asks the class for what the subscription has added, and takes over its names in place of the request's: they are shared.
@@ -221,10 +267,12 @@ func (s *stream) trust(sub *subscription, name string) {
 // charge counts a name against what one stream may keep.
 func (s *stream) charge(name string) error {
 	if s.nameBytes += len(name) + nameOverhead; s.nameBytes > s.server.maxSubscribedBytes {
-		return status.Error(codes.ResourceExhausted, "too many resource names subscribed to on one stream")
+		return errTooManyNames
 	}
 	return nil
 }
+
+var errTooManyNames = status.Error(codes.ResourceExhausted, "too many resource names subscribed to on one stream")
 
 func (s *stream) discharge(name string) { s.nameBytes -= len(name) + nameOverhead }
 

@@ -256,14 +256,14 @@ func TestVirtualHostsWaitForClusters(t *testing.T) {
 	c.subscribe(vhds)
 	c.ack(c.expect(vhds, "+"+hostNameA, "+"+hostNameB))
 	r.acked("pod")
-	r.edit(timeoutRule("r", hostA, 7), virtualService("v", hostA))
-	clusters := c.expect(cds, "+80|"+hostA)
+	r.edit(timeoutRule("r", hostA, 7), meshtest.Service("default", hostC, 80), virtualService("v", hostA))
+	clusters := c.expect(cds, "+80|"+hostA, "+80|"+hostC)
 	c.ack(c.expect(eds, "+80|"+hostA))
 	if p := r.status("pod"); typeStatus(p, vhds).GetAwaiting() {
 		t.Errorf("virtual hosts went out before the clusters were warm: %v", p)
 	}
 	c.ack(clusters)
-	c.ack(c.expect(vhds, "+"+hostNameA))
+	c.ack(c.expect(vhds, "+"+hostNameA, "+80/"+hostC+":80"))
 	r.acked("pod")
 
 	// A cluster goes after what may have referred to it.

@@ -20,6 +20,8 @@ type table struct {
 	// again later, so names that change meanwhile are kept.
 	hidden  bool
 	changed nameSet
+	// whole is true while all its virtual hosts are to be sent, without their names being marked.
+	whole bool
 	// alone is true after a rejection that may be another table's fault: its virtual hosts are sent apart from others'.
 	alone bool
 }
@@ -53,6 +55,8 @@ func (s *stream) touchHost(hosts *subscription, name string) bool {
 	case t.hidden:
 		t.changed.add(name)
 		return false
+	case t.whole && !hosts.names.has(name):
+		return true // it goes out with the others
 	default:
 		s.touch(hosts, name)
 		return true
@@ -61,6 +65,9 @@ func (s *stream) touchHost(hosts *subscription, name string) bool {
 
 // touchTable marks all virtual hosts of a route configuration.
 func (s *stream) touchTable(hosts *subscription, current *plan.TypeSnapshot, name string) {
+	if t := s.byName[name]; t != nil && t.whole {
+		return
+	}
 	s.eachHost(hosts, current, name, func(host string, _ *store.Blob) { s.touch(hosts, host) })
 }
 
@@ -135,7 +142,7 @@ func (s *stream) hideTable(name string) {
 	if t == nil || t.hidden {
 		return
 	}
-	t.hidden = true
+	t.hidden, t.whole = true, false
 	hosts := s.of(resource.VirtualHostType)
 	if hosts == nil {
 		return
@@ -200,6 +207,11 @@ func (s *stream) fill(hosts *subscription, name string, t *table) {
 	_, retained := s.retained[name]
 	if !retained || len(held) == 0 {
 		s.forgetStated(name)
+		hosts.owed = true
+		if len(hosts.withheld)+hosts.unsure.len()+hosts.names.len()+hosts.dirty.len() == 0 {
+			t.whole = true
+			return
+		}
 		s.touchTable(hosts, current, name)
 		hosts.names.each(func(host string) bool {
 			if tableOf(host) == name {
@@ -207,7 +219,6 @@ func (s *stream) fill(hosts *subscription, name string, t *table) {
 			}
 			return true
 		})
-		hosts.owed = true
 		return
 	}
 	t.released = true

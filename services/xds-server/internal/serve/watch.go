@@ -140,9 +140,11 @@ func (s *stream) openDelta(sub *subscription, held map[string]string) {
 	// A client that holds nothing waits for an answer, if only to learn that there is nothing.
 	sub.owed = sub.wildcard && len(held) == 0
 	sub.answered = sub.dirty.len() == 0 && !sub.owed
-	for _, name := range sub.dirty.list {
-		if sub.names.has(name) {
-			sub.fresh.add(name)
+	if !sub.names.shared {
+		for _, name := range sub.dirty.list {
+			if sub.names.has(name) {
+				sub.fresh.add(name)
+			}
 		}
 	}
 	if sub.url == resource.RouteType {

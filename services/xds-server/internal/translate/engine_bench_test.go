@@ -43,7 +43,7 @@ func hostOf(i int) string { return fmt.Sprintf("svc%05d.ns%d.svc.cluster.local",
 // nobody hears of changes and does nothing.
 type nobody struct{ heard int }
 
-func (n *nobody) Changed(changes plan.Changes) {
+func (n *nobody) Changed(changes, _ plan.Changes) {
 	for _, names := range changes {
 		n.heard += len(names)
 	}
