@@ -42,7 +42,7 @@ func (f fleet) Statuses() []*configv1.ProxyStatus { return []*configv1.ProxyStat
 func (f fleet) Served() *configv1.Revision        { return &configv1.Revision{Sequence: 7} }
 
 // Changed implements plan.Watcher.
-func (f fleet) Changed(plan.Changes) {}
+func (f fleet) Changed(_, _ plan.Changes) {}
 
 type mux struct{ *http.ServeMux }
 

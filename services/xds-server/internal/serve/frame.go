@@ -30,6 +30,14 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	return c.CodecV2.Marshal(v)
 }
 
+// Unmarshal implements encoding.CodecV2.
+func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
+	if r, ok := v.(*deltaRequest); ok {
+		return r.decode(data)
+	}
+	return c.CodecV2.Unmarshal(data, v)
+}
+
 // deltaFrame is a delta response with its resources apart. Where the codec is not ours it is an ordinary message.
 type deltaFrame struct {
 	*discovery.DeltaDiscoveryResponse

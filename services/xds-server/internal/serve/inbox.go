@@ -20,7 +20,7 @@ type inbox struct {
 type parcel struct {
 	node                   *core.Node
 	subscribe, unsubscribe []string
-	held                   map[string]string
+	held                   *holding
 }
 
 // Stand-ins for the names of a request. One name says as much as many.
@@ -64,10 +64,14 @@ func (b *inbox) nextParcel() parcel {
 }
 
 // keepDelta takes the large part out of a request.
-func (b *inbox) keepDelta(req *discovery.DeltaDiscoveryRequest) {
+func (b *inbox) keepDelta(r *deltaRequest) {
+	req := r.DeltaDiscoveryRequest
+	if r.held == nil {
+		r.held = held(req.GetInitialResourceVersions())
+	}
 	b.put(parcel{
 		node: req.GetNode(), subscribe: req.GetResourceNamesSubscribe(), unsubscribe: req.GetResourceNamesUnsubscribe(),
-		held: req.GetInitialResourceVersions(),
+		held: r.held,
 	})
 	req.Node, req.InitialResourceVersions = nil, nil
 	req.ResourceNamesSubscribe = standInFor(req.GetResourceNamesSubscribe())

@@ -85,11 +85,12 @@ func (m *deltaMonitor) Send(r *discovery.DeltaDiscoveryResponse) error {
 
 // Recv implements stream.DeltaStream.
 func (m *deltaMonitor) Recv() (*discovery.DeltaDiscoveryRequest, error) {
-	req, err := m.AggregatedDiscoveryService_DeltaAggregatedResourcesServer.Recv()
-	if err == nil {
-		m.stream.keepDelta(req)
+	r := &deltaRequest{DeltaDiscoveryRequest: &discovery.DeltaDiscoveryRequest{}}
+	if err := m.RecvMsg(r); err != nil {
+		return nil, err
 	}
-	return req, err
+	m.stream.keepDelta(r)
+	return r.DeltaDiscoveryRequest, nil
 }
 
 // worldMonitor is deltaMonitor for the state of the world.

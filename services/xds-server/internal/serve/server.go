@@ -94,6 +94,8 @@ type Server struct {
 	draining  chan struct{}
 	drainOnce sync.Once
 
+	audience audience
+
 	mu      sync.Mutex
 	streams map[*stream]struct{}
 }
@@ -120,6 +122,7 @@ func New(cfg Config) (*Server, error) {
 		budget:             budget{limit: int64(orDefault(cfg.MaxUnsentBytes, DefaultMaxUnsentBytes))},
 		learnt:             newMemory(clock.Or(cfg.Clock)),
 		rand:               cfg.Rand, draining: make(chan struct{}), streams: map[*stream]struct{}{},
+		audience: audience{byTopic: map[replica.Topic]map[*stream]struct{}{}},
 	}
 	_, untraced := tracers.(noop.TracerProvider)
 	s.traced = !untraced
@@ -155,7 +158,7 @@ func (s *Server) Apply(state *replica.State, change *replica.Change) {
 func (s *Server) regroup(state *replica.State, touched replica.Topics) {
 	var group errgroup.Group
 	group.SetLimit(8)
-	for _, st := range s.all() {
+	for _, st := range s.audience.of(touched) {
 		group.Go(func() error {
 			st.regroup(state, touched)
 			return nil

@@ -84,8 +84,10 @@ func (s *stream) identify(n *core.Node) error {
 		}
 		key, topics := node.Key(state)
 		c := s.server.engine.Acquire(key, s)
+		s.server.audience.set(s, s.topics, topics)
+		s.topics = topics
 		if s.server.engine.State() == state {
-			s.node, s.class, s.topics = node, c, topics
+			s.node, s.class = node, c
 			s.server.reports.opened(s)
 			return nil
 		}
@@ -102,6 +104,7 @@ func (s *stream) regroup(state *replica.State, touched replica.Topics) {
 		return
 	}
 	key, topics := s.node.Key(state)
+	s.server.audience.set(s, s.topics, topics)
 	s.topics = topics
 	if key.Hash() == s.class.Key().Hash() {
 		return
@@ -207,6 +210,7 @@ func (s *stream) close() {
 	}
 	s.closed = true
 	s.server.budget.leave(s)
+	s.server.audience.set(s, s.topics, nil)
 	for _, sub := range s.types {
 		sub.open = watch{}
 		if out := sub.outstanding; out != nil {

@@ -2,6 +2,7 @@ package serve
 
 import (
 	"maps"
+	"sort"
 	"strings"
 
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
@@ -35,6 +36,8 @@ type tables struct {
 	routesSeen bool
 	// stated are versions of virtual hosts that the client says it holds, by route configuration, until that configuration lives.
 	stated map[string]map[string]string
+	// statedListing takes the place of stated where the client says it holds just what a listing has.
+	statedListing *plan.Listing
 	// expired names were asked for on demand beyond the limit: they are answered with "not found" and forgotten.
 	expired nameSet
 	warned  bool
@@ -205,6 +208,11 @@ func (s *stream) fill(hosts *subscription, name string, t *table) {
 	current := s.class.Snapshot().Type(hosts.url)
 	held := s.stated[name]
 	_, retained := s.retained[name]
+	if retained && s.statedListing != nil {
+		t.released = true
+		s.compareListing(hosts, current, name)
+		return
+	}
 	if !retained || len(held) == 0 {
 		s.forgetStated(name)
 		hosts.owed = true
@@ -237,6 +245,26 @@ func (s *stream) fill(hosts *subscription, name string, t *table) {
 	s.forgetStated(name)
 }
 
+// compareListing marks the virtual hosts of a table that are not as in the listing that the client says it holds.
+func (s *stream) compareListing(hosts *subscription, current *plan.TypeSnapshot, name string) {
+	is, was := current.Listing(name+"/"), s.statedListing
+	i := sort.SearchStrings(was.Names, name+"/")
+	for _, b := range is.Blobs {
+		for ; i < len(was.Names) && was.Names[i] < b.Name(); i++ {
+			s.touch(hosts, was.Names[i]) // gone meanwhile
+		}
+		if i < len(was.Names) && was.Names[i] == b.Name() {
+			if i++; was.Blobs[i-1] == b {
+				continue
+			}
+		}
+		s.touch(hosts, b.Name())
+	}
+	for ; i < len(was.Names) && strings.HasPrefix(was.Names[i], name+"/"); i++ {
+		s.touch(hosts, was.Names[i])
+	}
+}
+
 func (s *stream) forgetStated(name string) {
 	for host := range s.stated[name] {
 		s.discharge(host)
@@ -245,8 +273,17 @@ func (s *stream) forgetStated(name string) {
 }
 
 // openHosts takes over the first request for virtual hosts: what the client says it holds counts once the route configuration lives.
-func (s *stream) openHosts(hosts *subscription, held map[string]string) error {
+func (s *stream) openHosts(hosts *subscription, holds *holding) error {
 	s.plan(hosts, nil)
+	if l := s.class.Snapshot().Type(hosts.url).Listing(""); !holds.none() && l.HasVersions(holds.tally) {
+		s.statedListing = l
+		for name, t := range s.byName {
+			s.fill(hosts, name, t)
+		}
+		hosts.answered = hosts.dirty.len() == 0 && !hosts.owed
+		return nil
+	}
+	held := holds.all()
 	for host, version := range held {
 		name := tableOf(host)
 		if _, ok := s.retained[name]; s.routesSeen && !ok {

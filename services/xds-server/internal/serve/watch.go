@@ -9,6 +9,8 @@ import (
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"fairlead.dev/services/xds-server/internal/plan"
 )
 
 // admit checks a request's node and finds the subscription to its type. Both are nil for a type that nobody makes: such a request is never
@@ -93,13 +95,17 @@ func (s *stream) updateDelta(sub *subscription, said parcel, wildcard, isNew boo
 }
 
 // askAll marks names that a client waits for; it does not wait for those it holds in the current version.
-func (s *stream) askAll(sub *subscription, names []string, held map[string]string) {
+func (s *stream) askAll(sub *subscription, names []string, held *holding) {
+	if len(names) == 0 {
+		return
+	}
+	versions := held.all()
 	current := s.class.Snapshot().Type(sub.url)
 	for _, name := range names {
 		if name == "*" || !sub.names.has(name) {
 			continue
 		}
-		if version, ok := held[name]; ok {
+		if version, ok := versions[name]; ok {
 			if item, _ := current.Get(name); item.Blob != nil && item.Blob.Version() == version {
 				continue
 			}
@@ -109,25 +115,28 @@ func (s *stream) askAll(sub *subscription, names []string, held map[string]strin
 }
 
 // checkHeld bounds what a client may say it holds: the names are kept until the response that settles them.
-func (s *stream) checkHeld(held map[string]string) error {
-	size := 0
-	for name := range held {
-		size += len(name) + nameOverhead
-	}
-	if size > s.server.maxSubscribedBytes {
+func (s *stream) checkHeld(held *holding) error {
+	if size := held.size + held.tally.Count()*nameOverhead; size > s.server.maxSubscribedBytes {
 		return status.Error(codes.ResourceExhausted, "too many resources said to be held on one stream")
 	}
 	return nil
 }
 
 // openDelta takes over the first request of a type: what the client holds already is not sent.
-func (s *stream) openDelta(sub *subscription, held map[string]string) {
+func (s *stream) openDelta(sub *subscription, holds *holding) {
+	current := s.class.Snapshot().Type(sub.url)
+	if !holds.none() && s.holdsListing(sub, current, holds) {
+		s.warm(sub)
+		sub.answered = sub.dirty.len() == 0
+		return
+	}
+	held := holds.all()
 	if sub.url == resource.ClusterType && sub.wildcard {
 		if s.adopt(sub, held); len(held) == 0 {
 			s.recall(sub)
 		}
+		current = s.class.Snapshot().Type(sub.url)
 	}
-	current := s.class.Snapshot().Type(sub.url)
 	s.touchAll(sub, current)
 	for name, version := range held {
 		if item, _ := current.Get(name); item.Blob != nil && sub.wants(name, item) && item.Blob.Version() == version {
@@ -150,6 +159,15 @@ func (s *stream) openDelta(sub *subscription, held map[string]string) {
 	if sub.url == resource.RouteType {
 		s.openRoutes(sub, held)
 	}
+}
+
+// holdsListing reports whether the client holds, in the current versions, all that the subscription covers, where that is what a listing has.
+func (s *stream) holdsListing(sub *subscription, current *plan.TypeSnapshot, holds *holding) bool {
+	if sub.url == resource.RouteType || sub.wildcard == (sub.names.len() > 0) {
+		return false
+	}
+	l := current.Listing("")
+	return l.HasVersions(holds.tally) && (sub.wildcard || sub.names.is(l.Names))
 }
 
 // CreateWatch implements cache.ConfigWatcher: it takes one state-of-the-world request.
