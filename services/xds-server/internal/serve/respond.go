@@ -198,9 +198,13 @@ func (s *stream) collectHosts(sub *subscription, current *plan.TypeSnapshot, d *
 		if skip {
 			continue
 		}
+		item, _ := current.Get(name)
+		if item.Blob != nil && s.early(item.Blob) {
+			d.left = true
+			continue
+		}
 		d.served[table]++
 		d.done = append(d.done, name)
-		item, _ := current.Get(name)
 		switch {
 		case s.covers(sub, name, item) && item.Blob != nil:
 			if sub.withheld[name] == item.Blob.Version() {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/plan"
 	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/store"
 )
 
 // stream is one ADS stream: the ConfigWatcher and the callbacks of its own go-control-plane server, and a Watcher of its class.
@@ -242,12 +244,12 @@ func (s *stream) flush() {
 		if !s.respond(sub) {
 			return // the budget calls again
 		}
-		waits = waits || sub.deferred.len() > 0
+		waits = waits || sub.deferred.len() > 0 || sub.url == resource.VirtualHostType && sub.outstanding == nil && sub.dirty.len() > 0
 	}
 	switch {
 	case !waits:
 		s.gatedSince = time.Time{}
-	case s.gatedSince.IsZero():
+	case s.gatedSince.IsZero(), s.overdue():
 		s.gatedSince = s.server.clock.Now()
 		select {
 		case s.wake <- struct{}{}:
@@ -281,10 +283,10 @@ func (s *stream) retry() {
 	s.flush()
 }
 
-// gated reports whether an update must wait for the types before it: listeners, routes and virtual hosts until clusters that are new to the
-// client, which they may refer to, were taken over (Envoy holds the ACK of clusters back until they are warm), routes also until listeners
-// were sent, virtual hosts until their route configurations were. First responses never wait, and nothing waits longer than the order
-// timeout.
+// gated reports whether an update must wait for the types before it: listeners and routes until clusters that are new to the client, which
+// they may refer to, were taken over (Envoy holds the ACK of clusters back until they are warm), routes also until listeners were sent,
+// virtual hosts until their route configurations were. For clusters virtual hosts wait one by one, see early. First responses never wait, and
+// nothing waits longer than the order timeout.
 func (s *stream) gated(sub *subscription) bool {
 	if !sub.answered || !sub.pending() {
 		return false
@@ -294,22 +296,32 @@ func (s *stream) gated(sub *subscription) bool {
 	default:
 		return false
 	}
+	hosts := sub.url == resource.VirtualHostType
 	for _, other := range s.types {
 		switch other.url {
 		case resource.ClusterType:
-			if other.arriving.len() > 0 && other.pending() {
+			if !hosts && other.arriving.len() > 0 && other.pending() {
 				return !s.overdue()
 			}
 		case resource.EndpointType:
 		case sub.url:
 			return false
 		default:
-			if other.dirty.len() > 0 {
+			if other.dirty.len() > 0 && (!hosts || other.url == resource.RouteType) {
 				return !s.overdue()
 			}
 		}
 	}
 	return false
+}
+
+// early reports whether a virtual host leads to a cluster that the client does not have yet.
+func (s *stream) early(b *store.Blob) bool {
+	cds := s.of(resource.ClusterType)
+	if cds == nil || cds.arriving.len() == 0 || !cds.pending() || s.overdue() {
+		return false
+	}
+	return slices.ContainsFunc(b.Clusters, cds.arriving.has)
 }
 
 func (s *stream) overdue() bool {

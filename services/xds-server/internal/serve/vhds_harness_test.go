@@ -97,14 +97,15 @@ func (virtualHosts) Build(r *input.Reader, name string) (proto.Message, error) {
 	}
 	vh := &route.VirtualHost{Name: name, Domains: []string{authority}}
 	if r.Service(host) != nil {
-		target := "cluster " + table + "|" + host
+		by := "route"
 		for _, vs := range r.VirtualServicesOf("mesh", host) {
-			target += " by " + vs.Key.Name
+			by += " by " + vs.Key.Name
 		}
 		vh.Routes = []*route.Route{{
+			Name:  by,
 			Match: &route.RouteMatch{PathSpecifier: &route.RouteMatch_Prefix{Prefix: "/"}},
 			Action: &route.Route_Route{Route: &route.RouteAction{
-				ClusterSpecifier: &route.RouteAction_Cluster{Cluster: target},
+				ClusterSpecifier: &route.RouteAction_Cluster{Cluster: table + "|" + host},
 			}},
 		}}
 	}

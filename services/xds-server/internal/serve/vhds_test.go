@@ -259,11 +259,12 @@ func TestVirtualHostsWaitForClusters(t *testing.T) {
 	r.edit(timeoutRule("r", hostA, 7), meshtest.Service("default", hostC, 80), virtualService("v", hostA))
 	clusters := c.expect(cds, "+80|"+hostA, "+80|"+hostC)
 	c.ack(c.expect(eds, "+80|"+hostA))
-	if p := r.status("pod"); typeStatus(p, vhds).GetAwaiting() {
-		t.Errorf("virtual hosts went out before the clusters were warm: %v", p)
+	c.ack(c.expect(vhds, "+"+hostNameA)) // leads to a cluster that is known
+	if p := typeStatus(r.status("pod"), vhds); !slices.Equal(p.GetPendingNames(), []string{"80/" + hostC + ":80"}) {
+		t.Errorf("the virtual host of a cluster that is not warm has to wait: %v", p)
 	}
 	c.ack(clusters)
-	c.ack(c.expect(vhds, "+"+hostNameA, "+80/"+hostC+":80"))
+	c.ack(c.expect(vhds, "+80/"+hostC+":80"))
 	r.acked("pod")
 
 	// A cluster goes after what may have referred to it.

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"weak"
 
@@ -27,6 +28,8 @@ type Blob struct {
 	EndpointsName string
 	// VirtualHosts is true for a route configuration whose virtual hosts are resources of their own.
 	VirtualHosts bool
+	// Clusters are those that a virtual host leads to, each once.
+	Clusters []string
 	// frame is the resource as the field of a delta response, any the part of it that is the field of a state-of-the-world response.
 	frame, any mem.Buffer
 	// hash identifies type, name and content.
@@ -78,7 +81,7 @@ func (s *Store) Put(typeURL, name string, m proto.Message) (*Blob, error) {
 		// Dead, and its cleanup has yet to run: the cleanup sees that the entry is no longer its own.
 	}
 	b := newBlob(typeURL, name, hash, raw)
-	b.EndpointsName, b.VirtualHosts = endpointsName(m), virtualHosts(m)
+	b.EndpointsName, b.VirtualHosts, b.Clusters = endpointsName(m), virtualHosts(m), clustersOf(m)
 	p := weak.Make(b)
 	s.blobs[hash] = p
 	s.bytes += int64(len(raw))
@@ -167,4 +170,28 @@ func endpointsName(m proto.Message) string {
 		return name
 	}
 	return c.GetName()
+}
+
+// clustersOf lists the clusters that the routes of a virtual host name.
+func clustersOf(m proto.Message) []string {
+	host, ok := m.(*route.VirtualHost)
+	if !ok {
+		return nil
+	}
+	var found []string
+	add := func(name string) {
+		if name != "" && !slices.Contains(found, name) {
+			found = append(found, name)
+		}
+	}
+	for _, r := range host.GetRoutes() {
+		add(r.GetRoute().GetCluster())
+		for _, w := range r.GetRoute().GetWeightedClusters().GetClusters() {
+			add(w.GetName())
+		}
+		for _, mirror := range r.GetRoute().GetRequestMirrorPolicies() {
+			add(mirror.GetCluster())
+		}
+	}
+	return found
 }
