@@ -18,6 +18,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/meshtest"
 	"fairlead.dev/services/xds-server/internal/plan/plantest"
+	"fairlead.dev/services/xds-server/internal/proxytest"
 	"fairlead.dev/services/xds-server/internal/replica"
 )
 
@@ -60,7 +61,7 @@ func drawEdit(t *rapid.T) *configv1.Resource {
 }
 
 // fromScratch builds what the proxy should hold without an engine, a class held over revisions, or anything recorded.
-func fromScratch(t *rapid.T, p *proxy, resources map[string]*configv1.Resource) map[string]map[string]string {
+func fromScratch(t *rapid.T, p *proxytest.Proxy, resources map[string]*configv1.Resource) map[string]map[string]string {
 	var all []*configv1.Resource
 	for _, r := range resources {
 		all = append(all, r)
@@ -69,11 +70,11 @@ func fromScratch(t *rapid.T, p *proxy, resources map[string]*configv1.Resource) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	node, err := class.ParseNode(p.node)
+	node, err := class.ParseNode(p.Node)
 	if err != nil {
 		t.Fatal(err)
 	}
-	node.VirtualHosts = p.delta
+	node.VirtualHosts = p.Delta
 	key, _ := node.Key(state)
 	want := map[string]map[string]string{}
 	for _, tr := range withVirtualHosts(plantest.New()) {
@@ -105,7 +106,7 @@ func fromScratch(t *rapid.T, p *proxy, resources map[string]*configv1.Resource) 
 			names = slices.DeleteFunc(names, func(name string) bool {
 				table, _, _ := strings.Cut(name, "/")
 				_, ok := want[short(rds)][table]
-				return !ok || !p.delta
+				return !ok || !p.Delta
 			})
 		}
 		built := map[string]string{}
@@ -140,12 +141,14 @@ func differential(t *testing.T, rt *rapid.T, moody bool) {
 	defer servers[0].shut()
 	defer servers[1].shut()
 	held := map[string]*configv1.Resource{seed.GetKey().String(): seed}
-	var proxies []*proxy
+	var proxies []*proxytest.Proxy
 	for i, ns := range []string{"x", "x", "y", "y"} {
-		p := newProxy([]string{"d", "w"}[i%2], ns, i%2 == 0, rapid.Uint64().Draw(rt, "seed"))
-		p.moody = moody
-		p.connect(servers[i%2])
-		defer p.disconnect()
+		p := proxytest.New(proxytest.Config{
+			Delta: i%2 == 0, Node: node([]string{"d", "w"}[i%2], ns), Children: proxytest.SameName, Moody: moody, Lies: true,
+			Seed: rapid.Uint64().Draw(rt, "seed"),
+		})
+		p.Connect(t, servers[i%2].conn)
+		defer p.Disconnect()
 		proxies = append(proxies, p)
 	}
 	apply := func(upserts, removed []*configv1.Resource) {
@@ -175,7 +178,7 @@ func differential(t *testing.T, rt *rapid.T, moody bool) {
 		}
 		apply(upserts, removed)
 		if rapid.IntRange(0, 3).Draw(rt, "move") == 0 {
-			proxies[rapid.IntRange(0, len(proxies)-1).Draw(rt, "who")].connect(servers[rapid.IntRange(0, 1).Draw(rt, "where")])
+			proxies[rapid.IntRange(0, len(proxies)-1).Draw(rt, "who")].Connect(t, servers[rapid.IntRange(0, 1).Draw(rt, "where")].conn)
 		}
 	}
 	if moody {
@@ -185,12 +188,12 @@ func differential(t *testing.T, rt *rapid.T, moody bool) {
 		want := fromScratch(rt, p, held)
 		deadline := time.Now().Add(patience)
 		for {
-			d := cmp.Diff(want, p.state())
+			d := cmp.Diff(want, byShortType(p.State()))
 			if d == "" {
 				break
 			}
 			if time.Now().After(deadline) {
-				rt.Fatalf("%s (delta %v) does not hold what a build from scratch gives (-want +got):\n%s", p.node.GetId(), p.delta, d)
+				rt.Fatalf("%s (delta %v) does not hold what a build from scratch gives (-want +got):\n%s", p.Node.GetId(), p.Delta, d)
 			}
 			<-time.After(time.Millisecond)
 		}
@@ -198,9 +201,9 @@ func differential(t *testing.T, rt *rapid.T, moody bool) {
 }
 
 // settle ends the rejections and changes every resource once more, so that nothing is held back because a version was rejected.
-func settle(proxies []*proxy, apply func(upserts, removed []*configv1.Resource)) {
+func settle(proxies []*proxytest.Proxy, apply func(upserts, removed []*configv1.Resource)) {
 	for _, p := range proxies {
-		p.calmDown()
+		p.CalmDown()
 	}
 	var sidecars []*configv1.Resource
 	for _, ns := range worldNamespaces {
@@ -237,4 +240,12 @@ func marshal(t *rapid.T, m proto.Message) []byte {
 		t.Fatal(err)
 	}
 	return raw
+}
+
+func byShortType(state map[string]map[string]string) map[string]map[string]string {
+	out := map[string]map[string]string{}
+	for url, held := range state {
+		out[short(url)] = held
+	}
+	return out
 }

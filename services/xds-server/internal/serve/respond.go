@@ -130,6 +130,9 @@ func (s *stream) settle(sub *subscription, d *draft) {
 		}
 		s.expired.clear()
 	}
+	if sub.url == resource.VirtualHostType {
+		s.ghosts.clear()
+	}
 }
 
 // chunked types may be sent in parts: the client waits for each of their resources by itself. Clusters and listeners may not, because
@@ -178,6 +181,7 @@ func (s *stream) collect(sub *subscription, current *plan.TypeSnapshot, d *draft
 // collectHosts is collect for virtual hosts. All changes of one route configuration go in one response; the first response releases it.
 func (s *stream) collectHosts(sub *subscription, current *plan.TypeSnapshot, d *draft) {
 	d.missing = append(d.missing, s.expired.sorted()...)
+	d.removed = append(d.removed, s.ghosts.sorted()...)
 	d.served = map[string]int{}
 	size, table, skip, alone := s.collectTables(current, d), "", false, false
 	for _, name := range sub.dirty.sorted() {
@@ -273,9 +277,9 @@ func (s *stream) releaseTables(d *draft) {
 	}
 }
 
-// refuses reports whether virtual hosts are to be answered with "not found".
+// refuses reports whether virtual hosts are to be answered with "not found", or removed because their route configuration was dropped.
 func (s *stream) refuses(sub *subscription) bool {
-	return sub.url == resource.VirtualHostType && s.expired.len() > 0
+	return sub.url == resource.VirtualHostType && s.expired.len()+s.ghosts.len() > 0
 }
 
 // measure works out the bytes of a response.

@@ -44,6 +44,7 @@ func TestVirtualHostsFollowTheirRouteConfiguration(t *testing.T) {
 
 	// Given up and subscribed to again, it brings all of them again.
 	c.send(&discovery.DeltaDiscoveryRequest{TypeUrl: rds, ResourceNamesUnsubscribe: []string{"81"}})
+	c.ack(c.expect(vhds, "-81/c:81")) // or the client would say later that it holds it
 	r.until("pod", "unsubscribed", func(p *configv1.ProxyStatus) bool { return typeStatus(p, rds).GetResources() == 1 })
 	r.edit(virtualService("w", "c"))
 	c.silent("nobody has a table for it")
@@ -241,6 +242,7 @@ func TestRejectedVirtualHosts(t *testing.T) {
 		routes := c.expect(rds, "+80")
 		c.ack(c.expect(vhds, "+"+hostNameA, "+"+hostNameB)) // Envoy drops them
 		c.nack(routes, "no")
+		c.ack(c.expect(vhds, "-"+hostNameA, "-"+hostNameB))
 		r.rejected("pod", rds)
 		r.edit(changedTables())
 		c.ack(c.expect(rds, "+80"))

@@ -38,6 +38,9 @@ type tables struct {
 	stated map[string]map[string]string
 	// statedListing takes the place of stated where the client says it holds just what a listing has.
 	statedListing *plan.Listing
+	// ghosts are virtual hosts of route configurations that the client has dropped. It has dropped these too, but would say that it holds
+	// them when it connects again: they are removed by name.
+	ghosts nameSet
 	// expired names were asked for on demand beyond the limit: they are answered with "not found" and forgotten.
 	expired nameSet
 	warned  bool
@@ -164,13 +167,19 @@ func (s *stream) closeTable(name string) {
 		delete(s.retained, name)
 		s.forgetStated(name)
 	}
-	if _, ok := s.byName[name]; !ok {
+	t, ok := s.byName[name]
+	if !ok {
 		return
 	}
 	delete(s.byName, name)
 	hosts := s.of(resource.VirtualHostType)
 	if hosts == nil {
 		return
+	}
+	if t.released {
+		for _, host := range s.class.Snapshot().Type(hosts.url).Listing(name + "/").Names {
+			s.ghosts.add(host)
+		}
 	}
 	for _, host := range s.hostsIn(&hosts.dirty, name) {
 		hosts.dirty.remove(host)
@@ -205,6 +214,9 @@ func (s *stream) unreleased() bool {
 
 // fill marks the virtual hosts of a new table that the client does not hold, and those that it holds and should not.
 func (s *stream) fill(hosts *subscription, name string, t *table) {
+	for _, host := range s.hostsIn(&s.ghosts, name) {
+		s.ghosts.remove(host)
+	}
 	current := s.class.Snapshot().Type(hosts.url)
 	held := s.stated[name]
 	_, retained := s.retained[name]

@@ -1,4 +1,5 @@
-package serve_test
+// Package proxytest has ADS clients for tests: they behave on the stream as Envoy does, and keep what they are sent.
+package proxytest
 
 import (
 	"context"
@@ -7,24 +8,47 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"testing"
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/cache/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 )
 
-// proxy behaves as Envoy does on an ADS stream: wildcard clusters and listeners, endpoints and routes as these need them, virtual hosts
-// apart for delta, acknowledgements, sometimes a NACK, and versions retained over reconnects.
-type proxy struct {
-	delta bool
-	node  *core.Node
-	// moody proxies reject now and then; a rejected response is not applied.
-	moody bool
+const (
+	cds  = resource.ClusterType
+	eds  = resource.EndpointType
+	lds  = resource.ListenerType
+	rds  = resource.RouteType
+	vhds = resource.VirtualHostType
+)
 
-	mu   sync.Mutex
-	rand *rand.Rand
-	held map[string]map[string]string // content by type and name
+// Children lists what a proxy asks for because it holds a cluster (its endpoints) or a listener (its route configurations).
+type Children func(url, name string, content []byte) []string
+
+// SameName is for toy resources: endpoints are named like their cluster, route configurations like their listener.
+func SameName(_, name string, _ []byte) []string { return []string{name} }
+
+// Proxy behaves as Envoy does on an ADS stream: wildcard clusters and listeners, endpoints and routes as these need them, virtual hosts
+// apart for delta, acknowledgements, sometimes a NACK, and versions retained over reconnects. It is safe for concurrent use.
+type Proxy struct {
+	// Delta says which variant of the protocol it speaks.
+	Delta bool
+	Node  *core.Node
+
+	children Children
+	// demands are names that it asks for besides, by type: what an on-demand proxy calls.
+	demands map[string][]string
+
+	mu sync.Mutex
+	// moody proxies reject now and then; a rejected response is not applied.
+	moody, lies bool
+	rand        *rand.Rand
+	held        map[string]map[string]string // content by type and name
 	// versions are what a delta client would state on reconnect, and by "" the version of a state-of-the-world type.
 	versions map[string]map[string]string
 	asked    map[string][]string
@@ -32,37 +56,61 @@ type proxy struct {
 	done     chan struct{}
 }
 
-func newProxy(pod, namespace string, delta bool, seed uint64) *proxy {
-	p := &proxy{delta: delta, node: node(pod, namespace), rand: rand.New(rand.NewPCG(seed, 1)), asked: map[string][]string{}}
-	p.held, p.versions = map[string]map[string]string{}, map[string]map[string]string{}
+// Config of a Proxy. Node and Children are required.
+type Config struct {
+	Delta    bool
+	Node     *core.Node
+	Children Children
+	// Demands are names asked for besides what is held, by type.
+	Demands map[string][]string
+	// Moody proxies reject now and then, until CalmDown.
+	Moody bool
+	Seed  uint64
+	// Lies makes the proxy say, as Envoy does, that it holds virtual hosts which it has dropped with their route configuration. A stream
+	// that breaks right after a route configuration has come back, and before its virtual hosts have, then leaves the server no way to know.
+	Lies bool
+}
+
+// New makes a proxy that is not connected.
+func New(cfg Config) *Proxy {
+	p := &Proxy{
+		Delta: cfg.Delta, Node: cfg.Node, children: cfg.Children, demands: cfg.Demands, moody: cfg.Moody, lies: cfg.Lies,
+		rand: rand.New(rand.NewPCG(cfg.Seed, 1)), asked: map[string][]string{}, //nolint:gosec // a test that can be repeated
+		held: map[string]map[string]string{}, versions: map[string]map[string]string{},
+	}
 	for _, url := range []string{cds, eds, lds, rds, vhds} {
 		p.held[url], p.versions[url] = map[string]string{}, map[string]string{}
 	}
 	return p
 }
 
-// connect opens a stream to a replica with what is held; an open one is dropped.
-func (p *proxy) connect(r *replicaServer) {
-	p.disconnect()
+// Connect opens a stream with what is held; an open one is dropped.
+func (p *Proxy) Connect(t testing.TB, conn *grpc.ClientConn) {
+	t.Helper()
+	p.Disconnect()
 	ctx, cancel := context.WithCancel(context.Background())
 	p.stop, p.done = cancel, make(chan struct{})
-	client := discovery.NewAggregatedDiscoveryServiceClient(r.conn)
-	if p.delta {
+	client := discovery.NewAggregatedDiscoveryServiceClient(conn)
+	if p.Delta {
 		stream, err := client.DeltaAggregatedResources(ctx)
 		if err != nil {
-			r.t.Fatal(err)
+			t.Fatal(err)
 		}
 		go p.runDelta(stream)
 		return
 	}
 	stream, err := client.StreamAggregatedResources(ctx)
 	if err != nil {
-		r.t.Fatal(err)
+		t.Fatal(err)
 	}
 	go p.runWorld(stream)
 }
 
-func (p *proxy) disconnect() {
+// Demands are the names asked for besides what is held, by type.
+func (p *Proxy) Demands() map[string][]string { return p.demands }
+
+// Disconnect drops the stream, if there is one.
+func (p *Proxy) Disconnect() {
 	if p.stop != nil {
 		p.stop()
 		<-p.done
@@ -71,16 +119,16 @@ func (p *proxy) disconnect() {
 }
 
 // verdict decides on a response.
-func (p *proxy) verdict() *rpcstatus.Status {
+func (p *Proxy) verdict() *rpcstatus.Status {
 	if p.moody && p.rand.IntN(4) == 0 {
-		return nack("in a mood")
+		return &rpcstatus.Status{Code: int32(codes.InvalidArgument), Message: "in a mood"}
 	}
 	return nil
 }
 
-func (p *proxy) runDelta(stream discovery.AggregatedDiscoveryService_DeltaAggregatedResourcesClient) {
+func (p *Proxy) runDelta(stream discovery.AggregatedDiscoveryService_DeltaAggregatedResourcesClient) {
 	defer close(p.done)
-	first := p.node
+	first := p.Node
 	send := func(m *discovery.DeltaDiscoveryRequest) {
 		m.Node, first = first, nil
 		_ = stream.Send(m) // a broken stream shows in Recv
@@ -91,13 +139,24 @@ func (p *proxy) runDelta(stream discovery.AggregatedDiscoveryService_DeltaAggreg
 		order = []string{vhds, rds, lds, eds, cds}
 	}
 	for _, url := range order {
-		m := &discovery.DeltaDiscoveryRequest{TypeUrl: url, InitialResourceVersions: clone(p.versions[url])}
-		if url == eds || url == rds {
+		m := &discovery.DeltaDiscoveryRequest{TypeUrl: url, InitialResourceVersions: maps.Clone(p.versions[url])}
+		switch url {
+		case eds, rds:
 			if m.ResourceNamesSubscribe = slices.Clone(p.asked[url]); len(m.ResourceNamesSubscribe) == 0 {
 				continue
 			}
+			p.rand.Shuffle(len(m.ResourceNamesSubscribe), func(i, j int) {
+				m.ResourceNamesSubscribe[i], m.ResourceNamesSubscribe[j] = m.ResourceNamesSubscribe[j], m.ResourceNamesSubscribe[i]
+			})
+		case cds:
+			if demands := p.demands[url]; len(demands) > 0 {
+				m.ResourceNamesSubscribe = append([]string{"*"}, demands...)
+			}
 		}
 		send(m)
+		if demands := p.demands[url]; url == vhds && len(demands) > 0 {
+			send(&discovery.DeltaDiscoveryRequest{TypeUrl: url, ResourceNamesSubscribe: demands})
+		}
 	}
 	p.mu.Unlock()
 	for {
@@ -110,8 +169,13 @@ func (p *proxy) runDelta(stream discovery.AggregatedDiscoveryService_DeltaAggreg
 		failure := p.verdict()
 		if failure == nil {
 			for _, r := range m.GetResources() {
+				if r.GetResource() == nil { // "there is none"
+					continue
+				}
 				if url == vhds && !p.hasTable(r.GetName()) {
-					p.versions[url][r.GetName()] = r.GetVersion() // dropped, and said to be held all the same
+					if p.lies {
+						p.versions[url][r.GetName()] = r.GetVersion()
+					}
 					continue
 				}
 				if !p.wants(url, r.GetName()) {
@@ -132,9 +196,9 @@ func (p *proxy) runDelta(stream discovery.AggregatedDiscoveryService_DeltaAggreg
 	}
 }
 
-func (p *proxy) runWorld(stream discovery.AggregatedDiscoveryService_StreamAggregatedResourcesClient) {
+func (p *Proxy) runWorld(stream discovery.AggregatedDiscoveryService_StreamAggregatedResourcesClient) {
 	defer close(p.done)
-	first, nonces := p.node, map[string]string{}
+	first, nonces := p.Node, map[string]string{}
 	send := func(url string, failure *rpcstatus.Status) {
 		m := &discovery.DiscoveryRequest{
 			Node: first, TypeUrl: url, ResourceNames: slices.Clone(p.asked[url]), VersionInfo: p.versions[url][""],
@@ -180,18 +244,18 @@ func (p *proxy) runWorld(stream discovery.AggregatedDiscoveryService_StreamAggre
 }
 
 // hasTable reports whether the route configuration of a virtual host is held.
-func (p *proxy) hasTable(host string) bool {
+func (p *Proxy) hasTable(host string) bool {
 	_, ok := p.held[rds][host[:strings.LastIndexByte(host, '/')]]
 	return ok
 }
 
 // wants reports whether a resource was asked for: one that was given up while its response was on the way is ignored.
-func (p *proxy) wants(url, name string) bool {
+func (p *Proxy) wants(url, name string) bool {
 	return url == cds || url == lds || url == vhds || slices.Contains(p.asked[url], name)
 }
 
 // follow adjusts what is asked for to the clusters or listeners held. What is given up is forgotten.
-func (p *proxy) follow(parent string) (child string, added, gone []string) {
+func (p *Proxy) follow(parent string) (child string, added, gone []string) {
 	switch parent {
 	case cds:
 		child = eds
@@ -200,18 +264,28 @@ func (p *proxy) follow(parent string) (child string, added, gone []string) {
 	default:
 		return "", nil, nil
 	}
-	for name := range p.held[parent] {
+	wanted := map[string]bool{}
+	for name, content := range p.held[parent] {
+		for _, c := range p.children(parent, name, []byte(content)) {
+			wanted[c] = true
+		}
+	}
+	for name := range wanted {
 		if !slices.Contains(p.asked[child], name) {
 			added = append(added, name)
 		}
 	}
 	for _, name := range p.asked[child] {
-		if _, ok := p.held[parent][name]; !ok {
+		if !wanted[name] {
 			gone = append(gone, name)
 			delete(p.held[child], name)
 			delete(p.versions[child], name)
 			if child == rds {
-				maps.DeleteFunc(p.held[vhds], func(host, _ string) bool { return strings.HasPrefix(host, name+"/") })
+				of := func(host, _ string) bool { return strings.HasPrefix(host, name+"/") }
+				maps.DeleteFunc(p.held[vhds], of)
+				if !p.lies {
+					maps.DeleteFunc(p.versions[vhds], of)
+				}
 			}
 		}
 	}
@@ -221,27 +295,20 @@ func (p *proxy) follow(parent string) (child string, added, gone []string) {
 	return child, added, gone
 }
 
-// state copies what is held.
-func (p *proxy) state() map[string]map[string]string {
+// State copies what is held: content by type URL and name.
+func (p *Proxy) State() map[string]map[string]string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	state := map[string]map[string]string{}
 	for url, held := range p.held {
-		state[short(url)] = clone(held)
+		state[url] = maps.Clone(held)
 	}
 	return state
 }
 
-func (p *proxy) calmDown() {
+// CalmDown ends the rejections.
+func (p *Proxy) CalmDown() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.moody = false
-}
-
-func clone(m map[string]string) map[string]string {
-	c := make(map[string]string, len(m))
-	for k, v := range m {
-		c[k] = v
-	}
-	return c
 }

@@ -1,0 +1,327 @@
+package differential_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	cluster "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listener "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	route "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	hcm "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+	"pgregory.net/rapid"
+
+	"fairlead.dev/pkg/auth"
+	"fairlead.dev/pkg/rpc"
+	"fairlead.dev/pkg/testkit"
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/class"
+	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/plan"
+	"fairlead.dev/services/xds-server/internal/proxytest"
+	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/serve"
+	"fairlead.dev/services/xds-server/internal/store"
+	"fairlead.dev/services/xds-server/internal/translate"
+)
+
+const (
+	// wantEdits are made by rapid's default number of checks.
+	wantEdits     = 10_000
+	editsPerWorld = 100
+	patience      = 5 * time.Second
+)
+
+// server is one replica: the real engine and translators behind a real ADS port.
+type server struct {
+	t        *testing.T
+	ads      *serve.Server
+	conn     *grpc.ClientConn
+	state    *replica.State
+	sequence uint64
+	shut     func()
+}
+
+func start(t *testing.T) *server {
+	log := slog.New(slog.DiscardHandler)
+	registry := prometheus.NewRegistry()
+	engine, err := plan.NewEngine(plan.Config{Translators: translate.All(), Store: store.New(), Log: log, Registerer: registry})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &server{t: t, state: replica.Empty()}
+	// The order of types is tested elsewhere; here nothing may wait for it for long.
+	s.ads, err = serve.New(serve.Config{Engine: engine, Log: log, Registerer: registry, Instance: "test", OrderTimeout: 200 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := rpc.NewServer(rpc.ServerConfig{
+		Service: "ads", Log: log, Registerer: registry, Insecure: true,
+		Policy: auth.Policy{"/envoy.service.discovery.v3.AggregatedDiscoveryService/*": auth.Anonymous()},
+	}, grpc.ForceServerCodecV2(serve.Codec()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.ads.Register(g)
+	lis := testkit.LoopbackListener(t)
+	ctx, stop := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- rpc.Serve(ctx, g, lis, 0) }()
+	if s.conn, err = grpc.NewClient(lis.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
+		t.Fatal(err)
+	}
+	s.shut = sync.OnceFunc(func() {
+		_ = s.conn.Close() // the test is over
+		stop()
+		if err := <-served; err != nil {
+			t.Errorf("serve: %v", err)
+		}
+	})
+	return s
+}
+
+func (s *server) apply(upserts []*configv1.Resource, removed []*configv1.ResourceKey) {
+	s.sequence++
+	next, change := s.state.Apply(&configv1.Revision{Epoch: "test", Sequence: s.sequence}, upserts, removed)
+	s.state = next
+	s.ads.Apply(next, change)
+}
+
+func node(kind, name, namespace, ip string, fields map[string]any) *core.Node {
+	meta, err := structpb.NewStruct(fields)
+	if err != nil {
+		panic(err) // a broken test
+	}
+	return &core.Node{
+		Id:       fmt.Sprintf("%s~%s~%s.%s~%s.svc.cluster.local", kind, ip, name, namespace, namespace),
+		Locality: &core.Locality{Region: "eu", Zone: "a"}, Metadata: meta,
+	}
+}
+
+// fleet is one proxy of every sort, of either protocol.
+func fleet(t *rapid.T, moody bool) []*proxytest.Proxy {
+	demands := map[string][]string{
+		resource.VirtualHostType: {"80/a.x.svc.cluster.local", "80/nowhere.example.com", "8080/c.y:8080", "80/a"},
+		resource.ClusterType:     {"outbound|80||a.x.svc.cluster.local", "outbound|3306||c.y.svc.cluster.local", "ondemand|tcp|10.96.0.1|3306"},
+	}
+	var all []*proxytest.Proxy
+	add := func(delta bool, n *core.Node, demands map[string][]string) {
+		all = append(all, proxytest.New(proxytest.Config{
+			Delta: delta, Node: n, Children: children, Demands: demands, Moody: moody, Seed: rapid.Uint64().Draw(t, "seed"),
+		}))
+	}
+	for i, delta := range []bool{true, false} {
+		ip := func(n int) string { return fmt.Sprintf("10.0.%d.%d", i+1, n) }
+		add(delta, node("sidecar", "d", "x", "10.0.1.100", nil), nil)
+		add(delta, node("sidecar", "w", "y", ip(2), nil), nil)
+		add(delta, node("sidecar", "direct", "x", ip(3), map[string]any{"INTERCEPTION_MODE": "NONE"}), nil)
+		add(delta, node("sidecar", "far", "elsewhere", ip(4), nil), nil)
+		add(delta, node("router", "gw", "istio-system", ip(5), map[string]any{"LABELS": map[string]any{"istio": "ingressgateway"}}), nil)
+	}
+	add(true, node("sidecar", "lean", "x", "10.0.3.1", map[string]any{class.OnDemandMetadata: "true"}), demands)
+	return all
+}
+
+// children reads what Envoy would ask for because of a cluster or a listener.
+func children(url, name string, content []byte) []string {
+	var out []string
+	switch url {
+	case resource.ClusterType:
+		c := &cluster.Cluster{}
+		if proto.Unmarshal(content, c) == nil && c.GetType() == cluster.Cluster_EDS {
+			if out = append(out, c.GetEdsClusterConfig().GetServiceName()); out[0] == "" {
+				out[0] = name
+			}
+		}
+	case resource.ListenerType:
+		l := &listener.Listener{}
+		if proto.Unmarshal(content, l) != nil {
+			return nil
+		}
+		for _, chain := range append(l.GetFilterChains(), l.GetDefaultFilterChain()) {
+			for _, f := range chain.GetFilters() {
+				m := &hcm.HttpConnectionManager{}
+				if f.GetTypedConfig().MessageIs(m) && f.GetTypedConfig().UnmarshalTo(m) == nil && m.GetRds().GetRouteConfigName() != "" {
+					out = append(out, m.GetRds().GetRouteConfigName())
+				}
+			}
+		}
+	}
+	return out
+}
+
+// scratch builds what a proxy should hold without an engine, a class that lived before, or anything recorded.
+func scratch(t *rapid.T, p *proxytest.Proxy, state *replica.State, demands map[string][]string) map[string]map[string]string {
+	parsed, err := class.ParseNode(p.Node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	parsed.VirtualHosts = p.Delta
+	key, _ := parsed.Key(state)
+	byURL := map[string]plan.Translator{}
+	for _, tr := range translate.All() {
+		byURL[tr.TypeURL()] = tr
+	}
+	want := map[string]map[string]string{}
+	for _, url := range []string{resource.ClusterType, resource.EndpointType, resource.ListenerType, resource.RouteType, resource.VirtualHostType} {
+		want[url] = map[string]string{}
+	}
+	build := func(url, name string) {
+		m, err := byURL[url].Build(input.NewView(key, state).Reader(), name)
+		if err != nil {
+			t.Fatalf("%s %s: %v", url, name, err)
+		}
+		if m == nil {
+			return
+		}
+		raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want[url][name] = string(raw)
+	}
+	wildcard := func(url string) {
+		names, err := plan.List(byURL[url], key, state)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range append(names, demands[url]...) {
+			build(url, name)
+		}
+	}
+	wildcard(resource.ClusterType)
+	wildcard(resource.ListenerType)
+	for parent, child := range map[string]string{resource.ClusterType: resource.EndpointType, resource.ListenerType: resource.RouteType} {
+		for name, content := range want[parent] {
+			for _, c := range children(parent, name, []byte(content)) {
+				build(child, c)
+			}
+		}
+	}
+	if p.Delta {
+		wildcard(resource.VirtualHostType)
+		maps.DeleteFunc(want[resource.VirtualHostType], func(name, _ string) bool {
+			rc := &route.RouteConfiguration{}
+			content := want[resource.RouteType][name[:strings.LastIndexByte(name, '/')]]
+			return proto.Unmarshal([]byte(content), rc) != nil || rc.GetVhds() == nil
+		})
+	}
+	return want
+}
+
+// TestDeltaWorldAndScratchAgree edits meshes of two replicas at random while proxies of every class come, go, drop their streams, move
+// between the replicas, and in half of the meshes reject responses. Every few edits, and in the end, all must hold what a build from scratch
+// gives. -rapid.checks sets how many meshes of a hundred edits each there are.
+func TestDeltaWorldAndScratchAgree(t *testing.T) {
+	edits := 0
+	rapid.Check(t, func(rt *rapid.T) { edits += world(t, rt, rapid.Bool().Draw(rt, "moody")) })
+	t.Logf("%d random edits", edits)
+	if flag.Lookup("rapid.checks").Value.String() == "100" && edits < wantEdits && !t.Failed() {
+		t.Errorf("%d edits, want %d", edits, wantEdits)
+	}
+}
+
+func world(t *testing.T, rt *rapid.T, moody bool) (edits int) {
+	servers := []*server{start(t), start(t)}
+	held := map[string]*configv1.Resource{}
+	for _, s := range servers {
+		defer s.shut()
+		s.apply([]*configv1.Resource{settings(0)}, nil)
+	}
+	proxies := fleet(rt, moody)
+	for i, p := range proxies {
+		p.Connect(t, servers[i%2].conn)
+		defer p.Disconnect()
+	}
+	checked := 0
+	for edits < editsPerWorld {
+		upserts, removed := revision(rt, held)
+		if rapid.IntRange(0, 40).Draw(rt, "settings") == 0 {
+			upserts = append(upserts, settings(edits))
+		}
+		edits += len(upserts) + len(removed)
+		for _, s := range servers {
+			s.apply(upserts, removed)
+		}
+		if rapid.IntRange(0, 2).Draw(rt, "move") == 0 {
+			who := rapid.IntRange(0, len(proxies)-1).Draw(rt, "who")
+			proxies[who].Connect(t, servers[rapid.IntRange(0, 1).Draw(rt, "where")].conn)
+		}
+		if !moody && edits-checked >= 25 {
+			agree(rt, proxies, servers[0].state)
+			checked = edits
+		}
+	}
+	if moody {
+		calm(t, proxies, servers)
+	}
+	agree(rt, proxies, servers[0].state)
+	return edits
+}
+
+// calm ends the rejections, and begins with servers that know of none: what was rejected is not sent again unchanged by those that do.
+func calm(t *testing.T, proxies []*proxytest.Proxy, servers []*server) {
+	fresh := start(t)
+	t.Cleanup(fresh.shut)
+	fresh.sequence = servers[0].sequence
+	fresh.state = servers[0].state
+	fresh.ads.Apply(fresh.state, &replica.Change{Topics: replica.Topics{}})
+	for _, p := range proxies {
+		p.CalmDown()
+		p.Connect(t, fresh.conn)
+	}
+}
+
+// agree waits until every proxy holds what it should.
+func agree(rt *rapid.T, proxies []*proxytest.Proxy, state *replica.State) {
+	for _, p := range proxies {
+		want := scratch(rt, p, state, p.Demands())
+		deadline := time.Now().Add(patience)
+		for {
+			got := p.State()
+			if maps.EqualFunc(want, got, maps.Equal[map[string]string]) {
+				break
+			}
+			if time.Now().After(deadline) {
+				rt.Fatalf("%s (delta %v) does not hold what a build from scratch gives:\n%s", p.Node.GetId(), p.Delta, difference(want, got))
+			}
+			<-time.After(time.Millisecond)
+		}
+	}
+}
+
+// difference names what differs, for people.
+func difference(want, got map[string]map[string]string) string {
+	var out []string
+	for url := range want {
+		for name, content := range want[url] {
+			if have, ok := got[url][name]; !ok {
+				out = append(out, url+" "+name+" is missing")
+			} else if have != content {
+				out = append(out, url+" "+name+" is another:\n"+cmp.Diff(content, have))
+			}
+		}
+		for name := range got[url] {
+			if _, ok := want[url][name]; !ok {
+				out = append(out, url+" "+name+" should not be there")
+			}
+		}
+	}
+	slices.Sort(out)
+	return strings.Join(out, "\n")
+}

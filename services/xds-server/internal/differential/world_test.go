@@ -1,0 +1,143 @@
+package differential_test
+
+import (
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+	networking "istio.io/api/networking/v1alpha3"
+	"pgregory.net/rapid"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/meshtest"
+	"fairlead.dev/services/xds-server/internal/replica"
+)
+
+// A small world, so that edits meet each other: every name is drawn from few.
+var (
+	namespaces = []string{"x", "y", "istio-system"}
+	hosts      = []string{"a.x.svc.cluster.local", "b.x.svc.cluster.local", "c.y.svc.cluster.local", "shared.example.com", "*.wild.example.com"}
+	exports    = [][]string{{"*"}, {"*"}, {"x"}, {"y"}, {"x", "y"}}
+	ports      = []uint32{80, 8080, 3306}
+)
+
+// revision is one to three objects that are there afterwards, or not.
+func revision(t *rapid.T, held map[string]*configv1.Resource) (upserts []*configv1.Resource, removed []*configv1.ResourceKey) {
+	seen := map[string]bool{}
+	for range rapid.IntRange(1, 3).Draw(t, "objects") {
+		r := object(t)
+		k := r.GetKey().String()
+		if seen[k] {
+			continue
+		}
+		seen[k] = true
+		if held[k] != nil && rapid.IntRange(0, 2).Draw(t, "remove") == 0 {
+			removed = append(removed, r.GetKey())
+			delete(held, k)
+		} else {
+			upserts = append(upserts, r)
+			held[k] = r
+		}
+	}
+	return upserts, removed
+}
+
+func object(t *rapid.T) *configv1.Resource {
+	ns, host := rapid.SampledFrom(namespaces).Draw(t, "namespace"), rapid.SampledFrom(hosts).Draw(t, "host")
+	to := rapid.SampledFrom(exports).Draw(t, "exported to")
+	name := rapid.SampledFrom([]string{"n1", "n2"}).Draw(t, "name")
+	n := rapid.IntRange(1, 3).Draw(t, "variant")
+	switch rapid.IntRange(0, 13).Draw(t, "kind") {
+	case 0, 1, 2, 3:
+		return service(t, ns, host, to, n)
+	case 4, 5, 6:
+		return meshtest.Endpoints(ns, host, rapid.SampledFrom(ports).Draw(t, "port"), fmt.Sprintf("10.1.0.%d", n), fmt.Sprintf("10.1.1.%d", n))
+	case 7, 8:
+		return meshtest.Config(replica.KindDestinationRule, ns, name, destinationRule(host, n), meshtest.ExportedTo(to...))
+	case 9, 10:
+		return meshtest.Config(replica.KindVirtualService, ns, name, virtualService(t, host, n), meshtest.ExportedTo(to...), meshtest.Aged(time.Duration(n)))
+	case 11:
+		s := &networking.Sidecar{Egress: []*networking.IstioEgressListener{{
+			Hosts: rapid.SampledFrom([][]string{{"./*"}, {"*/*"}, {"x/*", "istio-system/*"}, {"~/*"}}).Draw(t, "egress"),
+		}}}
+		if n == 1 {
+			s.WorkloadSelector = &networking.WorkloadSelector{Labels: map[string]string{"app": "d"}}
+		}
+		return meshtest.Config(replica.KindSidecar, ns, "s", s)
+	case 12:
+		return meshtest.PeerAuthentication(ns, name, []string{"STRICT", "PERMISSIVE", "DISABLE"}[n-1])
+	default:
+		return meshtest.Workload("x", "d", "10.0.1.100", func(w *configv1.Workload) {
+			w.Labels = map[string]string{"app": []string{"d", "e", "f"}[n-1]}
+			if n > 1 {
+				w.Targets = []*configv1.ServiceTarget{{Hostname: hosts[0], Namespace: "x", Port: 80, TargetPort: 8080}}
+			}
+		})
+	}
+}
+
+func service(t *rapid.T, ns, host string, to []string, n int) *configv1.Resource {
+	protocol := rapid.SampledFrom([]configv1.Protocol{
+		configv1.Protocol_PROTOCOL_HTTP, configv1.Protocol_PROTOCOL_HTTP, configv1.Protocol_PROTOCOL_TCP, configv1.Protocol_PROTOCOL_TLS,
+		configv1.Protocol_PROTOCOL_UNSPECIFIED,
+	}).Draw(t, "protocol")
+	port := rapid.SampledFrom(ports).Draw(t, "port")
+	return meshtest.Service(ns, host, port, meshtest.Visible(to...), func(s *configv1.Service) {
+		s.CreationTime = timestamppb.New(meshtest.Epoch.Add(time.Duration(n) * time.Second))
+		s.Ports[0].Protocol = protocol
+		if n > 1 {
+			s.Ports = append(s.Ports, &configv1.ServicePort{Name: "more", Number: port + 1, Protocol: configv1.Protocol_PROTOCOL_HTTP, TargetPort: port})
+		}
+		switch rapid.IntRange(0, 3).Draw(t, "addresses") {
+		case 0:
+			s.Headless, s.Resolution = host[0] != '*', configv1.Resolution_RESOLUTION_STATIC
+		case 1: // no address
+		default:
+			s.Addresses = []string{fmt.Sprintf("10.96.0.%d", rapid.IntRange(1, 4).Draw(t, "vip"))}
+		}
+	})
+}
+
+func destinationRule(host string, n int) *networking.DestinationRule {
+	return &networking.DestinationRule{
+		Host: host,
+		Subsets: []*networking.Subset{
+			{Name: "v1", Labels: map[string]string{"version": "v1"}}, {Name: fmt.Sprint("v", n), Labels: map[string]string{"version": fmt.Sprint(n)}},
+		}[:max(n-1, 0)],
+		TrafficPolicy: &networking.TrafficPolicy{
+			ConnectionPool:   &networking.ConnectionPoolSettings{Tcp: &networking.ConnectionPoolSettings_TCPSettings{MaxConnections: int32(n)}},        //nolint:gosec // small
+			OutlierDetection: &networking.OutlierDetection{Consecutive_5XxErrors: wrapperspb.UInt32(uint32(n)), Interval: durationpb.New(time.Second)}, //nolint:gosec // small
+		},
+	}
+}
+
+func virtualService(t *rapid.T, host string, n int) *networking.VirtualService {
+	other := rapid.SampledFrom(hosts[:4]).Draw(t, "destination")
+	vs := &networking.VirtualService{Hosts: []string{host}}
+	if n == 3 {
+		vs.Hosts = append(vs.Hosts, "only.example.com")
+	}
+	route := &networking.HTTPRoute{Route: []*networking.HTTPRouteDestination{{Destination: &networking.Destination{Host: other}, Weight: 100}}}
+	if n == 2 {
+		route.Match = []*networking.HTTPMatchRequest{{SourceNamespace: "x"}, {SourceLabels: map[string]string{"app": "d"}}}
+	}
+	vs.Http = append(vs.Http, route)
+	if host[0] != '*' {
+		vs.Tcp = []*networking.TCPRoute{{
+			Match: []*networking.L4MatchAttributes{{Port: 3306}},
+			Route: []*networking.RouteDestination{{Destination: &networking.Destination{Host: other, Port: &networking.PortSelector{Number: 3306}}}},
+		}}
+	}
+	return vs
+}
+
+// settings are mesh-wide; the first is what a world begins with.
+func settings(n int) *configv1.Resource {
+	mode := []meshv1alpha1.MeshConfig_OutboundTrafficPolicy_Mode{
+		meshv1alpha1.MeshConfig_OutboundTrafficPolicy_ALLOW_ANY, meshv1alpha1.MeshConfig_OutboundTrafficPolicy_REGISTRY_ONLY,
+	}[n%2]
+	return meshtest.Mesh(&meshv1alpha1.MeshConfig{OutboundTrafficPolicy: &meshv1alpha1.MeshConfig_OutboundTrafficPolicy{Mode: mode}})
+}
