@@ -102,7 +102,7 @@ func NewServer(cfg ServerConfig, opts ...grpc.ServerOption) (*grpc.Server, error
 		grpc.StatsHandler(connContext{}),
 		// A service holds a connection for each of many peers, most of which say little: gRPC's buffers of 32 KiB each way would be most of
 		// what an idle one costs.
-		grpc.ReadBufferSize(connectionBuffer), grpc.SharedWriteBuffer(true),
+		grpc.ReadBufferSize(connectionBuffer),
 		grpc.StatsHandler(otelgrpc.NewServerHandler(
 			otelgrpc.WithTracerProvider(tracerProvider(cfg.TracerProvider)),
 			otelgrpc.WithMeterProvider(metricnoop.NewMeterProvider()),

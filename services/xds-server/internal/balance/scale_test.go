@@ -37,7 +37,7 @@ func TestScaleOut(t *testing.T) {
 	proxies, seen, stop := s.connect(streams)
 	testkit.Eventually(t, patience, func() error {
 		if n := seen.configured.Load(); n != int64(streams) {
-			return fmt.Errorf("%d proxies are configured, %d streams open: %v", n, sum(s.counts()), seen.failure())
+			return fmt.Errorf("%d proxies are configured, %d streams open: %w", n, sum(s.counts()), seen.failure())
 		}
 		return nil
 	})
@@ -48,7 +48,7 @@ func TestScaleOut(t *testing.T) {
 	within := func(most float64) func() error {
 		return func() error {
 			if counts := s.counts(); sum(counts) != streams || imbalance(counts, streams) > most {
-				return fmt.Errorf("streams %v, %v", counts, seen.failure())
+				return fmt.Errorf("streams %v, %w", counts, seen.failure())
 			}
 			return nil
 		}

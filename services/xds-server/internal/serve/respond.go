@@ -87,6 +87,7 @@ func (s *stream) respond(sub *subscription) bool {
 		s.sentRoutes(out, updated)
 	case resource.VirtualHostType:
 		out.tables = slices.Sorted(maps.Keys(d.served))
+		s.followMirrors(updated)
 	}
 	s.learn(sub, d.found)
 	return true
@@ -315,6 +316,24 @@ func (s *stream) followClusters(updated []*store.Blob) {
 		if b.EndpointsName != "" && eds.names.has(b.EndpointsName) {
 			s.touch(eds, b.EndpointsName)
 			delete(eds.withheld, b.EndpointsName)
+		}
+	}
+}
+
+// followMirrors gives an on-demand client the clusters that the virtual hosts it was sent mirror to.
+func (s *stream) followMirrors(updated []*store.Blob) {
+	cds := s.of(resource.ClusterType)
+	if !s.onDemand() || cds == nil {
+		return
+	}
+	for _, b := range updated {
+		for _, name := range b.Mirrors {
+			if cds.names.has(name) {
+				continue
+			}
+			s.take(cds, []string{name})
+			s.touch(cds, name)
+			s.again = true
 		}
 	}
 }

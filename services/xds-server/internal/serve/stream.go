@@ -54,6 +54,8 @@ type stream struct {
 	nameBytes int
 	// gatedSince is when something first had to wait for what goes before it; zero if nothing waits.
 	gatedSince time.Time
+	// again is true if the flush in progress has found something for a type that it had passed.
+	again bool
 	// served is true while it is the stream's turn to use the budget.
 	served bool
 	acked  *configv1.Revision
@@ -245,6 +247,11 @@ func (s *stream) flush() {
 			return // the budget calls again
 		}
 		waits = waits || sub.deferred.len() > 0 || sub.url == resource.VirtualHostType && sub.outstanding == nil && sub.dirty.len() > 0
+	}
+	if s.again {
+		s.again = false
+		s.flush()
+		return
 	}
 	switch {
 	case !waits:

@@ -78,6 +78,9 @@ func (s *stream) updateDelta(sub *subscription, said parcel, wildcard, isNew boo
 			return err
 		}
 		s.askAll(sub, names, said.held)
+		if !said.held.none() {
+			s.learn(sub, sub.names.all()) // asked for in an earlier stream, perhaps another server's
+		}
 		return nil
 	case isNew:
 		if err := s.checkHeld(said.held); err != nil {
@@ -146,6 +149,9 @@ func (s *stream) openDelta(sub *subscription, holds *holding) {
 		}
 	}
 	s.warm(sub)
+	if sub.url == resource.ClusterType && len(held) > 0 {
+		s.learn(sub, sub.names.all()) // it was asked for in an earlier stream, perhaps another server's
+	}
 	// A client that holds nothing waits for an answer, if only to learn that there is nothing.
 	sub.owed = sub.wildcard && len(held) == 0
 	sub.answered = sub.dirty.len() == 0 && !sub.owed

@@ -30,6 +30,8 @@ type Blob struct {
 	VirtualHosts bool
 	// Clusters are those that a virtual host leads to, each once.
 	Clusters []string
+	// Mirrors are those of Clusters that requests are only copied to: a proxy never asks for them.
+	Mirrors []string
 	// frame is the resource as the field of a delta response, any the part of it that is the field of a state-of-the-world response.
 	frame, any mem.Buffer
 	// hash identifies type, name and content.
@@ -81,7 +83,8 @@ func (s *Store) Put(typeURL, name string, m proto.Message) (*Blob, error) {
 		// Dead, and its cleanup has yet to run: the cleanup sees that the entry is no longer its own.
 	}
 	b := newBlob(typeURL, name, hash, raw)
-	b.EndpointsName, b.VirtualHosts, b.Clusters = endpointsName(m), virtualHosts(m), clustersOf(m)
+	b.EndpointsName, b.VirtualHosts = endpointsName(m), virtualHosts(m)
+	b.Clusters, b.Mirrors = clustersOf(m)
 	p := weak.Make(b)
 	s.blobs[hash] = p
 	s.bytes += int64(len(raw))
@@ -172,13 +175,12 @@ func endpointsName(m proto.Message) string {
 	return c.GetName()
 }
 
-// clustersOf lists the clusters that the routes of a virtual host name.
-func clustersOf(m proto.Message) []string {
+// clustersOf lists the clusters that the routes of a virtual host name, and those that they only mirror to.
+func clustersOf(m proto.Message) (found, mirrors []string) {
 	host, ok := m.(*route.VirtualHost)
 	if !ok {
-		return nil
+		return nil, nil
 	}
-	var found []string
 	add := func(name string) {
 		if name != "" && !slices.Contains(found, name) {
 			found = append(found, name)
@@ -191,7 +193,8 @@ func clustersOf(m proto.Message) []string {
 		}
 		for _, mirror := range r.GetRoute().GetRequestMirrorPolicies() {
 			add(mirror.GetCluster())
+			mirrors = append(mirrors, mirror.GetCluster())
 		}
 	}
-	return found
+	return found, mirrors
 }

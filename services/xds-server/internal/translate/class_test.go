@@ -44,7 +44,7 @@ func telling(t testing.TB) *replica.State {
 	return meshtest.State(t,
 		meshtest.Service("shop", webHost, 80), meshtest.Service("shop", otherHost, 80), set(located("10.0.0.1", "a")), set(located("10.0.0.2", "b")),
 		meshtest.Config(replica.KindDestinationRule, "shop", "near", &networking.DestinationRule{Host: otherHost, TrafficPolicy: &networking.TrafficPolicy{
-			OutlierDetection: &networking.OutlierDetection{ConsecutiveErrors: 1, Interval: durationpb.New(time.Second)},
+			OutlierDetection: &networking.OutlierDetection{Consecutive_5XxErrors: wrapperspb.UInt32(1), Interval: durationpb.New(time.Second)},
 			LoadBalancer:     &networking.LoadBalancerSettings{LocalityLbSetting: &networking.LocalityLoadBalancerSetting{Enabled: wrapperspb.Bool(true)}},
 		}}),
 		meshtest.Config(replica.KindSidecar, "shop", "narrow", &networking.Sidecar{

@@ -70,8 +70,19 @@ func build(r *input.Reader, name string) (*clusterv3.Cluster, error) {
 		return inboundCluster(r, parsed)
 	}
 	resolved, ok := discovery.Resolve(r, parsed)
-	if !ok {
+	switch {
+	case ok:
+		return outbound(r, resolved)
+	case r.Class().OnDemand:
+		// A proxy that is told "there is none" never asks again, and lets every later request wait in vain. One without endpoints refuses at once,
+		// and is updated when there is something behind the name.
+		out, err := fixedCluster(r, names.BlackHoleCluster)
+		if err != nil {
+			return nil, err
+		}
+		out.Name = name
+		return out, nil
+	default:
 		return nil, nil
 	}
-	return outbound(r, resolved)
 }

@@ -84,7 +84,7 @@ func Build(o Options) (*listenerv3.Filter, error) {
 		HttpFilters:       filters(o),
 		AccessLog:         logs,
 		UseRemoteAddress:  wrapperspb.Bool(o.Role == Gateway),
-		StreamIdleTimeout: durationpb.New(0),
+		StreamIdleTimeout: streamIdle(o),
 		Proxy_100Continue: true,
 		UpgradeConfigs:    []*managerv3.HttpConnectionManager_UpgradeConfig{{UpgradeType: websocket}},
 		// HTTP/1.0 clients are served as HTTP/1.1 ones; without this Envoy answers 426.
@@ -211,6 +211,17 @@ func filters(o Options) []*managerv3.HttpFilter {
 	}
 	add(routerFilter, &routerv3.Router{})
 	return out
+}
+
+// discoveryPatience is how long a request waits for its virtual host. Routes end that limit for requests that have found one.
+const discoveryPatience = 5 * time.Second
+
+// streamIdle is no limit, except for requests whose virtual host has to be asked for: without an answer they would wait for ever.
+func streamIdle(o Options) *durationpb.Duration {
+	if o.OnDemand {
+		return durationpb.New(discoveryPatience)
+	}
+	return durationpb.New(0)
 }
 
 // findOnDemand asks for clusters over ADS; virtual hosts are asked for wherever the route configuration takes them.

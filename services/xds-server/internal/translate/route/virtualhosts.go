@@ -7,6 +7,7 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/translate/names"
@@ -108,6 +109,12 @@ func (t *table) demanded(authority string) (*routev3.VirtualHost, error) {
 		out.Routes = []*routev3.Route{unknown(t.r)}
 	}
 	out.Domains = []string{authority}
+	for _, found := range out.GetRoutes() {
+		// What has found its route may be idle as long as it likes, unlike what still waits for one.
+		if action := found.GetRoute(); action != nil && action.GetIdleTimeout() == nil {
+			action.IdleTimeout = durationpb.New(0)
+		}
+	}
 	return out, nil
 }
 
