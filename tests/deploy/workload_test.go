@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -45,7 +46,8 @@ func TestSelectorsFindTheirPods(t *testing.T) {
 			t.Errorf("PodDisruptionBudget %s wants %d of %d", name, m.IntValue(), *d.Spec.Replicas)
 		}
 	}
-	for name, want := range map[string]string{"ca": "ca", "config-watcher": "config-watcher", "xds-server": "xds-server", "istiod": "xds-server"} {
+	for name, want := range map[string]string{"ca": "ca", "config-watcher": "config-watcher", "xds-server": "xds-server", "istiod": "xds-server",
+		"xds-server-peers": "xds-server"} {
 		s, ok := named[*corev1.Service](objects, name)
 		if !ok {
 			t.Fatalf("no Service %s", name)
@@ -79,6 +81,20 @@ func TestStockSidecarsFindTheirServers(t *testing.T) {
 	mesh, _ := named[*corev1.ConfigMap](objects, "istio")
 	if mesh == nil || !strings.Contains(mesh.Data["mesh"], "CA_ADDR: ca.istio-system.svc:15012") {
 		t.Error("the mesh configuration does not lead sidecars to the ca")
+	}
+}
+
+// The replicas of xds-server find each other by a name that resolves to every ready Pod.
+func TestReplicasFindEachOther(t *testing.T) {
+	objects := mesh(t)
+	_, c := service(t, objects, "xds-server")
+	s, ok := named[*corev1.Service](objects, "xds-server-peers")
+	if !ok || s.Spec.ClusterIP != corev1.ClusterIPNone || s.Spec.PublishNotReadyAddresses {
+		t.Fatalf("Service xds-server-peers: %+v", s)
+	}
+	want := fmt.Sprintf("--peers=%s.%s.svc:%d", s.Name, s.Namespace, s.Spec.Ports[0].Port)
+	if !slices.Contains(c.Args, want) || !slices.Contains(c.Args, fmt.Sprintf("--secure-address=:%d", s.Spec.Ports[0].Port)) {
+		t.Errorf("arguments %v, want %s and that port", c.Args, want)
 	}
 }
 
