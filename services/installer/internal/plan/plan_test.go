@@ -110,6 +110,10 @@ func TestServices(t *testing.T) {
 		if !slices.Contains(s.Args, "/run/mesh/issuer/jwks.json") || s.TokenFile != "/run/mesh/tokens/"+s.Name {
 			t.Errorf("%s: %v, token %s", s.Name, s.Args, s.TokenFile)
 		}
+		// The xds-servers know each other, so that they can balance the proxies.
+		if s.Program == "xds-server" && !slices.Contains(s.Args, "127.66.0.12:15012,127.66.0.13:15012") {
+			t.Errorf("%s does not know its peers: %v", s.Name, s.Args)
+		}
 	}
 }
 
