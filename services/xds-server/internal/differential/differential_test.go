@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -46,6 +47,18 @@ const (
 	editsPerWorld = 100
 	patience      = 5 * time.Second
 )
+
+// TestMain makes fewer meshes under the race detector, which takes ten times as long.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	checks := flag.Lookup("rapid.checks")
+	if raceDetector && checks.Value.String() == checks.DefValue {
+		if err := checks.Value.Set("10"); err != nil {
+			panic(err)
+		}
+	}
+	os.Exit(m.Run())
+}
 
 // server is one replica: the real engine and translators behind a real ADS port.
 type server struct {

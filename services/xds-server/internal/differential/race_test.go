@@ -1,0 +1,5 @@
+//go:build race
+
+package differential_test
+
+const raceDetector = true
