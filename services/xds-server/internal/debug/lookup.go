@@ -110,7 +110,7 @@ func (l *lookup) absent(topics []replica.Topic) []string {
 		case replica.SubjectPlace:
 			missing, where = len(l.state.ServicesAt(l.client, parsePort(t.A), t.B)) == 0, l.visible()
 		case replica.SubjectSuffix:
-			missing = !l.state.AnyUnder(t.A)
+			missing, where = !l.state.AnyUnder(l.client, t.A), l.visible()
 		}
 		if missing {
 			list = append(list, "no "+t.String()+where)

@@ -173,8 +173,8 @@ func (r *Reader) Admits(l *networking.IstioEgressListener, svc *configv1.Service
 	return parseEgress(r.client(), l.GetHosts()).service(svc)
 }
 
-// AnyUnder reports whether there is any service that the wildcard host covers.
+// AnyUnder reports whether there is a service, exported to the client, that the wildcard host covers.
 func (r *Reader) AnyUnder(wildcard string) bool {
 	r.record(replica.AnyUnderTopic(wildcard))
-	return r.view.state.AnyUnder(wildcard)
+	return r.view.state.AnyUnder(r.client(), wildcard)
 }

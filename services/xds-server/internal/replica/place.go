@@ -128,13 +128,15 @@ func (s *State) placed(found []*configv1.Service, to, prefix string) []*configv1
 	return found
 }
 
-// AnyUnder reports whether there is a service, whoever may see it, that the wildcard host covers.
-func (s *State) AnyUnder(wildcard string) bool {
+// AnyUnder reports whether there is a service exported to the namespace that the wildcard host covers.
+func (s *State) AnyUnder(to, wildcard string) bool {
 	found := false
-	s.suffixes.scan(reversed(strings.TrimPrefix(wildcard, "*")), func(string, int) bool {
-		found = true
-		return false
-	})
+	for _, t := range []string{"*", to} {
+		s.suffixes.scan(join(t, reversed(strings.TrimPrefix(wildcard, "*"))), func(string, int) bool {
+			found = true
+			return false
+		})
+	}
 	return found
 }
 

@@ -30,7 +30,7 @@ type State struct {
 	addresses       index[*entry]   // address, namespace, name
 	selected        index[int]      // scope, label key: number of selectors
 	places          index[*entry]   // port, address, protocol, hostname, namespace
-	suffixes        index[int]      // hostname with its labels reversed: number of services
+	suffixes        index[int]      // exported to, hostname backwards: number of services
 	privates        index[int]      // namespace, topic: number of objects
 }
 

@@ -273,6 +273,11 @@ func checkPrivate(t *rapid.T, s *replica.State) {
 				return texts(s.ServicesAt(to, 80, address))
 			})
 		}
+		for _, wildcard := range []string{"*.example.com", "*.com", "*.a"} {
+			check("AnyUnder "+wildcard, ns, []replica.Topic{replica.AnyUnderTopic(wildcard)}, func(to string) string {
+				return fmt.Sprint(s.AnyUnder(to, wildcard))
+			})
+		}
 		check("Speaking", ns, []replica.Topic{replica.SpeakingTopic(80, configv1.Protocol_PROTOCOL_TCP)}, func(to string) string {
 			var found []*configv1.Service
 			s.Speaking(to, 80, configv1.Protocol_PROTOCOL_TCP, func(svc *configv1.Service) bool {

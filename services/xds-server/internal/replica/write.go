@@ -115,10 +115,13 @@ func (w *writer) postService(e *entry, v *configv1.Service, add bool) {
 		w.touch(SubjectServices, to, "")
 	}
 	w.place(e, v, add)
-	w.count(w.state.suffixes, reversed(v.GetHostname()), add)
+	for _, to := range v.GetExportedTo() {
+		w.count(w.state.suffixes, join(to, reversed(v.GetHostname())), add)
+	}
 	for wildcard := range Covering(v.GetHostname()) {
-		if wildcard != v.GetHostname() {
+		if strings.HasPrefix(wildcard, "*") {
 			w.touch(SubjectSuffix, wildcard, "")
+			w.differs(explicit(v.GetExportedTo()), add, AnyUnderTopic(wildcard))
 		}
 	}
 	w.privateService(e, v, add)
