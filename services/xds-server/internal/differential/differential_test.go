@@ -64,6 +64,7 @@ func TestMain(m *testing.M) {
 type server struct {
 	t        *testing.T
 	ads      *serve.Server
+	address  string
 	conn     *grpc.ClientConn
 	state    *replica.State
 	sequence uint64
@@ -92,6 +93,7 @@ func start(t *testing.T) *server {
 	}
 	s.ads.Register(g)
 	lis := testkit.LoopbackListener(t)
+	s.address = lis.Addr().String()
 	ctx, stop := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	go func() { served <- rpc.Serve(ctx, g, lis, 0) }()
@@ -178,8 +180,14 @@ func children(url, name string, content []byte) []string {
 	return out
 }
 
+// failer is what a test of either kind has.
+type failer interface {
+	Fatal(args ...any)
+	Fatalf(format string, args ...any)
+}
+
 // scratch builds what a proxy should hold without an engine, a class that lived before, or anything recorded.
-func scratch(t *rapid.T, p *proxytest.Proxy, state *replica.State, demands map[string][]string) map[string]map[string]string {
+func scratch(t failer, p *proxytest.Proxy, state *replica.State, demands map[string][]string) map[string]map[string]string {
 	parsed, err := class.ParseNode(p.Node)
 	if err != nil {
 		t.Fatal(err)
@@ -301,7 +309,7 @@ func calm(t *testing.T, proxies []*proxytest.Proxy, servers []*server) {
 }
 
 // agree waits until every proxy holds what it should.
-func agree(rt *rapid.T, proxies []*proxytest.Proxy, state *replica.State) {
+func agree(rt failer, proxies []*proxytest.Proxy, state *replica.State) {
 	for _, p := range proxies {
 		want := scratch(rt, p, state, p.Demands())
 		deadline := time.Now().Add(patience)

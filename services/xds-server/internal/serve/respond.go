@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 
+	endpoint "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/cache/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
@@ -172,11 +173,28 @@ func (s *stream) collect(sub *subscription, current *plan.TypeSnapshot, d *draft
 		default:
 			if sub.names.has(name) {
 				d.absent = append(d.absent, name)
+				if b := s.standIn(sub, name); b != nil {
+					d.blobs = append(d.blobs, b)
+				}
 			}
 			d.removed = append(d.removed, name)
 		}
 		d.done = append(d.done, name)
 	}
+}
+
+// standIn is what a state-of-the-world client is sent for endpoints that there are none of, nil for anything else. A response of that
+// protocol cannot say so, and Envoy neither uses a cluster nor acknowledges it before its endpoints have come: it would wait for endpoints
+// that have gone since it was sent their cluster, and the update without the cluster for its acknowledgement.
+func (s *stream) standIn(sub *subscription, name string) *store.Blob {
+	if s.delta || sub.url != resource.EndpointType {
+		return nil
+	}
+	b, err := s.server.standIns.Put(sub.url, name, &endpoint.ClusterLoadAssignment{ClusterName: name})
+	if err != nil { // a name that is not UTF-8: it cannot be sent, either
+		return nil
+	}
+	return b
 }
 
 // collectHosts is collect for virtual hosts. All changes of one route configuration go in one response; the first response releases it.
@@ -296,8 +314,8 @@ func (r *response) measure() {
 	}
 }
 
-// followClusters makes sure that the endpoints of updated clusters go out again, changed or not: Envoy warms an updated cluster and does
-// not ask.
+// followClusters makes sure that the endpoints of updated clusters go out again, changed or not, or are said to be gone: Envoy warms an
+// updated cluster and does not ask.
 func (s *stream) followClusters(updated []*store.Blob) {
 	eds := s.of(resource.EndpointType)
 	if eds == nil {
@@ -314,7 +332,7 @@ func (s *stream) followClusters(updated []*store.Blob) {
 	}
 	for _, b := range updated {
 		if b.EndpointsName != "" && eds.names.has(b.EndpointsName) {
-			s.touch(eds, b.EndpointsName)
+			s.ask(eds, b.EndpointsName)
 			delete(eds.withheld, b.EndpointsName)
 		}
 	}
@@ -338,14 +356,14 @@ func (s *stream) followMirrors(updated []*store.Blob) {
 	}
 }
 
-// warm marks the endpoints that a new subscription must be sent because their clusters were, on this stream.
+// warm asks for the endpoints that a client waits for when it first subscribes to any, because their clusters were sent on this stream.
 func (s *stream) warm(sub *subscription) {
 	if sub.url != resource.EndpointType {
 		return
 	}
 	for name := range s.warming {
 		if sub.names.has(name) {
-			s.touch(sub, name)
+			s.ask(sub, name)
 		}
 	}
 	s.warming = nil

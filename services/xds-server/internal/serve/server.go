@@ -21,6 +21,7 @@ import (
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/services/xds-server/internal/plan"
 	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/store"
 )
 
 // Defaults of a Config.
@@ -88,6 +89,8 @@ type Server struct {
 	reports reports
 	budget  budget
 	learnt  *memory
+	// standIns are described at stream.standIn.
+	standIns *store.Store
 	// failing is what could not be built at the last Apply, by class; only Apply uses it.
 	failing map[*plan.Class]string
 	// draining is closed when the process is about to end.
@@ -111,7 +114,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		engine: cfg.Engine, log: cfg.Log, tracer: tracers.Tracer("fairlead.dev/services/xds-server/serve"), clock: clock.Or(cfg.Clock),
-		instance: cfg.Instance, maxAge: orDefault(cfg.MaxConnectionAge, DefaultMaxConnectionAge),
+		instance: cfg.Instance, standIns: store.New(), maxAge: orDefault(cfg.MaxConnectionAge, DefaultMaxConnectionAge),
 		orderTimeout:       orDefault(cfg.OrderTimeout, DefaultOrderTimeout),
 		stallTimeout:       orDefault(cfg.StallTimeout, DefaultStallTimeout),
 		maxSubscribedBytes: orDefault(cfg.MaxSubscribedBytes, DefaultMaxSubscribedBytes),

@@ -223,6 +223,7 @@ func (s *stream) updateWorld(sub *subscription, wanted []string, version string,
 			return nil
 		}
 		s.touchAll(sub, current)
+		s.warm(sub)
 		sub.owed = sub.wildcard
 		return nil
 	}

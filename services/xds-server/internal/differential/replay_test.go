@@ -1,0 +1,159 @@
+package differential_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	"pgregory.net/rapid"
+
+	"fairlead.dev/pkg/testkit"
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/class"
+	"fairlead.dev/services/xds-server/internal/envoytest"
+	"fairlead.dev/services/xds-server/internal/meshtest"
+	"fairlead.dev/services/xds-server/internal/proxytest"
+	"fairlead.dev/services/xds-server/internal/replica"
+)
+
+// envoyHistories of at least so many edits are seen by each of the real Envoys.
+const (
+	envoyHistories = 2
+	envoyEdits     = 200
+)
+
+// step is one revision of a history.
+type step struct {
+	upserts []*configv1.Resource
+	removed []*configv1.ResourceKey
+}
+
+func (s step) edits() int { return len(s.upserts) + len(s.removed) }
+
+// history is a sequence of revisions with so many edits, of what is to be kept of them; the same seed makes the same ones.
+func history(seed, edits int, keep func(*configv1.ResourceKey) bool) []step {
+	return rapid.Custom(func(t *rapid.T) []step {
+		held := map[string]*configv1.Resource{}
+		var steps []step
+		for n := 0; n < edits; {
+			var s step
+			s.upserts, s.removed = revision(t, held)
+			s.upserts = slices.DeleteFunc(s.upserts, func(r *configv1.Resource) bool { return !keep(r.GetKey()) })
+			s.removed = slices.DeleteFunc(s.removed, func(k *configv1.ResourceKey) bool { return !keep(k) })
+			if rapid.IntRange(0, 40).Draw(t, "settings") == 0 {
+				s.upserts = append(s.upserts, settings(n))
+			}
+			n += s.edits()
+			steps = append(steps, s)
+		}
+		return steps
+	}).Example(seed)
+}
+
+// permanent is what the on-demand proxy calls: ports whose route configurations never go, for what is dropped with one is sent again when a
+// request asks for it, and here are none.
+func permanent() []*configv1.Resource {
+	return []*configv1.Resource{
+		settings(0),
+		meshtest.Service("x", "always.example.com", 80), meshtest.Service("x", "also.example.com", 8080),
+		meshtest.Endpoints("x", "always.example.com", 80, "10.1.9.1"),
+	}
+}
+
+func all(*configv1.ResourceKey) bool { return true }
+
+// permanentPorts leaves out Sidecars that can hide the permanent services.
+func permanentPorts(k *configv1.ResourceKey) bool {
+	return k.GetKind() != replica.KindSidecar || k.GetNamespace() == "y"
+}
+
+// TestRealEnvoyAgrees sends the edits through real Envoys, by delta, by the state of the world and on demand. Between edits their streams
+// move to the other replica. In the end what each has in use is what a build from scratch gives, and none has rejected anything.
+func TestRealEnvoyAgrees(t *testing.T) {
+	envoytest.Binary(t)
+	demands := map[string][]string{
+		resource.VirtualHostType: {"80/a.x.svc.cluster.local", "80/nowhere.example.com", "8080/c.y:8080", "80/a", "80/always.example.com"},
+		resource.ClusterType:     {"outbound|80||always.example.com"},
+	}
+	for _, test := range []struct {
+		name     string
+		protocol core.ApiConfigSource_ApiType
+		fields   map[string]any
+		demands  map[string][]string
+		keep     func(*configv1.ResourceKey) bool
+	}{
+		{"delta", core.ApiConfigSource_DELTA_GRPC, nil, nil, all},
+		{"world", core.ApiConfigSource_GRPC, nil, nil, all},
+		{"on demand", core.ApiConfigSource_DELTA_GRPC, map[string]any{class.OnDemandMetadata: "true"}, demands, permanentPorts},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			for seed := range envoyHistories {
+				replay(t, history(seed, envoyEdits, test.keep), proxytest.Config{
+					Delta: test.protocol == core.ApiConfigSource_DELTA_GRPC, Node: node("sidecar", "d", "x", "10.0.1.100", test.fields), Children: children, Demands: test.demands,
+				}, test.protocol)
+			}
+		})
+	}
+}
+
+func replay(t *testing.T, steps []step, who proxytest.Config, protocol core.ApiConfigSource_ApiType) {
+	servers := []*server{start(t), start(t)}
+	for _, s := range servers {
+		t.Cleanup(s.shut)
+		s.apply(permanent(), nil)
+	}
+	p := proxytest.New(who)
+	if who.Demands != nil {
+		// What the proxy calls: servers remember what another stream of the workload has asked for.
+		for _, s := range servers {
+			p.Connect(t, s.conn)
+			agree(t, []*proxytest.Proxy{p}, s.state)
+			p.Disconnect()
+		}
+	}
+	gate := startGate(t, servers[0].address)
+	e := envoytest.Start(t, envoytest.Bootstrap(t, who.Node, protocol, envoytest.Secrets(t, testkit.PKI(t), "x", "default"), gate.socket), envoytest.Alone)
+	e.Ready()
+	edits := 0
+	for i, s := range steps {
+		edits += s.edits()
+		for _, server := range servers {
+			server.apply(s.upserts, s.removed)
+		}
+		if (i+1)%10 == 0 || i == len(steps)-1 {
+			agrees(t, e, scratch(t, p, servers[0].state, who.Demands), edits)
+		}
+		if (i+1)%20 == 0 {
+			gate.move(servers[i/20%2].address)
+		}
+	}
+	t.Logf("%d random edits", edits)
+}
+
+// agrees waits until Envoy has in use what the resources make.
+func agrees(t *testing.T, e *envoytest.Process, resources map[string]map[string]string, edits int) {
+	t.Helper()
+	want, err := expected(resources)
+	if err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, 20*time.Second, func() error {
+		got, err := inUse(e)
+		if err != nil {
+			return err
+		}
+		if d := want.diff(got); d != "" {
+			return fmt.Errorf("after %d edits Envoy has not in use what a build from scratch gives:\n%s", edits, d)
+		}
+		return nil
+	})
+	for name, n := range e.Stats("update_rejected") {
+		if n != 0 && !strings.Contains(name, "secret") {
+			t.Errorf("after %d edits %s is %d", edits, name, n)
+		}
+	}
+}

@@ -1,0 +1,2 @@
+// Package envoytest runs the real Envoy in tests of xds-server.
+package envoytest

@@ -1,0 +1,196 @@
+package envoytest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	bootstrap "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	"fairlead.dev/pkg/testkit"
+)
+
+// startsWithin is far more than Envoy needs to serve.
+const startsWithin = 30 * time.Second
+
+// Binary is the path of Envoy: what the environment variable ENVOY says, else what `make tools` has made. A test without one is skipped.
+func Binary(t testing.TB) string {
+	t.Helper()
+	path := os.Getenv("ENVOY")
+	if path == "" {
+		path = ".tools/envoy"
+		for range 8 {
+			if _, err := os.Stat(path); err == nil {
+				break
+			}
+			path = filepath.Join("..", path)
+		}
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode()&0o111 == 0 {
+		t.Skip("no Envoy: run `make tools`, or set ENVOY")
+	}
+	return path
+}
+
+// Process is a running Envoy.
+type Process struct {
+	t     testing.TB
+	admin *http.Client
+}
+
+// Starter starts a prepared command, for example in a network namespace or as another user.
+type Starter func(*exec.Cmd) error
+
+// Start runs Envoy until the test ends. The bootstrap's admin interface is put on a unix socket; start is nil to just start it. What Envoy
+// has logged is shown if the test fails.
+func Start(t testing.TB, config *bootstrap.Bootstrap, start Starter) *Process {
+	t.Helper()
+	binary := Binary(t)
+	dir, err := os.MkdirTemp("", "envoy") // short: a unix socket's path may have 107 bytes
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket := filepath.Join(dir, "admin.sock")
+	config = proto.CloneOf(config)
+	config.Admin = &bootstrap.Admin{Address: Pipe(socket)}
+	path := write(t, dir, config)
+	log := &bytes.Buffer{}
+	p := &Process{t: t, admin: &http.Client{Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+		},
+	}}}
+	cmd := exec.Command(binary, "--disable-hot-restart", "--concurrency", "1", "--log-level", "warning", "--drain-time-s", "1", "-c", path)
+	cmd.Stdout, cmd.Stderr = log, log
+	if start == nil {
+		start = (*exec.Cmd).Start
+	}
+	if err := start(cmd); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		_ = cmd.Wait() // killed, or its log says why
+		close(ended)
+	}()
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill() // it may have ended by itself
+		<-ended
+		if t.Failed() {
+			t.Logf("Envoy says:\n%s", log)
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+func write(t testing.TB, dir string, config *bootstrap.Bootstrap) string {
+	t.Helper()
+	raw, err := protojson.Marshal(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "bootstrap.json")
+	testkit.WriteFile(t, path, raw)
+	return path
+}
+
+// Validate returns why Envoy's validation mode refuses a bootstrap, "" if it does not.
+func Validate(t testing.TB, config *bootstrap.Bootstrap) string {
+	t.Helper()
+	path := write(t, t.TempDir(), config)
+	out, err := exec.CommandContext(t.Context(), Binary(t), "--mode", "validate", "--log-level", "error", "-c", path).CombinedOutput()
+	if err == nil {
+		return ""
+	}
+	if _, reason, ok := strings.Cut(string(out), "bootstrap.json': "); ok {
+		return reason
+	}
+	return fmt.Sprint(err, ": ", string(out))
+}
+
+// Alone starts Envoy with a network of its own, where all ports are free and nothing can be reached but unix sockets. It needs root, or
+// the right to make user namespaces.
+func Alone(cmd *exec.Cmd) error {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+	if uid, gid := os.Getuid(), os.Getgid(); uid != 0 {
+		cmd.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
+		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: uid, HostID: uid, Size: 1}}
+		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: gid, HostID: gid, Size: 1}}
+	}
+	return cmd.Start()
+}
+
+// Pipe is the address of a unix socket.
+func Pipe(path string) *core.Address {
+	return &core.Address{Address: &core.Address_Pipe{Pipe: &core.Pipe{Path: path, Mode: 0o600}}}
+}
+
+// Get asks the admin interface.
+func (p *Process) Get(path string) (status int, body []byte, err error) {
+	req, err := http.NewRequestWithContext(p.t.Context(), http.MethodGet, "http://admin"+path, nil)
+	if err != nil {
+		return 0, nil, err
+	}
+	res, err := p.admin.Do(req)
+	if err != nil {
+		return 0, nil, err
+	}
+	body, err = io.ReadAll(res.Body)
+	return res.StatusCode, body, errors.Join(err, res.Body.Close())
+}
+
+// Ready waits until Envoy serves.
+func (p *Process) Ready() {
+	p.t.Helper()
+	testkit.Eventually(p.t, startsWithin, func() error {
+		if code, body, err := p.Get("/ready"); err != nil || code != http.StatusOK {
+			return fmt.Errorf("%d %s %w", code, body, err)
+		}
+		return nil
+	})
+}
+
+// Stats returns the counters and gauges whose names match.
+func (p *Process) Stats(filter string) map[string]int {
+	p.t.Helper()
+	_, body, err := p.Get("/stats?filter=" + filter)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	found := map[string]int{}
+	for line := range strings.Lines(string(body)) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		if n, err := strconv.Atoi(value); err == nil {
+			found[name] = n
+		}
+	}
+	return found
+}
+
+// Accepted fails the test if Envoy has refused an update, or waits for something before it can use one.
+func (p *Process) Accepted() {
+	p.t.Helper()
+	for name, n := range p.Stats("update_rejected|warming_clusters|total_listeners_warming") {
+		if n != 0 {
+			p.t.Errorf("%s is %d", name, n)
+		}
+	}
+}
