@@ -64,6 +64,7 @@ func (s *stream) respond(sub *subscription) bool {
 	}
 	if !s.delta && sub.complete() {
 		out.blobs = s.whole(sub, current)
+		updated = sub.news(out.blobs)
 	}
 	out.measure()
 	if !s.server.budget.take(s, out.size, !sub.answered, s.served) {
@@ -183,11 +184,11 @@ func (s *stream) collect(sub *subscription, current *plan.TypeSnapshot, d *draft
 	}
 }
 
-// standIn is what a state-of-the-world client is sent for endpoints that there are none of, nil for anything else. A response of that
-// protocol cannot say so, and Envoy neither uses a cluster nor acknowledges it before its endpoints have come: it would wait for endpoints
+// standIn is what a state-of-the-world client is sent for endpoints that it waits for and that there are none of, nil for anything else. A
+// response of that protocol cannot say so, and Envoy neither uses a cluster nor acknowledges it before its endpoints have come: it would wait for endpoints
 // that have gone since it was sent their cluster, and the update without the cluster for its acknowledgement.
 func (s *stream) standIn(sub *subscription, name string) *store.Blob {
-	if s.delta || sub.url != resource.EndpointType {
+	if s.delta || sub.url != resource.EndpointType || !sub.fresh.has(name) {
 		return nil
 	}
 	b, err := s.server.standIns.Put(sub.url, name, &endpoint.ClusterLoadAssignment{ClusterName: name})
@@ -420,6 +421,16 @@ func (s *stream) whole(sub *subscription, current *plan.TypeSnapshot) []*store.B
 		return take(name, item)
 	})
 	return blobs
+}
+
+// news are those of blobs that the client has not acknowledged: the dirty ones, and what has changed without the stream's having been told yet.
+func (b *subscription) news(blobs []*store.Blob) (fresh []*store.Blob) {
+	for _, blob := range blobs {
+		if b.good[blob.Name()] != blob {
+			fresh = append(fresh, blob)
+		}
+	}
+	return fresh
 }
 
 // worldVersion is the version of the state that a state-of-the-world client holds after a response: a hash of the resources subscribed to.
