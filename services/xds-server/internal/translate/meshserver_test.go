@@ -1,30 +1,23 @@
 package translate_test
 
 import (
-	"context"
 	"crypto/sha256"
 	"fmt"
 	"net"
-	"net/http"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
-	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/encoding/protojson"
 
-	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/services/xds-server/internal/envoytest"
 	"fairlead.dev/services/xds-server/internal/plan"
 	"fairlead.dev/services/xds-server/internal/translate"
 	"fairlead.dev/services/xds-server/internal/translate/pack"
@@ -204,79 +197,36 @@ func (s *meshServer) listen(t *testing.T, socket string) (stop func()) {
 }
 
 // startOnDemand runs Envoy in the namespace, with a control plane at the socket, and waits until it serves.
-func startOnDemand(t *testing.T, n *netns, xds string) *proxy {
+func startOnDemand(t *testing.T, n *netns, xds string) *envoytest.Process {
 	t.Helper()
-	envoy := envoyBinary(t)
-	dir := t.TempDir()
-	admin := filepath.Join(dir, "admin.sock")
-	raw, err := protojson.Marshal(&bootstrapv3.Bootstrap{
-		Node:  &corev3.Node{Id: "ondemand", Cluster: "test"},
-		Admin: &bootstrapv3.Admin{Address: pipe(admin)},
-		DynamicResources: &bootstrapv3.Bootstrap_DynamicResources{
-			AdsConfig: &corev3.ApiConfigSource{
-				ApiType: corev3.ApiConfigSource_DELTA_GRPC, TransportApiVersion: corev3.ApiVersion_V3,
-				GrpcServices: []*corev3.GrpcService{{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{
-					EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: "xds-grpc"},
-				}}},
-			},
-			CdsConfig: ads(), LdsConfig: ads(),
-		},
-		StaticResources: &bootstrapv3.Bootstrap_StaticResources{Clusters: []*clusterv3.Cluster{agentCluster("xds-grpc", xds)}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(dir, "bootstrap.json")
-	testkit.WriteFile(t, path, raw)
-	log, err := os.Create(filepath.Join(dir, "envoy.log"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(envoy, "-c", path, "--disable-hot-restart", "--concurrency", "1", "--log-level", "info")
-	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 0, Gid: proxyGID}}
-	n.do(func() { err = cmd.Start() })
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &proxy{admin: &http.Client{Transport: &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", admin)
-		},
-	}}}
-	t.Cleanup(func() {
-		if t.Failed() {
-			for _, path := range []string{"/clusters", "/config_dump?resource=dynamic_listeners", "/stats?filter=ondemand|odcds|tcp"} {
-				body, _ := p.get(path)
-				t.Logf("%s:\n%s", path, body)
-			}
-		}
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-		if t.Failed() {
-			content, _ := os.ReadFile(log.Name())
-			t.Logf("log of Envoy:\n%s", content)
-		}
-	})
-	testkit.Eventually(t, 20*time.Second, func() error {
-		body, err := p.get("/ready")
-		if err == nil && !strings.HasPrefix(body, "LIVE") {
-			err = fmt.Errorf("ready says %q", body)
-		}
+	config := envoytest.Bootstrap(t, &corev3.Node{Id: "ondemand"}, corev3.ApiConfigSource_DELTA_GRPC, "", xds)
+	p := envoytest.Start(t, config, func(cmd *exec.Cmd) (err error) {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 0, Gid: proxyGID}}
+		n.do(func() { err = cmd.Start() })
 		return err
 	})
+	t.Cleanup(func() {
+		if !t.Failed() {
+			return
+		}
+		for _, path := range []string{"/clusters", "/config_dump?resource=dynamic_listeners", "/stats?filter=ondemand|odcds|tcp"} {
+			_, body, _ := p.Get(path)
+			t.Logf("%s:\n%s", path, body)
+		}
+	})
+	p.Ready()
 	return p
 }
 
 // clusterNames lists what the proxy holds.
-func clusterNames(t *testing.T, p *proxy) []string {
+func clusterNames(t *testing.T, p *envoytest.Process) []string {
 	t.Helper()
-	body, err := p.get("/clusters")
+	_, body, err := p.Get("/clusters")
 	if err != nil {
 		t.Fatal(err)
 	}
 	set := map[string]bool{}
-	for _, row := range strings.Split(body, "\n") {
+	for _, row := range strings.Split(string(body), "\n") {
 		if name, _, ok := strings.Cut(row, "::"); ok {
 			set[name] = true
 		}

@@ -2,20 +2,9 @@ package translate_test
 
 import (
 	"context"
-	"fmt"
-	"io"
 	"net"
-	"net/http"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"strings"
-	"syscall"
 	"testing"
-	"time"
 
-	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
-	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -25,117 +14,27 @@ import (
 	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	serverv3 "github.com/envoyproxy/go-control-plane/pkg/server/v3"
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/services/xds-server/internal/envoytest"
 )
 
-// proxy is a running Envoy that was given what the translators built, over ADS and SDS.
-type proxy struct{ admin *http.Client }
-
-// startProxy runs Envoy with the resources and the workload's certificate, and waits until it serves.
-func startProxy(t *testing.T, envoy, name string, b built, certificate *testkit.Static) *proxy {
+// startProxy runs Envoy with the resources and the workload's certificate, and waits until it serves. In the end it must have refused nothing.
+func startProxy(t *testing.T, name string, b built, certificate *testkit.Static) *envoytest.Process {
 	t.Helper()
-	dir := t.TempDir()
-	xds, admin := filepath.Join(dir, "xds.sock"), filepath.Join(dir, "admin.sock")
+	xds := envoytest.Socket(t)
 	serveXDS(t, xds, name, b, certificate)
-
-	config := &bootstrapv3.Bootstrap{
-		Node:  &corev3.Node{Id: name, Cluster: "test"},
-		Admin: &bootstrapv3.Admin{Address: pipe(admin)},
-		DynamicResources: &bootstrapv3.Bootstrap_DynamicResources{
-			AdsConfig: &corev3.ApiConfigSource{
-				ApiType: corev3.ApiConfigSource_GRPC, TransportApiVersion: corev3.ApiVersion_V3,
-				GrpcServices: []*corev3.GrpcService{{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{
-					EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: "xds-grpc"},
-				}}},
-			},
-			CdsConfig: ads(), LdsConfig: ads(),
-		},
-		StaticResources: &bootstrapv3.Bootstrap_StaticResources{
-			Clusters: []*clusterv3.Cluster{agentCluster("xds-grpc", xds), agentCluster("sds-grpc", xds)},
-		},
-	}
-	raw, err := protojson.Marshal(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(dir, "bootstrap.json")
-	if err := os.WriteFile(path, raw, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	log, err := os.Create(filepath.Join(dir, "envoy.log"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(envoy, "-c", path, "--disable-hot-restart", "--concurrency", "1", "--log-level", "info")
-	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	p := envoytest.Start(t, envoytest.Bootstrap(t, &corev3.Node{Id: name}, corev3.ApiConfigSource_GRPC, xds, xds), nil)
+	p.Ready()
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-		if t.Failed() {
-			content, _ := os.ReadFile(log.Name())
-			t.Logf("log of %s:\n%s", name, content)
-		}
-	})
-	p := &proxy{admin: &http.Client{Transport: &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", admin)
-		},
-	}}}
-	testkit.Eventually(t, 20*time.Second, func() error {
-		body, err := p.get("/ready")
-		if err == nil && !strings.HasPrefix(body, "LIVE") {
-			err = fmt.Errorf("ready says %q", body)
-		}
-		return err
-	})
-	t.Cleanup(func() {
-		for _, stat := range []string{"cluster_manager.cds.update_rejected", "listener_manager.lds.update_rejected"} {
-			if n := p.stat(t, stat); n != "0" {
-				t.Errorf("%s: %s is %s", name, stat, n)
+		for stat, n := range p.Stats("update_rejected") {
+			if n != 0 {
+				t.Errorf("%s: %s is %d", name, stat, n)
 			}
 		}
 	})
 	return p
-}
-
-func (p *proxy) get(path string) (string, error) {
-	response, err := p.admin.Get("http://admin" + path)
-	if err != nil {
-		return "", err
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	return string(body), err
-}
-
-// stat returns a counter, "0" if it does not exist.
-func (p *proxy) stat(t testing.TB, name string) string {
-	body, err := p.get("/stats?filter=^" + name + "$")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, value, ok := strings.Cut(strings.TrimSpace(body), ": "); ok {
-		return value
-	}
-	return "0"
-}
-
-func ads() *corev3.ConfigSource {
-	return &corev3.ConfigSource{
-		ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}},
-		ResourceApiVersion:    corev3.ApiVersion_V3,
-	}
-}
-
-func pipe(path string) *corev3.Address {
-	return &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: path}}}
 }
 
 // serveXDS serves the resources to the node called name.

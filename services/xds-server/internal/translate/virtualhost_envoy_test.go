@@ -9,27 +9,22 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
-	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/services/xds-server/internal/envoytest"
 	"fairlead.dev/services/xds-server/internal/plan"
 	"fairlead.dev/services/xds-server/internal/translate"
 	"fairlead.dev/services/xds-server/internal/translate/hcm"
@@ -204,10 +199,10 @@ func (s *hostServer) push(stream discoveryv3.AggregatedDiscoveryService_DeltaAgg
 // outboundProxy is a running Envoy with one outbound listener, for route configuration 80.
 type outboundProxy struct{ client *http.Client }
 
-func (s *hostServer) start(t *testing.T, envoy string, statics ...proto.Message) *outboundProxy {
+func (s *hostServer) start(t *testing.T, statics ...proto.Message) *outboundProxy {
 	t.Helper()
-	dir := t.TempDir()
-	listener, err := net.Listen("unix", filepath.Join(dir, "xds.sock"))
+	xds := envoytest.Socket(t)
+	listener, err := net.Listen("unix", xds)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -222,52 +217,16 @@ func (s *hostServer) start(t *testing.T, envoy string, statics ...proto.Message)
 	if err != nil {
 		t.Fatal(err)
 	}
-	downstream := filepath.Join(dir, "http.sock")
-	config := &bootstrapv3.Bootstrap{
-		Node:  &corev3.Node{Id: "hosts", Cluster: "test"},
-		Admin: &bootstrapv3.Admin{Address: pipe(filepath.Join(dir, "admin.sock"))},
-		DynamicResources: &bootstrapv3.Bootstrap_DynamicResources{
-			AdsConfig: &corev3.ApiConfigSource{
-				ApiType: corev3.ApiConfigSource_DELTA_GRPC, TransportApiVersion: corev3.ApiVersion_V3,
-				GrpcServices: []*corev3.GrpcService{{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{
-					EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: "xds-grpc"},
-				}}},
-			},
-		},
-		StaticResources: &bootstrapv3.Bootstrap_StaticResources{
-			Clusters: []*clusterv3.Cluster{agentCluster("xds-grpc", filepath.Join(dir, "xds.sock"))},
-			Listeners: []*listenerv3.Listener{{
-				Name: "outbound", Address: pipe(downstream), FilterChains: []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{manager}}},
-			}},
-		},
-	}
+	downstream := envoytest.Socket(t)
+	config := envoytest.Bootstrap(t, &corev3.Node{Id: "hosts"}, corev3.ApiConfigSource_DELTA_GRPC, "", xds)
+	config.DynamicResources.CdsConfig, config.DynamicResources.LdsConfig = nil, nil
+	config.StaticResources.Listeners = []*listenerv3.Listener{{
+		Name: "outbound", Address: envoytest.Pipe(downstream), FilterChains: []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{manager}}},
+	}}
 	for _, m := range statics {
 		config.StaticResources.Clusters = append(config.StaticResources.Clusters, m.(*clusterv3.Cluster))
 	}
-	raw, err := protojson.Marshal(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(dir, "bootstrap.json")
-	testkit.WriteFile(t, path, raw)
-	log, err := os.Create(filepath.Join(dir, "envoy.log"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(envoy, "-c", path, "--disable-hot-restart", "--concurrency", "1", "--log-level", "info")
-	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-		if t.Failed() {
-			content, _ := os.ReadFile(log.Name())
-			t.Logf("log of Envoy:\n%s", content)
-		}
-	})
+	envoytest.Start(t, config, nil)
 	p := &outboundProxy{client: &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", downstream)
@@ -345,7 +304,6 @@ const (
 
 // TestVirtualHostsOnEnvoy gives the real Envoy the virtual hosts of a route configuration one by one.
 func TestVirtualHostsOnEnvoy(t *testing.T) {
-	envoy := envoyBinary(t)
 	port := echoHTTP(t)
 	mesh := func(services, objects string, onDemand bool) world {
 		w := parse(t, "hosts", fmt.Appendf(nil, hostMesh, port, services, objects))
@@ -355,7 +313,7 @@ func TestVirtualHostsOnEnvoy(t *testing.T) {
 	t.Run("listed", func(t *testing.T) {
 		w := mesh("", "", false)
 		s := newHostServer(t, w)
-		p := s.start(t, envoy, buildAll(t, mesh(lateService, "", false)).clusters...)
+		p := s.start(t, buildAll(t, mesh(lateService, "", false)).clusters...)
 		for _, host := range []string{"echo", "ECHO.default:1", "echo.default.svc.cluster.local.", "10.96.0.1:80", "a.b.wild.example.com", "alias.example.org"} {
 			p.want(t, host, "hello")
 		}
@@ -375,7 +333,7 @@ func TestVirtualHostsOnEnvoy(t *testing.T) {
 	})
 	t.Run("on demand", func(t *testing.T) {
 		s := newHostServer(t, mesh("", "", true))
-		p := s.start(t, envoy)
+		p := s.start(t)
 		p.want(t, "echo", "hello")
 		for _, host := range []string{"ECHO.default:1", "echo.default.svc.cluster.local.", "10.96.0.1:80", "a.b.wild.example.com", "alias.example.org"} {
 			p.want(t, host, "hello")

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/services/xds-server/internal/envoytest"
 )
 
 // wireMesh is one mesh as two proxies see it: a client, and a server without capture in front of two applications on ports of undeclared
@@ -49,7 +50,6 @@ objects:
 // TestWire runs a client's and a server's proxy on the real Envoy and looks at what comes out. Without redirection rules the client's
 // listeners bind the services' addresses themselves.
 func TestWire(t *testing.T) {
-	envoy := envoyBinary(t)
 	for _, mode := range []string{"STRICT", "PERMISSIVE"} {
 		t.Run(mode, func(t *testing.T) {
 			web, echo, declared, secret := webApplication(t), echoApplication(t), webApplication(t), echoApplication(t)
@@ -72,12 +72,12 @@ func TestWire(t *testing.T) {
 			}
 
 			ca := testkit.PKI(t)
-			serverProxy := startProxy(t, envoy, "server", server, ca.NewSVID("default", "server"))
-			clientProxy := startProxy(t, envoy, "client", client, ca.NewSVID("default", "client"))
+			serverProxy := startProxy(t, "server", server, ca.NewSVID("default", "server"))
+			clientProxy := startProxy(t, "client", client, ca.NewSVID("default", "client"))
 			t.Cleanup(func() {
 				if t.Failed() {
-					for _, p := range []*proxy{serverProxy, clientProxy} {
-						stats, _ := p.get("/stats?filter=ssl|upstream_cx_connect_fail|no_filter_chain")
+					for _, p := range []*envoytest.Process{serverProxy, clientProxy} {
+						_, stats, _ := p.Get("/stats?filter=ssl|upstream_cx_connect_fail|no_filter_chain")
 						t.Log(stats)
 					}
 				}
@@ -115,7 +115,7 @@ func TestWire(t *testing.T) {
 					t.Fatal(err)
 				}
 				if after := handshakes(t, serverProxy, echo); after == before {
-					t.Errorf("the server's proxy saw %s handshakes before and after: the bytes went in plaintext", after)
+					t.Errorf("the server's proxy saw %d handshakes before and after: the bytes went in plaintext", after)
 				}
 			})
 			t.Run("server with another identity", func(t *testing.T) {
@@ -163,8 +163,9 @@ func only(listeners []proto.Message, prefixes ...string) []proto.Message {
 }
 
 // handshakes returns how many TLS handshakes an inbound listener has completed.
-func handshakes(t *testing.T, p *proxy, port int) string {
-	return p.stat(t, fmt.Sprintf("listener.127.66.200.2_%d.ssl.handshake", port))
+func handshakes(t *testing.T, p *envoytest.Process, port int) int {
+	name := fmt.Sprintf("listener.127.66.200.2_%d.ssl.handshake", port)
+	return p.Stats("^" + name + "$")[name]
 }
 
 // seen is what an application saw of a request.

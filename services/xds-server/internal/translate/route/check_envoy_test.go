@@ -3,8 +3,6 @@ package route
 import (
 	"fmt"
 	"maps"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -18,13 +16,12 @@ import (
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
-	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 
-	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/services/xds-server/internal/envoytest"
 	"fairlead.dev/services/xds-server/internal/replica"
 	"fairlead.dev/services/xds-server/internal/translate/hcm"
 	"fairlead.dev/services/xds-server/internal/translate/match"
@@ -33,20 +30,13 @@ import (
 // refusedByEnvoy gives the routes to the real Envoy and returns what it says of those that it does not take.
 func refusedByEnvoy(t *testing.T, routes ...*routev3.Route) string {
 	t.Helper()
-	envoy := os.Getenv("ENVOY")
-	if envoy == "" {
-		envoy = filepath.Join("..", "..", "..", "..", "..", ".tools", "envoy")
-	}
-	if info, err := os.Stat(envoy); err != nil || info.Mode()&0o111 == 0 {
-		t.Skipf("no Envoy at %s: run `make tools`, or set ENVOY", envoy)
-	}
 	table := configuration("test")
 	table.VirtualHosts = []*routev3.VirtualHost{{Name: "test", Domains: []string{"*"}, Routes: routes}}
 	manager, err := hcm.Build(hcm.Options{Role: hcm.SidecarOutbound, StatPrefix: "test", Routes: table, Mesh: &meshv1alpha1.MeshConfig{}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	raw, err := protojson.Marshal(&bootstrapv3.Bootstrap{
+	return envoytest.Validate(t, &bootstrapv3.Bootstrap{
 		LayeredRuntime: &bootstrapv3.LayeredRuntime{Layers: []*bootstrapv3.RuntimeLayer{{
 			Name: "static",
 			LayerSpecifier: &bootstrapv3.RuntimeLayer_StaticLayer{StaticLayer: &structpb.Struct{Fields: map[string]*structpb.Value{
@@ -58,17 +48,6 @@ func refusedByEnvoy(t *testing.T, routes ...*routev3.Route) string {
 			Address: &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: filepath.Join(t.TempDir(), "http.sock")}}},
 		}}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(t.TempDir(), "bootstrap.json")
-	testkit.WriteFile(t, path, raw)
-	out, err := exec.CommandContext(t.Context(), envoy, "--mode", "validate", "--log-level", "error", "-c", path).CombinedOutput()
-	if err == nil {
-		return ""
-	}
-	_, reason, _ := strings.Cut(string(out), "bootstrap.json': ")
-	return reason
 }
 
 // translated returns the route of an HTTP route, and the error of which it is known that it names the object.
