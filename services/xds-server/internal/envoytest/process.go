@@ -70,7 +70,7 @@ func Start(t testing.TB, config *bootstrap.Bootstrap, start Starter) *Process {
 	config.Admin = &bootstrap.Admin{Address: Pipe(socket)}
 	path := write(t, dir, config)
 	log := &bytes.Buffer{}
-	p := &Process{t: t, admin: &http.Client{Transport: &http.Transport{
+	p := &Process{t: t, admin: &http.Client{Timeout: startsWithin, Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
 		},
@@ -145,7 +145,8 @@ func Pipe(path string) *core.Address {
 
 // Get asks the admin interface.
 func (p *Process) Get(path string) (status int, body []byte, err error) {
-	req, err := http.NewRequestWithContext(p.t.Context(), http.MethodGet, "http://admin"+path, nil)
+	// Not the test's context: cleanups ask, too.
+	req, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "http://admin"+path, nil)
 	if err != nil {
 		return 0, nil, err
 	}
