@@ -49,6 +49,12 @@ func TestLayersAgreeWithDirectTranslation(t *testing.T) {
 				join(keys[0])
 				keys = keys[1:]
 			}
+			// Somebody asks one class by name for what others list, or no longer does.
+			if c := classes[rapid.IntRange(0, len(classes)-1).Draw(rt, "who asks")]; rapid.Bool().Draw(rt, "asks") {
+				c.Plan(seen[c], resource.ClusterType, false, []string{rapid.SampledFrom(someEndpoints).Draw(rt, "cluster")})
+			} else {
+				c.Release(seen[c], resource.ClusterType, someEndpoints)
+			}
 			upserts, removed := randomRevision(rt)
 			b.edit(upserts, removed...)
 			for _, c := range classes {
@@ -100,7 +106,7 @@ func randomObject(rt *rapid.T) *configv1.Resource {
 	switch rapid.IntRange(0, 5).Draw(rt, "kind") {
 	case 0, 1:
 		return meshtest.Service(ns, host, port, meshtest.Visible(to...), func(s *configv1.Service) {
-			s.CreationTime = timestamppb.New(meshtest.Epoch.Add(time.Duration(n) * time.Second))
+			s.CreationTime, s.MeshExternal = timestamppb.New(meshtest.Epoch.Add(time.Duration(n)*time.Second)), n == 3
 		})
 	case 2:
 		return meshtest.Endpoints(ns, host, port, fmt.Sprintf("10.0.0.%d", n))

@@ -398,7 +398,8 @@ func (t *tier) settle(a *action) {
 	}
 	items := t.items[p.url]
 	old, held := items.Get(a.name)
-	inherited := next == below.item() && (below.action != nil || !wanted)
+	// What is not wanted is nobody's business unless it is listed below: an item that hid it could outlive its record.
+	inherited := next == below.item() && (below.action != nil || !wanted) || !wanted && !below.item().Wildcard
 	switch {
 	case inherited && held:
 		items.Delete(a.name)

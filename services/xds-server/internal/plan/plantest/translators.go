@@ -23,8 +23,9 @@ import (
 	"fairlead.dev/services/xds-server/internal/plan"
 )
 
-// Set is one translator per type and counts what they do. Clusters are named "<port>|<host>"; endpoints like their cluster; there is one
-// listener "<port>" and one route configuration "<port>" per port number of the visible services.
+// Set is one translator per type and counts what they do. Clusters are named "<port>|<host>", and those of services outside the mesh differ
+// by the proxy's label app; endpoints are named like their cluster; there is one listener "<port>" and one route configuration "<port>" per port
+// number of the visible services.
 type Set struct {
 	mu     sync.Mutex
 	builds map[string]int
@@ -146,6 +147,9 @@ func buildCluster(r *input.Reader, name string) proto.Message {
 			EdsConfig: &core.ConfigSource{ConfigSourceSpecifier: &core.ConfigSource_Ads{Ads: &core.AggregatedConfigSource{}}},
 		},
 		AltStatName: s.GetNamespace(),
+	}
+	if s.GetMeshExternal() {
+		c.AltStatName += r.Labels()["app"]
 	}
 	if rule := r.DestinationRule(host); rule != nil {
 		c.ConnectTimeout = rule.Spec.GetTrafficPolicy().GetConnectionPool().GetTcp().GetConnectTimeout()
