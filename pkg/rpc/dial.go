@@ -27,6 +27,9 @@ import (
 // DefaultMaxBackoff is the longest pause between attempts to reach a server that is away.
 const DefaultMaxBackoff = 3 * time.Second
 
+// clientWindow is how many bytes a server may have on the way; a server pushes whole configurations.
+const clientWindow = 4 << 20
+
 // ClientConfig describes a connection. Target and either TLS or Insecure are required.
 type ClientConfig struct {
 	// Target is "host:port", a list "a:1,b:2" of equal servers, or any gRPC target such as "unix:///run/x" or "dns:///name:1".
@@ -84,6 +87,8 @@ func Dial(cfg ClientConfig, opts ...grpc.DialOption) (*grpc.ClientConn, error) {
 			MinConnectTimeout: 5 * time.Second,
 		}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: cfg.KeepaliveTime, Timeout: cfg.KeepaliveTimeout}),
+		grpc.WithStaticStreamWindowSize(clientWindow),
+		grpc.WithStaticConnWindowSize(clientWindow), // see NewServer
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(cfg.MaxRecvBytes)),
 		grpc.WithDefaultServiceConfig(fmt.Sprintf(`{"loadBalancingConfig":[{"pick_first":{"shuffleAddressList":%t}}]}`, !cfg.KeepOrder)),
 		grpc.WithDisableServiceConfig(),

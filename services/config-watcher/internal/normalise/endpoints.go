@@ -152,11 +152,11 @@ func (m *Mesh) serviceEndpoints(b *setBuilder, o *object.Object, s *corev1.Servi
 		return
 	}
 	slices := m.bySlice[workKey{o.Key.Namespace, o.Key.Name}]
-	for k := range slices {
+	for k := range slices.all {
 		m.sliceEndpoints(b, m.slices[k], port)
 	}
 	m.instances.matching(o.Key.Namespace, s.Spec.Selector, func(in *instance) {
-		if len(slices) > 0 && in.key.kind == "Pod" || len(in.addresses) == 0 {
+		if slices.len() > 0 && in.key.kind == "Pod" || len(in.addresses) == 0 {
 			return
 		}
 		target, ok := targetPort(in, port)

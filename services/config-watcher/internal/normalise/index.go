@@ -1,5 +1,7 @@
 package normalise
 
+import "slices"
+
 // label is one key: value pair of an object's labels.
 type label struct{ key, value string }
 
@@ -8,24 +10,73 @@ type set[K comparable] map[K]struct{}
 
 func (s set[K]) add(k K) { s[k] = struct{}{} }
 
+// bag is a set that is mostly of one or two: as a list until it has many.
+type bag[K comparable] struct {
+	few  []K
+	many set[K]
+}
+
+// maxFew is how long the list gets; a map costs as much as ten members or more.
+const maxFew = 8
+
+func (b bag[K]) len() int { return len(b.few) + len(b.many) }
+
+// all calls yield for every member, in no order, until it returns false.
+func (b bag[K]) all(yield func(K) bool) {
+	for _, k := range b.few {
+		if !yield(k) {
+			return
+		}
+	}
+	for k := range b.many {
+		if !yield(k) {
+			return
+		}
+	}
+}
+
+func (b *bag[K]) add(k K) {
+	switch {
+	case b.many != nil:
+		b.many.add(k)
+	case slices.Contains(b.few, k):
+	case len(b.few) < maxFew:
+		b.few = append(b.few, k)
+	default:
+		b.many = make(set[K], 2*maxFew)
+		for _, old := range b.few {
+			b.many.add(old)
+		}
+		b.few = nil
+		b.many.add(k)
+	}
+}
+
+func (b *bag[K]) remove(k K) {
+	delete(b.many, k)
+	if i := slices.Index(b.few, k); i >= 0 {
+		b.few = slices.Delete(b.few, i, i+1)
+	}
+}
+
 // multimap maps a key to a set and forgets empty sets.
-type multimap[K, V comparable] map[K]set[V]
+type multimap[K, V comparable] map[K]bag[V]
 
 func (m multimap[K, V]) add(k K, v V) {
-	s := m[k]
-	if s == nil {
-		s = set[V]{}
-		m[k] = s
-	}
-	s.add(v)
+	b := m[k]
+	b.add(v)
+	m[k] = b
 }
 
 func (m multimap[K, V]) remove(k K, v V) {
-	if s := m[k]; s != nil {
-		delete(s, v)
-		if len(s) == 0 {
-			delete(m, k)
-		}
+	b, ok := m[k]
+	if !ok {
+		return
+	}
+	if b.remove(v); b.len() == 0 {
+		delete(m, k)
+	} else {
+		m[k] = b
 	}
 }
 
@@ -78,7 +129,7 @@ func (s *selectors) matching(namespace string, labels map[string]string, f func(
 		return
 	}
 	for k, v := range labels {
-		for o := range ns[label{k, v}] {
+		for o := range ns[label{k, v}].all {
 			if matches(s.selector[o], labels) {
 				f(o)
 			}
@@ -134,15 +185,15 @@ func (x *instances) matching(namespace string, selector map[string]string, f fun
 	if ns == nil || len(selector) == 0 {
 		return
 	}
-	var smallest set[instKey]
+	var smallest bag[instKey]
 	first := true
 	for k, v := range selector {
-		s := ns[label{k, v}]
-		if first || len(s) < len(smallest) {
-			smallest, first = s, false
+		b := ns[label{k, v}]
+		if first || b.len() < smallest.len() {
+			smallest, first = b, false
 		}
 	}
-	for k := range smallest {
+	for k := range smallest.all {
 		if in := x.byKey[k]; matches(selector, in.labels) {
 			f(in)
 		}

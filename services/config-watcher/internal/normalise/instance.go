@@ -5,7 +5,6 @@ import (
 	"strings"
 
 	networking "istio.io/api/networking/v1alpha3"
-	corev1 "k8s.io/api/core/v1"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/config-watcher/internal/object"
@@ -48,14 +47,14 @@ type instance struct {
 }
 
 // fromPod returns nil for Pods that have ended: they are no part of the mesh.
-func fromPod(o *object.Object, p *corev1.Pod) *instance {
-	if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+func fromPod(o *object.Object, p *object.Pod) *instance {
+	if p.Ended {
 		return nil
 	}
 	in := &instance{
-		key: instKey{"Pod", o.Key.Namespace, o.Key.Name}, object: o, labels: o.Labels, account: p.Spec.ServiceAccountName, node: p.Spec.NodeName,
-		network: o.Labels[labelNetwork], health: podHealth(p), tlsMode: configv1.TlsMode_TLS_MODE_DISABLED,
-		hostname: p.Spec.Hostname, subdomain: p.Spec.Subdomain,
+		key: instKey{"Pod", o.Key.Namespace, o.Key.Name}, object: o, labels: o.Labels, account: p.ServiceAccount, node: p.Node, addresses: p.Addresses,
+		network: o.Labels[labelNetwork], health: podHealth(p), tlsMode: configv1.TlsMode_TLS_MODE_DISABLED, ports: p.Ports,
+		hostname: p.Hostname, subdomain: p.Subdomain,
 	}
 	if in.account == "" {
 		in.account = "default"
@@ -63,42 +62,15 @@ func fromPod(o *object.Object, p *corev1.Pod) *instance {
 	if o.Labels[labelTLSMode] == "istio" {
 		in.tlsMode = configv1.TlsMode_TLS_MODE_ISTIO
 	}
-	if p.Status.PodIP != "" {
-		in.addresses = append(in.addresses, p.Status.PodIP)
-	}
-	for _, ip := range p.Status.PodIPs {
-		if ip.IP != p.Status.PodIP {
-			in.addresses = append(in.addresses, ip.IP)
-		}
-	}
 	in.locality = podLocality(o.Labels)
-	for _, c := range append(p.Spec.InitContainers, p.Spec.Containers...) {
-		for _, port := range c.Ports {
-			if port.Name == "" {
-				continue
-			}
-			if in.ports == nil {
-				in.ports = map[string]uint32{}
-			}
-			if _, taken := in.ports[port.Name]; !taken {
-				in.ports[port.Name] = uint32(port.ContainerPort)
-			}
-		}
-	}
 	return in
 }
 
-func podHealth(p *corev1.Pod) configv1.Health {
-	ready := false
-	for _, c := range p.Status.Conditions {
-		if c.Type == corev1.PodReady {
-			ready = c.Status == corev1.ConditionTrue
-		}
-	}
+func podHealth(p *object.Pod) configv1.Health {
 	switch {
-	case ready && p.DeletionTimestamp != nil:
+	case p.Ready && p.Ending:
 		return configv1.Health_HEALTH_DRAINING
-	case ready:
+	case p.Ready:
 		return configv1.Health_HEALTH_READY
 	default:
 		return configv1.Health_HEALTH_NOT_READY

@@ -160,7 +160,7 @@ func (m *Mesh) take(c Change, d *Delta) {
 	case k.Group == "" && k.Kind == "Pod":
 		var in *instance
 		if c.Object != nil {
-			in = fromPod(c.Object, c.Object.Body.(*corev1.Pod))
+			in = fromPod(c.Object, c.Object.Body.(*object.Pod))
 		}
 		m.takeInstance(instKey{"Pod", k.Namespace, k.Name}, in)
 	case k.Group == validate.GroupNetworking && k.Kind == "WorkloadEntry":
@@ -225,7 +225,7 @@ func (m *Mesh) takeNode(name string, o *object.Object) {
 	} else {
 		m.nodes[name] = l
 	}
-	for k := range m.instances.byNode[name] {
+	for k := range m.instances.byNode[name].all {
 		m.touchInstance(m.instances.byKey[k])
 	}
 }
@@ -355,7 +355,7 @@ func (m *Mesh) touchInstance(in *instance) {
 			m.dirty.endpoints.add(h)
 		}
 	})
-	for slice := range m.sliceRefs[in.key] {
+	for slice := range m.sliceRefs[in.key].all {
 		m.touchSlice(slice)
 	}
 }
@@ -402,7 +402,7 @@ func (m *Mesh) touchSlice(slice workKey) {
 }
 
 func (m *Mesh) eachSlicePod(svc workKey, f func(instKey)) {
-	for k := range m.bySlice[svc] {
+	for k := range m.bySlice[svc].all {
 		for _, pod := range slicePods(m.slices[k]) {
 			f(pod)
 		}
@@ -439,7 +439,7 @@ func (m *Mesh) takeConfig(k object.Key, o *object.Object) {
 				m.delegates.add(d, k)
 			}
 		}
-		for root := range m.delegates[workKey{k.Namespace, k.Name}] {
+		for root := range m.delegates[workKey{k.Namespace, k.Name}].all {
 			m.dirty.configs.add(root)
 		}
 	}

@@ -111,7 +111,7 @@ func (m *Mesh) emit(d *Delta, k resource.Key, body proto.Message) {
 // claimants are the objects behind a hostname, the deciding one first: the Kubernetes Service, then ServiceEntries, oldest first.
 func (m *Mesh) claimants(h hostKey) []*object.Object {
 	var out []*object.Object
-	for o := range m.claims[h] {
+	for o := range m.claims[h].all {
 		out = append(out, m.owners[o])
 	}
 	slices.SortFunc(out, func(a, b *object.Object) int {

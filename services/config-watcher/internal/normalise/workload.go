@@ -34,7 +34,7 @@ func (m *Mesh) targets(in *instance) []*configv1.ServiceTarget {
 			out = append(out, m.ownerTargets(in, o, h)...)
 		}
 	})
-	for slice := range m.sliceRefs[in.key] {
+	for slice := range m.sliceRefs[in.key].all {
 		out = append(out, m.sliceTargets(slice)...)
 	}
 	slices.SortFunc(out, func(a, b *configv1.ServiceTarget) int {

@@ -34,7 +34,7 @@ func TestWhoMayCallWhat(t *testing.T) {
 		refusal        codes.Code
 	}{
 		"anonymous":               {refusal: codes.Unauthenticated},
-		"xds-server":              {account: "xds-server", allowed: []string{"ConfigService", "FleetService"}, refusal: codes.PermissionDenied},
+		"xds-server":              {account: "xds-server", allowed: []string{"ConfigService", "FleetService", "SecretService"}, refusal: codes.PermissionDenied},
 		"administrator":           {account: "fairlead-admin", allowed: []string{"ConfigStoreService", "FleetService"}, refusal: codes.PermissionDenied},
 		"administrator by token":  {token: admin, allowed: []string{"ConfigStoreService", "FleetService"}, refusal: codes.PermissionDenied},
 		"some workload":           {account: "default", refusal: codes.PermissionDenied},
@@ -65,7 +65,7 @@ func TestWhoMayCallWhat(t *testing.T) {
 			}
 		}
 	}
-	if tried < 7*13 {
+	if tried < 7*14 {
 		t.Errorf("only %d calls tried", tried)
 	}
 }

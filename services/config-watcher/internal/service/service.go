@@ -21,6 +21,7 @@ import (
 
 	"fairlead.dev/pkg/auth"
 	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/footprint"
 	"fairlead.dev/pkg/ops"
 	"fairlead.dev/pkg/process"
 	"fairlead.dev/pkg/rpc"
@@ -28,7 +29,9 @@ import (
 	"fairlead.dev/pkg/tlsconf"
 	"fairlead.dev/pkg/version"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	secretv1 "fairlead.dev/proto/fairlead/secret/v1"
 	"fairlead.dev/services/config-watcher/internal/aggregate"
+	"fairlead.dev/services/config-watcher/internal/credential"
 	"fairlead.dev/services/config-watcher/internal/fanout"
 	"fairlead.dev/services/config-watcher/internal/fleet"
 	"fairlead.dev/services/config-watcher/internal/metrics"
@@ -71,6 +74,7 @@ type Service struct {
 	sources   []source.Source
 	store     *memory.Store
 	joined    *aggregate.Aggregate
+	secrets   *credential.Table
 	pipeline  *pipeline.Pipeline
 	revisions *revision.Log
 	fleet     *fleet.Table
@@ -122,7 +126,13 @@ func Open(ctx context.Context, o Options, deps Deps) (_ *Service, err error) {
 		Tracer:  s.tracer(),
 		Observe: observer,
 	})
-	s.joined = aggregate.New(deps.Log, s.pipeline.Submit, s.sources...)
+	// Secrets leave the way here: they are never part of a revision.
+	s.secrets = credential.NewTable()
+	s.joined = aggregate.New(deps.Log, func(ctx context.Context, changes []normalise.Change) {
+		if others := s.secrets.Take(changes); len(others) > 0 {
+			s.pipeline.Submit(ctx, others)
+		}
+	}, s.sources...)
 	// From the revision log to subscribers.
 	self := &configv1.Subscriber{Instance: "config-watcher/" + epoch, Version: version.Version}
 	s.watch = fanout.NewServer(s.revisions, deps.Log, self, observer)
@@ -222,6 +232,7 @@ func (s *Service) buildGRPC() error {
 		Authenticator: authenticator,
 		Policy: auth.Policy{
 			"/" + configv1.ConfigService_ServiceDesc.ServiceName + "/*":      xds,
+			"/" + secretv1.SecretService_ServiceDesc.ServiceName + "/*":      xds,
 			"/" + configv1.ConfigStoreService_ServiceDesc.ServiceName + "/*": admins,
 			"/" + configv1.FleetService_ServiceDesc.ServiceName + "/*":       auth.Any(admins, xds),
 		},
@@ -233,6 +244,17 @@ func (s *Service) buildGRPC() error {
 	fleetService := fleet.NewService(s.fleet, s.revisions, s.stop)
 	configv1.RegisterConfigServiceServer(s.grpc, configService{watch: s.watch, report: fleetService})
 	configv1.RegisterFleetServiceServer(s.grpc, fleetService)
+	secretv1.RegisterSecretServiceServer(s.grpc, credential.NewServer(credential.ServerConfig{
+		Table: s.secrets, TrustDomain: s.cfg.trustDomain, Stop: s.stop,
+		// The first revision waits for every source, and for nothing that the table does not hold by then.
+		Ready: func() <-chan struct{} {
+			snapshot, changed := s.revisions.Current()
+			if snapshot != nil {
+				return nil
+			}
+			return changed
+		},
+	}))
 	configv1.RegisterConfigStoreServiceServer(s.grpc, storeapi.NewServer(s.store, s.pipeline, s.joined, s.deps.Log, s.stop))
 	return nil
 }
@@ -318,6 +340,7 @@ func (s *Service) Run(ctx context.Context) error {
 		{Name: "grpc", Run: func(ctx context.Context) error { return rpc.Serve(ctx, s.grpc, s.grpcLis, s.cfg.ShutdownGrace) }},
 		{Name: "ops", Run: s.ops.Run},
 		{Name: "pipeline", Run: s.pipeline.Run},
+		{Name: "memory", Run: footprint.NewKeeper(nil, s.deps.Log).Run},
 	}
 	if s.svid != nil {
 		tasks = append(tasks, process.Task{Name: "own certificate", Run: s.svid.Run})

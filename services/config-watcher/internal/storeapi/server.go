@@ -106,7 +106,7 @@ func keyProto(it *memory.Item) *configv1.ObjectKey {
 }
 
 func objectProto(it *memory.Item) *configv1.Object {
-	return &configv1.Object{Key: keyProto(it), ResourceVersion: it.Version, Generation: it.Generation, Manifest: it.Manifest}
+	return &configv1.Object{Key: keyProto(it), ResourceVersion: it.Version, Generation: it.Generation, Manifest: shown(it)}
 }
 
 // Get implements ConfigStoreService.

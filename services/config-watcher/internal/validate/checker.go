@@ -18,6 +18,8 @@ type checker struct {
 	object   string
 	doc      *manifest.Document
 	problems object.Problems
+	// packed makes strictMessage look into messages that are packed in others.
+	packed bool
 }
 
 // fail adds a problem at a JSON path. value is what the user wrote, nil if there is nothing to show.

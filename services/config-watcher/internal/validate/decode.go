@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	kjson "sigs.k8s.io/json"
 
 	"fairlead.dev/services/config-watcher/internal/manifest"
@@ -79,7 +80,30 @@ func Document(doc *manifest.Document) (*object.Object, error) {
 		return nil, err
 	}
 	o.Digest = Digest(doc.Tree, o.Location)
+	o.Body = kept(o)
 	return o, nil
+}
+
+// kept is what the mesh reads of a valid object's body, see object.Object.
+func kept(o *object.Object) any {
+	switch b := o.Body.(type) {
+	case *corev1.Pod:
+		return object.PodOf(b)
+	case *corev1.ConfigMap:
+		if IsMeshConfig(o.Key) {
+			return b
+		}
+		return nil
+	case *corev1.Secret:
+		if credential := object.CredentialOf(b); credential != nil {
+			return credential
+		}
+		return nil
+	case *corev1.ServiceAccount, *corev1.Namespace, *corev1.Node:
+		return nil
+	default:
+		return b
+	}
 }
 
 // run calls the kind's check and turns a panic into a problem: one object must never take the service down.

@@ -5,7 +5,6 @@ package validate
 import (
 	"google.golang.org/protobuf/proto"
 	extensions "istio.io/api/extensions/v1alpha1"
-	networking "istio.io/api/networking/v1alpha3"
 	security "istio.io/api/security/v1beta1"
 	telemetry "istio.io/api/telemetry/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
@@ -92,7 +91,7 @@ var kinds = []kind{
 	istio(GroupNetworking, "ServiceEntry", networkingVersions, checkServiceEntry),
 	istio(GroupNetworking, "WorkloadEntry", networkingVersions, checkWorkloadEntry),
 	istio(GroupNetworking, "WorkloadGroup", networkingVersions, checkWorkloadGroup),
-	istio[networking.EnvoyFilter](GroupNetworking, "EnvoyFilter", []string{"v1alpha3"}, checkEnvoyFilter),
+	istio(GroupNetworking, "EnvoyFilter", []string{"v1alpha3"}, checkEnvoyFilter),
 	istio(GroupNetworking, "ProxyConfig", []string{"v1beta1"}, checkProxyConfig),
 	istio(GroupSecurity, "PeerAuthentication", []string{"v1", "v1beta1"}, checkPeerAuthentication),
 	istio[security.RequestAuthentication](GroupSecurity, "RequestAuthentication", []string{"v1", "v1beta1"}, refuseUnenforced[*security.RequestAuthentication]("tokens would not be verified")),
@@ -105,7 +104,7 @@ var kinds = []kind{
 	kubernetes("", "Service", "v1", Namespaced, checkService),
 	kubernetes("", "Pod", "v1", Namespaced, checkPod),
 	kubernetes("", "ConfigMap", "v1", Namespaced, checkConfigMap),
-	kubernetes[corev1.Secret]("", "Secret", "v1", Namespaced, nil),
+	kubernetes("", "Secret", "v1", Namespaced, checkSecret),
 	kubernetes[corev1.ServiceAccount]("", "ServiceAccount", "v1", Namespaced, nil),
 	kubernetes[discoveryv1.EndpointSlice](GroupDiscovery, "EndpointSlice", "v1", Namespaced, checkEndpointSlice),
 }

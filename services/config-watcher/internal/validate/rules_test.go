@@ -135,7 +135,6 @@ func TestRules(t *testing.T) {
 
 		{"refused: AuthorizationPolicy", of("AuthorizationPolicy", "{action: DENY, rules: [{}]}"), `AuthorizationPolicy is not enforced by this version of Fairlead, access would not be restricted`},
 		{"refused: RequestAuthentication", of("RequestAuthentication", "{}"), `RequestAuthentication is not enforced`},
-		{"refused: EnvoyFilter", of("EnvoyFilter", "{}"), `EnvoyFilter is not enforced`},
 		{"refused: WasmPlugin for access", of("WasmPlugin", "{url: 'oci://a', phase: AUTHZ}"), `WasmPlugin is not enforced`},
 	}
 	for _, c := range cases {

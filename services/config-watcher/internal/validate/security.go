@@ -21,11 +21,6 @@ func checkPeerAuthentication(c *checker, _ *object.Object, pa *security.PeerAuth
 	}
 }
 
-// checkEnvoyFilter refuses the kind whole: a patch may be what protects a port, and none is applied.
-func checkEnvoyFilter(c *checker, o *object.Object, ef *networking.EnvoyFilter) {
-	refuseUnenforced[*networking.EnvoyFilter]("its patches would not be applied")(c, o, ef)
-}
-
 // checkWasmPlugin refuses plug-ins that may decide about access; the others would only be missing.
 func checkWasmPlugin(c *checker, o *object.Object, w *extensions.WasmPlugin) {
 	if w.Url == "" {

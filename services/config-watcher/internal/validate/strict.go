@@ -195,8 +195,12 @@ func (c *checker) wellKnown(path string, v any, d protoreflect.MessageDescriptor
 		if _, err := parseTime(s); !isString || err != nil {
 			c.fail(path, v, "no point in time", `write it like "2026-01-31T12:00:00Z"`)
 		}
-	case "google.protobuf.Struct", "google.protobuf.Value", "google.protobuf.ListValue", "google.protobuf.Any", "google.protobuf.FieldMask", "google.protobuf.Empty":
+	case "google.protobuf.Struct", "google.protobuf.Value", "google.protobuf.ListValue", "google.protobuf.FieldMask", "google.protobuf.Empty":
 		// Free-form; protobuf's decoder checks what there is to check.
+	case "google.protobuf.Any":
+		if c.packed {
+			c.strictAny(path, v)
+		}
 	case "google.protobuf.BoolValue", "google.protobuf.StringValue", "google.protobuf.BytesValue", "google.protobuf.DoubleValue", "google.protobuf.FloatValue",
 		"google.protobuf.Int32Value", "google.protobuf.Int64Value", "google.protobuf.UInt32Value", "google.protobuf.UInt64Value":
 		c.strictScalar(path, v, d.Fields().ByName("value").Kind())

@@ -62,7 +62,7 @@ func TestUsage(t *testing.T) {
 		{"nonsense"}, {"up", "--nonsense"}, {"up", "extra"}, {"up", "--loopback-range", "here"}, {"up", "--log-level", "loud"}, {"up", "--drain", "-1s"},
 		{"config", "nonsense"}, {"config", "apply"}, {"config", "apply", "-f", "/does/not/exist"}, {"config", "delete"}, {"config", "delete", "vs"},
 		{"config", "get", "vs", "-o", "xml"}, {"config", "get", "--config-watcher-address", "127.0.0.1:1"},
-		{"proxy-config", "web"}, {"proxy-config", "web", "nonsense"}, {"proxy-config", "web", "secrets", "--served"}, {"proxy", "renew"}, {"demo"},
+		{"proxy-config", "web"}, {"proxy-config", "web", "nonsense"}, {"proxy-config", "web", "secrets", "--served"}, {"proxy-config", "web", "nametables"}, {"proxy", "renew"}, {"demo"},
 		{"why", "web"}, {"why", "web", "reviews", "-o", "xml"}, {"proxy-status", "-o", "xml"},
 	} {
 		t.Run(strings.Join(args, " "), func(t *testing.T) {

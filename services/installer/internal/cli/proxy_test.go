@@ -246,6 +246,7 @@ func TestProxyIsFound(t *testing.T) {
 		"why":                  {[]string{"why", "a", "outbound|80||reviews"}, "outbound|80||reviews"},
 		"proxy-status is live": {[]string{"proxy-status", "a"}, "ack for 36"},
 		"served":               {[]string{"proxy-config", "a", "clusters", "--served"}, "one clusters   v1"},
+		"served to the agent":  {[]string{"proxy-config", "a", "nametable", "--served"}, "one nametables   v1"},
 		"served, of a name":    {[]string{"proxy-config", "a", "clusters", "--served", "--name", "tw", "-o", "yaml"}, "- name: two"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -22,10 +22,13 @@ import (
 var sections = map[string]envoyadmin.Section{
 	"clusters": envoyadmin.Clusters, "listeners": envoyadmin.Listeners, "routes": envoyadmin.Routes,
 	"endpoints": envoyadmin.Endpoints, "secrets": envoyadmin.Secrets, "bootstrap": envoyadmin.Bootstrap,
-	"virtualhosts": envoyadmin.VirtualHosts,
+	"virtualhosts": envoyadmin.VirtualHosts, "nametables": nameTables,
 }
 
-const sectionNames = "clusters, listeners, routes, virtualhosts, endpoints, secrets, bootstrap"
+const sectionNames = "clusters, listeners, routes, virtualhosts, endpoints, nametables, secrets, bootstrap"
+
+// nameTables are what agents answer DNS queries from: only an xds-server knows them.
+const nameTables envoyadmin.Section = "NameTables"
 
 // singular spellings are accepted, as istioctl has them.
 func section(name string) (envoyadmin.Section, error) {
@@ -47,11 +50,11 @@ type configFlags struct {
 func newProxyConfig(t *target) *cobra.Command {
 	f := configFlags{out: newFormat("json", "yaml")}
 	cmd := &cobra.Command{
-		Use:     "proxy-config PROXY {clusters|listeners|routes|virtualhosts|endpoints|secrets|bootstrap}",
+		Use:     "proxy-config PROXY {clusters|listeners|routes|virtualhosts|endpoints|nametables|secrets|bootstrap}",
 		Aliases: []string{"pc"},
 		Short:   "Show what a proxy holds",
 		Long: `Show what a proxy holds, as its Envoy says, or with --served what its xds-server has for it. PROXY is <pod>.<namespace>, or a beginning of it
-that only one proxy has. Without a run directory there is only --served.
+that only one proxy has. Without a run directory there is only --served. A name table is for the agent beside the Envoy, and only --served shows it.
 
 Private keys are never shown.`,
 		Example: `  fairlead proxy-config reviews-v1-0.default clusters
@@ -66,6 +69,9 @@ Private keys are never shown.`,
 			sec, err := section(what)
 			if err != nil {
 				return usage(err)
+			}
+			if sec == nameTables && !f.served {
+				return usage(errors.New("an Envoy has no nametables; add --served"))
 			}
 			if f.served {
 				return servedConfig(cmd.Context(), t, proxy, sec, f, cmd.OutOrStdout())
@@ -84,7 +90,7 @@ Private keys are never shown.`,
 // servedTypes are what an xds-server can be asked for, in its own words.
 var servedTypes = map[envoyadmin.Section]string{
 	envoyadmin.Clusters: "clusters", envoyadmin.Listeners: "listeners", envoyadmin.Routes: "routes", envoyadmin.Endpoints: "endpoints",
-	envoyadmin.VirtualHosts: "virtualhosts",
+	envoyadmin.VirtualHosts: "virtualhosts", nameTables: "nametables",
 }
 
 // servedResource is a resource as /debug/resources shows it.
@@ -98,7 +104,7 @@ type servedResource struct {
 func servedConfig(ctx context.Context, t *target, name string, sec envoyadmin.Section, f configFlags, out io.Writer) error {
 	kind, ok := servedTypes[sec]
 	if !ok {
-		return usage(errors.New("an xds-server serves clusters, listeners, routes, virtualhosts and endpoints; leave --served out for the others"))
+		return usage(errors.New("an xds-server serves clusters, listeners, routes, virtualhosts, endpoints and nametables; leave --served out for the others"))
 	}
 	c, err := t.connect(ctx, name)
 	if err != nil {

@@ -87,7 +87,7 @@ host that several resources belong to is answered with their list: choose one by
 		},
 	}
 	fs := cmd.Flags()
-	fs.StringVarP(&f.kind, "type", "t", "", "type of the resource: virtualhosts, clusters, endpoints, listeners, routes, ..., or a type URL")
+	fs.StringVarP(&f.kind, "type", "t", "", "type of the resource: virtualhosts, clusters, endpoints, listeners, routes, nametables, ..., or a type URL")
 	fs.BoolVar(&f.all, "all", false, "explain all resources that RESOURCE may mean")
 	fs.VarP(f.out, "output", "o", "output format")
 	t.registerServers(fs)

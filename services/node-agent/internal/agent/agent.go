@@ -18,6 +18,7 @@ import (
 
 	"fairlead.dev/pkg/auth"
 	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/footprint"
 	"fairlead.dev/pkg/ops"
 	"fairlead.dev/pkg/process"
 	"fairlead.dev/pkg/rpc"
@@ -27,7 +28,6 @@ import (
 	"fairlead.dev/services/node-agent/internal/bootstrap"
 	"fairlead.dev/services/node-agent/internal/config"
 	"fairlead.dev/services/node-agent/internal/envoy"
-	"fairlead.dev/services/node-agent/internal/footprint"
 	"fairlead.dev/services/node-agent/internal/node"
 	"fairlead.dev/services/node-agent/internal/ready"
 	"fairlead.dev/services/node-agent/internal/relay"

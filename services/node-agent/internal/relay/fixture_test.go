@@ -25,6 +25,8 @@ type xdsServer struct {
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
 	address string
 	stop    func()
+	// resources go out with every delta answer.
+	resources []*discoveryv3.Resource
 
 	mu    sync.Mutex
 	peers []auth.Peer
@@ -67,7 +69,9 @@ func (s *xdsServer) DeltaAggregatedResources(stream discoveryv3.AggregatedDiscov
 		s.mu.Lock()
 		s.delta = append(s.delta, req)
 		s.mu.Unlock()
-		if err := stream.Send(&discoveryv3.DeltaDiscoveryResponse{TypeUrl: req.GetTypeUrl(), SystemVersionInfo: s.address}); err != nil {
+		if err := stream.Send(&discoveryv3.DeltaDiscoveryResponse{
+			TypeUrl: req.GetTypeUrl(), SystemVersionInfo: s.address, Resources: s.resources,
+		}); err != nil {
 			return err
 		}
 	}

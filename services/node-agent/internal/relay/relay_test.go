@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"fairlead.dev/pkg/testkit"
 )
@@ -41,6 +42,32 @@ func TestForwardsUntouched(t *testing.T) {
 	}
 	if id := server.peers[0]; id.Method != "mtls" || id.ID != w.pki.ID("shop", "web") {
 		t.Errorf("xds-server sees %v", id)
+	}
+}
+
+// Name tables, which are for the agent's side of the stream and not for Envoy, go both ways like all else.
+func TestForwardsNameTables(t *testing.T) {
+	w := newWorld(t)
+	server := w.xds("")
+	const nameTable = "type.googleapis.com/istio.networking.nds.v1.NameTable"
+	content := []byte("\n\x05\n\x03web") // "web", without addresses
+	server.resources = []*discoveryv3.Resource{{Name: "nametable", Version: "1", Resource: &anypb.Any{TypeUrl: nameTable, Value: content}}}
+	stream := w.open(w.relay(Config{Addresses: []string{server.address}}))
+	req := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: nameTable, InitialResourceVersions: map[string]string{"nametable": "0"}}
+	if err := stream.Send(req); err != nil {
+		t.Fatal(err)
+	}
+	resp, err := stream.Recv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resp.GetTypeUrl() != nameTable || len(resp.GetResources()) != 1 || !proto.Equal(resp.GetResources()[0], server.resources[0]) {
+		t.Errorf("received %v", resp)
+	}
+	server.mu.Lock()
+	defer server.mu.Unlock()
+	if len(server.delta) != 1 || !proto.Equal(server.delta[0], req) {
+		t.Errorf("arrived %v, sent %v", server.delta, req)
 	}
 }
 

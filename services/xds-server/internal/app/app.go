@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 
+	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -16,6 +17,7 @@ import (
 	"google.golang.org/grpc"
 
 	"fairlead.dev/pkg/auth"
+	"fairlead.dev/pkg/footprint"
 	"fairlead.dev/pkg/ops"
 	"fairlead.dev/pkg/process"
 	"fairlead.dev/pkg/rpc"
@@ -86,7 +88,10 @@ func (s *Server) wire(ctx context.Context) error {
 	}
 
 	// The engine: state of the mesh in, bytes per class out.
-	engine, err := plan.NewEngine(plan.Config{Translators: translate.All(), Store: store.New(), Log: deps.Log, Registerer: deps.Registry})
+	engine, err := plan.NewEngine(plan.Config{
+		Translators: translate.All(), Store: store.New(), Log: deps.Log, Registerer: deps.Registry,
+		Ahead: []string{resource.ClusterType, resource.EndpointType, resource.ListenerType, resource.VirtualHostType},
+	})
 	if err != nil {
 		return err
 	}
@@ -108,7 +113,8 @@ func (s *Server) wire(ctx context.Context) error {
 	}
 	config := configv1.NewConfigServiceClient(conn)
 	self := &configv1.Subscriber{Instance: cfg.Instance + "/" + uuid.NewString()[:8], Version: version.Version}
-	mesh, err := upstream.New(upstream.Config{Watcher: config, Subscriber: self, Apply: ads.Apply, Log: deps.Log, Registerer: deps.Registry})
+	mesh, err := upstream.New(upstream.Config{Watcher: config, Subscriber: self, Apply: ads.Apply, Busy: ads.MostSettled,
+		Log: deps.Log, Registerer: deps.Registry})
 	if err != nil {
 		return err
 	}
@@ -151,6 +157,7 @@ func (s *Server) wire(ctx context.Context) error {
 		{Name: "engine", Run: engine.Run},
 		{Name: "balance", Run: identified(identity, balancer.Run)},
 		{Name: "drain", Run: ads.Run},
+		{Name: "memory", Run: footprint.NewKeeper(nil, deps.Log).Run},
 		{Name: "ads", Run: func(ctx context.Context) error { return rpc.Serve(ctx, secure, s.SecureListener, cfg.ShutdownGrace) }},
 		{Name: "connection", Run: func(ctx context.Context) error { <-ctx.Done(); return conn.Close() }},
 	}

@@ -42,6 +42,7 @@ func TestEveryFieldMakesAnotherClass(t *testing.T) {
 		"VirtualHosts": func(k *class.Key) { k.VirtualHosts = true },
 		"OnDemand":     func(k *class.Key) { k.OnDemand = true },
 		"OffersMTLS":   func(k *class.Key) { k.OffersMTLS = true },
+		"ProxyMatches": func(k *class.Key) { k.ProxyMatches = []string{"x"} },
 	}
 	seen := map[class.Hash]string{base.Hash(): "base"}
 	fields := reflect.TypeFor[class.Key]()
@@ -111,6 +112,10 @@ func TestParseNode(t *testing.T) {
 		ID: good().GetId(), Type: class.Sidecar, Name: "web-0.apps", Namespace: "shop", DNSDomain: "shop.svc.cluster.local",
 		Addresses: []string{"10.0.0.1", "fd00::1"}, Labels: map[string]string{"app": "web"}, ServiceAccount: "web", Locality: "eu/eu-a",
 		Interception: class.None, Version: "1.40.0",
+		Metadata: map[string]string{
+			"NAMESPACE": "shop", "SERVICE_ACCOUNT": "web", "CLUSTER_ID": "one", "NETWORK": "net", "INTERCEPTION_MODE": "NONE",
+			"INSTANCE_IPS": "10.0.0.1,fd00::1, nonsense",
+		},
 	}
 	if d := cmp.Diff(want, n); d != "" {
 		t.Errorf("(-want +got):\n%s", d)

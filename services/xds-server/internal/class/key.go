@@ -99,6 +99,8 @@ type Key struct {
 	OnDemand bool
 	// OffersMTLS is true for gRPC programs whose callers are told to use mesh mTLS.
 	OffersMTLS bool
+	// ProxyMatches are the conditions of EnvoyFilters on the proxy itself that it meets, as replica.ProxyMatch.ID, sorted.
+	ProxyMatches []string
 }
 
 // WithSidecar returns the key with the Sidecar resource that the state has for a workload of its namespace with these labels.
@@ -201,6 +203,12 @@ var fields = []field{
 	{"virtual_hosts", func(k *Key, d digest) { d.truth(k.VirtualHosts) }},
 	{"on_demand", func(k *Key, d digest) { d.truth(k.OnDemand) }},
 	{"offers_mtls", func(k *Key, d digest) { d.truth(k.OffersMTLS) }},
+	{"proxy_matches", func(k *Key, d digest) {
+		d.number(uint64(len(k.ProxyMatches)))
+		for _, id := range k.ProxyMatches {
+			d.text(id)
+		}
+	}},
 }
 
 // Hash returns the key's hash; equal keys have equal hashes on every replica.

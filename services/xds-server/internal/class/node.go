@@ -58,6 +58,8 @@ type Node struct {
 	OnDemand string
 	// VirtualHosts is true if the proxy can be sent virtual hosts as resources of their own; the stream's protocol decides.
 	VirtualHosts bool
+	// Metadata are the entries of text, which EnvoyFilters may match.
+	Metadata map[string]string
 }
 
 // ParseNode reads Istio's node id ("sidecar~<ip>~<name>.<namespace>~<dns domain>") and metadata.
@@ -122,6 +124,7 @@ func (n *Node) readMetadata(meta *structpb.Struct, idAddress string) error {
 	default:
 		return fmt.Errorf("%w: INTERCEPTION_MODE %q is none of REDIRECT, TPROXY, NONE", ErrMalformed, mode)
 	}
+	n.Metadata = m.texts()
 	addresses := strings.Split(m.text("INSTANCE_IPS"), ",")
 	if idAddress != "" {
 		addresses = slices.Insert(addresses, 0, idAddress)
@@ -161,6 +164,17 @@ func (m *metadata) text(name string) string {
 		return ""
 	}
 	return s
+}
+
+// texts are the entries of text; what is too long to be matched is left out.
+func (m *metadata) texts() map[string]string {
+	out := map[string]string{}
+	for k, v := range m.fields {
+		if s, ok := v.GetKind().(*structpb.Value_StringValue); ok && len(s.StringValue) <= maxMetadataText {
+			out[k] = s.StringValue
+		}
+	}
+	return out
 }
 
 // version is Envoy's, for people to read.
@@ -204,7 +218,7 @@ func splitID(id spiffeid.ID) (namespace, serviceAccount string, err error) {
 func (n *Node) Key(state *replica.State) (*Key, replica.Topics) {
 	topics := replica.Topics{}
 	topics.Add(replica.MeshTopic())
-	for _, t := range replica.SelectedLabelsTopics(n.Namespace) {
+	for _, t := range slices.Concat(replica.SelectedLabelsTopics(n.Namespace), replica.ProxyMatchesTopics(n.Namespace)) {
 		topics.Add(t)
 	}
 	k := &Key{
@@ -239,6 +253,13 @@ func (n *Node) Key(state *replica.State) (*Key, replica.Topics) {
 	if k.Interception == None {
 		k.Addresses = addresses
 	}
+	state.ProxyMatches(n.Namespace, func(p *replica.ProxyMatch) {
+		if p.Meets(n.Metadata) {
+			k.ProxyMatches = append(k.ProxyMatches, p.ID)
+		}
+	})
+	slices.Sort(k.ProxyMatches)
+	k.ProxyMatches = slices.Compact(k.ProxyMatches)
 	return k, topics
 }
 

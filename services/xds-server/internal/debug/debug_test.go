@@ -18,6 +18,7 @@ import (
 
 	"fairlead.dev/pkg/ops"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	ndsv1 "fairlead.dev/proto/istio/networking/nds/v1"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/debug"
 	"fairlead.dev/services/xds-server/internal/meshtest"
@@ -25,6 +26,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/replica"
 	"fairlead.dev/services/xds-server/internal/store"
 	"fairlead.dev/services/xds-server/internal/translate"
+	"fairlead.dev/services/xds-server/internal/translate/nametable"
 )
 
 const (
@@ -90,6 +92,7 @@ func newPages(t *testing.T, change func(*class.Key), resources ...*configv1.Reso
 	c.Plan(f, resource.EndpointType, false, []string{cluster, subset})
 	c.Plan(f, resource.RouteType, false, []string{"9080", "15080"})
 	c.Plan(f, resource.VirtualHostType, true, nil)
+	c.Plan(f, ndsv1.NameTableType, true, nil)
 	p.status.Class = c.ID()
 	debug.Register(mux{p.mux}, ops.JSON, f, engine)
 	return p
@@ -393,6 +396,7 @@ func TestResources(t *testing.T) {
 	type served struct{ Name, Version string }
 	for kind, want := range map[string]string{
 		"clusters": cluster, "virtualhosts": "9080/" + reviews + ":9080", resource.VirtualHostType: "9080/" + reviews + ":9080", "routes": "9080",
+		"nametables": nametable.Name, "NameTable": nametable.Name,
 	} {
 		t.Run(kind, func(t *testing.T) {
 			found := map[string][]served{}
@@ -411,6 +415,21 @@ func TestResources(t *testing.T) {
 	}
 	if failure := p.get("/debug/resources", url.Values{"proxy": {nodeID}, "type": {"nonsense"}}, nil); !strings.Contains(failure, "choose one of") {
 		t.Errorf("an unknown type: %q", failure)
+	}
+}
+
+// TestWhyNameTable: of the table that DNS is answered from, the services in it are the reason.
+func TestWhyNameTable(t *testing.T) {
+	p := newPages(t, nil, shop()...)
+	a := p.why(nametable.Name, "")
+	if a.Type != "nametables" || a.Version == "" || a.Problem != "" {
+		t.Errorf("answer %+v", a)
+	}
+	if o := a.from("Service shop/reviews"); o == nil || o.Generation != 3 {
+		t.Errorf("no reviews among %+v", a.MadeFrom)
+	}
+	if a.from("VirtualService shop/reviews") != nil || a.from("DestinationRule shop/reviews") != nil {
+		t.Errorf("made from %+v", a.MadeFrom)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 
+	ndsv1 "fairlead.dev/proto/istio/networking/nds/v1"
 	"fairlead.dev/services/xds-server/internal/plan"
 )
 
@@ -17,7 +18,7 @@ import (
 var kinds = []struct{ name, url string }{
 	{"virtualhosts", resource.VirtualHostType}, {"clusters", resource.ClusterType}, {"endpoints", resource.EndpointType},
 	{"listeners", resource.ListenerType}, {"routes", resource.RouteType}, {"secrets", resource.SecretType},
-	{"extensions", resource.ExtensionConfigType},
+	{"extensions", resource.ExtensionConfigType}, {"nametables", ndsv1.NameTableType},
 }
 
 func typeNames() []string {

@@ -50,7 +50,7 @@ func object(t *rapid.T) *configv1.Resource {
 	to := rapid.SampledFrom(exports).Draw(t, "exported to")
 	name := rapid.SampledFrom([]string{"n1", "n2"}).Draw(t, "name")
 	n := rapid.IntRange(1, 3).Draw(t, "variant")
-	switch rapid.IntRange(0, 13).Draw(t, "kind") {
+	switch rapid.IntRange(0, 14).Draw(t, "kind") {
 	case 0, 1, 2, 3:
 		return service(t, ns, host, to, n)
 	case 4, 5, 6:
@@ -69,6 +69,8 @@ func object(t *rapid.T) *configv1.Resource {
 		return meshtest.Config(replica.KindSidecar, ns, "s", s)
 	case 12:
 		return meshtest.PeerAuthentication(ns, name, []string{"STRICT", "PERMISSIVE", "DISABLE"}[n-1])
+	case 13:
+		return envoyFilter(t, ns, name)
 	default:
 		return meshtest.Workload("x", "d", "10.0.1.100", func(w *configv1.Workload) {
 			w.Labels = map[string]string{"app": []string{"d", "e", "f"}[n-1]}
@@ -77,6 +79,26 @@ func object(t *rapid.T) *configv1.Resource {
 			}
 		})
 	}
+}
+
+// envoyFilter patches resources of every kind, now and then such that one breaks, for everybody, a namespace or a workload.
+func envoyFilter(t *rapid.T, ns, name string) *configv1.Resource {
+	scope := rapid.SampledFrom([]string{"", "", "workloadSelector: {labels: {app: d}}", "priority: -1"}).Draw(t, "for")
+	patch := rapid.SampledFrom([]string{
+		"{applyTo: CLUSTER, match: {cluster: {portNumber: 80}}, patch: {operation: MERGE, value: {connect_timeout: 3s}}}",
+		"{applyTo: CLUSTER, match: {context: SIDECAR_OUTBOUND, proxy: {metadata: {SERVICE_ACCOUNT: default}}}, patch: {operation: MERGE, value: {per_connection_buffer_limit_bytes: 7}}}",
+		"{applyTo: CLUSTER, match: {cluster: {service: " + hosts[0] + "}}, patch: {operation: REMOVE}}",
+		"{applyTo: CLUSTER, patch: {operation: ADD, value: {name: added, connect_timeout: 3s, type: STATIC}}}",
+		"{applyTo: LISTENER, match: {listener: {portNumber: 80}}, patch: {operation: MERGE, value: {per_connection_buffer_limit_bytes: 7}}}",
+		"{applyTo: HTTP_FILTER, match: {listener: {filterChain: {filter: {name: envoy.filters.network.http_connection_manager, subFilter: {name: envoy.filters.http.cors}}}}}, patch: {operation: REMOVE}}",
+		"{applyTo: HTTP_FILTER, match: {listener: {filterChain: {filter: {name: envoy.filters.network.http_connection_manager, subFilter: {name: envoy.filters.http.router}}}}}, patch: {operation: REMOVE}}",
+		"{applyTo: VIRTUAL_HOST, match: {routeConfiguration: {portNumber: 80}}, patch: {operation: ADD, value: {name: added, domains: [a.x, added.example.com]}}}",
+		"{applyTo: VIRTUAL_HOST, match: {routeConfiguration: {vhost: {name: '" + hosts[1] + ":80'}}}, patch: {operation: REMOVE}}",
+		"{applyTo: VIRTUAL_HOST, patch: {operation: MERGE, value: {include_attempt_count_in_response: true}}}",
+		"{applyTo: HTTP_ROUTE, match: {routeConfiguration: {vhost: {name: '" + hosts[0] + ":80'}}}, patch: {operation: INSERT_FIRST, value: {name: first, match: {path: /first}, direct_response: {status: 418}}}}",
+		"{applyTo: ROUTE_CONFIGURATION, patch: {operation: MERGE, value: {request_headers_to_remove: [x]}}}",
+	}).Draw(t, "patch")
+	return meshtest.EnvoyFilter(ns, name, scope+"\nconfigPatches: ["+patch+"]", meshtest.Aged(time.Duration(rapid.IntRange(1, 3).Draw(t, "age"))))
 }
 
 func service(t *rapid.T, ns, host string, to []string, n int) *configv1.Resource {

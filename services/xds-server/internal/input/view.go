@@ -34,6 +34,7 @@ const (
 	subjectOpaqueRoutes
 	subjectGateways
 	subjectInboundMTLS
+	subjectPatches
 	subjectsEnd
 )
 

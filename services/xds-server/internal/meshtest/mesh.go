@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -13,6 +14,7 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 	security "istio.io/api/security/v1beta1"
+	"sigs.k8s.io/yaml"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/replica"
@@ -82,6 +84,22 @@ func Config(kind, namespace, name string, spec proto.Message, change ...func(*co
 		f(c)
 	}
 	return Resource(kind, namespace, name, &configv1.Resource{Body: &configv1.Resource_IstioConfig{IstioConfig: c}})
+}
+
+// EnvoyFilter makes one from the YAML of its spec, for its namespace or, in istio-system, for everybody. change may alter it.
+func EnvoyFilter(namespace, name, spec string, change ...func(*configv1.IstioConfig)) *configv1.Resource {
+	js, err := yaml.YAMLToJSON([]byte(spec))
+	if err != nil {
+		panic(err) // as in Config
+	}
+	f := &networking.EnvoyFilter{}
+	if err := protojson.Unmarshal(js, f); err != nil {
+		panic(err)
+	}
+	if namespace != "istio-system" {
+		change = append([]func(*configv1.IstioConfig){ExportedTo(namespace)}, change...)
+	}
+	return Config(replica.KindEnvoyFilter, namespace, name, f, change...)
 }
 
 // Mesh makes the mesh-wide settings.

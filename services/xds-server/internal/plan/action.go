@@ -100,7 +100,7 @@ func (l *layer) unbuild(a *action) {
 		l.detach(a, node)
 	}
 	if a.failure != nil {
-		l.engine.metrics.failing.Dec()
+		l.engine.fails(-1)
 		delete(l.failed, a)
 	}
 	a.inputs, a.failure, a.blob, a.built, a.stale, a.reach = nil, nil, nil, false, false, input.ForEverybody
@@ -131,11 +131,11 @@ func listNames(t Translator, r *input.Reader, host string) (names []string, err 
 	return names, nil
 }
 
-// buildResource runs a translator's Build and checks the message as Envoy will; a panic is an error.
+// buildResource runs a translator's Build and checks the message as Envoy will; a panic is an error. An *Incomplete comes with its message.
 func buildResource(t Translator, r *input.Reader, name string) (m proto.Message, err error) {
 	defer recovered(&err)
 	m, err = t.Build(r, name)
-	if err != nil || m == nil {
+	if _, lacking := errors.AsType[*Incomplete](err); err != nil && !lacking || m == nil {
 		return nil, err
 	}
 	if got := cache.GetResourceName(m); got != name {
@@ -146,7 +146,7 @@ func buildResource(t Translator, r *input.Reader, name string) (m proto.Message,
 			return nil, fmt.Errorf("invalid: %w", err)
 		}
 	}
-	return m, nil
+	return m, err
 }
 
 func recovered(err *error) {

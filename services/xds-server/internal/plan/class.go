@@ -25,7 +25,8 @@ type Watcher interface {
 	Changed(changes, arrived Changes)
 }
 
-// Failure is a resource that could not be built; its last good version, if there was one, stays in use.
+// Failure is a resource that could not be built; its last good version, if there was one, stays in use. With an *Incomplete it was built, but
+// not with all that was asked for.
 type Failure struct {
 	TypeURL string
 	// Name of the resource; "" where a list of names failed.

@@ -36,6 +36,8 @@ type Config struct {
 	Linger time.Duration
 	// Workers that build classes at a time; 0 means one per processor.
 	Workers int
+	// Ahead are types that all sidecars ask for: Run plans them before the first sidecar comes, as far as the mesh tells what it will be.
+	Ahead []string
 }
 
 // Engine keeps the classes in use built while the mesh changes. It is safe for concurrent use.
@@ -47,6 +49,9 @@ type Engine struct {
 	linger      time.Duration
 	workers     int
 	metrics     *metrics
+
+	// failing counts the resources and lists that could not be built.
+	failing atomic.Int64
 
 	// applying serialises Apply.
 	applying sync.Mutex
@@ -62,7 +67,8 @@ type Engine struct {
 	served   *configv1.Revision
 	classes  map[class.Hash]*Class
 	// shared are the tiers of everybody and of namespaces.
-	shared map[tierID]*tier
+	shared   map[tierID]*tier
+	expected expectations
 }
 
 // tierID names a shared tier.
@@ -79,7 +85,8 @@ func NewEngine(cfg Config) (*Engine, error) {
 	e := &Engine{
 		translators: map[string]Translator{}, store: cfg.Store, log: cfg.Log, clock: clock.Or(cfg.Clock),
 		linger: cfg.Linger, workers: cfg.Workers, state: replica.Empty(), classes: map[class.Hash]*Class{},
-		shared: map[tierID]*tier{},
+		shared:   map[tierID]*tier{},
+		expected: expectations{urls: cfg.Ahead, arrived: make(chan struct{}, 1), held: map[tierID]time.Time{}},
 	}
 	if e.linger == 0 {
 		e.linger = DefaultLinger
@@ -136,6 +143,7 @@ func (e *Engine) Apply(state *replica.State, change *replica.Change, regroup fun
 		}
 	})
 
+	e.expect()
 	e.mu.Lock()
 	e.served = state.Revision()
 	e.mu.Unlock()
@@ -237,6 +245,15 @@ func (e *Engine) Release(c *Class, w Watcher) {
 	}
 }
 
+// Failing counts the resources and lists of names that cannot be built, each once for all the classes that share it.
+func (e *Engine) Failing() int { return int(e.failing.Load()) }
+
+// fails counts so many more.
+func (e *Engine) fails(n int) {
+	e.failing.Add(int64(n))
+	e.metrics.failing.Add(float64(n))
+}
+
 // Class returns a class by its id, nil if there is none.
 func (e *Engine) Class(id string) *Class {
 	for _, c := range e.Classes() {
@@ -258,16 +275,32 @@ func (e *Engine) Classes() []*Class {
 	return classes
 }
 
-// Run drops what has not been used for the linger time, until ctx ends.
+// Run plans ahead, and drops what has not been used for the linger time, until ctx ends.
 func (e *Engine) Run(ctx context.Context) error {
+	tick := e.clock.After(e.linger / 2)
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-e.clock.After(e.linger / 2):
+		case <-e.expected.arrived:
+			e.prepare()
+		case <-tick:
 			e.sweep()
+			tick = e.clock.After(e.linger / 2)
 		}
 	}
+}
+
+// unuse counts one user less of a shared tier, and returns it and those below it if they have none left. The caller holds mu.
+func (e *Engine) unuse(t *tier) (dead []*tier) {
+	for ; t != nil; t = t.below {
+		if t.users--; t.users > 0 {
+			break
+		}
+		delete(e.shared, tierID{t.reach, t.hash})
+		dead = append(dead, t)
+	}
+	return dead
 }
 
 func (e *Engine) sweep() {
@@ -281,18 +314,12 @@ func (e *Engine) sweep() {
 		c.watchMu.Unlock()
 		if unused {
 			delete(e.classes, hash)
-			dead = append(dead, c.tier)
-			for t := c.tier.below; t != nil; t = t.below {
-				if t.users--; t.users > 0 {
-					break
-				}
-				delete(e.shared, tierID{t.reach, t.hash})
-				dead = append(dead, t)
-			}
+			dead = append(append(dead, c.tier), e.unuse(c.tier.below)...)
 		} else {
 			kept = append(kept, c)
 		}
 	}
+	dead = append(dead, e.unhold(before)...)
 	e.mu.Unlock()
 	for _, t := range dead {
 		t.close()

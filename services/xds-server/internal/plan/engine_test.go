@@ -260,7 +260,7 @@ func TestFailureKeepsTheLastGoodVersion(t *testing.T) {
 			if len(failures) != 1 || failures[0].Name != "80|"+a || failures[0].Revision.GetSequence() != 2 {
 				t.Errorf("failures %v", failures)
 			}
-			want := "# HELP fairlead_xds_server_failing_resources Resources whose newest version could not be built.\n" +
+			want := "# HELP fairlead_xds_server_failing_resources Resources whose newest version could not be built, or not with all EnvoyFilters.\n" +
 				"# TYPE fairlead_xds_server_failing_resources gauge\nfairlead_xds_server_failing_resources %d\n"
 			if err := testutil.GatherAndCompare(b.registry, strings.NewReader(fmt.Sprintf(want, 1)), "fairlead_xds_server_failing_resources"); err != nil {
 				t.Error(err)
@@ -277,6 +277,32 @@ func TestFailureKeepsTheLastGoodVersion(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// TestIncompleteIsUsed: what was built without some of what was asked for is in use, and reported.
+func TestIncompleteIsUsed(t *testing.T) {
+	b := newBench(t, meshtest.Service("default", a, 80))
+	c, w := b.class("client")
+	old := blob(t, c, resource.ClusterType, "80|"+a)
+	b.set.Break("80|"+a, &plan.Incomplete{Err: errors.New("without x")})
+	b.edit([]*configv1.Resource{meshtest.Config(replica.KindDestinationRule, "default", "r", rule(a, time.Second))})
+	if d := cmp.Diff([]string{"Cluster 80|" + a}, w.take()); d != "" {
+		t.Errorf("changes (-want +got):\n%s", d)
+	}
+	if got := blob(t, c, resource.ClusterType, "80|"+a); got == old {
+		t.Error("the last version stays")
+	}
+	if f := c.Failures(""); len(f) != 1 || f[0].Err.Error() != "without x" || b.Failing() != 1 {
+		t.Errorf("failures %v", f)
+	}
+	if _, _, err := c.Explain(resource.ClusterType, "80|"+a); err == nil || err.Error() != "without x" {
+		t.Errorf("explained with %v", err)
+	}
+	b.set.Break("80|"+a, nil)
+	b.edit([]*configv1.Resource{meshtest.Config(replica.KindDestinationRule, "default", "r", rule(a, 2*time.Second))})
+	if f := c.Failures(""); len(f) != 0 || b.Failing() != 0 {
+		t.Errorf("failures after mending %v", f)
 	}
 }
 

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"errors"
 	"slices"
 	"strings"
 
@@ -20,6 +21,8 @@ type layer struct {
 	types  map[string]*typePlan
 	nodes  map[replica.Topic]*topicNode
 	failed map[*action]Failure
+	// told are the texts of *Incomplete errors that were logged: one EnvoyFilter may be left out of many resources.
+	told map[string]struct{}
 }
 
 // typePlan is what a layer has of one type.
@@ -36,7 +39,7 @@ type typePlan struct {
 func newLayer(e *Engine, key *class.Key, state *replica.State, name string) *layer {
 	return &layer{
 		engine: e, name: name, view: input.NewView(key, state), types: map[string]*typePlan{}, nodes: map[replica.Topic]*topicNode{},
-		failed: map[*action]Failure{},
+		failed: map[*action]Failure{}, told: map[string]struct{}{},
 	}
 }
 
@@ -126,16 +129,20 @@ func (l *layer) runResource(a *action) (changed bool) {
 	t := a.plan.translator
 	start := l.engine.clock.Now()
 	m, err := buildResource(t, r, a.name)
+	_, incomplete := errors.AsType[*Incomplete](err)
 	blob := a.blob
-	if err == nil {
+	if err == nil || incomplete {
 		blob = nil
 		if m != nil {
-			blob, err = l.engine.store.Put(t.TypeURL(), a.name, m)
+			var failure error
+			if blob, failure = l.engine.store.Put(t.TypeURL(), a.name, m); failure != nil {
+				err, incomplete = failure, false
+			}
 		}
 	}
 	a.plan.metrics.build.Observe(l.engine.clock.Now().Sub(start).Seconds())
 	l.ran(a, r, err)
-	if err != nil {
+	if err != nil && !incomplete {
 		return false
 	}
 	changed = a.blob != blob
@@ -145,13 +152,17 @@ func (l *layer) runResource(a *action) (changed bool) {
 
 // ran records what a run has read and how it ended.
 func (l *layer) ran(a *action, r *input.Reader, err error) {
-	l.attach(a, r.Dependencies(), err)
+	stopped := err
+	if _, ok := errors.AsType[*Incomplete](err); ok {
+		stopped = nil // it went to its end
+	}
+	l.attach(a, r.Dependencies(), stopped)
 	a.reach = r.Reach()
 	a.built, a.stale = true, false
 	switch {
 	case err != nil:
 		if a.failure == nil {
-			l.engine.metrics.failing.Inc()
+			l.engine.fails(1)
 		}
 		name := a.name
 		if a.list {
@@ -159,13 +170,23 @@ func (l *layer) ran(a *action, r *input.Reader, err error) {
 		}
 		if a.failure == nil || a.failure.Error() != err.Error() {
 			l.failed[a] = Failure{TypeURL: a.plan.url, Name: name, Err: err, Revision: l.view.State().Revision()}
-			l.engine.log.Error("resource not built, its last good version stays", "type", a.plan.url, "name", a.name, "list", a.list,
+			log := l.engine.log.With("type", a.plan.url, "name", a.name, "list", a.list,
 				"class", l.name, "namespace", l.view.Class().Namespace, "error", err)
+			if _, ok := errors.AsType[*Incomplete](err); ok {
+				if _, told := l.told[err.Error()]; !told {
+					l.told[err.Error()] = struct{}{}
+					log.Warn("resource built without some of what was asked for, and others perhaps too")
+				}
+			} else {
+				log.Error("resource not built, its last good version stays")
+			}
 		}
 		a.plan.metrics.failures.Inc()
 	case a.failure != nil:
-		l.engine.metrics.failing.Dec()
-		delete(l.failed, a)
+		l.engine.fails(-1)
+		if delete(l.failed, a); len(l.failed) == 0 {
+			clear(l.told)
+		}
 	}
 	a.failure = err
 }
@@ -179,4 +200,4 @@ func (l *layer) forget() {
 }
 
 // close gives back what the layer holds outside itself.
-func (l *layer) close() { l.engine.metrics.failing.Sub(float64(len(l.failed))) }
+func (l *layer) close() { l.engine.fails(-len(l.failed)) }

@@ -103,7 +103,7 @@ func randomObject(rt *rapid.T) *configv1.Resource {
 	to := rapid.SampledFrom([][]string{{"*"}, {"a"}, {"b"}, {"a", "b"}, {"elsewhere"}}).Draw(rt, "exported to")
 	port := rapid.SampledFrom([]uint32{80, 81}).Draw(rt, "port")
 	n := rapid.IntRange(1, 3).Draw(rt, "variant")
-	switch rapid.IntRange(0, 5).Draw(rt, "kind") {
+	switch rapid.IntRange(0, 6).Draw(rt, "kind") {
 	case 0, 1:
 		return meshtest.Service(ns, host, port, meshtest.Visible(to...), func(s *configv1.Service) {
 			s.CreationTime, s.MeshExternal = timestamppb.New(meshtest.Epoch.Add(time.Duration(n)*time.Second)), n == 3
@@ -117,6 +117,11 @@ func randomObject(rt *rapid.T) *configv1.Resource {
 	case 4:
 		return meshtest.Config(replica.KindVirtualService, ns, "v", &networking.VirtualService{Hosts: []string{host, fmt.Sprintf("only%d.example.com", n)}},
 			meshtest.ExportedTo(to...))
+	case 5:
+		selector := rapid.SampledFrom([]string{"", "workloadSelector: {labels: {app: x}}", "priority: 1"}).Draw(rt, "selector")
+		side := rapid.SampledFrom([]string{"SIDECAR_OUTBOUND", "ANY", "SIDECAR_INBOUND"}).Draw(rt, "side")
+		return meshtest.EnvoyFilter(ns, fmt.Sprint("f", n),
+			selector+"\nconfigPatches: [{applyTo: CLUSTER, match: {context: "+side+"}, patch: {operation: REMOVE}}]")
 	default:
 		hosts := rapid.SampledFrom([][]string{{"*/*"}, {"./*"}, {"a/*"}, {"~/*"}}).Draw(rt, "egress")
 		return meshtest.Config(replica.KindSidecar, "b", "s", &networking.Sidecar{Egress: []*networking.IstioEgressListener{{Hosts: hosts}}})

@@ -44,11 +44,11 @@ func newMetrics(reg prometheus.Registerer, e *Engine) *metrics {
 		}, []string{"type", "step"}),
 		failures: f.NewCounterVec(prometheus.CounterOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "build_failures_total",
-			Help: "Builds that failed and left the last good version in use, by xDS type.",
+			Help: "Builds that failed and left the last good version in use, or had to leave out an EnvoyFilter, by xDS type.",
 		}, []string{"type"}),
 		failing: f.NewGauge(prometheus.GaugeOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "failing_resources",
-			Help: "Resources whose newest version could not be built.",
+			Help: "Resources whose newest version could not be built, or not with all EnvoyFilters.",
 		}),
 	}
 }

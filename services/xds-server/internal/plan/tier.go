@@ -203,12 +203,13 @@ func (t *tier) list(url string) {
 		return
 	}
 	p.listing = true
-	t.considerList(p, "")
 	if t.below == nil {
+		t.considerList(p, "")
 		t.own.view.State().Hosts(meshGateway, func(host string) { t.considerList(p, host) })
 		return
 	}
-	t.below.list(url)
+	t.below.list(url) // before what is listed here: it may be there already
+	t.considerList(p, "")
 	others := t.affected(t.private)
 	for a := range t.below.special {
 		others = append(others, a)

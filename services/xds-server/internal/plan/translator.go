@@ -26,8 +26,17 @@ type Translator interface {
 	// VirtualServices have. Several hosts may list the same resource.
 	HostNames(r *input.Reader, host string) ([]string, error)
 	// Build makes one resource. It returns nil, nil where the class has no resource of that name; the message must not be changed later.
+	// A result together with an *Incomplete is used, and the error reported.
 	Build(r *input.Reader, name string) (proto.Message, error)
 }
+
+// Incomplete is the error of a resource that was built without some of what was asked for.
+type Incomplete struct{ Err error }
+
+func (e *Incomplete) Error() string { return e.Err.Error() }
+
+// Unwrap returns what is lacking and why.
+func (e *Incomplete) Unwrap() error { return e.Err }
 
 // List lists the whole wildcard set of a class at a state, from scratch.
 func List(t Translator, key *class.Key, state *replica.State) ([]string, error) {

@@ -17,6 +17,9 @@ import (
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+
+	ndsv1 "fairlead.dev/proto/istio/networking/nds/v1"
+	"fairlead.dev/services/xds-server/internal/translate/nametable"
 )
 
 const (
@@ -25,6 +28,7 @@ const (
 	lds  = resource.ListenerType
 	rds  = resource.RouteType
 	vhds = resource.VirtualHostType
+	nds  = ndsv1.NameTableType
 )
 
 // Children lists what a proxy asks for because it holds a cluster (its endpoints) or a listener (its route configurations).
@@ -39,6 +43,8 @@ type Proxy struct {
 	// Delta says which variant of the protocol it speaks.
 	Delta bool
 	Node  *core.Node
+	// Agent says that it asks for the name table besides, as Istio's agents do on the proxy's stream.
+	Agent bool
 
 	children Children
 	// demands are names that it asks for besides, by type: what an on-demand proxy calls.
@@ -60,6 +66,7 @@ type Proxy struct {
 type Config struct {
 	Delta    bool
 	Node     *core.Node
+	Agent    bool
 	Children Children
 	// Demands are names asked for besides what is held, by type.
 	Demands map[string][]string
@@ -74,14 +81,22 @@ type Config struct {
 // New makes a proxy that is not connected.
 func New(cfg Config) *Proxy {
 	p := &Proxy{
-		Delta: cfg.Delta, Node: cfg.Node, children: cfg.Children, demands: cfg.Demands, moody: cfg.Moody, lies: cfg.Lies,
+		Delta: cfg.Delta, Node: cfg.Node, Agent: cfg.Agent, children: cfg.Children, demands: cfg.Demands, moody: cfg.Moody, lies: cfg.Lies,
 		rand: rand.New(rand.NewPCG(cfg.Seed, 1)), asked: map[string][]string{}, //nolint:gosec // a test that can be repeated
 		held: map[string]map[string]string{}, versions: map[string]map[string]string{},
 	}
-	for _, url := range []string{cds, eds, lds, rds, vhds} {
+	for _, url := range p.with(cds, eds, lds, rds, vhds) {
 		p.held[url], p.versions[url] = map[string]string{}, map[string]string{}
 	}
 	return p
+}
+
+// with adds the name table to types, if the proxy asks for it.
+func (p *Proxy) with(urls ...string) []string {
+	if p.Agent {
+		return append(urls, nds)
+	}
+	return urls
 }
 
 // Connect opens a stream with what is held; an open one is dropped.
@@ -134,9 +149,9 @@ func (p *Proxy) runDelta(stream discovery.AggregatedDiscoveryService_DeltaAggreg
 		_ = stream.Send(m) // a broken stream shows in Recv
 	}
 	p.mu.Lock()
-	order := []string{cds, eds, lds, rds, vhds}
+	order := p.with(cds, eds, lds, rds, vhds)
 	if p.rand.IntN(2) == 0 {
-		order = []string{vhds, rds, lds, eds, cds}
+		slices.Reverse(order)
 	}
 	for _, url := range order {
 		m := &discovery.DeltaDiscoveryRequest{TypeUrl: url, InitialResourceVersions: maps.Clone(p.versions[url])}
@@ -208,7 +223,7 @@ func (p *Proxy) runWorld(stream discovery.AggregatedDiscoveryService_StreamAggre
 		_ = stream.Send(m) // a broken stream shows in Recv
 	}
 	p.mu.Lock()
-	for _, url := range []string{cds, eds, lds, rds} {
+	for _, url := range p.with(cds, eds, lds, rds) {
 		if (url == eds || url == rds) && len(p.asked[url]) == 0 {
 			continue
 		}
@@ -225,12 +240,20 @@ func (p *Proxy) runWorld(stream discovery.AggregatedDiscoveryService_StreamAggre
 		nonces[url] = m.GetNonce()
 		failure := p.verdict()
 		if failure == nil {
-			if url == cds || url == lds {
+			if url == cds || url == lds || url == nds {
 				clear(p.held[url])
 			}
 			for _, r := range m.GetResources() {
-				if msg, err := r.UnmarshalNew(); err == nil && p.wants(url, cache.GetResourceName(msg)) {
-					p.held[url][cache.GetResourceName(msg)] = string(r.GetValue())
+				msg, err := r.UnmarshalNew()
+				if err != nil {
+					continue
+				}
+				name := cache.GetResourceName(msg)
+				if url == nds {
+					name = nametable.Name // which the message does not say
+				}
+				if p.wants(url, name) {
+					p.held[url][name] = string(r.GetValue())
 				}
 			}
 			p.versions[url][""] = m.GetVersionInfo()
@@ -251,7 +274,7 @@ func (p *Proxy) hasTable(host string) bool {
 
 // wants reports whether a resource was asked for: one that was given up while its response was on the way is ignored.
 func (p *Proxy) wants(url, name string) bool {
-	return url == cds || url == lds || url == vhds || slices.Contains(p.asked[url], name)
+	return url == cds || url == lds || url == vhds || url == nds || slices.Contains(p.asked[url], name)
 }
 
 // follow adjusts what is asked for to the clusters or listeners held. What is given up is forgotten.

@@ -51,7 +51,7 @@ func (c *Config[T]) Older(o *Config[T]) bool {
 	return c.Key.Name < o.Key.Name
 }
 
-// entry is one resource of a State. value is a *configv1.<Kind>, a *Config[T], *meshSettings, or nil for kinds nobody reads.
+// entry is one resource of a State. value is a *configv1.<Kind>, a *Config[T], *EnvoyFilter, *meshSettings, or nil for kinds nobody reads.
 type entry struct {
 	key   Key
 	hash  Hash
@@ -98,6 +98,8 @@ func decodeIstio(e *entry, c *configv1.IstioConfig) (any, error) {
 		return decodeSpec(e, c, &networking.Sidecar{})
 	case KindPeerAuthentication:
 		return decodeSpec(e, c, &security.PeerAuthentication{})
+	case KindEnvoyFilter:
+		return decodeEnvoyFilter(e, c)
 	default:
 		return nil, nil //nolint:nilnil // a kind that nothing reads has no value
 	}

@@ -16,6 +16,7 @@ const (
 	KindGateway            = "Gateway"
 	KindSidecar            = "Sidecar"
 	KindPeerAuthentication = "PeerAuthentication"
+	KindEnvoyFilter        = "EnvoyFilter"
 )
 
 // Key names one resource of the mesh.

@@ -198,6 +198,20 @@ func (s *State) Workload(namespace, name string) *configv1.Workload {
 // WorkloadTopic names the answer of Workload.
 func WorkloadTopic(namespace, name string) Topic { return Topic{SubjectWorkload, namespace, name} }
 
+// Workloads calls f for every workload.
+func (s *State) Workloads(f func(*configv1.Workload)) {
+	x, ok := s.kinds[KindWorkload]
+	if !ok {
+		return
+	}
+	x.scan("", func(_ string, e *entry) bool {
+		if w, ok := e.value.(*configv1.Workload); ok {
+			f(w)
+		}
+		return true
+	})
+}
+
 // WorkloadsAt lists the workloads of an address.
 func (s *State) WorkloadsAt(address string) []*configv1.Workload {
 	var found []*configv1.Workload

@@ -26,12 +26,14 @@ type State struct {
 	rules           index[*DestinationRule] // namespace, host, age, name
 	sidecars        index[*Sidecar]         // namespace, age, name
 	authentications index[*PeerAuthentication]
-	gateways        index[*Gateway] // first selector pair, age, namespace, name
-	addresses       index[*entry]   // address, namespace, name
-	selected        index[int]      // scope, label key: number of selectors
-	places          index[*entry]   // port, address, protocol, hostname, namespace
-	suffixes        index[int]      // exported to, hostname backwards: number of services
-	privates        index[int]      // namespace, topic: number of objects
+	gateways        index[*Gateway]     // first selector pair, age, namespace, name
+	addresses       index[*entry]       // address, namespace, name
+	selected        index[int]          // scope, label key: number of selectors
+	places          index[*entry]       // port, address, protocol, hostname, namespace
+	suffixes        index[int]          // exported to, hostname backwards: number of services
+	privates        index[int]          // namespace, topic: number of objects
+	patches         index[*EnvoyFilter] // exported to, place, age, namespace, name
+	conditions      index[*ProxyMatch]  // exported to, namespace and name of the EnvoyFilter, id
 }
 
 // Change is what one revision changed.
@@ -80,6 +82,7 @@ func Empty() *State {
 		authentications: newIndex[*PeerAuthentication](), gateways: newIndex[*Gateway](),
 		addresses: newIndex[*entry](), selected: newIndex[int](),
 		places: newIndex[*entry](), suffixes: newIndex[int](), privates: newIndex[int](),
+		patches: newIndex[*EnvoyFilter](), conditions: newIndex[*ProxyMatch](),
 	}
 }
 
@@ -129,6 +132,7 @@ func (s *State) fork() *State {
 	next.rules, next.sidecars, next.authentications = s.rules.fork(), s.sidecars.fork(), s.authentications.fork()
 	next.gateways, next.addresses, next.selected = s.gateways.fork(), s.addresses.fork(), s.selected.fork()
 	next.places, next.suffixes, next.privates = s.places.fork(), s.suffixes.fork(), s.privates.fork()
+	next.patches, next.conditions = s.patches.fork(), s.conditions.fork()
 	return &next
 }
 

@@ -48,6 +48,10 @@ const (
 	SubjectSuffix
 	// SubjectOwnNamespace, whether a namespace is the client's, which never changes: A = namespace.
 	SubjectOwnNamespace
+	// SubjectEnvoyFilters, those that may patch resources of a kind at one side of a proxy: A = namespace exported to or "*", B = the Place.
+	SubjectEnvoyFilters
+	// SubjectProxyMatches, the conditions that EnvoyFilters have on proxies: A = namespace exported to or "*".
+	SubjectProxyMatches
 	// SubjectDerived and all above it are free for answers that a caller derives from several look-ups.
 	SubjectDerived Subject = 128
 )
@@ -91,6 +95,11 @@ func (t Topic) String() string {
 		return "Workload with address " + t.A
 	case SubjectOwnNamespace:
 		return "whether " + t.A + " is the proxy's namespace"
+	case SubjectEnvoyFilters:
+		kind, side, _ := strings.Cut(t.B, "/")
+		return "EnvoyFilter for " + namespaceText(t.A) + " with patches of a " + side + " " + kind
+	case SubjectProxyMatches:
+		return "conditions on proxies, of EnvoyFilters for " + namespaceText(t.A)
 	case SubjectMesh:
 		return "MeshConfig"
 	case SubjectSelectedLabels:

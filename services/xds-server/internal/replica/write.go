@@ -98,6 +98,8 @@ func (w *writer) post(e *entry, add bool) {
 		put(w.state.authentications, add, join(v.Key.Namespace, age(v.Created), v.Key.Name), v)
 		w.touch(SubjectPeerAuthentications, v.Key.Namespace, "")
 		w.selects(v.Key.Namespace, v.Spec.GetSelector().GetMatchLabels(), add)
+	case *EnvoyFilter:
+		w.postEnvoyFilter(v, add)
 	case *Gateway:
 		pair := firstPair(v.Spec.GetSelector())
 		put(w.state.gateways, add, join(pair, age(v.Created), v.Key.Namespace, v.Key.Name), v)

@@ -19,9 +19,12 @@ import (
 )
 
 const (
-	// gap before a message, after a quiet time, and busyGap between messages: what happens meanwhile goes into one.
-	gap     = 10 * time.Millisecond
-	busyGap = 100 * time.Millisecond
+	// gap is how long a message waits for the answers of proxies that were sent something, and the least time between messages: what
+	// happens meanwhile goes into one. perProxy is the time after a message for each proxy in it, at most maxGap, so that reports take no
+	// more than a few percent of the process's time.
+	gap      = 10 * time.Millisecond
+	perProxy = 250 * time.Microsecond
+	maxGap   = time.Second
 	// batch is the most proxies in one message.
 	batch = 500
 
@@ -42,6 +45,8 @@ type Fleet interface {
 	Report(all bool) (statuses []*configv1.ProxyStatus, gone []string)
 	// Served returns the revision that is served from. What it means for a proxy is in every Report made after.
 	Served() *configv1.Revision
+	// Settled is closed once all proxies have answered what they were sent of the revision served; nil if they have.
+	Settled() <-chan struct{}
 }
 
 // Config of a Reporter. Sink, Fleet, Subscriber and Log are required.
@@ -103,7 +108,7 @@ func (r *Reporter) stream(ctx context.Context) (accepted bool, err error) {
 	heard := listen(stream)
 	var (
 		served *configv1.Revision
-		sentAt time.Time
+		next   time.Time // before which nothing is sent
 	)
 	for all := true; ; {
 		changed := r.cfg.Fleet.Changed()
@@ -117,7 +122,9 @@ func (r *Reporter) stream(ctx context.Context) (accepted bool, err error) {
 		if all {
 			messages[0].Subscriber, all = r.cfg.Subscriber, false
 		}
+		told := 0
 		for i, m := range messages {
+			told += len(m.GetProxies())
 			if i == len(messages)-1 {
 				m.Revision = revision
 			}
@@ -129,7 +136,7 @@ func (r *Reporter) stream(ctx context.Context) (accepted bool, err error) {
 			}
 		}
 		if served = revision; len(messages) > 0 {
-			sentAt = r.cfg.Clock.Now()
+			next = r.cfg.Clock.Now().Add(min(max(gap, time.Duration(told)*perProxy), maxGap))
 		}
 		select {
 		case <-ctx.Done():
@@ -138,12 +145,32 @@ func (r *Reporter) stream(ctx context.Context) (accepted bool, err error) {
 			return heard.first.Load(), fmt.Errorf("report: %w", err)
 		case <-changed:
 		}
-		select {
-		case <-ctx.Done():
-			return heard.first.Load(), ctx.Err()
-		case <-r.cfg.Clock.After(max(gap, busyGap-r.cfg.Clock.Now().Sub(sentAt))):
+		if err := r.collect(ctx, next); err != nil {
+			return heard.first.Load(), err
 		}
 	}
+}
+
+// collect waits for what should go into one message: until the time given, and shortly for proxies that have yet to answer.
+func (r *Reporter) collect(ctx context.Context, until time.Time) error {
+	if wait := until.Sub(r.cfg.Clock.Now()); wait > 0 {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-r.cfg.Clock.After(wait):
+		}
+	}
+	settled := r.cfg.Fleet.Settled()
+	if settled == nil {
+		return nil
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-settled:
+	case <-r.cfg.Clock.After(gap):
+	}
+	return nil
 }
 
 // answers are what config-watcher says on a Report.

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/testing/protocmp"
 
+	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/pkg/tlsconf"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
@@ -29,6 +30,8 @@ type fleetFake struct {
 	statuses map[string]*configv1.ProxyStatus
 	dirty    map[string]bool
 	served   *configv1.Revision
+	// settled is closed when the proxies have answered; nil if they have.
+	settled chan struct{}
 }
 
 func (f *fleetFake) Report(all bool) (statuses []*configv1.ProxyStatus, gone []string) {
@@ -52,6 +55,26 @@ func (f *fleetFake) Served() *configv1.Revision {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.served
+}
+
+func (f *fleetFake) Settled() <-chan struct{} {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.settled
+}
+
+// await makes the proxies have something to answer, answer makes them do it.
+func (f *fleetFake) await(answers chan struct{}) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.settled = answers
+}
+
+func (f *fleetFake) answer() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	close(f.settled)
+	f.settled = nil
 }
 
 // set changes what is served and some proxies; gone ones leave.
@@ -108,6 +131,11 @@ func proxy(id string, acked *configv1.Revision) *configv1.ProxyStatus {
 // run starts a reporter of a fleet to a config-watcher.
 func run(t *testing.T, sink *sinkFake, fleet *fleetFake) (self *configv1.Subscriber, expect func(what string, want *configv1.ReportRequest)) {
 	t.Helper()
+	return runWith(t, sink, fleet, nil)
+}
+
+func runWith(t *testing.T, sink *sinkFake, fleet *fleetFake, timer clock.Clock) (self *configv1.Subscriber, expect func(what string, want *configv1.ReportRequest)) {
+	t.Helper()
 	lis, dialer := testkit.Bufconn(t)
 	g := grpc.NewServer()
 	configv1.RegisterConfigServiceServer(g, sink)
@@ -120,7 +148,8 @@ func run(t *testing.T, sink *sinkFake, fleet *fleetFake) (self *configv1.Subscri
 	t.Cleanup(func() { _ = conn.Close() }) // the test is over
 	self = &configv1.Subscriber{Instance: "test"}
 	r, err := report.New(report.Config{
-		Sink: configv1.NewConfigServiceClient(conn), Fleet: fleet, Subscriber: self, Log: testkit.Logger(t), Rand: func() float64 { return 0 },
+		Sink: configv1.NewConfigServiceClient(conn), Fleet: fleet, Subscriber: self, Log: testkit.Logger(t), Clock: timer,
+		Rand: func() float64 { return 0 },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -152,6 +181,62 @@ func newFleet() *fleetFake {
 
 func newSink(old bool) *sinkFake {
 	return &sinkFake{got: make(chan *configv1.ReportRequest, 100), end: make(chan error), old: old}
+}
+
+// A report waits for the proxies that have yet to answer, but not for long.
+func TestReportWaitsForAnswers(t *testing.T) {
+	sink, fleet := newSink(false), newFleet()
+	clock := testkit.NewClock(time.Unix(0, 0))
+	a := proxy("a", one)
+	fleet.set(one, "", a)
+	self, expect := runWith(t, sink, fleet, clock)
+	expect("first message is complete", &configv1.ReportRequest{Subscriber: self, Revision: one, Proxies: []*configv1.ProxyStatus{a}})
+
+	const gap = 10 * time.Millisecond
+	fleet.await(make(chan struct{}))
+	fleet.set(two, "", proxy("a", one))
+	clock.WaitFor(t, 1) // since the message before
+	clock.Advance(gap)
+	clock.WaitFor(t, 1) // for the proxy
+	a2 := proxy("a", two)
+	fleet.set(two, "", a2)
+	fleet.answer()
+	expect("its answer is in the first report of the revision", &configv1.ReportRequest{Revision: two, Proxies: []*configv1.ProxyStatus{a2}})
+
+	fleet.await(make(chan struct{}))
+	fleet.set(one, "", a)
+	for range 2 {
+		clock.WaitFor(t, 1)
+		clock.Advance(gap)
+	}
+	expect("a proxy that does not answer", &configv1.ReportRequest{Revision: one, Proxies: []*configv1.ProxyStatus{a}})
+}
+
+// After a message about many proxies the next one waits longer.
+func TestManyProxiesAreReportedLessOften(t *testing.T) {
+	sink, fleet := newSink(false), newFleet()
+	clock := testkit.NewClock(time.Unix(0, 0))
+	var all []*configv1.ProxyStatus
+	for i := range 400 {
+		all = append(all, proxy(fmt.Sprintf("%04d", i), one))
+	}
+	fleet.set(one, "", all...)
+	self, expect := runWith(t, sink, fleet, clock)
+	expect("first message is complete", &configv1.ReportRequest{Subscriber: self, Proxies: all, Revision: one})
+	fleet.set(two, "")
+	clock.WaitFor(t, 1)
+	if wait, _ := clock.NextIn(); wait != 100*time.Millisecond {
+		t.Errorf("the next message waits for %s, want a quarter of a millisecond for each proxy of the one before", wait)
+	}
+	clock.Advance(100 * time.Millisecond)
+	expect("nothing but a revision", &configv1.ReportRequest{Revision: two})
+	fleet.set(one, "")
+	clock.WaitFor(t, 1)
+	if wait, _ := clock.NextIn(); wait != 10*time.Millisecond {
+		t.Errorf("the next message waits for %s, want the least", wait)
+	}
+	clock.Advance(10 * time.Millisecond)
+	expect("another one soon after", &configv1.ReportRequest{Revision: one})
 }
 
 var one, two = &configv1.Revision{Epoch: "e", Sequence: 1}, &configv1.Revision{Epoch: "e", Sequence: 2}

@@ -157,6 +157,7 @@ func (s *stream) blameHosts(sub *subscription, out *response, message string) (b
 // finish ends the life of an outstanding response.
 func (s *stream) finish(sub *subscription, out *response, failure string) {
 	sub.outstanding = nil
+	s.server.pace.answered(out.round)
 	if failure == "" {
 		sub.metrics.ackSeconds.Observe(s.server.clock.Now().Sub(out.sentAt).Seconds())
 	}

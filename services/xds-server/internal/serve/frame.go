@@ -93,12 +93,7 @@ func (f *deltaFrame) encode() mem.BufferSlice {
 		head = protowire.AppendVarint(protowire.AppendTag(head, resources, protowire.BytesType), uint64(2*text)) //nolint:gosec // a size
 		head = appendText(appendText(head, resourceName, name), resourceAliases, name)
 	}
-	buffers := make(mem.BufferSlice, 0, len(out.blobs)+2)
-	buffers = append(buffers, mem.SliceBuffer(head))
-	for _, b := range out.blobs {
-		buffers = append(buffers, b.DeltaField())
-	}
-	return out.watched(buffers)
+	return out.body(head, false)
 }
 
 // worldFrame is a state-of-the-world response with its resources apart.
@@ -125,12 +120,14 @@ func (f *worldFrame) encode() mem.BufferSlice {
 	head = appendText(head, worldVersionInfo, m.GetVersionInfo())
 	head = appendText(head, worldTypeURL, m.GetTypeUrl())
 	head = appendText(head, worldNonce, m.GetNonce())
-	buffers := make(mem.BufferSlice, 0, len(out.blobs)+2)
-	buffers = append(buffers, mem.SliceBuffer(head))
-	for _, b := range out.blobs {
-		buffers = append(buffers, b.WorldField())
-	}
-	return out.watched(buffers)
+	return out.body(head, true)
+}
+
+// body is the whole response.
+func (r *response) body(head []byte, world bool) mem.BufferSlice {
+	room := min(len(r.blobs), manyBlobs) + len(r.blobs)/8 + 2
+	buffers := append(make(mem.BufferSlice, 0, room), mem.SliceBuffer(head))
+	return r.watched(r.stream.server.runs.append(buffers, r.blobs, world))
 }
 
 func appendText(to []byte, field protowire.Number, text string) []byte {

@@ -5,7 +5,6 @@ import (
 
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc/mem"
-	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	"fairlead.dev/services/xds-server/internal/plan"
@@ -15,8 +14,8 @@ import (
 // come, and only taken apart where the count says that something is different.
 type holding struct {
 	tally plan.Tally
-	// raw are the entries as they came, size their bytes.
-	raw  [][]byte
+	// raw is the request as it came, size the bytes of its entries.
+	raw  mem.BufferSlice
 	size int
 	// versions by name, once taken apart.
 	versions map[string]string
@@ -41,84 +40,129 @@ func (h *holding) all() map[string]string {
 		return nil
 	}
 	if h.versions == nil && len(h.raw) > 0 {
-		h.versions = make(map[string]string, len(h.raw))
-		for _, entry := range h.raw {
-			if name, version, ok := consumeEntry(entry); ok && utf8.Valid(name) && utf8.Valid(version) {
+		h.versions = make(map[string]string, h.tally.Count())
+		_ = eachField(h.raw, func(f field) error { // decode has read it without an error
+			if f.number != initialResourceVersions || !f.delimited {
+				return nil
+			}
+			if name, version, ok := consumeEntry(f.content()); ok && utf8.Valid(name) && utf8.Valid(version) {
 				h.versions[string(name)] = string(version)
 			}
-		}
-		h.raw = nil
+			return nil
+		})
 	}
 	return h.versions
+}
+
+// asking is a long list of names that a client subscribes to, counted and taken apart as a holding is.
+type asking struct {
+	tally    plan.Tally
+	raw      mem.BufferSlice
+	wildcard bool
+	names    []string
+}
+
+// counted is the tally of the names.
+func (a *asking) counted() plan.Tally {
+	if a == nil {
+		return plan.Tally{}
+	}
+	return a.tally
+}
+
+// count is the number of names.
+func (a *asking) count() int { t := a.counted(); return t.Count() }
+
+// all takes the list apart.
+func (a *asking) all() []string {
+	if a == nil {
+		return nil
+	}
+	if a.names == nil && len(a.raw) > 0 {
+		a.names = make([]string, 0, a.tally.Count())
+		_ = eachField(a.raw, func(f field) error { // as in holding.all
+			if f.number == resourceNamesSubscribe && f.delimited {
+				a.names = append(a.names, string(f.content()))
+			}
+			return nil
+		})
+	}
+	return a.names
 }
 
 // consumeEntry reads an entry of a map of strings.
 func consumeEntry(raw []byte) (key, value []byte, ok bool) {
 	for len(raw) > 0 {
-		field, kind, n := protowire.ConsumeTag(raw)
-		if n < 0 {
+		f, err := measure(raw)
+		if err != nil || f.size == 0 || f.size > len(raw) {
 			return nil, nil, false
 		}
-		raw = raw[n:]
-		if kind != protowire.BytesType {
-			if n = protowire.ConsumeFieldValue(field, kind, raw); n < 0 {
-				return nil, nil, false
-			}
-			raw = raw[n:]
-			continue
-		}
-		text, n := protowire.ConsumeBytes(raw)
-		if n < 0 {
-			return nil, nil, false
-		}
-		switch raw = raw[n:]; field {
-		case 1:
-			key = text
-		case 2:
-			value = text
+		f.whole, raw = raw[:f.size], raw[f.size:]
+		switch {
+		case !f.delimited:
+		case f.number == 1:
+			key = f.content()
+		case f.number == 2:
+			value = f.content()
 		}
 	}
 	return key, value, true
 }
 
-// initialResourceVersions is the number of that field of DeltaDiscoveryRequest.
-const initialResourceVersions = 5
+// Numbers of fields of DeltaDiscoveryRequest.
+const (
+	resourceNamesSubscribe  = 3
+	initialResourceVersions = 5
+)
 
-// deltaRequest is a delta request with what the client holds apart. Where the codec is not ours it is an ordinary message.
+// deltaRequest is a delta request with what the client holds apart, and the names it subscribes to if they are many. Where the codec is not
+// ours it is an ordinary message.
 type deltaRequest struct {
 	*discovery.DeltaDiscoveryRequest
-	held *holding
+	held  *holding
+	asked *asking
+	// data is what held and asked have yet to be read from.
+	data mem.BufferSlice
 }
 
 // decode reads a request.
 func (r *deltaRequest) decode(data mem.BufferSlice) error {
-	raw := data.Materialize()
-	h := &holding{}
-	rest := make([]byte, 0, min(len(raw), 4<<10))
-	for left := raw; len(left) > 0; {
-		field, kind, n := protowire.ConsumeTag(left)
-		if n < 0 {
-			return protowire.ParseError(n)
+	h, a := &holding{}, &asking{}
+	var rest []byte
+	err := eachField(data, func(f field) error {
+		switch {
+		case f.number == initialResourceVersions && f.delimited:
+			if _, version, ok := consumeEntry(f.content()); ok {
+				h.size += len(f.content())
+				h.tally.Add(version)
+			}
+		case f.number == resourceNamesSubscribe && f.delimited:
+			name := f.content()
+			if !utf8.Valid(name) {
+				return errNotUTF8
+			}
+			a.tally.Add(name)
+			a.wildcard = a.wildcard || string(name) == "*"
+		default:
+			rest = append(rest, f.whole...)
 		}
-		size := protowire.ConsumeFieldValue(field, kind, left[n:])
-		if size < 0 {
-			return protowire.ParseError(size)
-		}
-		if field != initialResourceVersions || kind != protowire.BytesType {
-			rest = append(rest, left[:n+size]...)
-			left = left[n+size:]
-			continue
-		}
-		entry, _ := protowire.ConsumeBytes(left[n:])
-		left = left[n+size:]
-		_, version, ok := consumeEntry(entry)
-		if !ok {
-			continue
-		}
-		h.raw = append(h.raw, entry)
-		h.size += len(entry)
-		h.tally.Add(version)
+		return nil
+	})
+	if err != nil {
+		return err
 	}
-	r.held = h
-	return proto.Unmarshal(rest, r.DeltaDiscoveryRequest)
+	if err := proto.Unmarshal(rest, r.DeltaDiscoveryRequest); err != nil {
+		return err
+	}
+	a.raw, r.held = data, h
+	if a.count() > shortSet {
+		r.asked = a
+	} else if a.count() > 0 {
+		r.ResourceNamesSubscribe = a.all()
+	}
+	if r.asked != nil || h.tally.Count() > 0 {
+		data.Ref()
+		h.raw, r.data = data, data
+	}
+	return nil
 }

@@ -6,6 +6,7 @@ import (
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc/mem"
 )
 
 // inbox carries what is large in requests past go-control-plane's loop, which would keep it for as long as the stream lives: names and
@@ -20,8 +21,26 @@ type inbox struct {
 type parcel struct {
 	node                   *core.Node
 	subscribe, unsubscribe []string
-	held                   *holding
+	// asked are the names in place of subscribe where they are many.
+	asked *asking
+	held  *holding
+	// data is what held and asked are read from.
+	data mem.BufferSlice
 }
+
+// says reports whether the request changes what is subscribed to.
+func (p *parcel) says() bool { return len(p.subscribe)+len(p.unsubscribe)+p.asked.count() > 0 }
+
+// names lists what the request subscribes to.
+func (p *parcel) names() []string {
+	if p.asked != nil {
+		return p.asked.all()
+	}
+	return p.subscribe
+}
+
+// free gives back the bytes of the request: what was not read until then never is.
+func (p *parcel) free() { p.data.Free() }
 
 // Stand-ins for the names of a request. One name says as much as many.
 var (
@@ -71,10 +90,17 @@ func (b *inbox) keepDelta(r *deltaRequest) {
 	}
 	b.put(parcel{
 		node: req.GetNode(), subscribe: req.GetResourceNamesSubscribe(), unsubscribe: req.GetResourceNamesUnsubscribe(),
-		held: r.held,
+		asked: r.asked, held: r.held, data: r.data,
 	})
 	req.Node, req.InitialResourceVersions = nil, nil
-	req.ResourceNamesSubscribe = standInFor(req.GetResourceNamesSubscribe())
+	switch {
+	case r.asked == nil:
+		req.ResourceNamesSubscribe = standInFor(req.GetResourceNamesSubscribe())
+	case r.asked.wildcard:
+		req.ResourceNamesSubscribe = standInWildcardMore
+	default:
+		req.ResourceNamesSubscribe = standIn
+	}
 	if slices.Contains(req.GetResourceNamesUnsubscribe(), "*") {
 		req.ResourceNamesUnsubscribe = standInWildcard
 	} else {

@@ -128,6 +128,9 @@ func sortStatuses(statuses []*configv1.ProxyStatus) {
 
 // noteFailures makes the reporter look at the proxies of classes in which other resources cannot be built than before.
 func (s *Server) noteFailures() {
+	if len(s.failing) == 0 && s.engine.Failing() == 0 {
+		return
+	}
 	failing := map[*plan.Class]string{}
 	other := map[*plan.Class]bool{}
 	for _, c := range s.engine.Classes() {

@@ -81,6 +81,7 @@ func (s *stream) respond(sub *subscription) bool {
 		out.base = s.server.engine.Served()
 	}
 	sub.open, sub.outstanding, sub.resend, sub.answered = watch{}, out, false, true
+	out.round = s.server.pace.handed()
 	sub.owed = sub.owed && sub.url == resource.VirtualHostType && s.unreleased()
 	switch sub.url {
 	case resource.ClusterType:
@@ -103,6 +104,9 @@ func (s *stream) settle(sub *subscription, d *draft) {
 		for _, name := range d.done {
 			sub.dirty.remove(name)
 		}
+	}
+	if sub.fresh.is(d.done) {
+		sub.fresh.clear()
 	}
 	for _, name := range d.done {
 		if sub.fresh.len() == 0 {
@@ -321,14 +325,7 @@ func (s *stream) followClusters(updated []*store.Blob) {
 	eds := s.of(resource.EndpointType)
 	if eds == nil {
 		// A client that reconnects may name the endpoints it holds only after it was sent the clusters.
-		for _, b := range updated {
-			if b.EndpointsName != "" {
-				if s.warming == nil {
-					s.warming = make(map[string]struct{}, len(updated))
-				}
-				s.warming[b.EndpointsName] = struct{}{}
-			}
-		}
+		s.toWarm(updated)
 		return
 	}
 	for _, b := range updated {
@@ -337,6 +334,24 @@ func (s *stream) followClusters(updated []*store.Blob) {
 			delete(eds.withheld, b.EndpointsName)
 		}
 	}
+}
+
+// toWarm keeps clusters until the client asks for endpoints.
+func (s *stream) toWarm(updated []*store.Blob) {
+	if !slices.ContainsFunc(updated, func(b *store.Blob) bool { return b.EndpointsName != "" }) {
+		return
+	}
+	const few = 8
+	if s.warming = append(s.warming, updated); len(s.warming) < few {
+		return
+	}
+	once := map[string]*store.Blob{}
+	for _, blobs := range s.warming {
+		for _, b := range blobs {
+			once[b.EndpointsName] = b
+		}
+	}
+	s.warming = [][]*store.Blob{slices.Collect(maps.Values(once))}
 }
 
 // followMirrors gives an on-demand client the clusters that the virtual hosts it was sent mirror to.
@@ -362,12 +377,19 @@ func (s *stream) warm(sub *subscription) {
 	if sub.url != resource.EndpointType {
 		return
 	}
-	for name := range s.warming {
-		if sub.names.has(name) {
-			s.ask(sub, name)
+	warming := s.warming
+	s.warming = nil
+	if len(warming) > 0 && sub.names.len() > 0 && len(sub.names.more) == 0 && sub.dirty.is(sub.names.list) && sub.fresh.len()+sub.absent.len() == 0 {
+		sub.fresh.fill(sub.names.list) // all that it asks for is sent anyway
+		return
+	}
+	for _, updated := range warming {
+		for _, b := range updated {
+			if b.EndpointsName != "" && sub.names.has(b.EndpointsName) {
+				s.ask(sub, b.EndpointsName)
+			}
 		}
 	}
-	s.warming = nil
 }
 
 // hand gives a response to the server's loop. The message is the stream's own, because the loop writes the nonce into it; the resources

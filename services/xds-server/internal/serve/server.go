@@ -88,6 +88,8 @@ type Server struct {
 	traced  bool
 	reports reports
 	budget  budget
+	pace    pace
+	runs    runs
 	learnt  *memory
 	// standIns are described at stream.standIn.
 	standIns *store.Store
@@ -147,6 +149,7 @@ func orDefault[T comparable](v, d T) T {
 // Apply brings every proxy to a later state of the mesh. One call at a time.
 func (s *Server) Apply(state *replica.State, change *replica.Change) {
 	start := s.clock.Now()
+	round := s.pace.begin(s.Streams())
 	ctx, span := s.startRevision(state.Revision())
 	defer span.End()
 	n := s.engine.Apply(state, change, func() { s.regroup(state, change.Topics) })
@@ -154,6 +157,7 @@ func (s *Server) Apply(state *replica.State, change *replica.Change) {
 	s.metrics.applySeconds.Observe(s.clock.Now().Sub(start).Seconds())
 	s.log.DebugContext(ctx, "revision applied", "sequence", state.Revision().GetSequence(), "changed", len(change.Keys), "resources", n)
 	s.noteFailures()
+	s.pace.answered(round)
 	s.reports.notifier.Notify()
 }
 

@@ -48,8 +48,8 @@ type stream struct {
 	topics replica.Topics
 	// types in the order they are sent in.
 	types []*subscription
-	// warming are endpoints whose clusters were sent before any endpoints were asked for.
-	warming map[string]struct{}
+	// warming are clusters that were sent before any endpoints were asked for.
+	warming [][]*store.Blob
 	// nameBytes is what the names take that the stream keeps.
 	nameBytes int
 	// gatedSince is when something first had to wait for what goes before it; zero if nothing waits.

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	ndsv1 "fairlead.dev/proto/istio/networking/nds/v1"
 	"fairlead.dev/services/xds-server/internal/plan"
 	"fairlead.dev/services/xds-server/internal/store"
 )
@@ -92,7 +93,9 @@ type response struct {
 	tables []string
 	size   int
 	sentAt time.Time
-	span   trace.Span
+	// round it was handed out in, see pace.
+	round uint64
+	span  trace.Span
 }
 
 // wants reports whether the item is part of the subscription.
@@ -182,8 +185,14 @@ func (b *subscription) withhold(blob *store.Blob) {
 
 // subscribe adds names to a subscription and plans them.
 func (s *stream) subscribe(sub *subscription, names []string) error {
-	if done, err := s.subscribeListing(sub, names); done {
-		return err
+	if len(names) > shortSet {
+		var t plan.Tally
+		for _, name := range names {
+			t.AddString(name)
+		}
+		if done, err := s.subscribeListing(sub, t); done {
+			return err
+		}
 	}
 	var added []string
 	for _, name := range names {
@@ -215,8 +224,8 @@ func (s *stream) subscribe(sub *subscription, names []string) error {
 
 // subscribeListing is subscribe for a client that asks by name for just what its class is known to ask for: the names are the class's, and
 // need not be planned one by one.
-func (s *stream) subscribeListing(sub *subscription, names []string) (done bool, err error) {
-	if len(names) <= shortSet || sub.names.len() > 0 || sub.wildcard || sub.url == resource.VirtualHostType {
+func (s *stream) subscribeListing(sub *subscription, names plan.Tally) (done bool, err error) {
+	if names.Count() <= shortSet || sub.names.len() > 0 || sub.wildcard || sub.url == resource.VirtualHostType {
 		return false, nil
 	}
 	s.class.Plan(s, sub.url, false, nil)
@@ -306,10 +315,11 @@ const nameOverhead = 64
 // maxTypes bounds the types of one stream.
 const maxTypes = 16
 
-// sendOrder of types on one stream: clusters before what refers to them, and endpoints right after their clusters.
+// sendOrder of types on one stream: clusters before what refers to them, endpoints right after their clusters, and names after the listeners
+// at the addresses they stand for.
 var sendOrder = []string{
 	resource.ClusterType, resource.EndpointType, resource.ListenerType, resource.RouteType, resource.VirtualHostType,
-	resource.SecretType, resource.ExtensionConfigType,
+	resource.SecretType, resource.ExtensionConfigType, ndsv1.NameTableType,
 }
 
 // rank is a type's place in the order; types that it does not name come last.

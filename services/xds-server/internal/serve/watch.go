@@ -31,6 +31,7 @@ func (s *stream) admit(node *core.Node, typeURL string) (sub *subscription, isNe
 // CreateDeltaWatch implements cache.ConfigWatcher: it takes one delta request, in the order of the stream.
 func (s *stream) CreateDeltaWatch(req *cache.DeltaRequest, state cache.Subscription, to chan cache.DeltaResponse) (func(), error) {
 	said := s.nextParcel()
+	defer said.free()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sub, isNew, err := s.admit(said.node, req.GetTypeUrl())
@@ -38,7 +39,7 @@ func (s *stream) CreateDeltaWatch(req *cache.DeltaRequest, state cache.Subscript
 		return nil, err
 	}
 	answers := s.acknowledge(sub, req.GetResponseNonce(), req.GetErrorDetail())
-	if isNew || len(said.subscribe)+len(said.unsubscribe) > 0 {
+	if isNew || said.says() {
 		err = s.updateDelta(sub, said, state.IsWildcard(), isNew)
 		answers = true
 	}
@@ -55,14 +56,22 @@ func (s *stream) CreateDeltaWatch(req *cache.DeltaRequest, state cache.Subscript
 
 // updateDelta takes over what the request subscribes to.
 func (s *stream) updateDelta(sub *subscription, said parcel, wildcard, isNew bool) error {
-	names := said.subscribe
 	wasWildcard := sub.wildcard
-	if sub.url == resource.VirtualHostType {
-		names = s.admitHosts(sub, names)
-	} else {
+	var names []string
+	if sub.url != resource.VirtualHostType {
 		sub.wildcard = wildcard
 	}
-	if err := s.subscribe(sub, names); err != nil {
+	listed, err := s.subscribeListing(sub, said.asked.counted())
+	if !listed || !isNew {
+		names = said.names()
+	}
+	if !listed {
+		if sub.url == resource.VirtualHostType {
+			names = s.admitHosts(sub, names)
+		}
+		err = s.subscribe(sub, names)
+	}
+	if err != nil {
 		return err
 	}
 	for _, name := range said.unsubscribe {

@@ -54,7 +54,20 @@ func telling(t testing.TB) *replica.State {
 		meshtest.PeerAuthentication("shop", "strict", "STRICT", func(pa *security.PeerAuthentication) {
 			pa.Selector = &typev1beta1.WorkloadSelector{MatchLabels: map[string]string{"app": "strict"}}
 		}),
+		meshtest.EnvoyFilter("shop", "new-proxies", `
+configPatches:
+- applyTo: CLUSTER
+  match: {context: SIDECAR_OUTBOUND, proxy: {proxyVersion: '^9\.'}}
+  patch: {operation: MERGE, value: {connect_timeout: 3s}}
+`),
 	)
+}
+
+// matched is the condition on proxies that the mesh has.
+func matched(t *testing.T, state *replica.State) (id string) {
+	t.Helper()
+	state.ProxyMatches("shop", func(p *replica.ProxyMatch) { id = p.ID })
+	return id
 }
 
 // bytesOf builds all that proxies of a class may ask for and returns a version of each resource.
@@ -119,6 +132,7 @@ func TestEveryFieldOfTheKeyCanMatter(t *testing.T) {
 		"Sidecar":      {change: func(k *class.Key) { k.Sidecar = "shop/narrow" }},
 		"VirtualHosts": {change: func(k *class.Key) { k.VirtualHosts = false }},
 		"OnDemand":     {change: func(k *class.Key) { k.OnDemand = true }},
+		"ProxyMatches": {change: func(k *class.Key) { k.ProxyMatches = []string{matched(t, state)} }},
 		"OffersMTLS":   {under: program, change: func(k *class.Key) { k.OffersMTLS = true }},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -139,7 +153,7 @@ func TestEveryFieldOfTheKeyCanMatter(t *testing.T) {
 			t.Errorf("the key has no field %s", name)
 		}
 	}
-	if got, want := reflect.TypeFor[class.Key]().NumField(), 13; got != want {
+	if got, want := reflect.TypeFor[class.Key]().NumField(), 14; got != want {
 		t.Errorf("the key has %d fields, %d are tried", got, want)
 	}
 }

@@ -75,6 +75,7 @@ type endpointSpec struct {
 	Identity string            `json:"identity"`
 	Weight   uint32            `json:"weight"`
 	Workload string            `json:"workload"`
+	Hostname string            `json:"hostname"`
 }
 
 type objectSpec struct {
@@ -93,6 +94,7 @@ var specTypes = map[string]func() proto.Message{
 	"Gateway":            func() proto.Message { return &networking.Gateway{} },
 	"Sidecar":            func() proto.Message { return &networking.Sidecar{} },
 	"PeerAuthentication": func() proto.Message { return &security.PeerAuthentication{} },
+	"EnvoyFilter":        func() proto.Message { return &networking.EnvoyFilter{} },
 }
 
 // world is a class at a state, and the clusters that it asks for.
@@ -214,6 +216,12 @@ func serviceDefaults(svc *configv1.Service) {
 	if len(svc.GetExportedTo()) == 0 {
 		svc.ExportedTo = []string{"*"}
 	}
+	if svc.GetSource() == nil {
+		svc.Source = &configv1.SourceRef{Kind: "ServiceEntry"}
+		if strings.HasSuffix(svc.GetHostname(), ".svc.cluster.local") {
+			svc.Source.Kind = "Service"
+		}
+	}
 }
 
 func (e endpointsSpec) resource() *configv1.Resource {
@@ -224,7 +232,8 @@ func (e endpointsSpec) resource() *configv1.Resource {
 	for _, spec := range e.Endpoints {
 		endpoint := &configv1.Endpoint{
 			Address: spec.Address, Port: spec.Port, Identity: spec.Identity, Weight: spec.Weight, Workload: spec.Workload,
-			Health: configv1.Health_HEALTH_READY, TlsMode: configv1.TlsMode_TLS_MODE_ISTIO,
+			Hostname: spec.Hostname,
+			Health:   configv1.Health_HEALTH_READY, TlsMode: configv1.TlsMode_TLS_MODE_ISTIO,
 		}
 		if spec.Plain {
 			endpoint.TlsMode = configv1.TlsMode_TLS_MODE_DISABLED

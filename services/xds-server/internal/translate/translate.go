@@ -5,20 +5,23 @@ import (
 	"fairlead.dev/services/xds-server/internal/plan"
 	"fairlead.dev/services/xds-server/internal/translate/cluster"
 	"fairlead.dev/services/xds-server/internal/translate/endpoint"
+	"fairlead.dev/services/xds-server/internal/translate/extension"
 	"fairlead.dev/services/xds-server/internal/translate/listener"
+	"fairlead.dev/services/xds-server/internal/translate/nametable"
+	"fairlead.dev/services/xds-server/internal/translate/patch"
 	"fairlead.dev/services/xds-server/internal/translate/proxyless"
 	"fairlead.dev/services/xds-server/internal/translate/route"
 )
 
 // All returns the translators in the order in which a proxy wants their resources: clusters, endpoints, listeners, routes, virtual
-// hosts. Those of gRPC
-// programs stand beside them.
+// hosts, and what its agent asks for beside it. Those of gRPC programs stand beside them.
 func All() []plan.Translator {
 	all := []plan.Translator{
 		cluster.Translator{}, endpoint.Translator{}, listener.Translator{}, route.Translator{}, route.VirtualHosts{},
+		extension.Translator{}, nametable.Translator{},
 	}
 	for i := range all {
-		all[i] = proxyless.Beside(all[i])
+		all[i] = proxyless.Beside(patch.Over(all[i]))
 	}
 	return all
 }

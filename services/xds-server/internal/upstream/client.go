@@ -29,6 +29,13 @@ const (
 	maxPause   = 3 * time.Second
 )
 
+// A revision waits while proxies are busy with those before it: for maxHold at most, and no longer than one in which, for holdStep,
+// nobody has got any further.
+const (
+	maxHold  = time.Second
+	holdStep = 50 * time.Millisecond
+)
+
 // Watcher opens a Watch; configv1.ConfigServiceClient does.
 type Watcher interface {
 	Watch(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[configv1.WatchRequest, configv1.WatchResponse], error)
@@ -39,7 +46,11 @@ type Config struct {
 	Watcher    Watcher
 	Subscriber *configv1.Subscriber
 	// Apply takes over a newer state. It is called from one goroutine; revisions that arrive while it runs are joined into its next call.
-	Apply      func(*replica.State, *replica.Change)
+	Apply func(*replica.State, *replica.Change)
+	// Busy, if not nil, gives a channel that is closed once what was applied last has arrived where it was to, nil if it has, and a number
+	// that grows on the way. Newer revisions are held back meanwhile, so that each proxy is sent what many of them change at once; how
+	// long is bounded.
+	Busy       func() (settled <-chan struct{}, progress uint64)
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
 	Clock      clock.Clock
@@ -56,7 +67,9 @@ type Client struct {
 	state   *replica.State
 	pending *replica.Change
 	// queued counts the revisions joined in pending.
-	queued  int
+	queued int
+	// from is the stream that the newest of them came over.
+	from    watchStream
 	applied bool
 	trouble error
 	ready   chan struct{} // one token while something is pending
@@ -145,6 +158,9 @@ func (c *Client) setTrouble(err error) {
 	c.trouble = err
 }
 
+// watchStream is one open Watch.
+type watchStream = grpc.BidiStreamingClient[configv1.WatchRequest, configv1.WatchResponse]
+
 // watch runs one stream; delivered is true if a whole revision came over it.
 func (c *Client) watch(ctx context.Context) (delivered bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -167,7 +183,7 @@ func (c *Client) watch(ctx context.Context) (delivered bool, err error) {
 		if !chunk.GetCommit() {
 			continue
 		}
-		c.commit(chunk.GetRevision(), upserts, removed)
+		c.commit(stream, chunk.GetRevision(), upserts, removed)
 		upserts, removed = nil, nil
 		if !delivered {
 			c.metrics.connected.Set(1)
@@ -175,15 +191,11 @@ func (c *Client) watch(ctx context.Context) (delivered bool, err error) {
 				"sequence", chunk.GetRevision().GetSequence())
 			delivered = true
 		}
-		ack := &configv1.WatchRequest{Message: &configv1.WatchRequest_Ack{Ack: &configv1.WatchAck{Sequence: chunk.GetRevision().GetSequence()}}}
-		if err := stream.Send(ack); err != nil && !errors.Is(err, io.EOF) {
-			return delivered, fmt.Errorf("acknowledge revision: %w", err)
-		}
 	}
 }
 
 // introduce tells what is held, so that only the difference comes.
-func (c *Client) introduce(stream grpc.BidiStreamingClient[configv1.WatchRequest, configv1.WatchResponse]) error {
+func (c *Client) introduce(stream watchStream) error {
 	for _, part := range c.State().Held(maxHeldKeys) {
 		if err := stream.Send(&configv1.WatchRequest{Message: &configv1.WatchRequest_Held{Held: part}}); err != nil {
 			return c.sendError(stream, err)
@@ -197,7 +209,7 @@ func (c *Client) introduce(stream grpc.BidiStreamingClient[configv1.WatchRequest
 }
 
 // sendError finds the server's reason: a broken send only says that there is one.
-func (c *Client) sendError(stream grpc.BidiStreamingClient[configv1.WatchRequest, configv1.WatchResponse], err error) error {
+func (c *Client) sendError(stream watchStream, err error) error {
 	if errors.Is(err, io.EOF) {
 		if _, reason := stream.Recv(); reason != nil {
 			err = reason
@@ -207,7 +219,7 @@ func (c *Client) sendError(stream grpc.BidiStreamingClient[configv1.WatchRequest
 }
 
 // commit makes a whole revision the state.
-func (c *Client) commit(rev *configv1.Revision, upserts []*configv1.Resource, removed []*configv1.ResourceKey) {
+func (c *Client) commit(from watchStream, rev *configv1.Revision, upserts []*configv1.Resource, removed []*configv1.ResourceKey) {
 	next, change := c.State().Apply(rev, upserts, removed)
 	for _, err := range change.Rejected {
 		c.cfg.Log.Error("resource not understood, its last good version stays", "error", err)
@@ -220,6 +232,7 @@ func (c *Client) commit(rev *configv1.Revision, upserts []*configv1.Resource, re
 	} else {
 		c.pending.Merge(change)
 	}
+	c.from = from
 	c.queued++
 	c.metrics.queued.Set(float64(c.queued))
 	c.metrics.resources.Set(float64(next.Len()))
@@ -239,9 +252,12 @@ func (c *Client) apply(ctx context.Context) {
 			return
 		case <-c.ready:
 		}
+		if !c.hold(ctx) {
+			return
+		}
 		c.mu.Lock()
-		state, change := c.state, c.pending
-		c.pending, c.queued = nil, 0
+		state, change, from := c.state, c.pending, c.from
+		c.pending, c.queued, c.from = nil, 0, nil
 		c.metrics.queued.Set(0)
 		c.mu.Unlock()
 		if change == nil {
@@ -251,5 +267,35 @@ func (c *Client) apply(ctx context.Context) {
 		c.mu.Lock()
 		c.applied = true
 		c.mu.Unlock()
+		ack := &configv1.WatchAck{Sequence: state.Revision().GetSequence()}
+		// A stream that has broken meanwhile says so where it is read.
+		_ = from.Send(&configv1.WatchRequest{Message: &configv1.WatchRequest_Ack{Ack: ack}})
+	}
+}
+
+// hold waits while there is still to do for revisions applied before; false if ctx has ended.
+func (c *Client) hold(ctx context.Context) bool {
+	if c.cfg.Busy == nil {
+		return true
+	}
+	settled, progress := c.cfg.Busy()
+	if settled == nil {
+		return true
+	}
+	step := c.cfg.Clock.NewTimer(holdStep)
+	defer step.Stop()
+	for begun := c.cfg.Clock.Now(); ; step.Reset(holdStep) {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-settled:
+			return true
+		case <-step.C():
+		}
+		_, reached := c.cfg.Busy()
+		if reached == progress || c.cfg.Clock.Now().Sub(begun) >= maxHold {
+			return true
+		}
+		progress = reached
 	}
 }

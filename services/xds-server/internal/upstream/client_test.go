@@ -85,6 +85,11 @@ type applied struct {
 // follow runs a client against a fake config-watcher. Each call of apply waits for the gate, if there is one.
 func follow(t *testing.T, gate <-chan struct{}) (*watcherFake, *upstream.Client, <-chan applied) {
 	t.Helper()
+	return followWith(t, gate, func(*upstream.Config) {})
+}
+
+func followWith(t *testing.T, gate <-chan struct{}, change func(*upstream.Config)) (*watcherFake, *upstream.Client, <-chan applied) {
+	t.Helper()
 	fake := &watcherFake{streams: make(chan *watchFake, 10)}
 	lis, dialer := testkit.Bufconn(t)
 	g := grpc.NewServer()
@@ -95,7 +100,7 @@ func follow(t *testing.T, gate <-chan struct{}) (*watcherFake, *upstream.Client,
 		t.Fatal(err)
 	}
 	got := make(chan applied, 100)
-	c, err := upstream.New(upstream.Config{
+	cfg := upstream.Config{
 		Watcher: configv1.NewConfigServiceClient(conn), Subscriber: &configv1.Subscriber{Instance: "test"}, Log: testkit.Logger(t),
 		Registerer: prometheus.NewPedanticRegistry(), Rand: func() float64 { return 0 },
 		Apply: func(s *replica.State, change *replica.Change) {
@@ -104,7 +109,9 @@ func follow(t *testing.T, gate <-chan struct{}) (*watcherFake, *upstream.Client,
 				<-gate
 			}
 		},
-	})
+	}
+	change(&cfg)
+	c, err := upstream.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -199,19 +206,120 @@ func TestResumeKeepsTheStateOverOutages(t *testing.T) {
 
 func TestRevisionsJoinWhileOneIsApplied(t *testing.T) {
 	gate := make(chan struct{})
-	fake, _, got := follow(t, gate)
+	fake, c, got := follow(t, gate)
 	w := take(t, fake.streams)
 	w.send <- chunk("e", 1, true, meshtest.Service("default", "a", 80))
 	take(t, got)
 	for i := range uint64(20) {
 		w.send <- chunk("e", i+2, true, meshtest.Workload("default", fmt.Sprint("w", i), "10.0.0.1"))
-		take(t, w.acks)
 	}
-	for take(t, w.acks) != 21 {
-	}
+	received(t, c, 21)
 	close(gate)
 	if d := cmp.Diff(applied{21, 21, 20}, take(t, got), cmp.AllowUnexported(applied{})); d != "" {
 		t.Error(d)
+	}
+	for _, want := range []uint64{1, 21} {
+		if got := take(t, w.acks); got != want {
+			t.Errorf("acknowledged %d, want %d: each time the newest that was applied", got, want)
+		}
+	}
+}
+
+// received waits until the client holds a revision.
+func received(t *testing.T, c *upstream.Client, sequence uint64) {
+	t.Helper()
+	testkit.Eventually(t, patience, func() error {
+		if got := c.State().Revision().GetSequence(); got != sequence {
+			return fmt.Errorf("holds revision %d, want %d", got, sequence)
+		}
+		return nil
+	})
+}
+
+// An acknowledgement goes to whom the revision came from: another config-watcher counts otherwise.
+func TestRevisionOfABrokenStreamIsNotAcknowledgedToTheNext(t *testing.T) {
+	gate := make(chan struct{})
+	fake, c, got := follow(t, gate)
+	w := take(t, fake.streams)
+	w.send <- chunk("e", 7, true, meshtest.Service("default", "a", 80))
+	take(t, got)
+	w.end <- status.Error(codes.Unavailable, "restarting")
+	next := take(t, fake.streams)
+	gate <- struct{}{}
+	next.send <- chunk("f", 1, true, meshtest.Service("default", "b", 80))
+	received(t, c, 1)
+	take(t, got)
+	close(gate)
+	if got := take(t, next.acks); got != 1 {
+		t.Errorf("acknowledged %d, want 1", got)
+	}
+}
+
+// fleetFake says how busy proxies are.
+type fleetFake struct {
+	mu       sync.Mutex
+	settled  chan struct{}
+	progress uint64
+	// moving is true if they get further all the time.
+	moving bool
+}
+
+func (f *fleetFake) busy() (settled <-chan struct{}, progress uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.moving {
+		f.progress++
+	}
+	return f.settled, f.progress
+}
+
+func TestRevisionsWaitForBusyProxies(t *testing.T) {
+	const step = 50 * time.Millisecond
+	for _, tc := range []struct {
+		name  string
+		fleet *fleetFake
+		// goOn lets the revisions that wait be applied; waits is how many steps they wait before, at least.
+		goOn  func(f *fleetFake, clock *testkit.Clock)
+		waits int
+	}{
+		{name: "until they have settled", fleet: &fleetFake{moving: true}, waits: 3, goOn: func(f *fleetFake, _ *testkit.Clock) { close(f.settled) }},
+		{name: "no longer than they get further", fleet: &fleetFake{}, goOn: func(_ *fleetFake, clock *testkit.Clock) { clock.Advance(step) }},
+		{name: "no longer than a second", fleet: &fleetFake{moving: true}, waits: 19, goOn: func(_ *fleetFake, clock *testkit.Clock) { clock.Advance(step) }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			clock := testkit.NewClock(meshtest.Epoch)
+			fake, c, got := followWith(t, nil, func(cfg *upstream.Config) { cfg.Clock, cfg.Busy = clock, tc.fleet.busy })
+			w := take(t, fake.streams)
+			w.send <- chunk("e", 1, true, meshtest.Service("default", "a", 80))
+			if d := cmp.Diff(applied{1, 1, 1}, take(t, got), cmp.AllowUnexported(applied{})); d != "" {
+				t.Fatalf("with nobody busy it is applied at once: %s", d)
+			}
+			take(t, w.acks)
+			tc.fleet.mu.Lock()
+			tc.fleet.settled = make(chan struct{})
+			tc.fleet.mu.Unlock()
+			for i := range uint64(5) {
+				w.send <- chunk("e", i+2, true, meshtest.Workload("default", fmt.Sprint("w", i), "10.0.0.1"))
+			}
+			received(t, c, 6)
+			for range tc.waits {
+				clock.WaitFor(t, 1)
+				clock.Advance(step)
+			}
+			clock.WaitFor(t, 1)
+			select {
+			case a := <-got:
+				t.Fatalf("applied while the proxies are busy: %v", a)
+			default:
+			}
+			tc.goOn(tc.fleet, clock)
+			if d := cmp.Diff(applied{6, 6, 5}, take(t, got), cmp.AllowUnexported(applied{})); d != "" {
+				t.Error(d)
+			}
+			if got := take(t, w.acks); got != 6 {
+				t.Errorf("acknowledged %d", got)
+			}
+		})
 	}
 }
 

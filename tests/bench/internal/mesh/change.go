@@ -115,6 +115,7 @@ func (m Spec) Mixed(n int) Change {
 		// Services in turn, none that a rule is about: until every proxy has received a change, its name stands for no other one.
 		first := m.Rules + m.Rules/9 + 20
 		s := service{first + n%(m.Services-first-2)}
-		return Change{Upserts: []*configv1.Resource{endpoints(s, turn, "")}, Host: s.host()}
+		// Addresses repeat after 50 turns: each change must be one.
+		return Change{Upserts: []*configv1.Resource{endpoints(s, 1+n/(m.Services-first-2)%49, "")}, Host: s.host()}
 	}
 }

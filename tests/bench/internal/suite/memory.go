@@ -27,7 +27,7 @@ func (l *lab) memory(ctx context.Context, t *table) error {
 	if err := os.WriteFile(file, raw, 0o600); err != nil {
 		return err
 	}
-	watcher, address, err := l.configWatcher(ctx, file)
+	watcher, address, ops, err := l.configWatcher(ctx, file)
 	if err != nil {
 		return err
 	}
@@ -51,6 +51,9 @@ func (l *lab) memory(ctx context.Context, t *table) error {
 		return err
 	}
 	if err := l.heap(ctx, s.ops, "memory-200"); err != nil {
+		return err
+	}
+	if err := l.heap(ctx, ops, "memory-200-config-watcher"); err != nil {
 		return err
 	}
 	both := float64(before.Resident + watching.Resident)
@@ -92,24 +95,24 @@ func (l *lab) settled(ctx context.Context, s *server, watcher *machine.Process) 
 }
 
 // configWatcher runs the real one on a file.
-func (l *lab) configWatcher(ctx context.Context, file string) (*machine.Process, string, error) {
+func (l *lab) configWatcher(ctx context.Context, file string) (p *machine.Process, address, ops string, err error) {
 	ports, err := machine.FreePorts(2)
 	if err != nil {
-		return nil, "", err
+		return nil, "", "", err
 	}
 	flags, err := l.authority.Flags("config-watcher")
 	if err != nil {
-		return nil, "", err
+		return nil, "", "", err
 	}
 	cmd := exec.Command(filepath.Join(l.BinDir, "config-watcher"), append(flags, "--log-level", "warn", "--config-dir", file,
 		"--grpc-address", ports[0], "--ops-address", ports[1])...)
-	p, err := machine.Start(cmd, &l.cores.Server, filepath.Join(l.dir, "config-watcher.log"))
+	p, err = machine.Start(cmd, &l.cores.Server, filepath.Join(l.dir, "config-watcher.log"))
 	if err != nil {
-		return nil, "", err
+		return nil, "", "", err
 	}
 	if err := machine.Ready(ctx, p, ports[1]); err != nil {
 		p.Stop()
-		return nil, "", err
+		return nil, "", "", err
 	}
-	return p, ports[0], nil
+	return p, ports[0], ports[1], nil
 }

@@ -21,6 +21,7 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/plan"
+	"fairlead.dev/services/xds-server/internal/replica"
 )
 
 // Set is one translator per type and counts what they do. Clusters are named "<port>|<host>", and those of services outside the mesh differ
@@ -29,7 +30,7 @@ import (
 type Set struct {
 	mu     sync.Mutex
 	builds map[string]int
-	// broken names fail with the error given; "panic" panics, "invalid" builds what does not validate.
+	// broken names fail with the error given; "panic" panics, "invalid" builds what does not validate. A *plan.Incomplete comes with the message.
 	broken map[string]error
 }
 
@@ -107,13 +108,18 @@ func (t *translator) Build(r *input.Reader, name string) (proto.Message, error) 
 		panic("as asked")
 	case errors.Is(err, ErrInvalid):
 		return &cluster.Cluster{Name: name, LbPolicy: -1}, nil
-	case err != nil:
+	case err != nil && !isIncomplete(err):
 		return nil, err
+	case m == nil:
+		return nil, err
+	default:
+		return m, err
 	}
-	if m == nil {
-		return nil, nil
-	}
-	return m, nil
+}
+
+func isIncomplete(err error) bool {
+	_, ok := errors.AsType[*plan.Incomplete](err)
+	return ok
 }
 
 // ClusterName is the name of a service port's cluster and endpoints.
@@ -153,6 +159,11 @@ func buildCluster(r *input.Reader, name string) proto.Message {
 	}
 	if rule := r.DestinationRule(host); rule != nil {
 		c.ConnectTimeout = rule.Spec.GetTrafficPolicy().GetConnectionPool().GetTcp().GetConnectTimeout()
+	}
+	for _, f := range r.EnvoyFilters(replica.At(replica.PatchedClusters, replica.Outbound)) {
+		if r.Selected(f) {
+			c.AltStatName += " " + f.Name()
+		}
 	}
 	return c
 }

@@ -143,3 +143,23 @@ func withoutPort(authority string) string {
 	}
 	return authority[:i]
 }
+
+// Owner returns the hostname of the virtual host that has a domain in a route configuration whose virtual hosts are resources of their own;
+// ok is false if none has it.
+func Owner(r *input.Reader, route, domain string) (hostname string, ok bool) {
+	t, ok := discovered(r, route)
+	if !ok {
+		return "", false
+	}
+	return t.owner(strings.ToLower(domain))
+}
+
+// Answers returns the hostname of the virtual host that answers a request there, by the request's host with or without a port; ok is false
+// if none does.
+func Answers(r *input.Reader, route, authority string) (hostname string, ok bool) {
+	t, ok := discovered(r, route)
+	if !ok {
+		return "", false
+	}
+	return t.matching(withoutPort(strings.ToLower(authority)))
+}

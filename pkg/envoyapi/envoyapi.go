@@ -1,0 +1,192 @@
+// Package envoyapi knows the messages of Envoy's configuration: which one an EnvoyFilter's patch is of, and how to read one that a user
+// wrote. Known are the types of the go-control-plane release that Fairlead is built with, without those of Envoy's contrib builds and of its
+// second API.
+package envoyapi
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	cluster "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listener "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	route "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	manager "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/structpb"
+	networking "istio.io/api/networking/v1alpha3"
+)
+
+// New returns an empty message of the type that patches of a kind carry; nil for kinds that have none.
+func New(applyTo networking.EnvoyFilter_ApplyTo) proto.Message {
+	switch applyTo {
+	case networking.EnvoyFilter_LISTENER:
+		return &listener.Listener{}
+	case networking.EnvoyFilter_FILTER_CHAIN:
+		return &listener.FilterChain{}
+	case networking.EnvoyFilter_NETWORK_FILTER:
+		return &listener.Filter{}
+	case networking.EnvoyFilter_LISTENER_FILTER:
+		return &listener.ListenerFilter{}
+	case networking.EnvoyFilter_HTTP_FILTER:
+		return &manager.HttpFilter{}
+	case networking.EnvoyFilter_ROUTE_CONFIGURATION:
+		return &route.RouteConfiguration{}
+	case networking.EnvoyFilter_VIRTUAL_HOST:
+		return &route.VirtualHost{}
+	case networking.EnvoyFilter_HTTP_ROUTE:
+		return &route.Route{}
+	case networking.EnvoyFilter_CLUSTER:
+		return &cluster.Cluster{}
+	case networking.EnvoyFilter_EXTENSION_CONFIG:
+		return &core.TypedExtensionConfig{}
+	default:
+		return nil
+	}
+}
+
+// Decode reads a patch's value strictly: unknown fields and types are errors. A TypedStruct, which carries a message of a named type as
+// plain JSON, becomes that message.
+func Decode(applyTo networking.EnvoyFilter_ApplyTo, value *structpb.Struct) (proto.Message, error) {
+	m := New(applyTo)
+	if m == nil {
+		return nil, fmt.Errorf("%s patches carry nothing that can be read", applyTo)
+	}
+	if err := fromStruct(value, m); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+func fromStruct(value *structpb.Struct, into proto.Message) error {
+	js, err := value.MarshalJSON()
+	if err != nil {
+		return err
+	}
+	if err := protojson.Unmarshal(js, into); err != nil {
+		return errors.New(clean(err))
+	}
+	return Rewrite(into, untypedStruct)
+}
+
+// clean drops what protobuf's decoder says of the position in the re-encoded JSON, and its deliberately unstable spaces.
+func clean(err error) string {
+	msg := strings.Join(strings.Fields(strings.ReplaceAll(err.Error(), "\u00a0", " ")), " ")
+	msg = strings.TrimPrefix(msg, "proto: ")
+	if strings.HasPrefix(msg, "(line ") || strings.HasPrefix(msg, "syntax error (line ") {
+		if _, rest, ok := strings.Cut(msg, "): "); ok {
+			msg = rest
+		}
+	}
+	return msg
+}
+
+// typedStruct is what both versions of the message offer.
+type typedStruct interface {
+	GetTypeUrl() string
+	GetValue() *structpb.Struct
+}
+
+// IsTypedStruct reports whether a message type carries another one as JSON, in its fields type_url and value.
+func IsTypedStruct(name protoreflect.FullName) bool {
+	return name == "xds.type.v3.TypedStruct" || name == "udpa.type.v1.TypedStruct"
+}
+
+// untypedStruct returns the message that a TypedStruct stands for, all others as they are.
+func untypedStruct(m proto.Message) (proto.Message, error) {
+	t, ok := m.(typedStruct)
+	if !ok || !IsTypedStruct(m.ProtoReflect().Descriptor().FullName()) {
+		return m, nil
+	}
+	inner, err := protoregistry.GlobalTypes.FindMessageByURL(t.GetTypeUrl())
+	if err != nil {
+		return nil, fmt.Errorf("unknown type %q", t.GetTypeUrl())
+	}
+	out := inner.New().Interface()
+	value := t.GetValue()
+	if value == nil {
+		value = &structpb.Struct{}
+	}
+	return out, fromStruct(value, out)
+}
+
+var deterministic = proto.MarshalOptions{Deterministic: true}
+
+// Rewrite replaces what is packed in a message's Anys, at any depth, by what f returns for it. f may change what it is given. An Any whose
+// content is not changed keeps its bytes.
+func Rewrite(m proto.Message, f func(proto.Message) (proto.Message, error)) error {
+	return eachAny(m.ProtoReflect(), func(a *anypb.Any) error {
+		inner, err := a.UnmarshalNew()
+		if err != nil {
+			return fmt.Errorf("%s: %w", a.GetTypeUrl(), err)
+		}
+		before, err := deterministic.Marshal(inner)
+		if err != nil {
+			return err
+		}
+		if inner, err = f(inner); err != nil {
+			return err
+		}
+		if err := Rewrite(inner, f); err != nil {
+			return err
+		}
+		packed := &anypb.Any{}
+		if err := anypb.MarshalFrom(packed, inner, deterministic); err != nil {
+			return err
+		}
+		if packed.GetTypeUrl() != a.GetTypeUrl() || string(packed.GetValue()) != string(before) {
+			a.TypeUrl, a.Value = packed.GetTypeUrl(), packed.GetValue()
+		}
+		return nil
+	})
+}
+
+// Validate checks a message by its schema's rules, and all that is packed in it by theirs. The error names the field.
+func Validate(m proto.Message) error {
+	if v, ok := m.(interface{ ValidateAll() error }); ok {
+		if err := v.ValidateAll(); err != nil {
+			return err
+		}
+	}
+	return eachAny(m.ProtoReflect(), func(a *anypb.Any) error {
+		inner, err := a.UnmarshalNew()
+		if err != nil {
+			return fmt.Errorf("%s: %w", a.GetTypeUrl(), err)
+		}
+		return Validate(inner)
+	})
+}
+
+// eachAny calls f for the Anys of a message, but not for those packed in them.
+func eachAny(m protoreflect.Message, f func(*anypb.Any) error) error {
+	if a, ok := m.Interface().(*anypb.Any); ok {
+		return f(a)
+	}
+	var err error
+	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		switch {
+		case fd.IsMap():
+			if fd.MapValue().Message() == nil {
+				return true
+			}
+			v.Map().Range(func(_ protoreflect.MapKey, v protoreflect.Value) bool {
+				err = eachAny(v.Message(), f)
+				return err == nil
+			})
+		case fd.Message() == nil:
+		case fd.IsList():
+			for i := 0; i < v.List().Len() && err == nil; i++ {
+				err = eachAny(v.List().Get(i).Message(), f)
+			}
+		default:
+			err = eachAny(v.Message(), f)
+		}
+		return err == nil
+	})
+	return err
+}

@@ -1,0 +1,63 @@
+// Package footprint gives back memory that a process no longer needs: what starting took, and what a burst of work has left behind.
+package footprint
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Trim collects garbage, returns freed heap to the system and forgets which pages of the binary have been used: registering Envoy's message
+// types alone reads 10 MiB of them that are never needed again. Pages that are needed come back from the page cache; nothing is written and
+// nothing is lost.
+func Trim() error {
+	// The runtime's pools let go of what they hold at the second collection.
+	runtime.GC()
+	debug.FreeOSMemory()
+	exe, err := os.Readlink("/proc/self/exe")
+	if err != nil {
+		return err
+	}
+	maps, err := os.Open("/proc/self/maps")
+	if err != nil {
+		return err
+	}
+	defer maps.Close()
+	ranges, err := readOnly(maps, exe)
+	if err != nil {
+		return err
+	}
+	for _, r := range ranges {
+		if _, _, errno := unix.Syscall(unix.SYS_MADVISE, r.start, r.end-r.start, unix.MADV_DONTNEED); errno != 0 {
+			return fmt.Errorf("madvise: %w", errno)
+		}
+	}
+	return nil
+}
+
+type addressRange struct{ start, end uintptr }
+
+// readOnly finds the mappings of the file exe that cannot be written, in the format of proc(5) /proc/pid/maps. Only those may be dropped: a
+// page that has been written is not in the file.
+func readOnly(maps io.Reader, exe string) ([]addressRange, error) {
+	var out []addressRange
+	lines := bufio.NewScanner(maps)
+	for lines.Scan() {
+		fields := strings.Fields(lines.Text())
+		if len(fields) < 6 || strings.Join(fields[5:], " ") != exe || strings.Contains(fields[1], "w") {
+			continue
+		}
+		var r addressRange
+		if _, err := fmt.Sscanf(fields[0], "%x-%x", &r.start, &r.end); err != nil || r.end <= r.start {
+			return nil, fmt.Errorf("mapping %q cannot be read", fields[0])
+		}
+		out = append(out, r)
+	}
+	return out, lines.Err()
+}

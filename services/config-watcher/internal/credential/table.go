@@ -1,0 +1,90 @@
+// Package credential keeps the TLS credentials of gateways apart from the rest of the configuration, and serves them by reference to
+// xds-servers: one at a time, and only on behalf of a proxy that may read it.
+package credential
+
+import (
+	"strings"
+	"sync"
+
+	"fairlead.dev/services/config-watcher/internal/normalise"
+	"fairlead.dev/services/config-watcher/internal/object"
+)
+
+// authoritySuffix of a reference asks for what clients are verified with alone.
+const authoritySuffix = "-cacert"
+
+// Ref names a credential.
+type Ref struct{ Namespace, Name string }
+
+// Table holds the newest credential of every Secret that has one. It is safe for concurrent use.
+type Table struct {
+	mu      sync.Mutex
+	held    map[Ref]*object.Credential
+	changed chan struct{}
+}
+
+// NewTable returns an empty table.
+func NewTable() *Table {
+	return &Table{held: map[Ref]*object.Credential{}, changed: make(chan struct{})}
+}
+
+// Take takes the Secrets out of changes and returns the others: a Secret is never part of a revision.
+func (t *Table) Take(changes []normalise.Change) (others []normalise.Change) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	touched := false
+	for _, c := range changes {
+		if c.Key.Group != "" || c.Key.Kind != "Secret" {
+			others = append(others, c)
+			continue
+		}
+		var now *object.Credential
+		if c.Object != nil {
+			now, _ = c.Object.Body.(*object.Credential)
+		}
+		ref := Ref{c.Key.Namespace, c.Key.Name}
+		if now.Version() == t.held[ref].Version() {
+			continue
+		}
+		touched = true
+		if now == nil {
+			delete(t.held, ref)
+		} else {
+			t.held[ref] = now
+		}
+	}
+	if touched {
+		close(t.changed)
+		t.changed = make(chan struct{})
+	}
+	return others
+}
+
+// Get returns what a reference stands for, nil if nothing. "<name>-cacert" is the authority in the Secret of that name or, if there is none
+// there, in the Secret <name>; no other part of either.
+func (t *Table) Get(ref Ref) *object.Credential {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	base, ok := strings.CutSuffix(ref.Name, authoritySuffix)
+	if !ok {
+		return t.held[ref]
+	}
+	if a := t.held[ref].Authority(); a != nil {
+		return a
+	}
+	return t.held[Ref{ref.Namespace, base}].Authority()
+}
+
+// Changed returns a channel that is closed when a credential changes.
+func (t *Table) Changed() <-chan struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.changed
+}
+
+// Len is the number of credentials.
+func (t *Table) Len() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.held)
+}

@@ -1,0 +1,142 @@
+package object
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+
+	corev1 "k8s.io/api/core/v1"
+
+	secretv1 "fairlead.dev/proto/fairlead/secret/v1"
+)
+
+// Names of a Secret's entries that a gateway reads: those of type kubernetes.io/tls, and those that Istio takes besides.
+const (
+	tlsChain, tlsKey, tlsCA, tlsCRL                 = corev1.TLSCertKey, corev1.TLSPrivateKeyKey, "ca.crt", "ca.crl"
+	genericChain, genericKey, genericCA, genericCRL = "cert", "key", "cacert", "crl"
+)
+
+// Credential is what a gateway reads of a Secret. However it is printed, logged or encoded, what it holds does not show; only Proto tells.
+// It is immutable.
+type Credential struct {
+	chain, key, ca, crl []byte
+	version             string
+}
+
+// Entry is one entry of a Secret, with the name that the user has given it.
+type Entry struct {
+	Name  string
+	Value []byte
+}
+
+// Format hides the value.
+func (e Entry) Format(f fmt.State, _ rune) { _, _ = fmt.Fprint(f, e.Name+"=(redacted)") }
+
+// Entries are those of a Secret that make a Credential; without a name where the Secret has none.
+type Entries struct{ Chain, Key, CA, CRL Entry }
+
+// EntriesOf finds them. Of the two sets of names Istio's own goes first.
+func EntriesOf(s *corev1.Secret) Entries {
+	var e Entries
+	if !holdsTLS(s.Type) {
+		return e
+	}
+	value := func(name string) []byte {
+		if v, ok := s.StringData[name]; ok {
+			return []byte(v)
+		}
+		return s.Data[name]
+	}
+	has := func(name string) bool { return len(value(name)) > 0 }
+	entry := func(name string) Entry {
+		if !has(name) {
+			return Entry{}
+		}
+		return Entry{name, value(name)}
+	}
+	crl := ""
+	switch {
+	case has(genericChain) && has(genericKey):
+		e.Chain, e.Key, crl = entry(genericChain), entry(genericKey), genericCRL
+	case has(tlsChain) || has(tlsKey):
+		e.Chain, e.Key, crl = entry(tlsChain), entry(tlsKey), tlsCRL
+	}
+	switch {
+	case has(genericCA):
+		e.CA, crl = entry(genericCA), genericCRL
+	case has(tlsCA):
+		e.CA, crl = entry(tlsCA), tlsCRL
+	}
+	if crl != "" {
+		e.CRL = entry(crl)
+	}
+	return e
+}
+
+// holdsTLS tells types of Secrets that gateways may read: of Kubernetes' own, only those for TLS and for anything.
+func holdsTLS(t corev1.SecretType) bool {
+	switch t {
+	case corev1.SecretTypeServiceAccountToken, corev1.SecretTypeDockercfg, corev1.SecretTypeDockerConfigJson, corev1.SecretTypeBasicAuth,
+		corev1.SecretTypeSSHAuth, corev1.SecretTypeBootstrapToken, "helm.sh/release.v1":
+		return false
+	default:
+		return true
+	}
+}
+
+// CredentialOf returns what a gateway may read of a Secret; nil if that is nothing.
+func CredentialOf(s *corev1.Secret) *Credential {
+	e := EntriesOf(s)
+	if len(e.Key.Value) == 0 && len(e.CA.Value) == 0 {
+		return nil
+	}
+	return newCredential(e.Chain.Value, e.Key.Value, e.CA.Value, e.CRL.Value)
+}
+
+func newCredential(chain, key, ca, crl []byte) *Credential {
+	c := &Credential{chain: chain, key: key, ca: ca, crl: crl}
+	h := sha256.New()
+	for _, part := range [][]byte{chain, key, ca, crl} {
+		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(part))))
+		h.Write(part)
+	}
+	c.version = hex.EncodeToString(h.Sum(nil)[:16])
+	return c
+}
+
+// Authority returns the credential's part that clients are verified with; nil if it has none.
+func (c *Credential) Authority() *Credential {
+	if c == nil || len(c.ca) == 0 {
+		return nil
+	}
+	return newCredential(nil, nil, c.ca, c.crl)
+}
+
+// Version is a hash of the content; "" for none.
+func (c *Credential) Version() string {
+	if c == nil {
+		return ""
+	}
+	return c.version
+}
+
+// Proto is the message that carries the content; nil for none.
+func (c *Credential) Proto() *secretv1.Credential {
+	if c == nil {
+		return nil
+	}
+	return &secretv1.Credential{CertificateChain: c.chain, PrivateKey: c.key, CaCertificates: c.ca, Crl: c.crl, Version: c.version}
+}
+
+const redacted = "(redacted)"
+
+// Format implements fmt.Formatter for every verb.
+func (c *Credential) Format(f fmt.State, _ rune) { _, _ = fmt.Fprint(f, redacted) }
+
+// LogValue implements slog.LogValuer.
+func (c *Credential) LogValue() slog.Value { return slog.StringValue(redacted) }
+
+// MarshalText implements encoding.TextMarshaler, which JSON and YAML use.
+func (c *Credential) MarshalText() ([]byte, error) { return []byte(redacted), nil }

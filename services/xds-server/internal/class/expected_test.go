@@ -1,0 +1,47 @@
+package class_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	networking "istio.io/api/networking/v1alpha3"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/class"
+	"fairlead.dev/services/xds-server/internal/meshtest"
+	"fairlead.dev/services/xds-server/internal/replica"
+)
+
+func TestExpectedIsWhatSidecarsOfTheWorkloadsHave(t *testing.T) {
+	workload := func(namespace, name, host string, edit ...func(*configv1.Workload)) *configv1.Resource {
+		return meshtest.Workload(namespace, name, "10.0.0.1", append(edit, func(w *configv1.Workload) {
+			w.TlsMode = configv1.TlsMode_TLS_MODE_ISTIO
+			w.Targets = []*configv1.ServiceTarget{{Hostname: host, Port: 80, TargetPort: 80}}
+		})...)
+	}
+	plain := meshtest.Workload("default", "plain", "10.0.0.9", func(w *configv1.Workload) {
+		w.Targets = []*configv1.ServiceTarget{{Hostname: "x.plain.svc.cluster.local", Port: 80}}
+	})
+	state, _ := replica.Empty().Apply(&configv1.Revision{Sequence: 1}, []*configv1.Resource{
+		workload("a", "one", "s.a.svc.cluster.local"),
+		workload("b", "one", "s.b.svc.cluster.local"), workload("b", "two", "t.b.svc.cluster.local"),
+		workload("limited", "one", "s.limited.svc.cluster.local"),
+		meshtest.Config(replica.KindSidecar, "limited", "sc", &networking.Sidecar{}),
+		workload("elsewhere", "one", "example.com"),
+		plain,
+	}, nil)
+	var got []string
+	for _, k := range class.Expected(state) {
+		got = append(got, k.Namespace)
+		n := &class.Node{
+			Type: class.Sidecar, Namespace: k.Namespace, Name: "one", DNSDomain: k.Namespace + ".svc.cluster.local", Interception: class.Redirect,
+			VirtualHosts: true,
+		}
+		if real, _ := n.Key(state); real.OfNamespace().Hash() != k.Hash() {
+			t.Errorf("expected %+v, a proxy has %+v", k, real.OfNamespace())
+		}
+	}
+	if d := cmp.Diff([]string{"b", "a"}, got); d != "" {
+		t.Errorf("namespaces (-want +got):\n%s", d)
+	}
+}

@@ -1,0 +1,117 @@
+package serve
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"pgregory.net/rapid"
+
+	"fairlead.dev/services/xds-server/internal/plan"
+)
+
+// inPieces cuts bytes as the network may.
+func inPieces(raw []byte, cuts []int) mem.BufferSlice {
+	var data mem.BufferSlice
+	for _, n := range cuts {
+		n = min(n, len(raw))
+		data, raw = append(data, mem.SliceBuffer(bytes.Clone(raw[:n]))), raw[n:]
+	}
+	return append(data, mem.SliceBuffer(bytes.Clone(raw)))
+}
+
+func TestDeltaRequestIsReadFromAnyPieces(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		want := &discovery.DeltaDiscoveryRequest{
+			Node: &core.Node{Id: rapid.StringN(0, 300, -1).Draw(t, "node")}, TypeUrl: "type", ResponseNonce: rapid.StringN(0, 5, -1).Draw(t, "nonce"),
+			ResourceNamesSubscribe:   rapid.SliceOfN(rapid.StringN(1, 200, -1), 0, 40).Draw(t, "subscribe"),
+			ResourceNamesUnsubscribe: rapid.SliceOfN(rapid.StringN(1, 9, -1), 0, 3).Draw(t, "unsubscribe"),
+			InitialResourceVersions:  rapid.MapOfN(rapid.StringN(1, 200, -1), rapid.StringN(0, 16, -1), 0, 40).Draw(t, "held"),
+		}
+		raw, err := proto.Marshal(want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := &deltaRequest{DeltaDiscoveryRequest: &discovery.DeltaDiscoveryRequest{}}
+		data := inPieces(raw, rapid.SliceOfN(rapid.IntRange(0, 150), 0, 60).Draw(t, "cuts"))
+		if err := got.decode(data); err != nil {
+			t.Fatal(err)
+		}
+		data.Free() // as gRPC does
+		names := got.GetResourceNamesSubscribe()
+		if got.asked != nil {
+			names = got.asked.all()
+		}
+		if !slices.Equal(names, want.GetResourceNamesSubscribe()) {
+			t.Fatalf("subscribes to %q, want %q", names, want.GetResourceNamesSubscribe())
+		}
+		if all := got.held.all(); !maps.Equal(all, want.GetInitialResourceVersions()) {
+			t.Fatalf("holds %q, want %q", all, want.GetInitialResourceVersions())
+		}
+		var tally plan.Tally
+		for _, version := range want.GetInitialResourceVersions() {
+			tally.AddString(version)
+		}
+		if got.held.tally != tally {
+			t.Fatal("the tally is not that of the versions")
+		}
+		want.ResourceNamesSubscribe, want.InitialResourceVersions, got.ResourceNamesSubscribe = nil, nil, nil
+		if !proto.Equal(got.DeltaDiscoveryRequest, want) {
+			t.Fatalf("the rest is %v, want %v", got.DeltaDiscoveryRequest, want)
+		}
+	})
+}
+
+func TestRequestThatIsNoMessage(t *testing.T) {
+	name := protowire.AppendString(protowire.AppendTag(nil, resourceNamesSubscribe, protowire.BytesType), "name")
+	for about, raw := range map[string][]byte{
+		"cut in the content":     name[:len(name)-1],
+		"cut in the header":      name[:1],
+		"field number 0":         {2, 0},
+		"group":                  protowire.AppendTag(nil, 9, protowire.StartGroupType),
+		"longer than any":        protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.BytesType), 1<<40),
+		"length that never ends": append(protowire.AppendTag(nil, 1, protowire.BytesType), bytes.Repeat([]byte{0xff}, 20)...),
+		"name that is not UTF-8": protowire.AppendString(protowire.AppendTag(nil, resourceNamesSubscribe, protowire.BytesType), "\xff"),
+	} {
+		for _, cuts := range [][]int{nil, {1}, {1, 1, 1}} {
+			r := &deltaRequest{DeltaDiscoveryRequest: &discovery.DeltaDiscoveryRequest{}}
+			if err := r.decode(inPieces(raw, cuts)); err == nil {
+				t.Errorf("%s: taken", about)
+			}
+		}
+	}
+}
+
+// BenchmarkDecodeReconnect reads what a proxy of a mesh of 1,000 services says when it comes back.
+func BenchmarkDecodeReconnect(b *testing.B) {
+	req := &discovery.DeltaDiscoveryRequest{TypeUrl: "type", InitialResourceVersions: map[string]string{}}
+	for i := range 1000 {
+		name := fmt.Sprintf("outbound|80||service-%05d.namespace-1.svc.cluster.local", i)
+		req.ResourceNamesSubscribe = append(req.ResourceNamesSubscribe, name)
+		req.InitialResourceVersions[name] = fmt.Sprintf("%016x", i)
+	}
+	raw, err := proto.Marshal(req)
+	if err != nil {
+		b.Fatal(err)
+	}
+	var cuts []int
+	for range len(raw) / (16 << 10) {
+		cuts = append(cuts, 16<<10)
+	}
+	data := inPieces(raw, cuts)
+	b.SetBytes(int64(len(raw)))
+	b.ReportAllocs()
+	for b.Loop() {
+		r := &deltaRequest{DeltaDiscoveryRequest: &discovery.DeltaDiscoveryRequest{}}
+		if err := r.decode(data); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

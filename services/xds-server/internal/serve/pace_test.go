@@ -1,0 +1,96 @@
+package serve_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/services/xds-server/internal/meshtest"
+)
+
+// settles waits until the fleet has settled, or has not.
+func (r *replicaServer) settles(want bool) {
+	r.t.Helper()
+	testkit.Eventually(r.t, patience, func() error {
+		if got := r.ads.Settled() == nil; got != want {
+			return fmt.Errorf("settled %v, want %v", got, want)
+		}
+		return nil
+	})
+}
+
+func TestSettledWhenEverybodyHasAnswered(t *testing.T) {
+	r := start(t, basicMesh()...)
+	a, b := r.delta("aaa", "default"), r.delta("bbb", "default")
+	a.connectAll()
+	b.connectAll()
+	r.settles(true)
+
+	r.edit(meshtest.Endpoints("default", hostA, 80, "10.1.0.11"))
+	settled := r.ads.Settled()
+	if settled == nil {
+		t.Fatal("settled before anybody has answered")
+	}
+	most, before := r.ads.MostSettled()
+	if most == nil {
+		t.Fatal("of two proxies none is a straggler")
+	}
+	a.ack(a.next())
+	testkit.Eventually(t, patience, func() error {
+		if _, now := r.ads.MostSettled(); now != before+1 {
+			return fmt.Errorf("%d answers, want 1", now-before)
+		}
+		return nil
+	})
+	select {
+	case <-settled:
+		t.Error("settled when one of two has answered")
+	default:
+	}
+	b.nack(b.next(), "no") // an answer, too
+	for _, closed := range []<-chan struct{}{settled, most} {
+		select {
+		case <-closed:
+		case <-time.After(patience):
+			t.Fatal("not settled when everybody has answered")
+		}
+	}
+}
+
+// What is unanswered when the next revision is applied holds up no later one, and neither does a proxy that leaves.
+func TestSettledWithoutThoseThatDoNotAnswer(t *testing.T) {
+	r := start(t, basicMesh()...)
+	silent, leaving := r.delta("silent", "default"), r.delta("leaving", "default")
+	silent.connectAll()
+	leaving.connectAll()
+	r.settles(true)
+
+	r.edit(meshtest.Endpoints("default", hostA, 80, "10.1.0.11"))
+	late := silent.next()
+	leaving.ack(leaving.next())
+	r.settles(false)
+	r.edit(meshtest.Endpoints("default", hostA, 80, "10.1.0.12"))
+	r.settles(false) // the one that answers
+	leaving.next()
+	leaving.cancel()
+	r.settles(true)
+
+	// The late answer is one of an earlier round; what it lets go belongs to this one.
+	silent.ack(late)
+	r.settles(false)
+	silent.ack(silent.next())
+	r.settles(true)
+}
+
+// A revision that changes nothing for anybody settles at once.
+func TestSettledWithoutChanges(t *testing.T) {
+	r := start(t, basicMesh()...)
+	a := r.delta("aaa", "default")
+	a.connectAll()
+	r.settles(true)
+	r.edit()
+	if r.ads.Settled() != nil {
+		t.Error("waits for nobody")
+	}
+}

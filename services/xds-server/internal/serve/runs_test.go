@@ -1,0 +1,80 @@
+package serve
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+
+	cluster "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	"google.golang.org/grpc/mem"
+
+	"fairlead.dev/services/xds-server/internal/store"
+)
+
+func someBlobs(t testing.TB, n int) []*store.Blob {
+	t.Helper()
+	s := store.New()
+	var blobs []*store.Blob
+	for i := range n {
+		name := fmt.Sprintf("cluster-%04d", i)
+		b, err := s.Put(resource.ClusterType, name, &cluster.Cluster{Name: name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		blobs = append(blobs, b)
+	}
+	return blobs
+}
+
+func TestRunsAreTheBytesOfTheirResources(t *testing.T) {
+	blobs := someBlobs(t, 500)
+	var r runs
+	for _, n := range []int{0, 1, manyBlobs - 1, manyBlobs, 500} {
+		for _, world := range []bool{false, true} {
+			var want []byte
+			for _, b := range blobs[:n] {
+				want = append(want, wireField(b, world).ReadOnlyData()...)
+			}
+			if got := r.append(nil, blobs[:n], world).Materialize(); !bytes.Equal(got, want) {
+				t.Errorf("%d resources, state of the world %v: %d bytes that are not the %d of the resources", n, world, len(got), len(want))
+			}
+		}
+	}
+}
+
+func TestResponsesThatDifferInAResourceShareRuns(t *testing.T) {
+	blobs := someBlobs(t, 500)
+	var r runs
+	first := r.append(nil, blobs, false)
+	if len(first) < 10 || len(first) > 100 {
+		t.Fatalf("%d runs of 500 resources", len(first))
+	}
+	seen := map[*byte]bool{}
+	for _, b := range first {
+		seen[&b.ReadOnlyData()[0]] = true
+	}
+	second := r.append(nil, append(blobs[:200:200], blobs[201:]...), false)
+	own := 0
+	for _, b := range second {
+		if !seen[&b.ReadOnlyData()[0]] {
+			own++
+		}
+	}
+	if own == 0 || own > 2 {
+		t.Errorf("%d of %d runs are not shared, want those around the resource that is missing", own, len(second))
+	}
+	for _, sent := range []mem.BufferSlice{first, second} {
+		sent.Free()
+	}
+}
+
+// BenchmarkLargeResponse puts together what a stream is sent first.
+func BenchmarkLargeResponse(b *testing.B) {
+	blobs := someBlobs(b, 1000)
+	var r runs
+	b.ReportAllocs()
+	for b.Loop() {
+		r.append(nil, blobs, false).Free()
+	}
+}

@@ -1,0 +1,107 @@
+package patch
+
+import (
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	cluster "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"fairlead.dev/services/xds-server/internal/class"
+	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/translate/names"
+)
+
+// clusters patches a cluster.
+type clusters struct {
+	site
+	parsed names.Cluster
+}
+
+func newClusters(s site, m proto.Message) resource {
+	c := clusters{site: s}
+	var ok bool
+	if c.parsed, ok = names.ParseCluster(s.name); !ok {
+		// That of an on-demand proxy's connections to an address counts them as those of the service there.
+		built, _ := m.(*cluster.Cluster)
+		c.parsed, _ = names.ParseCluster(built.GetAltStatName())
+	}
+	return c
+}
+
+func sideOfCluster(s site, _ proto.Message) string {
+	switch {
+	case s.r.Class().Type == class.Router:
+		return replica.Gateways
+	case strings.HasPrefix(s.name, string(names.DirectionInbound)+"|") || s.name == names.InboundPassthroughCluster:
+		return replica.Inbound
+	default:
+		return replica.Outbound
+	}
+}
+
+func (c clusters) concerns(p *replica.Patch) bool {
+	if p.Spec.GetPatch().GetOperation() == networking.EnvoyFilter_Patch_ADD {
+		return p.Value.(*cluster.Cluster).GetName() == c.name
+	}
+	m := p.Spec.GetMatch().GetCluster()
+	if m == nil {
+		return p.Spec.GetMatch().GetObjectTypes() == nil
+	}
+	if m.GetName() != "" {
+		return m.GetName() == c.name
+	}
+	return (m.GetPortNumber() == 0 || m.GetPortNumber() == c.parsed.Port) &&
+		(m.GetService() == "" || m.GetService() == c.parsed.Hostname || c.parsed.Direction == names.DirectionInbound) &&
+		(m.GetSubset() == "" || m.GetSubset() == c.parsed.Subset)
+}
+
+func (c clusters) patch(m proto.Message, patches []*use) (proto.Message, error) {
+	out := m.(*cluster.Cluster)
+	for _, u := range patches {
+		switch op := u.operation(); {
+		case op == networking.EnvoyFilter_Patch_ADD:
+			return nil, u.errorf("there is a cluster %q already, give it a name of its own or use MERGE", c.name)
+		case op == networking.EnvoyFilter_Patch_REMOVE:
+			u.done = true
+			return c.removed()
+		case isMerge(op):
+			if err := merge(u, out); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return out, nil
+}
+
+// removed is nothing, or for a proxy on demand, which never asks again for what is said not to be there, a cluster without endpoints.
+func (c clusters) removed() (proto.Message, error) {
+	if !c.r.Class().OnDemand {
+		return nil, nil
+	}
+	m, err := c.inner.Build(c.r, names.BlackHoleCluster)
+	if m == nil || err != nil {
+		return nil, err
+	}
+	out := proto.CloneOf(m.(*cluster.Cluster))
+	out.Name = c.name
+	return out, nil
+}
+
+func (c clusters) check(m proto.Message) error { return checkCluster(c.name, m.(*cluster.Cluster)) }
+
+// extensions are all added.
+type extensions struct{ site }
+
+func newExtensions(s site, _ proto.Message) resource { return extensions{s} }
+
+func (extensions) concerns(*replica.Patch) bool { return false }
+func (extensions) patch(m proto.Message, _ []*use) (proto.Message, error) {
+	return m, nil
+}
+
+func (e extensions) check(m proto.Message) error {
+	return checkExtension(m.(*core.TypedExtensionConfig))
+}

@@ -1,0 +1,89 @@
+package patch
+
+import (
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	networking "istio.io/api/networking/v1alpha3"
+)
+
+// list says how patches find their way in a list.
+type list[T proto.Message] struct {
+	// matches reports whether a patch is for an item.
+	matches func(u *use, item T) bool
+	// selects reports whether a patch names an item.
+	selects func(u *use) bool
+	// end is where a patch adds; nil means after the last item.
+	end func(items []T) int
+}
+
+// edit applies patches to a list, in order.
+func (l list[T]) edit(items []T, patches []*use) ([]T, error) {
+	for _, u := range patches {
+		at := -1
+		switch u.operation() {
+		case networking.EnvoyFilter_Patch_ADD:
+			at = l.last(items)
+		case networking.EnvoyFilter_Patch_INSERT_FIRST:
+			if !l.selects(u) || l.find(items, u) >= 0 {
+				at = 0
+			}
+		case networking.EnvoyFilter_Patch_INSERT_BEFORE:
+			if at = 0; l.selects(u) {
+				at = l.find(items, u)
+			}
+		case networking.EnvoyFilter_Patch_INSERT_AFTER:
+			if !l.selects(u) {
+				at = l.last(items)
+			} else if i := l.find(items, u); i >= 0 {
+				at = i + 1
+			}
+		case networking.EnvoyFilter_Patch_REPLACE:
+			if i := l.find(items, u); l.selects(u) && i >= 0 {
+				items = slices.Delete(items, i, i+1)
+				at = i
+			}
+		case networking.EnvoyFilter_Patch_REMOVE:
+			before := len(items)
+			items = slices.DeleteFunc(items, func(item T) bool { return l.matches(u, item) })
+			u.done = u.done || len(items) < before
+		case networking.EnvoyFilter_Patch_MERGE, networking.EnvoyFilter_Patch_MERGE_AND_REPLACE_LIST:
+			for _, item := range items {
+				if !l.matches(u, item) {
+					continue
+				}
+				if err := merge(u, item); err != nil {
+					return nil, err
+				}
+			}
+		}
+		if at >= 0 {
+			items = slices.Insert(items, at, proto.CloneOf(u.Value.(T)))
+			u.done = true
+		}
+	}
+	return items, nil
+}
+
+func (l list[T]) find(items []T, u *use) int {
+	return slices.IndexFunc(items, func(item T) bool { return l.matches(u, item) })
+}
+
+func (l list[T]) last(items []T) int {
+	if l.end == nil {
+		return len(items)
+	}
+	return l.end(items)
+}
+
+// of keeps the patches that apply to a kind of object and that keep accepts.
+func of(patches []*use, applyTo networking.EnvoyFilter_ApplyTo, keep func(*use) bool) []*use {
+	var out []*use
+	for _, u := range patches {
+		if u.Spec.GetApplyTo() == applyTo && keep(u) {
+			out = append(out, u)
+		}
+	}
+	return out
+}

@@ -1,0 +1,273 @@
+// Package patch applies EnvoyFilters to what translators have built. One wrapper does it for all of them: it finds the filters that are for
+// the class, applies them to a copy, and checks the outcome. A filter that would break the resource is left out and named.
+package patch
+
+import (
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/envoyproxy/go-control-plane/pkg/cache/v3"
+	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/plan"
+	"fairlead.dev/services/xds-server/internal/replica"
+)
+
+// Over returns a translator that patches what the given one builds; one of a type that no EnvoyFilter patches is returned as it is.
+func Over(t plan.Translator) plan.Translator {
+	switch t.TypeURL() {
+	case resourcev3.ListenerType:
+		return over(t, replica.PatchedListeners, networking.EnvoyFilter_LISTENER, sideOfListener, newListeners)
+	case resourcev3.RouteType:
+		return over(t, replica.PatchedRoutes, networking.EnvoyFilter_INVALID, sideOfRoutes, newRoutes)
+	case resourcev3.VirtualHostType:
+		return patchedHosts{over(t, replica.PatchedHosts, networking.EnvoyFilter_INVALID, sideOfRoutes, newHosts)}
+	case resourcev3.ClusterType:
+		return over(t, replica.PatchedClusters, networking.EnvoyFilter_CLUSTER, sideOfCluster, newClusters)
+	case resourcev3.ExtensionConfigType:
+		return over(t, replica.PatchedExtensions, networking.EnvoyFilter_EXTENSION_CONFIG, nil, newExtensions)
+	default:
+		return t
+	}
+}
+
+// patched is a translator with patches.
+type patched struct {
+	plan.Translator
+	// places of its patches, by side.
+	places map[string]replica.Place
+	// adds is what a patch that adds a resource applies to; INVALID if none does.
+	adds networking.EnvoyFilter_ApplyTo
+	// side of the proxy that a resource is on; nil where all resources are added.
+	side func(s site, m proto.Message) string
+	// of prepares for one resource, which is nil where a patch adds it.
+	of func(s site, m proto.Message) resource
+}
+
+func over(t plan.Translator, kind string, adds networking.EnvoyFilter_ApplyTo, side func(site, proto.Message) string,
+	of func(site, proto.Message) resource) patched {
+	places := map[string]replica.Place{}
+	for _, side := range []string{replica.Inbound, replica.Outbound, replica.Gateways} {
+		places[side] = replica.At(kind, side)
+	}
+	return patched{t, places, adds, side, of}
+}
+
+// site is where a resource is built.
+type site struct {
+	r     *input.Reader
+	name  string
+	inner plan.Translator
+}
+
+// resource knows how one resource is patched.
+type resource interface {
+	// concerns reports whether a patch may change the resource, without reading anything of the class.
+	concerns(p *replica.Patch) bool
+	// patch applies patches in order to a copy that belongs to it; it returns nil where the resource is removed.
+	patch(m proto.Message, patches []*use) (proto.Message, error)
+	// check refuses what the proxy would refuse.
+	check(m proto.Message) error
+}
+
+// use is a patch in use for one resource.
+type use struct {
+	*replica.Patch
+	filter *replica.EnvoyFilter
+	// done is true once it has changed something.
+	done bool
+}
+
+func (u *use) operation() networking.EnvoyFilter_Patch_Operation {
+	return u.Spec.GetPatch().GetOperation()
+}
+
+func (u *use) errorf(format string, args ...any) error {
+	return fmt.Errorf("spec.configPatches[%d]: %w", u.Index, fmt.Errorf(format, args...))
+}
+
+// Names adds the resources that filters add.
+func (p patched) Names(r *input.Reader) ([]string, error) {
+	names, err := p.Translator.Names(r)
+	if err != nil || p.adds == networking.EnvoyFilter_INVALID {
+		return names, err
+	}
+	added := p.additions(r, func(name string) bool { return name != "" && name != "*" }) // which no resource can be called
+	if len(added) == 0 {
+		return names, nil
+	}
+	names = slices.Clone(names)
+	for _, u := range added {
+		names = append(names, cache.GetResourceName(u.Value))
+	}
+	slices.Sort(names)
+	return slices.Compact(names), nil
+}
+
+// additions lists the patches for the class that add resources of a name.
+func (p patched) additions(r *input.Reader, wanted func(name string) bool) []*use {
+	var found []*use
+	for _, side := range r.Sides() {
+		for _, f := range r.EnvoyFilters(p.places[side]) {
+			for _, patch := range f.Patches {
+				switch {
+				case patch.Spec.GetApplyTo() != p.adds || patch.Spec.GetPatch().GetOperation() != networking.EnvoyFilter_Patch_ADD:
+				case !isOn(side, patch) || !wanted(cache.GetResourceName(patch.Value)):
+				case slices.ContainsFunc(found, func(o *use) bool { return o.Patch == patch }): // for both sides
+				case r.Selected(f) && r.Meets(patch.Proxy):
+					found = append(found, &use{Patch: patch, filter: f})
+				}
+			}
+		}
+	}
+	return found
+}
+
+// isOn reports whether a patch is for one side of a proxy.
+func isOn(side string, p *replica.Patch) bool {
+	switch p.Spec.GetMatch().GetContext() {
+	case networking.EnvoyFilter_ANY:
+		return true
+	case networking.EnvoyFilter_SIDECAR_INBOUND:
+		return side == replica.Inbound
+	case networking.EnvoyFilter_SIDECAR_OUTBOUND:
+		return side == replica.Outbound
+	case networking.EnvoyFilter_GATEWAY:
+		return side == replica.Gateways
+	default:
+		return false
+	}
+}
+
+// Build makes one resource and patches it.
+func (p patched) Build(r *input.Reader, name string) (proto.Message, error) {
+	m, err := p.Translator.Build(r, name)
+	if err != nil {
+		return nil, err
+	}
+	at := site{r, name, p.Translator}
+	if m == nil {
+		return p.add(at)
+	}
+	place := p.places[p.side(at, m)]
+	filters := r.EnvoyFilters(place)
+	if len(filters) == 0 {
+		return m, nil
+	}
+	made := p.of(at, m)
+	return apply(made, r, m, choose(r, made, place, filters))
+}
+
+// add makes a resource that is there because a filter adds it; of several that do the first counts.
+func (p patched) add(at site) (proto.Message, error) {
+	if p.adds == networking.EnvoyFilter_INVALID {
+		return nil, nil
+	}
+	var out proto.Message
+	var refused []error
+	for _, u := range p.additions(at.r, func(n string) bool { return n == at.name }) {
+		var err error
+		if out != nil {
+			err = u.errorf("another EnvoyFilter adds %q, give it a name of its own", at.name)
+		} else if err = p.of(at, nil).check(u.Value); err == nil {
+			out = u.Value
+			at.r.Patched(u.filter)
+		}
+		if err != nil {
+			refused = append(refused, fmt.Errorf("EnvoyFilter %s: %w", u.filter.Name(), err))
+		}
+	}
+	return out, incomplete(refused)
+}
+
+// set is what one filter has for one resource.
+type set struct {
+	filter  *replica.EnvoyFilter
+	patches []*replica.Patch
+}
+
+// choose finds what filters have for a resource at a place. What only one workload can answer is asked last.
+func choose(r *input.Reader, made resource, place replica.Place, filters []*replica.EnvoyFilter) []set {
+	var sets []set
+	for _, f := range filters {
+		s := set{filter: f}
+		for _, p := range f.Patches {
+			if slices.Contains(p.Places, place) && made.concerns(p) && r.Selected(f) && r.Meets(p.Proxy) {
+				s.patches = append(s.patches, p)
+			}
+		}
+		if len(s.patches) > 0 {
+			sets = append(sets, s)
+		}
+	}
+	return sets
+}
+
+// apply applies all sets, or, if the outcome is refused, those that it is not refused for, one by one.
+func apply(made resource, r *input.Reader, m proto.Message, sets []set) (proto.Message, error) {
+	if len(sets) == 0 {
+		return m, nil
+	}
+	out, done, err := try(made, m, sets)
+	var refused []error
+	if err != nil {
+		var good []set
+		out, done = m, nil
+		for _, s := range sets {
+			with := append(slices.Clone(good), s)
+			better, used, err := try(made, m, with)
+			if err != nil {
+				refused = append(refused, fmt.Errorf("EnvoyFilter %s is left out: %w", s.filter.Name(), err))
+				continue
+			}
+			good, out, done = with, better, used
+		}
+	}
+	for _, f := range done {
+		r.Patched(f)
+	}
+	return out, incomplete(refused)
+}
+
+// try applies sets to a copy. A panic is an error: it is the patches' fault.
+func try(made resource, m proto.Message, sets []set) (out proto.Message, done []*replica.EnvoyFilter, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("patching panicked: %v\n%s", p, debug.Stack())
+		}
+	}()
+	var uses []*use
+	for _, s := range sets {
+		for _, p := range s.patches {
+			uses = append(uses, &use{Patch: p, filter: s.filter})
+		}
+	}
+	if out, err = made.patch(proto.Clone(m), uses); err != nil {
+		return nil, nil, err
+	}
+	for _, u := range uses {
+		if u.done && !slices.Contains(done, u.filter) {
+			done = append(done, u.filter)
+		}
+	}
+	if len(done) == 0 {
+		return m, nil, nil
+	}
+	if out != nil {
+		err = made.check(out)
+	}
+	return out, done, err
+}
+
+func incomplete(refused []error) error {
+	if len(refused) == 0 {
+		return nil
+	}
+	return &plan.Incomplete{Err: errors.Join(refused...)}
+}
