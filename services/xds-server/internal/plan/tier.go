@@ -407,13 +407,14 @@ func (t *tier) settle(a *action) {
 	case !inherited && (!held || old != next):
 		items.Set(a.name, next)
 	}
-	if inherited != !held || old != next {
+	// Otherwise the tier's item is the one it was, or the one below, whose changes inherit takes over.
+	if held == inherited || held && old != next {
 		t.dirty[p.url] = struct{}{}
+		t.changed(p.url, a.name)
 	}
 	if t.below == nil {
 		t.tallies[p.url].replace(old, next)
 	}
-	t.changed(p.url, a.name)
 	if !wanted {
 		if t.below != nil && !lingering {
 			t.below.unask(p.url, a.name, t, false)
