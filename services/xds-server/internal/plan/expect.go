@@ -29,8 +29,8 @@ func (e *Engine) expect() {
 	}
 }
 
-// prepare plans what all namespaces, and all workloads of one, share for the sidecars that the mesh's workloads let expect, so that the first of them find it there.
-// It gives way to revisions and to proxies between two types. What nobody has come for when the linger time is over is dropped.
+// prepare plans what all namespaces, and all workloads of one, share for the sidecars that the mesh's workloads let expect, so that the first
+// of them find it there. It gives way to revisions and to proxies between two types. What nobody has come for when the linger time is over is dropped.
 func (e *Engine) prepare() {
 	keys := class.Expected(e.State())
 	if len(keys) == 0 {
