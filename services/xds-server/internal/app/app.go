@@ -97,7 +97,8 @@ func (s *Server) wire(ctx context.Context) error {
 	}
 	ads, err := serve.New(serve.Config{
 		Engine: engine, Log: deps.Log, Registerer: deps.Registry, TracerProvider: deps.Tracer, Instance: cfg.Instance,
-		MaxConnectionAge: cfg.MaxConnectionAge,
+		MaxConnectionAge: cfg.MaxConnectionAge, MaxOnDemandHosts: cfg.MaxOnDemandHosts,
+		MaxUnsentBytes: cfg.MaxUnsentMiB << 20, MaxResponseBytes: cfg.MaxResponseMiB << 20,
 	})
 	if err != nil {
 		return err

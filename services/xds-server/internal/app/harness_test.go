@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/pflag"
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc/status"
 
@@ -192,11 +193,10 @@ func startServer(t *testing.T, pki *testkit.CA, watcher string, tracer trace.Tra
 	}
 	mkdir(t, dir)
 	testkit.WriteFile(t, filepath.Join(dir, "svid.pem"), append(append([]byte{}, own.KeyPEM...), own.CertPEM...))
-	o := options.Options{
-		SecureAddress: "127.0.0.1:0", OpsAddress: "127.0.0.1:0", ConfigWatcherAddress: watcher, CAAddress: "127.0.0.1:1",
-		RootCertFile: pki.WriteRoot(t.TempDir()), StateDir: dir, TrustDomain: "cluster.local", Identity: "istio-system/xds-server",
-		Instance: "xds-server-0", MaxConnectionAge: time.Hour,
-	}
+	var o options.Options
+	o.AddFlags(pflag.NewFlagSet("xds-server", pflag.ContinueOnError)) // for the defaults
+	o.SecureAddress, o.OpsAddress, o.ConfigWatcherAddress, o.CAAddress = "127.0.0.1:0", "127.0.0.1:0", watcher, "127.0.0.1:1"
+	o.RootCertFile, o.StateDir, o.Instance, o.MaxConnectionAge = pki.WriteRoot(t.TempDir()), dir, "xds-server-0", time.Hour
 	for _, f := range change {
 		f(&o)
 	}

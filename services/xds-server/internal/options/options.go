@@ -20,21 +20,25 @@ import (
 // adminAccount is the service account that operators' tools act as, in xds-server's own namespace.
 const adminAccount = "fairlead-admin"
 
+// maxLimit bounds the limits themselves: a number far beyond any use, with which no product overflows.
+const maxLimit = 1 << 24
+
 // Options are the flags as given.
 type Options struct {
-	SecureAddress, PlaintextAddress, OpsAddress string
-	LogLevel, OTLPEndpoint                      string
-	ConfigWatcherAddress                        string
-	Instance                                    string
-	TrustDomain, Identity                       string
-	CAAddress, CATokenFile, RootCertFile        string
-	StateDir                                    string
-	JWKSFile, Issuer                            string
-	AdminJWKSFile, AdminIssuer                  string
-	Peers                                       []string
-	RebalancePeriod                             time.Duration
-	MaxConnectionAge                            time.Duration
-	ShutdownGrace                               time.Duration
+	SecureAddress, PlaintextAddress, OpsAddress    string
+	LogLevel, OTLPEndpoint                         string
+	ConfigWatcherAddress                           string
+	Instance                                       string
+	TrustDomain, Identity                          string
+	CAAddress, CATokenFile, RootCertFile           string
+	StateDir                                       string
+	JWKSFile, Issuer                               string
+	AdminJWKSFile, AdminIssuer                     string
+	Peers                                          []string
+	RebalancePeriod                                time.Duration
+	MaxConnectionAge                               time.Duration
+	MaxOnDemandHosts, MaxUnsentMiB, MaxResponseMiB int
+	ShutdownGrace                                  time.Duration
 }
 
 // AddFlags declares the flags.
@@ -64,6 +68,12 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 		"how often, give or take a fifth, peers are asked for their load and excess streams to move to them; at least 1s")
 	flags.DurationVar(&o.MaxConnectionAge, "max-connection-age", serve.DefaultMaxConnectionAge,
 		"how long, give or take a tenth, a proxy's stream lives before it is asked to reconnect; negative: for ever")
+	flags.IntVar(&o.MaxOnDemandHosts, "max-on-demand-hosts", serve.DefaultMaxOnDemandHosts,
+		"how many hosts one on-demand proxy may ask for; further ones are answered with \"not found\"")
+	flags.IntVar(&o.MaxUnsentMiB, "max-unsent-mib", serve.DefaultMaxUnsentBytes>>20,
+		"MiB, over all proxies, of responses that the network has not taken yet; proxies beyond it wait, those with their first configuration least")
+	flags.IntVar(&o.MaxResponseMiB, "max-response-mib", serve.DefaultMaxResponseBytes>>20,
+		"MiB at about which a response is cut in parts, for types whose resources a proxy waits for one by one")
 	flags.DurationVar(&o.ShutdownGrace, "shutdown-grace", 5*time.Second, "how long open calls may take to end on SIGTERM")
 }
 
@@ -117,6 +127,14 @@ func (o Options) Check() (*Config, error) {
 	if o.MaxConnectionAge == 0 {
 		fail("max-connection-age", errors.New("must not be 0; a negative duration means for ever"))
 	}
+	limit := func(flag string, n int) {
+		if n < 1 || n > maxLimit {
+			fail(flag, fmt.Errorf("must be from 1 to %d, is %d", maxLimit, n))
+		}
+	}
+	limit("max-on-demand-hosts", o.MaxOnDemandHosts)
+	limit("max-unsent-mib", o.MaxUnsentMiB)
+	limit("max-response-mib", o.MaxResponseMiB)
 	if o.ShutdownGrace < 0 {
 		fail("shutdown-grace", errors.New("must not be negative"))
 	}

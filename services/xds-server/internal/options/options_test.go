@@ -1,0 +1,53 @@
+package options_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+
+	"fairlead.dev/services/xds-server/internal/options"
+)
+
+// parse reads flags beside those that are required.
+func parse(t *testing.T, args ...string) (*options.Config, error) {
+	t.Helper()
+	var o options.Options
+	flags := pflag.NewFlagSet("xds-server", pflag.ContinueOnError)
+	o.AddFlags(flags)
+	required := []string{"--config-watcher-address=c:1", "--ca-address=ca:1", "--root-cert-file=r", "--state-dir=s"}
+	if err := flags.Parse(append(required, args...)); err != nil {
+		t.Fatal(err)
+	}
+	return o.Check()
+}
+
+func TestDefaultsHold(t *testing.T) {
+	c, err := parse(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Instance == "" || c.Own.String() != "spiffe://cluster.local/ns/istio-system/sa/xds-server" || c.PlaintextAddress != "" {
+		t.Errorf("got %+v", c)
+	}
+}
+
+// TestRefusals: each names the flag, and all are reported at once.
+func TestRefusals(t *testing.T) {
+	for _, flag := range []string{
+		"--secure-address=", "--peers=nowhere", "--max-connection-age=0", "--shutdown-grace=-1s", "--trust-domain=No Domain", "--identity=one",
+		"--jwks-file=k", "--max-on-demand-hosts=0", "--max-unsent-mib=-1", "--max-response-mib=99999999",
+	} {
+		name, _, _ := strings.Cut(flag, "=")
+		if name == "--jwks-file" {
+			name = "--issuer"
+		}
+		if _, err := parse(t, flag); err == nil || !strings.Contains(err.Error(), name+": ") {
+			t.Errorf("%s: %v", flag, err)
+		}
+	}
+	_, err := parse(t, "--secure-address=", "--ops-address=")
+	if err == nil || strings.Count(err.Error(), "is required") != 2 {
+		t.Errorf("got %v, want both", err)
+	}
+}
