@@ -169,6 +169,7 @@ func (s *Source) scan(ctx context.Context, watcher *fsnotify.Watcher, full bool)
 			again = d
 		}
 	}
+	changed := false
 	now := s.cfg.Clock.Now()
 	for _, f := range found.files {
 		st := s.files[f.path]
@@ -176,7 +177,8 @@ func (s *Source) scan(ctx context.Context, watcher *fsnotify.Watcher, full bool)
 			st = &fileState{root: f.root}
 			s.files[f.path] = st
 		}
-		if wait := st.read(f, s.cfg.Decode, s.cfg.Name, full, now); wait > 0 {
+		wait, differs := st.read(f, s.cfg.Decode, s.cfg.Name, full, now)
+		if changed = changed || differs; wait > 0 {
 			later(wait)
 		}
 	}
@@ -189,9 +191,13 @@ func (s *Source) scan(ctx context.Context, watcher *fsnotify.Watcher, full bool)
 			later(wait)
 		} else {
 			delete(s.files, path)
+			changed = true
 		}
 	}
-	s.deliver(ctx, err)
+	// Most notifications are of files beside those that are read: their directory is what is watched.
+	if status := s.Status(); changed || err != nil || status.Degraded != nil || !status.Synced {
+		s.deliver(ctx, err)
+	}
 	if err != nil {
 		later(time.Second)
 	}

@@ -273,3 +273,29 @@ func TestResyncFindsWhatNotificationsMissed(t *testing.T) {
 	write(t, elsewhere, ns("a", "2"))
 	v.wait("a=2")
 }
+
+// TestNothingNewCostsLittle: a notification about some other file of the directory must not cost a look at every object.
+func TestNothingNewCostsLittle(t *testing.T) {
+	const objects = 500
+	var text strings.Builder
+	for i := range objects {
+		fmt.Fprintf(&text, "---\napiVersion: v1\nkind: Namespace\nmetadata: {name: ns-%d}\n", i)
+	}
+	path := filepath.Join(t.TempDir(), "mesh.yaml")
+	if err := os.WriteFile(path, []byte(text.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	src := New(Config{Name: "file", Paths: []string{path}, Log: testkit.Logger(t), Clock: clock.Real()})
+	src.Handle(func(_ context.Context, _ string, events []source.Event) {
+		if len(events) != objects {
+			t.Errorf("%d events, want %d", len(events), objects)
+		}
+	})
+	src.scan(t.Context(), nil, true)
+	if allocations := testing.AllocsPerRun(10, func() { src.scan(t.Context(), nil, false) }); allocations > objects/5 {
+		t.Errorf("%v allocations for nothing", allocations)
+	}
+	if got := src.Status(); !got.Synced || got.Objects != objects {
+		t.Errorf("status %+v", got)
+	}
+}

@@ -171,38 +171,39 @@ type fileState struct {
 	since time.Time
 }
 
-// read brings the state up to date with the file. It returns when to look again, 0 if there is no need.
-func (st *fileState) read(f entry, decode Decoder, source string, full bool, now time.Time) time.Duration {
+// read brings the state up to date with the file. It returns when to look again, 0 if there is no need, and whether objects or problems may
+// have changed.
+func (st *fileState) read(f entry, decode Decoder, source string, full bool, now time.Time) (again time.Duration, changed bool) {
 	unchanged := st.info != nil && os.SameFile(st.info, f.info) && st.info.Size() == f.info.Size() && st.info.ModTime().Equal(f.info.ModTime())
 	if unchanged && !full {
 		st.since = time.Time{}
-		return 0
+		return 0, false
 	}
 	content, err := readFile(f.path)
 	if err != nil {
 		st.info = nil
 		st.problems = object.Problems{{Location: f.path, Reason: "cannot be read: " + err.Error(), Remedy: "make the file readable for config-watcher"}}
-		return time.Second
+		return time.Second, true
 	}
 	if len(content) == 0 && len(st.objects) > 0 {
 		// Either somebody is writing it just now, or it is empty for good.
 		if wait := st.missing(now); wait > 0 {
-			return wait
+			return wait, false
 		}
 	}
 	sum := sha256.Sum256(content)
 	if sum == st.sum && !unreadable(st.problems) {
 		st.info, st.since = f.info, time.Time{}
-		return 0
+		return 0, false
 	}
 	next, problems := st.next(decode(f.name, content), source)
 	if age := now.Sub(f.info.ModTime()); len(next) < len(st.objects) && age >= 0 && age < quiet {
 		// Perhaps only the first part has been written yet.
-		return quiet - age
+		return quiet - age, false
 	}
 	st.info, st.since, st.sum = f.info, time.Time{}, sum
 	st.objects, st.problems = next, problems
-	return 0
+	return 0, true
 }
 
 func unreadable(ps object.Problems) bool {
