@@ -81,10 +81,3 @@ func (t *Table) Changed() <-chan struct{} {
 	defer t.mu.Unlock()
 	return t.changed
 }
-
-// Len is the number of credentials.
-func (t *Table) Len() int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return len(t.held)
-}

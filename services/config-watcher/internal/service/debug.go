@@ -72,6 +72,8 @@ func (s *Service) registerDebug() {
 		return sourcesPage{s.sourceStates(true), s.joined.Conflicts()}, nil
 	}))
 	s.ops.Debug("/debug/resources", "the normalised mesh: ?kind= ?namespace= ?name= ?offset=", ops.JSON(s.resources))
+	s.ops.Debug("/debug/credentials", "TLS credentials of gateways: whose they are and until when they are valid, nothing of their content",
+		ops.JSON(func(*http.Request) (any, error) { return s.secrets.Summaries(), nil }))
 	s.ops.Debug("/debug/fleet", "proxies as the xds-servers report them", ops.JSON(func(r *http.Request) (any, error) {
 		out := []json.RawMessage{}
 		for _, p := range s.fleet.List(r.URL.Query().Get("namespace")) {

@@ -153,6 +153,7 @@ func (c *checker) clientTLS(at string, t *networking.ClientTLSSettings) {
 	if t == nil {
 		return
 	}
+	c.credentialName(at+".credentialName", t.CredentialName)
 	files := t.ClientCertificate != "" || t.PrivateKey != "" || t.CaCertificates != ""
 	if t.CredentialName != "" && files {
 		c.fail(at+".credentialName", t.CredentialName, "cannot be combined with clientCertificate, privateKey or caCertificates", "keep credentialName, or the files")

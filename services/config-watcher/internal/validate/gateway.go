@@ -134,6 +134,11 @@ func (c *checker) serverCertificates(at string, t *networking.ServerTLSSettings)
 	if ways > 1 {
 		c.fail(at, nil, "serverCertificate, credentialName, credentialNames and tlsCertificates exclude each other", "keep one of them")
 	}
+	c.credentialName(at+".credentialName", t.CredentialName)
+	for i, name := range t.CredentialNames {
+		c.credentialName(index(at+".credentialNames", i), name)
+	}
+	c.credentialName(at+".caCertCredentialName", t.CaCertCredentialName)
 	if len(t.CredentialNames) > 2 || len(t.TlsCertificates) > 2 {
 		c.fail(at, nil, "more than two certificates", "give at most one RSA and one ECDSA certificate")
 	}
@@ -288,5 +293,20 @@ func (c *checker) egressListeners(s *networking.Sidecar) {
 			c.fail(at+".port.number", l.Port.Number, fmt.Sprintf("same port and bind as egress[%d]", first), "keep one of them")
 		}
 		seen[key] = i
+	}
+}
+
+// credentialName refuses schemes that nothing serves: left alone, they would be handshakes refused without a word.
+func (c *checker) credentialName(at, name string) {
+	scheme, _, found := strings.Cut(name, "://")
+	if !found || scheme == "kubernetes" {
+		return
+	}
+	if scheme != "kubernetes-gateway" {
+		c.fail(at, name, "no secrets are served for "+scheme+"://", "name a Secret: its bare name, or kubernetes-gateway://<namespace>/<name>")
+		return
+	}
+	if namespace, secret, _ := strings.Cut(strings.TrimPrefix(name, "kubernetes-gateway://"), "/"); namespace == "" || secret == "" {
+		c.fail(at, name, "kubernetes-gateway:// wants a namespace and a name", "write kubernetes-gateway://<namespace>/<name>")
 	}
 }

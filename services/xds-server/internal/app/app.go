@@ -25,7 +25,9 @@ import (
 	"fairlead.dev/pkg/tlsconf"
 	"fairlead.dev/pkg/version"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	secretv1 "fairlead.dev/proto/fairlead/secret/v1"
 	"fairlead.dev/services/xds-server/internal/balance"
+	"fairlead.dev/services/xds-server/internal/credential"
 	"fairlead.dev/services/xds-server/internal/debug"
 	"fairlead.dev/services/xds-server/internal/options"
 	"fairlead.dev/services/xds-server/internal/plan"
@@ -87,9 +89,26 @@ func (s *Server) wire(ctx context.Context) error {
 		return fmt.Errorf("identity: %w", err)
 	}
 
-	// The engine: state of the mesh in, bytes per class out.
-	engine, err := plan.NewEngine(plan.Config{
-		Translators: translate.All(), Store: store.New(), Log: deps.Log, Registerer: deps.Registry,
+	// config-watcher: the mesh and credentials from it, the proxies' state to it.
+	conn, err := rpc.Dial(rpc.ClientConfig{
+		Target: cfg.ConfigWatcherAddress, TLS: tlsconf.Client(identity, cfg.ConfigWatcher), MaxRecvBytes: maxUpstreamBytes,
+		Registerer: deps.Registry, TracerProvider: deps.Tracer,
+	})
+	if err != nil {
+		return fmt.Errorf("--config-watcher-address: %w", err)
+	}
+
+	// The engine: state of the mesh in, bytes per class out. What resources are made from decides which credentials are asked for.
+	var engine *plan.Engine
+	credentials, err := credential.NewClient(credential.Config{
+		Watcher: secretv1.NewSecretServiceClient(conn), Log: deps.Log, Registerer: deps.Registry,
+		Apply: func(set *credential.Set, changed []credential.Ref) { engine.ApplyCredentials(set, changed) },
+	})
+	if err != nil {
+		return err
+	}
+	engine, err = plan.NewEngine(plan.Config{
+		Translators: translate.All(), Store: store.New(), Log: deps.Log, Registerer: deps.Registry, Credentials: credentials,
 		Ahead: []string{resource.ClusterType, resource.EndpointType, resource.ListenerType, resource.VirtualHostType},
 	})
 	if err != nil {
@@ -104,14 +123,7 @@ func (s *Server) wire(ctx context.Context) error {
 		return err
 	}
 
-	// config-watcher: the mesh from it, the proxies' state to it.
-	conn, err := rpc.Dial(rpc.ClientConfig{
-		Target: cfg.ConfigWatcherAddress, TLS: tlsconf.Client(identity, cfg.ConfigWatcher), MaxRecvBytes: maxUpstreamBytes,
-		Registerer: deps.Registry, TracerProvider: deps.Tracer,
-	})
-	if err != nil {
-		return fmt.Errorf("--config-watcher-address: %w", err)
-	}
+	// Following the mesh.
 	config := configv1.NewConfigServiceClient(conn)
 	self := &configv1.Subscriber{Instance: cfg.Instance + "/" + uuid.NewString()[:8], Version: version.Version}
 	mesh, err := upstream.New(upstream.Config{Watcher: config, Subscriber: self, Apply: ads.Apply, Busy: ads.MostSettled,
@@ -154,6 +166,7 @@ func (s *Server) wire(ctx context.Context) error {
 		{Name: "identity", Run: identity.Run},
 		{Name: "ops", Run: pages.Run},
 		{Name: "mesh", Run: identified(identity, mesh.Run)},
+		{Name: "credentials", Run: identified(identity, credentials.Run)},
 		{Name: "report", Run: identified(identity, reporter.Run)},
 		{Name: "engine", Run: engine.Run},
 		{Name: "balance", Run: identified(identity, balancer.Run)},

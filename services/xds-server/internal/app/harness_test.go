@@ -24,6 +24,7 @@ import (
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/pkg/tlsconf"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	secretv1 "fairlead.dev/proto/fairlead/secret/v1"
 	"fairlead.dev/services/xds-server/internal/app"
 	"fairlead.dev/services/xds-server/internal/options"
 )
@@ -35,6 +36,7 @@ type watcherFake struct {
 	configv1.UnimplementedConfigServiceServer
 	address string
 	stop    context.CancelFunc
+	secrets secretsFake
 
 	mu        sync.Mutex
 	resources map[string]*configv1.Resource
@@ -58,15 +60,17 @@ func startWatcher(t *testing.T, pki *testkit.CA, resources ...*configv1.Resource
 // serve runs the fake on a listener until stop.
 func (f *watcherFake) serve(t *testing.T, pki *testkit.CA, lis net.Listener) {
 	t.Helper()
+	own := auth.IDs(pki.ID("istio-system", "xds-server").String())
 	g, err := rpc.NewServer(rpc.ServerConfig{
 		Service: "config", Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Authenticator: auth.MTLS(),
 		TLS:    tlsconf.Server(pki.NewSVID("istio-system", "config-watcher"), tls.RequireAndVerifyClientCert),
-		Policy: auth.Policy{"/fairlead.config.v1.ConfigService/*": auth.IDs(pki.ID("istio-system", "xds-server").String())},
+		Policy: auth.Policy{"/fairlead.config.v1.ConfigService/*": own, "/fairlead.secret.v1.SecretService/*": own},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	configv1.RegisterConfigServiceServer(g, f)
+	secretv1.RegisterSecretServiceServer(g, &f.secrets)
 	f.address = lis.Addr().String()
 	ctx, stop := context.WithCancel(context.Background())
 	var wg sync.WaitGroup

@@ -41,6 +41,7 @@ func TestEveryFieldMakesAnotherClass(t *testing.T) {
 		"Sidecar":      func(k *class.Key) { k.Sidecar = "a/s" },
 		"VirtualHosts": func(k *class.Key) { k.VirtualHosts = true },
 		"OnDemand":     func(k *class.Key) { k.OnDemand = true },
+		"Identity":     func(k *class.Key) { k.Identity = "spiffe://cluster.local/ns/shop/sa/gateway" },
 		"OffersMTLS":   func(k *class.Key) { k.OffersMTLS = true },
 		"ProxyMatches": func(k *class.Key) { k.ProxyMatches = []string{"x"} },
 	}

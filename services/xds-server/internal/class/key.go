@@ -99,6 +99,9 @@ type Key struct {
 	OnDemand bool
 	// OffersMTLS is true for gRPC programs whose callers are told to use mesh mTLS.
 	OffersMTLS bool
+	// Identity is the verified SPIFFE URI of a router, on behalf of which credentials are asked for; "" where nothing was verified, and for
+	// all others, who have none.
+	Identity string
 	// ProxyMatches are the conditions of EnvoyFilters on the proxy itself that it meets, as replica.ProxyMatch.ID, sorted.
 	ProxyMatches []string
 }
@@ -203,6 +206,7 @@ var fields = []field{
 	{"virtual_hosts", func(k *Key, d digest) { d.truth(k.VirtualHosts) }},
 	{"on_demand", func(k *Key, d digest) { d.truth(k.OnDemand) }},
 	{"offers_mtls", func(k *Key, d digest) { d.truth(k.OffersMTLS) }},
+	{"identity", func(k *Key, d digest) { d.text(k.Identity) }},
 	{"proxy_matches", func(k *Key, d digest) {
 		d.number(uint64(len(k.ProxyMatches)))
 		for _, id := range k.ProxyMatches {

@@ -58,6 +58,8 @@ type Node struct {
 	OnDemand string
 	// VirtualHosts is true if the proxy can be sent virtual hosts as resources of their own; the stream's protocol decides.
 	VirtualHosts bool
+	// Identity is the authenticated caller's; Authorize sets it.
+	Identity string
 	// Metadata are the entries of text, which EnvoyFilters may match.
 	Metadata map[string]string
 }
@@ -189,7 +191,7 @@ func version(n *core.Node) string {
 }
 
 // Authorize checks the claims against the authenticated identity spiffe://<trust domain>/ns/<namespace>/sa/<service account>: a proxy may
-// only be one of its own namespace and service account. On success the identity's service account is the node's.
+// only be one of its own namespace and service account. On success the identity and its service account are the node's.
 func (n *Node) Authorize(id spiffeid.ID) error {
 	ns, sa, err := splitID(id)
 	if err != nil {
@@ -201,7 +203,7 @@ func (n *Node) Authorize(id spiffeid.ID) error {
 	if n.ServiceAccount != "" && n.ServiceAccount != sa {
 		return fmt.Errorf("%w: node %q claims service account %q, the caller is %q", ErrForeign, n.ID, n.ServiceAccount, sa)
 	}
-	n.ServiceAccount = sa
+	n.ServiceAccount, n.Identity = sa, id.String()
 	return nil
 }
 
@@ -243,6 +245,9 @@ func (n *Node) Key(state *replica.State) (*Key, replica.Topics) {
 	}
 	k = k.WithSidecar(state, labels)
 	k.VirtualHosts = n.VirtualHosts && n.Type == Sidecar
+	if n.Type == Router {
+		k.Identity = n.Identity
+	}
 	k.OnDemand = k.VirtualHosts && k.Interception != None && n.onDemand(state, annotations)
 	k.Labels = state.SelectedLabels(n.Namespace, labels)
 	if k.Type == Proxyless {

@@ -1,5 +1,5 @@
 // Package debug answers, as JSON, what this xds-server knows of its proxies, what it serves them, and why. Its handlers are for
-// authenticated operators only; they show no secret, because xds-server holds none.
+// authenticated operators only; they show no private key.
 package debug
 
 import (

@@ -7,8 +7,12 @@ import (
 	"slices"
 	"strings"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	ndsv1 "fairlead.dev/proto/istio/networking/nds/v1"
 	"fairlead.dev/services/xds-server/internal/plan"
@@ -79,6 +83,32 @@ type served struct {
 	Resource json.RawMessage `json:"resource"`
 }
 
+// shown is a resource without what is secret in it.
+func shown(m *anypb.Any) proto.Message {
+	if m.GetTypeUrl() != resource.SecretType {
+		return m
+	}
+	s, out := &tlsv3.Secret{}, &tlsv3.Secret{}
+	if err := m.UnmarshalTo(s); err == nil {
+		out.Name = s.GetName()
+		if c := s.GetTlsCertificate(); c != nil {
+			// The chain is public: whoever connects is shown it.
+			out.Type = &tlsv3.Secret_TlsCertificate{TlsCertificate: &tlsv3.TlsCertificate{
+				CertificateChain: c.GetCertificateChain(),
+				PrivateKey:       &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: "(redacted)"}},
+			}}
+		}
+		if v := s.GetValidationContext(); v != nil {
+			out.Type = &tlsv3.Secret_ValidationContext{ValidationContext: v}
+		}
+	}
+	packed, err := anypb.New(out)
+	if err != nil {
+		return &anypb.Any{TypeUrl: m.GetTypeUrl()}
+	}
+	return packed
+}
+
 func (d *pages) resources(r *http.Request) (any, error) {
 	q := r.URL.Query()
 	_, c, err := d.proxy(q.Get("proxy"))
@@ -101,7 +131,7 @@ func (d *pages) resources(r *http.Request) (any, error) {
 				return true
 			}
 			var raw []byte
-			if raw, err = protojson.Marshal(item.Blob.Resource.GetResource()); err != nil {
+			if raw, err = protojson.Marshal(shown(item.Blob.Resource.GetResource())); err != nil {
 				err = fmt.Errorf("%s: %w", name, err)
 				return false
 			}

@@ -15,6 +15,7 @@ import (
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	upstreams "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
 	secretservice "github.com/envoyproxy/go-control-plane/envoy/service/secret/v3"
+	matcher "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
 	"github.com/envoyproxy/go-control-plane/pkg/cache/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
@@ -155,4 +156,36 @@ func Socket(t testing.TB) string {
 		}
 	})
 	return filepath.Join(dir, "s")
+}
+
+// Secure makes the bootstrap's connections to xds-server TLS, with the workload's certificate, to a server that shows the named identity.
+func Secure(t testing.TB, config *bootstrap.Bootstrap, pki *testkit.CA, namespace, serviceAccount, server string) *bootstrap.Bootstrap {
+	t.Helper()
+	m, err := pki.NewSVID(namespace, serviceAccount).Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	inline := func(b []byte) *core.DataSource {
+		return &core.DataSource{Specifier: &core.DataSource_InlineBytes{InlineBytes: b}}
+	}
+	socket, err := anypb.New(&tlsv3.UpstreamTlsContext{CommonTlsContext: &tlsv3.CommonTlsContext{
+		TlsParams:       &tlsv3.TlsParameters{TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_3, TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3},
+		AlpnProtocols:   []string{"h2"},
+		TlsCertificates: []*tlsv3.TlsCertificate{{CertificateChain: inline(m.CertPEM), PrivateKey: inline(m.KeyPEM)}},
+		ValidationContextType: &tlsv3.CommonTlsContext_ValidationContext{ValidationContext: &tlsv3.CertificateValidationContext{
+			TrustedCa: inline(m.RootsPEM),
+			MatchTypedSubjectAltNames: []*tlsv3.SubjectAltNameMatcher{{
+				SanType: tlsv3.SubjectAltNameMatcher_URI,
+				Matcher: &matcher.StringMatcher{MatchPattern: &matcher.StringMatcher_Exact{Exact: server}},
+			}},
+		}},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	config = proto.CloneOf(config)
+	config.StaticResources.Clusters[0].TransportSocket = &core.TransportSocket{
+		Name: "envoy.transport_sockets.tls", ConfigType: &core.TransportSocket_TypedConfig{TypedConfig: socket},
+	}
+	return config
 }

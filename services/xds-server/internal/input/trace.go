@@ -10,6 +10,7 @@ import (
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/class"
+	"fairlead.dev/services/xds-server/internal/credential"
 	"fairlead.dev/services/xds-server/internal/replica"
 )
 
@@ -62,6 +63,10 @@ func (r *Reader) Topics() []replica.Topic {
 	return slices.SortedFunc(maps.Keys(all), func(a, b replica.Topic) int {
 		return cmp.Or(cmp.Compare(a.Subject, b.Subject), cmp.Compare(a.A, b.A), cmp.Compare(a.B, b.B))
 	})
+}
+
+func (t *Trace) credential(ref credential.Ref) {
+	t.add(replica.Key{Kind: kindSecret, Namespace: credential.NamespaceOf(ref.Identity), Name: ref.Name}, nil)
 }
 
 func (t *Trace) add(key replica.Key, source *configv1.SourceRef) {

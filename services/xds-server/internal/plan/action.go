@@ -32,6 +32,8 @@ type action struct {
 	// names are the result of a list, blob that of a resource.
 	names []string
 	blob  *store.Blob
+	// pending is true if the last run lacked an input and there is no result before it.
+	pending bool
 
 	// listed counts the lists of the tier that name the resource, hidden those of the tiers below that do not count in this one.
 	listed, hidden int
@@ -39,6 +41,11 @@ type action struct {
 	covers []string
 	// askers ask for the resource by its name.
 	askers map[any]struct{}
+}
+
+// item is what the action has built.
+func (a *action) item(wildcard bool) Item {
+	return Item{Blob: a.blob, Wildcard: wildcard, Pending: a.pending}
 }
 
 func (a *action) ask(who any) {
@@ -68,6 +75,7 @@ func (l *layer) attach(a *action, topics replica.Topics, failure error) {
 		if !ok {
 			node = &topicNode{topic: topic}
 			l.nodes[topic] = node
+			l.engine.follow(topic)
 		}
 		inputs = append(inputs, node)
 		if !slices.Contains(a.inputs, node) {
@@ -91,6 +99,7 @@ func (l *layer) detach(a *action, node *topicNode) {
 	}
 	if len(node.actions) == 0 {
 		delete(l.nodes, node.topic)
+		l.engine.unfollow(node.topic)
 	}
 }
 
@@ -103,7 +112,7 @@ func (l *layer) unbuild(a *action) {
 		l.engine.fails(-1)
 		delete(l.failed, a)
 	}
-	a.inputs, a.failure, a.blob, a.built, a.stale, a.reach = nil, nil, nil, false, false, input.ForEverybody
+	a.inputs, a.failure, a.blob, a.built, a.stale, a.pending, a.reach = nil, nil, nil, false, false, false, input.ForEverybody
 }
 
 // errNames marks a list of names that no xDS type may have.

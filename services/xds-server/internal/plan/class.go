@@ -118,13 +118,30 @@ func (c *Class) Plan(who Watcher, url string, wildcard bool, names []string) {
 	c.publish()
 }
 
-// Release gives back names that were asked for with Plan. They stay built for a while, in case a stream comes back.
+// Release gives back names that were asked for with Plan. They stay built for a while, in case a stream comes back,
+// unless the type's translator is Fleeting.
 func (c *Class) Release(who Watcher, url string, names []string) {
+	if _, fleeting := c.engine.translators[url].(Fleeting); fleeting {
+		c.drop(who, url, names)
+		return
+	}
 	c.tier.mu.Lock()
 	defer c.tier.mu.Unlock()
 	for _, name := range names {
 		c.tier.unask(url, name, who, true)
 	}
+}
+
+// drop gives back names for good.
+func (c *Class) drop(who Watcher, url string, names []string) {
+	c.engine.step.RLock()
+	defer c.engine.step.RUnlock()
+	defer c.tier.lock()()
+	c.catchUp()
+	for _, name := range names {
+		c.tier.unask(url, name, who, false)
+	}
+	c.publish()
 }
 
 // catchUp brings the class to the engine's state. The caller holds the engine's step lock, shared, and the tier's.

@@ -16,6 +16,7 @@ import (
 	"fairlead.dev/pkg/clock"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/class"
+	"fairlead.dev/services/xds-server/internal/credential"
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/replica"
 	"fairlead.dev/services/xds-server/internal/store"
@@ -36,8 +37,17 @@ type Config struct {
 	Linger time.Duration
 	// Workers that build classes at a time; 0 means one per processor.
 	Workers int
+	// Credentials, if not nil, is told which credentials resources are made from. What it learns it gives to ApplyCredentials.
+	Credentials Follower
 	// Ahead are types that all sidecars ask for: Run plans them before the first sidecar comes, as far as the mesh tells what it will be.
 	Ahead []string
+}
+
+// Follower follows credentials. Its methods must not block, nor call the engine.
+type Follower interface {
+	// Follow is called when something begins to depend on a credential; each call is followed by one of Unfollow.
+	Follow(credential.Ref)
+	Unfollow(credential.Ref)
 }
 
 // Engine keeps the classes in use built while the mesh changes. It is safe for concurrent use.
@@ -48,12 +58,13 @@ type Engine struct {
 	clock       clock.Clock
 	linger      time.Duration
 	workers     int
+	credentials Follower
 	metrics     *metrics
 
 	// failing counts the resources and lists that could not be built.
 	failing atomic.Int64
 
-	// applying serialises Apply.
+	// applying serialises Apply and ApplyCredentials.
 	applying sync.Mutex
 	// step is held, shared, while classes are worked on, and otherwise while the shared layers and the state move on. Order of locks:
 	// step, a tier's, that of the one below it, mu.
@@ -84,7 +95,7 @@ func NewEngine(cfg Config) (*Engine, error) {
 	}
 	e := &Engine{
 		translators: map[string]Translator{}, store: cfg.Store, log: cfg.Log, clock: clock.Or(cfg.Clock),
-		linger: cfg.Linger, workers: cfg.Workers, state: replica.Empty(), classes: map[class.Hash]*Class{},
+		linger: cfg.Linger, workers: cfg.Workers, credentials: cfg.Credentials, state: replica.Empty(), classes: map[class.Hash]*Class{},
 		shared:   map[tierID]*tier{},
 		expected: expectations{urls: cfg.Ahead, arrived: make(chan struct{}, 1), held: map[tierID]time.Time{}},
 	}
@@ -130,6 +141,22 @@ func (e *Engine) Knows(url string) bool {
 func (e *Engine) Apply(state *replica.State, change *replica.Change, regroup func()) int {
 	e.applying.Lock()
 	defer e.applying.Unlock()
+	return e.apply(state.WithCredentials(e.State().Credentials()), change, regroup)
+}
+
+// ApplyCredentials brings every class to a newer set of credentials, which differs in what changed lists, as Apply does to a later state.
+func (e *Engine) ApplyCredentials(set *credential.Set, changed []credential.Ref) int {
+	e.applying.Lock()
+	defer e.applying.Unlock()
+	change := &replica.Change{Topics: replica.Topics{}}
+	for _, ref := range changed {
+		change.Topics.Add(replica.CredentialTopic(ref))
+	}
+	return e.apply(e.State().WithCredentials(set), change, nil)
+}
+
+// apply does the work of both. The caller holds applying.
+func (e *Engine) apply(state *replica.State, change *replica.Change, regroup func()) int {
 	e.advance(state, change)
 	if regroup != nil {
 		regroup()
@@ -247,6 +274,19 @@ func (e *Engine) Release(c *Class, w Watcher) {
 
 // Failing counts the resources and lists of names that cannot be built, each once for all the classes that share it.
 func (e *Engine) Failing() int { return int(e.failing.Load()) }
+
+// follow and unfollow tell what the resources of a layer have begun and ceased to depend on.
+func (e *Engine) follow(t replica.Topic) {
+	if t.Subject == replica.SubjectCredential && e.credentials != nil {
+		e.credentials.Follow(t.Credential())
+	}
+}
+
+func (e *Engine) unfollow(t replica.Topic) {
+	if t.Subject == replica.SubjectCredential && e.credentials != nil {
+		e.credentials.Unfollow(t.Credential())
+	}
+}
 
 // fails counts so many more.
 func (e *Engine) fails(n int) {

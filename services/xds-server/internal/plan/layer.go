@@ -130,6 +130,7 @@ func (l *layer) runResource(a *action) (changed bool) {
 	start := l.engine.clock.Now()
 	m, err := buildResource(t, r, a.name)
 	_, incomplete := errors.AsType[*Incomplete](err)
+	pending := errors.Is(err, ErrPending)
 	blob := a.blob
 	if err == nil || incomplete {
 		blob = nil
@@ -141,6 +142,12 @@ func (l *layer) runResource(a *action) (changed bool) {
 		}
 	}
 	a.plan.metrics.build.Observe(l.engine.clock.Now().Sub(start).Seconds())
+	if pending {
+		l.ran(a, r, nil)
+		a.pending = a.blob == nil
+		return false
+	}
+	a.pending = false
 	l.ran(a, r, err)
 	if err != nil && !incomplete {
 		return false
@@ -200,4 +207,9 @@ func (l *layer) forget() {
 }
 
 // close gives back what the layer holds outside itself.
-func (l *layer) close() { l.engine.fails(-len(l.failed)) }
+func (l *layer) close() {
+	l.engine.fails(-len(l.failed))
+	for topic := range l.nodes {
+		l.engine.unfollow(topic)
+	}
+}

@@ -21,6 +21,8 @@ type Item struct {
 	Blob *store.Blob
 	// Wildcard is true for what a wildcard subscription receives; other items are there because somebody asked for them by name.
 	Wildcard bool
+	// Pending is true while it is not known whether the class has one.
+	Pending bool
 }
 
 // Snapshot is all that a class has at one revision. It is immutable and safe for concurrent use.

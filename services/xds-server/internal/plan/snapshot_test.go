@@ -34,9 +34,9 @@ func TestSnapshotReadsThroughItsTiers(t *testing.T) {
 	}
 	a, b, b2, c := blob("a", "1"), blob("b", "1"), blob("b", "2"), blob("c", "1")
 	snapshot := tower(
-		map[string]Item{"a": {a, true}, "b": {b, true}, "c/1": {c, true}},
-		map[string]Item{"b": {b2, true}, "c/1": {}},
-		map[string]Item{"c/2": {c, true}, "d": {a, false}},
+		map[string]Item{"a": {Blob: a, Wildcard: true}, "b": {Blob: b, Wildcard: true}, "c/1": {Blob: c, Wildcard: true}},
+		map[string]Item{"b": {Blob: b2, Wildcard: true}, "c/1": {}},
+		map[string]Item{"c/2": {Blob: c, Wildcard: true}, "d": {Blob: a, Wildcard: false}},
 	)
 	for _, tc := range []struct {
 		prefix string
@@ -64,7 +64,7 @@ func TestSnapshotReadsThroughItsTiers(t *testing.T) {
 	if n != 2 {
 		t.Errorf("a scan that was stopped after 2 went on to %d", n)
 	}
-	flat := tower(map[string]Item{"a": {a, true}, "b": {b2, true}, "c/2": {c, true}})
+	flat := tower(map[string]Item{"a": {Blob: a, Wildcard: true}, "b": {Blob: b2, Wildcard: true}, "c/2": {Blob: c, Wildcard: true}})
 	if snapshot.Len() != 3 || flat.Len() != 3 {
 		t.Errorf("%d and %d in the wildcard set, want 3", snapshot.Len(), flat.Len())
 	}

@@ -144,7 +144,7 @@ func (f found) item() Item {
 	if f.action == nil {
 		return Item{}
 	}
-	return Item{Blob: f.action.blob, Wildcard: f.listed > 0}
+	return f.action.item(f.listed > 0)
 }
 
 // look finds a resource in the tier and below. t may be nil.
@@ -393,9 +393,9 @@ func (t *tier) settle(a *action) {
 	var next Item
 	switch {
 	case wanted && same:
-		next = Item{Blob: below.action.blob, Wildcard: wildcard}
+		next = below.action.item(wildcard)
 	case wanted:
-		next = Item{Blob: a.blob, Wildcard: wildcard}
+		next = a.item(wildcard)
 	}
 	items := t.items[p.url]
 	old, held := items.Get(a.name)

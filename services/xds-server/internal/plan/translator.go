@@ -38,6 +38,17 @@ func (e *Incomplete) Error() string { return e.Err.Error() }
 // Unwrap returns what is lacking and why.
 func (e *Incomplete) Unwrap() error { return e.Err }
 
+// ErrPending is Build's error while an input has yet to come that was asked for by reading it. Who asked for the resource is kept waiting;
+// it is no failure.
+var ErrPending = errors.New("an input has yet to come")
+
+// Fleeting is a Translator whose resources are forgotten as soon as nobody asks for them.
+type Fleeting interface {
+	Translator
+	// Fleeting does nothing.
+	Fleeting()
+}
+
 // List lists the whole wildcard set of a class at a state, from scratch.
 func List(t Translator, key *class.Key, state *replica.State) ([]string, error) {
 	all, err := listNames(t, input.NewView(key, state).Reader(), "")

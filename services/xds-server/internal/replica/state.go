@@ -9,6 +9,7 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/credential"
 )
 
 // State is the mesh at one revision. It is immutable and safe for concurrent use.
@@ -34,6 +35,11 @@ type State struct {
 	privates        index[int]          // namespace, topic: number of objects
 	patches         index[*EnvoyFilter] // exported to, place, age, namespace, name
 	conditions      index[*ProxyMatch]  // exported to, namespace and name of the EnvoyFilter, id
+
+	credentialUses index[int] // exported to, credentialName: number of DestinationRules
+
+	// credentials are beside the revision, see WithCredentials.
+	credentials *credential.Set
 }
 
 // Change is what one revision changed.
@@ -82,7 +88,7 @@ func Empty() *State {
 		authentications: newIndex[*PeerAuthentication](), gateways: newIndex[*Gateway](),
 		addresses: newIndex[*entry](), selected: newIndex[int](),
 		places: newIndex[*entry](), suffixes: newIndex[int](), privates: newIndex[int](),
-		patches: newIndex[*EnvoyFilter](), conditions: newIndex[*ProxyMatch](),
+		patches: newIndex[*EnvoyFilter](), conditions: newIndex[*ProxyMatch](), credentialUses: newIndex[int](),
 	}
 }
 
@@ -132,7 +138,7 @@ func (s *State) fork() *State {
 	next.rules, next.sidecars, next.authentications = s.rules.fork(), s.sidecars.fork(), s.authentications.fork()
 	next.gateways, next.addresses, next.selected = s.gateways.fork(), s.addresses.fork(), s.selected.fork()
 	next.places, next.suffixes, next.privates = s.places.fork(), s.suffixes.fork(), s.privates.fork()
-	next.patches, next.conditions = s.patches.fork(), s.conditions.fork()
+	next.patches, next.conditions, next.credentialUses = s.patches.fork(), s.conditions.fork(), s.credentialUses.fork()
 	return &next
 }
 

@@ -52,6 +52,10 @@ const (
 	SubjectEnvoyFilters
 	// SubjectProxyMatches, the conditions that EnvoyFilters have on proxies: A = namespace exported to or "*".
 	SubjectProxyMatches
+	// SubjectCredential: A = identity of the proxy that it is for, B = name.
+	SubjectCredential
+	// SubjectCredentialUse, whether a DestinationRule has a credentialName: A = namespace exported to or "*", B = name.
+	SubjectCredentialUse
 	// SubjectDerived and all above it are free for answers that a caller derives from several look-ups.
 	SubjectDerived Subject = 128
 )
@@ -100,6 +104,10 @@ func (t Topic) String() string {
 		return "EnvoyFilter for " + namespaceText(t.A) + " with patches of a " + side + " " + kind
 	case SubjectProxyMatches:
 		return "conditions on proxies, of EnvoyFilters for " + namespaceText(t.A)
+	case SubjectCredential:
+		return "Secret " + t.B + " for " + t.A
+	case SubjectCredentialUse:
+		return "DestinationRule for " + namespaceText(t.A) + " with credentialName " + t.B
 	case SubjectMesh:
 		return "MeshConfig"
 	case SubjectSelectedLabels:

@@ -158,6 +158,7 @@ func (w *writer) postDestinationRule(v *DestinationRule, add bool) {
 			w.selects(to, keys, add)
 		}
 	}
+	w.postCredentialUses(v, add)
 	w.privateDestinationRule(v, add)
 }
 

@@ -160,6 +160,9 @@ func (s *stream) collect(sub *subscription, current *plan.TypeSnapshot, d *draft
 	for _, name := range sub.dirty.sorted() {
 		item, _ := current.Get(name)
 		switch {
+		case item.Pending:
+			d.left = true // it is touched again when it is known
+			continue
 		case sub.wants(name, item) && item.Blob != nil:
 			if sub.withheld[name] == item.Blob.Version() {
 				break

@@ -140,7 +140,7 @@ func (s *stream) touchDifferent(sub *subscription, before, after *plan.TypeSnaps
 	compare := func(name string) bool {
 		a, _ := before.Get(name)
 		b, _ := after.Get(name)
-		if a.Blob != b.Blob || a.Wildcard != b.Wildcard {
+		if a.Blob != b.Blob || a.Wildcard != b.Wildcard || a.Pending != b.Pending {
 			s.touchIfHeld(sub, name)
 		}
 		if a.Blob == nil && b.Blob != nil {

@@ -16,7 +16,9 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	secretv1 "fairlead.dev/proto/fairlead/secret/v1"
 	"fairlead.dev/services/xds-server/internal/class"
+	"fairlead.dev/services/xds-server/internal/credential"
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/meshtest"
 	"fairlead.dev/services/xds-server/internal/plan"
@@ -28,6 +30,7 @@ import (
 const (
 	webHost   = "web.shop.svc.cluster.local"
 	otherHost = "other.shop.svc.cluster.local"
+	gatewayID = "spiffe://cluster.local/ns/shop/sa/gateway"
 )
 
 // telling is a mesh in which every field of a class's key matters to something.
@@ -54,13 +57,22 @@ func telling(t testing.TB) *replica.State {
 		meshtest.PeerAuthentication("shop", "strict", "STRICT", func(pa *security.PeerAuthentication) {
 			pa.Selector = &typev1beta1.WorkloadSelector{MatchLabels: map[string]string{"app": "strict"}}
 		}),
+		meshtest.Config(replica.KindGateway, "shop", "web", &networking.Gateway{
+			Selector: map[string]string{"app": "web"},
+			Servers: []*networking.Server{{
+				Port: &networking.Port{Number: 443, Name: "https", Protocol: "HTTPS"}, Hosts: []string{"*"},
+				Tls: &networking.ServerTLSSettings{Mode: networking.ServerTLSSettings_SIMPLE, CredentialName: "web"},
+			}},
+		}),
 		meshtest.EnvoyFilter("shop", "new-proxies", `
 configPatches:
 - applyTo: CLUSTER
   match: {context: SIDECAR_OUTBOUND, proxy: {proxyVersion: '^9\.'}}
   patch: {operation: MERGE, value: {connect_timeout: 3s}}
 `),
-	)
+	).WithCredentials(credential.NewSet(map[credential.Ref]*credential.Credential{
+		{Identity: gatewayID, Name: "web"}: credential.New(&secretv1.Credential{CertificateChain: []byte("chain"), PrivateKey: []byte("key"), Version: "1"}),
+	}))
 }
 
 // matched is the condition on proxies that the mesh has.
@@ -85,6 +97,8 @@ func bytesOf(t *testing.T, key *class.Key, state *replica.State) map[string]stri
 			names = []string{"80"}
 		case resource.ListenerType:
 			names = append(names, "other.shop.svc.cluster.local:80", "xds.istio.io/grpc/lds/inbound/0.0.0.0:80")
+		case resource.SecretType:
+			names = []string{"kubernetes://web"}
 		}
 		for _, name := range names {
 			m, err := tr.Build(input.NewView(key, state).Reader(), name)
@@ -133,6 +147,7 @@ func TestEveryFieldOfTheKeyCanMatter(t *testing.T) {
 		"VirtualHosts": {change: func(k *class.Key) { k.VirtualHosts = false }},
 		"OnDemand":     {change: func(k *class.Key) { k.OnDemand = true }},
 		"ProxyMatches": {change: func(k *class.Key) { k.ProxyMatches = []string{matched(t, state)} }},
+		"Identity":     {under: func(k *class.Key) { k.Type = class.Router }, change: func(k *class.Key) { k.Identity = gatewayID }},
 		"OffersMTLS":   {under: program, change: func(k *class.Key) { k.OffersMTLS = true }},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -153,7 +168,7 @@ func TestEveryFieldOfTheKeyCanMatter(t *testing.T) {
 			t.Errorf("the key has no field %s", name)
 		}
 	}
-	if got, want := reflect.TypeFor[class.Key]().NumField(), 14; got != want {
+	if got, want := reflect.TypeFor[class.Key]().NumField(), 15; got != want {
 		t.Errorf("the key has %d fields, %d are tried", got, want)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/patch"
 	"fairlead.dev/services/xds-server/internal/translate/proxyless"
 	"fairlead.dev/services/xds-server/internal/translate/route"
+	"fairlead.dev/services/xds-server/internal/translate/secret"
 )
 
 // All returns the translators in the order in which a proxy wants their resources: clusters, endpoints, listeners, routes, virtual
@@ -23,5 +24,6 @@ func All() []plan.Translator {
 	for i := range all {
 		all[i] = proxyless.Beside(patch.Over(all[i]))
 	}
-	return all
+	// No program asks for secrets, and no EnvoyFilter patches them.
+	return append(all, secret.Translator{})
 }

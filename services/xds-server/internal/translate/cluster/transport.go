@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/translate/discovery"
 	"fairlead.dev/services/xds-server/internal/translate/endpoint"
@@ -33,7 +34,7 @@ func transport(r *input.Reader, out *clusterv3.Cluster, options *httpOptions, c 
 	case networking.ClientTLSSettings_ISTIO_MUTUAL:
 		out.TransportSocket = meshMTLS(r, out, options, c, settings)
 	case networking.ClientTLSSettings_SIMPLE, networking.ClientTLSSettings_MUTUAL:
-		socket, err := tlsctx.External(settings, c.Service.GetSubjectAltNames(), r.Mesh().GetTlsDefaults(), options.protocol == http2)
+		socket, err := tlsctx.External(settings, c.Service.GetSubjectAltNames(), r.Mesh().GetTlsDefaults(), options.protocol == http2, r.Class().Type == class.Router)
 		if err != nil {
 			return err
 		}

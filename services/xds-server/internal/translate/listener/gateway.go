@@ -1,7 +1,6 @@
 package listener
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -79,10 +78,6 @@ func gatewayChains(r *input.Reader, port gateway.Port, name string) (*listenerv3
 		default:
 			found, err = passedThrough(r, server)
 		}
-		if errors.Is(err, tlsctx.ErrUnserved) {
-			// The other servers of the port go on; clients of this one are refused.
-			continue
-		}
 		if err != nil {
 			return nil, fmt.Errorf("Gateway %s: server %q: %w", server.Name(), server.Spec.GetPort().GetName(), err)
 		}
@@ -107,7 +102,7 @@ func terminates(s gateway.Server) bool {
 // terminated is the chain of a server with a certificate.
 func terminated(r *input.Reader, port gateway.Port, server gateway.Server, name string) ([]l4chain, error) {
 	trust := tlsctx.NewTrust(r.Class().TrustDomain, r.Mesh().GetTrustDomainAliases())
-	socket, err := tlsctx.Terminate(server.Spec.GetTls(), trust, server.TerminatesHTTP())
+	socket, err := tlsctx.Terminate(server.Spec.GetTls(), tlsctx.Terminator{Trust: trust, HTTP: server.TerminatesHTTP(), Credentials: true})
 	if err != nil {
 		return nil, err
 	}

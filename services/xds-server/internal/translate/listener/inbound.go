@@ -144,7 +144,7 @@ func chains(r *input.Reader, t target, kinds []variant) ([]*listenerv3.FilterCha
 		case v.mtls:
 			chain.TransportSocket = tlsctx.Server(trust, r.Mesh().GetMeshMTLS())
 		case v.tls != nil:
-			if chain.TransportSocket, err = tlsctx.Terminate(v.tls, trust, v.http); err != nil {
+			if chain.TransportSocket, err = tlsctx.Terminate(v.tls, tlsctx.Terminator{Trust: trust, HTTP: v.http}); err != nil {
 				return nil, fmt.Errorf("port %d: %w", t.port, err)
 			}
 		}

@@ -11,23 +11,22 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"fairlead.dev/services/xds-server/internal/translate/match"
+	"fairlead.dev/services/xds-server/internal/translate/names"
 )
 
 // Names under which node-agent serves certificate files of the workload's own file system, as Istio's agent does. Envoy would refuse the
 // whole cluster if it were given a path that does not exist, and would not notice a replaced file.
 const (
-	filePairPrefix  = "file-cert:"
-	fileRootPrefix  = "file-root:"
-	systemRoots     = "system"
-	secretPrefix    = "kubernetes://"
-	secretCAPostfix = "-cacert"
+	filePairPrefix = "file-cert:"
+	fileRootPrefix = "file-root:"
+	systemRoots    = "system"
 
 	fileFetchTimeout = 15 * time.Second
 )
 
 // External originates TLS as a DestinationRule asks for it with mode SIMPLE or MUTUAL. subjectAltNames are the ServiceEntry's, used where the
-// rule has none. http2 makes it offer h2 and nothing else.
-func External(settings *networking.ClientTLSSettings, subjectAltNames []string, defaults *meshv1alpha1.MeshConfig_TLSConfig, http2 bool) (*corev3.TransportSocket, error) {
+// rule has none. http2 makes it offer h2 and nothing else. A gateway has credentials served on its ADS stream, a sidecar asks its agent.
+func External(settings *networking.ClientTLSSettings, subjectAltNames []string, defaults *meshv1alpha1.MeshConfig_TLSConfig, http2, gateway bool) (*corev3.TransportSocket, error) {
 	common := &tlsv3.CommonTlsContext{TlsParams: clientParams()}
 	if curves := defaults.GetEcdhCurves(); len(curves) > 0 {
 		common.TlsParams.EcdhCurves = curves
@@ -42,14 +41,14 @@ func External(settings *networking.ClientTLSSettings, subjectAltNames []string, 
 		common.AlpnProtocols = []string{"h2"}
 	}
 	if settings.GetMode() == networking.ClientTLSSettings_MUTUAL {
-		name, err := clientCertificate(settings)
+		config, err := clientCertificate(settings, gateway)
 		if err != nil {
 			return nil, err
 		}
-		common.TlsCertificateSdsSecretConfigs = []*tlsv3.SdsSecretConfig{fileSDS(name)}
+		common.TlsCertificateSdsSecretConfigs = []*tlsv3.SdsSecretConfig{config}
 	}
-	if names := settings.GetSubjectAltNames(); len(names) > 0 {
-		subjectAltNames = names
+	if sans := settings.GetSubjectAltNames(); len(sans) > 0 {
+		subjectAltNames = sans
 	}
 	if !settings.GetInsecureSkipVerify().GetValue() {
 		validation := &tlsv3.CertificateValidationContext{MatchTypedSubjectAltNames: anyTypeMatchers(subjectAltNames)}
@@ -59,33 +58,40 @@ func External(settings *networking.ClientTLSSettings, subjectAltNames []string, 
 		common.ValidationContextType = &tlsv3.CommonTlsContext_CombinedValidationContext{
 			CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
 				DefaultValidationContext:         validation,
-				ValidationContextSdsSecretConfig: fileSDS(rootsName(settings)),
+				ValidationContextSdsSecretConfig: rootsConfig(settings, gateway),
 			},
 		}
 	}
 	return checkedSocket(&tlsv3.UpstreamTlsContext{CommonTlsContext: common, Sni: settings.GetSni()})
 }
 
-func clientCertificate(settings *networking.ClientTLSSettings) (string, error) {
-	if name := settings.GetCredentialName(); name != "" {
-		return secretPrefix + name, nil
+func clientCertificate(settings *networking.ClientTLSSettings, gateway bool) (*tlsv3.SdsSecretConfig, error) {
+	if settings.GetCredentialName() != "" {
+		return servedBy(names.Credential(settings.GetCredentialName()), gateway), nil
 	}
 	certificate, key := settings.GetClientCertificate(), settings.GetPrivateKey()
 	if certificate == "" || key == "" {
-		return "", errors.New("tls.mode MUTUAL needs clientCertificate and privateKey, or credentialName")
+		return nil, errors.New("tls.mode MUTUAL needs clientCertificate and privateKey, or credentialName")
 	}
-	return filePairPrefix + certificate + "~" + key, nil
+	return fileSDS(filePairPrefix + certificate + "~" + key), nil
 }
 
-func rootsName(settings *networking.ClientTLSSettings) string {
+func rootsConfig(settings *networking.ClientTLSSettings, gateway bool) *tlsv3.SdsSecretConfig {
 	switch {
 	case settings.GetCredentialName() != "":
-		return secretPrefix + settings.GetCredentialName() + secretCAPostfix
+		return servedBy(names.CredentialAuthority(settings.GetCredentialName()), gateway)
 	case settings.GetCaCertificates() != "":
-		return fileRootPrefix + settings.GetCaCertificates()
+		return fileSDS(fileRootPrefix + settings.GetCaCertificates())
 	default:
-		return fileRootPrefix + systemRoots
+		return fileSDS(fileRootPrefix + systemRoots)
 	}
+}
+
+func servedBy(name string, gateway bool) *tlsv3.SdsSecretConfig {
+	if gateway {
+		return credentialSDS(name)
+	}
+	return fileSDS(name)
 }
 
 // fileSDS asks the agent, but does not hold the cluster back for more than Envoy's default of 15 s: the name is the user's and may not exist.
@@ -96,9 +102,9 @@ func fileSDS(name string) *tlsv3.SdsSecretConfig {
 }
 
 // anyTypeMatchers accepts the names whether the certificate carries them as DNS names, URIs or IP addresses.
-func anyTypeMatchers(names []string) []*tlsv3.SubjectAltNameMatcher {
+func anyTypeMatchers(subjects []string) []*tlsv3.SubjectAltNameMatcher {
 	var out []*tlsv3.SubjectAltNameMatcher
-	for _, name := range names {
+	for _, name := range subjects {
 		for _, kind := range []tlsv3.SubjectAltNameMatcher_SanType{
 			tlsv3.SubjectAltNameMatcher_DNS, tlsv3.SubjectAltNameMatcher_URI, tlsv3.SubjectAltNameMatcher_IP_ADDRESS,
 		} {

@@ -4,47 +4,63 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	networking "istio.io/api/networking/v1alpha3"
+
+	"fairlead.dev/services/xds-server/internal/translate/names"
 )
 
-// ErrUnserved is returned for settings that name a credential which nothing serves to proxies yet.
-var ErrUnserved = errors.New("credentialName is not served")
+// ErrUnserved is returned for settings that name a credential where nothing serves it.
+var ErrUnserved = errors.New("credentialName is served to gateways only")
 
-// Terminate builds the TLS context of a server that a gateway or a Sidecar's ingress listener terminates, with certificates from files of
-// the proxy. http offers HTTP/2.
-func Terminate(settings *networking.ServerTLSSettings, trust Trust, http bool) (*corev3.TransportSocket, error) {
+// credentialTimeout bounds how long a listener waits for a credential that does not come: until then it would not listen at all, also for
+// the servers whose credentials are there. Connections to a server without one are refused in the handshake, before and after.
+const credentialTimeout = 5 * time.Second
+
+// Terminator is the proxy that terminates TLS, and what for.
+type Terminator struct {
+	Trust Trust
+	// HTTP offers HTTP/2.
+	HTTP bool
+	// Credentials is true where the proxy is served credentials by name.
+	Credentials bool
+}
+
+// Terminate builds the TLS context of a server that a gateway or a Sidecar's ingress listener terminates, with certificates from Secrets or
+// from files of the proxy.
+func Terminate(settings *networking.ServerTLSSettings, by Terminator) (*corev3.TransportSocket, error) {
 	if settings.GetMode() == networking.ServerTLSSettings_ISTIO_MUTUAL {
-		return Server(trust, nil), nil
+		return Server(by.Trust, nil), nil
+	}
+	if !by.Credentials && (len(credentialNames(settings)) > 0 || settings.GetCaCertCredentialName() != "") {
+		return nil, ErrUnserved
 	}
 	common := &tlsv3.CommonTlsContext{TlsParams: versions(settings)}
-	if http {
+	if by.HTTP {
 		common.AlpnProtocols = serverALPN
 	}
-	var err error
-	if common.TlsCertificates, err = certificates(settings); err != nil {
-		return nil, err
-	}
 	out := &tlsv3.DownstreamTlsContext{CommonTlsContext: common}
+	if credentials := credentialNames(settings); len(credentials) > 0 {
+		for _, name := range credentials {
+			common.TlsCertificateSdsSecretConfigs = append(common.TlsCertificateSdsSecretConfigs, credentialSDS(names.Credential(name)))
+		}
+	} else {
+		var err error
+		if common.TlsCertificates, err = certificates(settings); err != nil {
+			return nil, err
+		}
+	}
 	switch settings.GetMode() {
 	case networking.ServerTLSSettings_SIMPLE:
 	case networking.ServerTLSSettings_MUTUAL, networking.ServerTLSSettings_OPTIONAL_MUTUAL:
-		if settings.GetCaCertificates() == "" {
-			return nil, fmt.Errorf("tls.caCertificates: required with mode %s", settings.GetMode())
+		if err := verifyClients(common, settings); err != nil {
+			return nil, err
 		}
-		validation := &tlsv3.CertificateValidationContext{
-			TrustedCa:                 file(settings.GetCaCertificates()),
-			MatchTypedSubjectAltNames: anyTypeMatchers(settings.GetSubjectAltNames()),
-			VerifyCertificateSpki:     settings.GetVerifyCertificateSpki(),
-			VerifyCertificateHash:     settings.GetVerifyCertificateHash(),
-		}
-		if settings.GetCaCrl() != "" {
-			validation.Crl = file(settings.GetCaCrl())
-		}
-		common.ValidationContextType = &tlsv3.CommonTlsContext_ValidationContext{ValidationContext: validation}
 		out.RequireClientCertificate = wrapperspb.Bool(settings.GetMode() == networking.ServerTLSSettings_MUTUAL)
 	default:
 		return nil, fmt.Errorf("tls.mode: %s does not terminate TLS", settings.GetMode())
@@ -52,14 +68,59 @@ func Terminate(settings *networking.ServerTLSSettings, trust Trust, http bool) (
 	return checkedSocket(out)
 }
 
+// verifyClients adds what clients' certificates are verified with: the authorities in a Secret or in a file, and what the settings say.
+func verifyClients(common *tlsv3.CommonTlsContext, settings *networking.ServerTLSSettings) error {
+	validation := &tlsv3.CertificateValidationContext{
+		MatchTypedSubjectAltNames: anyTypeMatchers(settings.GetSubjectAltNames()),
+		VerifyCertificateSpki:     settings.GetVerifyCertificateSpki(),
+		VerifyCertificateHash:     settings.GetVerifyCertificateHash(),
+	}
+	if settings.GetCaCrl() != "" {
+		validation.Crl = file(settings.GetCaCrl())
+	}
+	authority := settings.GetCaCertCredentialName()
+	if credentials := credentialNames(settings); authority == "" && len(credentials) > 0 {
+		authority = credentials[0]
+	}
+	switch {
+	case authority != "":
+		common.ValidationContextType = &tlsv3.CommonTlsContext_CombinedValidationContext{
+			CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
+				DefaultValidationContext:         validation,
+				ValidationContextSdsSecretConfig: credentialSDS(names.CredentialAuthority(authority)),
+			},
+		}
+	case settings.GetCaCertificates() != "":
+		validation.TrustedCa = file(settings.GetCaCertificates())
+		common.ValidationContextType = &tlsv3.CommonTlsContext_ValidationContext{ValidationContext: validation}
+	default:
+		return fmt.Errorf("tls.caCertificates: required with mode %s", settings.GetMode())
+	}
+	return nil
+}
+
+// credentialSDS asks xds-server itself, over ADS.
+func credentialSDS(name string) *tlsv3.SdsSecretConfig {
+	return &tlsv3.SdsSecretConfig{Name: name, SdsConfig: &corev3.ConfigSource{
+		ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}},
+		InitialFetchTimeout:   durationpb.New(credentialTimeout),
+		ResourceApiVersion:    corev3.ApiVersion_V3,
+	}}
+}
+
+// credentialNames lists the Secrets that a server shows certificates of, one per kind of key.
+func credentialNames(settings *networking.ServerTLSSettings) []string {
+	if name := settings.GetCredentialName(); name != "" {
+		return []string{name}
+	}
+	return settings.GetCredentialNames()
+}
+
 func file(path string) *corev3.DataSource {
 	return &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: path}}
 }
 
 func certificates(settings *networking.ServerTLSSettings) ([]*tlsv3.TlsCertificate, error) {
-	if settings.GetCredentialName() != "" || len(settings.GetCredentialNames()) > 0 {
-		return nil, ErrUnserved
-	}
 	if settings.GetServerCertificate() == "" || settings.GetPrivateKey() == "" {
 		if len(settings.GetTlsCertificates()) == 0 {
 			return nil, errors.New("tls.serverCertificate and tls.privateKey: required without credentialName")

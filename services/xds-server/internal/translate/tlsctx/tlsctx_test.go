@@ -71,7 +71,7 @@ func TestExternalChecksUnlessTold(t *testing.T) {
 		"a file":       {&networking.ClientTLSSettings{Mode: networking.ClientTLSSettings_SIMPLE, CaCertificates: "/ca.pem"}, true},
 		"skipped":      {&networking.ClientTLSSettings{Mode: networking.ClientTLSSettings_SIMPLE, InsecureSkipVerify: wrapperspb.Bool(true)}, false},
 	} {
-		socket, err := External(tc.settings, nil, nil, false)
+		socket, err := External(tc.settings, nil, nil, false, false)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
@@ -83,19 +83,19 @@ func TestExternalChecksUnlessTold(t *testing.T) {
 }
 
 func TestMissingFilesAreNamed(t *testing.T) {
-	_, err := External(&networking.ClientTLSSettings{Mode: networking.ClientTLSSettings_MUTUAL}, nil, nil, false)
+	_, err := External(&networking.ClientTLSSettings{Mode: networking.ClientTLSSettings_MUTUAL}, nil, nil, false, false)
 	if err == nil || !strings.Contains(err.Error(), "clientCertificate") {
 		t.Errorf("client: %v", err)
 	}
-	_, err = Terminate(&networking.ServerTLSSettings{Mode: networking.ServerTLSSettings_SIMPLE}, nil, true)
+	_, err = Terminate(&networking.ServerTLSSettings{Mode: networking.ServerTLSSettings_SIMPLE}, Terminator{HTTP: true, Credentials: true})
 	if err == nil || !strings.Contains(err.Error(), "serverCertificate") {
 		t.Errorf("server: %v", err)
 	}
-	_, err = Terminate(&networking.ServerTLSSettings{Mode: networking.ServerTLSSettings_MUTUAL, ServerCertificate: "c", PrivateKey: "k"}, nil, true)
+	_, err = Terminate(&networking.ServerTLSSettings{Mode: networking.ServerTLSSettings_MUTUAL, ServerCertificate: "c", PrivateKey: "k"}, Terminator{HTTP: true})
 	if err == nil || !strings.Contains(err.Error(), "caCertificates") {
 		t.Errorf("mutual: %v", err)
 	}
-	_, err = Terminate(&networking.ServerTLSSettings{Mode: networking.ServerTLSSettings_SIMPLE, CredentialName: "x"}, nil, true)
+	_, err = Terminate(&networking.ServerTLSSettings{Mode: networking.ServerTLSSettings_SIMPLE, CredentialName: "x"}, Terminator{HTTP: true})
 	if !errors.Is(err, ErrUnserved) {
 		t.Errorf("credential: %v", err)
 	}

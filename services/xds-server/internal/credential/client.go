@@ -1,0 +1,304 @@
+package credential
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"google.golang.org/grpc"
+
+	"fairlead.dev/pkg/clock"
+	secretv1 "fairlead.dev/proto/fairlead/secret/v1"
+)
+
+// Pauses between attempts to watch.
+const (
+	firstPause = 100 * time.Millisecond
+	maxPause   = 3 * time.Second
+)
+
+// maxBatch bounds the subscriptions of one request.
+const maxBatch = 1000
+
+// Watcher opens a Watch; secretv1.SecretServiceClient does.
+type Watcher interface {
+	Watch(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[secretv1.WatchRequest, secretv1.WatchResponse], error)
+}
+
+// Config of a Client. Watcher, Apply, Log and Registerer are required.
+type Config struct {
+	Watcher Watcher
+	// Apply takes over a newer set, which differs from the one before in what is given as changed, and no longer holds what nobody follows.
+	// It is called from one goroutine.
+	Apply      func(set *Set, changed []Ref)
+	Log        *slog.Logger
+	Registerer prometheus.Registerer
+	Clock      clock.Clock
+	// Rand gives jitter in [0, 1); nil means math/rand.
+	Rand func() float64
+}
+
+// Client asks config-watcher for the credentials that are followed, keeps the newest of each, also while config-watcher is away, and forgets
+// those that nobody follows any more. It is safe for concurrent use.
+type Client struct {
+	cfg     Config
+	retries prometheus.Counter
+
+	mu      sync.Mutex
+	users   map[Ref]int
+	known   map[Ref]*Credential
+	changed map[Ref]struct{}
+	// left are references that were given up since the stream was last told: what it answers them with is no longer kept.
+	left map[Ref]struct{}
+
+	// One token each while the stream has something to be told, and while there is something to apply.
+	tell, ready chan struct{}
+}
+
+// NewClient checks the configuration; Run does the work.
+func NewClient(cfg Config) (*Client, error) {
+	if cfg.Watcher == nil || cfg.Apply == nil || cfg.Log == nil || cfg.Registerer == nil {
+		return nil, errors.New("credential: Watcher, Apply, Log and Registerer are required")
+	}
+	cfg.Clock = clock.Or(cfg.Clock)
+	if cfg.Rand == nil {
+		cfg.Rand = rand.Float64
+	}
+	c := &Client{
+		cfg: cfg, users: map[Ref]int{}, known: map[Ref]*Credential{}, changed: map[Ref]struct{}{}, left: map[Ref]struct{}{},
+		tell: make(chan struct{}, 1), ready: make(chan struct{}, 1),
+	}
+	f := promauto.With(cfg.Registerer)
+	name := func(n string) string { return prometheus.BuildFQName("fairlead", "xds_server", n) }
+	count := func(of func() int) func() float64 {
+		return func() float64 {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			return float64(of())
+		}
+	}
+	f.NewGaugeFunc(prometheus.GaugeOpts{Name: name("credentials_followed"), Help: "Credentials that gateways' proxies ask for."},
+		count(func() int { return len(c.users) }))
+	f.NewGaugeFunc(prometheus.GaugeOpts{Name: name("credentials_pending"), Help: "Credentials that config-watcher has yet to answer."},
+		count(func() int { return len(c.users) - len(c.known) }))
+	c.retries = f.NewCounter(prometheus.CounterOpts{
+		Name: name("credential_retries_total"), Help: "Times the watch of credentials on config-watcher had to be opened again.",
+	})
+	return c, nil
+}
+
+// Follow asks for a credential; every call needs an Unfollow. It does not block.
+func (c *Client) Follow(ref Ref) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.users[ref]++; c.users[ref] == 1 {
+		signal(c.tell)
+	}
+}
+
+// Unfollow is the opposite of Follow: the last one makes the credential forgotten.
+func (c *Client) Unfollow(ref Ref) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.users[ref]--; c.users[ref] > 0 {
+		return
+	}
+	delete(c.users, ref)
+	delete(c.known, ref)
+	c.changed[ref] = struct{}{}
+	c.left[ref] = struct{}{}
+	signal(c.tell)
+	signal(c.ready)
+}
+
+func signal(to chan struct{}) {
+	select {
+	case to <- struct{}{}:
+	default:
+	}
+}
+
+// Run watches until ctx ends, and for ever tries again.
+func (c *Client) Run(ctx context.Context) error {
+	var group sync.WaitGroup
+	group.Go(func() { c.apply(ctx) })
+	defer group.Wait()
+	pause := firstPause
+	for {
+		answered, err := c.watch(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if answered {
+			pause = firstPause
+		}
+		wait := time.Duration(float64(pause) * (0.5 + c.cfg.Rand()))
+		c.retries.Inc()
+		c.cfg.Log.Warn("watch of credentials on config-watcher ended, those known stay in use", "error", err, "retry_in", wait)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-c.cfg.Clock.After(wait):
+		}
+		pause = min(pause*2, maxPause)
+	}
+}
+
+// apply hands sets on, the newest each time.
+func (c *Client) apply(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.ready:
+		}
+		c.mu.Lock()
+		set := NewSet(c.known)
+		changed := make([]Ref, 0, len(c.changed))
+		for ref := range c.changed {
+			changed = append(changed, ref)
+		}
+		clear(c.changed)
+		c.mu.Unlock()
+		c.cfg.Apply(set, changed)
+	}
+}
+
+// watch runs one stream; answered is true if anything came over it.
+func (c *Client) watch(ctx context.Context) (answered bool, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	// While nobody follows anything there is nothing to watch.
+	if !c.wanted(ctx) {
+		return false, ctx.Err()
+	}
+	stream, err := c.cfg.Watcher.Watch(ctx)
+	if err != nil {
+		return false, fmt.Errorf("open watch: %w", err)
+	}
+	ended := make(chan error, 1)
+	var came atomic.Bool
+	var group sync.WaitGroup
+	group.Go(func() {
+		for {
+			m, err := stream.Recv()
+			if err != nil {
+				ended <- err
+				return
+			}
+			came.Store(true)
+			c.take(m)
+		}
+	})
+	defer group.Wait()
+	defer cancel()
+	asked := map[Ref]struct{}{}
+	for {
+		for _, m := range c.requests(asked) {
+			if err := stream.Send(m); err != nil {
+				return came.Load(), fmt.Errorf("watch: %w", <-ended) // the reader has the reason
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return came.Load(), ctx.Err()
+		case err := <-ended:
+			return came.Load(), fmt.Errorf("watch: %w", err)
+		case <-c.tell:
+		}
+	}
+}
+
+// wanted waits until something is followed.
+func (c *Client) wanted(ctx context.Context) bool {
+	for {
+		c.mu.Lock()
+		n := len(c.users)
+		c.mu.Unlock()
+		if n > 0 {
+			return true
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-c.tell:
+		}
+	}
+}
+
+// requests brings what the stream was asked for to what is followed.
+func (c *Client) requests(asked map[Ref]struct{}) []*secretv1.WatchRequest {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var out []*secretv1.WatchRequest
+	var m *secretv1.WatchRequest
+	room := func() *secretv1.WatchRequest {
+		if m == nil || len(m.Subscribe)+len(m.Unsubscribe) >= maxBatch {
+			m = &secretv1.WatchRequest{}
+			out = append(out, m)
+		}
+		return m
+	}
+	for ref := range c.left {
+		if _, ok := asked[ref]; ok {
+			delete(asked, ref)
+			m := room()
+			m.Unsubscribe = append(m.Unsubscribe, subscription(ref))
+		}
+	}
+	clear(c.left)
+	for ref := range c.users {
+		if _, ok := asked[ref]; !ok {
+			asked[ref] = struct{}{}
+			m := room()
+			m.Subscribe = append(m.Subscribe, subscription(ref))
+		}
+	}
+	return out
+}
+
+// subscription is a reference in the contract's form. The namespace is the identity's: no other can be asked for.
+func subscription(ref Ref) *secretv1.Subscription {
+	return &secretv1.Subscription{Namespace: NamespaceOf(ref.Identity), Name: ref.Name, Identity: ref.Identity}
+}
+
+// NamespaceOf returns the namespace of a workload's identity; "" if it is none.
+func NamespaceOf(identity string) string {
+	id, err := spiffeid.FromString(identity)
+	if err != nil {
+		return ""
+	}
+	parts := strings.Split(id.Path(), "/") // "", "ns", <namespace>, "sa", <service account>
+	if len(parts) != 5 || parts[1] != "ns" || parts[3] != "sa" {
+		return ""
+	}
+	return parts[2]
+}
+
+// take takes over an answer.
+func (c *Client) take(m *secretv1.WatchResponse) {
+	s := m.GetSubscription()
+	ref := Ref{Identity: s.GetIdentity(), Name: s.GetName()}
+	next := New(m.GetCredential())
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, followed := c.users[ref]; !followed || s.GetNamespace() != NamespaceOf(ref.Identity) {
+		return
+	}
+	old, known := c.known[ref]
+	if known && old.Version() == next.Version() {
+		return
+	}
+	c.known[ref] = next
+	c.changed[ref] = struct{}{}
+	signal(c.ready)
+}

@@ -1,0 +1,84 @@
+// Package credential holds the TLS credentials that gateways' proxies use, apart from the mesh's revisions: only those that some proxy's
+// resources are made from, and only as long as they are.
+package credential
+
+import (
+	"fmt"
+	"log/slog"
+	"maps"
+
+	secretv1 "fairlead.dev/proto/fairlead/secret/v1"
+)
+
+// Ref names a credential on behalf of a proxy. There is no way to name one of another namespace than the proxy's.
+type Ref struct {
+	// Identity is the proxy's verified SPIFFE URI.
+	Identity string
+	// Name of the Secret, with "-cacert" behind it for what clients are verified with alone.
+	Name string
+}
+
+// Credential is key material. However it is printed, logged or encoded, what it holds does not show. It is immutable.
+type Credential struct{ held *secretv1.Credential }
+
+// New takes over a message, which must not be changed any more; nil gives nil.
+func New(m *secretv1.Credential) *Credential {
+	if m == nil {
+		return nil
+	}
+	return &Credential{m}
+}
+
+// Chain is the certificate chain in PEM, leaf first; empty if there is none.
+func (c *Credential) Chain() []byte { return c.held.GetCertificateChain() }
+
+// Key is the private key in PEM; empty if there is none.
+func (c *Credential) Key() []byte { return c.held.GetPrivateKey() }
+
+// Authorities are the certificates in PEM that clients are verified with; empty if there are none.
+func (c *Credential) Authorities() []byte { return c.held.GetCaCertificates() }
+
+// Revoked is the list of revoked certificates in PEM; empty if there is none.
+func (c *Credential) Revoked() []byte { return c.held.GetCrl() }
+
+// Version is a hash of the content; "" for none.
+func (c *Credential) Version() string {
+	if c == nil {
+		return ""
+	}
+	return c.held.GetVersion()
+}
+
+const redacted = "(redacted)"
+
+// Format implements fmt.Formatter for every verb.
+func (c *Credential) Format(f fmt.State, _ rune) { _, _ = fmt.Fprint(f, redacted) }
+
+// LogValue implements slog.LogValuer.
+func (c *Credential) LogValue() slog.Value { return slog.StringValue(redacted) }
+
+// MarshalText implements encoding.TextMarshaler, which JSON and YAML use.
+func (c *Credential) MarshalText() ([]byte, error) { return []byte(redacted), nil }
+
+// Set is what is known of credentials at one moment. It is immutable; nil is the empty set.
+type Set struct{ known map[Ref]*Credential }
+
+// NewSet copies what is known; a nil Credential means that there is none that the proxy may read.
+func NewSet(known map[Ref]*Credential) *Set { return &Set{maps.Clone(known)} }
+
+// Get returns the credential of a reference, nil if there is none; known is false while that has yet to be learnt.
+func (s *Set) Get(ref Ref) (c *Credential, known bool) {
+	if s == nil {
+		return nil, false
+	}
+	c, known = s.known[ref]
+	return c, known
+}
+
+// Len is the number of references known.
+func (s *Set) Len() int {
+	if s == nil {
+		return 0
+	}
+	return len(s.known)
+}

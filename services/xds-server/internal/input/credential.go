@@ -1,0 +1,33 @@
+package input
+
+import (
+	"fairlead.dev/services/xds-server/internal/credential"
+	"fairlead.dev/services/xds-server/internal/replica"
+)
+
+// kindSecret is the kind of the objects that credentials are read from.
+const kindSecret = "Secret"
+
+// Identity returns the verified SPIFFE URI of a router, "" for all others. A result that was made from it is not shared between workloads.
+func (r *Reader) Identity() string { return r.only(ForWorkload).Identity }
+
+// Credential returns the credential of a name in the namespace of the class's identity, nil if there is none; known is false while that has
+// yet to be learnt. To have read it is what makes it be asked for. Without an identity nothing is, and there is none.
+func (r *Reader) Credential(name string) (c *credential.Credential, known bool) {
+	ref := credential.Ref{Identity: r.Identity(), Name: name}
+	if ref.Identity == "" {
+		return nil, true
+	}
+	r.record(replica.CredentialTopic(ref))
+	if c, known = r.view.state.Credentials().Get(ref); c != nil {
+		r.trace.credential(ref)
+	}
+	return c, known
+}
+
+// UsesCredential reports whether a DestinationRule that the client sees has the credentialName.
+func (r *Reader) UsesCredential(name string) bool {
+	r.only(ForNamespace)
+	r.record(replica.CredentialUseTopics(r.client(), name)...)
+	return r.view.state.UsesCredential(r.client(), name)
+}

@@ -1,0 +1,71 @@
+package replica
+
+import (
+	"slices"
+	"strings"
+
+	networking "istio.io/api/networking/v1alpha3"
+
+	"fairlead.dev/services/xds-server/internal/credential"
+)
+
+// WithCredentials returns the same revision beside other credentials. They are no part of the revision: Held does not name them, and they
+// play no part in Apply.
+func (s *State) WithCredentials(set *credential.Set) *State {
+	with := *s
+	with.credentials = set
+	return &with
+}
+
+// Credentials returns what is known of credentials.
+func (s *State) Credentials() *credential.Set { return s.credentials }
+
+// CredentialTopic names the answer of Credentials().Get.
+func CredentialTopic(ref credential.Ref) Topic {
+	return Topic{SubjectCredential, ref.Identity, ref.Name}
+}
+
+// Credential returns the reference that a topic of SubjectCredential is about.
+func (t Topic) Credential() credential.Ref { return credential.Ref{Identity: t.A, Name: t.B} }
+
+// UsesCredential reports whether a DestinationRule for clients in the namespace has the credentialName.
+func (s *State) UsesCredential(to, name string) bool {
+	return slices.ContainsFunc([]string{"*", to}, func(t string) bool {
+		_, ok := s.credentialUses.get(join(t, name))
+		return ok
+	})
+}
+
+// CredentialUseTopics names the answers of UsesCredential.
+func CredentialUseTopics(to, name string) []Topic {
+	return []Topic{{SubjectCredentialUse, "*", name}, {SubjectCredentialUse, to, name}}
+}
+
+func (w *writer) postCredentialUses(v *DestinationRule, add bool) {
+	for _, name := range credentialNames(v.Spec) {
+		for _, to := range v.ExportedTo {
+			w.count(w.state.credentialUses, join(to, name), add)
+			w.touch(SubjectCredentialUse, to, name)
+		}
+	}
+}
+
+// credentialNames lists those of a rule, each once, without the prefix that they may have.
+func credentialNames(rule *networking.DestinationRule) []string {
+	var found []string
+	of := func(p *networking.TrafficPolicy) {
+		found = append(found, p.GetTls().GetCredentialName())
+		for _, port := range p.GetPortLevelSettings() {
+			found = append(found, port.GetTls().GetCredentialName())
+		}
+	}
+	of(rule.GetTrafficPolicy())
+	for _, subset := range rule.GetSubsets() {
+		of(subset.GetTrafficPolicy())
+	}
+	for i, name := range found {
+		found[i] = strings.TrimPrefix(name, "kubernetes://")
+	}
+	slices.Sort(found)
+	return slices.DeleteFunc(slices.Compact(found), func(name string) bool { return name == "" })
+}

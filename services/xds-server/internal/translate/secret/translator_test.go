@@ -1,0 +1,109 @@
+package secret_test
+
+import (
+	"errors"
+	"testing"
+
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	networking "istio.io/api/networking/v1alpha3"
+
+	secretv1 "fairlead.dev/proto/fairlead/secret/v1"
+	"fairlead.dev/services/xds-server/internal/class"
+	"fairlead.dev/services/xds-server/internal/credential"
+	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/meshtest"
+	"fairlead.dev/services/xds-server/internal/plan"
+	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/translate/secret"
+)
+
+const identity = "spiffe://cluster.local/ns/edge/sa/gateway"
+
+// TestBuild: which name gives what, and above all what gives nothing.
+func TestBuild(t *testing.T) {
+	tls := func(s *networking.ServerTLSSettings) *networking.Server { return &networking.Server{Tls: s} }
+	client := func(name string) *networking.TrafficPolicy {
+		return &networking.TrafficPolicy{Tls: &networking.ClientTLSSettings{CredentialName: name}}
+	}
+	state := meshtest.State(t,
+		meshtest.Config(replica.KindGateway, "any", "mine", &networking.Gateway{Selector: map[string]string{"app": "edge"}, Servers: []*networking.Server{
+			tls(&networking.ServerTLSSettings{CredentialName: "both"}), tls(&networking.ServerTLSSettings{CredentialNames: []string{"first", "second"}}),
+			tls(&networking.ServerTLSSettings{CredentialName: "pending", CaCertCredentialName: "clients"}), tls(&networking.ServerTLSSettings{CredentialName: "absent"}),
+			tls(&networking.ServerTLSSettings{CredentialName: "kubernetes://edge/both"}), tls(&networking.ServerTLSSettings{CredentialName: "kubernetes://other/both"}),
+			tls(&networking.ServerTLSSettings{CredentialName: "kubernetes-gateway://edge/both"}), tls(&networking.ServerTLSSettings{CredentialName: "kubernetes-gateway://other/both"}),
+			tls(&networking.ServerTLSSettings{CredentialName: "kubernetes-gateway://both"}), tls(&networking.ServerTLSSettings{CredentialName: "sds://both"}),
+		}}),
+		meshtest.Config(replica.KindGateway, "edge", "another's", &networking.Gateway{Selector: map[string]string{"app": "other"}, Servers: []*networking.Server{
+			tls(&networking.ServerTLSSettings{CredentialName: "unused"}),
+		}}),
+		meshtest.Config(replica.KindDestinationRule, "edge", "client", &networking.DestinationRule{
+			Host: "a.example.com", TrafficPolicy: client("client"), Subsets: []*networking.Subset{{Name: "v1", TrafficPolicy: client("subset")}},
+		}),
+		meshtest.Config(replica.KindDestinationRule, "other", "hidden", &networking.DestinationRule{Host: "b.example.com", TrafficPolicy: client("hidden")},
+			meshtest.ExportedTo("other")),
+	)
+	pair := &secretv1.Credential{CertificateChain: []byte("chain"), PrivateKey: []byte("key"), CaCertificates: []byte("ca"), Crl: []byte("crl")}
+	authority := &secretv1.Credential{CaCertificates: []byte("ca"), Crl: []byte("crl")}
+	known := map[credential.Ref]*credential.Credential{}
+	for name, c := range map[string]*secretv1.Credential{
+		"both": pair, "both-cacert": authority, "first": pair, "second": pair, "clients-cacert": authority, "absent": nil, "unused": pair,
+		"client": pair, "client-cacert": authority, "subset": pair, "hidden": pair, "second-cacert": {CertificateChain: []byte("c"), PrivateKey: []byte("k")},
+	} {
+		known[credential.Ref{Identity: identity, Name: name}] = credential.New(c)
+	}
+	state = state.WithCredentials(credential.NewSet(known))
+	router := class.Key{Type: class.Router, Namespace: "edge", Labels: map[string]string{"app": "edge"}, Identity: identity}
+	unverified := router
+	unverified.Identity = ""
+	const cert, ca, none, pending = "certificate", "authority", "", "pending"
+	for name, tc := range map[string]struct {
+		key  class.Key
+		want string
+	}{
+		"kubernetes://both": {router, cert}, "kubernetes://both-cacert": {router, ca}, "kubernetes://first": {router, cert}, "kubernetes://second": {router, cert},
+		"kubernetes://second-cacert":  {router, none}, // a certificate under a name for authorities
+		"kubernetes://clients-cacert": {router, ca}, "kubernetes://pending": {router, pending}, "kubernetes://pending-cacert": {router, pending},
+		"kubernetes://absent": {router, none}, "kubernetes://unused": {router, none}, "kubernetes://client": {router, cert},
+		"kubernetes://client-cacert": {router, ca}, "kubernetes://subset": {router, cert}, "kubernetes://hidden": {router, none},
+		"kubernetes://edge/both": {router, cert}, "kubernetes://other/both": {router, none}, "kubernetes://edge/first": {router, none},
+		"kubernetes-gateway://edge/both": {router, cert}, "kubernetes-gateway://edge/both-cacert": {router, ca}, "kubernetes-gateway://other/both": {router, none},
+		"kubernetes-gateway://both": {router, none}, "kubernetes-gateway://edge/client": {router, cert}, "kubernetes://sds://both": {router, none}, "sds://both": {router, none},
+		"kubernetes://": {router, none}, "kubernetes:///both": {router, none}, "kubernetes://edge/": {router, none}, "both": {router, none}, "default": {router, none},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := func(key class.Key) string {
+				m, err := secret.Translator{}.Build(input.NewView(&key, state).Reader(), name)
+				if errors.Is(err, plan.ErrPending) {
+					return pending
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				if m == nil {
+					return none
+				}
+				s := m.(*tlsv3.Secret)
+				if s.GetName() != name {
+					t.Errorf("called %q", s.GetName())
+				}
+				if v := s.GetValidationContext(); v != nil {
+					if string(v.GetTrustedCa().GetInlineBytes()) != "ca" || string(v.GetCrl().GetInlineBytes()) != "crl" {
+						t.Errorf("authority %v", v)
+					}
+					return ca
+				}
+				c := s.GetTlsCertificate()
+				if string(c.GetCertificateChain().GetInlineBytes()) != "chain" || string(c.GetPrivateKey().GetInlineBytes()) != "key" {
+					t.Error("not the pair")
+				}
+				return cert
+			}
+			if got := got(tc.key); got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+			if got := got(unverified); got != none {
+				t.Errorf("a proxy that nobody has verified gets %q", got)
+			}
+		})
+	}
+}
