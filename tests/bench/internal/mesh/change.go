@@ -92,7 +92,8 @@ const stay = 32
 // Mixed gives the n-th change of a busy mesh: of ten six are endpoints', one is of each of a VirtualService, a DestinationRule, a label, a
 // service that comes or goes.
 func (m Spec) Mixed(n int) Change {
-	turn := 1 + n
+	// How often the rule's turn has come: what it is set to repeats after so many, and each change must be one.
+	turn := 1 + n/10/m.Rules
 	switch n % 10 {
 	case 0:
 		return Change{Upserts: []*configv1.Resource{VirtualService(n/10%m.Rules, turn)}, Host: ruled(n / 10 % m.Rules).host()}

@@ -59,9 +59,9 @@ func TestMeshIsAsLargeAsItSays(t *testing.T) {
 // What differs must differ in the mesh's eyes too, and what is sent again must not.
 func TestChangesChangeHashes(t *testing.T) {
 	m := Spec{Services: 1000, Rules: 100, Sidecars: 200, Classes: 100}
-	hashes := map[string]string{}
+	hashes, begins := map[string]string{}, map[string]bool{}
 	for _, r := range m.Resources() {
-		hashes[r.GetKey().String()] = string(r.GetHash())
+		hashes[r.GetKey().String()], begins[r.GetKey().String()] = string(r.GetHash()), true
 	}
 	for name, do := range map[string]func(int) Change{
 		"label": m.Label, "pod label": m.PodLabel, "unknown": m.Unknown, "endpoints": m.Endpoints, "few endpoints": m.FewEndpoints, "rule": m.Rule, "add": m.Add,
@@ -81,15 +81,22 @@ func TestChangesChangeHashes(t *testing.T) {
 			t.Errorf("resync: %s differs", r.GetKey())
 		}
 	}
-	for n := range 5000 {
+	for n := range 6000 {
 		c := m.Mixed(n)
+		for _, r := range c.Upserts {
+			if string(r.GetHash()) == hashes[r.GetKey().String()] {
+				t.Errorf("change %d leaves %s as it is", n, r.GetKey())
+			}
+			hashes[r.GetKey().String()] = string(r.GetHash())
+		}
 		if len(c.Upserts)+len(c.Removed) == 0 {
 			t.Errorf("change %d is none", n)
 		}
 		for _, k := range c.Removed {
-			if _, ok := hashes[k.String()]; ok {
+			if begins[k.String()] {
 				t.Errorf("change %d removes %s, which the mesh begins with", n, k)
 			}
+			delete(hashes, k.String())
 		}
 	}
 }

@@ -43,7 +43,9 @@ var groups = []group{
 	{"mesh-1000", func(ctx context.Context, l *lab, t *table) error { return l.updates(ctx, t, 1000) }},
 	{"large", func(ctx context.Context, l *lab, t *table) error { return l.large(ctx, t) }},
 	{"tls", func(ctx context.Context, l *lab, t *table) error { return l.coldTLS(ctx, t) }},
-	{"mixed", func(ctx context.Context, l *lab, t *table) error { return l.mixed(ctx, t) }},
+	{"mixed", func(ctx context.Context, l *lab, t *table) error { return l.mixed(ctx, t, "mixed", 1000) }},
+	// What one of four xds-servers has to do in the same mesh.
+	{"mixed-250", func(ctx context.Context, l *lab, t *table) error { return l.mixed(ctx, t, "mixed-250", 250) }},
 	{"memory", func(ctx context.Context, l *lab, t *table) error { return l.memory(ctx, t) }},
 }
 
