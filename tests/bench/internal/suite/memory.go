@@ -13,8 +13,18 @@ import (
 	"fairlead.dev/tests/bench/internal/proxy"
 )
 
-// memorySettles is how long after a cold start memory is read: Go gives back within some seconds what a burst took.
+// memorySettles is how long after a cold start memory is read: what a burst took is given back within some seconds.
 const memorySettles = 10 * time.Second
+
+// rest waits for that long.
+func rest(ctx context.Context) error {
+	select {
+	case <-time.After(memorySettles):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
 
 // memory measures xds-server with the real config-watcher, which reads the mesh from a file.
 func (l *lab) memory(ctx context.Context, t *table) error {
@@ -82,10 +92,8 @@ func (l *lab) memory(ctx context.Context, t *table) error {
 
 // settled reads the memory of both.
 func (l *lab) settled(ctx context.Context, s *server, watcher *machine.Process) (xds, config machine.Memory, err error) {
-	select {
-	case <-time.After(memorySettles):
-	case <-ctx.Done():
-		return xds, config, ctx.Err()
+	if err := rest(ctx); err != nil {
+		return xds, config, err
 	}
 	if xds, err = s.Memory(); err != nil {
 		return xds, config, err
