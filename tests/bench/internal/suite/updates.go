@@ -111,6 +111,9 @@ func (w *world) pushed(ctx context.Context, t *table, peer func(string) string) 
 	}
 	t.bytesLine(w.id("endpoints/bytes"), what+": bytes per proxy", got.PerProxy(), -1, peer("1.3 KB"))
 
+	if err := rest(ctx); err != nil {
+		return err
+	}
 	if got, base, err = w.change(ctx, "endpoints-few", n, w.spec.FewEndpoints, nil); err != nil {
 		return err
 	}
