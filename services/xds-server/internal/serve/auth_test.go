@@ -65,7 +65,7 @@ func TestIdentityBoundsTheNode(t *testing.T) {
 			if err == nil {
 				err = stream.Send(&discovery.DeltaDiscoveryRequest{Node: tc.node, TypeUrl: cds, ResourceNamesSubscribe: []string{"*"}})
 			}
-			if err == nil {
+			if stream != nil {
 				_, err = stream.Recv()
 			}
 			if got := status.Code(err); got != tc.want {
