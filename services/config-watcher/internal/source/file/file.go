@@ -242,12 +242,15 @@ func (s *Source) deliver(ctx context.Context, degraded error) {
 	slices.SortFunc(events, func(a, b source.Event) int { return a.Key.Compare(b.Key) })
 	s.delivered = next
 	s.report(problems, degraded)
+	// Whoever sees the change can read what was wrong with it; synced is only who has handed everything on.
+	s.mu.Lock()
+	s.problems, s.degraded, s.objects = problems, degraded, len(next)
+	s.mu.Unlock()
 	if len(events) > 0 {
 		s.handler(ctx, s.cfg.Name, events)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.problems, s.degraded, s.objects = problems, degraded, len(next)
 	s.synced = s.synced || degraded == nil
 }
 
