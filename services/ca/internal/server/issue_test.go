@@ -30,8 +30,8 @@ func TestTokenGetsItsOwnIdentity(t *testing.T) {
 	if got.leaf.IsCA || len(got.leaf.DNSNames) > 0 || got.leaf.Subject.String() != "" {
 		t.Errorf("leaf has more than an identity: CA %v, DNS %v, subject %q", got.leaf.IsCA, got.leaf.DNSNames, got.leaf.Subject)
 	}
-	if got.leaf.NotBefore.After(before.Add(-time.Minute)) {
-		t.Errorf("notBefore %s is not backdated by a minute from %s", got.leaf.NotBefore, before)
+	if after := time.Now(); got.leaf.NotBefore.After(after.Add(-time.Minute)) {
+		t.Errorf("notBefore %s is not backdated by a minute from %s", got.leaf.NotBefore, after)
 	}
 	if left := got.leaf.NotAfter.Sub(before); left < 59*time.Minute || left > 61*time.Minute {
 		t.Errorf("lifetime %s, want the default of an hour", left)

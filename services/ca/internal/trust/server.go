@@ -2,14 +2,13 @@ package trust
 
 import (
 	"context"
-	"errors"
-	"io"
 	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"fairlead.dev/pkg/auth"
+	"fairlead.dev/pkg/rpc"
 	cav1 "fairlead.dev/proto/fairlead/ca/v1"
 )
 
@@ -40,14 +39,14 @@ func NewServer(publisher *Publisher, acks *Acks, clock Clock) *Server {
 // WatchBundle sends the current generation at once and then the newest whenever it changes; a slow caller skips those in between.
 func (s *Server) WatchBundle(stream cav1.TrustService_WatchBundleServer) error {
 	ctx := stream.Context()
-	requests := receive(ctx, stream)
+	requests := rpc.Requests(stream)
 	var first *cav1.WatchBundleRequest
 	select {
 	case r := <-requests:
-		if r.err != nil {
-			return endOf(r.err)
+		if r.Err != nil {
+			return rpc.EndOf(r.Err)
 		}
-		first = r.message
+		first = r.Message
 	case <-s.clock.After(openWithin):
 		return status.Errorf(codes.DeadlineExceeded, "no first message within %s; send one with subscriber set", openWithin)
 	}
@@ -69,7 +68,7 @@ func (s *Server) WatchBundle(stream cav1.TrustService_WatchBundleServer) error {
 }
 
 // follow sends what changes and records what the caller acknowledges.
-func (s *Server) follow(ctx context.Context, stream cav1.TrustService_WatchBundleServer, id, acked uint64, requests <-chan received) error {
+func (s *Server) follow(ctx context.Context, stream cav1.TrustService_WatchBundleServer, id, acked uint64, requests <-chan rpc.Received[cav1.WatchBundleRequest]) error {
 	var sent uint64
 	for {
 		bundle, changed := s.publisher.Current()
@@ -88,43 +87,12 @@ func (s *Server) follow(ctx context.Context, stream cav1.TrustService_WatchBundl
 		select {
 		case <-changed:
 		case r := <-requests:
-			if r.err != nil {
-				return endOf(r.err)
+			if r.Err != nil {
+				return rpc.EndOf(r.Err)
 			}
-			acked = r.message.GetAckedGeneration()
+			acked = r.Message.GetAckedGeneration()
 		case <-ctx.Done():
 			return status.FromContextError(ctx.Err()).Err()
 		}
 	}
-}
-
-type received struct {
-	message *cav1.WatchBundleRequest
-	err     error
-}
-
-// receive reads the stream until it ends. The goroutine ends with the stream, which gRPC ends when the handler returns.
-func receive(ctx context.Context, stream cav1.TrustService_WatchBundleServer) <-chan received {
-	out := make(chan received)
-	go func() {
-		for {
-			message, err := stream.Recv()
-			select {
-			case out <- received{message, err}:
-			case <-ctx.Done():
-				return
-			}
-			if err != nil {
-				return
-			}
-		}
-	}()
-	return out
-}
-
-func endOf(err error) error {
-	if errors.Is(err, io.EOF) {
-		return nil
-	}
-	return err
 }

@@ -1,8 +1,6 @@
 package credential
 
 import (
-	"errors"
-	"io"
 	"strings"
 	"time"
 
@@ -11,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"fairlead.dev/pkg/rpc"
 	secretv1 "fairlead.dev/proto/fairlead/secret/v1"
 )
 
@@ -65,7 +64,7 @@ func (s *Server) Watch(stream grpc.BidiStreamingServer[secretv1.WatchRequest, se
 	if err := s.ready(stream); err != nil {
 		return err
 	}
-	requests := receive(stream)
+	requests := rpc.Requests(stream)
 	held := map[subscription]*answered{}
 	for {
 		changed := s.cfg.Table.Changed()
@@ -87,13 +86,10 @@ func (s *Server) Watch(stream grpc.BidiStreamingServer[secretv1.WatchRequest, se
 			return status.Error(codes.Unavailable, "config-watcher is stopping")
 		case <-changed:
 		case r := <-requests:
-			if errors.Is(r.err, io.EOF) {
-				return nil
+			if r.Err != nil {
+				return rpc.EndOf(r.Err)
 			}
-			if r.err != nil {
-				return r.err
-			}
-			if err := s.take(stream, held, r.message); err != nil {
+			if err := s.take(stream, held, r.Message); err != nil {
 				return err
 			}
 		}
@@ -160,29 +156,4 @@ func (s *Server) ready(stream grpc.ServerStream) error {
 			return status.Error(codes.Unavailable, "not every source has synced yet")
 		}
 	}
-}
-
-// received is one request or the end of the stream.
-type received struct {
-	message *secretv1.WatchRequest
-	err     error
-}
-
-// receive reads requests until the stream ends, so that the watching goroutine can wait for several things.
-func receive(stream grpc.BidiStreamingServer[secretv1.WatchRequest, secretv1.WatchResponse]) <-chan received {
-	out := make(chan received)
-	go func() {
-		for {
-			m, err := stream.Recv()
-			select {
-			case out <- received{m, err}:
-			case <-stream.Context().Done():
-				return
-			}
-			if err != nil {
-				return
-			}
-		}
-	}()
-	return out
 }

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"fairlead.dev/pkg/rpc"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/config-watcher/internal/resource"
 	"fairlead.dev/services/config-watcher/internal/revision"
@@ -88,7 +89,7 @@ func (f interest) wants(k resource.Key) bool {
 
 // Watch implements ConfigService.
 func (s *Server) Watch(stream grpc.BidiStreamingServer[configv1.WatchRequest, configv1.WatchResponse]) error {
-	requests := receive(stream)
+	requests := rpc.Requests(stream)
 	has, hello, err := s.introduction(stream.Context(), requests)
 	if err != nil {
 		return err
@@ -114,14 +115,11 @@ func (s *Server) Watch(stream grpc.BidiStreamingServer[configv1.WatchRequest, co
 			return status.FromContextError(stream.Context().Err()).Err()
 		case <-s.stop:
 			return status.Error(codes.Unavailable, "config-watcher is stopping")
-		case r, ok := <-requests:
-			if !ok {
-				return nil
+		case r := <-requests:
+			if r.Err != nil {
+				return rpc.EndOf(r.Err)
 			}
-			if r.err != nil {
-				return ended(r.err)
-			}
-			if ack := r.message.GetAck(); ack != nil {
+			if ack := r.Message.GetAck(); ack != nil {
 				if s.observe != nil {
 					s.observe.Acked(instance, ack.Sequence)
 				}
@@ -164,40 +162,7 @@ func (s *Server) first(ctx context.Context) (*revision.Snapshot, <-chan struct{}
 	}
 }
 
-// received is one request or the end of the stream.
-type received struct {
-	message *configv1.WatchRequest
-	err     error
-}
-
-// receive reads requests until the stream ends, so that the watching goroutine can wait for several things.
-func receive(stream grpc.BidiStreamingServer[configv1.WatchRequest, configv1.WatchResponse]) <-chan received {
-	out := make(chan received)
-	go func() {
-		defer close(out)
-		for {
-			m, err := stream.Recv()
-			select {
-			case out <- received{m, err}:
-			case <-stream.Context().Done():
-				return
-			}
-			if err != nil {
-				return
-			}
-		}
-	}()
-	return out
-}
-
-func ended(err error) error {
-	if errors.Is(err, io.EOF) {
-		return nil
-	}
-	return err
-}
-
-func (s *Server) introduction(ctx context.Context, requests <-chan received) (held, *configv1.WatchHello, error) {
+func (s *Server) introduction(ctx context.Context, requests <-chan rpc.Received[configv1.WatchRequest]) (held, *configv1.WatchHello, error) {
 	has := held{}
 	deadline := time.NewTimer(helloWithin)
 	defer deadline.Stop()
@@ -209,18 +174,16 @@ func (s *Server) introduction(ctx context.Context, requests <-chan received) (he
 			return nil, nil, status.Error(codes.Unavailable, "config-watcher is stopping")
 		case <-deadline.C:
 			return nil, nil, status.Errorf(codes.InvalidArgument, "no hello within %s", helloWithin)
-		case r, ok := <-requests:
+		case r := <-requests:
 			switch {
-			case !ok:
+			case errors.Is(r.Err, io.EOF):
 				return nil, nil, status.Error(codes.InvalidArgument, "no hello")
-			case errors.Is(r.err, io.EOF):
-				return nil, nil, status.Error(codes.InvalidArgument, "no hello")
-			case r.err != nil:
-				return nil, nil, r.err
-			case r.message.GetHello() != nil:
-				return has, r.message.GetHello(), nil
-			case r.message.GetHeld() != nil:
-				if err := has.take(r.message.GetHeld()); err != nil {
+			case r.Err != nil:
+				return nil, nil, r.Err
+			case r.Message.GetHello() != nil:
+				return has, r.Message.GetHello(), nil
+			case r.Message.GetHeld() != nil:
+				if err := has.take(r.Message.GetHeld()); err != nil {
 					return nil, nil, err
 				}
 			default:
