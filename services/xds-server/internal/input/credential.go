@@ -25,7 +25,7 @@ func (r *Reader) Credential(name string) (c *credential.Credential, known bool) 
 	return c, known
 }
 
-// UsesCredential reports whether a DestinationRule that the client sees has the credentialName.
+// UsesCredential reports whether a DestinationRule that the client sees has the credentialName, which is given without its scheme.
 func (r *Reader) UsesCredential(name string) bool {
 	r.only(ForNamespace)
 	r.record(replica.CredentialUseTopics(r.client(), name)...)

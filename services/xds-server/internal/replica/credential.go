@@ -28,7 +28,7 @@ func CredentialTopic(ref credential.Ref) Topic {
 // Credential returns the reference that a topic of SubjectCredential is about.
 func (t Topic) Credential() credential.Ref { return credential.Ref{Identity: t.A, Name: t.B} }
 
-// UsesCredential reports whether a DestinationRule for clients in the namespace has the credentialName.
+// UsesCredential reports whether a DestinationRule for clients in the namespace has the credentialName, which is given without its scheme.
 func (s *State) UsesCredential(to, name string) bool {
 	return slices.ContainsFunc([]string{"*", to}, func(t string) bool {
 		_, ok := s.credentialUses.get(join(t, name))
@@ -50,7 +50,7 @@ func (w *writer) postCredentialUses(v *DestinationRule, add bool) {
 	}
 }
 
-// credentialNames lists those of a rule, each once, without the prefix that they may have.
+// credentialNames lists those of a rule, each once, without the scheme that they may have: "shop-tls" or "<namespace>/shop-tls".
 func credentialNames(rule *networking.DestinationRule) []string {
 	var found []string
 	of := func(p *networking.TrafficPolicy) {
@@ -64,7 +64,7 @@ func credentialNames(rule *networking.DestinationRule) []string {
 		of(subset.GetTrafficPolicy())
 	}
 	for i, name := range found {
-		found[i] = strings.TrimPrefix(name, "kubernetes://")
+		found[i] = strings.TrimPrefix(strings.TrimPrefix(name, "kubernetes://"), "kubernetes-gateway://")
 	}
 	slices.Sort(found)
 	return slices.DeleteFunc(slices.Compact(found), func(name string) bool { return name == "" })

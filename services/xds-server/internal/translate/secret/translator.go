@@ -65,7 +65,13 @@ func uses(r *input.Reader, name, ref string) bool {
 			}
 		}
 	}
-	return r.UsesCredential(ref) || r.UsesCredential(strings.TrimSuffix(ref, names.AuthoritySuffix))
+	// The proxy's own namespace may be said, or not.
+	for _, ref := range []string{ref, credential.NamespaceOf(r.Identity()) + "/" + ref} {
+		if r.UsesCredential(ref) || r.UsesCredential(strings.TrimSuffix(ref, names.AuthoritySuffix)) {
+			return true
+		}
+	}
+	return false
 }
 
 // build returns nil for a credential that has no part of what the name stands for.

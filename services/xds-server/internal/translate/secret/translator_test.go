@@ -39,6 +39,8 @@ func TestBuild(t *testing.T) {
 		meshtest.Config(replica.KindDestinationRule, "edge", "client", &networking.DestinationRule{
 			Host: "a.example.com", TrafficPolicy: client("client"), Subsets: []*networking.Subset{{Name: "v1", TrafficPolicy: client("subset")}},
 		}),
+		meshtest.Config(replica.KindDestinationRule, "edge", "qualified", &networking.DestinationRule{Host: "c.example.com", TrafficPolicy: client("kubernetes-gateway://edge/qualified")}),
+		meshtest.Config(replica.KindDestinationRule, "edge", "foreign", &networking.DestinationRule{Host: "d.example.com", TrafficPolicy: client("kubernetes-gateway://other/unused")}),
 		meshtest.Config(replica.KindDestinationRule, "other", "hidden", &networking.DestinationRule{Host: "b.example.com", TrafficPolicy: client("hidden")},
 			meshtest.ExportedTo("other")),
 	)
@@ -47,7 +49,7 @@ func TestBuild(t *testing.T) {
 	known := map[credential.Ref]*credential.Credential{}
 	for name, c := range map[string]*secretv1.Credential{
 		"both": pair, "both-cacert": authority, "first": pair, "second": pair, "clients-cacert": authority, "absent": nil, "unused": pair,
-		"client": pair, "client-cacert": authority, "subset": pair, "hidden": pair, "second-cacert": {CertificateChain: []byte("c"), PrivateKey: []byte("k")},
+		"client": pair, "client-cacert": authority, "subset": pair, "hidden": pair, "qualified": pair, "qualified-cacert": authority, "second-cacert": {CertificateChain: []byte("c"), PrivateKey: []byte("k")},
 	} {
 		known[credential.Ref{Identity: identity, Name: name}] = credential.New(c)
 	}
@@ -68,7 +70,8 @@ func TestBuild(t *testing.T) {
 		"kubernetes://edge/both": {router, cert}, "kubernetes://other/both": {router, none}, "kubernetes://edge/first": {router, none},
 		"kubernetes-gateway://edge/both": {router, cert}, "kubernetes-gateway://edge/both-cacert": {router, ca}, "kubernetes-gateway://other/both": {router, none},
 		"kubernetes-gateway://both": {router, none}, "kubernetes-gateway://edge/client": {router, cert}, "kubernetes://sds://both": {router, none}, "sds://both": {router, none},
-		"kubernetes://": {router, none}, "kubernetes:///both": {router, none}, "kubernetes://edge/": {router, none}, "both": {router, none}, "default": {router, none},
+		"kubernetes-gateway://edge/qualified": {router, cert}, "kubernetes-gateway://edge/qualified-cacert": {router, ca}, "kubernetes-gateway://edge/unused": {router, none},
+		"kubernetes-gateway://other/unused": {router, none}, "kubernetes://": {router, none}, "kubernetes:///both": {router, none}, "kubernetes://edge/": {router, none}, "both": {router, none}, "default": {router, none},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := func(key class.Key) string {
