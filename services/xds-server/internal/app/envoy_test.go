@@ -35,13 +35,18 @@ func (f *watcherFake) reportedBytes(server string, sequence uint64) (bytes uint6
 	return bytes, known
 }
 
-// TestEnvoyLive runs the real Envoy through first configuration, updates with warming, removal, and a move to another replica.
-func TestEnvoyLive(t *testing.T) {
+// productpage is the node of a sidecar whose connections are not redirected.
+func productpage(t *testing.T) *core.Node {
+	t.Helper()
 	metadata, err := structpb.NewStruct(map[string]any{"NAMESPACE": "default", "INTERCEPTION_MODE": "NONE"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	productpage := &core.Node{Id: "sidecar~127.0.0.1~productpage.default~default.svc.cluster.local", Metadata: metadata}
+	return &core.Node{Id: "sidecar~127.0.0.1~productpage.default~default.svc.cluster.local", Metadata: metadata}
+}
+
+// TestEnvoyLive runs the real Envoy through first configuration, updates with warming, removal, and a move to another replica.
+func TestEnvoyLive(t *testing.T) {
 	for _, apiType := range []core.ApiConfigSource_ApiType{core.ApiConfigSource_DELTA_GRPC, core.ApiConfigSource_GRPC} {
 		t.Run(apiType.String(), func(t *testing.T) {
 			envoytest.Binary(t)
@@ -60,7 +65,7 @@ func TestEnvoyLive(t *testing.T) {
 			second := startServer(t, pki, watcher.address, noop.NewTracerProvider(), plaintext("second"))
 			first.ready(t)
 			second.ready(t)
-			e := envoytest.Start(t, envoytest.Bootstrap(t, productpage, apiType, envoytest.Secrets(t, pki, "default", "default"),
+			e := envoytest.Start(t, envoytest.Bootstrap(t, productpage(t), apiType, envoytest.Secrets(t, pki, "default", "default"),
 				first.plaintext, second.plaintext), nil)
 			watcher.acked(t, "productpage", 1)
 			e.Ready()

@@ -10,7 +10,6 @@ import (
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"go.opentelemetry.io/otel/trace/noop"
-	"google.golang.org/protobuf/types/known/structpb"
 	networking "istio.io/api/networking/v1alpha3"
 
 	"fairlead.dev/pkg/testkit"
@@ -39,11 +38,6 @@ func beforeRouter(operation, value string) string {
 func TestEnvoyFiltersOnEnvoy(t *testing.T) {
 	application := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }))
 	t.Cleanup(application.Close)
-	metadata, err := structpb.NewStruct(map[string]any{"NAMESPACE": "default", "INTERCEPTION_MODE": "NONE"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	node := &core.Node{Id: "sidecar~127.0.0.1~productpage.default~default.svc.cluster.local", Metadata: metadata}
 	for _, apiType := range []core.ApiConfigSource_ApiType{core.ApiConfigSource_DELTA_GRPC, core.ApiConfigSource_GRPC} {
 		t.Run(apiType.String(), func(t *testing.T) {
 			envoytest.Binary(t)
@@ -73,7 +67,7 @@ func TestEnvoyFiltersOnEnvoy(t *testing.T) {
 			watcher := startWatcher(t, pki, ingress, meshtest.PeerAuthentication("default", "off", "DISABLE"), inline, discovered("one"))
 			server := startServer(t, pki, watcher.address, noop.NewTracerProvider(), func(o *options.Options) { o.PlaintextAddress = "127.0.0.1:0" })
 			server.ready(t)
-			e := envoytest.Start(t, envoytest.Bootstrap(t, node, apiType, envoytest.Secrets(t, pki, "default", "default"), server.plaintext), nil)
+			e := envoytest.Start(t, envoytest.Bootstrap(t, productpage(t), apiType, envoytest.Secrets(t, pki, "default", "default"), server.plaintext), nil)
 			e.Ready()
 			answers := func(inline, discovered string) {
 				t.Helper()

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,13 +16,8 @@ import (
 	"google.golang.org/grpc"
 
 	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/rpc"
 	secretv1 "fairlead.dev/proto/fairlead/secret/v1"
-)
-
-// Pauses between attempts to watch.
-const (
-	firstPause = 100 * time.Millisecond
-	maxPause   = 3 * time.Second
 )
 
 // maxBatch bounds the subscriptions of one request.
@@ -70,9 +64,6 @@ func NewClient(cfg Config) (*Client, error) {
 		return nil, errors.New("credential: Watcher, Apply, Log and Registerer are required")
 	}
 	cfg.Clock = clock.Or(cfg.Clock)
-	if cfg.Rand == nil {
-		cfg.Rand = rand.Float64
-	}
 	c := &Client{
 		cfg: cfg, users: map[Ref]int{}, known: map[Ref]*Credential{}, changed: map[Ref]struct{}{}, left: map[Ref]struct{}{},
 		tell: make(chan struct{}, 1), ready: make(chan struct{}, 1),
@@ -132,25 +123,11 @@ func (c *Client) Run(ctx context.Context) error {
 	var group sync.WaitGroup
 	group.Go(func() { c.apply(ctx) })
 	defer group.Wait()
-	pause := firstPause
-	for {
-		answered, err := c.watch(ctx)
-		if ctx.Err() != nil {
-			return nil
-		}
-		if answered {
-			pause = firstPause
-		}
-		wait := time.Duration(float64(pause) * (0.5 + c.cfg.Rand()))
+	rpc.Reopener{Clock: c.cfg.Clock, Rand: c.cfg.Rand}.Run(ctx, c.watch, func(err error, pause time.Duration) {
 		c.retries.Inc()
-		c.cfg.Log.Warn("watch of credentials on config-watcher ended, those known stay in use", "error", err, "retry_in", wait)
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-c.cfg.Clock.After(wait):
-		}
-		pause = min(pause*2, maxPause)
-	}
+		c.cfg.Log.Warn("watch of credentials on config-watcher ended, those known stay in use", "error", err, "retry_in", pause)
+	})
+	return nil
 }
 
 // apply hands sets on, the newest each time.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math/rand/v2"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 
 	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/rpc"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 )
 
@@ -27,9 +27,6 @@ const (
 	maxGap   = time.Second
 	// batch is the most proxies in one message.
 	batch = 500
-
-	firstPause = 100 * time.Millisecond
-	maxPause   = 3 * time.Second
 )
 
 // Sink opens a Report; configv1.ConfigServiceClient does.
@@ -69,32 +66,15 @@ func New(cfg Config) (*Reporter, error) {
 		return nil, errors.New("report: Sink, Fleet, Subscriber and Log are required")
 	}
 	cfg.Clock = clock.Or(cfg.Clock)
-	if cfg.Rand == nil {
-		cfg.Rand = rand.Float64
-	}
 	return &Reporter{cfg}, nil
 }
 
 // Run reports until ctx ends, and for ever tries again.
 func (r *Reporter) Run(ctx context.Context) error {
-	pause := firstPause
-	for {
-		sent, err := r.stream(ctx)
-		if ctx.Err() != nil {
-			return nil //nolint:nilerr // the stream ended because it was told to
-		}
-		if sent {
-			pause = firstPause
-		}
-		wait := time.Duration(float64(pause) * (0.5 + r.cfg.Rand()))
-		r.cfg.Log.Debug("report to config-watcher ended", "error", err, "retry_in", wait)
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-r.cfg.Clock.After(wait):
-		}
-		pause = min(pause*2, maxPause)
-	}
+	rpc.Reopener{Clock: r.cfg.Clock, Rand: r.cfg.Rand}.Run(ctx, r.stream, func(err error, pause time.Duration) {
+		r.cfg.Log.Debug("report to config-watcher ended", "error", err, "retry_in", pause)
+	})
+	return nil
 }
 
 // stream runs one Report; accepted is true if config-watcher took over at least one message.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -16,18 +15,13 @@ import (
 	"google.golang.org/grpc"
 
 	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/rpc"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/replica"
 )
 
 // maxHeldKeys bounds the keys of one Held message: about 1 MiB of names and hashes.
 const maxHeldKeys = 8192
-
-// Pauses between attempts to watch.
-const (
-	firstPause = 100 * time.Millisecond
-	maxPause   = 3 * time.Second
-)
 
 // A revision waits while proxies are busy with those before it: for maxHold at most, and no longer than one in which, for holdStep,
 // nobody has got any further.
@@ -86,9 +80,6 @@ func New(cfg Config) (*Client, error) {
 		return nil, errors.New("upstream: Watcher, Subscriber, Apply, Log and Registerer are required")
 	}
 	cfg.Clock = clock.Or(cfg.Clock)
-	if cfg.Rand == nil {
-		cfg.Rand = rand.Float64
-	}
 	f := promauto.With(cfg.Registerer)
 	name := func(n string) string { return prometheus.BuildFQName("fairlead", "xds_server", n) }
 	return &Client{
@@ -129,27 +120,17 @@ func (c *Client) Run(ctx context.Context) error {
 		c.apply(ctx)
 	}()
 	defer func() { <-done }()
-	pause := firstPause
-	for {
+	watch := func(ctx context.Context) (bool, error) {
 		delivered, err := c.watch(ctx)
 		c.metrics.connected.Set(0)
-		if ctx.Err() != nil {
-			return nil
-		}
-		if delivered {
-			pause = firstPause
-		}
-		wait := time.Duration(float64(pause) * (0.5 + c.cfg.Rand()))
+		return delivered, err
+	}
+	rpc.Reopener{Clock: c.cfg.Clock, Rand: c.cfg.Rand}.Run(ctx, watch, func(err error, pause time.Duration) {
 		c.setTrouble(err)
 		c.metrics.retries.Inc()
-		c.cfg.Log.Warn("watch on config-watcher ended, the last state stays in use", "error", err, "retry_in", wait)
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-c.cfg.Clock.After(wait):
-		}
-		pause = min(pause*2, maxPause)
-	}
+		c.cfg.Log.Warn("watch on config-watcher ended, the last state stays in use", "error", err, "retry_in", pause)
+	})
+	return nil
 }
 
 func (c *Client) setTrouble(err error) {
