@@ -1,0 +1,148 @@
+package format
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/yaml"
+)
+
+func loader(t *testing.T) *Loader {
+	t.Helper()
+	schema, err := os.ReadFile("../../schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := NewLoader(schema, os.DirFS("../.."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func TestLoadExamples(t *testing.T) {
+	scenarios, err := loader(t).Load("../../examples")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(scenarios) != 5 {
+		t.Fatalf("%d scenarios", len(scenarios))
+	}
+	byName := map[string]*Scenario{}
+	for _, s := range scenarios {
+		byName[s.Name] = s
+		if s.Topology != scenarios[0].Topology {
+			t.Errorf("%s has a topology of its own", s.Name)
+		}
+	}
+	call := byName["http-weights"].Steps[1].Call
+	if call.From != "client" || call.Count != 300 || call.Timeout.D() != 5*time.Second || call.Expect.Status.OneOf[0] != 200 || call.Expect.Share() != 10 {
+		t.Errorf("call is %+v", call)
+	}
+	if id := byName["peer-authentication-strict"].Steps[0].Call.Expect.Identity; !id.Given || id.URI != "" {
+		t.Errorf("identity null is %+v", id)
+	}
+	if n := len(scenarios[0].Topology.Workloads[0].Ports); n != 8 {
+		t.Errorf("client has %d ports", n)
+	}
+}
+
+func TestLoadRefuses(t *testing.T) {
+	const good = `name: x
+about: a.
+covers: [x]
+topology: standard
+steps:
+- call: {url: "http://server/", expect: {status: 200}}
+`
+	tests := []struct{ name, from, to, want string }{
+		{"unknown key", "about: a.", "about: a.\nhints: 3", "hints"},
+		{"unknown key of a call", "url:", "urls: 3, url:", "/steps/0/call: "},
+		{"wrong type of a call", `status: 200`, `status: yes`, "/steps/0/call/expect/status: "},
+		{"unknown topology", "standard", "nowhere", `there is no topology "nowhere"`},
+		{"unknown caller", "url:", "from: nobody, url:", `/steps/0/call/from: topology standard has no workload "nobody"`},
+		{"unknown certificate", "url:", "tls: {ca: root}, url:", `there is no certificate "root"`},
+		{"name unlike the file", "name: x", "name: z", `"z"`},
+		{"duplicate key", "about: a.", "about: a.\nabout: b.", "about"},
+		{"no steps", "steps:\n- call: {url: \"http://server/\", expect: {status: 200}}", "steps: []", "/steps: "},
+		{"end of nothing", "- call:", "- end: x\n- call:", `nothing named "x"`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := t.TempDir()
+			text := strings.Replace(good, tt.from, tt.to, 1)
+			if err := os.WriteFile(filepath.Join(dir, "x.yaml"), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			_, err := loader(t).Load(dir)
+			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), "x.yaml") {
+				t.Errorf("error %v, want one with file and %q", err, tt.want)
+			}
+		})
+	}
+	if _, err := loader(t).Load(t.TempDir()); err == nil {
+		t.Error("an empty directory was taken")
+	}
+}
+
+func TestTopologyOfTheDirectoryWins(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) {
+		t.Helper()
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("topologies/standard.yaml", "namespaces: {apps: {}}\nworkloads: [{name: client, namespace: apps}]\n")
+	write("x.yaml", "name: x\nabout: a\ncovers: [x]\ntopology: standard\nsteps: [{wait: 1s}]\n")
+	got, err := loader(t).Load(dir)
+	if err != nil || len(got[0].Topology.Workloads) != 1 {
+		t.Fatalf("%v, %v", got, err)
+	}
+	write("topologies/standard.yaml", "namespaces: {}\nworkloads: [{name: client, namespace: apps}]\n")
+	if _, err := loader(t).Load(dir); err == nil || !strings.Contains(err.Error(), "standard.yaml: /workloads/0/namespace") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestText(t *testing.T) {
+	made, err := Issue(map[string]Certificate{
+		"root": {CA: true}, "middle": {CA: true, Issuer: "root"}, "leaf": {Issuer: "middle", DNSNames: []string{"a.example.com"}},
+	}, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := &Values{Certificates: made, IP: func(string) (string, error) { return "198.18.0.1", nil }}
+	for _, text := range []string{
+		"a: \"${chain:leaf}\"\n", "b: {a: 1}\na: |\n  ${chain:leaf}\n", "a: ${chain:leaf}\n",
+	} {
+		out, err := v.Text(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got struct{ A string }
+		if err := yaml.Unmarshal([]byte(out), &got); err != nil || got.A != string(made["leaf"].ChainPEM) {
+			t.Errorf("%q became %q (%v)", text, out, err)
+		}
+	}
+	if n := strings.Count(string(made["leaf"].ChainPEM), "BEGIN"); n != 2 {
+		t.Errorf("the chain has %d certificates, want leaf and middle", n)
+	}
+	s := &Scenario{Steps: []Step{{Call: &Call{URL: "http://${ip:server}/"}}}}
+	got, err := v.Expand(s)
+	if err != nil || got.Steps[0].Call.URL != "http://198.18.0.1/" || s.Steps[0].Call.URL != "http://${ip:server}/" {
+		t.Errorf("expanded to %q (%v), the original to %q", got.Steps[0].Call.URL, err, s.Steps[0].Call.URL)
+	}
+	if _, err := v.Text("${what:x}"); err == nil {
+		t.Error("an unknown variable was taken")
+	}
+	if _, err := Issue(map[string]Certificate{"a": {Issuer: "b"}, "b": {Issuer: "a"}}, time.Now()); err == nil {
+		t.Error("certificates that issue one another were made")
+	}
+}
