@@ -158,6 +158,7 @@ func (c *checker) istioBody(k *kind, tree map[string]any, o *object.Object) {
 		return
 	}
 	o.Body = msg
+	c.supported(k.name, "spec", msg.ProtoReflect())
 }
 
 // cleanProtoError drops the position in the re-encoded JSON, which tells a user nothing, and protobuf's deliberately unstable spaces.

@@ -85,9 +85,7 @@ func (c *checker) configPatch(at string, p *networking.EnvoyFilter_EnvoyConfigOb
 	case p.ApplyTo == networking.EnvoyFilter_INVALID:
 		c.fail(at+".applyTo", nil, "missing", "say what to patch, such as HTTP_FILTER")
 		return
-	case p.ApplyTo == networking.EnvoyFilter_BOOTSTRAP:
-		c.fail(at+".applyTo", "BOOTSTRAP", "proxies take their bootstrap configuration from their agent, no patch reaches it",
-			"use the agent's settings or ProxyConfig")
+	case p.ApplyTo == networking.EnvoyFilter_BOOTSTRAP: // the table of unsupported values has it
 		return
 	case !ok:
 		c.fail(at+".applyTo", p.ApplyTo.String(), "not supported", "see the guide on EnvoyFilter")
@@ -118,9 +116,6 @@ func (c *checker) configPatch(at string, p *networking.EnvoyFilter_EnvoyConfigOb
 func (c *checker) patchMatch(at string, applyTo networking.EnvoyFilter_ApplyTo, rule patchRule, m *networking.EnvoyFilter_EnvoyConfigObjectMatch) {
 	if m == nil {
 		return
-	}
-	if m.Context == networking.EnvoyFilter_WAYPOINT {
-		c.fail(at+".context", "WAYPOINT", "not supported", "use ANY, SIDECAR_INBOUND, SIDECAR_OUTBOUND or GATEWAY")
 	}
 	if v := m.GetProxy().GetProxyVersion(); v != "" {
 		if _, err := regexp.Compile(v); err != nil {

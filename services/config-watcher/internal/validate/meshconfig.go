@@ -94,6 +94,7 @@ func MeshConfigOver(out *mesh.MeshConfig, file string, text []byte) (*mesh.MeshC
 		c.fail("", nil, "cannot be decoded: "+cleanProtoError(err), "see Istio's reference of MeshConfig")
 		return nil, c.problems
 	}
+	c.supported("MeshConfig", "", user.ProtoReflect())
 	overlay(out.ProtoReflect(), user.ProtoReflect(), tree)
 	c.meshConfig(out)
 	if len(c.problems) > 0 {
