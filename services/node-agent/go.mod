@@ -48,9 +48,12 @@ require (
 	go.opentelemetry.io/otel/trace v1.45.0 // indirect
 	go.opentelemetry.io/proto/otlp v1.11.0 // indirect
 	go.yaml.in/yaml/v2 v2.4.4 // indirect
+	golang.org/x/mod v0.38.0 // indirect
 	golang.org/x/net v0.58.0 // indirect
+	golang.org/x/sync v0.22.0 // indirect
 	golang.org/x/text v0.41.0 // indirect
 	golang.org/x/time v0.15.0 // indirect
+	golang.org/x/tools v0.48.0 // indirect
 	google.golang.org/genproto/googleapis/api v0.0.0-20260803160001-6ac0973c030d // indirect
 )
 
@@ -58,6 +61,7 @@ replace fairlead.dev/proto => ../../proto
 
 require (
 	fairlead.dev/pkg v0.0.0
+	github.com/miekg/dns v1.1.72
 	github.com/prometheus/common v0.71.0
 	github.com/spf13/pflag v1.0.10
 	golang.org/x/sys v0.49.0

@@ -23,6 +23,8 @@ const (
 	vip      = "198.19.0.10"
 	clientIP = "198.18.1.1"
 	serverIP = "198.18.1.2"
+	keeperIP = "198.18.1.4"
+	keepVIP  = "198.19.0.11"
 	nakedIP  = "198.18.1.3"
 )
 
@@ -50,6 +52,24 @@ kind: Pod
 metadata: {name: client, namespace: apps, labels: {app: client, security.istio.io/tlsMode: istio}}
 spec: {serviceAccountName: client, containers: [{name: app, image: app}]}
 status: {phase: Running, podIP: ` + clientIP + `, podIPs: [{ip: ` + clientIP + `}], conditions: [{type: Ready, status: "True"}]}
+`
+
+const keeper = `
+---
+apiVersion: v1
+kind: Service
+metadata: {name: keeper, namespace: apps}
+spec:
+  selector: {app: keeper}
+  clusterIP: ` + keepVIP + `
+  ports:
+  - {name: http, port: 80, targetPort: 8080}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: keeper, namespace: apps, labels: {app: keeper, security.istio.io/tlsMode: istio}}
+spec: {serviceAccountName: keeper, containers: [{name: app, image: app}]}
+status: {phase: Running, podIP: ` + keeperIP + `, podIPs: [{ip: ` + keeperIP + `}], conditions: [{type: Ready, status: "True"}]}
 `
 
 const strict = `
@@ -84,6 +104,31 @@ func TestCapture(t *testing.T) {
 	t.Run("a caller without a proxy is let in", func(t *testing.T) {
 		w.wantCaller(t, w.naked, serverIP+":8080", "server", "")
 	})
+	t.Run("a port that no Service has", func(t *testing.T) {
+		w.wantCaller(t, w.naked, serverIP+":8090", "server", "")
+	})
+	t.Run("a workload calls itself through its proxy", func(t *testing.T) {
+		w.wantCaller(t, w.server.Host, vip+":80", "server", "spiffe://cluster.local/ns/apps/sa/server")
+		w.wantCaller(t, w.keeper.Host, keepVIP+":80", "keeper", "spiffe://cluster.local/ns/apps/sa/keeper")
+	})
+	t.Run("a workload calls itself by its address, without", func(t *testing.T) {
+		w.wantCaller(t, w.server.Host, serverIP+":8080", "server", "")
+	})
+	t.Run("the application sees the proxy's address", func(t *testing.T) { w.wantSource(t, w.client.Host, vip+":80", "server", "127.0.0.6") })
+	t.Run("with TPROXY", func(t *testing.T) {
+		w.wantCaller(t, w.client.Host, keepVIP+":80", "keeper", "spiffe://cluster.local/ns/apps/sa/client")
+		w.wantCaller(t, w.keeper.Host, vip+":80", "server", "spiffe://cluster.local/ns/apps/sa/keeper")
+		w.wantSource(t, w.client.Host, keepVIP+":80", "keeper", clientIP)
+		w.wantSource(t, w.naked, keeperIP+":8080", "keeper", nakedIP)
+		w.wantSource(t, w.naked, keeperIP+":8090", "keeper", nakedIP)
+		w.wantSource(t, w.keeper.Host, keepVIP+":80", "keeper", keeperIP)
+	})
+	t.Run("rules that are put in again are the same", func(t *testing.T) {
+		w.server.Host.Redirect()
+		w.keeper.Host.Redirect("-m", "TPROXY")
+		w.wantCaller(t, w.client.Host, vip+":80", "server", "spiffe://cluster.local/ns/apps/sa/client")
+		w.wantSource(t, w.client.Host, keepVIP+":80", "keeper", clientIP)
+	})
 
 	w.WriteConfig("strict.yaml", strict)
 	t.Run("STRICT keeps a caller without a proxy out", func(t *testing.T) {
@@ -101,28 +146,41 @@ func TestCapture(t *testing.T) {
 
 	w.client.AssertNothingRejected()
 	w.server.AssertNothingRejected()
+	w.keeper.AssertNothingRejected()
+
+	w.keeper.Host.Redirect("--cleanup")
+	w.wantCaller(t, w.naked, keeperIP+":8080", "keeper", "")
+	w.wantSource(t, w.naked, keeperIP+":8080", "keeper", nakedIP)
+	if _, err := w.get(w.client.Host, keepVIP+":80", "keeper"); err == nil {
+		t.Error("mTLS was understood without a proxy")
+	}
 }
 
-// world is two workloads with proxies, and one without.
+// world is three workloads with proxies, of which keeper's is TPROXY's, and one without.
 type world struct {
 	*lan.LAN
-	client, server *lan.Proxy
-	naked          *lan.Host
+	client, server, keeper *lan.Proxy
+	naked                  *lan.Host
 }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	l := lan.New(t, 1, map[string]string{"mesh.yaml": mesh})
-	client, server := l.Plug("client", clientIP), l.Plug("server", serverIP)
+	l := lan.New(t, 1, map[string]string{"mesh.yaml": mesh + keeper})
+	client, server, keeper := l.Plug("client", clientIP), l.Plug("server", serverIP), l.Plug("keeper", keeperIP)
 	w := &world{LAN: l, naked: l.Plug("naked", nakedIP)}
 	for _, h := range []*lan.Host{client, server} {
 		h.Redirect()
 	}
-	serveHTTP(server.Listen(8080))
+	keeper.Redirect("-m", "TPROXY")
+	for _, h := range []*lan.Host{server, keeper} {
+		serveHTTP(h.Listen(8080))
+		serveHTTP(h.Listen(8090))
+	}
 	serveEcho(server.Listen(9090))
 	w.client = l.Join(client, lan.Workload{Namespace: "apps", Name: "client"})
 	w.server = l.Join(server, lan.Workload{Namespace: "apps", Name: "server"})
-	lan.WaitReady(t, w.client, w.server)
+	w.keeper = l.Join(keeper, lan.Workload{Namespace: "apps", Name: "keeper", TProxy: true})
+	lan.WaitReady(t, w.client, w.server, w.keeper)
 	return w
 }
 
@@ -130,6 +188,8 @@ func newWorld(t *testing.T) *world {
 type seen struct {
 	Host string `json:"host"`
 	XFCC string `json:"xfcc"`
+	// Source is the address the connection came from.
+	Source string `json:"source"`
 }
 
 var uri = regexp.MustCompile(`URI=([^;,]+)`)
@@ -147,6 +207,18 @@ func (w *world) wantCaller(t *testing.T, from *lan.Host, address, authority, wan
 	}
 	if caller != want || got.Host != authority {
 		t.Errorf("the application saw caller %q and host %q, want %q and %q", caller, got.Host, want, authority)
+	}
+}
+
+// wantSource makes a request and compares the address that the application saw it come from.
+func (w *world) wantSource(t *testing.T, from *lan.Host, address, authority, want string) {
+	t.Helper()
+	got, err := w.get(from, address, authority)
+	if err != nil {
+		t.Fatalf("request to %s: %v", address, err)
+	}
+	if got.Source != want {
+		t.Errorf("the application at %s saw %s, want %s", address, got.Source, want)
 	}
 }
 
@@ -176,7 +248,8 @@ func (w *world) get(from *lan.Host, address, authority string) (seen, error) {
 func serveHTTP(lis net.Listener) {
 	go func() {
 		_ = http.Serve(lis, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			_ = json.NewEncoder(w).Encode(seen{Host: r.Host, XFCC: r.Header.Get("X-Forwarded-Client-Cert")})
+			source, _, _ := net.SplitHostPort(r.RemoteAddr)
+			_ = json.NewEncoder(w).Encode(seen{Host: r.Host, XFCC: r.Header.Get("X-Forwarded-Client-Cert"), Source: source})
 		}))
 	}()
 }

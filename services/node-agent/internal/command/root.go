@@ -33,7 +33,7 @@ func Root(stdout, stderr io.Writer) *cobra.Command {
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
 		return process.WithExitCode(err, process.ExitUsage)
 	})
-	root.AddCommand(proxy(stdout, stderr), request(), wait(), versionCommand())
+	root.AddCommand(proxy(stdout, stderr), initialise(stderr), request(), wait(), versionCommand())
 	return root
 }
 

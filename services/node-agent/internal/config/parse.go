@@ -23,6 +23,8 @@ const (
 	defaultRootCertFile = "./var/run/secrets/istio/root-cert.pem"
 	defaultStateDir     = "./etc/istio/proxy"
 	defaultPodInfo      = "./etc/istio/pod"
+	defaultResolvConf   = "/etc/resolv.conf"
+	dnsCapture          = "ISTIO_META_DNS_CAPTURE"
 	defaultEnvoyBinary  = "/usr/local/bin/envoy"
 	defaultDiscovery    = "xds-server.istio-system.svc:15012"
 	defaultCA           = "ca.istio-system.svc:15012"

@@ -10,7 +10,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
@@ -53,6 +52,8 @@ type Host struct {
 
 	t         *testing.T
 	namespace string
+	// agent is the path of node-agent; not set on the control plane's host.
+	agent string
 }
 
 // newHost makes a namespace that is removed when the test ends.
@@ -87,28 +88,10 @@ func (h *Host) plug(sw *Host, port int) {
 	h.run("ip", "route", "add", "default", "via", sw.IP)
 }
 
-// Redirect sends all TCP connections of the host through the proxy that runs as ProxyUID, as Istio's init container does.
-func (h *Host) Redirect() {
+// Redirect sends the host's connections through its proxy, as Istio's init container does, with arguments of "node-agent init".
+func (h *Host) Redirect(args ...string) {
 	h.t.Helper()
-	rules := filepath.Join(h.t.TempDir(), "rules.nft")
-	if err := os.WriteFile(rules, fmt.Appendf(nil, `
-table ip fairlead {
-	chain output {
-		type nat hook output priority -100;
-		meta skuid %d return
-		ip daddr 127.0.0.0/8 return
-		meta l4proto tcp redirect to :15001
-	}
-	chain prerouting {
-		type nat hook prerouting priority -100;
-		tcp dport { 15020, 15021, 15090 } return
-		meta l4proto tcp redirect to :15006
-	}
-}
-`, ProxyUID), 0o600); err != nil {
-		h.t.Fatal(err)
-	}
-	h.run("nft", "-f", rules)
+	h.run(append([]string{h.agent, "init"}, args...)...)
 }
 
 func (h *Host) run(args ...string) {

@@ -76,10 +76,10 @@ func New(t *testing.T, xdsServers int, config map[string]string) *LAN {
 	}
 	l.control = newHost(t, "control", controlIP)
 	l.control.bridge()
-	l.control.start(0, nil, filepath.Join(l.files.Dir, "ca"), append([]string{
+	l.control.start(user{}, nil, filepath.Join(l.files.Dir, "ca"), append([]string{
 		"--grpc-address", caAddress, "--ops-address", "127.0.0.1:15014", "--ca-dir", filepath.Join(dir, "ca"), "--root-cert-out", l.root(),
 	}, l.tokens()...)...)
-	l.control.start(0, nil, filepath.Join(l.files.Dir, "config-watcher"), append([]string{
+	l.control.start(user{}, nil, filepath.Join(l.files.Dir, "config-watcher"), append([]string{
 		"--grpc-address", watcherAddress, "--ops-address", "127.0.0.1:15016", "--store-dir", filepath.Join(dir, "store"), "--config-dir", l.config,
 	}, l.identity("config-watcher")...)...)
 	l.servers = make([]*process, xdsServers)
@@ -117,7 +117,7 @@ func (l *LAN) StartXDS(i int) {
 			args[j+1] += fmt.Sprintf("-%d", i)
 		}
 	}
-	l.servers[i] = l.control.start(0, nil, filepath.Join(l.files.Dir, "xds-server"), args...)
+	l.servers[i] = l.control.start(user{}, nil, filepath.Join(l.files.Dir, "xds-server"), args...)
 }
 
 // KillXDS kills xds-server number i.
@@ -173,6 +173,7 @@ func (l *LAN) write(path string, content []byte, mode os.FileMode) {
 func (l *LAN) Plug(name, ip string, more ...string) *Host {
 	l.t.Helper()
 	h := newHost(l.t, name, ip)
+	h.agent = filepath.Join(l.dir, "node-agent")
 	h.plug(l.control, l.plugged)
 	l.plugged++
 	for _, address := range more {

@@ -15,6 +15,12 @@ import (
 // ending is how long a process may take from SIGTERM to its end.
 const ending = 15 * time.Second
 
+// user is what a program runs as.
+type user struct {
+	uid      int
+	netAdmin bool
+}
+
 // process is a program that runs on a host.
 type process struct {
 	t     *testing.T
@@ -24,12 +30,16 @@ type process struct {
 	err   error
 }
 
-// start runs a program on the host until the test ends. Its log is printed if the test fails.
-func (h *Host) start(uid int, env []string, path string, args ...string) *process {
+// start runs a program on the host until the test ends, as root or as a user with no capability or with that to administer the network. Its
+// log is printed if the test fails.
+func (h *Host) start(as user, env []string, path string, args ...string) *process {
 	h.t.Helper()
 	all := []string{"netns", "exec", h.namespace}
-	if uid != 0 {
-		all = append(all, "setpriv", "--reuid", fmt.Sprint(uid), "--regid", fmt.Sprint(uid), "--clear-groups")
+	if as.uid != 0 {
+		all = append(all, "setpriv", "--reuid", fmt.Sprint(as.uid), "--regid", fmt.Sprint(as.uid), "--clear-groups")
+	}
+	if as.netAdmin {
+		all = append(all, "--inh-caps", "+net_admin", "--ambient-caps", "+net_admin")
 	}
 	p := &process{t: h.t, name: filepath.Base(path) + " on " + h.namespace, ended: make(chan struct{})}
 	p.cmd = exec.Command("ip", append(append(all, path), args...)...)

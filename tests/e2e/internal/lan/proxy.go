@@ -22,6 +22,8 @@ type Workload struct {
 	Namespace, Name string
 	// Env is added to the agent's environment.
 	Env []string
+	// TProxy captures inbound connections with TPROXY, for which the proxy needs a capability.
+	TProxy bool
 }
 
 // Proxy is a sidecar: an agent with its Envoy.
@@ -48,10 +50,14 @@ func (l *LAN) Join(h *Host, w Workload) *Proxy {
 	for i := range l.servers {
 		servers = append(servers, xdsAddress(i))
 	}
+	mode := "REDIRECT"
+	if w.TProxy {
+		mode = "TPROXY"
+	}
 	p.start = func() *process {
-		return h.start(ProxyUID, append([]string{
+		return h.start(user{ProxyUID, w.TProxy}, append([]string{
 			"POD_NAME=" + w.Name, "POD_NAMESPACE=" + w.Namespace, "INSTANCE_IP=" + h.IP, "SERVICE_ACCOUNT=" + w.Name,
-			"ISTIO_META_CLUSTER_ID=Kubernetes", "ISTIO_META_INTERCEPTION_MODE=REDIRECT",
+			"ISTIO_META_CLUSTER_ID=Kubernetes", "ISTIO_META_INTERCEPTION_MODE=" + mode,
 			fmt.Sprintf(`ISTIO_METAJSON_LABELS={"app":%q}`, w.Name), "EXIT_ON_ZERO_ACTIVE_CONNECTIONS=true", "MINIMUM_DRAIN_DURATION=0s",
 		}, w.Env...), filepath.Join(l.dir, "node-agent"), "proxy", "sidecar", "--state-dir", p.state, "--token-file", token, "--root-cert-file", l.root(),
 			"--envoy-binary", filepath.Join(l.dir, "envoy"), "--discovery-address", strings.Join(servers, ","), "--ca-address", caAddress)

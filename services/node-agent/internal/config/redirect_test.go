@@ -1,0 +1,116 @@
+package config
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/spf13/pflag"
+
+	"fairlead.dev/services/node-agent/internal/redirect"
+)
+
+func parseRedirect(t *testing.T, h Host, args ...string) (*redirect.Options, error) {
+	t.Helper()
+	var f RedirectFlags
+	set := pflag.NewFlagSet("init", pflag.ContinueOnError)
+	f.Register(set)
+	if err := set.Parse(args); err != nil {
+		t.Fatal(err)
+	}
+	return ParseRedirect(set, &f, h)
+}
+
+func TestParseRedirect(t *testing.T) {
+	const resolv = "search apps.svc.cluster.local\nnameserver 10.96.0.10\nnameserver fe80::1%eth0\n"
+	annotations := func(lines ...string) map[string]string {
+		return map[string]string{"etc/istio/pod/annotations": strings.Join(lines, "\n"), "/etc/resolv.conf": resolv}
+	}
+	all := redirect.Ports{All: true}
+	own := redirect.Ports{List: []uint16{15090, 15021, 15020}}
+	for _, tc := range []struct {
+		name string
+		host Host
+		args []string
+		want func(*redirect.Options)
+	}{
+		{name: "defaults", host: host(nil), want: func(*redirect.Options) {}},
+		{
+			name: "as Istio's injection says it", host: host(nil),
+			args: append(strings.Fields("-p 15001 -z 15006 -u 1337 -m REDIRECT -i * -b * -d 15090,15021,15020 --log_output_level=default:info"), "-x", ""),
+			want: func(*redirect.Options) {},
+		},
+		{
+			name: "annotations", host: host(annotations(
+				`sidecar.istio.io/interceptionMode="TPROXY"`, `traffic.sidecar.istio.io/includeInboundPorts="80"`,
+				`traffic.sidecar.istio.io/excludeInboundPorts="81"`, `traffic.sidecar.istio.io/includeOutboundIPRanges=""`,
+				`traffic.sidecar.istio.io/excludeOutboundPorts="22"`,
+			)),
+			want: func(o *redirect.Options) {
+				o.Mode, o.InboundPorts, o.Ranges = redirect.TProxy, redirect.Ports{List: []uint16{80}}, redirect.Ranges{}
+				o.InboundPortsExcluded = redirect.Ports{List: []uint16{15090, 15021, 15020, 81}}
+				o.OutboundPortsExcluded = redirect.Ports{List: []uint16{22}}
+			},
+		},
+		{
+			name: "flag over annotation over environment over ProxyConfig",
+			host: func() Host {
+				h := host(annotations(`traffic.sidecar.istio.io/excludeOutboundPorts="1"`, `traffic.sidecar.istio.io/includeOutboundPorts="2"`))
+				h.Environ = []string{
+					"ISTIO_LOCAL_OUTBOUND_PORTS_EXCLUDE=3", "ISTIO_OUTBOUND_PORTS=4", "ISTIO_INBOUND_INTERCEPTION_MODE=TPROXY", "PROXY_CONFIG=interceptionMode: NONE", "PROXY_UID=7",
+				}
+				return h
+			}(),
+			args: []string{"-o", "5"},
+			want: func(o *redirect.Options) {
+				o.OutboundPortsExcluded, o.OutboundPorts = redirect.Ports{List: []uint16{5}}, redirect.Ports{List: []uint16{2}}
+				o.Mode, o.UIDs = redirect.TProxy, []uint32{7}
+			},
+		},
+		{
+			name: "ProxyConfig's metadata ask for DNS",
+			host: host(annotations(`proxy.istio.io/config="interceptionMode: TPROXY\nproxyMetadata: {ISTIO_META_DNS_CAPTURE: 'true'}"`)),
+			want: func(o *redirect.Options) {
+				o.Mode, o.RedirectDNS = redirect.TProxy, true
+				o.Nameservers = []netip.Addr{netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fe80::1")}
+			},
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			want := &redirect.Options{
+				Mode: redirect.Redirect, Outbound: 15001, Inbound: 15006, Tunnel: 15008, DNS: 15053, UIDs: []uint32{1337}, GIDs: []uint32{1337},
+				InboundPorts: all, InboundPortsExcluded: own, Ranges: redirect.Ranges{All: true}, Mark: 1337, Table: 133,
+			}
+			tc.want(want)
+			got, err := parseRedirect(t, tc.host, tc.args...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestParseRedirectRefuses(t *testing.T) {
+	for name, tc := range map[string]struct {
+		host Host
+		args []string
+		want string
+	}{
+		"an annotation":  {host: host(map[string]string{"etc/istio/pod/annotations": `sidecar.istio.io/interceptionMode="X"`}), want: "--istio-inbound-interception-mode"},
+		"a variable":     {host: host(nil, "ISTIO_META_DNS_CAPTURE=perhaps"), want: "ISTIO_META_DNS_CAPTURE"},
+		"no resolv.conf": {host: host(nil), args: []string{"--redirect-dns"}, want: "--resolv-conf"},
+		"a bad one":      {host: host(map[string]string{"/etc/resolv.conf": "nameserver localhost\n"}), args: []string{"--redirect-dns"}, want: "localhost"},
+		"ProxyConfig":    {host: host(nil, "PROXY_CONFIG=["), want: "PROXY_CONFIG"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := parseRedirect(t, tc.host, tc.args...); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("got %v, want an error with %q", err, tc.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,139 @@
+package redirect
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+)
+
+// Run runs a program with its input and returns its output. Its error says what the program said.
+type Run func(ctx context.Context, stdin, name string, args ...string) ([]byte, error)
+
+// Exec is the Run of this machine.
+func Exec(ctx context.Context, stdin, name string, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Stdin = strings.NewReader(stdin)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		if errors.Is(err, exec.ErrNotFound) {
+			return nil, fmt.Errorf("%w: install nftables and iproute2 in the image that runs this", err)
+		}
+		return nil, fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, strings.TrimSpace(errs.String()))
+	}
+	return out.Bytes(), nil
+}
+
+// ErrUnverified is returned where the kernel took the rules and does not have them.
+var ErrUnverified = errors.New("the rules are not in force")
+
+// Plan is what Apply would do, for a person to read.
+func Plan(o *Options) string {
+	var b strings.Builder
+	b.WriteString("# nft -f -\n" + script(chains(o)))
+	if o.Mode == TProxy {
+		for _, family := range families() {
+			for _, args := range routing(o, family, "add") {
+				fmt.Fprintf(&b, "# ip %s\n", strings.Join(args, " "))
+			}
+		}
+	}
+	return b.String()
+}
+
+// Apply puts the rules into this network namespace, in place of those that are there from before, and checks that they are in force. The
+// rules change in one transaction: no connection meets half of them.
+func Apply(ctx context.Context, o *Options, run Run) error {
+	want := chains(o)
+	if _, err := run(ctx, script(want), "nft", "-f", "-"); err != nil {
+		return err
+	}
+	for _, family := range families() {
+		unroute(ctx, o, family, run)
+		if o.Mode != TProxy {
+			continue
+		}
+		for _, args := range routing(o, family, "add") {
+			if _, err := run(ctx, "", "ip", args...); err != nil {
+				return err
+			}
+		}
+	}
+	if len(want) == 0 {
+		return nil
+	}
+	return verify(ctx, want, run)
+}
+
+// Remove takes out what Apply put in. There may be nothing to take out.
+func Remove(ctx context.Context, o *Options, run Run) error {
+	for _, family := range families() {
+		unroute(ctx, o, family, run)
+	}
+	_, err := run(ctx, script(nil), "nft", "-f", "-")
+	return err
+}
+
+// verify compares the chains that the kernel has with those that it was given.
+func verify(ctx context.Context, want []*chain, run Run) error {
+	raw, err := run(ctx, "", "nft", append([]string{"-j", "list", "table"}, strings.Fields(table)...)...)
+	if err != nil {
+		return err
+	}
+	var listing struct {
+		Items []struct {
+			Chain *struct{ Name, Hook string } `json:"chain"`
+			Rule  *struct{ Chain string }      `json:"rule"`
+		} `json:"nftables"`
+	}
+	if err := json.Unmarshal(raw, &listing); err != nil {
+		return fmt.Errorf("what nft lists is not JSON: %w", err)
+	}
+	hooks, rules := map[string]string{}, map[string]int{}
+	for _, item := range listing.Items {
+		if item.Chain != nil {
+			hooks[item.Chain.Name] = item.Chain.Hook
+		}
+		if item.Rule != nil {
+			rules[item.Rule.Chain]++
+		}
+	}
+	for _, c := range want {
+		hook, there := hooks[c.name]
+		if !there || (hook == "") != (c.hook == "") || rules[c.name] != len(c.rules) {
+			return fmt.Errorf("%w: chain %s of table %s has %d rules on hook %q, want %d: something else edits the table",
+				ErrUnverified, c.name, table, rules[c.name], hook, len(c.rules))
+		}
+	}
+	return nil
+}
+
+// families are the options of ip for those this machine has.
+func families() []string {
+	if _, err := os.Stat("/proc/net/if_inet6"); err != nil {
+		return []string{"-4"}
+	}
+	return []string{"-4", "-6"}
+}
+
+// routing are ip's arguments for the routes of TPROXY: what is marked stays on this machine, whatever its address.
+func routing(o *Options, family, verb string) [][]string {
+	mark, table := strconv.FormatUint(uint64(o.Mark), 10), strconv.FormatUint(uint64(o.Table), 10)
+	return [][]string{
+		{family, "rule", verb, "fwmark", mark, "lookup", table},
+		{family, "route", verb, "local", "default", "dev", "lo", "table", table},
+	}
+}
+
+// unroute deletes the routes; an error is that there are none.
+func unroute(ctx context.Context, o *Options, family string, run Run) {
+	for _, args := range routing(o, family, "del") {
+		_, _ = run(ctx, "", "ip", args...)
+	}
+}

@@ -1,0 +1,162 @@
+package redirect
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"fairlead.dev/pkg/testkit"
+)
+
+// usual is what Istio's injection asks for.
+func usual() Text {
+	return Text{
+		Mode: "REDIRECT", OutboundPort: "15001", InboundPort: "15006", TunnelPort: "15008", DNSPort: "15053", ProxyUID: "1337", ProxyGID: "1337",
+		InboundPorts: "*", InboundPortsExcluded: "15090,15021,15020", OutboundRanges: "*", TProxyMark: "1337", TProxyTable: "133",
+	}
+}
+
+// cases are texts by the name of the file with the rules they make.
+var cases = map[string]func(*Text){
+	"redirect": func(*Text) {},
+	"tproxy":   func(t *Text) { t.Mode = "TPROXY" },
+	"none":     func(t *Text) { t.Mode = "NONE" },
+	"dns": func(t *Text) {
+		t.RedirectDNS = true
+		t.Nameservers = []netip.Addr{netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd00::10"), netip.MustParseAddr("10.96.0.10")}
+	},
+	"all-dns": func(t *Text) { t.RedirectDNS, t.CaptureAllDNS = true, true },
+	"everything": func(t *Text) {
+		t.InboundPorts, t.OutboundPorts, t.OutboundPortsExcluded = "80, 443", "8080", "22,25"
+		t.OutboundRanges, t.OutboundRangesExcluded = "10.0.0.0/8,10.1.0.0/16,fd00::/8,192.0.2.1", "10.2.3.4/16"
+		t.InterfacesExcluded, t.VirtualInterfaces = "eth1,eth2", "tap0"
+		t.ProxyUID, t.ProxyGID, t.DropInvalid = "1337,1338", "", true
+	},
+	"nothing": func(t *Text) { t.InboundPorts, t.OutboundRanges = "", "" },
+}
+
+func TestRules(t *testing.T) {
+	var used []string
+	for name, edit := range cases {
+		t.Run(name, func(t *testing.T) {
+			text := usual()
+			edit(&text)
+			o, err := Parse(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			path := filepath.Join("testdata", "out", name+".nft")
+			testkit.Golden(t, path, []byte(script(chains(o))))
+			used = append(used, path)
+		})
+	}
+	testkit.GoldenStale(t, filepath.Join("testdata", "out", "*"), used)
+}
+
+// TestApply gives every case's rules to the kernel, one after the other in one network namespace, and takes them out.
+func TestApply(t *testing.T) {
+	for _, program := range []string{"unshare", "nft", "ip"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skipf("no %s", program)
+		}
+	}
+	if os.Getuid() != 0 {
+		t.Skip("needs root to make a network namespace")
+	}
+	inside := exec.CommandContext(t.Context(), "unshare", "-n", os.Args[0], "-test.run", "^TestInNamespace$", "-test.v")
+	inside.Env = append(os.Environ(), "REDIRECT_NAMESPACE=1")
+	if out, err := inside.CombinedOutput(); err != nil || !strings.Contains(string(out), "--- PASS: TestInNamespace") {
+		t.Fatalf("%v\n%s", err, out)
+	}
+}
+
+// TestInNamespace is the part of TestApply that runs in the namespace.
+func TestInNamespace(t *testing.T) {
+	if os.Getenv("REDIRECT_NAMESPACE") == "" {
+		t.Skip("runs within TestApply")
+	}
+	ctx := t.Context()
+	rules := func() string {
+		out, err := exec.CommandContext(ctx, "sh", "-c", "nft list ruleset; ip rule; ip route show table all type local").Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(out)
+	}
+	if out, err := exec.CommandContext(ctx, "ip", "link", "set", "lo", "up").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	before := rules()
+	all := []string{"redirect", "tproxy", "tproxy", "dns", "all-dns", "everything", "nothing", "none", "redirect"}
+	for name := range cases {
+		if !slices.Contains(all, name) {
+			t.Errorf("case %q is not applied", name)
+		}
+	}
+	var last *Options
+	for _, name := range all {
+		text := usual()
+		cases[name](&text)
+		o, err := Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := Apply(ctx, o, Exec); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if name == "none" && rules() != before {
+			t.Errorf("mode NONE leaves rules:\n%s", rules())
+		}
+		last = o
+	}
+	for range 2 { // there need not be anything
+		if err := Remove(ctx, last, Exec); err != nil {
+			t.Fatal(err)
+		}
+		if got := rules(); got != before {
+			t.Errorf("something is left:\n%s", cmp.Diff(before, got))
+		}
+	}
+	meddled := func(ctx context.Context, stdin, name string, args ...string) ([]byte, error) {
+		return Exec(ctx, strings.Replace(stdin, "meta l4proto tcp redirect to :15001", "", 1), name, args...)
+	}
+	if err := Apply(ctx, last, meddled); !errors.Is(err, ErrUnverified) {
+		t.Errorf("a rule that is missing: %v", err)
+	}
+}
+
+func TestRefused(t *testing.T) {
+	for name, tc := range map[string]struct {
+		edit func(*Text)
+		want string
+	}{
+		"mode":                 {func(t *Text) { t.Mode = "redirect" }, "--istio-inbound-interception-mode"},
+		"port":                 {func(t *Text) { t.OutboundPort = "0" }, "--envoy-port"},
+		"ports":                {func(t *Text) { t.InboundPorts = "80,http" }, "--istio-inbound-ports"},
+		"port 0 in a list":     {func(t *Text) { t.OutboundPorts = "0" }, "--istio-outbound-ports"},
+		"nobody":               {func(t *Text) { t.ProxyUID = "" }, "--proxy-uid"},
+		"range":                {func(t *Text) { t.OutboundRanges = "10.0.0.0/33" }, "--istio-service-cidr"},
+		"rules in a range":     {func(t *Text) { t.OutboundRangesExcluded = "fe80::1%x } drop" }, "--istio-service-exclude-cidr"},
+		"rules in a name":      {func(t *Text) { t.InterfacesExcluded = "a\" drop" }, "--istio-exclude-interfaces"},
+		"everything excluded":  {func(t *Text) { t.InboundPortsExcluded = "*" }, "--istio-local-exclude-ports"},
+		"all ranges excluded":  {func(t *Text) { t.OutboundRangesExcluded = "*" }, "--istio-service-exclude-cidr"},
+		"mark":                 {func(t *Text) { t.TProxyMark = "x" }, "--istio-inbound-tproxy-mark"},
+		"DNS without a server": {func(t *Text) { t.RedirectDNS = true }, "--resolv-conf"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			text := usual()
+			tc.edit(&text)
+			if _, err := Parse(text); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("got %v, want an error with %q", err, tc.want)
+			}
+		})
+	}
+}
