@@ -9,8 +9,8 @@ import (
 
 // MergeDelegate combines a delegating route with the routes of its delegate
 // (https://istio.io/latest/docs/reference/config/networking/virtual-service/#Delegate): each delegate route is narrowed by the root's matches and
-// takes the root's policies where it has none. A delegate route none of whose matches fit the root's is dropped. The delegate's routes may be
-// changed and are part of the result.
+// takes the root's policies where it has none. A delegate route with a match that lies within none of the root's takes no effect at all. The
+// delegate's routes may be changed and are part of the result.
 func MergeDelegate(root *networking.HTTPRoute, routes []*networking.HTTPRoute) []*networking.HTTPRoute {
 	var out []*networking.HTTPRoute
 	for _, r := range routes {
@@ -60,23 +60,28 @@ func inherit(root, r *networking.HTTPRoute) {
 	}
 }
 
-// mergeMatches combines alternatives: every pair that does not contradict itself.
-func mergeMatches(root, own []*networking.HTTPMatchRequest) ([]*networking.HTTPMatchRequest, bool) {
+// mergeMatches combines alternatives: each of the delegate's with every one of the root's that it lies within. fits is false if there is one
+// that lies within none.
+func mergeMatches(root, own []*networking.HTTPMatchRequest) (out []*networking.HTTPMatchRequest, fits bool) {
 	if len(root) == 0 {
 		return own, true
 	}
 	if len(own) == 0 {
 		return cloneMatches(root), true
 	}
-	var out []*networking.HTTPMatchRequest
-	for _, a := range root {
-		for _, b := range own {
+	for _, b := range own {
+		found := false
+		for _, a := range root {
 			if m := mergeMatch(a, b); m != nil {
 				out = append(out, m)
+				found = true
 			}
 		}
+		if !found {
+			return nil, false
+		}
 	}
-	return out, len(out) > 0
+	return out, true
 }
 
 func cloneMatches(in []*networking.HTTPMatchRequest) []*networking.HTTPMatchRequest {
@@ -89,6 +94,9 @@ func cloneMatches(in []*networking.HTTPMatchRequest) []*networking.HTTPMatchRequ
 
 // mergeMatch is the match that holds where both do; nil where they contradict each other.
 func mergeMatch(root, own *networking.HTTPMatchRequest) *networking.HTTPMatchRequest {
+	if root.Uri != nil && own.Uri != nil && root.IgnoreUriCase != own.IgnoreUriCase {
+		return nil
+	}
 	out := proto.Clone(own).(*networking.HTTPMatchRequest)
 	for _, f := range []struct {
 		root *networking.StringMatch
@@ -117,7 +125,9 @@ func mergeMatch(root, own *networking.HTTPMatchRequest) *networking.HTTPMatchReq
 		out.Port = root.Port
 	}
 	out.Gateways, out.SourceNamespace = root.Gateways, root.SourceNamespace
-	out.IgnoreUriCase = out.IgnoreUriCase || root.IgnoreUriCase
+	if root.Uri != nil {
+		out.IgnoreUriCase = root.IgnoreUriCase
+	}
 	if root.Name != "" && out.Name != "" {
 		out.Name = root.Name + "-" + out.Name
 	} else if out.Name == "" {

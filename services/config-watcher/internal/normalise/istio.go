@@ -106,7 +106,7 @@ func (m *Mesh) virtualService(o *object.Object, s *networking.VirtualService) *n
 	out := proto.Clone(s).(*networking.VirtualService)
 	resolveNames(out, o.Key.Namespace, m.cfg.Domain)
 	if len(out.Gateways) == 0 {
-		out.Gateways = []string{"mesh"}
+		out.Gateways = []string{meshGateway}
 	}
 	var routes []*networking.HTTPRoute
 	for _, r := range out.Http {
@@ -117,6 +117,7 @@ func (m *Mesh) virtualService(o *object.Object, s *networking.VirtualService) *n
 		routes = append(routes, m.delegated(o.Key.Namespace, r)...)
 	}
 	out.Http = routes
+	bindMatches(out)
 	return out
 }
 

@@ -25,7 +25,7 @@ func Host(name, namespace, domain string) string {
 
 // GatewayName resolves a gateway's name in a VirtualService of the namespace to "<namespace>/<name>", or "mesh".
 func GatewayName(name, namespace, domain string) string {
-	if name == "mesh" {
+	if name == meshGateway {
 		return name
 	}
 	if ns, rest, ok := strings.Cut(name, "/"); ok {

@@ -5,10 +5,12 @@ import (
 	"regexp"
 	"strings"
 
+	"google.golang.org/protobuf/proto"
 	networking "istio.io/api/networking/v1alpha3"
 )
 
 func (c *checker) httpRoute(at string, r *networking.HTTPRoute, role routeRole) {
+	c.caption(at+".name", r.Name)
 	c.httpAction(at, r, role)
 	for i, m := range r.Match {
 		c.httpMatch(index(at+".match", i), m, role)
@@ -56,11 +58,20 @@ func (c *checker) httpAction(at string, r *networking.HTTPRoute, role routeRole)
 		c.fail(at, nil, strings.Join(actions, " and ")+" exclude each other", "keep one of them")
 	}
 	if r.Redirect != nil || r.DirectResponse != nil {
-		if r.Rewrite != nil {
-			c.fail(at+".rewrite", nil, "cannot be combined with "+actions[0], "remove rewrite")
+		for _, part := range []struct {
+			field string
+			set   bool
+		}{{"rewrite", r.Rewrite != nil}, {"fault", r.Fault != nil}, {"mirror", r.Mirror != nil}, {"mirrors", len(r.Mirrors) > 0}} {
+			if part.set {
+				c.fail(at+"."+part.field, nil, "cannot be combined with "+actions[0], "remove "+part.field)
+			}
 		}
-		if r.Fault != nil {
-			c.fail(at+".fault", nil, "cannot be combined with "+actions[0], "remove fault")
+	}
+	if r.Redirect.GetPrefixRewrite() != "" {
+		for i, m := range r.Match {
+			if _, prefix := m.GetUri().GetMatchType().(*networking.StringMatch_Prefix); m.GetUri() != nil && !prefix {
+				c.fail(at+".redirect.prefixRewrite", r.Redirect.PrefixRewrite, fmt.Sprintf("match[%d].uri has no prefix to replace", i), "match the uri by prefix, or set uri")
+			}
 		}
 	}
 	if r.Delegate == nil {
@@ -82,13 +93,17 @@ func (c *checker) httpMatch(at string, m *networking.HTTPMatchRequest, role rout
 		c.fail(at, nil, "match is empty", "remove it or fill it in")
 		return
 	}
+	if proto.Size(m) == 0 {
+		c.fail(at, nil, "match is empty", "fill it in, or leave match out to match everything")
+		return
+	}
+	c.caption(at+".name", m.Name)
+	c.caption(at+".statPrefix", m.StatPrefix)
 	c.stringMatch(at+".uri", m.Uri, false)
+	c.uriText(at+".uri", m.Uri)
 	c.stringMatch(at+".scheme", m.Scheme, false)
 	c.stringMatch(at+".method", m.Method, false)
 	c.stringMatch(at+".authority", m.Authority, false)
-	if role != independent && m.Uri.GetRegex() != "" {
-		c.fail(at+".uri.regex", m.Uri.GetRegex(), "regular expressions cannot be merged between a VirtualService and its delegate", "use exact or prefix")
-	}
 	if role == delegate {
 		if len(m.Gateways) > 0 {
 			c.fail(at+".gateways", nil, "a delegate takes its gateways from the VirtualService that delegates", "remove gateways")
@@ -107,23 +122,10 @@ func (c *checker) httpMatch(at string, m *networking.HTTPMatchRequest, role rout
 		if name == "" {
 			c.fail(at+".queryParams", nil, "parameter name is empty", "name the parameter")
 		}
+		c.matchText(field(at+".queryParams", name), name)
 		c.stringMatch(field(at+".queryParams", name), m.QueryParams[name], true)
 	}
 	c.l4Match(at, nil, "", m.Port, m.SourceLabels, m.Gateways, m.SourceNamespace)
-}
-
-func (c *checker) matchHeader(at, name string, m *networking.StringMatch) {
-	path := field(at, name)
-	if strings.HasPrefix(name, "@") {
-		c.fail(path, nil, "routing on claims is not available in this version of Fairlead: without a verified token the route would trust anybody", "match a header that your gateway sets")
-		return
-	}
-	if strings.HasPrefix(name, ":") {
-		c.fail(path, nil, "pseudo-headers are matched by uri, scheme, method and authority", "use the field of that name")
-		return
-	}
-	c.headerName(path, name)
-	c.stringMatch(path, m, true)
 }
 
 // stringMatch checks one condition. An empty one is only allowed where it means "present".
@@ -133,15 +135,30 @@ func (c *checker) stringMatch(at string, m *networking.StringMatch, presence boo
 		if m != nil && !presence {
 			c.fail(at, nil, "match is empty", "set exact, prefix or regex")
 		}
+	case *networking.StringMatch_Exact:
+		c.matchText(at+".exact", t.Exact)
 	case *networking.StringMatch_Prefix:
 		if t.Prefix == "" {
 			c.fail(at+".prefix", "", "prefix is empty", "write a prefix, or leave the match out to match everything")
 		}
+		c.matchText(at+".prefix", t.Prefix)
 	case *networking.StringMatch_Regex:
 		if t.Regex == "" {
 			c.fail(at+".regex", "", "regular expression is empty", "write an expression, or leave the match out to match everything")
+			return
 		}
 		c.regex(at+".regex", t.Regex)
+	}
+}
+
+// uriText refuses what no path is, so that a route that could never match is told rather than skipped.
+func (c *checker) uriText(at string, m *networking.StringMatch) {
+	text := m.GetExact() + m.GetPrefix()
+	if strings.ContainsAny(text, "?#") {
+		c.fail(at, text, "is compared with the path alone, without the query", "match the query with queryParams")
+	}
+	if _, exact := m.GetMatchType().(*networking.StringMatch_Exact); exact && text == "" {
+		c.fail(at+".exact", "", "no path is empty", `write "/" for the root`)
 	}
 }
 
@@ -173,8 +190,22 @@ func (c *checker) redirect(at string, r *networking.HTTPRedirect) {
 	if r.Scheme != "" && r.Scheme != "http" && r.Scheme != "https" {
 		c.fail(at+".scheme", r.Scheme, "unknown scheme", "use http or https")
 	}
-	c.headerValueText(at+".authority", r.Authority)
-	c.headerValueText(at+".uri", r.Uri)
+	c.location(at+".uri", r.Uri)
+	c.location(at+".prefixRewrite", r.PrefixRewrite)
+	if r.Authority != "" {
+		c.authority(at+".authority", r.Authority)
+	}
+}
+
+// location checks the path of a redirect, which stands in the response right behind the host.
+func (c *checker) location(at, s string) {
+	if s == "" {
+		return
+	}
+	c.headerValueText(at, s)
+	if c.printable(at, s) && s[0] != '/' {
+		c.fail(at, s, "not a path", "begin it with a slash; the host is authority")
+	}
 }
 
 func (c *checker) directResponse(at string, r *networking.HTTPDirectResponse) {
@@ -199,8 +230,11 @@ func (c *checker) rewrite(at string, r *networking.HTTPRewrite) {
 	if r.Uri == "" && r.Authority == "" && r.UriRegexRewrite == nil {
 		c.fail(at, nil, "rewrite changes nothing", "set uri, uriRegexRewrite or authority")
 	}
-	c.headerValueText(at+".authority", r.Authority)
+	if r.Authority != "" {
+		c.authority(at+".authority", r.Authority)
+	}
 	c.headerValueText(at+".uri", r.Uri)
+	c.printable(at+".uri", r.Uri)
 	x := r.UriRegexRewrite
 	if x == nil {
 		return
@@ -212,10 +246,14 @@ func (c *checker) rewrite(at string, r *networking.HTTPRewrite) {
 		c.fail(at+".uriRegexRewrite", nil, "match and rewrite are both required", "set both")
 		return
 	}
-	c.regex(at+".uriRegexRewrite.match", x.Match)
-	re, err := regexp.Compile(x.Match)
-	if err != nil || len(x.Match) > maxRegexBytes {
+	c.headerValueText(at+".uriRegexRewrite.rewrite", x.Rewrite)
+	c.printable(at+".uriRegexRewrite.rewrite", x.Rewrite)
+	if !c.regex(at+".uriRegexRewrite.match", x.Match) {
 		return
+	}
+	re, err := regexp.Compile(x.Match)
+	if err != nil {
+		return // told as the proxy reads it
 	}
 	for _, m := range backReference.FindAllStringSubmatch(x.Rewrite, -1) {
 		switch ref := m[1]; {
@@ -244,11 +282,18 @@ func (c *checker) mirror(at string, r *networking.HTTPRoute) {
 			c.percent(mp+".percentage.value", m.Percentage.Value)
 		}
 	}
+	//nolint:staticcheck // deprecated in Istio, still served
+	old := r.MirrorPercent
 	if r.MirrorPercentage != nil {
 		c.percent(at+".mirrorPercentage.value", r.MirrorPercentage.Value)
+		if old != nil {
+			c.fail(at+".mirrorPercent", old.Value, "cannot be set together with mirrorPercentage", "keep mirrorPercentage")
+		}
 	}
-	//nolint:staticcheck // deprecated in Istio, still served
-	if p := r.MirrorPercent; p != nil {
-		c.percent(at+".mirrorPercent", float64(p.Value))
+	if old != nil {
+		c.percent(at+".mirrorPercent", float64(old.Value))
+	}
+	if r.Mirror == nil && (r.MirrorPercentage != nil || old != nil) {
+		c.fail(at+".mirrorPercentage", nil, "has no effect without mirror", "set mirror, or the percentage of each of mirrors")
 	}
 }

@@ -8,14 +8,16 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
+
+	"fairlead.dev/pkg/proxytext"
 )
 
-// Limits of single values. Envoy compiles regular expressions with RE2, whose program grows with the text; a bound on the text keeps both
-// sides small.
+// Limits of single values, in bytes.
 const (
-	maxRegexBytes  = 1024
 	maxHeaderName  = 256
 	maxHeaderValue = 16 << 10
+	maxCaption     = 256
+	maxAuthority   = 262 // a name of 255, and a port
 )
 
 var (
@@ -182,15 +184,13 @@ func (c *checker) percent(path string, v float64) {
 	}
 }
 
-// regex checks that RE2 compiles the expression and that it is not too large.
-func (c *checker) regex(path, s string) {
-	if len(s) > maxRegexBytes {
-		c.fail(path, s, fmt.Sprintf("regular expression has %d bytes, more than %d", len(s), maxRegexBytes), "divide it into several matches")
-		return
+// regex checks that the proxy compiles the expression and that it is not too large.
+func (c *checker) regex(path, s string) bool {
+	if err := proxytext.Regex(s); err != nil {
+		c.fail(path, s, err.Error(), "see https://github.com/google/re2/wiki/Syntax")
+		return false
 	}
-	if _, err := regexp.Compile(s); err != nil {
-		c.fail(path, s, "not a regular expression in RE2 syntax: "+strings.TrimPrefix(err.Error(), "error parsing regexp: "), "see https://github.com/google/re2/wiki/Syntax")
-	}
+	return true
 }
 
 func (c *checker) headerName(path, s string) {

@@ -229,7 +229,7 @@ func boundTo(v *VirtualService) []string {
 	for _, gw := range v.Spec.GetGateways() {
 		add(gw)
 	}
-	// A match may name gateways of its own, but only among those of the object: nothing to add for them.
+	// A match may name gateways of its own; config-watcher has added them to those of the object.
 	if len(gateways) == 0 {
 		gateways["mesh"] = true
 	}

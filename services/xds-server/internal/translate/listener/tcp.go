@@ -39,14 +39,17 @@ func (c caller) admits(r *input.Reader, vs *replica.VirtualService, m l4match) b
 	if m.GetPort() != 0 && m.GetPort() != c.port {
 		return false
 	}
-	if len(m.GetGateways()) > 0 {
-		for _, gateway := range m.GetGateways() {
-			if route.QualifiedGateway(gateway, vs.Key.Namespace) == c.gateway {
-				return true
-			}
+	for _, gateway := range m.GetGateways() {
+		if route.QualifiedGateway(gateway, vs.Key.Namespace) == c.gateway {
+			// Only sidecars are a source; a gateway is chosen whatever the labels.
+			return c.gateway != route.MeshGateway || isFrom(r, m)
 		}
-		return false
 	}
+	return len(m.GetGateways()) == 0 && isFrom(r, m)
+}
+
+// isFrom tells whether the proxy is a source that a match asks for.
+func isFrom(r *input.Reader, m l4match) bool {
 	return (m.GetSourceNamespace() == "" || m.GetSourceNamespace() == r.Namespace()) &&
 		(len(m.GetSourceLabels()) == 0 || replica.Matches(m.GetSourceLabels(), r.Labels()))
 }

@@ -2,10 +2,7 @@ package route
 
 import (
 	"fmt"
-	"maps"
 	"path/filepath"
-	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +18,7 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"fairlead.dev/pkg/proxytext"
 	"fairlead.dev/services/xds-server/internal/envoytest"
 	"fairlead.dev/services/xds-server/internal/replica"
 	"fairlead.dev/services/xds-server/internal/translate/hcm"
@@ -78,14 +76,15 @@ func uriRegex(expression string) *networking.HTTPRoute {
 // TestEnvoyTakesWhatPasses gives Envoy, all at once, what lies at the edge of what is let through.
 func TestEnvoyTakesWhatPasses(t *testing.T) {
 	var all []*networking.HTTPRoute
-	examples := map[*regexp.Regexp][]string{
-		noArgument: {"", "()"}, anyArgument: {"", "()", "(%s.%3f)", "(%Y)", "(x [y]{z})"},
-		headerArgument: {"(a)", "(:method)", "(X-A?:PATH):10"}, keyArgument: {"(a)", "(a:b:c)", `(["a", "b"])`}, longArgument: {"(a)", "(a:b):9"},
-		stateArgument: {"(a.b)", "(a:PLAIN)", "(a:TYPED):3", "(a:FIELD:b)"}, statusArgument: {"", "(NUMBER)", "(SNAKE_STRING)", "(CAMEL_STRING)"},
+	arguments := []string{
+		"", "()", "(%s.%3f)", "(%Y)", "(x [y]{z})", "(a)", "(:method)", "(X-A?:PATH):10", "(a:b:c)", `(["a", "b"])`, "(a:b):9",
+		"(a.b)", "(a:PLAIN)", "(a:TYPED):3", "(a:FIELD:b)", "(ROUTE:a:b):4", "(UPSTREAM_HOST:a)", "(ALLOW_WHITESPACES)", "(NUMBER)", "(SNAKE_STRING)", "(CAMEL_STRING)",
 	}
-	for _, name := range slices.Sorted(maps.Keys(formatCommands)) {
-		for _, argument := range examples[formatCommands[name]] {
-			all = append(all, setHeader("a %"+name+argument+"% 5%% b"))
+	for _, name := range proxytext.Commands() {
+		for _, argument := range arguments {
+			if value := "a %" + name + argument + "% 5%% b"; proxytext.Format(value) == nil {
+				all = append(all, setHeader(value))
+			}
 		}
 	}
 	for _, tables := range []map[string]*unicode.RangeTable{unicode.Categories, unicode.Scripts} {

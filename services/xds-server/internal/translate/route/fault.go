@@ -2,6 +2,7 @@ package route
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 
@@ -19,7 +20,7 @@ import (
 
 // percent is exact to a ten thousandth of a percent.
 func percent(value float64) *typev3.FractionalPercent {
-	return &typev3.FractionalPercent{Numerator: uint32(value * 10_000), Denominator: typev3.FractionalPercent_MILLION}
+	return &typev3.FractionalPercent{Numerator: uint32(math.Round(value * 10_000)), Denominator: typev3.FractionalPercent_MILLION}
 }
 
 func fraction(p *typev3.FractionalPercent) *corev3.RuntimeFractionalPercent {

@@ -8,6 +8,8 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	networking "istio.io/api/networking/v1alpha3"
+
+	"fairlead.dev/pkg/proxytext"
 )
 
 // headerOperations are Istio's header operations in Envoy's terms. Setting "host" or ":authority" is not an operation on a header for Envoy
@@ -55,8 +57,8 @@ func headerOptions(values map[string]string, action corev3.HeaderValueOption_Hea
 		if isReserved(name) {
 			continue
 		}
-		if err := checkFormat(values[name]); err != nil {
-			return nil, fmt.Errorf("[%q]: %w", name, err)
+		if err := proxytext.Format(values[name]); err != nil {
+			return nil, fmt.Errorf("[%q]: value %q: %w", name, values[name], err)
 		}
 		out = append(out, &corev3.HeaderValueOption{
 			Header:       &corev3.HeaderValue{Key: name, Value: values[name]},

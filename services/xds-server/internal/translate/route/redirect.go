@@ -34,24 +34,33 @@ func (b *builder) redirect(in *networking.HTTPRedirect) (*routev3.RedirectAction
 	if in.GetScheme() != "" {
 		out.SchemeRewriteSpecifier = &routev3.RedirectAction_SchemeRedirect{SchemeRedirect: in.GetScheme()}
 	}
+	out.PortRedirect = b.redirectPort(in)
+	return out, nil
+}
+
+// redirectPort returns the port to write into a redirect, 0 for none: then the proxy keeps the request's, unless it is the old scheme's own.
+func (b *builder) redirectPort(in *networking.HTTPRedirect) uint32 {
+	usual := uint32(80)
+	if in.GetScheme() == "https" || in.GetScheme() == "" && b.secure {
+		usual = 443
+	}
+	var port uint32
 	switch p := in.GetRedirectPort().(type) {
 	case *networking.HTTPRedirect_Port:
-		out.PortRedirect = p.Port
+		port = p.Port
 	case *networking.HTTPRedirect_DerivePort:
-		// Envoy cannot take the port from the request; but a route belongs to one port of a listener. FROM_PROTOCOL_DEFAULT is what Envoy does
-		// when the scheme changes.
 		if p.DerivePort == networking.HTTPRedirect_FROM_REQUEST_PORT {
-			out.PortRedirect = b.port
+			// Envoy cannot take the port from the request; but a route belongs to one port of a listener.
+			port = b.port
+		} else if in.GetAuthority() == "" && b.gateways[MeshGateway] && b.port != 80 && b.port != 443 {
+			// The client has written its unusual port; a gateway's clients may write any.
+			return usual
 		}
 	}
-	scheme := in.GetScheme()
-	if scheme == "" && b.secure {
-		scheme = "https"
+	if port == usual {
+		return 0
 	}
-	if out.GetPortRedirect() == 80 && scheme != "https" || out.GetPortRedirect() == 443 && scheme == "https" {
-		out.PortRedirect = 0
-	}
-	return out, nil
+	return port
 }
 
 func directResponse(in *networking.HTTPDirectResponse) *routev3.DirectResponseAction {

@@ -1,7 +1,6 @@
 package route
 
 import (
-	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -77,7 +76,7 @@ func retryConditions(list string) (conditions string, codes []uint32) {
 		if word == "" {
 			continue
 		}
-		if code, err := strconv.ParseUint(word, 10, 16); err == nil && http.StatusText(int(code)) != "" {
+		if code, err := strconv.ParseUint(word, 10, 16); err == nil {
 			codes = append(codes, uint32(code))
 			continue
 		}

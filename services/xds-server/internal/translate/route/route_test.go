@@ -14,38 +14,6 @@ import (
 	"fairlead.dev/services/xds-server/internal/replica"
 )
 
-func TestCheckFormat(t *testing.T) {
-	for value, ok := range map[string]bool{
-		"":                                 true,
-		"plain":                            true,
-		"100%%":                            true,
-		"%DOWNSTREAM_REMOTE_ADDRESS%":      true,
-		"a %REQ(X-A?X-B):10% b":            true,
-		"%START_TIME(%s.%3f)%":             true,
-		"100%":                             false,
-		"%":                                false,
-		"%lower%":                          false,
-		"%REQ(X-A)":                        false,
-		"%DYNAMIC_METADATA(a:b)% and 5 % ": false,
-		"%PROTOCOL()%%HOSTNAME%":           true,
-		"%PROTOCOL(a)%":                    false,
-		"%PROTOCOL:5%":                     false,
-		"%REQ%":                            false,
-		"%REQ(a b)%":                       false,
-		"%REQ(:METHOD)%":                   true,
-		"%FILTER_STATE(a.b:PLAIN):7%":      true,
-		"%FILTER_STATE(a.b:JSON)%":         false,
-		"%CLUSTER_METADATA(a:b):7%":        false,
-		"%GRPC_STATUS(NUMBER)%":            true,
-		"%GRPC_STATUS(NONE)%":              false,
-		"%FOO%":                            false,
-	} {
-		if err := checkFormat(value); (err == nil) != ok {
-			t.Errorf("%q: %v", value, err)
-		}
-	}
-}
-
 func TestRetryConditions(t *testing.T) {
 	for _, tc := range []struct {
 		list, conditions string
@@ -55,7 +23,7 @@ func TestRetryConditions(t *testing.T) {
 		{"503", "retriable-status-codes", []uint32{503}},
 		{" 503 , reset,,504", "reset,retriable-status-codes", []uint32{503, 504}},
 		{"retriable-status-codes,503", "retriable-status-codes", []uint32{503}},
-		{"999", "999", nil},
+		{"520", "retriable-status-codes", []uint32{520}},
 	} {
 		conditions, codes := retryConditions(tc.list)
 		if conditions != tc.conditions || !slices.Equal(codes, tc.codes) {
@@ -189,9 +157,13 @@ func TestRedirectPort(t *testing.T) {
 		{"80 on https is not", &networking.HTTPRedirect{Scheme: "https", RedirectPort: &networking.HTTPRedirect_Port{Port: 80}}, 8080, false, 80},
 		{"443 on https is left out", &networking.HTTPRedirect{RedirectPort: &networking.HTTPRedirect_Port{Port: 443}}, 443, true, 0},
 		{"from the request", &networking.HTTPRedirect{RedirectPort: &networking.HTTPRedirect_DerivePort{DerivePort: networking.HTTPRedirect_FROM_REQUEST_PORT}}, 8080, false, 8080},
-		{"from the protocol", &networking.HTTPRedirect{RedirectPort: &networking.HTTPRedirect_DerivePort{}}, 8080, false, 0},
+		{"from the protocol", &networking.HTTPRedirect{RedirectPort: &networking.HTTPRedirect_DerivePort{}}, 8080, false, 80},
+		{"from the new protocol", &networking.HTTPRedirect{Scheme: "https", RedirectPort: &networking.HTTPRedirect_DerivePort{}}, 8080, false, 443},
+		{"from the protocol, on its own port", &networking.HTTPRedirect{Scheme: "https", RedirectPort: &networking.HTTPRedirect_DerivePort{}}, 80, false, 0},
+		{"from the protocol, elsewhere", &networking.HTTPRedirect{Authority: "a", RedirectPort: &networking.HTTPRedirect_DerivePort{}}, 8080, false, 0},
+		{"left alone", &networking.HTTPRedirect{Scheme: "https"}, 8080, false, 0},
 	} {
-		b := &builder{port: tc.port, secure: tc.secure}
+		b := &builder{port: tc.port, secure: tc.secure, gateways: map[string]bool{MeshGateway: true}}
 		got, err := b.redirect(tc.in)
 		if err != nil || got.GetPortRedirect() != tc.want {
 			t.Errorf("%s: %d (%v), want %d", tc.name, got.GetPortRedirect(), err, tc.want)

@@ -87,14 +87,17 @@ func (b *builder) applies(vs *replica.VirtualService, m *networking.HTTPMatchReq
 	if m.GetPort() != 0 && m.GetPort() != b.port {
 		return false
 	}
-	if len(m.GetGateways()) > 0 {
-		for _, gateway := range m.GetGateways() {
-			if b.gateways[QualifiedGateway(gateway, vs.Key.Namespace)] {
-				return true
-			}
+	for _, gateway := range m.GetGateways() {
+		if name := QualifiedGateway(gateway, vs.Key.Namespace); b.gateways[name] {
+			// Only sidecars are a source; a gateway is chosen whatever the labels.
+			return name != MeshGateway || b.isFrom(m)
 		}
-		return false
 	}
+	return len(m.GetGateways()) == 0 && b.isFrom(m)
+}
+
+// isFrom tells whether the proxy is a source that a match asks for.
+func (b *builder) isFrom(m *networking.HTTPMatchRequest) bool {
 	if len(m.GetSourceLabels()) > 0 && !replica.Matches(m.GetSourceLabels(), b.reader.Labels()) {
 		return false
 	}

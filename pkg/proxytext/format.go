@@ -1,8 +1,11 @@
-package route
+package proxytext
 
 import (
+	"errors"
 	"fmt"
+	"maps"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -17,6 +20,8 @@ var (
 	keyArgument    = regexp.MustCompile(`^\([ -~]+\)$`)
 	longArgument   = regexp.MustCompile(`^\([ -~]+\)(:[0-9]+)?$`)
 	stateArgument  = regexp.MustCompile(`^\([ -9;-~]+(:(PLAIN|TYPED|FIELD:[ -9;-~]+))?\)(:[0-9]+)?$`)
+	scopedArgument = regexp.MustCompile(`^\((ROUTE|CLUSTER|LISTENER|VIRTUAL_HOST|UPSTREAM_HOST|DYNAMIC):[ -~]+\)(:[0-9]+)?$`)
+	detailArgument = regexp.MustCompile(`^(\((ALLOW_WHITESPACES)?\))?$`)
 	statusArgument = regexp.MustCompile(`^(\((CAMEL_STRING|SNAKE_STRING|NUMBER)?\))?$`)
 )
 
@@ -33,7 +38,7 @@ var formatCommands = commands(map[*regexp.Regexp]string{
 		DOWNSTREAM_PEER_ISSUER DOWNSTREAM_PEER_OTHERNAME_SAN DOWNSTREAM_PEER_SERIAL DOWNSTREAM_PEER_SUBJECT DOWNSTREAM_PEER_URI_SAN
 		DOWNSTREAM_REMOTE_ADDRESS DOWNSTREAM_REMOTE_PORT DOWNSTREAM_TLS_CIPHER DOWNSTREAM_TLS_SESSION_ID DOWNSTREAM_TLS_VERSION
 		DOWNSTREAM_TRANSPORT_FAILURE_REASON DOWNSTREAM_WIRE_BYTES_RECEIVED DOWNSTREAM_WIRE_BYTES_SENT DURATION GRPC_STATUS_NUMBER HOSTNAME
-		LOCAL_REPLY_BODY PACKETS_RETRANSMITTED PATH PROTOCOL QUERY_PARAMS REQUESTED_SERVER_NAME REQUEST_DURATION REQUEST_HEADERS_BYTES
+		FILTER_CHAIN_NAME LOCAL_REPLY_BODY PACKETS_RETRANSMITTED PATH PROTOCOL QUERY_PARAMS REQUESTED_SERVER_NAME REQUEST_DURATION REQUEST_HEADERS_BYTES
 		REQUEST_TX_DURATION RESPONSE_CODE RESPONSE_DURATION RESPONSE_FLAGS RESPONSE_FLAGS_LONG RESPONSE_HEADERS_BYTES
 		RESPONSE_TRAILERS_BYTES RESPONSE_TX_DURATION ROUNDTRIP_DURATION ROUTE_NAME SPAN_ID STREAM_ID TLS_JA3_FINGERPRINT
 		TLS_JA4_FINGERPRINT TRACE_ID UNIQUE_ID UPSTREAM_CLUSTER UPSTREAM_CLUSTER_RAW UPSTREAM_CONNECTION_ID
@@ -49,10 +54,12 @@ var formatCommands = commands(map[*regexp.Regexp]string{
 	anyArgument: `
 		DOWNSTREAM_PEER_CERT_V_END DOWNSTREAM_PEER_CERT_V_START EMIT_TIME EMIT_TIME_LOCAL START_TIME START_TIME_LOCAL
 		UPSTREAM_PEER_CERT_V_END UPSTREAM_PEER_CERT_V_START`,
-	headerArgument: `REQ RESP TRAILER`,
+	headerArgument: `REQ REQUEST_HEADER RESP RESPONSE_HEADER TRAILER`,
 	keyArgument:    `CLUSTER_METADATA UPSTREAM_METADATA`,
 	longArgument:   `DYNAMIC_METADATA ENVIRONMENT QUERY_PARAM`,
 	stateArgument:  `FILTER_STATE UPSTREAM_FILTER_STATE`,
+	scopedArgument: `METADATA`,
+	detailArgument: `RESPONSE_CODE_DETAILS`,
 	statusArgument: `GRPC_STATUS`,
 })
 
@@ -66,8 +73,9 @@ func commands(lists map[*regexp.Regexp]string) map[string]*regexp.Regexp {
 	return out
 }
 
-// checkFormat refuses what Envoy would refuse together with all that comes with it: a lone percent sign, and commands that it does not know.
-func checkFormat(value string) error {
+// Format checks the value of a header as the proxy reads it: a lone percent sign or an unknown command makes it refuse the value together with
+// all that comes with it.
+func Format(value string) error {
 	for rest := value; ; {
 		i := strings.IndexByte(rest, '%')
 		if i < 0 {
@@ -80,13 +88,16 @@ func checkFormat(value string) error {
 		}
 		command := formatCommand.FindStringSubmatch(rest)
 		if command == nil {
-			return fmt.Errorf("value %q has a %% that begins no format command; write %%%% for a percent sign", value)
+			return errors.New("a percent sign begins no command such as %REQ(x-id)%; write %% for a percent sign")
 		}
 		if argument, ok := formatCommands[command[1]]; !ok {
-			return fmt.Errorf("value %q: %s is no format command for headers", value, command[1])
+			return fmt.Errorf("unknown command %%%s%%", command[1])
 		} else if !argument.MatchString(command[2]) {
-			return fmt.Errorf("value %q: %q cannot stand behind %s", value, command[2], command[1])
+			return fmt.Errorf("%q cannot stand behind the command %s", command[2], command[1])
 		}
 		rest = rest[len(command[0]):]
 	}
 }
+
+// Commands lists the names of the commands that Format knows, sorted.
+func Commands() []string { return slices.Sorted(maps.Keys(formatCommands)) }
