@@ -1,0 +1,118 @@
+package netns
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// need skips where namespaces cannot be made. On CI, which is root, that is a failure.
+func need(t *testing.T) {
+	t.Helper()
+	missing := Missing()
+	switch {
+	case len(missing) == 0:
+	case os.Getenv("CI") != "" && os.Getuid() == 0:
+		t.Fatalf("needs %v", missing)
+	default:
+		t.Skipf("needs %v to make network namespaces", missing)
+	}
+}
+
+func TestNetwork(t *testing.T) {
+	need(t)
+	n, err := NewNetwork("test", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var hosts []*Host
+	for _, name := range []string{"one", "two"} {
+		h, err := New(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		hosts = append(hosts, h)
+	}
+	if err := n.Plug(hosts...); err != nil {
+		t.Fatal(err)
+	}
+	one, two := hosts[0], hosts[1]
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+
+	t.Run("machines reach each other", func(t *testing.T) {
+		for _, ip := range []netip.Addr{two.IP, two.IP6} {
+			address := netip.AddrPortFrom(ip, 80).String()
+			lis, err := two.Listen(ctx, "tcp", address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			conn, err := one.Dial(ctx, "tcp", address, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			host, _, _ := net.SplitHostPort(conn.LocalAddr().String())
+			if host != one.IP.String() && host != one.IP6.String() {
+				t.Errorf("dialled from %s", host)
+			}
+			conn.Close()
+			lis.Close()
+		}
+	})
+	t.Run("addresses that nobody has are refused at once", func(t *testing.T) {
+		for _, address := range []string{"198.18.7.7:80", "198.19.0.1:80", "192.0.2.1:80", "[2001:db8::1]:80"} {
+			began := time.Now()
+			conn, err := one.Dial(ctx, "tcp", address, "")
+			if err == nil {
+				conn.Close()
+				t.Errorf("%s was reached", address)
+			}
+			if took := time.Since(began); took > time.Second {
+				t.Errorf("%s: %v took %s", address, err, took)
+			}
+		}
+	})
+	t.Run("programs have a resolv.conf of their own and are ended", func(t *testing.T) {
+		dir := t.TempDir()
+		conf, out := filepath.Join(dir, "resolv.conf"), filepath.Join(dir, "out")
+		if err := os.WriteFile(conf, []byte("nameserver 198.18.0.1\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		p, err := two.Start(Program{Name: "cat", Path: "/bin/sh", Args: []string{"-c", "cat /etc/resolv.conf; id -u; exec sleep 60"}, UID: 1337, Stdout: out, Stderr: out, ResolvConf: conf})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := os.Open(out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		var text string
+		for !strings.Contains(text, "1337") && ctx.Err() == nil {
+			more, err := io.ReadAll(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			text += string(more)
+		}
+		if !strings.HasPrefix(text, "nameserver 198.18.0.1") {
+			t.Errorf("saw %q", text)
+		}
+		if left := Left(one, two); len(left) != 1 || !strings.Contains(left[0], "on two") {
+			t.Errorf("left: %v", left)
+		}
+		p.Kill()
+		if left := Left(one, two); len(left) != 0 {
+			t.Errorf("left: %v", left)
+		}
+		if err := p.Died(); err != nil {
+			t.Errorf("killed, so that is wanted: %v", err)
+		}
+	})
+}
