@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"fairlead.dev/tests/e2e/internal/fleet"
+	bin "fairlead.dev/tests/internal/binaries"
 )
 
 // takesEffect bounds how long a change may take to be seen in answers. gRPC backs off between attempts to connect.
@@ -43,7 +44,7 @@ func run(m *testing.M) int {
 	defer os.RemoveAll(dir)
 	program = filepath.Join(dir, "program")
 	if binaries, err = fleet.Build(context.Background(), dir); err == nil {
-		err = fleet.GoBuild(context.Background(), program, "fairlead.dev/tests/e2e/thirdparty/program")
+		err = bin.Build(context.Background(), program, "fairlead.dev/tests/e2e/thirdparty/program")
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -126,7 +127,7 @@ func nodejs(t *testing.T) string {
 	if err != nil {
 		t.Skipf("%v: install Node.js 20 (Debian and Ubuntu: apt-get install nodejs npm)", err)
 	}
-	modules, err := filepath.Abs(filepath.Join(fleet.Tools(), "grpcjs", "node_modules"))
+	modules, err := filepath.Abs(filepath.Join(bin.Tools(), "grpcjs", "node_modules"))
 	if err != nil {
 		t.Fatal(err)
 	}

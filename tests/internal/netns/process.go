@@ -129,6 +129,12 @@ func (p *Process) Running() bool {
 	}
 }
 
+// Err is how the process ended; it waits for that.
+func (p *Process) Err() error {
+	<-p.ended
+	return p.err
+}
+
 // Died is how the process ended if nobody wanted that.
 func (p *Process) Died() error {
 	if p.Running() || p.wanted.Load() {

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"fairlead.dev/pkg/testkit"
+
+	"fairlead.dev/tests/internal/binaries"
 )
 
 // TestGates checks the tests' own instrument: a program behind a closed gate is not run until the gate opens, and one Pod's gate holds up no other Pod.
@@ -22,7 +24,7 @@ func TestGates(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	g, err := newGates(filepath.Join(dir, "bin"), filepath.Join(dir, "gates"), Binaries{Dir: programs})
+	g, err := newGates(filepath.Join(dir, "bin"), filepath.Join(dir, "gates"), Binaries{Set: binaries.Set{Dir: programs}})
 	if err != nil {
 		t.Fatal(err)
 	}

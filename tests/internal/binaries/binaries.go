@@ -1,0 +1,80 @@
+// Package fleet starts whole meshes for the end-to-end tests, through the `fairlead` binary as a user does, and looks at them from outside: as a
+// client of a sidecar, through Envoy's admin interface, and with the CLI.
+// Package binaries provides the programs under test.
+package binaries
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+)
+
+// Set tells where the programs under test are.
+type Set struct {
+	// Dir holds fairlead, the services and bookinfo.
+	Dir string
+	// Envoy is the real one.
+	Envoy string
+}
+
+// Path is that of one of the programs in Dir.
+func (s Set) Path(name string) string { return filepath.Join(s.Dir, name) }
+
+// built lists the packages that make them.
+var built = []string{
+	"fairlead.dev/services/ca/cmd/ca",
+	"fairlead.dev/services/config-watcher/cmd/config-watcher",
+	"fairlead.dev/services/installer/cmd/fairlead",
+	"fairlead.dev/services/node-agent/cmd/node-agent",
+	"fairlead.dev/services/xds-server/cmd/xds-server",
+	"fairlead.dev/samples/bookinfo",
+}
+
+// Find provides the programs: those in $BIN_DIR, else freshly built ones in a new directory in dir. Envoy is $ENVOY, else .tools/envoy of the repository.
+func Find(ctx context.Context, dir string) (Set, error) {
+	s := Set{Dir: os.Getenv("BIN_DIR"), Envoy: os.Getenv("ENVOY")}
+	if s.Envoy == "" {
+		s.Envoy = filepath.Join(Tools(), "envoy")
+	}
+	var err error
+	if s.Envoy, err = filepath.Abs(s.Envoy); err != nil {
+		return s, err
+	}
+	if _, err := os.Stat(s.Envoy); err != nil {
+		return s, fmt.Errorf("no Envoy to test with: %w; run `make tools`, or set ENVOY to the path of a binary", err)
+	}
+	if s.Dir != "" {
+		if s.Dir, err = filepath.Abs(s.Dir); err != nil {
+			return s, err
+		}
+		_, err := os.Stat(s.Path("fairlead"))
+		return s, err
+	}
+	s.Dir = filepath.Join(dir, "bin")
+	if err := os.Mkdir(s.Dir, 0o755); err != nil {
+		return s, err
+	}
+	return s, Build(ctx, s.Dir+"/", built...)
+}
+
+// Tools is the directory of what `make tools` installs, .tools beside go.work in a directory above.
+func Tools() string {
+	for up := "."; len(up) < 64; up = filepath.Join("..", up) {
+		if _, err := os.Stat(filepath.Join(up, "go.work")); err == nil {
+			return filepath.Join(up, ".tools")
+		}
+	}
+	return ".tools"
+}
+
+// Build builds packages of the workspace.
+func Build(ctx context.Context, out string, packages ...string) error {
+	output, err := exec.CommandContext(ctx, "go", append([]string{"build", "-o", out}, packages...)...).CombinedOutput()
+	if err != nil {
+		return errors.Join(fmt.Errorf("go build %v: %w", packages, err), errors.New(string(output)))
+	}
+	return nil
+}

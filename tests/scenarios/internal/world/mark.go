@@ -1,0 +1,185 @@
+package world
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"fairlead.dev/tests/internal/netns"
+)
+
+// Snapshot is how a fleet was at a time.
+type Snapshot struct {
+	objects  map[string]document
+	running  map[string]bool
+	holdings map[string]holdings
+	counted  map[string]counters
+	// logs are the lengths of the log files.
+	logs map[string]int64
+}
+
+// Mark remembers how things are.
+func (w *World) Mark(ctx context.Context) (*Snapshot, error) {
+	w.changing.Lock()
+	defer w.changing.Unlock()
+	return w.snapshot(ctx, nil)
+}
+
+// snapshot looks at the fleet; holdings are those of all proxies if they are known.
+func (w *World) snapshot(ctx context.Context, known map[string]holdings) (*Snapshot, error) {
+	s := &Snapshot{objects: w.store.snapshot(), running: map[string]bool{}, holdings: known, logs: w.logLengths()}
+	for _, l := range w.order {
+		s.running[l.spec.Name] = l.shown
+	}
+	return s, both(
+		func() (err error) { s.counted, err = w.counters(ctx); return err },
+		func() (err error) {
+			if known == nil {
+				s.holdings, err = w.allHoldings(ctx)
+			}
+			return err
+		})
+}
+
+// Reset makes things what they were, and waits until every proxy has acknowledged that. What is different then is the error.
+func (w *World) Reset(ctx context.Context, s *Snapshot) error {
+	w.changing.Lock()
+	defer w.changing.Unlock()
+	diff, err := w.reset(ctx, s)
+	if err == nil && len(diff) > 0 {
+		err = fmt.Errorf("after the scenario: %s", strings.Join(diff, "; "))
+	}
+	return err
+}
+
+func (w *World) reset(ctx context.Context, s *Snapshot) ([]string, error) {
+	for _, service := range w.plane.services {
+		if !service.running() {
+			if err := service.restart(ctx, w); err != nil {
+				return nil, err
+			}
+		}
+	}
+	var down []*workload
+	for _, l := range w.order {
+		switch was := s.running[l.spec.Name]; {
+		case was && !l.running():
+			down = append(down, l)
+		case !was && l.shown:
+			l.shown = false
+			if err := l.stop(); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if err := each(down, func(l *workload) error { return l.start(ctx) }); err != nil {
+		return nil, err
+	}
+	for _, l := range w.order {
+		l.shown = s.running[l.spec.Name]
+		l.ready = l.shown
+	}
+	if _, err := w.store.restore(ctx, s.objects); err != nil {
+		return nil, err
+	}
+	if err := w.store.acked(ctx, 0); err != nil {
+		return nil, err
+	}
+	return w.diff(ctx, s)
+}
+
+// diff compares what the proxies hold with a snapshot. What Envoy is still about to take away, as endpoints of a cluster, is given time.
+func (w *World) diff(ctx context.Context, s *Snapshot) ([]string, error) {
+	var out []string
+	err := until(ctx, settleWithin, func() error {
+		now, err := w.allHoldings(ctx)
+		if err != nil {
+			return err
+		}
+		out = nil
+		for _, l := range w.order {
+			name := l.spec.Name
+			if s.holdings[name] != nil || now[name] != nil {
+				out = append(out, difference(name, s.holdings[name], now[name])...)
+			}
+		}
+		if len(out) > 0 {
+			return errDiffers
+		}
+		return nil
+	})
+	if len(out) > 0 {
+		return out, nil
+	}
+	return nil, err
+}
+
+// Begin remembers how things are before a scenario.
+func (w *World) Begin(ctx context.Context) error {
+	w.changing.Lock()
+	defer w.changing.Unlock()
+	var known map[string]holdings
+	if w.mark != nil {
+		known = w.mark.holdings
+	}
+	var err error
+	w.mark, err = w.snapshot(ctx, known)
+	return err
+}
+
+// Diff compares what the proxies hold with what they held at Begin.
+func (w *World) Diff(ctx context.Context) ([]string, error) {
+	w.changing.Lock()
+	defer w.changing.Unlock()
+	return w.diff(ctx, w.mark)
+}
+
+// End restores what was at Begin, and reports what could not be, and what did not hold meanwhile. allow tells what need not: "warming" and
+// "error-log".
+func (w *World) End(ctx context.Context, allow func(what string) bool) []string {
+	w.changing.Lock()
+	defer w.changing.Unlock()
+	s := w.mark
+	var problems []string
+	if !allow("warming") {
+		problems = w.warming(ctx)
+	}
+	died := w.died()
+	diff, err := w.reset(ctx, s)
+	if err != nil {
+		problems = append(problems, fmt.Sprintf("things are not as they were before the scenario: %v", err))
+	}
+	if err != nil || len(diff) > 0 {
+		w.mark = nil // what the next scenario finds, it has to look at itself
+	}
+	problems = append(problems, diff...)
+	problems = append(problems, died...)
+	problems = append(problems, w.rejected(ctx, s)...)
+	if !allow("error-log") {
+		problems = append(problems, w.errorLines(s)...)
+	}
+	return problems
+}
+
+// died lists the processes that ended unasked.
+func (w *World) died() []string {
+	var out []string
+	look := func(p *netns.Process) {
+		if p == nil {
+			return
+		}
+		if err := p.Died(); err != nil {
+			out = append(out, fmt.Sprintf("%s died: %v", p.Name, err))
+		}
+	}
+	for _, s := range w.plane.services {
+		look(s.process)
+	}
+	for _, l := range w.order {
+		look(l.agent)
+		look(l.app)
+	}
+	slices.Sort(out)
+	return out
+}

@@ -1,0 +1,76 @@
+package world
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+
+	"sigs.k8s.io/yaml"
+)
+
+// mesh is what the fleet has to know of its MeshConfig.
+type mesh struct {
+	// config is the MeshConfig, completed.
+	config      []byte
+	trustDomain string
+	// proxyConfig is the environment's PROXY_CONFIG of the agents: defaultConfig, completed.
+	proxyConfig string
+}
+
+// AccessLogFields are what the access log of every proxy has, unless the topology's MeshConfig has a log of its own: a JSON object per request or
+// connection.
+var AccessLogFields = map[string]string{
+	"start":      "%START_TIME%",
+	"requestID":  "%REQ(X-REQUEST-ID)%",
+	"method":     "%REQ(:METHOD)%",
+	"path":       "%REQ(:PATH)%",
+	"authority":  "%REQ(:AUTHORITY)%",
+	"code":       "%RESPONSE_CODE%",
+	"details":    "%RESPONSE_CODE_DETAILS%",
+	"flags":      "%RESPONSE_FLAGS%",
+	"failure":    "%UPSTREAM_TRANSPORT_FAILURE_REASON%",
+	"peer":       "%DOWNSTREAM_PEER_URI_SAN%",
+	"tls":        "%DOWNSTREAM_TLS_VERSION%",
+	"sni":        "%REQUESTED_SERVER_NAME%",
+	"remote":     "%DOWNSTREAM_DIRECT_REMOTE_ADDRESS%",
+	"local":      "%DOWNSTREAM_LOCAL_ADDRESS%",
+	"upstream":   "%UPSTREAM_HOST%",
+	"cluster":    "%UPSTREAM_CLUSTER%",
+	"connection": "%CONNECTION_ID%",
+}
+
+// meshOf completes a MeshConfig in YAML.
+func meshOf(text string) (mesh, error) {
+	tree := map[string]any{}
+	if err := yaml.Unmarshal([]byte(text), &tree); err != nil {
+		return mesh{}, fmt.Errorf("mesh: %w", err)
+	}
+	m := mesh{trustDomain: "cluster.local"}
+	if td, ok := tree["trustDomain"].(string); ok {
+		m.trustDomain = td
+	}
+	if _, ok := tree["accessLogFile"]; !ok {
+		fields, err := json.Marshal(AccessLogFields)
+		if err != nil {
+			return m, err
+		}
+		tree["accessLogFile"], tree["accessLogEncoding"], tree["accessLogFormat"] = "/dev/stdout", "JSON", string(fields)
+	}
+	// A proxy that is asked to end does so with its last connection, instead of after a fixed time.
+	proxy := map[string]any{"terminationDrainDuration": "5s"}
+	metadata := map[string]any{"EXIT_ON_ZERO_ACTIVE_CONNECTIONS": "true", "MINIMUM_DRAIN_DURATION": "0s"}
+	if own, ok := tree["defaultConfig"].(map[string]any); ok {
+		maps.Copy(proxy, own)
+		if own, ok := own["proxyMetadata"].(map[string]any); ok {
+			maps.Copy(metadata, own)
+		}
+	}
+	proxy["proxyMetadata"] = metadata
+	raw, err := json.Marshal(proxy)
+	if err != nil {
+		return m, err
+	}
+	m.proxyConfig = string(raw)
+	m.config, err = yaml.Marshal(tree)
+	return m, err
+}

@@ -1,0 +1,166 @@
+package world
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"fairlead.dev/tests/internal/netns"
+)
+
+// settleWithin is how long Envoy may take to be done with what it has acknowledged.
+const settleWithin = 3 * time.Second
+
+var errDiffers = errors.New("it is not as it was")
+
+// counters of one proxy, of which each start has new ones.
+type counters struct {
+	process *netns.Process
+	values  map[string]int64
+}
+
+// Stats that count rejected updates and resources that are not in use yet.
+const (
+	rejectedStats = `update_rejected$`
+	warmingStats  = `^(cluster_manager\.warming_clusters|listener_manager\.total_listeners_warming)$`
+)
+
+// stats reads the counters and gauges whose names match.
+func (l *workload) stats(ctx context.Context, filter string) (map[string]int64, error) {
+	raw, err := l.admin(ctx, "/stats?usedonly&filter="+url.QueryEscape(filter))
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]int64{}
+	for line := range strings.Lines(string(raw)) {
+		name, value, ok := strings.Cut(strings.TrimSpace(line), ": ")
+		if n, err := strconv.ParseInt(value, 10, 64); ok && err == nil {
+			out[name] = n
+		}
+	}
+	return out, nil
+}
+
+// proxies are the workloads whose proxies run.
+func (w *World) proxies() []*workload {
+	return slices.DeleteFunc(slices.Clone(w.order), func(l *workload) bool { return !l.spec.HasProxy() || !running(l.agent) })
+}
+
+// counters reads how many updates every proxy has rejected.
+func (w *World) counters(ctx context.Context) (map[string]counters, error) {
+	out := map[string]counters{}
+	var mu sync.Mutex
+	err := each(w.proxies(), func(l *workload) error {
+		c := counters{process: l.agent}
+		var err error
+		if c.values, err = l.stats(ctx, rejectedStats); err != nil {
+			return err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		out[l.spec.Name] = c
+		return nil
+	})
+	return out, err
+}
+
+// rejected lists the updates that proxies have rejected since.
+func (w *World) rejected(ctx context.Context, since *Snapshot) []string {
+	now, err := w.counters(ctx)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(now)) {
+		before := since.counted[name]
+		for stat, n := range now[name].values {
+			if before.process == now[name].process {
+				n -= before.values[stat]
+			}
+			if n > 0 {
+				out = append(out, fmt.Sprintf("the proxy of %s rejected %d updates: %s", name, n, stat))
+			}
+		}
+	}
+	if len(out) > 0 {
+		out = append(out, w.rejections(ctx)...)
+	}
+	return out
+}
+
+// warming lists what proxies have not got into use.
+func (w *World) warming(ctx context.Context) []string {
+	var mu sync.Mutex
+	var out []string
+	_ = each(w.proxies(), func(l *workload) error {
+		var warm map[string]int64
+		err := until(ctx, settleWithin, func() (err error) {
+			if warm, err = l.stats(ctx, warmingStats); err != nil {
+				return err
+			}
+			for stat, n := range warm {
+				if n > 0 {
+					return fmt.Errorf("%s is %d", stat, n)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			mu.Lock()
+			defer mu.Unlock()
+			out = append(out, fmt.Sprintf("the proxy of %s keeps resources warming: %v", l.spec.Name, err))
+		}
+		return nil // it is told above
+	})
+	slices.Sort(out)
+	return out
+}
+
+func (w *World) logs() []string {
+	files, _ := filepath.Glob(w.path("logs/*.log")) // the pattern is a good one
+	return slices.DeleteFunc(files, func(f string) bool { return strings.HasSuffix(f, ".access.log") })
+}
+
+func (w *World) logLengths() map[string]int64 {
+	out := map[string]int64{}
+	for _, file := range w.logs() {
+		if info, err := os.Stat(file); err == nil {
+			out[file] = info.Size()
+		}
+	}
+	return out
+}
+
+// errorLevels are those of lines that should not be.
+var errorLevels = []string{"error", "critical", "fatal"}
+
+// errorLines lists the lines of the logs that tell of errors since.
+func (w *World) errorLines(since *Snapshot) []string {
+	var out []string
+	for _, file := range w.logs() {
+		raw, err := os.ReadFile(file)
+		if err != nil {
+			out = append(out, err.Error())
+			continue
+		}
+		for line := range strings.Lines(string(raw[min(since.logs[file], int64(len(raw))):])) {
+			var entry struct {
+				Level string `json:"level"`
+			}
+			if json.Unmarshal([]byte(line), &entry) == nil && slices.Contains(errorLevels, strings.ToLower(entry.Level)) {
+				out = append(out, fmt.Sprintf("%s: %s", filepath.Base(file), strings.TrimSpace(line)))
+			}
+		}
+	}
+	return out
+}

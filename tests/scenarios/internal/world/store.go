@@ -1,0 +1,242 @@
+package world
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"fairlead.dev/pkg/rpc"
+	"fairlead.dev/pkg/tlsconf"
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/tests/scenarios/internal/format"
+	"fairlead.dev/tests/scenarios/internal/runner"
+)
+
+// firstVIP is the address of the first Service.
+var firstVIP = netip.MustParseAddr("198.19.0.1")
+
+// slowAck is how long acknowledgements may take without a remark.
+const slowAck = 2 * time.Second
+
+// Refused is the error of an object that validation has refused; nothing was changed.
+type Refused struct{ Text string }
+
+// Error implements error.
+func (r *Refused) Error() string { return "refused: " + r.Text }
+
+// Is tells that r is runner.ErrRefused.
+func (r *Refused) Is(target error) bool { return target == runner.ErrRefused }
+
+// store writes objects to config-watcher, and knows what it has written.
+type store struct {
+	conn    *grpc.ClientConn
+	objects configv1.ConfigStoreServiceClient
+	fleet   configv1.FleetServiceClient
+
+	mu sync.Mutex
+	// applied has the text of every object by its reference.
+	applied map[string]document
+	// vips are the addresses given to Services, by reference, for good.
+	vips map[string]string
+	next netip.Addr
+
+	log func(format string, args ...any)
+}
+
+func newStore(w *World) (*store, error) {
+	td, err := spiffeid.TrustDomainFromString(w.mesh.trustDomain)
+	if err != nil {
+		return nil, err
+	}
+	id, err := spiffeid.FromSegments(td, "ns", format.RootNamespace, "sa", "config-watcher")
+	if err != nil {
+		return nil, err
+	}
+	conn, err := rpc.Dial(rpc.ClientConfig{
+		Target:    w.hubAddress(watcherPort),
+		TLS:       tlsconf.Client(tlsconf.NewFiles(tlsconf.FilesConfig{RootFile: w.plane.rootFile}), id),
+		TokenFile: w.path("token-admin"), MaxBackoff: 200 * time.Millisecond,
+	}, grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
+		return w.network.Hub.Dial(ctx, "tcp", address, "")
+	}))
+	if err != nil {
+		return nil, err
+	}
+	return &store{
+		conn: conn, objects: configv1.NewConfigStoreServiceClient(conn), fleet: configv1.NewFleetServiceClient(conn),
+		applied: map[string]document{}, vips: map[string]string{}, next: firstVIP, log: w.log,
+	}, nil
+}
+
+func (s *store) close() error { return s.conn.Close() }
+
+// vip is the address of a Service, by name.namespace, whether it is there yet or not.
+func (s *store) vip(service string) (string, error) {
+	name, namespace, ok := strings.Cut(service, ".")
+	if !ok {
+		return "", fmt.Errorf("service %q: want NAME.NAMESPACE", service)
+	}
+	namespace, _, _ = strings.Cut(namespace, ".")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := ref("Service", namespace, name)
+	if doc, ok := s.applied[key]; ok {
+		if ip := doc.member("spec", "clusterIP"); ip != "" && ip != "None" {
+			return ip, nil
+		}
+		return "", fmt.Errorf("service %q has no address of its own", service)
+	}
+	return s.allot(key), nil
+}
+
+// allot gives a Service an address; the caller holds s.mu.
+func (s *store) allot(key string) string {
+	if s.vips[key] == "" {
+		s.vips[key] = s.next.String()
+		s.next = s.next.Next()
+	}
+	return s.vips[key]
+}
+
+// apply creates or replaces objects and returns the revision that has them, 0 if nothing changed.
+func (s *store) apply(ctx context.Context, text string) (uint64, error) {
+	docs := splitDocuments(text)
+	s.mu.Lock()
+	for i := range docs {
+		if docs[i].wantsClusterIP() {
+			var err error
+			if docs[i], err = docs[i].withClusterIP(s.allot(docs[i].ref())); err != nil {
+				s.mu.Unlock()
+				return 0, err
+			}
+		}
+	}
+	s.mu.Unlock()
+	var texts []string
+	for _, d := range docs {
+		texts = append(texts, d.text)
+	}
+	resp, err := s.objects.Apply(ctx, &configv1.ApplyRequest{Documents: []*configv1.Document{{Name: "apply", Content: []byte(strings.Join(texts, "\n---\n"))}}}, grpc.WaitForReady(true))
+	if err != nil {
+		return 0, explain(err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, d := range docs {
+		s.applied[d.ref()] = d
+	}
+	return resp.Revision, nil
+}
+
+// delete removes objects.
+func (s *store) delete(ctx context.Context, refs []string) error {
+	return each(refs, func(name string) error {
+		parts := strings.Split(name, "/")
+		if len(parts) != 3 {
+			return fmt.Errorf("%q is not Kind/namespace/name", name)
+		}
+		_, err := s.objects.Delete(ctx, &configv1.DeleteRequest{Key: &configv1.ObjectKey{Kind: parts[0], Namespace: parts[1], Name: parts[2]}}, grpc.WaitForReady(true))
+		if err != nil {
+			return fmt.Errorf("delete %s: %w", name, explain(err))
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.applied, ref(parts[0], parts[1], parts[2]))
+		return nil
+	})
+}
+
+// restore makes the objects what they were; it reports whether there was anything to do.
+func (s *store) restore(ctx context.Context, want map[string]document) (bool, error) {
+	s.mu.Lock()
+	have := maps.Clone(s.applied)
+	s.mu.Unlock()
+	var gone, back []string
+	for name := range have {
+		if _, ok := want[name]; !ok {
+			gone = append(gone, name)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		if doc, ok := have[name]; !ok || doc.text != want[name].text {
+			back = append(back, want[name].text)
+		}
+	}
+	err := s.delete(ctx, gone)
+	if len(back) > 0 {
+		_, applied := s.apply(ctx, strings.Join(back, "\n---\n"))
+		err = errors.Join(err, applied)
+	}
+	return len(gone)+len(back) > 0, err
+}
+
+func (s *store) snapshot() map[string]document {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.applied)
+}
+
+// acked waits until every connected proxy has acknowledged a revision, the newest if it is 0.
+func (s *store) acked(ctx context.Context, revision uint64) error {
+	ctx, cancel := context.WithTimeout(ctx, ackedWithin)
+	defer cancel()
+	began := time.Now()
+	for {
+		pending, err := s.ackedSoon(ctx, revision)
+		switch {
+		case err != nil:
+			return err
+		case len(pending) == 0:
+			return nil
+		case time.Since(began) > ackedWithin-time.Second:
+			return fmt.Errorf("after %s, these proxies have not acknowledged the change: %s", since(began), strings.Join(pending, ", "))
+		}
+		s.log("for %s, waiting for acknowledgements of %s", since(began), strings.Join(pending, ", "))
+	}
+}
+
+// ackedSoon waits a little, and lists the proxies that have not acknowledged by then.
+func (s *store) ackedSoon(ctx context.Context, revision uint64) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, slowAck)
+	defer cancel()
+	resp, err := s.fleet.WaitAcked(ctx, &configv1.WaitAckedRequest{Sequence: revision}, grpc.WaitForReady(true))
+	if err != nil {
+		if status.Code(err) == codes.DeadlineExceeded {
+			return []string{"config-watcher"}, nil
+		}
+		return nil, fmt.Errorf("wait for the proxies: %w", explain(err))
+	}
+	for _, p := range resp.Rejected {
+		for _, t := range p.Types {
+			if r := t.GetRejection(); r != nil {
+				return nil, fmt.Errorf("%s has rejected %s %v: %s", p.NodeId, t.TypeUrl, r.ResourceNames, r.Message)
+			}
+		}
+	}
+	return resp.Pending, nil
+}
+
+// explain turns a gRPC error into one for people.
+func explain(err error) error {
+	st, ok := status.FromError(err)
+	if !ok {
+		return err
+	}
+	switch st.Code() {
+	case codes.InvalidArgument, codes.FailedPrecondition:
+		return &Refused{st.Message()}
+	}
+	return fmt.Errorf("config-watcher: %s: %s", st.Code(), st.Message())
+}

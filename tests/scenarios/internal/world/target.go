@@ -1,0 +1,211 @@
+package world
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// part is a part of the fleet that can be started and ended.
+type part struct {
+	services []*service
+	workload *workload
+	// what is empty for all of the workload, proxy, agent or app.
+	what string
+}
+
+// Parts of a workload.
+const (
+	partProxy = "proxy"
+	partAgent = "agent"
+	partApp   = "app"
+)
+
+func (w *World) part(target string) (part, error) {
+	if s := w.plane.find(target); len(s) > 0 {
+		return part{services: s}, nil
+	}
+	name, what, _ := strings.Cut(target, "/")
+	l, err := w.find(name)
+	if err != nil {
+		return part{}, fmt.Errorf("%s: neither a service of Fairlead nor of a workload: %w", target, err)
+	}
+	switch {
+	case what == "", what == partApp && l.hasApp(), what == partAgent && l.hasAgent(), what == partProxy && l.spec.HasProxy():
+		return part{workload: l, what: what}, nil
+	}
+	return part{}, fmt.Errorf("%s: workload %s has no such part", target, name)
+}
+
+// change does something to a part of the fleet, and has the Pods say so.
+func (w *World) change(ctx context.Context, target string, do func(part) error) error {
+	w.changing.Lock()
+	defer w.changing.Unlock()
+	p, err := w.part(target)
+	if err != nil {
+		return err
+	}
+	if err := do(p); err != nil {
+		return fmt.Errorf("%s: %w", target, err)
+	}
+	if p.workload == nil || !p.workload.shown {
+		return nil
+	}
+	return w.showPods(ctx, p.workload)
+}
+
+// Stop ends a part of the fleet as asked by SIGTERM.
+func (w *World) Stop(ctx context.Context, target string) error {
+	return w.change(ctx, target, w.stopPart)
+}
+
+func (w *World) stopPart(p part) error {
+	if p.workload == nil {
+		return each(p.services, (*service).stop)
+	}
+	switch p.what {
+	case partApp:
+		return p.workload.stopApp()
+	case partProxy, partAgent:
+		return p.workload.stopAgent()
+	}
+	return p.workload.stop()
+}
+
+// Kill ends a part of the fleet by SIGKILL.
+func (w *World) Kill(ctx context.Context, target string) error {
+	return w.change(ctx, target, func(p part) error {
+		for _, s := range p.services {
+			s.kill()
+		}
+		l := p.workload
+		if l == nil {
+			return nil
+		}
+		if p.what == partProxy {
+			return l.killEnvoy()
+		}
+		if p.what == "" || p.what == partAgent {
+			l.kill(&l.agent)
+		}
+		if p.what == "" || p.what == partApp {
+			l.kill(&l.app)
+		}
+		return nil
+	})
+}
+
+// Start starts a part of the fleet that does not run, and waits until it is ready.
+func (w *World) Start(ctx context.Context, target string) error {
+	return w.change(ctx, target, func(p part) error { return w.startPart(ctx, p) })
+}
+
+func (w *World) startPart(ctx context.Context, p part) error {
+	if p.workload == nil {
+		return each(p.services, func(s *service) error { return s.restart(ctx, w) })
+	}
+	l := p.workload
+	err := l.prepare(ctx)
+	if p.what != partApp && l.hasAgent() {
+		err = errors.Join(err, l.startAgent())
+	}
+	if (p.what == "" || p.what == partApp) && l.hasApp() {
+		err = errors.Join(err, l.startApp())
+	}
+	if err != nil {
+		return err
+	}
+	return l.wait(ctx)
+}
+
+// restart starts the service, if it does not run, and waits for it.
+func (s *service) restart(ctx context.Context, w *World) error {
+	if err := s.start(w); err != nil {
+		return err
+	}
+	return s.wait(ctx, w)
+}
+
+// Restart ends a part of the fleet and starts it again.
+func (w *World) Restart(ctx context.Context, target string) error {
+	return w.change(ctx, target, func(p part) error {
+		if err := w.stopPart(p); err != nil {
+			return err
+		}
+		return w.startPart(ctx, p)
+	})
+}
+
+// Add starts a workload with its Pod.
+func (w *World) Add(ctx context.Context, name string) error {
+	w.changing.Lock()
+	defer w.changing.Unlock()
+	l, err := w.find(name)
+	if err != nil {
+		return err
+	}
+	if err := l.show(ctx); err != nil {
+		return err
+	}
+	if err := l.start(ctx); err != nil {
+		return err
+	}
+	if err := w.showPods(ctx, l); err != nil {
+		return err
+	}
+	return w.store.acked(ctx, 0)
+}
+
+// show makes the Pod, which is not ready.
+func (l *workload) show(ctx context.Context) error {
+	if l.shown {
+		return nil
+	}
+	l.shown, l.ready = true, false
+	_, err := l.world.store.apply(ctx, encode(l.pod(false)))
+	return err
+}
+
+// Remove ends a workload and takes its Pod away.
+func (w *World) Remove(ctx context.Context, name string) error {
+	w.changing.Lock()
+	defer w.changing.Unlock()
+	l, err := w.find(name)
+	if err != nil {
+		return err
+	}
+	if !l.shown {
+		return fmt.Errorf("%s does not run", name)
+	}
+	l.shown, l.ready = false, false
+	if err := w.store.delete(ctx, []string{ref("Pod", l.spec.Namespace, l.spec.Name)}); err != nil {
+		return err
+	}
+	if err := w.store.acked(ctx, 0); err != nil {
+		return err
+	}
+	return l.stop()
+}
+
+// Apply creates or replaces objects; with wait, every connected proxy has acknowledged them when it returns. An object that validation refuses is a
+// *Refused.
+func (w *World) Apply(ctx context.Context, yaml string, wait bool) error {
+	w.changing.Lock()
+	defer w.changing.Unlock()
+	revision, err := w.store.apply(ctx, yaml)
+	if err != nil || !wait {
+		return err
+	}
+	return w.store.acked(ctx, revision)
+}
+
+// Delete removes objects, each named Kind/namespace/name.
+func (w *World) Delete(ctx context.Context, refs []string, wait bool) error {
+	w.changing.Lock()
+	defer w.changing.Unlock()
+	if err := w.store.delete(ctx, refs); err != nil || !wait {
+		return err
+	}
+	return w.store.acked(ctx, 0)
+}

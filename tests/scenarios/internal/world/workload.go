@@ -1,0 +1,374 @@
+package world
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"fairlead.dev/tests/internal/netns"
+	"fairlead.dev/tests/scenarios/internal/format"
+)
+
+const (
+	// proxyUID is the user that Istio's proxies run as.
+	proxyUID = 1337
+	// adminSocket is where Envoy's admin interface is in an agent's state directory.
+	adminSocket = "envoy-admin.sock"
+	// readyURL is where a proxy tells whether it takes traffic.
+	readyURL = "http://127.0.0.1:15021/healthz/ready"
+)
+
+// workload is a machine of the topology.
+type workload struct {
+	world *World
+	spec  *format.Workload
+	host  *netns.Host
+
+	prepared   bool
+	agent, app *netns.Process
+	// shown tells whether there is a Pod object, and ready what it says.
+	shown, ready bool
+}
+
+func (l *workload) path(name string) string { return l.world.path(name + "-" + l.spec.Name) }
+
+func (l *workload) state() string { return l.path("proxy") }
+
+func (l *workload) hasApp() bool { return l.spec.Kind != format.Gateway }
+
+func (l *workload) hasAgent() bool { return l.spec.HasProxy() || l.spec.Kind == format.Proxyless }
+
+// running tells whether all is that should be.
+func (l *workload) running() bool {
+	return (!l.hasApp() || running(l.app)) && (!l.hasAgent() || running(l.agent))
+}
+
+func running(p *netns.Process) bool { return p != nil && p.Running() }
+
+// prepare makes files and rules of the workload, once.
+func (l *workload) prepare(ctx context.Context) error {
+	if l.prepared {
+		return nil
+	}
+	if err := errors.Join(os.Mkdir(l.path("pod"), 0o755), os.WriteFile(l.path("resolv"), []byte(l.resolvConf()), 0o644)); err != nil {
+		return err
+	}
+	if l.hasAgent() {
+		if err := l.prepareAgent(ctx); err != nil {
+			return err
+		}
+	}
+	if l.hasApp() {
+		if err := l.prepareApp(); err != nil {
+			return err
+		}
+	}
+	l.prepared = true
+	return nil
+}
+
+// search are the domains that a short name is looked for in.
+func (l *workload) search() []string {
+	return []string{l.spec.Namespace + ".svc.cluster.local", "svc.cluster.local", "cluster.local"}
+}
+
+func (l *workload) resolvConf() string {
+	return fmt.Sprintf("nameserver %s\nsearch %s\noptions ndots:5\n", l.world.network.Hub.IP, strings.Join(l.search(), " "))
+}
+
+func (l *workload) prepareAgent(ctx context.Context) error {
+	w := l.world
+	podInfo := map[string]map[string]string{"labels": l.labels(), "annotations": l.spec.Annotations}
+	for name, content := range podInfo {
+		if err := os.WriteFile(filepath.Join(l.path("pod"), name), []byte(downward(content)), 0o644); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(os.Mkdir(l.state(), 0o700), os.Chown(l.state(), proxyUID, proxyUID),
+		w.authority.writeToken(l.path("token"), proxyUID, l.spec.Namespace, l.spec.ServiceAccount, forCA)); err != nil {
+		return err
+	}
+	if l.spec.Kind != format.Sidecar || l.spec.Capture == format.None {
+		return nil
+	}
+	log := w.path("logs/" + l.spec.Name + ".init.log")
+	init, err := l.host.Start(netns.Program{
+		Name: "node-agent init of " + l.spec.Name, Path: w.path("node-agent"), Env: l.environment(), Stdout: log, Stderr: log,
+		Args: []string{"init", "-m", l.spec.Capture, "--pod-info-dir", l.path("pod"), "--resolv-conf", l.path("resolv")},
+	})
+	if err != nil {
+		return err
+	}
+	init.Expect()
+	select {
+	case <-init.Ended():
+	case <-ctx.Done():
+		init.Kill()
+	}
+	if err := init.Err(); err != nil {
+		raw, _ := os.ReadFile(log)
+		return fmt.Errorf("%s: %w: %s", init.Name, err, raw)
+	}
+	return nil
+}
+
+// downward writes labels or annotations as the downward API does.
+func downward(content map[string]string) string {
+	var out strings.Builder
+	for _, k := range slices.Sorted(maps.Keys(content)) {
+		fmt.Fprintf(&out, "%s=%s\n", k, strconv.Quote(content[k]))
+	}
+	return out.String()
+}
+
+// environment is what Istio's injection tells the agent.
+func (l *workload) environment() []string {
+	env := []string{
+		"POD_NAME=" + l.spec.Name, "POD_NAMESPACE=" + l.spec.Namespace, "SERVICE_ACCOUNT=" + l.spec.ServiceAccount, "INSTANCE_IP=" + strings.Join(l.addresses(), ","),
+		"TRUST_DOMAIN=" + l.world.mesh.trustDomain, "PROXY_CONFIG=" + l.world.mesh.proxyConfig,
+		"ISTIO_META_CLUSTER_ID=" + cluster, "ISTIO_META_WORKLOAD_NAME=" + l.spec.Name, "ISTIO_META_INTERCEPTION_MODE=" + l.spec.Capture,
+		"ISTIO_META_APP_CONTAINERS=app", "ISTIO_META_MESH_ID=" + l.world.mesh.trustDomain,
+	}
+	if l.spec.Network != "" {
+		env = append(env, "ISTIO_META_NETWORK="+l.spec.Network)
+	}
+	if l.spec.Kind == format.Proxyless {
+		env = append(env, "ISTIO_META_GENERATOR=grpc")
+	}
+	return env
+}
+
+func (l *workload) addresses() []string {
+	all := []string{l.host.IP.String()}
+	if l.host.IP6.IsValid() {
+		all = append(all, l.host.IP6.String())
+	}
+	return all
+}
+
+// start starts what does not run of the workload, and waits until it is ready.
+func (l *workload) start(ctx context.Context) error {
+	err := l.prepare(ctx)
+	if err == nil && l.hasApp() {
+		err = l.startApp()
+	}
+	if err == nil && l.hasAgent() {
+		err = l.startAgent()
+	}
+	if err == nil {
+		err = l.wait(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", l.spec.Name, err)
+	}
+	return nil
+}
+
+func (l *workload) startAgent() error {
+	if running(l.agent) {
+		return nil
+	}
+	w := l.world
+	role := "sidecar"
+	if l.spec.Kind == format.Gateway {
+		role = "router"
+	}
+	p := netns.Program{
+		Name: "agent of " + l.spec.Name, Path: w.path("node-agent"), Env: l.environment(), UID: proxyUID,
+		Stdout: w.AccessLog(l.spec.Name), Stderr: w.path("logs/" + l.spec.Name + ".log"), ResolvConf: l.path("resolv"),
+		Args: []string{
+			"proxy", role, "--state-dir", l.state(), "--token-file", l.path("token"), "--root-cert-file", w.plane.rootFile, "--pod-info-dir", l.path("pod"),
+			"--envoy-binary", w.path("envoy"), "--discovery-address", w.xdsAddresses(), "--ca-address", w.hubAddress(caPort), "--concurrency", "1",
+		},
+	}
+	if l.spec.Capture == format.TProxy {
+		p.Capabilities = []uintptr{unix.CAP_NET_ADMIN}
+	}
+	var err error
+	l.agent, err = l.host.Start(p)
+	return err
+}
+
+// wait waits until what was started of application and proxy is ready.
+func (l *workload) wait(ctx context.Context) error {
+	if l.app != nil {
+		if err := until(ctx, readyWithin, func() error {
+			if err := l.app.Died(); err != nil {
+				return fmt.Errorf("the application died: %w", err)
+			}
+			_, err := os.Stat(l.journal())
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	if l.agent == nil || !l.spec.HasProxy() {
+		return nil
+	}
+	return until(ctx, readyWithin, func() error {
+		if err := l.agent.Died(); err != nil {
+			return fmt.Errorf("the agent died: %w", err)
+		}
+		return ask(ctx, l.host, readyURL)
+	})
+}
+
+func (l *workload) stop() error {
+	return both(l.stopAgent, l.stopApp)
+}
+
+func (l *workload) stopAgent() error {
+	if l.agent == nil {
+		return nil
+	}
+	err := l.agent.Stop(endWithin)
+	l.agent = nil
+	return err
+}
+
+func (l *workload) stopApp() error {
+	if l.app == nil {
+		return nil
+	}
+	err := l.app.Stop(endWithin)
+	l.app = nil
+	return err
+}
+
+// killEnvoy kills Envoy; its agent ends with it.
+func (l *workload) killEnvoy() error {
+	if !running(l.agent) {
+		return fmt.Errorf("the proxy of %s does not run", l.spec.Name)
+	}
+	l.agent.Expect()
+	for _, pid := range netns.Children(l.agent.PID()) {
+		if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+			return err
+		}
+	}
+	err := l.agent.Wait(endWithin)
+	l.agent = nil
+	return err
+}
+
+func (l *workload) kill(p **netns.Process) {
+	if *p != nil {
+		(*p).Kill()
+	}
+	*p = nil
+}
+
+// journal is the socket at which the application tells what came.
+func (l *workload) journal() string { return l.path("journal") }
+
+// Journal is the unix socket at which the application of a workload tells what came.
+func (w *World) Journal(name string) string {
+	if l := w.workloads[name]; l != nil && l.hasApp() {
+		return l.journal()
+	}
+	return ""
+}
+
+func (l *workload) startApp() error {
+	if running(l.app) {
+		return nil
+	}
+	if err := os.Remove(l.journal()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	log := l.world.path("logs/" + l.spec.Name + ".app.log")
+	var err error
+	l.app, err = l.host.Start(netns.Program{
+		Name: "application of " + l.spec.Name, Path: l.world.files.Echo, Args: []string{l.path("app")}, Stdout: log, Stderr: log, ResolvConf: l.path("resolv"),
+	})
+	return err
+}
+
+type appConfig struct {
+	Workload string    `json:"workload"`
+	IPs      []string  `json:"ips"`
+	Ports    []appPort `json:"ports"`
+	Journal  string    `json:"journal"`
+	Shared   string    `json:"shared"`
+	Resolver string    `json:"resolver"`
+	Search   []string  `json:"search"`
+}
+
+type appPort struct {
+	Name         string `json:"name"`
+	Port         int    `json:"port"`
+	App          string `json:"app"`
+	Bind         string `json:"bind"`
+	CertFile     string `json:"certFile"`
+	KeyFile      string `json:"keyFile"`
+	ClientCAFile string `json:"clientCAFile"`
+}
+
+// prepareApp writes the application's configuration.
+func (l *workload) prepareApp() error {
+	w := l.world
+	c := appConfig{
+		Workload: l.spec.Name, IPs: l.addresses(), Journal: l.journal(), Shared: w.path("shared"), Resolver: w.hubAddress(53), Search: l.search(),
+	}
+	for _, p := range l.spec.Ports {
+		port := appPort{Name: p.Name, Port: p.TargetPort, App: p.App, Bind: p.Bind}
+		if p.TLS != nil || p.App == format.AppHTTPS || p.App == format.AppTLS {
+			if err := l.secure(&port, p.TLS); err != nil {
+				return err
+			}
+		}
+		c.Ports = append(c.Ports, port)
+	}
+	raw, err := json.Marshal(c)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(l.path("app"), raw, 0o644)
+}
+
+// secure gives a port of the application its certificates.
+func (l *workload) secure(port *appPort, asked *format.PortTLS) error {
+	w := l.world
+	if asked == nil {
+		asked = &format.PortTLS{}
+	}
+	m := w.options.Certificates[asked.Cert]
+	if m == nil {
+		names := []string{l.spec.Name}
+		if s := l.spec.Service; s != format.NoService {
+			names = []string{s, s + "." + l.spec.Namespace, s + "." + l.spec.Namespace + ".svc", s + "." + l.spec.Namespace + ".svc.cluster.local"}
+		}
+		for name, workloads := range w.topology.DNS {
+			if slices.Contains(workloads, l.spec.Name) {
+				names = append(names, name)
+			}
+		}
+		var err error
+		if m, err = format.NewMaterial(names[0], format.Certificate{DNSNames: names}, w.issuer, time.Now()); err != nil {
+			return err
+		}
+	}
+	file := l.path("app-" + port.Name)
+	port.CertFile, port.KeyFile = file+".crt", file+".key"
+	err := errors.Join(os.WriteFile(port.CertFile, m.ChainPEM, 0o644), os.WriteFile(port.KeyFile, m.KeyPEM, 0o600))
+	if asked.ClientCA != "" {
+		ca := w.options.Certificates[asked.ClientCA]
+		if ca == nil {
+			return fmt.Errorf("port %s of %s: tls.clientCA: there is no certificate %q", port.Name, l.spec.Name, asked.ClientCA)
+		}
+		port.ClientCAFile = file + "-ca.crt"
+		err = errors.Join(err, os.WriteFile(port.ClientCAFile, ca.CertPEM, 0o644))
+	}
+	return err
+}

@@ -1,0 +1,194 @@
+package world_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/yaml"
+
+	"fairlead.dev/tests/internal/netns"
+	"fairlead.dev/tests/scenarios/internal/format"
+	"fairlead.dev/tests/scenarios/internal/world"
+)
+
+// need skips where namespaces cannot be made. On CI, which is root, that is a failure.
+func need(t *testing.T) {
+	t.Helper()
+	missing := netns.Missing()
+	switch {
+	case len(missing) == 0:
+	case os.Getenv("CI") != "" && os.Getuid() == 0:
+		t.Fatalf("needs %v", missing)
+	default:
+		t.Skipf("needs %v to make network namespaces", missing)
+	}
+}
+
+const topology = `
+namespaces:
+  apps: {istio-injection: enabled}
+  istio-system: {}
+mesh: |
+  outboundTrafficPolicy: {mode: ALLOW_ANY}
+workloads:
+- {name: client, namespace: apps, service: client, serviceAccount: client, kind: sidecar, capture: REDIRECT, labels: {app: client}, locality: here/there/s1,
+   ports: [{name: http, port: 80, targetPort: 8080, app: HTTP, bind: all}]}
+- {name: server, namespace: apps, service: server, serviceAccount: server, kind: sidecar, capture: REDIRECT, labels: {app: server}, locality: here/there/s2,
+   ports: [{name: http, port: 80, targetPort: 8080, app: HTTP, bind: all}]}
+- {name: spare, namespace: apps, service: server, serviceAccount: server, kind: naked, capture: NONE, labels: {app: server}, start: false,
+   ports: [{name: http, port: 80, targetPort: 8080, app: HTTP, bind: all}]}
+`
+
+const retries = `
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: server, namespace: apps}
+spec:
+  hosts: [server]
+  http:
+  - {route: [{destination: {host: server}}], timeout: 3s}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: second, namespace: apps}
+spec: {selector: {app: server}, ports: [{name: http, port: 8000, targetPort: 8080}]}
+`
+
+// start runs the topology until the test ends.
+func start(t *testing.T, text string) *world.World {
+	t.Helper()
+	need(t)
+	spec := &format.Topology{Name: "pair"}
+	if err := yaml.Unmarshal([]byte(text), spec); err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp("", "flworld")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	w, err := world.Start(t.Context(), spec, world.Options{Dir: filepath.Join(dir, "w"), Log: t.Logf})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := w.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			t.Logf("logs are in %s", dir)
+			return
+		}
+		os.RemoveAll(dir)
+	})
+	return w
+}
+
+func TestWorld(t *testing.T) {
+	w := start(t, topology)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	steps := func(t *testing.T, all ...func() error) {
+		t.Helper()
+		for i, step := range all {
+			began := time.Now()
+			if err := step(); err != nil {
+				t.Fatalf("step %d: %v", i+1, err)
+			}
+			t.Logf("step %d took %s", i+1, time.Since(began))
+		}
+	}
+	scenario := func(name string, f func(t *testing.T)) {
+		t.Run(name, func(t *testing.T) {
+			if err := w.Begin(ctx); err != nil {
+				t.Fatal(err)
+			}
+			f(t)
+			began := time.Now()
+			for _, problem := range w.End(ctx, func(string) bool { return false }) {
+				t.Error(problem)
+			}
+			t.Logf("checked and restored in %s", time.Since(began))
+		})
+	}
+	has := func(t *testing.T, list []string, part string, want bool) {
+		t.Helper()
+		if got := strings.Contains(strings.Join(list, "\n"), part); got != want {
+			t.Errorf("%q: %t in %v", part, got, list)
+		}
+	}
+
+	scenario("objects come and go", func(t *testing.T) {
+		vip, err := w.VIP("second.apps")
+		if err != nil {
+			t.Fatal(err)
+		}
+		steps(t, func() error { return w.Apply(ctx, retries, true) })
+		held, err := w.Held(ctx, "client")
+		if err != nil {
+			t.Fatal(err)
+		}
+		has(t, held.Clusters, "outbound|8000||second.apps.svc.cluster.local", true)
+		has(t, held.VirtualHosts, "second.apps.svc.cluster.local:8000", true)
+		if again, err := w.VIP("second.apps"); err != nil || again != vip {
+			t.Errorf("second has the address %s, and had %s: %v", again, vip, err)
+		}
+	})
+	scenario("a refused object changes nothing", func(t *testing.T) {
+		err := w.Apply(ctx, "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: v, namespace: apps}\nspec: {hosts: [server], htpp: []}\n", true)
+		var refused *world.Refused
+		if !errors.As(err, &refused) || !strings.Contains(err.Error(), "htpp") {
+			t.Errorf("got %v", err)
+		}
+	})
+	scenario("services end and come back", func(t *testing.T) {
+		steps(t,
+			func() error { return w.Kill(ctx, "xds-server/0") },
+			func() error { return w.Apply(ctx, retries, true) },
+			func() error { return w.Start(ctx, "xds-server/0") },
+			func() error { return w.Stop(ctx, "config-watcher") },
+			func() error { return w.Start(ctx, "config-watcher") },
+			func() error { return w.Delete(ctx, []string{"VirtualService/apps/server"}, true) },
+			func() error { return w.Restart(ctx, "ca") },
+			func() error { return w.Kill(ctx, "xds-server") },
+		)
+	})
+	scenario("workloads end and come back", func(t *testing.T) {
+		steps(t,
+			func() error { return w.Kill(ctx, "server/proxy") },
+			func() error { return w.Start(ctx, "server/proxy") },
+			func() error { return w.Stop(ctx, "server") },
+			func() error { return w.Kill(ctx, "client/agent") },
+			func() error { return w.Restart(ctx, "server/app") },
+			func() error { return w.Add(ctx, "spare") },
+		)
+		held, err := w.Held(ctx, "server")
+		if err == nil {
+			t.Errorf("a proxy that was stopped holds %v", held)
+		}
+	})
+	scenario("nothing is left of it", func(t *testing.T) {
+		held, err := w.Held(ctx, "client")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ip, err := w.IP("server")
+		if err != nil {
+			t.Fatal(err)
+		}
+		has(t, held.Clusters, "second", false)
+		has(t, held.Endpoints, "outbound|80||server.apps.svc.cluster.local::"+ip+":8080", true)
+		spare, err := w.IP("spare")
+		if err != nil {
+			t.Fatal(err)
+		}
+		has(t, held.Endpoints, spare, false)
+	})
+}
