@@ -61,6 +61,7 @@ replace fairlead.dev/proto => ../../proto
 
 require (
 	fairlead.dev/pkg v0.0.0
+	fairlead.dev/proto v0.0.0
 	github.com/miekg/dns v1.1.72
 	github.com/prometheus/common v0.71.0
 	github.com/spf13/pflag v1.0.10

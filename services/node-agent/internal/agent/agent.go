@@ -15,6 +15,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
 	"fairlead.dev/pkg/auth"
 	"fairlead.dev/pkg/clock"
@@ -25,9 +26,11 @@ import (
 	"fairlead.dev/pkg/svid"
 	"fairlead.dev/pkg/telemetry"
 	"fairlead.dev/pkg/tlsconf"
+	ndsv1 "fairlead.dev/proto/istio/networking/nds/v1"
 	"fairlead.dev/services/node-agent/internal/bootstrap"
 	"fairlead.dev/services/node-agent/internal/config"
 	"fairlead.dev/services/node-agent/internal/envoy"
+	"fairlead.dev/services/node-agent/internal/nameserver"
 	"fairlead.dev/services/node-agent/internal/node"
 	"fairlead.dev/services/node-agent/internal/ready"
 	"fairlead.dev/services/node-agent/internal/relay"
@@ -49,6 +52,11 @@ func Run(ctx context.Context, c *config.Config, log *slog.Logger, out Output) er
 	if err != nil {
 		return process.WithExitCode(err, process.ExitUsage)
 	}
+	if transparent(c) {
+		if err := envoy.MayAdministerNetwork(); err != nil {
+			return process.WithExitCode(err, process.ExitUsage)
+		}
+	}
 	dir, err := statedir.Open(c.StateDir)
 	if err != nil {
 		return process.WithExitCode(err, process.ExitUsage)
@@ -59,14 +67,19 @@ func Run(ctx context.Context, c *config.Config, log *slog.Logger, out Output) er
 		return err
 	}
 
-	// The start order: who owns the key, who hands it to Envoy, who connects
+	// The start order: who answers DNS queries, who owns the key, who hands it to Envoy, who connects
 	// Envoy to the control plane, what Envoy starts with, Envoy. The sockets
 	// are open before Envoy is there to look for them.
+	names, err := nameServer(c, tel.Registry, log)
+	if err != nil {
+		return err
+	}
 	secrets, err := secretManager(c, dir, tel.Registry, log)
 	if err != nil {
 		return err
 	}
 	adsRelay, err := relay.New(relay.Config{
+		Own:        names.table(),
 		Addresses:  c.DiscoveryAddresses,
 		Source:     secrets,
 		TLS:        tlsconf.Client(secrets, c.DiscoveryIDs...),
@@ -93,6 +106,9 @@ func Run(ctx context.Context, c *config.Config, log *slog.Logger, out Output) er
 		{Name: "secret manager", Run: secrets.Run},
 		{Name: "renewal signal", Run: renewOnSignal(secrets, log)},
 		relayTask,
+	}
+	if names.Server != nil {
+		tasks = append(tasks, process.Task{Name: "DNS", Run: names.Run})
 	}
 	if keeper != nil {
 		tasks = append(tasks, process.Task{Name: "files of gRPC programs", Run: keeper.Run})
@@ -141,6 +157,26 @@ func Run(ctx context.Context, c *config.Config, log *slog.Logger, out Output) er
 			return err
 		}},
 	)...)
+}
+
+// dnsServer answers DNS queries, where that was asked for.
+type dnsServer struct{ *nameserver.Server }
+
+// nameServer opens the ports for DNS queries, if there are to be any.
+func nameServer(c *config.Config, reg prometheus.Registerer, log *slog.Logger) (dnsServer, error) {
+	if c.DNS == nil {
+		return dnsServer{}, nil
+	}
+	s, err := nameserver.New(nameserver.Config{Addresses: c.DNS.Addresses, Namespace: c.Namespace, Resolv: c.DNS.Resolv, Log: log, Registerer: reg})
+	return dnsServer{s}, err
+}
+
+// table is what the server takes of Envoy's stream.
+func (s dnsServer) table() *relay.Own {
+	if s.Server == nil {
+		return nil
+	}
+	return &relay.Own{TypeURL: ndsv1.NameTableType, Authority: bootstrap.XDSCluster, Take: s.Take}
 }
 
 func secretManager(c *config.Config, dir *statedir.Dir, reg prometheus.Registerer, log *slog.Logger) (*svid.Manager, error) {
@@ -231,6 +267,7 @@ func newSupervisor(c *config.Config, dir *statedir.Dir, binary string, admin *en
 			DrainTime:    c.Drain.Envoy,
 			LogLevel:     c.EnvoyLogLevel,
 			ComponentLog: c.EnvoyComponentLog,
+			NetAdmin:     transparent(c),
 			Stdout:       out.Stdout,
 			Stderr:       out.Stderr,
 		},
@@ -241,6 +278,11 @@ func newSupervisor(c *config.Config, dir *statedir.Dir, binary string, admin *en
 		Clock:           clock.Real(),
 		Log:             log,
 	}
+}
+
+// transparent is whether Envoy is to keep the addresses of the connections it takes over.
+func transparent(c *config.Config) bool {
+	return c.Role == config.Sidecar && !c.NoEnvoy && c.Interception == meshv1alpha1.ProxyConfig_TPROXY.String()
 }
 
 func statusServer(c *config.Config, admin *envoy.Admin, prober *ready.Prober, reg *prometheus.Registry, log *slog.Logger) (*ops.Server, error) {

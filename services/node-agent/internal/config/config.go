@@ -39,6 +39,8 @@ type Config struct {
 	// Meta holds ISTIO_META_* and ISTIO_METAJSON_* as node metadata keys.
 	Meta        map[string]any
 	ProxyConfig *meshv1alpha1.ProxyConfig
+	// Interception is how inbound connections get to a sidecar: REDIRECT, TPROXY or NONE.
+	Interception string
 
 	// DiscoveryAddresses are host:port of xds-servers, tried in random order.
 	DiscoveryAddresses []string
@@ -75,6 +77,9 @@ type Config struct {
 	// OnDemand is whether this proxy is to be sent only what it calls; nil leaves it to the mesh.
 	OnDemand *bool
 
+	// DNS is what the agent answers the workload's DNS queries with; nil where it does not.
+	DNS *DNS
+
 	// StatusAddress is the agent's own HTTP server, 15020.
 	StatusAddress netip.AddrPort
 	// ReadyAddress is Envoy's readiness listener, 15021.
@@ -108,6 +113,9 @@ const (
 	generatorGRPC = "grpc"
 )
 
+// metaInterception is the metadata that says how inbound connections get to the proxy.
+const metaInterception = "INTERCEPTION_MODE"
+
 // Identity is the SPIFFE id the workload must be given by the CA.
 func (c *Config) Identity() (spiffeid.ID, error) {
 	return spiffeid.FromSegments(c.TrustDomain, "ns", c.Namespace, "sa", c.ServiceAccount)
@@ -128,6 +136,8 @@ func (c *Config) validate() error {
 	if _, err := c.Identity(); err != nil && c.Namespace != "" {
 		errs = append(errs, fmt.Errorf("POD_NAMESPACE %q and SERVICE_ACCOUNT %q make no SPIFFE id: %w", c.Namespace, c.ServiceAccount, err))
 	}
+	_, known := meshv1alpha1.ProxyConfig_InboundInterceptionMode_value[c.Interception]
+	need(known, "interception mode %q (%s%s): want REDIRECT, TPROXY or NONE", c.Interception, metaPrefix, metaInterception)
 	need(!c.NoEnvoy || c.Role == Sidecar, "DISABLE_ENVOY with the role %q: a gateway is an Envoy", c.Role)
 	need(c.EnvoyBinary != "" || c.NoEnvoy, "no Envoy binary: give --envoy-binary")
 	need(c.StateDir != "", "no state directory: give --state-dir")

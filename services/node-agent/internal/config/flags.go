@@ -21,6 +21,8 @@ type Flags struct {
 	StatusAddress    string
 	Bind             string
 	Domain           string
+	DNSAddress       string
+	ResolvConf       string
 	Concurrency      int
 	Cache            bool
 	LogLevel         string
@@ -56,6 +58,8 @@ func (f *Flags) Register(fs *pflag.FlagSet) {
 	fs.StringVar(&f.StatusAddress, "status-address", "", "address of the agent's metrics and health server (default: bind address, ProxyConfig statusPort or 15020)")
 	fs.StringVar(&f.Bind, "bind", "", "address that 15020, 15021 and 15090 are bound to (default: all addresses of the instance's family)")
 	fs.StringVar(&f.Domain, "domain", "", "DNS domain in the node id (default: <namespace>.svc.cluster.local)")
+	fs.StringVar(&f.DNSAddress, "dns-address", "", "where DNS queries are answered, with ISTIO_META_DNS_CAPTURE (default: DNS_PROXY_ADDR, "+defaultDNSAddress+")")
+	fs.StringVar(&f.ResolvConf, "resolv-conf", defaultResolvConf, "file with the name servers that are asked about names outside the mesh")
 	fs.IntVar(&f.Concurrency, "concurrency", -1, "Envoy's worker threads, 0 for one per CPU (default: ProxyConfig concurrency, 1)")
 	fs.BoolVar(&f.Cache, "cache", false, "keep key and certificate in the state directory (0600) and use them again after a restart")
 	fs.StringVar(&f.LogLevel, "log-level", "info", "the agent's log level: debug, info, warn or error")

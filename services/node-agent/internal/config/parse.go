@@ -24,6 +24,7 @@ const (
 	defaultStateDir     = "./etc/istio/proxy"
 	defaultPodInfo      = "./etc/istio/pod"
 	defaultResolvConf   = "/etc/resolv.conf"
+	defaultDNSAddress   = "localhost:15053"
 	dnsCapture          = "ISTIO_META_DNS_CAPTURE"
 	defaultEnvoyBinary  = "/usr/local/bin/envoy"
 	defaultDiscovery    = "xds-server.istio-system.svc:15012"
@@ -75,6 +76,7 @@ func Parse(role string, f Flags, h Host) (*Config, error) {
 	maps.Copy(c.Labels, podLabels)
 	maps.Copy(c.Annotations, podAnnotations)
 
+	c.Interception = cmp.Or(env.get(metaPrefix+metaInterception), c.Annotations[trafficAnnotations[interceptionFlag]], pc.GetInterceptionMode().String())
 	c.PodName = env.get("POD_NAME")
 	c.Namespace = env.get("POD_NAMESPACE")
 	c.ServiceAccount = env.or("SERVICE_ACCOUNT", "default")
@@ -117,7 +119,7 @@ func Parse(role string, f Flags, h Host) (*Config, error) {
 	c.DeltaXDS = env.boolean("ISTIO_DELTA_XDS", true)
 	c.OnDemand = env.optional(onDemandMetadata)
 
-	errs = append(errs, c.addresses(f, env))
+	errs = append(errs, c.addresses(f, env), c.names(f, env, h))
 	c.drain(env)
 	errs = append(errs, env.failed...)
 	errs = append(errs, c.validate())

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"strings"
 
-	"github.com/miekg/dns"
 	"github.com/spf13/pflag"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
@@ -30,6 +29,8 @@ type RedirectFlags struct {
 	}
 }
 
+const interceptionFlag = "istio-inbound-interception-mode"
+
 // alwaysExcluded are the ports of the proxy and the agent themselves: readiness and metrics are asked for without the mesh.
 const alwaysExcluded = "15090,15021,15020"
 
@@ -45,7 +46,7 @@ func (f *RedirectFlags) Register(fs *pflag.FlagSet) {
 		}
 		return pflag.NormalizedName(name)
 	})
-	fs.StringVarP(&f.Mode, "istio-inbound-interception-mode", "m", string(redirect.Redirect), "how inbound connections get to the proxy: REDIRECT, TPROXY (which keeps the caller's address), or NONE for no rules at all")
+	fs.StringVarP(&f.Mode, interceptionFlag, "m", string(redirect.Redirect), "how inbound connections get to the proxy: REDIRECT, TPROXY (which keeps the caller's address), or NONE for no rules at all")
 	fs.StringVarP(&f.OutboundPort, "envoy-port", "p", "15001", "the proxy's port for outbound connections")
 	fs.StringVarP(&f.InboundPort, "inbound-capture-port", "z", "15006", "the proxy's port for inbound connections")
 	fs.StringVarP(&f.TunnelPort, "inbound-tunnel-port", "e", "15008", "port of the tunnel between proxies, never redirected")
@@ -84,7 +85,7 @@ func (f *RedirectFlags) Register(fs *pflag.FlagSet) {
 
 // trafficAnnotations are the Pod's own words on its redirection, by flag.
 var trafficAnnotations = map[string]string{
-	"istio-inbound-interception-mode":    "sidecar.istio.io/interceptionMode",
+	interceptionFlag:                     "sidecar.istio.io/interceptionMode",
 	"istio-inbound-ports":                "traffic.sidecar.istio.io/includeInboundPorts",
 	"istio-local-exclude-ports":          "traffic.sidecar.istio.io/excludeInboundPorts",
 	"istio-service-cidr":                 "traffic.sidecar.istio.io/includeOutboundIPRanges",
@@ -113,7 +114,7 @@ func ParseRedirect(fs *pflag.FlagSet, f *RedirectFlags, h Host) (*redirect.Optio
 		return nil, err
 	}
 	env.extra = pc.GetProxyMetadata()
-	if mode := pc.GetInterceptionMode(); mode != meshv1alpha1.ProxyConfig_REDIRECT && !fs.Changed("istio-inbound-interception-mode") {
+	if mode := pc.GetInterceptionMode(); mode != meshv1alpha1.ProxyConfig_REDIRECT && !fs.Changed(interceptionFlag) {
 		f.Mode = mode.String()
 	}
 	var errs []error
@@ -150,23 +151,15 @@ func ParseRedirect(fs *pflag.FlagSet, f *RedirectFlags, h Host) (*redirect.Optio
 	return redirect.Parse(f.Text)
 }
 
-// nameservers reads those of a resolv.conf.
+// nameservers are those of a resolv.conf.
 func nameservers(path string, h Host) ([]netip.Addr, error) {
-	raw, err := h.ReadFile(path)
+	conf, err := readResolvConf(path, h)
 	if err != nil {
-		return nil, fmt.Errorf("--resolv-conf: %w", err)
-	}
-	conf, err := dns.ClientConfigFromReader(strings.NewReader(string(raw)))
-	if err != nil {
-		return nil, fmt.Errorf("--resolv-conf: %s: %w", path, err)
+		return nil, err
 	}
 	var out []netip.Addr
 	for _, server := range conf.Servers {
-		address, err := netip.ParseAddr(server)
-		if err != nil {
-			return nil, fmt.Errorf("--resolv-conf: %s: nameserver %q: want an IP address", path, server)
-		}
-		out = append(out, address.WithZone("").Unmap())
+		out = append(out, netip.MustParseAddr(server).WithZone("").Unmap())
 	}
 	return out, nil
 }

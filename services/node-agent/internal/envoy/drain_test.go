@@ -165,7 +165,8 @@ func TestArgs(t *testing.T) {
 	o := Options{Bootstrap: "/s/envoy-bootstrap.json", Concurrency: 2, DrainTime: 45 * time.Second, LogLevel: "warning", ComponentLog: "misc:error"}
 	want := []string{
 		"-c", "/s/envoy-bootstrap.json", "--disable-hot-restart", "--concurrency", "2", "--drain-time-s", "45",
-		"--drain-strategy", "immediate", "--log-level", "warning", "--component-log-level", "misc:error",
+		"--drain-strategy", "immediate", "--log-level", "warning", "--file-flush-interval-msec", "1000",
+		"--component-log-level", "misc:error",
 	}
 	if got := o.Args(); !slices.Equal(got, want) {
 		t.Errorf("got %q", got)

@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Options are how Envoy is started.
@@ -28,6 +30,8 @@ type Options struct {
 	DrainTime    time.Duration
 	LogLevel     string
 	ComponentLog string
+	// NetAdmin hands the capability to administer the network on to Envoy, as TPROXY needs. The agent must have it.
+	NetAdmin bool
 	// Stdout and Stderr get Envoy's output: its access log and its own log.
 	Stdout, Stderr io.Writer
 }
@@ -41,6 +45,7 @@ func (o Options) Args() []string {
 		"--drain-time-s", strconv.Itoa(int(o.DrainTime.Seconds())),
 		"--drain-strategy", "immediate",
 		"--log-level", o.LogLevel,
+		"--file-flush-interval-msec", "1000", // how late an access log may be
 	}
 	if o.ComponentLog != "" {
 		args = append(args, "--component-log-level", o.ComponentLog)
@@ -69,6 +74,9 @@ func Start(o Options) (*Process, error) {
 		p.cmd.Dir = o.Dir
 		p.cmd.Stdout, p.cmd.Stderr = o.Stdout, o.Stderr
 		p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+		if o.NetAdmin {
+			p.cmd.SysProcAttr.AmbientCaps = []uintptr{unix.CAP_NET_ADMIN}
+		}
 		if err := p.cmd.Start(); err != nil {
 			started <- fmt.Errorf("start Envoy: %w", err)
 			return
@@ -104,4 +112,21 @@ func (p *Process) Terminate() error {
 		return nil
 	}
 	return err
+}
+
+// ErrNoNetAdmin is returned by MayAdministerNetwork where the agent may not.
+var ErrNoNetAdmin = errors.New("TPROXY needs the capability NET_ADMIN, which the agent does not have: run it as root, or as its user with the capability " +
+	"among its inheritable and ambient ones")
+
+// MayAdministerNetwork checks that this process has the capability that NetAdmin hands on.
+func MayAdministerNetwork() error {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var sets [2]unix.CapUserData
+	if err := unix.Capget(&header, &sets[0]); err != nil {
+		return fmt.Errorf("capabilities of the agent: %w", err)
+	}
+	if sets[0].Permitted&(1<<unix.CAP_NET_ADMIN) == 0 {
+		return ErrNoNetAdmin
+	}
+	return nil
 }

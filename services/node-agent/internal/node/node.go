@@ -94,7 +94,7 @@ func metadata(c *config.Config) (*structpb.Struct, error) {
 		"CLUSTER_ID":            "Kubernetes",
 	}
 	if c.Role == config.Sidecar {
-		m["INTERCEPTION_MODE"] = c.ProxyConfig.GetInterceptionMode().String()
+		m["INTERCEPTION_MODE"] = c.Interception
 	}
 	if id := c.ProxyConfig.GetMeshId(); id != "" {
 		m["MESH_ID"] = id

@@ -73,16 +73,15 @@ func TestProgram(t *testing.T) {
 
 func TestInterceptionMode(t *testing.T) {
 	for _, tc := range []struct {
-		role config.Role
-		mode meshv1alpha1.ProxyConfig_InboundInterceptionMode
-		want string
+		role       config.Role
+		mode, want string
 	}{
-		{config.Sidecar, meshv1alpha1.ProxyConfig_REDIRECT, "REDIRECT"},
-		{config.Sidecar, meshv1alpha1.ProxyConfig_TPROXY, "TPROXY"},
-		{config.Router, meshv1alpha1.ProxyConfig_REDIRECT, ""},
+		{config.Sidecar, "REDIRECT", "REDIRECT"},
+		{config.Sidecar, "TPROXY", "TPROXY"},
+		{config.Router, "REDIRECT", ""},
 	} {
 		c := workload()
-		c.Role, c.ProxyConfig.InterceptionMode = tc.role, tc.mode
+		c.Role, c.Interception = tc.role, tc.mode
 		delete(c.Meta, "INTERCEPTION_MODE")
 		n, err := New(c)
 		if err != nil {

@@ -12,12 +12,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"fairlead.dev/pkg/auth"
 	"fairlead.dev/pkg/rpc"
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/pkg/tlsconf"
 )
+
+// sotwType is a type that a state-of-the-world stream has one resource of, which it sends once.
+const sotwType = "type.googleapis.com/once"
 
 // xdsServer is a real gRPC server that answers every request with what reply
 // makes of it and remembers who called.
@@ -27,6 +31,8 @@ type xdsServer struct {
 	stop    func()
 	// resources go out with every delta answer.
 	resources []*discoveryv3.Resource
+	// once is a type of which only the first request of a stream is answered.
+	once string
 
 	mu    sync.Mutex
 	peers []auth.Peer
@@ -53,6 +59,15 @@ func (s *xdsServer) StreamAggregatedResources(stream discoveryv3.AggregatedDisco
 		if err != nil {
 			return err
 		}
+		if req.GetTypeUrl() == sotwType {
+			if req.GetResponseNonce() == "" {
+				err = stream.Send(&discoveryv3.DiscoveryResponse{TypeUrl: sotwType, Nonce: "n", Resources: []*anypb.Any{{Value: []byte("sotw")}}})
+			}
+			if err != nil {
+				return err
+			}
+			continue
+		}
 		if err := stream.Send(&discoveryv3.DiscoveryResponse{TypeUrl: req.GetTypeUrl(), VersionInfo: s.address}); err != nil {
 			return err
 		}
@@ -69,8 +84,11 @@ func (s *xdsServer) DeltaAggregatedResources(stream discoveryv3.AggregatedDiscov
 		s.mu.Lock()
 		s.delta = append(s.delta, req)
 		s.mu.Unlock()
+		if req.GetTypeUrl() == s.once && req.GetResponseNonce() != "" {
+			continue
+		}
 		if err := stream.Send(&discoveryv3.DeltaDiscoveryResponse{
-			TypeUrl: req.GetTypeUrl(), SystemVersionInfo: s.address, Resources: s.resources,
+			TypeUrl: req.GetTypeUrl(), SystemVersionInfo: s.address, Resources: s.resources, Nonce: "n",
 		}); err != nil {
 			return err
 		}

@@ -63,6 +63,8 @@ type Config struct {
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
 	Clock      clock.Clock
+	// Own is what the agent wants for itself; optional.
+	Own *Own
 	// Keepalive is how long a silent xds-server is believed to be there; it
 	// then has a third of that to answer a ping. Default 30 s, least 10 s.
 	Keepalive time.Duration
@@ -85,7 +87,11 @@ type Relay struct {
 	hold      time.Duration
 	keepalive time.Duration
 
+	own *Own
+
 	mu sync.Mutex
+	// held is the version of Own's resource that was taken last.
+	held map[string]string
 	// unanswered counts the attempts and streams in a row that ended before
 	// the xds-server had sent anything; lost is when an xds-server last ended a
 	// stream that worked.
@@ -113,6 +119,7 @@ func New(c Config) (*Relay, error) {
 		log:       c.Log,
 		clock:     clock.Or(c.Clock),
 		metrics:   m,
+		own:       c.Own,
 		hold:      holdStream,
 		keepalive: cmp.Or(c.Keepalive, 30*time.Second),
 	}, nil
@@ -155,9 +162,13 @@ func (r *Relay) relay(method string, down grpc.ServerStream) error {
 		r.active.Add(-1)
 	}()
 
+	var server serverStream = up
+	if r.own != nil && authority(down.Context()) == r.own.Authority {
+		server = &guest{upstream: up, relay: r, delta: method == Delta}
+	}
 	fromEnvoy := make(chan error, 1)
 	go func() {
-		_, err := pump(up, down, r.metrics.requests)
+		_, err := pump(server, down, r.metrics.requests)
 		if errors.Is(err, io.EOF) {
 			err = up.CloseSend()
 		} else {
@@ -166,8 +177,8 @@ func (r *Relay) relay(method string, down grpc.ServerStream) error {
 		fromEnvoy <- err
 	}()
 
-	answered, err := pump(down, up, r.metrics.responses)
-	server := up.address()
+	answered, err := pump(down, server, r.metrics.responses)
+	address := up.address()
 	switch {
 	case down.Context().Err() != nil:
 		r.metrics.ends.WithLabelValues(endEnvoy).Inc()
@@ -179,14 +190,14 @@ func (r *Relay) relay(method string, down grpc.ServerStream) error {
 		r.ended(true, false)
 		return <-fromEnvoy
 	case errors.Is(err, io.EOF):
-		err = status.Errorf(codes.Unavailable, "xds-server %s ended the stream", server)
+		err = status.Errorf(codes.Unavailable, "xds-server %s ended the stream", address)
 	default:
-		err = status.Errorf(status.Code(err), "xds-server %s: %s", server, status.Convert(err).Message())
+		err = status.Errorf(status.Code(err), "xds-server %s: %s", address, status.Convert(err).Message())
 	}
 	r.metrics.ends.WithLabelValues(endServer).Inc()
-	r.log.Warn("xds-server lost", "address", server, "answered", answered, "error", err)
-	if server != "" {
-		r.addresses.markFailed(server, r.clock.Now())
+	r.log.Warn("xds-server lost", "address", address, "answered", answered, "error", err)
+	if address != "" {
+		r.addresses.markFailed(address, r.clock.Now())
 	}
 	r.ended(answered, answered)
 	return err
@@ -197,6 +208,10 @@ func (r *Relay) Active() int { return int(r.active.Load()) }
 
 type receiver interface{ RecvMsg(any) error }
 type sender interface{ SendMsg(any) error }
+type serverStream interface {
+	receiver
+	sender
+}
 
 // pump forwards messages one by one until either side ends. It reports whether
 // there were any; io.EOF means that from ended in order.

@@ -1,0 +1,50 @@
+package nameserver
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// Where answers are from.
+const (
+	fromTable    = "table"
+	fromCache    = "cache"
+	fromUpstream = "upstream"
+	fromNobody   = "none"
+)
+
+type metrics struct {
+	requests *prometheus.CounterVec
+	failures prometheus.Counter
+	duration prometheus.Histogram
+	names    prometheus.Gauge
+}
+
+func newMetrics(reg prometheus.Registerer) (*metrics, error) {
+	m := &metrics{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fairlead_node_agent_dns_requests_total",
+			Help: "DNS queries of the workload, by protocol and by where the answer is from: the name table, the cache, an upstream server, or none: they have failed.",
+		}, []string{"network", "from"}),
+		failures: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "fairlead_node_agent_dns_upstream_failures_total",
+			Help: "DNS queries that no upstream server has answered.",
+		}),
+		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "fairlead_node_agent_dns_upstream_duration_seconds", Buckets: []float64{.001, .005, .02, .1, .5, 2},
+			Help: "How long upstream servers take to answer a DNS query.",
+		}),
+		names: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "fairlead_node_agent_dns_names",
+			Help: "Names in the name table.",
+		}),
+	}
+	for _, network := range []string{networkUDP, networkTCP} {
+		for _, from := range []string{fromTable, fromCache, fromUpstream, fromNobody} {
+			m.requests.WithLabelValues(network, from)
+		}
+	}
+	for _, c := range []prometheus.Collector{m.requests, m.failures, m.duration, m.names} {
+		if err := reg.Register(c); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}

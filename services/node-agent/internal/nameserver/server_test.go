@@ -1,0 +1,316 @@
+package nameserver
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"fairlead.dev/pkg/testkit"
+)
+
+// outside is a name server that knows the names ending in "example.", and fails those beginning with "fail".
+type outside struct {
+	address string
+	asked   atomic.Int64
+	hold    chan struct{} // queries wait until it is closed, if there is one
+}
+
+func startOutside(t *testing.T, hold chan struct{}) *outside {
+	t.Helper()
+	o := &outside{hold: hold}
+	packets, stream, err := listen(netip.MustParseAddrPort("127.0.0.1:0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.address = packets.LocalAddr().String()
+	for _, s := range []*dns.Server{{PacketConn: packets, Handler: o}, {Listener: stream, Handler: o}} {
+		started, ended := make(chan struct{}), make(chan struct{})
+		s.NotifyStartedFunc = func() { close(started) }
+		go func() {
+			defer close(ended)
+			_ = s.ActivateAndServe()
+		}()
+		<-started
+		t.Cleanup(func() { _ = s.Shutdown(); <-ended })
+	}
+	return o
+}
+
+func (o *outside) ServeDNS(w dns.ResponseWriter, query *dns.Msg) {
+	o.asked.Add(1)
+	if o.hold != nil {
+		<-o.hold
+	}
+	m, name := new(dns.Msg).SetReply(query), query.Question[0].Name
+	switch {
+	case strings.HasPrefix(name, "fail"):
+		m.Rcode = dns.RcodeServerFailure
+	case strings.HasPrefix(name, "big") && w.LocalAddr().Network() == networkUDP:
+		m.Truncated = true
+	case strings.HasSuffix(strings.ToLower(name), "example."):
+		rr, err := dns.NewRR(name + " 60 IN A 192.0.2.7")
+		if err != nil {
+			panic(err)
+		}
+		m.Answer = []dns.RR{rr}
+	default:
+		m.Rcode = dns.RcodeNameError
+		soa, err := dns.NewRR(". 60 IN SOA a. b. 1 2 3 4 30")
+		if err != nil {
+			panic(err)
+		}
+		m.Ns = []dns.RR{soa}
+	}
+	_ = w.WriteMsg(m)
+}
+
+type fixture struct {
+	*Server
+	t       *testing.T
+	address string
+	clock   *testkit.Clock
+}
+
+// start runs a Server with the given upstream servers; it must end with the test, and leave no goroutine.
+func start(t *testing.T, table bool, upstream ...string) *fixture {
+	t.Helper()
+	before := runtime.NumGoroutine()
+	conf := &dns.ClientConfig{Port: "53", Search: []string{"apps.svc.cluster.local"}}
+	f := &fixture{t: t, clock: testkit.NewClock(time.Now())}
+	var err error
+	f.Server, err = New(Config{
+		Addresses: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:0")}, Namespace: "apps", Resolv: conf,
+		Log: testkit.Logger(t), Registerer: prometheus.NewRegistry(), Clock: f.clock,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.upstream.servers = upstream
+	f.address = f.Addresses()[0].String()
+	if table {
+		f.take()
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- f.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		testkit.Eventually(t, 5*time.Second, func() error {
+			if n := runtime.NumGoroutine(); n > before {
+				return fmt.Errorf("%d goroutines, %d before", n, before)
+			}
+			return nil
+		})
+	})
+	return f
+}
+
+func (f *fixture) take() {
+	f.t.Helper()
+	packed, err := anypb.New(names())
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	if err := f.Take(packed); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// ask sends a query and gives the answer in words: code, then addresses.
+func (f *fixture) ask(network, name string, kind uint16) string {
+	f.t.Helper()
+	m, err := f.exchange(network, name, kind)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	words := []string{dns.RcodeToString[m.Rcode]}
+	if m.Truncated {
+		words = append(words, "truncated")
+	}
+	for _, r := range m.Answer {
+		switch r := r.(type) {
+		case *dns.A:
+			words = append(words, fmt.Sprintf("%s/%d", r.A, r.Hdr.Ttl))
+		case *dns.CNAME:
+			words = append(words, r.Target)
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+func (f *fixture) exchange(network, name string, kind uint16) (*dns.Msg, error) {
+	m, _, err := (&dns.Client{Net: network, Timeout: 10 * time.Second}).Exchange(new(dns.Msg).SetQuestion(name, kind), f.address)
+	return m, err
+}
+
+func TestAnswers(t *testing.T) {
+	o := startOutside(t, nil)
+	f := start(t, true, o.address)
+	for _, network := range []string{networkUDP, networkTCP} {
+		for name, want := range map[string]string{
+			"server.": "NOERROR 10.0.0.1/30", "www.example.com.apps.svc.cluster.local.": "NOERROR www.example.com. 240.240.0.1/30",
+			"WWW.example.": "NOERROR 192.0.2.7/60", "nobody.": "NXDOMAIN", "fail.": "SERVFAIL",
+		} {
+			if got := f.ask(network, name, dns.TypeA); got != want {
+				t.Errorf("%s %s: %q, want %q", network, name, got, want)
+			}
+		}
+	}
+	if got := f.ask(networkUDP, "server.", dns.TypeAAAA); got != "NOERROR" {
+		t.Errorf("no address of the family: %q", got)
+	}
+	if got := f.ask(networkUDP, "server.", dns.TypeTXT); got != "NXDOMAIN" {
+		t.Errorf("another type goes upstream: %q", got)
+	}
+	if got := f.ask(networkUDP, "big.example.", dns.TypeA); got != "NOERROR truncated" {
+		t.Errorf("truncated answer: %q", got)
+	}
+	if got := f.ask(networkTCP, "big.example.", dns.TypeA); got != "NOERROR 192.0.2.7/60" {
+		t.Errorf("the same by TCP: %q", got)
+	}
+	if n := testutil.ToFloat64(f.metrics.requests.WithLabelValues(networkUDP, fromTable)); n != 3 {
+		t.Errorf("%v answers from the table", n)
+	}
+}
+
+func TestNoTable(t *testing.T) {
+	o := startOutside(t, nil)
+	f := start(t, false, o.address)
+	if got := f.ask(networkUDP, "www.example.", dns.TypeA); got != "SERVFAIL" {
+		t.Errorf("before the table: %q", got)
+	}
+	f.take()
+	if got := f.ask(networkUDP, "www.example.", dns.TypeA); got != "NOERROR 192.0.2.7/60" {
+		t.Errorf("after it: %q", got)
+	}
+	wrong, err := anypb.New(wrapperspb.String("x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f.Take(wrong) == nil {
+		t.Error("something else was taken for a table")
+	}
+}
+
+// TestNextServer: a server that is away or fails is not the end.
+func TestNextServer(t *testing.T) {
+	o := startOutside(t, nil)
+	closed, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed.Close()
+	f := start(t, true, closed.LocalAddr().String(), o.address)
+	if got := f.ask(networkUDP, "www.example.", dns.TypeA); got != "NOERROR 192.0.2.7/60" {
+		t.Errorf("got %q", got)
+	}
+	alone := start(t, true)
+	if got := alone.ask(networkUDP, "other.example.", dns.TypeA); got != "SERVFAIL" {
+		t.Errorf("without a server: %q", got)
+	}
+	if n := testutil.ToFloat64(alone.metrics.failures); n != 1 {
+		t.Errorf("%v failures", n)
+	}
+}
+
+func TestCache(t *testing.T) {
+	o := startOutside(t, nil)
+	f := start(t, true, o.address)
+	expect := func(name, want string, asked int64) {
+		t.Helper()
+		if got := f.ask(networkUDP, name, dns.TypeA); got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+		if n := o.asked.Load(); n != asked {
+			t.Errorf("%s: upstream was asked %d times, want %d", name, n, asked)
+		}
+	}
+	expect("www.example.", "NOERROR 192.0.2.7/60", 1)
+	f.clock.Advance(20 * time.Second)
+	expect("WWW.example.", "NOERROR 192.0.2.7/40", 1)
+	f.clock.Advance(40 * time.Second)
+	expect("www.example.", "NOERROR 192.0.2.7/60", 2)
+	expect("nobody.", "NXDOMAIN", 3)
+	f.clock.Advance(29 * time.Second)
+	expect("nobody.", "NXDOMAIN", 3)
+	f.clock.Advance(time.Second)
+	expect("nobody.", "NXDOMAIN", 4)
+	expect("fail.", "SERVFAIL", 5)
+	expect("fail.", "SERVFAIL", 6)
+	for i := range 2 * maxCached {
+		name := fmt.Sprintf("n%d.example.", i)
+		m := new(dns.Msg).SetQuestion(name, dns.TypeA)
+		rr, err := dns.NewRR(name + " 60 IN A 192.0.2.7")
+		if err != nil {
+			t.Fatal(err)
+		}
+		k := keyOf(m)
+		m.Answer = []dns.RR{rr}
+		f.cache.put(k, m)
+	}
+	if n := len(f.cache.entries); n != maxCached {
+		t.Errorf("%d answers are kept", n)
+	}
+}
+
+// TestBound: while upstream is silent only so many queries wait; more fail at once, and names of the mesh are answered.
+func TestBound(t *testing.T) {
+	o := startOutside(t, make(chan struct{}))
+	f := start(t, true, o.address)
+	var waiting sync.WaitGroup
+	for i := range maxAsking {
+		waiting.Go(func() { _, _ = f.exchange(networkUDP, fmt.Sprintf("n%d.example.", i), dns.TypeA) })
+	}
+	testkit.Eventually(t, 5*time.Second, func() error {
+		if n := len(f.upstream.asking); n != maxAsking {
+			return fmt.Errorf("%d queries wait", n)
+		}
+		return nil
+	})
+	if got := f.ask(networkUDP, "more.example.", dns.TypeA); got != "SERVFAIL" {
+		t.Errorf("one more: %q", got)
+	}
+	if got := f.ask(networkUDP, "server.", dns.TypeA); got != "NOERROR 10.0.0.1/30" {
+		t.Errorf("a name of the mesh: %q", got)
+	}
+	close(o.hold)
+	waiting.Wait()
+}
+
+func TestOddQueries(t *testing.T) {
+	f := start(t, true)
+	client := &dns.Client{Timeout: 5 * time.Second}
+	two := new(dns.Msg).SetQuestion("server.", dns.TypeA)
+	two.Question = append(two.Question, two.Question[0])
+	update := new(dns.Msg).SetUpdate("server.")
+	for name, m := range map[string]*dns.Msg{"two questions": two, "an update": update} {
+		got, _, err := client.Exchange(m, f.address)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if got.Rcode == dns.RcodeSuccess {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+	none := new(dns.Msg)
+	none.Id = 7
+	if got, _, err := client.Exchange(none, f.address); err != nil || got.Rcode == dns.RcodeSuccess {
+		t.Errorf("no question: %v, %v", got, err)
+	}
+}
