@@ -38,7 +38,7 @@ func (m *Mesh) config(k object.Key) (proto.Message, error) {
 	case *networking.Gateway:
 		spec = gateway(s, ns)
 	case *networking.Sidecar:
-		spec = sidecar(s, ns)
+		spec = sidecar(s, ns, m.cfg.Domain)
 		exported = m.ownOrRoot(ns)
 	case *networking.WorkloadGroup:
 		return nil, nil
@@ -82,13 +82,25 @@ func gateway(s *networking.Gateway, ns string) *networking.Gateway {
 	return out
 }
 
-// sidecar resolves the namespace part of egress hosts.
-func sidecar(s *networking.Sidecar, ns string) *networking.Sidecar {
+// sidecar resolves the namespace part of egress hosts, those that are excluded too, and the host of the egress proxy.
+func sidecar(s *networking.Sidecar, ns, domain string) *networking.Sidecar {
 	out := proto.Clone(s).(*networking.Sidecar)
 	for _, l := range out.Egress {
 		for i, h := range l.Hosts {
-			l.Hosts[i] = ownNamespace(h, ns)
+			rest, excluded := strings.CutPrefix(h, "~./")
+			if excluded {
+				rest = "./" + rest
+			} else {
+				rest = h
+			}
+			if rest = ownNamespace(rest, ns); excluded {
+				rest = "~" + rest
+			}
+			l.Hosts[i] = rest
 		}
+	}
+	if p := out.GetOutboundTrafficPolicy().GetEgressProxy(); p != nil {
+		p.Host = Host(p.Host, ns, domain)
 	}
 	return out
 }

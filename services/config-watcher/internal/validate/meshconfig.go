@@ -132,7 +132,7 @@ func (c *checker) meshConfig(m *mesh.MeshConfig) {
 		c.fail("trustDomain", m.TrustDomain, "not a trust domain", `use a DNS name such as "cluster.local"`)
 	}
 	for i, td := range m.TrustDomainAliases {
-		if td != "*" && !fqdn(td) {
+		if !fqdn(td) {
 			c.fail(index("trustDomainAliases", i), td, "not a trust domain", "use a DNS name")
 		}
 	}

@@ -260,10 +260,16 @@ func (c *checker) workloadLabels(path string, m map[string]string) {
 	}
 }
 
+// maxSocketPath is the longest name of a unix socket that Linux binds.
+const maxSocketPath = 107
+
 // unixSocket checks the address form "unix:///path" or "unix://@abstract".
 func (c *checker) unixSocket(path, s string) {
 	rest := strings.TrimPrefix(s, "unix://")
 	if len(rest) < 2 || rest[0] != '/' && rest[0] != '@' || strings.HasSuffix(rest, "/") {
 		c.fail(path, s, "not a unix socket", `write "unix:///path/of/socket" or "unix://@name"`)
+	}
+	if len(rest) > maxSocketPath {
+		c.fail(path, s, fmt.Sprintf("path of %d bytes, at most %d are possible", len(rest), maxSocketPath), "choose a shorter one")
 	}
 }

@@ -2,6 +2,7 @@ package validate
 
 import (
 	"regexp"
+	"strings"
 	"testing"
 )
 
@@ -135,7 +136,24 @@ func TestRules(t *testing.T) {
 		{"sidecar: hosts", of("Sidecar", "{egress: [{hosts: ['foo']}]}"), `hosts\[0\]: "foo": no namespace`},
 		{"sidecar: foreign endpoint", of("Sidecar", "{workloadSelector: {labels: {a: b}}, ingress: [{port: {number: 1, protocol: HTTP, name: h}, defaultEndpoint: '10.0.0.1:80'}]}"), `forwards only to its own workload`},
 		{"sidecar: two without port", of("Sidecar", "{egress: [{hosts: ['*/*']}, {hosts: ['./*']}]}"), `has no port either`},
-		{"sidecar: tls", of("Sidecar", "{workloadSelector: {labels: {a: b}}, ingress: [{port: {number: 1, protocol: HTTPS, name: h}, defaultEndpoint: '127.0.0.1:80', tls: {mode: SIMPLE, serverCertificate: /a, privateKey: /b}}]}"), `tls: TLS termination by a sidecar is not available`},
+		{"sidecar: tls", of("Sidecar", "{workloadSelector: {labels: {a: b}}, ingress: [{port: {number: 1, protocol: HTTPS, name: h}, defaultEndpoint: '127.0.0.1:80', tls: {mode: SIMPLE, serverCertificate: /a, privateKey: /b}}]}"), ""},
+		{"sidecar: mutual tls", of("Sidecar", "{workloadSelector: {labels: {a: b}}, ingress: [{port: {number: 1, protocol: TLS, name: h}, defaultEndpoint: '127.0.0.1:80', tls: {mode: MUTUAL, serverCertificate: /a, privateKey: /b, caCertificates: /c, subjectAltNames: [x]}}]}"), ""},
+		{"sidecar: tls without authorities", of("Sidecar", "{workloadSelector: {labels: {a: b}}, ingress: [{port: {number: 1, protocol: TLS, name: h}, defaultEndpoint: '127.0.0.1:80', tls: {mode: MUTUAL, serverCertificate: /a, privateKey: /b}}]}"), `caCertificates: missing`},
+		{"sidecar: tls of a secret", of("Sidecar", "{workloadSelector: {labels: {a: b}}, ingress: [{port: {number: 1, protocol: HTTPS, name: h}, defaultEndpoint: '127.0.0.1:80', tls: {mode: SIMPLE, credentialName: c}}]}"), `tls.credentialName: "c": Secrets are served to gateways only`},
+		{"sidecar: tls on a plain port", of("Sidecar", "{workloadSelector: {labels: {a: b}}, ingress: [{port: {number: 1, protocol: HTTP, name: h}, defaultEndpoint: '127.0.0.1:80', tls: {mode: SIMPLE, serverCertificate: /a, privateKey: /b}}]}"), `the protocol is not encrypted`},
+		{"sidecar: tls passed on", of("Sidecar", "{workloadSelector: {labels: {a: b}}, ingress: [{port: {number: 1, protocol: TLS, name: h}, defaultEndpoint: '127.0.0.1:80', tls: {mode: PASSTHROUGH}}]}"), `not possible on a sidecar`},
+		{"sidecar: tls redirect", of("Sidecar", "{workloadSelector: {labels: {a: b}}, ingress: [{port: {number: 1, protocol: HTTPS, name: h}, defaultEndpoint: '127.0.0.1:80', tls: {mode: SIMPLE, serverCertificate: /a, privateKey: /b, httpsRedirect: true}}]}"), `httpsRedirect`},
+		{"sidecar: one port twice", of("Sidecar", "{ingress: [{port: {number: 1, protocol: HTTP, name: h}}, {port: {number: 1, protocol: TCP, name: t}, bind: 127.0.0.1}]}"), `same port as ingress`},
+		{"sidecar: datagrams", of("Sidecar", "{ingress: [{port: {number: 1, protocol: UDP, name: u}}]}"), `datagrams pass the proxy by`},
+		{"sidecar: exclusions", of("Sidecar", "{egress: [{hosts: ['*/*', '~prod/*', '~./a.example.com', '~*/b.example.com', '~/c.example.com']}]}"), ""},
+		{"sidecar: malformed exclusion", of("Sidecar", "{egress: [{hosts: ['~Prod/*']}]}"), `not a namespace before the slash`},
+		{"sidecar: sockets", of("Sidecar", "{egress: [{port: {number: 0, protocol: HTTP, name: h}, bind: 'unix:///run/a.sock', hosts: ['*/*']}, {port: {number: 0, protocol: HTTP, name: i}, bind: 'unix://@b', hosts: ['*/*']}]}"), ""},
+		{"sidecar: one socket twice", of("Sidecar", "{egress: [{port: {number: 0, protocol: HTTP, name: h}, bind: 'unix:///run/a.sock', hosts: ['*/*']}, {port: {number: 80, protocol: HTTP, name: i}, bind: 'unix:///run/a.sock', hosts: ['*/*']}]}"), `same port and bind`},
+		{"sidecar: captured socket", of("Sidecar", "{egress: [{port: {number: 0, protocol: HTTP, name: h}, bind: 'unix:///run/a.sock', captureMode: IPTABLES, hosts: ['*/*']}]}"), `cannot be captured`},
+		{"sidecar: long socket", of("Sidecar", "{egress: [{port: {number: 0, protocol: HTTP, name: h}, bind: 'unix:///"+strings.Repeat("a", 120)+"', hosts: ['*/*']}]}"), `at most 107 are possible`},
+		{"sidecar: egress proxy", of("Sidecar", "{outboundTrafficPolicy: {mode: ALLOW_ANY, egressProxy: {host: egress.gateways.svc.cluster.local, port: {number: 80}}}}"), ""},
+		{"sidecar: egress proxy of nobody", of("Sidecar", "{outboundTrafficPolicy: {egressProxy: {host: egress.gateways.svc.cluster.local}}}"), `has no effect in mode REGISTRY_ONLY`},
+		{"sidecar: egress proxy by a short name", of("Sidecar", "{outboundTrafficPolicy: {mode: ALLOW_ANY, egressProxy: {host: egress}}}"), `short name`},
 
 		{"pa: plain", of("PeerAuthentication", "{selector: {matchLabels: {app: a}}, mtls: {mode: STRICT}, portLevelMtls: {9090: {mode: PERMISSIVE}}}"), ""},
 		{"pa: ports without selector", of("PeerAuthentication", "{portLevelMtls: {9090: {mode: STRICT}}}"), `portLevelMtls: needs a selector`},

@@ -11,63 +11,83 @@ import (
 	"fairlead.dev/services/xds-server/internal/replica"
 )
 
-// egress is a set of Sidecar egress hosts, "<namespace>/<dnsName>": which services of which namespaces a client may address.
-// See istio.networking.v1alpha3.IstioEgressListener.hosts.
-type egress struct {
-	// hosts by namespace; "*" means any namespace.
-	hosts map[string][]string
-}
+// egress says which services of which namespaces a client may address: those that one of the rules admits.
+type egress []rules
+
+// rules are the hosts of one egress listener of a Sidecar, "<namespace>/<dnsName>", by namespace; "*" means any. What is excluded is never
+// admitted. See istio.networking.v1alpha3.IstioEgressListener.hosts.
+type rules struct{ admitted, excluded map[string][]string }
 
 // allEgress admits everything that is exported to the client's namespace: what a class without a Sidecar may address.
-func allEgress(string) *egress { return &egress{hosts: map[string][]string{"*": {"*"}}} }
+func allEgress() egress { return egress{{admitted: map[string][]string{"*": {"*"}}}} }
 
-// parseEgress reads egress hosts for a client in the namespace; no hosts at all admit everything.
-func parseEgress(clientNamespace string, hosts []string) *egress {
+// parseEgress reads the egress hosts of a listener for a client in the namespace; no hosts at all admit everything.
+func parseEgress(clientNamespace string, hosts []string) egress {
 	if len(hosts) == 0 {
-		return allEgress(clientNamespace)
+		return allEgress()
 	}
-	e := &egress{hosts: map[string][]string{}}
+	out := rules{admitted: map[string][]string{}, excluded: map[string][]string{}}
 	for _, h := range hosts {
 		ns, host, ok := strings.Cut(h, "/")
 		if !ok {
 			// Validation refuses this form; taken as Istio's own shorthand for any namespace.
 			ns, host = "*", h
 		}
+		into := out.admitted
+		if rest, excluded := strings.CutPrefix(ns, "~"); excluded {
+			ns, into = rest, out.excluded
+		}
 		switch ns {
-		case "~":
-			continue
+		case "":
+			ns = "*" // "~" alone is no namespace: the host is reached in none
 		case ".":
 			ns = clientNamespace
 		}
-		e.hosts[ns] = append(e.hosts[ns], host)
+		into[ns] = append(into[ns], host)
 	}
-	for ns := range e.hosts {
-		slices.Sort(e.hosts[ns])
-		e.hosts[ns] = slices.Compact(e.hosts[ns])
+	for _, list := range []map[string][]string{out.admitted, out.excluded} {
+		for ns := range list {
+			slices.Sort(list[ns])
+			list[ns] = slices.Compact(list[ns])
+		}
 	}
-	return e
+	return egress{out}
 }
 
-func (e *egress) equal(o *egress) bool {
-	return maps.EqualFunc(e.hosts, o.hosts, slices.Equal)
+func (e egress) equal(o egress) bool {
+	return slices.EqualFunc(e, o, func(a, b rules) bool {
+		return maps.EqualFunc(a.admitted, b.admitted, slices.Equal) && maps.EqualFunc(a.excluded, b.excluded, slices.Equal)
+	})
 }
 
 // namespaces lists where admitted services live: [""] means everywhere.
-func (e *egress) namespaces() []string {
-	if _, ok := e.hosts["*"]; ok {
+func (e egress) namespaces() []string {
+	all := map[string]bool{}
+	for _, r := range e {
+		for ns := range r.admitted {
+			all[ns] = true
+		}
+	}
+	if all["*"] {
 		return []string{""}
 	}
-	return slices.Sorted(maps.Keys(e.hosts))
+	return slices.Sorted(maps.Keys(all))
 }
 
 // service reports whether the service is admitted.
-func (e *egress) service(svc *configv1.Service) bool {
+func (e egress) service(svc *configv1.Service) bool {
 	return e.admits(svc.GetNamespace(), svc.GetHostname(), covers)
 }
 
-func (e *egress) admits(namespace, host string, match func(pattern, host string) bool) bool {
+func (e egress) admits(namespace, host string, match func(pattern, host string) bool) bool {
+	return slices.ContainsFunc(e, func(r rules) bool {
+		return named(r.admitted, namespace, host, match) && !named(r.excluded, namespace, host, covers)
+	})
+}
+
+func named(hosts map[string][]string, namespace, host string, match func(pattern, host string) bool) bool {
 	for _, ns := range []string{namespace, "*"} {
-		for _, pattern := range e.hosts[ns] {
+		for _, pattern := range hosts[ns] {
 			if match(pattern, host) {
 				return true
 			}
@@ -76,9 +96,14 @@ func (e *egress) admits(namespace, host string, match func(pattern, host string)
 	return false
 }
 
+// all reports whether nothing is held back.
+func (e egress) all() bool {
+	return slices.ContainsFunc(e, func(r rules) bool { return len(r.excluded) == 0 && slices.Contains(r.admitted["*"], "*") })
+}
+
 // virtualServices keeps those that have at least one host in common with what is admitted in their namespace.
-func (e *egress) virtualServices(found []*replica.VirtualService) []*replica.VirtualService {
-	if slices.Contains(e.hosts["*"], "*") {
+func (e egress) virtualServices(found []*replica.VirtualService) []*replica.VirtualService {
+	if e.all() {
 		return found
 	}
 	var kept []*replica.VirtualService
@@ -102,10 +127,28 @@ func covers(pattern, host string) bool {
 // overlap reports whether two hosts, either of which may be a wildcard, can mean the same name.
 func overlap(a, b string) bool { return covers(a, b) || covers(b, a) }
 
-// sidecarEgress bears a nil Sidecar.
-func sidecarEgress(s *replica.Sidecar) []*networking.IstioEgressListener {
-	if s == nil {
+// EgressListeners lists the egress listeners that the class has by its Sidecar; nil where nothing limits what it may address. A Sidecar that
+// names none inherits those of its namespace's default, or else of the mesh's.
+func (r *Reader) EgressListeners() []*networking.IstioEgressListener {
+	own := r.Sidecar()
+	if own == nil {
 		return nil
 	}
-	return s.Spec.GetEgress()
+	if listeners := own.Spec.GetEgress(); len(listeners) > 0 {
+		return listeners
+	}
+	root := r.Mesh().GetRootNamespace()
+	r.record(replica.SidecarTopics(own.Key.Namespace, root)...)
+	for _, namespace := range []string{own.Key.Namespace, root} {
+		if found := r.view.state.Sidecar(namespace, root, nil); found != nil && len(found.Spec.GetEgress()) > 0 {
+			traceOne(r.trace, found)
+			return found.Spec.GetEgress()
+		}
+	}
+	return nil
+}
+
+// AdmitsHost is Admits for a host that is no service, of a VirtualService of the namespace. A nil listener admits all.
+func (r *Reader) AdmitsHost(l *networking.IstioEgressListener, namespace, host string) bool {
+	return l == nil || parseEgress(r.client(), l.GetHosts()).admits(namespace, host, covers)
 }

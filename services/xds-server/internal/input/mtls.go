@@ -1,6 +1,7 @@
 package input
 
 import (
+	"slices"
 	"strconv"
 
 	security "istio.io/api/security/v1beta1"
@@ -38,6 +39,22 @@ func (m MTLSMode) String() string {
 func (r *Reader) InboundMTLS(targetPort uint32) MTLSMode {
 	topic := replica.Topic{Subject: subjectInboundMTLS, A: strconv.FormatUint(uint64(targetPort), 10)}
 	return derive(r, topic, func(r *Reader) MTLSMode { return r.inboundMTLS(targetPort) }, identical)
+}
+
+// PortsWithMTLS lists the workload's ports for which its PeerAuthentication sets a mode of their own, sorted.
+func (r *Reader) PortsWithMTLS() []uint32 {
+	selected, _ := r.peerAuthentications(r.Namespace(), r.Labels())
+	if selected == nil {
+		return nil
+	}
+	var out []uint32
+	for port, own := range selected.Spec.GetPortLevelMtls() {
+		if own.GetMode() != security.PeerAuthentication_MutualTLS_UNSET {
+			out = append(out, port)
+		}
+	}
+	slices.Sort(out)
+	return out
 }
 
 func (r *Reader) inboundMTLS(port uint32) MTLSMode {

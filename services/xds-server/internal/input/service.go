@@ -63,21 +63,22 @@ func (r *Reader) EgressServices(l *networking.IstioEgressListener) []*configv1.S
 }
 
 // egress returns what the Sidecar lets the class address.
-func (r *Reader) egress() *egress {
-	return derive(r, replica.Topic{Subject: subjectEgress}, func(r *Reader) *egress {
-		var hosts []string
-		for _, l := range sidecarEgress(r.Sidecar()) {
-			if len(l.GetHosts()) == 0 {
-				return allEgress(r.client())
-			}
-			hosts = append(hosts, l.GetHosts()...)
+func (r *Reader) egress() egress {
+	return derive(r, replica.Topic{Subject: subjectEgress}, func(r *Reader) egress {
+		listeners := r.EgressListeners()
+		if len(listeners) == 0 {
+			return allEgress()
 		}
-		return parseEgress(r.client(), hosts)
-	}, (*egress).equal)
+		var out egress
+		for _, l := range listeners {
+			out = append(out, parseEgress(r.client(), l.GetHosts())...)
+		}
+		return out
+	}, egress.equal)
 }
 
 // servicesBy lists the visible services that the rules admit, one per hostname, sorted.
-func (r *Reader) servicesBy(rules *egress) []*configv1.Service {
+func (r *Reader) servicesBy(rules egress) []*configv1.Service {
 	ns := r.client()
 	byHost := map[string]*configv1.Service{}
 	for _, from := range rules.namespaces() {

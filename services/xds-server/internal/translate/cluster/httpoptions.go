@@ -85,7 +85,8 @@ func (o *httpOptions) apply(out *clusterv3.Cluster) error {
 
 func (o *httpOptions) http2Options() *corev3.Http2ProtocolOptions {
 	if o.http2 == nil {
-		o.http2 = &corev3.Http2ProtocolOptions{}
+		// WebSockets and the like go through HTTP/2 by extended CONNECT.
+		o.http2 = &corev3.Http2ProtocolOptions{AllowConnect: true}
 	}
 	return o.http2
 }

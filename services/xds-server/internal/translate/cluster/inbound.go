@@ -14,7 +14,6 @@ import (
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/translate/inbound"
 	"fairlead.dev/services/xds-server/internal/translate/names"
-	"fairlead.dev/services/xds-server/internal/translate/policy"
 )
 
 // never is the longest interval Envoy takes without overflow of its milliseconds: an inbound cluster has one host and never loses it.
@@ -41,7 +40,11 @@ func inboundCluster(r *input.Reader, name names.Cluster) (*clusterv3.Cluster, er
 func toApplication(r *input.Reader, name string, port inbound.Port) (*clusterv3.Cluster, error) {
 	out := &clusterv3.Cluster{Name: name, CommonLbConfig: &clusterv3.Cluster_CommonLbConfig{}}
 	options := &httpOptions{protocol: upstreamFor(port.Protocol, true)}
-	connectionPool(out, options, r.Mesh(), inboundPool(r, port))
+	connectionPool(out, options, r.Mesh(), inbound.Pool(r, port))
+	if upgraded := networking.ConnectionPoolSettings_HTTPSettings_UPGRADE; port.ConnectionPool.GetHttp().GetH2UpgradePolicy() == upgraded {
+		// Only what the Sidecar says: a rule's word is about the connections of clients.
+		options.protocol = http2
+	}
 	if port.To.Address == "" && port.To.Pipe == "" {
 		out.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_ORIGINAL_DST}
 		out.LbPolicy = clusterv3.Cluster_CLUSTER_PROVIDED
@@ -73,19 +76,4 @@ func applicationAddress(to inbound.Destination) *corev3.Address {
 	return &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
 		Address: to.Address, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: to.Port},
 	}}}
-}
-
-// inboundPool is the Sidecar's, or the one that the service's rule sets for its clients: a server has to bear what they may send.
-func inboundPool(r *input.Reader, port inbound.Port) *networking.ConnectionPoolSettings {
-	if port.ConnectionPool != nil {
-		return port.ConnectionPool
-	}
-	if port.Hostname == "" {
-		return nil
-	}
-	rule := r.DestinationRule(port.Hostname)
-	if rule == nil {
-		return nil
-	}
-	return policy.For(rule.Spec, nil, port.ServicePort).GetConnectionPool()
 }

@@ -7,7 +7,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/discovery"
 	"fairlead.dev/services/xds-server/internal/translate/names"
 	"fairlead.dev/services/xds-server/internal/translate/reach"
-	"fairlead.dev/services/xds-server/internal/translate/route"
+	"fairlead.dev/services/xds-server/internal/translate/scope"
 )
 
 // onDemand builds the cluster of connections to an address: that of the service there, whose endpoints and statistics it shares, or what the
@@ -16,23 +16,28 @@ func onDemand(r *input.Reader, name string, o names.OnDemand) (*clusterv3.Cluste
 	if m, ok := behind(r, o); ok {
 		c := names.Cluster{Direction: names.DirectionOutbound, Port: m.Port.GetNumber(), Hostname: m.Service.GetHostname()}
 		if resolved, ok := discovery.Resolve(r, c); ok {
-			out, err := outbound(r, resolved)
-			if err != nil {
-				return nil, err
-			}
-			out.Name, out.AltStatName = name, c.String()
-			return out, nil
+			return renamed(name, c.String(), func() (*clusterv3.Cluster, error) { return outbound(r, resolved) })
 		}
 	}
-	unknown := names.BlackHoleCluster
-	if route.AllowsAny(r.Mesh(), r.Sidecar()) {
-		unknown = names.PassthroughCluster
+	unknown := scope.Unknown(r)
+	if c, ok := names.ParseCluster(unknown); ok {
+		if resolved, ok := discovery.Resolve(r, c); ok {
+			return renamed(name, unknown, func() (*clusterv3.Cluster, error) { return outbound(r, resolved) })
+		}
 	}
-	out, err := fixedCluster(r, unknown)
+	if unknown != names.PassthroughCluster {
+		unknown = names.BlackHoleCluster
+	}
+	return renamed(name, unknown, func() (*clusterv3.Cluster, error) { return fixedCluster(r, unknown) })
+}
+
+// renamed builds a cluster that counts as the one it stands for.
+func renamed(name, stat string, build func() (*clusterv3.Cluster, error)) (*clusterv3.Cluster, error) {
+	out, err := build()
 	if err != nil {
 		return nil, err
 	}
-	out.Name, out.AltStatName = name, unknown
+	out.Name, out.AltStatName = name, stat
 	return out, nil
 }
 

@@ -37,6 +37,7 @@ const (
 	grpcWeb        = "envoy.filters.http.grpc_web"
 	routerFilter   = "envoy.filters.http.router"
 	websocket      = "websocket"
+	connect        = "CONNECT"
 	meshServerName = "istio-envoy"
 
 	// clusterTimeout is how long a request waits for its cluster while the control plane does not answer.
@@ -86,9 +87,11 @@ func Build(o Options) (*listenerv3.Filter, error) {
 		UseRemoteAddress:  wrapperspb.Bool(o.Role == Gateway),
 		StreamIdleTimeout: streamIdle(o),
 		Proxy_100Continue: true,
-		UpgradeConfigs:    []*managerv3.HttpConnectionManager_UpgradeConfig{{UpgradeType: websocket}},
+		UpgradeConfigs:    upgrades(o.Role),
 		// HTTP/1.0 clients are served as HTTP/1.1 ones; without this Envoy answers 426.
 		HttpProtocolOptions: &corev3.Http1ProtocolOptions{AcceptHttp_10: true},
+		// Upgrades of requests that were HTTP/1.1 at the client.
+		Http2ProtocolOptions: &corev3.Http2ProtocolOptions{AllowConnect: true},
 	}
 	normalise(m, o.Mesh.GetPathNormalization().GetNormalization())
 	identity(m, o.Role, o.Mesh.GetDefaultConfig())
@@ -109,6 +112,16 @@ func Build(o Options) (*listenerv3.Filter, error) {
 		return nil, err
 	}
 	return &listenerv3.Filter{Name: managerFilter, ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: packed}}, nil
+}
+
+// upgrades lists what a connection may become after a request. A sidecar lets CONNECT through where a route takes it: its application may use
+// a forward proxy, or be one.
+func upgrades(role Role) []*managerv3.HttpConnectionManager_UpgradeConfig {
+	out := []*managerv3.HttpConnectionManager_UpgradeConfig{{UpgradeType: websocket}}
+	if role != Gateway {
+		out = append(out, &managerv3.HttpConnectionManager_UpgradeConfig{UpgradeType: connect})
+	}
+	return out
 }
 
 // identity sets what the proxy says of itself and of the client: the server header, and x-forwarded-client-cert. A sidecar passes the header

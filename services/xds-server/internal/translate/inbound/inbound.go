@@ -16,6 +16,7 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/translate/policy"
 	"fairlead.dev/services/xds-server/internal/translate/protocol"
 	"fairlead.dev/services/xds-server/internal/translate/scope"
 )
@@ -44,7 +45,7 @@ type Port struct {
 	Bind       string
 	BindToPort bool
 	To         Destination
-	// Service that decides the port's protocol and policies; empty for a Sidecar's ingress listener.
+	// Service that leads to the port: it decides the protocol, except for a Sidecar's ingress listener, and the policies. Empty if none does.
 	Hostname    string
 	ServicePort uint32
 	// ConnectionPool of the Sidecar, nil if it has none.
@@ -99,7 +100,23 @@ func fromIngress(r *input.Reader, in *networking.IstioIngressListener, pool *net
 		to = Destination{Address: loopback, Port: out.Number}
 	}
 	out.To = to
+	if found := candidates(r, func(t class.Target) bool { return t.TargetPort == out.Number }); len(found) > 0 {
+		out.Hostname, out.ServicePort = found[0].target.Hostname, found[0].target.Port
+	}
 	return out, nil
+}
+
+// Pool returns the connection pool settings of a port: the Sidecar's, or those that the service's rule sets for its clients, because a server
+// has to bear what they may send; nil if there are none.
+func Pool(r *input.Reader, port Port) *networking.ConnectionPoolSettings {
+	if port.ConnectionPool != nil || port.Hostname == "" {
+		return port.ConnectionPool
+	}
+	rule := r.DestinationRule(port.Hostname)
+	if rule == nil {
+		return nil
+	}
+	return policy.For(rule.Spec, nil, port.ServicePort).GetConnectionPool()
 }
 
 // destination reads Istio's forms: 127.0.0.1:PORT and [::1]:PORT, 0.0.0.0:PORT and [::]:PORT for the workload's own address, unix:///path.
@@ -136,24 +153,34 @@ func destination(r *input.Reader, endpoint string) (Destination, error) {
 	return Destination{Address: host, Port: uint32(port)}, nil
 }
 
-func fromTargets(r *input.Reader) []Port {
-	type candidate struct {
-		target  class.Target
-		service *configv1.Service
-	}
-	var candidates []candidate
+// candidate is a port of a service that leads to the workload.
+type candidate struct {
+	target  class.Target
+	service *configv1.Service
+}
+
+// candidates lists those of the service ports that lead to the workload which are wanted, the oldest service's first.
+func candidates(r *input.Reader, wanted func(class.Target) bool) []candidate {
+	var out []candidate
 	for _, target := range r.Targets() {
+		if !wanted(target) {
+			continue
+		}
 		if svc := r.TargetService(target); svc != nil {
-			candidates = append(candidates, candidate{target, svc})
+			out = append(out, candidate{target, svc})
 		}
 	}
-	slices.SortStableFunc(candidates, func(a, b candidate) int {
+	slices.SortStableFunc(out, func(a, b candidate) int {
 		return a.service.GetCreationTime().AsTime().Compare(b.service.GetCreationTime().AsTime())
 	})
+	return out
+}
+
+func fromTargets(r *input.Reader) []Port {
 	localhost := r.Mesh().GetInboundTrafficPolicy().GetMode() == meshv1alpha1.MeshConfig_InboundTrafficPolicy_LOCALHOST
 	pool := r.Sidecar()
 	var out []Port
-	for _, c := range candidates {
+	for _, c := range candidates(r, func(class.Target) bool { return true }) {
 		p := configv1.Protocol(c.target.Protocol)
 		if !protocol.IsProxied(p) || slices.ContainsFunc(out, func(o Port) bool { return o.Number == c.target.TargetPort }) {
 			continue

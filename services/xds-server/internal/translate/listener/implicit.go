@@ -6,7 +6,6 @@ import (
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
-	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/translate/names"
 	"fairlead.dev/services/xds-server/internal/translate/protocol"
@@ -45,10 +44,10 @@ func implicitNames(r *input.Reader, svc *configv1.Service) []string {
 	return slices.Compact(out)
 }
 
-// addresses lists the addresses of the listeners that a service port needs. Where nothing captures, only HTTP has listeners.
+// addresses lists the addresses of the listeners that a service port needs. Where nothing is captured, only HTTP has listeners.
 func addresses(r *input.Reader, m member) []string {
 	switch {
-	case r.Class().Interception == class.None:
+	case scope.ImplicitBinds(r):
 		if protocol.MayBeHTTP(m.Port.GetProtocol()) && m.Port.GetNumber() >= privileged {
 			return []string{loopback}
 		}
@@ -70,7 +69,7 @@ func implicit(r *input.Reader, name string) (*listenerv3.Listener, error) {
 	if !ok {
 		return nil, nil
 	}
-	if r.Class().Interception == class.None {
+	if scope.ImplicitBinds(r) {
 		s := &shared{Place: reach.Place{Address: address, Port: port}, bound: true}
 		if address == loopback && port >= privileged && r.Speaks(egress, port, protocol.WithRoutes...) {
 			return outbound(r, s)

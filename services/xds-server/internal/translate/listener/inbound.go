@@ -2,9 +2,11 @@ package listener
 
 import (
 	"fmt"
+	"slices"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	tcpproxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	networking "istio.io/api/networking/v1alpha3"
@@ -58,14 +60,19 @@ func variants(p configv1.Protocol, mode input.MTLSMode) []variant {
 	}
 }
 
-// variantsOf is variants for a port. A Sidecar's own certificate counts only where mesh mTLS is off, as in Istio.
+// variantsOf is variants for a port. A Sidecar's own certificate is for callers from outside the mesh, where PeerAuthentication lets them in:
+// those may no longer come without TLS.
 func variantsOf(r *input.Reader, port inbound.Port) []variant {
 	mode := r.InboundMTLS(port.Number)
-	if port.TLS == nil || mode != input.Disable {
+	if port.TLS == nil || mode == input.Strict {
 		return variants(port.Protocol, mode)
 	}
 	http := protocol.IsHTTP(port.Protocol) || port.Protocol == configv1.Protocol_PROTOCOL_HTTPS
-	return []variant{{transport: tlsTransport, http: http, tls: port.TLS}}
+	outside := variant{transport: tlsTransport, http: http, tls: port.TLS}
+	if mode == input.Disable {
+		return []variant{outside}
+	}
+	return []variant{{transport: tlsTransport, alpn: tlsctx.MeshAny, mtls: true, http: http}, outside}
 }
 
 func sniffedVariants(mode input.MTLSMode) []variant {
@@ -103,7 +110,8 @@ type target struct {
 	port      uint32
 	protocol  configv1.Protocol
 	operation string
-	// destinationPort limits the chains to one port of a capturing listener; 0 for a listener of its own, and for what no port is declared for.
+	pool      *networking.ConnectionPoolSettings
+	// destinationPort limits the chains to one port of a capturing listener; 0 for a listener of its own, and for all undeclared ports.
 	destinationPort uint32
 	// catchAll marks the chains for undeclared ports, whose names are fixed.
 	catchAll bool
@@ -157,7 +165,12 @@ func chains(r *input.Reader, t target, kinds []variant) ([]*listenerv3.FilterCha
 				Mesh:       r.Mesh(),
 			})
 		} else {
-			chain.Filters, err = tcpProxy(r, t.cluster, t.cluster)
+			chain.Filters, err = tcpFilter(r, &tcpproxyv3.TcpProxy{
+				StatPrefix:                      t.cluster,
+				ClusterSpecifier:                &tcpproxyv3.TcpProxy_Cluster{Cluster: t.cluster},
+				IdleTimeout:                     t.pool.GetTcp().GetIdleTimeout(),
+				MaxDownstreamConnectionDuration: t.pool.GetTcp().GetMaxConnectionDuration(),
+			})
 		}
 		if err != nil {
 			return nil, err
@@ -167,13 +180,14 @@ func chains(r *input.Reader, t target, kinds []variant) ([]*listenerv3.FilterCha
 	return out, nil
 }
 
-func targetOf(port inbound.Port) target {
+func targetOf(r *input.Reader, port inbound.Port) target {
 	t := target{
 		name:      names.Listener(port.Bind, port.Number),
 		cluster:   names.Inbound(port.Number),
 		port:      port.Number,
 		protocol:  port.Protocol,
 		operation: fmt.Sprintf(":%d/*", port.Number),
+		pool:      inbound.Pool(r, port),
 	}
 	if port.Hostname != "" {
 		t.operation = names.HostPort(port.Hostname, port.ServicePort) + "/*"
@@ -193,27 +207,22 @@ func virtualInbound(r *input.Reader) (*listenerv3.Listener, error) {
 	}
 	out.FilterChains = []*listenerv3.FilterChain{hole}
 
-	undeclared := target{
-		cluster: names.InboundPassthroughCluster, catchAll: true, operation: "/*",
-		protocol: configv1.Protocol_PROTOCOL_UNSPECIFIED,
-	}
-	catchAll, err := chains(r, undeclared, sniffedVariants(r.InboundMTLS(0)))
-	if err != nil {
-		return nil, err
-	}
-	out.FilterChains = append(out.FilterChains, catchAll...)
-
 	ports, err := inbound.Ports(r)
 	if err != nil {
 		return nil, err
 	}
+	rest, err := undeclared(r, ports)
+	if err != nil {
+		return nil, err
+	}
+	out.FilterChains = append(out.FilterChains, rest...)
 	var noTLS, noHTTP []uint32
 	for _, port := range ports {
 		if port.BindToPort {
 			continue
 		}
 		kinds := variantsOf(r, port)
-		t := targetOf(port)
+		t := targetOf(r, port)
 		t.destinationPort = port.Number
 		more, err := chains(r, t, kinds)
 		if err != nil {
@@ -234,6 +243,26 @@ func virtualInbound(r *input.Reader) (*listenerv3.Listener, error) {
 	}
 	// The order matters: what is found to be TLS is not inspected for HTTP.
 	out.ListenerFilters = append(out.ListenerFilters, tlsInspector(onPorts(noTLS)), httpInspector(onPorts(noHTTP)))
+	return out, nil
+}
+
+// undeclared builds the chains of ports that no service declares: those whose mode the workload's PeerAuthentication sets one by one, and one
+// set for all others.
+func undeclared(r *input.Reader, ports []inbound.Port) ([]*listenerv3.FilterChain, error) {
+	var out []*listenerv3.FilterChain
+	for _, number := range append([]uint32{0}, r.PortsWithMTLS()...) {
+		if slices.ContainsFunc(ports, func(p inbound.Port) bool { return !p.BindToPort && p.Number == number }) {
+			continue
+		}
+		found, err := chains(r, target{
+			cluster: names.InboundPassthroughCluster, catchAll: true, operation: "/*",
+			protocol: configv1.Protocol_PROTOCOL_UNSPECIFIED, destinationPort: number,
+		}, sniffedVariants(r.InboundMTLS(number)))
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, found...)
+	}
 	return out, nil
 }
 
@@ -262,7 +291,7 @@ func boundInbound(r *input.Reader, port inbound.Port) (*listenerv3.Listener, err
 	out := base(r, names.Listener(port.Bind, port.Number), port.Bind, port.Number, corev3.TrafficDirection_INBOUND)
 	kinds := variantsOf(r, port)
 	var err error
-	if out.FilterChains, err = chains(r, targetOf(port), kinds); err != nil {
+	if out.FilterChains, err = chains(r, targetOf(r, port), kinds); err != nil {
 		return nil, err
 	}
 	need := needsOf(kinds)

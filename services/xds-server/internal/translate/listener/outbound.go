@@ -118,7 +118,7 @@ func planProxy(r *input.Reader) []planned {
 	}}}
 }
 
-// planExplicit lists the Sidecar's egress listeners that name a port.
+// planExplicit lists the Sidecar's egress listeners that name a port or a unix socket.
 func planExplicit(r *input.Reader) []planned {
 	var out []planned
 	for _, e := range scope.ExplicitListeners(r) {
@@ -127,6 +127,9 @@ func planExplicit(r *input.Reader) []planned {
 			bind = wildcard
 		}
 		name := names.Listener(bind, e.Port)
+		if e.OnSocket() {
+			name = bind
+		}
 		out = append(out, planned{name, func() (*listenerv3.Listener, error) { return explicit(r, e, name, bind) }})
 	}
 	return out

@@ -2,6 +2,7 @@ package listener
 
 import (
 	"slices"
+	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
@@ -20,7 +21,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/hcm"
 	"fairlead.dev/services/xds-server/internal/translate/names"
 	"fairlead.dev/services/xds-server/internal/translate/pack"
-	"fairlead.dev/services/xds-server/internal/translate/route"
+	"fairlead.dev/services/xds-server/internal/translate/scope"
 )
 
 const (
@@ -40,7 +41,11 @@ const (
 // plainHTTP are the HTTP inspector's findings.
 var plainHTTP = []string{"http/1.0", "http/1.1", "h2c"}
 
+// socketAddress is an address to listen on: an IP address and port, or a unix socket in the form of Istio's API.
 func socketAddress(address string, port uint32) *corev3.Address {
+	if path, ok := strings.CutPrefix(address, scope.UnixSocket); ok {
+		return &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: path}}}
+	}
 	return &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
 		Address: address, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: port},
 	}}}
@@ -143,10 +148,7 @@ func httpFilters(o hcm.Options) ([]*listenerv3.Filter, error) {
 
 // passthroughChain takes connections to destinations that nobody knows.
 func passthroughChain(r *input.Reader, name string) (*listenerv3.FilterChain, error) {
-	cluster := names.BlackHoleCluster
-	if route.AllowsAny(r.Mesh(), r.Sidecar()) {
-		cluster = names.PassthroughCluster
-	}
+	cluster := scope.Unknown(r)
 	filters, err := tcpProxy(r, cluster, cluster)
 	if err != nil {
 		return nil, err

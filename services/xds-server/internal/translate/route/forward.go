@@ -5,6 +5,7 @@ import (
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	networking "istio.io/api/networking/v1alpha3"
@@ -217,11 +218,20 @@ func plain(cluster, operation string, retry *routev3.RetryPolicy, hash *routev3.
 	}
 }
 
-// passthrough sends to where the client wanted to connect.
-func passthrough() *routev3.Route {
-	action := &routev3.RouteAction{ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: names.PassthroughCluster}}
+// passthrough sends to where the client wanted to connect, or to the proxy that takes what is for nobody.
+func passthrough(cluster string) *routev3.Route {
+	action := &routev3.RouteAction{ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster}}
 	withTimeout(action, nil)
 	return &routev3.Route{Name: "allow_any", Match: anyPath(), Action: &routev3.Route_Route{Route: action}}
+}
+
+// tunnel is a route for CONNECT, which names no path, beside one for everything else: the request is passed on as it is.
+func tunnel(beside *routev3.Route) *routev3.Route {
+	out := proto.CloneOf(beside)
+	out.Name += "_connect"
+	out.Match = &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_ConnectMatcher_{ConnectMatcher: &routev3.RouteMatch_ConnectMatcher{}}}
+	out.GetRoute().RetryPolicy = nil
+	return out
 }
 
 func reject(name string, status uint32) *routev3.Route {

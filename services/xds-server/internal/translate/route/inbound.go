@@ -10,12 +10,13 @@ import (
 // Inbound returns the routes of an inbound port: everything goes to the application, without a limit of time. A request that the
 // application cannot have seen, because it closed an idle connection in that moment, is sent again.
 func Inbound(cluster, operation string, port uint32) *routev3.RouteConfiguration {
+	all := plain(cluster, operation, &routev3.RetryPolicy{
+		RetryOn: "reset-before-request", NumRetries: wrapperspb.UInt32(defaultAttempts),
+	}, nil)
 	host := &routev3.VirtualHost{
 		Name:    names.InboundVirtualHost(port),
 		Domains: []string{"*"},
-		Routes: []*routev3.Route{plain(cluster, operation, &routev3.RetryPolicy{
-			RetryOn: "reset-before-request", NumRetries: wrapperspb.UInt32(defaultAttempts),
-		}, nil)},
+		Routes:  []*routev3.Route{tunnel(all), all},
 	}
 	return &routev3.RouteConfiguration{
 		Name:             cluster,

@@ -7,12 +7,9 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
-	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
-	networking "istio.io/api/networking/v1alpha3"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/input"
-	"fairlead.dev/services/xds-server/internal/replica"
 	"fairlead.dev/services/xds-server/internal/translate/names"
 	"fairlead.dev/services/xds-server/internal/translate/protocol"
 	"fairlead.dev/services/xds-server/internal/translate/scope"
@@ -111,25 +108,19 @@ func newBuilder(r *input.Reader, port uint32, gateways ...string) *builder {
 
 // fallback answers for hosts that nobody knows, as outboundTrafficPolicy says.
 func fallback(r *input.Reader) *routev3.VirtualHost {
-	route := unknown(r)
-	host := virtualHost(route.GetName())
+	routes := unknown(r)
+	host := virtualHost(routes[len(routes)-1].GetName())
 	host.Domains = []string{"*"}
-	host.Routes = []*routev3.Route{route}
+	host.Routes = routes
 	return host
 }
 
-// unknown is the route to a host that nobody knows.
-func unknown(r *input.Reader) *routev3.Route {
-	if AllowsAny(r.Mesh(), r.Sidecar()) {
-		return passthrough()
+// unknown lists the routes to a host that nobody knows.
+func unknown(r *input.Reader) []*routev3.Route {
+	cluster := scope.Unknown(r)
+	if cluster == names.BlackHoleCluster {
+		return []*routev3.Route{reject("block_all", blockedStatus)}
 	}
-	return reject("block_all", blockedStatus)
-}
-
-// AllowsAny tells whether a sidecar lets traffic to unknown destinations through; the Sidecar's policy stands above the mesh's.
-func AllowsAny(mesh *meshv1alpha1.MeshConfig, sidecar *replica.Sidecar) bool {
-	if sidecar != nil && sidecar.Spec.GetOutboundTrafficPolicy() != nil {
-		return sidecar.Spec.GetOutboundTrafficPolicy().GetMode() == networking.OutboundTrafficPolicy_ALLOW_ANY
-	}
-	return mesh.GetOutboundTrafficPolicy().GetMode() != meshv1alpha1.MeshConfig_OutboundTrafficPolicy_REGISTRY_ONLY
+	all := passthrough(cluster)
+	return []*routev3.Route{tunnel(all), all}
 }

@@ -63,7 +63,7 @@ func (t *table) routing(hostname string) []*replica.VirtualService {
 	}
 	found := t.r.VirtualServicesOf(MeshGateway, hostname)
 	return slices.DeleteFunc(slices.Clone(found), func(vs *replica.VirtualService) bool {
-		return !slices.Contains(vs.Spec.GetHosts(), hostname) || !t.listener.Admits(vs.Key.Namespace, hostname) || !t.speaks(vs)
+		return !slices.Contains(vs.Spec.GetHosts(), hostname) || !t.listener.Admits(t.r, vs.Key.Namespace, hostname) || !t.speaks(vs)
 	})
 }
 

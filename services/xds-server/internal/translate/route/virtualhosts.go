@@ -106,7 +106,7 @@ func (t *table) demanded(authority string) (*routev3.VirtualHost, error) {
 	}
 	if out == nil {
 		out = virtualHost("")
-		out.Routes = []*routev3.Route{unknown(t.r)}
+		out.Routes = unknown(t.r)
 	}
 	out.Domains = []string{authority}
 	for _, found := range out.GetRoutes() {

@@ -57,7 +57,7 @@ func TestForRoute(t *testing.T) {
 				}
 			}
 			for namespace, want := range map[string]bool{"default": tc.near, "far": tc.far} {
-				if l.Admits(namespace, "www.example.com") != want {
+				if l.Admits(r, namespace, "www.example.com") != want {
 					t.Errorf("a VirtualService of %s is admitted: %v", namespace, !want)
 				}
 			}

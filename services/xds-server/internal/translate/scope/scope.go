@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
@@ -25,9 +26,6 @@ type Listener struct {
 	Implicit bool
 	// egress is the Sidecar's listener; nil where no Sidecar limits what is reached.
 	egress *networking.IstioEgressListener
-	// hosts of the egress listener, "namespace/dnsName", where it limits hosts that are no service; nil admits all.
-	hosts []string
-	own   string
 }
 
 // Services lists the services that may be reached, sorted by hostname: as many as the class may address.
@@ -48,30 +46,8 @@ func (l Listener) Service(r *input.Reader, hostname string) *configv1.Service {
 }
 
 // Admits tells whether the listener imports a host that is no service, from a VirtualService of the namespace.
-func (l Listener) Admits(namespace, hostname string) bool {
-	if l.hosts == nil {
-		return true
-	}
-	for _, entry := range l.hosts {
-		from, pattern, ok := strings.Cut(entry, "/")
-		if !ok {
-			continue
-		}
-		if from == "." {
-			from = l.own
-		}
-		if (from == "*" || from == namespace) && covers(pattern, hostname) {
-			return true
-		}
-	}
-	return false
-}
-
-func covers(pattern, hostname string) bool {
-	if suffix, ok := strings.CutPrefix(pattern, "*"); ok {
-		return strings.HasSuffix(hostname, suffix)
-	}
-	return pattern == hostname
+func (l Listener) Admits(r *input.Reader, namespace, hostname string) bool {
+	return r.AdmitsHost(l.egress, namespace, hostname)
 }
 
 // Explicit is an egress listener of the Sidecar that names a port.
@@ -79,7 +55,7 @@ type Explicit struct {
 	Egress   *networking.IstioEgressListener
 	Port     uint32
 	Protocol configv1.Protocol
-	// Bind is the address; empty for the wildcard of a captured listener.
+	// Bind is the address, or "unix://" and the path of a socket; empty for the wildcard of a captured listener.
 	Bind string
 	// BindToPort is true if the proxy listens there itself, rather than being handed captured connections.
 	BindToPort bool
@@ -87,33 +63,42 @@ type Explicit struct {
 	Route string
 }
 
-// ExplicitListeners lists the Sidecar's egress listeners that name a port, in the Sidecar's order. Those on unix sockets are left out: they
-// have no port.
+// ExplicitListeners lists the Sidecar's egress listeners that name a port or a unix socket, in the Sidecar's order. A socket may serve every
+// port: then callers say which, as with a forward proxy.
 func ExplicitListeners(r *input.Reader) []Explicit {
 	var out []Explicit
-	for _, egress := range egress(r) {
-		number := egress.GetPort().GetNumber()
-		if number == 0 {
-			continue
-		}
+	for _, egress := range r.EgressListeners() {
 		e := Explicit{
-			Egress: egress, Port: number, Protocol: protocol.Parse(egress.GetPort().GetProtocol()),
+			Egress: egress, Port: egress.GetPort().GetNumber(), Protocol: protocol.Parse(egress.GetPort().GetProtocol()),
 			Bind: egress.GetBind(), BindToPort: bindsToPort(egress.GetCaptureMode(), r.Class().Interception),
-			Route: names.OutboundRoute(number),
 		}
-		if e.BindToPort && e.Bind == "" {
-			e.Bind = loopback
-		}
-		if slices.ContainsFunc(out, func(o Explicit) bool { return o.Port == number }) {
-			if slices.ContainsFunc(out, func(o Explicit) bool { return o.Port == number && o.Bind == e.Bind }) {
-				continue
+		same := func(o Explicit) bool { return o.Bind == e.Bind && (o.Port == e.Port || e.OnSocket()) }
+		switch {
+		case e.OnSocket():
+			e.BindToPort, e.Route = true, e.Bind
+		case e.Port == 0:
+			continue
+		default:
+			if e.BindToPort && e.Bind == "" {
+				e.Bind = loopback
 			}
-			e.Route = names.BoundOutboundRoute(e.Bind, number)
+			e.Route = names.OutboundRoute(e.Port)
+			if slices.ContainsFunc(out, func(o Explicit) bool { return o.Route == e.Route }) {
+				e.Route = names.BoundOutboundRoute(e.Bind, e.Port)
+			}
 		}
-		out = append(out, e)
+		if !slices.ContainsFunc(out, same) {
+			out = append(out, e)
+		}
 	}
 	return out
 }
+
+// OnSocket tells a listener on a unix socket.
+func (e Explicit) OnSocket() bool { return strings.HasPrefix(e.Bind, UnixSocket) }
+
+// UnixSocket is what the address of a unix socket begins with.
+const UnixSocket = "unix://"
 
 // bindsToPort says whether a listener is reached without capture.
 func bindsToPort(mode networking.CaptureMode, interception class.Interception) bool {
@@ -131,13 +116,44 @@ func BindsToPort(mode networking.CaptureMode, interception class.Interception) b
 // ImplicitEgress returns the Sidecar's egress listener without a port, nil where no Sidecar limits what is reached on the services' own
 // ports; ok is false if the Sidecar has no such listener.
 func ImplicitEgress(r *input.Reader) (l *networking.IstioEgressListener, ok bool) {
-	all := egress(r)
+	all := r.EgressListeners()
 	for _, e := range all {
 		if e.GetPort().GetNumber() == 0 && e.GetBind() == "" {
 			return e, true
 		}
 	}
 	return nil, len(all) == 0
+}
+
+// ImplicitBinds tells whether the services' own ports are listened on by the proxy itself, rather than captured.
+func ImplicitBinds(r *input.Reader) bool {
+	egress, _ := ImplicitEgress(r)
+	return bindsToPort(egress.GetCaptureMode(), r.Class().Interception)
+}
+
+// Unknown names the cluster of traffic to destinations that nobody knows: the black hole, the destination itself, or the egress proxy of the
+// Sidecar, whose policy stands above the mesh's.
+func Unknown(r *input.Reader) string {
+	sidecar := r.Sidecar()
+	if sidecar == nil || sidecar.Spec.GetOutboundTrafficPolicy() == nil {
+		if r.Mesh().GetOutboundTrafficPolicy().GetMode() == meshv1alpha1.MeshConfig_OutboundTrafficPolicy_REGISTRY_ONLY {
+			return names.BlackHoleCluster
+		}
+		return names.PassthroughCluster
+	}
+	policy := sidecar.Spec.GetOutboundTrafficPolicy()
+	if policy.GetMode() != networking.OutboundTrafficPolicy_ALLOW_ANY {
+		return names.BlackHoleCluster
+	}
+	proxy := policy.GetEgressProxy()
+	if proxy == nil {
+		return names.PassthroughCluster
+	}
+	port := proxy.GetPort().GetNumber()
+	if ports := r.Service(proxy.GetHost()).GetPorts(); port == 0 && len(ports) == 1 {
+		port = ports[0].GetNumber()
+	}
+	return names.Outbound(port, proxy.GetSubset(), proxy.GetHost())
 }
 
 // ForRoute finds the listener that a route configuration is for; ok is false if there is none of that name.
@@ -152,10 +168,7 @@ func ForRoute(r *input.Reader, name string) (l Listener, ok bool) {
 		if e.Route != name {
 			continue
 		}
-		l = Listener{Port: e.Port, egress: e.Egress, hosts: e.Egress.GetHosts(), own: r.Namespace()}
-		if l.hosts == nil {
-			l.hosts = []string{}
-		}
+		l = Listener{Port: e.Port, egress: e.Egress}
 		if e.Protocol == configv1.Protocol_PROTOCOL_HTTP_PROXY {
 			l.Port = 0
 		}
@@ -166,17 +179,5 @@ func ForRoute(r *input.Reader, name string) (l Listener, ok bool) {
 		return Listener{}, false
 	}
 	egress, ok := ImplicitEgress(r)
-	l = Listener{Port: port, Implicit: true, egress: egress}
-	if egress != nil {
-		l.hosts, l.own = egress.GetHosts(), r.Namespace()
-	}
-	return l, ok
-}
-
-func egress(r *input.Reader) []*networking.IstioEgressListener {
-	sidecar := r.Sidecar()
-	if sidecar == nil {
-		return nil
-	}
-	return sidecar.Spec.GetEgress()
+	return Listener{Port: port, Implicit: true, egress: egress}, ok
 }

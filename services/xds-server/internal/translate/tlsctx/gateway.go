@@ -51,7 +51,7 @@ func Terminate(settings *networking.ServerTLSSettings, by Terminator) (*corev3.T
 		}
 	} else {
 		var err error
-		if common.TlsCertificates, err = certificates(settings); err != nil {
+		if common.TlsCertificateSdsSecretConfigs, err = certificates(settings); err != nil {
 			return nil, err
 		}
 	}
@@ -91,8 +91,12 @@ func verifyClients(common *tlsv3.CommonTlsContext, settings *networking.ServerTL
 			},
 		}
 	case settings.GetCaCertificates() != "":
-		validation.TrustedCa = file(settings.GetCaCertificates())
-		common.ValidationContextType = &tlsv3.CommonTlsContext_ValidationContext{ValidationContext: validation}
+		common.ValidationContextType = &tlsv3.CommonTlsContext_CombinedValidationContext{
+			CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
+				DefaultValidationContext:         validation,
+				ValidationContextSdsSecretConfig: serverFile(fileRootPrefix + settings.GetCaCertificates()),
+			},
+		}
 	default:
 		return fmt.Errorf("tls.caCertificates: required with mode %s", settings.GetMode())
 	}
@@ -120,20 +124,27 @@ func file(path string) *corev3.DataSource {
 	return &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: path}}
 }
 
-func certificates(settings *networking.ServerTLSSettings) ([]*tlsv3.TlsCertificate, error) {
-	if settings.GetServerCertificate() == "" || settings.GetPrivateKey() == "" {
-		if len(settings.GetTlsCertificates()) == 0 {
-			return nil, errors.New("tls.serverCertificate and tls.privateKey: required without credentialName")
-		}
-		var out []*tlsv3.TlsCertificate
-		for _, pair := range settings.GetTlsCertificates() {
-			out = append(out, &tlsv3.TlsCertificate{CertificateChain: file(pair.GetServerCertificate()), PrivateKey: file(pair.GetPrivateKey())})
-		}
-		return out, nil
+// certificates asks the agent for the files of the proxy's own file system.
+func certificates(settings *networking.ServerTLSSettings) ([]*tlsv3.SdsSecretConfig, error) {
+	pairs := settings.GetTlsCertificates()
+	if settings.GetServerCertificate() != "" && settings.GetPrivateKey() != "" {
+		pairs = []*networking.ServerTLSSettings_TLSCertificate{{ServerCertificate: settings.GetServerCertificate(), PrivateKey: settings.GetPrivateKey()}}
 	}
-	return []*tlsv3.TlsCertificate{{
-		CertificateChain: file(settings.GetServerCertificate()), PrivateKey: file(settings.GetPrivateKey()),
-	}}, nil
+	var out []*tlsv3.SdsSecretConfig
+	for _, pair := range pairs {
+		out = append(out, serverFile(filePairPrefix+pair.GetServerCertificate()+"~"+pair.GetPrivateKey()))
+	}
+	if len(out) == 0 {
+		return nil, errors.New("tls.serverCertificate and tls.privateKey: required without credentialName")
+	}
+	return out, nil
+}
+
+// serverFile is fileSDS for listeners, which wait for files that do not come no longer than for credentials.
+func serverFile(name string) *tlsv3.SdsSecretConfig {
+	config := fileSDS(name)
+	config.SdsConfig.InitialFetchTimeout = durationpb.New(credentialTimeout)
+	return config
 }
 
 var protocolVersions = map[networking.ServerTLSSettings_TLSProtocol]tlsv3.TlsParameters_TlsProtocol{

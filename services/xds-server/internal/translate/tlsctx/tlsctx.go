@@ -102,27 +102,28 @@ func (t Trust) Peers(identities []string) []*matcherv3.StringMatcher {
 		return out
 	}
 	for _, domain := range t {
-		out = append(out, match.Prefix("spiffe://"+domain+"/"))
+		out = append(out, match.Prefix(spiffeScheme+domain+"/"))
 	}
 	return out
 }
 
-// expand returns the identities and, where they belong to the mesh's trust domain, their equivalents in its aliases.
+// expand returns the identities and, of those in one of the trust domains, their equivalents in all others.
 func (t Trust) expand(identities []string) []string {
 	out := slices.Clone(identities)
-	if len(t) > 0 {
-		own := "spiffe://" + t[0] + "/"
-		for _, identity := range identities {
-			if path, ok := strings.CutPrefix(identity, own); ok {
-				for _, alias := range t[1:] {
-					out = append(out, "spiffe://"+alias+"/"+path)
-				}
-			}
+	for _, identity := range identities {
+		domain, path, ok := strings.Cut(strings.TrimPrefix(identity, spiffeScheme), "/")
+		if !ok || !strings.HasPrefix(identity, spiffeScheme) || !slices.Contains(t, domain) {
+			continue
+		}
+		for _, other := range t {
+			out = append(out, spiffeScheme+other+"/"+path)
 		}
 	}
 	slices.Sort(out)
 	return slices.Compact(out)
 }
+
+const spiffeScheme = "spiffe://"
 
 func uriMatchers(in []*matcherv3.StringMatcher) []*tlsv3.SubjectAltNameMatcher {
 	out := make([]*tlsv3.SubjectAltNameMatcher, 0, len(in))

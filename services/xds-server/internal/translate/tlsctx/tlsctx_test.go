@@ -17,8 +17,11 @@ func TestTrust(t *testing.T) {
 	if !slices.Equal(trust, []string{"cluster.local", "old.local"}) {
 		t.Errorf("%v", trust)
 	}
-	got := trust.expand([]string{"spiffe://cluster.local/ns/a/sa/b", "spiffe://foreign/ns/a/sa/b"})
-	want := []string{"spiffe://cluster.local/ns/a/sa/b", "spiffe://foreign/ns/a/sa/b", "spiffe://old.local/ns/a/sa/b"}
+	got := trust.expand([]string{"spiffe://cluster.local/ns/a/sa/b", "spiffe://foreign/ns/a/sa/b", "spiffe://old.local/ns/a/sa/c", "www.example.com"})
+	want := []string{
+		"spiffe://cluster.local/ns/a/sa/b", "spiffe://cluster.local/ns/a/sa/c", "spiffe://foreign/ns/a/sa/b",
+		"spiffe://old.local/ns/a/sa/b", "spiffe://old.local/ns/a/sa/c", "www.example.com",
+	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}

@@ -1,0 +1,184 @@
+package validate
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	networking "istio.io/api/networking/v1alpha3"
+
+	"fairlead.dev/services/config-watcher/internal/object"
+)
+
+// checkSidecar follows https://istio.io/latest/docs/reference/config/networking/sidecar/.
+func checkSidecar(c *checker, o *object.Object, s *networking.Sidecar) {
+	if s.WorkloadSelector != nil {
+		c.workloadLabels("spec.workloadSelector.labels", s.WorkloadSelector.Labels)
+	}
+	if len(s.WorkloadSelector.GetLabels()) == 0 && len(s.Ingress) > 0 && s.WorkloadSelector != nil {
+		c.fail("spec.ingress", nil, "needs a workloadSelector with labels", "select the workloads whose ports these are")
+	}
+	if len(s.Egress) == 0 && len(s.Ingress) == 0 && s.OutboundTrafficPolicy == nil && s.InboundConnectionPool == nil {
+		c.fail("spec", nil, "Sidecar sets nothing", "add egress, ingress, outboundTrafficPolicy or inboundConnectionPool")
+	}
+	c.ingressListeners(s)
+	c.egressListeners(s)
+	c.connectionPool("spec.inboundConnectionPool", s.InboundConnectionPool)
+	if p := s.OutboundTrafficPolicy; p != nil && p.EgressProxy != nil {
+		at := "spec.outboundTrafficPolicy.egressProxy"
+		if p.Mode != networking.OutboundTrafficPolicy_ALLOW_ANY {
+			c.fail(at, nil, "has no effect in mode REGISTRY_ONLY", "set mode ALLOW_ANY")
+		}
+		c.destination(at, p.EgressProxy)
+		if !strings.Contains(p.EgressProxy.Host, ".") {
+			c.fail(at+".host", p.EgressProxy.Host, "short name", "write the FQDN, the proxy looks up no search domains")
+		}
+	}
+	_ = o
+}
+
+func (c *checker) ingressListeners(s *networking.Sidecar) {
+	seen := map[uint32]int{}
+	for i, l := range s.Ingress {
+		at := index("spec.ingress", i)
+		if l.Port == nil {
+			c.fail(at+".port", nil, "missing", "set number, protocol and name")
+			continue
+		}
+		c.port(at+".port.number", l.Port.Number)
+		c.listenerProtocol(at+".port.protocol", l.Port.Protocol, "AUTO")
+		if first, dup := seen[l.Port.Number]; dup {
+			c.fail(at+".port.number", l.Port.Number, fmt.Sprintf("same port as ingress[%d]: what arrives there has one destination", first), "keep one of them")
+		}
+		seen[l.Port.Number] = i
+		if l.Bind != "" && !isIP(l.Bind) {
+			c.fail(at+".bind", l.Bind, "not an IP address", `use an address such as "0.0.0.0"; inbound unix sockets are not supported`)
+		}
+		c.defaultEndpoint(at+".defaultEndpoint", l.DefaultEndpoint)
+		c.connectionPool(at+".connectionPool", l.ConnectionPool)
+		c.ingressTLS(at, l)
+	}
+}
+
+// listenerProtocol checks the protocol of a Sidecar's listener: proxies carry no datagrams.
+func (c *checker) listenerProtocol(at, s string, more ...string) {
+	switch {
+	case s == "":
+	case strings.EqualFold(s, "UDP"):
+		c.fail(at, s, "datagrams pass the proxy by", "remove the listener")
+	default:
+		c.protocol(at, s, more...)
+	}
+}
+
+// ingressTLS checks the TLS that a sidecar terminates for callers from outside the mesh, with files of its own.
+func (c *checker) ingressTLS(at string, l *networking.IstioIngressListener) {
+	t := l.Tls
+	if t == nil {
+		return
+	}
+	switch strings.ToUpper(l.Port.Protocol) {
+	case "HTTPS", "TLS":
+	default:
+		c.fail(at+".port.protocol", l.Port.Protocol, "TLS is terminated there, but the protocol is not encrypted", "use HTTPS or TLS, or remove tls")
+	}
+	at += ".tls"
+	switch t.Mode {
+	case networking.ServerTLSSettings_SIMPLE, networking.ServerTLSSettings_MUTUAL, networking.ServerTLSSettings_OPTIONAL_MUTUAL:
+	default:
+		c.fail(at+".mode", t.Mode.String(), "not possible on a sidecar", "use SIMPLE or MUTUAL")
+	}
+	if t.HttpsRedirect {
+		c.fail(at+".httpsRedirect", nil, "a sidecar's port has no plaintext twin to redirect from", "remove it")
+	}
+	const files = "set serverCertificate and privateKey, files that the workload mounts"
+	if t.CredentialName != "" {
+		c.fail(at+".credentialName", t.CredentialName, "Secrets are served to gateways only", files)
+	}
+	if len(t.CredentialNames) > 0 {
+		c.fail(at+".credentialNames", nil, "Secrets are served to gateways only", files)
+	}
+	if t.CaCertCredentialName != "" {
+		c.fail(at+".caCertCredentialName", t.CaCertCredentialName, "Secrets are served to gateways only", "set caCertificates, a file that the workload mounts")
+	}
+	c.serverTLS(at, t)
+}
+
+// defaultEndpoint is where the sidecar forwards to: the application on this host only.
+func (c *checker) defaultEndpoint(at, s string) {
+	if s == "" {
+		return
+	}
+	if strings.HasPrefix(s, "unix://") {
+		c.unixSocket(at, s)
+		return
+	}
+	const remedy = `write "127.0.0.1:<port>", "[::1]:<port>", "0.0.0.0:<port>" (the workload's own address) or "unix:///path"`
+	ap, err := netip.ParseAddrPort(s)
+	if err != nil {
+		c.fail(at, s, "not an address with port", remedy)
+		return
+	}
+	a := ap.Addr()
+	if ap.Port() == 0 || !a.IsLoopback() && !a.IsUnspecified() {
+		c.fail(at, s, "a sidecar forwards only to its own workload", remedy)
+	}
+}
+
+func (c *checker) egressListeners(s *networking.Sidecar) {
+	seen := map[string]int{}
+	portless := -1
+	for i, l := range s.Egress {
+		at := index("spec.egress", i)
+		if len(l.Hosts) == 0 {
+			c.fail(at+".hosts", nil, "missing", `list what may be reached, like "./*" or "*/*"`)
+		}
+		for j, h := range l.Hosts {
+			c.egressHost(index(at+".hosts", j), h)
+		}
+		if l.Bind != "" && !isIP(l.Bind) {
+			if strings.HasPrefix(l.Bind, "unix://") {
+				c.unixSocket(at+".bind", l.Bind)
+				if l.CaptureMode != networking.CaptureMode_DEFAULT && l.CaptureMode != networking.CaptureMode_NONE {
+					c.fail(at+".captureMode", l.CaptureMode.String(), "traffic to a unix socket cannot be captured", "use NONE")
+				}
+			} else {
+				c.fail(at+".bind", l.Bind, "neither an IP address nor a unix socket", `use an address such as "127.0.0.1"`)
+			}
+		}
+		if l.Port == nil {
+			if portless >= 0 {
+				c.fail(at, nil, fmt.Sprintf("egress[%d] has no port either", portless), "only one listener, the last, can be without a port: merge them")
+			}
+			portless = i
+			if l.Bind != "" {
+				c.fail(at+".bind", l.Bind, "bind without port", "set port")
+			}
+			continue
+		}
+		if portless >= 0 {
+			c.fail(index("spec.egress", portless), nil, "the listener without a port is not the last", "move it to the end")
+		}
+		c.listenerProtocol(at+".port.protocol", l.Port.Protocol, "HTTP_PROXY", "AUTO")
+		onSocket := strings.HasPrefix(l.Bind, "unix://")
+		if !onSocket {
+			c.port(at+".port.number", l.Port.Number)
+		}
+		key := fmt.Sprintf("%s:%d", l.Bind, l.Port.Number)
+		if onSocket {
+			key = l.Bind
+		}
+		if first, dup := seen[key]; dup {
+			c.fail(at+".port.number", l.Port.Number, fmt.Sprintf("same port and bind as egress[%d]", first), "keep one of them")
+		}
+		seen[key] = i
+	}
+}
+
+// egressHost checks "<namespace>/<dnsName>"; a '~' before the namespace takes the host out.
+func (c *checker) egressHost(at, s string) {
+	if rest, excluded := strings.CutPrefix(s, "~"); excluded && !strings.HasPrefix(rest, "/") {
+		s = rest
+	}
+	c.namespacedHost(at, s, false)
+}
