@@ -85,4 +85,6 @@ func Decode(body []byte) *Seen {
 	return &s
 }
 
-func decodeLine(raw []byte, into *Line) bool { return len(raw) > 0 && raw[0] == '{' && json.Unmarshal(raw, into) == nil }
+func decodeLine(raw []byte, into *Line) bool {
+	return len(raw) > 0 && raw[0] == '{' && json.Unmarshal(raw, into) == nil
+}

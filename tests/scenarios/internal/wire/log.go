@@ -1,0 +1,93 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/netip"
+	"os"
+)
+
+// Entry is a line of a proxy's access log, which it writes as JSON with these members. Envoy's "-" stands for nothing.
+type Entry struct {
+	// RequestID is x-request-id.
+	RequestID string `json:"requestID"`
+	// Peer is the URI of the certificate that the downstream showed and the proxy verified.
+	Peer string `json:"peer"`
+	// TLS is the version of the downstream's TLS.
+	TLS string `json:"tls"`
+	// Remote is who connected to the proxy, Local where to; Source is where the proxy's own connection to Upstream comes from.
+	Remote   string `json:"remote"`
+	Local    string `json:"local"`
+	Source   string `json:"source"`
+	Upstream string `json:"upstream"`
+}
+
+// AccessLog is a proxy's, in a file that grows.
+type AccessLog struct {
+	// Path is empty if there is none.
+	Path string
+}
+
+// End is where the log ends now.
+func (l AccessLog) End() int64 {
+	info, err := os.Stat(l.Path)
+	if err != nil {
+		return 0
+	}
+	return info.Size()
+}
+
+// After has the whole lines after a place.
+func (l AccessLog) After(place int64) ([]Entry, error) {
+	if l.Path == "" {
+		return nil, nil
+	}
+	f, err := os.Open(l.Path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if _, err := f.Seek(place, io.SeekStart); err != nil {
+		return nil, err
+	}
+	raw, err := io.ReadAll(f)
+	if err != nil {
+		return nil, err
+	}
+	var entries []Entry
+	for {
+		line, rest, whole := bytes.Cut(raw, []byte("\n"))
+		if !whole {
+			return entries, nil
+		}
+		raw = rest
+		var e Entry
+		if json.Unmarshal(line, &e) == nil { // what is not JSON is not an entry
+			e.clean()
+			entries = append(entries, e)
+		}
+	}
+}
+
+func (e *Entry) clean() {
+	for _, field := range []*string{&e.RequestID, &e.Peer, &e.TLS, &e.Remote, &e.Local, &e.Source, &e.Upstream} {
+		if *field == "-" {
+			*field = ""
+		}
+	}
+}
+
+// RemoteIP is Remote's address, LocalPort Local's port; zero if they cannot be read.
+func (e *Entry) RemoteIP() netip.Addr { return place(e.Remote).Addr().Unmap() }
+
+// LocalPort is the port that the downstream connected to.
+func (e *Entry) LocalPort() int { return int(place(e.Local).Port()) }
+
+func place(text string) netip.AddrPort {
+	at, err := netip.ParseAddrPort(text)
+	if err != nil {
+		return netip.AddrPort{}
+	}
+	return at
+}

@@ -1,0 +1,182 @@
+package wire_test
+
+import (
+	"context"
+	"crypto/tls"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"fairlead.dev/tests/scenarios/internal/format"
+	"fairlead.dev/tests/scenarios/internal/wire"
+)
+
+// machine makes a network namespace of its own for the test, and returns what runs functions in it.
+func machine(t *testing.T) func(func() error) error {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("needs root to make a network namespace")
+	}
+	work, answers := make(chan func() error), make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread, and with it the namespace, ends with the goroutine
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			t.Error(err)
+		}
+		for f := range work {
+			answers <- f()
+		}
+	}()
+	t.Cleanup(func() { close(work) })
+	in := func(f func() error) error {
+		work <- f
+		return <-answers
+	}
+	if err := in(func() error { return exec.Command("ip", "link", "set", "lo", "up").Run() }); err != nil {
+		t.Fatal(err)
+	}
+	return in
+}
+
+func TestSniffer(t *testing.T) {
+	in := machine(t)
+	s, err := wire.Open(in, "lo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	material, err := format.NewMaterial("server", format.Certificate{DNSNames: []string{"server"}}, nil, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := material.TLS()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		name, address string
+		client        func(net.Conn) error
+		server        func(net.Conn) error
+		want          wire.Class
+	}{
+		{"plaintext", "127.0.0.1:0", func(c net.Conn) error { return say(c, "hello") }, hear, wire.Plaintext},
+		{"plaintext over IPv6", "[::1]:0", func(c net.Conn) error { return say(c, "hello") }, hear, wire.Plaintext},
+		{"server first", "127.0.0.1:0", hear, func(c net.Conn) error { return say(c, "220 ready") }, wire.Plaintext},
+		{
+			"TLS", "127.0.0.1:0", func(c net.Conn) error { return say(tls.Client(c, &tls.Config{RootCAs: material.Pool(), ServerName: "server"}), "hello") },
+			func(c net.Conn) error { return hear(tls.Server(c, &tls.Config{Certificates: []tls.Certificate{pair}})) }, wire.TLS,
+		},
+		{
+			"TLS after a PROXY header", "127.0.0.1:0", func(c net.Conn) error {
+				if err := say(c, "PROXY TCP4 1.2.3.4 5.6.7.8 1 2\r\n"); err != nil {
+					return err
+				}
+				return say(tls.Client(c, &tls.Config{RootCAs: material.Pool(), ServerName: "server"}), "hello")
+			}, func(c net.Conn) error {
+				if _, err := io.ReadFull(c, make([]byte, len("PROXY TCP4 1.2.3.4 5.6.7.8 1 2\r\n"))); err != nil {
+					return err
+				}
+				return hear(tls.Server(c, &tls.Config{Certificates: []tls.Certificate{pair}}))
+			}, wire.TLS,
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			began := time.Now()
+			var lis net.Listener
+			var client net.Conn
+			if err := in(func() (err error) {
+				if lis, err = new(net.ListenConfig).Listen(t.Context(), "tcp", test.address); err != nil {
+					return err
+				}
+				client, err = new(net.Dialer).DialContext(t.Context(), "tcp", lis.Addr().String())
+				return err
+			}); err != nil {
+				t.Fatal(err)
+			}
+			defer lis.Close()
+			defer client.Close()
+			server, err := lis.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer server.Close()
+			done := make(chan error, 1)
+			go func() { done <- test.server(server) }()
+			if err := test.client(client); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-done; err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			defer cancel()
+			for {
+				flows := s.Flows(began)
+				at := slices.IndexFunc(flows, func(f wire.Flow) bool { return f.Client.String() == client.LocalAddr().String() })
+				if at >= 0 {
+					if f := flows[at]; f.Class != test.want || f.Server.String() != lis.Addr().String() {
+						t.Errorf("saw %+v", f)
+					}
+					return
+				}
+				if ctx.Err() != nil {
+					t.Fatalf("saw %+v", flows)
+				}
+				runtime.Gosched()
+			}
+		})
+	}
+}
+
+func say(c net.Conn, text string) error {
+	_, err := io.WriteString(c, text)
+	return err
+}
+
+func hear(c net.Conn) error {
+	_, err := c.Read(make([]byte, 100))
+	return err
+}
+
+func TestXFCC(t *testing.T) {
+	got := wire.ParseXFCC(`By=spiffe://a;Hash=1;Subject="CN=x,O=\"y;z\"";URI=spiffe://forged,By=spiffe://server;Hash=2;Subject="";URI=spiffe://client`)
+	want := []wire.XFCC{{"spiffe://a", "spiffe://forged"}, {"spiffe://server", "spiffe://client"}}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %+v", got)
+	}
+	if got := wire.ParseXFCC(""); got != nil {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestAccessLog(t *testing.T) {
+	log := wire.AccessLog{Path: filepath.Join(t.TempDir(), "log")}
+	write := func(text string) {
+		f, err := os.OpenFile(log.Path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if _, err := f.WriteString(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(`{"peer":"spiffe://old"}` + "\n")
+	from := log.End()
+	write("not JSON\n" + `{"peer":"spiffe://client","remote":"198.18.0.9:41000","local":"198.18.0.7:9090","source":"127.0.0.6:33000","tls":"-"}` + "\n" + `{"peer":`)
+	got, err := log.After(from)
+	if err != nil || len(got) != 1 {
+		t.Fatal(got, err)
+	}
+	if e := got[0]; e.Peer != "spiffe://client" || e.RemoteIP().String() != "198.18.0.9" || e.LocalPort() != 9090 || e.TLS != "" {
+		t.Errorf("got %+v", e)
+	}
+}
