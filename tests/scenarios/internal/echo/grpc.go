@@ -63,8 +63,8 @@ func DecodeMessage(raw []byte) (string, error) {
 	return text.GetValue(), nil
 }
 
-// isGRPC tells whether a request is gRPC: what comes as gRPC-Web is not, unless a proxy has made gRPC of it.
-func isGRPC(h http.Header) bool {
+// IsGRPC tells whether a request is gRPC: what comes as gRPC-Web is not, unless a proxy has made gRPC of it.
+func IsGRPC(h http.Header) bool {
 	t := h.Get("Content-Type")
 	return t == GRPCType || strings.HasPrefix(t, GRPCType+"+") || strings.HasPrefix(t, GRPCType+";")
 }

@@ -32,7 +32,7 @@ func (p *port) serve(w http.ResponseWriter, r *http.Request) {
 	turn := s.count(&p.server.turns, id)
 	code := b.code(turn)
 	tunnels := p.App == format.AppConnect && (r.Method == http.MethodConnect || r.Method == http.MethodPost)
-	asGRPC := isGRPC(r.Header)
+	asGRPC := IsGRPC(r.Header)
 	switch {
 	case tunnels, isWebSocket(r):
 	case asGRPC:
