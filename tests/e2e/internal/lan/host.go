@@ -118,13 +118,32 @@ func (h *Host) in(f func() error) error {
 	return <-done
 }
 
-// Dial connects from the host to an IP address and port.
-func (h *Host) Dial(ctx context.Context, address string) (conn net.Conn, err error) {
+// Dial connects from the host to an IP address and port, by TCP.
+func (h *Host) Dial(ctx context.Context, address string) (net.Conn, error) {
+	return h.DialBy(ctx, "tcp4", address)
+}
+
+// DialBy is Dial with another network.
+func (h *Host) DialBy(ctx context.Context, network, address string) (conn net.Conn, err error) {
 	err = h.in(func() error {
-		conn, err = new(net.Dialer).DialContext(ctx, "tcp4", address)
+		conn, err = new(net.Dialer).DialContext(ctx, network, address)
 		return err
 	})
 	return conn, err
+}
+
+// ListenPacket opens a UDP port on all addresses of the host until the test ends.
+func (h *Host) ListenPacket(port int) net.PacketConn {
+	h.t.Helper()
+	var conn net.PacketConn
+	if err := h.in(func() (err error) {
+		conn, err = new(net.ListenConfig).ListenPacket(context.Background(), "udp4", fmt.Sprintf("0.0.0.0:%d", port))
+		return err
+	}); err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(func() { conn.Close() })
+	return conn
 }
 
 // Listen opens a port on all addresses of the host until the test ends.

@@ -22,6 +22,8 @@ type Workload struct {
 	Namespace, Name string
 	// Env is added to the agent's environment.
 	Env []string
+	// Args are added to its command line.
+	Args []string
 	// TProxy captures inbound connections with TPROXY, for which the proxy needs a capability.
 	TProxy bool
 }
@@ -59,8 +61,8 @@ func (l *LAN) Join(h *Host, w Workload) *Proxy {
 			"POD_NAME=" + w.Name, "POD_NAMESPACE=" + w.Namespace, "INSTANCE_IP=" + h.IP, "SERVICE_ACCOUNT=" + w.Name,
 			"ISTIO_META_CLUSTER_ID=Kubernetes", "ISTIO_META_INTERCEPTION_MODE=" + mode,
 			fmt.Sprintf(`ISTIO_METAJSON_LABELS={"app":%q}`, w.Name), "EXIT_ON_ZERO_ACTIVE_CONNECTIONS=true", "MINIMUM_DRAIN_DURATION=0s",
-		}, w.Env...), filepath.Join(l.dir, "node-agent"), "proxy", "sidecar", "--state-dir", p.state, "--token-file", token, "--root-cert-file", l.root(),
-			"--envoy-binary", filepath.Join(l.dir, "envoy"), "--discovery-address", strings.Join(servers, ","), "--ca-address", caAddress)
+		}, w.Env...), filepath.Join(l.dir, "node-agent"), append([]string{"proxy", "sidecar", "--state-dir", p.state, "--token-file", token, "--root-cert-file", l.root(),
+			"--envoy-binary", filepath.Join(l.dir, "envoy"), "--discovery-address", strings.Join(servers, ","), "--ca-address", caAddress}, w.Args...)...)
 	}
 	p.agent = p.start()
 	return p
@@ -208,10 +210,15 @@ func (p *Proxy) Endpoints(cluster string) []string {
 	return out
 }
 
+// AgentMetric reads a metric of the agent's, summed over the label sets that have all of the given labels.
+func (p *Proxy) AgentMetric(name string, labels map[string]string) (float64, error) {
+	return metric(p.Host.client("127.0.0.1:15020"), "http://agent/metrics", name, labels)
+}
+
 // Received is how many bytes of xDS responses the agent has forwarded to Envoy.
 func (p *Proxy) Received() float64 {
 	p.t.Helper()
-	n, err := metric(p.Host.client("127.0.0.1:15020"), "http://agent/metrics", "fairlead_node_agent_relay_bytes_total", map[string]string{"direction": "response"})
+	n, err := p.AgentMetric("fairlead_node_agent_relay_bytes_total", map[string]string{"direction": "response"})
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -220,7 +227,7 @@ func (p *Proxy) Received() float64 {
 
 // Streams is how many ADS streams of Envoy the agent relays to an xds-server.
 func (p *Proxy) Streams() (float64, error) {
-	return metric(p.Host.client("127.0.0.1:15020"), "http://agent/metrics", "fairlead_node_agent_relay_streams", nil)
+	return p.AgentMetric("fairlead_node_agent_relay_streams", nil)
 }
 
 // ServerOf finds the number of the xds-server that the proxy's agent is connected to.
