@@ -148,6 +148,7 @@ func Run(ctx context.Context, c *config.Config, log *slog.Logger, out Output) er
 	defer stop()
 	return process.Run(serving, log, append(tasks,
 		sdsTask,
+		process.Task{Name: "certificate files", Run: sdsServer.Run},
 		process.Task{Name: "status server", Run: server.Run},
 		process.Task{Name: "Envoy", Run: func(hard context.Context) error {
 			err := supervisor.Run(hard, ctx)

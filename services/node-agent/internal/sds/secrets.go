@@ -23,16 +23,24 @@ const (
 // typeURL is the type of every resource served here.
 const typeURL = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"
 
-func known(name string) bool { return name == Default || name == RootCA }
+// resource is one secret as it can be sent now. Version identifies the content without revealing it.
+type resource struct {
+	name    string
+	version string
+	secret  func() *tlsv3.Secret
+}
 
-// available lists the secrets that m can make, and their versions.
-func available(m *tlsconf.Material) []resource {
-	var out []resource
+// own lists the workload's own secrets, as far as there are any; m may be nil.
+func own(m *tlsconf.Material) []*resource {
+	if m == nil {
+		return nil
+	}
+	var out []*resource
 	if m.Certificate != nil {
-		out = append(out, resource{Default, version(m.CertPEM)})
+		out = append(out, &resource{Default, version(m.CertPEM), func() *tlsv3.Secret { return pair(Default, m.CertPEM, m.KeyPEM) }})
 	}
 	if len(m.RootsPEM) > 0 {
-		out = append(out, resource{RootCA, version(m.RootsPEM)})
+		out = append(out, &resource{RootCA, version(m.RootsPEM), func() *tlsv3.Secret { return authorities(RootCA, m.RootsPEM) }})
 	}
 	return out
 }
@@ -43,24 +51,24 @@ func version(pem []byte) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// secret makes the resource called name from m.
-func secret(m *tlsconf.Material, name string) (*anypb.Any, error) {
-	s := &tlsv3.Secret{Name: name}
-	switch name {
-	case Default:
-		s.Type = &tlsv3.Secret_TlsCertificate{TlsCertificate: &tlsv3.TlsCertificate{
-			CertificateChain: inline(m.CertPEM),
-			PrivateKey:       inline(m.KeyPEM),
-		}}
-	case RootCA:
-		s.Type = &tlsv3.Secret_ValidationContext{ValidationContext: &tlsv3.CertificateValidationContext{
-			TrustedCa: inline(m.RootsPEM),
-		}}
-	default:
-		return nil, fmt.Errorf("secret %q does not exist", name)
-	}
+func pair(name string, cert, key []byte) *tlsv3.Secret {
+	return &tlsv3.Secret{Name: name, Type: &tlsv3.Secret_TlsCertificate{TlsCertificate: &tlsv3.TlsCertificate{
+		CertificateChain: inline(cert),
+		PrivateKey:       inline(key),
+	}}}
+}
+
+func authorities(name string, roots []byte) *tlsv3.Secret {
+	return &tlsv3.Secret{Name: name, Type: &tlsv3.Secret_ValidationContext{ValidationContext: &tlsv3.CertificateValidationContext{
+		TrustedCa: inline(roots),
+	}}}
+}
+
+// body is the secret as it is sent.
+func (r *resource) body() (*anypb.Any, error) {
+	s := r.secret()
 	if err := s.ValidateAll(); err != nil {
-		return nil, fmt.Errorf("secret %q: %w", name, err)
+		return nil, fmt.Errorf("secret %q: %w", r.name, err)
 	}
 	return anypb.New(s)
 }

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"slices"
 	"strconv"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -21,21 +22,27 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/tlsconf"
 )
 
-// Config of a Server; every field is required.
+// Config of a Server; every field but Clock is required.
 type Config struct {
 	Source     tlsconf.Source
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
+	Clock      clock.Clock
 }
+
+// fromFile is the metrics' word for all secrets of files.
+const fromFile = "file"
 
 // Server implements Envoy's SecretDiscoveryService. A secret that does not
 // exist yet is sent as soon as it does; until then the stream just waits.
 type Server struct {
 	secretv3.UnimplementedSecretDiscoveryServiceServer
 	source   tlsconf.Source
+	files    *files
 	log      *slog.Logger
 	pushes   *prometheus.CounterVec
 	rejected *prometheus.CounterVec
@@ -45,6 +52,7 @@ type Server struct {
 func New(c Config) (*Server, error) {
 	s := &Server{
 		source: c.Source,
+		files:  newFiles(c.Log, c.Clock),
 		log:    c.Log,
 		pushes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fairlead_node_agent_sds_pushes_total",
@@ -55,7 +63,7 @@ func New(c Config) (*Server, error) {
 			Help: "Secrets that Envoy refused to use.",
 		}, []string{"secret"}),
 	}
-	for _, name := range []string{Default, RootCA} {
+	for _, name := range []string{Default, RootCA, fromFile} {
 		s.pushes.WithLabelValues(name)
 		s.rejected.WithLabelValues(name)
 	}
@@ -67,6 +75,9 @@ func New(c Config) (*Server, error) {
 	return s, nil
 }
 
+// Run follows certificate files until ctx ends; without it they are read once.
+func (s *Server) Run(ctx context.Context) error { return s.files.run(ctx) }
+
 // Register adds the service to a gRPC server, which must admit the workload's
 // own user only.
 func (s *Server) Register(gs *grpc.Server) {
@@ -76,7 +87,8 @@ func (s *Server) Register(gs *grpc.Server) {
 // StreamSecrets is the state-of-the-world variant, the one Envoy uses for an
 // SDS source of type GRPC.
 func (s *Server) StreamSecrets(stream secretv3.SecretDiscoveryService_StreamSecretsServer) error {
-	state, nonce := newSession(), ""
+	state, nonce := newSession(s.files), ""
+	defer state.end()
 	return serve(s, stream, func(req *discoveryv3.DiscoveryRequest) error {
 		if req.GetResponseNonce() != "" && req.GetResponseNonce() != nonce {
 			return nil // about a response that is no longer the last
@@ -88,17 +100,15 @@ func (s *Server) StreamSecrets(stream secretv3.SecretDiscoveryService_StreamSecr
 		s.warnUnknown(req.GetResourceNames())
 		return checkType(req.GetTypeUrl())
 	}, func(m *tlsconf.Material) error {
-		due := state.due(available(m))
+		available := state.available(m)
+		due := state.due(available)
 		if len(due) == 0 {
 			return nil
 		}
 		// A response replaces the last one: it has all subscribed secrets.
 		resp := &discoveryv3.DiscoveryResponse{TypeUrl: typeURL}
-		for _, r := range available(m) {
-			if _, ok := state.sent[r.name]; !ok {
-				continue
-			}
-			body, err := secret(m, r.name)
+		for _, r := range available {
+			body, err := r.body()
 			if err != nil {
 				return status.Error(codes.Internal, err.Error())
 			}
@@ -114,7 +124,8 @@ func (s *Server) StreamSecrets(stream secretv3.SecretDiscoveryService_StreamSecr
 
 // DeltaSecrets is the incremental variant.
 func (s *Server) DeltaSecrets(stream secretv3.SecretDiscoveryService_DeltaSecretsServer) error {
-	state, nonce := newSession(), ""
+	state, nonce := newSession(s.files), ""
+	defer state.end()
 	var gone []string
 	return serve(s, stream, func(req *discoveryv3.DeltaDiscoveryRequest) error {
 		if d := req.GetErrorDetail(); d != nil {
@@ -125,18 +136,22 @@ func (s *Server) DeltaSecrets(stream secretv3.SecretDiscoveryService_DeltaSecret
 		gone = append(gone, s.warnUnknown(req.GetResourceNamesSubscribe())...)
 		return checkType(req.GetTypeUrl())
 	}, func(m *tlsconf.Material) error {
-		due := state.due(available(m))
+		available := state.available(m)
+		due := state.due(available)
 		if len(due) == 0 && len(gone) == 0 {
 			return nil
 		}
 		resp := &discoveryv3.DeltaDiscoveryResponse{TypeUrl: typeURL, RemovedResources: gone}
-		for _, name := range due {
-			body, err := secret(m, name)
+		for _, r := range available {
+			if !slices.Contains(due, r.name) {
+				continue
+			}
+			body, err := r.body()
 			if err != nil {
 				return status.Error(codes.Internal, err.Error())
 			}
-			resp.Resources = append(resp.Resources, &discoveryv3.Resource{Name: name, Version: state.sent[name], Resource: body})
-			resp.SystemVersionInfo += state.sent[name]
+			resp.Resources = append(resp.Resources, &discoveryv3.Resource{Name: r.name, Version: r.version, Resource: body})
+			resp.SystemVersionInfo += r.version
 		}
 		gone = nil
 		nonce = next(nonce)
@@ -147,11 +162,12 @@ func (s *Server) DeltaSecrets(stream secretv3.SecretDiscoveryService_DeltaSecret
 }
 
 // serve runs one stream: request is called for each request and push after
-// each request and each change of the material, all on one goroutine.
+// each request and each change, with nil while the workload has no material,
+// all on one goroutine.
 func serve[Q any](s *Server, stream interface {
 	Context() context.Context
 	Recv() (*Q, error)
-}, request func(*Q) error, push func(*tlsconf.Material) error) error {
+}, request func(*Q) error, push func(m *tlsconf.Material) error) error {
 	ctx := stream.Context()
 	requests := make(chan *Q)
 	failed := make(chan error, 1)
@@ -170,10 +186,13 @@ func serve[Q any](s *Server, stream interface {
 		}
 	}()
 	for {
-		changed := s.source.Changed()
-		if m, err := s.source.Current(); err != nil {
+		changed, filesChanged := s.source.Changed(), s.files.Changed()
+		m, err := s.source.Current()
+		if err != nil {
 			s.log.Debug("no trust material yet", "error", err)
-		} else if err := push(m); err != nil {
+			m = nil
+		}
+		if err := push(m); err != nil {
 			return err
 		}
 		select {
@@ -189,6 +208,7 @@ func serve[Q any](s *Server, stream interface {
 				return err
 			}
 		case <-changed:
+		case <-filesChanged:
 		}
 	}
 }
@@ -204,7 +224,7 @@ func checkType(t string) error {
 func (s *Server) warnUnknown(names []string) []string {
 	var out []string
 	for _, n := range names {
-		if !known(n) {
+		if label(n) == "" {
 			s.log.Warn("Envoy asks for a secret that this agent does not have", "secret", n)
 			out = append(out, n)
 		}
@@ -212,10 +232,22 @@ func (s *Server) warnUnknown(names []string) []string {
 	return out
 }
 
+// label is what the metrics call a secret, "" for one that will never exist.
+func label(name string) string {
+	switch {
+	case name == Default || name == RootCA:
+		return name
+	case parse(name) != nil:
+		return fromFile
+	default:
+		return ""
+	}
+}
+
 func (s *Server) nack(names []string, message string) {
 	for _, n := range names {
-		if known(n) {
-			s.rejected.WithLabelValues(n).Inc()
+		if l := label(n); l != "" {
+			s.rejected.WithLabelValues(l).Inc()
 		}
 	}
 	s.log.Error("Envoy rejected a secret", "secrets", names, "error", message)
@@ -223,7 +255,7 @@ func (s *Server) nack(names []string, message string) {
 
 func (s *Server) pushed(names []string) {
 	for _, n := range names {
-		s.pushes.WithLabelValues(n).Inc()
+		s.pushes.WithLabelValues(label(n)).Inc()
 	}
 	s.log.Info("secrets sent to Envoy", "secrets", names)
 }

@@ -3,36 +3,57 @@ package sds
 import (
 	"maps"
 	"slices"
+
+	"fairlead.dev/pkg/tlsconf"
 )
 
-// resource is one secret as it can be sent now. Version identifies the content
-// without revealing it.
-type resource struct {
-	name    string
-	version string
-}
-
 // session is what one stream has asked for and been sent. It decides what is
-// due; it does no I/O and is used by one goroutine.
+// due, and is used by one goroutine.
 type session struct {
 	// sent has an entry per subscribed name: the version last sent, or "".
 	sent map[string]string
+	// files are used for the names among them that are of files.
+	files *files
 }
 
-func newSession() *session { return &session{sent: map[string]string{}} }
+func newSession(f *files) *session { return &session{sent: map[string]string{}, files: f} }
+
+// end gives up what the stream has subscribed to.
+func (s *session) end() { s.replace(nil) }
+
+// available lists the subscribed secrets that can be sent; m is nil while the
+// workload has none of its own.
+func (s *session) available(m *tlsconf.Material) []*resource {
+	out := slices.DeleteFunc(own(m), func(r *resource) bool {
+		_, ok := s.sent[r.name]
+		return !ok
+	})
+	for _, name := range s.subscribed() {
+		if r := s.files.get(name); r != nil {
+			out = append(out, r)
+		}
+	}
+	return out
+}
 
 // subscribe adds names; held gives versions the client already has.
 func (s *session) subscribe(names []string, held map[string]string) {
 	for _, n := range names {
 		// A repeated subscription asks for the resource again (xDS protocol,
 		// "subscribing to resources").
+		if _, had := s.sent[n]; !had {
+			s.files.use(n)
+		}
 		s.sent[n] = held[n]
 	}
 }
 
 func (s *session) unsubscribe(names []string) {
 	for _, n := range names {
-		delete(s.sent, n)
+		if _, had := s.sent[n]; had {
+			s.files.drop(n)
+			delete(s.sent, n)
+		}
 	}
 }
 
@@ -41,14 +62,20 @@ func (s *session) unsubscribe(names []string) {
 func (s *session) replace(names []string) {
 	next := make(map[string]string, len(names))
 	for _, n := range names {
+		if _, twice := next[n]; !twice {
+			s.files.use(n)
+		}
 		next[n] = s.sent[n]
+	}
+	for n := range s.sent {
+		s.files.drop(n)
 	}
 	s.sent = next
 }
 
 // due names the subscribed resources whose version differs from the one sent,
 // in order, and marks them as sent.
-func (s *session) due(available []resource) []string {
+func (s *session) due(available []*resource) []string {
 	var names []string
 	for _, r := range available {
 		if v, ok := s.sent[r.name]; ok && v != r.version {
