@@ -190,7 +190,9 @@ func (c *check) entry(entries []wire.Entry, server *Server, s *echo.Seen) *wire.
 	for _, test := range []func(*wire.Entry) bool{
 		func(e *wire.Entry) bool { return e.Source == source },
 		func(e *wire.Entry) bool { return id != "" && e.RequestID == id && c.isNear(e.RemoteIP(), server) },
-		func(e *wire.Entry) bool { return e.Source == "" && e.LocalPort() == s.LocalPort && slices.Contains(c.From, e.RemoteIP()) },
+		func(e *wire.Entry) bool {
+			return e.Source == "" && e.LocalPort() == s.LocalPort && slices.Contains(c.From, e.RemoteIP())
+		},
 	} {
 		if at := slices.IndexFunc(entries, func(e wire.Entry) bool { return test(&e) }); at >= 0 {
 			return &entries[at]

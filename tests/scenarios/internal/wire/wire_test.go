@@ -71,7 +71,9 @@ func TestSniffer(t *testing.T) {
 		{"plaintext over IPv6", "[::1]:0", func(c net.Conn) error { return say(c, "hello") }, hear, wire.Plaintext},
 		{"server first", "127.0.0.1:0", hear, func(c net.Conn) error { return say(c, "220 ready") }, wire.Plaintext},
 		{
-			"TLS", "127.0.0.1:0", func(c net.Conn) error { return say(tls.Client(c, &tls.Config{RootCAs: material.Pool(), ServerName: "server"}), "hello") },
+			"TLS", "127.0.0.1:0", func(c net.Conn) error {
+				return say(tls.Client(c, &tls.Config{RootCAs: material.Pool(), ServerName: "server"}), "hello")
+			},
 			func(c net.Conn) error { return hear(tls.Server(c, &tls.Config{Certificates: []tls.Certificate{pair}})) }, wire.TLS,
 		},
 		{

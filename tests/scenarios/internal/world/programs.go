@@ -35,6 +35,9 @@ func FindBinaries(ctx context.Context, dir string) (*Binaries, error) {
 // echo is the application's name among the programs.
 const echo = "scenario-echo"
 
+// prompt starts an Envoy that writes its access log at once, instead of every ten seconds.
+const prompt = "#!/bin/sh\nexec %q \"$@\" --file-flush-interval-msec 50\n"
+
 // provide puts the programs where other users than root can run them.
 func (w *World) provide(ctx context.Context) error {
 	w.files = w.options.Binaries
@@ -44,7 +47,10 @@ func (w *World) provide(ctx context.Context) error {
 			return err
 		}
 	}
-	return errors.Join(publish(w.files.Path("node-agent"), w.path("node-agent")), publish(w.files.Envoy, w.path("envoy")))
+	return errors.Join(
+		publish(w.files.Path("node-agent"), w.path("node-agent")), publish(w.files.Envoy, w.path("envoy-itself")),
+		os.WriteFile(w.path("envoy"), fmt.Appendf(nil, prompt, w.path("envoy-itself")), 0o755), //nolint:gosec // a program
+	)
 }
 
 // publish links or copies a program.
