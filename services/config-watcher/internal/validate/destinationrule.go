@@ -3,6 +3,7 @@ package validate
 import (
 	"fmt"
 
+	"google.golang.org/protobuf/types/known/durationpb"
 	networking "istio.io/api/networking/v1alpha3"
 
 	"fairlead.dev/services/config-watcher/internal/object"
@@ -11,7 +12,7 @@ import (
 // checkDestinationRule follows https://istio.io/latest/docs/reference/config/networking/destination-rule/.
 func checkDestinationRule(c *checker, _ *object.Object, dr *networking.DestinationRule) {
 	c.host("spec.host", dr.Host)
-	c.trafficPolicy("spec.trafficPolicy", dr.TrafficPolicy, false)
+	c.trafficPolicy("spec.trafficPolicy", dr.TrafficPolicy)
 	seen := map[string]int{}
 	for i, s := range dr.Subsets {
 		at := index("spec.subsets", i)
@@ -25,7 +26,7 @@ func checkDestinationRule(c *checker, _ *object.Object, dr *networking.Destinati
 			seen[s.Name] = i
 		}
 		c.labels(at+".labels", s.Labels)
-		c.trafficPolicy(at+".trafficPolicy", s.TrafficPolicy, true)
+		c.trafficPolicy(at+".trafficPolicy", s.TrafficPolicy)
 	}
 	c.exportTo("spec.exportTo", dr.ExportTo)
 	if dr.WorkloadSelector != nil {
@@ -33,7 +34,7 @@ func checkDestinationRule(c *checker, _ *object.Object, dr *networking.Destinati
 	}
 }
 
-func (c *checker) trafficPolicy(at string, p *networking.TrafficPolicy, subset bool) {
+func (c *checker) trafficPolicy(at string, p *networking.TrafficPolicy) {
 	if p == nil {
 		return
 	}
@@ -69,10 +70,9 @@ func (c *checker) trafficPolicy(at string, p *networking.TrafficPolicy, subset b
 		if b.Percent != nil {
 			c.percent(at+".retryBudget.percent", b.Percent.Value)
 		}
-		c.duration(at+".retryBudget.budgetInterval", b.BudgetInterval)
-	}
-	if subset && p.Tunnel != nil && p.ProxyProtocol != nil {
-		c.fail(at+".tunnel", nil, "cannot be combined with proxyProtocol", "keep one of them")
+		if d := b.BudgetInterval; d != nil && (d.GetSeconds() != 0 || d.GetNanos() != 0) {
+			c.fail(at+".retryBudget.budgetInterval", d.AsDuration(), "no proxy counts requests over a time", "remove it: active and pending requests count")
+		}
 	}
 }
 
@@ -114,15 +114,17 @@ func (c *checker) connectionPool(at string, p *networking.ConnectionPoolSettings
 			c.fail(at+".http.useClientProtocol", true, "cannot be combined with h2UpgradePolicy UPGRADE", "keep one of them")
 		}
 		if k := h.Http2KeepAlive; k != nil {
-			c.duration(at+".http.http2KeepAlive.interval", k.Interval)
-			c.duration(at+".http.http2KeepAlive.timeout", k.Timeout)
+			c.needed(at+".http.http2KeepAlive.interval", k.Interval)
+			c.needed(at+".http.http2KeepAlive.timeout", k.Timeout)
 		}
 	}
 	if t := p.Tcp; t != nil {
 		c.notNegative(at+".tcp.maxConnections", t.MaxConnections)
 		c.duration(at+".tcp.connectTimeout", t.ConnectTimeout)
 		c.duration(at+".tcp.maxConnectionDuration", t.MaxConnectionDuration)
-		c.duration(at+".tcp.idleTimeout", t.IdleTimeout)
+		if d := t.IdleTimeout; d.GetSeconds() != 0 || d.GetNanos() != 0 { // 0s switches it off
+			c.duration(at+".tcp.idleTimeout", d)
+		}
 		c.keepalive(at+".tcp.tcpKeepalive", t.TcpKeepalive)
 	}
 }
@@ -140,6 +142,15 @@ func (c *checker) keepalive(at string, k *networking.ConnectionPoolSettings_TCPS
 	if k.Interval != nil && k.Interval.GetNanos() != 0 {
 		c.fail(at+".interval", k.Interval.AsDuration(), "not a whole number of seconds", "round it")
 	}
+}
+
+// needed is duration for a value that has no default.
+func (c *checker) needed(at string, d *durationpb.Duration) {
+	if d == nil {
+		c.fail(at, nil, "missing", `set a time, like "10s"`)
+		return
+	}
+	c.duration(at, d)
 }
 
 func (c *checker) notNegative(at string, n int32) {
@@ -177,8 +188,11 @@ func (c *checker) clientTLS(at string, t *networking.ClientTLSSettings) {
 			c.fail(at+".mode", "SIMPLE", "sends no client certificate, but one is given", "use MUTUAL, or remove clientCertificate and privateKey")
 		}
 	}
-	if t.InsecureSkipVerify.GetValue() && (t.CaCertificates != "" || len(t.SubjectAltNames) > 0) {
-		c.fail(at+".insecureSkipVerify", true, "contradicts caCertificates and subjectAltNames", "remove insecureSkipVerify")
+	if t.InsecureSkipVerify.GetValue() && (t.CaCertificates != "" || len(t.SubjectAltNames) > 0 || t.CaCrl != "") {
+		c.fail(at+".insecureSkipVerify", true, "contradicts caCertificates, subjectAltNames and caCrl", "remove insecureSkipVerify")
+	}
+	if t.CaCrl != "" && (t.CredentialName != "" || t.Mode == networking.ClientTLSSettings_ISTIO_MUTUAL) {
+		c.fail(at+".caCrl", t.CaCrl, "goes with caCertificates alone", "remove it; a Secret has its own list, in ca.crl")
 	}
 	if t.Sni != "" && !fqdn(t.Sni) {
 		c.fail(at+".sni", t.Sni, "not a server name", "use a DNS name")

@@ -13,13 +13,8 @@ func (c *checker) loadBalancer(at string, lb *networking.LoadBalancerSettings) {
 	}
 	c.consistentHash(at+".consistentHash", lb.GetConsistentHash())
 	c.localityLB(at+".localityLbSetting", lb.LocalityLbSetting)
-	if z := lb.ZoneAwareLbSetting; z != nil {
-		if lb.LocalityLbSetting != nil {
-			c.fail(at+".zoneAwareLbSetting", nil, "cannot be combined with localityLbSetting", "keep one of them")
-		}
-		for i, f := range z.Failover {
-			c.failover(index(at+".zoneAwareLbSetting.failover", i), f.From, f.To)
-		}
+	if lb.ZoneAwareLbSetting != nil {
+		c.fail(at+".zoneAwareLbSetting", nil, "is not supported: proxies do not follow their own service's endpoints", "use localityLbSetting")
 	}
 	//nolint:staticcheck // deprecated in Istio, still served
 	if lb.WarmupDurationSecs != nil {
@@ -59,6 +54,10 @@ func (c *checker) consistentHash(at string, h *networking.LoadBalancerSettings_C
 		c.fail(at, nil, "nothing to hash", "set httpHeaderName, httpCookie, useSourceIp or httpQueryParameterName")
 	case *networking.LoadBalancerSettings_ConsistentHashLB_HttpHeaderName:
 		c.headerName(at+".httpHeaderName", k.HttpHeaderName)
+	case *networking.LoadBalancerSettings_ConsistentHashLB_UseSourceIp:
+		if !k.UseSourceIp {
+			c.fail(at+".useSourceIp", false, "nothing to hash", "set it to true, or another key")
+		}
 	case *networking.LoadBalancerSettings_ConsistentHashLB_HttpQueryParameterName:
 		if k.HttpQueryParameterName == "" {
 			c.fail(at+".httpQueryParameterName", "", "parameter name is empty", "name the parameter")
@@ -145,8 +144,15 @@ func (c *checker) localityLB(at string, l *networking.LocalityLoadBalancerSettin
 			c.fail(dp+".to", total, "weights do not sum to 100", "make them sum to 100")
 		}
 	}
+	first := map[string]int{}
 	for i, f := range l.Failover {
-		c.failover(index(at+".failover", i), f.From, f.To)
+		fp := index(at+".failover", i)
+		c.failover(fp, f.From, f.To)
+		if j, again := first[f.From]; again {
+			c.fail(fp+".from", f.From, fmt.Sprintf("same region as failover[%d]", j), "a region fails over to one other: keep one of them")
+		} else {
+			first[f.From] = i
+		}
 	}
 	for i, p := range l.FailoverPriority {
 		key, value, _ := strings.Cut(p, "=")

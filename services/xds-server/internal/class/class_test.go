@@ -249,6 +249,88 @@ func TestKeyFollowsTheWorkload(t *testing.T) {
 	}
 }
 
+// TestWhereAWorkloadRuns: what a rule compares of a place is in the key, from what the mesh knows or else the node says, and nothing more.
+func TestWhereAWorkloadRuns(t *testing.T) {
+	n, err := class.ParseNode(&core.Node{
+		Id: "sidecar~10.0.0.1~web.shop~shop.svc.cluster.local", Locality: &core.Locality{Region: "said", Zone: "z"},
+		Metadata: metadata(t, map[string]any{"NETWORK": "net", "CLUSTER_ID": "one", "LABELS": map[string]any{class.NetworkLabel: "label"}}),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rule := meshtest.Config(replica.KindDestinationRule, "shop", "near", &networking.DestinationRule{Host: "a", TrafficPolicy: &networking.TrafficPolicy{
+		LoadBalancer: &networking.LoadBalancerSettings{LocalityLbSetting: &networking.LocalityLoadBalancerSetting{
+			FailoverPriority: []string{class.NetworkLabel, class.RegionLabel, class.ZoneLabel, class.ClusterLabel},
+		}},
+	}})
+	known := meshtest.Workload("shop", "web", "10.0.0.1", func(w *configv1.Workload) {
+		w.Network, w.Cluster, w.Locality = "n1", "two", &configv1.Locality{Region: "known", Subzone: "s"}
+	})
+	for name, tc := range map[string]struct {
+		resources []*configv1.Resource
+		want      map[string]string
+	}{
+		"nobody asks":      {[]*configv1.Resource{known}, map[string]string{}},
+		"as the node says": {[]*configv1.Resource{rule}, map[string]string{class.NetworkLabel: "net", class.RegionLabel: "said", class.ZoneLabel: "z", class.ClusterLabel: "one"}},
+		"as the mesh says": {[]*configv1.Resource{rule, known}, map[string]string{class.NetworkLabel: "n1", class.RegionLabel: "known", class.ClusterLabel: "two"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			key, _ := n.Key(meshtest.State(t, tc.resources...))
+			if d := cmp.Diff(tc.want, key.Labels); d != "" {
+				t.Errorf("(-want +got):\n%s", d)
+			}
+		})
+	}
+}
+
+// TestIdentityOfSidecars: only those that a rule with a credentialName selects have credentials asked for, and so are told apart by who they are.
+func TestIdentityOfSidecars(t *testing.T) {
+	n, err := class.ParseNode(&core.Node{
+		Id: "sidecar~10.0.0.1~web.shop~shop.svc.cluster.local", Metadata: metadata(t, map[string]any{"LABELS": map[string]any{"app": "web"}}),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Authorize(spiffeid.RequireFromString("spiffe://cluster.local/ns/shop/sa/web")); err != nil {
+		t.Fatal(err)
+	}
+	rule := func(namespace string, selector map[string]string, credential string) *configv1.Resource {
+		spec := &networking.DestinationRule{Host: "a", Subsets: []*networking.Subset{{Name: "v1", TrafficPolicy: &networking.TrafficPolicy{
+			Tls: &networking.ClientTLSSettings{Mode: networking.ClientTLSSettings_MUTUAL, CredentialName: credential},
+		}}}}
+		if selector != nil {
+			spec.WorkloadSelector = &typev1beta1.WorkloadSelector{MatchLabels: selector}
+		}
+		return meshtest.Config(replica.KindDestinationRule, namespace, "r", spec)
+	}
+	web := map[string]string{"app": "web"}
+	for name, tc := range map[string]struct {
+		rule *configv1.Resource
+		want bool
+	}{
+		"selected":             {rule("shop", web, "pair"), true},
+		"others are":           {rule("shop", map[string]string{"app": "other"}, "pair"), false},
+		"nobody in particular": {rule("shop", nil, "pair"), false},
+		"from afar":            {rule("other", web, "pair"), false},
+		"without a credential": {rule("shop", web, ""), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, topics := n.Key(replica.Empty())
+			state, change := replica.Empty().Apply(nil, []*configv1.Resource{tc.rule}, nil)
+			key, _ := n.Key(state)
+			if (key.Identity != "") != tc.want {
+				t.Errorf("identity %q", key.Identity)
+			}
+			if tc.want && !topics.Meets(change.Topics) {
+				t.Error("none of the class's topics was touched")
+			}
+			if after, _ := state.Apply(nil, nil, []*configv1.ResourceKey{tc.rule.GetKey()}); after.SelectsCredential("shop", web, "") {
+				t.Error("a removed rule still selects")
+			}
+		})
+	}
+}
+
 // A gRPC program is of the class that its agent says, and shares it with those of its labels: neither its address nor the ports that lead to
 // it make another one.
 func TestProxyless(t *testing.T) {

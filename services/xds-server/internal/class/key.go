@@ -80,7 +80,7 @@ type Target struct {
 type Key struct {
 	Type      NodeType
 	Namespace string
-	// Labels are only those that some selector tests.
+	// Labels are only those that some selector tests, and those that rules compare with endpoints'; where a workload runs is among them.
 	Labels map[string]string
 	// Targets are sorted by hostname and port.
 	Targets []Target
@@ -99,8 +99,8 @@ type Key struct {
 	OnDemand bool
 	// OffersMTLS is true for gRPC programs whose callers are told to use mesh mTLS.
 	OffersMTLS bool
-	// Identity is the verified SPIFFE URI of a router, on behalf of which credentials are asked for; "" where nothing was verified, and for
-	// all others, who have none.
+	// Identity is the verified SPIFFE URI on behalf of which credentials are asked for: of a router, and of a sidecar that is selected by a
+	// DestinationRule with a credentialName. "" where nothing was verified, and for all others, who have none.
 	Identity string
 	// ProxyMatches are the conditions of EnvoyFilters on the proxy itself that it meets, as replica.ProxyMatch.ID, sorted.
 	ProxyMatches []string

@@ -223,11 +223,13 @@ func (n *Node) Key(state *replica.State) (*Key, replica.Topics) {
 	for _, t := range slices.Concat(replica.SelectedLabelsTopics(n.Namespace), replica.ProxyMatchesTopics(n.Namespace)) {
 		topics.Add(t)
 	}
+	topics.Add(replica.SelectsCredentialTopic(n.Namespace))
 	k := &Key{
 		Type: n.Type, Namespace: n.Namespace, DNSDomain: n.DNSDomain, Interception: n.Interception,
 		TrustDomain: state.Mesh().GetTrustDomain(), Locality: n.Locality,
 	}
 	labels, addresses := n.Labels, n.Addresses
+	network, cluster := n.Metadata["NETWORK"], n.Metadata["CLUSTER_ID"]
 	var annotations map[string]string
 	if w := n.workload(state, topics); w != nil {
 		labels, annotations = w.GetLabels(), w.GetAnnotations()
@@ -237,15 +239,17 @@ func (n *Node) Key(state *replica.State) (*Key, replica.Topics) {
 		if l := w.GetLocality(); l != nil {
 			k.Locality = locality(l.GetRegion(), l.GetZone(), l.GetSubzone())
 		}
+		network, cluster = w.GetNetwork(), w.GetCluster()
 		k.Targets = targets(state, w, topics)
 		k.OffersMTLS = n.Type == Proxyless && w.GetTlsMode() == configv1.TlsMode_TLS_MODE_ISTIO
 	}
+	labels = located(labels, k.Locality, network, cluster)
 	for _, t := range replica.SidecarTopics(n.Namespace, state.Mesh().GetRootNamespace()) {
 		topics.Add(t)
 	}
 	k = k.WithSidecar(state, labels)
 	k.VirtualHosts = n.VirtualHosts && n.Type == Sidecar
-	if n.Type == Router {
+	if n.Type == Router || n.Type == Sidecar && state.SelectsCredential(n.Namespace, labels, "") {
 		k.Identity = n.Identity
 	}
 	k.OnDemand = k.VirtualHosts && k.Interception != None && n.onDemand(state, annotations)

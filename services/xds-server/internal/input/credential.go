@@ -8,7 +8,7 @@ import (
 // kindSecret is the kind of the objects that credentials are read from.
 const kindSecret = "Secret"
 
-// Identity returns the verified SPIFFE URI of a router, "" for all others. A result that was made from it is not shared between workloads.
+// Identity returns the verified SPIFFE URI of a workload that may have credentials, "" for all others. A result that was made from it is not shared between workloads.
 func (r *Reader) Identity() string { return r.only(ForWorkload).Identity }
 
 // Credential returns the credential of a name in the namespace of the class's identity, nil if there is none; known is false while that has
@@ -30,4 +30,11 @@ func (r *Reader) UsesCredential(name string) bool {
 	r.only(ForNamespace)
 	r.record(replica.CredentialUseTopics(r.client(), name)...)
 	return r.view.state.UsesCredential(r.client(), name)
+}
+
+// SelectsCredential reports whether a DestinationRule of the client's namespace selects the workload, and has the credentialName, which is
+// given without its scheme.
+func (r *Reader) SelectsCredential(name string) bool {
+	r.record(replica.SelectsCredentialTopic(r.client()))
+	return r.view.state.SelectsCredential(r.client(), r.Labels(), name)
 }

@@ -6,7 +6,6 @@ import (
 	"google.golang.org/protobuf/proto"
 	networking "istio.io/api/networking/v1alpha3"
 
-	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/replica"
 )
 
@@ -15,6 +14,16 @@ import (
 // a shorter one. Rules of one namespace for one host are merged: the oldest gives the traffic policy, each adds the subsets whose names
 // are new. A rule with a workload selector counts only where it selects the class, in its own namespace, and beats one without.
 func (r *Reader) DestinationRule(hostname string) *replica.DestinationRule {
+	return r.destinationRule(hostname, r.selected)
+}
+
+// InboundDestinationRule is DestinationRule for connections that the class accepts for the hostname: rules with a workload selector are
+// about what the selected workloads call, and do not count.
+func (r *Reader) InboundDestinationRule(hostname string) *replica.DestinationRule {
+	return r.destinationRule(hostname, func(*replica.DestinationRule) bool { return false })
+}
+
+func (r *Reader) destinationRule(hostname string, selected func(*replica.DestinationRule) bool) *replica.DestinationRule {
 	r.record(replica.DestinationRulesTopics(hostname)...)
 	client, root := r.client(), r.Mesh().GetRootNamespace()
 	var owner string
@@ -30,31 +39,33 @@ func (r *Reader) DestinationRule(hostname string) *replica.DestinationRule {
 		if ns == "" || slices.Index(order, ns) < i {
 			continue
 		}
-		if rule := r.ruleIn(ns, hostname); rule != nil {
+		if rule := r.ruleIn(ns, hostname, selected); rule != nil {
 			return rule
 		}
 	}
 	return nil
 }
 
+// selected reports whether a rule's workload selector selects the class.
+func (r *Reader) selected(rule *replica.DestinationRule) bool {
+	return rule.Key.Namespace == r.client() && replica.Matches(rule.Spec.GetWorkloadSelector().GetMatchLabels(), r.Labels())
+}
+
 // ruleIn returns the rule of one namespace that applies to the hostname.
-func (r *Reader) ruleIn(namespace, hostname string) *replica.DestinationRule {
+func (r *Reader) ruleIn(namespace, hostname string, selected func(*replica.DestinationRule) bool) *replica.DestinationRule {
 	for host := range replica.Covering(hostname) {
-		var selected, general []*replica.DestinationRule
+		var chosen, general []*replica.DestinationRule
 		for _, rule := range r.view.state.DestinationRules(namespace, host) {
-			if !rule.Visible(r.client()) {
-				continue
-			}
-			selector := rule.Spec.GetWorkloadSelector().GetMatchLabels()
 			switch {
-			case len(selector) == 0:
+			case !rule.Visible(r.client()):
+			case len(rule.Spec.GetWorkloadSelector().GetMatchLabels()) == 0:
 				general = append(general, rule)
-			case namespace == r.client() && r.Class().Type == class.Sidecar && replica.Matches(selector, r.Labels()):
-				selected = append(selected, rule)
+			case selected(rule):
+				chosen = append(chosen, rule)
 			}
 		}
-		if len(selected) > 0 {
-			general = selected
+		if len(chosen) > 0 {
+			general = chosen
 		}
 		if len(general) > 0 {
 			traceAll(r.trace, general)

@@ -175,6 +175,21 @@ func TestDestinationRule(t *testing.T) {
 			}
 		})
 	}
+	for name, kind := range map[string]class.NodeType{"selected gateway": class.Router, "selected program": class.Proxyless} {
+		t.Run(name, func(t *testing.T) {
+			key := &class.Key{Type: kind, Namespace: "client", Labels: map[string]string{"app": "c"}}
+			got := readerFor(t, key, rule("client", "a", host), rule("client", "b", host, selecting("c")), service).DestinationRule(host)
+			if got == nil || got.Key.Name != "b" {
+				t.Errorf("got %v, want b", got)
+			}
+		})
+	}
+	t.Run("what it accepts", func(t *testing.T) {
+		got := client(t, rule("client", "a", host, selecting("c")), rule("client", "b", host), service).InboundDestinationRule(host)
+		if got == nil || got.Key.Name != "b" {
+			t.Errorf("got %v, want b: a workload selector is about what workloads call", got)
+		}
+	})
 	t.Run("not exported", func(t *testing.T) {
 		r := meshtest.Config(replica.KindDestinationRule, "server", "r", &networking.DestinationRule{Host: host}, meshtest.ExportedTo("server"))
 		if got := client(t, r, service).DestinationRule(host); got != nil {

@@ -41,8 +41,29 @@ func CredentialUseTopics(to, name string) []Topic {
 	return []Topic{{SubjectCredentialUse, "*", name}, {SubjectCredentialUse, to, name}}
 }
 
+// SelectsCredential reports whether a DestinationRule in the namespace has a workload selector that matches the labels, and the credentialName,
+// which is given without its scheme; "" is any.
+func (s *State) SelectsCredential(namespace string, labels map[string]string, name string) bool {
+	found := false
+	s.credentialSelectors.scan(namespace+sep, func(_ string, rule *DestinationRule) bool {
+		found = Matches(rule.Spec.GetWorkloadSelector().GetMatchLabels(), labels) && (name == "" || slices.Contains(credentialNames(rule.Spec), name))
+		return !found
+	})
+	return found
+}
+
+// SelectsCredentialTopic names the answers of SelectsCredential.
+func SelectsCredentialTopic(namespace string) Topic {
+	return Topic{SubjectCredentialUse, namespace, ""}
+}
+
 func (w *writer) postCredentialUses(v *DestinationRule, add bool) {
-	for _, name := range credentialNames(v.Spec) {
+	names := credentialNames(v.Spec)
+	if len(names) > 0 && len(v.Spec.GetWorkloadSelector().GetMatchLabels()) > 0 {
+		put(w.state.credentialSelectors, add, join(v.Key.Namespace, v.Key.Name), v)
+		w.touch(SubjectCredentialUse, v.Key.Namespace, "")
+	}
+	for _, name := range names {
 		for _, to := range v.ExportedTo {
 			w.count(w.state.credentialUses, join(to, name), add)
 			w.touch(SubjectCredentialUse, to, name)

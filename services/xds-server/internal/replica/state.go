@@ -36,7 +36,8 @@ type State struct {
 	patches         index[*EnvoyFilter] // exported to, place, age, namespace, name
 	conditions      index[*ProxyMatch]  // exported to, namespace and name of the EnvoyFilter, id
 
-	credentialUses index[int] // exported to, credentialName: number of DestinationRules
+	credentialUses      index[int]              // exported to, credentialName: number of DestinationRules
+	credentialSelectors index[*DestinationRule] // namespace, name: those with a credentialName and a workload selector
 
 	// credentials are beside the revision, see WithCredentials.
 	credentials *credential.Set
@@ -89,6 +90,7 @@ func Empty() *State {
 		addresses: newIndex[*entry](), selected: newIndex[int](),
 		places: newIndex[*entry](), suffixes: newIndex[int](), privates: newIndex[int](),
 		patches: newIndex[*EnvoyFilter](), conditions: newIndex[*ProxyMatch](), credentialUses: newIndex[int](),
+		credentialSelectors: newIndex[*DestinationRule](),
 	}
 }
 
@@ -138,7 +140,8 @@ func (s *State) fork() *State {
 	next.rules, next.sidecars, next.authentications = s.rules.fork(), s.sidecars.fork(), s.authentications.fork()
 	next.gateways, next.addresses, next.selected = s.gateways.fork(), s.addresses.fork(), s.selected.fork()
 	next.places, next.suffixes, next.privates = s.places.fork(), s.suffixes.fork(), s.privates.fork()
-	next.patches, next.conditions, next.credentialUses = s.patches.fork(), s.conditions.fork(), s.credentialUses.fork()
+	next.patches, next.conditions = s.patches.fork(), s.conditions.fork()
+	next.credentialUses, next.credentialSelectors = s.credentialUses.fork(), s.credentialSelectors.fork()
 	return &next
 }
 

@@ -54,7 +54,8 @@ const (
 	SubjectProxyMatches
 	// SubjectCredential: A = identity of the proxy that it is for, B = name.
 	SubjectCredential
-	// SubjectCredentialUse, whether a DestinationRule has a credentialName: A = namespace exported to or "*", B = name.
+	// SubjectCredentialUse, whether a DestinationRule has a credentialName: A = namespace exported to or "*", B = name; or whether one has a
+	// workload selector besides: A = its namespace, B = "".
 	SubjectCredentialUse
 	// SubjectDerived and all above it are free for answers that a caller derives from several look-ups.
 	SubjectDerived Subject = 128
@@ -107,6 +108,9 @@ func (t Topic) String() string {
 	case SubjectCredential:
 		return "Secret " + t.B + " for " + t.A
 	case SubjectCredentialUse:
+		if t.B == "" {
+			return "DestinationRule of " + namespaceText(t.A) + " with workloadSelector and credentialName"
+		}
 		return "DestinationRule for " + namespaceText(t.A) + " with credentialName " + t.B
 	case SubjectMesh:
 		return "MeshConfig"

@@ -76,6 +76,7 @@ type endpointSpec struct {
 	Weight   uint32            `json:"weight"`
 	Workload string            `json:"workload"`
 	Hostname string            `json:"hostname"`
+	Network  string            `json:"network"`
 }
 
 type objectSpec struct {
@@ -232,8 +233,8 @@ func (e endpointsSpec) resource() *configv1.Resource {
 	for _, spec := range e.Endpoints {
 		endpoint := &configv1.Endpoint{
 			Address: spec.Address, Port: spec.Port, Identity: spec.Identity, Weight: spec.Weight, Workload: spec.Workload,
-			Hostname: spec.Hostname,
-			Health:   configv1.Health_HEALTH_READY, TlsMode: configv1.TlsMode_TLS_MODE_ISTIO,
+			Hostname: spec.Hostname, Network: spec.Network,
+			Health: configv1.Health_HEALTH_READY, TlsMode: configv1.TlsMode_TLS_MODE_ISTIO,
 		}
 		if spec.Plain {
 			endpoint.TlsMode = configv1.TlsMode_TLS_MODE_DISABLED

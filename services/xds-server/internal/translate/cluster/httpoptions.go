@@ -1,12 +1,18 @@
 package cluster
 
 import (
+	"slices"
+	"strconv"
+
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	commonmatcherv3 "github.com/envoyproxy/go-control-plane/envoy/config/common/matcher/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
 	"google.golang.org/protobuf/types/known/anypb"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/translate/match"
 	"fairlead.dev/services/xds-server/internal/translate/pack"
 	"fairlead.dev/services/xds-server/internal/translate/protocol"
 )
@@ -44,16 +50,21 @@ type httpOptions struct {
 	http2    *corev3.Http2ProtocolOptions
 	autoSNI  bool
 	autoSAN  bool
+	// errors are the statuses that count as errors of a host; none means 5xx.
+	errors []uint32
 }
 
 // apply writes the options into a cluster, nothing where they are Envoy's defaults.
 func (o *httpOptions) apply(out *clusterv3.Cluster) error {
-	if o.protocol == http1 && o.common == nil && !o.autoSNI && !o.autoSAN {
+	if o.protocol == http1 && o.common == nil && !o.autoSNI && !o.autoSAN && len(o.errors) == 0 {
 		return nil
 	}
 	options := &httpv3.HttpProtocolOptions{CommonHttpProtocolOptions: o.common}
 	if o.autoSNI || o.autoSAN {
 		options.UpstreamHttpProtocolOptions = &corev3.UpstreamHttpProtocolOptions{AutoSni: o.autoSNI, AutoSanValidation: o.autoSAN}
+	}
+	if len(o.errors) > 0 {
+		options.OutlierDetection = &httpv3.HttpProtocolOptions_OutlierDetection{ErrorMatcher: anyStatus(o.errors)}
 	}
 	switch o.protocol {
 	case http2:
@@ -96,4 +107,24 @@ func (o *httpOptions) commonOptions() *corev3.HttpProtocolOptions {
 		o.common = &corev3.HttpProtocolOptions{}
 	}
 	return o.common
+}
+
+// anyStatus matches responses with one of the statuses, of which there is at least one.
+func anyStatus(codes []uint32) *commonmatcherv3.MatchPredicate {
+	codes = slices.Compact(slices.Sorted(slices.Values(codes)))
+	rules := make([]*commonmatcherv3.MatchPredicate, 0, len(codes))
+	for _, code := range codes {
+		rules = append(rules, &commonmatcherv3.MatchPredicate{Rule: &commonmatcherv3.MatchPredicate_HttpResponseHeadersMatch{
+			HttpResponseHeadersMatch: &commonmatcherv3.HttpHeadersMatch{Headers: []*routev3.HeaderMatcher{{
+				Name:                 ":status",
+				HeaderMatchSpecifier: &routev3.HeaderMatcher_StringMatch{StringMatch: match.Exact(strconv.FormatUint(uint64(code), 10))},
+			}}},
+		}})
+	}
+	if len(rules) == 1 {
+		return rules[0]
+	}
+	return &commonmatcherv3.MatchPredicate{Rule: &commonmatcherv3.MatchPredicate_OrMatch{
+		OrMatch: &commonmatcherv3.MatchPredicate_MatchSet{Rules: rules},
+	}}
 }

@@ -33,11 +33,11 @@ func outbound(r *input.Reader, c discovery.Cluster) (*clusterv3.Cluster, error) 
 	find(r, out, c)
 	options := &httpOptions{protocol: upstreamFor(c.Spec.GetProtocol(), r.Class().Type == class.Sidecar)}
 	connectionPool(out, options, r.Mesh(), c.Policy.GetConnectionPool())
-	if upgrades(r.Mesh(), c.Spec.GetProtocol(), c.Policy.GetConnectionPool().GetHttp().GetH2UpgradePolicy()) {
+	if upgrades(r.Mesh(), c.Spec.GetProtocol(), c.Policy.GetConnectionPool().GetHttp()) {
 		options.protocol = http2
 	}
 	retryBudget(out, c.Policy.GetRetryBudget())
-	outlierDetection(out, c.Policy.GetOutlierDetection())
+	outlierDetection(out, options, c.Policy.GetOutlierDetection())
 	if endpoint.UsesLocalityWeights(r, c) {
 		out.CommonLbConfig.LocalityConfigSpecifier = &clusterv3.Cluster_CommonLbConfig_LocalityWeightedLbConfig_{
 			LocalityWeightedLbConfig: &clusterv3.Cluster_CommonLbConfig_LocalityWeightedLbConfig{},
@@ -92,16 +92,16 @@ func resolve(r *input.Reader, out *clusterv3.Cluster, c discovery.Cluster) {
 	}}
 }
 
-// upgrades tells whether HTTP/1.1 requests are sent as HTTP/2. The rule may ask for it on any port, the mesh only where HTTP is declared.
-func upgrades(mesh *meshv1alpha1.MeshConfig, p configv1.Protocol, rule networking.ConnectionPoolSettings_HTTPSettings_H2UpgradePolicy) bool {
-	switch rule {
-	case networking.ConnectionPoolSettings_HTTPSettings_UPGRADE:
-		return true
-	case networking.ConnectionPoolSettings_HTTPSettings_DO_NOT_UPGRADE:
+// upgrades tells whether HTTP/1.1 requests are sent as HTTP/2: as the rule says, else the mesh, and only where HTTP is declared. A rule that wants the
+// client's protocol kept has it kept.
+func upgrades(mesh *meshv1alpha1.MeshConfig, p configv1.Protocol, rule *networking.ConnectionPoolSettings_HTTPSettings) bool {
+	if !protocol.IsHTTP(p) || rule.GetUseClientProtocol() {
 		return false
-	default:
-		return p == configv1.Protocol_PROTOCOL_HTTP && mesh.GetH2UpgradePolicy() == meshv1alpha1.MeshConfig_UPGRADE
 	}
+	if rule.GetH2UpgradePolicy() == networking.ConnectionPoolSettings_HTTPSettings_DEFAULT {
+		return mesh.GetH2UpgradePolicy() == meshv1alpha1.MeshConfig_UPGRADE
+	}
+	return rule.GetH2UpgradePolicy() == networking.ConnectionPoolSettings_HTTPSettings_UPGRADE
 }
 
 func retryBudget(out *clusterv3.Cluster, in *networking.TrafficPolicy_RetryBudget) {

@@ -90,7 +90,7 @@ func keepalive(mesh, own *networking.ConnectionPoolSettings_TCPSettings_TcpKeepa
 }
 
 // outlierDetection ejects by consecutive errors only; Envoy's statistical ejection is off, as in Istio.
-func outlierDetection(out *clusterv3.Cluster, in *networking.OutlierDetection) {
+func outlierDetection(out *clusterv3.Cluster, options *httpOptions, in *networking.OutlierDetection) {
 	if in == nil {
 		return
 	}
@@ -101,7 +101,12 @@ func outlierDetection(out *clusterv3.Cluster, in *networking.OutlierDetection) {
 		MaxEjectionPercent:   positive(in.GetMaxEjectionPercent()),
 	}
 	detection.Consecutive_5Xx, detection.EnforcingConsecutive_5Xx = consecutive(in.GetConsecutive_5XxErrors())
-	detection.ConsecutiveGatewayFailure, detection.EnforcingConsecutiveGatewayFailure = consecutive(in.GetConsecutiveGatewayErrors())
+	gateway := in.GetConsecutiveGatewayErrors()
+	if old := positive(in.GetConsecutiveErrors()); gateway == nil { //nolint:staticcheck // deprecated in Istio, still accepted
+		gateway = old
+	}
+	detection.ConsecutiveGatewayFailure, detection.EnforcingConsecutiveGatewayFailure = consecutive(gateway)
+	options.errors = in.GetOutlierDetectionHttpErrorCodes()
 	if in.GetSplitExternalLocalOriginErrors() {
 		detection.SplitExternalLocalOriginErrors = true
 		detection.EnforcingLocalOriginSuccessRate = wrapperspb.UInt32(0)

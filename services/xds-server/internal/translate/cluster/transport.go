@@ -34,7 +34,10 @@ func transport(r *input.Reader, out *clusterv3.Cluster, options *httpOptions, c 
 	case networking.ClientTLSSettings_ISTIO_MUTUAL:
 		out.TransportSocket = meshMTLS(r, out, options, c, settings)
 	case networking.ClientTLSSettings_SIMPLE, networking.ClientTLSSettings_MUTUAL:
-		socket, err := tlsctx.External(settings, c.Service.GetSubjectAltNames(), r.Mesh().GetTlsDefaults(), options.protocol == http2, r.Class().Type == class.Router)
+		if settings.GetCredentialName() != "" && !hasCredentials(r, c) {
+			return nil
+		}
+		socket, err := tlsctx.External(settings, c.Service.GetSubjectAltNames(), r.Mesh().GetTlsDefaults(), options.protocol == http2)
 		if err != nil {
 			return err
 		}
@@ -48,6 +51,12 @@ func transport(r *input.Reader, out *clusterv3.Cluster, options *httpOptions, c 
 		return fmt.Errorf("tls.mode: %v is not supported", settings.GetMode())
 	}
 	return nil
+}
+
+// hasCredentials reports whether a credentialName means something to the proxy: to gateways, and to the sidecars that the rule's own workload
+// selector selects. All others connect without TLS, as Istio has it: the rule is about the gateway that they pass through.
+func hasCredentials(r *input.Reader, c discovery.Cluster) bool {
+	return r.Class().Type == class.Router || c.Rule != nil && len(c.Rule.Spec.GetWorkloadSelector().GetMatchLabels()) > 0
 }
 
 // automatic is mTLS that nobody asked for: per endpoint, by whether a proxy terminates it there.

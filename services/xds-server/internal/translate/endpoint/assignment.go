@@ -15,7 +15,6 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
-	"fairlead.dev/services/xds-server/internal/replica"
 	"fairlead.dev/services/xds-server/internal/translate/discovery"
 )
 
@@ -37,6 +36,25 @@ type member struct {
 }
 
 func (m member) weight() uint32 { return max(m.GetWeight(), 1) }
+
+// label returns the member's value of a label. Of those that say where it runs, what the mesh knows counts before what the workload's own labels say.
+func (m member) label(key string) (string, bool) {
+	if v := class.Topology(key, m.locality, m.GetNetwork(), m.cluster); v != "" {
+		return v, true
+	}
+	v, ok := m.labels[key]
+	return v, ok
+}
+
+// matches reports whether the member has all the labels.
+func (m member) matches(labels map[string]string) bool {
+	for key, want := range labels {
+		if v, ok := m.label(key); !ok || v != want {
+			return false
+		}
+	}
+	return true
+}
 
 // Assignment lists the endpoints of a cluster. Its bytes depend on the endpoints alone, not on the order of the shards.
 func Assignment(r *input.Reader, c discovery.Cluster) *endpointv3.ClusterLoadAssignment {
@@ -114,7 +132,7 @@ func usable(c discovery.Cluster, members []member) []member {
 				return true
 			}
 		}
-		if c.Labels != nil && !replica.Matches(c.Labels.GetLabels(), m.labels) {
+		if !m.matches(c.Labels.GetLabels()) {
 			return true
 		}
 		if c.Kind == discovery.EDS && !isPipe(m) {

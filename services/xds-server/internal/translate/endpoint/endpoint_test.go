@@ -197,3 +197,35 @@ func TestFailoverPriority(t *testing.T) {
 		t.Errorf("an entry with a value compares with that value: %v", out)
 	}
 }
+
+// TestPlacesAsLabels: what the mesh knows of where an endpoint runs counts as labels, before those of the workload's own.
+func TestPlacesAsLabels(t *testing.T) {
+	m := member{
+		Endpoint: &configv1.Endpoint{Network: "n1"}, cluster: "east", locality: &configv1.Locality{Region: "r1"},
+		labels: map[string]string{"app": "a", class.NetworkLabel: "own", class.ZoneLabel: "own"},
+	}
+	for _, tc := range []struct {
+		labels map[string]string
+		want   bool
+	}{
+		{nil, true},
+		{map[string]string{"app": "a", class.RegionLabel: "r1", class.ClusterLabel: "east"}, true},
+		{map[string]string{class.NetworkLabel: "n1", class.ZoneLabel: "own"}, true},
+		{map[string]string{class.NetworkLabel: "own"}, false},
+		{map[string]string{class.SubzoneLabel: ""}, false},
+	} {
+		if m.matches(tc.labels) != tc.want {
+			t.Errorf("%v: %v", tc.labels, !tc.want)
+		}
+	}
+}
+
+// TestFailoverOfARegion: only the first entry about the caller's region counts.
+func TestFailoverOfARegion(t *testing.T) {
+	settings := []*networking.LocalityLoadBalancerSetting_Failover{{From: "r9", To: "r3"}, {From: "r1", To: "r2"}, {From: "r1", To: "r3"}}
+	for place, want := range map[string]uint32{"r1/z1/s1": 0, "r1/z1/s2": 1, "r1/z2/s1": 2, "r2/z1/s1": 3, "r3/z1/s1": 4} {
+		if got := distance(parseLocality("r1/z1/s1"), parseLocality(place), settings); got != want {
+			t.Errorf("%s: %d, want %d", place, got, want)
+		}
+	}
+}

@@ -147,8 +147,11 @@ func distance(own, other *corev3.Locality, settings []*networking.LocalityLoadBa
 	switch {
 	case own.GetRegion() != other.GetRegion():
 		for _, entry := range settings {
-			if entry.GetFrom() == own.GetRegion() && entry.GetTo() != other.GetRegion() {
-				return 4
+			if entry.GetFrom() == own.GetRegion() {
+				if entry.GetTo() != other.GetRegion() {
+					return 4
+				}
+				break
 			}
 		}
 		return 3
@@ -170,7 +173,7 @@ func byLabels(out *endpointv3.ClusterLoadAssignment, members []member, own func(
 			if !fixed {
 				want = own()[key]
 			}
-			if m.labels[key] != want {
+			if value, _ := m.label(key); value != want {
 				return uint32(len(priority) - i) //nolint:gosec // a short list
 			}
 		}

@@ -112,7 +112,7 @@ func Pool(r *input.Reader, port Port) *networking.ConnectionPoolSettings {
 	if port.ConnectionPool != nil || port.Hostname == "" {
 		return port.ConnectionPool
 	}
-	rule := r.DestinationRule(port.Hostname)
+	rule := r.InboundDestinationRule(port.Hostname)
 	if rule == nil {
 		return nil
 	}

@@ -10,13 +10,13 @@ import (
 	setfilterstatecommonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/common/set_filter_state/v3"
 	setfilterstatev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/set_filter_state/v3"
 	tcpproxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/translate/names"
 	"fairlead.dev/services/xds-server/internal/translate/pack"
-	"fairlead.dev/services/xds-server/internal/translate/policy"
 	"fairlead.dev/services/xds-server/internal/translate/protocol"
 	"fairlead.dev/services/xds-server/internal/translate/reach"
 	"fairlead.dev/services/xds-server/internal/translate/route"
@@ -65,13 +65,9 @@ func special(r *input.Reader, m member) bool {
 			return true
 		}
 	}
-	rule := r.DestinationRule(m.Service.GetHostname())
-	if rule == nil {
-		return false
-	}
-	applied := policy.For(rule.Spec, nil, m.Port.GetNumber())
-	tcp := applied.GetConnectionPool().GetTcp()
-	return tcp.GetIdleTimeout() != nil || tcp.GetMaxConnectionDuration() != nil || policy.ConsistentHash(applied).GetUseSourceIp()
+	with := &tcpproxyv3.TcpProxy{}
+	limits(with, applies(r, names.Cluster{Port: m.Port.GetNumber(), Hostname: m.Service.GetHostname()}))
+	return proto.Size(with) > 0
 }
 
 // sharesPort tells whether there is a listener for all addresses of a port.

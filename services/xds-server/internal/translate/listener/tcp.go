@@ -2,13 +2,16 @@ package listener
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
+	"strconv"
 	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	tcpproxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	networking "istio.io/api/networking/v1alpha3"
 
@@ -175,7 +178,13 @@ func toDestinations(r *input.Reader, to []*networking.RouteDestination, port uin
 		}
 		proxy.ClusterSpecifier = &tcpproxyv3.TcpProxy_WeightedClusters{WeightedClusters: weighted}
 	}
-	limits(r, proxy, first)
+	applied := applies(r, first)
+	limits(proxy, applied)
+	for i, d := range to[1:] {
+		if !proto.Equal(applies(r, destinationCluster(r, d.GetDestination(), port)).GetTunnel(), applied.GetTunnel()) {
+			return nil, fmt.Errorf("route[%d].destination: has another trafficPolicy.tunnel than route[0].destination, but a connection has one for all", i+1)
+		}
+	}
 	return outboundTCP(r, proxy)
 }
 
@@ -188,18 +197,28 @@ func destinationCluster(r *input.Reader, to *networking.Destination, port uint32
 	return names.Cluster{Direction: names.DirectionOutbound, Port: port, Subset: to.GetSubset(), Hostname: to.GetHost()}
 }
 
-// limits applies what a DestinationRule says that Envoy has as a property of the downstream connection. With several destinations the first
-// one's rule counts, as in Istio.
-func limits(r *input.Reader, proxy *tcpproxyv3.TcpProxy, c names.Cluster) {
-	rule := r.DestinationRule(c.Hostname)
-	if rule == nil {
-		return
+// applies returns the traffic policy of a cluster.
+func applies(r *input.Reader, c names.Cluster) *networking.TrafficPolicy {
+	var found *networking.TrafficPolicy
+	if rule := r.DestinationRule(c.Hostname); rule != nil {
+		found = policy.For(rule.Spec, policy.Subset(rule.Spec, c.Subset), c.Port)
 	}
-	applied := policy.For(rule.Spec, policy.Subset(rule.Spec, c.Subset), c.Port)
+	return policy.WithDefaults(found, r.Mesh())
+}
+
+// limits applies what a traffic policy says that Envoy has as a property of the downstream connection. With several destinations the first
+// one's counts, as in Istio.
+func limits(proxy *tcpproxyv3.TcpProxy, applied *networking.TrafficPolicy) {
 	proxy.IdleTimeout = applied.GetConnectionPool().GetTcp().GetIdleTimeout()
 	proxy.MaxDownstreamConnectionDuration = applied.GetConnectionPool().GetTcp().GetMaxConnectionDuration()
 	if policy.ConsistentHash(applied).GetUseSourceIp() {
 		proxy.HashPolicy = []*typev3.HashPolicy{{PolicySpecifier: &typev3.HashPolicy_SourceIp_{SourceIp: &typev3.HashPolicy_SourceIp{}}}}
+	}
+	if tunnel := applied.GetTunnel(); tunnel != nil {
+		proxy.TunnelingConfig = &tcpproxyv3.TcpProxy_TunnelingConfig{
+			Hostname: net.JoinHostPort(tunnel.GetTargetHost(), strconv.FormatUint(uint64(tunnel.GetTargetPort()), 10)),
+			UsePost:  tunnel.GetProtocol() == "POST",
+		}
 	}
 }
 
@@ -207,7 +226,7 @@ func limits(r *input.Reader, proxy *tcpproxyv3.TcpProxy, c names.Cluster) {
 func memberTCP(r *input.Reader, m member) ([]*listenerv3.Filter, error) {
 	c := names.Cluster{Direction: names.DirectionOutbound, Port: m.Port.GetNumber(), Hostname: m.Service.GetHostname()}
 	proxy := &tcpproxyv3.TcpProxy{StatPrefix: c.String(), ClusterSpecifier: &tcpproxyv3.TcpProxy_Cluster{Cluster: c.String()}}
-	limits(r, proxy, c)
+	limits(proxy, applies(r, c))
 	return outboundTCP(r, proxy)
 }
 

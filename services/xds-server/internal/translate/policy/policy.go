@@ -63,6 +63,7 @@ func atPort(policy *networking.TrafficPolicy, port uint32) (out *networking.Traf
 				ConnectionPool:   settings.GetConnectionPool(),
 				OutlierDetection: settings.GetOutlierDetection(),
 				Tls:              settings.GetTls(),
+				Tunnel:           policy.GetTunnel(), // not the port's to replace
 			}, true
 		}
 	}

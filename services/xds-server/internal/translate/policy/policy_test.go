@@ -55,6 +55,24 @@ func TestFor(t *testing.T) {
 	}
 }
 
+// TestTunnel: there is none at port level, so settings of a port leave it in place.
+func TestTunnel(t *testing.T) {
+	spec := &networking.DestinationRule{}
+	if err := protojson.Unmarshal([]byte(`{
+		"trafficPolicy": {"tunnel": {"targetHost": "rule"}, "portLevelSettings": [{"port": {"number": 80}}]},
+		"subsets": [{"name": "inherits"}, {"name": "own", "trafficPolicy": {"tunnel": {"targetHost": "subset"}, "portLevelSettings": [{"port": {"number": 80}}]}}]
+	}`), spec); err != nil {
+		t.Fatal(err)
+	}
+	for subset, want := range map[string]string{"": "rule", "inherits": "rule", "own": "subset"} {
+		for _, port := range []uint32{80, 81} {
+			if got := policy.For(spec, policy.Subset(spec, subset), port).GetTunnel().GetTargetHost(); got != want {
+				t.Errorf("subset %q, port %d: %q, want %q", subset, port, got, want)
+			}
+		}
+	}
+}
+
 func TestNoRule(t *testing.T) {
 	if got := policy.For(nil, nil, 80); got == nil || got.GetTls() != nil {
 		t.Errorf("got %v", got)

@@ -1,4 +1,4 @@
-// Package secret builds the secrets that gateways terminate TLS with (SDS): the one type whose resources hold keys. They are made for a proxy
+// Package secret builds the secrets that gateways terminate TLS with, and that gateways and sidecars originate TLS with (SDS): the one type whose resources hold keys. They are made for a proxy
 // whose identity was verified, and from Secrets of that identity's namespace only.
 package secret
 
@@ -10,6 +10,7 @@ import (
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"google.golang.org/protobuf/proto"
 
+	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/credential"
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/plan"
@@ -52,7 +53,8 @@ func (Translator) Build(r *input.Reader, name string) (proto.Message, error) {
 	}
 }
 
-// uses reports whether the proxy has a use for the secret: a Gateway that selects it names the credential, or a DestinationRule that it sees.
+// uses reports whether the proxy has a use for the secret: a Gateway that selects it names the credential, or a DestinationRule that it sees;
+// at a sidecar, one that selects it.
 // What is nobody's business is not handed out, although it is of the proxy's own namespace.
 func uses(r *input.Reader, name, ref string) bool {
 	for _, gateway := range r.Gateways() {
@@ -66,8 +68,12 @@ func uses(r *input.Reader, name, ref string) bool {
 		}
 	}
 	// The proxy's own namespace may be said, or not.
+	named := r.UsesCredential
+	if r.Class().Type != class.Router {
+		named = r.SelectsCredential
+	}
 	for _, ref := range []string{ref, credential.NamespaceOf(r.Identity()) + "/" + ref} {
-		if r.UsesCredential(ref) || r.UsesCredential(strings.TrimSuffix(ref, names.AuthoritySuffix)) {
+		if named(ref) || named(strings.TrimSuffix(ref, names.AuthoritySuffix)) {
 			return true
 		}
 	}

@@ -6,7 +6,9 @@ import (
 
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	networking "istio.io/api/networking/v1alpha3"
+	typev1beta1 "istio.io/api/type/v1beta1"
 
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	secretv1 "fairlead.dev/proto/fairlead/secret/v1"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/credential"
@@ -108,5 +110,34 @@ func TestBuild(t *testing.T) {
 				t.Errorf("a proxy that nobody has verified gets %q", got)
 			}
 		})
+	}
+}
+
+// TestSidecar: a sidecar gets what a rule that selects it names, and nothing of what others may use.
+func TestSidecar(t *testing.T) {
+	const identity = "spiffe://cluster.local/ns/shop/sa/client"
+	rule := func(name, host string, app string) *configv1.Resource {
+		spec := &networking.DestinationRule{Host: host, TrafficPolicy: &networking.TrafficPolicy{Tls: &networking.ClientTLSSettings{CredentialName: name}}}
+		if app != "" {
+			spec.WorkloadSelector = &typev1beta1.WorkloadSelector{MatchLabels: map[string]string{"app": app}}
+		}
+		return meshtest.Config(replica.KindDestinationRule, "shop", name, spec)
+	}
+	known := map[credential.Ref]*credential.Credential{}
+	for _, name := range []string{"own", "own-cacert", "others", "everybodys"} {
+		known[credential.Ref{Identity: identity, Name: name}] = credential.New(&secretv1.Credential{
+			CertificateChain: []byte("chain"), PrivateKey: []byte("key"), CaCertificates: []byte("ca"),
+		})
+	}
+	state := meshtest.State(t, rule("own", "a", "client"), rule("others", "b", "other"), rule("everybodys", "c", "")).WithCredentials(credential.NewSet(known))
+	key := &class.Key{Type: class.Sidecar, Namespace: "shop", Labels: map[string]string{"app": "client"}, Identity: identity}
+	for name, want := range map[string]bool{
+		"kubernetes://own": true, "kubernetes://own-cacert": true, "kubernetes-gateway://shop/own": true, "kubernetes-gateway://other/own": false,
+		"kubernetes://others": false, "kubernetes://everybodys": false,
+	} {
+		m, err := secret.Translator{}.Build(input.NewView(key, state).Reader(), name)
+		if err != nil || (m != nil) != want {
+			t.Errorf("%s: built %v, %v", name, m != nil, err)
+		}
 	}
 }

@@ -25,8 +25,8 @@ const (
 )
 
 // External originates TLS as a DestinationRule asks for it with mode SIMPLE or MUTUAL. subjectAltNames are the ServiceEntry's, used where the
-// rule has none. http2 makes it offer h2 and nothing else. A gateway has credentials served on its ADS stream, a sidecar asks its agent.
-func External(settings *networking.ClientTLSSettings, subjectAltNames []string, defaults *meshv1alpha1.MeshConfig_TLSConfig, http2, gateway bool) (*corev3.TransportSocket, error) {
+// rule has none. http2 makes it offer h2 and nothing else. Credentials are served on the ADS stream, files by the agent.
+func External(settings *networking.ClientTLSSettings, subjectAltNames []string, defaults *meshv1alpha1.MeshConfig_TLSConfig, http2 bool) (*corev3.TransportSocket, error) {
 	common := &tlsv3.CommonTlsContext{TlsParams: clientParams()}
 	if curves := defaults.GetEcdhCurves(); len(curves) > 0 {
 		common.TlsParams.EcdhCurves = curves
@@ -41,7 +41,7 @@ func External(settings *networking.ClientTLSSettings, subjectAltNames []string, 
 		common.AlpnProtocols = []string{"h2"}
 	}
 	if settings.GetMode() == networking.ClientTLSSettings_MUTUAL {
-		config, err := clientCertificate(settings, gateway)
+		config, err := clientCertificate(settings)
 		if err != nil {
 			return nil, err
 		}
@@ -58,16 +58,16 @@ func External(settings *networking.ClientTLSSettings, subjectAltNames []string, 
 		common.ValidationContextType = &tlsv3.CommonTlsContext_CombinedValidationContext{
 			CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
 				DefaultValidationContext:         validation,
-				ValidationContextSdsSecretConfig: rootsConfig(settings, gateway),
+				ValidationContextSdsSecretConfig: rootsConfig(settings),
 			},
 		}
 	}
 	return checkedSocket(&tlsv3.UpstreamTlsContext{CommonTlsContext: common, Sni: settings.GetSni()})
 }
 
-func clientCertificate(settings *networking.ClientTLSSettings, gateway bool) (*tlsv3.SdsSecretConfig, error) {
+func clientCertificate(settings *networking.ClientTLSSettings) (*tlsv3.SdsSecretConfig, error) {
 	if settings.GetCredentialName() != "" {
-		return servedBy(names.Credential(settings.GetCredentialName()), gateway), nil
+		return credentialSDS(names.Credential(settings.GetCredentialName())), nil
 	}
 	certificate, key := settings.GetClientCertificate(), settings.GetPrivateKey()
 	if certificate == "" || key == "" {
@@ -76,22 +76,15 @@ func clientCertificate(settings *networking.ClientTLSSettings, gateway bool) (*t
 	return fileSDS(filePairPrefix + certificate + "~" + key), nil
 }
 
-func rootsConfig(settings *networking.ClientTLSSettings, gateway bool) *tlsv3.SdsSecretConfig {
+func rootsConfig(settings *networking.ClientTLSSettings) *tlsv3.SdsSecretConfig {
 	switch {
 	case settings.GetCredentialName() != "":
-		return servedBy(names.CredentialAuthority(settings.GetCredentialName()), gateway)
+		return credentialSDS(names.CredentialAuthority(settings.GetCredentialName()))
 	case settings.GetCaCertificates() != "":
 		return fileSDS(fileRootPrefix + settings.GetCaCertificates())
 	default:
 		return fileSDS(fileRootPrefix + systemRoots)
 	}
-}
-
-func servedBy(name string, gateway bool) *tlsv3.SdsSecretConfig {
-	if gateway {
-		return credentialSDS(name)
-	}
-	return fileSDS(name)
 }
 
 // fileSDS asks the agent, but does not hold the cluster back for more than Envoy's default of 15 s: the name is the user's and may not exist.

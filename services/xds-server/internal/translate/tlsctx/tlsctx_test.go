@@ -74,7 +74,7 @@ func TestExternalChecksUnlessTold(t *testing.T) {
 		"a file":       {&networking.ClientTLSSettings{Mode: networking.ClientTLSSettings_SIMPLE, CaCertificates: "/ca.pem"}, true},
 		"skipped":      {&networking.ClientTLSSettings{Mode: networking.ClientTLSSettings_SIMPLE, InsecureSkipVerify: wrapperspb.Bool(true)}, false},
 	} {
-		socket, err := External(tc.settings, nil, nil, false, false)
+		socket, err := External(tc.settings, nil, nil, false)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
@@ -86,7 +86,7 @@ func TestExternalChecksUnlessTold(t *testing.T) {
 }
 
 func TestMissingFilesAreNamed(t *testing.T) {
-	_, err := External(&networking.ClientTLSSettings{Mode: networking.ClientTLSSettings_MUTUAL}, nil, nil, false, false)
+	_, err := External(&networking.ClientTLSSettings{Mode: networking.ClientTLSSettings_MUTUAL}, nil, nil, false)
 	if err == nil || !strings.Contains(err.Error(), "clientCertificate") {
 		t.Errorf("client: %v", err)
 	}
