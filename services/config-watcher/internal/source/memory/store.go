@@ -266,6 +266,10 @@ func (s *Store) install(ctx context.Context, changed []*Item) {
 	s.handler(ctx, Name, events)
 }
 
+// createdLayout is RFC 3339 with fractions: of two objects that contradict each other the older one wins, also of those that were written within
+// a second.
+const createdLayout = "2006-01-02T15:04:05.000000Z07:00"
+
 // serverFields of metadata are set by the store, whatever the user wrote.
 var serverFields = []string{"resourceVersion", "generation", "creationTimestamp", "uid", "managedFields", "selfLink"}
 
@@ -291,7 +295,7 @@ func (s *Store) prepare(w Write, version uint64) (Result, error) {
 	if k.Namespace != "" {
 		meta["namespace"] = k.Namespace
 	}
-	generation, created := int64(1), s.cfg.Clock.Now().UTC().Format(time.RFC3339)
+	generation, created := int64(1), s.cfg.Clock.Now().UTC().Format(createdLayout)
 	if old != nil {
 		if _, has := tree["status"]; !has && w.KeepAbsentStatus {
 			if status, had := old.tree["status"]; had {

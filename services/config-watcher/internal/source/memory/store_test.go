@@ -174,6 +174,19 @@ func TestAllOrNothing(t *testing.T) {
 	}
 }
 
+func TestOlderWithinASecond(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	c := testkit.NewClock(now)
+	h := start(t, t.TempDir(), c)
+	h.apply(ns("b", "1"))
+	c.Advance(time.Millisecond)
+	h.apply(ns("a", "1"))
+	older, younger := h.events[0].Object.Created, h.events[1].Object.Created
+	if !older.Before(younger) {
+		t.Errorf("written at %v, then at %v", older, younger)
+	}
+}
+
 func TestUnwritableDirectoryChangesNothing(t *testing.T) {
 	dir := t.TempDir()
 	h := start(t, dir, clock.Real())
