@@ -128,11 +128,21 @@ func (r *Reporter) Take(m *configv1.ReportRequest, first bool) {
 	for _, p := range m.Proxies {
 		p.XdsServer = r.name
 		in.proxies[p.NodeId] = p
+		t.moved(p.NodeId)
 	}
 	if m.Revision != nil {
 		in.revision = m.Revision
 	}
 	t.touch()
+}
+
+// moved forgets what lost streams have said of a proxy: it has been seen elsewhere since, and if it leaves there it is gone. The caller holds t.mu.
+func (t *Table) moved(nodeID string) {
+	for _, in := range t.instances {
+		if in.stream == 0 {
+			delete(in.proxies, nodeID)
+		}
+	}
 }
 
 // Close ends the stream: its proxies count for Grace longer.

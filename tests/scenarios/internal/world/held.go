@@ -103,9 +103,7 @@ type configDump struct {
 				Listener json.RawMessage `json:"listener"`
 			} `json:"active_state"`
 		} `json:"dynamic_listeners"`
-		Routes []struct {
-			Config json.RawMessage `json:"route_config"`
-		} `json:"dynamic_route_configs"`
+		Routes          []routeDump    `json:"dynamic_route_configs"`
 		Endpoints       []endpointDump `json:"dynamic_endpoint_configs"`
 		StaticEndpoints []endpointDump `json:"static_endpoint_configs"`
 	} `json:"configs"`
@@ -267,27 +265,6 @@ func inlineVirtualHosts(listener json.RawMessage) []string {
 		look(parsed)
 	}
 	return out
-}
-
-// allHoldings reads those of all proxies that run.
-func (w *World) allHoldings(ctx context.Context) (map[string]holdings, error) {
-	all := make([]holdings, len(w.order))
-	var proxies []int
-	for i, l := range w.order {
-		if l.spec.HasProxy() && running(l.agent) {
-			proxies = append(proxies, i)
-		}
-	}
-	err := each(proxies, func(i int) error {
-		var err error
-		all[i], err = w.order[i].holdings(ctx)
-		return err
-	})
-	out := map[string]holdings{}
-	for _, i := range proxies {
-		out[w.order[i].spec.Name] = all[i]
-	}
-	return out, err
 }
 
 // difference says what a proxy holds otherwise than before.

@@ -11,10 +11,10 @@ import (
 
 // Snapshot is how a fleet was at a time.
 type Snapshot struct {
-	objects  map[string]document
-	running  map[string]bool
-	holdings map[string]holdings
-	counted  map[string]counters
+	objects map[string]document
+	running map[string]bool
+	held    map[string]known
+	counted map[string]counters
 	// logs are the lengths of the log files.
 	logs map[string]int64
 }
@@ -26,17 +26,17 @@ func (w *World) Mark(ctx context.Context) (*Snapshot, error) {
 	return w.snapshot(ctx, nil)
 }
 
-// snapshot looks at the fleet; holdings are those of all proxies if they are known.
-func (w *World) snapshot(ctx context.Context, known map[string]holdings) (*Snapshot, error) {
-	s := &Snapshot{objects: w.store.snapshot(), running: map[string]bool{}, holdings: known, logs: w.logLengths()}
+// snapshot looks at the fleet; held is what all proxies hold, if that is known.
+func (w *World) snapshot(ctx context.Context, held map[string]known) (*Snapshot, error) {
+	s := &Snapshot{objects: w.store.snapshot(), running: map[string]bool{}, held: held, logs: w.logLengths()}
 	for _, l := range w.order {
 		s.running[l.spec.Name] = l.shown
 	}
 	return s, both(
 		func() (err error) { s.counted, err = w.counters(ctx); return err },
 		func() (err error) {
-			if known == nil {
-				s.holdings, err = w.allHoldings(ctx)
+			if held == nil {
+				s.held, err = w.look(ctx)
 			}
 			return err
 		})
@@ -89,25 +89,14 @@ func (w *World) reset(ctx context.Context, s *Snapshot) ([]string, error) {
 	return w.diff(ctx, s)
 }
 
-// diff compares what the proxies hold with a snapshot. What Envoy is still about to take away, as endpoints of a cluster, is given time.
+// diff compares what the proxies hold with a snapshot. What Envoy is still about to take away is given time.
 func (w *World) diff(ctx context.Context, s *Snapshot) ([]string, error) {
 	var out []string
-	err := until(ctx, settleWithin, func() error {
-		now, err := w.allHoldings(ctx)
-		if err != nil {
-			return err
+	err := until(ctx, settleWithin, func() (err error) {
+		if out, err = w.differences(ctx, s.held); err == nil && len(out) > 0 {
+			err = errDiffers
 		}
-		out = nil
-		for _, l := range w.order {
-			name := l.spec.Name
-			if s.holdings[name] != nil || now[name] != nil {
-				out = append(out, difference(name, s.holdings[name], now[name])...)
-			}
-		}
-		if len(out) > 0 {
-			return errDiffers
-		}
-		return nil
+		return err
 	})
 	if len(out) > 0 {
 		return out, nil
@@ -119,12 +108,12 @@ func (w *World) diff(ctx context.Context, s *Snapshot) ([]string, error) {
 func (w *World) Begin(ctx context.Context) error {
 	w.changing.Lock()
 	defer w.changing.Unlock()
-	var known map[string]holdings
+	var held map[string]known
 	if w.mark != nil {
-		known = w.mark.holdings
+		held = w.mark.held
 	}
 	var err error
-	w.mark, err = w.snapshot(ctx, known)
+	w.mark, err = w.snapshot(ctx, held)
 	return err
 }
 
