@@ -42,18 +42,60 @@ func splitDocuments(text string) []document {
 	return out
 }
 
-// member is a string at a path of the document, empty if there is none.
-func (d document) member(path ...string) string {
+// at is what is at a path of the document, nil if nothing.
+func (d document) at(path ...string) any {
 	var at any = d.content
 	for _, name := range path {
 		m, ok := at.(tree)
 		if !ok {
-			return ""
+			return nil
 		}
 		at = m[name]
 	}
-	s, _ := at.(string)
+	return at
+}
+
+// member is a string at a path, empty if there is none.
+func (d document) member(path ...string) string {
+	s, _ := d.at(path...).(string)
 	return s
+}
+
+// list is one at a path.
+func (d document) list(path ...string) []any {
+	l, _ := d.at(path...).([]any)
+	return l
+}
+
+// strings is a map of strings at a path.
+func (d document) strings(path ...string) map[string]string {
+	m, _ := d.at(path...).(tree)
+	out := map[string]string{}
+	for k, v := range m {
+		out[k], _ = v.(string)
+	}
+	return out
+}
+
+// hasLabels tells whether the object has all of some labels, and that they are any.
+func (d document) hasLabels(want map[string]string) bool {
+	have := d.strings("metadata", "labels")
+	for k, v := range want {
+		if got, ok := have[k]; !ok || got != v {
+			return false
+		}
+	}
+	return len(want) > 0
+}
+
+// ready tells what a Pod says.
+func (d document) ready() bool {
+	for _, c := range d.list("status", "conditions") {
+		if m, ok := c.(tree); ok && m["type"] == "Ready" {
+			return m["status"] == "True"
+		}
+	}
+	return false
 }
 
 func (d document) kind() string { return d.member("kind") }

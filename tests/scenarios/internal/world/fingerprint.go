@@ -16,32 +16,56 @@ type fingerprint struct{ clusters, listeners, routes, endpoints string }
 // fingerprint reads it.
 func (l *workload) fingerprint(ctx context.Context) (fingerprint, error) {
 	var f fingerprint
+	lasting := map[string]bool{}
 	for _, part := range []struct {
-		path string
 		into *string
+		path string
+		text func(raw []byte) (string, error)
 	}{
-		{"/config_dump?resource=dynamic_active_clusters&mask=version_info,cluster.name", &f.clusters},
-		{"/config_dump?resource=dynamic_listeners&mask=name,active_state.version_info", &f.listeners},
-		{"/config_dump?resource=dynamic_route_configs", &f.routes},
-		{"/config_dump?include_eds&resource=dynamic_endpoint_configs", &f.endpoints},
+		{&f.clusters, "resource=dynamic_active_clusters&mask=version_info,cluster.name,cluster.type", func(raw []byte) (string, error) {
+			return sortedText(raw, func(c *clusterDump) string {
+				lasting[nameOf(c.Cluster)] = hasLastingEndpoints(c.Cluster)
+				return c.Version + " " + string(c.Cluster)
+			})
+		}},
+		{&f.listeners, "resource=dynamic_listeners&mask=name,active_state.version_info", func(raw []byte) (string, error) {
+			return sortedText(raw, func(r *json.RawMessage) string { return string(*r) })
+		}},
+		{&f.routes, "resource=dynamic_route_configs", func(raw []byte) (string, error) {
+			return sortedText(raw, func(r *routeDump) string { return string(r.Config) })
+		}},
+		{&f.endpoints, "include_eds&resource=dynamic_endpoint_configs", func(raw []byte) (string, error) {
+			return sortedText(raw, func(e *endpointDump) string {
+				if !lasting[e.Config.Cluster] {
+					return ""
+				}
+				return e.Config.Cluster + " " + strings.Join(e.lines(), ", ")
+			})
+		}},
 	} {
-		raw, err := l.admin(ctx, part.path)
-		if err != nil {
-			return f, err
-		}
-		switch part.into {
-		case &f.endpoints:
-			*part.into, err = sortedText(raw, func(e *endpointDump) string { return e.Config.Cluster + " " + strings.Join(e.lines(), ", ") })
-		case &f.routes:
-			*part.into, err = sortedText(raw, func(r *routeDump) string { return string(r.Config) })
-		default:
-			*part.into, err = sortedText(raw, func(r *json.RawMessage) string { return string(*r) })
+		raw, err := l.admin(ctx, "/config_dump?"+part.path)
+		if err == nil {
+			*part.into, err = part.text(raw)
 		}
 		if err != nil {
 			return f, fmt.Errorf("configuration dump of %s: %w", l.spec.Name, err)
 		}
 	}
 	return f, nil
+}
+
+type clusterDump struct {
+	Version string          `json:"version_info"`
+	Cluster json.RawMessage `json:"cluster"`
+}
+
+// hasLastingEndpoints tells whether a cluster has the endpoints that it was given. Others find theirs as connections come, or in DNS.
+func hasLastingEndpoints(cluster json.RawMessage) bool {
+	var c struct {
+		Type   string          `json:"type"`
+		Custom json.RawMessage `json:"cluster_type"`
+	}
+	return json.Unmarshal(cluster, &c) == nil && (c.Type == "EDS" || c.Type == "" && c.Custom == nil)
 }
 
 type routeDump struct {

@@ -94,9 +94,7 @@ func (a address) String() string {
 // configDump is what is read of Envoy's.
 type configDump struct {
 	Configs []struct {
-		Clusters []struct {
-			Cluster json.RawMessage `json:"cluster"`
-		} `json:"dynamic_active_clusters"`
+		Clusters  []clusterDump `json:"dynamic_active_clusters"`
 		Listeners []struct {
 			Name   string `json:"name"`
 			Active *struct {
@@ -267,19 +265,30 @@ func inlineVirtualHosts(listener json.RawMessage) []string {
 	return out
 }
 
+// lasting is a kind without what Envoy finds out by itself.
+func (h holdings) lasting(kind string) map[string]json.RawMessage {
+	if kind != endpoints {
+		return h[kind]
+	}
+	out := maps.Clone(h[kind])
+	maps.DeleteFunc(out, func(name string, _ json.RawMessage) bool { return !hasLastingEndpoints(h[clusters][name]) })
+	return out
+}
+
 // difference says what a proxy holds otherwise than before.
 func difference(proxy string, before, now holdings) []string {
 	var out []string
 	for _, kind := range []string{clusters, listeners, routes, endpoints} {
-		names := slices.Sorted(maps.Keys(before[kind]))
-		for name := range now[kind] {
-			if _, ok := before[kind][name]; !ok {
+		before, now := before.lasting(kind), now.lasting(kind)
+		names := slices.Sorted(maps.Keys(before))
+		for name := range now {
+			if _, ok := before[name]; !ok {
 				names = append(names, name)
 			}
 		}
 		for _, name := range names {
-			old, was := before[kind][name]
-			is, still := now[kind][name]
+			old, was := before[name]
+			is, still := now[name]
 			switch {
 			case !was:
 				out = append(out, fmt.Sprintf("the proxy of %s has a new %s %s", proxy, kind, name))

@@ -24,16 +24,16 @@ func FindBinaries(ctx context.Context, dir string) (*Binaries, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Binaries{Set: set, Echo: set.Path(echo)}
+	b := &Binaries{Set: set, Echo: set.Path(application)}
 	if _, err := os.Stat(b.Echo); err == nil {
 		return b, nil
 	}
-	b.Echo = filepath.Join(dir, echo)
+	b.Echo = filepath.Join(dir, application)
 	return b, binaries.Build(ctx, b.Echo, "fairlead.dev/tests/scenarios/echo")
 }
 
-// echo is the application's name among the programs.
-const echo = "scenario-echo"
+// application is its name among the programs.
+const application = "scenario-echo"
 
 // prompt starts an Envoy that writes its access log at once, instead of every ten seconds.
 const prompt = "#!/bin/sh\nexec %q \"$@\" --file-flush-interval-msec 50\n"

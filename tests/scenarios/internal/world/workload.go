@@ -17,7 +17,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"fairlead.dev/tests/internal/netns"
+	"fairlead.dev/tests/scenarios/internal/echo"
 	"fairlead.dev/tests/scenarios/internal/format"
+	"fairlead.dev/tests/scenarios/internal/resolver"
 )
 
 const (
@@ -80,7 +82,7 @@ func (l *workload) prepare(ctx context.Context) error {
 
 // search are the domains that a short name is looked for in.
 func (l *workload) search() []string {
-	return []string{l.spec.Namespace + ".svc.cluster.local", "svc.cluster.local", "cluster.local"}
+	return resolver.Search(l.spec.Namespace, domain)
 }
 
 func (l *workload) resolvConf() string {
@@ -295,34 +297,14 @@ func (l *workload) startApp() error {
 	return err
 }
 
-type appConfig struct {
-	Workload string    `json:"workload"`
-	IPs      []string  `json:"ips"`
-	Ports    []appPort `json:"ports"`
-	Journal  string    `json:"journal"`
-	Shared   string    `json:"shared"`
-	Resolver string    `json:"resolver"`
-	Search   []string  `json:"search"`
-}
-
-type appPort struct {
-	Name         string `json:"name"`
-	Port         int    `json:"port"`
-	App          string `json:"app"`
-	Bind         string `json:"bind"`
-	CertFile     string `json:"certFile"`
-	KeyFile      string `json:"keyFile"`
-	ClientCAFile string `json:"clientCAFile"`
-}
-
 // prepareApp writes the application's configuration.
 func (l *workload) prepareApp() error {
 	w := l.world
-	c := appConfig{
-		Workload: l.spec.Name, IPs: l.addresses(), Journal: l.journal(), Shared: w.path("shared"), Resolver: w.hubAddress(53), Search: l.search(),
+	c := echo.Config{
+		Workload: l.spec.Name, IPs: l.addresses(), Journal: l.journal(), Shared: w.path("shared"), Resolver: w.hubAddress(dnsPort), Search: l.search(),
 	}
 	for _, p := range l.spec.Ports {
-		port := appPort{Name: p.Name, Port: p.TargetPort, App: p.App, Bind: p.Bind}
+		port := echo.Port{Name: p.Name, Port: p.TargetPort, App: p.App, Bind: p.Bind}
 		if p.TLS != nil || p.App == format.AppHTTPS || p.App == format.AppTLS {
 			if err := l.secure(&port, p.TLS); err != nil {
 				return err
@@ -338,7 +320,7 @@ func (l *workload) prepareApp() error {
 }
 
 // secure gives a port of the application its certificates.
-func (l *workload) secure(port *appPort, asked *format.PortTLS) error {
+func (l *workload) secure(port *echo.Port, asked *format.PortTLS) error {
 	w := l.world
 	if asked == nil {
 		asked = &format.PortTLS{}

@@ -62,6 +62,8 @@ type World struct {
 	order []*workload
 	plane *plane
 	store *store
+	// stopNames ends the name server.
+	stopNames func() error
 
 	// changing is held by what changes the fleet.
 	changing sync.Mutex
@@ -106,6 +108,9 @@ func (w *World) start(ctx context.Context) error {
 	}
 	w.log("machines and programs after %s", since(began))
 	if err := w.startPlane(ctx); err != nil {
+		return err
+	}
+	if err := w.serveNames(); err != nil {
 		return err
 	}
 	w.log("services after %s", since(began))
@@ -164,6 +169,9 @@ func (w *World) Close(context.Context) error {
 	}
 	if w.plane != nil {
 		collect(w.plane.stop())
+	}
+	if w.stopNames != nil {
+		collect(w.stopNames())
 	}
 	hosts := w.hosts()
 	if left := netns.Left(hosts...); len(left) > 0 {

@@ -3,6 +3,8 @@ package world_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,7 +13,10 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"fairlead.dev/pkg/testkit"
+
 	"fairlead.dev/tests/internal/netns"
+	"fairlead.dev/tests/scenarios/internal/caller"
 	"fairlead.dev/tests/scenarios/internal/format"
 	"fairlead.dev/tests/scenarios/internal/world"
 )
@@ -139,6 +144,34 @@ func TestWorld(t *testing.T) {
 		has(t, held.VirtualHosts, "second.apps.svc.cluster.local:8000", true)
 		if again, err := w.VIP("second.apps"); err != nil || again != vip {
 			t.Errorf("second has the address %s, and had %s: %v", again, vip, err)
+		}
+	})
+	scenario("calls go through the proxies", func(t *testing.T) {
+		from, err := w.Machine("client")
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := &caller.Caller{From: from}
+		for _, result := range c.Run(ctx, &format.Call{URL: "http://server/x", Count: 3, Timeout: format.Duration(5 * time.Second)}) {
+			if result.Err != nil || result.Status != http.StatusOK || result.Seen == nil || result.Seen.Workload != "server" {
+				t.Errorf("status %d, %v: %s", result.Status, result.Err, result.Body)
+			}
+		}
+		identity, err := w.Identity("client")
+		if err != nil {
+			t.Fatal(err)
+		}
+		testkit.Eventually(t, 10*time.Second, func() error {
+			log, err := os.ReadFile(w.AccessLog("server"))
+			if err == nil && strings.Count(string(log), identity) != 3 {
+				err = fmt.Errorf("the server's log does not have %s three times: %s", identity, log)
+			}
+			return err
+		})
+		for name, want := range map[string]bool{"server": true, "server.apps": true, "nobody": false} {
+			if got := c.Run(ctx, &format.Call{URL: "dns://" + name, Count: 1, Timeout: format.Duration(5 * time.Second)})[0]; (got.Err == nil) != want {
+				t.Errorf("%s: %v %v", name, got.Addresses, got.Err)
+			}
 		}
 	})
 	scenario("a refused object changes nothing", func(t *testing.T) {

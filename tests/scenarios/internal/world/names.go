@@ -1,0 +1,151 @@
+package world
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"fairlead.dev/tests/scenarios/internal/caller"
+	"fairlead.dev/tests/scenarios/internal/format"
+	"fairlead.dev/tests/scenarios/internal/resolver"
+)
+
+// domain is the cluster's.
+const domain = "cluster.local"
+
+// dnsPort is where the name server of all machines listens, on the hub.
+const dnsPort = 53
+
+// serveNames runs the name server until Close.
+func (w *World) serveNames() error {
+	ctx, stop := context.WithCancel(context.Background())
+	packets, err := w.network.Hub.ListenPacket(ctx, "udp", w.hubAddress(dnsPort))
+	if err != nil {
+		stop()
+		return err
+	}
+	streams, err := w.network.Hub.Listen(ctx, "tcp", w.hubAddress(dnsPort))
+	if err != nil {
+		packets.Close()
+		stop()
+		return err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- resolver.NewServer(w.answer).Serve(ctx, packets, streams) }()
+	w.stopNames = func() error {
+		stop()
+		return <-ended
+	}
+	return nil
+}
+
+// answer says what a name is: one of the cluster's, for everybody in it, or one of the world outside.
+func (w *World) answer(from netip.Addr, name string) resolver.Answer {
+	if inCluster, ok := strings.CutSuffix(name, ".svc."+domain); ok {
+		if from == w.outside.IP || from == w.outside.IP6 {
+			return resolver.Answer{}
+		}
+		return w.store.lookup(inCluster)
+	}
+	var a resolver.Answer
+	for _, workload := range w.topology.DNS[name] {
+		if h := w.Host(workload); h != nil {
+			a.IPs = append(a.IPs, h.IP)
+			if h.IP6.IsValid() {
+				a.IPs = append(a.IPs, h.IP6)
+			}
+		}
+	}
+	return a
+}
+
+// lookup answers for [HOSTNAME.]SERVICE.NAMESPACE.
+func (s *store) lookup(name string) resolver.Answer {
+	parts := strings.Split(name, ".")
+	if len(parts) < 2 || len(parts) > 3 {
+		return resolver.Answer{}
+	}
+	hostname := ""
+	if len(parts) == 3 {
+		hostname, parts = parts[0], parts[1:]
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	service, ok := s.applied[ref("Service", parts[1], parts[0])]
+	if !ok {
+		return resolver.Answer{}
+	}
+	if service.member("spec", "type") == "ExternalName" {
+		return resolver.Answer{Name: service.member("spec", "externalName")}
+	}
+	a := resolver.Answer{Exists: hostname == ""}
+	if service.member("spec", "clusterIP") != "None" {
+		if hostname == "" {
+			a.IPs = addressesOf(append([]any{service.member("spec", "clusterIP")}, service.list("spec", "clusterIPs")...))
+		}
+		return a
+	}
+	for _, pod := range s.applied {
+		if pod.kind() != "Pod" || pod.member("metadata", "namespace") != parts[1] || !pod.hasLabels(service.strings("spec", "selector")) {
+			continue
+		}
+		if hostname != "" && (pod.member("spec", "hostname") != hostname || pod.member("spec", "subdomain") != parts[0]) {
+			continue
+		}
+		if pod.ready() || service.at("spec", "publishNotReadyAddresses") == true {
+			a.Exists = true
+			var ips []any
+			for _, ip := range pod.list("status", "podIPs") {
+				if m, ok := ip.(tree); ok {
+					ips = append(ips, m["ip"])
+				}
+			}
+			a.IPs = append(a.IPs, addressesOf(append(ips, pod.member("status", "podIP")))...)
+		}
+	}
+	slices.SortFunc(a.IPs, netip.Addr.Compare)
+	return a
+}
+
+// addressesOf are the IP addresses among texts, each once.
+func addressesOf(texts []any) []netip.Addr {
+	var out []netip.Addr
+	for _, text := range texts {
+		s, _ := text.(string)
+		if ip, err := netip.ParseAddr(s); err == nil && !slices.Contains(out, ip) {
+			out = append(out, ip)
+		}
+	}
+	return out
+}
+
+// Machine is where the calls of a workload start, or of the machine outside.
+func (w *World) Machine(name string) (caller.Machine, error) {
+	m := caller.Machine{Host: w.outside, Resolver: w.hubAddress(dnsPort)}
+	if name == format.Outside {
+		return m, nil
+	}
+	l, err := w.find(name)
+	if err != nil {
+		return m, err
+	}
+	m.Host, m.Search = l.host, l.search()
+	return m, nil
+}
+
+// Via is a workload whose address is dialled instead of what a URL says: the ports of its Service are those that it listens on.
+func (w *World) Via(name string) (*caller.Via, error) {
+	l, err := w.find(name)
+	if err != nil {
+		return nil, err
+	}
+	via := &caller.Via{IPs: []netip.Addr{l.host.IP}, Ports: map[int]int{}}
+	if l.host.IP6.IsValid() {
+		via.IPs = append(via.IPs, l.host.IP6)
+	}
+	for _, p := range l.spec.Ports {
+		via.Ports[p.Port] = p.TargetPort
+	}
+	return via, nil
+}
