@@ -114,3 +114,52 @@ func TestParseRedirectRefuses(t *testing.T) {
 		})
 	}
 }
+
+func TestInterception(t *testing.T) {
+	annotated := map[string]string{"etc/istio/pod/annotations": `sidecar.istio.io/interceptionMode="NONE"`}
+	for _, tc := range []struct {
+		name string
+		host Host
+		want string
+	}{
+		{"nothing said", host(nil, pod...), "REDIRECT"},
+		{"ProxyConfig", host(nil, append([]string{"PROXY_CONFIG=interceptionMode: TPROXY"}, pod...)...), "TPROXY"},
+		{"annotation over ProxyConfig", host(annotated, append([]string{"PROXY_CONFIG=interceptionMode: TPROXY"}, pod...)...), "NONE"},
+		{"environment over annotation", host(annotated, append([]string{"ISTIO_META_INTERCEPTION_MODE=TPROXY"}, pod...)...), "TPROXY"},
+	} {
+		c, err := Parse("sidecar", flags(t), tc.host)
+		if err != nil {
+			t.Fatalf("%s: %v", tc.name, err)
+		}
+		if c.Interception != tc.want {
+			t.Errorf("%s: %s, want %s", tc.name, c.Interception, tc.want)
+		}
+	}
+}
+
+func TestDNS(t *testing.T) {
+	files := map[string]string{"/etc/resolv.conf": "nameserver 10.96.0.10\nsearch apps.svc.cluster.local\n", "/other": "nameserver ::1\n"}
+	parse := func(env []string, args ...string) (*DNS, error) {
+		c, err := Parse("sidecar", flags(t, args...), host(files, append(env, pod...)...))
+		if err != nil {
+			return nil, err
+		}
+		return c.DNS, nil
+	}
+	if got, err := parse(nil); got != nil || err != nil {
+		t.Errorf("unasked: %v, %v", got, err)
+	}
+	got, err := parse([]string{"PROXY_CONFIG=proxyMetadata: {ISTIO_META_DNS_CAPTURE: 'true'}"})
+	if err != nil || got.Addresses[0].String() != "127.0.0.1:15053" || got.Resolv.Servers[0] != "10.96.0.10" {
+		t.Errorf("by ProxyConfig: %+v, %v", got, err)
+	}
+	got, err = parse([]string{"ISTIO_META_DNS_CAPTURE=true", "DNS_PROXY_ADDR=127.0.0.9:53"}, "--resolv-conf", "/other")
+	if err != nil || len(got.Addresses) != 1 || got.Addresses[0].String() != "127.0.0.9:53" || got.Resolv.Servers[0] != "::1" {
+		t.Errorf("elsewhere: %+v, %v", got, err)
+	}
+	for _, address := range []string{"15053", "example.com:53", "127.0.0.1:x"} {
+		if _, err := parse([]string{"ISTIO_META_DNS_CAPTURE=true"}, "--dns-address", address); err == nil || !strings.Contains(err.Error(), address) {
+			t.Errorf("%s: %v", address, err)
+		}
+	}
+}
