@@ -88,19 +88,6 @@ func (c *checker) ingressTLS(at string, l *networking.IstioIngressListener) {
 	default:
 		c.fail(at+".mode", t.Mode.String(), "not possible on a sidecar", "use SIMPLE or MUTUAL")
 	}
-	if t.HttpsRedirect {
-		c.fail(at+".httpsRedirect", nil, "a sidecar's port has no plaintext twin to redirect from", "remove it")
-	}
-	const files = "set serverCertificate and privateKey, files that the workload mounts"
-	if t.CredentialName != "" {
-		c.fail(at+".credentialName", t.CredentialName, "Secrets are served to gateways only", files)
-	}
-	if len(t.CredentialNames) > 0 {
-		c.fail(at+".credentialNames", nil, "Secrets are served to gateways only", files)
-	}
-	if t.CaCertCredentialName != "" {
-		c.fail(at+".caCertCredentialName", t.CaCertCredentialName, "Secrets are served to gateways only", "set caCertificates, a file that the workload mounts")
-	}
 	c.serverTLS(at, t)
 }
 
