@@ -15,6 +15,7 @@ CACHED   := $(filter-out ./tests/...,$(PATTERNS))
 TESTENV  := BIN_DIR=$(BIN) ENVOY=$(TOOLS)/envoy
 RUN_DIR  ?= .run
 TESTFLAGS ?=
+TIMES    ?= 1
 
 export PATH := $(TOOLS)/bin:$(PATH)
 
@@ -66,6 +67,13 @@ race-e2e: tools grpcjs build
 	go build -race -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/race/ $(MAINS)
 	$(TESTENV) BIN_DIR=$(BIN)/race go test -race -count=1 $(TESTFLAGS) ./tests/...
 
+scenarios: tools build ## every traffic scenario on real Envoys, TIMES=n times in a row; needs root or user namespaces. Report: .run/scenarios
+	cd tests && $(TESTENV) go test -count=$(TIMES) -timeout 60m $(TESTFLAGS) ./scenarios -dir cases,examples -out $(CURDIR)/.run/scenarios
+	@cat .run/scenarios/summary.txt
+
+mutants: tools build ## breaks xds-server in ten ways, each of which some scenario must notice
+	$(TESTENV) go run ./tests/mutants
+
 lint: $(TOOLS)/bin/.golangci-lint $(TOOLS)/bin/.buf ## golangci-lint over all modules (dependency rule included), buf lint
 	golangci-lint run --allow-parallel-runners $(PATTERNS)
 	cd proto && buf lint && buf format --diff --exit-code
@@ -75,6 +83,7 @@ generate: $(TOOLS)/bin/.buf $(TOOLS)/bin/.protoc ## Go code of proto/
 
 golden: ## rewrite the golden files of the translators and of the reference pages; review the difference
 	go test ./services/xds-server/internal/translate/... -update
+	go test ./tests/scenarios -run TestTrafficAPIPage -update
 
 bench: build ## benchmarks, once through, and xds-server against its floor in the short form; exit 1 if a goal is missed that is claimed
 	go test -run '^$$' -bench . -benchtime 1x $(PATTERNS)
@@ -95,4 +104,4 @@ images: tools build ## an image archive per service in bin/, without a Docker da
 clean: ## remove what was built
 	rm -rf $(BIN) $(RUN_DIR)
 
-.PHONY: help tools grpcjs build demo up down test test-race race-modules race-e2e lint generate golden bench bench-full verify images clean
+.PHONY: help tools grpcjs build demo up down test test-race race-modules race-e2e lint generate golden bench bench-full scenarios mutants verify images clean

@@ -45,8 +45,8 @@ type Held struct{ Clusters, Listeners, Routes, VirtualHosts, Endpoints []string 
 type Caller interface {
 	// Call makes a call and compares what came of it with what is expected.
 	Call(ctx context.Context, c *format.Call, certificates map[string]*format.Material) error
-	// Begin makes a call over and over; what it returns ends that and compares.
-	Begin(ctx context.Context, c *format.Call, certificates map[string]*format.Material) (end func() error, err error)
+	// Background makes a call over and over; what it returns ends that and compares.
+	Background(ctx context.Context, c *format.Call, certificates map[string]*format.Material) (end func() error, err error)
 }
 
 // ErrRefused is what Fleet.Apply's error is if validation refused an object.
@@ -70,13 +70,10 @@ type run struct {
 // again is how long steps that must come true rest between attempts.
 const again = 30 * time.Millisecond
 
-// Run runs a scenario, and leaves the fleet as it was. Its error says everything that did not hold.
-func (r *Runner) Run(ctx context.Context, s *format.Scenario) error {
-	certificates, err := format.Issue(s.Certificates, time.Now())
+// Run runs a scenario with its certificates, and leaves the fleet as it was. Its error says everything that did not hold.
+func (r *Runner) Run(ctx context.Context, s *format.Scenario, certificates map[string]*format.Material) error {
+	s, err := r.Fleet.Values(certificates).Expand(s)
 	if err != nil {
-		return err
-	}
-	if s, err = r.Fleet.Values(certificates).Expand(s); err != nil {
 		return err
 	}
 	if err := r.Fleet.Begin(ctx); err != nil {
@@ -135,7 +132,7 @@ func (r *run) step(ctx context.Context, prefix string, s *format.Step) error {
 	case s.Call != nil:
 		return r.Caller.Call(ctx, s.Call, r.certificates)
 	case s.Background != nil:
-		end, err := r.Caller.Begin(ctx, &s.Background.Call, r.certificates)
+		end, err := r.Caller.Background(ctx, &s.Background.Call, r.certificates)
 		if err == nil {
 			r.background[s.Background.Name] = end
 		}

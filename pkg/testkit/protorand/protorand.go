@@ -1,0 +1,199 @@
+// Package protorand makes random messages that are plausible more often than noise would be: which fields are set is drawn, and their values come
+// from a table by field name.
+package protorand
+
+import (
+	"math"
+	"strings"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// Source draws a number from 0 to n-1; n is at least 1. Everything is made from it, so that whoever provides it can repeat and shrink.
+type Source func(n int) int
+
+// Table says what fields hold.
+type Table struct {
+	// Values are texts, each for a field, by "Message.field" or "field" (names of protobuf). A field of type message takes them as JSON.
+	Values map[string][]string
+	// Numbers are for fields of numbers, likewise.
+	Numbers map[string][]float64
+	// Always are fields that are never left out, "Message.field"; Never those that always are.
+	Always, Never map[string]bool
+	// Seldom are fields that are set once in a dozen times, for they exclude others.
+	Seldom map[string]bool
+	// Deep is how many messages may be nested; 0 means 8.
+	Deep int
+}
+
+// Fill sets fields of a message.
+func (t *Table) Fill(from Source, m proto.Message) { t.message(from, m.ProtoReflect(), 0) }
+
+const (
+	usualDepth = 8
+	seldom     = 12
+)
+
+func (t *Table) message(from Source, m protoreflect.Message, depth int) {
+	deep := t.Deep
+	if deep == 0 {
+		deep = usualDepth
+	}
+	fields := m.Descriptor().Fields()
+	chosen := map[protoreflect.Name]protoreflect.Name{}
+	for i := range m.Descriptor().Oneofs().Len() {
+		one := m.Descriptor().Oneofs().Get(i)
+		if !one.IsSynthetic() {
+			chosen[one.Name()] = one.Fields().Get(from(one.Fields().Len())).Name()
+		}
+	}
+	// The deeper, the fewer: an object is as large as its first levels, not as the product of all.
+	oneIn := min(2+depth, 4)
+	for i := range fields.Len() {
+		f := fields.Get(i)
+		key := name(f)
+		if t.Never[key] || depth >= deep && f.Message() != nil && !t.Always[key] {
+			continue
+		}
+		if t.Seldom[key] && from(seldom) != 0 {
+			continue
+		}
+		if one := f.ContainingOneof(); one != nil && !one.IsSynthetic() {
+			if chosen[one.Name()] != f.Name() {
+				continue
+			}
+		} else if !t.Always[key] && from(oneIn) != 0 {
+			continue
+		}
+		t.field(from, m, f, depth)
+	}
+}
+
+// name is what tables know a field by.
+func name(f protoreflect.FieldDescriptor) string {
+	return string(f.ContainingMessage().Name()) + "." + string(f.Name())
+}
+
+func lookup[V any](table map[string][]V, f protoreflect.FieldDescriptor) []V {
+	if v, ok := table[name(f)]; ok {
+		return v
+	}
+	return table[string(f.Name())]
+}
+
+func (t *Table) field(from Source, m protoreflect.Message, f protoreflect.FieldDescriptor, depth int) {
+	switch {
+	case f.IsMap():
+		held := m.Mutable(f).Map()
+		for range 1 + from(2) {
+			key := t.scalar(from, f, f.MapKey()).MapKey()
+			value := f.MapValue()
+			if value.Message() == nil {
+				held.Set(key, t.scalar(from, value, value))
+				continue
+			}
+			into := held.NewValue()
+			t.fill(from, into.Message(), f, depth)
+			held.Set(key, into)
+		}
+	case f.IsList():
+		list := m.Mutable(f).List()
+		for range 1 + from(2) {
+			if f.Message() == nil {
+				list.Append(t.scalar(from, f, f))
+				continue
+			}
+			into := list.NewElement()
+			t.fill(from, into.Message(), f, depth)
+			list.Append(into)
+		}
+	case f.Message() != nil:
+		t.fill(from, m.Mutable(f).Message(), f, depth)
+	default:
+		m.Set(f, t.scalar(from, f, f))
+	}
+}
+
+// fill makes the message that a field holds.
+func (t *Table) fill(from Source, m protoreflect.Message, f protoreflect.FieldDescriptor, depth int) {
+	if values := lookup(t.Values, f); len(values) > 0 {
+		text := values[from(len(values))]
+		if protojson.Unmarshal([]byte(text), m.Interface()) == nil {
+			return
+		}
+	}
+	full := string(m.Descriptor().FullName())
+	switch {
+	case full == "google.protobuf.Duration":
+		seconds := []int64{0, 0, 1, 5, 60, 3600}[from(6)]
+		m.Set(m.Descriptor().Fields().ByName("seconds"), protoreflect.ValueOfInt64(seconds))
+		if seconds == 0 {
+			m.Set(m.Descriptor().Fields().ByName("nanos"), protoreflect.ValueOfInt32([]int32{1_000_000, 25_000_000, 500_000_000}[from(3)]))
+		}
+	case strings.HasSuffix(full, "Value") && strings.HasPrefix(full, "google.protobuf."):
+		if value := m.Descriptor().Fields().ByName("value"); value != nil {
+			m.Set(value, t.scalar(from, f, value))
+		}
+	case strings.HasPrefix(full, "google.protobuf."):
+	default:
+		t.message(from, m, depth+1)
+	}
+}
+
+// scalar is a value for a field of kind's type, by what the table knows of f.
+func (t *Table) scalar(from Source, f, kind protoreflect.FieldDescriptor) protoreflect.Value {
+	switch kind.Kind() {
+	case protoreflect.BoolKind:
+		return protoreflect.ValueOfBool(from(2) == 0)
+	case protoreflect.EnumKind:
+		values := kind.Enum().Values()
+		return protoreflect.ValueOfEnum(values.Get(from(values.Len())).Number())
+	case protoreflect.StringKind:
+		return protoreflect.ValueOfString(t.text(from, f))
+	case protoreflect.BytesKind:
+		return protoreflect.ValueOfBytes([]byte(t.text(from, f)))
+	case protoreflect.FloatKind:
+		return protoreflect.ValueOfFloat32(float32(t.number(from, f)))
+	case protoreflect.DoubleKind:
+		return protoreflect.ValueOfFloat64(t.number(from, f))
+	case protoreflect.Int32Kind, protoreflect.Sint32Kind, protoreflect.Sfixed32Kind:
+		return protoreflect.ValueOfInt32(int32(t.number(from, f)))
+	case protoreflect.Uint32Kind, protoreflect.Fixed32Kind:
+		return protoreflect.ValueOfUint32(uint32(math.Abs(t.number(from, f))))
+	case protoreflect.Uint64Kind, protoreflect.Fixed64Kind:
+		return protoreflect.ValueOfUint64(uint64(math.Abs(t.number(from, f))))
+	default:
+		return protoreflect.ValueOfInt64(int64(t.number(from, f)))
+	}
+}
+
+// odd are texts that break what does not expect them.
+var odd = []string{
+	"", " ", "*", "%", "%REQ(x)%", "a b", "A", "é", "\x00", "a\r\nb: c", "../..", "//", "(", "[", "\\", "\"", "'", "{}", ".", "..", "a..b", "-", "~",
+	strings.Repeat("a", 300), strings.Repeat("(", 200) + strings.Repeat(")", 200), "(a|b)*c{1,900}", "xn--a", "0.0.0.0", "::", "127.0.0.1", "%2F", "$(x)", "${x}",
+}
+
+// rare is how seldom an odd value is drawn.
+const rare = 40
+
+func (t *Table) text(from Source, f protoreflect.FieldDescriptor) string {
+	if from(rare) == rare-1 {
+		return odd[from(len(odd))]
+	}
+	if values := lookup(t.Values, f); len(values) > 0 {
+		return values[from(len(values))]
+	}
+	return []string{"a", "b", "x-a"}[from(3)]
+}
+
+func (t *Table) number(from Source, f protoreflect.FieldDescriptor) float64 {
+	if from(rare) == rare-1 {
+		return []float64{-1, 0, math.MaxInt32, math.MinInt32, 65536, 1e9}[from(6)]
+	}
+	if values := lookup(t.Numbers, f); len(values) > 0 {
+		return values[from(len(values))]
+	}
+	return []float64{0, 1, 2, 10, 100}[from(5)]
+}

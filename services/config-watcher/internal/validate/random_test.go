@@ -1,0 +1,105 @@
+package validate
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/pkg/testkit/protorand"
+	"fairlead.dev/services/config-watcher/internal/manifest"
+)
+
+// TestRandomObjects makes objects of every kind of the traffic API, templates aside, with random fields. No rule may panic; every refusal names a field and a remedy;
+// and enough must be accepted that the rules behind the first refusal are reached, too.
+func TestRandomObjects(t *testing.T) {
+	for i := range kinds {
+		k := &kinds[i]
+		if k.newSpec == nil || k.name == "WorkloadGroup" || k.group != GroupNetworking && k.name != "PeerAuthentication" {
+			continue
+		}
+		t.Run(k.name, func(t *testing.T) {
+			const objects = 1000
+			accepted := 0
+			reasons := map[string]int{}
+			for seed := range uint64(objects) {
+				spec := k.newSpec()
+				protorand.Istio.FillSeeded(seed, spec)
+				switch err := documented(t, k, spec); {
+				case err == nil:
+					accepted++
+				default:
+					reasons[err.Error()]++
+				}
+			}
+			t.Logf("%d of %d accepted", accepted, objects)
+			if accepted < objects/50 {
+				t.Errorf("only %d of %d were accepted: the table of values does not fit the rules; refused were, for example,\n%s", accepted, objects, examples(reasons))
+			}
+		})
+	}
+}
+
+// documented sends an object through parser and rules.
+func documented(t *testing.T, k *kind, spec proto.Message) error {
+	t.Helper()
+	raw, err := protojson.Marshal(spec)
+	if err != nil { // text that is no UTF-8
+		return err
+	}
+	text, err := json.Marshal(map[string]any{
+		"apiVersion": Canonical(k.group, k.name), "kind": k.name,
+		"metadata": map[string]any{"name": "random", "namespace": "apps"}, "spec": json.RawMessage(raw),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	docs, problems := manifest.Parse("random", text)
+	if len(problems) > 0 || len(docs) != 1 {
+		t.Fatalf("%s: %v", text, problems)
+	}
+	if _, err = Document(docs[0]); err != nil && strings.Contains(err.Error(), "defect of Fairlead") {
+		t.Errorf("a rule panicked: %v: %s", err, text)
+	}
+	return err
+}
+
+// TestAcceptedSeeds keeps the list of random objects that other services' tests take for accepted ones.
+func TestAcceptedSeeds(t *testing.T) {
+	const objects, enough = 2000, 200
+	var list strings.Builder
+	for _, name := range []string{"VirtualService", "DestinationRule", "Gateway", "Sidecar", "PeerAuthentication", "EnvoyFilter"} {
+		for i := range kinds {
+			k := &kinds[i]
+			if k.name != name {
+				continue
+			}
+			list.WriteString(name)
+			accepted := 0
+			for seed := uint64(0); seed < objects && accepted < enough; seed++ {
+				spec := k.newSpec()
+				protorand.World.FillSeeded(seed, spec)
+				if documented(t, k, spec) == nil {
+					accepted++
+					fmt.Fprintf(&list, " %d", seed)
+				}
+			}
+			list.WriteByte('\n')
+		}
+	}
+	testkit.Golden(t, "../../../../pkg/testkit/protorand/accepted.txt", []byte(list.String()))
+}
+
+func examples(reasons map[string]int) string {
+	var out []string
+	for reason := range reasons {
+		if out = append(out, reason); len(out) == 12 {
+			break
+		}
+	}
+	return strings.Join(out, "\n")
+}

@@ -1,0 +1,142 @@
+// Command mutants breaks xds-server in one place at a time and runs the scenarios that must notice. It ends with 1 if a mutant survives.
+//
+//	go run ./tests/mutants [-run REGEX]   from the repository's root, with bin/ built
+package main
+
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"sigs.k8s.io/yaml"
+)
+
+// Mutant is one change of the source.
+type Mutant struct {
+	// Name says what is broken.
+	Name string `json:"name"`
+	// File is below services/xds-server/internal; Old must be in it exactly once, and is replaced by New.
+	File string `json:"file"`
+	Old  string `json:"old"`
+	New  string `json:"new"`
+	// Scenarios is a regular expression for the names of the scenarios of tests/scenarios/cases that are run.
+	Scenarios string `json:"scenarios"`
+}
+
+//go:embed mutants.yaml
+var list []byte
+
+func main() {
+	only := flag.String("run", "", "run only the mutants whose names match")
+	bin := flag.String("bin", "bin", "directory with the built services")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, *only, *bin); err != nil {
+		fmt.Fprintln(os.Stderr, "mutants:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, only, bin string) error {
+	var mutants []Mutant
+	if err := yaml.UnmarshalStrict(list, &mutants); err != nil {
+		return err
+	}
+	pattern, err := regexp.Compile(only)
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "mutants")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	if bin, err = filepath.Abs(bin); err != nil {
+		return err
+	}
+	var survived []error
+	for _, m := range mutants {
+		if !pattern.MatchString(m.Name) {
+			continue
+		}
+		begin := time.Now()
+		err := try(ctx, &m, dir, bin)
+		word := "caught"
+		if err != nil {
+			word = "NOT CAUGHT: " + err.Error()
+			survived = append(survived, fmt.Errorf("%s: %w", m.Name, err))
+		}
+		fmt.Printf("%-60s %s (%s)\n", m.Name, word, time.Since(begin).Round(time.Second))
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+	return errors.Join(survived...)
+}
+
+// try builds the mutant beside links to the other services, and wants a scenario to fail.
+func try(ctx context.Context, m *Mutant, dir, bin string) error {
+	file, err := filepath.Abs(filepath.Join("services/xds-server/internal", m.File))
+	if err != nil {
+		return err
+	}
+	source, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	if n := strings.Count(string(source), m.Old); n != 1 {
+		return fmt.Errorf("%s has the text to replace %d times, want once", m.File, n)
+	}
+	at, err := os.MkdirTemp(dir, "")
+	if err != nil {
+		return err
+	}
+	mutated := filepath.Join(at, "mutated.go")
+	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{file: mutated}})
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(os.Chmod(dir, 0o755), os.Chmod(at, 0o755),
+		os.WriteFile(mutated, []byte(strings.Replace(string(source), m.Old, m.New, 1)), 0o644), os.WriteFile(mutated+".json", overlay, 0o644)); err != nil {
+		return err
+	}
+	services, err := filepath.Glob(filepath.Join(bin, "*"))
+	if err != nil {
+		return err
+	}
+	for _, path := range services {
+		if err := os.Symlink(path, filepath.Join(at, filepath.Base(path))); err != nil {
+			return err
+		}
+	}
+	server := filepath.Join(at, "xds-server")
+	if err := os.Remove(server); err != nil {
+		return fmt.Errorf("run `make build` first: %w", err)
+	}
+	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-overlay", mutated+".json", "-o", server, "./services/xds-server/cmd/xds-server")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("does not build: %w: %s", err, out)
+	}
+	test := exec.CommandContext(ctx, "go", "test", "-count=1", "-timeout=10m", "./tests/scenarios", "-dir", "cases,examples", "-run", m.Scenarios)
+	test.Env = append(os.Environ(), "BIN_DIR="+at)
+	out, err := test.CombinedOutput()
+	switch {
+	case err == nil:
+		return errors.New("all scenarios pass")
+	case !strings.Contains(string(out), "--- FAIL: TestScenarios/"):
+		return fmt.Errorf("no scenario failed, the suite did: %s", out)
+	}
+	return nil
+}

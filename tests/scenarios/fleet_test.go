@@ -1,0 +1,173 @@
+package scenarios
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"fairlead.dev/tests/scenarios/internal/caller"
+	"fairlead.dev/tests/scenarios/internal/echo"
+	"fairlead.dev/tests/scenarios/internal/expect"
+	"fairlead.dev/tests/scenarios/internal/format"
+	"fairlead.dev/tests/scenarios/internal/wire"
+	"fairlead.dev/tests/scenarios/internal/world"
+)
+
+// fleet is a running topology from which calls are made.
+type fleet struct {
+	*world.World
+
+	topology *format.Topology
+	sniffers map[string]*wire.Sniffer
+	journals map[string]*echo.Journal
+	// own are the certificates of the scenario that has the topology to itself.
+	own map[string]*format.Material
+	// added are the addresses that calls gave their machines.
+	added map[string]bool
+}
+
+// device is the network device of every machine.
+const device = "eth0"
+
+// newFleet starts a topology until the test ends. What is left of it is kept in dir if something failed.
+func newFleet(t *testing.T, topology *format.Topology, scenarios []*format.Scenario, dir string) (*fleet, error) {
+	options := world.Options{Log: t.Logf}
+	f := &fleet{topology: topology, sniffers: map[string]*wire.Sniffer{}, journals: map[string]*echo.Journal{}, added: map[string]bool{}}
+	var err error
+	for _, s := range scenarios {
+		options.IPv6 = options.IPv6 || slices.Contains(s.Needs, "ipv6")
+		if s.Topology.Name != s.Name {
+			continue
+		}
+		if f.own, err = format.Issue(s.Certificates, time.Now()); err != nil {
+			return nil, err
+		}
+		options.Certificates = f.own
+	}
+	// Not below dir: paths of unix sockets are short, and open to the proxies' user.
+	if options.Dir, err = os.MkdirTemp("", "fls"); err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(options.Dir, 0o755); err != nil {
+		return nil, err
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			err = os.CopyFS(dir, os.DirFS(filepath.Join(options.Dir, "logs")))
+		}
+		if err := errors.Join(err, os.RemoveAll(options.Dir)); err != nil {
+			t.Error(err)
+		}
+	})
+	if f.World, err = world.Start(t.Context(), topology, options); err != nil {
+		return nil, err
+	}
+	t.Cleanup(func() {
+		for _, s := range f.sniffers {
+			s.Close()
+		}
+		if err := f.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	for i := range topology.Workloads {
+		name := topology.Workloads[i].Name
+		if f.sniffers[name], err = wire.Open(f.Host(name).In, device); err != nil {
+			return nil, fmt.Errorf("look at the wire of %s: %w", name, err)
+		}
+		if socket := f.Journal(name); socket != "" {
+			f.journals[name] = echo.NewJournal(socket)
+		}
+	}
+	return f, nil
+}
+
+// scene is what is known of a call besides its results.
+func (f *fleet) scene(c *format.Call) (*expect.Scene, error) {
+	s := &expect.Scene{Call: c, Servers: map[string]*expect.Server{}}
+	near := c.From
+	if c.Via != "" {
+		near = c.Via
+	}
+	s.From = f.addresses(near)
+	for i := range f.topology.Workloads {
+		w := &f.topology.Workloads[i]
+		if f.journals[w.Name] == nil {
+			continue
+		}
+		identity, err := f.Identity(w.Name)
+		if err != nil {
+			return nil, err
+		}
+		s.Servers[w.Name] = &expect.Server{
+			Identity: identity, HasProxy: w.HasProxy(), IPs: f.addresses(w.Name), Journal: f.journals[w.Name], Sniffer: f.sniffers[w.Name],
+			Log: wire.AccessLog{Path: f.AccessLog(w.Name)},
+		}
+	}
+	return s, nil
+}
+
+func (f *fleet) addresses(name string) []netip.Addr {
+	h := f.Host(name)
+	if h == nil {
+		return nil
+	}
+	return slices.DeleteFunc([]netip.Addr{h.IP, h.IP6}, func(ip netip.Addr) bool { return !ip.IsValid() })
+}
+
+// prepare makes ready to call.
+func (f *fleet) prepare(c *format.Call, certificates map[string]*format.Material) (*caller.Caller, *expect.Scene, error) {
+	from, err := f.Machine(c.From)
+	if err != nil {
+		return nil, nil, err
+	}
+	calls := &caller.Caller{From: from, Roots: f.Roots(), Certificates: certificates}
+	if c.Via != "" {
+		if calls.Via, err = f.Via(c.Via); err != nil {
+			return nil, nil, err
+		}
+	}
+	if c.SourceIP != "" {
+		ip, err := netip.ParseAddr(c.SourceIP)
+		if err != nil {
+			return nil, nil, fmt.Errorf("sourceIP: %w", err)
+		}
+		if key := c.From + " " + c.SourceIP; !f.added[key] && !slices.Contains(f.addresses(c.From), ip) {
+			if err := f.Host(c.From).AddAddress(ip); err != nil {
+				return nil, nil, fmt.Errorf("sourceIP: %w", err)
+			}
+			f.added[key] = true
+		}
+	}
+	scene, err := f.scene(c)
+	if err != nil {
+		return nil, nil, err
+	}
+	scene.Begin()
+	return calls, scene, nil
+}
+
+// Call implements runner.Caller.
+func (f *fleet) Call(ctx context.Context, c *format.Call, certificates map[string]*format.Material) error {
+	calls, scene, err := f.prepare(c, certificates)
+	if err != nil {
+		return err
+	}
+	return scene.Check(ctx, calls.Run(ctx, c))
+}
+
+// Background implements runner.Caller.
+func (f *fleet) Background(ctx context.Context, c *format.Call, certificates map[string]*format.Material) (func() error, error) {
+	calls, scene, err := f.prepare(c, certificates)
+	if err != nil {
+		return nil, err
+	}
+	running := calls.Begin(ctx, c)
+	return func() error { return scene.Check(ctx, running.End()) }, nil
+}

@@ -1,0 +1,232 @@
+package scenarios
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"fairlead.dev/tests/scenarios/internal/format"
+	"fairlead.dev/tests/scenarios/internal/report"
+	"fairlead.dev/tests/scenarios/internal/runner"
+)
+
+//go:embed schema.json topologies
+var shipped embed.FS
+
+// fleets is how many topologies run at a time.
+const fleets = 3
+
+// TestScenarios runs the scenarios of the directories that -dir names: a fleet per topology, in parallel, and its scenarios one after the other.
+func TestScenarios(t *testing.T) {
+	needs(t)
+	scenarios := load(t)
+	results := &report.Report{}
+	dir := outDir(t)
+	t.Cleanup(func() {
+		table := results.Table()
+		t.Logf("\n%s", table)
+		err := errors.Join(results.WriteJUnit(filepath.Join(dir, "junit.xml")), os.WriteFile(filepath.Join(dir, "summary.txt"), []byte(table), 0o644))
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	var topologies []*format.Topology
+	of := map[*format.Topology][]*format.Scenario{}
+	for _, s := range scenarios {
+		if of[s.Topology] == nil {
+			topologies = append(topologies, s.Topology)
+		}
+		of[s.Topology] = append(of[s.Topology], s)
+	}
+	// The largest first: it is what the whole waits for.
+	slices.SortStableFunc(topologies, func(a, b *format.Topology) int { return len(of[b]) - len(of[a]) })
+	free := make(chan struct{}, fleets)
+	for _, topology := range topologies {
+		t.Run(topology.Name, func(t *testing.T) {
+			t.Parallel()
+			free <- struct{}{}
+			defer func() { <-free }()
+			(&suite{results: results, dir: dir}).run(t, topology, of[topology])
+		})
+	}
+}
+
+// suite is the scenarios of a topology.
+type suite struct {
+	results *report.Report
+	dir     string
+}
+
+func (s *suite) run(t *testing.T, topology *format.Topology, scenarios []*format.Scenario) {
+	begin := time.Now()
+	fleet, err := newFleet(t, topology, scenarios, filepath.Join(s.dir, topology.Name))
+	if err != nil {
+		t.Errorf("topology %s does not start: %v", topology.Name, err)
+		for _, scenario := range scenarios {
+			s.results.Add(report.Result{Topology: topology.Name, Name: scenario.Name, Failure: "its topology does not start: " + err.Error()})
+		}
+		return
+	}
+	t.Logf("topology %s is ready after %s", topology.Name, time.Since(begin).Round(time.Millisecond))
+	for _, scenario := range scenarios {
+		t.Run(scenario.Name, func(t *testing.T) { s.one(t, fleet, scenario) })
+	}
+}
+
+func (s *suite) one(t *testing.T, fleet *fleet, scenario *format.Scenario) {
+	result := report.Result{Topology: scenario.Topology.Name, Name: scenario.Name}
+	defer func() { s.results.Add(result) }()
+	for _, need := range scenario.Needs {
+		if why := lacks(need); why != "" {
+			result.Skipped = why
+			t.Skip(why)
+		}
+	}
+	begin := time.Now()
+	r := &runner.Runner{Fleet: fleet, Caller: fleet, Log: t.Logf}
+	ctx, cancel := context.WithTimeout(t.Context(), scenarioLimit)
+	defer cancel()
+	certificates := fleet.own
+	var err error
+	if certificates == nil {
+		certificates, err = format.Issue(scenario.Certificates, begin)
+	}
+	if err == nil {
+		err = r.Run(ctx, scenario, certificates)
+	}
+	result.Took = time.Since(begin)
+	if err != nil {
+		result.Failure = err.Error()
+		t.Errorf("%s: %s\n%v", scenario.File, scenario.About, err)
+	}
+}
+
+// scenarioLimit ends a scenario that hangs.
+const scenarioLimit = 3 * time.Minute
+
+// needs skips where the machine lacks what every scenario needs. On CI, which is root, that is a failure.
+func needs(t *testing.T) {
+	t.Helper()
+	if missing == "" {
+		for _, program := range []string{"ip", "nft", "setpriv"} {
+			if _, err := exec.LookPath(program); err != nil {
+				missing = program
+			}
+		}
+	}
+	switch {
+	case missing == "":
+	case os.Getenv("CI") != "" && os.Getuid() == 0:
+		t.Fatalf("needs %s", missing)
+	default:
+		t.Skipf("needs %s", missing)
+	}
+}
+
+// lacks says why the machine cannot do what a scenario needs; empty if it can.
+func lacks(need string) string {
+	switch need {
+	case "ipv6":
+		if raw, err := os.ReadFile("/proc/sys/net/ipv6/conf/all/disable_ipv6"); err != nil || strings.TrimSpace(string(raw)) == "1" {
+			return "the machine has no IPv6"
+		}
+	case "tproxy":
+		// What the kernel lacks is seen by the agent's init, which says so: nothing to foresee.
+	}
+	return ""
+}
+
+// load reads the scenarios that were asked for.
+func load(t *testing.T) []*format.Scenario {
+	t.Helper()
+	schema, err := shipped.ReadFile("schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	loader, err := format.NewLoader(schema, shipped)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pattern, err := regexp.Compile(only)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []*format.Scenario
+	for dir := range strings.SplitSeq(*dirs, ",") {
+		found, err := loader.Load(locate(dir))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range found {
+			if pattern.MatchString(s.Name) {
+				all = append(all, s)
+			}
+		}
+	}
+	if len(all) == 0 {
+		t.Fatalf("no scenario in %s has a name like %q", *dirs, only)
+	}
+	return all
+}
+
+// locate finds a directory that was named from where `go test` was called: this package's directory, or one above.
+func locate(dir string) string {
+	for _, base := range []string{".", "..", "../.."} {
+		if at := filepath.Join(base, dir); !filepath.IsAbs(dir) {
+			if info, err := os.Stat(at); err == nil && info.IsDir() {
+				return at
+			}
+		}
+	}
+	return dir
+}
+
+// outDir is where reports and what failed are kept. Without -out it is a temporary directory that goes unless something failed.
+func outDir(t *testing.T) string {
+	t.Helper()
+	dir := *out
+	if dir != "" {
+		if !filepath.IsAbs(dir) {
+			dir = filepath.Join(callerDir(), dir)
+		}
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		return dir
+	}
+	dir, err := os.MkdirTemp("", "scenarios")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("logs, configuration dumps and junit.xml are kept in %s", dir)
+			return
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+// callerDir is the directory above this package, from which the suite is run.
+func callerDir() string {
+	dir, err := filepath.Abs("..")
+	if err != nil {
+		return fmt.Sprint(err)
+	}
+	return dir
+}
