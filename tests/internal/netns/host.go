@@ -4,6 +4,7 @@ package netns
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -38,6 +39,8 @@ type Host struct {
 
 	namespace *os.File
 	inode     uint64
+	// hub is what the machine is plugged to.
+	hub *Host
 }
 
 // New makes a machine that is connected to nothing.
@@ -148,7 +151,15 @@ func (h *Host) ListenPacket(ctx context.Context, network, address string) (conn 
 	return conn, err
 }
 
-// AddAddress gives the machine one more address.
+// AddAddress gives the machine one more address, and tells the hub where it is.
 func (h *Host) AddAddress(ip netip.Addr) error {
-	return h.Run("", "ip", "addr", "add", netip.PrefixFrom(ip, ip.BitLen()).String(), "dev", device)
+	prefix := netip.PrefixFrom(ip, ip.BitLen()).String()
+	own, others := []string{"ip", "addr", "add", prefix, "dev", device}, "others"
+	if ip.Is6() {
+		own, others = append(own, "nodad"), "others6"
+	}
+	return errors.Join(
+		h.Run("", own...), h.hub.Run("", "ip", "route", "replace", prefix, "dev", "br0"),
+		h.hub.Run(fmt.Sprintf("add element inet refusal %s { %s }\n", others, ip), "nft", "-f", "-"),
+	)
 }

@@ -65,6 +65,65 @@ func TestNetwork(t *testing.T) {
 			lis.Close()
 		}
 	})
+	t.Run("the hub stands for addresses", func(t *testing.T) {
+		for from, to := range map[string]netip.Addr{"198.19.0.9:80": two.IP, "[fd19::9]:80": two.IP6, "10.96.0.1:80": one.IP} {
+			backend := netip.AddrPortFrom(to, 8080)
+			if err := n.Translate(map[netip.AddrPort][]netip.AddrPort{netip.MustParseAddrPort(from): {backend}}); err != nil {
+				t.Fatal(err)
+			}
+			server := two
+			if to == one.IP {
+				server = one
+			}
+			lis, err := server.Listen(ctx, "tcp", backend.String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			caller := one
+			if server == one {
+				caller = two
+			}
+			conn, err := caller.Dial(ctx, "tcp", from, "")
+			if err != nil {
+				t.Fatal(from, err)
+			}
+			came, err := lis.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if came.RemoteAddr().String() != conn.LocalAddr().String() {
+				t.Errorf("%s: came from %s, not %s", from, came.RemoteAddr(), conn.LocalAddr())
+			}
+			came.Close()
+			conn.Close()
+			lis.Close()
+		}
+		if err := n.Translate(nil); err != nil {
+			t.Fatal(err)
+		}
+	})
+	t.Run("another address of a machine", func(t *testing.T) {
+		for _, source := range []string{"198.18.0.200", "10.9.8.7", "fd77::1"} {
+			ip := netip.MustParseAddr(source)
+			if err := one.AddAddress(ip); err != nil {
+				t.Fatal(err)
+			}
+			to := two.IP
+			if ip.Is6() {
+				to = two.IP6
+			}
+			lis, err := two.Listen(ctx, "tcp", netip.AddrPortFrom(to, 80).String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			conn, err := one.Dial(ctx, "tcp", lis.Addr().String(), source)
+			if err != nil {
+				t.Fatal(source, err)
+			}
+			conn.Close()
+			lis.Close()
+		}
+	})
 	t.Run("addresses that nobody has are refused at once", func(t *testing.T) {
 		for _, address := range []string{"198.18.7.7:80", "198.19.0.1:80", "192.0.2.1:80", "[2001:db8::1]:80"} {
 			began := time.Now()

@@ -3,12 +3,17 @@ package netns
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"maps"
 	"net/netip"
+	"os"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 )
 
-// The addresses of a network. Machines are in the small ranges, where they find each other directly; all other addresses are the hub's to refuse.
+// The addresses of a network. Machines are in the small ranges; all other addresses are the hub's to refuse, unless it translates them.
 var (
 	hub      = netip.MustParsePrefix("198.18.0.1/20")
 	hub6     = netip.MustParsePrefix("fd18::1/64")
@@ -19,8 +24,9 @@ var (
 // device is a machine's way to the network.
 const device = "eth0"
 
-// Network is a bridge in a machine of its own, the hub, to which other machines are plugged. There is no way out of it: connections to
-// addresses that no machine has are refused at once.
+// Network is a bridge in a machine of its own, the hub, to which other machines are plugged. Like a node of a cluster, the hub routes between
+// them, so that it can stand for addresses that no machine has (Translate), with machines none the wiser. There is no way out of it:
+// connections to all other addresses are refused at once.
 type Network struct {
 	Hub *Host
 
@@ -43,20 +49,78 @@ func NewNetwork(name string, ipv6 bool) (*Network, error) {
 		h.IP6 = hub6.Addr()
 		links += "addr add " + hub6.String() + " dev br0 nodad\n"
 	}
-	links += "link set br0 up\n"
-	if err := errors.Join(h.Run(links, "ip", "-batch", "-"), h.Run(refusal, "nft", "-f", "-")); err != nil {
+	// So that looking for a machine that is not there takes no seconds.
+	links += "link set br0 up\nntable change name arp_cache dev br0 retrans 50\n"
+	if err := errors.Join(h.In(route), h.Run(links, "ip", "-batch", "-"), h.Run(refusal, "nft", "-f", "-")); err != nil {
 		return nil, errors.Join(err, h.Close())
 	}
 	return n, nil
 }
 
+// route makes a router of the machine of the calling thread, one that does not tell others of shorter ways.
+func route() error {
+	var failed []error
+	for name, value := range map[string]string{
+		"ipv4/ip_forward": "1", "ipv4/conf/all/send_redirects": "0", "ipv4/conf/default/send_redirects": "0", "ipv6/conf/all/forwarding": "1",
+	} {
+		if err := os.WriteFile("/proc/sys/net/"+name, []byte(value), 0); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			failed = append(failed, err)
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// Translate makes the hub stand for addresses: connections to each go on to one of its backends, by chance. It replaces what was said before;
+// connections that are open stay where they are.
+func (n *Network) Translate(to map[netip.AddrPort][]netip.AddrPort) error {
+	return n.Hub.Run(translation(to), "nft", "-f", "-")
+}
+
+func translation(to map[netip.AddrPort][]netip.AddrPort) string {
+	var rules, chains strings.Builder
+	known := map[netip.AddrPort]bool{}
+	for _, from := range slices.SortedFunc(maps.Keys(to), netip.AddrPort.Compare) {
+		backends := to[from]
+		if len(backends) == 0 {
+			continue
+		}
+		var choice []string
+		for i, b := range backends {
+			choice = append(choice, fmt.Sprintf("%d : goto %s", i, chain(b)))
+			if !known[b] {
+				known[b] = true
+				fmt.Fprintf(&chains, "\tchain %s { meta l4proto tcp dnat %s to %s; }\n", chain(b), family(b.Addr()), b)
+			}
+		}
+		fmt.Fprintf(&rules, "\t\t%s daddr %s tcp dport %d numgen random mod %d vmap { %s }\n", family(from.Addr()), from.Addr(), from.Port(), len(backends), strings.Join(choice, ", "))
+	}
+	return "table inet services\ndelete table inet services\ntable inet services {\n" + chains.String() +
+		"\tchain prerouting {\n\t\ttype nat hook prerouting priority -100;\n" + rules.String() + "\t}\n}\n"
+}
+
+func family(ip netip.Addr) string {
+	if ip.Is6() {
+		return "ip6"
+	}
+	return "ip"
+}
+
+// chain is the name of a backend's.
+func chain(b netip.AddrPort) string {
+	return "to_" + strings.NewReplacer(".", "_", ":", "_").Replace(b.Addr().String()) + "__" + strconv.Itoa(int(b.Port()))
+}
+
 // refusal answers for everybody whom nobody is.
 var refusal = fmt.Sprintf(`
 table inet refusal {
+	set others { type ipv4_addr; }
+	set others6 { type ipv6_addr; }
 	chain prerouting {
 		type filter hook prerouting priority 0;
 		iifname != br0 accept
 		ip daddr %[1]s accept
+		ip daddr @others accept
+		ip6 daddr @others6 accept
 		ip6 daddr { %[2]s, fe80::/10, ff00::/8 } accept
 		ip daddr { 224.0.0.0/4, 255.255.255.255 } drop
 		meta l4proto tcp reject with tcp reset
@@ -73,7 +137,7 @@ func (n *Network) Plug(hosts ...*Host) error {
 	n.mu.Unlock()
 	var cables strings.Builder
 	for i, h := range hosts {
-		h.IP = nth(ownRange, first+i)
+		h.IP, h.hub = nth(ownRange, first+i), n.Hub
 		fmt.Fprintf(&cables, "link add w%d type veth peer name %s netns %s\nlink set w%[1]d master br0 up\n", first+i, device, h.path())
 		if n.ipv6 {
 			h.IP6 = nth(own6, first+i)
@@ -93,16 +157,15 @@ func (n *Network) Plug(hosts ...*Host) error {
 
 func (n *Network) setup(h *Host) string {
 	var out strings.Builder
-	fmt.Fprintf(&out, "link set lo up\naddr add %s/%d dev %s\n", h.IP, hub.Bits(), device)
+	// Alone in its range: the way to all others is by the hub.
+	fmt.Fprintf(&out, "link set lo up\naddr add %s/32 dev %s\n", h.IP, device)
 	if n.ipv6 {
-		fmt.Fprintf(&out, "addr add %s/%d dev %s nodad\n", h.IP6, hub6.Bits(), device)
+		fmt.Fprintf(&out, "addr add %s/128 dev %s nodad\n", h.IP6, device)
 	}
-	fmt.Fprintf(&out, "link set %s up\nroute add default via %s\n", device, hub.Addr())
+	fmt.Fprintf(&out, "link set %s up\nroute add %s dev %[1]s\nroute add default via %[2]s\n", device, hub.Addr())
 	if n.ipv6 {
-		fmt.Fprintf(&out, "route add ::/0 via %s\n", hub6.Addr())
+		fmt.Fprintf(&out, "route add %s dev %s\nroute add ::/0 via %[1]s\n", hub6.Addr(), device)
 	}
-	// So that looking for a machine that is not there takes no seconds.
-	fmt.Fprintf(&out, "ntable change name arp_cache dev %s retrans 50\n", device)
 	return out.String()
 }
 

@@ -86,22 +86,9 @@ func (s *store) lookup(name string) resolver.Answer {
 		}
 		return a
 	}
-	for _, pod := range s.applied {
-		if pod.kind() != "Pod" || pod.member("metadata", "namespace") != parts[1] || !pod.hasLabels(service.strings("spec", "selector")) {
-			continue
-		}
-		if hostname != "" && (pod.member("spec", "hostname") != hostname || pod.member("spec", "subdomain") != parts[0]) {
-			continue
-		}
-		if pod.ready() || service.at("spec", "publishNotReadyAddresses") == true {
-			a.Exists = true
-			var ips []any
-			for _, ip := range pod.list("status", "podIPs") {
-				if m, ok := ip.(tree); ok {
-					ips = append(ips, m["ip"])
-				}
-			}
-			a.IPs = append(a.IPs, addressesOf(append(ips, pod.member("status", "podIP")))...)
+	for _, pod := range s.pods(service) {
+		if hostname == "" || pod.member("spec", "hostname") == hostname && pod.member("spec", "subdomain") == parts[0] {
+			a.Exists, a.IPs = true, append(a.IPs, pod.addresses()...)
 		}
 	}
 	slices.SortFunc(a.IPs, netip.Addr.Compare)

@@ -35,8 +35,17 @@ func FindBinaries(ctx context.Context, dir string) (*Binaries, error) {
 // application is its name among the programs.
 const application = "scenario-echo"
 
-// prompt starts an Envoy that writes its access log at once, instead of every ten seconds.
-const prompt = "#!/bin/sh\nexec %q \"$@\" --file-flush-interval-msec 50\n"
+// prompt is Envoy with an access log that is written almost at once: scenarios read it after every call.
+const prompt = `#!/bin/sh
+last=
+for argument do
+	shift
+	if [ "$last" = --file-flush-interval-msec ]; then argument=50; fi
+	set -- "$@" "$argument"
+	last=$argument
+done
+exec %q "$@"
+`
 
 // provide puts the programs where other users than root can run them.
 func (w *World) provide(ctx context.Context) error {

@@ -52,6 +52,10 @@ type store struct {
 	vips map[string]string
 	next netip.Addr
 
+	// balanced is what the network was told to translate last.
+	balanced  map[netip.AddrPort][]netip.AddrPort
+	translate func(map[netip.AddrPort][]netip.AddrPort) error
+
 	log func(format string, args ...any)
 }
 
@@ -76,7 +80,7 @@ func newStore(w *World) (*store, error) {
 	}
 	return &store{
 		conn: conn, objects: configv1.NewConfigStoreServiceClient(conn), fleet: configv1.NewFleetServiceClient(conn),
-		applied: map[string]document{}, vips: map[string]string{}, next: firstVIP, log: w.log,
+		applied: map[string]document{}, vips: map[string]string{}, next: firstVIP, log: w.log, translate: w.network.Translate,
 	}, nil
 }
 
@@ -137,7 +141,17 @@ func (s *store) apply(ctx context.Context, text string) (uint64, error) {
 	for _, d := range docs {
 		s.applied[d.ref()] = d
 	}
-	return resp.Revision, nil
+	return resp.Revision, s.rebalance()
+}
+
+// rebalance tells the network where Services lead to now. The caller holds s.mu.
+func (s *store) rebalance() error {
+	to := s.balance()
+	if maps.EqualFunc(to, s.balanced, slices.Equal) {
+		return nil
+	}
+	s.balanced = to
+	return s.translate(to)
 }
 
 // delete removes objects.
@@ -154,7 +168,7 @@ func (s *store) delete(ctx context.Context, refs []string) error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		delete(s.applied, ref(parts[0], parts[1], parts[2]))
-		return nil
+		return s.rebalance()
 	})
 }
 

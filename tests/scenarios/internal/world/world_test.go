@@ -174,6 +174,25 @@ func TestWorld(t *testing.T) {
 			}
 		}
 	})
+	scenario("the network leads to Services", func(t *testing.T) {
+		from, err := w.Machine(format.Outside)
+		if err != nil {
+			t.Fatal(err)
+		}
+		vip, err := w.VIP("server.apps")
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := &caller.Caller{From: from}
+		call := &format.Call{URL: "http://" + vip + "/", Count: 1, Timeout: format.Duration(5 * time.Second)}
+		if r := c.Run(ctx, call)[0]; r.Err != nil || r.Seen == nil || r.Seen.Workload != "server" {
+			t.Errorf("status %d, %v", r.Status, r.Err)
+		}
+		steps(t, func() error { return w.Stop(ctx, "server") })
+		if r := c.Run(ctx, call)[0]; !r.Failed(caller.Refused) {
+			t.Errorf("nobody is there, and the answer is %d, %v", r.Status, r.Err)
+		}
+	})
 	scenario("a refused object changes nothing", func(t *testing.T) {
 		err := w.Apply(ctx, "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: v, namespace: apps}\nspec: {hosts: [server], htpp: []}\n", true)
 		var refused *world.Refused
