@@ -66,13 +66,8 @@ func (c *checker) trafficPolicy(at string, p *networking.TrafficPolicy) {
 		c.destinationHost(at+".tunnel.targetHost", t.TargetHost)
 		c.port(at+".tunnel.targetPort", t.TargetPort)
 	}
-	if b := p.RetryBudget; b != nil {
-		if b.Percent != nil {
-			c.percent(at+".retryBudget.percent", b.Percent.Value)
-		}
-		if d := b.BudgetInterval; d != nil && (d.GetSeconds() != 0 || d.GetNanos() != 0) {
-			c.fail(at+".retryBudget.budgetInterval", d.AsDuration(), "no proxy counts requests over a time", "remove it: active and pending requests count")
-		}
+	if b := p.RetryBudget; b.GetPercent() != nil {
+		c.percent(at+".retryBudget.percent", b.Percent.Value)
 	}
 }
 

@@ -13,9 +13,6 @@ func (c *checker) loadBalancer(at string, lb *networking.LoadBalancerSettings) {
 	}
 	c.consistentHash(at+".consistentHash", lb.GetConsistentHash())
 	c.localityLB(at+".localityLbSetting", lb.LocalityLbSetting)
-	if lb.ZoneAwareLbSetting != nil {
-		c.fail(at+".zoneAwareLbSetting", nil, "is not supported: proxies do not follow their own service's endpoints", "use localityLbSetting")
-	}
 	//nolint:staticcheck // deprecated in Istio, still served
 	if lb.WarmupDurationSecs != nil {
 		c.duration(at+".warmupDurationSecs", lb.WarmupDurationSecs)

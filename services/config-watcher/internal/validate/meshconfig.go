@@ -147,9 +147,6 @@ func (c *checker) meshConfig(m *mesh.MeshConfig) {
 	c.exportTo("defaultVirtualServiceExportTo", m.DefaultVirtualServiceExportTo)
 	c.exportTo("defaultDestinationRuleExportTo", m.DefaultDestinationRuleExportTo)
 	c.localityLB("localityLbSetting", m.LocalityLbSetting)
-	if m.ZoneAwareLbSetting != nil {
-		c.fail("zoneAwareLbSetting", nil, "is not supported: proxies do not follow their own service's endpoints", "use localityLbSetting")
-	}
 	c.retries("defaultHttpRetryPolicy", m.DefaultHttpRetryPolicy)
 	c.clientTLS("outboundTrafficPolicy.tls", m.OutboundTrafficPolicy.GetTls())
 	if p := m.DefaultTrafficPolicy; p != nil {
