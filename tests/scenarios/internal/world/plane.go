@@ -167,7 +167,7 @@ func (s *service) kill() {
 func (s *service) wait(ctx context.Context, w *World) error {
 	err := until(ctx, readyWithin, func() error {
 		if err := s.process.Died(); err != nil {
-			return err
+			return lostError{err}
 		}
 		return ask(ctx, w.network.Hub, "http://"+s.ops+"/readyz")
 	})

@@ -207,7 +207,7 @@ func (l *workload) wait(ctx context.Context) error {
 	if l.app != nil {
 		if err := until(ctx, readyWithin, func() error {
 			if err := l.app.Died(); err != nil {
-				return fmt.Errorf("the application died: %w", err)
+				return lostError{fmt.Errorf("the application died: %w", err)}
 			}
 			_, err := os.Stat(l.journal())
 			return err
@@ -220,7 +220,7 @@ func (l *workload) wait(ctx context.Context) error {
 	}
 	return until(ctx, readyWithin, func() error {
 		if err := l.agent.Died(); err != nil {
-			return fmt.Errorf("the agent died: %w", err)
+			return lostError{fmt.Errorf("the agent died: %w", err)}
 		}
 		return ask(ctx, l.host, readyURL)
 	})

@@ -286,14 +286,17 @@ func each[T any](items []T, do func(T) error) error {
 	return errors.Join(failed...)
 }
 
-// until tries something until it succeeds or the time is over.
+// lostError is one that time does not mend.
+type lostError struct{ error }
+
+// until tries something until it succeeds, is lost, or the time is over.
 func until(ctx context.Context, within time.Duration, try func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	for {
 		err := try()
-		if err == nil {
-			return nil
+		if lost := (lostError{}); err == nil || errors.As(err, &lost) {
+			return err
 		}
 		timer := time.NewTimer(often)
 		select {
