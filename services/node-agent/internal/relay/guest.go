@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -79,7 +80,7 @@ func (g *guest) RecvMsg(m any) error {
 		g.mu.Lock()
 		err = g.upstream.SendMsg(reply)
 		g.mu.Unlock()
-		if err != nil && err != io.EOF { // after io.EOF RecvMsg has the error
+		if err != nil && !errors.Is(err, io.EOF) { // after io.EOF RecvMsg has the error
 			return err
 		}
 	}
