@@ -268,6 +268,7 @@ func newSupervisor(c *config.Config, dir *statedir.Dir, binary string, admin *en
 			DrainTime:    c.Drain.Envoy,
 			LogLevel:     c.EnvoyLogLevel,
 			ComponentLog: c.EnvoyComponentLog,
+			FileFlush:    c.EnvoyFileFlush,
 			NetAdmin:     transparent(c),
 			Stdout:       out.Stdout,
 			Stderr:       out.Stderr,

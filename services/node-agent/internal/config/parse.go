@@ -113,7 +113,7 @@ func Parse(role string, f Flags, h Host) (*Config, error) {
 	errs = append(errs, c.programs(env))
 	c.EnvoyBinary = cmp.Or(f.EnvoyBinary, pc.GetBinaryPath(), defaultEnvoyBinary)
 	c.Concurrency = concurrency(f.Concurrency, pc, h.NumCPU)
-	c.EnvoyLogLevel, c.EnvoyComponentLog = f.EnvoyLogLevel, f.EnvoyComponents
+	c.EnvoyLogLevel, c.EnvoyComponentLog, c.EnvoyFileFlush = f.EnvoyLogLevel, f.EnvoyComponents, f.EnvoyFileFlush
 	c.LogLevel = agentLevel(f.LogLevel)
 	c.MaxDownstreamConnections = max(h.OpenFiles/2, 128)
 	c.DeltaXDS = env.boolean("ISTIO_DELTA_XDS", true)

@@ -162,7 +162,7 @@ func TestParseStats(t *testing.T) {
 }
 
 func TestArgs(t *testing.T) {
-	o := Options{Bootstrap: "/s/envoy-bootstrap.json", Concurrency: 2, DrainTime: 45 * time.Second, LogLevel: "warning", ComponentLog: "misc:error"}
+	o := Options{Bootstrap: "/s/envoy-bootstrap.json", Concurrency: 2, DrainTime: 45 * time.Second, LogLevel: "warning", ComponentLog: "misc:error", FileFlush: time.Second}
 	want := []string{
 		"-c", "/s/envoy-bootstrap.json", "--disable-hot-restart", "--concurrency", "2", "--drain-time-s", "45",
 		"--drain-strategy", "immediate", "--log-level", "warning", "--file-flush-interval-msec", "1000",

@@ -30,6 +30,8 @@ type Options struct {
 	DrainTime    time.Duration
 	LogLevel     string
 	ComponentLog string
+	// FileFlush is how late an access log may be written.
+	FileFlush time.Duration
 	// NetAdmin hands the capability to administer the network on to Envoy, as TPROXY needs. The agent must have it.
 	NetAdmin bool
 	// Stdout and Stderr get Envoy's output: its access log and its own log.
@@ -45,7 +47,7 @@ func (o Options) Args() []string {
 		"--drain-time-s", strconv.Itoa(int(o.DrainTime.Seconds())),
 		"--drain-strategy", "immediate",
 		"--log-level", o.LogLevel,
-		"--file-flush-interval-msec", "1000", // how late an access log may be
+		"--file-flush-interval-msec", strconv.FormatInt(o.FileFlush.Milliseconds(), 10),
 	}
 	if o.ComponentLog != "" {
 		args = append(args, "--component-log-level", o.ComponentLog)

@@ -35,18 +35,6 @@ func FindBinaries(ctx context.Context, dir string) (*Binaries, error) {
 // application is its name among the programs.
 const application = "scenario-echo"
 
-// prompt is Envoy with an access log that is written almost at once: scenarios read it after every call.
-const prompt = `#!/bin/sh
-last=
-for argument do
-	shift
-	if [ "$last" = --file-flush-interval-msec ]; then argument=50; fi
-	set -- "$@" "$argument"
-	last=$argument
-done
-exec %q "$@"
-`
-
 // provide puts the programs where other users than root can run them.
 func (w *World) provide(ctx context.Context) error {
 	w.files = w.options.Binaries
@@ -57,8 +45,7 @@ func (w *World) provide(ctx context.Context) error {
 		}
 	}
 	return errors.Join(
-		publish(w.files.Path("node-agent"), w.path("node-agent")), publish(w.files.Envoy, w.path("envoy-itself")),
-		os.WriteFile(w.path("envoy"), fmt.Appendf(nil, prompt, w.path("envoy-itself")), 0o755), //nolint:gosec // a program
+		publish(w.files.Path("node-agent"), w.path("node-agent")), publish(w.files.Envoy, w.path("envoy")),
 	)
 }
 

@@ -192,6 +192,7 @@ func (l *workload) startAgent() error {
 		Args: []string{
 			"proxy", role, "--state-dir", l.state(), "--token-file", l.path("token"), "--root-cert-file", w.plane.rootFile, "--pod-info-dir", l.path("pod"),
 			"--envoy-binary", w.path("envoy"), "--discovery-address", w.xdsAddresses(), "--ca-address", w.hubAddress(caPort), "--concurrency", "1",
+			"--proxy-file-flush-interval", "50ms",
 		},
 	}
 	if l.spec.Capture == format.TProxy {
