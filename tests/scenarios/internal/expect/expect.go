@@ -62,6 +62,9 @@ type check struct {
 	// example is a result for which something does not hold.
 	example *caller.Result
 
+	// logUntil is when it is no longer waited for lines of access logs.
+	logUntil time.Time
+
 	// journal has the requests of this call that came to each server, by id.
 	journal map[string][]*echo.Seen
 	// reached has, by id, what a server saw of the call: the request that was answered, else the last one.

@@ -169,7 +169,10 @@ func address(text string) netip.Addr {
 
 // logged is what the access log of the server's proxy says of the connection that brought a request.
 func (c *check) logged(ctx context.Context, server *Server, s *echo.Seen) fact {
-	for until := time.Now().Add(logTime); ; {
+	if c.logUntil.IsZero() {
+		c.logUntil = time.Now().Add(logTime)
+	}
+	for {
 		entries, err := server.Log.After(c.logs[s.Workload])
 		if err != nil {
 			return fact{why: err.Error()}
@@ -177,7 +180,7 @@ func (c *check) logged(ctx context.Context, server *Server, s *echo.Seen) fact {
 		if e := c.entry(entries, server, s); e != nil {
 			return fact{identity: e.Peer, why: fmt.Sprintf("the proxy's log: from %s, TLS %s", e.Remote, orNone(e.TLS))}
 		}
-		if server.Log.Path == "" || time.Now().After(until) || !pause(ctx, again) {
+		if server.Log.Path == "" || time.Now().After(c.logUntil) || !pause(ctx, again) {
 			return fact{why: "the proxy logged nothing of it"}
 		}
 	}
