@@ -102,6 +102,8 @@ type Key struct {
 	// Identity is the verified SPIFFE URI on behalf of which credentials are asked for: of a router, and of a sidecar that is selected by a
 	// DestinationRule with a credentialName. "" where nothing was verified, and for all others, who have none.
 	Identity string
+	// GatewayTopology is what a router's own ProxyConfig says of the proxies in front of it.
+	GatewayTopology GatewayTopology
 	// ProxyMatches are the conditions of EnvoyFilters on the proxy itself that it meets, as replica.ProxyMatch.ID, sorted.
 	ProxyMatches []string
 }
@@ -207,6 +209,7 @@ var fields = []field{
 	{"on_demand", func(k *Key, d digest) { d.truth(k.OnDemand) }},
 	{"offers_mtls", func(k *Key, d digest) { d.truth(k.OffersMTLS) }},
 	{"identity", func(k *Key, d digest) { d.text(k.Identity) }},
+	{"gateway_topology", func(k *Key, d digest) { d.text(string(k.GatewayTopology)) }},
 	{"proxy_matches", func(k *Key, d digest) {
 		d.number(uint64(len(k.ProxyMatches)))
 		for _, id := range k.ProxyMatches {

@@ -60,6 +60,8 @@ type Node struct {
 	VirtualHosts bool
 	// Identity is the authenticated caller's; Authorize sets it.
 	Identity string
+	// GatewayTopology is what the proxy's own ProxyConfig says of the proxies in front of it, if it is a router.
+	GatewayTopology GatewayTopology
 	// Metadata are the entries of text, which EnvoyFilters may match.
 	Metadata map[string]string
 }
@@ -112,6 +114,10 @@ func (n *Node) readMetadata(meta *structpb.Struct, idAddress string) error {
 		config := m.fields["PROXY_CONFIG"].GetStructValue().GetFields()["proxyMetadata"].GetStructValue()
 		inner := metadata{fields: config.GetFields()}
 		n.OnDemand = inner.text(OnDemandMetadata)
+	}
+	var err error
+	if n.GatewayTopology, err = gatewayTopology(m.fields["PROXY_CONFIG"].GetStructValue().GetFields()["gatewayTopology"]); err != nil {
+		return err
 	}
 	if n.Type == Sidecar && m.text("GENERATOR") == generatorGRPC {
 		n.Type = Proxyless
@@ -251,6 +257,9 @@ func (n *Node) Key(state *replica.State) (*Key, replica.Topics) {
 	k.VirtualHosts = n.VirtualHosts && n.Type == Sidecar
 	if n.Type == Router || n.Type == Sidecar && state.SelectsCredential(n.Namespace, labels, "") {
 		k.Identity = n.Identity
+	}
+	if n.Type == Router {
+		k.GatewayTopology = n.GatewayTopology
 	}
 	k.OnDemand = k.VirtualHosts && k.Interception != None && n.onDemand(state, annotations)
 	k.Labels = state.SelectedLabels(n.Namespace, labels)

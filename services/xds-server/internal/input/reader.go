@@ -63,6 +63,11 @@ func (r *Reader) Targets() []class.Target { return r.only(ForWorkload).Targets }
 // Addresses returns the workload's addresses where listeners are bound to them.
 func (r *Reader) Addresses() []string { return r.only(ForWorkload).Addresses }
 
+// GatewayTopology returns what the proxy's own ProxyConfig says of proxies in front of a gateway, over what the mesh says for all.
+func (r *Reader) GatewayTopology() *meshv1alpha1.Topology {
+	return r.only(ForWorkload).GatewayTopology.Over(r.Mesh().GetDefaultConfig().GetGatewayTopology())
+}
+
 // OffersMTLS reports whether callers of the workload are told to use mesh mTLS.
 func (r *Reader) OffersMTLS() bool { return r.only(ForWorkload).OffersMTLS }
 
@@ -137,6 +142,13 @@ func (r *Reader) Sidecar() *replica.Sidecar {
 	found := r.view.state.SidecarNamed(namespace, name)
 	traceOne(r.trace, found)
 	return found
+}
+
+// MeshGateways reports whether any Gateway of the mesh has a server that passes mesh TLS through. It holds for everybody, and saves most
+// meshes the question which Gateways those are.
+func (r *Reader) MeshGateways() bool {
+	r.record(replica.MeshGatewaysTopic())
+	return r.view.state.MeshGateways()
 }
 
 // Gateways lists the Gateways that select the class, oldest first; nil for sidecars.

@@ -185,6 +185,12 @@ func GatewaysTopics(labels map[string]string) []Topic {
 	return topics
 }
 
+// MeshGateways reports whether any Gateway has a server that passes mesh TLS through.
+func (s *State) MeshGateways() bool { return s.meshGateways > 0 }
+
+// MeshGatewaysTopic names the answer of MeshGateways.
+func MeshGatewaysTopic() Topic { return Topic{SubjectMeshGateways, "", ""} }
+
 // Workload returns one workload, nil if there is none.
 func (s *State) Workload(namespace, name string) *configv1.Workload {
 	e, _ := s.kinds[KindWorkload].lookup(Key{KindWorkload, namespace, name}.path())

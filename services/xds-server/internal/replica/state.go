@@ -28,6 +28,7 @@ type State struct {
 	sidecars        index[*Sidecar]         // namespace, age, name
 	authentications index[*PeerAuthentication]
 	gateways        index[*Gateway]     // first selector pair, age, namespace, name
+	meshGateways    int                 // Gateways with a server that passes mesh TLS through
 	addresses       index[*entry]       // address, namespace, name
 	selected        index[int]          // scope, label key: number of selectors
 	places          index[*entry]       // port, address, protocol, hostname, namespace

@@ -57,6 +57,8 @@ const (
 	// SubjectCredentialUse, whether a DestinationRule has a credentialName: A = namespace exported to or "*", B = name; or whether one has a
 	// workload selector besides: A = its namespace, B = "".
 	SubjectCredentialUse
+	// SubjectMeshGateways, whether a Gateway passes mesh TLS through.
+	SubjectMeshGateways
 	// SubjectDerived and all above it are free for answers that a caller derives from several look-ups.
 	SubjectDerived Subject = 128
 )
@@ -112,6 +114,8 @@ func (t Topic) String() string {
 			return "DestinationRule of " + namespaceText(t.A) + " with workloadSelector and credentialName"
 		}
 		return "DestinationRule for " + namespaceText(t.A) + " with credentialName " + t.B
+	case SubjectMeshGateways:
+		return "Gateway with a server of mode AUTO_PASSTHROUGH"
 	case SubjectMesh:
 		return "MeshConfig"
 	case SubjectSelectedLabels:

@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"slices"
 	"strings"
 
 	networking "istio.io/api/networking/v1alpha3"
@@ -104,8 +105,29 @@ func (w *writer) post(e *entry, add bool) {
 		pair := firstPair(v.Spec.GetSelector())
 		put(w.state.gateways, add, join(pair, age(v.Created), v.Key.Namespace, v.Key.Name), v)
 		w.touch(SubjectGateways, pair, "")
+		if passesMesh(v.Spec) {
+			w.meshGateway(add)
+		}
 		w.selects("*", v.Spec.GetSelector(), add)
 	}
+}
+
+// meshGateway counts the Gateways that pass mesh TLS through.
+func (w *writer) meshGateway(add bool) {
+	if add {
+		w.state.meshGateways++
+	} else {
+		w.state.meshGateways--
+	}
+	if w.state.meshGateways == 0 || w.state.meshGateways == 1 && add {
+		w.touch(SubjectMeshGateways, "", "")
+	}
+}
+
+func passesMesh(g *networking.Gateway) bool {
+	return slices.ContainsFunc(g.GetServers(), func(s *networking.Server) bool {
+		return s.GetTls().GetMode() == networking.ServerTLSSettings_AUTO_PASSTHROUGH
+	})
 }
 
 func (w *writer) postService(e *entry, v *configv1.Service, add bool) {

@@ -134,21 +134,22 @@ func TestEveryFieldOfTheKeyCanMatter(t *testing.T) {
 		// under says what the key is otherwise, where it is not the base.
 		under, change func(*class.Key)
 	}{
-		"Type":         {change: func(k *class.Key) { k.Type = class.Router }},
-		"Namespace":    {change: func(k *class.Key) { k.Namespace = "elsewhere" }},
-		"Labels":       {change: func(k *class.Key) { k.Labels = map[string]string{"app": "strict"} }},
-		"Targets":      {change: func(k *class.Key) { k.Targets = nil }},
-		"Addresses":    {under: direct, change: func(k *class.Key) { k.Addresses = []string{"10.0.0.9"} }},
-		"Locality":     {change: func(k *class.Key) { k.Locality = "eu/b" }},
-		"Interception": {change: direct},
-		"TrustDomain":  {change: func(k *class.Key) { k.TrustDomain = "example.org" }},
-		"DNSDomain":    {change: func(k *class.Key) { k.DNSDomain = "shop.svc.example.org" }},
-		"Sidecar":      {change: func(k *class.Key) { k.Sidecar = "shop/narrow" }},
-		"VirtualHosts": {change: func(k *class.Key) { k.VirtualHosts = false }},
-		"OnDemand":     {change: func(k *class.Key) { k.OnDemand = true }},
-		"ProxyMatches": {change: func(k *class.Key) { k.ProxyMatches = []string{matched(t, state)} }},
-		"Identity":     {under: func(k *class.Key) { k.Type = class.Router }, change: func(k *class.Key) { k.Identity = gatewayID }},
-		"OffersMTLS":   {under: program, change: func(k *class.Key) { k.OffersMTLS = true }},
+		"Type":            {change: func(k *class.Key) { k.Type = class.Router }},
+		"Namespace":       {change: func(k *class.Key) { k.Namespace = "elsewhere" }},
+		"Labels":          {change: func(k *class.Key) { k.Labels = map[string]string{"app": "strict"} }},
+		"Targets":         {change: func(k *class.Key) { k.Targets = nil }},
+		"Addresses":       {under: direct, change: func(k *class.Key) { k.Addresses = []string{"10.0.0.9"} }},
+		"Locality":        {change: func(k *class.Key) { k.Locality = "eu/b" }},
+		"Interception":    {change: direct},
+		"TrustDomain":     {change: func(k *class.Key) { k.TrustDomain = "example.org" }},
+		"DNSDomain":       {change: func(k *class.Key) { k.DNSDomain = "shop.svc.example.org" }},
+		"Sidecar":         {change: func(k *class.Key) { k.Sidecar = "shop/narrow" }},
+		"VirtualHosts":    {change: func(k *class.Key) { k.VirtualHosts = false }},
+		"OnDemand":        {change: func(k *class.Key) { k.OnDemand = true }},
+		"ProxyMatches":    {change: func(k *class.Key) { k.ProxyMatches = []string{matched(t, state)} }},
+		"Identity":        {under: func(k *class.Key) { k.Type = class.Router }, change: func(k *class.Key) { k.Identity = gatewayID }},
+		"GatewayTopology": {under: func(k *class.Key) { k.Type = class.Router }, change: func(k *class.Key) { k.GatewayTopology = `{"numTrustedProxies":1}` }},
+		"OffersMTLS":      {under: program, change: func(k *class.Key) { k.OffersMTLS = true }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := base
@@ -168,7 +169,7 @@ func TestEveryFieldOfTheKeyCanMatter(t *testing.T) {
 			t.Errorf("the key has no field %s", name)
 		}
 	}
-	if got, want := reflect.TypeFor[class.Key]().NumField(), 15; got != want {
+	if got, want := reflect.TypeFor[class.Key]().NumField(), 16; got != want {
 		t.Errorf("the key has %d fields, %d are tried", got, want)
 	}
 }

@@ -46,6 +46,7 @@ type classSpec struct {
 	Locality     string            `json:"locality"`
 	Interception string            `json:"interception"`
 	OnDemand     bool              `json:"onDemand"`
+	Topology     json.RawMessage   `json:"topology"`
 }
 
 type targetSpec struct {
@@ -140,6 +141,7 @@ func (c classSpec) key() *class.Key {
 	key := &class.Key{
 		Type: class.Sidecar, Namespace: c.Namespace, Labels: c.Labels, Addresses: c.Addresses, Locality: c.Locality,
 		Interception: class.Redirect, TrustDomain: "cluster.local", DNSDomain: c.Namespace + ".svc.cluster.local",
+		GatewayTopology: class.GatewayTopology(c.Topology),
 	}
 	if c.Type == "router" {
 		key.Type = class.Router

@@ -44,6 +44,10 @@ func outbound(r *input.Reader, c discovery.Cluster) (*clusterv3.Cluster, error) 
 		}
 	}
 	loadBalancer(out, c.Policy.GetLoadBalancer())
+	if c.Passthrough {
+		// The bytes are the client's mesh TLS: nothing is put around them, and what is inside cannot be seen.
+		return out, nil
+	}
 	err := transport(r, out, options, c)
 	if err == nil {
 		proxyProtocol(out, c.Policy.GetProxyProtocol())

@@ -11,6 +11,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/translate/gateway"
 	"fairlead.dev/services/xds-server/internal/translate/names"
 	"fairlead.dev/services/xds-server/internal/translate/policy"
 	"fairlead.dev/services/xds-server/internal/translate/protocol"
@@ -48,7 +49,7 @@ type Cluster struct {
 func Resolve(r *input.Reader, name names.Cluster) (c Cluster, ok bool) {
 	svc := r.Service(name.Hostname)
 	port := Port(svc, name.Port)
-	if port == nil {
+	if port == nil || name.Passthrough && !passesMesh(r, svc) {
 		return Cluster{}, false
 	}
 	c = Cluster{Cluster: name, Service: svc, Spec: port, Rule: r.DestinationRule(name.Hostname)}
@@ -66,25 +67,38 @@ func Resolve(r *input.Reader, name names.Cluster) (c Cluster, ok bool) {
 	return c, true
 }
 
-// Names lists the clusters of a service, sorted: one per port, and one per port and subset.
+// Names lists the clusters of a service, sorted: one per port, and one per port and subset, and each once more on a gateway that passes mesh
+// TLS through to the service.
 func Names(r *input.Reader, host string) []string {
 	svc := r.Service(host)
 	if svc == nil {
 		return nil
 	}
 	rule := r.DestinationRule(host)
+	passes := passesMesh(r, svc)
 	var out []string
+	add := func(port uint32, subset string) {
+		out = append(out, names.Outbound(port, subset, host))
+		if passes {
+			out = append(out, names.SNI(port, subset, host))
+		}
+	}
 	for _, port := range svc.GetPorts() {
 		if !protocol.IsProxied(port.GetProtocol()) {
 			continue
 		}
-		out = append(out, names.Outbound(port.GetNumber(), "", host))
+		add(port.GetNumber(), "")
 		for _, subset := range subsets(rule) {
-			out = append(out, names.Outbound(port.GetNumber(), subset.GetName(), host))
+			add(port.GetNumber(), subset.GetName())
 		}
 	}
 	slices.Sort(out)
 	return slices.Compact(out)
+}
+
+// passesMesh tells whether the class is a gateway that passes mesh TLS through to the service.
+func passesMesh(r *input.Reader, svc *configv1.Service) bool {
+	return r.Class().Type == class.Router && r.MeshGateways() && gateway.PassesMeshTo(r, svc)
 }
 
 func subsets(rule *replica.DestinationRule) []*networking.Subset {

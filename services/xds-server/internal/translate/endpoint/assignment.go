@@ -60,6 +60,10 @@ func (m member) matches(labels map[string]string) bool {
 func Assignment(r *input.Reader, c discovery.Cluster) *endpointv3.ClusterLoadAssignment {
 	out := &endpointv3.ClusterLoadAssignment{ClusterName: c.String()}
 	members := usable(c, membersOf(r, c))
+	if c.Passthrough {
+		// What arrives is mesh TLS that only a proxy can make something of.
+		members = slices.DeleteFunc(members, func(m member) bool { return !m.mtls })
+	}
 	if r.Class().Type == class.Proxyless {
 		members = slices.DeleteFunc(members, isPipe) // gRPC rejects endpoints that are sockets
 	}

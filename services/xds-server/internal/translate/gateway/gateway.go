@@ -42,17 +42,24 @@ func (s Server) Name() string { return s.Gateway.Key.Namespace + "/" + s.Gateway
 // Number is the port as the user wrote it, which is the gateway Service's and what VirtualServices match.
 func (s Server) Number() uint32 { return s.Spec.GetPort().GetNumber() }
 
-// TerminatesHTTP tells servers that decrypt and serve HTTP.
-func (s Server) TerminatesHTTP() bool {
-	if protocol.Parse(s.Spec.GetPort().GetProtocol()) != configv1.Protocol_PROTOCOL_HTTPS {
-		return false
-	}
+// Terminates tells servers that decrypt.
+func (s Server) Terminates() bool {
 	switch s.Spec.GetTls().GetMode() {
 	case networking.ServerTLSSettings_PASSTHROUGH, networking.ServerTLSSettings_AUTO_PASSTHROUGH:
 		return false
 	default:
 		return true
 	}
+}
+
+// TerminatesHTTP tells servers that decrypt and serve HTTP.
+func (s Server) TerminatesHTTP() bool {
+	return protocol.Parse(s.Spec.GetPort().GetProtocol()) == configv1.Protocol_PROTOCOL_HTTPS && s.Terminates()
+}
+
+// PassesMesh tells servers of mode AUTO_PASSTHROUGH: mesh TLS goes on to the service that its server name stands for.
+func (s Server) PassesMesh() bool {
+	return s.Spec.GetTls().GetMode() == networking.ServerTLSSettings_AUTO_PASSTHROUGH && kind(s.Spec) == TLS
 }
 
 // Admits returns which parts of a VirtualService's host the server serves: with each of its hosts the narrower of the two, where one covers
@@ -94,36 +101,39 @@ func Intersect(a, b string) (string, bool) {
 	switch {
 	case strings.EqualFold(a, b):
 		return b, true
-	case covers(a, b):
+	case Covers(a, b):
 		return b, true
-	case covers(b, a):
+	case Covers(b, a):
 		return a, true
 	default:
 		return "", false
 	}
 }
 
-func covers(pattern, host string) bool {
+// Covers tells whether a wildcard host covers another host, which may be a wildcard, too.
+func Covers(pattern, host string) bool {
 	suffix, ok := strings.CutPrefix(strings.ToLower(pattern), "*")
 	return ok && strings.HasSuffix(strings.ToLower(strings.TrimPrefix(host, "*")), suffix)
 }
 
 // Port is one port a router listens on.
 type Port struct {
-	// Number to listen on: the target port of the gateway's Service.
+	// Number to listen on: the target port of the gateway's Service. It is 0 for a unix socket.
 	Number uint32
-	// Bind is the address to listen on.
+	// Bind is the address to listen on, or a unix socket as the user wrote it, "unix:///path".
 	Bind    string
 	Kind    Kind
 	Servers []Server
+	// explicit is the bind that the servers ask for, "" if it is what all have.
+	explicit string
 }
 
 // Route names the route configuration of one of the port's servers.
 func (p Port) Route(s Server) string {
 	if p.Kind == HTTP {
-		return names.GatewayHTTP(p.Number)
+		return names.GatewayHTTP(p.Number, p.explicit)
 	}
-	return names.GatewayHTTPS(s.Number(), s.Spec.GetPort().GetName(), s.Gateway.Key.Name, s.Gateway.Key.Namespace)
+	return names.GatewayHTTPS(s.Number(), s.Spec.GetPort().GetName(), s.Gateway.Key.Name, s.Gateway.Key.Namespace, p.explicit)
 }
 
 const wildcard = "0.0.0.0"
@@ -136,15 +146,18 @@ func Ports(r *input.Reader) []Port {
 	for _, gateway := range r.Gateways() {
 		for _, spec := range gateway.Spec.GetServers() {
 			server := Server{Gateway: gateway, Spec: spec}
-			bind := spec.GetBind()
+			bind, explicit := spec.GetBind(), spec.GetBind()
 			if bind == "" {
 				bind = address(r)
+			}
+			if bind == address(r) {
+				explicit = ""
 			}
 			for _, number := range targetPorts(r.Targets(), server.Number()) {
 				place := names.Listener(bind, number)
 				port := byPlace[place]
 				if port == nil {
-					port = &Port{Number: number, Bind: bind, Kind: kind(spec)}
+					port = &Port{Number: number, Bind: bind, Kind: kind(spec), explicit: explicit}
 					byPlace[place] = port
 					order = append(order, port)
 				}
@@ -182,6 +195,22 @@ func address(r *input.Reader) string {
 		return r.Addresses()[0]
 	}
 	return wildcard
+}
+
+// PassesMeshTo reports whether a server of mode AUTO_PASSTHROUGH of the router leads to a service.
+func PassesMeshTo(r *input.Reader, svc *configv1.Service) bool {
+	if svc == nil || svc.GetMeshExternal() {
+		return false
+	}
+	for _, g := range r.Gateways() {
+		for _, spec := range g.Spec.GetServers() {
+			server := Server{Gateway: g, Spec: spec}
+			if server.PassesMesh() && slices.Contains(server.Admits(svc.GetNamespace(), svc.GetHostname()), svc.GetHostname()) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // targetPorts translates a port of the gateway's Service to the workload's. A port that no Service of the gateway has is bound as it is.

@@ -6,6 +6,10 @@ import (
 
 	networking "istio.io/api/networking/v1alpha3"
 
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/class"
+	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/meshtest"
 	"fairlead.dev/services/xds-server/internal/replica"
 	"fairlead.dev/services/xds-server/internal/translate/gateway"
 )
@@ -28,6 +32,38 @@ func TestIntersect(t *testing.T) {
 		if got != tc.want || ok != (tc.want != "") {
 			t.Errorf("Intersect(%q, %q) = %q, %v, want %q", tc.a, tc.b, got, ok, tc.want)
 		}
+	}
+}
+
+// TestPassesMeshTo: only services that a server of mode AUTO_PASSTHROUGH admits, of the mesh itself, are led to.
+func TestPassesMeshTo(t *testing.T) {
+	server := func(mode networking.ServerTLSSettings_TLSmode, hosts ...string) *networking.Server {
+		return &networking.Server{Port: &networking.Port{Number: 15443, Name: "tls", Protocol: "TLS"}, Hosts: hosts, Tls: &networking.ServerTLSSettings{Mode: mode}}
+	}
+	const auto, pass = networking.ServerTLSSettings_AUTO_PASSTHROUGH, networking.ServerTLSSettings_PASSTHROUGH
+	reviews := &configv1.Service{Hostname: "reviews.shop.svc.cluster.local", Namespace: "shop"}
+	for name, tc := range map[string]struct {
+		server  *networking.Server
+		service *configv1.Service
+		want    bool
+	}{
+		"any":                 {server(auto, "*"), reviews, true},
+		"under a wildcard":    {server(auto, "*.local"), reviews, true},
+		"by name":             {server(auto, "reviews.shop.svc.cluster.local"), reviews, true},
+		"of the namespace":    {server(auto, "shop/*"), reviews, true},
+		"of another":          {server(auto, "bank/*"), reviews, false},
+		"another name":        {server(auto, "ratings.shop.svc.cluster.local"), reviews, false},
+		"routed by SNI":       {server(pass, "*"), reviews, false},
+		"outside of the mesh": {server(auto, "*"), &configv1.Service{Hostname: "a.example.com", Namespace: "shop", MeshExternal: true}, false},
+		"none":                {server(auto, "*"), nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			state := meshtest.State(t, meshtest.Config(replica.KindGateway, "gateways", "g", &networking.Gateway{Servers: []*networking.Server{tc.server}}))
+			r := input.NewView(&class.Key{Type: class.Router, Namespace: "gateways"}, state).Reader()
+			if got := gateway.PassesMeshTo(r, tc.service); got != tc.want {
+				t.Errorf("got %v, want %v", got, tc.want)
+			}
+		})
 	}
 }
 

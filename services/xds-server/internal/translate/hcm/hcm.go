@@ -72,6 +72,8 @@ type Options struct {
 	// OnDemand asks for virtual hosts and clusters that the proxy does not have when a request needs them.
 	OnDemand bool
 	Mesh     *meshv1alpha1.MeshConfig
+	// Topology is what is in front of a gateway.
+	Topology *meshv1alpha1.Topology
 }
 
 // Build returns the network filter.
@@ -94,7 +96,7 @@ func Build(o Options) (*listenerv3.Filter, error) {
 		Http2ProtocolOptions: &corev3.Http2ProtocolOptions{AllowConnect: true},
 	}
 	normalise(m, o.Mesh.GetPathNormalization().GetNormalization())
-	identity(m, o.Role, o.Mesh.GetDefaultConfig())
+	identity(m, o)
 	if o.RouteName != "" {
 		m.RouteSpecifier = &managerv3.HttpConnectionManager_Rds{Rds: &managerv3.Rds{
 			RouteConfigName: o.RouteName,
@@ -126,26 +128,26 @@ func upgrades(role Role) []*managerv3.HttpConnectionManager_UpgradeConfig {
 
 // identity sets what the proxy says of itself and of the client: the server header, and x-forwarded-client-cert. A sidecar passes the header
 // on along the chain and adds its own client; a gateway accepts none from outside; what an application sends is dropped on the way out.
-func identity(m *managerv3.HttpConnectionManager, role Role, config *meshv1alpha1.ProxyConfig) {
-	switch role {
+func identity(m *managerv3.HttpConnectionManager, o Options) {
+	switch o.Role {
 	case SidecarInbound:
 		m.ForwardClientCertDetails = managerv3.HttpConnectionManager_APPEND_FORWARD
 		m.SetCurrentClientCertDetails = clientCertDetails()
 	case Gateway:
 		m.ForwardClientCertDetails = managerv3.HttpConnectionManager_SANITIZE_SET
 		m.SetCurrentClientCertDetails = clientCertDetails()
-		m.XffNumTrustedHops = config.GetGatewayTopology().GetNumTrustedProxies()
-		if details := config.GetGatewayTopology().GetForwardClientCertDetails(); details != meshv1alpha1.ForwardClientCertDetails_UNDEFINED {
+		m.XffNumTrustedHops = o.Topology.GetNumTrustedProxies()
+		if details := o.Topology.GetForwardClientCertDetails(); details != meshv1alpha1.ForwardClientCertDetails_UNDEFINED {
 			m.ForwardClientCertDetails = forwardDetails[details]
 		}
 	case SidecarOutbound:
 		m.ForwardClientCertDetails = managerv3.HttpConnectionManager_SANITIZE
 	}
 	// Istio's outbound listeners keep Envoy's default, "envoy".
-	if role != SidecarOutbound {
+	if o.Role != SidecarOutbound {
 		m.ServerName = meshServerName
 	}
-	proxyHeaders(m, role, config.GetProxyHeaders())
+	proxyHeaders(m, o.Role, o.Mesh.GetDefaultConfig().GetProxyHeaders())
 }
 
 var forwardDetails = map[meshv1alpha1.ForwardClientCertDetails]managerv3.HttpConnectionManager_ForwardClientCertDetails{

@@ -2,6 +2,7 @@ package listener
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -23,26 +24,102 @@ func (c claims) append(l *listenerv3.Listener, chains []l4chain) {
 			}
 			continue
 		}
-		if match, ok := c.take(chain.match); ok {
+		for _, match := range c.take(chain.match) {
 			l.FilterChains = append(l.FilterChains, &listenerv3.FilterChain{FilterChainMatch: match, Filters: chain.filters, TransportSocket: chain.socket})
 		}
 	}
 }
 
-// take claims a match; ok is false if nothing is left of it.
-func (c claims) take(m *listenerv3.FilterChainMatch) (left *listenerv3.FilterChainMatch, ok bool) {
-	left = proto.CloneOf(m)
+// complete adds, for the networks that some chains are for, what others serve there: Envoy decides for the narrowest network first, and does
+// not come back to a wider one when nothing in it matches the rest. It is called when all chains are there.
+func (c claims) complete(l *listenerv3.Listener) {
+	var narrow []netip.Prefix
+	for _, chain := range l.GetFilterChains() {
+		for _, r := range chain.GetFilterChainMatch().GetPrefixRanges() {
+			if p, ok := prefix(r); ok && !slices.Contains(narrow, p) {
+				narrow = append(narrow, p)
+			}
+		}
+	}
+	for _, chain := range slices.Clone(l.GetFilterChains()) {
+		if len(narrow) == 0 || chain.GetFilterChainMatch() == nil {
+			continue
+		}
+		there := proto.CloneOf(chain.GetFilterChainMatch())
+		there.PrefixRanges = nil
+		for _, p := range narrow {
+			if holds(chain.GetFilterChainMatch().GetPrefixRanges(), p) {
+				there.PrefixRanges = append(there.PrefixRanges, cidr(p))
+			}
+		}
+		if len(there.GetPrefixRanges()) == 0 {
+			continue
+		}
+		for _, match := range c.take(there) {
+			l.FilterChains = append(l.FilterChains, &listenerv3.FilterChain{
+				FilterChainMatch: match, Filters: chain.GetFilters(), TransportSocket: chain.GetTransportSocket(),
+			})
+		}
+	}
+}
+
+// holds tells whether a network lies within wider ones; none stand for all networks.
+func holds(ranges []*corev3.CidrRange, p netip.Prefix) bool {
+	return len(ranges) == 0 || slices.ContainsFunc(ranges, func(r *corev3.CidrRange) bool {
+		wide, ok := prefix(r)
+		return ok && wide.Bits() < p.Bits() && wide.Contains(p.Addr())
+	})
+}
+
+func prefix(r *corev3.CidrRange) (netip.Prefix, bool) {
+	p, err := netip.ParsePrefix(network(r))
+	return p, err == nil
+}
+
+// take claims a match and returns what is left of it: all in one where the same server names are left in all networks.
+func (c claims) take(m *listenerv3.FilterChainMatch) []*listenerv3.FilterChainMatch {
 	hosts := m.GetServerNames()
 	if len(hosts) == 0 {
 		hosts = []string{""}
 	}
-	left.ServerNames = nil
+	ranges := m.GetPrefixRanges()
+	if len(ranges) == 0 {
+		ranges = []*corev3.CidrRange{nil}
+	}
+	var out []*listenerv3.FilterChainMatch
+	for _, to := range ranges {
+		left := c.hosts(m, hosts, to)
+		if len(left) == 0 {
+			continue
+		}
+		if left[0] == "" {
+			left = nil
+		}
+		if last := len(out) - 1; last >= 0 && slices.Equal(out[last].GetServerNames(), left) {
+			out[last].PrefixRanges = append(out[last].PrefixRanges, to)
+			continue
+		}
+		match := proto.CloneOf(m)
+		match.ServerNames, match.PrefixRanges = left, nil
+		if to != nil {
+			match.PrefixRanges = []*corev3.CidrRange{to}
+		}
+		out = append(out, match)
+	}
+	return out
+}
+
+// hosts claims the server names towards one network, and returns those that were free.
+func (c claims) hosts(m *listenerv3.FilterChainMatch, hosts []string, to *corev3.CidrRange) []string {
+	sources := m.GetSourcePrefixRanges()
+	if len(sources) == 0 {
+		sources = []*corev3.CidrRange{nil}
+	}
+	var left []string
 	for _, host := range hosts {
 		var places []string
-		for _, to := range networks(m.GetPrefixRanges()) {
-			for _, from := range networks(m.GetSourcePrefixRanges()) {
-				places = append(places, fmt.Sprintf("%s %s %s %s", m.GetTransportProtocol(), host, to, from))
-			}
+		for _, from := range sources {
+			places = append(places, fmt.Sprintf("%s %s %s %s %s", m.GetTransportProtocol(), m.GetApplicationProtocols(), host, network(to), network(from)))
 		}
 		if slices.ContainsFunc(places, func(p string) bool { return c[p] }) {
 			continue
@@ -50,21 +127,14 @@ func (c claims) take(m *listenerv3.FilterChainMatch) (left *listenerv3.FilterCha
 		for _, p := range places {
 			c[p] = true
 		}
-		ok = true
-		if host != "" {
-			left.ServerNames = append(left.ServerNames, host)
-		}
+		left = append(left, host)
 	}
-	return left, ok
+	return left
 }
 
-func networks(ranges []*corev3.CidrRange) []string {
-	if len(ranges) == 0 {
-		return []string{""}
+func network(r *corev3.CidrRange) string {
+	if r == nil {
+		return ""
 	}
-	var out []string
-	for _, r := range ranges {
-		out = append(out, fmt.Sprintf("%s/%d", r.GetAddressPrefix(), r.GetPrefixLen().GetValue()))
-	}
-	return out
+	return fmt.Sprintf("%s/%d", r.GetAddressPrefix(), r.GetPrefixLen().GetValue())
 }

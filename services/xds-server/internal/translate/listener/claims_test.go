@@ -46,9 +46,40 @@ func TestClaims(t *testing.T) {
 		}
 		got = append(got, fmt.Sprint(proxy.GetStatPrefix(), c.GetFilterChainMatch().GetServerNames()))
 	}
-	want := []string{"first[a.com b.com]", "second[c.com]", "other network[a.com]", "default[]"}
+	want := []string{"first[a.com b.com]", "second[c.com]", "other network[a.com]", "same network[a.com]", "default[]"}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// TestNarrowNetworks: who connects to a network that some chains are for finds there what the chains for wider ones serve, too.
+func TestNarrowNetworks(t *testing.T) {
+	l, taken := &listenerv3.Listener{}, claims{}
+	taken.append(l, []l4chain{
+		chainTo(t, "narrow", []string{"10.1.0.0/16"}, "a.com"),
+		chainTo(t, "wide", []string{"10.0.0.0/8", "fd00::/8"}, "a.com", "b.com"),
+		chainTo(t, "anywhere", nil, "a.com", "c.com"),
+		chainTo(t, "default", nil),
+	})
+	taken.complete(l)
+	var got []string
+	for _, c := range l.GetFilterChains() {
+		proxy := &tcpproxyv3.TcpProxy{}
+		if err := c.GetFilters()[0].GetTypedConfig().UnmarshalTo(proxy); err != nil {
+			t.Fatal(err)
+		}
+		var to []string
+		for _, r := range c.GetFilterChainMatch().GetPrefixRanges() {
+			to = append(to, network(r))
+		}
+		got = append(got, fmt.Sprint(proxy.GetStatPrefix(), c.GetFilterChainMatch().GetServerNames(), to))
+	}
+	want := []string{
+		"narrow[a.com] [10.1.0.0/16]", "wide[a.com b.com] [10.0.0.0/8 fd00::/8]", "anywhere[a.com c.com] []",
+		"wide[b.com] [10.1.0.0/16]", "anywhere[c.com] [10.1.0.0/16 10.0.0.0/8 fd00::/8]",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
 	}
 }
 

@@ -7,13 +7,19 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
-	networking "istio.io/api/networking/v1alpha3"
+	rbacv3 "github.com/envoyproxy/go-control-plane/envoy/config/rbac/v3"
+	proxyprotocolv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/proxy_protocol/v3"
+	rbacfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/rbac/v3"
+	sniclusterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/sni_cluster/v3"
+	tcpproxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/translate/gateway"
 	"fairlead.dev/services/xds-server/internal/translate/hcm"
+	"fairlead.dev/services/xds-server/internal/translate/match"
 	"fairlead.dev/services/xds-server/internal/translate/names"
+	"fairlead.dev/services/xds-server/internal/translate/pack"
 	"fairlead.dev/services/xds-server/internal/translate/protocol"
 	"fairlead.dev/services/xds-server/internal/translate/tlsctx"
 )
@@ -44,18 +50,34 @@ func gatewayHTTP(r *input.Reader, port gateway.Port, name string) (*listenerv3.L
 	if err != nil {
 		return nil, err
 	}
-	out := base(r, name, port.Bind, port.Number, corev3.TrafficDirection_OUTBOUND)
+	out := gatewayBase(r, port, name)
 	out.FilterChains = []*listenerv3.FilterChain{{Filters: filters}}
 	return out, nil
 }
 
+// gatewayBase is what all listeners of a gateway have in common. Balancers in front of it may say in the PROXY protocol who connects.
+func gatewayBase(r *input.Reader, port gateway.Port, name string) *listenerv3.Listener {
+	out := base(r, name, port.Bind, port.Number, corev3.TrafficDirection_OUTBOUND)
+	if r.GatewayTopology().GetProxyProtocol() != nil {
+		out.ListenerFilters = []*listenerv3.ListenerFilter{
+			listenerFilter("envoy.filters.listener.proxy_protocol", &proxyprotocolv3.ProxyProtocol{}, nil),
+		}
+	}
+	return out
+}
+
 func gatewayManager(r *input.Reader, name, routeName string, servers ...gateway.Server) ([]*listenerv3.Filter, error) {
+	prefix := servers[0].Spec.GetName()
+	if prefix == "" {
+		prefix = "outbound_" + name
+	}
 	return httpFilters(hcm.Options{
 		Role:       hcm.Gateway,
-		StatPrefix: "outbound_" + name,
+		StatPrefix: prefix,
 		RouteName:  routeName,
 		GRPCWeb:    slices.ContainsFunc(servers, isGRPCWeb),
 		Mesh:       r.Mesh(),
+		Topology:   r.GatewayTopology(),
 	})
 }
 
@@ -65,7 +87,7 @@ func isGRPCWeb(s gateway.Server) bool {
 
 // gatewayChains builds a listener whose servers are told apart by SNI, or which takes opaque bytes.
 func gatewayChains(r *input.Reader, port gateway.Port, name string) (*listenerv3.Listener, error) {
-	out := base(r, name, port.Bind, port.Number, corev3.TrafficDirection_OUTBOUND)
+	out := gatewayBase(r, port, name)
 	taken := claims{}
 	for _, server := range port.Servers {
 		var found []l4chain
@@ -73,7 +95,9 @@ func gatewayChains(r *input.Reader, port gateway.Port, name string) (*listenerv3
 		switch {
 		case port.Kind == gateway.TCP:
 			found, err = gatewayTCP(r, server)
-		case server.TerminatesHTTP(), terminates(server):
+		case server.PassesMesh():
+			found, err = passedToMesh(r, server)
+		case server.Terminates():
 			found, err = terminated(r, port, server, name)
 		default:
 			found, err = passedThrough(r, server)
@@ -83,39 +107,36 @@ func gatewayChains(r *input.Reader, port gateway.Port, name string) (*listenerv3
 		}
 		taken.append(out, found)
 	}
+	taken.complete(out)
 	if port.Kind == gateway.TLS {
-		out.ListenerFilters = []*listenerv3.ListenerFilter{tlsInspector(nil)}
+		out.ListenerFilters = append(out.ListenerFilters, tlsInspector(nil))
 	}
 	return out, nil
 }
 
-// terminates tells servers that decrypt and serve opaque bytes.
-func terminates(s gateway.Server) bool {
-	switch s.Spec.GetTls().GetMode() {
-	case networking.ServerTLSSettings_PASSTHROUGH, networking.ServerTLSSettings_AUTO_PASSTHROUGH:
-		return false
-	default:
-		return true
-	}
-}
-
-// terminated is the chain of a server with a certificate.
+// terminated are the chains of a server with a certificate: one for HTTP, or those of the TCP routes bound to it.
 func terminated(r *input.Reader, port gateway.Port, server gateway.Server, name string) ([]l4chain, error) {
 	trust := tlsctx.NewTrust(r.Class().TrustDomain, r.Mesh().GetTrustDomainAliases())
-	socket, err := tlsctx.Terminate(server.Spec.GetTls(), tlsctx.Terminator{Trust: trust, HTTP: server.TerminatesHTTP(), Credentials: true})
+	socket, err := tlsctx.Terminate(server.Spec.GetTls(), tlsctx.Terminator{
+		Trust: trust, HTTP: server.TerminatesHTTP(), Credentials: true, Mesh: r.Mesh(),
+	})
 	if err != nil {
 		return nil, err
 	}
-	match := &listenerv3.FilterChainMatch{TransportProtocol: tlsTransport, ServerNames: serverNames(server)}
+	served := []l4chain{{}}
 	if server.TerminatesHTTP() {
-		filters, err := gatewayManager(r, name, port.Route(server), server)
-		return []l4chain{{match: match, filters: filters, socket: socket}}, err
+		served[0].filters, err = gatewayManager(r, name, port.Route(server), server)
+	} else {
+		served, err = gatewayTCP(r, server)
 	}
-	routes, err := gatewayTCP(r, server)
-	if err != nil || len(routes) == 0 {
-		return nil, err
+	for i := range served {
+		if served[i].match == nil {
+			served[i].match = &listenerv3.FilterChainMatch{}
+		}
+		served[i].match.TransportProtocol, served[i].match.ServerNames = tlsTransport, serverNames(server)
+		served[i].socket = socket
 	}
-	return []l4chain{{match: match, filters: routes[len(routes)-1].filters, socket: socket}}, nil
+	return served, err
 }
 
 // serverNames lists the hosts as SNI; nil if the server takes any.
@@ -130,25 +151,30 @@ func serverNames(server gateway.Server) []string {
 	return out
 }
 
-// gatewayTCP builds the chains of the TCP routes bound to a server.
+// gatewayTCP builds the chains of the TCP routes bound to a server, up to the first that takes every connection.
 func gatewayTCP(r *input.Reader, server gateway.Server) ([]l4chain, error) {
-	c := caller{port: server.Number(), gateway: server.Name()}
+	c := caller{port: server.Number(), gateway: server.Name(), statPrefix: server.Spec.GetName()}
+	var out []l4chain
 	for _, vs := range r.VirtualServices(server.Name()) {
 		if !slices.ContainsFunc(vs.Spec.GetHosts(), func(host string) bool {
 			return len(server.Admits(vs.Key.Namespace, host)) > 0
 		}) {
 			continue
 		}
-		if found, err := tcpRoutes(r, vs, c); err != nil || len(found) > 0 {
-			return found, err
+		found, err := tcpRoutes(r, vs, c)
+		if err != nil {
+			return nil, err
+		}
+		if out = append(out, found...); takesAll(out) {
+			break
 		}
 	}
-	return nil, nil
+	return out, nil
 }
 
 // passedThrough builds the chains of the TLS routes bound to a server, limited to its hosts.
 func passedThrough(r *input.Reader, server gateway.Server) ([]l4chain, error) {
-	c := caller{port: server.Number(), gateway: server.Name()}
+	c := caller{port: server.Number(), gateway: server.Name(), statPrefix: server.Spec.GetName()}
 	var out []l4chain
 	for _, vs := range r.VirtualServices(server.Name()) {
 		found, err := tlsRoutes(r, vs, c, func(host string) []string { return server.Admits(vs.Key.Namespace, host) })
@@ -158,4 +184,35 @@ func passedThrough(r *input.Reader, server gateway.Server) ([]l4chain, error) {
 		out = append(out, found...)
 	}
 	return out, nil
+}
+
+// passedToMesh is the chain of a server of mode AUTO_PASSTHROUGH: mesh TLS goes to the cluster that is named like the handshake's server name.
+// Of all clusters only those that are there for this purpose are named so; other names do not get past the first filter.
+func passedToMesh(r *input.Reader, server gateway.Server) ([]l4chain, error) {
+	proxy := &tcpproxyv3.TcpProxy{
+		StatPrefix: server.Spec.GetName(), ClusterSpecifier: &tcpproxyv3.TcpProxy_Cluster{Cluster: names.BlackHoleCluster},
+	}
+	if proxy.StatPrefix == "" {
+		proxy.StatPrefix = names.BlackHoleCluster
+	}
+	forward, err := tcpFilter(r, proxy)
+	if err != nil {
+		return nil, err
+	}
+	chosen := &listenerv3.FilterChainMatch{TransportProtocol: tlsTransport, ApplicationProtocols: tlsctx.MeshAny}
+	for _, host := range serverNames(server) {
+		// What comes before the host in such a name is labels of it.
+		chosen.ServerNames = append(chosen.ServerNames, "*."+strings.TrimPrefix(host, "*."))
+	}
+	filters := []*listenerv3.Filter{
+		{Name: "envoy.filters.network.rbac", ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: pack.Any(&rbacfilterv3.RBAC{
+			StatPrefix: "sni_cluster.",
+			Rules: &rbacv3.RBAC{Action: rbacv3.RBAC_ALLOW, Policies: map[string]*rbacv3.Policy{"mesh": {
+				Permissions: []*rbacv3.Permission{{Rule: &rbacv3.Permission_RequestedServerName{RequestedServerName: match.Prefix(names.SNIPrefix)}}},
+				Principals:  []*rbacv3.Principal{{Identifier: &rbacv3.Principal_Any{Any: true}}},
+			}}},
+		})}},
+		{Name: "envoy.filters.network.sni_cluster", ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: pack.Any(&sniclusterv3.SniCluster{})}},
+	}
+	return []l4chain{{match: chosen, filters: append(filters, forward...)}}, nil
 }

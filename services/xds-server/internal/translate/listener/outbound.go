@@ -80,6 +80,7 @@ func opaque(r *input.Reader, out *listenerv3.Listener, s *shared) error {
 			return err
 		}
 	}
+	taken.complete(out)
 	if out.GetDefaultFilterChain() == nil {
 		chain, err := passthroughChain(r, "PassthroughFilterChain")
 		if err != nil {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -17,6 +18,7 @@ import (
 
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/translate/gateway"
 	"fairlead.dev/services/xds-server/internal/translate/names"
 	"fairlead.dev/services/xds-server/internal/translate/policy"
 	"fairlead.dev/services/xds-server/internal/translate/protocol"
@@ -27,6 +29,8 @@ import (
 type caller struct {
 	port    uint32
 	gateway string
+	// statPrefix is in place of the destination's name; "" for none.
+	statPrefix string
 }
 
 // l4match is what the matches of TCP and TLS routes have in common.
@@ -42,18 +46,13 @@ func (c caller) admits(r *input.Reader, vs *replica.VirtualService, m l4match) b
 	if m.GetPort() != 0 && m.GetPort() != c.port {
 		return false
 	}
-	for _, gateway := range m.GetGateways() {
-		if route.QualifiedGateway(gateway, vs.Key.Namespace) == c.gateway {
-			// Only sidecars are a source; a gateway is chosen whatever the labels.
-			return c.gateway != route.MeshGateway || isFrom(r, m)
-		}
+	if len(m.GetGateways()) > 0 && !slices.ContainsFunc(m.GetGateways(), func(name string) bool {
+		return route.QualifiedGateway(name, vs.Key.Namespace) == c.gateway
+	}) {
+		return false
 	}
-	return len(m.GetGateways()) == 0 && isFrom(r, m)
-}
-
-// isFrom tells whether the proxy is a source that a match asks for.
-func isFrom(r *input.Reader, m l4match) bool {
-	return (m.GetSourceNamespace() == "" || m.GetSourceNamespace() == r.Namespace()) &&
+	// Whose traffic it is can be said of sidecars only: behind a gateway everything comes from the gateway.
+	return c.gateway != route.MeshGateway || (m.GetSourceNamespace() == "" || m.GetSourceNamespace() == r.Namespace()) &&
 		(len(m.GetSourceLabels()) == 0 || replica.Matches(m.GetSourceLabels(), r.Labels()))
 }
 
@@ -74,7 +73,7 @@ func (c l4chain) chain() *listenerv3.FilterChain {
 func tcpRoutes(r *input.Reader, vs *replica.VirtualService, c caller) ([]l4chain, error) {
 	var out []l4chain
 	for i, in := range vs.Spec.GetTcp() {
-		filters, err := toDestinations(r, in.GetRoute(), c.port)
+		filters, err := toDestinations(r, in.GetRoute(), c)
 		if err != nil {
 			return nil, fmt.Errorf("VirtualService %s/%s: tcp[%d].%w", vs.Key.Namespace, vs.Key.Name, i, err)
 		}
@@ -107,7 +106,7 @@ func tcpRoutes(r *input.Reader, vs *replica.VirtualService, c caller) ([]l4chain
 func tlsRoutes(r *input.Reader, vs *replica.VirtualService, c caller, admit func(host string) []string) ([]l4chain, error) {
 	var out []l4chain
 	for i, in := range vs.Spec.GetTls() {
-		filters, err := toDestinations(r, in.GetRoute(), c.port)
+		filters, err := toDestinations(r, in.GetRoute(), c)
 		if err != nil {
 			return nil, fmt.Errorf("VirtualService %s/%s: tls[%d].%w", vs.Key.Namespace, vs.Key.Name, i, err)
 		}
@@ -137,6 +136,34 @@ func tlsRoutes(r *input.Reader, vs *replica.VirtualService, c caller, admit func
 	return out, nil
 }
 
+// narrowerTLS builds the chains of TLS routes for hosts that a service with a wildcard host covers: they take nothing from its other hosts.
+func narrowerTLS(r *input.Reader, m member, c caller) ([]l4chain, error) {
+	hostname := m.Service.GetHostname()
+	if !strings.HasPrefix(hostname, "*") || !protocol.IsTLS(m.Port.GetProtocol()) {
+		return nil, nil
+	}
+	var out []l4chain
+	for _, vs := range r.OpaqueRoutes() {
+		if !slices.ContainsFunc(vs.Spec.GetHosts(), func(host string) bool { return host != hostname && gateway.Covers(hostname, host) }) {
+			continue
+		}
+		found, err := tlsRoutes(r, vs, c, func(host string) []string {
+			if !gateway.Covers(hostname, host) {
+				return nil
+			}
+			return []string{host}
+		})
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, found...)
+	}
+	return out, nil
+}
+
+// takesAll tells whether the last of the chains takes every connection.
+func takesAll(chains []l4chain) bool { return len(chains) > 0 && chains[len(chains)-1].match == nil }
+
 func ranges(subnets []string) ([]*corev3.CidrRange, error) {
 	var out []*corev3.CidrRange
 	for _, subnet := range subnets {
@@ -148,20 +175,25 @@ func ranges(subnets []string) ([]*corev3.CidrRange, error) {
 			}
 			prefix = netip.PrefixFrom(ip, ip.BitLen())
 		}
-		out = append(out, &corev3.CidrRange{
-			AddressPrefix: prefix.Masked().Addr().String(), PrefixLen: wrapperspb.UInt32(uint32(prefix.Bits())), //nolint:gosec // 0-128
-		})
+		out = append(out, cidr(prefix.Masked()))
 	}
 	return out, nil
 }
 
+func cidr(p netip.Prefix) *corev3.CidrRange {
+	return &corev3.CidrRange{AddressPrefix: p.Addr().String(), PrefixLen: wrapperspb.UInt32(uint32(p.Bits()))} //nolint:gosec // 0-128
+}
+
 // toDestinations forwards bytes to one cluster, or to several by weight.
-func toDestinations(r *input.Reader, to []*networking.RouteDestination, port uint32) ([]*listenerv3.Filter, error) {
+func toDestinations(r *input.Reader, to []*networking.RouteDestination, c caller) ([]*listenerv3.Filter, error) {
 	if len(to) == 0 {
 		return nil, fmt.Errorf("route: a destination is required")
 	}
-	first := destinationCluster(r, to[0].GetDestination(), port)
-	proxy := &tcpproxyv3.TcpProxy{StatPrefix: first.String()}
+	first := destinationCluster(r, to[0].GetDestination(), c.port)
+	proxy := &tcpproxyv3.TcpProxy{StatPrefix: c.statPrefix}
+	if proxy.StatPrefix == "" {
+		proxy.StatPrefix = first.String()
+	}
 	if len(to) == 1 {
 		proxy.ClusterSpecifier = &tcpproxyv3.TcpProxy_Cluster{Cluster: first.String()}
 	} else {
@@ -169,7 +201,7 @@ func toDestinations(r *input.Reader, to []*networking.RouteDestination, port uin
 		for _, d := range to {
 			if d.GetWeight() > 0 {
 				weighted.Clusters = append(weighted.Clusters, &tcpproxyv3.TcpProxy_WeightedCluster_ClusterWeight{
-					Name: destinationCluster(r, d.GetDestination(), port).String(), Weight: uint32(d.GetWeight()),
+					Name: destinationCluster(r, d.GetDestination(), c.port).String(), Weight: uint32(d.GetWeight()),
 				})
 			}
 		}
@@ -181,7 +213,7 @@ func toDestinations(r *input.Reader, to []*networking.RouteDestination, port uin
 	applied := applies(r, first)
 	limits(proxy, applied)
 	for i, d := range to[1:] {
-		if !proto.Equal(applies(r, destinationCluster(r, d.GetDestination(), port)).GetTunnel(), applied.GetTunnel()) {
+		if !proto.Equal(applies(r, destinationCluster(r, d.GetDestination(), c.port)).GetTunnel(), applied.GetTunnel()) {
 			return nil, fmt.Errorf("route[%d].destination: has another trafficPolicy.tunnel than route[0].destination, but a connection has one for all", i+1)
 		}
 	}
@@ -234,7 +266,11 @@ func memberTCP(r *input.Reader, m member) ([]*listenerv3.Filter, error) {
 // listener is shared and SNI alone tells services apart, or TLS routes of a VirtualService leave hosts out.
 func memberChains(r *input.Reader, m member, bySNI bool) ([]l4chain, error) {
 	c := caller{port: m.Port.GetNumber(), gateway: route.MeshGateway}
-	var out []l4chain
+	out, err := narrowerTLS(r, m, c)
+	if err != nil {
+		return nil, err
+	}
+	narrower := len(out)
 	for _, vs := range r.VirtualServicesOf(route.MeshGateway, m.Service.GetHostname()) {
 		var found []l4chain
 		var err error
@@ -246,16 +282,14 @@ func memberChains(r *input.Reader, m member, bySNI bool) ([]l4chain, error) {
 		if err != nil {
 			return nil, err
 		}
-		if len(found) == 0 {
-			continue
+		if out = append(out, found...); takesAll(out) {
+			return out, nil
 		}
-		if found[len(found)-1].match == nil || protocol.IsTLS(m.Port.GetProtocol()) {
-			return found, nil
-		}
-		// Connections that no match of the routes takes go to the service itself.
-		out = found
-		break
 	}
+	if len(out) > narrower && protocol.IsTLS(m.Port.GetProtocol()) {
+		return out, nil
+	}
+	// Connections that no match of TCP routes takes go to the service itself.
 	filters, err := memberTCP(r, m)
 	if err != nil {
 		return nil, err

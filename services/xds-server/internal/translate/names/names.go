@@ -40,10 +40,15 @@ type Cluster struct {
 	Port      uint32
 	Subset    string
 	Hostname  string
+	// Passthrough is true for the cluster that a gateway passes mesh TLS through to. It is named like the server name of that TLS.
+	Passthrough bool
 }
 
 // String returns the name: "outbound|80|v1|reviews.default.svc.cluster.local".
 func (c Cluster) String() string {
+	if c.Passthrough {
+		return SNI(c.Port, c.Subset, c.Hostname)
+	}
 	return string(c.Direction) + "|" + strconv.FormatUint(uint64(c.Port), 10) + "|" + c.Subset + "|" + c.Hostname
 }
 
@@ -59,6 +64,9 @@ func Inbound(port uint32) string {
 
 // ParseCluster is the inverse of String; ok is false for every other name.
 func ParseCluster(name string) (c Cluster, ok bool) {
+	if strings.HasPrefix(name, SNIPrefix) {
+		return parseSNI(name)
+	}
 	parts := strings.Split(name, "|")
 	if len(parts) != 4 {
 		return Cluster{}, false
@@ -132,10 +140,26 @@ func ParseOnDemand(name string) (o OnDemand, ok bool) {
 	return o, true
 }
 
+// SNIPrefix begins what SNI returns.
+const SNIPrefix = "outbound_."
+
 // SNI is what a sidecar sends in its TLS handshake with another: "outbound_.80_.v1_.reviews.default.svc.cluster.local". A gateway that passes
 // mesh TLS through routes by it.
 func SNI(port uint32, subset, hostname string) string {
-	return fmt.Sprintf("outbound_.%d_.%s_.%s", port, subset, hostname)
+	return fmt.Sprintf(SNIPrefix+"%d_.%s_.%s", port, subset, hostname)
+}
+
+// parseSNI is the inverse of SNI.
+func parseSNI(name string) (c Cluster, ok bool) {
+	parts := strings.SplitN(strings.TrimPrefix(name, SNIPrefix), "_.", 3)
+	if len(parts) != 3 || parts[2] == "" {
+		return Cluster{}, false
+	}
+	port, ok := parsePort(parts[0])
+	if !ok {
+		return Cluster{}, false
+	}
+	return Cluster{Direction: DirectionOutbound, Port: port, Subset: parts[1], Hostname: parts[2], Passthrough: true}, true
 }
 
 // OutboundRoute names the route configuration of a sidecar's outbound HTTP port.
@@ -183,22 +207,33 @@ func ParseOutboundVirtualHost(name string) (route, authority string, ok bool) {
 	return name[:i], name[i+1:], true
 }
 
-// GatewayHTTP names the route configuration of all plain HTTP servers that share a gateway's port.
-func GatewayHTTP(port uint32) string { return gatewayHTTPPrefix + OutboundRoute(port) }
+// GatewayHTTP names the route configuration of all plain HTTP servers that share a gateway's port: "http.8080", and "http.8080.10.0.0.1" where
+// they ask for an address of their own.
+func GatewayHTTP(port uint32, bind string) string {
+	return gatewayHTTPPrefix + OutboundRoute(port) + suffixed(bind)
+}
 
-// ParseGatewayHTTP is the inverse of GatewayHTTP.
+func suffixed(bind string) string {
+	if bind == "" {
+		return ""
+	}
+	return "." + bind
+}
+
+// ParseGatewayHTTP returns the port of a name that GatewayHTTP built.
 func ParseGatewayHTTP(name string) (port uint32, ok bool) {
 	number, found := strings.CutPrefix(name, gatewayHTTPPrefix)
 	if !found {
 		return 0, false
 	}
+	number, _, _ = strings.Cut(number, ".")
 	return parsePort(number)
 }
 
 // GatewayHTTPS names the route configuration of one TLS terminating server: "https.443.https.shop.default". Every such server has its own,
 // so that a connection made with one server's certificate never reaches another server's routes.
-func GatewayHTTPS(port uint32, serverPortName, gateway, namespace string) string {
-	return fmt.Sprintf("%s%d.%s.%s.%s", gatewayHTTPSPrefix, port, serverPortName, gateway, namespace)
+func GatewayHTTPS(port uint32, serverPortName, gateway, namespace, bind string) string {
+	return fmt.Sprintf("%s%d.%s.%s.%s%s", gatewayHTTPSPrefix, port, serverPortName, gateway, namespace, suffixed(bind))
 }
 
 // ParseGatewayHTTPS returns the port of a name that GatewayHTTPS built. The server is found by building the names of the port's servers

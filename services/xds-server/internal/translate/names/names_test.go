@@ -17,6 +17,11 @@ func TestCluster(t *testing.T) {
 		{"inbound|8080||", names.Cluster{Direction: names.DirectionInbound, Port: 8080}, true},
 		{"sideways|80||a", names.Cluster{}, false},
 		{"outbound|0||a", names.Cluster{}, false},
+		{"outbound_.80_.v1_.a.b", names.Cluster{Direction: names.DirectionOutbound, Port: 80, Subset: "v1", Hostname: "a.b", Passthrough: true}, true},
+		{"outbound_.80_._.a.b", names.Cluster{Direction: names.DirectionOutbound, Port: 80, Hostname: "a.b", Passthrough: true}, true},
+		{"outbound_.80_._.", names.Cluster{}, false},
+		{"outbound_.0_._.a", names.Cluster{}, false},
+		{"outbound_.80_.a", names.Cluster{}, false},
 		{"outbound|080||a", names.Cluster{}, false},
 		{"outbound|65536||a", names.Cluster{}, false},
 		{"outbound|+80||a", names.Cluster{}, false},
@@ -82,10 +87,13 @@ func TestRouteAndListenerNames(t *testing.T) {
 	if _, _, ok := names.ParseSniffedRoute("9080"); ok {
 		t.Error("a port is no sniffed route")
 	}
-	if port, ok := names.ParseGatewayHTTP(names.GatewayHTTP(8080)); port != 8080 || !ok {
+	if port, ok := names.ParseGatewayHTTP(names.GatewayHTTP(8080, "")); port != 8080 || !ok {
 		t.Errorf("gateway route: %d, %v", port, ok)
 	}
-	if port, ok := names.ParseGatewayHTTPS(names.GatewayHTTPS(443, "https.x", "gw", "ns")); port != 443 || !ok {
+	if port, ok := names.ParseGatewayHTTP(names.GatewayHTTP(8080, "10.0.0.1")); port != 8080 || !ok {
+		t.Errorf("gateway route of an address: %d, %v", port, ok)
+	}
+	if port, ok := names.ParseGatewayHTTPS(names.GatewayHTTPS(443, "https.x", "gw", "ns", "")); port != 443 || !ok {
 		t.Errorf("gateway TLS route: %d, %v", port, ok)
 	}
 	for _, address := range []string{"0.0.0.0", "10.0.0.1", "::1"} {
@@ -109,6 +117,7 @@ func TestAuthority(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	f.Add("outbound|80|v1|a.b")
 	f.Add("https.443.a.b.c")
+	f.Add("outbound_.80_.v1_.a.b")
 	f.Add("0.0.0.0_80")
 	f.Fuzz(func(t *testing.T, name string) {
 		if c, ok := names.ParseCluster(name); ok && c.String() != name {

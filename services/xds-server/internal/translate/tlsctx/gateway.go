@@ -3,13 +3,13 @@ package tlsctx
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 
 	"fairlead.dev/services/xds-server/internal/translate/names"
@@ -29,31 +29,29 @@ type Terminator struct {
 	HTTP bool
 	// Credentials is true where the proxy is served credentials by name.
 	Credentials bool
+	// Mesh has the defaults for what the settings leave out; nil for none.
+	Mesh *meshv1alpha1.MeshConfig
 }
 
 // Terminate builds the TLS context of a server that a gateway or a Sidecar's ingress listener terminates, with certificates from Secrets or
-// from files of the proxy.
+// from files of the proxy, or with the workload's own.
 func Terminate(settings *networking.ServerTLSSettings, by Terminator) (*corev3.TransportSocket, error) {
-	if settings.GetMode() == networking.ServerTLSSettings_ISTIO_MUTUAL {
-		return Server(by.Trust, nil), nil
-	}
 	if !by.Credentials && (len(credentialNames(settings)) > 0 || settings.GetCaCertCredentialName() != "") {
 		return nil, ErrUnserved
 	}
-	common := &tlsv3.CommonTlsContext{TlsParams: versions(settings)}
+	common := &tlsv3.CommonTlsContext{}
 	if by.HTTP {
 		common.AlpnProtocols = serverALPN
 	}
 	out := &tlsv3.DownstreamTlsContext{CommonTlsContext: common}
-	if credentials := credentialNames(settings); len(credentials) > 0 {
-		for _, name := range credentials {
-			common.TlsCertificateSdsSecretConfigs = append(common.TlsCertificateSdsSecretConfigs, credentialSDS(names.Credential(name)))
-		}
-	} else {
-		var err error
-		if common.TlsCertificateSdsSecretConfigs, err = certificates(settings); err != nil {
-			return nil, err
-		}
+	if settings.GetMode() == networking.ServerTLSSettings_ISTIO_MUTUAL {
+		terminateMesh(out, settings, by)
+		return checkedSocket(out)
+	}
+	common.TlsParams = chosenParams(defaultParams(by.Mesh.GetTlsDefaults()), settings)
+	var err error
+	if common.TlsCertificateSdsSecretConfigs, err = certificates(settings); err != nil {
+		return nil, err
 	}
 	switch settings.GetMode() {
 	case networking.ServerTLSSettings_SIMPLE:
@@ -68,48 +66,80 @@ func Terminate(settings *networking.ServerTLSSettings, by Terminator) (*corev3.T
 	return checkedSocket(out)
 }
 
-// verifyClients adds what clients' certificates are verified with: the authorities in a Secret or in a file, and what the settings say.
-func verifyClients(common *tlsv3.CommonTlsContext, settings *networking.ServerTLSSettings) error {
-	validation := &tlsv3.CertificateValidationContext{
-		MatchTypedSubjectAltNames: anyTypeMatchers(settings.GetSubjectAltNames()),
+// terminateMesh is mode ISTIO_MUTUAL: the workload's own certificate, for clients of the trust domains or those that the settings name.
+func terminateMesh(out *tlsv3.DownstreamTlsContext, settings *networking.ServerTLSSettings, by Terminator) {
+	common := out.GetCommonTlsContext()
+	common.TlsParams = chosenParams(serverParams(by.Mesh.GetMeshMTLS()), settings)
+	common.TlsCertificateSdsSecretConfigs = []*tlsv3.SdsSecretConfig{sdsConfig(workloadCertificate)}
+	common.ValidationContextType = combinedValidation(
+		clientRules(settings, uriMatchers(by.Trust.Peers(settings.GetSubjectAltNames()))), meshRoots)
+	out.RequireClientCertificate = wrapperspb.Bool(true)
+}
+
+// clientRules is what clients' certificates have to be, besides issued by the authorities.
+func clientRules(settings *networking.ServerTLSSettings, subjects []*tlsv3.SubjectAltNameMatcher) *tlsv3.CertificateValidationContext {
+	out := &tlsv3.CertificateValidationContext{
+		MatchTypedSubjectAltNames: subjects,
 		VerifyCertificateSpki:     settings.GetVerifyCertificateSpki(),
 		VerifyCertificateHash:     settings.GetVerifyCertificateHash(),
 	}
 	if settings.GetCaCrl() != "" {
-		validation.Crl = file(settings.GetCaCrl())
+		out.Crl = &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: settings.GetCaCrl()}}
 	}
+	if settings.GetInsecureSkipVerify().GetValue() {
+		out.TrustChainVerification = tlsv3.CertificateValidationContext_ACCEPT_UNTRUSTED
+	}
+	return out
+}
+
+// verifyClients adds what clients' certificates are verified with: the authorities in a Secret or in a file, and what the settings say.
+func verifyClients(common *tlsv3.CommonTlsContext, settings *networking.ServerTLSSettings) error {
 	authority := settings.GetCaCertCredentialName()
 	if credentials := credentialNames(settings); authority == "" && len(credentials) > 0 {
 		authority = credentials[0]
 	}
+	var roots *tlsv3.SdsSecretConfig
 	switch {
 	case authority != "":
-		common.ValidationContextType = &tlsv3.CommonTlsContext_CombinedValidationContext{
-			CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
-				DefaultValidationContext:         validation,
-				ValidationContextSdsSecretConfig: credentialSDS(names.CredentialAuthority(authority)),
-			},
-		}
-	case settings.GetCaCertificates() != "":
-		common.ValidationContextType = &tlsv3.CommonTlsContext_CombinedValidationContext{
-			CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
-				DefaultValidationContext:         validation,
-				ValidationContextSdsSecretConfig: serverFile(fileRootPrefix + settings.GetCaCertificates()),
-			},
-		}
+		roots = credentialSDS(names.CredentialAuthority(authority))
+	case authorityFile(settings) != "":
+		roots = soon(fileSDS(fileRootPrefix + authorityFile(settings)))
 	default:
 		return fmt.Errorf("tls.caCertificates: required with mode %s", settings.GetMode())
+	}
+	common.ValidationContextType = &tlsv3.CommonTlsContext_CombinedValidationContext{
+		CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
+			DefaultValidationContext:         clientRules(settings, anyTypeMatchers(settings.GetSubjectAltNames())),
+			ValidationContextSdsSecretConfig: roots,
+		},
 	}
 	return nil
 }
 
+func authorityFile(settings *networking.ServerTLSSettings) string {
+	if path := settings.GetCaCertificates(); path != "" {
+		return path
+	}
+	for _, pair := range settings.GetTlsCertificates() {
+		if path := pair.GetCaCertificates(); path != "" {
+			return path
+		}
+	}
+	return ""
+}
+
 // credentialSDS asks xds-server itself, over ADS.
 func credentialSDS(name string) *tlsv3.SdsSecretConfig {
-	return &tlsv3.SdsSecretConfig{Name: name, SdsConfig: &corev3.ConfigSource{
+	return soon(&tlsv3.SdsSecretConfig{Name: name, SdsConfig: &corev3.ConfigSource{
 		ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}},
-		InitialFetchTimeout:   durationpb.New(credentialTimeout),
 		ResourceApiVersion:    corev3.ApiVersion_V3,
-	}}
+	}})
+}
+
+// soon bounds how long a listener waits for a secret.
+func soon(config *tlsv3.SdsSecretConfig) *tlsv3.SdsSecretConfig {
+	config.SdsConfig.InitialFetchTimeout = durationpb.New(credentialTimeout)
+	return config
 }
 
 // credentialNames lists the Secrets that a server shows certificates of, one per kind of key.
@@ -120,31 +150,30 @@ func credentialNames(settings *networking.ServerTLSSettings) []string {
 	return settings.GetCredentialNames()
 }
 
-func file(path string) *corev3.DataSource {
-	return &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: path}}
-}
-
-// certificates asks the agent for the files of the proxy's own file system.
+// certificates says where the server's certificates are found. Files are served by the agent beside the proxy, so that a path that does not
+// exist costs the one server its handshakes, not the whole listener its life, and a replaced file is noticed.
 func certificates(settings *networking.ServerTLSSettings) ([]*tlsv3.SdsSecretConfig, error) {
-	pairs := settings.GetTlsCertificates()
-	if settings.GetServerCertificate() != "" && settings.GetPrivateKey() != "" {
-		pairs = []*networking.ServerTLSSettings_TLSCertificate{{ServerCertificate: settings.GetServerCertificate(), PrivateKey: settings.GetPrivateKey()}}
-	}
 	var out []*tlsv3.SdsSecretConfig
-	for _, pair := range pairs {
-		out = append(out, serverFile(filePairPrefix+pair.GetServerCertificate()+"~"+pair.GetPrivateKey()))
+	if credentials := credentialNames(settings); len(credentials) > 0 {
+		for _, name := range credentials {
+			out = append(out, credentialSDS(names.Credential(name)))
+		}
+		return out, nil
 	}
-	if len(out) == 0 {
+	pair := func(certificate, key string) {
+		out = append(out, soon(fileSDS(filePairPrefix+certificate+"~"+key)))
+	}
+	switch {
+	case settings.GetServerCertificate() != "" && settings.GetPrivateKey() != "":
+		pair(settings.GetServerCertificate(), settings.GetPrivateKey())
+	case len(settings.GetTlsCertificates()) > 0:
+		for _, each := range settings.GetTlsCertificates() {
+			pair(each.GetServerCertificate(), each.GetPrivateKey())
+		}
+	default:
 		return nil, errors.New("tls.serverCertificate and tls.privateKey: required without credentialName")
 	}
 	return out, nil
-}
-
-// serverFile is fileSDS for listeners, which wait for files that do not come no longer than for credentials.
-func serverFile(name string) *tlsv3.SdsSecretConfig {
-	config := fileSDS(name)
-	config.SdsConfig.InitialFetchTimeout = durationpb.New(credentialTimeout)
-	return config
 }
 
 var protocolVersions = map[networking.ServerTLSSettings_TLSProtocol]tlsv3.TlsParameters_TlsProtocol{
@@ -154,19 +183,35 @@ var protocolVersions = map[networking.ServerTLSSettings_TLSProtocol]tlsv3.TlsPar
 	networking.ServerTLSSettings_TLSV1_3: tlsv3.TlsParameters_TLSv1_3,
 }
 
-func versions(settings *networking.ServerTLSSettings) *tlsv3.TlsParameters {
+// defaultParams is what the mesh says of TLS that is not its own.
+func defaultParams(defaults *meshv1alpha1.MeshConfig_TLSConfig) *tlsv3.TlsParameters {
 	out := &tlsv3.TlsParameters{
 		TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_2,
 		TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3,
+		CipherSuites:              defaults.GetCipherSuites(),
+		EcdhCurves:                defaults.GetEcdhCurves(),
 	}
-	if v, ok := protocolVersions[settings.GetMinProtocolVersion()]; ok {
-		out.TlsMinimumProtocolVersion = v
+	if defaults.GetMinProtocolVersion() == meshv1alpha1.MeshConfig_TLSConfig_TLSV1_3 {
+		out.TlsMinimumProtocolVersion = tlsv3.TlsParameters_TLSv1_3
 	}
-	if v, ok := protocolVersions[settings.GetMaxProtocolVersion()]; ok {
-		out.TlsMaximumProtocolVersion = v
+	return out
+}
+
+// chosenParams puts the server's settings in place of defaults. One limit alone takes the other along where they would exclude each other.
+func chosenParams(out *tlsv3.TlsParameters, settings *networking.ServerTLSSettings) *tlsv3.TlsParameters {
+	least, leastSet := protocolVersions[settings.GetMinProtocolVersion()]
+	most, mostSet := protocolVersions[settings.GetMaxProtocolVersion()]
+	if leastSet {
+		out.TlsMinimumProtocolVersion = least
 	}
-	for _, suite := range settings.GetCipherSuites() {
-		out.CipherSuites = append(out.CipherSuites, strings.TrimSpace(suite))
+	if mostSet {
+		out.TlsMaximumProtocolVersion = most
+		if !leastSet {
+			out.TlsMinimumProtocolVersion = min(out.GetTlsMinimumProtocolVersion(), most)
+		}
+	}
+	if len(settings.GetCipherSuites()) > 0 {
+		out.CipherSuites = settings.GetCipherSuites()
 	}
 	return out
 }
