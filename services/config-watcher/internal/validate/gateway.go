@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"google.golang.org/protobuf/proto"
 	networking "istio.io/api/networking/v1alpha3"
 
 	"fairlead.dev/services/config-watcher/internal/object"
@@ -36,16 +37,21 @@ func checkGateway(c *checker, _ *object.Object, g *networking.Gateway) {
 }
 
 func (c *checker) server(at string, s *networking.Server) {
-	if s.Bind != "" && !strings.HasPrefix(s.Bind, "unix://") && !isIP(s.Bind) {
-		c.fail(at+".bind", s.Bind, "not an IP address", `use an address such as "0.0.0.0"`)
-	}
-	if strings.HasPrefix(s.Bind, "unix://") {
+	socket := strings.HasPrefix(s.Bind, "unix://")
+	switch {
+	case socket:
 		c.unixSocket(at+".bind", s.Bind)
+	case s.Bind != "" && !isIP(s.Bind):
+		c.fail(at+".bind", s.Bind, "neither an IP address nor a unix socket", `use an address such as "0.0.0.0", or "unix:///path"`)
 	}
 	if len(s.Hosts) == 0 {
 		c.fail(at+".hosts", nil, "missing", `list the hosts served, "*" for all`)
 	}
 	for i, h := range s.Hosts {
+		if strings.HasPrefix(h, "~/") {
+			c.fail(index(at+".hosts", i), h, "~ is no namespace of VirtualServices", `use a namespace, "." for this one or "*" for any`)
+			continue
+		}
 		c.namespacedHost(index(at+".hosts", i), h, true)
 	}
 	if s.DefaultEndpoint != "" {
@@ -55,19 +61,32 @@ func (c *checker) server(at string, s *networking.Server) {
 		c.fail(at+".port", nil, "missing", "set number, name and protocol")
 		return
 	}
-	c.port(at+".port.number", s.Port.Number)
+	if s.Port.Number != 0 || !socket {
+		c.port(at+".port.number", s.Port.Number)
+	}
 	c.portName(at+".port.name", s.Port.Name)
-	c.protocol(at+".port.protocol", s.Port.Protocol, "AUTO")
+	if s.Port.TargetPort != 0 { //nolint:staticcheck // deprecated, and refused for that
+		c.fail(at+".port.targetPort", s.Port.TargetPort, "has no effect on a gateway", "set targetPort in the gateway's Service") //nolint:staticcheck // as above
+	}
+	c.protocol(at+".port.protocol", s.Port.Protocol)
+	c.serverProtocol(at, s)
+}
+
+// serverProtocol checks that the protocol and the TLS settings go together.
+func (c *checker) serverProtocol(at string, s *networking.Server) {
 	protocol := strings.ToUpper(s.Port.Protocol)
 	switch {
 	case protocol == "UDP":
 		c.fail(at+".port.protocol", s.Port.Protocol, "UDP is not proxied", "remove the server")
-	case s.Tls == nil && (protocol == "HTTPS" || protocol == "TLS"):
-		c.fail(at+".tls", nil, "missing for protocol "+protocol, "set tls.mode, such as SIMPLE with credentialName")
-	case s.Tls != nil && (protocol == "HTTP" || protocol == "HTTP2" || protocol == "GRPC" || protocol == "GRPC-WEB"):
-		if !s.Tls.HttpsRedirect || s.Tls.Mode != networking.ServerTLSSettings_PASSTHROUGH {
+	case protocol == "HTTP" || protocol == "HTTP2" || protocol == "GRPC" || protocol == "GRPC-WEB":
+		if !proto.Equal(s.Tls, &networking.ServerTLSSettings{HttpsRedirect: s.Tls.GetHttpsRedirect()}) && s.Tls != nil {
 			c.fail(at+".tls", nil, "protocol "+protocol+" is plaintext", "use protocol HTTPS; a plaintext port can only have tls.httpsRedirect")
 		}
+		return
+	case s.Tls == nil && (protocol == "HTTPS" || protocol == "TLS"):
+		c.fail(at+".tls", nil, "missing for protocol "+protocol, "set tls.mode, such as SIMPLE with credentialName")
+	case s.Tls.GetHttpsRedirect() && protocol != "HTTPS":
+		c.fail(at+".tls.httpsRedirect", nil, "protocol "+protocol+" has no requests to redirect", "set it on a server with protocol HTTP")
 	}
 	c.serverTLS(at+".tls", s.Tls)
 }
@@ -87,93 +106,4 @@ func (c *checker) namespacedHost(at, s string, optional bool) {
 		c.fail(at, s, "not a namespace before the slash", `use a namespace, "." for this one or "*" for any`)
 	}
 	c.host(at, host)
-}
-
-// cipherSuites that Envoy's TLS library knows, in OpenSSL's names.
-var cipherSuites = []string{
-	"ECDHE-ECDSA-AES128-GCM-SHA256", "ECDHE-RSA-AES128-GCM-SHA256", "ECDHE-ECDSA-AES256-GCM-SHA384", "ECDHE-RSA-AES256-GCM-SHA384", "ECDHE-ECDSA-CHACHA20-POLY1305",
-	"ECDHE-RSA-CHACHA20-POLY1305", "ECDHE-ECDSA-AES128-SHA", "ECDHE-RSA-AES128-SHA", "ECDHE-ECDSA-AES256-SHA", "ECDHE-RSA-AES256-SHA", "AES128-GCM-SHA256", "AES128-SHA",
-	"AES256-GCM-SHA384", "AES256-SHA", "DES-CBC3-SHA",
-}
-
-func (c *checker) serverTLS(at string, t *networking.ServerTLSSettings) {
-	if t == nil {
-		return
-	}
-	c.serverCertificates(at, t)
-	for i, s := range t.CipherSuites {
-		if !contains(cipherSuites, s) {
-			c.fail(index(at+".cipherSuites", i), s, "unknown cipher suite", suggestion(s, cipherSuites))
-		}
-	}
-	if lo, hi := t.MinProtocolVersion, t.MaxProtocolVersion; lo != 0 && hi != 0 && lo > hi {
-		c.fail(at+".minProtocolVersion", lo, "newer than maxProtocolVersion "+hi.String(), "swap them")
-	}
-	for i, h := range t.VerifyCertificateHash {
-		if n := len(strings.ReplaceAll(h, ":", "")); n != 64 {
-			c.fail(index(at+".verifyCertificateHash", i), h, "not a SHA-256 in hexadecimal", "write 64 hexadecimal digits")
-		}
-	}
-	for i, h := range t.VerifyCertificateSpki {
-		if len(h) != 44 {
-			c.fail(index(at+".verifyCertificateSpki", i), h, "not a SHA-256 in base64", "write 44 base64 characters")
-		}
-	}
-}
-
-// serverCertificates checks that each mode has what it needs, from exactly one place.
-func (c *checker) serverCertificates(at string, t *networking.ServerTLSSettings) {
-	files := t.ServerCertificate != "" || t.PrivateKey != ""
-	ways := 0
-	for _, set := range []bool{files, t.CredentialName != "", len(t.CredentialNames) > 0, len(t.TlsCertificates) > 0} {
-		if set {
-			ways++
-		}
-	}
-	if ways > 1 {
-		c.fail(at, nil, "serverCertificate, credentialName, credentialNames and tlsCertificates exclude each other", "keep one of them")
-	}
-	c.credentialName(at+".credentialName", t.CredentialName)
-	for i, name := range t.CredentialNames {
-		c.credentialName(index(at+".credentialNames", i), name)
-	}
-	c.credentialName(at+".caCertCredentialName", t.CaCertCredentialName)
-	if len(t.CredentialNames) > 2 || len(t.TlsCertificates) > 2 {
-		c.fail(at, nil, "more than two certificates", "give at most one RSA and one ECDSA certificate")
-	}
-	if files && (t.ServerCertificate == "" || t.PrivateKey == "") {
-		c.fail(at, nil, "serverCertificate and privateKey belong together", "set both")
-	}
-	switch t.Mode {
-	case networking.ServerTLSSettings_SIMPLE, networking.ServerTLSSettings_MUTUAL, networking.ServerTLSSettings_OPTIONAL_MUTUAL:
-		if ways == 0 {
-			c.fail(at, nil, "no certificate for mode "+t.Mode.String(), "set credentialName, or serverCertificate and privateKey")
-		}
-		if t.Mode != networking.ServerTLSSettings_SIMPLE && files && t.CaCertificates == "" {
-			c.fail(at+".caCertificates", nil, "missing in mode "+t.Mode.String()+", clients could not be verified", "set caCertificates")
-		}
-	case networking.ServerTLSSettings_ISTIO_MUTUAL:
-		if ways > 0 || t.CaCertificates != "" {
-			c.fail(at+".mode", "ISTIO_MUTUAL", "uses the workload's own certificate, none can be given", "remove the certificates, or use MUTUAL")
-		}
-	case networking.ServerTLSSettings_PASSTHROUGH, networking.ServerTLSSettings_AUTO_PASSTHROUGH:
-		if ways > 0 {
-			c.fail(at+".mode", t.Mode.String(), "terminates no TLS, but a certificate is given", "use SIMPLE, or remove the certificate")
-		}
-	}
-}
-
-// credentialName refuses schemes that nothing serves: left alone, they would be handshakes refused without a word.
-func (c *checker) credentialName(at, name string) {
-	scheme, _, found := strings.Cut(name, "://")
-	if !found || scheme == "kubernetes" {
-		return
-	}
-	if scheme != "kubernetes-gateway" {
-		c.fail(at, name, "no secrets are served for "+scheme+"://", "name a Secret: its bare name, or kubernetes-gateway://<namespace>/<name>")
-		return
-	}
-	if namespace, secret, _ := strings.Cut(strings.TrimPrefix(name, "kubernetes-gateway://"), "/"); namespace == "" || secret == "" {
-		c.fail(at, name, "kubernetes-gateway:// wants a namespace and a name", "write kubernetes-gateway://<namespace>/<name>")
-	}
 }

@@ -17,6 +17,11 @@ func dr(policy string) string {
 
 func server(s string) string { return of("Gateway", "{servers: [{"+s+"}]}") }
 
+// secured is a server of protocol HTTPS with TLS settings.
+func secured(s string) string {
+	return server("port: {number: 443, name: https, protocol: HTTPS}, hosts: [a.com], tls: {" + s + "}")
+}
+
 // TestRules has one accepted and some refused objects a rule. want is a regular expression for the refusal; empty means accepted.
 func TestRules(t *testing.T) {
 	ok := "route: [{" + dest + "}]"
@@ -148,6 +153,32 @@ func TestRules(t *testing.T) {
 		{"gw: protocol", server("port: {number: 80, name: http, protocol: HTPP}, hosts: [a]"), `protocol: "HTPP": unknown protocol; did you mean "HTTP"`},
 		{"gw: duplicate port name", of("Gateway", "{servers: [{port: {number: 80, name: h, protocol: HTTP}, hosts: [a]}, {port: {number: 81, name: h, protocol: HTTP}, hosts: [a]}]}"), `same port name as servers\[0\]`},
 		{"gw: tls versions", server("port: {number: 443, name: https, protocol: HTTPS}, hosts: [a.com], tls: {mode: SIMPLE, credentialName: c, minProtocolVersion: TLSV1_3, maxProtocolVersion: TLSV1_2}"), `newer than maxProtocolVersion`},
+
+		{"gw: socket", server("port: {number: 0, name: http, protocol: HTTP}, hosts: [a], bind: 'unix:///run/gw.sock'"), ""},
+		{"gw: bind", server("port: {number: 80, name: http, protocol: HTTP}, hosts: [a], bind: everywhere"), `bind: "everywhere": neither an IP address nor a unix socket`},
+		{"gw: target port", server("port: {number: 80, name: http, protocol: HTTP, targetPort: 8080}, hosts: [a]"), `targetPort: 8080: has no effect on a gateway`},
+		{"gw: default endpoint", server("port: {number: 80, name: http, protocol: HTTP}, hosts: [a], defaultEndpoint: '127.0.0.1:80'"), `defaultEndpoint: .*has no meaning on a gateway`},
+		{"gw: no namespace", server("port: {number: 80, name: http, protocol: HTTP}, hosts: ['~/a']"), `~ is no namespace`},
+		{"gw: no detection", server("port: {number: 80, name: http, protocol: AUTO}, hosts: [a]"), `protocol: "AUTO": unknown protocol`},
+		{"gw: no redirect", server("port: {number: 80, name: http, protocol: HTTP}, hosts: [a.com], tls: {httpsRedirect: false}"), ""},
+		{"gw: redirect of bytes", server("port: {number: 443, name: tls, protocol: TLS}, hosts: [a.com], tls: {mode: PASSTHROUGH, httpsRedirect: true}"), `no requests to redirect`},
+		{"gw: auto passthrough", server("port: {number: 15443, name: tls, protocol: TLS}, hosts: ['*.local'], tls: {mode: AUTO_PASSTHROUGH}"), ""},
+		{"gw: passthrough with versions", secured("mode: PASSTHROUGH, minProtocolVersion: TLSV1_3"), `minProtocolVersion: has no effect: mode PASSTHROUGH terminates no TLS`},
+		{"gw: passthrough with a certificate", secured("mode: PASSTHROUGH, credentialName: c"), `terminates no TLS, but a certificate is given`},
+		{"gw: simple with clients", secured("mode: SIMPLE, credentialName: c, subjectAltNames: [a]"), `subjectAltNames: has no effect: mode SIMPLE asks clients for no certificate`},
+		{"gw: simple without verification", secured("mode: SIMPLE, credentialName: c, insecureSkipVerify: true"), `insecureSkipVerify: has no effect`},
+		{"gw: mutual, everything", secured("mode: MUTUAL, credentialNames: [a, b], caCertCredentialName: c, caCrl: /crl, subjectAltNames: [x], insecureSkipVerify: true, cipherSuites: [AES128-SHA], maxProtocolVersion: TLSV1_1"), ""},
+		{"gw: mutual with files and a Secret", secured("mode: MUTUAL, credentialName: a, caCertificates: /c"), `caCertificates: cannot be combined with credentialName`},
+		{"gw: mutual with pairs of files", secured("mode: MUTUAL, tlsCertificates: [{serverCertificate: /a, privateKey: /b}], caCertificates: /c"), ""},
+		{"gw: pairs without authorities", secured("mode: MUTUAL, tlsCertificates: [{serverCertificate: /a, privateKey: /b}]"), `clients could not be verified`},
+		{"gw: half a pair", secured("mode: SIMPLE, tlsCertificates: [{serverCertificate: /a}]"), `tlsCertificates\[0\]: serverCertificate and privateKey belong together`},
+		{"gw: path", secured("mode: SIMPLE, serverCertificate: /a~b, privateKey: /c"), `cannot be asked for`},
+		{"gw: mesh", secured("mode: ISTIO_MUTUAL, subjectAltNames: ['spiffe://cluster.local/ns/a/sa/b'], minProtocolVersion: TLSV1_3"), ""},
+		{"gw: mesh with authorities", secured("mode: ISTIO_MUTUAL, caCertificates: /c"), `caCertificates: has no effect: mode ISTIO_MUTUAL trusts`},
+		{"gw: old versions without ciphers", secured("mode: SIMPLE, credentialName: c, maxProtocolVersion: TLSV1_1"), `no default cipher suite`},
+		{"gw: hash", secured("mode: MUTUAL, credentialName: c, verifyCertificateHash: [" + strings.Repeat("zz", 32) + "]"), `verifyCertificateHash\[0\]: .*not a SHA-256`},
+		{"gw: hashes", secured("mode: MUTUAL, credentialName: c, verifyCertificateHash: ['" + strings.Repeat("0A:", 31) + "0A'], verifyCertificateSpki: [47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=]"), ""},
+		{"gw: key hash", secured("mode: MUTUAL, credentialName: c, verifyCertificateSpki: ['" + strings.Repeat("!", 44) + "']"), `verifyCertificateSpki\[0\]: .*not a SHA-256`},
 
 		{"sidecar: plain", of("Sidecar", "{egress: [{hosts: ['./*', 'istio-system/*']}]}"), ""},
 		{"sidecar: as up writes it", of("Sidecar", "{workloadSelector: {labels: {a: b}}, ingress: [{port: {number: 9080, protocol: HTTP, name: http}, bind: 127.66.1.1, captureMode: NONE, defaultEndpoint: '127.0.0.1:8080'}], egress: [{port: {number: 15080, protocol: HTTP_PROXY, name: http-proxy}, bind: 127.66.1.1, captureMode: NONE, hosts: ['*/*']}]}"), ""},
