@@ -28,7 +28,7 @@ func TestTunnelOfWeightedDestinations(t *testing.T) {
 		_, err := toDestinations(r, []*networking.RouteDestination{
 			{Destination: &networking.Destination{Host: host, Subset: "a"}, Weight: 50},
 			{Destination: &networking.Destination{Host: host, Subset: second}, Weight: 50},
-		}, 3128)
+		}, caller{port: 3128})
 		if (err == nil) != ok || err != nil && !strings.Contains(err.Error(), "route[1].destination: has another trafficPolicy.tunnel") {
 			t.Errorf("with %s: %v", second, err)
 		}
