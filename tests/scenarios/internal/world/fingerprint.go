@@ -7,45 +7,50 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"google.golang.org/grpc"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
 )
 
-// fingerprint is what Envoy holds, in short: clusters and listeners by their versions, which xds-server makes of their content. Envoy takes a tenth of the
-// time for it that it takes for everything.
-type fingerprint struct{ clusters, listeners, routes, endpoints string }
+// fingerprint is what Envoy holds, in short and by kind: clusters and listeners by their versions, which xds-server makes of their content. Envoy takes a
+// tenth of the time for it that it takes for everything.
+type fingerprint map[string]string
 
-// fingerprint reads it.
-func (l *workload) fingerprint(ctx context.Context) (fingerprint, error) {
-	var f fingerprint
-	lasting := map[string]bool{}
-	for _, part := range []struct {
-		into *string
-		path string
-		text func(raw []byte) (string, error)
-	}{
-		{&f.clusters, "resource=dynamic_active_clusters&mask=version_info,cluster.name,cluster.type", func(raw []byte) (string, error) {
-			return sortedText(raw, func(c *clusterDump) string {
-				lasting[nameOf(c.Cluster)] = hasLastingEndpoints(c.Cluster)
-				return c.Version + " " + string(c.Cluster)
-			})
-		}},
-		{&f.listeners, "resource=dynamic_listeners&mask=name,active_state.version_info", func(raw []byte) (string, error) {
-			return sortedText(raw, func(r *json.RawMessage) string { return string(*r) })
-		}},
-		{&f.routes, "resource=dynamic_route_configs", func(raw []byte) (string, error) {
-			return sortedText(raw, func(r *routeDump) string { return string(r.Config) })
-		}},
-		{&f.endpoints, "include_eds&resource=dynamic_endpoint_configs", func(raw []byte) (string, error) {
-			return sortedText(raw, func(e *endpointDump) string {
-				if !lasting[e.Config.Cluster] {
-					return ""
-				}
-				return e.Config.Cluster + " " + strings.Join(e.lines(), ", ")
-			})
-		}},
-	} {
-		raw, err := l.admin(ctx, "/config_dump?"+part.path)
+// questions ask Envoy for a fingerprint, by kind; each kind is what these types of xDS bring.
+var questions = []struct {
+	kind  string
+	path  string
+	types []string
+}{
+	{clusters, "resource=dynamic_active_clusters&mask=version_info,cluster.name", []string{"envoy.config.cluster.v3.Cluster"}},
+	{listeners, "resource=dynamic_listeners&mask=name,active_state.version_info", []string{"envoy.config.listener.v3.Listener"}},
+	{routes, "resource=dynamic_route_configs", []string{"envoy.config.route.v3.RouteConfiguration", "envoy.config.route.v3.VirtualHost"}},
+	{endpoints, "include_eds&resource=dynamic_endpoint_configs", []string{"envoy.config.endpoint.v3.ClusterLoadAssignment", "envoy.config.cluster.v3.Cluster"}},
+}
+
+// fingerprint reads the kinds that are wanted. lasting tells the clusters whose endpoints count.
+func (l *workload) fingerprint(ctx context.Context, wanted func(kind string) bool, lasting func(cluster string) bool) (fingerprint, error) {
+	f := fingerprint{}
+	for _, q := range questions {
+		if !wanted(q.kind) {
+			continue
+		}
+		raw, err := l.admin(ctx, "/config_dump?"+q.path)
 		if err == nil {
-			*part.into, err = part.text(raw)
+			switch q.kind {
+			case routes:
+				f[q.kind], err = sortedText(raw, func(r *routeDump) string { return string(r.Config) })
+			case endpoints:
+				f[q.kind], err = sortedText(raw, func(e *endpointDump) string {
+					if !lasting(e.Config.Cluster) {
+						return ""
+					}
+					return e.Config.Cluster + " " + strings.Join(e.lines(), ", ")
+				})
+			default:
+				f[q.kind], err = sortedText(raw, func(r *json.RawMessage) string { return string(*r) })
+			}
 		}
 		if err != nil {
 			return f, fmt.Errorf("configuration dump of %s: %w", l.spec.Name, err)
@@ -55,17 +60,7 @@ func (l *workload) fingerprint(ctx context.Context) (fingerprint, error) {
 }
 
 type clusterDump struct {
-	Version string          `json:"version_info"`
 	Cluster json.RawMessage `json:"cluster"`
-}
-
-// hasLastingEndpoints tells whether a cluster has the endpoints that it was given. Others find theirs as connections come, or in DNS.
-func hasLastingEndpoints(cluster json.RawMessage) bool {
-	var c struct {
-		Type   string          `json:"type"`
-		Custom json.RawMessage `json:"cluster_type"`
-	}
-	return json.Unmarshal(cluster, &c) == nil && (c.Type == "EDS" || c.Type == "" && c.Custom == nil)
 }
 
 type routeDump struct {
@@ -88,11 +83,22 @@ func sortedText[T any](raw []byte, text func(*T) string) (string, error) {
 	return strings.Join(slices.Compact(all), "\n"), nil
 }
 
+// hasLastingEndpoints tells whether a cluster has the endpoints that it was given. Others find theirs as connections come, or in DNS.
+func hasLastingEndpoints(cluster json.RawMessage) bool {
+	var c struct {
+		Type   string          `json:"type"`
+		Custom json.RawMessage `json:"cluster_type"`
+	}
+	return json.Unmarshal(cluster, &c) == nil && (c.Type == "EDS" || c.Type == "" && c.Custom == nil)
+}
+
 // known is what one proxy held when all was well, and the short form of it.
 type known struct {
 	all   holdings
 	short fingerprint
 }
+
+func (k known) lasting(cluster string) bool { return hasLastingEndpoints(k.all[clusters][cluster]) }
 
 // look reads everything that all proxies hold that run.
 func (w *World) look(ctx context.Context) (map[string]known, error) {
@@ -104,7 +110,7 @@ func (w *World) look(ctx context.Context) (map[string]known, error) {
 		if k.all, err = l.holdings(ctx); err != nil {
 			return err
 		}
-		if k.short, err = l.fingerprint(ctx); err != nil {
+		if k.short, err = l.fingerprint(ctx, func(string) bool { return true }, k.lasting); err != nil {
 			return err
 		}
 		mu.Lock()
@@ -115,14 +121,73 @@ func (w *World) look(ctx context.Context) (map[string]known, error) {
 	return out, err
 }
 
-// differences of what all proxies hold to what they held.
-func (w *World) differences(ctx context.Context, before map[string]known) ([]string, error) {
+// sent tells, by proxy and type, how much configuration it was sent on which connection: where that is the same as before, it holds what it held.
+func (w *World) sent(ctx context.Context) (map[string]map[string]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, ackedWithin)
+	defer cancel()
+	resp, err := w.store.fleet.ListProxies(ctx, &configv1.ListProxiesRequest{}, grpc.WaitForReady(true))
+	if err != nil {
+		return nil, explain(err)
+	}
+	out := map[string]map[string]string{}
+	for _, p := range resp.Proxies {
+		types := map[string]string{}
+		for _, t := range p.Types {
+			_, name, _ := strings.Cut(t.TypeUrl, "/")
+			types[name] = fmt.Sprintf("%s %s %d", p.XdsServer, p.ConnectedAt.AsTime(), t.BytesSent)
+		}
+		out[p.NodeId] = types
+	}
+	return out, nil
+}
+
+// nodeID is the proxy's name among those that the control plane knows.
+func (l *workload) nodeID() string {
+	role := "sidecar"
+	if l.isGateway() {
+		role = "router"
+	}
+	return fmt.Sprintf("%s~%s~%s.%s~%[4]s.svc.%s", role, l.host.IP, l.spec.Name, l.spec.Namespace, domain)
+}
+
+// changed tells of each kind whether the proxy may hold something else of it than when it was sent before.
+func (l *workload) changed(before, now map[string]map[string]string) func(kind string) bool {
+	id := l.nodeID()
+	return func(kind string) bool {
+		for _, q := range questions {
+			if q.kind != kind {
+				continue
+			}
+			for _, t := range q.types {
+				if before[id] == nil || before[id][t] != now[id][t] {
+					return true
+				}
+			}
+		}
+		return false
+	}
+}
+
+// differences of what all proxies hold to what they held at a snapshot.
+func (w *World) differences(ctx context.Context, s *Snapshot) ([]string, error) {
+	sent, err := w.sent(ctx)
+	if err != nil {
+		return nil, err
+	}
 	var out []string
 	var mu sync.Mutex
-	err := each(w.proxies(), func(l *workload) error {
-		was := before[l.spec.Name]
-		if short, err := l.fingerprint(ctx); err != nil || short == was.short {
+	err = each(w.proxies(), func(l *workload) error {
+		was := s.held[l.spec.Name]
+		short, err := l.fingerprint(ctx, l.changed(s.sent, sent), was.lasting)
+		if err != nil {
 			return err
+		}
+		same := true
+		for kind, text := range short {
+			same = same && was.short[kind] == text
+		}
+		if same {
+			return nil
 		}
 		now, err := l.holdings(ctx)
 		if err != nil {

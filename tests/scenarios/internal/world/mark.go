@@ -14,6 +14,8 @@ type Snapshot struct {
 	objects map[string]document
 	running map[string]bool
 	held    map[string]known
+	// sent is what the proxies had been sent by then.
+	sent    map[string]map[string]string
 	counted map[string]counters
 	// logs are the lengths of the log files.
 	logs map[string]int64
@@ -31,6 +33,10 @@ func (w *World) snapshot(ctx context.Context, held map[string]known) (*Snapshot,
 	s := &Snapshot{objects: w.store.snapshot(), running: map[string]bool{}, held: held, logs: w.logLengths()}
 	for _, l := range w.order {
 		s.running[l.spec.Name] = l.shown
+	}
+	var err error
+	if s.sent, err = w.sent(ctx); err != nil {
+		return s, err
 	}
 	return s, both(
 		func() (err error) { s.counted, err = w.counters(ctx); return err },
@@ -93,7 +99,7 @@ func (w *World) reset(ctx context.Context, s *Snapshot) ([]string, error) {
 func (w *World) diff(ctx context.Context, s *Snapshot) ([]string, error) {
 	var out []string
 	err := until(ctx, settleWithin, func() (err error) {
-		if out, err = w.differences(ctx, s.held); err == nil && len(out) > 0 {
+		if out, err = w.differences(ctx, s); err == nil && len(out) > 0 {
 			err = errDiffers
 		}
 		return err

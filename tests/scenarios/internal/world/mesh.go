@@ -34,6 +34,7 @@ var AccessLogFields = map[string]string{
 	"sni":        "%REQUESTED_SERVER_NAME%",
 	"remote":     "%DOWNSTREAM_DIRECT_REMOTE_ADDRESS%",
 	"local":      "%DOWNSTREAM_LOCAL_ADDRESS%",
+	"source":     "%UPSTREAM_LOCAL_ADDRESS%",
 	"upstream":   "%UPSTREAM_HOST%",
 	"cluster":    "%UPSTREAM_CLUSTER%",
 	"connection": "%CONNECTION_ID%",

@@ -47,7 +47,9 @@ func (l *workload) path(name string) string { return l.world.path(name + "-" + l
 
 func (l *workload) state() string { return l.path("proxy") }
 
-func (l *workload) hasApp() bool { return l.spec.Kind != format.Gateway }
+func (l *workload) isGateway() bool { return l.spec.Kind == format.Gateway }
+
+func (l *workload) hasApp() bool { return !l.isGateway() }
 
 func (l *workload) hasAgent() bool { return l.spec.HasProxy() || l.spec.Kind == format.Proxyless }
 
@@ -183,7 +185,7 @@ func (l *workload) startAgent() error {
 	}
 	w := l.world
 	role := "sidecar"
-	if l.spec.Kind == format.Gateway {
+	if l.isGateway() {
 		role = "router"
 	}
 	p := netns.Program{
