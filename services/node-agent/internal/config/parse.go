@@ -31,6 +31,7 @@ const (
 	defaultCA           = "ca.istio-system.svc:15012"
 	systemNamespace     = "istio-system"
 
+	defaultFileFlush        = time.Second
 	defaultEnvoyDrain       = 45 * time.Second
 	defaultTerminationDrain = 5 * time.Second
 	defaultMinimumDrain     = 5 * time.Second
@@ -113,7 +114,7 @@ func Parse(role string, f Flags, h Host) (*Config, error) {
 	errs = append(errs, c.programs(env))
 	c.EnvoyBinary = cmp.Or(f.EnvoyBinary, pc.GetBinaryPath(), defaultEnvoyBinary)
 	c.Concurrency = concurrency(f.Concurrency, pc, h.NumCPU)
-	c.EnvoyLogLevel, c.EnvoyComponentLog, c.EnvoyFileFlush = f.EnvoyLogLevel, f.EnvoyComponents, f.EnvoyFileFlush
+	c.EnvoyLogLevel, c.EnvoyComponentLog, c.EnvoyFileFlush = f.EnvoyLogLevel, f.EnvoyComponents, cmp.Or(f.EnvoyFileFlush, defaultFileFlush)
 	c.LogLevel = agentLevel(f.LogLevel)
 	c.MaxDownstreamConnections = max(h.OpenFiles/2, 128)
 	c.DeltaXDS = env.boolean("ISTIO_DELTA_XDS", true)
