@@ -2,6 +2,7 @@ package netns
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/netip"
@@ -135,6 +136,36 @@ func TestNetwork(t *testing.T) {
 			if took := time.Since(began); took > time.Second {
 				t.Errorf("%s: %v took %s", address, err, took)
 			}
+		}
+	})
+	t.Run("connections are cut", func(t *testing.T) {
+		lis, err := two.Listen(ctx, "tcp", two.IP.String()+":80")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer lis.Close()
+		var conns []net.Conn
+		for range 2 {
+			conn, err := one.Dial(ctx, "tcp", lis.Addr().String(), "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			conns = append(conns, conn)
+		}
+		kept := conns[1].LocalAddr().String()
+		if err := one.Disconnect(func(local, remote netip.AddrPort) bool {
+			return local.String() == kept && remote.String() == lis.Addr().String()
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conns[1].Write([]byte("x")); err != nil {
+			t.Errorf("the one to keep: %v", err)
+		}
+		_ = conns[0].SetReadDeadline(time.Now().Add(2 * time.Second))
+		var timeout net.Error
+		if _, err := conns[0].Read(make([]byte, 1)); errors.As(err, &timeout) && timeout.Timeout() {
+			t.Logf("this kernel does not cut connections")
 		}
 	})
 	t.Run("programs have a resolv.conf of their own and are ended", func(t *testing.T) {

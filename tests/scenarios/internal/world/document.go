@@ -116,14 +116,18 @@ func ref(kind, namespace, name string) string {
 	return kind + "/" + namespace + "/" + name
 }
 
-// withClusterIP is a Service that names an address.
-func (d document) withClusterIP(ip string) (document, error) {
+// withClusterIPs is a Service that names its addresses.
+func (d document) withClusterIPs(ips []string) (document, error) {
 	spec, ok := d.content["spec"].(tree)
 	if !ok {
 		spec = tree{}
 		d.content["spec"] = spec
 	}
-	spec["clusterIP"] = ip
+	all := make([]any, len(ips))
+	for i, ip := range ips {
+		all[i] = ip
+	}
+	spec["clusterIP"], spec["clusterIPs"] = ips[0], all
 	raw, err := json.Marshal(d.content)
 	d.text = string(raw)
 	return d, err
@@ -131,5 +135,5 @@ func (d document) withClusterIP(ip string) (document, error) {
 
 // wantsClusterIP tells whether it is a Service that has to be given an address, as Kubernetes does.
 func (d document) wantsClusterIP() bool {
-	return d.kind() == "Service" && d.member("apiVersion") == "v1" && d.member("spec", "clusterIP") == "" && d.member("spec", "type") != "ExternalName"
+	return d.kind() == "Service" && d.member("apiVersion") == "v1" && d.member("spec", "clusterIP") == "" && len(d.list("spec", "clusterIPs")) == 0 && d.member("spec", "type") != "ExternalName"
 }

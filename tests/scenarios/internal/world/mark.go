@@ -3,6 +3,7 @@ package world
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -92,7 +93,19 @@ func (w *World) reset(ctx context.Context, s *Snapshot) ([]string, error) {
 	if err := w.store.acked(ctx, 0); err != nil {
 		return nil, err
 	}
+	if err := w.disconnect(); err != nil {
+		return nil, err
+	}
 	return w.diff(ctx, s)
+}
+
+// disconnect cuts all connections but those to the control plane: what proxies keep open for later does not go on to the next scenario.
+func (w *World) disconnect() error {
+	hub := w.network.Hub
+	keep := func(local, remote netip.AddrPort) bool {
+		return remote.Addr() == hub.IP || remote.Addr() == hub.IP6 || local.Addr() == hub.IP || local.Addr() == hub.IP6
+	}
+	return each(w.hosts(), func(h *netns.Host) error { return h.Disconnect(keep) })
 }
 
 // diff compares what the proxies hold with a snapshot. What Envoy is still about to take away is given time.

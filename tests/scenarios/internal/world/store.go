@@ -24,8 +24,11 @@ import (
 	"fairlead.dev/tests/scenarios/internal/runner"
 )
 
-// firstVIP is the address of the first Service.
-var firstVIP = netip.MustParseAddr("198.19.0.1")
+// firstVIP is the address of the first Service, range6 has the other addresses of Services of two families.
+var (
+	firstVIP = netip.MustParseAddr("198.19.0.1")
+	range6   = netip.MustParsePrefix("fd19::/64")
+)
 
 // slowAck is how long acknowledgements may take without a remark.
 const slowAck = 2 * time.Second
@@ -49,8 +52,9 @@ type store struct {
 	// applied has the text of every object by its reference.
 	applied map[string]document
 	// vips are the addresses given to Services, by reference, for good.
-	vips map[string]string
+	vips map[string]netip.Addr
 	next netip.Addr
+	ipv6 bool
 
 	// balanced is what the network was told to translate last.
 	balanced  map[netip.AddrPort][]netip.AddrPort
@@ -80,7 +84,7 @@ func newStore(w *World) (*store, error) {
 	}
 	return &store{
 		conn: conn, objects: configv1.NewConfigStoreServiceClient(conn), fleet: configv1.NewFleetServiceClient(conn),
-		applied: map[string]document{}, vips: map[string]string{}, next: firstVIP, log: w.log, translate: w.network.Translate,
+		applied: map[string]document{}, vips: map[string]netip.Addr{}, next: firstVIP, ipv6: w.options.IPv6, log: w.log, translate: w.network.Translate,
 	}, nil
 }
 
@@ -102,16 +106,47 @@ func (s *store) vip(service string) (string, error) {
 		}
 		return "", fmt.Errorf("service %q has no address of its own", service)
 	}
-	return s.allot(key), nil
+	return s.allot(key).String(), nil
 }
 
 // allot gives a Service an address; the caller holds s.mu.
-func (s *store) allot(key string) string {
-	if s.vips[key] == "" {
-		s.vips[key] = s.next.String()
+func (s *store) allot(key string) netip.Addr {
+	if _, ok := s.vips[key]; !ok {
+		s.vips[key] = s.next
 		s.next = s.next.Next()
 	}
 	return s.vips[key]
+}
+
+// clusterIPs are the addresses that a Service without any is given: one of each family that it asks for, as far as there are any. The caller
+// holds s.mu.
+func (s *store) clusterIPs(d document) []string {
+	v4 := s.allot(d.ref())
+	raw := range6.Addr().As16()
+	for i, b := range v4.As4() {
+		raw[12+i] = b
+	}
+	both := map[string]string{"IPv4": v4.String(), "IPv6": netip.AddrFrom16(raw).String()}
+	families := []string{"IPv4"}
+	if asked := d.list("spec", "ipFamilies"); len(asked) > 0 {
+		families = nil
+		for _, f := range asked {
+			families = append(families, fmt.Sprint(f))
+		}
+	}
+	if policy := d.member("spec", "ipFamilyPolicy"); len(families) == 1 && (policy == "PreferDualStack" || policy == "RequireDualStack") {
+		families = append(families, map[string]string{"IPv4": "IPv6", "IPv6": "IPv4"}[families[0]])
+	}
+	var out []string
+	for _, f := range families {
+		if ip := both[f]; ip != "" && (f == "IPv4" || s.ipv6) {
+			out = append(out, ip)
+		}
+	}
+	if len(out) == 0 {
+		return []string{v4.String()}
+	}
+	return out
 }
 
 // apply creates or replaces objects and returns the revision that has them, 0 if nothing changed.
@@ -121,7 +156,7 @@ func (s *store) apply(ctx context.Context, text string) (uint64, error) {
 	for i := range docs {
 		if docs[i].wantsClusterIP() {
 			var err error
-			if docs[i], err = docs[i].withClusterIP(s.allot(docs[i].ref())); err != nil {
+			if docs[i], err = docs[i].withClusterIPs(s.clusterIPs(docs[i])); err != nil {
 				s.mu.Unlock()
 				return 0, err
 			}
