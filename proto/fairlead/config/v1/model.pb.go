@@ -830,9 +830,9 @@ type Service struct {
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	// namespace of the object.
 	Namespace string `protobuf:"bytes,3,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	// ports in the object's order; never empty.
+	// ports in the object's order; empty only where external_name is set.
 	Ports []*ServicePort `protobuf:"bytes,4,rep,name=ports,proto3" json:"ports,omitempty"`
-	// addresses are the VIPs (IPs or CIDRs), sorted; empty for headless services and for ServiceEntries without one.
+	// addresses are the VIPs (IPs or CIDRs, in canonical form), sorted; empty for headless services and for ServiceEntries without one.
 	Addresses []string `protobuf:"bytes,5,rep,name=addresses,proto3" json:"addresses,omitempty"`
 	// resolution says where endpoints come from.
 	Resolution Resolution `protobuf:"varint,6,opt,name=resolution,proto3,enum=fairlead.config.v1.Resolution" json:"resolution,omitempty"`
@@ -852,18 +852,22 @@ type Service struct {
 	CreationTime *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=creation_time,json=creationTime,proto3" json:"creation_time,omitempty"`
 	// source is the user's object.
 	Source *SourceRef `protobuf:"bytes,14,opt,name=source,proto3" json:"source,omitempty"`
-	// external_name is the target of an ExternalName Service; empty otherwise.
+	// external_name is the target of an ExternalName Service, which is no more than another name for that: it has no ports, no addresses and no
+	// endpoints. Empty otherwise.
 	ExternalName string `protobuf:"bytes,15,opt,name=external_name,json=externalName,proto3" json:"external_name,omitempty"`
-	// auto_addresses are VIPs allocated by config-watcher for DNS capture; empty unless allocated.
+	// auto_addresses are VIPs allocated by config-watcher, an IPv4 and an IPv6 address. Only proxies that answer their workload's DNS queries
+	// may use them, since nobody else learns of them; empty unless allocated.
 	AutoAddresses []string `protobuf:"bytes,16,rep,name=auto_addresses,json=autoAddresses,proto3" json:"auto_addresses,omitempty"`
 	// session_affinity_client_ip is true for Kubernetes sessionAffinity ClientIP.
 	SessionAffinityClientIp bool `protobuf:"varint,17,opt,name=session_affinity_client_ip,json=sessionAffinityClientIp,proto3" json:"session_affinity_client_ip,omitempty"`
-	// traffic_distribution is Kubernetes' spec.trafficDistribution, verbatim; empty if unset.
+	// traffic_distribution is Kubernetes' spec.trafficDistribution, or Istio's annotation, which comes first; empty if unset.
 	TrafficDistribution string `protobuf:"bytes,18,opt,name=traffic_distribution,json=trafficDistribution,proto3" json:"traffic_distribution,omitempty"`
 	// publish_not_ready_addresses is Kubernetes' field of that name.
 	PublishNotReadyAddresses bool `protobuf:"varint,19,opt,name=publish_not_ready_addresses,json=publishNotReadyAddresses,proto3" json:"publish_not_ready_addresses,omitempty"`
-	unknownFields            protoimpl.UnknownFields
-	sizeCache                protoimpl.SizeCache
+	// node_local is true for Kubernetes' internalTrafficPolicy Local: clients use endpoints of their own node alone.
+	NodeLocal     bool `protobuf:"varint,20,opt,name=node_local,json=nodeLocal,proto3" json:"node_local,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Service) Reset() {
@@ -1025,6 +1029,13 @@ func (x *Service) GetTrafficDistribution() string {
 func (x *Service) GetPublishNotReadyAddresses() bool {
 	if x != nil {
 		return x.PublishNotReadyAddresses
+	}
+	return false
+}
+
+func (x *Service) GetNodeLocal() bool {
+	if x != nil {
+		return x.NodeLocal
 	}
 	return false
 }
@@ -1254,9 +1265,11 @@ type Endpoint struct {
 	// workload is "<namespace>/<name>" of the Workload behind the address; empty where there is none.
 	Workload string `protobuf:"bytes,10,opt,name=workload,proto3" json:"workload,omitempty"`
 	// hostname of a StatefulSet Pod under its headless service ("db-0"); empty otherwise.
-	Hostname      string `protobuf:"bytes,11,opt,name=hostname,proto3" json:"hostname,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Hostname string `protobuf:"bytes,11,opt,name=hostname,proto3" json:"hostname,omitempty"`
+	// additional_addresses are those of a workload with addresses of both families, without the first.
+	AdditionalAddresses []string `protobuf:"bytes,12,rep,name=additional_addresses,json=additionalAddresses,proto3" json:"additional_addresses,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
 }
 
 func (x *Endpoint) Reset() {
@@ -1364,6 +1377,13 @@ func (x *Endpoint) GetHostname() string {
 		return x.Hostname
 	}
 	return ""
+}
+
+func (x *Endpoint) GetAdditionalAddresses() []string {
+	if x != nil {
+		return x.AdditionalAddresses
+	}
+	return nil
 }
 
 // Workload is a Pod, a machine or a WorkloadEntry that may run a proxy.
@@ -1810,7 +1830,7 @@ const file_fairlead_config_v1_model_proto_rawDesc = "" +
 	"\bprotocol\x18\x03 \x01(\x0e2\x1c.fairlead.config.v1.ProtocolR\bprotocol\x12\x1f\n" +
 	"\vtarget_port\x18\x04 \x01(\rR\n" +
 	"targetPort\x12(\n" +
-	"\x10target_port_name\x18\x05 \x01(\tR\x0etargetPortName\"\xed\a\n" +
+	"\x10target_port_name\x18\x05 \x01(\tR\x0etargetPortName\"\x8c\b\n" +
 	"\aService\x12\x1a\n" +
 	"\bhostname\x18\x01 \x01(\tR\bhostname\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1c\n" +
@@ -1834,7 +1854,9 @@ const file_fairlead_config_v1_model_proto_rawDesc = "" +
 	"\x0eauto_addresses\x18\x10 \x03(\tR\rautoAddresses\x12;\n" +
 	"\x1asession_affinity_client_ip\x18\x11 \x01(\bR\x17sessionAffinityClientIp\x121\n" +
 	"\x14traffic_distribution\x18\x12 \x01(\tR\x13trafficDistribution\x12=\n" +
-	"\x1bpublish_not_ready_addresses\x18\x13 \x01(\bR\x18publishNotReadyAddresses\x1a;\n" +
+	"\x1bpublish_not_ready_addresses\x18\x13 \x01(\bR\x18publishNotReadyAddresses\x12\x1d\n" +
+	"\n" +
+	"node_local\x18\x14 \x01(\bR\tnodeLocal\x1a;\n" +
 	"\rSelectorEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a9\n" +
@@ -1859,7 +1881,7 @@ const file_fairlead_config_v1_model_proto_rawDesc = "" +
 	"label_sets\x18\x05 \x03(\v2\x1c.fairlead.config.v1.LabelSetR\tlabelSets\x12<\n" +
 	"\n" +
 	"localities\x18\x06 \x03(\v2\x1c.fairlead.config.v1.LocalityR\n" +
-	"localities\"\xe3\x02\n" +
+	"localities\"\x96\x03\n" +
 	"\bEndpoint\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04port\x18\x02 \x01(\rR\x04port\x12\x1b\n" +
@@ -1872,7 +1894,8 @@ const file_fairlead_config_v1_model_proto_rawDesc = "" +
 	"\x06weight\x18\t \x01(\rR\x06weight\x12\x1a\n" +
 	"\bworkload\x18\n" +
 	" \x01(\tR\bworkload\x12\x1a\n" +
-	"\bhostname\x18\v \x01(\tR\bhostname\"\xc7\x05\n" +
+	"\bhostname\x18\v \x01(\tR\bhostname\x121\n" +
+	"\x14additional_addresses\x18\f \x03(\tR\x13additionalAddresses\"\xc7\x05\n" +
 	"\bWorkload\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x1c\n" +

@@ -3,6 +3,7 @@ package normalise
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -28,7 +29,7 @@ func (m *Mesh) endpointSets(h hostKey) []*configv1.EndpointSet {
 		if port.Protocol == configv1.Protocol_PROTOCOL_UDP {
 			continue
 		}
-		b := setBuilder{}
+		b := setBuilder{byNode: svc.NodeLocal || svc.TrafficDistribution == corev1.ServiceTrafficDistributionPreferSameNode}
 		for _, o := range claimants {
 			switch body := o.Body.(type) {
 			case *corev1.Service:
@@ -51,8 +52,15 @@ type candidate struct {
 	locality *configv1.Locality
 }
 
+// labelHostname is the node of a workload: among its own labels, and among those of endpoints where clients are asked to mind the node.
+const labelHostname = corev1.LabelHostname
+
 // setBuilder gathers endpoints and puts them in a canonical order.
-type setBuilder struct{ items []candidate }
+type setBuilder struct {
+	items []candidate
+	// byNode is true if endpoints have to say which node they are on.
+	byNode bool
+}
 
 func (b *setBuilder) build(hostname string, port uint32, cluster string) *configv1.EndpointSet {
 	out := &configv1.EndpointSet{Hostname: hostname, Port: port, Cluster: cluster}
@@ -127,8 +135,9 @@ func (m *Mesh) networkOf(in *instance) string {
 	return m.clusterNetwork()
 }
 
-// add makes an endpoint of an instance on a port of its own.
-func (m *Mesh) add(b *setBuilder, in *instance, address string, port uint32, health configv1.Health) *configv1.Endpoint {
+// add makes an endpoint of an instance on a port of its own. It has the first of the addresses, and the first of the other family besides.
+func (m *Mesh) add(b *setBuilder, in *instance, addresses []string, port uint32, health configv1.Health) *configv1.Endpoint {
+	address := addresses[0]
 	if strings.HasPrefix(address, "/") || strings.HasPrefix(address, "@") {
 		port = 0
 	}
@@ -138,25 +147,61 @@ func (m *Mesh) add(b *setBuilder, in *instance, address string, port uint32, hea
 	if in.key.name != "" {
 		e.Workload = in.key.namespace + "/" + in.key.name
 	}
-	b.items = append(b.items, candidate{e, in.labels, m.localityOf(in)})
+	if other := slices.IndexFunc(addresses, func(a string) bool { return familyOf(a) != "" && familyOf(a) != familyOf(address) }); other > 0 && familyOf(address) != "" {
+		e.AdditionalAddresses = []string{addresses[other]}
+	}
+	labels := in.labels
+	if b.byNode {
+		labels = merged(labels, nodeLabels(in))
+	}
+	b.items = append(b.items, candidate{e, labels, m.localityOf(in)})
 	return e
 }
 
-// serviceEndpoints finds the endpoints of a Kubernetes Service: its EndpointSlices if there are any, else the workloads it selects; the name
-// it stands for if it is of type ExternalName.
-func (m *Mesh) serviceEndpoints(b *setBuilder, o *object.Object, s *corev1.Service, svc *configv1.Service, port *configv1.ServicePort) {
-	if s.Spec.Type == corev1.ServiceTypeExternalName {
-		b.items = append(b.items, candidate{endpoint: &configv1.Endpoint{
-			Address: svc.ExternalName, Port: port.Number, Health: configv1.Health_HEALTH_READY, TlsMode: configv1.TlsMode_TLS_MODE_DISABLED,
-		}})
-		return
+func nodeLabels(in *instance) map[string]string {
+	if in.node == "" {
+		return nil
 	}
+	return map[string]string{labelHostname: in.node}
+}
+
+// familyOf is empty for what is no IP address.
+func familyOf(address string) corev1.IPFamily {
+	switch ip, err := netip.ParseAddr(address); {
+	case err != nil:
+		return ""
+	case ip.Is4():
+		return corev1.IPv4Protocol
+	default:
+		return corev1.IPv6Protocol
+	}
+}
+
+// ofFamilies keeps the addresses of the families, in their order; all if none are named.
+func ofFamilies(addresses []string, families []corev1.IPFamily) []string {
+	if len(families) == 0 {
+		return addresses
+	}
+	var out []string
+	for _, f := range families {
+		for _, a := range addresses {
+			if familyOf(a) == f || familyOf(a) == "" && f == families[0] {
+				out = append(out, a)
+			}
+		}
+	}
+	return out
+}
+
+// serviceEndpoints finds the endpoints of a Kubernetes Service: its EndpointSlices if there are any, else the workloads it selects.
+func (m *Mesh) serviceEndpoints(b *setBuilder, o *object.Object, s *corev1.Service, svc *configv1.Service, port *configv1.ServicePort) {
 	slices := m.bySlice[workKey{o.Key.Namespace, o.Key.Name}]
 	for k := range slices.all {
-		m.sliceEndpoints(b, m.slices[k], port)
+		m.sliceEndpoints(b, m.slices[k], s, port)
 	}
 	m.instances.matching(o.Key.Namespace, s.Spec.Selector, func(in *instance) {
-		if slices.len() > 0 && in.key.kind == "Pod" || len(in.addresses) == 0 {
+		addresses := ofFamilies(in.addresses, s.Spec.IPFamilies)
+		if slices.len() > 0 && in.key.kind == "Pod" || len(addresses) == 0 {
 			return
 		}
 		target, ok := targetPort(in, port)
@@ -167,7 +212,7 @@ func (m *Mesh) serviceEndpoints(b *setBuilder, o *object.Object, s *corev1.Servi
 		if s.Spec.PublishNotReadyAddresses && health == configv1.Health_HEALTH_NOT_READY {
 			health = configv1.Health_HEALTH_READY
 		}
-		added := m.add(b, in, in.addresses[0], target, health)
+		added := m.add(b, in, addresses, target, health)
 		if in.subdomain == o.Key.Name && svc.Headless {
 			added.Hostname = in.hostname
 		}
@@ -190,7 +235,7 @@ func targetPort(in *instance, port *configv1.ServicePort) (uint32, bool) {
 	return port.TargetPort, true
 }
 
-func (m *Mesh) sliceEndpoints(b *setBuilder, o *object.Object, port *configv1.ServicePort) {
+func (m *Mesh) sliceEndpoints(b *setBuilder, o *object.Object, svc *corev1.Service, port *configv1.ServicePort) {
 	s := o.Body.(*discoveryv1.EndpointSlice)
 	number, ok := slicePort(s, port)
 	if !ok {
@@ -201,7 +246,12 @@ func (m *Mesh) sliceEndpoints(b *setBuilder, o *object.Object, port *configv1.Se
 			continue
 		}
 		in := m.sliceInstance(o, &e)
-		added := m.add(b, in, e.Addresses[0], number, sliceHealth(e.Conditions))
+		addresses := e.Addresses[:1]
+		if len(svc.Spec.IPFamilies) > 1 && len(in.addresses) > 0 {
+			// Kubernetes has EndpointSlices for each family: the Pod comes twice, and counts once.
+			addresses = ofFamilies(in.addresses, svc.Spec.IPFamilies)
+		}
+		added := m.add(b, in, addresses, number, sliceHealth(e.Conditions))
 		if e.Hostname != nil {
 			added.Hostname = *e.Hostname
 		}
@@ -270,13 +320,13 @@ func (m *Mesh) entryEndpoints(b *setBuilder, o *object.Object, se *networking.Se
 			continue
 		}
 		target, _ := targetPort(in, own)
-		m.add(b, in, in.addresses[0], target, configv1.Health_HEALTH_READY)
+		m.add(b, in, in.addresses, target, configv1.Health_HEALTH_READY)
 	}
 	selector := se.GetWorkloadSelector().GetLabels()
 	m.instances.matching(o.Key.Namespace, selector, func(in *instance) {
 		if len(in.addresses) > 0 {
 			target, _ := targetPort(in, own)
-			m.add(b, in, in.addresses[0], target, in.health)
+			m.add(b, in, in.addresses, target, in.health)
 		}
 	})
 	dns := se.Resolution == networking.ServiceEntry_DNS || se.Resolution == networking.ServiceEntry_DNS_ROUND_ROBIN

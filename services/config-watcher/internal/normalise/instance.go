@@ -12,16 +12,15 @@ import (
 
 // Labels and annotations that decide about endpoints.
 const (
-	labelTLSMode       = "security.istio.io/tlsMode"
-	labelLocality      = "istio-locality"
-	labelNetwork       = "topology.istio.io/network"
-	labelRegion        = "topology.kubernetes.io/region"
-	labelZone          = "topology.kubernetes.io/zone"
-	labelSubzone       = "topology.istio.io/subzone"
-	labelRegionLegacy  = "failure-domain.beta.kubernetes.io/region"
-	labelZoneLegacy    = "failure-domain.beta.kubernetes.io/zone"
-	labelServiceName   = "kubernetes.io/service-name"
-	annotationExportTo = "networking.istio.io/exportTo"
+	labelTLSMode      = "security.istio.io/tlsMode"
+	labelLocality     = "istio-locality"
+	labelNetwork      = "topology.istio.io/network"
+	labelRegion       = "topology.kubernetes.io/region"
+	labelZone         = "topology.kubernetes.io/zone"
+	labelSubzone      = "topology.istio.io/subzone"
+	labelRegionLegacy = "failure-domain.beta.kubernetes.io/region"
+	labelZoneLegacy   = "failure-domain.beta.kubernetes.io/zone"
+	labelServiceName  = "kubernetes.io/service-name"
 )
 
 // instKey names a workload instance.

@@ -89,6 +89,8 @@ type Mesh struct {
 	// onDemandConfigs are the ProxyConfigs that say whether sidecars hold only what they call.
 	onDemandConfigs set[object.Key]
 
+	vips *vips
+
 	// built and ports keep what endpoint and workload events read of services, so that they need not rebuild any.
 	built map[hostKey]*configv1.Service
 	ports map[owner][]*configv1.ServicePort
@@ -119,7 +121,7 @@ func New(cfg Config) *Mesh {
 		cfg: cfg.withDefaults(), namespaces: map[string]*object.Object{}, nodes: map[string]*configv1.Locality{}, owners: map[owner]*object.Object{},
 		claims: multimap[hostKey, owner]{}, selectors: newSelectors(), instances: newInstances(), slices: map[workKey]*object.Object{}, bySlice: multimap[workKey, workKey]{},
 		sliceOf: map[workKey]workKey{}, sliceRefs: multimap[instKey, workKey]{}, configs: map[object.Key]*object.Object{}, delegates: multimap[workKey, object.Key]{}, onDemandConfigs: set[object.Key]{},
-		built: map[hostKey]*configv1.Service{}, ports: map[owner][]*configv1.ServicePort{}, out: map[resource.Key][]byte{}, endpoints: map[hostKey][]resource.Key{}, dirty: newDirty(),
+		vips: newVIPs(), built: map[hostKey]*configv1.Service{}, ports: map[owner][]*configv1.ServicePort{}, out: map[resource.Key][]byte{}, endpoints: map[hostKey][]resource.Key{}, dirty: newDirty(),
 	}
 	m.settings = m.defaultSettings()
 	m.dirty.mesh = true
@@ -273,7 +275,7 @@ func (m *Mesh) hosts(o owner, obj *object.Object) []hostKey {
 	}
 	var out []hostKey
 	for _, h := range obj.Body.(*networking.ServiceEntry).Hosts {
-		out = append(out, hostKey{o.namespace, Host(h, o.namespace, m.cfg.Domain)})
+		out = append(out, hostKey{o.namespace, entryHost(h)})
 	}
 	return out
 }

@@ -259,8 +259,9 @@ func TestKindsOfServices(t *testing.T) {
 	if got := s.endpoints("apps", "h.apps.svc.cluster.local:90/Kubernetes"); got != "10.1.0.1:91 NOT_READY v1" {
 		t.Errorf("headless endpoints %s", got)
 	}
-	if got := s.endpoints("apps", "e.apps.svc.cluster.local:80/Kubernetes"); got != "www.example.com:80" {
-		t.Errorf("ExternalName endpoints %s", got)
+	e := s.held[resource.Key{Kind: "Service", Namespace: "apps", Name: "e.apps.svc.cluster.local"}].GetService()
+	if got := s.endpoints("apps", "e.apps.svc.cluster.local:80/Kubernetes"); got != "none" || e.GetExternalName() != "www.example.com" || len(e.GetPorts()) > 0 {
+		t.Errorf("ExternalName endpoints %s, service %v", got, e)
 	}
 	if got := s.endpoints("apps", "dns.apps.svc.cluster.local:53/Kubernetes"); got != "none" {
 		t.Errorf("UDP endpoints %s", got)

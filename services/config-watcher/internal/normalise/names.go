@@ -23,6 +23,14 @@ func Host(name, namespace, domain string) string {
 	return name + "." + namespace + ".svc." + domain
 }
 
+// entryHost is Host for the hosts of a ServiceEntry, which are names as they stand: one without a dot is no service of the namespace.
+func entryHost(name string) string {
+	if !strings.Contains(name, ".") {
+		name += "."
+	}
+	return Host(name, "", "")
+}
+
 // GatewayName resolves a gateway's name in a VirtualService of the namespace to "<namespace>/<name>", or "mesh".
 func GatewayName(name, namespace, domain string) string {
 	if name == meshGateway {

@@ -26,15 +26,7 @@ func (m *Mesh) rebuild(d *Delta) {
 		}
 		m.emit(d, resource.Key{Kind: resource.KindNamespace, Name: name}, body)
 	}
-	for h := range todo.services {
-		var body proto.Message
-		if s := m.buildService(h); s != nil {
-			body, m.built[h] = s, s
-		} else {
-			delete(m.built, h)
-		}
-		m.emit(d, resource.Key{Kind: resource.KindService, Namespace: h.namespace, Name: h.hostname}, body)
-	}
+	m.rebuildServices(d, todo.services)
 	for h := range todo.endpoints {
 		m.rebuildEndpoints(d, h)
 	}
@@ -66,6 +58,38 @@ func (m *Mesh) rebuildMesh(d *Delta) {
 		body.Source = sourceRef(m.meshObject)
 	}
 	m.emit(d, resource.Key{Kind: resource.KindMeshConfig, Name: "default"}, body)
+}
+
+// rebuildServices builds the services, then tells them the addresses allocated for them, which may move those of others.
+func (m *Mesh) rebuildServices(d *Delta, hosts set[hostKey]) {
+	for h := range hosts {
+		s := m.buildService(h)
+		if s == nil {
+			delete(m.built, h)
+		} else {
+			m.built[h] = s
+		}
+		if m.wantsVIP(h, s) {
+			m.vips.want(h, s.GetCreationTime().AsTime())
+		} else {
+			m.vips.drop(h)
+		}
+	}
+	for h := range m.vips.settle() {
+		hosts.add(h)
+	}
+	for h := range hosts {
+		var body proto.Message
+		if s := m.built[h]; s != nil {
+			if given := m.vips.addresses(h); !slices.Equal(given, s.AutoAddresses) {
+				s = proto.CloneOf(s)
+				s.AutoAddresses = given
+				m.built[h] = s
+			}
+			body = s
+		}
+		m.emit(d, resource.Key{Kind: resource.KindService, Namespace: h.namespace, Name: h.hostname}, body)
+	}
 }
 
 func (m *Mesh) rebuildEndpoints(d *Delta, h hostKey) {

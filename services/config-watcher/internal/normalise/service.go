@@ -1,6 +1,7 @@
 package normalise
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -12,9 +13,11 @@ import (
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/config-watcher/internal/object"
+	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
-// buildService builds the Service of a hostname from all objects that claim it; nil if there is none, or none has a port.
+// buildService builds the Service of a hostname from all objects that claim it; nil if there is none, or none has a port or is an alias. The
+// first object decides who may see it.
 func (m *Mesh) buildService(h hostKey) *configv1.Service {
 	var out *configv1.Service
 	for _, o := range m.claimants(h) {
@@ -26,11 +29,11 @@ func (m *Mesh) buildService(h hostKey) *configv1.Service {
 			s = fromServiceEntry(o, b, h.hostname, m.settings.GetDefaultServiceExportTo())
 		}
 		switch {
-		case s == nil || len(s.Ports) == 0:
+		case s == nil || len(s.Ports) == 0 && s.ExternalName == "":
 		case out == nil:
 			out = s
 		default:
-			mergePorts(out, s)
+			join(out, s)
 		}
 	}
 	return out
@@ -47,10 +50,15 @@ func ownerPorts(o *object.Object) []*configv1.ServicePort {
 	return nil
 }
 
-// mergePorts adds the ports that a later object of the same hostname brings; on a port that both have, the first object's wins.
-func mergePorts(into, from *configv1.Service) {
-	if into.Resolution != from.Resolution {
+// join adds what a later object of the same hostname brings: names that its servers may show, and if it is of the same kind, addresses and
+// ports; on a port that both have, the first object's wins.
+func join(into, from *configv1.Service) {
+	into.SubjectAltNames = sortedUnique(append(into.SubjectAltNames, from.SubjectAltNames...))
+	if into.Resolution != from.Resolution || into.ExternalName != "" {
 		return
+	}
+	if into.Source.Kind == from.Source.Kind {
+		into.Addresses = sortedUnique(append(into.Addresses, from.Addresses...))
 	}
 	for _, p := range from.Ports {
 		taken := slices.ContainsFunc(into.Ports, func(q *configv1.ServicePort) bool { return q.Number == p.Number || q.Name == p.Name })
@@ -76,11 +84,10 @@ func fromService(o *object.Object, s *corev1.Service, hostname string, fallback 
 		SessionAffinityClientIp:  s.Spec.SessionAffinity == corev1.ServiceAffinityClientIP,
 		PublishNotReadyAddresses: s.Spec.PublishNotReadyAddresses,
 	}
-	if s.Spec.TrafficDistribution != nil {
-		out.TrafficDistribution = *s.Spec.TrafficDistribution
-	}
+	out.TrafficDistribution = trafficDistribution(s.Spec.TrafficDistribution, o.Annotations)
+	out.NodeLocal = s.Spec.InternalTrafficPolicy != nil && *s.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal
 	var exportTo []string
-	if v := o.Annotations[annotationExportTo]; v != "" {
+	if v := o.Annotations[validate.ExportToAnnotation]; v != "" {
 		exportTo = strings.Split(v, ",")
 	}
 	out.ExportedTo = ExportedTo(exportTo, fallback, o.Key.Namespace)
@@ -102,8 +109,8 @@ func fromService(o *object.Object, s *corev1.Service, hostname string, fallback 
 	}
 	switch {
 	case s.Spec.Type == corev1.ServiceTypeExternalName:
-		out.Resolution, out.ExternalName, out.Selector = configv1.Resolution_RESOLUTION_DNS, strings.TrimSuffix(s.Spec.ExternalName, "."), nil
-		out.MeshExternal = true
+		out.Resolution, out.ExternalName = configv1.Resolution_RESOLUTION_DNS, Host(strings.TrimSuffix(s.Spec.ExternalName, ".")+".", "", "")
+		out.Selector, out.Ports, out.MeshExternal = nil, nil, true
 	case out.Headless:
 		out.Resolution = configv1.Resolution_RESOLUTION_PASSTHROUGH
 	default:
@@ -142,7 +149,8 @@ func fromServiceEntry(o *object.Object, se *networking.ServiceEntry, hostname st
 		MeshExternal: se.Location == networking.ServiceEntry_MESH_EXTERNAL, ExportedTo: ExportedTo(se.ExportTo, fallback, o.Key.Namespace),
 		Selector: se.GetWorkloadSelector().GetLabels(), Labels: o.Labels, CreationTime: created(o.Created), Source: sourceRef(o),
 	}
-	out.Addresses = sortedUnique(se.Addresses)
+	out.Addresses = canonicalAddresses(se.Addresses)
+	out.TrafficDistribution = trafficDistribution(nil, o.Annotations)
 	out.SubjectAltNames = sortedUnique(se.SubjectAltNames)
 	for _, p := range se.Ports {
 		out.Ports = append(out.Ports, &configv1.ServicePort{Name: p.Name, Number: p.Number, Protocol: entryProtocol(p), TargetPort: entryTarget(p)})
@@ -169,4 +177,45 @@ func sortedUnique(list []string) []string {
 	out := slices.Clone(list)
 	slices.Sort(out)
 	return slices.Compact(out)
+}
+
+// canonicalAddresses writes addresses and networks in their shortest form, sorted; a network of one address is that address.
+func canonicalAddresses(texts []string) []string {
+	var out []string
+	for _, text := range texts {
+		if ip, err := netip.ParseAddr(text); err == nil {
+			text = ip.String()
+		} else if network, err := netip.ParsePrefix(text); err == nil {
+			if text = network.Masked().String(); network.IsSingleIP() {
+				text = network.Addr().String()
+			}
+		}
+		out = append(out, text)
+	}
+	return sortedUnique(out)
+}
+
+// trafficDistribution is the Service's own, or the annotation's, in Kubernetes' spelling.
+func trafficDistribution(own *string, annotations map[string]string) string {
+	if own != nil {
+		return *own
+	}
+	for _, known := range validate.TrafficDistributions {
+		if strings.EqualFold(annotations[validate.TrafficDistributionAnnotation], known) {
+			return known
+		}
+	}
+	return ""
+}
+
+// wantsVIP tells whether an address is allocated for a service: for a single name that ServiceEntries alone are about, none of which says
+// where clients connect to, or leaves it to them.
+func (m *Mesh) wantsVIP(h hostKey, s *configv1.Service) bool {
+	if s == nil || s.Source.Kind != "ServiceEntry" || len(s.Addresses) > 0 || strings.HasPrefix(h.hostname, "*") || s.Labels[validate.AutoAllocateLabel] == "false" {
+		return false
+	}
+	if _, err := netip.ParseAddr(h.hostname); err == nil {
+		return false
+	}
+	return s.Resolution != configv1.Resolution_RESOLUTION_PASSTHROUGH && s.Resolution != configv1.Resolution_RESOLUTION_DYNAMIC_DNS
 }

@@ -20,7 +20,7 @@ func (m *Mesh) workload(w workKey) *configv1.Workload {
 		return nil
 	}
 	return &configv1.Workload{
-		Name: w.name, Namespace: w.namespace, Addresses: in.addresses, Labels: in.labels, ServiceAccount: in.account, Identity: m.identity(w.namespace, in.account),
+		Name: w.name, Namespace: w.namespace, Addresses: in.addresses, Labels: merged(nodeLabels(in), in.labels), ServiceAccount: in.account, Identity: m.identity(w.namespace, in.account),
 		Locality: m.localityOf(in), Network: m.networkOf(in), Cluster: m.cfg.Cluster, Targets: m.targets(in), TlsMode: in.tlsMode,
 		Annotations: m.workloadAnnotations(in), Source: sourceRef(in.object),
 	}

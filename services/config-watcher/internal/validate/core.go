@@ -2,6 +2,8 @@ package validate
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -10,7 +12,36 @@ import (
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-func checkService(c *checker, _ *object.Object, s *corev1.Service) {
+// Annotations and labels by which Services and ServiceEntries say more than their fields do.
+const (
+	ExportToAnnotation            = "networking.istio.io/exportTo"
+	TrafficDistributionAnnotation = "networking.istio.io/traffic-distribution"
+	AutoAllocateLabel             = "networking.istio.io/enable-autoallocate-ip"
+)
+
+// TrafficDistributions are the known values of trafficDistribution.
+var TrafficDistributions = []string{corev1.ServiceTrafficDistributionPreferClose, corev1.ServiceTrafficDistributionPreferSameZone, corev1.ServiceTrafficDistributionPreferSameNode}
+
+// trafficDistribution checks the annotation, which is read without regard to case.
+func (c *checker) trafficDistribution(o *object.Object) {
+	v, ok := o.Annotations[TrafficDistributionAnnotation]
+	if ok && v != "" && !slices.ContainsFunc(TrafficDistributions, func(known string) bool { return strings.EqualFold(v, known) }) {
+		c.fail(field("metadata.annotations", TrafficDistributionAnnotation), v, "unknown traffic distribution", suggestion(v, TrafficDistributions))
+	}
+}
+
+func checkService(c *checker, o *object.Object, s *corev1.Service) {
+	c.trafficDistribution(o)
+	if d := s.Spec.TrafficDistribution; d != nil && !slices.Contains(TrafficDistributions, *d) {
+		c.fail("spec.trafficDistribution", *d, "unknown traffic distribution", suggestion(*d, TrafficDistributions))
+	}
+	if v := o.Annotations[ExportToAnnotation]; v != "" {
+		var to []string
+		for _, namespace := range strings.Split(v, ",") {
+			to = append(to, strings.TrimSpace(namespace))
+		}
+		c.exportTo(field("metadata.annotations", ExportToAnnotation), to)
+	}
 	if s.Spec.Type == corev1.ServiceTypeExternalName {
 		if !fqdn(s.Spec.ExternalName) {
 			c.fail("spec.externalName", s.Spec.ExternalName, "not a DNS name", "name the host the service stands for")

@@ -15,6 +15,10 @@ func dr(policy string) string {
 	return of("DestinationRule", "{host: a, trafficPolicy: {"+policy+"}}")
 }
 
+func annotated(annotations string) string {
+	return "apiVersion: v1\nkind: Service\nmetadata: {name: a, annotations: " + annotations + "}\nspec: {ports: [{port: 80}]}"
+}
+
 func server(s string) string { return of("Gateway", "{servers: [{"+s+"}]}") }
 
 // secured is a server of protocol HTTPS with TLS settings.
@@ -216,10 +220,28 @@ func TestRules(t *testing.T) {
 		{"se: duplicate port", of("ServiceEntry", "{hosts: [a.com], ports: [{number: 443, name: a}, {number: 443, name: b}], resolution: DNS}"), `ports\[1\].number: 443: same number`},
 		{"se: wildcard dns", of("ServiceEntry", "{hosts: ['*.com'], ports: [{number: 443, name: a}], resolution: DNS}"), `cannot be looked up in DNS`},
 		{"se: cidr", of("ServiceEntry", "{hosts: [a.com], addresses: [10.0.0.0/8], ports: [{number: 443, name: a}], resolution: DNS}"), `CIDR block needs resolution NONE or STATIC`},
+		{"se: unix socket", of("ServiceEntry", "{hosts: [a.com], ports: [{number: 80, name: http}], resolution: STATIC, endpoints: [{address: 'unix:///a'}]}"), ""},
+		{"se: abstract socket", of("ServiceEntry", "{hosts: [a.com], ports: [{number: 80, name: http}], resolution: STATIC, endpoints: [{address: 'unix://@a'}]}"), ""},
+		{"se: unix socket in DNS", of("ServiceEntry", "{hosts: [a.com], ports: [{number: 80, name: http}], resolution: DNS, endpoints: [{address: 'unix:///a'}]}"), `cannot be looked up in DNS`},
+		{"se: unix socket, two ports", of("ServiceEntry", "{hosts: [a.com], ports: [{number: 80, name: http}, {number: 81, name: http2}], resolution: STATIC, endpoints: [{address: 'unix:///a'}]}"), `a unix socket stands for one port`},
+		{"se: another port with NONE", of("ServiceEntry", "{hosts: [a.com], ports: [{number: 80, name: http, targetPort: 8080}]}"), ""},
+		{"se: dynamic", of("ServiceEntry", "{hosts: ['*.a.com'], ports: [{number: 80, name: http}, {number: 443, name: x, protocol: TLS}], resolution: DYNAMIC_DNS, location: MESH_INTERNAL}"), ""},
+		{"se: dynamic, one host", of("ServiceEntry", "{hosts: ['a.com'], ports: [{number: 80, name: http}], resolution: DYNAMIC_DNS}"), `DYNAMIC_DNS is for wildcard hosts`},
+		{"se: dynamic TCP", of("ServiceEntry", "{hosts: ['*.a.com'], ports: [{number: 80, name: x, protocol: TCP}], resolution: DYNAMIC_DNS}"), `needs a protocol whose clients name the host`},
+		{"se: dynamic, undeclared", of("ServiceEntry", "{hosts: ['*.a.com'], ports: [{number: 80, name: x}], resolution: DYNAMIC_DNS}"), `needs a protocol whose clients name the host`},
+		{"se: dynamic with endpoints", of("ServiceEntry", "{hosts: ['*.a.com'], ports: [{number: 80, name: http}], resolution: DYNAMIC_DNS, endpoints: [{address: 1.1.1.1}]}"), `endpoints have no effect`},
+		{"se: dynamic with workloads", of("ServiceEntry", "{hosts: ['*.a.com'], ports: [{number: 80, name: http}], resolution: DYNAMIC_DNS, workloadSelector: {labels: {a: b}}}"), `workloads have no effect`},
+		{"se: no address", of("ServiceEntry", "{hosts: [a.com], ports: [{number: 80, name: http}], resolution: STATIC, endpoints: [{network: net}]}"), `address: missing`},
 		{"we: plain", of("WorkloadEntry", "{address: 10.0.0.1, ports: {http: 80}, labels: {a: b}, locality: r/z/s, serviceAccount: sa}"), ""},
 		{"we: socket", of("WorkloadEntry", "{address: 'unix:///a', ports: {http: 80}}"), `a unix socket has no ports`},
 
 		{"svc: unnamed ports", of("Service", "{ports: [{port: 80}, {port: 81}]}"), `ports\[0\].name: missing`},
+		{"svc: traffic distribution", of("Service", "{ports: [{port: 80}], trafficDistribution: PreferSameZone}"), ""},
+		{"svc: unknown traffic distribution", of("Service", "{ports: [{port: 80}], trafficDistribution: PreferSameZome}"), `did you mean "PreferSameZone"`},
+		{"svc: annotations", annotated("{networking.istio.io/traffic-distribution: preferclose, networking.istio.io/exportTo: '., other'}"), ""},
+		{"svc: unknown traffic distribution in the annotation", annotated("{networking.istio.io/traffic-distribution: Nearest}"), `"Nearest": unknown traffic distribution`},
+		{"svc: exportTo", annotated("{networking.istio.io/exportTo: '*,other'}"), `"\*" cannot be combined`},
+		{"se: label", "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: a, labels: {networking.istio.io/enable-autoallocate-ip: maybe}}\nspec: {hosts: [a.com], ports: [{number: 80, name: http}]}", `neither true nor false`},
 		{"pod: address", of("Pod", "{containers: []}") + "status: {podIP: nonsense}", `status.podIP: "nonsense": not an IP`},
 
 		{"refused: AuthorizationPolicy", of("AuthorizationPolicy", "{action: DENY, rules: [{}]}"), `AuthorizationPolicy is not enforced by this version of Fairlead, access would not be restricted`},

@@ -10,7 +10,7 @@ import (
 )
 
 // checkServiceEntry follows https://istio.io/latest/docs/reference/config/networking/service-entry/ and the rules of its CRD.
-func checkServiceEntry(c *checker, _ *object.Object, se *networking.ServiceEntry) {
+func checkServiceEntry(c *checker, o *object.Object, se *networking.ServiceEntry) {
 	if len(se.Hosts) == 0 {
 		c.fail("spec.hosts", nil, "missing", "list the hosts")
 	}
@@ -44,9 +44,16 @@ func checkServiceEntry(c *checker, _ *object.Object, se *networking.ServiceEntry
 	}
 	c.entryPorts(se)
 	c.entryResolution(se)
+	c.trafficDistribution(o)
+	if v, ok := o.Labels[AutoAllocateLabel]; ok && v != "true" && v != "false" {
+		c.fail(field("metadata.labels", AutoAllocateLabel), v, "neither true nor false", `write "false" for no address, or remove the label`)
+	}
 	for i, e := range se.Endpoints {
 		at := index("spec.endpoints", i)
 		c.workloadEntry(at, e, se.Resolution == networking.ServiceEntry_STATIC || se.Resolution == networking.ServiceEntry_NONE)
+		if strings.HasPrefix(e.Address, "unix://") && len(se.Ports) > 1 {
+			c.fail(at+".address", e.Address, "a unix socket stands for one port, the ServiceEntry has several", "write one ServiceEntry for each port")
+		}
 		for _, name := range sortedKeys(e.Ports) {
 			if !hasPort(se.Ports, name) {
 				c.fail(field(at+".ports", name), name, "no port of the ServiceEntry has this name", "use the name of one of spec.ports")
@@ -101,11 +108,6 @@ func (c *checker) entryResolution(se *networking.ServiceEntry) {
 		if len(se.Endpoints) > 0 {
 			c.fail("spec.endpoints", nil, "resolution NONE goes where the client asked for, endpoints have no effect", "set resolution STATIC or DNS, or remove endpoints")
 		}
-		for i, p := range se.Ports {
-			if p.TargetPort != 0 && p.TargetPort != p.Number {
-				c.fail(index("spec.ports", i)+".targetPort", p.TargetPort, "resolution NONE cannot change the port", "remove targetPort")
-			}
-		}
 	case networking.ServiceEntry_STATIC:
 		for i, h := range se.Hosts {
 			if strings.HasPrefix(h, "*") && len(se.Endpoints) == 0 && se.WorkloadSelector == nil && len(se.Addresses) == 0 {
@@ -123,6 +125,11 @@ func (c *checker) entryResolution(se *networking.ServiceEntry) {
 		if se.Resolution == networking.ServiceEntry_DNS_ROUND_ROBIN && len(se.Endpoints) > 1 {
 			c.fail("spec.endpoints", nil, "resolution DNS_ROUND_ROBIN has at most one endpoint", "keep one, or use resolution DNS")
 		}
+		for i, e := range se.Endpoints {
+			if strings.HasPrefix(e.Address, "unix://") {
+				c.fail(index("spec.endpoints", i)+".address", e.Address, "a unix socket cannot be looked up in DNS", "use resolution STATIC")
+			}
+		}
 	case networking.ServiceEntry_DYNAMIC_DNS:
 		if len(se.Endpoints) > 0 {
 			c.fail("spec.endpoints", nil, "resolution DYNAMIC_DNS looks up the requested host, endpoints have no effect", "remove endpoints, or use resolution DNS")
@@ -132,9 +139,28 @@ func (c *checker) entryResolution(se *networking.ServiceEntry) {
 				c.fail(index("spec.hosts", i), h, "resolution DYNAMIC_DNS is for wildcard hosts", "use resolution DNS")
 			}
 		}
-		if se.Location != networking.ServiceEntry_MESH_EXTERNAL {
-			c.fail("spec.location", se.Location.String(), "resolution DYNAMIC_DNS is for hosts outside the mesh", "set location MESH_EXTERNAL")
+		if se.WorkloadSelector != nil {
+			c.fail("spec.workloadSelector", nil, "resolution DYNAMIC_DNS looks up the requested host, workloads have no effect", "remove workloadSelector, or use resolution STATIC")
 		}
+		for i, p := range se.Ports {
+			if !namesHost(p) {
+				c.fail(index("spec.ports", i)+".protocol", p.Protocol, "resolution DYNAMIC_DNS needs a protocol whose clients name the host", "use HTTP, HTTP2, GRPC, HTTPS or TLS")
+			}
+		}
+	}
+}
+
+// namesHost tells whether clients of a port say which host they want.
+func namesHost(p *networking.ServicePort) bool {
+	said := p.Protocol
+	if said == "" {
+		said, _, _ = strings.Cut(p.Name, "-")
+	}
+	switch strings.ToUpper(said) {
+	case "HTTP", "HTTP2", "GRPC", "GRPC-WEB", "HTTPS", "TLS":
+		return true
+	default:
+		return false
 	}
 }
 
@@ -146,9 +172,8 @@ func checkWorkloadEntry(c *checker, o *object.Object, we *networking.WorkloadEnt
 // workloadEntry checks one endpoint; ipOnly where names cannot be resolved.
 func (c *checker) workloadEntry(at string, we *networking.WorkloadEntry, ipOnly bool) {
 	switch a := we.Address; {
-	case a == "" && we.Network == "":
-		c.fail(at+".address", nil, "missing", "set an IP address, a DNS name or unix:///path")
 	case a == "":
+		c.fail(at+".address", nil, "missing", "set an IP address, a DNS name or unix:///path")
 	case strings.HasPrefix(a, "unix://"):
 		c.unixSocket(at+".address", a)
 		if len(we.Ports) > 0 {

@@ -45,6 +45,8 @@ func TestEveryFieldMakesAnotherClass(t *testing.T) {
 		"GatewayTopology": func(k *class.Key) { k.GatewayTopology = `{"numTrustedProxies":1}` },
 		"OffersMTLS":      func(k *class.Key) { k.OffersMTLS = true },
 		"ProxyMatches":    func(k *class.Key) { k.ProxyMatches = []string{"x"} },
+		"DNSCapture":      func(k *class.Key) { k.DNSCapture = true },
+		"Families":        func(k *class.Key) { k.Families = class.DualStack },
 	}
 	seen := map[class.Hash]string{base.Hash(): "base"}
 	fields := reflect.TypeFor[class.Key]()

@@ -97,6 +97,10 @@ type Key struct {
 	VirtualHosts bool
 	// OnDemand is true for sidecars that hold only what they call.
 	OnDemand bool
+	// DNSCapture is true where the agent answers the workload's DNS queries: such workloads learn of addresses that only the mesh knows.
+	DNSCapture bool
+	// Families of the proxy's addresses.
+	Families Families
 	// OffersMTLS is true for gRPC programs whose callers are told to use mesh mTLS.
 	OffersMTLS bool
 	// Identity is the verified SPIFFE URI on behalf of which credentials are asked for: of a router, and of a sidecar that is selected by a
@@ -130,6 +134,8 @@ type Common struct {
 	// ClusterDomain is the mesh's part of the proxy's DNS domain, "cluster.local".
 	ClusterDomain          string
 	VirtualHosts, OnDemand bool
+	DNSCapture             bool
+	Families               Families
 }
 
 // Common returns the key's common part.
@@ -137,6 +143,7 @@ func (k *Key) Common() Common {
 	return Common{
 		Type: k.Type, Locality: k.Locality, Interception: k.Interception,
 		TrustDomain: k.TrustDomain, ClusterDomain: clusterDomain(k.DNSDomain), VirtualHosts: k.VirtualHosts, OnDemand: k.OnDemand,
+		DNSCapture: k.DNSCapture, Families: k.Families,
 	}
 }
 
@@ -145,6 +152,7 @@ func (k *Key) OfNamespace() *Key {
 	return &Key{
 		Type: k.Type, Namespace: k.Namespace, Locality: k.Locality, Interception: k.Interception,
 		TrustDomain: k.TrustDomain, DNSDomain: k.DNSDomain, Sidecar: k.Sidecar, VirtualHosts: k.VirtualHosts, OnDemand: k.OnDemand,
+		DNSCapture: k.DNSCapture, Families: k.Families,
 	}
 }
 
@@ -207,6 +215,8 @@ var fields = []field{
 	{"sidecar", func(k *Key, d digest) { d.text(k.Sidecar) }},
 	{"virtual_hosts", func(k *Key, d digest) { d.truth(k.VirtualHosts) }},
 	{"on_demand", func(k *Key, d digest) { d.truth(k.OnDemand) }},
+	{"dns_capture", func(k *Key, d digest) { d.truth(k.DNSCapture) }},
+	{"families", func(k *Key, d digest) { d.number(uint64(k.Families)) }},
 	{"offers_mtls", func(k *Key, d digest) { d.truth(k.OffersMTLS) }},
 	{"identity", func(k *Key, d digest) { d.text(k.Identity) }},
 	{"gateway_topology", func(k *Key, d digest) { d.text(string(k.GatewayTopology)) }},

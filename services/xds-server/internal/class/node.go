@@ -17,6 +17,9 @@ import (
 	"fairlead.dev/services/xds-server/internal/replica"
 )
 
+// dnsCaptureMetadata is where Istio's agents say "true" if they answer DNS queries.
+const dnsCaptureMetadata = "DNS_CAPTURE"
+
 // Bounds on what a proxy may say of itself: a node is outside input. Envoy lists some hundreds of extensions, hence the size.
 const (
 	maxNodeBytes     = 256 << 10
@@ -56,6 +59,8 @@ type Node struct {
 	Version string
 	// OnDemand is what the proxy's own ProxyConfig says of OnDemandMetadata; "" if nothing.
 	OnDemand string
+	// DNSCapture is true if the proxy's agent answers the workload's DNS queries.
+	DNSCapture bool
 	// VirtualHosts is true if the proxy can be sent virtual hosts as resources of their own; the stream's protocol decides.
 	VirtualHosts bool
 	// Identity is the authenticated caller's; Authorize sets it.
@@ -132,6 +137,7 @@ func (n *Node) readMetadata(meta *structpb.Struct, idAddress string) error {
 	default:
 		return fmt.Errorf("%w: INTERCEPTION_MODE %q is none of REDIRECT, TPROXY, NONE", ErrMalformed, mode)
 	}
+	n.DNSCapture, _ = strconv.ParseBool(m.text(dnsCaptureMetadata))
 	n.Metadata = m.texts()
 	addresses := strings.Split(m.text("INSTANCE_IPS"), ",")
 	if idAddress != "" {
@@ -250,6 +256,7 @@ func (n *Node) Key(state *replica.State) (*Key, replica.Topics) {
 		k.OffersMTLS = n.Type == Proxyless && w.GetTlsMode() == configv1.TlsMode_TLS_MODE_ISTIO
 	}
 	labels = located(labels, k.Locality, network, cluster)
+	k.DNSCapture, k.Families = n.DNSCapture, familiesOf(addresses)
 	for _, t := range replica.SidecarTopics(n.Namespace, state.Mesh().GetRootNamespace()) {
 		topics.Add(t)
 	}

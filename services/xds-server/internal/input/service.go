@@ -62,6 +62,31 @@ func (r *Reader) EgressServices(l *networking.IstioEgressListener) []*configv1.S
 	return derive(r, topic, func(r *Reader) []*configv1.Service { return r.servicesBy(rules) }, slices.Equal)
 }
 
+// maxAliases bounds how often one ExternalName may lead to the next.
+const maxAliases = 8
+
+// Concrete is Service, or for an ExternalName the service that it is another name for; nil if that is none that the class may address.
+func (r *Reader) Concrete(hostname string) *configv1.Service {
+	svc := r.Service(hostname)
+	for range maxAliases {
+		if svc.GetExternalName() == "" {
+			return svc
+		}
+		svc = r.Service(svc.GetExternalName())
+	}
+	return nil
+}
+
+// VIPs lists the addresses by which clients of the class connect to a service, networks apart: those that it was given, or those allocated
+// for it where the agent tells the workload of them.
+func (r *Reader) VIPs(svc *configv1.Service) []string {
+	out := replica.VIPs(svc)
+	if len(out) == 0 && r.Class().DNSCapture {
+		out = slices.DeleteFunc(replica.AutoVIPs(svc), func(a string) bool { return !r.Class().Families.Has(a) })
+	}
+	return out
+}
+
 // egress returns what the Sidecar lets the class address.
 func (r *Reader) egress() egress {
 	return derive(r, replica.Topic{Subject: subjectEgress}, func(r *Reader) egress {
@@ -133,7 +158,7 @@ func (r *Reader) Speaks(l *networking.IstioEgressListener, port uint32, protocol
 	}, identical)
 }
 
-// SpeaksUnplaced is Speaks for the services that ServicesAt lists without an address.
+// SpeaksUnplaced is Speaks for the services that clients of the class reach at no address in particular.
 func (r *Reader) SpeaksUnplaced(l *networking.IstioEgressListener, port uint32, protocols ...configv1.Protocol) bool {
 	topic := replica.Topic{
 		Subject: subjectSpeaks, A: "unplaced " + strconv.FormatUint(uint64(port), 10), B: fmt.Sprint(protocols) + strings.Join(l.GetHosts(), ","),
@@ -141,7 +166,9 @@ func (r *Reader) SpeaksUnplaced(l *networking.IstioEgressListener, port uint32, 
 	return derive(r, topic, func(r *Reader) bool {
 		r.record(replica.ServicesAtTopic(port, ""))
 		return r.speaks(l, protocols, func(r *Reader, p configv1.Protocol, f func(*configv1.Service) bool) {
-			r.view.state.SpeakingAt(r.client(), port, "", p, f)
+			r.view.state.SpeakingAt(r.client(), port, "", p, func(svc *configv1.Service) bool {
+				return len(r.VIPs(svc)) > 0 || f(svc)
+			})
 		})
 	}, identical)
 }

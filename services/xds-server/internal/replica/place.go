@@ -12,30 +12,69 @@ import (
 // anyAddress stands in the index of places for all services of a port, whatever their addresses.
 const anyAddress = "*"
 
+// Addresses of ServicesAt for services whose clients connect to all addresses of some networks, and for those whose hosts are looked up one
+// by one.
+const (
+	Within   = "/"
+	Wherever = "?"
+)
+
 func number(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
 
-// VIPs lists the addresses that clients of a service connect to, in canonical form: networks, the unspecified address and what is no
-// address are left out.
-func VIPs(svc *configv1.Service) []string {
+// VIPs lists the addresses given to a service that its clients connect to, in canonical form: networks, the unspecified address and what is
+// no address are left out.
+func VIPs(svc *configv1.Service) []string { return addresses(svc.GetAddresses()) }
+
+// AutoVIPs lists the addresses allocated for a service; none if it was given any.
+func AutoVIPs(svc *configv1.Service) []string {
+	if len(svc.GetAddresses()) > 0 {
+		return nil
+	}
+	return addresses(svc.GetAutoAddresses())
+}
+
+func addresses(texts []string) []string {
 	var out []string
-	for _, list := range [][]string{svc.GetAddresses(), svc.GetAutoAddresses()} {
-		for _, address := range list {
-			if ip, err := netip.ParseAddr(address); err == nil && !ip.IsUnspecified() && !slices.Contains(out, ip.String()) {
-				out = append(out, ip.String())
-			}
+	for _, address := range texts {
+		ip, err := netip.ParseAddr(address)
+		if network, e := netip.ParsePrefix(address); e == nil && network.IsSingleIP() {
+			ip, err = network.Addr(), nil
+		}
+		if err == nil && !ip.IsUnspecified() && !slices.Contains(out, ip.String()) {
+			out = append(out, ip.String())
 		}
 	}
 	return out
 }
 
-// place posts a service under every address and port it can be reached at.
+// Networks lists the networks given to a service: its clients connect to any of their addresses.
+func Networks(svc *configv1.Service) []netip.Prefix {
+	var out []netip.Prefix
+	if svc.GetHeadless() {
+		return nil
+	}
+	for _, address := range svc.GetAddresses() {
+		if network, err := netip.ParsePrefix(address); err == nil && !network.IsSingleIP() && !slices.Contains(out, network.Masked()) {
+			out = append(out, network.Masked())
+		}
+	}
+	return out
+}
+
+// place posts a service under every address and port it can be reached at. Whether allocated addresses count depends on the client.
 func (w *writer) place(e *entry, v *configv1.Service, add bool) {
-	vips := VIPs(v)
-	if len(vips) == 0 {
-		vips = []string{""}
+	places := append(VIPs(v), AutoVIPs(v)...)
+	switch {
+	case len(Networks(v)) > 0:
+		places = append(places, Within)
+	case len(VIPs(v)) == 0:
+		places = append(places, "")
+	}
+	if v.GetResolution() == configv1.Resolution_RESOLUTION_DYNAMIC_DNS {
+		places = append(places, Wherever)
 	}
 	for _, p := range v.GetPorts() {
-		for _, address := range vips {
+		for _, address := range places {
 			w.placeAt(e, v, p, address, add)
 		}
 		put(w.state.places, add, placeKey(v, p, anyAddress), e)
@@ -80,7 +119,8 @@ func placeKey(v *configv1.Service, p *configv1.ServicePort, address string) stri
 func protocolKey(p configv1.Protocol) string { return strconv.Itoa(int(p)) }
 
 // ServicesAt lists the services exported to the namespace that are reached at an address and port, sorted by protocol and hostname: by
-// a VIP, or as a headless service by the address of an endpoint. Address "" means the services that have neither. With protocols, only
+// a VIP, also one that was allocated, or as a headless service by the address of an endpoint. Address "" means the services that have neither,
+// and those whose VIPs are allocated; Within those with networks, Wherever those with resolution DYNAMIC_DNS. With protocols, only
 // services that have a port of the number and one of them are listed.
 func (s *State) ServicesAt(to string, port uint32, address string, protocols ...configv1.Protocol) []*configv1.Service {
 	prefix := join(number(port), address) + sep

@@ -24,9 +24,16 @@ func (s *State) ServicesOf(hostname, to string) []*configv1.Service {
 // ServiceTopic names the answer of ServicesOf.
 func ServiceTopic(hostname string) Topic { return Topic{SubjectService, hostname, ""} }
 
-// compareServices orders services of one hostname by who wins for a client in namespace ns.
+// compareServices orders services of one hostname by who wins for a client in namespace ns: those of its own namespace, then Kubernetes' own,
+// whose names nobody can take away, then the oldest.
 func compareServices(a, b *configv1.Service, ns string) int {
 	if own := a.GetNamespace() == ns; own != (b.GetNamespace() == ns) {
+		if own {
+			return -1
+		}
+		return 1
+	}
+	if own := isKubernetes(a); own != isKubernetes(b) {
 		if own {
 			return -1
 		}
@@ -37,6 +44,8 @@ func compareServices(a, b *configv1.Service, ns string) int {
 	}
 	return strings.Compare(a.GetNamespace(), b.GetNamespace())
 }
+
+func isKubernetes(svc *configv1.Service) bool { return svc.GetSource().GetKind() == "Service" }
 
 // ServicesIn calls f for every service exported to the namespace, in order of its own namespace and then hostname; ns narrows to the
 // services of one namespace, "" means all. A hostname that several namespaces define comes several times.

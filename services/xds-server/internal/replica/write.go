@@ -149,6 +149,19 @@ func (w *writer) postService(e *entry, v *configv1.Service, add bool) {
 		}
 	}
 	w.privateService(e, v, add)
+	if MindsNode(v) {
+		for _, to := range v.GetExportedTo() {
+			w.selects(to, map[string]string{LabelHostname: ""}, add)
+		}
+	}
+}
+
+// LabelHostname is the label that says which node a workload, and an endpoint of a service with MindsNode, is on.
+const LabelHostname = "kubernetes.io/hostname"
+
+// MindsNode tells whether clients of a service have to know their own node.
+func MindsNode(v *configv1.Service) bool {
+	return v.GetNodeLocal() || v.GetTrafficDistribution() == "PreferSameNode"
 }
 
 func (w *writer) postVirtualService(v *VirtualService, add bool) {

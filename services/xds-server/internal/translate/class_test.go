@@ -45,6 +45,7 @@ func telling(t testing.TB) *replica.State {
 		return meshtest.Resource(replica.KindEndpointSet, "shop", otherHost+":80/"+s.GetCluster(), &configv1.Resource{Body: &configv1.Resource_EndpointSet{EndpointSet: s}})
 	}
 	return meshtest.State(t,
+		meshtest.Service("shop", "auto.example.com", 80, func(s *configv1.Service) { s.AutoAddresses = []string{"240.240.0.1"} }),
 		meshtest.Service("shop", webHost, 80), meshtest.Service("shop", otherHost, 80), set(located("10.0.0.1", "a")), set(located("10.0.0.2", "b")),
 		meshtest.Config(replica.KindDestinationRule, "shop", "near", &networking.DestinationRule{Host: otherHost, TrafficPolicy: &networking.TrafficPolicy{
 			OutlierDetection: &networking.OutlierDetection{Consecutive_5XxErrors: wrapperspb.UInt32(1), Interval: durationpb.New(time.Second)},
@@ -150,6 +151,8 @@ func TestEveryFieldOfTheKeyCanMatter(t *testing.T) {
 		"Identity":        {under: func(k *class.Key) { k.Type = class.Router }, change: func(k *class.Key) { k.Identity = gatewayID }},
 		"GatewayTopology": {under: func(k *class.Key) { k.Type = class.Router }, change: func(k *class.Key) { k.GatewayTopology = `{"numTrustedProxies":1}` }},
 		"OffersMTLS":      {under: program, change: func(k *class.Key) { k.OffersMTLS = true }},
+		"DNSCapture":      {change: func(k *class.Key) { k.DNSCapture = true }},
+		"Families":        {change: func(k *class.Key) { k.Families = class.IPv6 }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := base
@@ -169,7 +172,7 @@ func TestEveryFieldOfTheKeyCanMatter(t *testing.T) {
 			t.Errorf("the key has no field %s", name)
 		}
 	}
-	if got, want := reflect.TypeFor[class.Key]().NumField(), 16; got != want {
+	if got, want := reflect.TypeFor[class.Key]().NumField(), 18; got != want {
 		t.Errorf("the key has %d fields, %d are tried", got, want)
 	}
 }

@@ -47,6 +47,8 @@ type classSpec struct {
 	Interception string            `json:"interception"`
 	OnDemand     bool              `json:"onDemand"`
 	Topology     json.RawMessage   `json:"topology"`
+	DNSCapture   bool              `json:"dnsCapture"`
+	Families     string            `json:"families"`
 }
 
 type targetSpec struct {
@@ -78,6 +80,7 @@ type endpointSpec struct {
 	Workload string            `json:"workload"`
 	Hostname string            `json:"hostname"`
 	Network  string            `json:"network"`
+	More     []string          `json:"more"`
 }
 
 type objectSpec struct {
@@ -151,6 +154,13 @@ func (c classSpec) key() *class.Key {
 		key.Interception = class.TProxy
 	case "NONE":
 		key.Interception = class.None
+	}
+	key.DNSCapture = c.DNSCapture
+	switch c.Families {
+	case "IPv6":
+		key.Families = class.IPv6
+	case "DUAL_STACK":
+		key.Families = class.DualStack
 	}
 	if c.OnDemand && key.Type == class.Sidecar {
 		key.VirtualHosts, key.OnDemand = true, true
@@ -235,7 +245,7 @@ func (e endpointsSpec) resource() *configv1.Resource {
 	for _, spec := range e.Endpoints {
 		endpoint := &configv1.Endpoint{
 			Address: spec.Address, Port: spec.Port, Identity: spec.Identity, Weight: spec.Weight, Workload: spec.Workload,
-			Hostname: spec.Hostname, Network: spec.Network,
+			Hostname: spec.Hostname, Network: spec.Network, AdditionalAddresses: spec.More,
 			Health: configv1.Health_HEALTH_READY, TlsMode: configv1.TlsMode_TLS_MODE_ISTIO,
 		}
 		if spec.Plain {

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// passthroughSource is the address from which a sidecar connects to its own application: the redirection rules let it through.
-	passthroughSource = "127.0.0.6"
+	// passthroughSource and passthroughSourceV6 are the addresses from which a sidecar connects to its own application: the redirection rules let it through.
+	passthroughSource, passthroughSourceV6 = "127.0.0.6", "::6"
 	// passthroughIdle closes connections to unknown destinations that nobody uses.
 	passthroughIdle = 5 * time.Minute
 
@@ -52,15 +52,21 @@ func fixedCluster(r *input.Reader, name string) (*clusterv3.Cluster, error) {
 		return nil, err
 	}
 	if name == names.InboundPassthroughCluster && r.Class().Interception == class.Redirect {
-		out.UpstreamBindConfig = bindSource()
+		out.UpstreamBindConfig = bindSource(r)
 	}
 	return out, nil
 }
 
-func bindSource() *corev3.BindConfig {
-	return &corev3.BindConfig{SourceAddress: &corev3.SocketAddress{
-		Address: passthroughSource, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: 0},
-	}}
+func bindSource(r *input.Reader) *corev3.BindConfig {
+	source := func(address string) *corev3.SocketAddress {
+		return &corev3.SocketAddress{Address: address, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: 0}}
+	}
+	first, more := r.Class().Families.Of(passthroughSource, passthroughSourceV6)
+	out := &corev3.BindConfig{SourceAddress: source(first)}
+	for _, a := range more {
+		out.ExtraSourceAddresses = append(out.ExtraSourceAddresses, &corev3.ExtraSourceAddress{Address: source(a)})
+	}
+	return out
 }
 
 func connectTimeout(mesh *meshv1alpha1.MeshConfig) *durationpb.Duration {

@@ -55,7 +55,7 @@ func toApplication(r *input.Reader, name string, port inbound.Port) (*clusterv3.
 			}}
 		}
 		if r.Class().Interception == class.Redirect {
-			out.UpstreamBindConfig = bindSource()
+			out.UpstreamBindConfig = bindSource(r)
 		}
 	} else {
 		out.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC}

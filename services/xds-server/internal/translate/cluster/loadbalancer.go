@@ -14,6 +14,8 @@ const defaultRingSize = 1024
 func loadBalancer(out *clusterv3.Cluster, in *networking.LoadBalancerSettings) {
 	if out.GetType() == clusterv3.Cluster_ORIGINAL_DST {
 		out.LbPolicy = clusterv3.Cluster_CLUSTER_PROVIDED
+	}
+	if out.GetLbPolicy() == clusterv3.Cluster_CLUSTER_PROVIDED {
 		return
 	}
 	if hash := in.GetConsistentHash(); hash != nil {

@@ -16,6 +16,10 @@ func onDemand(r *input.Reader, name string, o names.OnDemand) (*clusterv3.Cluste
 	if m, ok := behind(r, o); ok {
 		c := names.Cluster{Direction: names.DirectionOutbound, Port: m.Port.GetNumber(), Hostname: m.Service.GetHostname()}
 		if resolved, ok := discovery.Resolve(r, c); ok {
+			if resolved.Kind == discovery.DynamicHosts {
+				// Nothing on the way here has looked the name up but the client.
+				resolved.Kind = discovery.OriginalDestination
+			}
 			return renamed(name, c.String(), func() (*clusterv3.Cluster, error) { return outbound(r, resolved) })
 		}
 	}
@@ -41,12 +45,15 @@ func renamed(name, stat string, build func() (*clusterv3.Cluster, error)) (*clus
 	return out, nil
 }
 
-// behind finds the service port that a connection is for: by its address, by the server name it asks for, or else the one that has the port
-// on all addresses.
+// behind finds the service port that a connection is for: by its address or a network around it, by the server name it asks for, or else the
+// one that has the port on all addresses.
 func behind(r *input.Reader, o names.OnDemand) (reach.Member, bool) {
 	place := reach.At(r, o.Address, o.Port)
 	if m := place.Opaque(); m != nil {
 		return *m, true
+	}
+	if m, ok := reach.ByNetwork(r, o.Address, o.Port, o.ServerName); ok {
+		return m, true
 	}
 	if o.ServerName != "" {
 		if m, ok := reach.ByName(r, o.ServerName, o.Port); ok {

@@ -17,6 +17,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/translate/discovery"
+	"fairlead.dev/services/xds-server/internal/translate/dynamic"
 	"fairlead.dev/services/xds-server/internal/translate/endpoint"
 	"fairlead.dev/services/xds-server/internal/translate/hcm"
 	"fairlead.dev/services/xds-server/internal/translate/pack"
@@ -66,8 +67,16 @@ func find(r *input.Reader, out *clusterv3.Cluster, c discovery.Cluster) {
 	case discovery.StrictDNS, discovery.LogicalDNS:
 		resolve(r, out, c)
 		return
+	case discovery.DynamicHosts:
+		dynamic.Set(r, out)
+		return
 	case discovery.OriginalDestination:
 		kind = clusterv3.Cluster_ORIGINAL_DST
+		if target := c.Spec.GetTargetPort(); target != 0 && target != c.Spec.GetNumber() && !c.Service.GetHeadless() {
+			out.LbConfig = &clusterv3.Cluster_OriginalDstLbConfig_{
+				OriginalDstLbConfig: &clusterv3.Cluster_OriginalDstLbConfig{UpstreamPortOverride: wrapperspb.UInt32(target)},
+			}
+		}
 	default:
 		out.EdsClusterConfig = &clusterv3.Cluster_EdsClusterConfig{
 			ServiceName: out.GetName(),
@@ -81,14 +90,19 @@ func find(r *input.Reader, out *clusterv3.Cluster, c discovery.Cluster) {
 	out.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: kind}
 }
 
-// resolve puts the names to resolve into the cluster. IPv4 is preferred where a name has both.
+// lookupFamily says the same as dynamic.LookupFamily, in the type of this kind of cluster.
+func lookupFamily(f class.Families) commondnsv3.DnsLookupFamily {
+	return commondnsv3.DnsLookupFamily(commondnsv3.DnsLookupFamily_value[dynamic.LookupFamily(f).String()])
+}
+
+// resolve puts the names to resolve into the cluster.
 func resolve(r *input.Reader, out *clusterv3.Cluster, c discovery.Cluster) {
 	out.LoadAssignment = endpoint.Assignment(r, c)
 	out.ClusterDiscoveryType = &clusterv3.Cluster_ClusterType{ClusterType: &clusterv3.Cluster_CustomClusterType{
 		Name: "envoy.cluster.dns",
 		TypedConfig: pack.Any(&dnsv3.DnsCluster{
 			DnsRefreshRate:  r.Mesh().GetDnsRefreshRate(),
-			DnsLookupFamily: commondnsv3.DnsLookupFamily_V4_PREFERRED,
+			DnsLookupFamily: lookupFamily(r.Class().Families),
 			RespectDnsTtl:   true,
 			// Envoy wants exactly one name for this, and refuses a cluster without any.
 			AllAddressesInSingleEndpoint: c.Kind == discovery.LogicalDNS && len(out.GetLoadAssignment().GetEndpoints()) > 0,

@@ -30,6 +30,8 @@ const (
 	LogicalDNS
 	// OriginalDestination: the proxy connects to where the client wanted to.
 	OriginalDestination
+	// DynamicHosts: the proxy resolves the name that each request or TLS handshake asks for.
+	DynamicHosts
 )
 
 // Cluster is an outbound cluster with all that decides what it looks like.
@@ -62,7 +64,7 @@ func Resolve(r *input.Reader, name names.Cluster) (c Cluster, ok bool) {
 	if name.Subset != "" && c.Labels == nil {
 		return Cluster{}, false
 	}
-	c.Policy = policy.WithDefaults(c.Policy, r.Mesh())
+	c.Policy = policy.WithAffinity(policy.WithDefaults(c.Policy, r.Mesh()), svc)
 	c.Kind = kind(r.Class(), svc, c.Policy)
 	return c, true
 }
@@ -129,7 +131,9 @@ func kind(key class.Common, svc *configv1.Service, applied *networking.TrafficPo
 		return StrictDNS
 	case configv1.Resolution_RESOLUTION_DNS_ROUND_ROBIN:
 		return LogicalDNS
-	case configv1.Resolution_RESOLUTION_PASSTHROUGH, configv1.Resolution_RESOLUTION_DYNAMIC_DNS:
+	case configv1.Resolution_RESOLUTION_DYNAMIC_DNS:
+		return DynamicHosts
+	case configv1.Resolution_RESOLUTION_PASSTHROUGH:
 		if captured {
 			return OriginalDestination
 		}

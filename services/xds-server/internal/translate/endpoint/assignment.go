@@ -2,19 +2,20 @@ package endpoint
 
 import (
 	"cmp"
-	"net/netip"
 	"path"
 	"slices"
 	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/replica"
 	"fairlead.dev/services/xds-server/internal/translate/discovery"
 )
 
@@ -33,6 +34,8 @@ type member struct {
 	cluster  string
 	// mtls is true if a proxy terminates mesh mTLS there.
 	mtls bool
+	// more are addresses that the same workload has besides.
+	more []string
 }
 
 func (m member) weight() uint32 { return max(m.GetWeight(), 1) }
@@ -59,7 +62,7 @@ func (m member) matches(labels map[string]string) bool {
 // Assignment lists the endpoints of a cluster. Its bytes depend on the endpoints alone, not on the order of the shards.
 func Assignment(r *input.Reader, c discovery.Cluster) *endpointv3.ClusterLoadAssignment {
 	out := &endpointv3.ClusterLoadAssignment{ClusterName: c.String()}
-	members := usable(c, membersOf(r, c))
+	members := usable(r, c, membersOf(r, c))
 	if c.Passthrough {
 		// What arrives is mesh TLS that only a proxy can make something of.
 		members = slices.DeleteFunc(members, func(m member) bool { return !m.mtls })
@@ -67,7 +70,7 @@ func Assignment(r *input.Reader, c discovery.Cluster) *endpointv3.ClusterLoadAss
 	if r.Class().Type == class.Proxyless {
 		members = slices.DeleteFunc(members, isPipe) // gRPC rejects endpoints that are sockets
 	}
-	if len(members) == 0 && (c.Kind == discovery.StrictDNS || c.Kind == discovery.LogicalDNS) {
+	if len(members) == 0 && len(c.Service.GetSelector()) == 0 && (c.Kind == discovery.StrictDNS || c.Kind == discovery.LogicalDNS) {
 		members = itself(c)
 	}
 	if c.Kind == discovery.LogicalDNS && len(members) > 1 {
@@ -122,52 +125,78 @@ func acceptsMTLS(r *input.Reader, c discovery.Cluster, m member, known map[mode]
 
 // usable keeps the endpoints that take traffic, belong to the subset, and have an address of a form that the cluster can use: Envoy would
 // refuse the whole assignment for one name among addresses.
-func usable(c discovery.Cluster, members []member) []member {
+func usable(r *input.Reader, c discovery.Cluster, members []member) []member {
 	type place struct {
 		address string
 		port    uint32
 	}
 	seen := map[place]bool{}
-	return slices.DeleteFunc(members, func(m member) bool {
-		switch m.GetHealth() {
-		case configv1.Health_HEALTH_READY, configv1.Health_HEALTH_DRAINING:
-		default:
-			if !c.Service.GetPublishNotReadyAddresses() {
-				return true
-			}
+	out := members[:0]
+	for _, m := range members {
+		if !takesTraffic(c, m) || !m.matches(c.Labels.GetLabels()) || !isNear(r, c, m) {
+			continue
 		}
-		if !m.matches(c.Labels.GetLabels()) {
-			return true
+		if c.Kind == discovery.EDS && !isPipe(m) && !m.reach(r.Class().Families) {
+			continue
 		}
-		if c.Kind == discovery.EDS && !isPipe(m) {
-			if _, err := netip.ParseAddr(m.GetAddress()); err != nil {
-				return true
-			}
+		if at := (place{m.GetAddress(), m.GetPort()}); !seen[at] {
+			seen[at] = true
+			out = append(out, m)
 		}
-		at := place{m.GetAddress(), m.GetPort()}
-		if seen[at] {
-			return true
-		}
-		seen[at] = true
-		return false
-	})
+	}
+	return out
 }
 
-// itself stands in for the endpoints of a DNS service that lists none: its external name, or its own.
-func itself(c discovery.Cluster) []member {
-	host := c.Service.GetExternalName()
-	if host == "" {
-		host = c.Hostname
+func takesTraffic(c discovery.Cluster, m member) bool {
+	switch m.GetHealth() {
+	case configv1.Health_HEALTH_READY, configv1.Health_HEALTH_DRAINING:
+		return true
+	default:
+		return c.Service.GetPublishNotReadyAddresses()
 	}
-	if strings.HasPrefix(host, "*") || c.Labels != nil && len(c.Labels.GetLabels()) > 0 {
+}
+
+// isNear tells endpoints that clients of a service with internalTrafficPolicy Local may use: those of their own node.
+func isNear(r *input.Reader, c discovery.Cluster, m member) bool {
+	if !c.Service.GetNodeLocal() {
+		return true
+	}
+	node := m.labels[replica.LabelHostname]
+	return node != "" && node == r.Labels()[replica.LabelHostname]
+}
+
+// reach gives the endpoint the address that a proxy of these families connects to, and for one that has both the other one too; ok is false
+// if there is none.
+func (m *member) reach(f class.Families) (ok bool) {
+	if len(m.GetAdditionalAddresses()) == 0 {
+		return f.Has(m.GetAddress())
+	}
+	all := slices.DeleteFunc(append([]string{m.GetAddress()}, m.GetAdditionalAddresses()...), func(a string) bool { return !f.Has(a) })
+	if len(all) == 0 {
+		return false
+	}
+	if all[0] != m.GetAddress() {
+		m.Endpoint = proto.CloneOf(m.Endpoint)
+		m.Address = all[0]
+	}
+	m.more = all[1:]
+	return true
+}
+
+// itself stands in for the endpoints of a DNS service that lists none: its own name.
+func itself(c discovery.Cluster) []member {
+	if strings.HasPrefix(c.Hostname, "*") || c.Labels != nil && len(c.Labels.GetLabels()) > 0 {
 		return nil
 	}
 	return []member{{Endpoint: &configv1.Endpoint{
-		Address: host, Port: c.Port, Health: configv1.Health_HEALTH_READY, TlsMode: configv1.TlsMode_TLS_MODE_DISABLED,
+		Address: c.Hostname, Port: c.Port, Health: configv1.Health_HEALTH_READY, TlsMode: configv1.TlsMode_TLS_MODE_DISABLED,
 	}}}
 }
 
-func isPipe(m member) bool { return strings.HasPrefix(m.GetAddress(), "/") }
+// isPipe tells paths of unix sockets, and names of abstract ones.
+func isPipe(m member) bool {
+	return strings.HasPrefix(m.GetAddress(), "/") || strings.HasPrefix(m.GetAddress(), "@")
+}
 
 // byLocality groups sorted members.
 func byLocality(members []member) []*endpointv3.LocalityLbEndpoints {
@@ -191,8 +220,12 @@ func lbEndpoint(m member) *endpointv3.LbEndpoint {
 	if m.GetHealth() == configv1.Health_HEALTH_DRAINING {
 		health = corev3.HealthStatus_DRAINING
 	}
+	to := &endpointv3.Endpoint{Address: address(m)}
+	for _, a := range m.more {
+		to.AdditionalAddresses = append(to.AdditionalAddresses, &endpointv3.Endpoint_AdditionalAddress{Address: socket(a, m.GetPort())})
+	}
 	return &endpointv3.LbEndpoint{
-		HostIdentifier:      &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: address(m)}},
+		HostIdentifier:      &endpointv3.LbEndpoint_Endpoint{Endpoint: to},
 		HealthStatus:        health,
 		LoadBalancingWeight: wrapperspb.UInt32(m.weight()),
 		Metadata:            metadata(m),
@@ -203,9 +236,12 @@ func address(m member) *corev3.Address {
 	if isPipe(m) {
 		return &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: m.GetAddress()}}}
 	}
+	return socket(m.GetAddress(), m.GetPort())
+}
+
+func socket(address string, port uint32) *corev3.Address {
 	return &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
-		Address:       m.GetAddress(),
-		PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: m.GetPort()},
+		Address: address, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: port},
 	}}}
 }
 
@@ -261,9 +297,7 @@ func Identities(r *input.Reader, c discovery.Cluster) []string {
 			}
 		}
 	}
-	if len(out) > 0 {
-		out = append(out, c.Service.GetSubjectAltNames()...)
-	}
+	out = append(out, c.Service.GetSubjectAltNames()...)
 	slices.Sort(out)
 	return slices.Compact(out)
 }

@@ -14,6 +14,7 @@ import (
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/replica"
 	"fairlead.dev/services/xds-server/internal/translate/discovery"
 )
 
@@ -58,6 +59,8 @@ func prioritise(r *input.Reader, c discovery.Cluster, out *endpointv3.ClusterLoa
 	settings := LocalitySettings(r, c)
 	key := r.Class()
 	switch {
+	case c.Policy.GetLoadBalancer().GetLocalityLbSetting() == nil && c.Service.GetTrafficDistribution() != "":
+		nearestFirst(r, c, out, members)
 	case settings == nil:
 	case len(settings.GetDistribute()) > 0:
 		distribute(out, parseLocality(key.Locality), settings.GetDistribute())
@@ -70,6 +73,14 @@ func prioritise(r *input.Reader, c discovery.Cluster, out *endpointv3.ClusterLoa
 	default:
 		failover(out, parseLocality(key.Locality), settings.GetFailover())
 	}
+}
+
+// nearestFirst orders as the Service's trafficDistribution asks, without outlier detection: where there is a near endpoint, it is used.
+func nearestFirst(r *input.Reader, c discovery.Cluster, out *endpointv3.ClusterLoadAssignment, members []member) {
+	if replica.MindsNode(c.Service) {
+		byLabels(out, members, r.Labels, []string{replica.LabelHostname})
+	}
+	failover(out, parseLocality(r.Class().Locality), nil)
 }
 
 // within tells whether a locality lies in a pattern such as "region1/zone2" or "region1/zone2/*".

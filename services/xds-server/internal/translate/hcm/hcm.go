@@ -10,6 +10,7 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	setfilterstatecommonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/common/set_filter_state/v3"
 	corsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/cors/v3"
+	dfpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/dynamic_forward_proxy/v3"
 	faultv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/fault/v3"
 	grpcstatsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/grpc_stats/v3"
 	grpcwebv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/grpc_web/v3"
@@ -22,6 +23,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
+	"fairlead.dev/services/xds-server/internal/translate/dynamic"
 	"fairlead.dev/services/xds-server/internal/translate/pack"
 )
 
@@ -71,9 +73,11 @@ type Options struct {
 	GRPCWeb bool
 	// OnDemand asks for virtual hosts and clusters that the proxy does not have when a request needs them.
 	OnDemand bool
-	Mesh     *meshv1alpha1.MeshConfig
 	// Topology is what is in front of a gateway.
 	Topology *meshv1alpha1.Topology
+	// Dynamic has the hosts of requests looked up whose cluster leaves that to the proxy; nil where there is no such cluster.
+	Dynamic *dfpv3.FilterConfig
+	Mesh    *meshv1alpha1.MeshConfig
 }
 
 // Build returns the network filter.
@@ -223,6 +227,9 @@ func filters(o Options) []*managerv3.HttpFilter {
 	add(CORSFilter, &corsv3.Cors{})
 	if o.Role != SidecarInbound {
 		add(alpnFilter, offerALPN())
+	}
+	if o.Dynamic != nil {
+		add(dynamic.HTTPFilter, o.Dynamic)
 	}
 	add(routerFilter, &routerv3.Router{})
 	return out

@@ -21,10 +21,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/scope"
 )
 
-const (
-	loopback = "127.0.0.1"
-	wildcard = "0.0.0.0"
-)
+const wildcard = "0.0.0.0"
 
 // Destination is where the application listens.
 type Destination struct {
@@ -97,7 +94,7 @@ func fromIngress(r *input.Reader, in *networking.IstioIngressListener, pool *net
 	}
 	if to == (Destination{}) && out.BindToPort {
 		// The client's destination is the proxy itself.
-		to = Destination{Address: loopback, Port: out.Number}
+		to = Destination{Address: key.Families.Loopback(), Port: out.Number}
 	}
 	out.To = to
 	if found := candidates(r, func(t class.Target) bool { return t.TargetPort == out.Number }); len(found) > 0 {
@@ -142,7 +139,7 @@ func destination(r *input.Reader, endpoint string) (Destination, error) {
 	case ip.IsUnspecified():
 		host = ""
 		if r.Class().Interception == class.None {
-			host = loopback
+			host = r.Class().Families.Loopback()
 			if len(r.Addresses()) > 0 {
 				host = r.Addresses()[0]
 			}
@@ -196,7 +193,7 @@ func fromTargets(r *input.Reader) []Port {
 			port.Bind, port.BindToPort = defaultBind(r), true
 		}
 		if port.BindToPort || localhost {
-			port.To = Destination{Address: loopback, Port: port.Number}
+			port.To = Destination{Address: r.Class().Families.Loopback(), Port: port.Number}
 		}
 		out = append(out, port)
 	}

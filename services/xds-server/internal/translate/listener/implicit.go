@@ -81,7 +81,7 @@ func implicit(r *input.Reader, name string) (*listenerv3.Listener, error) {
 	}
 	s := &shared{Place: reach.At(r, address, port)}
 	s.HTTP = s.HTTP || address == wildcard && r.Speaks(egress, port, protocol.HTTP...)
-	if !s.HTTP && s.Opaque() == nil && len(s.TLS) == 0 {
+	if s.Empty() {
 		return nil, nil
 	}
 	return outbound(r, s)

@@ -36,13 +36,16 @@ const clusterTimeout = 5 * time.Second
 func onDemandAddresses(r *input.Reader, m member) []string {
 	var out []string
 	port := m.Port.GetNumber()
-	if protocol.MayBeHTTP(m.Port.GetProtocol()) || reach.Unplaced(m) && sharesPort(r, port) {
+	if protocol.MayBeHTTP(m.Port.GetProtocol()) || (reach.Unplaced(r, m) || reach.IsRanged(m)) && sharesPort(r, port) {
 		out = append(out, wildcard)
 	}
-	if protocol.IsHTTP(m.Port.GetProtocol()) || reach.Unplaced(m) || !needsOwn(r, m) {
+	if protocol.IsHTTP(m.Port.GetProtocol()) || reach.Unplaced(r, m) || !needsOwn(r, m) {
 		return out
 	}
 	for _, address := range reach.Addresses(r, m) {
+		if address == wildcard {
+			continue
+		}
 		place := reach.At(r, address, port)
 		// Others at the place list it themselves.
 		if place.TCP != nil && *place.TCP == m || place.Sniffed != nil && *place.Sniffed == m {
@@ -80,7 +83,12 @@ func sharesPort(r *input.Reader, port uint32) bool {
 		return true
 	}
 	rest := reach.TCPAnywhere(r, port).TCP
-	return rest != nil && special(r, *rest)
+	return rest != nil && special(r, *rest) || len(specialRanges(r, port)) > 0
+}
+
+// specialRanges lists the members with networks that onDemandPort cannot leave to look-ups.
+func specialRanges(r *input.Reader, port uint32) []member {
+	return slices.DeleteFunc(reach.Ranged(r, port), func(m member) bool { return !special(r, m) })
 }
 
 // onDemand builds the listener of a place; nil if connections there are looked up one by one.
@@ -109,13 +117,14 @@ func onDemandPort(r *input.Reader, port uint32) (*listenerv3.Listener, error) {
 	if rest != nil && !special(r, *rest) {
 		rest = nil
 	}
-	if !http && !tls && rest == nil {
+	ranged := specialRanges(r, port)
+	if !http && !tls && rest == nil && len(ranged) == 0 {
 		return nil, nil
 	}
 	out := base(r, names.Listener(wildcard, port), wildcard, port, corev3.TrafficDirection_OUTBOUND)
 	out.BindToPort = wrapperspb.Bool(false)
 	if http {
-		if err := plainHTTPChain(r, out, names.OutboundRoute(port)); err != nil {
+		if err := plainHTTPChain(r, out, names.OutboundRoute(port), port); err != nil {
 			return nil, err
 		}
 	}
@@ -133,6 +142,9 @@ func onDemandPort(r *input.Reader, port uint32) (*listenerv3.Listener, error) {
 			return nil, err
 		}
 		taken.append(out, found)
+	}
+	if err := taken.ranged(r, out, ranged, http); err != nil {
+		return nil, err
 	}
 	if out.GetDefaultFilterChain() == nil {
 		filters, err := onDemandTCP(r, names.OnDemandTCPFormat)

@@ -5,11 +5,14 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/replica"
 	"fairlead.dev/services/xds-server/internal/translate/discovery"
+	"fairlead.dev/services/xds-server/internal/translate/dynamic"
 	"fairlead.dev/services/xds-server/internal/translate/hcm"
 	"fairlead.dev/services/xds-server/internal/translate/names"
 	"fairlead.dev/services/xds-server/internal/translate/protocol"
@@ -21,7 +24,7 @@ import (
 func outbound(r *input.Reader, s *shared) (*listenerv3.Listener, error) {
 	out := base(r, names.Listener(s.Address, s.Port), s.Address, s.Port, corev3.TrafficDirection_OUTBOUND)
 	if s.bound {
-		filters, err := outboundHTTP(r, out.GetName(), names.OutboundRoute(s.Port))
+		filters, err := outboundHTTP(r, out.GetName(), names.OutboundRoute(s.Port), r.ServicesAt(s.Port, replica.Wherever))
 		if err != nil {
 			return nil, err
 		}
@@ -34,7 +37,7 @@ func outbound(r *input.Reader, s *shared) (*listenerv3.Listener, error) {
 		if s.Sniffed != nil {
 			routeName = names.SniffedRoute(s.Sniffed.Service.GetHostname(), s.Port)
 		}
-		if err := plainHTTPChain(r, out, routeName); err != nil {
+		if err := plainHTTPChain(r, out, routeName, s.Port); err != nil {
 			return nil, err
 		}
 	}
@@ -45,9 +48,19 @@ func outbound(r *input.Reader, s *shared) (*listenerv3.Listener, error) {
 	return out, nil
 }
 
+func networksOf(m member) []*corev3.CidrRange {
+	var out []*corev3.CidrRange
+	for _, network := range replica.Networks(m.Service) {
+		out = append(out, &corev3.CidrRange{
+			AddressPrefix: network.Addr().String(), PrefixLen: wrapperspb.UInt32(uint32(network.Bits())), //nolint:gosec // 0-128
+		})
+	}
+	return out
+}
+
 // plainHTTPChain adds the chain for requests that are not encrypted.
-func plainHTTPChain(r *input.Reader, out *listenerv3.Listener, routeName string) error {
-	filters, err := outboundHTTP(r, out.GetName(), routeName)
+func plainHTTPChain(r *input.Reader, out *listenerv3.Listener, routeName string, port uint32) error {
+	filters, err := outboundHTTP(r, out.GetName(), routeName, r.ServicesAt(port, replica.Wherever))
 	if err != nil {
 		return err
 	}
@@ -67,9 +80,11 @@ func opaque(r *input.Reader, out *listenerv3.Listener, s *shared) error {
 		taken.append(out, found)
 		return err
 	}
-	slices.SortStableFunc(s.TLS, func(a, b member) int {
+	byAge := func(a, b member) int {
 		return a.Service.GetCreationTime().AsTime().Compare(b.Service.GetCreationTime().AsTime())
-	})
+	}
+	slices.SortStableFunc(s.TLS, byAge)
+	slices.SortStableFunc(s.Ranged, byAge)
 	for _, m := range s.TLS {
 		if err := add(m, true); err != nil {
 			return err
@@ -81,6 +96,9 @@ func opaque(r *input.Reader, out *listenerv3.Listener, s *shared) error {
 		}
 	}
 	taken.complete(out)
+	if err := taken.ranged(r, out, s.Ranged, s.HTTP); err != nil {
+		return err
+	}
 	if out.GetDefaultFilterChain() == nil {
 		chain, err := passthroughChain(r, "PassthroughFilterChain")
 		if err != nil {
@@ -89,6 +107,40 @@ func opaque(r *input.Reader, out *listenerv3.Listener, s *shared) error {
 		out.DefaultFilterChain = chain
 	}
 	return nil
+}
+
+// ranged adds the chains of service ports that have networks, after all others: what goes there is the service's, whatever it is. http tells
+// whether the listener's first chain is for requests, which are told from other bytes there too.
+func (c claims) ranged(r *input.Reader, out *listenerv3.Listener, members []member, http bool) error {
+	for _, m := range members {
+		found, err := rangedChains(r, m)
+		if err != nil {
+			return err
+		}
+		if http && protocol.IsSniffed(m.Port.GetProtocol()) {
+			requests := out.GetFilterChains()[0]
+			found = append(found, l4chain{match: proto.CloneOf(requests.GetFilterChainMatch()), filters: requests.GetFilters()})
+			found[len(found)-1].match.PrefixRanges = networksOf(m)
+		}
+		c.append(out, found)
+	}
+	return nil
+}
+
+// rangedChains builds the chains of a service port for what goes to its networks.
+func rangedChains(r *input.Reader, m member) ([]l4chain, error) {
+	found, err := memberChains(r, m, protocol.IsTLS(m.Port.GetProtocol()))
+	for i := range found {
+		match := &listenerv3.FilterChainMatch{}
+		if found[i].match != nil {
+			match = proto.CloneOf(found[i].match)
+		}
+		if len(match.GetPrefixRanges()) == 0 {
+			match.PrefixRanges = networksOf(m)
+		}
+		found[i].match = match
+	}
+	return found, err
 }
 
 // inspectTLS adds the inspector if a chain looks at the handshake and nothing has added it yet.
@@ -100,11 +152,16 @@ func inspectTLS(l *listenerv3.Listener) {
 	}
 }
 
-func outboundHTTP(r *input.Reader, name, routeName string) ([]*listenerv3.Filter, error) {
-	return httpFilters(hcm.Options{
+// outboundHTTP is the connection manager of requests to services.
+func outboundHTTP(r *input.Reader, name, routeName string, services []*configv1.Service) ([]*listenerv3.Filter, error) {
+	o := hcm.Options{
 		Role: hcm.SidecarOutbound, StatPrefix: "outbound_" + name, RouteName: routeName, OnDemand: r.Class().OnDemand,
 		Mesh: r.Mesh(),
-	})
+	}
+	if dynamic.Any(services) {
+		o.Dynamic = dynamic.ForRequests(r)
+	}
+	return httpFilters(o)
 }
 
 // planProxy lists the mesh's forward proxy listener, if it has one.
@@ -115,7 +172,7 @@ func planProxy(r *input.Reader) []planned {
 	}
 	name := names.Listener(loopback, uint32(number))
 	return []planned{{name, func() (*listenerv3.Listener, error) {
-		return boundHTTP(r, name, loopback, uint32(number), names.HTTPProxyRoute)
+		return boundHTTP(r, name, loopback, uint32(number), names.HTTPProxyRoute, r.Services())
 	}}}
 }
 
@@ -138,7 +195,7 @@ func planExplicit(r *input.Reader) []planned {
 
 func explicit(r *input.Reader, e scope.Explicit, name, bind string) (*listenerv3.Listener, error) {
 	if protocol.MayBeHTTP(e.Protocol) || e.Protocol == configv1.Protocol_PROTOCOL_HTTP_PROXY {
-		out, err := boundHTTP(r, name, bind, e.Port, e.Route)
+		out, err := boundHTTP(r, name, bind, e.Port, e.Route, r.EgressServices(e.Egress))
 		if err == nil && !e.BindToPort {
 			out.BindToPort = wrapperspb.Bool(false)
 		}
@@ -179,8 +236,10 @@ func destination(r *input.Reader, e scope.Explicit) (member, bool) {
 }
 
 // boundHTTP is a listener that carries nothing but HTTP.
-func boundHTTP(r *input.Reader, name, address string, port uint32, routeName string) (*listenerv3.Listener, error) {
-	filters, err := outboundHTTP(r, name, routeName)
+func boundHTTP(
+	r *input.Reader, name, address string, port uint32, routeName string, services []*configv1.Service,
+) (*listenerv3.Listener, error) {
+	filters, err := outboundHTTP(r, name, routeName, services)
 	if err != nil {
 		return nil, err
 	}

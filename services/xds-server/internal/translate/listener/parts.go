@@ -58,12 +58,30 @@ func base(r *input.Reader, name, address string, port uint32, direction corev3.T
 	if timeout == nil {
 		timeout = durationpb.New(0)
 	}
+	address, more := inFamilies(r, address)
+	var additional []*listenerv3.AdditionalAddress
+	for _, a := range more {
+		additional = append(additional, &listenerv3.AdditionalAddress{Address: socketAddress(a, port)})
+	}
 	return &listenerv3.Listener{
 		Name:                             name,
 		Address:                          socketAddress(address, port),
+		AdditionalAddresses:              additional,
 		TrafficDirection:                 direction,
 		ListenerFiltersTimeout:           timeout,
 		ContinueOnListenerFiltersTimeout: true,
+	}
+}
+
+// inFamilies writes an address that stands for all, or for the proxy's own host, as the proxy's families have it.
+func inFamilies(r *input.Reader, address string) (first string, more []string) {
+	switch address {
+	case wildcard:
+		return r.Class().Families.Of(wildcard, "::")
+	case loopback:
+		return r.Class().Families.Of(loopback, "::1")
+	default:
+		return address, nil
 	}
 }
 

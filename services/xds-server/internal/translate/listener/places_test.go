@@ -30,7 +30,7 @@ import (
 
 var (
 	meshPorts     = []uint32{80, 443, 3306, 8080}
-	meshAddresses = []string{"10.0.0.1", "10.0.0.2", "10.1.0.1", "10.1.0.2", "fd00::1"}
+	meshAddresses = []string{"240.240.0.1", "2001:2::1", "10.0.0.1", "10.0.0.2", "10.1.0.1", "10.1.0.2", "fd00::1"}
 )
 
 // drawMesh makes a few services that collide in names, addresses and ports, and rules about some of them.
@@ -48,7 +48,8 @@ func drawMesh(t *rapid.T) (*class.Key, *replica.State) {
 					Number: port.Draw(t, "port"), Protocol: configv1.Protocol(rapid.IntRange(0, 12).Draw(t, "protocol")),
 				})
 			}
-			s.Addresses = rapid.SliceOfN(rapid.SampledFrom([]string{"10.0.0.1", "10.0.0.2", "0.0.0.0", "10.0.0.0/8", "fd00:0::1"}), 0, 2).Draw(t, "addresses")
+			s.Addresses = rapid.SliceOfN(rapid.SampledFrom([]string{"10.0.0.1", "10.0.0.2", "0.0.0.0", "10.0.0.0/8", "fd00:0::1", "10.0.0.2/32"}), 0, 2).Draw(t, "addresses")
+			s.AutoAddresses = rapid.SampledFrom([][]string{nil, {"240.240.0.1", "2001:2::1"}}).Draw(t, "allocated")
 			s.Headless = rapid.Bool().Draw(t, "headless")
 			s.ExportedTo = rapid.SampledFrom([][]string{{"*"}, {"*"}, {"a"}, {"b"}, {"a", "b"}}).Draw(t, "exported to")
 			s.CreationTime = timestamppb.New(meshtest.Epoch.Add(time.Duration(rapid.IntRange(0, 2).Draw(t, "age")) * time.Hour))
@@ -106,7 +107,7 @@ func drawMesh(t *rapid.T) (*class.Key, *replica.State) {
 		t.Fatal(err)
 	}
 	key := &class.Key{
-		Type: class.Sidecar, Namespace: "a", TrustDomain: "cluster.local", DNSDomain: "a.svc.cluster.local",
+		Type: class.Sidecar, Namespace: "a", TrustDomain: "cluster.local", DNSDomain: "a.svc.cluster.local", DNSCapture: rapid.Bool().Draw(t, "DNS capture"),
 		Interception: rapid.SampledFrom([]class.Interception{class.Redirect, class.TProxy, class.None}).Draw(t, "interception"),
 	}
 	return key.WithSidecar(state, nil), state
@@ -140,6 +141,9 @@ func walk(r *input.Reader) map[string]*shared {
 			for _, address := range connectedTo(r, m) {
 				s := at(address, number)
 				switch {
+				case address == "0.0.0.0" && ranged(m):
+					s.HTTP = s.HTTP || protocol.IsSniffed(p)
+					s.Ranged = append(s.Ranged, m)
 				case protocol.IsSniffed(p) && address != "0.0.0.0":
 					s.Sniffed = &m
 				case protocol.IsSniffed(p):
@@ -182,9 +186,13 @@ func connectedTo(r *input.Reader, m member) []string {
 		}
 	}
 	for _, address := range m.Service.GetAddresses() {
-		add(address)
+		add(strings.TrimSuffix(address, "/32"))
 	}
-	if len(out) == 0 && m.Service.GetHeadless() && !protocol.IsTLS(m.Port.GetProtocol()) {
+	if len(m.Service.GetAddresses()) == 0 && r.Class().DNSCapture && len(m.Service.GetAutoAddresses()) > 0 {
+		add("240.240.0.1")
+	} else if ranged(m) {
+		out["0.0.0.0"] = true
+	} else if len(out) == 0 && m.Service.GetHeadless() && !protocol.IsTLS(m.Port.GetProtocol()) {
 		for _, set := range r.Endpoints(m.Service.GetHostname(), m.Port.GetNumber()) {
 			for _, e := range set.GetEndpoints() {
 				add(e.GetAddress())
@@ -195,6 +203,11 @@ func connectedTo(r *input.Reader, m member) []string {
 		out["0.0.0.0"] = true
 	}
 	return slices.Sorted(maps.Keys(out))
+}
+
+// ranged tells services with networks.
+func ranged(m member) bool {
+	return !m.Service.GetHeadless() && slices.Contains(m.Service.GetAddresses(), "10.0.0.0/8")
 }
 
 // listed is Names and HostNames of all services.
@@ -291,10 +304,10 @@ func TestPlacesOnDemand(t *testing.T) {
 		ports := map[uint32]bool{}
 		for _, m := range members(r) {
 			number := m.Port.GetNumber()
-			if protocol.MayBeHTTP(m.Port.GetProtocol()) || protocol.IsTLS(m.Port.GetProtocol()) && slices.Contains(connectedTo(r, m), "0.0.0.0") {
+			if protocol.MayBeHTTP(m.Port.GetProtocol()) || protocol.IsTLS(m.Port.GetProtocol()) && slices.Contains(connectedTo(r, m), "0.0.0.0") && !ranged(m) {
 				ports[number] = true
 			}
-			if s := plain[names.Listener("0.0.0.0", number)]; s != nil && s.TCP != nil && special(r, *s.TCP) {
+			if s := plain[names.Listener("0.0.0.0", number)]; s != nil && (s.TCP != nil && special(r, *s.TCP) || slices.ContainsFunc(s.Ranged, func(m member) bool { return special(r, m) })) {
 				ports[number] = true
 			}
 		}

@@ -18,8 +18,10 @@ import (
 
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/translate/dynamic"
 	"fairlead.dev/services/xds-server/internal/translate/gateway"
 	"fairlead.dev/services/xds-server/internal/translate/names"
+	"fairlead.dev/services/xds-server/internal/translate/pack"
 	"fairlead.dev/services/xds-server/internal/translate/policy"
 	"fairlead.dev/services/xds-server/internal/translate/protocol"
 	"fairlead.dev/services/xds-server/internal/translate/route"
@@ -223,10 +225,10 @@ func toDestinations(r *input.Reader, to []*networking.RouteDestination, c caller
 func destinationCluster(r *input.Reader, to *networking.Destination, port uint32) names.Cluster {
 	if number := to.GetPort().GetNumber(); number != 0 {
 		port = number
-	} else if ports := r.Service(to.GetHost()).GetPorts(); len(ports) == 1 {
+	} else if ports := r.Concrete(to.GetHost()).GetPorts(); len(ports) == 1 {
 		port = ports[0].GetNumber()
 	}
-	return names.Cluster{Direction: names.DirectionOutbound, Port: port, Subset: to.GetSubset(), Hostname: to.GetHost()}
+	return names.Cluster{Direction: names.DirectionOutbound, Port: port, Subset: to.GetSubset(), Hostname: route.ConcreteHost(r, to)}
 }
 
 // applies returns the traffic policy of a cluster.
@@ -235,7 +237,7 @@ func applies(r *input.Reader, c names.Cluster) *networking.TrafficPolicy {
 	if rule := r.DestinationRule(c.Hostname); rule != nil {
 		found = policy.For(rule.Spec, policy.Subset(rule.Spec, c.Subset), c.Port)
 	}
-	return policy.WithDefaults(found, r.Mesh())
+	return policy.WithAffinity(policy.WithDefaults(found, r.Mesh()), r.Service(c.Hostname))
 }
 
 // limits applies what a traffic policy says that Envoy has as a property of the downstream connection. With several destinations the first
@@ -259,7 +261,14 @@ func memberTCP(r *input.Reader, m member) ([]*listenerv3.Filter, error) {
 	c := names.Cluster{Direction: names.DirectionOutbound, Port: m.Port.GetNumber(), Hostname: m.Service.GetHostname()}
 	proxy := &tcpproxyv3.TcpProxy{StatPrefix: c.String(), ClusterSpecifier: &tcpproxyv3.TcpProxy_Cluster{Cluster: c.String()}}
 	limits(proxy, applies(r, c))
-	return outboundTCP(r, proxy)
+	filters, err := outboundTCP(r, proxy)
+	if err != nil || !dynamic.Is(m.Service) || r.Class().OnDemand {
+		return filters, err
+	}
+	return append([]*listenerv3.Filter{{
+		Name:       dynamic.NetworkFilter,
+		ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: pack.Any(dynamic.ForHandshakes(r, m.Port.GetNumber()))},
+	}}, filters...), nil
 }
 
 // memberChains builds the chains of a service port for what is not HTTP. The last one takes every connection, unless bySNI says that the

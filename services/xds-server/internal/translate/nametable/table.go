@@ -24,7 +24,7 @@ func table(r *input.Reader) *ndsv1.NameTable {
 		if svc.GetHeadless() {
 			addHeadless(r, out, svc)
 		} else {
-			add(out, svc.GetHostname(), info(svc, svc.GetName()), vips(svc))
+			add(out, svc.GetHostname(), info(svc, svc.GetName()), addresses(r.VIPs(r.Concrete(svc.GetHostname()))))
 		}
 	}
 	return out
@@ -43,16 +43,6 @@ func info(svc *configv1.Service, shortname string) *ndsv1.NameTable_NameInfo {
 		return &ndsv1.NameTable_NameInfo{Registry: external}
 	}
 	return &ndsv1.NameTable_NameInfo{Registry: kubernetes, Shortname: shortname, Namespace: svc.GetNamespace()}
-}
-
-// vips lists the addresses that clients of a service connect to. Ranges are no answer to a query; addresses allocated for the purpose stand
-// in only where the user gave none.
-func vips(svc *configv1.Service) []string {
-	given := svc.GetAddresses()
-	if len(given) == 0 {
-		given = svc.GetAutoAddresses()
-	}
-	return addresses(given)
 }
 
 // addresses keeps what is one address, in its canonical form, each once, in order.

@@ -18,7 +18,7 @@ import (
 )
 
 func sidecar(namespace string) *class.Key {
-	return &class.Key{Type: class.Sidecar, Namespace: namespace, DNSDomain: namespace + ".svc.cluster.local"}
+	return &class.Key{Type: class.Sidecar, Namespace: namespace, DNSDomain: namespace + ".svc.cluster.local", DNSCapture: true}
 }
 
 // at gives a service addresses.
@@ -107,6 +107,12 @@ func TestTable(t *testing.T) {
 		"allocated, but given too": {
 			[]*configv1.Resource{meshtest.Service("shop", "a.example.com", 80, at("10.0.0.1"), func(s *configv1.Service) { s.AutoAddresses = []string{"240.0.0.1"} })},
 			map[string][]string{"a.example.com": {"10.0.0.1"}},
+		},
+		"an alias of another service": {
+			[]*configv1.Resource{meshtest.Service("shop", web, 80, at("10.96.0.1")), meshtest.Service("shop", "alias.shop.svc.cluster.local", 80, func(s *configv1.Service) {
+				s.Ports, s.ExternalName = nil, web
+			})},
+			map[string][]string{web: {"10.96.0.1"}, "alias.shop.svc.cluster.local": {"10.96.0.1"}},
 		},
 		"wildcard": {
 			[]*configv1.Resource{meshtest.Service("shop", "*.example.com", 80, at("10.0.0.1"))},

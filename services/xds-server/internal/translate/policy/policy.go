@@ -2,8 +2,11 @@
 package policy
 
 import (
+	"google.golang.org/protobuf/proto"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
 )
 
 // Subset returns the rule's subset of that name, or nil.
@@ -48,6 +51,24 @@ func WithDefaults(policy *networking.TrafficPolicy, mesh *meshv1alpha1.MeshConfi
 		return policy
 	}
 	return merge(policy, missing, false)
+}
+
+// byClient sends all connections of a client's address to one endpoint.
+var byClient = &networking.LoadBalancerSettings{LbPolicy: &networking.LoadBalancerSettings_ConsistentHash{
+	ConsistentHash: &networking.LoadBalancerSettings_ConsistentHashLB{HashKey: &networking.LoadBalancerSettings_ConsistentHashLB_UseSourceIp{UseSourceIp: true}},
+}}
+
+// WithAffinity adds what a Kubernetes Service with sessionAffinity ClientIP asks for, unless the policy says how load is balanced.
+func WithAffinity(policy *networking.TrafficPolicy, svc *configv1.Service) *networking.TrafficPolicy {
+	if !svc.GetSessionAffinityClientIp() || policy.GetLoadBalancer().GetLbPolicy() != nil {
+		return policy
+	}
+	balance := byClient
+	if policy.GetLoadBalancer() != nil {
+		balance = proto.CloneOf(policy.GetLoadBalancer())
+		balance.LbPolicy = byClient.LbPolicy
+	}
+	return merge(policy, &networking.TrafficPolicy{LoadBalancer: balance}, false)
 }
 
 // ConsistentHash returns the policy's hash settings, or nil.

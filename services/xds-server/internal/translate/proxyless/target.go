@@ -48,7 +48,7 @@ func complete(r *input.Reader, host string) (full string, ok bool) {
 }
 
 func exists(r *input.Reader, hostname string, port uint32) bool {
-	if svc := r.Service(hostname); svc != nil {
+	if svc := r.Concrete(hostname); svc != nil {
 		return discovery.Port(svc, port) != nil
 	}
 	// A route that cannot be built is no reason to say that there is no host: the route configuration says what is wrong.

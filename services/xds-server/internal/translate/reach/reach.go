@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	networking "istio.io/api/networking/v1alpha3"
+
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/replica"
@@ -33,8 +35,15 @@ type Place struct {
 	Sniffed *Member
 	// TLS are told apart by SNI.
 	TLS []Member
+	// Ranged take what goes to their networks; only where Address is Anywhere.
+	Ranged []Member
 	// TCP takes all other bytes; the oldest service wins.
 	TCP *Member
+}
+
+// Empty tells whether no service is at the place.
+func (p *Place) Empty() bool {
+	return !p.HTTP && p.Opaque() == nil && len(p.TLS) == 0 && len(p.Ranged) == 0
 }
 
 // Opaque returns what takes bytes of which nothing is known; nil if nothing does.
@@ -45,13 +54,16 @@ func (p *Place) Opaque() *Member {
 	return p.Sniffed
 }
 
-// Addresses lists where clients connect to: the service's addresses; the Pods' of a headless service; else anywhere. Declared HTTP shares one
-// place per port number, because the request's host says the rest.
+// Addresses lists where clients connect to: the service's addresses; the Pods' of a headless service; else anywhere, as with networks. Declared
+// HTTP shares one place per port number, because the request's host says the rest.
 func Addresses(r *input.Reader, m Member) []string {
 	if protocol.IsHTTP(m.Port.GetProtocol()) {
 		return []string{Anywhere}
 	}
-	if out := replica.VIPs(m.Service); len(out) > 0 {
+	if out := r.VIPs(m.Service); len(out) > 0 {
+		if IsRanged(m) {
+			out = append(out, Anywhere)
+		}
 		return out
 	}
 	if !perPod(m) {
@@ -74,8 +86,13 @@ func perPod(m Member) bool {
 	return m.Service.GetHeadless() && len(replica.VIPs(m.Service)) == 0 && !protocol.IsTLS(m.Port.GetProtocol())
 }
 
+// IsRanged tells service ports that clients reach at all addresses of some networks.
+func IsRanged(m Member) bool { return len(replica.Networks(m.Service)) > 0 }
+
 // Unplaced tells service ports that clients reach at any address.
-func Unplaced(m Member) bool { return len(replica.VIPs(m.Service)) == 0 && !perPod(m) }
+func Unplaced(r *input.Reader, m Member) bool {
+	return len(r.VIPs(m.Service)) == 0 && !IsRanged(m) && !perPod(m)
+}
 
 // At returns a place. It depends on no other.
 func At(r *input.Reader, address string, port uint32) Place {
@@ -96,29 +113,54 @@ func at(r *input.Reader, address string, port uint32, protocols ...configv1.Prot
 	key := address
 	if address == Anywhere {
 		key = ""
+		p.Ranged = membersAt(r, egress, replica.Within, port, protocols)
+		p.HTTP = slices.ContainsFunc(p.Ranged, func(m Member) bool { return protocol.IsSniffed(m.Port.GetProtocol()) })
 	}
-	found := slices.Clone(r.ServicesAt(port, key, protocols...))
-	slices.SortFunc(found, func(a, b *configv1.Service) int { return strings.Compare(a.GetHostname(), b.GetHostname()) })
-	for _, svc := range found {
-		if egress != nil && !r.Admits(egress, svc) {
-			continue
-		}
-		for _, spec := range svc.GetPorts() {
-			m := Member{svc, spec}
-			if spec.GetNumber() == port && slices.Contains(protocols, spec.GetProtocol()) && reachedAt(m, address) {
-				p.join(m)
-			}
+	for _, m := range membersAt(r, egress, key, port, protocols) {
+		if reachedAt(r, m, address) {
+			p.join(m)
 		}
 	}
 	return p
 }
 
+// membersAt lists the service ports that the index of places has at a key, by hostname.
+func membersAt(r *input.Reader, egress *networking.IstioEgressListener, key string, port uint32, protocols []configv1.Protocol) []Member {
+	found := slices.Clone(r.ServicesAt(port, key, protocols...))
+	slices.SortFunc(found, func(a, b *configv1.Service) int { return strings.Compare(a.GetHostname(), b.GetHostname()) })
+	var out []Member
+	for _, svc := range found {
+		if egress != nil && !r.Admits(egress, svc) {
+			continue
+		}
+		for _, spec := range svc.GetPorts() {
+			if spec.GetNumber() == port && slices.Contains(protocols, spec.GetProtocol()) {
+				out = append(out, Member{svc, spec})
+			}
+		}
+	}
+	return out
+}
+
+// Ranged lists the service ports that clients reach at all addresses of some networks.
+func Ranged(r *input.Reader, port uint32) []Member {
+	egress, ok := scope.ImplicitEgress(r)
+	if !ok {
+		return nil
+	}
+	return membersAt(r, egress, replica.Within, port, protocol.Opaque)
+}
+
 // reachedAt tells whether a member of a service that is found at an address is reached there.
-func reachedAt(m Member, address string) bool {
-	if listed := replica.VIPs(m.Service); len(listed) > 0 {
+func reachedAt(r *input.Reader, m Member, address string) bool {
+	if listed := r.VIPs(m.Service); len(listed) > 0 {
 		return slices.Contains(listed, address)
 	}
-	return perPod(m) == (address != Anywhere)
+	if address == Anywhere {
+		return Unplaced(r, m)
+	}
+	// Or the address was allocated, and the client does not know it.
+	return perPod(m) && !slices.Contains(replica.AutoVIPs(m.Service), address)
 }
 
 func (p *Place) join(m Member) {
@@ -155,10 +197,41 @@ func ByName(r *input.Reader, serverName string, port uint32) (Member, bool) {
 		}
 		for _, spec := range svc.GetPorts() {
 			m := Member{svc, spec}
-			if spec.GetNumber() == port && protocol.IsTLS(spec.GetProtocol()) && Unplaced(m) {
+			if spec.GetNumber() == port && protocol.IsTLS(spec.GetProtocol()) && Unplaced(r, m) {
 				return m, true
 			}
 		}
 	}
 	return Member{}, false
+}
+
+// ByNetwork returns the service port whose network a destination is in, the smallest network first; serverName is what a TLS handshake asks
+// for, if there is one.
+func ByNetwork(r *input.Reader, address string, port uint32, serverName string) (Member, bool) {
+	ip, err := netip.ParseAddr(address)
+	if err != nil {
+		return Member{}, false
+	}
+	var best Member
+	bits := -1
+	for _, m := range Ranged(r, port) {
+		if protocol.IsTLS(m.Port.GetProtocol()) && !covers(m.Service.GetHostname(), serverName) {
+			continue
+		}
+		for _, network := range replica.Networks(m.Service) {
+			if network.Contains(ip) && network.Bits() > bits {
+				best, bits = m, network.Bits()
+			}
+		}
+	}
+	return best, bits >= 0
+}
+
+func covers(hostname, serverName string) bool {
+	for host := range replica.Covering(serverName) {
+		if host == hostname {
+			return true
+		}
+	}
+	return false
 }

@@ -9,7 +9,6 @@ import (
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/input"
-	"fairlead.dev/services/xds-server/internal/replica"
 	"fairlead.dev/services/xds-server/internal/translate/names"
 )
 
@@ -74,7 +73,7 @@ func ownDomains(hostname string) []string {
 func conveniences(r *input.Reader, hostname string, svc *configv1.Service) []string {
 	short := shortNames(r, hostname)
 	out := slices.Clone(short)
-	for _, ip := range replica.VIPs(svc) {
+	for _, ip := range r.VIPs(svc) {
 		out = append(out, names.Authority(ip))
 	}
 	if svc.GetHeadless() && !strings.HasPrefix(hostname, "*") {

@@ -65,8 +65,9 @@ func TestConveniences(t *testing.T) {
 		want string
 	}{
 		{"addresses that a client can write", &configv1.Service{
-			Hostname: "a.example.com", Addresses: []string{"10.0.0.1", "10.1.0.0/16", "0.0.0.0", "FD00::1"}, AutoAddresses: []string{"240.240.0.1", "10.0.0.1"},
-		}, "10.0.0.1 [fd00::1] 240.240.0.1"},
+			Hostname: "a.example.com", Addresses: []string{"10.0.0.1", "10.1.0.0/16", "0.0.0.0", "FD00::1"}, AutoAddresses: []string{"240.240.0.1", "2001:2::1"},
+		}, "10.0.0.1 [fd00::1]"},
+		{"addresses that a client does not know", &configv1.Service{Hostname: "a.example.com", AutoAddresses: []string{"240.240.0.1"}}, ""},
 		{"Pods of a headless service", &configv1.Service{Hostname: "db.default.svc.cluster.local", Namespace: "default", Headless: true},
 			"db.default db.default.svc *.db.default.svc.cluster.local *.db.default *.db.default.svc"},
 		{"a wildcard has no Pods", &configv1.Service{Hostname: "*.example.com", Headless: true}, ""},

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	networking "istio.io/api/networking/v1alpha3"
 
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/translate/match"
 	"fairlead.dev/services/xds-server/internal/translate/names"
 	"fairlead.dev/services/xds-server/internal/translate/policy"
@@ -145,7 +146,17 @@ func (b *builder) destinations(out *routev3.Route, action *routev3.RouteAction, 
 
 // cluster names the cluster of a destination.
 func (b *builder) cluster(to *networking.Destination) string {
-	return names.Outbound(b.destinationPort(to), to.GetSubset(), to.GetHost())
+	return names.Outbound(b.destinationPort(to), to.GetSubset(), ConcreteHost(b.reader, to))
+}
+
+// ConcreteHost is the host of a destination, or what it is an ExternalName of.
+func ConcreteHost(r interface {
+	Concrete(hostname string) *configv1.Service
+}, to *networking.Destination) string {
+	if svc := r.Concrete(to.GetHost()); svc != nil {
+		return svc.GetHostname()
+	}
+	return to.GetHost()
 }
 
 // destinationPort is the destination's own, or the only one of its service, or the one the client addressed.
@@ -153,18 +164,18 @@ func (b *builder) destinationPort(to *networking.Destination) uint32 {
 	if number := to.GetPort().GetNumber(); number != 0 {
 		return number
 	}
-	if ports := b.reader.Service(to.GetHost()).GetPorts(); len(ports) == 1 {
+	if ports := b.reader.Concrete(to.GetHost()).GetPorts(); len(ports) == 1 {
 		return ports[0].GetNumber()
 	}
 	return b.port
 }
 
 func (b *builder) hash(action *routev3.RouteAction, to *networking.Destination) {
-	rule := b.reader.DestinationRule(to.GetHost())
-	if rule == nil {
-		return
+	applied := &networking.TrafficPolicy{}
+	if rule := b.reader.DestinationRule(ConcreteHost(b.reader, to)); rule != nil {
+		applied = policy.For(rule.Spec, policy.Subset(rule.Spec, to.GetSubset()), b.destinationPort(to))
 	}
-	applied := policy.For(rule.Spec, policy.Subset(rule.Spec, to.GetSubset()), b.destinationPort(to))
+	applied = policy.WithAffinity(applied, b.reader.Concrete(to.GetHost()))
 	if p := hashPolicy(policy.ConsistentHash(applied)); p != nil {
 		action.HashPolicy = append(action.HashPolicy, p)
 	}

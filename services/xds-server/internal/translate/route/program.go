@@ -14,7 +14,7 @@ import (
 // without any the one to its cluster. It is nil if there is neither.
 func ToHost(r *input.Reader, hostname string, port uint32) ([]*routev3.Route, error) {
 	b := newBuilder(r, port, MeshGateway)
-	svc := r.Service(hostname)
+	svc := r.Concrete(hostname)
 	if spec := discovery.Port(svc, port); spec != nil {
 		host, err := b.service(r, svc, spec)
 		return host.GetRoutes(), err

@@ -69,7 +69,7 @@ type nothing struct{}
 
 func (nothing) Namespace() string                               { return "" }
 func (nothing) Labels() map[string]string                       { return nil }
-func (nothing) Service(string) *configv1.Service                { return nil }
+func (nothing) Concrete(string) *configv1.Service               { return nil }
 func (nothing) DestinationRule(string) *replica.DestinationRule { return nil }
 
 func weighted(weight int32) *networking.HTTPRouteDestination {

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	networking "istio.io/api/networking/v1alpha3"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/input"
@@ -49,10 +50,25 @@ func (t *table) has(hostname string) bool {
 }
 
 func (t *table) lookUp(hostname string) bool {
-	if svc := t.listener.Service(t.r, hostname); svc != nil {
-		return len(httpPorts(svc, t.port)) > 0
+	if svc := t.concrete(hostname); svc != nil && len(httpPorts(svc, t.port)) > 0 {
+		return true
 	}
-	return t.port == implicitPort && len(t.routing(hostname)) > 0
+	svc := t.listener.Service(t.r, hostname)
+	return (svc == nil || isAlias(svc)) && t.port == implicitPort && len(t.routing(hostname)) > 0
+}
+
+func isAlias(svc *configv1.Service) bool { return svc.GetExternalName() != "" }
+
+// concrete returns the service that requests to a hostname are for: that of the hostname, or the one it is an ExternalName of; nil if the
+// listener does not reach it.
+func (t *table) concrete(hostname string) *configv1.Service {
+	svc := t.listener.Service(t.r, hostname)
+	if isAlias(svc) {
+		if svc = t.r.Concrete(hostname); svc != nil {
+			return t.listener.Service(t.r, svc.GetHostname())
+		}
+	}
+	return svc
 }
 
 // routing lists the VirtualServices that route a host which is no service. A wildcard host that is about services has none: they are
@@ -108,7 +124,7 @@ func (t *table) at(address string) *configv1.Service {
 		if best == nil {
 			return true
 		}
-		if vip := hasVIP(svc, address); vip != hasVIP(best, address) {
+		if vip := t.hasVIP(svc, address); vip != t.hasVIP(best, address) {
 			return vip
 		}
 		if c := svc.GetCreationTime().AsTime().Compare(best.GetCreationTime().AsTime()); c != 0 {
@@ -117,6 +133,9 @@ func (t *table) at(address string) *configv1.Service {
 		return svc.GetHostname() < best.GetHostname()
 	}
 	for _, svc := range t.r.ServicesAt(t.port, address, protocol.WithRoutes...) {
+		if !svc.GetHeadless() && !t.hasVIP(svc, address) {
+			continue // allocated, and the client does not know it
+		}
 		if t.has(svc.GetHostname()) && t.listener.Service(t.r, svc.GetHostname()) == svc && wins(svc) {
 			best = svc
 		}
@@ -124,8 +143,8 @@ func (t *table) at(address string) *configv1.Service {
 	return best
 }
 
-func hasVIP(svc *configv1.Service, address string) bool {
-	return slices.Contains(replica.VIPs(svc), address)
+func (t *table) hasVIP(svc *configv1.Service, address string) bool {
+	return slices.Contains(t.r.VIPs(svc), address)
 }
 
 func (t *table) isHeadless(hostname string) bool {
@@ -147,15 +166,20 @@ func (t *table) domains(hostname string) []string {
 	return out
 }
 
-// host builds the virtual host of a hostname; nil if the table has none. Its domains are left to the caller.
+// host builds the virtual host of a hostname; nil if the table has none. An alias is routed as what it stands for, unless VirtualServices name
+// the alias itself. Its domains are left to the caller.
 func (t *table) host(hostname string) (*routev3.VirtualHost, error) {
 	if !t.has(hostname) {
 		return nil, nil
 	}
 	var out *routev3.VirtualHost
 	var err error
-	if svc := t.listener.Service(t.r, hostname); svc != nil {
-		out, err = t.service(t.r, svc, httpPorts(svc, t.port)[0])
+	svc := t.concrete(hostname)
+	routed := svc == nil || svc.GetHostname() != hostname && len(t.routing(hostname)) > 0
+	if ports := httpPorts(svc, t.port); !routed && len(ports) > 0 {
+		if out, err = t.service(t.r, svc, ports[0]); out != nil {
+			out.Name = names.HostPort(hostname, t.port)
+		}
 	} else {
 		out, err = t.unregistered(hostname)
 	}
@@ -262,9 +286,11 @@ func (b *builder) service(r *input.Reader, svc *configv1.Service, port *configv1
 	}
 	var hash *routev3.RouteAction_HashPolicy
 	rule := r.DestinationRule(svc.GetHostname())
+	applied := &networking.TrafficPolicy{}
 	if rule != nil {
-		hash = hashPolicy(policy.ConsistentHash(policy.For(rule.Spec, nil, port.GetNumber())))
+		applied = policy.For(rule.Spec, nil, port.GetNumber())
 	}
+	hash = hashPolicy(policy.ConsistentHash(policy.WithAffinity(applied, svc)))
 	route := plain(
 		names.Outbound(port.GetNumber(), "", svc.GetHostname()),
 		names.HostPort(svc.GetHostname(), port.GetNumber())+"/*",
@@ -272,7 +298,7 @@ func (b *builder) service(r *input.Reader, svc *configv1.Service, port *configv1
 		hash,
 	)
 	if err := check(route); err != nil {
-		if hash == nil {
+		if hash == nil || rule == nil {
 			return nil, fmt.Errorf("service %s/%s: MeshConfig: %w", svc.GetNamespace(), svc.GetHostname(), err)
 		}
 		return nil, fmt.Errorf("service %s/%s: DestinationRule %s/%s: %w", svc.GetNamespace(), svc.GetHostname(), rule.Key.Namespace, rule.Key.Name, err)

@@ -30,7 +30,7 @@ func (VirtualHosts) HostNames(r *input.Reader, host string) ([]string, error) {
 		return nil, nil
 	}
 	ports := []uint32{implicitPort}
-	for _, port := range httpPorts(r.Service(host), allPorts) {
+	for _, port := range httpPorts(r.Concrete(host), allPorts) {
 		ports = append(ports, port.GetNumber())
 	}
 	slices.Sort(ports)

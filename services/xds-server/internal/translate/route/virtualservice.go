@@ -26,7 +26,7 @@ const MeshGateway = "mesh"
 type reader interface {
 	Namespace() string
 	Labels() map[string]string
-	Service(hostname string) *configv1.Service
+	Concrete(hostname string) *configv1.Service
 	DestinationRule(hostname string) *replica.DestinationRule
 }
 

@@ -1,0 +1,159 @@
+package normalise
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Istio's networks for addresses that stand for hosts of ServiceEntries without any.
+var (
+	vip4 = netip.MustParsePrefix("240.240.0.0/16").Addr().As4()
+	vip6 = netip.MustParsePrefix("2001:2::/48").Addr().As16()
+)
+
+const (
+	// vipSlots is a prime, so that every sequence of attempts tries all of them.
+	vipSlots = 65011
+	// lastOctets of an address that are used: those that no network could take for itself or for everybody.
+	lastOctets = 254
+)
+
+// vips allocates an IPv4 address for every host that wants one. Which host gets which follows from the hosts alone: each tries the addresses
+// of a sequence made from its name, and where two want the same the older has it, so a new host moves no other and every replica says the
+// same after every restart. (Hosts without a creation time, as files have them, are taken in the order of their names.)
+type vips struct {
+	created map[hostKey]time.Time
+	owners  map[uint32]hostKey
+	// attempt says how often a host with a slot had to try again.
+	attempt map[hostKey]uint32
+	// moved are hosts whose address may be another one.
+	moved set[hostKey]
+	// stale is true if a host went that others may have made room for.
+	stale   bool
+	retried int
+}
+
+func newVIPs() *vips {
+	return &vips{created: map[hostKey]time.Time{}, owners: map[uint32]hostKey{}, attempt: map[hostKey]uint32{}, moved: set[hostKey]{}}
+}
+
+func (v *vips) older(a, b hostKey) bool {
+	if x, y := v.created[a], v.created[b]; !x.Equal(y) {
+		return x.Before(y)
+	}
+	if a.namespace != b.namespace {
+		return a.namespace < b.namespace
+	}
+	return a.hostname < b.hostname
+}
+
+// want says that a host needs an address, drop that it needs none.
+func (v *vips) want(h hostKey, created time.Time) {
+	if had, ok := v.created[h]; ok {
+		if had.Equal(created) {
+			return
+		}
+		v.drop(h)
+	}
+	v.created[h] = created
+	v.place(h, 0)
+}
+
+func (v *vips) drop(h hostKey) {
+	if _, ok := v.created[h]; !ok {
+		return
+	}
+	if n, ok := v.attempt[h]; ok {
+		delete(v.owners, slot(h, n))
+		delete(v.attempt, h)
+		if n > 0 {
+			v.retried--
+		}
+		v.stale = v.stale || v.retried > 0
+	}
+	delete(v.created, h)
+	v.moved.add(h)
+}
+
+// place finds a slot from the n-th attempt on; whom it drives out looks on from there. The outcome is the same in whatever order hosts come.
+func (v *vips) place(h hostKey, n uint32) {
+	for ; n < vipSlots; n++ {
+		at := slot(h, n)
+		other, taken := v.owners[at]
+		if taken && !v.older(h, other) {
+			continue
+		}
+		v.owners[at], v.attempt[h] = h, n
+		v.moved.add(h)
+		if n > 0 {
+			v.retried++
+		}
+		if !taken {
+			return
+		}
+		if n = v.attempt[other]; n > 0 {
+			v.retried--
+		}
+		delete(v.attempt, other)
+		v.moved.add(other)
+		h = other
+	}
+}
+
+// settle returns the hosts whose address may have changed since the last time.
+func (v *vips) settle() set[hostKey] {
+	if v.stale {
+		hosts, before := make([]hostKey, 0, len(v.created)), v.attempt
+		for h := range v.created {
+			hosts = append(hosts, h)
+		}
+		slices.SortFunc(hosts, func(a, b hostKey) int {
+			if v.older(a, b) {
+				return -1
+			}
+			return 1
+		})
+		moved := v.moved
+		v.owners, v.attempt, v.moved, v.stale, v.retried = map[uint32]hostKey{}, map[hostKey]uint32{}, set[hostKey]{}, false, 0
+		for _, h := range hosts {
+			v.place(h, 0)
+			was, had := before[h]
+			if is, has := v.attempt[h]; was != is || had != has {
+				moved.add(h)
+			}
+		}
+		v.moved = moved
+	}
+	out := v.moved
+	v.moved = set[hostKey]{}
+	return out
+}
+
+// addresses are the host's; none if it wants none, or if there are more hosts than addresses.
+func (v *vips) addresses(h hostKey) []string {
+	n, ok := v.attempt[h]
+	if !ok {
+		return nil
+	}
+	at := slot(h, n)
+	four := vip4
+	four[2], four[3] = byte(at/lastOctets), byte(at%lastOctets+1)
+	six, sum := vip6, digest(h)
+	copy(six[8:], sum[8:16])
+	return []string{netip.AddrFrom4(four).String(), netip.AddrFrom16(six).String()}
+}
+
+func digest(h hostKey) [sha256.Size]byte {
+	return sha256.Sum256([]byte(strings.Join([]string{h.namespace, h.hostname}, "/")))
+}
+
+// slot is where a host's n-th attempt goes.
+func slot(h hostKey, n uint32) uint32 {
+	sum := digest(h)
+	first, step := binary.BigEndian.Uint32(sum[0:])%vipSlots, binary.BigEndian.Uint32(sum[4:])%(vipSlots-1)+1
+	return uint32((uint64(first) + uint64(n)*uint64(step)) % vipSlots) //nolint:gosec // less than vipSlots
+}

@@ -1,0 +1,103 @@
+package normalise
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+	"time"
+)
+
+func hostsOf(n int) map[hostKey]time.Time {
+	out := map[hostKey]time.Time{}
+	for i := range n {
+		out[hostKey{fmt.Sprint("ns", i%7), fmt.Sprintf("h%d.example.com", i)}] = time.Unix(int64(i/3), 0)
+	}
+	return out
+}
+
+func allocated(v *vips) map[hostKey]string {
+	v.settle()
+	out := map[hostKey]string{}
+	for h := range v.created {
+		out[h] = fmt.Sprint(v.addresses(h))
+	}
+	return out
+}
+
+func filled(hosts map[hostKey]time.Time) *vips {
+	v := newVIPs()
+	for h, at := range hosts { // in another order each time
+		v.want(h, at)
+	}
+	return v
+}
+
+// TestVIPsFollowFromTheHosts: in whatever order hosts come and go, what is left has the same addresses, each its own, in Istio's networks.
+func TestVIPsFollowFromTheHosts(t *testing.T) {
+	hosts := hostsOf(20_000) // enough that many want the same
+	want := allocated(filled(hosts))
+	seen := map[string]bool{}
+	for h, text := range want {
+		if seen[text] {
+			t.Fatalf("%v shares %s", h, text)
+		}
+		seen[text] = true
+		var four, six string
+		if _, err := fmt.Sscanf(text, "[%s %s", &four, &six); err != nil {
+			t.Fatal(text, err)
+		}
+		ip := netip.MustParseAddr(four)
+		if last := ip.As4()[3]; !netip.MustParsePrefix("240.240.0.0/16").Contains(ip) || last == 0 || last == 255 || seen[four] {
+			t.Fatalf("%v has %s", h, four)
+		}
+		seen[four] = true
+		if !netip.MustParsePrefix("2001:2::/48").Contains(netip.MustParseAddr(six[:len(six)-1])) {
+			t.Fatalf("%v has %s", h, six)
+		}
+	}
+	v := filled(hosts)
+	for h, at := range hostsOf(25_000) {
+		if _, ok := hosts[h]; !ok {
+			v.want(h, at.Add(time.Hour))
+			hosts[h] = at
+			if rand.IntN(100) == 0 {
+				v.settle()
+			}
+		}
+	}
+	full := allocated(v)
+	for h := range want {
+		if full[h] != want[h] {
+			t.Errorf("%v moved from %s to %s because of younger hosts", h, want[h], full[h])
+		}
+		delete(hosts, h)
+	}
+	for h := range hosts {
+		v.drop(h)
+	}
+	if !maps.Equal(allocated(v), want) {
+		t.Error("what came and went left a trace")
+	}
+}
+
+func TestMoreHostsThanAddresses(t *testing.T) {
+	v := newVIPs()
+	for i := range vipSlots + 2 {
+		v.want(hostKey{"a", fmt.Sprint(i)}, time.Unix(int64(i), 0))
+	}
+	without := 0
+	for i := range vipSlots + 2 {
+		if v.addresses(hostKey{"a", fmt.Sprint(i)}) == nil {
+			without++
+		}
+	}
+	if without != 2 || v.addresses(hostKey{"a", "0"}) == nil {
+		t.Errorf("%d hosts have no address", without)
+	}
+	v.drop(hostKey{"a", "7"})
+	if moved := v.settle(); len(moved) == 0 || v.addresses(hostKey{"a", fmt.Sprint(vipSlots)}) == nil {
+		t.Error("an address that is free again is not used")
+	}
+}
