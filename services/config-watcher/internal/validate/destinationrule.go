@@ -196,5 +196,10 @@ func (c *checker) clientTLS(at string, t *networking.ClientTLSSettings) {
 		if san == "" {
 			c.fail(index(at+".subjectAltNames", i), nil, "empty name", "remove it")
 		}
+		c.printable(index(at+".subjectAltNames", i), san)
 	}
+	c.printable(at+".clientCertificate", t.ClientCertificate)
+	c.printable(at+".privateKey", t.PrivateKey)
+	c.printable(at+".caCertificates", t.CaCertificates)
+	c.printable(at+".caCrl", t.CaCrl)
 }

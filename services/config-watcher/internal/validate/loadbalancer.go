@@ -2,6 +2,7 @@ package validate
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	networking "istio.io/api/networking/v1alpha3"
@@ -84,10 +85,18 @@ func (c *checker) cookie(at string, k *networking.LoadBalancerSettings_Consisten
 	if k.GetTtl() != nil && c.durationRange(at+".ttl", k.Ttl) && k.Ttl.AsDuration() < 0 {
 		c.fail(at+".ttl", k.Ttl.AsDuration(), "negative", "use 0s for a session cookie, or more")
 	}
+	c.cookiePart(at+".path", k.GetPath())
 	for i, a := range k.GetAttributes() {
 		ap := index(at+".attributes", i)
 		c.token(ap+".name", a.GetName(), "cookie attribute")
-		c.headerValueText(ap+".value", a.GetValue())
+		c.cookiePart(ap+".value", a.GetValue())
+	}
+}
+
+// cookiePart checks the value of an attribute, which a semicolon would end.
+func (c *checker) cookiePart(at, s string) {
+	if c.printable(at, s) && strings.Contains(s, ";") {
+		c.fail(at, s, "a semicolon ends the value", "write what follows as an attribute of its own")
 	}
 }
 
@@ -103,6 +112,9 @@ func prime(n uint64) bool {
 	}
 	return true
 }
+
+// placeLabels say where a workload runs.
+var placeLabels = []string{"topology.kubernetes.io/region", "topology.kubernetes.io/zone", "topology.istio.io/subzone"}
 
 func (c *checker) localityLB(at string, l *networking.LocalityLoadBalancerSetting) {
 	if l == nil {
@@ -156,6 +168,9 @@ func (c *checker) localityLB(at string, l *networking.LocalityLoadBalancerSettin
 		if key == "" {
 			c.fail(index(at+".failoverPriority", i), p, "label name is empty", `write "label" or "label=value"`)
 			continue
+		}
+		if len(l.Failover) > 0 && slices.Contains(placeLabels, key) {
+			c.fail(index(at+".failoverPriority", i), p, "orders places, as failover does", "keep one of them")
 		}
 		c.label(index(at+".failoverPriority", i), key, value)
 	}
