@@ -197,7 +197,7 @@ func TestSchemes(t *testing.T) {
 		{"tls", "", "", "/?delay=1ms", 200, nil, "", format.Call{URL: "tls://server:{tls}?delay=1ms"}},
 		{"server first", "", "", "/", 200, nil, "", format.Call{URL: "tcp://server:{first}", ServerFirst: true}},
 		{"server first, unheeded", "", "", "/", 200, nil, "", format.Call{URL: "tcp://server:{first}"}},
-		{"connect", "", "", "/", 200, nil, "", format.Call{URL: "http://server:{connect}", Method: "CONNECT", Headers: map[string]*string{"host": text("server:{tcp}")}}},
+		{"connect", "GET", "1.1", "/", 200, nil, "", format.Call{URL: "http://server:{connect}", Method: "CONNECT", Headers: map[string]*string{"host": text("server:{tcp}")}}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			for name, value := range test.call.Headers {

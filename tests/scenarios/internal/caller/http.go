@@ -90,6 +90,7 @@ func (w *worker) once(ctx context.Context, t *target, m message, result *Result)
 	if end, ok := ctx.Deadline(); ok && l.h2 == nil {
 		_ = l.SetDeadline(end)
 	}
+	fresh := !l.used
 	switch {
 	case t.isLine():
 		w.line(l, t, result)
@@ -97,6 +98,9 @@ func (w *worker) once(ctx context.Context, t *target, m message, result *Result)
 		w.http2(ctx, l, t, m, result)
 	default:
 		w.http1(l, t, m, result)
+	}
+	if fresh && l.asked && result.Failed(Reset) && !result.Failed(TLS) {
+		result.Classes = append(result.Classes, TLS)
 	}
 }
 
@@ -206,7 +210,7 @@ func (w *worker) http1(l *link, t *target, m message, result *Result) {
 		w.done(l, false)
 		return
 	case method == http.MethodConnect && resp.StatusCode/100 == 2:
-		w.line(l, t, result)
+		w.through(l, host, result)
 		w.drop(l)
 		return
 	}
@@ -221,6 +225,24 @@ func readResponse(r *bufio.Reader, method string) (*http.Response, error) {
 		if err != nil || resp.StatusCode >= 200 || resp.StatusCode == http.StatusSwitchingProtocols {
 			return resp, err
 		}
+	}
+}
+
+// tunnelTime is how long an application at the other end of a tunnel may take.
+const tunnelTime = 2 * time.Second
+
+// through asks what is at the other end of a tunnel, which CONNECT has opened, what it sees. If that does not speak HTTP, the tunnel is all there is.
+func (w *worker) through(l *link, to string, result *Result) {
+	_ = l.SetDeadline(time.Now().Add(tunnelTime))
+	if _, err := fmt.Fprintf(l, "GET / HTTP/1.1\r\nHost: %s\r\n%s: %s\r\n\r\n", to, echo.CallHeader, result.ID); err != nil {
+		return
+	}
+	resp, err := readResponse(l.reader, http.MethodGet)
+	if err != nil {
+		return
+	}
+	if result.read(resp.Body); result.Err != nil {
+		result.Err, result.Classes, result.Body, result.BodyLength = nil, nil, nil, 0
 	}
 }
 

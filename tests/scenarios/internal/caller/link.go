@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/net/http2"
+
+	"fairlead.dev/tests/scenarios/internal/format"
 )
 
 // link is an open connection.
@@ -23,6 +25,8 @@ type link struct {
 	shown  []*x509.Certificate
 	remote string
 	used   bool
+	// asked tells that the server wanted a certificate. It may refuse the one it got after the handshake, and its alert may be lost.
+	asked bool
 }
 
 // glance is how long it is looked whether a connection that was used before has been closed since.
@@ -211,7 +215,8 @@ var tlsVersions = map[string]uint16{"": 0, "1.2": tls.VersionTLS12, "1.3": tls.V
 func (w *worker) tls(t *target, l *link) *tls.Config {
 	said := w.call.TLS
 	c := &tls.Config{ServerName: t.host, NextProtos: t.alpn(), MinVersion: tls.VersionTLS12, InsecureSkipVerify: true} //nolint:gosec // verified below
-	roots, insecure := w.Roots, false
+	roots, insecure := w.roots(), false
+	var own *format.Material
 	if said != nil {
 		c.ServerName = cmp.Or(said.SNI, c.ServerName)
 		if said.ALPN != nil {
@@ -222,12 +227,14 @@ func (w *worker) tls(t *target, l *link) *tls.Config {
 		if m := w.Certificates[said.CA]; m != nil {
 			roots = m.Pool()
 		}
-		if m := w.Certificates[said.Cert]; m != nil {
-			c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-				own, err := m.TLS()
-				return &own, err
-			}
+		own = w.Certificates[said.Cert]
+	}
+	c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		if l.asked = true; own == nil {
+			return &tls.Certificate{}, nil
 		}
+		shown, err := own.TLS()
+		return &shown, err
 	}
 	c.VerifyConnection = func(state tls.ConnectionState) error {
 		l.shown = state.PeerCertificates
@@ -238,8 +245,29 @@ func (w *worker) tls(t *target, l *link) *tls.Config {
 		for _, cert := range state.PeerCertificates[1:] {
 			others.AddCert(cert)
 		}
-		_, err := state.PeerCertificates[0].Verify(x509.VerifyOptions{DNSName: c.ServerName, Roots: roots, Intermediates: others})
+		options := x509.VerifyOptions{DNSName: c.ServerName, Roots: roots, Intermediates: others}
+		_, err := state.PeerCertificates[0].Verify(options)
+		if err != nil && c.ServerName != t.host { // the name that was asked for by SNI is as good as the one called
+			options.DNSName = t.host
+			if _, other := state.PeerCertificates[0].Verify(options); other == nil {
+				return nil
+			}
+		}
 		return err
 	}
 	return c
+}
+
+// roots are trusted where the call names no authority: the fleet's, and the scenario's own.
+func (w *worker) roots() *x509.CertPool {
+	pool := x509.NewCertPool()
+	if w.Roots != nil {
+		pool = w.Roots.Clone()
+	}
+	for _, m := range w.Certificates {
+		if m.Certificate.IsCA {
+			pool.AddCert(m.Certificate)
+		}
+	}
+	return pool
 }

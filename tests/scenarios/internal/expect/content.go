@@ -59,6 +59,9 @@ func (c *check) requests() {
 	}
 	c.each(c.results, func(r *caller.Result) string {
 		s := c.reached[r.ID]
+		if want.Method == http.MethodConnect { // what the proxy saw, not who is at the other end of the tunnel
+			s = c.tunnel(r)
+		}
 		if s == nil {
 			return fmt.Sprintf("request: it reached no server (%s)", outcome(r))
 		}
@@ -88,6 +91,16 @@ func (c *check) requests() {
 	})
 }
 
+// tunnel is the request for a tunnel that a forward proxy saw.
+func (c *check) tunnel(r *caller.Result) *echo.Seen {
+	for _, s := range c.journal[r.ID] {
+		if s.Method == http.MethodConnect {
+			return s
+		}
+	}
+	return nil
+}
+
 // responses checks what the caller saw.
 func (c *check) responses() {
 	if want := c.expect.Response; want != nil {
@@ -95,7 +108,7 @@ func (c *check) responses() {
 			return first(
 				headers("response", want.Headers, r.Header),
 				differ("response.body", want.Body, string(r.Body), Matches),
-				differ("response.version", want.Version, r.Version, same),
+				differ("response.version", strings.TrimPrefix(want.Version, "HTTP/"), r.Version, same),
 				differ("response.location", want.Location, r.Header.Get("Location"), Matches),
 			)
 		})

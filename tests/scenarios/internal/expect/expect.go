@@ -248,6 +248,8 @@ func (c *check) answerer(r *caller.Result) string {
 	switch {
 	case r.Seen != nil:
 		return r.Seen.Workload
+	case r.Err == nil && c.tunnel(r) != nil:
+		return c.tunnel(r).Workload
 	case r.Err != nil || c.reached[r.ID] == nil:
 		return ""
 	}

@@ -27,6 +27,8 @@ type fact struct {
 	wire, identity string
 	// why says where it is known from.
 	why string
+	// from is who connected, if the proxy's log tells.
+	from netip.AddrPort
 }
 
 // facts checks identity and wire.
@@ -142,6 +144,13 @@ func (c *check) class(ctx context.Context, server *Server, s *echo.Seen) (class,
 	case len(count) == 1:
 		return string(flows[0].Class), why
 	}
+	if at := c.logged(ctx, server, s).from; at.IsValid() {
+		for _, f := range flows {
+			if f.Client == at {
+				return string(f.Class), "of several connections that carried bytes, the one from " + at.String()
+			}
+		}
+	}
 	return fmt.Sprintf("both: %v", count), why
 }
 
@@ -178,7 +187,7 @@ func (c *check) logged(ctx context.Context, server *Server, s *echo.Seen) fact {
 			return fact{why: err.Error()}
 		}
 		if e := c.entry(entries, server, s); e != nil {
-			return fact{identity: e.Peer, why: fmt.Sprintf("the proxy's log: from %s, TLS %s", e.Remote, orNone(e.TLS))}
+			return fact{identity: e.Peer, from: e.From(), why: fmt.Sprintf("the proxy's log: from %s, TLS %s", e.Remote, orNone(e.TLS))}
 		}
 		if server.Log.Path == "" || time.Now().After(c.logUntil) || !pause(ctx, again) {
 			return fact{why: "the proxy logged nothing of it"}

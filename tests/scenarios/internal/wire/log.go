@@ -78,8 +78,14 @@ func (e *Entry) clean() {
 	}
 }
 
-// RemoteIP is Remote's address, LocalPort Local's port; zero if they cannot be read.
-func (e *Entry) RemoteIP() netip.Addr { return place(e.Remote).Addr().Unmap() }
+// From is Remote, RemoteIP its address, and LocalPort Local's port; zero if they cannot be read.
+func (e *Entry) From() netip.AddrPort {
+	at := place(e.Remote)
+	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
+}
+
+// RemoteIP is who connected.
+func (e *Entry) RemoteIP() netip.Addr { return e.From().Addr() }
 
 // LocalPort is the port that the downstream connected to.
 func (e *Entry) LocalPort() int { return int(place(e.Local).Port()) }
