@@ -54,9 +54,6 @@ func (c *checker) server(at string, s *networking.Server) {
 		}
 		c.namespacedHost(index(at+".hosts", i), h, true)
 	}
-	if s.DefaultEndpoint != "" {
-		c.fail(at+".defaultEndpoint", s.DefaultEndpoint, "has no meaning on a gateway", "route with a VirtualService")
-	}
 	if s.Port == nil {
 		c.fail(at+".port", nil, "missing", "set number, name and protocol")
 		return
@@ -65,9 +62,6 @@ func (c *checker) server(at string, s *networking.Server) {
 		c.port(at+".port.number", s.Port.Number)
 	}
 	c.portName(at+".port.name", s.Port.Name)
-	if s.Port.TargetPort != 0 { //nolint:staticcheck // deprecated, and refused for that
-		c.fail(at+".port.targetPort", s.Port.TargetPort, "has no effect on a gateway", "set targetPort in the gateway's Service") //nolint:staticcheck // as above
-	}
 	c.protocol(at+".port.protocol", s.Port.Protocol)
 	c.serverProtocol(at, s)
 }

@@ -165,7 +165,7 @@ func TestRules(t *testing.T) {
 
 		{"gw: socket", server("port: {number: 0, name: http, protocol: HTTP}, hosts: [a], bind: 'unix:///run/gw.sock'"), ""},
 		{"gw: bind", server("port: {number: 80, name: http, protocol: HTTP}, hosts: [a], bind: everywhere"), `bind: "everywhere": neither an IP address nor a unix socket`},
-		{"gw: target port", server("port: {number: 80, name: http, protocol: HTTP, targetPort: 8080}, hosts: [a]"), `targetPort: 8080: has no effect on a gateway`},
+		{"gw: target port", server("port: {number: 80, name: http, protocol: HTTP, targetPort: 8080}, hosts: [a]"), `targetPort: has no effect on a gateway`},
 		{"gw: default endpoint", server("port: {number: 80, name: http, protocol: HTTP}, hosts: [a], defaultEndpoint: '127.0.0.1:80'"), `defaultEndpoint: .*has no meaning on a gateway`},
 		{"gw: no namespace", server("port: {number: 80, name: http, protocol: HTTP}, hosts: ['~/a']"), `~ is no namespace`},
 		{"gw: no detection", server("port: {number: 80, name: http, protocol: AUTO}, hosts: [a]"), `protocol: "AUTO": unknown protocol`},
