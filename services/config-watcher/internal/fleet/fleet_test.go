@@ -157,7 +157,7 @@ func TestEpochs(t *testing.T) {
 		"other epoch, other state":       {&configv1.Revision{Epoch: "old", Sequence: 9, StateHash: []byte("other")}, false},
 		"same epoch, earlier, same hash": {&configv1.Revision{Epoch: "new", Sequence: 0, StateHash: []byte("same")}, false},
 	} {
-		if got := reached(c.acked, target); got != c.want {
+		if got := Reached(c.acked, target); got != c.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}

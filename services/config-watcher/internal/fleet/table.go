@@ -220,6 +220,33 @@ func (t *Table) List(namespace string) []*configv1.ProxyStatus {
 	return out
 }
 
+// Each calls f for the status of every proxy whose node id begins so, as it would be reported now; f must not keep or change it.
+func (t *Table) Each(nodeIDs string, f func(*configv1.ProxyStatus)) {
+	for _, p := range t.starting(nodeIDs) {
+		f(p.current())
+	}
+}
+
+func (t *Table) starting(nodeIDs string) []proxy {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var out []proxy
+	for id, p := range t.proxies() {
+		if strings.HasPrefix(id, nodeIDs) {
+			out = append(out, p)
+		}
+	}
+	slices.SortFunc(out, func(a, b proxy) int { return strings.Compare(a.status.NodeId, b.status.NodeId) })
+	return out
+}
+
+// Changed is closed at the next change.
+func (t *Table) Changed() <-chan struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.changed
+}
+
 // Counts for metrics: proxies, and instances that report.
 func (t *Table) Counts() (proxies, reporters int) {
 	t.mu.Lock()
@@ -255,7 +282,7 @@ func (t *Table) Judge(target *configv1.Revision) (v Verdict, changed <-chan stru
 		switch {
 		case !p.reported:
 			v.Pending = append(v.Pending, id)
-		case reached(p.acked, target):
+		case Reached(p.acked, target):
 			v.Acked++
 		case rejected(p, target):
 			v.Rejected = append(v.Rejected, p.current())
@@ -296,9 +323,9 @@ func (t *Table) Judge(target *configv1.Revision) (v Verdict, changed <-chan stru
 	return v, t.changed, recheck
 }
 
-// reached reports whether an acknowledged revision contains the target. Sequences compare within one epoch only; across epochs, as after a
+// Reached reports whether an acknowledged revision contains the target. Sequences compare within one epoch only; across epochs, as after a
 // restart or with a proxy whose xds-server follows another replica, equal state hashes mean the same state.
-func reached(acked, target *configv1.Revision) bool {
+func Reached(acked, target *configv1.Revision) bool {
 	if acked == nil {
 		return false
 	}
@@ -316,7 +343,7 @@ func rejected(p proxy, target *configv1.Revision) bool {
 		if r == nil {
 			continue
 		}
-		if reached(r.GetRevision(), target) || !ts.Awaiting && reached(p.serves, target) {
+		if Reached(r.GetRevision(), target) || !ts.Awaiting && Reached(p.serves, target) {
 			return true
 		}
 	}

@@ -56,6 +56,11 @@ func (s *Snapshot) Each(f func(resource.Key, *configv1.Resource) bool) {
 	s.items.Scan(func(it item) bool { return f(it.key, it.resource) })
 }
 
+// EachOf calls f for every resource of a kind in the order of keys until it returns false.
+func (s *Snapshot) EachOf(kind string, f func(resource.Key, *configv1.Resource) bool) {
+	s.items.Ascend(item{key: resource.Key{Kind: kind}}, func(it item) bool { return it.key.Kind == kind && f(it.key, it.resource) })
+}
+
 // Difference is what leads from one state to another, sorted by key.
 type Difference struct {
 	Upserts []*configv1.Resource

@@ -34,6 +34,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/credential"
 	"fairlead.dev/services/config-watcher/internal/fanout"
 	"fairlead.dev/services/config-watcher/internal/fleet"
+	"fairlead.dev/services/config-watcher/internal/gatewaystatus"
 	"fairlead.dev/services/config-watcher/internal/metrics"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/pipeline"
@@ -345,6 +346,10 @@ func (s *Service) Run(ctx context.Context) error {
 	if s.svid != nil {
 		tasks = append(tasks, process.Task{Name: "own certificate", Run: s.svid.Run})
 	}
+	statuses := gatewaystatus.NewUpdater(gatewaystatus.Config{
+		Revisions: s.revisions, Fleet: s.fleet, Credentials: s.secrets, Store: s.store, Log: s.deps.Log, Clock: s.deps.Clock,
+	})
+	tasks = append(tasks, process.Task{Name: "status of gateways", Run: statuses.Run})
 	for _, src := range s.sources {
 		tasks = append(tasks, process.Task{Name: "source " + src.Name(), Run: src.Run})
 	}
