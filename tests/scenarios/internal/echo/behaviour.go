@@ -2,11 +2,13 @@ package echo
 
 import (
 	"cmp"
+	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -66,27 +68,77 @@ func behaviourOf(target, more string) behaviour {
 }
 
 // code chooses: by weight, or the one whose turn it is, from 1; the last one stays.
-func (b *behaviour) code(turn func() int) string {
-	if len(b.codes) == 0 {
+func (b *behaviour) code(d *decks, turn func() int) string {
+	switch {
+	case len(b.codes) == 0:
 		return ""
+	case !b.inTurn:
+		return b.codes[d.draw(b.codes)].code
+	case len(b.codes) == 1:
+		return b.codes[0].code
 	}
-	if b.inTurn {
-		if len(b.codes) == 1 {
-			return b.codes[0].code
-		}
-		return b.codes[min(max(turn(), 1), len(b.codes))-1].code
+	return b.codes[min(max(turn(), 1), len(b.codes))-1].code
+}
+
+// deck is how many choices by weight are as even together as can be; within it, chance decides.
+const deck = 20
+
+// decks choose by weight. It is not pure chance: of a hundred calls so many get each code that no scenario fails by bad luck.
+type decks struct {
+	mu sync.Mutex
+	of map[string]*cards
+}
+
+// cards are the choices to come, and what could not be dealt yet of each.
+type cards struct {
+	next []int
+	owed []float64
+}
+
+// draw is the index of a choice.
+func (d *decks) draw(from []weighted) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	key := fmt.Sprint(from)
+	if d.of == nil || len(d.of) > kept {
+		d.of = map[string]*cards{}
 	}
+	c := d.of[key]
+	if c == nil {
+		c = &cards{owed: make([]float64, len(from))}
+		d.of[key] = c
+	}
+	if len(c.next) == 0 {
+		c.deal(from)
+	}
+	drawn := c.next[0]
+	c.next = c.next[1:]
+	return drawn
+}
+
+func (c *cards) deal(from []weighted) {
 	sum := 0.0
-	for _, c := range b.codes {
-		sum += c.weight
+	for _, w := range from {
+		sum += w.weight
 	}
-	at := rand.Float64() * sum //nolint:gosec // not a secret
-	for _, c := range b.codes {
-		if at -= c.weight; at < 0 {
-			return c.code
+	if sum <= 0 {
+		c.next = []int{0}
+		return
+	}
+	for i, w := range from {
+		c.owed[i] += deck * w.weight / sum
+	}
+	for range deck {
+		most := 0
+		for i, owed := range c.owed {
+			if owed > c.owed[most] {
+				most = i
+			}
 		}
+		c.owed[most]--
+		c.next = append(c.next, most)
 	}
-	return b.codes[len(b.codes)-1].code
+	rand.Shuffle(len(c.next), func(i, j int) { c.next[i], c.next[j] = c.next[j], c.next[i] })
 }
 
 // httpStatus of a code that may also be gRPC's.

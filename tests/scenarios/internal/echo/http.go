@@ -30,7 +30,7 @@ func (p *port) serve(w http.ResponseWriter, r *http.Request) {
 	b := behaviourOf(r.RequestURI, r.Header.Get(BehaviourHeader))
 	id := r.Header.Get("X-Request-Id")
 	turn := s.count(&p.server.turns, id)
-	code := b.code(turn)
+	code := b.code(&p.server.decks, turn)
 	tunnels := p.App == format.AppConnect && (r.Method == http.MethodConnect || r.Method == http.MethodPost)
 	asGRPC := IsGRPC(r.Header)
 	switch {
@@ -211,7 +211,7 @@ func (c *conn) lines(ctx context.Context) {
 		}
 		b := behaviourOf(line.Path, "")
 		s.Attempt = number
-		s.Status = httpStatus(b.code(func() int { return number }))
+		s.Status = httpStatus(b.code(&c.port.server.decks, func() int { return number }))
 		c.port.server.journal.add(s)
 		if !pause(ctx, b.delay) {
 			return

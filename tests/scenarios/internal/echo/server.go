@@ -28,6 +28,7 @@ type Server struct {
 	config   Config
 	journal  journal
 	turns    turns
+	decks    decks
 	accepted atomic.Int64
 	names    *resolver.Client
 
