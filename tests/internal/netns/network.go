@@ -129,7 +129,7 @@ table inet refusal {
 }
 `, ownRange, own6)
 
-// Plug connects machines to the network and gives them addresses.
+// Plug connects machines to the network, and gives an address to those that have none.
 func (n *Network) Plug(hosts ...*Host) error {
 	n.mu.Lock()
 	first := n.next
@@ -137,7 +137,10 @@ func (n *Network) Plug(hosts ...*Host) error {
 	n.mu.Unlock()
 	var cables strings.Builder
 	for i, h := range hosts {
-		h.IP, h.hub = nth(ownRange, first+i), n.Hub
+		h.hub = n.Hub
+		if !h.IP.IsValid() {
+			h.IP = nth(ownRange, first+i)
+		}
 		fmt.Fprintf(&cables, "link add w%d type veth peer name %s netns %s\nlink set w%[1]d master br0 up\n", first+i, device, h.path())
 		if n.ipv6 {
 			h.IP6 = nth(own6, first+i)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,6 +20,7 @@ import (
 	"fairlead.dev/pkg/testkit"
 
 	"fairlead.dev/tests/e2e/internal/fleet"
+	"fairlead.dev/tests/internal/netns"
 )
 
 const (
@@ -36,8 +38,8 @@ type LAN struct {
 	dir     string
 	config  string
 	issuer  *testkit.Issuer
+	network *netns.Network
 	control *Host
-	plugged int
 	servers []*process
 	files   fleet.Binaries
 }
@@ -74,8 +76,10 @@ func New(t *testing.T, xdsServers int, config map[string]string) *LAN {
 		}
 		l.write(filepath.Join(dir, name), raw, 0o755)
 	}
-	l.control = newHost(t, "control", controlIP)
-	l.control.bridge()
+	if l.network, err = netns.NewNetwork("control", false); err != nil {
+		t.Fatal(err)
+	}
+	l.control = newHost(t, l.network.Hub)
 	l.control.start(user{}, nil, filepath.Join(l.files.Dir, "ca"), append([]string{
 		"--grpc-address", caAddress, "--ops-address", "127.0.0.1:15014", "--ca-dir", filepath.Join(dir, "ca"), "--root-cert-out", l.root(),
 	}, l.tokens()...)...)
@@ -121,7 +125,7 @@ func (l *LAN) StartXDS(i int) {
 }
 
 // KillXDS kills xds-server number i.
-func (l *LAN) KillXDS(i int) { l.t.Helper(); l.servers[i].kill() }
+func (l *LAN) KillXDS(i int) { l.servers[i].Kill() }
 
 // WaitXDS waits until xds-server number i serves.
 func (l *LAN) WaitXDS(i int) {
@@ -172,13 +176,21 @@ func (l *LAN) write(path string, content []byte, mode os.FileMode) {
 // Plug makes a host and plugs it to the network, with one address or several.
 func (l *LAN) Plug(name, ip string, more ...string) *Host {
 	l.t.Helper()
-	h := newHost(l.t, name, ip)
-	h.agent = filepath.Join(l.dir, "node-agent")
-	h.plug(l.control, l.plugged)
-	l.plugged++
-	for _, address := range more {
-		h.run("ip", "addr", "add", address+"/15", "dev", "eth0")
+	machine, err := netns.New(name)
+	if err != nil {
+		l.t.Fatal(err)
 	}
+	machine.IP = netip.MustParseAddr(ip)
+	if err := l.network.Plug(machine); err != nil {
+		l.t.Fatal(err)
+	}
+	for _, address := range more {
+		if err := machine.AddAddress(netip.MustParseAddr(address)); err != nil {
+			l.t.Fatal(err)
+		}
+	}
+	h := newHost(l.t, machine)
+	h.agent = filepath.Join(l.dir, "node-agent")
 	return h
 }
 

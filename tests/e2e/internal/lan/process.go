@@ -1,15 +1,15 @@
 package lan
 
 import (
-	"errors"
-	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"fairlead.dev/tests/internal/netns"
 )
 
 // ending is how long a process may take from SIGTERM to its end.
@@ -23,44 +23,29 @@ type user struct {
 
 // process is a program that runs on a host.
 type process struct {
-	t     *testing.T
-	name  string
-	cmd   *exec.Cmd
-	ended chan struct{}
-	err   error
+	*netns.Process
+
+	t *testing.T
 }
 
 // start runs a program on the host until the test ends, as root or as a user with no capability or with that to administer the network. Its
 // log is printed if the test fails.
 func (h *Host) start(as user, env []string, path string, args ...string) *process {
 	h.t.Helper()
-	all := []string{"netns", "exec", h.namespace}
-	if as.uid != 0 {
-		all = append(all, "setpriv", "--reuid", fmt.Sprint(as.uid), "--regid", fmt.Sprint(as.uid), "--clear-groups")
-	}
+	log := filepath.Join(h.t.TempDir(), filepath.Base(path)+".log")
+	program := netns.Program{Name: filepath.Base(path) + " on " + h.machine.Name, Path: path, Args: args, Env: env, UID: as.uid, Stdout: log, Stderr: log}
 	if as.netAdmin {
-		all = append(all, "--inh-caps", "+net_admin", "--ambient-caps", "+net_admin")
+		program.Capabilities = []uintptr{unix.CAP_NET_ADMIN}
 	}
-	p := &process{t: h.t, name: filepath.Base(path) + " on " + h.namespace, ended: make(chan struct{})}
-	p.cmd = exec.Command("ip", append(append(all, path), args...)...)
-	p.cmd.Env = append(os.Environ(), env...)
-	log, err := os.Create(filepath.Join(h.t.TempDir(), filepath.Base(path)+".log"))
+	started, err := h.machine.Start(program)
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	p.cmd.Stdout, p.cmd.Stderr = log, log
-	if err := p.cmd.Start(); err != nil {
-		h.t.Fatal(err)
-	}
-	go func() {
-		p.err = p.cmd.Wait()
-		close(p.ended)
-	}()
+	p := &process{Process: started, t: h.t}
 	h.t.Cleanup(func() {
 		p.stop()
-		log.Close()
 		if h.t.Failed() {
-			h.t.Logf("last lines of %s:\n%s", p.name, tail(log.Name(), 50))
+			h.t.Logf("last lines of %s:\n%s", p.Name, tail(log, 50))
 		}
 	})
 	return p
@@ -69,27 +54,9 @@ func (h *Host) start(as user, env []string, path string, args ...string) *proces
 // stop ends the process, and reports if it does not end well. It may be called again.
 func (p *process) stop() {
 	p.t.Helper()
-	_ = p.cmd.Process.Signal(syscall.SIGTERM)
-	select {
-	case <-p.ended:
-	case <-time.After(ending):
-		_ = p.cmd.Process.Kill()
-		<-p.ended
+	if err := p.Stop(ending); err != nil {
+		p.t.Error(err)
 	}
-	if p.err != nil {
-		p.t.Errorf("%s: %v", p.name, p.err)
-		p.err = nil
-	}
-}
-
-// kill ends the process without giving it a chance.
-func (p *process) kill() {
-	p.t.Helper()
-	if err := p.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		p.t.Errorf("kill %s: %v", p.name, err)
-	}
-	<-p.ended
-	p.err = nil // as it was meant
 }
 
 func tail(path string, lines int) string {

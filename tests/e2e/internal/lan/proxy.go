@@ -233,7 +233,7 @@ func (p *Proxy) Streams() (float64, error) {
 // ServerOf finds the number of the xds-server that the proxy's agent is connected to.
 func (l *LAN) ServerOf(p *Proxy) (int, error) {
 	const remote, state, established = 2, 3, "01"
-	table, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/tcp", p.agent.cmd.Process.Pid))
+	table, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/tcp", p.agent.PID()))
 	if err != nil {
 		return 0, err
 	}
