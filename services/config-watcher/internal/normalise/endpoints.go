@@ -23,13 +23,13 @@ func (m *Mesh) endpointSets(h hostKey) []*configv1.EndpointSet {
 	if svc == nil || svc.Resolution == configv1.Resolution_RESOLUTION_DYNAMIC_DNS || svc.Resolution == configv1.Resolution_RESOLUTION_PASSTHROUGH && !svc.Headless {
 		return nil
 	}
-	claimants := m.claimants(h)
+	claimants, byNode := m.claimants(h), m.byNode(svc)
 	var out []*configv1.EndpointSet
 	for _, port := range svc.Ports {
 		if port.Protocol == configv1.Protocol_PROTOCOL_UDP {
 			continue
 		}
-		b := setBuilder{byNode: svc.NodeLocal || svc.TrafficDistribution == corev1.ServiceTrafficDistributionPreferSameNode}
+		b := setBuilder{byNode: byNode}
 		for _, o := range claimants {
 			switch body := o.Body.(type) {
 			case *corev1.Service:
@@ -51,9 +51,6 @@ type candidate struct {
 	labels   map[string]string
 	locality *configv1.Locality
 }
-
-// labelHostname is the node of a workload: among its own labels, and among those of endpoints where clients are asked to mind the node.
-const labelHostname = corev1.LabelHostname
 
 // setBuilder gathers endpoints and puts them in a canonical order.
 type setBuilder struct {
@@ -156,13 +153,6 @@ func (m *Mesh) add(b *setBuilder, in *instance, addresses []string, port uint32,
 	}
 	b.items = append(b.items, candidate{e, labels, m.localityOf(in)})
 	return e
-}
-
-func nodeLabels(in *instance) map[string]string {
-	if in.node == "" {
-		return nil
-	}
-	return map[string]string{labelHostname: in.node}
 }
 
 // familyOf is empty for what is no IP address.

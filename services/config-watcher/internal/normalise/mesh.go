@@ -86,6 +86,8 @@ type Mesh struct {
 	sliceRefs  multimap[instKey, workKey] // Pod -> slices that refer to it
 	configs    map[object.Key]*object.Object
 	delegates  multimap[workKey, object.Key] // delegate -> VirtualServices that name it
+	// nodeRules are the hosts of the DestinationRules that test the node of endpoints.
+	nodeRules map[object.Key]string
 	// onDemandConfigs are the ProxyConfigs that say whether sidecars hold only what they call.
 	onDemandConfigs set[object.Key]
 
@@ -120,7 +122,7 @@ func New(cfg Config) *Mesh {
 	m := &Mesh{
 		cfg: cfg.withDefaults(), namespaces: map[string]*object.Object{}, nodes: map[string]*configv1.Locality{}, owners: map[owner]*object.Object{},
 		claims: multimap[hostKey, owner]{}, selectors: newSelectors(), instances: newInstances(), slices: map[workKey]*object.Object{}, bySlice: multimap[workKey, workKey]{},
-		sliceOf: map[workKey]workKey{}, sliceRefs: multimap[instKey, workKey]{}, configs: map[object.Key]*object.Object{}, delegates: multimap[workKey, object.Key]{}, onDemandConfigs: set[object.Key]{},
+		sliceOf: map[workKey]workKey{}, sliceRefs: multimap[instKey, workKey]{}, configs: map[object.Key]*object.Object{}, delegates: multimap[workKey, object.Key]{}, nodeRules: map[object.Key]string{}, onDemandConfigs: set[object.Key]{},
 		vips: newVIPs(), built: map[hostKey]*configv1.Service{}, ports: map[owner][]*configv1.ServicePort{}, out: map[resource.Key][]byte{}, endpoints: map[hostKey][]resource.Key{}, dirty: newDirty(),
 	}
 	m.settings = m.defaultSettings()
@@ -429,6 +431,9 @@ func (m *Mesh) takeConfig(k object.Key, o *object.Object) {
 	m.dirty.configs.add(k)
 	if k.Kind == "ProxyConfig" && k.Group == validate.GroupNetworking {
 		m.touchProxyConfig(k, o)
+	}
+	if k.Kind == "DestinationRule" && k.Group == validate.GroupNetworking {
+		m.touchNodeRule(k, o)
 	}
 	if k.Kind == "VirtualService" && k.Group == validate.GroupNetworking {
 		if old := m.configs[k]; old != nil {

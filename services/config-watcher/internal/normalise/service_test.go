@@ -84,6 +84,35 @@ func TestSeveralObjectsOfOneHost(t *testing.T) {
 	}
 }
 
+// TestNodeOfEndpoints: endpoints say their node where a rule or the mesh tests it, as long as it does.
+func TestNodeOfEndpoints(t *testing.T) {
+	s := newState(t, "---\napiVersion: v1\nkind: Pod\nmetadata: {name: a-1, namespace: apps, labels: {app: a}}\nspec: {nodeName: n1, containers: []}\n"+
+		"status: {phase: Running, podIP: 10.1.0.1, conditions: [{type: Ready, status: 'True'}]}\n"+
+		"---\napiVersion: v1\nkind: Service\nmetadata: {name: a, namespace: apps}\nspec: {selector: {app: a}, ports: [{name: http, port: 80}]}\n")
+	node := func() string {
+		set := s.held[resource.Key{Kind: "EndpointSet", Namespace: "apps", Name: "a.apps.svc.cluster.local:80/Kubernetes"}].GetEndpointSet()
+		return set.LabelSets[set.Endpoints[0].LabelSet].Labels[labelHostname]
+	}
+	rule := func(name, spec string) string {
+		return "---\napiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: " + name + ", namespace: apps}\nspec: {" + spec + "}\n"
+	}
+	priority := "trafficPolicy: {outlierDetection: {}, loadBalancer: {localityLbSetting: {failoverPriority: [app, kubernetes.io/hostname]}}}"
+	for _, step := range []struct{ name, yaml, want string }{
+		{"nobody asks", rule("r", "host: a"), ""},
+		{"a rule of another host", rule("r", "host: b, "+priority), ""},
+		{"a rule", rule("r", "host: a, "+priority), "n1"},
+		{"not any more", rule("r", "host: a"), ""},
+		{"a subset of a wildcard's", rule("r", "host: '*.apps.svc.cluster.local', subsets: [{name: near, labels: {kubernetes.io/hostname: n1}}]"), "n1"},
+		{"nor that", rule("r", "host: a"), ""},
+		{"a port", rule("r", "host: a, trafficPolicy: {portLevelSettings: [{port: {number: 80}, loadBalancer: {localityLbSetting: {failoverPriority: [kubernetes.io/hostname=n2]}}}]}"), "n1"},
+	} {
+		s.apply(step.yaml)
+		if got := node(); got != step.want {
+			t.Errorf("%s: node %q, want %q", step.name, got, step.want)
+		}
+	}
+}
+
 func TestBothFamilies(t *testing.T) {
 	dual := func(name string, ips string) string {
 		return "---\napiVersion: v1\nkind: Pod\nmetadata: {name: " + name + ", namespace: apps, labels: {app: a}}\nspec: {nodeName: n1, containers: []}\nstatus: {phase: Running, podIPs: " + ips +
