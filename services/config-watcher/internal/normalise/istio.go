@@ -82,21 +82,12 @@ func gateway(s *networking.Gateway, ns string) *networking.Gateway {
 	return out
 }
 
-// sidecar resolves the namespace part of egress hosts, those that are excluded too, and the host of the egress proxy.
+// sidecar writes hosts as Host has them. The namespace "." stays: in the root namespace's Sidecar it means that of each workload.
 func sidecar(s *networking.Sidecar, ns, domain string) *networking.Sidecar {
 	out := proto.Clone(s).(*networking.Sidecar)
 	for _, l := range out.Egress {
 		for i, h := range l.Hosts {
-			rest, excluded := strings.CutPrefix(h, "~./")
-			if excluded {
-				rest = "./" + rest
-			} else {
-				rest = h
-			}
-			if rest = ownNamespace(rest, ns); excluded {
-				rest = "~" + rest
-			}
-			l.Hosts[i] = rest
+			l.Hosts[i] = strings.TrimSuffix(strings.ToLower(h), ".")
 		}
 	}
 	if p := out.GetOutboundTrafficPolicy().GetEgressProxy(); p != nil {
