@@ -158,10 +158,13 @@ func metadata(c discovery.Cluster) *corev3.Metadata {
 	return &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{"istio": {Fields: istio}}}
 }
 
-func offerHTTP(out *clusterv3.Cluster, alpn string) {
-	out.GetMetadata().GetFilterMetadata()[hcm.ALPNMetadataNamespace] = &structpb.Struct{Fields: map[string]*structpb.Value{
-		hcm.ALPNMetadataKey: structpb.NewStringValue(alpn),
-	}}
+// note adds to what a cluster says of itself.
+func note(out *clusterv3.Cluster, key, value string) {
+	notes := out.GetMetadata().GetFilterMetadata()
+	if notes[hcm.ALPNMetadataNamespace] == nil {
+		notes[hcm.ALPNMetadataNamespace] = &structpb.Struct{Fields: map[string]*structpb.Value{}}
+	}
+	notes[hcm.ALPNMetadataNamespace].Fields[key] = structpb.NewStringValue(value)
 }
 
 // sniffed tells whether a cluster's connections may carry HTTP or something else.

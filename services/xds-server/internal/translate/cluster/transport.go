@@ -14,6 +14,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/translate/discovery"
 	"fairlead.dev/services/xds-server/internal/translate/endpoint"
+	"fairlead.dev/services/xds-server/internal/translate/hcm"
 	"fairlead.dev/services/xds-server/internal/translate/names"
 	"fairlead.dev/services/xds-server/internal/translate/pack"
 	"fairlead.dev/services/xds-server/internal/translate/protocol"
@@ -71,6 +72,11 @@ func automatic(r *input.Reader, out *clusterv3.Cluster, options *httpOptions, c 
 		}
 		return
 	}
+	if off := endpoint.TurnedOff(r, c); off != "" {
+		// Nothing reads it. It makes the cluster another one when a policy comes or goes, and Envoy lets go of its open connections, which are
+		// secured in the old way.
+		note(out, "mtls_turned_off", off)
+	}
 	out.TransportSocketMatches = []*clusterv3.Cluster_TransportSocketMatch{
 		{
 			Name: "tlsMode-" + endpoint.TLSModeIstio,
@@ -93,7 +99,7 @@ func meshMTLS(r *input.Reader, out *clusterv3.Cluster, options *httpOptions, c d
 		identities = endpoint.Identities(r, c)
 	}
 	if sniffed(c) {
-		offerHTTP(out, tlsctx.OfferSniffed)
+		note(out, hcm.ALPNMetadataKey, tlsctx.OfferSniffed)
 	}
 	trust := tlsctx.NewTrust(r.Class().TrustDomain, r.Mesh().GetTrustDomainAliases())
 	return tlsctx.Client(trust, sni, identities, carries(options, c))

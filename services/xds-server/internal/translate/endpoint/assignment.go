@@ -307,3 +307,30 @@ func AllTerminateMTLS(r *input.Reader, c discovery.Cluster) bool {
 	members := membersOf(r, c)
 	return len(members) > 0 && !slices.ContainsFunc(members, func(m member) bool { return !m.mtls })
 }
+
+// TurnedOff says for which of the cluster's endpoints that have a proxy PeerAuthentication turns mTLS off: "all", "some", or "" for none.
+func TurnedOff(r *input.Reader, c discovery.Cluster) string {
+	on, off := false, false
+	for _, shard := range r.Endpoints(c.Hostname, c.Port) {
+		modes := map[mode]bool{}
+		for _, e := range shard.GetEndpoints() {
+			if e.GetTlsMode() != configv1.TlsMode_TLS_MODE_ISTIO {
+				continue
+			}
+			m := member{Endpoint: e}
+			if int(e.GetLabelSet()) < len(shard.GetLabelSets()) {
+				m.labels = shard.GetLabelSets()[e.GetLabelSet()].GetLabels()
+			}
+			accepts := acceptsMTLS(r, c, m, modes)
+			on, off = on || accepts, off || !accepts
+		}
+	}
+	switch {
+	case !off:
+		return ""
+	case on:
+		return "some"
+	default:
+		return "all"
+	}
+}

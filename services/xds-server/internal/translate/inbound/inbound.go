@@ -38,6 +38,8 @@ type Port struct {
 	// Number that clients connect to on the workload.
 	Number   uint32
 	Protocol configv1.Protocol
+	// GRPCWeb is true if some service that leads to the port declares gRPC-Web.
+	GRPCWeb bool
 	// Bind is the listener's address if BindToPort, else only a name.
 	Bind       string
 	BindToPort bool
@@ -77,6 +79,7 @@ func fromIngress(r *input.Reader, in *networking.IstioIngressListener, pool *net
 	out := Port{
 		Number:         in.GetPort().GetNumber(),
 		Protocol:       protocol.Parse(in.GetPort().GetProtocol()),
+		GRPCWeb:        protocol.Parse(in.GetPort().GetProtocol()) == configv1.Protocol_PROTOCOL_GRPC_WEB,
 		Bind:           in.GetBind(),
 		BindToPort:     scope.BindsToPort(in.GetCaptureMode(), key.Interception),
 		ConnectionPool: pool,
@@ -179,11 +182,15 @@ func fromTargets(r *input.Reader) []Port {
 	var out []Port
 	for _, c := range candidates(r, func(class.Target) bool { return true }) {
 		p := configv1.Protocol(c.target.Protocol)
-		if !protocol.IsProxied(p) || slices.ContainsFunc(out, func(o Port) bool { return o.Number == c.target.TargetPort }) {
+		if !protocol.IsProxied(p) {
+			continue
+		}
+		if i := slices.IndexFunc(out, func(o Port) bool { return o.Number == c.target.TargetPort }); i >= 0 {
+			out[i].GRPCWeb = out[i].GRPCWeb || p == configv1.Protocol_PROTOCOL_GRPC_WEB
 			continue
 		}
 		port := Port{
-			Number: c.target.TargetPort, Protocol: p, Bind: wildcard,
+			Number: c.target.TargetPort, Protocol: p, GRPCWeb: p == configv1.Protocol_PROTOCOL_GRPC_WEB, Bind: wildcard,
 			Hostname: c.target.Hostname, ServicePort: c.target.Port,
 		}
 		if pool != nil {

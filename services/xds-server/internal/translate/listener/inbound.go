@@ -108,7 +108,7 @@ type target struct {
 	name      string
 	cluster   string
 	port      uint32
-	protocol  configv1.Protocol
+	grpcWeb   bool
 	operation string
 	pool      *networking.ConnectionPoolSettings
 	// destinationPort limits the chains to one port of a capturing listener; 0 for a listener of its own, and for all undeclared ports.
@@ -161,7 +161,7 @@ func chains(r *input.Reader, t target, kinds []variant) ([]*listenerv3.FilterCha
 				Role:       hcm.SidecarInbound,
 				StatPrefix: t.statPrefix(),
 				Routes:     route.Inbound(t.cluster, t.operation, t.port),
-				GRPCWeb:    t.protocol == configv1.Protocol_PROTOCOL_GRPC_WEB,
+				GRPCWeb:    t.grpcWeb,
 				Mesh:       r.Mesh(),
 			})
 		} else {
@@ -185,7 +185,7 @@ func targetOf(r *input.Reader, port inbound.Port) target {
 		name:      names.Listener(port.Bind, port.Number),
 		cluster:   names.Inbound(port.Number),
 		port:      port.Number,
-		protocol:  port.Protocol,
+		grpcWeb:   port.GRPCWeb,
 		operation: fmt.Sprintf(":%d/*", port.Number),
 		pool:      inbound.Pool(r, port),
 	}
@@ -256,7 +256,7 @@ func undeclared(r *input.Reader, ports []inbound.Port) ([]*listenerv3.FilterChai
 		}
 		found, err := chains(r, target{
 			cluster: names.InboundPassthroughCluster, catchAll: true, operation: "/*",
-			protocol: configv1.Protocol_PROTOCOL_UNSPECIFIED, destinationPort: number,
+			destinationPort: number,
 		}, sniffedVariants(r.InboundMTLS(number)))
 		if err != nil {
 			return nil, err

@@ -154,9 +154,11 @@ func inspectTLS(l *listenerv3.Listener) {
 
 // outboundHTTP is the connection manager of requests to services.
 func outboundHTTP(r *input.Reader, name, routeName string, services []*configv1.Service) ([]*listenerv3.Filter, error) {
+	l, ok := scope.ForRoute(r, routeName)
 	o := hcm.Options{
 		Role: hcm.SidecarOutbound, StatPrefix: "outbound_" + name, RouteName: routeName, OnDemand: r.Class().OnDemand,
-		Mesh: r.Mesh(),
+		GRPCWeb: ok && l.Speaks(r, configv1.Protocol_PROTOCOL_GRPC_WEB),
+		Mesh:    r.Mesh(),
 	}
 	if dynamic.Any(services) {
 		o.Dynamic = dynamic.ForRequests(r)

@@ -45,6 +45,11 @@ func (l Listener) Service(r *input.Reader, hostname string) *configv1.Service {
 	return svc
 }
 
+// Speaks tells whether a service that may be reached on the listener's port declares one of the protocols there.
+func (l Listener) Speaks(r *input.Reader, protocols ...configv1.Protocol) bool {
+	return l.Port != 0 && r.Speaks(l.egress, l.Port, protocols...)
+}
+
 // Admits tells whether the listener imports a host that is no service, from a VirtualService of the namespace.
 func (l Listener) Admits(r *input.Reader, namespace, hostname string) bool {
 	return r.AdmitsHost(l.egress, namespace, hostname)
