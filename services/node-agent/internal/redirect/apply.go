@@ -37,6 +37,9 @@ var ErrUnverified = errors.New("the rules are not in force")
 func Plan(o *Options) string {
 	var b strings.Builder
 	b.WriteString("# nft -f -\n" + script(chains(o)))
+	if hasIPv6Loopback() && len(chains(o)) > 0 {
+		fmt.Fprintf(&b, "# ip %s\n", strings.Join(source("replace"), " "))
+	}
 	if o.Mode == TProxy {
 		for _, family := range families() {
 			for _, args := range routing(o, family, "add") {
@@ -66,7 +69,13 @@ func Apply(ctx context.Context, o *Options, run Run) error {
 		}
 	}
 	if len(want) == 0 {
+		_, _ = run(ctx, "", "ip", source("del")...) // as in Remove
 		return nil
+	}
+	if hasIPv6Loopback() {
+		if _, err := run(ctx, "", "ip", source("replace")...); err != nil {
+			return err
+		}
 	}
 	return verify(ctx, want, run)
 }
@@ -76,6 +85,7 @@ func Remove(ctx context.Context, o *Options, run Run) error {
 	for _, family := range families() {
 		unroute(ctx, o, family, run)
 	}
+	_, _ = run(ctx, "", "ip", source("del")...) // an error is that it is not there
 	_, err := run(ctx, script(nil), "nft", "-f", "-")
 	return err
 }
@@ -120,6 +130,18 @@ func families() []string {
 		return []string{"-4"}
 	}
 	return []string{"-4", "-6"}
+}
+
+// hasIPv6Loopback tells whether this machine's own host has an IPv6 address.
+func hasIPv6Loopback() bool {
+	off, err := os.ReadFile("/proc/sys/net/ipv6/conf/lo/disable_ipv6")
+	return err == nil && strings.TrimSpace(string(off)) == "0"
+}
+
+// source are ip's arguments for the address that the proxy connects to its own application from: unlike that of IPv4, it is not this machine's
+// until somebody says so.
+func source(verb string) []string {
+	return []string{"-6", "addr", verb, passthroughV6 + "/128", "dev", "lo"}
 }
 
 // routing are ip's arguments for the routes of TPROXY: what is marked stays on this machine, whatever its address.
