@@ -21,6 +21,9 @@ import (
 // settleWithin is how long Envoy may take to be done with what it has acknowledged.
 const settleWithin = 3 * time.Second
 
+// settleSoon is how long a step waits for that.
+const settleSoon = time.Second
+
 var errDiffers = errors.New("it is not as it was")
 
 // counters of one proxy, of which each start has new ones.
@@ -98,27 +101,39 @@ func (w *World) rejected(ctx context.Context, since *Snapshot) []string {
 	return out
 }
 
+// errWarming is wrapped by what tells which resources are not in use yet.
+var errWarming = errors.New("resources are not in use yet")
+
+// warm waits until the proxy uses all that it has acknowledged.
+func (l *workload) warm(ctx context.Context, within time.Duration) error {
+	return until(ctx, within, func() error {
+		stats, err := l.stats(ctx, warmingStats)
+		if err != nil {
+			return err
+		}
+		for stat, n := range stats {
+			if n > 0 {
+				return fmt.Errorf("%w: %s is %d", errWarming, stat, n)
+			}
+		}
+		return nil
+	})
+}
+
+// settle gives the proxies a moment to use what they have acknowledged. What they cannot use is for the end of the scenario to tell.
+func (w *World) settle(ctx context.Context) {
+	_ = each(w.proxies(), func(l *workload) error { return l.warm(ctx, settleSoon) })
+}
+
 // warming lists what proxies have not got into use.
 func (w *World) warming(ctx context.Context) []string {
 	var mu sync.Mutex
 	var out []string
 	_ = each(w.proxies(), func(l *workload) error {
-		var warm map[string]int64
-		err := until(ctx, settleWithin, func() (err error) {
-			if warm, err = l.stats(ctx, warmingStats); err != nil {
-				return err
-			}
-			for stat, n := range warm {
-				if n > 0 {
-					return fmt.Errorf("%s is %d", stat, n)
-				}
-			}
-			return nil
-		})
-		if err != nil {
+		if err := l.warm(ctx, settleWithin); err != nil {
 			mu.Lock()
 			defer mu.Unlock()
-			out = append(out, fmt.Sprintf("the proxy of %s keeps resources warming: %v", l.spec.Name, err))
+			out = append(out, fmt.Sprintf("the proxy of %s: %v", l.spec.Name, err))
 		}
 		return nil // it is told above
 	})

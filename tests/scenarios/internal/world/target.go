@@ -197,7 +197,7 @@ func (w *World) Apply(ctx context.Context, yaml string, wait bool) error {
 	if err != nil || !wait {
 		return err
 	}
-	return w.store.acked(ctx, revision)
+	return w.inForce(ctx, revision)
 }
 
 // Delete removes objects, each named Kind/namespace/name.
@@ -207,5 +207,14 @@ func (w *World) Delete(ctx context.Context, refs []string, wait bool) error {
 	if err := w.store.delete(ctx, refs); err != nil || !wait {
 		return err
 	}
-	return w.store.acked(ctx, 0)
+	return w.inForce(ctx, 0)
+}
+
+// inForce waits until every connected proxy has acknowledged a revision, the newest if it is 0, and uses it.
+func (w *World) inForce(ctx context.Context, revision uint64) error {
+	if err := w.store.acked(ctx, revision); err != nil {
+		return err
+	}
+	w.settle(ctx)
+	return nil
 }
