@@ -8,6 +8,7 @@ import (
 
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
+	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 // authoritySuffix of a reference asks for what clients are verified with alone.
@@ -16,16 +17,18 @@ const authoritySuffix = "-cacert"
 // Ref names a credential.
 type Ref struct{ Namespace, Name string }
 
-// Table holds the newest credential of every Secret that has one. It is safe for concurrent use.
+// Table holds the newest credential of every Secret that has one, and what ConfigMaps have to verify clients with. It is safe for concurrent
+// use.
 type Table struct {
 	mu      sync.Mutex
 	held    map[Ref]*object.Credential
+	public  map[Ref]*object.Credential // of ConfigMaps
 	changed chan struct{}
 }
 
 // NewTable returns an empty table.
 func NewTable() *Table {
-	return &Table{held: map[Ref]*object.Credential{}, changed: make(chan struct{})}
+	return &Table{held: map[Ref]*object.Credential{}, public: map[Ref]*object.Credential{}, changed: make(chan struct{})}
 }
 
 // Take takes the Secrets out of changes and returns the others: a Secret is never part of a revision.
@@ -34,7 +37,8 @@ func (t *Table) Take(changes []normalise.Change) (others []normalise.Change) {
 	defer t.mu.Unlock()
 	touched := false
 	for _, c := range changes {
-		if c.Key.Group != "" || c.Key.Kind != "Secret" {
+		held := t.of(c.Key)
+		if held == nil {
 			others = append(others, c)
 			continue
 		}
@@ -43,14 +47,14 @@ func (t *Table) Take(changes []normalise.Change) (others []normalise.Change) {
 			now, _ = c.Object.Body.(*object.Credential)
 		}
 		ref := Ref{c.Key.Namespace, c.Key.Name}
-		if now.Version() == t.held[ref].Version() {
+		if now.Version() == held[ref].Version() {
 			continue
 		}
 		touched = true
 		if now == nil {
-			delete(t.held, ref)
+			delete(held, ref)
 		} else {
-			t.held[ref] = now
+			held[ref] = now
 		}
 	}
 	if touched {
@@ -60,8 +64,22 @@ func (t *Table) Take(changes []normalise.Change) (others []normalise.Change) {
 	return others
 }
 
+// of returns where the credentials of such objects are held; nil if they may be something else. The mesh's own ConfigMap is.
+func (t *Table) of(k object.Key) map[Ref]*object.Credential {
+	switch {
+	case k.Group != "" || validate.IsMeshConfig(k):
+		return nil
+	case k.Kind == "Secret":
+		return t.held
+	case k.Kind == "ConfigMap":
+		return t.public
+	default:
+		return nil
+	}
+}
+
 // Get returns what a reference stands for, nil if nothing. "<name>-cacert" is the authority in the Secret of that name or, if there is none
-// there, in the Secret <name>; no other part of either.
+// there, in the Secret <name>, then in ConfigMaps of these names; no other part of any.
 func (t *Table) Get(ref Ref) *object.Credential {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -72,7 +90,13 @@ func (t *Table) Get(ref Ref) *object.Credential {
 	if a := t.held[ref].Authority(); a != nil {
 		return a
 	}
-	return t.held[Ref{ref.Namespace, base}].Authority()
+	if a := t.held[Ref{ref.Namespace, base}].Authority(); a != nil {
+		return a
+	}
+	if a := t.public[ref]; a != nil {
+		return a
+	}
+	return t.public[Ref{ref.Namespace, base}]
 }
 
 // Changed returns a channel that is closed when a credential changes.

@@ -5,6 +5,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
@@ -74,5 +75,36 @@ func TestTable(t *testing.T) {
 	others := table.Take(in)
 	if len(others) != 3 || others[0].Key.Kind != "Service" || others[1] != custom || others[2].Key.Kind != "Pod" {
 		t.Errorf("passed on %v", others)
+	}
+}
+
+// TestConfigMaps: what clients are verified with may be in a ConfigMap; a Secret of the name goes first, and the mesh's own is not looked at.
+func TestConfigMaps(t *testing.T) {
+	ca := testkit.PKI(t)
+	configMap := func(namespace, name, text string) normalise.Change {
+		c := normalise.Change{Key: object.Key{Kind: "ConfigMap", Namespace: namespace, Name: name}}
+		c.Object = &object.Object{Key: c.Key}
+		if authority := object.AuthorityOf(&v1.ConfigMap{Data: map[string]string{"ca.crt": text}}); authority != nil {
+			c.Object.Body = authority
+		}
+		return c
+	}
+	table := NewTable()
+	roots := string(ca.RootPEM)
+	if others := table.Take([]normalise.Change{configMap("shop", "partners", roots), configMap("shop", "junk", "junk"), configMap("shop", "key", roots+"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n")}); len(others) > 0 {
+		t.Errorf("passed on %v", others)
+	}
+	if others := table.Take([]normalise.Change{configMap("istio-system", "istio", roots)}); len(others) != 1 {
+		t.Error("the mesh's configuration is not passed on")
+	}
+	for name, want := range map[string]bool{"partners-cacert": true, "partners": false, "junk-cacert": false, "key-cacert": false, "other-cacert": false} {
+		if got := table.Get(Ref{"shop", name}); (got != nil) != want {
+			t.Errorf("%s: there is one: %v, want %v", name, got != nil, want)
+		}
+	}
+	secret := &v1.Secret{Data: map[string][]byte{"cacert": []byte("of the Secret")}}
+	table.Take([]normalise.Change{change("Secret", "partners", secret)})
+	if got := string(table.Get(Ref{"shop", "partners-cacert"}).Proto().GetCaCertificates()); got != "of the Secret" {
+		t.Errorf("got %q", got)
 	}
 }

@@ -172,7 +172,7 @@ func kind(s *networking.Server) string {
 // missingCredentials says which credentials of a server some proxy is not served; "" if none.
 func missingCredentials(g *Gateway, tls *networking.ServerTLSSettings, held Held) string {
 	var missing []string
-	look := func(name string) {
+	look := func(name, what string) {
 		if name == "" {
 			return
 		}
@@ -183,20 +183,31 @@ func missingCredentials(g *Gateway, tls *networking.ServerTLSSettings, held Held
 			case namespace != "" && namespace != p.Namespace:
 				text = fmt.Sprintf("Secret %s/%s is not served to gateways of namespace %s", namespace, ref, p.Namespace)
 			case !held(credential.Ref{Namespace: p.Namespace, Name: ref}):
-				text = fmt.Sprintf("Secret %s/%s is not there, or has no certificate and key", p.Namespace, ref)
+				text = fmt.Sprintf("Secret %s/%s is not there, or has no %s", p.Namespace, ref, what)
 			}
 			if text != "" && !slices.Contains(missing, text) {
 				missing = append(missing, text)
 			}
 		}
 	}
-	look(tls.GetCredentialName())
-	for _, name := range tls.GetCredentialNames() {
-		look(name)
+	names := tls.GetCredentialNames()
+	if name := tls.GetCredentialName(); name != "" {
+		names = []string{name}
 	}
-	look(tls.GetCaCertCredentialName())
+	for _, name := range names {
+		look(name, "certificate and key")
+	}
+	switch authority := tls.GetCaCertCredentialName(); {
+	case authority != "":
+		look(strings.TrimSuffix(authority, authoritySuffix)+authoritySuffix, "certificates to verify clients with")
+	case len(names) > 0 && (tls.GetMode() == networking.ServerTLSSettings_MUTUAL || tls.GetMode() == networking.ServerTLSSettings_OPTIONAL_MUTUAL):
+		look(strings.TrimSuffix(names[0], authoritySuffix)+authoritySuffix, "certificates to verify clients with")
+	}
 	return listed(missing)
 }
+
+// authoritySuffix ends references to what clients are verified with, as credential.Table has them.
+const authoritySuffix = "-cacert"
 
 // reference divides a credentialName, which may have a scheme and a namespace.
 func reference(name string) (namespace, ref string) {

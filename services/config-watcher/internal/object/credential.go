@@ -2,8 +2,10 @@ package object
 
 import (
 	"crypto/sha256"
+	"crypto/x509"
 	"encoding/binary"
 	"encoding/hex"
+	"encoding/pem"
 	"fmt"
 	"log/slog"
 
@@ -93,6 +95,36 @@ func CredentialOf(s *corev1.Secret) *Credential {
 		return nil
 	}
 	return newCredential(e.Chain.Value, e.Key.Value, e.CA.Value, e.CRL.Value)
+}
+
+// AuthorityOf returns what gateways may verify clients with in a ConfigMap, under the names that it has in a Secret; nil if it has no
+// certificates there. Most ConfigMaps are for something else: what cannot be read is no mistake.
+func AuthorityOf(m *corev1.ConfigMap) *Credential {
+	for _, names := range [][2]string{{genericCA, genericCRL}, {tlsCA, tlsCRL}} {
+		certificates, list := []byte(m.Data[names[0]]), []byte(m.Data[names[1]])
+		if !certificatesOnly(certificates) {
+			continue
+		}
+		if block, _ := pem.Decode(list); block == nil {
+			list = nil
+		} else if _, err := x509.ParseRevocationList(block.Bytes); err != nil {
+			return nil
+		}
+		return newCredential(nil, nil, certificates, list)
+	}
+	return nil
+}
+
+// certificatesOnly tells PEM of which every block is a certificate, and of which there is one at least.
+func certificatesOnly(text []byte) bool {
+	found := false
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+		if _, err := x509.ParseCertificate(block.Bytes); err != nil || block.Type != "CERTIFICATE" {
+			return false
+		}
+		found = true
+	}
+	return found
 }
 
 func newCredential(chain, key, ca, crl []byte) *Credential {

@@ -57,8 +57,8 @@ type Object struct {
 	// Location is "dir/mesh.yaml:12", empty where there is no file.
 	Location string
 	// Body is the typed content: the Istio spec as a proto.Message, or a pointer to the Kubernetes type (*corev1.Service, ...). Of kinds whose
-	// objects are many or large only what the mesh reads is kept: *Pod for a Pod, *Credential for a Secret that holds one, nothing for any other
-	// Secret or a ConfigMap that is not the mesh's.
+	// objects are many or large only what the mesh reads is kept: *Pod for a Pod, *Credential for a Secret or ConfigMap that holds one, nothing for
+	// any other Secret, or ConfigMap that is not the mesh's.
 	Body any
 	// Digest identifies content and location: equal digests mean that nothing changed.
 	Digest [16]byte

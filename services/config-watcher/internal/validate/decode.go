@@ -93,6 +93,9 @@ func kept(o *object.Object) any {
 		if IsMeshConfig(o.Key) {
 			return b
 		}
+		if authority := object.AuthorityOf(b); authority != nil {
+			return authority
+		}
 		return nil
 	case *corev1.Secret:
 		if credential := object.CredentialOf(b); credential != nil {
