@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -16,20 +14,10 @@ import (
 
 	"fairlead.dev/tests/scenarios/internal/caller"
 	"fairlead.dev/tests/scenarios/internal/echo"
+	"fairlead.dev/tests/scenarios/internal/echo/echotest"
 	"fairlead.dev/tests/scenarios/internal/format"
 	"fairlead.dev/tests/scenarios/internal/resolver"
 )
-
-// loopback is a machine whose addresses are all this one's.
-type loopback struct{}
-
-func (loopback) Dial(ctx context.Context, network, address, from string) (net.Conn, error) {
-	d := new(net.Dialer)
-	if from != "" {
-		d.LocalAddr = &net.TCPAddr{IP: net.ParseIP(from)}
-	}
-	return d.DialContext(ctx, network, address)
-}
 
 // stage is an application with all kinds of ports, and a name server.
 type stage struct {
@@ -37,25 +25,6 @@ type stage struct {
 	ports   map[string]int
 	certs   map[string]*format.Material
 	journal *echo.Journal
-}
-
-func freePort(t *testing.T) int {
-	t.Helper()
-	lis, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer lis.Close()
-	return lis.Addr().(*net.TCPAddr).Port
-}
-
-func write(t *testing.T, name string, content []byte) string {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(file, content, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return file
 }
 
 func start(t *testing.T) *stage {
@@ -69,36 +38,21 @@ func start(t *testing.T) *stage {
 		t.Fatal(err)
 	}
 	s := &stage{ports: map[string]int{}, certs: certs}
-	s.from = caller.Machine{Host: loopback{}, Search: resolver.Search("apps", "cluster.local"), Resolver: nameServer(t)}
-	dir := t.TempDir()
-	config := echo.Config{Workload: "server-v1", Journal: filepath.Join(dir, "j"), Shared: dir, Resolver: s.from.Resolver, Search: s.from.Search}
-	cert, key, ca := write(t, "cert", certs["server"].ChainPEM), write(t, "key", certs["server"].KeyPEM), write(t, "ca", certs["root"].CertPEM)
+	s.from = caller.Machine{Host: echotest.Machine{}, Search: resolver.Search("apps", "cluster.local"), Resolver: nameServer(t)}
+	config := echo.Config{Workload: "server-v1", Shared: t.TempDir(), Resolver: s.from.Resolver, Search: s.from.Search}
+	cert, key, ca := echotest.File(t, certs["server"].ChainPEM), echotest.File(t, certs["server"].KeyPEM), echotest.File(t, certs["root"].CertPEM)
 	for name, app := range map[string]string{
 		"http": format.AppHTTP, "http2": format.AppHTTP2, "grpc": format.AppGRPC, "https": format.AppHTTPS, "mutual": format.AppHTTPS, "tls": format.AppTLS,
 		"tcp": format.AppTCP, "first": format.AppServerFirst, "connect": format.AppConnect,
 	} {
-		p := echo.Port{Name: name, Port: freePort(t), App: app, Bind: "loopback", CertFile: cert, KeyFile: key}
+		p := echo.Port{Name: name, Port: echotest.Port(), App: app, CertFile: cert, KeyFile: key}
 		if name == "mutual" {
 			p.ClientCAFile = ca
 		}
 		s.ports[name] = p.Port
 		config.Ports = append(config.Ports, p)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	ready, done := make(chan struct{}), make(chan error, 1)
-	go func() { done <- echo.New(config).Run(ctx, func() { close(ready) }) }()
-	select {
-	case <-ready:
-	case err := <-done:
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
-	s.journal = echo.NewJournal(config.Journal)
+	s.journal = echotest.Run(t, config, nil)
 	return s
 }
 
@@ -112,7 +66,7 @@ func nameServer(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	home := []netip.Addr{netip.MustParseAddr("127.0.0.1")}
+	home := []netip.Addr{echotest.Home()}
 	server := resolver.NewServer(func(_ netip.Addr, name string) resolver.Answer {
 		switch name {
 		case "server.apps.svc.cluster.local", "www.example.com":
@@ -257,7 +211,7 @@ func TestSchemes(t *testing.T) {
 // TestErrors sorts failures.
 func TestErrors(t *testing.T) {
 	s := start(t)
-	closed := freePort(t)
+	closed := echotest.Port()
 	for _, test := range []struct {
 		name, url string
 		tls       *format.CallTLS
@@ -325,6 +279,11 @@ func TestBehaviour(t *testing.T) {
 	if r.BodyLength != 10000 || r.Header.Get("X-A") != "1" || r.Header.Get("X-B") != "2" || r.Duration < 50*time.Millisecond || r.Seen == nil {
 		t.Errorf("length %d, headers %v, %s", r.BodyLength, r.Header, r.Duration)
 	}
+	for proxy, want := range map[string]int{"http://server:{http}/": 405, "http://server:{connect}/": 502} {
+		if r := s.call(t, format.Call{URL: proxy, Method: "CONNECT", Headers: map[string]*string{"host": text("nobody:80")}})[0]; r.Status != want {
+			t.Errorf("CONNECT to nobody: status %d, want %d", r.Status, want)
+		}
+	}
 	if r := s.call(t, format.Call{URL: "http://server:{http}/", Method: "HEAD"})[0]; r.Status != 200 || r.BodyLength != 0 {
 		t.Errorf("HEAD: %+v", r)
 	}
@@ -371,8 +330,8 @@ func TestCaller(t *testing.T) {
 		}
 	})
 	t.Run("via", func(t *testing.T) {
-		of := caller.Caller{From: caller.Machine{Host: loopback{}}, Via: &caller.Via{
-			IPs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, Ports: map[int]int{80: s.ports["http"]},
+		of := caller.Caller{From: caller.Machine{Host: echotest.Machine{}}, Via: &caller.Via{
+			IPs: []netip.Addr{echotest.Home()}, Ports: map[int]int{80: s.ports["http"]},
 		}}
 		call := format.Call{URL: "http://shop.example.com/", Count: 1, Timeout: format.Duration(5 * time.Second)}
 		if r := of.Run(t.Context(), &call)[0]; r.Err != nil || r.Seen.Host != "shop.example.com" {

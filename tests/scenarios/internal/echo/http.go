@@ -48,6 +48,8 @@ func (p *port) serve(w http.ResponseWriter, r *http.Request) {
 		s.Status = int(grpcStatus(code))
 	case isWebSocket(r):
 		s.Status = http.StatusSwitchingProtocols
+	case r.Method == http.MethodConnect && !tunnels:
+		s.Status = http.StatusMethodNotAllowed // only a proxy opens tunnels
 	default:
 		s.Status = httpStatus(code)
 	}

@@ -1,11 +1,9 @@
 package expect_test
 
 import (
-	"context"
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +13,7 @@ import (
 	"fairlead.dev/tests/internal/netns"
 	"fairlead.dev/tests/scenarios/internal/caller"
 	"fairlead.dev/tests/scenarios/internal/echo"
+	"fairlead.dev/tests/scenarios/internal/echo/echotest"
 	"fairlead.dev/tests/scenarios/internal/expect"
 	"fairlead.dev/tests/scenarios/internal/format"
 	"fairlead.dev/tests/scenarios/internal/wire"
@@ -22,51 +21,10 @@ import (
 
 const spiffe = "spiffe://cluster.local/ns/apps/sa/"
 
-// here is this machine, as one that calls are made from.
-type here struct{}
-
-func (here) Dial(ctx context.Context, network, address, _ string) (net.Conn, error) {
-	return new(net.Dialer).DialContext(ctx, network, address)
-}
-
-func freePort(t *testing.T) int {
-	t.Helper()
-	lis, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer lis.Close()
-	return lis.Addr().(*net.TCPAddr).Port
-}
-
-// run starts an application until the test ends; in runs functions on its machine.
+// run starts an application until the test ends.
 func run(t *testing.T, c echo.Config, in func(func() error) error) *expect.Server {
 	t.Helper()
-	c.Journal = filepath.Join(t.TempDir(), "j")
-	ctx, cancel := context.WithCancel(t.Context())
-	ready, done := make(chan struct{}), make(chan error, 1)
-	go func() { done <- in(func() error { return echo.New(c).Run(ctx, func() { close(ready) }) }) }()
-	select {
-	case <-ready:
-	case err := <-done:
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
-	return &expect.Server{Identity: spiffe + c.Workload, Journal: echo.NewJournal(c.Journal)}
-}
-
-func file(t *testing.T, content []byte) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(path, content, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return path
+	return &expect.Server{Identity: spiffe + c.Workload, Journal: echotest.Run(t, c, in)}
 }
 
 // expectation reads one as scenarios write it.
@@ -107,16 +65,15 @@ func TestCheck(t *testing.T) {
 	certs := certificates(t)
 	ports := map[string]int{}
 	for _, name := range []string{"one", "two", "tls", "tcp", "closed"} {
-		ports[name] = freePort(t)
+		ports[name] = echotest.Port()
 	}
 	servers := map[string]*expect.Server{}
-	plain := func(f func() error) error { return f() }
 	servers["one"] = run(t, echo.Config{Workload: "one", Ports: []echo.Port{
-		{Name: "http", Port: ports["one"], App: format.AppHTTP, Bind: "loopback"},
-		{Name: "tcp", Port: ports["tcp"], App: format.AppTCP, Bind: "loopback"},
-		{Name: "tls", Port: ports["tls"], App: format.AppHTTPS, Bind: "loopback", CertFile: file(t, certs["server"].ChainPEM), KeyFile: file(t, certs["server"].KeyPEM)},
-	}}, plain)
-	servers["two"] = run(t, echo.Config{Workload: "two", Ports: []echo.Port{{Name: "http", Port: ports["two"], App: format.AppHTTP, Bind: "loopback"}}}, plain)
+		{Name: "http", Port: ports["one"], App: format.AppHTTP},
+		{Name: "tcp", Port: ports["tcp"], App: format.AppTCP},
+		{Name: "tls", Port: ports["tls"], App: format.AppHTTPS, CertFile: echotest.File(t, certs["server"].ChainPEM), KeyFile: echotest.File(t, certs["server"].KeyPEM)},
+	}}, nil)
+	servers["two"] = run(t, echo.Config{Workload: "two", Ports: []echo.Port{{Name: "http", Port: ports["two"], App: format.AppHTTP}}}, nil)
 	// Half of the calls to "both" go to each.
 	front := proxy(t, ports["one"], ports["two"])
 	ports["both"] = front
@@ -125,68 +82,68 @@ func TestCheck(t *testing.T) {
 		// wrong is a part of what must be said; empty if the expectation holds.
 		wrong string
 	}{
-		{"status", "{url: http://127.0.0.1:ONE/}", "status: 200", ""},
-		{"another status", "{url: http://127.0.0.1:ONE/}", "status: 404", "status: want 404, got 200"},
-		{"one of several", "{url: 'http://127.0.0.1:ONE/?codes=503'}", "status: [500, 503]", ""},
-		{"shares of statuses", "{url: 'http://127.0.0.1:ONE/?codes=503:50,200:50', count: 200}", "{status: {200: 50, 503: 50}}", ""},
-		{"other shares of statuses", "{url: 'http://127.0.0.1:ONE/?codes=503:50,200:50', count: 200}", "{status: {200: 90, 503: 10}}", "status: want 200 for 90 %"},
-		{"never", "{url: 'http://127.0.0.1:ONE/?codes=503:50,200:50', count: 100}", "{status: {404: 0, 200: 50}}", ""},
-		{"once is not never", "{url: 'http://127.0.0.1:ONE/?codes=503:3,200:97', count: 200}", "{status: {503: 0}}", "503 for 0 %"},
-		{"an answer instead of an error", "{url: http://127.0.0.1:ONE/}", "error: any", "there was an answer, status 200"},
-		{"an error instead of an answer", "{url: http://127.0.0.1:CLOSED/}", "status: 200", "got an error, refused"},
-		{"refused", "{url: http://127.0.0.1:CLOSED/}", "error: refused", ""},
-		{"another error", "{url: http://127.0.0.1:CLOSED/}", "error: timeout", "want timeout, got refused"},
-		{"nothing but a server", "{url: http://127.0.0.1:CLOSED/}", "{from: {one: 100}}", "want an answer"},
-		{"from", "{url: http://127.0.0.1:BOTH/, count: 100}", "{from: {one: 50, two: 50}, tolerance: 1}", ""},
-		{"from one only", "{url: http://127.0.0.1:BOTH/, count: 100}", "{from: {one: 100, two: 0}}", "want one for 100 %"},
-		{"from nobody else", "{url: http://127.0.0.1:BOTH/, count: 4}", "{from: {two: 0}}", "want two for 0 %"},
-		{"from without room in the answer", "{url: 'http://127.0.0.1:BOTH/?codes=204', method: HEAD, count: 10}", "{from: {one: 50, two: 50}, tolerance: 1}", ""},
-		{"sticky", "{url: http://127.0.0.1:ONE/, count: 10}", "sticky: true", ""},
-		{"not sticky", "{url: http://127.0.0.1:BOTH/, count: 10}", "sticky: true", "one, two"},
-		{"by intent", "{url: http://127.0.0.1:BOTH/, count: 10}", "sticky: false", ""},
+		{"status", "{url: http://HOME:ONE/}", "status: 200", ""},
+		{"another status", "{url: http://HOME:ONE/}", "status: 404", "status: want 404, got 200"},
+		{"one of several", "{url: 'http://HOME:ONE/?codes=503'}", "status: [500, 503]", ""},
+		{"shares of statuses", "{url: 'http://HOME:ONE/?codes=503:50,200:50', count: 200}", "{status: {200: 50, 503: 50}}", ""},
+		{"other shares of statuses", "{url: 'http://HOME:ONE/?codes=503:50,200:50', count: 200}", "{status: {200: 90, 503: 10}}", "status: want 200 for 90 %"},
+		{"never", "{url: 'http://HOME:ONE/?codes=503:50,200:50', count: 100}", "{status: {404: 0, 200: 50}}", ""},
+		{"once is not never", "{url: 'http://HOME:ONE/?codes=503:3,200:97', count: 200}", "{status: {503: 0}}", "503 for 0 %"},
+		{"an answer instead of an error", "{url: http://HOME:ONE/}", "error: any", "there was an answer, status 200"},
+		{"an error instead of an answer", "{url: http://HOME:CLOSED/}", "status: 200", "got an error, refused"},
+		{"refused", "{url: http://HOME:CLOSED/}", "error: refused", ""},
+		{"another error", "{url: http://HOME:CLOSED/}", "error: timeout", "want timeout, got refused"},
+		{"nothing but a server", "{url: http://HOME:CLOSED/}", "{from: {one: 100}}", "want an answer"},
+		{"from", "{url: http://HOME:BOTH/, count: 100}", "{from: {one: 50, two: 50}, tolerance: 1}", ""},
+		{"from one only", "{url: http://HOME:BOTH/, count: 100}", "{from: {one: 100, two: 0}}", "want one for 100 %"},
+		{"from nobody else", "{url: http://HOME:BOTH/, count: 4}", "{from: {two: 0}}", "want two for 0 %"},
+		{"from without room in the answer", "{url: 'http://HOME:BOTH/?codes=204', method: HEAD, count: 10}", "{from: {one: 50, two: 50}, tolerance: 1}", ""},
+		{"sticky", "{url: http://HOME:ONE/, count: 10}", "sticky: true", ""},
+		{"not sticky", "{url: http://HOME:BOTH/, count: 10}", "sticky: true", "one, two"},
+		{"by intent", "{url: http://HOME:BOTH/, count: 10}", "sticky: false", ""},
 		{
-			"request", "{url: 'http://127.0.0.1:ONE/a%2Fb?x=1', method: PUT, body: hello, headers: {x-a: b, host: shop}}",
+			"request", "{url: 'http://HOME:ONE/a%2Fb?x=1', method: PUT, body: hello, headers: {x-a: b, host: shop}}",
 			"request: {path: '/a%2Fb?x=1', method: PUT, host: shop, version: '1.1', body: /^hel/, localPort: PORT, sourceIP: 127.0.0.1, headers: {x-a: b, X-A: /./, x-b: null}}", "",
 		},
-		{"another path", "{url: http://127.0.0.1:ONE/a}", "request: {path: /b}", `request.path: want "/b", got "/a"`},
-		{"a header that must not be", "{url: http://127.0.0.1:ONE/a, headers: {x-a: b}}", "request: {headers: {x-a: null}}", `x-a: want none, got "b"`},
-		{"a header that is not there", "{url: http://127.0.0.1:ONE/a}", "request: {headers: {x-a: b}}", "it is not there"},
-		{"a request without an answer", "{url: 'http://127.0.0.1:ONE/a?close=true'}", "{error: reset, request: {path: '/a?close=true'}}", ""},
-		{"no request", "{url: http://127.0.0.1:CLOSED/}", "{error: any, request: {path: /}}", "it reached no server"},
-		{"own TLS", "{url: https://127.0.0.1:TLS/, tls: {ca: root, sni: server}}", "{request: {tls: {sni: server, alpn: http/1.1, version: '1.3'}}}", ""},
-		{"other TLS", "{url: https://127.0.0.1:TLS/, tls: {ca: root, sni: server}}", "{request: {tls: {version: '1.2'}}}", "request.tls.version"},
-		{"no TLS", "{url: http://127.0.0.1:ONE/}", "{request: {tls: {version: '1.2'}}}", "saw no TLS"},
+		{"another path", "{url: http://HOME:ONE/a}", "request: {path: /b}", `request.path: want "/b", got "/a"`},
+		{"a header that must not be", "{url: http://HOME:ONE/a, headers: {x-a: b}}", "request: {headers: {x-a: null}}", `x-a: want none, got "b"`},
+		{"a header that is not there", "{url: http://HOME:ONE/a}", "request: {headers: {x-a: b}}", "it is not there"},
+		{"a request without an answer", "{url: 'http://HOME:ONE/a?close=true'}", "{error: reset, request: {path: '/a?close=true'}}", ""},
+		{"no request", "{url: http://HOME:CLOSED/}", "{error: any, request: {path: /}}", "it reached no server"},
+		{"own TLS", "{url: https://HOME:TLS/, tls: {ca: root, sni: server}}", "{request: {tls: {sni: server, alpn: http/1.1, version: '1.3'}}}", ""},
+		{"other TLS", "{url: https://HOME:TLS/, tls: {ca: root, sni: server}}", "{request: {tls: {version: '1.2'}}}", "request.tls.version"},
+		{"no TLS", "{url: http://HOME:ONE/}", "{request: {tls: {version: '1.2'}}}", "saw no TLS"},
 		{
-			"response", "{url: 'http://127.0.0.1:ONE/?codes=302&headers=location:/x,x-a:1'}",
+			"response", "{url: 'http://HOME:ONE/?codes=302&headers=location:/x,x-a:1'}",
 			"{status: 302, response: {location: /x, version: '1.1', body: '/\"workload\":\"one\"/', headers: {x-a: '1', x-b: null}}}", "",
 		},
-		{"another location", "{url: 'http://127.0.0.1:ONE/?codes=302&headers=location:/x'}", "{response: {location: /y}}", `response.location: want "/y", got "/x"`},
-		{"duration", "{url: 'http://127.0.0.1:ONE/?delay=60ms'}", "duration: {min: 50ms, max: 5s}", ""},
-		{"too short", "{url: 'http://127.0.0.1:ONE/'}", "duration: {min: 10s}", "want at least 10s"},
-		{"too long", "{url: 'http://127.0.0.1:ONE/?delay=60ms'}", "duration: {max: 50ms}", "want at most 50ms"},
-		{"attempts", "{url: 'http://127.0.0.1:ONE/', count: 3}", "attempts: 1", ""},
-		{"more attempts", "{url: 'http://127.0.0.1:ONE/', count: 3}", "attempts: {min: 2}", "attempts: want at least 2, and 1 requests"},
-		{"not mirrored", "{url: 'http://127.0.0.1:ONE/'}", "{mirrored: {two: 0}}", ""},
-		{"certificate", "{url: https://127.0.0.1:TLS/, tls: {ca: root, sni: server}}", "certificate: {dnsNames: [127.0.0.1, server], issuer: root, uri: SPIFFEserver}", ""},
-		{"another certificate", "{url: https://127.0.0.1:TLS/, tls: {ca: root, sni: server}}", "certificate: {dnsNames: [server]}", "dnsNames"},
-		{"no certificate", "{url: http://127.0.0.1:ONE/}", "certificate: {dnsNames: [server]}", "none was shown"},
-		{"connections", "{url: http://127.0.0.1:ONE/, count: 5}", "newConnections: 5", ""},
-		{"the same connection", "{url: http://127.0.0.1:ONE/, count: 5, sameConnection: true}", "newConnections: {max: 1}", ""},
-		{"too many connections", "{url: http://127.0.0.1:ONE/, count: 5}", "newConnections: {max: 1}", "want at most 1, got 5"},
-		{"gRPC", "{url: grpc://127.0.0.1:ONE}", "{grpcStatus: OK, from: {one: 100}}", ""},
-		{"gRPC by number", "{url: 'grpc://127.0.0.1:ONE?codes=UNAVAILABLE'}", "{grpcStatus: 14, from: {one: 100}}", ""},
-		{"gRPC of nobody", "{url: grpc://127.0.0.1:CLOSED}", "grpcStatus: unavailable", ""},
-		{"gRPC of a kind", "{url: grpc://127.0.0.1:ONE}", "grpcStatus: NOT_FOUND", "want NotFound, got OK"},
-		{"WebSocket", "{url: ws://127.0.0.1:ONE/ws, body: hi}", "{status: 101, from: {one: 100}, request: {body: hi, path: /ws}}", ""},
-		{"no WebSocket", "{url: ws://127.0.0.1:ONE/}", "{status: 101}", "want 101, got 200"},
-		{"TCP", "{url: tcp://127.0.0.1:TCP, body: hi}", "{from: {one: 100}, request: {body: hi, sourceIP: 127.0.0.1}}", ""},
+		{"another location", "{url: 'http://HOME:ONE/?codes=302&headers=location:/x'}", "{response: {location: /y}}", `response.location: want "/y", got "/x"`},
+		{"duration", "{url: 'http://HOME:ONE/?delay=60ms'}", "duration: {min: 50ms, max: 5s}", ""},
+		{"too short", "{url: 'http://HOME:ONE/'}", "duration: {min: 10s}", "want at least 10s"},
+		{"too long", "{url: 'http://HOME:ONE/?delay=60ms'}", "duration: {max: 50ms}", "want at most 50ms"},
+		{"attempts", "{url: 'http://HOME:ONE/', count: 3}", "attempts: 1", ""},
+		{"more attempts", "{url: 'http://HOME:ONE/', count: 3}", "attempts: {min: 2}", "attempts: want at least 2, and 1 requests"},
+		{"not mirrored", "{url: 'http://HOME:ONE/'}", "{mirrored: {two: 0}}", ""},
+		{"certificate", "{url: https://HOME:TLS/, tls: {ca: root, sni: server}}", "certificate: {dnsNames: [127.0.0.1, server], issuer: root, uri: SPIFFEserver}", ""},
+		{"another certificate", "{url: https://HOME:TLS/, tls: {ca: root, sni: server}}", "certificate: {dnsNames: [server]}", "dnsNames"},
+		{"no certificate", "{url: http://HOME:ONE/}", "certificate: {dnsNames: [server]}", "none was shown"},
+		{"connections", "{url: http://HOME:ONE/, count: 5}", "newConnections: 5", ""},
+		{"the same connection", "{url: http://HOME:ONE/, count: 5, sameConnection: true}", "newConnections: {max: 1}", ""},
+		{"too many connections", "{url: http://HOME:ONE/, count: 5}", "newConnections: {max: 1}", "want at most 1, got 5"},
+		{"gRPC", "{url: grpc://HOME:ONE}", "{grpcStatus: OK, from: {one: 100}}", ""},
+		{"gRPC by number", "{url: 'grpc://HOME:ONE?codes=UNAVAILABLE'}", "{grpcStatus: 14, from: {one: 100}}", ""},
+		{"gRPC of nobody", "{url: grpc://HOME:CLOSED}", "grpcStatus: unavailable", ""},
+		{"gRPC of a kind", "{url: grpc://HOME:ONE}", "grpcStatus: NOT_FOUND", "want NotFound, got OK"},
+		{"WebSocket", "{url: ws://HOME:ONE/ws, body: hi}", "{status: 101, from: {one: 100}, request: {body: hi, path: /ws}}", ""},
+		{"no WebSocket", "{url: ws://HOME:ONE/}", "{status: 101}", "want 101, got 200"},
+		{"TCP", "{url: tcp://HOME:TCP, body: hi}", "{from: {one: 100}, request: {body: hi, sourceIP: 127.0.0.1}}", ""},
 		{"addresses", "{url: dns://127.0.0.1}", "addresses: [127.0.0.1]", ""},
 		{"other addresses", "{url: dns://127.0.0.1}", "addresses: [127.0.0.2]", "addresses"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			replace := strings.NewReplacer(
 				"ONE", fmt.Sprint(ports["one"]), "BOTH", fmt.Sprint(ports["both"]), "TLS", fmt.Sprint(ports["tls"]), "TCP", fmt.Sprint(ports["tcp"]),
-				"CLOSED", fmt.Sprint(ports["closed"]), "PORT", fmt.Sprint(ports["one"]), "SPIFFE", spiffe,
+				"HOME", echotest.Home().String(), "CLOSED", fmt.Sprint(ports["closed"]), "PORT", fmt.Sprint(ports["one"]), "SPIFFE", spiffe,
 			)
 			var call format.Call
 			if err := yaml.Unmarshal([]byte(replace.Replace(test.call)), &call); err != nil {
@@ -195,7 +152,7 @@ func TestCheck(t *testing.T) {
 			call.Count, call.Timeout, call.Expect = max(call.Count, 1), format.Duration(5*time.Second), expectation(t, replace.Replace(test.expect))
 			scene := &expect.Scene{Call: &call, Servers: servers}
 			scene.Begin()
-			of := &caller.Caller{From: caller.Machine{Host: here{}}, Certificates: certs}
+			of := &caller.Caller{From: caller.Machine{Host: echotest.Machine{}}, Certificates: certs}
 			err := scene.Check(t.Context(), of.Run(t.Context(), &call))
 			judge(t, err, test.wrong)
 			if err != nil && !strings.Contains(err.Error(), "seen:\n") {
@@ -208,7 +165,7 @@ func TestCheck(t *testing.T) {
 // proxy passes connections on to each port in turn.
 func proxy(t *testing.T, to ...int) int {
 	t.Helper()
-	lis, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	lis, err := new(net.ListenConfig).Listen(t.Context(), "tcp", echotest.Home().String()+":0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -219,7 +176,7 @@ func proxy(t *testing.T, to ...int) int {
 			if err != nil {
 				return
 			}
-			far, err := new(net.Dialer).DialContext(t.Context(), "tcp", fmt.Sprintf("127.0.0.1:%d", to[i%len(to)]))
+			far, err := new(net.Dialer).DialContext(t.Context(), "tcp", fmt.Sprintf("%s:%d", echotest.Home(), to[i%len(to)]))
 			if err != nil {
 				near.Close()
 				continue
@@ -240,17 +197,17 @@ func TestMirrored(t *testing.T) {
 	servers := map[string]*expect.Server{}
 	ports := map[string]int{}
 	for _, name := range []string{"one", "two"} {
-		ports[name] = freePort(t)
-		servers[name] = run(t, echo.Config{Workload: name, Ports: []echo.Port{{Name: "http", Port: ports[name], App: format.AppHTTP, Bind: "loopback"}}}, func(f func() error) error { return f() })
+		ports[name] = echotest.Port()
+		servers[name] = run(t, echo.Config{Workload: name, Ports: []echo.Port{{Name: "http", Port: ports[name], App: format.AppHTTP}}}, nil)
 	}
 	for _, host := range []string{"server-shadow:80", "server"} {
 		call := format.Call{
-			URL: fmt.Sprintf("http://127.0.0.1:%d/", ports["one"]), Count: 4, Timeout: format.Duration(5 * time.Second),
+			URL: fmt.Sprintf("http://%s:%d/", echotest.Home(), ports["one"]), Count: 4, Timeout: format.Duration(5 * time.Second),
 			Expect: expectation(t, "{mirrored: {two: 50}, tolerance: 0, attempts: 1, from: {one: 100}}"),
 		}
 		scene := &expect.Scene{Call: &call, Servers: servers}
 		scene.Begin()
-		of := &caller.Caller{From: caller.Machine{Host: here{}}}
+		of := &caller.Caller{From: caller.Machine{Host: echotest.Machine{}}}
 		results := of.Run(t.Context(), &call)
 		copied := make(chan struct{})
 		go func() {
@@ -259,7 +216,7 @@ func TestMirrored(t *testing.T) {
 			defer timer.Stop()
 			<-timer.C
 			for _, r := range results[:2] {
-				again := format.Call{URL: fmt.Sprintf("http://127.0.0.1:%d/", ports["two"]), Count: 1, Timeout: call.Timeout, Headers: map[string]*string{"x-scenario-call": &r.ID, "host": &host}}
+				again := format.Call{URL: fmt.Sprintf("http://%s:%d/", echotest.Home(), ports["two"]), Count: 1, Timeout: call.Timeout, Headers: map[string]*string{"x-scenario-call": &r.ID, "host": &host}}
 				of.Run(t.Context(), &again)
 			}
 		}()
@@ -289,7 +246,7 @@ func TestFacts(t *testing.T) {
 		t.Fatal(err)
 	}
 	certs := certificates(t)
-	cert, key, ca := file(t, certs["server"].ChainPEM), file(t, certs["server"].KeyPEM), file(t, certs["root"].CertPEM)
+	cert, key, ca := echotest.File(t, certs["server"].ChainPEM), echotest.File(t, certs["server"].KeyPEM), echotest.File(t, certs["root"].CertPEM)
 	server := run(t, echo.Config{Workload: "server", Ports: []echo.Port{
 		{Name: "http", Port: 80, App: format.AppHTTP}, {Name: "tcp", Port: 9090, App: format.AppTCP},
 		{Name: "https", Port: 443, App: format.AppHTTPS, CertFile: cert, KeyFile: key},
@@ -300,7 +257,7 @@ func TestFacts(t *testing.T) {
 	}
 	defer server.Sniffer.Close()
 	server.IPs = append(server.IPs, machines["server"].IP)
-	log := file(t, nil)
+	log := echotest.File(t, nil)
 	ip, from := machines["server"].IP.String(), machines["client"].IP.String()
 	forged := map[string]string{"x-forwarded-client-cert": "By=" + spiffe + "server;URI=" + spiffe + "forged"}
 	for _, test := range []struct {
