@@ -321,6 +321,7 @@ func agree(rt failer, proxies []*proxytest.Proxy, state *replica.State) {
 		deadline := time.Now().Add(patience)
 		for {
 			got := p.State()
+			followed(rt, p, state, want, got)
 			if maps.EqualFunc(want, got, maps.Equal[map[string]string]) {
 				break
 			}
@@ -329,6 +330,29 @@ func agree(rt failer, proxies []*proxytest.Proxy, state *replica.State) {
 			}
 			<-time.After(time.Millisecond)
 		}
+	}
+}
+
+// followed adds to what an on-demand proxy should hold the clusters that virtual hosts of its mirrored to at some time: they are given unasked, and
+// stay. What they are made of must be right all the same.
+func followed(t failer, p *proxytest.Proxy, state *replica.State, want, got map[string]map[string]string) {
+	if len(p.Demands()) == 0 {
+		return
+	}
+	var extra []string
+	for name := range got[resource.ClusterType] {
+		if _, ok := want[resource.ClusterType][name]; !ok {
+			extra = append(extra, name)
+		}
+	}
+	if len(extra) == 0 {
+		return
+	}
+	demands := maps.Clone(p.Demands())
+	demands[resource.ClusterType] = append(extra, demands[resource.ClusterType]...)
+	with := scratch(t, p, state, demands)
+	for url := range want {
+		want[url] = with[url]
 	}
 }
 

@@ -4,13 +4,16 @@ import (
 	"fmt"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
+	security "istio.io/api/security/v1beta1"
 	"pgregory.net/rapid"
 
+	"fairlead.dev/pkg/testkit/protorand"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/meshtest"
 	"fairlead.dev/services/xds-server/internal/replica"
@@ -19,7 +22,7 @@ import (
 // A small world, so that edits meet each other: every name is drawn from few.
 var (
 	namespaces = []string{"x", "y", "istio-system"}
-	hosts      = []string{"a.x.svc.cluster.local", "b.x.svc.cluster.local", "c.y.svc.cluster.local", "shared.example.com", "*.wild.example.com"}
+	hosts      = protorand.WorldHosts
 	exports    = [][]string{{"*"}, {"*"}, {"x"}, {"y"}, {"x", "y"}}
 	ports      = []uint32{80, 8080, 3306}
 )
@@ -28,7 +31,7 @@ var (
 func revision(t *rapid.T, held map[string]*configv1.Resource) (upserts []*configv1.Resource, removed []*configv1.ResourceKey) {
 	seen := map[string]bool{}
 	for range rapid.IntRange(1, 3).Draw(t, "objects") {
-		r := object(t)
+		r := object(t, rapid.SampledFrom(namespaces).Draw(t, "namespace"), rapid.SampledFrom(exports).Draw(t, "exported to"))
 		k := r.GetKey().String()
 		if seen[k] {
 			continue
@@ -45,12 +48,14 @@ func revision(t *rapid.T, held map[string]*configv1.Resource) (upserts []*config
 	return upserts, removed
 }
 
-func object(t *rapid.T) *configv1.Resource {
-	ns, host := rapid.SampledFrom(namespaces).Draw(t, "namespace"), rapid.SampledFrom(hosts).Draw(t, "host")
-	to := rapid.SampledFrom(exports).Draw(t, "exported to")
+// object is one of a namespace, exported to others as far as its kind is; workloads are always the same one in x.
+func object(t *rapid.T, ns string, to []string) *configv1.Resource {
+	host := rapid.SampledFrom(hosts).Draw(t, "host")
 	name := rapid.SampledFrom([]string{"n1", "n2"}).Draw(t, "name")
 	n := rapid.IntRange(1, 3).Draw(t, "variant")
-	switch rapid.IntRange(0, 14).Draw(t, "kind") {
+	switch rapid.IntRange(0, 18).Draw(t, "kind") {
+	case 15, 16, 17, 18:
+		return anything(t, ns, name, to, n)
 	case 0, 1, 2, 3:
 		return service(t, ns, host, to, n)
 	case 4, 5, 6:
@@ -79,6 +84,26 @@ func object(t *rapid.T) *configv1.Resource {
 			}
 		})
 	}
+}
+
+// kinds that are drawn from the whole API.
+var kinds = []struct {
+	name string
+	spec func() proto.Message
+}{
+	{replica.KindVirtualService, func() proto.Message { return &networking.VirtualService{} }},
+	{replica.KindDestinationRule, func() proto.Message { return &networking.DestinationRule{} }},
+	{replica.KindSidecar, func() proto.Message { return &networking.Sidecar{} }},
+	{replica.KindPeerAuthentication, func() proto.Message { return &security.PeerAuthentication{} }},
+	{replica.KindGateway, func() proto.Message { return &networking.Gateway{} }},
+}
+
+// anything is an object with any fields of the API that validation lets pass.
+func anything(t *rapid.T, ns, name string, to []string, n int) *configv1.Resource {
+	kind := rapid.SampledFrom(kinds).Draw(t, "of the whole API")
+	spec := kind.spec()
+	protorand.World.FillSeeded(rapid.SampledFrom(protorand.Accepted(kind.name)).Draw(t, "fields"), spec)
+	return meshtest.Config(kind.name, ns, name, spec, meshtest.ExportedTo(to...), meshtest.Aged(time.Duration(n)))
 }
 
 // envoyFilter patches resources of every kind, now and then such that one breaks, for everybody, a namespace or a workload.
