@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 
+	networking "istio.io/api/networking/v1alpha3"
+
 	"fairlead.dev/services/xds-server/internal/replica"
 )
 
@@ -84,7 +86,7 @@ type Key struct {
 	Labels map[string]string
 	// Targets are sorted by hostname and port.
 	Targets []Target
-	// Addresses of the proxy, first is primary; only where listeners are bound to them, that is without interception.
+	// Addresses of the proxy, first is primary; only where listeners are bound to them: without interception, or where a Sidecar wants that.
 	Addresses []string
 	// Locality is "region/zone/subzone", with parts left out from the right; "" if unknown.
 	Locality     string
@@ -123,6 +125,18 @@ func (k *Key) WithSidecar(state *replica.State, labels map[string]string) *Key {
 		with.Sidecar = s.Key.Namespace + "/" + s.Key.Name
 	}
 	return &with
+}
+
+// bindsIngress tells whether the proxy's Sidecar has a listener of the workload that is bound although traffic is redirected.
+func (k *Key) bindsIngress(state *replica.State) bool {
+	namespace, name, ok := strings.Cut(k.Sidecar, "/")
+	if !ok {
+		return false
+	}
+	s := state.SidecarNamed(namespace, name)
+	return s != nil && slices.ContainsFunc(s.Spec.GetIngress(), func(in *networking.IstioIngressListener) bool {
+		return in.GetCaptureMode() == networking.CaptureMode_NONE
+	})
 }
 
 // Common is the part of a key that proxies of different namespaces and workloads may share.

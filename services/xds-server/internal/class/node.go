@@ -275,7 +275,7 @@ func (n *Node) Key(state *replica.State) (*Key, replica.Topics) {
 		k.Targets = nil
 		return k, topics
 	}
-	if k.Interception == None {
+	if k.Interception == None || k.bindsIngress(state) {
 		k.Addresses = addresses
 	}
 	state.ProxyMatches(n.Namespace, func(p *replica.ProxyMatch) {

@@ -95,7 +95,7 @@ func (l *Loader) scenarioOf(file string) (*Scenario, error) {
 		if err := json.Unmarshal(held.Topology, s.Topology); err != nil {
 			return nil, fmt.Errorf("/topology: %w", err)
 		}
-		if err := s.Topology.complete(); err != nil {
+		if err := s.Topology.Complete(); err != nil {
 			return nil, fmt.Errorf("/topology: %w", err)
 		}
 	}
@@ -121,7 +121,7 @@ func (l *Loader) topologyOf(dir, name string) (*Topology, error) {
 		if err := read(from, file, l.topology, t); err != nil {
 			return nil, fmt.Errorf("%s: %w", key, err)
 		}
-		if err := t.complete(); err != nil {
+		if err := t.Complete(); err != nil {
 			return nil, fmt.Errorf("%s: %w", key, err)
 		}
 		l.topologies[key] = t
@@ -185,8 +185,8 @@ func usual() []Port {
 	}
 }
 
-// complete fills in defaults and checks what the schema cannot say.
-func (t *Topology) complete() error {
+// Complete fills in defaults and checks what the schema cannot say; Load does it for topologies in files.
+func (t *Topology) Complete() error {
 	names := map[string]bool{}
 	if t.Namespaces == nil {
 		t.Namespaces = map[string]map[string]string{}

@@ -88,7 +88,11 @@ func fromIngress(r *input.Reader, in *networking.IstioIngressListener, pool *net
 	if in.GetConnectionPool() != nil {
 		out.ConnectionPool = in.GetConnectionPool()
 	}
-	if out.Bind == "" {
+	switch {
+	case out.BindToPort && key.Interception != class.None && (out.Bind == "" || out.Bind == wildcard) && len(r.Addresses()) > 0:
+		// What is sent to services on this port has the listener on all addresses.
+		out.Bind = r.Addresses()[0]
+	case out.Bind == "":
 		out.Bind = defaultBind(r)
 	}
 	to, err := destination(r, in.GetDefaultEndpoint())

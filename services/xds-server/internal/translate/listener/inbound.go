@@ -279,7 +279,7 @@ func planInbound(r *input.Reader) ([]planned, error) {
 	var out []planned
 	for _, port := range ports {
 		if port.BindToPort {
-			out = append(out, planned{names.Listener(port.Bind, port.Number), func() (*listenerv3.Listener, error) {
+			out = append(out, planned{boundName(r, port.Bind, port.Number), func() (*listenerv3.Listener, error) {
 				return boundInbound(r, port)
 			}})
 		}
@@ -287,8 +287,16 @@ func planInbound(r *input.Reader) ([]planned, error) {
 	return out, nil
 }
 
+// boundName names a listener that is bound to its port.
+func boundName(r *input.Reader, address string, port uint32) string {
+	if captured(r) {
+		return names.BoundListener(address, port)
+	}
+	return names.Listener(address, port)
+}
+
 func boundInbound(r *input.Reader, port inbound.Port) (*listenerv3.Listener, error) {
-	out := base(r, names.Listener(port.Bind, port.Number), port.Bind, port.Number, corev3.TrafficDirection_INBOUND)
+	out := base(r, boundName(r, port.Bind, port.Number), port.Bind, port.Number, corev3.TrafficDirection_INBOUND)
 	kinds := variantsOf(r, port)
 	var err error
 	if out.FilterChains, err = chains(r, targetOf(r, port), kinds); err != nil {

@@ -187,8 +187,11 @@ func planExplicit(r *input.Reader) []planned {
 			bind = wildcard
 		}
 		name := names.Listener(bind, e.Port)
-		if e.OnSocket() {
+		switch {
+		case e.OnSocket():
 			name = bind
+		case e.BindToPort:
+			name = boundName(r, bind, e.Port)
 		}
 		out = append(out, planned{name, func() (*listenerv3.Listener, error) { return explicit(r, e, name, bind) }})
 	}

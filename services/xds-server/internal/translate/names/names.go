@@ -255,6 +255,10 @@ func Listener(address string, port uint32) string {
 	return address + "_" + strconv.FormatUint(uint64(port), 10)
 }
 
+// BoundListener names a listener that is bound to its port although the proxy's traffic is redirected: not like one that is not bound, for Envoy does
+// not survive that a listener of one name becomes bound.
+func BoundListener(address string, port uint32) string { return "bound|" + Listener(address, port) }
+
 // ParseListener is the inverse of Listener for listeners on an IP address.
 func ParseListener(name string) (address string, port uint32, ok bool) {
 	i := strings.LastIndexByte(name, '_')
