@@ -127,6 +127,24 @@ func covers(pattern, host string) bool {
 // overlap reports whether two hosts, either of which may be a wildcard, can mean the same name.
 func overlap(a, b string) bool { return covers(a, b) || covers(b, a) }
 
+// imports reports whether a service that no rule admits is reached for the sake of an admitted VirtualService that sends to it: who may ask for a
+// host may be sent on.
+func (r *Reader) imports(e egress, svc *configv1.Service) bool {
+	if e.all() {
+		return false
+	}
+	r.record(replica.VirtualServicesToTopic(svc.GetHostname()))
+	found := r.view.state.VirtualServicesTo(r.client(), svc.GetHostname())
+	return slices.ContainsFunc(e, func(one rules) bool {
+		return len(egress{one}.virtualServices(found)) > 0 && !named(one.excluded, svc.GetNamespace(), svc.GetHostname(), covers)
+	})
+}
+
+// reaches reports whether the rules let the class address a service: they admit it, or import it.
+func (r *Reader) reaches(e egress, svc *configv1.Service) bool {
+	return e.service(svc) || r.imports(e, svc)
+}
+
 // EgressListeners lists the egress listeners that the class has by its Sidecar; nil where nothing limits what it may address. A Sidecar that
 // names none inherits those of its namespace's default, or else of the mesh's.
 func (r *Reader) EgressListeners() []*networking.IstioEgressListener {

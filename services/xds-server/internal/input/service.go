@@ -25,13 +25,16 @@ func (r *Reader) Services() []*configv1.Service {
 func (r *Reader) Service(hostname string) *configv1.Service {
 	r.record(replica.ServiceTopic(hostname))
 	egress := r.egress()
-	for _, svc := range r.view.state.ServicesOf(hostname, r.client()) {
-		if egress.service(svc) {
-			r.trace.service(svc)
-			return svc
-		}
+	found := r.view.state.ServicesOf(hostname, r.client())
+	i := slices.IndexFunc(found, egress.service)
+	if i < 0 {
+		i = slices.IndexFunc(found, func(svc *configv1.Service) bool { return r.imports(egress, svc) })
 	}
-	return nil
+	if i < 0 {
+		return nil
+	}
+	r.trace.service(found[i])
+	return found[i]
 }
 
 // TargetService returns the service of one of the class's own targets, whether the class may address it or not; nil if it is gone.
@@ -117,6 +120,7 @@ func (r *Reader) servicesBy(rules egress) []*configv1.Service {
 			}
 		})
 	}
+	r.addImported(rules, byHost)
 	services := make([]*configv1.Service, 0, len(byHost))
 	for _, svc := range byHost {
 		r.trace.service(svc)
@@ -124,6 +128,27 @@ func (r *Reader) servicesBy(rules egress) []*configv1.Service {
 	}
 	slices.SortFunc(services, func(a, b *configv1.Service) int { return strings.Compare(a.GetHostname(), b.GetHostname()) })
 	return services
+}
+
+// addImported adds the services that rules import, under hostnames that they admit none of.
+func (r *Reader) addImported(rules egress, byHost map[string]*configv1.Service) {
+	if rules.all() {
+		return
+	}
+	ns := r.client()
+	r.record(replica.VirtualServicesTopics(ns, meshGateway)...)
+	for _, vs := range rules.virtualServices(r.view.state.VirtualServices(ns, meshGateway)) {
+		for _, host := range replica.Destinations(vs.Spec) {
+			if byHost[host] != nil {
+				continue
+			}
+			r.record(replica.ServiceTopic(host))
+			found := r.view.state.ServicesOf(host, ns)
+			if i := slices.IndexFunc(found, func(svc *configv1.Service) bool { return r.imports(rules, svc) }); i >= 0 {
+				byHost[host] = found[i]
+			}
+		}
+	}
 }
 
 // ServicesAt lists the services that the class may address at an address and port, sorted by protocol and hostname: by a VIP, or as a
@@ -183,22 +208,30 @@ func (r *Reader) speaks(
 	if l != nil {
 		rules = parseEgress(r.client(), l.GetHosts())
 	}
-	found := false
-	for _, p := range protocols {
-		each(r, p, func(svc *configv1.Service) bool {
-			found = rules.service(svc) && r.Service(svc.GetHostname()) == svc
-			return !found
-		})
-		if found {
-			break
+	found := func(reached func(*configv1.Service) bool) bool {
+		ok := false
+		for _, p := range protocols {
+			each(r, p, func(svc *configv1.Service) bool {
+				ok = reached(svc) && r.Service(svc.GetHostname()) == svc
+				return !ok
+			})
+			if ok {
+				break
+			}
 		}
+		return ok
 	}
-	return found
+	if found(rules.service) {
+		return true
+	}
+	imported := map[string]*configv1.Service{}
+	r.addImported(rules, imported)
+	return len(imported) > 0 && found(func(svc *configv1.Service) bool { return imported[svc.GetHostname()] == svc })
 }
 
 // Admits reports whether an egress listener of the Sidecar reaches the service.
 func (r *Reader) Admits(l *networking.IstioEgressListener, svc *configv1.Service) bool {
-	return parseEgress(r.client(), l.GetHosts()).service(svc)
+	return r.reaches(parseEgress(r.client(), l.GetHosts()), svc)
 }
 
 // AnyUnder reports whether there is a service, exported to the client, that the wildcard host covers.

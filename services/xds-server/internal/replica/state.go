@@ -24,6 +24,7 @@ type State struct {
 	endpoints       index[*entry] // hostname, port, namespace, cluster
 	gatewayRoutes   index[*VirtualService]
 	hostRoutes      index[*VirtualService]
+	destinations    index[*VirtualService]  // host sent to, age, namespace, name: those of sidecars
 	rules           index[*DestinationRule] // namespace, host, age, name
 	sidecars        index[*Sidecar]         // namespace, age, name
 	authentications index[*PeerAuthentication]
@@ -85,7 +86,7 @@ func Empty() *State {
 		mesh:     defaultMesh(),
 		kinds:    map[string]index[*entry]{},
 		services: newIndex[*entry](), exported: newIndex[*entry](), endpoints: newIndex[*entry](),
-		gatewayRoutes: newIndex[*VirtualService](), hostRoutes: newIndex[*VirtualService](),
+		gatewayRoutes: newIndex[*VirtualService](), hostRoutes: newIndex[*VirtualService](), destinations: newIndex[*VirtualService](),
 		rules: newIndex[*DestinationRule](), sidecars: newIndex[*Sidecar](),
 		authentications: newIndex[*PeerAuthentication](), gateways: newIndex[*Gateway](),
 		addresses: newIndex[*entry](), selected: newIndex[int](),
@@ -137,7 +138,7 @@ func (s *State) fork() *State {
 		next.kinds[kind] = x
 	}
 	next.services, next.exported, next.endpoints = s.services.fork(), s.exported.fork(), s.endpoints.fork()
-	next.gatewayRoutes, next.hostRoutes = s.gatewayRoutes.fork(), s.hostRoutes.fork()
+	next.gatewayRoutes, next.hostRoutes, next.destinations = s.gatewayRoutes.fork(), s.hostRoutes.fork(), s.destinations.fork()
 	next.rules, next.sidecars, next.authentications = s.rules.fork(), s.sidecars.fork(), s.authentications.fork()
 	next.gateways, next.addresses, next.selected = s.gateways.fork(), s.addresses.fork(), s.selected.fork()
 	next.places, next.suffixes, next.privates = s.places.fork(), s.suffixes.fork(), s.privates.fork()

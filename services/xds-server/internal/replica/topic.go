@@ -59,6 +59,8 @@ const (
 	SubjectCredentialUse
 	// SubjectMeshGateways, whether a Gateway passes mesh TLS through.
 	SubjectMeshGateways
+	// SubjectDestinations, the VirtualServices of sidecars that send to a host: A = host.
+	SubjectDestinations
 	// SubjectDerived and all above it are free for answers that a caller derives from several look-ups.
 	SubjectDerived Subject = 128
 )
@@ -85,6 +87,8 @@ func (t Topic) String() string {
 		return "VirtualServices exported to " + namespaceText(t.A) + " and bound to " + gatewayText(t.B)
 	case SubjectHostRoutes:
 		return "VirtualService for " + hostText(t.B) + ", bound to " + gatewayText(t.A)
+	case SubjectDestinations:
+		return "VirtualService that sends to " + hostText(t.A)
 	case SubjectDestinationRule:
 		return "DestinationRule for " + hostText(t.A)
 	case SubjectSidecars:

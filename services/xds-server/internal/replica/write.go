@@ -166,6 +166,9 @@ func MindsNode(v *configv1.Service) bool {
 
 func (w *writer) postVirtualService(v *VirtualService, add bool) {
 	gateways := boundTo(v)
+	if slices.Contains(gateways, "mesh") {
+		w.postDestinations(v, add)
+	}
 	for _, to := range v.ExportedTo {
 		for _, gw := range gateways {
 			put(w.state.gatewayRoutes, add, join(to, gw, age(v.Created), v.Key.Namespace, v.Key.Name), v)
