@@ -15,6 +15,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"google.golang.org/grpc"
+
 	"fairlead.dev/tests/scenarios/internal/format"
 	"fairlead.dev/tests/scenarios/internal/resolver"
 )
@@ -31,6 +33,8 @@ type Machine struct {
 	// Resolver is the IP:port of its name server, Search the domains that it looks in.
 	Resolver string
 	Search   []string
+	// Bootstrap is the file by which gRPC on the machine knows the control plane; empty where gRPC knows nothing of it.
+	Bootstrap string
 }
 
 // Via is the workload whose address is dialled instead of what the URL says.
@@ -120,6 +124,8 @@ type running struct {
 	known map[string]known
 	turn  int
 	h2    map[string]*link
+	// channels are those of gRPC that speaks xDS itself, by authority.
+	channels map[string]*grpc.ClientConn
 }
 
 type known struct {
@@ -130,7 +136,7 @@ type known struct {
 func (c *Caller) run(call *format.Call) *running {
 	var id [5]byte
 	_, _ = rand.Read(id[:]) // never fails
-	r := &running{Caller: c, call: call, id: hex.EncodeToString(id[:]), known: map[string]known{}, h2: map[string]*link{}}
+	r := &running{Caller: c, call: call, id: hex.EncodeToString(id[:]), known: map[string]known{}, h2: map[string]*link{}, channels: map[string]*grpc.ClientConn{}}
 	r.names = resolver.Client{Server: c.From.Resolver, Search: c.From.Search, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
 		return c.From.Host.Dial(ctx, network, address, "")
 	}}
@@ -145,6 +151,9 @@ func (r *running) close() {
 	defer r.mu.Unlock()
 	for _, l := range r.h2 {
 		l.Close()
+	}
+	for _, channel := range r.channels {
+		channel.Close()
 	}
 }
 

@@ -80,6 +80,10 @@ func (w *worker) once(ctx context.Context, t *target, m message, result *Result)
 		result.Addresses = resolver.Sorted(ips)
 		return
 	}
+	if t.isGRPC() && w.From.Bootstrap != "" && w.Via == nil {
+		w.proxyless(ctx, t, result)
+		return
+	}
 	l, ok := w.take(ctx, t, result)
 	if !ok {
 		if result.Sent = w.call.URL; t.isGRPC() {

@@ -25,6 +25,8 @@ type Config struct {
 	// Resolver is the address, IP:port, of the DNS server that a CONNECT port asks, and Search are the domains it looks in.
 	Resolver string   `json:"resolver"`
 	Search   []string `json:"search"`
+	// Proxyless has gRPC ports be configured by xDS, as $GRPC_XDS_BOOTSTRAP says.
+	Proxyless bool `json:"proxyless"`
 }
 
 // Port is one listener.

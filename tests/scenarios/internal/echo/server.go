@@ -35,6 +35,8 @@ type Server struct {
 	wg    sync.WaitGroup
 	mu    sync.Mutex
 	conns map[net.Conn]bool
+	// peers numbers connections by who opened them.
+	peers sync.Map
 }
 
 // New makes one; Run opens its ports.
@@ -60,18 +62,30 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 		s.mu.Unlock()
 		s.wg.Wait()
 	}()
-	failed := make(chan error, 1)
+	failed := make(chan error, 1+len(s.config.Ports)*max(len(s.config.IPs), 1))
 	for i := range s.config.Ports {
 		p, err := s.port(&s.config.Ports[i])
 		if err != nil {
 			return err
 		}
+		byXDS, network := s.config.Proxyless && p.App == format.AppGRPC, "tcp"
+		if byXDS {
+			network = "tcp4" // gRPC finds no filter chain for IPv4 on a socket of both
+		}
 		for _, address := range s.addresses(p.Port) {
-			lis, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
+			lis, err := new(net.ListenConfig).Listen(ctx, network, address)
 			if err != nil {
 				return fmt.Errorf("port %s: %w", p.Name, err)
 			}
 			open = append(open, lis)
+			if byXDS {
+				s.wg.Go(func() {
+					if err := p.serveXDS(ctx, lis); err != nil {
+						failed <- err
+					}
+				})
+				continue
+			}
 			s.wg.Go(func() { s.accept(ctx, p, lis, failed) })
 		}
 		s.wg.Go(func() { p.serveHTTP(ctx) })

@@ -117,7 +117,7 @@ func (w *World) Machine(name string) (caller.Machine, error) {
 	if err != nil {
 		return m, err
 	}
-	m.Host, m.Search = l.host, l.search()
+	m.Host, m.Search, m.Bootstrap = l.host, l.search(), l.bootstrap()
 	return m, nil
 }
 

@@ -110,7 +110,8 @@ func (l *workload) labels() map[string]string {
 	if l.spec.Network != "" {
 		labels[labelNetwork] = l.spec.Network
 	}
-	if l.spec.Kind == format.Sidecar || l.spec.Kind == format.Proxyless {
+	// As Istio's injection has it: of gRPC programs, their authors say whether they take mTLS.
+	if l.spec.Kind == format.Sidecar {
 		if _, said := labels[labelTLSMode]; !said {
 			labels[labelTLSMode] = "istio"
 		}

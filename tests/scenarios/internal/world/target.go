@@ -111,7 +111,7 @@ func (w *World) startPart(ctx context.Context, p part) error {
 		err = errors.Join(err, l.startAgent())
 	}
 	if (p.what == "" || p.what == partApp) && l.hasApp() {
-		err = errors.Join(err, l.startApp())
+		err = errors.Join(err, l.startApp(ctx))
 	}
 	if err != nil {
 		return err

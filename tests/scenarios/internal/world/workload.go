@@ -164,11 +164,11 @@ func (l *workload) addresses() []string {
 // start starts what does not run of the workload, and waits until it is ready.
 func (l *workload) start(ctx context.Context) error {
 	err := l.prepare(ctx)
-	if err == nil && l.hasApp() {
-		err = l.startApp()
-	}
 	if err == nil && l.hasAgent() {
 		err = l.startAgent()
+	}
+	if err == nil && l.hasApp() {
+		err = l.startApp(ctx)
 	}
 	if err == nil {
 		err = l.wait(ctx)
@@ -285,9 +285,24 @@ func (w *World) Journal(name string) string {
 	return ""
 }
 
-func (l *workload) startApp() error {
+// bootstrap is what the agent writes for a gRPC program that speaks xDS itself; empty if the workload is none.
+func (l *workload) bootstrap() string {
+	if l.spec.Kind != format.Proxyless {
+		return ""
+	}
+	return filepath.Join(l.state(), "grpc-bootstrap.json")
+}
+
+func (l *workload) startApp(ctx context.Context) error {
 	if running(l.app) {
 		return nil
+	}
+	var env []string
+	if file := l.bootstrap(); file != "" {
+		env = append(env, "GRPC_XDS_BOOTSTRAP="+file)
+		if err := until(ctx, readyWithin, func() error { _, err := os.Stat(file); return err }); err != nil {
+			return err
+		}
 	}
 	if err := os.Remove(l.journal()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -295,7 +310,7 @@ func (l *workload) startApp() error {
 	log := l.world.path("logs/" + l.spec.Name + ".app.log")
 	var err error
 	l.app, err = l.host.Start(netns.Program{
-		Name: "application of " + l.spec.Name, Path: l.world.files.Echo, Args: []string{l.path("app")}, Stdout: log, Stderr: log, ResolvConf: l.path("resolv"),
+		Name: "application of " + l.spec.Name, Path: l.world.files.Echo, Args: []string{l.path("app")}, Env: env, Stdout: log, Stderr: log, ResolvConf: l.path("resolv"),
 	})
 	return err
 }
@@ -304,7 +319,7 @@ func (l *workload) startApp() error {
 func (l *workload) prepareApp() error {
 	w := l.world
 	c := echo.Config{
-		Workload: l.spec.Name, IPs: l.addresses(), Journal: l.journal(), Shared: w.path("shared"), Resolver: w.hubAddress(dnsPort), Search: l.search(),
+		Workload: l.spec.Name, IPs: l.addresses(), Journal: l.journal(), Shared: w.path("shared"), Resolver: w.hubAddress(dnsPort), Search: l.search(), Proxyless: l.spec.Kind == format.Proxyless,
 	}
 	for _, p := range l.spec.Ports {
 		port := echo.Port{Name: p.Name, Port: p.TargetPort, App: p.App, Bind: p.Bind}
