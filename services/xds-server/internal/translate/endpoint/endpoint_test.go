@@ -24,6 +24,12 @@ const host = "a.default.svc.cluster.local"
 // reader makes a mesh of one service and its shards.
 func reader(t *testing.T, svc *configv1.Service, shards ...*configv1.EndpointSet) *input.Reader {
 	t.Helper()
+	return familyReader(t, class.DualStack, svc, shards...)
+}
+
+// familyReader is reader for a proxy with addresses of the families.
+func familyReader(t *testing.T, f class.Families, svc *configv1.Service, shards ...*configv1.EndpointSet) *input.Reader {
+	t.Helper()
 	svc.Hostname, svc.Name, svc.Namespace, svc.ExportedTo = host, "a", "default", []string{"*"}
 	svc.Ports = []*configv1.ServicePort{{Number: 80, Protocol: configv1.Protocol_PROTOCOL_HTTP}}
 	if svc.GetResolution() == 0 {
@@ -44,7 +50,7 @@ func reader(t *testing.T, svc *configv1.Service, shards ...*configv1.EndpointSet
 	if err != nil {
 		t.Fatal(err)
 	}
-	key := &class.Key{Type: class.Sidecar, Namespace: "default", Interception: class.Redirect, TrustDomain: "cluster.local"}
+	key := &class.Key{Type: class.Sidecar, Namespace: "default", Interception: class.Redirect, TrustDomain: "cluster.local", Families: f}
 	return input.NewView(key, state).Reader()
 }
 
@@ -133,10 +139,33 @@ func TestMalformedIndicesAreNoPanic(t *testing.T) {
 	}
 }
 
-func TestExternalNameStandsInForEndpoints(t *testing.T) {
-	r := reader(t, &configv1.Service{Resolution: configv1.Resolution_RESOLUTION_DNS, ExternalName: "www.example.com"})
-	if got := listed(assignment(t, r)); got != "www.example.com" {
+func TestOwnNameStandsInForEndpoints(t *testing.T) {
+	r := reader(t, &configv1.Service{Resolution: configv1.Resolution_RESOLUTION_DNS})
+	if got := listed(assignment(t, r)); got != host {
 		t.Errorf("got %q", got)
+	}
+	r = reader(t, &configv1.Service{Resolution: configv1.Resolution_RESOLUTION_DNS, Selector: map[string]string{"app": "gone"}})
+	if got := listed(assignment(t, r)); got != "" {
+		t.Errorf("workloads that are gone leave %q", got)
+	}
+}
+
+func TestFamilies(t *testing.T) {
+	endpoints := func() *configv1.EndpointSet {
+		return shard("c",
+			&configv1.Endpoint{Address: "10.0.0.1", AdditionalAddresses: []string{"fd00::1"}}, &configv1.Endpoint{Address: "10.0.0.2"}, &configv1.Endpoint{Address: "fd00::3"})
+	}
+	for f, want := range map[class.Families]string{
+		class.IPv4: "10.0.0.1 10.0.0.2", class.IPv6: "fd00::1 fd00::3", class.DualStack: "10.0.0.1 10.0.0.2 fd00::3",
+	} {
+		got := assignment(t, familyReader(t, f, &configv1.Service{}, endpoints()))
+		if listed(got) != want {
+			t.Errorf("%v: %s, want %s", f, listed(got), want)
+		}
+		more := got.GetEndpoints()[0].GetLbEndpoints()[0].GetEndpoint().GetAdditionalAddresses()
+		if (len(more) == 1) != (f == class.DualStack) {
+			t.Errorf("%v: additional addresses %v", f, more)
+		}
 	}
 }
 
