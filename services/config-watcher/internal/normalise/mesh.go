@@ -88,6 +88,7 @@ type Mesh struct {
 	delegates  multimap[workKey, object.Key] // delegate -> VirtualServices that name it
 	// nodeRules are the hosts of the DestinationRules that test the node of endpoints.
 	nodeRules map[object.Key]string
+	discovery discovery
 	// onDemandConfigs are the ProxyConfigs that say whether sidecars hold only what they call.
 	onDemandConfigs set[object.Key]
 
@@ -124,6 +125,7 @@ func New(cfg Config) *Mesh {
 		claims: multimap[hostKey, owner]{}, selectors: newSelectors(), instances: newInstances(), slices: map[workKey]*object.Object{}, bySlice: multimap[workKey, workKey]{},
 		sliceOf: map[workKey]workKey{}, sliceRefs: multimap[instKey, workKey]{}, configs: map[object.Key]*object.Object{}, delegates: multimap[workKey, object.Key]{}, nodeRules: map[object.Key]string{}, onDemandConfigs: set[object.Key]{},
 		vips: newVIPs(), built: map[hostKey]*configv1.Service{}, ports: map[owner][]*configv1.ServicePort{}, out: map[resource.Key][]byte{}, endpoints: map[hostKey][]resource.Key{}, dirty: newDirty(),
+		discovery: discovery{aside: map[object.Key]*object.Object{}},
 	}
 	m.settings = m.defaultSettings()
 	m.dirty.mesh = true
@@ -159,25 +161,37 @@ func (m *Mesh) take(c Change, d *Delta) {
 		m.takeNode(k.Name, c.Object)
 	case validate.IsMeshConfig(k):
 		m.takeMesh(c.Object, d)
+	case m.discovered(k.Namespace):
+		m.takeNamespaced(k, c.Object)
+	case c.Object == nil:
+		delete(m.discovery.aside, k)
+	default:
+		m.discovery.aside[k] = c.Object
+	}
+}
+
+// takeNamespaced is take for what the mesh sees or not by its namespace.
+func (m *Mesh) takeNamespaced(k object.Key, o *object.Object) {
+	switch {
 	case k.Group == "" && k.Kind == "Service", k.Group == validate.GroupNetworking && k.Kind == "ServiceEntry":
-		m.takeOwner(owner{k.Kind, k.Namespace, k.Name}, c.Object)
+		m.takeOwner(owner{k.Kind, k.Namespace, k.Name}, o)
 	case k.Group == "" && k.Kind == "Pod":
 		var in *instance
-		if c.Object != nil {
-			in = fromPod(c.Object, c.Object.Body.(*object.Pod))
+		if o != nil {
+			in = fromPod(o, o.Body.(*object.Pod))
 		}
 		m.takeInstance(instKey{"Pod", k.Namespace, k.Name}, in)
 	case k.Group == validate.GroupNetworking && k.Kind == "WorkloadEntry":
 		var in *instance
-		if c.Object != nil {
-			in = fromWorkloadEntry(c.Object, c.Object.Body.(*networking.WorkloadEntry))
-			in.labels = merged(c.Object.Labels, in.labels)
+		if o != nil {
+			in = fromWorkloadEntry(o, o.Body.(*networking.WorkloadEntry))
+			in.labels = merged(o.Labels, in.labels)
 		}
 		m.takeInstance(instKey{"WorkloadEntry", k.Namespace, k.Name}, in)
 	case k.Group == validate.GroupDiscovery && k.Kind == "EndpointSlice":
-		m.takeSlice(workKey{k.Namespace, k.Name}, c.Object)
+		m.takeSlice(workKey{k.Namespace, k.Name}, o)
 	case k.Group != "":
-		m.takeConfig(k, c.Object)
+		m.takeConfig(k, o)
 	}
 }
 
@@ -203,6 +217,9 @@ func (m *Mesh) takeNamespace(name string, o *object.Object) {
 		m.namespaces[name] = o
 	}
 	m.dirty.namespaces.add(name)
+	if len(m.discovery.selectors) > 0 {
+		m.rediscover()
+	}
 	if m.clusterNetwork() != before {
 		m.allDirty()
 	}
@@ -246,12 +263,16 @@ func (m *Mesh) takeMesh(o *object.Object, d *Delta) {
 		}
 		settings = got
 	}
-	same := proto.Equal(settings, m.settings)
+	before := m.settings
 	m.meshObject, m.settings = o, settings
 	m.dirty.mesh = true
-	if !same {
-		m.allDirty()
+	if proto.Equal(settings, before) {
+		return
 	}
+	if err := m.rediscoverBy(before); err != nil {
+		d.Errors = append(d.Errors, fmt.Errorf("MeshConfig.discoverySelectors: %w", err))
+	}
+	m.allDirty()
 }
 
 func (m *Mesh) allDirty() {

@@ -10,6 +10,8 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	mesh "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/object"
@@ -161,6 +163,11 @@ func (c *checker) meshConfig(m *mesh.MeshConfig) {
 			c.notNegative("defaultConfig.concurrency", d.Concurrency.Value)
 		}
 	}
+	for i, s := range m.DiscoverySelectors {
+		if _, err := LabelSelector(s); err != nil {
+			c.fail(index("discoverySelectors", i), nil, err.Error(), "write a selector of labels as in Kubernetes: matchLabels, and matchExpressions of key, operator, values")
+		}
+	}
 	names := map[string]bool{}
 	for i, p := range m.ExtensionProviders {
 		if p.Name == "" || names[p.Name] {
@@ -168,6 +175,16 @@ func (c *checker) meshConfig(m *mesh.MeshConfig) {
 		}
 		names[p.Name] = true
 	}
+}
+
+// LabelSelector is what a selector of labels selects. An empty one selects everything.
+func LabelSelector(in *mesh.LabelSelector) (labels.Selector, error) {
+	out := &metav1.LabelSelector{MatchLabels: in.GetMatchLabels()}
+	for _, e := range in.GetMatchExpressions() {
+		out.MatchExpressions = append(out.MatchExpressions,
+			metav1.LabelSelectorRequirement{Key: e.GetKey(), Operator: metav1.LabelSelectorOperator(e.GetOperator()), Values: e.GetValues()})
+	}
+	return metav1.LabelSelectorAsSelector(out)
 }
 
 func (c *checker) portNumber(path string, n int32) {

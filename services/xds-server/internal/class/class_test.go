@@ -42,6 +42,7 @@ func TestEveryFieldMakesAnotherClass(t *testing.T) {
 		"VirtualHosts":    func(k *class.Key) { k.VirtualHosts = true },
 		"OnDemand":        func(k *class.Key) { k.OnDemand = true },
 		"Identity":        func(k *class.Key) { k.Identity = "spiffe://cluster.local/ns/shop/sa/gateway" },
+		"ProxyHeaders":    func(k *class.Key) { k.ProxyHeaders = `{"requestId":{"disabled":true}}` },
 		"GatewayTopology": func(k *class.Key) { k.GatewayTopology = `{"numTrustedProxies":1}` },
 		"OffersMTLS":      func(k *class.Key) { k.OffersMTLS = true },
 		"ProxyMatches":    func(k *class.Key) { k.ProxyMatches = []string{"x"} },

@@ -13,27 +13,33 @@ import (
 // GatewayTopology is a meshv1alpha1.Topology as canonical JSON, so that equal ones make equal keys; "" says nothing.
 type GatewayTopology string
 
-// gatewayTopology reads ProxyConfig.gatewayTopology of a node's metadata. Fields of later versions of Istio are left aside.
+// gatewayTopology reads ProxyConfig.gatewayTopology of a node's metadata.
 func gatewayTopology(v *structpb.Value) (GatewayTopology, error) {
+	text, err := canonical("gatewayTopology", v, &meshv1alpha1.Topology{})
+	return GatewayTopology(text), err
+}
+
+// canonical is one setting of a node's ProxyConfig as canonical JSON. Fields of later versions of Istio are left aside.
+func canonical(name string, v *structpb.Value, as proto.Message) (string, error) {
 	if v.GetStructValue() == nil {
 		return "", nil
 	}
 	js, err := protojson.Marshal(v)
 	if err == nil {
-		err = (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(js, &meshv1alpha1.Topology{})
+		err = (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(js, as)
 	}
 	if err != nil {
-		return "", fmt.Errorf("%w: PROXY_CONFIG.gatewayTopology: %v", ErrMalformed, err) //nolint:errorlint // one cause is enough
+		return "", fmt.Errorf("%w: PROXY_CONFIG.%s: %v", ErrMalformed, name, err) //nolint:errorlint // one cause is enough
 	}
 	// encoding/json sorts the members; protojson varies its spaces from build to build.
-	canonical, err := json.Marshal(v.AsInterface())
-	if err != nil || len(canonical) > maxMetadataText {
-		return "", fmt.Errorf("%w: PROXY_CONFIG.gatewayTopology of %d bytes", ErrMalformed, len(canonical))
+	out, err := json.Marshal(v.AsInterface())
+	if err != nil || len(out) > maxMetadataText {
+		return "", fmt.Errorf("%w: PROXY_CONFIG.%s of %d bytes", ErrMalformed, name, len(out))
 	}
-	if string(canonical) == "{}" {
+	if string(out) == "{}" {
 		return "", nil
 	}
-	return GatewayTopology(canonical), nil
+	return string(out), nil
 }
 
 // Over returns the settings, with those of base where they say nothing.

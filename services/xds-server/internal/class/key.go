@@ -110,6 +110,8 @@ type Key struct {
 	Identity string
 	// GatewayTopology is what a router's own ProxyConfig says of the proxies in front of it.
 	GatewayTopology GatewayTopology
+	// ProxyHeaders is what the proxy's own ProxyConfig says of the headers that proxies add, if it is not what the mesh says for all.
+	ProxyHeaders ProxyHeaders
 	// ProxyMatches are the conditions of EnvoyFilters on the proxy itself that it meets, as replica.ProxyMatch.ID, sorted.
 	ProxyMatches []string
 }
@@ -150,6 +152,7 @@ type Common struct {
 	VirtualHosts, OnDemand bool
 	DNSCapture             bool
 	Families               Families
+	ProxyHeaders           ProxyHeaders
 }
 
 // Common returns the key's common part.
@@ -158,6 +161,7 @@ func (k *Key) Common() Common {
 		Type: k.Type, Locality: k.Locality, Interception: k.Interception,
 		TrustDomain: k.TrustDomain, ClusterDomain: clusterDomain(k.DNSDomain), VirtualHosts: k.VirtualHosts, OnDemand: k.OnDemand,
 		DNSCapture: k.DNSCapture, Families: k.Families,
+		ProxyHeaders: k.ProxyHeaders,
 	}
 }
 
@@ -167,6 +171,7 @@ func (k *Key) OfNamespace() *Key {
 		Type: k.Type, Namespace: k.Namespace, Locality: k.Locality, Interception: k.Interception,
 		TrustDomain: k.TrustDomain, DNSDomain: k.DNSDomain, Sidecar: k.Sidecar, VirtualHosts: k.VirtualHosts, OnDemand: k.OnDemand,
 		DNSCapture: k.DNSCapture, Families: k.Families,
+		ProxyHeaders: k.ProxyHeaders,
 	}
 }
 
@@ -234,6 +239,7 @@ var fields = []field{
 	{"offers_mtls", func(k *Key, d digest) { d.truth(k.OffersMTLS) }},
 	{"identity", func(k *Key, d digest) { d.text(k.Identity) }},
 	{"gateway_topology", func(k *Key, d digest) { d.text(string(k.GatewayTopology)) }},
+	{"proxy_headers", func(k *Key, d digest) { d.text(string(k.ProxyHeaders)) }},
 	{"proxy_matches", func(k *Key, d digest) {
 		d.number(uint64(len(k.ProxyMatches)))
 		for _, id := range k.ProxyMatches {

@@ -67,6 +67,8 @@ type Node struct {
 	Identity string
 	// GatewayTopology is what the proxy's own ProxyConfig says of the proxies in front of it, if it is a router.
 	GatewayTopology GatewayTopology
+	// ProxyHeaders is what the proxy's own ProxyConfig says of the headers that proxies add.
+	ProxyHeaders ProxyHeaders
 	// Metadata are the entries of text, which EnvoyFilters may match.
 	Metadata map[string]string
 }
@@ -121,7 +123,11 @@ func (n *Node) readMetadata(meta *structpb.Struct, idAddress string) error {
 		n.OnDemand = inner.text(OnDemandMetadata)
 	}
 	var err error
-	if n.GatewayTopology, err = gatewayTopology(m.fields["PROXY_CONFIG"].GetStructValue().GetFields()["gatewayTopology"]); err != nil {
+	config := m.fields["PROXY_CONFIG"].GetStructValue().GetFields()
+	if n.GatewayTopology, err = gatewayTopology(config["gatewayTopology"]); err != nil {
+		return err
+	}
+	if n.ProxyHeaders, err = proxyHeaders(config["proxyHeaders"]); err != nil {
 		return err
 	}
 	if n.Type == Sidecar && m.text("GENERATOR") == generatorGRPC {
@@ -275,6 +281,7 @@ func (n *Node) Key(state *replica.State) (*Key, replica.Topics) {
 		k.Targets = nil
 		return k, topics
 	}
+	k.ProxyHeaders = n.ProxyHeaders.besides(state.Mesh().GetDefaultConfig().GetProxyHeaders())
 	if k.Interception == None || k.bindsIngress(state) {
 		k.Addresses = addresses
 	}

@@ -68,6 +68,11 @@ func (r *Reader) GatewayTopology() *meshv1alpha1.Topology {
 	return r.only(ForWorkload).GatewayTopology.Over(r.Mesh().GetDefaultConfig().GetGatewayTopology())
 }
 
+// ProxyHeaders returns what is said of the headers that proxies add: by the proxy's own ProxyConfig, over what the mesh says for all.
+func (r *Reader) ProxyHeaders() *meshv1alpha1.ProxyConfig_ProxyHeaders {
+	return r.Class().ProxyHeaders.Over(r.Mesh().GetDefaultConfig().GetProxyHeaders())
+}
+
 // OffersMTLS reports whether callers of the workload are told to use mesh mTLS.
 func (r *Reader) OffersMTLS() bool { return r.only(ForWorkload).OffersMTLS }
 

@@ -150,6 +150,7 @@ func TestEveryFieldOfTheKeyCanMatter(t *testing.T) {
 		"ProxyMatches":    {change: func(k *class.Key) { k.ProxyMatches = []string{matched(t, state)} }},
 		"Identity":        {under: func(k *class.Key) { k.Type = class.Router }, change: func(k *class.Key) { k.Identity = gatewayID }},
 		"GatewayTopology": {under: func(k *class.Key) { k.Type = class.Router }, change: func(k *class.Key) { k.GatewayTopology = `{"numTrustedProxies":1}` }},
+		"ProxyHeaders":    {change: func(k *class.Key) { k.ProxyHeaders = `{"requestId":{"disabled":true}}` }},
 		"OffersMTLS":      {under: program, change: func(k *class.Key) { k.OffersMTLS = true }},
 		"DNSCapture":      {change: func(k *class.Key) { k.DNSCapture = true }},
 		"Families":        {change: func(k *class.Key) { k.Families = class.IPv6 }},
@@ -172,7 +173,7 @@ func TestEveryFieldOfTheKeyCanMatter(t *testing.T) {
 			t.Errorf("the key has no field %s", name)
 		}
 	}
-	if got, want := reflect.TypeFor[class.Key]().NumField(), 18; got != want {
+	if got, want := reflect.TypeFor[class.Key]().NumField(), 19; got != want {
 		t.Errorf("the key has %d fields, %d are tried", got, want)
 	}
 }

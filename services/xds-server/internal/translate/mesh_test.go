@@ -49,6 +49,7 @@ type classSpec struct {
 	Topology     json.RawMessage   `json:"topology"`
 	DNSCapture   bool              `json:"dnsCapture"`
 	Families     string            `json:"families"`
+	Headers      json.RawMessage   `json:"headers"`
 }
 
 type targetSpec struct {
@@ -144,7 +145,7 @@ func (c classSpec) key() *class.Key {
 	key := &class.Key{
 		Type: class.Sidecar, Namespace: c.Namespace, Labels: c.Labels, Addresses: c.Addresses, Locality: c.Locality,
 		Interception: class.Redirect, TrustDomain: "cluster.local", DNSDomain: c.Namespace + ".svc.cluster.local",
-		GatewayTopology: class.GatewayTopology(c.Topology),
+		GatewayTopology: class.GatewayTopology(c.Topology), ProxyHeaders: class.ProxyHeaders(c.Headers),
 	}
 	if c.Type == "router" {
 		key.Type = class.Router

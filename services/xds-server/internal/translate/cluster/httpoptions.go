@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/translate/hcm"
 	"fairlead.dev/services/xds-server/internal/translate/match"
 	"fairlead.dev/services/xds-server/internal/translate/pack"
 	"fairlead.dev/services/xds-server/internal/translate/protocol"
@@ -52,11 +53,13 @@ type httpOptions struct {
 	autoSAN  bool
 	// errors are the statuses that count as errors of a host; none means 5xx.
 	errors []uint32
+	// keepCase is for HTTP/1 headers.
+	keepCase bool
 }
 
 // apply writes the options into a cluster, nothing where they are Envoy's defaults.
 func (o *httpOptions) apply(out *clusterv3.Cluster) error {
-	if o.protocol == http1 && o.common == nil && !o.autoSNI && !o.autoSAN && len(o.errors) == 0 {
+	if o.protocol == http1 && o.common == nil && !o.autoSNI && !o.autoSAN && len(o.errors) == 0 && !o.keepCase {
 		return nil
 	}
 	options := &httpv3.HttpProtocolOptions{CommonHttpProtocolOptions: o.common}
@@ -76,13 +79,13 @@ func (o *httpOptions) apply(out *clusterv3.Cluster) error {
 	case clientsProtocol:
 		options.UpstreamProtocolOptions = &httpv3.HttpProtocolOptions_UseDownstreamProtocolConfig{
 			UseDownstreamProtocolConfig: &httpv3.HttpProtocolOptions_UseDownstreamHttpConfig{
-				HttpProtocolOptions: &corev3.Http1ProtocolOptions{}, Http2ProtocolOptions: o.http2Options(),
+				HttpProtocolOptions: o.http1Options(), Http2ProtocolOptions: o.http2Options(),
 			},
 		}
 	default:
 		options.UpstreamProtocolOptions = &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{
 			ExplicitHttpConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig{
-				ProtocolConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_HttpProtocolOptions{},
+				ProtocolConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_HttpProtocolOptions{HttpProtocolOptions: o.http1Options()},
 			},
 		}
 	}
@@ -92,6 +95,14 @@ func (o *httpOptions) apply(out *clusterv3.Cluster) error {
 	}
 	out.TypedExtensionProtocolOptions = map[string]*anypb.Any{httpOptionsKey: packed}
 	return nil
+}
+
+func (o *httpOptions) http1Options() *corev3.Http1ProtocolOptions {
+	out := &corev3.Http1ProtocolOptions{}
+	if o.keepCase {
+		out.HeaderKeyFormat = hcm.PreserveCase()
+	}
+	return out
 }
 
 func (o *httpOptions) http2Options() *corev3.Http2ProtocolOptions {

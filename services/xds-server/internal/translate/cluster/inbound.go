@@ -38,8 +38,8 @@ func inboundCluster(r *input.Reader, name names.Cluster) (*clusterv3.Cluster, er
 }
 
 func toApplication(r *input.Reader, name string, port inbound.Port) (*clusterv3.Cluster, error) {
-	out := &clusterv3.Cluster{Name: name, CommonLbConfig: &clusterv3.Cluster_CommonLbConfig{}}
-	options := &httpOptions{protocol: upstreamFor(port.Protocol, true)}
+	out := &clusterv3.Cluster{Name: name, AltStatName: inboundStatName(r, port), CommonLbConfig: &clusterv3.Cluster_CommonLbConfig{}}
+	options := &httpOptions{protocol: upstreamFor(port.Protocol, true), keepCase: keepsCase(r, port.Protocol)}
 	connectionPool(out, options, r.Mesh(), inbound.Pool(r, port))
 	if upgraded := networking.ConnectionPoolSettings_HTTPSettings_UPGRADE; port.ConnectionPool.GetHttp().GetH2UpgradePolicy() == upgraded {
 		// Only what the Sidecar says: a rule's word is about the connections of clients.

@@ -41,7 +41,10 @@ func renamed(name, stat string, build func() (*clusterv3.Cluster, error)) (*clus
 	if err != nil {
 		return nil, err
 	}
-	out.Name, out.AltStatName = name, stat
+	out.Name = name
+	if out.GetAltStatName() == "" {
+		out.AltStatName = stat
+	}
 	return out, nil
 }
 

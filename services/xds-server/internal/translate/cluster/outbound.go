@@ -28,11 +28,12 @@ import (
 func outbound(r *input.Reader, c discovery.Cluster) (*clusterv3.Cluster, error) {
 	out := &clusterv3.Cluster{
 		Name:           c.String(),
+		AltStatName:    outboundStatName(r, c),
 		CommonLbConfig: &clusterv3.Cluster_CommonLbConfig{},
 		Metadata:       metadata(c),
 	}
 	find(r, out, c)
-	options := &httpOptions{protocol: upstreamFor(c.Spec.GetProtocol(), r.Class().Type == class.Sidecar)}
+	options := &httpOptions{protocol: upstreamFor(c.Spec.GetProtocol(), r.Class().Type == class.Sidecar), keepCase: keepsCase(r, c.Spec.GetProtocol())}
 	connectionPool(out, options, r.Mesh(), c.Policy.GetConnectionPool())
 	if upgrades(r.Mesh(), c.Spec.GetProtocol(), c.Policy.GetConnectionPool().GetHttp()) {
 		options.protocol = http2
@@ -120,6 +121,11 @@ func upgrades(mesh *meshv1alpha1.MeshConfig, p configv1.Protocol, rule *networki
 		return mesh.GetH2UpgradePolicy() == meshv1alpha1.MeshConfig_UPGRADE
 	}
 	return rule.GetH2UpgradePolicy() == networking.ConnectionPoolSettings_HTTPSettings_UPGRADE
+}
+
+// keepsCase tells whether HTTP/1 headers go to a port as they came.
+func keepsCase(r *input.Reader, p configv1.Protocol) bool {
+	return r.ProxyHeaders().GetPreserveHttp1HeaderCase().GetValue() && (protocol.IsHTTP(p) || protocol.IsSniffed(p))
 }
 
 func retryBudget(out *clusterv3.Cluster, in *networking.TrafficPolicy_RetryBudget) {

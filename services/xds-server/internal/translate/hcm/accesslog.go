@@ -62,6 +62,21 @@ func AccessLog(mesh *meshv1alpha1.MeshConfig) ([]*accesslogv3.AccessLog, error) 
 	}}, nil
 }
 
+// ListenerLog returns the access logs of a listener itself, of the connections that none of its filter chains takes: they would leave no trace
+// otherwise.
+func ListenerLog(mesh *meshv1alpha1.MeshConfig) ([]*accesslogv3.AccessLog, error) {
+	if mesh.GetDisableEnvoyListenerLog() {
+		return nil, nil
+	}
+	logs, err := AccessLog(mesh)
+	for _, l := range logs {
+		l.Filter = &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_ResponseFlagFilter{
+			ResponseFlagFilter: &accesslogv3.ResponseFlagFilter{Flags: []string{"NR"}},
+		}}
+	}
+	return logs, err
+}
+
 func logFormat(mesh *meshv1alpha1.MeshConfig) (*corev3.SubstitutionFormatString, error) {
 	custom := mesh.GetAccessLogFormat()
 	if mesh.GetAccessLogEncoding() == meshv1alpha1.MeshConfig_JSON {

@@ -78,6 +78,8 @@ type Options struct {
 	// Dynamic has the hosts of requests looked up whose cluster leaves that to the proxy; nil where there is no such cluster.
 	Dynamic *dfpv3.FilterConfig
 	Mesh    *meshv1alpha1.MeshConfig
+	// Headers says which headers the proxy adds.
+	Headers *meshv1alpha1.ProxyConfig_ProxyHeaders
 }
 
 // Build returns the network filter.
@@ -151,7 +153,7 @@ func identity(m *managerv3.HttpConnectionManager, o Options) {
 	if o.Role != SidecarOutbound {
 		m.ServerName = meshServerName
 	}
-	proxyHeaders(m, o.Role, o.Mesh.GetDefaultConfig().GetProxyHeaders())
+	proxyHeaders(m, o.Role, o.Headers)
 }
 
 var forwardDetails = map[meshv1alpha1.ForwardClientCertDetails]managerv3.HttpConnectionManager_ForwardClientCertDetails{
@@ -164,33 +166,6 @@ var forwardDetails = map[meshv1alpha1.ForwardClientCertDetails]managerv3.HttpCon
 
 func clientCertDetails() *managerv3.HttpConnectionManager_SetCurrentClientCertDetails {
 	return &managerv3.HttpConnectionManager_SetCurrentClientCertDetails{Subject: wrapperspb.Bool(true), Dns: true, Uri: true}
-}
-
-// proxyHeaders applies ProxyConfig.proxyHeaders of the mesh's default configuration.
-func proxyHeaders(m *managerv3.HttpConnectionManager, role Role, in *meshv1alpha1.ProxyConfig_ProxyHeaders) {
-	if in == nil {
-		return
-	}
-	if role == SidecarInbound {
-		if details, ok := forwardDetails[in.GetForwardedClientCert()]; ok {
-			m.ForwardClientCertDetails = details
-		}
-		if set := in.GetSetCurrentClientCertDetails(); set != nil {
-			m.SetCurrentClientCertDetails = &managerv3.HttpConnectionManager_SetCurrentClientCertDetails{
-				Subject: set.GetSubject(), Cert: set.GetCert().GetValue(), Chain: set.GetChain().GetValue(),
-				Dns: set.GetDns() == nil || set.GetDns().GetValue(), Uri: set.GetUri() == nil || set.GetUri().GetValue(),
-			}
-		}
-	}
-	if in.GetServer().GetDisabled().GetValue() {
-		m.ServerName = ""
-		m.ServerHeaderTransformation = managerv3.HttpConnectionManager_PASS_THROUGH
-	} else if in.GetServer().GetValue() != "" {
-		m.ServerName = in.GetServer().GetValue()
-	}
-	if in.GetRequestId().GetDisabled().GetValue() {
-		m.GenerateRequestId = wrapperspb.Bool(false)
-	}
 }
 
 func normalise(m *managerv3.HttpConnectionManager, kind meshv1alpha1.MeshConfig_ProxyPathNormalization_NormalizationType) {
@@ -231,7 +206,7 @@ func filters(o Options) []*managerv3.HttpFilter {
 	if o.Dynamic != nil {
 		add(dynamic.HTTPFilter, o.Dynamic)
 	}
-	add(routerFilter, &routerv3.Router{})
+	add(routerFilter, &routerv3.Router{SuppressEnvoyHeaders: o.Headers.GetEnvoyDebugHeaders().GetDisabled().GetValue()})
 	return out
 }
 

@@ -47,6 +47,7 @@ type Port struct {
 	// Service that leads to the port: it decides the protocol, except for a Sidecar's ingress listener, and the policies. Empty if none does.
 	Hostname    string
 	ServicePort uint32
+	Service     *configv1.Service
 	// ConnectionPool of the Sidecar, nil if it has none.
 	ConnectionPool *networking.ConnectionPoolSettings
 	// TLS of the Sidecar's ingress listener, nil if it has none.
@@ -105,7 +106,7 @@ func fromIngress(r *input.Reader, in *networking.IstioIngressListener, pool *net
 	}
 	out.To = to
 	if found := candidates(r, func(t class.Target) bool { return t.TargetPort == out.Number }); len(found) > 0 {
-		out.Hostname, out.ServicePort = found[0].target.Hostname, found[0].target.Port
+		out.Hostname, out.ServicePort, out.Service = found[0].target.Hostname, found[0].target.Port, found[0].service
 	}
 	return out, nil
 }
@@ -195,7 +196,7 @@ func fromTargets(r *input.Reader) []Port {
 		}
 		port := Port{
 			Number: c.target.TargetPort, Protocol: p, GRPCWeb: p == configv1.Protocol_PROTOCOL_GRPC_WEB, Bind: wildcard,
-			Hostname: c.target.Hostname, ServicePort: c.target.Port,
+			Hostname: c.target.Hostname, ServicePort: c.target.Port, Service: c.service,
 		}
 		if pool != nil {
 			port.ConnectionPool = pool.Spec.GetInboundConnectionPool()

@@ -78,6 +78,7 @@ func gatewayManager(r *input.Reader, name, routeName string, servers ...gateway.
 		GRPCWeb:    slices.ContainsFunc(servers, isGRPCWeb),
 		Mesh:       r.Mesh(),
 		Topology:   r.GatewayTopology(),
+		Headers:    r.ProxyHeaders(),
 	})
 }
 

@@ -163,6 +163,7 @@ func chains(r *input.Reader, t target, kinds []variant) ([]*listenerv3.FilterCha
 				Routes:     route.Inbound(t.cluster, t.operation, t.port),
 				GRPCWeb:    t.grpcWeb,
 				Mesh:       r.Mesh(),
+				Headers:    r.ProxyHeaders(),
 			})
 		} else {
 			chain.Filters, err = tcpFilter(r, &tcpproxyv3.TcpProxy{

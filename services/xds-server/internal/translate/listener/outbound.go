@@ -158,7 +158,7 @@ func outboundHTTP(r *input.Reader, name, routeName string, services []*configv1.
 	o := hcm.Options{
 		Role: hcm.SidecarOutbound, StatPrefix: "outbound_" + name, RouteName: routeName, OnDemand: r.Class().OnDemand,
 		GRPCWeb: ok && l.Speaks(r, configv1.Protocol_PROTOCOL_GRPC_WEB),
-		Mesh:    r.Mesh(),
+		Mesh:    r.Mesh(), Headers: r.ProxyHeaders(),
 	}
 	if dynamic.Any(services) {
 		o.Dynamic = dynamic.ForRequests(r)

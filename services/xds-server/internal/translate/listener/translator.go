@@ -12,6 +12,7 @@ import (
 
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/translate/hcm"
 	"fairlead.dev/services/xds-server/internal/translate/names"
 )
 
@@ -48,6 +49,9 @@ func (Translator) HostNames(r *input.Reader, host string) ([]string, error) {
 func (Translator) Build(r *input.Reader, name string) (proto.Message, error) {
 	out, err := build(r, name)
 	if out == nil || err != nil {
+		return nil, err
+	}
+	if out.AccessLog, err = hcm.ListenerLog(r.Mesh()); err != nil {
 		return nil, err
 	}
 	return out, nil

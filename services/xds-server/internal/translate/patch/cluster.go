@@ -22,11 +22,13 @@ type clusters struct {
 
 func newClusters(s site, m proto.Message) resource {
 	c := clusters{site: s}
-	var ok bool
-	if c.parsed, ok = names.ParseCluster(s.name); !ok {
-		// That of an on-demand proxy's connections to an address counts them as those of the service there.
-		built, _ := m.(*cluster.Cluster)
-		c.parsed, _ = names.ParseCluster(built.GetAltStatName())
+	// That of an on-demand proxy's connections to an address stands for the cluster of the service there, and has its endpoints.
+	built, _ := m.(*cluster.Cluster)
+	for _, name := range []string{s.name, built.GetAltStatName(), built.GetEdsClusterConfig().GetServiceName(), built.GetLoadAssignment().GetClusterName()} {
+		var ok bool
+		if c.parsed, ok = names.ParseCluster(name); ok {
+			break
+		}
 	}
 	return c
 }

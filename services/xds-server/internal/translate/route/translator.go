@@ -35,5 +35,6 @@ func (Translator) Build(r *input.Reader, name string) (proto.Message, error) {
 	if out == nil || err != nil {
 		return nil, err
 	}
+	applyHeaders(r, out.GetVirtualHosts()...)
 	return out, nil
 }

@@ -65,6 +65,7 @@ func (VirtualHosts) Build(r *input.Reader, name string) (proto.Message, error) {
 		return nil, err
 	}
 	out.Name = name
+	applyHeaders(r, out)
 	return out, nil
 }
 
