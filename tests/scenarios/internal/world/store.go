@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -269,13 +270,25 @@ func (s *store) ackedSoon(ctx context.Context, revision uint64) ([]string, error
 	}
 	for _, p := range resp.Rejected {
 		for _, t := range p.Types {
-			if r := t.GetRejection(); r != nil {
+			if r := t.GetRejection(); r != nil && !leftOut.MatchString(r.Message) {
 				return nil, fmt.Errorf("%s has rejected %s %v: %s", p.NodeId, t.TypeUrl, r.ResourceNames, r.Message)
 			}
 		}
 	}
+	if len(resp.Rejected) > 0 && len(resp.Pending) > 0 {
+		// Without waiting: config-watcher answers at once that something was left out.
+		select {
+		case <-time.After(leftOutPause):
+		case <-ctx.Done():
+		}
+	}
 	return resp.Pending, nil
 }
+
+// leftOut is what is reported of an EnvoyFilter that would break a resource: the proxies have all else, and were sent nothing to reject.
+var leftOut = regexp.MustCompile(`^xds-server could not build it: EnvoyFilter \S+ is left out: `)
+
+const leftOutPause = 50 * time.Millisecond
 
 // explain turns a gRPC error into one for people.
 func explain(err error) error {
