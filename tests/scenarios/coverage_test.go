@@ -1,0 +1,49 @@
+package scenarios
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"fairlead.dev/pkg/testkit"
+
+	"fairlead.dev/tests/scenarios/internal/coverage"
+	"fairlead.dev/tests/scenarios/internal/format"
+)
+
+// TestTrafficAPIPage keeps docs/reference/traffic-api.md true; `make golden` rewrites it.
+func TestTrafficAPIPage(t *testing.T) {
+	schema, err := shipped.ReadFile("schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	loader, err := format.NewLoader(schema, shipped)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []*format.Scenario
+	for _, dir := range []string{"cases", "examples"} {
+		scenarios, err := loader.Load(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, scenarios...)
+	}
+	testkit.Golden(t, "../../docs/reference/traffic-api.md", coverage.New(all, refused(t)).Markdown())
+}
+
+// refused reads the table by which config-watcher refuses what is not supported.
+func refused(t *testing.T) []string {
+	t.Helper()
+	raw, err := os.ReadFile("../../services/config-watcher/internal/validate/unsupported.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var paths []string
+	for line := range strings.Lines(string(raw)) {
+		if path, _, ok := strings.Cut(line, " | "); ok && !strings.HasPrefix(line, "#") {
+			paths = append(paths, path)
+		}
+	}
+	return paths
+}
