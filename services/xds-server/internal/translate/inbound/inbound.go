@@ -43,6 +43,8 @@ type Port struct {
 	// Bind is the listener's address if BindToPort, else only a name.
 	Bind       string
 	BindToPort bool
+	// OnLoopback tells that the listener is bound to the host's own address, too.
+	OnLoopback bool
 	To         Destination
 	// Service that leads to the port: it decides the protocol, except for a Sidecar's ingress listener, and the policies. Empty if none does.
 	Hostname    string
@@ -91,8 +93,8 @@ func fromIngress(r *input.Reader, in *networking.IstioIngressListener, pool *net
 	}
 	switch {
 	case out.BindToPort && key.Interception != class.None && (out.Bind == "" || out.Bind == wildcard) && len(r.Addresses()) > 0:
-		// What is sent to services on this port has the listener on all addresses.
-		out.Bind = r.Addresses()[0]
+		// What is sent to services on this port has the listener on all addresses: the workload's own and the host's are as good.
+		out.Bind, out.OnLoopback = r.Addresses()[0], true
 	case out.Bind == "":
 		out.Bind = defaultBind(r)
 	}
