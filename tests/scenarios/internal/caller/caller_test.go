@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
@@ -170,7 +171,7 @@ func TestSchemes(t *testing.T) {
 					if r.Seen.Workload != "server-v1" || r.Seen.Method != test.method || r.Seen.Version != test.version || r.Seen.Path != test.path || r.Seen.Call != r.ID {
 						t.Errorf("seen %+v", r.Seen)
 					}
-					if test.call.Method != "CONNECT" && r.Seen.Body != test.call.Body {
+					if test.call.Method != http.MethodConnect && r.Seen.Body != test.call.Body {
 						t.Errorf("body %q", r.Seen.Body)
 					}
 					if (test.grpc == nil) != (r.GRPC == nil) || test.grpc != nil && *test.grpc != *r.GRPC {
@@ -193,12 +194,12 @@ func TestSchemes(t *testing.T) {
 			}
 			connections := map[int]int{}
 			for _, one := range seen {
-				if one.Method != "CONNECT" {
+				if one.Method != http.MethodConnect {
 					connections[one.Connection]++
 				}
 			}
 			want := 3
-			if test.version == "1.0" || test.call.Method == "CONNECT" || test.status == 101 {
+			if test.version == "1.0" || test.call.Method == http.MethodConnect || test.status == 101 {
 				want = 4 // cannot be used again
 			}
 			if len(connections) != want {

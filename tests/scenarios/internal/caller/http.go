@@ -198,7 +198,7 @@ func (w *worker) http1(l *link, t *target, m message, result *Result) {
 		head.WriteString(m.body)
 	}
 	_, writing := io.WriteString(l, head.String())
-	resp, err := readResponse(l.reader, method)
+	resp, err := readResponse(l.reader, method) //nolint:bodyclose // it ends with the connection
 	if err != nil {
 		if writing != nil && errors.Is(err, io.EOF) {
 			err = writing
@@ -241,7 +241,7 @@ func (w *worker) through(l *link, to string, result *Result) {
 	if _, err := fmt.Fprintf(l, "GET / HTTP/1.1\r\nHost: %s\r\n%s: %s\r\n\r\n", to, echo.CallHeader, result.ID); err != nil {
 		return
 	}
-	resp, err := readResponse(l.reader, http.MethodGet)
+	resp, err := readResponse(l.reader, http.MethodGet) //nolint:bodyclose // it ends with the connection
 	if err != nil {
 		return
 	}
