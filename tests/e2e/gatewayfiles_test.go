@@ -35,10 +35,13 @@ func TestGatewayFiles(t *testing.T) {
 
 	m := fleet.Start(t, binaries, fleet.Options{Files: []string{"testdata/echo.yaml", "testdata/gateway-files.yaml"}})
 	server := func(name, mode string) string {
+		if mode == "MUTUAL" {
+			mode += ", caCertificates: " + path("authority")
+		}
 		return fmt.Sprintf(`
     - port: {number: 443, name: %[1]s, protocol: HTTPS}
       hosts: [%[1]s.example.com]
-      tls: {mode: %[2]s, serverCertificate: %[3]s, privateKey: %[4]s, caCertificates: %[5]s}`, name, mode, path(name), path(name+"-key"), path("authority"))
+      tls: {mode: %[2]s, serverCertificate: %[3]s, privateKey: %[4]s}`, name, mode, path(name), path(name+"-key"))
 	}
 	m.WriteConfig(t, "gateway.yaml", `
 apiVersion: networking.istio.io/v1
