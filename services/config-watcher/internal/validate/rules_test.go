@@ -232,6 +232,7 @@ func TestRules(t *testing.T) {
 		{"se: another port with NONE", of("ServiceEntry", "{hosts: [a.com], ports: [{number: 80, name: http, targetPort: 8080}]}"), ""},
 		{"se: dynamic", of("ServiceEntry", "{hosts: ['*.a.com'], ports: [{number: 80, name: http}, {number: 443, name: x, protocol: TLS}], resolution: DYNAMIC_DNS, location: MESH_INTERNAL}"), ""},
 		{"se: dynamic, one host", of("ServiceEntry", "{hosts: ['a.com'], ports: [{number: 80, name: http}], resolution: DYNAMIC_DNS}"), `DYNAMIC_DNS is for wildcard hosts`},
+		{"se: dynamic with another port", of("ServiceEntry", "{hosts: ['*.a.com'], ports: [{number: 80, name: http, targetPort: 8080}], resolution: DYNAMIC_DNS}"), `connects to the port that was asked for`},
 		{"se: dynamic TCP", of("ServiceEntry", "{hosts: ['*.a.com'], ports: [{number: 80, name: x, protocol: TCP}], resolution: DYNAMIC_DNS}"), `needs a protocol whose clients name the host`},
 		{"se: dynamic, undeclared", of("ServiceEntry", "{hosts: ['*.a.com'], ports: [{number: 80, name: x}], resolution: DYNAMIC_DNS}"), `needs a protocol whose clients name the host`},
 		{"se: dynamic with endpoints", of("ServiceEntry", "{hosts: ['*.a.com'], ports: [{number: 80, name: http}], resolution: DYNAMIC_DNS, endpoints: [{address: 1.1.1.1}]}"), `endpoints have no effect`},

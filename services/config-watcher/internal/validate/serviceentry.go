@@ -146,6 +146,9 @@ func (c *checker) entryResolution(se *networking.ServiceEntry) {
 			if !namesHost(p) {
 				c.fail(index("spec.ports", i)+".protocol", p.Protocol, "resolution DYNAMIC_DNS needs a protocol whose clients name the host", "use HTTP, HTTP2, GRPC, HTTPS or TLS")
 			}
+			if p.TargetPort != 0 && p.TargetPort != p.Number {
+				c.fail(index("spec.ports", i)+".targetPort", p.TargetPort, "resolution DYNAMIC_DNS connects to the port that was asked for", "remove targetPort")
+			}
 		}
 	}
 }
