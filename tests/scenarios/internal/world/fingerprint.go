@@ -168,15 +168,14 @@ func (l *workload) changed(before, now map[string]map[string]string) func(kind s
 	}
 }
 
-// differences of what all proxies hold to what they held at a snapshot.
-func (w *World) differences(ctx context.Context, s *Snapshot) ([]string, error) {
+// differences of what proxies hold to what they held at a snapshot, and which proxies those are.
+func (w *World) differences(ctx context.Context, s *Snapshot, proxies []*workload) (out []string, of []*workload, err error) {
 	sent, err := w.sent(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var out []string
 	var mu sync.Mutex
-	err = each(w.proxies(), func(l *workload) error {
+	err = each(proxies, func(l *workload) error {
 		was := s.held[l.spec.Name]
 		short, err := l.fingerprint(ctx, l.changed(s.sent, sent), was.lasting)
 		if err != nil {
@@ -193,11 +192,13 @@ func (w *World) differences(ctx context.Context, s *Snapshot) ([]string, error) 
 		if err != nil {
 			return err
 		}
-		mu.Lock()
-		defer mu.Unlock()
-		out = append(out, difference(l.spec.Name, was.all, now)...)
+		if diff := difference(l.spec.Name, was.all, now); len(diff) > 0 {
+			mu.Lock()
+			defer mu.Unlock()
+			out, of = append(out, diff...), append(of, l)
+		}
 		return nil
 	})
 	slices.Sort(out)
-	return out, err
+	return out, of, err
 }

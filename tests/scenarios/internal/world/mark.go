@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"fairlead.dev/tests/internal/netns"
 )
@@ -110,18 +111,23 @@ func (w *World) disconnect() error {
 
 // diff compares what the proxies hold with a snapshot. What Envoy is still about to take away is given time.
 func (w *World) diff(ctx context.Context, s *Snapshot) ([]string, error) {
-	var out []string
-	err := until(ctx, settleWithin, func() (err error) {
-		if out, err = w.differences(ctx, s); err == nil && len(out) > 0 {
-			err = errDiffers
+	proxies, began := w.proxies(), time.Now()
+	for {
+		out, of, err := w.differences(ctx, s, proxies)
+		if err != nil || len(out) == 0 || time.Since(began) > settleWithin {
+			return out, err
 		}
-		return err
-	})
-	if len(out) > 0 {
-		return out, nil
+		proxies = of // the others have settled
+		select {
+		case <-ctx.Done():
+			return out, ctx.Err()
+		case <-time.After(seldom):
+		}
 	}
-	return nil, err
 }
+
+// seldom is how long to rest between two looks at everything that a proxy holds.
+const seldom = 40 * time.Millisecond
 
 // Begin remembers how things are before a scenario.
 func (w *World) Begin(ctx context.Context) error {

@@ -24,8 +24,6 @@ const settleWithin = 3 * time.Second
 // settleSoon is how long a step waits for that.
 const settleSoon = time.Second
 
-var errDiffers = errors.New("it is not as it was")
-
 // counters of one proxy, of which each start has new ones.
 type counters struct {
 	process *netns.Process
