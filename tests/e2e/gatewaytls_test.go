@@ -184,10 +184,6 @@ func TestGatewayTLS(t *testing.T) {
 	if serial, err := anyone.shown(t, ingress, "late.example.com"); err == nil {
 		t.Errorf("shows certificate %s, and there is none", serial)
 	}
-	for _, a := range [][]string{{"why", "ingress-0.istio-system", "kubernetes://late-tls"}, {"why", "edge-0.edge", "kubernetes://shop-tls"}, {"why", "ingress-0.istio-system", "kubernetes://members-tls-cacert"}} {
-		_, o, e := m.CLI(t, a...)
-		t.Log(o, e)
-	}
 	before := listenerUpdates(t, ingress) + listenerUpdates(t, sotw)
 	m.WriteConfig(t, "late-tls.yaml", tlsSecret("late-tls", lateChain, lateKey, nil))
 	untilShown("late.example.com", lateSerial)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"embed"
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -134,13 +133,9 @@ func needs(t *testing.T) {
 
 // lacks says why the machine cannot do what a scenario needs; empty if it can.
 func lacks(need string) string {
-	switch need {
-	case "ipv6":
-		if raw, err := os.ReadFile("/proc/sys/net/ipv6/conf/all/disable_ipv6"); err != nil || strings.TrimSpace(string(raw)) == "1" {
-			return "the machine has no IPv6"
-		}
-	case "tproxy":
-		// What the kernel lacks is seen by the agent's init, which says so: nothing to foresee.
+	// Where TPROXY is lacking, node-agent init says so.
+	if raw, err := os.ReadFile("/proc/sys/net/ipv6/conf/all/disable_ipv6"); need == "ipv6" && (err != nil || strings.TrimSpace(string(raw)) == "1") {
+		return "the machine has no IPv6"
 	}
 	return ""
 }
@@ -196,7 +191,7 @@ func outDir(t *testing.T) string {
 	dir := *out
 	if dir != "" {
 		if !filepath.IsAbs(dir) {
-			dir = filepath.Join(callerDir(), dir)
+			dir = filepath.Join("..", dir) // from where the suite is run, above this package
 		}
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			t.Fatal(err)
@@ -219,14 +214,5 @@ func outDir(t *testing.T) string {
 			t.Error(err)
 		}
 	})
-	return dir
-}
-
-// callerDir is the directory above this package, from which the suite is run.
-func callerDir() string {
-	dir, err := filepath.Abs("..")
-	if err != nil {
-		return fmt.Sprint(err)
-	}
 	return dir
 }

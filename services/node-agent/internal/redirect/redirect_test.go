@@ -63,6 +63,10 @@ func TestRules(t *testing.T) {
 
 // TestApply gives every case's rules to the kernel, one after the other in one network namespace, and takes them out.
 func TestApply(t *testing.T) {
+	if os.Getenv(inNamespace) != "" {
+		testApply(t)
+		return
+	}
 	for _, program := range []string{"unshare", "nft", "ip"} {
 		if _, err := exec.LookPath(program); err != nil {
 			t.Skipf("no %s", program)
@@ -71,18 +75,19 @@ func TestApply(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root to make a network namespace")
 	}
-	inside := exec.CommandContext(t.Context(), "unshare", "-n", os.Args[0], "-test.run", "^TestInNamespace$", "-test.v")
-	inside.Env = append(os.Environ(), "REDIRECT_NAMESPACE=1")
-	if out, err := inside.CombinedOutput(); err != nil || !strings.Contains(string(out), "--- PASS: TestInNamespace") {
+	inside := exec.CommandContext(t.Context(), "unshare", "-n", os.Args[0], "-test.run", "^TestApply$", "-test.v")
+	inside.Env = append(os.Environ(), inNamespace+"=1")
+	if out, err := inside.CombinedOutput(); err != nil || !strings.Contains(string(out), "--- PASS: TestApply") {
 		t.Fatalf("%v\n%s", err, out)
 	}
 }
 
-// TestInNamespace is the part of TestApply that runs in the namespace.
-func TestInNamespace(t *testing.T) {
-	if os.Getenv("REDIRECT_NAMESPACE") == "" {
-		t.Skip("runs within TestApply")
-	}
+// inNamespace tells the test that it runs in the namespace.
+const inNamespace = "REDIRECT_NAMESPACE"
+
+// testApply is the part of TestApply that runs there.
+func testApply(t *testing.T) {
+	t.Helper()
 	ctx := t.Context()
 	rules := func() string {
 		out, err := exec.CommandContext(ctx, "sh", "-c", "nft list ruleset; ip rule; ip route show table all type local").Output()

@@ -26,10 +26,9 @@ type Fleet interface {
 	// Held lists the names of what a proxy holds.
 	Held(ctx context.Context, workload string) (Held, error)
 
-	// Begin remembers how things are; Diff compares the proxies' configuration with that; End restores it, and reports what could not be, and what
-	// did not hold meanwhile: rejected updates, warming resources, errors in logs, processes that ended unasked.
+	// Begin remembers how things are; End restores it, and reports what could not be, and what did not hold meanwhile: rejected updates, warming
+	// resources, errors in logs, processes that ended unasked.
 	Begin(ctx context.Context) error
-	Diff(ctx context.Context) ([]string, error)
 	End(ctx context.Context, allow func(what string) bool) []string
 
 	// Values of the scenario's variables; certificates are the scenario's own.
@@ -170,7 +169,7 @@ func (r *run) step(ctx context.Context, prefix string, s *format.Step) error {
 	return errors.New("the step says nothing")
 }
 
-// reject applies what must be refused; nothing may change.
+// reject applies what must be refused. Nothing may change: the fleet's End finds what did, for it takes back only what was accepted.
 func (r *run) reject(ctx context.Context, want *format.Reject) error {
 	err := r.Fleet.Apply(ctx, want.YAML, false)
 	switch {

@@ -42,7 +42,6 @@ func (r *record) Restart(_ context.Context, t string) error { return r.note("res
 func (r *record) Add(_ context.Context, w string) error     { return r.note("add", w) }
 func (r *record) Remove(_ context.Context, w string) error  { return r.note("remove", w) }
 func (r *record) Begin(context.Context) error               { return r.note("begin") }
-func (r *record) Diff(context.Context) ([]string, error)    { return nil, nil }
 
 func (r *record) Held(context.Context, string) (Held, error) {
 	return Held{Clusters: []string{"outbound|80||server"}}, nil

@@ -142,13 +142,6 @@ func (w *World) Begin(ctx context.Context) error {
 	return err
 }
 
-// Diff compares what the proxies hold with what they held at Begin.
-func (w *World) Diff(ctx context.Context) ([]string, error) {
-	w.changing.Lock()
-	defer w.changing.Unlock()
-	return w.diff(ctx, w.mark)
-}
-
 // End restores what was at Begin, and reports what could not be, and what did not hold meanwhile. allow tells what need not: "warming" and
 // "error-log".
 func (w *World) End(ctx context.Context, allow func(what string) bool) []string {
