@@ -6,9 +6,12 @@ import (
 	"os"
 
 	networkingv1 "istio.io/client-go/pkg/apis/networking/v1"
+	networkingv1beta1 "istio.io/client-go/pkg/apis/networking/v1beta1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
+
+	"fairlead.dev/pkg/proxyconfig"
 )
 
 // Mesh is what a node needs of the mesh files. Everything keeps the order of the files.
@@ -23,6 +26,8 @@ type Mesh struct {
 	Services []*corev1.Service
 	Sidecars []*networkingv1.Sidecar
 	Gateways []*networkingv1.Gateway
+	// ProxyConfigs decide what proxies are started with.
+	ProxyConfigs []proxyconfig.Resource
 	// Namespaces are the labels of the namespaces that the files describe.
 	Namespaces map[string]map[string]string
 	// Config is the mesh-wide configuration.
@@ -119,6 +124,12 @@ func (m *Mesh) add(o *Object) error {
 		}
 		g.Namespace = o.Namespace
 		m.Gateways = append(m.Gateways, g)
+	case group == "networking.istio.io" && o.Kind == "ProxyConfig":
+		p := &networkingv1beta1.ProxyConfig{}
+		if err := decodeIstio(o, p); err != nil {
+			return err
+		}
+		m.ProxyConfigs = append(m.ProxyConfigs, proxyconfig.Resource{Namespace: o.Namespace, Name: o.Name, Created: o.CreationTimestamp.Time, Spec: &p.Spec})
 	}
 	return nil
 }

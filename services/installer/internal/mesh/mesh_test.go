@@ -7,6 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
+	"fairlead.dev/pkg/proxyconfig"
 	"fairlead.dev/services/installer/internal/mesh"
 )
 
@@ -111,8 +114,20 @@ metadata: {name: istio, namespace: istio-system}
 data:
   mesh: |
     trustDomain: example.org
+    rootNamespace: mesh-root
     defaultConfig: {concurrency: 2, proxyMetadata: {A: a, B: b}}
-`)
+---
+apiVersion: networking.istio.io/v1beta1
+kind: ProxyConfig
+metadata: {name: web}
+spec: {selector: {matchLabels: {app: web}}, concurrency: 4, environmentVariables: {C: selected}, onDemand: true}
+---
+apiVersion: networking.istio.io/v1beta1
+kind: ProxyConfig
+metadata: {name: all, namespace: mesh-root}
+spec: {environmentVariables: {D: root}}
+---
+`+deployment)
 	m, err := mesh.Load([]string{path})
 	if err != nil {
 		t.Fatal(err)
@@ -120,18 +135,21 @@ data:
 	if m.Config.TrustDomain != "example.org" {
 		t.Errorf("trust domain %q", m.Config.TrustDomain)
 	}
-	got, err := m.ProxyConfig(m.Objects[0], map[string]string{mesh.ProxyConfigAnnotation: "proxyMetadata: {B: own}\nstatusPort: 1"})
+	web := map[string]string{"app": "web"}
+	got, err := m.ProxyConfig(m.Deployments[0].Source, web, map[string]string{proxyconfig.Annotation: "concurrency: 3\nproxyMetadata: {B: own}\nstatusPort: 1"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := "concurrency: 2\nproxyMetadata:\n  A: a\n  B: own\nstatusPort: 1\n"
-	if string(got) != want {
-		t.Errorf("got\n%s\nwant\n%s", got, want)
+	want := proxyconfig.Config{
+		"concurrency": int64(4), "proxyMetadata": map[string]any{"A": "a", "B": "own", "C": "selected", "D": "root"}, "statusPort": float64(1),
 	}
-	if again, _ := m.ProxyConfig(m.Objects[0], nil); !strings.Contains(string(again), "B: b") {
-		t.Errorf("the mesh's own defaults were changed:\n%s", again)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
 	}
-	if _, err := m.ProxyConfig(m.Objects[0], map[string]string{mesh.ProxyConfigAnnotation: "a: ["}); err == nil || !strings.Contains(err.Error(), mesh.ProxyConfigAnnotation) {
+	if again, _ := m.ProxyConfig(m.Deployments[0].Source, nil, nil); again["concurrency"] != float64(2) {
+		t.Errorf("a workload that is not selected: %v", again)
+	}
+	if _, err := m.ProxyConfig(m.Deployments[0].Source, web, map[string]string{proxyconfig.Annotation: "a: ["}); err == nil || !strings.Contains(err.Error(), proxyconfig.Annotation) {
 		t.Errorf("broken annotation: %v", err)
 	}
 }

@@ -1,22 +1,23 @@
 package mesh
 
 import (
-	"maps"
+	"cmp"
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
+
+	"fairlead.dev/pkg/proxyconfig"
 )
 
 // Config is what a node needs of MeshConfig.
 type Config struct {
 	// TrustDomain of the mesh; empty if the files do not say.
 	TrustDomain string `json:"trustDomain"`
+	// RootNamespace of the mesh; empty if the files do not say.
+	RootNamespace string `json:"rootNamespace"`
 	// DefaultConfig is the ProxyConfig of all proxies, as written.
-	DefaultConfig map[string]any `json:"defaultConfig"`
+	DefaultConfig proxyconfig.Config `json:"defaultConfig"`
 }
-
-// ProxyConfigAnnotation overlays a Pod's ProxyConfig on the mesh's.
-const ProxyConfigAnnotation = "proxy.istio.io/config"
 
 // readConfig takes MeshConfig from ConfigMap istio-system/istio, key mesh, where Istio keeps it. What else it says is config-watcher's to judge.
 func (m *Mesh) readConfig(o *Object) error {
@@ -30,35 +31,12 @@ func (m *Mesh) readConfig(o *Object) error {
 	return nil
 }
 
-// ProxyConfig is the ProxyConfig of a Pod as YAML: the mesh's defaults, overlaid by the Pod's annotation. Nested maps are merged, everything
-// else is replaced, as Istio's injection does.
-func (m *Mesh) ProxyConfig(o *Object, annotations map[string]string) ([]byte, error) {
-	merged := maps.Clone(m.Config.DefaultConfig)
-	if text := annotations[ProxyConfigAnnotation]; text != "" {
-		var own map[string]any
-		if err := yaml.Unmarshal([]byte(text), &own); err != nil {
-			return nil, o.Refuse("spec.template.metadata.annotations["+ProxyConfigAnnotation+"]", cleanYAML(err), "correct the YAML of ProxyConfig")
-		}
-		merged = merge(merged, own)
+// ProxyConfig is what the proxy of a Pod, of the object o, is started with.
+func (m *Mesh) ProxyConfig(o *Object, labels, annotations map[string]string) (proxyconfig.Config, error) {
+	var own proxyconfig.Config
+	if err := yaml.Unmarshal([]byte(annotations[proxyconfig.Annotation]), &own); err != nil {
+		return nil, o.Refuse("spec.template.metadata.annotations["+proxyconfig.Annotation+"]", cleanYAML(err), "correct the YAML of ProxyConfig")
 	}
-	if len(merged) == 0 {
-		return nil, nil
-	}
-	return yaml.Marshal(merged)
-}
-
-func merge(base, over map[string]any) map[string]any {
-	out := maps.Clone(base)
-	if out == nil {
-		out = map[string]any{}
-	}
-	for k, v := range over {
-		b, isMap := out[k].(map[string]any)
-		o, both := v.(map[string]any)
-		if isMap && both {
-			v = merge(b, o)
-		}
-		out[k] = v
-	}
-	return out
+	root := cmp.Or(m.Config.RootNamespace, "istio-system")
+	return proxyconfig.Of(m.Config.DefaultConfig, m.ProxyConfigs, root, proxyconfig.Workload{Namespace: o.Namespace, Labels: labels, Own: own}), nil
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
 )
 
 // ClusterID is the registry's cluster id; Istio's default.
@@ -96,12 +97,20 @@ func (w *deployment) agentEnv(e *environment, p *Pod, a *Agent) error {
 		return fmt.Errorf("labels of %s: %w", p.ID(), err)
 	}
 	e.set("ISTIO_METAJSON_LABELS", string(labels))
-	proxyConfig, err := w.mesh.ProxyConfig(w.Source, p.Annotations)
+	config, err := w.mesh.ProxyConfig(w.Source, p.Labels, p.Annotations)
 	if err != nil {
 		return err
 	}
-	if len(proxyConfig) > 0 {
-		e.set("PROXY_CONFIG", string(proxyConfig))
+	if len(config) > 0 {
+		text, err := yaml.Marshal(config)
+		if err != nil {
+			return fmt.Errorf("ProxyConfig of %s: %w", p.ID(), err)
+		}
+		e.set("PROXY_CONFIG", string(text))
+	}
+	a.Args = append(a.Args, config.Flags()...)
+	for _, v := range config.Environment() {
+		e.set(v.Name, v.Value)
 	}
 	// A container istio-proxy in the template customises the agent.
 	for i, c := range p.spec.Spec.Containers {

@@ -320,6 +320,30 @@ func TestGatewayPod(t *testing.T) {
 	}
 }
 
+const proxyConfigs = `---
+apiVersion: networking.istio.io/v1beta1
+kind: ProxyConfig
+metadata: {name: gw, namespace: istio-system}
+spec:
+  selector: {matchLabels: {istio: gw}}
+  concurrency: 5
+  environmentVariables: {MINIMUM_DRAIN_DURATION: 7s, COLOUR: green}
+`
+
+func TestProxyConfigReachesTheAgent(t *testing.T) {
+	a := make1(t, gateway+proxyConfigs).Pods[0].Agent
+	// As flag and variable, they win over the annotation that asks for 3.
+	if !strings.HasSuffix(strings.Join(a.Args, " "), " --concurrency 5") {
+		t.Errorf("arguments %v", a.Args)
+	}
+	for _, want := range []string{"COLOUR=green", "MINIMUM_DRAIN_DURATION=7s", "ISTIO_META_ROUTER_MODE=sni-dnat",
+		"PROXY_CONFIG=concurrency: 5\nproxyMetadata:\n  COLOUR: green\n  MINIMUM_DRAIN_DURATION: 7s\n"} {
+		if !slices.Contains(a.Env, want) {
+			t.Errorf("environment %q lacks %q", a.Env, want)
+		}
+	}
+}
+
 func TestRefuses(t *testing.T) {
 	replace := func(old, with string) string { return strings.Replace(web, old, with, 1) }
 	for name, tc := range map[string]struct{ content, field, remedy string }{

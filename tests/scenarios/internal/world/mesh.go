@@ -6,15 +6,19 @@ import (
 	"maps"
 
 	"sigs.k8s.io/yaml"
+
+	"fairlead.dev/pkg/proxyconfig"
+	"fairlead.dev/tests/scenarios/internal/format"
 )
 
 // mesh is what the fleet has to know of its MeshConfig.
 type mesh struct {
 	// config is the MeshConfig, completed.
-	config      []byte
-	trustDomain string
-	// proxyConfig is the environment's PROXY_CONFIG of the agents: defaultConfig, completed.
-	proxyConfig string
+	config        []byte
+	trustDomain   string
+	rootNamespace string
+	// proxyConfig is defaultConfig, completed.
+	proxyConfig proxyconfig.Config
 }
 
 // AccessLogFields are what the access log of every proxy has, unless the topology's MeshConfig has a log of its own: a JSON object per request or
@@ -46,9 +50,12 @@ func meshOf(text string) (mesh, error) {
 	if err := yaml.Unmarshal([]byte(text), &tree); err != nil {
 		return mesh{}, fmt.Errorf("mesh: %w", err)
 	}
-	m := mesh{trustDomain: "cluster.local"}
+	m := mesh{trustDomain: "cluster.local", rootNamespace: format.RootNamespace}
 	if td, ok := tree["trustDomain"].(string); ok {
 		m.trustDomain = td
+	}
+	if root, ok := tree["rootNamespace"].(string); ok {
+		m.rootNamespace = root
 	}
 	if _, ok := tree["accessLogFile"]; !ok {
 		fields, err := json.Marshal(AccessLogFields)
@@ -67,11 +74,8 @@ func meshOf(text string) (mesh, error) {
 		}
 	}
 	proxy["proxyMetadata"] = metadata
-	raw, err := json.Marshal(proxy)
-	if err != nil {
-		return m, err
-	}
-	m.proxyConfig = string(raw)
+	m.proxyConfig = proxy
+	var err error
 	m.config, err = yaml.Marshal(tree)
 	return m, err
 }

@@ -15,7 +15,10 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	networking "istio.io/api/networking/v1beta1"
+	"sigs.k8s.io/yaml"
 
+	"fairlead.dev/pkg/proxyconfig"
 	"fairlead.dev/tests/internal/netns"
 	"fairlead.dev/tests/scenarios/internal/echo"
 	"fairlead.dev/tests/scenarios/internal/format"
@@ -138,9 +141,11 @@ func downward(content map[string]string) string {
 
 // environment is what Istio's injection tells the agent.
 func (l *workload) environment() []string {
+	config := l.proxyConfig()
+	text, _ := json.Marshal(config) // it was read from JSON
 	env := []string{
 		"POD_NAME=" + l.spec.Name, "POD_NAMESPACE=" + l.spec.Namespace, "SERVICE_ACCOUNT=" + l.spec.ServiceAccount, "INSTANCE_IP=" + strings.Join(l.addresses(), ","),
-		"TRUST_DOMAIN=" + l.world.mesh.trustDomain, "PROXY_CONFIG=" + l.world.mesh.proxyConfig,
+		"TRUST_DOMAIN=" + l.world.mesh.trustDomain, "PROXY_CONFIG=" + string(text),
 		"ISTIO_META_CLUSTER_ID=" + cluster, "ISTIO_META_WORKLOAD_NAME=" + l.spec.Name, "ISTIO_META_INTERCEPTION_MODE=" + l.spec.Capture,
 		"ISTIO_META_APP_CONTAINERS=app", "ISTIO_META_MESH_ID=" + l.world.mesh.trustDomain,
 	}
@@ -150,7 +155,31 @@ func (l *workload) environment() []string {
 	if l.spec.Kind == format.Proxyless {
 		env = append(env, "ISTIO_META_GENERATOR=grpc")
 	}
+	for _, v := range config.Environment() {
+		env = append(env, v.Name+"="+v.Value)
+	}
 	return env
+}
+
+// proxyConfig is what the workload's proxy is started with now.
+func (l *workload) proxyConfig() proxyconfig.Config {
+	var resources []proxyconfig.Resource
+	for _, doc := range l.world.store.snapshot() {
+		if doc.kind() != "ProxyConfig" {
+			continue
+		}
+		raw, _ := json.Marshal(doc.at("spec"))
+		spec := &networking.ProxyConfig{}
+		if json.Unmarshal(raw, spec) == nil {
+			resources = append(resources, proxyconfig.Resource{Namespace: doc.member("metadata", "namespace"), Name: doc.member("metadata", "name"), Spec: spec})
+		}
+	}
+	var own proxyconfig.Config
+	if err := yaml.Unmarshal([]byte(l.spec.Annotations[proxyconfig.Annotation]), &own); err != nil {
+		own = nil // the agent refuses it
+	}
+	mesh := l.world.mesh
+	return proxyconfig.Of(mesh.proxyConfig, resources, mesh.rootNamespace, proxyconfig.Workload{Namespace: l.spec.Namespace, Labels: l.labels(), Own: own})
 }
 
 func (l *workload) addresses() []string {
@@ -193,10 +222,11 @@ func (l *workload) startAgent() error {
 		Stdout: w.AccessLog(l.spec.Name), Stderr: w.path("logs/" + l.spec.Name + ".log"), ResolvConf: l.path("resolv"),
 		Args: []string{
 			"proxy", role, "--state-dir", l.state(), "--token-file", l.path("token"), "--root-cert-file", w.plane.rootFile, "--pod-info-dir", l.path("pod"),
-			"--envoy-binary", w.path("envoy"), "--discovery-address", w.xdsAddresses(), "--ca-address", w.hubAddress(caPort), "--concurrency", "1",
+			"--envoy-binary", w.path("envoy"), "--discovery-address", w.xdsAddresses(), "--ca-address", w.hubAddress(caPort),
 			"--proxy-file-flush-interval", "50ms",
 		},
 	}
+	p.Args = append(p.Args, l.proxyConfig().Flags()...)
 	if l.spec.Capture == format.TProxy {
 		p.Capabilities = []uintptr{unix.CAP_NET_ADMIN}
 	}

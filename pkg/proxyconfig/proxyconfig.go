@@ -1,0 +1,156 @@
+// Package proxyconfig works out the ProxyConfig that a workload's proxy is started with: MeshConfig's defaultConfig, the workload's annotation, and
+// the ProxyConfig resources that reach it, in the order in which Istio's injection lets them win.
+package proxyconfig
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	networking "istio.io/api/networking/v1beta1"
+)
+
+// Annotation of a workload is a ProxyConfig in YAML.
+const Annotation = "proxy.istio.io/config"
+
+// onDemand is the variable by which ProxyConfigs carry Fairlead's field of that name. The control plane follows it in resources, live, so that no
+// proxy is started with it.
+const onDemand = "FAIRLEAD_ON_DEMAND"
+
+// Members of a ProxyConfig in JSON.
+const (
+	concurrency   = "concurrency"
+	proxyMetadata = "proxyMetadata"
+)
+
+// Resource is a ProxyConfig resource.
+type Resource struct {
+	Namespace, Name string
+	Created         time.Time
+	Spec            *networking.ProxyConfig
+}
+
+// Workload is what decides which resources reach a workload. Own is what its annotation says, nil for nothing.
+type Workload struct {
+	Namespace string
+	Labels    map[string]string
+	Own       Config
+}
+
+// Config is an Istio ProxyConfig as decoded JSON or YAML, in the form of MeshConfig's defaultConfig.
+type Config map[string]any
+
+// Of is the ProxyConfig of a workload. Field by field, and within maps entry by entry, the last of these wins: the defaults, the resources of the root
+// namespace, those of the workload's namespace, its annotation, the resources that select it. Of several resources of one rank the oldest wins.
+// The arguments stay as they are.
+func Of(defaults Config, resources []Resource, root string, w Workload) Config {
+	var mesh, namespace, selecting []Resource
+	for _, r := range resources {
+		labels := r.Spec.GetSelector().GetMatchLabels()
+		switch {
+		case len(labels) > 0:
+			if r.Namespace == w.Namespace && has(w.Labels, labels) {
+				selecting = append(selecting, r)
+			}
+		case r.Namespace == root:
+			mesh = append(mesh, r)
+		case r.Namespace == w.Namespace:
+			namespace = append(namespace, r)
+		}
+	}
+	out := over(over(defaults, mesh), namespace)
+	return over(Config(merge(out, w.Own)), selecting)
+}
+
+func has(labels, wanted map[string]string) bool {
+	for k, v := range wanted {
+		if got, ok := labels[k]; !ok || got != v {
+			return false
+		}
+	}
+	return true
+}
+
+// over lays resources of one rank over a base, the oldest last.
+func over(base Config, rank []Resource) Config {
+	slices.SortFunc(rank, func(a, b Resource) int {
+		return -cmp.Or(a.Created.Compare(b.Created), strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+	})
+	for _, r := range rank {
+		base = merge(base, fields(r.Spec))
+	}
+	return base
+}
+
+// fields are those of a resource under the names that defaultConfig has for them.
+func fields(spec *networking.ProxyConfig) Config {
+	out := Config{}
+	if n := spec.GetConcurrency(); n != nil {
+		out[concurrency] = int64(n.GetValue())
+	}
+	metadata := map[string]any{}
+	for k, v := range spec.GetEnvironmentVariables() {
+		if k != onDemand {
+			metadata[k] = v
+		}
+	}
+	if len(metadata) > 0 {
+		out[proxyMetadata] = metadata
+	}
+	if kind := spec.GetImage().GetImageType(); kind != "" {
+		out["image"] = map[string]any{"imageType": kind}
+	}
+	return out
+}
+
+// merge lays one tree over another: maps entry by entry, everything else whole.
+func merge(base, over map[string]any) map[string]any {
+	out := maps.Clone(base)
+	if out == nil && len(over) > 0 {
+		out = map[string]any{}
+	}
+	for k, v := range over {
+		b, isMap := out[k].(map[string]any)
+		o, both := v.(map[string]any)
+		if isMap && both {
+			v = merge(b, o)
+		}
+		out[k] = v
+	}
+	return out
+}
+
+// Flags are the arguments of node-agent that the config asks for. A flag wins over the annotation, which the agent reads once more by itself.
+func (c Config) Flags() []string {
+	var n float64
+	switch v := c[concurrency].(type) {
+	case int64:
+		n = float64(v)
+	case float64:
+		n = v
+	default:
+		return nil
+	}
+	if n < 0 || n != float64(int32(n)) {
+		return nil // the agent refuses it where it stands
+	}
+	return []string{"--concurrency", strconv.Itoa(int(n))}
+}
+
+// Variable of an environment.
+type Variable struct{ Name, Value string }
+
+// Environment is what the agent's environment, and with it Envoy's, has besides, sorted by name.
+func (c Config) Environment() []Variable {
+	metadata, _ := c[proxyMetadata].(map[string]any)
+	var out []Variable
+	for _, k := range slices.Sorted(maps.Keys(metadata)) {
+		if v, ok := metadata[k].(string); ok && k != onDemand {
+			out = append(out, Variable{k, v})
+		}
+	}
+	return out
+}
