@@ -88,7 +88,19 @@ var Istio = Table{
 		"proxy_version":                   {`^1\..*`},
 		"EnvoyFilter.config_patches":      patches,
 		"environment_variables":           {"A", "b"},
-		"image_type":                      {"default"},
+
+		"MeshConfig.root_namespace":          {"istio-system"},
+		"MeshConfig.trust_domain":            {"cluster.local", "mesh.example.com"},
+		"MeshConfig.trust_domain_aliases":    {"old.example.com", "cluster.local"},
+		"MeshConfig.access_log_file":         {"/dev/stdout"},
+		"MeshConfig.access_log_format":       {"%START_TIME% %REQ(:METHOD)%\n", `{"a": "%PROTOCOL%"}`, "%RESPONSE_CODE%"},
+		"TLSConfig.ecdh_curves":              {"P-256", "X25519"},
+		"inbound_cluster_stat_name":          {"%SERVICE%_%SERVICE_PORT%", "in"},
+		"outbound_cluster_stat_name":         {"%SERVICE_FQDN%_%SUBSET_NAME%", "out"},
+		"default_service_export_to":          {"*", ".", "x", "~"},
+		"default_virtual_service_export_to":  {"*", "."},
+		"default_destination_rule_export_to": {"*", "."},
+		"image_type":                         {"default"},
 	},
 	Numbers: map[string][]float64{
 		"number": Ports, "port": Ports, "target_port": Ports, "Port.number": Ports, "SidecarPort.number": Ports, "port_level_mtls": {80, 8080, 9090},
@@ -109,6 +121,7 @@ var Istio = Table{
 		"Distribute.to": true, "WorkloadSelector.match_labels": true, "WorkloadSelector.labels": true, "HTTPDirectResponse.status": true,
 	},
 	Seldom: map[string]bool{
+		"MeshConfig": true, "ProxyConfig": true,
 		"HTTPRoute.redirect": true, "HTTPRoute.direct_response": true, "HTTPRoute.delegate": true, "Delay.exponential_delay": true, "Abort.http2_error": true,
 		"HTTPRoute.mirror": true, "HTTPRewrite.uri_regex_rewrite": true, "VirtualService.tls": true, "Destination.subset": true, "TrafficPolicy.tunnel": true,
 		"L4MatchAttributes.source_subnet": true, "VirtualService.export_to": true, "DestinationRule.export_to": true, "ServiceEntry.workload_selector": true,
@@ -116,6 +129,11 @@ var Istio = Table{
 	Never: map[string]bool{
 		// What the table of unsupported fields has, and what objects with it would all be refused for.
 		"EnvoyFilter.target_refs": true, "DestinationRule.status": true,
+		"MeshConfig.service_entry_visibility": true, "MeshConfig.zone_aware_lb_setting": true, "MeshConfig.ca_certificates": true,
+		"MeshConfig.verify_certificate_at_client": true, "MeshConfig.ca": true, "MeshConfig.config_sources": true, "MeshConfig.certificates": true,
+		"MeshConfig.service_scope_configs": true, "MeshConfig.hbone_idle_timeout": true, "MeshConfig.extension_providers": true,
+		"MeshConfig.discovery_selectors": true, "OutboundTrafficPolicy.tls": true, "ProxyConfig.connection_settings": true,
+		"ProxyConfig.ca_certificates_pem": true, "ProxyConfig.private_key_provider": true,
 	},
 }
 

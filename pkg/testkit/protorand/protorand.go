@@ -3,7 +3,9 @@
 package protorand
 
 import (
+	"hash/fnv"
 	"math"
+	"math/rand/v2"
 	"strings"
 
 	"google.golang.org/protobuf/encoding/protojson"
@@ -14,6 +16,21 @@ import (
 // Source draws a number from 0 to n-1; n is at least 1. Everything is made from it, so that whoever provides it can repeat and shrink.
 type Source func(n int) int
 
+// Bytes draws from bytes, which a fuzzer may choose, and after the last one from the numbers that they are the seed of.
+func Bytes(raw []byte) Source {
+	h := fnv.New64a()
+	_, _ = h.Write(raw)                         // a hash takes everything
+	rest := rand.New(rand.NewPCG(h.Sum64(), 0)) //nolint:gosec // the same each time
+	return func(n int) int {
+		if len(raw) == 0 {
+			return rest.IntN(n)
+		}
+		first := int(raw[0])
+		raw = raw[1:]
+		return first % n
+	}
+}
+
 // Table says what fields hold.
 type Table struct {
 	// Values are texts, each for a field, by "Message.field" or "field" (names of protobuf). A field of type message takes them as JSON.
@@ -22,10 +39,12 @@ type Table struct {
 	Numbers map[string][]float64
 	// Always are fields that are never left out, "Message.field"; Never those that always are.
 	Always, Never map[string]bool
-	// Seldom are fields that are set once in a dozen times, for they exclude others.
+	// Seldom are fields that are set once in a dozen times, for they exclude others; "Message" are all of its.
 	Seldom map[string]bool
 	// Deep is how many messages may be nested; 0 means 8.
 	Deep int
+	// Odd is how seldom a value is odd: once in so many; 0 means 40.
+	Odd int
 }
 
 // Fill sets fields of a message.
@@ -58,6 +77,9 @@ func (t *Table) message(from Source, m protoreflect.Message, depth int) {
 			continue
 		}
 		if t.Seldom[key] && from(seldom) != 0 {
+			continue
+		}
+		if t.Seldom[string(m.Descriptor().Name())] && !t.Always[key] && from(seldom) != 0 {
 			continue
 		}
 		if one := f.ContainingOneof(); one != nil && !one.IsSynthetic() {
@@ -175,11 +197,19 @@ var odd = []string{
 	strings.Repeat("a", 300), strings.Repeat("(", 200) + strings.Repeat(")", 200), "(a|b)*c{1,900}", "xn--a", "0.0.0.0", "::", "127.0.0.1", "%2F", "$(x)", "${x}",
 }
 
-// rare is how seldom an odd value is drawn.
-const rare = 40
+// usualOdd is how seldom an odd value is drawn.
+const usualOdd = 40
+
+func (t *Table) isOdd(from Source) bool {
+	rare := t.Odd
+	if rare == 0 {
+		rare = usualOdd
+	}
+	return from(rare) == rare-1
+}
 
 func (t *Table) text(from Source, f protoreflect.FieldDescriptor) string {
-	if from(rare) == rare-1 {
+	if t.isOdd(from) {
 		return odd[from(len(odd))]
 	}
 	if values := lookup(t.Values, f); len(values) > 0 {
@@ -189,7 +219,7 @@ func (t *Table) text(from Source, f protoreflect.FieldDescriptor) string {
 }
 
 func (t *Table) number(from Source, f protoreflect.FieldDescriptor) float64 {
-	if from(rare) == rare-1 {
+	if t.isOdd(from) {
 		return []float64{-1, 0, math.MaxInt32, math.MinInt32, 65536, 1e9}[from(6)]
 	}
 	if values := lookup(t.Numbers, f); len(values) > 0 {

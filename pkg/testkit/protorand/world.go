@@ -18,6 +18,9 @@ var World = func() *Table {
 	for _, field := range []string{"hosts", "host", "VirtualService.hosts"} {
 		table.Values[field] = WorldHosts
 	}
+	for _, field := range []string{"VirtualService.gateways", "HTTPMatchRequest.gateways", "L4MatchAttributes.gateways", "TLSMatchAttributes.gateways"} {
+		table.Values[field] = []string{"mesh", "x/n1", "istio-system/n2"}
+	}
 	table.Values["Destination.host"] = WorldHosts[:4]
 	table.Values["target_host"] = WorldHosts[:4]
 	table.Values["IstioEgressListener.hosts"] = []string{"./*", "*/*", "x/*", "y/c.y.svc.cluster.local"}

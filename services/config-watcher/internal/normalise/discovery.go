@@ -20,6 +20,8 @@ type discovery struct {
 	// selectors are alternatives; none select everything.
 	selectors []labels.Selector
 	aside     map[object.Key]*object.Object
+	// stale is true if another set of namespaces is selected than the last time that things were put aside.
+	stale bool
 }
 
 func selectorsOf(settings *mesh.MeshConfig) ([]labels.Selector, error) {
@@ -53,6 +55,10 @@ func (m *Mesh) discovered(namespace string) bool {
 
 // rediscover takes in what has come into sight, and puts aside what has gone out of it.
 func (m *Mesh) rediscover() {
+	if !m.discovery.stale {
+		return
+	}
+	m.discovery.stale = false
 	shown := map[string]bool{}
 	sees := func(namespace string) bool {
 		known, ok := shown[namespace]
@@ -106,7 +112,6 @@ func (m *Mesh) rediscoverBy(before *mesh.MeshConfig) error {
 	if err != nil {
 		return err
 	}
-	m.discovery.selectors = selectors
-	m.rediscover()
+	m.discovery.selectors, m.discovery.stale = selectors, true
 	return nil
 }

@@ -26,7 +26,8 @@ func (m *Mesh) endpointSets(h hostKey) []*configv1.EndpointSet {
 	claimants, byNode := m.claimants(h), m.byNode(svc)
 	var out []*configv1.EndpointSet
 	for _, port := range svc.Ports {
-		if port.Protocol == configv1.Protocol_PROTOCOL_UDP {
+		built := slices.ContainsFunc(out, func(s *configv1.EndpointSet) bool { return s.Port == port.Number })
+		if built || port.Protocol == configv1.Protocol_PROTOCOL_UDP {
 			continue
 		}
 		b := setBuilder{byNode: byNode}
@@ -248,7 +249,7 @@ func (m *Mesh) sliceEndpoints(b *setBuilder, o *object.Object, svc *corev1.Servi
 	}
 }
 
-// slicePort finds the slice's port of a service port: by name, or the only one.
+// slicePort finds the slice's port of a service port: the one of its name, which is empty where the Service's only port has none.
 func slicePort(s *discoveryv1.EndpointSlice, port *configv1.ServicePort) (uint32, bool) {
 	for _, p := range s.Ports {
 		name := ""

@@ -96,9 +96,10 @@ func newSelectors() *selectors {
 // anchor is the pair that a selector is filed under: the smallest, so that it can be found again.
 func anchor(selector map[string]string) label {
 	var out label
+	first := true
 	for k, v := range selector {
-		if out.key == "" || k < out.key {
-			out = label{k, v}
+		if first || k < out.key {
+			out, first = label{k, v}, false
 		}
 	}
 	return out

@@ -141,8 +141,17 @@ func (m *Mesh) defaultSettings() *mesh.MeshConfig {
 // Apply takes over changes and returns their effect. Changes of one call belong together: no intermediate state is seen.
 func (m *Mesh) Apply(changes []Change) Delta {
 	var d Delta
+	// Which namespaces the mesh sees is settled first, and once: the rest follows from it.
 	for _, c := range changes {
-		m.take(c, &d)
+		if c.decidesSight() {
+			m.take(c, &d)
+		}
+	}
+	m.rediscover()
+	for _, c := range changes {
+		if !c.decidesSight() {
+			m.take(c, &d)
+		}
 	}
 	m.rebuild(&d)
 	sort.Slice(d.Upserts, func(i, j int) bool {
@@ -150,6 +159,11 @@ func (m *Mesh) Apply(changes []Change) Delta {
 	})
 	sort.Slice(d.Removed, func(i, j int) bool { return d.Removed[i].Compare(d.Removed[j]) < 0 })
 	return d
+}
+
+// decidesSight tells the kinds that say which namespaces the mesh sees.
+func (c Change) decidesSight() bool {
+	return c.Key.Group == "" && c.Key.Kind == "Namespace" || validate.IsMeshConfig(c.Key)
 }
 
 // take updates the indices with one change and marks what depends on it.
@@ -210,17 +224,15 @@ func merged(base, over map[string]string) map[string]string {
 }
 
 func (m *Mesh) takeNamespace(name string, o *object.Object) {
-	before := m.clusterNetwork()
+	network, seen := m.clusterNetwork(), m.discovered(name)
 	if o == nil {
 		delete(m.namespaces, name)
 	} else {
 		m.namespaces[name] = o
 	}
 	m.dirty.namespaces.add(name)
-	if len(m.discovery.selectors) > 0 {
-		m.rediscover()
-	}
-	if m.clusterNetwork() != before {
+	m.discovery.stale = m.discovery.stale || m.discovered(name) != seen
+	if m.clusterNetwork() != network {
 		m.allDirty()
 	}
 }

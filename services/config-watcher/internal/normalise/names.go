@@ -94,7 +94,7 @@ var wellKnownTCP = map[int32]bool{25: true, 53: true, 3306: true, 27017: true}
 // PortProtocol decides what a Kubernetes Service port speaks, from appProtocol or the prefix of its name
 // (https://istio.io/latest/docs/ops/configuration/traffic-management/protocol-selection/).
 func PortProtocol(number int32, name, transport, appProtocol string) configv1.Protocol {
-	if transport == "UDP" {
+	if transport == "UDP" || transport == "SCTP" { // no proxy takes either
 		return configv1.Protocol_PROTOCOL_UDP
 	}
 	switch appProtocol {

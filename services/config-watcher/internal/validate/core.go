@@ -1,6 +1,7 @@
 package validate
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -65,7 +66,12 @@ func checkService(c *checker, o *object.Object, s *corev1.Service) {
 		if first, dup := names[p.Name]; dup && p.Name != "" {
 			c.fail(at+".name", p.Name, fmt.Sprintf("same name as ports[%d]", first), "rename one of them")
 		}
-		key := fmt.Sprintf("%d/%s", p.Port, p.Protocol)
+		switch p.Protocol {
+		case "", corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP:
+		default:
+			c.fail(at+".protocol", string(p.Protocol), "unknown protocol", "use TCP, UDP or SCTP")
+		}
+		key := fmt.Sprintf("%d/%s", p.Port, cmp.Or(p.Protocol, corev1.ProtocolTCP))
 		if first, dup := numbers[key]; dup {
 			c.fail(at+".port", p.Port, fmt.Sprintf("same port as ports[%d]", first), "keep one of them")
 		}

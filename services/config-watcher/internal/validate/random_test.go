@@ -3,11 +3,13 @@ package validate
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+	mesh "istio.io/api/mesh/v1alpha1"
 
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/pkg/testkit/protorand"
@@ -71,25 +73,31 @@ func documented(t *testing.T, k *kind, spec proto.Message) error {
 func TestAcceptedSeeds(t *testing.T) {
 	const objects, enough = 2000, 200
 	var list strings.Builder
-	for _, name := range []string{"VirtualService", "DestinationRule", "Gateway", "Sidecar", "PeerAuthentication", "EnvoyFilter"} {
-		for i := range kinds {
-			k := &kinds[i]
-			if k.name != name {
-				continue
+	add := func(name string, newSpec func() proto.Message, accepts func(proto.Message) bool) {
+		list.WriteString(name)
+		accepted := 0
+		for seed := uint64(0); seed < objects && accepted < enough; seed++ {
+			spec := newSpec()
+			protorand.World.FillSeeded(seed, spec)
+			if accepts(spec) {
+				accepted++
+				fmt.Fprintf(&list, " %d", seed)
 			}
-			list.WriteString(name)
-			accepted := 0
-			for seed := uint64(0); seed < objects && accepted < enough; seed++ {
-				spec := k.newSpec()
-				protorand.World.FillSeeded(seed, spec)
-				if documented(t, k, spec) == nil {
-					accepted++
-					fmt.Fprintf(&list, " %d", seed)
-				}
-			}
-			list.WriteByte('\n')
 		}
+		list.WriteByte('\n')
 	}
+	for _, name := range []string{"VirtualService", "DestinationRule", "Gateway", "Sidecar", "PeerAuthentication", "EnvoyFilter"} {
+		k := &kinds[slices.IndexFunc(kinds, func(k kind) bool { return k.name == name && k.newSpec != nil })]
+		add(name, k.newSpec, func(spec proto.Message) bool { return documented(t, k, spec) == nil })
+	}
+	add("MeshConfig", func() proto.Message { return &mesh.MeshConfig{} }, func(spec proto.Message) bool {
+		raw, err := protojson.Marshal(spec)
+		if err != nil { // text that is no UTF-8
+			return false
+		}
+		_, problems := MeshConfig("random", raw)
+		return len(problems) == 0
+	})
 	testkit.Golden(t, "../../../../pkg/testkit/protorand/accepted.txt", []byte(list.String()))
 }
 
