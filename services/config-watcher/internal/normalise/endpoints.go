@@ -238,9 +238,8 @@ func (m *Mesh) sliceEndpoints(b *setBuilder, o *object.Object, svc *corev1.Servi
 		}
 		in := m.sliceInstance(o, &e)
 		addresses := e.Addresses[:1]
-		if len(svc.Spec.IPFamilies) > 1 && len(in.addresses) > 0 {
-			// Kubernetes has EndpointSlices for each family: the Pod comes twice, and counts once.
-			addresses = ofFamilies(in.addresses, svc.Spec.IPFamilies)
+		if all := ofFamilies(in.addresses, svc.Spec.IPFamilies); len(svc.Spec.IPFamilies) > 1 && len(all) > 0 {
+			addresses = all // Kubernetes has EndpointSlices for each family: the Pod comes twice, and counts once.
 		}
 		added := m.add(b, in, addresses, number, sliceHealth(e.Conditions))
 		if e.Hostname != nil {

@@ -142,6 +142,11 @@ func TestBothFamilies(t *testing.T) {
 			t.Errorf("%s: %v, want %s", name, got, want)
 		}
 	}
+	s.apply(service("slices", ", ipFamilies: [IPv6, IPv4]") + "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: s, namespace: apps, labels: {kubernetes.io/service-name: slices}}\n" +
+		"addressType: FQDN\nports: [{name: http, port: 80}]\nendpoints: [{addresses: [away.example.com], targetRef: {kind: Pod, name: nobody}}, {addresses: [10.1.0.1], targetRef: {kind: Pod, name: a-1}}]\n")
+	if got := s.endpoints("apps", "slices.apps.svc.cluster.local:80/Kubernetes"); got != "away.example.com:80, fd00::1:80" {
+		t.Errorf("by slices: %s", got)
+	}
 	if w := s.held[resource.Key{Kind: "Workload", Namespace: "apps", Name: "a-1"}].GetWorkload(); w.Labels[labelHostname] != "n1" {
 		t.Errorf("workload %v", w)
 	}

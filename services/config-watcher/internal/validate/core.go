@@ -80,6 +80,13 @@ func checkService(c *checker, o *object.Object, s *corev1.Service) {
 			c.fail(at+".targetPort", p.TargetPort.IntVal, "not a port", "use 1 to 65535, or a container port's name")
 		}
 	}
+	for i, family := range s.Spec.IPFamilies {
+		if family != corev1.IPv4Protocol && family != corev1.IPv6Protocol {
+			c.fail(index("spec.ipFamilies", i), string(family), "unknown family", "use IPv4 or IPv6")
+		} else if slices.Contains(s.Spec.IPFamilies[:i], family) {
+			c.fail(index("spec.ipFamilies", i), string(family), "listed twice", "keep one of them")
+		}
+	}
 	for i, ip := range s.Spec.ClusterIPs {
 		if ip != corev1.ClusterIPNone && ip != "" && !isIP(ip) {
 			c.fail(index("spec.clusterIPs", i), ip, "not an IP address", "correct it")

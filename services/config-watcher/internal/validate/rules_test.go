@@ -243,6 +243,10 @@ func TestRules(t *testing.T) {
 
 		{"svc: unnamed ports", of("Service", "{ports: [{port: 80}, {port: 81}]}"), `ports\[0\].name: missing`},
 		{"svc: traffic distribution", of("Service", "{ports: [{port: 80}], trafficDistribution: PreferSameZone}"), ""},
+		{"svc: one port twice", of("Service", "{ports: [{name: a, port: 80}, {name: b, port: 80, protocol: TCP}]}"), `ports\[1\].port: 80: same port`},
+		{"svc: one family twice", of("Service", "{ports: [{port: 80}], ipFamilies: [IPv6, IPv6]}"), `ipFamilies\[1\]: "IPv6": listed twice`},
+		{"svc: unknown family", of("Service", "{ports: [{port: 80}], ipFamilies: [IPv5]}"), `ipFamilies\[0\]: "IPv5": unknown family`},
+		{"svc: unknown protocol", of("Service", "{ports: [{port: 80, protocol: HTTP}]}"), `protocol: "HTTP": unknown protocol`},
 		{"svc: unknown traffic distribution", of("Service", "{ports: [{port: 80}], trafficDistribution: PreferSameZome}"), `did you mean "PreferSameZone"`},
 		{"svc: annotations", annotated("{networking.istio.io/traffic-distribution: preferclose, networking.istio.io/exportTo: '., other'}"), ""},
 		{"svc: unknown traffic distribution in the annotation", annotated("{networking.istio.io/traffic-distribution: Nearest}"), `"Nearest": unknown traffic distribution`},

@@ -129,24 +129,32 @@ func TestRandomMeshes(t *testing.T) {
 }
 
 func checkBuilt(t *rapid.T, key *class.Key, name string, m proto.Message) {
+	for _, fault := range faults(name, m) {
+		t.Errorf("%s %q: %s", key.Type, name, fault)
+	}
+}
+
+// faults says what is wrong with a resource.
+func faults(name string, m proto.Message) (out []string) {
 	if v, ok := m.(interface{ ValidateAll() error }); !ok && name != nametable.Name {
-		t.Errorf("%s %q cannot be validated", key.Type, name)
+		out = append(out, "cannot be validated")
 	} else if ok {
 		if err := v.ValidateAll(); err != nil {
-			t.Errorf("%s %q: %v", key.Type, name, err)
+			out = append(out, err.Error())
 		}
 	}
 	rc, ok := m.(*routev3.RouteConfiguration)
 	if !ok {
-		return
+		return out
 	}
 	domains := map[string]bool{}
 	for _, host := range rc.GetVirtualHosts() {
 		for _, domain := range host.GetDomains() {
 			if domains[strings.ToLower(domain)] {
-				t.Errorf("%q: domain %q occurs twice", name, domain)
+				out = append(out, fmt.Sprintf("domain %q occurs twice", domain))
 			}
 			domains[strings.ToLower(domain)] = true
 		}
 	}
+	return out
 }
