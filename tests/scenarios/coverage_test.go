@@ -29,13 +29,13 @@ func TestTrafficAPIPage(t *testing.T) {
 		}
 		all = append(all, scenarios...)
 	}
-	testkit.Golden(t, "../../docs/reference/traffic-api.md", coverage.New(all, refused(t)).Markdown())
+	testkit.Golden(t, "../../docs/reference/traffic-api.md", coverage.New(all, paths(t, "unsupported.txt"), paths(t, "ineffective.txt")).Markdown())
 }
 
-// refused reads the table by which config-watcher refuses what is not supported.
-func refused(t *testing.T) []string {
+// paths reads a table by which config-watcher tells what is not supported.
+func paths(t *testing.T, table string) []string {
 	t.Helper()
-	raw, err := os.ReadFile("../../services/config-watcher/internal/validate/unsupported.txt")
+	raw, err := os.ReadFile("../../services/config-watcher/internal/validate/" + table)
 	if err != nil {
 		t.Fatal(err)
 	}

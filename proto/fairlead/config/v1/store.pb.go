@@ -1186,8 +1186,10 @@ type ApplyResult struct {
 	Action Action `protobuf:"varint,2,opt,name=action,proto3,enum=fairlead.config.v1.Action" json:"action,omitempty"`
 	// resource_version after it; empty on a dry run.
 	ResourceVersion string `protobuf:"bytes,3,opt,name=resource_version,json=resourceVersion,proto3" json:"resource_version,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// warnings name fields that are accepted and have no effect.
+	Warnings      []string `protobuf:"bytes,4,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ApplyResult) Reset() {
@@ -1239,6 +1241,13 @@ func (x *ApplyResult) GetResourceVersion() string {
 		return x.ResourceVersion
 	}
 	return ""
+}
+
+func (x *ApplyResult) GetWarnings() []string {
+	if x != nil {
+		return x.Warnings
+	}
+	return nil
 }
 
 // ConfigStoreServiceWatchRequest narrows the watch.
@@ -1415,11 +1424,12 @@ const file_fairlead_config_v1_store_proto_rawDesc = "" +
 	"\acontent\x18\x02 \x01(\fR\acontent\"f\n" +
 	"\rApplyResponse\x129\n" +
 	"\aresults\x18\x01 \x03(\v2\x1f.fairlead.config.v1.ApplyResultR\aresults\x12\x1a\n" +
-	"\brevision\x18\x02 \x01(\x04R\brevision\"\x9d\x01\n" +
+	"\brevision\x18\x02 \x01(\x04R\brevision\"\xb9\x01\n" +
 	"\vApplyResult\x12/\n" +
 	"\x03key\x18\x01 \x01(\v2\x1d.fairlead.config.v1.ObjectKeyR\x03key\x122\n" +
 	"\x06action\x18\x02 \x01(\x0e2\x1a.fairlead.config.v1.ActionR\x06action\x12)\n" +
-	"\x10resource_version\x18\x03 \x01(\tR\x0fresourceVersion\"R\n" +
+	"\x10resource_version\x18\x03 \x01(\tR\x0fresourceVersion\x12\x1a\n" +
+	"\bwarnings\x18\x04 \x03(\tR\bwarnings\"R\n" +
 	"\x1eConfigStoreServiceWatchRequest\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\"\x88\x01\n" +

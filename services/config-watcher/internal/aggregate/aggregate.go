@@ -45,11 +45,22 @@ func (a *Aggregate) handle(ctx context.Context, from string, events []source.Eve
 		before := first(a.objects[e.Key])
 		after := a.put(from, e)
 		if before != after {
+			a.warn(before, after)
 			changes = append(changes, normalise.Change{Key: e.Key, Object: after})
 		}
 	}
 	if len(changes) > 0 {
 		a.sink(ctx, changes)
+	}
+}
+
+// warn logs what has no effect in an object that counts now, unless the one before it had the same.
+func (a *Aggregate) warn(before, after *object.Object) {
+	if after == nil || before != nil && slices.Equal(before.Warnings, after.Warnings) {
+		return
+	}
+	for _, w := range after.Warnings {
+		a.log.Warn("object accepted, a field of it has no effect", "source", after.Source, "warning", w.Error())
 	}
 }
 
@@ -110,6 +121,17 @@ func (a *Aggregate) Conflicts() []Conflict {
 		out = append(out, c)
 	}
 	return out
+}
+
+// Warnings are of what has no effect in the objects that count, sorted.
+func (a *Aggregate) Warnings() object.Problems {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var out object.Problems
+	for _, list := range a.objects {
+		out = append(out, first(list).Warnings...)
+	}
+	return out.Sorted()
 }
 
 // Get returns the object that counts under a key, nil if there is none.

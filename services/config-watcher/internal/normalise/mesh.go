@@ -267,7 +267,7 @@ func (m *Mesh) takeMesh(o *object.Object, d *Delta) {
 	settings := m.defaultSettings()
 	if o != nil {
 		text := o.Body.(*corev1.ConfigMap).Data[validate.MeshKey]
-		got, problems := validate.MeshConfigOver(settings, "", []byte(text))
+		got, _, problems := validate.MeshConfigOver(settings, "", []byte(text))
 		if err := problems.Err(); err != nil {
 			// Sources validate before they deliver, so this is a defect; the settings in force stay.
 			d.Errors = append(d.Errors, fmt.Errorf("%s: %w", o.Key, err))

@@ -60,6 +60,8 @@ type Object struct {
 	// objects are many or large only what the mesh reads is kept: *Pod for a Pod, *Credential for a Secret or ConfigMap that holds one, nothing for
 	// any other Secret, or ConfigMap that is not the mesh's.
 	Body any
+	// Warnings are of what is accepted and has no effect.
+	Warnings Problems
 	// Digest identifies content and location: equal digests mean that nothing changed.
 	Digest [16]byte
 }

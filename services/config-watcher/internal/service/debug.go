@@ -12,6 +12,7 @@ import (
 	"fairlead.dev/pkg/ops"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/config-watcher/internal/aggregate"
+	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/resource"
 )
 
@@ -37,11 +38,17 @@ func (s *Service) sourceStates(withProblems bool) []sourceState {
 			}
 		}
 		if withProblems {
-			for _, p := range st.Problems.Sorted() {
-				row.Problems = append(row.Problems, p.Error())
-			}
+			row.Problems = texts(st.Problems.Sorted())
 		}
 		out = append(out, row)
+	}
+	return out
+}
+
+func texts(ps object.Problems) []string {
+	out := make([]string, len(ps))
+	for i, p := range ps {
+		out[i] = p.Error()
 	}
 	return out
 }
@@ -50,6 +57,8 @@ func (s *Service) sourceStates(withProblems bool) []sourceState {
 type sourcesPage struct {
 	Sources   []sourceState        `json:"sources"`
 	Conflicts []aggregate.Conflict `json:"conflicts"`
+	// Warnings are of what is accepted and has no effect.
+	Warnings []string `json:"warnings"`
 }
 
 // resourcesPage is the answer of /debug/resources.
@@ -68,8 +77,8 @@ func (s *Service) registerDebug() {
 	s.ops.Public("/readyz/sources", "state of each source; a degraded one does not make the service unready", ops.JSON(func(*http.Request) (any, error) {
 		return s.sourceStates(false), nil
 	}))
-	s.ops.Debug("/debug/sources", "state of each source, refused objects and why, objects in several sources", ops.JSON(func(*http.Request) (any, error) {
-		return sourcesPage{s.sourceStates(true), s.joined.Conflicts()}, nil
+	s.ops.Debug("/debug/sources", "state of each source, refused objects and why, objects in several sources, fields without an effect", ops.JSON(func(*http.Request) (any, error) {
+		return sourcesPage{s.sourceStates(true), s.joined.Conflicts(), texts(s.joined.Warnings())}, nil
 	}))
 	s.ops.Debug("/debug/resources", "the normalised mesh: ?kind= ?namespace= ?name= ?offset=", ops.JSON(s.resources))
 	s.ops.Debug("/debug/credentials", "TLS credentials of gateways: whose they are and until when they are valid, nothing of their content",

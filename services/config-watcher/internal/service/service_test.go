@@ -129,6 +129,31 @@ func TestBrokenObjectIsRefusedWhole(t *testing.T) {
 	}
 }
 
+func TestWarningsAreTold(t *testing.T) {
+	w := newWorld(t)
+	r := w.start(w.options())
+	const image = `
+apiVersion: networking.istio.io/v1beta1
+kind: ProxyConfig
+metadata: {name: image, namespace: apps}
+spec: {image: {imageType: debug}}
+`
+	const want = "ProxyConfig apps/image: spec.image: has no effect: "
+	if got := r.apply(image).Results[0].Warnings; len(got) != 1 || !strings.Contains(got[0], want) {
+		t.Errorf("the answer warns %q", got)
+	}
+	token := w.issuer.Token("istio-system", "fairlead-admin", "fairlead")
+	if page := r.body(t, "/debug/sources", token); !strings.Contains(page, want) {
+		t.Errorf("the page does not warn: %s", page)
+	}
+	if _, err := r.store().Delete(t.Context(), &configv1.DeleteRequest{Key: &configv1.ObjectKey{Kind: "ProxyConfig", Namespace: "apps", Name: "image"}}); err != nil {
+		t.Fatal(err)
+	}
+	if page := r.body(t, "/debug/sources", token); strings.Contains(page, want) {
+		t.Errorf("the page warns of an object that is gone: %s", page)
+	}
+}
+
 func TestResourceVersions(t *testing.T) {
 	w := newWorld(t)
 	r := w.start(w.options())

@@ -306,7 +306,7 @@ func (s *Server) Apply(ctx context.Context, req *configv1.ApplyRequest) (*config
 	}
 	out := &configv1.ApplyResponse{}
 	changed := false
-	for _, r := range results {
+	for i, r := range results {
 		res := &configv1.ApplyResult{Key: keyProto(r.Item), Action: configv1.Action_ACTION_UNCHANGED}
 		if r.Changed {
 			changed, res.Action = true, configv1.Action_ACTION_CONFIGURED
@@ -316,6 +316,9 @@ func (s *Server) Apply(ctx context.Context, req *configv1.ApplyRequest) (*config
 		}
 		if !req.DryRun {
 			res.ResourceVersion = r.Item.Version
+		}
+		for _, w := range writes[i].Object.Warnings {
+			res.Warnings = append(res.Warnings, w.Error())
 		}
 		out.Results = append(out.Results, res)
 	}

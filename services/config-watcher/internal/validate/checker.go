@@ -18,6 +18,8 @@ type checker struct {
 	object   string
 	doc      *manifest.Document
 	problems object.Problems
+	// warnings are of what is accepted and has no effect.
+	warnings object.Problems
 	// packed makes strictMessage look into messages that are packed in others.
 	packed bool
 }
@@ -32,6 +34,18 @@ func (c *checker) fail(path string, value any, reason, remedy string) {
 		p.Location = c.doc.FieldLocation(path)
 	}
 	c.problems = append(c.problems, p)
+}
+
+// warn says that what stands at a JSON path has no effect.
+func (c *checker) warn(path string, v verdict) {
+	if len(c.warnings) >= maxProblems {
+		return
+	}
+	p := object.Problem{Object: c.object, Field: path, Reason: "has no effect: " + v.reason, Remedy: v.remedy}
+	if c.doc != nil {
+		p.Location = c.doc.FieldLocation(path)
+	}
+	c.warnings = append(c.warnings, p)
 }
 
 func index(path string, i int) string { return fmt.Sprintf("%s[%d]", path, i) }

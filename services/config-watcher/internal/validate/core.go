@@ -165,12 +165,15 @@ func checkConfigMap(c *checker, o *object.Object, m *corev1.ConfigMap) {
 	if !ok {
 		return
 	}
-	_, problems := MeshConfig("", []byte(text))
+	_, warnings, problems := MeshConfig("", []byte(text))
+	at := func(p object.Problem) string {
+		return strings.TrimSuffix("data."+MeshKey+"."+p.Field, ".")
+	}
 	for _, p := range problems {
-		at := "data." + MeshKey
-		if p.Field != "" {
-			at += "." + p.Field
-		}
-		c.fail(at, nil, p.Description(), "")
+		c.fail(at(p), nil, p.Description(), "")
+	}
+	for _, w := range warnings {
+		w.Object, w.Field = c.object, at(w)
+		c.warnings = append(c.warnings, w)
 	}
 }

@@ -60,19 +60,19 @@ func defaultProxyConfig() *mesh.ProxyConfig {
 	}
 }
 
-// MeshConfig decodes a mesh configuration (the ConfigMap's text, or a file) over the defaults. file is used in problems only.
-func MeshConfig(file string, text []byte) (*mesh.MeshConfig, object.Problems) {
+// MeshConfig decodes a mesh configuration (the ConfigMap's text, or a file) over the defaults. file is used in warnings and problems only.
+func MeshConfig(file string, text []byte) (config *mesh.MeshConfig, warnings, problems object.Problems) {
 	return MeshConfigOver(DefaultMeshConfig(), file, text)
 }
 
 // MeshConfigOver is MeshConfig with defaults of the caller's. It takes the defaults over and changes them.
-func MeshConfigOver(out *mesh.MeshConfig, file string, text []byte) (*mesh.MeshConfig, object.Problems) {
+func MeshConfigOver(out *mesh.MeshConfig, file string, text []byte) (config *mesh.MeshConfig, warnings, problems object.Problems) {
 	docs, problems := manifest.Parse(file, text)
 	if len(problems) > 0 {
-		return nil, problems
+		return nil, nil, problems
 	}
 	if len(docs) == 0 {
-		return out, nil
+		return out, nil, nil
 	}
 	c := &checker{object: "MeshConfig", doc: docs[0]}
 	if len(docs) > 1 {
@@ -85,7 +85,7 @@ func MeshConfigOver(out *mesh.MeshConfig, file string, text []byte) (*mesh.MeshC
 	}
 	c.strictMessage("", tree, out.ProtoReflect().Descriptor())
 	if len(c.problems) > 0 {
-		return nil, c.problems
+		return nil, nil, c.problems
 	}
 	user := &mesh.MeshConfig{}
 	js, err := json.Marshal(tree)
@@ -94,15 +94,15 @@ func MeshConfigOver(out *mesh.MeshConfig, file string, text []byte) (*mesh.MeshC
 	}
 	if err != nil {
 		c.fail("", nil, "cannot be decoded: "+cleanProtoError(err), "see Istio's reference of MeshConfig")
-		return nil, c.problems
+		return nil, nil, c.problems
 	}
 	c.supported("MeshConfig", "", user.ProtoReflect())
 	overlay(out.ProtoReflect(), user.ProtoReflect(), tree)
 	c.meshConfig(out)
 	if len(c.problems) > 0 {
-		return nil, c.problems
+		return nil, nil, c.problems
 	}
-	return out, nil
+	return out, c.warnings, nil
 }
 
 // overlay copies every field that the user wrote, zero values included ("enableTracing: false", "mode: REGISTRY_ONLY"), from src over dst.

@@ -1,9 +1,11 @@
 package validate
 
 import (
+	"encoding/json"
 	"maps"
 	"strconv"
 
+	mesh "istio.io/api/mesh/v1alpha1"
 	networkingv1beta1 "istio.io/api/networking/v1beta1"
 	"sigs.k8s.io/yaml"
 
@@ -83,8 +85,24 @@ func (c *checker) onDemandAnnotations(o *object.Object) {
 			c.fail(at, nil, reason, "write a ProxyConfig in YAML")
 			return
 		}
-		c.liftOnDemand(at, tree, "proxyMetadata")
+		c.ownProxyConfig(at, c.liftOnDemand(at, tree, "proxyMetadata"))
 	}
+}
+
+// ownProxyConfig warns of what has no effect in the ProxyConfig of a workload. Whether it is one is for the workload's agent to judge: a workload that
+// runs stays in the mesh.
+func (c *checker) ownProxyConfig(at string, tree map[string]any) {
+	config := &mesh.ProxyConfig{}
+	js, err := json.Marshal(tree)
+	if err != nil || json.Unmarshal(js, config) != nil {
+		return
+	}
+	of := &checker{object: c.object, doc: c.doc}
+	of.supported("MeshConfig.defaultConfig", at, config.ProtoReflect())
+	for _, p := range of.problems {
+		c.warn(p.Field, verdict{p.Reason, p.Remedy})
+	}
+	c.warnings = append(c.warnings, of.warnings...)
 }
 
 func proxyConfigTree(text string) (tree map[string]any, reason string) {

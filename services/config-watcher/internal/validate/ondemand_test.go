@@ -24,7 +24,7 @@ func TestOnDemandInMeshConfig(t *testing.T) {
 		{"misplaced", "onDemand: true", "", `unknown field "onDemand"`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			m, problems := MeshConfig("m.yaml", []byte(c.yaml))
+			m, _, problems := MeshConfig("m.yaml", []byte(c.yaml))
 			if c.problem != "" {
 				if got := problems.Error(); !regexp.MustCompile(c.problem).MatchString(got) {
 					t.Errorf("got  %s\nwant %s", got, c.problem)

@@ -7,28 +7,38 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-//go:embed unsupported.txt
-var unsupportedTable string
+// Fields and values that are refused, and fields and kinds that are accepted with a warning.
+var (
+	//go:embed unsupported.txt
+	unsupportedTable string
+	//go:embed ineffective.txt
+	ineffectiveTable string
 
-// refusal says why a field or value is refused, and what to do.
-type refusal struct{ reason, remedy string }
+	unsupported = parseTable(unsupportedTable)
+	ineffective = parseTable(ineffectiveTable)
+)
 
-var unsupported = parseUnsupported(unsupportedTable)
+// verdict says why a field or value is refused or of no effect, and what to do.
+type verdict struct{ reason, remedy string }
 
-func parseUnsupported(table string) map[string]refusal {
-	out := map[string]refusal{}
+func parseTable(table string) map[string]verdict {
+	out := map[string]verdict{}
 	for line := range strings.Lines(table) {
 		parts := strings.Split(strings.TrimSpace(line), " | ")
 		if len(parts) == 3 && !strings.HasPrefix(line, "#") {
-			out[parts[0]] = refusal{parts[1], parts[2]}
+			out[parts[0]] = verdict{parts[1], parts[2]}
 		}
 	}
 	return out
 }
 
-// supported reports fields and values of a decoded message that the table of unsupported ones has. name is the message's place in that table, path
-// its place in the object.
+// supported reports what the two tables have of a decoded message: fields and values that are not supported are problems, what has no effect is a
+// warning. name is the message's place in the tables, path its place in the object.
 func (c *checker) supported(name, path string, m protoreflect.Message) {
+	if r, ok := ineffective[name]; ok {
+		c.warn(path, r)
+		return
+	}
 	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		fieldName, fieldPath := name+"."+f.JSONName(), f.JSONName()
 		if path != "" {
@@ -36,6 +46,10 @@ func (c *checker) supported(name, path string, m protoreflect.Message) {
 		}
 		if r, ok := unsupported[fieldName]; ok {
 			c.fail(fieldPath, nil, r.reason, r.remedy)
+			return true
+		}
+		if r, ok := ineffective[fieldName]; ok {
+			c.warn(fieldPath, r)
 			return true
 		}
 		switch {

@@ -7,63 +7,140 @@ import (
 
 	"google.golang.org/protobuf/reflect/protoreflect"
 	mesh "istio.io/api/mesh/v1alpha1"
+
+	"fairlead.dev/services/config-watcher/internal/manifest"
 )
 
-// TestUnsupportedFieldsExist keeps misspelt rows out of the table: a row that matches no field refuses nothing.
-func TestUnsupportedFieldsExist(t *testing.T) {
-	rows := 0
-	for line := range strings.Lines(unsupportedTable) {
-		if !strings.HasPrefix(line, "#") {
-			rows++
-		}
-	}
-	if rows != len(unsupported) {
-		t.Errorf("%d rows, of which %d could be read: each must be `field | reason | remedy`, once", rows, len(unsupported))
-	}
-	for path := range unsupported {
-		kindName, rest, _ := strings.Cut(path, ".")
-		var d protoreflect.MessageDescriptor
-		if kindName == "MeshConfig" {
-			d = (&mesh.MeshConfig{}).ProtoReflect().Descriptor()
-		}
-		for i := range kinds {
-			if kinds[i].name == kindName && kinds[i].newSpec != nil {
-				d = kinds[i].newSpec().ProtoReflect().Descriptor()
-			}
-		}
-		if d == nil {
-			t.Errorf("%s: there is no kind %s", path, kindName)
-			continue
-		}
-		var f protoreflect.FieldDescriptor
-		parts := strings.Split(rest, ".")
-		for i, part := range parts {
-			if f != nil && f.Enum() != nil && i == len(parts)-1 {
-				if f.Enum().Values().ByName(protoreflect.Name(part)) == nil {
-					t.Errorf("%s: the enum has no such value", path)
+var tables = map[string]struct {
+	text string
+	rows map[string]verdict
+}{"unsupported": {unsupportedTable, unsupported}, "ineffective": {ineffectiveTable, ineffective}}
+
+// TestTablesNameFieldsThatExist keeps misspelt rows out of the tables: a row that matches no field does nothing.
+func TestTablesNameFieldsThatExist(t *testing.T) {
+	for name, table := range tables {
+		t.Run(name, func(t *testing.T) {
+			rows := 0
+			for line := range strings.Lines(table.text) {
+				if !strings.HasPrefix(line, "#") {
+					rows++
 				}
-				break
 			}
-			if d == nil || d.Fields().ByJSONName(part) == nil {
-				t.Errorf("%s: there is no field %s", path, part)
-				break
+			if rows != len(table.rows) {
+				t.Errorf("%d rows, of which %d could be read: each must be `field | reason | remedy`, once", rows, len(table.rows))
 			}
-			f = d.Fields().ByJSONName(part)
-			if d = f.Message(); f.IsMap() {
-				d = f.MapValue().Message()
+			for path := range table.rows {
+				if reason := unknownField(path); reason != "" {
+					t.Errorf("%s: %s", path, reason)
+				}
+			}
+		})
+	}
+	for path := range ineffective {
+		for at := path; at != ""; at = at[:max(strings.LastIndexByte(at, '.'), 0)] {
+			if _, both := unsupported[at]; both {
+				t.Errorf("%s is refused, or below what is refused, and of no effect", path)
 			}
 		}
 	}
 }
 
-func TestUnsupportedTableIsSortedByKind(t *testing.T) {
-	var order []string
-	for line := range strings.Lines(unsupportedTable) {
-		if kindName, _, ok := strings.Cut(line, "."); ok && !strings.HasPrefix(line, "#") && (len(order) == 0 || order[len(order)-1] != kindName) {
-			order = append(order, kindName)
+// unknownField says what is wrong with a row's path, nothing if it leads somewhere.
+func unknownField(path string) string {
+	kindName, rest, _ := strings.Cut(path, ".")
+	var d protoreflect.MessageDescriptor
+	if kindName == "MeshConfig" {
+		d = (&mesh.MeshConfig{}).ProtoReflect().Descriptor()
+	}
+	for i := range kinds {
+		if kinds[i].name == kindName && kinds[i].newSpec != nil {
+			d = kinds[i].newSpec().ProtoReflect().Descriptor()
 		}
 	}
-	if sorted := slices.Compact(slices.Sorted(slices.Values(order))); len(sorted) != len(order) {
-		t.Errorf("rows of one kind stand apart: %v", order)
+	if d == nil {
+		return "there is no such kind"
+	}
+	if rest == "" {
+		return ""
+	}
+	var f protoreflect.FieldDescriptor
+	parts := strings.Split(rest, ".")
+	for i, part := range parts {
+		if f != nil && f.Enum() != nil && i == len(parts)-1 {
+			if f.Enum().Values().ByName(protoreflect.Name(part)) == nil {
+				return "the enum has no such value"
+			}
+			break
+		}
+		if d == nil || d.Fields().ByJSONName(part) == nil {
+			return "there is no field " + part
+		}
+		f = d.Fields().ByJSONName(part)
+		if d = f.Message(); f.IsMap() {
+			d = f.MapValue().Message()
+		}
+	}
+	return ""
+}
+
+func TestTablesAreSortedByKind(t *testing.T) {
+	for name, table := range tables {
+		var order []string
+		for line := range strings.Lines(table.text) {
+			kindName, _, _ := strings.Cut(strings.Fields(line)[0], ".")
+			if !strings.HasPrefix(line, "#") && (len(order) == 0 || order[len(order)-1] != kindName) {
+				order = append(order, kindName)
+			}
+		}
+		if sorted := slices.Compact(slices.Sorted(slices.Values(order))); len(sorted) != len(order) {
+			t.Errorf("%s: rows of one kind stand apart: %v", name, order)
+		}
+	}
+}
+
+func TestWarnings(t *testing.T) {
+	for name, tc := range map[string]struct{ yaml, at string }{
+		"a field of MeshConfig": {`apiVersion: v1
+kind: ConfigMap
+metadata: {name: istio, namespace: istio-system}
+data: {mesh: "extensionProviders: [{name: a, prometheus: {}}, {name: b, prometheus: {}}]"}
+`, "ConfigMap istio-system/istio: data.mesh.extensionProviders: has no effect: "},
+		"a field below a message": {`apiVersion: v1
+kind: ConfigMap
+metadata: {name: istio, namespace: istio-system}
+data: {mesh: "defaultConfig: {tracing: {sampling: 10}, concurrency: 2}"}
+`, "ConfigMap istio-system/istio: data.mesh.defaultConfig.tracing: has no effect: "},
+		"a field of a resource": {`apiVersion: networking.istio.io/v1beta1
+kind: ProxyConfig
+metadata: {name: p, namespace: apps}
+spec: {concurrency: 2, image: {imageType: debug}}
+`, "ProxyConfig apps/p: spec.image: has no effect: "},
+		"a whole kind": {`apiVersion: telemetry.istio.io/v1
+kind: Telemetry
+metadata: {name: t, namespace: apps}
+spec: {accessLogging: [{disabled: true}]}
+`, "Telemetry apps/t: spec: has no effect: "},
+		"an annotation, also of what MeshConfig may not have": {`apiVersion: v1
+kind: Pod
+metadata:
+  name: p
+  namespace: apps
+  annotations: {proxy.istio.io/config: "privateKeyProvider: {cryptomb: {pollDelay: 1s}}\nconcurrency: 2"}
+spec: {containers: []}
+`, `Pod apps/p: metadata.annotations["proxy.istio.io/config"].privateKeyProvider: has no effect: `},
+	} {
+		t.Run(name, func(t *testing.T) {
+			docs, problems := manifest.Parse("", []byte(tc.yaml))
+			if len(problems) > 0 {
+				t.Fatal(problems)
+			}
+			o, err := Document(docs[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(o.Warnings) != 1 || !strings.HasPrefix(o.Warnings[0].Error(), tc.at) || o.Warnings[0].Remedy == "" {
+				t.Errorf("warnings %q, want one %q", o.Warnings.Error(), tc.at)
+			}
+		})
 	}
 }

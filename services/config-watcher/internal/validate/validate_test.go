@@ -120,7 +120,7 @@ func TestNearest(t *testing.T) {
 }
 
 func TestMeshConfig(t *testing.T) {
-	m, problems := MeshConfig("mesh.yaml", []byte("enableTracing: false\noutboundTrafficPolicy: {mode: REGISTRY_ONLY}\ndefaultConfig: {drainDuration: 1s}\nlocalityLbSetting: {enabled: false}\n"))
+	m, _, problems := MeshConfig("mesh.yaml", []byte("enableTracing: false\noutboundTrafficPolicy: {mode: REGISTRY_ONLY}\ndefaultConfig: {drainDuration: 1s}\nlocalityLbSetting: {enabled: false}\n"))
 	if err := problems.Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +130,7 @@ func TestMeshConfig(t *testing.T) {
 	if m.DefaultConfig.DrainDuration.Seconds != 1 || m.DefaultConfig.StatusPort != 15020 || m.ProxyListenPort != 15001 {
 		t.Errorf("defaults are lost: %v", m)
 	}
-	_, problems = MeshConfig("mesh.yaml", []byte("defaultConfig:\n  drainDuraton: 1s\n"))
+	_, _, problems = MeshConfig("mesh.yaml", []byte("defaultConfig:\n  drainDuraton: 1s\n"))
 	if got := problems.Error(); !strings.Contains(got, `mesh.yaml:2: MeshConfig: defaultConfig.drainDuraton: unknown field "drainDuraton"; did you mean "drainDuration"`) {
 		t.Error(got)
 	}

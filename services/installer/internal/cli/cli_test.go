@@ -120,6 +120,18 @@ func TestApplyGetDelete(t *testing.T) {
 	}
 }
 
+func TestApplyWarns(t *testing.T) {
+	m := newMesh(t)
+	name := file(t, strings.ReplaceAll(object, "web", "ineffective"))
+	const want = "VirtualService shop/ineffective created\n  warning: VirtualService shop/ineffective: spec: has no effect\n"
+	if out, _, err := m.run("", "config", "apply", "-f", name); err != nil || out != want {
+		t.Errorf("%q, %v", out, err)
+	}
+	if out, _, err := m.run("", "config", "apply", "-f", name, "-o", "json"); err != nil || !strings.Contains(out, `"VirtualService shop/ineffective: spec: has no effect"`) {
+		t.Errorf("%q, %v", out, err)
+	}
+}
+
 func TestRefusedInput(t *testing.T) {
 	m := newMesh(t)
 	name := file(t, object+"---\n"+strings.ReplaceAll(object, "web", "broken"))

@@ -104,6 +104,8 @@ type appliedObject struct {
 	Name      string `json:"name"`
 	// Action is "created", "configured" or "unchanged".
 	Action string `json:"action"`
+	// Warnings name fields that are accepted and have no effect.
+	Warnings []string `json:"warnings,omitempty"`
 }
 
 func apply(ctx context.Context, env Env, t *target, f applyFlags, out io.Writer) error {
@@ -127,6 +129,7 @@ func apply(ctx context.Context, env Env, t *target, f applyFlags, out io.Writer)
 	for _, r := range res.GetResults() {
 		answer.Results = append(answer.Results, appliedObject{
 			Kind: r.GetKey().GetKind(), Namespace: r.GetKey().GetNamespace(), Name: r.GetKey().GetName(), Action: action(r.GetAction()),
+			Warnings: r.GetWarnings(),
 		})
 	}
 	if f.out.value == "" {
@@ -158,6 +161,9 @@ func (a applied) print(out io.Writer) {
 	}
 	for _, r := range a.Results {
 		fmt.Fprintf(out, "%s %s %s%s\n", r.Kind, strings.TrimPrefix(r.Namespace+"/"+r.Name, "/"), r.Action, suffix)
+		for _, w := range r.Warnings {
+			fmt.Fprintf(out, "  warning: %s\n", w)
+		}
 	}
 }
 

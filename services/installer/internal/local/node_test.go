@@ -153,7 +153,7 @@ spec:
 		}
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		fmt.Fprintf(rw, `{"sources":[{"name":"file","problems":[%s]}]}`, w.problems)
+		fmt.Fprintf(rw, `{"sources":[{"name":"file","problems":[%s]}],"warnings":["x has no effect"]}`, w.problems)
 	}))
 	t.Cleanup(ops.Close)
 
@@ -279,6 +279,8 @@ func TestLifeOfAMesh(t *testing.T) {
 	if state, err = rundir.Open(w.cfg.Layout.Dir); err != nil || state.Pods[0].Containers[0].PID == pid || state.Pods[0].Containers[0].Restarts == 0 {
 		t.Errorf("after the crash: %+v, %v", state, err)
 	}
+
+	testkit.Eventually(t, within, w.prints("warning: x has no effect"))
 
 	// What config-watcher refuses later is told, and that it is mended.
 	w.setProblems(`"mesh.yaml:3: bad; mend it"`)

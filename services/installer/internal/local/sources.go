@@ -47,15 +47,21 @@ func (n *Node) checkFiles(ctx context.Context) error {
 const sourcesPeriod = 500 * time.Millisecond
 
 // watchSources tells the person what config-watcher refuses of the files, which are followed live: the last good version of a refused object stays
-// in use.
+// in use. It also tells what is accepted and has no effect.
 func (n *Node) watchSources(ctx context.Context) error {
-	var known []string
+	var known, warned []string
 	for n.wait(ctx, sourcesPeriod) {
-		now, err := n.sourceProblems(ctx)
+		now, warnings, err := n.sourceProblems(ctx)
 		if err != nil {
 			n.cfg.Log.Debug("sources are not known", "error", err)
 			continue
 		}
+		for _, w := range warnings {
+			if !slices.Contains(warned, w) {
+				n.cfg.Console.Line("warning: " + w)
+			}
+		}
+		warned = warnings
 		for _, p := range now {
 			if !slices.Contains(known, p) {
 				n.cfg.Console.Line("refused, the last good version stays: " + p)
@@ -69,21 +75,21 @@ func (n *Node) watchSources(ctx context.Context) error {
 	return nil
 }
 
-// sourceProblems asks config-watcher what is wrong with the objects that it reads.
-func (n *Node) sourceProblems(ctx context.Context) ([]string, error) {
+// sourceProblems asks config-watcher what is wrong with the objects that it reads, and what has no effect in them.
+func (n *Node) sourceProblems(ctx context.Context) (problems, warnings []string, err error) {
 	var answer struct {
 		Sources []struct {
 			Problems []string `json:"problems"`
 		} `json:"sources"`
+		Warnings []string `json:"warnings"`
 	}
 	if err := n.debug(ctx, n.cfg.Plan.ConfigWatcher(), "/debug/sources", &answer); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var list []string
 	for _, s := range answer.Sources {
-		list = append(list, s.Problems...)
+		problems = append(problems, s.Problems...)
 	}
-	return list, nil
+	return problems, answer.Warnings, nil
 }
 
 // maxDebug bounds what is read of a debug page.

@@ -34,7 +34,7 @@ type Config struct {
 	JWKSFile, Issuer string
 }
 
-// Server keeps objects, and a fleet that a test sets. An object whose text contains the word "broken" is refused.
+// Server keeps objects, and a fleet that a test sets. An object whose text contains the word "broken" is refused, "ineffective" makes a warning.
 type Server struct {
 	configv1.UnimplementedConfigStoreServiceServer
 	configv1.UnimplementedFleetServiceServer
@@ -136,7 +136,11 @@ func (s *Server) Apply(_ context.Context, r *configv1.ApplyRequest) (*configv1.A
 				action = configv1.Action_ACTION_CONFIGURED
 			}
 			writes[id(key)] = &configv1.Object{Key: key, Generation: 1, ResourceVersion: "1", Manifest: text}
-			res.Results = append(res.Results, &configv1.ApplyResult{Key: key, Action: action})
+			result := &configv1.ApplyResult{Key: key, Action: action}
+			if strings.Contains(string(o.Raw), "ineffective") {
+				result.Warnings = []string{o.String() + ": spec: has no effect"}
+			}
+			res.Results = append(res.Results, result)
 		}
 	}
 	if !r.GetDryRun() {

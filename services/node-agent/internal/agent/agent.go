@@ -269,6 +269,7 @@ func newSupervisor(c *config.Config, dir *statedir.Dir, binary string, admin *en
 			LogLevel:     c.EnvoyLogLevel,
 			ComponentLog: c.EnvoyComponentLog,
 			FileFlush:    c.EnvoyFileFlush,
+			FileFlushKB:  c.EnvoyFileFlushKB,
 			NetAdmin:     transparent(c),
 			Stdout:       out.Stdout,
 			Stderr:       out.Stderr,

@@ -71,6 +71,8 @@ type Config struct {
 	EnvoyLogLevel     string
 	EnvoyComponentLog string
 	EnvoyFileFlush    time.Duration
+	// EnvoyFileFlushKB is how much of an access log Envoy keeps back at most; 0 leaves it to Envoy.
+	EnvoyFileFlushKB uint32
 	// MaxDownstreamConnections is the limit of Envoy's overload manager.
 	MaxDownstreamConnections uint64
 	// DeltaXDS selects incremental xDS between Envoy and the xds-server.
@@ -144,7 +146,7 @@ func (c *Config) validate() error {
 	need(c.StateDir != "", "no state directory: give --state-dir")
 	need(c.RootCertFile != "", "no root certificate file: give --root-cert-file")
 	need(c.SecretTTL >= time.Minute, "SECRET_TTL %s: want at least 1m", c.SecretTTL)
-	need(c.EnvoyFileFlush >= time.Millisecond, "--proxy-file-flush-interval %s: want at least 1ms", c.EnvoyFileFlush)
+	need(c.EnvoyFileFlush >= time.Millisecond, "--proxy-file-flush-interval, or fileFlushInterval, %s: want at least 1ms", c.EnvoyFileFlush)
 	need(c.Drain.Envoy >= time.Second, "drainDuration %s: want at least 1s", c.Drain.Envoy)
 	need(c.Drain.Termination >= 0, "TERMINATION_DRAIN_DURATION_SECONDS %s: want 0 or more", c.Drain.Termination)
 	need(c.Drain.Minimum >= 0, "MINIMUM_DRAIN_DURATION %s: want 0s or more", c.Drain.Minimum)

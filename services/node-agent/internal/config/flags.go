@@ -67,7 +67,7 @@ func (f *Flags) Register(fs *pflag.FlagSet) {
 	fs.StringVar(&f.LogLevel, "log-level", "info", "the agent's log level: debug, info, warn or error")
 	fs.StringVar(&f.EnvoyLogLevel, "proxy-log-level", "warning", "Envoy's log level")
 	fs.StringVar(&f.EnvoyComponents, "proxy-component-log-level", "", "Envoy's log levels per component, as in misc:error,upstream:debug")
-	fs.DurationVar(&f.EnvoyFileFlush, "proxy-file-flush-interval", defaultFileFlush, "how late Envoy may write its access log to a file")
+	fs.DurationVar(&f.EnvoyFileFlush, "proxy-file-flush-interval", 0, "how late Envoy may write its access log to a file (default: ProxyConfig fileFlushInterval, 1s)")
 	fs.StringVar(&f.PodInfoDir, "pod-info-dir", defaultPodInfo, "directory with the downward API's files labels and annotations")
 }
 

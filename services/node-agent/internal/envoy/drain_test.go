@@ -162,10 +162,10 @@ func TestParseStats(t *testing.T) {
 }
 
 func TestArgs(t *testing.T) {
-	o := Options{Bootstrap: "/s/envoy-bootstrap.json", Concurrency: 2, DrainTime: 45 * time.Second, LogLevel: "warning", ComponentLog: "misc:error", FileFlush: time.Second}
+	o := Options{Bootstrap: "/s/envoy-bootstrap.json", Concurrency: 2, DrainTime: 45 * time.Second, LogLevel: "warning", ComponentLog: "misc:error", FileFlush: time.Second, FileFlushKB: 8}
 	want := []string{
 		"-c", "/s/envoy-bootstrap.json", "--disable-hot-restart", "--concurrency", "2", "--drain-time-s", "45",
-		"--drain-strategy", "immediate", "--log-level", "warning", "--file-flush-interval-msec", "1000",
+		"--drain-strategy", "immediate", "--log-level", "warning", "--file-flush-interval-msec", "1000", "--file-flush-min-size-kb", "8",
 		"--component-log-level", "misc:error",
 	}
 	if got := o.Args(); !slices.Equal(got, want) {

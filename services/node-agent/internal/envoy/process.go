@@ -32,6 +32,8 @@ type Options struct {
 	ComponentLog string
 	// FileFlush is how late an access log may be written.
 	FileFlush time.Duration
+	// FileFlushKB is how much of an access log is kept back at most; 0 leaves it to Envoy.
+	FileFlushKB uint32
 	// NetAdmin hands the capability to administer the network on to Envoy, as TPROXY needs. The agent must have it.
 	NetAdmin bool
 	// Stdout and Stderr get Envoy's output: its access log and its own log.
@@ -48,6 +50,9 @@ func (o Options) Args() []string {
 		"--drain-strategy", "immediate",
 		"--log-level", o.LogLevel,
 		"--file-flush-interval-msec", strconv.FormatInt(o.FileFlush.Milliseconds(), 10),
+	}
+	if o.FileFlushKB > 0 {
+		args = append(args, "--file-flush-min-size-kb", strconv.FormatUint(uint64(o.FileFlushKB), 10))
 	}
 	if o.ComponentLog != "" {
 		args = append(args, "--component-log-level", o.ComponentLog)

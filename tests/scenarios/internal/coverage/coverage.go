@@ -2,6 +2,7 @@
 package coverage
 
 import (
+	_ "embed" // the table of messages without rows
 	"fmt"
 	"maps"
 	"slices"
@@ -33,32 +34,20 @@ var kinds = []struct {
 	{"MeshConfig", (&mesh.MeshConfig{}).ProtoReflect()},
 }
 
-// whole are messages whose fields have no rows of their own, because they say one thing or have their rows elsewhere.
-var whole = map[protoreflect.FullName]string{
-	"istio.networking.v1alpha3.StringMatch":                     "",
-	"istio.networking.v1alpha3.Percent":                         "",
-	"istio.networking.v1alpha3.PortSelector":                    "",
-	"istio.networking.v1alpha3.LocalityLoadBalancerSetting":     "",
-	"istio.networking.v1alpha3.TrafficPolicy.PortTrafficPolicy": "as DestinationRule.trafficPolicy",
-	"istio.mesh.v1alpha1.ProxyConfig":                           "",
-	"istio.type.v1beta1.WorkloadSelector":                       "",
-	"istio.type.v1beta1.PolicyTargetReference":                  "",
-	"istio.networking.v1alpha3.WorkloadSelector":                "",
-}
+//go:embed rows.txt
+var rowsTable string
 
-// elsewhere are fields whose message has its rows at another field.
-var elsewhere = map[string]string{
-	"DestinationRule.subsets.trafficPolicy":   "as DestinationRule.trafficPolicy",
-	"VirtualService.http.mirrors.destination": "as VirtualService.http.route.destination",
-	"VirtualService.http.mirror":              "as VirtualService.http.route.destination",
-	"VirtualService.tcp.route.destination":    "as VirtualService.http.route.destination",
-	"VirtualService.tls.route.destination":    "as VirtualService.http.route.destination",
-	"VirtualService.http.route.headers":       "as VirtualService.http.headers",
-	"ServiceEntry.endpoints":                  "as WorkloadEntry",
-	"MeshConfig.defaultHttpRetryPolicy":       "as VirtualService.http.retries",
-	"Sidecar.inboundConnectionPool":           "as DestinationRule.trafficPolicy.connectionPool",
-	"Sidecar.ingress.connectionPool":          "as DestinationRule.trafficPolicy.connectionPool",
-	"Sidecar.ingress.tls":                     "as Gateway.servers.tls",
+// elsewhere has the messages and fields without rows below them, and where those rows are, if anywhere.
+var elsewhere = parseRows(rowsTable)
+
+func parseRows(table string) map[string]string {
+	out := map[string]string{}
+	for line := range strings.Lines(table) {
+		if name, at, ok := strings.Cut(line, "|"); ok && !strings.HasPrefix(line, "#") {
+			out[strings.TrimSpace(name)] = strings.TrimSpace(at)
+		}
+	}
+	return out
 }
 
 // Row is a field of the API, or a value of an enum that something is said of.
@@ -67,13 +56,25 @@ type Row struct {
 	Path string
 	// Depth in the object, 0 for a field directly below spec.
 	Depth int
-	// Note replaces the state, if there is one.
-	Note string
-	// Refused tells that an object which sets it is refused.
-	Refused bool
-	// Scenarios that show it, sorted.
+	// As is the path at which the fields of the same message have their rows, if that is elsewhere.
+	As string
+	// State is what an object that sets it meets.
+	State State
+	// Scenarios are those that are about it, sorted.
 	Scenarios []string
+	// SetBy are the scenarios that set it in passing, sorted.
+	SetBy []string
 }
+
+// State of a field or value.
+type State string
+
+// The states: acted on; refused by validation; accepted with a warning that it has no effect.
+const (
+	Supported State = "supported"
+	Refused   State = "refused"
+	NoEffect  State = "no effect, with a warning"
+)
 
 // Section is the rows of a kind.
 type Section struct {
@@ -88,8 +89,8 @@ type Table struct {
 	Features []*Row
 }
 
-// New relates the API to scenarios. refused has the paths of fields and of enum values that are refused.
-func New(scenarios []*format.Scenario, refused []string) *Table {
+// New relates the API to scenarios. refused and ineffective have the paths of fields, and of enum values, that are not supported.
+func New(scenarios []*format.Scenario, refused, ineffective []string) *Table {
 	t := &Table{}
 	rows := map[string]*Row{}
 	enums := map[string]map[string]string{} // by path of a message: enum value → path of its field
@@ -117,17 +118,20 @@ func New(scenarios []*format.Scenario, refused []string) *Table {
 				return row
 			}
 		}
-		row := &Row{Path: at + "." + last, Depth: strings.Count(at, ".")}
+		row := &Row{Path: at + "." + last, Depth: strings.Count(at, "."), State: Supported}
 		values[at] = append(values[at], row)
 		return row
 	}
-	for _, path := range refused {
-		if row := find(path); row != nil {
-			row.Refused = true
+	for state, paths := range map[State][]string{Refused: refused, NoEffect: ineffective} {
+		for _, path := range paths {
+			if row := find(path); row != nil {
+				row.State = state
+			}
 		}
 	}
 	features := map[string]*Row{}
 	for _, s := range scenarios {
+		set(rows, s, s.Steps)
 		for _, path := range s.Covers {
 			path = strings.ReplaceAll(path, ".spec.", ".")
 			marked := false
@@ -169,20 +173,21 @@ func New(scenarios []*format.Scenario, refused []string) *Table {
 		for _, row := range list {
 			slices.Sort(row.Scenarios)
 			row.Scenarios = slices.Compact(row.Scenarios)
+			slices.Sort(row.SetBy)
 		}
 	}
 	return t
 }
 
-// inherit marks what is below a refused field.
+// inherit gives what is below a field that is not supported its state.
 func inherit(rows []*Row) {
-	refused := ""
+	above := &Row{State: Supported}
 	for _, row := range rows {
 		switch {
-		case refused != "" && strings.HasPrefix(row.Path, refused+"."):
-			row.Refused = true
-		case row.Refused:
-			refused = row.Path
+		case above.State != Supported && strings.HasPrefix(row.Path, above.Path+"."):
+			row.State = above.State
+		default:
+			above = row
 		}
 	}
 }
@@ -217,7 +222,7 @@ func (w *walker) message(path string, depth int, d protoreflect.MessageDescripto
 	for i := range fields.Len() {
 		f := fields.Get(i)
 		at := path + "." + f.JSONName()
-		row := &Row{Path: at, Depth: depth, Note: elsewhere[at]}
+		row := &Row{Path: at, Depth: depth, State: Supported}
 		*w.rows = append(*w.rows, row)
 		if f.Enum() != nil {
 			w.values(path, at, f.Enum())
@@ -226,11 +231,16 @@ func (w *walker) message(path string, depth int, d protoreflect.MessageDescripto
 		if f.IsMap() {
 			message = f.MapValue().Message()
 		}
-		if message == nil || row.Note != "" || strings.HasPrefix(string(message.FullName()), "google.protobuf.") {
+		if message == nil || strings.HasPrefix(string(message.FullName()), "google.protobuf.") {
 			continue
 		}
-		if note, ok := whole[message.FullName()]; ok {
-			row.Note = note
+		whole := false
+		for _, name := range []string{at, string(message.FullName())} {
+			if as, ok := elsewhere[name]; ok && !whole {
+				row.As, whole = as, true
+			}
+		}
+		if whole {
 			continue
 		}
 		w.message(at, depth+1, message, above)
@@ -252,29 +262,40 @@ func (w *walker) values(message, at string, e protoreflect.EnumDescriptor) {
 // Markdown is the page.
 func (t *Table) Markdown() []byte {
 	var b strings.Builder
-	fields, shown, refused := 0, 0, 0
+	counts := map[string]int{}
 	for _, list := range t.lists() {
 		for _, row := range list {
-			fields++
-			if row.Refused {
-				refused++
-			}
-			if len(row.Scenarios) > 0 {
-				shown++
+			counts["rows"]++
+			counts[string(row.State)]++
+			switch {
+			case row.State != Supported:
+			case len(row.Scenarios) > 0:
+				counts["shown"]++
+			case row.As != "":
+				counts["as"]++
+			case len(row.SetBy) > 0:
+				counts["set"]++
+			default:
+				counts["none"]++
 			}
 		}
 	}
 	fmt.Fprintf(&b, `# The traffic API, field by field
 
-Generated from Istio's own messages, from what validation refuses, and from the `+"`covers`"+` of the scenarios in `+"`tests/scenarios`"+` by
-`+"`make golden`"+`; each scenario runs on real Envoys (`+"`make scenarios`"+`). A field that is not supported is refused with its name and a remedy, never ignored.
-%d rows, %d refused, %d shown by a scenario; a field that no scenario shows is marked "no scenario".
+Generated from Istio's own messages, from config-watcher's tables of what is refused and of what has no effect, and from the scenarios in `+"`tests/scenarios`"+` by
+`+"`make golden`"+`; each scenario runs on real Envoys (`+"`make scenarios`"+`). A field that is not supported is refused with its name and a remedy; some that every Istio
+installation has are accepted with a warning that says that they have no effect yet. None is ignored in silence.
 
-`, fields, refused, shown)
+The last column has the scenarios that are about the field (their `+"`covers`"+`). Where there is none, "set by" names scenarios that set it in passing; "as PATH" is a message whose
+fields have their rows at another path; "no scenario" is what nothing shows.
+
+%d rows: %d refused, %d without an effect, %d supported. Of those, scenarios are about %d, %d are set by one in passing, %d stand elsewhere, %d are in no scenario.
+
+`, counts["rows"], counts[string(Refused)], counts[string(NoEffect)], counts[string(Supported)], counts["shown"], counts["set"], counts["as"], counts["none"])
 	for _, s := range t.Sections {
 		fmt.Fprintf(&b, "## %s\n\n| field | state | scenarios |\n|---|---|---|\n", s.Kind)
 		for _, row := range s.Rows {
-			fmt.Fprintf(&b, "| %s%s | %s | %s |\n", strings.Repeat("&nbsp;&nbsp;", row.Depth), row.name(), row.state(), strings.Join(row.Scenarios, ", "))
+			fmt.Fprintf(&b, "| %s%s | %s | %s |\n", strings.Repeat("&nbsp;&nbsp;", row.Depth), row.name(), row.State, row.evidence())
 		}
 		b.WriteByte('\n')
 	}
@@ -290,14 +311,26 @@ func (r *Row) name() string {
 	return "`" + last + "`"
 }
 
-func (r *Row) state() string {
-	switch {
-	case r.Refused:
-		return "refused"
-	case len(r.Scenarios) == 0 && r.Note != "":
-		return r.Note
-	case len(r.Scenarios) == 0:
-		return "supported, no scenario"
+// maxSetBy bounds the scenarios that are named for setting a field in passing.
+const maxSetBy = 3
+
+// evidence is the last column of the row.
+func (r *Row) evidence() string {
+	var parts []string
+	if len(r.Scenarios) > 0 {
+		parts = append(parts, strings.Join(r.Scenarios, ", "))
 	}
-	return "supported"
+	if r.As != "" {
+		parts = append(parts, "as "+r.As)
+	}
+	switch {
+	case len(parts) > 0 || r.State != Supported:
+	case len(r.SetBy) > maxSetBy:
+		parts = append(parts, fmt.Sprintf("set by %s and %d more", strings.Join(r.SetBy[:maxSetBy], ", "), len(r.SetBy)-maxSetBy))
+	case len(r.SetBy) > 0:
+		parts = append(parts, "set by "+strings.Join(r.SetBy, ", "))
+	default:
+		parts = append(parts, "no scenario")
+	}
+	return strings.Join(parts, "; ")
 }

@@ -11,8 +11,13 @@ import (
 func TestTable(t *testing.T) {
 	table := New([]*format.Scenario{
 		{Name: "b", Covers: []string{"VirtualService.http.match.headers.exact", "Gateway.servers.tls.SIMPLE", "protocol.grpc-web"}},
+		{Name: "c", Steps: []format.Step{
+			{Apply: "kind: VirtualService\nspec: {http: [{match: [{uri: {exact: /}, headers: {x: {exact: y}}}]}]}\n---\nkind: Gateway\nspec: {servers: [{name: s}]}"},
+			{Reject: &format.Reject{YAML: "kind: Gateway\nspec: {selector: {a: b}}"}},
+			{Eventually: &format.Eventually{Steps: []format.Step{{ApplyNoWait: "kind: ServiceEntry\nspec: {endpoints: [{address: 10.0.0.1}]}"}}}},
+		}},
 		{Name: "a", Covers: []string{"VirtualService.http.match.headers", "PeerAuthentication.mtls.mode.STRICT", "VirtualService.spec.http.timeout"}},
-	}, []string{"VirtualService.http.fault.abort.http2Error", "EnvoyFilter.configPatches.applyTo.BOOTSTRAP"})
+	}, []string{"VirtualService.http.fault.abort.http2Error", "EnvoyFilter.configPatches.applyTo.BOOTSTRAP", "MeshConfig.ca"}, []string{"MeshConfig.defaultConfig.tracing"})
 	rows := map[string]*Row{}
 	for _, s := range table.Sections {
 		for _, row := range s.Rows {
@@ -34,13 +39,32 @@ func TestTable(t *testing.T) {
 			t.Errorf("%s: %+v, want scenarios %v", path, row, want)
 		}
 	}
-	for _, path := range []string{"VirtualService.http.fault.abort.http2Error", "EnvoyFilter.configPatches.applyTo.BOOTSTRAP"} {
-		if row := rows[path]; row == nil || !row.Refused {
-			t.Errorf("%s is not said to be refused: %+v", path, row)
+	for path, want := range map[string]State{
+		"VirtualService.http.fault.abort.http2Error":      Refused,
+		"EnvoyFilter.configPatches.applyTo.BOOTSTRAP":     Refused,
+		"MeshConfig.ca.tlsSettings.mode":                  Refused,
+		"MeshConfig.defaultConfig.tracing":                NoEffect,
+		"MeshConfig.defaultConfig.tracing.zipkin.address": NoEffect,
+		"MeshConfig.defaultConfig.proxyMetadata":          Supported,
+		"MeshConfig.extensionProviders":                   Supported,
+	} {
+		if row := rows[path]; row == nil || row.State != want {
+			t.Errorf("%s: %+v, want %s", path, row, want)
+		}
+	}
+	for name, as := range elsewhere {
+		if rows[name] == nil && !strings.HasPrefix(name, "istio.") {
+			t.Errorf("rows.txt: there is no field %s", name)
+		}
+		if as != "" && rows[as] == nil && as != "WorkloadEntry" {
+			t.Errorf("rows.txt: %s: there is no field %s", name, as)
 		}
 	}
 	page := string(table.Markdown())
-	for _, want := range []string{"`uri` | supported, no scenario |", "| protocol.grpc-web | b |", "`http2Error` | refused |"} {
+	for _, want := range []string{
+		"`uri` | supported | set by c |", "`headers` | supported | a, b |", "| protocol.grpc-web | b |", "`http2Error` | refused |", "`method` | supported | no scenario |",
+		"`endpoints` | supported | as WorkloadEntry |", "`selector` | supported | no scenario |",
+	} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page lacks %q", want)
 		}

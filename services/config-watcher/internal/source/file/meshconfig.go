@@ -15,12 +15,13 @@ import (
 // way as one from anywhere else.
 func MeshConfig(name string, content []byte) Decoded {
 	key := object.Key{Kind: "ConfigMap", Namespace: validate.MeshNamespace, Name: validate.MeshName}
-	if _, problems := validate.MeshConfig(name, content); len(problems) > 0 {
+	_, warnings, problems := validate.MeshConfig(name, content)
+	if len(problems) > 0 {
 		return Decoded{Refused: []object.Key{key}, Problems: problems}
 	}
 	sum := sha256.Sum256([]byte(fmt.Sprintf("%s\x00%s", name, content)))
 	return Decoded{Objects: []*object.Object{{
-		Key: key, APIVersion: "v1", Location: name + ":1", Digest: [16]byte(sum[:16]),
+		Key: key, APIVersion: "v1", Location: name + ":1", Digest: [16]byte(sum[:16]), Warnings: warnings,
 		Body: &corev1.ConfigMap{
 			ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name},
 			Data:       map[string]string{validate.MeshKey: string(content)},
