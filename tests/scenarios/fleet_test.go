@@ -59,7 +59,7 @@ func newFleet(t *testing.T, topology *format.Topology, scenarios []*format.Scena
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			err = os.CopyFS(dir, os.DirFS(filepath.Join(options.Dir, "logs")))
+			err = errors.Join(os.RemoveAll(dir), os.CopyFS(dir, os.DirFS(filepath.Join(options.Dir, "logs"))))
 		}
 		if err := errors.Join(err, os.RemoveAll(options.Dir)); err != nil {
 			t.Error(err)

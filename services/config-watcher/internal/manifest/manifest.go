@@ -198,6 +198,9 @@ func toTree(text []byte) (tree any, err error) {
 		}
 	}()
 	js, err := yaml.YAMLToJSONStrict(text)
+	if err != nil && overridesMerged(text) {
+		js, err = yaml.YAMLToJSON(text)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -205,6 +208,23 @@ func toTree(text []byte) (tree any, err error) {
 		return nil, err
 	}
 	return tree, nil
+}
+
+// overridesMerged tells whether a text has no key twice but those that override what "<<" merged, which the strict decoder takes for duplicates. A merge
+// that does not come first is not among them: the decoder would let it win over the keys before it.
+func overridesMerged(text []byte) bool {
+	var root yaml3.Node
+	var all any
+	return bytes.Contains(text, []byte("<<")) && yaml3.Unmarshal(text, &root) == nil && root.Decode(&all) == nil && mergesFirst(&root)
+}
+
+func mergesFirst(n *yaml3.Node) bool {
+	for i, c := range n.Content {
+		if n.Kind == yaml3.MappingNode && i > 0 && i%2 == 0 && c.Tag == "!!merge" || !mergesFirst(c) {
+			return false
+		}
+	}
+	return true
 }
 
 var yamlLine = regexp.MustCompile(`(?:yaml: |^)(?:unmarshal errors:\s*)?line (\d+): `)

@@ -38,6 +38,28 @@ func TestLists(t *testing.T) {
 	}
 }
 
+func TestMerges(t *testing.T) {
+	const base = "base: &base {a: 1, b: {c: 2}}\n"
+	for name, c := range map[string]struct{ text, want string }{
+		"merged":                    {"x: {<<: *base, d: 3}\n", "map[a:1 b:map[c:2] d:3]"},
+		"overridden":                {"x:\n  <<: *base\n  a: 4\n", "map[a:4 b:map[c:2]]"},
+		"several":                   {"x: {<<: [{a: 5}, *base], b: 6}\n", "map[a:5 b:6]"},
+		"overridden twice":          {"x: {<<: *base, a: 4, a: 5}\n", `key "a" already set`},
+		"a merge that is not first": {"x: {a: 4, <<: *base}\n", `key "a" already set`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			docs, problems := Parse("f", []byte(base+c.text))
+			got := problems.Error()
+			if len(docs) == 1 {
+				got += fmt.Sprint(docs[0].Tree["x"])
+			}
+			if !strings.Contains(got, c.want) {
+				t.Errorf("got %s, want %s", got, c.want)
+			}
+		})
+	}
+}
+
 func TestLimits(t *testing.T) {
 	for name, content := range map[string]string{
 		"flow nesting":  "a: " + strings.Repeat("[", 100_000),

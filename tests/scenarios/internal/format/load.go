@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
+	yaml3 "go.yaml.in/yaml/v3"
 	"sigs.k8s.io/yaml"
 )
 
@@ -136,7 +137,12 @@ func read(from fs.FS, file string, schema *jsonschema.Schema, into any) error {
 	if err != nil {
 		return err
 	}
-	asJSON, err := yaml.YAMLToJSONStrict(raw)
+	// A decoder that refuses keys that are there twice, and another that lets keys override what "<<" merged.
+	var twice any
+	if err := yaml3.Unmarshal(raw, &twice); err != nil {
+		return err
+	}
+	asJSON, err := yaml.YAMLToJSON(raw)
 	if err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ type document struct {
 	content tree
 }
 
-// splitDocuments divides a text at its "---" lines; documents that say nothing are left out.
+// splitDocuments divides a text at its "---" lines, and a List into its objects; documents that say nothing are left out.
 func splitDocuments(text string) []document {
 	var out []document
 	var lines []string
@@ -28,7 +28,7 @@ func splitDocuments(text string) []document {
 		if err == nil {
 			d.content = content
 		}
-		out = append(out, d)
+		out = append(out, d.objects()...)
 	}
 	for line := range strings.Lines(text) {
 		line = strings.TrimRight(line, "\r\n")
@@ -39,6 +39,23 @@ func splitDocuments(text string) []document {
 		lines = append(lines, line)
 	}
 	flush()
+	return out
+}
+
+// objects are those of a List, or the document itself.
+func (d document) objects() []document {
+	items := d.list("items")
+	if d.kind() != "List" || d.member("apiVersion") != "v1" || len(items) == 0 {
+		return []document{d}
+	}
+	var out []document
+	for _, item := range items {
+		o, ok := item.(tree)
+		if !ok {
+			return []document{d}
+		}
+		out = append(out, document{text: encode(o), content: o})
+	}
 	return out
 }
 
