@@ -27,7 +27,6 @@ import (
 var (
 	randomObjects = flag.Int("random", 150, "how many random objects TestEnvoyTakesWhatIsAccepted applies")
 	randomSeed    = flag.Uint64("seed", 1, "first seed of those objects")
-	randomOdd     = flag.Int("odd", 0, "how seldom a value of theirs is odd, once in so many; 0 is the table's choice")
 )
 
 // anyKinds are the kinds that random objects are of.
@@ -81,7 +80,6 @@ func TestEnvoyTakesWhatIsAccepted(t *testing.T) {
 		}
 		takes(t, fleet.World, file, string(raw))
 	}
-	api.Odd = *randomOdd
 	accepted := 0
 	for i := range *randomObjects {
 		k := anyKinds[i%len(anyKinds)]

@@ -52,7 +52,11 @@ var seeds = sync.OnceValue(func() map[string][]uint64 {
 // Accepted are the seeds with which FillSeeded makes an object of a kind that validation accepts.
 func Accepted(kind string) []uint64 { return seeds()[kind] }
 
-// FillSeeded is Fill with the random numbers of a seed.
+// FillSeeded is Fill with the random numbers of a seed. Sixteen seeds of 64 draw odd values far more often than usually.
 func (t *Table) FillSeeded(seed uint64, m proto.Message) {
-	t.Fill(rand.New(rand.NewPCG(seed, 0)).IntN, m) //nolint:gosec // the same each time
+	table := *t
+	if table.Odd == 0 && seed/16%4 == 3 {
+		table.Odd = 10
+	}
+	table.Fill(rand.New(rand.NewPCG(seed, 0)).IntN, m) //nolint:gosec // the same each time
 }

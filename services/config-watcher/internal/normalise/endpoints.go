@@ -190,7 +190,7 @@ func (m *Mesh) serviceEndpoints(b *setBuilder, o *object.Object, s *corev1.Servi
 	for k := range slices.all {
 		m.sliceEndpoints(b, m.slices[k], s, port)
 	}
-	m.instances.matching(o.Key.Namespace, s.Spec.Selector, func(in *instance) {
+	m.instances.matching(o.Key.Namespace, ownerSelector(owner{"Service", o.Key.Namespace, o.Key.Name}, o), func(in *instance) {
 		addresses := ofFamilies(in.addresses, s.Spec.IPFamilies)
 		if slices.len() > 0 && in.key.kind == "Pod" || len(addresses) == 0 {
 			return

@@ -32,7 +32,8 @@ func FuzzMesh(f *testing.F) {
 	for seed := range 250 {
 		f.Add(fmt.Append(nil, seed))
 	}
-	f.Add([]byte("z7142")) // a Service that names one family twice
+	f.Add([]byte("z7142"))  // a Service that names one family twice
+	f.Add([]byte("z19090")) // an ExternalName with a selector
 	f.Fuzz(convert)
 }
 
