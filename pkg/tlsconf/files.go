@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
 	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/filewatch"
 )
 
 // FilesConfig names PEM files. CertFile and KeyFile go together and may both be empty.
@@ -75,27 +77,15 @@ func (f *Files) Check() error {
 
 // Run follows the files until ctx ends. It never fails: see Check.
 func (f *Files) Run(ctx context.Context) error {
-	w := f.newWatch()
-	defer w.close()
-	for {
-		w.add()
-		f.reload()
-		timer := f.cfg.Clock.NewTimer(f.interval())
-		for waiting := true; waiting; {
-			select {
-			case <-ctx.Done():
-				timer.Stop()
-				return nil
-			case <-timer.C():
-				waiting = false
-			case e := <-w.events:
-				waiting = !w.concerns(e)
-			case err := <-w.errors:
-				f.cfg.Log.Warn("watching files failed, changes are found by re-reading", "error", err)
-			}
-		}
-		timer.Stop()
-	}
+	files := slices.DeleteFunc([]string{f.cfg.CertFile, f.cfg.KeyFile, f.cfg.RootFile}, func(file string) bool { return file == "" })
+	filewatch.Follower{
+		Files: func() []string { return files }, Clock: f.cfg.Clock, Log: f.cfg.Log,
+		Read: func() time.Duration {
+			f.reload()
+			return f.interval()
+		},
+	}.Run(ctx)
+	return nil
 }
 
 // interval is short while the files are missing or broken: somebody is probably about to put them right.

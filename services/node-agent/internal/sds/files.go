@@ -9,15 +9,14 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"time"
 
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
-	"github.com/fsnotify/fsnotify"
 
 	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/filewatch"
 	"fairlead.dev/pkg/tlsconf"
 )
 
@@ -128,78 +127,23 @@ func (f *files) get(name string) *resource {
 
 // run follows the files until ctx ends.
 func (f *files) run(ctx context.Context) error {
-	var events chan fsnotify.Event
-	var failures chan error
-	watcher, err := fsnotify.NewWatcher()
-	if err != nil {
-		f.log.Warn("cannot watch files, changes are found by re-reading", "error", err)
-	} else {
-		defer watcher.Close()
-		events, failures = watcher.Events, watcher.Errors
-	}
-	for {
-		if watcher != nil {
-			f.watch(watcher)
-		}
-		timer := f.clock.NewTimer(f.readAll())
-		for waiting := true; waiting; {
-			select {
-			case <-ctx.Done():
-				timer.Stop()
-				return nil
-			case <-timer.C():
-				waiting = false
-			case <-f.wake:
-				waiting = false
-			case e := <-events:
-				waiting = !f.concerned(e)
-			case err := <-failures:
-				f.log.Warn("watching files failed, changes are found by re-reading", "error", err)
-			}
-		}
-		timer.Stop()
-	}
+	filewatch.Follower{Files: f.paths, Read: f.readAll, Wake: f.wake, Clock: f.clock, Log: f.log}.Run(ctx)
+	return nil
 }
 
-// watch follows the directories of all files, and no others: files are replaced by renaming, and in volumes that Kubernetes mounts by switching
-// a link. What cannot be watched is read again.
-func (f *files) watch(w *fsnotify.Watcher) {
-	want := map[string]bool{}
+// paths lists the files of all secrets.
+func (f *files) paths() []string {
 	f.mu.Lock()
+	defer f.mu.Unlock()
+	var out []string
 	for _, s := range f.secrets {
 		for _, path := range []string{s.cert, s.key, s.root} {
 			if path != "" && path != systemRoots {
-				want[filepath.Dir(path)] = true
+				out = append(out, path)
 			}
 		}
 	}
-	f.mu.Unlock()
-	for _, dir := range w.WatchList() {
-		if !want[dir] {
-			_ = w.Remove(dir)
-		}
-	}
-	for dir := range want {
-		_ = w.Add(dir) // again: it may be another directory by now
-	}
-}
-
-// concerned tells whether an event may have changed one of the files: other files of a directory may change often.
-func (f *files) concerned(e fsnotify.Event) bool {
-	const kubernetesLink = "..data"
-	if filepath.Base(e.Name) == kubernetesLink {
-		return true
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, s := range f.secrets {
-		for _, path := range []string{s.cert, s.key, s.root} {
-			if path = filepath.Clean(path); path == e.Name || filepath.Dir(path) == e.Name {
-				return true
-			}
-		}
-	}
-	return false
+	return out
 }
 
 // readAll reads every file and says when to do so next.
