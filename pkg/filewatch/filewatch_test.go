@@ -12,7 +12,6 @@ import (
 	"github.com/fsnotify/fsnotify"
 
 	"fairlead.dev/pkg/clock"
-	"fairlead.dev/pkg/testkit"
 )
 
 func TestConcerns(t *testing.T) {
@@ -30,8 +29,8 @@ func TestConcerns(t *testing.T) {
 // TestRun replaces a file, asks for another one in a directory that was not followed, and replaces that.
 func TestRun(t *testing.T) {
 	first, second := filepath.Join(t.TempDir(), "file"), filepath.Join(t.TempDir(), "file")
-	testkit.WriteFile(t, first, []byte("1"))
-	testkit.WriteFile(t, second, []byte("2"))
+	replace(t, first, []byte("1"))
+	replace(t, second, []byte("2"))
 	var file atomic.Pointer[string]
 	file.Store(&first)
 	wake, read := make(chan struct{}, 1), make(chan string, 1)
@@ -70,13 +69,24 @@ func TestRun(t *testing.T) {
 		}
 	}
 	until("1")
-	testkit.WriteFile(t, first, []byte("one"))
+	replace(t, first, []byte("one"))
 	until("one")
 	file.Store(&second)
 	wake <- struct{}{}
 	until("2")
-	testkit.WriteFile(t, second, []byte("two"))
+	replace(t, second, []byte("two"))
 	until("two")
 	cancel()
 	<-done
+}
+
+// replace renames a new file to path.
+func replace(t *testing.T, path string, content []byte) {
+	t.Helper()
+	if err := os.WriteFile(path+".new", content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		t.Fatal(err)
+	}
 }
