@@ -24,26 +24,44 @@ var questions = []struct {
 	types []string
 }{
 	{clusters, "resource=dynamic_active_clusters&mask=version_info,cluster.name", []string{"envoy.config.cluster.v3.Cluster"}},
-	{listeners, "resource=dynamic_listeners&mask=name,active_state.version_info", []string{"envoy.config.listener.v3.Listener"}},
+	{listeners, "resource=dynamic_listeners&mask=name,active_state.version_info,draining_state.listener", []string{"envoy.config.listener.v3.Listener"}},
 	{routes, "resource=dynamic_route_configs", []string{"envoy.config.route.v3.RouteConfiguration", "envoy.config.route.v3.VirtualHost"}},
 	{endpoints, "include_eds&resource=dynamic_endpoint_configs", []string{"envoy.config.endpoint.v3.ClusterLoadAssignment", "envoy.config.cluster.v3.Cluster"}},
 }
 
-// fingerprint reads the kinds that are wanted. lasting tells the clusters whose endpoints count.
-func (l *workload) fingerprint(ctx context.Context, wanted func(kind string) bool, lasting func(cluster string) bool) (fingerprint, error) {
+// fingerprint reads the kinds that are wanted. before are the holdings to compare with: what is no lasting endpoint by them does
+// not count, nor does a route configuration that they lack, if it is there for the last connections of a listener which is gone.
+func (l *workload) fingerprint(ctx context.Context, wanted func(kind string) bool, before holdings) (fingerprint, error) {
 	f := fingerprint{}
+	draining := holdings{listeners: {}}
 	for _, q := range questions {
-		if !wanted(q.kind) {
+		if !wanted(q.kind) && (q.kind != listeners || !wanted(routes)) {
 			continue
 		}
 		raw, err := l.admin(ctx, "/config_dump?"+q.path)
 		if err == nil {
 			switch q.kind {
+			case listeners:
+				f[q.kind], err = sortedText(raw, func(d *listenerDump) string {
+					if d.Draining != nil {
+						draining[listeners][d.Name] = d.Draining.Listener
+					}
+					if d.Active == nil {
+						return ""
+					}
+					return d.Name + " " + d.Active.Version
+				})
 			case routes:
-				f[q.kind], err = sortedText(raw, func(r *routeDump) string { return string(r.Config) })
+				ending := draining.routeReferences()
+				f[q.kind], err = sortedText(raw, func(r *routeDump) string {
+					if name := nameOf(r.Config); ending[name] && before[routes][name] == nil {
+						return ""
+					}
+					return string(r.Config)
+				})
 			case endpoints:
 				f[q.kind], err = sortedText(raw, func(e *endpointDump) string {
-					if !lasting(e.Config.Cluster) {
+					if !hasLastingEndpoints(before[clusters][e.Config.Cluster]) {
 						return ""
 					}
 					return e.Config.Cluster + " " + strings.Join(e.lines(), ", ")
@@ -61,6 +79,18 @@ func (l *workload) fingerprint(ctx context.Context, wanted func(kind string) boo
 
 type clusterDump struct {
 	Cluster json.RawMessage `json:"cluster"`
+}
+
+// listenerDump is a listener in use, one that waits for its last connections to end, or both.
+type listenerDump struct {
+	Name   string `json:"name"`
+	Active *struct {
+		Version  string          `json:"version_info"`
+		Listener json.RawMessage `json:"listener"`
+	} `json:"active_state"`
+	Draining *struct {
+		Listener json.RawMessage `json:"listener"`
+	} `json:"draining_state"`
 }
 
 type routeDump struct {
@@ -98,8 +128,6 @@ type known struct {
 	short fingerprint
 }
 
-func (k known) lasting(cluster string) bool { return hasLastingEndpoints(k.all[clusters][cluster]) }
-
 // look reads everything that all proxies hold that run.
 func (w *World) look(ctx context.Context) (map[string]known, error) {
 	out := map[string]known{}
@@ -110,7 +138,7 @@ func (w *World) look(ctx context.Context) (map[string]known, error) {
 		if k.all, err = l.holdings(ctx); err != nil {
 			return err
 		}
-		if k.short, err = l.fingerprint(ctx, func(string) bool { return true }, k.lasting); err != nil {
+		if k.short, err = l.fingerprint(ctx, func(string) bool { return true }, k.all); err != nil {
 			return err
 		}
 		mu.Lock()
@@ -177,7 +205,7 @@ func (w *World) differences(ctx context.Context, s *Snapshot, proxies []*workloa
 	var mu sync.Mutex
 	err = each(proxies, func(l *workload) error {
 		was := s.held[l.spec.Name]
-		short, err := l.fingerprint(ctx, l.changed(s.sent, sent), was.lasting)
+		short, err := l.fingerprint(ctx, l.changed(s.sent, sent), was.all)
 		if err != nil {
 			return err
 		}

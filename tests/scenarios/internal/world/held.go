@@ -94,13 +94,8 @@ func (a address) String() string {
 // configDump is what is read of Envoy's.
 type configDump struct {
 	Configs []struct {
-		Clusters  []clusterDump `json:"dynamic_active_clusters"`
-		Listeners []struct {
-			Name   string `json:"name"`
-			Active *struct {
-				Listener json.RawMessage `json:"listener"`
-			} `json:"active_state"`
-		} `json:"dynamic_listeners"`
+		Clusters        []clusterDump  `json:"dynamic_active_clusters"`
+		Listeners       []listenerDump `json:"dynamic_listeners"`
 		Routes          []routeDump    `json:"dynamic_route_configs"`
 		Endpoints       []endpointDump `json:"dynamic_endpoint_configs"`
 		StaticEndpoints []endpointDump `json:"static_endpoint_configs"`
@@ -159,13 +154,19 @@ var routeReference = regexp.MustCompile(`"route_config_name":\s*"([^"]*)"`)
 
 // forgetDraining leaves out the route configurations that only listeners have which are gone but for their last connections.
 func (h holdings) forgetDraining() {
+	used := h.routeReferences()
+	maps.DeleteFunc(h[routes], func(name string, _ json.RawMessage) bool { return !used[name] })
+}
+
+// routeReferences are the names of the route configurations that the listeners use.
+func (h holdings) routeReferences() map[string]bool {
 	used := map[string]bool{}
 	for _, raw := range h[listeners] {
 		for _, m := range routeReference.FindAllSubmatch(raw, -1) {
 			used[string(m[1])] = true
 		}
 	}
-	maps.DeleteFunc(h[routes], func(name string, _ json.RawMessage) bool { return !used[name] })
+	return used
 }
 
 // lines has one line per endpoint, sorted, which begins with its address.
