@@ -97,7 +97,7 @@ type routeDump struct {
 	Config json.RawMessage `json:"route_config"`
 }
 
-// sortedText is the same for the same resources in whatever order.
+// sortedText is the same for the same resources in whatever order; what has no text is no part of it.
 func sortedText[T any](raw []byte, text func(*T) string) (string, error) {
 	var dump struct {
 		Configs []T `json:"configs"`
@@ -107,7 +107,9 @@ func sortedText[T any](raw []byte, text func(*T) string) (string, error) {
 	}
 	var all []string
 	for i := range dump.Configs {
-		all = append(all, text(&dump.Configs[i]))
+		if t := text(&dump.Configs[i]); t != "" {
+			all = append(all, t)
+		}
 	}
 	slices.Sort(all)
 	return strings.Join(slices.Compact(all), "\n"), nil
