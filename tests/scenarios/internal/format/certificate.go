@@ -25,7 +25,8 @@ type Material struct {
 	// CertPEM is the certificate alone; ChainPEM has its issuers, too, but no self-signed one; KeyPEM is PKCS #8.
 	CertPEM, ChainPEM, KeyPEM []byte
 
-	key *ecdsa.PrivateKey
+	key     *ecdsa.PrivateKey
+	revoked []x509.RevocationListEntry
 }
 
 // TLS is the material as crypto/tls takes it.
@@ -36,6 +37,15 @@ func (m *Material) Pool() *x509.CertPool {
 	pool := x509.NewCertPool()
 	pool.AddCert(m.Certificate)
 	return pool
+}
+
+// CRLPEM lists what the certificate, an authority, has revoked.
+func (m *Material) CRLPEM() ([]byte, error) {
+	now := m.Certificate.NotBefore
+	raw, err := x509.CreateRevocationList(rand.Reader, &x509.RevocationList{
+		Number: big.NewInt(1), ThisUpdate: now, NextUpdate: m.Certificate.NotAfter, RevokedCertificateEntries: m.revoked,
+	}, m.Certificate, m.key)
+	return pem.EncodeToMemory(&pem.Block{Type: "X509 CRL", Bytes: raw}), err
 }
 
 // Issue makes the certificates of a scenario, issuers first.
@@ -67,6 +77,9 @@ func issue(specs map[string]Certificate, made map[string]*Material, name string,
 	m, err := NewMaterial(name, spec, issuer, now)
 	if err != nil {
 		return fmt.Errorf("certificate %s: %w", name, err)
+	}
+	if spec.Revoked && issuer != nil {
+		issuer.revoked = append(issuer.revoked, x509.RevocationListEntry{SerialNumber: m.Certificate.SerialNumber, RevocationTime: now})
 	}
 	made[name] = m
 	return nil

@@ -1,6 +1,9 @@
 package format
 
 import (
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/pem"
 	"os"
 	"path/filepath"
 	"strings"
@@ -111,6 +114,29 @@ func TestTopologyOfTheDirectoryWins(t *testing.T) {
 	}
 }
 
+func TestRevoked(t *testing.T) {
+	made, err := Issue(map[string]Certificate{"root": {CA: true}, "good": {Issuer: "root"}, "gone": {Issuer: "root", Revoked: true}}, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := (&Values{Certificates: made}).Text("${crl64:root}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := base64.StdEncoding.DecodeString(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	block, _ := pem.Decode(raw)
+	list, err := x509.ParseRevocationList(block.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if all := list.RevokedCertificateEntries; len(all) != 1 || all[0].SerialNumber.Cmp(made["gone"].Certificate.SerialNumber) != 0 {
+		t.Errorf("the list has %v", all)
+	}
+}
+
 func TestText(t *testing.T) {
 	made, err := Issue(map[string]Certificate{
 		"root": {CA: true}, "middle": {CA: true, Issuer: "root"}, "leaf": {Issuer: "middle", DNSNames: []string{"a.example.com"}},
@@ -133,6 +159,12 @@ func TestText(t *testing.T) {
 	}
 	if n := strings.Count(string(made["leaf"].ChainPEM), "BEGIN"); n != 2 {
 		t.Errorf("the chain has %d certificates, want leaf and middle", n)
+	}
+	for text, want := range map[string]string{"${cert:leaf}": string(made["leaf"].CertPEM), "# ${ip:server}\n": "# 198.18.0.1\n"} {
+		out, err := v.Expand(&Scenario{Steps: []Step{{Files: map[string]map[string]*FileText{"server": {"a": (*FileText)(&text), "b": nil}}}}})
+		if got := out.Steps[0].Files["server"]; err != nil || string(*got["a"]) != want || got["b"] != nil {
+			t.Errorf("a file with %q became %q (%v)", text, *got["a"], err)
+		}
 	}
 	s := &Scenario{Steps: []Step{{Call: &Call{URL: "http://${ip:server}/"}}}}
 	got, err := v.Expand(s)

@@ -14,11 +14,11 @@ var variable = regexp.MustCompile(`\$\{([a-z0-9]+):([^}]*)\}`)
 // Values says what ${kind:name} stands for.
 type Values struct {
 	Certificates map[string]*Material
-	// IP is a workload's address, VIP a Service's (by SERVICE.NAMESPACE), Identity a workload's SPIFFE URI.
-	IP, VIP, Identity func(name string) (string, error)
+	// IP is a workload's address, VIP a Service's (by SERVICE.NAMESPACE), Identity a workload's SPIFFE URI, Files where its files are.
+	IP, VIP, Identity, Files func(name string) (string, error)
 }
 
-var errVariable = errors.New("use ip, vip, identity, cert, key, chain, cert64, key64 or chain64")
+var errVariable = errors.New("use ip, vip, identity, files, cert, key, chain or crl, with 64 after it for base64")
 
 func (v *Values) value(kind, name string) (string, error) {
 	switch kind {
@@ -28,12 +28,15 @@ func (v *Values) value(kind, name string) (string, error) {
 		return v.VIP(name)
 	case "identity":
 		return v.Identity(name)
+	case "files":
+		return v.Files(name)
 	}
 	plain, coded := strings.CutSuffix(kind, "64")
 	m := v.Certificates[name]
 	var text []byte
+	var err error
 	switch {
-	case plain != "cert" && plain != "key" && plain != "chain":
+	case plain != "cert" && plain != "key" && plain != "chain" && plain != "crl":
 		return "", errVariable
 	case m == nil:
 		return "", fmt.Errorf("there is no certificate %q", name)
@@ -41,18 +44,45 @@ func (v *Values) value(kind, name string) (string, error) {
 		text = m.CertPEM
 	case plain == "key":
 		text = m.KeyPEM
+	case plain == "crl":
+		text, err = m.CRLPEM()
 	default:
 		text = m.ChainPEM
 	}
 	if coded {
-		return base64.StdEncoding.EncodeToString(text), nil
+		return base64.StdEncoding.EncodeToString(text), err
 	}
-	return string(text), nil
+	return string(text), err
 }
 
 // Text replaces the variables of a text. What has several lines, as PEM has, is written as the place in the YAML demands: indented like the
 // variable where it stands alone on its line, with \n between double quotes, else in double quotes of its own.
 func (v *Values) Text(text string) (string, error) {
+	return v.replace(text, inYAML)
+}
+
+// File replaces the variables of a file's content.
+func (v *Values) File(text string) (string, error) {
+	return v.replace(text, func(_, value string) string { return value })
+}
+
+// inYAML writes a value as the text of YAML before it demands.
+func inYAML(before, value string) string {
+	if !strings.Contains(value, "\n") {
+		return value
+	}
+	value = strings.TrimSuffix(value, "\n")
+	switch {
+	case before != "" && strings.TrimSpace(before) == "":
+		return strings.ReplaceAll(value, "\n", "\n"+before)
+	case strings.Count(before, `"`)%2 == 1:
+		return strings.ReplaceAll(value, "\n", `\n`) + `\n`
+	}
+	return `"` + strings.ReplaceAll(value, "\n", `\n`) + `\n"`
+}
+
+// replace replaces the variables of a text; write has what stands before one on its line, and its value.
+func (v *Values) replace(text string, write func(before, value string) string) (string, error) {
 	var out strings.Builder
 	var wrong []error
 	end := 0
@@ -65,20 +95,7 @@ func (v *Values) Text(text string) (string, error) {
 		}
 		out.WriteString(text[end:at[0]])
 		end = at[1]
-		if !strings.Contains(value, "\n") {
-			out.WriteString(value)
-			continue
-		}
-		value = strings.TrimSuffix(value, "\n")
-		before := text[strings.LastIndexByte(text[:at[0]], '\n')+1 : at[0]]
-		switch {
-		case before != "" && strings.TrimSpace(before) == "":
-			out.WriteString(strings.ReplaceAll(value, "\n", "\n"+before))
-		case strings.Count(before, `"`)%2 == 1:
-			out.WriteString(strings.ReplaceAll(value, "\n", `\n`) + `\n`)
-		default:
-			out.WriteString(`"` + strings.ReplaceAll(value, "\n", `\n`) + `\n"`)
-		}
+		out.WriteString(write(text[strings.LastIndexByte(text[:at[0]], '\n')+1:at[0]], value))
 	}
 	out.WriteString(text[end:])
 	return out.String(), errors.Join(wrong...)
@@ -100,7 +117,11 @@ type expansion struct {
 func (e *expansion) clone(v reflect.Value) reflect.Value {
 	switch v.Kind() {
 	case reflect.String:
-		text, err := e.values.Text(v.String())
+		replace := e.values.Text
+		if v.Type() == reflect.TypeFor[FileText]() {
+			replace = e.values.File
+		}
+		text, err := replace(v.String())
 		if err != nil {
 			e.wrong = append(e.wrong, err)
 		}

@@ -102,10 +102,12 @@ type PortTLS struct {
 
 // Certificate says what a certificate of the scenario is like.
 type Certificate struct {
-	Issuer   string    `json:"issuer"`
-	DNSNames []string  `json:"dnsNames"`
-	URIs     []string  `json:"uris"`
-	CA       bool      `json:"ca"`
+	Issuer   string   `json:"issuer"`
+	DNSNames []string `json:"dnsNames"`
+	URIs     []string `json:"uris"`
+	CA       bool     `json:"ca"`
+	// Revoked has the issuer's ${crl:…} name it.
+	Revoked  bool      `json:"revoked"`
 	NotAfter *Duration `json:"notAfter"`
 }
 
@@ -142,10 +144,15 @@ type Step struct {
 	Restart     string      `json:"restart,omitempty"`
 	Add         string      `json:"add,omitempty"`
 	Remove      string      `json:"remove,omitempty"`
-	Wait        Duration    `json:"wait,omitempty"`
-	Eventually  *Eventually `json:"eventually,omitempty"`
-	Config      *Config     `json:"config,omitempty"`
+	// Files are, of workloads, what their proxies find in files: name to text, nil for one that is taken away.
+	Files      map[string]map[string]*FileText `json:"files,omitempty"`
+	Wait       Duration                        `json:"wait,omitempty"`
+	Eventually *Eventually                     `json:"eventually,omitempty"`
+	Config     *Config                         `json:"config,omitempty"`
 }
+
+// FileText is a file's content; what its variables stand for is put in as it is.
+type FileText string
 
 // Reject is a step that must be refused.
 type Reject struct {

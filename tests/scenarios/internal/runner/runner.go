@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,6 +25,8 @@ type Fleet interface {
 	Restart(ctx context.Context, target string) error
 	Add(ctx context.Context, workload string) error
 	Remove(ctx context.Context, workload string) error
+	// Files replaces files of a workload's proxy, or takes away those that are nil.
+	Files(ctx context.Context, workload string, files map[string]*format.FileText) error
 	// Held lists the names of what a proxy holds.
 	Held(ctx context.Context, workload string) (Held, error)
 
@@ -155,6 +159,13 @@ func (r *run) step(ctx context.Context, prefix string, s *format.Step) error {
 		return f.Add(ctx, s.Add)
 	case s.Remove != "":
 		return f.Remove(ctx, s.Remove)
+	case s.Files != nil:
+		for workload, files := range s.Files {
+			if err := f.Files(ctx, workload, files); err != nil {
+				return err
+			}
+		}
+		return nil
 	case s.Wait != 0:
 		return pause(ctx, s.Wait.D())
 	case s.Eventually != nil:
@@ -287,6 +298,8 @@ func title(s *format.Step) string {
 		return "eventually within " + s.Eventually.Within.D().String()
 	case s.Config != nil:
 		return "config of " + s.Config.Of
+	case s.Files != nil:
+		return "files of " + strings.Join(slices.Sorted(maps.Keys(s.Files)), " ")
 	case s.Wait != 0:
 		return "wait " + s.Wait.D().String()
 	}

@@ -41,7 +41,10 @@ func (r *record) Kill(_ context.Context, t string) error    { return r.note("kil
 func (r *record) Restart(_ context.Context, t string) error { return r.note("restart", t) }
 func (r *record) Add(_ context.Context, w string) error     { return r.note("add", w) }
 func (r *record) Remove(_ context.Context, w string) error  { return r.note("remove", w) }
-func (r *record) Begin(context.Context) error               { return r.note("begin") }
+func (r *record) Files(_ context.Context, w string, _ map[string]*format.FileText) error {
+	return r.note("files", w)
+}
+func (r *record) Begin(context.Context) error { return r.note("begin") }
 
 func (r *record) Held(context.Context, string) (Held, error) {
 	return Held{Clusters: []string{"outbound|80||server"}}, nil

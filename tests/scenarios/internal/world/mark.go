@@ -94,7 +94,7 @@ func (w *World) reset(ctx context.Context, s *Snapshot) ([]string, error) {
 	if err := w.store.acked(ctx, 0); err != nil {
 		return nil, err
 	}
-	if err := w.disconnect(); err != nil {
+	if err := both(w.disconnect, w.dropFiles); err != nil {
 		return nil, err
 	}
 	return w.diff(ctx, s)

@@ -239,7 +239,7 @@ func (w *World) Identity(name string) (string, error) {
 
 // Values are those of a scenario's variables.
 func (w *World) Values(certificates map[string]*format.Material) *format.Values {
-	return &format.Values{Certificates: certificates, IP: w.IP, VIP: w.VIP, Identity: w.Identity}
+	return &format.Values{Certificates: certificates, IP: w.IP, VIP: w.VIP, Identity: w.Identity, Files: w.FileDir}
 }
 
 // AccessLog is the file with what the proxy of a workload logs of connections and requests, see accessLogFormat.
