@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"fairlead.dev/pkg/proxytext"
 	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
@@ -143,7 +144,14 @@ func (c *checker) meshConfig(m *mesh.MeshConfig) {
 	}
 	c.portNumber("proxyListenPort", m.ProxyListenPort)
 	c.portNumber("proxyInboundListenPort", m.ProxyInboundListenPort)
+	c.portNumber("proxyHttpPort", m.ProxyHttpPort)
 	c.duration("connectTimeout", m.ConnectTimeout)
+	c.duration("dnsRefreshRate", m.DnsRefreshRate)
+	c.positive("protocolDetectionTimeout", m.ProtocolDetectionTimeout)
+	c.accessLog(m)
+	c.oneOf("meshMTLS.cipherSuites", m.GetMeshMTLS().GetCipherSuites(), "unknown cipher suite", cipherSuites)
+	c.oneOf("tlsDefaults.cipherSuites", m.GetTlsDefaults().GetCipherSuites(), "unknown cipher suite", cipherSuites)
+	c.oneOf("tlsDefaults.ecdhCurves", m.GetTlsDefaults().GetEcdhCurves(), "unknown curve", curves)
 	c.keepalive("tcpKeepalive", m.TcpKeepalive)
 	c.exportTo("defaultServiceExportTo", m.DefaultServiceExportTo)
 	c.exportTo("defaultVirtualServiceExportTo", m.DefaultVirtualServiceExportTo)
@@ -157,6 +165,9 @@ func (c *checker) meshConfig(m *mesh.MeshConfig) {
 	}
 	if d := m.DefaultConfig; d != nil {
 		c.duration("defaultConfig.drainDuration", d.DrainDuration)
+		c.positive("defaultConfig.terminationDrainDuration", d.TerminationDrainDuration)
+		c.duration("defaultConfig.fileFlushInterval", d.FileFlushInterval)
+		c.headerValueText("defaultConfig.proxyHeaders.server.value", d.GetProxyHeaders().GetServer().GetValue())
 		c.portNumber("defaultConfig.proxyAdminPort", d.ProxyAdminPort)
 		c.portNumber("defaultConfig.statusPort", d.StatusPort)
 		if d.Concurrency != nil {
@@ -174,6 +185,53 @@ func (c *checker) meshConfig(m *mesh.MeshConfig) {
 			c.fail(index("extensionProviders", i)+".name", p.Name, "missing or used twice", "name every provider once")
 		}
 		names[p.Name] = true
+	}
+}
+
+// positive checks a duration that may be nothing.
+func (c *checker) positive(path string, d *durationpb.Duration) {
+	if d != nil && c.durationRange(path, d) && d.AsDuration() < 0 {
+		c.fail(path, d.AsDuration(), "negative", "use 0s or more")
+	}
+}
+
+// accessLog checks what the proxies are to write: a format that one of them cannot read would cost it the listener.
+func (c *checker) accessLog(m *mesh.MeshConfig) {
+	const at = "accessLogFormat"
+	c.printable("accessLogFile", m.AccessLogFile)
+	if m.AccessLogFormat == "" {
+		return
+	}
+	if m.AccessLogEncoding != mesh.MeshConfig_JSON {
+		c.accessLogText(at, m.AccessLogFormat)
+		return
+	}
+	var fields map[string]any
+	if err := json.Unmarshal([]byte(m.AccessLogFormat), &fields); err != nil || fields == nil {
+		c.fail(at, m.AccessLogFormat, "no JSON object", `write one, like '{"path": "%REQ(:PATH)%"}', or use accessLogEncoding TEXT`)
+		return
+	}
+	c.accessLogFields(at, fields)
+}
+
+func (c *checker) accessLogFields(at string, value any) {
+	switch v := value.(type) {
+	case string:
+		c.accessLogText(at, v)
+	case []any:
+		for i, each := range v {
+			c.accessLogFields(index(at, i), each)
+		}
+	case map[string]any:
+		for _, k := range sortedKeys(v) {
+			c.accessLogFields(field(at, k), v[k])
+		}
+	}
+}
+
+func (c *checker) accessLogText(at, s string) {
+	if err := proxytext.Format(s); err != nil {
+		c.fail(at, s, err.Error(), `write "%%" for a percent sign, or see Envoy's command operators`)
 	}
 }
 

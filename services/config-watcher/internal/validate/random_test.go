@@ -95,7 +95,7 @@ func TestAcceptedSeeds(t *testing.T) {
 		if err != nil { // text that is no UTF-8
 			return false
 		}
-		_, problems := MeshConfig("random", raw)
+		_, _, problems := MeshConfig("random", raw)
 		return len(problems) == 0
 	})
 	testkit.Golden(t, "../../../../pkg/testkit/protorand/accepted.txt", []byte(list.String()))

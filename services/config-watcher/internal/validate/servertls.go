@@ -15,6 +15,17 @@ var cipherSuites = []string{
 	"AES256-GCM-SHA384", "AES256-SHA", "DES-CBC3-SHA",
 }
 
+// curves that it knows.
+var curves = []string{"P-256", "P-384", "P-521", "X25519", "X25519MLKEM768"}
+
+func (c *checker) oneOf(at string, list []string, reason string, known []string) {
+	for i, s := range list {
+		if !contains(known, s) {
+			c.fail(index(at, i), s, reason, suggestion(s, known))
+		}
+	}
+}
+
 // serverTLS checks the TLS settings of a port that is not plain HTTP.
 func (c *checker) serverTLS(at string, t *networking.ServerTLSSettings) {
 	if t == nil {
@@ -22,11 +33,7 @@ func (c *checker) serverTLS(at string, t *networking.ServerTLSSettings) {
 	}
 	c.serverModes(at, t)
 	c.serverCertificates(at, t)
-	for i, s := range t.CipherSuites {
-		if !contains(cipherSuites, s) {
-			c.fail(index(at+".cipherSuites", i), s, "unknown cipher suite", suggestion(s, cipherSuites))
-		}
-	}
+	c.oneOf(at+".cipherSuites", t.CipherSuites, "unknown cipher suite", cipherSuites)
 	if lo, hi := t.MinProtocolVersion, t.MaxProtocolVersion; lo != 0 && hi != 0 && lo > hi {
 		c.fail(at+".minProtocolVersion", lo, "newer than maxProtocolVersion "+hi.String(), "swap them")
 	}

@@ -139,3 +139,29 @@ func TestMeshConfig(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+func TestMeshConfigValues(t *testing.T) {
+	for name, tc := range map[string]struct{ yaml, want string }{
+		"access log in text":           {`accessLogFormat: "%REQ(:PATH)% 100%%"`, ""},
+		"access log with a lone %":     {`accessLogFormat: "100% %PATH%"`, "accessLogFormat: "},
+		"access log in JSON":           {`{accessLogEncoding: JSON, accessLogFormat: '{"a": {"b": ["%DURATION%", 1, true]}}'}`, ""},
+		"text where JSON is asked for": {`{accessLogEncoding: JSON, accessLogFormat: "%PATH%"}`, "accessLogFormat: "},
+		"unknown command in JSON":      {`{accessLogEncoding: JSON, accessLogFormat: '{"a": ["%PATHS%"]}'}`, "accessLogFormat.a[0]: "},
+		"access log's file":            {`accessLogFile: "/a\nb"`, "accessLogFile: "},
+		"curves":                       {`tlsDefaults: {ecdhCurves: [X25519, P-512]}`, "tlsDefaults.ecdhCurves[1]: "},
+		"ciphers":                      {`tlsDefaults: {cipherSuites: [AES]}`, "tlsDefaults.cipherSuites[0]: "},
+		"ciphers of the mesh":          {`meshMTLS: {cipherSuites: [AES]}`, "meshMTLS.cipherSuites[0]: "},
+		"no time for DNS":              {`dnsRefreshRate: 0s`, "dnsRefreshRate: "},
+		"no time for detection":        {`protocolDetectionTimeout: 0s`, ""},
+		"less than no time":            {`protocolDetectionTimeout: -1s`, "protocolDetectionTimeout: "},
+		"no port":                      {`proxyHttpPort: 70000`, "proxyHttpPort: "},
+		"end of a header":              {`defaultConfig: {proxyHeaders: {server: {value: "a\r\nb: c"}}}`, "defaultConfig.proxyHeaders.server.value: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, _, problems := MeshConfig("", []byte(tc.yaml))
+			if got := problems.Error(); got != "" && tc.want == "" || !strings.HasPrefix(got, strings.TrimSuffix("MeshConfig: "+tc.want, "MeshConfig: ")) {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+}

@@ -161,7 +161,7 @@ func combinedValidation(defaults *tlsv3.CertificateValidationContext, roots stri
 }
 
 // Server terminates mesh mTLS: it shows the workload's certificate and demands one of the trust domains. TLS 1.2 is the least, as in Istio;
-// meshMTLS raises it and may narrow ciphers and curves.
+// meshMTLS raises it and may narrow ciphers.
 func Server(trust Trust, meshMTLS *meshv1alpha1.MeshConfig_TLSConfig) *corev3.TransportSocket {
 	return socket(&tlsv3.DownstreamTlsContext{
 		CommonTlsContext: &tlsv3.CommonTlsContext{
@@ -190,7 +190,6 @@ func serverParams(settings *meshv1alpha1.MeshConfig_TLSConfig) *tlsv3.TlsParamet
 	if len(settings.GetCipherSuites()) > 0 {
 		params.CipherSuites = settings.GetCipherSuites()
 	}
-	params.EcdhCurves = settings.GetEcdhCurves()
 	return params
 }
 
