@@ -55,6 +55,10 @@ func telling(t testing.TB) *replica.State {
 			WorkloadSelector: &networking.WorkloadSelector{Labels: map[string]string{"narrow": "yes"}},
 			Egress:           []*networking.IstioEgressListener{{Hosts: []string{"~/*"}}},
 		}),
+		meshtest.Config(replica.KindSidecar, "shop", "bound", &networking.Sidecar{
+			WorkloadSelector: &networking.WorkloadSelector{Labels: map[string]string{"bound": "yes"}},
+			Ingress:          []*networking.IstioIngressListener{{Port: &networking.SidecarPort{Number: 8080, Name: "http", Protocol: "HTTP"}, DefaultEndpoint: "127.0.0.1:8080"}},
+		}),
 		meshtest.PeerAuthentication("shop", "strict", "STRICT", func(pa *security.PeerAuthentication) {
 			pa.Selector = &typev1beta1.WorkloadSelector{MatchLabels: map[string]string{"app": "strict"}}
 		}),
@@ -139,7 +143,7 @@ func TestEveryFieldOfTheKeyCanMatter(t *testing.T) {
 		"Namespace":       {change: func(k *class.Key) { k.Namespace = "elsewhere" }},
 		"Labels":          {change: func(k *class.Key) { k.Labels = map[string]string{"app": "strict"} }},
 		"Targets":         {change: func(k *class.Key) { k.Targets = nil }},
-		"Addresses":       {under: direct, change: func(k *class.Key) { k.Addresses = []string{"10.0.0.9"} }},
+		"Addresses":       {under: func(k *class.Key) { k.Interception, k.Sidecar = class.None, "shop/bound" }, change: func(k *class.Key) { k.Addresses = []string{"10.0.0.9"} }},
 		"Locality":        {change: func(k *class.Key) { k.Locality = "eu/b" }},
 		"Interception":    {change: direct},
 		"TrustDomain":     {change: func(k *class.Key) { k.TrustDomain = "example.org" }},

@@ -45,6 +45,15 @@ endpoints:
   endpoints: [{address: 127.66.200.2, port: %[5]d, identity: spiffe://cluster.local/ns/default/sa/somebody-else}]
 objects:
 - {kind: PeerAuthentication, metadata: {name: default, namespace: default}, spec: {mtls: {mode: %[6]s}}}
+- kind: Sidecar
+  metadata: {name: server, namespace: default}
+  spec:
+    workloadSelector: {labels: {app: server}}
+    ingress:
+    - {port: {number: %[2]d, name: web}, defaultEndpoint: "127.0.0.1:%[2]d"}
+    - {port: {number: %[3]d, name: echo}, defaultEndpoint: "127.0.0.1:%[3]d"}
+    - {port: {number: %[4]d, name: declared, protocol: HTTP}, defaultEndpoint: "127.0.0.1:%[4]d"}
+    - {port: {number: %[5]d, name: secret, protocol: TCP}, defaultEndpoint: "127.0.0.1:%[5]d"}
 `
 
 // TestWire runs a client's and a server's proxy on the real Envoy and looks at what comes out. Without redirection rules the client's
@@ -56,7 +65,7 @@ func TestWire(t *testing.T) {
 			mesh := func(class string) built {
 				return buildAll(t, parse(t, "wire", fmt.Appendf(nil, wireMesh, class, web, echo, declared, secret, mode)))
 			}
-			server := mesh(fmt.Sprintf(`{namespace: default, interception: NONE, addresses: [127.66.200.2], targets: [
+			server := mesh(fmt.Sprintf(`{namespace: default, labels: {app: server}, interception: NONE, addresses: [127.66.200.2], targets: [
 				{host: web.default.svc.cluster.local, namespace: default, port: %[1]d, targetPort: %[1]d, protocol: UNSPECIFIED},
 				{host: echo.default.svc.cluster.local, namespace: default, port: %[2]d, targetPort: %[2]d, protocol: UNSPECIFIED},
 				{host: declared.default.svc.cluster.local, namespace: default, port: %[3]d, targetPort: %[3]d, protocol: HTTP},

@@ -57,7 +57,7 @@ type Port struct {
 }
 
 // Ports lists the ports by number. A Sidecar with ingress listeners says it all; otherwise every service port that leads to the workload
-// counts, the oldest service's where several lead to one port.
+// counts, the oldest service's where several lead to one port. Without capture and without such a Sidecar there are none.
 func Ports(r *input.Reader) ([]Port, error) {
 	var out []Port
 	if sidecar := r.Sidecar(); sidecar != nil && len(sidecar.Spec.GetIngress()) > 0 {
@@ -183,7 +183,11 @@ func candidates(r *input.Reader, wanted func(class.Target) bool) []candidate {
 	return out
 }
 
+// fromTargets lists the ports that services lead to. Where nothing is captured there are none: the application listens on them itself.
 func fromTargets(r *input.Reader) []Port {
+	if r.Class().Interception == class.None {
+		return nil
+	}
 	localhost := r.Mesh().GetInboundTrafficPolicy().GetMode() == meshv1alpha1.MeshConfig_InboundTrafficPolicy_LOCALHOST
 	pool := r.Sidecar()
 	var out []Port
@@ -203,10 +207,7 @@ func fromTargets(r *input.Reader) []Port {
 		if pool != nil {
 			port.ConnectionPool = pool.Spec.GetInboundConnectionPool()
 		}
-		if r.Class().Interception == class.None {
-			port.Bind, port.BindToPort = defaultBind(r), true
-		}
-		if port.BindToPort || localhost {
+		if localhost {
 			port.To = Destination{Address: r.Class().Families.Loopback(), Port: port.Number}
 		}
 		out = append(out, port)

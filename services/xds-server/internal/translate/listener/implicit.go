@@ -6,6 +6,7 @@ import (
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/translate/names"
 	"fairlead.dev/services/xds-server/internal/translate/protocol"
@@ -48,7 +49,7 @@ func implicitNames(r *input.Reader, svc *configv1.Service) []string {
 func addresses(r *input.Reader, m member) []string {
 	switch {
 	case scope.ImplicitBinds(r):
-		if protocol.MayBeHTTP(m.Port.GetProtocol()) && m.Port.GetNumber() >= privileged {
+		if protocol.MayBeHTTP(m.Port.GetProtocol()) && bindable(r, m.Port.GetNumber()) {
 			return []string{loopback}
 		}
 		return nil
@@ -57,6 +58,11 @@ func addresses(r *input.Reader, m member) []string {
 	default:
 		return reach.Addresses(r, m)
 	}
+}
+
+// bindable tells whether the proxy may listen on a port of loopback that nobody asked for: not where the application itself listens.
+func bindable(r *input.Reader, port uint32) bool {
+	return port >= privileged && !slices.ContainsFunc(r.Targets(), func(t class.Target) bool { return t.TargetPort == port })
 }
 
 // implicit builds the listener of a place; nil if no service needs one there. It asks about that place alone.
@@ -71,7 +77,7 @@ func implicit(r *input.Reader, name string) (*listenerv3.Listener, error) {
 	}
 	if scope.ImplicitBinds(r) {
 		s := &shared{Place: reach.Place{Address: address, Port: port}, bound: true}
-		if address == loopback && port >= privileged && r.Speaks(egress, port, protocol.WithRoutes...) {
+		if address == loopback && bindable(r, port) && r.Speaks(egress, port, protocol.WithRoutes...) {
 			return outbound(r, s)
 		}
 		return nil, nil

@@ -109,6 +109,7 @@ func drawMesh(t *rapid.T) (*class.Key, *replica.State) {
 	key := &class.Key{
 		Type: class.Sidecar, Namespace: "a", TrustDomain: "cluster.local", DNSDomain: "a.svc.cluster.local", DNSCapture: rapid.Bool().Draw(t, "DNS capture"),
 		Interception: rapid.SampledFrom([]class.Interception{class.Redirect, class.TProxy, class.None}).Draw(t, "interception"),
+		Targets:      rapid.SampledFrom([][]class.Target{nil, {{Hostname: "web.a.svc.cluster.local", Namespace: "a", Port: 80, TargetPort: 8080}}}).Draw(t, "targets"),
 	}
 	return key.WithSidecar(state, nil), state
 }
@@ -132,7 +133,8 @@ func walk(r *input.Reader) map[string]*shared {
 		number, p := m.Port.GetNumber(), m.Port.GetProtocol()
 		switch {
 		case r.Class().Interception == class.None:
-			if protocol.MayBeHTTP(p) && number >= 1024 {
+			taken := slices.ContainsFunc(r.Targets(), func(t class.Target) bool { return t.TargetPort == number })
+			if protocol.MayBeHTTP(p) && number >= 1024 && !taken {
 				at("127.0.0.1", number).bound = true
 			}
 		case protocol.IsHTTP(p):
