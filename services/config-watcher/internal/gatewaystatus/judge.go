@@ -139,13 +139,14 @@ func listed(names []string) string {
 // that share a proxy meet.
 func conflicting(g *Gateway, spec *networking.Server, all []*Gateway) string {
 	for _, other := range all {
-		if other == g || other.Age >= g.Age || !sharesProxy(g, other) {
+		if other == g || other.Age >= g.Age {
 			continue
 		}
-		for _, s := range other.Spec.GetServers() {
-			if s.GetPort().GetNumber() == spec.GetPort().GetNumber() && s.GetBind() == spec.GetBind() && kind(s) != kind(spec) {
-				return other.Namespace + "/" + other.Name
-			}
+		meets := slices.ContainsFunc(other.Spec.GetServers(), func(s *networking.Server) bool {
+			return s.GetPort().GetNumber() == spec.GetPort().GetNumber() && s.GetBind() == spec.GetBind() && kind(s) != kind(spec)
+		})
+		if meets && sharesProxy(g, other) { // in this order: there may be many Gateways, each on many proxies
+			return other.Namespace + "/" + other.Name
 		}
 	}
 	return ""

@@ -94,6 +94,7 @@ func (u *Updater) Run(ctx context.Context) error {
 func (u *Updater) update(ctx context.Context, snapshot *revision.Snapshot) {
 	all, own := u.gateways(snapshot)
 	if len(own) == 0 {
+		u.written = nil
 		return
 	}
 	u.assign(snapshot, all)

@@ -61,7 +61,7 @@ func buildObjects(t *testing.T, raw []byte) {
 
 // TestEnvoyAcceptsRandomObjects gives what comes of such meshes to the real Envoy.
 func TestEnvoyAcceptsRandomObjects(t *testing.T) {
-	for seed := range 12 {
+	for seed := range 8 {
 		t.Run(strconv.Itoa(seed), func(t *testing.T) {
 			w := drawObjects(t, protorand.Bytes(fmt.Append(nil, "envoy", seed)))
 			if w.key.Type == class.Proxyless {

@@ -34,9 +34,11 @@ func (c claims) append(l *listenerv3.Listener, chains []l4chain) {
 // not come back to a wider one when nothing in it matches the rest. It is called when all chains are there.
 func (c claims) complete(l *listenerv3.Listener) {
 	var narrow []netip.Prefix
+	known := map[netip.Prefix]bool{}
 	for _, chain := range l.GetFilterChains() {
-		for _, r := range chain.GetFilterChainMatch().GetPrefixRanges() {
-			if p, ok := prefix(r); ok && !slices.Contains(narrow, p) {
+		for _, p := range prefixes(chain.GetFilterChainMatch().GetPrefixRanges()) {
+			if !known[p] {
+				known[p] = true
 				narrow = append(narrow, p)
 			}
 		}
@@ -46,9 +48,10 @@ func (c claims) complete(l *listenerv3.Listener) {
 			continue
 		}
 		there := proto.CloneOf(chain.GetFilterChainMatch())
+		wide := prefixes(there.GetPrefixRanges())
 		there.PrefixRanges = nil
 		for _, p := range narrow {
-			if holds(chain.GetFilterChainMatch().GetPrefixRanges(), p) {
+			if holds(wide, p) {
 				there.PrefixRanges = append(there.PrefixRanges, cidr(p))
 			}
 		}
@@ -64,16 +67,20 @@ func (c claims) complete(l *listenerv3.Listener) {
 }
 
 // holds tells whether a network lies within wider ones; none stand for all networks.
-func holds(ranges []*corev3.CidrRange, p netip.Prefix) bool {
-	return len(ranges) == 0 || slices.ContainsFunc(ranges, func(r *corev3.CidrRange) bool {
-		wide, ok := prefix(r)
-		return ok && wide.Bits() < p.Bits() && wide.Contains(p.Addr())
+func holds(ranges []netip.Prefix, p netip.Prefix) bool {
+	return len(ranges) == 0 || slices.ContainsFunc(ranges, func(wide netip.Prefix) bool {
+		return wide.Bits() < p.Bits() && wide.Contains(p.Addr())
 	})
 }
 
-func prefix(r *corev3.CidrRange) (netip.Prefix, bool) {
-	p, err := netip.ParsePrefix(network(r))
-	return p, err == nil
+func prefixes(ranges []*corev3.CidrRange) []netip.Prefix {
+	var out []netip.Prefix
+	for _, r := range ranges {
+		if p, err := netip.ParsePrefix(network(r)); err == nil {
+			out = append(out, p)
+		}
+	}
+	return out
 }
 
 // take claims a match and returns what is left of it: all in one where the same server names are left in all networks.

@@ -51,9 +51,7 @@ func outbound(r *input.Reader, s *shared) (*listenerv3.Listener, error) {
 func networksOf(m member) []*corev3.CidrRange {
 	var out []*corev3.CidrRange
 	for _, network := range replica.Networks(m.Service) {
-		out = append(out, &corev3.CidrRange{
-			AddressPrefix: network.Addr().String(), PrefixLen: wrapperspb.UInt32(uint32(network.Bits())), //nolint:gosec // 0-128
-		})
+		out = append(out, cidr(network))
 	}
 	return out
 }

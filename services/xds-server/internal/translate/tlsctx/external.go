@@ -2,11 +2,9 @@ package tlsctx
 
 import (
 	"errors"
-	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
-	"google.golang.org/protobuf/types/known/durationpb"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 
@@ -20,8 +18,6 @@ const (
 	filePairPrefix = "file-cert:"
 	fileRootPrefix = "file-root:"
 	systemRoots    = "system"
-
-	fileFetchTimeout = 15 * time.Second
 )
 
 // External originates TLS as a DestinationRule asks for it with mode SIMPLE or MUTUAL. subjectAltNames are the ServiceEntry's, used where the
@@ -87,12 +83,8 @@ func rootsConfig(settings *networking.ClientTLSSettings) *tlsv3.SdsSecretConfig 
 	}
 }
 
-// fileSDS asks the agent, but does not hold the cluster back for more than Envoy's default of 15 s: the name is the user's and may not exist.
-func fileSDS(name string) *tlsv3.SdsSecretConfig {
-	config := sdsConfig(name)
-	config.SdsConfig.InitialFetchTimeout = durationpb.New(fileFetchTimeout)
-	return config
-}
+// fileSDS asks the agent beside the proxy: the name is the user's, and the file may not exist.
+func fileSDS(name string) *tlsv3.SdsSecretConfig { return soon(sdsConfig(name)) }
 
 // anyTypeMatchers accepts the names whether the certificate carries them as DNS names, URIs or IP addresses.
 func anyTypeMatchers(subjects []string) []*tlsv3.SubjectAltNameMatcher {

@@ -18,8 +18,9 @@ import (
 // ErrUnserved is returned for settings that name a credential where nothing serves it.
 var ErrUnserved = errors.New("credentialName is served to gateways only")
 
-// credentialTimeout bounds how long a listener waits for a credential that does not come: until then it would not listen at all, also for
-// the servers whose credentials are there. Connections to a server without one are refused in the handshake, before and after.
+// credentialTimeout bounds how long a listener, or a cluster, waits for a credential that does not come: until then it would not listen at all,
+// also for the servers whose credentials are there, and nobody could tell that the change has arrived. Connections for which there is none are
+// refused in the handshake, before and after.
 const credentialTimeout = 5 * time.Second
 
 // Terminator is the proxy that terminates TLS, and what for.
@@ -103,7 +104,7 @@ func verifyClients(common *tlsv3.CommonTlsContext, settings *networking.ServerTL
 	case authority != "":
 		roots = credentialSDS(names.CredentialAuthority(authority))
 	case authorityFile(settings) != "":
-		roots = soon(fileSDS(fileRootPrefix + authorityFile(settings)))
+		roots = fileSDS(fileRootPrefix + authorityFile(settings))
 	default:
 		return fmt.Errorf("tls.caCertificates: required with mode %s", settings.GetMode())
 	}
@@ -136,7 +137,7 @@ func credentialSDS(name string) *tlsv3.SdsSecretConfig {
 	}})
 }
 
-// soon bounds how long a listener waits for a secret.
+// soon bounds how long a listener or a cluster waits for a secret.
 func soon(config *tlsv3.SdsSecretConfig) *tlsv3.SdsSecretConfig {
 	config.SdsConfig.InitialFetchTimeout = durationpb.New(credentialTimeout)
 	return config
@@ -161,7 +162,7 @@ func certificates(settings *networking.ServerTLSSettings) ([]*tlsv3.SdsSecretCon
 		return out, nil
 	}
 	pair := func(certificate, key string) {
-		out = append(out, soon(fileSDS(filePairPrefix+certificate+"~"+key)))
+		out = append(out, fileSDS(filePairPrefix+certificate+"~"+key))
 	}
 	switch {
 	case settings.GetServerCertificate() != "" && settings.GetPrivateKey() != "":
