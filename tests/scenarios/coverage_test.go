@@ -2,6 +2,7 @@ package scenarios
 
 import (
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -29,7 +30,23 @@ func TestTrafficAPIPage(t *testing.T) {
 		}
 		all = append(all, scenarios...)
 	}
-	testkit.Golden(t, "../../docs/reference/traffic-api.md", coverage.New(all, paths(t, "unsupported.txt"), paths(t, "ineffective.txt")).Markdown())
+	goldens := map[string]string{}
+	files, err := filepath.Glob("../../services/xds-server/internal/translate/testdata/in/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("goldens %v, %v", files, err)
+	}
+	for _, file := range files {
+		raw, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		goldens[strings.TrimSuffix(filepath.Base(file), ".yaml")] = string(raw)
+	}
+	table, err := coverage.New(coverage.Evidence{Scenarios: all, Goldens: goldens, Refused: paths(t, "unsupported.txt"), Ineffective: paths(t, "ineffective.txt")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	testkit.Golden(t, "../../docs/reference/traffic-api.md", table.Markdown())
 }
 
 // paths reads a table by which config-watcher tells what is not supported.

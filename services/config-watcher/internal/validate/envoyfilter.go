@@ -105,9 +105,6 @@ func (c *checker) configPatch(at string, p *networking.EnvoyFilter_EnvoyConfigOb
 		c.fail(at+".patch.operation", op.String(), "has no effect on "+p.ApplyTo.String(), "use one of "+strings.Join(names, ", "))
 		return
 	}
-	if p.Patch.FilterClass != networking.EnvoyFilter_Patch_UNSPECIFIED {
-		c.fail(at+".patch.filterClass", p.Patch.FilterClass.String(), "not supported", "place the filter by INSERT_BEFORE or INSERT_AFTER another one")
-	}
 	c.selected(at+".match", p)
 	c.patchValue(at+".patch.value", p)
 }
@@ -130,8 +127,6 @@ func (c *checker) patchMatch(at string, applyTo networking.EnvoyFilter_ApplyTo, 
 		kind = "routeConfiguration"
 	case *networking.EnvoyFilter_EnvoyConfigObjectMatch_Cluster:
 		kind = "cluster"
-	case *networking.EnvoyFilter_EnvoyConfigObjectMatch_Waypoint:
-		kind = "waypoint"
 	}
 	if kind != "" && kind != rule.match {
 		remedy := "remove it"

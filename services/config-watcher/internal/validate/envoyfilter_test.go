@@ -52,7 +52,7 @@ func TestEnvoyFilter(t *testing.T) {
 		{"route of a virtual host", ef("VIRTUAL_HOST", "routeConfiguration: {vhost: {route: {name: a}}}", "operation: REMOVE"), `vhost\.route: does not fit VIRTUAL_HOST`},
 		{"operation", ef("ROUTE_CONFIGURATION", "", "operation: ADD, value: {name: a}"), `operation: "ADD": has no effect on ROUTE_CONFIGURATION; use one of MERGE`},
 		{"replaced cluster", ef("CLUSTER", "", "operation: REPLACE, value: {name: a}"), `operation: "REPLACE": has no effect on CLUSTER`},
-		{"filter class", ef("HTTP_FILTER", router, "operation: INSERT_BEFORE, filterClass: AUTHN, value: {"+lua+"}"), `filterClass: "AUTHN": not supported`},
+		{"filter class", ef("HTTP_FILTER", router, "operation: INSERT_BEFORE, filterClass: AUTHN, value: {"+lua+"}"), `filterClass: not supported`},
 		{"remove all filters", ef("HTTP_FILTER", "", "operation: REMOVE"), `subFilter\.name: missing; name the HTTP filter to patch`},
 		{"remove with a value", ef("CLUSTER", "", "operation: REMOVE, value: {name: a}"), `value: has no effect with REMOVE`},
 		{"no value", ef("CLUSTER", "", "operation: MERGE"), `value: missing`},

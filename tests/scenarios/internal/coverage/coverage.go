@@ -64,6 +64,8 @@ type Row struct {
 	Scenarios []string
 	// SetBy are the scenarios that set it in passing, sorted.
 	SetBy []string
+	// Goldens are the inputs of translators' goldens that set it, sorted.
+	Goldens []string
 }
 
 // State of a field or value.
@@ -89,8 +91,17 @@ type Table struct {
 	Features []*Row
 }
 
-// New relates the API to scenarios. refused and ineffective have the paths of fields, and of enum values, that are not supported.
-func New(scenarios []*format.Scenario, refused, ineffective []string) *Table {
+// Evidence is what the API is related to.
+type Evidence struct {
+	Scenarios []*format.Scenario
+	// Goldens are the inputs of the translators' goldens, by name.
+	Goldens map[string]string
+	// Refused and Ineffective are the paths of fields, and of enum values, that are not supported.
+	Refused, Ineffective []string
+}
+
+// New relates the API to the evidence.
+func New(e Evidence) (*Table, error) {
 	t := &Table{}
 	rows := map[string]*Row{}
 	enums := map[string]map[string]string{} // by path of a message: enum value → path of its field
@@ -122,7 +133,7 @@ func New(scenarios []*format.Scenario, refused, ineffective []string) *Table {
 		values[at] = append(values[at], row)
 		return row
 	}
-	for state, paths := range map[State][]string{Refused: refused, NoEffect: ineffective} {
+	for state, paths := range map[State][]string{Refused: e.Refused, NoEffect: e.Ineffective} {
 		for _, path := range paths {
 			if row := find(path); row != nil {
 				row.State = state
@@ -130,7 +141,12 @@ func New(scenarios []*format.Scenario, refused, ineffective []string) *Table {
 		}
 	}
 	features := map[string]*Row{}
-	for _, s := range scenarios {
+	for _, name := range slices.Sorted(maps.Keys(e.Goldens)) {
+		if err := translated(rows, name, e.Goldens[name]); err != nil {
+			return nil, err
+		}
+	}
+	for _, s := range e.Scenarios {
 		set(rows, s, s.Steps)
 		for _, path := range s.Covers {
 			path = strings.ReplaceAll(path, ".spec.", ".")
@@ -176,7 +192,7 @@ func New(scenarios []*format.Scenario, refused, ineffective []string) *Table {
 			slices.Sort(row.SetBy)
 		}
 	}
-	return t
+	return t, nil
 }
 
 // inherit gives what is below a field that is not supported its state.
@@ -275,6 +291,8 @@ func (t *Table) Markdown() []byte {
 				counts["as"]++
 			case len(row.SetBy) > 0:
 				counts["set"]++
+			case len(row.Goldens) > 0:
+				counts["golden"]++
 			default:
 				counts["none"]++
 			}
@@ -286,12 +304,13 @@ Generated from Istio's own messages, from config-watcher's tables of what is ref
 `+"`make golden`"+`; each scenario runs on real Envoys (`+"`make scenarios`"+`). A field that is not supported is refused with its name and a remedy; some that every Istio
 installation has are accepted with a warning that says that they have no effect yet. None is ignored in silence.
 
-The last column has the scenarios that are about the field (their `+"`covers`"+`). Where there is none, "set by" names scenarios that set it in passing; "as PATH" is a message whose
-fields have their rows at another path; "no scenario" is what nothing shows.
+The last column has the scenarios that are about the field (their `+"`covers`"+`). "as PATH" is a message whose fields have their rows at another path. Where no scenario is about the
+field, "set by" names some that set it in passing, else "golden" those of the translators' goldens that do, whose results Envoy's own validation accepts; "no scenario" is what none of
+these shows.
 
-%d rows: %d refused, %d without an effect, %d supported. Of those, scenarios are about %d, %d are set by one in passing, %d stand elsewhere, %d are in no scenario.
+%d rows: %d refused, %d without an effect, %d supported. Of those, scenarios are about %d; %d stand elsewhere, %d are set in passing, %d in goldens only, %d nowhere.
 
-`, counts["rows"], counts[string(Refused)], counts[string(NoEffect)], counts[string(Supported)], counts["shown"], counts["set"], counts["as"], counts["none"])
+`, counts["rows"], counts[string(Refused)], counts[string(NoEffect)], counts[string(Supported)], counts["shown"], counts["as"], counts["set"], counts["golden"], counts["none"])
 	for _, s := range t.Sections {
 		fmt.Fprintf(&b, "## %s\n\n| field | state | scenarios |\n|---|---|---|\n", s.Kind)
 		for _, row := range s.Rows {
@@ -311,8 +330,15 @@ func (r *Row) name() string {
 	return "`" + last + "`"
 }
 
-// maxSetBy bounds the scenarios that are named for setting a field in passing.
-const maxSetBy = 3
+// maxNamed bounds what is named for setting a field in passing.
+const maxNamed = 3
+
+func some(names []string) string {
+	if len(names) <= maxNamed {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNamed], ", "), len(names)-maxNamed)
+}
 
 // evidence is the last column of the row.
 func (r *Row) evidence() string {
@@ -325,10 +351,10 @@ func (r *Row) evidence() string {
 	}
 	switch {
 	case len(parts) > 0 || r.State != Supported:
-	case len(r.SetBy) > maxSetBy:
-		parts = append(parts, fmt.Sprintf("set by %s and %d more", strings.Join(r.SetBy[:maxSetBy], ", "), len(r.SetBy)-maxSetBy))
 	case len(r.SetBy) > 0:
-		parts = append(parts, "set by "+strings.Join(r.SetBy, ", "))
+		parts = append(parts, "set by "+some(r.SetBy))
+	case len(r.Goldens) > 0:
+		parts = append(parts, "golden "+some(r.Goldens))
 	default:
 		parts = append(parts, "no scenario")
 	}

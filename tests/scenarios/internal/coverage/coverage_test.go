@@ -9,7 +9,7 @@ import (
 )
 
 func TestTable(t *testing.T) {
-	table := New([]*format.Scenario{
+	table, err := New(Evidence{Scenarios: []*format.Scenario{
 		{Name: "b", Covers: []string{"VirtualService.http.match.headers.exact", "Gateway.servers.tls.SIMPLE", "protocol.grpc-web"}},
 		{Name: "c", Steps: []format.Step{
 			{Apply: "kind: VirtualService\nspec: {http: [{match: [{uri: {exact: /}, headers: {x: {exact: y}}}]}]}\n---\nkind: Gateway\nspec: {servers: [{name: s}]}"},
@@ -17,7 +17,14 @@ func TestTable(t *testing.T) {
 			{Eventually: &format.Eventually{Steps: []format.Step{{ApplyNoWait: "kind: ServiceEntry\nspec: {endpoints: [{address: 10.0.0.1}]}"}}}},
 		}},
 		{Name: "a", Covers: []string{"VirtualService.http.match.headers", "PeerAuthentication.mtls.mode.STRICT", "VirtualService.spec.http.timeout"}},
-	}, []string{"VirtualService.http.fault.abort.http2Error", "EnvoyFilter.configPatches.applyTo.BOOTSTRAP", "MeshConfig.ca"}, []string{"MeshConfig.defaultConfig.tracing"})
+	},
+		Goldens:     map[string]string{"g": "mesh: {connectTimeout: 1s}\nobjects: [{kind: VirtualService, spec: {http: [{match: [{uri: {}, method: {exact: GET}}]}]}}]"},
+		Refused:     []string{"VirtualService.http.fault.abort.http2Error", "EnvoyFilter.configPatches.applyTo.BOOTSTRAP", "MeshConfig.ca"},
+		Ineffective: []string{"MeshConfig.defaultConfig.tracing"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 	rows := map[string]*Row{}
 	for _, s := range table.Sections {
 		for _, row := range s.Rows {
@@ -62,7 +69,7 @@ func TestTable(t *testing.T) {
 	}
 	page := string(table.Markdown())
 	for _, want := range []string{
-		"`uri` | supported | set by c |", "`headers` | supported | a, b |", "| protocol.grpc-web | b |", "`http2Error` | refused |", "`method` | supported | no scenario |",
+		"`uri` | supported | set by c |", "`headers` | supported | a, b |", "| protocol.grpc-web | b |", "`http2Error` | refused |", "`method` | supported | golden g |", "`connectTimeout` | supported | golden g |", "`scheme` | supported | no scenario |",
 		"`endpoints` | supported | as WorkloadEntry |", "`selector` | supported | no scenario |",
 	} {
 		if !strings.Contains(page, want) {

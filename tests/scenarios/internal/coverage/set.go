@@ -1,6 +1,7 @@
 package coverage
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -20,7 +21,7 @@ func set(rows map[string]*Row, s *format.Scenario, steps []format.Step) {
 					Spec any    `json:"spec"`
 				}
 				if yaml.Unmarshal([]byte(doc), &o) == nil {
-					setBelow(rows, s.Name, o.Kind, o.Spec)
+					below(rows, o.Kind, o.Spec, func(row *Row) { row.SetBy = withName(row.SetBy, s.Name) })
 				}
 			}
 		}
@@ -30,22 +31,49 @@ func set(rows map[string]*Row, s *format.Scenario, steps []format.Step) {
 	}
 }
 
-// setBelow marks what is below a path. The key of a map has no row: what is below it counts as below the map.
-func setBelow(rows map[string]*Row, scenario, path string, value any) {
+// translated marks the rows of the fields that a golden's input sets: its MeshConfig and its objects.
+func translated(rows map[string]*Row, name, text string) error {
+	var in struct {
+		Mesh    any `json:"mesh"`
+		Objects []struct {
+			Kind string `json:"kind"`
+			Spec any    `json:"spec"`
+		} `json:"objects"`
+	}
+	if err := yaml.Unmarshal([]byte(text), &in); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	mark := func(row *Row) { row.Goldens = withName(row.Goldens, name) }
+	below(rows, "MeshConfig", in.Mesh, mark)
+	for _, o := range in.Objects {
+		below(rows, o.Kind, o.Spec, mark)
+	}
+	return nil
+}
+
+func withName(list []string, name string) []string {
+	if slices.Contains(list, name) {
+		return list
+	}
+	return append(list, name)
+}
+
+// below marks what a value below a path sets. The key of a map has no row: what is below it counts as below the map.
+func below(rows map[string]*Row, path string, value any, mark func(*Row)) {
 	switch v := value.(type) {
 	case []any:
 		for _, each := range v {
-			setBelow(rows, scenario, path, each)
+			below(rows, path, each, mark)
 		}
 	case map[string]any:
 		for _, key := range slices.Sorted(maps.Keys(v)) {
-			below := path + "." + key
-			if row := rows[below]; row == nil {
-				below = path
-			} else if !slices.Contains(row.SetBy, scenario) {
-				row.SetBy = append(row.SetBy, scenario)
+			at := path + "." + key
+			if row := rows[at]; row == nil {
+				at = path
+			} else {
+				mark(row)
 			}
-			setBelow(rows, scenario, below, v[key])
+			below(rows, at, v[key], mark)
 		}
 	}
 }
