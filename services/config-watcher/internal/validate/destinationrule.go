@@ -2,6 +2,7 @@ package validate
 
 import (
 	"fmt"
+	"strings"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 	networking "istio.io/api/networking/v1alpha3"
@@ -63,7 +64,11 @@ func (c *checker) trafficPolicy(at string, p *networking.TrafficPolicy) {
 		if t.Protocol != "" && t.Protocol != "CONNECT" && t.Protocol != "POST" {
 			c.fail(at+".tunnel.protocol", t.Protocol, "unknown tunnel protocol", "use CONNECT or POST")
 		}
-		c.destinationHost(at+".tunnel.targetHost", t.TargetHost)
+		if strings.Contains(t.TargetHost, "*") {
+			c.fail(at+".tunnel.targetHost", t.TargetHost, "a tunnel cannot lead to a wildcard", "name one host")
+		} else {
+			c.host(at+".tunnel.targetHost", t.TargetHost)
+		}
 		c.port(at+".tunnel.targetPort", t.TargetPort)
 	}
 	if b := p.RetryBudget; b.GetPercent() != nil {

@@ -157,9 +157,6 @@ func (c *checker) optionalPort(at string, n uint32) {
 
 func (c *checker) listenerMatch(at string, applyTo networking.EnvoyFilter_ApplyTo, m *networking.EnvoyFilter_ListenerMatch) {
 	c.optionalPort(at+".portNumber", m.GetPortNumber())
-	if m.GetPortName() != "" {
-		c.fail(at+".portName", m.PortName, "matches nothing", "match by portNumber or name")
-	}
 	if m.GetListenerFilter() != "" && applyTo != networking.EnvoyFilter_LISTENER_FILTER {
 		c.fail(at+".listenerFilter", m.ListenerFilter, "does not fit "+applyTo.String(), "remove it")
 	}

@@ -41,7 +41,8 @@ func TestHostileVirtualServices(t *testing.T) {
 		{"host: regex", host(".*"), `not a valid wildcard host`},
 		{"host: brackets", host("[::1]"), `not a valid host`},
 		{"host: bare suffix", host("*com"), `not a valid wildcard host`},
-		{"destination: wildcard", http("route: [{destination: {host: '*.a.com'}}]"), `a destination cannot be a wildcard`},
+		{"destination: wildcard", http("route: [{destination: {host: '*'}}]"), `a destination cannot be every host`},
+		{"destination: bad wildcard", http("route: [{destination: {host: 'a.*.com'}}]"), `not a valid wildcard host`},
 		{"destination: cluster name", http("route: [{destination: {host: 'outbound|80||b.com'}}]"), `not a valid host`},
 		{"subset: cluster name", http("route: [{destination: {host: a, subset: 'v1|other'}}]"), `not a valid subset name`},
 

@@ -72,10 +72,10 @@ func (c *checker) host(path, s string) {
 	}
 }
 
-// destinationHost accepts a host that traffic can be sent to: no wildcard.
+// destinationHost accepts a host that traffic can be sent to: a wildcard stands for the ServiceEntry that has it among its hosts.
 func (c *checker) destinationHost(path, s string) {
-	if strings.Contains(s, "*") {
-		c.fail(path, s, "a destination cannot be a wildcard", "name one service")
+	if s == "*" {
+		c.fail(path, s, "a destination cannot be every host", `name one service, or a ServiceEntry's host such as "*.example.com"`)
 		return
 	}
 	c.host(path, s)

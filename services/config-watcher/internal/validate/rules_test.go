@@ -32,6 +32,7 @@ func TestRules(t *testing.T) {
 	cases := []struct{ name, yaml, want string }{
 		{"vs: plain", http(ok), ""},
 		{"vs: wildcard host", of("VirtualService", `{hosts: ["*.example.com"], gateways: [g, other/g, mesh], http: [{`+ok+`}]}`), ""},
+		{"vs: wildcard destination", http("route: [{destination: {host: '*.example.com'}}]"), ""},
 		{"vs: bad wildcard", of("VirtualService", `{hosts: ["a*.example.com"], http: [{`+ok+`}]}`), `hosts\[0\]: "a\*.example.com": not a valid wildcard`},
 		{"vs: * on mesh", of("VirtualService", `{hosts: ["*"], http: [{`+ok+`}]}`), `only allowed on gateways`},
 		{"vs: * on gateway", of("VirtualService", `{hosts: ["*"], gateways: [g], http: [{`+ok+`}]}`), ""},
@@ -135,7 +136,7 @@ func TestRules(t *testing.T) {
 		{"dr: file with a line", dr(`tls: {mode: SIMPLE, caCertificates: "/a\nb"}`), `caCertificates: .*control character`},
 		{"dr: tunnel", dr("tunnel: {protocol: POST, targetHost: a.example.com, targetPort: 443}, proxyProtocol: {version: V2}"), ""},
 		{"dr: tunnel protocol", dr("tunnel: {protocol: PUT, targetHost: a.example.com, targetPort: 443}"), `protocol: "PUT": unknown tunnel protocol`},
-		{"dr: tunnel to a wildcard", dr("tunnel: {targetHost: '*.example.com', targetPort: 443}"), `cannot be a wildcard`},
+		{"dr: tunnel to a wildcard", dr("tunnel: {targetHost: '*.example.com', targetPort: 443}"), `cannot lead to a wildcard`},
 		{"dr: tunnel to nowhere", dr("tunnel: {targetHost: a.example.com}"), `targetPort: 0: not a port`},
 		{"dr: no idle timeout", dr("connectionPool: {tcp: {idleTimeout: 0s}}"), ""},
 		{"dr: pings", dr("connectionPool: {http: {http2KeepAlive: {interval: 1s}}}"), `http2KeepAlive.timeout: missing`},

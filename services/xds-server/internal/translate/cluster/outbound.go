@@ -73,7 +73,7 @@ func find(r *input.Reader, out *clusterv3.Cluster, c discovery.Cluster) {
 		return
 	case discovery.OriginalDestination:
 		kind = clusterv3.Cluster_ORIGINAL_DST
-		if target := c.Spec.GetTargetPort(); target != 0 && target != c.Spec.GetNumber() && !c.Service.GetHeadless() {
+		if target := c.Spec.GetTargetPort(); target != 0 && target != c.Spec.GetNumber() {
 			out.LbConfig = &clusterv3.Cluster_OriginalDstLbConfig_{
 				OriginalDstLbConfig: &clusterv3.Cluster_OriginalDstLbConfig{UpstreamPortOverride: wrapperspb.UInt32(target)},
 			}
