@@ -203,8 +203,8 @@ func (c *checker) clientTLS(at string, t *networking.ClientTLSSettings) {
 		}
 		c.printable(index(at+".subjectAltNames", i), san)
 	}
-	c.printable(at+".clientCertificate", t.ClientCertificate)
-	c.printable(at+".privateKey", t.PrivateKey)
-	c.printable(at+".caCertificates", t.CaCertificates)
-	c.printable(at+".caCrl", t.CaCrl)
+	c.askable(at+".clientCertificate", t.ClientCertificate)
+	c.askable(at+".privateKey", t.PrivateKey)
+	c.askable(at+".caCertificates", t.CaCertificates)
+	c.askable(at+".caCrl", t.CaCrl)
 }

@@ -82,7 +82,7 @@ func (c *checker) serverModes(at string, t *networking.ServerTLSSettings) {
 		{"caCertificates", t.CaCertificates != "", passes | simple | mesh},
 		{"caCertCredentialName", t.CaCertCredentialName != "", passes | simple | mesh},
 		{"insecureSkipVerify", t.InsecureSkipVerify.GetValue(), passes | simple | mesh},
-		{"caCrl", t.CaCrl != "", passes | simple},
+		{"caCrl", t.CaCrl != "", passes | simple | mesh},
 		{"subjectAltNames", len(t.SubjectAltNames) > 0, passes | simple},
 		{"verifyCertificateSpki", len(t.VerifyCertificateSpki) > 0, passes | simple},
 		{"verifyCertificateHash", len(t.VerifyCertificateHash) > 0, passes | simple},
@@ -141,6 +141,11 @@ func (c *checker) serverCertificates(at string, t *networking.ServerTLSSettings)
 		}
 		return
 	}
+	if t.CaCrl != "" && authority == "" {
+		c.fail(at+".caCrl", t.CaCrl, "goes with caCertificates alone", "remove it; a Secret has its own list, in ca.crl")
+	}
+	c.askable(at+".caCertificates", authority)
+	c.askable(at+".caCrl", t.CaCrl)
 	switch {
 	case authority != "" && secrets:
 		c.fail(at+".caCertificates", nil, "cannot be combined with credentialName", "store the authorities in the Secret, as ca.crt, or in one named by caCertCredentialName")
@@ -151,15 +156,19 @@ func (c *checker) serverCertificates(at string, t *networking.ServerTLSSettings)
 	}
 }
 
-// certificateFiles checks a certificate and its key in files. The proxy's agent is asked for both in one name, with "~" between them.
+// certificateFiles checks a certificate and its key in files.
 func (c *checker) certificateFiles(at, certificate, key string) {
 	if certificate == "" || key == "" {
 		c.fail(at, nil, "serverCertificate and privateKey belong together", "set both")
 	}
-	for name, path := range map[string]string{"serverCertificate": certificate, "privateKey": key} {
-		if strings.ContainsAny(path, "~\n\x00") {
-			c.fail(at+"."+name, path, "a path with ~ or a line break cannot be asked for", "give the file another name")
-		}
+	c.askable(at+".serverCertificate", certificate)
+	c.askable(at+".privateKey", key)
+}
+
+// askable checks the path of a file that the proxy's agent is asked for, perhaps of two in one name with "~" between them.
+func (c *checker) askable(at, path string) {
+	if c.printable(at, path) && strings.Contains(path, "~") {
+		c.fail(at, path, "a path with ~ cannot be asked for", "give the file another name")
 	}
 }
 

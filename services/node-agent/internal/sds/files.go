@@ -5,10 +5,12 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -21,7 +23,7 @@ import (
 )
 
 // Names of secrets in files of the workload's file system are these and the path, of a pair both with pairSeparator between them. They are
-// those of Istio's agent.
+// those of Istio's agent, but for authorities with a list of what they revoked: a pair as well, so that Envoy has no file to miss.
 const (
 	pairPrefix    = "file-cert:"
 	rootPrefix    = "file-root:"
@@ -58,11 +60,11 @@ type files struct {
 
 // fileSecret is a secret made of files.
 type fileSecret struct {
-	// cert and key, or root.
-	cert, key, root string
-	users           int
-	last            *resource
-	trouble         string
+	// cert and key, or root and perhaps crl.
+	cert, key, root, crl string
+	users                int
+	last                 *resource
+	trouble              string
 }
 
 func newFiles(log *slog.Logger, c clock.Clock) *files {
@@ -78,8 +80,12 @@ func parse(name string) *fileSecret {
 		}
 		return &fileSecret{cert: cert, key: key}
 	}
-	if root, ok := strings.CutPrefix(name, rootPrefix); ok && root != "" {
-		return &fileSecret{root: root}
+	if roots, ok := strings.CutPrefix(name, rootPrefix); ok {
+		root, crl, list := strings.Cut(roots, pairSeparator)
+		if root == "" || list && crl == "" || strings.Contains(crl, pairSeparator) {
+			return nil
+		}
+		return &fileSecret{root: root, crl: crl}
 	}
 	return nil
 }
@@ -137,7 +143,7 @@ func (f *files) paths() []string {
 	defer f.mu.Unlock()
 	var out []string
 	for _, s := range f.secrets {
-		for _, path := range []string{s.cert, s.key, s.root} {
+		for _, path := range []string{s.cert, s.key, s.root, s.crl} {
 			if path != "" && path != systemRoots {
 				out = append(out, path)
 			}
@@ -192,7 +198,17 @@ func (s *fileSecret) load(name string) (*resource, error) {
 		if !x509.NewCertPool().AppendCertsFromPEM(raw) {
 			return nil, fmt.Errorf("%s: no PEM certificate in it", s.root)
 		}
-		return &resource{name, version(raw), func() *tlsv3.Secret { return authorities(name, raw) }}, nil
+		if s.crl == "" {
+			return &resource{name, version(raw), func() *tlsv3.Secret { return authorities(name, raw, nil) }}, nil
+		}
+		crl, err := readFile(s.crl)
+		if err != nil {
+			return nil, err
+		}
+		if err := checkCRL(crl); err != nil {
+			return nil, fmt.Errorf("%s: %w", s.crl, err)
+		}
+		return &resource{name, version(slices.Concat(raw, crl)), func() *tlsv3.Secret { return authorities(name, raw, crl) }}, nil
 	}
 	cert, err := readFile(s.cert)
 	if err != nil {
@@ -206,6 +222,27 @@ func (s *fileSecret) load(name string) (*resource, error) {
 		return nil, fmt.Errorf("%s and %s: %w", s.cert, s.key, err)
 	}
 	return &resource{name, version(cert), func() *tlsv3.Secret { return pair(name, cert, key) }}, nil
+}
+
+// checkCRL finds what Envoy would refuse.
+func checkCRL(raw []byte) error {
+	lists := 0
+	for {
+		var block *pem.Block
+		if block, raw = pem.Decode(raw); block == nil {
+			break
+		}
+		if block.Type == "X509 CRL" {
+			if _, err := x509.ParseRevocationList(block.Bytes); err != nil {
+				return err
+			}
+			lists++
+		}
+	}
+	if lists == 0 {
+		return errors.New("no PEM revocation list in it")
+	}
+	return nil
 }
 
 func (s *fileSecret) roots() ([]byte, error) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"math/big"
 	"os"
 	"path/filepath"
 	"strings"
@@ -172,9 +173,33 @@ func TestFileRoots(t *testing.T) {
 	}
 }
 
+// TestFileRevoked: authorities with a list of what they revoked come when both are there, and again with another list.
+func TestFileRevoked(t *testing.T) {
+	ca := testkit.PKI(t)
+	f := newFixture(t, nil, ca)
+	f.follow(t)
+	dir := t.TempDir()
+	root, list := filepath.Join(dir, "root.pem"), filepath.Join(dir, "list.pem")
+	testkit.WriteFile(t, root, ca.RootPEM)
+	testkit.WriteFile(t, list, []byte("no list"))
+	w := f.watch(t, rootPrefix+root+pairSeparator+list)
+	for _, crl := range [][]byte{ca.Revoke(big.NewInt(1)), ca.Revoke(big.NewInt(1), big.NewInt(2))} {
+		testkit.WriteFile(t, list, crl)
+		got := w.next().GetValidationContext()
+		if !bytes.Equal(got.GetTrustedCa().GetInlineBytes(), bytes.TrimSpace(ca.RootPEM)) || !bytes.Equal(got.GetCrl().GetInlineBytes(), bytes.TrimSpace(crl)) {
+			t.Errorf("got %v", got)
+		}
+	}
+	for name, wrong := range map[string][]byte{"another kind": ca.RootPEM, "broken": []byte("-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n")} {
+		if checkCRL(wrong) == nil {
+			t.Errorf("%s: taken", name)
+		}
+	}
+}
+
 func TestFileNames(t *testing.T) {
 	for name, want := range map[string]string{
-		"file-cert:/a~/b": fromFile, "file-root:/a": fromFile, "file-root:system": fromFile, Default: Default, RootCA: RootCA,
+		"file-cert:/a~/b": fromFile, "file-root:/a": fromFile, "file-root:system": fromFile, "file-root:/a~/b": fromFile, "file-root:/a~": "", "file-root:~/b": "", "file-root:/a~/b~/c": "", Default: Default, RootCA: RootCA,
 		"file-cert:/a": "", "file-cert:/a~": "", "file-cert:~/b": "", "file-cert:/a~/b~/c": "", "file-root:": "", "other": "", "": "",
 	} {
 		if got := label(name); got != want {

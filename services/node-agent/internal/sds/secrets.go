@@ -40,7 +40,7 @@ func own(m *tlsconf.Material) []*resource {
 		out = append(out, &resource{Default, version(m.CertPEM), func() *tlsv3.Secret { return pair(Default, m.CertPEM, m.KeyPEM) }})
 	}
 	if len(m.RootsPEM) > 0 {
-		out = append(out, &resource{RootCA, version(m.RootsPEM), func() *tlsv3.Secret { return authorities(RootCA, m.RootsPEM) }})
+		out = append(out, &resource{RootCA, version(m.RootsPEM), func() *tlsv3.Secret { return authorities(RootCA, m.RootsPEM, nil) }})
 	}
 	return out
 }
@@ -58,10 +58,13 @@ func pair(name string, cert, key []byte) *tlsv3.Secret {
 	}}}
 }
 
-func authorities(name string, roots []byte) *tlsv3.Secret {
-	return &tlsv3.Secret{Name: name, Type: &tlsv3.Secret_ValidationContext{ValidationContext: &tlsv3.CertificateValidationContext{
-		TrustedCa: inline(roots),
-	}}}
+// authorities are roots, and what they revoked unless crl is nil.
+func authorities(name string, roots, crl []byte) *tlsv3.Secret {
+	out := &tlsv3.CertificateValidationContext{TrustedCa: inline(roots)}
+	if crl != nil {
+		out.Crl = inline(crl)
+	}
+	return &tlsv3.Secret{Name: name, Type: &tlsv3.Secret_ValidationContext{ValidationContext: out}}
 }
 
 // body is the secret as it is sent.

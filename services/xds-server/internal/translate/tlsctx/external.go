@@ -12,11 +12,13 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/names"
 )
 
-// Names under which node-agent serves certificate files of the workload's own file system, as Istio's agent does. Envoy would refuse the
-// whole cluster if it were given a path that does not exist, and would not notice a replaced file.
+// Names under which node-agent serves certificate files of the workload's own file system, as Istio's agent does, and authorities together with
+// what they revoked, as that does not. Envoy would refuse the whole cluster or listener if it were given a path that does not exist, and would not
+// notice a replaced file.
 const (
 	filePairPrefix = "file-cert:"
 	fileRootPrefix = "file-root:"
+	fileSeparator  = "~"
 	systemRoots    = "system"
 )
 
@@ -47,13 +49,9 @@ func External(settings *networking.ClientTLSSettings, subjectAltNames []string, 
 		subjectAltNames = sans
 	}
 	if !settings.GetInsecureSkipVerify().GetValue() {
-		validation := &tlsv3.CertificateValidationContext{MatchTypedSubjectAltNames: anyTypeMatchers(subjectAltNames)}
-		if crl := settings.GetCaCrl(); crl != "" {
-			validation.Crl = &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: crl}}
-		}
 		common.ValidationContextType = &tlsv3.CommonTlsContext_CombinedValidationContext{
 			CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
-				DefaultValidationContext:         validation,
+				DefaultValidationContext:         &tlsv3.CertificateValidationContext{MatchTypedSubjectAltNames: anyTypeMatchers(subjectAltNames)},
 				ValidationContextSdsSecretConfig: rootsConfig(settings),
 			},
 		}
@@ -69,7 +67,7 @@ func clientCertificate(settings *networking.ClientTLSSettings) (*tlsv3.SdsSecret
 	if certificate == "" || key == "" {
 		return nil, errors.New("tls.mode MUTUAL needs clientCertificate and privateKey, or credentialName")
 	}
-	return fileSDS(filePairPrefix + certificate + "~" + key), nil
+	return filePair(certificate, key), nil
 }
 
 func rootsConfig(settings *networking.ClientTLSSettings) *tlsv3.SdsSecretConfig {
@@ -77,10 +75,22 @@ func rootsConfig(settings *networking.ClientTLSSettings) *tlsv3.SdsSecretConfig 
 	case settings.GetCredentialName() != "":
 		return credentialSDS(names.CredentialAuthority(settings.GetCredentialName()))
 	case settings.GetCaCertificates() != "":
-		return fileSDS(fileRootPrefix + settings.GetCaCertificates())
+		return fileRoots(settings.GetCaCertificates(), settings.GetCaCrl())
 	default:
-		return fileSDS(fileRootPrefix + systemRoots)
+		return fileRoots(systemRoots, settings.GetCaCrl())
 	}
+}
+
+func filePair(certificate, key string) *tlsv3.SdsSecretConfig {
+	return fileSDS(filePairPrefix + certificate + fileSeparator + key)
+}
+
+// fileRoots are the authorities in a file, with the list in another of what they revoked, if there is one.
+func fileRoots(authorities, revoked string) *tlsv3.SdsSecretConfig {
+	if revoked != "" {
+		authorities += fileSeparator + revoked
+	}
+	return fileSDS(fileRootPrefix + authorities)
 }
 
 // fileSDS asks the agent beside the proxy: the name is the user's, and the file may not exist.

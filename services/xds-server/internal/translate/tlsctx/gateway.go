@@ -84,9 +84,6 @@ func clientRules(settings *networking.ServerTLSSettings, subjects []*tlsv3.Subje
 		VerifyCertificateSpki:     settings.GetVerifyCertificateSpki(),
 		VerifyCertificateHash:     settings.GetVerifyCertificateHash(),
 	}
-	if settings.GetCaCrl() != "" {
-		out.Crl = &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: settings.GetCaCrl()}}
-	}
 	if settings.GetInsecureSkipVerify().GetValue() {
 		out.TrustChainVerification = tlsv3.CertificateValidationContext_ACCEPT_UNTRUSTED
 	}
@@ -104,7 +101,7 @@ func verifyClients(common *tlsv3.CommonTlsContext, settings *networking.ServerTL
 	case authority != "":
 		roots = credentialSDS(names.CredentialAuthority(authority))
 	case authorityFile(settings) != "":
-		roots = fileSDS(fileRootPrefix + authorityFile(settings))
+		roots = fileRoots(authorityFile(settings), settings.GetCaCrl())
 	default:
 		return fmt.Errorf("tls.caCertificates: required with mode %s", settings.GetMode())
 	}
@@ -162,7 +159,7 @@ func certificates(settings *networking.ServerTLSSettings) ([]*tlsv3.SdsSecretCon
 		return out, nil
 	}
 	pair := func(certificate, key string) {
-		out = append(out, fileSDS(filePairPrefix+certificate+"~"+key))
+		out = append(out, filePair(certificate, key))
 	}
 	switch {
 	case settings.GetServerCertificate() != "" && settings.GetPrivateKey() != "":
