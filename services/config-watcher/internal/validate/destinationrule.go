@@ -185,7 +185,11 @@ func (c *checker) clientTLS(at string, t *networking.ClientTLSSettings) {
 		}
 	case networking.ClientTLSSettings_SIMPLE:
 		if t.ClientCertificate != "" || t.PrivateKey != "" {
-			c.fail(at+".mode", "SIMPLE", "sends no client certificate, but one is given", "use MUTUAL, or remove clientCertificate and privateKey")
+			c.warn(at+".clientCertificate", verdict{"mode SIMPLE shows the server no certificate", "use MUTUAL, or remove clientCertificate and privateKey"})
+		}
+	case networking.ClientTLSSettings_DISABLE:
+		if files || t.CredentialName != "" || t.Sni != "" || len(t.SubjectAltNames) > 0 || t.InsecureSkipVerify.GetValue() || t.CaCrl != "" {
+			c.warn(at, verdict{"mode DISABLE, which is also the default, connects without TLS", "set mode, or leave mode alone in tls"})
 		}
 	}
 	if t.InsecureSkipVerify.GetValue() && (t.CaCertificates != "" || len(t.SubjectAltNames) > 0 || t.CaCrl != "") {

@@ -57,7 +57,7 @@ func (c *checker) serverTLS(at string, t *networking.ServerTLSSettings) {
 	}
 }
 
-// serverModes refuses settings that the mode would leave without effect.
+// serverModes refuses settings that the mode would leave without effect where they seem to keep clients out, and warns of the others.
 func (c *checker) serverModes(at string, t *networking.ServerTLSSettings) {
 	const (
 		passes = 1 << iota // modes that terminate no TLS
@@ -74,24 +74,36 @@ func (c *checker) serverModes(at string, t *networking.ServerTLSSettings) {
 	case networking.ServerTLSSettings_ISTIO_MUTUAL:
 		mode, why, remedy = mesh, "trusts the mesh's own authorities", "remove it, or use MUTUAL"
 	}
+	why = "mode " + t.Mode.String() + " " + why
 	for _, setting := range []struct {
-		name    string
-		set     bool
-		useless int
+		name     string
+		set      bool
+		useless  int
+		harmless bool
 	}{
-		{"caCertificates", t.CaCertificates != "", passes | simple | mesh},
-		{"caCertCredentialName", t.CaCertCredentialName != "", passes | simple | mesh},
-		{"insecureSkipVerify", t.InsecureSkipVerify.GetValue(), passes | simple | mesh},
-		{"caCrl", t.CaCrl != "", passes | simple | mesh},
-		{"subjectAltNames", len(t.SubjectAltNames) > 0, passes | simple},
-		{"verifyCertificateSpki", len(t.VerifyCertificateSpki) > 0, passes | simple},
-		{"verifyCertificateHash", len(t.VerifyCertificateHash) > 0, passes | simple},
-		{"minProtocolVersion", t.MinProtocolVersion != 0, passes},
-		{"maxProtocolVersion", t.MaxProtocolVersion != 0, passes},
-		{"cipherSuites", len(t.CipherSuites) > 0, passes},
+		{"caCertificates", t.CaCertificates != "", passes | simple | mesh, false},
+		{"caCertCredentialName", t.CaCertCredentialName != "", passes | simple | mesh, false},
+		{"insecureSkipVerify", t.InsecureSkipVerify.GetValue(), mesh, false},
+		{"insecureSkipVerify", t.InsecureSkipVerify.GetValue(), passes | simple, true},
+		{"caCrl", t.CaCrl != "", passes | simple | mesh, false},
+		{"subjectAltNames", len(t.SubjectAltNames) > 0, passes | simple, false},
+		{"verifyCertificateSpki", len(t.VerifyCertificateSpki) > 0, passes | simple, false},
+		{"verifyCertificateHash", len(t.VerifyCertificateHash) > 0, passes | simple, false},
+		{"minProtocolVersion", t.MinProtocolVersion != 0, passes, true},
+		{"maxProtocolVersion", t.MaxProtocolVersion != 0, passes, true},
+		{"cipherSuites", len(t.CipherSuites) > 0, passes, true},
+		{"serverCertificate", t.ServerCertificate != "", passes, true},
+		{"privateKey", t.PrivateKey != "", passes, true},
+		{"credentialName", t.CredentialName != "", passes, true},
+		{"credentialNames", len(t.CredentialNames) > 0, passes, true},
+		{"tlsCertificates", len(t.TlsCertificates) > 0, passes, true},
 	} {
-		if setting.set && mode&setting.useless != 0 {
-			c.fail(at+"."+setting.name, nil, "has no effect: mode "+t.Mode.String()+" "+why, remedy)
+		switch {
+		case !setting.set || mode&setting.useless == 0:
+		case setting.harmless:
+			c.warn(at+"."+setting.name, verdict{why, remedy})
+		default:
+			c.fail(at+"."+setting.name, nil, "has no effect: "+why, remedy)
 		}
 	}
 }
@@ -136,9 +148,6 @@ func (c *checker) serverCertificates(at string, t *networking.ServerTLSSettings)
 		}
 		return
 	default:
-		if ways > 0 {
-			c.fail(at+".mode", t.Mode.String(), "terminates no TLS, but a certificate is given", "use SIMPLE, or remove the certificate")
-		}
 		return
 	}
 	if t.CaCrl != "" && authority == "" {

@@ -115,6 +115,21 @@ kind: ProxyConfig
 metadata: {name: p, namespace: apps}
 spec: {concurrency: 2, image: {imageType: debug}}
 `, "ProxyConfig apps/p: spec.image: has no effect: "},
+		"a certificate that a gateway does not show": {`apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: {name: g, namespace: apps}
+spec: {servers: [{port: {number: 443, name: tls, protocol: TLS}, hosts: [a.com], tls: {mode: PASSTHROUGH, credentialName: c}}]}
+`, "Gateway apps/g: spec.servers[0].tls.credentialName: has no effect: mode PASSTHROUGH terminates no TLS"},
+		"a certificate that a client does not show": {`apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {name: d, namespace: apps}
+spec: {host: a, trafficPolicy: {tls: {mode: SIMPLE, clientCertificate: /a, privateKey: /b}}}
+`, "DestinationRule apps/d: spec.trafficPolicy.tls.clientCertificate: has no effect: "},
+		"TLS settings without a mode": {`apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {name: d, namespace: apps}
+spec: {host: a, trafficPolicy: {tls: {sni: a.com}}}
+`, "DestinationRule apps/d: spec.trafficPolicy.tls: has no effect: mode DISABLE"},
 		"a whole kind": {`apiVersion: telemetry.istio.io/v1
 kind: Telemetry
 metadata: {name: t, namespace: apps}
