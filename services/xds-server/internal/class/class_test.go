@@ -396,3 +396,46 @@ func TestAuthorize(t *testing.T) {
 		})
 	}
 }
+
+// TestAddressesOfBoundListeners: only workloads whose Sidecar binds listeners beside redirected traffic are classes of their own by address.
+func TestAddressesOfBoundListeners(t *testing.T) {
+	bound := func(bind string) *networking.IstioEgressListener {
+		return &networking.IstioEgressListener{
+			Port: &networking.SidecarPort{Number: 80, Protocol: "HTTP", Name: "http"}, Bind: bind, CaptureMode: networking.CaptureMode_NONE, Hosts: []string{"*/*"},
+		}
+	}
+	none := &networking.IstioIngressListener{Port: &networking.SidecarPort{Number: 80, Protocol: "HTTP", Name: "http"}, CaptureMode: networking.CaptureMode_NONE}
+	for name, c := range map[string]struct {
+		own, inherited *networking.Sidecar
+		want           bool
+	}{
+		"none":             {},
+		"captured":         {own: &networking.Sidecar{Ingress: []*networking.IstioIngressListener{{}}, Egress: []*networking.IstioEgressListener{{Bind: "0.0.0.0"}}}},
+		"ingress":          {own: &networking.Sidecar{Ingress: []*networking.IstioIngressListener{none}}, want: true},
+		"egress":           {own: &networking.Sidecar{Egress: []*networking.IstioEgressListener{bound("0.0.0.0")}}, want: true},
+		"egress elsewhere": {own: &networking.Sidecar{Egress: []*networking.IstioEgressListener{bound("127.0.0.1"), bound("")}}},
+		"inherited": {
+			own: &networking.Sidecar{}, inherited: &networking.Sidecar{Egress: []*networking.IstioEgressListener{bound("0.0.0.0")}}, want: true,
+		},
+		"overridden": {
+			own:       &networking.Sidecar{Egress: []*networking.IstioEgressListener{{Hosts: []string{"*/*"}}}},
+			inherited: &networking.Sidecar{Egress: []*networking.IstioEgressListener{bound("0.0.0.0")}, Ingress: []*networking.IstioIngressListener{none}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var resources []*configv1.Resource
+			if c.own != nil {
+				c.own.WorkloadSelector = &networking.WorkloadSelector{Labels: map[string]string{"app": "web"}}
+				resources = append(resources, meshtest.Config(replica.KindSidecar, "shop", "own", c.own))
+			}
+			if c.inherited != nil {
+				resources = append(resources, meshtest.Config(replica.KindSidecar, "istio-system", "mesh", c.inherited))
+			}
+			n := &class.Node{Namespace: "shop", Labels: map[string]string{"app": "web"}, Addresses: []string{"10.0.0.1"}}
+			key, _ := n.Key(meshtest.State(t, resources...))
+			if got := len(key.Addresses) > 0; got != c.want {
+				t.Errorf("addresses %v", key.Addresses)
+			}
+		})
+	}
+}

@@ -129,15 +129,19 @@ func (k *Key) WithSidecar(state *replica.State, labels map[string]string) *Key {
 	return &with
 }
 
-// bindsIngress tells whether the proxy's Sidecar has a listener of the workload that is bound although traffic is redirected.
-func (k *Key) bindsIngress(state *replica.State) bool {
+// bindsAddress tells whether the proxy's Sidecar has listeners that are bound although traffic is redirected, and that have to know the workload's
+// addresses for it.
+func (k *Key) bindsAddress(state *replica.State) bool {
 	namespace, name, ok := strings.Cut(k.Sidecar, "/")
 	if !ok {
 		return false
 	}
-	s := state.SidecarNamed(namespace, name)
-	return s != nil && slices.ContainsFunc(s.Spec.GetIngress(), func(in *networking.IstioIngressListener) bool {
+	own := state.SidecarNamed(namespace, name)
+	egress, _ := state.EgressListeners(own, state.Mesh().GetRootNamespace())
+	return own != nil && slices.ContainsFunc(own.Spec.GetIngress(), func(in *networking.IstioIngressListener) bool {
 		return in.GetCaptureMode() == networking.CaptureMode_NONE
+	}) || slices.ContainsFunc(egress, func(out *networking.IstioEgressListener) bool {
+		return out.GetCaptureMode() == networking.CaptureMode_NONE && out.GetBind() == "0.0.0.0"
 	})
 }
 

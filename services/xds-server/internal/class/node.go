@@ -282,7 +282,7 @@ func (n *Node) Key(state *replica.State) (*Key, replica.Topics) {
 		return k, topics
 	}
 	k.ProxyHeaders = n.ProxyHeaders.besides(state.Mesh().GetDefaultConfig().GetProxyHeaders())
-	if k.Interception == None || k.bindsIngress(state) {
+	if k.Interception == None || k.bindsAddress(state) {
 		k.Addresses = addresses
 	}
 	state.ProxyMatches(n.Namespace, func(p *replica.ProxyMatch) {

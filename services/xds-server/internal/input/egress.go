@@ -152,18 +152,15 @@ func (r *Reader) EgressListeners() []*networking.IstioEgressListener {
 	if own == nil {
 		return nil
 	}
-	if listeners := own.Spec.GetEgress(); len(listeners) > 0 {
-		return listeners
-	}
 	root := r.Mesh().GetRootNamespace()
-	r.record(replica.SidecarTopics(own.Key.Namespace, root)...)
-	for _, namespace := range []string{own.Key.Namespace, root} {
-		if found := r.view.state.Sidecar(namespace, root, nil); found != nil && len(found.Spec.GetEgress()) > 0 {
-			traceOne(r.trace, found)
-			return found.Spec.GetEgress()
-		}
+	if len(own.Spec.GetEgress()) == 0 {
+		r.record(replica.SidecarTopics(own.Key.Namespace, root)...)
 	}
-	return nil
+	found, from := r.view.state.EgressListeners(own, root)
+	if from != own {
+		traceOne(r.trace, from)
+	}
+	return found
 }
 
 // AdmitsHost is Admits for a host that is no service, of a VirtualService of the namespace. A nil listener admits all.

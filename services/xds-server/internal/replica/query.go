@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 
+	networking "istio.io/api/networking/v1alpha3"
+
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 )
 
@@ -147,7 +149,21 @@ func (s *State) Sidecar(namespace, root string, labels map[string]string) *Sidec
 	return nil
 }
 
-// SidecarTopics names the answers of Sidecar.
+// EgressListeners lists the egress listeners of a workload whose Sidecar is own, and the Sidecar that has them: one that names none inherits those
+// of its namespace's default, or else of the mesh's. None, and nil, where nothing limits what the workload may address.
+func (s *State) EgressListeners(own *Sidecar, root string) ([]*networking.IstioEgressListener, *Sidecar) {
+	if own == nil {
+		return nil, nil
+	}
+	for _, found := range []*Sidecar{own, s.Sidecar(own.Key.Namespace, root, nil), s.Sidecar(root, root, nil)} {
+		if found != nil && len(found.Spec.GetEgress()) > 0 {
+			return found.Spec.GetEgress(), found
+		}
+	}
+	return nil, nil
+}
+
+// SidecarTopics names the answers of Sidecar, and of EgressListeners for a Sidecar of the namespace.
 func SidecarTopics(namespace, root string) []Topic {
 	return []Topic{{SubjectSidecars, namespace, ""}, {SubjectSidecars, root, ""}}
 }

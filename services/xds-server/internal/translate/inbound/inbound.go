@@ -94,7 +94,7 @@ func fromIngress(r *input.Reader, in *networking.IstioIngressListener, pool *net
 	switch {
 	case out.BindToPort && key.Interception != class.None && (out.Bind == "" || out.Bind == wildcard) && len(r.Addresses()) > 0:
 		// What is sent to services on this port has the listener on all addresses: the workload's own and the host's are as good.
-		out.Bind, out.OnLoopback = r.Addresses()[0], true
+		out.Bind, out.OnLoopback = r.Addresses()[0], scope.OnLoopback(r, out.Number)
 	case out.Bind == "":
 		out.Bind = defaultBind(r)
 	}

@@ -299,8 +299,7 @@ func boundName(r *input.Reader, address string, port uint32) string {
 func boundInbound(r *input.Reader, port inbound.Port) (*listenerv3.Listener, error) {
 	out := base(r, boundName(r, port.Bind, port.Number), port.Bind, port.Number, corev3.TrafficDirection_INBOUND)
 	if port.OnLoopback {
-		address := socketAddress(r.Class().Families.Loopback(), port.Number)
-		out.AdditionalAddresses = append(out.AdditionalAddresses, &listenerv3.AdditionalAddress{Address: address})
+		alsoOnLoopback(r, out, port.Number)
 	}
 	kinds := variantsOf(r, port)
 	var err error

@@ -191,7 +191,13 @@ func planExplicit(r *input.Reader) []planned {
 		case e.BindToPort:
 			name = boundName(r, bind, e.Port)
 		}
-		out = append(out, planned{name, func() (*listenerv3.Listener, error) { return explicit(r, e, name, bind) }})
+		out = append(out, planned{name, func() (*listenerv3.Listener, error) {
+			l, err := explicit(r, e, name, bind)
+			if err == nil && e.OnLoopback {
+				alsoOnLoopback(r, l, e.Port)
+			}
+			return l, err
+		}})
 	}
 	return out
 }

@@ -73,6 +73,11 @@ func base(r *input.Reader, name, address string, port uint32, direction corev3.T
 	}
 }
 
+// alsoOnLoopback binds a listener to the host's own address besides.
+func alsoOnLoopback(r *input.Reader, l *listenerv3.Listener, port uint32) {
+	l.AdditionalAddresses = append(l.AdditionalAddresses, &listenerv3.AdditionalAddress{Address: socketAddress(r.Class().Families.Loopback(), port)})
+}
+
 // inFamilies writes an address that stands for all, or for the proxy's own host, as the proxy's families have it.
 func inFamilies(r *input.Reader, address string) (first string, more []string) {
 	switch address {

@@ -16,7 +16,10 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/protocol"
 )
 
-const loopback = "127.0.0.1"
+const (
+	loopback = "127.0.0.1"
+	wildcard = "0.0.0.0"
+)
 
 // Listener is an outbound listener as far as routing is concerned.
 type Listener struct {
@@ -64,6 +67,8 @@ type Explicit struct {
 	Bind string
 	// BindToPort is true if the proxy listens there itself, rather than being handed captured connections.
 	BindToPort bool
+	// OnLoopback tells that the listener is bound to the host's own address, too.
+	OnLoopback bool
 	// Route names the listener's route configuration.
 	Route string
 }
@@ -87,6 +92,10 @@ func ExplicitListeners(r *input.Reader) []Explicit {
 			if e.BindToPort && e.Bind == "" {
 				e.Bind = loopback
 			}
+			if e.Bind == wildcard && e.BindToPort && r.Class().Interception != class.None && len(r.Addresses()) > 0 {
+				// The listener on all addresses is that of redirected traffic.
+				e.Bind, e.OnLoopback = r.Addresses()[0], !bindsLoopback(r, e.Port)
+			}
 			e.Route = names.OutboundRoute(e.Port)
 			if slices.ContainsFunc(out, func(o Explicit) bool { return o.Route == e.Route }) {
 				e.Route = names.BoundOutboundRoute(e.Bind, e.Port)
@@ -97,6 +106,21 @@ func ExplicitListeners(r *input.Reader) []Explicit {
 		}
 	}
 	return out
+}
+
+// bindsLoopback tells whether an egress listener of the Sidecar is bound to the host's own address and the port.
+func bindsLoopback(r *input.Reader, port uint32) bool {
+	return slices.ContainsFunc(r.EgressListeners(), func(l *networking.IstioEgressListener) bool {
+		return l.GetPort().GetNumber() == port && (l.GetBind() == "" || l.GetBind() == loopback) && bindsToPort(l.GetCaptureMode(), r.Class().Interception)
+	})
+}
+
+// OnLoopback tells whether a listener of the Sidecar that stands for all addresses of a port may be bound to the host's own, too: no egress
+// listener is there.
+func OnLoopback(r *input.Reader, port uint32) bool {
+	return !slices.ContainsFunc(ExplicitListeners(r), func(e Explicit) bool {
+		return e.Port == port && e.BindToPort && (e.Bind == loopback || e.OnLoopback)
+	})
 }
 
 // OnSocket tells a listener on a unix socket.
