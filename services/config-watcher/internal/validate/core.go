@@ -174,6 +174,9 @@ func checkConfigMap(c *checker, o *object.Object, m *corev1.ConfigMap) {
 	}
 	for _, w := range warnings {
 		w.Object, w.Field = c.object, at(w)
+		if c.doc != nil {
+			w.Location = c.doc.FieldLocation(w.Field)
+		}
 		c.warnings = append(c.warnings, w)
 	}
 }

@@ -145,7 +145,7 @@ spec: {containers: []}
 `, `Pod apps/p: metadata.annotations["proxy.istio.io/config"].privateKeyProvider: has no effect: `},
 	} {
 		t.Run(name, func(t *testing.T) {
-			docs, problems := manifest.Parse("", []byte(tc.yaml))
+			docs, problems := manifest.Parse("f.yaml", []byte(tc.yaml))
 			if len(problems) > 0 {
 				t.Fatal(problems)
 			}
@@ -153,7 +153,7 @@ spec: {containers: []}
 			if err != nil {
 				t.Fatal(err)
 			}
-			if len(o.Warnings) != 1 || !strings.HasPrefix(o.Warnings[0].Error(), tc.at) || o.Warnings[0].Remedy == "" {
+			if len(o.Warnings) != 1 || !strings.Contains(o.Warnings[0].Error(), ": "+tc.at) || !strings.HasPrefix(o.Warnings[0].Location, "f.yaml:") || o.Warnings[0].Remedy == "" {
 				t.Errorf("warnings %q, want one %q", o.Warnings.Error(), tc.at)
 			}
 		})
