@@ -105,6 +105,9 @@ func (c *checker) configPatch(at string, p *networking.EnvoyFilter_EnvoyConfigOb
 		c.fail(at+".patch.operation", op.String(), "has no effect on "+p.ApplyTo.String(), "use one of "+strings.Join(names, ", "))
 		return
 	}
+	if class := p.Patch.FilterClass; class != networking.EnvoyFilter_Patch_UNSPECIFIED && (p.ApplyTo != networking.EnvoyFilter_HTTP_FILTER || op != add) {
+		c.fail(at+".patch.filterClass", class.String(), "has no effect but with ADD on HTTP_FILTER", "use operation ADD, or remove filterClass")
+	}
 	c.selected(at+".match", p)
 	c.patchValue(at+".patch.value", p)
 }

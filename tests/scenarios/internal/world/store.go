@@ -174,8 +174,14 @@ func (s *store) apply(ctx context.Context, text string) (uint64, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	read := map[string]bool{}
+	for _, r := range resp.Results {
+		read[ref(r.Key.GetKind(), r.Key.GetNamespace(), r.Key.GetName())] = true
+	}
 	for _, d := range docs {
-		s.applied[d.ref()] = d
+		if read[d.ref()] { // what is nothing to the mesh, such as a Deployment, cannot be taken back either
+			s.applied[d.ref()] = d
+		}
 	}
 	return resp.Revision, s.rebalance()
 }
