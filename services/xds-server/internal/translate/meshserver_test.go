@@ -23,24 +23,25 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/pack"
 )
 
-// meshServer serves what the translators make of a mesh that tests replace, by delta ADS.
-type meshServer struct {
+// meshSource is the mesh that a server in a test serves, and its translators by type.
+type meshSource struct {
+	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
+	kinds map[string]plan.Translator
+
 	mu      sync.Mutex
 	world   world
 	changed chan struct{}
-	kinds   map[string]plan.Translator
-	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
 }
 
-func newMeshServer(w world) *meshServer {
-	s := &meshServer{world: w, changed: make(chan struct{}), kinds: map[string]plan.Translator{}}
+func newMeshSource(w world) *meshSource {
+	s := &meshSource{world: w, changed: make(chan struct{}), kinds: map[string]plan.Translator{}}
 	for _, kind := range translate.All() {
 		s.kinds[kind.TypeURL()] = kind
 	}
 	return s
 }
 
-func (s *meshServer) set(w world) {
+func (s *meshSource) set(w world) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.world = w
@@ -48,20 +49,14 @@ func (s *meshServer) set(w world) {
 	s.changed = make(chan struct{})
 }
 
-func (s *meshServer) current() (world, chan struct{}) {
+func (s *meshSource) current() (world, chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.world, s.changed
 }
 
-// subscription of a stream to one type; sent are the versions the proxy has, "" if it was told that there is none.
-type subscription struct {
-	wildcard bool
-	names    map[string]bool
-	sent     map[string]string
-}
-
-func (s *meshServer) DeltaAggregatedResources(stream discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
+// requestsOf is closed when the stream ends.
+func requestsOf(stream discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) <-chan *discoveryv3.DeltaDiscoveryRequest {
 	requests := make(chan *discoveryv3.DeltaDiscoveryRequest)
 	go func() {
 		defer close(requests)
@@ -77,6 +72,23 @@ func (s *meshServer) DeltaAggregatedResources(stream discoveryv3.AggregatedDisco
 			}
 		}
 	}()
+	return requests
+}
+
+// meshServer serves what the translators make of a mesh that tests replace, by delta ADS.
+type meshServer struct{ *meshSource }
+
+func newMeshServer(w world) *meshServer { return &meshServer{newMeshSource(w)} }
+
+// subscription of a stream to one type; sent are the versions the proxy has, "" if it was told that there is none.
+type subscription struct {
+	wildcard bool
+	names    map[string]bool
+	sent     map[string]string
+}
+
+func (s *meshServer) DeltaAggregatedResources(stream discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
+	requests := requestsOf(stream)
 	subs := map[string]*subscription{}
 	for {
 		w, changed := s.current()

@@ -26,7 +26,6 @@ import (
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/services/xds-server/internal/envoytest"
 	"fairlead.dev/services/xds-server/internal/plan"
-	"fairlead.dev/services/xds-server/internal/translate"
 	"fairlead.dev/services/xds-server/internal/translate/hcm"
 	"fairlead.dev/services/xds-server/internal/translate/pack"
 )
@@ -34,31 +33,14 @@ import (
 // hostServer is the least control plane that virtual hosts need: by delta ADS it gives one proxy what it subscribes to, virtual hosts after
 // the route configurations they belong to, and "not found" as Envoy understands it.
 type hostServer struct {
-	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
-	t     *testing.T
-	kinds map[string]plan.Translator
-
-	mu      sync.Mutex
-	world   world
-	changed chan struct{}
+	*meshSource
+	t *testing.T
 	// sent counts virtual hosts that were sent with content.
 	sent int
 }
 
 func newHostServer(t *testing.T, w world) *hostServer {
-	s := &hostServer{t: t, world: w, changed: make(chan struct{}), kinds: map[string]plan.Translator{}}
-	for _, kind := range translate.All() {
-		s.kinds[kind.TypeURL()] = kind
-	}
-	return s
-}
-
-func (s *hostServer) set(w world) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.world = w
-	close(s.changed)
-	s.changed = make(chan struct{})
+	return &hostServer{meshSource: newMeshSource(w), t: t}
 }
 
 func (s *hostServer) sentHosts() int {
@@ -74,26 +56,10 @@ type holding struct {
 }
 
 func (s *hostServer) DeltaAggregatedResources(stream discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
-	requests := make(chan *discoveryv3.DeltaDiscoveryRequest)
-	go func() {
-		defer close(requests)
-		for {
-			request, err := stream.Recv()
-			if err != nil {
-				return
-			}
-			select {
-			case requests <- request:
-			case <-stream.Context().Done():
-				return
-			}
-		}
-	}()
+	requests := requestsOf(stream)
 	held := map[string]*holding{}
 	for {
-		s.mu.Lock()
-		w, changed := s.world, s.changed
-		s.mu.Unlock()
+		w, changed := s.current()
 		for _, url := range []string{resourcev3.ClusterType, resourcev3.EndpointType, resourcev3.RouteType, resourcev3.VirtualHostType} {
 			if err := s.push(stream, w, url, held); err != nil {
 				s.t.Error(err)
