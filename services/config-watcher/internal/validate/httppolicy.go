@@ -30,7 +30,8 @@ func (c *checker) retries(at string, r *networking.HTTPRetry) {
 	if r.RetryOn == "" {
 		return
 	}
-	for _, cond := range strings.Split(r.RetryOn, ",") {
+	for cond := range strings.SplitSeq(r.RetryOn, ",") {
+		cond = strings.TrimSpace(cond)
 		if n, err := strconv.Atoi(cond); err == nil {
 			if n < 100 || n > 599 {
 				c.fail(at+".retryOn", cond, "no HTTP status", "use 100 to 599")
@@ -38,7 +39,7 @@ func (c *checker) retries(at string, r *networking.HTTPRetry) {
 			continue
 		}
 		if !contains(retryOn, cond) {
-			c.fail(at+".retryOn", cond, "unknown retry condition", suggestion(cond, retryOn)+" Divide conditions by commas without spaces")
+			c.fail(at+".retryOn", cond, "unknown retry condition", suggestion(cond, retryOn)+" Divide conditions by commas")
 		}
 	}
 }

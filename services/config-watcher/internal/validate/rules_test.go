@@ -100,7 +100,7 @@ func TestRules(t *testing.T) {
 		{"vs: regex of a delegate", of("VirtualService", "{http: [{match: [{uri: {regex: '/a.*'}}], "+ok+"}]}"), ""},
 		{"vs: gateways of a delegate", of("VirtualService", "{http: [{match: [{gateways: [g]}], "+ok+"}]}"), `a delegate takes its gateways`},
 		{"vs: delegates twice", of("VirtualService", "{http: [{delegate: {name: d}}]}"), `cannot delegate further`},
-		{"vs: numeric retryOn", http(ok + ", retries: {attempts: 3, retryOn: '520,599,reset'}"), ""},
+		{"vs: numeric retryOn", http(ok + ", retries: {attempts: 3, retryOn: '520, 599 ,reset'}"), ""},
 		{"vs: retryOn no status", http(ok + ", retries: {attempts: 3, retryOn: '600'}"), `retryOn: "600": no HTTP status`},
 		{"vs: command for access logs", http(ok + ", headers: {request: {set: {x: '%RESPONSE_CODE_DETAILS%'}}}"), ""},
 		{"vs: tls", of("VirtualService", "{hosts: ['*.a.com'], tls: [{match: [{sniHosts: [x.a.com]}], "+ok+"}]}"), ""},
