@@ -68,7 +68,7 @@ func (v *vips) drop(h hostKey) {
 		return
 	}
 	if n, ok := v.attempt[h]; ok {
-		delete(v.owners, slot(h, n))
+		delete(v.owners, attemptsOf(h).at(n))
 		delete(v.attempt, h)
 		if n > 0 {
 			v.retried--
@@ -81,8 +81,8 @@ func (v *vips) drop(h hostKey) {
 
 // place finds a slot from the n-th attempt on; whom it drives out looks on from there. The outcome is the same in whatever order hosts come.
 func (v *vips) place(h hostKey, n uint32) {
-	for ; n < vipSlots; n++ {
-		at := slot(h, n)
+	for tries := attemptsOf(h); n < vipSlots; n++ {
+		at := tries.at(n)
 		other, taken := v.owners[at]
 		if taken && !v.older(h, other) {
 			continue
@@ -100,7 +100,7 @@ func (v *vips) place(h hostKey, n uint32) {
 		}
 		delete(v.attempt, other)
 		v.moved.add(other)
-		h = other
+		h, tries = other, attemptsOf(other)
 	}
 }
 
@@ -139,7 +139,7 @@ func (v *vips) addresses(h hostKey) []string {
 	if !ok {
 		return nil
 	}
-	at := slot(h, n)
+	at := attemptsOf(h).at(n)
 	four := vip4
 	four[2], four[3] = byte(at/lastOctets), byte(at%lastOctets+1)
 	six, sum := vip6, digest(h)
@@ -151,9 +151,14 @@ func digest(h hostKey) [sha256.Size]byte {
 	return sha256.Sum256([]byte(strings.Join([]string{h.namespace, h.hostname}, "/")))
 }
 
-// slot is where a host's n-th attempt goes.
-func slot(h hostKey, n uint32) uint32 {
+// attempts is the sequence of slots that a host tries.
+type attempts struct{ first, step uint32 }
+
+func attemptsOf(h hostKey) attempts {
 	sum := digest(h)
-	first, step := binary.BigEndian.Uint32(sum[0:])%vipSlots, binary.BigEndian.Uint32(sum[4:])%(vipSlots-1)+1
-	return uint32((uint64(first) + uint64(n)*uint64(step)) % vipSlots) //nolint:gosec // less than vipSlots
+	return attempts{binary.BigEndian.Uint32(sum[0:]) % vipSlots, binary.BigEndian.Uint32(sum[4:])%(vipSlots-1) + 1}
+}
+
+func (a attempts) at(n uint32) uint32 {
+	return uint32((uint64(a.first) + uint64(n)*uint64(a.step)) % vipSlots) //nolint:gosec // less than vipSlots
 }
