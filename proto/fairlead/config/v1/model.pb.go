@@ -865,9 +865,11 @@ type Service struct {
 	// publish_not_ready_addresses is Kubernetes' field of that name.
 	PublishNotReadyAddresses bool `protobuf:"varint,19,opt,name=publish_not_ready_addresses,json=publishNotReadyAddresses,proto3" json:"publish_not_ready_addresses,omitempty"`
 	// node_local is true for Kubernetes' internalTrafficPolicy Local: clients use endpoints of their own node alone.
-	NodeLocal     bool `protobuf:"varint,20,opt,name=node_local,json=nodeLocal,proto3" json:"node_local,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	NodeLocal bool `protobuf:"varint,20,opt,name=node_local,json=nodeLocal,proto3" json:"node_local,omitempty"`
+	// network_gateway is set for a Service with the label topology.istio.io/network: it leads into that network from outside.
+	NetworkGateway *NetworkGateway `protobuf:"bytes,21,opt,name=network_gateway,json=networkGateway,proto3" json:"network_gateway,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Service) Reset() {
@@ -1040,6 +1042,78 @@ func (x *Service) GetNodeLocal() bool {
 	return false
 }
 
+func (x *Service) GetNetworkGateway() *NetworkGateway {
+	if x != nil {
+		return x.NetworkGateway
+	}
+	return nil
+}
+
+// NetworkGateway is where callers from other networks send what is for endpoints of a network. Gateways behind it take mesh TLS alone, and pass
+// it on by SNI.
+type NetworkGateway struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// network that it leads into.
+	Network string `protobuf:"bytes,1,opt,name=network,proto3" json:"network,omitempty"`
+	// addresses at which it is reached from outside: those of the load balancer and the external IPs, sorted.
+	Addresses []string `protobuf:"bytes,2,rep,name=addresses,proto3" json:"addresses,omitempty"`
+	// port at these addresses.
+	Port          uint32 `protobuf:"varint,3,opt,name=port,proto3" json:"port,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NetworkGateway) Reset() {
+	*x = NetworkGateway{}
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NetworkGateway) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NetworkGateway) ProtoMessage() {}
+
+func (x *NetworkGateway) ProtoReflect() protoreflect.Message {
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NetworkGateway.ProtoReflect.Descriptor instead.
+func (*NetworkGateway) Descriptor() ([]byte, []int) {
+	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *NetworkGateway) GetNetwork() string {
+	if x != nil {
+		return x.Network
+	}
+	return ""
+}
+
+func (x *NetworkGateway) GetAddresses() []string {
+	if x != nil {
+		return x.Addresses
+	}
+	return nil
+}
+
+func (x *NetworkGateway) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
 // Locality is region/zone/subzone; parts may be empty from the right.
 type Locality struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1055,7 +1129,7 @@ type Locality struct {
 
 func (x *Locality) Reset() {
 	*x = Locality{}
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[6]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1067,7 +1141,7 @@ func (x *Locality) String() string {
 func (*Locality) ProtoMessage() {}
 
 func (x *Locality) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[6]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1080,7 +1154,7 @@ func (x *Locality) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Locality.ProtoReflect.Descriptor instead.
 func (*Locality) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{6}
+	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Locality) GetRegion() string {
@@ -1115,7 +1189,7 @@ type LabelSet struct {
 
 func (x *LabelSet) Reset() {
 	*x = LabelSet{}
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[7]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1127,7 +1201,7 @@ func (x *LabelSet) String() string {
 func (*LabelSet) ProtoMessage() {}
 
 func (x *LabelSet) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[7]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1140,7 +1214,7 @@ func (x *LabelSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LabelSet.ProtoReflect.Descriptor instead.
 func (*LabelSet) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{7}
+	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *LabelSet) GetLabels() map[string]string {
@@ -1171,7 +1245,7 @@ type EndpointSet struct {
 
 func (x *EndpointSet) Reset() {
 	*x = EndpointSet{}
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[8]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1183,7 +1257,7 @@ func (x *EndpointSet) String() string {
 func (*EndpointSet) ProtoMessage() {}
 
 func (x *EndpointSet) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[8]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1196,7 +1270,7 @@ func (x *EndpointSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndpointSet.ProtoReflect.Descriptor instead.
 func (*EndpointSet) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{8}
+	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *EndpointSet) GetHostname() string {
@@ -1274,7 +1348,7 @@ type Endpoint struct {
 
 func (x *Endpoint) Reset() {
 	*x = Endpoint{}
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[9]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1286,7 +1360,7 @@ func (x *Endpoint) String() string {
 func (*Endpoint) ProtoMessage() {}
 
 func (x *Endpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[9]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1299,7 +1373,7 @@ func (x *Endpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoint.ProtoReflect.Descriptor instead.
 func (*Endpoint) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{9}
+	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Endpoint) GetAddress() string {
@@ -1421,7 +1495,7 @@ type Workload struct {
 
 func (x *Workload) Reset() {
 	*x = Workload{}
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[10]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1433,7 +1507,7 @@ func (x *Workload) String() string {
 func (*Workload) ProtoMessage() {}
 
 func (x *Workload) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[10]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1446,7 +1520,7 @@ func (x *Workload) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Workload.ProtoReflect.Descriptor instead.
 func (*Workload) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{10}
+	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Workload) GetName() string {
@@ -1557,7 +1631,7 @@ type ServiceTarget struct {
 
 func (x *ServiceTarget) Reset() {
 	*x = ServiceTarget{}
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[11]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1569,7 +1643,7 @@ func (x *ServiceTarget) String() string {
 func (*ServiceTarget) ProtoMessage() {}
 
 func (x *ServiceTarget) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[11]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1582,7 +1656,7 @@ func (x *ServiceTarget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceTarget.ProtoReflect.Descriptor instead.
 func (*ServiceTarget) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{11}
+	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ServiceTarget) GetHostname() string {
@@ -1626,7 +1700,7 @@ type MeshConfig struct {
 
 func (x *MeshConfig) Reset() {
 	*x = MeshConfig{}
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[12]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1638,7 +1712,7 @@ func (x *MeshConfig) String() string {
 func (*MeshConfig) ProtoMessage() {}
 
 func (x *MeshConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[12]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1651,7 +1725,7 @@ func (x *MeshConfig) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MeshConfig.ProtoReflect.Descriptor instead.
 func (*MeshConfig) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{12}
+	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *MeshConfig) GetSettings() *anypb.Any {
@@ -1681,7 +1755,7 @@ type Namespace struct {
 
 func (x *Namespace) Reset() {
 	*x = Namespace{}
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[13]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1693,7 +1767,7 @@ func (x *Namespace) String() string {
 func (*Namespace) ProtoMessage() {}
 
 func (x *Namespace) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[13]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1706,7 +1780,7 @@ func (x *Namespace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Namespace.ProtoReflect.Descriptor instead.
 func (*Namespace) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{13}
+	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Namespace) GetName() string {
@@ -1736,7 +1810,7 @@ type Jwks struct {
 
 func (x *Jwks) Reset() {
 	*x = Jwks{}
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[14]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1748,7 +1822,7 @@ func (x *Jwks) String() string {
 func (*Jwks) ProtoMessage() {}
 
 func (x *Jwks) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_model_proto_msgTypes[14]
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1761,7 +1835,7 @@ func (x *Jwks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Jwks.ProtoReflect.Descriptor instead.
 func (*Jwks) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{14}
+	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Jwks) GetUri() string {
@@ -1830,7 +1904,7 @@ const file_fairlead_config_v1_model_proto_rawDesc = "" +
 	"\bprotocol\x18\x03 \x01(\x0e2\x1c.fairlead.config.v1.ProtocolR\bprotocol\x12\x1f\n" +
 	"\vtarget_port\x18\x04 \x01(\rR\n" +
 	"targetPort\x12(\n" +
-	"\x10target_port_name\x18\x05 \x01(\tR\x0etargetPortName\"\x8c\b\n" +
+	"\x10target_port_name\x18\x05 \x01(\tR\x0etargetPortName\"\xd9\b\n" +
 	"\aService\x12\x1a\n" +
 	"\bhostname\x18\x01 \x01(\tR\bhostname\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1c\n" +
@@ -1856,13 +1930,18 @@ const file_fairlead_config_v1_model_proto_rawDesc = "" +
 	"\x14traffic_distribution\x18\x12 \x01(\tR\x13trafficDistribution\x12=\n" +
 	"\x1bpublish_not_ready_addresses\x18\x13 \x01(\bR\x18publishNotReadyAddresses\x12\x1d\n" +
 	"\n" +
-	"node_local\x18\x14 \x01(\bR\tnodeLocal\x1a;\n" +
+	"node_local\x18\x14 \x01(\bR\tnodeLocal\x12K\n" +
+	"\x0fnetwork_gateway\x18\x15 \x01(\v2\".fairlead.config.v1.NetworkGatewayR\x0enetworkGateway\x1a;\n" +
 	"\rSelectorEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"P\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\\\n" +
+	"\x0eNetworkGateway\x12\x18\n" +
+	"\anetwork\x18\x01 \x01(\tR\anetwork\x12\x1c\n" +
+	"\taddresses\x18\x02 \x03(\tR\taddresses\x12\x12\n" +
+	"\x04port\x18\x03 \x01(\rR\x04port\"P\n" +
 	"\bLocality\x12\x16\n" +
 	"\x06region\x18\x01 \x01(\tR\x06region\x12\x12\n" +
 	"\x04zone\x18\x02 \x01(\tR\x04zone\x12\x18\n" +
@@ -1982,7 +2061,7 @@ func file_fairlead_config_v1_model_proto_rawDescGZIP() []byte {
 }
 
 var file_fairlead_config_v1_model_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_fairlead_config_v1_model_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_fairlead_config_v1_model_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_fairlead_config_v1_model_proto_goTypes = []any{
 	(Protocol)(0),                 // 0: fairlead.config.v1.Protocol
 	(Resolution)(0),               // 1: fairlead.config.v1.Resolution
@@ -1994,67 +2073,69 @@ var file_fairlead_config_v1_model_proto_goTypes = []any{
 	(*IstioConfig)(nil),           // 7: fairlead.config.v1.IstioConfig
 	(*ServicePort)(nil),           // 8: fairlead.config.v1.ServicePort
 	(*Service)(nil),               // 9: fairlead.config.v1.Service
-	(*Locality)(nil),              // 10: fairlead.config.v1.Locality
-	(*LabelSet)(nil),              // 11: fairlead.config.v1.LabelSet
-	(*EndpointSet)(nil),           // 12: fairlead.config.v1.EndpointSet
-	(*Endpoint)(nil),              // 13: fairlead.config.v1.Endpoint
-	(*Workload)(nil),              // 14: fairlead.config.v1.Workload
-	(*ServiceTarget)(nil),         // 15: fairlead.config.v1.ServiceTarget
-	(*MeshConfig)(nil),            // 16: fairlead.config.v1.MeshConfig
-	(*Namespace)(nil),             // 17: fairlead.config.v1.Namespace
-	(*Jwks)(nil),                  // 18: fairlead.config.v1.Jwks
-	nil,                           // 19: fairlead.config.v1.IstioConfig.LabelsEntry
-	nil,                           // 20: fairlead.config.v1.IstioConfig.AnnotationsEntry
-	nil,                           // 21: fairlead.config.v1.Service.SelectorEntry
-	nil,                           // 22: fairlead.config.v1.Service.LabelsEntry
-	nil,                           // 23: fairlead.config.v1.LabelSet.LabelsEntry
-	nil,                           // 24: fairlead.config.v1.Workload.LabelsEntry
-	nil,                           // 25: fairlead.config.v1.Workload.AnnotationsEntry
-	nil,                           // 26: fairlead.config.v1.Namespace.LabelsEntry
-	(*anypb.Any)(nil),             // 27: google.protobuf.Any
-	(*timestamppb.Timestamp)(nil), // 28: google.protobuf.Timestamp
+	(*NetworkGateway)(nil),        // 10: fairlead.config.v1.NetworkGateway
+	(*Locality)(nil),              // 11: fairlead.config.v1.Locality
+	(*LabelSet)(nil),              // 12: fairlead.config.v1.LabelSet
+	(*EndpointSet)(nil),           // 13: fairlead.config.v1.EndpointSet
+	(*Endpoint)(nil),              // 14: fairlead.config.v1.Endpoint
+	(*Workload)(nil),              // 15: fairlead.config.v1.Workload
+	(*ServiceTarget)(nil),         // 16: fairlead.config.v1.ServiceTarget
+	(*MeshConfig)(nil),            // 17: fairlead.config.v1.MeshConfig
+	(*Namespace)(nil),             // 18: fairlead.config.v1.Namespace
+	(*Jwks)(nil),                  // 19: fairlead.config.v1.Jwks
+	nil,                           // 20: fairlead.config.v1.IstioConfig.LabelsEntry
+	nil,                           // 21: fairlead.config.v1.IstioConfig.AnnotationsEntry
+	nil,                           // 22: fairlead.config.v1.Service.SelectorEntry
+	nil,                           // 23: fairlead.config.v1.Service.LabelsEntry
+	nil,                           // 24: fairlead.config.v1.LabelSet.LabelsEntry
+	nil,                           // 25: fairlead.config.v1.Workload.LabelsEntry
+	nil,                           // 26: fairlead.config.v1.Workload.AnnotationsEntry
+	nil,                           // 27: fairlead.config.v1.Namespace.LabelsEntry
+	(*anypb.Any)(nil),             // 28: google.protobuf.Any
+	(*timestamppb.Timestamp)(nil), // 29: google.protobuf.Timestamp
 }
 var file_fairlead_config_v1_model_proto_depIdxs = []int32{
 	4,  // 0: fairlead.config.v1.Resource.key:type_name -> fairlead.config.v1.ResourceKey
 	7,  // 1: fairlead.config.v1.Resource.istio_config:type_name -> fairlead.config.v1.IstioConfig
 	9,  // 2: fairlead.config.v1.Resource.service:type_name -> fairlead.config.v1.Service
-	12, // 3: fairlead.config.v1.Resource.endpoint_set:type_name -> fairlead.config.v1.EndpointSet
-	14, // 4: fairlead.config.v1.Resource.workload:type_name -> fairlead.config.v1.Workload
-	16, // 5: fairlead.config.v1.Resource.mesh_config:type_name -> fairlead.config.v1.MeshConfig
-	17, // 6: fairlead.config.v1.Resource.namespace:type_name -> fairlead.config.v1.Namespace
-	18, // 7: fairlead.config.v1.Resource.jwks:type_name -> fairlead.config.v1.Jwks
-	27, // 8: fairlead.config.v1.IstioConfig.spec:type_name -> google.protobuf.Any
-	19, // 9: fairlead.config.v1.IstioConfig.labels:type_name -> fairlead.config.v1.IstioConfig.LabelsEntry
-	20, // 10: fairlead.config.v1.IstioConfig.annotations:type_name -> fairlead.config.v1.IstioConfig.AnnotationsEntry
-	28, // 11: fairlead.config.v1.IstioConfig.creation_time:type_name -> google.protobuf.Timestamp
+	13, // 3: fairlead.config.v1.Resource.endpoint_set:type_name -> fairlead.config.v1.EndpointSet
+	15, // 4: fairlead.config.v1.Resource.workload:type_name -> fairlead.config.v1.Workload
+	17, // 5: fairlead.config.v1.Resource.mesh_config:type_name -> fairlead.config.v1.MeshConfig
+	18, // 6: fairlead.config.v1.Resource.namespace:type_name -> fairlead.config.v1.Namespace
+	19, // 7: fairlead.config.v1.Resource.jwks:type_name -> fairlead.config.v1.Jwks
+	28, // 8: fairlead.config.v1.IstioConfig.spec:type_name -> google.protobuf.Any
+	20, // 9: fairlead.config.v1.IstioConfig.labels:type_name -> fairlead.config.v1.IstioConfig.LabelsEntry
+	21, // 10: fairlead.config.v1.IstioConfig.annotations:type_name -> fairlead.config.v1.IstioConfig.AnnotationsEntry
+	29, // 11: fairlead.config.v1.IstioConfig.creation_time:type_name -> google.protobuf.Timestamp
 	6,  // 12: fairlead.config.v1.IstioConfig.source:type_name -> fairlead.config.v1.SourceRef
 	0,  // 13: fairlead.config.v1.ServicePort.protocol:type_name -> fairlead.config.v1.Protocol
 	8,  // 14: fairlead.config.v1.Service.ports:type_name -> fairlead.config.v1.ServicePort
 	1,  // 15: fairlead.config.v1.Service.resolution:type_name -> fairlead.config.v1.Resolution
-	21, // 16: fairlead.config.v1.Service.selector:type_name -> fairlead.config.v1.Service.SelectorEntry
-	22, // 17: fairlead.config.v1.Service.labels:type_name -> fairlead.config.v1.Service.LabelsEntry
-	28, // 18: fairlead.config.v1.Service.creation_time:type_name -> google.protobuf.Timestamp
+	22, // 16: fairlead.config.v1.Service.selector:type_name -> fairlead.config.v1.Service.SelectorEntry
+	23, // 17: fairlead.config.v1.Service.labels:type_name -> fairlead.config.v1.Service.LabelsEntry
+	29, // 18: fairlead.config.v1.Service.creation_time:type_name -> google.protobuf.Timestamp
 	6,  // 19: fairlead.config.v1.Service.source:type_name -> fairlead.config.v1.SourceRef
-	23, // 20: fairlead.config.v1.LabelSet.labels:type_name -> fairlead.config.v1.LabelSet.LabelsEntry
-	13, // 21: fairlead.config.v1.EndpointSet.endpoints:type_name -> fairlead.config.v1.Endpoint
-	11, // 22: fairlead.config.v1.EndpointSet.label_sets:type_name -> fairlead.config.v1.LabelSet
-	10, // 23: fairlead.config.v1.EndpointSet.localities:type_name -> fairlead.config.v1.Locality
-	2,  // 24: fairlead.config.v1.Endpoint.health:type_name -> fairlead.config.v1.Health
-	3,  // 25: fairlead.config.v1.Endpoint.tls_mode:type_name -> fairlead.config.v1.TlsMode
-	24, // 26: fairlead.config.v1.Workload.labels:type_name -> fairlead.config.v1.Workload.LabelsEntry
-	10, // 27: fairlead.config.v1.Workload.locality:type_name -> fairlead.config.v1.Locality
-	15, // 28: fairlead.config.v1.Workload.targets:type_name -> fairlead.config.v1.ServiceTarget
-	3,  // 29: fairlead.config.v1.Workload.tls_mode:type_name -> fairlead.config.v1.TlsMode
-	25, // 30: fairlead.config.v1.Workload.annotations:type_name -> fairlead.config.v1.Workload.AnnotationsEntry
-	6,  // 31: fairlead.config.v1.Workload.source:type_name -> fairlead.config.v1.SourceRef
-	27, // 32: fairlead.config.v1.MeshConfig.settings:type_name -> google.protobuf.Any
-	6,  // 33: fairlead.config.v1.MeshConfig.source:type_name -> fairlead.config.v1.SourceRef
-	26, // 34: fairlead.config.v1.Namespace.labels:type_name -> fairlead.config.v1.Namespace.LabelsEntry
-	35, // [35:35] is the sub-list for method output_type
-	35, // [35:35] is the sub-list for method input_type
-	35, // [35:35] is the sub-list for extension type_name
-	35, // [35:35] is the sub-list for extension extendee
-	0,  // [0:35] is the sub-list for field type_name
+	10, // 20: fairlead.config.v1.Service.network_gateway:type_name -> fairlead.config.v1.NetworkGateway
+	24, // 21: fairlead.config.v1.LabelSet.labels:type_name -> fairlead.config.v1.LabelSet.LabelsEntry
+	14, // 22: fairlead.config.v1.EndpointSet.endpoints:type_name -> fairlead.config.v1.Endpoint
+	12, // 23: fairlead.config.v1.EndpointSet.label_sets:type_name -> fairlead.config.v1.LabelSet
+	11, // 24: fairlead.config.v1.EndpointSet.localities:type_name -> fairlead.config.v1.Locality
+	2,  // 25: fairlead.config.v1.Endpoint.health:type_name -> fairlead.config.v1.Health
+	3,  // 26: fairlead.config.v1.Endpoint.tls_mode:type_name -> fairlead.config.v1.TlsMode
+	25, // 27: fairlead.config.v1.Workload.labels:type_name -> fairlead.config.v1.Workload.LabelsEntry
+	11, // 28: fairlead.config.v1.Workload.locality:type_name -> fairlead.config.v1.Locality
+	16, // 29: fairlead.config.v1.Workload.targets:type_name -> fairlead.config.v1.ServiceTarget
+	3,  // 30: fairlead.config.v1.Workload.tls_mode:type_name -> fairlead.config.v1.TlsMode
+	26, // 31: fairlead.config.v1.Workload.annotations:type_name -> fairlead.config.v1.Workload.AnnotationsEntry
+	6,  // 32: fairlead.config.v1.Workload.source:type_name -> fairlead.config.v1.SourceRef
+	28, // 33: fairlead.config.v1.MeshConfig.settings:type_name -> google.protobuf.Any
+	6,  // 34: fairlead.config.v1.MeshConfig.source:type_name -> fairlead.config.v1.SourceRef
+	27, // 35: fairlead.config.v1.Namespace.labels:type_name -> fairlead.config.v1.Namespace.LabelsEntry
+	36, // [36:36] is the sub-list for method output_type
+	36, // [36:36] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_fairlead_config_v1_model_proto_init() }
@@ -2077,7 +2158,7 @@ func file_fairlead_config_v1_model_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fairlead_config_v1_model_proto_rawDesc), len(file_fairlead_config_v1_model_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   23,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

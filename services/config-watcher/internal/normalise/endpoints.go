@@ -63,12 +63,12 @@ type setBuilder struct {
 func (b *setBuilder) build(hostname string, port uint32, cluster string) *configv1.EndpointSet {
 	out := &configv1.EndpointSet{Hostname: hostname, Port: port, Cluster: cluster}
 	slices.SortFunc(b.items, func(x, y candidate) int {
-		return cmp.Or(strings.Compare(x.endpoint.Address, y.endpoint.Address), cmp.Compare(x.endpoint.Port, y.endpoint.Port),
+		return cmp.Or(strings.Compare(x.endpoint.Address, y.endpoint.Address), cmp.Compare(x.endpoint.Port, y.endpoint.Port), strings.Compare(x.endpoint.Network, y.endpoint.Network),
 			strings.Compare(x.endpoint.Workload, y.endpoint.Workload), strings.Compare(labelText(x.labels), labelText(y.labels)))
 	})
 	labels, localities := map[string]uint32{}, map[string]uint32{}
 	for i, c := range b.items {
-		if i > 0 && c.endpoint.Address == b.items[i-1].endpoint.Address && c.endpoint.Port == b.items[i-1].endpoint.Port {
+		if last := b.items[max(i-1, 0)].endpoint; i > 0 && c.endpoint.Address == last.Address && c.endpoint.Port == last.Port && c.endpoint.Network == last.Network {
 			continue // the same address twice, such as a Pod that two objects list
 		}
 		lt := labelText(c.labels)

@@ -84,6 +84,7 @@ func fromService(o *object.Object, s *corev1.Service, hostname string, fallback 
 		SessionAffinityClientIp:  s.Spec.SessionAffinity == corev1.ServiceAffinityClientIP,
 		PublishNotReadyAddresses: s.Spec.PublishNotReadyAddresses,
 	}
+	out.NetworkGateway = networkGateway(o, s)
 	out.TrafficDistribution = trafficDistribution(s.Spec.TrafficDistribution, o.Annotations)
 	out.NodeLocal = s.Spec.InternalTrafficPolicy != nil && *s.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal
 	var exportTo []string

@@ -35,6 +35,7 @@ func TestEveryFieldMakesAnotherClass(t *testing.T) {
 		"Targets":         func(k *class.Key) { k.Targets = nil },
 		"Addresses":       func(k *class.Key) { k.Addresses = []string{"10.0.0.1"} },
 		"Locality":        func(k *class.Key) { k.Locality = "eu" },
+		"Network":         func(k *class.Key) { k.Network = "n1" },
 		"Interception":    func(k *class.Key) { k.Interception = class.None },
 		"TrustDomain":     func(k *class.Key) { k.TrustDomain = "td" },
 		"DNSDomain":       func(k *class.Key) { k.DNSDomain = "d" },

@@ -89,7 +89,9 @@ type Key struct {
 	// Addresses of the proxy, first is primary; only where listeners are bound to them: without interception, or where a Sidecar wants that.
 	Addresses []string
 	// Locality is "region/zone/subzone", with parts left out from the right; "" if unknown.
-	Locality     string
+	Locality string
+	// Network that the proxy is in; "" if unknown, and where no network of the mesh has gateways: all are one then.
+	Network      string
 	Interception Interception
 	// TrustDomain of the mesh and DNSDomain of the proxy ("default.svc.cluster.local").
 	TrustDomain, DNSDomain string
@@ -149,6 +151,7 @@ func (k *Key) bindsAddress(state *replica.State) bool {
 type Common struct {
 	Type         NodeType
 	Locality     string
+	Network      string
 	Interception Interception
 	TrustDomain  string
 	// ClusterDomain is the mesh's part of the proxy's DNS domain, "cluster.local".
@@ -162,7 +165,7 @@ type Common struct {
 // Common returns the key's common part.
 func (k *Key) Common() Common {
 	return Common{
-		Type: k.Type, Locality: k.Locality, Interception: k.Interception,
+		Type: k.Type, Locality: k.Locality, Network: k.Network, Interception: k.Interception,
 		TrustDomain: k.TrustDomain, ClusterDomain: clusterDomain(k.DNSDomain), VirtualHosts: k.VirtualHosts, OnDemand: k.OnDemand,
 		DNSCapture: k.DNSCapture, Families: k.Families,
 		ProxyHeaders: k.ProxyHeaders,
@@ -172,7 +175,7 @@ func (k *Key) Common() Common {
 // OfNamespace returns the key of what all workloads of the namespace share that have the same common part and Sidecar.
 func (k *Key) OfNamespace() *Key {
 	return &Key{
-		Type: k.Type, Namespace: k.Namespace, Locality: k.Locality, Interception: k.Interception,
+		Type: k.Type, Namespace: k.Namespace, Locality: k.Locality, Network: k.Network, Interception: k.Interception,
 		TrustDomain: k.TrustDomain, DNSDomain: k.DNSDomain, Sidecar: k.Sidecar, VirtualHosts: k.VirtualHosts, OnDemand: k.OnDemand,
 		DNSCapture: k.DNSCapture, Families: k.Families,
 		ProxyHeaders: k.ProxyHeaders,
@@ -232,6 +235,7 @@ var fields = []field{
 		}
 	}},
 	{"locality", func(k *Key, d digest) { d.text(k.Locality) }},
+	{"network", func(k *Key, d digest) { d.text(k.Network) }},
 	{"interception", func(k *Key, d digest) { d.number(uint64(k.Interception)) }},
 	{"trust_domain", func(k *Key, d digest) { d.text(k.TrustDomain) }},
 	{"dns_domain", func(k *Key, d digest) { d.text(k.DNSDomain) }},

@@ -261,6 +261,10 @@ func (n *Node) Key(state *replica.State) (*Key, replica.Topics) {
 		k.Targets = targets(state, w, topics)
 		k.OffersMTLS = n.Type == Proxyless && w.GetTlsMode() == configv1.TlsMode_TLS_MODE_ISTIO
 	}
+	topics.Add(replica.ManyNetworksTopic())
+	if state.ManyNetworks() {
+		k.Network = network
+	}
 	labels = located(labels, k.Locality, network, cluster)
 	k.DNSCapture, k.Families = n.DNSCapture, familiesOf(addresses)
 	for _, t := range replica.SidecarTopics(n.Namespace, state.Mesh().GetRootNamespace()) {

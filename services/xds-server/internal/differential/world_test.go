@@ -25,6 +25,7 @@ var (
 	hosts      = protorand.WorldHosts
 	exports    = [][]string{{"*"}, {"*"}, {"x"}, {"y"}, {"x", "y"}}
 	ports      = []uint32{80, 8080, 3306}
+	networks   = []string{"", "net1", "net2"}
 )
 
 // revision is one to three objects that are there afterwards, or not.
@@ -59,7 +60,9 @@ func object(t *rapid.T, ns string, to []string) *configv1.Resource {
 	case 0, 1, 2, 3:
 		return service(t, ns, host, to, n)
 	case 4, 5, 6:
-		return meshtest.Endpoints(ns, host, rapid.SampledFrom(ports).Draw(t, "port"), fmt.Sprintf("10.1.0.%d", n), fmt.Sprintf("10.1.1.%d", n))
+		r := meshtest.Endpoints(ns, host, rapid.SampledFrom(ports).Draw(t, "port"), fmt.Sprintf("10.1.0.%d", n), fmt.Sprintf("10.1.1.%d", n))
+		r.GetEndpointSet().Endpoints[1].Network = rapid.SampledFrom(networks).Draw(t, "network")
+		return r
 	case 7, 8:
 		return meshtest.Config(replica.KindDestinationRule, ns, name, destinationRule(host, n), meshtest.ExportedTo(to...))
 	case 9, 10:
@@ -78,6 +81,7 @@ func object(t *rapid.T, ns string, to []string) *configv1.Resource {
 		return envoyFilter(t, ns, name)
 	default:
 		return meshtest.Workload("x", "d", "10.0.1.100", func(w *configv1.Workload) {
+			w.Network = networks[n-1]
 			w.Labels = map[string]string{"app": []string{"d", "e", "f"}[n-1]}
 			if n > 1 {
 				w.Targets = []*configv1.ServiceTarget{{Hostname: hosts[0], Namespace: "x", Port: 80, TargetPort: 8080}}
@@ -137,6 +141,9 @@ func service(t *rapid.T, ns, host string, to []string, n int) *configv1.Resource
 		s.Ports[0].Protocol = protocol
 		if n > 1 {
 			s.Ports = append(s.Ports, &configv1.ServicePort{Name: "more", Number: port + 1, Protocol: configv1.Protocol_PROTOCOL_HTTP, TargetPort: port})
+		}
+		if rapid.IntRange(0, 7).Draw(t, "leads into a network") == 0 {
+			s.NetworkGateway = &configv1.NetworkGateway{Network: networks[1+n%2], Addresses: []string{"10.7.0.1", fmt.Sprintf("10.7.0.%d", n+1)}, Port: 15443}
 		}
 		switch rapid.IntRange(0, 3).Draw(t, "addresses") {
 		case 0:

@@ -156,6 +156,12 @@ func (r *Reader) MeshGateways() bool {
 	return r.view.state.MeshGateways()
 }
 
+// NetworkGateways lists the addresses where a network is entered from others, sorted.
+func (r *Reader) NetworkGateways(network string) []replica.NetworkGateway {
+	r.record(replica.NetworkGatewaysTopic(network))
+	return r.view.state.NetworkGateways(network)
+}
+
 // Gateways lists the Gateways that select the class, oldest first; nil for sidecars.
 func (r *Reader) Gateways() []*replica.Gateway {
 	return derive(r, replica.Topic{Subject: subjectGateways}, func(r *Reader) []*replica.Gateway {

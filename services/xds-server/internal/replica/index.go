@@ -23,6 +23,8 @@ func (x index[V]) fork() index[V] { return index[V]{m: x.m.Copy()} }
 
 func (x index[V]) get(key string) (V, bool) { return x.m.Get(key) }
 
+func (x index[V]) empty() bool { return x.m.Len() == 0 }
+
 func (x index[V]) set(key string, v V) { x.m.Set(key, v) }
 
 func (x index[V]) remove(key string) { x.m.Delete(key) }

@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -215,6 +216,37 @@ func (s *State) MeshGateways() bool { return s.meshGateways > 0 }
 
 // MeshGatewaysTopic names the answer of MeshGateways.
 func MeshGatewaysTopic() Topic { return Topic{SubjectMeshGateways, "", ""} }
+
+// NetworkGateways lists where a network is entered, sorted; empty if no Service leads into it.
+func (s *State) NetworkGateways(network string) []NetworkGateway {
+	var found []NetworkGateway
+	s.networks.scan(network+sep, func(_ string, e *entry) bool {
+		g := e.value.(*configv1.Service).GetNetworkGateway()
+		for _, a := range g.GetAddresses() {
+			found = append(found, NetworkGateway{a, g.GetPort()})
+		}
+		return true
+	})
+	slices.SortFunc(found, func(a, b NetworkGateway) int {
+		return cmp.Or(cmp.Compare(a.Address, b.Address), cmp.Compare(a.Port, b.Port))
+	})
+	return slices.Compact(found)
+}
+
+// NetworkGateway is an address where a network is entered.
+type NetworkGateway struct {
+	Address string
+	Port    uint32
+}
+
+// NetworkGatewaysTopic names the answer of NetworkGateways.
+func NetworkGatewaysTopic(network string) Topic { return Topic{SubjectNetworkGateways, network, ""} }
+
+// ManyNetworks reports whether any network has gateways: only then it matters which one a proxy is in.
+func (s *State) ManyNetworks() bool { return !s.networks.empty() }
+
+// ManyNetworksTopic names the answer of ManyNetworks.
+func ManyNetworksTopic() Topic { return Topic{SubjectNetworkGateways, "", ""} }
 
 // Workload returns one workload, nil if there is none.
 func (s *State) Workload(namespace, name string) *configv1.Workload {

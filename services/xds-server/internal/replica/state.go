@@ -30,6 +30,7 @@ type State struct {
 	authentications index[*PeerAuthentication]
 	gateways        index[*Gateway]     // first selector pair, age, namespace, name
 	meshGateways    int                 // Gateways with a server that passes mesh TLS through
+	networks        index[*entry]       // network, hostname, namespace: Services that lead into it
 	addresses       index[*entry]       // address, namespace, name
 	selected        index[int]          // scope, label key: number of selectors
 	places          index[*entry]       // port, address, protocol, hostname, namespace
@@ -89,7 +90,7 @@ func Empty() *State {
 		gatewayRoutes: newIndex[*VirtualService](), hostRoutes: newIndex[*VirtualService](), destinations: newIndex[*VirtualService](),
 		rules: newIndex[*DestinationRule](), sidecars: newIndex[*Sidecar](),
 		authentications: newIndex[*PeerAuthentication](), gateways: newIndex[*Gateway](),
-		addresses: newIndex[*entry](), selected: newIndex[int](),
+		networks: newIndex[*entry](), addresses: newIndex[*entry](), selected: newIndex[int](),
 		places: newIndex[*entry](), suffixes: newIndex[int](), privates: newIndex[int](),
 		patches: newIndex[*EnvoyFilter](), conditions: newIndex[*ProxyMatch](), credentialUses: newIndex[int](),
 		credentialSelectors: newIndex[*DestinationRule](),
@@ -141,6 +142,7 @@ func (s *State) fork() *State {
 	next.gatewayRoutes, next.hostRoutes, next.destinations = s.gatewayRoutes.fork(), s.hostRoutes.fork(), s.destinations.fork()
 	next.rules, next.sidecars, next.authentications = s.rules.fork(), s.sidecars.fork(), s.authentications.fork()
 	next.gateways, next.addresses, next.selected = s.gateways.fork(), s.addresses.fork(), s.selected.fork()
+	next.networks = s.networks.fork()
 	next.places, next.suffixes, next.privates = s.places.fork(), s.suffixes.fork(), s.privates.fork()
 	next.patches, next.conditions = s.patches.fork(), s.conditions.fork()
 	next.credentialUses, next.credentialSelectors = s.credentialUses.fork(), s.credentialSelectors.fork()

@@ -59,6 +59,8 @@ const (
 	SubjectCredentialUse
 	// SubjectMeshGateways, whether a Gateway passes mesh TLS through.
 	SubjectMeshGateways
+	// SubjectNetworkGateways, the gateways of a network: A = network, or "" for whether there is any of any network.
+	SubjectNetworkGateways
 	// SubjectDestinations, the VirtualServices of sidecars that send to a host: A = host.
 	SubjectDestinations
 	// SubjectDerived and all above it are free for answers that a caller derives from several look-ups.
@@ -120,6 +122,11 @@ func (t Topic) String() string {
 		return "DestinationRule for " + namespaceText(t.A) + " with credentialName " + t.B
 	case SubjectMeshGateways:
 		return "Gateway with a server of mode AUTO_PASSTHROUGH"
+	case SubjectNetworkGateways:
+		if t.A == "" {
+			return "Service with a network's gateways"
+		}
+		return "Service with gateways of network " + t.A
 	case SubjectMesh:
 		return "MeshConfig"
 	case SubjectSelectedLabels:

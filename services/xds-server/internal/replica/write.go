@@ -132,6 +132,11 @@ func passesMesh(g *networking.Gateway) bool {
 
 func (w *writer) postService(e *entry, v *configv1.Service, add bool) {
 	put(w.state.services, add, join(v.GetHostname(), v.GetNamespace(), e.key.Name), e)
+	if network := v.GetNetworkGateway().GetNetwork(); network != "" {
+		put(w.state.networks, add, join(network, v.GetHostname(), v.GetNamespace()), e)
+		w.touch(SubjectNetworkGateways, network, "")
+		w.touch(SubjectNetworkGateways, "", "")
+	}
 	w.touch(SubjectService, v.GetHostname(), "")
 	for _, to := range v.GetExportedTo() {
 		put(w.state.exported, add, join(to, v.GetNamespace(), v.GetHostname()), e)

@@ -34,11 +34,13 @@ type member struct {
 	cluster  string
 	// mtls is true if a proxy terminates mesh mTLS there.
 	mtls bool
+	// factor multiplies the weights of all members; 0 is 1.
+	factor uint32
 	// more are addresses that the same workload has besides.
 	more []string
 }
 
-func (m member) weight() uint32 { return max(m.GetWeight(), 1) }
+func (m member) weight() uint32 { return max(m.GetWeight(), 1) * max(m.factor, 1) }
 
 // label returns the member's value of a label. Of those that say where it runs, what the mesh knows counts before what the workload's own labels say.
 func (m member) label(key string) (string, bool) {
@@ -62,7 +64,8 @@ func (m member) matches(labels map[string]string) bool {
 // Assignment lists the endpoints of a cluster. Its bytes depend on the endpoints alone, not on the order of the shards.
 func Assignment(r *input.Reader, c discovery.Cluster) *endpointv3.ClusterLoadAssignment {
 	out := &endpointv3.ClusterLoadAssignment{ClusterName: c.String()}
-	members := usable(r, c, membersOf(r, c))
+	others := networks{reader: r}
+	members := usable(r, c, membersOf(r, c), &others)
 	if c.Passthrough {
 		// What arrives is mesh TLS that only a proxy can make something of.
 		members = slices.DeleteFunc(members, func(m member) bool { return !m.mtls })
@@ -76,6 +79,9 @@ func Assignment(r *input.Reader, c discovery.Cluster) *endpointv3.ClusterLoadAss
 	if c.Kind == discovery.LogicalDNS && len(members) > 1 {
 		// Envoy takes one name for such a cluster.
 		members = members[:1]
+	}
+	if c.Kind == discovery.EDS {
+		members = others.across(c, members)
 	}
 	out.Endpoints = byLocality(members)
 	prioritise(r, c, out, members)
@@ -125,10 +131,11 @@ func acceptsMTLS(r *input.Reader, c discovery.Cluster, m member, known map[mode]
 
 // usable keeps the endpoints that take traffic, belong to the subset, and have an address of a form that the cluster can use: Envoy would
 // refuse the whole assignment for one name among addresses.
-func usable(r *input.Reader, c discovery.Cluster, members []member) []member {
+func usable(r *input.Reader, c discovery.Cluster, members []member, others *networks) []member {
 	type place struct {
-		address string
-		port    uint32
+		// network is told apart where it is another one: both may use the same addresses.
+		network, address string
+		port             uint32
 	}
 	seen := map[place]bool{}
 	out := members[:0]
@@ -136,10 +143,15 @@ func usable(r *input.Reader, c discovery.Cluster, members []member) []member {
 		if !takesTraffic(c, m) || !m.matches(c.Labels.GetLabels()) || !isNear(r, c, m) {
 			continue
 		}
-		if c.Kind == discovery.EDS && !isPipe(m) && !m.reach(r.Class().Families) {
+		away := c.Kind == discovery.EDS && len(others.gateways(m)) > 0
+		if c.Kind == discovery.EDS && !away && !isPipe(m) && !m.reach(r.Class().Families) {
 			continue
 		}
-		if at := (place{m.GetAddress(), m.GetPort()}); !seen[at] {
+		at := place{address: m.GetAddress(), port: m.GetPort()}
+		if away {
+			at.network = m.GetNetwork()
+		}
+		if !seen[at] {
 			seen[at] = true
 			out = append(out, m)
 		}

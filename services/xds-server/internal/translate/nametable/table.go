@@ -62,7 +62,7 @@ func addresses(texts []string) []string {
 }
 
 // addHeadless adds, as Kubernetes' DNS does, the addresses behind a headless service over all its ports, and of those that have a host name
-// of their own, as Pods of a StatefulSet do, "<host name>.<service>".
+// of their own, as Pods of a StatefulSet do, "<host name>.<service>", unless they are in another network, where nobody reaches them by address.
 func addHeadless(r *input.Reader, out *ndsv1.NameTable, svc *configv1.Service) {
 	var all []string
 	pods := map[string][]string{}
@@ -73,7 +73,7 @@ func addHeadless(r *input.Reader, out *ndsv1.NameTable, svc *configv1.Service) {
 					continue
 				}
 				all = append(all, e.GetAddress())
-				if e.GetHostname() != "" {
+				if e.GetHostname() != "" && !inOtherNetwork(r, e) {
 					pods[e.GetHostname()] = append(pods[e.GetHostname()], e.GetAddress())
 				}
 			}
@@ -87,4 +87,10 @@ func addHeadless(r *input.Reader, out *ndsv1.NameTable, svc *configv1.Service) {
 		}
 	}
 	add(out, svc.GetHostname(), info(svc, svc.GetName()), addresses(all))
+}
+
+// inOtherNetwork tells endpoints of another network than the class's, as far as it is known who is where.
+func inOtherNetwork(r *input.Reader, e *configv1.Endpoint) bool {
+	own := r.Class().Network
+	return own != "" && e.GetNetwork() != "" && e.GetNetwork() != own
 }
