@@ -10,6 +10,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
@@ -157,10 +158,22 @@ func IsMeshConfig(k object.Key) bool {
 	return k.Kind == "ConfigMap" && k.Group == "" && k.Namespace == MeshNamespace && k.Name == MeshName
 }
 
+// meshNetworks warns of Istio's other way to say where networks are; every installation has the key, with nothing in it.
+func (c *checker) meshNetworks(text string) {
+	docs, problems := manifest.Parse("", []byte(text))
+	if len(problems) > 0 || len(docs) == 0 {
+		return
+	}
+	if networks, ok := docs[0].Tree["networks"].(map[string]any); ok && len(networks) > 0 {
+		c.warn("data.meshNetworks", verdict{"networks are found by labels", "put the label topology.istio.io/network on their gateways' Services and on workloads"})
+	}
+}
+
 func checkConfigMap(c *checker, o *object.Object, m *corev1.ConfigMap) {
 	if !IsMeshConfig(o.Key) {
 		return
 	}
+	c.meshNetworks(m.Data["meshNetworks"])
 	text, ok := m.Data[MeshKey]
 	if !ok {
 		return

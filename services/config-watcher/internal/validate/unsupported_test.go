@@ -110,6 +110,11 @@ kind: ConfigMap
 metadata: {name: istio, namespace: istio-system}
 data: {mesh: "defaultConfig: {tracing: {sampling: 10}, concurrency: 2}"}
 `, "ConfigMap istio-system/istio: data.mesh.defaultConfig.tracing: has no effect: "},
+		"networks": {`apiVersion: v1
+kind: ConfigMap
+metadata: {name: istio, namespace: istio-system}
+data: {mesh: "", meshNetworks: "networks: {n1: {endpoints: [{fromRegistry: a}]}}"}
+`, "ConfigMap istio-system/istio: data.meshNetworks: has no effect: networks are found by labels"},
 		"a field of a resource": {`apiVersion: networking.istio.io/v1beta1
 kind: ProxyConfig
 metadata: {name: p, namespace: apps}
