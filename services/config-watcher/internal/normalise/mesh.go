@@ -204,6 +204,8 @@ func (m *Mesh) takeNamespaced(k object.Key, o *object.Object) {
 		m.takeInstance(instKey{"WorkloadEntry", k.Namespace, k.Name}, in)
 	case k.Group == validate.GroupDiscovery && k.Kind == "EndpointSlice":
 		m.takeSlice(workKey{k.Namespace, k.Name}, o)
+	case k.Group == "" && k.Kind == "Endpoints":
+		m.takeEndpoints(k, o)
 	case k.Group != "":
 		m.takeConfig(k, o)
 	}

@@ -209,6 +209,25 @@ func TestEndpointSlicesReplaceSelection(t *testing.T) {
 	}
 }
 
+func TestEndpointsAreMirrored(t *testing.T) {
+	of := func(subsets string) string {
+		return "---\napiVersion: v1\nkind: Endpoints\nmetadata: {name: a, namespace: apps}\nsubsets: " + subsets + "\n"
+	}
+	s := newState(t, service("a", "")+pod("a-1", "a", "10.1.0.1", true, ", security.istio.io/tlsMode: istio")+
+		of("[{addresses: [{ip: 10.1.0.1, targetRef: {kind: Pod, name: a-1}}], notReadyAddresses: [{ip: 10.1.0.9}], ports: [{name: http, port: 9999}]}, {addresses: [{ip: 'fd00::1'}, {ip: 10.1.0.8}], ports: [{name: http, port: 9998}]}]"))
+	if got := s.endpoints("apps", fqdnA+":80/Kubernetes"); got != "10.1.0.1:9999 istio v1, 10.1.0.8:9998, 10.1.0.9:9999 NOT_READY, fd00::1:9998" {
+		t.Errorf("endpoints %s", got)
+	}
+	s.apply(of("[{addresses: [{ip: 10.1.0.7}], ports: [{name: http, port: 9999}]}]"))
+	if got := s.endpoints("apps", fqdnA+":80/Kubernetes"); got != "10.1.0.7:9999" {
+		t.Errorf("endpoints after a change: %s", got)
+	}
+	s.remove("Endpoints", "apps", "a")
+	if got := s.endpoints("apps", fqdnA+":80/Kubernetes"); got != "10.1.0.1:8080 istio v1" {
+		t.Errorf("without Endpoints the selector counts: %s", got)
+	}
+}
+
 func TestServiceEntries(t *testing.T) {
 	entry := func(name, spec string) string {
 		return "---\napiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: " + name + ", namespace: apps}\nspec: " + spec + "\n"

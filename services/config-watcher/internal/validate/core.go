@@ -121,6 +121,27 @@ func checkPod(c *checker, o *object.Object, p *corev1.Pod) {
 	}
 }
 
+func checkEndpoints(c *checker, _ *object.Object, e *object.Endpoints) {
+	for i, s := range e.Subsets {
+		at := index("subsets", i)
+		c.endpointAddresses(at+".addresses", s.Addresses)
+		c.endpointAddresses(at+".notReadyAddresses", s.NotReadyAddresses)
+		for j, p := range s.Ports {
+			if p.Port < 1 || p.Port > 65535 {
+				c.fail(index(at+".ports", j)+".port", p.Port, "not a port", "use 1 to 65535")
+			}
+		}
+	}
+}
+
+func (c *checker) endpointAddresses(at string, addresses []object.EndpointAddress) {
+	for i, a := range addresses {
+		if !isIP(a.IP) {
+			c.fail(index(at, i)+".ip", a.IP, "not an IP address", "correct it")
+		}
+	}
+}
+
 func checkEndpointSlice(c *checker, _ *object.Object, s *discoveryv1.EndpointSlice) {
 	switch s.AddressType {
 	case discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6, discoveryv1.AddressTypeFQDN:

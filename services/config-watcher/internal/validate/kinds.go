@@ -102,6 +102,7 @@ var kinds = []kind{
 	kubernetes[corev1.Namespace]("", "Namespace", "v1", Cluster, nil),
 	kubernetes[corev1.Node]("", "Node", "v1", Cluster, nil),
 	kubernetes("", "Service", "v1", Namespaced, checkService),
+	kubernetes("", "Endpoints", "v1", Namespaced, checkEndpoints),
 	kubernetes("", "Pod", "v1", Namespaced, checkPod),
 	kubernetes("", "ConfigMap", "v1", Namespaced, checkConfigMap),
 	kubernetes("", "Secret", "v1", Namespaced, checkSecret),

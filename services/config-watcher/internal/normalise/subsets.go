@@ -1,0 +1,68 @@
+package normalise
+
+import (
+	"fmt"
+	"net/netip"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"fairlead.dev/services/config-watcher/internal/object"
+)
+
+// takeEndpoints takes an Endpoints object as Kubernetes mirrors it: each of its subsets, and each address family of one, is an EndpointSlice
+// of the Service that has the object's name.
+func (m *Mesh) takeEndpoints(k object.Key, o *object.Object) {
+	var mirrored []*discoveryv1.EndpointSlice
+	if o != nil {
+		mirrored = slicesOf(o.Body.(*object.Endpoints))
+	}
+	for i := 0; ; i++ {
+		// No EndpointSlice can have such a name.
+		name := workKey{k.Namespace, fmt.Sprintf("%s/%d", k.Name, i)}
+		if i >= len(mirrored) {
+			if m.slices[name] == nil {
+				return
+			}
+			m.takeSlice(name, nil)
+			continue
+		}
+		slice := *o
+		slice.Labels, slice.Body = map[string]string{labelServiceName: k.Name}, mirrored[i]
+		m.takeSlice(name, &slice)
+	}
+}
+
+func slicesOf(e *object.Endpoints) []*discoveryv1.EndpointSlice {
+	var out []*discoveryv1.EndpointSlice
+	for _, subset := range e.Subsets {
+		var ports []discoveryv1.EndpointPort
+		for _, p := range subset.Ports {
+			ports = append(ports, discoveryv1.EndpointPort{Name: &p.Name, Port: &p.Port, Protocol: &p.Protocol, AppProtocol: p.AppProtocol})
+		}
+		v4 := &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv4, Ports: ports}
+		v6 := &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv6, Ports: ports}
+		ready := true
+		for _, addresses := range [][]object.EndpointAddress{subset.Addresses, subset.NotReadyAddresses} {
+			condition := discoveryv1.EndpointConditions{Ready: new(bool)}
+			*condition.Ready = ready
+			ready = false
+			for _, a := range addresses {
+				to := v4
+				if ip, err := netip.ParseAddr(a.IP); err == nil && ip.Is6() {
+					to = v6
+				}
+				endpoint := discoveryv1.Endpoint{Addresses: []string{a.IP}, Conditions: condition, NodeName: a.NodeName, TargetRef: a.TargetRef}
+				if a.Hostname != "" {
+					endpoint.Hostname = &a.Hostname
+				}
+				to.Endpoints = append(to.Endpoints, endpoint)
+			}
+		}
+		for _, s := range []*discoveryv1.EndpointSlice{v4, v6} {
+			if len(s.Endpoints) > 0 {
+				out = append(out, s)
+			}
+		}
+	}
+	return out
+}
