@@ -74,7 +74,7 @@ func TestEnvoyTakesWhatIsAccepted(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx := context.Background()
-	empty, err := fleet.World.Mark(ctx)
+	empty, err := fleet.Mark(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +86,7 @@ func TestEnvoyTakesWhatIsAccepted(t *testing.T) {
 		if !takes(t, fleet.World, file, string(raw)) {
 			t.Errorf("%s is refused: remove it, or what it shows from it", file)
 		}
-		if err := fleet.World.Reset(ctx, empty); err != nil {
+		if err := fleet.Reset(ctx, empty); err != nil {
 			t.Errorf("after %s: %v", file, err)
 		}
 	}
