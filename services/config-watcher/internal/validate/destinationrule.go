@@ -32,6 +32,9 @@ func checkDestinationRule(c *checker, _ *object.Object, dr *networking.Destinati
 	c.exportTo("spec.exportTo", dr.ExportTo)
 	if dr.WorkloadSelector != nil {
 		c.workloadLabels("spec.workloadSelector.matchLabels", dr.WorkloadSelector.MatchLabels)
+		if len(dr.ExportTo) > 1 || contains(dr.ExportTo, "*") {
+			c.warn("spec.exportTo", verdict{"a rule with workloadSelector is about workloads of its own namespace alone", `remove it, or write "."`})
+		}
 	}
 }
 

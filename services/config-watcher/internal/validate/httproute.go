@@ -5,7 +5,6 @@ import (
 	"regexp"
 	"strings"
 
-	"google.golang.org/protobuf/proto"
 	networking "istio.io/api/networking/v1alpha3"
 )
 
@@ -91,10 +90,6 @@ func (c *checker) httpAction(at string, r *networking.HTTPRoute, role routeRole)
 func (c *checker) httpMatch(at string, m *networking.HTTPMatchRequest, role routeRole) {
 	if m == nil {
 		c.fail(at, nil, "match is empty", "remove it or fill it in")
-		return
-	}
-	if proto.Size(m) == 0 {
-		c.fail(at, nil, "match is empty", "fill it in, or leave match out to match everything")
 		return
 	}
 	c.caption(at+".name", m.Name)
