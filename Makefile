@@ -81,9 +81,10 @@ lint: $(TOOLS)/bin/.golangci-lint $(TOOLS)/bin/.buf ## golangci-lint over all mo
 generate: $(TOOLS)/bin/.buf $(TOOLS)/bin/.protoc ## Go code of proto/
 	cd proto && buf generate
 
-golden: ## rewrite the golden files of the translators and of the reference pages; review the difference
+golden: ## rewrite the golden files of the translators, of the reference pages and of random objects; review the difference
 	go test ./services/xds-server/internal/translate/... -update
 	go test ./tests/scenarios -run TestTrafficAPIPage -update
+	go test ./services/config-watcher/internal/validate -run TestAcceptedSeeds -update
 
 bench: build ## benchmarks, once through, and xds-server against its floor in the short form; exit 1 if a goal is missed that is claimed
 	go test -run '^$$' -bench . -benchtime 1x $(PATTERNS)
