@@ -1318,7 +1318,7 @@ func (x *EndpointSet) GetLocalities() []*Locality {
 // Endpoint is one address behind a service port.
 type Endpoint struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// address is an IP, a DNS name (resolution DNS), or an absolute path of a unix socket.
+	// address is an IP, a DNS name (resolution DNS), or an absolute path of a unix socket; empty where only the network's gateways lead.
 	Address string `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
 	// port on the workload; 0 for a unix socket.
 	Port uint32 `protobuf:"varint,2,opt,name=port,proto3" json:"port,omitempty"`

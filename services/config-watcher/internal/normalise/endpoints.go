@@ -68,7 +68,7 @@ func (b *setBuilder) build(hostname string, port uint32, cluster string) *config
 	})
 	labels, localities := map[string]uint32{}, map[string]uint32{}
 	for i, c := range b.items {
-		if last := b.items[max(i-1, 0)].endpoint; i > 0 && c.endpoint.Address == last.Address && c.endpoint.Port == last.Port && c.endpoint.Network == last.Network {
+		if last := b.items[max(i-1, 0)].endpoint; i > 0 && c.endpoint.Address != "" && c.endpoint.Address == last.Address && c.endpoint.Port == last.Port && c.endpoint.Network == last.Network {
 			continue // the same address twice, such as a Pod that two objects list
 		}
 		lt := labelText(c.labels)
@@ -191,7 +191,7 @@ func (m *Mesh) serviceEndpoints(b *setBuilder, o *object.Object, s *corev1.Servi
 		m.sliceEndpoints(b, m.slices[k], s, port)
 	}
 	m.instances.matching(o.Key.Namespace, ownerSelector(owner{"Service", o.Key.Namespace, o.Key.Name}, o), func(in *instance) {
-		addresses := ofFamilies(in.addresses, s.Spec.IPFamilies)
+		addresses := ofFamilies(in.places(), s.Spec.IPFamilies)
 		if slices.len() > 0 && in.key.kind == "Pod" || len(addresses) == 0 {
 			return
 		}
@@ -306,17 +306,18 @@ func (m *Mesh) entryEndpoints(b *setBuilder, o *object.Object, se *networking.Se
 	for _, we := range se.Endpoints {
 		in := fromWorkloadEntry(o, we)
 		in.key = instKey{namespace: o.Key.Namespace}
-		if len(in.addresses) == 0 {
+		places := in.places()
+		if len(places) == 0 {
 			continue
 		}
 		target, _ := targetPort(in, own)
-		m.add(b, in, in.addresses, target, configv1.Health_HEALTH_READY)
+		m.add(b, in, places, target, configv1.Health_HEALTH_READY)
 	}
 	selector := se.GetWorkloadSelector().GetLabels()
 	m.instances.matching(o.Key.Namespace, selector, func(in *instance) {
-		if len(in.addresses) > 0 {
+		if places := in.places(); len(places) > 0 {
 			target, _ := targetPort(in, own)
-			m.add(b, in, in.addresses, target, in.health)
+			m.add(b, in, places, target, in.health)
 		}
 	})
 	dns := se.Resolution == networking.ServiceEntry_DNS || se.Resolution == networking.ServiceEntry_DNS_ROUND_ROBIN

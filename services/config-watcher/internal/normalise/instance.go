@@ -76,6 +76,14 @@ func podHealth(p *object.Pod) configv1.Health {
 	}
 }
 
+// places are the addresses; of a machine in a network, which only its gateways reach, the empty one if it has none.
+func (in *instance) places() []string {
+	if len(in.addresses) == 0 && in.network != "" && in.key.kind != "Pod" {
+		return []string{""}
+	}
+	return in.addresses
+}
+
 // podLocality reads the label that overrides the node's place ("region.zone.subzone", since labels have no slashes), or the topology labels
 // that Kubernetes copies from the node; nil if the Pod says nothing.
 func podLocality(labels map[string]string) *configv1.Locality {

@@ -249,7 +249,9 @@ func TestRules(t *testing.T) {
 		{"se: dynamic, undeclared", of("ServiceEntry", "{hosts: ['*.a.com'], ports: [{number: 80, name: x}], resolution: DYNAMIC_DNS}"), `needs a protocol whose clients name the host`},
 		{"se: dynamic with endpoints", of("ServiceEntry", "{hosts: ['*.a.com'], ports: [{number: 80, name: http}], resolution: DYNAMIC_DNS, endpoints: [{address: 1.1.1.1}]}"), `endpoints have no effect`},
 		{"se: dynamic with workloads", of("ServiceEntry", "{hosts: ['*.a.com'], ports: [{number: 80, name: http}], resolution: DYNAMIC_DNS, workloadSelector: {labels: {a: b}}}"), `workloads have no effect`},
-		{"se: no address", of("ServiceEntry", "{hosts: [a.com], ports: [{number: 80, name: http}], resolution: STATIC, endpoints: [{network: net}]}"), `address: missing`},
+		{"se: no address", of("ServiceEntry", "{hosts: [a.com], ports: [{number: 80, name: http}], resolution: STATIC, endpoints: [{weight: 1}]}"), `address: missing`},
+		{"se: a network's gateways lead there", of("ServiceEntry", "{hosts: [a.com], ports: [{number: 80, name: http}], resolution: STATIC, endpoints: [{network: net}]}"), ""},
+		{"se: a network without a name", of("ServiceEntry", "{hosts: [a.com], ports: [{number: 80, name: http}], resolution: DNS, endpoints: [{network: net}]}"), `address: nothing to look up in DNS`},
 		{"we: plain", of("WorkloadEntry", "{address: 10.0.0.1, ports: {http: 80}, labels: {a: b}, locality: r/z/s, serviceAccount: sa}"), ""},
 		{"we: socket", of("WorkloadEntry", "{address: 'unix:///a', ports: {http: 80}}"), `a unix socket has no ports`},
 

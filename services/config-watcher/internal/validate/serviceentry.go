@@ -126,6 +126,9 @@ func (c *checker) entryResolution(se *networking.ServiceEntry) {
 			c.fail("spec.endpoints", nil, "resolution DNS_ROUND_ROBIN has at most one endpoint", "keep one, or use resolution DNS")
 		}
 		for i, e := range se.Endpoints {
+			if e.Address == "" && e.Network != "" {
+				c.fail(index("spec.endpoints", i)+".address", nil, "nothing to look up in DNS", "set address, or use resolution STATIC")
+			}
 			if strings.HasPrefix(e.Address, "unix://") {
 				c.fail(index("spec.endpoints", i)+".address", e.Address, "a unix socket cannot be looked up in DNS", "use resolution STATIC")
 			}
@@ -175,8 +178,9 @@ func checkWorkloadEntry(c *checker, o *object.Object, we *networking.WorkloadEnt
 // workloadEntry checks one endpoint; ipOnly where names cannot be resolved.
 func (c *checker) workloadEntry(at string, we *networking.WorkloadEntry, ipOnly bool) {
 	switch a := we.Address; {
+	case a == "" && we.Network != "": // reached through the network's gateways alone
 	case a == "":
-		c.fail(at+".address", nil, "missing", "set an IP address, a DNS name or unix:///path")
+		c.fail(at+".address", nil, "missing", "set an IP address, a DNS name or unix:///path, or the network whose gateways lead there")
 	case strings.HasPrefix(a, "unix://"):
 		c.unixSocket(at+".address", a)
 		if len(we.Ports) > 0 {

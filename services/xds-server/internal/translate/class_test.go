@@ -38,7 +38,7 @@ func telling(t testing.TB) *replica.State {
 	located := func(address, zone string) *configv1.EndpointSet {
 		return &configv1.EndpointSet{
 			Hostname: otherHost, Port: 80, Cluster: zone, LabelSets: []*configv1.LabelSet{{}}, Localities: []*configv1.Locality{{Region: "eu", Zone: zone}},
-			Endpoints: []*configv1.Endpoint{{Address: address, Port: 80, Health: configv1.Health_HEALTH_READY, TlsMode: configv1.TlsMode_TLS_MODE_ISTIO}},
+			Endpoints: []*configv1.Endpoint{{Address: address, Port: 80, Health: configv1.Health_HEALTH_READY, TlsMode: configv1.TlsMode_TLS_MODE_ISTIO, Network: zone}},
 		}
 	}
 	set := func(s *configv1.EndpointSet) *configv1.Resource {
@@ -46,6 +46,9 @@ func telling(t testing.TB) *replica.State {
 	}
 	return meshtest.State(t,
 		meshtest.Service("shop", "auto.example.com", 80, func(s *configv1.Service) { s.AutoAddresses = []string{"240.240.0.1"} }),
+		meshtest.Service("shop", "entrance.shop.svc.cluster.local", 15443, func(s *configv1.Service) {
+			s.NetworkGateway = &configv1.NetworkGateway{Network: "b", Addresses: []string{"192.0.2.1"}, Port: 15443}
+		}),
 		meshtest.Service("shop", webHost, 80), meshtest.Service("shop", otherHost, 80), set(located("10.0.0.1", "a")), set(located("10.0.0.2", "b")),
 		meshtest.Config(replica.KindDestinationRule, "shop", "near", &networking.DestinationRule{Host: otherHost, TrafficPolicy: &networking.TrafficPolicy{
 			OutlierDetection: &networking.OutlierDetection{Consecutive_5XxErrors: wrapperspb.UInt32(1), Interval: durationpb.New(time.Second)},
@@ -145,6 +148,7 @@ func TestEveryFieldOfTheKeyCanMatter(t *testing.T) {
 		"Targets":         {change: func(k *class.Key) { k.Targets = nil }},
 		"Addresses":       {under: func(k *class.Key) { k.Interception, k.Sidecar = class.None, "shop/bound" }, change: func(k *class.Key) { k.Addresses = []string{"10.0.0.9"} }},
 		"Locality":        {change: func(k *class.Key) { k.Locality = "eu/b" }},
+		"Network":         {change: func(k *class.Key) { k.Network = "a" }},
 		"Interception":    {change: direct},
 		"TrustDomain":     {change: func(k *class.Key) { k.TrustDomain = "example.org" }},
 		"DNSDomain":       {change: func(k *class.Key) { k.DNSDomain = "shop.svc.example.org" }},
@@ -177,7 +181,7 @@ func TestEveryFieldOfTheKeyCanMatter(t *testing.T) {
 			t.Errorf("the key has no field %s", name)
 		}
 	}
-	if got, want := reflect.TypeFor[class.Key]().NumField(), 19; got != want {
+	if got, want := reflect.TypeFor[class.Key]().NumField(), 20; got != want {
 		t.Errorf("the key has %d fields, %d are tried", got, want)
 	}
 }

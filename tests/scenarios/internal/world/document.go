@@ -150,6 +150,20 @@ func (d document) withClusterIPs(ips []string) (document, error) {
 	return d, err
 }
 
+// completed is a ConfigMap of mesh settings with what the fleet needs in them besides. What is no MeshConfig is the service's to refuse.
+func (d document) completed() (document, error) {
+	data, _ := d.content["data"].(tree)
+	text, _ := data["mesh"].(string)
+	m, err := meshOf(text)
+	if err != nil || data == nil {
+		return d, nil
+	}
+	data["mesh"] = string(m.config)
+	raw, err := json.Marshal(d.content)
+	d.text = string(raw)
+	return d, err
+}
+
 // wantsClusterIP tells whether it is a Service that has to be given an address, as Kubernetes does.
 func (d document) wantsClusterIP() bool {
 	return d.kind() == "Service" && d.member("apiVersion") == "v1" && d.member("spec", "clusterIP") == "" && len(d.list("spec", "clusterIPs")) == 0 && d.member("spec", "type") != "ExternalName"

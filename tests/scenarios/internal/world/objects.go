@@ -13,6 +13,9 @@ import (
 // cluster is the id of the only one.
 const cluster = "Kubernetes"
 
+// meshObject is the ConfigMap with the mesh's settings.
+const meshObject = "istio"
+
 // Labels that say something to the mesh.
 const (
 	labelNetwork = "topology.istio.io/network"
@@ -38,6 +41,7 @@ func object(kind, namespace, name string, members tree) tree {
 func (w *World) writeObjects(ctx context.Context) error {
 	var docs []string
 	add := func(o tree) { docs = append(docs, encode(o)) }
+	add(object("ConfigMap", format.RootNamespace, meshObject, tree{"data": tree{"mesh": string(w.mesh.config)}}))
 	for _, name := range slices.Sorted(maps.Keys(w.topology.Namespaces)) {
 		add(withLabels(object("Namespace", "", name, tree{}), w.topology.Namespaces[name]))
 	}

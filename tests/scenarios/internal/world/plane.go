@@ -59,12 +59,9 @@ func (w *World) xdsAddresses() string {
 
 // startPlane starts the services and waits until config-watcher takes objects; the others it leaves to those that need them.
 func (w *World) startPlane(ctx context.Context) error {
-	jwks, meshFile := w.path("jwks.json"), w.path("mesh.yaml")
+	jwks := w.path("jwks.json")
 	var err error
 	if w.authority, err = newAuthority(jwks); err != nil {
-		return err
-	}
-	if err := os.WriteFile(meshFile, w.mesh.config, 0o644); err != nil {
 		return err
 	}
 	p := &plane{world: w, rootFile: w.path("root-cert.pem")}
@@ -80,7 +77,7 @@ func (w *World) startPlane(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p.add("config-watcher", "config-watcher", watcherOps, append(own, "--grpc-address", w.hubAddress(watcherPort), "--store-dir", w.path("store"), "--mesh-config-file", meshFile)...)
+	p.add("config-watcher", "config-watcher", watcherOps, append(own, "--grpc-address", w.hubAddress(watcherPort), "--store-dir", w.path("store"))...)
 	for i := range xdsServers {
 		name := fmt.Sprintf("xds-server-%d", i)
 		if own, err = identity("xds-server", name); err != nil {

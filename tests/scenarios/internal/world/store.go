@@ -155,8 +155,14 @@ func (s *store) apply(ctx context.Context, text string) (uint64, error) {
 	docs := splitDocuments(text)
 	s.mu.Lock()
 	for i := range docs {
+		var err error
+		if docs[i].ref() == ref("ConfigMap", format.RootNamespace, meshObject) {
+			if docs[i], err = docs[i].completed(); err != nil {
+				s.mu.Unlock()
+				return 0, err
+			}
+		}
 		if docs[i].wantsClusterIP() {
-			var err error
 			if docs[i], err = docs[i].withClusterIPs(s.clusterIPs(docs[i])); err != nil {
 				s.mu.Unlock()
 				return 0, err

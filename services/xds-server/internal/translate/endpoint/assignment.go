@@ -144,14 +144,14 @@ func usable(r *input.Reader, c discovery.Cluster, members []member, others *netw
 			continue
 		}
 		away := c.Kind == discovery.EDS && len(others.gateways(m)) > 0
-		if c.Kind == discovery.EDS && !away && !isPipe(m) && !m.reach(r.Class().Families) {
+		if !away && (m.GetAddress() == "" || c.Kind == discovery.EDS && !isPipe(m) && !m.reach(r.Class().Families)) {
 			continue
 		}
 		at := place{address: m.GetAddress(), port: m.GetPort()}
 		if away {
 			at.network = m.GetNetwork()
 		}
-		if !seen[at] {
+		if at.address == "" || !seen[at] {
 			seen[at] = true
 			out = append(out, m)
 		}

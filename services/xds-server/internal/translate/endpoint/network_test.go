@@ -24,11 +24,11 @@ import (
 func TestNetworks(t *testing.T) {
 	const host = "a.default.svc.cluster.local"
 	istio, plain := configv1.TlsMode_TLS_MODE_ISTIO, configv1.TlsMode_TLS_MODE_DISABLED
-	endpoints := meshtest.Endpoints("default", host, 80, "10.0.0.1", "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5")
+	endpoints := meshtest.Endpoints("default", host, 80, "10.0.0.1", "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5", "")
 	for i, e := range endpoints.GetEndpointSet().GetEndpoints() {
-		e.Network = []string{"n1", "n2", "n2", "n2", "n3", ""}[i]
-		e.TlsMode = []configv1.TlsMode{istio, istio, istio, plain, istio, istio}[i]
-		e.Weight = []uint32{0, 0, 2, 0, 0, 0}[i]
+		e.Network = []string{"n1", "n2", "n2", "n2", "n3", "", "n3"}[i]
+		e.TlsMode = []configv1.TlsMode{istio, istio, istio, plain, istio, istio, istio}[i]
+		e.Weight = []uint32{0, 0, 2, 0, 0, 0, 0}[i]
 	}
 	entrance := func(name, network string, port uint32, addresses ...string) *configv1.Resource {
 		return meshtest.Service("gateways", name+".gateways.svc.cluster.local", 15443, func(s *configv1.Service) {
@@ -50,7 +50,7 @@ func TestNetworks(t *testing.T) {
 		"no gateways":              {"n1", nil, direct},
 		"a client of no network":   {"", []*configv1.Resource{two}, direct},
 		"gateways":                 {"n1", []*configv1.Resource{two}, "10.0.0.1:80=2 10.0.0.4:80=2 10.0.0.5:80=2 192.0.2.1:15443=3 192.0.2.2:15443=3"},
-		"gateways of two networks": {"n1", []*configv1.Resource{two, entrance("three", "n3", 443, "192.0.2.3")}, "10.0.0.1:80=2 10.0.0.5:80=2 192.0.2.1:15443=3 192.0.2.2:15443=3 192.0.2.3:443=2"},
+		"gateways of two networks": {"n1", []*configv1.Resource{two, entrance("three", "n3", 443, "192.0.2.3")}, "10.0.0.1:80=2 10.0.0.5:80=2 192.0.2.1:15443=3 192.0.2.2:15443=3 192.0.2.3:443=4"},
 		"from inside":              {"n2", []*configv1.Resource{two}, direct},
 		"gateways of its own":      {"n1", []*configv1.Resource{entrance("one", "n1", 15443, "192.0.2.9")}, direct},
 		"out of the family":        {"n1", []*configv1.Resource{entrance("two", "n2", 15443, "fd00::1")}, direct},
