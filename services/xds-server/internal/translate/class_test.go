@@ -33,8 +33,13 @@ const (
 	gatewayID = "spiffe://cluster.local/ns/shop/sa/gateway"
 )
 
-// telling is a mesh in which every field of a class's key matters to something.
-func telling(t testing.TB) *replica.State {
+// entrance leads into a network.
+var entrance = meshtest.Service("shop", "entrance.shop.svc.cluster.local", 15443, func(s *configv1.Service) {
+	s.NetworkGateway = &configv1.NetworkGateway{Network: "b", Addresses: []string{"192.0.2.1"}, Port: 15443}
+})
+
+// telling is a mesh in which every field of a class's key matters to something; its network does with an entrance to another.
+func telling(t testing.TB, more ...*configv1.Resource) *replica.State {
 	located := func(address, zone string) *configv1.EndpointSet {
 		return &configv1.EndpointSet{
 			Hostname: otherHost, Port: 80, Cluster: zone, LabelSets: []*configv1.LabelSet{{}}, Localities: []*configv1.Locality{{Region: "eu", Zone: zone}},
@@ -44,11 +49,8 @@ func telling(t testing.TB) *replica.State {
 	set := func(s *configv1.EndpointSet) *configv1.Resource {
 		return meshtest.Resource(replica.KindEndpointSet, "shop", otherHost+":80/"+s.GetCluster(), &configv1.Resource{Body: &configv1.Resource_EndpointSet{EndpointSet: s}})
 	}
-	return meshtest.State(t,
+	return meshtest.State(t, append(more,
 		meshtest.Service("shop", "auto.example.com", 80, func(s *configv1.Service) { s.AutoAddresses = []string{"240.240.0.1"} }),
-		meshtest.Service("shop", "entrance.shop.svc.cluster.local", 15443, func(s *configv1.Service) {
-			s.NetworkGateway = &configv1.NetworkGateway{Network: "b", Addresses: []string{"192.0.2.1"}, Port: 15443}
-		}),
 		meshtest.Service("shop", webHost, 80), meshtest.Service("shop", otherHost, 80), set(located("10.0.0.1", "a")), set(located("10.0.0.2", "b")),
 		meshtest.Config(replica.KindDestinationRule, "shop", "near", &networking.DestinationRule{Host: otherHost, TrafficPolicy: &networking.TrafficPolicy{
 			OutlierDetection: &networking.OutlierDetection{Consecutive_5XxErrors: wrapperspb.UInt32(1), Interval: durationpb.New(time.Second)},
@@ -78,7 +80,7 @@ configPatches:
   match: {context: SIDECAR_OUTBOUND, proxy: {proxyVersion: '^9\.'}}
   patch: {operation: MERGE, value: {connect_timeout: 3s}}
 `),
-	).WithCredentials(credential.NewSet(map[credential.Ref]*credential.Credential{
+	)...).WithCredentials(credential.NewSet(map[credential.Ref]*credential.Credential{
 		{Identity: gatewayID, Name: "web"}: credential.New(&secretv1.Credential{CertificateChain: []byte("chain"), PrivateKey: []byte("key"), Version: "1"}),
 	}))
 }
@@ -128,7 +130,7 @@ func bytesOf(t *testing.T, key *class.Key, state *replica.State) map[string]stri
 
 // TestEveryFieldOfTheKeyCanMatter: a field that no translator reads would split the fleet for nothing.
 func TestEveryFieldOfTheKeyCanMatter(t *testing.T) {
-	state := telling(t)
+	state := telling(t, entrance)
 	base := class.Key{
 		Type: class.Sidecar, Namespace: "shop", Interception: class.Redirect, TrustDomain: "cluster.local", DNSDomain: "shop.svc.cluster.local",
 		Locality: "eu/a", Labels: map[string]string{"app": "web"}, VirtualHosts: true,
