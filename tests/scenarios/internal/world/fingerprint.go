@@ -24,7 +24,7 @@ var questions = []struct {
 	types []string
 }{
 	{clusters, "resource=dynamic_active_clusters&mask=version_info,cluster.name", []string{"envoy.config.cluster.v3.Cluster"}},
-	{listeners, "resource=dynamic_listeners&mask=name,active_state.version_info,draining_state.listener", []string{"envoy.config.listener.v3.Listener"}},
+	{listeners, "resource=dynamic_listeners&mask=name,active_state.version_info", []string{"envoy.config.listener.v3.Listener"}},
 	{routes, "resource=dynamic_route_configs", []string{"envoy.config.route.v3.RouteConfiguration", "envoy.config.route.v3.VirtualHost"}},
 	{endpoints, "include_eds&resource=dynamic_endpoint_configs", []string{"envoy.config.endpoint.v3.ClusterLoadAssignment", "envoy.config.cluster.v3.Cluster"}},
 }
@@ -33,9 +33,8 @@ var questions = []struct {
 // not count, nor does a route configuration that they lack, if it is there for the last connections of a listener which is gone.
 func (l *workload) fingerprint(ctx context.Context, wanted func(kind string) bool, before holdings) (fingerprint, error) {
 	f := fingerprint{}
-	draining := holdings{listeners: {}}
 	for _, q := range questions {
-		if !wanted(q.kind) && (q.kind != listeners || !wanted(routes)) {
+		if !wanted(q.kind) {
 			continue
 		}
 		raw, err := l.admin(ctx, "/config_dump?"+q.path)
@@ -43,19 +42,21 @@ func (l *workload) fingerprint(ctx context.Context, wanted func(kind string) boo
 			switch q.kind {
 			case listeners:
 				f[q.kind], err = sortedText(raw, func(d *listenerDump) string {
-					if d.Draining != nil {
-						draining[listeners][d.Name] = d.Draining.Listener
-					}
 					if d.Active == nil {
 						return ""
 					}
 					return d.Name + " " + d.Active.Version
 				})
 			case routes:
-				ending := draining.routeReferences()
+				var ending map[string]bool
 				f[q.kind], err = sortedText(raw, func(r *routeDump) string {
-					if name := nameOf(r.Config); ending[name] && before[routes][name] == nil {
-						return ""
+					if name := nameOf(r.Config); before[routes][name] == nil {
+						if ending == nil {
+							ending = l.drainingRoutes(ctx)
+						}
+						if ending[name] {
+							return ""
+						}
 					}
 					return string(r.Config)
 				})
@@ -75,6 +76,23 @@ func (l *workload) fingerprint(ctx context.Context, wanted func(kind string) boo
 		}
 	}
 	return f, nil
+}
+
+// drainingRoutes are the names of the route configurations of listeners which wait for their last connections; none if Envoy does not say.
+func (l *workload) drainingRoutes(ctx context.Context) map[string]bool {
+	var dump struct {
+		Configs []listenerDump `json:"configs"`
+	}
+	draining := holdings{listeners: {}}
+	raw, err := l.admin(ctx, "/config_dump?resource=dynamic_listeners&mask=name,draining_state.listener")
+	if err == nil && json.Unmarshal(raw, &dump) == nil {
+		for _, d := range dump.Configs {
+			if d.Draining != nil {
+				draining[listeners][d.Name] = d.Draining.Listener
+			}
+		}
+	}
+	return draining.routeReferences()
 }
 
 type clusterDump struct {

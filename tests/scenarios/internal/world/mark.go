@@ -27,12 +27,12 @@ type Snapshot struct {
 func (w *World) Mark(ctx context.Context) (*Snapshot, error) {
 	w.changing.Lock()
 	defer w.changing.Unlock()
-	return w.snapshot(ctx, nil)
+	return w.snapshot(ctx, nil, nil)
 }
 
-// snapshot looks at the fleet; held is what all proxies hold, if that is known.
-func (w *World) snapshot(ctx context.Context, held map[string]known) (*Snapshot, error) {
-	s := &Snapshot{objects: w.store.snapshot(), running: map[string]bool{}, held: held, logs: w.logLengths()}
+// snapshot looks at the fleet; held is what all proxies hold and counted what they have counted, if that is known.
+func (w *World) snapshot(ctx context.Context, held map[string]known, counted map[string]counters) (*Snapshot, error) {
+	s := &Snapshot{objects: w.store.snapshot(), running: map[string]bool{}, held: held, counted: counted, logs: w.logLengths()}
 	for _, l := range w.order {
 		s.running[l.spec.Name] = l.shown
 	}
@@ -41,7 +41,12 @@ func (w *World) snapshot(ctx context.Context, held map[string]known) (*Snapshot,
 		return s, err
 	}
 	return s, both(
-		func() (err error) { s.counted, err = w.counters(ctx); return err },
+		func() (err error) {
+			if counted == nil {
+				s.counted, err = w.counters(ctx)
+			}
+			return err
+		},
 		func() (err error) {
 			if held == nil {
 				s.held, err = w.look(ctx)
@@ -134,11 +139,12 @@ func (w *World) Begin(ctx context.Context) error {
 	w.changing.Lock()
 	defer w.changing.Unlock()
 	var held map[string]known
+	var counted map[string]counters
 	if w.mark != nil {
-		held = w.mark.held
+		held, counted = w.mark.held, w.mark.counted // as End has found them
 	}
 	var err error
-	w.mark, err = w.snapshot(ctx, held)
+	w.mark, err = w.snapshot(ctx, held, counted)
 	return err
 }
 

@@ -36,9 +36,9 @@ const (
 	warmingStats  = `^(cluster_manager\.warming_clusters|listener_manager\.total_listeners_warming)$`
 )
 
-// stats reads the counters and gauges whose names match.
-func (l *workload) stats(ctx context.Context, filter string) (map[string]int64, error) {
-	raw, err := l.admin(ctx, "/stats?usedonly&filter="+url.QueryEscape(filter))
+// stats reads the Counters or the Gauges whose names match.
+func (l *workload) stats(ctx context.Context, kind, filter string) (map[string]int64, error) {
+	raw, err := l.admin(ctx, "/stats?usedonly&type="+kind+"&filter="+url.QueryEscape(filter))
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +64,7 @@ func (w *World) counters(ctx context.Context) (map[string]counters, error) {
 	err := each(w.proxies(), func(l *workload) error {
 		c := counters{process: l.agent}
 		var err error
-		if c.values, err = l.stats(ctx, rejectedStats); err != nil {
+		if c.values, err = l.stats(ctx, "Counters", rejectedStats); err != nil {
 			return err
 		}
 		mu.Lock()
@@ -75,15 +75,17 @@ func (w *World) counters(ctx context.Context) (map[string]counters, error) {
 	return out, err
 }
 
-// rejected lists the updates that proxies have rejected since.
+// rejected lists the updates that proxies have rejected since. From then on those of the snapshot count from now.
 func (w *World) rejected(ctx context.Context, since *Snapshot) []string {
 	now, err := w.counters(ctx)
 	if err != nil {
 		return []string{err.Error()}
 	}
+	before := since.counted
+	since.counted = now
 	var out []string
 	for _, name := range slices.Sorted(maps.Keys(now)) {
-		before := since.counted[name]
+		before := before[name]
 		for stat, n := range now[name].values {
 			if before.process == now[name].process {
 				n -= before.values[stat]
@@ -105,7 +107,7 @@ var errWarming = errors.New("resources are not in use yet")
 // warm waits until the proxy uses all that it has acknowledged.
 func (l *workload) warm(ctx context.Context, within time.Duration) error {
 	return until(ctx, within, func() error {
-		stats, err := l.stats(ctx, warmingStats)
+		stats, err := l.stats(ctx, "Gauges", warmingStats)
 		if err != nil {
 			return err
 		}
