@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -48,15 +49,9 @@ func (l *workload) fingerprint(ctx context.Context, wanted func(kind string) boo
 					return d.Name + " " + d.Active.Version
 				})
 			case routes:
-				var ending map[string]bool
 				f[q.kind], err = sortedText(raw, func(r *routeDump) string {
-					if name := nameOf(r.Config); before[routes][name] == nil {
-						if ending == nil {
-							ending = l.drainingRoutes(ctx)
-						}
-						if ending[name] {
-							return ""
-						}
+					if name := nameOf(r.Config); before[routes][name] == nil && l.drains(ctx, name) {
+						return ""
 					}
 					return string(r.Config)
 				})
@@ -78,21 +73,30 @@ func (l *workload) fingerprint(ctx context.Context, wanted func(kind string) boo
 	return f, nil
 }
 
-// drainingRoutes are the names of the route configurations of listeners which wait for their last connections; none if Envoy does not say.
-func (l *workload) drainingRoutes(ctx context.Context) map[string]bool {
+// drains tells whether a route configuration belongs to a listener that waits for its last connections; no if Envoy does not say. What has once done
+// so is remembered: it ends with the proxy, or is used again by a listener that is seen by itself.
+func (l *workload) drains(ctx context.Context, routeConfig string) bool {
+	if l.draining[routeConfig] {
+		return true
+	}
 	var dump struct {
 		Configs []listenerDump `json:"configs"`
 	}
-	draining := holdings{listeners: {}}
 	raw, err := l.admin(ctx, "/config_dump?resource=dynamic_listeners&mask=name,draining_state.listener")
-	if err == nil && json.Unmarshal(raw, &dump) == nil {
-		for _, d := range dump.Configs {
-			if d.Draining != nil {
-				draining[listeners][d.Name] = d.Draining.Listener
-			}
+	if err != nil || json.Unmarshal(raw, &dump) != nil {
+		return false
+	}
+	h := holdings{listeners: {}}
+	for _, d := range dump.Configs {
+		if d.Draining != nil {
+			h[listeners][d.Name] = d.Draining.Listener
 		}
 	}
-	return draining.routeReferences()
+	if l.draining == nil {
+		l.draining = map[string]bool{}
+	}
+	maps.Copy(l.draining, h.routeReferences())
+	return l.draining[routeConfig]
 }
 
 type clusterDump struct {
