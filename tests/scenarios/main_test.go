@@ -27,7 +27,7 @@ var (
 func TestMain(m *testing.M) {
 	flag.Parse()
 	// A pattern that no test of this package is meant by is one for scenarios.
-	if f := flag.Lookup("test.run"); f.Value.String() != "" && !strings.Contains(f.Value.String(), "Test") {
+	if f := flag.Lookup("test.run"); f.Value.String() != "" && f.Value.String() != "^$" && !strings.Contains(f.Value.String(), "Test") {
 		only = f.Value.String()
 		if err := f.Value.Set("^TestScenarios$"); err != nil {
 			fmt.Fprintln(os.Stderr, err)

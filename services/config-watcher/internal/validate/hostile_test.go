@@ -111,7 +111,7 @@ func TestHostileVirtualServices(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			start := time.Now()
 			_, got := check(t, c.yaml)
-			if took := time.Since(start); took > time.Second {
+			if took := time.Since(start); took > 10*time.Second { // many times what it takes, also under the race detector
 				t.Errorf("took %v", took)
 			}
 			if c.want == "" && got != "" || !regexp.MustCompile("(?m)"+c.want).MatchString(got) {
