@@ -73,8 +73,8 @@ func commands(lists map[*regexp.Regexp]string) map[string]*regexp.Regexp {
 	return out
 }
 
-// Format checks the value of a header, or the format of an access log, as the proxy reads it: a lone percent sign or an unknown command makes it refuse the value together with
-// all that comes with it.
+// Format checks the value of a header, or the format of an access log, as the proxy reads it: a lone percent sign or an unknown command makes
+// it refuse the value together with all that comes with it.
 func Format(value string) error {
 	for rest := value; ; {
 		i := strings.IndexByte(rest, '%')

@@ -6,6 +6,7 @@ import (
 
 	security "istio.io/api/security/v1beta1"
 
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/replica"
 )
 
@@ -32,6 +33,12 @@ func (m MTLSMode) String() string {
 	default:
 		return "PERMISSIVE"
 	}
+}
+
+// AutoMTLS reports whether clients that no rule tells otherwise secure calls of a service by mesh TLS where its servers take it.
+func (r *Reader) AutoMTLS(svc *configv1.Service) bool {
+	on := r.Mesh().GetEnableAutoMtls()
+	return (on == nil || on.GetValue()) && !svc.GetMeshExternal()
 }
 
 // InboundMTLS returns the mode on one of the workload's ports. The port's own mode of the workload's PeerAuthentication wins, then that

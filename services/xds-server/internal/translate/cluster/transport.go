@@ -62,7 +62,7 @@ func hasCredentials(r *input.Reader, c discovery.Cluster) bool {
 
 // automatic is mTLS that nobody asked for: per endpoint, by whether a proxy terminates it there.
 func automatic(r *input.Reader, out *clusterv3.Cluster, options *httpOptions, c discovery.Cluster) {
-	if on := r.Mesh().GetEnableAutoMtls(); on != nil && !on.GetValue() || c.Service.GetMeshExternal() {
+	if !r.AutoMTLS(c.Service) {
 		return
 	}
 	if out.GetType() == clusterv3.Cluster_ORIGINAL_DST {

@@ -97,8 +97,7 @@ func (n *networks) callsWithMeshTLS(c discovery.Cluster, m member) bool {
 	if tls := c.Policy.GetTls(); tls != nil {
 		return tls.GetMode() == networking.ClientTLSSettings_ISTIO_MUTUAL
 	}
-	on := n.reader.Mesh().GetEnableAutoMtls()
-	return m.mtls && (on == nil || on.GetValue()) && !c.Service.GetMeshExternal()
+	return m.mtls && n.reader.AutoMTLS(c.Service)
 }
 
 func leastCommonMultiple(a, b uint32) uint32 {

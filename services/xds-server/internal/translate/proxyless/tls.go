@@ -40,7 +40,7 @@ func clientTLS(r *input.Reader, c discovery.Cluster) (*corev3.TransportSocket, e
 	settings := c.Policy.GetTls()
 	switch mode := settings.GetMode(); {
 	case settings == nil:
-		if auto := r.Mesh().GetEnableAutoMtls(); auto != nil && !auto.GetValue() || c.Service.GetMeshExternal() || !demanded(r, c) {
+		if !r.AutoMTLS(c.Service) || !demanded(r, c) {
 			return nil, nil
 		}
 	case mode == networking.ClientTLSSettings_DISABLE:
