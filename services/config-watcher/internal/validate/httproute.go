@@ -94,8 +94,10 @@ func (c *checker) httpMatch(at string, m *networking.HTTPMatchRequest, role rout
 	}
 	c.caption(at+".name", m.Name)
 	c.caption(at+".statPrefix", m.StatPrefix)
-	c.stringMatch(at+".uri", m.Uri, false)
-	c.uriText(at+".uri", m.Uri)
+	if !everyPath(m.Uri) {
+		c.stringMatch(at+".uri", m.Uri, false)
+		c.uriText(at+".uri", m.Uri)
+	}
 	c.stringMatch(at+".scheme", m.Scheme, false)
 	c.stringMatch(at+".method", m.Method, false)
 	c.stringMatch(at+".authority", m.Authority, false)
@@ -111,7 +113,12 @@ func (c *checker) httpMatch(at string, m *networking.HTTPMatchRequest, role rout
 		c.matchHeader(at+".headers", name, m.Headers[name])
 	}
 	for _, name := range sortedKeys(m.WithoutHeaders) {
-		c.matchHeader(at+".withoutHeaders", name, m.WithoutHeaders[name])
+		value := m.WithoutHeaders[name]
+		if value.GetRegex() == "*" {
+			// No expression, but Istio's way here to ask for a header that is not there at all.
+			value = &networking.StringMatch{}
+		}
+		c.matchHeader(at+".withoutHeaders", name, value)
 	}
 	for _, name := range sortedKeys(m.QueryParams) {
 		if name == "" {
@@ -144,6 +151,12 @@ func (c *checker) stringMatch(at string, m *networking.StringMatch, presence boo
 		}
 		c.regex(at+".regex", t.Regex)
 	}
+}
+
+// everyPath tells an empty prefix, which Istio allows of paths alone.
+func everyPath(m *networking.StringMatch) bool {
+	prefix, ok := m.GetMatchType().(*networking.StringMatch_Prefix)
+	return ok && prefix.Prefix == ""
 }
 
 // uriText refuses what no path is, so that a route that could never match is told rather than skipped.

@@ -56,6 +56,9 @@ var (
 	offerHTTP  = []string{"istio-http/1.1", "istio-h2", "istio"}
 
 	serverALPN = []string{"h2", "http/1.1"}
+	// meshServerALPN never settles on HTTP/1.1: the server then goes by the first bytes, and an EnvoyFilter may have changed the client's
+	// cluster to HTTP/2, whose offer stays as it was. Some gRPC clients insist on h2.
+	meshServerALPN = []string{"h2"}
 )
 
 // OfferSniffed is the ALPN list that HTTP requests put in place of the cluster's own on ports of undeclared protocol, comma-separated. It
@@ -169,7 +172,7 @@ func Server(trust Trust, meshMTLS *meshv1alpha1.MeshConfig_TLSConfig) *corev3.Tr
 			TlsCertificateSdsSecretConfigs: []*tlsv3.SdsSecretConfig{sdsConfig(workloadCertificate)},
 			ValidationContextType: combinedValidation(
 				&tlsv3.CertificateValidationContext{MatchTypedSubjectAltNames: trust.matchers()}, meshRoots),
-			AlpnProtocols: serverALPN,
+			AlpnProtocols: meshServerALPN,
 		},
 		RequireClientCertificate: wrapperspb.Bool(true),
 	})

@@ -60,7 +60,7 @@ func TestNoMetadataExchange(t *testing.T) {
 			t.Errorf("offered for %d", carries)
 		}
 	}
-	if slices.Contains(serverALPN, "istio-peer-exchange") {
+	if slices.Contains(meshServerALPN, "istio-peer-exchange") {
 		t.Error("accepted")
 	}
 }
