@@ -56,7 +56,7 @@ func TestRun(t *testing.T) {
 	}()
 	until := func(want string) {
 		t.Helper()
-		deadline := time.After(10 * time.Second)
+		deadline := time.After(time.Minute)
 		for {
 			select {
 			case got := <-read:

@@ -79,7 +79,7 @@ func TestMainSignalsOfOneBurstAreOneWish(t *testing.T) {
 	signals <- syscall.SIGTERM
 	code := runMain("prog", func(ctx context.Context) error {
 		<-ctx.Done()
-		testkit.Eventually(t, 5*time.Second, func() error {
+		testkit.Eventually(t, testkit.Patience, func() error {
 			if len(signals) > 0 {
 				return errors.New("the second signal has not been read")
 			}

@@ -379,7 +379,7 @@ func TestConnectionLimit(t *testing.T) {
 	if err := first.Close(); err != nil {
 		t.Fatal(err)
 	}
-	testkit.Eventually(t, 10*time.Second, func() error {
+	testkit.Eventually(t, testkit.Patience, func() error {
 		_, err := second.UnaryCall(t.Context(), &testpb.SimpleRequest{})
 		return err
 	})
@@ -420,7 +420,7 @@ func TestRefusedCallsEndWithTheConnection(t *testing.T) {
 	}
 	select {
 	case <-(<-seen).Done():
-	case <-time.After(10 * time.Second):
+	case <-time.After(testkit.Patience):
 		t.Error("the call's context lives on after its connection")
 	}
 }

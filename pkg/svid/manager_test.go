@@ -25,7 +25,7 @@ import (
 	"fairlead.dev/pkg/tlsconf"
 )
 
-const patience = 20 * time.Second
+const patience = testkit.Patience
 
 // caServer is a small CA behind Istio's API. Fields may be changed under mu while it runs.
 type caServer struct {
@@ -278,11 +278,8 @@ func TestRenewalFallsBackToTheToken(t *testing.T) {
 
 func TestStartsBeforeTheCAAndWaits(t *testing.T) {
 	w := newWorld(t)
-	lis := testkit.LoopbackListener(t)
-	w.cfg.CAAddress = lis.Addr().String()
-	if err := lis.Close(); err != nil {
-		t.Fatal(err)
-	}
+	address := testkit.FreeAddress(t)
+	w.cfg.CAAddress = address.String()
 	m := w.run(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	testkit.Eventually(t, patience, func() error {
@@ -299,11 +296,7 @@ func TestStartsBeforeTheCAAndWaits(t *testing.T) {
 	if current(t, m).Certificate != nil {
 		t.Fatal("a certificate from nowhere")
 	}
-	again, err := net.Listen("tcp", w.cfg.CAAddress)
-	if err != nil {
-		t.Skipf("port was taken meanwhile: %v", err)
-	}
-	w.serve(t, again)
+	w.serve(t, testkit.Listen(t, address))
 	stop := w.keepAdvancing(t, time.Second)
 	defer stop()
 	ready(t, m)

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	collectortrace "go.opentelemetry.io/proto/otlp/collector/trace/v1"
@@ -83,7 +82,7 @@ func TestSetupSendsTraces(t *testing.T) {
 	}
 	_, span := tel.TracerProvider.Tracer("test").Start(t.Context(), "issue")
 	span.End()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
 	if err := tel.Shutdown(ctx); err != nil {
 		t.Fatal(err)

@@ -62,10 +62,10 @@ func (c *Clock) Waiters() int {
 	return len(c.timers)
 }
 
-// WaitFor blocks until at least n timers are running, so that Advance cannot come too early. It fails the test after 10 s.
+// WaitFor blocks until at least n timers are running, so that Advance cannot come too early. It fails the test after Patience.
 func (c *Clock) WaitFor(t testing.TB, n int) {
 	t.Helper()
-	deadline := time.NewTimer(10 * time.Second)
+	deadline := time.NewTimer(Patience)
 	defer deadline.Stop()
 	for {
 		c.mu.Lock()

@@ -129,3 +129,25 @@ type fakeT struct {
 func (f *fakeT) Errorf(string, ...any) { f.failed.Store(true) }
 func (f *fakeT) Fatalf(string, ...any) { f.failed.Store(true); panic("fatal") }
 func (f *fakeT) Fatal(...any)          { f.failed.Store(true); panic("fatal") }
+
+func TestQuickCountsTheBestAttempt(t *testing.T) {
+	n := time.Duration(0)
+	testkit.Quick(t, time.Second, func() time.Duration { n++; return (4 - n) * time.Second })
+	if n != 3 {
+		t.Errorf("%d attempts, want 3", n)
+	}
+	f := &fakeT{TB: t}
+	testkit.Quick(f, time.Second, func() time.Duration { return 2 * time.Second })
+	if !f.failed.Load() {
+		t.Error("what is never quick did not fail the test")
+	}
+}
+
+func TestFreeAddresses(t *testing.T) {
+	a, b := testkit.FreeAddress(t), testkit.FreeAddress(t)
+	if a == b || !a.Addr().IsLoopback() || !testkit.Twin(a).Addr().IsLoopback() || testkit.Twin(a).Addr() == a.Addr() {
+		t.Errorf("%s, %s, %s", a, b, testkit.Twin(a))
+	}
+	_ = testkit.Listen(t, a).Close()
+	testkit.Listen(t, a)
+}

@@ -99,12 +99,12 @@ func TestFilesFollowNotifications(t *testing.T) {
 	f := tlsconf.NewFiles(cfg)
 	run(t, f)
 	cfg.Clock.(*testkit.Clock).WaitFor(t, 1)
-	testkit.Eventually(t, 10*time.Second, serialIs(f, first))
+	testkit.Eventually(t, testkit.Patience, serialIs(f, first))
 
 	changed := f.Changed()
 	p.write(t, second)
 	<-changed
-	testkit.Eventually(t, 10*time.Second, serialIs(f, second))
+	testkit.Eventually(t, testkit.Patience, serialIs(f, second))
 }
 
 func TestFilesFollowASwitchedLink(t *testing.T) {
@@ -136,7 +136,7 @@ func TestFilesFollowASwitchedLink(t *testing.T) {
 	run(t, f)
 	cfg.Clock.(*testkit.Clock).WaitFor(t, 1)
 	link("v2", "..data")
-	testkit.Eventually(t, 10*time.Second, serialIs(f, second))
+	testkit.Eventually(t, testkit.Patience, serialIs(f, second))
 }
 
 func TestFilesAreReadAgainWithoutNotification(t *testing.T) {
@@ -156,10 +156,10 @@ func TestFilesAreReadAgainWithoutNotification(t *testing.T) {
 	f := tlsconf.NewFiles(cfg)
 	run(t, f)
 	clk.WaitFor(t, 1)
-	testkit.Eventually(t, 10*time.Second, serialIs(f, first))
+	testkit.Eventually(t, testkit.Patience, serialIs(f, first))
 	in(real).write(t, second)
 	clk.Advance(time.Minute)
-	testkit.Eventually(t, 10*time.Second, serialIs(f, second))
+	testkit.Eventually(t, testkit.Patience, serialIs(f, second))
 }
 
 func TestFilesKeepTheLastGood(t *testing.T) {
@@ -169,9 +169,9 @@ func TestFilesKeepTheLastGood(t *testing.T) {
 	p.write(t, m)
 	f := tlsconf.NewFiles(p.config())
 	run(t, f)
-	testkit.Eventually(t, 10*time.Second, serialIs(f, m))
+	testkit.Eventually(t, testkit.Patience, serialIs(f, m))
 	testkit.WriteFile(t, p.root, []byte("half a fi"))
-	testkit.Eventually(t, 10*time.Second, func() error {
+	testkit.Eventually(t, testkit.Patience, func() error {
 		if f.Check() == nil {
 			return errors.New("trouble is not noticed")
 		}
@@ -181,7 +181,7 @@ func TestFilesKeepTheLastGood(t *testing.T) {
 		t.Errorf("last good material is gone: %v", err)
 	}
 	testkit.WriteFile(t, p.root, ca.RootPEM)
-	testkit.Eventually(t, 10*time.Second, f.Check)
+	testkit.Eventually(t, testkit.Patience, f.Check)
 }
 
 func TestFilesThatAppearLater(t *testing.T) {
@@ -202,5 +202,5 @@ func TestFilesThatAppearLater(t *testing.T) {
 	}
 	in(dir).write(t, m)
 	clk.Advance(time.Second) // while something is missing the interval is short
-	testkit.Eventually(t, 10*time.Second, serialIs(f, m))
+	testkit.Eventually(t, testkit.Patience, serialIs(f, m))
 }

@@ -20,7 +20,7 @@ import (
 func handshake(t *testing.T, server, client *tls.Config) (serverErr, clientErr error) {
 	t.Helper()
 	c, s := net.Pipe()
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(testkit.Patience)
 	for _, conn := range []net.Conn{c, s} {
 		if err := conn.SetDeadline(deadline); err != nil {
 			t.Fatal(err)

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
+	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/tests/e2e/internal/fleet"
 )
 
@@ -32,9 +32,9 @@ func TestConfigWatcherAway(t *testing.T) {
       headers:
         response: {set: {x-route: after}}
 `))
-	m.Eventually(t, 20*time.Second, load.More(50))
+	m.Eventually(t, testkit.Patience, load.More(50))
 	m.OpenGate(t, "config-watcher")
-	m.Eventually(t, 30*time.Second, func() error {
+	m.Eventually(t, testkit.Patience, func() error {
 		a, err := client.Get(t.Context(), "http://server/")
 		return errors.Join(err, header(a, "X-Route", "after"))
 	})
@@ -59,7 +59,7 @@ func TestCAAway(t *testing.T) {
 	m.OpenGate(t, "node-agent.late-0")
 	m.WaitRunning(t, "late-0.apps/istio-proxy", "node-agent")
 	// Requests made after the agent began to ask for a certificate: it had the time to get one, if anybody gave it one.
-	m.Eventually(t, 30*time.Second, load.More(500))
+	m.Eventually(t, testkit.Patience, load.More(500))
 	if err := m.Pod(t, "late-0").ProxyReady(t.Context()); err == nil {
 		t.Error("a new proxy is ready without a certificate")
 	}
@@ -109,7 +109,7 @@ func TestAnyStartOrder(t *testing.T) {
 		for _, pod := range pods {
 			pid := m.Pod(t, pod).Agent.PID
 			m.SignalAgent(t, pod, syscall.SIGKILL)
-			m.Eventually(t, 20*time.Second, func() error {
+			m.Eventually(t, testkit.Patience, func() error {
 				if now := m.Pod(t, pod).Agent.PID; now == pid || now == 0 {
 					return fmt.Errorf("agent of %s: pid %d after %d", pod, now, pid)
 				}

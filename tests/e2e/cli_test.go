@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/tests/e2e/internal/fleet"
@@ -64,7 +63,7 @@ func TestCommands(t *testing.T) {
 		t.Errorf("only these processes are known: %v", m.Running())
 	}
 	m.KillUp(t)
-	testkit.Eventually(t, 10*time.Second, func() error {
+	testkit.Eventually(t, testkit.Patience, func() error {
 		if left := m.Running(); len(left) > 0 {
 			return fmt.Errorf("outlived `fairlead up`: %s", strings.Join(left, "; "))
 		}

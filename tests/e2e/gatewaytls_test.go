@@ -47,7 +47,7 @@ func (b browser) dial(t *testing.T, pod *fleet.Pod, host string) (*tls.Conn, err
 		cfg.Certificates = []tls.Certificate{*b.certificate}
 		cfg.NextProtos = []string{"http/1.1"}
 	}
-	d := &tls.Dialer{NetDialer: &net.Dialer{Timeout: 5 * time.Second}, Config: cfg}
+	d := &tls.Dialer{NetDialer: &net.Dialer{Timeout: testkit.Patience}, Config: cfg}
 	conn, err := d.DialContext(t.Context(), "tcp", net.JoinHostPort(pod.IP, "8443"))
 	if err != nil {
 		return nil, err
@@ -57,7 +57,7 @@ func (b browser) dial(t *testing.T, pod *fleet.Pod, host string) (*tls.Conn, err
 
 // get asks for a page over a connection of HTTP/1.1.
 func get(conn *tls.Conn, host string) (int, error) {
-	if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(testkit.Patience)); err != nil {
 		return 0, err
 	}
 	if _, err := fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: %s\r\n\r\n", host); err != nil {
@@ -215,10 +215,12 @@ func TestGatewayTLS(t *testing.T) {
 	untilShown("shop.example.com", serial)
 	// One that is removed stays in use where it is.
 	m.WriteConfig(t, "late-tls.yaml", "# nothing\n")
-	code, _, said := m.CLI(t, "config", "get", "secret", "late-tls", "-n", "istio-system")
-	if code == 0 {
-		t.Errorf("still there: %s", said)
-	}
+	m.Eventually(t, takesEffect, func() error {
+		if code, said, _ := m.CLI(t, "config", "get", "secret", "late-tls", "-n", "istio-system"); code == 0 {
+			return fmt.Errorf("still there: %s", said)
+		}
+		return nil
+	})
 	untilShown("late.example.com", lateSerial)
 	if after := listenerUpdates(t, ingress) + listenerUpdates(t, sotw); after != before {
 		t.Errorf("%d updates of listeners because of Secrets", after-before)

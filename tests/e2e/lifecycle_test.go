@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"syscall"
 	"testing"
-	"time"
 
+	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/tests/e2e/internal/fleet"
 )
 
@@ -25,7 +25,7 @@ func TestLifecycleUnderTraffic(t *testing.T) {
 				t.Fatal(err)
 			}
 			m.SignalAgent(t, name, syscall.SIGUSR1)
-			m.Eventually(t, 15*time.Second, func() error {
+			m.Eventually(t, testkit.Patience, func() error {
 				after, err := pod.Certificate(t.Context())
 				if err == nil && after == before {
 					err = fmt.Errorf("%s still uses certificate %s", name, before)
@@ -33,7 +33,7 @@ func TestLifecycleUnderTraffic(t *testing.T) {
 				return err
 			})
 		}
-		m.Eventually(t, 15*time.Second, load.More(50))
+		m.Eventually(t, testkit.Patience, load.More(50))
 		load.Stop(t)
 	})
 
@@ -53,16 +53,16 @@ func TestLifecycleUnderTraffic(t *testing.T) {
 				slowly <- err
 			}()
 		}
-		m.Eventually(t, 15*time.Second, load.More(20))
+		m.Eventually(t, testkit.Patience, load.More(20))
 		pid := m.Pod(t, "server-v2-0").Agent.PID
 		m.SignalAgent(t, "server-v2-0", syscall.SIGTERM)
-		m.Eventually(t, 30*time.Second, func() error {
+		m.Eventually(t, testkit.Patience, func() error {
 			if got := m.Pod(t, "server-v2-0").Agent.PID; got == pid {
 				return fmt.Errorf("agent %d still runs", got)
 			}
 			return nil
 		})
-		m.Eventually(t, 15*time.Second, load.More(50))
+		m.Eventually(t, testkit.Patience, load.More(50))
 		for range slow {
 			if err := <-slowly; err != nil {
 				t.Errorf("a request that was under way: %v", err)

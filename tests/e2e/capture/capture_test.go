@@ -12,7 +12,6 @@ import (
 	"net/http"
 	"regexp"
 	"testing"
-	"time"
 
 	"fairlead.dev/pkg/testkit"
 
@@ -132,7 +131,7 @@ func TestCapture(t *testing.T) {
 
 	w.WriteConfig("strict.yaml", strict)
 	t.Run("STRICT keeps a caller without a proxy out", func(t *testing.T) {
-		testkit.Eventually(t, 10*time.Second, func() error {
+		testkit.Eventually(t, testkit.Patience, func() error {
 			if _, err := w.get(w.naked, serverIP+":8080", "server"); err == nil {
 				return errors.New("still let in")
 			}
@@ -224,7 +223,7 @@ func (w *world) wantSource(t *testing.T, from *lan.Host, address, authority, wan
 
 func (w *world) get(from *lan.Host, address, authority string) (seen, error) {
 	client := &http.Client{
-		Timeout: 5 * time.Second,
+		Timeout: testkit.Patience,
 		Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return from.Dial(ctx, address)
 		}},

@@ -57,7 +57,7 @@ func TestDNS(t *testing.T) {
 	lan.WaitReady(t, proxy)
 	want := func(network, server, name string, answer ...string) {
 		t.Helper()
-		testkit.Eventually(t, 10*time.Second, func() error {
+		testkit.Eventually(t, testkit.Patience, func() error {
 			got, err := lookup(t, host, network, server, name)
 			if err == nil && !slices.Equal(got, answer) {
 				err = fmt.Errorf("%s by %s is %q, want %q", name, network, got, answer)
@@ -125,7 +125,7 @@ func lookup(t *testing.T, from *lan.Host, network, server, name string) ([]strin
 		return nil, err
 	}
 	defer conn.Close()
-	client := &dns.Client{Net: strings.TrimSuffix(network, "4"), Timeout: time.Second}
+	client := &dns.Client{Net: strings.TrimSuffix(network, "4"), Timeout: 5 * time.Second}
 	m, _, err := client.ExchangeWithConn(new(dns.Msg).SetQuestion(name, dns.TypeA), &dns.Conn{Conn: conn})
 	if err != nil {
 		return nil, err

@@ -22,9 +22,9 @@ import (
 
 const (
 	// bound is how long any request may take, whatever becomes of it.
-	bound = 8 * time.Second
+	bound = 30 * time.Second
 	// takesEffect is how long a change of configuration may take until requests show it.
-	takesEffect = 10 * time.Second
+	takesEffect = testkit.Patience
 )
 
 var errHangs = errors.New("no answer in time")

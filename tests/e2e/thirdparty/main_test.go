@@ -16,14 +16,14 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
+	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/tests/e2e/internal/fleet"
 	bin "fairlead.dev/tests/internal/binaries"
 )
 
 // takesEffect bounds how long a change may take to be seen in answers. gRPC backs off between attempts to connect.
-const takesEffect = 20 * time.Second
+const takesEffect = testkit.Patience
 
 var (
 	// binaries are the programs under test, program the path of ./program.

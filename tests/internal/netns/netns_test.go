@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"fairlead.dev/pkg/testkit"
 )
 
 // need skips where namespaces cannot be made. On CI, which is root, that is a failure.
@@ -44,7 +46,7 @@ func TestNetwork(t *testing.T) {
 		t.Fatal(err)
 	}
 	one, two := hosts[0], hosts[1]
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 
 	t.Run("machines reach each other", func(t *testing.T) {
@@ -127,15 +129,15 @@ func TestNetwork(t *testing.T) {
 	})
 	t.Run("addresses that nobody has are refused at once", func(t *testing.T) {
 		for _, address := range []string{"198.18.7.7:80", "198.19.0.1:80", "192.0.2.1:80", "[2001:db8::1]:80"} {
-			began := time.Now()
-			conn, err := one.Dial(ctx, "tcp", address, "")
-			if err == nil {
-				conn.Close()
-				t.Errorf("%s was reached", address)
-			}
-			if took := time.Since(began); took > time.Second {
-				t.Errorf("%s: %v took %s", address, err, took)
-			}
+			testkit.Quick(t, time.Second, func() time.Duration {
+				began := time.Now()
+				conn, err := one.Dial(ctx, "tcp", address, "")
+				if err == nil {
+					conn.Close()
+					t.Errorf("%s was reached", address)
+				}
+				return time.Since(began)
+			})
 		}
 	})
 	t.Run("connections are cut", func(t *testing.T) {

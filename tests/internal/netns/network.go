@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"net"
 	"net/netip"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 )
 
 // The addresses of a network. Machines are in the small ranges; all other addresses are the hub's to refuse, unless it translates them.
@@ -152,10 +154,52 @@ func (n *Network) Plug(hosts ...*Host) error {
 	failed := make([]error, len(hosts))
 	var wg sync.WaitGroup
 	for i, h := range hosts {
-		wg.Go(func() { failed[i] = h.Run(n.setup(h), "ip", "-batch", "-") })
+		wg.Go(func() {
+			failed[i] = errors.Join(h.Run(n.setup(h), "ip", "-batch", "-"), h.In(up(device)), n.Hub.In(up(fmt.Sprintf("w%d", first+i))))
+		})
 	}
 	wg.Wait()
 	return errors.Join(failed...)
+}
+
+// up waits until a device of the calling thread's machine carries packets and answers for its addresses. The kernel sees to that some time after
+// it was told, seconds later where many networks come and go, and until then machines look for each other in vain.
+func up(name string) func() error {
+	return func() error {
+		tick := time.NewTicker(time.Millisecond)
+		defer tick.Stop()
+		for deadline := time.Now().Add(time.Minute); ; <-tick.C {
+			d, err := net.InterfaceByName(name)
+			if err != nil {
+				return err
+			}
+			if d.Flags&net.FlagRunning != 0 && !tentative(name) {
+				return nil
+			}
+			if time.Now().After(deadline) {
+				return fmt.Errorf("device %s is not up a minute after it was set up", name)
+			}
+		}
+	}
+}
+
+// tentative tells whether a device of the calling thread's machine has a global IPv6 address that it does not answer for yet.
+func tentative(name string) bool {
+	raw, err := os.ReadFile("/proc/thread-self/net/if_inet6")
+	if err != nil {
+		return false // no IPv6
+	}
+	const global, flag = "00", 0x40 // IFA_F_TENTATIVE
+	for line := range strings.Lines(string(raw)) {
+		f := strings.Fields(line) // address, index, length, scope, flags, device
+		if len(f) != 6 || f[5] != name || f[3] != global {
+			continue
+		}
+		if flags, err := strconv.ParseUint(f[4], 16, 32); err == nil && flags&flag != 0 {
+			return true
+		}
+	}
+	return false
 }
 
 func (n *Network) setup(h *Host) string {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
@@ -35,7 +34,7 @@ func TestFairleadsOwnAgents(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	wait, stop := context.WithTimeout(t.Context(), 10*time.Second)
+	wait, stop := context.WithTimeout(t.Context(), testkit.Patience)
 	defer stop()
 	if err := manager.WaitReady(wait); err != nil {
 		t.Fatal(err)
@@ -53,7 +52,7 @@ func TestFairleadsOwnAgents(t *testing.T) {
 	h.stop()
 	again := startWith(t, h.issuer, o)
 	manager.Renew()
-	testkit.Eventually(t, 10*time.Second, func() error {
+	testkit.Eventually(t, testkit.Patience, func() error {
 		now, err := manager.Current()
 		if err != nil {
 			return err

@@ -21,11 +21,12 @@ import (
 	"google.golang.org/grpc/metadata"
 	security "istio.io/api/security/v1alpha1"
 
+	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/services/ca/internal/catest"
 )
 
-const callTimeout = 10 * time.Second
+const callTimeout = testkit.Patience
 
 // harness is a ca that serves on loopback, with an issuer of tokens.
 type harness struct {
@@ -62,9 +63,15 @@ func start(t *testing.T, change func(*Options)) *harness {
 
 func startWith(t *testing.T, issuer *testkit.Issuer, o Options) *harness {
 	t.Helper()
+	return startAt(t, issuer, o, nil)
+}
+
+// startAt is startWith by another clock than the machine's.
+func startAt(t *testing.T, issuer *testkit.Issuer, o Options, by clock.Clock) *harness {
+	t.Helper()
 	h := &harness{t: t, issuer: issuer, options: o, registry: prometheus.NewRegistry(), log: &logBuffer{}}
 	var err error
-	h.server, err = Open(t.Context(), o, Deps{Log: slog.New(slog.NewJSONHandler(h.log, nil)), Registry: h.registry})
+	h.server, err = Open(t.Context(), o, Deps{Log: slog.New(slog.NewJSONHandler(h.log, nil)), Registry: h.registry, Clock: by})
 	if err != nil {
 		t.Fatal(err)
 	}

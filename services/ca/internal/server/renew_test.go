@@ -77,7 +77,7 @@ func TestExpiredCertificateIsRefused(t *testing.T) {
 	conn := h.dial(short.tls())
 	h.mustCreate(t.Context(), conn, 0)
 	req := &security.IstioCertificateRequest{Csr: catest.CSR(t, catest.Key(t), &x509.CertificateRequest{})}
-	testkit.Eventually(t, 10*time.Second, func() error {
+	testkit.Eventually(t, testkit.Patience, func() error {
 		_, err := create(t.Context(), conn, req)
 		return wantCode(err, codes.Unauthenticated)
 	})

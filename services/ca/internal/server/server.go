@@ -65,6 +65,7 @@ type Server struct {
 	serving   *serving.Source
 	keeper    *roots.Keeper
 	publisher *trust.Publisher
+	gate      *admission.Gate
 }
 
 // Check validates options without touching anything.
@@ -133,11 +134,12 @@ func listen(ctx context.Context, address string) (net.Listener, error) {
 
 // buildGRPC joins authentication, issuing and the bundle watch to the gRPC port.
 func (s *Server) buildGRPC(sign *signer.Signer, acks *trust.Acks) (*issuance.Metrics, *auth.JWT, error) {
-	gate, err := admission.New(admission.Config{Workers: s.cfg.Workers, Queue: s.cfg.Queue, Wait: s.cfg.QueueWait, Clock: s.deps.Clock})
+	var err error
+	s.gate, err = admission.New(admission.Config{Workers: s.cfg.Workers, Queue: s.cfg.Queue, Wait: s.cfg.QueueWait, Clock: s.deps.Clock})
 	if err != nil {
 		return nil, nil, err
 	}
-	metrics := issuance.NewMetrics(s.deps.Registry, gate)
+	metrics := issuance.NewMetrics(s.deps.Registry, s.gate)
 	tokens, err := auth.NewJWT(auth.JWTConfig{
 		JWKSFile: s.cfg.JWKSFile, Issuer: s.cfg.Issuer, Audiences: []string{tokenAudience}, TrustDomain: s.cfg.trustDomain, Clock: s.deps.Clock,
 	})
@@ -162,7 +164,7 @@ func (s *Server) buildGRPC(sign *signer.Signer, acks *trust.Acks) (*issuance.Met
 		return nil, nil, err
 	}
 	security.RegisterIstioCertificateServiceServer(s.grpc, issuance.New(issuance.Config{
-		Gate: gate, Policy: s.cfg.policy, Signer: sign, Clock: s.deps.Clock, Log: s.deps.Log, Metrics: metrics, Random: rand.Float64,
+		Gate: s.gate, Policy: s.cfg.policy, Signer: sign, Clock: s.deps.Clock, Log: s.deps.Log, Metrics: metrics, Random: rand.Float64,
 	}))
 	cav1.RegisterTrustServiceServer(s.grpc, trust.NewServer(s.publisher, acks, s.deps.Clock))
 	return metrics, tokens, nil

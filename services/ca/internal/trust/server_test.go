@@ -87,7 +87,7 @@ func TestNewestWins(t *testing.T) {
 	if err := stream.CloseSend(); err != nil {
 		t.Fatal(err)
 	}
-	testkit.Eventually(t, 10*time.Second, func() error {
+	testkit.Eventually(t, testkit.Patience, func() error {
 		if open, _ := acks.Behind(0); open != 0 {
 			return errStillOpen
 		}

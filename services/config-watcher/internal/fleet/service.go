@@ -113,7 +113,7 @@ func (s *Service) WaitAcked(ctx context.Context, req *configv1.WaitAckedRequest)
 	if err != nil {
 		return nil, err
 	}
-	limit := time.NewTimer(budget(ctx))
+	limit := s.table.clock.NewTimer(budget(ctx))
 	defer limit.Stop()
 	for {
 		v, changed, recheck := s.table.Judge(target)
@@ -127,7 +127,7 @@ func (s *Service) WaitAcked(ctx context.Context, req *configv1.WaitAckedRequest)
 		select {
 		case <-changed:
 		case <-timer:
-		case <-limit.C:
+		case <-limit.C():
 			return answer(target, v), nil
 		case <-s.stop:
 			return nil, status.Error(codes.Unavailable, "config-watcher is stopping")

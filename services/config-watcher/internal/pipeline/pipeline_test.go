@@ -37,7 +37,7 @@ func TestGathersWhileBuilding(t *testing.T) {
 	log := revision.NewLog("e", clock.Real())
 	obs := slow{entered: make(chan uint64), leave: make(chan struct{})}
 	p := New(Config{Mesh: normalise.New(normalise.Config{}), Log: testkit.Logger(t), Out: log, Settled: settled.Load, Clock: clock.Real(), Observe: obs})
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	done := make(chan struct{})
 	go func() { defer close(done); _ = p.Run(ctx) }()
 	defer func() { cancel(); <-done }()

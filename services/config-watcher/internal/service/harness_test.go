@@ -20,7 +20,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/resource"
 )
 
-const patience = 20 * time.Second
+const patience = testkit.Patience
 
 // world is the trust that the tests' processes share.
 type world struct {
@@ -141,6 +141,7 @@ type subscriber struct {
 
 func (r *running) subscribe(held map[resource.Key]*configv1.Resource, interest *configv1.Interest) *subscriber {
 	r.w.t.Helper()
+	r.ready() // who subscribes long before is sent away
 	ctx, cancel := context.WithCancel(context.Background())
 	r.w.t.Cleanup(cancel)
 	stream, err := configv1.NewConfigServiceClient(r.dial("xds-server")).Watch(ctx, grpc.WaitForReady(true))

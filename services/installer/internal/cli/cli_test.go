@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -188,12 +187,7 @@ func TestApplyWait(t *testing.T) {
 
 func TestTrouble(t *testing.T) {
 	m := newMesh(t)
-	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	closed := lis.Addr().String()
-	_ = lis.Close()
+	closed := testkit.FreeAddress(t).String()
 	strangers := testkit.NewIssuer(t).TokenFile("istio-system", "fairlead-admin", "fairlead")
 	replace := func(flag, value string) []string {
 		out := append([]string{"config", "get"}, m.flags...)

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -30,7 +31,7 @@ import (
 )
 
 // within is how long anything here may take on a busy machine.
-const within = 20 * time.Second
+const within = testkit.Patience
 
 // TestMain lets the test binary play the programs that a node runs.
 func TestMain(m *testing.M) {
@@ -173,9 +174,7 @@ spec:
 		s.Grace = time.Second
 	}
 	// The Pod's address is one that no other mesh on the machine can have taken.
-	lis := testkit.LoopbackListener(t)
-	free := netip.MustParseAddrPort(lis.Addr().String())
-	_ = lis.Close()
+	free := testkit.FreeAddress(t)
 	c := &p.Pods[0].Containers[0]
 	c.Env = append(c.Env, "HOST="+free.Addr().String(), fmt.Sprintf("PORT=%d", free.Port()))
 	c.Probe.URL = "http://" + free.String() + "/"
@@ -338,15 +337,34 @@ func TestWrongFlagsEndTheRun(t *testing.T) {
 	}
 }
 
+// movable is a clock that can be set forward.
+type movable struct {
+	clock.Clock
+	ahead atomic.Int64
+}
+
+func (m *movable) Now() time.Time { return m.Clock.Now().Add(time.Duration(m.ahead.Load())) }
+
 func TestReadyTimeoutNamesWhatIsMissing(t *testing.T) {
 	w := newWorld(t, "")
 	testkit.WriteFile(t, w.sick, nil)
-	w.cfg.ReadyTimeout = 500 * time.Millisecond
+	late := &movable{Clock: clock.Real()}
+	w.cfg.Clock, w.cfg.ReadyTimeout = late, time.Hour
 	n, err := New(w.cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := n.Run(context.Background()); err == nil || !strings.Contains(err.Error(), "web-0.shop/web") || !strings.Contains(err.Error(), "sick") {
+	done := make(chan error, 1)
+	go func() { done <- n.Run(context.Background()) }()
+	testkit.Eventually(t, within, func() error {
+		missing := strings.Join(n.unready(), ", ")
+		if !strings.Contains(missing, "sick") {
+			return fmt.Errorf("nobody has said that it is sick: %s", missing)
+		}
+		return nil
+	})
+	late.ahead.Store(int64(2 * time.Hour))
+	if err := <-done; err == nil || !strings.Contains(err.Error(), "web-0.shop/web") || !strings.Contains(err.Error(), "sick") {
 		t.Errorf("error %v", err)
 	}
 }

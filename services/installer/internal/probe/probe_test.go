@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"fairlead.dev/pkg/testkit"
+
 	"fairlead.dev/services/installer/internal/plan"
 	"fairlead.dev/services/installer/internal/probe"
 )
@@ -34,7 +36,7 @@ func TestOnce(t *testing.T) {
 		"/ok": "", "/moved": "", "/bad": "503 Service Unavailable: broken inside",
 		"/ours": "identity: no certificate yet", "/hang": "deadline",
 	} {
-		timeout := 5 * time.Second
+		timeout := testkit.Patience
 		if path == "/hang" {
 			timeout = 30 * time.Millisecond
 		}
@@ -43,7 +45,7 @@ func TestOnce(t *testing.T) {
 			t.Errorf("%s: %v, want %q", path, err, want)
 		}
 	}
-	tcp := &plan.Probe{TCP: s.Listener.Addr().String(), Timeout: time.Second}
+	tcp := &plan.Probe{TCP: s.Listener.Addr().String(), Timeout: testkit.Patience}
 	if err := probe.Once(context.Background(), tcp); err != nil {
 		t.Errorf("open port: %v", err)
 	}

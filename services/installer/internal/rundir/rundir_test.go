@@ -83,7 +83,7 @@ func TestStaleRunIsCleaned(t *testing.T) {
 	}
 	select {
 	case <-ended:
-	case <-time.After(20 * time.Second):
+	case <-time.After(testkit.Patience):
 		t.Error("the old run's process still runs")
 	}
 	if err := innocent.Process.Signal(syscall.Signal(0)); err != nil {

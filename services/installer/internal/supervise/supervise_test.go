@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 }
 
 // within is how long anything here may take on a busy machine.
-const within = 20 * time.Second
+const within = testkit.Patience
 
 // recorder notes what the supervisor tells.
 type recorder struct {

@@ -133,7 +133,7 @@ func TestFilesAreRenewed(t *testing.T) {
 		t.Errorf("renewed after %s", in)
 	}
 	clock.Advance(48 * time.Minute)
-	testkit.Eventually(t, 10*time.Second, func() error {
+	testkit.Eventually(t, testkit.Patience, func() error {
 		if read() == first {
 			return errors.New("still the first token")
 		}

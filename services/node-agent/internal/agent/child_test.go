@@ -85,7 +85,7 @@ var envoyPID = regexp.MustCompile(`"Envoy started"[^\n]*"pid":(\d+)`)
 func (c *child) envoyPID() int {
 	c.t.Helper()
 	var pid int
-	testkit.Eventually(c.t, 10*time.Second, func() error {
+	testkit.Eventually(c.t, testkit.Patience, func() error {
 		found := envoyPID.FindStringSubmatch(c.output.String())
 		if found == nil {
 			return fmt.Errorf("Envoy has not been started: %s", c.output)
@@ -165,7 +165,7 @@ func TestAgentAndEnvoyEndTogether(t *testing.T) {
 			if !strings.Contains(c.output.String(), tc.says) {
 				t.Errorf("does not say %q", tc.says)
 			}
-			testkit.Eventually(t, 5*time.Second, func() error { return gone(pid) })
+			testkit.Eventually(t, testkit.Patience, func() error { return gone(pid) })
 		})
 	}
 }

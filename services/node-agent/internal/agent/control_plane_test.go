@@ -4,7 +4,6 @@ import (
 	"crypto/tls"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/netip"
 	"os"
@@ -22,27 +21,16 @@ import (
 	"fairlead.dev/services/node-agent/internal/statedir"
 )
 
-// freeAddress is an address at which nobody listens yet.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer lis.Close()
-	return lis.Addr().String()
-}
-
 // Neither a ca nor an xds-server has to be there when a proxy starts. Until
 // they are, the proxy is alive, not ready, and says why.
 func TestStartsBeforeControlPlane(t *testing.T) {
 	m := newMesh(t)
-	caAddress, xdsAddress := freeAddress(t), freeAddress(t)
+	caAddress, xdsAddress := testkit.FreeAddress(t).String(), testkit.FreeAddress(t).String()
 	p := m.start(caAddress, xdsAddress)
 	m.inbound("1", p.ip, app(t, http.HandlerFunc(hello)), false)
 	notReady := func(why string) {
 		t.Helper()
-		testkit.Eventually(t, 20*time.Second, func() error {
+		testkit.Eventually(t, testkit.Patience, func() error {
 			status, body, err := get(p.url(15020, "/healthz/ready"))
 			if err == nil && (status != http.StatusServiceUnavailable || !strings.Contains(body, why)) {
 				err = fmt.Errorf("%d %q, want 503 and %q", status, body, why)
@@ -85,7 +73,7 @@ func TestFailover(t *testing.T) {
 	}
 	died := time.Now()
 	first.stop()
-	testkit.Eventually(t, 5*time.Second, func() error {
+	testkit.Eventually(t, testkit.Patience, func() error {
 		if opened, held, _ := second.seen.get(); opened != 1 || held != 2 {
 			return fmt.Errorf("%d streams, first requests name %d resources as held, want 1 and 2", opened, held)
 		}
@@ -97,7 +85,7 @@ func TestFailover(t *testing.T) {
 	m.set("2",
 		[]types.Resource{clusterTo("app", to)},
 		[]types.Resource{httpListener(t, "other", other, "app", false)})
-	testkit.Eventually(t, 5*time.Second, func() error {
+	testkit.Eventually(t, testkit.Patience, func() error {
 		status, _, err := get("http://" + other.String())
 		if err == nil && status != http.StatusOK {
 			err = fmt.Errorf("status %d", status)
@@ -161,7 +149,7 @@ func TestRenewalUnderTraffic(t *testing.T) {
 	if err := syscall.Kill(os.Getpid(), syscall.SIGUSR1); err != nil {
 		t.Fatal(err)
 	}
-	testkit.Eventually(t, 10*time.Second, func() error {
+	testkit.Eventually(t, testkit.Patience, func() error {
 		now, err := request()
 		if err == nil && now == before {
 			err = fmt.Errorf("still the certificate %s", before)

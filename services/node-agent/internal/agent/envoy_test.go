@@ -112,7 +112,7 @@ func TestDrainFinishesRequests(t *testing.T) {
 	}()
 	<-arrived
 	p.stop()
-	testkit.Eventually(t, 10*time.Second, func() error {
+	testkit.Eventually(t, testkit.Patience, func() error {
 		status, _, err := get(p.url(15020, "/healthz/ready"))
 		if err == nil && status != http.StatusServiceUnavailable {
 			err = fmt.Errorf("still ready: %d", status)

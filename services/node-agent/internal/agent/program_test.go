@@ -27,7 +27,7 @@ func TestPrograms(t *testing.T) {
 	ca, _ := m.ca("", time.Hour)
 	xds, seen, _ := m.xds("")
 	p := m.start(ca, xds, "ISTIO_META_GENERATOR=grpc", "TERMINATION_DRAIN_DURATION_SECONDS=15")
-	testkit.Eventually(t, 20*time.Second, func() error {
+	testkit.Eventually(t, testkit.Patience, func() error {
 		status, body, err := get(p.url(15020, "/healthz/ready"))
 		if err == nil && status != http.StatusOK {
 			err = fmt.Errorf("%d: %s", status, body)
@@ -67,7 +67,7 @@ func TestPrograms(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
 	const programs = 12
 	for i := range programs {

@@ -100,7 +100,7 @@ func (m *mesh) startIn(stateDir, ca, xds string, env ...string) *proxy {
 		select {
 		case err := <-p.ended:
 			p.ended <- err
-		case <-time.After(20 * time.Second):
+		case <-time.After(testkit.Patience):
 			t.Error("the agent did not end")
 		}
 	})
@@ -133,7 +133,7 @@ func (l *logWatch) count(message string) int {
 // wantLog waits until the agent has logged message at least n times.
 func (p *proxy) wantLog(message string, n int) {
 	p.t.Helper()
-	testkit.Eventually(p.t, 20*time.Second, func() error {
+	testkit.Eventually(p.t, testkit.Patience, func() error {
 		if got := p.log.count(message); got < n {
 			return fmt.Errorf("logged %q %d times, want %d", message, got, n)
 		}
@@ -156,7 +156,7 @@ func (p *proxy) wait() error {
 	case err := <-p.ended:
 		p.ended <- err
 		return err
-	case <-time.After(20 * time.Second):
+	case <-time.After(testkit.Patience):
 		p.t.Fatal("the agent did not end")
 		return nil
 	}
@@ -181,7 +181,7 @@ func get(url string) (int, string, error) {
 // wantReady waits until Envoy's own readiness listener says 200.
 func (p *proxy) wantReady() {
 	p.t.Helper()
-	testkit.Eventually(p.t, 20*time.Second, func() error {
+	testkit.Eventually(p.t, testkit.Patience, func() error {
 		status, body, err := get(p.url(15021, "/healthz/ready"))
 		if err == nil && status != http.StatusOK {
 			err = fmt.Errorf("%d: %s", status, body)

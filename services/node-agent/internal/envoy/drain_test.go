@@ -90,7 +90,7 @@ func TestDrain(t *testing.T) {
 			}
 			select {
 			case <-done:
-			case <-time.After(10 * time.Second):
+			case <-time.After(testkit.Patience):
 				t.Fatal("the drain does not end")
 			}
 			if want := []string{"/healthcheck/fail", "/drain_listeners?graceful"}; !slices.Equal(envoy.posts, want) {
@@ -146,7 +146,7 @@ func TestDrainEndsWithContext(t *testing.T) {
 	cancel()
 	select {
 	case <-done:
-	case <-time.After(10 * time.Second):
+	case <-time.After(testkit.Patience):
 		t.Fatal("the drain does not end")
 	}
 }

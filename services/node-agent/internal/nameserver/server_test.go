@@ -3,7 +3,6 @@ package nameserver
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/netip"
 	"runtime"
 	"strings"
@@ -31,7 +30,7 @@ type outside struct {
 func startOutside(t *testing.T, hold chan struct{}) *outside {
 	t.Helper()
 	o := &outside{hold: hold}
-	packets, stream, err := listen(netip.MustParseAddrPort("127.0.0.1:0"))
+	packets, stream, err := listen(testkit.FreeAddress(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +91,7 @@ func start(t *testing.T, table bool, upstream ...string) *fixture {
 	f := &fixture{t: t, clock: testkit.NewClock(time.Now())}
 	var err error
 	f.Server, err = New(Config{
-		Addresses: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:0")}, Namespace: "apps", Resolv: conf,
+		Addresses: []netip.AddrPort{testkit.FreeAddress(t)}, Namespace: "apps", Resolv: conf,
 		Log: testkit.Logger(t), Registerer: prometheus.NewRegistry(), Clock: f.clock,
 	})
 	if err != nil {
@@ -111,7 +110,7 @@ func start(t *testing.T, table bool, upstream ...string) *fixture {
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
-		testkit.Eventually(t, 5*time.Second, func() error {
+		testkit.Eventually(t, testkit.Patience, func() error {
 			if n := runtime.NumGoroutine(); n > before {
 				return fmt.Errorf("%d goroutines, %d before", n, before)
 			}
@@ -211,12 +210,7 @@ func TestNoTable(t *testing.T) {
 // TestNextServer: a server that is away or fails is not the end.
 func TestNextServer(t *testing.T) {
 	o := startOutside(t, nil)
-	closed, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	closed.Close()
-	f := start(t, true, closed.LocalAddr().String(), o.address)
+	f := start(t, true, testkit.FreeAddress(t).String(), o.address)
 	if got := f.ask(networkUDP, "www.example.", dns.TypeA); got != "NOERROR 192.0.2.7/60" {
 		t.Errorf("got %q", got)
 	}
@@ -277,7 +271,7 @@ func TestBound(t *testing.T) {
 	for i := range maxAsking {
 		waiting.Go(func() { _, _ = f.exchange(networkUDP, fmt.Sprintf("n%d.example.", i), dns.TypeA) })
 	}
-	testkit.Eventually(t, 5*time.Second, func() error {
+	testkit.Eventually(t, testkit.Patience, func() error {
 		if n := len(f.upstream.asking); n != maxAsking {
 			return fmt.Errorf("%d queries wait", n)
 		}

@@ -116,7 +116,7 @@ func TestKeeper(t *testing.T) {
 			t.Fatal(err)
 		}
 		source.Set(svid)
-		testkit.Eventually(t, 10*time.Second, func() error {
+		testkit.Eventually(t, testkit.Patience, func() error {
 			if err := k.Check(ctx); err != nil {
 				return err
 			}
@@ -166,7 +166,7 @@ func TestKeeperTriesAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	clock.Advance(retryPause)
-	testkit.Eventually(t, 10*time.Second, func() error { return k.Check(ctx) })
+	testkit.Eventually(t, testkit.Patience, func() error { return k.Check(ctx) })
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"net"
+	"net/netip"
 	"sync"
 	"testing"
 	"time"
@@ -106,16 +107,14 @@ func newWorld(t *testing.T) *world {
 	return &world{t: t, pki: testkit.PKI(t), issuer: testkit.NewIssuer(t)}
 }
 
-// xds starts an xds-server at addr, or on a free port of loopback.
+// xds starts an xds-server at addr, or at a free address of loopback that stays the test's when the server has ended.
 func (w *world) xds(addr string) *xdsServer {
 	w.t.Helper()
-	if addr == "" {
-		addr = "127.0.0.1:0"
+	at := testkit.FreeAddress(w.t)
+	if addr != "" {
+		at = netip.MustParseAddrPort(addr)
 	}
-	lis, err := net.Listen("tcp", addr)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	lis := testkit.Listen(w.t, at)
 	jwt, err := auth.NewJWT(auth.JWTConfig{JWKSFile: w.issuer.JWKSFile, Issuer: w.issuer.Name, Audiences: []string{"istio-ca"}, TrustDomain: w.pki.TrustDomain})
 	if err != nil {
 		w.t.Fatal(err)
@@ -186,10 +185,10 @@ func (w *world) relay(c Config) discoveryv3.AggregatedDiscoveryServiceClient {
 
 type deltaStream = discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient
 
-// open is a delta stream that ends with the test, or after a minute.
+// open is a delta stream that ends with the test, or after two minutes.
 func (w *world) open(c discoveryv3.AggregatedDiscoveryServiceClient) deltaStream {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	w.t.Cleanup(cancel)
 	stream, err := c.DeltaAggregatedResources(ctx)
 	if err != nil {

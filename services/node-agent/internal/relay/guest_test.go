@@ -69,7 +69,7 @@ func TestOwn(t *testing.T) {
 				t.Fatalf("Envoy received %v, %v", resp, err)
 			}
 		}
-		testkit.Eventually(t, 5*time.Second, func() error {
+		testkit.Eventually(t, testkit.Patience, func() error {
 			if n := len(server.requestsOf(ownType)); n != 2*(round+1) {
 				return errors.New("no acknowledgement")
 			}
@@ -105,7 +105,7 @@ func TestOwnRejected(t *testing.T) {
 		t.Fatal(err)
 	}
 	go func() { _, _ = stream.Recv() }() // until the test ends
-	testkit.Eventually(t, 5*time.Second, func() error {
+	testkit.Eventually(t, testkit.Patience, func() error {
 		requests := server.requestsOf(ownType)
 		if len(requests) < 2 {
 			return errors.New("no answer")

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -92,34 +94,30 @@ func TestStateOfTheWorld(t *testing.T) {
 // A lost xds-server ends the stream, and the next stream is with the other one
 // within a second.
 func TestFailsOver(t *testing.T) {
-	w := newWorld(t)
-	servers := map[string]*xdsServer{}
-	for range 2 {
-		s := w.xds("")
-		servers[s.address] = s
-	}
-	var addresses []string
-	for a := range servers {
-		addresses = append(addresses, a)
-	}
-	client := w.relay(Config{Addresses: addresses})
-	stream := w.open(client)
-	first, err := w.ask(stream, &discoveryv3.DeltaDiscoveryRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	lost := time.Now()
-	servers[first].stop()
-	if _, err := stream.Recv(); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), first) {
-		t.Errorf("stream ended with %v, want Unavailable and the address", err)
-	}
-	second, err := w.ask(w.open(client), &discoveryv3.DeltaDiscoveryRequest{})
-	if err != nil || second == first {
-		t.Fatalf("answer of %q, %v; lost was %q", second, err, first)
-	}
-	if took := time.Since(lost); took > time.Second {
-		t.Errorf("took %s", took)
-	}
+	testkit.Quick(t, time.Second, func() time.Duration {
+		w := newWorld(t)
+		servers := map[string]*xdsServer{}
+		for range 2 {
+			s := w.xds("")
+			servers[s.address] = s
+		}
+		client := w.relay(Config{Addresses: slices.Collect(maps.Keys(servers))})
+		stream := w.open(client)
+		first, err := w.ask(stream, &discoveryv3.DeltaDiscoveryRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		lost := time.Now()
+		servers[first].stop()
+		if _, err := stream.Recv(); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), first) {
+			t.Errorf("stream ended with %v, want Unavailable and the address", err)
+		}
+		second, err := w.ask(w.open(client), &discoveryv3.DeltaDiscoveryRequest{})
+		if err != nil || second == first {
+			t.Fatalf("answer of %q, %v; lost was %q", second, err, first)
+		}
+		return time.Since(lost)
+	})
 }
 
 // A stream that is opened while no xds-server is there waits for one.
@@ -255,18 +253,19 @@ func (r *staticResolver) LookupHost(context.Context, string) ([]string, error) {
 // A name is resolved for every connection.
 func TestResolvesAnew(t *testing.T) {
 	w := newWorld(t)
-	old := w.xds("127.0.0.1:0")
-	port := netip.MustParseAddrPort(old.address).Port()
-	moved := w.xds(netip.AddrPortFrom(netip.MustParseAddr("127.0.0.2"), port).String())
+	old := w.xds("")
+	before := netip.MustParseAddrPort(old.address)
+	after := testkit.Twin(before)
+	moved := w.xds(after.String())
 	names := &staticResolver{}
-	names.set("127.0.0.1")
+	names.set(before.Addr().String())
 	_, p, _ := net.SplitHostPort(old.address)
 	client := w.relay(Config{Addresses: []string{net.JoinHostPort("xds-server.istio-system.svc", p)}, Resolver: names})
 	stream := w.open(client)
 	if got, err := w.ask(stream, &discoveryv3.DeltaDiscoveryRequest{}); err != nil || got != old.address {
 		t.Fatalf("%q %v", got, err)
 	}
-	names.set("127.0.0.2")
+	names.set(after.Addr().String())
 	old.stop()
 	if _, err := stream.Recv(); err == nil {
 		t.Fatal("the stream goes on without a server")
@@ -292,7 +291,7 @@ func TestNoticesBlackHole(t *testing.T) {
 	if _, err := stream.Recv(); status.Code(err) != codes.Unavailable {
 		t.Errorf("got %v", err)
 	}
-	if took := time.Since(began); took > 20*time.Second {
+	if took := time.Since(began); took > 40*time.Second { // for ever without a keepalive
 		t.Errorf("took %s", took)
 	}
 }

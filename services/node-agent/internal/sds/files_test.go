@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -107,7 +106,7 @@ func TestFilePair(t *testing.T) {
 
 	// Half replaced: nothing until the key is there.
 	testkit.WriteFile(t, filepath.Join(dir, "cert.pem"), second.CertPEM)
-	testkit.Eventually(t, 5*time.Second, func() error {
+	testkit.Eventually(t, testkit.Patience, func() error {
 		f.server.files.mu.Lock()
 		defer f.server.files.mu.Unlock()
 		if s := f.server.files.secrets[name]; !strings.Contains(s.trouble, "does not match") {
@@ -141,7 +140,7 @@ func TestFilePair(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	testkit.Eventually(t, 5*time.Second, func() error {
+	testkit.Eventually(t, testkit.Patience, func() error {
 		f.server.files.mu.Lock()
 		defer f.server.files.mu.Unlock()
 		if n := len(f.server.files.secrets); n != 0 {

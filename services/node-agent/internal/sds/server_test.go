@@ -91,7 +91,7 @@ func current(t *testing.T, s tlsconf.Source) *tlsconf.Material {
 }
 
 func (f *fixture) ctx(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -161,7 +161,7 @@ func TestStateOfTheWorld(t *testing.T) {
 	// A rejection is counted and the same secret not sent again: the next
 	// response is about the next certificate.
 	send(&discoveryv3.DiscoveryRequest{ResourceNames: []string{Default}, ResponseNonce: next.GetNonce(), ErrorDetail: &statuspb.Status{Message: "no"}})
-	testkit.Eventually(t, 5*time.Second, func() error {
+	testkit.Eventually(t, testkit.Patience, func() error {
 		if n := testutil.ToFloat64(f.server.rejected.WithLabelValues(Default)); n != 1 {
 			return io.ErrNoProgress
 		}

@@ -7,7 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
+
+	"fairlead.dev/pkg/testkit"
 )
 
 func open(t *testing.T, path string) *Dir {
@@ -85,7 +86,7 @@ func TestSockets(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 			defer cancel()
 			conn, err := Dial(ctx, d.Path("S"))
 			if err != nil {

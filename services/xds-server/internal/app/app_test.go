@@ -3,8 +3,8 @@ package app_test
 import (
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -200,11 +200,7 @@ func TestWholeServer(t *testing.T) {
 	}
 
 	// It comes back: only the difference is sent.
-	lis, err := net.Listen("tcp", watcher.address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	watcher.serve(t, pki, lis)
+	watcher.serve(t, pki, testkit.Listen(t, netip.MustParseAddrPort(watcher.address)))
 	revision = watcher.edit(redirect("/three"))
 	if got := redirects(t, p.next(resource.VirtualHostType)); got != "/three" {
 		t.Errorf("redirect to %q", got)
@@ -327,15 +323,11 @@ func TestDebugPages(t *testing.T) {
 // sidecar gives productpage listeners on loopback addresses instead of captured traffic: an egress proxy port and nothing inbound.
 func sidecar(t *testing.T) *configv1.Resource {
 	t.Helper()
-	lis := testkit.LoopbackListener(t)
-	port := lis.Addr().(*net.TCPAddr).Port
-	if err := lis.Close(); err != nil {
-		t.Fatal(err)
-	}
+	address := testkit.FreeAddress(t)
 	return meshtest.Config(replica.KindSidecar, "default", "productpage", &networking.Sidecar{
 		Egress: []*networking.IstioEgressListener{{
-			Port:        &networking.SidecarPort{Number: uint32(port), Protocol: "HTTP_PROXY", Name: "http-proxy"}, //nolint:gosec // a port
-			Bind:        "127.0.0.1",
+			Port:        &networking.SidecarPort{Number: uint32(address.Port()), Protocol: "HTTP_PROXY", Name: "http-proxy"},
+			Bind:        address.Addr().String(),
 			CaptureMode: networking.CaptureMode_NONE,
 			Hosts:       []string{"*/*"},
 		}},

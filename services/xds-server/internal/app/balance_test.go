@@ -101,14 +101,10 @@ func call(t *testing.T, conn *grpc.ClientConn, method string) codes.Code {
 func TestReplicasFindEachOther(t *testing.T) {
 	pki := testkit.PKI(t)
 	watcher := startWatcher(t, pki, mesh()...)
-	// Ports that are free now: the list must be known before the servers start.
+	// The list must be known before the servers start.
 	var addresses []string
 	for range 3 {
-		lis := testkit.LoopbackListener(t)
-		addresses = append(addresses, lis.Addr().String())
-		if err := lis.Close(); err != nil {
-			t.Fatal(err)
-		}
+		addresses = append(addresses, testkit.FreeAddress(t).String())
 	}
 	begin := func(i int, watcher string) *instance {
 		return startServer(t, pki, watcher, noop.NewTracerProvider(), func(o *options.Options) {

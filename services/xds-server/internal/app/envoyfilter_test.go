@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -42,15 +41,10 @@ func TestEnvoyFiltersOnEnvoy(t *testing.T) {
 		t.Run(apiType.String(), func(t *testing.T) {
 			envoytest.Binary(t)
 			pki := testkit.PKI(t)
-			place := testkit.LoopbackListener(t)
-			_, text, _ := strings.Cut(place.Addr().String(), ":")
-			port, err := strconv.ParseUint(text, 10, 16)
-			if err != nil || place.Close() != nil {
-				t.Fatal(err)
-			}
+			place := testkit.FreeAddress(t)
 			ingress := meshtest.Config(replica.KindSidecar, "default", "ingress", &networking.Sidecar{
 				Ingress: []*networking.IstioIngressListener{{
-					Port: &networking.SidecarPort{Number: uint32(port), Protocol: "HTTP", Name: "http"}, Bind: "127.0.0.1",
+					Port: &networking.SidecarPort{Number: uint32(place.Port()), Protocol: "HTTP", Name: "http"}, Bind: place.Addr().String(),
 					DefaultEndpoint: strings.TrimPrefix(application.URL, "http://"),
 				}},
 				Egress: []*networking.IstioEgressListener{{Hosts: []string{"~/*"}}},
@@ -72,7 +66,7 @@ func TestEnvoyFiltersOnEnvoy(t *testing.T) {
 			answers := func(inline, discovered string) {
 				t.Helper()
 				testkit.Eventually(t, patience, func() error {
-					res, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/", port))
+					res, err := http.Get("http://" + place.String())
 					if err != nil {
 						return err
 					}
@@ -98,7 +92,7 @@ func TestEnvoyFiltersOnEnvoy(t *testing.T) {
 			broken := filter("broken", beforeRouter("INSERT_AFTER", `{name: late, typed_config: `+luaHeader("x-late", "yes")+`}`))
 			watcher.edit(broken, filter("a-good-one", beforeRouter("INSERT_BEFORE", `{name: good, typed_config: `+luaHeader("x-inline", "too")+`}`)))
 			testkit.Eventually(t, patience, func() error {
-				res, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/", port))
+				res, err := http.Get("http://" + place.String())
 				if err != nil {
 					return err
 				}

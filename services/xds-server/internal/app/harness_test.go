@@ -29,7 +29,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/options"
 )
 
-const patience = 15 * time.Second
+const patience = testkit.Patience
 
 // watcherFake is a config-watcher with real TLS that keeps a set of resources: a new subscriber gets all of it, an old one the difference.
 type watcherFake struct {
@@ -53,7 +53,7 @@ func startWatcher(t *testing.T, pki *testkit.CA, resources ...*configv1.Resource
 	for _, r := range resources {
 		f.resources[r.GetKey().String()] = r
 	}
-	f.serve(t, pki, testkit.LoopbackListener(t))
+	f.serve(t, pki, testkit.Listen(t, testkit.FreeAddress(t))) // a test may end it and begin another there
 	return f
 }
 

@@ -186,7 +186,7 @@ func TestPeersAreAskedByNameAndByAddress(t *testing.T) {
 	}))
 	ask := func(want ...Load) {
 		t.Helper()
-		testkit.Eventually(t, 10*time.Second, func() error {
+		testkit.Eventually(t, testkit.Patience, func() error {
 			got := b.peers.ask(t.Context())
 			slices.SortFunc(got, func(a, b Load) int { return strings.Compare(a.Instance, b.Instance) })
 			if !slices.Equal(got, want) {

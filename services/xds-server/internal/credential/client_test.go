@@ -18,7 +18,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/credential"
 )
 
-const patience = 10 * time.Second
+const patience = testkit.Patience
 
 var (
 	shop  = credential.Ref{Identity: "spiffe://cluster.local/ns/edge/sa/gateway", Name: "shop"}

@@ -47,7 +47,7 @@ const (
 	// wantEdits are made by rapid's default number of checks.
 	wantEdits     = 10_000
 	editsPerWorld = 100
-	patience      = 30 * time.Second
+	patience      = testkit.Patience
 )
 
 // TestMain makes fewer meshes under the race detector, which takes ten times as long.

@@ -369,7 +369,7 @@ func TestUnusedIsDropped(t *testing.T) {
 		b.clock.Advance(plan.DefaultLinger)
 		b.clock.WaitFor(t, 1)
 	}
-	testkit.Eventually(t, 5*time.Second, func() error {
+	testkit.Eventually(t, testkit.Patience, func() error {
 		if got := len(b.Classes()); got != 1 {
 			return fmt.Errorf("%d classes", got)
 		}

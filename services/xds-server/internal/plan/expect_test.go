@@ -5,7 +5,6 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"github.com/prometheus/client_golang/prometheus"
@@ -50,7 +49,7 @@ func TestExpectedSidecarsArePlannedAhead(t *testing.T) {
 	b.edit([]*configv1.Resource{sidecarOf("default", "w", "10.0.0.1", a)})
 	cluster := "80|" + a
 	built := map[string]int{}
-	testkit.Eventually(t, 5*time.Second, func() error {
+	testkit.Eventually(t, testkit.Patience, func() error {
 		for what, n := range b.set.Builds() {
 			built[what] += n
 		}
@@ -86,7 +85,7 @@ func TestExpectedSidecarsArePlannedAhead(t *testing.T) {
 		b.clock.Advance(plan.DefaultLinger)
 		b.clock.WaitFor(t, 1)
 	}
-	testkit.Eventually(t, 5*time.Second, func() error {
+	testkit.Eventually(t, testkit.Patience, func() error {
 		if len(b.Classes()) > 0 {
 			return errors.New("not yet")
 		}

@@ -169,7 +169,7 @@ func runWith(t *testing.T, sink *sinkFake, fleet *fleetFake, timer clock.Clock) 
 			if d := cmp.Diff(want, got, protocmp.Transform()); d != "" {
 				t.Errorf("%s (-want +got):\n%s", what, d)
 			}
-		case <-time.After(10 * time.Second):
+		case <-time.After(testkit.Patience):
 			t.Fatalf("%s: nothing came", what)
 		}
 	}

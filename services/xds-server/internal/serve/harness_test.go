@@ -41,7 +41,7 @@ const (
 	hostB = "b.default.svc.cluster.local"
 	hostC = "c.default.svc.cluster.local"
 
-	patience = 3 * time.Second
+	patience = testkit.Patience
 )
 
 // replicaServer is one xds-server's engine and ADS port, without config-watcher and without TLS.

@@ -216,7 +216,7 @@ func BenchmarkStream(b *testing.B) {
 // settled waits until so many proxies hold all there is for them.
 func (r *replicaServer) settled(n int) {
 	r.t.Helper()
-	testkit.Eventually(r.t, 10*patience, func() error {
+	testkit.Eventually(r.t, patience, func() error {
 		done := 0
 		for _, p := range r.ads.Statuses() {
 			if p.GetSettled() {

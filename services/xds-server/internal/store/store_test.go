@@ -6,7 +6,6 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-	"time"
 
 	cluster "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	route "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
@@ -62,7 +61,7 @@ func TestUnusedBytesAreFreed(t *testing.T) {
 	for i := range 1000 {
 		put(t, s, fmt.Sprint(i), "x")
 	}
-	testkit.Eventually(t, 10*time.Second, func() error {
+	testkit.Eventually(t, testkit.Patience, func() error {
 		runtime.GC()
 		if n, bytes := s.Usage(); n != 1 || bytes != int64(kept.Size()) {
 			return fmt.Errorf("%d resources, %d bytes", n, bytes)

@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"fairlead.dev/pkg/testkit"
 )
 
 // netns is a network of its own with a thread in it. Connections to 10.0.0.0/8 that do not come from the proxy's group lead to port 15001.
@@ -128,7 +130,7 @@ func (n *netns) greeting(address string) (string, error) {
 }
 
 func line(conn net.Conn) (string, error) {
-	if err := conn.SetDeadline(time.Now().Add(8 * time.Second)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(testkit.Patience)); err != nil {
 		return "", err
 	}
 	got, err := bufio.NewReader(conn).ReadString('\n')
@@ -157,7 +159,7 @@ func (n *netns) web(t *testing.T, address, text string) {
 // get asks an address for a host's page.
 func (n *netns) get(address, host string) (string, error) {
 	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(context.Context, string, string) (net.Conn, error) { return n.dial(address) }}
-	response, err := (&http.Client{Transport: transport, Timeout: 10 * time.Second}).Get("http://" + host + "/")
+	response, err := (&http.Client{Transport: transport, Timeout: testkit.Patience}).Get("http://" + host + "/")
 	if err != nil {
 		return "", err
 	}

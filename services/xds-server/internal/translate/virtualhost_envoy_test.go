@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -193,12 +192,12 @@ func (s *hostServer) start(t *testing.T, statics ...proto.Message) *outboundProx
 		config.StaticResources.Clusters = append(config.StaticResources.Clusters, m.(*clusterv3.Cluster))
 	}
 	envoytest.Start(t, config, nil)
-	p := &outboundProxy{client: &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
+	p := &outboundProxy{client: &http.Client{Timeout: testkit.Patience, Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", downstream)
 		},
 	}}}
-	testkit.Eventually(t, 20*time.Second, func() error {
+	testkit.Eventually(t, testkit.Patience, func() error {
 		conn, err := net.Dial("unix", downstream)
 		if err == nil {
 			_ = conn.Close()
@@ -236,7 +235,7 @@ func (p *outboundProxy) want(t *testing.T, host, want string) {
 
 func (p *outboundProxy) wantSoon(t *testing.T, host, want string) {
 	t.Helper()
-	testkit.Eventually(t, 10*time.Second, func() error {
+	testkit.Eventually(t, testkit.Patience, func() error {
 		got, err := p.ask(host, []byte("hello"))
 		if err == nil && got != want {
 			err = fmt.Errorf("%s answers %q, want %q", host, got, want)

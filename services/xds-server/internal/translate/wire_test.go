@@ -241,12 +241,12 @@ func echoApplication(t *testing.T) int {
 // exchange sends a line that is no HTTP and expects it back.
 func exchange(t *testing.T, address string) error {
 	t.Helper()
-	conn, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(t.Context(), "tcp", address)
+	conn, err := (&net.Dialer{Timeout: testkit.Patience}).DialContext(t.Context(), "tcp", address)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(testkit.Patience)); err != nil {
 		return err
 	}
 	line := []byte("\x01\x02 opaque bytes\n")

@@ -21,7 +21,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/upstream"
 )
 
-const patience = 10 * time.Second
+const patience = testkit.Patience
 
 // watcherFake is a config-watcher that sends what a test says.
 type watcherFake struct {

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	cluster "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	endpoint "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
@@ -24,7 +23,7 @@ import (
 	"fairlead.dev/tests/bench/internal/wire"
 )
 
-const patience = 10 * time.Second
+const patience = testkit.Patience
 
 // content is a response of one resource, as if it had been recorded.
 func content(t *testing.T, reader *wire.Reader, url, name string, m proto.Message) *wire.Content {

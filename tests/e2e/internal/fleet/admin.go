@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"testing"
 	"time"
+
+	"fairlead.dev/pkg/testkit"
 )
 
 // Admin asks Envoy's admin interface of the Pod for a path.
@@ -16,7 +18,7 @@ func (p *Pod) Admin(ctx context.Context, path string) ([]byte, error) {
 	if p.Agent == nil {
 		return nil, fmt.Errorf("%s has no proxy", p.ID())
 	}
-	c := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
+	c := &http.Client{Timeout: testkit.Patience, Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", p.Agent.AdminSocket)

@@ -6,10 +6,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"time"
+
+	"fairlead.dev/pkg/testkit"
 )
 
 // Seen is what the echo application saw of a request.
@@ -51,7 +52,6 @@ type Client struct {
 // newClient sends through proxy; nil means directly. It follows no redirects.
 func newClient(proxy *url.URL, keepAlive bool) *Client {
 	t := &http.Transport{
-		DialContext:         (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
 		MaxIdleConnsPerHost: 64,
 		DisableKeepAlives:   !keepAlive,
 	}
@@ -60,7 +60,7 @@ func newClient(proxy *url.URL, keepAlive bool) *Client {
 	}
 	return &Client{http: &http.Client{
 		Transport:     t,
-		Timeout:       15 * time.Second,
+		Timeout:       testkit.Patience,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 }

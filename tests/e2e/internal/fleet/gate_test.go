@@ -5,7 +5,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"fairlead.dev/pkg/testkit"
 
@@ -46,7 +45,7 @@ func TestGates(t *testing.T) {
 		}
 	}
 	ca, late := start("ca", ""), start("node-agent", "late-0")
-	testkit.Eventually(t, 10*time.Second, ran(start("node-agent", "early-0")))
+	testkit.Eventually(t, testkit.Patience, ran(start("node-agent", "early-0")))
 	for _, out := range []string{ca, late} {
 		if ran(out)() == nil {
 			t.Errorf("%s was written behind a closed gate", out)
@@ -56,7 +55,7 @@ func TestGates(t *testing.T) {
 		if err := g.Open(gate); err != nil {
 			t.Fatal(err)
 		}
-		testkit.Eventually(t, 10*time.Second, ran(out))
+		testkit.Eventually(t, testkit.Patience, ran(out))
 	}
 	// Closed again, it holds again; release lets everything through.
 	if err := g.Close("ca"); err != nil {
@@ -64,5 +63,5 @@ func TestGates(t *testing.T) {
 	}
 	again := start("ca", "again")
 	g.release()
-	testkit.Eventually(t, 10*time.Second, ran(again))
+	testkit.Eventually(t, testkit.Patience, ran(again))
 }

@@ -18,7 +18,7 @@ import (
 )
 
 // Ready is how long a mesh may take from its start until everything is ready.
-const Ready = 60 * time.Second
+const Ready = 2 * time.Minute
 
 // errEnded is reported by whoever waits for a mesh that is gone.
 var errEnded = errors.New("the mesh is gone")
@@ -131,8 +131,8 @@ func (m *Mesh) Stop(t *testing.T) {
 	_ = m.command.Process.Signal(syscall.SIGINT)
 	select {
 	case <-m.ended:
-	case <-time.After(45 * time.Second):
-		t.Error("`fairlead up` did not end within 45 s of SIGINT")
+	case <-time.After(2 * time.Minute):
+		t.Error("`fairlead up` did not end within 2 minutes of SIGINT")
 		_ = syscall.Kill(-m.command.Process.Pid, syscall.SIGKILL)
 		<-m.ended
 	}
@@ -279,7 +279,7 @@ func (m *Mesh) Kill(t *testing.T, service string) {
 	if err := syscall.Kill(s.PID, syscall.SIGKILL); err != nil {
 		t.Fatalf("kill %s: %v", service, err)
 	}
-	m.Eventually(t, 10*time.Second, func() error {
+	m.Eventually(t, testkit.Patience, func() error {
 		conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(t.Context(), "tcp", s.GRPCAddress)
 		if err == nil {
 			conn.Close()
@@ -363,7 +363,7 @@ func (m *Mesh) tails() string {
 // CLI runs `fairlead` against the mesh and returns its exit code and output.
 func (m *Mesh) CLI(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(m.gates.bin, "fairlead"), append(args, "--run-dir", m.runDir)...)
 	var out, errOut strings.Builder
@@ -406,7 +406,7 @@ func (m *Mesh) WaitProxy(t *testing.T, pod string) {
 // WaitRunning waits until a process is past its gate: it has become the program that it is named for.
 func (m *Mesh) WaitRunning(t *testing.T, name, program string) {
 	t.Helper()
-	m.Eventually(t, 20*time.Second, func() error {
+	m.Eventually(t, testkit.Patience, func() error {
 		s, err := readState(m.runDir)
 		if err != nil {
 			return err

@@ -20,7 +20,7 @@ import (
 const ProxyUID = 1337
 
 // answers is how long Say waits.
-const answers = 8 * time.Second
+const answers = 30 * time.Second
 
 // Needs skips where the machine lacks what the tests are about. On CI, which is root, that is a failure.
 func Needs(t *testing.T) {

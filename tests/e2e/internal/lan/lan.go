@@ -26,7 +26,7 @@ import (
 const (
 	controlIP = "198.18.0.1"
 	// Ready is how long a proxy may take from its start until it takes requests.
-	Ready = 30 * time.Second
+	Ready = 2 * time.Minute
 
 	caAddress      = controlIP + ":15013"
 	watcherAddress = controlIP + ":15060"

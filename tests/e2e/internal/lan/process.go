@@ -13,7 +13,7 @@ import (
 )
 
 // ending is how long a process may take from SIGTERM to its end.
-const ending = 15 * time.Second
+const ending = time.Minute
 
 // user is what a program runs as.
 type user struct {

@@ -59,11 +59,12 @@ func start(t *testing.T) *stage {
 
 func nameServer(t *testing.T) string {
 	t.Helper()
-	packets, err := new(net.ListenConfig).ListenPacket(t.Context(), "udp", "127.0.0.1:0")
+	address := netip.AddrPortFrom(echotest.Home(), uint16(echotest.Port())).String() //nolint:gosec // a port
+	packets, err := new(net.ListenConfig).ListenPacket(t.Context(), "udp", address)
 	if err != nil {
 		t.Fatal(err)
 	}
-	streams, err := new(net.ListenConfig).Listen(t.Context(), "tcp", packets.LocalAddr().String())
+	streams, err := new(net.ListenConfig).Listen(t.Context(), "tcp", address)
 	if err != nil {
 		t.Fatal(err)
 	}

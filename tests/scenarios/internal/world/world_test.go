@@ -98,7 +98,7 @@ func start(t *testing.T, text string) *world.World {
 
 func TestWorld(t *testing.T) {
 	w := start(t, topology)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	steps := func(t *testing.T, all ...func() error) {
 		t.Helper()
@@ -161,7 +161,7 @@ func TestWorld(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		testkit.Eventually(t, 10*time.Second, func() error {
+		testkit.Eventually(t, testkit.Patience, func() error {
 			log, err := os.ReadFile(w.AccessLog("server"))
 			if err == nil && strings.Count(string(log), identity) != 3 {
 				err = fmt.Errorf("the server's log does not have %s three times: %s", identity, log)

@@ -17,7 +17,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/source"
 )
 
-const patience = 20 * time.Second
+const patience = testkit.Patience
 
 // view follows a source by its events.
 type view struct {

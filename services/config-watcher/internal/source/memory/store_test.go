@@ -19,7 +19,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
-const patience = 20 * time.Second
+const patience = testkit.Patience
 
 type harness struct {
 	*Store
