@@ -171,6 +171,14 @@ func TestText(t *testing.T) {
 	if err != nil || got.Steps[0].Call.URL != "http://198.18.0.1/" || s.Steps[0].Call.URL != "http://${ip:server}/" {
 		t.Errorf("expanded to %q (%v), the original to %q", got.Steps[0].Call.URL, err, s.Steps[0].Call.URL)
 	}
+	v.IP = func(string) (string, error) { return "fd18::1", nil }
+	for text, want := range map[string]string{
+		"http://${ip:a}:80/": "http://[fd18::1]:80/", "http://[${ip:a}]/": "http://[fd18::1]/", "address: ${ip:a}": "address: fd18::1",
+	} {
+		if got, err := v.Text(text); err != nil || got != want {
+			t.Errorf("%q became %q (%v), want %q", text, got, err, want)
+		}
+	}
 	if _, err := v.Text("${what:x}"); err == nil {
 		t.Error("an unknown variable was taken")
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"net/netip"
 	"reflect"
 	"regexp"
 	"strings"
@@ -66,8 +67,11 @@ func (v *Values) File(text string) (string, error) {
 	return v.replace(text, func(_, value string) string { return value })
 }
 
-// inYAML writes a value as the text of YAML before it demands.
+// inYAML writes a value as the text of YAML before it demands. An IPv6 address that begins the authority of a URL gets its brackets.
 func inYAML(before, value string) string {
+	if ip, err := netip.ParseAddr(value); err == nil && ip.Is6() && strings.HasSuffix(before, "://") {
+		return "[" + value + "]"
+	}
 	if !strings.Contains(value, "\n") {
 		return value
 	}

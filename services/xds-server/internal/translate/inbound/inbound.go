@@ -38,6 +38,8 @@ type Port struct {
 	// Number that clients connect to on the workload.
 	Number   uint32
 	Protocol configv1.Protocol
+	// Declared is the number that it was declared with: a service's own, or a Sidecar's. EnvoyFilters name the virtual host by it.
+	Declared uint32
 	// GRPCWeb is true if some service that leads to the port declares gRPC-Web.
 	GRPCWeb bool
 	// Bind is the listener's address if BindToPort, else only a name.
@@ -81,6 +83,7 @@ func fromIngress(r *input.Reader, in *networking.IstioIngressListener, pool *net
 	key := r.Class()
 	out := Port{
 		Number:         in.GetPort().GetNumber(),
+		Declared:       in.GetPort().GetNumber(),
 		Protocol:       protocol.Parse(in.GetPort().GetProtocol()),
 		GRPCWeb:        protocol.Parse(in.GetPort().GetProtocol()) == configv1.Protocol_PROTOCOL_GRPC_WEB,
 		Bind:           in.GetBind(),
@@ -201,7 +204,7 @@ func fromTargets(r *input.Reader) []Port {
 			continue
 		}
 		port := Port{
-			Number: c.target.TargetPort, Protocol: p, GRPCWeb: p == configv1.Protocol_PROTOCOL_GRPC_WEB, Bind: wildcard,
+			Number: c.target.TargetPort, Declared: c.target.Port, Protocol: p, GRPCWeb: p == configv1.Protocol_PROTOCOL_GRPC_WEB, Bind: wildcard,
 			Hostname: c.target.Hostname, ServicePort: c.target.Port, Service: c.service,
 		}
 		if pool != nil {

@@ -108,6 +108,7 @@ type target struct {
 	name      string
 	cluster   string
 	port      uint32
+	declared  uint32
 	grpcWeb   bool
 	operation string
 	pool      *networking.ConnectionPoolSettings
@@ -160,7 +161,7 @@ func chains(r *input.Reader, t target, kinds []variant) ([]*listenerv3.FilterCha
 			chain.Filters, err = httpFilters(hcm.Options{
 				Role:       hcm.SidecarInbound,
 				StatPrefix: t.statPrefix(),
-				Routes:     route.Inbound(t.cluster, t.operation, t.port),
+				Routes:     route.Inbound(t.cluster, t.operation, t.declared),
 				GRPCWeb:    t.grpcWeb,
 				Mesh:       r.Mesh(),
 				Headers:    r.ProxyHeaders(),
@@ -186,6 +187,7 @@ func targetOf(r *input.Reader, port inbound.Port) target {
 		name:      names.Listener(port.Bind, port.Number),
 		cluster:   names.Inbound(port.Number),
 		port:      port.Number,
+		declared:  port.Declared,
 		grpcWeb:   port.GRPCWeb,
 		operation: fmt.Sprintf(":%d/*", port.Number),
 		pool:      inbound.Pool(r, port),

@@ -272,7 +272,7 @@ func ParseListener(name string) (address string, port uint32, ok bool) {
 	return name[:i], port, true
 }
 
-// InboundVirtualHost names the single virtual host of an inbound port.
+// InboundVirtualHost names the single virtual host of an inbound port, by the number that it was declared with.
 func InboundVirtualHost(port uint32) string {
 	return fmt.Sprintf("inbound|http|%d", port)
 }

@@ -115,7 +115,7 @@ func (t *tables) patch(m proto.Message, patches []*use) (proto.Message, error) {
 	adds := of(all, networking.EnvoyFilter_VIRTUAL_HOST, func(u *use) bool { return u.operation() == networking.EnvoyFilter_Patch_ADD })
 	others := of(all, networking.EnvoyFilter_VIRTUAL_HOST, func(u *use) bool { return u.operation() != networking.EnvoyFilter_Patch_ADD })
 	hosts := list[*route.VirtualHost]{
-		matches: func(u *use, h *route.VirtualHost) bool { return isHost(u.Patch, h.GetName(), h.GetDomains()) },
+		matches: func(u *use, h *route.VirtualHost) bool { return t.isHost(u.Patch, h) },
 		selects: func(*use) bool { return false },
 	}
 	var err error
@@ -124,7 +124,7 @@ func (t *tables) patch(m proto.Message, patches []*use) (proto.Message, error) {
 	}
 	inHosts := of(patches, networking.EnvoyFilter_HTTP_ROUTE, here)
 	for _, h := range out.GetVirtualHosts() {
-		mine := of(inHosts, networking.EnvoyFilter_HTTP_ROUTE, func(u *use) bool { return isHost(u.Patch, h.GetName(), h.GetDomains()) })
+		mine := of(inHosts, networking.EnvoyFilter_HTTP_ROUTE, func(u *use) bool { return t.isHost(u.Patch, h) })
 		if h.Routes, err = httpRoutes.edit(h.GetRoutes(), mine); err != nil {
 			return nil, err
 		}
@@ -133,6 +133,12 @@ func (t *tables) patch(m proto.Message, patches []*use) (proto.Message, error) {
 		return nil, err
 	}
 	return out, nil
+}
+
+// isHost knows the virtual host of an inbound port by the workload's port, too.
+func (t *tables) isHost(p *replica.Patch, h *route.VirtualHost) bool {
+	return isHost(p, h.GetName(), h.GetDomains()) ||
+		t.on == replica.Inbound && len(t.ports) == 1 && isHost(p, names.InboundVirtualHost(t.ports[0]), h.GetDomains())
 }
 
 // isHost reports whether the patch's match admits a virtual host.
