@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strings"
 
+	bootstrap "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	cluster "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listener "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
@@ -45,9 +46,27 @@ func New(applyTo networking.EnvoyFilter_ApplyTo) proto.Message {
 		return &cluster.Cluster{}
 	case networking.EnvoyFilter_EXTENSION_CONFIG:
 		return &core.TypedExtensionConfig{}
+	case networking.EnvoyFilter_BOOTSTRAP:
+		return &bootstrap.Bootstrap{}
 	default:
 		return nil
 	}
+}
+
+// AgentsOwn lists the fields of a bootstrap, set in m, by which an agent and its proxy know and reach each other.
+func AgentsOwn(m proto.Message) []string {
+	b, _ := m.(*bootstrap.Bootstrap)
+	var own []string
+	if b.GetNode() != nil {
+		own = append(own, "node")
+	}
+	if b.GetAdmin().GetAddress() != nil {
+		own = append(own, "admin.address")
+	}
+	if b.GetDynamicResources() != nil {
+		own = append(own, "dynamic_resources")
+	}
+	return own
 }
 
 // Decode reads a patch's value strictly: unknown fields and types are errors. A TypedStruct, which carries a message of a named type as

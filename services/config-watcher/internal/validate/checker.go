@@ -37,11 +37,14 @@ func (c *checker) fail(path string, value any, reason, remedy string) {
 }
 
 // warn says that what stands at a JSON path has no effect.
-func (c *checker) warn(path string, v verdict) {
+func (c *checker) warn(path string, v verdict) { c.remark(path, "has no effect: "+v.reason, v.remedy) }
+
+// remark says something of what stands at a JSON path, and is accepted.
+func (c *checker) remark(path, reason, remedy string) {
 	if len(c.warnings) >= maxProblems {
 		return
 	}
-	p := object.Problem{Object: c.object, Field: path, Reason: "has no effect: " + v.reason, Remedy: v.remedy}
+	p := object.Problem{Object: c.object, Field: path, Reason: reason, Remedy: remedy}
 	if c.doc != nil {
 		p.Location = c.doc.FieldLocation(path)
 	}

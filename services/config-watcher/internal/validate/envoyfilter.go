@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 	networking "istio.io/api/networking/v1alpha3"
@@ -45,6 +46,7 @@ var patchRules = map[networking.EnvoyFilter_ApplyTo]patchRule{
 	networking.EnvoyFilter_HTTP_ROUTE:          {"routeConfiguration", []networking.EnvoyFilter_Patch_Operation{merge, mergeLists, add, remove, before, after, first}},
 	networking.EnvoyFilter_CLUSTER:             {"cluster", []networking.EnvoyFilter_Patch_Operation{merge, mergeLists, add, remove}},
 	networking.EnvoyFilter_EXTENSION_CONFIG:    {"", []networking.EnvoyFilter_Patch_Operation{add}},
+	networking.EnvoyFilter_BOOTSTRAP:           {"", []networking.EnvoyFilter_Patch_Operation{merge}},
 }
 
 // checkEnvoyFilter follows https://istio.io/latest/docs/reference/config/networking/envoy-filter/. What would be ignored there is refused.
@@ -84,8 +86,6 @@ func (c *checker) configPatch(at string, p *networking.EnvoyFilter_EnvoyConfigOb
 	switch {
 	case p.ApplyTo == networking.EnvoyFilter_INVALID:
 		c.fail(at+".applyTo", nil, "missing", "say what to patch, such as HTTP_FILTER")
-		return
-	case p.ApplyTo == networking.EnvoyFilter_BOOTSTRAP: // the table of unsupported values has it
 		return
 	case !ok:
 		c.fail(at+".applyTo", p.ApplyTo.String(), "not supported", "see the guide on EnvoyFilter")
@@ -248,6 +248,9 @@ func (c *checker) patchValue(at string, p *networking.EnvoyFilter_EnvoyConfigObj
 		c.fail(at, nil, "cannot be decoded: "+err.Error(), "see Envoy's reference")
 		return
 	}
+	if p.ApplyTo == networking.EnvoyFilter_BOOTSTRAP {
+		c.bootstrap(at, m)
+	}
 	if p.Patch.Operation == merge || p.Patch.Operation == mergeLists {
 		return // only part of an object: it is checked with what it is merged into
 	}
@@ -258,6 +261,15 @@ func (c *checker) patchValue(at string, p *networking.EnvoyFilter_EnvoyConfigObj
 		p.ApplyTo != networking.EnvoyFilter_HTTP_ROUTE {
 		c.fail(at+".name", nil, "missing", "give it a name of its own")
 	}
+}
+
+// bootstrap refuses to change that by which an agent and its proxy know and reach each other, and says whom a patch reaches.
+func (c *checker) bootstrap(at string, m proto.Message) {
+	for _, path := range envoyapi.AgentsOwn(m) {
+		c.fail(at+"."+path, nil, "is the agent's: without it there is no configuration at all", "remove it")
+	}
+	c.remark(at, "reaches only proxies that start with BOOTSTRAP_XDS_AGENT=true in their environment",
+		"set it in proxyMetadata, or in environmentVariables of a ProxyConfig, and restart them")
 }
 
 // whole turns the numbers of a Struct, which are all fractions, into whole ones where they are.

@@ -31,7 +31,6 @@ import (
 	"fairlead.dev/services/node-agent/internal/config"
 	"fairlead.dev/services/node-agent/internal/envoy"
 	"fairlead.dev/services/node-agent/internal/nameserver"
-	"fairlead.dev/services/node-agent/internal/node"
 	"fairlead.dev/services/node-agent/internal/ready"
 	"fairlead.dev/services/node-agent/internal/relay"
 	"fairlead.dev/services/node-agent/internal/sds"
@@ -125,7 +124,8 @@ func Run(ctx context.Context, c *config.Config, log *slog.Logger, out Output) er
 	if err != nil {
 		return err
 	}
-	if err := writeBootstrap(c, dir); err != nil {
+	start, err := newBootstrap(c, dir)
+	if err != nil {
 		return err
 	}
 	admin := envoy.NewAdmin(dir.Path(statedir.Admin))
@@ -151,6 +151,15 @@ func Run(ctx context.Context, c *config.Config, log *slog.Logger, out Output) er
 		process.Task{Name: "certificate files", Run: sdsServer.Run},
 		process.Task{Name: "status server", Run: server.Run},
 		process.Task{Name: "Envoy", Run: func(hard context.Context) error {
+			if c.BootstrapXDS {
+				waiting, cancel := context.WithCancel(hard)
+				defer context.AfterFunc(ctx, cancel)()
+				supervisor.Options.Bootstrap = patched(waiting, dir, start, supervisor.Options, adsRelay, log)
+				if waiting.Err() != nil { // Envoy has nothing to drain
+					stop()
+					return nil
+				}
+			}
 			err := supervisor.Run(hard, ctx)
 			if err == nil {
 				stop()
@@ -231,31 +240,6 @@ func socketServer(dir *statedir.Dir, name string, register func(*grpc.Server), c
 	return process.Task{Name: cfg.Service, Run: func(ctx context.Context) error {
 		return rpc.Serve(ctx, server, lis, 0)
 	}}, nil
-}
-
-func writeBootstrap(c *config.Config, dir *statedir.Dir) error {
-	n, err := node.New(c)
-	if err != nil {
-		return process.WithExitCode(err, process.ExitRefused)
-	}
-	b, err := bootstrap.Build(bootstrap.Input{
-		Node:                     n,
-		XDSPath:                  dir.EnvoyPath(statedir.XDS),
-		SDSPath:                  dir.EnvoyPath(statedir.SDS),
-		AdminPath:                dir.EnvoyPath(statedir.Admin),
-		Delta:                    c.DeltaXDS,
-		Status:                   c.StatusAddress,
-		Ready:                    c.ReadyAddress,
-		Stats:                    c.StatsAddress,
-		MaxDownstreamConnections: c.MaxDownstreamConnections,
-		RuntimeValues:            c.ProxyConfig.GetRuntimeValues(),
-		StatsMatcher:             bootstrap.StatsMatcherFrom(c.ProxyConfig, c.Annotations),
-		ExtraTags:                c.ProxyConfig.GetExtraStatTags(),
-	})
-	if err != nil {
-		return process.WithExitCode(err, process.ExitRefused)
-	}
-	return bootstrap.Write(dir, b)
 }
 
 func newSupervisor(c *config.Config, dir *statedir.Dir, binary string, admin *envoy.Admin, prober *ready.Prober, log *slog.Logger, out Output) *envoy.Supervisor {

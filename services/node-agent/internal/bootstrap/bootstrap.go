@@ -40,6 +40,9 @@ const (
 	reconnectMax  = time.Second
 )
 
+// TypeURL of a bootstrap, by which what changes one is asked for.
+const TypeURL = "type.googleapis.com/envoy.config.bootstrap.v3.Bootstrap"
+
 // maxRegexProgram is the size of compiled regular expressions Envoy accepts;
 // Istio's value, since what its users wrote must load.
 const maxRegexProgram = 32768

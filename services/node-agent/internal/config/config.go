@@ -77,6 +77,8 @@ type Config struct {
 	MaxDownstreamConnections uint64
 	// DeltaXDS selects incremental xDS between Envoy and the xds-server.
 	DeltaXDS bool
+	// BootstrapXDS has the agent ask the xds-server, before Envoy starts, what EnvoyFilters change of the bootstrap.
+	BootstrapXDS bool
 	// OnDemand is whether this proxy is to be sent only what it calls; nil leaves it to the mesh.
 	OnDemand *bool
 

@@ -119,6 +119,7 @@ func Parse(role string, f Flags, h Host) (*Config, error) {
 	c.LogLevel = agentLevel(f.LogLevel)
 	c.MaxDownstreamConnections = max(h.OpenFiles/2, 128)
 	c.DeltaXDS = env.boolean("ISTIO_DELTA_XDS", true)
+	c.BootstrapXDS = env.boolean("BOOTSTRAP_XDS_AGENT", false)
 	c.OnDemand = env.optional(onDemandMetadata)
 
 	errs = append(errs, c.addresses(f, env), c.names(f, env, h))

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -38,6 +39,14 @@ type xdsServer struct {
 	mu    sync.Mutex
 	peers []auth.Peer
 	delta []*discoveryv3.DeltaDiscoveryRequest
+	world []*discoveryv3.DiscoveryRequest
+}
+
+// worldRequests lists what was asked on state-of-the-world streams.
+func (s *xdsServer) worldRequests() []*discoveryv3.DiscoveryRequest {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.world)
 }
 
 func (s *xdsServer) streams() int {
@@ -60,6 +69,9 @@ func (s *xdsServer) StreamAggregatedResources(stream discoveryv3.AggregatedDisco
 		if err != nil {
 			return err
 		}
+		s.mu.Lock()
+		s.world = append(s.world, req)
+		s.mu.Unlock()
 		if req.GetTypeUrl() == sotwType {
 			if req.GetResponseNonce() == "" {
 				err = stream.Send(&discoveryv3.DiscoveryResponse{TypeUrl: sotwType, Nonce: "n", Resources: []*anypb.Any{{Value: []byte("sotw")}}})

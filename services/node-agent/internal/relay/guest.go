@@ -107,13 +107,19 @@ func (g *guest) take(raw []byte) (proto.Message, error) {
 	if err := proto.Unmarshal(raw, resp); err != nil {
 		return nil, fmt.Errorf("response for the agent: %w", err)
 	}
+	reply, _ := takeWorld(resp, g.relay.own.Take)
+	return reply, nil
+}
+
+// takeWorld hands on the resource of a response that has all there is, and makes the answer; the error is that of take.
+func takeWorld(resp *discoveryv3.DiscoveryResponse, take func(*anypb.Any) error) (*discoveryv3.DiscoveryRequest, error) {
 	var err error
 	for _, r := range resp.GetResources() {
-		err = g.relay.own.Take(r)
+		err = take(r)
 	}
 	return &discoveryv3.DiscoveryRequest{
 		TypeUrl: resp.GetTypeUrl(), VersionInfo: resp.GetVersionInfo(), ResponseNonce: resp.GetNonce(), ErrorDetail: detail(err),
-	}, nil
+	}, err
 }
 
 func detail(err error) *status.Status {

@@ -19,6 +19,7 @@ const (
 	SDS       = "SDS"
 	Admin     = "envoy-admin.sock"
 	Bootstrap = "envoy-bootstrap.json"
+	Patched   = "envoy-bootstrap.pb" // Bootstrap with what EnvoyFilters change
 	Cache     = "svid"
 	lockFile  = "agent.lock"
 )

@@ -16,13 +16,14 @@ import (
 
 	ndsv1 "fairlead.dev/proto/istio/networking/nds/v1"
 	"fairlead.dev/services/xds-server/internal/plan"
+	"fairlead.dev/services/xds-server/internal/translate/bootstrap"
 )
 
 // kinds are the short names of types, as in `fairlead proxy-config`, in the order in which people look at them.
 var kinds = []struct{ name, url string }{
 	{"virtualhosts", resource.VirtualHostType}, {"clusters", resource.ClusterType}, {"endpoints", resource.EndpointType},
 	{"listeners", resource.ListenerType}, {"routes", resource.RouteType}, {"secrets", resource.SecretType},
-	{"extensions", resource.ExtensionConfigType}, {"nametables", ndsv1.NameTableType},
+	{"extensions", resource.ExtensionConfigType}, {"nametables", ndsv1.NameTableType}, {"bootstraps", bootstrap.TypeURL},
 }
 
 func typeNames() []string {

@@ -102,12 +102,14 @@ const (
 	PatchedHosts      = "virtual host"
 	PatchedClusters   = "cluster"
 	PatchedExtensions = "extension config"
+	PatchedBootstraps = "bootstrap"
 )
 
-// places lists where a patch may matter. Inbound routes are part of their listeners, and only outbound virtual hosts are resources.
+// places lists where a patch may matter. Inbound routes are part of their listeners, and only outbound virtual hosts are resources. A sidecar
+// starts with one configuration for both of its sides, which counts as the inbound one's.
 func places(p *Patch) []Place {
 	var kinds []string
-	routes := false
+	routes, start := false, false
 	switch p.Spec.GetApplyTo() {
 	case networking.EnvoyFilter_LISTENER, networking.EnvoyFilter_FILTER_CHAIN, networking.EnvoyFilter_NETWORK_FILTER,
 		networking.EnvoyFilter_HTTP_FILTER, networking.EnvoyFilter_LISTENER_FILTER:
@@ -120,6 +122,8 @@ func places(p *Patch) []Place {
 		kinds = []string{PatchedClusters}
 	case networking.EnvoyFilter_EXTENSION_CONFIG:
 		kinds = []string{PatchedExtensions}
+	case networking.EnvoyFilter_BOOTSTRAP:
+		kinds, start = []string{PatchedBootstraps}, true
 	}
 	sides := []string{Inbound, Outbound, Gateways}
 	switch p.Spec.GetMatch().GetContext() {
@@ -132,6 +136,9 @@ func places(p *Patch) []Place {
 		sides = sides[2:]
 	default:
 		return nil
+	}
+	if start && sides[0] == Outbound {
+		sides = []string{Inbound}
 	}
 	var out []Place
 	for _, side := range sides {

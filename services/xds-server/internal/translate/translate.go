@@ -3,6 +3,7 @@ package translate
 
 import (
 	"fairlead.dev/services/xds-server/internal/plan"
+	"fairlead.dev/services/xds-server/internal/translate/bootstrap"
 	"fairlead.dev/services/xds-server/internal/translate/cluster"
 	"fairlead.dev/services/xds-server/internal/translate/endpoint"
 	"fairlead.dev/services/xds-server/internal/translate/extension"
@@ -19,7 +20,7 @@ import (
 func All() []plan.Translator {
 	all := []plan.Translator{
 		cluster.Translator{}, endpoint.Translator{}, listener.Translator{}, route.Translator{}, route.VirtualHosts{},
-		extension.Translator{}, nametable.Translator{},
+		extension.Translator{}, nametable.Translator{}, bootstrap.Translator{},
 	}
 	for i := range all {
 		all[i] = proxyless.Beside(patch.Over(all[i]))

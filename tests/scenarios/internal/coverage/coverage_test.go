@@ -19,7 +19,7 @@ func TestTable(t *testing.T) {
 		{Name: "a", Covers: []string{"VirtualService.http.match.headers", "PeerAuthentication.mtls.mode.STRICT", "VirtualService.spec.http.timeout"}},
 	},
 		Goldens:     map[string]string{"g": "mesh: {connectTimeout: 1s}\nobjects: [{kind: VirtualService, spec: {http: [{match: [{uri: {}, method: {exact: GET}}]}]}}]"},
-		Refused:     []string{"VirtualService.http.fault.abort.http2Error", "EnvoyFilter.configPatches.applyTo.BOOTSTRAP", "MeshConfig.ca"},
+		Refused:     []string{"VirtualService.http.fault.abort.http2Error", "EnvoyFilter.configPatches.match.context.WAYPOINT", "MeshConfig.ca"},
 		Ineffective: []string{"MeshConfig.defaultConfig.tracing"},
 	})
 	if err != nil {
@@ -48,7 +48,7 @@ func TestTable(t *testing.T) {
 	}
 	for path, want := range map[string]State{
 		"VirtualService.http.fault.abort.http2Error":      Refused,
-		"EnvoyFilter.configPatches.applyTo.BOOTSTRAP":     Refused,
+		"EnvoyFilter.configPatches.match.context.WAYPOINT":     Refused,
 		"MeshConfig.ca.tlsSettings.mode":                  Refused,
 		"MeshConfig.defaultConfig.tracing":                NoEffect,
 		"MeshConfig.defaultConfig.tracing.zipkin.address": NoEffect,

@@ -1,15 +1,11 @@
 package patch
 
 import (
-	"fmt"
-
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/reflect/protoreflect"
-	"google.golang.org/protobuf/types/known/anypb"
 
 	networking "istio.io/api/networking/v1alpha3"
 
-	"fairlead.dev/services/xds-server/internal/translate/pack"
+	"fairlead.dev/pkg/protomerge"
 )
 
 // isMerge reports whether an operation merges.
@@ -17,105 +13,12 @@ func isMerge(op networking.EnvoyFilter_Patch_Operation) bool {
 	return op == networking.EnvoyFilter_Patch_MERGE || op == networking.EnvoyFilter_Patch_MERGE_AND_REPLACE_LIST
 }
 
-// merge merges a patch into a message: what the patch sets replaces a scalar, goes into a message, and is appended to a list, or replaces
-// the list if the operation says so. Beyond protobuf's own rules, what is packed in an Any is merged inside if both are of one type, and a
-// duration or a wrapped scalar is one value, which a patch replaces.
+// merge merges a patch into a message, whose lists it replaces if the operation says so.
 func merge(u *use, into proto.Message) error {
-	m := merger{lists: u.operation() == networking.EnvoyFilter_Patch_MERGE_AND_REPLACE_LIST}
-	if err := m.message(into.ProtoReflect(), u.Value.ProtoReflect()); err != nil {
+	rules := protomerge.Rules{ReplaceLists: u.operation() == networking.EnvoyFilter_Patch_MERGE_AND_REPLACE_LIST}
+	if err := rules.Merge(into, u.Value); err != nil {
 		return u.errorf("%w", err)
 	}
 	u.done = true
 	return nil
-}
-
-type merger struct {
-	// lists are replaced.
-	lists bool
-}
-
-func (m merger) message(into, from protoreflect.Message) error {
-	var err error
-	from.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
-		switch {
-		case fd.IsMap():
-			err = m.entries(fd, into.Mutable(fd).Map(), v.Map())
-		case fd.IsList():
-			if m.lists {
-				into.Clear(fd)
-			}
-			list := into.Mutable(fd).List()
-			for i := range v.List().Len() {
-				list.Append(cloned(fd, v.List().Get(i)))
-			}
-		case fd.Message() != nil && into.Has(fd) && !isValue(fd.Message()):
-			err = m.inside(into.Mutable(fd).Message(), v.Message())
-		default:
-			into.Set(fd, cloned(fd, v))
-		}
-		return err == nil
-	})
-	return err
-}
-
-// inside merges messages, and what is packed if both are an Any.
-func (m merger) inside(into, from protoreflect.Message) error {
-	a, ok := into.Interface().(*anypb.Any)
-	if !ok {
-		return m.message(into, from)
-	}
-	b := from.Interface().(*anypb.Any)
-	if a.MessageName() != b.MessageName() {
-		a.TypeUrl, a.Value = b.GetTypeUrl(), b.GetValue()
-		return nil
-	}
-	inner, err := a.UnmarshalNew()
-	if err != nil {
-		return fmt.Errorf("%s: %w", a.GetTypeUrl(), err)
-	}
-	more, err := b.UnmarshalNew()
-	if err != nil {
-		return fmt.Errorf("%s: %w", b.GetTypeUrl(), err)
-	}
-	if err := m.message(inner.ProtoReflect(), more.ProtoReflect()); err != nil {
-		return err
-	}
-	packed := pack.Any(inner)
-	a.TypeUrl, a.Value = packed.GetTypeUrl(), packed.GetValue()
-	return nil
-}
-
-// entries sets the entries of a map; of those that are an Any what is packed is merged.
-func (m merger) entries(fd protoreflect.FieldDescriptor, into, from protoreflect.Map) error {
-	var err error
-	from.Range(func(k protoreflect.MapKey, v protoreflect.Value) bool {
-		d := fd.MapValue().Message()
-		if d != nil && d.FullName() == "google.protobuf.Any" && into.Has(k) {
-			err = m.inside(into.Mutable(k).Message(), v.Message())
-		} else {
-			into.Set(k, cloned(fd.MapValue(), v))
-		}
-		return err == nil
-	})
-	return err
-}
-
-func cloned(fd protoreflect.FieldDescriptor, v protoreflect.Value) protoreflect.Value {
-	if fd.Message() == nil {
-		return v
-	}
-	return protoreflect.ValueOfMessage(proto.Clone(v.Message().Interface()).ProtoReflect())
-}
-
-// isValue reports whether a message is one value: a duration, a point in time or a wrapped scalar.
-func isValue(d protoreflect.MessageDescriptor) bool {
-	switch d.FullName() {
-	case "google.protobuf.Duration", "google.protobuf.Timestamp",
-		"google.protobuf.BoolValue", "google.protobuf.StringValue", "google.protobuf.BytesValue", "google.protobuf.DoubleValue",
-		"google.protobuf.FloatValue", "google.protobuf.Int32Value", "google.protobuf.Int64Value", "google.protobuf.UInt32Value",
-		"google.protobuf.UInt64Value":
-		return true
-	default:
-		return false
-	}
 }

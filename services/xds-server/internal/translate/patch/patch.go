@@ -17,6 +17,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/plan"
 	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/translate/bootstrap"
 )
 
 // Over returns a translator that patches what the given one builds; one of a type that no EnvoyFilter patches is returned as it is.
@@ -32,6 +33,8 @@ func Over(t plan.Translator) plan.Translator {
 		return over(t, replica.PatchedClusters, networking.EnvoyFilter_CLUSTER, sideOfCluster, newClusters)
 	case resourcev3.ExtensionConfigType:
 		return over(t, replica.PatchedExtensions, networking.EnvoyFilter_EXTENSION_CONFIG, nil, newExtensions)
+	case bootstrap.TypeURL:
+		return over(t, replica.PatchedBootstraps, networking.EnvoyFilter_INVALID, sideOfBootstrap, newBootstraps)
 	default:
 		return t
 	}

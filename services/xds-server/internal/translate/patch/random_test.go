@@ -19,6 +19,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/meshtest"
 	"fairlead.dev/services/xds-server/internal/plan"
 	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/translate/bootstrap"
 )
 
 const (
@@ -47,6 +48,7 @@ var values = map[networking.EnvoyFilter_ApplyTo][]string{
 		"{connect_timeout: 3s}", "{connect_timeout: 0s}", "{name: mine, type: STATIC}", "{name: 'inbound|8080||'}", "{lb_policy: CLUSTER_PROVIDED}", "{type: EDS}",
 		"{transport_socket: {name: tls, typed_config: {'@type': type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext, sni: a}}}", "{cluster_type: {name: ''}}",
 	},
+	networking.EnvoyFilter_BOOTSTRAP:        {"{stats_flush_interval: 7s}", "{stats_flush_interval: 0s}", "{static_resources: {clusters: [{name: mine}]}}", "{admin: {profile_path: a}}"},
 	networking.EnvoyFilter_EXTENSION_CONFIG: {lua, "{name: a}", "{typed_config: {'@type': type.googleapis.com/google.protobuf.Empty}}"},
 }
 
@@ -69,6 +71,7 @@ func drawPatch(t *rapid.T) string {
 		networking.EnvoyFilter_LISTENER, networking.EnvoyFilter_FILTER_CHAIN, networking.EnvoyFilter_NETWORK_FILTER, networking.EnvoyFilter_HTTP_FILTER,
 		networking.EnvoyFilter_LISTENER_FILTER, networking.EnvoyFilter_ROUTE_CONFIGURATION, networking.EnvoyFilter_VIRTUAL_HOST,
 		networking.EnvoyFilter_HTTP_ROUTE, networking.EnvoyFilter_CLUSTER, networking.EnvoyFilter_EXTENSION_CONFIG,
+		networking.EnvoyFilter_BOOTSTRAP,
 	}).Draw(t, "applyTo")
 	matches := listenerMatches
 	switch applyTo {
@@ -76,7 +79,7 @@ func drawPatch(t *rapid.T) string {
 		matches = clusterMatches
 	case networking.EnvoyFilter_ROUTE_CONFIGURATION, networking.EnvoyFilter_VIRTUAL_HOST, networking.EnvoyFilter_HTTP_ROUTE:
 		matches = routeMatches
-	case networking.EnvoyFilter_EXTENSION_CONFIG:
+	case networking.EnvoyFilter_EXTENSION_CONFIG, networking.EnvoyFilter_BOOTSTRAP:
 		matches = matches[:1]
 	}
 	match := strings.Trim(rapid.SampledFrom(matches).Draw(t, "match"), "{}")
@@ -110,7 +113,7 @@ func TestRandomPatches(t *testing.T) {
 		}
 		key := rapid.SampledFrom([]func() *class.Key{sidecar, router, discovered, onDemand}).Draw(t, "class")()
 		r := input.NewView(key, state).Reader()
-		for _, url := range []string{resource.ClusterType, resource.ListenerType, resource.RouteType, resource.VirtualHostType, resource.ExtensionConfigType} {
+		for _, url := range []string{resource.ClusterType, resource.ListenerType, resource.RouteType, resource.VirtualHostType, resource.ExtensionConfigType, bootstrap.TypeURL} {
 			names, err := plan.List(translator(url), key, state)
 			if err != nil {
 				t.Fatal(err)

@@ -1,0 +1,43 @@
+// Package bootstrap serves what EnvoyFilters change of the configuration that a proxy starts with. Agents that are told to ask for it merge it
+// into their own; see package patch.
+package bootstrap
+
+import (
+	"google.golang.org/protobuf/proto"
+
+	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+
+	"fairlead.dev/services/xds-server/internal/input"
+)
+
+// Name of the one resource that a class has.
+const Name = "bootstrap"
+
+// TypeURL of the resource.
+const TypeURL = "type.googleapis.com/envoy.config.bootstrap.v3.Bootstrap"
+
+// Translator makes bootstraps with nothing in them.
+type Translator struct{}
+
+// TypeURL of the resources.
+func (Translator) TypeURL() string { return TypeURL }
+
+// Names lists the bootstrap, also where nothing is changed: an agent waits for it.
+func (Translator) Names(*input.Reader) ([]string, error) { return []string{Name}, nil }
+
+// HostNames is nil: services do not matter.
+func (Translator) HostNames(*input.Reader, string) ([]string, error) { return nil, nil }
+
+// Build makes the bootstrap.
+func (Translator) Build(_ *input.Reader, name string) (proto.Message, error) {
+	if name != Name {
+		return nil, nil
+	}
+	return Resource{&bootstrapv3.Bootstrap{}}, nil
+}
+
+// Resource gives a bootstrap, which has no field for it, its name.
+type Resource struct{ *bootstrapv3.Bootstrap }
+
+// GetName returns the resource's name.
+func (Resource) GetName() string { return Name }
