@@ -182,7 +182,8 @@ func (c *check) connections() {
 	}
 }
 
-// How long the servers may take to have seen everything.
+// How long the servers may take to have seen everything. As with all waiting here, only the pauses between looks count: a machine that stands still
+// meanwhile has not looked.
 const (
 	copyTime    = 3 * time.Second
 	attemptTime = time.Second
@@ -203,9 +204,8 @@ func (c *check) copies(ctx context.Context) {
 			settle = settle || share < 100
 		}
 	}
-	until := time.Now().Add(limit)
 	before, example := c.wrong, c.example
-	for {
+	for waited := time.Duration(0); ; waited += again {
 		c.wrong, c.example = before[:len(before):len(before)], example
 		c.attempts()
 		c.mirrored()
@@ -216,7 +216,7 @@ func (c *check) copies(ctx context.Context) {
 			if !pause(ctx, quiet) {
 				return
 			}
-		case holds || time.Now().After(until) || !pause(ctx, again):
+		case holds || waited >= limit || !pause(ctx, again):
 			return
 		}
 		if err := c.read(ctx); err != nil {

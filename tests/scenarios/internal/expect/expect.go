@@ -62,8 +62,8 @@ type check struct {
 	// example is a result for which something does not hold.
 	example *caller.Result
 
-	// logUntil is when it is no longer waited for lines of access logs.
-	logUntil time.Time
+	// logWaited is how long it was waited for lines of access logs.
+	logWaited time.Duration
 
 	// journal has the requests of this call that came to each server, by id.
 	journal map[string][]*echo.Seen

@@ -149,7 +149,7 @@ func TestCheck(t *testing.T) {
 			if err := yaml.Unmarshal([]byte(replace.Replace(test.call)), &call); err != nil {
 				t.Fatal(err)
 			}
-			call.Count, call.Timeout, call.Expect = max(call.Count, 1), format.Duration(5*time.Second), expectation(t, replace.Replace(test.expect))
+			call.Count, call.Timeout, call.Expect = max(call.Count, 1), format.Duration(30*time.Second), expectation(t, replace.Replace(test.expect))
 			scene := &expect.Scene{Call: &call, Servers: servers}
 			scene.Begin()
 			of := &caller.Caller{From: caller.Machine{Host: echotest.Machine{}}, Certificates: certs}
@@ -202,7 +202,7 @@ func TestMirrored(t *testing.T) {
 	}
 	for _, host := range []string{"server-shadow:80", "server"} {
 		call := format.Call{
-			URL: fmt.Sprintf("http://%s:%d/", echotest.Home(), ports["one"]), Count: 4, Timeout: format.Duration(5 * time.Second),
+			URL: fmt.Sprintf("http://%s:%d/", echotest.Home(), ports["one"]), Count: 4, Timeout: format.Duration(30 * time.Second),
 			Expect: expectation(t, "{mirrored: {two: 50}, tolerance: 0, attempts: 1, from: {one: 100}}"),
 		}
 		scene := &expect.Scene{Call: &call, Servers: servers}
@@ -285,7 +285,7 @@ func TestFacts(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			replace := strings.NewReplacer("IP", ip, "FROM", from)
 			call := format.Call{
-				URL: replace.Replace(test.url), Count: 2, Timeout: format.Duration(5 * time.Second), TLS: &format.CallTLS{CA: "root", SNI: "server", Cert: "client"},
+				URL: replace.Replace(test.url), Count: 2, Timeout: format.Duration(30 * time.Second), TLS: &format.CallTLS{CA: "root", SNI: "server", Cert: "client"},
 				Headers: map[string]*string{}, Expect: expectation(t, test.expect),
 			}
 			for name, value := range test.headers {

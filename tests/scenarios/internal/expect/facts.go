@@ -124,12 +124,12 @@ func (c *check) class(ctx context.Context, server *Server, s *echo.Seen) (class,
 		return "", "nobody looked at the wire"
 	}
 	var flows []wire.Flow
-	for until := time.Now().Add(flowTime); ; {
+	for waited := time.Duration(0); ; waited += again {
 		flows = incoming(server, s, server.Sniffer.Flows(c.began))
 		if near := slices.DeleteFunc(slices.Clone(flows), func(f wire.Flow) bool { return !slices.Contains(c.From, f.Client.Addr()) }); len(near) > 0 {
 			flows = near
 		}
-		if len(flows) > 0 || time.Now().After(until) || !pause(ctx, again) {
+		if len(flows) > 0 || waited >= flowTime || !pause(ctx, again) {
 			break
 		}
 	}
@@ -178,10 +178,7 @@ func address(text string) netip.Addr {
 
 // logged is what the access log of the server's proxy says of the connection that brought a request.
 func (c *check) logged(ctx context.Context, server *Server, s *echo.Seen) fact {
-	if c.logUntil.IsZero() {
-		c.logUntil = time.Now().Add(logTime)
-	}
-	for {
+	for ; ; c.logWaited += again {
 		entries, err := server.Log.After(c.logs[s.Workload])
 		if err != nil {
 			return fact{why: err.Error()}
@@ -189,7 +186,7 @@ func (c *check) logged(ctx context.Context, server *Server, s *echo.Seen) fact {
 		if e := c.entry(entries, server, s); e != nil {
 			return fact{identity: e.Peer, from: e.From(), why: fmt.Sprintf("the proxy's log: from %s, TLS %s", e.Remote, orNone(e.TLS))}
 		}
-		if server.Log.Path == "" || time.Now().After(c.logUntil) || !pause(ctx, again) {
+		if server.Log.Path == "" || c.logWaited >= logTime || !pause(ctx, again) {
 			return fact{why: "the proxy logged nothing of it"}
 		}
 	}

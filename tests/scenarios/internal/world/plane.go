@@ -175,7 +175,7 @@ func (s *service) wait(ctx context.Context, w *World) error {
 }
 
 // askWithin bounds one question.
-const askWithin = 2 * time.Second
+const askWithin = 5 * time.Second
 
 // ask makes an HTTP request from a machine; anything but 200 is an error.
 func ask(ctx context.Context, from *netns.Host, url string) error {

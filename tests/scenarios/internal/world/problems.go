@@ -19,7 +19,7 @@ import (
 )
 
 // settleWithin is how long Envoy may take to be done with what it has acknowledged.
-const settleWithin = 3 * time.Second
+const settleWithin = 10 * time.Second
 
 // settleSoon is how long a step waits for that.
 const settleSoon = time.Second

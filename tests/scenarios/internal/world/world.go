@@ -34,13 +34,13 @@ type Options struct {
 // Limits.
 const (
 	// startWithin is how long the whole fleet may take until it is ready.
-	startWithin = 90 * time.Second
+	startWithin = 3 * time.Minute
 	// readyWithin is how long one process may take.
-	readyWithin = 30 * time.Second
+	readyWithin = time.Minute
 	// ackedWithin is how long the proxies may take to acknowledge a change.
 	ackedWithin = 10 * time.Second
 	// endWithin is how long a process may take from SIGTERM to its end.
-	endWithin = 15 * time.Second
+	endWithin = 30 * time.Second
 	// often is how long to rest between two looks at something that will come.
 	often = 10 * time.Millisecond
 )

@@ -152,7 +152,7 @@ func TestWorld(t *testing.T) {
 			t.Fatal(err)
 		}
 		c := &caller.Caller{From: from}
-		for _, result := range c.Run(ctx, &format.Call{URL: "http://server/x", Count: 3, Timeout: format.Duration(5 * time.Second)}) {
+		for _, result := range c.Run(ctx, &format.Call{URL: "http://server/x", Count: 3, Timeout: format.Duration(30 * time.Second)}) {
 			if result.Err != nil || result.Status != http.StatusOK || result.Seen == nil || result.Seen.Workload != "server" {
 				t.Errorf("status %d, %v: %s", result.Status, result.Err, result.Body)
 			}
@@ -169,7 +169,7 @@ func TestWorld(t *testing.T) {
 			return err
 		})
 		for name, want := range map[string]bool{"server": true, "server.apps": true, "nobody": false} {
-			if got := c.Run(ctx, &format.Call{URL: "dns://" + name, Count: 1, Timeout: format.Duration(5 * time.Second)})[0]; (got.Err == nil) != want {
+			if got := c.Run(ctx, &format.Call{URL: "dns://" + name, Count: 1, Timeout: format.Duration(30 * time.Second)})[0]; (got.Err == nil) != want {
 				t.Errorf("%s: %v %v", name, got.Addresses, got.Err)
 			}
 		}
@@ -184,7 +184,7 @@ func TestWorld(t *testing.T) {
 			t.Fatal(err)
 		}
 		c := &caller.Caller{From: from}
-		call := &format.Call{URL: "http://" + vip + "/", Count: 1, Timeout: format.Duration(5 * time.Second)}
+		call := &format.Call{URL: "http://" + vip + "/", Count: 1, Timeout: format.Duration(30 * time.Second)}
 		if r := c.Run(ctx, call)[0]; r.Err != nil || r.Seen == nil || r.Seen.Workload != "server" {
 			t.Errorf("status %d, %v", r.Status, r.Err)
 		}
