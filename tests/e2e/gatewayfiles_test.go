@@ -73,10 +73,11 @@ spec:
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn, err := browser{roots: anyone.roots, certificate: &pair}.dial(t, ingress, "members.example.com")
-	if err != nil {
-		t.Fatal(err)
-	}
+	var conn *tls.Conn
+	m.Eventually(t, takesEffect, func() error { // its certificate comes by itself
+		conn, err = browser{roots: anyone.roots, certificate: &pair}.dial(t, ingress, "members.example.com")
+		return err
+	})
 	defer conn.Close()
 	m.Eventually(t, takesEffect, func() error {
 		status, err := get(conn, "members.example.com")

@@ -141,12 +141,14 @@ func secured(t *testing.T, m mesh, client string) {
 	direct := "dns:///" + m.Pod(t, "secure-0").IP + ":7070"
 	m.WriteConfig(t, "mtls.yaml", peerAuthentication("STRICT"))
 	t.Run("STRICT", func(t *testing.T) {
-		r := m.until(t, client, target, "", answeredBy("v1"))
-		for _, s := range r.Seen {
-			if !s.TLS || s.Peer != clientID {
-				t.Errorf("the server saw %+v", s)
+		m.until(t, client, target, "", func(r result) error {
+			for _, s := range r.Seen {
+				if !s.TLS || s.Peer != clientID {
+					return fmt.Errorf("want TLS with the identity of %s", clientID)
+				}
 			}
-		}
+			return answeredBy("v1")(r)
+		})
 		m.until(t, client, direct, "", failsWith("Unavailable", "UNAVAILABLE"))
 	})
 	t.Run("STRICT behind a sidecar", func(t *testing.T) {
