@@ -301,7 +301,8 @@ type ResourceKey struct {
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	// namespace the resource lives in; empty for MeshConfig, Jwks and Namespace.
 	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	// name within kind and namespace. For Service the FQDN; for EndpointSet "<fqdn>:<service port>/<cluster>"; for MeshConfig "default".
+	// name within kind and namespace. For Service the FQDN; for EndpointSet "<fqdn>:<service port>/<cluster>"; both with "/<audience>" at the end
+	// where they have one; for MeshConfig "default".
 	Name          string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -821,7 +822,9 @@ func (x *ServicePort) GetTargetPortName() string {
 	return ""
 }
 
-// Service is one hostname that callers in the mesh may address.
+// Service is one hostname that callers in the mesh may address. Where objects of one hostname and namespace are exported to different namespaces,
+// there are several: each is what the namespaces of its exported_to see, made from objects alone that are exported to them. No namespace is
+// named by two of these, and what names a namespace counts there in place of what is exported to all.
 type Service struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// hostname is the FQDN, or a wildcard host of a ServiceEntry.
@@ -868,8 +871,11 @@ type Service struct {
 	NodeLocal bool `protobuf:"varint,20,opt,name=node_local,json=nodeLocal,proto3" json:"node_local,omitempty"`
 	// network_gateway is set for a Service with the label topology.istio.io/network: it leads into that network from outside.
 	NetworkGateway *NetworkGateway `protobuf:"bytes,21,opt,name=network_gateway,json=networkGateway,proto3" json:"network_gateway,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// audience tells several services of one hostname and namespace apart: empty for the only one and for the one that is exported to all, else the
+	// first of exported_to.
+	Audience      string `protobuf:"bytes,22,opt,name=audience,proto3" json:"audience,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Service) Reset() {
@@ -1047,6 +1053,13 @@ func (x *Service) GetNetworkGateway() *NetworkGateway {
 		return x.NetworkGateway
 	}
 	return nil
+}
+
+func (x *Service) GetAudience() string {
+	if x != nil {
+		return x.Audience
+	}
+	return ""
 }
 
 // NetworkGateway is where callers from other networks send what is for endpoints of a network. Gateways behind it take mesh TLS alone, and pass
@@ -1238,7 +1251,9 @@ type EndpointSet struct {
 	// label_sets are referred to by index from endpoints; no two are equal.
 	LabelSets []*LabelSet `protobuf:"bytes,5,rep,name=label_sets,json=labelSets,proto3" json:"label_sets,omitempty"`
 	// localities are referred to by index from endpoints; no two are equal.
-	Localities    []*Locality `protobuf:"bytes,6,rep,name=localities,proto3" json:"localities,omitempty"`
+	Localities []*Locality `protobuf:"bytes,6,rep,name=localities,proto3" json:"localities,omitempty"`
+	// audience is that of the service.
+	Audience      string `protobuf:"bytes,7,opt,name=audience,proto3" json:"audience,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1313,6 +1328,13 @@ func (x *EndpointSet) GetLocalities() []*Locality {
 		return x.Localities
 	}
 	return nil
+}
+
+func (x *EndpointSet) GetAudience() string {
+	if x != nil {
+		return x.Audience
+	}
+	return ""
 }
 
 // Endpoint is one address behind a service port.
@@ -1904,7 +1926,7 @@ const file_fairlead_config_v1_model_proto_rawDesc = "" +
 	"\bprotocol\x18\x03 \x01(\x0e2\x1c.fairlead.config.v1.ProtocolR\bprotocol\x12\x1f\n" +
 	"\vtarget_port\x18\x04 \x01(\rR\n" +
 	"targetPort\x12(\n" +
-	"\x10target_port_name\x18\x05 \x01(\tR\x0etargetPortName\"\xd9\b\n" +
+	"\x10target_port_name\x18\x05 \x01(\tR\x0etargetPortName\"\xf5\b\n" +
 	"\aService\x12\x1a\n" +
 	"\bhostname\x18\x01 \x01(\tR\bhostname\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1c\n" +
@@ -1931,7 +1953,8 @@ const file_fairlead_config_v1_model_proto_rawDesc = "" +
 	"\x1bpublish_not_ready_addresses\x18\x13 \x01(\bR\x18publishNotReadyAddresses\x12\x1d\n" +
 	"\n" +
 	"node_local\x18\x14 \x01(\bR\tnodeLocal\x12K\n" +
-	"\x0fnetwork_gateway\x18\x15 \x01(\v2\".fairlead.config.v1.NetworkGatewayR\x0enetworkGateway\x1a;\n" +
+	"\x0fnetwork_gateway\x18\x15 \x01(\v2\".fairlead.config.v1.NetworkGatewayR\x0enetworkGateway\x12\x1a\n" +
+	"\baudience\x18\x16 \x01(\tR\baudience\x1a;\n" +
 	"\rSelectorEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a9\n" +
@@ -1950,7 +1973,7 @@ const file_fairlead_config_v1_model_proto_rawDesc = "" +
 	"\x06labels\x18\x01 \x03(\v2(.fairlead.config.v1.LabelSet.LabelsEntryR\x06labels\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x8e\x02\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xaa\x02\n" +
 	"\vEndpointSet\x12\x1a\n" +
 	"\bhostname\x18\x01 \x01(\tR\bhostname\x12\x12\n" +
 	"\x04port\x18\x02 \x01(\rR\x04port\x12\x18\n" +
@@ -1960,7 +1983,8 @@ const file_fairlead_config_v1_model_proto_rawDesc = "" +
 	"label_sets\x18\x05 \x03(\v2\x1c.fairlead.config.v1.LabelSetR\tlabelSets\x12<\n" +
 	"\n" +
 	"localities\x18\x06 \x03(\v2\x1c.fairlead.config.v1.LocalityR\n" +
-	"localities\"\x96\x03\n" +
+	"localities\x12\x1a\n" +
+	"\baudience\x18\a \x01(\tR\baudience\"\x96\x03\n" +
 	"\bEndpoint\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04port\x18\x02 \x01(\rR\x04port\x12\x1b\n" +

@@ -19,14 +19,21 @@ import (
 // endpointSets builds the endpoints of every proxied port of a hostname, also where there are none: the reader then knows that the port is
 // served by nobody. Services that go where the client asked for have no sets, except headless ones.
 func (m *Mesh) endpointSets(h hostKey) []*configv1.EndpointSet {
-	svc := m.built[h]
-	if svc == nil || svc.Resolution == configv1.Resolution_RESOLUTION_DYNAMIC_DNS || svc.Resolution == configv1.Resolution_RESOLUTION_PASSTHROUGH && !svc.Headless {
-		return nil
-	}
-	claimants, byNode := m.claimants(h), m.byNode(svc)
 	var out []*configv1.EndpointSet
+	for _, svc := range m.built[h] {
+		out = m.appendEndpointSets(out, svc, m.forAudience(m.claimants(h), svc.ExportedTo))
+	}
+	return out
+}
+
+// appendEndpointSets is endpointSets for one audience of a hostname, which sees these claimants.
+func (m *Mesh) appendEndpointSets(out []*configv1.EndpointSet, svc *configv1.Service, claimants []*object.Object) []*configv1.EndpointSet {
+	if svc.Resolution == configv1.Resolution_RESOLUTION_DYNAMIC_DNS || svc.Resolution == configv1.Resolution_RESOLUTION_PASSTHROUGH && !svc.Headless {
+		return out
+	}
+	byNode := m.byNode(svc)
 	for _, port := range svc.Ports {
-		built := slices.ContainsFunc(out, func(s *configv1.EndpointSet) bool { return s.Port == port.Number })
+		built := slices.ContainsFunc(out, func(s *configv1.EndpointSet) bool { return s.Port == port.Number && s.Audience == svc.Audience })
 		if built || port.Protocol == configv1.Protocol_PROTOCOL_UDP {
 			continue
 		}
@@ -37,11 +44,13 @@ func (m *Mesh) endpointSets(h hostKey) []*configv1.EndpointSet {
 				m.serviceEndpoints(&b, o, body, svc, port)
 			case *networking.ServiceEntry:
 				if o.Key.Name == svc.Name && svc.Source.Kind == "ServiceEntry" || resolutions[body.Resolution] == svc.Resolution {
-					m.entryEndpoints(&b, o, body, h.hostname, port)
+					m.entryEndpoints(&b, o, body, svc.Hostname, port)
 				}
 			}
 		}
-		out = append(out, b.build(h.hostname, port.Number, m.cfg.Cluster))
+		set := b.build(svc.Hostname, port.Number, m.cfg.Cluster)
+		set.Audience = svc.Audience
+		out = append(out, set)
 	}
 	return out
 }

@@ -94,8 +94,9 @@ type Mesh struct {
 
 	vips *vips
 
-	// built and ports keep what endpoint and workload events read of services, so that they need not rebuild any.
-	built map[hostKey]*configv1.Service
+	// built and ports keep what endpoint and workload events read of services, so that they need not rebuild any. A host has one Service for each
+	// of its audiences.
+	built map[hostKey][]*configv1.Service
 	ports map[owner][]*configv1.ServicePort
 
 	out       map[resource.Key][]byte // key -> hash of what was last given out
@@ -124,7 +125,7 @@ func New(cfg Config) *Mesh {
 		cfg: cfg.withDefaults(), namespaces: map[string]*object.Object{}, nodes: map[string]*configv1.Locality{}, owners: map[owner]*object.Object{},
 		claims: multimap[hostKey, owner]{}, selectors: newSelectors(), instances: newInstances(), slices: map[workKey]*object.Object{}, bySlice: multimap[workKey, workKey]{},
 		sliceOf: map[workKey]workKey{}, sliceRefs: multimap[instKey, workKey]{}, configs: map[object.Key]*object.Object{}, delegates: multimap[workKey, object.Key]{}, nodeRules: map[object.Key]string{}, onDemandConfigs: set[object.Key]{},
-		vips: newVIPs(), built: map[hostKey]*configv1.Service{}, ports: map[owner][]*configv1.ServicePort{}, out: map[resource.Key][]byte{}, endpoints: map[hostKey][]resource.Key{}, dirty: newDirty(),
+		vips: newVIPs(), built: map[hostKey][]*configv1.Service{}, ports: map[owner][]*configv1.ServicePort{}, out: map[resource.Key][]byte{}, endpoints: map[hostKey][]resource.Key{}, dirty: newDirty(),
 		discovery: discovery{aside: map[object.Key]*object.Object{}},
 	}
 	m.settings = m.defaultSettings()

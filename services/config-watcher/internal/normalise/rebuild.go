@@ -63,14 +63,19 @@ func (m *Mesh) rebuildMesh(d *Delta) {
 // rebuildServices builds the services, then tells them the addresses allocated for them, which may move those of others.
 func (m *Mesh) rebuildServices(d *Delta, hosts set[hostKey]) {
 	for h := range hosts {
-		s := m.buildService(h)
-		if s == nil {
+		services := m.buildServices(h)
+		for _, old := range m.built[h] {
+			if !slices.ContainsFunc(services, sameAudience(old)) {
+				m.emit(d, serviceKey(old), nil)
+			}
+		}
+		if len(services) == 0 {
 			delete(m.built, h)
 		} else {
-			m.built[h] = s
+			m.built[h] = services
 		}
-		if m.wantsVIP(h, s) {
-			m.vips.want(h, s.GetCreationTime().AsTime())
+		if first := firstToWantVIP(h, services); first != nil {
+			m.vips.want(h, first.GetCreationTime().AsTime())
 		} else {
 			m.vips.drop(h)
 		}
@@ -79,23 +84,30 @@ func (m *Mesh) rebuildServices(d *Delta, hosts set[hostKey]) {
 		hosts.add(h)
 	}
 	for h := range hosts {
-		var body proto.Message
-		if s := m.built[h]; s != nil {
-			if given := m.vips.addresses(h); !slices.Equal(given, s.AutoAddresses) {
-				s = proto.CloneOf(s)
-				s.AutoAddresses = given
-				m.built[h] = s
+		given := m.vips.addresses(h)
+		for i, s := range m.built[h] {
+			var own []string
+			if given != nil && wantsVIP(h, s) {
+				own = given
 			}
-			body = s
+			if !slices.Equal(own, s.AutoAddresses) {
+				s = proto.CloneOf(s)
+				s.AutoAddresses = own
+				m.built[h][i] = s
+			}
+			m.emit(d, serviceKey(s), s)
 		}
-		m.emit(d, resource.Key{Kind: resource.KindService, Namespace: h.namespace, Name: h.hostname}, body)
 	}
+}
+
+func serviceKey(s *configv1.Service) resource.Key {
+	return resource.Key{Kind: resource.KindService, Namespace: s.Namespace, Name: audienceName(s.Hostname, s.Audience)}
 }
 
 func (m *Mesh) rebuildEndpoints(d *Delta, h hostKey) {
 	var keys []resource.Key
 	for _, es := range m.endpointSets(h) {
-		k := resource.Key{Kind: resource.KindEndpointSet, Namespace: h.namespace, Name: fmt.Sprintf("%s:%d/%s", es.Hostname, es.Port, es.Cluster)}
+		k := resource.Key{Kind: resource.KindEndpointSet, Namespace: h.namespace, Name: audienceName(fmt.Sprintf("%s:%d/%s", es.Hostname, es.Port, es.Cluster), es.Audience)}
 		keys = append(keys, k)
 		m.emit(d, k, es)
 	}

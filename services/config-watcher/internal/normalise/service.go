@@ -16,17 +16,16 @@ import (
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
-// buildService builds the Service of a hostname from all objects that claim it; nil if there is none, or none has a port or is an alias. The
-// first object decides who may see it.
-func (m *Mesh) buildService(h hostKey) *configv1.Service {
+// buildService builds the Service of a hostname from objects that claim it, the deciding one first; nil if none has a port or is an alias.
+func buildService(h hostKey, claimants []*object.Object) *configv1.Service {
 	var out *configv1.Service
-	for _, o := range m.claimants(h) {
+	for _, o := range claimants {
 		var s *configv1.Service
 		switch b := o.Body.(type) {
 		case *corev1.Service:
-			s = fromService(o, b, h.hostname, m.settings.GetDefaultServiceExportTo())
+			s = fromService(o, b, h.hostname)
 		case *networking.ServiceEntry:
-			s = fromServiceEntry(o, b, h.hostname, m.settings.GetDefaultServiceExportTo())
+			s = fromServiceEntry(o, b, h.hostname)
 		}
 		switch {
 		case s == nil || len(s.Ports) == 0 && s.ExternalName == "":
@@ -43,9 +42,9 @@ func (m *Mesh) buildService(h hostKey) *configv1.Service {
 func ownerPorts(o *object.Object) []*configv1.ServicePort {
 	switch b := o.Body.(type) {
 	case *corev1.Service:
-		return fromService(o, b, "", nil).Ports
+		return fromService(o, b, "").Ports
 	case *networking.ServiceEntry:
-		return fromServiceEntry(o, b, "", nil).Ports
+		return fromServiceEntry(o, b, "").Ports
 	}
 	return nil
 }
@@ -75,8 +74,8 @@ func created(t time.Time) *timestamppb.Timestamp {
 	return timestamppb.New(t)
 }
 
-// fromService builds the Service of a Kubernetes Service.
-func fromService(o *object.Object, s *corev1.Service, hostname string, fallback []string) *configv1.Service {
+// fromService builds the Service of a Kubernetes Service, but for who may see it.
+func fromService(o *object.Object, s *corev1.Service, hostname string) *configv1.Service {
 	out := &configv1.Service{
 		Hostname: hostname, Name: o.Key.Name, Namespace: o.Key.Namespace, Resolution: configv1.Resolution_RESOLUTION_STATIC,
 		Selector: s.Spec.Selector, Labels: o.Labels, CreationTime: created(o.Created), Source: sourceRef(o),
@@ -87,11 +86,6 @@ func fromService(o *object.Object, s *corev1.Service, hostname string, fallback 
 	out.NetworkGateway = networkGateway(o, s)
 	out.TrafficDistribution = trafficDistribution(s.Spec.TrafficDistribution, o.Annotations)
 	out.NodeLocal = s.Spec.InternalTrafficPolicy != nil && *s.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal
-	var exportTo []string
-	if v := o.Annotations[validate.ExportToAnnotation]; v != "" {
-		exportTo = strings.Split(v, ",")
-	}
-	out.ExportedTo = ExportedTo(exportTo, fallback, o.Key.Namespace)
 	for _, p := range s.Spec.Ports {
 		app := ""
 		if p.AppProtocol != nil {
@@ -143,12 +137,12 @@ var resolutions = map[networking.ServiceEntry_Resolution]configv1.Resolution{
 	networking.ServiceEntry_DYNAMIC_DNS:     configv1.Resolution_RESOLUTION_DYNAMIC_DNS,
 }
 
-// fromServiceEntry builds the Service of one host of a ServiceEntry.
-func fromServiceEntry(o *object.Object, se *networking.ServiceEntry, hostname string, fallback []string) *configv1.Service {
+// fromServiceEntry builds the Service of one host of a ServiceEntry, but for who may see it.
+func fromServiceEntry(o *object.Object, se *networking.ServiceEntry, hostname string) *configv1.Service {
 	out := &configv1.Service{
 		Hostname: hostname, Name: o.Key.Name, Namespace: o.Key.Namespace, Resolution: resolutions[se.Resolution],
-		MeshExternal: se.Location == networking.ServiceEntry_MESH_EXTERNAL, ExportedTo: ExportedTo(se.ExportTo, fallback, o.Key.Namespace),
-		Selector: se.GetWorkloadSelector().GetLabels(), Labels: o.Labels, CreationTime: created(o.Created), Source: sourceRef(o),
+		MeshExternal: se.Location == networking.ServiceEntry_MESH_EXTERNAL,
+		Selector:     se.GetWorkloadSelector().GetLabels(), Labels: o.Labels, CreationTime: created(o.Created), Source: sourceRef(o),
 	}
 	out.Addresses = canonicalAddresses(se.Addresses)
 	out.TrafficDistribution = trafficDistribution(nil, o.Annotations)
@@ -211,8 +205,8 @@ func trafficDistribution(own *string, annotations map[string]string) string {
 
 // wantsVIP tells whether an address is allocated for a service: for a single name that ServiceEntries alone are about, none of which says
 // where clients connect to, or leaves it to them.
-func (m *Mesh) wantsVIP(h hostKey, s *configv1.Service) bool {
-	if s == nil || s.Source.Kind != "ServiceEntry" || len(s.Addresses) > 0 || strings.HasPrefix(h.hostname, "*") || s.Labels[validate.AutoAllocateLabel] == "false" {
+func wantsVIP(h hostKey, s *configv1.Service) bool {
+	if s.Source.Kind != "ServiceEntry" || len(s.Addresses) > 0 || strings.HasPrefix(h.hostname, "*") || s.Labels[validate.AutoAllocateLabel] == "false" {
 		return false
 	}
 	if _, err := netip.ParseAddr(h.hostname); err == nil {

@@ -344,7 +344,7 @@ func targets(state *replica.State, w *configv1.Workload, topics replica.Topics) 
 	for _, t := range w.GetTargets() {
 		target := Target{Hostname: t.GetHostname(), Namespace: or(t.GetNamespace(), w.GetNamespace()), Port: t.GetPort(), TargetPort: t.GetTargetPort()}
 		topics.Add(replica.ServiceTopic(target.Hostname))
-		for _, p := range state.ServiceIn(target.Hostname, target.Namespace).GetPorts() {
+		for _, p := range state.ServiceIn(target.Hostname, target.Namespace, target.Port).GetPorts() {
 			if p.GetNumber() == target.Port {
 				target.Protocol = int32(p.GetProtocol())
 			}

@@ -49,14 +49,19 @@ func (l *lookup) describe(origins []input.Origin) []object {
 			list = append(list, describeOrigin(o))
 			continue
 		}
-		// "<host>:<port>/<cluster>"
+		// "<host>:<port>/<cluster>", and an audience
 		name, _, _ := strings.Cut(o.Key.Name, "/")
 		host, port, ok := names.ParseSniffedRoute(name)
 		if !ok || seen[name] {
 			continue
 		}
 		seen[name] = true
-		sets := l.state.Endpoints(host, port, o.Key.Namespace)
+		var sets []*configv1.EndpointSet
+		for _, svc := range l.state.ServicesOf(host, l.client) {
+			if svc.GetNamespace() == o.Key.Namespace {
+				sets = l.state.Endpoints(svc, port)
+			}
+		}
 		count := 0
 		for _, set := range sets {
 			count += len(set.GetEndpoints())
@@ -86,7 +91,7 @@ func (l *lookup) absent(topics []replica.Topic) []string {
 			missing, where = len(l.state.ServicesOf(t.A, l.client)) == 0, l.visible()
 		case replica.SubjectEndpoints:
 			missing = !slices.ContainsFunc(l.state.ServicesOf(t.A, l.client), func(s *configv1.Service) bool {
-				return len(l.state.Endpoints(t.A, parsePort(t.B), s.GetNamespace())) > 0
+				return len(l.state.Endpoints(s, parsePort(t.B))) > 0
 			})
 		case replica.SubjectHostRoutes:
 			missing, where = t.B != "*" && len(l.state.VirtualServicesOf(l.client, t.A, t.B)) == 0, l.visible()
@@ -181,8 +186,7 @@ func (l *lookup) passedOver(topics []replica.Topic) []object {
 		switch {
 		case t.Subject == replica.SubjectService && l.key.Sidecar != "":
 			for _, svc := range l.state.ServicesOf(t.A, l.client) {
-				key := replica.Key{Kind: replica.KindService, Namespace: svc.GetNamespace(), Name: svc.GetHostname()}
-				add(input.Origin{Key: key, Source: svc.GetSource()}, "the Sidecar "+l.key.Sidecar+" does not import it, or another one of its name goes before it")
+				add(input.Origin{Key: replica.ServiceKey(svc), Source: svc.GetSource()}, "the Sidecar "+l.key.Sidecar+" does not import it, or another one of its name goes before it")
 			}
 		case t.Subject == replica.SubjectDestinationRule && t.A != "*":
 			for _, rule := range l.rules(l.namespaces(replica.KindDestinationRule), t.A) {
@@ -287,7 +291,8 @@ func (l *lookup) narrow(origins []input.Origin, topics []replica.Topic, vh *rout
 	origins = slices.DeleteFunc(slices.Clone(origins), func(o input.Origin) bool {
 		switch o.Key.Kind {
 		case replica.KindService:
-			return !hosts[o.Key.Name]
+			name, _, _ := strings.Cut(o.Key.Name, "/")
+			return !hosts[name]
 		case replica.KindEndpointSet:
 			name, _, _ := strings.Cut(o.Key.Name, ":")
 			return !hosts[name]

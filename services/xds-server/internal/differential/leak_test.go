@@ -15,8 +15,9 @@ import (
 	"fairlead.dev/services/xds-server/internal/replica"
 )
 
-// TestNamespacesDoNotLeak gives a namespace objects that it exports to nobody, of every kind and with any fields, and its own proxies. What the
-// proxies of others hold, from the same server, must be byte by byte what they would hold if the namespace had nothing.
+// TestNamespacesDoNotLeak gives a namespace objects that it exports to nobody, of every kind and with any fields, and its own proxies; and services
+// and endpoints of others that are as that namespace alone sees them. What the proxies of others hold, from the same server, must be byte by byte
+// what they would hold if the namespace had nothing and saw nothing.
 func TestNamespacesDoNotLeak(t *testing.T) {
 	const secretive = "y"
 	rapid.Check(t, func(rt *rapid.T) {
@@ -33,6 +34,9 @@ func TestNamespacesDoNotLeak(t *testing.T) {
 			add(object(rt, ns, rapid.SampledFrom(exports).Draw(rt, "exported to")))
 			if private := object(rt, secretive, []string{secretive}); private.GetKey().GetNamespace() == secretive {
 				add(private)
+			}
+			if seen := object(rt, ns, []string{secretive}); seen.GetService().GetAudience() == secretive || seen.GetEndpointSet().GetAudience() == secretive {
+				all[seen.GetKey().String()] = seen
 			}
 		}
 		server := start(t)

@@ -54,15 +54,21 @@ func object(t *rapid.T, ns string, to []string) *configv1.Resource {
 	host := rapid.SampledFrom(hosts).Draw(t, "host")
 	name := rapid.SampledFrom([]string{"n1", "n2"}).Draw(t, "name")
 	n := rapid.IntRange(1, 3).Draw(t, "variant")
+	forAudience := func(r *configv1.Resource) *configv1.Resource {
+		if to[0] != "*" && rapid.Bool().Draw(t, "beside what is exported to all") {
+			return meshtest.ForAudience(r, to...)
+		}
+		return r
+	}
 	switch rapid.IntRange(0, 18).Draw(t, "kind") {
 	case 15, 16, 17, 18:
 		return anything(t, ns, name, to, n)
 	case 0, 1, 2, 3:
-		return service(t, ns, host, to, n)
+		return forAudience(service(t, ns, host, to, n))
 	case 4, 5, 6:
 		r := meshtest.Endpoints(ns, host, rapid.SampledFrom(ports).Draw(t, "port"), fmt.Sprintf("10.1.0.%d", n), fmt.Sprintf("10.1.1.%d", n))
 		r.GetEndpointSet().Endpoints[1].Network = rapid.SampledFrom(networks).Draw(t, "network")
-		return r
+		return forAudience(r)
 	case 7, 8:
 		return meshtest.Config(replica.KindDestinationRule, ns, name, destinationRule(host, n), meshtest.ExportedTo(to...))
 	case 9, 10:

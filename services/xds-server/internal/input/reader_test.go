@@ -102,6 +102,53 @@ func TestEndpointsAreThoseOfTheVisibleService(t *testing.T) {
 	}
 }
 
+// TestAudiences: of the services of one hostname and namespace a client sees the one of its own namespace's audience, or else what is for all.
+func TestAudiences(t *testing.T) {
+	const host = "www.example.com"
+	more := func(s *configv1.Service) {
+		s.Ports = append(s.Ports, &configv1.ServicePort{Name: "more", Number: 81, Protocol: configv1.Protocol_PROTOCOL_TCP, TargetPort: 81})
+	}
+	vip := func(s *configv1.Service) { s.Addresses = []string{"10.96.0.1"} }
+	resources := []*configv1.Resource{
+		meshtest.Service("server", host, 80), meshtest.Endpoints("server", host, 80, "10.0.0.1"), meshtest.Service("younger", host, 80),
+		meshtest.ForAudience(meshtest.Service("server", host, 80, more, vip), "client", "near"), meshtest.ForAudience(meshtest.Endpoints("server", host, 80, "10.0.0.2"), "client"),
+		meshtest.ForAudience(meshtest.Endpoints("server", host, 81, "10.0.0.3"), "client"),
+		meshtest.ForAudience(meshtest.Service("server", host, 82), "~"),
+	}
+	for namespace, want := range map[string]struct {
+		ports           int
+		endpoint        string
+		unplaced, speak bool
+	}{
+		"client": {2, "10.0.0.2", false, true}, "near": {2, "10.0.0.2", false, true}, "elsewhere": {1, "10.0.0.1", true, false}, "server": {1, "10.0.0.1", true, false},
+	} {
+		r := readerFor(t, &class.Key{Type: class.Sidecar, Namespace: namespace}, resources...)
+		svc := r.Service(host)
+		if all := r.Services(); len(all) != 1 || all[0] != svc || len(svc.GetPorts()) != want.ports || svc.GetNamespace() != "server" {
+			t.Errorf("%s: %v is %v", namespace, all, svc)
+		}
+		if sets := r.Endpoints(host, 80); len(sets) != 1 || sets[0].GetEndpoints()[0].GetAddress() != want.endpoint {
+			t.Errorf("%s: endpoints %v", namespace, sets)
+		}
+		if got := len(r.Endpoints(host, 81)) == 1; got != want.speak {
+			t.Errorf("%s: endpoints of a private port: %v", namespace, got)
+		}
+		if got := slices.Equal(r.ServicesAt(80, ""), []*configv1.Service{svc}); got != want.unplaced {
+			t.Errorf("%s: %v", namespace, r.ServicesAt(80, ""))
+		}
+		if got := r.Speaks(nil, 81, configv1.Protocol_PROTOCOL_TCP); got != want.speak {
+			t.Errorf("%s: port 81 is spoken: %v", namespace, got)
+		}
+	}
+	// What leads to a workload does so whoever sees it.
+	r := readerFor(t, &class.Key{Type: class.Sidecar, Namespace: "server"}, resources...)
+	for port, audience := range map[uint32]string{80: "", 81: "client", 82: "~"} {
+		if svc := r.TargetService(class.Target{Hostname: host, Namespace: "server", Port: port}); svc.GetAudience() != audience {
+			t.Errorf("port %d leads to the service of %q", port, svc.GetAudience())
+		}
+	}
+}
+
 func TestSidecarPrecedence(t *testing.T) {
 	selects, byDefault, root := sidecar("client", "selects", map[string]string{"app": "c"}, "./*"), sidecar("client", "default", nil, "./*"), sidecar("root", "root", nil, "./*")
 	for name, tc := range map[string]struct {

@@ -40,7 +40,7 @@ func (r *Reader) Service(hostname string) *configv1.Service {
 // TargetService returns the service of one of the class's own targets, whether the class may address it or not; nil if it is gone.
 func (r *Reader) TargetService(t class.Target) *configv1.Service {
 	r.record(replica.ServiceTopic(t.Hostname))
-	svc := r.view.state.ServiceIn(t.Hostname, t.Namespace)
+	svc := r.view.state.ServiceIn(t.Hostname, t.Namespace, t.Port)
 	r.trace.service(svc)
 	return svc
 }
@@ -52,7 +52,7 @@ func (r *Reader) Endpoints(hostname string, port uint32) []*configv1.EndpointSet
 		return nil
 	}
 	r.record(replica.EndpointsTopic(hostname, port))
-	sets := r.view.state.Endpoints(hostname, port, svc.GetNamespace())
+	sets := r.view.state.Endpoints(svc, port)
 	r.trace.endpoints(svc, sets)
 	return sets
 }

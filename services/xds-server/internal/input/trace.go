@@ -2,7 +2,6 @@ package input
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"slices"
 
@@ -83,7 +82,7 @@ func (t *Trace) mesh(state *replica.State) {
 
 func (t *Trace) service(svc *configv1.Service) {
 	if t != nil && svc != nil {
-		t.add(replica.Key{Kind: replica.KindService, Namespace: svc.GetNamespace(), Name: svc.GetHostname()}, svc.GetSource())
+		t.add(replica.ServiceKey(svc), svc.GetSource())
 	}
 }
 
@@ -92,8 +91,7 @@ func (t *Trace) endpoints(svc *configv1.Service, sets []*configv1.EndpointSet) {
 		return
 	}
 	for _, set := range sets {
-		name := fmt.Sprintf("%s:%d/%s", set.GetHostname(), set.GetPort(), set.GetCluster())
-		t.add(replica.Key{Kind: replica.KindEndpointSet, Namespace: svc.GetNamespace(), Name: name}, nil)
+		t.add(replica.EndpointSetKey(svc, set), nil)
 	}
 }
 

@@ -61,6 +61,18 @@ func Endpoints(namespace, hostname string, port uint32, addresses ...string) *co
 		&configv1.Resource{Body: &configv1.Resource_EndpointSet{EndpointSet: set}})
 }
 
+// ForAudience makes of a service, or of its endpoints, those that the namespaces see in place of what is exported to all. They count as the oldest.
+func ForAudience(r *configv1.Resource, namespaces ...string) *configv1.Resource {
+	key := replica.Key{Kind: r.GetKey().GetKind(), Namespace: r.GetKey().GetNamespace(), Name: r.GetKey().GetName() + "/" + namespaces[0]}
+	if s := r.GetService(); s != nil {
+		s.ExportedTo, s.Audience, s.CreationTime = namespaces, namespaces[0], timestamppb.New(Epoch)
+	}
+	if set := r.GetEndpointSet(); set != nil {
+		set.Audience = namespaces[0]
+	}
+	return Resource(key.Kind, key.Namespace, key.Name, &configv1.Resource{Body: r.GetBody()})
+}
+
 // Workload makes a workload. change may alter it.
 func Workload(namespace, name, address string, change ...func(*configv1.Workload)) *configv1.Resource {
 	w := &configv1.Workload{

@@ -103,13 +103,19 @@ func randomObject(rt *rapid.T) *configv1.Resource {
 	to := rapid.SampledFrom([][]string{{"*"}, {"a"}, {"b"}, {"a", "b"}, {"elsewhere"}}).Draw(rt, "exported to")
 	port := rapid.SampledFrom([]uint32{80, 81}).Draw(rt, "port")
 	n := rapid.IntRange(1, 3).Draw(rt, "variant")
+	forAudience := func(r *configv1.Resource) *configv1.Resource {
+		if to[0] != "*" && rapid.Bool().Draw(rt, "audience") {
+			return meshtest.ForAudience(r, to...)
+		}
+		return r
+	}
 	switch rapid.IntRange(0, 6).Draw(rt, "kind") {
 	case 0, 1:
-		return meshtest.Service(ns, host, port, meshtest.Visible(to...), func(s *configv1.Service) {
+		return forAudience(meshtest.Service(ns, host, port, meshtest.Visible(to...), func(s *configv1.Service) {
 			s.CreationTime, s.MeshExternal = timestamppb.New(meshtest.Epoch.Add(time.Duration(n)*time.Second)), n == 3
-		})
+		}))
 	case 2:
-		return meshtest.Endpoints(ns, host, port, fmt.Sprintf("10.0.0.%d", n))
+		return forAudience(meshtest.Endpoints(ns, host, port, fmt.Sprintf("10.0.0.%d", n)))
 	case 3:
 		host = rapid.SampledFrom([]string{host, "*.a.svc.cluster.local", "*.local"}).Draw(rt, "rule host")
 		name := rapid.SampledFrom([]string{"r1", "r2"}).Draw(rt, "rule")

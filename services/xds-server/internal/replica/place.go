@@ -85,7 +85,7 @@ func (w *writer) place(e *entry, v *configv1.Service, add bool) {
 		return
 	}
 	for _, p := range v.GetPorts() {
-		for _, set := range w.state.Endpoints(v.GetHostname(), p.GetNumber(), e.key.Namespace) {
+		for _, set := range w.state.Endpoints(v, p.GetNumber()) {
 			w.placePods(e, set, add)
 		}
 	}
@@ -113,7 +113,7 @@ func (w *writer) placeAt(e *entry, v *configv1.Service, p *configv1.ServicePort,
 }
 
 func placeKey(v *configv1.Service, p *configv1.ServicePort, address string) string {
-	return join(number(p.GetNumber()), address, protocolKey(p.GetProtocol()), v.GetHostname(), v.GetNamespace())
+	return join(number(p.GetNumber()), address, protocolKey(p.GetProtocol()), v.GetHostname(), v.GetNamespace(), v.GetAudience())
 }
 
 func protocolKey(p configv1.Protocol) string { return strconv.Itoa(int(p)) }

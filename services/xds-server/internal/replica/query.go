@@ -10,12 +10,19 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 )
 
-// ServicesOf lists the services of one hostname that are exported to the namespace, whatever they are called and wherever they live; the
-// one that wins a conflict comes first: the client's own namespace, then the oldest.
+// ServicesOf lists the services of one hostname that are exported to the namespace, whatever they are called and wherever they live, one of
+// each namespace; the one that wins a conflict comes first: the client's own namespace, then the oldest.
 func (s *State) ServicesOf(hostname, to string) []*configv1.Service {
 	var found []*configv1.Service
 	s.services.scan(hostname+sep, func(_ string, e *entry) bool {
-		if svc, ok := e.value.(*configv1.Service); ok && visible(svc.GetExportedTo(), to) {
+		svc := e.value.(*configv1.Service)
+		if !visible(svc.GetExportedTo(), to) {
+			return true
+		}
+		// What is exported to all has the first place in the index among those of a namespace.
+		if last := len(found) - 1; last >= 0 && found[last].GetNamespace() == svc.GetNamespace() {
+			found[last] = svc
+		} else {
 			found = append(found, svc)
 		}
 		return true
@@ -28,8 +35,11 @@ func (s *State) ServicesOf(hostname, to string) []*configv1.Service {
 func ServiceTopic(hostname string) Topic { return Topic{SubjectService, hostname, ""} }
 
 // compareServices orders services of one hostname by who wins for a client in namespace ns: those of its own namespace, then Kubernetes' own,
-// whose names nobody can take away, then the oldest.
+// whose names nobody can take away, then the oldest. Of one namespace's, what is exported to ns itself goes before what is exported to all.
 func compareServices(a, b *configv1.Service, ns string) int {
+	if a.GetNamespace() == b.GetNamespace() {
+		return cmp.Compare(b.GetAudience(), a.GetAudience())
+	}
 	if own := a.GetNamespace() == ns; own != (b.GetNamespace() == ns) {
 		if own {
 			return -1
@@ -51,7 +61,7 @@ func compareServices(a, b *configv1.Service, ns string) int {
 func isKubernetes(svc *configv1.Service) bool { return svc.GetSource().GetKind() == "Service" }
 
 // ServicesIn calls f for every service exported to the namespace, in order of its own namespace and then hostname; ns narrows to the
-// services of one namespace, "" means all. A hostname that several namespaces define comes several times.
+// services of one namespace, "" means all. A hostname that several namespaces define, or one for several audiences, comes several times.
 func (s *State) ServicesIn(to, ns string, f func(*configv1.Service)) {
 	for _, t := range []string{"*", to} {
 		prefix := t + sep
@@ -70,10 +80,10 @@ func ServicesInTopics(to, ns string) []Topic {
 	return []Topic{{SubjectServices, "*", ns}, {SubjectServices, to, ns}}
 }
 
-// Endpoints lists the shards of one service port. The hostname alone does not say whose: namespace is the service's.
-func (s *State) Endpoints(hostname string, port uint32, namespace string) []*configv1.EndpointSet {
+// Endpoints lists the shards of one port of a service.
+func (s *State) Endpoints(svc *configv1.Service, port uint32) []*configv1.EndpointSet {
 	var sets []*configv1.EndpointSet
-	prefix := join(hostname, number(port), namespace) + sep
+	prefix := join(svc.GetHostname(), number(port), svc.GetNamespace(), svc.GetAudience()) + sep
 	s.endpoints.scan(prefix, func(_ string, e *entry) bool {
 		sets = append(sets, e.value.(*configv1.EndpointSet))
 		return true
@@ -392,20 +402,24 @@ func Covering(host string) func(yield func(string) bool) {
 	}
 }
 
-// ServiceIn returns the service of a hostname that lives in the namespace, whoever may see it; nil if there is none.
-func (s *State) ServiceIn(hostname, namespace string) *configv1.Service {
-	e := s.serviceEntry(hostname, namespace)
-	if e == nil {
-		return nil
-	}
-	return e.value.(*configv1.Service)
-}
-
-func (s *State) serviceEntry(hostname, namespace string) *entry {
-	var found *entry
+// ServiceIn returns the service of a hostname that lives in the namespace, whoever may see it; nil if there is none. Where there are several for
+// different audiences it is one that has the port, and of these rather what the namespace itself sees.
+func (s *State) ServiceIn(hostname, namespace string, port uint32) *configv1.Service {
+	var found *configv1.Service
+	best := -1
 	s.services.scan(join(hostname, namespace)+sep, func(_ string, e *entry) bool {
-		found = e
-		return false
+		svc := e.value.(*configv1.Service)
+		rank, own := 0, visible(svc.GetExportedTo(), namespace)
+		if slices.ContainsFunc(svc.GetPorts(), func(p *configv1.ServicePort) bool { return p.GetNumber() == port }) {
+			rank = 2
+		}
+		if own {
+			rank++
+		}
+		if rank > best || rank == best && own { // what is exported to all was the first
+			found, best = svc, rank
+		}
+		return true
 	})
 	return found
 }

@@ -19,9 +19,9 @@ type State struct {
 	// kinds holds every resource by kind and then by "<namespace>/<name>".
 	kinds map[string]index[*entry]
 
-	services        index[*entry] // hostname, namespace
-	exported        index[*entry] // exported to, service namespace, hostname
-	endpoints       index[*entry] // hostname, port, namespace, cluster
+	services        index[*entry] // hostname, namespace, audience
+	exported        index[*entry] // exported to, service namespace, hostname, audience
+	endpoints       index[*entry] // hostname, port, namespace, audience, cluster
 	gatewayRoutes   index[*VirtualService]
 	hostRoutes      index[*VirtualService]
 	destinations    index[*VirtualService]  // host sent to, age, namespace, name: those of sidecars
@@ -30,10 +30,10 @@ type State struct {
 	authentications index[*PeerAuthentication]
 	gateways        index[*Gateway]     // first selector pair, age, namespace, name
 	meshGateways    int                 // Gateways with a server that passes mesh TLS through
-	networks        index[*entry]       // network, hostname, namespace: Services that lead into it
+	networks        index[*entry]       // network, hostname, namespace, audience: Services that lead into it
 	addresses       index[*entry]       // address, namespace, name
 	selected        index[int]          // scope, label key: number of selectors
-	places          index[*entry]       // port, address, protocol, hostname, namespace
+	places          index[*entry]       // port, address, protocol, hostname, namespace, audience
 	suffixes        index[int]          // exported to, hostname backwards: number of services
 	privates        index[int]          // namespace, topic: number of objects
 	patches         index[*EnvoyFilter] // exported to, place, age, namespace, name

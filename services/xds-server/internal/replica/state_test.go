@@ -33,16 +33,22 @@ func drawResource(t *rapid.T) *configv1.Resource {
 	export := meshtest.ExportedTo(rapid.SampledFrom(exports).Draw(t, "exported to")...)
 	aged := meshtest.Aged(rapid.SampledFrom([]time.Duration{0, 1, 2}).Draw(t, "age"))
 	selector := rapid.SampledFrom(labels).Draw(t, "labels")
+	forAudience := func(r *configv1.Resource) *configv1.Resource {
+		if to := rapid.SampledFrom([][]string{nil, nil, {"a"}, {"b"}, {"a", "b"}}).Draw(t, "audience"); to != nil {
+			return meshtest.ForAudience(r, to...)
+		}
+		return r
+	}
 	switch rapid.IntRange(0, 8).Draw(t, "kind") {
 	case 0:
-		return meshtest.Service(ns, host, rapid.Uint32Range(80, 82).Draw(t, "port"), meshtest.Visible(rapid.SampledFrom(exports).Draw(t, "visible")...),
+		return forAudience(meshtest.Service(ns, host, rapid.Uint32Range(80, 82).Draw(t, "port"), meshtest.Visible(rapid.SampledFrom(exports).Draw(t, "visible")...),
 			func(s *configv1.Service) {
 				s.Addresses = rapid.SampledFrom([][]string{nil, {"10.9.0.1"}, {"10.9.0.2", "10.9.0.1"}, {"10.0.0.0/8"}}).Draw(t, "vips")
 				s.Headless = s.Addresses == nil && rapid.Bool().Draw(t, "headless")
 				s.Ports[0].Protocol = rapid.SampledFrom([]configv1.Protocol{configv1.Protocol_PROTOCOL_HTTP, configv1.Protocol_PROTOCOL_TCP}).Draw(t, "protocol")
-			})
+			}))
 	case 1:
-		return meshtest.Endpoints(ns, host, rapid.Uint32Range(80, 82).Draw(t, "port"), rapid.SampledFrom([]string{"10.0.0.1", "10.0.0.2"}).Draw(t, "address"))
+		return forAudience(meshtest.Endpoints(ns, host, rapid.Uint32Range(80, 82).Draw(t, "port"), rapid.SampledFrom([]string{"10.0.0.1", "10.0.0.2"}).Draw(t, "address")))
 	case 2:
 		return meshtest.Workload(ns, name, rapid.SampledFrom([]string{"10.0.0.1", "10.0.0.2"}).Draw(t, "address"))
 	case 3:
@@ -98,11 +104,11 @@ func questions() []question {
 		}
 		for _, host := range hosts {
 			add("ServicesOf "+ns+" "+host, []replica.Topic{replica.ServiceTopic(host)}, func(s *replica.State) string { return texts(s.ServicesOf(host, ns)) })
-			add("ServiceIn "+ns+" "+host, []replica.Topic{replica.ServiceTopic(host)}, func(s *replica.State) string { return text(s.ServiceIn(host, ns)) })
+			add("ServiceIn "+ns+" "+host, []replica.Topic{replica.ServiceTopic(host)}, func(s *replica.State) string { return text(s.ServiceIn(host, ns, 81)) })
 			add("DestinationRules "+ns+" "+host, replica.DestinationRulesTopics(host), func(s *replica.State) string { return configs(s.DestinationRules(ns, host)) })
 			for port := range uint32(3) {
 				add(fmt.Sprint("Endpoints ", ns, host, port), []replica.Topic{replica.EndpointsTopic(host, 80+port)}, func(s *replica.State) string {
-					return texts(s.Endpoints(host, 80+port, ns))
+					return texts(s.Endpoints(&configv1.Service{Hostname: host, Namespace: ns}, 80+port)) + texts(s.Endpoints(&configv1.Service{Hostname: host, Namespace: ns, Audience: "a"}, 80+port))
 				})
 			}
 			for _, gw := range []string{"mesh", "a/gw", "b/gw"} {

@@ -66,9 +66,10 @@ func (w *writer) post(e *entry, add bool) {
 		w.postService(e, v, add)
 	case *configv1.EndpointSet:
 		port := number(v.GetPort())
-		put(w.state.endpoints, add, join(v.GetHostname(), port, e.key.Namespace, v.GetCluster()), e)
+		put(w.state.endpoints, add, join(v.GetHostname(), port, e.key.Namespace, v.GetAudience(), v.GetCluster()), e)
 		w.touch(SubjectEndpoints, v.GetHostname(), port)
-		if svc := w.state.serviceEntry(v.GetHostname(), e.key.Namespace); svc != nil && svc.value.(*configv1.Service).GetHeadless() {
+		svc, ok := w.state.services.get(join(v.GetHostname(), e.key.Namespace, v.GetAudience()))
+		if ok && svc.value.(*configv1.Service).GetHeadless() {
 			w.placePods(svc, v, add)
 		}
 	case *configv1.Workload:
@@ -131,15 +132,15 @@ func passesMesh(g *networking.Gateway) bool {
 }
 
 func (w *writer) postService(e *entry, v *configv1.Service, add bool) {
-	put(w.state.services, add, join(v.GetHostname(), v.GetNamespace(), e.key.Name), e)
+	put(w.state.services, add, join(v.GetHostname(), v.GetNamespace(), v.GetAudience()), e)
 	if network := v.GetNetworkGateway().GetNetwork(); network != "" {
-		put(w.state.networks, add, join(network, v.GetHostname(), v.GetNamespace()), e)
+		put(w.state.networks, add, join(network, v.GetHostname(), v.GetNamespace(), v.GetAudience()), e)
 		w.touch(SubjectNetworkGateways, network, "")
 		w.touch(SubjectNetworkGateways, "", "")
 	}
 	w.touch(SubjectService, v.GetHostname(), "")
 	for _, to := range v.GetExportedTo() {
-		put(w.state.exported, add, join(to, v.GetNamespace(), v.GetHostname()), e)
+		put(w.state.exported, add, join(to, v.GetNamespace(), v.GetHostname(), v.GetAudience()), e)
 		w.touch(SubjectServices, to, v.GetNamespace())
 		w.touch(SubjectServices, to, "")
 	}
