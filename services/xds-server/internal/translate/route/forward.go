@@ -19,13 +19,11 @@ import (
 // noTimeout is Istio's default: a request may take as long as it takes.
 func noTimeout() *durationpb.Duration { return durationpb.New(0) }
 
-// withTimeout limits the whole request, retries included; nil and zero mean no limit. gRPC deadlines are honoured up to the limit. Where there is one, the
-// deprecated MaxGrpcTimeout has to say so: with MaxStreamDuration set, Envoy ignores Timeout (Router::FilterUtility::finalTimeout).
+// withTimeout limits the whole request, retries included; nil and zero mean no limit. gRPC deadlines are honoured up to the limit. The deprecated
+// MaxGrpcTimeout says so: with MaxStreamDuration set, Envoy ignores Timeout (Router::FilterUtility::finalTimeout), an EnvoyFilter's too.
 func withTimeout(action *routev3.RouteAction, timeout *durationpb.Duration) {
-	if timeout.AsDuration() == 0 {
-		action.Timeout = noTimeout()
-		action.MaxStreamDuration = &routev3.RouteAction_MaxStreamDuration{GrpcTimeoutHeaderMax: noTimeout()}
-		return
+	if timeout == nil {
+		timeout = noTimeout()
 	}
 	action.Timeout = timeout
 	action.MaxGrpcTimeout = timeout //nolint:staticcheck // see above
