@@ -68,6 +68,9 @@ func beside(ctx context.Context, c *config.Config, p programs, reg *prometheus.R
 		process.Task{Name: "drain", Run: func(hard context.Context) error {
 			select {
 			case <-ctx.Done():
+				if p.files != nil {
+					p.files.Drain() // first: whoever reads of the drain must not find the workload ready
+				}
 				log.Info("draining", "streams", p.relay.Active())
 				p.drain(hard, c.Drain, clock.Real())
 			case <-hard.Done():
@@ -88,9 +91,6 @@ func (p programs) check(ctx context.Context) error {
 // drain goes on serving as Envoy's drain does: for a time, or until nobody is
 // left.
 func (p programs) drain(hard context.Context, d config.Drain, c clock.Clock) {
-	if p.files != nil {
-		p.files.Drain()
-	}
 	var end <-chan time.Time
 	if d.Termination > 0 {
 		end = c.After(d.Termination)
