@@ -47,13 +47,13 @@ func TestTable(t *testing.T) {
 		}
 	}
 	for path, want := range map[string]State{
-		"VirtualService.http.fault.abort.http2Error":      Refused,
-		"EnvoyFilter.configPatches.match.context.WAYPOINT":     Refused,
-		"MeshConfig.ca.tlsSettings.mode":                  Refused,
-		"MeshConfig.defaultConfig.tracing":                NoEffect,
-		"MeshConfig.defaultConfig.tracing.zipkin.address": NoEffect,
-		"MeshConfig.defaultConfig.proxyMetadata":          Supported,
-		"MeshConfig.extensionProviders":                   Supported,
+		"VirtualService.http.fault.abort.http2Error":       Refused,
+		"EnvoyFilter.configPatches.match.context.WAYPOINT": Refused,
+		"MeshConfig.ca.tlsSettings.mode":                   Refused,
+		"MeshConfig.defaultConfig.tracing":                 NoEffect,
+		"MeshConfig.defaultConfig.tracing.zipkin.address":  NoEffect,
+		"MeshConfig.defaultConfig.proxyMetadata":           Supported,
+		"MeshConfig.extensionProviders":                    Supported,
 	} {
 		if row := rows[path]; row == nil || row.State != want {
 			t.Errorf("%s: %+v, want %s", path, row, want)
