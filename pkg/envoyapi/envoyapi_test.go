@@ -109,8 +109,8 @@ func TestDecode(t *testing.T) {
 			}
 		})
 	}
-	if m, err := decode(t, networking.EnvoyFilter_BOOTSTRAP, nil); err == nil {
-		t.Errorf("bootstrap: %v", m)
+	if m, err := decode(t, networking.EnvoyFilter_INVALID, nil); err == nil {
+		t.Errorf("nothing to apply to: %v", m)
 	}
 }
 
@@ -133,5 +133,21 @@ func TestValidate(t *testing.T) {
 	}
 	if err := Validate(&core.TypedExtensionConfig{Name: "a", TypedConfig: &anypb.Any{TypeUrl: "x/a.B"}}); err == nil {
 		t.Error("a type that nobody knows passes")
+	}
+}
+
+func TestAgentsOwn(t *testing.T) {
+	for value, want := range map[string][]string{
+		`{"stats_flush_interval": "7s", "admin": {"profile_path": "a"}}`:                                nil,
+		`{"node": {"id": "a"}, "admin": {"address": {"pipe": {"path": "a"}}}, "dynamic_resources": {}}`: {"node", "admin.address", "dynamic_resources"},
+	} {
+		s := &structpb.Struct{}
+		if err := s.UnmarshalJSON([]byte(value)); err != nil {
+			t.Fatal(err)
+		}
+		m, err := Decode(networking.EnvoyFilter_BOOTSTRAP, s)
+		if got := AgentsOwn(m); err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s: %v, %v, want %v", value, got, err, want)
+		}
 	}
 }
