@@ -118,7 +118,13 @@ func TestStreamsThatTakeNoDataGiveWay(t *testing.T) {
 	fresh := r.delta("fresh", "default")
 	fresh.subscribe(eds, "80|"+hostA)
 	r.waiting(1)
-	r.clock.Advance(31 * time.Second)
+	testkit.Eventually(t, patience, func() error {
+		if r.ads.Waiting() == 0 {
+			return nil
+		}
+		r.clock.Advance(31 * time.Second) // again where the send had its bytes, but had not begun
+		return errors.New("the lazy client holds its bytes")
+	})
 	fresh.expect(eds, "+80|"+hostA)
 	for {
 		if err := read(); err != nil {
