@@ -71,7 +71,7 @@ func patched(ctx context.Context, dir *statedir.Dir, base *bootstrapv3.Bootstrap
 	switch {
 	case ctx.Err() != nil: // nothing starts any more
 	case err != nil:
-		log.Error("Envoy starts without what EnvoyFilters change of its bootstrap", "error", err)
+		log.Warn("Envoy starts without what EnvoyFilters change of its bootstrap", "error", err)
 	default:
 		log.Info("EnvoyFilters were asked for", "bootstrap", path)
 	}
