@@ -228,7 +228,9 @@ func (w *World) differences(ctx context.Context, s *Snapshot, proxies []*workloa
 	}
 	var mu sync.Mutex
 	err = each(proxies, func(l *workload) error {
+		mu.Lock()
 		was := s.held[l.spec.Name]
+		mu.Unlock()
 		short, err := l.fingerprint(ctx, l.changed(s.sent, sent), was.all)
 		if err != nil {
 			return err
@@ -244,11 +246,17 @@ func (w *World) differences(ctx context.Context, s *Snapshot, proxies []*workloa
 		if err != nil {
 			return err
 		}
-		if diff := difference(l.spec.Name, was.all, now); len(diff) > 0 {
-			mu.Lock()
-			defer mu.Unlock()
+		diff := difference(l.spec.Name, was.all, now)
+		mu.Lock()
+		defer mu.Unlock()
+		if len(diff) > 0 {
 			out, of = append(out, diff...), append(of, l)
+			return nil
 		}
+		// What does not count, such as the routes of a listener that drains, looks like this for a while: it is not looked into each time.
+		was.short = maps.Clone(was.short)
+		maps.Copy(was.short, short)
+		s.held[l.spec.Name] = was
 		return nil
 	})
 	slices.Sort(out)
