@@ -13,6 +13,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // The addresses of a network. Machines are in the small ranges; all other addresses are the hub's to refuse, unless it translates them.
@@ -155,7 +157,11 @@ func (n *Network) Plug(hosts ...*Host) error {
 	var wg sync.WaitGroup
 	for i, h := range hosts {
 		wg.Go(func() {
-			failed[i] = errors.Join(h.Run(n.setup(h), "ip", "-batch", "-"), h.In(up(device)), n.Hub.In(up(fmt.Sprintf("w%d", first+i))))
+			failed[i] = errors.Join(
+				h.Run(n.setup(h), "ip", "-batch", "-"), h.In(up(device)), n.Hub.In(up(fmt.Sprintf("w%d", first+i))), n.Hub.In(up("br0")))
+			if n.ipv6 && failed[i] == nil {
+				failed[i] = errors.Join(h.In(reach(n.Hub.IP6)), n.Hub.In(reach(h.IP6)))
+			}
 		})
 	}
 	wg.Wait()
@@ -178,6 +184,28 @@ func up(name string) func() error {
 			}
 			if time.Now().After(deadline) {
 				return fmt.Errorf("device %s is not up a minute after it was set up", name)
+			}
+		}
+	}
+}
+
+// reach waits until another machine answers the calling thread's. The kernel joins the group in which a machine is asked for its IPv6 address some
+// time after the device is up; who asks before waits for seconds, and is told that there is no route.
+func reach(other netip.Addr) func() error {
+	return func() error {
+		closed := netip.AddrPortFrom(other, 1).String()
+		d := net.Dialer{Timeout: 100 * time.Millisecond}
+		for deadline := time.Now().Add(time.Minute); ; {
+			conn, err := d.Dial("tcp", closed)
+			switch {
+			case err == nil:
+				return conn.Close()
+			case errors.Is(err, unix.ECONNREFUSED):
+				return nil
+			case time.Now().After(deadline):
+				return fmt.Errorf("%s does not answer a minute after it was plugged: %w", other, err)
+			case !errors.Is(err, os.ErrDeadlineExceeded):
+				time.Sleep(10 * time.Millisecond)
 			}
 		}
 	}
