@@ -93,6 +93,7 @@ replace fairlead.dev/proto => ../proto
 require (
 	fairlead.dev/pkg v0.0.0
 	fairlead.dev/proto v0.0.0
+	github.com/envoyproxy/go-control-plane v0.14.0
 	github.com/envoyproxy/go-control-plane/envoy v1.38.0
 	github.com/prometheus/client_golang v1.24.0
 	github.com/prometheus/client_model v0.6.3

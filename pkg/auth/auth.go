@@ -11,6 +11,8 @@ import (
 	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
+
+	"fairlead.dev/pkg/clock"
 )
 
 // Methods by which a peer proves who it is.
@@ -61,13 +63,20 @@ func WorkloadID(td spiffeid.TrustDomain, namespace, serviceAccount string) (spif
 	return id, nil
 }
 
-// MTLS authenticates by the client certificate of the connection. The TLS configuration (tlsconf.Server) has verified its chain;
-// a certificate that was presented but not verified is refused.
-func MTLS() Authenticator { return mtls{} }
+// ErrExpired means that the connection was made with a certificate that is not valid now.
+var ErrExpired = errors.New("the client certificate has expired since this connection was made; connect anew with a renewed certificate or a token")
 
-type mtls struct{}
+// MTLS authenticates by the client certificate of the connection. The TLS configuration (tlsconf.Server) has verified
+// its chain; a certificate that was presented but not verified is refused, and so is one that has expired since: TLS
+// looks once, in the handshake, and a connection may outlive its certificate.
+func MTLS() Authenticator { return MTLSAt(clock.Real()) }
 
-func (mtls) Authenticate(ctx context.Context) (Peer, error) {
+// MTLSAt is MTLS by a clock.
+func MTLSAt(c clock.Clock) Authenticator { return mtls{clock.Or(c)} }
+
+type mtls struct{ clock clock.Clock }
+
+func (m mtls) Authenticate(ctx context.Context) (Peer, error) {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
 		return Peer{}, ErrNoCredentials
@@ -79,7 +88,11 @@ func (mtls) Authenticate(ctx context.Context) (Peer, error) {
 	if len(info.State.VerifiedChains) == 0 {
 		return Peer{}, errors.New("client certificate was not verified")
 	}
-	id, err := x509svid.IDFromCert(info.State.PeerCertificates[0])
+	leaf := info.State.PeerCertificates[0]
+	if now := m.clock.Now(); now.Before(leaf.NotBefore) || now.After(leaf.NotAfter) {
+		return Peer{}, ErrExpired
+	}
+	id, err := x509svid.IDFromCert(leaf)
 	if err != nil {
 		return Peer{}, errors.New("client certificate carries no SPIFFE identity")
 	}

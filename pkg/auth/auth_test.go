@@ -91,6 +91,36 @@ func TestMTLS(t *testing.T) {
 	}
 }
 
+// TLS looks at a certificate in the handshake; every call looks again.
+func TestMTLSRefusesExpiredCertificates(t *testing.T) {
+	start := time.Now()
+	clock := testkit.NewClock(start)
+	ca := testkit.PKI(t)
+	m, err := ca.NewSVID("bookinfo", "reviews", testkit.Valid(start.Truncate(time.Second), start.Truncate(time.Second).Add(time.Hour))).Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	state := tls.ConnectionState{
+		PeerCertificates: []*x509.Certificate{m.Certificate.Leaf}, VerifiedChains: [][]*x509.Certificate{{m.Certificate.Leaf, ca.Cert}},
+	}
+	ctx := peer.NewContext(t.Context(), &peer.Peer{AuthInfo: credentials.TLSInfo{State: state}})
+	r := httptest.NewRequest(http.MethodGet, "/debug/", nil)
+	r.TLS = &state
+	byHTTP := auth.HTTP(auth.MTLSAt(clock), auth.AnyIdentity())
+	for _, step := range []struct {
+		advance time.Duration
+		want    error
+	}{{0, nil}, {59 * time.Minute, nil}, {2 * time.Minute, auth.ErrExpired}, {-2 * time.Hour, auth.ErrExpired}} {
+		clock.Advance(step.advance)
+		if _, err := auth.MTLSAt(clock).Authenticate(ctx); !errors.Is(err, step.want) {
+			t.Errorf("%s after the start: got %v, want %v", clock.Now().Sub(start), err, step.want)
+		}
+		if err := byHTTP(r); !errors.Is(err, step.want) {
+			t.Errorf("by HTTP, %s after the start: got %v, want %v", clock.Now().Sub(start), err, step.want)
+		}
+	}
+}
+
 func TestPolicy(t *testing.T) {
 	xds, ca, nobody := auth.Peer{ID: id("/ns/istio-system/sa/xds-server")}, auth.Peer{ID: id("/ns/istio-system/sa/ca")}, auth.Peer{}
 	policy := auth.Policy{

@@ -87,10 +87,35 @@ func (r idRule) Validate() error {
 }
 
 // Any allows who at least one of the rules allows.
-func Any(rules ...Rule) Rule {
-	return ruleFunc(func(p Peer) bool {
-		return slices.ContainsFunc(rules, func(r Rule) bool { return r.Allowed(p) })
-	})
+func Any(rules ...Rule) Rule { return anyRule(rules) }
+
+type anyRule []Rule
+
+func (a anyRule) Allowed(p Peer) bool {
+	return slices.ContainsFunc(a, func(r Rule) bool { return r.Allowed(p) })
+}
+
+// Why implements Explainer with the first rule that does.
+func (a anyRule) Why(p Peer) string {
+	for _, r := range a {
+		if e, ok := r.(Explainer); ok {
+			return e.Why(p)
+		}
+	}
+	return ""
+}
+
+// Explainer is a Rule that says why it does not allow a peer; "" says no more than that it does not.
+type Explainer interface{ Why(p Peer) string }
+
+// WhyNot is what a peer is told whom a rule, which may be nil, does not allow.
+func WhyNot(r Rule, p Peer) string {
+	if e, ok := r.(Explainer); ok {
+		if why := e.Why(p); why != "" {
+			return why
+		}
+	}
+	return "method is not allowed for this identity"
 }
 
 // Anonymous needs no authentication. It is for health checks, and for servers whose socket already admits one user only.

@@ -20,18 +20,28 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"golang.org/x/net/netutil"
+	"golang.org/x/time/rate"
 
 	"fairlead.dev/pkg/auth"
 	"fairlead.dev/pkg/version"
 )
 
 const (
-	maxConnections = 256
-	maxBodyBytes   = 1 << 20
-	// writeTimeout leaves room for a 60 s profile.
-	writeTimeout = 90 * time.Second
-	stopTimeout  = 3 * time.Second
+	// maxConnections is many times what probes, scrapers and operators have open, and costs 3 MiB.
+	// maxConnectionsPerAddress is half of it, so that no address makes another's connections go.
+	maxConnections           = 256
+	maxConnectionsPerAddress = maxConnections / 2
+	// maxHeaderBytes has room for a token many times over.
+	maxHeaderBytes    = 32 << 10
+	maxBodyBytes      = 1 << 20
+	readHeaderTimeout = 5 * time.Second
+	readTimeout       = 15 * time.Second
+	// idleTimeout is longer than the pause between two scrapes of most.
+	idleTimeout = 20 * time.Second
+	// writeTimeout leaves room for a 60 s profile, anonymousWriteTimeout for what anybody may ask for.
+	writeTimeout          = 90 * time.Second
+	anonymousWriteTimeout = 15 * time.Second
+	stopTimeout           = 3 * time.Second
 )
 
 // Config of an ops server. Log, Gatherer and one of Address and Listener are required.
@@ -59,8 +69,9 @@ type Handler struct {
 
 // Server is an ops server. Ready and Debug may be called until and while it runs.
 type Server struct {
-	cfg Config
-	mux *http.ServeMux
+	cfg     Config
+	mux     *http.ServeMux
+	logRate *rate.Limiter
 
 	mu       sync.Mutex
 	handlers []Handler
@@ -77,7 +88,7 @@ func New(cfg Config) *Server {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{cfg: cfg, mux: http.NewServeMux()}
+	s := &Server{cfg: cfg, mux: http.NewServeMux(), logRate: rate.NewLimiter(rate.Every(time.Minute), 1)}
 	s.handle("/livez", "200 while the process can answer at all", true, http.HandlerFunc(live))
 	s.handle("/readyz", "200 when every check passes, else 503 and the checks that fail", true, http.HandlerFunc(s.ready))
 	s.handle("/metrics", "Prometheus metrics", true, promhttp.HandlerFor(cfg.Gatherer, promhttp.HandlerOpts{
@@ -132,9 +143,15 @@ func (s *Server) Handlers() []Handler {
 
 // ServeHTTP is the one way in: what is not listed as anonymous is authenticated, unknown paths too.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if c, ok := r.Context().Value(connKey{}).(*conn); ok {
+		c.setBusy(true)
+		defer c.setBusy(false)
+	}
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.Header().Set("Cache-Control", "no-store")
 	if s.isAnonymous(r.URL.Path) {
+		// Only recorders in tests have no write deadline.
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(anonymousWriteTimeout))
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {
 			w.Header().Set("Allow", "GET, HEAD")
 			writeError(w, http.StatusMethodNotAllowed, "use GET")
@@ -187,6 +204,14 @@ func onLoopback(r *http.Request) bool {
 	return ok && tcp.IP.IsLoopback()
 }
 
+// logEvicted logs, at a limited rate, that connLimiter closes a connection to make room for another.
+func (s *Server) logEvicted(c net.Conn) {
+	if s.logRate.Allow() {
+		s.cfg.Log.Warn("ops connection closed to make room for another", "address", c.RemoteAddr().String(), "limit", maxConnections,
+			"limit_per_address", maxConnectionsPerAddress)
+	}
+}
+
 // Run serves until ctx ends.
 func (s *Server) Run(ctx context.Context) error {
 	lis := s.cfg.Listener
@@ -196,17 +221,19 @@ func (s *Server) Run(ctx context.Context) error {
 			return fmt.Errorf("ops server: %w", err)
 		}
 	}
-	lis = netutil.LimitListener(lis, maxConnections)
+	lis = newConnLimiter(lis, s.cfg.TLS != nil, s.logEvicted)
 	if s.cfg.TLS != nil {
 		lis = tls.NewListener(lis, s.cfg.TLS) // outermost, or net/http does not see that it is TLS
 	}
 	server := &http.Server{
 		Handler:           s,
-		ReadHeaderTimeout: 5 * time.Second,
-		ReadTimeout:       15 * time.Second,
+		ConnContext:       withConn,
+		ConnState:         unbindHandshake,
+		ReadHeaderTimeout: readHeaderTimeout,
+		ReadTimeout:       readTimeout,
 		WriteTimeout:      writeTimeout,
-		IdleTimeout:       time.Minute,
-		MaxHeaderBytes:    32 << 10,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
 		ErrorLog:          slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelWarn),
 	}
 	s.cfg.Log.Info("ops server listens", "address", lis.Addr().String())

@@ -123,6 +123,10 @@ func merge(base, over map[string]any) map[string]any {
 	return out
 }
 
+// Reserved are the variables that proxyMetadata may not set: those that decide which code a process loads, and where
+// the agent writes files.
+var Reserved = []string{"GLIBC_TUNABLES", "GRPC_XDS_BOOTSTRAP", "LD_AUDIT", "LD_LIBRARY_PATH", "LD_PRELOAD", "OUTPUT_CERTS", "PATH"}
+
 // Flags are the arguments of node-agent that the config asks for. A flag wins over the annotation, which the agent reads once more by itself.
 func (c Config) Flags() []string {
 	var n float64
@@ -143,7 +147,8 @@ func (c Config) Flags() []string {
 // Variable of an environment.
 type Variable struct{ Name, Value string }
 
-// Environment is what the agent's environment, and with it Envoy's, has besides, sorted by name.
+// Environment is what the agent's environment, and with it Envoy's, has besides, sorted by name. Reserved ones are
+// among them, for the caller to refuse.
 func (c Config) Environment() []Variable {
 	metadata, _ := c[proxyMetadata].(map[string]any)
 	var out []Variable

@@ -3,7 +3,6 @@ package proxytext
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -25,8 +24,9 @@ var (
 	statusArgument = regexp.MustCompile(`^(\((CAMEL_STRING|SNAKE_STRING|NUMBER)?\))?$`)
 )
 
-// formatCommands are those that Envoy knows, by what may stand behind their name.
-var formatCommands = commands(map[*regexp.Regexp]string{
+// headerCommands are those of the commands that Envoy knows which a header value may have, by what may stand behind
+// their name. They tell of the request, its connections and the route: what the author of a route may see anyway.
+var headerCommands = commands(map[*regexp.Regexp]string{
 	noArgument: `
 		ACCESS_LOG_TYPE BYTES_RECEIVED BYTES_RETRANSMITTED BYTES_SENT CONNECTION_ID CONNECTION_TERMINATION_DETAILS CUSTOM_FLAGS
 		DOWNSTREAM_DETECTED_CLOSE_TYPE DOWNSTREAM_DIRECT_LOCAL_ADDRESS DOWNSTREAM_DIRECT_LOCAL_PORT DOWNSTREAM_DIRECT_REMOTE_ADDRESS
@@ -56,11 +56,20 @@ var formatCommands = commands(map[*regexp.Regexp]string{
 		UPSTREAM_PEER_CERT_V_END UPSTREAM_PEER_CERT_V_START`,
 	headerArgument: `REQ REQUEST_HEADER RESP RESPONSE_HEADER TRAILER`,
 	keyArgument:    `CLUSTER_METADATA UPSTREAM_METADATA`,
-	longArgument:   `DYNAMIC_METADATA ENVIRONMENT QUERY_PARAM`,
-	stateArgument:  `FILTER_STATE UPSTREAM_FILTER_STATE`,
-	scopedArgument: `METADATA`,
+	longArgument:   `DYNAMIC_METADATA QUERY_PARAM`,
 	detailArgument: `RESPONSE_CODE_DETAILS`,
 	statusArgument: `GRPC_STATUS`,
+})
+
+// operatorCommands are those that tell of the proxy itself, and so are for the mesh's operator, in access logs:
+// ENVIRONMENT has the process's variables, with whatever credentials are among them; FILTER_STATE and
+// UPSTREAM_FILTER_STATE have what filters keep for themselves, METADATA what is configured for listeners and virtual
+// hosts, also of others where a gateway is shared. Envoy's COALESCE and CEL, by which the same can be had, are not
+// known to Format.
+var operatorCommands = commands(map[*regexp.Regexp]string{
+	longArgument:   `ENVIRONMENT`,
+	stateArgument:  `FILTER_STATE UPSTREAM_FILTER_STATE`,
+	scopedArgument: `METADATA`,
 })
 
 func commands(lists map[*regexp.Regexp]string) map[string]*regexp.Regexp {
@@ -73,9 +82,16 @@ func commands(lists map[*regexp.Regexp]string) map[string]*regexp.Regexp {
 	return out
 }
 
-// Format checks the value of a header, or the format of an access log, as the proxy reads it: a lone percent sign or an unknown command makes
-// it refuse the value together with all that comes with it.
-func Format(value string) error {
+// Format checks the format of an access log as the proxy reads it: a lone percent sign or an unknown command makes it
+// refuse the value together with all that comes with it.
+func Format(value string) error { return check(value, operatorCommands) }
+
+// HeaderValue checks the value of a header that a route sets: Format, and that no command in it tells what is the
+// proxy's own.
+func HeaderValue(value string) error { return check(value, nil) }
+
+// check checks a value whose commands may be headerCommands, and those of more.
+func check(value string, more map[string]*regexp.Regexp) error {
 	for rest := value; ; {
 		i := strings.IndexByte(rest, '%')
 		if i < 0 {
@@ -90,9 +106,17 @@ func Format(value string) error {
 		if command == nil {
 			return errors.New("a percent sign begins no command such as %REQ(x-id)%; write %% for a percent sign")
 		}
-		if argument, ok := formatCommands[command[1]]; !ok {
+		argument, ok := headerCommands[command[1]]
+		if !ok {
+			argument, ok = more[command[1]]
+		}
+		switch {
+		case !ok && operatorCommands[command[1]] != nil:
+			return fmt.Errorf("command %%%s%% tells of the proxy itself, and a route's headers tell of the request: they may have REQ, RESP, TRAILER, QUERY_PARAM, "+
+				"DYNAMIC_METADATA, START_TIME, PROTOCOL, HOSTNAME, RESPONSE_*, ROUTE_NAME, DOWNSTREAM_*, UPSTREAM_* and the like", command[1])
+		case !ok:
 			return fmt.Errorf("unknown command %%%s%%", command[1])
-		} else if !argument.MatchString(command[2]) {
+		case !argument.MatchString(command[2]):
 			return fmt.Errorf("%q cannot stand behind the command %s", command[2], command[1])
 		}
 		rest = rest[len(command[0]):]
@@ -100,4 +124,14 @@ func Format(value string) error {
 }
 
 // Commands lists the names of the commands that Format knows, sorted.
-func Commands() []string { return slices.Sorted(maps.Keys(formatCommands)) }
+func Commands() []string {
+	return slices.Sorted(func(yield func(string) bool) {
+		for _, list := range []map[string]*regexp.Regexp{headerCommands, operatorCommands} {
+			for name := range list {
+				if !yield(name) {
+					return
+				}
+			}
+		}
+	})
+}

@@ -1,6 +1,7 @@
 package proxytext_test
 
 import (
+	"strings"
 	"testing"
 
 	"fairlead.dev/pkg/proxytext"
@@ -35,5 +36,30 @@ func TestFormat(t *testing.T) {
 		if err := proxytext.Format(value); (err == nil) != ok {
 			t.Errorf("%q: %v", value, err)
 		}
+	}
+}
+
+// TestHeaderValue: of what an access log may have, a header value may have what tells of the request.
+func TestHeaderValue(t *testing.T) {
+	for value, want := range map[string]string{
+		"a %REQ(x-id)% %DOWNSTREAM_PEER_URI_SAN% %UPSTREAM_HOST% %DYNAMIC_METADATA(a:b)% %HOSTNAME% 5%%": "",
+		"%ENVIRONMENT(AWS_SECRET_ACCESS_KEY)%":                              "command %ENVIRONMENT% tells of the proxy itself",
+		"a %REQ(x)%%ENVIRONMENT(X):3%":                                      "they may have REQ, RESP",
+		"%FILTER_STATE(a)%":                                                 "command %FILTER_STATE%",
+		"%UPSTREAM_FILTER_STATE(a:PLAIN)%":                                  "command %UPSTREAM_FILTER_STATE%",
+		"%METADATA(LISTENER:a:b)%":                                          "command %METADATA%",
+		`%COALESCE({"operators":[{"command":"ENVIRONMENT","param":"A"}]})%`: "unknown command %COALESCE%",
+		"%CEL(request.path)%":                                               "unknown command %CEL%",
+		"%FILE_CONTENT(/etc/passwd)%":                                       "unknown command",
+		"%%ENVIRONMENT(X)%%":                                                "",
+		"%%%ENVIRONMENT(X)%":                                                "command %ENVIRONMENT%",
+	} {
+		err := proxytext.HeaderValue(value)
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%q: %v, want %q", value, err, want)
+		}
+	}
+	if err := proxytext.Format("%ENVIRONMENT(A)% %FILTER_STATE(a)% %METADATA(ROUTE:a:b)%"); err != nil {
+		t.Errorf("an access log: %v", err)
 	}
 }

@@ -15,8 +15,8 @@ import (
 	"fairlead.dev/pkg/auth"
 )
 
-// gate is the authentication and authorisation of a server. It acts in the tap, when only the headers of a call have been read: an
-// interceptor of a unary call would run after the message has been received, decompressed and decoded.
+// gate authenticates and authorises calls. It does so in the tap, when only the headers of a call have been read: an
+// interceptor of a unary call runs after the message has been received, decompressed and decoded.
 type gate struct {
 	authenticator auth.Authenticator
 	policy        auth.Policy
@@ -29,12 +29,12 @@ func newGate(a auth.Authenticator, p auth.Policy, log *slog.Logger, m *serverMet
 	return &gate{authenticator: a, policy: p, log: log, logRate: newLogRate(), metrics: m}
 }
 
-// newLogRate lets through what helps a person and not what an attacker could flood a disk with.
+// newLogRate limits the log lines about refusals, so that an attacker cannot fill a disk with them.
 func newLogRate() *rate.Limiter { return rate.NewLimiter(1, 20) }
 
 type admittedKey struct{}
 
-// tap runs on the connection's reading goroutine; its error refuses the call.
+// tap is grpc.InTapHandle's function. It runs on the connection's reading goroutine; its error refuses the call.
 func (g *gate) tap(ctx context.Context, info *tap.Info) (_ context.Context, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -49,7 +49,7 @@ func (g *gate) tap(ctx context.Context, info *tap.Info) (_ context.Context, err 
 	admitted := context.WithValue(ctx, admittedKey{}, info.FullMethodName)
 	rule := g.policy.RuleFor(info.FullMethodName)
 	if rule != nil && auth.IsAnonymous(rule) {
-		return admitted, nil
+		return g.begin(admitted, nil)
 	}
 	if g.authenticator == nil {
 		return ctx, status.Error(codes.PermissionDenied, "method is not allowed")
@@ -61,12 +61,21 @@ func (g *gate) tap(ctx context.Context, info *tap.Info) (_ context.Context, err 
 	case err != nil:
 		return ctx, status.Error(codes.Unauthenticated, "credentials refused: "+err.Error())
 	case rule == nil || !rule.Allowed(caller):
-		return ctx, status.Error(codes.PermissionDenied, "method is not allowed for this identity")
+		return ctx, status.Error(codes.PermissionDenied, auth.WhyNot(rule, caller))
 	}
-	return auth.NewContext(admitted, caller), nil
+	return g.begin(auth.NewContext(admitted, caller), &caller)
 }
 
-// admitted is the interceptors' half: a call that did not come through the tap goes no further.
+// begin counts the call against the limits of its connection and identity.
+func (g *gate) begin(ctx context.Context, caller *auth.Peer) (context.Context, error) {
+	c := connOf(ctx)
+	if c == nil {
+		return ctx, status.Error(codes.Internal, "call on a connection that this server has not taken")
+	}
+	return c.begin(ctx, caller)
+}
+
+// admitted is called by the interceptors. It refuses a call that the tap has not admitted.
 func (g *gate) admitted(ctx context.Context) (context.Context, error) {
 	if _, ok := ctx.Value(admittedKey{}).(string); !ok {
 		return nil, status.Error(codes.PermissionDenied, "call was not authenticated")
@@ -76,22 +85,19 @@ func (g *gate) admitted(ctx context.Context) (context.Context, error) {
 
 func (g *gate) refuse(ctx context.Context, method string, err error) {
 	g.metrics.refused.WithLabelValues(status.Code(err).String()).Inc()
-	p, _ := peer.FromContext(ctx)
-	if p != nil {
-		if a, ok := p.Addr.(connAddr); ok {
-			a.conn.refusedCall()
-		}
+	if c := connOf(ctx); c != nil {
+		c.refusedCall()
 	}
 	if g.logRate.Allow() {
 		addr := ""
-		if p != nil && p.Addr != nil {
+		if p, ok := peer.FromContext(ctx); ok && p.Addr != nil {
 			addr = p.Addr.String()
 		}
 		g.log.WarnContext(ctx, "gRPC call refused", "method", shortened(method), "address", addr, "error", err)
 	}
 }
 
-// shortened keeps what an unknown caller makes us log small.
+// shortened bounds what an unknown caller can make the server log.
 func shortened(s string) string {
 	const limit = 200
 	if len(s) > limit {

@@ -32,14 +32,9 @@ import (
 	"fairlead.dev/pkg/auth"
 )
 
-// Limits of a server unless its ServerConfig says otherwise.
 const (
-	DefaultMaxRecvBytes         = 4 << 20
-	DefaultMaxHeaderBytes       = 32 << 10
-	connectionBuffer            = 4 << 10
-	serverWindow                = 256 << 10
-	DefaultMaxConnections       = 10_000
-	DefaultMaxConcurrentStreams = 256
+	connectionBuffer = 4 << 10
+	serverWindow     = 256 << 10
 )
 
 // ServerConfig describes a server. Service, Log, Registerer and either TLS or Insecure are required.
@@ -54,11 +49,12 @@ type ServerConfig struct {
 	// TLS is usually tlsconf.Server. Insecure, for unix sockets and for ports that are plaintext on purpose, must be said.
 	TLS      *tls.Config
 	Insecure bool
-	// PeerUIDs admits only processes of these users, asked of the kernel; for unix sockets. Empty admits all.
+	// PeerUIDs admits only processes of these users on a unix socket; the kernel says which user a peer runs as. Empty
+	// admits all.
 	PeerUIDs []uint32
 
-	// Authenticator proves who calls; Policy says who may. A nil Authenticator is allowed only if every rule is auth.Anonymous.
-	// The standard health service is added to the policy as anonymous.
+	// Authenticator proves who calls; Policy says who may. A nil Authenticator is allowed only if every rule is
+	// auth.Anonymous. NewServer adds the standard health service to the policy as anonymous.
 	Authenticator auth.Authenticator
 	Policy        auth.Policy
 
@@ -71,15 +67,37 @@ type ServerConfig struct {
 	// MaxConnections and MaxConcurrentStreams (per connection) refuse more than that. 0 means the default.
 	MaxConnections       int
 	MaxConcurrentStreams uint32
+	// MaxUnauthenticated and MaxUnauthenticatedPerAddress bound the unauthenticated connections: those whose client has
+	// neither shown a certificate nor made a call that was authenticated. One more makes the oldest
+	// of the address with the most go if its own has fewer, and waits for some seconds otherwise. A connection that is
+	// still unauthenticated after UnauthenticatedTimeout is closed. 0 means the default. They have no effect if Authenticator is nil.
+	MaxUnauthenticated, MaxUnauthenticatedPerAddress int
+	UnauthenticatedTimeout                           time.Duration
+	// MaxConnectionsPerIdentity and MaxCallsPerIdentity (at once) bound what one identity has, however many workloads
+	// share it. 0 means a quarter of MaxConnections, and as many calls as MaxConnections. If Authenticator is nil, each
+	// address counts as an identity, and only MaxConcurrentStreams bounds its calls. With PeerUIDs all connections
+	// count for one identity.
+	MaxConnectionsPerIdentity, MaxCallsPerIdentity int
+	// MaxIdentityBytes bounds the memory of one identity's messages that have begun and that no handler has received
+	// yet. The server stops reading from a connection that needs more, for up to 10 s, until there is room. All
+	// identities together have four times that. 0 means two messages of MaxRecvBytes and a little. An unauthenticated
+	// connection has 16 KiB.
+	MaxIdentityBytes int
+	// MessageTimeout closes a connection if a message is not complete that long after its first byte, plus a second for
+	// each 256 KiB of its length. 0 means the default.
+	MessageTimeout time.Duration
 
-	// KeepaliveTime without a frame makes the server ping, KeepaliveTimeout without an answer close. Defaults 30 s and 10 s.
+	// The server pings after KeepaliveTime without a frame, and closes the connection after KeepaliveTimeout without an
+	// answer. Defaults 30 s and 10 s.
 	KeepaliveTime, KeepaliveTimeout time.Duration
 	// KeepaliveMinTime is how often clients may ping. Default 5 s.
 	KeepaliveMinTime time.Duration
 	// MaxConnectionIdle closes connections without calls. Default 5 min.
 	MaxConnectionIdle time.Duration
-	// MaxConnectionAge asks clients to reconnect after about this long, so that they spread over replicas; open streams get
-	// MaxConnectionAgeGrace to end. 0 means never.
+	// MaxConnectionAge asks clients to reconnect after about this long, so that they show a valid certificate or token
+	// again; open streams get MaxConnectionAgeGrace to end and are then cut. 0 means the defaults, and never if
+	// PeerUIDs are given; a negative age means never. In any case a connection is closed when the certificate that
+	// opened it expires.
 	MaxConnectionAge, MaxConnectionAgeGrace time.Duration
 }
 
@@ -100,7 +118,7 @@ func NewServer(cfg ServerConfig, opts ...grpc.ServerOption) (*grpc.Server, error
 	all := []grpc.ServerOption{
 		grpc.Creds(newConnLimit(&cfg, m)),
 		grpc.InTapHandle(g.tap),
-		grpc.StatsHandler(connContext{}),
+		grpc.StatsHandler(callStats{}),
 		// A service holds a connection for each of many peers, most of which say little: gRPC's buffers of 32 KiB each way would be most of
 		// what an idle one costs.
 		grpc.ReadBufferSize(connectionBuffer),
@@ -176,15 +194,11 @@ func (c *ServerConfig) complete() error {
 	if c.Health == nil {
 		c.Health = health.NewServer()
 	}
-	orDefault(&c.MaxRecvBytes, DefaultMaxRecvBytes)
-	orDefault(&c.MaxHeaderBytes, DefaultMaxHeaderBytes)
-	orDefault(&c.MaxConnections, DefaultMaxConnections)
-	orDefault(&c.MaxConcurrentStreams, DefaultMaxConcurrentStreams)
 	orDefault(&c.KeepaliveTime, 30*time.Second)
 	orDefault(&c.KeepaliveTimeout, 10*time.Second)
 	orDefault(&c.KeepaliveMinTime, 5*time.Second)
 	orDefault(&c.MaxConnectionIdle, 5*time.Minute)
-	return nil
+	return c.completeLimits()
 }
 
 func (c *ServerConfig) transport() credentials.TransportCredentials {
@@ -257,7 +271,9 @@ func newServerMetrics(reg prometheus.Registerer) (*serverMetrics, error) {
 	}, []string{"code"}))
 	m.rejected, errs[3] = register(reg, prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "fairlead_rpc_server_connections_rejected_total",
-		Help: "Connections closed at once, by reason: limit, peer (foreign user on a unix socket), handshake, refusals (too many refused calls).",
+		Help: "Connections refused or closed by the server, by reason: limit, peer (foreign user on a unix socket), handshake, refusals (too many " +
+			"refused calls), address (too many that have not authenticated), unauthenticated (for too long), identity (too many of " +
+			"one), bytes (no room for unfinished messages), message (unfinished for too long), expired (certificate).",
 	}, []string{"reason"}))
 	return m, errors.Join(errs[:]...)
 }

@@ -32,7 +32,7 @@ func TestEveryObjectIsKnownToKubernetes(t *testing.T) {
 		"ClusterRole/fairlead-config-watcher", "ClusterRoleBinding/fairlead-config-watcher",
 		"ConfigMap/fairlead", "ConfigMap/istio", "ConfigMap/istio-ca-root-cert",
 		"Deployment/ca", "Deployment/config-watcher", "Deployment/xds-server",
-		"Namespace/istio-system", "PersistentVolumeClaim/ca-root",
+		"Namespace/istio-system", "NetworkPolicy/ca", "NetworkPolicy/config-watcher", "NetworkPolicy/xds-server", "PersistentVolumeClaim/ca-root",
 		"PodDisruptionBudget/ca", "PodDisruptionBudget/config-watcher", "PodDisruptionBudget/xds-server",
 		"Service/ca", "Service/config-watcher", "Service/istiod", "Service/xds-server", "Service/xds-server-peers",
 		"ServiceAccount/ca", "ServiceAccount/config-watcher", "ServiceAccount/fairlead-admin", "ServiceAccount/xds-server",

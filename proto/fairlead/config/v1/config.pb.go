@@ -583,10 +583,13 @@ type ReportRequest struct {
 	Subscriber *Subscriber `protobuf:"bytes,1,opt,name=subscriber,proto3" json:"subscriber,omitempty"`
 	// proxies that are new or changed since the last message.
 	Proxies []*ProxyStatus `protobuf:"bytes,2,rep,name=proxies,proto3" json:"proxies,omitempty"`
-	// disconnected are node ids that have left this xds-server.
+	// disconnected are node ids that have left this xds-server. They are taken off before proxies are taken over: of a node id that several
+	// identities use, those that stay are among proxies.
 	Disconnected []string `protobuf:"bytes,3,rep,name=disconnected,proto3" json:"disconnected,omitempty"`
 	// revision that the xds-server serves from: all proxies of the stream for which it means something have been reported by this message.
-	Revision      *Revision `protobuf:"bytes,4,opt,name=revision,proto3" json:"revision,omitempty"`
+	Revision *Revision `protobuf:"bytes,4,opt,name=revision,proto3" json:"revision,omitempty"`
+	// refusals, if set, are all streams that the xds-server has refused lately, in place of those reported before.
+	Refusals      *Refusals `protobuf:"bytes,5,opt,name=refusals,proto3" json:"refusals,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -649,6 +652,159 @@ func (x *ReportRequest) GetRevision() *Revision {
 	return nil
 }
 
+func (x *ReportRequest) GetRefusals() *Refusals {
+	if x != nil {
+		return x.Refusals
+	}
+	return nil
+}
+
+// Refusals is a list of refusals.
+type Refusals struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// refusals sorted by identity and node id.
+	Refusals      []*Refusal `protobuf:"bytes,1,rep,name=refusals,proto3" json:"refusals,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Refusals) Reset() {
+	*x = Refusals{}
+	mi := &file_fairlead_config_v1_config_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Refusals) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Refusals) ProtoMessage() {}
+
+func (x *Refusals) ProtoReflect() protoreflect.Message {
+	mi := &file_fairlead_config_v1_config_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Refusals.ProtoReflect.Descriptor instead.
+func (*Refusals) Descriptor() ([]byte, []int) {
+	return file_fairlead_config_v1_config_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Refusals) GetRefusals() []*Refusal {
+	if x != nil {
+		return x.Refusals
+	}
+	return nil
+}
+
+// Refusal is a stream that an xds-server has ended because its identity uses more than it may.
+type Refusal struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// node_id of the proxy, as it says itself; empty if the stream was refused before it had said so.
+	NodeId string `protobuf:"bytes,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	// identity is the authenticated SPIFFE URI, or "address <address>" on a plaintext port.
+	Identity string `protobuf:"bytes,2,opt,name=identity,proto3" json:"identity,omitempty"`
+	// budget that was used up: "streams", "stream_rate", "classes" or "names".
+	Budget string `protobuf:"bytes,3,opt,name=budget,proto3" json:"budget,omitempty"`
+	// reason says which budget, how much, whose, and the remedy.
+	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	// count is how often it has happened.
+	Count uint64 `protobuf:"varint,5,opt,name=count,proto3" json:"count,omitempty"`
+	// at is when it last happened.
+	At *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=at,proto3" json:"at,omitempty"`
+	// xds_server is the instance that has refused.
+	XdsServer     string `protobuf:"bytes,7,opt,name=xds_server,json=xdsServer,proto3" json:"xds_server,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Refusal) Reset() {
+	*x = Refusal{}
+	mi := &file_fairlead_config_v1_config_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Refusal) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Refusal) ProtoMessage() {}
+
+func (x *Refusal) ProtoReflect() protoreflect.Message {
+	mi := &file_fairlead_config_v1_config_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
+func (*Refusal) Descriptor() ([]byte, []int) {
+	return file_fairlead_config_v1_config_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *Refusal) GetNodeId() string {
+	if x != nil {
+		return x.NodeId
+	}
+	return ""
+}
+
+func (x *Refusal) GetIdentity() string {
+	if x != nil {
+		return x.Identity
+	}
+	return ""
+}
+
+func (x *Refusal) GetBudget() string {
+	if x != nil {
+		return x.Budget
+	}
+	return ""
+}
+
+func (x *Refusal) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Refusal) GetCount() uint64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *Refusal) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *Refusal) GetXdsServer() string {
+	if x != nil {
+		return x.XdsServer
+	}
+	return ""
+}
+
 // ReportResponse acknowledges reports.
 type ReportResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -662,7 +818,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_fairlead_config_v1_config_proto_msgTypes[9]
+	mi := &file_fairlead_config_v1_config_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -674,7 +830,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_config_proto_msgTypes[9]
+	mi := &file_fairlead_config_v1_config_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -687,7 +843,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_config_proto_rawDescGZIP(), []int{9}
+	return file_fairlead_config_v1_config_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ReportResponse) GetReceived() uint64 {
@@ -729,14 +885,17 @@ type ProxyStatus struct {
 	Acked *Revision `protobuf:"bytes,10,opt,name=acked,proto3" json:"acked,omitempty"`
 	// settled is true if the proxy holds all that the xds-server has for it. Until it is reported again, acked is then whatever revision the
 	// newest ReportRequest names: a revision that changes nothing for a proxy is no reason to report it.
-	Settled       bool `protobuf:"varint,11,opt,name=settled,proto3" json:"settled,omitempty"`
+	Settled bool `protobuf:"varint,11,opt,name=settled,proto3" json:"settled,omitempty"`
+	// unverified is true if no Workload of the identity is known to be behind the proxy, or it has proven no identity: what it acknowledges
+	// and rejects is its own word, which WaitAcked neither waits for nor believes.
+	Unverified    bool `protobuf:"varint,12,opt,name=unverified,proto3" json:"unverified,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ProxyStatus) Reset() {
 	*x = ProxyStatus{}
-	mi := &file_fairlead_config_v1_config_proto_msgTypes[10]
+	mi := &file_fairlead_config_v1_config_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -748,7 +907,7 @@ func (x *ProxyStatus) String() string {
 func (*ProxyStatus) ProtoMessage() {}
 
 func (x *ProxyStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_config_proto_msgTypes[10]
+	mi := &file_fairlead_config_v1_config_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -761,7 +920,7 @@ func (x *ProxyStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProxyStatus.ProtoReflect.Descriptor instead.
 func (*ProxyStatus) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_config_proto_rawDescGZIP(), []int{10}
+	return file_fairlead_config_v1_config_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ProxyStatus) GetNodeId() string {
@@ -841,6 +1000,13 @@ func (x *ProxyStatus) GetSettled() bool {
 	return false
 }
 
+func (x *ProxyStatus) GetUnverified() bool {
+	if x != nil {
+		return x.Unverified
+	}
+	return false
+}
+
 // ProxyTypeStatus is the state of one xDS type on one stream.
 type ProxyTypeStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -870,7 +1036,7 @@ type ProxyTypeStatus struct {
 
 func (x *ProxyTypeStatus) Reset() {
 	*x = ProxyTypeStatus{}
-	mi := &file_fairlead_config_v1_config_proto_msgTypes[11]
+	mi := &file_fairlead_config_v1_config_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -882,7 +1048,7 @@ func (x *ProxyTypeStatus) String() string {
 func (*ProxyTypeStatus) ProtoMessage() {}
 
 func (x *ProxyTypeStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_config_proto_msgTypes[11]
+	mi := &file_fairlead_config_v1_config_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -895,7 +1061,7 @@ func (x *ProxyTypeStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProxyTypeStatus.ProtoReflect.Descriptor instead.
 func (*ProxyTypeStatus) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_config_proto_rawDescGZIP(), []int{11}
+	return file_fairlead_config_v1_config_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ProxyTypeStatus) GetTypeUrl() string {
@@ -985,7 +1151,7 @@ type Rejection struct {
 
 func (x *Rejection) Reset() {
 	*x = Rejection{}
-	mi := &file_fairlead_config_v1_config_proto_msgTypes[12]
+	mi := &file_fairlead_config_v1_config_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -997,7 +1163,7 @@ func (x *Rejection) String() string {
 func (*Rejection) ProtoMessage() {}
 
 func (x *Rejection) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_config_proto_msgTypes[12]
+	mi := &file_fairlead_config_v1_config_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1010,7 +1176,7 @@ func (x *Rejection) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rejection.ProtoReflect.Descriptor instead.
 func (*Rejection) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_config_proto_rawDescGZIP(), []int{12}
+	return file_fairlead_config_v1_config_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Rejection) GetResourceNames() []string {
@@ -1052,7 +1218,7 @@ type ListProxiesRequest struct {
 
 func (x *ListProxiesRequest) Reset() {
 	*x = ListProxiesRequest{}
-	mi := &file_fairlead_config_v1_config_proto_msgTypes[13]
+	mi := &file_fairlead_config_v1_config_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1064,7 +1230,7 @@ func (x *ListProxiesRequest) String() string {
 func (*ListProxiesRequest) ProtoMessage() {}
 
 func (x *ListProxiesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_config_proto_msgTypes[13]
+	mi := &file_fairlead_config_v1_config_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1077,7 +1243,7 @@ func (x *ListProxiesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProxiesRequest.ProtoReflect.Descriptor instead.
 func (*ListProxiesRequest) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_config_proto_rawDescGZIP(), []int{13}
+	return file_fairlead_config_v1_config_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListProxiesRequest) GetNamespace() string {
@@ -1093,14 +1259,16 @@ type ListProxiesResponse struct {
 	// proxies sorted by namespace and workload.
 	Proxies []*ProxyStatus `protobuf:"bytes,1,rep,name=proxies,proto3" json:"proxies,omitempty"`
 	// revision is the newest one that config-watcher has committed.
-	Revision      *Revision `protobuf:"bytes,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	Revision *Revision `protobuf:"bytes,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	// refusals are the streams that xds-servers have ended in the last ten minutes because their identity uses more than it may.
+	Refusals      []*Refusal `protobuf:"bytes,3,rep,name=refusals,proto3" json:"refusals,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListProxiesResponse) Reset() {
 	*x = ListProxiesResponse{}
-	mi := &file_fairlead_config_v1_config_proto_msgTypes[14]
+	mi := &file_fairlead_config_v1_config_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1112,7 +1280,7 @@ func (x *ListProxiesResponse) String() string {
 func (*ListProxiesResponse) ProtoMessage() {}
 
 func (x *ListProxiesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_config_proto_msgTypes[14]
+	mi := &file_fairlead_config_v1_config_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1125,7 +1293,7 @@ func (x *ListProxiesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProxiesResponse.ProtoReflect.Descriptor instead.
 func (*ListProxiesResponse) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_config_proto_rawDescGZIP(), []int{14}
+	return file_fairlead_config_v1_config_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListProxiesResponse) GetProxies() []*ProxyStatus {
@@ -1142,6 +1310,13 @@ func (x *ListProxiesResponse) GetRevision() *Revision {
 	return nil
 }
 
+func (x *ListProxiesResponse) GetRefusals() []*Refusal {
+	if x != nil {
+		return x.Refusals
+	}
+	return nil
+}
+
 // WaitAckedRequest names what to wait for.
 type WaitAckedRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1153,7 +1328,7 @@ type WaitAckedRequest struct {
 
 func (x *WaitAckedRequest) Reset() {
 	*x = WaitAckedRequest{}
-	mi := &file_fairlead_config_v1_config_proto_msgTypes[15]
+	mi := &file_fairlead_config_v1_config_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1165,7 +1340,7 @@ func (x *WaitAckedRequest) String() string {
 func (*WaitAckedRequest) ProtoMessage() {}
 
 func (x *WaitAckedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_config_proto_msgTypes[15]
+	mi := &file_fairlead_config_v1_config_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1178,7 +1353,7 @@ func (x *WaitAckedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitAckedRequest.ProtoReflect.Descriptor instead.
 func (*WaitAckedRequest) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_config_proto_rawDescGZIP(), []int{15}
+	return file_fairlead_config_v1_config_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *WaitAckedRequest) GetSequence() uint64 {
@@ -1205,7 +1380,7 @@ type WaitAckedResponse struct {
 
 func (x *WaitAckedResponse) Reset() {
 	*x = WaitAckedResponse{}
-	mi := &file_fairlead_config_v1_config_proto_msgTypes[16]
+	mi := &file_fairlead_config_v1_config_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1217,7 +1392,7 @@ func (x *WaitAckedResponse) String() string {
 func (*WaitAckedResponse) ProtoMessage() {}
 
 func (x *WaitAckedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_config_proto_msgTypes[16]
+	mi := &file_fairlead_config_v1_config_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1230,7 +1405,7 @@ func (x *WaitAckedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitAckedResponse.ProtoReflect.Descriptor instead.
 func (*WaitAckedResponse) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_config_proto_rawDescGZIP(), []int{16}
+	return file_fairlead_config_v1_config_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *WaitAckedResponse) GetRevision() *Revision {
@@ -1305,17 +1480,29 @@ const file_fairlead_config_v1_config_proto_rawDesc = "" +
 	"\aupserts\x18\x02 \x03(\v2\x1c.fairlead.config.v1.ResourceR\aupserts\x129\n" +
 	"\aremoved\x18\x03 \x03(\v2\x1f.fairlead.config.v1.ResourceKeyR\aremoved\x12\x16\n" +
 	"\x06commit\x18\x04 \x01(\bR\x06commit\x126\n" +
-	"\x06server\x18\x05 \x01(\v2\x1e.fairlead.config.v1.SubscriberR\x06server\"\xe8\x01\n" +
+	"\x06server\x18\x05 \x01(\v2\x1e.fairlead.config.v1.SubscriberR\x06server\"\xa2\x02\n" +
 	"\rReportRequest\x12>\n" +
 	"\n" +
 	"subscriber\x18\x01 \x01(\v2\x1e.fairlead.config.v1.SubscriberR\n" +
 	"subscriber\x129\n" +
 	"\aproxies\x18\x02 \x03(\v2\x1f.fairlead.config.v1.ProxyStatusR\aproxies\x12\"\n" +
 	"\fdisconnected\x18\x03 \x03(\tR\fdisconnected\x128\n" +
-	"\brevision\x18\x04 \x01(\v2\x1c.fairlead.config.v1.RevisionR\brevision\"Q\n" +
+	"\brevision\x18\x04 \x01(\v2\x1c.fairlead.config.v1.RevisionR\brevision\x128\n" +
+	"\brefusals\x18\x05 \x01(\v2\x1c.fairlead.config.v1.RefusalsR\brefusals\"C\n" +
+	"\bRefusals\x127\n" +
+	"\brefusals\x18\x01 \x03(\v2\x1b.fairlead.config.v1.RefusalR\brefusals\"\xcf\x01\n" +
+	"\aRefusal\x12\x17\n" +
+	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x1a\n" +
+	"\bidentity\x18\x02 \x01(\tR\bidentity\x12\x16\n" +
+	"\x06budget\x18\x03 \x01(\tR\x06budget\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x14\n" +
+	"\x05count\x18\x05 \x01(\x04R\x05count\x12*\n" +
+	"\x02at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x1d\n" +
+	"\n" +
+	"xds_server\x18\a \x01(\tR\txdsServer\"Q\n" +
 	"\x0eReportResponse\x12\x1a\n" +
 	"\breceived\x18\x01 \x01(\x04R\breceived\x12#\n" +
-	"\rknows_settled\x18\x02 \x01(\bR\fknowsSettled\"\x9e\x03\n" +
+	"\rknows_settled\x18\x02 \x01(\bR\fknowsSettled\"\xbe\x03\n" +
 	"\vProxyStatus\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x1a\n" +
 	"\bidentity\x18\x02 \x01(\tR\bidentity\x12\x1c\n" +
@@ -1329,7 +1516,10 @@ const file_fairlead_config_v1_config_proto_rawDesc = "" +
 	"\x05types\x18\t \x03(\v2#.fairlead.config.v1.ProxyTypeStatusR\x05types\x122\n" +
 	"\x05acked\x18\n" +
 	" \x01(\v2\x1c.fairlead.config.v1.RevisionR\x05acked\x12\x18\n" +
-	"\asettled\x18\v \x01(\bR\asettled\"\xaa\x03\n" +
+	"\asettled\x18\v \x01(\bR\asettled\x12\x1e\n" +
+	"\n" +
+	"unverified\x18\f \x01(\bR\n" +
+	"unverified\"\xaa\x03\n" +
 	"\x0fProxyTypeStatus\x12\x19\n" +
 	"\btype_url\x18\x01 \x01(\tR\atypeUrl\x120\n" +
 	"\x04sent\x18\x02 \x01(\v2\x1c.fairlead.config.v1.RevisionR\x04sent\x122\n" +
@@ -1350,10 +1540,11 @@ const file_fairlead_config_v1_config_proto_rawDesc = "" +
 	"\vrejected_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"rejectedAt\"2\n" +
 	"\x12ListProxiesRequest\x12\x1c\n" +
-	"\tnamespace\x18\x01 \x01(\tR\tnamespace\"\x8a\x01\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\"\xc3\x01\n" +
 	"\x13ListProxiesResponse\x129\n" +
 	"\aproxies\x18\x01 \x03(\v2\x1f.fairlead.config.v1.ProxyStatusR\aproxies\x128\n" +
-	"\brevision\x18\x02 \x01(\v2\x1c.fairlead.config.v1.RevisionR\brevision\".\n" +
+	"\brevision\x18\x02 \x01(\v2\x1c.fairlead.config.v1.RevisionR\brevision\x127\n" +
+	"\brefusals\x18\x03 \x03(\v2\x1b.fairlead.config.v1.RefusalR\brefusals\".\n" +
 	"\x10WaitAckedRequest\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\"\xba\x01\n" +
 	"\x11WaitAckedResponse\x128\n" +
@@ -1380,7 +1571,7 @@ func file_fairlead_config_v1_config_proto_rawDescGZIP() []byte {
 	return file_fairlead_config_v1_config_proto_rawDescData
 }
 
-var file_fairlead_config_v1_config_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_fairlead_config_v1_config_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_fairlead_config_v1_config_proto_goTypes = []any{
 	(*Subscriber)(nil),            // 0: fairlead.config.v1.Subscriber
 	(*Revision)(nil),              // 1: fairlead.config.v1.Revision
@@ -1391,58 +1582,64 @@ var file_fairlead_config_v1_config_proto_goTypes = []any{
 	(*WatchAck)(nil),              // 6: fairlead.config.v1.WatchAck
 	(*WatchResponse)(nil),         // 7: fairlead.config.v1.WatchResponse
 	(*ReportRequest)(nil),         // 8: fairlead.config.v1.ReportRequest
-	(*ReportResponse)(nil),        // 9: fairlead.config.v1.ReportResponse
-	(*ProxyStatus)(nil),           // 10: fairlead.config.v1.ProxyStatus
-	(*ProxyTypeStatus)(nil),       // 11: fairlead.config.v1.ProxyTypeStatus
-	(*Rejection)(nil),             // 12: fairlead.config.v1.Rejection
-	(*ListProxiesRequest)(nil),    // 13: fairlead.config.v1.ListProxiesRequest
-	(*ListProxiesResponse)(nil),   // 14: fairlead.config.v1.ListProxiesResponse
-	(*WaitAckedRequest)(nil),      // 15: fairlead.config.v1.WaitAckedRequest
-	(*WaitAckedResponse)(nil),     // 16: fairlead.config.v1.WaitAckedResponse
-	(*timestamppb.Timestamp)(nil), // 17: google.protobuf.Timestamp
-	(*Resource)(nil),              // 18: fairlead.config.v1.Resource
-	(*ResourceKey)(nil),           // 19: fairlead.config.v1.ResourceKey
+	(*Refusals)(nil),              // 9: fairlead.config.v1.Refusals
+	(*Refusal)(nil),               // 10: fairlead.config.v1.Refusal
+	(*ReportResponse)(nil),        // 11: fairlead.config.v1.ReportResponse
+	(*ProxyStatus)(nil),           // 12: fairlead.config.v1.ProxyStatus
+	(*ProxyTypeStatus)(nil),       // 13: fairlead.config.v1.ProxyTypeStatus
+	(*Rejection)(nil),             // 14: fairlead.config.v1.Rejection
+	(*ListProxiesRequest)(nil),    // 15: fairlead.config.v1.ListProxiesRequest
+	(*ListProxiesResponse)(nil),   // 16: fairlead.config.v1.ListProxiesResponse
+	(*WaitAckedRequest)(nil),      // 17: fairlead.config.v1.WaitAckedRequest
+	(*WaitAckedResponse)(nil),     // 18: fairlead.config.v1.WaitAckedResponse
+	(*timestamppb.Timestamp)(nil), // 19: google.protobuf.Timestamp
+	(*Resource)(nil),              // 20: fairlead.config.v1.Resource
+	(*ResourceKey)(nil),           // 21: fairlead.config.v1.ResourceKey
 }
 var file_fairlead_config_v1_config_proto_depIdxs = []int32{
-	17, // 0: fairlead.config.v1.Revision.committed_at:type_name -> google.protobuf.Timestamp
+	19, // 0: fairlead.config.v1.Revision.committed_at:type_name -> google.protobuf.Timestamp
 	3,  // 1: fairlead.config.v1.WatchRequest.held:type_name -> fairlead.config.v1.Held
 	4,  // 2: fairlead.config.v1.WatchRequest.hello:type_name -> fairlead.config.v1.WatchHello
 	6,  // 3: fairlead.config.v1.WatchRequest.ack:type_name -> fairlead.config.v1.WatchAck
 	0,  // 4: fairlead.config.v1.WatchHello.subscriber:type_name -> fairlead.config.v1.Subscriber
 	5,  // 5: fairlead.config.v1.WatchHello.interest:type_name -> fairlead.config.v1.Interest
 	1,  // 6: fairlead.config.v1.WatchResponse.revision:type_name -> fairlead.config.v1.Revision
-	18, // 7: fairlead.config.v1.WatchResponse.upserts:type_name -> fairlead.config.v1.Resource
-	19, // 8: fairlead.config.v1.WatchResponse.removed:type_name -> fairlead.config.v1.ResourceKey
+	20, // 7: fairlead.config.v1.WatchResponse.upserts:type_name -> fairlead.config.v1.Resource
+	21, // 8: fairlead.config.v1.WatchResponse.removed:type_name -> fairlead.config.v1.ResourceKey
 	0,  // 9: fairlead.config.v1.WatchResponse.server:type_name -> fairlead.config.v1.Subscriber
 	0,  // 10: fairlead.config.v1.ReportRequest.subscriber:type_name -> fairlead.config.v1.Subscriber
-	10, // 11: fairlead.config.v1.ReportRequest.proxies:type_name -> fairlead.config.v1.ProxyStatus
+	12, // 11: fairlead.config.v1.ReportRequest.proxies:type_name -> fairlead.config.v1.ProxyStatus
 	1,  // 12: fairlead.config.v1.ReportRequest.revision:type_name -> fairlead.config.v1.Revision
-	17, // 13: fairlead.config.v1.ProxyStatus.connected_at:type_name -> google.protobuf.Timestamp
-	11, // 14: fairlead.config.v1.ProxyStatus.types:type_name -> fairlead.config.v1.ProxyTypeStatus
-	1,  // 15: fairlead.config.v1.ProxyStatus.acked:type_name -> fairlead.config.v1.Revision
-	1,  // 16: fairlead.config.v1.ProxyTypeStatus.sent:type_name -> fairlead.config.v1.Revision
-	1,  // 17: fairlead.config.v1.ProxyTypeStatus.acked:type_name -> fairlead.config.v1.Revision
-	12, // 18: fairlead.config.v1.ProxyTypeStatus.rejection:type_name -> fairlead.config.v1.Rejection
-	17, // 19: fairlead.config.v1.ProxyTypeStatus.awaiting_since:type_name -> google.protobuf.Timestamp
-	1,  // 20: fairlead.config.v1.Rejection.revision:type_name -> fairlead.config.v1.Revision
-	17, // 21: fairlead.config.v1.Rejection.rejected_at:type_name -> google.protobuf.Timestamp
-	10, // 22: fairlead.config.v1.ListProxiesResponse.proxies:type_name -> fairlead.config.v1.ProxyStatus
-	1,  // 23: fairlead.config.v1.ListProxiesResponse.revision:type_name -> fairlead.config.v1.Revision
-	1,  // 24: fairlead.config.v1.WaitAckedResponse.revision:type_name -> fairlead.config.v1.Revision
-	10, // 25: fairlead.config.v1.WaitAckedResponse.rejected:type_name -> fairlead.config.v1.ProxyStatus
-	2,  // 26: fairlead.config.v1.ConfigService.Watch:input_type -> fairlead.config.v1.WatchRequest
-	8,  // 27: fairlead.config.v1.ConfigService.Report:input_type -> fairlead.config.v1.ReportRequest
-	13, // 28: fairlead.config.v1.FleetService.ListProxies:input_type -> fairlead.config.v1.ListProxiesRequest
-	15, // 29: fairlead.config.v1.FleetService.WaitAcked:input_type -> fairlead.config.v1.WaitAckedRequest
-	7,  // 30: fairlead.config.v1.ConfigService.Watch:output_type -> fairlead.config.v1.WatchResponse
-	9,  // 31: fairlead.config.v1.ConfigService.Report:output_type -> fairlead.config.v1.ReportResponse
-	14, // 32: fairlead.config.v1.FleetService.ListProxies:output_type -> fairlead.config.v1.ListProxiesResponse
-	16, // 33: fairlead.config.v1.FleetService.WaitAcked:output_type -> fairlead.config.v1.WaitAckedResponse
-	30, // [30:34] is the sub-list for method output_type
-	26, // [26:30] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	9,  // 13: fairlead.config.v1.ReportRequest.refusals:type_name -> fairlead.config.v1.Refusals
+	10, // 14: fairlead.config.v1.Refusals.refusals:type_name -> fairlead.config.v1.Refusal
+	19, // 15: fairlead.config.v1.Refusal.at:type_name -> google.protobuf.Timestamp
+	19, // 16: fairlead.config.v1.ProxyStatus.connected_at:type_name -> google.protobuf.Timestamp
+	13, // 17: fairlead.config.v1.ProxyStatus.types:type_name -> fairlead.config.v1.ProxyTypeStatus
+	1,  // 18: fairlead.config.v1.ProxyStatus.acked:type_name -> fairlead.config.v1.Revision
+	1,  // 19: fairlead.config.v1.ProxyTypeStatus.sent:type_name -> fairlead.config.v1.Revision
+	1,  // 20: fairlead.config.v1.ProxyTypeStatus.acked:type_name -> fairlead.config.v1.Revision
+	14, // 21: fairlead.config.v1.ProxyTypeStatus.rejection:type_name -> fairlead.config.v1.Rejection
+	19, // 22: fairlead.config.v1.ProxyTypeStatus.awaiting_since:type_name -> google.protobuf.Timestamp
+	1,  // 23: fairlead.config.v1.Rejection.revision:type_name -> fairlead.config.v1.Revision
+	19, // 24: fairlead.config.v1.Rejection.rejected_at:type_name -> google.protobuf.Timestamp
+	12, // 25: fairlead.config.v1.ListProxiesResponse.proxies:type_name -> fairlead.config.v1.ProxyStatus
+	1,  // 26: fairlead.config.v1.ListProxiesResponse.revision:type_name -> fairlead.config.v1.Revision
+	10, // 27: fairlead.config.v1.ListProxiesResponse.refusals:type_name -> fairlead.config.v1.Refusal
+	1,  // 28: fairlead.config.v1.WaitAckedResponse.revision:type_name -> fairlead.config.v1.Revision
+	12, // 29: fairlead.config.v1.WaitAckedResponse.rejected:type_name -> fairlead.config.v1.ProxyStatus
+	2,  // 30: fairlead.config.v1.ConfigService.Watch:input_type -> fairlead.config.v1.WatchRequest
+	8,  // 31: fairlead.config.v1.ConfigService.Report:input_type -> fairlead.config.v1.ReportRequest
+	15, // 32: fairlead.config.v1.FleetService.ListProxies:input_type -> fairlead.config.v1.ListProxiesRequest
+	17, // 33: fairlead.config.v1.FleetService.WaitAcked:input_type -> fairlead.config.v1.WaitAckedRequest
+	7,  // 34: fairlead.config.v1.ConfigService.Watch:output_type -> fairlead.config.v1.WatchResponse
+	11, // 35: fairlead.config.v1.ConfigService.Report:output_type -> fairlead.config.v1.ReportResponse
+	16, // 36: fairlead.config.v1.FleetService.ListProxies:output_type -> fairlead.config.v1.ListProxiesResponse
+	18, // 37: fairlead.config.v1.FleetService.WaitAcked:output_type -> fairlead.config.v1.WaitAckedResponse
+	34, // [34:38] is the sub-list for method output_type
+	30, // [30:34] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_fairlead_config_v1_config_proto_init() }
@@ -1462,7 +1659,7 @@ func file_fairlead_config_v1_config_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fairlead_config_v1_config_proto_rawDesc), len(file_fairlead_config_v1_config_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   17,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

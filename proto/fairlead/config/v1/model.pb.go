@@ -296,10 +296,10 @@ func (TlsMode) EnumDescriptor() ([]byte, []int) {
 // ResourceKey names one resource of the normalised mesh. It is unique within a revision.
 type ResourceKey struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// kind is the body's kind: "Service", "EndpointSet", "Workload", "Namespace", "MeshConfig", "Jwks", or the Kubernetes kind of an Istio
+	// kind is the body's kind: "Service", "EndpointSet", "Workload", "Namespace", "MeshConfig", "Jwks", "IdentityBan", or the Kubernetes kind of an Istio
 	// object ("VirtualService", "DestinationRule", ...). Never empty.
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
-	// namespace the resource lives in; empty for MeshConfig, Jwks and Namespace.
+	// namespace the resource lives in; empty for MeshConfig, Jwks, Namespace and IdentityBan.
 	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	// name within kind and namespace. For Service the FQDN; for EndpointSet "<fqdn>:<service port>/<cluster>"; both with "/<audience>" at the end
 	// where they have one; for MeshConfig "default".
@@ -377,6 +377,7 @@ type Resource struct {
 	//	*Resource_MeshConfig
 	//	*Resource_Namespace
 	//	*Resource_Jwks
+	//	*Resource_IdentityBan
 	Body          isResource_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -496,6 +497,15 @@ func (x *Resource) GetJwks() *Jwks {
 	return nil
 }
 
+func (x *Resource) GetIdentityBan() *IdentityBan {
+	if x != nil {
+		if x, ok := x.Body.(*Resource_IdentityBan); ok {
+			return x.IdentityBan
+		}
+	}
+	return nil
+}
+
 type isResource_Body interface {
 	isResource_Body()
 }
@@ -535,6 +545,11 @@ type Resource_Jwks struct {
 	Jwks *Jwks `protobuf:"bytes,9,opt,name=jwks,proto3,oneof"`
 }
 
+type Resource_IdentityBan struct {
+	// identity_ban shuts one identity out of the mesh.
+	IdentityBan *IdentityBan `protobuf:"bytes,10,opt,name=identity_ban,json=identityBan,proto3,oneof"`
+}
+
 func (*Resource_IstioConfig) isResource_Body() {}
 
 func (*Resource_Service) isResource_Body() {}
@@ -548,6 +563,8 @@ func (*Resource_MeshConfig) isResource_Body() {}
 func (*Resource_Namespace) isResource_Body() {}
 
 func (*Resource_Jwks) isResource_Body() {}
+
+func (*Resource_IdentityBan) isResource_Body() {}
 
 // SourceRef says which user's object a resource was made from, for error messages, `fairlead why` and status.
 type SourceRef struct {
@@ -1715,7 +1732,10 @@ type MeshConfig struct {
 	// settings is an istio.mesh.v1alpha1.MeshConfig.
 	Settings *anypb.Any `protobuf:"bytes,1,opt,name=settings,proto3" json:"settings,omitempty"`
 	// source is the user's object; absent when only defaults apply.
-	Source        *SourceRef `protobuf:"bytes,2,opt,name=source,proto3" json:"source,omitempty"`
+	Source *SourceRef `protobuf:"bytes,2,opt,name=source,proto3" json:"source,omitempty"`
+	// cluster_domain is the DNS suffix of service names: proxies of a namespace are of the DNS domain "<namespace>.svc.<cluster_domain>",
+	// whatever they say. Empty means "cluster.local".
+	ClusterDomain string `protobuf:"bytes,3,opt,name=cluster_domain,json=clusterDomain,proto3" json:"cluster_domain,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1762,6 +1782,13 @@ func (x *MeshConfig) GetSource() *SourceRef {
 		return x.Source
 	}
 	return nil
+}
+
+func (x *MeshConfig) GetClusterDomain() string {
+	if x != nil {
+		return x.ClusterDomain
+	}
+	return ""
 }
 
 // Namespace carries what selectors and defaults need of a namespace.
@@ -1874,6 +1901,79 @@ func (x *Jwks) GetKeys() []byte {
 	return nil
 }
 
+// IdentityBan shuts an identity out: its streams are ended and no new ones are served until the resource is removed.
+type IdentityBan struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// identity is the SPIFFE URI that is banned.
+	Identity string `protobuf:"bytes,1,opt,name=identity,proto3" json:"identity,omitempty"`
+	// reason is what the identity's owner is told.
+	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	// until is when the ban ends; absent if it lasts until it is lifted. config-watcher removes the resource then.
+	Until *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=until,proto3" json:"until,omitempty"`
+	// source is the user's object.
+	Source        *SourceRef `protobuf:"bytes,4,opt,name=source,proto3" json:"source,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *IdentityBan) Reset() {
+	*x = IdentityBan{}
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *IdentityBan) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*IdentityBan) ProtoMessage() {}
+
+func (x *IdentityBan) ProtoReflect() protoreflect.Message {
+	mi := &file_fairlead_config_v1_model_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use IdentityBan.ProtoReflect.Descriptor instead.
+func (*IdentityBan) Descriptor() ([]byte, []int) {
+	return file_fairlead_config_v1_model_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *IdentityBan) GetIdentity() string {
+	if x != nil {
+		return x.Identity
+	}
+	return ""
+}
+
+func (x *IdentityBan) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *IdentityBan) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
+func (x *IdentityBan) GetSource() *SourceRef {
+	if x != nil {
+		return x.Source
+	}
+	return nil
+}
+
 var File_fairlead_config_v1_model_proto protoreflect.FileDescriptor
 
 const file_fairlead_config_v1_model_proto_rawDesc = "" +
@@ -1882,7 +1982,7 @@ const file_fairlead_config_v1_model_proto_rawDesc = "" +
 	"\vResourceKey\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
-	"\x04name\x18\x03 \x01(\tR\x04name\"\x8c\x04\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\"\xd2\x04\n" +
 	"\bResource\x121\n" +
 	"\x03key\x18\x01 \x01(\v2\x1f.fairlead.config.v1.ResourceKeyR\x03key\x12\x12\n" +
 	"\x04hash\x18\x02 \x01(\fR\x04hash\x12D\n" +
@@ -1893,7 +1993,9 @@ const file_fairlead_config_v1_model_proto_rawDesc = "" +
 	"\vmesh_config\x18\a \x01(\v2\x1e.fairlead.config.v1.MeshConfigH\x00R\n" +
 	"meshConfig\x12=\n" +
 	"\tnamespace\x18\b \x01(\v2\x1d.fairlead.config.v1.NamespaceH\x00R\tnamespace\x12.\n" +
-	"\x04jwks\x18\t \x01(\v2\x18.fairlead.config.v1.JwksH\x00R\x04jwksB\x06\n" +
+	"\x04jwks\x18\t \x01(\v2\x18.fairlead.config.v1.JwksH\x00R\x04jwks\x12D\n" +
+	"\fidentity_ban\x18\n" +
+	" \x01(\v2\x1f.fairlead.config.v1.IdentityBanH\x00R\videntityBanB\x06\n" +
 	"\x04body\"\xc6\x01\n" +
 	"\tSourceRef\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x1f\n" +
@@ -2025,11 +2127,12 @@ const file_fairlead_config_v1_model_proto_rawDesc = "" +
 	"\x04port\x18\x02 \x01(\rR\x04port\x12\x1f\n" +
 	"\vtarget_port\x18\x03 \x01(\rR\n" +
 	"targetPort\x12\x1c\n" +
-	"\tnamespace\x18\x04 \x01(\tR\tnamespace\"u\n" +
+	"\tnamespace\x18\x04 \x01(\tR\tnamespace\"\x9c\x01\n" +
 	"\n" +
 	"MeshConfig\x120\n" +
 	"\bsettings\x18\x01 \x01(\v2\x14.google.protobuf.AnyR\bsettings\x125\n" +
-	"\x06source\x18\x02 \x01(\v2\x1d.fairlead.config.v1.SourceRefR\x06source\"\x9d\x01\n" +
+	"\x06source\x18\x02 \x01(\v2\x1d.fairlead.config.v1.SourceRefR\x06source\x12%\n" +
+	"\x0ecluster_domain\x18\x03 \x01(\tR\rclusterDomain\"\x9d\x01\n" +
 	"\tNamespace\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12A\n" +
 	"\x06labels\x18\x02 \x03(\v2).fairlead.config.v1.Namespace.LabelsEntryR\x06labels\x1a9\n" +
@@ -2038,7 +2141,12 @@ const file_fairlead_config_v1_model_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\",\n" +
 	"\x04Jwks\x12\x10\n" +
 	"\x03uri\x18\x01 \x01(\tR\x03uri\x12\x12\n" +
-	"\x04keys\x18\x02 \x01(\fR\x04keys*\x94\x02\n" +
+	"\x04keys\x18\x02 \x01(\fR\x04keys\"\xaa\x01\n" +
+	"\vIdentityBan\x12\x1a\n" +
+	"\bidentity\x18\x01 \x01(\tR\bidentity\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x120\n" +
+	"\x05until\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x125\n" +
+	"\x06source\x18\x04 \x01(\v2\x1d.fairlead.config.v1.SourceRefR\x06source*\x94\x02\n" +
 	"\bProtocol\x12\x18\n" +
 	"\x14PROTOCOL_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fPROTOCOL_TCP\x10\x01\x12\x11\n" +
@@ -2085,7 +2193,7 @@ func file_fairlead_config_v1_model_proto_rawDescGZIP() []byte {
 }
 
 var file_fairlead_config_v1_model_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_fairlead_config_v1_model_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_fairlead_config_v1_model_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_fairlead_config_v1_model_proto_goTypes = []any{
 	(Protocol)(0),                 // 0: fairlead.config.v1.Protocol
 	(Resolution)(0),               // 1: fairlead.config.v1.Resolution
@@ -2107,16 +2215,17 @@ var file_fairlead_config_v1_model_proto_goTypes = []any{
 	(*MeshConfig)(nil),            // 17: fairlead.config.v1.MeshConfig
 	(*Namespace)(nil),             // 18: fairlead.config.v1.Namespace
 	(*Jwks)(nil),                  // 19: fairlead.config.v1.Jwks
-	nil,                           // 20: fairlead.config.v1.IstioConfig.LabelsEntry
-	nil,                           // 21: fairlead.config.v1.IstioConfig.AnnotationsEntry
-	nil,                           // 22: fairlead.config.v1.Service.SelectorEntry
-	nil,                           // 23: fairlead.config.v1.Service.LabelsEntry
-	nil,                           // 24: fairlead.config.v1.LabelSet.LabelsEntry
-	nil,                           // 25: fairlead.config.v1.Workload.LabelsEntry
-	nil,                           // 26: fairlead.config.v1.Workload.AnnotationsEntry
-	nil,                           // 27: fairlead.config.v1.Namespace.LabelsEntry
-	(*anypb.Any)(nil),             // 28: google.protobuf.Any
-	(*timestamppb.Timestamp)(nil), // 29: google.protobuf.Timestamp
+	(*IdentityBan)(nil),           // 20: fairlead.config.v1.IdentityBan
+	nil,                           // 21: fairlead.config.v1.IstioConfig.LabelsEntry
+	nil,                           // 22: fairlead.config.v1.IstioConfig.AnnotationsEntry
+	nil,                           // 23: fairlead.config.v1.Service.SelectorEntry
+	nil,                           // 24: fairlead.config.v1.Service.LabelsEntry
+	nil,                           // 25: fairlead.config.v1.LabelSet.LabelsEntry
+	nil,                           // 26: fairlead.config.v1.Workload.LabelsEntry
+	nil,                           // 27: fairlead.config.v1.Workload.AnnotationsEntry
+	nil,                           // 28: fairlead.config.v1.Namespace.LabelsEntry
+	(*anypb.Any)(nil),             // 29: google.protobuf.Any
+	(*timestamppb.Timestamp)(nil), // 30: google.protobuf.Timestamp
 }
 var file_fairlead_config_v1_model_proto_depIdxs = []int32{
 	4,  // 0: fairlead.config.v1.Resource.key:type_name -> fairlead.config.v1.ResourceKey
@@ -2127,39 +2236,42 @@ var file_fairlead_config_v1_model_proto_depIdxs = []int32{
 	17, // 5: fairlead.config.v1.Resource.mesh_config:type_name -> fairlead.config.v1.MeshConfig
 	18, // 6: fairlead.config.v1.Resource.namespace:type_name -> fairlead.config.v1.Namespace
 	19, // 7: fairlead.config.v1.Resource.jwks:type_name -> fairlead.config.v1.Jwks
-	28, // 8: fairlead.config.v1.IstioConfig.spec:type_name -> google.protobuf.Any
-	20, // 9: fairlead.config.v1.IstioConfig.labels:type_name -> fairlead.config.v1.IstioConfig.LabelsEntry
-	21, // 10: fairlead.config.v1.IstioConfig.annotations:type_name -> fairlead.config.v1.IstioConfig.AnnotationsEntry
-	29, // 11: fairlead.config.v1.IstioConfig.creation_time:type_name -> google.protobuf.Timestamp
-	6,  // 12: fairlead.config.v1.IstioConfig.source:type_name -> fairlead.config.v1.SourceRef
-	0,  // 13: fairlead.config.v1.ServicePort.protocol:type_name -> fairlead.config.v1.Protocol
-	8,  // 14: fairlead.config.v1.Service.ports:type_name -> fairlead.config.v1.ServicePort
-	1,  // 15: fairlead.config.v1.Service.resolution:type_name -> fairlead.config.v1.Resolution
-	22, // 16: fairlead.config.v1.Service.selector:type_name -> fairlead.config.v1.Service.SelectorEntry
-	23, // 17: fairlead.config.v1.Service.labels:type_name -> fairlead.config.v1.Service.LabelsEntry
-	29, // 18: fairlead.config.v1.Service.creation_time:type_name -> google.protobuf.Timestamp
-	6,  // 19: fairlead.config.v1.Service.source:type_name -> fairlead.config.v1.SourceRef
-	10, // 20: fairlead.config.v1.Service.network_gateway:type_name -> fairlead.config.v1.NetworkGateway
-	24, // 21: fairlead.config.v1.LabelSet.labels:type_name -> fairlead.config.v1.LabelSet.LabelsEntry
-	14, // 22: fairlead.config.v1.EndpointSet.endpoints:type_name -> fairlead.config.v1.Endpoint
-	12, // 23: fairlead.config.v1.EndpointSet.label_sets:type_name -> fairlead.config.v1.LabelSet
-	11, // 24: fairlead.config.v1.EndpointSet.localities:type_name -> fairlead.config.v1.Locality
-	2,  // 25: fairlead.config.v1.Endpoint.health:type_name -> fairlead.config.v1.Health
-	3,  // 26: fairlead.config.v1.Endpoint.tls_mode:type_name -> fairlead.config.v1.TlsMode
-	25, // 27: fairlead.config.v1.Workload.labels:type_name -> fairlead.config.v1.Workload.LabelsEntry
-	11, // 28: fairlead.config.v1.Workload.locality:type_name -> fairlead.config.v1.Locality
-	16, // 29: fairlead.config.v1.Workload.targets:type_name -> fairlead.config.v1.ServiceTarget
-	3,  // 30: fairlead.config.v1.Workload.tls_mode:type_name -> fairlead.config.v1.TlsMode
-	26, // 31: fairlead.config.v1.Workload.annotations:type_name -> fairlead.config.v1.Workload.AnnotationsEntry
-	6,  // 32: fairlead.config.v1.Workload.source:type_name -> fairlead.config.v1.SourceRef
-	28, // 33: fairlead.config.v1.MeshConfig.settings:type_name -> google.protobuf.Any
-	6,  // 34: fairlead.config.v1.MeshConfig.source:type_name -> fairlead.config.v1.SourceRef
-	27, // 35: fairlead.config.v1.Namespace.labels:type_name -> fairlead.config.v1.Namespace.LabelsEntry
-	36, // [36:36] is the sub-list for method output_type
-	36, // [36:36] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	20, // 8: fairlead.config.v1.Resource.identity_ban:type_name -> fairlead.config.v1.IdentityBan
+	29, // 9: fairlead.config.v1.IstioConfig.spec:type_name -> google.protobuf.Any
+	21, // 10: fairlead.config.v1.IstioConfig.labels:type_name -> fairlead.config.v1.IstioConfig.LabelsEntry
+	22, // 11: fairlead.config.v1.IstioConfig.annotations:type_name -> fairlead.config.v1.IstioConfig.AnnotationsEntry
+	30, // 12: fairlead.config.v1.IstioConfig.creation_time:type_name -> google.protobuf.Timestamp
+	6,  // 13: fairlead.config.v1.IstioConfig.source:type_name -> fairlead.config.v1.SourceRef
+	0,  // 14: fairlead.config.v1.ServicePort.protocol:type_name -> fairlead.config.v1.Protocol
+	8,  // 15: fairlead.config.v1.Service.ports:type_name -> fairlead.config.v1.ServicePort
+	1,  // 16: fairlead.config.v1.Service.resolution:type_name -> fairlead.config.v1.Resolution
+	23, // 17: fairlead.config.v1.Service.selector:type_name -> fairlead.config.v1.Service.SelectorEntry
+	24, // 18: fairlead.config.v1.Service.labels:type_name -> fairlead.config.v1.Service.LabelsEntry
+	30, // 19: fairlead.config.v1.Service.creation_time:type_name -> google.protobuf.Timestamp
+	6,  // 20: fairlead.config.v1.Service.source:type_name -> fairlead.config.v1.SourceRef
+	10, // 21: fairlead.config.v1.Service.network_gateway:type_name -> fairlead.config.v1.NetworkGateway
+	25, // 22: fairlead.config.v1.LabelSet.labels:type_name -> fairlead.config.v1.LabelSet.LabelsEntry
+	14, // 23: fairlead.config.v1.EndpointSet.endpoints:type_name -> fairlead.config.v1.Endpoint
+	12, // 24: fairlead.config.v1.EndpointSet.label_sets:type_name -> fairlead.config.v1.LabelSet
+	11, // 25: fairlead.config.v1.EndpointSet.localities:type_name -> fairlead.config.v1.Locality
+	2,  // 26: fairlead.config.v1.Endpoint.health:type_name -> fairlead.config.v1.Health
+	3,  // 27: fairlead.config.v1.Endpoint.tls_mode:type_name -> fairlead.config.v1.TlsMode
+	26, // 28: fairlead.config.v1.Workload.labels:type_name -> fairlead.config.v1.Workload.LabelsEntry
+	11, // 29: fairlead.config.v1.Workload.locality:type_name -> fairlead.config.v1.Locality
+	16, // 30: fairlead.config.v1.Workload.targets:type_name -> fairlead.config.v1.ServiceTarget
+	3,  // 31: fairlead.config.v1.Workload.tls_mode:type_name -> fairlead.config.v1.TlsMode
+	27, // 32: fairlead.config.v1.Workload.annotations:type_name -> fairlead.config.v1.Workload.AnnotationsEntry
+	6,  // 33: fairlead.config.v1.Workload.source:type_name -> fairlead.config.v1.SourceRef
+	29, // 34: fairlead.config.v1.MeshConfig.settings:type_name -> google.protobuf.Any
+	6,  // 35: fairlead.config.v1.MeshConfig.source:type_name -> fairlead.config.v1.SourceRef
+	28, // 36: fairlead.config.v1.Namespace.labels:type_name -> fairlead.config.v1.Namespace.LabelsEntry
+	30, // 37: fairlead.config.v1.IdentityBan.until:type_name -> google.protobuf.Timestamp
+	6,  // 38: fairlead.config.v1.IdentityBan.source:type_name -> fairlead.config.v1.SourceRef
+	39, // [39:39] is the sub-list for method output_type
+	39, // [39:39] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_fairlead_config_v1_model_proto_init() }
@@ -2175,6 +2287,7 @@ func file_fairlead_config_v1_model_proto_init() {
 		(*Resource_MeshConfig)(nil),
 		(*Resource_Namespace)(nil),
 		(*Resource_Jwks)(nil),
+		(*Resource_IdentityBan)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2182,7 +2295,7 @@ func file_fairlead_config_v1_model_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fairlead_config_v1_model_proto_rawDesc), len(file_fairlead_config_v1_model_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   24,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

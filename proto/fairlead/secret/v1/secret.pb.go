@@ -29,7 +29,10 @@ type WatchRequest struct {
 	// subscribe adds references.
 	Subscribe []*Subscription `protobuf:"bytes,1,rep,name=subscribe,proto3" json:"subscribe,omitempty"`
 	// unsubscribe drops references.
-	Unsubscribe   []*Subscription `protobuf:"bytes,2,rep,name=unsubscribe,proto3" json:"unsubscribe,omitempty"`
+	Unsubscribe []*Subscription `protobuf:"bytes,2,rep,name=unsubscribe,proto3" json:"unsubscribe,omitempty"`
+	// instance is that of the subscriber's reports (fairlead.config.v1.Subscriber); set on the first message of a stream. Only identities that this
+	// instance reports as connected are answered; of a subscriber that does not say it, those that any instance reports.
+	Instance      string `protobuf:"bytes,3,opt,name=instance,proto3" json:"instance,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -76,6 +79,13 @@ func (x *WatchRequest) GetUnsubscribe() []*Subscription {
 		return x.Unsubscribe
 	}
 	return nil
+}
+
+func (x *WatchRequest) GetInstance() string {
+	if x != nil {
+		return x.Instance
+	}
+	return ""
 }
 
 // Subscription is one credential on behalf of one proxy identity.
@@ -283,10 +293,11 @@ var File_fairlead_secret_v1_secret_proto protoreflect.FileDescriptor
 
 const file_fairlead_secret_v1_secret_proto_rawDesc = "" +
 	"\n" +
-	"\x1ffairlead/secret/v1/secret.proto\x12\x12fairlead.secret.v1\"\x92\x01\n" +
+	"\x1ffairlead/secret/v1/secret.proto\x12\x12fairlead.secret.v1\"\xae\x01\n" +
 	"\fWatchRequest\x12>\n" +
 	"\tsubscribe\x18\x01 \x03(\v2 .fairlead.secret.v1.SubscriptionR\tsubscribe\x12B\n" +
-	"\vunsubscribe\x18\x02 \x03(\v2 .fairlead.secret.v1.SubscriptionR\vunsubscribe\"\\\n" +
+	"\vunsubscribe\x18\x02 \x03(\v2 .fairlead.secret.v1.SubscriptionR\vunsubscribe\x12\x1a\n" +
+	"\binstance\x18\x03 \x01(\tR\binstance\"\\\n" +
 	"\fSubscription\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1a\n" +

@@ -1,10 +1,13 @@
-// Package admission bounds how much work the ca takes on at once, so that a thundering herd costs the callers a retry and not the ca its memory or its
-// health checks.
+// Package admission bounds how many signing requests the ca works on at once. A burst of callers then costs them a
+// retry, and not the ca its memory or its health checks. It shares the capacity between callers, so that a caller who
+// asks for too much does not delay the others.
 package admission
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,7 +17,7 @@ import (
 
 // Config bounds the gate. All numbers are at least 1.
 type Config struct {
-	// Workers is how many requests are worked on at once.
+	// Workers is how many requests may be worked on at once.
 	Workers int
 	// Queue is how many more may wait.
 	Queue int
@@ -24,83 +27,168 @@ type Config struct {
 	Clock clock.Clock
 }
 
-// Gate admits requests, first come, first served. It is safe for concurrent use.
+// Gate admits requests. Each caller has a queue of its own; free workers go to the callers round robin, and to the
+// requests of one caller in order of arrival. It is safe for concurrent use.
 type Gate struct {
-	cfg   Config
-	slots chan struct{}
+	cfg Config
 
-	mu     sync.Mutex
-	inside int
-	caller map[string]int
+	mu      sync.Mutex
+	working int
+	waiting int
+	// lines are the per-caller queues by caller; turns are the same queues in round-robin order. None is empty.
+	lines map[string]*line
+	turns []*line
 }
 
-// New makes a gate.
+// line is the queue of one caller.
+type line struct {
+	caller  string
+	waiting []*waiter
+}
+
+// waiter is one request in a queue.
+type waiter struct {
+	line *line
+	// decided receives nil once the request may work, or the reason why it may not. It has room for one value.
+	decided chan error
+}
+
+// New makes a gate; it refuses numbers below 1.
 func New(cfg Config) (*Gate, error) {
 	if cfg.Workers < 1 || cfg.Queue < 1 || cfg.Wait <= 0 {
 		return nil, fmt.Errorf("admission with %d workers, a queue of %d and a wait of %s; each must be more than 0", cfg.Workers, cfg.Queue, cfg.Wait)
 	}
-	return &Gate{cfg: cfg, slots: make(chan struct{}, cfg.Workers), caller: map[string]int{}}, nil
+	return &Gate{cfg: cfg, lines: map[string]*line{}}, nil
 }
 
-// Enter waits for a worker's place and returns the function that gives it back. A caller who already has half of all places and queue positions is refused,
-// so that one identity gone wild leaves room for the others. Errors are refusals of kind Overloaded.
+// Enter waits until a worker is free and returns the function that frees it again; the caller must call it. When the
+// gate's queue is full and another caller has at least two more requests waiting, Enter displaces the last request of
+// the caller with the longest queue. So callers with many requests leave room for the others, and a caller that is
+// alone may use the whole queue, as the Pods of a Deployment do that start together. Errors are refusals of kind
+// Overloaded.
 func (g *Gate) Enter(ctx context.Context, caller string) (leave func(), err error) {
-	if err := g.count(caller); err != nil {
+	w, err := g.enqueue(caller)
+	if err != nil {
 		return nil, err
 	}
-	select {
-	case g.slots <- struct{}{}:
-		return func() { <-g.slots; g.uncount(caller) }, nil
-	default:
+	if w == nil {
+		return g.leave, nil
 	}
 	timer := g.cfg.Clock.NewTimer(g.cfg.Wait)
 	defer timer.Stop()
 	select {
-	case g.slots <- struct{}{}:
-		return func() { <-g.slots; g.uncount(caller) }, nil
+	case err = <-w.decided:
 	case <-timer.C():
-		g.uncount(caller)
-		return nil, refusal.New(refusal.Overloaded, refusal.Overload, "the ca is busy: no worker was free within %s; retry later", g.cfg.Wait)
+		err = g.abandon(w, refusal.New(refusal.Overloaded, refusal.Overload, "the ca is busy: no worker was free within %s; retry later", g.cfg.Wait))
 	case <-ctx.Done():
-		g.uncount(caller)
-		return nil, refusal.New(refusal.Overloaded, refusal.CallerWentAway, "the caller gave up while it waited for a worker: %v", context.Cause(ctx))
+		gone := refusal.New(refusal.Overloaded, refusal.CallerWentAway, "the caller gave up while it waited for a worker: %v", context.Cause(ctx))
+		if err = g.abandon(w, gone); err == nil {
+			g.leave()
+			err = gone
+		}
 	}
+	if err != nil {
+		return nil, err
+	}
+	return g.leave, nil
 }
 
-func (g *Gate) count(caller string) error {
+// enqueue returns nil if it found a free worker, a waiter if the request is queued, or a refusal.
+func (g *Gate) enqueue(caller string) (*waiter, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	most := g.cfg.Workers + g.cfg.Queue
-	if g.inside >= most {
-		return refusal.New(refusal.Overloaded, refusal.Overload, "the ca is busy: %d requests are waiting; retry later", g.cfg.Queue)
+	if g.working < g.cfg.Workers {
+		g.working++
+		return nil, nil
 	}
-	if g.caller[caller] >= (most+1)/2 {
-		return refusal.New(refusal.Overloaded, refusal.CallerLimit, "%d requests of %s are waiting, half of what the ca takes; retry later", g.caller[caller], caller)
+	own := g.lines[caller]
+	if g.waiting >= g.cfg.Queue {
+		if err := g.displaceFor(own, caller); err != nil {
+			return nil, err
+		}
+		own = g.lines[caller]
 	}
-	g.inside++
-	g.caller[caller]++
-	return nil
+	if own == nil {
+		own = &line{caller: caller}
+		g.lines[caller] = own
+		g.turns = append(g.turns, own)
+	}
+	w := &waiter{line: own, decided: make(chan error, 1)}
+	own.waiting = append(own.waiting, w)
+	g.waiting++
+	return w, nil
 }
 
-func (g *Gate) uncount(caller string) {
+// displaceFor makes room for one more request of a caller by displacing the last one of the longest queue. own is the
+// caller's queue, nil if it has none. It returns a refusal if the longest queue is not longer than the caller's would
+// become. It is called with mu held.
+func (g *Gate) displaceFor(own *line, caller string) error {
+	longest := slices.MaxFunc(g.turns, func(a, b *line) int { return cmp.Compare(len(a.waiting), len(b.waiting)) })
+	held := 0
+	if own != nil {
+		held = len(own.waiting)
+	}
+	switch {
+	case len(longest.waiting) > held+1:
+		last := longest.waiting[len(longest.waiting)-1]
+		g.remove(last)
+		last.decided <- refusal.New(refusal.Overloaded, refusal.CallerLimit,
+			"the ca is busy, and no caller has more requests waiting than %s: its last made room for another caller's; retry later", longest.caller)
+		return nil
+	case held > 1 && held == len(longest.waiting):
+		return refusal.New(refusal.Overloaded, refusal.CallerLimit, "the ca is busy, and %d of the %d requests that wait are of %s; retry later", held, g.waiting, caller)
+	}
+	return refusal.New(refusal.Overloaded, refusal.Overload, "the ca is busy: %d requests are waiting; retry later", g.waiting)
+}
+
+// abandon removes a waiting request for the reason why, and returns why. If the request was decided meanwhile, abandon
+// returns that decision instead, nil if the request has a worker.
+func (g *Gate) abandon(w *waiter, why error) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.inside--
-	if g.caller[caller]--; g.caller[caller] == 0 {
-		delete(g.caller, caller)
+	select {
+	case err := <-w.decided:
+		return err
+	default:
+	}
+	g.remove(w)
+	return why
+}
+
+// remove takes a request out of its caller's queue. It is called with mu held.
+func (g *Gate) remove(w *waiter) {
+	g.waiting--
+	w.line.waiting = slices.DeleteFunc(w.line.waiting, func(other *waiter) bool { return other == w })
+	if len(w.line.waiting) == 0 {
+		delete(g.lines, w.line.caller)
+		g.turns = slices.DeleteFunc(g.turns, func(other *line) bool { return other == w.line })
 	}
 }
 
-// Load is how many requests are worked on and how many wait.
+// leave passes the worker to the first request of the caller whose turn it is, or frees it if no request waits.
+func (g *Gate) leave() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.turns) == 0 {
+		g.working--
+		return
+	}
+	turn := g.turns[0]
+	g.turns = append(g.turns[1:], turn)
+	next := turn.waiting[0]
+	g.remove(next)
+	next.decided <- nil
+}
+
+// Load returns how many requests are worked on and how many wait.
 func (g *Gate) Load() (working, waiting int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	working = len(g.slots)
-	return working, max(0, g.inside-working)
+	return g.working, g.waiting
 }
 
-// RetryAfter is what a refused caller is told: at least the time a request may wait here, and up to twice that, so that the callers refused together do
-// not come back together. The fraction is random, between 0 and 1.
+// RetryAfter returns the delay that a refused caller is told: between one and two times Config.Wait. The caller passes
+// a random fraction between 0 and 1, so that callers refused together do not retry together.
 func (g *Gate) RetryAfter(fraction float64) time.Duration {
 	return g.cfg.Wait + time.Duration(fraction*float64(g.cfg.Wait))
 }

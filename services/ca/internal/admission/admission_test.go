@@ -65,8 +65,8 @@ func TestWaitersGetThePlaceThatIsLeft(t *testing.T) {
 		t.Fatal(got.err)
 	}
 	got.leave()
-	if working, waiting := g.Load(); working != 0 || waiting != 0 || len(g.caller) != 0 {
-		t.Errorf("%d working, %d waiting and %v remembered when all have left", working, waiting, g.caller)
+	if working, waiting := g.Load(); working != 0 || waiting != 0 || len(g.lines)+len(g.turns) != 0 {
+		t.Errorf("%d working, %d waiting, %d and %d lines remembered when all have left", working, waiting, len(g.lines), len(g.turns))
 	}
 }
 
@@ -86,19 +86,90 @@ func TestQueueHasAnEnd(t *testing.T) {
 	}
 }
 
-func TestOneCallerGetsHalf(t *testing.T) {
-	g, clock := newGate(t, 1, 3)
+// One caller alone may fill the queue; another takes the place of its last, until both have as many, and whoever asks
+// for more than that is refused itself.
+func TestFullQueueIsSharedEvenly(t *testing.T) {
+	g, clock := newGate(t, 1, 4)
 	leave := must(t, g, "greedy")
-	waiting := enter(t.Context(), g, "greedy")
-	clock.WaitFor(t, 1)
+	var greedy, modest []<-chan entered
+	for i := range 4 {
+		greedy = append(greedy, enter(t.Context(), g, "greedy"))
+		clock.WaitFor(t, i+1)
+	}
 	_, err := g.Enter(t.Context(), "greedy")
 	wantReason(t, err, refusal.CallerLimit)
-	modest := enter(t.Context(), g, "modest")
-	clock.WaitFor(t, 2)
+	for i := range 2 {
+		modest = append(modest, enter(t.Context(), g, "modest"))
+		wantReason(t, (<-greedy[3-i]).err, refusal.CallerLimit)
+		clock.WaitFor(t, 4)
+	}
+	_, err = g.Enter(t.Context(), "modest")
+	wantReason(t, err, refusal.CallerLimit)
+	// A third gets a place as well; of two who have as many it is the one who is next.
+	third := enter(t.Context(), g, "third")
+	wantReason(t, (<-greedy[1]).err, refusal.CallerLimit)
+	clock.WaitFor(t, 4)
+	_, err = g.Enter(t.Context(), "third")
+	wantReason(t, err, refusal.Overload)
 	leave()
-	(<-waiting).leave()
-	if got := <-modest; got.err != nil {
-		t.Error(got.err)
+	for _, waiting := range []<-chan entered{greedy[0], modest[0], third, modest[1]} {
+		got := <-waiting
+		if got.err != nil {
+			t.Fatal(got.err)
+		}
+		got.leave()
+	}
+}
+
+// Callers take turns, so that a single request is next however many of others wait.
+func TestCallersTakeTurns(t *testing.T) {
+	g, clock := newGate(t, 1, 16)
+	leave := must(t, g, "other")
+	order := make(chan string, 16)
+	waiting := 0
+	for _, caller := range []string{"a", "a", "a", "a", "b", "b", "c"} {
+		outcome := enter(t.Context(), g, caller)
+		waiting++
+		clock.WaitFor(t, waiting)
+		go func() {
+			got := <-outcome
+			if got.err != nil {
+				order <- got.err.Error()
+				return
+			}
+			order <- caller
+			got.leave()
+		}()
+	}
+	leave()
+	got := ""
+	for range waiting {
+		got += <-order
+	}
+	if want := "abcabaa"; got != want {
+		t.Errorf("admitted in the order %s, want %s", got, want)
+	}
+}
+
+// Whoever is decided on at the moment when it gives up does not take its place with it.
+func TestNoPlaceIsLost(t *testing.T) {
+	g, clock := newGate(t, 2, 8)
+	for range 200 {
+		leave, also := must(t, g, "a"), must(t, g, "a")
+		ctx, cancel := context.WithCancel(t.Context())
+		waiting := []<-chan entered{enter(ctx, g, "b"), enter(ctx, g, "c"), enter(ctx, g, "b")}
+		clock.WaitFor(t, 3)
+		go cancel()
+		leave()
+		also()
+		for _, outcome := range waiting {
+			if got := <-outcome; got.err == nil {
+				got.leave()
+			}
+		}
+		if working, waiting := g.Load(); working != 0 || waiting != 0 || len(g.lines)+len(g.turns) != 0 {
+			t.Fatalf("%d working, %d waiting, %d and %d lines when all have left", working, waiting, len(g.lines), len(g.turns))
+		}
 	}
 }
 

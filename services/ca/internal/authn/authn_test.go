@@ -38,31 +38,6 @@ func connection(t *testing.T, leaf *x509.Certificate) context.Context {
 	return peer.NewContext(t.Context(), &peer.Peer{Addr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1}, AuthInfo: info})
 }
 
-func TestStillValid(t *testing.T) {
-	clock := testkit.NewClock(start)
-	a := StillValid(fixed{peer: auth.Peer{Method: auth.MethodMTLS}}, clock)
-	ctx := connection(t, &x509.Certificate{NotBefore: start, NotAfter: start.Add(time.Hour)})
-	for _, step := range []struct {
-		advance time.Duration
-		want    error
-	}{{0, nil}, {time.Hour, nil}, {time.Second, ErrExpired}} {
-		clock.Advance(step.advance)
-		if _, err := a.Authenticate(ctx); !errors.Is(err, step.want) {
-			t.Errorf("at %s: got %v, want %v", clock.Now(), err, step.want)
-		}
-	}
-	if _, err := a.Authenticate(connection(t, nil)); err != nil {
-		t.Errorf("without a certificate: %v", err)
-	}
-	if _, err := a.Authenticate(t.Context()); err != nil {
-		t.Errorf("without a connection: %v", err)
-	}
-	future := connection(t, &x509.Certificate{NotBefore: clock.Now().Add(time.Second), NotAfter: clock.Now().Add(time.Hour)})
-	if _, err := a.Authenticate(future); !errors.Is(err, ErrExpired) {
-		t.Errorf("certificate of the future: %v", err)
-	}
-}
-
 func TestRecorded(t *testing.T) {
 	var log bytes.Buffer
 	count := 0

@@ -13,6 +13,7 @@ import (
 	"crypto/rsa"
 	"crypto/x509"
 	"encoding/pem"
+	"slices"
 
 	"fairlead.dev/services/ca/internal/refusal"
 )
@@ -25,6 +26,14 @@ const (
 	// MaxRSABits bounds the work of verifying a signature with the caller's key.
 	MaxRSABits = 4096
 )
+
+// signatureAlgorithms are what a request may be signed with: those of the keys that checkKey accepts, with a hash of
+// which no collisions are known. crypto/x509 would verify SHA-1 as well.
+var signatureAlgorithms = []x509.SignatureAlgorithm{
+	x509.ECDSAWithSHA256, x509.ECDSAWithSHA384, x509.ECDSAWithSHA512,
+	x509.SHA256WithRSA, x509.SHA384WithRSA, x509.SHA512WithRSA,
+	x509.SHA256WithRSAPSS, x509.SHA384WithRSAPSS, x509.SHA512WithRSAPSS,
+}
 
 // Request is what policy may know of a certificate request.
 type Request struct {
@@ -48,8 +57,11 @@ func Parse(text string) (*Request, error) {
 	if err := checkKey(raw.PublicKey); err != nil {
 		return nil, err
 	}
+	if !slices.Contains(signatureAlgorithms, raw.SignatureAlgorithm) {
+		return nil, refusal.New(refusal.Invalid, refusal.CSRSignature, "csr is signed with %s; sign it with ECDSA or RSA and SHA-256, SHA-384 or SHA-512", raw.SignatureAlgorithm)
+	}
 	if err := raw.CheckSignature(); err != nil {
-		return nil, refusal.New(refusal.Invalid, refusal.CSRSignature, "csr signature does not verify with the key in the csr: %v; sign the csr with the private key of its public key, SHA-256 or better", err)
+		return nil, refusal.New(refusal.Invalid, refusal.CSRSignature, "csr signature does not verify with the key in the csr: %v; sign the csr with the private key of its public key", err)
 	}
 	names, err := checkExtensions(raw.Extensions)
 	if err != nil {

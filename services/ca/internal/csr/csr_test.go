@@ -11,7 +11,10 @@ import (
 	"crypto/x509/pkix"
 	"encoding/asn1"
 	"encoding/pem"
+	"fmt"
+	"math/big"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 
@@ -74,6 +77,38 @@ func otherKey(t testing.TB) string {
 		t.Fatal(err)
 	}
 	return catest.PEM(der)
+}
+
+// unsignedRSA is a request with this RSA public key, whose modulus is no product of two primes and whose signature
+// nobody has made: the key is refused before anything is computed with it.
+func unsignedRSA(t testing.TB, bits, exponent int) []byte {
+	t.Helper()
+	modulus := new(big.Int).SetBit(big.NewInt(1), bits-1, 1)
+	key, err := x509.MarshalPKIXPublicKey(&rsa.PublicKey{N: modulus, E: exponent})
+	if err != nil {
+		t.Fatal(err)
+	}
+	type body struct {
+		Version             int
+		Subject, Key        asn1.RawValue
+		EmptyAttributesOnly asn1.RawValue
+	}
+	der, err := asn1.Marshal(struct {
+		Body      body
+		Algorithm pkix.AlgorithmIdentifier
+		Signature asn1.BitString
+	}{
+		Body: body{
+			Subject: asn1.RawValue{FullBytes: []byte{0x30, 0x00}}, Key: asn1.RawValue{FullBytes: key},
+			EmptyAttributesOnly: asn1.RawValue{FullBytes: []byte{0xa0, 0x00}},
+		},
+		Algorithm: pkix.AlgorithmIdentifier{Algorithm: asn1.ObjectIdentifier{1, 2, 840, 113549, 1, 1, 11}, Parameters: asn1.NullRawValue},
+		Signature: asn1.BitString{Bytes: make([]byte, bits/8), BitLength: bits},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return der
 }
 
 func TestParseAccepts(t *testing.T) {
@@ -148,6 +183,9 @@ func TestParseRefuses(t *testing.T) {
 		"DER of something else": {catest.PEM([]byte{0x30, 0x00}), refusal.CSRMalformed},
 		"too large":             {good + strings.Repeat(" ", MaxPEMBytes), refusal.CSRTooLarge},
 		"RSA 1024":              {weak, refusal.CSRKey},
+		"RSA 8192":              {catest.PEM(unsignedRSA(t, 8192, 65537)), refusal.CSRKey},
+		"RSA exponent 3":        {catest.PEM(unsignedRSA(t, 2048, 3)), refusal.CSRKey},
+		"RSA exponent even":     {catest.PEM(unsignedRSA(t, 2048, 65538)), refusal.CSRKey},
 		"P-224":                 {catest.CSR(t, ecKey(t, elliptic.P224()), &x509.CertificateRequest{}), refusal.CSRKey},
 		"P-521":                 {catest.CSR(t, ecKey(t, elliptic.P521()), &x509.CertificateRequest{}), refusal.CSRKey},
 		"Ed25519":               {catest.CSR(t, ed, &x509.CertificateRequest{}), refusal.CSRKey},
@@ -196,6 +234,43 @@ func TestCheckExtensionsRefusesDuplicates(t *testing.T) {
 	}
 }
 
+// crypto/x509 verifies SHA-1 in requests, though no longer in certificates, so the list of algorithms is the ca's own.
+func TestSignatureAlgorithms(t *testing.T) {
+	rsa2048, p256, p384 := rsaKey(t, 2048), catest.Key(t), ecKey(t, elliptic.P384())
+	for _, tc := range []struct {
+		algorithm x509.SignatureAlgorithm
+		key       crypto.Signer
+		accepted  bool
+	}{
+		{x509.ECDSAWithSHA1, p256, false},
+		{x509.ECDSAWithSHA1, p384, false},
+		{x509.SHA1WithRSA, rsa2048, false},
+		{x509.ECDSAWithSHA256, p256, true},
+		{x509.ECDSAWithSHA384, p256, true},
+		{x509.ECDSAWithSHA512, p384, true},
+		{x509.SHA256WithRSA, rsa2048, true},
+		{x509.SHA384WithRSA, rsa2048, true},
+		{x509.SHA512WithRSA, rsa2048, true},
+		{x509.SHA256WithRSAPSS, rsa2048, true},
+		{x509.SHA384WithRSAPSS, rsa2048, true},
+		{x509.SHA512WithRSAPSS, rsa2048, true},
+	} {
+		t.Run(fmt.Sprintf("%s with %T", tc.algorithm, tc.key), func(t *testing.T) {
+			_, err := Parse(catest.CSR(t, tc.key, &x509.CertificateRequest{SignatureAlgorithm: tc.algorithm}))
+			if tc.accepted {
+				if err != nil {
+					t.Error(err)
+				}
+				return
+			}
+			refused, ok := refusal.From(err)
+			if !ok || refused.Reason != refusal.CSRSignature || !strings.Contains(refused.Detail, "SHA-256") {
+				t.Errorf("got %v, want a refusal that names SHA-256", err)
+			}
+		})
+	}
+}
+
 // FuzzParse looks for panics and for anything accepted that breaks the promises of Request.
 func FuzzParse(f *testing.F) {
 	f.Add(catest.CSR(f, catest.Key(f), catest.Names(f, "spiffe://cluster.local/ns/a/sa/b")))
@@ -217,6 +292,9 @@ func FuzzParse(f *testing.F) {
 		}
 		if err := raw.CheckSignature(); err != nil {
 			t.Fatalf("accepted a signature that does not verify: %v", err)
+		}
+		if !slices.Contains(signatureAlgorithms, raw.SignatureAlgorithm) {
+			t.Fatalf("accepted a signature by %s", raw.SignatureAlgorithm)
 		}
 		if checkKey(got.PublicKey) != nil {
 			t.Fatal("accepted a key that is refused")

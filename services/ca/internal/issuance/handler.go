@@ -8,13 +8,12 @@ import (
 	"log/slog"
 	"time"
 
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/types/known/durationpb"
 	security "istio.io/api/security/v1alpha1"
 
 	"fairlead.dev/pkg/auth"
+	"fairlead.dev/services/ca/internal/authn"
 	"fairlead.dev/services/ca/internal/csr"
 	"fairlead.dev/services/ca/internal/policy"
 	"fairlead.dev/services/ca/internal/refusal"
@@ -54,11 +53,12 @@ type Config struct {
 // Service is istio.v1.auth.IstioCertificateService.
 type Service struct {
 	security.UnimplementedIstioCertificateServiceServer
-	cfg Config
+	cfg   Config
+	lines *lines
 }
 
 // New makes the service.
-func New(cfg Config) *Service { return &Service{cfg: cfg} }
+func New(cfg Config) *Service { return &Service{cfg: cfg, lines: newLines()} }
 
 // CreateCertificate issues a certificate for the authenticated caller. The chain has the leaf first and the root last.
 func (s *Service) CreateCertificate(ctx context.Context, req *security.IstioCertificateRequest) (*security.IstioCertificateResponse, error) {
@@ -88,7 +88,10 @@ func (s *Service) issue(ctx context.Context, caller auth.Peer, req *security.Ist
 	defer leave()
 	now := s.cfg.Clock.Now()
 	s.cfg.Metrics.waited.Observe(now.Sub(waitFrom).Seconds())
-	ask := policy.Ask{Caller: caller.ID, TTLSeconds: req.GetValidityDuration()}
+	ask := policy.Ask{Caller: caller.ID, Proven: now, TTLSeconds: req.GetValidityDuration()}
+	if caller.Method == auth.MethodMTLS {
+		ask.ByCertificate, ask.Proven = true, authn.Proven(ctx)
+	}
 	if ask.Impersonate, err = impersonated(req); err != nil {
 		return nil, err
 	}
@@ -123,8 +126,10 @@ func (s *Service) refuse(ctx context.Context, caller auth.Peer, err error, took 
 	}
 	s.cfg.Metrics.Refused(refused.Reason)
 	s.cfg.Metrics.duration.WithLabelValues("refused").Observe(took.Seconds())
-	s.cfg.Log.InfoContext(ctx, "audit", "decision", "refused", "caller", caller.ID.String(), "method", caller.Method, "reason", string(refused.Reason),
-		"detail", refused.Detail, "duration", took)
+	if leftOut, ok := s.lines.allow(caller.ID.String(), s.cfg.Clock.Now()); ok {
+		s.cfg.Log.InfoContext(ctx, "audit", "decision", "refused", "caller", caller.ID.String(), "method", caller.Method, "reason", string(refused.Reason),
+			"detail", refused.Detail, "duration", took, "lines_left_out", leftOut)
+	}
 	return s.statusOf(refused)
 }
 
@@ -141,18 +146,9 @@ func (s *Service) statusOf(refused *refusal.Error) error {
 	case refusal.Unavailable:
 		code = codes.Unavailable
 	}
-	return withDetails(status.New(code, refused.Detail), refused, s.cfg.Gate.RetryAfter(s.cfg.Random())).Err()
-}
-
-// withDetails adds the reason in a form that programs read, and for an overloaded ca when to come back.
-func withDetails(st *status.Status, refused *refusal.Error, retryAfter time.Duration) *status.Status {
-	info := &errdetails.ErrorInfo{Reason: string(refused.Reason), Domain: "ca.fairlead.dev"}
-	detailed, err := st.WithDetails(info)
+	retryAfter := time.Duration(0)
 	if refused.Kind == refusal.Overloaded {
-		detailed, err = st.WithDetails(info, &errdetails.RetryInfo{RetryDelay: durationpb.New(retryAfter)})
+		retryAfter = s.cfg.Gate.RetryAfter(s.cfg.Random())
 	}
-	if err != nil {
-		return st
-	}
-	return detailed
+	return refusal.Detailed(status.New(code, refused.Detail), refused.Reason, retryAfter)
 }

@@ -72,7 +72,7 @@ func TestRootHasEnded(t *testing.T) {
 	ca := testkit.NewCA(t, "cluster.local", start)
 	clock := testkit.NewClock(ca.Cert.NotAfter.Add(time.Second))
 	s := newService(t, ca, clock, signer.New(ca.Cert, ca.Key), &bytes.Buffer{})
-	ctx := auth.NewContext(t.Context(), auth.Peer{ID: ca.ID("default", "reviews"), Method: auth.MethodMTLS})
+	ctx := auth.NewContext(t.Context(), auth.Peer{ID: ca.ID("default", "reviews"), Method: auth.MethodJWT})
 	_, err := s.CreateCertificate(ctx, &security.IstioCertificateRequest{Csr: catest.CSR(t, catest.Key(t), &x509.CertificateRequest{})})
 	st := status.Convert(err)
 	if st.Code() != codes.Unavailable || !strings.Contains(st.Message(), "expired") {

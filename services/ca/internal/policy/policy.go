@@ -1,12 +1,15 @@
-// Package policy decides what certificate an authenticated caller gets. It neither signs nor reads clocks: inputs in, a template or a refusal out.
+// Package policy decides what certificate an authenticated caller gets. It neither signs nor reads clocks: inputs in, a
+// template or a refusal out.
 //
-// The template is made from the caller's identity and the ca's configuration alone. The request gives its public key and may wish for a lifetime; its names
-// must be absent or exactly those the template has anyway, so that a caller who expected something else hears of it instead of getting another certificate.
+// The template is made from the caller's identity and the ca's configuration alone. The request gives its public key
+// and may wish for a lifetime, which is clamped; its names must be absent or exactly those the template has anyway, so
+// that a caller who expected something else hears of it instead of getting another certificate.
 package policy
 
 import (
 	"crypto/rsa"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"errors"
 	"fmt"
 	"net/url"
@@ -16,6 +19,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"fairlead.dev/services/ca/internal/csr"
+	"fairlead.dev/services/ca/internal/proof"
 	"fairlead.dev/services/ca/internal/refusal"
 )
 
@@ -25,8 +29,11 @@ type Config struct {
 	TrustDomain spiffeid.TrustDomain
 	// DefaultTTL applies when the request wishes for none.
 	DefaultTTL time.Duration
-	// MaxTTL clamps the wish.
-	MaxTTL time.Duration
+	// MinTTL and MaxTTL clamp the wish. MinTTL may be 0.
+	MinTTL, MaxTTL time.Duration
+	// MaxRenewalAge is how long after the last token a certificate may be renewed with a certificate; 0 means that
+	// every request needs a token.
+	MaxRenewalAge time.Duration
 	// Backdate moves notBefore into the past, for verifiers whose clocks are behind.
 	Backdate time.Duration
 	// DNSNames of certain workloads.
@@ -47,6 +54,10 @@ func New(cfg Config) (*Policy, error) {
 		return nil, fmt.Errorf("the workload certificates' lifetime is %s, wanted more than 0", cfg.DefaultTTL)
 	case cfg.MaxTTL < cfg.DefaultTTL:
 		return nil, fmt.Errorf("the workload certificates' longest lifetime %s is shorter than the ordinary one %s", cfg.MaxTTL, cfg.DefaultTTL)
+	case cfg.MinTTL < 0 || cfg.MinTTL > cfg.DefaultTTL:
+		return nil, fmt.Errorf("the workload certificates' shortest lifetime is %s, wanted 0 to the ordinary one %s", cfg.MinTTL, cfg.DefaultTTL)
+	case cfg.MaxRenewalAge < 0:
+		return nil, fmt.Errorf("certificates are renewed until %s after the last token, wanted 0 or more", cfg.MaxRenewalAge)
 	case cfg.Backdate < 0:
 		return nil, fmt.Errorf("certificates would start %s in the future", -cfg.Backdate)
 	}
@@ -57,6 +68,10 @@ func New(cfg Config) (*Policy, error) {
 type Ask struct {
 	// Caller is the authenticated identity.
 	Caller spiffeid.ID
+	// ByCertificate means that a certificate authenticated the caller, not a token.
+	ByCertificate bool
+	// Proven is when the caller last showed a token; the certificate issued carries it on.
+	Proven time.Time
 	// Impersonate is the SPIFFE ID wanted instead of the caller's own, empty for the ordinary case.
 	Impersonate string
 	// TTLSeconds is the lifetime wished for, 0 for the default.
@@ -74,11 +89,18 @@ func (p *Policy) Decide(ask Ask, now time.Time, issuer Validity) (*x509.Certific
 	if err != nil {
 		return nil, err
 	}
+	if err := p.renewable(ask, now); err != nil {
+		return nil, err
+	}
 	dns := p.cfg.DNSNames[workload]
 	if err := checkNames(ask.CSR.Names, id, dns); err != nil {
 		return nil, err
 	}
 	notBefore, notAfter, err := p.validity(ask.TTLSeconds, now, issuer)
+	if err != nil {
+		return nil, err
+	}
+	proven, err := proof.Extension(ask.Proven)
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +118,19 @@ func (p *Policy) Decide(ask Ask, now time.Time, issuer Validity) (*x509.Certific
 		KeyUsage:              usage,
 		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 		BasicConstraintsValid: true,
+		ExtraExtensions:       []pkix.Extension{proven},
 	}, nil
+}
+
+// renewable refuses a renewal by certificate when the last token was shown too long ago: whoever stole a key once would
+// otherwise keep the identity forever.
+func (p *Policy) renewable(ask Ask, now time.Time) error {
+	if age := now.Sub(ask.Proven); !ask.ByCertificate || age <= p.cfg.MaxRenewalAge {
+		return nil
+	}
+	return refusal.New(refusal.Denied, refusal.RenewalAge,
+		"%s last showed a token at %s, and certificates are renewed with a certificate until %s after that; send a token", ask.Caller,
+		ask.Proven.UTC().Format(time.RFC3339), p.cfg.MaxRenewalAge)
 }
 
 func (p *Policy) identity(ask Ask) (spiffeid.ID, Workload, error) {
@@ -156,7 +190,7 @@ func (p *Policy) validity(seconds int64, now time.Time, issuer Validity) (notBef
 		// Compared in seconds: a wish of many centuries would overflow a duration.
 		ttl = p.cfg.MaxTTL
 		if seconds < int64(p.cfg.MaxTTL/time.Second) {
-			ttl = time.Duration(seconds) * time.Second
+			ttl = max(time.Duration(seconds)*time.Second, p.cfg.MinTTL)
 		}
 	}
 	notBefore, notAfter = now.Add(-p.cfg.Backdate), now.Add(ttl)

@@ -15,6 +15,7 @@ import (
 
 	"fairlead.dev/services/ca/internal/catest"
 	"fairlead.dev/services/ca/internal/csr"
+	"fairlead.dev/services/ca/internal/proof"
 	"fairlead.dev/services/ca/internal/refusal"
 )
 
@@ -36,7 +37,10 @@ func newPolicy(t *testing.T) *Policy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := New(Config{TrustDomain: domain, DefaultTTL: time.Hour, MaxTTL: 24 * time.Hour, Backdate: 2 * time.Minute, DNSNames: dns, Impersonators: may})
+	p, err := New(Config{
+		TrustDomain: domain, DefaultTTL: time.Hour, MinTTL: 30 * time.Second, MaxTTL: 24 * time.Hour,
+		MaxRenewalAge: 72 * time.Hour, Backdate: 2 * time.Minute, DNSNames: dns, Impersonators: may,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +49,7 @@ func newPolicy(t *testing.T) *Policy {
 
 func ask(t *testing.T, id string, names csr.Names) Ask {
 	t.Helper()
-	return Ask{Caller: spiffeid.RequireFromString(id), CSR: &csr.Request{PublicKey: catest.Key(t).Public(), Names: names}}
+	return Ask{Caller: spiffeid.RequireFromString(id), Proven: now, CSR: &csr.Request{PublicKey: catest.Key(t).Public(), Names: names}}
 }
 
 func TestTemplate(t *testing.T) {
@@ -103,6 +107,7 @@ func TestLifetime(t *testing.T) {
 	}{
 		"default":              {0, issuer, whole.Add(-2 * time.Minute), whole.Add(time.Hour)},
 		"wished":               {60, issuer, whole.Add(-2 * time.Minute), whole.Add(time.Minute)},
+		"raised":               {1, issuer, whole.Add(-2 * time.Minute), whole.Add(30 * time.Second)},
 		"clamped":              {48 * 3600, issuer, whole.Add(-2 * time.Minute), whole.Add(24 * time.Hour)},
 		"clamped, not wrapped": {math.MaxInt64, issuer, whole.Add(-2 * time.Minute), whole.Add(24 * time.Hour)},
 		"root ends first": {
@@ -177,6 +182,43 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// A certificate says when its owner last showed a token, and takes that over from the certificate that it was renewed
+// with, until the end of renewals.
+func TestRenewalsByCertificateEnd(t *testing.T) {
+	p := newPolicy(t)
+	for name, tc := range map[string]struct {
+		proven        time.Time
+		byCertificate bool
+		refused       bool
+	}{
+		"by token":                {proven: now},
+		"renewed, at once":        {proven: now, byCertificate: true},
+		"renewed, at the end":     {proven: now.Add(-72 * time.Hour), byCertificate: true},
+		"renewed, after the end":  {proven: now.Add(-72*time.Hour - time.Nanosecond), byCertificate: true, refused: true},
+		"renewed, proven never":   {byCertificate: true, refused: true},
+		"renewed, clock set back": {proven: now.Add(time.Minute), byCertificate: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := ask(t, caller, csr.Names{})
+			a.ByCertificate, a.Proven = tc.byCertificate, tc.proven
+			got, err := p.Decide(a, now, issuer)
+			if tc.refused {
+				refused, ok := refusal.From(err)
+				if !ok || refused.Kind != refusal.Denied || refused.Reason != refusal.RenewalAge || !strings.Contains(refused.Detail, "send a token") {
+					t.Fatalf("got %v, want a refusal that asks for a token", err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if at := proof.Of(&x509.Certificate{Extensions: got.ExtraExtensions}); !at.Equal(tc.proven.Truncate(time.Second)) {
+				t.Errorf("the certificate says that the last token was shown at %s, want %s", at, tc.proven)
+			}
+		})
+	}
+}
+
 func with(a Ask, change func(*Ask)) Ask { change(&a); return a }
 
 func TestImpersonationNamesTheWorkload(t *testing.T) {
@@ -214,6 +256,8 @@ func TestConfigRefused(t *testing.T) {
 		"lifetime":     func(c *Config) { c.DefaultTTL = 0 },
 		"longest":      func(c *Config) { c.MaxTTL = time.Minute },
 		"future":       func(c *Config) { c.Backdate = -time.Second },
+		"shortest":     func(c *Config) { c.MinTTL = 2 * time.Hour },
+		"last token":   func(c *Config) { c.MaxRenewalAge = -time.Second },
 	} {
 		bad := good
 		change(&bad)

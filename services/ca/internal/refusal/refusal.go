@@ -5,6 +5,13 @@ package refusal
 import (
 	"errors"
 	"fmt"
+	"strings"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/protoadapt"
+	"google.golang.org/protobuf/types/known/durationpb"
 )
 
 // Kind is who has to act.
@@ -40,6 +47,7 @@ const (
 	ForeignTrustDomain  Reason = "foreign_trust_domain"
 	ForeignIdentity     Reason = "foreign_identity"
 	Impersonation       Reason = "impersonation"
+	RenewalAge          Reason = "renewal_age"
 	ValidityNegative    Reason = "validity_negative"
 	RequestMetadata     Reason = "request_metadata"
 	IssuerExpired       Reason = "issuer_expired"
@@ -51,8 +59,32 @@ const (
 func Reasons() []Reason {
 	return []Reason{
 		Unauthenticated, Overload, CallerLimit, CSRMalformed, CSRTooLarge, CSRKey, CSRSignature, CSRExtension, CSRAuthority, CSRNames, IdentityForm,
-		ForeignTrustDomain, ForeignIdentity, Impersonation, ValidityNegative, RequestMetadata, IssuerExpired, CallerWentAway, InternalSignFailure,
+		ForeignTrustDomain, ForeignIdentity, Impersonation, RenewalAge, ValidityNegative, RequestMetadata, IssuerExpired, CallerWentAway, InternalSignFailure,
 	}
+}
+
+// The reasons for which a bundle watch is refused. They are no certificate requests, so they are not among Reasons.
+const (
+	// WatchLimit means that as many watches are open as may be, and that the caller's identity has its share of them.
+	WatchLimit Reason = "watch_limit"
+	// WatchDisplaced means that the watch made room for one of an identity that has fewer.
+	WatchDisplaced Reason = "watch_displaced"
+)
+
+// domain qualifies reasons in the details of a gRPC status.
+const domain = "ca.fairlead.dev"
+
+// Detailed adds to a gRPC status the reason in a form that programs read, and when to come back unless that is 0.
+func Detailed(st *status.Status, reason Reason, retryAfter time.Duration) error {
+	details := []protoadapt.MessageV1{&errdetails.ErrorInfo{Reason: string(reason), Domain: domain}}
+	if retryAfter > 0 {
+		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(retryAfter)})
+	}
+	detailed, err := st.WithDetails(details...)
+	if err != nil {
+		return st.Err()
+	}
+	return detailed.Err()
 }
 
 // Error is a refusal.
@@ -65,9 +97,19 @@ type Error struct {
 // Error implements error.
 func (e *Error) Error() string { return e.Detail }
 
-// New makes a refusal; the format is the sentence that the caller reads.
+// maxDetailBytes bounds a sentence. It often quotes the request, which may hold kilobytes, and goes into the log and
+// into an HTTP/2 header.
+const maxDetailBytes = 1 << 10
+
+// New makes a refusal; the format is the sentence that the caller reads. A long one loses its middle: the end says what
+// to do.
 func New(kind Kind, reason Reason, format string, args ...any) error {
-	return &Error{Kind: kind, Reason: reason, Detail: fmt.Sprintf(format, args...)}
+	detail := fmt.Sprintf(format, args...)
+	if len(detail) > maxDetailBytes {
+		const half = maxDetailBytes/2 - len(" ... ")
+		detail = strings.ToValidUTF8(detail[:half]+" ... "+detail[len(detail)-half:], "")
+	}
+	return &Error{Kind: kind, Reason: reason, Detail: detail}
 }
 
 // From finds the refusal in err.

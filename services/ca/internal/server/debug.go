@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"fairlead.dev/services/ca/internal/refusal"
 	"fairlead.dev/services/ca/internal/store"
 	"fairlead.dev/services/ca/internal/trust"
 )
@@ -86,11 +87,20 @@ func (s *Server) registerGauges(root *store.Root, acks *trust.Acks) {
 		return float64(m.NotAfter.Unix())
 	})
 	gauge("fairlead_ca_bundle_generation", "Generation of the trust bundle.", func() float64 { return float64(generation()) })
-	gauge("fairlead_ca_bundle_watches", "Open bundle watches.", func() float64 { open, _ := acks.Behind(0); return float64(open) })
+	gauge("fairlead_ca_bundle_watches", "Open bundle watches.", func() float64 { return float64(acks.Open()) })
 	gauge("fairlead_ca_bundle_watches_behind", "Open bundle watches that have not acknowledged the newest generation.", func() float64 {
 		_, behind := acks.Behind(generation())
 		return float64(len(behind))
 	})
+	for reason, count := range map[refusal.Reason]func() uint64{
+		refusal.WatchDisplaced: func() uint64 { displaced, _ := acks.Refused(); return displaced },
+		refusal.WatchLimit:     func() uint64 { _, rejected := acks.Refused(); return rejected },
+	} {
+		s.deps.Registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "fairlead_ca_bundle_watches_refused_total", ConstLabels: prometheus.Labels{"reason": string(reason)},
+			Help: "Bundle watches refused: watch_limit (not opened), watch_displaced (ended to make room for an identity that has fewer).",
+		}, func() float64 { return float64(count()) }))
+	}
 	gauge("fairlead_ca_bundle_problem", "1 while the newest roots cannot be published and the last bundle stays.", func() float64 {
 		if s.keeper.Check() != nil {
 			return 1

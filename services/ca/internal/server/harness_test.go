@@ -46,7 +46,7 @@ func defaults(t *testing.T, issuer *testkit.Issuer) Options {
 		GRPCAddress: "127.0.0.1:0", OpsAddress: "127.0.0.1:0", ShutdownGrace: 5 * time.Second,
 		TrustDomain: testkit.TrustDomain, Identity: "istio-system/ca", Dir: filepath.Join(t.TempDir(), "ca"), RootTTL: 24 * time.Hour,
 		JWKSFile: issuer.JWKSFile, Issuer: issuer.Name, AdminJWKSFile: issuer.JWKSFile,
-		WorkloadTTL: time.Hour, MaxWorkloadTTL: 2 * time.Hour, Backdate: time.Minute,
+		WorkloadTTL: time.Hour, MaxWorkloadTTL: 2 * time.Hour, MaxRenewalAge: 24 * time.Hour, Backdate: time.Minute,
 		DNSNames: []string{"istio-system/ca=ca.istio-system.svc"}, Workers: 2, Queue: 64, QueueWait: time.Second, MaxWatches: 8,
 	}
 }

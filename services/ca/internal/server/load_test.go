@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"crypto/x509"
 	"fmt"
 	"net/http"
@@ -14,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 	security "istio.io/api/security/v1alpha1"
 
+	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/services/ca/internal/catest"
 )
 
@@ -81,6 +83,53 @@ func TestOverloadIsBoundedAndHealthAnswers(t *testing.T) {
 	if busy, waiting := h.metric("fairlead_ca_workers_busy", ""), h.metric("fairlead_ca_queue_length", ""); busy+waiting != 0 {
 		t.Errorf("%v busy and %v waiting when all is done", busy, waiting)
 	}
+}
+
+// While a few identities keep hundreds of valid requests under way, more than the queue holds, another's single request
+// is answered, quickly and always.
+func TestFloodLeavesRoomForOthers(t *testing.T) {
+	h := start(t, func(o *Options) { o.Workers, o.Queue = 2, 32 })
+	const callers, each, requests = 3, 70, 5
+	ctx, stop := context.WithCancel(t.Context())
+	var group sync.WaitGroup
+	var issued, refused atomic.Int64
+	for i := range callers {
+		conn := h.dial(nil)
+		as := as(ctx, h.token("greedy", fmt.Sprintf("caller-%d", i)))
+		req := &security.IstioCertificateRequest{Csr: catest.CSR(t, catest.Key(t), &x509.CertificateRequest{})}
+		for range each {
+			group.Go(func() {
+				for ctx.Err() == nil {
+					if _, err := create(as, conn, req); err == nil {
+						issued.Add(1)
+					} else if status.Code(err) == codes.ResourceExhausted {
+						refused.Add(1)
+					}
+				}
+			})
+		}
+	}
+	defer group.Wait()
+	defer stop()
+	testkit.Eventually(t, testkit.Patience, func() error {
+		if refused.Load() < callers*each {
+			return fmt.Errorf("%d requests of the flood refused", refused.Load())
+		}
+		return nil
+	})
+	conn := h.dial(nil)
+	modest := as(t.Context(), h.token("default", "reviews"))
+	req := &security.IstioCertificateRequest{Csr: catest.CSR(t, catest.Key(t), &x509.CertificateRequest{})}
+	for range requests {
+		testkit.Quick(t, 2*time.Second, func() time.Duration {
+			began := time.Now()
+			if _, err := create(modest, conn, req); err != nil {
+				t.Fatalf("while others flood: %v", err)
+			}
+			return time.Since(began)
+		})
+	}
+	t.Logf("%d of the flood issued, %d refused", issued.Load(), refused.Load())
 }
 
 func checkOverload(err error, wait time.Duration) error {

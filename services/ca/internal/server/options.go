@@ -28,14 +28,35 @@ type Options struct {
 	JWKSFile, Issuer           string
 	AdminJWKSFile, AdminIssuer string
 
-	WorkloadTTL, MaxWorkloadTTL time.Duration
-	Backdate                    time.Duration
-	DNSNames, Impersonators     []string
+	WorkloadTTL, MinWorkloadTTL, MaxWorkloadTTL time.Duration
+	MaxRenewalAge                               time.Duration
+	Backdate                                    time.Duration
+	DNSNames, Impersonators                     []string
 
 	Workers, Queue int
 	QueueWait      time.Duration
 	MaxWatches     int
 }
+
+// Defaults of the lifetimes. They are the ca's to decide: whoever asks, for whatever.
+const (
+	// defaultTTL is Istio's: with renewal at half, an outage of the ca of 12 h is seen by new workloads only.
+	defaultTTL = 24 * time.Hour
+	// defaultMinTTL keeps one who wishes for seconds from renewing all the time; the least that Fairlead's agent asks
+	// for.
+	defaultMinTTL = time.Minute
+	// defaultMaxTTL is the ordinary lifetime: a stolen key is of use for a day. An operator may allow more, Istio's ca
+	// allows 90 days.
+	defaultMaxTTL = defaultTTL
+	// defaultMaxRenewalAge leaves a machine that gets its tokens by hand a month between two of them. Pods have a new
+	// token every hour and do not notice.
+	defaultMaxRenewalAge = 30 * 24 * time.Hour
+)
+
+// defaultMaxWatches is what fits into the memory that deploy/kustomize/base/ca gives the process, beside issuing: a
+// watch costs about 21 KiB, up to 29 KiB with the largest headers, its connection about 40 KiB, and what the garbage
+// collector has not got to yet the same again. A Deployment of 1,000 Pods has room.
+const defaultMaxWatches = 1500
 
 // AddFlags registers the flags and sets their defaults.
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
@@ -57,17 +78,21 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.AdminJWKSFile, "admin-jwks-file", "", "keys that verify administrators' tokens for /debug; empty: /debug is closed")
 	flags.StringVar(&o.AdminIssuer, "admin-issuer", "", "issuer that administrators' tokens must name (default: the value of --issuer)")
 
-	flags.DurationVar(&o.WorkloadTTL, "workload-ttl", 24*time.Hour, "lifetime of certificates whose request wishes for none, the ca's own included")
-	flags.DurationVar(&o.MaxWorkloadTTL, "max-workload-ttl", 90*24*time.Hour, "longest lifetime; longer wishes are cut to it")
+	flags.DurationVar(&o.WorkloadTTL, "workload-ttl", defaultTTL, "lifetime of certificates whose request wishes for none, the ca's own included")
+	flags.DurationVar(&o.MinWorkloadTTL, "min-workload-ttl", defaultMinTTL, "shortest lifetime; shorter wishes are raised to it")
+	flags.DurationVar(&o.MaxWorkloadTTL, "max-workload-ttl", defaultMaxTTL, "longest lifetime; longer wishes are cut to it")
+	flags.DurationVar(&o.MaxRenewalAge, "max-renewal-age", defaultMaxRenewalAge,
+		"how long after a workload last showed a token its certificates may be renewed with a certificate; 0: never")
 	flags.DurationVar(&o.Backdate, "clock-skew", 2*time.Minute, "how far certificates start in the past, for verifiers whose clocks are behind")
 	flags.StringArrayVar(&o.DNSNames, "dns-names", nil, "DNS names in the certificates of a workload: namespace/service-account=name,name (repeatable)")
 	flags.StringArrayVar(&o.Impersonators, "impersonators", nil,
 		"who may ask for whose certificates by metadata ImpersonatedIdentity: namespace/service-account=namespace/service-account,namespace/* (repeatable)")
 
 	flags.IntVar(&o.Workers, "workers", runtime.GOMAXPROCS(0), "requests worked on at once")
-	flags.IntVar(&o.Queue, "queue", 256, "requests that may wait; more are refused with RESOURCE_EXHAUSTED")
+	flags.IntVar(&o.Queue, "queue", 256, "requests that may wait; of more, those of the callers who have most are refused with RESOURCE_EXHAUSTED")
 	flags.DurationVar(&o.QueueWait, "queue-wait", time.Second, "how long a request may wait")
-	flags.IntVar(&o.MaxWatches, "max-bundle-watches", 20000, "bundle watches that may be open at once")
+	flags.IntVar(&o.MaxWatches, "max-bundle-watches", defaultMaxWatches,
+		"bundle watches that may be open at once, about 70 KiB each with its connection; identities share them evenly")
 }
 
 // config is the options, checked and parsed.
@@ -108,7 +133,10 @@ func (o Options) check() (*config, error) {
 	required("ops-address", o.OpsAddress)
 	atLeast("root-ttl", o.RootTTL, time.Minute)
 	atLeast("workload-ttl", o.WorkloadTTL, time.Second)
+	atLeast("min-workload-ttl", o.MinWorkloadTTL, 0)
+	atLeast("workload-ttl", o.WorkloadTTL, o.MinWorkloadTTL)
 	atLeast("max-workload-ttl", o.MaxWorkloadTTL, o.WorkloadTTL)
+	atLeast("max-renewal-age", o.MaxRenewalAge, 0)
 	atLeast("clock-skew", o.Backdate, 0)
 	atLeast("shutdown-grace", o.ShutdownGrace, 0)
 	if o.Workers < 1 || o.Queue < 1 || o.QueueWait <= 0 || o.MaxWatches < 1 {
@@ -136,7 +164,8 @@ func (o Options) check() (*config, error) {
 		return nil, err
 	}
 	c.policy, err = policy.New(policy.Config{
-		TrustDomain: td, DefaultTTL: o.WorkloadTTL, MaxTTL: o.MaxWorkloadTTL, Backdate: o.Backdate, DNSNames: dns, Impersonators: impersonators,
+		TrustDomain: td, DefaultTTL: o.WorkloadTTL, MinTTL: o.MinWorkloadTTL, MaxTTL: o.MaxWorkloadTTL, MaxRenewalAge: o.MaxRenewalAge,
+		Backdate: o.Backdate, DNSNames: dns, Impersonators: impersonators,
 	})
 	return c, err
 }

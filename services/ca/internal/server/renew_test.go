@@ -1,8 +1,10 @@
 package server
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,7 +13,9 @@ import (
 	security "istio.io/api/security/v1alpha1"
 
 	"fairlead.dev/pkg/testkit"
+	cav1 "fairlead.dev/proto/fairlead/ca/v1"
 	"fairlead.dev/services/ca/internal/catest"
+	"fairlead.dev/services/ca/internal/proof"
 )
 
 func TestRenewalByCertificate(t *testing.T) {
@@ -89,4 +93,54 @@ func TestExpiredCertificateIsRefused(t *testing.T) {
 	}
 	// With a token the same connection is good again: an agent need not notice which of the two it used.
 	h.mustCreate(as(t.Context(), h.token("default", "reviews")), conn, 0)
+}
+
+// Renewals by certificate end some time after the last token, however many there were; a token, sent along with the
+// certificate as Istio's agent does or alone, starts anew. What a certificate is for besides renewal goes on meanwhile.
+func TestRenewalsEndWithoutToken(t *testing.T) {
+	issuer := testkit.NewIssuer(t)
+	clock := testkit.NewClock(time.Now())
+	o := defaults(t, issuer)
+	// Backdated by all that the clock is advanced, because TLS goes by the machine's clock.
+	o.MaxRenewalAge, o.Backdate = 30*time.Minute, time.Hour
+	h := startAt(t, issuer, o, clock)
+	token := h.token("default", "reviews")
+	current := h.mustCreate(as(t.Context(), token), h.dial(nil), 0)
+	proven := proof.Of(current.leaf)
+	for range 3 {
+		clock.Advance(9 * time.Minute)
+		current = h.mustCreate(t.Context(), h.dial(current.tls()), 0)
+		if got := proof.Of(current.leaf); !got.Equal(proven) {
+			t.Fatalf("renewed certificate says that the last token was shown at %s, want %s", got, proven)
+		}
+	}
+	clock.Advance(9 * time.Minute)
+	conn := h.dial(current.tls())
+	request := &security.IstioCertificateRequest{Csr: catest.CSR(t, catest.Key(t), &x509.CertificateRequest{})}
+	for who, ctx := range map[string]context.Context{
+		"without a token":       t.Context(),
+		"with another's token":  as(t.Context(), h.token("default", "ratings")),
+		"with a token too long": as(t.Context(), token+"x"),
+	} {
+		if _, err := create(ctx, conn, request); status.Code(err) != codes.PermissionDenied || !strings.Contains(err.Error(), "send a token") {
+			t.Errorf("%s: got %v, want PERMISSION_DENIED that asks for a token", who, err)
+		}
+	}
+	if got := h.metric("fairlead_ca_requests_refused_total", "renewal_age"); got != 3 {
+		t.Errorf("%v refusals counted for renewals after their end, want 3", got)
+	}
+	stream, err := cav1.NewTrustServiceClient(conn).WatchBundle(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	send(t, stream, "reviews-1", 0)
+	if _, err := stream.Recv(); err != nil {
+		t.Errorf("watching the bundle with the same certificate: %v", err)
+	}
+	again := h.mustCreate(as(t.Context(), token), conn, 0)
+	if got := proof.Of(again.leaf); got.Before(clock.Now().Add(-time.Minute)) {
+		t.Errorf("after a token the certificate says that the last was shown at %s, and it is %s", got, clock.Now())
+	}
+	clock.Advance(9 * time.Minute)
+	h.mustCreate(t.Context(), h.dial(again.tls()), 0)
 }

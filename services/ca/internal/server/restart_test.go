@@ -115,6 +115,10 @@ func TestRefusesToStart(t *testing.T) {
 		"lifetimes": {
 			func(o *Options) { o.MaxWorkloadTTL = time.Minute }, process.ExitUsage, []string{"--max-workload-ttl: 1m0s is less than 1h0m0s"},
 		},
+		"shortest lifetime": {
+			func(o *Options) { o.MinWorkloadTTL = 2 * time.Hour }, process.ExitUsage, []string{"--workload-ttl: 1h0m0s is less than 2h0m0s"},
+		},
+		"renewals":              {func(o *Options) { o.MaxRenewalAge = -1 }, process.ExitUsage, []string{"--max-renewal-age"}},
 		"impersonate everybody": {func(o *Options) { o.Impersonators = []string{"a/b=*/*"} }, process.ExitUsage, []string{"--impersonators"}},
 		"no workers":            {func(o *Options) { o.Workers = 0 }, process.ExitUsage, []string{"--workers"}},
 		"directory for others": {

@@ -40,8 +40,24 @@ const (
 	tokenAudience = "istio-ca"
 	// adminAudience is what administrators' tokens are made for.
 	adminAudience = "fairlead"
-	// maxMessageBytes holds a request with the largest CSR and its metadata.
-	maxMessageBytes = 64 << 10
+	// maxMessageBytes holds a request with the largest CSR (csr.MaxPEMBytes) and its metadata, which names a workload
+	// at most.
+	maxMessageBytes = 24 << 10
+	// maxHeaderBytes is several times that of a service account's token. A watch holds its headers for as long as it is
+	// open.
+	maxHeaderBytes = 8 << 10
+	// maxConnections keeps all of them, at about 40 KiB each, and every bundle watch below the memory that
+	// deploy/kustomize/base/ca gives the process. Fairlead's agents close theirs after the answer.
+	maxConnections = 2000
+	// maxIdentityConnections holds a Deployment of a thousand Pods of one service account that start together, and
+	// leaves two connections in five to everybody else.
+	maxIdentityConnections = maxConnections * 3 / 5
+	// maxStreams of one connection is what a node's proxy that asks for many workloads at once makes use of, and little
+	// enough that one connection costs no more than about 1 MiB.
+	maxStreams = 32
+	// maxIdle closes the connections of Istio's agents, which keep theirs for the next renewal in half a day, so that a
+	// whole mesh may start one after another.
+	maxIdle = 30 * time.Second
 	// rootWarning is how long before its end the root is warned about.
 	rootWarning = 90 * 24 * time.Hour
 )
@@ -147,7 +163,7 @@ func (s *Server) buildGRPC(sign *signer.Signer, acks *trust.Acks) (*issuance.Met
 		return nil, nil, err
 	}
 	callers := authn.Recorded(
-		auth.FirstOf(authn.StillValid(auth.MTLS(), s.deps.Clock), tokens),
+		authn.TokenForOld(auth.FirstOf(auth.MTLSAt(s.deps.Clock), tokens), tokens, s.cfg.MaxRenewalAge, s.deps.Clock),
 		s.deps.Log, func() { metrics.Refused(refusal.Unauthenticated) }, s.deps.Clock)
 
 	s.grpc, err = rpc.NewServer(rpc.ServerConfig{
@@ -158,7 +174,9 @@ func (s *Server) buildGRPC(sign *signer.Signer, acks *trust.Acks) (*issuance.Met
 			security.IstioCertificateService_CreateCertificate_FullMethodName: auth.AnyIdentity(),
 			cav1.TrustService_WatchBundle_FullMethodName:                      auth.InTrustDomain(s.cfg.trustDomain),
 		},
-		MaxRecvBytes: maxMessageBytes,
+		MaxRecvBytes: maxMessageBytes, MaxHeaderBytes: maxHeaderBytes,
+		MaxConnections: maxConnections, MaxConnectionsPerIdentity: maxIdentityConnections, MaxConcurrentStreams: maxStreams,
+		MaxConnectionIdle: maxIdle,
 	})
 	if err != nil {
 		return nil, nil, err
@@ -166,7 +184,7 @@ func (s *Server) buildGRPC(sign *signer.Signer, acks *trust.Acks) (*issuance.Met
 	security.RegisterIstioCertificateServiceServer(s.grpc, issuance.New(issuance.Config{
 		Gate: s.gate, Policy: s.cfg.policy, Signer: sign, Clock: s.deps.Clock, Log: s.deps.Log, Metrics: metrics, Random: rand.Float64,
 	}))
-	cav1.RegisterTrustServiceServer(s.grpc, trust.NewServer(s.publisher, acks, s.deps.Clock))
+	cav1.RegisterTrustServiceServer(s.grpc, trust.NewServer(s.publisher, acks, s.deps.Clock, rand.Float64))
 	return metrics, tokens, nil
 }
 

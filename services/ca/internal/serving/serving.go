@@ -92,7 +92,7 @@ func (s *Source) issue(now time.Time) (*tlsconf.Material, error) {
 		return nil, err
 	}
 	issuer := s.cfg.Signer.Issuer()
-	template, err := s.cfg.Policy.Decide(policy.Ask{Caller: s.cfg.Identity, CSR: &csr.Request{PublicKey: &key.PublicKey}}, now,
+	template, err := s.cfg.Policy.Decide(policy.Ask{Caller: s.cfg.Identity, Proven: now, CSR: &csr.Request{PublicKey: &key.PublicKey}}, now,
 		policy.Validity{NotBefore: issuer.NotBefore, NotAfter: issuer.NotAfter})
 	if err != nil {
 		return nil, err

@@ -12,6 +12,8 @@ import (
 	"fmt"
 	"io"
 	"math/big"
+
+	"fairlead.dev/services/ca/internal/proof"
 )
 
 // Issued is a signed certificate.
@@ -71,8 +73,8 @@ func (s *Signer) check(t *x509.Certificate) error {
 		return errors.New("the template is a certificate authority")
 	case len(t.URIs) != 1:
 		return fmt.Errorf("the template has %d URIs, wanted 1", len(t.URIs))
-	case len(t.ExtraExtensions) > 0:
-		return errors.New("the template has extra extensions")
+	case len(t.ExtraExtensions) > 1 || len(t.ExtraExtensions) == 1 && !t.ExtraExtensions[0].Id.Equal(proof.OID):
+		return errors.New("the template has extensions other than the time of the last token")
 	case t.NotBefore.Before(s.issuer.NotBefore) || t.NotAfter.After(s.issuer.NotAfter):
 		return errors.New("the template is valid outside the issuer's validity")
 	case !t.NotAfter.After(t.NotBefore):

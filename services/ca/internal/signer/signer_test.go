@@ -11,6 +11,7 @@ import (
 	"crypto/x509/pkix"
 
 	"fairlead.dev/services/ca/internal/catest"
+	"fairlead.dev/services/ca/internal/proof"
 )
 
 func newSigner(t *testing.T, now time.Time) *Signer {
@@ -33,8 +34,13 @@ func newSigner(t *testing.T, now time.Time) *Signer {
 
 func template(t *testing.T, now time.Time) *x509.Certificate {
 	t.Helper()
+	proven, err := proof.Extension(now)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return &x509.Certificate{
-		PublicKey: catest.Key(t).Public(), URIs: []*url.URL{{Scheme: "spiffe", Host: "cluster.local", Path: "/ns/a/sa/b"}},
+		ExtraExtensions: []pkix.Extension{proven},
+		PublicKey:       catest.Key(t).Public(), URIs: []*url.URL{{Scheme: "spiffe", Host: "cluster.local", Path: "/ns/a/sa/b"}},
 		NotBefore: now, NotAfter: now.Add(time.Minute), KeyUsage: x509.KeyUsageDigitalSignature, BasicConstraintsValid: true,
 	}
 }
@@ -75,6 +81,7 @@ func TestSignRefuses(t *testing.T) {
 		"no identity":         func(c *x509.Certificate) { c.URIs = nil },
 		"two identities":      func(c *x509.Certificate) { c.URIs = append(c.URIs, c.URIs[0]) },
 		"extensions":          func(c *x509.Certificate) { c.ExtraExtensions = []pkix.Extension{{}} },
+		"one extension twice": func(c *x509.Certificate) { c.ExtraExtensions = append(c.ExtraExtensions, c.ExtraExtensions[0]) },
 		"outlives the issuer": func(c *x509.Certificate) { c.NotAfter = s.Issuer().NotAfter.Add(time.Second) },
 		"before the issuer":   func(c *x509.Certificate) { c.NotBefore = s.Issuer().NotBefore.Add(-time.Second) },
 		"never valid":         func(c *x509.Certificate) { c.NotAfter = c.NotBefore },

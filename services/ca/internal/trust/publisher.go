@@ -1,4 +1,5 @@
-// Package trust distributes the bundle of root certificates: numbered generations, a watch that follows them, and who verifies with which generation.
+// Package trust distributes the bundle of root certificates in numbered generations, and records which subscribers have
+// acknowledged which generation.
 package trust
 
 import (
@@ -19,7 +20,7 @@ type Bundle struct {
 	Roots []string
 }
 
-// Numberer gives a bundle its generation, the same one for the same roots and a greater one for others.
+// Numberer returns the generation of a bundle: the same for the same roots, and a greater one for other roots.
 type Numberer func(ctx context.Context, roots []string) (uint64, error)
 
 // Publisher holds the current bundle. It is safe for concurrent use.

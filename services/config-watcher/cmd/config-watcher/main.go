@@ -33,8 +33,9 @@ func command() *cobra.Command {
 		Short: "Read, validate and stream the mesh's configuration",
 		Long: "config-watcher reads Istio's and Kubernetes' objects from files and from its configuration API, validates and normalises them,\n" +
 			"numbers the states of the mesh and streams them to the xds-servers.\n\n" +
-			"Exit codes: 0 stopped when asked to, 1 failed at run time, 2 wrong flags. A broken object never ends the process: it is reported\n" +
-			"in the log, in metrics and at /debug/sources, and its last good version stays.",
+			"Exit codes: 0 stopped when asked to, 1 failed at run time, 2 wrong flags, a directory that another config-watcher uses, or a\n" +
+			"key that does not decrypt what is there. A broken object never ends the process: it is reported in the log, in metrics and at\n" +
+			"/debug/sources, and its last good version stays, across restarts with --state-dir.",
 		Args:          usage(cobra.NoArgs),
 		SilenceUsage:  true,
 		SilenceErrors: true,

@@ -10,12 +10,12 @@ import (
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-// Summary is what operators are shown of a credential.
+// Summary is what the admin page shows of a credential.
 type Summary struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	Version   string `json:"version"`
-	// Hosts and NotAfter are those of the server's certificate; absent if the credential only verifies.
+	// Hosts and NotAfter are those of the server's certificate; absent if the credential has none.
 	Hosts    []string   `json:"hosts,omitempty"`
 	NotAfter *time.Time `json:"notAfter,omitempty"`
 	// Verifies is true if it has certificates to verify clients with, Revokes if it has a revocation list.

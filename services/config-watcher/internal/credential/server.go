@@ -1,7 +1,7 @@
 package credential
 
 import (
-	"strings"
+	"log/slog"
 	"time"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -9,8 +9,12 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/rpc"
 	secretv1 "fairlead.dev/proto/fairlead/secret/v1"
+	"fairlead.dev/services/config-watcher/internal/fleet"
+	"fairlead.dev/services/config-watcher/internal/object"
+	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 // Bounds of one stream and of one subscription.
@@ -18,19 +22,50 @@ const (
 	maxSubscriptions = 20_000
 	maxNameBytes     = 253 // of a Secret's name, and of a namespace's
 	maxIdentityBytes = 2048
+	maxInstanceBytes = 512
+	// subscriptionBytes is what a subscription costs besides its names: its map entries.
+	subscriptionBytes = 256
+	// maxIdentityCost bounds what the subscriptions for one identity cost on one stream: some 5,000 credentials, more
+	// than one gateway can serve within Envoy's own limits. So one identity cannot use up the stream that all
+	// identities of an xds-server share.
+	maxIdentityCost = 2 << 20
 )
 
-// readyWithin is how long a subscriber is kept waiting for the sources to be read before it is sent away to try another replica.
+// answerWithin is how long a new subscription that is not allowed yet waits before it is answered with no credential.
+// What would allow it may be late: the report that its proxy is connected comes on another stream, up to a second after
+// a burst of connections, and so may the revision that names the credential.
+const answerWithin = 3 * time.Second
+
+// readyWithin is how long a subscriber waits for the sources to be read before it is refused, so that it tries another
+// replica.
 const readyWithin = 2 * time.Second
+
+// Fleet knows which identities' proxies are connected to which xds-server; fleet.Table implements it.
+type Fleet interface {
+	Connected(instance, identity string) fleet.Presence
+	IdentitiesChanged() <-chan struct{}
+}
+
+// Bans looks up banned identities; ban.Table implements it.
+type Bans interface {
+	Banned(identity string) *object.Ban
+	Changed() <-chan struct{}
+}
 
 // ServerConfig has no optional fields.
 type ServerConfig struct {
 	Table       *Table
+	References  *References
+	Fleet       Fleet
+	Bans        Bans
 	TrustDomain spiffeid.TrustDomain
-	// Ready returns nil once the table holds what the sources have, else a channel that is closed when that may have changed.
+	// Ready returns nil once the table holds what the sources have; before, a channel that is closed when that may have
+	// changed.
 	Ready func() <-chan struct{}
-	// Stop ends watches when it is closed, for a drain.
-	Stop <-chan struct{}
+	// Stop is closed to end all watches when the process drains.
+	Stop  <-chan struct{}
+	Clock clock.Clock
+	Log   *slog.Logger
 }
 
 // Server implements SecretService.
@@ -39,10 +74,10 @@ type Server struct {
 	cfg ServerConfig
 }
 
-// NewServer serves a table.
+// NewServer makes a server.
 func NewServer(cfg ServerConfig) *Server { return &Server{cfg: cfg} }
 
-// subscription is one that a subscriber has made.
+// subscription names a credential, and the identity on whose behalf it is read.
 type subscription struct {
 	ref      Ref
 	identity string
@@ -52,92 +87,204 @@ func (s subscription) proto() *secretv1.Subscription {
 	return &secretv1.Subscription{Namespace: s.ref.Namespace, Name: s.ref.Name, Identity: s.identity}
 }
 
-// answered is what a subscription was answered last.
-type answered struct {
-	version string
-	allowed bool
+func (s subscription) cost() int {
+	return subscriptionBytes + len(s.ref.Namespace) + len(s.ref.Name) + len(s.identity)
 }
 
-// Watch implements SecretService. An answer is sent for each new subscription and whenever it is another one than before. What a proxy may
-// not read is as if it were not there.
+// answered is the last answer to a subscription.
+type answered struct {
+	// sent is false until the first answer. A subscription that is not allowed yet is not answered before patience.
+	sent     bool
+	patience time.Time
+	version  string
+}
+
+// watch is one stream.
+type watch struct {
+	server *Server
+	stream grpc.BidiStreamingServer[secretv1.WatchRequest, secretv1.WatchResponse]
+	// instance is the name of the subscriber, "" if it gives none.
+	instance string
+	held     map[subscription]*answered
+	costs    map[string]int // by identity
+	// recheck is when an answer may change although nothing else does; zero for never.
+	recheck time.Time
+}
+
+// Watch implements SecretService. It answers each new subscription, and again whenever the answer changes. A credential
+// that a proxy may not read is answered like one that does not exist. It may be read only on behalf of an identity that
+// the subscribing xds-server has reported as connected, and that has a Workload to which a Gateway or DestinationRule
+// that names the credential applies.
 func (s *Server) Watch(stream grpc.BidiStreamingServer[secretv1.WatchRequest, secretv1.WatchResponse]) error {
 	if err := s.ready(stream); err != nil {
 		return err
 	}
 	requests := rpc.Requests(stream)
-	held := map[subscription]*answered{}
-	for {
-		changed := s.cfg.Table.Changed()
-		for sub, was := range held {
-			if !was.allowed {
-				continue
-			}
-			if now := s.cfg.Table.Get(sub.ref); now.Version() != was.version {
-				if err := stream.Send(&secretv1.WatchResponse{Subscription: sub.proto(), Credential: now.Proto()}); err != nil {
+	w := &watch{server: s, stream: stream, held: map[subscription]*answered{}, costs: map[string]int{}}
+	for first := true; ; {
+		changed, connected, banned := s.cfg.Table.Changed(), s.cfg.Fleet.IdentitiesChanged(), s.cfg.Bans.Changed()
+		version, revised := s.cfg.References.Sync()
+		if err := w.answerAll(); err != nil {
+			return err
+		}
+		for again := false; !again; {
+			due, stop := w.timer()
+			select {
+			case <-stream.Context().Done():
+				return status.FromContextError(stream.Context().Err()).Err()
+			case <-s.cfg.Stop:
+				return status.Error(codes.Unavailable, "config-watcher is stopping")
+			case <-revised:
+				// Most revisions change nothing about who may read what.
+				var now uint64
+				now, revised = s.cfg.References.Sync()
+				again = now != version
+			case <-changed:
+				again = true
+			case <-connected:
+				again = true
+			case <-banned:
+				again = true
+			case <-due:
+				again = true
+			case r := <-requests:
+				if r.Err != nil {
+					return rpc.EndOf(r.Err)
+				}
+				if first {
+					if first, w.instance = false, r.Message.GetInstance(); len(w.instance) > maxInstanceBytes {
+						return status.Error(codes.InvalidArgument, "the name of the instance is too long")
+					}
+				}
+				if err := w.take(r.Message); err != nil {
 					return err
 				}
-				was.version = now.Version()
 			}
-		}
-		select {
-		case <-stream.Context().Done():
-			return status.FromContextError(stream.Context().Err()).Err()
-		case <-s.cfg.Stop:
-			return status.Error(codes.Unavailable, "config-watcher is stopping")
-		case <-changed:
-		case r := <-requests:
-			if r.Err != nil {
-				return rpc.EndOf(r.Err)
-			}
-			if err := s.take(stream, held, r.Message); err != nil {
-				return err
-			}
+			stop()
 		}
 	}
 }
 
-// take takes over a request and answers its new subscriptions.
-func (s *Server) take(stream grpc.BidiStreamingServer[secretv1.WatchRequest, secretv1.WatchResponse], held map[subscription]*answered, m *secretv1.WatchRequest) error {
-	for _, p := range m.GetUnsubscribe() {
-		delete(held, subscriptionOf(p))
+// timer returns a channel that fires at recheck, nil if that is zero, and the function that stops it.
+func (w *watch) timer() (due <-chan time.Time, stop func()) {
+	if w.recheck.IsZero() {
+		return nil, func() {}
 	}
-	for _, p := range m.GetSubscribe() {
-		sub := subscriptionOf(p)
-		if len(sub.ref.Name) > maxNameBytes || len(sub.ref.Namespace) > maxNameBytes || len(sub.identity) > maxIdentityBytes {
-			return status.Error(codes.InvalidArgument, "subscription with a name that no Secret, namespace or identity can have")
-		}
-		if _, again := held[sub]; !again && len(held) >= maxSubscriptions {
-			return status.Errorf(codes.ResourceExhausted, "more than %d subscriptions on one stream", maxSubscriptions)
-		}
-		now := &answered{allowed: s.mayRead(sub)}
-		answer := &secretv1.WatchResponse{Subscription: sub.proto()}
-		if now.allowed {
-			found := s.cfg.Table.Get(sub.ref)
-			now.version, answer.Credential = found.Version(), found.Proto()
-		}
-		held[sub] = now
-		if err := stream.Send(answer); err != nil {
+	t := w.server.cfg.Clock.NewTimer(w.recheck.Sub(w.server.cfg.Clock.Now()))
+	return t.C(), func() { t.Stop() }
+}
+
+// answerAll checks every subscription again.
+func (w *watch) answerAll() error {
+	w.recheck = time.Time{}
+	for sub, last := range w.held {
+		if err := w.answer(sub, last); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// take applies a request: it drops and adds subscriptions, and answers the new ones.
+func (w *watch) take(m *secretv1.WatchRequest) error {
+	for _, p := range m.GetUnsubscribe() {
+		w.drop(subscriptionOf(p))
+	}
+	for _, p := range m.GetSubscribe() {
+		sub := subscriptionOf(p)
+		if len(sub.ref.Name) > maxNameBytes || len(sub.ref.Namespace) > maxNameBytes || len(sub.identity) > maxIdentityBytes {
+			return status.Error(codes.InvalidArgument, "subscription with a name that no Secret, namespace or identity can have")
+		}
+		w.drop(sub)
+		if len(w.held) >= maxSubscriptions {
+			return status.Errorf(codes.ResourceExhausted, "more than %d subscriptions on one stream", maxSubscriptions)
+		}
+		if w.costs[sub.identity]+sub.cost() > maxIdentityCost {
+			w.server.cfg.Log.Warn("credential refused: too many are asked for on behalf of one identity", "identity", sub.identity, "namespace", sub.ref.Namespace,
+				"name", sub.ref.Name, "subscriber", w.instance)
+			if err := w.stream.Send(&secretv1.WatchResponse{Subscription: sub.proto()}); err != nil {
+				return err
+			}
+			continue
+		}
+		last := &answered{patience: w.server.cfg.Clock.Now().Add(answerWithin)}
+		w.held[sub] = last
+		w.costs[sub.identity] += sub.cost()
+		if err := w.answer(sub, last); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *watch) drop(sub subscription) {
+	if w.held[sub] == nil {
+		return
+	}
+	delete(w.held, sub)
+	if w.costs[sub.identity] -= sub.cost(); w.costs[sub.identity] <= 0 {
+		delete(w.costs, sub.identity)
+	}
+}
+
+// answer sends the current answer to a subscription if it differs from the last one.
+func (w *watch) answer(sub subscription, last *answered) error {
+	var found *object.Credential
+	switch verdict, recheck := w.mayRead(sub); {
+	case verdict == allowed:
+		found = w.server.cfg.Table.Get(sub.ref)
+		w.lookAgain(recheck)
+	case verdict == notYet && !last.sent && w.server.cfg.Clock.Now().Before(last.patience):
+		w.lookAgain(last.patience)
+		return nil
+	}
+	if last.sent && found.Version() == last.version {
+		return nil
+	}
+	last.sent, last.version = true, found.Version()
+	return w.stream.Send(&secretv1.WatchResponse{Subscription: sub.proto(), Credential: found.Proto()})
+}
+
+func (w *watch) lookAgain(at time.Time) {
+	if !at.IsZero() && (w.recheck.IsZero() || at.Before(w.recheck)) {
+		w.recheck = at
+	}
+}
+
 func subscriptionOf(p *secretv1.Subscription) subscription {
 	return subscription{Ref{p.GetNamespace(), p.GetName()}, p.GetIdentity()}
 }
 
-// mayRead decides on behalf of whom a credential is handed out: workloads of its own namespace, in the mesh's trust domain.
-func (s *Server) mayRead(sub subscription) bool {
+// verdict says whether a credential is handed out on behalf of an identity.
+type verdict int
+
+const (
+	// never: the identity is banned, invalid, or not of the credential's namespace.
+	never verdict = iota
+	// notYet: no object names the credential for the identity, or the identity is not connected.
+	notYet
+	allowed
+)
+
+// mayRead decides whether a subscription may be answered with its credential, and when that must be checked again; zero
+// for never.
+func (w *watch) mayRead(sub subscription) (verdict, time.Time) {
+	s := w.server
 	id, err := spiffeid.FromString(sub.identity)
 	if err != nil || !id.MemberOf(s.cfg.TrustDomain) {
-		return false
+		return never, time.Time{}
 	}
-	parts := strings.Split(id.Path(), "/") // "", "ns", <namespace>, "sa", <service account>
-	return len(parts) == 5 && parts[1] == "ns" && parts[3] == "sa" && parts[2] == sub.ref.Namespace
+	if namespace, _, ok := validate.WorkloadIdentity(sub.identity); !ok || namespace != sub.ref.Namespace || s.cfg.Bans.Banned(sub.identity) != nil {
+		return never, time.Time{}
+	}
+	p := s.cfg.Fleet.Connected(w.instance, sub.identity)
+	if !p.Connected || !s.cfg.References.MayUse(sub.ref, sub.identity, p.Router) {
+		return notYet, time.Time{}
+	}
+	return allowed, p.Recheck
 }
 
-// ready waits until the table holds what there is: an answer before that would be wrong.
+// ready waits until the table holds what the sources have: an earlier answer could be wrong.
 func (s *Server) ready(stream grpc.ServerStream) error {
 	limit := time.NewTimer(readyWithin)
 	defer limit.Stop()

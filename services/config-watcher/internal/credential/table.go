@@ -1,5 +1,5 @@
-// Package credential keeps the TLS credentials of gateways apart from the rest of the configuration, and serves them by reference to
-// xds-servers: one at a time, and only on behalf of a proxy that may read it.
+// Package credential keeps the TLS credentials of gateways apart from the rest of the configuration, and serves them to
+// xds-servers by reference, one at a time, only on behalf of a proxy that may read them.
 package credential
 
 import (
@@ -11,14 +11,14 @@ import (
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
-// authoritySuffix of a reference asks for what clients are verified with alone.
+// authoritySuffix marks a reference to the part of a credential that clients are verified with.
 const authoritySuffix = "-cacert"
 
 // Ref names a credential.
 type Ref struct{ Namespace, Name string }
 
-// Table holds the newest credential of every Secret that has one, and what ConfigMaps have to verify clients with. It is safe for concurrent
-// use.
+// Table holds the newest credential of every Secret that has one, and the CA certificates of ConfigMaps. It is safe for
+// concurrent use.
 type Table struct {
 	mu      sync.Mutex
 	held    map[Ref]*object.Credential
@@ -31,7 +31,7 @@ func NewTable() *Table {
 	return &Table{held: map[Ref]*object.Credential{}, public: map[Ref]*object.Credential{}, changed: make(chan struct{})}
 }
 
-// Take takes the Secrets out of changes and returns the others: a Secret is never part of a revision.
+// Take stores the credentials among the changes and returns the other changes: a Secret is never part of a revision.
 func (t *Table) Take(changes []normalise.Change) (others []normalise.Change) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -64,7 +64,8 @@ func (t *Table) Take(changes []normalise.Change) (others []normalise.Change) {
 	return others
 }
 
-// of returns where the credentials of such objects are held; nil if they may be something else. The mesh's own ConfigMap is.
+// of returns the map that holds the credentials of such objects; nil if the object is no credential, as the mesh's own
+// ConfigMap.
 func (t *Table) of(k object.Key) map[Ref]*object.Credential {
 	switch {
 	case k.Group != "" || validate.IsMeshConfig(k):
@@ -78,8 +79,8 @@ func (t *Table) of(k object.Key) map[Ref]*object.Credential {
 	}
 }
 
-// Get returns what a reference stands for, nil if nothing. "<name>-cacert" is the authority in the Secret of that name or, if there is none
-// there, in the Secret <name>, then in ConfigMaps of these names; no other part of any.
+// Get returns the credential of a reference, nil if there is none. For "<name>-cacert" it returns only the CA
+// certificates: of the Secret of that name; else of the Secret <name>; else of the ConfigMaps of these names.
 func (t *Table) Get(ref Ref) *object.Credential {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -32,7 +32,7 @@ func report(at int64, acked uint64, ids ...string) *configv1.ReportRequest {
 }
 
 func verdict(t *Table, sequence uint64) string {
-	v, _, _ := t.Judge(rev(sequence))
+	v, _, _ := t.Judge(rev(sequence), nil)
 	out := fmt.Sprintf("acked %d pending [%s]", v.Acked, strings.Join(v.Pending, " "))
 	for _, r := range v.Rejected {
 		out += " rejected " + r.NodeId + "@" + r.XdsServer
@@ -167,7 +167,7 @@ func TestWaitAcked(t *testing.T) {
 	clk := testkit.NewClock(time.Unix(1000, 0))
 	table := NewTable(clk)
 	log := revision.NewLog("e", clk)
-	s := NewService(table, log, nil)
+	s := NewService(table, log, nil, func(context.Context, string) (func(string) bool, error) { return nil, nil })
 	log.Commit(nil, nil, "")
 	r := table.Report("x")
 	r.Take(report(1, 0, "a"), true)
@@ -207,4 +207,66 @@ func TestWaitAcked(t *testing.T) {
 	case <-ctx.Done():
 		t.Fatal("not told")
 	}
+}
+
+// TestUnverifiedProxies: who is nobody the mesh knows neither holds up a wait nor ends it, and is listed.
+func TestUnverifiedProxies(t *testing.T) {
+	table := NewTable(testkit.NewClock(time.Unix(1000, 0)))
+	r := table.Report("x")
+	m := report(1, 5, "a", "stranger", "liar")
+	m.Revision = rev(5)
+	m.Proxies[1].Acked, m.Proxies[1].Unverified = nil, true
+	m.Proxies[2].Unverified = true
+	m.Proxies[2].Types = []*configv1.ProxyTypeStatus{{TypeUrl: "t", Rejection: &configv1.Rejection{Revision: rev(5), Message: "forged"}}}
+	r.Take(m, true)
+	if got, want := verdict(table, 5), "acked 1 pending []"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	if got := table.List(""); len(got) != 3 || !got[1].GetUnverified() || got[1].GetTypes()[0].GetRejection().GetMessage() != "forged" {
+		t.Errorf("listed %v", got)
+	}
+	r.Close()
+	if got, want := verdict(table, 5), "acked 0 pending [a]"; got != want {
+		t.Errorf("after the loss of their xds-server: %s, want %s", got, want)
+	}
+}
+
+// TestIdentitiesOfOneNodeID: what another identity says under a node id, here or at another xds-server, says nothing of
+// the owner.
+func TestIdentitiesOfOneNodeID(t *testing.T) {
+	table := NewTable(testkit.NewClock(time.Unix(1000, 0)))
+	as := func(identity string, m *configv1.ReportRequest) *configv1.ReportRequest {
+		m.Proxies[0].Identity = identity
+		return m
+	}
+	forged := func(at int64) *configv1.ReportRequest {
+		m := as("thief", report(at, 4, "a"))
+		m.Proxies[0].Types = []*configv1.ProxyTypeStatus{{TypeUrl: "t", Rejection: &configv1.Rejection{Revision: rev(5), Message: "forged"}}}
+		m.Proxies[0].Unverified = true
+		return m
+	}
+	expect := func(step, want string, listed int) {
+		t.Helper()
+		if got := verdict(table, 5); got != want {
+			t.Errorf("%s: %s, want %s", step, got, want)
+		}
+		if got := table.List(""); len(got) != listed {
+			t.Errorf("%s: %d proxies listed, want %d: %v", step, len(got), listed, got)
+		}
+	}
+	r0, r1 := table.Report("x0"), table.Report("x1")
+	r0.Take(as("owner", report(1, 5, "a")), true)
+	r1.Take(&configv1.ReportRequest{Revision: rev(5)}, true)
+	expect("the owner alone", "acked 1 pending []", 1)
+	r1.Take(forged(9), false)
+	expect("forged at another replica", "acked 1 pending []", 2)
+	r0.Take(forged(10), false)
+	expect("and at the same", "acked 1 pending []", 2)
+	again := as("owner", report(1, 5, "a"))
+	again.Disconnected = []string{"a"}
+	r0.Take(again, false)
+	expect("the forger leaves, the owner is reported anew", "acked 1 pending []", 2)
+	r0.Close()
+	r1.Take(forged(11), false)
+	expect("the owner's xds-server is lost: the forger has not moved it", "acked 0 pending [a]", 2)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -23,11 +24,16 @@ type Service struct {
 	table *Table
 	log   *revision.Log
 	stop  <-chan struct{}
+	sight Sight
 }
 
+// Sight tells which namespaces' proxies the caller may see: the one that it names, or of all that it does not name; nil
+// means all. The error is its answer.
+type Sight func(ctx context.Context, namespace string) (visible func(namespace string) bool, err error)
+
 // NewService serves a table. Closing stop ends report streams and waits, for a drain.
-func NewService(t *Table, log *revision.Log, stop <-chan struct{}) *Service {
-	return &Service{table: t, log: log, stop: stop}
+func NewService(t *Table, log *revision.Log, stop <-chan struct{}, sight Sight) *Service {
+	return &Service{table: t, log: log, stop: stop, sight: sight}
 }
 
 // Report implements ConfigService.
@@ -99,16 +105,29 @@ func closeReporter(r *Reporter) {
 const answerEvery = 64
 
 // ListProxies implements FleetService.
-func (s *Service) ListProxies(_ context.Context, req *configv1.ListProxiesRequest) (*configv1.ListProxiesResponse, error) {
-	out := &configv1.ListProxiesResponse{Proxies: s.table.List(req.Namespace)}
+func (s *Service) ListProxies(ctx context.Context, req *configv1.ListProxiesRequest) (*configv1.ListProxiesResponse, error) {
+	visible, err := s.sight(ctx, req.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	out := &configv1.ListProxiesResponse{Proxies: s.table.List(req.Namespace), Refusals: s.table.Refusals(req.Namespace)}
+	if visible != nil {
+		out.Proxies = slices.DeleteFunc(out.Proxies, func(p *configv1.ProxyStatus) bool { return !visible(p.Namespace) })
+		out.Refusals = slices.DeleteFunc(out.Refusals, func(r *configv1.Refusal) bool { return !visible(namespaceOf(r.Identity)) })
+	}
 	if snapshot, _ := s.log.Current(); snapshot != nil {
 		out.Revision = snapshot.Revision()
 	}
 	return out, nil
 }
 
-// WaitAcked implements FleetService. It answers a little before the caller's deadline, so that the caller learns who is pending.
+// WaitAcked implements FleetService, for the proxies that the caller may see. It answers a little before the caller's
+// deadline, so that the caller learns who is pending.
 func (s *Service) WaitAcked(ctx context.Context, req *configv1.WaitAckedRequest) (*configv1.WaitAckedResponse, error) {
+	visible, err := s.sight(ctx, "")
+	if err != nil {
+		return nil, err
+	}
 	target, err := s.target(ctx, req.Sequence)
 	if err != nil {
 		return nil, err
@@ -116,7 +135,7 @@ func (s *Service) WaitAcked(ctx context.Context, req *configv1.WaitAckedRequest)
 	limit := s.table.clock.NewTimer(budget(ctx))
 	defer limit.Stop()
 	for {
-		v, changed, recheck := s.table.Judge(target)
+		v, changed, recheck := s.table.Judge(target, visible)
 		if v.Done() {
 			return answer(target, v), nil
 		}

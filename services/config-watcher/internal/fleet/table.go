@@ -29,6 +29,8 @@ type Table struct {
 	// watching are the subscribers of the watch: each is expected to report too.
 	watching map[string]*watcher
 	changed  chan struct{}
+	// identities is closed when presence changes.
+	identities chan struct{}
 }
 
 // instance is one reporting xds-server.
@@ -37,8 +39,59 @@ type instance struct {
 	last     uint64
 	lostAt   time.Time
 	revision *configv1.Revision
-	proxies  map[string]*configv1.ProxyStatus
+	// proxies by node id; nearly always one of each. Nil until the first message.
+	proxies  map[string][]*configv1.ProxyStatus
+	presence presence
+	refusals []*configv1.Refusal
 }
+
+// put takes the newest status of a proxy over and reports whether its identity, or a gateway of it, is new. What
+// several identities say of one node id is kept apart: none speaks for another.
+func (in *instance) put(p *configv1.ProxyStatus, now time.Time) bool {
+	of := in.proxies[p.GetNodeId()]
+	if i := slices.IndexFunc(of, func(other *configv1.ProxyStatus) bool { return keyOf(other) == keyOf(p) }); i >= 0 {
+		old := of[i]
+		of[i] = p
+		if old.GetUnverified() == p.GetUnverified() {
+			return false
+		}
+		gone := in.presence.remove(old, now)
+		return in.presence.add(p) || gone
+	}
+	in.proxies[p.GetNodeId()] = append(of, p)
+	return in.presence.add(p)
+}
+
+// drop forgets a proxy and reports whether it was the last of its identity, or its last gateway.
+func (in *instance) drop(k key, now time.Time) (flipped bool) {
+	left := slices.DeleteFunc(in.proxies[k.nodeID], func(p *configv1.ProxyStatus) bool {
+		if keyOf(p) != k {
+			return false
+		}
+		flipped = in.presence.remove(p, now)
+		return true
+	})
+	if len(left) == 0 {
+		delete(in.proxies, k.nodeID)
+	} else {
+		in.proxies[k.nodeID] = left
+	}
+	return flipped
+}
+
+// dropNode forgets what all identities have said of a node id.
+func (in *instance) dropNode(nodeID string, now time.Time) (flipped bool) {
+	for _, p := range in.proxies[nodeID] {
+		flipped = in.presence.remove(p, now) || flipped
+	}
+	delete(in.proxies, nodeID)
+	return flipped
+}
+
+// key is what makes two reports be about one proxy.
+type key struct{ nodeID, identity string }
+
+func keyOf(p *configv1.ProxyStatus) key { return key{p.GetNodeId(), p.GetIdentity()} }
 
 // acked returns the revision that a proxy of the instance has acknowledged: one that is settled has whatever is served.
 func (in *instance) acked(p *configv1.ProxyStatus) *configv1.Revision {
@@ -55,7 +108,7 @@ type watcher struct {
 
 // NewTable returns an empty fleet.
 func NewTable(c clock.Clock) *Table {
-	return &Table{clock: c, start: c.Now(), instances: map[string]*instance{}, watching: map[string]*watcher{}, changed: make(chan struct{})}
+	return &Table{clock: c, start: c.Now(), instances: map[string]*instance{}, watching: map[string]*watcher{}, changed: make(chan struct{}), identities: make(chan struct{})}
 }
 
 func (t *Table) touch() {
@@ -101,7 +154,7 @@ func (t *Table) Report(name string) *Reporter {
 	defer t.mu.Unlock()
 	in := t.instances[name]
 	if in == nil {
-		in = &instance{}
+		in = &instance{presence: newPresence()}
 		t.instances[name] = in
 	}
 	in.last++
@@ -119,16 +172,36 @@ func (r *Reporter) Take(m *configv1.ReportRequest, first bool) {
 	if in == nil || in.stream != r.id {
 		return
 	}
+	now := t.clock.Now()
+	in.presence.forget(now)
+	// Identities that stay, although their proxies are reported anew, are not seen to have left: Grace covers the time
+	// in between.
+	flipped := first
 	if first || in.proxies == nil {
-		in.proxies = map[string]*configv1.ProxyStatus{}
+		for _, of := range in.proxies {
+			for _, p := range of {
+				in.presence.remove(p, now)
+			}
+		}
+		in.proxies = map[string][]*configv1.ProxyStatus{}
+		in.refusals = nil
+	}
+	if m.Refusals != nil {
+		in.refusals = m.Refusals.Refusals
+		for _, refusal := range in.refusals {
+			refusal.XdsServer = r.name
+		}
 	}
 	for _, id := range m.Disconnected {
-		delete(in.proxies, id)
+		flipped = in.dropNode(id, now) || flipped
 	}
 	for _, p := range m.Proxies {
 		p.XdsServer = r.name
-		in.proxies[p.NodeId] = p
-		t.moved(p.NodeId)
+		flipped = in.put(p, now) || flipped
+		t.moved(keyOf(p))
+	}
+	if flipped {
+		t.touchIdentities()
 	}
 	if m.Revision != nil {
 		in.revision = m.Revision
@@ -137,10 +210,10 @@ func (r *Reporter) Take(m *configv1.ReportRequest, first bool) {
 }
 
 // moved forgets what lost streams have said of a proxy: it has been seen elsewhere since, and if it leaves there it is gone. The caller holds t.mu.
-func (t *Table) moved(nodeID string) {
+func (t *Table) moved(k key) {
 	for _, in := range t.instances {
 		if in.stream == 0 {
-			delete(in.proxies, nodeID)
+			in.drop(k, t.clock.Now())
 		}
 	}
 }
@@ -154,6 +227,7 @@ func (r *Reporter) Close() {
 		in.stream = 0
 		in.lostAt = t.clock.Now()
 		t.touch()
+		t.touchIdentities()
 	}
 }
 
@@ -168,18 +242,20 @@ type proxy struct {
 
 // proxies lists every proxy once: a proxy that moved is reported by both replicas for a moment, and the newer connection counts; one that is
 // reported by a lost stream counts only if no living one reports it. The caller holds t.mu.
-func (t *Table) proxies() map[string]proxy {
-	out := map[string]proxy{}
+func (t *Table) proxies() map[key]proxy {
+	out := map[key]proxy{}
 	now := t.clock.Now()
 	for name, in := range t.instances {
 		if in.stream == 0 && now.Sub(in.lostAt) >= Grace {
 			delete(t.instances, name)
 			continue
 		}
-		for id, p := range in.proxies {
-			candidate := proxy{p, in.stream != 0, in.revision, in.acked(p)}
-			if best, ok := out[id]; !ok || better(candidate, best) {
-				out[id] = candidate
+		for _, of := range in.proxies {
+			for _, p := range of {
+				candidate := proxy{p, in.stream != 0, in.revision, in.acked(p)}
+				if best, ok := out[keyOf(p)]; !ok || better(candidate, best) {
+					out[keyOf(p)] = candidate
+				}
 			}
 		}
 	}
@@ -204,7 +280,12 @@ func better(a, b proxy) bool {
 	return a.status.XdsServer < b.status.XdsServer
 }
 
-// List returns the proxies of a namespace, all if empty, sorted by namespace, workload and node id.
+// byKey orders by node id and identity.
+func byKey(a, b *configv1.ProxyStatus) int {
+	return cmp.Or(strings.Compare(a.NodeId, b.NodeId), strings.Compare(a.Identity, b.Identity))
+}
+
+// List returns the proxies of a namespace, all if empty, sorted by namespace, workload, node id and identity.
 func (t *Table) List(namespace string) []*configv1.ProxyStatus {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -215,9 +296,39 @@ func (t *Table) List(namespace string) []*configv1.ProxyStatus {
 		}
 	}
 	slices.SortFunc(out, func(a, b *configv1.ProxyStatus) int {
-		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Workload, b.Workload), strings.Compare(a.NodeId, b.NodeId))
+		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Workload, b.Workload), byKey(a, b))
 	})
 	return out
+}
+
+// refusalLife is how long a refusal is shown after it last happened.
+const refusalLife = 10 * time.Minute
+
+// Refusals lists the streams that xds-servers have refused lately because their identity uses too much, sorted by
+// identity and node id; those of a namespace are the ones whose identity is of it.
+func (t *Table) Refusals(namespace string) []*configv1.Refusal {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var out []*configv1.Refusal
+	for _, in := range t.instances {
+		for _, r := range in.refusals {
+			if t.clock.Now().Sub(r.GetAt().AsTime()) < refusalLife && (namespace == "" || namespaceOf(r.GetIdentity()) == namespace) {
+				out = append(out, r)
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b *configv1.Refusal) int {
+		return cmp.Or(strings.Compare(a.Identity, b.Identity), strings.Compare(a.NodeId, b.NodeId), strings.Compare(a.XdsServer, b.XdsServer),
+			strings.Compare(a.Budget, b.Budget))
+	})
+	return out
+}
+
+// namespaceOf is the namespace of a SPIFFE URI; empty for what is none, as the addresses of a plaintext port.
+func namespaceOf(identity string) string {
+	_, rest, _ := strings.Cut(identity, "/ns/")
+	namespace, _, _ := strings.Cut(rest, "/")
+	return namespace
 }
 
 // Each calls f for the status of every proxy whose node id begins so, as it would be reported now; f must not keep or change it.
@@ -231,12 +342,12 @@ func (t *Table) starting(nodeIDs string) []proxy {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var out []proxy
-	for id, p := range t.proxies() {
-		if strings.HasPrefix(id, nodeIDs) {
+	for k, p := range t.proxies() {
+		if strings.HasPrefix(k.nodeID, nodeIDs) {
 			out = append(out, p)
 		}
 	}
-	slices.SortFunc(out, func(a, b proxy) int { return strings.Compare(a.status.NodeId, b.status.NodeId) })
+	slices.SortFunc(out, func(a, b proxy) int { return byKey(a.status, b.status) })
 	return out
 }
 
@@ -273,25 +384,29 @@ func (v Verdict) Done() bool {
 	return len(v.Rejected) > 0 || len(v.Pending) == 0 && !v.Incomplete
 }
 
-// Judge tells how a revision stands now. The channel is closed at the next change; recheck is when time alone may change the answer, 0 for
-// never.
-func (t *Table) Judge(target *configv1.Revision) (v Verdict, changed <-chan struct{}, recheck time.Duration) {
+// Judge tells how a revision stands now, as far as the proxies of known workloads go: those that are unverified count
+// neither way. Proxies of namespaces that are not visible count neither; nil means that all are. The channel is closed
+// at the next change; recheck is when time alone may change the answer, 0 for never.
+func (t *Table) Judge(target *configv1.Revision, visible func(namespace string) bool) (v Verdict, changed <-chan struct{}, recheck time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for id, p := range t.proxies() {
+	for k, p := range t.proxies() {
 		switch {
+		case visible != nil && !visible(p.status.Namespace):
+		case p.status.GetUnverified():
+			// Whoever is nobody the mesh knows could else hold up every change, or have it taken for rejected.
 		case !p.reported:
-			v.Pending = append(v.Pending, id)
+			v.Pending = append(v.Pending, k.nodeID)
 		case Reached(p.acked, target):
 			v.Acked++
 		case rejected(p, target):
 			v.Rejected = append(v.Rejected, p.current())
 		default:
-			v.Pending = append(v.Pending, id)
+			v.Pending = append(v.Pending, k.nodeID)
 		}
 	}
 	slices.Sort(v.Pending)
-	slices.SortFunc(v.Rejected, func(a, b *configv1.ProxyStatus) int { return strings.Compare(a.NodeId, b.NodeId) })
+	slices.SortFunc(v.Rejected, byKey)
 	now := t.clock.Now()
 	later := func(at time.Time) {
 		if d := at.Sub(now); d > 0 && (recheck == 0 || d < recheck) {

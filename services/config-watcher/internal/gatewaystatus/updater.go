@@ -149,7 +149,7 @@ func (u *Updater) gateways(snapshot *revision.Snapshot) (all, own []*Gateway) {
 func (u *Updater) assign(snapshot *revision.Snapshot, all []*Gateway) {
 	u.cfg.Fleet.Each(routers, func(p *configv1.ProxyStatus) {
 		w := snapshot.Get(resource.Key{Kind: resource.KindWorkload, Namespace: p.GetNamespace(), Name: p.GetWorkload()}).GetWorkload()
-		if w == nil {
+		if w == nil || p.GetUnverified() {
 			return
 		}
 		for _, g := range all {

@@ -3,7 +3,9 @@ package manifest
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"iter"
 	"regexp"
 	"strconv"
 	"strings"
@@ -12,16 +14,26 @@ import (
 	kjson "k8s.io/apimachinery/pkg/util/json"
 	"sigs.k8s.io/yaml"
 
+	"fairlead.dev/pkg/yamltext"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-// Limits before decoding. A document above them is refused unread.
+// Limits before decoding. A document above them, or above those of package yamltext, is refused unread.
 const (
+	// MaxFileBytes is room for as many ordinary objects as MaxDocuments. A file is in memory as a whole while it is
+	// read.
 	MaxFileBytes     = 64 << 20
-	MaxDocumentBytes = 3 << 20
-	MaxDocuments     = 100_000
+	MaxDocumentBytes = yamltext.MaxBytes
+	// MaxDocuments bounds the documents of one file, and with them its problems.
+	MaxDocuments = 100_000
 	// maxDepth bounds nesting: no kind nests deeper than a few dozen levels, and parsers recurse.
 	maxDepth = 200
+	// maxPath bounds the path of a field, which repeats the names of all members above it: what is deeper is named by
+	// its ancestor.
+	maxPath = 1 << 10
+	// maxIndex bounds what the paths of a document take in memory. A field that is left out is found by its ancestor,
+	// too.
+	maxIndex = 16 << 20
 )
 
 // Document is one object of a file, decoded as far as a generic tree.
@@ -70,25 +82,73 @@ func locate(file string, line int) string {
 	return file + ":" + strconv.Itoa(line)
 }
 
-// Parse divides content at "---" lines and decodes every document. Documents that decode are returned even if others do not; empty ones are
-// skipped; a List is returned as its items. Parse never panics on any input.
+// Parse is Each for content with few documents: it returns them all.
 func Parse(file string, content []byte) ([]*Document, object.Problems) {
-	if len(content) > MaxFileBytes {
-		return nil, object.Problems{{Location: file, Reason: fmt.Sprintf("file has %d bytes, more than %d", len(content), MaxFileBytes), Remedy: "divide it into several files"}}
-	}
 	var docs []*Document
+	problems := Each(file, content, func(d *Document) { docs = append(docs, d) })
+	return docs, problems
+}
+
+// Each divides content at "---" lines, decodes one document after the other and hands it to do, so that only one of
+// them is in memory at a time. Documents that decode are handed on even if others do not; empty ones are skipped; a
+// List is handed on as its items. Each never panics on any input.
+func Each(file string, content []byte, do func(*Document)) object.Problems {
+	if len(content) > MaxFileBytes {
+		return object.Problems{{Location: file, Reason: fmt.Sprintf("file has more than %d bytes", MaxFileBytes), Remedy: "divide it into several files"}}
+	}
 	var problems object.Problems
-	for _, part := range split(content) {
-		if len(docs) >= MaxDocuments {
-			return docs, append(problems, object.Problem{Location: locate(file, part.line), Reason: fmt.Sprintf("more than %d documents", MaxDocuments), Remedy: "divide the file"})
+	count := 0
+	for part := range split(content) {
+		if count++; count > MaxDocuments {
+			return append(problems, object.Problem{Location: locate(file, part.line), Reason: fmt.Sprintf("more than %d documents", MaxDocuments), Remedy: "divide the file"})
 		}
 		got, p := decode(file, part)
-		docs = append(docs, got...)
+		for _, d := range got {
+			do(d)
+		}
 		if p != nil {
 			problems = append(problems, *p)
 		}
 	}
-	return docs, problems
+	return problems
+}
+
+// Fragment is a document that cannot be decoded.
+type Fragment struct {
+	File string
+	// Line is the 1-based line in File where the fragment starts.
+	Line int
+	Text []byte
+}
+
+// Location is "file:line" of the fragment.
+func (f Fragment) Location() string { return locate(f.File, f.Line) }
+
+// Fragments returns the documents of content that Parse reports as problems, of those whose text matches. Content that
+// Parse refuses unread is one fragment; a document beyond MaxDocuments is one each.
+func Fragments(file string, content []byte, match func(text []byte) bool) []Fragment {
+	if len(content) > MaxFileBytes {
+		if !match(content) {
+			return nil
+		}
+		return []Fragment{{File: file, Line: 1, Text: content}}
+	}
+	var out []Fragment
+	count := 0
+	for p := range split(content) {
+		count++
+		if !match(p.text) {
+			continue
+		}
+		if count > MaxDocuments {
+			out = append(out, Fragment{File: file, Line: p.line, Text: p.text})
+			continue
+		}
+		if docs, problem := decode(file, p); problem != nil && len(docs) == 0 {
+			out = append(out, Fragment{File: file, Line: p.line, Text: p.text})
+		}
+	}
+	return out
 }
 
 type part struct {
@@ -97,39 +157,40 @@ type part struct {
 }
 
 // split cuts at lines that start with "---" and drops parts that hold nothing but comments.
-func split(content []byte) []part {
-	content = bytes.TrimPrefix(content, []byte("\xef\xbb\xbf"))
-	var parts []part
-	line, start, startLine := 1, 0, 1
-	flush := func(end int) {
-		if text := content[start:end]; !blank(text) {
-			parts = append(parts, part{startLine, text})
+func split(content []byte) iter.Seq[part] {
+	return func(yield func(part) bool) {
+		content := bytes.TrimPrefix(content, []byte("\xef\xbb\xbf"))
+		line, start, startLine := 1, 0, 1
+		flush := func(end int) bool {
+			text := content[start:end]
+			return blank(text) || yield(part{startLine, text})
 		}
-	}
-	for at := 0; at < len(content); {
-		end := len(content)
-		next := end
-		if i := bytes.IndexByte(content[at:], '\n'); i >= 0 {
-			end = at + i
-			next = end + 1
-		}
-		text := bytes.TrimRight(content[at:end], " \t\r")
-		if bytes.Equal(text, []byte("---")) || bytes.HasPrefix(text, []byte("--- ")) {
-			flush(at)
-			start, startLine = next, line+1
-			if rest := bytes.TrimSpace(text[3:]); len(rest) > 0 && rest[0] != '#' {
-				start, startLine = at+4, line
+		for at := 0; at < len(content); {
+			end := len(content)
+			next := end
+			if i := bytes.IndexByte(content[at:], '\n'); i >= 0 {
+				end = at + i
+				next = end + 1
 			}
+			text := bytes.TrimRight(content[at:end], " \t\r")
+			if bytes.Equal(text, []byte("---")) || bytes.HasPrefix(text, []byte("--- ")) {
+				if !flush(at) {
+					return
+				}
+				start, startLine = next, line+1
+				if rest := bytes.TrimSpace(text[3:]); len(rest) > 0 && rest[0] != '#' {
+					start, startLine = at+4, line
+				}
+			}
+			at = next
+			line++
 		}
-		at = next
-		line++
+		flush(len(content))
 	}
-	flush(len(content))
-	return parts
 }
 
 func blank(text []byte) bool {
-	for _, l := range bytes.Split(text, []byte("\n")) {
+	for l := range bytes.Lines(text) {
 		l = bytes.TrimSpace(l)
 		if len(l) > 0 && l[0] != '#' && !bytes.Equal(l, []byte("...")) {
 			return false
@@ -150,8 +211,9 @@ func decode(file string, p part) ([]*Document, *object.Problem) {
 		text = text[i+1:]
 		line++
 	}
-	if len(text) > MaxDocumentBytes {
-		return nil, &object.Problem{Location: locate(file, line), Reason: fmt.Sprintf("document has %d bytes, more than %d", len(text), MaxDocumentBytes), Remedy: "make the object smaller"}
+	var over *yamltext.Error
+	if errors.As(yamltext.Check(text), &over) {
+		return nil, &object.Problem{Location: locate(file, line+over.Line-1), Reason: object.Cut(over.Reason, 300), Remedy: over.Remedy}
 	}
 	if tooDeep(text) {
 		return nil, &object.Problem{Location: locate(file, line), Reason: fmt.Sprintf("document nests deeper than %d levels", maxDepth), Remedy: "flatten it; no kind needs that"}
@@ -177,16 +239,21 @@ func decode(file string, p part) ([]*Document, *object.Problem) {
 		return nil, &object.Problem{Location: doc.FieldLocation("items"), Object: "List", Field: "items", Reason: "not a list of objects", Remedy: "list the objects under items"}
 	}
 	var out []*Document
+	var first *object.Problem
 	for i, item := range items {
 		im, ok := item.(map[string]any)
 		if !ok {
+			if first != nil {
+				continue
+			}
 			field := fmt.Sprintf("items[%d]", i)
-			return out, &object.Problem{Location: doc.FieldLocation(field), Object: "List", Field: field, Reason: "not an object", Remedy: "start it with apiVersion, kind and metadata"}
+			first = &object.Problem{Location: doc.FieldLocation(field), Object: "List", Field: field, Reason: "not an object", Remedy: "start it with apiVersion, kind and metadata"}
+			continue
 		}
 		d := &Document{File: file, Line: line, Tree: im, text: text, prefix: fmt.Sprintf("items[%d]", i)}
 		out = append(out, d)
 	}
-	return out, nil
+	return out, first
 }
 
 // toTree decodes YAML (or JSON) with duplicate keys refused. Numbers become int64 or float64 as in Kubernetes.
@@ -214,13 +281,23 @@ func toTree(text []byte) (tree any, err error) {
 // that does not come first is not among them: the decoder would let it win over the keys before it.
 func overridesMerged(text []byte) bool {
 	var root yaml3.Node
-	var all any
-	return bytes.Contains(text, []byte("<<")) && yaml3.Unmarshal(text, &root) == nil && root.Decode(&all) == nil && mergesFirst(&root)
+	return bytes.Contains(text, []byte("<<")) && yaml3.Unmarshal(text, &root) == nil && mergesFirst(&root)
 }
 
+// mergesFirst tells whether every mapping has its merge before its keys, and each key once.
 func mergesFirst(n *yaml3.Node) bool {
+	var keys map[string]bool
+	if n.Kind == yaml3.MappingNode {
+		keys = make(map[string]bool, len(n.Content)/2)
+	}
 	for i, c := range n.Content {
-		if n.Kind == yaml3.MappingNode && i > 0 && i%2 == 0 && c.Tag == "!!merge" || !mergesFirst(c) {
+		if keys != nil && i%2 == 0 {
+			if i > 0 && c.Tag == "!!merge" || keys[c.Value] {
+				return false
+			}
+			keys[c.Value] = true
+		}
+		if !mergesFirst(c) {
 			return false
 		}
 	}
@@ -299,10 +376,10 @@ func indexLines(text []byte) (lines map[string]int) {
 	if err := yaml3.Unmarshal(text, &root); err != nil || len(root.Content) == 0 {
 		return lines
 	}
-	budget := 200_000
+	budget := maxIndex
 	var walk func(n *yaml3.Node, path string, depth int)
 	walk = func(n *yaml3.Node, path string, depth int) {
-		if budget--; budget < 0 || depth > maxDepth {
+		if budget -= len(path) + 64; budget < 0 || depth > maxDepth || len(path) > maxPath {
 			return
 		}
 		switch n.Kind {
@@ -326,8 +403,13 @@ func indexLines(text []byte) (lines map[string]int) {
 
 var plainField = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-// Field appends a member to a JSON path: "spec.http", or `headers["x-user"]` where the name is no identifier.
+// Field appends a member to a JSON path: "spec.http", or `headers["x-user"]` where the name is no identifier. A path
+// that is long already stays as it is, and a long name is cut.
 func Field(path, name string) string {
+	if len(path) > maxPath {
+		return path
+	}
+	name = object.Cut(name, maxPath)
 	if !plainField.MatchString(name) {
 		return path + "[" + strconv.Quote(name) + "]"
 	}

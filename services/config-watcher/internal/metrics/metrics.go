@@ -28,6 +28,10 @@ type State struct {
 	Pending   func() int
 	Revisions *revision.Log
 	Fleet     func() (proxies, reporters int)
+	// Refused counts writes that the store's directory did not take.
+	Refused func() uint64
+	// Unsaved says why the sources' last good state is not on disk.
+	Unsaved func() error
 }
 
 // Metrics observes the pipeline and the fan-out.
@@ -108,6 +112,7 @@ type collector struct {
 	objects, problems, synced, degraded     *prometheus.Desc
 	conflicts, pending, resources, sequence *prometheus.Desc
 	proxies, reporters                      *prometheus.Desc
+	lastGood, held, alarm, refused, unsaved *prometheus.Desc
 }
 
 func newCollector(s State) *collector {
@@ -118,7 +123,7 @@ func newCollector(s State) *collector {
 		state:     s,
 		objects:   d("source_objects", "Objects that a source delivers.", "source"),
 		problems:  d("source_problems", "Objects of a source that were refused.", "source"),
-		synced:    d("source_synced", "1 once a source has delivered everything that existed at the start.", "source"),
+		synced:    d("source_synced", "1 once a source has read and delivered everything that existed at the start.", "source"),
 		degraded:  d("source_degraded", "1 while a source cannot be read; its last-known objects stay.", "source"),
 		conflicts: d("source_conflicts", "Objects that more than one source delivers."),
 		pending:   d("pending_changes", "Changes that no revision contains yet."),
@@ -126,12 +131,17 @@ func newCollector(s State) *collector {
 		sequence:  d("revision_sequence", "Sequence of the newest revision; 0 before the first."),
 		proxies:   d("proxies", "Proxies that xds-servers report as connected."),
 		reporters: d("reporters", "xds-servers with an open report stream."),
+		lastGood:  d("source_last_good", "1 while a source is served from the state that an earlier run has saved, since it was not read since the start.", "source"),
+		held:      d("source_held_closed", "Broken security objects without a good version, whose workloads are held closed.", "source"),
+		alarm:     d("store_alarm", "1 while the store takes no writes because its directory cannot be written."),
+		refused:   d("store_refused_writes_total", "Writes and deletions that the store's directory did not take."),
+		unsaved:   d("last_good_unsaved", "1 while the last good state of the sources cannot be saved in --state-dir."),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.objects, c.problems, c.synced, c.degraded, c.conflicts, c.pending, c.resources, c.sequence, c.proxies, c.reporters} {
+	for _, d := range []*prometheus.Desc{c.objects, c.problems, c.synced, c.degraded, c.conflicts, c.pending, c.resources, c.sequence, c.proxies, c.reporters, c.lastGood, c.held, c.alarm, c.refused, c.unsaved} {
 		ch <- d
 	}
 }
@@ -141,13 +151,20 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
+	alarm := false
 	for _, s := range c.state.Sources {
 		st := s.Status()
+		alarm = alarm || st.Alarm != nil
+		gauge(c.lastGood, number(!st.LastGood.IsZero()), s.Name())
+		gauge(c.held, float64(st.Held), s.Name())
 		gauge(c.objects, float64(st.Objects), s.Name())
 		gauge(c.problems, float64(len(st.Problems)), s.Name())
 		gauge(c.synced, number(st.Synced), s.Name())
 		gauge(c.degraded, number(st.Degraded != nil), s.Name())
 	}
+	gauge(c.alarm, number(alarm))
+	ch <- prometheus.MustNewConstMetric(c.refused, prometheus.CounterValue, float64(c.state.Refused()))
+	gauge(c.unsaved, number(c.state.Unsaved() != nil))
 	gauge(c.conflicts, float64(c.state.Conflicts()))
 	gauge(c.pending, float64(c.state.Pending()))
 	snapshot, _ := c.state.Revisions.Current()

@@ -142,7 +142,8 @@ func (m *Mesh) networkOf(in *instance) string {
 	return m.clusterNetwork()
 }
 
-// add makes an endpoint of an instance on a port of its own. It has the first of the addresses, and the first of the other family besides.
+// add makes an endpoint of an instance on a port of its own, unless its identity is banned: then it is returned and
+// left out. It has the first of the addresses, and the first of the other family besides.
 func (m *Mesh) add(b *setBuilder, in *instance, addresses []string, port uint32, health configv1.Health) *configv1.Endpoint {
 	address := addresses[0]
 	if strings.HasPrefix(address, "/") || strings.HasPrefix(address, "@") {
@@ -156,6 +157,9 @@ func (m *Mesh) add(b *setBuilder, in *instance, addresses []string, port uint32,
 	}
 	if other := slices.IndexFunc(addresses, func(a string) bool { return familyOf(a) != "" && familyOf(a) != familyOf(address) }); other > 0 && familyOf(address) != "" {
 		e.AdditionalAddresses = []string{addresses[other]}
+	}
+	if m.bans.holds(e.Identity) {
+		return e
 	}
 	labels := in.labels
 	if b.byNode {

@@ -19,7 +19,7 @@ func (m *Mesh) config(k object.Key) (proto.Message, error) {
 	if o == nil {
 		return nil, nil
 	}
-	ns := k.Namespace
+	ns := m.configKey(k).Namespace
 	var spec proto.Message
 	exported := []string{"*"}
 	switch s := o.Body.(type) {

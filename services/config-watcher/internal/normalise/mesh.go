@@ -89,6 +89,7 @@ type Mesh struct {
 	// nodeRules are the hosts of the DestinationRules that test the node of endpoints.
 	nodeRules map[object.Key]string
 	discovery discovery
+	bans      bans
 	// onDemandConfigs are the ProxyConfigs that say whether sidecars hold only what they call.
 	onDemandConfigs set[object.Key]
 
@@ -113,10 +114,11 @@ type dirty struct {
 	endpoints  set[hostKey]
 	workloads  set[workKey]
 	configs    set[object.Key]
+	bans       set[object.Key]
 }
 
 func newDirty() dirty {
-	return dirty{namespaces: set[string]{}, services: set[hostKey]{}, endpoints: set[hostKey]{}, workloads: set[workKey]{}, configs: set[object.Key]{}}
+	return dirty{namespaces: set[string]{}, services: set[hostKey]{}, endpoints: set[hostKey]{}, workloads: set[workKey]{}, configs: set[object.Key]{}, bans: set[object.Key]{}}
 }
 
 // New returns an empty mesh. Its first Apply also gives out the default mesh configuration.
@@ -126,7 +128,7 @@ func New(cfg Config) *Mesh {
 		claims: multimap[hostKey, owner]{}, selectors: newSelectors(), instances: newInstances(), slices: map[workKey]*object.Object{}, bySlice: multimap[workKey, workKey]{},
 		sliceOf: map[workKey]workKey{}, sliceRefs: multimap[instKey, workKey]{}, configs: map[object.Key]*object.Object{}, delegates: multimap[workKey, object.Key]{}, nodeRules: map[object.Key]string{}, onDemandConfigs: set[object.Key]{},
 		vips: newVIPs(), built: map[hostKey][]*configv1.Service{}, ports: map[owner][]*configv1.ServicePort{}, out: map[resource.Key][]byte{}, endpoints: map[hostKey][]resource.Key{}, dirty: newDirty(),
-		discovery: discovery{aside: map[object.Key]*object.Object{}},
+		bans: newBans(), discovery: discovery{aside: map[object.Key]*object.Object{}},
 	}
 	m.settings = m.defaultSettings()
 	m.dirty.mesh = true
@@ -176,6 +178,8 @@ func (m *Mesh) take(c Change, d *Delta) {
 		m.takeNode(k.Name, c.Object)
 	case validate.IsMeshConfig(k):
 		m.takeMesh(c.Object, d)
+	case validate.IsIdentityBan(k):
+		m.takeBan(k, c.Object)
 	case m.discovered(k.Namespace):
 		m.takeNamespaced(k, c.Object)
 	case c.Object == nil:
@@ -279,6 +283,13 @@ func (m *Mesh) takeMesh(o *object.Object, d *Delta) {
 		settings = got
 	}
 	before := m.settings
+	if before.GetRootNamespace() != settings.GetRootNamespace() {
+		for k := range m.configs {
+			if k.Namespace == "" {
+				m.emit(d, m.configKey(k), nil) // it moves to the new root namespace
+			}
+		}
+	}
 	m.meshObject, m.settings = o, settings
 	m.dirty.mesh = true
 	if proto.Equal(settings, before) {

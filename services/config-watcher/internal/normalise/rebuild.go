@@ -37,14 +37,27 @@ func (m *Mesh) rebuild(d *Delta) {
 		}
 		m.emit(d, resource.Key{Kind: resource.KindWorkload, Namespace: w.namespace, Name: w.name}, body)
 	}
+	for k := range todo.bans {
+		m.emit(d, resource.Key{Kind: resource.KindIdentityBan, Name: k.Name}, m.ban(k))
+	}
 	for k := range todo.configs {
 		body, err := m.config(k)
 		if err != nil {
 			d.Errors = append(d.Errors, fmt.Errorf("%s: %w", k, err))
 			continue
 		}
-		m.emit(d, resource.Key{Kind: k.Kind, Namespace: k.Namespace, Name: k.Name}, body)
+		m.emit(d, m.configKey(k), body)
 	}
+}
+
+// configKey is the resource key of an Istio object. One without a namespace holds for the whole mesh, see
+// object.Object.Held: it goes where the mesh's own are.
+func (m *Mesh) configKey(k object.Key) resource.Key {
+	out := resource.Key{Kind: k.Kind, Namespace: k.Namespace, Name: k.Name}
+	if out.Namespace == "" {
+		out.Namespace = m.settings.GetRootNamespace()
+	}
+	return out
 }
 
 func (m *Mesh) rebuildMesh(d *Delta) {
@@ -53,7 +66,7 @@ func (m *Mesh) rebuildMesh(d *Delta) {
 		d.Errors = append(d.Errors, fmt.Errorf("mesh configuration: %w", err))
 		return
 	}
-	body := &configv1.MeshConfig{Settings: settings}
+	body := &configv1.MeshConfig{Settings: settings, ClusterDomain: m.cfg.Domain}
 	if m.meshObject != nil {
 		body.Source = sourceRef(m.meshObject)
 	}

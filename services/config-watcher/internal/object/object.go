@@ -64,6 +64,9 @@ type Object struct {
 	Warnings Problems
 	// Digest identifies content and location: equal digests mean that nothing changed.
 	Digest [16]byte
+	// Held marks what stands in for a security object that cannot be used and of which no good version is known, see
+	// validate.Hold. A held object without a namespace holds for the whole mesh.
+	Held bool
 }
 
 // Older reports whether a wins over b where Istio says "the oldest wins": creation time, then namespace and name.

@@ -27,7 +27,8 @@ type Config struct {
 	Mesh *normalise.Mesh
 	Log  *slog.Logger
 	Out  *revision.Log
-	// Settled reports whether every source has synced or declared itself degraded. It is asked until it is true once.
+	// Settled reports whether every source has synced, or is served from its last good state. It is asked until it is
+	// true once.
 	Settled func() bool
 	Clock   clock.Clock
 	Tracer  trace.Tracer

@@ -51,13 +51,14 @@ const (
 	KindWorkload    = "Workload"
 	KindMeshConfig  = "MeshConfig"
 	KindNamespace   = "Namespace"
+	KindIdentityBan = "IdentityBan"
 )
 
 // Deterministic is how everything that is hashed is encoded.
 var Deterministic = proto.MarshalOptions{Deterministic: true}
 
-// New makes a resource of a body: *configv1.IstioConfig, Service, EndpointSet, Workload, MeshConfig or Namespace. The body must not be
-// changed afterwards: resources are shared by all snapshots and streams.
+// New makes a resource of a body: *configv1.IstioConfig, Service, EndpointSet, Workload, MeshConfig, Namespace or
+// IdentityBan. The body must not be changed afterwards: resources are shared by all snapshots and streams.
 func New(key Key, body proto.Message) (*configv1.Resource, error) {
 	enc, err := Deterministic.Marshal(body)
 	if err != nil {
@@ -78,6 +79,8 @@ func New(key Key, body proto.Message) (*configv1.Resource, error) {
 		r.Body = &configv1.Resource_MeshConfig{MeshConfig: b}
 	case *configv1.Namespace:
 		r.Body = &configv1.Resource_Namespace{Namespace: b}
+	case *configv1.IdentityBan:
+		r.Body = &configv1.Resource_IdentityBan{IdentityBan: b}
 	}
 	return r, nil
 }

@@ -61,6 +61,13 @@ func (s *Snapshot) EachOf(kind string, f func(resource.Key, *configv1.Resource) 
 	s.items.Ascend(item{key: resource.Key{Kind: kind}}, func(it item) bool { return it.key.Kind == kind && f(it.key, it.resource) })
 }
 
+// EachIn calls f for every resource of a kind and namespace in the order of keys until it returns false.
+func (s *Snapshot) EachIn(kind, namespace string, f func(resource.Key, *configv1.Resource) bool) {
+	s.items.Ascend(item{key: resource.Key{Kind: kind, Namespace: namespace}}, func(it item) bool {
+		return it.key.Kind == kind && it.key.Namespace == namespace && f(it.key, it.resource)
+	})
+}
+
 // Difference is what leads from one state to another, sorted by key.
 type Difference struct {
 	Upserts []*configv1.Resource

@@ -57,6 +57,51 @@ func (r *running) reader() *reader {
 	return &reader{r.w.t, stream}
 }
 
+// gateways runs a gateway of the namespace, with the account gatewayOf names, and gives it a Gateway with the
+// credentials. It is reported as connected until the test ends.
+func (r *running) gateways(namespace string, credentials ...string) {
+	r.w.t.Helper()
+	var servers strings.Builder
+	for i, name := range credentials {
+		fmt.Fprintf(&servers, "  - {port: {number: %d, name: https-%d, protocol: HTTPS}, hosts: [\"*\"], tls: {mode: SIMPLE, credentialName: %s}}\n", 8443+i, i, name)
+	}
+	r.apply(fmt.Sprintf(`
+apiVersion: v1
+kind: Pod
+metadata: {name: edge-1, namespace: %[1]s, labels: {app: edge}}
+spec: {serviceAccountName: gateway}
+status: {podIP: 10.0.0.1, phase: Running, conditions: [{type: Ready, status: "True"}]}
+---
+apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: {name: edge, namespace: %[1]s}
+spec:
+  selector: {app: edge}
+  servers:
+%[2]s`, namespace, servers.String()))
+	r.connect(gatewayOf(namespace))
+}
+
+// connect reports a gateway's proxy of the identity until the test ends.
+func (r *running) connect(identity string) {
+	r.w.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	r.w.t.Cleanup(cancel)
+	stream, err := configv1.NewConfigServiceClient(r.dial("xds-server")).Report(ctx, grpc.WaitForReady(true))
+	if err == nil {
+		err = stream.Send(&configv1.ReportRequest{
+			Subscriber: &configv1.Subscriber{Instance: "xds-server-test"},
+			Proxies:    []*configv1.ProxyStatus{{NodeId: "router~10.0.0.1~edge-1.shop~shop.svc.cluster.local", Identity: identity, Namespace: "shop", Workload: "edge-1"}},
+		})
+	}
+	if err == nil {
+		_, err = stream.Recv()
+	}
+	if err != nil {
+		r.w.t.Fatal(err)
+	}
+}
+
 func gatewayOf(namespace string) string {
 	return "spiffe://cluster.local/ns/" + namespace + "/sa/gateway"
 }
@@ -92,6 +137,7 @@ func TestCredentialsByReference(t *testing.T) {
 	w := newWorld(t)
 	r := w.start(w.options())
 	chain, key := w.ca.NewServer("shop.example.com")
+	r.gateways("shop", "shop-tls", "other-tls", "missing")
 	before, _ := r.revisions.Current()
 	in := r.reader()
 	shop := subscription("shop", "shop-tls", gatewayOf("shop"))
@@ -149,6 +195,7 @@ func TestCredentialsOfOthers(t *testing.T) {
 	w := newWorld(t)
 	r := w.start(w.options())
 	chain, key := w.ca.NewServer("shop.example.com")
+	r.gateways("shop", "shop-tls")
 	r.apply(tlsSecret("shop", "shop-tls", chain, key))
 	in := r.reader()
 	for name, identity := range map[string]string{
@@ -177,6 +224,7 @@ func TestAuthorities(t *testing.T) {
 	w := newWorld(t)
 	r := w.start(w.options())
 	chain, key := w.ca.NewServer("shop.example.com")
+	r.gateways("shop", "shop-tls")
 	own, beside := testkit.PKI(t).RootPEM, testkit.PKI(t).RootPEM
 	r.apply(secret("shop", "shop-tls", "Opaque", map[string][]byte{"cert": chain, "key": key, "cacert": beside, "crl": w.ca.Revoke()}))
 	in := r.reader()
@@ -212,7 +260,7 @@ func TestTooMuchAskedFor(t *testing.T) {
 		for i := range 25 {
 			m := &secretv1.WatchRequest{}
 			for j := range 1000 {
-				m.Subscribe = append(m.Subscribe, subscription("shop", fmt.Sprintf("s-%d-%d", i, j), gatewayOf("shop")))
+				m.Subscribe = append(m.Subscribe, subscription("shop", fmt.Sprintf("s-%d-%d", i, j), gatewayOf(fmt.Sprint("other-", i))))
 			}
 			if in.stream.Send(m) != nil {
 				return

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"time"
 
 	"google.golang.org/protobuf/encoding/protojson"
 
@@ -18,11 +19,17 @@ import (
 
 // sourceState is a source as /readyz/sources and /debug/sources show it.
 type sourceState struct {
-	Name     string   `json:"name"`
-	Synced   bool     `json:"synced"`
-	Degraded string   `json:"degraded,omitempty"`
-	Objects  int      `json:"objects"`
-	Refused  int      `json:"refused"`
+	Name     string `json:"name"`
+	Synced   bool   `json:"synced"`
+	Degraded string `json:"degraded,omitempty"`
+	// LastGood is when the state was saved that is served in the place of what was not read since the start.
+	LastGood *time.Time `json:"last_good,omitempty"`
+	// Alarm says that the source takes no writes.
+	Alarm   string `json:"alarm,omitempty"`
+	Objects int    `json:"objects"`
+	Refused int    `json:"refused"`
+	// Held counts what stands in for broken security objects and holds their workloads closed.
+	Held     int      `json:"held_closed,omitempty"`
 	Problems []string `json:"problems,omitempty"`
 }
 
@@ -30,7 +37,16 @@ func (s *Service) sourceStates(withProblems bool) []sourceState {
 	out := []sourceState{}
 	for _, src := range s.sources {
 		st := src.Status()
-		row := sourceState{Name: src.Name(), Synced: st.Synced, Objects: st.Objects, Refused: len(st.Problems)}
+		row := sourceState{Name: src.Name(), Synced: st.Synced, Objects: st.Objects, Refused: len(st.Problems), Held: st.Held}
+		if !st.LastGood.IsZero() {
+			row.LastGood = &st.LastGood
+		}
+		if st.Alarm != nil {
+			row.Alarm = "takes no writes; objects can be deleted"
+			if withProblems {
+				row.Alarm += ": " + st.Alarm.Error()
+			}
+		}
 		if st.Degraded != nil {
 			row.Degraded = "cannot be read"
 			if withProblems {
@@ -59,6 +75,8 @@ type sourcesPage struct {
 	Conflicts []aggregate.Conflict `json:"conflicts"`
 	// Warnings are of what is accepted and has no effect.
 	Warnings []string `json:"warnings"`
+	// Unsaved says why the sources' last good state is not on disk.
+	Unsaved string `json:"unsaved,omitempty"`
 }
 
 // resourcesPage is the answer of /debug/resources.
@@ -78,7 +96,11 @@ func (s *Service) registerDebug() {
 		return s.sourceStates(false), nil
 	}))
 	s.ops.Debug("/debug/sources", "state of each source, refused objects and why, objects in several sources, fields without an effect", ops.JSON(func(*http.Request) (any, error) {
-		return sourcesPage{s.sourceStates(true), s.joined.Conflicts(), texts(s.joined.Warnings())}, nil
+		page := sourcesPage{Sources: s.sourceStates(true), Conflicts: s.joined.Conflicts(), Warnings: texts(s.joined.Warnings())}
+		if err := s.unsaved(); err != nil {
+			page.Unsaved = err.Error()
+		}
+		return page, nil
 	}))
 	s.ops.Debug("/debug/resources", "the normalised mesh: ?kind= ?namespace= ?name= ?offset=", ops.JSON(s.resources))
 	s.ops.Debug("/debug/credentials", "TLS credentials of gateways: whose they are and until when they are valid, nothing of their content",

@@ -25,6 +25,8 @@ type Options struct {
 	ConfigDirs     []string
 	MeshConfigFile string
 	StoreDir       string
+	AuditLog       string
+	RolesFile      string
 	ResyncPeriod   time.Duration
 
 	TrustDomain, SystemNamespace string
@@ -32,6 +34,7 @@ type Options struct {
 
 	CAAddress, CATokenFile, RootCertFile string
 	StateDir                             string
+	StoreKeyFile                         string
 
 	JWKSFile, Issuer           string
 	AdminJWKSFile, AdminIssuer string
@@ -48,6 +51,9 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringArrayVar(&o.ConfigDirs, "config-dir", nil, "directory or file of YAML or JSON objects to read and follow (repeatable)")
 	flags.StringVar(&o.MeshConfigFile, "mesh-config-file", "", "file with the mesh configuration; wins over ConfigMap istio-system/istio")
 	flags.StringVar(&o.StoreDir, "store-dir", "", "directory that keeps the objects of the configuration API; empty: they are lost at the end of the process")
+	flags.StringVar(&o.StoreKeyFile, "store-encryption-key-file", "", "file (0600) of keys, one a line, 32 bytes in base64 or hex, that encrypt Secrets in --store-dir and --state-dir: the first encrypts, all decrypt; empty: they are kept in the clear")
+	flags.StringVar(&o.AuditLog, "audit-log", "", "file that keeps who wrote what through the configuration API; a write without its line is refused (default: audit/audit.log in --store-dir; else the process's log alone)")
+	flags.StringVar(&o.RolesFile, "roles-file", "", "YAML file of who else may use the configuration API, and what for; followed (default: nobody but the administrator)")
 	flags.DurationVar(&o.ResyncPeriod, "resync-period", file.DefaultResync, "how often all files are read again without a notification")
 
 	flags.StringVar(&o.TrustDomain, "trust-domain", "cluster.local", "trust domain of all identities, unless the mesh configuration names another")
@@ -58,7 +64,7 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.CAAddress, "ca-address", "127.0.0.1:15012", "address of the ca, or several divided by commas")
 	flags.StringVar(&o.CATokenFile, "ca-token-file", "", "file with the token that proves the own identity to the ca (audience istio-ca)")
 	flags.StringVar(&o.RootCertFile, "root-cert-file", "", "file with the trusted roots, PEM; followed (required)")
-	flags.StringVar(&o.StateDir, "state-dir", "", "directory (0700) that keeps the own certificate across restarts; empty: it is got anew")
+	flags.StringVar(&o.StateDir, "state-dir", "", "directory (0700) that keeps the own certificate and the sources' last good state across restarts; empty: neither is kept, and a source that cannot be read at the start is waited for")
 
 	flags.StringVar(&o.JWKSFile, "jwks-file", "", "keys that verify the command line's tokens (RFC 7517, audience fairlead); empty: certificates only")
 	flags.StringVar(&o.Issuer, "issuer", "", "issuer that tokens must name (required with --jwks-file)")
@@ -73,6 +79,18 @@ type config struct {
 	Options
 	trustDomain                spiffeid.TrustDomain
 	own, ca, xdsServer, admins spiffeid.ID
+}
+
+// needed says for what the mesh needs an identity; "" if it does not.
+func (c *config) needed(identity string) string {
+	for id, what := range map[spiffeid.ID]string{
+		c.own: "config-watcher", c.ca: "the ca", c.xdsServer: "the xds-servers", c.admins: "the first administrator",
+	} {
+		if id.String() == identity {
+			return what
+		}
+	}
+	return ""
 }
 
 // Check reports everything that is wrong with the options at once, without touching anything.
@@ -114,6 +132,9 @@ func (o Options) check() (*config, error) {
 	}
 	if c.AdminJWKSFile != "" && c.AdminIssuer == "" {
 		fail("admin-issuer", errors.New("is required with --admin-jwks-file"))
+	}
+	if c.AuditLog == "" && o.StoreDir != "" {
+		c.AuditLog = filepath.Join(o.StoreDir, "audit", "audit.log")
 	}
 	seen := map[string]bool{}
 	for _, dir := range o.ConfigDirs {

@@ -35,8 +35,8 @@ func TestWhoMayCallWhat(t *testing.T) {
 	}{
 		"anonymous":               {refusal: codes.Unauthenticated},
 		"xds-server":              {account: "xds-server", allowed: []string{"ConfigService", "FleetService", "SecretService"}, refusal: codes.PermissionDenied},
-		"administrator":           {account: "fairlead-admin", allowed: []string{"ConfigStoreService", "FleetService"}, refusal: codes.PermissionDenied},
-		"administrator by token":  {token: admin, allowed: []string{"ConfigStoreService", "FleetService"}, refusal: codes.PermissionDenied},
+		"administrator":           {account: "fairlead-admin", allowed: []string{"ConfigStoreService", "FleetService", "AccessService"}, refusal: codes.PermissionDenied},
+		"administrator by token":  {token: admin, allowed: []string{"ConfigStoreService", "FleetService", "AccessService"}, refusal: codes.PermissionDenied},
 		"some workload":           {account: "default", refusal: codes.PermissionDenied},
 		"token of a workload":     {token: w.issuer.Token("apps", "client", "fairlead"), refusal: codes.PermissionDenied},
 		"token of wrong audience": {token: w.issuer.Token("istio-system", "fairlead-admin", "istio-ca"), refusal: codes.Unauthenticated},
@@ -65,7 +65,7 @@ func TestWhoMayCallWhat(t *testing.T) {
 			}
 		}
 	}
-	if tried < 7*14 {
+	if tried < 7*17 {
 		t.Errorf("only %d calls tried", tried)
 	}
 }

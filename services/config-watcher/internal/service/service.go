@@ -10,9 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -21,6 +19,7 @@ import (
 
 	"fairlead.dev/pkg/auth"
 	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/dirlock"
 	"fairlead.dev/pkg/footprint"
 	"fairlead.dev/pkg/ops"
 	"fairlead.dev/pkg/process"
@@ -30,7 +29,10 @@ import (
 	"fairlead.dev/pkg/version"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	secretv1 "fairlead.dev/proto/fairlead/secret/v1"
+	"fairlead.dev/services/config-watcher/internal/access"
 	"fairlead.dev/services/config-watcher/internal/aggregate"
+	"fairlead.dev/services/config-watcher/internal/audit"
+	"fairlead.dev/services/config-watcher/internal/ban"
 	"fairlead.dev/services/config-watcher/internal/credential"
 	"fairlead.dev/services/config-watcher/internal/fanout"
 	"fairlead.dev/services/config-watcher/internal/fleet"
@@ -40,8 +42,10 @@ import (
 	"fairlead.dev/services/config-watcher/internal/pipeline"
 	"fairlead.dev/services/config-watcher/internal/revision"
 	"fairlead.dev/services/config-watcher/internal/source"
-	"fairlead.dev/services/config-watcher/internal/source/file"
+	"fairlead.dev/services/config-watcher/internal/source/disk"
+	"fairlead.dev/services/config-watcher/internal/source/lastgood"
 	"fairlead.dev/services/config-watcher/internal/source/memory"
+	"fairlead.dev/services/config-watcher/internal/source/record"
 	"fairlead.dev/services/config-watcher/internal/storeapi"
 )
 
@@ -62,6 +66,8 @@ type Deps struct {
 	Clock    clock.Clock
 	// Identity replaces the certificate from the ca.
 	Identity tlsconf.Source
+	// StoreFS is the file system of --store-dir.
+	StoreFS disk.FS
 }
 
 // Service is an opened config-watcher: its ports are bound.
@@ -72,10 +78,17 @@ type Service struct {
 	identity tlsconf.Source
 	svid     *svid.Manager
 
+	locks     []*dirlock.Lock
+	saved     *lastgood.Dir
+	codec     record.Codec
 	sources   []source.Source
 	store     *memory.Store
 	joined    *aggregate.Aggregate
 	secrets   *credential.Table
+	bans      *ban.Table
+	access    *access.Access
+	audit     *audit.Log
+	root      rootNamespace
 	pipeline  *pipeline.Pipeline
 	revisions *revision.Log
 	fleet     *fleet.Table
@@ -101,6 +114,10 @@ func Open(ctx context.Context, o Options, deps Deps) (_ *Service, err error) {
 			s.close()
 		}
 	}()
+	// Directories that are ours alone.
+	if err := s.openDirectories(); err != nil {
+		return nil, process.WithExitCode(err, process.ExitUsage)
+	}
 	// Who we are.
 	if err := s.buildIdentity(); err != nil {
 		return nil, err
@@ -111,12 +128,17 @@ func Open(ctx context.Context, o Options, deps Deps) (_ *Service, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s.buildSources()
+	if s.audit, err = audit.Open(audit.Config{Path: cfg.AuditLog, Log: deps.Log, Registerer: deps.Registry, Clock: deps.Clock}); err != nil {
+		return nil, err
+	}
+	recorder := audit.NewRecorder(s.audit)
+	s.buildSources(recorder)
 	s.revisions = revision.NewLog(epoch, deps.Clock)
 	s.fleet = fleet.NewTable(deps.Clock)
 	observer := metrics.New(deps.Registry, metrics.State{
 		Sources: s.sources, Revisions: s.revisions, Fleet: s.fleet.Counts,
 		Conflicts: func() int { return len(s.joined.Conflicts()) }, Pending: func() int { return s.pipeline.Pending() },
+		Refused: s.store.Refused, Unsaved: s.unsaved,
 	}, s.fleet)
 	s.pipeline = pipeline.New(pipeline.Config{
 		Mesh:    normalise.New(normalise.Config{Cluster: cfg.ClusterID, Domain: cfg.DomainSuffix, TrustDomain: cfg.TrustDomain}),
@@ -129,11 +151,19 @@ func Open(ctx context.Context, o Options, deps Deps) (_ *Service, err error) {
 	})
 	// Secrets leave the way here: they are never part of a revision.
 	s.secrets = credential.NewTable()
+	s.bans = ban.NewTable(ban.Config{Protected: cfg.needed, Next: s.pipeline.Submit, Clock: deps.Clock, Log: deps.Log})
 	s.joined = aggregate.New(deps.Log, func(ctx context.Context, changes []normalise.Change) {
 		if others := s.secrets.Take(changes); len(others) > 0 {
-			s.pipeline.Submit(ctx, others)
+			s.bans.Submit(ctx, others)
 		}
 	}, s.sources...)
+	// Who may do what in the configuration API.
+	s.access, err = access.New(access.Config{
+		Admin: cfg.admins, TrustDomain: cfg.trustDomain, File: cfg.RolesFile, Root: s.meshWide, Bans: s.bans, Log: deps.Log, Registerer: deps.Registry, Clock: deps.Clock,
+	})
+	if err != nil {
+		return nil, process.WithExitCode(fmt.Errorf("--roles-file: %w", err), process.ExitUsage)
+	}
 	// From the revision log to subscribers.
 	self := &configv1.Subscriber{Instance: "config-watcher/" + epoch, Version: version.Version}
 	s.watch = fanout.NewServer(s.revisions, deps.Log, self, observer)
@@ -144,7 +174,7 @@ func Open(ctx context.Context, o Options, deps Deps) (_ *Service, err error) {
 	if s.opsLis, err = listen(ctx, o.OpsAddress); err != nil {
 		return nil, fmt.Errorf("--ops-address: %w", err)
 	}
-	if err := s.buildGRPC(); err != nil {
+	if err := s.buildGRPC(recorder); err != nil {
 		return nil, err
 	}
 	return s, s.buildOps()
@@ -177,9 +207,6 @@ func (s *Service) buildIdentity() (err error) {
 	}
 	cache := ""
 	if s.cfg.StateDir != "" {
-		if err := os.MkdirAll(s.cfg.StateDir, 0o700); err != nil {
-			return fmt.Errorf("--state-dir: %w", err)
-		}
 		cache = filepath.Join(s.cfg.StateDir, "svid")
 	}
 	s.svid, err = svid.New(svid.Config{
@@ -190,42 +217,17 @@ func (s *Service) buildIdentity() (err error) {
 	return err
 }
 
-func (s *Service) buildSources() {
-	if s.cfg.MeshConfigFile != "" {
-		s.sources = append(s.sources, file.New(file.Config{
-			Name: "mesh-config-file", Paths: []string{s.cfg.MeshConfigFile}, Resync: s.cfg.ResyncPeriod, Decode: file.MeshConfig, Log: s.deps.Log, Clock: s.deps.Clock,
-		}))
-	}
-	s.store = memory.New(memory.Config{Dir: s.cfg.StoreDir, Log: s.deps.Log, Clock: s.deps.Clock})
-	s.sources = append(s.sources, s.store)
-	if len(s.cfg.ConfigDirs) > 0 {
-		s.sources = append(s.sources, file.New(file.Config{
-			Name: "file", Paths: s.cfg.ConfigDirs, Resync: s.cfg.ResyncPeriod, Log: s.deps.Log, Clock: s.deps.Clock,
-		}))
-	}
-}
-
-// settled reports whether no source holds the first revision up.
-func (s *Service) settled() bool {
-	for _, src := range s.sources {
-		if !src.Status().Settled() {
-			return false
-		}
-	}
-	return true
-}
-
 // buildGRPC opens the contracts to those who may use them.
-func (s *Service) buildGRPC() error {
-	var authenticator = auth.MTLS()
+func (s *Service) buildGRPC(recorder *audit.Recorder) error {
+	var authenticator = auth.MTLSAt(s.deps.Clock)
 	if s.cfg.JWKSFile != "" {
 		jwt, err := s.jwt(s.cfg.JWKSFile, s.cfg.Issuer)
 		if err != nil {
 			return err
 		}
-		authenticator = auth.FirstOf(auth.MTLS(), jwt)
+		authenticator = auth.FirstOf(authenticator, jwt)
 	}
-	xds, admins := auth.IDs(s.cfg.xdsServer.String()), auth.IDs(s.cfg.admins.String())
+	xds, users := auth.IDs(s.cfg.xdsServer.String()), s.access.Rule()
 	var err error
 	s.grpc, err = rpc.NewServer(rpc.ServerConfig{
 		Service: "config-watcher", Log: s.deps.Log, Registerer: s.deps.Registry, TracerProvider: s.deps.Tracer,
@@ -234,19 +236,21 @@ func (s *Service) buildGRPC() error {
 		Policy: auth.Policy{
 			"/" + configv1.ConfigService_ServiceDesc.ServiceName + "/*":      xds,
 			"/" + secretv1.SecretService_ServiceDesc.ServiceName + "/*":      xds,
-			"/" + configv1.ConfigStoreService_ServiceDesc.ServiceName + "/*": admins,
-			"/" + configv1.FleetService_ServiceDesc.ServiceName + "/*":       auth.Any(admins, xds),
+			"/" + configv1.ConfigStoreService_ServiceDesc.ServiceName + "/*": users,
+			"/" + configv1.AccessService_ServiceDesc.ServiceName + "/*":      users,
+			"/" + configv1.FleetService_ServiceDesc.ServiceName + "/*":       auth.Any(users, xds),
 		},
 		MaxRecvBytes: maxMessageBytes,
 	})
 	if err != nil {
 		return err
 	}
-	fleetService := fleet.NewService(s.fleet, s.revisions, s.stop)
+	fleetService := fleet.NewService(s.fleet, s.revisions, s.stop, s.sight)
 	configv1.RegisterConfigServiceServer(s.grpc, configService{watch: s.watch, report: fleetService})
 	configv1.RegisterFleetServiceServer(s.grpc, fleetService)
 	secretv1.RegisterSecretServiceServer(s.grpc, credential.NewServer(credential.ServerConfig{
-		Table: s.secrets, TrustDomain: s.cfg.trustDomain, Stop: s.stop,
+		Table: s.secrets, References: credential.NewReferences(s.revisions), Fleet: s.fleet, Bans: s.bans, TrustDomain: s.cfg.trustDomain,
+		Stop: s.stop, Clock: s.deps.Clock, Log: s.deps.Log,
 		// The first revision waits for every source, and for nothing that the table does not hold by then.
 		Ready: func() <-chan struct{} {
 			snapshot, changed := s.revisions.Current()
@@ -256,7 +260,10 @@ func (s *Service) buildGRPC() error {
 			return changed
 		},
 	}))
-	configv1.RegisterConfigStoreServiceServer(s.grpc, storeapi.NewServer(s.store, s.pipeline, s.joined, s.deps.Log, s.stop))
+	configv1.RegisterConfigStoreServiceServer(s.grpc, storeapi.NewServer(storeapi.Config{
+		Store: s.store, Revisions: s.pipeline, Elsewhere: s.joined, Access: s.access, Audit: recorder, Needed: s.cfg.needed, Log: s.deps.Log, Stop: s.stop,
+	}))
+	configv1.RegisterAccessServiceServer(s.grpc, access.NewService(s.access, s.audit))
 	return nil
 }
 
@@ -303,24 +310,6 @@ func (s *Service) buildOps() error {
 	return nil
 }
 
-// sourcesReady fails until there is a revision, naming who holds it up. A source that degrades later leaves the service ready: taking it away
-// would turn one source's failure into everybody's.
-func (s *Service) sourcesReady() error {
-	if snapshot, _ := s.revisions.Current(); snapshot != nil {
-		return nil
-	}
-	var waiting []string
-	for _, src := range s.sources {
-		if !src.Status().Settled() {
-			waiting = append(waiting, src.Name())
-		}
-	}
-	if len(waiting) == 0 {
-		return errors.New("the first revision is being built")
-	}
-	return fmt.Errorf("not synced yet: %s", strings.Join(waiting, ", "))
-}
-
 // Addr is the address of the gRPC port.
 func (s *Service) Addr() net.Addr { return s.grpcLis.Addr() }
 
@@ -341,6 +330,8 @@ func (s *Service) Run(ctx context.Context) error {
 		{Name: "grpc", Run: func(ctx context.Context) error { return rpc.Serve(ctx, s.grpc, s.grpcLis, s.cfg.ShutdownGrace) }},
 		{Name: "ops", Run: s.ops.Run},
 		{Name: "pipeline", Run: s.pipeline.Run},
+		{Name: "bans", Run: s.bans.Run},
+		{Name: "roles", Run: s.access.Run},
 		{Name: "memory", Run: footprint.NewKeeper(nil, s.deps.Log).Run},
 	}
 	if s.svid != nil {
@@ -351,12 +342,31 @@ func (s *Service) Run(ctx context.Context) error {
 	})
 	tasks = append(tasks, process.Task{Name: "status of gateways", Run: statuses.Run})
 	for _, src := range s.sources {
-		tasks = append(tasks, process.Task{Name: "source " + src.Name(), Run: src.Run})
+		tasks = append(tasks, process.Task{Name: "source " + src.Name(), Run: func(ctx context.Context) error {
+			err := src.Run(ctx)
+			if errors.Is(err, record.ErrLocked) {
+				return process.WithExitCode(err, process.ExitUsage)
+			}
+			return err
+		}})
 	}
-	return process.Run(ctx, s.deps.Log, tasks...)
+	if s.saved != nil {
+		tasks = append(tasks, process.Task{Name: "last good state", Run: s.saved.Run})
+	}
+	defer s.unlock()
+	err := process.Run(ctx, s.deps.Log, tasks...)
+	if s.saved != nil {
+		// What the sources have read last must be there after the next start; a failure has been logged.
+		_ = s.saved.Flush()
+	}
+	return err
 }
 
 func (s *Service) close() {
+	s.unlock()
+	if s.audit != nil {
+		_ = s.audit.Close() // every line is on disk already
+	}
 	for _, l := range []net.Listener{s.grpcLis, s.opsLis} {
 		if l != nil {
 			_ = l.Close()

@@ -3,6 +3,7 @@ package source
 
 import (
 	"context"
+	"time"
 
 	"fairlead.dev/services/config-watcher/internal/object"
 )
@@ -19,18 +20,26 @@ type Handler func(ctx context.Context, source string, events []Event)
 
 // Status tells how a source does.
 type Status struct {
-	// Synced is true once everything that existed at the start has been delivered.
+	// Synced is true once everything that existed at the start has been read and delivered.
 	Synced bool
 	// Degraded says why the source cannot be read now; nil while it can. Its last-known objects stay.
 	Degraded error
+	// LastGood is set while objects are served that this process has not read itself: when the state that they come
+	// from was saved.
+	LastGood time.Time
+	// Alarm says why the source takes no writes; nil if it does, or never takes any.
+	Alarm error
 	// Problems are objects that were refused; the last good version of each stays.
 	Problems object.Problems
 	// Objects counts what the source has delivered.
 	Objects int
+	// Held counts those among Objects that stand in for broken security objects.
+	Held int
 }
 
-// Settled reports whether the source holds nothing up: it has delivered what it had, or said that it cannot.
-func (s Status) Settled() bool { return s.Synced || s.Degraded != nil }
+// Settled reports whether the source holds nothing up: it has delivered what it had, now or in an earlier run. A source
+// that was never read could be anything: a mesh without its objects is not served.
+func (s Status) Settled() bool { return s.Synced || !s.LastGood.IsZero() }
 
 // Source delivers validated objects, in order, from one goroutine at a time; what it then answers about its objects is never older than
 // what it has delivered.

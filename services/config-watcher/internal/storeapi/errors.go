@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"fairlead.dev/services/config-watcher/internal/audit"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/source/memory"
 )
@@ -33,7 +34,7 @@ func statusOf(err error) error {
 		return status.Error(codes.AlreadyExists, object.Cut(err.Error(), maxMessage))
 	case errors.Is(err, memory.ErrStale):
 		return status.Error(codes.Aborted, object.Cut(err.Error(), maxMessage))
-	case errors.Is(err, memory.ErrNotLoaded), errors.Is(err, memory.ErrNotWritable):
+	case errors.Is(err, audit.ErrUnwritable), errors.Is(err, memory.ErrNotLoaded), errors.Is(err, memory.ErrNotWritable):
 		return status.Error(codes.Unavailable, object.Cut(err.Error(), maxMessage))
 	case errors.Is(err, memory.ErrSlow):
 		return status.Error(codes.ResourceExhausted, err.Error()+"; watch again")

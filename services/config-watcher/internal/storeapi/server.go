@@ -14,6 +14,7 @@ import (
 	kjson "k8s.io/apimachinery/pkg/util/json"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/config-watcher/internal/access"
 	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/source/memory"
@@ -43,13 +44,32 @@ type Server struct {
 	store     *memory.Store
 	revisions Revisions
 	elsewhere Elsewhere
+	access    Access
+	audit     Audit
+	needed    func(identity string) string
 	log       *slog.Logger
 	stop      <-chan struct{}
 }
 
-// NewServer serves a store. Closing stop ends watches, for a drain.
-func NewServer(store *memory.Store, revisions Revisions, elsewhere Elsewhere, log *slog.Logger, stop <-chan struct{}) *Server {
-	return &Server{store: store, revisions: revisions, elsewhere: elsewhere, log: log, stop: stop}
+// Config has no optional fields.
+type Config struct {
+	Store     *memory.Store
+	Revisions Revisions
+	Elsewhere Elsewhere
+	Access    Access
+	Audit     Audit
+	// Needed says for what the mesh needs an identity, which cannot be banned then; "" if it does not.
+	Needed func(identity string) string
+	Log    *slog.Logger
+	// Stop ends watches when it is closed, for a drain.
+	Stop <-chan struct{}
+}
+
+// NewServer serves a store.
+func NewServer(cfg Config) *Server {
+	return &Server{
+		store: cfg.Store, revisions: cfg.Revisions, elsewhere: cfg.Elsewhere, access: cfg.Access, audit: cfg.Audit, needed: cfg.Needed, log: cfg.Log, stop: cfg.Stop,
+	}
 }
 
 // revision waits for the revision that contains what was just written.
@@ -116,6 +136,9 @@ func (s *Server) Get(ctx context.Context, req *configv1.GetRequest) (*configv1.G
 	if err != nil {
 		return nil, statusOf(err)
 	}
+	if err := s.allow(ctx, access.Get, k); err != nil {
+		return nil, err
+	}
 	it, err := s.store.Get(k)
 	if err != nil {
 		return nil, s.explain(k, err)
@@ -136,13 +159,19 @@ func (s *Server) explain(k object.Key, err error) error {
 // List implements ConfigStoreService.
 func (s *Server) List(ctx context.Context, req *configv1.ListRequest) (*configv1.ListResponse, error) {
 	s.loaded(ctx)
+	readable, err := s.readable(ctx, access.List, req.Kind, req.Namespace)
+	if err != nil {
+		return nil, err
+	}
 	items, err := s.store.List(req.Kind, req.Namespace)
 	if err != nil {
 		return nil, statusOf(err)
 	}
-	out := &configv1.ListResponse{Objects: make([]*configv1.Object, len(items))}
-	for i, it := range items {
-		out.Objects[i] = objectProto(it)
+	out := &configv1.ListResponse{Objects: make([]*configv1.Object, 0, len(items))}
+	for _, it := range items {
+		if readable(it.Key) {
+			out.Objects = append(out.Objects, objectProto(it))
+		}
 	}
 	return out, nil
 }
@@ -170,9 +199,18 @@ func decode(doc *manifest.Document) (*object.Object, error) {
 	return o, err
 }
 
-func (s *Server) write(ctx context.Context, text []byte, verb memory.Verb) (*configv1.Object, uint64, error) {
+func (s *Server) write(ctx context.Context, text []byte, verb memory.Verb, named string) (_ *configv1.Object, _ uint64, err error) {
+	var keys []object.Key
+	defer func() { s.refused(ctx, named, keys, err) }()
 	w, err := one(text)
 	if err != nil {
+		return nil, 0, statusOf(err)
+	}
+	keys = append(keys, w.Object.Key)
+	if err := s.allow(ctx, named, w.Object.Key); err != nil {
+		return nil, 0, err
+	}
+	if err := s.checkBan(ctx, w.Object); err != nil {
 		return nil, 0, statusOf(err)
 	}
 	w.Verb = verb
@@ -186,7 +224,7 @@ func (s *Server) write(ctx context.Context, text []byte, verb memory.Verb) (*con
 // Create implements ConfigStoreService.
 func (s *Server) Create(ctx context.Context, req *configv1.CreateRequest) (*configv1.CreateResponse, error) {
 	s.loaded(ctx)
-	o, revision, err := s.write(ctx, req.Manifest, memory.Create)
+	o, revision, err := s.write(ctx, req.Manifest, memory.Create, access.Create)
 	if err != nil {
 		return nil, err
 	}
@@ -196,7 +234,7 @@ func (s *Server) Create(ctx context.Context, req *configv1.CreateRequest) (*conf
 // Update implements ConfigStoreService.
 func (s *Server) Update(ctx context.Context, req *configv1.UpdateRequest) (*configv1.UpdateResponse, error) {
 	s.loaded(ctx)
-	o, revision, err := s.write(ctx, req.Manifest, memory.Update)
+	o, revision, err := s.write(ctx, req.Manifest, memory.Update, access.Update)
 	if err != nil {
 		return nil, err
 	}
@@ -204,11 +242,15 @@ func (s *Server) Update(ctx context.Context, req *configv1.UpdateRequest) (*conf
 }
 
 // UpdateStatus implements ConfigStoreService.
-func (s *Server) UpdateStatus(ctx context.Context, req *configv1.UpdateStatusRequest) (*configv1.UpdateStatusResponse, error) {
+func (s *Server) UpdateStatus(ctx context.Context, req *configv1.UpdateStatusRequest) (_ *configv1.UpdateStatusResponse, err error) {
 	s.loaded(ctx)
 	k, err := key(req.Key)
+	defer func() { s.refused(ctx, access.Update, []object.Key{k}, err) }()
 	if err != nil {
 		return nil, statusOf(err)
+	}
+	if err := s.allow(ctx, access.Update, k); err != nil {
+		return nil, err
 	}
 	st, err := jsonObject("status", req.Status)
 	if err != nil {
@@ -225,11 +267,18 @@ func (s *Server) UpdateStatus(ctx context.Context, req *configv1.UpdateStatusReq
 }
 
 // Patch implements ConfigStoreService.
-func (s *Server) Patch(ctx context.Context, req *configv1.PatchRequest) (*configv1.PatchResponse, error) {
+func (s *Server) Patch(ctx context.Context, req *configv1.PatchRequest) (_ *configv1.PatchResponse, err error) {
 	s.loaded(ctx)
 	k, err := key(req.Key)
+	defer func() { s.refused(ctx, access.Patch, []object.Key{k}, err) }()
 	if err != nil {
 		return nil, statusOf(err)
+	}
+	if err := s.allow(ctx, access.Patch, k); err != nil {
+		return nil, err
+	}
+	if validate.IsIdentityBan(k) {
+		return nil, statusOf(object.Problems{{Object: k.String(), Reason: "is not patched: whom it bans is checked as a whole", Remedy: "apply the whole object"}})
 	}
 	patch, err := jsonObject("patch", req.Patch)
 	if err != nil {
@@ -281,11 +330,15 @@ func mergePatch(target, patch any) any {
 }
 
 // Delete implements ConfigStoreService.
-func (s *Server) Delete(ctx context.Context, req *configv1.DeleteRequest) (*configv1.DeleteResponse, error) {
+func (s *Server) Delete(ctx context.Context, req *configv1.DeleteRequest) (_ *configv1.DeleteResponse, err error) {
 	s.loaded(ctx)
 	k, err := key(req.Key)
+	defer func() { s.refused(ctx, access.Delete, []object.Key{k}, err) }()
 	if err != nil {
 		return nil, statusOf(err)
+	}
+	if err := s.allow(ctx, access.Delete, k); err != nil {
+		return nil, err
 	}
 	if err := s.store.Delete(ctx, k, req.ResourceVersion); err != nil {
 		return nil, s.explain(k, err)
@@ -294,11 +347,23 @@ func (s *Server) Delete(ctx context.Context, req *configv1.DeleteRequest) (*conf
 }
 
 // Apply implements ConfigStoreService.
-func (s *Server) Apply(ctx context.Context, req *configv1.ApplyRequest) (*configv1.ApplyResponse, error) {
+func (s *Server) Apply(ctx context.Context, req *configv1.ApplyRequest) (_ *configv1.ApplyResponse, err error) {
 	s.loaded(ctx)
+	var keys []object.Key
+	defer func() {
+		if !req.DryRun {
+			s.refused(ctx, verbApply, keys, err)
+		}
+	}()
 	writes, err := s.applied(req)
 	if err != nil {
 		return nil, statusOf(err)
+	}
+	for _, w := range writes {
+		keys = append(keys, w.Object.Key)
+	}
+	if err := s.mayApply(ctx, writes); err != nil {
+		return nil, err
 	}
 	results, err := s.store.Write(ctx, writes, req.DryRun)
 	if err != nil {
@@ -369,13 +434,22 @@ func (s *Server) applied(req *configv1.ApplyRequest) ([]memory.Write, error) {
 
 // Watch implements ConfigStoreService.
 func (s *Server) Watch(req *configv1.ConfigStoreServiceWatchRequest, stream grpc.ServerStreamingServer[configv1.ConfigStoreServiceWatchResponse]) error {
-	s.loaded(stream.Context())
+	ctx := stream.Context()
+	s.loaded(ctx)
+	others, banned := s.access.Changed(), s.access.BansChanged()
+	readable, err := s.readable(ctx, access.Watch, req.Kind, req.Namespace)
+	if err != nil {
+		return err
+	}
 	items, w, err := s.store.Watch(req.Kind, req.Namespace)
 	if err != nil {
 		return statusOf(err)
 	}
 	defer w.Stop()
 	for _, it := range items {
+		if !readable(it.Key) {
+			continue
+		}
 		if err := stream.Send(&configv1.ConfigStoreServiceWatchResponse{Type: configv1.EventType_EVENT_TYPE_ADDED, Object: objectProto(it)}); err != nil {
 			return err
 		}
@@ -389,6 +463,14 @@ func (s *Server) Watch(req *configv1.ConfigStoreServiceWatchRequest, stream grpc
 			return status.FromContextError(stream.Context().Err()).Err()
 		case <-s.stop:
 			return status.Error(codes.Unavailable, "config-watcher is stopping")
+		case <-others:
+			return status.Error(codes.Aborted, "roles have changed; watch again")
+		case <-banned:
+			banned = s.access.BansChanged()
+			if _, err := s.readable(ctx, access.Watch, req.Kind, req.Namespace); err != nil {
+				return err
+			}
+			continue
 		case <-w.Ready():
 		}
 		events, err := w.Take()
@@ -396,6 +478,9 @@ func (s *Server) Watch(req *configv1.ConfigStoreServiceWatchRequest, stream grpc
 			return statusOf(err)
 		}
 		for _, e := range events {
+			if !readable(e.Item.Key) {
+				continue
+			}
 			if err := stream.Send(&configv1.ConfigStoreServiceWatchResponse{Type: eventTypes[e.Type], Object: objectProto(e.Item)}); err != nil {
 				return err
 			}

@@ -103,6 +103,8 @@ func kept(o *object.Object) any {
 			return credential
 		}
 		return nil
+	case *identityBan:
+		return b.kept()
 	case *corev1.ServiceAccount, *corev1.Namespace, *corev1.Node:
 		return nil
 	default:

@@ -1,6 +1,7 @@
 package validate
 
 import (
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -20,9 +21,19 @@ func FuzzDocument(f *testing.F) {
 	f.Add([]byte(strings.Repeat("[", 500)))
 	f.Add([]byte(strings.Repeat("- ", 500)))
 	f.Add([]byte("a: {\xff: \x00}"))
+	f.Add([]byte("a: &a {b: &b [x, x]}\nc: {<<: [*a, {d: *b}], b: 1, <<: *a}\n"))
+	f.Add([]byte("a: &a [" + strings.Repeat("{b: 1},", 300) + "]\nb: &b [" + strings.Repeat("*a,", 300) + "]\nc: [" + strings.Repeat("*b,", 300) + "]"))
+	f.Add([]byte("? " + strings.Repeat("k", 5000) + "\n: {a: {b: {c: d}}}"))
 	f.Fuzz(func(t *testing.T, content []byte) {
 		start := time.Now()
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
 		defer func() {
+			// The most that a document of the largest size may take to decode; what a few aliases make of a short one
+			// is far beyond it.
+			if runtime.ReadMemStats(&after); after.TotalAlloc-before.TotalAlloc > 512<<20 {
+				t.Errorf("%d MiB were allocated for %d bytes", (after.TotalAlloc-before.TotalAlloc)>>20, len(content))
+			}
 			if took := time.Since(start); took > 10*time.Second {
 				t.Errorf("%d bytes took %s", len(content), took)
 			}

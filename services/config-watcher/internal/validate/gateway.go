@@ -21,6 +21,10 @@ func checkGateway(c *checker, _ *object.Object, g *networking.Gateway) {
 	for i, s := range g.Servers {
 		at := index("spec.servers", i)
 		c.server(at, s)
+		if len(g.Selector) == 0 && usesCredential(s.GetTls()) {
+			c.remark(at+".tls", "credentials are given to workloads that a Gateway with a selector selects: this one selects nobody in particular",
+				"set spec.selector to the labels of the gateway's Pods")
+		}
 		if s.Name != "" {
 			if first, dup := names[s.Name]; dup {
 				c.fail(at+".name", s.Name, fmt.Sprintf("same name as servers[%d]", first), "rename one of them")
@@ -33,6 +37,16 @@ func checkGateway(c *checker, _ *object.Object, g *networking.Gateway) {
 			}
 			ports[s.Port.Name] = i
 		}
+	}
+}
+
+// usesCredential reports whether a server shows a certificate of a Secret.
+func usesCredential(tls *networking.ServerTLSSettings) bool {
+	switch tls.GetMode() {
+	case networking.ServerTLSSettings_SIMPLE, networking.ServerTLSSettings_MUTUAL, networking.ServerTLSSettings_OPTIONAL_MUTUAL:
+		return tls.GetCredentialName() != "" || len(tls.GetCredentialNames()) > 0
+	default:
+		return false
 	}
 }
 

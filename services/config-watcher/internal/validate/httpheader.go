@@ -79,7 +79,7 @@ func (c *checker) changedHeader(at, name, value string, request bool) {
 		c.headerName(at, name)
 	}
 	c.headerValueText(at, value)
-	if err := proxytext.Format(value); err != nil {
+	if err := proxytext.HeaderValue(value); err != nil {
 		c.fail(at, value, err.Error(), `write "%%" for a percent sign, or see Envoy's command operators`)
 	}
 }

@@ -108,6 +108,8 @@ var kinds = []kind{
 	kubernetes("", "Secret", "v1", Namespaced, checkSecret),
 	kubernetes[corev1.ServiceAccount]("", "ServiceAccount", "v1", Namespaced, nil),
 	kubernetes[discoveryv1.EndpointSlice](GroupDiscovery, "EndpointSlice", "v1", Namespaced, checkEndpointSlice),
+
+	kubernetes(GroupFairlead, KindIdentityBan, "v1", Cluster, checkIdentityBan),
 }
 
 // find returns the kind's row; own reports whether the group is one of those whose every kind Fairlead must know.
@@ -117,7 +119,7 @@ func find(group, name string) (k *kind, own bool) {
 			if kinds[i].name == name {
 				return &kinds[i], true
 			}
-			own = own || kinds[i].newSpec != nil
+			own = own || kinds[i].newSpec != nil || group == GroupFairlead
 		}
 	}
 	return nil, own

@@ -9,6 +9,8 @@ import (
 	networkingv1beta1 "istio.io/api/networking/v1beta1"
 	"sigs.k8s.io/yaml"
 
+	"fairlead.dev/pkg/yamltext"
+
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
@@ -108,6 +110,9 @@ func (c *checker) ownProxyConfig(at string, tree map[string]any) {
 func proxyConfigTree(text string) (tree map[string]any, reason string) {
 	if len(text) > maxProxyConfig {
 		return nil, "more than 1 MiB"
+	}
+	if err := yamltext.Check([]byte(text)); err != nil {
+		return nil, err.Error()
 	}
 	if err := yaml.Unmarshal([]byte(text), &tree); err != nil {
 		return nil, "no YAML of an object"

@@ -125,6 +125,11 @@ kind: Gateway
 metadata: {name: g, namespace: apps}
 spec: {servers: [{port: {number: 443, name: tls, protocol: TLS}, hosts: [a.com], tls: {mode: PASSTHROUGH, credentialName: c}}]}
 `, "Gateway apps/g: spec.servers[0].tls.credentialName: has no effect: mode PASSTHROUGH terminates no TLS"},
+		"a certificate for nobody in particular": {`apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: {name: g, namespace: apps}
+spec: {servers: [{port: {number: 443, name: tls, protocol: HTTPS}, hosts: [a.com], tls: {mode: SIMPLE, credentialName: c}}]}
+`, "Gateway apps/g: spec.servers[0].tls: credentials are given to workloads that a Gateway with a selector selects"},
 		"a certificate that a client does not show": {`apiVersion: networking.istio.io/v1
 kind: DestinationRule
 metadata: {name: d, namespace: apps}

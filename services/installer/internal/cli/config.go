@@ -22,7 +22,8 @@ import (
 )
 
 func newConfig(env Env, t *target) *cobra.Command {
-	cmd := group("config", "Read and write the mesh's objects", newApply(env, t), newGet(t), newDelete(env, t))
+	cmd := group("config", "Read and write the mesh's objects", newApply(env, t), newGet(t), newDelete(env, t),
+		newWhoAmI(t), newCanI(t), newBan(t), newUnban(t), newBans(t), newAudit(t))
 	t.register(cmd.PersistentFlags())
 	return cmd
 }
@@ -68,9 +69,9 @@ func documents(env Env, files []string) ([]*configv1.Document, error) {
 	var docs []*configv1.Document
 	for _, name := range files {
 		if name == "-" {
-			content, err := io.ReadAll(env.In)
+			content, err := mesh.Read("standard input", env.In)
 			if err != nil {
-				return nil, fmt.Errorf("standard input: %w", err)
+				return nil, err
 			}
 			docs = append(docs, &configv1.Document{Name: "stdin", Content: content})
 			continue
@@ -80,7 +81,7 @@ func documents(env Env, files []string) ([]*configv1.Document, error) {
 			return nil, usage(err)
 		}
 		for _, path := range paths {
-			content, err := os.ReadFile(path)
+			content, err := readDocuments(path)
 			if err != nil {
 				return nil, err
 			}
@@ -88,6 +89,19 @@ func documents(env Env, files []string) ([]*configv1.Document, error) {
 		}
 	}
 	return docs, nil
+}
+
+// readDocuments reads a file, or a pipe that a shell has opened for the command, as in -f <(helm template .).
+func readDocuments(path string) ([]byte, error) {
+	if info, err := os.Stat(path); err != nil || info.Mode()&os.ModeNamedPipe == 0 {
+		return mesh.ReadFile(path)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return mesh.Read(path, f)
 }
 
 // applied is the answer of apply as JSON.

@@ -13,11 +13,11 @@ var shortKinds = map[string]string{
 var kindNames = []string{
 	"VirtualService", "DestinationRule", "Gateway", "ServiceEntry", "Sidecar", "WorkloadEntry", "WorkloadGroup", "EnvoyFilter", "ProxyConfig",
 	"PeerAuthentication", "RequestAuthentication", "AuthorizationPolicy", "Telemetry", "WasmPlugin",
-	"Service", "Pod", "Namespace", "ConfigMap", "ServiceAccount", "EndpointSlice", "Node", "Secret",
+	"Service", "Pod", "Namespace", "ConfigMap", "ServiceAccount", "EndpointSlice", "Node", "Secret", "IdentityBan",
 }
 
 // clusterScoped are the kinds without a namespace.
-var clusterScoped = map[string]bool{"Namespace": true, "Node": true}
+var clusterScoped = map[string]bool{"Namespace": true, "Node": true, "IdentityBan": true}
 
 // kindName makes the kind of what a person writes: short name, any case, plural. A name that is not known is left to the server.
 func kindName(s string) string {

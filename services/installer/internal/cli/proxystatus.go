@@ -42,7 +42,8 @@ func newProxyStatus(t *target) *cobra.Command {
   -         the proxy has not asked for the type
 
 With PROXY or -v it is a row for each proxy and type, with the revisions sent, acknowledged and rejected, the bytes sent on this connection, and
-what waits; reasons of rejections follow the table. PROXY is <pod>.<namespace>, or a beginning of it.`,
+what waits; reasons of rejections follow the table, and after them the streams that an xds-server has refused in the last ten minutes because
+their identity uses more than it may. PROXY is <pod>.<namespace>, or a beginning of it.`,
 		Example: `  fairlead proxy-status
   fairlead proxy-status reviews-v1-0.default`,
 		Args: args(cobra.MaximumNArgs(1)),
@@ -67,8 +68,9 @@ func proxyStatus(ctx context.Context, t *target, name string, f statusFlags, out
 		return err
 	}
 	if name != "" {
+		res.Refusals = slices.DeleteFunc(res.GetRefusals(), func(r *configv1.Refusal) bool { return !strings.HasPrefix(proxyName(r.GetNodeId()), name) })
 		kept, err := choose(res.GetProxies(), name)
-		if err != nil {
+		if err != nil && len(res.GetRefusals()) == 0 {
 			return err
 		}
 		for i, p := range kept {
@@ -93,12 +95,18 @@ func proxyStatus(ctx context.Context, t *target, name string, f statusFlags, out
 	}
 	fmt.Fprintf(out, "newest revision: %d\n", res.GetRevision().GetSequence())
 	if name == "" && !f.verbose {
-		return statusTable(res).Write(out)
+		if err := statusTable(res).Write(out); err != nil {
+			return err
+		}
+		return printRefusals(out, res)
 	}
 	if err := detailTable(res, time.Now()).Write(out); err != nil {
 		return err
 	}
-	return printRejections(out, res)
+	if err := printRejections(out, res); err != nil {
+		return err
+	}
+	return printRefusals(out, res)
 }
 
 // live asks the xds-server itself for a proxy's status: what waits changes faster than it is reported. It returns the reported status where
@@ -117,23 +125,29 @@ func (t *target) live(ctx context.Context, reported *configv1.ProxyStatus) *conf
 	}
 	now := &configv1.ProxyStatus{}
 	// An xds-server of a later version may say more.
-	if (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(answer.Proxies[0], now) != nil || now.GetNodeId() != reported.GetNodeId() {
+	if (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(answer.Proxies[0], now) != nil || now.GetNodeId() != reported.GetNodeId() ||
+		now.GetIdentity() != reported.GetIdentity() {
 		return reported
 	}
 	now.XdsServer = reported.GetXdsServer() // with the run that config-watcher knows it by
 	return now
 }
 
-// choose keeps the proxies of a name, or of a prefix of it.
+// choose keeps the proxy of a name, rather a verified one than one that only says it were that, or else those whose
+// names begin so.
 func choose(all []*configv1.ProxyStatus, name string) ([]*configv1.ProxyStatus, error) {
 	var kept []*configv1.ProxyStatus
+	var exact *configv1.ProxyStatus
 	for _, p := range all {
-		if proxyName(p.GetNodeId()) == name {
-			return []*configv1.ProxyStatus{p}, nil
+		if proxyName(p.GetNodeId()) == name && (exact == nil || exact.GetUnverified() && !p.GetUnverified()) {
+			exact = p
 		}
 		if strings.HasPrefix(proxyName(p.GetNodeId()), name) {
 			kept = append(kept, p)
 		}
+	}
+	if exact != nil {
+		return []*configv1.ProxyStatus{exact}, nil
 	}
 	if len(kept) == 0 {
 		var names []string
@@ -161,7 +175,7 @@ func statusTable(res *configv1.ListProxiesResponse) *table.Table {
 	slices.Sort(columns[len(usualTypes):])
 	tab := &table.Table{Header: slices.Concat([]string{"PROXY"}, columns, []string{"ACKED", "XDS-SERVER", "VERSION"})}
 	for _, p := range res.GetProxies() {
-		row := []string{proxyName(p.GetNodeId())}
+		row := []string{shownName(p)}
 		for _, column := range columns {
 			row = append(row, cell(p, column))
 		}
@@ -189,11 +203,11 @@ func detailTable(res *configv1.ListProxiesResponse, now time.Time) *table.Table 
 	}}
 	for _, p := range res.GetProxies() {
 		for _, ty := range p.GetTypes() {
-			tab.Add(proxyName(p.GetNodeId()), shortType(ty.GetTypeUrl()), typeStatus(ty), revisionOf(ty.GetSent()), revisionOf(ty.GetAcked()),
+			tab.Add(shownName(p), shortType(ty.GetTypeUrl()), typeStatus(ty), revisionOf(ty.GetSent()), revisionOf(ty.GetAcked()),
 				revisionOf(ty.GetRejection().GetRevision()), fmt.Sprint(ty.GetResources()), fmt.Sprint(ty.GetBytesSent()), waiting(ty, now), p.GetXdsServer())
 		}
 		if len(p.GetTypes()) == 0 {
-			tab.Add(proxyName(p.GetNodeId()), "", "NOT SENT", "", "", "", "", "", "", p.GetXdsServer())
+			tab.Add(shownName(p), "", "NOT SENT", "", "", "", "", "", "", p.GetXdsServer())
 		}
 	}
 	return tab
@@ -246,7 +260,7 @@ func printRejections(out io.Writer, res *configv1.ListProxiesResponse) error {
 			if r == nil {
 				continue
 			}
-			_, err := fmt.Fprintf(out, "\n%s, %s, revision %s: %s\n", proxyName(p.GetNodeId()), shortType(ty.GetTypeUrl()),
+			_, err := fmt.Fprintf(out, "\n%s, %s, revision %s: %s\n", shownName(p), shortType(ty.GetTypeUrl()),
 				cmp.Or(revisionOf(r.GetRevision()), "-"), strings.Join(strings.Fields(r.GetMessage()), " "))
 			errs = append(errs, err)
 			for _, name := range r.GetResourceNames() {
@@ -258,11 +272,30 @@ func printRejections(out io.Writer, res *configv1.ListProxiesResponse) error {
 	return errors.Join(errs...)
 }
 
+// printRefusals tells which proxies an xds-server has refused lately because their identity uses too much.
+func printRefusals(out io.Writer, res *configv1.ListProxiesResponse) error {
+	var errs []error
+	for _, r := range res.GetRefusals() {
+		_, err := fmt.Fprintf(out, "\nREFUSED %s by %s, %d times, last at %s, for %s: %s\n", cmp.Or(proxyName(r.GetNodeId()), "a proxy that has not said its name"),
+			r.GetXdsServer(), r.GetCount(), r.GetAt().AsTime().Format(time.RFC3339), r.GetBudget(), r.GetReason())
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
 func revisionOf(r *configv1.Revision) string {
 	if r == nil {
 		return ""
 	}
 	return fmt.Sprint(r.GetSequence())
+}
+
+// shownName is the proxy's name in a table, with a mark if the mesh knows no workload of its identity.
+func shownName(p *configv1.ProxyStatus) string {
+	if p.GetUnverified() {
+		return proxyName(p.GetNodeId()) + " (unverified)"
+	}
+	return proxyName(p.GetNodeId())
 }
 
 // proxyName takes "<pod>.<namespace>" out of a node id.

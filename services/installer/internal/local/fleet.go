@@ -66,7 +66,7 @@ func (n *Node) askRevisions(ctx context.Context) {
 	n.fleet.newest = res.GetRevision().GetSequence()
 	clear(n.fleet.acked)
 	for _, p := range res.GetProxies() {
-		if p.GetAcked() != nil {
+		if p.GetAcked() != nil && !p.GetUnverified() {
 			n.fleet.acked[p.GetNodeId()] = p.GetAcked().GetSequence()
 		}
 	}

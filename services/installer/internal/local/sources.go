@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"slices"
 	"time"
 
@@ -28,9 +27,9 @@ func (n *Node) checkFiles(ctx context.Context) error {
 	}
 	var docs []*configv1.Document
 	for _, f := range files {
-		content, err := os.ReadFile(f)
+		content, err := mesh.ReadFile(f)
 		if err != nil {
-			return fmt.Errorf("mesh file: %w", err)
+			return err
 		}
 		docs = append(docs, &configv1.Document{Name: f, Content: content})
 	}

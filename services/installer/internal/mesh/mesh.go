@@ -3,7 +3,6 @@ package mesh
 import (
 	"errors"
 	"fmt"
-	"os"
 
 	networkingv1 "istio.io/client-go/pkg/apis/networking/v1"
 	networkingv1beta1 "istio.io/client-go/pkg/apis/networking/v1beta1"
@@ -52,9 +51,9 @@ func Load(paths []string) (*Mesh, error) {
 	m := &Mesh{Files: files, Namespaces: map[string]map[string]string{}}
 	var errs []error
 	for _, f := range files {
-		content, err := os.ReadFile(f)
+		content, err := ReadFile(f)
 		if err != nil {
-			return nil, fmt.Errorf("mesh file: %w", err)
+			return nil, err
 		}
 		objects, err := Parse(f, content)
 		if err != nil {

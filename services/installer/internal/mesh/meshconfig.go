@@ -4,7 +4,6 @@ import (
 	"cmp"
 
 	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/yaml"
 
 	"fairlead.dev/pkg/proxyconfig"
 )
@@ -25,17 +24,15 @@ func (m *Mesh) readConfig(o *Object) error {
 	if err := o.decode(cm); err != nil {
 		return err
 	}
-	if err := yaml.Unmarshal([]byte(cm.Data["mesh"]), &m.Config); err != nil {
-		return o.Refuse("data.mesh", cleanYAML(err), "correct the YAML of MeshConfig")
-	}
-	return nil
+	return o.decodeText("data.mesh", cm.Data["mesh"], &m.Config, "correct the YAML of MeshConfig")
 }
 
 // ProxyConfig is what the proxy of a Pod, of the object o, is started with.
 func (m *Mesh) ProxyConfig(o *Object, labels, annotations map[string]string) (proxyconfig.Config, error) {
 	var own proxyconfig.Config
-	if err := yaml.Unmarshal([]byte(annotations[proxyconfig.Annotation]), &own); err != nil {
-		return nil, o.Refuse("spec.template.metadata.annotations["+proxyconfig.Annotation+"]", cleanYAML(err), "correct the YAML of ProxyConfig")
+	const field = "spec.template.metadata.annotations[" + proxyconfig.Annotation + "]"
+	if err := o.decodeText(field, annotations[proxyconfig.Annotation], &own, "correct the YAML of ProxyConfig"); err != nil {
+		return nil, err
 	}
 	root := cmp.Or(m.Config.RootNamespace, "istio-system")
 	return proxyconfig.Of(m.Config.DefaultConfig, m.ProxyConfigs, root, proxyconfig.Workload{Namespace: o.Namespace, Labels: labels, Own: own}), nil

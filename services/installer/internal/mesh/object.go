@@ -8,15 +8,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
-	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
+
+	"fairlead.dev/pkg/yamltext"
 )
 
 // DefaultNamespace is where objects live that name no namespace.
@@ -88,6 +87,18 @@ func (o *Object) decode(out any) error {
 	return nil
 }
 
+// decodeText fills out from YAML that an object holds as a text, in the field named.
+func (o *Object) decodeText(field, text string, out any, remedy string) error {
+	err := yamltext.Check([]byte(text))
+	if err == nil {
+		err = yaml.Unmarshal([]byte(text), out)
+	}
+	if err != nil {
+		return o.Refuse(field, cleanYAML(err), remedy)
+	}
+	return nil
+}
+
 // cleanYAML takes the wrapping of the YAML library off its errors.
 func cleanYAML(err error) string {
 	s := err.Error()
@@ -95,75 +106,6 @@ func cleanYAML(err error) string {
 		s = strings.TrimPrefix(s, prefix)
 	}
 	return s
-}
-
-// maxDepth bounds directories in directories, against symbolic links that lead back.
-const maxDepth = 16
-
-// Files lists the mesh files that paths name, sorted: a file stands for itself, a directory for the *.yaml, *.yml and *.json in it and in its
-// subdirectories. Hidden names are skipped. config-watcher's file source reads directories in the same way.
-func Files(paths []string) ([]string, error) {
-	var files []string
-	for _, p := range paths {
-		info, err := os.Stat(p)
-		if errors.Is(err, os.ErrNotExist) {
-			return nil, &Error{File: p, Problem: "no such file or directory", Remedy: "name a mesh file or a directory of them"}
-		}
-		if err != nil {
-			return nil, fmt.Errorf("mesh file: %w", err)
-		}
-		if !info.IsDir() {
-			files = append(files, p)
-			continue
-		}
-		found, err := walk(p, 0)
-		if err != nil {
-			return nil, fmt.Errorf("mesh directory: %w", err)
-		}
-		if len(found) == 0 {
-			return nil, &Error{File: p, Problem: "the directory holds no *.yaml, *.yml or *.json", Remedy: "name a directory of mesh files"}
-		}
-		files = append(files, found...)
-	}
-	slices.Sort(files)
-	return slices.Compact(files), nil
-}
-
-func walk(dir string, depth int) ([]string, error) {
-	if depth > maxDepth {
-		return nil, fmt.Errorf("%s: directories nest deeper than %d levels, or a symbolic link leads back", dir, maxDepth)
-	}
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return nil, err
-	}
-	var files []string
-	for _, e := range entries {
-		path := filepath.Join(dir, e.Name())
-		info, err := os.Stat(path)
-		if err != nil || strings.HasPrefix(e.Name(), ".") {
-			continue // a link into nothing, or hidden
-		}
-		switch {
-		case info.IsDir():
-			below, err := walk(path, depth+1)
-			if err != nil {
-				return nil, err
-			}
-			files = append(files, below...)
-		case isMeshFile(e.Name()):
-			files = append(files, path)
-		}
-	}
-	return files, nil
-}
-
-func isMeshFile(name string) bool {
-	switch filepath.Ext(name) {
-	case ".yaml", ".yml", ".json":
-		return true
-	}
-	return false
 }
 
 // Parse divides one file into its objects. Empty documents are skipped; namespaces are defaulted.
@@ -186,6 +128,11 @@ func Parse(file string, content []byte) ([]*Object, error) {
 		// The reader swallows the "---" line after each document.
 		line += bytes.Count(doc, []byte("\n")) + 1
 		if isBlank(doc) {
+			continue
+		}
+		var over *yamltext.Error
+		if errors.As(yamltext.Check(doc), &over) {
+			errs = append(errs, &Error{File: file, Line: start - leadingBlank(doc) + over.Line - 1, Problem: over.Reason, Remedy: over.Remedy})
 			continue
 		}
 		o := &Object{File: file, Line: start, Raw: doc}

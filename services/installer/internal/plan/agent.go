@@ -4,10 +4,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
+
+	"fairlead.dev/pkg/proxyconfig"
 )
 
 // ClusterID is the registry's cluster id; Istio's default.
@@ -110,6 +113,10 @@ func (w *deployment) agentEnv(e *environment, p *Pod, a *Agent) error {
 	}
 	a.Args = append(a.Args, config.Flags()...)
 	for _, v := range config.Environment() {
+		if slices.Contains(proxyconfig.Reserved, v.Name) {
+			return w.Source.Refuse("proxyMetadata."+v.Name, "a ProxyConfig may not say what a process of this machine loads or where the agent writes",
+				"remove it from the annotation "+proxyconfig.Annotation+", from MeshConfig's defaultConfig or from ProxyConfigs")
+		}
 		e.set(v.Name, v.Value)
 	}
 	// A container istio-proxy in the template customises the agent.

@@ -356,6 +356,8 @@ func TestRefuses(t *testing.T) {
 		"probe port":      {replace("port: http-web", "port: nothing"), "containers[0].readinessProbe.httpGet.port", "name one"},
 		"selector":        {replace("matchLabels: {app: web}", "matchLabels: {app: other}"), "spec.template.metadata.labels", "add it"},
 		"app in gateway":  {replace("{note: x}", "{inject.istio.io/templates: gateway}"), "spec.template.spec.containers[0]", "istio-proxy"},
+		"loaded code":     {replace("{note: x}", `{proxy.istio.io/config: "proxyMetadata: {LD_PRELOAD: /tmp/a.so}"}`), "proxyMetadata.LD_PRELOAD", "remove it"},
+		"written file":    {replace("{note: x}", `{proxy.istio.io/config: "proxyMetadata: {OUTPUT_CERTS: /home}"}`), "proxyMetadata.OUTPUT_CERTS", "remove it"},
 		"negative":        {replace("replicas: 2", "replicas: -1"), "spec.replicas", "0 or more"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -4,14 +4,14 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"fairlead.dev/pkg/dirlock"
 )
 
 // InUseError says that another `fairlead up` runs on the directory.
@@ -31,7 +31,7 @@ var ErrForeign = errors.New("is not empty and is no run directory of fairlead; c
 // Lock is the right to use a run directory. It ends with Release, or with the process.
 type Lock struct {
 	layout Layout
-	file   *os.File
+	held   *dirlock.Lock
 }
 
 // Acquire takes the directory into use: makes it, locks it, kills what a dead run left running, and removes that run's files.
@@ -42,20 +42,17 @@ func Acquire(l Layout) (*Lock, error) {
 	if err := checkForeign(l); err != nil {
 		return nil, err
 	}
-	f, err := os.OpenFile(l.Lock(), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
+	held, err := dirlock.Acquire(l.Lock())
+	var inUse *dirlock.InUseError
+	switch {
+	case errors.As(err, &inUse):
+		return nil, &InUseError{Dir: l.Dir, PID: inUse.PID}
+	case err != nil:
 		return nil, fmt.Errorf("run directory: %w", err)
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		defer f.Close()
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, &InUseError{Dir: l.Dir, PID: readPID(f)}
-		}
-		return nil, fmt.Errorf("lock %s: %w", l.Lock(), err)
-	}
-	lock := &Lock{layout: l, file: f}
+	lock := &Lock{layout: l, held: held}
 	if err := lock.prepare(); err != nil {
-		return nil, errors.Join(err, f.Close())
+		return nil, errors.Join(err, held.Release())
 	}
 	return lock, nil
 }
@@ -77,7 +74,7 @@ func checkForeign(l Layout) error {
 	return nil
 }
 
-// prepare cleans up after a dead run and writes our pid.
+// prepare cleans up after a dead run.
 func (l *Lock) prepare() error {
 	if s, err := Read(l.layout.Dir); err == nil {
 		s.killLeftovers()
@@ -92,12 +89,6 @@ func (l *Lock) prepare() error {
 		if err := os.Chmod(dir, 0o700); err != nil {
 			return fmt.Errorf("run directory: %w", err)
 		}
-	}
-	if err := l.file.Truncate(0); err != nil {
-		return fmt.Errorf("lock file: %w", err)
-	}
-	if _, err := l.file.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0); err != nil {
-		return fmt.Errorf("lock file: %w", err)
 	}
 	return nil
 }
@@ -123,33 +114,16 @@ func (l *Lock) Release() error {
 	if !strings.HasPrefix(l.layout.Sockets, l.layout.Dir) {
 		err = os.RemoveAll(l.layout.Sockets)
 	}
-	return errors.Join(err, l.file.Close())
+	return errors.Join(err, l.held.Release())
 }
 
 // Holder is the pid of the `fairlead up` that runs on the directory; 0 if none does.
 func Holder(l Layout) (int, error) {
-	f, err := os.OpenFile(l.Lock(), os.O_RDWR, 0)
-	if errors.Is(err, os.ErrNotExist) {
-		return 0, nil
-	}
+	pid, err := dirlock.Holder(l.Lock())
 	if err != nil {
 		return 0, fmt.Errorf("run directory: %w", err)
 	}
-	defer f.Close()
-	err = unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB)
-	if errors.Is(err, unix.EWOULDBLOCK) {
-		return readPID(f), nil
-	}
-	return 0, err
-}
-
-func readPID(f *os.File) int {
-	b, err := io.ReadAll(io.NewSectionReader(f, 0, 32))
-	if err != nil {
-		return 0
-	}
-	pid, _ := strconv.Atoi(strings.TrimSpace(string(b)))
-	return pid
+	return pid, nil
 }
 
 // killLeftovers kills the processes of a run whose `fairlead up` is dead, if they are still the ones that it started.

@@ -32,6 +32,10 @@ type Config struct {
 type Client struct {
 	configv1.ConfigStoreServiceClient
 	configv1.FleetServiceClient
+	configv1.AccessServiceClient
+
+	// TrustDomain of the mesh.
+	TrustDomain string
 
 	conn    *grpc.ClientConn
 	address string
@@ -59,6 +63,8 @@ func Dial(cfg Config) (*Client, error) {
 	return &Client{
 		ConfigStoreServiceClient: configv1.NewConfigStoreServiceClient(conn),
 		FleetServiceClient:       configv1.NewFleetServiceClient(conn),
+		AccessServiceClient:      configv1.NewAccessServiceClient(conn),
+		TrustDomain:              cfg.TrustDomain,
 		conn:                     conn, address: cfg.Address,
 	}, nil
 }
@@ -123,7 +129,7 @@ func (c *Client) Explain(err error) error {
 	case codes.Unauthenticated:
 		return fmt.Errorf("config-watcher at %s does not know who you are: %s; use the token of the run directory, or name one with --token-file", c.address, s.Message())
 	case codes.PermissionDenied:
-		return fmt.Errorf("config-watcher at %s does not allow it: %s; use a token of service account fairlead-admin", c.address, s.Message())
+		return fmt.Errorf("config-watcher at %s does not allow it: %s; `fairlead config whoami` shows who you are", c.address, s.Message())
 	case codes.Canceled:
 		return errors.New("cancelled")
 	}

@@ -38,6 +38,7 @@ type Config struct {
 type Server struct {
 	configv1.UnimplementedConfigStoreServiceServer
 	configv1.UnimplementedFleetServiceServer
+	configv1.UnimplementedAccessServiceServer
 
 	// Address and RootFile are what a client needs.
 	Address, RootFile string
@@ -47,6 +48,7 @@ type Server struct {
 	revision uint64
 	proxies  []*configv1.ProxyStatus
 	wait     *configv1.WaitAckedResponse
+	audit    *configv1.ListAuditResponse
 }
 
 // Start serves until the test ends. Only service account fairlead-admin may call.
@@ -63,13 +65,14 @@ func Start(t testing.TB, cfg Config) *Server {
 	g, err := rpc.NewServer(rpc.ServerConfig{
 		Service: "test", Log: testkit.Logger(t), Registerer: prometheus.NewRegistry(), TLS: tlsconf.Server(ca.NewSVID("istio-system", "config-watcher"), tls.VerifyClientCertIfGiven),
 		Authenticator: tokens,
-		Policy:        auth.Policy{"/fairlead.config.v1.ConfigStoreService/*": admin, "/fairlead.config.v1.FleetService/*": admin},
+		Policy:        auth.Policy{"/fairlead.config.v1.ConfigStoreService/*": admin, "/fairlead.config.v1.FleetService/*": admin, "/fairlead.config.v1.AccessService/*": admin},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	configv1.RegisterConfigStoreServiceServer(g, s)
 	configv1.RegisterFleetServiceServer(g, s)
+	configv1.RegisterAccessServiceServer(g, s)
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -85,6 +88,34 @@ func Start(t testing.TB, cfg Config) *Server {
 		}
 	})
 	return s
+}
+
+// WhoAmI implements AccessService: the caller is an administrator.
+func (s *Server) WhoAmI(ctx context.Context, _ *configv1.WhoAmIRequest) (*configv1.WhoAmIResponse, error) {
+	p, _ := auth.PeerFrom(ctx)
+	return &configv1.WhoAmIResponse{Identity: p.ID.String(), Method: p.Method, Grants: []*configv1.Grant{{Role: "admin", Verbs: []string{"get"}, Namespaces: []string{"*"}}}}, nil
+}
+
+// CanI implements AccessService: the caller may read.
+func (s *Server) CanI(_ context.Context, r *configv1.CanIRequest) (*configv1.CanIResponse, error) {
+	if r.GetVerb() == "get" {
+		return &configv1.CanIResponse{Allowed: true}, nil
+	}
+	return &configv1.CanIResponse{Reason: "may not " + r.GetVerb() + " " + r.GetKind() + " in " + r.GetNamespace()}, nil
+}
+
+// SetAudit sets what ListAudit answers.
+func (s *Server) SetAudit(audit *configv1.ListAuditResponse) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.audit = audit
+}
+
+// ListAudit implements AccessService.
+func (s *Server) ListAudit(context.Context, *configv1.ListAuditRequest) (*configv1.ListAuditResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.audit, nil
 }
 
 // SetFleet sets what ListProxies and WaitAcked answer; a nil wait means that all have acknowledged.

@@ -111,6 +111,10 @@ type Drain struct {
 	ExitOnZero bool
 }
 
+// maxConcurrency bounds Envoy's worker threads: as many as the largest machines have CPUs. An annotation may ask for
+// them, and they take memory each.
+const maxConcurrency = 1024
+
 // metaGenerator is the metadata that makes control planes answer a node with
 // what gRPC programs understand.
 const (
@@ -144,6 +148,7 @@ func (c *Config) validate() error {
 	_, known := meshv1alpha1.ProxyConfig_InboundInterceptionMode_value[c.Interception]
 	need(known, "interception mode %q (%s%s): want REDIRECT, TPROXY or NONE", c.Interception, metaPrefix, metaInterception)
 	need(!c.NoEnvoy || c.Role == Sidecar, "DISABLE_ENVOY with the role %q: a gateway is an Envoy", c.Role)
+	need(c.Concurrency <= maxConcurrency, "concurrency %d, of --concurrency or ProxyConfig: want at most %d", c.Concurrency, maxConcurrency)
 	need(c.EnvoyBinary != "" || c.NoEnvoy, "no Envoy binary: give --envoy-binary")
 	need(c.StateDir != "", "no state directory: give --state-dir")
 	need(c.RootCertFile != "", "no root certificate file: give --root-cert-file")

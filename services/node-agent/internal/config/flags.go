@@ -49,10 +49,10 @@ func (f *Flags) Register(fs *pflag.FlagSet) {
 		}
 		return pflag.NormalizedName(name)
 	})
-	fs.StringVar(&f.StateDir, "state-dir", "", "directory for sockets and Envoy's bootstrap, mode 0700 (default: ProxyConfig configPath, ./etc/istio/proxy)")
+	fs.StringVar(&f.StateDir, "state-dir", "", "directory for sockets and Envoy's bootstrap, mode 0700 (default: configPath of PROXY_CONFIG, ./etc/istio/proxy)")
 	fs.StringVar(&f.TokenFile, "token-file", defaultTokenFile, "file with the workload's JWT for ca and xds-server")
 	fs.StringVar(&f.RootCertFile, "root-cert-file", defaultRootCertFile, "PEM file with the root certificates to trust")
-	fs.StringVar(&f.EnvoyBinary, "envoy-binary", "", "Envoy to run (default: ProxyConfig binaryPath, "+defaultEnvoyBinary+")")
+	fs.StringVar(&f.EnvoyBinary, "envoy-binary", "", "Envoy to run; nothing else says which, no annotation either (default: "+defaultEnvoyBinary+")")
 	fs.StringSliceVar(&f.DiscoveryAddress, "discovery-address", nil, "xds-servers, host:port, comma separated (default: ProxyConfig discoveryAddress, "+defaultDiscovery+")")
 	fs.StringSliceVar(&f.DiscoveryID, "discovery-id", nil, "SPIFFE ids an xds-server may have (default: spiffe://<trust domain>/ns/istio-system/sa/xds-server)")
 	fs.StringVar(&f.CAAddress, "ca-address", "", "certificate authority, host:port, comma separated (default: CA_ADDR, "+defaultCA+")")

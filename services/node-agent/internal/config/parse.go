@@ -64,7 +64,7 @@ func Parse(role string, f Flags, h Host) (*Config, error) {
 		return nil, err
 	}
 	c.ProxyConfig = &meshv1alpha1.ProxyConfig{}
-	if err := c.merge("PROXY_CONFIG", env.get("PROXY_CONFIG")); err != nil {
+	if err := c.merge(proxyConfigVariable, env.get(proxyConfigVariable)); err != nil {
 		return nil, err
 	}
 	if err := c.merge("annotation "+proxyConfigAnnotation, podAnnotations[proxyConfigAnnotation]); err != nil {
@@ -112,7 +112,7 @@ func Parse(role string, f Flags, h Host) (*Config, error) {
 
 	c.StateDir = cmp.Or(f.StateDir, pc.GetConfigPath(), defaultStateDir)
 	errs = append(errs, c.programs(env))
-	c.EnvoyBinary = cmp.Or(f.EnvoyBinary, pc.GetBinaryPath(), defaultEnvoyBinary)
+	c.EnvoyBinary = cmp.Or(f.EnvoyBinary, defaultEnvoyBinary)
 	c.Concurrency = concurrency(f.Concurrency, pc, h.NumCPU)
 	c.EnvoyLogLevel, c.EnvoyComponentLog, c.EnvoyFileFlush = f.EnvoyLogLevel, f.EnvoyComponents, cmp.Or(f.EnvoyFileFlush, pc.GetFileFlushInterval().AsDuration(), defaultFileFlush)
 	c.EnvoyFileFlushKB = pc.GetFileFlushMinSizeKb()
@@ -133,10 +133,8 @@ func Parse(role string, f Flags, h Host) (*Config, error) {
 }
 
 func (c *Config) merge(source, text string) error {
-	warning, err := mergeProxyConfig(c.ProxyConfig, source, text)
-	if warning != "" {
-		c.Warnings = append(c.Warnings, warning)
-	}
+	warnings, err := mergeProxyConfig(c.ProxyConfig, source, text)
+	c.Warnings = append(c.Warnings, warnings...)
 	return err
 }
 

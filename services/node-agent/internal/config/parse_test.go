@@ -4,6 +4,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -181,6 +182,9 @@ func TestErrors(t *testing.T) {
 		{"ProxyConfig", "sidecar", nil, []string{"PROXY_CONFIG=concurrency: lots"}, nil, []string{"PROXY_CONFIG is not a ProxyConfig"}},
 		{"on demand", "sidecar", nil, []string{"PROXY_CONFIG=onDemand: sometimes"}, nil, []string{`PROXY_CONFIG: onDemand: "sometimes": want true or false`}},
 		{"on demand as a variable", "sidecar", nil, []string{"FAIRLEAD_ON_DEMAND=on"}, nil, []string{`FAIRLEAD_ON_DEMAND="on": want true or false`}},
+		{"threads", "sidecar", nil, []string{"PROXY_CONFIG=concurrency: 100000"}, nil, []string{"concurrency 100000", "want at most 1024"}},
+		{"aliases", "sidecar", nil, []string{"PROXY_CONFIG=a: &a " + strings.Repeat("x", 5000) + "\nb: [" + strings.Repeat("*a,", 5000) + "]"}, nil,
+			[]string{"PROXY_CONFIG is not YAML that is read: with its aliases written out", "use fewer aliases"}},
 		{"not YAML", "sidecar", nil, []string{"PROXY_CONFIG={"}, nil, []string{"PROXY_CONFIG is not YAML"}},
 		{"metadata", "sidecar", nil, []string{"ISTIO_METAJSON_X={"}, nil, []string{`ISTIO_METAJSON_X="{": want JSON`}},
 		{"trust domain", "sidecar", nil, []string{"TRUST_DOMAIN=Not A Domain"}, nil, []string{"TRUST_DOMAIN"}},
@@ -198,6 +202,45 @@ func TestErrors(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestWhatProxyConfigMayNotSay: neither PROXY_CONFIG nor the annotation says which program runs or where files are
+// written; what is ignored is named, with what to do instead.
+func TestWhatProxyConfigMayNotSay(t *testing.T) {
+	inAnnotation := func(text string) map[string]string {
+		return map[string]string{"etc/istio/pod/annotations": "proxy.istio.io/config=" + strconv.Quote(text) + "\n"}
+	}
+	for field, tc := range map[string]struct {
+		text string
+		// kept is whether PROXY_CONFIG may say it.
+		kept   bool
+		get    func(*Config) any
+		with   any // what it asks for
+		remedy string
+	}{
+		"binaryPath": {"binaryPath: /tmp/evil", false, func(c *Config) any { return c.EnvoyBinary }, "/tmp/evil", "--envoy-binary"},
+		"configPath": {"configPath: /tmp/evil", true, func(c *Config) any { return c.StateDir }, "/tmp/evil", "--state-dir"},
+		"proxyMetadata.GRPC_XDS_BOOTSTRAP": {"proxyMetadata: {GRPC_XDS_BOOTSTRAP: /home/a/.profile}", false,
+			func(c *Config) any { return c.GRPCBootstrap }, "/home/a/.profile", "environment of the agent"},
+		"proxyMetadata.OUTPUT_CERTS": {"proxyMetadata: {OUTPUT_CERTS: /tmp/evil}", false, func(c *Config) any { return c.CertificateDir }, "/tmp/evil", "environment of the agent"},
+		"proxyMetadata.LD_PRELOAD":   {"proxyMetadata: {LD_PRELOAD: /tmp/evil.so}", false, func(c *Config) any { return c.ProxyConfig.GetProxyMetadata()["LD_PRELOAD"] }, "/tmp/evil.so", "environment of the agent"},
+	} {
+		for source, c := range map[string]*Config{
+			"annotation":   parse(t, flags(t), host(inAnnotation(tc.text), pod...)),
+			"PROXY_CONFIG": parse(t, flags(t), host(nil, append(slices.Clone(pod), "PROXY_CONFIG="+tc.text)...)),
+		} {
+			kept := tc.kept && source == "PROXY_CONFIG"
+			if got := tc.get(c); (got == tc.with) != kept {
+				t.Errorf("%s in %s: %v", field, source, got)
+			}
+			if got := strings.Join(c.Warnings, "\n"); !kept && (!strings.Contains(got, source) || !strings.Contains(got, field) || !strings.Contains(got, tc.remedy)) || kept && got != "" {
+				t.Errorf("%s in %s: warnings %q", field, source, got)
+			}
+		}
+	}
+	if c := parse(t, flags(t, "--envoy-binary", "/own"), host(inAnnotation("binaryPath: /usr/local/bin/envoy"), pod...)); c.EnvoyBinary != "/own" || len(c.Warnings) > 0 {
+		t.Errorf("%s, warnings %q", c.EnvoyBinary, c.Warnings)
 	}
 }
 

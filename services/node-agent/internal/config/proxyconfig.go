@@ -3,50 +3,91 @@ package config
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	"sigs.k8s.io/yaml"
+
+	"fairlead.dev/pkg/proxyconfig"
+	"fairlead.dev/pkg/yamltext"
 )
 
-// proxyConfigAnnotation overrides PROXY_CONFIG for one Pod, field by field.
-const proxyConfigAnnotation = "proxy.istio.io/config"
+// Where a ProxyConfig is read from. Neither is the operator's own: injection, and fairlead up, lay the Pod's annotation
+// over the mesh's settings before they put it into PROXY_CONFIG.
+const (
+	proxyConfigVariable = "PROXY_CONFIG"
+	// proxyConfigAnnotation overrides PROXY_CONFIG for one Pod, field by field.
+	proxyConfigAnnotation = proxyconfig.Annotation
+)
 
 // maxProxyConfig bounds the YAML that is looked at.
 const maxProxyConfig = 1 << 20
 
 // mergeProxyConfig reads YAML (or JSON) in the form of Istio's ProxyConfig on
-// top of pc. A field this version does not know is skipped and named in the
-// warning, because an injector may be newer than the agent.
-func mergeProxyConfig(pc *meshv1alpha1.ProxyConfig, source, text string) (warning string, err error) {
+// top of pc. A field this version does not know is skipped and named in a
+// warning, because an injector may be newer than the agent; so is what is not
+// a ProxyConfig's to say.
+func mergeProxyConfig(pc *meshv1alpha1.ProxyConfig, source, text string) (warnings []string, err error) {
 	if text == "" {
-		return "", nil
+		return nil, nil
 	}
 	if len(text) > maxProxyConfig {
-		return "", fmt.Errorf("%s is %d bytes: at most %d are read", source, len(text), maxProxyConfig)
+		return nil, fmt.Errorf("%s is %d bytes: at most %d are read", source, len(text), maxProxyConfig)
+	}
+	if err := yamltext.Check([]byte(text)); err != nil {
+		return nil, fmt.Errorf("%s is not YAML that is read: %w", source, err)
 	}
 	js, err := yaml.YAMLToJSON([]byte(text))
 	if err != nil {
-		return "", fmt.Errorf("%s is not YAML: %w", source, err)
+		return nil, fmt.Errorf("%s is not YAML: %w", source, err)
 	}
 	if string(js) == "null" {
-		return "", nil
+		return nil, nil
 	}
 	if js, err = liftOnDemand(js); err != nil {
-		return "", fmt.Errorf("%s: %w", source, err)
+		return nil, fmt.Errorf("%s: %w", source, err)
 	}
 	over := &meshv1alpha1.ProxyConfig{}
 	if strict := protojson.Unmarshal(js, over); strict != nil {
 		proto.Reset(over)
 		if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(js, over); err != nil {
-			return "", fmt.Errorf("%s is not a ProxyConfig: %w", source, err)
+			return nil, fmt.Errorf("%s is not a ProxyConfig: %w", source, err)
 		}
-		warning = fmt.Sprintf("%s has a field that is not known here and is ignored: %v", source, strict)
+		warnings = append(warnings, fmt.Sprintf("%s has a field that is not known here and is ignored: %v", source, strict))
 	}
+	warnings = append(warnings, restrict(over, source)...)
 	proto.Merge(pc, over)
-	return warning, nil
+	return warnings, nil
+}
+
+// restrict takes out of a ProxyConfig what decides which program the agent runs and which files it writes, and says so.
+// Whoever writes a Pod's annotation would otherwise have the agent's user run and overwrite what is not the Pod's,
+// where it is not confined to the Pod's container.
+func restrict(pc *meshv1alpha1.ProxyConfig, source string) (warnings []string) {
+	ignore := func(field, value, remedy string) {
+		warnings = append(warnings, fmt.Sprintf("%s: %s %q is ignored: %s", source, field, value, remedy))
+	}
+	if path := pc.GetBinaryPath(); path != "" {
+		pc.BinaryPath = ""
+		if path != defaultEnvoyBinary { // what Istio's injection says anyway
+			ignore("binaryPath", path, "give the agent --envoy-binary, or fairlead up --envoy")
+		}
+	}
+	if path := pc.GetConfigPath(); path != "" && source != proxyConfigVariable {
+		pc.ConfigPath = ""
+		ignore("configPath", path, "give the agent --state-dir, or set it in "+proxyConfigVariable)
+	}
+	for _, name := range proxyconfig.Reserved {
+		if value, said := pc.GetProxyMetadata()[name]; said {
+			delete(pc.ProxyMetadata, name)
+			ignore("proxyMetadata."+name, value, "set it in the environment of the agent")
+		}
+	}
+	slices.Sort(warnings)
+	return warnings
 }
 
 // onDemandMetadata is the entry of proxyMetadata that says whether the proxy is sent only what it calls: what Istio's ProxyConfig has room for.

@@ -107,7 +107,7 @@ func ParseRedirect(fs *pflag.FlagSet, f *RedirectFlags, h Host) (*redirect.Optio
 		return nil, err
 	}
 	pc := &meshv1alpha1.ProxyConfig{}
-	if _, err := mergeProxyConfig(pc, "PROXY_CONFIG", env.get("PROXY_CONFIG")); err != nil {
+	if _, err := mergeProxyConfig(pc, proxyConfigVariable, env.get(proxyConfigVariable)); err != nil {
 		return nil, err
 	}
 	if _, err := mergeProxyConfig(pc, "annotation "+proxyConfigAnnotation, annotations[proxyConfigAnnotation]); err != nil {

@@ -11,24 +11,31 @@ import (
 )
 
 const (
-	// maxCached bounds the answers that are kept.
-	maxCached = 1024
-	// maxAge bounds how long, whatever their TTL.
-	maxAge = 5 * time.Minute
+	// maxCached bounds the answers that are kept, maxCachedBytes what they take in memory, and maxAnswerBytes what one
+	// of them does: a workload calls a few hundred names at most, each with an answer of a few records.
+	maxCached      = 1024
+	maxCachedBytes = 4 << 20
+	maxAnswerBytes = 64 << 10
+	// maxAge bounds how long, and the TTL that clients are told.
+	maxAge        = 5 * time.Minute
+	maxAgeSeconds = uint32(maxAge / time.Second)
+	// entryBytes and recordBytes are what an entry and a record take besides their bytes on the wire.
+	entryBytes, recordBytes = 512, 160
 )
 
 // key is what an upstream answer depends on.
 type key struct {
 	name        string
 	kind, class uint16
-	// secure is whether the asker wants DNSSEC's records, unchecked whether it checks them itself.
-	secure, unchecked bool
+	// secure is whether the asker wants DNSSEC's records, unchecked whether it checks them itself, authentic whether it
+	// wants to know of a check.
+	secure, unchecked, authentic bool
 }
 
 // keyOf is a query's key.
 func keyOf(query *dns.Msg) key {
 	q := query.Question[0]
-	k := key{name: dns.CanonicalName(q.Name), kind: q.Qtype, class: q.Qclass, unchecked: query.CheckingDisabled}
+	k := key{name: dns.CanonicalName(q.Name), kind: q.Qtype, class: q.Qclass, unchecked: query.CheckingDisabled, authentic: query.AuthenticatedData}
 	if opt := query.IsEdns0(); opt != nil {
 		k.secure = opt.Do()
 	}
@@ -41,10 +48,12 @@ type cache struct {
 
 	mu      sync.Mutex
 	entries map[key]entry
+	bytes   int
 }
 
 type entry struct {
 	answer        *dns.Msg
+	bytes         int
 	stored, until time.Time
 }
 
@@ -60,7 +69,7 @@ func (c *cache) get(k key) *dns.Msg {
 		return nil
 	}
 	if !now.Before(e.until) {
-		delete(c.entries, k)
+		c.drop(k)
 		return nil
 	}
 	out, passed := e.answer.Copy(), uint32(now.Sub(e.stored)/time.Second)
@@ -72,16 +81,18 @@ func (c *cache) get(k key) *dns.Msg {
 	return out
 }
 
-// put keeps an answer, unless it is one that must not be. Where there is no room another is dropped, one that is over if there is such.
+// put keeps an answer, unless it is one that must not be. Where there is no room others are dropped, those that are
+// over if there are such.
 func (c *cache) put(k key, answer *dns.Msg) {
-	age := lifetime(answer)
-	if age <= 0 {
+	age, bytes := lifetime(answer), costOf(answer)
+	if age <= 0 || bytes > maxAnswerBytes {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.clock.Now()
-	if _, there := c.entries[k]; !there && len(c.entries) >= maxCached {
+	c.drop(k)
+	for len(c.entries) >= maxCached || c.bytes+bytes > maxCachedBytes {
 		var victim key
 		looked := 0
 		for other, e := range c.entries { // a few at random: all would be slow for every answer
@@ -90,9 +101,21 @@ func (c *cache) put(k key, answer *dns.Msg) {
 				break
 			}
 		}
-		delete(c.entries, victim)
+		c.drop(victim)
 	}
-	c.entries[k] = entry{answer: answer.Copy(), stored: now, until: now.Add(age)}
+	c.entries[k] = entry{answer: answer.Copy(), bytes: bytes, stored: now, until: now.Add(age)}
+	c.bytes += bytes
+}
+
+// drop forgets an answer, if it is there. The caller holds the lock.
+func (c *cache) drop(k key) {
+	c.bytes -= c.entries[k].bytes
+	delete(c.entries, k)
+}
+
+// costOf is what an answer takes in memory.
+func costOf(answer *dns.Msg) int {
+	return entryBytes + answer.Len() + recordBytes*(len(answer.Answer)+len(answer.Ns)+len(answer.Extra))
 }
 
 // lifetime is the least TTL of an answer's records, for a negative answer of its SOA record (RFC 2308); 0 for what is not to be kept.
@@ -100,7 +123,7 @@ func lifetime(answer *dns.Msg) time.Duration {
 	if answer.Truncated || answer.Rcode != dns.RcodeSuccess && answer.Rcode != dns.RcodeNameError {
 		return 0
 	}
-	least := uint32(maxAge / time.Second)
+	least := maxAgeSeconds
 	authority := false
 	for _, r := range slices.Concat(answer.Answer, answer.Ns) {
 		least = min(least, r.Header().Ttl)

@@ -16,14 +16,22 @@ import (
 
 	"fairlead.dev/pkg/clock"
 	ndsv1 "fairlead.dev/proto/istio/networking/nds/v1"
+	"fairlead.dev/services/node-agent/internal/wire"
 )
 
 const (
 	networkUDP = "udp"
 	networkTCP = "tcp"
 
-	// idle is how long a TCP connection without a query is kept.
-	idle = 10 * time.Second
+	// idle is how long a TCP connection without a query is kept, begin how long one without a whole first query and one
+	// that does not take its answer.
+	idle  = 10 * time.Second
+	begin = 2 * time.Second
+	// maxConnections bounds TCP connections; a new one has the oldest closed. Resolvers use one for a query that did
+	// not fit into a datagram.
+	maxConnections = 128
+	// maxQueries bounds the queries of one of them.
+	maxQueries = 128
 	// goodbye is how long queries that are being answered have when the server stops.
 	goodbye = time.Second
 )
@@ -46,7 +54,6 @@ type Server struct {
 	namespace string
 	search    string
 	upstream  *upstream
-	cache     *cache
 	log       *slog.Logger
 	metrics   *metrics
 	listeners []*dns.Server
@@ -56,7 +63,7 @@ type Server struct {
 
 // New opens the ports; Run serves them.
 func New(c Config) (_ *Server, err error) {
-	s := &Server{namespace: c.Namespace, cache: newCache(clock.Or(c.Clock)), log: c.Log}
+	s := &Server{namespace: c.Namespace, log: c.Log}
 	defer func() {
 		if err != nil {
 			s.close()
@@ -69,7 +76,7 @@ func New(c Config) (_ *Server, err error) {
 	for _, server := range c.Resolv.Servers {
 		servers = append(servers, net.JoinHostPort(server, c.Resolv.Port))
 	}
-	s.upstream = newUpstream(servers)
+	s.upstream = newUpstream(servers, newCache(clock.Or(c.Clock)))
 	if len(c.Resolv.Search) > 0 {
 		s.search = c.Resolv.Search[0]
 	}
@@ -80,7 +87,10 @@ func New(c Config) (_ *Server, err error) {
 		}
 		s.listeners = append(s.listeners,
 			&dns.Server{PacketConn: packets, UDPSize: dns.DefaultMsgSize, Handler: handler{s, networkUDP}},
-			&dns.Server{Listener: stream, Handler: handler{s, networkTCP}, IdleTimeout: func() time.Duration { return idle }})
+			&dns.Server{
+				Listener: newest(stream, maxConnections), Handler: handler{s, networkTCP}, MaxTCPQueries: maxQueries,
+				ReadTimeout: begin, WriteTimeout: begin, IdleTimeout: func() time.Duration { return idle },
+			})
 	}
 	return s, nil
 }
@@ -126,8 +136,18 @@ func (s *Server) Addresses() []netip.AddrPort {
 	return out
 }
 
-// Take takes over a name table.
+// maxNames bounds the names of a table, which take about 500 bytes each: four times those of the largest mesh there is
+// a test of. namesField is their number in NameTable.
+const (
+	maxNames   = 200_000
+	namesField = 1
+)
+
+// Take takes over a name table. One that is refused leaves the last one in force.
 func (s *Server) Take(resource *anypb.Any) error {
+	if n := wire.Count(resource.GetValue(), namesField); n > maxNames {
+		return fmt.Errorf("name table: %d names, more than %d", n, maxNames)
+	}
 	m := &ndsv1.NameTable{}
 	if err := resource.UnmarshalTo(m); err != nil {
 		return fmt.Errorf("name table: %w", err)
@@ -213,21 +233,31 @@ func (s *Server) answer(query *dns.Msg, network string) (*dns.Msg, string) {
 			return m, fromTable
 		}
 	}
-	k := keyOf(query)
-	if m := s.cache.get(k); m != nil {
-		m.Question = query.Question // in the letters that were asked for
-		return m, fromCache
+	if m := s.upstream.cache.get(keyOf(query)); m != nil {
+		return handOn(m, query), fromCache
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 2*askTimeout)
-	defer cancel()
 	began := time.Now()
-	m, err := s.upstream.ask(ctx, query, network)
+	m, err := s.upstream.ask(query, network)
 	if err != nil {
 		s.metrics.failures.Inc()
 		s.log.Debug("a DNS query has no answer", "error", err)
 		return new(dns.Msg).SetRcode(query, dns.RcodeServerFailure), fromNobody
 	}
 	s.metrics.duration.Observe(time.Since(began).Seconds())
-	s.cache.put(k, m)
-	return m, fromUpstream
+	return handOn(m.Copy(), query), fromUpstream
+}
+
+// handOn makes an answer that may be others' the one to this query, in the letters it was asked in.
+func handOn(m, query *dns.Msg) *dns.Msg {
+	asked := m.Question[0].Name
+	for _, r := range m.Answer {
+		if h := r.Header(); h.Name == asked {
+			h.Name = query.Question[0].Name
+		}
+	}
+	m.Id, m.Question, m.RecursionDesired = query.Id, query.Question, query.RecursionDesired
+	if opt := query.IsEdns0(); opt != nil {
+		m.SetEdns0(udpSize, opt.Do())
+	}
+	return m
 }

@@ -1,6 +1,7 @@
 package nameserver
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net/netip"
@@ -53,14 +54,15 @@ func (o *outside) ServeDNS(w dns.ResponseWriter, query *dns.Msg) {
 	if o.hold != nil {
 		<-o.hold
 	}
-	m, name := new(dns.Msg).SetReply(query), query.Question[0].Name
+	m, asked := new(dns.Msg).SetReply(query), query.Question[0].Name
+	name := strings.ToLower(asked)
 	switch {
 	case strings.HasPrefix(name, "fail"):
 		m.Rcode = dns.RcodeServerFailure
 	case strings.HasPrefix(name, "big") && w.LocalAddr().Network() == networkUDP:
 		m.Truncated = true
-	case strings.HasSuffix(strings.ToLower(name), "example."):
-		rr, err := dns.NewRR(name + " 60 IN A 192.0.2.7")
+	case strings.HasSuffix(name, "example."):
+		rr, err := dns.NewRR(asked + " 60 IN A 192.0.2.7")
 		if err != nil {
 			panic(err)
 		}
@@ -177,11 +179,8 @@ func TestAnswers(t *testing.T) {
 	if got := f.ask(networkUDP, "server.", dns.TypeTXT); got != "NXDOMAIN" {
 		t.Errorf("another type goes upstream: %q", got)
 	}
-	if got := f.ask(networkUDP, "big.example.", dns.TypeA); got != "NOERROR truncated" {
-		t.Errorf("truncated answer: %q", got)
-	}
-	if got := f.ask(networkTCP, "big.example.", dns.TypeA); got != "NOERROR 192.0.2.7/60" {
-		t.Errorf("the same by TCP: %q", got)
+	if got := f.ask(networkUDP, "big.example.", dns.TypeA); got != "NOERROR 192.0.2.7/60" {
+		t.Errorf("an answer that is truncated by UDP: %q", got)
 	}
 	if n := testutil.ToFloat64(f.metrics.requests.WithLabelValues(networkUDP, fromTable)); n != 3 {
 		t.Errorf("%v answers from the table", n)
@@ -197,6 +196,13 @@ func TestNoTable(t *testing.T) {
 	f.take()
 	if got := f.ask(networkUDP, "www.example.", dns.TypeA); got != "NOERROR 192.0.2.7/60" {
 		t.Errorf("after it: %q", got)
+	}
+	many := &anypb.Any{TypeUrl: "type.googleapis.com/istio.networking.nds.v1.NameTable", Value: bytes.Repeat([]byte{0x0a, 0}, maxNames+1)}
+	if err := f.Take(many); err == nil || !strings.Contains(err.Error(), "200001 names") {
+		t.Errorf("a table of many names: %v", err)
+	}
+	if got := f.ask(networkUDP, "server.", dns.TypeA); got != "NOERROR 10.0.0.1/30" {
+		t.Errorf("the last table: %q", got)
 	}
 	wrong, err := anypb.New(wrapperspb.String("x"))
 	if err != nil {
@@ -256,9 +262,9 @@ func TestCache(t *testing.T) {
 		}
 		k := keyOf(m)
 		m.Answer = []dns.RR{rr}
-		f.cache.put(k, m)
+		f.upstream.cache.put(k, m)
 	}
-	if n := len(f.cache.entries); n != maxCached {
+	if n := len(f.upstream.cache.entries); n != maxCached {
 		t.Errorf("%d answers are kept", n)
 	}
 }

@@ -2,57 +2,104 @@ package nameserver
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
+	"net"
+	"strings"
 	"time"
 
 	"github.com/miekg/dns"
+	"golang.org/x/sync/singleflight"
 )
 
 const (
 	// askTimeout bounds one question to one server.
 	askTimeout = 3 * time.Second
-	// maxAsking bounds the questions that are asked at a time; more are answered with a failure at once.
+	// maxAsking bounds the questions that are asked at a time; more are answered with a failure at once. Each holds a
+	// socket.
 	maxAsking = 256
+	// maxWaiting bounds the queries that wait for an answer, those included that wait for one that others asked for:
+	// each is a goroutine of a few KiB.
+	maxWaiting = 2048
+	// maxStray bounds the datagrams that are no answer to the question, before it is asked by TCP: somebody may be
+	// guessing.
+	maxStray = 32
+	// udpSize is the largest datagram asked for: it is not fragmented anywhere (DNS flag day 2020), and fragments can
+	// be forged.
+	udpSize = 1232
 )
 
 var (
 	errNoServer = errors.New("resolv.conf names no server")
-	errTooMany  = fmt.Errorf("more than %d queries wait for an answer", maxAsking)
+	errTooMany  = errors.New("too many queries wait for an answer")
+	errStray    = errors.New("the datagrams that come are no answers to the question")
+	errSpelling = errors.New("the answer's question is not spelt as it was asked")
 )
 
-// upstream asks the servers of resolv.conf.
+// upstream asks the servers of resolv.conf. Queries that ask the same wait for one question.
 type upstream struct {
 	servers []string // host:port
 	asking  chan struct{}
+	waiting chan struct{}
+	flights singleflight.Group
+	// cache keeps the answers. One is put there before those who wait for it go on: whoever asks the same then finds
+	// it.
+	cache *cache
 }
 
-func newUpstream(servers []string) *upstream {
-	return &upstream{servers: servers, asking: make(chan struct{}, maxAsking)}
+func newUpstream(servers []string, cache *cache) *upstream {
+	return &upstream{servers: servers, cache: cache, asking: make(chan struct{}, maxAsking), waiting: make(chan struct{}, maxWaiting)}
 }
 
-// ask asks the servers in order, by the protocol the query came by, until one answers. What one says of itself that it has failed or does not
-// want to answer goes on to the next; if none does better, that is the answer.
-func (u *upstream) ask(ctx context.Context, query *dns.Msg, network string) (*dns.Msg, error) {
+// ask asks the servers in order until one answers: by UDP, and by TCP where that is what the query came by or the
+// answer does not fit. What one says of itself that it has failed or does not want to answer goes on to the next; if
+// none does better, that is the answer. It has what the question is about only, and belongs to several callers: none
+// may change it.
+func (u *upstream) ask(query *dns.Msg, network string) (*dns.Msg, error) {
 	select {
-	case u.asking <- struct{}{}:
-		defer func() { <-u.asking }()
+	case u.waiting <- struct{}{}:
+		defer func() { <-u.waiting }()
 	default:
 		return nil, errTooMany
 	}
+	k := keyOf(query)
+	answer, err, _ := u.flights.Do(fmt.Sprint(network, k), func() (any, error) {
+		// The query may have missed the cache while the question before this one was being answered.
+		if m := u.cache.get(k); m != nil {
+			return m, nil
+		}
+		select {
+		case u.asking <- struct{}{}:
+			defer func() { <-u.asking }()
+		default:
+			return nil, errTooMany
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 2*askTimeout)
+		defer cancel()
+		m, err := u.askAll(ctx, query, network)
+		if err == nil {
+			u.cache.put(k, m)
+		}
+		return m, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return answer.(*dns.Msg), nil
+}
+
+func (u *upstream) askAll(ctx context.Context, query *dns.Msg, network string) (*dns.Msg, error) {
 	last, failed := errNoServer, (*dns.Msg)(nil)
-	client := &dns.Client{Net: network, Timeout: askTimeout}
 	for _, server := range u.servers {
-		question := query.Copy()
-		question.Id = dns.Id()
-		answer, _, err := client.ExchangeContext(ctx, question, server)
+		answer, err := exchange(ctx, query, network, server)
 		switch {
 		case err != nil:
 			last = fmt.Errorf("ask %s: %w", server, err)
 		case answer.Rcode == dns.RcodeServerFailure || answer.Rcode == dns.RcodeRefused:
-			failed = answer
+			failed = relevant(query.Question[0], answer)
 		default:
-			return answer, nil
+			return relevant(query.Question[0], answer), nil
 		}
 		if ctx.Err() != nil {
 			break
@@ -62,4 +109,102 @@ func (u *upstream) ask(ctx context.Context, query *dns.Msg, network string) (*dn
 		return failed, nil
 	}
 	return nil, last
+}
+
+// exchange asks one server. By UDP the answer must repeat the name in the letters it was asked in, which are chosen at
+// random (draft-vixie-dnsext-dns0x20): with the id and the port, chosen anew for each question by crypto/rand and by
+// the kernel, a forger has to guess them too. A server that does not keep the letters is asked by TCP, as one is whose
+// answer does not fit or beside which others answer.
+func exchange(ctx context.Context, query *dns.Msg, network, server string) (*dns.Msg, error) {
+	if network == networkUDP {
+		answer, err := exchangeUDP(ctx, question(query, mixed(query.Question[0].Name)), server)
+		if err == nil && !answer.Truncated || err != nil && !errors.Is(err, errSpelling) && !errors.Is(err, errStray) {
+			return answer, err
+		}
+	}
+	asked := question(query, query.Question[0].Name)
+	client := &dns.Client{Net: networkTCP, Timeout: askTimeout}
+	answer, _, err := client.ExchangeContext(ctx, asked, server)
+	if err != nil {
+		return nil, err
+	}
+	if !answers(answer, asked, strings.EqualFold) {
+		return nil, errors.New("the answer by TCP is one to another question")
+	}
+	return answer, nil
+}
+
+// question is what is asked for a query, by the name given: nothing else that the query says of its sender goes on.
+func question(query *dns.Msg, name string) *dns.Msg {
+	m := new(dns.Msg).SetQuestion(name, query.Question[0].Qtype) // its id is of crypto/rand
+	m.Question[0].Qclass = query.Question[0].Qclass
+	m.CheckingDisabled, m.AuthenticatedData = query.CheckingDisabled, query.AuthenticatedData
+	if opt := query.IsEdns0(); opt != nil {
+		m.SetEdns0(udpSize, opt.Do())
+	}
+	return m
+}
+
+// mixed is a name with each letter in upper or lower case at random.
+func mixed(name string) string {
+	letters := []byte(name)
+	random := make([]byte, len(letters))
+	_, _ = rand.Read(random) // never fails
+	for i, c := range letters {
+		if lower := c | 0x20; lower >= 'a' && lower <= 'z' && (i == 0 || letters[i-1] != '\\') {
+			letters[i] = lower ^ random[i]&0x20
+		}
+	}
+	return string(letters)
+}
+
+// exchangeUDP asks on a socket of its own, connected, so that the kernel drops what others send. What is no answer to
+// the question is passed over.
+func exchangeUDP(ctx context.Context, asked *dns.Msg, server string) (*dns.Msg, error) {
+	raw, err := asked.Pack()
+	if err != nil {
+		return nil, err
+	}
+	conn, err := (&net.Dialer{}).DialContext(ctx, networkUDP, server)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	deadline := time.Now().Add(askTimeout)
+	if end, ok := ctx.Deadline(); ok && end.Before(deadline) {
+		deadline = end
+	}
+	if err := conn.SetDeadline(deadline); err != nil {
+		return nil, err
+	}
+	if _, err := conn.Write(raw); err != nil {
+		return nil, err
+	}
+	buffer := make([]byte, dns.DefaultMsgSize)
+	for range maxStray {
+		n, err := conn.Read(buffer)
+		if err != nil {
+			return nil, err
+		}
+		answer := new(dns.Msg)
+		if answer.Unpack(buffer[:n]) != nil || answer.Id != asked.Id {
+			continue
+		}
+		switch {
+		case answers(answer, asked, func(a, b string) bool { return a == b }):
+			return answer, nil
+		case answers(answer, asked, strings.EqualFold) || answer.Response && len(answer.Question) == 0:
+			return nil, errSpelling
+		}
+	}
+	return nil, errStray
+}
+
+// answers tells whether a message is an answer to the question, names being compared by same.
+func answers(answer, asked *dns.Msg, same func(a, b string) bool) bool {
+	if !answer.Response || answer.Id != asked.Id || answer.Opcode != dns.OpcodeQuery || len(answer.Question) != 1 {
+		return false
+	}
+	a, q := answer.Question[0], asked.Question[0]
+	return same(a.Name, q.Name) && a.Qtype == q.Qtype && a.Qclass == q.Qclass
 }

@@ -21,8 +21,11 @@ const (
 
 	// refreshes is how often programs look at the files in the lifetime of a
 	// certificate.
-	refreshes       = 96
-	minimumRefresh  = time.Second
+	refreshes      = 96
+	minimumRefresh = time.Second
+	// maximumRefresh holds whatever lifetime was asked for: the ca may give less, a day
+	// unless its flags say otherwise.
+	maximumRefresh  = 24 * time.Hour / refreshes
 	certificateFile = "cert-chain.pem"
 	keyFile         = "key.pem"
 	rootFile        = "root-cert.pem"
@@ -76,7 +79,7 @@ func Bootstrap(in BootstrapInput) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("bootstrap of gRPC programs: %w", err)
 	}
-	refresh := max(in.TTL/refreshes, minimumRefresh).Round(time.Second)
+	refresh := min(max(in.TTL/refreshes, minimumRefresh), maximumRefresh).Round(time.Second)
 	out, err := json.MarshalIndent(bootstrap{
 		Servers: []server{{URI: "unix://" + in.Socket, Credentials: []credentials{{Type: "insecure"}}, Features: []string{"xds_v3"}}},
 		Node:    node,

@@ -74,7 +74,7 @@ func TestBootstrap(t *testing.T) {
 
 // Programs look at the files often enough for a certificate that lives shortly.
 func TestRefresh(t *testing.T) {
-	for ttl, want := range map[time.Duration]string{24 * time.Hour: "900s", time.Hour: "38s", time.Minute: "1s"} {
+	for ttl, want := range map[time.Duration]string{90 * 24 * time.Hour: "900s", 24 * time.Hour: "900s", time.Hour: "38s", time.Minute: "1s"} {
 		raw, err := Bootstrap(BootstrapInput{Node: &corev3.Node{Id: "x"}, TTL: ttl})
 		if err != nil {
 			t.Fatal(err)

@@ -31,13 +31,19 @@ func (r *Relay) Fetch(ctx context.Context, node *corev3.Node, typeURL string, ta
 	if err := up.SendMsg(&discoveryv3.DiscoveryRequest{Node: node, TypeUrl: typeURL}); err != nil {
 		return fmt.Errorf("xds-server %s: %w", up.address(), err)
 	}
-	resp := &discoveryv3.DiscoveryResponse{}
-	if err := up.RecvMsg(resp); err != nil {
+	answer := &frame{}
+	if err := up.RecvMsg(answer); err != nil {
 		return fmt.Errorf("xds-server %s does not answer within %s: %w", up.address(), fetchTimeout, err)
+	}
+	raw := answer.data.Materialize()
+	answer.free()
+	resp := &discoveryv3.DiscoveryResponse{}
+	if err := decode(raw, resp); err != nil {
+		return fmt.Errorf("xds-server %s: %w", up.address(), err)
 	}
 	reply, refused := takeWorld(resp, take)
 	if err := up.SendMsg(reply); err == nil && up.CloseSend() == nil {
-		_ = up.RecvMsg(resp) // returns when the xds-server has read the answer, and ends the stream
+		_ = up.RecvMsg(answer) // returns when the xds-server has read the answer, and ends the stream
 	}
 	return refused
 }

@@ -17,6 +17,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
+
+	"fairlead.dev/services/node-agent/internal/wire"
 )
 
 // Own is a type of which the agent takes the one resource there is for itself. It asks for it on Envoy's stream, as Istio's agent does: it is
@@ -90,8 +92,8 @@ func (g *guest) RecvMsg(m any) error {
 func (g *guest) take(raw []byte) (proto.Message, error) {
 	if g.delta {
 		resp := &discoveryv3.DeltaDiscoveryResponse{}
-		if err := proto.Unmarshal(raw, resp); err != nil {
-			return nil, fmt.Errorf("response for the agent: %w", err)
+		if err := decode(raw, resp); err != nil {
+			return nil, err
 		}
 		versions := map[string]string{}
 		var err error
@@ -104,11 +106,40 @@ func (g *guest) take(raw []byte) (proto.Message, error) {
 		return &discoveryv3.DeltaDiscoveryRequest{TypeUrl: resp.GetTypeUrl(), ResponseNonce: resp.GetNonce(), ErrorDetail: detail(err)}, nil
 	}
 	resp := &discoveryv3.DiscoveryResponse{}
-	if err := proto.Unmarshal(raw, resp); err != nil {
-		return nil, fmt.Errorf("response for the agent: %w", err)
+	if err := decode(raw, resp); err != nil {
+		return nil, err
 	}
 	reply, _ := takeWorld(resp, g.relay.own.Take)
 	return reply, nil
+}
+
+// Numbers of fields in discovery responses: resources in both kinds, removed_resources in the incremental one.
+const (
+	resourcesField = 2
+	removedField   = 6
+)
+
+// Bounds of a response that the agent decodes, beyond which its stream ends. Decoded, a message may take thirty times
+// its bytes.
+const (
+	// maxOwnResources bounds its resources: of each type there is one for the agent.
+	maxOwnResources = 16
+	// maxOwnBytes bounds it as a whole: a name takes about 100 bytes of a name table.
+	maxOwnBytes = 16 << 20
+)
+
+// decode decodes a response for the agent, unless it is more than an xds-server has to send.
+func decode(raw []byte, into proto.Message) error {
+	if len(raw) > maxOwnBytes {
+		return fmt.Errorf("response for the agent: %d bytes, more than %d", len(raw), maxOwnBytes)
+	}
+	if wire.Count(raw, resourcesField) > maxOwnResources || wire.Count(raw, removedField) > maxOwnResources {
+		return fmt.Errorf("response for the agent: more than %d resources", maxOwnResources)
+	}
+	if err := proto.Unmarshal(raw, into); err != nil {
+		return fmt.Errorf("response for the agent: %w", err)
+	}
+	return nil
 }
 
 // takeWorld hands on the resource of a response that has all there is, and makes the answer; the error is that of take.
@@ -139,8 +170,8 @@ func (r *Relay) heldVersions() map[string]string {
 func (r *Relay) keep(versions map[string]string, removed []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.held == nil {
-		r.held = map[string]string{}
+	if r.held == nil || len(r.held)+len(versions) > maxOwnResources {
+		r.held = map[string]string{} // names that change are no reason to keep them all
 	}
 	maps.Copy(r.held, versions)
 	for _, name := range removed {

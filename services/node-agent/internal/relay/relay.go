@@ -43,6 +43,9 @@ const (
 	// it holds.
 	MaxRequest  = 16 << 20
 	maxResponse = 64 << 20
+	// maxStreams bounds the streams that are relayed or wait for an xds-server. Envoy has one, and a gRPC program one
+	// per process; each has a connection to an xds-server of its own.
+	maxStreams = 128
 )
 
 // holdStream is how long a stream of Envoy's is kept waiting for an xds-server
@@ -99,6 +102,8 @@ type Relay struct {
 	lost       time.Time
 
 	active atomic.Int64
+	// begun is active and those that are being connected.
+	begun atomic.Int64
 }
 
 // New makes a Relay. It connects when Envoy does.
@@ -148,6 +153,10 @@ func (r *Relay) Register(s *grpc.Server) {
 
 // relay carries one stream of Envoy's from beginning to end.
 func (r *Relay) relay(method string, down grpc.ServerStream) error {
+	defer r.begun.Add(-1)
+	if r.begun.Add(1) > maxStreams {
+		return status.Errorf(codes.ResourceExhausted, "more than %d streams: use one for each process", maxStreams)
+	}
 	ctx, cancel := context.WithCancel(down.Context())
 	defer cancel()
 	up, err := r.connect(ctx, method)

@@ -96,6 +96,9 @@ func (s *Server) StreamSecrets(stream secretv3.SecretDiscoveryService_StreamSecr
 		if d := req.GetErrorDetail(); d != nil {
 			s.nack(req.GetResourceNames(), d.GetMessage())
 		}
+		if err := checkNames(len(req.GetResourceNames())); err != nil {
+			return err
+		}
 		state.replace(req.GetResourceNames())
 		s.warnUnknown(req.GetResourceNames())
 		return checkType(req.GetTypeUrl())
@@ -130,6 +133,9 @@ func (s *Server) DeltaSecrets(stream secretv3.SecretDiscoveryService_DeltaSecret
 	return serve(s, stream, func(req *discoveryv3.DeltaDiscoveryRequest) error {
 		if d := req.GetErrorDetail(); d != nil {
 			s.nack(state.subscribed(), d.GetMessage())
+		}
+		if err := checkNames(len(state.sent) + len(req.GetResourceNamesSubscribe())); err != nil {
+			return err
 		}
 		state.subscribe(req.GetResourceNamesSubscribe(), req.GetInitialResourceVersions())
 		state.unsubscribe(req.GetResourceNamesUnsubscribe())
@@ -211,6 +217,17 @@ func serve[Q any](s *Server, stream interface {
 		case <-filesChanged:
 		}
 	}
+}
+
+// maxSecrets bounds the secrets of one stream: Envoy opens a stream for each secret, and each secret of files has files
+// that are followed.
+const maxSecrets = 256
+
+func checkNames(n int) error {
+	if n <= maxSecrets {
+		return nil
+	}
+	return status.Errorf(codes.ResourceExhausted, "%d secrets on one stream: at most %d", n, maxSecrets)
 }
 
 func checkType(t string) error {

@@ -2,6 +2,7 @@ package sds
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -243,5 +244,41 @@ func TestWrongType(t *testing.T) {
 	}
 	if _, err := f.client.FetchSecrets(f.ctx(t), &discoveryv3.DiscoveryRequest{}); status.Code(err) != codes.Unimplemented {
 		t.Errorf("fetch: got %v, want Unimplemented", err)
+	}
+}
+
+// TestManySecrets: a stream that asks for more secrets than Envoy has ends with the reason, and none of their files is
+// followed.
+func TestManySecrets(t *testing.T) {
+	ca := testkit.PKI(t)
+	f := newFixture(t, current(t, ca.NewSVID("shop", "web")), ca)
+	var names []string
+	for i := range maxSecrets + 1 {
+		names = append(names, fmt.Sprintf("file-root:/nowhere/%d.pem", i))
+	}
+	world, err := f.client.StreamSecrets(f.ctx(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := world.Send(&discoveryv3.DiscoveryRequest{TypeUrl: typeURL, ResourceNames: names}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := world.Recv(); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("state of the world: %v", err)
+	}
+	delta, err := f.client.DeltaSecrets(f.ctx(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, some := range [][]string{names[:maxSecrets], names[maxSecrets:]} {
+		if err := delta.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: typeURL, ResourceNamesSubscribe: some}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := delta.Recv(); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("delta: %v", err)
+	}
+	if n := len(f.server.files.paths()); n > 0 {
+		t.Errorf("%d files are followed", n)
 	}
 }

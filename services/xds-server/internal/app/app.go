@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"time"
 
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"github.com/google/uuid"
@@ -98,10 +99,12 @@ func (s *Server) wire(ctx context.Context) error {
 		return fmt.Errorf("--config-watcher-address: %w", err)
 	}
 
+	self := &configv1.Subscriber{Instance: cfg.Instance + "/" + uuid.NewString()[:8], Version: version.Version}
+
 	// The engine: state of the mesh in, bytes per class out. What resources are made from decides which credentials are asked for.
 	var engine *plan.Engine
 	credentials, err := credential.NewClient(credential.Config{
-		Watcher: secretv1.NewSecretServiceClient(conn), Log: deps.Log, Registerer: deps.Registry,
+		Watcher: secretv1.NewSecretServiceClient(conn), Instance: self.GetInstance(), Log: deps.Log, Registerer: deps.Registry,
 		Apply: func(set *credential.Set, changed []credential.Ref) { engine.ApplyCredentials(set, changed) },
 	})
 	if err != nil {
@@ -118,6 +121,7 @@ func (s *Server) wire(ctx context.Context) error {
 		Engine: engine, Log: deps.Log, Registerer: deps.Registry, TracerProvider: deps.Tracer, Instance: cfg.Instance,
 		MaxConnectionAge: cfg.MaxConnectionAge, MaxOnDemandHosts: cfg.MaxOnDemandHosts,
 		MaxUnsentBytes: cfg.MaxUnsentMiB << 20, MaxResponseBytes: cfg.MaxResponseMiB << 20,
+		MinStreams: cfg.MinIdentityStreams, MaxAddressStreams: cfg.MaxAddressStreams, MaxNamesBytes: cfg.MaxNamesMiB << 20,
 	})
 	if err != nil {
 		return err
@@ -125,8 +129,7 @@ func (s *Server) wire(ctx context.Context) error {
 
 	// Following the mesh.
 	config := configv1.NewConfigServiceClient(conn)
-	self := &configv1.Subscriber{Instance: cfg.Instance + "/" + uuid.NewString()[:8], Version: version.Version}
-	mesh, err := upstream.New(upstream.Config{Watcher: config, Subscriber: self, Apply: ads.Apply, Busy: ads.MostSettled,
+	mesh, err := upstream.New(upstream.Config{Watcher: config, Subscriber: self, Apply: ads.Apply, Busy: ads.MostSettled, Bans: ads.EnforceBans,
 		Log: deps.Log, Registerer: deps.Registry})
 	if err != nil {
 		return err
@@ -196,6 +199,15 @@ func identified(identity *svid.Manager, run func(context.Context) error) func(co
 // Run runs until ctx ends or a part fails.
 func (s *Server) Run(ctx context.Context) error { return process.Run(ctx, s.deps.Log, s.tasks...) }
 
+// connectionAge is when clients are asked to connect anew, and how long their streams have then, which end by
+// themselves within that time: no stream is cut that would not have ended.
+func (s *Server) connectionAge() (age, grace time.Duration) {
+	if s.cfg.MaxConnectionAge < 0 { // streams are to live for ever
+		return -1, 0
+	}
+	return 0, s.cfg.MaxConnectionAge + s.cfg.MaxConnectionAge/5
+}
+
 // secure opens the ADS port: a client certificate or a token, of the own trust domain. The other replicas, and nobody else, may ask for the
 // load there.
 func (s *Server) secure(ctx context.Context, identity tlsconf.Source, ads *serve.Server, balancer *balance.Balancer) (g *grpc.Server, err error) {
@@ -212,11 +224,12 @@ func (s *Server) secure(ctx context.Context, identity tlsconf.Source, ads *serve
 	if s.SecureListener, err = listen(ctx, "secure-address", s.cfg.SecureAddress); err != nil {
 		return nil, err
 	}
+	age, grace := s.connectionAge()
 	g, err = rpc.NewServer(rpc.ServerConfig{
 		Service: "ads", Log: s.deps.Log, Registerer: s.deps.Registry, TracerProvider: s.deps.Tracer,
 		TLS: tlsconf.Server(identity, clientAuth), Authenticator: authenticator,
 		Policy:       auth.Policy{adsMethods: auth.InTrustDomain(s.cfg.Domain), balance.Methods: auth.IDs(s.cfg.Own.String())},
-		MaxRecvBytes: maxRequestBytes,
+		MaxRecvBytes: maxRequestBytes, MaxConnectionAge: age, MaxConnectionAgeGrace: grace,
 	}, grpc.ForceServerCodecV2(serve.Codec()))
 	if err != nil {
 		return nil, err
@@ -235,9 +248,11 @@ func (s *Server) plaintext(ctx context.Context, ads *serve.Server) (g *grpc.Serv
 	if s.PlaintextListener, err = listen(ctx, "plaintext-address", s.cfg.PlaintextAddress); err != nil {
 		return nil, err
 	}
+	age, grace := s.connectionAge()
 	g, err = rpc.NewServer(rpc.ServerConfig{
 		Service: "plaintext-ads", Log: s.deps.Log, Registerer: s.deps.Registry, TracerProvider: s.deps.Tracer, Insecure: true,
 		Policy: auth.Policy{adsMethods: auth.Anonymous()}, MaxRecvBytes: maxRequestBytes,
+		MaxConnectionAge: age, MaxConnectionAgeGrace: grace,
 	}, grpc.ForceServerCodecV2(serve.Codec()))
 	if err != nil {
 		return nil, err

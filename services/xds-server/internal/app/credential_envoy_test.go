@@ -73,6 +73,7 @@ func TestCredentialsOnEnvoy(t *testing.T) {
 				return httpsServer(uint32(edge.Port()), name, name+".example.com", &networking.ServerTLSSettings{Mode: mode, CredentialName: credential})
 			}
 			watcher := startWatcher(t, pki,
+				gatewayWorkload("edge", edge.Addr().String()), gatewayWorkload("other", testkit.Twin(edge).Addr().String()),
 				gatewayOf(server("simple", networking.ServerTLSSettings_SIMPLE, "shop-tls"), server("missing", networking.ServerTLSSettings_SIMPLE, "nothing"),
 					server("mutual", networking.ServerTLSSettings_MUTUAL, "mutual"), server("open", networking.ServerTLSSettings_MUTUAL, "without-ca"),
 					server("optional", networking.ServerTLSSettings_OPTIONAL_MUTUAL, "mutual")),

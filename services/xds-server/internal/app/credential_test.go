@@ -25,11 +25,18 @@ import (
 	"fairlead.dev/services/xds-server/internal/replica"
 )
 
-// gatewayNode is a router that the Gateways of these tests select.
+// gatewayWorkload is a Workload that the Gateways of these tests select.
+func gatewayWorkload(namespace, address string) *configv1.Resource {
+	return meshtest.Workload(namespace, "gateway", address, func(w *configv1.Workload) {
+		w.ServiceAccount, w.Labels = "gateway", map[string]string{"istio": "ingressgateway"}
+	})
+}
+
+// gatewayNode is the router of a gatewayWorkload.
 func gatewayNode(t *testing.T, namespace, address string) *core.Node {
 	t.Helper()
 	metadata, err := structpb.NewStruct(map[string]any{
-		"NAMESPACE": namespace, "INTERCEPTION_MODE": "NONE", "LABELS": map[string]any{"istio": "ingressgateway"},
+		"NAMESPACE": namespace, "INTERCEPTION_MODE": "NONE",
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -82,7 +89,7 @@ func TestCredentials(t *testing.T) {
 	simple := &networking.ServerTLSSettings{Mode: networking.ServerTLSSettings_SIMPLE, CredentialName: "shop-tls"}
 	mutual := &networking.ServerTLSSettings{Mode: networking.ServerTLSSettings_MUTUAL, CredentialName: "mutual"}
 	foreign := &networking.ServerTLSSettings{Mode: networking.ServerTLSSettings_SIMPLE, CredentialName: "kubernetes://edge/shop-tls"}
-	watcher := startWatcher(t, pki, append(mesh(),
+	watcher := startWatcher(t, pki, append(mesh(), gatewayWorkload("edge", "10.1.0.20"), gatewayWorkload("other", "10.1.0.21"),
 		gatewayOf(httpsServer(443, "simple", "a.example.com", simple), httpsServer(443, "mutual", "b.example.com", mutual), httpsServer(443, "foreign", "c.example.com", foreign)),
 		meshtest.Config(replica.KindDestinationRule, "edge", "upstream", &networking.DestinationRule{
 			Host: reviews, TrafficPolicy: &networking.TrafficPolicy{Tls: &networking.ClientTLSSettings{Mode: networking.ClientTLSSettings_MUTUAL, CredentialName: "client"}},

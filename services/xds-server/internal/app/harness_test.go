@@ -3,9 +3,11 @@ package app_test
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -179,6 +181,25 @@ func (f *watcherFake) acked(t *testing.T, workload string, sequence uint64) {
 		}
 		return nil
 	})
+}
+
+// errNotYet is why a condition does not hold.
+var errNotYet = errors.New("not yet")
+
+// statuses are the newest by node id and identity, of what has not left.
+func (f *watcherFake) statuses() map[string]*configv1.ProxyStatus {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	last := map[string]*configv1.ProxyStatus{}
+	for _, m := range f.reports {
+		for _, gone := range m.GetDisconnected() {
+			maps.DeleteFunc(last, func(_ string, p *configv1.ProxyStatus) bool { return p.GetNodeId() == gone })
+		}
+		for _, p := range m.GetProxies() {
+			last[p.GetNodeId()+" "+p.GetIdentity()] = p
+		}
+	}
+	return last
 }
 
 // instance is a running xds-server.

@@ -115,9 +115,8 @@ func TestParseNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := &class.Node{
-		ID: good().GetId(), Type: class.Sidecar, Name: "web-0.apps", Namespace: "shop", DNSDomain: "shop.svc.cluster.local",
-		Addresses: []string{"10.0.0.1", "fd00::1"}, Labels: map[string]string{"app": "web"}, ServiceAccount: "web", Locality: "eu/eu-a",
-		Interception: class.None, Version: "1.40.0",
+		ID: good().GetId(), Type: class.Sidecar, Name: "web-0.apps", Namespace: "shop",
+		Addresses: []string{"10.0.0.1", "fd00::1"}, ServiceAccount: "web", Interception: class.None, Version: "1.40.0",
 		Metadata: map[string]string{
 			"NAMESPACE": "shop", "SERVICE_ACCOUNT": "web", "CLUSTER_ID": "one", "NETWORK": "net", "INTERCEPTION_MODE": "NONE",
 			"INSTANCE_IPS": "10.0.0.1,fd00::1, nonsense",
@@ -138,9 +137,10 @@ func TestParseNode(t *testing.T) {
 		"long text": func(n *core.Node) {
 			n.Metadata = metadata(t, map[string]any{"SERVICE_ACCOUNT": strings.Repeat("x", 5000)})
 		},
-		"long id":                  func(n *core.Node) { n.Id += strings.Repeat("x", 2000) },
-		"huge":                     func(n *core.Node) { n.Metadata = metadata(t, map[string]any{"X": strings.Repeat("x", 300<<10)}) },
-		"more labels than anybody": func(n *core.Node) { n.Metadata = metadata(t, map[string]any{"LABELS": manyLabels()}) },
+		"long id":        func(n *core.Node) { n.Id += strings.Repeat("x", 2000) },
+		"huge":           func(n *core.Node) { n.Metadata = metadata(t, map[string]any{"X": strings.Repeat("x", 300<<10)}) },
+		"many entries":   func(n *core.Node) { n.Metadata = entries(257, 1) },
+		"large metadata": func(n *core.Node) { n.Metadata = entries(100, 200) },
 		"more addresses than anybody": func(n *core.Node) {
 			n.Metadata = metadata(t, map[string]any{"INSTANCE_IPS": manyAddresses()})
 		},
@@ -155,12 +155,36 @@ func TestParseNode(t *testing.T) {
 	}
 }
 
-func manyLabels() map[string]any {
-	m := map[string]any{}
-	for i := range 300 {
-		m[fmt.Sprint("l", i)] = "v"
+// entries are n entries of text of a metadata.
+func entries(n, size int) *structpb.Struct {
+	m := &structpb.Struct{Fields: map[string]*structpb.Value{}}
+	for i := range n {
+		m.Fields[fmt.Sprint("E", i)] = structpb.NewStringValue(strings.Repeat("x", size))
 	}
 	return m
+}
+
+// TestAgentsMetadataIsTaken parses nodes as Istio's agents send them, for a Pod with many settings of its own.
+func TestAgentsMetadataIsTaken(t *testing.T) {
+	fields := map[string]any{
+		"ANNOTATIONS": map[string]any{"large": strings.Repeat("x", 60<<10)}, "LABELS": map[string]any{"app": "web"},
+		"PROXY_CONFIG":      map[string]any{"proxyMetadata": map[string]any{"X": strings.Repeat("x", 20<<10)}},
+		"PLATFORM_METADATA": map[string]any{"gcp_project": strings.Repeat("x", 20<<10)}, "ENVOY_STATUS_PORT": 15021.0,
+		"PILOT_SAN": []any{"istiod.istio-system.svc"}, "APP_CONTAINERS": strings.Repeat("container,", 50),
+		"POD_PORTS": strings.Repeat(`{"name":"http","containerPort":8080,"protocol":"TCP"},`, 60), "TOO_LONG_TO_MATCH": strings.Repeat("x", 5000),
+		"NAMESPACE": "shop", "SERVICE_ACCOUNT": "web", "INSTANCE_IPS": "10.0.0.1,fd00::1", "INTERCEPTION_MODE": "REDIRECT",
+		"OWNER": "kubernetes://apis/apps/v1/namespaces/shop/deployments/web",
+	}
+	for i := range 100 {
+		fields[fmt.Sprintf("A_SETTING_OF_THE_POD_%d", i)] = strings.Repeat("x", 60)
+	}
+	n, err := class.ParseNode(&core.Node{Id: "sidecar~10.0.0.1~web.shop~x", Metadata: metadata(t, fields)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := n.Metadata["TOO_LONG_TO_MATCH"]; ok || n.Metadata["OWNER"] != fields["OWNER"] || len(n.Metadata) != 107 {
+		t.Errorf("%d entries: %q", len(n.Metadata), n.Metadata)
+	}
 }
 
 func manyAddresses() string {
@@ -221,8 +245,8 @@ func TestKeyFollowsTheWorkload(t *testing.T) {
 		Targets:     []class.Target{{Hostname: host, Namespace: "shop", Port: 80, TargetPort: 8080, Protocol: int32(configv1.Protocol_PROTOCOL_HTTP)}},
 		TrustDomain: "td", DNSDomain: "shop.svc.cluster.local", Sidecar: "shop/s",
 	}
-	claimed := &class.Key{
-		Type: class.Sidecar, Namespace: "shop", Labels: map[string]string{"app": "claimed"}, Locality: "claimed", Interception: class.Redirect,
+	unknown := &class.Key{
+		Type: class.Sidecar, Namespace: "shop", Labels: map[string]string{}, Interception: class.Redirect,
 		TrustDomain: "td", DNSDomain: "shop.svc.cluster.local",
 	}
 	for name, tc := range map[string]struct {
@@ -232,8 +256,8 @@ func TestKeyFollowsTheWorkload(t *testing.T) {
 	}{
 		"by name":                    {"default", workload("web"), known},
 		"by address":                 {"default", workload("machine-entry"), known},
-		"unknown":                    {"default", meshtest.Workload("other", "web", "10.0.0.1"), claimed},
-		"of another service account": {"thief", workload("web"), claimed},
+		"unknown":                    {"default", meshtest.Workload("other", "web", "10.0.0.1"), unknown},
+		"of another service account": {"thief", workload("web"), unknown},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := node(tc.sa)
@@ -254,7 +278,8 @@ func TestKeyFollowsTheWorkload(t *testing.T) {
 	}
 }
 
-// TestWhereAWorkloadRuns: what a rule compares of a place is in the key, from what the mesh knows or else the node says, and nothing more.
+// TestWhereAWorkloadRuns: what a rule compares of a place is in the key, from what the mesh knows and not what the node
+// says, and nothing more.
 func TestWhereAWorkloadRuns(t *testing.T) {
 	n, err := class.ParseNode(&core.Node{
 		Id: "sidecar~10.0.0.1~web.shop~shop.svc.cluster.local", Locality: &core.Locality{Region: "said", Zone: "z"},
@@ -276,7 +301,7 @@ func TestWhereAWorkloadRuns(t *testing.T) {
 		want      map[string]string
 	}{
 		"nobody asks":      {[]*configv1.Resource{known}, map[string]string{}},
-		"as the node says": {[]*configv1.Resource{rule}, map[string]string{class.NetworkLabel: "net", class.RegionLabel: "said", class.ZoneLabel: "z", class.ClusterLabel: "one"}},
+		"nobody knows":     {[]*configv1.Resource{rule}, map[string]string{}},
 		"as the mesh says": {[]*configv1.Resource{rule, known}, map[string]string{class.NetworkLabel: "n1", class.RegionLabel: "known", class.ClusterLabel: "two"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -290,9 +315,7 @@ func TestWhereAWorkloadRuns(t *testing.T) {
 
 // TestIdentityOfSidecars: only those that a rule with a credentialName selects have credentials asked for, and so are told apart by who they are.
 func TestIdentityOfSidecars(t *testing.T) {
-	n, err := class.ParseNode(&core.Node{
-		Id: "sidecar~10.0.0.1~web.shop~shop.svc.cluster.local", Metadata: metadata(t, map[string]any{"LABELS": map[string]any{"app": "web"}}),
-	})
+	n, err := class.ParseNode(&core.Node{Id: "sidecar~10.0.0.1~web.shop~shop.svc.cluster.local"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -320,8 +343,9 @@ func TestIdentityOfSidecars(t *testing.T) {
 		"without a credential": {rule("shop", web, ""), false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, topics := n.Key(replica.Empty())
-			state, change := replica.Empty().Apply(nil, []*configv1.Resource{tc.rule}, nil)
+			known := meshtest.State(t, meshtest.Workload("shop", "web", "10.0.0.1", func(w *configv1.Workload) { w.ServiceAccount = "web" }))
+			_, topics := n.Key(known)
+			state, change := known.Apply(nil, []*configv1.Resource{tc.rule}, nil)
 			key, _ := n.Key(state)
 			if (key.Identity != "") != tc.want {
 				t.Errorf("identity %q", key.Identity)
@@ -432,7 +456,8 @@ func TestAddressesOfBoundListeners(t *testing.T) {
 			if c.inherited != nil {
 				resources = append(resources, meshtest.Config(replica.KindSidecar, "istio-system", "mesh", c.inherited))
 			}
-			n := &class.Node{Namespace: "shop", Labels: map[string]string{"app": "web"}, Addresses: []string{"10.0.0.1"}}
+			n := &class.Node{Namespace: "shop", Name: "web"}
+			resources = append(resources, meshtest.Workload("shop", "web", "10.0.0.1"))
 			key, _ := n.Key(meshtest.State(t, resources...))
 			if got := len(key.Addresses) > 0; got != c.want {
 				t.Errorf("addresses %v", key.Addresses)

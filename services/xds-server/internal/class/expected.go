@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"maps"
 	"slices"
-	"strings"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/replica"
@@ -19,14 +18,10 @@ const maxExpected = 128
 func Expected(state *replica.State) []*Key {
 	counts, keys := map[Hash]int{}, map[Hash]*Key{}
 	state.Workloads(func(w *configv1.Workload) {
-		domain := clusterDomainOf(w)
-		if w.GetTlsMode() != configv1.TlsMode_TLS_MODE_ISTIO || domain == "" {
+		if w.GetTlsMode() != configv1.TlsMode_TLS_MODE_ISTIO {
 			return
 		}
-		n := &Node{
-			Type: Sidecar, Name: w.GetName(), Namespace: w.GetNamespace(), DNSDomain: w.GetNamespace() + ".svc." + domain,
-			Interception: Redirect, VirtualHosts: true,
-		}
+		n := &Node{Type: Sidecar, Name: w.GetName(), Namespace: w.GetNamespace(), Interception: Redirect, VirtualHosts: true}
 		k, _ := n.Key(state)
 		if k.Sidecar != "" {
 			return
@@ -45,14 +40,4 @@ func Expected(state *replica.State) []*Key {
 		expected = append(expected, keys[hash])
 	}
 	return expected
-}
-
-// clusterDomainOf finds "cluster.local" in the hostnames of the workload's services; "" if it has none of Kubernetes'.
-func clusterDomainOf(w *configv1.Workload) string {
-	for _, t := range w.GetTargets() {
-		if _, domain, ok := strings.Cut(t.GetHostname(), "."+w.GetNamespace()+".svc."); ok {
-			return domain
-		}
-	}
-	return ""
 }

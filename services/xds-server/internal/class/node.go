@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
@@ -25,8 +24,11 @@ const (
 	maxNodeBytes     = 256 << 10
 	maxNodeIDBytes   = 1024
 	maxMetadataText  = 4096
-	maxNodeLabels    = 256
 	maxNodeAddresses = 32
+	// maxMetadataEntries is how many entries of text are kept for EnvoyFilters to match, and maxMetadataBytes how long they are with their
+	// names: Istio's agents send some forty of 4 KiB in all, and a Pod's settings (ISTIO_META_...) add to them. They stay as long as the stream.
+	maxMetadataEntries = 256
+	maxMetadataBytes   = 16 << 10
 )
 
 // generatorGRPC is the value of metadata GENERATOR by which Istio's agents join gRPC programs.
@@ -40,20 +42,19 @@ var (
 	ErrForeign = errors.New("node does not belong to the caller")
 )
 
-// Node is what a proxy says of itself, bounded and parsed. None of it is believed beyond the authenticated identity's namespace.
+// Node is what a proxy says of itself, bounded and parsed. It decides how the proxy is spoken to, never what it may
+// have: that is decided by the authenticated identity and the mesh's Workload of it. Labels, locality and the DNS
+// domain that a node claims are not read at all.
 type Node struct {
 	// ID is Envoy's node.id.
 	ID        string
 	Type      NodeType
 	Name      string
 	Namespace string
-	DNSDomain string
-	// Addresses, primary first.
+	// Addresses as claimed, primary first.
 	Addresses []string
-	// Labels, ServiceAccount and Locality as claimed; the Workload's own win where there is one.
-	Labels         map[string]string
+	// ServiceAccount is the one claimed until Authorize makes it the caller's.
 	ServiceAccount string
-	Locality       string
 	Interception   Interception
 	// Version of the proxy's program, for people to read.
 	Version string
@@ -88,7 +89,7 @@ func ParseNode(n *core.Node) (*Node, error) {
 	if len(parts) != 4 {
 		return nil, fmt.Errorf("%w: id %q is not of the form type~ip~name.namespace~domain", ErrMalformed, n.GetId())
 	}
-	node := &Node{ID: n.GetId(), DNSDomain: parts[3], Version: version(n)}
+	node := &Node{ID: n.GetId(), Version: version(n)}
 	switch parts[0] {
 	case "sidecar":
 		node.Type = Sidecar
@@ -105,8 +106,6 @@ func ParseNode(n *core.Node) (*Node, error) {
 	if err := node.readMetadata(n.GetMetadata(), parts[1]); err != nil {
 		return nil, err
 	}
-	l := n.GetLocality()
-	node.Locality = locality(l.GetRegion(), l.GetZone(), l.GetSubZone())
 	return node, nil
 }
 
@@ -144,7 +143,9 @@ func (n *Node) readMetadata(meta *structpb.Struct, idAddress string) error {
 		return fmt.Errorf("%w: INTERCEPTION_MODE %q is none of REDIRECT, TPROXY, NONE", ErrMalformed, mode)
 	}
 	n.DNSCapture, _ = strconv.ParseBool(m.text(dnsCaptureMetadata))
-	n.Metadata = m.texts()
+	if n.Metadata, err = m.texts(); err != nil {
+		return err
+	}
 	addresses := strings.Split(m.text("INSTANCE_IPS"), ",")
 	if idAddress != "" {
 		addresses = slices.Insert(addresses, 0, idAddress)
@@ -157,14 +158,6 @@ func (n *Node) readMetadata(meta *structpb.Struct, idAddress string) error {
 		if n.Addresses = append(n.Addresses, ip.String()); len(n.Addresses) > maxNodeAddresses {
 			return fmt.Errorf("%w: more than %d addresses", ErrMalformed, maxNodeAddresses)
 		}
-	}
-	labels := m.fields["LABELS"].GetStructValue().GetFields()
-	if len(labels) > maxNodeLabels {
-		return fmt.Errorf("%w: %d labels", ErrMalformed, len(labels))
-	}
-	n.Labels = make(map[string]string, len(labels))
-	for k, v := range labels {
-		n.Labels[k] = v.GetStringValue()
 	}
 	return m.err
 }
@@ -187,14 +180,36 @@ func (m *metadata) text(name string) string {
 }
 
 // texts are the entries of text; what is too long to be matched is left out.
-func (m *metadata) texts() map[string]string {
-	out := map[string]string{}
+func (m *metadata) texts() (map[string]string, error) {
+	count, size := 0, 0
 	for k, v := range m.fields {
-		if s, ok := v.GetKind().(*structpb.Value_StringValue); ok && len(s.StringValue) <= maxMetadataText {
-			out[k] = s.StringValue
+		if s, ok := matchable(v); ok {
+			count++
+			size += len(k) + len(s)
 		}
 	}
-	return out
+	if count > maxMetadataEntries {
+		return nil, fmt.Errorf("%w: %d entries of text in the metadata, at most %d are kept", ErrMalformed, count, maxMetadataEntries)
+	}
+	if size > maxMetadataBytes {
+		return nil, fmt.Errorf("%w: entries of text of %d bytes in the metadata, at most %d are kept", ErrMalformed, size, maxMetadataBytes)
+	}
+	out := make(map[string]string, count)
+	for k, v := range m.fields {
+		if s, ok := matchable(v); ok {
+			out[k] = s
+		}
+	}
+	return out, nil
+}
+
+// matchable returns an entry of text that is short enough to be matched.
+func matchable(v *structpb.Value) (string, bool) {
+	s, ok := v.GetKind().(*structpb.Value_StringValue)
+	if !ok || len(s.StringValue) > maxMetadataText {
+		return "", false
+	}
+	return s.StringValue, true
 }
 
 // version is Envoy's, for people to read.
@@ -208,33 +223,9 @@ func version(n *core.Node) string {
 	return ""
 }
 
-// Authorize checks the claims against the authenticated identity spiffe://<trust domain>/ns/<namespace>/sa/<service account>: a proxy may
-// only be one of its own namespace and service account. On success the identity and its service account are the node's.
-func (n *Node) Authorize(id spiffeid.ID) error {
-	ns, sa, err := splitID(id)
-	if err != nil {
-		return err
-	}
-	if ns != n.Namespace {
-		return fmt.Errorf("%w: node %q is of namespace %q, the caller of %q", ErrForeign, n.ID, n.Namespace, ns)
-	}
-	if n.ServiceAccount != "" && n.ServiceAccount != sa {
-		return fmt.Errorf("%w: node %q claims service account %q, the caller is %q", ErrForeign, n.ID, n.ServiceAccount, sa)
-	}
-	n.ServiceAccount, n.Identity = sa, id.String()
-	return nil
-}
-
-func splitID(id spiffeid.ID) (namespace, serviceAccount string, err error) {
-	parts := strings.Split(strings.TrimPrefix(id.Path(), "/"), "/")
-	if len(parts) != 4 || parts[0] != "ns" || parts[2] != "sa" {
-		return "", "", fmt.Errorf("%w: identity %s is not of the form /ns/<namespace>/sa/<service account>", ErrForeign, id)
-	}
-	return parts[1], parts[3], nil
-}
-
-// Key derives the class from the node and the mesh, and returns the topics whose change may make it another one. Where the mesh knows the
-// workload its word beats the node's; a workload of another service account than the caller's is not the caller's and is left aside.
+// Key derives the class from the node and the mesh, and returns the topics whose change may make it another one. What
+// the mesh knows of the workload is not asked of the node: labels, place, network, targets and annotations are those of
+// its Workload, see Node.Workload. A proxy without one has none, and no credentials.
 func (n *Node) Key(state *replica.State) (*Key, replica.Topics) {
 	topics := replica.Topics{}
 	topics.Add(replica.MeshTopic())
@@ -242,44 +233,44 @@ func (n *Node) Key(state *replica.State) (*Key, replica.Topics) {
 		topics.Add(t)
 	}
 	topics.Add(replica.SelectsCredentialTopic(n.Namespace))
-	k := &Key{
-		Type: n.Type, Namespace: n.Namespace, DNSDomain: n.DNSDomain, Interception: n.Interception,
-		TrustDomain: state.Mesh().GetTrustDomain(), Locality: n.Locality,
+	topics.Add(replica.WorkloadTopic(n.Namespace, n.Name))
+	w, _ := n.Workload(state) // whose node names another's workload is nobody here, and refused by who serves it
+	if w.GetName() != n.Name || len(w.GetAddresses()) == 0 {
+		for _, a := range n.Addresses {
+			topics.Add(replica.AddressTopic(a))
+		}
 	}
-	labels, addresses := n.Labels, n.Addresses
-	network, cluster := n.Metadata["NETWORK"], n.Metadata["CLUSTER_ID"]
-	var annotations map[string]string
-	if w := n.workload(state, topics); w != nil {
-		labels, annotations = w.GetLabels(), w.GetAnnotations()
-		if len(w.GetAddresses()) > 0 {
-			addresses = w.GetAddresses()
-		}
-		if l := w.GetLocality(); l != nil {
-			k.Locality = locality(l.GetRegion(), l.GetZone(), l.GetSubzone())
-		}
-		network, cluster = w.GetNetwork(), w.GetCluster()
+	k := &Key{
+		Type: n.Type, Namespace: n.Namespace, DNSDomain: n.Namespace + ".svc." + state.ClusterDomain(), Interception: n.Interception,
+		TrustDomain: state.Mesh().GetTrustDomain(),
+	}
+	var labels map[string]string
+	if w != nil {
+		l := w.GetLocality()
+		k.Locality = locality(l.GetRegion(), l.GetZone(), l.GetSubzone())
 		k.Targets = targets(state, w, topics)
 		k.OffersMTLS = n.Type == Proxyless && w.GetTlsMode() == configv1.TlsMode_TLS_MODE_ISTIO
+		labels = located(w.GetLabels(), k.Locality, w.GetNetwork(), w.GetCluster())
 	}
 	topics.Add(replica.ManyNetworksTopic())
 	if state.ManyNetworks() {
-		k.Network = network
+		k.Network = w.GetNetwork()
 	}
-	labels = located(labels, k.Locality, network, cluster)
+	addresses := n.addresses(state, w)
 	k.DNSCapture, k.Families = n.DNSCapture, familiesOf(addresses)
 	for _, t := range replica.SidecarTopics(n.Namespace, state.Mesh().GetRootNamespace()) {
 		topics.Add(t)
 	}
 	k = k.WithSidecar(state, labels)
 	k.VirtualHosts = n.VirtualHosts && n.Type == Sidecar
-	if n.Type == Router || n.Type == Sidecar && state.SelectsCredential(n.Namespace, labels, "") {
+	k.Labels = state.SelectedLabels(n.Namespace, labels)
+	if w != nil && n.hasCredentials(state, k.Labels, topics) {
 		k.Identity = n.Identity
 	}
 	if n.Type == Router {
 		k.GatewayTopology = n.GatewayTopology
 	}
-	k.OnDemand = k.VirtualHosts && k.Interception != None && n.onDemand(state, annotations)
-	k.Labels = state.SelectedLabels(n.Namespace, labels)
+	k.OnDemand = k.VirtualHosts && k.Interception != None && n.onDemand(state, w.GetAnnotations())
 	if k.Type == Proxyless {
 		// A program asks for its own listeners by address: what they are depends on neither.
 		k.Targets = nil
@@ -289,14 +280,33 @@ func (n *Node) Key(state *replica.State) (*Key, replica.Topics) {
 	if k.Interception == None || k.bindsAddress(state) {
 		k.Addresses = addresses
 	}
+	var facts map[string]string
 	state.ProxyMatches(n.Namespace, func(p *replica.ProxyMatch) {
-		if p.Meets(n.Metadata) {
+		if facts == nil {
+			facts = n.facts(w)
+		}
+		if p.Meets(facts) {
 			k.ProxyMatches = append(k.ProxyMatches, p.ID)
 		}
 	})
 	slices.Sort(k.ProxyMatches)
 	k.ProxyMatches = slices.Compact(k.ProxyMatches)
 	return k, topics
+}
+
+// hasCredentials reports whether a workload with these labels may have credentials: a gateway, and what a
+// DestinationRule with a credentialName selects. That a proxy calls itself a router does not make its workload a
+// gateway, a Gateway whose selector it meets does.
+func (n *Node) hasCredentials(state *replica.State, labels map[string]string, topics replica.Topics) bool {
+	if n.Type == Router {
+		for _, t := range replica.GatewaysTopics(labels) {
+			topics.Add(t)
+		}
+		if state.IsGateway(labels) {
+			return true
+		}
+	}
+	return n.Type != Proxyless && state.SelectsCredential(n.Namespace, labels, "")
 }
 
 // OnDemandAnnotation of a workload says "true" or "false" to whether its sidecar holds only what it calls, and OnDemandMetadata is the
@@ -315,28 +325,6 @@ func (n *Node) onDemand(state *replica.State, annotations map[string]string) boo
 		}
 	}
 	return false
-}
-
-// workload finds the mesh's object for the node: by name, or for machines, whose WorkloadEntry is named otherwise, by address.
-func (n *Node) workload(state *replica.State, topics replica.Topics) *configv1.Workload {
-	topics.Add(replica.WorkloadTopic(n.Namespace, n.Name))
-	if w := state.Workload(n.Namespace, n.Name); n.owns(w) {
-		return w
-	}
-	for _, a := range n.Addresses {
-		topics.Add(replica.AddressTopic(a))
-		for _, w := range state.WorkloadsAt(a) {
-			if n.owns(w) {
-				return w
-			}
-		}
-	}
-	return nil
-}
-
-func (n *Node) owns(w *configv1.Workload) bool {
-	return w != nil && w.GetNamespace() == n.Namespace &&
-		(w.GetServiceAccount() == "" || n.ServiceAccount == "" || w.GetServiceAccount() == n.ServiceAccount)
 }
 
 func targets(state *replica.State, w *configv1.Workload, topics replica.Topics) []Target {

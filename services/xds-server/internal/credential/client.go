@@ -31,6 +31,9 @@ type Watcher interface {
 // Config of a Client. Watcher, Apply, Log and Registerer are required.
 type Config struct {
 	Watcher Watcher
+	// Instance is the one that the proxies are reported under: config-watcher answers only for identities that it
+	// reports as connected.
+	Instance string
 	// Apply takes over a newer set, which differs from the one before in what is given as changed, and no longer holds what nobody follows.
 	// It is called from one goroutine.
 	Apply      func(set *Set, changed []Ref)
@@ -179,8 +182,11 @@ func (c *Client) watch(ctx context.Context) (answered bool, err error) {
 	defer group.Wait()
 	defer cancel()
 	asked := map[Ref]struct{}{}
-	for {
+	for introduced := false; ; {
 		for _, m := range c.requests(asked) {
+			if !introduced {
+				m.Instance, introduced = c.cfg.Instance, true
+			}
 			if err := stream.Send(m); err != nil {
 				return came.Load(), fmt.Errorf("watch: %w", <-ended) // the reader has the reason
 			}

@@ -24,6 +24,7 @@ type Mux interface {
 type Fleet interface {
 	Statuses() []*configv1.ProxyStatus
 	Served() *configv1.Revision
+	Refusals() []*configv1.Refusal
 }
 
 // Register adds the handlers. wrap turns a function into a handler; ops.JSON does.
@@ -31,6 +32,7 @@ func Register(mux Mux, wrap func(func(*http.Request) (any, error)) http.Handler,
 	d := &pages{fleet: fleet, engine: engine}
 	mux.Debug("/debug/proxies", "connected proxies: what they were sent, acknowledged and rejected, and what waits; [?proxy=] shows one",
 		wrap(d.proxies))
+	mux.Debug("/debug/refusals", "streams refused in the last ten minutes because their identity uses too much", wrap(d.refusals))
 	mux.Debug("/debug/class", "classes of proxies; ?proxy=<node id or name.namespace> or ?id=<class> shows one", wrap(d.class))
 	mux.Debug("/debug/resources", "what a proxy is served: ?proxy=<node id or name.namespace>[&type="+strings.Join(typeNames(), "|")+"][&name=]",
 		wrap(d.resources))
@@ -67,6 +69,18 @@ func (d *pages) proxies(r *http.Request) (any, error) {
 	return map[string]any{"revision": json.RawMessage(revision), "proxies": proxies}, nil
 }
 
+func (d *pages) refusals(*http.Request) (any, error) {
+	all := []json.RawMessage{}
+	for _, r := range d.fleet.Refusals() {
+		raw, err := protojson.Marshal(r)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, raw)
+	}
+	return all, nil
+}
+
 func (d *pages) class(r *http.Request) (any, error) {
 	q := r.URL.Query()
 	if id := q.Get("id"); id != "" {
@@ -90,13 +104,18 @@ func (d *pages) class(r *http.Request) (any, error) {
 	return all, nil
 }
 
-// status finds a connected proxy by its node id or its name. A proxy that is not here is an ops.NotFoundError: it may be connected to
-// another xds-server.
+// status finds a connected proxy by its node id or its name, rather a verified one than one that only says so. A proxy
+// that is not here is an ops.NotFoundError: it may be connected to another xds-server.
 func (d *pages) status(proxy string) (*configv1.ProxyStatus, error) {
+	var found *configv1.ProxyStatus
 	for _, p := range d.fleet.Statuses() {
-		if p.GetNodeId() == proxy || p.GetWorkload()+"."+p.GetNamespace() == proxy {
-			return p, nil
+		meant := p.GetNodeId() == proxy || p.GetWorkload()+"."+p.GetNamespace() == proxy
+		if meant && (found == nil || found.GetUnverified() && !p.GetUnverified()) {
+			found = p
 		}
+	}
+	if found != nil {
+		return found, nil
 	}
 	return nil, &ops.NotFoundError{Err: fmt.Errorf("no proxy %q is connected here; give ?proxy=<node id> or <name>.<namespace>", proxy)}
 }

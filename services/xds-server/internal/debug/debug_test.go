@@ -43,6 +43,10 @@ type fleet struct{ status *configv1.ProxyStatus }
 func (f fleet) Statuses() []*configv1.ProxyStatus { return []*configv1.ProxyStatus{f.status} }
 func (f fleet) Served() *configv1.Revision        { return &configv1.Revision{Sequence: 7} }
 
+func (fleet) Refusals() []*configv1.Refusal {
+	return []*configv1.Refusal{{NodeId: "sidecar~10.0.0.9~greedy.default~x", Budget: "names", Reason: "too much"}}
+}
+
 // Changed implements plan.Watcher.
 func (f fleet) Changed(_, _ plan.Changes) {}
 

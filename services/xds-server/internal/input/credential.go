@@ -25,7 +25,8 @@ func (r *Reader) Credential(name string) (c *credential.Credential, known bool) 
 	return c, known
 }
 
-// UsesCredential reports whether a DestinationRule that the client sees has the credentialName, which is given without its scheme.
+// UsesCredential reports whether a DestinationRule that the client sees, and that selects nobody in particular, has the
+// credentialName, which is given without its scheme.
 func (r *Reader) UsesCredential(name string) bool {
 	r.only(ForNamespace)
 	r.record(replica.CredentialUseTopics(r.client(), name)...)

@@ -162,6 +162,11 @@ func (r *Reader) NetworkGateways(network string) []replica.NetworkGateway {
 	return r.view.state.NetworkGateways(network)
 }
 
+// IsGateway reports whether the class is of a router that a Gateway with a selector selects.
+func (r *Reader) IsGateway() bool {
+	return slices.ContainsFunc(r.Gateways(), replica.Selective)
+}
+
 // Gateways lists the Gateways that select the class, oldest first; nil for sidecars.
 func (r *Reader) Gateways() []*replica.Gateway {
 	return derive(r, replica.Topic{Subject: subjectGateways}, func(r *Reader) []*replica.Gateway {

@@ -72,6 +72,19 @@ func (v *View) Meets(t replica.Topic, match func(replica.Topic) bool) bool {
 	return false
 }
 
+// Sources calls f for a topic that a reader recorded, or for those that it was derived from.
+func (v *View) Sources(t replica.Topic, f func(replica.Topic)) {
+	if t.Subject < replica.SubjectDerived {
+		f(t)
+		return
+	}
+	if a, ok := v.answers[t]; ok {
+		for inner := range a.deps {
+			v.Sources(inner, f)
+		}
+	}
+}
+
 // Derived calls f for the derived answers that were made from a topic that match accepts.
 func (v *View) Derived(match func(replica.Topic) bool, f func(replica.Topic)) {
 	for topic := range v.answers {

@@ -38,6 +38,8 @@ type Options struct {
 	RebalancePeriod                                time.Duration
 	MaxConnectionAge                               time.Duration
 	MaxOnDemandHosts, MaxUnsentMiB, MaxResponseMiB int
+	MinIdentityStreams, MaxAddressStreams          int
+	MaxNamesMiB                                    int
 	ShutdownGrace                                  time.Duration
 }
 
@@ -67,13 +69,19 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.DurationVar(&o.RebalancePeriod, "rebalance-period", balance.DefaultPeriod,
 		"how often, give or take a fifth, peers are asked for their load and excess streams to move to them; at least 1s")
 	flags.DurationVar(&o.MaxConnectionAge, "max-connection-age", serve.DefaultMaxConnectionAge,
-		"how long, give or take a tenth, a proxy's stream lives before it is asked to reconnect; negative: for ever")
+		"how long, give or take a tenth, a proxy's stream lives before it is asked to reconnect; negative: until its certificate expires")
 	flags.IntVar(&o.MaxOnDemandHosts, "max-on-demand-hosts", serve.DefaultMaxOnDemandHosts,
 		"how many hosts one on-demand proxy may ask for; further ones are answered with \"not found\"")
 	flags.IntVar(&o.MaxUnsentMiB, "max-unsent-mib", serve.DefaultMaxUnsentBytes>>20,
 		"MiB, over all proxies, of responses that the network has not taken yet; proxies beyond it wait, those with their first configuration least")
 	flags.IntVar(&o.MaxResponseMiB, "max-response-mib", serve.DefaultMaxResponseBytes>>20,
 		"MiB at about which a response is cut in parts, for types whose resources a proxy waits for one by one")
+	flags.IntVar(&o.MinIdentityStreams, "min-identity-streams", serve.DefaultMinStreams,
+		"how many streams any identity may have; one of many workloads may have three for each of them; names and classes are allowed accordingly")
+	flags.IntVar(&o.MaxAddressStreams, "max-address-streams", serve.DefaultMaxAddressStreams,
+		"how many streams one address may have on the plaintext port")
+	flags.IntVar(&o.MaxNamesMiB, "max-names-mib", serve.DefaultMaxNamesBytes>>20,
+		"MiB, over all proxies, for names that they ask for and the mesh does not list for them; beyond it who has more than an equal share is refused")
 	flags.DurationVar(&o.ShutdownGrace, "shutdown-grace", 5*time.Second, "how long open calls may take to end on SIGTERM")
 }
 
@@ -135,6 +143,9 @@ func (o Options) Check() (*Config, error) {
 	limit("max-on-demand-hosts", o.MaxOnDemandHosts)
 	limit("max-unsent-mib", o.MaxUnsentMiB)
 	limit("max-response-mib", o.MaxResponseMiB)
+	limit("min-identity-streams", o.MinIdentityStreams)
+	limit("max-address-streams", o.MaxAddressStreams)
+	limit("max-names-mib", o.MaxNamesMiB)
 	if o.ShutdownGrace < 0 {
 		fail("shutdown-grace", errors.New("must not be negative"))
 	}

@@ -50,6 +50,7 @@ type Class struct {
 
 	// undelivered are changes that the watchers have not heard of; the tier's mutex guards it.
 	undelivered, arrived Changes
+	absent               absences
 }
 
 func newClass(e *Engine, key *class.Key, t *tier) *Class {
@@ -113,7 +114,9 @@ func (c *Class) Plan(who Watcher, url string, wildcard bool, names []string) {
 		c.tier.list(url)
 	}
 	for _, name := range names {
-		c.tier.ask(url, name, who)
+		if !c.absent.join(url, name, who) {
+			c.ask(url, name, who)
+		}
 	}
 	c.publish()
 }
@@ -128,6 +131,7 @@ func (c *Class) Release(who Watcher, url string, names []string) {
 	c.tier.mu.Lock()
 	defer c.tier.mu.Unlock()
 	for _, name := range names {
+		c.absent.leave(url, name, who)
 		c.tier.unask(url, name, who, true)
 	}
 }
@@ -139,6 +143,7 @@ func (c *Class) drop(who Watcher, url string, names []string) {
 	defer c.tier.lock()()
 	c.catchUp()
 	for _, name := range names {
+		c.absent.leave(url, name, who)
 		c.tier.unask(url, name, who, false)
 	}
 	c.publish()
@@ -152,6 +157,7 @@ func (c *Class) catchUp() {
 	}
 	before := c.Snapshot()
 	c.tier.advance(s)
+	defer c.appear(s, before)
 	if len(c.tier.done.changed) == 0 {
 		return
 	}

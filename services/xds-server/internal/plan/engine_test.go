@@ -214,8 +214,8 @@ func TestOnlyWhatAChangeTouchesIsBuilt(t *testing.T) {
 func TestServiceAppearsAndGoes(t *testing.T) {
 	b := newBench(t, meshtest.Service("default", a, 80))
 	c, w := b.class("default", "80|"+b2)
-	if got := blob(t, c, resource.EndpointType, "80|"+b2); got != nil {
-		t.Fatalf("endpoints of an absent service: %v", got)
+	if item, held := c.Snapshot().Type(resource.EndpointType).Get("80|" + b2); held {
+		t.Fatalf("the plan holds an entry for endpoints of an absent service: %v", item)
 	}
 	service := meshtest.Service("default", b2, 80)
 	b.edit([]*configv1.Resource{service, meshtest.Endpoints("default", b2, 80, "10.0.0.2")})

@@ -77,6 +77,8 @@ func decode(r *configv1.Resource) (*entry, error) {
 		e.value = body.Workload
 	case *configv1.Resource_MeshConfig:
 		e.value, err = decodeMesh(body.MeshConfig)
+	case *configv1.Resource_IdentityBan:
+		e.value = body.IdentityBan
 	case *configv1.Resource_IstioConfig:
 		e.value, err = decodeIstio(e, body.IstioConfig)
 	}

@@ -28,7 +28,8 @@ func CredentialTopic(ref credential.Ref) Topic {
 // Credential returns the reference that a topic of SubjectCredential is about.
 func (t Topic) Credential() credential.Ref { return credential.Ref{Identity: t.A, Name: t.B} }
 
-// UsesCredential reports whether a DestinationRule for clients in the namespace has the credentialName, which is given without its scheme.
+// UsesCredential reports whether a DestinationRule for clients in the namespace that selects nobody in particular has
+// the credentialName, which is given without its scheme.
 func (s *State) UsesCredential(to, name string) bool {
 	return slices.ContainsFunc([]string{"*", to}, func(t string) bool {
 		_, ok := s.credentialUses.get(join(t, name))
@@ -62,6 +63,7 @@ func (w *writer) postCredentialUses(v *DestinationRule, add bool) {
 	if len(names) > 0 && len(v.Spec.GetWorkloadSelector().GetMatchLabels()) > 0 {
 		put(w.state.credentialSelectors, add, join(v.Key.Namespace, v.Key.Name), v)
 		w.touch(SubjectCredentialUse, v.Key.Namespace, "")
+		return
 	}
 	for _, name := range names {
 		for _, to := range v.ExportedTo {

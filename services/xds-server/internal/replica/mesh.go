@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -15,13 +16,14 @@ import (
 )
 
 type meshSettings struct {
-	settings *meshv1alpha1.MeshConfig
-	source   *configv1.SourceRef
+	settings      *meshv1alpha1.MeshConfig
+	clusterDomain string
+	source        *configv1.SourceRef
 }
 
 // defaultMesh is used before config-watcher has sent the settings; they are Istio's defaults as far as xds-server reads them.
 func defaultMesh() *meshSettings {
-	return &meshSettings{settings: &meshv1alpha1.MeshConfig{
+	return &meshSettings{clusterDomain: "cluster.local", settings: &meshv1alpha1.MeshConfig{
 		RootNamespace:         "istio-system",
 		TrustDomain:           "cluster.local",
 		ConnectTimeout:        durationpb.New(10 * time.Second),
@@ -58,7 +60,7 @@ func decodeMesh(m *configv1.MeshConfig) (*meshSettings, error) {
 	if sent.GetDefaultConfig() == nil {
 		sent.DefaultConfig = s.settings.GetDefaultConfig()
 	}
-	return &meshSettings{settings: sent, source: m.GetSource()}, nil
+	return &meshSettings{settings: sent, clusterDomain: cmp.Or(m.GetClusterDomain(), s.clusterDomain), source: m.GetSource()}, nil
 }
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

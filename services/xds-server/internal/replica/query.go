@@ -212,7 +212,16 @@ func (s *State) Gateways(labels map[string]string) []*Gateway {
 	return slices.DeleteFunc(found, func(g *Gateway) bool { return !Matches(g.Spec.GetSelector(), labels) })
 }
 
-// GatewaysTopics names the answers of Gateways.
+// IsGateway reports whether workloads with the labels are gateways: one that has a selector selects them. A Gateway
+// without a selector is for all routers, and tells nothing about who is one.
+func (s *State) IsGateway(labels map[string]string) bool {
+	return slices.ContainsFunc(s.Gateways(labels), Selective)
+}
+
+// Selective reports whether the Gateway has a selector.
+func Selective(g *Gateway) bool { return len(g.Spec.GetSelector()) > 0 }
+
+// GatewaysTopics names the answers of Gateways and IsGateway.
 func GatewaysTopics(labels map[string]string) []Topic {
 	topics := []Topic{{SubjectGateways, "", ""}}
 	for _, k := range sortedKeys(labels) {
@@ -266,6 +275,12 @@ func (s *State) Workload(namespace, name string) *configv1.Workload {
 	}
 	w, _ := e.value.(*configv1.Workload)
 	return w
+}
+
+// WorkloadsOf counts the workloads of a namespace that run as a service account. It costs one look-up.
+func (s *State) WorkloadsOf(namespace, serviceAccount string) int {
+	n, _ := s.accounts.get(join(namespace, serviceAccount))
+	return n
 }
 
 // WorkloadTopic names the answer of Workload.

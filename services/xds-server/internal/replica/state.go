@@ -32,6 +32,7 @@ type State struct {
 	meshGateways    int                 // Gateways with a server that passes mesh TLS through
 	networks        index[*entry]       // network, hostname, namespace, audience: Services that lead into it
 	addresses       index[*entry]       // address, namespace, name
+	accounts        index[int]          // namespace, service account: number of workloads
 	selected        index[int]          // scope, label key: number of selectors
 	places          index[*entry]       // port, address, protocol, hostname, namespace, audience
 	suffixes        index[int]          // exported to, hostname backwards: number of services
@@ -90,7 +91,7 @@ func Empty() *State {
 		gatewayRoutes: newIndex[*VirtualService](), hostRoutes: newIndex[*VirtualService](), destinations: newIndex[*VirtualService](),
 		rules: newIndex[*DestinationRule](), sidecars: newIndex[*Sidecar](),
 		authentications: newIndex[*PeerAuthentication](), gateways: newIndex[*Gateway](),
-		networks: newIndex[*entry](), addresses: newIndex[*entry](), selected: newIndex[int](),
+		networks: newIndex[*entry](), addresses: newIndex[*entry](), accounts: newIndex[int](), selected: newIndex[int](),
 		places: newIndex[*entry](), suffixes: newIndex[int](), privates: newIndex[int](),
 		patches: newIndex[*EnvoyFilter](), conditions: newIndex[*ProxyMatch](), credentialUses: newIndex[int](),
 		credentialSelectors: newIndex[*DestinationRule](),
@@ -142,7 +143,7 @@ func (s *State) fork() *State {
 	next.gatewayRoutes, next.hostRoutes, next.destinations = s.gatewayRoutes.fork(), s.hostRoutes.fork(), s.destinations.fork()
 	next.rules, next.sidecars, next.authentications = s.rules.fork(), s.sidecars.fork(), s.authentications.fork()
 	next.gateways, next.addresses, next.selected = s.gateways.fork(), s.addresses.fork(), s.selected.fork()
-	next.networks = s.networks.fork()
+	next.networks, next.accounts = s.networks.fork(), s.accounts.fork()
 	next.places, next.suffixes, next.privates = s.places.fork(), s.suffixes.fork(), s.privates.fork()
 	next.patches, next.conditions = s.patches.fork(), s.conditions.fork()
 	next.credentialUses, next.credentialSelectors = s.credentialUses.fork(), s.credentialSelectors.fork()
@@ -154,6 +155,9 @@ func (s *State) Revision() *configv1.Revision { return s.revision }
 
 // Mesh returns the mesh-wide settings after defaults; never nil. The caller must not change it.
 func (s *State) Mesh() *meshv1alpha1.MeshConfig { return s.mesh.settings }
+
+// ClusterDomain returns the DNS suffix of service names, "cluster.local". MeshTopic names it too.
+func (s *State) ClusterDomain() string { return s.mesh.clusterDomain }
 
 // MeshSource returns the user's object behind Mesh; nil while only defaults apply.
 func (s *State) MeshSource() *configv1.SourceRef { return s.mesh.source }

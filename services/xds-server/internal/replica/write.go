@@ -77,6 +77,7 @@ func (w *writer) post(e *entry, add bool) {
 			put(w.state.addresses, add, join(a, e.key.Namespace, e.key.Name), e)
 			w.touch(SubjectAddress, a, "")
 		}
+		w.count(w.state.accounts, join(e.key.Namespace, v.GetServiceAccount()), add)
 		w.touch(SubjectWorkload, e.key.Namespace, e.key.Name)
 	case *meshSettings:
 		if w.state.mesh = defaultMesh(); add {

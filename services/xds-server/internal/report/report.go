@@ -40,6 +40,9 @@ type Fleet interface {
 	Changed() <-chan struct{}
 	// Report returns statuses that may be others than at the last call, and nodes that have left since; for all, every status.
 	Report(all bool) (statuses []*configv1.ProxyStatus, gone []string)
+	// NewRefusals returns the streams refused lately if there are others than at the last call, or for all; nil
+	// otherwise.
+	NewRefusals(all bool) *configv1.Refusals
 	// Served returns the revision that is served from. What it means for a proxy is in every Report made after.
 	Served() *configv1.Revision
 	// Settled is closed once all proxies have answered what they were sent of the revision served; nil if they have.
@@ -187,7 +190,14 @@ func differences(fleet Fleet, all bool) []*configv1.ReportRequest {
 		if len(messages) == 0 {
 			messages = append(messages, &configv1.ReportRequest{})
 		}
-		messages[len(messages)-1].Disconnected = gone
+		// Before any of the proxies: another identity may still use a node id that has left.
+		messages[0].Disconnected = gone
+	}
+	if refusals := fleet.NewRefusals(all); refusals != nil {
+		if len(messages) == 0 {
+			messages = append(messages, &configv1.ReportRequest{})
+		}
+		messages[0].Refusals = refusals
 	}
 	return messages
 }

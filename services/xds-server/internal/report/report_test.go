@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,6 +26,8 @@ import (
 
 // fleetFake is a fleet that a test edits.
 type fleetFake struct {
+	// refusals are reported once.
+	refusals atomic.Pointer[configv1.Refusals]
 	tlsconf.Notifier
 	mu       sync.Mutex
 	statuses map[string]*configv1.ProxyStatus
@@ -50,6 +53,8 @@ func (f *fleetFake) Report(all bool) (statuses []*configv1.ProxyStatus, gone []s
 	clear(f.dirty)
 	return statuses, gone
 }
+
+func (f *fleetFake) NewRefusals(bool) *configv1.Refusals { return f.refusals.Swap(nil) }
 
 func (f *fleetFake) Served() *configv1.Revision {
 	f.mu.Lock()
@@ -263,6 +268,17 @@ func TestReport(t *testing.T) {
 	expect("a proxy that left", &configv1.ReportRequest{Revision: two, Disconnected: []string{"a"}})
 	sink.end <- status.Error(codes.Unavailable, "restarting")
 	expect("complete again after an outage", &configv1.ReportRequest{Subscriber: self, Revision: two, Proxies: proxies(rejected)})
+}
+
+func TestRefusalsAreReported(t *testing.T) {
+	fleet := newFleet()
+	fleet.set(one, "")
+	self, expect := run(t, newSink(false), fleet)
+	expect("the first message", &configv1.ReportRequest{Subscriber: self, Revision: one})
+	refusals := &configv1.Refusals{Refusals: []*configv1.Refusal{{Identity: "greedy", Budget: "names"}}}
+	fleet.refusals.Store(refusals)
+	fleet.set(one, "")
+	expect("a refusal", &configv1.ReportRequest{Refusals: refusals, Revision: one})
 }
 
 func TestReportToAnOlderConfigWatcher(t *testing.T) {

@@ -19,8 +19,8 @@ const maxRejectionBytes = 4096
 
 // sent notes the nonce of the response that goes out.
 func (s *stream) sent(message any, url, nonce string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.lock()
+	defer s.unlock()
 	sub := s.of(url)
 	if sub == nil || sub.outstanding == nil || sub.outstanding.message != message {
 		return

@@ -8,6 +8,7 @@ import (
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -17,32 +18,47 @@ import (
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/pkg/tlsconf"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/serve"
 )
 
-// TestIdentityBoundsTheNode tries nodes on the authenticated port: a caller may only be a proxy of its own namespace and account.
-func TestIdentityBoundsTheNode(t *testing.T) {
-	r := start(t, basicMesh()...)
-	pki := testkit.PKI(t)
-	log := testkit.Logger(t)
+// secure serves the same ADS server on an authenticated port; what it returns connects a caller to it.
+func (r *replicaServer) secure(t *testing.T, pki *testkit.CA) func(caller *testkit.Static) *grpc.ClientConn {
+	t.Helper()
 	g, err := rpc.NewServer(rpc.ServerConfig{
-		Service: "ads", Log: log, Registerer: prometheus.NewRegistry(), Authenticator: auth.MTLS(),
+		Service: "ads", Log: testkit.Logger(t), Registerer: prometheus.NewRegistry(), Authenticator: auth.MTLS(),
 		TLS:    tlsconf.Server(pki.NewSVID("istio-system", "xds-server"), tls.RequireAndVerifyClientCert),
 		Policy: auth.Policy{"/envoy.service.discovery.v3.AggregatedDiscoveryService/*": auth.InTrustDomain(pki.TrustDomain)},
-	})
+	}, grpc.ForceServerCodecV2(serve.Codec()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.ads.Register(g)
 	lis := testkit.LoopbackListener(t)
-	ctx, stop := context.WithCancel(t.Context())
+	ctx, stop := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	go func() { served <- rpc.Serve(ctx, g, lis, 0) }()
-	defer func() {
+	t.Cleanup(func() {
 		stop()
 		if err := <-served; err != nil {
 			t.Error(err)
 		}
-	}()
+	})
+	return func(caller *testkit.Static) *grpc.ClientConn {
+		conn, err := rpc.Dial(rpc.ClientConfig{Target: lis.Addr().String(), TLS: tlsconf.Client(caller, pki.ID("istio-system", "xds-server"))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() }) // the test is over
+		return conn
+	}
+}
+
+// TestIdentityBoundsTheNode tries nodes on the authenticated port: a caller may only be a proxy of its own namespace
+// and account.
+func TestIdentityBoundsTheNode(t *testing.T) {
+	r := start(t, basicMesh()...)
+	pki := testkit.PKI(t)
+	connect := r.secure(t, pki)
 	for name, tc := range map[string]struct {
 		caller *testkit.Static
 		node   *core.Node
@@ -56,12 +72,7 @@ func TestIdentityBoundsTheNode(t *testing.T) {
 		"no certificate":           {pki.RootsOnly(), node("pod", "default"), codes.Unavailable},
 	} {
 		t.Run(name, func(t *testing.T) {
-			conn, err := rpc.Dial(rpc.ClientConfig{Target: lis.Addr().String(), TLS: tlsconf.Client(tc.caller, pki.ID("istio-system", "xds-server"))})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() { _ = conn.Close() }() // the test is over
-			stream, err := discovery.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(t.Context())
+			stream, err := discovery.NewAggregatedDiscoveryServiceClient(connect(tc.caller)).DeltaAggregatedResources(t.Context())
 			if err == nil {
 				err = stream.Send(&discovery.DeltaDiscoveryRequest{Node: tc.node, TypeUrl: cds, ResourceNamesSubscribe: []string{"*"}})
 			}

@@ -7,16 +7,53 @@ import (
 
 // budget bounds the bytes that were handed to gRPC and that the network has not taken yet. Who is refused waits in line, with its changes
 // where they were; those who have no configuration yet stand before those who have an old one.
+//
+// An account may have as much under way as is left for the others: alone it has half of the limit, beside one that has its half too a third,
+// and so on. Something is left however many streams of some accounts do not read. An account with nothing under way goes before one with
+// something.
 type budget struct {
 	limit int64
 
 	mu sync.Mutex
 	// used may exceed limit by one response, so that one larger than the limit can go out at all.
-	used          int64
-	first, others queue
-	// serving is true while a goroutine serves the line, blocked once the head of it asked for more than is left.
-	serving, blocked bool
+	used int64
+	// lines are the shares with streams in line, in the order of their turns.
+	lines []*share
+	// starving is how many shares have nothing under way and streams in line, by urgency.
+	starving [urgencies]int
+	// round counts when there was more to take than before; blocked is the last in which there was not enough for a share with nothing.
+	round, blocked uint64
+	// serving is true while a goroutine serves the lines.
+	serving bool
 }
+
+// Urgencies of what a stream waits for: its first configuration, or a newer one.
+const (
+	first = iota
+	later
+	urgencies
+)
+
+func urgencyOf(answered bool) int {
+	if answered {
+		return later
+	}
+	return first
+}
+
+// share is what one account has of the budget, whose mutex guards it.
+type share struct {
+	used   int64
+	queues [urgencies]queue
+	// starving is true where the share counts among the budget's.
+	starving [urgencies]bool
+	// lined is true while it is one of the budget's lines.
+	lined bool
+	// blocked is the last round in which it asked for more than it may have.
+	blocked uint64
+}
+
+func (a *share) waits() bool { return len(a.queues[first].waiting)+len(a.queues[later].waiting) > 0 }
 
 // queue is a line of streams, each in it once.
 type queue struct {
@@ -61,29 +98,81 @@ func (q *queue) drop(s *stream) {
 }
 
 // take asks for size bytes. Refused, the stream is in line, and its flush is called when its turn has come. served says that it is its turn.
-func (b *budget) take(s *stream, size int, first, served bool) bool {
+func (b *budget) take(s *stream, size, urgency int, served bool) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	queued := len(b.first.waiting) > 0 || !first && len(b.others.waiting) > 0
-	if (served || !queued) && (b.used == 0 || b.used+int64(size) <= b.limit) {
+	a := &s.account.unsent
+	if b.fits(a, int64(size)) && !b.yields(a, urgency, served) {
 		b.used += int64(size)
+		a.used += int64(size)
+		if served && a.lined { // the others' turn
+			i := slices.Index(b.lines, a)
+			b.lines = append(slices.Delete(b.lines, i, i+1), a)
+		}
+		b.note(a, false)
 		return true
 	}
-	if first {
-		b.first.push(s, served)
-	} else {
-		b.others.push(s, served)
+	a.queues[urgency].push(s, served)
+	b.note(a, served)
+	switch {
+	case served && a.used == 0:
+		b.blocked = b.round
+	case served:
+		a.blocked = b.round
 	}
-	b.blocked = b.blocked || served
 	return false
 }
 
-// give returns bytes and serves who waits for them.
-func (b *budget) give(size int) {
+// fits reports whether an account may have so many bytes more under way.
+func (b *budget) fits(a *share, size int64) bool {
+	if a.used == 0 {
+		return b.used == 0 || b.used+size <= b.limit
+	}
+	return a.used+size <= b.limit-b.used
+}
+
+// yields reports whether somebody in line goes before a stream of the account.
+func (b *budget) yields(a *share, urgency int, served bool) bool {
+	for u := range urgency + 1 {
+		if !served && len(a.queues[u].waiting) > 0 || b.starving[u] > 0 && (a.used > 0 || !served) {
+			return true
+		}
+	}
+	return false
+}
+
+// note keeps what the budget knows of a share in line with it. A share that comes back goes before the others.
+func (b *budget) note(a *share, back bool) {
+	for u := range urgencies {
+		if starving := a.used == 0 && len(a.queues[u].waiting) > 0; starving != a.starving[u] {
+			a.starving[u] = starving
+			if starving {
+				b.starving[u]++
+			} else {
+				b.starving[u]--
+			}
+		}
+	}
+	switch waits := a.waits(); {
+	case waits == a.lined:
+	case !waits:
+		i := slices.Index(b.lines, a)
+		b.lines = slices.Delete(b.lines, i, i+1)
+	case back:
+		b.lines = slices.Insert(b.lines, 0, a)
+	default:
+		b.lines = append(b.lines, a)
+	}
+	a.lined = a.waits()
+}
+
+// give returns bytes of an account and serves who waits for them.
+func (b *budget) give(a *share, size int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.used -= int64(size)
-	b.blocked = false
+	a.used -= int64(size)
+	b.note(a, false)
 	b.serve()
 }
 
@@ -91,20 +180,28 @@ func (b *budget) give(size int) {
 func (b *budget) leave(s *stream) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.first.drop(s)
-	b.others.drop(s)
+	a := &s.account.unsent
+	if !a.lined {
+		return
+	}
+	for u := range urgencies {
+		a.queues[u].drop(s)
+	}
+	b.note(a, false)
+	b.serve()
 }
 
-// contended reports whether somebody waits.
-func (b *budget) contended() bool {
+// contended reports whether somebody waits who would go on if the account had less under way.
+func (b *budget) contended(a *share) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return len(b.first.waiting)+len(b.others.waiting) > 0
+	return a.lined || b.starving[first]+b.starving[later] > 0
 }
 
-// serve starts to serve the line, in a goroutine of its own: bytes are given back from within the transport. The caller holds b.mu.
+// serve starts to serve the lines, in a goroutine of its own: bytes are given back from within the transport. The caller holds b.mu.
 func (b *budget) serve() {
-	if b.serving || b.used >= b.limit || len(b.first.waiting)+len(b.others.waiting) == 0 {
+	b.round++
+	if b.serving || b.used >= b.limit || len(b.lines) == 0 {
 		return
 	}
 	b.serving = true
@@ -115,16 +212,22 @@ func (b *budget) serve() {
 	}()
 }
 
-// next takes the next stream out of the line while there are bytes.
+// next takes the next stream out of a line while there are bytes.
 func (b *budget) next() *stream {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.used < b.limit && !b.blocked {
-		if s := b.first.pop(); s != nil {
-			return s
-		}
-		if s := b.others.pop(); s != nil {
-			return s
+	for u := range urgencies {
+		for _, a := range b.lines {
+			if b.used >= b.limit || b.blocked == b.round {
+				break
+			}
+			if a.blocked == b.round || b.starving[u] > 0 && !a.starving[u] {
+				continue
+			}
+			if s := a.queues[u].pop(); s != nil {
+				b.note(a, false)
+				return s
+			}
 		}
 	}
 	b.serving = false

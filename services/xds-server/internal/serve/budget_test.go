@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"fairlead.dev/pkg/testkit"
@@ -31,12 +32,17 @@ func bigMesh() []*configv1.Resource {
 // lazy subscribes to all clusters, on a connection of its own, and reads nothing.
 func (r *replicaServer) lazy(pod string) (read func() error, leave func()) {
 	r.t.Helper()
+	return r.lazyWith(context.Background(), pod)
+}
+
+func (r *replicaServer) lazyWith(ctx context.Context, pod string) (read func() error, leave func()) {
+	r.t.Helper()
 	conn, err := grpc.NewClient(r.conn.Target(), grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithInitialWindowSize(64<<10), grpc.WithInitialConnWindowSize(64<<10))
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(ctx)
 	r.t.Cleanup(func() { cancel(); _ = conn.Close() }) // the test is over
 	stream, err := discovery.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(ctx)
 	if err == nil {
@@ -169,4 +175,38 @@ func TestLargeResponsesAreCutWhereTheProtocolAllows(t *testing.T) {
 	w.ack(w.expect(eds, "80|"+hostA))
 	w.ack(w.expect(eds, "80|"+hostB))
 	r.acked("world")
+}
+
+// TestWhoDoesNotReadHoldsUpNobodyElse fills the budget with streams of one identity that do not read. Another identity is configured and hears of
+// changes all the same, while no time passes after which those streams would end; and what the one has to itself, it uses when it reads.
+func TestWhoDoesNotReadHoldsUpNobodyElse(t *testing.T) {
+	r := startWith(t, setup{change: func(c *serve.Config) { c.MaxUnsentBytes = 2 << 20 }}, bigMesh()).authenticated()
+	attacker := metadata.AppendToOutgoingContext(context.Background(), callerHeader, "attacker")
+	var reads []func() error
+	for i := range serve.DefaultMinStreams {
+		read, _ := r.lazyWith(attacker, fmt.Sprintf("attacker-%d", i))
+		reads = append(reads, read)
+	}
+	testkit.Eventually(t, patience, func() error {
+		if n := r.ads.Waiting(); n < serve.DefaultMinStreams/2 {
+			return fmt.Errorf("%d streams wait", n)
+		}
+		return nil
+	})
+	for i := range 2 {
+		c := r.as("rightful", fmt.Sprintf("rightful-%d", i))
+		c.subscribe(cds, "*")
+		c.ack(c.next())
+		c.subscribe(eds, "80|"+hostA)
+		c.ack(c.expect(eds, "+80|"+hostA))
+		r.edit(meshtest.Endpoints("default", hostA, 80, fmt.Sprintf("10.1.1.%d", i)))
+		c.ack(c.expect(eds, "+80|"+hostA))
+	}
+	if n := r.ads.Unsent(); n > 5<<18 {
+		t.Errorf("the streams that do not read have %d KiB under way, want little more than half of the budget", n>>10)
+	}
+	for _, read := range reads {
+		go func() { _ = read() }() // an error shows in what waits
+	}
+	r.waiting(0)
 }

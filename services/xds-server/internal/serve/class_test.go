@@ -2,6 +2,8 @@ package serve_test
 
 import (
 	"fmt"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -69,6 +71,50 @@ func TestProxyChangesClass(t *testing.T) {
 	if got := r.acked("pod").GetClass(); got != before {
 		t.Errorf("class %s, at first it was %s", got, before)
 	}
+}
+
+// TestBusyProxyChangesClassAfterwards has two revisions that make a proxy another class come in the middle of one of its requests: neither
+// waits for it, and the proxy is brought to the newest of them.
+func TestBusyProxyChangesClassAfterwards(t *testing.T) {
+	r := start(t, append(basicMesh(), meshtest.Workload("default", "pod", "10.0.0.1"))...)
+	c, other := r.delta("pod", "default"), r.delta("other", "default")
+	c.connectAll()
+	other.connectAll()
+	r.acked("pod")
+	r.acked("other")
+	release := sync.OnceFunc(r.ads.Busy("pod"))
+	defer release()
+	applied := make(chan struct{})
+	go func() {
+		defer close(applied)
+		r.edit(onlyA())
+		r.edit(meshtest.Workload("default", "pod", "10.0.0.1", func(w *configv1.Workload) { w.Labels["app"] = "else" }))
+		r.edit(meshtest.Workload("default", "pod", "10.0.0.1"), meshtest.Endpoints("default", hostA, 80, "10.1.0.9"))
+	}()
+	select {
+	case <-applied:
+	case <-time.After(patience):
+		t.Error("the revision waits for a busy stream")
+		release()
+		<-applied
+	}
+	other.expect(eds, "+80|"+hostA)
+	release()
+	for m := c.next(); ; m = c.next() {
+		if c.ack(m); slices.Equal(describe(m), []string{"-80|" + hostB}) && m.GetTypeUrl() == cds {
+			break
+		}
+	}
+	c.send(&discovery.DeltaDiscoveryRequest{TypeUrl: eds, ResourceNamesUnsubscribe: []string{"80|" + hostB}})
+	testkit.Eventually(t, patience, func() error {
+		for len(c.got) > 0 {
+			c.ack(<-c.got)
+		}
+		if p := r.status("pod"); p.GetAcked().GetSequence() != r.sequence {
+			return fmt.Errorf("status %v", p)
+		}
+		return nil
+	})
 }
 
 func TestClassesAreIsolated(t *testing.T) {

@@ -1,5 +1,7 @@
 package serve
 
+import "strings"
+
 // Kept returns the number of streams, the most bytes of names that one of them has been charged for, and the most names that one keeps
 // beside those of the classes.
 func (s *Server) Kept() (streams, nameBytes, names int) {
@@ -26,5 +28,42 @@ func (s *Server) Unsent() int64 { return s.budget.inUse() }
 func (s *Server) Waiting() int {
 	s.budget.mu.Lock()
 	defer s.budget.mu.Unlock()
-	return len(s.budget.first.waiting) + len(s.budget.others.waiting)
+	n := 0
+	for _, a := range s.budget.lines {
+		n += len(a.queues[first].waiting) + len(a.queues[later].waiting)
+	}
+	return n
+}
+
+// Names returns how many names all streams subscribe to.
+func (s *Server) Names() int {
+	n := 0
+	for _, st := range s.all() {
+		st.mu.Lock()
+		for _, sub := range st.types {
+			n += sub.names.len()
+		}
+		st.mu.Unlock()
+	}
+	return n
+}
+
+// NamesBytes returns what the names of all streams are charged.
+func (s *Server) NamesBytes() int64 { return s.quotas.names.Load() }
+
+// Busy makes the streams of a node as busy as a long request does, until release is called.
+func (s *Server) Busy(workload string) (release func()) {
+	var busy []*stream
+	for _, st := range s.all() {
+		if st.mu.Lock(); st.node != nil && strings.Contains(st.node.ID, workload) {
+			busy = append(busy, st)
+		} else {
+			st.mu.Unlock()
+		}
+	}
+	return func() {
+		for _, st := range busy {
+			st.unlock()
+		}
+	}
 }

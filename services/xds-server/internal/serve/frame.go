@@ -179,6 +179,6 @@ type charge struct {
 // release gives it back, once.
 func (c *charge) release() {
 	if size := c.held.Swap(0); size > 0 {
-		c.stream.server.budget.give(int(size))
+		c.stream.server.budget.give(&c.stream.account.unsent, int(size))
 	}
 }

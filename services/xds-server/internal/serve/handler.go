@@ -56,7 +56,7 @@ func (s *Server) StreamAggregatedResources(grpcStream discovery.AggregatedDiscov
 
 func (s *Server) newStream(ctx context.Context, incremental bool) *stream {
 	st := &stream{server: s, delta: incremental, ctx: ctx, connectedAt: s.clock.Now(), wake: make(chan struct{}, 1)}
-	st.leave = make(chan struct{})
+	st.leave = make(chan error, 1)
 	st.clock = s.clock.Now
 	if peer, ok := auth.PeerFrom(ctx); ok {
 		st.peer = &peer
@@ -69,6 +69,11 @@ func (s *Server) newStream(ctx context.Context, incremental bool) *stream {
 func (s *Server) handle(st *stream, loop func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(st.ctx)
 	defer cancel()
+	account, err := s.quotas.open(st.ctx, st.peer)
+	if err != nil {
+		return err
+	}
+	st.account = account
 	s.mu.Lock()
 	s.streams[st] = struct{}{}
 	s.mu.Unlock()
@@ -78,6 +83,9 @@ func (s *Server) handle(st *stream, loop func(context.Context) error) error {
 		delete(s.streams, st)
 		s.mu.Unlock()
 	}()
+	if err := s.refuseBanned(st); err != nil {
+		return err
+	}
 	done := make(chan error, 1)
 	go func() { done <- s.guard(ctx, loop) }()
 
@@ -95,12 +103,12 @@ func (s *Server) handle(st *stream, loop func(context.Context) error) error {
 			return status.FromContextError(ctx.Err()).Err()
 		case <-s.draining:
 			return status.Error(codes.Unavailable, "xds-server is shutting down, connect to another one")
-		case <-st.leave:
-			return errMoved
+		case why := <-st.leave:
+			return why
 		case <-age:
 			return status.Error(codes.Unavailable, "maximum connection age reached, please reconnect")
 		case <-watchdog:
-			if st.stalledFor(s.budget.contended()) >= s.stallTimeout {
+			if st.stalledFor(s.budget.contended(&account.unsent)) >= s.stallTimeout {
 				s.metrics.stalled.Inc()
 				return status.Error(codes.DeadlineExceeded, "the client takes no data")
 			}

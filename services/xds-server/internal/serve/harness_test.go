@@ -218,13 +218,24 @@ type deltaClient struct {
 
 func (r *replicaServer) delta(pod, namespace string) *deltaClient {
 	r.t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	stream, err := discovery.NewAggregatedDiscoveryServiceClient(r.conn).DeltaAggregatedResources(ctx)
+	return r.deltaOver(context.Background(), r.conn, node(pod, namespace))
+}
+
+func (r *replicaServer) deltaWith(ctx context.Context, n *core.Node) *deltaClient {
+	r.t.Helper()
+	return r.deltaOver(ctx, r.conn, n)
+}
+
+// deltaOver opens a stream over a connection of its own.
+func (r *replicaServer) deltaOver(ctx context.Context, conn *grpc.ClientConn, node *core.Node) *deltaClient {
+	r.t.Helper()
+	ctx, cancel := context.WithCancel(ctx)
+	stream, err := discovery.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(ctx)
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	c := &deltaClient{
-		t: r.t, stream: stream, node: node(pod, namespace), cancel: cancel,
+		t: r.t, stream: stream, node: node, cancel: cancel,
 		got: make(chan *discovery.DeltaDiscoveryResponse, 100), err: make(chan error, 1),
 	}
 	r.t.Cleanup(cancel)

@@ -123,11 +123,14 @@ type deltaRequest struct {
 	asked *asking
 	// data is what held and asked have yet to be read from.
 	data mem.BufferSlice
+	// size is that of the request, where the codec is ours.
+	size int
 }
 
 // decode reads a request.
 func (r *deltaRequest) decode(data mem.BufferSlice) error {
 	h, a := &holding{}, &asking{}
+	r.size = data.Len()
 	var rest []byte
 	err := eachField(data, func(f field) error {
 		switch {

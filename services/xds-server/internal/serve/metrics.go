@@ -16,6 +16,8 @@ type metrics struct {
 	applySeconds                     prometheus.Histogram
 	revisions                        prometheus.Counter
 	stalled, unordered, refusedHosts prometheus.Counter
+	banned                           prometheus.Counter
+	refused                          *prometheus.CounterVec
 
 	mu    sync.Mutex
 	types map[string]*typeMetrics
@@ -63,7 +65,11 @@ func newMetrics(reg prometheus.Registerer, s *Server) *metrics {
 		func() float64 { return s.countStreams((*stream).waiting) })
 	f.NewGaugeFunc(prometheus.GaugeOpts(opts("unsent_bytes", "Bytes handed to gRPC that the network has not taken yet.")),
 		func() float64 { return float64(s.budget.inUse()) })
+	f.NewGaugeFunc(prometheus.GaugeOpts(opts("names_bytes", "Bytes that the names take which proxies ask for and which their classes do not list.")),
+		func() float64 { return float64(s.quotas.names.Load()) })
 	return &metrics{
+		refused: f.NewCounterVec(prometheus.CounterOpts(
+			opts("refused_streams_total", "Streams ended because their identity uses too much, by budget.")), []string{"budget"}),
 		types:     map[string]*typeMetrics{},
 		pushes:    byType("pushes_total", "Responses sent, by xDS type."),
 		sentBytes: byType("sent_bytes_total", "Bytes of resources sent, by xDS type."),
@@ -78,6 +84,7 @@ func newMetrics(reg prometheus.Registerer, s *Server) *metrics {
 		}),
 		revisions: counter("revisions_applied_total", "Times the classes were brought to a newer revision; revisions that arrive together count once."),
 		stalled:   counter("stalled_streams_total", "Streams closed because the client took no data."),
+		banned:    counter("banned_streams_total", "Streams refused because their identity is banned."),
 		refusedHosts: counter("refused_virtual_hosts_total",
 			"Virtual hosts asked for on demand that were refused because the stream had asked for too many."),
 		unordered: counter("order_timeouts_total", "Updates sent although what goes before them was not acknowledged in time."),
@@ -96,8 +103,8 @@ func (s *Server) countStreams(is func(*stream) bool) float64 {
 
 // waiting reports whether something is on its way or queued.
 func (s *stream) waiting() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.lock()
+	defer s.unlock()
 	for _, sub := range s.types {
 		if sub.pending() || sub.deferred.len() > 0 {
 			return true

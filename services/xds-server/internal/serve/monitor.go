@@ -5,6 +5,7 @@ import (
 	"time"
 
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/proto"
 )
 
 // transit knows since when a stream's bytes are stuck.
@@ -89,6 +90,9 @@ func (m *deltaMonitor) Recv() (*discovery.DeltaDiscoveryRequest, error) {
 	if err := m.RecvMsg(r); err != nil {
 		return nil, err
 	}
+	if err := m.stream.account.pace(m.Context(), r.size); err != nil {
+		return nil, err
+	}
 	m.stream.keepDelta(r)
 	return r.DeltaDiscoveryRequest, nil
 }
@@ -113,8 +117,12 @@ func (m *worldMonitor) Send(r *discovery.DiscoveryResponse) error {
 // Recv implements stream.Stream.
 func (m *worldMonitor) Recv() (*discovery.DiscoveryRequest, error) {
 	req, err := m.AggregatedDiscoveryService_StreamAggregatedResourcesServer.Recv()
-	if err == nil {
-		m.stream.keepWorld(req)
+	if err != nil {
+		return nil, err
 	}
-	return req, err
+	if err := m.stream.account.pace(m.Context(), proto.Size(req)); err != nil {
+		return nil, err
+	}
+	m.stream.keepWorld(req)
+	return req, nil
 }

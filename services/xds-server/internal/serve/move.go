@@ -2,6 +2,7 @@ package serve
 
 import (
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -16,16 +17,25 @@ var errMoved = status.Error(codes.Unavailable, "this xds-server has more proxies
 
 // mover tells a stream's handler to end it.
 type mover struct {
-	leave chan struct{}
-	// leaving is true once leave is closed.
-	leaving bool
+	// leave has room for one error, which the first caller of end puts in.
+	leave   chan error
+	leaving atomic.Bool
 }
 
-// Streams is how many streams are open.
+// end makes the handler end the stream with an error. It waits for nothing.
+func (m *mover) end(why error) {
+	if !m.leaving.Swap(true) {
+		m.leave <- why
+	}
+}
+
+// Streams is how many streams are open, without those that an identity has beyond its workloads: who opens many must
+// not push the proxies of others to other replicas.
 func (s *Server) Streams() int {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.streams)
+	open := len(s.streams)
+	s.mu.Unlock()
+	return max(open-s.quotas.excess(), 0)
 }
 
 // Accepting reports whether new streams are served: there is a configuration, and the process is not about to end.
@@ -38,20 +48,27 @@ func (s *Server) Accepting() bool {
 	}
 }
 
-// Move ends up to n streams so that their proxies reconnect, to another replica if there is one, and returns how many it has ended. The
-// oldest go first: whoever has just come stays. Streams whose proxies wait for something, their first configuration above all, stay too.
+// Move ends up to n streams so that their proxies reconnect, to another replica if there is one, and returns how many
+// it has ended. Those go first of which an identity has more than workloads, then the oldest: whoever has just come
+// stays. Streams whose proxies wait for something, their first configuration above all, stay too.
 func (s *Server) Move(n int) int {
 	streams := s.all()
 	youngest := s.clock.Now().Add(-minMoveAge)
 	streams = slices.DeleteFunc(streams, func(st *stream) bool { return st.connectedAt.After(youngest) })
 	slices.SortFunc(streams, func(a, b *stream) int { return a.connectedAt.Compare(b.connectedAt) })
+	excess := s.quotas.excesses()
 	moved := 0
-	for _, st := range streams {
-		if moved >= n {
-			break
-		}
-		if st.move() {
-			moved++
+	for _, first := range []bool{true, false} {
+		for _, st := range streams {
+			if moved >= n {
+				break
+			}
+			if first && excess[st.account] == 0 || !st.move() {
+				continue
+			}
+			if moved++; first {
+				excess[st.account]--
+			}
 		}
 	}
 	return moved
@@ -59,9 +76,9 @@ func (s *Server) Move(n int) int {
 
 // move ends the stream unless its proxy waits for something.
 func (s *stream) move() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed || s.leaving || s.class == nil || len(s.types) == 0 {
+	s.lock()
+	defer s.unlock()
+	if s.closed || s.leaving.Load() || s.class == nil || len(s.types) == 0 {
 		return false
 	}
 	for _, sub := range s.types {
@@ -69,7 +86,6 @@ func (s *stream) move() bool {
 			return false
 		}
 	}
-	s.leaving = true
-	close(s.leave)
+	s.end(errMoved)
 	return true
 }

@@ -99,22 +99,23 @@ func TestMemoryIsBounded(t *testing.T) {
 	for i := range 2 * learntNames {
 		many = append(many, fmt.Sprint("name-", i))
 	}
+	id := func(a ...any) reporter { return reporter{node: fmt.Sprint(a...)} }
 	for i := range learntWorkloads + 10 {
-		m.learn(fmt.Sprint(i), "t", many[:3])
+		m.learn(id(i), "t", many[:3])
 	}
-	if n := len(m.workloads); n != learntWorkloads || m.recall("0", "t") != nil || len(m.recall("10", "t")) != 3 {
+	if n := len(m.workloads); n != learntWorkloads || m.recall(id("0"), "t") != nil || len(m.recall(id("10"), "t")) != 3 {
 		t.Errorf("%d workloads", n)
 	}
 	for i := range learntWorkloads {
-		m.learn(fmt.Sprint("big", i), "t", many)
+		m.learn(id("big", i), "t", many)
 	}
-	if m.bytes > learntBytes || len(m.recall(fmt.Sprint("big", learntWorkloads-1), "t")) != learntNames {
+	if m.bytes > learntBytes || len(m.recall(id("big", learntWorkloads-1), "t")) != learntNames {
 		t.Errorf("%d bytes", m.bytes)
 	}
-	m.learn("late", "t", many[:1])
+	m.learn(id("late"), "t", many[:1])
 	clock.Advance(learntFor + time.Second)
 	before := m.bytes
-	if got := m.recall("late", "t"); got != nil || m.bytes >= before {
+	if got := m.recall(id("late"), "t"); got != nil || m.bytes >= before {
 		t.Errorf("remembered too long: %q", got)
 	}
 }

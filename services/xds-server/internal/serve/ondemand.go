@@ -34,11 +34,9 @@ func (s *stream) admitHosts(hosts *subscription, names []string) []string {
 		case room > 0:
 			admitted = append(admitted, name)
 			room--
-		case len(name) <= s.server.maxNameBytes && s.nameBytes+len(name)+nameOverhead <= s.server.maxSubscribedBytes:
+		case len(name) <= s.server.maxNameBytes && (s.expired.has(name) || s.charge(name) == ""):
 			s.server.metrics.refusedHosts.Inc()
-			if s.expired.add(name) {
-				s.nameBytes += len(name) + nameOverhead
-			}
+			s.expired.add(name)
 			if !s.warned {
 				s.warned = true
 				s.server.log.Warn("proxy asks for more virtual hosts on demand than one stream may hold, further ones are answered with not found",
@@ -71,7 +69,7 @@ func (s *stream) recall(sub *subscription) {
 	if !s.onDemand() {
 		return
 	}
-	names := s.server.learnt.recall(s.node.ID, sub.url)
+	names := s.server.learnt.recall(s.reporter(), sub.url)
 	s.take(sub, slices.DeleteFunc(names, sub.names.has))
 	for _, name := range names {
 		s.touchIfHeld(sub, name)
@@ -85,21 +83,25 @@ func (s *stream) take(sub *subscription, names []string) {
 		names = names[:min(len(names), max(s.server.maxOnDemandHosts-sub.names.len(), 0))]
 	}
 	for i, name := range names {
-		if s.charge(name) != nil {
-			s.discharge(name)
+		if s.count(name) != nil {
+			s.uncount(name)
 			names = names[:i]
 			break
 		}
 	}
 	sub.names.add(names)
 	s.plan(sub, names)
+	if s.price(sub, names) != nil {
+		s.unsubscribe(sub, slices.Clone(names)) // the client has not asked for them, it only might
+		return
+	}
 	s.learn(sub, names)
 }
 
 // learn remembers names that the workload has asked for and that exist.
 func (s *stream) learn(sub *subscription, names []string) {
 	if len(names) > 0 && s.onDemand() && (sub.url == resource.VirtualHostType || sub.url == resource.ClusterType) {
-		s.server.learnt.learn(s.node.ID, sub.url, names)
+		s.server.learnt.learn(s.reporter(), sub.url, names)
 	}
 }
 
@@ -109,7 +111,7 @@ type memory struct {
 	clock clock.Clock
 
 	mu        sync.Mutex
-	workloads map[string]*list.Element
+	workloads map[reporter]*list.Element
 	// order has the one heard of last in front.
 	order *list.List
 	bytes int
@@ -117,7 +119,7 @@ type memory struct {
 
 // workload is what one workload has asked for, by type.
 type workload struct {
-	id    string
+	id    reporter
 	names map[string]*nameList
 	count int
 	bytes int
@@ -125,10 +127,10 @@ type workload struct {
 }
 
 func newMemory(c clock.Clock) *memory {
-	return &memory{clock: c, workloads: map[string]*list.Element{}, order: list.New()}
+	return &memory{clock: c, workloads: map[reporter]*list.Element{}, order: list.New()}
 }
 
-func (m *memory) learn(id, url string, names []string) {
+func (m *memory) learn(id reporter, url string, names []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	e, ok := m.workloads[id]
@@ -159,7 +161,7 @@ func (m *memory) learn(id, url string, names []string) {
 }
 
 // recall lists what is remembered; the list is the caller's.
-func (m *memory) recall(id, url string) []string {
+func (m *memory) recall(id reporter, url string) []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	e, ok := m.workloads[id]
@@ -178,7 +180,7 @@ func (m *memory) recall(id, url string) []string {
 }
 
 // left notes that a stream of the workload has ended: what it has asked for is remembered for a while from now.
-func (m *memory) left(id string) {
+func (m *memory) left(id reporter) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if e, ok := m.workloads[id]; ok {

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"sync"
@@ -10,15 +11,22 @@ import (
 	"fairlead.dev/services/xds-server/internal/plan"
 )
 
+// reporter is whom a status is about: of one node id, what each identity says of it is kept apart, so that nobody
+// speaks for another.
+type reporter struct{ node, identity string }
+
+// reporter of the stream, whose node is known.
+func (s *stream) reporter() reporter { return reporter{s.node.ID, s.node.Identity} }
+
 // reports keeps which streams' status may have changed since the reporter looked, so that a report costs what has changed.
 type reports struct {
 	notifier tlsconf.Notifier
 
 	mu    sync.Mutex
 	dirty []*stream
-	// gone are nodes whose last stream has ended.
-	gone map[string]struct{}
-	// nodes are the open streams of each node, oldest first.
+	// gone are those whose last stream has ended.
+	gone map[reporter]struct{}
+	// nodes are the open streams of each node id, oldest first.
 	nodes map[string][]*stream
 }
 
@@ -37,7 +45,7 @@ func (r *reports) touch(s *stream) {
 func (r *reports) opened(s *stream) {
 	r.mu.Lock()
 	r.nodes[s.node.ID] = append(r.nodes[s.node.ID], s)
-	delete(r.gone, s.node.ID)
+	delete(r.gone, s.reporter())
 	r.mu.Unlock()
 	r.touch(s)
 }
@@ -46,41 +54,75 @@ func (r *reports) opened(s *stream) {
 func (r *reports) closed(s *stream) {
 	id := s.node.ID
 	r.mu.Lock()
-	var newest *stream
+	if s.reported.Load() {
+		// While nobody takes reports, clients that come and go must leave nothing.
+		r.dirty = slices.DeleteFunc(r.dirty, func(other *stream) bool { return other == s })
+	}
+	var next *stream
 	left := slices.DeleteFunc(r.nodes[id], func(other *stream) bool { return other == s })
 	if len(left) == 0 {
 		delete(r.nodes, id)
-		r.gone[id] = struct{}{}
 	} else {
-		r.nodes[id], newest = left, left[len(left)-1]
+		r.nodes[id] = left
+	}
+	for _, other := range newest(left) {
+		if other.reporter() == s.reporter() {
+			next = other
+		}
+	}
+	if next == nil {
+		r.gone[s.reporter()] = struct{}{}
 	}
 	r.mu.Unlock()
-	if newest != nil {
-		r.touch(newest)
+	if next != nil {
+		r.touch(next)
 	}
 	r.notifier.Notify()
 }
 
-// take returns the streams to report and the nodes that have left, both once.
+// newest lists, of the streams of one node id, the newest of each identity: two Pods of one account are not told apart,
+// two accounts are.
+func newest(of []*stream) []*stream {
+	if len(of) < 2 {
+		return of
+	}
+	var found []*stream
+	for _, s := range slices.Backward(of) {
+		if !slices.ContainsFunc(found, func(other *stream) bool { return other.node.Identity == s.node.Identity }) {
+			found = append(found, s)
+		}
+	}
+	return found
+}
+
+// take returns the streams to report and the node ids that have left, both once. Where one identity has left a node id,
+// those that stay are reported anew: whoever hears that a node id has left forgets all of it.
 func (r *reports) take(all bool) (streams []*stream, gone []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	left := map[string]bool{}
+	for who := range r.gone {
+		left[who.node] = true
+	}
+	clear(r.gone)
 	for _, s := range r.dirty {
 		s.reported.Store(false)
-		if of := r.nodes[s.node.ID]; !all && len(of) > 0 && of[len(of)-1] == s {
+		if id := s.node.ID; !all && !left[id] && slices.Contains(newest(r.nodes[id]), s) {
 			streams = append(streams, s)
 		}
 	}
 	r.dirty = nil
-	if all {
-		for _, of := range r.nodes {
-			streams = append(streams, of[len(of)-1])
+	for id := range left {
+		gone = append(gone, id)
+		if !all {
+			streams = append(streams, newest(r.nodes[id])...)
 		}
 	}
-	for id := range r.gone {
-		gone = append(gone, id)
+	if all {
+		for _, of := range r.nodes {
+			streams = append(streams, newest(of)...)
+		}
 	}
-	clear(r.gone)
 	return streams, gone
 }
 
@@ -104,12 +146,13 @@ func (s *Server) Report(all bool) (statuses []*configv1.ProxyStatus, gone []stri
 	return statuses, gone
 }
 
-// Statuses lists the connected proxies, sorted by node id. Of several streams of one node the newest counts.
+// Statuses lists the connected proxies, sorted by node id and identity. Of several streams of one node and identity the
+// newest counts.
 func (s *Server) Statuses() []*configv1.ProxyStatus {
 	s.reports.mu.Lock()
 	streams := make([]*stream, 0, len(s.reports.nodes))
 	for _, of := range s.reports.nodes {
-		streams = append(streams, of[len(of)-1])
+		streams = append(streams, newest(of)...)
 	}
 	s.reports.mu.Unlock()
 	statuses := make([]*configv1.ProxyStatus, 0, len(streams))
@@ -123,7 +166,9 @@ func (s *Server) Statuses() []*configv1.ProxyStatus {
 }
 
 func sortStatuses(statuses []*configv1.ProxyStatus) {
-	slices.SortFunc(statuses, func(a, b *configv1.ProxyStatus) int { return strings.Compare(a.GetNodeId(), b.GetNodeId()) })
+	slices.SortFunc(statuses, func(a, b *configv1.ProxyStatus) int {
+		return cmp.Or(strings.Compare(a.GetNodeId(), b.GetNodeId()), strings.Compare(a.GetIdentity(), b.GetIdentity()))
+	})
 }
 
 // noteFailures makes the reporter look at the proxies of classes in which other resources cannot be built than before.
@@ -157,7 +202,7 @@ func (s *Server) noteFailures() {
 }
 
 func (s *stream) in(classes map[*plan.Class]bool) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.lock()
+	defer s.unlock()
 	return classes[s.class]
 }

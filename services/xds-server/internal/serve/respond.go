@@ -67,7 +67,7 @@ func (s *stream) respond(sub *subscription) bool {
 		updated = sub.news(out.blobs)
 	}
 	out.measure()
-	if !s.server.budget.take(s, out.size, !sub.answered, s.served) {
+	if !s.server.budget.take(s, out.size, urgencyOf(sub.answered), s.served) {
 		return false
 	}
 	out.held.Store(int64(out.size))
@@ -78,7 +78,7 @@ func (s *stream) respond(sub *subscription) bool {
 	}
 	s.settle(sub, d)
 	if !d.left && sub.dirty.len()+sub.deferred.len() == 0 {
-		out.base = s.server.engine.Served()
+		out.base = s.upTo
 	}
 	sub.open, sub.outstanding, sub.resend, sub.answered = watch{}, out, false, true
 	out.round = s.server.pace.handed()

@@ -57,9 +57,14 @@ type Config struct {
 	MaxSubscribedBytes, MaxNameBytes int
 	// MaxOnDemandHosts bounds the virtual hosts that one stream may ask for by name; further ones are answered with "not found".
 	MaxOnDemandHosts int
-	// MaxUnsentBytes bounds what was handed to gRPC and the network has not taken yet, over all streams. Streams beyond it wait, those
-	// that have a configuration longer than those that have none.
+	// MaxUnsentBytes bounds what was handed to gRPC and the network has not taken yet, over all streams, and one identity may
+	// have as much of it as is left. Streams beyond it wait, those that have a configuration longer than those that have none.
 	MaxUnsentBytes int
+	// MinStreams is how many streams any identity may have, MaxAddressStreams how many an address on the plaintext port
+	// may.
+	MinStreams, MaxAddressStreams int
+	// MaxNamesBytes is what the names may take that all streams subscribe to and that are not their classes' own.
+	MaxNamesBytes int
 	// MaxResponseBytes is about where a response is cut, for types whose resources the client waits for one by one.
 	MaxResponseBytes int
 	// Rand gives jitter in [0, 1); nil means math/rand.
@@ -85,12 +90,14 @@ type Server struct {
 	rand               func() float64
 	metrics            *metrics
 	// traced is true if spans go somewhere.
-	traced  bool
-	reports reports
-	budget  budget
-	pace    pace
-	runs    runs
-	learnt  *memory
+	traced   bool
+	reports  reports
+	budget   budget
+	pace     pace
+	runs     runs
+	learnt   *memory
+	quotas   quotas
+	refusals refusals
 	// standIns are described at stream.standIn.
 	standIns *store.Store
 	// failing is what could not be built at the last Apply, by class; only Apply uses it.
@@ -100,6 +107,7 @@ type Server struct {
 	drainOnce sync.Once
 
 	audience audience
+	bans     bans
 
 	mu      sync.Mutex
 	streams map[*stream]struct{}
@@ -123,7 +131,7 @@ func New(cfg Config) (*Server, error) {
 		maxNameBytes:       orDefault(cfg.MaxNameBytes, DefaultMaxNameBytes),
 		maxOnDemandHosts:   orDefault(cfg.MaxOnDemandHosts, DefaultMaxOnDemandHosts),
 		maxResponseBytes:   orDefault(cfg.MaxResponseBytes, DefaultMaxResponseBytes),
-		reports:            reports{gone: map[string]struct{}{}, nodes: map[string][]*stream{}},
+		reports:            reports{gone: map[reporter]struct{}{}, nodes: map[string][]*stream{}},
 		budget:             budget{limit: int64(orDefault(cfg.MaxUnsentBytes, DefaultMaxUnsentBytes))},
 		learnt:             newMemory(clock.Or(cfg.Clock)),
 		rand:               cfg.Rand, draining: make(chan struct{}), streams: map[*stream]struct{}{},
@@ -135,6 +143,12 @@ func New(cfg Config) (*Server, error) {
 		s.rand = rand.Float64
 	}
 	s.metrics = newMetrics(cfg.Registerer, s)
+	s.refusals = refusals{clock: s.clock, log: cfg.Log, metrics: s.metrics, notify: s.reports.notifier.Notify}
+	s.quotas = quotas{
+		clock: s.clock, accounts: map[string]*account{}, state: s.engine.State, refused: s.refusals.add,
+		minStreams: orDefault(cfg.MinStreams, DefaultMinStreams), addresses: orDefault(cfg.MaxAddressStreams, DefaultMaxAddressStreams),
+		maxNames: int64(orDefault(cfg.MaxNamesBytes, DefaultMaxNamesBytes)),
+	}
 	return s, nil
 }
 
@@ -152,7 +166,7 @@ func (s *Server) Apply(state *replica.State, change *replica.Change) {
 	round := s.pace.begin(s.Streams())
 	ctx, span := s.startRevision(state.Revision())
 	defer span.End()
-	n := s.engine.Apply(state, change, func() { s.regroup(state, change.Topics) })
+	n := s.engine.Apply(state, change, func() { s.regroup(change.Topics) })
 	s.metrics.revisions.Inc()
 	s.metrics.applySeconds.Observe(s.clock.Now().Sub(start).Seconds())
 	s.log.DebugContext(ctx, "revision applied", "sequence", state.Revision().GetSequence(), "changed", len(change.Keys), "resources", n)
@@ -161,13 +175,13 @@ func (s *Server) Apply(state *replica.State, change *replica.Change) {
 	s.reports.notifier.Notify()
 }
 
-// regroup moves the streams whose proxies have become another class.
-func (s *Server) regroup(state *replica.State, touched replica.Topics) {
+// regroup moves the streams whose proxies have become another class. It waits for none that is busy with a request: such a one moves after it.
+func (s *Server) regroup(touched replica.Topics) {
 	var group errgroup.Group
 	group.SetLimit(8)
 	for _, st := range s.audience.of(touched) {
 		group.Go(func() error {
-			st.regroup(state, touched)
+			st.regroup()
 			return nil
 		})
 	}

@@ -12,21 +12,19 @@ import (
 
 // status describes the stream; nil before its proxy is known.
 func (s *stream) status() *configv1.ProxyStatus {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.lock()
+	defer s.unlock()
 	if s.closed || s.class == nil {
 		return nil
 	}
 	status := &configv1.ProxyStatus{
 		NodeId: s.node.ID, Namespace: s.node.Namespace, Workload: s.node.Name, Class: s.class.ID(), ProxyVersion: s.node.Version,
 		XdsServer: s.server.instance, ConnectedAt: timestamppb.New(s.connectedAt),
-	}
-	if s.peer != nil {
-		status.Identity = s.peer.ID.String()
+		Identity: s.node.Identity, Unverified: !s.verified,
 	}
 	clean := len(s.types) > 0
 	// A revision that changes nothing for the proxy counts as acknowledged at once.
-	acked := s.server.engine.Served()
+	acked := s.upTo
 	for _, sub := range s.types {
 		status.Types = append(status.Types, s.typeStatus(sub))
 		if sub.clean() {

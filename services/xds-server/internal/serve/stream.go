@@ -30,6 +30,8 @@ type stream struct {
 	delta  bool
 	peer   *auth.Peer // nil on the plaintext port
 	ctx    context.Context
+	// account is charged for what the stream uses.
+	account *account
 
 	connectedAt time.Time
 	// wake asks the stream's handler to try again after the order timeout.
@@ -37,6 +39,7 @@ type stream struct {
 	inbox
 	transit
 	mover
+	hearing
 	// reported is true while the reporter has yet to look at the stream.
 	reported atomic.Bool
 
@@ -44,14 +47,20 @@ type stream struct {
 	closed bool
 	node   *class.Node
 	class  *plan.Class
+	// verified is true while the mesh has a Workload of the proxy's proven identity.
+	verified bool
 	// topics whose change may make the class another one.
 	topics replica.Topics
 	// types in the order they are sent in.
 	types []*subscription
+	// aside are the types that were asked for and are not served.
+	aside []string
 	// warming are clusters that were sent before any endpoints were asked for.
 	warming [][]*store.Blob
-	// nameBytes is what the names take that the stream keeps.
+	// nameBytes counts the names that the stream keeps, names is what the account is charged for those that are not the
+	// class's own.
 	nameBytes int
+	names     int64
 	// gatedSince is when something first had to wait for what goes before it; zero if nothing waits.
 	gatedSince time.Time
 	// again is true if the flush in progress has found something for a type that it had passed.
@@ -86,37 +95,57 @@ func (s *stream) identify(n *core.Node) error {
 		if state.Revision() == nil {
 			return status.Error(codes.Unavailable, "no configuration received from config-watcher yet")
 		}
+		w, err := node.Workload(state)
+		if err != nil {
+			return status.Error(codes.PermissionDenied, err.Error())
+		}
 		key, topics := node.Key(state)
+		if err := s.account.admit(node.ID, key); err != nil {
+			return err
+		}
 		c := s.server.engine.Acquire(key, s)
 		s.server.audience.set(s, s.topics, topics)
 		s.topics = topics
 		if s.server.engine.State() == state {
-			s.node, s.class = node, c
+			s.node, s.class, s.verified = node, c, w != nil && node.Identity != ""
 			s.server.reports.opened(s)
 			return nil
 		}
 		// The mesh has moved on in between, and regroup may have passed by this stream already.
 		s.server.engine.Release(c, s)
+		s.account.retract(key)
 	}
 }
 
-// regroup moves the stream to another class if the mesh has made its proxy one.
-func (s *stream) regroup(state *replica.State, touched replica.Topics) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed || s.class == nil || !s.topics.Meets(touched) {
-		return
+// reclassify moves the stream to another class if the mesh has made its proxy one, and ends it if the node id has become another account's. It
+// reports whether anything may be different from what the client holds. The caller holds mu.
+func (s *stream) reclassify() (touched bool) {
+	var key *class.Key
+	for state := (*replica.State)(nil); state != s.server.engine.State(); {
+		// If the mesh moves on before the audience knows the topics, regroup may pass by this stream.
+		state = s.server.engine.State()
+		w, err := s.node.Workload(state)
+		if err != nil {
+			s.end(status.Error(codes.PermissionDenied, err.Error()))
+			return false
+		}
+		if verified := w != nil && s.node.Identity != ""; verified != s.verified {
+			s.verified = verified
+			s.server.reports.touch(s)
+		}
+		var topics replica.Topics
+		key, topics = s.node.Key(state)
+		s.server.audience.set(s, s.topics, topics)
+		s.topics = topics
 	}
-	key, topics := s.node.Key(state)
-	s.server.audience.set(s, s.topics, topics)
-	s.topics = topics
 	if key.Hash() == s.class.Key().Hash() {
-		return
+		return false
 	}
 	before, old := s.class.Snapshot(), s.class
 	// The old class may be at the new state already, without having said so: what it has not said is different from what the client holds.
 	late := old.Undelivered()
 	s.class = s.server.engine.Acquire(key, s)
+	s.account.regroup(old.Key(), key)
 	for _, sub := range s.types {
 		sub.planned = false
 		s.plan(sub, sub.names.all())
@@ -131,8 +160,7 @@ func (s *stream) regroup(state *replica.State, touched replica.Topics) {
 	}
 	s.server.engine.Release(old, s)
 	s.server.log.Info("proxy changed class", "node", s.node.ID, "from", old.ID(), "to", s.class.ID())
-	s.server.reports.touch(s)
-	s.flush()
+	return true
 }
 
 // touchDifferent marks what one snapshot has and another has not, or not in the same version.
@@ -177,38 +205,10 @@ func (s *stream) touchIfHeld(sub *subscription, name string) bool {
 	}
 }
 
-// Changed implements plan.Watcher.
-func (s *stream) Changed(changes, arrived plan.Changes) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed || s.class == nil {
-		return
-	}
-	touched := false
-	for url, names := range changes {
-		sub := s.of(url)
-		if sub == nil {
-			continue
-		}
-		for _, name := range names {
-			touched = s.touchIfHeld(sub, name) || touched
-		}
-		if url == resource.ClusterType {
-			for _, name := range arrived[url] {
-				s.arrives(sub, name)
-			}
-		}
-	}
-	if touched {
-		s.server.reports.touch(s)
-		s.flush()
-	}
-}
-
 // close gives back what the stream holds.
 func (s *stream) close() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.lock()
+	defer s.unlock()
 	if s.closed {
 		return
 	}
@@ -225,15 +225,22 @@ func (s *stream) close() {
 			s.class.Release(s, sub.url, sub.names.all())
 		}
 	}
+	s.account.refund(s.names)
+	s.account.close(s.class)
 	if s.class != nil {
 		s.server.engine.Release(s.class, s)
 		s.server.reports.closed(s)
-		s.server.learnt.left(s.node.ID)
+		s.server.learnt.left(s.reporter())
 	}
+	// The stream's loop may end later, and hold it until then: not with all that its client has asked for.
+	s.types, s.warming, s.topics, s.tables = nil, nil, nil, tables{}
 }
 
 // flush hands out every response that can go now, in order. It is called with mu held after anything that may have made one possible.
 func (s *stream) flush() {
+	if s.leaving.Load() {
+		return
+	}
 	waits := false
 	for _, sub := range s.types {
 		if !sub.open.isOpen() || sub.outstanding != nil {
@@ -267,8 +274,8 @@ func (s *stream) flush() {
 
 // resume is flush for a stream whose turn it is to use the budget.
 func (s *stream) resume() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.lock()
+	defer s.unlock()
 	if s.closed {
 		return
 	}
@@ -279,8 +286,8 @@ func (s *stream) resume() {
 
 // retry sends what has waited too long for what goes before it.
 func (s *stream) retry() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.lock()
+	defer s.unlock()
 	if s.closed || s.class == nil {
 		return
 	}

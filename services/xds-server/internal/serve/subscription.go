@@ -27,6 +27,8 @@ type subscription struct {
 	planned bool
 	// names asked for.
 	names nameList
+	// costly are those of names that the account is charged for: the class does not list them.
+	costly nameList
 	// absent are those of names that were answered with "there is none".
 	absent nameSet
 
@@ -112,7 +114,7 @@ func (b *subscription) complete() bool {
 // touch marks a name as possibly different from what the client holds.
 func (s *stream) touch(b *subscription, name string) {
 	if b.answered && b.clean() {
-		b.base = s.server.engine.Served()
+		b.base = s.upTo
 	}
 	b.dirty.add(name)
 	if b.deferred.len() > 0 {
@@ -152,7 +154,7 @@ func (s *stream) touchListing(b *subscription, snapshot *plan.TypeSnapshot) bool
 		return false
 	}
 	if b.answered && b.clean() {
-		b.base = s.server.engine.Served()
+		b.base = s.upTo
 	}
 	b.dirty.fill(l.Names)
 	return true
@@ -194,6 +196,19 @@ func (s *stream) subscribe(sub *subscription, names []string) error {
 			return err
 		}
 	}
+	for part := range slices.Chunk(names, planAtOnce) {
+		if err := s.subscribePart(sub, part); err != nil {
+			return err
+		}
+	}
+	s.plan(sub, nil)
+	return nil
+}
+
+// planAtOnce is how many names are planned before other clients and revisions have their turn: less than 1 ms' worth.
+const planAtOnce = 64
+
+func (s *stream) subscribePart(sub *subscription, names []string) error {
 	var added []string
 	for _, name := range names {
 		if name == "*" {
@@ -205,7 +220,7 @@ func (s *stream) subscribe(sub *subscription, names []string) error {
 		if sub.names.has(name) {
 			continue
 		}
-		if err := s.charge(name); err != nil {
+		if err := s.count(name); err != nil {
 			return err
 		}
 		added = append(added, name)
@@ -213,13 +228,52 @@ func (s *stream) subscribe(sub *subscription, names []string) error {
 	slices.Sort(added)
 	for i := len(added) - 1; i > 0; i-- {
 		if added[i] == added[i-1] {
-			s.nameBytes -= len(added[i]) + nameOverhead
+			s.uncount(added[i])
 		}
 	}
 	added = slices.Compact(added)
 	sub.names.add(added)
+	if len(added) == 0 {
+		return nil
+	}
 	s.plan(sub, added)
+	return s.price(sub, added)
+}
+
+// price charges the account for those of the subscription's new names that are not the class's own.
+func (s *stream) price(sub *subscription, added []string) error {
+	current := s.class.Snapshot().Type(sub.url)
+	var costly []string
+	bytes := 0
+	for _, name := range added {
+		if item, _ := current.Get(name); item.Blob == nil || !item.Wildcard {
+			costly = append(costly, name)
+			bytes += len(name) + nameCost
+		}
+	}
+	if len(costly) == 0 {
+		return nil
+	}
+	if reason := s.spend(bytes); reason != "" {
+		return s.account.refuse(s.node.ID, BudgetNames, reason)
+	}
+	sub.costly.add(costly)
 	return nil
+}
+
+// spend charges the account, or returns why it does not.
+func (s *stream) spend(bytes int) (refused string) {
+	if refused = s.account.spend(int64(bytes)); refused == "" {
+		s.names += int64(bytes)
+	}
+	return refused
+}
+
+// refund takes the charge for a name back.
+func (s *stream) refund(name string) {
+	n := int64(len(name) + nameCost)
+	s.names -= n
+	s.account.refund(n)
 }
 
 // subscribeListing is subscribe for a client that asks by name for just what its class is known to ask for: the names are the class's, and
@@ -246,7 +300,9 @@ func (s *stream) plan(sub *subscription, added []string) {
 	if len(added) == 0 && (!listed || sub.planned) {
 		return
 	}
+	s.account.planning.Lock()
 	s.class.Plan(s, sub.url, listed, added)
+	s.account.planning.Unlock()
 	sub.planned = listed || sub.planned
 	current := s.class.Snapshot().Type(sub.url)
 	for _, name := range added {
@@ -258,10 +314,8 @@ func (s *stream) plan(sub *subscription, added []string) {
 
 // doubt notes that the client may still hold what it was told to remove, as far as there is room for such names.
 func (s *stream) doubt(sub *subscription, name string) {
-	if !sub.unsure.has(name) && s.charge(name) == nil {
+	if !sub.unsure.has(name) && s.charge(name) == "" {
 		sub.unsure.add(name)
-	} else if !sub.unsure.has(name) {
-		s.discharge(name)
 	}
 }
 
@@ -273,17 +327,38 @@ func (s *stream) trust(sub *subscription, name string) {
 	}
 }
 
-// charge counts a name against what one stream may keep.
-func (s *stream) charge(name string) error {
+// charge counts a name that is kept beside a subscription's, and charges the account for it. It returns why it does
+// not.
+func (s *stream) charge(name string) (refused string) {
+	if s.count(name) != nil {
+		s.uncount(name)
+		return tooManyNames
+	}
+	if refused = s.spend(len(name) + nameCost); refused != "" {
+		s.uncount(name)
+	}
+	return refused
+}
+
+// discharge takes a charge back.
+func (s *stream) discharge(name string) {
+	s.uncount(name)
+	s.refund(name)
+}
+
+// count counts a name against what one stream may keep, whoever it is shared with.
+func (s *stream) count(name string) error {
 	if s.nameBytes += len(name) + nameOverhead; s.nameBytes > s.server.maxSubscribedBytes {
 		return errTooManyNames
 	}
 	return nil
 }
 
-var errTooManyNames = status.Error(codes.ResourceExhausted, "too many resource names subscribed to on one stream")
+const tooManyNames = "too many resource names subscribed to on one stream"
 
-func (s *stream) discharge(name string) { s.nameBytes -= len(name) + nameOverhead }
+var errTooManyNames = status.Error(codes.ResourceExhausted, tooManyNames)
+
+func (s *stream) uncount(name string) { s.nameBytes -= len(name) + nameOverhead }
 
 func (s *stream) unsubscribe(sub *subscription, names []string) {
 	var dropped []string
@@ -291,7 +366,10 @@ func (s *stream) unsubscribe(sub *subscription, names []string) {
 		if !sub.names.remove(name) {
 			continue
 		}
-		s.discharge(name)
+		s.uncount(name)
+		if sub.costly.remove(name) {
+			s.refund(name)
+		}
 		sub.absent.remove(name)
 		sub.fresh.remove(name)
 		sub.deferred.remove(name)
@@ -304,16 +382,23 @@ func (s *stream) unsubscribe(sub *subscription, names []string) {
 		}
 		dropped = append(dropped, name)
 	}
-	if len(dropped) > 0 {
-		s.class.Release(s, sub.url, dropped)
+	for part := range slices.Chunk(dropped, planAtOnce) {
+		s.account.planning.Lock()
+		s.class.Release(s, sub.url, part)
+		s.account.planning.Unlock()
 	}
 }
 
-// nameOverhead is what a name costs beside its text.
+// nameOverhead is what a name counts beside its text against the limit of one stream, which it does whether it is
+// shared or not. What it costs, the account is charged: see nameCost.
 const nameOverhead = 64
 
-// maxTypes bounds the types of one stream.
-const maxTypes = 16
+// maxTypes bounds the types of one stream, those that are served and those that are not, and maxTypeURLBytes the names of the latter: Envoy
+// asks for fewer than ten, the longest of which has 90 bytes.
+const (
+	maxTypes        = 16
+	maxTypeURLBytes = 256
+)
 
 // sendOrder of types on one stream: clusters before what refers to them, endpoints right after their clusters, and names after the listeners
 // at the addresses they stand for.
@@ -350,8 +435,8 @@ func (s *stream) typeOf(url string) (sub *subscription, isNew bool, err error) {
 	}
 	sub = &subscription{url: url, metrics: s.server.metrics.of(url)}
 	sub.cancel = func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
+		s.lock()
+		defer s.unlock()
 		sub.open = watch{}
 	}
 	at := slices.IndexFunc(s.types, func(other *subscription) bool {

@@ -304,8 +304,8 @@ func (s *stream) openHosts(hosts *subscription, holds *holding) error {
 		if len(host) > s.server.maxNameBytes {
 			continue
 		}
-		if err := s.charge(host); err != nil {
-			return err
+		if reason := s.charge(host); reason != "" {
+			return s.account.refuse(s.node.ID, BudgetNames, reason)
 		}
 		if s.stated == nil {
 			s.stated = map[string]map[string]string{}

@@ -23,17 +23,32 @@ func (s *stream) admit(node *core.Node, typeURL string) (sub *subscription, isNe
 		return nil, false, err
 	}
 	if !s.server.engine.Knows(typeURL) {
-		return nil, false, nil
+		return nil, false, s.leaveAside(typeURL)
 	}
 	return s.typeOf(typeURL)
+}
+
+// leaveAside counts the types that nobody makes: go-control-plane's loop remembers each for as long as the stream lives.
+func (s *stream) leaveAside(typeURL string) error {
+	if len(typeURL) > maxTypeURLBytes {
+		return status.Errorf(codes.InvalidArgument, "type URL of %d bytes, at most %d are read", len(typeURL), maxTypeURLBytes)
+	}
+	if slices.Contains(s.aside, typeURL) {
+		return nil
+	}
+	if len(s.aside) >= maxTypes {
+		return status.Errorf(codes.ResourceExhausted, "more than %d types that are not served on one stream", maxTypes)
+	}
+	s.aside = append(s.aside, typeURL)
+	return nil
 }
 
 // CreateDeltaWatch implements cache.ConfigWatcher: it takes one delta request, in the order of the stream.
 func (s *stream) CreateDeltaWatch(req *cache.DeltaRequest, state cache.Subscription, to chan cache.DeltaResponse) (func(), error) {
 	said := s.nextParcel()
 	defer said.free()
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.lock()
+	defer s.unlock()
 	sub, isNew, err := s.admit(said.node, req.GetTypeUrl())
 	if sub == nil {
 		return nil, err
@@ -46,6 +61,8 @@ func (s *stream) CreateDeltaWatch(req *cache.DeltaRequest, state cache.Subscript
 	if err != nil {
 		return nil, err
 	}
+	req.Reset() // what waits for an answer needs no more than the type
+	req.TypeUrl = sub.url
 	sub.open = watch{delta: req, deltaTo: to}
 	s.flush()
 	if answers {
@@ -71,6 +88,7 @@ func (s *stream) updateDelta(sub *subscription, said parcel, wildcard, isNew boo
 		}
 		err = s.subscribe(sub, names)
 	}
+	s.account.worked(len(names) + len(said.unsubscribe))
 	if err != nil {
 		return err
 	}
@@ -187,8 +205,8 @@ func (s *stream) holdsListing(sub *subscription, current *plan.TypeSnapshot, hol
 
 // CreateWatch implements cache.ConfigWatcher: it takes one state-of-the-world request.
 func (s *stream) CreateWatch(req *cache.Request, state cache.Subscription, to chan cache.Response) (func(), error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.lock()
+	defer s.unlock()
 	said := s.heard
 	s.heard = parcel{}
 	sub, isNew, err := s.admit(said.node, req.GetTypeUrl())
@@ -208,6 +226,8 @@ func (s *stream) CreateWatch(req *cache.Request, state cache.Subscription, to ch
 	if err := s.updateWorld(sub, said.subscribe, req.GetVersionInfo(), state.IsWildcard(), isNew); err != nil {
 		return nil, err
 	}
+	req.Reset() // as above
+	req.TypeUrl = sub.url
 	sub.open = watch{world: req, worldTo: to}
 	s.flush()
 	s.server.reports.touch(s)
@@ -219,6 +239,7 @@ func (s *stream) updateWorld(sub *subscription, wanted []string, version string,
 	wasWildcard := sub.wildcard
 	sub.wildcard = wildcard
 	added, gone := sub.compare(wanted)
+	s.account.worked(len(wanted)/comparedNames + len(added) + len(gone))
 	if err := s.subscribe(sub, added); err != nil {
 		return err
 	}
@@ -250,8 +271,8 @@ func (s *stream) updateWorld(sub *subscription, wanted []string, version string,
 // gives up the client has dropped: if a later one asks for it again, it must be sent again.
 func (s *stream) overhear(req *cache.Request) {
 	said := s.nextParcel()
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.lock()
+	defer s.unlock()
 	if s.heard = said; s.closed {
 		return
 	}

@@ -151,9 +151,10 @@ func drawObjects(t testing.TB, from protorand.Source) world {
 		t.Fatal(err)
 	}
 	node := &class.Node{
-		Type: pick(d, class.Sidecar, class.Sidecar, class.Sidecar, class.Router, class.Router, class.Proxyless), Namespace: "x", DNSDomain: "x.svc.cluster.local",
-		Interception: pick(d, class.Redirect, class.Redirect, class.TProxy, class.None), Labels: map[string]string{"istio": "ingressgateway"},
-		Addresses: pick(d, []string{"10.0.1.100"}, []string{"fd00::100"}, []string{"10.0.1.100", "fd00::100"}), Identity: "spiffe://cluster.local/ns/x/sa/default",
+		Type: pick(d, class.Sidecar, class.Sidecar, class.Sidecar, class.Router, class.Router, class.Proxyless), Namespace: "x",
+		Interception: pick(d, class.Redirect, class.Redirect, class.TProxy, class.None),
+		Addresses:    pick(d, []string{"10.0.1.100"}, []string{"fd00::100"}, []string{"10.0.1.100", "fd00::100"}),
+		Identity:     "spiffe://cluster.local/ns/x/sa/default", ServiceAccount: "default",
 		DNSCapture: from(2) == 0, VirtualHosts: from(2) == 0, OnDemand: pick(d, "", "true"), Name: "d",
 	}
 	key, _ := node.Key(state)

@@ -44,7 +44,10 @@ type Config struct {
 	// Busy, if not nil, gives a channel that is closed once what was applied last has arrived where it was to, nil if it has, and a number
 	// that grows on the way. Newer revisions are held back meanwhile, so that each proxy is sent what many of them change at once; how
 	// long is bounded.
-	Busy       func() (settled <-chan struct{}, progress uint64)
+	Busy func() (settled <-chan struct{}, progress uint64)
+	// Bans, if not nil, is called at once with a state in which other identities are banned than before; it must not
+	// block.
+	Bans       func(*replica.State)
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
 	Clock      clock.Clock
@@ -204,6 +207,9 @@ func (c *Client) commit(from watchStream, rev *configv1.Revision, upserts []*con
 	next, change := c.State().Apply(rev, upserts, removed)
 	for _, err := range change.Rejected {
 		c.cfg.Log.Error("resource not understood, its last good version stays", "error", err)
+	}
+	if c.cfg.Bans != nil && change.HasBans() {
+		c.cfg.Bans(next)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -26,6 +26,13 @@ type ADS struct {
 // ADS connects to an xds-server with the token of a Pod whose own proxy does not run.
 func (m *Mesh) ADS(t *testing.T, pod, server string) *ADS {
 	t.Helper()
+	p := m.Pod(t, pod)
+	return m.Claiming(t, pod, server, &corev3.Node{Id: fmt.Sprintf("sidecar~%s~%s~%s.svc.cluster.local", p.IP, p.ID(), p.Namespace)})
+}
+
+// Claiming connects to an xds-server with the token of a Pod, as whatever node the test says.
+func (m *Mesh) Claiming(t *testing.T, pod, server string, node *corev3.Node) *ADS {
+	t.Helper()
 	state := m.State(t)
 	p, err := state.Pod(pod)
 	if err != nil {
@@ -53,8 +60,17 @@ func (m *Mesh) ADS(t *testing.T, pod, server string) *ADS {
 	if err != nil {
 		t.Fatal(err)
 	}
-	node := fmt.Sprintf("sidecar~%s~%s~%s.svc.cluster.local", p.IP, p.ID(), p.Namespace)
-	return &ADS{t: t, node: &corev3.Node{Id: node}, stream: stream}
+	return &ADS{t: t, node: node, stream: stream}
+}
+
+// Refused waits for the end of the stream, whose reason it returns.
+func (a *ADS) Refused() error {
+	a.t.Helper()
+	m, err := a.stream.Recv()
+	if err == nil {
+		a.t.Fatalf("received %s", m.GetTypeUrl())
+	}
+	return err
 }
 
 // Subscribe asks for resources; "*" is all there are.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 )
@@ -29,11 +30,12 @@ const wrapper = `#!/bin/sh
 for gate in %[1]q %[1]q."$POD_NAME"; do
   if [ -p "$gate" ]; then : < "$gate"; fi
 done
-exec %[2]q "$@"
+%[3]sexec %[2]q "$@"
 `
 
-// newGates puts wrappers and links to all binaries into bin. All gates are open.
-func newGates(bin, dir string, b Binaries) (*gates, error) {
+// newGates puts wrappers and links to all binaries into bin. All gates are open. env are variables, NAME=value, that a
+// program is started with.
+func newGates(bin, dir string, b Binaries, env map[string][]string) (*gates, error) {
 	for _, d := range []string{bin, dir} {
 		if err := os.MkdirAll(d, 0o755); err != nil {
 			return nil, err
@@ -50,7 +52,11 @@ func newGates(bin, dir string, b Binaries) (*gates, error) {
 		}
 	}
 	for _, name := range gated {
-		script := fmt.Sprintf(wrapper, filepath.Join(dir, name), filepath.Join(b.Dir, name))
+		var exports strings.Builder
+		for _, v := range env[name] {
+			fmt.Fprintf(&exports, "export %q\n", v)
+		}
+		script := fmt.Sprintf(wrapper, filepath.Join(dir, name), filepath.Join(b.Dir, name), exports.String())
 		if err := os.WriteFile(filepath.Join(bin, name), []byte(script), 0o755); err != nil {
 			return nil, err
 		}

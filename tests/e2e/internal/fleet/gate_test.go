@@ -23,7 +23,7 @@ func TestGates(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	g, err := newGates(filepath.Join(dir, "bin"), filepath.Join(dir, "gates"), Binaries{Set: binaries.Set{Dir: programs}})
+	g, err := newGates(filepath.Join(dir, "bin"), filepath.Join(dir, "gates"), Binaries{Set: binaries.Set{Dir: programs}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -45,6 +45,8 @@ type Options struct {
 	Closed []string
 	// Args are further arguments of `fairlead up`.
 	Args []string
+	// Env are variables, NAME=value, for programs such as "xds-server".
+	Env map[string][]string
 }
 
 // Start starts a mesh, without waiting for anything. The test's end stops it, and asserts that no proxy rejected an update, that nothing was left running, and
@@ -63,7 +65,7 @@ func Start(t *testing.T, b Binaries, o Options) *Mesh {
 		output:    filepath.Join(dir, "up.log"),
 		ended:     make(chan struct{}),
 	}
-	if m.gates, err = newGates(filepath.Join(dir, "bin"), filepath.Join(dir, "gates"), b); err != nil {
+	if m.gates, err = newGates(filepath.Join(dir, "bin"), filepath.Join(dir, "gates"), b, o.Env); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Mkdir(m.ConfigDir, 0o755); err != nil {
@@ -230,6 +232,9 @@ func (m *Mesh) Eventually(t *testing.T, within time.Duration, condition func() e
 	}
 }
 
+// RunDir is the run directory of the mesh.
+func (m *Mesh) RunDir() string { return m.runDir }
+
 // State reads what runs now.
 func (m *Mesh) State(t *testing.T) *State {
 	t.Helper()
@@ -358,6 +363,11 @@ func (m *Mesh) tails() string {
 		fmt.Fprintf(&out, "--- %s %v\n%s\n", filepath.Base(name), err, b[max(0, len(b)-limit):])
 	}
 	return out.String()
+}
+
+// Path is that of a file in the run directory.
+func (m *Mesh) Path(elements ...string) string {
+	return filepath.Join(append([]string{m.runDir}, elements...)...)
 }
 
 // CLI runs `fairlead` against the mesh and returns its exit code and output.

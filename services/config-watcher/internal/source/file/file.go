@@ -18,6 +18,9 @@ import (
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/source"
+	"fairlead.dev/services/config-watcher/internal/source/lastgood"
+	"fairlead.dev/services/config-watcher/internal/source/record"
+	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 // Times of the source. A writer that does not rename produces several notifications and, for a moment, an empty or half file.
@@ -38,10 +41,14 @@ type Config struct {
 	Paths []string
 	// Resync is how often everything is read again; DefaultResync if 0.
 	Resync time.Duration
-	// Decode makes objects of a file's content; Manifests if nil.
+	// Decode makes objects of a file's content; those of Kubernetes and Istio if zero.
 	Decode Decoder
-	Log    *slog.Logger
-	Clock  clock.Clock
+	// Saved keeps the last good state across restarts; nil keeps none.
+	Saved *lastgood.Dir
+	// Codec is how Saved's records are written.
+	Codec record.Codec
+	Log   *slog.Logger
+	Clock clock.Clock
 }
 
 // Source is a file source.
@@ -54,8 +61,11 @@ type Source struct {
 	degraded error
 	problems object.Problems
 	objects  int
+	held     int
+	lastGood time.Time
 
 	// Used by Run's goroutine only.
+	roots     map[string]*root
 	files     map[string]*fileState
 	delivered map[object.Key]*object.Object
 	reported  map[string]bool
@@ -66,10 +76,14 @@ func New(cfg Config) *Source {
 	if cfg.Resync == 0 {
 		cfg.Resync = DefaultResync
 	}
-	if cfg.Decode == nil {
-		cfg.Decode = Manifests(cfg.Log)
+	if cfg.Decode.Decode == nil {
+		cfg.Decode = manifests(cfg.Log, cfg.Saved != nil)
 	}
-	return &Source{cfg: cfg, files: map[string]*fileState{}, delivered: map[object.Key]*object.Object{}, reported: map[string]bool{}}
+	roots := map[string]*root{}
+	for _, p := range cfg.Paths {
+		roots[p] = &root{}
+	}
+	return &Source{cfg: cfg, roots: roots, files: map[string]*fileState{}, delivered: map[object.Key]*object.Object{}, reported: map[string]bool{}}
 }
 
 // Name implements source.Source.
@@ -89,10 +103,11 @@ func (s *Source) HasSynced() bool {
 func (s *Source) Status() source.Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return source.Status{Synced: s.synced, Degraded: s.degraded, Problems: s.problems, Objects: s.objects}
+	return source.Status{Synced: s.synced, Degraded: s.degraded, LastGood: s.lastGood, Problems: s.problems, Objects: s.objects, Held: s.held}
 }
 
-// Run implements source.Source.
+// Run implements source.Source. It returns an error if a saved state is needed that is encrypted with a key that was
+// not given: to go on without it would lose what it holds.
 func (s *Source) Run(ctx context.Context) error {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -108,8 +123,11 @@ func (s *Source) Run(ctx context.Context) error {
 	resync := s.cfg.Clock.NewTimer(s.cfg.Resync)
 	defer resync.Stop()
 	var soon <-chan time.Time
-	again := s.scan(ctx, watcher, true)
+	again, err := s.scan(ctx, watcher, true)
 	for {
+		if err != nil {
+			return fmt.Errorf("source %s: %w", s.cfg.Name, err)
+		}
 		if again > 0 && soon == nil {
 			soon = s.cfg.Clock.After(again)
 			again = 0
@@ -128,14 +146,14 @@ func (s *Source) Run(ctx context.Context) error {
 				soon = s.cfg.Clock.After(settle)
 			}
 			continue
-		case err := <-failures:
-			s.cfg.Log.Warn("file notifications lost, reading everything again", "source", s.cfg.Name, "error", err)
-			again = s.scan(ctx, watcher, true)
+		case lost := <-failures:
+			s.cfg.Log.Warn("file notifications lost, reading everything again", "source", s.cfg.Name, "error", lost)
+			again, err = s.scan(ctx, watcher, true)
 		case <-soon:
 			soon = nil
-			again = s.scan(ctx, watcher, false)
+			again, err = s.scan(ctx, watcher, false)
 		case <-resync.C():
-			again = s.scan(ctx, watcher, true)
+			again, err = s.scan(ctx, watcher, true)
 			resync.Reset(s.cfg.Resync)
 		}
 	}
@@ -153,9 +171,8 @@ func drain(events chan fsnotify.Event) {
 
 // scan brings the state up to date: full reads every file, otherwise only those whose metadata changed. It returns when to scan again, 0 for
 // not before the next notification.
-func (s *Source) scan(ctx context.Context, watcher *fsnotify.Watcher, full bool) time.Duration {
-	found := list(s.cfg.Paths, func(path string) bool { return s.files[path] != nil })
-	err := found.err()
+func (s *Source) scan(ctx context.Context, watcher *fsnotify.Watcher, full bool) (time.Duration, error) {
+	found := list(s.cfg.Paths, func(path string) bool { return s.files[path] != nil && s.files[path].seen }, s.wasFile)
 	if watcher != nil {
 		for _, d := range found.dirs {
 			if addErr := watcher.Add(d); addErr != nil && !errors.Is(addErr, fs.ErrNotExist) {
@@ -171,41 +188,103 @@ func (s *Source) scan(ctx context.Context, watcher *fsnotify.Watcher, full bool)
 	}
 	changed := false
 	now := s.cfg.Clock.Now()
+	for path := range found.failed {
+		restored, err := s.restoreRoot(path)
+		if err != nil {
+			return 0, err
+		}
+		changed = changed || restored
+	}
 	for _, f := range found.files {
 		st := s.files[f.path]
 		if st == nil {
-			st = &fileState{root: f.root}
+			st = &fileState{entry: f}
 			s.files[f.path] = st
 		}
-		wait, differs := st.read(f, s.cfg.Decode, s.cfg.Name, full, now)
+		wait, differs, err := s.read(st, f, full, now)
+		if err != nil {
+			return 0, err
+		}
 		if changed = changed || differs; wait > 0 {
 			later(wait)
 		}
 	}
 	for path, st := range s.files {
 		// A configured path that cannot be listed says nothing about its files: they stay as they are.
-		if found.failed[st.root] != nil || slices.ContainsFunc(found.files, func(f entry) bool { return f.path == path }) {
+		if found.failed[st.entry.root] != nil || found.has(path) {
 			continue
 		}
-		if wait := st.missing(now); wait > 0 {
+		// What is only known from an earlier run was removed since: nobody is writing it just now.
+		if wait := st.missing(now); st.seen && wait > 0 {
 			later(wait)
 		} else {
 			delete(s.files, path)
+			s.forget(st.entry)
 			changed = true
 		}
 	}
+	c := s.coverage(found)
 	// Most notifications are of files beside those that are read: their directory is what is watched.
-	if status := s.Status(); changed || err != nil || status.Degraded != nil || !status.Synced {
-		s.deliver(ctx, err)
+	if status := s.Status(); changed || c.degraded != nil || status.Degraded != nil || !status.Synced {
+		s.deliver(ctx, c)
 	}
-	if err != nil {
+	if c.degraded != nil {
 		later(time.Second)
 	}
-	return again
+	return again, nil
+}
+
+// coverage is how much of what is configured has been read.
+type coverage struct {
+	// complete is true if all of it has, in this run.
+	complete bool
+	// lastGood is set if all of it has, partly in an earlier run: when the newest state that is served from there was
+	// saved.
+	lastGood time.Time
+	degraded error
+}
+
+func (s *Source) coverage(found listing) coverage {
+	c := coverage{complete: true, degraded: found.err()}
+	covered := true
+	count := func(seen bool, restored time.Time) {
+		switch {
+		case seen:
+			return
+		case restored.IsZero():
+			covered = false
+		case restored.After(c.lastGood):
+			c.lastGood = restored
+		}
+		c.complete = false
+	}
+	unseen := map[string]bool{}
+	for _, f := range found.files {
+		st := s.files[f.path]
+		if count(st.seen, st.restored); !st.seen {
+			unseen[f.root] = true
+		}
+		if st.failure != nil {
+			c.degraded = errors.Join(c.degraded, st.failure)
+		}
+	}
+	for path, r := range s.roots {
+		if found.failed[path] == nil && !unseen[path] && !r.seen {
+			r.seen = true
+			s.saveRoot(path)
+		}
+		if found.failed[path] != nil {
+			count(r.seen, r.restored)
+		}
+	}
+	if !covered {
+		c.lastGood = time.Time{}
+	}
+	return c
 }
 
 // deliver joins the files, first file first, and hands the difference on.
-func (s *Source) deliver(ctx context.Context, degraded error) {
+func (s *Source) deliver(ctx context.Context, c coverage) {
 	paths := make([]string, 0, len(s.files))
 	for p := range s.files {
 		paths = append(paths, p)
@@ -226,6 +305,12 @@ func (s *Source) deliver(ctx context.Context, degraded error) {
 			next[o.Key] = o
 		}
 	}
+	held := 0
+	for _, o := range next {
+		if o.Held {
+			held++
+		}
+	}
 	var events []source.Event
 	for k := range s.delivered {
 		if next[k] == nil {
@@ -241,35 +326,54 @@ func (s *Source) deliver(ctx context.Context, degraded error) {
 	}
 	slices.SortFunc(events, func(a, b source.Event) int { return a.Key.Compare(b.Key) })
 	s.delivered = next
-	s.report(problems, degraded)
+	s.report(problems, c)
 	// Whoever sees the change can read what was wrong with it; synced is only who has handed everything on.
 	s.mu.Lock()
-	s.problems, s.degraded, s.objects = problems, degraded, len(next)
+	s.problems, s.degraded, s.objects, s.held = problems, c.degraded, len(next), held
 	s.mu.Unlock()
 	if len(events) > 0 {
 		s.handler(ctx, s.cfg.Name, events)
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.synced = s.synced || degraded == nil
+	first := c.complete && !s.synced
+	s.synced = s.synced || c.complete
+	if s.lastGood = c.lastGood; s.synced {
+		s.lastGood = time.Time{}
+	}
+	s.mu.Unlock()
+	if first {
+		s.prune()
+	}
 }
 
 // report logs what is new among the problems, each once.
-func (s *Source) report(problems object.Problems, degraded error) {
+func (s *Source) report(problems object.Problems, c coverage) {
 	now := map[string]bool{}
-	for _, p := range problems {
-		text := p.Error()
+	say := func(text string, log func()) {
 		now[text] = true
 		if !s.reported[text] {
-			s.cfg.Log.Warn("object refused, its last good version stays", "source", s.cfg.Name, "problem", text)
+			log()
 		}
 	}
-	if degraded != nil {
-		text := fmt.Sprint("degraded: ", degraded)
-		now[text] = true
-		if !s.reported[text] {
-			s.cfg.Log.Warn("source cannot be read, its last objects stay", "source", s.cfg.Name, "error", degraded)
-		}
+	for _, p := range problems {
+		text := p.Error()
+		say(text, func() {
+			if validate.IsSecurity(p) {
+				s.cfg.Log.Error("security object refused, what is new in it is not enforced", "source", s.cfg.Name, "problem", text)
+			} else {
+				s.cfg.Log.Warn("object refused, its last good version stays", "source", s.cfg.Name, "problem", text)
+			}
+		})
+	}
+	if c.degraded != nil {
+		say(fmt.Sprint("degraded: ", c.degraded), func() {
+			s.cfg.Log.Warn("source cannot be read, its last objects stay", "source", s.cfg.Name, "error", c.degraded)
+		})
+	}
+	if !c.lastGood.IsZero() {
+		say(fmt.Sprint("last good: ", c.lastGood), func() {
+			s.cfg.Log.Warn("source was not read since the start, its last good state is served", "source", s.cfg.Name, "saved", c.lastGood)
+		})
 	}
 	s.reported = now
 }

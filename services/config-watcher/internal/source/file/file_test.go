@@ -23,6 +23,8 @@ const patience = testkit.Patience
 type view struct {
 	t   *testing.T
 	src *Source
+	// stop ends the source; it may be called again.
+	stop func()
 
 	mu      sync.Mutex
 	objects map[object.Key]*object.Object
@@ -31,8 +33,14 @@ type view struct {
 
 func run(t *testing.T, resync time.Duration, paths ...string) *view {
 	t.Helper()
+	return runConfig(t, Config{Paths: paths, Resync: resync})
+}
+
+func runConfig(t *testing.T, cfg Config) *view {
+	t.Helper()
+	cfg.Name, cfg.Log, cfg.Clock = "file", testkit.Logger(t), clock.Real()
 	v := &view{t: t, objects: map[object.Key]*object.Object{}}
-	v.src = New(Config{Name: "file", Paths: paths, Resync: resync, Log: testkit.Logger(t), Clock: clock.Real()})
+	v.src = New(cfg)
 	v.src.Handle(func(_ context.Context, _ string, events []source.Event) {
 		v.mu.Lock()
 		defer v.mu.Unlock()
@@ -56,7 +64,8 @@ func run(t *testing.T, resync time.Duration, paths ...string) *view {
 			t.Error(err)
 		}
 	}()
-	t.Cleanup(func() { cancel(); <-done })
+	v.stop = func() { cancel(); <-done }
+	t.Cleanup(v.stop)
 	return v
 }
 

@@ -2,6 +2,7 @@ package file
 
 import (
 	"crypto/sha256"
+	"encoding/json"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -11,20 +12,39 @@ import (
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
-// MeshConfig decodes a file that holds a bare mesh configuration. It becomes the ConfigMap that Istio keeps it in, so that it goes the same
-// way as one from anywhere else.
-func MeshConfig(name string, content []byte) Decoded {
+// MeshConfig decodes files that hold a bare mesh configuration. It becomes the ConfigMap that Istio keeps it in, so
+// that it goes the same way as one from anywhere else.
+func MeshConfig() Decoder { return Decoder{Decode: meshConfig, Restore: restoreMeshConfig} }
+
+func meshConfig(name string, content []byte) Decoded {
 	key := object.Key{Kind: "ConfigMap", Namespace: validate.MeshNamespace, Name: validate.MeshName}
 	_, warnings, problems := validate.MeshConfig(name, content)
 	if len(problems) > 0 {
 		return Decoded{Refused: []object.Key{key}, Problems: problems}
 	}
+	saved, err := json.Marshal(string(content))
+	if err != nil {
+		return Decoded{Refused: []object.Key{key}, Problems: object.Problems{{Location: name, Reason: err.Error()}}}
+	}
 	sum := sha256.Sum256([]byte(fmt.Sprintf("%s\x00%s", name, content)))
-	return Decoded{Objects: []*object.Object{{
+	return Decoded{Contents: [][]byte{saved}, Objects: []*object.Object{{
 		Key: key, APIVersion: "v1", Location: name + ":1", Digest: [16]byte(sum[:16]), Warnings: warnings,
 		Body: &corev1.ConfigMap{
 			ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name},
 			Data:       map[string]string{validate.MeshKey: string(content)},
 		},
 	}}}
+}
+
+// restoreMeshConfig makes the object again of what meshConfig has made of it.
+func restoreMeshConfig(name string, _ int, saved []byte) (*object.Object, error) {
+	var content string
+	if err := json.Unmarshal(saved, &content); err != nil {
+		return nil, err
+	}
+	d := meshConfig(name, []byte(content))
+	if len(d.Objects) == 0 {
+		return nil, d.Problems.Err()
+	}
+	return d.Objects[0], nil
 }

@@ -2,17 +2,18 @@ package file
 
 import (
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"log/slog"
-	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
+
+	kjson "k8s.io/apimachinery/pkg/util/json"
 
 	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/object"
@@ -22,210 +23,186 @@ import (
 // Decoded is what a file's content says.
 type Decoded struct {
 	Objects []*object.Object
+	// Contents are the Objects as they are saved, each at its object's place: JSON that Decoder.Restore takes. Where
+	// nothing is saved there are none.
+	Contents [][]byte
 	// Refused are objects that were recognised but are not valid.
 	Refused []object.Key
 	// Unreadable is true if part of the file could not even be attributed to an object.
 	Unreadable bool
-	Problems   object.Problems
+	// Holds take the place of security objects that are refused, if no good version is known.
+	Holds    []validate.Hold
+	Problems object.Problems
 }
 
-// Decoder makes objects of a file's content. name is for locations: the last element of the configured path and what is below it.
-type Decoder func(name string, content []byte) Decoded
+// Decoder makes objects of files. name is for locations: the last element of the configured path and what is below it.
+type Decoder struct {
+	// Decode reads a file's content.
+	Decode func(name string, content []byte) Decoded
+	// Restore makes an object of what was saved of it, as Decode made it then.
+	Restore func(name string, line int, saved []byte) (*object.Object, error)
+}
 
-// Manifests decodes files of Kubernetes' and Istio's objects.
-func Manifests(log *slog.Logger) Decoder {
-	return func(name string, content []byte) Decoded {
-		docs, problems := manifest.Parse(name, content)
-		d := Decoded{Problems: problems, Unreadable: len(problems) > 0}
-		for _, doc := range docs {
-			o, err := validate.Document(doc)
-			var ps object.Problems
-			switch {
-			case err == nil:
-				d.Objects = append(d.Objects, o)
-			case errors.Is(err, validate.ErrIgnored):
-				key, _ := validate.Identify(doc.Tree)
-				log.Debug("object ignored", "object", key.String(), "location", doc.Location())
-			case errors.As(err, &ps):
-				d.Problems = append(d.Problems, ps...)
-				// A kind that does not exist may be the misspelt one of any object.
-				key, _ := validate.Identify(doc.Tree)
-				if _, known := validate.ScopeOf(key.Group, key.Kind); known && key.Name != "" {
-					d.Refused = append(d.Refused, key)
-				} else {
-					d.Unreadable = true
-				}
-			default:
-				d.Problems = append(d.Problems, object.Problem{Location: doc.Location(), Reason: err.Error()})
+// manifests decodes files of Kubernetes' and Istio's objects.
+func manifests(log *slog.Logger, saved bool) Decoder {
+	return Decoder{Decode: func(name string, content []byte) Decoded { return decodeManifests(log, saved, name, content) }, Restore: restoreManifest}
+}
+
+func decodeManifests(log *slog.Logger, saved bool, name string, content []byte) Decoded {
+	d := Decoded{}
+	problems := manifest.Each(name, content, func(doc *manifest.Document) {
+		o, err := validate.Document(doc)
+		var text []byte
+		if err == nil && saved {
+			text, err = json.Marshal(doc.Tree)
+		}
+		var ps object.Problems
+		switch {
+		case err == nil:
+			d.Objects, d.Contents = append(d.Objects, o), append(d.Contents, text)
+		case errors.Is(err, validate.ErrIgnored):
+			key, _ := validate.Identify(doc.Tree)
+			log.Debug("object ignored", "object", key.String(), "location", doc.Location())
+		case errors.As(err, &ps):
+			d.Problems = append(d.Problems, ps...)
+			// A kind that does not exist may be the misspelt one of any object.
+			key, _ := validate.Identify(doc.Tree)
+			if _, known := validate.ScopeOf(key.Group, key.Kind); known && key.Name != "" {
+				d.Refused = append(d.Refused, key)
+			} else {
 				d.Unreadable = true
 			}
-		}
-		return d
-	}
-}
-
-// entry is a file found by list.
-type entry struct {
-	path string
-	name string // for locations
-	root string // the configured path it belongs to
-	info fs.FileInfo
-}
-
-// maxDepth bounds directories in directories, against symbolic links that lead back.
-const maxDepth = 16
-
-// listing is what list finds.
-type listing struct {
-	files []entry
-	dirs  []string // to watch
-	// failed are configured paths that could not be read: nothing can be said about their files.
-	failed map[string]error
-}
-
-func (l *listing) err() error {
-	var errs []error
-	for _, p := range slices.Sorted(maps.Keys(l.failed)) {
-		errs = append(errs, l.failed[p])
-	}
-	return errors.Join(errs...)
-}
-
-// list finds the files of the configured paths, sorted. Hidden names are skipped: they are editors' and Kubernetes' own. A configured file
-// that was there before (known) and is not now has been removed; any other path that cannot be read has failed.
-func list(paths []string, known func(path string) bool) listing {
-	l := listing{failed: map[string]error{}}
-	for _, p := range paths {
-		info, err := os.Stat(p)
-		switch {
-		case errors.Is(err, fs.ErrNotExist) && known(p):
-			l.dirs = append(l.dirs, filepath.Dir(p))
-		case err != nil:
-			// The parent is watched so that the path is noticed when it comes.
-			l.dirs = append(l.dirs, filepath.Dir(p))
-			l.failed[p] = err
-		case info.IsDir():
-			if err := l.walk(p, p, filepath.Base(filepath.Clean(p)), 0); err != nil {
-				l.failed[p] = err
+			if hold, ok := validate.HoldOf(doc); ok {
+				d.Holds = append(d.Holds, hold)
 			}
 		default:
-			l.dirs = append(l.dirs, filepath.Dir(p))
-			l.files = append(l.files, entry{p, filepath.Base(p), p, info})
+			d.Problems = append(d.Problems, object.Problem{Location: doc.Location(), Reason: err.Error()})
+			d.Unreadable = true
 		}
+	})
+	if len(problems) > 0 {
+		d.Unreadable = true
+		d.Holds = append(validate.HoldsIn(name, content), d.Holds...)
 	}
-	slices.SortFunc(l.files, func(a, b entry) int { return strings.Compare(a.path, b.path) })
-	l.files = slices.CompactFunc(l.files, func(a, b entry) bool { return a.path == b.path })
-	return l
+	d.Problems = append(problems, d.Problems...)
+	return d
 }
 
-func (l *listing) walk(root, dir, name string, depth int) error {
-	if depth > maxDepth {
-		return fmt.Errorf("%s: directories nest deeper than %d levels, or a symbolic link leads back", dir, maxDepth)
+// restoreManifest makes the object again of its document's tree.
+func restoreManifest(name string, line int, saved []byte) (*object.Object, error) {
+	doc := &manifest.Document{File: name, Line: line}
+	if err := kjson.Unmarshal(saved, &doc.Tree); err != nil {
+		return nil, err
 	}
-	l.dirs = append(l.dirs, dir)
-	items, err := os.ReadDir(dir)
-	if err != nil {
-		return err
-	}
-	for _, it := range items {
-		if strings.HasPrefix(it.Name(), ".") {
-			continue
-		}
-		path := filepath.Join(dir, it.Name())
-		info, err := os.Stat(path)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // gone since ReadDir, or a link into nothing
-		}
-		if err != nil {
-			return err
-		}
-		switch {
-		case info.IsDir():
-			if err := l.walk(root, path, name+"/"+it.Name(), depth+1); err != nil {
-				return err
-			}
-		case info.Mode().IsRegular() && manifestName(it.Name()):
-			l.files = append(l.files, entry{path, name + "/" + it.Name(), root, info})
-		}
-	}
-	return nil
-}
-
-func manifestName(name string) bool {
-	switch filepath.Ext(name) {
-	case ".yaml", ".yml", ".json":
-		return true
-	}
-	return false
+	return validate.Document(doc)
 }
 
 // fileState is what is known of one file.
 type fileState struct {
-	root    string
-	info    fs.FileInfo
-	sum     [sha256.Size]byte
+	entry entry
+	info  fs.FileInfo
+	sum   [sha256.Size]byte
+	// objects are the file's: those of its newest content, the last good versions of those that are refused in it, and
+	// holds.
 	objects []*object.Object
 	// problems of the newest content.
 	problems object.Problems
 	// since is when the file was first seen missing or empty while it has objects.
 	since time.Time
+	// seen is true once the file's content has been taken over in this run. Until then objects are those that an
+	// earlier run has saved, if any.
+	seen bool
+	// restored is when they were saved; zero if there are none.
+	restored time.Time
+	// failure says why a file that has not been seen cannot be read.
+	failure error
 }
 
 // read brings the state up to date with the file. It returns when to look again, 0 if there is no need, and whether objects or problems may
 // have changed.
-func (st *fileState) read(f entry, decode Decoder, source string, full bool, now time.Time) (again time.Duration, changed bool) {
+func (s *Source) read(st *fileState, f entry, full bool, now time.Time) (again time.Duration, changed bool, err error) {
 	unchanged := st.info != nil && os.SameFile(st.info, f.info) && st.info.Size() == f.info.Size() && st.info.ModTime().Equal(f.info.ModTime())
 	if unchanged && !full {
 		st.since = time.Time{}
-		return 0, false
+		return 0, false, nil
 	}
-	content, err := readFile(f.path)
-	if err != nil {
+	content, failure := readFile(f.path)
+	if failure != nil {
 		st.info = nil
-		st.problems = object.Problems{{Location: f.path, Reason: "cannot be read: " + err.Error(), Remedy: "make the file readable for config-watcher"}}
-		return time.Second, true
+		if !st.seen {
+			if err := s.restore(st); err != nil {
+				return 0, false, err
+			}
+			st.failure = failure
+		}
+		st.problems = object.Problems{{Location: f.path, Reason: "cannot be read: " + failure.Error(), Remedy: "make it a file that config-watcher can read, or remove it"}}
+		return time.Second, true, nil
+	}
+	st.failure = nil
+	sum := sha256.Sum256(content)
+	if st.seen && sum == st.sum && !unreadable(st.problems) {
+		st.info, st.since = f.info, time.Time{}
+		return 0, false, nil
+	}
+	d := s.cfg.Decode.Decode(f.name, content)
+	age := now.Sub(f.info.ModTime())
+	fresh := age >= 0 && age < quiet
+	if !st.seen && (d.Unreadable || len(d.Refused) > 0 || len(content) == 0 || fresh) {
+		// The last good versions may be needed.
+		if err := s.restore(st); err != nil {
+			return 0, false, err
+		}
 	}
 	if len(content) == 0 && len(st.objects) > 0 {
 		// Either somebody is writing it just now, or it is empty for good.
 		if wait := st.missing(now); wait > 0 {
-			return wait, false
+			return wait, false, nil
 		}
 	}
-	sum := sha256.Sum256(content)
-	if sum == st.sum && !unreadable(st.problems) {
-		st.info, st.since = f.info, time.Time{}
-		return 0, false
-	}
-	next, problems := st.next(decode(f.name, content), source)
-	if age := now.Sub(f.info.ModTime()); len(next) < len(st.objects) && age >= 0 && age < quiet {
+	next := st.next(d, s.cfg.Name)
+	if len(next.Objects) < len(st.objects) && fresh {
 		// Perhaps only the first part has been written yet.
-		return quiet - age, false
+		return quiet - age, false, nil
 	}
+	s.save(f, next, d)
 	st.info, st.since, st.sum = f.info, time.Time{}, sum
-	st.objects, st.problems = next, problems
-	return 0, true
+	st.objects, st.problems = next.Objects, next.Problems
+	st.seen, st.restored = true, time.Time{}
+	return 0, true, nil
 }
 
 func unreadable(ps object.Problems) bool {
 	return len(ps) == 1 && strings.HasPrefix(ps[0].Reason, "cannot be read: ")
 }
 
-// next are the objects after new content: its valid ones, and the last good version of those that it has in a form that is not valid; if part
-// of the content cannot be attributed, any object that is not in the rest may be meant by it and stays.
-func (st *fileState) next(d Decoded, source string) ([]*object.Object, object.Problems) {
-	next := d.Objects
+// next are the objects after new content: its valid ones, and the last good version of those that it has in a form that
+// is not valid; if part of the content cannot be attributed, any object that is not in the rest may be meant by it and
+// stays. A security object of which there is no good version is held.
+func (st *fileState) next(d Decoded, source string) Decoded {
+	next := Decoded{Objects: slices.Clone(d.Objects), Problems: slices.Clone(d.Problems)}
 	have := map[object.Key]bool{}
 	for _, o := range d.Objects {
-		o.Source = source
 		have[o.Key] = true
 	}
+	stays := map[string]bool{} // kinds of which an object stays because part of the content cannot be attributed
 	for _, old := range st.objects {
-		if !have[old.Key] && (d.Unreadable || slices.Contains(d.Refused, old.Key)) {
-			next = append(next, old)
-			have[old.Key] = true
+		if !old.Held && !have[old.Key] && (d.Unreadable || slices.Contains(d.Refused, old.Key)) {
+			next.Objects = append(next.Objects, old)
+			have[old.Key], stays[old.Key.Kind] = true, true
 		}
 	}
-	return next, d.Problems
+	for _, h := range d.Holds {
+		if k := h.Object.Key; !have[k] && (!h.Uncertain || !stays[k.Kind]) {
+			have[k] = true
+			next.Objects, next.Problems = append(next.Objects, h.Object), append(next.Problems, h.Problem())
+		}
+	}
+	for _, o := range next.Objects {
+		if o.Source == "" {
+			o.Source = source
+		}
+	}
+	return next
 }
 
 // missing tells how long to wait before the file counts as gone; 0 if it does.
@@ -242,12 +219,23 @@ func (st *fileState) missing(now time.Time) time.Duration {
 	return 0
 }
 
-// readFile reads a file with a bound.
+// readFile reads a file with a bound. What has become a pipe or a device since it was found is not waited for.
 func readFile(path string) ([]byte, error) {
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
-	content, err := io.ReadAll(io.LimitReader(f, manifest.MaxFileBytes+1))
+	content, err := readRegular(f)
 	return content, errors.Join(err, f.Close())
+}
+
+func readRegular(f *os.File) ([]byte, error) {
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, errNoFile
+	}
+	return io.ReadAll(io.LimitReader(f, manifest.MaxFileBytes+1))
 }

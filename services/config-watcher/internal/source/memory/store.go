@@ -1,5 +1,5 @@
 // Package memory is the object store behind ConfigStoreService: the configuration API where there is no Kubernetes. Objects live in memory and,
-// with a directory, as one JSON file each, written before a write is acknowledged.
+// with a directory, as one JSON file each with a checksum, written before a write is acknowledged.
 package memory
 
 import (
@@ -18,6 +18,9 @@ import (
 	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/source"
+	"fairlead.dev/services/config-watcher/internal/source/disk"
+	"fairlead.dev/services/config-watcher/internal/source/lastgood"
+	"fairlead.dev/services/config-watcher/internal/source/record"
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
@@ -38,9 +41,38 @@ var (
 // Config of a store. Log and Clock are required.
 type Config struct {
 	// Dir keeps the objects; empty keeps them in memory only.
-	Dir   string
+	Dir string
+	// Codec is how files are written.
+	Codec record.Codec
+	// Saved keeps a second copy of each object, a moment later; nil keeps none.
+	Saved *lastgood.Dir
+	// FS is the file system of Dir.
+	FS    disk.FS
 	Log   *slog.Logger
 	Clock clock.Clock
+	// Audit, if not nil, is told of every write just before it is stored; its error refuses the write.
+	Audit func(context.Context, []Commit) error
+}
+
+// Commit is what a write does to one object. Before is nil for a new object, After for one that is deleted.
+type Commit struct {
+	Key           object.Key
+	Before, After *Item
+}
+
+// audit tells of a write; the caller holds s.mu.
+func (s *Store) audit(ctx context.Context, put []*Item, del ...object.Key) error {
+	if s.cfg.Audit == nil {
+		return nil
+	}
+	commits := make([]Commit, 0, len(put)+len(del))
+	for _, it := range put {
+		commits = append(commits, Commit{it.Key, s.items[it.Key], it})
+	}
+	for _, k := range del {
+		commits = append(commits, Commit{k, s.items[k], nil})
+	}
+	return s.cfg.Audit(ctx, commits)
 }
 
 // Item is one stored object. It is immutable.
@@ -68,8 +100,15 @@ type Store struct {
 	loaded   bool
 	ready    chan struct{} // closed when loaded
 	failure  error
-	problems object.Problems
-	watchers map[*Watcher]struct{}
+	alarm    *alarm
+	refused  uint64
+	damaged  map[string]damage // by path
+	problems object.Problems   // of no file in particular
+	// provisional is what is served of the last good state while the directory cannot be read, and lastGood when that
+	// was saved.
+	provisional map[object.Key]*object.Object
+	lastGood    time.Time
+	watchers    map[*Watcher]struct{}
 }
 
 // New returns an empty store; Run loads the directory.
@@ -83,56 +122,40 @@ func (s *Store) Name() string { return Name }
 // Handle implements source.Source.
 func (s *Store) Handle(h source.Handler) { s.handler = h }
 
-// Run loads the directory, trying again while it cannot be read, and then waits for ctx: writes deliver their own changes.
+// Run loads the directory, trying again while it cannot be read; writes then deliver their own changes. It returns an
+// error if an object is encrypted with a key that was not given: to go on without it would lose the object.
 func (s *Store) Run(ctx context.Context) error {
 	for {
 		err := s.load(ctx)
 		if err == nil {
-			<-ctx.Done()
-			return nil
+			break
+		}
+		if errors.Is(err, record.ErrLocked) {
+			return fmt.Errorf("store: %w", err)
 		}
 		s.cfg.Log.Error("store cannot be loaded, trying again", "dir", s.cfg.Dir, "error", err)
 		s.mu.Lock()
 		s.failure = err
 		s.mu.Unlock()
+		s.serveSaved(ctx)
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-s.cfg.Clock.After(s.retry):
 		}
 	}
-}
-
-func (s *Store) load(ctx context.Context) error {
-	var items []*Item
-	var problems object.Problems
-	if s.cfg.Dir != "" {
-		var err error
-		if items, problems, err = loadDir(s.cfg.Dir); err != nil {
-			return err
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.cfg.Clock.After(probeEvery):
 		}
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	// Versions of this run lie beyond those of every earlier one, deleted objects' included.
-	s.version = uint64(s.cfg.Clock.Now().UnixNano())
-	var events []source.Event
-	for _, it := range items {
-		s.items[it.Key] = it
-		if v, err := strconv.ParseUint(it.Version, 10, 64); err == nil && v > s.version {
-			s.version = v
+		s.mu.Lock()
+		if s.alarm != nil {
+			s.probe(true)
 		}
-		events = append(events, source.Event{Key: it.Key, Object: it.object})
+		s.mu.Unlock()
 	}
-	for _, p := range problems {
-		s.cfg.Log.Error("stored object cannot be read and is left out", "problem", p.Error())
-	}
-	s.loaded, s.failure, s.problems = true, nil, problems
-	close(s.ready)
-	if len(events) > 0 {
-		s.handler(ctx, Name, events)
-	}
-	return nil
 }
 
 // Loaded is closed once the store can be used.
@@ -143,13 +166,6 @@ func (s *Store) HasSynced() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.loaded
-}
-
-// Status implements source.Source.
-func (s *Store) Status() source.Status {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return source.Status{Synced: s.loaded, Degraded: s.failure, Problems: s.problems, Objects: len(s.items)}
 }
 
 // Get returns an object.
@@ -246,6 +262,9 @@ func (s *Store) Write(ctx context.Context, writes []Write, dryRun bool) ([]Resul
 	if dryRun || len(changed) == 0 {
 		return results, nil
 	}
+	if err := s.audit(ctx, changed); err != nil {
+		return nil, err
+	}
 	if err := s.persist(changed, nil); err != nil {
 		return nil, err
 	}
@@ -262,6 +281,7 @@ func (s *Store) install(ctx context.Context, changed []*Item) {
 		s.items[it.Key] = it
 		events[i] = source.Event{Key: it.Key, Object: it.object}
 		s.notify(it, existed, false)
+		events = s.mended(it.Key, events)
 	}
 	s.handler(ctx, Name, events)
 }
@@ -424,19 +444,24 @@ func (s *Store) Delete(ctx context.Context, k object.Key, version string) error 
 		return ErrNotLoaded
 	}
 	old := s.items[k]
-	if old == nil {
+	if _, damaged := s.damaged[relPath(k)]; old == nil && !damaged {
 		return fmt.Errorf("%s: %w", k, ErrNotFound)
 	}
-	if version != "" && version != old.Version {
+	if version != "" && (old == nil || version != old.Version) {
 		return stale(k, version, old)
+	}
+	if err := s.audit(ctx, nil, k); err != nil {
+		return err
 	}
 	if err := s.persist(nil, []object.Key{k}); err != nil {
 		return err
 	}
-	delete(s.items, k)
 	s.version++
-	s.notify(old, true, true)
-	s.handler(ctx, Name, []source.Event{{Key: k}})
+	if old != nil {
+		delete(s.items, k)
+		s.notify(old, true, true)
+	}
+	s.handler(ctx, Name, s.mended(k, []source.Event{{Key: k}}))
 	return nil
 }
 
@@ -470,6 +495,9 @@ func (s *Store) Edit(ctx context.Context, k object.Key, version string, edit fun
 	r, err := s.prepare(Write{Doc: doc, Object: o, Verb: Update}, s.version+1)
 	if err != nil || !r.Changed {
 		return r, err
+	}
+	if err := s.audit(ctx, []*Item{r.Item}); err != nil {
+		return Result{}, err
 	}
 	if err := s.persist([]*Item{r.Item}, nil); err != nil {
 		return Result{}, err

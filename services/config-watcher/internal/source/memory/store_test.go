@@ -30,19 +30,7 @@ type harness struct {
 
 func start(t testing.TB, dir string, c clock.Clock) *harness {
 	t.Helper()
-	h := &harness{Store: New(Config{Dir: dir, Log: testkit.Logger(t), Clock: c}), t: t}
-	h.Handle(func(_ context.Context, _ string, events []source.Event) { h.events = append(h.events, events...) })
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() { defer close(done); _ = h.Run(ctx) }()
-	h.stop = func() { cancel(); <-done }
-	t.Cleanup(h.stop)
-	select {
-	case <-h.Loaded():
-	case <-time.After(patience):
-		t.Fatal("not loaded")
-	}
-	return h
+	return startConfig(t, Config{Dir: dir, Clock: c})
 }
 
 func writes(t testing.TB, yaml string) []Write {

@@ -83,12 +83,13 @@ func TestNetworks(t *testing.T) {
 
 // TestNetworkOfClasses: the network makes classes only while a network has gateways.
 func TestNetworkOfClasses(t *testing.T) {
-	n := &class.Node{Type: class.Sidecar, Name: "w", Namespace: "default", Metadata: map[string]string{"NETWORK": "n1"}}
-	before, topics := n.Key(meshtest.State(t))
+	n := &class.Node{Type: class.Sidecar, Name: "w", Namespace: "default", Metadata: map[string]string{"NETWORK": "claimed"}}
+	known := meshtest.State(t, meshtest.Workload("default", "w", "10.0.0.1", func(w *configv1.Workload) { w.Network = "n1" }))
+	before, topics := n.Key(known)
 	lead := meshtest.Service("gateways", "e.gateways.svc.cluster.local", 15443, func(s *configv1.Service) {
 		s.NetworkGateway = &configv1.NetworkGateway{Network: "n2", Addresses: []string{"192.0.2.1"}, Port: 15443}
 	})
-	state, change := meshtest.State(t).Apply(nil, []*configv1.Resource{lead}, nil)
+	state, change := known.Apply(nil, []*configv1.Resource{lead}, nil)
 	after, _ := n.Key(state)
 	if before.Network != "" || after.Network != "n1" {
 		t.Errorf("%q without gateways, %q with them", before.Network, after.Network)

@@ -91,7 +91,7 @@ func TestScope(t *testing.T) {
 		for metadata, want := range map[string]int{"1.2 b": 3, "2.1 b": 10, "1.2 c": 10} {
 			version, a, _ := strings.Cut(metadata, " ")
 			node := &class.Node{Type: class.Sidecar, Name: "web", Namespace: "shop", Interception: class.Redirect,
-				DNSDomain: "shop.svc.cluster.local", Metadata: map[string]string{"ISTIO_VERSION": version, "A": a}}
+				Metadata: map[string]string{"ISTIO_VERSION": version, "A": a}}
 			key, _ := node.Key(state)
 			if got := seconds(t, key, f); got != want {
 				t.Errorf("%s: %d s, want %d s", metadata, got, want)

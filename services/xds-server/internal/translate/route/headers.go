@@ -57,7 +57,7 @@ func headerOptions(values map[string]string, action corev3.HeaderValueOption_Hea
 		if isReserved(name) {
 			continue
 		}
-		if err := proxytext.Format(values[name]); err != nil {
+		if err := proxytext.HeaderValue(values[name]); err != nil {
 			return nil, fmt.Errorf("[%q]: value %q: %w", name, values[name], err)
 		}
 		out = append(out, &corev3.HeaderValueOption{

@@ -3,6 +3,7 @@
 package secret
 
 import (
+	"slices"
 	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -10,10 +11,10 @@ import (
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"google.golang.org/protobuf/proto"
 
-	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/credential"
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/plan"
+	"fairlead.dev/services/xds-server/internal/replica"
 	"fairlead.dev/services/xds-server/internal/translate/names"
 )
 
@@ -53,28 +54,34 @@ func (Translator) Build(r *input.Reader, name string) (proto.Message, error) {
 	}
 }
 
-// uses reports whether the proxy has a use for the secret: a Gateway that selects it names the credential, or a DestinationRule that it sees;
-// at a sidecar, one that selects it.
-// What is nobody's business is not handed out, although it is of the proxy's own namespace.
+// uses reports whether the proxy has a use for the secret: at a gateway, a Gateway that selects it names the
+// credential, or a DestinationRule that it sees; at all others, whatever they call themselves, a DestinationRule that
+// selects them. What is nobody's business is not handed out, although it is of the proxy's own namespace.
 func uses(r *input.Reader, name, ref string) bool {
-	for _, gateway := range r.Gateways() {
-		for _, server := range gateway.Spec.GetServers() {
-			tls := server.GetTls()
-			for _, named := range append([]string{tls.GetCredentialName(), tls.GetCaCertCredentialName()}, tls.GetCredentialNames()...) {
-				if named != "" && (names.Credential(named) == name || names.CredentialAuthority(named) == name) {
-					return true
-				}
-			}
+	named := r.SelectsCredential
+	if r.IsGateway() {
+		named = func(ref string) bool { return r.UsesCredential(ref) || r.SelectsCredential(ref) }
+		if slices.ContainsFunc(r.Gateways(), func(g *replica.Gateway) bool { return serves(g, name) }) {
+			return true
 		}
 	}
 	// The proxy's own namespace may be said, or not.
-	named := r.UsesCredential
-	if r.Class().Type != class.Router {
-		named = r.SelectsCredential
-	}
 	for _, ref := range []string{ref, credential.NamespaceOf(r.Identity()) + "/" + ref} {
 		if named(ref) || named(strings.TrimSuffix(ref, names.AuthoritySuffix)) {
 			return true
+		}
+	}
+	return false
+}
+
+// serves reports whether a server of the Gateway has the secret's credential.
+func serves(g *replica.Gateway, name string) bool {
+	for _, server := range g.Spec.GetServers() {
+		tls := server.GetTls()
+		for _, named := range append([]string{tls.GetCredentialName(), tls.GetCaCertCredentialName()}, tls.GetCredentialNames()...) {
+			if named != "" && (names.Credential(named) == name || names.CredentialAuthority(named) == name) {
+				return true
+			}
 		}
 	}
 	return false

@@ -1,0 +1,151 @@
+package audit
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"fairlead.dev/pkg/auth"
+	"fairlead.dev/services/config-watcher/internal/object"
+	"fairlead.dev/services/config-watcher/internal/source/memory"
+)
+
+// Bounds of the line of a refusal: its caller chose its content, and nothing of it was checked.
+const (
+	// maxRefusedObjects are named; the line counts the others.
+	maxRefusedObjects = 3
+	// maxRefusedName is the longest text, in bytes, of each part of an object's key: what Kubernetes allows a name.
+	maxRefusedName = 253
+	// maxReason bounds the message, in bytes.
+	maxReason = 500
+)
+
+// Recorder records the calls of the configuration API. It is safe for concurrent use.
+type Recorder struct {
+	log      *Log
+	refusals *quotas
+}
+
+// NewRecorder makes a recorder that writes to a log.
+func NewRecorder(log *Log) *Recorder {
+	return &Recorder{log: log, refusals: newQuotas()}
+}
+
+// caller returns an entry with the caller and method of the call that ctx belongs to; ok is false if ctx belongs to no
+// call.
+func caller(ctx context.Context) (e Entry, ok bool) {
+	who, ok := auth.PeerFrom(ctx)
+	if !ok {
+		return e, false
+	}
+	e.Identity, e.Method = who.ID.String(), who.Method
+	if p, ok := peer.FromContext(ctx); ok && p.Addr != nil {
+		e.Address = p.Addr.String()
+	}
+	method, _ := grpc.Method(ctx)
+	e.Call = method[strings.LastIndexByte(method, '/')+1:]
+	return e, true
+}
+
+// Accept records what a call is about to write; the memory source calls it as memory.Config.Audit. Writes that
+// config-watcher makes itself, such as the status of Gateways, belong to no call and are not recorded.
+func (r *Recorder) Accept(ctx context.Context, commits []memory.Commit) error {
+	e, ok := caller(ctx)
+	if !ok {
+		return nil
+	}
+	e.Result = Accepted
+	for _, c := range commits {
+		o := objectOf(c.Key)
+		o.Before, o.After = stateOf(c.Before), stateOf(c.After)
+		switch {
+		case c.After == nil:
+			o.Verb = "delete"
+		case c.Before == nil:
+			o.Verb = "create"
+		default:
+			o.Verb = "update"
+		}
+		e.Objects = append(e.Objects, o)
+	}
+	return r.log.Append(e)
+}
+
+func objectOf(k object.Key) Object {
+	return Object{Group: k.Group, Kind: k.Kind, Namespace: k.Namespace, Name: k.Name}
+}
+
+func stateOf(it *memory.Item) *State {
+	if it == nil {
+		return nil
+	}
+	s := &State{ResourceVersion: it.Version}
+	if it.Key.Group != "" || it.Key.Kind != "Secret" {
+		s.Hash = hashOf(it.Manifest)
+	}
+	return s
+}
+
+// Refuse records that a call was refused, or, if failed is set, that it was accepted and could not be stored. keys are
+// the objects as far as they are known. Append logs an error; nothing must be undone then.
+func (r *Recorder) Refuse(ctx context.Context, verb string, keys []object.Key, err error, failed bool) {
+	e, ok := caller(ctx)
+	if !ok {
+		return
+	}
+	st := status.Convert(err)
+	e.Code, e.Reason = st.Code().String(), cut(st.Message(), maxReason, 2*maxReason)
+	if st.Code() == codes.Unknown {
+		e.Code = codes.Internal.String()
+	}
+	if failed {
+		e.Result = Failed
+		e.Objects = verbOf(verb, keys)
+		_ = r.log.Append(e)
+		return
+	}
+	now := r.log.cfg.Clock.Now()
+	if e.Suppressed, ok = r.refusals.allow(e.Identity, now); !ok {
+		return
+	}
+	e.Result = Refused
+	named := min(len(keys), maxRefusedObjects)
+	e.Objects, e.More = verbOf(verb, keys[:named]), len(keys)-named
+	for i := range e.Objects {
+		o := &e.Objects[i]
+		for _, part := range []*string{&o.Group, &o.Kind, &o.Namespace, &o.Name} {
+			*part = cut(*part, maxRefusedName, maxRefusedName)
+		}
+	}
+	if r.log.refused.Append(e) != nil {
+		r.refusals.unwritten(e.Identity, now, e.Suppressed+1)
+	}
+}
+
+// cut shortens s to n bytes, and further until it takes no more than encoded bytes in JSON, where a character may take
+// six times as many.
+func cut(s string, n, encoded int) string {
+	for {
+		s = object.Cut(s, n)
+		if raw, err := json.Marshal(s); err != nil || len(raw) <= encoded+len(`"..."`) {
+			return s
+		}
+		n /= 2
+	}
+}
+
+// verbOf describes what a call was to do to objects.
+func verbOf(verb string, keys []object.Key) []Object {
+	var out []Object
+	for _, k := range keys {
+		o := objectOf(k)
+		o.Verb = verb
+		out = append(out, o)
+	}
+	return out
+}

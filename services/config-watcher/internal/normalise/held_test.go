@@ -1,0 +1,47 @@
+package normalise
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"fairlead.dev/services/config-watcher/internal/manifest"
+	"fairlead.dev/services/config-watcher/internal/object"
+	"fairlead.dev/services/config-watcher/internal/validate"
+)
+
+// TestHeldMeshIsInTheRootNamespace: what holds the whole mesh closed is where proxies look for the mesh's own
+// PeerAuthentication, and moves with that.
+func TestHeldMeshIsInTheRootNamespace(t *testing.T) {
+	holds := validate.HoldsIn("a.yaml", []byte("apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {na"))
+	if len(holds) != 1 {
+		t.Fatal(manifest.Parse("a.yaml", nil))
+	}
+	hold := holds[0].Object
+	m := New(Config{})
+	given := func(d Delta) (upserts, removed []string) {
+		for _, r := range d.Upserts {
+			if r.Key.Kind == hold.Key.Kind {
+				upserts = append(upserts, r.Key.Namespace+" "+strings.Join(r.GetIstioConfig().GetExportedTo(), ","))
+			}
+		}
+		for _, k := range d.Removed {
+			removed = append(removed, k.Namespace)
+		}
+		return upserts, removed
+	}
+	up, _ := given(m.Apply([]Change{{Key: hold.Key, Object: hold}}))
+	if !slices.Equal(up, []string{"istio-system *"}) {
+		t.Errorf("given out %v", up)
+	}
+	k := object.Key{Kind: "ConfigMap", Namespace: validate.MeshNamespace, Name: validate.MeshName}
+	up, removed := given(m.Apply([]Change{{Key: k, Object: &object.Object{Key: k, Body: &corev1.ConfigMap{Data: map[string]string{validate.MeshKey: "rootNamespace: other"}}}}}))
+	if !slices.Equal(up, []string{"other *"}) || !slices.Equal(removed, []string{"istio-system"}) {
+		t.Errorf("given out %v, removed %v", up, removed)
+	}
+	if _, removed = given(m.Apply([]Change{{Key: hold.Key}})); !slices.Equal(removed, []string{"other"}) {
+		t.Errorf("removed %v", removed)
+	}
+}

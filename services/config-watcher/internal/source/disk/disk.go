@@ -1,0 +1,156 @@
+// Package disk is what config-watcher does to files that must outlive it: written atomically and durably, one step at a
+// time, so that a test can make each of the steps fail.
+package disk
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+// Step is one call to the operating system that a write consists of.
+type Step string
+
+// Steps.
+const (
+	StepMkdir  Step = "mkdir"
+	StepCreate Step = "create"
+	StepWrite  Step = "write"
+	StepSync   Step = "sync"
+	StepRename Step = "rename"
+	StepRemove Step = "remove"
+	StepDir    Step = "sync directory"
+)
+
+// TempPrefix begins the names of files that are being written. One that is found at the start is of a write that was
+// never finished.
+const TempPrefix = ".write-"
+
+// FS is the file system. The zero FS is the operating system's. It is safe for concurrent use.
+type FS struct {
+	// Fault, if set, is asked before each step and makes it fail by an error. Tests set it.
+	Fault func(step Step, path string) error
+}
+
+func (f FS) step(s Step, path string) error {
+	if f.Fault == nil {
+		return nil
+	}
+	return f.Fault(s, path)
+}
+
+// Prepare writes content to a new file in dir and returns its path; the content is on disk then. What fails leaves
+// nothing behind.
+func (f FS) Prepare(dir string, content []byte) (string, error) {
+	if err := f.step(StepCreate, dir); err != nil {
+		return "", err
+	}
+	file, err := os.CreateTemp(dir, TempPrefix+"*") // mode 0600
+	if err != nil {
+		return "", err
+	}
+	if err = f.step(StepWrite, file.Name()); err == nil {
+		_, err = file.Write(content)
+	}
+	if err == nil {
+		if err = f.step(StepSync, file.Name()); err == nil {
+			err = file.Sync()
+		}
+	}
+	if err = errors.Join(err, file.Close()); err != nil {
+		return "", errors.Join(err, os.Remove(file.Name()))
+	}
+	return file.Name(), nil
+}
+
+// Rename gives a prepared file its name. The name is on disk after SyncDir.
+func (f FS) Rename(from, to string) error {
+	if err := f.step(StepRename, to); err != nil {
+		return err
+	}
+	return os.Rename(from, to)
+}
+
+// Replace replaces a file atomically and durably: content and name are on disk when it returns. Missing directories are
+// made.
+func (f FS) Replace(path string, content []byte) error {
+	dir := filepath.Dir(path)
+	if err := f.MakeDir(dir); err != nil {
+		return err
+	}
+	temp, err := f.Prepare(dir, content)
+	if err != nil {
+		return err
+	}
+	if err := f.Rename(temp, path); err != nil {
+		return errors.Join(err, os.Remove(temp))
+	}
+	return f.SyncDir(dir)
+}
+
+// Remove removes a file durably; that there is none is no error.
+func (f FS) Remove(path string) error {
+	if err := f.step(StepRemove, path); err != nil {
+		return err
+	}
+	if err := os.Remove(path); err != nil {
+		// No such file, or not even its directory.
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+			return nil
+		}
+		return err
+	}
+	return f.SyncDir(filepath.Dir(path))
+}
+
+// MakeDir makes missing directories, open to their owner only, and makes their entries durable.
+func (f FS) MakeDir(dir string) error {
+	if info, err := os.Stat(dir); err == nil && info.IsDir() {
+		return nil
+	}
+	parent := filepath.Dir(dir)
+	if parent != dir {
+		if err := f.MakeDir(parent); err != nil {
+			return err
+		}
+	}
+	if err := f.step(StepMkdir, dir); err != nil {
+		return err
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		info, statErr := os.Stat(dir)
+		if !errors.Is(err, fs.ErrExist) || statErr != nil || !info.IsDir() {
+			return err
+		}
+	}
+	return f.SyncDir(parent)
+}
+
+// SyncDir makes the names in a directory durable.
+func (f FS) SyncDir(dir string) error {
+	if err := f.step(StepDir, dir); err != nil {
+		return err
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// Temporary tells the name of a file that is being written.
+func Temporary(name string) bool { return strings.HasPrefix(name, TempPrefix) }
+
+// Exhausted tells an error that is the disk's and not the file's: no write can be expected to succeed until somebody
+// mends it.
+func Exhausted(err error) bool {
+	for _, e := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS, syscall.EIO} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}

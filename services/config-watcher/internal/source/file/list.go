@@ -1,0 +1,201 @@
+package file
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// entry is a file found by list.
+type entry struct {
+	path string
+	name string // for locations
+	root string // the configured path it belongs to
+	info fs.FileInfo
+}
+
+// Bounds of what is read of one configured path. Beyond them nothing of it is, and its last objects stay.
+const (
+	// maxDepth bounds directories in directories, against symbolic links that lead back.
+	maxDepth = 16
+	// maxEntries bounds the names looked at, whatever they are: five times the largest mesh there is a test of, with an
+	// object in each file. Links that lead back more than once at each level are bounded by it, too.
+	maxEntries = 100_000
+	// maxTotalBytes bounds the files together. Objects take up to three times what their text does, and a
+	// config-watcher has 1 GiB by default.
+	maxTotalBytes = 256 << 20
+	// entriesAtOnce is how many names of a directory are in memory at a time before they count against maxEntries.
+	entriesAtOnce = 1024
+)
+
+// listing is what list finds.
+type listing struct {
+	files []entry
+	dirs  []string // to watch
+	// failed are configured paths that could not be read: nothing can be said about their files.
+	failed map[string]error
+
+	wasFile func(e entry) bool
+}
+
+func (l *listing) err() error {
+	var errs []error
+	for _, p := range slices.Sorted(maps.Keys(l.failed)) {
+		errs = append(errs, l.failed[p])
+	}
+	return errors.Join(errs...)
+}
+
+// list finds the files of the configured paths, sorted. Hidden names are skipped: they are editors' and Kubernetes'
+// own. A configured file that was there before (known) and is not now has been removed; any other path that cannot be
+// read has failed. What was a file before (wasFile) and is something else now is listed as a file, which cannot be read.
+func list(paths []string, known func(path string) bool, wasFile func(e entry) bool) listing {
+	l := listing{failed: map[string]error{}, wasFile: wasFile}
+	for _, p := range paths {
+		info, err := os.Stat(p)
+		switch {
+		case errors.Is(err, fs.ErrNotExist) && known(p):
+			l.dirs = append(l.dirs, filepath.Dir(p))
+		case err != nil:
+			// The parent is watched so that the path is noticed when it comes.
+			l.dirs = append(l.dirs, filepath.Dir(p))
+			l.failed[p] = err
+		case info.IsDir() && wasFile(entry{p, filepath.Base(p), p, info}):
+			l.dirs = append(l.dirs, filepath.Dir(p))
+			l.failed[p] = fmt.Errorf("%s: %w: it was one, and is a directory now: put the file back, or give the directory another name", p, errNoFile)
+		case info.IsDir():
+			before, bounds := len(l.files), &bounds{root: p}
+			if err := l.walk(bounds, p, filepath.Base(filepath.Clean(p)), 0); err != nil {
+				l.failed[p] = err
+				if bounds.exceeded {
+					l.files = l.files[:before]
+				}
+			}
+		case !info.Mode().IsRegular():
+			l.dirs = append(l.dirs, filepath.Dir(p))
+			l.failed[p] = fmt.Errorf("%s: %w: name a file or a directory", p, errNoFile)
+		default:
+			l.dirs = append(l.dirs, filepath.Dir(p))
+			l.files = append(l.files, entry{p, filepath.Base(p), p, info})
+		}
+	}
+	slices.SortFunc(l.files, func(a, b entry) int { return strings.Compare(a.path, b.path) })
+	l.files = slices.CompactFunc(l.files, func(a, b entry) bool { return a.path == b.path })
+	return l
+}
+
+// has tells whether the path is among the files found.
+func (l *listing) has(path string) bool {
+	_, found := slices.BinarySearchFunc(l.files, path, func(e entry, path string) int { return strings.Compare(e.path, path) })
+	return found
+}
+
+// errNoFile is said of a pipe, a socket or a device: opening or reading one may never end.
+var errNoFile = errors.New("not a regular file")
+
+// bounds counts what walk finds below a configured path.
+type bounds struct {
+	root    string
+	entries int
+	bytes   int64
+	// exceeded is set with the error of a bound.
+	exceeded bool
+}
+
+func (b *bounds) add(entries int, bytes int64) error {
+	b.entries += entries
+	b.bytes += bytes
+	switch {
+	case b.entries > maxEntries:
+		return b.exceed("", "more than %d names in it and below: divide it into several, and name each, or remove what is not for the mesh", maxEntries)
+	case b.bytes > maxTotalBytes:
+		return b.exceed("", "more than %d bytes of files in it and below: divide it into several, and name each, or remove what is not for the mesh", maxTotalBytes)
+	}
+	return nil
+}
+
+func (b *bounds) exceed(below, format string, args ...any) error {
+	b.exceeded = true
+	return fmt.Errorf("directory %s: %s", cmp.Or(below, b.root), fmt.Sprintf(format, args...))
+}
+
+func (l *listing) walk(b *bounds, dir, name string, depth int) error {
+	if depth > maxDepth {
+		return b.exceed(dir, "directories nest deeper than %d levels, or a symbolic link leads back: remove it", maxDepth)
+	}
+	l.dirs = append(l.dirs, dir)
+	items, err := readDir(b, dir)
+	if err != nil {
+		return err
+	}
+	for _, it := range items {
+		if strings.HasPrefix(it.Name(), ".") {
+			continue
+		}
+		path := filepath.Join(dir, it.Name())
+		info, err := os.Stat(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			// A link into nothing is a file that cannot be read; anything else is gone since ReadDir.
+			if link, err := os.Lstat(path); err == nil && link.Mode()&fs.ModeSymlink != 0 && manifestName(it.Name()) {
+				l.files = append(l.files, entry{path, name + "/" + it.Name(), b.root, link})
+			}
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		found := entry{path, name + "/" + it.Name(), b.root, info}
+		switch {
+		case !info.Mode().IsRegular() && manifestName(it.Name()) && l.wasFile(found):
+			l.files = append(l.files, found)
+		case info.IsDir():
+			if err := l.walk(b, path, name+"/"+it.Name(), depth+1); err != nil {
+				return err
+			}
+		case info.Mode().IsRegular() && manifestName(it.Name()):
+			if err := b.add(0, info.Size()); err != nil {
+				return err
+			}
+			l.files = append(l.files, found)
+		}
+	}
+	return nil
+}
+
+// readDir is os.ReadDir, unsorted, that ends at the bound.
+func readDir(b *bounds, dir string) ([]os.DirEntry, error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var all []os.DirEntry
+	for {
+		some, err := f.ReadDir(entriesAtOnce)
+		all = append(all, some...)
+		if errors.Is(err, io.EOF) {
+			return all, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		if err := b.add(len(some), 0); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func manifestName(name string) bool {
+	switch filepath.Ext(name) {
+	case ".yaml", ".yml", ".json":
+		return true
+	}
+	return false
+}

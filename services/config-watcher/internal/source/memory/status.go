@@ -1,0 +1,60 @@
+package memory
+
+import (
+	"slices"
+
+	"fairlead.dev/services/config-watcher/internal/object"
+	"fairlead.dev/services/config-watcher/internal/source"
+)
+
+// Status implements source.Source.
+func (s *Store) Status() source.Status {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := source.Status{Synced: s.loaded, Degraded: s.failure, LastGood: s.lastGood, Problems: s.allProblems(), Objects: len(s.items) + len(s.provisional)}
+	for _, d := range s.damaged {
+		if d.hold != nil {
+			st.Held++
+			st.Objects++
+		}
+	}
+	for _, o := range s.provisional {
+		if o.Held {
+			st.Held++
+		}
+	}
+	if s.alarm != nil {
+		st.Alarm = s.alarm.err
+	}
+	return st
+}
+
+// allProblems are those of the directory and of every damaged file; the caller holds s.mu.
+func (s *Store) allProblems() object.Problems {
+	out := slices.Clone(s.problems)
+	for _, d := range s.damaged {
+		out = append(out, d.problems...)
+	}
+	return out.Sorted()
+}
+
+// Refused counts the writes that the directory did not take.
+func (s *Store) Refused() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.refused
+}
+
+// mended forgets the damaged file that a write or a deletion has replaced, and ends what stood in for its object.
+func (s *Store) mended(k object.Key, events []source.Event) []source.Event {
+	rel := relPath(k)
+	d, was := s.damaged[rel]
+	if !was {
+		return events
+	}
+	delete(s.damaged, rel)
+	if d.hold != nil && d.hold.Key != k {
+		events = append(events, source.Event{Key: d.hold.Key})
+	}
+	return events
+}

@@ -1,0 +1,148 @@
+package storeapi
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"fairlead.dev/pkg/auth"
+	"fairlead.dev/services/config-watcher/internal/access"
+	"fairlead.dev/services/config-watcher/internal/object"
+	"fairlead.dev/services/config-watcher/internal/source/memory"
+)
+
+// verbApply is what the audit log calls an Apply whose objects may be new or not.
+const verbApply = "apply"
+
+// Access decides who may do what; access.Access does.
+type Access interface {
+	May(identity, verb string, k object.Key) error
+	Anywhere(identity, verb string) error
+	// Changed is closed when the roles change, BansChanged when a ban does.
+	Changed() <-chan struct{}
+	BansChanged() <-chan struct{}
+}
+
+// Audit keeps what was refused; what is done is kept by the store's own hook. audit.Recorder does both.
+type Audit interface {
+	Refuse(ctx context.Context, verb string, keys []object.Key, err error, failed bool)
+}
+
+// callerOf is the verified identity of the call.
+func callerOf(ctx context.Context) (string, error) {
+	p, ok := auth.PeerFrom(ctx)
+	if !ok {
+		return "", status.Error(codes.PermissionDenied, "call was not authenticated")
+	}
+	return p.ID.String(), nil
+}
+
+func deniedStatus(err error) error {
+	return status.Error(codes.PermissionDenied, object.Cut(err.Error(), maxMessage))
+}
+
+// allow is nil if the caller may do a thing to an object. It is asked before anything tells whether the object exists.
+func (s *Server) allow(ctx context.Context, verb string, k object.Key) error {
+	identity, err := callerOf(ctx)
+	if err != nil {
+		return err
+	}
+	if err := s.access.May(identity, verb, k); err != nil {
+		return deniedStatus(err)
+	}
+	return nil
+}
+
+// readable returns what of a list the caller may see. It is an error to name a namespace that it may not, or to have
+// none; of all namespaces it is shown those that it may.
+func (s *Server) readable(ctx context.Context, verb, kind, namespace string) (func(object.Key) bool, error) {
+	identity, err := callerOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if namespace != "" {
+		err = s.access.May(identity, verb, object.Key{Kind: kind, Namespace: namespace})
+	} else {
+		err = s.access.Anywhere(identity, verb)
+	}
+	if err != nil {
+		return nil, deniedStatus(err)
+	}
+	return func(k object.Key) bool { return s.access.May(identity, verb, k) == nil }, nil
+}
+
+// mayApply is nil if the caller may write all of the objects. Whoever may only create, or only update, writes with the
+// verb that the store holds it to.
+func (s *Server) mayApply(ctx context.Context, writes []memory.Write) error {
+	identity, err := callerOf(ctx)
+	if err != nil {
+		return err
+	}
+	var refusals []string
+	var problems object.Problems
+	for i, w := range writes {
+		k := w.Object.Key
+		create, update := s.access.May(identity, access.Create, k), s.access.May(identity, access.Update, k)
+		switch _, err := s.store.Get(k); {
+		case create == nil && update == nil:
+		case create != nil && update != nil:
+			refusals = append(refusals, create.Error())
+		case errors.Is(err, memory.ErrNotFound) && create != nil:
+			refusals = append(refusals, create.Error())
+		case err == nil && update != nil:
+			refusals = append(refusals, update.Error())
+		case create == nil:
+			writes[i].Verb = memory.Create
+		default:
+			writes[i].Verb = memory.Update
+		}
+		problems = append(problems, s.banProblems(identity, w.Object)...)
+	}
+	if len(refusals) > 0 {
+		return deniedStatus(errors.New(strings.Join(refusals, "\n")))
+	}
+	return statusOf(problems.Err())
+}
+
+// checkBan refuses bans that would take the mesh down, or the caller's own rights.
+func (s *Server) checkBan(ctx context.Context, o *object.Object) error {
+	identity, err := callerOf(ctx)
+	if err != nil {
+		return err
+	}
+	return s.banProblems(identity, o).Err()
+}
+
+func (s *Server) banProblems(caller string, o *object.Object) object.Problems {
+	b, ok := o.Body.(*object.Ban)
+	if !ok {
+		return nil
+	}
+	p := object.Problem{Object: o.Key.String(), Field: "spec.identity", Value: object.Quote(b.Identity)}
+	switch what := s.needed(b.Identity); {
+	case what != "":
+		p.Reason, p.Remedy = "the mesh needs this identity for "+what, "a process that misuses it is ended where it runs; its key is replaced by a restart"
+	case b.Identity == caller:
+		p.Reason, p.Remedy = "this is your own identity, and you could not lift the ban", "let another administrator do it"
+	default:
+		return nil
+	}
+	return object.Problems{p}
+}
+
+// refused audits a write that was not done; err is nil for one that was.
+func (s *Server) refused(ctx context.Context, verb string, keys []object.Key, err error) {
+	if err == nil {
+		return
+	}
+	known := keys[:0:0]
+	for _, k := range keys {
+		if k.Kind != "" {
+			known = append(known, k)
+		}
+	}
+	s.audit.Refuse(ctx, verb, known, err, status.Code(err) == codes.Unavailable && strings.Contains(err.Error(), memory.ErrNotWritable.Error()))
+}

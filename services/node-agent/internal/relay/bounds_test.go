@@ -1,0 +1,92 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"fairlead.dev/pkg/testkit"
+)
+
+// TestOwnIsBounded: of an xds-server that sends the agent more than there can be nothing is decoded, the stream ends
+// with the reason, and nothing of it is held.
+func TestOwnIsBounded(t *testing.T) {
+	w := newWorld(t)
+	server := w.xds("")
+	server.once = ownType
+	for i := range maxOwnResources + 1 {
+		server.resources = append(server.resources, &discoveryv3.Resource{Name: fmt.Sprint(i), Version: "1"})
+	}
+	var got taken
+	stream := w.open(w.relay(Config{Addresses: []string{server.address}, Own: &Own{TypeURL: ownType, Authority: "localhost", Take: got.take}}))
+	if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: envoyType}); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	for err == nil {
+		_, err = stream.Recv()
+	}
+	if !strings.Contains(err.Error(), "more than 16 resources") || len(got.all()) > 0 {
+		t.Errorf("%v, took %d", err, len(got.all()))
+	}
+	if err := decode(make([]byte, maxOwnBytes+1), &discoveryv3.DiscoveryResponse{}); err == nil || !strings.Contains(err.Error(), "more than 16777216") {
+		t.Error(err)
+	}
+	r := &Relay{}
+	for i := range 10 * maxOwnResources {
+		r.keep(map[string]string{fmt.Sprint("name", i): "1"}, nil)
+	}
+	if n := len(r.heldVersions()); n > maxOwnResources {
+		t.Errorf("%d versions are held", n)
+	}
+}
+
+// TestStreamsAreBounded: one more stream than there may be is refused with the reason, and taken when another has
+// ended.
+func TestStreamsAreBounded(t *testing.T) {
+	w := newWorld(t)
+	server := w.xds("")
+	client := w.relay(Config{Addresses: []string{server.address}})
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	first, end := context.WithCancel(ctx)
+	defer end()
+	for i := range maxStreams {
+		of := ctx
+		if i == 0 {
+			of = first
+		}
+		stream, err := client.DeltaAggregatedResources(of)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.ask(stream, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: envoyType}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	another := func() error {
+		stream, err := client.DeltaAggregatedResources(ctx)
+		if err != nil {
+			return err
+		}
+		_, err = w.ask(stream, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: envoyType})
+		return err
+	}
+	if err := another(); status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "more than 128 streams") {
+		t.Errorf("one more: %v", err)
+	}
+	end()
+	testkit.Eventually(t, testkit.Patience, func() error {
+		if err := another(); err != nil {
+			return errors.New("still refused: " + err.Error())
+		}
+		return nil
+	})
+}

@@ -1,0 +1,175 @@
+package serve_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"fairlead.dev/pkg/testkit"
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/meshtest"
+)
+
+// podOf is a Workload of the namespace "default" that a Pod stands for.
+func podOf(name, account string) *configv1.Resource {
+	return meshtest.Workload("default", name, "10.0.0.1", func(w *configv1.Workload) {
+		w.ServiceAccount, w.Source = account, &configv1.SourceRef{Kind: "Pod"}
+	})
+}
+
+// refused waits for the end of a stream that is not the caller's.
+func (c *deltaClient) refused(naming ...string) {
+	c.t.Helper()
+	err := c.ended()
+	if status.Code(err) != codes.PermissionDenied {
+		c.t.Fatalf("ended with %v, want PermissionDenied", err)
+	}
+	for _, text := range naming {
+		if !strings.Contains(status.Convert(err).Message(), text) {
+			c.t.Errorf("%q does not name %q", status.Convert(err).Message(), text)
+		}
+	}
+}
+
+// TestWorkloadArrivesAfterItsProxy: in Kubernetes a Pod's proxy may connect before xds-server has heard of the Pod.
+// Until then it has what the whole namespace has, and is marked; afterwards it has what its labels select, by itself.
+func TestWorkloadArrivesAfterItsProxy(t *testing.T) {
+	r := start(t, append(basicMesh(), onlyA())...)
+	pki := testkit.PKI(t)
+	c := r.deltaOver(context.Background(), r.secure(t, pki)(pki.NewSVID("default", "web")), node("pod", "default"))
+	c.subscribe(cds, "*")
+	c.ack(c.expect(cds, "+80|"+hostA, "+80|"+hostB))
+	if !r.acked("pod").GetUnverified() {
+		t.Error("a proxy without a Workload counts as verified")
+	}
+	r.edit(podOf("pod", "web"))
+	c.ack(c.expect(cds, "-80|"+hostB))
+	if r.acked("pod").GetUnverified() {
+		t.Error("a proxy of its Workload's account counts as unverified")
+	}
+	r.remove(podOf("pod", "web"))
+	c.ack(c.expect(cds, "+80|"+hostB))
+	if !r.acked("pod").GetUnverified() {
+		t.Error("a proxy whose Workload is gone counts as verified")
+	}
+}
+
+// TestWorkloadOfAnotherAccount: a node id that names another account's Workload is refused, also when that is learnt
+// later.
+func TestWorkloadOfAnotherAccount(t *testing.T) {
+	r := start(t, append(basicMesh(), podOf("taken", "web"), podOf("plain", ""))...)
+	pki := testkit.PKI(t)
+	connect := r.secure(t, pki)
+	thief, owner := connect(pki.NewSVID("default", "thief")), connect(pki.NewSVID("default", "web"))
+	open := func(of string) *deltaClient {
+		c := r.deltaOver(context.Background(), thief, node(of, "default"))
+		c.subscribe(cds, "*")
+		return c
+	}
+	open("taken").refused(`Workload default/taken of service account "web"`, "the caller is spiffe://cluster.local/ns/default/sa/thief")
+	open("plain").refused(`Workload default/plain of service account "default"`)
+	appears, changes := open("appears"), r.deltaOver(context.Background(), owner, node("changes", "default"))
+	appears.ack(appears.next())
+	r.edit(podOf("changes", "web"))
+	changes.subscribe(cds, "*")
+	changes.ack(changes.next())
+	r.acked("changes")
+
+	r.edit(podOf("appears", "web"))
+	appears.refused("Workload default/appears")
+	r.edit(podOf("changes", "other"))
+	changes.refused(`Workload default/changes of service account "other"`)
+	testkit.Eventually(t, patience, func() error {
+		if left := r.ads.Statuses(); len(left) > 0 {
+			return fmt.Errorf("left: %v", left)
+		}
+		return nil
+	})
+}
+
+// TestPlaintextIsNobody: who has proven no identity is never verified, whatever Workload its node id names.
+func TestPlaintextIsNobody(t *testing.T) {
+	r := start(t, append(basicMesh(), onlyA(), podOf("pod", "web"))...)
+	c := r.delta("pod", "default")
+	c.subscribe(cds, "*")
+	c.ack(c.expect(cds, "+80|"+hostA)) // by the labels of the Workload that it names
+	if !r.acked("pod").GetUnverified() {
+		t.Error("verified without an identity")
+	}
+}
+
+// TestIdentitiesShareANodeID: of one node id each identity is reported apart; of one identity's streams the newest
+// counts.
+func TestIdentitiesShareANodeID(t *testing.T) {
+	r := start(t, basicMesh()...)
+	pki := testkit.PKI(t)
+	connect := r.secure(t, pki)
+	open := func(account string) *deltaClient {
+		c := r.deltaOver(context.Background(), connect(pki.NewSVID("default", account)), node("vm", "default"))
+		c.subscribe(cds, "*")
+		c.ack(c.next())
+		return c
+	}
+	identities := func(statuses []*configv1.ProxyStatus) (found []string) {
+		for _, p := range statuses {
+			found = append(found, p.GetIdentity()[strings.LastIndexByte(p.GetIdentity(), '/')+1:])
+		}
+		return found
+	}
+	expect := func(step string, want ...string) {
+		t.Helper()
+		testkit.Eventually(t, patience, func() error {
+			if got := identities(r.ads.Statuses()); !slices.Equal(got, want) {
+				return fmt.Errorf("%s: %v, want %v", step, got, want)
+			}
+			return nil
+		})
+	}
+	open("a")
+	expect("one", "a")
+	b, again := open("b"), open("a")
+	expect("two accounts, three streams", "a", "b")
+	r.ads.Report(true)
+	again.cancel()
+	expect("an older stream of the account is left", "a", "b")
+	b.cancel()
+	expect("one account has left", "a")
+	// Whoever is told that the node id has left is told of those that stay.
+	var gone []string
+	var stay []*configv1.ProxyStatus
+	testkit.Eventually(t, patience, func() error {
+		statuses, left := r.ads.Report(false)
+		if len(left) > 0 {
+			gone, stay = left, statuses
+		}
+		if len(gone) == 0 {
+			return fmt.Errorf("nothing has left")
+		}
+		return nil
+	})
+	if id := node("vm", "default").GetId(); !slices.Equal(gone, []string{id}) || !slices.Equal(identities(stay), []string{"a"}) {
+		t.Errorf("gone %v, reported anew %v", gone, stay)
+	}
+}
+
+// TestClaimedDomainsMakeNoClasses: the DNS domain is the mesh's, whatever a node id ends in.
+func TestClaimedDomainsMakeNoClasses(t *testing.T) {
+	r := start(t, basicMesh()...)
+	classes := map[string]bool{}
+	for i, domain := range []string{"default.svc.cluster.local", "", "example.com", "default.svc.made.up"} {
+		pod := fmt.Sprint("pod-", i)
+		c := r.deltaOver(context.Background(), r.conn, &core.Node{Id: "sidecar~10.0.0.1~" + pod + ".default~" + domain})
+		c.subscribe(cds, "*")
+		c.ack(c.next())
+		classes[r.acked(pod).GetClass()] = true
+	}
+	if len(classes) != 1 {
+		t.Errorf("%d classes", len(classes))
+	}
+}

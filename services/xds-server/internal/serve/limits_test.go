@@ -1,0 +1,55 @@
+package serve_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"fairlead.dev/services/xds-server/internal/serve"
+)
+
+func TestStreamsOfOneAddressAreBounded(t *testing.T) {
+	const allowed = 6
+	r := startWith(t, setup{change: func(c *serve.Config) { c.MinStreams, c.MaxAddressStreams = 1, allowed }}, basicMesh())
+	for i := range allowed {
+		if err := r.delta(fmt.Sprintf("pod-%d", i), "default").connected(); err != nil {
+			t.Fatalf("stream %d of %d: %v", i+1, allowed, err)
+		}
+	}
+	r.refused(r.delta("beyond", "default").connected(), "streams", "address 127.0.0.1", fmt.Sprintf("%d are allowed", allowed), "--max-address-streams")
+	if err := r.authenticated().as("one", "one").connected(); err != nil {
+		t.Errorf("an identity at the same address: %v", err)
+	}
+}
+
+// TestNamesOfAllIdentitiesAreBounded has one identity use up what there is for all. One that asks for less than an equal share is served.
+func TestNamesOfAllIdentitiesAreBounded(t *testing.T) {
+	r := startWith(t, setup{change: func(c *serve.Config) { c.MaxNamesBytes = 1 << 20 }}, basicMesh()).authenticated()
+	ask := func(account string, from, n int) error {
+		c := r.as(account, fmt.Sprintf("%s-%d", account, from))
+		c.subscribe(eds, namesOf(eds, from, n)...)
+		select {
+		case m := <-c.got:
+			c.ack(m)
+			return nil
+		case err := <-c.err:
+			return err
+		case <-time.After(patience):
+			return errors.New("neither a response nor an end")
+		}
+	}
+	if err := ask("greedy", 0, 1000); err != nil {
+		t.Fatal(err)
+	}
+	err := ask("greedy", 1000, 1000)
+	r.refused(err, "names", "spiffe://cluster.local/ns/default/sa/greedy", "1 MiB", "--max-names-mib")
+	if err := ask("modest", 2000, 600); err != nil {
+		t.Errorf("an identity with less than an equal share: %v", err)
+	}
+	if n := r.ads.NamesBytes(); n <= 1<<20 {
+		t.Errorf("all names take %d bytes, so that nothing was shown", n)
+	}
+	err = ask("modest", 3000, 600)
+	r.refused(err, "names", "spiffe://cluster.local/ns/default/sa/modest", "--max-names-mib")
+}

@@ -1,0 +1,6 @@
+//go:build race
+
+package serve_test
+
+// raceEnabled says that the race detector slows this process down, the attack's clients as well as the server.
+const raceEnabled = true

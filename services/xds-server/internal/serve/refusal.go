@@ -1,0 +1,137 @@
+package serve
+
+import (
+	"cmp"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"fairlead.dev/pkg/clock"
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+)
+
+const (
+	// refusalLife is how long a refusal is shown after it last happened: long enough to be looked for.
+	refusalLife = 10 * time.Minute
+	// maxRefusals bounds the refusals that are remembered, and maxOfIdentity those of one identity, whose node ids are
+	// made up at will.
+	maxRefusals, maxOfIdentity = 256, 8
+	// refusalGap is the least time between two reports of refusals, which a client can cause as often as it likes.
+	refusalGap = time.Second
+)
+
+// Refusal is a stream that was ended because its identity uses too much.
+type Refusal struct {
+	// NodeID of the proxy; "" if the stream had not said it.
+	NodeID string
+	// Identity is a SPIFFE ID, or "address <address>" on the plaintext port.
+	Identity string
+	Budget   Budget
+	Reason   string
+	// At is when it last happened, Count how often it has.
+	At    time.Time
+	Count uint64
+}
+
+// refusals remembers those of late.
+type refusals struct {
+	clock   clock.Clock
+	log     *slog.Logger
+	metrics *metrics
+	notify  func()
+
+	mu sync.Mutex
+	// kept has the one that last happened at the end.
+	kept []Refusal
+	// changed is true if some have not been reported, reportedAt when some last were.
+	changed    bool
+	reportedAt time.Time
+}
+
+// add notes a refusal.
+func (r *refusals) add(of Refusal) {
+	r.metrics.refused.WithLabelValues(string(of.Budget)).Inc()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	of.At, of.Count = r.clock.Now(), 1
+	r.expire(of.At)
+	same := func(k Refusal) bool {
+		return k.NodeID == of.NodeID && k.Identity == of.Identity && k.Budget == of.Budget
+	}
+	if i := slices.IndexFunc(r.kept, same); i >= 0 {
+		of.Count += r.kept[i].Count
+		r.kept = slices.Delete(r.kept, i, i+1)
+	} else {
+		r.log.Warn("stream refused: its identity uses too much", "node", of.NodeID, "identity", of.Identity, "budget", string(of.Budget), "reason", of.Reason)
+		r.make(of.Identity)
+	}
+	r.kept = append(r.kept, of)
+	if r.changed = true; of.Count == 1 || of.At.Sub(r.reportedAt) >= refusalGap {
+		r.reportedAt = of.At
+		r.notify()
+	}
+}
+
+// make makes room for one of an identity.
+func (r *refusals) make(identity string) {
+	of := func(k Refusal) bool { return k.Identity == identity }
+	n := 0
+	for _, k := range r.kept {
+		if of(k) {
+			n++
+		}
+	}
+	switch {
+	case n >= maxOfIdentity:
+		i := slices.IndexFunc(r.kept, of)
+		r.kept = slices.Delete(r.kept, i, i+1)
+	case len(r.kept) >= maxRefusals:
+		r.kept = slices.Delete(r.kept, 0, 1)
+	}
+}
+
+func (r *refusals) expire(now time.Time) {
+	r.kept = slices.DeleteFunc(r.kept, func(k Refusal) bool { return now.Sub(k.At) >= refusalLife })
+}
+
+// list returns those of late.
+func (r *refusals) list() []Refusal {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.expire(r.clock.Now())
+	return slices.Clone(r.kept)
+}
+
+// Refusals lists the streams that were refused in the last ten minutes because their identity uses too much, sorted by
+// identity and node id.
+func (s *Server) Refusals() []*configv1.Refusal {
+	var out []*configv1.Refusal
+	for _, k := range s.refusals.list() {
+		out = append(out, &configv1.Refusal{
+			NodeId: k.NodeID, Identity: k.Identity, Budget: string(k.Budget), Reason: k.Reason, Count: k.Count, At: timestamppb.New(k.At),
+			XdsServer: s.instance,
+		})
+	}
+	slices.SortFunc(out, func(a, b *configv1.Refusal) int {
+		return cmp.Or(cmp.Compare(a.GetIdentity(), b.GetIdentity()), cmp.Compare(a.GetNodeId(), b.GetNodeId()), cmp.Compare(a.GetBudget(), b.GetBudget()))
+	})
+	return out
+}
+
+// NewRefusals is Refusals if any has happened since the last call, or for all; nil otherwise. It is for one caller, the
+// reporter.
+func (s *Server) NewRefusals(all bool) *configv1.Refusals {
+	r := &s.refusals
+	r.mu.Lock()
+	fresh := r.changed
+	r.changed = false
+	r.mu.Unlock()
+	found := s.Refusals()
+	if !fresh && (!all || len(found) == 0) {
+		return nil
+	}
+	return &configv1.Refusals{Refusals: found}
+}
