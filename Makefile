@@ -14,6 +14,8 @@ PATTERNS := $(MODULES:%=./%/...)
 CACHED   := $(filter-out ./tests/...,$(PATTERNS))
 TESTENV  := BIN_DIR=$(BIN) ENVOY=$(TOOLS)/envoy
 RUN_DIR  ?= .run
+# Loopback addresses of `make up`: a range, or auto for one that no other mesh uses.
+LOOPBACK ?= 127.66.0.0/16
 TESTFLAGS ?=
 TIMES    ?= 1
 
@@ -41,14 +43,13 @@ $(TOOLS)/bin/.%: tools/%/go.mod tools/%/go.sum
 	@touch $@
 
 build: ## build every binary into bin/
-	@mkdir -p $(BIN)
-	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ $(MAINS)
+	@CGO_ENABLED=0 hack/build.sh $(BIN) -trimpath -ldflags '$(LDFLAGS)' -- $(MAINS)
 
 demo: tools build ## the whole mesh on this machine: traffic, a change, failures, renewal; exit 1 if anything differs
 	$(BIN)/fairlead demo --envoy $(TOOLS)/envoy --mesh samples/bookinfo/mesh.yaml
 
-up: tools build ## the sample mesh, left running until Ctrl-C or `make down`; prints its URL
-	$(BIN)/fairlead up --envoy $(TOOLS)/envoy --run-dir $(RUN_DIR) -f samples/bookinfo/mesh.yaml
+up: tools build ## the sample mesh, until Ctrl-C or `make down`; prints its URL. LOOPBACK=auto RUN_DIR=x: one more beside it
+	$(BIN)/fairlead up --envoy $(TOOLS)/envoy --run-dir $(RUN_DIR) --loopback-range $(LOOPBACK) -f samples/bookinfo/mesh.yaml
 
 down: ## end what `make up` started
 	$(BIN)/fairlead down --run-dir $(RUN_DIR)

@@ -41,6 +41,12 @@ func TestMain(m *testing.M) {
 	case "picky":
 		fmt.Fprintln(os.Stderr, "picky: unknown flag: --new")
 		os.Exit(2)
+	case "deaf":
+		// It listens where it likes.
+		_ = http.ListenAndServe("127.0.0.1:0", http.NotFoundHandler()) //nolint:gosec // a test's
+	case "flap":
+		fmt.Fprintln(os.Stderr, "no database")
+		os.Exit(7)
 	case "web":
 		// It answers on $HOST:$PORT, 503 while the file "sick" is there.
 		err := http.ListenAndServe(net.JoinHostPort(os.Getenv("HOST"), os.Getenv("PORT")), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { //nolint:gosec // a test's

@@ -166,7 +166,7 @@ func (w *deployment) pod(i int) (*Pod, error) {
 		if c.Name == proxyContainer {
 			continue
 		}
-		container, err := w.container(p, i, listen, proxyURL)
+		container, err := w.container(p, i, targets, listen, proxyURL)
 		if err != nil {
 			return nil, err
 		}
