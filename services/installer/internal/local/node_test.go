@@ -281,9 +281,12 @@ func TestLifeOfAMesh(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.ready(t, "True")
-	if state, err = rundir.Open(w.cfg.Layout.Dir); err != nil || state.Pods[0].Containers[0].PID == pid || state.Pods[0].Containers[0].Restarts == 0 {
-		t.Errorf("after the crash: %+v, %v", state, err)
-	}
+	testkit.Eventually(t, within, func() error { // the state is written beside the Pod's status, not before it
+		if state, err = rundir.Open(w.cfg.Layout.Dir); err != nil || state.Pods[0].Containers[0].PID == pid || state.Pods[0].Containers[0].Restarts == 0 {
+			return fmt.Errorf("after the crash: %+v, %v", state, err)
+		}
+		return nil
+	})
 
 	testkit.Eventually(t, within, w.prints("warning: x has no effect"))
 
