@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"slices"
 
@@ -21,7 +22,9 @@ func Files(paths []string) ([]string, error) {
 			continue
 		}
 		found := list([]string{p}, func(string) bool { return false }, func(entry) bool { return false })
-		if err := found.err(); err != nil {
+		if err := found.err(); errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("%s: no such file or directory: name a file or a directory of objects", p))
+		} else if err != nil {
 			errs = append(errs, err)
 		} else if len(found.files) == 0 {
 			errs = append(errs, fmt.Errorf("directory %s: no *.yaml, *.yml or *.json in it: name a directory of objects, or a file", p))
