@@ -75,6 +75,9 @@ scenarios: tools build ## every traffic scenario on real Envoys, TIMES=n times i
 attacks: tools build ## attack whole meshes: memory limits of deploy/, what others notice, what is learnt; the full-disk attack needs root
 	cd tests && $(TESTENV) go test -count=1 -timeout 15m $(TESTFLAGS) ./e2e/attack -all -v
 
+oracle: build ## istioctl's verdicts on thousands of objects, compared with ours; the first run builds istioctl into a cache
+	istio=$$(tools/istio/build.sh) && cd tests && ISTIO_BIN=$$istio BIN_DIR=$(BIN) go test -count=1 -v $(TESTFLAGS) ./oracle
+
 mutants: tools build ## breaks xds-server in ten ways, each of which some scenario must notice
 	$(TESTENV) go run ./tests/mutants
 
@@ -109,4 +112,4 @@ images: tools build ## an image archive per service in bin/, without a Docker da
 clean: ## remove what was built
 	rm -rf $(BIN) $(RUN_DIR)
 
-.PHONY: help tools grpcjs build demo up down test test-race race-modules race-e2e lint generate golden bench bench-full scenarios attacks mutants verify images clean
+.PHONY: help tools grpcjs build demo up down test test-race race-modules race-e2e lint generate golden bench bench-full scenarios attacks oracle mutants verify images clean
