@@ -332,7 +332,7 @@ func standsUnderValue(d protoreflect.MessageDescriptor) bool {
 func (c *checker) typedStruct(path string, m map[string]any) {
 	for _, name := range sortedKeys(m) {
 		if !contains([]string{"type_url", "typeUrl", "value"}, name) {
-			c.unknown(path, name, []string{"type_url", "value"})
+			c.unknown(path, name, []string{"type_url", "value"}, m)
 		}
 	}
 	at := "type_url"
