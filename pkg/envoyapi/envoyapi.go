@@ -69,8 +69,8 @@ func AgentsOwn(m proto.Message) []string {
 	return own
 }
 
-// Decode reads a patch's value strictly: unknown fields and types are errors. A TypedStruct, which carries a message of a named type as
-// plain JSON, becomes that message.
+// Decode reads a patch's value as Istio does: what this release's messages do not have, fields and values of enums, is left out, and an unknown type is
+// an error. A TypedStruct, which carries a message of a named type as plain JSON, becomes that message.
 func Decode(applyTo networking.EnvoyFilter_ApplyTo, value *structpb.Struct) (proto.Message, error) {
 	m := New(applyTo)
 	if m == nil {
@@ -87,7 +87,7 @@ func fromStruct(value *structpb.Struct, into proto.Message) error {
 	if err != nil {
 		return err
 	}
-	if err := protojson.Unmarshal(js, into); err != nil {
+	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(js, into); err != nil {
 		return errors.New(clean(err))
 	}
 	return Rewrite(into, untypedStruct)

@@ -87,10 +87,10 @@ func TestDecode(t *testing.T) {
 		"typed":                 {config: with(code, "@type", luaURL)},
 		"typed struct":          {config: map[string]any{"@type": "type.googleapis.com/udpa.type.v1.TypedStruct", "type_url": luaURL, "value": code}},
 		"new typed struct":      {config: map[string]any{"@type": "type.googleapis.com/xds.type.v3.TypedStruct", "typeUrl": luaURL, "value": code}},
-		"unknown field":         {config: with(code, "@type", "type.googleapis.com/envoy.extensions.filters.http.cors.v3.Cors"), fails: "unknown field"},
+		"unknown fields":        {config: with(with(code, "@type", luaURL), "a", map[string]any{"b": "c"})},
 		"unknown type":          {config: map[string]any{"@type": "type.googleapis.com/a.B"}, fails: "unable to resolve"},
 		"struct of no type":     {config: map[string]any{"@type": "type.googleapis.com/xds.type.v3.TypedStruct", "typeUrl": "a.B"}, fails: `unknown type "a.B"`},
-		"struct of other field": {config: map[string]any{"@type": "type.googleapis.com/xds.type.v3.TypedStruct", "typeUrl": luaURL, "value": map[string]any{"a": "b"}}, fails: "unknown field"},
+		"struct of other field": {config: map[string]any{"@type": "type.googleapis.com/xds.type.v3.TypedStruct", "typeUrl": luaURL, "value": map[string]any{"a": "b", "default_source_code": map[string]any{"inline_string": "x", "c": 1}}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m, err := decode(t, networking.EnvoyFilter_HTTP_FILTER, filter(c.config))
@@ -108,6 +108,9 @@ func TestDecode(t *testing.T) {
 				t.Errorf("%v, %v", m, err)
 			}
 		})
+	}
+	if _, err := decode(t, networking.EnvoyFilter_CLUSTER, map[string]any{"connect_timeout": "500ms"}); err == nil || !strings.Contains(err.Error(), "500ms") {
+		t.Errorf("a duration in Go's form: %v", err)
 	}
 	if m, err := decode(t, networking.EnvoyFilter_INVALID, nil); err == nil {
 		t.Errorf("nothing to apply to: %v", m)
