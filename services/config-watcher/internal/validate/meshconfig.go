@@ -3,6 +3,7 @@ package validate
 import (
 	"encoding/json"
 	"maps"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -64,6 +65,18 @@ func defaultProxyConfig() *mesh.ProxyConfig {
 // MeshConfig decodes a mesh configuration (the ConfigMap's text, or a file) over the defaults. file is used in warnings and problems only.
 func MeshConfig(file string, text []byte) (config *mesh.MeshConfig, warnings, problems object.Problems) {
 	return MeshConfigOver(DefaultMeshConfig(), file, text)
+}
+
+// IsBareMeshConfig tells whether a document is a mesh configuration that is no object: it has nothing that names an
+// object, and at least one field of MeshConfig.
+func IsBareMeshConfig(tree map[string]any) bool {
+	for _, name := range istioTop {
+		if _, has := tree[name]; has {
+			return false
+		}
+	}
+	fields := fieldNames((&mesh.MeshConfig{}).ProtoReflect().Descriptor())
+	return slices.ContainsFunc(sortedKeys(tree), func(name string) bool { return contains(fields, name) })
 }
 
 // MeshConfigOver is MeshConfig with defaults of the caller's. It takes the defaults over and changes them.

@@ -48,7 +48,7 @@ func newRoot(env Env) *cobra.Command {
 	root.AddCommand(
 		newUp(env, mesh), newDown(mesh), newDemo(env),
 		newConfig(env, mesh), newProxyStatus(mesh), newProxyConfig(mesh), newWhy(mesh), newProxy(mesh),
-		newVersion(env, mesh), newExitCodes(),
+		newValidate(env), newVersion(env, mesh), newExitCodes(),
 	)
 	return root
 }

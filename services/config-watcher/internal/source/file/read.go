@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
-	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -237,5 +236,5 @@ func readRegular(f *os.File) ([]byte, error) {
 	if !info.Mode().IsRegular() {
 		return nil, errNoFile
 	}
-	return io.ReadAll(io.LimitReader(f, manifest.MaxFileBytes+1))
+	return Bounded(f)
 }
