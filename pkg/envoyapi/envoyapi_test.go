@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	cluster "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -88,7 +89,7 @@ func TestDecode(t *testing.T) {
 		"typed struct":          {config: map[string]any{"@type": "type.googleapis.com/udpa.type.v1.TypedStruct", "type_url": luaURL, "value": code}},
 		"new typed struct":      {config: map[string]any{"@type": "type.googleapis.com/xds.type.v3.TypedStruct", "typeUrl": luaURL, "value": code}},
 		"unknown fields":        {config: with(with(code, "@type", luaURL), "a", map[string]any{"b": "c"})},
-		"unknown type":          {config: map[string]any{"@type": "type.googleapis.com/a.B"}, fails: "unable to resolve"},
+		"unknown type":          {config: map[string]any{"@type": "type.googleapis.com/a.B"}, fails: "could not resolve"},
 		"struct of no type":     {config: map[string]any{"@type": "type.googleapis.com/xds.type.v3.TypedStruct", "typeUrl": "a.B"}, fails: `unknown type "a.B"`},
 		"struct of other field": {config: map[string]any{"@type": "type.googleapis.com/xds.type.v3.TypedStruct", "typeUrl": luaURL, "value": map[string]any{"a": "b", "default_source_code": map[string]any{"inline_string": "x", "c": 1}}}},
 	} {
@@ -109,8 +110,9 @@ func TestDecode(t *testing.T) {
 			}
 		})
 	}
-	if _, err := decode(t, networking.EnvoyFilter_CLUSTER, map[string]any{"connect_timeout": "500ms"}); err == nil || !strings.Contains(err.Error(), "500ms") {
-		t.Errorf("a duration in Go's form: %v", err)
+	m, err := decode(t, networking.EnvoyFilter_CLUSTER, map[string]any{"connect_timeout": "1m0.5s"})
+	if err != nil || m.(*cluster.Cluster).GetConnectTimeout().AsDuration() != 60500*time.Millisecond {
+		t.Errorf("a duration in Go's form: %v, %v", m, err)
 	}
 	if m, err := decode(t, networking.EnvoyFilter_INVALID, nil); err == nil {
 		t.Errorf("nothing to apply to: %v", m)

@@ -152,6 +152,9 @@ func (c *checker) meta(tree map[string]any, o *object.Object) {
 		c.label("metadata.labels", k, o.Labels[k])
 	}
 	o.Annotations = c.stringMap("metadata.annotations", m["annotations"])
+	if k, own := find(o.Key.Group, o.Key.Kind); own && k.newSpec != nil {
+		c.ownAnnotations(o)
+	}
 	if s, isString := m["creationTimestamp"].(string); isString && s != "" {
 		t, err := parseTime(s)
 		if err != nil {
@@ -165,6 +168,22 @@ func (c *checker) meta(tree map[string]any, o *object.Object) {
 	case nil:
 	default:
 		c.fail("metadata.generation", g, "expected a whole number", "remove it")
+	}
+}
+
+// internalAnnotations are those that Istio writes itself, and refuses of users.
+var internalAnnotations = []string{"internal.istio.io/parents", "internal.istio.io/parent-namespace", "internal.istio.io/webhook-always-reject"}
+
+// ownAnnotations refuses what no user may say of an object of Istio's kinds.
+func (c *checker) ownAnnotations(o *object.Object) {
+	for _, name := range internalAnnotations {
+		if v, ok := o.Annotations[name]; ok {
+			c.fail(field("metadata.annotations", name), v, "reserved for Istio itself", "remove it")
+		}
+	}
+	const dryRun = "istio.io/dry-run"
+	if v, ok := o.Annotations[dryRun]; ok && o.Key.Kind != "AuthorizationPolicy" {
+		c.fail(field("metadata.annotations", dryRun), v, "a "+o.Key.Kind+" cannot be tried", "remove it")
 	}
 }
 

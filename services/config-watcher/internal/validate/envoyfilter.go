@@ -320,7 +320,7 @@ func (c *checker) strictAny(path string, v any) {
 
 // standsUnderValue reports whether a type's JSON is no object of its fields: packed, it stands under "value".
 func standsUnderValue(d protoreflect.MessageDescriptor) bool {
-	return d.ParentFile().Package() == "google.protobuf" && d.Name() != "Empty"
+	return d.ParentFile().Package() == "google.protobuf"
 }
 
 func (c *checker) typedStruct(path string, m map[string]any) {

@@ -4,11 +4,9 @@ import (
 	"fmt"
 	"net/netip"
 	"regexp"
-	"strconv"
 	"strings"
 	"time"
 
-	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"fairlead.dev/pkg/proxytext"
@@ -165,23 +163,6 @@ func (c *checker) durationText(path string, v any) {
 	if _, err := time.ParseDuration(s); err != nil {
 		c.fail(path, s, "not a duration", `write it with its unit, like "0.5s", "10ms" or "1h30m"`)
 	}
-}
-
-// durationOfEnvoy checks how a duration is written in an EnvoyFilter's value: in seconds only, as protobuf writes it.
-func (c *checker) durationOfEnvoy(path string, v any) {
-	s, ok := v.(string)
-	if !ok {
-		c.fail(path, v, "expected a duration, found "+typeName(v), `write it in seconds, like "0.5s"`)
-		return
-	}
-	if protojson.Unmarshal([]byte(strconv.Quote(s)), &durationpb.Duration{}) == nil {
-		return
-	}
-	remedy := `write it in seconds, like "0.5s"`
-	if d, err := time.ParseDuration(s); err == nil {
-		remedy = fmt.Sprintf(`write it in seconds: "%ss"`, strconv.FormatFloat(d.Seconds(), 'f', -1, 64))
-	}
-	c.fail(path, s, "not a duration", remedy)
 }
 
 // duration checks a value of at least one millisecond, the least that Envoy's timers resolve.

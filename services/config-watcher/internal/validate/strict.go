@@ -31,11 +31,7 @@ func (c *checker) strictMessage(path string, v any, d protoreflect.MessageDescri
 	for _, name := range sortedKeys(m) {
 		f := fieldOf(d, name)
 		if f == nil {
-			if c.packed {
-				c.leftOut(manifest.Field(path, name), fmt.Sprintf("unknown field %q", name), suggestion(name, fieldNames(d)))
-			} else {
-				c.unknown(path, name, fieldNames(d), m)
-			}
+			c.unknown(path, name, fieldNames(d), m)
 			continue
 		}
 		child := manifest.Field(path, name)
@@ -117,11 +113,7 @@ func (c *checker) strictEnum(path string, v any, e protoreflect.EnumDescriptor) 
 			if near := nearest(t, names); near != "" {
 				remedy = "did you mean " + strconv.Quote(near) + "? One of " + strings.Join(names, ", ")
 			}
-			if c.packed {
-				c.leftOut(path, fmt.Sprintf("unknown value %q", t), remedy)
-			} else {
-				c.fail(path, v, "unknown value", remedy)
-			}
+			c.fail(path, v, "unknown value", remedy)
 		}
 	case int64:
 		if t < -1<<31 || t > 1<<31-1 || e.Values().ByNumber(protoreflect.EnumNumber(t)) == nil {
@@ -143,8 +135,12 @@ func (c *checker) strictScalar(path string, v any, k protoreflect.Kind) {
 			c.fail(path, v, "expected true or false, found "+typeName(v), "write true or false without quotes")
 		}
 	case protoreflect.DoubleKind, protoreflect.FloatKind:
-		switch v.(type) {
+		switch t := v.(type) {
 		case int64, float64:
+		case string:
+			if _, err := strconv.ParseFloat(t, 64); err != nil {
+				c.fail(path, v, "expected a number, found a string", "write the number without quotes or units")
+			}
 		default:
 			c.fail(path, v, "expected a number, found "+typeName(v), "write the number without quotes or units")
 		}
@@ -194,11 +190,7 @@ func (c *checker) wellKnown(path string, v any, d protoreflect.MessageDescriptor
 	before := len(c.problems)
 	switch d.FullName() {
 	case "google.protobuf.Duration":
-		if c.packed {
-			c.durationOfEnvoy(path, v)
-		} else {
-			c.durationText(path, v)
-		}
+		c.durationText(path, v)
 	case "google.protobuf.Timestamp":
 		s, isString := v.(string)
 		if _, err := parseTime(s); !isString || err != nil {
@@ -219,13 +211,13 @@ func (c *checker) wellKnown(path string, v any, d protoreflect.MessageDescriptor
 	return len(c.problems) == before, true
 }
 
-// leftOut says of a part of an EnvoyFilter's value that this release of Envoy's API does not have it. Istio takes such a value and leaves the part out.
-func (c *checker) leftOut(path, reason, remedy string) {
-	c.remark(path, "is left out: "+reason, remedy)
-}
-
-// unknown reports a member that the schema does not have. The members beside it tell whether the known one that it may stand for is there, too.
+// unknown reports a member that the schema does not have. The members beside it tell whether the known one that it may stand for is there, too. In the
+// value of an EnvoyFilter it is accepted and left out, as Istio does: it may be of another release of Envoy.
 func (c *checker) unknown(path, name string, known []string, beside map[string]any) {
+	if c.packed {
+		c.remark(manifest.Field(path, name), fmt.Sprintf("is left out: unknown field %q", name), suggestion(name, known))
+		return
+	}
 	if near := nearest(name, known); near != "" && beside[near] == nil {
 		c.meant = append(c.meant, manifest.Field(path, near))
 	}

@@ -30,7 +30,7 @@ func TestAsIstio(t *testing.T) {
 	)
 	for name, c := range map[string]testCase{
 		"cluster: replace":                    cds(filter("CLUSTER", "", replace+"{name: x, connect_timeout: 3s}")).same(),
-		"cluster: unknown field":              cds(filter("CLUSTER", "", merge+"{connect_timeout: 3s, conect_timeout: 4s, dns_lookup_family: V7}")).gives("3s 0 0"),
+		"cluster: unknown field":              cds(filter("CLUSTER", "", merge+"{connect_timeout: 3s, conect_timeout: 4s}")).gives("3s 0 0"),
 		"cluster: insert as another":          cds(filter("CLUSTER", "", "operation: INSERT_FIRST, value: {name: 'outbound|80||"+web+"', connect_timeout: 1s}")).refused("already"),
 		"cluster: of a waypoint":              cds("configPatches: [{applyTo: CLUSTER, match: {context: WAYPOINT}, patch: {operation: MERGE, value: {a: b}}}]").same(),
 		"cluster: too long a version":         cds(filter("CLUSTER", "proxy: {proxyVersion: '.*"+strings.Repeat("|a", 600)+"'}", merge+"{connect_timeout: 3s}")).same(),
