@@ -93,7 +93,7 @@ type Revision struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// epoch identifies the run of the config-watcher that counted; sequences compare only within one epoch.
 	Epoch string `protobuf:"bytes,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// sequence grows by one with every revision of the epoch; the first is 1.
+	// sequence grows by one with every revision of the epoch; the first follows the last one of the epoch before, if that is known, else it is 1.
 	Sequence uint64 `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	// state_hash is 16 bytes that are equal on all replicas which hold the same resources.
 	StateHash []byte `protobuf:"bytes,3,opt,name=state_hash,json=stateHash,proto3" json:"state_hash,omitempty"`

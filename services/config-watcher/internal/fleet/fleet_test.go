@@ -270,3 +270,30 @@ func TestIdentitiesOfOneNodeID(t *testing.T) {
 	r1.Take(forged(11), false)
 	expect("the owner's xds-server is lost: the forger has not moved it", "acked 0 pending [a]", 2)
 }
+
+// TestAckedGoesForward reports a fleet in several messages, of which the last one says what is served.
+func TestAckedGoesForward(t *testing.T) {
+	table := NewTable(testkit.NewClock(time.Unix(1000, 0)))
+	r := table.Report("x0")
+	r.Take(report(1, 4, "a", "b"), true)
+	say := func(step string, want uint64, m *configv1.ReportRequest) {
+		t.Helper()
+		r.Take(m, false)
+		for _, p := range table.List("") {
+			if p.NodeId == "a" && p.Acked.GetSequence() != want {
+				t.Errorf("%s: a has acknowledged %d, want %d", step, p.Acked.GetSequence(), want)
+			}
+		}
+	}
+	part := func(id string, acked uint64, settled bool) *configv1.ReportRequest {
+		m := report(1, acked, id)
+		m.Proxies[0].Settled, m.Revision = settled, nil
+		return m
+	}
+	say("a has something to answer", 5, part("a", 5, false))
+	say("a has answered, what is served is not known yet", 6, part("a", 6, true))
+	last := part("b", 6, true)
+	last.Revision = rev(6)
+	say("what is served is known", 6, last)
+	say("what is served goes on without a", 7, &configv1.ReportRequest{Revision: rev(7)})
+}

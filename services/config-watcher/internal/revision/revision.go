@@ -92,11 +92,20 @@ type Log struct {
 	first uint64
 	keys  [][]resource.Key
 	total int
+	// counter is nil if numbers are not kept.
+	counter *Counter
+	failed  func(error)
 }
 
 // NewLog returns an empty log. epoch identifies this run of the process.
 func NewLog(epoch string, c clock.Clock) *Log {
 	return &Log{epoch: epoch, clock: c, changed: make(chan struct{}), first: 1}
+}
+
+// Continue makes the log count on from where the counter ends, and keep its numbers there. It is called before the first Commit. failed is told
+// of numbers that could not be kept; the revisions are good nevertheless.
+func (l *Log) Continue(c *Counter, failed func(error)) {
+	l.counter, l.failed, l.first = c, failed, c.Last()+1
 }
 
 // Epoch returns the epoch of all revisions.
@@ -129,7 +138,12 @@ func (l *Log) Commit(upserts []*configv1.Resource, removed []resource.Key, trace
 		keys = append(keys, k)
 	}
 	next.revision = &configv1.Revision{
-		Epoch: l.epoch, Sequence: l.current.Sequence() + 1, StateHash: next.sum.Bytes(), TraceParent: traceParent, CommittedAt: timestamppb.New(l.clock.Now()),
+		Epoch: l.epoch, Sequence: l.next(), StateHash: next.sum.Bytes(), TraceParent: traceParent, CommittedAt: timestamppb.New(l.clock.Now()),
+	}
+	if l.counter != nil {
+		if err := l.counter.store(next.Sequence()); err != nil {
+			l.failed(err)
+		}
 	}
 	l.keys = append(l.keys, keys)
 	l.total += len(keys)
@@ -143,6 +157,14 @@ func (l *Log) Commit(upserts []*configv1.Resource, removed []resource.Key, trace
 	close(l.changed)
 	l.changed = make(chan struct{})
 	return next
+}
+
+// next is the number of the next revision. The caller holds l.mu.
+func (l *Log) next() uint64 {
+	if l.current == nil {
+		return l.first
+	}
+	return l.current.Sequence() + 1
 }
 
 // Current returns the newest snapshot, nil before the first, and a channel that is closed when a newer one exists.

@@ -64,7 +64,7 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.CAAddress, "ca-address", "127.0.0.1:15012", "address of the ca, or several divided by commas")
 	flags.StringVar(&o.CATokenFile, "ca-token-file", "", "file with the token that proves the own identity to the ca (audience istio-ca)")
 	flags.StringVar(&o.RootCertFile, "root-cert-file", "", "file with the trusted roots, PEM; followed (required)")
-	flags.StringVar(&o.StateDir, "state-dir", "", "directory (0700) that keeps the own certificate and the sources' last good state across restarts; empty: neither is kept, and a source that cannot be read at the start is waited for")
+	flags.StringVar(&o.StateDir, "state-dir", "", "directory (0700) that keeps the own certificate, the sources' last good state and the number of the newest revision across restarts; empty: none is kept, and a source that cannot be read at the start is waited for")
 
 	flags.StringVar(&o.JWKSFile, "jwks-file", "", "keys that verify the command line's tokens (RFC 7517, audience fairlead); empty: certificates only")
 	flags.StringVar(&o.Issuer, "issuer", "", "issuer that tokens must name (required with --jwks-file)")

@@ -80,6 +80,7 @@ type Service struct {
 
 	locks     []*dirlock.Lock
 	saved     *lastgood.Dir
+	counter   *revision.Counter
 	codec     record.Codec
 	sources   []source.Source
 	store     *memory.Store
@@ -134,6 +135,11 @@ func Open(ctx context.Context, o Options, deps Deps) (_ *Service, err error) {
 	recorder := audit.NewRecorder(s.audit)
 	s.buildSources(recorder)
 	s.revisions = revision.NewLog(epoch, deps.Clock)
+	if s.counter != nil {
+		s.revisions.Continue(s.counter, func(err error) {
+			deps.Log.Warn("the number of a revision was not kept; after a restart, numbers may be used again", "error", err)
+		})
+	}
 	s.fleet = fleet.NewTable(deps.Clock)
 	observer := metrics.New(deps.Registry, metrics.State{
 		Sources: s.sources, Revisions: s.revisions, Fleet: s.fleet.Counts,

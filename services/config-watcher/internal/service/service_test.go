@@ -196,13 +196,15 @@ func TestResourceVersions(t *testing.T) {
 
 func TestKilledProcessLosesNothing(t *testing.T) {
 	w := newWorld(t)
-	first := w.start(w.options())
+	o := w.options()
+	o.StateDir = filepath.Join(w.dir, "state")
+	first := w.start(o)
 	sub := first.subscribe(nil, nil)
 	sub.until(first.apply(shop).Revision)
 	held := sub.held
 	first.stop()
 
-	second := w.start(w.options())
+	second := w.start(o)
 	again := second.subscribe(held, nil)
 	rev := again.next()
 	if again.upserts != 0 || again.removed != 0 {
@@ -210,6 +212,9 @@ func TestKilledProcessLosesNothing(t *testing.T) {
 	}
 	if string(rev.StateHash) != string(sub.revision.StateHash) || rev.Epoch == sub.revision.Epoch {
 		t.Errorf("revision %v after %v", rev, sub.revision)
+	}
+	if rev.Sequence <= sub.revision.Sequence {
+		t.Errorf("revision %d after %d: numbers go backwards over a restart", rev.Sequence, sub.revision.Sequence)
 	}
 	again.until(second.apply(route(5)).Revision)
 	if again.upserts != 1 {

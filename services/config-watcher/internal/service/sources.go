@@ -9,6 +9,7 @@ import (
 
 	"fairlead.dev/pkg/dirlock"
 	"fairlead.dev/services/config-watcher/internal/audit"
+	"fairlead.dev/services/config-watcher/internal/revision"
 	"fairlead.dev/services/config-watcher/internal/source"
 	"fairlead.dev/services/config-watcher/internal/source/file"
 	"fairlead.dev/services/config-watcher/internal/source/lastgood"
@@ -21,6 +22,8 @@ const (
 	lockName = ".lock"
 	// savedName is the directory in --state-dir that holds the sources' last good state.
 	savedName = "sources"
+	// counterName is the file in --state-dir that holds the newest revision's number.
+	counterName = "revision"
 )
 
 // Names of the sources, besides memory.Name.
@@ -64,6 +67,10 @@ func (s *Service) openDirectories() error {
 	}
 	if s.cfg.StateDir != "" {
 		s.saved = lastgood.New(lastgood.Config{Path: filepath.Join(s.cfg.StateDir, savedName), Log: s.deps.Log, Clock: s.deps.Clock})
+		var err error
+		if s.counter, err = revision.OpenCounter(filepath.Join(s.cfg.StateDir, counterName)); err != nil {
+			return fmt.Errorf("--state-dir: %w", err)
+		}
 	}
 	return s.readKeys()
 }
@@ -91,6 +98,9 @@ func (s *Service) unlock() {
 		_ = l.Release()
 	}
 	s.locks = nil
+	if s.counter != nil {
+		_ = s.counter.Close()
+	}
 }
 
 func (s *Service) buildSources(recorder *audit.Recorder) {

@@ -53,11 +53,11 @@ func newApply(env Env, t *target) *cobra.Command {
 		},
 	}
 	fs := cmd.Flags()
-	fs.StringArrayVarP(&f.files, "file", "f", nil, "file, directory, or - for standard input; may be repeated")
+	filesFlag(fs, &f.files, "file, directory, or - for standard input")
 	fs.BoolVar(&f.dryRun, "dry-run", false, "check everything and change nothing")
 	fs.BoolVar(&f.wait, "wait", false, "wait until every connected proxy has acknowledged the change, and tell how it ended")
 	fs.DurationVar(&f.timeout, "timeout", 30*time.Second, "how long --wait waits")
-	fs.VarP(f.out, "output", "o", "output format")
+	outputFlag(cmd, f.out)
 	return cmd
 }
 
@@ -263,7 +263,7 @@ func newGet(t *target) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVarP(&f.namespace, "namespace", "n", "", "namespace (default: all; \"default\" for a single object)")
-	cmd.Flags().VarP(f.out, "output", "o", "output format")
+	outputFlag(cmd, f.out)
 	return cmd
 }
 
@@ -357,7 +357,7 @@ func newDelete(env Env, t *target) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVarP(&f.namespace, "namespace", "n", "", "namespace (default: \"default\")")
-	cmd.Flags().StringArrayVarP(&f.files, "file", "f", nil, "file, directory, or - for standard input; may be repeated")
+	filesFlag(cmd.Flags(), &f.files, "file, directory, or - for standard input")
 	return cmd
 }
 

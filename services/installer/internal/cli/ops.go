@@ -14,7 +14,7 @@ import (
 	"fairlead.dev/pkg/rpc"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 
-	"fairlead.dev/services/installer/internal/rundir"
+	"fairlead.dev/services/installer/internal/proxyname"
 )
 
 // askTimeout bounds one question to an operations port.
@@ -114,30 +114,27 @@ type connection struct {
 	tokenFile string
 }
 
-// connect finds a proxy by "<pod>.<namespace>" or a beginning of it that only one has. config-watcher knows which xds-server it is connected
-// to; where the flags name xds-servers only, each is asked, and the name must be whole.
-func (t *target) connect(ctx context.Context, name string) (*connection, error) {
+// connect finds a proxy by its name, as proxyname reads it. config-watcher knows which xds-server it is connected to; where the flags name
+// xds-servers only, each is asked, and the name must be whole.
+func (t *target) connect(ctx context.Context, name, namespace string) (*connection, error) {
 	if len(t.xdsAddresses) > 0 && t.address == "" {
 		servers, tokenFile, err := t.xdsServers("")
 		return &connection{name, servers, tokenFile}, err
 	}
-	res, err := t.listProxies(ctx, "")
+	wanted, err := proxyname.Parse(name, namespace)
+	if err != nil {
+		return nil, usage(err)
+	}
+	res, err := t.fleet(ctx, scope{namespace: namespace})
 	if err != nil {
 		return nil, err
 	}
-	kept, err := choose(res.GetProxies(), name)
+	p, err := chooseOne(res.GetProxies(), wanted)
 	if err != nil {
 		return nil, err
 	}
-	if len(kept) > 1 {
-		ambiguous := &rundir.AmbiguousError{Name: name}
-		for _, p := range kept {
-			ambiguous.Matches = append(ambiguous.Matches, proxyName(p.GetNodeId()))
-		}
-		return nil, ambiguous
-	}
-	servers, tokenFile, err := t.xdsServers(serverName(kept[0]))
-	return &connection{kept[0].GetNodeId(), servers, tokenFile}, err
+	servers, tokenFile, err := t.xdsServers(serverName(p))
+	return &connection{p.GetNodeId(), servers, tokenFile}, err
 }
 
 // serverName is the process that a proxy is connected to, "xds-server-0" of "xds-server-0/7c1f".
@@ -165,20 +162,4 @@ func (c *connection) ask(ctx context.Context, path string, query url.Values, out
 		away = append(away, fmt.Errorf("%s: %w", s.name, err))
 	}
 	return fmt.Errorf("no xds-server knows proxy %q:\n  %w", proxyName(c.nodeID), errors.Join(away...))
-}
-
-// listProxies asks config-watcher for the fleet.
-func (t *target) listProxies(ctx context.Context, namespace string) (*configv1.ListProxiesResponse, error) {
-	client, err := t.dial()
-	if err != nil {
-		return nil, err
-	}
-	defer client.Close()
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	res, err := client.ListProxies(ctx, &configv1.ListProxiesRequest{Namespace: namespace})
-	if err != nil {
-		return nil, exit(client.Explain(err))
-	}
-	return res, nil
 }

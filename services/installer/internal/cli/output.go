@@ -7,16 +7,24 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
+
+	"fairlead.dev/pkg/nearest"
 )
 
-// format is the value of -o.
+// short is istioctl's name of the output that a command has without -o.
+const short = "short"
+
+// format is the value of -o; "" means the table that a command prints without it.
 type format struct {
 	value   string
 	allowed []string
 }
 
-func newFormat(allowed ...string) *format { return &format{allowed: allowed} }
+func newFormat(allowed ...string) *format {
+	return &format{allowed: append([]string{short}, allowed...)}
+}
 
 // String, Set and Type implement pflag.Value.
 func (f *format) String() string { return f.value }
@@ -24,14 +32,33 @@ func (f *format) String() string { return f.value }
 // Set takes a value.
 func (f *format) Set(s string) error {
 	if !slices.Contains(f.allowed, s) {
-		return fmt.Errorf("must be one of %s", strings.Join(f.allowed, ", "))
+		return fmt.Errorf("must be one of %s%s", strings.Join(f.allowed, ", "), nearest.Hint(s, f.allowed))
 	}
-	f.value = s
+	if f.value = s; s == short {
+		f.value = ""
+	}
 	return nil
 }
 
 // Type names the values.
 func (f *format) Type() string { return strings.Join(f.allowed, "|") }
+
+// outputFlag adds -o.
+func outputFlag(cmd *cobra.Command, f *format) {
+	cmd.Flags().VarP(f, "output", "o", "output format")
+	_ = cmd.RegisterFlagCompletionFunc("output", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		return f.allowed, cobra.ShellCompDirectiveNoFileComp
+	}) // fails for a flag that there is none of only
+}
+
+// printTree prints a value as JSON or YAML.
+func printTree(w io.Writer, as string, v any) error {
+	text, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return err
+	}
+	return printJSONOr(w, text, as == "yaml")
+}
 
 func printJSON(w io.Writer, v any) error {
 	b, err := json.MarshalIndent(v, "", "  ")

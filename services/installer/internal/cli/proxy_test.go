@@ -23,6 +23,7 @@ import (
 	"fairlead.dev/pkg/testkit"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 
+	"fairlead.dev/services/installer/internal/proxyname"
 	"fairlead.dev/services/installer/internal/rundir"
 )
 
@@ -233,7 +234,14 @@ func TestProxyIsFound(t *testing.T) {
 		return map[string]any{"proxies": []json.RawMessage{raw}}, err
 	}
 	served := func(q url.Values) (any, error) {
-		return json.RawMessage(`{"type": [{"name": "one ` + q.Get("type") + `", "version": "v1", "resource": {"a": 1}}, {"name": "two", "version": "v2", "resource": {}}]}`), nil
+		if q.Get("spelling") != "proto" {
+			return nil, errors.New("the spelling of Envoy's dump was not asked for")
+		}
+		if q.Get("type") == "nametables" {
+			return json.RawMessage(`{"x/istio.networking.nds.v1.NameTable": [{"name": "", "version": "v1", "resource": {"table": {"web.shop": {"ips": ["10.0.0.1", "10.0.0.2"]}}}}]}`), nil
+		}
+		return json.RawMessage(`{"x/envoy.config.cluster.v3.Cluster": [
+			{"name": "one", "version": "v1", "resource": {"name": "outbound|80|v1|one.shop"}}, {"name": "two", "version": "v2", "resource": {"name": "two"}}]}`), nil
 	}
 	// config-watcher says xds-server-0; the proxy has moved.
 	zero := xdsPort(t, "sidecar~nobody", map[string]func(url.Values) (any, error){"/debug/why": explain, "/debug/proxies": status, "/debug/resources": served})
@@ -245,8 +253,8 @@ func TestProxyIsFound(t *testing.T) {
 	}{
 		"why":                  {[]string{"why", "a", "outbound|80||reviews"}, "outbound|80||reviews"},
 		"proxy-status is live": {[]string{"proxy-status", "a"}, "ack for 36"},
-		"served":               {[]string{"proxy-config", "a", "clusters", "--served"}, "one clusters   v1"},
-		"served to the agent":  {[]string{"proxy-config", "a", "nametable", "--served"}, "one nametables   v1"},
+		"served":               {[]string{"proxy-config", "a", "clusters", "--served"}, "one.shop       80     v1"},
+		"served to the agent":  {[]string{"proxy-config", "a", "nametable", "--served"}, "web.shop   10.0.0.1, 10.0.0.2"},
 		"served, of a name":    {[]string{"proxy-config", "a", "clusters", "--served", "--name", "tw", "-o", "yaml"}, "- name: two"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -259,8 +267,9 @@ func TestProxyIsFound(t *testing.T) {
 	if out, _, err := run("", "proxy-config", "a", "clusters", "--served", "--name", "tw", "--run-dir", dir); err != nil || strings.Contains(out, "one") {
 		t.Errorf("another name is shown: %q, %v", out, err)
 	}
-	_, code, err := run("", "why", "", "reviews", "--run-dir", dir)
-	if ambiguous := new(rundir.AmbiguousError); code != process.ExitFailure || !errors.As(err, &ambiguous) {
+	m.SetFleet([]*configv1.ProxyStatus{{NodeId: "sidecar~127.0.0.1~web-0.shop~x"}, {NodeId: "sidecar~127.0.0.1~web-1.shop~x"}}, nil)
+	_, code, err := run("", "why", "web", "reviews", "--run-dir", dir)
+	if ambiguous := new(proxyname.AmbiguousError); code != process.ExitFailure || !errors.As(err, &ambiguous) {
 		t.Errorf("a name that two proxies have: %d, %v", code, err)
 	}
 }

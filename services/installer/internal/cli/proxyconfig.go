@@ -2,278 +2,334 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"fairlead.dev/services/installer/internal/envoyadmin"
+	"fairlead.dev/services/installer/internal/mesh"
+	"fairlead.dev/services/installer/internal/proxyname"
 	"fairlead.dev/services/installer/internal/rundir"
 	"fairlead.dev/services/installer/internal/table"
 )
 
-// sections are what of a proxy can be shown.
-var sections = map[string]envoyadmin.Section{
-	"clusters": envoyadmin.Clusters, "listeners": envoyadmin.Listeners, "routes": envoyadmin.Routes,
-	"endpoints": envoyadmin.Endpoints, "secrets": envoyadmin.Secrets, "bootstrap": envoyadmin.Bootstrap,
-	"virtualhosts": envoyadmin.VirtualHosts, "nametables": nameTables,
-}
-
-const sectionNames = "clusters, listeners, routes, virtualhosts, endpoints, nametables, secrets, bootstrap"
-
-// nameTables are what agents answer DNS queries from: only an xds-server knows them.
-const nameTables envoyadmin.Section = "NameTables"
-
-// singular spellings are accepted, as istioctl has them.
-func section(name string) (envoyadmin.Section, error) {
-	for _, s := range []string{name, name + "s"} {
-		if sec, ok := sections[s]; ok {
-			return sec, nil
-		}
-	}
-	return "", fmt.Errorf("%q cannot be shown; choose one of %s", name, sectionNames)
-}
+// proxyless is the kind of a Pod whose program speaks xDS itself: it has an agent and no Envoy.
+const proxyless = "proxyless"
 
 // configFlags are the flags of `fairlead proxy-config`.
 type configFlags struct {
-	name   string
-	served bool
-	out    *format
+	filter    envoyadmin.Filter
+	namespace string
+	served    bool
+	file      string
+	level     string
+	reset     bool
+	out       *format
 }
 
-func newProxyConfig(t *target) *cobra.Command {
+func newProxyConfig(env Env, t *target) *cobra.Command {
 	f := configFlags{out: newFormat("json", "yaml")}
+	var about strings.Builder
+	for _, s := range sections {
+		fmt.Fprintf(&about, "  %-14s %s\n", s.name, s.about)
+	}
 	cmd := &cobra.Command{
-		Use:     "proxy-config PROXY {clusters|listeners|routes|virtualhosts|endpoints|nametables|secrets|bootstrap}",
+		Use:     "proxy-config SECTION PROXY",
 		Aliases: []string{"pc"},
-		Short:   "Show what a proxy holds",
-		Long: `Show what a proxy holds, as its Envoy says, or with --served what its xds-server has for it. PROXY is <pod>.<namespace>, or a beginning of it
-that only one proxy has. Without a run directory there is only --served. A name table is for the agent beside the Envoy, and only --served shows it.
+		Short:   "Show what a proxy holds, and change its log levels",
+		Long: `Show what a proxy holds, as its Envoy says, or with --served what its xds-server has for it. SECTION and PROXY may come in either order. SECTION is
 
-Private keys are never shown.`,
-		Example: `  fairlead proxy-config reviews-v1-0.default clusters
-  fairlead proxy-config productpage-v1-0 virtualhosts --name reviews
-  fairlead proxy-config productpage-v1-0 clusters --name 'outbound|9080|v2|reviews' -o yaml`,
-		Args: args(cobra.ExactArgs(2)),
+` + about.String() + `
+or the name that istioctl has for it: cluster, c, listener, l, route, r, endpoint, ep, secret, s, bootstrap, b, ecds, ec, all, a, log, o.
+
+PROXY is NAME.NAMESPACE, NAME, or a beginning of it that only one proxy has, pod/NAME, or deploy/NAME for the first of a Deployment's Pods.
+
+Of a gRPC program without an Envoy, and of a proxy whose admin interface the run directory does not have, the control plane's view is shown, as with
+--served; a line on standard error says so. Without a run directory there is only --served. Private keys are never shown.
+
+Exit code 0, with a line on standard error, if nothing is there or nothing passes the filters; 1 if there is no such proxy.`,
+		Example: `  fairlead proxy-config clusters reviews-v1-0.default
+  fairlead pc c deploy/reviews-v1 --fqdn ratings --port 9080
+  fairlead pc routes productpage-v1-0 --name reviews
+  fairlead pc endpoints productpage-v1-0 --cluster 'outbound|9080|v2|reviews' --status HEALTHY
+  fairlead pc log productpage-v1-0 --level http:debug,upstream:debug`,
+		Args: func(cmd *cobra.Command, a []string) error {
+			if cmd.Flags().Changed("filename") {
+				return args(cobra.ExactArgs(1))(cmd, a)
+			}
+			return args(cobra.ExactArgs(2))(cmd, a)
+		},
+		ValidArgsFunction: t.completeConfig,
 		RunE: func(cmd *cobra.Command, a []string) error {
-			proxy, what := a[0], a[1]
-			if _, err := section(proxy); err == nil {
-				proxy, what = what, proxy // istioctl's order
-			}
-			sec, err := section(what)
-			if err != nil {
-				return usage(err)
-			}
-			if sec == nameTables && !f.served {
-				return usage(errors.New("an Envoy has no nametables; add --served"))
-			}
-			if f.served {
-				return servedConfig(cmd.Context(), t, proxy, sec, f, cmd.OutOrStdout())
-			}
-			return proxyConfig(cmd.Context(), t, proxy, sec, f, cmd.OutOrStdout())
+			return proxyConfig(cmd.Context(), env, t, a, f, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	fs := cmd.Flags()
-	fs.StringVar(&f.name, "name", "", "only resources whose name contains this text; of virtual hosts, whose name or domain does")
+	fs.StringVarP(&f.namespace, "namespace", "n", "", "namespace of the proxy, if PROXY does not say")
+	fs.StringVar(&f.filter.Name, "name", "", "only resources whose name contains this text; of routes and virtual hosts, whose name or domain does")
+	fs.StringVar(&f.filter.FQDN, "fqdn", "", "only clusters, endpoints and routes of hosts that contain this text")
+	fs.IntVar(&f.filter.Port, "port", 0, "only clusters, listeners, routes or endpoints of this port")
+	fs.StringVar(&f.filter.Direction, "direction", "", "only clusters and endpoints of this direction: inbound or outbound")
+	fs.StringVar(&f.filter.Subset, "subset", "", "only clusters and endpoints of subsets that contain this text")
+	fs.StringVar(&f.filter.Cluster, "cluster", "", "only endpoints of clusters whose name contains this text")
+	fs.StringVar(&f.filter.Address, "address", "", "only listeners and endpoints whose address contains this text")
+	fs.StringVar(&f.filter.Type, "type", "", "only clusters of this type, as EDS, or listeners of this type: HTTP, TCP, HTTP+TCP")
+	fs.StringVar(&f.filter.Status, "status", "", "only endpoints of this status, as HEALTHY")
 	fs.BoolVar(&f.served, "served", false, "show what the xds-server has for the proxy")
-	fs.VarP(f.out, "output", "o", "output format")
+	fs.StringVarP(&f.file, "filename", "f", "", "read Envoy's config dump from a file, - for standard input, instead of asking a proxy")
+	fs.StringVar(&f.level, "level", "", "set log levels: LEVEL for all loggers, LOGGER:LEVEL,... for some")
+	fs.BoolVar(&f.reset, "reset", false, "set the log levels that the proxy was started with")
+	cmd.MarkFlagsMutuallyExclusive("level", "reset")
+	cmd.MarkFlagsMutuallyExclusive("served", "filename")
+	outputFlag(cmd, f.out)
 	t.registerServers(fs)
+	complete := func(flag string, values ...string) {
+		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)) // fails for no flag only
+	}
+	complete("direction", "inbound", "outbound")
+	complete("type", "EDS", "STATIC", "STRICT_DNS", "LOGICAL_DNS", "ORIGINAL_DST", "HTTP", "TCP", "HTTP+TCP")
+	complete("status", "HEALTHY", "UNHEALTHY", "DEGRADED", "DRAINING")
+	complete("level", envoyadmin.LogLevels...)
+	_ = cmd.RegisterFlagCompletionFunc("namespace", t.completeNamespaces) // as above
 	return cmd
 }
 
-// servedTypes are what an xds-server can be asked for, in its own words.
-var servedTypes = map[envoyadmin.Section]string{
-	envoyadmin.Clusters: "clusters", envoyadmin.Listeners: "listeners", envoyadmin.Routes: "routes", envoyadmin.Endpoints: "endpoints",
-	envoyadmin.VirtualHosts: "virtualhosts", nameTables: "nametables",
-}
-
-// servedResource is a resource as /debug/resources shows it.
-type servedResource struct {
-	Name     string          `json:"name"`
-	Version  string          `json:"version"`
-	Resource json.RawMessage `json:"resource"`
-}
-
-// servedConfig shows what the xds-server has for the proxy.
-func servedConfig(ctx context.Context, t *target, name string, sec envoyadmin.Section, f configFlags, out io.Writer) error {
-	kind, ok := servedTypes[sec]
-	if !ok {
-		return usage(errors.New("an xds-server serves clusters, listeners, routes, virtualhosts, endpoints and nametables; leave --served out for the others"))
+// check refuses flags that do not go with the section.
+func (f configFlags) check(sec envoyadmin.Section) error {
+	switch {
+	case sec == allSections:
+	case f.filter.Check(sec) != nil:
+		return fmt.Errorf("%s: %w", title(sec), f.filter.Check(sec))
 	}
-	c, err := t.connect(ctx, name)
+	switch {
+	case sec != logLevels && (f.level != "" || f.reset):
+		return fmt.Errorf("--level and --reset are for `fairlead proxy-config log`, not for %s", title(sec))
+	case sec == logLevels && (f.served || f.file != ""):
+		return errors.New("log levels are a running Envoy's; leave --served and --filename out")
+	case sec == nameTables && !f.served:
+		return errors.New("an Envoy has no nametables; add --served")
+	case f.served && sec != allSections && servedTypes[sec] == "":
+		return errors.New("an xds-server serves clusters, listeners, routes, virtualhosts, endpoints, ecds and nametables; leave --served out for the others")
+	}
+	return nil
+}
+
+func proxyConfig(ctx context.Context, env Env, t *target, a []string, f configFlags, out, diagnostics io.Writer) error {
+	if f.file != "" {
+		return fileConfig(env, a[0], f, out, diagnostics)
+	}
+	sec, proxy, err := sectionAndProxy(a)
+	if err == nil {
+		err = f.check(sec)
+	}
+	if err == nil {
+		_, err = proxyname.Parse(proxy, f.namespace)
+	}
 	if err != nil {
-		return err
+		return usage(err)
 	}
-	byType := map[string][]servedResource{}
-	if err := c.ask(ctx, "/debug/resources", url.Values{"type": {kind}}, &byType); err != nil {
-		return err
+	if f.served {
+		return servedConfig(ctx, t, proxy, sec, f, out, diagnostics)
 	}
-	list := []servedResource{}
-	for _, found := range byType {
-		for _, r := range found {
-			if strings.Contains(r.Name, f.name) {
-				list = append(list, r)
-			}
-		}
-	}
-	if f.out.value != "" {
-		text, err := json.MarshalIndent(list, "", "  ")
-		if err != nil {
-			return err
-		}
-		return printJSONOr(out, text, f.out.value == "yaml")
-	}
-	tab := &table.Table{Header: []string{"NAME", "VERSION"}}
-	for _, r := range list {
-		tab.Add(r.Name, r.Version)
-	}
-	return tab.Write(out)
-}
-
-func proxyConfig(ctx context.Context, t *target, name string, sec envoyadmin.Section, f configFlags, out io.Writer) error {
 	state, err := t.state()
 	if err != nil {
 		return err
 	}
-	pod, err := state.Proxy(name)
+	pod, err := state.Proxy(proxy, f.namespace)
+	if missing := new(proxyname.NotFoundError); errors.As(err, &missing) {
+		return elsewhere(ctx, t, proxy, sec, f, err, out, diagnostics)
+	}
 	if err != nil {
 		return err
 	}
+	if pod.Kind == proxyless {
+		return programConfig(ctx, t, pod, sec, f, out, diagnostics)
+	}
 	client := envoyadmin.New(pod.Agent.AdminSocket)
-	dump, err := client.Dump(ctx)
-	if err == nil {
-		dump, err = dump.Named(sec, f.name)
+	if sec == logLevels {
+		err = logConfig(ctx, client, f, out)
+	} else {
+		err = envoyConfig(ctx, client, pod.ID(), sec, f, out, diagnostics)
 	}
 	if err != nil {
 		return fmt.Errorf("proxy %s: %w", pod.ID(), err)
+	}
+	return nil
+}
+
+// elsewhere shows the control plane's view of a proxy that is connected and not one of the run directory's. missing says that the run directory
+// does not have it.
+func elsewhere(ctx context.Context, t *target, proxy string, sec envoyadmin.Section, f configFlags, missing error, out, diagnostics io.Writer) error {
+	c, err := t.connect(ctx, proxy, f.namespace)
+	if err != nil {
+		return missing
+	}
+	if sec != allSections && servedTypes[sec] == "" {
+		return fmt.Errorf("%s is connected, but was not started by this run directory's `fairlead up`, which is why its Envoy cannot be asked for %s", proxyName(c.nodeID), title(sec))
+	}
+	fmt.Fprintf(diagnostics, "%s was not started by this run directory's `fairlead up`; this is what its xds-server has for it (--served)\n", proxyName(c.nodeID))
+	return c.showServed(ctx, sec, f, out, diagnostics)
+}
+
+// programConfig shows what the control plane has for a gRPC program, which has no Envoy that could be asked.
+func programConfig(ctx context.Context, t *target, pod *rundir.Pod, sec envoyadmin.Section, f configFlags, out, diagnostics io.Writer) error {
+	switch sec {
+	case logLevels:
+		return fmt.Errorf("%s is a gRPC program without an Envoy: set its log levels by its own means, as GRPC_GO_LOG_SEVERITY_LEVEL or GRPC_VERBOSITY in its environment", pod.ID())
+	case envoyadmin.Secrets:
+		return fmt.Errorf("%s is a gRPC program without an Envoy: its agent keeps key, certificate and roots as files in %s", pod.ID(), pod.Agent.StateDir)
+	case envoyadmin.Bootstrap:
+		text, err := os.ReadFile(filepath.Join(pod.Agent.StateDir, "grpc-bootstrap.json"))
+		if err != nil {
+			return fmt.Errorf("bootstrap of gRPC program %s, which its agent writes when all that it needs is there: %w; see %s", pod.ID(), err, pod.Agent.Log)
+		}
+		return printJSONOr(out, text, f.out.value == "yaml")
+	}
+	fmt.Fprintf(diagnostics, "%s is a gRPC program without an Envoy; this is what its xds-server has for it (--served)\n", pod.ID())
+	return servedConfig(ctx, t, pod.ID(), sec, f, out, diagnostics)
+}
+
+// fileConfig shows a dump that somebody has kept.
+func fileConfig(env Env, section string, f configFlags, out, diagnostics io.Writer) error {
+	sec, ok := findSection(section, false)
+	if !ok {
+		return usage(fmt.Errorf("%q is no section; choose one of %s", section, strings.Join(sectionNames(), ", ")))
+	}
+	if err := f.check(sec); err != nil {
+		return usage(err)
+	}
+	var text []byte
+	var err error
+	if f.file == "-" {
+		text, err = mesh.Read("standard input", env.In)
+	} else {
+		text, err = os.ReadFile(f.file)
+	}
+	if err != nil {
+		return err
+	}
+	dump, err := envoyadmin.ParseDump(text)
+	if err != nil {
+		return refused(fmt.Errorf("%s: %w; write it with `fairlead proxy-config all PROXY -o json`, or from /config_dump?include_eds", f.file, err))
+	}
+	return showDump(dump, f.file, sec, f, dump.EndpointsTable, out, diagnostics)
+}
+
+func logConfig(ctx context.Context, client *envoyadmin.Client, f configFlags, out io.Writer) error {
+	var list []envoyadmin.Logger
+	var err error
+	switch {
+	case f.reset:
+		list, err = client.ResetLogLevels(ctx)
+	case f.level != "":
+		list, err = client.SetLogLevels(ctx, f.level)
+	default:
+		list, err = client.Loggers(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	if f.out.value != "" {
+		return printTree(out, f.out.value, list)
+	}
+	return envoyadmin.LoggersTable(list).Write(out)
+}
+
+// envoyConfig asks an Envoy.
+func envoyConfig(ctx context.Context, client *envoyadmin.Client, name string, sec envoyadmin.Section, f configFlags, out, diagnostics io.Writer) error {
+	dump, err := client.Dump(ctx)
+	if err != nil {
+		return err
+	}
+	endpoints := func() (*table.Table, error) {
+		clusters, err := client.Clusters(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return clusters.Only(f.filter).EndpointsTable(), nil
+	}
+	return showDump(dump, name, sec, f, endpoints, out, diagnostics)
+}
+
+// tabled are the sections that have a table, in the order in which `all` shows them.
+var tabled = []envoyadmin.Section{
+	envoyadmin.Clusters, envoyadmin.Listeners, envoyadmin.Routes, envoyadmin.Endpoints, envoyadmin.Secrets, envoyadmin.Extensions,
+}
+
+// showDump prints a section of a dump, or all of them. endpoints makes their table, nil for that of the dump.
+func showDump(dump *envoyadmin.Dump, name string, sec envoyadmin.Section, f configFlags, endpoints func() (*table.Table, error), out, diagnostics io.Writer) error {
+	wanted := []envoyadmin.Section{sec}
+	if sec == allSections {
+		wanted = tabled
+	}
+	for _, s := range wanted {
+		var err error
+		if dump, err = dump.Only(s, f.filter); err != nil {
+			return err
+		}
+	}
+	if endpoints == nil {
+		endpoints = dump.EndpointsTable
 	}
 	if f.out.value != "" || sec == envoyadmin.Bootstrap {
 		text, err := dump.JSON(sec)
+		if sec == allSections {
+			text, err = dump.AllJSON()
+		}
 		if err != nil {
 			return err
 		}
 		return printJSONOr(out, text, f.out.value == "yaml")
 	}
-	var tab *table.Table
+	shown := 0
+	for _, s := range wanted {
+		tab, err := sectionTable(dump, s, endpoints)
+		if err != nil {
+			return err
+		}
+		if len(tab.Rows) == 0 && sec == allSections {
+			continue
+		}
+		if shown > 0 {
+			fmt.Fprintln(out)
+		}
+		if err := tab.Write(out); err != nil {
+			return err
+		}
+		shown += len(tab.Rows)
+	}
+	if shown == 0 {
+		what := title(sec)
+		if sec == allSections {
+			what = "resources"
+		}
+		fmt.Fprintf(diagnostics, "%s has no %s, or the filters leave none\n", name, what)
+	}
+	return nil
+}
+
+func sectionTable(dump *envoyadmin.Dump, sec envoyadmin.Section, endpoints func() (*table.Table, error)) (*table.Table, error) {
 	switch sec {
 	case envoyadmin.Clusters:
-		tab, err = dump.ClustersTable()
+		return dump.ClustersTable()
 	case envoyadmin.Listeners:
-		tab, err = dump.ListenersTable()
+		return dump.ListenersTable()
 	case envoyadmin.Routes:
-		tab, err = dump.RoutesTable()
+		return dump.RoutesTable()
 	case envoyadmin.VirtualHosts:
-		tab, err = dump.VirtualHostsTable()
+		return dump.VirtualHostsTable()
 	case envoyadmin.Secrets:
-		tab, err = dump.SecretsTable(time.Now())
+		return dump.SecretsTable(time.Now())
+	case envoyadmin.Extensions:
+		return dump.ExtensionsTable()
 	case envoyadmin.Endpoints:
-		var clusters *envoyadmin.ClusterStatuses
-		if clusters, err = client.Clusters(ctx); err == nil {
-			tab = clusters.Named(f.name).EndpointsTable()
-		}
+		return endpoints()
 	}
-	if err != nil {
-		return fmt.Errorf("proxy %s: %w", pod.ID(), err)
-	}
-	return tab.Write(out)
-}
-
-func newProxy(t *target) *cobra.Command {
-	return group("proxy", "Operate a proxy", newProxyRenew(t))
-}
-
-// renewal is what `proxy renew` tells.
-type renewal struct {
-	Proxy  string                  `json:"proxy"`
-	Before *envoyadmin.Certificate `json:"before"`
-	After  *envoyadmin.Certificate `json:"after"`
-	// Milliseconds until Envoy served with the new certificate.
-	Milliseconds float64 `json:"milliseconds"`
-}
-
-func newProxyRenew(t *target) *cobra.Command {
-	f := newFormat("json")
-	var timeout time.Duration
-	cmd := &cobra.Command{
-		Use:   "renew PROXY",
-		Short: "Renew a proxy's certificate now",
-		Args:  args(cobra.ExactArgs(1)),
-		RunE: func(cmd *cobra.Command, a []string) error {
-			r, err := renew(cmd.Context(), t, a[0], timeout)
-			if err != nil {
-				return err
-			}
-			if f.value == "json" {
-				return printJSON(cmd.OutOrStdout(), r)
-			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s: renewed after %.0f ms\n  before: %s\n  after:  %s\n",
-				r.Proxy, r.Milliseconds, describe(r.Before), describe(r.After))
-			return nil
-		},
-	}
-	cmd.Flags().DurationVar(&timeout, "timeout", 15*time.Second, "how long to wait for the new certificate")
-	cmd.Flags().VarP(f, "output", "o", "output format")
-	return cmd
-}
-
-func describe(c *envoyadmin.Certificate) string {
-	if c == nil {
-		return "none"
-	}
-	return fmt.Sprintf("serial %s, expires %s", c.Serial, c.NotAfter.UTC().Format(time.RFC3339))
-}
-
-// renew asks the proxy's agent for a new certificate and waits until Envoy has it.
-func renew(ctx context.Context, t *target, name string, timeout time.Duration) (*renewal, error) {
-	state, err := t.state()
-	if err != nil {
-		return nil, err
-	}
-	pod, err := state.Proxy(name)
-	if err != nil {
-		return nil, err
-	}
-	client := envoyadmin.New(pod.Agent.AdminSocket)
-	before, err := client.Certificates(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("proxy %s: %w", pod.ID(), err)
-	}
-	began := time.Now()
-	if err := askRenewal(pod.Agent.Process); err != nil {
-		return nil, fmt.Errorf("proxy %s: %w", pod.ID(), err)
-	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	for {
-		after, err := client.Certificates(ctx)
-		if fresh := envoyadmin.Fresh(after, before); err == nil && fresh != nil {
-			return &renewal{pod.ID(), first(before), fresh, float64(time.Since(began).Microseconds()) / 1000}, nil
-		}
-		select {
-		case <-ctx.Done():
-			return nil, fmt.Errorf("proxy %s has no new certificate after %s; see %s", pod.ID(), timeout, pod.Agent.Log)
-		case <-time.After(poll):
-		}
-	}
-}
-
-// askRenewal sends the agent the signal on which it renews.
-func askRenewal(p rundir.Process) error {
-	if p.PID == 0 || rundir.Birth(p.PID) != p.Birth {
-		return fmt.Errorf("its agent does not run; see %s", p.Log)
-	}
-	return syscall.Kill(p.PID, syscall.SIGUSR1)
-}
-
-func first(list []envoyadmin.Certificate) *envoyadmin.Certificate {
-	if len(list) == 0 {
-		return nil
-	}
-	return &list[0]
+	return nil, fmt.Errorf("%s has no table; add -o json", title(sec))
 }

@@ -17,18 +17,19 @@ import (
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 
+	"fairlead.dev/services/installer/internal/proxyname"
 	"fairlead.dev/services/installer/internal/table"
 )
 
 // statusFlags are the flags of `fairlead proxy-status`.
 type statusFlags struct {
-	namespace string
-	verbose   bool
-	out       *format
+	scope
+	verbose bool
+	out     *format
 }
 
 func newProxyStatus(t *target) *cobra.Command {
-	f := statusFlags{out: newFormat("json", "yaml")}
+	f := statusFlags{out: newFormat("wide", "json", "yaml")}
 	cmd := &cobra.Command{
 		Use:     "proxy-status [PROXY]",
 		Aliases: []string{"ps"},
@@ -43,42 +44,65 @@ func newProxyStatus(t *target) *cobra.Command {
 
 With PROXY or -v it is a row for each proxy and type, with the revisions sent, acknowledged and rejected, the bytes sent on this connection, and
 what waits; reasons of rejections follow the table, and after them the streams that an xds-server has refused in the last ten minutes because
-their identity uses more than it may. PROXY is <pod>.<namespace>, or a beginning of it.`,
+their identity uses more than it may. PROXY is NAME.NAMESPACE, NAME, or a beginning of it, pod/NAME or deploy/NAME.
+
+A revision numbers a state of the mesh's configuration: what a proxy has acknowledged does not go backwards, also over restarts.
+
+Exit code 0, with a line on standard error, if the namespace or the selector has no proxies; 1 if there is no such namespace or proxy.`,
 		Example: `  fairlead proxy-status
-  fairlead proxy-status reviews-v1-0.default`,
-		Args: args(cobra.MaximumNArgs(1)),
+  fairlead proxy-status reviews-v1-0.default
+  fairlead proxy-status deploy/reviews-v1 -n default
+  fairlead proxy-status -l app=reviews -o wide`,
+		Args:              args(cobra.MaximumNArgs(1)),
+		ValidArgsFunction: t.completeProxies(1),
 		RunE: func(cmd *cobra.Command, a []string) error {
 			name := ""
 			if len(a) > 0 {
 				name = a[0]
 			}
-			return proxyStatus(cmd.Context(), t, name, f, cmd.OutOrStdout())
+			return proxyStatus(cmd.Context(), t, name, f, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	cmd.Flags().StringVarP(&f.namespace, "namespace", "n", "", "namespace of the proxies (default: all)")
+	f.register(cmd, t, "of the proxies (default: all)")
+	f.registerSelector(cmd, "workload's labels")
 	cmd.Flags().BoolVarP(&f.verbose, "verbose", "v", false, "a row for each proxy and type")
-	cmd.Flags().VarP(f.out, "output", "o", "output format")
+	outputFlag(cmd, f.out)
 	t.registerServers(cmd.Flags())
 	return cmd
 }
 
-func proxyStatus(ctx context.Context, t *target, name string, f statusFlags, out io.Writer) error {
-	res, err := t.listProxies(ctx, f.namespace)
+func proxyStatus(ctx context.Context, t *target, name string, f statusFlags, out, diagnostics io.Writer) error {
+	var wanted proxyname.Wanted
+	if name != "" {
+		var err error
+		if wanted, err = proxyname.Parse(name, f.namespace); err != nil {
+			return usage(err)
+		}
+	}
+	res, err := t.fleet(ctx, f.scope)
 	if err != nil {
 		return err
 	}
 	if name != "" {
 		res.Refusals = slices.DeleteFunc(res.GetRefusals(), func(r *configv1.Refusal) bool { return !strings.HasPrefix(proxyName(r.GetNodeId()), name) })
-		kept, err := choose(res.GetProxies(), name)
+		kept, err := choose(res.GetProxies(), wanted)
 		if err != nil && len(res.GetRefusals()) == 0 {
 			return err
 		}
 		for i, p := range kept {
 			kept[i] = t.live(ctx, p)
+			if acked := kept[i].GetAcked(); acked.GetEpoch() == res.GetRevision().GetEpoch() && acked.GetSequence() > res.GetRevision().GetSequence() {
+				res.Revision = acked // it came between the two answers
+			}
 		}
 		res.Proxies = kept
 	}
-	if f.out.value != "" {
+	if len(res.GetProxies()) == 0 {
+		if err := nothing(diagnostics, "connected proxies", f.scope); err != nil {
+			return err
+		}
+	}
+	if f.out.value == "json" || f.out.value == "yaml" {
 		text, err := protojson.MarshalOptions{EmitUnpopulated: true}.Marshal(res)
 		if err != nil {
 			return err
@@ -95,7 +119,7 @@ func proxyStatus(ctx context.Context, t *target, name string, f statusFlags, out
 	}
 	fmt.Fprintf(out, "newest revision: %d\n", res.GetRevision().GetSequence())
 	if name == "" && !f.verbose {
-		if err := statusTable(res).Write(out); err != nil {
+		if err := statusTable(res, f.out.value == "wide", time.Now()).Write(out); err != nil {
 			return err
 		}
 		return printRefusals(out, res)
@@ -133,37 +157,11 @@ func (t *target) live(ctx context.Context, reported *configv1.ProxyStatus) *conf
 	return now
 }
 
-// choose keeps the proxy of a name, rather a verified one than one that only says it were that, or else those whose
-// names begin so.
-func choose(all []*configv1.ProxyStatus, name string) ([]*configv1.ProxyStatus, error) {
-	var kept []*configv1.ProxyStatus
-	var exact *configv1.ProxyStatus
-	for _, p := range all {
-		if proxyName(p.GetNodeId()) == name && (exact == nil || exact.GetUnverified() && !p.GetUnverified()) {
-			exact = p
-		}
-		if strings.HasPrefix(proxyName(p.GetNodeId()), name) {
-			kept = append(kept, p)
-		}
-	}
-	if exact != nil {
-		return []*configv1.ProxyStatus{exact}, nil
-	}
-	if len(kept) == 0 {
-		var names []string
-		for _, p := range all {
-			names = append(names, proxyName(p.GetNodeId()))
-		}
-		return nil, fmt.Errorf("no connected proxy is named %q; there are %s", name, strings.Join(names, ", "))
-	}
-	return kept, nil
-}
-
 // usualTypes have a column in every table.
 var usualTypes = []string{"CDS", "LDS", "EDS", "RDS"}
 
-// statusTable has a row for each proxy.
-func statusTable(res *configv1.ListProxiesResponse) *table.Table {
+// statusTable has a row for each proxy; a wide one says more of who it is.
+func statusTable(res *configv1.ListProxiesResponse, wide bool, now time.Time) *table.Table {
 	columns := slices.Clone(usualTypes)
 	for _, p := range res.GetProxies() {
 		for _, ty := range p.GetTypes() {
@@ -174,14 +172,38 @@ func statusTable(res *configv1.ListProxiesResponse) *table.Table {
 	}
 	slices.Sort(columns[len(usualTypes):])
 	tab := &table.Table{Header: slices.Concat([]string{"PROXY"}, columns, []string{"ACKED", "XDS-SERVER", "VERSION"})}
+	if wide {
+		tab.Header = append(tab.Header, "TYPE", "CONNECTED", "IDENTITY", "CLASS", "NODE ID")
+	}
 	for _, p := range res.GetProxies() {
 		row := []string{shownName(p)}
 		for _, column := range columns {
 			row = append(row, cell(p, column))
 		}
-		tab.Add(append(row, revisionOf(p.GetAcked()), p.GetXdsServer(), p.GetProxyVersion())...)
+		row = append(row, revisionOf(p.GetAcked()), p.GetXdsServer(), p.GetProxyVersion())
+		if wide {
+			row = append(row, proxyType(p.GetNodeId()), since(p, now), p.GetIdentity(), p.GetClass(), p.GetNodeId())
+		}
+		tab.Add(row...)
 	}
 	return tab
+}
+
+// proxyType is the first part of a node id, "sidecar" or "router"; a gRPC program that is its own proxy is "proxyless", whatever it says.
+func proxyType(nodeID string) string {
+	if strings.Contains(nodeID, "#") {
+		return "proxyless"
+	}
+	kind, _, _ := strings.Cut(nodeID, "~")
+	return kind
+}
+
+// since is how long the proxy has been connected.
+func since(p *configv1.ProxyStatus, now time.Time) string {
+	if p.GetConnectedAt() == nil {
+		return ""
+	}
+	return max(now.Sub(p.GetConnectedAt().AsTime()), 0).Round(time.Second).String()
 }
 
 func cell(p *configv1.ProxyStatus, column string) string {

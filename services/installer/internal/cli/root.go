@@ -7,8 +7,10 @@ import (
 	"io"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"fairlead.dev/pkg/process"
+	"fairlead.dev/pkg/version"
 )
 
 // Env is what the commands use of the world.
@@ -34,20 +36,31 @@ func newRoot(env Env) *cobra.Command {
 		Short:         "Run and operate a Fairlead service mesh",
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Args:          args(cobra.NoArgs),
+		Version:       build(version.Info()),
+		Args:          knownCommand,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
+	// kubectl's --filename, and --file as istioctl has it for dumps, are one flag.
+	root.SetGlobalNormalizationFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+		if name == "file" {
+			name = "filename"
+		}
+		return pflag.NormalizedName(name)
+	})
 	root.SetIn(env.In)
 	root.SetOut(env.Out)
 	root.SetErr(env.Err)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usage(fmt.Errorf("%w; see `%s --help`", err, cmd.CommandPath()))
+		return usage(fmt.Errorf("%w%s; see `%s --help`", err, flagHint(cmd, err), cmd.CommandPath()))
 	})
 	mesh := &target{}
-	root.PersistentFlags().StringVar(&mesh.runDir, "run-dir", ".run", "run directory of the mesh")
+	runDir := env.Getenv("FAIRLEAD_RUN_DIR")
+	orDefault(&runDir, ".run")
+	root.PersistentFlags().StringVar(&mesh.runDir, "run-dir", runDir, "run directory of the mesh; FAIRLEAD_RUN_DIR sets another default")
 	root.AddCommand(
 		newUp(env, mesh), newDown(mesh), newDemo(env),
-		newConfig(env, mesh), newProxyStatus(mesh), newProxyConfig(mesh), newWhy(mesh), newProxy(mesh),
+		newConfig(env, mesh), newProxyStatus(mesh), newProxyConfig(env, mesh), newWhy(mesh), newProxy(mesh),
 		newValidate(env), newVersion(env, mesh), newExitCodes(),
 	)
 	return root
@@ -71,12 +84,10 @@ func args(check cobra.PositionalArgs) cobra.PositionalArgs {
 
 // group makes a command that only has sub-commands: without one, or with an unknown one, it is wrong usage.
 func group(use, short string, subs ...*cobra.Command) *cobra.Command {
-	cmd := &cobra.Command{Use: use, Short: short, RunE: func(cmd *cobra.Command, a []string) error {
-		if len(a) == 0 {
-			return cmd.Help()
-		}
-		return usage(fmt.Errorf("unknown command %q; see `%s --help`", a[0], cmd.CommandPath()))
-	}}
+	cmd := &cobra.Command{
+		Use: use, Short: short, Args: knownCommand,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
 	cmd.AddCommand(subs...)
 	return cmd
 }

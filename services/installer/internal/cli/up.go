@@ -61,7 +61,7 @@ Ctrl-C drains the proxies, ends everything and leaves no process behind.`,
 		},
 	}
 	fs := cmd.Flags()
-	fs.StringArrayVarP(&f.files, "file", "f", nil, "mesh file, or directory of mesh files; may be repeated")
+	filesFlag(fs, &f.files, "mesh file, or directory of mesh files")
 	fs.IntVar(&f.xdsServers, "xds-servers", 2, "how many xds-servers run")
 	fs.StringVar(&f.loopbackRange, "loopback-range", ports.DefaultRange, "loopback addresses to use; \"auto\" takes a range that no other mesh uses")
 	fs.StringVar(&f.binDir, "bin-dir", "", "directory of the programs (default: that of fairlead)")

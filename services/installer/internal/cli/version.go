@@ -31,22 +31,28 @@ type component struct {
 var services = []string{"ca", "config-watcher", "xds-server", "node-agent"}
 
 func newVersion(env Env, t *target) *cobra.Command {
-	f := newFormat("json")
+	f := newFormat("json", "yaml")
 	var binDir, envoy string
+	var brief bool
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Show the version of every component: of the running ones, else of the binaries",
 		Args:  args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if brief {
+				_, err := fmt.Fprintln(cmd.OutOrStdout(), version.Info().Version)
+				return err
+			}
 			find := programs.Finder{Executable: env.Executable, BinDir: binDir, Getenv: env.Getenv}
 			list := versions(cmd.Context(), t, find, envoy)
-			if f.value == "json" {
-				return printJSON(cmd.OutOrStdout(), list)
+			if f.value != "" {
+				return printTree(cmd.OutOrStdout(), f.value, list)
 			}
 			return printVersions(cmd.OutOrStdout(), list)
 		},
 	}
-	cmd.Flags().VarP(f, "output", "o", "output format")
+	outputFlag(cmd, f)
+	cmd.Flags().BoolVarP(&brief, "short", "s", false, "only the version of fairlead, without asking anybody")
 	cmd.Flags().StringVar(&binDir, "bin-dir", "", "directory of the programs (default: that of fairlead)")
 	cmd.Flags().StringVar(&envoy, "envoy", "", "Envoy binary (default: found as `fairlead up` does)")
 	return cmd

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -63,9 +65,10 @@ func (o explainedFrom) generation() string {
 
 // whyFlags are the flags of `fairlead why`.
 type whyFlags struct {
-	kind string
-	all  bool
-	out  *format
+	kind      string
+	namespace string
+	all       bool
+	out       *format
 }
 
 func newWhy(t *target) *cobra.Command {
@@ -76,26 +79,30 @@ func newWhy(t *target) *cobra.Command {
 		Long: `Show which objects, in which generation, a proxy's resource was made from, which ones about the same hosts have no part in it and why, and what
 was looked for and not found.
 
-PROXY is <pod>.<namespace>, or a beginning of it that only one proxy has. RESOURCE is the name of a cluster, endpoint assignment, listener, route
+PROXY is NAME.NAMESPACE, NAME, or a beginning of it that only one proxy has, pod/NAME, or deploy/NAME for the first of a Deployment's Pods. RESOURCE is the name of a cluster, endpoint assignment, listener, route
 configuration or virtual host ("<route configuration>/<virtual host>"), as proxy-config shows it, or a host with or without its port and domain. A
 host that several resources belong to is answered with their list: choose one by its name or with --type, or take --all.`,
 		Example: `  fairlead why productpage-v1-0 reviews:9080 --type virtualhosts
   fairlead why productpage-v1-0 'outbound|9080|v2|reviews.default.svc.cluster.local'`,
-		Args: args(cobra.ExactArgs(2)),
+		Args:              args(cobra.ExactArgs(2)),
+		ValidArgsFunction: t.completeProxies(1),
 		RunE: func(cmd *cobra.Command, a []string) error {
 			return why(cmd.Context(), t, a[0], a[1], f, cmd.OutOrStdout())
 		},
 	}
 	fs := cmd.Flags()
+	fs.StringVarP(&f.namespace, "namespace", "n", "", "namespace of the proxy, if PROXY does not say")
 	fs.StringVarP(&f.kind, "type", "t", "", "type of the resource: virtualhosts, clusters, endpoints, listeners, routes, nametables, ..., or a type URL")
 	fs.BoolVar(&f.all, "all", false, "explain all resources that RESOURCE may mean")
-	fs.VarP(f.out, "output", "o", "output format")
+	outputFlag(cmd, f.out)
 	t.registerServers(fs)
+	_ = cmd.RegisterFlagCompletionFunc("namespace", t.completeNamespaces)                                                                           // fails for a flag that there is none of only
+	_ = cmd.RegisterFlagCompletionFunc("type", cobra.FixedCompletions(slices.Sorted(maps.Values(servedTypes)), cobra.ShellCompDirectiveNoFileComp)) // as above
 	return cmd
 }
 
 func why(ctx context.Context, t *target, proxy, name string, f whyFlags, out io.Writer) error {
-	c, err := t.connect(ctx, proxy)
+	c, err := t.connect(ctx, proxy, f.namespace)
 	if err != nil {
 		return err
 	}

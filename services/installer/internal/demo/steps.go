@@ -237,7 +237,7 @@ func (d *demo) renew(ctx context.Context) error {
 	if err := d.reload(); err != nil {
 		return err
 	}
-	pod, err := d.state.Proxy("reviews-v3")
+	pod, err := d.state.Proxy("reviews-v3", "")
 	if err != nil {
 		return err
 	}

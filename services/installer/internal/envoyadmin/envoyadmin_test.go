@@ -86,8 +86,8 @@ func TestTables(t *testing.T) {
 	}
 }
 
-// TestNamed leaves out what has another name, and nothing else.
-func TestNamed(t *testing.T) {
+// TestOnlyANameIsShown leaves out what has another name, and nothing else.
+func TestOnlyANameIsShown(t *testing.T) {
 	c := admin(t)
 	dump, err := c.Dump(context.Background())
 	if err != nil {
@@ -109,7 +109,7 @@ func TestNamed(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			named, err := dump.Named(tc.section, tc.text)
+			named, err := dump.Only(tc.section, envoyadmin.Filter{Name: tc.text})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -140,7 +140,7 @@ func TestNamed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, row := range clusters.Named("reviews").EndpointsTable().Rows {
+	for _, row := range clusters.Only(envoyadmin.Filter{Name: "reviews"}).EndpointsTable().Rows {
 		if !strings.Contains(row[3], "reviews") {
 			t.Errorf("row %q", row)
 		}

@@ -6,27 +6,106 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-
-	"fairlead.dev/services/installer/internal/table"
 )
 
-// namePaths say where an element of a section's lists has its resource's name.
-var namePaths = map[Section][][]string{
-	Clusters:  {{"cluster", "name"}},
-	Listeners: {{"name"}, {"listener", "name"}},
-	Endpoints: {{"endpoint_config", "cluster_name"}},
-	Secrets:   {{"name"}},
+// Filter says which resources of a section are wanted; a field that is empty says nothing.
+type Filter struct {
+	// Name is a part of the resource's name; of virtual hosts, of their name or of one of their domains.
+	Name string
+	// FQDN, Subset and Cluster are parts of what they name, Direction is inbound or outbound.
+	FQDN, Subset, Direction, Cluster string
+	// Port of a cluster, a listener, a virtual host or an endpoint.
+	Port int
+	// Address is a part of a listener's or an endpoint's address.
+	Address string
+	// Type of a cluster, as its table shows it, or of a listener: HTTP, TCP or HTTP+TCP.
+	Type string
+	// Status of an endpoint, as its table shows it: HEALTHY, UNHEALTHY, ...
+	Status string
 }
 
-// Named returns the dump with only those resources of a section whose name contains the text. A route configuration of another name stays with
-// those of its virtual hosts whose name or domain does.
-func (d *Dump) Named(s Section, text string) (*Dump, error) {
+// names pairs each field that is set with its flag.
+func (f Filter) names() []string {
+	var set []string
+	for _, field := range []struct {
+		flag string
+		set  bool
+	}{
+		{"name", f.Name != ""}, {"fqdn", f.FQDN != ""}, {"subset", f.Subset != ""}, {"direction", f.Direction != ""}, {"cluster", f.Cluster != ""},
+		{"port", f.Port != 0}, {"address", f.Address != ""}, {"type", f.Type != ""}, {"status", f.Status != ""},
+	} {
+		if field.set {
+			set = append(set, field.flag)
+		}
+	}
+	return set
+}
+
+// filters say which fields mean something for a section.
+var filters = map[Section][]string{
+	Clusters:     {"name", "fqdn", "subset", "direction", "port", "type"},
+	Listeners:    {"name", "address", "port", "type"},
+	Routes:       {"name", "fqdn", "port"},
+	VirtualHosts: {"name", "fqdn", "port"},
+	Endpoints:    {"name", "fqdn", "subset", "direction", "cluster", "port", "address", "status"},
+	Secrets:      {"name"},
+	Extensions:   {"name"},
+}
+
+// Check refuses a filter that would not be looked at.
+func (f Filter) Check(s Section) error {
+	for _, name := range f.names() {
+		if !slices.Contains(filters[s], name) {
+			allowed := "none"
+			if len(filters[s]) > 0 {
+				allowed = "--" + strings.Join(filters[s], ", --")
+			}
+			return fmt.Errorf("--%s does not filter this section; its filters: %s", name, allowed)
+		}
+	}
+	return nil
+}
+
+// of keeps the fields that mean something for a section, for a filter over all of them. A section that has none of the fields is left whole.
+func (f Filter) of(s Section) Filter {
+	for _, name := range f.names() {
+		if slices.Contains(filters[s], name) {
+			continue
+		}
+		switch name {
+		case "name":
+			f.Name = ""
+		case "fqdn":
+			f.FQDN = ""
+		case "subset":
+			f.Subset = ""
+		case "direction":
+			f.Direction = ""
+		case "cluster":
+			f.Cluster = ""
+		case "port":
+			f.Port = 0
+		case "address":
+			f.Address = ""
+		case "type":
+			f.Type = ""
+		case "status":
+			f.Status = ""
+		}
+	}
+	return f
+}
+
+// Only returns the dump with those resources of a section that the filter wants. A route configuration of another name stays with those of its
+// virtual hosts that are wanted.
+func (d *Dump) Only(s Section, f Filter) (*Dump, error) {
 	from := s
 	if s == VirtualHosts {
 		from = Routes
 	}
+	f = f.of(s)
 	raw, ok := d.sections[adminPrefix+string(from)]
-	if !ok || text == "" {
+	if !ok || f == (Filter{}) {
 		return d, nil
 	}
 	dec := json.NewDecoder(bytes.NewReader(raw))
@@ -40,109 +119,157 @@ func (d *Dump) Named(s Section, text string) (*Dump, error) {
 		if !ok {
 			continue
 		}
-		tree[key] = slices.DeleteFunc(list, func(element any) bool {
-			if from == Routes {
-				return !keepRoutes(element, text, s == Routes)
-			}
-			return !slices.ContainsFunc(namePaths[s], func(path []string) bool { return strings.Contains(at(element, path...), text) })
-		})
+		tree[key] = slices.DeleteFunc(list, func(element any) bool { return !f.keep(s, element) })
 	}
 	kept, err := json.Marshal(tree)
 	if err != nil {
 		return nil, fmt.Errorf("config dump, %s: %w", from, err)
 	}
-	return &Dump{sections: map[string]json.RawMessage{adminPrefix + string(from): kept}}, nil
+	out := &Dump{sections: map[string]json.RawMessage{}}
+	for name, raw := range d.sections {
+		out.sections[name] = raw
+	}
+	out.sections[adminPrefix+string(from)] = kept
+	return out, nil
 }
 
-// keepRoutes takes the virtual hosts out of a route configuration that the text is not about, and reports whether something is left. whole
-// keeps all of a route configuration whose own name contains the text.
-func keepRoutes(element any, text string, whole bool) bool {
-	if whole && strings.Contains(at(element, "route_config", "name"), text) {
-		return true
+// keep reports whether an element of a section's lists is wanted. It takes out of the element the parts that are not.
+func (f Filter) keep(s Section, element any) bool {
+	switch s {
+	case Clusters:
+		var c cluster
+		return decode(at(element, "cluster"), &c) && f.cluster(c.Name) && (f.Type == "" || strings.EqualFold(c.kind(), f.Type)) &&
+			strings.Contains(c.Name, f.Name)
+	case Listeners:
+		for _, state := range [][]string{{"listener"}, {"active_state", "listener"}, {"warming_state", "listener"}} {
+			var l listener
+			if tree := at(element, state...); tree != nil && decode(tree, &l) {
+				return f.listener(l)
+			}
+		}
+		name, _ := at(element, "name").(string)
+		return f.Type == "" && f.Port == 0 && f.Address == "" && strings.Contains(name, f.Name)
+	case Routes, VirtualHosts:
+		return f.routes(element, s == Routes)
+	case Endpoints:
+		return f.endpoints(element)
+	case Secrets:
+		name, _ := at(element, "name").(string)
+		return strings.Contains(name, f.Name)
+	case Extensions:
+		name, _ := at(element, "ecds_filter", "name").(string)
+		return strings.Contains(name, f.Name)
 	}
-	fields, _ := element.(map[string]any)
-	config, _ := fields["route_config"].(map[string]any)
+	return true
+}
+
+// cluster reports whether the fields about clusters want one of this name.
+func (f Filter) cluster(name string) bool {
+	n := parseClusterName(name)
+	return strings.Contains(n.host, f.FQDN) && strings.Contains(n.subset, f.Subset) && strings.Contains(name, f.Cluster) &&
+		(f.Direction == "" || strings.EqualFold(n.direction, f.Direction)) && (f.Port == 0 || n.port == fmt.Sprint(f.Port))
+}
+
+func (f Filter) listener(l listener) bool {
+	hosts := []string{l.Address.host()}
+	for _, a := range l.Additional {
+		hosts = append(hosts, a.Address.host())
+	}
+	return strings.Contains(l.Name, f.Name) && (f.Port == 0 || l.Address.port() == fmt.Sprint(f.Port)) &&
+		(f.Type == "" || strings.EqualFold(l.kind(), f.Type)) &&
+		slices.ContainsFunc(hosts, func(host string) bool { return strings.Contains(host, f.Address) })
+}
+
+// routes takes the virtual hosts out of a route configuration that are not wanted, and reports whether something is left. whole
+// keeps all of a route configuration whose own name contains the text.
+func (f Filter) routes(element any, whole bool) bool {
+	name, _ := at(element, "route_config", "name").(string)
+	wholly := whole && f.Name != "" && strings.Contains(name, f.Name)
+	config, _ := at(element, "route_config").(map[string]any)
 	hosts, _ := config["virtual_hosts"].([]any)
 	hosts = slices.DeleteFunc(hosts, func(host any) bool {
-		if strings.Contains(at(host, "name"), text) {
-			return false
+		var v virtualHost
+		if !decode(host, &v) {
+			return true
 		}
-		fields, _ := host.(map[string]any)
-		domains, _ := fields["domains"].([]any)
-		return !slices.ContainsFunc(domains, func(domain any) bool {
-			name, _ := domain.(string)
-			return strings.Contains(name, text)
-		})
+		names := append([]string{v.Name}, v.Domains...)
+		has := func(text string) bool {
+			return slices.ContainsFunc(names, func(name string) bool { return strings.Contains(name, text) })
+		}
+		port := f.Port == 0 || name == fmt.Sprint(f.Port) || strings.HasSuffix(v.Name, fmt.Sprintf(":%d", f.Port))
+		return !port || !has(f.FQDN) || !wholly && !has(f.Name)
 	})
 	if config != nil {
 		config["virtual_hosts"] = hosts
 	}
-	return len(hosts) > 0
+	return len(hosts) > 0 || wholly && f.FQDN == "" && f.Port == 0
 }
 
-// at is the text at a path; "" if there is none.
-func at(tree any, path ...string) string {
+// endpoints takes the endpoints out of an assignment that are not wanted, and reports whether something is left.
+func (f Filter) endpoints(element any) bool {
+	name, _ := at(element, "endpoint_config", "cluster_name").(string)
+	if !strings.Contains(name, f.Name) || !f.clusterOf(name) {
+		return false
+	}
+	if f.Port == 0 && f.Address == "" && f.Status == "" {
+		return true
+	}
+	left := 0
+	localities, _ := at(element, "endpoint_config", "endpoints").([]any)
+	for _, l := range localities {
+		locality, _ := l.(map[string]any)
+		list, _ := locality["lb_endpoints"].([]any)
+		list = slices.DeleteFunc(list, func(tree any) bool {
+			var e lbEndpoint
+			return !decode(tree, &e) || !f.endpoint(e.Endpoint.Address, e.status())
+		})
+		locality["lb_endpoints"] = list
+		left += len(list)
+	}
+	return left > 0
+}
+
+// clusterOf is cluster for the cluster of endpoints, whose port is another one than the endpoints'.
+func (f Filter) clusterOf(name string) bool {
+	f.Port = 0
+	return f.cluster(name)
+}
+
+func (f Filter) endpoint(a address, status string) bool {
+	return strings.Contains(a.host(), f.Address) && (f.Port == 0 || a.port() == fmt.Sprint(f.Port)) && (f.Status == "" || strings.EqualFold(status, f.Status))
+}
+
+// Only keeps the endpoints that the filter wants.
+func (c *ClusterStatuses) Only(f Filter) *ClusterStatuses {
+	f = f.of(Endpoints)
+	out := &ClusterStatuses{}
+	for _, s := range c.Clusters {
+		if !strings.Contains(s.Name, f.Name) || !f.clusterOf(s.Name) {
+			continue
+		}
+		kept := s
+		kept.Hosts = nil
+		for _, h := range s.Hosts {
+			if f.endpoint(h.Address, h.Health.EDS) {
+				kept.Hosts = append(kept.Hosts, h)
+			}
+		}
+		out.Clusters = append(out.Clusters, kept)
+	}
+	return out
+}
+
+// at is what a tree has at a path; nil if nothing.
+func at(tree any, path ...string) any {
 	for _, key := range path {
 		fields, _ := tree.(map[string]any)
 		tree = fields[key]
 	}
-	text, _ := tree.(string)
-	return text
+	return tree
 }
 
-// Named keeps the clusters whose name contains the text.
-func (c *ClusterStatuses) Named(text string) *ClusterStatuses {
-	return &ClusterStatuses{slices.DeleteFunc(slices.Clone(c.Clusters), func(s ClusterStatus) bool { return !strings.Contains(s.Name, text) })}
-}
-
-// VirtualHostsTable shows the virtual hosts, wherever the proxy has them from.
-func (d *Dump) VirtualHostsTable() (*table.Table, error) {
-	all, err := d.routeConfigs()
-	if err != nil {
-		return nil, err
-	}
-	t := &table.Table{Header: []string{"ROUTE CONFIGURATION", "VHOST NAME", "DOMAINS", "ROUTES", "VIRTUAL SERVICES"}}
-	for _, rc := range all {
-		for _, v := range rc.VirtualHosts {
-			var objects []string
-			for _, r := range v.Routes {
-				if o := objectName(r.Metadata.istioConfig()); o != "" && !slices.Contains(objects, o) {
-					objects = append(objects, o)
-				}
-			}
-			t.Add(rc.Name, v.Name, domains(v.Domains), fmt.Sprint(len(v.Routes)), strings.Join(objects, ", "))
-		}
-	}
-	return t, nil
-}
-
-// virtualHostsJSON lists the virtual hosts as Envoy has them, each with the name of its route configuration.
-func (d *Dump) virtualHostsJSON() ([]byte, error) {
-	var dump struct {
-		Static  []json.RawMessage `json:"static_route_configs"`
-		Dynamic []json.RawMessage `json:"dynamic_route_configs"`
-	}
-	if err := d.section(string(Routes), &dump); err != nil {
-		return nil, err
-	}
-	type host struct {
-		Config string          `json:"route_config_name"`
-		Host   json.RawMessage `json:"virtual_host"`
-	}
-	list := []host{}
-	for _, raw := range append(dump.Static, dump.Dynamic...) {
-		var rc struct {
-			Config struct {
-				Name  string            `json:"name"`
-				Hosts []json.RawMessage `json:"virtual_hosts"`
-			} `json:"route_config"`
-		}
-		if err := json.Unmarshal(raw, &rc); err != nil {
-			return nil, fmt.Errorf("config dump, %s: %w", Routes, err)
-		}
-		for _, h := range rc.Config.Hosts {
-			list = append(list, host{rc.Config.Name, h})
-		}
-	}
-	return json.MarshalIndent(list, "", "  ")
+// decode makes a typed value of a part of a tree, and reports whether it could.
+func decode(tree, out any) bool {
+	text, err := json.Marshal(tree)
+	return err == nil && json.Unmarshal(text, out) == nil
 }

@@ -117,7 +117,11 @@ type listener struct {
 	Address      address       `json:"address"`
 	FilterChains []filterChain `json:"filter_chains"`
 	Default      *filterChain  `json:"default_filter_chain"`
-	Additional   []struct {
+	// API is set for the listeners of gRPC clients: they have no address, and one HttpConnectionManager.
+	API *struct {
+		Manager json.RawMessage `json:"api_listener"`
+	} `json:"api_listener"`
+	Additional []struct {
 		Address address `json:"address"`
 	} `json:"additional_addresses"`
 }
@@ -149,9 +153,7 @@ type httpOrTCP struct {
 	Inline  *routeConfig `json:"route_config"`
 	Cluster string       `json:"cluster"`
 	Weight  *struct {
-		Clusters []struct {
-			Name string `json:"name"`
-		} `json:"clusters"`
+		Clusters []weightedCluster `json:"clusters"`
 	} `json:"weighted_clusters"`
 }
 
@@ -171,11 +173,14 @@ type regex struct {
 }
 
 type route struct {
-	Name     string          `json:"name"`
-	Match    stringMatch     `json:"match"`
-	Metadata metadata        `json:"metadata"`
-	Redirect json.RawMessage `json:"redirect"`
-	Direct   json.RawMessage `json:"direct_response"`
+	Name     string       `json:"name"`
+	Match    stringMatch  `json:"match"`
+	Metadata metadata     `json:"metadata"`
+	Route    *routeAction `json:"route"`
+	Redirect *redirect    `json:"redirect"`
+	Direct   *struct {
+		Status json.Number `json:"status"`
+	} `json:"direct_response"`
 }
 
 type virtualHost struct {
@@ -216,6 +221,35 @@ type ClusterStatus struct {
 		} `json:"health_status"`
 		Weight json.Number `json:"weight"`
 	} `json:"host_statuses"`
+}
+
+type lbEndpoint struct {
+	Endpoint struct {
+		Address address `json:"address"`
+	} `json:"endpoint"`
+	Health string `json:"health_status"`
+}
+
+// status is in the words of /clusters, where an endpoint of which nothing bad is known is healthy.
+func (e lbEndpoint) status() string {
+	if e.Health == "" || e.Health == "UNKNOWN" {
+		return "HEALTHY"
+	}
+	return e.Health
+}
+
+type endpointConfig struct {
+	Config struct {
+		Cluster    string `json:"cluster_name"`
+		Localities []struct {
+			Endpoints []lbEndpoint `json:"lb_endpoints"`
+		} `json:"endpoints"`
+	} `json:"endpoint_config"`
+}
+
+type endpointsDump struct {
+	Static  []endpointConfig `json:"static_endpoint_configs"`
+	Dynamic []endpointConfig `json:"dynamic_endpoint_configs"`
 }
 
 type dataSource struct {

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 )
 
@@ -18,6 +20,8 @@ const (
 	Endpoints Section = "EndpointsConfigDump"
 	Secrets   Section = "SecretsConfigDump"
 	Bootstrap Section = "BootstrapConfigDump"
+	// Extensions are the extension configs (ECDS).
+	Extensions Section = "EcdsConfigDump"
 	// VirtualHosts are a part of Routes.
 	VirtualHosts Section = "VirtualHosts"
 )
@@ -40,6 +44,19 @@ func (d *Dump) JSON(s Section) ([]byte, error) {
 		return nil, fmt.Errorf("config dump, %s: %w", s, err)
 	}
 	return json.MarshalIndent(redact(tree), "", "  ")
+}
+
+// AllJSON is the whole dump, as Envoy shapes it, without any private key.
+func (d *Dump) AllJSON() ([]byte, error) {
+	configs := []json.RawMessage{}
+	for _, name := range slices.Sorted(maps.Keys(d.sections)) {
+		text, err := d.JSON(Section(strings.TrimPrefix(name, adminPrefix)))
+		if err != nil {
+			return nil, err
+		}
+		configs = append(configs, text)
+	}
+	return json.MarshalIndent(map[string]any{"configs": configs}, "", "  ")
 }
 
 // redact replaces what is or may hold a private key.

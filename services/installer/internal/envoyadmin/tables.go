@@ -91,6 +91,9 @@ func (d *Dump) ListenersTable() (*table.Table, error) {
 		if l.Default != nil {
 			t.Add(l.Name, hosts, l.Address.port(), "default"+state, l.Default.destination())
 		}
+		if l.API != nil {
+			t.Add(l.Name, "", "", "calls of the program"+state, filterChain{Filters: []filter{{Config: l.API.Manager}}}.destination())
+		}
 	}
 	for _, l := range dump.Static {
 		add(l.Listener, "")
@@ -132,6 +135,33 @@ func (c filterChain) match() string {
 	return strings.Join(parts, "; ")
 }
 
+// kind is what the listener's filter chains do with a connection: HTTP, TCP, or HTTP+TCP; empty for something else.
+func (l listener) kind() string {
+	chains := l.FilterChains
+	if l.Default != nil {
+		chains = append(slices.Clone(chains), *l.Default)
+	}
+	http, tcp := l.API != nil, false
+	for _, c := range chains {
+		for _, f := range c.Filters {
+			var cfg httpOrTCP
+			if json.Unmarshal(f.Config, &cfg) == nil {
+				http = http || strings.HasSuffix(cfg.Type, ".HttpConnectionManager")
+				tcp = tcp || strings.HasSuffix(cfg.Type, ".TcpProxy")
+			}
+		}
+	}
+	switch {
+	case http && tcp:
+		return "HTTP+TCP"
+	case http:
+		return "HTTP"
+	case tcp:
+		return "TCP"
+	}
+	return ""
+}
+
 // destination is where the chain's last HTTP or TCP filter leads.
 func (c filterChain) destination() string {
 	for _, f := range slices.Backward(c.Filters) {
@@ -147,11 +177,7 @@ func (c filterChain) destination() string {
 		case cfg.Cluster != "":
 			return "Cluster: " + cfg.Cluster
 		case cfg.Weight != nil:
-			var names []string
-			for _, w := range cfg.Weight.Clusters {
-				names = append(names, w.Name)
-			}
-			return "Clusters: " + strings.Join(names, ", ")
+			return "Clusters: " + strings.Join(shares(cfg.Weight.Clusters), ", ")
 		}
 	}
 	var names []string
@@ -192,58 +218,6 @@ func (m stringMatch) String() string {
 	return s
 }
 
-// routeConfigs lists the route configurations by name.
-func (d *Dump) routeConfigs() ([]routeConfig, error) {
-	var dump routesDump
-	if err := d.section("RoutesConfigDump", &dump); err != nil {
-		return nil, err
-	}
-	var all []routeConfig
-	for _, r := range dump.Static {
-		all = append(all, r.Config)
-	}
-	for _, r := range dump.Dynamic {
-		all = append(all, r.Config)
-	}
-	slices.SortStableFunc(all, func(a, b routeConfig) int { return strings.Compare(a.Name, b.Name) })
-	return all, nil
-}
-
-// RoutesTable shows the routes.
-func (d *Dump) RoutesTable() (*table.Table, error) {
-	all, err := d.routeConfigs()
-	if err != nil {
-		return nil, err
-	}
-	t := &table.Table{Header: []string{"NAME", "VHOST NAME", "DOMAINS", "MATCH", "VIRTUAL SERVICE"}}
-	for _, rc := range all {
-		for _, v := range rc.VirtualHosts {
-			for _, r := range v.Routes {
-				object := objectName(r.Metadata.istioConfig())
-				if object == "" && len(r.Direct) > 0 {
-					object = "404"
-				}
-				t.Add(rc.Name, v.Name, domains(v.Domains), r.Match.String(), object)
-			}
-			if len(v.Routes) == 0 {
-				t.Add(rc.Name, v.Name, domains(v.Domains), "none", "")
-			}
-		}
-	}
-	return t, nil
-}
-
-// domains shows the shortest names of a virtual host: those that people write.
-func domains(list []string) string {
-	const shown = 2
-	list = slices.Clone(list)
-	slices.SortStableFunc(list, func(a, b string) int { return len(a) - len(b) })
-	if len(list) > shown+1 {
-		return fmt.Sprintf("%s + %d more", strings.Join(list[:shown], ", "), len(list)-shown)
-	}
-	return strings.Join(list, ", ")
-}
-
 // EndpointsTable shows the endpoints.
 func (c *ClusterStatuses) EndpointsTable() *table.Table {
 	t := &table.Table{Header: []string{"ENDPOINT", "STATUS", "OUTLIER CHECK", "CLUSTER"}}
@@ -260,8 +234,54 @@ func (c *ClusterStatuses) EndpointsTable() *table.Table {
 			t.Add(h.Address.String(), status, outlier, cl.Name)
 		}
 	}
-	slices.SortStableFunc(t.Rows, func(a, b []string) int { return strings.Compare(a[3]+" "+a[0], b[3]+" "+b[0]) })
+	sortEndpoints(t)
 	return t
+}
+
+func sortEndpoints(t *table.Table) {
+	slices.SortStableFunc(t.Rows, func(a, b []string) int { return strings.Compare(a[3]+" "+a[0], b[3]+" "+b[0]) })
+}
+
+// EndpointsTable shows the endpoints of assignments (EDS), of which nobody says whether a check has failed.
+func (d *Dump) EndpointsTable() (*table.Table, error) {
+	var dump endpointsDump
+	if err := d.section(string(Endpoints), &dump); err != nil {
+		return nil, err
+	}
+	t := &table.Table{Header: []string{"ENDPOINT", "STATUS", "OUTLIER CHECK", "CLUSTER"}}
+	for _, a := range append(dump.Static, dump.Dynamic...) {
+		for _, l := range a.Config.Localities {
+			for _, e := range l.Endpoints {
+				t.Add(e.Endpoint.Address.String(), e.status(), "", a.Config.Cluster)
+			}
+		}
+	}
+	sortEndpoints(t)
+	return t, nil
+}
+
+// ExtensionsTable shows the extension configs (ECDS).
+func (d *Dump) ExtensionsTable() (*table.Table, error) {
+	var dump struct {
+		Filters []struct {
+			Version string `json:"version_info"`
+			Filter  struct {
+				Name   string `json:"name"`
+				Config struct {
+					Type string `json:"@type"`
+				} `json:"typed_config"`
+			} `json:"ecds_filter"`
+		} `json:"ecds_filters"`
+	}
+	if err := d.section(string(Extensions), &dump); err != nil {
+		return nil, err
+	}
+	t := &table.Table{Header: []string{"NAME", "TYPE", "VERSION"}}
+	for _, f := range dump.Filters {
+		t.Add(f.Filter.Name, f.Filter.Config.Type[strings.LastIndexByte(f.Filter.Config.Type, '/')+1:], f.Version)
+	}
+	sortRows(t)
+	return t, nil
 }
 
 // SecretsTable shows the certificates that the proxy holds; now decides whether they are valid.

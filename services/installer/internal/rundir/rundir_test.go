@@ -12,6 +12,7 @@ import (
 
 	"fairlead.dev/pkg/testkit"
 
+	"fairlead.dev/services/installer/internal/proxyname"
 	"fairlead.dev/services/installer/internal/rundir"
 )
 
@@ -141,16 +142,19 @@ func TestProxyNames(t *testing.T) {
 	}
 	s := rundir.State{Pods: []rundir.Pod{pod("web-1", "a", true), pod("web-10", "a", true), pod("web-1", "b", true), pod("db-0", "a", true), pod("plain-0", "a", false)}}
 	for name, want := range map[string]string{"web-1.a": "web-1.a", "db": "db-0.a", "web-10": "web-10.a"} {
-		if p, err := s.Proxy(name); err != nil || p.ID() != want {
+		if p, err := s.Proxy(name, ""); err != nil || p.ID() != want {
 			t.Errorf("%s: %v, %v", name, p, err)
 		}
 	}
-	var ambiguous *rundir.AmbiguousError
-	if _, err := s.Proxy("web-1"); !errors.As(err, &ambiguous) || len(ambiguous.Matches) != 3 {
+	if p, err := s.Proxy("web-1", "b"); err != nil || p.ID() != "web-1.b" {
+		t.Errorf("web-1 of b: %v, %v", p, err)
+	}
+	var ambiguous *proxyname.AmbiguousError
+	if _, err := s.Proxy("web-1", ""); !errors.As(err, &ambiguous) || len(ambiguous.Matches) != 2 {
 		t.Errorf("web-1: %v", err)
 	}
 	for _, name := range []string{"plain", "nobody", ""} {
-		if _, err := s.Proxy(name); err == nil {
+		if _, err := s.Proxy(name, ""); err == nil {
 			t.Errorf("%q was found", name)
 		}
 	}

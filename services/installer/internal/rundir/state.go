@@ -6,8 +6,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
+
+	"fairlead.dev/services/installer/internal/proxyname"
 )
 
 // State is state.json: the running mesh as other commands see it. Fields are only ever added.
@@ -170,47 +171,25 @@ func Open(dir string) (*State, error) {
 	return s, nil
 }
 
-// AmbiguousError says that a proxy's name was too short.
-type AmbiguousError struct {
-	Name    string
-	Matches []string
-}
-
-// Error implements error.
-func (e *AmbiguousError) Error() string {
-	return fmt.Sprintf("proxy %q could be any of %s; write more of the name", e.Name, strings.Join(e.Matches, ", "))
-}
-
-// Proxy finds a Pod with a proxy by "<pod>.<namespace>", "<pod>", or a prefix that only one has.
-func (s *State) Proxy(name string) (*Pod, error) {
-	var matches []*Pod
-	var ids []string
+// Proxy finds a Pod with an agent by its name, as proxyname reads it. namespace may be empty.
+func (s *State) Proxy(name, namespace string) (*Pod, error) {
+	wanted, err := proxyname.Parse(name, namespace)
+	if err != nil {
+		return nil, err
+	}
+	var pods []*Pod
+	var names []proxyname.Proxy
 	for i := range s.Pods {
-		p := &s.Pods[i]
-		if p.Agent == nil {
-			continue
-		}
-		if p.ID() == name {
-			return p, nil
-		}
-		if strings.HasPrefix(p.ID(), name) {
-			matches = append(matches, p)
-			ids = append(ids, p.ID())
+		if p := &s.Pods[i]; p.Agent != nil {
+			pods = append(pods, p)
+			names = append(names, proxyname.Proxy{Name: p.Name, Namespace: p.Namespace, Workload: p.Workload})
 		}
 	}
-	switch {
-	case name == "" || len(matches) == 0:
-		var all []string
-		for _, p := range s.Pods {
-			if p.Agent != nil {
-				all = append(all, p.ID())
-			}
-		}
-		return nil, fmt.Errorf("no proxy is named %q; there are %s", name, strings.Join(all, ", "))
-	case len(matches) > 1:
-		return nil, &AmbiguousError{Name: name, Matches: ids}
+	i, err := wanted.One(names)
+	if err != nil {
+		return nil, err
 	}
-	return matches[0], nil
+	return pods[i], nil
 }
 
 // Abs makes a run directory's name absolute.

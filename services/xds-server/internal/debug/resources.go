@@ -121,6 +121,8 @@ func (d *pages) resources(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	// The config dump of an Envoy spells fields as their proto file does.
+	marshal := protojson.MarshalOptions{UseProtoNames: q.Get("spelling") == "proto"}
 	found := map[string][]served{}
 	for _, url := range snapshot.URLs() {
 		if wanted != "" && wanted != url {
@@ -132,7 +134,7 @@ func (d *pages) resources(r *http.Request) (any, error) {
 				return true
 			}
 			var raw []byte
-			if raw, err = protojson.Marshal(shown(item.Blob.Resource.GetResource())); err != nil {
+			if raw, err = marshal.Marshal(shown(item.Blob.Resource.GetResource())); err != nil {
 				err = fmt.Errorf("%s: %w", name, err)
 				return false
 			}

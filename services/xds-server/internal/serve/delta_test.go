@@ -218,6 +218,9 @@ func TestDeltaReconnect(t *testing.T) {
 				if ty.GetBytesSent() != 0 || ty.GetSent() != nil {
 					t.Errorf("%s: %d bytes sent", short(ty.GetTypeUrl()), ty.GetBytesSent())
 				}
+				if ty.GetAcked().GetSequence() == 0 {
+					t.Errorf("%s: holds all it should, and no revision counts as acknowledged", short(ty.GetTypeUrl()))
+				}
 			}
 			select {
 			case m := <-c.got:

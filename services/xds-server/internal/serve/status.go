@@ -26,6 +26,9 @@ func (s *stream) status() *configv1.ProxyStatus {
 	// A revision that changes nothing for the proxy counts as acknowledged at once.
 	acked := s.upTo
 	for _, sub := range s.types {
+		if sub.acked == nil && sub.sent == nil && sub.clean() && s.held(sub) > 0 {
+			sub.acked = s.upTo // it came back with all that it should have
+		}
 		status.Types = append(status.Types, s.typeStatus(sub))
 		if sub.clean() {
 			continue

@@ -1,0 +1,104 @@
+package cli
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+
+	"fairlead.dev/services/installer/internal/store"
+)
+
+// completeTimeout bounds what completion asks: somebody waits for it with a finger on the tab key.
+const completeTimeout = 2 * time.Second
+
+// completion is cobra's function for completing arguments and flags' values.
+type completion = func(cmd *cobra.Command, a []string, begun string) ([]string, cobra.ShellCompDirective)
+
+// asked runs a question to config-watcher for completion; without a mesh, there is nothing to complete.
+func (t *target) asked(cmd *cobra.Command, ask func(ctx context.Context, client *store.Client) []string) []string {
+	client, err := t.dial()
+	if err != nil {
+		return nil
+	}
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
+	defer cancel()
+	return ask(ctx, client)
+}
+
+// begin keeps what begins with the text, sorted, each once.
+func begin(list []string, text string) []string {
+	list = slices.DeleteFunc(slices.Clone(list), func(s string) bool { return !strings.HasPrefix(s, text) })
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+// proxyNames lists the connected proxies, and those of the run directory.
+func (t *target) proxyNames(cmd *cobra.Command) []string {
+	namespace, _ := cmd.Flags().GetString("namespace") // no such flag: all
+	names := t.asked(cmd, func(ctx context.Context, client *store.Client) []string {
+		res, err := client.ListProxies(ctx, &configv1.ListProxiesRequest{Namespace: namespace})
+		if err != nil {
+			return nil
+		}
+		var list []string
+		for _, p := range res.GetProxies() {
+			list = append(list, proxyName(p.GetNodeId()))
+		}
+		return list
+	})
+	if state, err := t.state(); err == nil {
+		for _, p := range state.Pods {
+			if p.Agent != nil && (namespace == "" || p.Namespace == namespace) {
+				names = append(names, p.ID())
+			}
+		}
+	}
+	return names
+}
+
+// completeProxies completes the first so many arguments as proxies.
+func (t *target) completeProxies(arguments int) completion {
+	return func(cmd *cobra.Command, a []string, begun string) ([]string, cobra.ShellCompDirective) {
+		if len(a) >= arguments {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return begin(t.proxyNames(cmd), begun), cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// completeConfig completes `proxy-config`: a section and a proxy, in either order.
+func (t *target) completeConfig(cmd *cobra.Command, a []string, begun string) ([]string, cobra.ShellCompDirective) {
+	var list []string
+	switch {
+	case len(a) == 0:
+		list = append(sectionNames(), t.proxyNames(cmd)...)
+	case len(a) == 1 && !cmd.Flags().Changed("filename"):
+		if list = sectionNames(); isSection(a[0]) {
+			list = t.proxyNames(cmd)
+		}
+	}
+	return begin(list, begun), cobra.ShellCompDirectiveNoFileComp
+}
+
+func isSection(name string) bool {
+	_, ok := findSection(name, false)
+	return ok
+}
+
+// completeNamespaces completes --namespace.
+func (t *target) completeNamespaces(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
+	list := t.asked(cmd, func(ctx context.Context, client *store.Client) []string {
+		list, err := namespaces(ctx, client)
+		if err != nil {
+			return nil
+		}
+		return list
+	})
+	return begin(list, begun), cobra.ShellCompDirectiveNoFileComp
+}

@@ -1,0 +1,36 @@
+package cli
+
+import (
+	"os"
+	"strings"
+
+	"github.com/spf13/pflag"
+)
+
+// filesFlag adds -f, --filename, as kubectl has it: it may be repeated, and take a list separated by commas.
+func filesFlag(fs *pflag.FlagSet, files *[]string, about string) {
+	fs.VarP((*fileList)(files), "filename", "f", about+"; may be repeated, or a list with commas")
+}
+
+// fileList is the value of a flag that names files.
+type fileList []string
+
+// String, Set and Type implement pflag.Value.
+func (l *fileList) String() string { return strings.Join(*l, ",") }
+
+// Set adds a file, or the files of a list. A file whose name has commas is taken for what it is.
+func (l *fileList) Set(text string) error {
+	if _, err := os.Stat(text); err == nil || !strings.Contains(text, ",") {
+		*l = append(*l, text)
+		return nil
+	}
+	for _, name := range strings.Split(text, ",") {
+		if name != "" {
+			*l = append(*l, name)
+		}
+	}
+	return nil
+}
+
+// Type names the values.
+func (l *fileList) Type() string { return "FILE" }

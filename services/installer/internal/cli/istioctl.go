@@ -1,0 +1,41 @@
+package cli
+
+// istioctlCommand is a command of istioctl that fairlead has under another name, or not.
+type istioctlCommand struct {
+	// name is the command's first word that fairlead does not have; empty where it has all of them. example is what users of istioctl write.
+	name, example string
+	// instead is what does the work here; it is in Markdown.
+	instead string
+}
+
+// fromIstioctl is the table "istioctl → fairlead" of docs/reference/cli.md. Unknown commands are looked up in it, too.
+var fromIstioctl = []istioctlCommand{
+	{"", "proxy-status [POD]", "`fairlead proxy-status [POD]`; a POD is shown with the revisions that it was sent and has acknowledged, not compared with a dump"},
+	{"", "proxy-config cluster|listener|route|endpoint|secret|bootstrap|ecds|all POD", "the same, with the same aliases and filters; the order of section and POD does not matter"},
+	{"", "proxy-config log POD --level http:debug", "the same"},
+	{"", "proxy-config … -o json|yaml|short", "the same; `short`, a table, is the default"},
+	{"", "proxy-config … --file DUMP", "the same"},
+	{"", "validate -f FILE", "`fairlead validate -f FILE`, without a mesh; `fairlead config apply -f FILE --dry-run` against a running one"},
+	{"", "version -o json|yaml, version --short", "the same, without `--remote`: the services of the run directory are asked"},
+	{"", "completion bash|zsh|fish", "the same, with the mesh's proxies, kinds, names and namespaces"},
+	{"analyze", "analyze", "warnings of `fairlead config apply`, of `fairlead up` and in objects' status; `fairlead why` for one resource of one proxy"},
+	{"wait", "x wait", "`fairlead config apply --wait`"},
+	{"kube-inject", "kube-inject", "`fairlead up` gives every Pod its proxy; on Kubernetes the objects in `deploy/` say what a Pod with a proxy looks like"},
+	{"install", "install, upgrade, uninstall, manifest", "the objects in `deploy/`; on one machine `fairlead up` and `fairlead down`"},
+	{"upgrade", "", "the objects in `deploy/`"},
+	{"uninstall", "", "`fairlead down` on one machine"},
+	{"manifest", "", "the objects in `deploy/`"},
+	{"tag", "tag", "missing: there are no revisions of the control plane beside each other"},
+	{"experimental", "x describe pod|service", "`fairlead why PROXY HOST`"},
+	{"x", "x internal-debug", "the debug pages of each service's operations port, `http://<operations port>/debug/`, with the administrator's token"},
+	{"dashboard", "dashboard", "missing: `curl --unix-socket .run/pods/<pod>.<namespace>/envoy-admin.sock http://envoy/`, metrics at each operations port"},
+	{"admin", "admin log", "missing while it runs: `fairlead up --log-level`; of one Envoy `fairlead proxy-config log`"},
+	{"bug-report", "bug-report", "missing: `fairlead logs`, `fairlead proxy-config all PROXY -o json`, `fairlead proxy-status -o json`"},
+	{"create-remote-secret", "create-remote-secret, remote-clusters", "missing: a mesh has one cluster, of several networks"},
+	{"remote-clusters", "", "missing: a mesh has one cluster"},
+	{"waypoint", "waypoint, ztunnel-config", "missing: there is no ambient mode"},
+	{"ztunnel-config", "", "missing: there is no ambient mode"},
+	{"authz", "x authz check", "missing: AuthorizationPolicy and RequestAuthentication are refused"},
+	{"metrics", "x metrics", "missing: each agent's `/stats/prometheus`"},
+	{"options", "options", "`fairlead help`"},
+}

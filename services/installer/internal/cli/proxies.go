@@ -1,0 +1,227 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/labels"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+
+	"fairlead.dev/pkg/nearest"
+	"fairlead.dev/services/installer/internal/proxyname"
+	"fairlead.dev/services/installer/internal/store"
+)
+
+// scope are the flags that say which namespaces a command is about.
+type scope struct {
+	namespace string
+	all       bool
+	selector  string
+}
+
+// register adds -n and -A; about ends the description of -n.
+func (s *scope) register(cmd *cobra.Command, t *target, about string) {
+	fs := cmd.Flags()
+	fs.StringVarP(&s.namespace, "namespace", "n", "", "namespace "+about)
+	fs.BoolVarP(&s.all, "all-namespaces", "A", false, "all namespaces")
+	cmd.MarkFlagsMutuallyExclusive("namespace", "all-namespaces")
+	_ = cmd.RegisterFlagCompletionFunc("namespace", t.completeNamespaces) // fails for a flag that there is none of only
+}
+
+// registerSelector adds -l.
+func (s *scope) registerSelector(cmd *cobra.Command, of string) {
+	cmd.Flags().StringVarP(&s.selector, "selector", "l", "", "only those whose "+of+" match, as in app=web,version!=v1")
+}
+
+// labels reads the selector; nil if there is none.
+func (s *scope) labels() (labels.Selector, error) {
+	if s.selector == "" {
+		return nil, nil
+	}
+	selector, err := labels.Parse(s.selector)
+	if err != nil {
+		return nil, usage(fmt.Errorf("--selector %q: %w; write app=web, app!=web or \"app in (web, cart)\"", s.selector, err))
+	}
+	return selector, nil
+}
+
+// unknownNamespace is the error for a namespace that the mesh does not have.
+func unknownNamespace(name string, there []string) error {
+	slices.Sort(there)
+	text := fmt.Sprintf("no namespace %q in this mesh%s", name, nearest.Hint(name, there))
+	if len(there) > 0 {
+		text += "; there are " + strings.Join(there, ", ")
+	}
+	return fmt.Errorf("%s", text)
+}
+
+// namespaces lists those that proxies and objects are in.
+func namespaces(ctx context.Context, client *store.Client) ([]string, error) {
+	found := map[string]bool{}
+	proxies, err := client.ListProxies(ctx, &configv1.ListProxiesRequest{})
+	if err != nil {
+		return nil, client.Explain(err)
+	}
+	for _, p := range proxies.GetProxies() {
+		found[p.GetNamespace()] = true
+	}
+	objects, err := client.List(ctx, &configv1.ListRequest{})
+	if err != nil {
+		return nil, client.Explain(err)
+	}
+	for _, o := range objects.GetObjects() {
+		if found[o.GetKey().GetNamespace()] = true; o.GetKey().GetKind() == "Namespace" {
+			found[o.GetKey().GetName()] = true
+		}
+	}
+	delete(found, "")
+	var list []string
+	for name := range found {
+		list = append(list, name)
+	}
+	slices.Sort(list)
+	return list, nil
+}
+
+// fleet asks config-watcher for the proxies of a scope. A namespace that the mesh does not have is an error.
+func (t *target) fleet(ctx context.Context, s scope) (*configv1.ListProxiesResponse, error) {
+	selector, err := s.labels()
+	if err != nil {
+		return nil, err
+	}
+	client, err := t.dial()
+	if err != nil {
+		return nil, err
+	}
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	res, err := client.ListProxies(ctx, &configv1.ListProxiesRequest{Namespace: s.namespace})
+	if err != nil {
+		return nil, exit(client.Explain(err))
+	}
+	res.Proxies = slices.DeleteFunc(res.GetProxies(), func(p *configv1.ProxyStatus) bool {
+		return s.namespace != "" && p.GetNamespace() != s.namespace
+	})
+	if s.namespace != "" && len(res.GetProxies()) == 0 {
+		there, err := namespaces(ctx, client)
+		if err != nil {
+			return nil, err
+		}
+		if !slices.Contains(there, s.namespace) {
+			return nil, unknownNamespace(s.namespace, there)
+		}
+	}
+	if selector == nil {
+		return res, nil
+	}
+	of, err := workloadLabels(ctx, client, s.namespace)
+	if err != nil {
+		return nil, err
+	}
+	res.Proxies = slices.DeleteFunc(res.GetProxies(), func(p *configv1.ProxyStatus) bool {
+		return !selector.Matches(of[p.GetNamespace()+"/"+podName(p)])
+	})
+	return res, nil
+}
+
+// workloadLabels are the labels of Pods and WorkloadEntries, by "<namespace>/<name>".
+func workloadLabels(ctx context.Context, client *store.Client, namespace string) (map[string]labels.Set, error) {
+	out := map[string]labels.Set{}
+	for _, kind := range []string{"WorkloadEntry", "Pod"} {
+		res, err := client.List(ctx, &configv1.ListRequest{Kind: kind, Namespace: namespace})
+		if err != nil {
+			return nil, exit(client.Explain(err))
+		}
+		for _, o := range res.GetObjects() {
+			var tree struct {
+				Metadata struct{ Labels labels.Set }
+				Spec     struct{ Labels labels.Set }
+			}
+			if err := json.Unmarshal(o.GetManifest(), &tree); err != nil {
+				return nil, fmt.Errorf("%s %s/%s: %w", kind, o.GetKey().GetNamespace(), o.GetKey().GetName(), err)
+			}
+			out[o.GetKey().GetNamespace()+"/"+o.GetKey().GetName()] = labels.Merge(tree.Metadata.Labels, tree.Spec.Labels)
+		}
+	}
+	return out, nil
+}
+
+// podName is the name of the proxy's workload.
+func podName(p *configv1.ProxyStatus) string {
+	return strings.TrimSuffix(proxyName(p.GetNodeId()), "."+p.GetNamespace())
+}
+
+// choose returns the proxies of a name, verified ones before those that only say so, at least one.
+func choose(all []*configv1.ProxyStatus, wanted proxyname.Wanted) ([]*configv1.ProxyStatus, error) {
+	all = verifiedFirst(all)
+	found, err := wanted.Find(refs(all))
+	if err != nil {
+		return nil, err
+	}
+	kept := make([]*configv1.ProxyStatus, 0, len(found))
+	for _, i := range found {
+		p := all[i]
+		impostor := p.GetUnverified() && slices.ContainsFunc(kept, func(other *configv1.ProxyStatus) bool {
+			return !other.GetUnverified() && proxyName(other.GetNodeId()) == proxyName(p.GetNodeId())
+		})
+		if !impostor {
+			kept = append(kept, p)
+		}
+	}
+	return kept, nil
+}
+
+// chooseOne is choose for a command that needs a single proxy.
+func chooseOne(all []*configv1.ProxyStatus, wanted proxyname.Wanted) (*configv1.ProxyStatus, error) {
+	all = verifiedFirst(all)
+	i, err := wanted.One(refs(all))
+	if err != nil {
+		return nil, err
+	}
+	return all[i], nil
+}
+
+func verifiedFirst(all []*configv1.ProxyStatus) []*configv1.ProxyStatus {
+	all = slices.Clone(all)
+	slices.SortStableFunc(all, func(a, b *configv1.ProxyStatus) int {
+		switch {
+		case a.GetUnverified() == b.GetUnverified():
+			return 0
+		case a.GetUnverified():
+			return 1
+		}
+		return -1
+	})
+	return all
+}
+
+func refs(all []*configv1.ProxyStatus) []proxyname.Proxy {
+	list := make([]proxyname.Proxy, 0, len(all))
+	for _, p := range all {
+		name, namespace, _ := strings.Cut(proxyName(p.GetNodeId()), ".")
+		if p.GetNamespace() != "" {
+			name, namespace = podName(p), p.GetNamespace()
+		}
+		list = append(list, proxyname.Proxy{Name: name, Namespace: namespace})
+	}
+	return list
+}
+
+// nothing says on standard error that there is nothing to show: standard output stays what it is with something.
+func nothing(w io.Writer, what string, s scope) error {
+	if s.namespace != "" {
+		what += fmt.Sprintf(" in namespace %s", s.namespace)
+	}
+	if s.selector != "" {
+		what += fmt.Sprintf(" that -l %s selects", s.selector)
+	}
+	_, err := fmt.Fprintf(w, "no %s\n", what)
+	return err
+}

@@ -1,0 +1,82 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"fairlead.dev/pkg/nearest"
+)
+
+// knownCommand is the check of arguments of a command that only has sub-commands: what is left of the arguments is no command.
+func knownCommand(cmd *cobra.Command, a []string) error {
+	if len(a) == 0 {
+		return nil
+	}
+	return usage(fmt.Errorf("unknown command %q%s; see `%s --help`", a[0], commandHint(cmd, a[0]), cmd.CommandPath()))
+}
+
+// commandHint guesses which command was meant: one with nearly this name, one with this name elsewhere in the tree, or what does the work of
+// the istioctl command of this name.
+func commandHint(cmd *cobra.Command, word string) string {
+	names := map[string]string{}
+	var candidates []string
+	for _, sub := range cmd.Commands() {
+		if sub.Hidden {
+			continue
+		}
+		for _, name := range append([]string{sub.Name()}, sub.Aliases...) {
+			names[name] = sub.CommandPath()
+			candidates = append(candidates, name)
+		}
+	}
+	if near := nearest.Name(word, candidates); near != "" {
+		return fmt.Sprintf("; did you mean `%s`?", names[near])
+	}
+	if found := named(cmd.Root(), word); found != nil {
+		return fmt.Sprintf("; did you mean `%s`?", found.CommandPath())
+	}
+	if i := slices.IndexFunc(fromIstioctl, func(e istioctlCommand) bool { return e.name == word }); i >= 0 && cmd == cmd.Root() {
+		return ": istioctl's; instead: " + fromIstioctl[i].instead
+	}
+	return ""
+}
+
+// named finds a command by its name, or an alias, anywhere under another one.
+func named(under *cobra.Command, name string) *cobra.Command {
+	for _, sub := range under.Commands() {
+		if sub.Hidden || sub.Name() == "completion" {
+			continue
+		}
+		if sub.Name() == name || sub.HasAlias(name) {
+			return sub
+		}
+		if found := named(sub, name); found != nil {
+			return found
+		}
+	}
+	return nil
+}
+
+// flagHint guesses which flag was meant, from the error of a flag that there is none of.
+func flagHint(cmd *cobra.Command, err error) string {
+	var missing *pflag.NotExistError
+	if !errors.As(err, &missing) || missing.GetSpecifiedShortnames() != "" {
+		return ""
+	}
+	var candidates []string
+	add := func(f *pflag.Flag) {
+		if !f.Hidden {
+			candidates = append(candidates, f.Name)
+		}
+	}
+	cmd.Flags().VisitAll(add)
+	cmd.InheritedFlags().VisitAll(add)
+	if near := nearest.Name(missing.GetSpecifiedName(), candidates); near != "" {
+		return fmt.Sprintf("; did you mean --%s?", near)
+	}
+	return ""
+}

@@ -1,0 +1,122 @@
+package envoyadmin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"fairlead.dev/pkg/nearest"
+	"fairlead.dev/services/installer/internal/table"
+)
+
+// LogLevels are the levels that an Envoy's logger may have, from the one that says most.
+var LogLevels = []string{"trace", "debug", "info", "warning", "error", "critical", "off"}
+
+// Logger is one of Envoy's loggers.
+type Logger struct {
+	Name  string `json:"name"`
+	Level string `json:"level"`
+}
+
+// Loggers lists Envoy's loggers, sorted by name.
+func (c *Client) Loggers(ctx context.Context) ([]Logger, error) { return c.logging(ctx, "") }
+
+// SetLogLevels changes loggers' levels and lists all loggers then. levels is "<level>" for all of them, or "<logger>:<level>", separated
+// by commas. Nothing is changed if a logger or a level does not exist.
+func (c *Client) SetLogLevels(ctx context.Context, levels string) ([]Logger, error) {
+	there, err := c.Loggers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all, paths, err := parseLevels(levels, there)
+	if err != nil {
+		return nil, err
+	}
+	if all != "" {
+		if there, err = c.logging(ctx, "?level="+urlEscape(all)); err != nil {
+			return nil, err
+		}
+	}
+	if len(paths) > 0 {
+		return c.logging(ctx, "?paths="+urlEscape(strings.Join(paths, ",")))
+	}
+	return there, nil
+}
+
+// ResetLogLevels gives the loggers the levels that Envoy was started with.
+func (c *Client) ResetLogLevels(ctx context.Context) ([]Logger, error) {
+	body, err := c.Get(ctx, "/server_info")
+	if err != nil {
+		return nil, err
+	}
+	var info struct {
+		Options struct {
+			Level      string `json:"log_level"`
+			Components string `json:"component_log_level"`
+		} `json:"command_line_options"`
+	}
+	if err := json.Unmarshal(body, &info); err != nil {
+		return nil, fmt.Errorf("server info: %w", err)
+	}
+	if info.Options.Level == "" {
+		return nil, errors.New("server info: Envoy does not say which log level it was started with; name one with --level")
+	}
+	return c.SetLogLevels(ctx, strings.TrimSuffix(info.Options.Level+","+info.Options.Components, ","))
+}
+
+// parseLevels reads the levels of SetLogLevels: that of all loggers, and those of single ones in Envoy's spelling.
+func parseLevels(levels string, there []Logger) (all string, paths []string, err error) {
+	var names []string
+	for _, l := range there {
+		names = append(names, l.Name)
+	}
+	for _, part := range strings.Split(levels, ",") {
+		name, level, single := strings.Cut(strings.TrimSpace(part), ":")
+		if !single {
+			name, level = "", name
+		}
+		if level == "warn" {
+			level = "warning"
+		}
+		switch {
+		case !slices.Contains(LogLevels, level):
+			return "", nil, fmt.Errorf("%q is no log level%s; there are %s", level, nearest.Hint(level, LogLevels), strings.Join(LogLevels, ", "))
+		case single && !slices.Contains(names, name):
+			return "", nil, fmt.Errorf("no logger of Envoy is named %q%s; without --level all of them are listed", name, nearest.Hint(name, names))
+		case single:
+			paths = append(paths, name+":"+level)
+		default:
+			all = level
+		}
+	}
+	return all, paths, nil
+}
+
+// logging asks /logging, which answers with all loggers, "  <name>: <level>" a line.
+func (c *Client) logging(ctx context.Context, query string) ([]Logger, error) {
+	body, err := c.do(ctx, http.MethodPost, "/logging"+query)
+	if err != nil {
+		return nil, err
+	}
+	list := []Logger{}
+	for _, line := range strings.Split(string(body), "\n") {
+		if name, level, ok := strings.Cut(strings.TrimSpace(line), ": "); ok {
+			list = append(list, Logger{name, level})
+		}
+	}
+	slices.SortFunc(list, func(a, b Logger) int { return strings.Compare(a.Name, b.Name) })
+	return list, nil
+}
+
+// LoggersTable shows loggers.
+func LoggersTable(list []Logger) *table.Table {
+	t := &table.Table{Header: []string{"LOGGER", "LEVEL"}}
+	for _, l := range list {
+		t.Add(l.Name, l.Level)
+	}
+	return t
+}
