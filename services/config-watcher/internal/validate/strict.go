@@ -219,7 +219,7 @@ func (c *checker) unknown(path, name string, known []string, beside map[string]a
 		c.remark(manifest.Field(path, name), fmt.Sprintf("is left out: unknown field %q", name), suggestion(name, known))
 		return
 	}
-	if near := nearest(name, known); near != "" && beside[near] == nil {
+	if near := nearest.Name(name, known); near != "" && beside[near] == nil {
 		c.meant = append(c.meant, manifest.Field(path, near))
 	}
 	c.fail(manifest.Field(path, name), nil, fmt.Sprintf("unknown field %q", name), suggestion(name, known))
