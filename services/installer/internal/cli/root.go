@@ -47,7 +47,7 @@ func newRoot(env Env) *cobra.Command {
 	root.PersistentFlags().StringVar(&mesh.runDir, "run-dir", ".run", "run directory of the mesh")
 	root.AddCommand(
 		newUp(env, mesh), newDown(mesh), newDemo(env),
-		newConfig(env, mesh), newProxyStatus(mesh), newProxyConfig(mesh), newWhy(mesh), newProxy(mesh),
+		newConfig(env, mesh), newProxyStatus(mesh), newProxyConfig(mesh), newWhy(mesh), newProxy(mesh), newCredentials(mesh),
 		newVersion(env, mesh), newExitCodes(),
 	)
 	return root
