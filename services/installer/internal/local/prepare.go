@@ -4,11 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"fairlead.dev/pkg/svid"
 
 	"fairlead.dev/services/installer/internal/plan"
 	"fairlead.dev/services/installer/internal/ports"
@@ -32,6 +35,12 @@ func (n *Node) prepare() (*tokens.Files, error) {
 	}
 	for _, dir := range dirs {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, fmt.Errorf("run directory: %w", err)
+		}
+	}
+	for _, s := range n.cfg.Plan.Services {
+		// A certificate of an earlier run has the addresses of that run.
+		if err := os.Remove(filepath.Join(l.ServiceState(s.Name), svid.CacheFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("run directory: %w", err)
 		}
 	}

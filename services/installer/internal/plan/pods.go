@@ -33,7 +33,7 @@ type deployment struct {
 
 // newPods plans the replicas of a Deployment.
 func newPods(m *mesh.Mesh, d mesh.Deployment, o Options, addrs *addresses) ([]*Pod, error) {
-	w := &deployment{Deployment: d, mesh: m, o: o, addrs: addrs, xds: discovery(addrs, o.XDSServers)}
+	w := &deployment{Deployment: d, mesh: m, o: o, addrs: addrs, xds: list(discovery(addrs, o.XDSServers), netip.AddrPort.String)}
 	w.kind = podKind(m, d)
 	if err := w.check(); err != nil {
 		return nil, err

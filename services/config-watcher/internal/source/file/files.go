@@ -40,7 +40,8 @@ func Files(paths []string) ([]string, error) {
 // Content reads a file or, to its end, a named pipe. It reads no more than manifest.Each takes.
 func Content(path string) ([]byte, error) {
 	if !pipe(path) {
-		return readFile(path)
+		content, _, err := readFile(path)
+		return content, err
 	}
 	f, err := os.Open(path)
 	if err != nil {
