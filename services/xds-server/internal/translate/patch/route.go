@@ -103,6 +103,7 @@ func (t *tables) concerns(p *replica.Patch) bool {
 
 func (t *tables) patch(m proto.Message, patches []*use) (proto.Message, error) {
 	out := m.(*route.RouteConfiguration)
+	done := routes.WithoutDeadlines(out.GetVirtualHosts())
 	here := func(u *use) bool { return t.is(u.Patch) }
 	for _, u := range of(patches, networking.EnvoyFilter_ROUTE_CONFIGURATION, here) {
 		if isMerge(u.Operation) {
@@ -133,6 +134,7 @@ func (t *tables) patch(m proto.Message, patches []*use) (proto.Message, error) {
 	if out.VirtualHosts, err = hosts.edit(out.GetVirtualHosts(), adds); err != nil {
 		return nil, err
 	}
+	done(out.GetVirtualHosts())
 	return out, nil
 }
 
@@ -245,6 +247,7 @@ func (h *hosts) covered(added *route.VirtualHost) bool {
 
 func (h *hosts) patch(m proto.Message, patches []*use) (proto.Message, error) {
 	out := m.(*route.VirtualHost)
+	done := routes.WithoutDeadlines([]*route.VirtualHost{out})
 	for _, u := range of(patches, networking.EnvoyFilter_VIRTUAL_HOST, func(*use) bool { return true }) {
 		switch op := u.Operation; {
 		case op == networking.EnvoyFilter_Patch_ADD && !h.r.Class().OnDemand:
@@ -279,6 +282,7 @@ func (h *hosts) patch(m proto.Message, patches []*use) (proto.Message, error) {
 	}
 	var err error
 	out.Routes, err = httpRoutes.edit(out.GetRoutes(), of(patches, networking.EnvoyFilter_HTTP_ROUTE, func(*use) bool { return true }))
+	done([]*route.VirtualHost{out})
 	return out, err
 }
 
