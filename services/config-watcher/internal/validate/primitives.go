@@ -117,16 +117,24 @@ func (c *checker) portName(path, s string) {
 // label checks one key: value pair of labels or of a selector.
 func (c *checker) label(path, key, value string) {
 	at := field(path, key)
-	prefix, name, hasPrefix := strings.Cut(key, "/")
-	if !hasPrefix {
-		name, prefix = prefix, ""
-	}
-	if hasPrefix && !dnsSubdomain(prefix) || len(name) > 63 || !labelKeyRE.MatchString(name) {
+	if !labelKey(key) {
 		c.fail(at, key, "not a valid label name", "use at most 63 letters, digits, '-', '_' and '.', with an optional DNS prefix")
 	}
-	if len(value) > 63 || value != "" && !labelKeyRE.MatchString(value) {
+	if !labelValue(value) {
 		c.fail(at, value, "not a valid label value", "use at most 63 letters, digits, '-', '_' and '.'")
 	}
+}
+
+func labelKey(key string) bool {
+	prefix, name, hasPrefix := strings.Cut(key, "/")
+	if !hasPrefix {
+		name = key
+	}
+	return (!hasPrefix || dnsSubdomain(prefix)) && len(name) <= 63 && labelKeyRE.MatchString(name)
+}
+
+func labelValue(value string) bool {
+	return value == "" || len(value) <= 63 && labelKeyRE.MatchString(value)
 }
 
 func (c *checker) labels(path string, m map[string]string) {
@@ -245,18 +253,18 @@ func (c *checker) gatewayRef(path, s string) {
 	}
 }
 
-// workloadLabels checks the labels of a selector: wildcards would look like they match more than they do.
+// workloadLabels checks the labels of a selector: wildcards would look like they match more than they do. A label that no workload can have selects
+// nothing, which Istio accepts.
 func (c *checker) workloadLabels(path string, m map[string]string) {
 	for _, k := range sortedKeys(m) {
-		if k == "" {
+		switch {
+		case k == "":
 			c.fail(path, nil, "label name is empty", "name a label")
-			continue
-		}
-		if strings.Contains(k, "*") || strings.Contains(m[k], "*") {
+		case strings.Contains(k, "*") || strings.Contains(m[k], "*"):
 			c.fail(field(path, k), m[k], "wildcards are not supported in selectors", "write the label in full")
-			continue
+		case !labelKey(k) || !labelValue(m[k]):
+			c.remark(field(path, k), "selects nothing: no workload can have this label", "use at most 63 letters, digits, '-', '_' and '.'")
 		}
-		c.label(path, k, m[k])
 	}
 }
 
