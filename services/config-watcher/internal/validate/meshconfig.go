@@ -162,7 +162,7 @@ func (c *checker) meshConfig(m *mesh.MeshConfig) {
 	c.exportTo("defaultDestinationRuleExportTo", m.DefaultDestinationRuleExportTo)
 	c.localityLB("localityLbSetting", m.LocalityLbSetting)
 	c.retries("defaultHttpRetryPolicy", m.DefaultHttpRetryPolicy)
-	c.clientTLS("outboundTrafficPolicy.tls", m.OutboundTrafficPolicy.GetTls())
+	c.clientTLS("outboundTrafficPolicy.tls", "", m.OutboundTrafficPolicy.GetTls())
 	if p := m.DefaultTrafficPolicy; p != nil {
 		c.connectionPool("defaultTrafficPolicy.connectionPool", p.ConnectionPool)
 		c.outlierDetection("defaultTrafficPolicy.outlierDetection", p.OutlierDetection)

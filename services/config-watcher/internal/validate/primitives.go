@@ -175,6 +175,8 @@ func (c *checker) duration(path string, d *durationpb.Duration) {
 	}
 	if d.AsDuration() < time.Millisecond {
 		c.fail(path, d.AsDuration(), "shorter than 1ms", "use at least 1ms, or leave it out for the default")
+	} else if d.AsDuration()%time.Millisecond != 0 {
+		c.fail(path, d.AsDuration(), "finer than a millisecond", "round it to milliseconds")
 	}
 }
 
@@ -196,6 +198,11 @@ func (c *checker) percent(path string, v float64) {
 func (c *checker) regex(path, s string) bool {
 	if err := proxytext.Regex(s); err != nil {
 		c.fail(path, s, err.Error(), "see https://github.com/google/re2/wiki/Syntax")
+		return false
+	}
+	// Istio's webhook reads characters where the proxy reads bytes.
+	if _, err := regexp.Compile(s); err != nil {
+		c.fail(path, s, "not a regular expression in RE2 syntax: "+strings.TrimPrefix(err.Error(), "error parsing regexp: "), "see https://github.com/google/re2/wiki/Syntax")
 		return false
 	}
 	return true
