@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net/netip"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -23,6 +25,7 @@ const (
 var (
 	dnsLabelRE  = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
 	hostLabelRE = regexp.MustCompile(`^[a-zA-Z0-9_]([-a-zA-Z0-9_]*[a-zA-Z0-9_])?$`)
+	nameLabelRE = regexp.MustCompile(`^[a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])?$`)
 	portNameRE  = regexp.MustCompile(`^[a-zA-Z0-9]([-a-zA-Z0-9_.]*[a-zA-Z0-9])?$`)
 	labelKeyRE  = regexp.MustCompile(`^([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]$`)
 	// tokenRE is RFC 9110's token: what a header or method name may be made of.
@@ -81,6 +84,22 @@ func (c *checker) destinationHost(path, s string) {
 	c.host(path, s)
 }
 
+// dnsName accepts what Istio takes for a name in the DNS: labels of letters, digits and '-', of which the last is no number.
+func dnsName(s string) bool {
+	labels := strings.Split(strings.TrimSuffix(s, "."), ".")
+	if _, err := strconv.Atoi(labels[len(labels)-1]); err == nil || s == "" || len(s) > 255 {
+		return false
+	}
+	return !slices.ContainsFunc(labels, func(l string) bool { return !nameLabel(l) })
+}
+
+func nameLabel(s string) bool { return len(s) <= 63 && nameLabelRE.MatchString(s) }
+
+// PartialWildcard tells hosts such as "*-a.example.com", whose wildcard is not the whole first label.
+func PartialWildcard(host string) bool {
+	return strings.HasPrefix(host, "*") && host != "*" && !strings.HasPrefix(host, "*.")
+}
+
 func isIP(s string) bool {
 	_, err := netip.ParseAddr(s)
 	return err == nil
@@ -112,6 +131,15 @@ func (c *checker) portName(path, s string) {
 	if len(s) > 63 || !portNameRE.MatchString(s) {
 		c.fail(path, s, "not a valid port name", "use at most 63 letters, digits and '-'")
 	}
+}
+
+// entryPortName checks the name of a port where Istio wants a label of the DNS.
+func (c *checker) entryPortName(path, s string) {
+	if s == "" || nameLabel(s) {
+		c.portName(path, s)
+		return
+	}
+	c.fail(path, s, "not a valid port name", "use at most 63 letters, digits and '-'")
 }
 
 // label checks one key: value pair of labels or of a selector.
@@ -225,8 +253,9 @@ func (c *checker) exportTo(path string, list []string) {
 	seen := map[string]bool{}
 	for i, s := range list {
 		at := index(path, i)
+		own := s == "." && seen[c.namespace] || s == c.namespace && seen["."]
 		switch {
-		case seen[s]:
+		case seen[s] || own && s != "":
 			c.fail(at, s, "listed twice", "keep one of them")
 		case s == "." || s == "*" || s == "~":
 		case !dnsLabel(s):

@@ -11,13 +11,8 @@ import (
 )
 
 // checkSidecar follows https://istio.io/latest/docs/reference/config/networking/sidecar/.
-func checkSidecar(c *checker, o *object.Object, s *networking.Sidecar) {
-	if s.WorkloadSelector != nil {
-		c.workloadLabels("spec.workloadSelector.labels", s.WorkloadSelector.Labels)
-	}
-	if len(s.WorkloadSelector.GetLabels()) == 0 && len(s.Ingress) > 0 && s.WorkloadSelector != nil {
-		c.fail("spec.ingress", nil, "needs a workloadSelector with labels", "select the workloads whose ports these are")
-	}
+func checkSidecar(c *checker, _ *object.Object, s *networking.Sidecar) {
+	c.selector("spec.workloadSelector.labels", s.WorkloadSelector != nil, s.WorkloadSelector.GetLabels())
 	if len(s.Egress) == 0 && len(s.Ingress) == 0 && s.OutboundTrafficPolicy == nil && s.InboundConnectionPool == nil {
 		c.fail("spec", nil, "Sidecar sets nothing", "add egress, ingress, outboundTrafficPolicy or inboundConnectionPool")
 	}
@@ -30,11 +25,16 @@ func checkSidecar(c *checker, o *object.Object, s *networking.Sidecar) {
 			c.fail(at, nil, "has no effect in mode REGISTRY_ONLY", "set mode ALLOW_ANY")
 		}
 		c.destination(at, p.EgressProxy)
-		if !strings.Contains(p.EgressProxy.Host, ".") {
-			c.fail(at+".host", p.EgressProxy.Host, "short name", "write the FQDN, the proxy looks up no search domains")
+		switch h := p.EgressProxy.Host; {
+		case !dnsName(h):
+			c.fail(at+".host", h, "not a DNS name", "write the FQDN of a service")
+		case !strings.Contains(h, "."):
+			c.remark(at+".host", "a short name: the proxy looks up no search domains, so that no service is found", "write the FQDN")
+		}
+		if p.EgressProxy.Port == nil {
+			c.fail(at+".port", nil, "missing", "set the port's number")
 		}
 	}
-	_ = o
 }
 
 func (c *checker) ingressListeners(s *networking.Sidecar) {
@@ -46,7 +46,8 @@ func (c *checker) ingressListeners(s *networking.Sidecar) {
 			continue
 		}
 		c.port(at+".port.number", l.Port.Number)
-		c.listenerProtocol(at+".port.protocol", l.Port.Protocol, "AUTO")
+		c.listenerName(at+".port.name", l.Port.Name)
+		c.listenerProtocol(at+".port.protocol", l.Port.Protocol)
 		if first, dup := seen[l.Port.Number]; dup {
 			c.fail(at+".port.number", l.Port.Number, fmt.Sprintf("same port as ingress[%d]: what arrives there has one destination", first), "keep one of them")
 		}
@@ -57,6 +58,13 @@ func (c *checker) ingressListeners(s *networking.Sidecar) {
 		c.defaultEndpoint(at+".defaultEndpoint", l.DefaultEndpoint)
 		c.connectionPool(at+".connectionPool", l.ConnectionPool)
 		c.ingressTLS(at, l)
+	}
+}
+
+// listenerName checks the name of a Sidecar's port, which may be left out.
+func (c *checker) listenerName(at, s string) {
+	if s != "" {
+		c.entryPortName(at, s)
 	}
 }
 
