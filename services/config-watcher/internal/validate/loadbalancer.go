@@ -14,6 +14,10 @@ func (c *checker) loadBalancer(at string, lb *networking.LoadBalancerSettings) {
 	}
 	c.consistentHash(at+".consistentHash", lb.GetConsistentHash())
 	c.localityLB(at+".localityLbSetting", lb.LocalityLbSetting)
+	c.zoneAware(at+".zoneAwareLbSetting", lb.ZoneAwareLbSetting)
+	if lb.LocalityLbSetting != nil && lb.ZoneAwareLbSetting != nil {
+		c.fail(at+".zoneAwareLbSetting", nil, "cannot be combined with localityLbSetting", "keep one of them")
+	}
 	//nolint:staticcheck // deprecated in Istio, still served
 	if lb.WarmupDurationSecs != nil {
 		c.duration(at+".warmupDurationSecs", lb.WarmupDurationSecs)
