@@ -2,7 +2,8 @@ package validate
 
 import (
 	"fmt"
-	"net/netip"
+	"net"
+	"strconv"
 	"strings"
 
 	networking "istio.io/api/networking/v1alpha3"
@@ -69,13 +70,13 @@ func (c *checker) listenerName(at, s string) {
 }
 
 // listenerProtocol checks the protocol of a Sidecar's listener: proxies carry no datagrams.
-func (c *checker) listenerProtocol(at, s string, more ...string) {
+func (c *checker) listenerProtocol(at, s string) {
 	switch {
 	case s == "":
 	case strings.EqualFold(s, "UDP"):
-		c.fail(at, s, "datagrams pass the proxy by", "remove the listener")
+		c.warn(at, verdict{"datagrams pass the proxy by", "remove the listener"})
 	default:
-		c.protocol(at, s, more...)
+		c.protocol(at, s, "HTTP_PROXY")
 	}
 }
 
@@ -109,13 +110,16 @@ func (c *checker) defaultEndpoint(at, s string) {
 		return
 	}
 	const remedy = `write "127.0.0.1:<port>", "[::1]:<port>", "0.0.0.0:<port>" (the workload's own address) or "unix:///path"`
-	ap, err := netip.ParseAddrPort(s)
+	host, number, err := net.SplitHostPort(s)
 	if err != nil {
 		c.fail(at, s, "not an address with port", remedy)
 		return
 	}
-	a := ap.Addr()
-	if ap.Port() == 0 || !a.IsLoopback() && !a.IsUnspecified() {
+	port, err := strconv.ParseUint(number, 10, 16)
+	if err != nil || port == 0 {
+		c.fail(at, s, "not an address with port", remedy)
+	}
+	if !contains([]string{"", "127.0.0.1", "::1", "0.0.0.0", "::"}, host) {
 		c.fail(at, s, "a sidecar forwards only to its own workload", remedy)
 	}
 }
@@ -147,17 +151,21 @@ func (c *checker) egressListeners(s *networking.Sidecar) {
 			}
 			portless = i
 			if l.Bind != "" {
-				c.fail(at+".bind", l.Bind, "bind without port", "set port")
+				c.warn(at+".bind", verdict{"there is no port to bind", "set port"})
 			}
 			continue
 		}
 		if portless >= 0 {
 			c.fail(index("spec.egress", portless), nil, "the listener without a port is not the last", "move it to the end")
 		}
-		c.listenerProtocol(at+".port.protocol", l.Port.Protocol, "HTTP_PROXY", "AUTO")
+		c.listenerName(at+".port.name", l.Port.Name)
+		c.listenerProtocol(at+".port.protocol", l.Port.Protocol)
 		onSocket := strings.HasPrefix(l.Bind, "unix://")
-		if !onSocket {
+		switch {
+		case !onSocket:
 			c.port(at+".port.number", l.Port.Number)
+		case l.Port.Number != 0:
+			c.fail(at+".port.number", l.Port.Number, "a unix socket has no port", "write 0, or bind an IP address")
 		}
 		key := fmt.Sprintf("%s:%d", l.Bind, l.Port.Number)
 		if onSocket {
@@ -175,5 +183,19 @@ func (c *checker) egressHost(at, s string) {
 	if rest, excluded := strings.CutPrefix(s, "~"); excluded && !strings.HasPrefix(rest, "/") {
 		s = rest
 	}
-	c.namespacedHost(at, s, false)
+	ns, host, ok := strings.Cut(s, "/")
+	switch name := strings.TrimPrefix(host, "*."); {
+	case !ok:
+		c.fail(at, s, "no namespace", `write it as "<namespace>/<host>", with "." for this namespace, "*" for any or "~" for none`)
+	case ns != "." && ns != "*" && ns != "~" && !nameLabel(ns):
+		c.fail(at, s, "not a namespace before the slash", `use a namespace, "." for this one or "*" for any`)
+	case host == "*":
+	case !strings.Contains(host, "."):
+		c.fail(at, s, "short name", "write the FQDN, such as reviews.apps.svc.cluster.local")
+	case !dnsName(name) && (!strings.HasPrefix(host, "*.") || !nameLabel(name)):
+		c.fail(at, s, "not a valid host", `use letters, digits, '-' and '.'; a wildcard is the whole first label: "*.example.com"`)
+	}
+	if ok && nameLabel(ns) && !dnsLabel(ns) {
+		c.remark(at, "matches nothing: no namespace is called so", "write it in lower case")
+	}
 }

@@ -1,10 +1,14 @@
 package validate
 
 import (
+	"regexp"
+
 	networking "istio.io/api/networking/v1alpha3"
 
 	"fairlead.dev/services/config-watcher/internal/object"
 )
+
+var probeHeaderRE = regexp.MustCompile(`^[-A-Za-z0-9]+$`)
 
 // checkWorkloadGroup follows https://istio.io/latest/docs/reference/config/networking/workload-group/. The template is not examined: what it says is
 // the workloads' own until they register.
@@ -36,7 +40,9 @@ func (c *checker) readinessProbe(at string, p *networking.ReadinessProbe) {
 			c.fail(at+".scheme", s, "unknown scheme", "use HTTP or HTTPS")
 		}
 		for i, h := range m.HttpGet.GetHttpHeaders() {
-			c.headerName(index(at+".httpHeaders", i)+".name", h.Name)
+			if !probeHeaderRE.MatchString(h.Name) {
+				c.fail(index(at+".httpHeaders", i)+".name", h.Name, "not a valid header name", "use letters, digits and '-'")
+			}
 		}
 	case *networking.ReadinessProbe_TcpSocket:
 		c.port(at+".tcpSocket.port", m.TcpSocket.GetPort())
