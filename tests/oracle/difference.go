@@ -17,9 +17,14 @@ type Difference struct {
 	Message *regexp.Regexp
 	// Reason says in a sentence why the difference is good.
 	Reason string
-	// Example is an object of the corpus that shows it, "gateway: no-hosts".
+	// Example is an object of the corpus that shows it, "gateway: no-hosts". It is empty where istioctl's verdict on the
+	// same object varies from run to run.
 	Example string
 }
+
+// choice is said of two members of a oneof. istioctl keeps one of them and never sees the other, so that nothing else that
+// is said of such an object can be compared.
+var choice = regexp.MustCompile(`cannot be set together with`)
 
 // stricter is what Fairlead refuses and Istio accepts.
 func stricter(kinds, what, message, reason, example string) Difference {
@@ -43,6 +48,9 @@ func explain(b Both) (rows []int, direction string, unlisted []string) {
 	direction = "Fairlead refuses, Istio accepts"
 	if len(b.Istio) > 0 {
 		table, said, direction = Laxer, b.Istio, "Istio refuses, Fairlead accepts"
+	}
+	if i := slices.IndexFunc(said, choice.MatchString); i >= 0 {
+		said = said[i : i+1]
 	}
 	for _, sentence := range said {
 		i := slices.IndexFunc(table, func(d Difference) bool { return d.covers(b.Kind(), sentence) })
@@ -70,8 +78,15 @@ Kubernetes' own kinds. A text that is no YAML is refused by both.
 	section := func(title, text string, rows []Difference) {
 		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| kind | what | why | example |\n|---|---|---|---|\n", title, text)
 		for _, d := range rows {
-			file, object, _ := strings.Cut(d.Example, ": ")
-			fmt.Fprintf(&b, "| %s | %s | %s | [%s](../../tests/oracle/corpus/%s.yaml) |\n", strings.Join(strings.Fields(d.Kinds), ", "), d.What, d.Reason, object, file)
+			example := "–"
+			if file, object, ok := strings.Cut(d.Example, ": "); ok {
+				example = fmt.Sprintf("[%s](../../tests/oracle/corpus/%s.yaml)", object, file)
+			}
+			kinds := strings.Join(strings.Fields(d.Kinds), ", ")
+			if d.Kinds == traffic {
+				kinds = "all"
+			}
+			fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", kinds, d.What, d.Reason, example)
 		}
 	}
 	section("Fairlead refuses, Istio accepts", "The message of the refusal says what to write instead.", Stricter)

@@ -1,6 +1,6 @@
 package oracle
 
-// Kinds of traffic management whose objects name headers, hosts and addresses.
+// traffic are the kinds that Fairlead does not refuse whole.
 const traffic = "VirtualService DestinationRule Gateway ServiceEntry Sidecar EnvoyFilter WorkloadGroup WorkloadEntry PeerAuthentication ProxyConfig TrafficExtension WasmPlugin Telemetry"
 
 // Stricter is what Fairlead refuses and Istio accepts.
@@ -18,7 +18,7 @@ var Stricter = []Difference{
 		"Nothing verifies the token, so that anybody could choose the route.", "virtualservice: match-headers-claim-gateway"),
 
 	// What Kubernetes refuses before Istio's webhook sees it.
-	stricter(traffic, "two members of a choice", `cannot be set together with`,
+	stricter(traffic, "two members of a choice", choice.String(),
 		"The schema of Istio's CRD refuses it before the webhook is asked; istioctl knows no schema and keeps the member that it decodes last.", "virtualservice: uri-two-kinds"),
 	stricter(traffic, "empty items of lists and maps, `- null`", `item is empty|expected a string, found nothing`,
 		"The schema of Istio's CRD refuses it before the webhook is asked.", "virtualservice: match-null"),
@@ -58,7 +58,7 @@ var Stricter = []Difference{
 		"Envoy rejects the listener.", "virtualservice: tls-sni-partial-wildcard"),
 	stricter("WorkloadEntry ServiceEntry Sidecar Gateway", "paths of unix sockets above 107 bytes", `path of \d+ bytes, at most \d+ are possible`,
 		"The operating system has no longer ones, and Envoy rejects them.", "workloadentry: unix-path-long"),
-	stricter("VirtualService", "`sourceSubnet` that is no subnet", `sourceSubnet: .*: not a valid IP address or CIDR block`,
+	stricter("VirtualService", "`sourceSubnet` that is no subnet", `sourceSubnet: .*: not a valid (IP address|CIDR block)`,
 		"It stands in the filter chain's match, where Envoy rejects it. Istio does not look at the field.", "virtualservice: tcp-source-subnet-bad"),
 	stricter("DestinationRule", "rings of more than 8388608 entries", `larger than Envoy's largest ring`,
 		"Envoy rejects them.", "destinationrule: hash-ring-large"),
@@ -74,8 +74,6 @@ var Stricter = []Difference{
 		"RFC 9110 has no such names: the other side refuses each request with one, and Envoy an empty one.", "virtualservice: headers-request-set-space-name"),
 	stricter("Sidecar", "`ingress.tls.mode` PASSTHROUGH, the default of an empty `tls`", `ingress\[\d+\]\.tls\.mode: .*: not possible on a sidecar`,
 		"Istio terminates TLS all the same, against the mode's name. Without `tls` the application gets the connection as it is.", "sidecar: ingress-tls-passthrough"),
-	stricter("DestinationRule", "`httpCookie` without a name beside another key", `httpCookie\.name: missing`,
-		"The schema of Istio's CRD refuses it before the webhook is asked; istioctl keeps one of the keys.", "destinationrule: hash-cookie-no-name-and-source-ip"),
 	stricter("VirtualService", "a wildcard without a domain, `*.`", `a wildcard needs a domain`,
 		"No name matches it.", "virtualservice: hosts-star-only-dot"),
 	stricter("VirtualService", "paths with control characters", `contains a control character`,
