@@ -52,8 +52,8 @@ func checkServiceEntry(c *checker, o *object.Object, se *networking.ServiceEntry
 	for i, e := range se.Endpoints {
 		at := index("spec.endpoints", i)
 		c.workloadEntry(at, e, se.Resolution == networking.ServiceEntry_STATIC || se.Resolution == networking.ServiceEntry_NONE)
-		if strings.HasPrefix(e.Address, "unix://") && len(se.Ports) > 1 {
-			c.fail(at+".address", e.Address, "a unix socket stands for one port, the ServiceEntry has several", "write one ServiceEntry for each port")
+		if strings.HasPrefix(e.Address, "unix://") && len(se.Ports) != 1 {
+			c.fail(at+".address", e.Address, fmt.Sprintf("a unix socket stands for one port, the ServiceEntry has %d", len(se.Ports)), "write one ServiceEntry for each port")
 		}
 		for _, name := range sortedKeys(e.Ports) {
 			if !hasPort(se.Ports, name) {
@@ -147,6 +147,8 @@ func (c *checker) entryResolution(se *networking.ServiceEntry) {
 			for i, h := range se.Hosts {
 				if strings.HasPrefix(h, "*") {
 					c.fail(index("spec.hosts", i), h, "a wildcard host cannot be looked up in DNS", "add endpoints, or use resolution NONE or DYNAMIC_DNS")
+				} else if !dnsName(h) {
+					c.fail(index("spec.hosts", i), h, "a number cannot be looked up in DNS", "add endpoints")
 				}
 			}
 		}

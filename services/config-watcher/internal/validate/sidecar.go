@@ -135,16 +135,6 @@ func (c *checker) egressListeners(s *networking.Sidecar) {
 		for j, h := range l.Hosts {
 			c.egressHost(index(at+".hosts", j), h)
 		}
-		if l.Bind != "" && !isIP(l.Bind) {
-			if strings.HasPrefix(l.Bind, "unix://") {
-				c.unixSocket(at+".bind", l.Bind)
-				if l.CaptureMode != networking.CaptureMode_DEFAULT && l.CaptureMode != networking.CaptureMode_NONE {
-					c.fail(at+".captureMode", l.CaptureMode.String(), "traffic to a unix socket cannot be captured", "use NONE")
-				}
-			} else {
-				c.fail(at+".bind", l.Bind, "neither an IP address nor a unix socket", `use an address such as "127.0.0.1"`)
-			}
-		}
 		if l.Port == nil {
 			if portless >= 0 {
 				c.fail(at, nil, fmt.Sprintf("egress[%d] has no port either", portless), "only one listener, the last, can be without a port: merge them")
@@ -155,6 +145,7 @@ func (c *checker) egressListeners(s *networking.Sidecar) {
 			}
 			continue
 		}
+		c.egressBind(at, l)
 		if portless >= 0 {
 			c.fail(index("spec.egress", portless), nil, "the listener without a port is not the last", "move it to the end")
 		}
@@ -178,24 +169,37 @@ func (c *checker) egressListeners(s *networking.Sidecar) {
 	}
 }
 
-// egressHost checks "<namespace>/<dnsName>"; a '~' before the namespace takes the host out.
-func (c *checker) egressHost(at, s string) {
-	if rest, excluded := strings.CutPrefix(s, "~"); excluded && !strings.HasPrefix(rest, "/") {
-		s = rest
+// egressBind checks the address or socket of a listener with a port.
+func (c *checker) egressBind(at string, l *networking.IstioEgressListener) {
+	if l.Bind != "" && !isIP(l.Bind) {
+		if strings.HasPrefix(l.Bind, "unix://") {
+			c.unixSocket(at+".bind", l.Bind)
+			if l.CaptureMode != networking.CaptureMode_DEFAULT && l.CaptureMode != networking.CaptureMode_NONE {
+				c.fail(at+".captureMode", l.CaptureMode.String(), "traffic to a unix socket cannot be captured", "use NONE")
+			}
+		} else {
+			c.fail(at+".bind", l.Bind, "neither an IP address nor a unix socket", `use an address such as "127.0.0.1"`)
+		}
 	}
-	ns, host, ok := strings.Cut(s, "/")
-	switch name := strings.TrimPrefix(host, "*."); {
+}
+
+// egressHost checks "<namespace>/<dnsName>"; a '~' before the namespace takes the host out, and alone stands for no namespace.
+func (c *checker) egressHost(at, s string) {
+	full, host, ok := strings.Cut(s, "/")
+	ns := strings.TrimPrefix(full, "~")
+	special := ns == "." || ns == "*" || full == "~"
+	switch {
 	case !ok:
 		c.fail(at, s, "no namespace", `write it as "<namespace>/<host>", with "." for this namespace, "*" for any or "~" for none`)
-	case ns != "." && ns != "*" && ns != "~" && !nameLabel(ns):
+	case !special && !nameLabel(ns):
 		c.fail(at, s, "not a namespace before the slash", `use a namespace, "." for this one or "*" for any`)
 	case host == "*":
 	case !strings.Contains(host, "."):
 		c.fail(at, s, "short name", "write the FQDN, such as reviews.apps.svc.cluster.local")
-	case !dnsName(name) && (!strings.HasPrefix(host, "*.") || !nameLabel(name)):
+	case !dnsName(strings.TrimPrefix(host, "*.")):
 		c.fail(at, s, "not a valid host", `use letters, digits, '-' and '.'; a wildcard is the whole first label: "*.example.com"`)
 	}
-	if ok && nameLabel(ns) && !dnsLabel(ns) {
+	if !special && nameLabel(ns) && !dnsLabel(ns) {
 		c.remark(at, "matches nothing: no namespace is called so", "write it in lower case")
 	}
 }
