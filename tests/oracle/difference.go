@@ -73,7 +73,7 @@ every object of this repository, a [corpus](../../tests/oracle/corpus) for each 
 does a row whose example shows none. Warnings are not compared. This page is made from the table of the test (` + "`make golden`" + `).
 
 Two things are left to Kubernetes, as in Istio: names, labels and annotations of objects (istioctl does not look at them, config-watcher does), and
-Kubernetes' own kinds. A text that is no YAML is refused by both.
+Kubernetes' own kinds. MeshConfig is not compared: istioctl has no command that judges it.
 `)
 	section := func(title, text string, rows []Difference) {
 		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| kind | what | why | example |\n|---|---|---|---|\n", title, text)
