@@ -97,17 +97,8 @@ func MeshConfigOver(out *mesh.MeshConfig, file string, text []byte) (config *mes
 		tree = maps.Clone(tree)
 		tree["defaultConfig"] = c.liftOnDemand("defaultConfig", config, "proxyMetadata")
 	}
-	c.strictMessage("", tree, out.ProtoReflect().Descriptor())
-	if len(c.problems) > 0 {
-		return nil, nil, c.problems
-	}
 	user := &mesh.MeshConfig{}
-	js, err := json.Marshal(tree)
-	if err == nil {
-		err = json.Unmarshal(js, user)
-	}
-	if err != nil {
-		c.fail("", nil, "cannot be decoded: "+cleanProtoError(err), "see Istio's reference of MeshConfig")
+	if !c.decodeSpec("", "MeshConfig", tree, user) {
 		return nil, nil, c.problems
 	}
 	c.supported("MeshConfig", "", user.ProtoReflect())
@@ -170,6 +161,7 @@ func (c *checker) meshConfig(m *mesh.MeshConfig) {
 	c.exportTo("defaultVirtualServiceExportTo", m.DefaultVirtualServiceExportTo)
 	c.exportTo("defaultDestinationRuleExportTo", m.DefaultDestinationRuleExportTo)
 	c.localityLB("localityLbSetting", m.LocalityLbSetting)
+	c.zoneAware("zoneAwareLbSetting", m.ZoneAwareLbSetting)
 	c.retries("defaultHttpRetryPolicy", m.DefaultHttpRetryPolicy)
 	c.clientTLS("outboundTrafficPolicy.tls", "", m.OutboundTrafficPolicy.GetTls())
 	if p := m.DefaultTrafficPolicy; p != nil {
