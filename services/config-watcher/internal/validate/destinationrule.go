@@ -36,7 +36,7 @@ func checkDestinationRule(c *checker, o *object.Object, dr *networking.Destinati
 	}
 	c.exportedTo("spec.exportTo", ns, dr.ExportTo, dr.WorkloadSelector != nil)
 	if dr.WorkloadSelector != nil {
-		c.looseSelector("spec.workloadSelector.matchLabels", dr.WorkloadSelector.MatchLabels)
+		c.workloadLabels("spec.workloadSelector.matchLabels", dr.WorkloadSelector.MatchLabels)
 		if len(dr.WorkloadSelector.MatchLabels) == 0 {
 			c.warn("spec.workloadSelector", verdict{"it has no labels: the rule is for every workload", "set matchLabels, or remove it"})
 		}

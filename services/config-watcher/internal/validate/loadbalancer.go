@@ -185,7 +185,7 @@ func (c *checker) localityLB(at string, l *networking.LocalityLoadBalancerSettin
 		if len(l.Failover) > 0 && slices.Contains(placeLabels, p) {
 			c.fail(ip, p, "orders places, as failover does", "keep one of them")
 		}
-		if key, value, _ := strings.Cut(p, "="); !validLabel(key, value) {
+		if key, value, _ := strings.Cut(p, "="); !labelKey(key) || !labelValue(value) {
 			c.noWorkload(ip)
 		}
 	}

@@ -60,30 +60,6 @@ func fqdn(s string) bool {
 	return true
 }
 
-// host accepts what a route or rule may name: a DNS name, a wildcard as the whole first label ("*" or "*.example.com"), or an IP address.
-func (c *checker) host(path, s string) {
-	switch {
-	case s == "":
-		c.fail(path, nil, "host is empty", `name a host such as "reviews" or "reviews.apps.svc.cluster.local"`)
-	case s == "*" || isIP(s):
-	case strings.Contains(s, "*"):
-		if !strings.HasPrefix(s, "*.") || strings.Contains(s[1:], "*") || !fqdn(s[2:]) {
-			c.fail(path, s, "not a valid wildcard host", `a wildcard is the whole first label: "*.example.com"`)
-		}
-	case !fqdn(s):
-		c.fail(path, s, "not a valid host", "use letters, digits, '-' and '.', at most 63 characters between dots")
-	}
-}
-
-// destinationHost accepts a host that traffic can be sent to: a wildcard stands for the ServiceEntry that has it among its hosts.
-func (c *checker) destinationHost(path, s string) {
-	if s == "*" {
-		c.fail(path, s, "a destination cannot be every host", `name one service, or a ServiceEntry's host such as "*.example.com"`)
-		return
-	}
-	c.host(path, s)
-}
-
 // dnsName accepts what Istio takes for a name in the DNS: labels of letters, digits and '-', of which the last is no number.
 func dnsName(s string) bool {
 	labels := strings.Split(strings.TrimSuffix(s, "."), ".")
@@ -269,23 +245,6 @@ func (c *checker) exportTo(path string, list []string) {
 			only = "~"
 		}
 		c.fail(path, nil, fmt.Sprintf("%q cannot be combined with other entries", only), "keep it alone, or list namespaces only")
-	}
-}
-
-// gatewayRef checks a gateway's name as a VirtualService writes it: "mesh", "name", "namespace/name", or an old dotted name.
-func (c *checker) gatewayRef(path, s string) {
-	if s == "mesh" {
-		return
-	}
-	ns, name, ok := strings.Cut(s, "/")
-	if !ok {
-		if !fqdn(s) {
-			c.fail(path, s, "not a gateway's name", `use "mesh", "<name>" or "<namespace>/<name>"`)
-		}
-		return
-	}
-	if ns != "." && !dnsLabel(ns) || !dnsSubdomain(name) {
-		c.fail(path, s, "not a gateway's name", `use "mesh", "<name>" or "<namespace>/<name>"`)
 	}
 }
 
