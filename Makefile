@@ -89,6 +89,7 @@ generate: $(TOOLS)/bin/.buf $(TOOLS)/bin/.protoc ## Go code of proto/
 	cd proto && buf generate
 
 golden: ## rewrite the golden files of the translators, of the reference pages and of random objects; review the difference
+	go test ./tests/oracle -run TestPage -update
 	go test ./services/xds-server/internal/translate/... -update
 	go test ./tests/scenarios -run TestTrafficAPIPage -update
 	go test ./services/config-watcher/internal/validate -run TestAcceptedSeeds -update

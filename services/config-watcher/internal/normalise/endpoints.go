@@ -312,7 +312,7 @@ func sliceHealth(c discoveryv1.EndpointConditions) configv1.Health {
 // entryEndpoints finds the endpoints of one port of a ServiceEntry's host.
 func (m *Mesh) entryEndpoints(b *setBuilder, o *object.Object, se *networking.ServiceEntry, hostname string, port *configv1.ServicePort) {
 	i := slices.IndexFunc(se.Ports, func(p *networking.ServicePort) bool { return p.Number == port.Number })
-	if i < 0 {
+	if i < 0 || se.Resolution == networking.ServiceEntry_DYNAMIC_DNS { // which looks up the requested host
 		return
 	}
 	own := &configv1.ServicePort{Name: se.Ports[i].Name, TargetPort: entryTarget(se.Ports[i])}
@@ -326,7 +326,7 @@ func (m *Mesh) entryEndpoints(b *setBuilder, o *object.Object, se *networking.Se
 		target, _ := targetPort(in, own)
 		m.add(b, in, places, target, configv1.Health_HEALTH_READY)
 	}
-	selector := se.GetWorkloadSelector().GetLabels()
+	selector := entrySelector(se)
 	m.instances.matching(o.Key.Namespace, selector, func(in *instance) {
 		if places := in.places(); len(places) > 0 {
 			target, _ := targetPort(in, own)

@@ -83,6 +83,10 @@ func (m multimap[K, V]) remove(k K, v V) {
 // owner is what selects workloads: a Kubernetes Service or a ServiceEntry.
 type owner struct{ kind, namespace, name string }
 
+// allWorkloads is the selector of a ServiceEntry that has one without labels: as in Istio, it is of all workloads of the namespace. It is filed under a pair
+// that no label is.
+var allWorkloads = map[string]string{"": ""}
+
 // selectors finds the owners whose selector matches given labels without trying them all: each is filed under one pair of its selector.
 type selectors struct {
 	byPair   map[string]multimap[label, owner]
@@ -129,9 +133,12 @@ func (s *selectors) matching(namespace string, labels map[string]string, f func(
 	if ns == nil {
 		return
 	}
+	for o := range ns[label{}].all {
+		f(o)
+	}
 	for k, v := range labels {
 		for o := range ns[label{k, v}].all {
-			if matches(s.selector[o], labels) {
+			if k != "" && matches(s.selector[o], labels) {
 				f(o)
 			}
 		}
@@ -157,6 +164,7 @@ func (x *instances) put(in *instance) {
 		ns = multimap[label, instKey]{}
 		x.byPair[in.key.namespace] = ns
 	}
+	ns.add(label{}, in.key)
 	for k, v := range in.labels {
 		ns.add(label{k, v}, in.key)
 	}
@@ -171,6 +179,7 @@ func (x *instances) remove(k instKey) {
 		return
 	}
 	delete(x.byKey, k)
+	x.byPair[k.namespace].remove(label{}, k)
 	for lk, lv := range old.labels {
 		x.byPair[k.namespace].remove(label{lk, lv}, k)
 	}

@@ -165,7 +165,7 @@ func matches(selector, labels map[string]string) bool {
 		return false
 	}
 	for k, v := range selector {
-		if got, ok := labels[k]; !ok || got != v {
+		if got, ok := labels[k]; k != "" && (!ok || got != v) {
 			return false
 		}
 	}

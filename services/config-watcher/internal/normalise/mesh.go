@@ -7,6 +7,7 @@ package normalise
 
 import (
 	"fmt"
+	"slices"
 	"sort"
 
 	"google.golang.org/protobuf/proto"
@@ -324,7 +325,10 @@ func (m *Mesh) hosts(o owner, obj *object.Object) []hostKey {
 	}
 	var out []hostKey
 	for _, h := range obj.Body.(*networking.ServiceEntry).Hosts {
-		out = append(out, hostKey{o.namespace, entryHost(h)})
+		key := hostKey{o.namespace, entryHost(h)}
+		if !validate.PartialWildcard(h) && !slices.Contains(out, key) {
+			out = append(out, key)
+		}
 	}
 	return out
 }
@@ -340,7 +344,15 @@ func ownerSelector(o owner, obj *object.Object) map[string]string {
 		}
 		return s.Spec.Selector
 	}
-	return obj.Body.(*networking.ServiceEntry).GetWorkloadSelector().GetLabels()
+	return entrySelector(obj.Body.(*networking.ServiceEntry))
+}
+
+// entrySelector is what a ServiceEntry selects workloads by; nil if it selects none.
+func entrySelector(se *networking.ServiceEntry) map[string]string {
+	if se.GetWorkloadSelector() != nil && len(se.GetWorkloadSelector().GetLabels()) == 0 {
+		return allWorkloads
+	}
+	return se.GetWorkloadSelector().GetLabels()
 }
 
 func (m *Mesh) takeOwner(o owner, obj *object.Object) {

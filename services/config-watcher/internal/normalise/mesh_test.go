@@ -382,7 +382,7 @@ func TestNames(t *testing.T) {
 // TestReplicasAgree feeds the same objects in different orders and groupings, with detours, and expects the same hashes.
 func TestReplicasAgree(t *testing.T) {
 	yaml := service("a", "") + service("b", "") + pod("a-1", "a", "10.1.0.1", true, "") + pod("b-1", "b", "10.1.0.2", true, "") +
-		"---\napiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: x, namespace: apps}\nspec: {hosts: [" + fqdnA + ", x.example.com], ports: [{number: 80, name: http}, {number: 81, name: more}], resolution: STATIC, endpoints: [{address: 10.9.0.1}]}\n" +
+		"---\napiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: x, namespace: apps}\nspec: {hosts: [" + fqdnA + ", x.example.com], ports: [{number: 80, name: http, protocol: HTTP}, {number: 81, name: more, protocol: HTTP}], resolution: STATIC, endpoints: [{address: 10.9.0.1}]}\n" +
 		"---\napiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: a, namespace: apps}\nspec: {host: a, subsets: [{name: v1, labels: {version: v1, app: a, z: z}}]}\n" +
 		"---\napiVersion: v1\nkind: Node\nmetadata: {name: n1, labels: {topology.kubernetes.io/region: r}}\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: apps, labels: {a: b, c: d}}\n"
 	one := newState(t, yaml)

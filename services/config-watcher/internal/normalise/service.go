@@ -142,7 +142,7 @@ func fromServiceEntry(o *object.Object, se *networking.ServiceEntry, hostname st
 	out := &configv1.Service{
 		Hostname: hostname, Name: o.Key.Name, Namespace: o.Key.Namespace, Resolution: resolutions[se.Resolution],
 		MeshExternal: se.Location == networking.ServiceEntry_MESH_EXTERNAL,
-		Selector:     se.GetWorkloadSelector().GetLabels(), Labels: o.Labels, CreationTime: created(o.Created), Source: sourceRef(o),
+		Selector:     entrySelector(se), Labels: o.Labels, CreationTime: created(o.Created), Source: sourceRef(o),
 	}
 	out.Addresses = canonicalAddresses(se.Addresses)
 	out.TrafficDistribution = trafficDistribution(nil, o.Annotations)

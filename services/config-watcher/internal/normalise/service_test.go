@@ -18,7 +18,7 @@ func (s *state) service(namespace, host string) *configv1.Service {
 }
 
 func TestAllocatedAddresses(t *testing.T) {
-	const ports = ", ports: [{name: http, number: 80}]"
+	const ports = ", ports: [{name: http, number: 80, protocol: HTTP}]"
 	for name, c := range map[string]struct {
 		yaml string
 		host string

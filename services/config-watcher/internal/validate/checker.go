@@ -14,9 +14,11 @@ const maxProblems = 100
 
 // checker gathers the problems of one object.
 type checker struct {
-	object   string
-	doc      *manifest.Document
-	problems object.Problems
+	object string
+	// namespace is the object's; empty for one that has none.
+	namespace string
+	doc       *manifest.Document
+	problems  object.Problems
 	// warnings are of what is accepted and has no effect.
 	warnings object.Problems
 	// packed makes strictMessage look into messages that are packed in others.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -28,7 +29,7 @@ var TrafficDistributions = []string{corev1.ServiceTrafficDistributionPreferClose
 func (c *checker) trafficDistribution(o *object.Object) {
 	v, ok := o.Annotations[TrafficDistributionAnnotation]
 	if ok && v != "" && !slices.ContainsFunc(TrafficDistributions, func(known string) bool { return strings.EqualFold(v, known) }) {
-		c.fail(field("metadata.annotations", TrafficDistributionAnnotation), v, "unknown traffic distribution", suggestion(v, TrafficDistributions))
+		c.warn(field("metadata.annotations", TrafficDistributionAnnotation), verdict{"unknown traffic distribution " + strconv.Quote(v), suggestion(v, TrafficDistributions)})
 	}
 }
 

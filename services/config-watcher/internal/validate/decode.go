@@ -46,7 +46,7 @@ func Identify(tree map[string]any) (key object.Key, apiVersion string) {
 // The returned object's Source is left to the caller.
 func Document(doc *manifest.Document) (*object.Object, error) {
 	key, apiVersion := Identify(doc.Tree)
-	c := &checker{object: key.String(), doc: doc}
+	c := &checker{object: key.String(), namespace: key.Namespace, doc: doc}
 	if key.Kind == "" || apiVersion == "" {
 		c.object = ""
 		field := "kind"

@@ -36,7 +36,7 @@ func checkDestinationRule(c *checker, o *object.Object, dr *networking.Destinati
 	}
 	c.exportedTo("spec.exportTo", ns, dr.ExportTo, dr.WorkloadSelector != nil)
 	if dr.WorkloadSelector != nil {
-		c.looseSelector("spec.workloadSelector.matchLabels", dr.WorkloadSelector.MatchLabels)
+		c.workloadLabels("spec.workloadSelector.matchLabels", dr.WorkloadSelector.MatchLabels)
 		if len(dr.WorkloadSelector.MatchLabels) == 0 {
 			c.warn("spec.workloadSelector", verdict{"it has no labels: the rule is for every workload", "set matchLabels, or remove it"})
 		}
@@ -114,11 +114,12 @@ func (c *checker) outlierDetection(at string, o *networking.OutlierDetection) {
 	c.percent(at+".maxEjectionPercent", float64(o.MaxEjectionPercent))
 	c.percent(at+".minHealthPercent", float64(o.MinHealthPercent))
 	//nolint:staticcheck // deprecated in Istio, still served
-	if o.ConsecutiveErrors != 0 {
+	switch errors := o.ConsecutiveErrors; {
+	case errors > 0:
 		c.remark(at+".consecutiveErrors", "deprecated", "use consecutiveGatewayErrors or consecutive5xxErrors")
+	case errors < 0:
+		c.warn(at+".consecutiveErrors", verdict{"a number below 0 ejects nobody", "use consecutiveGatewayErrors or consecutive5xxErrors"})
 	}
-	//nolint:staticcheck // see above
-	c.notNegative(at+".consecutiveErrors", o.ConsecutiveErrors)
 	if o.ConsecutiveLocalOriginFailures.GetValue() > 0 && !o.SplitExternalLocalOriginErrors {
 		c.fail(at+".consecutiveLocalOriginFailures", o.ConsecutiveLocalOriginFailures.Value, "has no effect unless splitExternalLocalOriginErrors is true", "set splitExternalLocalOriginErrors: true")
 	}

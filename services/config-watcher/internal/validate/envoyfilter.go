@@ -42,7 +42,7 @@ func checkEnvoyFilter(c *checker, _ *object.Object, ef *networking.EnvoyFilter) 
 	if len(ef.TargetRefs) > 0 && ef.WorkloadSelector != nil {
 		c.fail("spec.targetRefs", nil, "cannot be combined with workloadSelector", "keep one of them")
 	}
-	c.targets("spec.targetRefs", ef.TargetRefs)
+	c.filterTargets("spec.targetRefs", ef.TargetRefs)
 	if len(ef.ConfigPatches) == 0 {
 		c.warn("spec.configPatches", verdict{"there is no patch", "add one"})
 	}

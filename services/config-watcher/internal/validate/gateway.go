@@ -12,14 +12,14 @@ import (
 
 // checkGateway follows https://istio.io/latest/docs/reference/config/networking/gateway/.
 func checkGateway(c *checker, o *object.Object, g *networking.Gateway) {
-	if o.Key.Name != "" && !istioLabel(o.Key.Name) {
+	if o.Key.Name != "" && !nameLabel(o.Key.Name) {
 		c.fail("metadata.name", o.Key.Name, "not a Gateway's name", "use at most 63 letters, digits and '-', without dots")
 	}
 	if len(g.Servers) == 0 {
 		c.fail("spec.servers", nil, "missing", "add a server with port and hosts")
 	}
 	for _, k := range sortedKeys(g.Selector) {
-		if !validLabel(k, g.Selector[k]) {
+		if !labelKey(k) || !labelValue(g.Selector[k]) {
 			c.noWorkload(field("spec.selector", k))
 		}
 	}
@@ -89,7 +89,7 @@ func (c *checker) gatewayHost(at, s string) {
 	switch {
 	case !ok:
 		host = s
-	case ns != "." && ns != "*" && !istioLabel(ns):
+	case ns != "." && ns != "*" && !nameLabel(ns):
 		c.fail(at, s, "not a namespace before the slash", `use a namespace, "." for this one or "*" for any`)
 		return
 	case ns != "." && ns != "*":
@@ -100,7 +100,7 @@ func (c *checker) gatewayHost(at, s string) {
 	case !strings.Contains(host, "."):
 		c.fail(at, s, "a short name is no host of a gateway", `write it in full, like "reviews.apps.svc.cluster.local", or "*" for all`)
 	case isIP(host):
-	case partial(host):
+	case PartialWildcard(host):
 		c.fail(at, s, "a wildcard is the whole first label on a gateway", `write "*.example.com"`)
 	case reason != "":
 		c.fail(at, s, "not a valid host: "+reason, hostRemedy)
@@ -138,21 +138,4 @@ func (c *checker) serverProtocol(at string, s *networking.Server) {
 // passesTLS tells modes that terminate no TLS.
 func passesTLS(t *networking.ServerTLSSettings) bool {
 	return t.Mode == networking.ServerTLSSettings_PASSTHROUGH || t.Mode == networking.ServerTLSSettings_AUTO_PASSTHROUGH
-}
-
-// namespacedHost checks "host", or "namespace/host" with "." and "*" as namespaces.
-func (c *checker) namespacedHost(at, s string, optional bool) {
-	ns, host, ok := strings.Cut(s, "/")
-	if !ok {
-		if !optional {
-			c.fail(at, s, "no namespace", `write it as "<namespace>/<host>", with "." for this namespace, "*" for any or "~" for none`)
-			return
-		}
-		c.host(at, s)
-		return
-	}
-	if ns != "." && ns != "*" && ns != "~" && !dnsLabel(ns) {
-		c.fail(at, s, "not a namespace before the slash", `use a namespace, "." for this one or "*" for any`)
-	}
-	c.host(at, host)
 }

@@ -146,7 +146,7 @@ func (c *checker) httpMatch(at string, m *networking.HTTPMatchRequest) {
 		c.stringMatch(field(at+".queryParams", name), m.QueryParams[name])
 	}
 	c.l4Match(at, nil, m.Port, m.SourceLabels, m.Gateways, "")
-	if ns := m.SourceNamespace; ns != "" && !istioLabel(ns) {
+	if ns := m.SourceNamespace; ns != "" && !nameLabel(ns) {
 		c.fail(at+".sourceNamespace", ns, "not a namespace", "name a namespace")
 	} else {
 		c.realNamespace(at+".sourceNamespace", ns)

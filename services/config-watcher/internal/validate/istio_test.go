@@ -55,7 +55,7 @@ func TestAsIstio(t *testing.T) {
 		{"exportTo: chosen workloads", chosen("."), ""},
 		{"exportTo: chosen workloads of others", chosen("b"), `workloads of its own namespace alone`},
 		{"exportTo: chosen workloads of all", chosen("'*'"), `workloads of its own namespace alone`},
-		{"labels: long", http("match: [{sourceLabels: {a: " + strings.Repeat("b", 64) + "}}], " + ok), `warns: no workload can have such a label`},
+		{"labels: long", http("match: [{sourceLabels: {a: " + strings.Repeat("b", 64) + "}}], " + ok), `warns: no workload can have`},
 		{"labels: none", http("match: [{sourceLabels: {'a b': c}}], " + ok), `not a valid label name`},
 
 		{"authority twice", http(ok + ", rewrite: {authority: b}, headers: {request: {add: {Host: c}}}"), `the authority is already rewritten, to b`},
@@ -109,7 +109,7 @@ func TestAsIstio(t *testing.T) {
 		{"gateway: TLS of bytes", server("port: {number: 443, name: tcp, protocol: TCP}, hosts: ['*'], tls: {mode: SIMPLE, credentialName: c}"), `protocol TCP is not encrypted`},
 		{"gateway: passed plaintext", server("port: {number: 80, name: http, protocol: HTTP}, hosts: ['*'], tls: {mode: PASSTHROUGH, credentialName: c}"), `warns: protocol HTTP is plaintext`},
 		{"gateway: datagrams", server("port: {number: 80, name: udp, protocol: UDP}, hosts: ['*']"), `warns: datagrams are not proxied`},
-		{"gateway: selector of nobody", of("Gateway", "{selector: {a: '*'}, servers: [{port: {number: 80, name: http, protocol: HTTP}, hosts: ['*']}]}"), `warns: no workload can have such a label`},
+		{"gateway: selector of nobody", of("Gateway", "{selector: {a: '*'}, servers: [{port: {number: 80, name: http, protocol: HTTP}, hosts: ['*']}]}"), `warns: no workload can have`},
 		{"gateway: names used twice", of("Gateway", "{servers: [{port: {number: 80, name: a b, protocol: HTTP}, name: c, hosts: ['*']}, {port: {number: 81, name: d, protocol: HTTP}, name: c, hosts: ['*']}]}"), ""},
 		{"gateway: authorities of a pair", secured("mode: MUTUAL, tlsCertificates: [{serverCertificate: /a, privateKey: /b, caCertificates: /c}]"), `clients could not be verified`},
 		{"gateway: authorities in a Secret beside files", secured("mode: MUTUAL, serverCertificate: /a, privateKey: /b, caCertCredentialName: c"), `clients could not be verified`},

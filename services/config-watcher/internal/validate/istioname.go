@@ -7,14 +7,8 @@ import (
 	"strings"
 )
 
-// Names as Istio's webhook takes them: unlike Kubernetes' own they may have upper case, which DNS does not tell from lower case.
-var (
-	istioLabelRE = regexp.MustCompile(`^[a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])?$`)
-	// wildcardLabelRE is the first label of a host that may be a wildcard, whole or in part.
-	wildcardLabelRE = regexp.MustCompile(`^(\*|(\*-?)?[a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])?)$`)
-)
-
-func istioLabel(s string) bool { return len(s) <= 63 && istioLabelRE.MatchString(s) }
+// wildcardLabelRE is the first label of a host that may be a wildcard, whole or in part.
+var wildcardLabelRE = regexp.MustCompile(`^(\*|(\*-?)?[a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])?)$`)
 
 // hostProblem says why Istio's webhook refuses a host; "" if it does not. An address is no host. A host of one label may be a number, as that of a
 // Service may.
@@ -58,7 +52,7 @@ func domainProblem(s string) string {
 		labels = labels[:len(labels)-1]
 	}
 	for _, l := range labels {
-		if !istioLabel(l) {
+		if !nameLabel(l) {
 			return fmt.Sprintf("%q is not a valid part of a host", l)
 		}
 	}
@@ -80,14 +74,9 @@ func (c *checker) istioHost(at, s string) bool {
 	return false
 }
 
-// partial tells a wildcard that is less than the first label.
-func partial(host string) bool {
-	return strings.HasPrefix(host, "*") && host != "*" && !strings.HasPrefix(host, "*.")
-}
-
 // wholeWildcard warns of a host of the mesh that only a wildcard within a label would match.
 func (c *checker) wholeWildcard(at, s string) {
-	if partial(s) {
+	if PartialWildcard(s) {
 		c.warn(at, verdict{"only a wildcard that is the whole first label matches hosts of the mesh", `write "*.example.com", or the hosts one by one`})
 	}
 }
@@ -117,7 +106,7 @@ func (c *checker) exportedTo(at, namespace string, list []string, chosen bool) {
 			c.fail(ip, s, "listed twice", `keep one of them; "." is the object's own namespace`)
 		case s == "~":
 			c.fail(ip, s, "only a service can be exported to nobody", `write "." for the object's own namespace, or delete the object`)
-		case s != "*" && !istioLabel(to):
+		case s != "*" && !nameLabel(to):
 			c.fail(ip, s, "not a namespace", `use a namespace, "." for the object's own or "*" for all`)
 		case chosen && to != namespace:
 			c.fail(ip, s, "a rule with workloadSelector is about workloads of its own namespace alone", `remove it, or write "."`)
@@ -156,7 +145,7 @@ func (c *checker) looseLabels(path string, m map[string]string) {
 			c.fail(at, k, "not a valid label name", "use at most 63 letters, digits, '-', '_' and '.', with an optional DNS prefix")
 		case !looseValueRE.MatchString(m[k]):
 			c.fail(at, m[k], "not a valid label value", "use at most 63 letters, digits, '-', '_' and '.'")
-		case !validLabel(k, m[k]):
+		case !labelKey(k) || !labelValue(m[k]):
 			c.noWorkload(at)
 		}
 	}
@@ -165,28 +154,4 @@ func (c *checker) looseLabels(path string, m map[string]string) {
 // noWorkload warns of a label that chooses nobody.
 func (c *checker) noWorkload(at string) {
 	c.warn(at, verdict{"no workload can have such a label", "use at most 63 letters, digits, '-', '_' and '.', with an optional DNS prefix in lower case"})
-}
-
-// validLabel tells what Kubernetes takes for a label.
-func validLabel(key, value string) bool {
-	prefix, name, found := strings.Cut(key, "/")
-	if !found {
-		prefix, name = "", key
-	}
-	return (!found || dnsSubdomain(prefix)) && len(name) <= 63 && labelKeyRE.MatchString(name) &&
-		len(value) <= 63 && (value == "" || labelKeyRE.MatchString(value))
-}
-
-// looseSelector checks the labels of a selector: Istio's webhook refuses empty names and wildcards alone.
-func (c *checker) looseSelector(path string, m map[string]string) {
-	for _, k := range sortedKeys(m) {
-		switch at := field(path, k); {
-		case k == "":
-			c.fail(path, nil, "label name is empty", "name a label")
-		case strings.Contains(k, "*") || strings.Contains(m[k], "*"):
-			c.fail(at, m[k], "wildcards are not supported in selectors", "write the label in full")
-		case !validLabel(k, m[k]):
-			c.noWorkload(at)
-		}
-	}
 }

@@ -4,9 +4,7 @@ package validate
 
 import (
 	"google.golang.org/protobuf/proto"
-	extensions "istio.io/api/extensions/v1alpha1"
 	security "istio.io/api/security/v1beta1"
-	telemetry "istio.io/api/telemetry/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
@@ -96,8 +94,9 @@ var kinds = []kind{
 	istio(GroupSecurity, "PeerAuthentication", []string{"v1", "v1beta1"}, checkPeerAuthentication),
 	istio[security.RequestAuthentication](GroupSecurity, "RequestAuthentication", []string{"v1", "v1beta1"}, refuseUnenforced[*security.RequestAuthentication]("tokens would not be verified")),
 	istio[security.AuthorizationPolicy](GroupSecurity, "AuthorizationPolicy", []string{"v1", "v1beta1"}, refuseUnenforced[*security.AuthorizationPolicy]("access would not be restricted")),
-	istio[telemetry.Telemetry](GroupTelemetry, "Telemetry", []string{"v1", "v1alpha1"}, nil),
-	istio[extensions.WasmPlugin](GroupExtensions, "WasmPlugin", []string{"v1alpha1"}, checkWasmPlugin),
+	istio(GroupTelemetry, "Telemetry", []string{"v1", "v1alpha1"}, checkTelemetry),
+	istio(GroupExtensions, "WasmPlugin", []string{"v1alpha1"}, checkWasmPlugin),
+	istio(GroupExtensions, "TrafficExtension", []string{"v1alpha1"}, checkTrafficExtension),
 
 	kubernetes[corev1.Namespace]("", "Namespace", "v1", Cluster, nil),
 	kubernetes[corev1.Node]("", "Node", "v1", Cluster, nil),

@@ -19,6 +19,10 @@ func (c *checker) loadBalancer(at string, lb *networking.LoadBalancerSettings, o
 	if l := lb.LocalityLbSetting; outlier == nil && len(l.GetFailover())+len(l.GetFailoverPriority()) > 0 {
 		c.warn(at+".localityLbSetting", verdict{"nothing fails over without outlierDetection beside the load balancer", "set outlierDetection"})
 	}
+	c.zoneAware(at+".zoneAwareLbSetting", lb.ZoneAwareLbSetting)
+	if lb.LocalityLbSetting != nil && lb.ZoneAwareLbSetting != nil {
+		c.fail(at+".zoneAwareLbSetting", nil, "cannot be combined with localityLbSetting", "keep one of them")
+	}
 	//nolint:staticcheck // deprecated in Istio, still served
 	if old := lb.WarmupDurationSecs; old != nil {
 		if c.durationRange(at+".warmupDurationSecs", old) && old.AsDuration() < 0 {
@@ -181,7 +185,7 @@ func (c *checker) localityLB(at string, l *networking.LocalityLoadBalancerSettin
 		if len(l.Failover) > 0 && slices.Contains(placeLabels, p) {
 			c.fail(ip, p, "orders places, as failover does", "keep one of them")
 		}
-		if key, value, _ := strings.Cut(p, "="); !validLabel(key, value) {
+		if key, value, _ := strings.Cut(p, "="); !labelKey(key) || !labelValue(value) {
 			c.noWorkload(ip)
 		}
 	}

@@ -161,6 +161,7 @@ func (c *checker) meshConfig(m *mesh.MeshConfig) {
 	c.exportTo("defaultVirtualServiceExportTo", m.DefaultVirtualServiceExportTo)
 	c.exportTo("defaultDestinationRuleExportTo", m.DefaultDestinationRuleExportTo)
 	c.localityLB("localityLbSetting", m.LocalityLbSetting)
+	c.zoneAware("zoneAwareLbSetting", m.ZoneAwareLbSetting)
 	c.retries("defaultHttpRetryPolicy", m.DefaultHttpRetryPolicy)
 	c.clientTLS("outboundTrafficPolicy.tls", "", m.OutboundTrafficPolicy.GetTls())
 	if p := m.DefaultTrafficPolicy; p != nil {

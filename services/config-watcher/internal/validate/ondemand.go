@@ -136,7 +136,7 @@ func OnDemandOf(annotations map[string]string) string {
 }
 
 func checkProxyConfig(c *checker, _ *object.Object, p *networkingv1beta1.ProxyConfig) {
-	c.labels("spec.selector.matchLabels", p.GetSelector().GetMatchLabels())
+	c.selector("spec.selector.matchLabels", p.GetSelector() != nil, p.GetSelector().GetMatchLabels())
 	if p.GetConcurrency() != nil {
 		c.notNegative("spec.concurrency", p.GetConcurrency().GetValue())
 	}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net/netip"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -23,6 +25,7 @@ const (
 var (
 	dnsLabelRE  = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
 	hostLabelRE = regexp.MustCompile(`^[a-zA-Z0-9_]([-a-zA-Z0-9_]*[a-zA-Z0-9_])?$`)
+	nameLabelRE = regexp.MustCompile(`^[a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])?$`)
 	portNameRE  = regexp.MustCompile(`^[a-zA-Z0-9]([-a-zA-Z0-9_.]*[a-zA-Z0-9])?$`)
 	labelKeyRE  = regexp.MustCompile(`^([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]$`)
 	// tokenRE is RFC 9110's token: what a header or method name may be made of.
@@ -57,19 +60,20 @@ func fqdn(s string) bool {
 	return true
 }
 
-// host accepts what a route or rule may name: a DNS name, a wildcard as the whole first label ("*" or "*.example.com"), or an IP address.
-func (c *checker) host(path, s string) {
-	switch {
-	case s == "":
-		c.fail(path, nil, "host is empty", `name a host such as "reviews" or "reviews.apps.svc.cluster.local"`)
-	case s == "*" || isIP(s):
-	case strings.Contains(s, "*"):
-		if !strings.HasPrefix(s, "*.") || strings.Contains(s[1:], "*") || !fqdn(s[2:]) {
-			c.fail(path, s, "not a valid wildcard host", `a wildcard is the whole first label: "*.example.com"`)
-		}
-	case !fqdn(s):
-		c.fail(path, s, "not a valid host", "use letters, digits, '-' and '.', at most 63 characters between dots")
+// dnsName accepts what Istio takes for a name in the DNS: labels of letters, digits and '-', of which the last is no number.
+func dnsName(s string) bool {
+	labels := strings.Split(strings.TrimSuffix(s, "."), ".")
+	if _, err := strconv.Atoi(labels[len(labels)-1]); err == nil || s == "" || len(s) > 255 {
+		return false
 	}
+	return !slices.ContainsFunc(labels, func(l string) bool { return !nameLabel(l) })
+}
+
+func nameLabel(s string) bool { return len(s) <= 63 && nameLabelRE.MatchString(s) }
+
+// PartialWildcard tells hosts such as "*-a.example.com", whose wildcard is not the whole first label.
+func PartialWildcard(host string) bool {
+	return strings.HasPrefix(host, "*") && host != "*" && !strings.HasPrefix(host, "*.")
 }
 
 func isIP(s string) bool {
@@ -103,6 +107,15 @@ func (c *checker) portName(path, s string) {
 	if len(s) > 63 || !portNameRE.MatchString(s) {
 		c.fail(path, s, "not a valid port name", "use at most 63 letters, digits and '-'")
 	}
+}
+
+// entryPortName checks the name of a port where Istio wants a label of the DNS.
+func (c *checker) entryPortName(path, s string) {
+	if s == "" || nameLabel(s) {
+		c.portName(path, s)
+		return
+	}
+	c.fail(path, s, "not a valid port name", "use at most 63 letters, digits and '-'")
 }
 
 // label checks one key: value pair of labels or of a selector.
@@ -216,8 +229,9 @@ func (c *checker) exportTo(path string, list []string) {
 	seen := map[string]bool{}
 	for i, s := range list {
 		at := index(path, i)
+		own := s == "." && seen[c.namespace] || s == c.namespace && seen["."]
 		switch {
-		case seen[s]:
+		case seen[s] || own && s != "":
 			c.fail(at, s, "listed twice", "keep one of them")
 		case s == "." || s == "*" || s == "~":
 		case !dnsLabel(s):

@@ -22,21 +22,46 @@ var targetKinds = map[string][]string{
 	"core":                      {"Service"},
 }
 
-// targets checks what a policy is attached to. The rules are those of the CRDs, which istioctl does not know.
-func (c *checker) targets(at string, refs []*typev1beta1.PolicyTargetReference) {
+// attached checks what a policy is for: the workloads of a selector, or targets.
+func (c *checker) attached(s *typev1beta1.WorkloadSelector, ref *typev1beta1.PolicyTargetReference, refs []*typev1beta1.PolicyTargetReference) {
+	c.selector("spec.selector.matchLabels", s != nil, s.GetMatchLabels())
+	at := "spec.targetRefs"
+	if ref != nil {
+		at = "spec.targetRef"
+		c.target(at, ref)
+	}
+	for i, r := range refs {
+		c.target(index("spec.targetRefs", i), r)
+	}
+	if s != nil && (ref != nil || len(refs) > 0) || ref != nil && len(refs) > 0 {
+		c.fail(at, nil, "only one of selector, targetRef and targetRefs can be set", "keep one of them")
+	}
+}
+
+// target checks a target as Istio's webhook does.
+func (c *checker) target(at string, ref *typev1beta1.PolicyTargetReference) {
+	c.targetName(at, ref)
+	if !slices.Contains(targetKinds[ref.Group], ref.Kind) {
+		c.fail(at+".kind", ref.Kind, "not a target", "use a Gateway of group gateway.networking.k8s.io, or a selector")
+	}
+}
+
+// filterTargets checks what an EnvoyFilter is attached to. Names are wanted by the CRD, which istioctl does not know; kinds by nobody.
+func (c *checker) filterTargets(at string, refs []*typev1beta1.PolicyTargetReference) {
 	for i, ref := range refs {
 		at := index(at, i)
-		if ref.Name == "" {
-			c.fail(at+".name", nil, "missing", "name the "+ref.Kind)
-		}
-		if ref.Namespace != "" {
-			c.fail(at+".namespace", ref.Namespace, "targets are of the object's own namespace", "remove it")
-		}
-		switch {
-		case ref.Kind == "":
-			c.fail(at+".kind", nil, "missing", "use kind Gateway of group gateway.networking.k8s.io")
-		case !slices.Contains(targetKinds[ref.Group], ref.Kind) || ref.Kind != "Gateway":
+		c.targetName(at, ref)
+		if ref.Group != "gateway.networking.k8s.io" || ref.Kind != "Gateway" {
 			c.warn(at, verdict{"only a Gateway of group gateway.networking.k8s.io has proxies here", "target a Gateway, or use a selector"})
 		}
+	}
+}
+
+func (c *checker) targetName(at string, ref *typev1beta1.PolicyTargetReference) {
+	if ref.Name == "" {
+		c.fail(at+".name", nil, "missing", "name the target")
+	}
+	if ref.Namespace != "" {
+		c.fail(at+".namespace", ref.Namespace, "targets are of the object's own namespace", "remove it")
 	}
 }

@@ -2,6 +2,7 @@ package validate
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	networking "istio.io/api/networking/v1alpha3"
@@ -17,23 +18,15 @@ func checkServiceEntry(c *checker, o *object.Object, se *networking.ServiceEntry
 	seen := map[string]int{}
 	for i, h := range se.Hosts {
 		at := index("spec.hosts", i)
-		c.host(at, h)
-		if h == "*" {
-			c.fail(at, h, "would take over every host", `name hosts, or a part of the DNS such as "*.example.com"`)
-		}
+		c.entryHost(at, h)
 		if first, dup := seen[strings.ToLower(h)]; dup {
-			c.fail(at, h, fmt.Sprintf("same host as hosts[%d]", first), "keep one of them")
+			c.remark(at, fmt.Sprintf("same host as hosts[%d]", first), "keep one of them")
 		}
 		seen[strings.ToLower(h)] = i
 	}
-	if se.WorkloadSelector != nil {
-		c.workloadLabels("spec.workloadSelector.labels", se.WorkloadSelector.Labels)
-		if len(se.Endpoints) > 0 {
-			c.fail("spec.workloadSelector", nil, "cannot be combined with endpoints", "keep one of them")
-		}
-		if len(se.WorkloadSelector.Labels) == 0 {
-			c.fail("spec.workloadSelector.labels", nil, "selects nothing", "name labels")
-		}
+	c.selector("spec.workloadSelector.labels", se.WorkloadSelector != nil, se.WorkloadSelector.GetLabels())
+	if se.WorkloadSelector != nil && len(se.Endpoints) > 0 {
+		c.fail("spec.workloadSelector", nil, "cannot be combined with endpoints", "keep one of them")
 	}
 	for i, a := range se.Addresses {
 		at := index("spec.addresses", i)
@@ -46,13 +39,21 @@ func checkServiceEntry(c *checker, o *object.Object, se *networking.ServiceEntry
 	c.entryResolution(se)
 	c.trafficDistribution(o)
 	if v, ok := o.Labels[AutoAllocateLabel]; ok && v != "true" && v != "false" {
-		c.fail(field("metadata.labels", AutoAllocateLabel), v, "neither true nor false", `write "false" for no address, or remove the label`)
+		c.warn(field("metadata.labels", AutoAllocateLabel), verdict{"neither true nor false", `write "false" for no address, or remove the label`})
+	}
+	const waypoint = "istio.io/use-waypoint"
+	if v := o.Labels[waypoint]; v != "" && !strings.EqualFold(v, "none") {
+		if se.Resolution == networking.ServiceEntry_DYNAMIC_DNS && se.Location == networking.ServiceEntry_MESH_INTERNAL {
+			c.fail(field("metadata.labels", waypoint), v, "not possible with resolution DYNAMIC_DNS and location MESH_INTERNAL", "remove the label")
+		} else {
+			c.warn(field("metadata.labels", waypoint), verdict{"waypoints are of ambient mode, which is not supported", "remove the label"})
+		}
 	}
 	for i, e := range se.Endpoints {
 		at := index("spec.endpoints", i)
 		c.workloadEntry(at, e, se.Resolution == networking.ServiceEntry_STATIC || se.Resolution == networking.ServiceEntry_NONE)
-		if strings.HasPrefix(e.Address, "unix://") && len(se.Ports) > 1 {
-			c.fail(at+".address", e.Address, "a unix socket stands for one port, the ServiceEntry has several", "write one ServiceEntry for each port")
+		if strings.HasPrefix(e.Address, "unix://") && len(se.Ports) != 1 {
+			c.fail(at+".address", e.Address, fmt.Sprintf("a unix socket stands for one port, the ServiceEntry has %d", len(se.Ports)), "write one ServiceEntry for each port")
 		}
 		for _, name := range sortedKeys(e.Ports) {
 			if !hasPort(se.Ports, name) {
@@ -63,7 +64,7 @@ func checkServiceEntry(c *checker, o *object.Object, se *networking.ServiceEntry
 	c.exportTo("spec.exportTo", se.ExportTo)
 	for i, san := range se.SubjectAltNames {
 		if san == "" {
-			c.fail(index("spec.subjectAltNames", i), nil, "empty name", "remove it")
+			c.remark(index("spec.subjectAltNames", i), "matches no certificate: it is empty", "remove it")
 		}
 	}
 }
@@ -77,20 +78,41 @@ func hasPort(ports []*networking.ServicePort, name string) bool {
 	return false
 }
 
+// entryHost checks a host as Istio does, which takes a wildcard that is only a part of the first label, too.
+func (c *checker) entryHost(at, h string) {
+	name := h
+	switch {
+	case h == "":
+		c.fail(at, nil, "host is empty", `name a host such as "www.example.com"`)
+		return
+	case h == "*":
+		c.fail(at, h, "would take over every host", `name hosts, or a part of the DNS such as "*.example.com"`)
+		return
+	case strings.HasPrefix(h, "*."):
+		name = h[2:]
+	case strings.HasPrefix(h, "*"):
+		name = strings.TrimPrefix(h[1:], "-")
+		c.warn(at, verdict{"a wildcard that is a part of a label is not looked for", `write a whole label, "*.example.com"`})
+	}
+	if isIP(h) || !dnsName(name) && (strings.Contains(h, ".") || !nameLabel(name)) {
+		c.fail(at, h, "not a valid host", "use letters, digits, '-' and '.', at most 63 characters between dots, the last part no number")
+	}
+}
+
 func (c *checker) entryPorts(se *networking.ServiceEntry) {
 	if len(se.Ports) == 0 {
-		c.fail("spec.ports", nil, "missing", "list the ports with number, name and protocol")
+		c.remark("spec", "has no ports: its hosts have names and addresses, and nothing is routed to them", "list the ports with number, name and protocol")
 	}
 	names, numbers := map[string]int{}, map[uint32]int{}
 	for i, p := range se.Ports {
 		at := index("spec.ports", i)
 		c.port(at+".number", p.Number)
-		c.portName(at+".name", p.Name)
+		c.entryPortName(at+".name", p.Name)
 		if p.TargetPort != 0 {
 			c.port(at+".targetPort", p.TargetPort)
 		}
 		if p.Protocol != "" {
-			c.protocol(at+".protocol", p.Protocol)
+			c.protocol(at+".protocol", p.Protocol, "HTTP_PROXY")
 		}
 		if first, dup := names[p.Name]; dup {
 			c.fail(at+".name", p.Name, fmt.Sprintf("same name as ports[%d]", first), "rename one of them")
@@ -98,9 +120,15 @@ func (c *checker) entryPorts(se *networking.ServiceEntry) {
 		if first, dup := numbers[p.Number]; dup {
 			c.fail(at+".number", p.Number, fmt.Sprintf("same number as ports[%d]", first), "keep one of them")
 		}
+		if len(se.Hosts) > 1 && se.Resolution != networking.ServiceEntry_NONE && !contains(tellingProtocols, strings.ToUpper(p.Protocol)) {
+			c.fail(at+".protocol", p.Protocol, "the clients of several hosts must say which one they want", "declare HTTP, HTTP2, GRPC, GRPC-WEB, HTTPS or TLS, or write one ServiceEntry for each host")
+		}
 		names[p.Name], numbers[p.Number] = i, i
 	}
 }
+
+// tellingProtocols are those whose clients say which host they want.
+var tellingProtocols = []string{"HTTP", "HTTP2", "GRPC", "GRPC-WEB", "HTTP_PROXY", "HTTPS", "TLS"}
 
 func (c *checker) entryResolution(se *networking.ServiceEntry) {
 	switch se.Resolution {
@@ -111,14 +139,16 @@ func (c *checker) entryResolution(se *networking.ServiceEntry) {
 	case networking.ServiceEntry_STATIC:
 		for i, h := range se.Hosts {
 			if strings.HasPrefix(h, "*") && len(se.Endpoints) == 0 && se.WorkloadSelector == nil && len(se.Addresses) == 0 {
-				c.fail(index("spec.hosts", i), h, "a wildcard host with resolution STATIC has nowhere to go", "add endpoints, or use resolution NONE")
+				c.remark(index("spec.hosts", i), "a wildcard host with resolution STATIC and no endpoints has nowhere to go", "add endpoints, or use resolution NONE")
 			}
 		}
 	case networking.ServiceEntry_DNS, networking.ServiceEntry_DNS_ROUND_ROBIN:
-		if len(se.Endpoints) == 0 && se.WorkloadSelector == nil {
+		if len(se.Endpoints) == 0 {
 			for i, h := range se.Hosts {
 				if strings.HasPrefix(h, "*") {
 					c.fail(index("spec.hosts", i), h, "a wildcard host cannot be looked up in DNS", "add endpoints, or use resolution NONE or DYNAMIC_DNS")
+				} else if !dnsName(h) {
+					c.fail(index("spec.hosts", i), h, "a number cannot be looked up in DNS", "add endpoints")
 				}
 			}
 		}
@@ -138,35 +168,24 @@ func (c *checker) entryResolution(se *networking.ServiceEntry) {
 			c.fail("spec.endpoints", nil, "resolution DYNAMIC_DNS looks up the requested host, endpoints have no effect", "remove endpoints, or use resolution DNS")
 		}
 		for i, h := range se.Hosts {
-			if !strings.HasPrefix(h, "*.") {
+			if !strings.HasPrefix(h, "*") {
 				c.fail(index("spec.hosts", i), h, "resolution DYNAMIC_DNS is for wildcard hosts", "use resolution DNS")
 			}
 		}
+		if len(se.Addresses) > 0 {
+			c.fail("spec.addresses", nil, "resolution DYNAMIC_DNS looks up the requested host, addresses have no effect", "remove addresses, or use resolution NONE")
+		}
 		if se.WorkloadSelector != nil {
-			c.fail("spec.workloadSelector", nil, "resolution DYNAMIC_DNS looks up the requested host, workloads have no effect", "remove workloadSelector, or use resolution STATIC")
+			c.warn("spec.workloadSelector", verdict{"resolution DYNAMIC_DNS looks up the requested host", "remove workloadSelector, or use resolution STATIC"})
 		}
 		for i, p := range se.Ports {
-			if !namesHost(p) {
-				c.fail(index("spec.ports", i)+".protocol", p.Protocol, "resolution DYNAMIC_DNS needs a protocol whose clients name the host", "use HTTP, HTTP2, GRPC, HTTPS or TLS")
+			if !contains([]string{"HTTP", "HTTP2", "GRPC", "TLS"}, strings.ToUpper(p.Protocol)) {
+				c.fail(index("spec.ports", i)+".protocol", p.Protocol, "resolution DYNAMIC_DNS needs a protocol whose clients name the host", "use HTTP, HTTP2, GRPC or TLS")
 			}
 			if p.TargetPort != 0 && p.TargetPort != p.Number {
-				c.fail(index("spec.ports", i)+".targetPort", p.TargetPort, "resolution DYNAMIC_DNS connects to the port that was asked for", "remove targetPort")
+				c.warn(index("spec.ports", i)+".targetPort", verdict{"resolution DYNAMIC_DNS connects to the port that was asked for", "remove targetPort"})
 			}
 		}
-	}
-}
-
-// namesHost tells whether clients of a port say which host they want.
-func namesHost(p *networking.ServicePort) bool {
-	said := p.Protocol
-	if said == "" {
-		said, _, _ = strings.Cut(p.Name, "-")
-	}
-	switch strings.ToUpper(said) {
-	case "HTTP", "HTTP2", "GRPC", "GRPC-WEB", "HTTPS", "TLS":
-		return true
-	default:
-		return false
 	}
 }
 
@@ -189,21 +208,18 @@ func (c *checker) workloadEntry(at string, we *networking.WorkloadEntry, ipOnly 
 	case isIP(a):
 	case ipOnly:
 		c.fail(at+".address", a, "not an IP address, which resolution STATIC needs", "write an IP address, or use resolution DNS")
-	case !fqdn(a):
+	case !dnsName(a):
 		c.fail(at+".address", a, "neither an IP address nor a DNS name", "correct it")
 	}
 	for _, name := range sortedKeys(we.Ports) {
-		c.portName(field(at+".ports", name), name)
+		c.entryPortName(field(at+".ports", name), name)
 		c.port(field(at+".ports", name), we.Ports[name])
 	}
 	c.labels(at+".labels", we.Labels)
-	if we.Locality != "" {
-		c.locality(at+".locality", we.Locality)
-		if strings.Contains(we.Locality, "*") {
-			c.fail(at+".locality", we.Locality, "wildcard", "name the place in full")
-		}
+	if parts := strings.Split(we.Locality, "/"); we.Locality != "" && (len(parts) > 3 || strings.Contains(we.Locality, "*") || slices.Contains(parts, "")) {
+		c.remark(at+".locality", "is no place that a rule can name", "write region/zone/subzone without gaps and wildcards")
 	}
 	if sa := we.ServiceAccount; sa != "" && !dnsSubdomain(sa) {
-		c.fail(at+".serviceAccount", sa, "not a service account's name", "use at most 253 lower-case letters, digits, '-' and '.'")
+		c.remark(at+".serviceAccount", "no workload proves to be it: not a service account's name", "use at most 253 lower-case letters, digits, '-' and '.'")
 	}
 }

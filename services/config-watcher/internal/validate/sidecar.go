@@ -2,7 +2,8 @@ package validate
 
 import (
 	"fmt"
-	"net/netip"
+	"net"
+	"strconv"
 	"strings"
 
 	networking "istio.io/api/networking/v1alpha3"
@@ -11,13 +12,8 @@ import (
 )
 
 // checkSidecar follows https://istio.io/latest/docs/reference/config/networking/sidecar/.
-func checkSidecar(c *checker, o *object.Object, s *networking.Sidecar) {
-	if s.WorkloadSelector != nil {
-		c.workloadLabels("spec.workloadSelector.labels", s.WorkloadSelector.Labels)
-	}
-	if len(s.WorkloadSelector.GetLabels()) == 0 && len(s.Ingress) > 0 && s.WorkloadSelector != nil {
-		c.fail("spec.ingress", nil, "needs a workloadSelector with labels", "select the workloads whose ports these are")
-	}
+func checkSidecar(c *checker, _ *object.Object, s *networking.Sidecar) {
+	c.selector("spec.workloadSelector.labels", s.WorkloadSelector != nil, s.WorkloadSelector.GetLabels())
 	if len(s.Egress) == 0 && len(s.Ingress) == 0 && s.OutboundTrafficPolicy == nil && s.InboundConnectionPool == nil {
 		c.fail("spec", nil, "Sidecar sets nothing", "add egress, ingress, outboundTrafficPolicy or inboundConnectionPool")
 	}
@@ -30,11 +26,16 @@ func checkSidecar(c *checker, o *object.Object, s *networking.Sidecar) {
 			c.fail(at, nil, "has no effect in mode REGISTRY_ONLY", "set mode ALLOW_ANY")
 		}
 		c.destination(at, p.EgressProxy)
-		if !strings.Contains(p.EgressProxy.Host, ".") {
-			c.fail(at+".host", p.EgressProxy.Host, "short name", "write the FQDN, the proxy looks up no search domains")
+		switch h := p.EgressProxy.Host; {
+		case !dnsName(h):
+			c.fail(at+".host", h, "not a DNS name", "write the FQDN of a service")
+		case !strings.Contains(h, "."):
+			c.remark(at+".host", "a short name: the proxy looks up no search domains, so that no service is found", "write the FQDN")
+		}
+		if p.EgressProxy.Port == nil {
+			c.fail(at+".port", nil, "missing", "set the port's number")
 		}
 	}
-	_ = o
 }
 
 func (c *checker) ingressListeners(s *networking.Sidecar) {
@@ -46,7 +47,8 @@ func (c *checker) ingressListeners(s *networking.Sidecar) {
 			continue
 		}
 		c.port(at+".port.number", l.Port.Number)
-		c.listenerProtocol(at+".port.protocol", l.Port.Protocol, "AUTO")
+		c.listenerName(at+".port.name", l.Port.Name)
+		c.listenerProtocol(at+".port.protocol", l.Port.Protocol)
 		if first, dup := seen[l.Port.Number]; dup {
 			c.fail(at+".port.number", l.Port.Number, fmt.Sprintf("same port as ingress[%d]: what arrives there has one destination", first), "keep one of them")
 		}
@@ -60,14 +62,21 @@ func (c *checker) ingressListeners(s *networking.Sidecar) {
 	}
 }
 
+// listenerName checks the name of a Sidecar's port, which may be left out.
+func (c *checker) listenerName(at, s string) {
+	if s != "" {
+		c.entryPortName(at, s)
+	}
+}
+
 // listenerProtocol checks the protocol of a Sidecar's listener: proxies carry no datagrams.
-func (c *checker) listenerProtocol(at, s string, more ...string) {
+func (c *checker) listenerProtocol(at, s string) {
 	switch {
 	case s == "":
 	case strings.EqualFold(s, "UDP"):
-		c.fail(at, s, "datagrams pass the proxy by", "remove the listener")
+		c.warn(at, verdict{"datagrams pass the proxy by", "remove the listener"})
 	default:
-		c.protocol(at, s, more...)
+		c.protocol(at, s, "HTTP_PROXY")
 	}
 }
 
@@ -101,13 +110,16 @@ func (c *checker) defaultEndpoint(at, s string) {
 		return
 	}
 	const remedy = `write "127.0.0.1:<port>", "[::1]:<port>", "0.0.0.0:<port>" (the workload's own address) or "unix:///path"`
-	ap, err := netip.ParseAddrPort(s)
+	host, number, err := net.SplitHostPort(s)
 	if err != nil {
 		c.fail(at, s, "not an address with port", remedy)
 		return
 	}
-	a := ap.Addr()
-	if ap.Port() == 0 || !a.IsLoopback() && !a.IsUnspecified() {
+	port, err := strconv.ParseUint(number, 10, 16)
+	if err != nil || port == 0 {
+		c.fail(at, s, "not an address with port", remedy)
+	}
+	if !contains([]string{"", "127.0.0.1", "::1", "0.0.0.0", "::"}, host) {
 		c.fail(at, s, "a sidecar forwards only to its own workload", remedy)
 	}
 }
@@ -123,33 +135,28 @@ func (c *checker) egressListeners(s *networking.Sidecar) {
 		for j, h := range l.Hosts {
 			c.egressHost(index(at+".hosts", j), h)
 		}
-		if l.Bind != "" && !isIP(l.Bind) {
-			if strings.HasPrefix(l.Bind, "unix://") {
-				c.unixSocket(at+".bind", l.Bind)
-				if l.CaptureMode != networking.CaptureMode_DEFAULT && l.CaptureMode != networking.CaptureMode_NONE {
-					c.fail(at+".captureMode", l.CaptureMode.String(), "traffic to a unix socket cannot be captured", "use NONE")
-				}
-			} else {
-				c.fail(at+".bind", l.Bind, "neither an IP address nor a unix socket", `use an address such as "127.0.0.1"`)
-			}
-		}
 		if l.Port == nil {
 			if portless >= 0 {
 				c.fail(at, nil, fmt.Sprintf("egress[%d] has no port either", portless), "only one listener, the last, can be without a port: merge them")
 			}
 			portless = i
 			if l.Bind != "" {
-				c.fail(at+".bind", l.Bind, "bind without port", "set port")
+				c.warn(at+".bind", verdict{"there is no port to bind", "set port"})
 			}
 			continue
 		}
+		c.egressBind(at, l)
 		if portless >= 0 {
 			c.fail(index("spec.egress", portless), nil, "the listener without a port is not the last", "move it to the end")
 		}
-		c.listenerProtocol(at+".port.protocol", l.Port.Protocol, "HTTP_PROXY", "AUTO")
+		c.listenerName(at+".port.name", l.Port.Name)
+		c.listenerProtocol(at+".port.protocol", l.Port.Protocol)
 		onSocket := strings.HasPrefix(l.Bind, "unix://")
-		if !onSocket {
+		switch {
+		case !onSocket:
 			c.port(at+".port.number", l.Port.Number)
+		case l.Port.Number != 0:
+			c.fail(at+".port.number", l.Port.Number, "a unix socket has no port", "write 0, or bind an IP address")
 		}
 		key := fmt.Sprintf("%s:%d", l.Bind, l.Port.Number)
 		if onSocket {
@@ -162,10 +169,37 @@ func (c *checker) egressListeners(s *networking.Sidecar) {
 	}
 }
 
-// egressHost checks "<namespace>/<dnsName>"; a '~' before the namespace takes the host out.
-func (c *checker) egressHost(at, s string) {
-	if rest, excluded := strings.CutPrefix(s, "~"); excluded && !strings.HasPrefix(rest, "/") {
-		s = rest
+// egressBind checks the address or socket of a listener with a port.
+func (c *checker) egressBind(at string, l *networking.IstioEgressListener) {
+	if l.Bind != "" && !isIP(l.Bind) {
+		if strings.HasPrefix(l.Bind, "unix://") {
+			c.unixSocket(at+".bind", l.Bind)
+			if l.CaptureMode != networking.CaptureMode_DEFAULT && l.CaptureMode != networking.CaptureMode_NONE {
+				c.fail(at+".captureMode", l.CaptureMode.String(), "traffic to a unix socket cannot be captured", "use NONE")
+			}
+		} else {
+			c.fail(at+".bind", l.Bind, "neither an IP address nor a unix socket", `use an address such as "127.0.0.1"`)
+		}
 	}
-	c.namespacedHost(at, s, false)
+}
+
+// egressHost checks "<namespace>/<dnsName>"; a '~' before the namespace takes the host out, and alone stands for no namespace.
+func (c *checker) egressHost(at, s string) {
+	full, host, ok := strings.Cut(s, "/")
+	ns := strings.TrimPrefix(full, "~")
+	special := ns == "." || ns == "*" || full == "~"
+	switch {
+	case !ok:
+		c.fail(at, s, "no namespace", `write it as "<namespace>/<host>", with "." for this namespace, "*" for any or "~" for none`)
+	case !special && !nameLabel(ns):
+		c.fail(at, s, "not a namespace before the slash", `use a namespace, "." for this one or "*" for any`)
+	case host == "*":
+	case !strings.Contains(host, "."):
+		c.fail(at, s, "short name", "write the FQDN, such as reviews.apps.svc.cluster.local")
+	case !dnsName(strings.TrimPrefix(host, "*.")):
+		c.fail(at, s, "not a valid host", `use letters, digits, '-' and '.'; a wildcard is the whole first label: "*.example.com"`)
+	}
+	if !special && nameLabel(ns) && !dnsLabel(ns) {
+		c.remark(at, "matches nothing: no namespace is called so", "write it in lower case")
+	}
 }

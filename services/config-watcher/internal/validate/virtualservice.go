@@ -147,7 +147,7 @@ func (c *checker) sniHost(at, s string, hosts []string) {
 	switch {
 	case isIP(s):
 		c.remark(at, "clients send no server name where they ask for an address, so that few would match", "name the host")
-	case partial(s):
+	case PartialWildcard(s):
 		c.fail(at, s, "proxies take a wildcard as the whole first label alone", `write "*.example.com"`)
 	case !clusterSNI(s) && !c.istioHost(at, s):
 	case !covered(s, hosts):
@@ -187,7 +187,7 @@ func (c *checker) gatewayRefs(path string, list []string) {
 			} else if old := strings.Split(s, "."); len(old) > 1 {
 				c.remark(at, "an old form of a gateway's name", fmt.Sprintf("write %q", old[1]+"/"+old[0]))
 			}
-		case !istioLabel(ns), !istioLabel(name):
+		case !nameLabel(ns), !nameLabel(name):
 			c.fail(at, s, "not a gateway's name", remedy)
 		case !dnsLabel(ns), !dnsLabel(name):
 			c.warn(at, verdict{"no Gateway can have this name", "write it in lower case"})
@@ -246,7 +246,7 @@ func (c *checker) destination(at string, d *networking.Destination) {
 }
 
 func (c *checker) subsetName(at, s string) {
-	if !istioLabel(s) {
+	if !nameLabel(s) {
 		c.fail(at, s, "not a valid subset name", "use at most 63 letters, digits and '-'")
 	}
 }

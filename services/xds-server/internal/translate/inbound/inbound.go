@@ -64,6 +64,9 @@ func Ports(r *input.Reader) ([]Port, error) {
 	var out []Port
 	if sidecar := r.Sidecar(); sidecar != nil && len(sidecar.Spec.GetIngress()) > 0 {
 		for i, ingress := range sidecar.Spec.GetIngress() {
+			if !protocol.IsProxied(protocol.Parse(ingress.GetPort().GetProtocol())) {
+				continue
+			}
 			port, e := fromIngress(r, ingress, sidecar.Spec.GetInboundConnectionPool())
 			if e != nil {
 				return nil, fmt.Errorf("Sidecar %s/%s: ingress[%d].%w", sidecar.Key.Namespace, sidecar.Key.Name, i, e)
@@ -81,11 +84,15 @@ func Ports(r *input.Reader) ([]Port, error) {
 
 func fromIngress(r *input.Reader, in *networking.IstioIngressListener, pool *networking.ConnectionPoolSettings) (Port, error) {
 	key := r.Class()
+	declared := protocol.Parse(in.GetPort().GetProtocol())
+	if declared == configv1.Protocol_PROTOCOL_HTTP_PROXY {
+		declared = configv1.Protocol_PROTOCOL_HTTP
+	}
 	out := Port{
 		Number:         in.GetPort().GetNumber(),
 		Declared:       in.GetPort().GetNumber(),
-		Protocol:       protocol.Parse(in.GetPort().GetProtocol()),
-		GRPCWeb:        protocol.Parse(in.GetPort().GetProtocol()) == configv1.Protocol_PROTOCOL_GRPC_WEB,
+		Protocol:       declared,
+		GRPCWeb:        declared == configv1.Protocol_PROTOCOL_GRPC_WEB,
 		Bind:           in.GetBind(),
 		BindToPort:     scope.BindsToPort(in.GetCaptureMode(), key.Interception),
 		ConnectionPool: pool,
@@ -129,7 +136,7 @@ func Pool(r *input.Reader, port Port) *networking.ConnectionPoolSettings {
 	return policy.For(rule.Spec, nil, port.ServicePort).GetConnectionPool()
 }
 
-// destination reads Istio's forms: 127.0.0.1:PORT and [::1]:PORT, 0.0.0.0:PORT and [::]:PORT for the workload's own address, unix:///path.
+// destination reads Istio's forms: 127.0.0.1:PORT, [::1]:PORT and :PORT, 0.0.0.0:PORT and [::]:PORT for the workload's own address, unix:///path.
 func destination(r *input.Reader, endpoint string) (Destination, error) {
 	if endpoint == "" {
 		return Destination{}, nil
@@ -147,6 +154,8 @@ func destination(r *input.Reader, endpoint string) (Destination, error) {
 	}
 	ip := net.ParseIP(host)
 	switch {
+	case host == "":
+		host = r.Class().Families.Loopback()
 	case ip == nil:
 		return Destination{}, fmt.Errorf("%q: use 127.0.0.1:PORT, [::1]:PORT, 0.0.0.0:PORT, [::]:PORT or unix:///PATH", endpoint)
 	case ip.IsUnspecified():

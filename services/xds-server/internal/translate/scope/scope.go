@@ -84,6 +84,8 @@ func ExplicitListeners(r *input.Reader) []Explicit {
 		}
 		same := func(o Explicit) bool { return o.Bind == e.Bind && (o.Port == e.Port || e.OnSocket()) }
 		switch {
+		case !protocol.IsProxied(e.Protocol):
+			continue
 		case e.OnSocket():
 			e.BindToPort, e.Route = true, e.Bind
 		case e.Port == 0:

@@ -1,0 +1,108 @@
+package validate
+
+import (
+	"fmt"
+	"net/url"
+	"regexp"
+
+	extensions "istio.io/api/extensions/v1alpha1"
+	typev1beta1 "istio.io/api/type/v1beta1"
+
+	"fairlead.dev/services/config-watcher/internal/object"
+)
+
+var sha256RE = regexp.MustCompile(`^[0-9a-f]{64}$`)
+
+// checkWasmPlugin refuses plug-ins that may decide about access; the others would only be missing.
+func checkWasmPlugin(c *checker, o *object.Object, w *extensions.WasmPlugin) {
+	c.attached(w.Selector, w.TargetRef, w.TargetRefs)
+	c.module("spec", w)
+	for i, m := range w.Match {
+		c.matchedPorts(index("spec.match", i)+".ports", m.Ports)
+	}
+	if w.Phase == extensions.PluginPhase_AUTHN || w.Phase == extensions.PluginPhase_AUTHZ {
+		refuseUnenforced[*extensions.WasmPlugin]("access would not be restricted")(c, o, w)
+	}
+}
+
+// checkTrafficExtension checks the kind that is to follow WasmPlugin. As with that, one that may decide about access is refused.
+func checkTrafficExtension(c *checker, o *object.Object, t *extensions.TrafficExtension) {
+	c.attached(t.Selector, nil, t.TargetRefs)
+	switch f := t.FilterConfig.(type) {
+	case *extensions.TrafficExtension_Wasm:
+		c.module("spec.wasm", f.Wasm)
+	case *extensions.TrafficExtension_Lua:
+		const at, most = "spec.lua.inlineCode", 64 << 10
+		switch code := f.Lua.GetInlineCode(); {
+		case code == "":
+			c.fail(at, nil, "missing", "write the script")
+		case len(code) > most:
+			c.fail(at, nil, "longer than 64 KiB", "shorten the script")
+		}
+	default:
+		c.fail("spec", nil, "neither wasm nor lua is set", "set one of them")
+	}
+	for i, m := range t.Match {
+		c.matchedPorts(index("spec.match", i)+".ports", m.Ports)
+	}
+	if t.Phase == extensions.TrafficExtension_AUTHN || t.Phase == extensions.TrafficExtension_AUTHZ {
+		refuseUnenforced[*extensions.TrafficExtension]("access would not be restricted")(c, o, t)
+	}
+}
+
+// module is what both kinds say of a Wasm module.
+type module interface {
+	GetUrl() string
+	GetSha256() string
+	GetImagePullSecret() string
+	GetPluginName() string
+	GetVmConfig() *extensions.VmConfig
+}
+
+func (c *checker) module(at string, m module) {
+	if m.GetUrl() == "" {
+		c.fail(at+".url", nil, "missing", "say where the module is")
+	} else if u, err := moduleURL(m.GetUrl()); err != nil || !contains([]string{"", "file", "http", "https", "oci"}, u.Scheme) {
+		c.fail(at+".url", m.GetUrl(), "not the URL of a module", `write it with file, http, https or oci, like "oci://registry/image:tag"`)
+	}
+	if s := m.GetSha256(); s != "" && !sha256RE.MatchString(s) {
+		c.fail(at+".sha256", s, "not a SHA-256", "write 64 digits, 0 to 9 and a to f")
+	}
+	c.longest(at+".imagePullSecret", m.GetImagePullSecret(), 253)
+	c.longest(at+".pluginName", m.GetPluginName(), 256)
+	seen := map[string]int{}
+	for i, e := range m.GetVmConfig().GetEnv() {
+		at := index(at+".vmConfig.env", i)
+		if e.Name == "" {
+			c.fail(at+".name", nil, "missing", "name the variable")
+		}
+		c.longest(at+".name", e.Name, 256)
+		if first, dup := seen[e.Name]; dup {
+			c.fail(at+".name", e.Name, fmt.Sprintf("same name as env[%d]", first), "keep one of them")
+		}
+		if e.ValueFrom != extensions.EnvValueSource_INLINE && e.Value != "" {
+			c.fail(at+".value", e.Value, "the value comes from elsewhere", "remove it, or use valueFrom INLINE")
+		}
+		seen[e.Name] = i
+	}
+}
+
+// moduleURL reads a URL, which for an image of a registry may lack the scheme.
+func moduleURL(s string) (*url.URL, error) {
+	if u, err := url.ParseRequestURI(s); err == nil {
+		return u, nil
+	}
+	return url.ParseRequestURI("http://" + s)
+}
+
+func (c *checker) longest(at, s string, most int) {
+	if len(s) > most {
+		c.fail(at, s, fmt.Sprintf("longer than %d bytes", most), "use a shorter one")
+	}
+}
+
+func (c *checker) matchedPorts(at string, ports []*typev1beta1.PortSelector) {
+	for i, p := range ports {
+		c.port(index(at, i)+".number", p.Number)
+	}
+}

@@ -1,0 +1,58 @@
+package validate
+
+import (
+	"regexp"
+
+	networking "istio.io/api/networking/v1alpha3"
+
+	"fairlead.dev/services/config-watcher/internal/object"
+)
+
+var probeHeaderRE = regexp.MustCompile(`^[-A-Za-z0-9]+$`)
+
+// checkWorkloadGroup follows https://istio.io/latest/docs/reference/config/networking/workload-group/. The template is not examined: what it says is
+// the workloads' own until they register.
+func checkWorkloadGroup(c *checker, _ *object.Object, wg *networking.WorkloadGroup) {
+	if wg.Template == nil {
+		c.fail("spec.template", nil, "missing", "describe the workloads")
+	}
+	c.labels("spec.metadata.labels", wg.Metadata.GetLabels())
+	if wg.Probe != nil {
+		c.readinessProbe("spec.probe", wg.Probe)
+	}
+}
+
+func (c *checker) readinessProbe(at string, p *networking.ReadinessProbe) {
+	for _, n := range []struct {
+		name  string
+		value int32
+	}{
+		{"initialDelaySeconds", p.InitialDelaySeconds}, {"timeoutSeconds", p.TimeoutSeconds}, {"periodSeconds", p.PeriodSeconds},
+		{"successThreshold", p.SuccessThreshold}, {"failureThreshold", p.FailureThreshold},
+	} {
+		c.notNegative(at+"."+n.name, n.value)
+	}
+	switch m := p.HealthCheckMethod.(type) {
+	case *networking.ReadinessProbe_HttpGet:
+		at += ".httpGet"
+		c.port(at+".port", m.HttpGet.GetPort())
+		if s := m.HttpGet.GetScheme(); s != "" && s != "HTTP" && s != "HTTPS" {
+			c.fail(at+".scheme", s, "unknown scheme", "use HTTP or HTTPS")
+		}
+		for i, h := range m.HttpGet.GetHttpHeaders() {
+			if !probeHeaderRE.MatchString(h.Name) {
+				c.fail(index(at+".httpHeaders", i)+".name", h.Name, "not a valid header name", "use letters, digits and '-'")
+			}
+		}
+	case *networking.ReadinessProbe_TcpSocket:
+		c.port(at+".tcpSocket.port", m.TcpSocket.GetPort())
+	case *networking.ReadinessProbe_Exec:
+		if len(m.Exec.GetCommand()) == 0 {
+			c.fail(at+".exec.command", nil, "missing", "write the command")
+		}
+	case nil:
+		c.fail(at, nil, "no way to probe", "set httpGet, tcpSocket or exec")
+	default:
+		c.fail(at, nil, "not a way to probe that agents know", "use httpGet, tcpSocket or exec")
+	}
+}
