@@ -246,61 +246,6 @@ func exit(err error) error {
 	return err
 }
 
-// getFlags are the flags of `fairlead config get`.
-type getFlags struct {
-	namespace string
-	out       *format
-}
-
-func newGet(t *target) *cobra.Command {
-	f := getFlags{out: newFormat("yaml", "json", "wide")}
-	cmd := &cobra.Command{
-		Use:   "get [KIND [NAME]]",
-		Short: "Show objects",
-		Args:  args(cobra.MaximumNArgs(2)),
-		RunE: func(cmd *cobra.Command, a []string) error {
-			return get(cmd.Context(), t, f, a, cmd.OutOrStdout())
-		},
-	}
-	cmd.Flags().StringVarP(&f.namespace, "namespace", "n", "", "namespace (default: all; \"default\" for a single object)")
-	outputFlag(cmd, f.out)
-	return cmd
-}
-
-func get(ctx context.Context, t *target, f getFlags, a []string, out io.Writer) error {
-	client, err := t.dial()
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	var kind string
-	if len(a) > 0 {
-		kind = kindName(a[0])
-	}
-	if len(a) == 2 {
-		res, err := client.Get(ctx, &configv1.GetRequest{Key: objectKey(kind, f.namespace, a[1])})
-		if err != nil {
-			return exit(client.Explain(err))
-		}
-		return printObjects(out, f.out.value, []*configv1.Object{res.GetObject()}, true)
-	}
-	res, err := client.List(ctx, &configv1.ListRequest{Kind: kind, Namespace: f.namespace})
-	if err != nil {
-		return exit(client.Explain(err))
-	}
-	return printObjects(out, f.out.value, res.GetObjects(), false)
-}
-
-// objectKey names an object; namespaced kinds live in "default" unless said otherwise.
-func objectKey(kind, namespace, name string) *configv1.ObjectKey {
-	if namespace == "" && !clusterScoped[kind] {
-		namespace = mesh.DefaultNamespace
-	}
-	return &configv1.ObjectKey{Kind: kind, Namespace: namespace, Name: name}
-}
-
 // printObjects prints one object as itself and several as a list, as kubectl does.
 func printObjects(out io.Writer, as string, objects []*configv1.Object, single bool) error {
 	switch as {
@@ -324,6 +269,12 @@ func printObjects(out io.Writer, as string, objects []*configv1.Object, single b
 			return err
 		}
 		return printJSONOr(out, indented.Bytes(), as == "yaml")
+	}
+	if as == "name" {
+		for _, o := range objects {
+			fmt.Fprintln(out, strings.ToLower(o.GetKey().GetKind())+"/"+o.GetKey().GetName())
+		}
+		return nil
 	}
 	tab := &table.Table{Header: []string{"NAMESPACE", "KIND", "NAME", "GENERATION"}}
 	if as == "wide" {
@@ -349,20 +300,24 @@ type deleteFlags struct {
 func newDelete(env Env, t *target) *cobra.Command {
 	var f deleteFlags
 	cmd := &cobra.Command{
-		Use:   "delete KIND NAME | -f FILE",
+		Use:   "delete KIND NAME... | KIND/NAME... | -f FILE",
 		Short: "Delete objects",
-		Args:  args(cobra.MaximumNArgs(2)),
+		Example: `  fairlead config delete vs/reviews dr/reviews.shop
+  fairlead config delete -f reviews-v3.yaml`,
+		ValidArgsFunction: t.completeObjects,
 		RunE: func(cmd *cobra.Command, a []string) error {
 			return remove(cmd.Context(), env, t, f, a, cmd.OutOrStdout())
 		},
 	}
 	cmd.Flags().StringVarP(&f.namespace, "namespace", "n", "", "namespace (default: \"default\")")
+	_ = cmd.RegisterFlagCompletionFunc("namespace", t.completeNamespaces) // fails for a flag that there is none of only
 	filesFlag(cmd.Flags(), &f.files, "file, directory, or - for standard input")
 	return cmd
 }
 
 func remove(ctx context.Context, env Env, t *target, f deleteFlags, a []string, out io.Writer) error {
 	var keys []*configv1.ObjectKey
+	var wanted []named
 	switch {
 	case len(f.files) > 0 && len(a) == 0:
 		docs, err := documents(env, f.files)
@@ -380,8 +335,14 @@ func remove(ctx context.Context, env Env, t *target, f deleteFlags, a []string, 
 				keys = append(keys, key)
 			}
 		}
-	case len(f.files) == 0 && len(a) == 2:
-		keys = append(keys, objectKey(kindName(a[0]), f.namespace, a[1]))
+	case len(f.files) == 0 && len(a) > 0:
+		var err error
+		if wanted, err = parseObjects(a); err != nil {
+			return usage(err)
+		}
+		if slices.ContainsFunc(wanted, func(n named) bool { return n.name == "" }) {
+			return usage(errors.New("name what to delete: KIND NAME, KIND/NAME, or -f FILE"))
+		}
 	default:
 		return usage(errors.New("name what to delete: KIND NAME, or -f FILE"))
 	}
@@ -392,6 +353,18 @@ func remove(ctx context.Context, env Env, t *target, f deleteFlags, a []string, 
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
+	for _, n := range wanted {
+		key := objectKey(n.kind, f.namespace, n.name)
+		if f.namespace == "" && strings.Contains(n.name, ".") {
+			// The name may end with its namespace.
+			o, err := one(ctx, client, n, "")
+			if err != nil {
+				return exit(client.Explain(err))
+			}
+			key = objectKey(n.kind, o.GetKey().GetNamespace(), o.GetKey().GetName())
+		}
+		keys = append(keys, key)
+	}
 	// In reverse, so that what refers goes before what is referred to.
 	slices.Reverse(keys)
 	for _, k := range keys {

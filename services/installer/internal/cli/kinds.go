@@ -5,8 +5,8 @@ import "strings"
 // shortKinds are kubectl's and istioctl's short names of the kinds that the store knows.
 var shortKinds = map[string]string{
 	"vs": "VirtualService", "dr": "DestinationRule", "gw": "Gateway", "se": "ServiceEntry", "we": "WorkloadEntry", "wg": "WorkloadGroup",
-	"ef": "EnvoyFilter", "pa": "PeerAuthentication", "ra": "RequestAuthentication", "ap": "AuthorizationPolicy",
-	"svc": "Service", "po": "Pod", "ns": "Namespace", "cm": "ConfigMap", "sa": "ServiceAccount",
+	"sc": "Sidecar", "ef": "EnvoyFilter", "pa": "PeerAuthentication", "ra": "RequestAuthentication", "ap": "AuthorizationPolicy",
+	"eps": "EndpointSlice", "no": "Node", "svc": "Service", "po": "Pod", "ns": "Namespace", "cm": "ConfigMap", "sa": "ServiceAccount",
 }
 
 // kindNames are the kinds in their own spelling.
@@ -18,6 +18,20 @@ var kindNames = []string{
 
 // clusterScoped are the kinds without a namespace.
 var clusterScoped = map[string]bool{"Namespace": true, "Node": true, "IdentityBan": true}
+
+// kindSpellings are what completion offers: the kinds in lower case, and their short names.
+func kindSpellings(yield func(string) bool) {
+	for _, k := range kindNames {
+		if !yield(strings.ToLower(k)) {
+			return
+		}
+	}
+	for s := range shortKinds {
+		if !yield(s) {
+			return
+		}
+	}
+}
 
 // kindName makes the kind of what a person writes: short name, any case, plural. A name that is not known is left to the server.
 func kindName(s string) string {

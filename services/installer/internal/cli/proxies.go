@@ -153,6 +153,23 @@ func workloadLabels(ctx context.Context, client *store.Client, namespace string)
 	return out, nil
 }
 
+// selected keeps the objects that a selector of labels selects.
+func selected(objects []*configv1.Object, selector labels.Selector) ([]*configv1.Object, error) {
+	kept := []*configv1.Object{}
+	for _, o := range objects {
+		var tree struct {
+			Metadata struct{ Labels labels.Set }
+		}
+		if err := json.Unmarshal(o.GetManifest(), &tree); err != nil {
+			return nil, fmt.Errorf("%s %s/%s: %w", o.GetKey().GetKind(), o.GetKey().GetNamespace(), o.GetKey().GetName(), err)
+		}
+		if selector.Matches(tree.Metadata.Labels) {
+			kept = append(kept, o)
+		}
+	}
+	return kept, nil
+}
+
 // podName is the name of the proxy's workload.
 func podName(p *configv1.ProxyStatus) string {
 	return strings.TrimSuffix(proxyName(p.GetNodeId()), "."+p.GetNamespace())

@@ -60,7 +60,7 @@ func newRoot(env Env) *cobra.Command {
 	root.PersistentFlags().StringVar(&mesh.runDir, "run-dir", runDir, "run directory of the mesh; FAIRLEAD_RUN_DIR sets another default")
 	root.AddCommand(
 		newUp(env, mesh), newDown(mesh), newDemo(env),
-		newConfig(env, mesh), newProxyStatus(mesh), newProxyConfig(env, mesh), newWhy(mesh), newProxy(mesh),
+		newConfig(env, mesh), newProxyStatus(mesh), newProxyConfig(env, mesh), newWhy(mesh), newProxy(mesh), newLogs(mesh),
 		newVersion(env, mesh), newExitCodes(),
 	)
 	return root

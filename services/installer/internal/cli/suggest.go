@@ -36,7 +36,7 @@ func commandHint(cmd *cobra.Command, word string) string {
 	if near := nearest.Name(word, candidates); near != "" {
 		return fmt.Sprintf("; did you mean `%s`?", names[near])
 	}
-	if found := named(cmd.Root(), word); found != nil {
+	if found := findNamed(cmd.Root(), word); found != nil {
 		return fmt.Sprintf("; did you mean `%s`?", found.CommandPath())
 	}
 	if i := slices.IndexFunc(fromIstioctl, func(e istioctlCommand) bool { return e.name == word }); i >= 0 && cmd == cmd.Root() {
@@ -45,8 +45,8 @@ func commandHint(cmd *cobra.Command, word string) string {
 	return ""
 }
 
-// named finds a command by its name, or an alias, anywhere under another one.
-func named(under *cobra.Command, name string) *cobra.Command {
+// findNamed finds a command by its name, or an alias, anywhere under another one.
+func findNamed(under *cobra.Command, name string) *cobra.Command {
 	for _, sub := range under.Commands() {
 		if sub.Hidden || sub.Name() == "completion" {
 			continue
@@ -54,7 +54,7 @@ func named(under *cobra.Command, name string) *cobra.Command {
 		if sub.Name() == name || sub.HasAlias(name) {
 			return sub
 		}
-		if found := named(sub, name); found != nil {
+		if found := findNamed(sub, name); found != nil {
 			return found
 		}
 	}

@@ -255,10 +255,13 @@ func (s *Server) UpdateStatus(_ context.Context, r *configv1.UpdateStatusRequest
 }
 
 // ListProxies implements FleetService.
-func (s *Server) ListProxies(context.Context, *configv1.ListProxiesRequest) (*configv1.ListProxiesResponse, error) {
+func (s *Server) ListProxies(_ context.Context, r *configv1.ListProxiesRequest) (*configv1.ListProxiesResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return &configv1.ListProxiesResponse{Proxies: s.proxies, Revision: &configv1.Revision{Sequence: s.revision}}, nil
+	proxies := slices.DeleteFunc(slices.Clone(s.proxies), func(p *configv1.ProxyStatus) bool {
+		return r.GetNamespace() != "" && p.GetNamespace() != r.GetNamespace()
+	})
+	return &configv1.ListProxiesResponse{Proxies: proxies, Revision: &configv1.Revision{Sequence: s.revision}}, nil
 }
 
 // WaitAcked implements FleetService.
