@@ -47,6 +47,7 @@ func TestWhatWasMeant(t *testing.T) {
 		"config get vs, web":                  "empty kind",
 		"config delete vs":                    "KIND/NAME",
 		"proxy-status -n a -A":                "namespace all-namespaces",
+		"proxy-config routes -l app=web":      "name one PROXY",
 		"proxy-status -l app=(":               "--selector",
 		"proxy-config log web --level a -f x": "accepts 1 arg",
 	} {

@@ -12,7 +12,9 @@ type istioctlCommand struct {
 var fromIstioctl = []istioctlCommand{
 	{"", "proxy-status [POD]", "`fairlead proxy-status [POD]`; a POD is shown with the revisions that it was sent and has acknowledged, not compared with a dump"},
 	{"", "proxy-config cluster|listener|route|endpoint|secret|bootstrap|ecds|all POD", "the same, with the same aliases and filters; the order of section and POD does not matter"},
-	{"", "proxy-config log POD --level http:debug", "the same"},
+	{"", "proxy-config log POD|-l app=web --level http:debug|--reset", "the same; `--reset` sets what the proxy was started with"},
+	{"", "proxy-config rootca-compare POD POD", "missing: compare the serial numbers of `ROOTCA` in `fairlead proxy-config secrets` of both"},
+	{"", "--kubeconfig, --context, --istioNamespace, --revision, --xds-address", "none: `--run-dir`, or `--config-watcher-address` and `--xds-server-address` with `--token-file`"},
 	{"", "proxy-config … -o json|yaml|short", "the same; `short`, a table, is the default"},
 	{"", "proxy-config … --file DUMP", "the same"},
 	{"", "validate -f FILE", "`fairlead validate -f FILE`, without a mesh; `fairlead config apply -f FILE --dry-run` against a running one"},
@@ -36,6 +38,6 @@ var fromIstioctl = []istioctlCommand{
 	{"waypoint", "waypoint, ztunnel-config", "missing: there is no ambient mode"},
 	{"ztunnel-config", "", "missing: there is no ambient mode"},
 	{"authz", "x authz check", "missing: AuthorizationPolicy and RequestAuthentication are refused"},
-	{"metrics", "x metrics", "missing: each agent's `/stats/prometheus`"},
+	{"metrics", "x metrics, x envoy-stats", "missing: each agent's `/stats/prometheus`"},
 	{"options", "options", "`fairlead help`"},
 }

@@ -121,7 +121,7 @@ func addPods(t *testing.T, dir string) {
 	stateDir := t.TempDir()
 	testkit.WriteFile(t, filepath.Join(stateDir, "grpc-bootstrap.json"), []byte(`{"xds_servers": [{"server_uri": "unix:///x"}]}`))
 	s.Pods = []rundir.Pod{
-		{Name: "web-0", Namespace: "shop", Workload: "web", Kind: "sidecar", Agent: &rundir.Agent{AdminSocket: envoy(t)}},
+		{Name: "web-0", Namespace: "shop", Workload: "web", Kind: "sidecar", Labels: map[string]string{"app": "web"}, Agent: &rundir.Agent{AdminSocket: envoy(t)}},
 		{Name: "grpc-0", Namespace: "shop", Workload: "grpc", Kind: "proxyless", Agent: &rundir.Agent{AdminSocket: "/does/not/exist", StateDir: stateDir}},
 		{Name: "plain-0", Namespace: "shop", Kind: "plain"},
 	}
@@ -182,6 +182,8 @@ func TestProxyConfigOfAMesh(t *testing.T) {
 		{"log pod/web-0 --level http:debug", "http     debug"},
 		{"log web --level main:error -o json", `"level": "error"`},
 		{"log web --reset", "http     warning"},
+		{"log -l app=web -n shop --level info", "web-0.shop   http     info"},
+		{"log -l app=none -o json", "{}"},
 	} {
 		if out, _, _, err := split(env, append([]string{"pc"}, strings.Fields(tc.args)...)...); err != nil || !strings.Contains(out, tc.says) {
 			t.Errorf("%s: %v\n%s", tc.args, err, out)
