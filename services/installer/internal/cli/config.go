@@ -41,7 +41,7 @@ type applyFlags struct {
 }
 
 func newApply(env Env, t *target) *cobra.Command {
-	f := applyFlags{out: newFormat("json")}
+	f := applyFlags{out: newFormat("json", "yaml")}
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE|DIR|-",
 		Short: "Create or replace objects: all of them, or none if one is refused",
@@ -156,8 +156,8 @@ func apply(ctx context.Context, env Env, t *target, f applyFlags, out io.Writer)
 			answer.Wait.print(out)
 		}
 	}
-	if f.out.value == "json" {
-		if err := printJSON(out, answer); err != nil {
+	if f.out.value != "" {
+		if err := printTree(out, f.out.value, answer); err != nil {
 			return err
 		}
 	}

@@ -273,6 +273,8 @@ func TestCompletion(t *testing.T) {
 		"config delete dr/|":         "dr/web.shop",
 		"logs |xds":                  "",
 		"logs |fair":                 "fairlead",
+		"down |":                     "",
+		"config apply -o |":          "short json yaml",
 		"vers|":                      "version",
 	} {
 		t.Run(typed, func(t *testing.T) {

@@ -279,7 +279,7 @@ func knownNamespace(s *rundir.State, name string) error {
 	}
 	slices.Sort(there)
 	if there = slices.Compact(there); !slices.Contains(there, name) {
-		return unknownNamespace(name, there)
+		return &namespaceError{name, there}
 	}
 	return nil
 }

@@ -51,14 +51,19 @@ func (s *scope) labels() (labels.Selector, error) {
 	return selector, nil
 }
 
-// unknownNamespace is the error for a namespace that the mesh does not have.
-func unknownNamespace(name string, there []string) error {
-	slices.Sort(there)
-	text := fmt.Sprintf("no namespace %q in this mesh%s", name, nearest.Hint(name, there))
-	if len(there) > 0 {
-		text += "; there are " + strings.Join(there, ", ")
+// namespaceError says that the mesh does not have a namespace.
+type namespaceError struct {
+	name  string
+	there []string
+}
+
+// Error implements error.
+func (e *namespaceError) Error() string {
+	text := fmt.Sprintf("no namespace %q in this mesh%s", e.name, nearest.Hint(e.name, e.there))
+	if len(e.there) > 0 {
+		text += "; there are " + strings.Join(e.there, ", ")
 	}
-	return fmt.Errorf("%s", text)
+	return text
 }
 
 // namespaces lists those that proxies and objects are in.
@@ -115,7 +120,7 @@ func (t *target) fleet(ctx context.Context, s scope) (*configv1.ListProxiesRespo
 			return nil, err
 		}
 		if !slices.Contains(there, s.namespace) {
-			return nil, unknownNamespace(s.namespace, there)
+			return nil, &namespaceError{s.namespace, there}
 		}
 	}
 	if selector == nil {

@@ -174,6 +174,9 @@ func proxyConfig(ctx context.Context, env Env, t *target, a []string, f configFl
 // does not have it.
 func elsewhere(ctx context.Context, t *target, proxy string, sec envoyadmin.Section, f configFlags, missing error, out, diagnostics io.Writer) error {
 	c, err := t.connect(ctx, proxy, f.namespace)
+	if unknown := new(namespaceError); errors.As(err, &unknown) {
+		return err
+	}
 	if err != nil {
 		return missing
 	}

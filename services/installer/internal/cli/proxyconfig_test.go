@@ -191,6 +191,7 @@ func TestProxyConfigOfAMesh(t *testing.T) {
 	}
 	for args, says := range map[string]string{
 		"clusters wbe-0":           `did you mean "web-0.shop"?`,
+		"clusters web-0 -n shpo":   `did you mean "shop"?`,
 		"clusters plain-0":         "there are grpc-0.shop, web-0.shop",
 		"log grpc-0":               "GRPC_GO_LOG_SEVERITY_LEVEL",
 		"secrets grpc-0":           "its agent keeps key",

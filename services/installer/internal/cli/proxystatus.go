@@ -103,19 +103,7 @@ func proxyStatus(ctx context.Context, t *target, name string, f statusFlags, out
 		}
 	}
 	if f.out.value == "json" || f.out.value == "yaml" {
-		text, err := protojson.MarshalOptions{EmitUnpopulated: true}.Marshal(res)
-		if err != nil {
-			return err
-		}
-		// protojson varies its blanks on purpose; these are for comparing.
-		var tree any
-		if err := json.Unmarshal(text, &tree); err != nil {
-			return err
-		}
-		if text, err = json.MarshalIndent(tree, "", "  "); err != nil {
-			return err
-		}
-		return printJSONOr(out, text, f.out.value == "yaml")
+		return printMessage(out, f.out.value, res)
 	}
 	fmt.Fprintf(out, "newest revision: %d\n", res.GetRevision().GetSequence())
 	if name == "" && !f.verbose {

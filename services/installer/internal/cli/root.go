@@ -63,7 +63,18 @@ func newRoot(env Env) *cobra.Command {
 		newConfig(env, mesh), newProxyStatus(mesh), newProxyConfig(env, mesh), newWhy(mesh), newProxy(mesh), newLogs(mesh),
 		newVersion(env, mesh), newExitCodes(),
 	)
+	complete(root)
 	return root
+}
+
+// complete ends the completion of arguments where a command has none that could be completed: shells would offer files else.
+func complete(cmd *cobra.Command) {
+	if cmd.ValidArgsFunction == nil {
+		cmd.ValidArgsFunction = cobra.NoFileCompletions
+	}
+	for _, sub := range cmd.Commands() {
+		complete(sub)
+	}
 }
 
 // usage marks an error as wrong usage.

@@ -78,6 +78,8 @@ func (e *NotFoundError) Error() string {
 	switch {
 	case e.near != "":
 		return text + fmt.Sprintf("; did you mean %q? There are %s", e.near, few(e.There))
+	case len(e.There) == 0 && e.Namespace != "":
+		return text + ", which has none; -A is for all namespaces, `fairlead proxy-status` lists the proxies"
 	case len(e.There) == 0:
 		return text + "; no proxy is connected"
 	}
