@@ -14,6 +14,8 @@ PATTERNS := $(MODULES:%=./%/...)
 CACHED   := $(filter-out ./tests/...,$(PATTERNS))
 TESTENV  := BIN_DIR=$(BIN) ENVOY=$(TOOLS)/envoy
 RUN_DIR  ?= .run
+# Loopback addresses of `make up`: a range, or auto for one that no other mesh uses.
+LOOPBACK ?= 127.66.0.0/16
 TESTFLAGS ?=
 TIMES    ?= 1
 
@@ -41,14 +43,13 @@ $(TOOLS)/bin/.%: tools/%/go.mod tools/%/go.sum
 	@touch $@
 
 build: ## build every binary into bin/
-	@mkdir -p $(BIN)
-	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ $(MAINS)
+	@CGO_ENABLED=0 hack/build.sh $(BIN) -trimpath -ldflags '$(LDFLAGS)' -- $(MAINS)
 
 demo: tools build ## the whole mesh on this machine: traffic, a change, failures, renewal; exit 1 if anything differs
 	$(BIN)/fairlead demo --envoy $(TOOLS)/envoy --mesh samples/bookinfo/mesh.yaml
 
-up: tools build ## the sample mesh, left running until Ctrl-C or `make down`; prints its URL
-	$(BIN)/fairlead up --envoy $(TOOLS)/envoy --run-dir $(RUN_DIR) -f samples/bookinfo/mesh.yaml
+up: tools build ## the sample mesh, until Ctrl-C or `make down`; prints its URL. LOOPBACK=auto RUN_DIR=x: one more beside it
+	$(BIN)/fairlead up --envoy $(TOOLS)/envoy --run-dir $(RUN_DIR) --loopback-range $(LOOPBACK) -f samples/bookinfo/mesh.yaml
 
 down: ## end what `make up` started
 	$(BIN)/fairlead down --run-dir $(RUN_DIR)
@@ -73,6 +74,9 @@ scenarios: tools build ## every traffic scenario on real Envoys, TIMES=n times i
 
 attacks: tools build ## attack whole meshes: memory limits of deploy/, what others notice, what is learnt; the full-disk attack needs root
 	cd tests && $(TESTENV) go test -count=1 -timeout 15m $(TESTFLAGS) ./e2e/attack -all -v
+
+oracle: build ## istioctl's verdicts on thousands of objects, compared with ours; the first run builds istioctl into a cache
+	istio=$$(tools/istio/build.sh) && cd tests && ISTIO_BIN=$$istio BIN_DIR=$(BIN) go test -count=1 -v $(TESTFLAGS) ./oracle
 
 mutants: tools build ## breaks xds-server in ten ways, each of which some scenario must notice
 	$(TESTENV) go run ./tests/mutants
@@ -108,4 +112,4 @@ images: tools build ## an image archive per service in bin/, without a Docker da
 clean: ## remove what was built
 	rm -rf $(BIN) $(RUN_DIR)
 
-.PHONY: help tools grpcjs build demo up down test test-race race-modules race-e2e lint generate golden bench bench-full scenarios attacks mutants verify images clean
+.PHONY: help tools grpcjs build demo up down test test-race race-modules race-e2e lint generate golden bench bench-full scenarios attacks oracle mutants verify images clean

@@ -112,3 +112,6 @@ require (
 )
 
 replace fairlead.dev/pkg => ../pkg
+
+// Nothing imports the module of old; without this, go fetches its 48 MB to be sure, for every build in the workspace.
+exclude google.golang.org/genproto v0.0.0-20260128011058-8636f8732409

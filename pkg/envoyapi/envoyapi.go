@@ -4,6 +4,7 @@
 package envoyapi
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"strings"
@@ -14,8 +15,9 @@ import (
 	listener "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	route "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	manager "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
-	"google.golang.org/protobuf/encoding/protojson"
+	"github.com/golang/protobuf/jsonpb" //nolint:staticcheck // Istio's decoder: it takes durations in Go's form, which its successor does not
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/protoadapt"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -69,8 +71,7 @@ func AgentsOwn(m proto.Message) []string {
 	return own
 }
 
-// Decode reads a patch's value strictly: unknown fields and types are errors. A TypedStruct, which carries a message of a named type as
-// plain JSON, becomes that message.
+// Decode reads a patch's value as Istio does: fields that this release's messages do not have are left out, and an unknown type is an error. A TypedStruct, which carries a message of a named type as plain JSON, becomes that message.
 func Decode(applyTo networking.EnvoyFilter_ApplyTo, value *structpb.Struct) (proto.Message, error) {
 	m := New(applyTo)
 	if m == nil {
@@ -87,7 +88,7 @@ func fromStruct(value *structpb.Struct, into proto.Message) error {
 	if err != nil {
 		return err
 	}
-	if err := protojson.Unmarshal(js, into); err != nil {
+	if err := (&jsonpb.Unmarshaler{AllowUnknownFields: true}).Unmarshal(bytes.NewReader(js), protoadapt.MessageV1Of(into)); err != nil {
 		return errors.New(clean(err))
 	}
 	return Rewrite(into, untypedStruct)

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	cluster "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -87,10 +88,10 @@ func TestDecode(t *testing.T) {
 		"typed":                 {config: with(code, "@type", luaURL)},
 		"typed struct":          {config: map[string]any{"@type": "type.googleapis.com/udpa.type.v1.TypedStruct", "type_url": luaURL, "value": code}},
 		"new typed struct":      {config: map[string]any{"@type": "type.googleapis.com/xds.type.v3.TypedStruct", "typeUrl": luaURL, "value": code}},
-		"unknown field":         {config: with(code, "@type", "type.googleapis.com/envoy.extensions.filters.http.cors.v3.Cors"), fails: "unknown field"},
-		"unknown type":          {config: map[string]any{"@type": "type.googleapis.com/a.B"}, fails: "unable to resolve"},
+		"unknown fields":        {config: with(with(code, "@type", luaURL), "a", map[string]any{"b": "c"})},
+		"unknown type":          {config: map[string]any{"@type": "type.googleapis.com/a.B"}, fails: "could not resolve"},
 		"struct of no type":     {config: map[string]any{"@type": "type.googleapis.com/xds.type.v3.TypedStruct", "typeUrl": "a.B"}, fails: `unknown type "a.B"`},
-		"struct of other field": {config: map[string]any{"@type": "type.googleapis.com/xds.type.v3.TypedStruct", "typeUrl": luaURL, "value": map[string]any{"a": "b"}}, fails: "unknown field"},
+		"struct of other field": {config: map[string]any{"@type": "type.googleapis.com/xds.type.v3.TypedStruct", "typeUrl": luaURL, "value": map[string]any{"a": "b", "default_source_code": map[string]any{"inline_string": "x", "c": 1}}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m, err := decode(t, networking.EnvoyFilter_HTTP_FILTER, filter(c.config))
@@ -108,6 +109,10 @@ func TestDecode(t *testing.T) {
 				t.Errorf("%v, %v", m, err)
 			}
 		})
+	}
+	m, err := decode(t, networking.EnvoyFilter_CLUSTER, map[string]any{"connect_timeout": "1m0.5s"})
+	if err != nil || m.(*cluster.Cluster).GetConnectTimeout().AsDuration() != 60500*time.Millisecond {
+		t.Errorf("a duration in Go's form: %v, %v", m, err)
 	}
 	if m, err := decode(t, networking.EnvoyFilter_INVALID, nil); err == nil {
 		t.Errorf("nothing to apply to: %v", m)

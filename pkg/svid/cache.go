@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// cacheFile holds key and chain together, so that they are replaced together.
-const cacheFile = "svid.pem"
+// CacheFile holds key and chain together, so that they are replaced together.
+const CacheFile = "svid.pem"
 
 // restore adopts the kept certificate, if it is still good, and gives the time when it must be renewed: now if there is none.
 func (m *Manager) restore() time.Time {
@@ -21,7 +21,7 @@ func (m *Manager) restore() time.Time {
 	if m.cfg.CacheDir == "" {
 		return now
 	}
-	path := filepath.Join(m.cfg.CacheDir, cacheFile)
+	path := filepath.Join(m.cfg.CacheDir, CacheFile)
 	id, err := load(path)
 	if err == nil {
 		var roots, rootsErr = m.roots.Current()
@@ -99,7 +99,7 @@ func store(dir string, id *identity) error {
 	if mode := info.Mode().Perm(); mode&0o077 != 0 {
 		return fmt.Errorf("directory %s has mode %04o, must be 0700", dir, mode)
 	}
-	tmp, err := os.CreateTemp(dir, cacheFile+".*") // mode 0600
+	tmp, err := os.CreateTemp(dir, CacheFile+".*") // mode 0600
 	if err != nil {
 		return err
 	}
@@ -110,5 +110,5 @@ func store(dir string, id *identity) error {
 	if err = errors.Join(err, tmp.Close()); err != nil {
 		return err
 	}
-	return os.Rename(tmp.Name(), filepath.Join(dir, cacheFile))
+	return os.Rename(tmp.Name(), filepath.Join(dir, CacheFile))
 }

@@ -1,5 +1,6 @@
-// Package tlsconf makes TLS 1.3 configurations whose certificate and roots are looked up anew at every handshake, so that a
-// renewed certificate or a changed root needs no restart. Peers are verified by SPIFFE id and chain, never by DNS name.
+// Package tlsconf makes TLS configurations, of version 1.3 unless a server is told otherwise, whose certificate and roots
+// are looked up anew at every handshake, so that a renewed certificate or a changed root needs no restart. Peers are
+// verified by SPIFFE id and chain, never by DNS name.
 package tlsconf
 
 import (
@@ -7,6 +8,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -55,14 +57,49 @@ type Source interface {
 	Changed() <-chan struct{}
 }
 
-// Server authenticates itself with the source's certificate and verifies clients against its current roots. clientAuth is
+// Values of the options that say from which TLS version on a port is open.
+const (
+	Version12 = "1.2"
+	Version13 = "1.3"
+)
+
+// ParseVersion reads a TLS version that ServerFrom takes; "" is 1.3.
+func ParseVersion(text string) (uint16, error) {
+	switch text {
+	case Version13, "":
+		return tls.VersionTLS13, nil
+	case Version12:
+		return tls.VersionTLS12, nil
+	default:
+		return 0, fmt.Errorf("TLS version %q; choose %s (default) or %s", text, Version13, Version12)
+	}
+}
+
+// fips are the cipher suites and curves of TLS 1.2 that FIPS 140-3 approves, as Go's own list in that mode has them.
+var (
+	fipsSuites = []uint16{
+		tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+		tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
+	}
+	fipsCurves = []tls.CurveID{tls.CurveP256, tls.CurveP384, tls.CurveP521}
+)
+
+// Server is ServerFrom TLS 1.3.
+func Server(src Source, clientAuth tls.ClientAuthType) *tls.Config {
+	return ServerFrom(tls.VersionTLS13, src, clientAuth)
+}
+
+// ServerFrom authenticates itself with the source's certificate and verifies clients against its current roots. clientAuth is
 // tls.RequireAndVerifyClientCert, or tls.VerifyClientCertIfGiven where a token is accepted too; a client certificate that is given
 // must be an X.509-SVID of the server's own trust domain. There are no session tickets: every connection is verified anew.
-func Server(src Source, clientAuth tls.ClientAuthType) *tls.Config {
+//
+// With lowest being TLS 1.2, clients that do not offer TLS 1.3 are served with the suites and curves that FIPS 140-3
+// approves; the others are served as ever.
+func ServerFrom(lowest uint16, src Source, clientAuth tls.ClientAuthType) *tls.Config {
 	return &tls.Config{
-		MinVersion:             tls.VersionTLS13,
+		MinVersion:             lowest, //nolint:gosec // TLS 1.2 or 1.3
 		SessionTicketsDisabled: true,
-		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 			m, err := src.Current()
 			if err != nil {
 				return nil, err
@@ -70,7 +107,7 @@ func Server(src Source, clientAuth tls.ClientAuthType) *tls.Config {
 			if m.Certificate == nil {
 				return nil, ErrNoCertificate
 			}
-			return &tls.Config{
+			cfg := &tls.Config{
 				MinVersion:             tls.VersionTLS13,
 				SessionTicketsDisabled: true,
 				Certificates:           []tls.Certificate{*m.Certificate},
@@ -85,7 +122,12 @@ func Server(src Source, clientAuth tls.ClientAuthType) *tls.Config {
 					}
 					return verifyID(cs.PeerCertificates[0], m, nil)
 				},
-			}, nil
+			}
+			if lowest == tls.VersionTLS12 && !slices.Contains(hello.SupportedVersions, tls.VersionTLS13) {
+				cfg.MinVersion, cfg.MaxVersion = tls.VersionTLS12, tls.VersionTLS12
+				cfg.CipherSuites, cfg.CurvePreferences = fipsSuites, fipsCurves
+			}
+			return cfg, nil
 		},
 	}
 }

@@ -3,9 +3,11 @@ package tlsconf_test
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,10 +18,24 @@ import (
 	"fairlead.dev/pkg/tlsconf"
 )
 
+// pipe is a connection whose two ends buffer: in TLS 1.2 both may write at once.
+func pipe(t *testing.T) (client, server net.Conn) {
+	t.Helper()
+	lis := testkit.LoopbackListener(t)
+	client, err := net.Dial("tcp", lis.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if server, err = lis.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	return client, server
+}
+
 // handshake connects and passes one byte each way, because in TLS 1.3 a client learns of its refusal only when it reads.
 func handshake(t *testing.T, server, client *tls.Config) (serverErr, clientErr error) {
 	t.Helper()
-	c, s := net.Pipe()
+	c, s := pipe(t)
 	deadline := time.Now().Add(testkit.Patience)
 	for _, conn := range []net.Conn{c, s} {
 		if err := conn.SetDeadline(deadline); err != nil {
@@ -134,6 +150,67 @@ func TestOlderTLSIsRefused(t *testing.T) {
 	old.MinVersion, old.MaxVersion = tls.VersionTLS12, tls.VersionTLS12
 	if _, err := handshake(t, tlsconf.Server(ca.NewSVID("istio-system", "ca"), tls.NoClientCert), old); err == nil {
 		t.Error("TLS 1.2 is spoken")
+	}
+}
+
+// TestTLS12OnlyWithApprovedSuites: a server that is told so speaks TLS 1.2, with the suites that FIPS 140-3 approves and no others, to those who
+// offer nothing newer; the clients of tlsconf, which are Fairlead's services, still insist on 1.3.
+func TestTLS12OnlyWithApprovedSuites(t *testing.T) {
+	ca := testkit.PKI(t)
+	server := tlsconf.ServerFrom(tls.VersionTLS12, ca.NewSVID("istio-system", "ca"), tls.RequireAndVerifyClientCert)
+	client := func(change func(*tls.Config)) error {
+		cfg := tlsconf.Client(ca.NewSVID("a", "b"), ca.ID("istio-system", "ca"))
+		cfg.MinVersion, cfg.MaxVersion = tls.VersionTLS12, tls.VersionTLS12
+		change(cfg)
+		serverErr, clientErr := handshake(t, server, cfg)
+		return errors.Join(serverErr, clientErr)
+	}
+	for _, suite := range append(tls.CipherSuites(), tls.InsecureCipherSuites()...) {
+		if !slices.Contains(suite.SupportedVersions, tls.VersionTLS12) {
+			continue
+		}
+		// The certificate has an ECDSA key, so suites with RSA cannot be agreed on.
+		want := suite.ID == tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256 || suite.ID == tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384
+		if err := client(func(c *tls.Config) { c.CipherSuites = []uint16{suite.ID} }); (err == nil) != want {
+			t.Errorf("%s: %v, want %v", suite.Name, err, want)
+		}
+	}
+	if err := client(func(c *tls.Config) { c.CurvePreferences = []tls.CurveID{tls.X25519} }); err == nil {
+		t.Error("TLS 1.2 on a curve that is not approved")
+	}
+	if err := client(func(c *tls.Config) { c.MinVersion, c.MaxVersion = tls.VersionTLS10, tls.VersionTLS11 }); err == nil {
+		t.Error("TLS 1.1 is spoken")
+	}
+	var version uint16
+	if err := client(func(c *tls.Config) {
+		c.MaxVersion, c.CurvePreferences = 0, []tls.CurveID{tls.X25519}
+		verify := c.VerifyConnection
+		c.VerifyConnection = func(s tls.ConnectionState) error { version = s.Version; return verify(s) }
+	}); err != nil || version != tls.VersionTLS13 {
+		t.Errorf("a client of TLS 1.3 gets version %x: %v", version, err)
+	}
+	stranger := testkit.PKI(t)
+	if err := client(func(c *tls.Config) {
+		c.GetClientCertificate = tlsconf.Client(stranger.NewSVID("a", "b")).GetClientCertificate
+	}); err == nil {
+		t.Error("a stranger's certificate is taken")
+	}
+	// A server of TLS 1.2 is none for Fairlead's services.
+	old := tlsconf.ServerFrom(tls.VersionTLS12, ca.NewSVID("istio-system", "ca"), tls.NoClientCert)
+	old.MaxVersion, old.GetConfigForClient = tls.VersionTLS12, func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		m, err := ca.NewSVID("istio-system", "ca").Current()
+		if err != nil {
+			return nil, err
+		}
+		return &tls.Config{MaxVersion: tls.VersionTLS12, Certificates: []tls.Certificate{*m.Certificate}}, nil
+	}
+	if _, err := handshake(t, old, tlsconf.Client(ca.NewSVID("a", "b"), ca.ID("istio-system", "ca"))); err == nil {
+		t.Error("a service speaks TLS 1.2 to a server")
+	}
+	for text, want := range map[string]uint16{"": tls.VersionTLS13, "1.3": tls.VersionTLS13, "1.2": tls.VersionTLS12, "1.1": 0, "TLSv1.2": 0} {
+		if got, err := tlsconf.ParseVersion(text); got != want || (err == nil) != (want != 0) {
+			t.Errorf("%q: %x, %v", text, got, err)
+		}
 	}
 }
 

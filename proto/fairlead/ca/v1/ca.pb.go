@@ -145,6 +145,134 @@ func (x *WatchBundleResponse) GetRootCertificates() []string {
 	return nil
 }
 
+// ForwardCertificateRequestRequest is a workload's request as it was received, with the credential it came with.
+type ForwardCertificateRequestRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// token is the bearer token that the workload sent with its request. It is secret.
+	Token string `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
+	// identity is the SPIFFE URI by which the forwarding server knows the workload; a token of another identity is refused.
+	Identity string `protobuf:"bytes,2,opt,name=identity,proto3" json:"identity,omitempty"`
+	// csr in PEM.
+	Csr string `protobuf:"bytes,3,opt,name=csr,proto3" json:"csr,omitempty"`
+	// validity_duration wished for, in seconds; 0 for the ca's default.
+	ValidityDuration int64 `protobuf:"varint,4,opt,name=validity_duration,json=validityDuration,proto3" json:"validity_duration,omitempty"`
+	// address the workload called from, for the audit log.
+	Address       string `protobuf:"bytes,5,opt,name=address,proto3" json:"address,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForwardCertificateRequestRequest) Reset() {
+	*x = ForwardCertificateRequestRequest{}
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForwardCertificateRequestRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForwardCertificateRequestRequest) ProtoMessage() {}
+
+func (x *ForwardCertificateRequestRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForwardCertificateRequestRequest.ProtoReflect.Descriptor instead.
+func (*ForwardCertificateRequestRequest) Descriptor() ([]byte, []int) {
+	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *ForwardCertificateRequestRequest) GetToken() string {
+	if x != nil {
+		return x.Token
+	}
+	return ""
+}
+
+func (x *ForwardCertificateRequestRequest) GetIdentity() string {
+	if x != nil {
+		return x.Identity
+	}
+	return ""
+}
+
+func (x *ForwardCertificateRequestRequest) GetCsr() string {
+	if x != nil {
+		return x.Csr
+	}
+	return ""
+}
+
+func (x *ForwardCertificateRequestRequest) GetValidityDuration() int64 {
+	if x != nil {
+		return x.ValidityDuration
+	}
+	return 0
+}
+
+func (x *ForwardCertificateRequestRequest) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+// ForwardCertificateRequestResponse is what the workload is answered.
+type ForwardCertificateRequestResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// certificate_chain in PEM, leaf first, root last.
+	CertificateChain []string `protobuf:"bytes,1,rep,name=certificate_chain,json=certificateChain,proto3" json:"certificate_chain,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *ForwardCertificateRequestResponse) Reset() {
+	*x = ForwardCertificateRequestResponse{}
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForwardCertificateRequestResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForwardCertificateRequestResponse) ProtoMessage() {}
+
+func (x *ForwardCertificateRequestResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForwardCertificateRequestResponse.ProtoReflect.Descriptor instead.
+func (*ForwardCertificateRequestResponse) Descriptor() ([]byte, []int) {
+	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *ForwardCertificateRequestResponse) GetCertificateChain() []string {
+	if x != nil {
+		return x.CertificateChain
+	}
+	return nil
+}
+
 // ListEntriesRequest narrows the list.
 type ListEntriesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -158,7 +286,7 @@ type ListEntriesRequest struct {
 
 func (x *ListEntriesRequest) Reset() {
 	*x = ListEntriesRequest{}
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[2]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -170,7 +298,7 @@ func (x *ListEntriesRequest) String() string {
 func (*ListEntriesRequest) ProtoMessage() {}
 
 func (x *ListEntriesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[2]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -183,7 +311,7 @@ func (x *ListEntriesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEntriesRequest.ProtoReflect.Descriptor instead.
 func (*ListEntriesRequest) Descriptor() ([]byte, []int) {
-	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{2}
+	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ListEntriesRequest) GetAfter() uint64 {
@@ -223,7 +351,7 @@ type ListEntriesResponse struct {
 
 func (x *ListEntriesResponse) Reset() {
 	*x = ListEntriesResponse{}
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[3]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -235,7 +363,7 @@ func (x *ListEntriesResponse) String() string {
 func (*ListEntriesResponse) ProtoMessage() {}
 
 func (x *ListEntriesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[3]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -248,7 +376,7 @@ func (x *ListEntriesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEntriesResponse.ProtoReflect.Descriptor instead.
 func (*ListEntriesResponse) Descriptor() ([]byte, []int) {
-	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{3}
+	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ListEntriesResponse) GetIndex() uint64 {
@@ -319,7 +447,7 @@ type SignRequest struct {
 
 func (x *SignRequest) Reset() {
 	*x = SignRequest{}
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[4]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -331,7 +459,7 @@ func (x *SignRequest) String() string {
 func (*SignRequest) ProtoMessage() {}
 
 func (x *SignRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[4]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -344,7 +472,7 @@ func (x *SignRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignRequest.ProtoReflect.Descriptor instead.
 func (*SignRequest) Descriptor() ([]byte, []int) {
-	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{4}
+	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *SignRequest) GetPublicKey() []byte {
@@ -393,7 +521,7 @@ type SignResponse struct {
 
 func (x *SignResponse) Reset() {
 	*x = SignResponse{}
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[5]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -405,7 +533,7 @@ func (x *SignResponse) String() string {
 func (*SignResponse) ProtoMessage() {}
 
 func (x *SignResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[5]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -418,7 +546,7 @@ func (x *SignResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignResponse.ProtoReflect.Descriptor instead.
 func (*SignResponse) Descriptor() ([]byte, []int) {
-	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{5}
+	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *SignResponse) GetCertificateChain() []string {
@@ -437,7 +565,7 @@ type GetRootsRequest struct {
 
 func (x *GetRootsRequest) Reset() {
 	*x = GetRootsRequest{}
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[6]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -449,7 +577,7 @@ func (x *GetRootsRequest) String() string {
 func (*GetRootsRequest) ProtoMessage() {}
 
 func (x *GetRootsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[6]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -462,7 +590,7 @@ func (x *GetRootsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRootsRequest.ProtoReflect.Descriptor instead.
 func (*GetRootsRequest) Descriptor() ([]byte, []int) {
-	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{6}
+	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{8}
 }
 
 // GetRootsResponse holds the roots.
@@ -476,7 +604,7 @@ type GetRootsResponse struct {
 
 func (x *GetRootsResponse) Reset() {
 	*x = GetRootsResponse{}
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[7]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -488,7 +616,7 @@ func (x *GetRootsResponse) String() string {
 func (*GetRootsResponse) ProtoMessage() {}
 
 func (x *GetRootsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[7]
+	mi := &file_fairlead_ca_v1_ca_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -501,7 +629,7 @@ func (x *GetRootsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRootsResponse.ProtoReflect.Descriptor instead.
 func (*GetRootsResponse) Descriptor() ([]byte, []int) {
-	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{7}
+	return file_fairlead_ca_v1_ca_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GetRootsResponse) GetRootCertificates() []string {
@@ -526,7 +654,15 @@ const file_fairlead_ca_v1_ca_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\x02 \x01(\x04R\n" +
 	"generation\x12+\n" +
-	"\x11root_certificates\x18\x03 \x03(\tR\x10rootCertificates\"F\n" +
+	"\x11root_certificates\x18\x03 \x03(\tR\x10rootCertificates\"\xb2\x01\n" +
+	" ForwardCertificateRequestRequest\x12\x19\n" +
+	"\x05token\x18\x01 \x01(\tB\x03\x80\x01\x01R\x05token\x12\x1a\n" +
+	"\bidentity\x18\x02 \x01(\tR\bidentity\x12\x10\n" +
+	"\x03csr\x18\x03 \x01(\tR\x03csr\x12+\n" +
+	"\x11validity_duration\x18\x04 \x01(\x03R\x10validityDuration\x12\x18\n" +
+	"\aaddress\x18\x05 \x01(\tR\aaddress\"P\n" +
+	"!ForwardCertificateRequestResponse\x12+\n" +
+	"\x11certificate_chain\x18\x01 \x03(\tR\x10certificateChain\"F\n" +
 	"\x12ListEntriesRequest\x12\x14\n" +
 	"\x05after\x18\x01 \x01(\x04R\x05after\x12\x1a\n" +
 	"\bidentity\x18\x02 \x01(\tR\bidentity\"\xfe\x01\n" +
@@ -552,7 +688,9 @@ const file_fairlead_ca_v1_ca_proto_rawDesc = "" +
 	"\x10GetRootsResponse\x12+\n" +
 	"\x11root_certificates\x18\x01 \x03(\tR\x10rootCertificates2j\n" +
 	"\fTrustService\x12Z\n" +
-	"\vWatchBundle\x12\".fairlead.ca.v1.WatchBundleRequest\x1a#.fairlead.ca.v1.WatchBundleResponse(\x010\x012i\n" +
+	"\vWatchBundle\x12\".fairlead.ca.v1.WatchBundleRequest\x1a#.fairlead.ca.v1.WatchBundleResponse(\x010\x012\x96\x01\n" +
+	"\x11ForwardingService\x12\x80\x01\n" +
+	"\x19ForwardCertificateRequest\x120.fairlead.ca.v1.ForwardCertificateRequestRequest\x1a1.fairlead.ca.v1.ForwardCertificateRequestResponse2i\n" +
 	"\rLedgerService\x12X\n" +
 	"\vListEntries\x12\".fairlead.ca.v1.ListEntriesRequest\x1a#.fairlead.ca.v1.ListEntriesResponse0\x012\xa1\x01\n" +
 	"\rSignerService\x12A\n" +
@@ -571,35 +709,39 @@ func file_fairlead_ca_v1_ca_proto_rawDescGZIP() []byte {
 	return file_fairlead_ca_v1_ca_proto_rawDescData
 }
 
-var file_fairlead_ca_v1_ca_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_fairlead_ca_v1_ca_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_fairlead_ca_v1_ca_proto_goTypes = []any{
-	(*WatchBundleRequest)(nil),    // 0: fairlead.ca.v1.WatchBundleRequest
-	(*WatchBundleResponse)(nil),   // 1: fairlead.ca.v1.WatchBundleResponse
-	(*ListEntriesRequest)(nil),    // 2: fairlead.ca.v1.ListEntriesRequest
-	(*ListEntriesResponse)(nil),   // 3: fairlead.ca.v1.ListEntriesResponse
-	(*SignRequest)(nil),           // 4: fairlead.ca.v1.SignRequest
-	(*SignResponse)(nil),          // 5: fairlead.ca.v1.SignResponse
-	(*GetRootsRequest)(nil),       // 6: fairlead.ca.v1.GetRootsRequest
-	(*GetRootsResponse)(nil),      // 7: fairlead.ca.v1.GetRootsResponse
-	(*timestamppb.Timestamp)(nil), // 8: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 9: google.protobuf.Duration
+	(*WatchBundleRequest)(nil),                // 0: fairlead.ca.v1.WatchBundleRequest
+	(*WatchBundleResponse)(nil),               // 1: fairlead.ca.v1.WatchBundleResponse
+	(*ForwardCertificateRequestRequest)(nil),  // 2: fairlead.ca.v1.ForwardCertificateRequestRequest
+	(*ForwardCertificateRequestResponse)(nil), // 3: fairlead.ca.v1.ForwardCertificateRequestResponse
+	(*ListEntriesRequest)(nil),                // 4: fairlead.ca.v1.ListEntriesRequest
+	(*ListEntriesResponse)(nil),               // 5: fairlead.ca.v1.ListEntriesResponse
+	(*SignRequest)(nil),                       // 6: fairlead.ca.v1.SignRequest
+	(*SignResponse)(nil),                      // 7: fairlead.ca.v1.SignResponse
+	(*GetRootsRequest)(nil),                   // 8: fairlead.ca.v1.GetRootsRequest
+	(*GetRootsResponse)(nil),                  // 9: fairlead.ca.v1.GetRootsResponse
+	(*timestamppb.Timestamp)(nil),             // 10: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),               // 11: google.protobuf.Duration
 }
 var file_fairlead_ca_v1_ca_proto_depIdxs = []int32{
-	8, // 0: fairlead.ca.v1.ListEntriesResponse.decided_at:type_name -> google.protobuf.Timestamp
-	9, // 1: fairlead.ca.v1.SignRequest.ttl:type_name -> google.protobuf.Duration
-	0, // 2: fairlead.ca.v1.TrustService.WatchBundle:input_type -> fairlead.ca.v1.WatchBundleRequest
-	2, // 3: fairlead.ca.v1.LedgerService.ListEntries:input_type -> fairlead.ca.v1.ListEntriesRequest
-	4, // 4: fairlead.ca.v1.SignerService.Sign:input_type -> fairlead.ca.v1.SignRequest
-	6, // 5: fairlead.ca.v1.SignerService.GetRoots:input_type -> fairlead.ca.v1.GetRootsRequest
-	1, // 6: fairlead.ca.v1.TrustService.WatchBundle:output_type -> fairlead.ca.v1.WatchBundleResponse
-	3, // 7: fairlead.ca.v1.LedgerService.ListEntries:output_type -> fairlead.ca.v1.ListEntriesResponse
-	5, // 8: fairlead.ca.v1.SignerService.Sign:output_type -> fairlead.ca.v1.SignResponse
-	7, // 9: fairlead.ca.v1.SignerService.GetRoots:output_type -> fairlead.ca.v1.GetRootsResponse
-	6, // [6:10] is the sub-list for method output_type
-	2, // [2:6] is the sub-list for method input_type
-	2, // [2:2] is the sub-list for extension type_name
-	2, // [2:2] is the sub-list for extension extendee
-	0, // [0:2] is the sub-list for field type_name
+	10, // 0: fairlead.ca.v1.ListEntriesResponse.decided_at:type_name -> google.protobuf.Timestamp
+	11, // 1: fairlead.ca.v1.SignRequest.ttl:type_name -> google.protobuf.Duration
+	0,  // 2: fairlead.ca.v1.TrustService.WatchBundle:input_type -> fairlead.ca.v1.WatchBundleRequest
+	2,  // 3: fairlead.ca.v1.ForwardingService.ForwardCertificateRequest:input_type -> fairlead.ca.v1.ForwardCertificateRequestRequest
+	4,  // 4: fairlead.ca.v1.LedgerService.ListEntries:input_type -> fairlead.ca.v1.ListEntriesRequest
+	6,  // 5: fairlead.ca.v1.SignerService.Sign:input_type -> fairlead.ca.v1.SignRequest
+	8,  // 6: fairlead.ca.v1.SignerService.GetRoots:input_type -> fairlead.ca.v1.GetRootsRequest
+	1,  // 7: fairlead.ca.v1.TrustService.WatchBundle:output_type -> fairlead.ca.v1.WatchBundleResponse
+	3,  // 8: fairlead.ca.v1.ForwardingService.ForwardCertificateRequest:output_type -> fairlead.ca.v1.ForwardCertificateRequestResponse
+	5,  // 9: fairlead.ca.v1.LedgerService.ListEntries:output_type -> fairlead.ca.v1.ListEntriesResponse
+	7,  // 10: fairlead.ca.v1.SignerService.Sign:output_type -> fairlead.ca.v1.SignResponse
+	9,  // 11: fairlead.ca.v1.SignerService.GetRoots:output_type -> fairlead.ca.v1.GetRootsResponse
+	7,  // [7:12] is the sub-list for method output_type
+	2,  // [2:7] is the sub-list for method input_type
+	2,  // [2:2] is the sub-list for extension type_name
+	2,  // [2:2] is the sub-list for extension extendee
+	0,  // [0:2] is the sub-list for field type_name
 }
 
 func init() { file_fairlead_ca_v1_ca_proto_init() }
@@ -613,9 +755,9 @@ func file_fairlead_ca_v1_ca_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fairlead_ca_v1_ca_proto_rawDesc), len(file_fairlead_ca_v1_ca_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   8,
+			NumMessages:   10,
 			NumExtensions: 0,
-			NumServices:   3,
+			NumServices:   4,
 		},
 		GoTypes:           file_fairlead_ca_v1_ca_proto_goTypes,
 		DependencyIndexes: file_fairlead_ca_v1_ca_proto_depIdxs,

@@ -124,6 +124,116 @@ var TrustService_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
+	ForwardingService_ForwardCertificateRequest_FullMethodName = "/fairlead.ca.v1.ForwardingService/ForwardCertificateRequest"
+)
+
+// ForwardingServiceClient is the client API for ForwardingService service.
+//
+// For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
+//
+// ForwardingService takes certificate requests from servers that answer Istio's IstioCertificateService for the ca.
+type ForwardingServiceClient interface {
+	// ForwardCertificateRequest issues a certificate for the identity that the token proves, never for the caller of this
+	// method. Errors about the token or the request have a google.rpc.ErrorInfo; those about the caller have none.
+	ForwardCertificateRequest(ctx context.Context, in *ForwardCertificateRequestRequest, opts ...grpc.CallOption) (*ForwardCertificateRequestResponse, error)
+}
+
+type forwardingServiceClient struct {
+	cc grpc.ClientConnInterface
+}
+
+func NewForwardingServiceClient(cc grpc.ClientConnInterface) ForwardingServiceClient {
+	return &forwardingServiceClient{cc}
+}
+
+func (c *forwardingServiceClient) ForwardCertificateRequest(ctx context.Context, in *ForwardCertificateRequestRequest, opts ...grpc.CallOption) (*ForwardCertificateRequestResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ForwardCertificateRequestResponse)
+	err := c.cc.Invoke(ctx, ForwardingService_ForwardCertificateRequest_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// ForwardingServiceServer is the server API for ForwardingService service.
+// All implementations must embed UnimplementedForwardingServiceServer
+// for forward compatibility.
+//
+// ForwardingService takes certificate requests from servers that answer Istio's IstioCertificateService for the ca.
+type ForwardingServiceServer interface {
+	// ForwardCertificateRequest issues a certificate for the identity that the token proves, never for the caller of this
+	// method. Errors about the token or the request have a google.rpc.ErrorInfo; those about the caller have none.
+	ForwardCertificateRequest(context.Context, *ForwardCertificateRequestRequest) (*ForwardCertificateRequestResponse, error)
+	mustEmbedUnimplementedForwardingServiceServer()
+}
+
+// UnimplementedForwardingServiceServer must be embedded to have
+// forward compatible implementations.
+//
+// NOTE: this should be embedded by value instead of pointer to avoid a nil
+// pointer dereference when methods are called.
+type UnimplementedForwardingServiceServer struct{}
+
+func (UnimplementedForwardingServiceServer) ForwardCertificateRequest(context.Context, *ForwardCertificateRequestRequest) (*ForwardCertificateRequestResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ForwardCertificateRequest not implemented")
+}
+func (UnimplementedForwardingServiceServer) mustEmbedUnimplementedForwardingServiceServer() {}
+func (UnimplementedForwardingServiceServer) testEmbeddedByValue()                           {}
+
+// UnsafeForwardingServiceServer may be embedded to opt out of forward compatibility for this service.
+// Use of this interface is not recommended, as added methods to ForwardingServiceServer will
+// result in compilation errors.
+type UnsafeForwardingServiceServer interface {
+	mustEmbedUnimplementedForwardingServiceServer()
+}
+
+func RegisterForwardingServiceServer(s grpc.ServiceRegistrar, srv ForwardingServiceServer) {
+	// If the following call panics, it indicates UnimplementedForwardingServiceServer was
+	// embedded by pointer and is nil.  This will cause panics if an
+	// unimplemented method is ever invoked, so we test this at initialization
+	// time to prevent it from happening at runtime later due to I/O.
+	if t, ok := srv.(interface{ testEmbeddedByValue() }); ok {
+		t.testEmbeddedByValue()
+	}
+	s.RegisterService(&ForwardingService_ServiceDesc, srv)
+}
+
+func _ForwardingService_ForwardCertificateRequest_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ForwardCertificateRequestRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ForwardingServiceServer).ForwardCertificateRequest(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ForwardingService_ForwardCertificateRequest_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ForwardingServiceServer).ForwardCertificateRequest(ctx, req.(*ForwardCertificateRequestRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+// ForwardingService_ServiceDesc is the grpc.ServiceDesc for ForwardingService service.
+// It's only intended for direct use with grpc.RegisterService,
+// and not to be introspected or modified (even as a copy)
+var ForwardingService_ServiceDesc = grpc.ServiceDesc{
+	ServiceName: "fairlead.ca.v1.ForwardingService",
+	HandlerType: (*ForwardingServiceServer)(nil),
+	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "ForwardCertificateRequest",
+			Handler:    _ForwardingService_ForwardCertificateRequest_Handler,
+		},
+	},
+	Streams:  []grpc.StreamDesc{},
+	Metadata: "fairlead/ca/v1/ca.proto",
+}
+
+const (
 	LedgerService_ListEntries_FullMethodName = "/fairlead.ca.v1.LedgerService/ListEntries"
 )
 

@@ -11,6 +11,22 @@ func (m *WatchBundleRequest) Validate() error {
 	return nil
 }
 
+// Validate checks that there is a credential, and whose it has to be; the ca verifies it.
+func (m *ForwardCertificateRequestRequest) Validate() error {
+	switch {
+	case m.GetToken() == "":
+		return errors.New("token: is empty; forward the bearer token that the workload sent")
+	case m.GetIdentity() == "":
+		return errors.New("identity: is empty; say whom the workload was authenticated as")
+	case len(m.GetIdentity()) > 2048:
+		return errors.New("identity: is longer than the 2048 bytes of a SPIFFE ID")
+	case len(m.GetAddress()) > 256:
+		return errors.New("address: is longer than 256 bytes")
+	default:
+		return nil
+	}
+}
+
 // Validate checks that there is a key to certify and an identity to certify it for.
 func (m *SignRequest) Validate() error {
 	switch {

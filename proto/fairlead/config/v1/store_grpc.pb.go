@@ -30,6 +30,7 @@ const (
 	ConfigStoreService_Delete_FullMethodName       = "/fairlead.config.v1.ConfigStoreService/Delete"
 	ConfigStoreService_Apply_FullMethodName        = "/fairlead.config.v1.ConfigStoreService/Apply"
 	ConfigStoreService_Watch_FullMethodName        = "/fairlead.config.v1.ConfigStoreService/Watch"
+	ConfigStoreService_Status_FullMethodName       = "/fairlead.config.v1.ConfigStoreService/Status"
 )
 
 // ConfigStoreServiceClient is the client API for ConfigStoreService service.
@@ -58,6 +59,8 @@ type ConfigStoreServiceClient interface {
 	Apply(ctx context.Context, in *ApplyRequest, opts ...grpc.CallOption) (*ApplyResponse, error)
 	// Watch streams the objects of a kind, or all, and then their changes in order.
 	Watch(ctx context.Context, in *ConfigStoreServiceWatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ConfigStoreServiceWatchResponse], error)
+	// Status tells how the sources do, and what is to be said of the objects of each: those of files and those of the store.
+	Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusResponse, error)
 }
 
 type configStoreServiceClient struct {
@@ -167,6 +170,16 @@ func (c *configStoreServiceClient) Watch(ctx context.Context, in *ConfigStoreSer
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ConfigStoreService_WatchClient = grpc.ServerStreamingClient[ConfigStoreServiceWatchResponse]
 
+func (c *configStoreServiceClient) Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(StatusResponse)
+	err := c.cc.Invoke(ctx, ConfigStoreService_Status_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ConfigStoreServiceServer is the server API for ConfigStoreService service.
 // All implementations must embed UnimplementedConfigStoreServiceServer
 // for forward compatibility.
@@ -193,6 +206,8 @@ type ConfigStoreServiceServer interface {
 	Apply(context.Context, *ApplyRequest) (*ApplyResponse, error)
 	// Watch streams the objects of a kind, or all, and then their changes in order.
 	Watch(*ConfigStoreServiceWatchRequest, grpc.ServerStreamingServer[ConfigStoreServiceWatchResponse]) error
+	// Status tells how the sources do, and what is to be said of the objects of each: those of files and those of the store.
+	Status(context.Context, *StatusRequest) (*StatusResponse, error)
 	mustEmbedUnimplementedConfigStoreServiceServer()
 }
 
@@ -229,6 +244,9 @@ func (UnimplementedConfigStoreServiceServer) Apply(context.Context, *ApplyReques
 }
 func (UnimplementedConfigStoreServiceServer) Watch(*ConfigStoreServiceWatchRequest, grpc.ServerStreamingServer[ConfigStoreServiceWatchResponse]) error {
 	return status.Error(codes.Unimplemented, "method Watch not implemented")
+}
+func (UnimplementedConfigStoreServiceServer) Status(context.Context, *StatusRequest) (*StatusResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Status not implemented")
 }
 func (UnimplementedConfigStoreServiceServer) mustEmbedUnimplementedConfigStoreServiceServer() {}
 func (UnimplementedConfigStoreServiceServer) testEmbeddedByValue()                            {}
@@ -406,6 +424,24 @@ func _ConfigStoreService_Watch_Handler(srv interface{}, stream grpc.ServerStream
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ConfigStoreService_WatchServer = grpc.ServerStreamingServer[ConfigStoreServiceWatchResponse]
 
+func _ConfigStoreService_Status_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(StatusRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ConfigStoreServiceServer).Status(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ConfigStoreService_Status_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ConfigStoreServiceServer).Status(ctx, req.(*StatusRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ConfigStoreService_ServiceDesc is the grpc.ServiceDesc for ConfigStoreService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -444,6 +480,10 @@ var ConfigStoreService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Apply",
 			Handler:    _ConfigStoreService_Apply_Handler,
+		},
+		{
+			MethodName: "Status",
+			Handler:    _ConfigStoreService_Status_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

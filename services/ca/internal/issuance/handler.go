@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/structpb"
 	security "istio.io/api/security/v1alpha1"
 
 	"fairlead.dev/pkg/auth"
@@ -60,42 +61,65 @@ type Service struct {
 // New makes the service.
 func New(cfg Config) *Service { return &Service{cfg: cfg, lines: newLines()} }
 
+// request is what is asked, by whom.
+type request struct {
+	// caller is the workload.
+	caller   auth.Peer
+	csr      string
+	validity int64
+	// metadata is nil in requests that another server has forwarded.
+	metadata *structpb.Struct
+	// via says in the audit log who forwarded the request; empty if the workload itself has called.
+	via []any
+}
+
 // CreateCertificate issues a certificate for the authenticated caller. The chain has the leaf first and the root last.
 func (s *Service) CreateCertificate(ctx context.Context, req *security.IstioCertificateRequest) (*security.IstioCertificateResponse, error) {
-	start := s.cfg.Clock.Now()
 	caller, ok := auth.PeerFrom(ctx)
 	if !ok {
 		return nil, status.Error(codes.Unauthenticated, "no authenticated caller")
 	}
-	issued, err := s.issue(ctx, caller, req)
-	took := s.cfg.Clock.Now().Sub(start)
+	chain, err := s.answer(ctx, request{caller: caller, csr: req.GetCsr(), validity: req.GetValidityDuration(), metadata: req.GetMetadata()})
 	if err != nil {
-		return nil, s.refuse(ctx, caller, err, took)
+		return nil, err
 	}
-	leaf := issued.Certificate
-	s.cfg.Metrics.issuedTo(caller.Method, start, took)
-	s.cfg.Log.InfoContext(ctx, "audit", "decision", "issued", "caller", caller.ID.String(), "method", caller.Method, "identity", leaf.URIs[0].String(),
-		"dns_names", leaf.DNSNames, "serial", issued.Serial(), "not_after", leaf.NotAfter, "duration", took)
-	return &security.IstioCertificateResponse{CertChain: issued.ChainPEM}, nil
+	return &security.IstioCertificateResponse{CertChain: chain}, nil
 }
 
-func (s *Service) issue(ctx context.Context, caller auth.Peer, req *security.IstioCertificateRequest) (*signer.Issued, error) {
+// answer decides a request, counts the decision and writes its audit line.
+func (s *Service) answer(ctx context.Context, req request) ([]string, error) {
+	start := s.cfg.Clock.Now()
+	issued, err := s.issue(ctx, req)
+	took := s.cfg.Clock.Now().Sub(start)
+	if err != nil {
+		return nil, s.refuse(ctx, req, err, took)
+	}
+	leaf := issued.Certificate
+	s.cfg.Metrics.issuedTo(req.caller.Method, start, took)
+	s.cfg.Log.InfoContext(ctx, "audit", append([]any{
+		"decision", "issued", "caller", req.caller.ID.String(), "method", req.caller.Method, "identity", leaf.URIs[0].String(),
+		"dns_names", leaf.DNSNames, "ip_addresses", leaf.IPAddresses, "serial", issued.Serial(), "not_after", leaf.NotAfter, "duration", took,
+	}, req.via...)...)
+	return issued.ChainPEM, nil
+}
+
+func (s *Service) issue(ctx context.Context, req request) (*signer.Issued, error) {
 	waitFrom := s.cfg.Clock.Now()
-	leave, err := s.cfg.Gate.Enter(ctx, caller.ID.String())
+	leave, err := s.cfg.Gate.Enter(ctx, req.caller.ID.String())
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
 	now := s.cfg.Clock.Now()
 	s.cfg.Metrics.waited.Observe(now.Sub(waitFrom).Seconds())
-	ask := policy.Ask{Caller: caller.ID, Proven: now, TTLSeconds: req.GetValidityDuration()}
-	if caller.Method == auth.MethodMTLS {
+	ask := policy.Ask{Caller: req.caller.ID, Proven: now, TTLSeconds: req.validity}
+	if req.caller.Method == auth.MethodMTLS {
 		ask.ByCertificate, ask.Proven = true, authn.Proven(ctx)
 	}
-	if ask.Impersonate, err = impersonated(req); err != nil {
+	if ask.Impersonate, err = impersonated(req.metadata); err != nil {
 		return nil, err
 	}
-	if ask.CSR, err = csr.Parse(req.GetCsr()); err != nil {
+	if ask.CSR, err = csr.Parse(req.csr); err != nil {
 		return nil, err
 	}
 	issuer := s.cfg.Signer.Issuer()
@@ -107,8 +131,8 @@ func (s *Service) issue(ctx context.Context, caller auth.Peer, req *security.Ist
 }
 
 // impersonated is the identity that the metadata asks for instead of the caller's. A field that is there but is not a name must not read as absent.
-func impersonated(req *security.IstioCertificateRequest) (string, error) {
-	value, ok := req.GetMetadata().GetFields()[ImpersonatedIdentity]
+func impersonated(metadata *structpb.Struct) (string, error) {
+	value, ok := metadata.GetFields()[ImpersonatedIdentity]
 	if !ok {
 		return "", nil
 	}
@@ -118,7 +142,8 @@ func impersonated(req *security.IstioCertificateRequest) (string, error) {
 	return value.GetStringValue(), nil
 }
 
-func (s *Service) refuse(ctx context.Context, caller auth.Peer, err error, took time.Duration) error {
+func (s *Service) refuse(ctx context.Context, req request, err error, took time.Duration) error {
+	caller := req.caller
 	refused, ok := refusal.From(err)
 	if !ok {
 		s.cfg.Log.ErrorContext(ctx, "certificate could not be issued", "caller", caller.ID.String(), "error", err)
@@ -127,8 +152,10 @@ func (s *Service) refuse(ctx context.Context, caller auth.Peer, err error, took 
 	s.cfg.Metrics.Refused(refused.Reason)
 	s.cfg.Metrics.duration.WithLabelValues("refused").Observe(took.Seconds())
 	if leftOut, ok := s.lines.allow(caller.ID.String(), s.cfg.Clock.Now()); ok {
-		s.cfg.Log.InfoContext(ctx, "audit", "decision", "refused", "caller", caller.ID.String(), "method", caller.Method, "reason", string(refused.Reason),
-			"detail", refused.Detail, "duration", took, "lines_left_out", leftOut)
+		s.cfg.Log.InfoContext(ctx, "audit", append([]any{
+			"decision", "refused", "caller", caller.ID.String(), "method", caller.Method, "reason", string(refused.Reason),
+			"detail", refused.Detail, "duration", took, "lines_left_out", leftOut,
+		}, req.via...)...)
 	}
 	return s.statusOf(refused)
 }
@@ -141,6 +168,8 @@ func (s *Service) statusOf(refused *refusal.Error) error {
 		code = codes.InvalidArgument
 	case refusal.Denied:
 		code = codes.PermissionDenied
+	case refusal.Unproven:
+		code = codes.Unauthenticated
 	case refusal.Overloaded:
 		code = codes.ResourceExhausted
 	case refusal.Unavailable:

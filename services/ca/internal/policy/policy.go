@@ -38,6 +38,8 @@ type Config struct {
 	Backdate time.Duration
 	// DNSNames of certain workloads.
 	DNSNames DNSNames
+	// IPAddresses of certain workloads.
+	IPAddresses IPAddresses
 	// Impersonators may ask for others' certificates.
 	Impersonators Impersonators
 }
@@ -93,7 +95,8 @@ func (p *Policy) Decide(ask Ask, now time.Time, issuer Validity) (*x509.Certific
 		return nil, err
 	}
 	dns := p.cfg.DNSNames[workload]
-	if err := checkNames(ask.CSR.Names, id, dns); err != nil {
+	ips := p.cfg.IPAddresses[workload]
+	if err := checkNames(ask.CSR.Names, id, dns, ips); err != nil {
 		return nil, err
 	}
 	notBefore, notAfter, err := p.validity(ask.TTLSeconds, now, issuer)
@@ -113,6 +116,7 @@ func (p *Policy) Decide(ask Ask, now time.Time, issuer Validity) (*x509.Certific
 		PublicKey:             ask.CSR.PublicKey,
 		URIs:                  []*url.URL{id.URL()},
 		DNSNames:              slices.Clone(dns),
+		IPAddresses:           ips.forCertificate(),
 		NotBefore:             notBefore,
 		NotAfter:              notAfter,
 		KeyUsage:              usage,
@@ -161,9 +165,12 @@ func (p *Policy) identity(ask Ask) (spiffeid.ID, Workload, error) {
 }
 
 // checkNames compares as strings, not as parsed URLs, so that no two spellings are taken for one.
-func checkNames(names csr.Names, id spiffeid.ID, dns []string) error {
-	if len(names.Emails) > 0 || len(names.IPs) > 0 {
-		return refusal.New(refusal.Denied, refusal.CSRNames, "csr names %d email and %d IP addresses; only the URI %s is accepted", len(names.Emails), len(names.IPs), id)
+func checkNames(names csr.Names, id spiffeid.ID, dns []string, ips addressList) error {
+	if len(names.Emails) > 0 {
+		return refusal.New(refusal.Denied, refusal.CSRNames, "csr names %d email addresses; only the URI %s is accepted", len(names.Emails), id)
+	}
+	if len(names.IPs) > 0 && !ips.are(names.IPs) {
+		return refusal.New(refusal.Denied, refusal.CSRNames, "csr asks for IP addresses %q, configured for %s are %q; leave the addresses out", names.IPs, id, ips)
 	}
 	if len(names.URIs) > 1 {
 		return refusal.New(refusal.Invalid, refusal.CSRNames, "csr has %d URIs; a workload has exactly one: %s", len(names.URIs), id)

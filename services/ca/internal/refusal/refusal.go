@@ -22,6 +22,8 @@ const (
 	Invalid Kind = iota + 1
 	// Denied means that this caller may not have what it asks for.
 	Denied
+	// Unproven means that the workload of a forwarded request has not proven who it is.
+	Unproven
 	// Overloaded means that the same request may be granted later.
 	Overloaded
 	// Unavailable means that the ca cannot issue anything until an operator acts.

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
+	"fairlead.dev/pkg/tlsconf"
 	"fairlead.dev/services/ca/internal/policy"
 )
 
@@ -31,7 +32,9 @@ type Options struct {
 	WorkloadTTL, MinWorkloadTTL, MaxWorkloadTTL time.Duration
 	MaxRenewalAge                               time.Duration
 	Backdate                                    time.Duration
-	DNSNames, Impersonators                     []string
+	DNSNames, IPAddresses, Impersonators        []string
+	Forwarder                                   string
+	TLSMinVersion                               string
 
 	Workers, Queue int
 	QueueWait      time.Duration
@@ -85,6 +88,13 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 		"how long after a workload last showed a token its certificates may be renewed with a certificate; 0: never")
 	flags.DurationVar(&o.Backdate, "clock-skew", 2*time.Minute, "how far certificates start in the past, for verifiers whose clocks are behind")
 	flags.StringArrayVar(&o.DNSNames, "dns-names", nil, "DNS names in the certificates of a workload: namespace/service-account=name,name (repeatable)")
+	flags.StringArrayVar(&o.IPAddresses, "ip-addresses", nil,
+		"IP addresses in the certificates of a workload, for clients that dial it by address: namespace/service-account=ip,ip (repeatable)")
+	flags.StringVar(&o.Forwarder, "forwarder", "",
+		"who may forward certificate requests with the tokens of workloads, namespace/service-account "+
+			"(default: xds-server in the namespace of --identity); \"none\": nobody")
+	flags.StringVar(&o.TLSMinVersion, "tls-min-version", tlsconf.Version13,
+		"lowest TLS version of the gRPC port: 1.3, or 1.2 with the cipher suites that FIPS 140-3 approves")
 	flags.StringArrayVar(&o.Impersonators, "impersonators", nil,
 		"who may ask for whose certificates by metadata ImpersonatedIdentity: namespace/service-account=namespace/service-account,namespace/* (repeatable)")
 
@@ -101,11 +111,17 @@ type config struct {
 	trustDomain spiffeid.TrustDomain
 	identity    spiffeid.ID
 	admin       spiffeid.ID
-	policy      *policy.Policy
+	// forwarder is zero if nobody may forward requests.
+	forwarder spiffeid.ID
+	minTLS    uint16
+	policy    *policy.Policy
 }
 
-// adminAccount is the service account of the CLI, in the namespace of the ca.
-const adminAccount = "fairlead-admin"
+// adminAccount and forwarderAccount are service accounts in the namespace of the ca: the CLI's and xds-server's.
+const adminAccount, forwarderAccount = "fairlead-admin", "xds-server"
+
+// noForwarder is the value of --forwarder that closes ForwardingService.
+const noForwarder = "none"
 
 // check reports everything that is wrong with the options at once.
 func (o Options) check() (*config, error) {
@@ -147,12 +163,21 @@ func (o Options) check() (*config, error) {
 	}
 	dns, err := policy.ParseDNSNames(o.DNSNames)
 	fail("dns-names", err)
+	ips, err := policy.ParseIPAddresses(o.IPAddresses)
+	fail("ip-addresses", err)
+	c.minTLS, err = tlsconf.ParseVersion(o.TLSMinVersion)
+	fail("tls-min-version", err)
 	impersonators, err := policy.ParseImpersonators(o.Impersonators)
 	fail("impersonators", err)
 	td, err := spiffeid.TrustDomainFromString(o.TrustDomain)
 	fail("trust-domain", err)
 	own, err := policy.ParseWorkload(o.Identity)
 	fail("identity", err)
+	forwarder := policy.Workload{Namespace: own.Namespace, ServiceAccount: forwarderAccount}
+	if o.Forwarder != "" && o.Forwarder != noForwarder {
+		forwarder, err = policy.ParseWorkload(o.Forwarder)
+		fail("forwarder", err)
+	}
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}
@@ -163,9 +188,14 @@ func (o Options) check() (*config, error) {
 	if c.admin, err = (policy.Workload{Namespace: own.Namespace, ServiceAccount: adminAccount}).ID(td); err != nil {
 		return nil, err
 	}
+	if o.Forwarder != noForwarder {
+		if c.forwarder, err = forwarder.ID(td); err != nil {
+			return nil, err
+		}
+	}
 	c.policy, err = policy.New(policy.Config{
 		TrustDomain: td, DefaultTTL: o.WorkloadTTL, MinTTL: o.MinWorkloadTTL, MaxTTL: o.MaxWorkloadTTL, MaxRenewalAge: o.MaxRenewalAge,
-		Backdate: o.Backdate, DNSNames: dns, Impersonators: impersonators,
+		Backdate: o.Backdate, DNSNames: dns, IPAddresses: ips, Impersonators: impersonators,
 	})
 	return c, err
 }

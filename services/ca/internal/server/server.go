@@ -41,8 +41,8 @@ const (
 	// adminAudience is what administrators' tokens are made for.
 	adminAudience = "fairlead"
 	// maxMessageBytes holds a request with the largest CSR (csr.MaxPEMBytes) and its metadata, which names a workload
-	// at most.
-	maxMessageBytes = 24 << 10
+	// at most, or the token of a forwarded request (maxHeaderBytes).
+	maxMessageBytes = 25 << 10
 	// maxHeaderBytes is several times that of a service account's token. A watch holds its headers for as long as it is
 	// open.
 	maxHeaderBytes = 8 << 10
@@ -166,24 +166,30 @@ func (s *Server) buildGRPC(sign *signer.Signer, acks *trust.Acks) (*issuance.Met
 		authn.TokenForOld(auth.FirstOf(auth.MTLSAt(s.deps.Clock), tokens), tokens, s.cfg.MaxRenewalAge, s.deps.Clock),
 		s.deps.Log, func() { metrics.Refused(refusal.Unauthenticated) }, s.deps.Clock)
 
+	policy := auth.Policy{
+		security.IstioCertificateService_CreateCertificate_FullMethodName: auth.AnyIdentity(),
+		cav1.TrustService_WatchBundle_FullMethodName:                      auth.InTrustDomain(s.cfg.trustDomain),
+	}
+	if !s.cfg.forwarder.IsZero() {
+		policy[cav1.ForwardingService_ForwardCertificateRequest_FullMethodName] = auth.IDs(s.cfg.forwarder.String())
+	}
 	s.grpc, err = rpc.NewServer(rpc.ServerConfig{
 		Service: "ca", Log: s.deps.Log, Registerer: s.deps.Registry, TracerProvider: s.deps.Tracer,
-		TLS:           tlsconf.Server(s.serving, tls.VerifyClientCertIfGiven),
+		TLS:           tlsconf.ServerFrom(s.cfg.minTLS, s.serving, tls.VerifyClientCertIfGiven),
 		Authenticator: callers,
-		Policy: auth.Policy{
-			security.IstioCertificateService_CreateCertificate_FullMethodName: auth.AnyIdentity(),
-			cav1.TrustService_WatchBundle_FullMethodName:                      auth.InTrustDomain(s.cfg.trustDomain),
-		},
-		MaxRecvBytes: maxMessageBytes, MaxHeaderBytes: maxHeaderBytes,
+		Policy:        policy,
+		MaxRecvBytes:  maxMessageBytes, MaxHeaderBytes: maxHeaderBytes,
 		MaxConnections: maxConnections, MaxConnectionsPerIdentity: maxIdentityConnections, MaxConcurrentStreams: maxStreams,
 		MaxConnectionIdle: maxIdle,
 	})
 	if err != nil {
 		return nil, nil, err
 	}
-	security.RegisterIstioCertificateServiceServer(s.grpc, issuance.New(issuance.Config{
+	certificates := issuance.New(issuance.Config{
 		Gate: s.gate, Policy: s.cfg.policy, Signer: sign, Clock: s.deps.Clock, Log: s.deps.Log, Metrics: metrics, Random: rand.Float64,
-	}))
+	})
+	security.RegisterIstioCertificateServiceServer(s.grpc, certificates)
+	cav1.RegisterForwardingServiceServer(s.grpc, issuance.NewForwarding(certificates, tokens))
 	cav1.RegisterTrustServiceServer(s.grpc, trust.NewServer(s.publisher, acks, s.deps.Clock, rand.Float64))
 	return metrics, tokens, nil
 }

@@ -45,6 +45,8 @@ func command() *cobra.Command {
 		},
 	}
 	options.AddFlags(cmd.Flags())
+	cmd.CompletionOptions.DisableDefaultCmd = true
+	cmd.AddCommand(newValidate())
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return process.WithExitCode(err, process.ExitUsage) })
 	return cmd
 }

@@ -1,6 +1,7 @@
 package normalise
 
 import (
+	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -31,8 +32,13 @@ func MergeDelegate(root *networking.HTTPRoute, routes []*networking.HTTPRoute) [
 	return out
 }
 
-// inherit gives a route the root's policies where it has none of its own. A redirect or a direct answer takes no rewrite and no fault.
+// inherit gives a route the root's policies where it has none of its own. A root's direct answer takes the place of destinations. A redirect or a
+// direct answer takes no rewrite and no fault.
 func inherit(root, r *networking.HTTPRoute) {
+	if root.DirectResponse != nil && len(r.Route) > 0 {
+		r.DirectResponse, r.Route = root.DirectResponse, nil
+		r.Rewrite, r.Fault, r.Mirror, r.Mirrors = nil, nil, nil, nil
+	}
 	if len(r.Route) > 0 {
 		if r.Rewrite == nil {
 			r.Rewrite = root.Rewrite
@@ -124,7 +130,9 @@ func mergeMatch(root, own *networking.HTTPMatchRequest) *networking.HTTPMatchReq
 		}
 		out.Port = root.Port
 	}
-	out.Gateways, out.SourceNamespace = root.Gateways, root.SourceNamespace
+	if !narrowSource(root, out) {
+		return nil
+	}
 	if root.Uri != nil {
 		out.IgnoreUriCase = root.IgnoreUriCase
 	}
@@ -137,6 +145,20 @@ func mergeMatch(root, own *networking.HTTPMatchRequest) *networking.HTTPMatchReq
 		out.StatPrefix = root.StatPrefix
 	}
 	return out
+}
+
+// narrowSource leaves in own the gateways and the namespace for which both matches hold.
+func narrowSource(root, own *networking.HTTPMatchRequest) bool {
+	switch {
+	case len(own.Gateways) == 0:
+		own.Gateways = root.Gateways
+	case len(root.Gateways) > 0 && slices.ContainsFunc(own.Gateways, func(g string) bool { return !slices.Contains(root.Gateways, g) }):
+		return false
+	}
+	if own.SourceNamespace == "" {
+		own.SourceNamespace = root.SourceNamespace
+	}
+	return root.SourceNamespace == "" || own.SourceNamespace == root.SourceNamespace
 }
 
 func narrowAll(root map[string]*networking.StringMatch, own *map[string]*networking.StringMatch) bool {

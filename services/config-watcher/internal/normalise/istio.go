@@ -71,13 +71,14 @@ func destinationRule(s *networking.DestinationRule, ns, domain string) *networki
 	return out
 }
 
-// gateway resolves the namespace part of server hosts.
+// gateway resolves the namespace part of server hosts, and leaves out cipher suites that proxies do not know.
 func gateway(s *networking.Gateway, ns string) *networking.Gateway {
 	out := proto.Clone(s).(*networking.Gateway)
 	for _, srv := range out.Servers {
 		for i, h := range srv.Hosts {
 			srv.Hosts[i] = ownNamespace(h, ns)
 		}
+		knownCiphers(srv.Tls)
 	}
 	return out
 }
@@ -85,6 +86,9 @@ func gateway(s *networking.Gateway, ns string) *networking.Gateway {
 // sidecar writes hosts as Host has them. The namespace "." stays: in the root namespace's Sidecar it means that of each workload.
 func sidecar(s *networking.Sidecar, ns, domain string) *networking.Sidecar {
 	out := proto.Clone(s).(*networking.Sidecar)
+	for _, l := range out.Ingress {
+		knownCiphers(l.Tls)
+	}
 	for _, l := range out.Egress {
 		for i, h := range l.Hosts {
 			l.Hosts[i] = strings.TrimSuffix(strings.ToLower(h), ".")
@@ -94,6 +98,12 @@ func sidecar(s *networking.Sidecar, ns, domain string) *networking.Sidecar {
 		p.Host = Host(p.Host, ns, domain)
 	}
 	return out
+}
+
+func knownCiphers(tls *networking.ServerTLSSettings) {
+	if tls != nil {
+		tls.CipherSuites = validate.CipherSuites(tls.CipherSuites)
+	}
 }
 
 func ownNamespace(host, ns string) string {

@@ -21,11 +21,13 @@ type checker struct {
 	warnings object.Problems
 	// packed makes strictMessage look into messages that are packed in others.
 	packed bool
+	// missing are the paths of what strict decoding has refused, and meant those that misspelt names stand for, see repair.
+	missing, meant []string
 }
 
 // fail adds a problem at a JSON path. value is what the user wrote, nil if there is nothing to show.
 func (c *checker) fail(path string, value any, reason, remedy string) {
-	if len(c.problems) >= maxProblems {
+	if len(c.problems) >= maxProblems || c.follows(path) {
 		return
 	}
 	p := object.Problem{Object: c.object, Field: path, Value: object.Quote(value), Reason: reason, Remedy: remedy}
@@ -40,7 +42,7 @@ func (c *checker) warn(path string, v verdict) { c.remark(path, "has no effect: 
 
 // remark says something of what stands at a JSON path, and is accepted.
 func (c *checker) remark(path, reason, remedy string) {
-	if len(c.warnings) >= maxProblems {
+	if len(c.warnings) >= maxProblems || c.follows(path) {
 		return
 	}
 	p := object.Problem{Object: c.object, Field: path, Reason: reason, Remedy: remedy}
@@ -78,7 +80,7 @@ func (c *checker) meta(tree map[string]any, o *object.Object) {
 	}
 	for _, name := range sortedKeys(m) {
 		if !contains(metadataFields, name) {
-			c.unknown("metadata", name, metadataFields)
+			c.unknown("metadata", name, metadataFields, m)
 		}
 	}
 	if name, isString := m["name"].(string); !isString || name == "" {
@@ -101,6 +103,9 @@ func (c *checker) meta(tree map[string]any, o *object.Object) {
 		c.label("metadata.labels", k, o.Labels[k])
 	}
 	o.Annotations = c.stringMap("metadata.annotations", m["annotations"])
+	if k, own := find(o.Key.Group, o.Key.Kind); own && k.newSpec != nil {
+		c.ownAnnotations(o)
+	}
 	if s, isString := m["creationTimestamp"].(string); isString && s != "" {
 		t, err := parseTime(s)
 		if err != nil {
@@ -114,6 +119,22 @@ func (c *checker) meta(tree map[string]any, o *object.Object) {
 	case nil:
 	default:
 		c.fail("metadata.generation", g, "expected a whole number", "remove it")
+	}
+}
+
+// internalAnnotations are those that Istio writes itself, and refuses of users.
+var internalAnnotations = []string{"internal.istio.io/parents", "internal.istio.io/parent-namespace", "internal.istio.io/webhook-always-reject"}
+
+// ownAnnotations refuses what no user may say of an object of Istio's kinds.
+func (c *checker) ownAnnotations(o *object.Object) {
+	for _, name := range internalAnnotations {
+		if v, ok := o.Annotations[name]; ok {
+			c.fail(field("metadata.annotations", name), v, "reserved for Istio itself", "remove it")
+		}
+	}
+	const dryRun = "istio.io/dry-run"
+	if v, ok := o.Annotations[dryRun]; ok && o.Key.Kind != "AuthorizationPolicy" {
+		c.fail(field("metadata.annotations", dryRun), v, "a "+o.Key.Kind+" cannot be tried", "remove it")
 	}
 }
 

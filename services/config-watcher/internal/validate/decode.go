@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	corev1 "k8s.io/api/core/v1"
 	kjson "sigs.k8s.io/json"
 
@@ -15,7 +17,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-// ErrIgnored marks an object of a kind that is none of the mesh's business, such as a Deployment.
+// ErrIgnored marks an object of a kind that is none of the mesh's business, such as a Deployment; see UnreadError.
 var ErrIgnored = errors.New("kind is not read by the mesh")
 
 // DefaultNamespace is where a namespaced object without a namespace goes.
@@ -40,7 +42,7 @@ func Identify(tree map[string]any) (key object.Key, apiVersion string) {
 	return key, apiVersion
 }
 
-// Document decodes and checks one object. It returns the object, with warnings of what has no effect in it, or every problem found, or ErrIgnored.
+// Document decodes and checks one object. It returns the object, with warnings of what has no effect in it, or every problem found, or an UnreadError.
 // The returned object's Source is left to the caller.
 func Document(doc *manifest.Document) (*object.Object, error) {
 	key, apiVersion := Identify(doc.Tree)
@@ -56,21 +58,24 @@ func Document(doc *manifest.Document) (*object.Object, error) {
 	}
 	k, own := find(key.Group, key.Kind)
 	if k == nil {
+		if mistakenGroup(key) {
+			c.fail("apiVersion", apiVersion, "no API version of "+key.Kind, "use "+Canonical(GroupsOf(key.Kind)[0], key.Kind))
+			return nil, c.problems.Err()
+		}
 		if !own {
-			return nil, ErrIgnored
+			return nil, unread(key, apiVersion, doc)
 		}
 		c.fail("kind", key.Kind, "no kind of "+key.Group, suggestion(key.Kind, kindNames(key.Group)))
 		return nil, c.problems.Err()
 	}
 	if v := apiVersion[strings.IndexByte(apiVersion, '/')+1:]; !contains(k.versions, v) {
 		c.fail("apiVersion", apiVersion, "version is not served for "+k.name, "use "+Canonical(k.group, k.name))
-		return nil, c.problems.Err()
 	}
 	o := &object.Object{Key: key, APIVersion: apiVersion, Location: doc.Location()}
 	c.meta(doc.Tree, o)
 	if k.newSpec != nil {
 		c.istioBody(k, doc.Tree, o)
-	} else if len(c.problems) == 0 {
+	} else {
 		c.kubernetesBody(k, doc.Tree, o)
 	}
 	if o.Body != nil && k.check != nil {
@@ -138,10 +143,9 @@ var istioTop = []string{"apiVersion", "kind", "metadata", "spec", "status"}
 func (c *checker) istioBody(k *kind, tree map[string]any, o *object.Object) {
 	for _, name := range sortedKeys(tree) {
 		if !contains(istioTop, name) {
-			c.unknown("", name, istioTop)
+			c.unknown("", name, istioTop, tree)
 		}
 	}
-	before := len(c.problems)
 	msg := k.newSpec()
 	raw := tree["spec"]
 	if raw == nil {
@@ -150,21 +154,32 @@ func (c *checker) istioBody(k *kind, tree map[string]any, o *object.Object) {
 	if config, ok := raw.(map[string]any); ok && k.name == "ProxyConfig" {
 		raw = c.liftOnDemand("spec", config, "environmentVariables")
 	}
-	c.strictMessage("spec", raw, msg.ProtoReflect().Descriptor())
-	if len(c.problems) > before {
-		return
-	}
-	js, err := json.Marshal(raw)
-	if err == nil {
-		// The types' own decoder, as Istio uses it: it takes durations in Go's form ("10ms") as well as in protobuf's.
-		err = json.Unmarshal(js, msg)
-	}
-	if err != nil {
-		c.fail("spec", nil, "cannot be decoded: "+cleanProtoError(err), "see Istio's reference of "+k.name)
+	if !c.decodeSpec("spec", k.name, raw, msg) {
 		return
 	}
 	o.Body = msg
 	c.supported(k.name, "spec", msg.ProtoReflect())
+}
+
+// decodeSpec decodes a tree strictly into a message of the kind. Where parts of it are refused it decodes the others. It returns false if there is
+// nothing to examine.
+func (c *checker) decodeSpec(path, kindName string, tree any, into proto.Message) bool {
+	before := len(c.problems)
+	c.strictMessage(path, tree, into.ProtoReflect().Descriptor())
+	refused := len(c.problems) > before
+	tree, usable := c.repair(path, tree, into.ProtoReflect().Descriptor(), before)
+	if !usable {
+		return false
+	}
+	js, err := json.Marshal(tree)
+	if err == nil {
+		// The types' own decoder, as Istio uses it: it takes durations in Go's form ("10ms") as well as in protobuf's.
+		err = json.Unmarshal(js, into)
+	}
+	if err != nil && !refused {
+		c.fail(path, nil, "cannot be decoded: "+cleanProtoError(err), "see Istio's reference of "+kindName)
+	}
+	return err == nil
 }
 
 // cleanProtoError drops the position in the re-encoded JSON, which tells a user nothing, and protobuf's deliberately unstable spaces.
@@ -180,6 +195,11 @@ func cleanProtoError(err error) string {
 }
 
 func (c *checker) kubernetesBody(k *kind, tree map[string]any, o *object.Object) {
+	if len(c.problems) > 0 {
+		// What is wrong with the metadata has been reported.
+		tree = maps.Clone(tree)
+		delete(tree, "metadata")
+	}
 	js, err := json.Marshal(tree)
 	if err != nil {
 		c.fail("", nil, "cannot be decoded: "+err.Error(), "")
@@ -191,10 +211,11 @@ func (c *checker) kubernetesBody(k *kind, tree map[string]any, o *object.Object)
 		c.fail("", nil, "cannot be decoded: "+strings.TrimPrefix(err.Error(), "json: "), "see Kubernetes' reference of "+k.name)
 		return
 	}
+	before := len(c.problems)
 	for _, s := range strict {
-		c.strictKubernetes(s.Error(), out)
+		c.strictKubernetes(s.Error(), out, tree)
 	}
-	if len(strict) == 0 {
+	if c.leaveOut("", before) {
 		o.Body = out
 	}
 }

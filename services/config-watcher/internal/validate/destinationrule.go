@@ -3,7 +3,9 @@ package validate
 import (
 	"fmt"
 	"strings"
+	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	networking "istio.io/api/networking/v1alpha3"
 
@@ -11,9 +13,12 @@ import (
 )
 
 // checkDestinationRule follows https://istio.io/latest/docs/reference/config/networking/destination-rule/.
-func checkDestinationRule(c *checker, _ *object.Object, dr *networking.DestinationRule) {
-	c.host("spec.host", dr.Host)
-	c.trafficPolicy("spec.trafficPolicy", dr.TrafficPolicy)
+func checkDestinationRule(c *checker, o *object.Object, dr *networking.DestinationRule) {
+	if c.istioHost("spec.host", dr.Host) {
+		c.wholeWildcard("spec.host", dr.Host)
+	}
+	ns := o.Key.Namespace
+	c.trafficPolicy("spec.trafficPolicy", ns, dr.TrafficPolicy)
 	seen := map[string]int{}
 	for i, s := range dr.Subsets {
 		at := index("spec.subsets", i)
@@ -26,57 +31,78 @@ func checkDestinationRule(c *checker, _ *object.Object, dr *networking.Destinati
 			}
 			seen[s.Name] = i
 		}
-		c.labels(at+".labels", s.Labels)
-		c.trafficPolicy(at+".trafficPolicy", s.TrafficPolicy)
+		c.looseLabels(at+".labels", s.Labels)
+		c.trafficPolicy(at+".trafficPolicy", ns, s.TrafficPolicy)
 	}
-	c.exportTo("spec.exportTo", dr.ExportTo)
+	c.exportedTo("spec.exportTo", ns, dr.ExportTo, dr.WorkloadSelector != nil)
 	if dr.WorkloadSelector != nil {
-		c.workloadLabels("spec.workloadSelector.matchLabels", dr.WorkloadSelector.MatchLabels)
-		if len(dr.ExportTo) > 1 || contains(dr.ExportTo, "*") {
-			c.warn("spec.exportTo", verdict{"a rule with workloadSelector is about workloads of its own namespace alone", `remove it, or write "."`})
+		c.looseSelector("spec.workloadSelector.matchLabels", dr.WorkloadSelector.MatchLabels)
+		if len(dr.WorkloadSelector.MatchLabels) == 0 {
+			c.warn("spec.workloadSelector", verdict{"it has no labels: the rule is for every workload", "set matchLabels, or remove it"})
 		}
 	}
 }
 
-func (c *checker) trafficPolicy(at string, p *networking.TrafficPolicy) {
+func (c *checker) trafficPolicy(at, namespace string, p *networking.TrafficPolicy) {
 	if p == nil {
 		return
 	}
-	c.loadBalancer(at+".loadBalancer", p.LoadBalancer)
+	if proto.Size(p) == 0 {
+		c.fail(at, nil, "traffic policy sets nothing", "set one of its fields, or remove it")
+		return
+	}
+	if p.Tunnel != nil && p.ProxyProtocol != nil {
+		c.fail(at+".proxyProtocol", nil, "cannot be combined with tunnel", "keep one of them")
+	}
+	c.loadBalancer(at+".loadBalancer", p.LoadBalancer, p.OutlierDetection)
 	c.connectionPool(at+".connectionPool", p.ConnectionPool)
 	c.outlierDetection(at+".outlierDetection", p.OutlierDetection)
-	c.clientTLS(at+".tls", p.Tls)
+	c.clientTLS(at+".tls", namespace, p.Tls)
 	seen := map[uint32]int{}
 	for i, s := range p.PortLevelSettings {
 		pp := index(at+".portLevelSettings", i)
 		if s.Port == nil {
 			c.fail(pp+".port", nil, "missing", "name the port by number")
 		} else {
-			c.port(pp+".port.number", s.Port.Number)
-			if first, dup := seen[s.Port.Number]; dup {
-				c.fail(pp+".port.number", s.Port.Number, fmt.Sprintf("same port as portLevelSettings[%d]", first), "keep one of them")
-			}
-			seen[s.Port.Number] = i
+			c.ruledPort(pp+".port.number", s.Port.Number, i, seen)
 		}
-		c.loadBalancer(pp+".loadBalancer", s.LoadBalancer)
+		if s.LoadBalancer == nil && s.ConnectionPool == nil && s.OutlierDetection == nil && s.Tls == nil {
+			c.fail(pp, nil, "nothing is set for the port", "set loadBalancer, connectionPool, outlierDetection or tls")
+		}
+		c.loadBalancer(pp+".loadBalancer", s.LoadBalancer, s.OutlierDetection)
 		c.connectionPool(pp+".connectionPool", s.ConnectionPool)
 		c.outlierDetection(pp+".outlierDetection", s.OutlierDetection)
-		c.clientTLS(pp+".tls", s.Tls)
+		c.clientTLS(pp+".tls", namespace, s.Tls)
 	}
 	if t := p.Tunnel; t != nil {
 		if t.Protocol != "" && t.Protocol != "CONNECT" && t.Protocol != "POST" {
 			c.fail(at+".tunnel.protocol", t.Protocol, "unknown tunnel protocol", "use CONNECT or POST")
 		}
-		if strings.Contains(t.TargetHost, "*") {
+		switch reason := nameProblem(t.TargetHost); {
+		case isIP(t.TargetHost):
+		case strings.Contains(t.TargetHost, "*"):
 			c.fail(at+".tunnel.targetHost", t.TargetHost, "a tunnel cannot lead to a wildcard", "name one host")
-		} else {
-			c.host(at+".tunnel.targetHost", t.TargetHost)
+		case reason != "":
+			c.fail(at+".tunnel.targetHost", t.TargetHost, reason, "name one host, or an address")
 		}
 		c.port(at+".tunnel.targetPort", t.TargetPort)
 	}
 	if b := p.RetryBudget; b.GetPercent() != nil {
 		c.percent(at+".retryBudget.percent", b.Percent.Value)
 	}
+}
+
+// ruledPort warns of a port's settings that no port takes.
+func (c *checker) ruledPort(at string, n uint32, i int, seen map[uint32]int) {
+	if n < 1 || n > 65535 {
+		c.warn(at, verdict{"no service has such a port", "use 1 to 65535"})
+		return
+	}
+	if first, dup := seen[n]; dup {
+		c.warn(at, verdict{fmt.Sprintf("the port has the settings of portLevelSettings[%d]", first), "keep one of them"})
+		return
+	}
+	seen[n] = i
 }
 
 func (c *checker) outlierDetection(at string, o *networking.OutlierDetection) {
@@ -88,8 +114,12 @@ func (c *checker) outlierDetection(at string, o *networking.OutlierDetection) {
 	c.percent(at+".maxEjectionPercent", float64(o.MaxEjectionPercent))
 	c.percent(at+".minHealthPercent", float64(o.MinHealthPercent))
 	//nolint:staticcheck // deprecated in Istio, still served
+	if o.ConsecutiveErrors != 0 {
+		c.remark(at+".consecutiveErrors", "deprecated", "use consecutiveGatewayErrors or consecutive5xxErrors")
+	}
+	//nolint:staticcheck // see above
 	c.notNegative(at+".consecutiveErrors", o.ConsecutiveErrors)
-	if o.ConsecutiveLocalOriginFailures != nil && !o.SplitExternalLocalOriginErrors {
+	if o.ConsecutiveLocalOriginFailures.GetValue() > 0 && !o.SplitExternalLocalOriginErrors {
 		c.fail(at+".consecutiveLocalOriginFailures", o.ConsecutiveLocalOriginFailures.Value, "has no effect unless splitExternalLocalOriginErrors is true", "set splitExternalLocalOriginErrors: true")
 	}
 	for i, code := range o.OutlierDetectionHttpErrorCodes {
@@ -125,8 +155,8 @@ func (c *checker) connectionPool(at string, p *networking.ConnectionPoolSettings
 		c.notNegative(at+".tcp.maxConnections", t.MaxConnections)
 		c.duration(at+".tcp.connectTimeout", t.ConnectTimeout)
 		c.duration(at+".tcp.maxConnectionDuration", t.MaxConnectionDuration)
-		if d := t.IdleTimeout; d.GetSeconds() != 0 || d.GetNanos() != 0 { // 0s switches it off
-			c.duration(at+".tcp.idleTimeout", d)
+		if d := t.IdleTimeout.AsDuration(); d < 0 || d >= time.Millisecond { // less switches it off
+			c.duration(at+".tcp.idleTimeout", t.IdleTimeout)
 		}
 		c.keepalive(at+".tcp.tcpKeepalive", t.TcpKeepalive)
 	}
@@ -134,16 +164,14 @@ func (c *checker) connectionPool(at string, p *networking.ConnectionPoolSettings
 
 // keepalive times are whole seconds for the operating system's socket options.
 func (c *checker) keepalive(at string, k *networking.ConnectionPoolSettings_TCPSettings_TcpKeepalive) {
-	if k == nil {
-		return
-	}
-	c.duration(at+".time", k.Time)
-	c.duration(at+".interval", k.Interval)
-	if k.Time != nil && k.Time.GetNanos() != 0 {
-		c.fail(at+".time", k.Time.AsDuration(), "not a whole number of seconds", "round it")
-	}
-	if k.Interval != nil && k.Interval.GetNanos() != 0 {
-		c.fail(at+".interval", k.Interval.AsDuration(), "not a whole number of seconds", "round it")
+	for _, part := range []struct {
+		at    string
+		value *durationpb.Duration
+	}{{at + ".time", k.GetTime()}, {at + ".interval", k.GetInterval()}} {
+		c.duration(part.at, part.value)
+		if part.value.GetNanos() != 0 {
+			c.remark(part.at, "only its whole seconds count", "round it")
+		}
 	}
 }
 
@@ -162,51 +190,31 @@ func (c *checker) notNegative(at string, n int32) {
 	}
 }
 
-// clientTLS checks how a connection to the destination is secured: certificates come either by file or by credential name.
-func (c *checker) clientTLS(at string, t *networking.ClientTLSSettings) {
+// clientTLS checks how a connection to the destination is secured: certificates come either by file or by credential name. namespace is the rule's;
+// it may be "" where nothing is in one.
+func (c *checker) clientTLS(at, namespace string, t *networking.ClientTLSSettings) {
 	if t == nil {
 		return
 	}
 	c.credentialName(at+".credentialName", t.CredentialName)
-	files := t.ClientCertificate != "" || t.PrivateKey != "" || t.CaCertificates != ""
-	if t.CredentialName != "" && files {
-		c.fail(at+".credentialName", t.CredentialName, "cannot be combined with clientCertificate, privateKey or caCertificates", "keep credentialName, or the files")
-	}
-	switch t.Mode {
-	case networking.ClientTLSSettings_MUTUAL:
-		if t.CredentialName == "" {
-			if t.ClientCertificate == "" {
-				c.fail(at+".clientCertificate", nil, "missing in mode MUTUAL", "set clientCertificate and privateKey, or credentialName")
-			}
-			if t.PrivateKey == "" {
-				c.fail(at+".privateKey", nil, "missing in mode MUTUAL", "set clientCertificate and privateKey, or credentialName")
-			}
-		}
-	case networking.ClientTLSSettings_ISTIO_MUTUAL:
-		if files || t.CredentialName != "" {
-			c.fail(at+".mode", "ISTIO_MUTUAL", "uses the workload's own certificate, none can be given", "remove the certificates, or use MUTUAL")
-		}
-	case networking.ClientTLSSettings_SIMPLE:
-		if t.ClientCertificate != "" || t.PrivateKey != "" {
-			c.warn(at+".clientCertificate", verdict{"mode SIMPLE shows the server no certificate", "use MUTUAL, or remove clientCertificate and privateKey"})
-		}
-	case networking.ClientTLSSettings_DISABLE:
-		if files || t.CredentialName != "" || t.Sni != "" || len(t.SubjectAltNames) > 0 || t.InsecureSkipVerify.GetValue() || t.CaCrl != "" {
-			c.warn(at, verdict{"mode DISABLE, which is also the default, connects without TLS", "set mode, or leave mode alone in tls"})
+	if ref, ok := strings.CutPrefix(t.CredentialName, "configmap://"); ok {
+		if ns, name, _ := strings.Cut(ref, "/"); ns == "" || name == "" || ns != namespace {
+			c.fail(at+".credentialName", t.CredentialName, "not a ConfigMap of the rule's own namespace", "name a Secret")
 		}
 	}
-	if t.InsecureSkipVerify.GetValue() && (t.CaCertificates != "" || len(t.SubjectAltNames) > 0 || t.CaCrl != "") {
-		c.fail(at+".insecureSkipVerify", true, "contradicts caCertificates, subjectAltNames and caCrl", "remove insecureSkipVerify")
+	c.clientCertificates(at, t)
+	if t.CaCrl != "" && t.Mode == networking.ClientTLSSettings_ISTIO_MUTUAL {
+		c.warn(at+".caCrl", verdict{"mode ISTIO_MUTUAL trusts the mesh's own authorities", "remove it, or use MUTUAL"})
 	}
-	if t.CaCrl != "" && (t.CredentialName != "" || t.Mode == networking.ClientTLSSettings_ISTIO_MUTUAL) {
-		c.fail(at+".caCrl", t.CaCrl, "goes with caCertificates alone", "remove it; a Secret has its own list, in ca.crl")
-	}
-	if t.Sni != "" && !fqdn(t.Sni) {
-		c.fail(at+".sni", t.Sni, "not a server name", "use a DNS name")
+	switch {
+	case len(t.Sni) > 255:
+		c.fail(at+".sni", t.Sni, "longer than 255 characters", "use a DNS name")
+	case t.Sni != "" && !fqdn(t.Sni):
+		c.remark(at+".sni", "no server has such a name", "use a DNS name")
 	}
 	for i, san := range t.SubjectAltNames {
 		if san == "" {
-			c.fail(index(at+".subjectAltNames", i), nil, "empty name", "remove it")
+			c.warn(index(at+".subjectAltNames", i), verdict{"no server has an empty name", "remove it"})
 		}
 		c.printable(index(at+".subjectAltNames", i), san)
 	}
@@ -214,4 +222,39 @@ func (c *checker) clientTLS(at string, t *networking.ClientTLSSettings) {
 	c.askable(at+".privateKey", t.PrivateKey)
 	c.askable(at+".caCertificates", t.CaCertificates)
 	c.askable(at+".caCrl", t.CaCrl)
+}
+
+// clientCertificates checks what each mode is given.
+func (c *checker) clientCertificates(at string, t *networking.ClientTLSSettings) {
+	files := t.ClientCertificate != "" || t.PrivateKey != "" || t.CaCertificates != ""
+	skips := t.InsecureSkipVerify.GetValue()
+	switch t.Mode {
+	case networking.ClientTLSSettings_ISTIO_MUTUAL:
+		if files || t.CredentialName != "" || skips {
+			c.warn(at, verdict{"mode ISTIO_MUTUAL uses the workload's own certificate and the mesh's authorities", "remove the certificates, or use MUTUAL"})
+		}
+	case networking.ClientTLSSettings_DISABLE:
+		if files || t.CredentialName != "" || t.Sni != "" || len(t.SubjectAltNames) > 0 || skips || t.CaCrl != "" {
+			c.warn(at, verdict{"mode DISABLE, which is also the default, connects without TLS", "set mode, or leave mode alone in tls"})
+		}
+	default:
+		simple := t.Mode == networking.ClientTLSSettings_SIMPLE
+		if skips && (t.CaCertificates != "" || len(t.SubjectAltNames) > 0 || simple && t.CredentialName != "") {
+			c.fail(at+".insecureSkipVerify", true, "contradicts what servers are verified with: caCertificates, credentialName and subjectAltNames", "remove insecureSkipVerify")
+		}
+		switch {
+		case t.CredentialName != "" && (files || t.CaCrl != ""):
+			c.fail(at+".credentialName", t.CredentialName, "cannot be combined with clientCertificate, privateKey, caCertificates or caCrl", "keep credentialName, or the files")
+		case t.CredentialName != "":
+		case simple && (t.ClientCertificate != "" || t.PrivateKey != ""):
+			c.warn(at+".clientCertificate", verdict{"mode SIMPLE shows the server no certificate", "use MUTUAL, or remove clientCertificate and privateKey"})
+		case !simple && t.ClientCertificate == "":
+			c.fail(at+".clientCertificate", nil, "missing in mode MUTUAL", "set clientCertificate and privateKey, or credentialName")
+		case !simple && t.PrivateKey == "":
+			c.fail(at+".privateKey", nil, "missing in mode MUTUAL", "set clientCertificate and privateKey, or credentialName")
+		}
+		if skips && t.CaCrl != "" {
+			c.warn(at+".caCrl", verdict{"with insecureSkipVerify nothing is verified", "remove one of them"})
+		}
+	}
 }

@@ -17,60 +17,34 @@ import (
 
 // Short names of what an EnvoyFilter says.
 const (
-	merge       = networking.EnvoyFilter_Patch_MERGE
-	mergeLists  = networking.EnvoyFilter_Patch_MERGE_AND_REPLACE_LIST
-	add         = networking.EnvoyFilter_Patch_ADD
-	remove      = networking.EnvoyFilter_Patch_REMOVE
-	before      = networking.EnvoyFilter_Patch_INSERT_BEFORE
-	after       = networking.EnvoyFilter_Patch_INSERT_AFTER
-	first       = networking.EnvoyFilter_Patch_INSERT_FIRST
-	replaceItem = networking.EnvoyFilter_Patch_REPLACE
+	merge      = networking.EnvoyFilter_Patch_MERGE
+	mergeLists = networking.EnvoyFilter_Patch_MERGE_AND_REPLACE_LIST
+	add        = networking.EnvoyFilter_Patch_ADD
+	remove     = networking.EnvoyFilter_Patch_REMOVE
 )
 
-// patchRule is what may be said of one kind of patched object.
-type patchRule struct {
-	// match is the kind of match that fits: "listener", "routeConfiguration", "cluster", or "" for none.
-	match string
-	// operations that have an effect.
-	operations []networking.EnvoyFilter_Patch_Operation
+// matchKinds has the kind of match that fits objects of a kind; patches of the others are for all of them, whatever the match says.
+var matchKinds = map[networking.EnvoyFilter_ApplyTo]string{
+	networking.EnvoyFilter_LISTENER:            "listener",
+	networking.EnvoyFilter_FILTER_CHAIN:        "listener",
+	networking.EnvoyFilter_NETWORK_FILTER:      "listener",
+	networking.EnvoyFilter_HTTP_FILTER:         "listener",
+	networking.EnvoyFilter_ROUTE_CONFIGURATION: "routeConfiguration",
+	networking.EnvoyFilter_VIRTUAL_HOST:        "routeConfiguration",
+	networking.EnvoyFilter_HTTP_ROUTE:          "routeConfiguration",
+	networking.EnvoyFilter_CLUSTER:             "cluster",
 }
 
-var patchRules = map[networking.EnvoyFilter_ApplyTo]patchRule{
-	networking.EnvoyFilter_LISTENER:            {"listener", []networking.EnvoyFilter_Patch_Operation{merge, mergeLists, add, remove}},
-	networking.EnvoyFilter_FILTER_CHAIN:        {"listener", []networking.EnvoyFilter_Patch_Operation{merge, mergeLists, add, remove}},
-	networking.EnvoyFilter_NETWORK_FILTER:      {"listener", []networking.EnvoyFilter_Patch_Operation{merge, mergeLists, add, remove, before, after, first, replaceItem}},
-	networking.EnvoyFilter_HTTP_FILTER:         {"listener", []networking.EnvoyFilter_Patch_Operation{merge, mergeLists, add, remove, before, after, first, replaceItem}},
-	networking.EnvoyFilter_LISTENER_FILTER:     {"listener", []networking.EnvoyFilter_Patch_Operation{merge, mergeLists, add, remove, before, after, first, replaceItem}},
-	networking.EnvoyFilter_ROUTE_CONFIGURATION: {"routeConfiguration", []networking.EnvoyFilter_Patch_Operation{merge, mergeLists}},
-	networking.EnvoyFilter_VIRTUAL_HOST:        {"routeConfiguration", []networking.EnvoyFilter_Patch_Operation{merge, mergeLists, add, remove}},
-	networking.EnvoyFilter_HTTP_ROUTE:          {"routeConfiguration", []networking.EnvoyFilter_Patch_Operation{merge, mergeLists, add, remove, before, after, first}},
-	networking.EnvoyFilter_CLUSTER:             {"cluster", []networking.EnvoyFilter_Patch_Operation{merge, mergeLists, add, remove}},
-	networking.EnvoyFilter_EXTENSION_CONFIG:    {"", []networking.EnvoyFilter_Patch_Operation{add}},
-	networking.EnvoyFilter_BOOTSTRAP:           {"", []networking.EnvoyFilter_Patch_Operation{merge}},
-}
-
-// checkEnvoyFilter follows https://istio.io/latest/docs/reference/config/networking/envoy-filter/. What would be ignored there is refused.
+// checkEnvoyFilter follows https://istio.io/latest/docs/reference/config/networking/envoy-filter/ and Istio's own verdicts: what Istio takes and then
+// makes nothing of is accepted with a warning.
 func checkEnvoyFilter(c *checker, _ *object.Object, ef *networking.EnvoyFilter) {
-	if ef.WorkloadSelector != nil {
-		c.workloadLabels("spec.workloadSelector.labels", ef.WorkloadSelector.Labels)
-	}
+	c.selector("spec.workloadSelector.labels", ef.WorkloadSelector != nil, ef.WorkloadSelector.GetLabels())
 	if len(ef.TargetRefs) > 0 && ef.WorkloadSelector != nil {
 		c.fail("spec.targetRefs", nil, "cannot be combined with workloadSelector", "keep one of them")
 	}
-	for i, ref := range ef.TargetRefs {
-		at := index("spec.targetRefs", i)
-		if ref.Kind != "Gateway" || ref.Group != "gateway.networking.k8s.io" {
-			c.fail(at+".kind", ref.Kind, "not a target here", "use kind Gateway of group gateway.networking.k8s.io, or a workloadSelector")
-		}
-		if ref.Name == "" {
-			c.fail(at+".name", nil, "missing", "name the Gateway")
-		}
-		if ref.Namespace != "" {
-			c.fail(at+".namespace", ref.Namespace, "targets are of the object's own namespace", "remove it")
-		}
-	}
+	c.targets("spec.targetRefs", ef.TargetRefs)
 	if len(ef.ConfigPatches) == 0 {
-		c.fail("spec.configPatches", nil, "missing", "add a patch")
+		c.warn("spec.configPatches", verdict{"there is no patch", "add one"})
 	}
 	for i, p := range ef.ConfigPatches {
 		c.configPatch(index("spec.configPatches", i), p)
@@ -78,162 +52,173 @@ func checkEnvoyFilter(c *checker, _ *object.Object, ef *networking.EnvoyFilter) 
 }
 
 func (c *checker) configPatch(at string, p *networking.EnvoyFilter_EnvoyConfigObjectPatch) {
-	if p == nil {
-		c.fail(at, nil, "is empty", "set applyTo and patch, or remove it")
-		return
+	if p.GetMatch().GetContext() == networking.EnvoyFilter_WAYPOINT {
+		return // the tables say that it reaches nothing
 	}
-	rule, ok := patchRules[p.ApplyTo]
+	op := p.GetPatch().GetOperation()
 	switch {
 	case p.ApplyTo == networking.EnvoyFilter_INVALID:
 		c.fail(at+".applyTo", nil, "missing", "say what to patch, such as HTTP_FILTER")
 		return
-	case !ok:
-		c.fail(at+".applyTo", p.ApplyTo.String(), "not supported", "see the guide on EnvoyFilter")
-		return
-	}
-	c.patchMatch(at+".match", p.ApplyTo, rule, p.Match)
-	if p.Patch == nil {
+	case p.Patch == nil:
 		c.fail(at+".patch", nil, "missing", "say what to do")
 		return
-	}
-	op := p.Patch.Operation
-	if !slices.Contains(rule.operations, op) {
-		var names []string
-		for _, o := range rule.operations {
-			names = append(names, o.String())
-		}
-		c.fail(at+".patch.operation", op.String(), "has no effect on "+p.ApplyTo.String(), "use one of "+strings.Join(names, ", "))
+	case op == networking.EnvoyFilter_Patch_INVALID:
+		c.fail(at+".patch.operation", nil, "missing", "say what to do, such as MERGE")
 		return
+	case op != remove && p.Patch.Value == nil:
+		c.fail(at+".patch.value", nil, "missing", "write the configuration to apply")
+		return
+	}
+	if !c.patchMatch(at+".match", p.ApplyTo, p.Match) {
+		return
+	}
+	effect := envoyapi.Operation(p)
+	switch {
+	case effect != networking.EnvoyFilter_Patch_INVALID:
+	case envoyapi.NeedsName(p.ApplyTo, op):
+		c.warn(at+".match", verdict{"it names no filter, and " + op.String() + " needs one", "name the filter: " + filterPath[p.ApplyTo]})
+	default:
+		c.warn(at+".patch.operation", verdict{op.String() + " changes nothing of a " + p.ApplyTo.String(), "use another operation"})
 	}
 	if class := p.Patch.FilterClass; class != networking.EnvoyFilter_Patch_UNSPECIFIED && (p.ApplyTo != networking.EnvoyFilter_HTTP_FILTER || op != add) {
-		c.fail(at+".patch.filterClass", class.String(), "has no effect but with ADD on HTTP_FILTER", "use operation ADD, or remove filterClass")
+		c.warn(at+".patch.filterClass", verdict{"it says where ADD puts an HTTP_FILTER", "use operation ADD, or remove filterClass"})
 	}
-	c.selected(at+".match", p)
-	c.patchValue(at+".patch.value", p)
+	c.patchValue(at+".patch.value", p, effect)
 }
 
-// patchMatch checks that the match is of the kind that fits, and what it says.
-func (c *checker) patchMatch(at string, applyTo networking.EnvoyFilter_ApplyTo, rule patchRule, m *networking.EnvoyFilter_EnvoyConfigObjectMatch) {
-	if m == nil {
-		return
+// filterPath is where a match names a filter.
+var filterPath = map[networking.EnvoyFilter_ApplyTo]string{
+	networking.EnvoyFilter_NETWORK_FILTER:  "listener.filterChain.filter.name",
+	networking.EnvoyFilter_HTTP_FILTER:     "listener.filterChain.filter.subFilter.name",
+	networking.EnvoyFilter_LISTENER_FILTER: "listener.listenerFilter",
+}
+
+// patchMatch checks that the match is of the kind that fits, and what it says. It returns false if it does not fit.
+func (c *checker) patchMatch(at string, applyTo networking.EnvoyFilter_ApplyTo, m *networking.EnvoyFilter_EnvoyConfigObjectMatch) bool {
+	if v := m.GetProxy().GetProxyVersion(); len(v) > envoyapi.MaxProxyVersion {
+		c.remark(at+".proxy.proxyVersion", "matches no proxy: more than 1024 bytes are not looked at", "write a shorter one")
+	} else if _, err := regexp.Compile(v); err != nil {
+		c.fail(at+".proxy.proxyVersion", v, "not a regular expression: "+err.Error(), "use Go's syntax, RE2")
 	}
-	if v := m.GetProxy().GetProxyVersion(); v != "" {
-		if _, err := regexp.Compile(v); err != nil {
-			c.fail(at+".proxy.proxyVersion", v, "not a regular expression: "+err.Error(), "use Go's syntax, RE2")
+	kind, fits := matchKind(m), matchKinds[applyTo]
+	if kind != "" && kind != fits {
+		switch {
+		case fits != "":
+			c.fail(field(at, kind), nil, "does not fit "+applyTo.String(), "match by "+fits)
+			return false
+		case kind != "waypoint" && (applyTo != networking.EnvoyFilter_LISTENER_FILTER || kind != "listener"):
+			c.warn(field(at, kind), verdict{"it does not fit " + applyTo.String(), "remove it"})
 		}
 	}
-	kind := ""
-	switch m.ObjectTypes.(type) {
-	case *networking.EnvoyFilter_EnvoyConfigObjectMatch_Listener:
-		kind = "listener"
-	case *networking.EnvoyFilter_EnvoyConfigObjectMatch_RouteConfiguration:
-		kind = "routeConfiguration"
-	case *networking.EnvoyFilter_EnvoyConfigObjectMatch_Cluster:
-		kind = "cluster"
-	}
-	if kind != "" && kind != rule.match {
-		remedy := "remove it"
-		if rule.match != "" {
-			remedy = "match by " + rule.match
-		}
-		c.fail(field(at, kind), nil, "does not fit "+applyTo.String(), remedy)
-		return
-	}
-	c.listenerMatch(at+".listener", applyTo, m.GetListener())
-	c.routeMatch(at+".routeConfiguration", applyTo, m.Context, m.GetRouteConfiguration())
+	ok := c.listenerMatch(at+".listener", applyTo, m.GetListener())
+	c.routeMatch(at+".routeConfiguration", applyTo, m.GetContext(), m.GetRouteConfiguration())
 	if cl := m.GetCluster(); cl != nil {
-		c.optionalPort(at+".cluster.portNumber", cl.PortNumber)
-		if cl.Service != "" {
-			c.host(at+".cluster.service", cl.Service)
+		c.matchedPort(at+".cluster.portNumber", cl.PortNumber)
+		if cl.Service != "" && !fqdn(strings.TrimPrefix(cl.Service, "*.")) {
+			c.matchesNothing(at+".cluster.service", "no host", `name one such as "reviews.apps.svc.cluster.local"`)
 		}
 		if cl.Name != "" && (cl.PortNumber != 0 || cl.Service != "" || cl.Subset != "") {
-			c.fail(at+".cluster.name", cl.Name, "stands alone", "leave out portNumber, service and subset")
+			c.remark(at+".cluster.name", "stands alone: portNumber, service and subset beside it are not looked at", "remove them")
 		}
 	}
+	return ok
 }
 
-func (c *checker) optionalPort(at string, n uint32) {
-	if n != 0 {
-		c.port(at, n)
+func matchKind(m *networking.EnvoyFilter_EnvoyConfigObjectMatch) string {
+	switch m.GetObjectTypes().(type) {
+	case *networking.EnvoyFilter_EnvoyConfigObjectMatch_Listener:
+		return "listener"
+	case *networking.EnvoyFilter_EnvoyConfigObjectMatch_RouteConfiguration:
+		return "routeConfiguration"
+	case *networking.EnvoyFilter_EnvoyConfigObjectMatch_Cluster:
+		return "cluster"
+	case *networking.EnvoyFilter_EnvoyConfigObjectMatch_Waypoint:
+		return "waypoint"
+	default:
+		return ""
 	}
 }
 
-func (c *checker) listenerMatch(at string, applyTo networking.EnvoyFilter_ApplyTo, m *networking.EnvoyFilter_ListenerMatch) {
-	c.optionalPort(at+".portNumber", m.GetPortNumber())
+// matchesNothing says of a condition that no object can meet it.
+func (c *checker) matchesNothing(at, reason, remedy string) {
+	c.remark(at, "matches nothing: "+reason, remedy)
+}
+
+func (c *checker) matchedPort(at string, n uint32) {
+	if n > 65535 {
+		c.matchesNothing(at, "no port", "use 1 to 65535")
+	}
+}
+
+// listenerMatch returns false if the match of a filter is none.
+func (c *checker) listenerMatch(at string, applyTo networking.EnvoyFilter_ApplyTo, m *networking.EnvoyFilter_ListenerMatch) bool {
+	c.matchedPort(at+".portNumber", m.GetPortNumber())
 	if m.GetListenerFilter() != "" && applyTo != networking.EnvoyFilter_LISTENER_FILTER {
-		c.fail(at+".listenerFilter", m.ListenerFilter, "does not fit "+applyTo.String(), "remove it")
+		c.warn(at+".listenerFilter", verdict{"it does not fit " + applyTo.String(), "remove it"})
 	}
 	fc := m.GetFilterChain()
-	c.optionalPort(at+".filterChain.destinationPort", fc.GetDestinationPort())
+	c.matchedPort(at+".filterChain.destinationPort", fc.GetDestinationPort())
 	if fc != nil && (applyTo == networking.EnvoyFilter_LISTENER || applyTo == networking.EnvoyFilter_LISTENER_FILTER) {
-		c.fail(at+".filterChain", nil, "does not fit "+applyTo.String(), "remove it")
+		c.warn(at+".filterChain", verdict{"it does not fit " + applyTo.String(), "remove it"})
 	}
 	if t := fc.GetTransportProtocol(); t != "" && t != "raw_buffer" && t != "tls" {
-		c.fail(at+".filterChain.transportProtocol", t, "unknown", "use raw_buffer or tls")
+		c.matchesNothing(at+".filterChain.transportProtocol", "unknown transport protocol", "use raw_buffer or tls")
 	}
-	if f := fc.GetFilter(); f != nil {
-		switch {
-		case applyTo != networking.EnvoyFilter_NETWORK_FILTER && applyTo != networking.EnvoyFilter_HTTP_FILTER:
-			c.fail(at+".filterChain.filter", nil, "does not fit "+applyTo.String(), "remove it")
-		case f.Name == "":
-			c.fail(at+".filterChain.filter.name", nil, "missing", "name the network filter, such as envoy.filters.network.http_connection_manager")
-		case f.SubFilter != nil && applyTo != networking.EnvoyFilter_HTTP_FILTER:
-			c.fail(at+".filterChain.filter.subFilter", nil, "does not fit "+applyTo.String(), "remove it")
-		case f.SubFilter != nil && f.SubFilter.Name == "":
-			c.fail(at+".filterChain.filter.subFilter.name", nil, "missing", "name the HTTP filter")
-		}
+	f := fc.GetFilter()
+	if f == nil || matchKinds[applyTo] == "" {
+		return true
 	}
+	const manager = "envoy.filters.network.http_connection_manager"
+	at += ".filterChain.filter"
+	switch {
+	case f.Name == "":
+		c.fail(at+".name", nil, "missing", "name the network filter, such as "+manager)
+		return false
+	case f.SubFilter != nil && applyTo != networking.EnvoyFilter_HTTP_FILTER:
+		c.fail(at+".subFilter", nil, "does not fit "+applyTo.String(), "remove it")
+		return false
+	case f.SubFilter != nil && f.Name != manager && f.Name != oldManager:
+		c.fail(at+".name", f.Name, "has no HTTP filters", "name "+manager)
+		return false
+	case f.SubFilter != nil && f.SubFilter.Name == "":
+		c.fail(at+".subFilter.name", nil, "missing", "name the HTTP filter")
+		return false
+	}
+	if applyTo == networking.EnvoyFilter_FILTER_CHAIN {
+		c.warn(at, verdict{"it does not fit FILTER_CHAIN", "remove it"})
+	}
+	if f.Name == oldManager {
+		c.matchesNothing(at+".name", "an old name", "name "+manager)
+	}
+	return true
 }
+
+// oldManager is what the HTTP connection manager was called before Envoy 1.14. Istio takes the name and matches nothing by it.
+const oldManager = "envoy.http_connection_manager"
 
 func (c *checker) routeMatch(at string, applyTo networking.EnvoyFilter_ApplyTo, context networking.EnvoyFilter_PatchContext, m *networking.EnvoyFilter_RouteConfigurationMatch) {
-	c.optionalPort(at+".portNumber", m.GetPortNumber())
+	c.matchedPort(at+".portNumber", m.GetPortNumber())
 	if g := m.GetGateway(); g != "" {
-		ns, name, ok := strings.Cut(g, "/")
-		if !ok || !dnsLabel(ns) || !dnsSubdomain(name) {
-			c.fail(at+".gateway", g, "not namespace/name", "write it like default/my-gateway")
+		if ns, name, ok := strings.Cut(g, "/"); !ok || !dnsLabel(ns) || !dnsSubdomain(name) {
+			c.matchesNothing(at+".gateway", "it is not namespace/name", "write it like default/my-gateway")
 		}
 	}
-	if sidecar := context == networking.EnvoyFilter_SIDECAR_INBOUND || context == networking.EnvoyFilter_SIDECAR_OUTBOUND; sidecar && (m.GetGateway() != "" || m.GetPortName() != "") {
-		c.fail(at, nil, "portName and gateway match gateways only", "set context GATEWAY, or remove them")
+	if context != networking.EnvoyFilter_GATEWAY && (m.GetGateway() != "" || m.GetPortName() != "") {
+		c.remark(at, "portName and gateway are not looked at on sidecars: the patch reaches them whatever these say", "set context GATEWAY, or remove them")
 	}
 	if m.GetVhost() != nil && applyTo == networking.EnvoyFilter_ROUTE_CONFIGURATION {
-		c.fail(at+".vhost", nil, "does not fit ROUTE_CONFIGURATION", "use VIRTUAL_HOST")
+		c.warn(at+".vhost", verdict{"it does not fit ROUTE_CONFIGURATION", "use VIRTUAL_HOST"})
 	}
-	if m.GetVhost().GetRoute() != nil && applyTo != networking.EnvoyFilter_HTTP_ROUTE {
-		c.fail(at+".vhost.route", nil, "does not fit "+applyTo.String(), "use HTTP_ROUTE")
-	}
-}
-
-// selected refuses an operation on a named object that names none: it would hit them all.
-func (c *checker) selected(at string, p *networking.EnvoyFilter_EnvoyConfigObjectPatch) {
-	switch p.Patch.Operation {
-	case merge, mergeLists, remove, replaceItem:
-	default:
-		return
-	}
-	l := p.Match.GetListener()
-	filter := l.GetFilterChain().GetFilter()
-	switch {
-	case p.ApplyTo == networking.EnvoyFilter_NETWORK_FILTER && filter == nil:
-		c.fail(at+".listener.filterChain.filter.name", nil, "missing", "name the filter to patch")
-	case p.ApplyTo == networking.EnvoyFilter_HTTP_FILTER && filter.GetSubFilter() == nil:
-		c.fail(at+".listener.filterChain.filter.subFilter.name", nil, "missing", "name the HTTP filter to patch")
-	case p.ApplyTo == networking.EnvoyFilter_LISTENER_FILTER && l.GetListenerFilter() == "":
-		c.fail(at+".listener.listenerFilter", nil, "missing", "name the filter to patch")
+	if m.GetVhost().GetRoute() != nil && applyTo == networking.EnvoyFilter_VIRTUAL_HOST {
+		c.warn(at+".vhost.route", verdict{"it does not fit VIRTUAL_HOST", "use HTTP_ROUTE"})
 	}
 }
 
-// patchValue reads the value as strictly as all else.
-func (c *checker) patchValue(at string, p *networking.EnvoyFilter_EnvoyConfigObjectPatch) {
+// patchValue reads the value by the schema of what is patched. What the schema does not have is left out, as Istio does, and said.
+func (c *checker) patchValue(at string, p *networking.EnvoyFilter_EnvoyConfigObjectPatch, effect networking.EnvoyFilter_Patch_Operation) {
 	value := p.Patch.Value
-	if p.Patch.Operation == remove {
-		if len(value.GetFields()) > 0 {
-			c.fail(at, nil, "has no effect with REMOVE", "remove it")
-		}
-		return
-	}
-	if len(value.GetFields()) == 0 {
-		c.fail(at, nil, "missing", "write the configuration to apply")
+	if value == nil {
 		return
 	}
 	known := len(c.problems)
@@ -248,18 +233,27 @@ func (c *checker) patchValue(at string, p *networking.EnvoyFilter_EnvoyConfigObj
 		c.fail(at, nil, "cannot be decoded: "+err.Error(), "see Envoy's reference")
 		return
 	}
-	if p.ApplyTo == networking.EnvoyFilter_BOOTSTRAP {
-		c.bootstrap(at, m)
-	}
-	if p.Patch.Operation == merge || p.Patch.Operation == mergeLists {
-		return // only part of an object: it is checked with what it is merged into
+	switch effect {
+	case networking.EnvoyFilter_Patch_INVALID:
+		return
+	case remove:
+		c.warn(at, verdict{"REMOVE needs no value", "remove it"})
+		return
+	case merge, mergeLists:
+		// Only part of an object: it is checked with what it is merged into.
+		if proto.Size(m) == 0 {
+			c.warn(at, verdict{"there is nothing to merge", "write the configuration to apply"})
+		}
+		if p.ApplyTo == networking.EnvoyFilter_BOOTSTRAP {
+			c.bootstrap(at, m)
+		}
+		return
 	}
 	if err := envoyapi.Validate(m); err != nil {
 		c.fail(at, nil, err.Error(), "see Envoy's reference")
 	}
-	if named, ok := m.(interface{ GetName() string }); ok && named.GetName() == "" && p.Patch.Operation == add && p.ApplyTo != networking.EnvoyFilter_FILTER_CHAIN &&
-		p.ApplyTo != networking.EnvoyFilter_HTTP_ROUTE {
-		c.fail(at+".name", nil, "missing", "give it a name of its own")
+	if named, ok := m.(interface{ GetName() string }); ok && named.GetName() == "" && p.ApplyTo == networking.EnvoyFilter_LISTENER {
+		c.warn(at, verdict{"a listener without a name is not added", "give it a name of its own"})
 	}
 }
 
@@ -326,13 +320,13 @@ func (c *checker) strictAny(path string, v any) {
 
 // standsUnderValue reports whether a type's JSON is no object of its fields: packed, it stands under "value".
 func standsUnderValue(d protoreflect.MessageDescriptor) bool {
-	return d.ParentFile().Package() == "google.protobuf" && d.Name() != "Empty"
+	return d.ParentFile().Package() == "google.protobuf"
 }
 
 func (c *checker) typedStruct(path string, m map[string]any) {
 	for _, name := range sortedKeys(m) {
 		if !contains([]string{"type_url", "typeUrl", "value"}, name) {
-			c.unknown(path, name, []string{"type_url", "value"})
+			c.unknown(path, name, []string{"type_url", "value"}, m)
 		}
 	}
 	at := "type_url"

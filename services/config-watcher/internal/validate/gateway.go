@@ -11,12 +11,18 @@ import (
 )
 
 // checkGateway follows https://istio.io/latest/docs/reference/config/networking/gateway/.
-func checkGateway(c *checker, _ *object.Object, g *networking.Gateway) {
+func checkGateway(c *checker, o *object.Object, g *networking.Gateway) {
+	if o.Key.Name != "" && !istioLabel(o.Key.Name) {
+		c.fail("metadata.name", o.Key.Name, "not a Gateway's name", "use at most 63 letters, digits and '-', without dots")
+	}
 	if len(g.Servers) == 0 {
 		c.fail("spec.servers", nil, "missing", "add a server with port and hosts")
 	}
-	c.workloadLabels("spec.selector", g.Selector)
-	names := map[string]int{}
+	for _, k := range sortedKeys(g.Selector) {
+		if !validLabel(k, g.Selector[k]) {
+			c.noWorkload(field("spec.selector", k))
+		}
+	}
 	ports := map[string]int{}
 	for i, s := range g.Servers {
 		at := index("spec.servers", i)
@@ -24,12 +30,6 @@ func checkGateway(c *checker, _ *object.Object, g *networking.Gateway) {
 		if len(g.Selector) == 0 && usesCredential(s.GetTls()) {
 			c.remark(at+".tls", "credentials are given to workloads that a Gateway with a selector selects: this one selects nobody in particular",
 				"set spec.selector to the labels of the gateway's Pods")
-		}
-		if s.Name != "" {
-			if first, dup := names[s.Name]; dup {
-				c.fail(at+".name", s.Name, fmt.Sprintf("same name as servers[%d]", first), "rename one of them")
-			}
-			names[s.Name] = i
 		}
 		if s.Port.GetName() != "" {
 			if first, dup := ports[s.Port.Name]; dup {
@@ -51,6 +51,7 @@ func usesCredential(tls *networking.ServerTLSSettings) bool {
 }
 
 func (c *checker) server(at string, s *networking.Server) {
+	c.caption(at+".name", s.Name)
 	socket := strings.HasPrefix(s.Bind, "unix://")
 	switch {
 	case socket:
@@ -62,41 +63,81 @@ func (c *checker) server(at string, s *networking.Server) {
 		c.fail(at+".hosts", nil, "missing", `list the hosts served, "*" for all`)
 	}
 	for i, h := range s.Hosts {
-		if strings.HasPrefix(h, "~/") {
-			c.fail(index(at+".hosts", i), h, "~ is no namespace of VirtualServices", `use a namespace, "." for this one or "*" for any`)
-			continue
-		}
-		c.namespacedHost(index(at+".hosts", i), h, true)
+		c.gatewayHost(index(at+".hosts", i), h)
 	}
 	if s.Port == nil {
 		c.fail(at+".port", nil, "missing", "set number, name and protocol")
 		return
 	}
-	if s.Port.Number != 0 || !socket {
-		c.port(at+".port.number", s.Port.Number)
+	switch n := s.Port.Number; {
+	case socket && n != 0:
+		c.fail(at+".port.number", n, "a unix socket has no port", "set it to 0")
+	case !socket:
+		c.port(at+".port.number", n)
 	}
-	c.portName(at+".port.name", s.Port.Name)
-	c.protocol(at+".port.protocol", s.Port.Protocol)
+	if s.Port.Name == "" {
+		c.fail(at+".port.name", nil, "port has no name", `name it after its protocol, such as "http"`)
+	}
+	c.caption(at+".port.name", s.Port.Name)
+	c.protocol(at+".port.protocol", s.Port.Protocol, "HTTP_PROXY")
 	c.serverProtocol(at, s)
+}
+
+// gatewayHost checks "host", or "namespace/host" with "." and "*" as namespaces. A host is a name with a dot, a wildcard or an IPv4 address.
+func (c *checker) gatewayHost(at, s string) {
+	ns, host, ok := strings.Cut(s, "/")
+	switch {
+	case !ok:
+		host = s
+	case ns != "." && ns != "*" && !istioLabel(ns):
+		c.fail(at, s, "not a namespace before the slash", `use a namespace, "." for this one or "*" for any`)
+		return
+	case ns != "." && ns != "*":
+		c.realNamespace(at, ns)
+	}
+	switch reason := hostProblem(host); {
+	case host == "*":
+	case !strings.Contains(host, "."):
+		c.fail(at, s, "a short name is no host of a gateway", `write it in full, like "reviews.apps.svc.cluster.local", or "*" for all`)
+	case isIP(host):
+	case partial(host):
+		c.fail(at, s, "a wildcard is the whole first label on a gateway", `write "*.example.com"`)
+	case reason != "":
+		c.fail(at, s, "not a valid host: "+reason, hostRemedy)
+	}
 }
 
 // serverProtocol checks that the protocol and the TLS settings go together.
 func (c *checker) serverProtocol(at string, s *networking.Server) {
 	protocol := strings.ToUpper(s.Port.Protocol)
+	secure := protocol == "HTTPS" || protocol == "TLS"
+	plainHTTP := strings.HasPrefix(protocol, "HTTP") && !secure || strings.HasPrefix(protocol, "GRPC")
 	switch {
 	case protocol == "UDP":
-		c.fail(at+".port.protocol", s.Port.Protocol, "UDP is not proxied", "remove the server")
-	case protocol == "HTTP" || protocol == "HTTP2" || protocol == "GRPC" || protocol == "GRPC-WEB":
-		if !proto.Equal(s.Tls, &networking.ServerTLSSettings{HttpsRedirect: s.Tls.GetHttpsRedirect()}) && s.Tls != nil {
-			c.fail(at+".tls", nil, "protocol "+protocol+" is plaintext", "use protocol HTTPS; a plaintext port can only have tls.httpsRedirect")
-		}
-		return
-	case s.Tls == nil && (protocol == "HTTPS" || protocol == "TLS"):
+		c.remark(at+".port.protocol", "datagrams are not proxied: the server takes TCP connections", "use TCP, or remove the server")
+	case secure && s.Tls == nil:
 		c.fail(at+".tls", nil, "missing for protocol "+protocol, "set tls.mode, such as SIMPLE with credentialName")
-	case s.Tls.GetHttpsRedirect() && protocol != "HTTPS":
-		c.fail(at+".tls.httpsRedirect", nil, "protocol "+protocol+" has no requests to redirect", "set it on a server with protocol HTTP")
 	}
-	c.serverTLS(at+".tls", s.Tls)
+	switch {
+	case s.Tls == nil:
+		return
+	case secure:
+		c.serverTLS(at+".tls", s.Tls)
+	case !plainHTTP:
+		c.fail(at+".tls", nil, "protocol "+protocol+" is not encrypted", "use protocol TLS, or HTTPS")
+	case !passesTLS(s.Tls), s.Tls.CaCertificates != "", s.Tls.PrivateKey != "", s.Tls.ServerCertificate != "":
+		c.fail(at+".tls", nil, "protocol "+protocol+" is plaintext", "use protocol HTTPS; a plaintext port can only have tls.httpsRedirect")
+	case !proto.Equal(s.Tls, &networking.ServerTLSSettings{HttpsRedirect: s.Tls.HttpsRedirect}):
+		c.warn(at+".tls", verdict{"protocol " + protocol + " is plaintext", "use protocol HTTPS; of tls a plaintext port has httpsRedirect alone"})
+	}
+	if s.Tls.HttpsRedirect && !plainHTTP {
+		c.warn(at+".tls.httpsRedirect", verdict{"protocol " + protocol + " has no plaintext requests to redirect", "set it on a server with protocol HTTP"})
+	}
+}
+
+// passesTLS tells modes that terminate no TLS.
+func passesTLS(t *networking.ServerTLSSettings) bool {
+	return t.Mode == networking.ServerTLSSettings_PASSTHROUGH || t.Mode == networking.ServerTLSSettings_AUTO_PASSTHROUGH
 }
 
 // namespacedHost checks "host", or "namespace/host" with "." and "*" as namespaces.

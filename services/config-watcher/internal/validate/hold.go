@@ -211,7 +211,7 @@ func word(re *regexp.Regexp, text []byte) string {
 // mayBePeerAuthentication tells the kind, however it is misspelt or cut off.
 func mayBePeerAuthentication(group, kind string) bool {
 	if kind == peerAuthentication {
-		return group == GroupSecurity || group == ""
+		return group == "" || nearest.Name(group, []string{GroupSecurity}) != ""
 	}
 	if group != GroupSecurity {
 		return false

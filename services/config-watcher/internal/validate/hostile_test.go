@@ -2,7 +2,6 @@ package validate
 
 import (
 	"encoding/json"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -40,11 +39,11 @@ func TestHostileVirtualServices(t *testing.T) {
 		{"host: not ASCII", host("аpple.com"), `not a valid host`},
 		{"host: percent", host("a%2ecom"), `not a valid host`},
 		{"host: empty label", host("a..com"), `not a valid host`},
-		{"host: regex", host(".*"), `not a valid wildcard host`},
+		{"host: regex", host(".*"), `not a valid host`},
 		{"host: brackets", host("[::1]"), `not a valid host`},
-		{"host: bare suffix", host("*com"), `not a valid wildcard host`},
+		{"host: bare suffix", host("*com"), `warns: only a wildcard that is the whole first label`},
 		{"destination: wildcard", http("route: [{destination: {host: '*'}}]"), `a destination cannot be every host`},
-		{"destination: bad wildcard", http("route: [{destination: {host: 'a.*.com'}}]"), `not a valid wildcard host`},
+		{"destination: bad wildcard", http("route: [{destination: {host: 'a.*.com'}}]"), `not a valid host`},
 		{"destination: cluster name", http("route: [{destination: {host: 'outbound|80||b.com'}}]"), `not a valid host`},
 		{"subset: cluster name", http("route: [{destination: {host: a, subset: 'v1|other'}}]"), `not a valid subset name`},
 
@@ -64,8 +63,8 @@ func TestHostileVirtualServices(t *testing.T) {
 
 		{"path: line break", uri("exact", "/a\r\nhost: b"), `uri.exact: .*control character`},
 		{"path: NUL", uri("prefix", "/a\x00"), `uri.prefix: .*control character`},
-		{"path: query", uri("exact", "/a?b=c"), `without the query`},
-		{"path: empty", uri("exact", ""), `no path is empty`},
+		{"path: query", uri("exact", "/a?b=c"), `warns: without the query`},
+		{"path: empty", uri("exact", ""), `warns: no path is empty`},
 		{"path: escapes are text", uri("prefix", "/a%2fb/../c"), ""},
 		{"path: long", uri("prefix", "/"+strings.Repeat("a", 16<<10)), `longer than 16 KiB`},
 		{"query parameter: line break", http("match: [{queryParams: {" + text("a\nb") + ": {exact: c}}}], " + ok), `control character`},
@@ -96,16 +95,16 @@ func TestHostileVirtualServices(t *testing.T) {
 		{"header: host of a response", http(ok + ", headers: {response: {set: {host: a}}}"), `a response has no such header`},
 		{"header: status of a response", http(ok + ", headers: {response: {add: {':status': '200'}}}"), `pseudo-headers cannot be changed`},
 		{"header: at a destination", http("route: [{" + dest + ", headers: {response: {add: {x: '%FOO%'}}}}]"), `route\[0\].headers.response.add.x: .*unknown command`},
-		{"authority: command", set("host", "%REQ(x)%"), `headers.request.set.host: .*not a host`},
-		{"authority: user", http(ok + ", rewrite: {authority: 'user@b.com'}"), `rewrite.authority: .*not a host`},
-		{"authority: line break", http(ok + ", rewrite: {authority: \"b.com\\r\\nx: y\"}"), `rewrite.authority: .*not a host`},
+		{"authority: command", set("host", "%REQ(x)%"), `warns: headers.request.set.host: not a host`},
+		{"authority: user", http(ok + ", rewrite: {authority: 'user@b.com'}"), `warns: rewrite.authority: not a host`},
+		{"authority: line break", http(ok + ", rewrite: {authority: \"b.com\\r\\nx: y\"}"), `rewrite.authority: .*contains a line break`},
 		{"authority: with a port", http(ok + ", rewrite: {authority: '[::1]:8080'}"), ""},
-		{"pseudo-header to match", http("match: [{headers: {':status': {exact: a}}}], " + ok), `no pseudo-header of a request`},
-		{"field as a header to match", http("match: [{headers: {method: {exact: GET}}}], " + ok), `use the field method`},
+		{"pseudo-header to match", http("match: [{headers: {':status': {exact: a}}}], " + ok), `warns: a request has no status`},
+		{"field as a header to match", http("match: [{headers: {method: {exact: GET}}}], " + ok), ""},
 
 		{"redirect: to another host", http("redirect: {uri: '@evil.com'}"), `redirect.uri: .*not a path`},
 		{"redirect: line break", http("redirect: {uri: \"/a\\r\\nset-cookie: b\"}"), `redirect.uri: .*contains a line break`},
-		{"redirect: authority", http("redirect: {authority: 'a.com/b?'}"), `redirect.authority: .*not a host`},
+		{"redirect: authority", http("redirect: {authority: 'a.com/b?'}"), `warns: redirect.authority: not a host`},
 		{"redirect: script", http("redirect: {scheme: javascript, uri: /x}"), `unknown scheme`},
 		{"rewrite: line break", http(ok + ", rewrite: {uri: \"/a HTTP/1.1\\r\\nx: y\"}"), `rewrite.uri: .*contains a line break`},
 		{"rewrite: substitution with a line break", http(ok + ", rewrite: {uriRegexRewrite: {match: a, rewrite: \"b\\n\"}}"), `rewrite: .*contains a line break`},
@@ -118,15 +117,11 @@ func TestHostileVirtualServices(t *testing.T) {
 		{"exposed header", http(ok + ", corsPolicy: {exposeHeaders: [\"x\\r\\ny\"]}"), `not a valid header name`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			var got string
 			testkit.Quick(t, 10*time.Second, func() time.Duration { // many times what it takes, also under the race detector
 				start := time.Now()
-				_, got = check(t, c.yaml)
+				expect(t, c.yaml, c.want)
 				return time.Since(start)
 			})
-			if c.want == "" && got != "" || !regexp.MustCompile("(?m)"+c.want).MatchString(got) {
-				t.Errorf("got  %.500s\nwant %s", got, c.want)
-			}
 		})
 	}
 }

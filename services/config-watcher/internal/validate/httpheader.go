@@ -1,6 +1,7 @@
 package validate
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 
@@ -9,11 +10,8 @@ import (
 	"fairlead.dev/pkg/proxytext"
 )
 
-// pseudoHeaders are those of a request that a match may test like any other header.
-var pseudoHeaders = []string{":authority", ":method", ":path", ":scheme"}
-
-// ownFields are names that Istio ignores as headers of a match, because a field of the match has that name.
-var ownFields = []string{"uri", "scheme", "method", "authority"}
+// pseudoHeaders are those that a match may test like any other header. A request has no status.
+var pseudoHeaders = []string{":authority", ":method", ":path", ":scheme", ":status"}
 
 func (c *checker) matchHeader(at, name string, m *networking.StringMatch) {
 	path := field(at, name)
@@ -21,18 +19,17 @@ func (c *checker) matchHeader(at, name string, m *networking.StringMatch) {
 	case strings.HasPrefix(name, "@"):
 		c.fail(path, nil, "routing on claims is not available in this version of Fairlead: without a verified token the route would trust anybody", "match a header that your gateway sets")
 		return
-	case slices.Contains(ownFields, name):
-		c.fail(path, nil, "is not tested as a header", "use the field "+name+" of the match, or :"+strings.Replace(name, "uri", "path", 1))
-		return
+	case name == ":status":
+		c.remark(path, "a request has no status, so that it is never there", "remove it")
 	case strings.HasPrefix(name, ":"):
 		if !slices.Contains(pseudoHeaders, name) {
-			c.fail(path, nil, "no pseudo-header of a request", "use one of "+strings.Join(pseudoHeaders, ", "))
+			c.fail(path, nil, "no pseudo-header of a request", "use one of "+strings.Join(pseudoHeaders[:4], ", "))
 			return
 		}
 	default:
 		c.headerName(path, name)
 	}
-	c.stringMatch(path, m, true)
+	c.stringMatch(path, m)
 }
 
 func (c *checker) headers(at string, h *networking.Headers) {
@@ -65,43 +62,86 @@ func (c *checker) headerOperations(at string, ops *networking.Headers_HeaderOper
 
 func (c *checker) changedHeader(at, name, value string, request bool) {
 	switch {
-	case strings.EqualFold(name, ":authority") || strings.EqualFold(name, "host"):
+	case isAuthority(name):
 		if !request {
 			c.fail(at, nil, "a response has no such header", "set it on the request")
 			return
 		}
 		// It rewrites the authority, as it stands: no command in it is evaluated.
 		c.authority(at, value)
-		return
 	case strings.HasPrefix(name, ":"):
 		c.fail(at, nil, "pseudo-headers cannot be changed", "only :authority can; use rewrite for the path")
 	default:
 		c.headerName(at, name)
+		c.headerValueText(at, value)
 	}
-	c.headerValueText(at, value)
-	if err := proxytext.HeaderValue(value); err != nil {
-		c.fail(at, value, err.Error(), `write "%%" for a percent sign, or see Envoy's command operators`)
+	const remedy = `write "%%" for a percent sign, or see Envoy's command operators`
+	switch err := proxytext.HeaderValue(value); {
+	case err != nil && !isAuthority(name):
+		c.fail(at, value, err.Error(), remedy)
+	case !commandsRE.MatchString(value):
+		c.fail(at, value, "a percent sign begins no command as a header has them: with arguments in brackets, if any, and without a length", remedy)
 	}
 }
 
-// headerValueText refuses characters that would end the header (RFC 9110 §5.5).
+// commandsRE is what Istio's webhook takes for the commands of a header's value. Access logs have more: "%REQ(x):10%" and "%PROTOCOL()%".
+var commandsRE = func() *regexp.Regexp {
+	const (
+		text      = `(?:\\.|[^\\)"])*`
+		list      = text + `(?:" *, *"` + text + `)*`
+		arguments = `\( *(?:[^ []|\[ *")` + list + `(?:" *\] *)?\) *`
+	)
+	return regexp.MustCompile(`(?s)^(?:[^%]|%%|%[^%(]+%|%[^%(]*` + arguments + `%)*$`)
+}()
+
+// isAuthority tells the two names of the header that says which host a request is for.
+func isAuthority(name string) bool {
+	return strings.EqualFold(name, ":authority") || strings.EqualFold(name, "host")
+}
+
+// oneAuthority checks that a route rewrites the authority in one way.
+func (c *checker) oneAuthority(at string, r *networking.HTTPRoute) {
+	chosen := r.Rewrite.GetAuthority()
+	request := r.Headers.GetRequest()
+	for _, part := range []struct {
+		field string
+		names map[string]string
+	}{{".headers.request.set", request.GetSet()}, {".headers.request.add", request.GetAdd()}} {
+		for _, name := range sortedKeys(part.names) {
+			if !isAuthority(name) {
+				continue
+			}
+			if chosen != "" {
+				c.fail(field(at+part.field, name), part.names[name], "the authority is already rewritten, to "+chosen, "keep one of rewrite.authority and the header")
+				continue
+			}
+			chosen = part.names[name]
+		}
+	}
+}
+
+// headerValueText refuses characters that no header has (RFC 9110 §5.5).
 func (c *checker) headerValueText(at, s string) {
 	if len(s) > maxHeaderValue {
 		c.fail(at, nil, "longer than 16 KiB", "shorten it")
 	}
-	if strings.ContainsAny(s, "\r\n\x00") {
+	switch {
+	case strings.ContainsAny(s, "\r\n\x00"):
 		c.fail(at, s, "contains a line break or a NUL", "remove it")
+	case strings.ContainsFunc(s, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }):
+		c.fail(at, s, "contains a control character", "remove it")
 	}
 }
 
-// authority checks what a proxy writes into a Host header or a Location as it stands: a host, with a port or without.
+// authority checks what a proxy writes into a Host header or a Location as it stands: a host, with a port or without. Servers refuse others.
 func (c *checker) authority(at, s string) {
 	if s == "" {
-		c.fail(at, nil, "host is empty", "name a host, or leave it out")
+		c.warn(at, verdict{"host is empty", "name a host, or leave it out"})
 		return
 	}
+	c.headerValueText(at, s)
 	if len(s) > maxAuthority || strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune(`/\?#@%"<>`, r) }) {
-		c.fail(at, s, "not a host", `write it like "example.com" or "example.com:8080"`)
+		c.remark(at, "not a host: servers refuse requests with such a name", `write it like "example.com" or "example.com:8080"`)
 	}
 }
 

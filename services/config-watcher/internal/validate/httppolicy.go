@@ -1,6 +1,7 @@
 package validate
 
 import (
+	nethttp "net/http"
 	"strconv"
 	"strings"
 
@@ -22,8 +23,13 @@ func (c *checker) retries(at string, r *networking.HTTPRetry) {
 	if r.Attempts < 0 {
 		c.fail(at+".attempts", r.Attempts, "negative", "use 0 to switch retries off, or a positive number")
 	}
-	if r.Attempts == 0 && (r.PerTryTimeout != nil || r.RetryOn != "" || r.RetryRemoteLocalities != nil || r.Backoff != nil || r.RetryIgnorePreviousHosts != nil) {
-		c.fail(at+".attempts", nil, "retries are switched off (attempts 0) but configured", "set attempts, or remove the other fields")
+	if r.Attempts == 0 {
+		switch {
+		case r.PerTryTimeout != nil, r.RetryOn != "", r.RetryRemoteLocalities != nil:
+			c.fail(at+".attempts", nil, "retries are switched off (attempts 0) but configured", "set attempts, or remove the other fields")
+		case r.Backoff != nil, r.RetryIgnorePreviousHosts != nil:
+			c.warn(at, verdict{"retries are switched off (attempts 0)", "set attempts, or remove the other fields"})
+		}
 	}
 	c.duration(at+".perTryTimeout", r.PerTryTimeout)
 	c.duration(at+".backoff", r.Backoff)
@@ -31,14 +37,14 @@ func (c *checker) retries(at string, r *networking.HTTPRetry) {
 		return
 	}
 	for cond := range strings.SplitSeq(r.RetryOn, ",") {
-		cond = strings.TrimSpace(cond)
-		if n, err := strconv.Atoi(cond); err == nil {
-			if n < 100 || n > 599 {
-				c.fail(at+".retryOn", cond, "no HTTP status", "use 100 to 599")
-			}
-			continue
-		}
-		if !contains(retryOn, cond) {
+		code, err := strconv.Atoi(cond)
+		switch trimmed := strings.TrimSpace(cond); {
+		case err == nil && nethttp.StatusText(code) == "":
+			c.fail(at+".retryOn", cond, "no HTTP status that is known", "use one that RFC 9110 or another has assigned, such as 503")
+		case err == nil, contains(retryOn, cond):
+		case trimmed != cond:
+			c.fail(at+".retryOn", cond, "has a space", "divide conditions by commas alone")
+		default:
 			c.fail(at+".retryOn", cond, "unknown retry condition", suggestion(cond, retryOn)+" Divide conditions by commas")
 		}
 	}
@@ -55,33 +61,43 @@ func (c *checker) fault(at string, f *networking.HTTPFaultInjection) {
 	if f.Delay == nil && f.Abort == nil {
 		c.fail(at, nil, "fault does nothing", "set delay or abort")
 	}
-	if d := f.Delay; d != nil {
-		dp := at + ".delay"
-		//nolint:staticcheck // deprecated in Istio, still served
-		old := d.Percent
-		c.percent(dp+".percent", float64(old))
-		if d.Percentage != nil {
-			c.percent(dp+".percentage.value", d.Percentage.Value)
-			if old != 0 {
-				c.fail(dp+".percent", old, "cannot be set together with percentage", "keep percentage")
-			}
-		}
-		switch t := d.HttpDelayType.(type) {
-		case *networking.HTTPFaultInjection_Delay_FixedDelay:
-			c.duration(dp+".fixedDelay", t.FixedDelay)
-		case *networking.HTTPFaultInjection_Delay_ExponentialDelay: // the table of unsupported fields has it
-		default:
-			c.fail(dp+".fixedDelay", nil, "missing", `set how long to wait, like "5s"`)
-		}
+	if f.Delay != nil {
+		c.delay(at+".delay", f.Delay)
 	}
-	if a := f.Abort; a != nil {
-		c.abort(at+".abort", a)
+	if f.Abort != nil {
+		c.abort(at+".abort", f.Abort)
+	}
+}
+
+func (c *checker) delay(at string, d *networking.HTTPFaultInjection_Delay) {
+	//nolint:staticcheck // deprecated in Istio, still served
+	old := d.Percent
+	switch {
+	case old < 0:
+		c.fail(at+".percent", old, "not a percentage", "use 0 to 100")
+	case old > 100:
+		c.remark(at+".percent", "more than 100 counts as 100", "use 0 to 100")
+	}
+	c.share(at, d.Percentage)
+	switch {
+	case d.Percentage != nil && old != 0:
+		c.warn(at+".percent", verdict{"percentage comes before it", "remove it"})
+	case d.Percentage == nil && old == 0:
+		c.warn(at, verdict{"without a percentage it strikes nobody", "set percentage"})
+	}
+	switch t := d.HttpDelayType.(type) {
+	case *networking.HTTPFaultInjection_Delay_FixedDelay:
+		c.duration(at+".fixedDelay", t.FixedDelay)
+	case *networking.HTTPFaultInjection_Delay_ExponentialDelay: // the table of unsupported fields has it
+	default:
+		c.warn(at, verdict{"no delay is set", `set fixedDelay, like "5s"`})
 	}
 }
 
 func (c *checker) abort(at string, a *networking.HTTPFaultInjection_Abort) {
-	if a.Percentage != nil {
-		c.percent(at+".percentage.value", a.Percentage.Value)
+	c.share(at, a.Percentage)
+	if a.Percentage == nil {
+		c.warn(at, verdict{"without a percentage it strikes nobody", "set percentage"})
 	}
 	switch t := a.ErrorType.(type) {
 	case *networking.HTTPFaultInjection_Abort_HttpStatus:
@@ -94,29 +110,48 @@ func (c *checker) abort(at string, a *networking.HTTPFaultInjection_Abort) {
 		}
 	case *networking.HTTPFaultInjection_Abort_Http2Error: // the table of unsupported fields has it
 	default:
-		c.fail(at+".httpStatus", nil, "missing", "set httpStatus or grpcStatus")
+		c.warn(at, verdict{"no error is set", "set httpStatus or grpcStatus"})
 	}
 }
+
+// share checks how many requests a fault strikes, of which proxies count in millionths.
+func (c *checker) share(at string, p *networking.Percent) {
+	if p == nil {
+		return
+	}
+	c.percent(at+".percentage.value", p.Value)
+	if p.Value > 0 && p.Value < 0.0001 {
+		c.fail(at+".percentage.value", p.Value, "less than a millionth of the requests", "use 0, or at least 0.0001")
+	}
+}
+
+// corsMethods are those that Istio's webhook takes, all of HTTP's.
+var corsMethods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "CONNECT", "OPTIONS", "TRACE", "*"}
 
 func (c *checker) cors(at string, p *networking.CorsPolicy) {
 	if p == nil {
 		return
 	}
 	for i, o := range p.AllowOrigins {
-		c.stringMatch(index(at+".allowOrigins", i), o, false)
+		op := index(at+".allowOrigins", i)
+		if o.GetExact()+o.GetPrefix()+o.GetRegex() == "" {
+			c.fail(op, nil, "match is empty", "set exact, prefix or regex")
+			continue
+		}
+		c.stringMatch(op, o)
 	}
 	//nolint:staticcheck // deprecated in Istio, still served
 	if old := p.AllowOrigin; len(old) > 0 {
 		if len(p.AllowOrigins) > 0 {
-			c.fail(at+".allowOrigin", nil, "cannot be set together with allowOrigins", "keep allowOrigins")
+			c.warn(at+".allowOrigin", verdict{"allowOrigins comes before it", "remove it"})
 		}
 		for i, o := range old {
 			c.matchText(index(at+".allowOrigin", i), o)
 		}
 	}
 	for i, m := range p.AllowMethods {
-		if m != "*" {
-			c.token(index(at+".allowMethods", i), m, "method")
+		if !contains(corsMethods, m) {
+			c.fail(index(at+".allowMethods", i), m, "no method of HTTP", suggestion(m, corsMethods))
 		}
 	}
 	for i, h := range p.AllowHeaders {

@@ -12,7 +12,7 @@ func (c *checker) httpRoute(at string, r *networking.HTTPRoute, role routeRole) 
 	c.caption(at+".name", r.Name)
 	c.httpAction(at, r, role)
 	for i, m := range r.Match {
-		c.httpMatch(index(at+".match", i), m, role)
+		c.httpMatch(index(at+".match", i), m)
 	}
 	weights := make([]int32, len(r.Route))
 	for i, d := range r.Route {
@@ -33,10 +33,17 @@ func (c *checker) httpRoute(at string, r *networking.HTTPRoute, role routeRole) 
 	c.mirror(at, r)
 	c.cors(at+".corsPolicy", r.CorsPolicy)
 	c.headers(at+".headers", r.Headers)
+	c.oneAuthority(at, r)
 }
 
 // httpAction checks that a route does exactly one thing: send on, redirect, answer, or delegate.
 func (c *checker) httpAction(at string, r *networking.HTTPRoute, role routeRole) {
+	if r.Delegate != nil {
+		c.delegateOf(at, r, role)
+	}
+	if role == root {
+		return
+	}
 	var actions []string
 	if len(r.Route) > 0 {
 		actions = append(actions, "route")
@@ -47,68 +54,79 @@ func (c *checker) httpAction(at string, r *networking.HTTPRoute, role routeRole)
 	if r.DirectResponse != nil {
 		actions = append(actions, "directResponse")
 	}
-	if r.Delegate != nil {
-		actions = append(actions, "delegate")
-	}
 	switch {
 	case len(actions) == 0:
 		c.fail(at, nil, "route does nothing", "add one of route, redirect, directResponse or delegate")
 	case len(actions) > 1:
 		c.fail(at, nil, strings.Join(actions, " and ")+" exclude each other", "keep one of them")
 	}
-	if r.Redirect != nil || r.DirectResponse != nil {
-		for _, part := range []struct {
-			field string
-			set   bool
-		}{{"rewrite", r.Rewrite != nil}, {"fault", r.Fault != nil}, {"mirror", r.Mirror != nil}, {"mirrors", len(r.Mirrors) > 0}} {
-			if part.set {
-				c.fail(at+"."+part.field, nil, "cannot be combined with "+actions[0], "remove "+part.field)
-			}
-		}
+	if r.Mirror != nil && len(r.Mirrors) > 0 {
+		c.fail(at+".mirrors", nil, "cannot be set together with mirror", "keep mirrors")
 	}
-	if r.Redirect.GetPrefixRewrite() != "" {
-		for i, m := range r.Match {
-			if _, prefix := m.GetUri().GetMatchType().(*networking.StringMatch_Prefix); m.GetUri() != nil && !prefix {
-				c.fail(at+".redirect.prefixRewrite", r.Redirect.PrefixRewrite, fmt.Sprintf("match[%d].uri has no prefix to replace", i), "match the uri by prefix, or set uri")
-			}
-		}
-	}
-	if r.Delegate == nil {
+	if r.Redirect == nil && r.DirectResponse == nil {
 		return
 	}
-	if role == delegate {
-		c.fail(at+".delegate", nil, "a delegate cannot delegate further", "put the routes here")
+	for _, part := range []struct {
+		field    string
+		set      bool
+		harmless bool
+	}{{"rewrite", r.Rewrite != nil, false}, {"fault", r.Fault != nil, false}, {"mirror", r.Mirror != nil, true}, {"mirrors", len(r.Mirrors) > 0, true}} {
+		switch {
+		case part.set && part.harmless:
+			c.warn(at+"."+part.field, verdict{"what the proxy answers itself is not mirrored", "remove it"})
+		case part.set:
+			c.fail(at+"."+part.field, nil, "cannot be combined with "+actions[0], "remove "+part.field)
+		}
 	}
-	if !dnsSubdomain(r.Delegate.Name) {
-		c.fail(at+".delegate.name", r.Delegate.Name, "not a VirtualService's name", "name the VirtualService that holds the routes")
+	c.prefixes(at, r)
+}
+
+// prefixes checks that a redirect that replaces a prefix has one to replace.
+func (c *checker) prefixes(at string, r *networking.HTTPRoute) {
+	if r.Redirect.GetPrefixRewrite() == "" {
+		return
 	}
-	if ns := r.Delegate.Namespace; ns != "" && !dnsLabel(ns) {
-		c.fail(at+".delegate.namespace", ns, "not a namespace", "name a namespace, or leave it out for this one")
+	for i, m := range r.Match {
+		if _, prefix := m.GetUri().GetMatchType().(*networking.StringMatch_Prefix); m.GetUri() != nil && !prefix {
+			c.fail(at+".redirect.prefixRewrite", r.Redirect.PrefixRewrite, fmt.Sprintf("match[%d].uri has no prefix to replace", i), "match the uri by prefix, or set uri")
+		}
 	}
 }
 
-func (c *checker) httpMatch(at string, m *networking.HTTPMatchRequest, role routeRole) {
+// delegateOf checks a route that leaves its requests to another VirtualService.
+func (c *checker) delegateOf(at string, r *networking.HTTPRoute, role routeRole) {
+	if role == delegate {
+		c.fail(at+".delegate", nil, "a delegate cannot delegate further", "put the routes here")
+		return
+	}
+	for _, part := range []struct {
+		field string
+		set   bool
+	}{{"route", len(r.Route) > 0}, {"redirect", r.Redirect != nil}} {
+		if part.set {
+			c.fail(at, nil, part.field+" and delegate exclude each other", "keep one of them")
+		}
+	}
+	if r.DirectResponse != nil {
+		c.remark(at+".directResponse", "answers all that the delegate's routes match, unless they redirect", "keep one of directResponse and delegate")
+	}
+	if !dnsSubdomain(r.Delegate.Name) {
+		c.warn(at+".delegate.name", verdict{"no VirtualService can have this name", "name the VirtualService that holds the routes"})
+	}
+	c.realNamespace(at+".delegate.namespace", r.Delegate.Namespace)
+}
+
+func (c *checker) httpMatch(at string, m *networking.HTTPMatchRequest) {
 	if m == nil {
 		c.fail(at, nil, "match is empty", "remove it or fill it in")
 		return
 	}
 	c.caption(at+".name", m.Name)
 	c.caption(at+".statPrefix", m.StatPrefix)
-	if !everyPath(m.Uri) {
-		c.stringMatch(at+".uri", m.Uri, false)
-		c.uriText(at+".uri", m.Uri)
-	}
-	c.stringMatch(at+".scheme", m.Scheme, false)
-	c.stringMatch(at+".method", m.Method, false)
-	c.stringMatch(at+".authority", m.Authority, false)
-	if role == delegate {
-		if len(m.Gateways) > 0 {
-			c.fail(at+".gateways", nil, "a delegate takes its gateways from the VirtualService that delegates", "remove gateways")
-		}
-		if m.SourceNamespace != "" {
-			c.fail(at+".sourceNamespace", m.SourceNamespace, "a delegate takes its sourceNamespace from the VirtualService that delegates", "remove sourceNamespace")
-		}
-	}
+	c.uriMatch(at+".uri", m.Uri)
+	c.stringMatch(at+".scheme", m.Scheme)
+	c.stringMatch(at+".method", m.Method)
+	c.stringMatch(at+".authority", m.Authority)
 	for _, name := range sortedKeys(m.Headers) {
 		c.matchHeader(at+".headers", name, m.Headers[name])
 	}
@@ -125,18 +143,19 @@ func (c *checker) httpMatch(at string, m *networking.HTTPMatchRequest, role rout
 			c.fail(at+".queryParams", nil, "parameter name is empty", "name the parameter")
 		}
 		c.matchText(field(at+".queryParams", name), name)
-		c.stringMatch(field(at+".queryParams", name), m.QueryParams[name], true)
+		c.stringMatch(field(at+".queryParams", name), m.QueryParams[name])
 	}
-	c.l4Match(at, nil, "", m.Port, m.SourceLabels, m.Gateways, m.SourceNamespace)
+	c.l4Match(at, nil, m.Port, m.SourceLabels, m.Gateways, "")
+	if ns := m.SourceNamespace; ns != "" && !istioLabel(ns) {
+		c.fail(at+".sourceNamespace", ns, "not a namespace", "name a namespace")
+	} else {
+		c.realNamespace(at+".sourceNamespace", ns)
+	}
 }
 
-// stringMatch checks one condition. An empty one is only allowed where it means "present".
-func (c *checker) stringMatch(at string, m *networking.StringMatch, presence bool) {
+// stringMatch checks one condition. An empty one asks that there is a value.
+func (c *checker) stringMatch(at string, m *networking.StringMatch) {
 	switch t := m.GetMatchType().(type) {
-	case nil:
-		if m != nil && !presence {
-			c.fail(at, nil, "match is empty", "set exact, prefix or regex")
-		}
 	case *networking.StringMatch_Exact:
 		c.matchText(at+".exact", t.Exact)
 	case *networking.StringMatch_Prefix:
@@ -153,20 +172,26 @@ func (c *checker) stringMatch(at string, m *networking.StringMatch, presence boo
 	}
 }
 
-// everyPath tells an empty prefix, which Istio allows of paths alone.
-func everyPath(m *networking.StringMatch) bool {
-	prefix, ok := m.GetMatchType().(*networking.StringMatch_Prefix)
-	return ok && prefix.Prefix == ""
-}
-
-// uriText refuses what no path is, so that a route that could never match is told rather than skipped.
-func (c *checker) uriText(at string, m *networking.StringMatch) {
-	text := m.GetExact() + m.GetPrefix()
-	if strings.ContainsAny(text, "?#") {
-		c.fail(at, text, "is compared with the path alone, without the query", "match the query with queryParams")
+// uriMatch checks the condition on the path, whose prefix alone may be empty, and warns of one that no path meets.
+func (c *checker) uriMatch(at string, m *networking.StringMatch) {
+	switch t := m.GetMatchType().(type) {
+	case nil:
+		if m != nil {
+			c.warn(at, verdict{"an empty condition holds for every path", "set exact, prefix or regex, or remove it"})
+		}
+		return
+	case *networking.StringMatch_Prefix:
+		c.matchText(at+".prefix", t.Prefix)
+	case *networking.StringMatch_Exact:
+		if t.Exact == "" {
+			c.remark(at+".exact", "matches nothing: no path is empty", `write "/" for the root`)
+		}
+		c.matchText(at+".exact", t.Exact)
+	default:
+		c.stringMatch(at, m)
 	}
-	if _, exact := m.GetMatchType().(*networking.StringMatch_Exact); exact && text == "" {
-		c.fail(at+".exact", "", "no path is empty", `write "/" for the root`)
+	if text := m.GetExact() + m.GetPrefix(); strings.ContainsAny(text, "?#") {
+		c.remark(at, "matches nothing: it is compared with the path alone, without the query", "match the query with queryParams")
 	}
 }
 
@@ -192,8 +217,10 @@ func (c *checker) redirect(at string, r *networking.HTTPRedirect) {
 			c.fail(at+".redirectCode", code, "no redirect status", "use 301, 302, 303, 307 or 308")
 		}
 	}
-	if p, ok := r.RedirectPort.(*networking.HTTPRedirect_Port); ok {
+	if p, ok := r.RedirectPort.(*networking.HTTPRedirect_Port); ok && p.Port != 0 {
 		c.port(at+".port", p.Port)
+	} else if ok {
+		c.warn(at+".port", verdict{"0 is no port", "name the port, or remove it"})
 	}
 	if r.Scheme != "" && r.Scheme != "http" && r.Scheme != "https" {
 		c.fail(at+".scheme", r.Scheme, "unknown scheme", "use http or https")
@@ -226,6 +253,8 @@ func (c *checker) directResponse(at string, r *networking.HTTPDirectResponse) {
 	size := len(r.Body.GetString_()) + len(r.Body.GetBytes())
 	if size > 1<<20 {
 		c.fail(at+".body", nil, fmt.Sprintf("body has %d bytes, more than 1 MiB", size), "serve it from a workload")
+	} else if size > 100<<10 {
+		c.remark(at+".body", fmt.Sprintf("body has %d bytes, which every proxy that may answer with it is sent", size), "serve it from a workload")
 	}
 }
 
@@ -279,9 +308,6 @@ func (c *checker) rewrite(at string, r *networking.HTTPRewrite) {
 func (c *checker) mirror(at string, r *networking.HTTPRoute) {
 	if r.Mirror != nil {
 		c.destination(at+".mirror", r.Mirror)
-		if len(r.Mirrors) > 0 {
-			c.fail(at+".mirrors", nil, "cannot be set together with mirror", "keep mirrors")
-		}
 	}
 	for i, m := range r.Mirrors {
 		mp := index(at+".mirrors", i)
@@ -290,18 +316,25 @@ func (c *checker) mirror(at string, r *networking.HTTPRoute) {
 			c.percent(mp+".percentage.value", m.Percentage.Value)
 		}
 	}
-	//nolint:staticcheck // deprecated in Istio, still served
-	old := r.MirrorPercent
+	const without = "there is no mirror"
 	if r.MirrorPercentage != nil {
 		c.percent(at+".mirrorPercentage.value", r.MirrorPercentage.Value)
-		if old != nil {
-			c.fail(at+".mirrorPercent", old.Value, "cannot be set together with mirrorPercentage", "keep mirrorPercentage")
+		if r.Mirror == nil {
+			c.warn(at+".mirrorPercentage", verdict{without, "set mirror, or the percentage of each of mirrors"})
 		}
 	}
-	if old != nil {
-		c.percent(at+".mirrorPercent", float64(old.Value))
+	//nolint:staticcheck // deprecated in Istio, still served
+	old := r.MirrorPercent
+	if old == nil {
+		return
 	}
-	if r.Mirror == nil && (r.MirrorPercentage != nil || old != nil) {
-		c.fail(at+".mirrorPercentage", nil, "has no effect without mirror", "set mirror, or the percentage of each of mirrors")
+	c.percent(at+".mirrorPercent", float64(old.Value))
+	switch {
+	case r.MirrorPercentage != nil:
+		c.warn(at+".mirrorPercent", verdict{"mirrorPercentage comes before it", "remove it"})
+	case r.Mirror == nil:
+		c.warn(at+".mirrorPercent", verdict{without, "set mirror, or the percentage of each of mirrors"})
+	default:
+		c.remark(at+".mirrorPercent", "deprecated", "use mirrorPercentage")
 	}
 }

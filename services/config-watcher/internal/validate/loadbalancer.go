@@ -1,24 +1,31 @@
 package validate
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-func (c *checker) loadBalancer(at string, lb *networking.LoadBalancerSettings) {
+func (c *checker) loadBalancer(at string, lb *networking.LoadBalancerSettings, outlier *networking.OutlierDetection) {
 	if lb == nil {
 		return
 	}
 	c.consistentHash(at+".consistentHash", lb.GetConsistentHash())
 	c.localityLB(at+".localityLbSetting", lb.LocalityLbSetting)
+	if l := lb.LocalityLbSetting; outlier == nil && len(l.GetFailover())+len(l.GetFailoverPriority()) > 0 {
+		c.warn(at+".localityLbSetting", verdict{"nothing fails over without outlierDetection beside the load balancer", "set outlierDetection"})
+	}
 	//nolint:staticcheck // deprecated in Istio, still served
-	if lb.WarmupDurationSecs != nil {
-		c.duration(at+".warmupDurationSecs", lb.WarmupDurationSecs)
+	if old := lb.WarmupDurationSecs; old != nil {
+		if c.durationRange(at+".warmupDurationSecs", old) && old.AsDuration() < 0 {
+			c.fail(at+".warmupDurationSecs", old.AsDuration(), "negative", "use 0s or more")
+		}
 		if lb.Warmup != nil {
-			c.fail(at+".warmup", nil, "cannot be combined with warmupDurationSecs", "keep warmup")
+			c.warn(at+".warmupDurationSecs", verdict{"warmup comes before it", "remove it"})
 		}
 	}
 	//nolint:staticcheck // deprecated in Istio, still served
@@ -31,14 +38,14 @@ func (c *checker) loadBalancer(at string, lb *networking.LoadBalancerSettings) {
 		if w.MinimumPercent != nil {
 			c.percent(at+".warmup.minimumPercent", w.MinimumPercent.Value)
 		}
-		if w.Aggression != nil && !(w.Aggression.Value >= 1) {
-			c.fail(at+".warmup.aggression", w.Aggression.Value, "less than 1", "use 1 (linear) or more")
+		if w.Aggression != nil && !(w.Aggression.Value > 0) {
+			c.fail(at+".warmup.aggression", w.Aggression.Value, "not above 0", "use 1 (linear) or more to begin slowly, less to begin fast")
 		}
 	}
 	if warmup {
 		switch s := lb.GetSimple(); {
 		case lb.GetConsistentHash() != nil, s == networking.LoadBalancerSettings_RANDOM, s == networking.LoadBalancerSettings_PASSTHROUGH:
-			c.fail(at, nil, "warm-up works only with ROUND_ROBIN and LEAST_REQUEST", "change simple, or remove the warm-up")
+			c.warn(at+".warmup", verdict{"warm-up works only with ROUND_ROBIN and LEAST_REQUEST", "change simple, or remove the warm-up"})
 		}
 	}
 }
@@ -47,14 +54,15 @@ func (c *checker) consistentHash(at string, h *networking.LoadBalancerSettings_C
 	if h == nil {
 		return
 	}
+	const spread = "nothing is hashed: requests go to random endpoints"
 	switch k := h.HashKey.(type) {
 	case nil:
-		c.fail(at, nil, "nothing to hash", "set httpHeaderName, httpCookie, useSourceIp or httpQueryParameterName")
+		c.remark(at, spread, "set httpHeaderName, httpCookie, useSourceIp or httpQueryParameterName")
 	case *networking.LoadBalancerSettings_ConsistentHashLB_HttpHeaderName:
 		c.headerName(at+".httpHeaderName", k.HttpHeaderName)
 	case *networking.LoadBalancerSettings_ConsistentHashLB_UseSourceIp:
 		if !k.UseSourceIp {
-			c.fail(at+".useSourceIp", false, "nothing to hash", "set it to true, or another key")
+			c.remark(at+".useSourceIp", spread, "set it to true, or another key")
 		}
 	case *networking.LoadBalancerSettings_ConsistentHashLB_HttpQueryParameterName:
 		if k.HttpQueryParameterName == "" {
@@ -63,18 +71,26 @@ func (c *checker) consistentHash(at string, h *networking.LoadBalancerSettings_C
 	case *networking.LoadBalancerSettings_ConsistentHashLB_HttpCookie:
 		c.cookie(at+".httpCookie", k.HttpCookie)
 	}
-	if m := h.GetMaglev(); m != nil && m.TableSize != 0 {
-		if m.TableSize > 5000011 || !prime(m.TableSize) {
-			c.fail(at+".maglev.tableSize", m.TableSize, "not a prime number up to 5000011", "use a prime such as 65537")
-		}
+	if m := h.GetMaglev(); m != nil && (m.TableSize >= largestMaglev || !prime(m.TableSize)) {
+		c.fail(at+".maglev.tableSize", m.TableSize, "not a prime number below 5000011", "use a prime such as 65537")
 	}
 	//nolint:staticcheck // deprecated in Istio, still served
+	if old := h.MinimumRingSize; old != 0 {
+		c.remark(at+".minimumRingSize", "deprecated", "use ringHash.minimumRingSize")
+		if h.HashAlgorithm != nil {
+			c.fail(at+".minimumRingSize", old, "cannot be combined with ringHash or maglev", "remove it")
+		}
+	}
+	//nolint:staticcheck // see above
 	for path, size := range map[string]uint64{at + ".ringHash.minimumRingSize": h.GetRingHash().GetMinimumRingSize(), at + ".minimumRingSize": h.MinimumRingSize} {
 		if size > 8<<20 {
 			c.fail(path, size, "larger than Envoy's largest ring, 8388608", "use a smaller ring")
 		}
 	}
 }
+
+// largestMaglev is the size of Envoy's largest table, which Istio's webhook does not take any more.
+const largestMaglev = 5000011
 
 func (c *checker) cookie(at string, k *networking.LoadBalancerSettings_ConsistentHashLB_HTTPCookie) {
 	if k.GetName() == "" {
@@ -86,8 +102,13 @@ func (c *checker) cookie(at string, k *networking.LoadBalancerSettings_Consisten
 		c.fail(at+".ttl", k.Ttl.AsDuration(), "negative", "use 0s for a session cookie, or more")
 	}
 	c.cookiePart(at+".path", k.GetPath())
+	seen := map[string]int{}
 	for i, a := range k.GetAttributes() {
 		ap := index(at+".attributes", i)
+		if first, dup := seen[a.GetName()]; dup {
+			c.fail(ap+".name", a.GetName(), fmt.Sprintf("same name as attributes[%d]", first), "keep one of them")
+		}
+		seen[a.GetName()] = i
 		c.token(ap+".name", a.GetName(), "cookie attribute")
 		c.cookiePart(ap+".value", a.GetValue())
 	}
@@ -100,9 +121,9 @@ func (c *checker) cookiePart(at, s string) {
 	}
 }
 
-// prime tests by trial division: Envoy refuses a Maglev table of any other size.
+// prime tests by trial division: Envoy refuses a Maglev table of any other size. It takes 1 for a prime.
 func prime(n uint64) bool {
-	if n < 2 {
+	if n < 1 {
 		return false
 	}
 	for d := uint64(2); d*d <= n; d++ {
@@ -120,30 +141,22 @@ func (c *checker) localityLB(at string, l *networking.LocalityLoadBalancerSettin
 	if l == nil {
 		return
 	}
-	if len(l.Distribute) > 0 && (len(l.Failover) > 0 || len(l.FailoverPriority) > 0) {
-		c.fail(at+".distribute", nil, "cannot be combined with failover or failoverPriority", "keep one of them")
+	if len(l.Distribute) > 0 && len(l.Failover) > 0 {
+		c.fail(at+".distribute", nil, "cannot be combined with failover", "keep one of them")
 	}
-	var from []string
+	if len(l.Distribute) > 0 && len(l.FailoverPriority) > 0 {
+		c.warn(at+".failoverPriority", verdict{"distribute decides where requests go", "keep one of them"})
+	}
+	from := places{}
 	for i, d := range l.Distribute {
 		dp := index(at+".distribute", i)
-		c.locality(dp+".from", d.From)
-		for _, other := range from {
-			if overlapping(other, d.From) {
-				c.fail(dp+".from", d.From, "overlaps with "+other, "make the localities disjoint")
-			}
-		}
-		from = append(from, d.From)
+		c.place(dp+".from", d.From, from)
 		total := uint64(0)
-		var to []string
-		for _, dest := range sortedKeys(d.To) {
+		// The most general go last: shares have no order.
+		to := places{}
+		for _, dest := range slices.SortedFunc(maps.Keys(d.To), general) {
 			tp := field(dp+".to", dest)
-			c.locality(tp, dest)
-			for _, other := range to {
-				if overlapping(other, dest) {
-					c.fail(tp, dest, "overlaps with "+other, "make the localities disjoint")
-				}
-			}
-			to = append(to, dest)
+			c.place(tp, dest, to)
 			if w := d.To[dest]; w < 1 || w > 100 {
 				c.fail(tp, w, "weight is no percentage", "use 1 to 100")
 			}
@@ -158,34 +171,34 @@ func (c *checker) localityLB(at string, l *networking.LocalityLoadBalancerSettin
 		fp := index(at+".failover", i)
 		c.failover(fp, f.From, f.To)
 		if j, again := first[f.From]; again {
-			c.fail(fp+".from", f.From, fmt.Sprintf("same region as failover[%d]", j), "a region fails over to one other: keep one of them")
+			c.warn(fp, verdict{fmt.Sprintf("a region fails over to one other: that of failover[%d]", j), "keep one of them"})
 		} else {
 			first[f.From] = i
 		}
 	}
 	for i, p := range l.FailoverPriority {
-		key, value, _ := strings.Cut(p, "=")
-		if key == "" {
-			c.fail(index(at+".failoverPriority", i), p, "label name is empty", `write "label" or "label=value"`)
-			continue
+		ip := index(at+".failoverPriority", i)
+		if len(l.Failover) > 0 && slices.Contains(placeLabels, p) {
+			c.fail(ip, p, "orders places, as failover does", "keep one of them")
 		}
-		if len(l.Failover) > 0 && slices.Contains(placeLabels, key) {
-			c.fail(index(at+".failoverPriority", i), p, "orders places, as failover does", "keep one of them")
+		if key, value, _ := strings.Cut(p, "="); !validLabel(key, value) {
+			c.noWorkload(ip)
 		}
-		c.label(index(at+".failoverPriority", i), key, value)
 	}
 }
 
 func (c *checker) failover(at, from, to string) {
-	for name, v := range map[string]string{"from": from, "to": to} {
-		if v == "" {
-			c.fail(at+"."+name, nil, "missing", "name a region")
-		} else if strings.ContainsAny(v, "*/") {
-			c.fail(at+"."+name, v, "not a region", "failover is between whole regions: remove zone and wildcard")
-		}
-	}
-	if from == to && from != "" {
+	if from == to {
 		c.fail(at, from, "fails over to itself", "name another region in to")
+		return
+	}
+	for _, part := range []struct{ name, value string }{{"from", from}, {"to", to}} {
+		switch {
+		case part.value == "":
+			c.warn(at, verdict{part.name + " is missing", "name a region"})
+		case strings.ContainsAny(part.value, "*/"):
+			c.fail(at+"."+part.name, part.value, "not a region", "failover is between whole regions: remove zone and wildcard")
+		}
 	}
 }
 
@@ -208,16 +221,59 @@ func (c *checker) locality(at, s string) {
 	}
 }
 
-// overlapping reports whether two localities have a place in common.
-func overlapping(a, b string) bool {
-	as, bs := strings.Split(a, "/"), strings.Split(b, "/")
-	for i := range min(len(as), len(bs)) {
-		if as[i] == "*" || bs[i] == "*" {
-			return true
-		}
-		if as[i] != bs[i] {
-			return false
+// places are localities that were named before, each under itself and under the region and the zone that it lies in.
+type places map[string]string
+
+// place checks a locality that shares are from or for, and that none named before covers it: "*" covers what comes behind it, a region or zone all
+// that lies in it, and whatever lies in it the whole.
+func (c *checker) place(at, s string, before places) {
+	parts := strings.SplitN(s, "/", 3)
+	for i, p := range parts {
+		if p == "" {
+			c.fail(at, s, "part of the locality is empty", fmt.Sprintf("write region/zone/subzone without gaps; part %d is empty", i+1))
+			return
 		}
 	}
-	return true
+	if i := strings.Index(s, "*"); i >= 0 && i != len(s)-1 {
+		c.fail(at, s, "wildcard is not the last part", `write it like "region/*"`)
+		return
+	}
+	if last := parts[len(parts)-1]; strings.Contains(last, "/") || strings.Contains(last, "*") && last != "*" {
+		c.warn(at, verdict{"no workload runs in such a place", `write "region", "region/zone", "region/zone/subzone", or "*" in place of the last part`})
+	}
+	if other := before.covering(parts); other != "" {
+		c.fail(at, s, "overlaps with "+other, "name the more special first, or make the localities disjoint")
+	}
+	before[s] = s
+	for i := range parts[:len(parts)-1] {
+		before[strings.Join(parts[:i+1], "/")+"/"] = s
+	}
+}
+
+func (p places) covering(parts []string) string {
+	if p["*"] != "" {
+		return "*"
+	}
+	for i := range parts {
+		at := strings.Join(parts[:i+1], "/")
+		last := i == len(parts)-1
+		switch {
+		case p[at] != "":
+			return at
+		case last && i < 2 && p[at+"/"] != "":
+			return p[at+"/"]
+		case !last && p[at+"/*"] != "":
+			return at + "/*"
+		}
+	}
+	return ""
+}
+
+// general orders places from the special to the general.
+func general(a, b string) int {
+	return cmp.Or(
+		cmp.Compare(strings.Count(a, "*"), strings.Count(b, "*")),
+		cmp.Compare(strings.Count(b, "/"), strings.Count(a, "/")),
+		strings.Compare(a, b),
+	)
 }

@@ -3,6 +3,7 @@ package validate
 import (
 	"encoding/json"
 	"maps"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -66,6 +67,18 @@ func MeshConfig(file string, text []byte) (config *mesh.MeshConfig, warnings, pr
 	return MeshConfigOver(DefaultMeshConfig(), file, text)
 }
 
+// IsBareMeshConfig tells whether a document is a mesh configuration that is no object: it has nothing that names an
+// object, and at least one field of MeshConfig.
+func IsBareMeshConfig(tree map[string]any) bool {
+	for _, name := range istioTop {
+		if _, has := tree[name]; has {
+			return false
+		}
+	}
+	fields := fieldNames((&mesh.MeshConfig{}).ProtoReflect().Descriptor())
+	return slices.ContainsFunc(sortedKeys(tree), func(name string) bool { return contains(fields, name) })
+}
+
 // MeshConfigOver is MeshConfig with defaults of the caller's. It takes the defaults over and changes them.
 func MeshConfigOver(out *mesh.MeshConfig, file string, text []byte) (config *mesh.MeshConfig, warnings, problems object.Problems) {
 	docs, problems := manifest.Parse(file, text)
@@ -84,17 +97,8 @@ func MeshConfigOver(out *mesh.MeshConfig, file string, text []byte) (config *mes
 		tree = maps.Clone(tree)
 		tree["defaultConfig"] = c.liftOnDemand("defaultConfig", config, "proxyMetadata")
 	}
-	c.strictMessage("", tree, out.ProtoReflect().Descriptor())
-	if len(c.problems) > 0 {
-		return nil, nil, c.problems
-	}
 	user := &mesh.MeshConfig{}
-	js, err := json.Marshal(tree)
-	if err == nil {
-		err = json.Unmarshal(js, user)
-	}
-	if err != nil {
-		c.fail("", nil, "cannot be decoded: "+cleanProtoError(err), "see Istio's reference of MeshConfig")
+	if !c.decodeSpec("", "MeshConfig", tree, user) {
 		return nil, nil, c.problems
 	}
 	c.supported("MeshConfig", "", user.ProtoReflect())
@@ -158,7 +162,7 @@ func (c *checker) meshConfig(m *mesh.MeshConfig) {
 	c.exportTo("defaultDestinationRuleExportTo", m.DefaultDestinationRuleExportTo)
 	c.localityLB("localityLbSetting", m.LocalityLbSetting)
 	c.retries("defaultHttpRetryPolicy", m.DefaultHttpRetryPolicy)
-	c.clientTLS("outboundTrafficPolicy.tls", m.OutboundTrafficPolicy.GetTls())
+	c.clientTLS("outboundTrafficPolicy.tls", "", m.OutboundTrafficPolicy.GetTls())
 	if p := m.DefaultTrafficPolicy; p != nil {
 		c.connectionPool("defaultTrafficPolicy.connectionPool", p.ConnectionPool)
 		c.outlierDetection("defaultTrafficPolicy.outlierDetection", p.OutlierDetection)

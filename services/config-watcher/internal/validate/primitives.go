@@ -117,16 +117,24 @@ func (c *checker) portName(path, s string) {
 // label checks one key: value pair of labels or of a selector.
 func (c *checker) label(path, key, value string) {
 	at := field(path, key)
-	prefix, name, hasPrefix := strings.Cut(key, "/")
-	if !hasPrefix {
-		name, prefix = prefix, ""
-	}
-	if hasPrefix && !dnsSubdomain(prefix) || len(name) > 63 || !labelKeyRE.MatchString(name) {
+	if !labelKey(key) {
 		c.fail(at, key, "not a valid label name", "use at most 63 letters, digits, '-', '_' and '.', with an optional DNS prefix")
 	}
-	if len(value) > 63 || value != "" && !labelKeyRE.MatchString(value) {
+	if !labelValue(value) {
 		c.fail(at, value, "not a valid label value", "use at most 63 letters, digits, '-', '_' and '.'")
 	}
+}
+
+func labelKey(key string) bool {
+	prefix, name, hasPrefix := strings.Cut(key, "/")
+	if !hasPrefix {
+		name = key
+	}
+	return (!hasPrefix || dnsSubdomain(prefix)) && len(name) <= 63 && labelKeyRE.MatchString(name)
+}
+
+func labelValue(value string) bool {
+	return value == "" || len(value) <= 63 && labelKeyRE.MatchString(value)
 }
 
 func (c *checker) labels(path string, m map[string]string) {
@@ -167,6 +175,8 @@ func (c *checker) duration(path string, d *durationpb.Duration) {
 	}
 	if d.AsDuration() < time.Millisecond {
 		c.fail(path, d.AsDuration(), "shorter than 1ms", "use at least 1ms, or leave it out for the default")
+	} else if d.AsDuration()%time.Millisecond != 0 {
+		c.fail(path, d.AsDuration(), "finer than a millisecond", "round it to milliseconds")
 	}
 }
 
@@ -188,6 +198,11 @@ func (c *checker) percent(path string, v float64) {
 func (c *checker) regex(path, s string) bool {
 	if err := proxytext.Regex(s); err != nil {
 		c.fail(path, s, err.Error(), "see https://github.com/google/re2/wiki/Syntax")
+		return false
+	}
+	// Istio's webhook reads characters where the proxy reads bytes.
+	if _, err := regexp.Compile(s); err != nil {
+		c.fail(path, s, "not a regular expression in RE2 syntax: "+strings.TrimPrefix(err.Error(), "error parsing regexp: "), "see https://github.com/google/re2/wiki/Syntax")
 		return false
 	}
 	return true
@@ -245,18 +260,18 @@ func (c *checker) gatewayRef(path, s string) {
 	}
 }
 
-// workloadLabels checks the labels of a selector: wildcards would look like they match more than they do.
+// workloadLabels checks the labels of a selector: wildcards would look like they match more than they do. A label that no workload can have selects
+// nothing, which Istio accepts.
 func (c *checker) workloadLabels(path string, m map[string]string) {
 	for _, k := range sortedKeys(m) {
-		if k == "" {
+		switch {
+		case k == "":
 			c.fail(path, nil, "label name is empty", "name a label")
-			continue
-		}
-		if strings.Contains(k, "*") || strings.Contains(m[k], "*") {
+		case strings.Contains(k, "*") || strings.Contains(m[k], "*"):
 			c.fail(field(path, k), m[k], "wildcards are not supported in selectors", "write the label in full")
-			continue
+		case !labelKey(k) || !labelValue(m[k]):
+			c.remark(field(path, k), "selects nothing: no workload can have this label", "use at most 63 letters, digits, '-', '_' and '.'")
 		}
-		c.label(path, k, m[k])
 	}
 }
 

@@ -1,6 +1,8 @@
 package validate
 
 import (
+	"strconv"
+
 	extensions "istio.io/api/extensions/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 	security "istio.io/api/security/v1beta1"
@@ -16,7 +18,7 @@ func checkPeerAuthentication(c *checker, _ *object.Object, pa *security.PeerAuth
 	}
 	for port := range pa.PortLevelMtls {
 		if port < 1 || port > 65535 {
-			c.fail("spec.portLevelMtls", port, "not a port", "use 1 to 65535")
+			c.fail(field("spec.portLevelMtls", strconv.FormatUint(uint64(port), 10)), port, "not a port", "use 1 to 65535")
 		}
 	}
 }

@@ -26,24 +26,32 @@ func (c *checker) oneOf(at string, list []string, reason string, known []string)
 	}
 }
 
-// serverTLS checks the TLS settings of a port that is not plain HTTP.
+// serverTLS checks the TLS settings of a port that is encrypted.
 func (c *checker) serverTLS(at string, t *networking.ServerTLSSettings) {
 	if t == nil {
 		return
 	}
 	c.serverModes(at, t)
 	c.serverCertificates(at, t)
-	c.oneOf(at+".cipherSuites", t.CipherSuites, "unknown cipher suite", cipherSuites)
-	if lo, hi := t.MinProtocolVersion, t.MaxProtocolVersion; lo != 0 && hi != 0 && lo > hi {
-		c.fail(at+".minProtocolVersion", lo, "newer than maxProtocolVersion "+hi.String(), "swap them")
-	}
-	if hi := t.MaxProtocolVersion; hi != 0 && hi < networking.ServerTLSSettings_TLSV1_2 && len(t.CipherSuites) == 0 {
-		c.fail(at+".maxProtocolVersion", hi.String(), "no default cipher suite is for a version so old", "set cipherSuites such as ECDHE-RSA-AES128-SHA, or allow TLSV1_2")
+	c.ciphers(at+".cipherSuites", t.CipherSuites)
+	switch lo, hi := t.MinProtocolVersion, t.MaxProtocolVersion; {
+	case passesTLS(t):
+	case lo != 0 && hi != 0 && lo > hi:
+		c.remark(at+".minProtocolVersion", "newer than maxProtocolVersion "+hi.String()+": no handshake succeeds", "swap them")
+	case len(t.CipherSuites) > 0:
+	case hi != 0 && hi < networking.ServerTLSSettings_TLSV1_2:
+		c.remark(at+".maxProtocolVersion", "no default cipher suite is for a version so old: no handshake succeeds",
+			"set cipherSuites such as ECDHE-RSA-AES128-SHA, or allow TLSV1_2")
+	case lo != 0 && lo < networking.ServerTLSSettings_TLSV1_2:
+		c.remark(at+".minProtocolVersion", "no default cipher suite is for versions below TLSV1_2: they are not spoken", "set cipherSuites such as ECDHE-RSA-AES128-SHA too, or TLSV1_2")
 	}
 	for i, name := range t.SubjectAltNames {
 		if name == "" {
-			c.fail(index(at+".subjectAltNames", i), nil, "empty", "name a client, or remove it")
+			c.warn(index(at+".subjectAltNames", i), verdict{"no client has an empty name", "name a client, or remove it"})
 		}
+	}
+	if !verifiesClients(t) {
+		return
 	}
 	for i, h := range t.VerifyCertificateHash {
 		if b, err := hex.DecodeString(strings.ReplaceAll(h, ":", "")); err != nil || len(b) != 32 {
@@ -57,7 +65,12 @@ func (c *checker) serverTLS(at string, t *networking.ServerTLSSettings) {
 	}
 }
 
-// serverModes refuses settings that the mode would leave without effect where they seem to keep clients out, and warns of the others.
+// verifiesClients tells modes that ask clients for certificates.
+func verifiesClients(t *networking.ServerTLSSettings) bool {
+	return t.Mode != networking.ServerTLSSettings_SIMPLE && !passesTLS(t)
+}
+
+// serverModes warns of settings that have no effect in the mode. ISTIO_MUTUAL takes no certificates at all.
 func (c *checker) serverModes(at string, t *networking.ServerTLSSettings) {
 	const (
 		passes = 1 << iota // modes that terminate no TLS
@@ -76,41 +89,49 @@ func (c *checker) serverModes(at string, t *networking.ServerTLSSettings) {
 	}
 	why = "mode " + t.Mode.String() + " " + why
 	for _, setting := range []struct {
-		name     string
-		set      bool
-		useless  int
-		harmless bool
+		name    string
+		set     bool
+		useless int
+		refused int
 	}{
-		{"caCertificates", t.CaCertificates != "", passes | simple | mesh, false},
-		{"caCertCredentialName", t.CaCertCredentialName != "", passes | simple | mesh, false},
-		{"insecureSkipVerify", t.InsecureSkipVerify.GetValue(), mesh, false},
-		{"insecureSkipVerify", t.InsecureSkipVerify.GetValue(), passes | simple, true},
-		{"caCrl", t.CaCrl != "", passes | simple | mesh, false},
-		{"subjectAltNames", len(t.SubjectAltNames) > 0, passes | simple, false},
-		{"verifyCertificateSpki", len(t.VerifyCertificateSpki) > 0, passes | simple, false},
-		{"verifyCertificateHash", len(t.VerifyCertificateHash) > 0, passes | simple, false},
-		{"minProtocolVersion", t.MinProtocolVersion != 0, passes, true},
-		{"maxProtocolVersion", t.MaxProtocolVersion != 0, passes, true},
-		{"cipherSuites", len(t.CipherSuites) > 0, passes, true},
-		{"serverCertificate", t.ServerCertificate != "", passes, true},
-		{"privateKey", t.PrivateKey != "", passes, true},
-		{"credentialName", t.CredentialName != "", passes, true},
-		{"credentialNames", len(t.CredentialNames) > 0, passes, true},
-		{"tlsCertificates", len(t.TlsCertificates) > 0, passes, true},
+		{"caCertificates", t.CaCertificates != "", passes | simple, mesh},
+		{"caCertCredentialName", t.CaCertCredentialName != "", passes | simple | mesh, 0},
+		// It takes certificates of every authority: with ISTIO_MUTUAL those that are not of the mesh.
+		{"insecureSkipVerify", t.InsecureSkipVerify.GetValue(), passes | simple, mesh},
+		{"caCrl", t.CaCrl != "" && t.CredentialName == "" && len(t.CredentialNames) == 0, passes | mesh, simple},
+		{"subjectAltNames", len(t.SubjectAltNames) > 0, passes | simple, 0},
+		{"verifyCertificateSpki", len(t.VerifyCertificateSpki) > 0, passes | simple, 0},
+		{"verifyCertificateHash", len(t.VerifyCertificateHash) > 0, passes | simple, 0},
+		{"minProtocolVersion", t.MinProtocolVersion != 0, passes, 0},
+		{"maxProtocolVersion", t.MaxProtocolVersion != 0, passes, 0},
+		{"cipherSuites", len(t.CipherSuites) > 0, passes, 0},
+		{"serverCertificate", t.ServerCertificate != "", passes, mesh},
+		{"privateKey", t.PrivateKey != "", passes, mesh},
+		{"credentialName", t.CredentialName != "", passes, mesh},
+		{"credentialNames", len(t.CredentialNames) > 0, passes, mesh},
+		{"tlsCertificates", len(t.TlsCertificates) > 0, passes, mesh},
 	} {
 		switch {
-		case !setting.set || mode&setting.useless == 0:
-		case setting.harmless:
-			c.warn(at+"."+setting.name, verdict{why, remedy})
-		default:
+		case !setting.set:
+		case mode&setting.refused != 0:
 			c.fail(at+"."+setting.name, nil, "has no effect: "+why, remedy)
+		case mode&setting.useless != 0:
+			c.warn(at+"."+setting.name, verdict{why, remedy})
 		}
 	}
 }
 
 // serverCertificates checks that each mode has what it needs, from exactly one place.
 func (c *checker) serverCertificates(at string, t *networking.ServerTLSSettings) {
-	files := t.ServerCertificate != "" || t.PrivateKey != ""
+	c.credentialName(at+".credentialName", t.CredentialName)
+	for i, name := range t.CredentialNames {
+		c.credentialName(index(at+".credentialNames", i), name)
+	}
+	c.credentialName(at+".caCertCredentialName", t.CaCertCredentialName)
+	if t.Mode == networking.ServerTLSSettings_ISTIO_MUTUAL {
+		return
+	}
+	files := t.ServerCertificate != "" && t.PrivateKey != ""
 	secrets := t.CredentialName != "" || len(t.CredentialNames) > 0
 	ways := 0
 	for _, set := range []bool{files, t.CredentialName != "", len(t.CredentialNames) > 0, len(t.TlsCertificates) > 0} {
@@ -121,47 +142,64 @@ func (c *checker) serverCertificates(at string, t *networking.ServerTLSSettings)
 	if ways > 1 {
 		c.fail(at, nil, "serverCertificate, credentialName, credentialNames and tlsCertificates exclude each other", "keep one of them")
 	}
-	c.credentialName(at+".credentialName", t.CredentialName)
-	for i, name := range t.CredentialNames {
-		c.credentialName(index(at+".credentialNames", i), name)
-	}
-	c.credentialName(at+".caCertCredentialName", t.CaCertCredentialName)
-	if len(t.CredentialNames) > 2 || len(t.TlsCertificates) > 2 {
-		c.fail(at, nil, "more than two certificates", "give at most one RSA and one ECDSA certificate")
-	}
-	authority := t.CaCertificates
-	if files {
-		c.certificateFiles(at, t.ServerCertificate, t.PrivateKey)
-	}
-	for i, pair := range t.TlsCertificates {
-		c.certificateFiles(index(at+".tlsCertificates", i), pair.GetServerCertificate(), pair.GetPrivateKey())
-		authority = firstOf(authority, pair.GetCaCertificates())
-	}
-	switch t.Mode {
-	case networking.ServerTLSSettings_SIMPLE, networking.ServerTLSSettings_MUTUAL, networking.ServerTLSSettings_OPTIONAL_MUTUAL:
-		if ways == 0 {
-			c.fail(at, nil, "no certificate for mode "+t.Mode.String(), "set credentialName, or serverCertificate and privateKey")
-		}
-	case networking.ServerTLSSettings_ISTIO_MUTUAL:
-		if ways > 0 {
-			c.fail(at+".mode", "ISTIO_MUTUAL", "uses the workload's own certificate, none can be given", "remove the certificates, or use MUTUAL")
-		}
-		return
-	default:
-		return
-	}
-	if t.CaCrl != "" && authority == "" {
-		c.fail(at+".caCrl", t.CaCrl, "goes with caCertificates alone", "remove it; a Secret has its own list, in ca.crl")
-	}
-	c.askable(at+".caCertificates", authority)
-	c.askable(at+".caCrl", t.CaCrl)
 	switch {
-	case authority != "" && secrets:
-		c.fail(at+".caCertificates", nil, "cannot be combined with credentialName", "store the authorities in the Secret, as ca.crt, or in one named by caCertCredentialName")
-	case authority != "" && t.CaCertCredentialName != "":
-		c.fail(at+".caCertificates", nil, "cannot be combined with caCertCredentialName", "keep one of them")
-	case t.Mode != networking.ServerTLSSettings_SIMPLE && ways > 0 && !secrets && authority == "" && t.CaCertCredentialName == "":
-		c.fail(at+".caCertificates", nil, "missing in mode "+t.Mode.String()+", clients could not be verified", "set caCertificates or caCertCredentialName")
+	case passesTLS(t):
+		if t.CaCrl != "" && t.CredentialName != "" {
+			c.fail(at+".caCrl", t.CaCrl, "cannot be combined with credentialName", "remove it; a Secret has its own list, in ca.crl")
+		}
+	case secrets:
+		c.besideSecrets(at, t)
+	default:
+		c.serverFiles(at, t)
+	}
+}
+
+// besideSecrets warns of files that a server with a Secret does not use: clients are verified with the Secret's authorities.
+func (c *checker) besideSecrets(at string, t *networking.ServerTLSSettings) {
+	c.fewCertificates(at+".credentialNames", len(t.CredentialNames))
+	for _, file := range []struct{ name, path string }{
+		{"serverCertificate", t.ServerCertificate}, {"privateKey", t.PrivateKey}, {"caCertificates", t.CaCertificates}, {"caCrl", t.CaCrl},
+	} {
+		if file.path != "" && (verifiesClients(t) || !strings.HasPrefix(file.name, "ca")) {
+			c.warn(at+"."+file.name, verdict{"the credential's Secret has the certificates, authorities and revoked certificates", "remove it, or credentialName"})
+		}
+	}
+}
+
+// serverFiles checks the files of a server without a Secret.
+func (c *checker) serverFiles(at string, t *networking.ServerTLSSettings) {
+	switch {
+	case len(t.TlsCertificates) == 0 && t.ServerCertificate == "" && t.PrivateKey == "":
+		c.fail(at, nil, "no certificate for mode "+t.Mode.String(), "set credentialName, or serverCertificate and privateKey")
+	case len(t.TlsCertificates) == 0:
+		c.certificateFiles(at, t.ServerCertificate, t.PrivateKey)
+	case t.ServerCertificate != "" || t.PrivateKey != "":
+		c.warn(at, verdict{"tlsCertificates come before half a pair of serverCertificate and privateKey", "remove the half"})
+	}
+	c.fewCertificates(at+".tlsCertificates", len(t.TlsCertificates))
+	for i, pair := range t.TlsCertificates {
+		pp := index(at+".tlsCertificates", i)
+		c.certificateFiles(pp, pair.GetServerCertificate(), pair.GetPrivateKey())
+		if pair.GetCaCertificates() != "" {
+			c.warn(pp+".caCertificates", verdict{"clients are verified with tls.caCertificates, whichever certificate they are shown", "set it there"})
+		}
+	}
+	c.askable(at+".caCertificates", t.CaCertificates)
+	c.askable(at+".caCrl", t.CaCrl)
+	if !verifiesClients(t) {
+		return
+	}
+	if t.CaCertificates == "" {
+		c.fail(at+".caCertificates", nil, "missing in mode "+t.Mode.String()+", clients could not be verified", "set caCertificates, or credentialName for a Secret that has them")
+	} else if t.CaCertCredentialName != "" {
+		c.warn(at+".caCertCredentialName", verdict{"certificates in files go with authorities in files", "remove it, or use credentialName"})
+	}
+}
+
+// fewCertificates warns of more certificates than kinds of keys.
+func (c *checker) fewCertificates(at string, n int) {
+	if n > 2 {
+		c.remark(at, "more than two certificates: of several with the same kind of key a client is shown the first that fits", "give at most one RSA and one ECDSA certificate")
 	}
 }
 
@@ -181,24 +219,17 @@ func (c *checker) askable(at, path string) {
 	}
 }
 
-func firstOf(a, b string) string {
-	if a != "" {
-		return a
-	}
-	return b
-}
-
-// credentialName refuses schemes that nothing serves: left alone, they would be handshakes refused without a word.
+// credentialName warns of schemes that nothing serves.
 func (c *checker) credentialName(at, name string) {
 	scheme, _, found := strings.Cut(name, "://")
 	if !found || scheme == "kubernetes" {
 		return
 	}
 	if scheme != "kubernetes-gateway" {
-		c.fail(at, name, "no secrets are served for "+scheme+"://", "name a Secret: its bare name, or kubernetes-gateway://<namespace>/<name>")
+		c.remark(at, "no secrets are served for "+scheme+"://: handshakes fail", "name a Secret: its bare name, or kubernetes-gateway://<namespace>/<name>")
 		return
 	}
 	if namespace, secret, _ := strings.Cut(strings.TrimPrefix(name, "kubernetes-gateway://"), "/"); namespace == "" || secret == "" {
-		c.fail(at, name, "kubernetes-gateway:// wants a namespace and a name", "write kubernetes-gateway://<namespace>/<name>")
+		c.remark(at, "kubernetes-gateway:// wants a namespace and a name: handshakes fail", "write kubernetes-gateway://<namespace>/<name>")
 	}
 }

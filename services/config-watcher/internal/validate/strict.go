@@ -30,12 +30,9 @@ func (c *checker) strictMessage(path string, v any, d protoreflect.MessageDescri
 	}
 	chosen := map[protoreflect.Name]string{}
 	for _, name := range sortedKeys(m) {
-		f := d.Fields().ByJSONName(name)
+		f := fieldOf(d, name)
 		if f == nil {
-			f = d.Fields().ByTextName(name)
-		}
-		if f == nil {
-			c.unknown(path, name, fieldNames(d))
+			c.unknown(path, name, fieldNames(d), m)
 			continue
 		}
 		child := manifest.Field(path, name)
@@ -139,8 +136,12 @@ func (c *checker) strictScalar(path string, v any, k protoreflect.Kind) {
 			c.fail(path, v, "expected true or false, found "+typeName(v), "write true or false without quotes")
 		}
 	case protoreflect.DoubleKind, protoreflect.FloatKind:
-		switch v.(type) {
+		switch t := v.(type) {
 		case int64, float64:
+		case string:
+			if _, err := strconv.ParseFloat(t, 64); err != nil {
+				c.fail(path, v, "expected a number, found a string", "write the number without quotes or units")
+			}
 		default:
 			c.fail(path, v, "expected a number, found "+typeName(v), "write the number without quotes or units")
 		}
@@ -211,8 +212,16 @@ func (c *checker) wellKnown(path string, v any, d protoreflect.MessageDescriptor
 	return len(c.problems) == before, true
 }
 
-// unknown reports a member that the schema does not have.
-func (c *checker) unknown(path, name string, known []string) {
+// unknown reports a member that the schema does not have. The members beside it tell whether the known one that it may stand for is there, too. In the
+// value of an EnvoyFilter it is accepted and left out, as Istio does: it may be of another release of Envoy.
+func (c *checker) unknown(path, name string, known []string, beside map[string]any) {
+	if c.packed {
+		c.remark(manifest.Field(path, name), fmt.Sprintf("is left out: unknown field %q", name), suggestion(name, known))
+		return
+	}
+	if near := nearest.Name(name, known); near != "" && beside[near] == nil {
+		c.meant = append(c.meant, manifest.Field(path, near))
+	}
 	c.fail(manifest.Field(path, name), nil, fmt.Sprintf("unknown field %q", name), suggestion(name, known))
 }
 
@@ -255,7 +264,7 @@ func typeName(v any) string {
 var kubernetesUnknown = regexp.MustCompile(`^(unknown|duplicate) field "(.*)"$`)
 
 // strictKubernetes turns sigs.k8s.io/json's `unknown field "spec.ports[0].prt"` into a problem with a suggestion from the Go type.
-func (c *checker) strictKubernetes(msg string, into any) {
+func (c *checker) strictKubernetes(msg string, into any, tree map[string]any) {
 	m := kubernetesUnknown.FindStringSubmatch(msg)
 	if m == nil {
 		c.fail("", nil, msg, "")
@@ -269,13 +278,35 @@ func (c *checker) strictKubernetes(msg string, into any) {
 		c.fail(path, nil, "field is set twice", "keep one of them")
 		return
 	}
-	parent := strings.TrimSuffix(strings.TrimSuffix(path, name), ".")
-	c.fail(path, nil, fmt.Sprintf("unknown field %q", name), suggestion(name, goFields(reflect.TypeOf(into), parent)))
+	in := strings.TrimSuffix(strings.TrimSuffix(path, name), ".")
+	beside, _ := valueAt(tree, in).(map[string]any)
+	c.unknown(in, name, goFields(reflect.TypeOf(into), in), beside)
+}
+
+// valueAt is what stands at a path of a tree, nil if nothing does.
+func valueAt(tree any, path string) any {
+	for _, seg := range segments(path) {
+		switch t := tree.(type) {
+		case map[string]any:
+			tree = t[seg]
+		case []any:
+			i, err := strconv.Atoi(seg)
+			if err != nil || i >= len(t) {
+				return nil
+			}
+			tree = t[i]
+		}
+	}
+	return tree
+}
+
+func segments(path string) []string {
+	return strings.FieldsFunc(path, func(r rune) bool { return r == '.' || r == '[' || r == ']' })
 }
 
 // goFields lists the JSON names of the struct at a path within t.
 func goFields(t reflect.Type, path string) []string {
-	for _, seg := range strings.FieldsFunc(path, func(r rune) bool { return r == '.' || r == '[' || r == ']' }) {
+	for _, seg := range segments(path) {
 		t = deref(t)
 		if _, err := strconv.Atoi(seg); err == nil || t.Kind() == reflect.Map {
 			if t.Kind() == reflect.Slice || t.Kind() == reflect.Map {

@@ -80,8 +80,12 @@ func (c *checker) supportedValue(name, path string, f protoreflect.FieldDescript
 		if value == nil {
 			return
 		}
-		if r, ok := unsupported[name+"."+string(value.Name())]; ok {
+		row := name + "." + string(value.Name())
+		if r, ok := unsupported[row]; ok {
 			c.fail(path, string(value.Name()), r.reason, r.remedy)
+		}
+		if r, ok := ineffective[row]; ok {
+			c.warn(path, r)
 		}
 	}
 }

@@ -135,11 +135,6 @@ kind: DestinationRule
 metadata: {name: d, namespace: apps}
 spec: {host: a, trafficPolicy: {tls: {mode: SIMPLE, clientCertificate: /a, privateKey: /b}}}
 `, "DestinationRule apps/d: spec.trafficPolicy.tls.clientCertificate: has no effect: "},
-		"export of a rule for some workloads": {`apiVersion: networking.istio.io/v1
-kind: DestinationRule
-metadata: {name: d, namespace: apps}
-spec: {host: a, workloadSelector: {matchLabels: {app: b}}, exportTo: ["*"]}
-`, "DestinationRule apps/d: spec.exportTo: has no effect"},
 		"TLS settings without a mode": {`apiVersion: networking.istio.io/v1
 kind: DestinationRule
 metadata: {name: d, namespace: apps}

@@ -29,6 +29,21 @@ func check(t testing.TB, yaml string) (*object.Object, string) {
 	return o, ""
 }
 
+// expect checks a document and what is said of it: want is a regular expression for the refusal, or behind "warns: " for the warning of what is
+// accepted; "" is for what is accepted.
+func expect(t *testing.T, yaml, want string) {
+	t.Helper()
+	o, got := check(t, yaml)
+	if warning, ok := strings.CutPrefix(want, "warns: "); ok && o != nil {
+		want, got = warning, o.Warnings.Error()
+	} else if ok {
+		want = "^$"
+	}
+	if want == "" && got != "" || !regexp.MustCompile(want).MatchString(got) {
+		t.Errorf("got  %.500s\nwant %s", got, want)
+	}
+}
+
 // object of a kind with a spec.
 func of(kind, spec string) string {
 	group := map[string]string{"PeerAuthentication": "security.istio.io/v1", "AuthorizationPolicy": "security.istio.io/v1", "RequestAuthentication": "security.istio.io/v1",

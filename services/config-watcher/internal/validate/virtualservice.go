@@ -2,6 +2,8 @@ package validate
 
 import (
 	"fmt"
+	"regexp"
+	"slices"
 	"strings"
 
 	networking "istio.io/api/networking/v1alpha3"
@@ -20,14 +22,10 @@ const (
 
 // checkVirtualService follows the rules of Istio's VirtualService reference
 // (https://istio.io/latest/docs/reference/config/networking/virtual-service/).
-func checkVirtualService(c *checker, _ *object.Object, vs *networking.VirtualService) {
+func checkVirtualService(c *checker, o *object.Object, vs *networking.VirtualService) {
 	isDelegate := len(vs.Hosts) == 0
-	mesh := len(vs.Gateways) == 0
-	for i, g := range vs.Gateways {
-		at := index("spec.gateways", i)
-		c.gatewayRef(at, g)
-		mesh = mesh || g == "mesh"
-	}
+	mesh := len(vs.Gateways) == 0 || contains(vs.Gateways, "mesh")
+	c.gatewayRefs("spec.gateways", vs.Gateways)
 	if isDelegate {
 		if len(vs.Gateways) > 0 {
 			c.fail("spec.gateways", nil, "a delegate (no hosts) takes its gateways from the VirtualService that delegates", "remove gateways, or add hosts")
@@ -39,7 +37,7 @@ func checkVirtualService(c *checker, _ *object.Object, vs *networking.VirtualSer
 			c.fail("spec.hosts", nil, "missing", "list the hosts whose traffic is routed; only a delegate with http routes has none")
 		}
 	}
-	c.virtualHosts(vs.Hosts, mesh)
+	c.virtualHosts(vs, mesh)
 	if len(vs.Http)+len(vs.Tls)+len(vs.Tcp) == 0 && !isDelegate {
 		c.fail("spec", nil, "no route", "add http, tls or tcp")
 	}
@@ -59,27 +57,73 @@ func checkVirtualService(c *checker, _ *object.Object, vs *networking.VirtualSer
 	for i, r := range vs.Tcp {
 		at := index("spec.tcp", i)
 		for j, m := range r.Match {
-			c.l4Match(index(at+".match", j), m.DestinationSubnets, m.SourceSubnet, m.Port, m.SourceLabels, m.Gateways, m.SourceNamespace)
+			mp := index(at+".match", j)
+			c.l4Match(mp, m.DestinationSubnets, m.Port, m.SourceLabels, m.Gateways, m.SourceNamespace)
+			if m.SourceSubnet != "" {
+				c.ipOrCIDR(mp+".sourceSubnet", m.SourceSubnet)
+			}
 		}
 		c.l4Routes(at+".route", r.Route)
 	}
-	c.exportTo("spec.exportTo", vs.ExportTo)
+	c.exportedTo("spec.exportTo", o.Key.Namespace, vs.ExportTo, false)
+	c.unreachable(vs)
 }
 
-func (c *checker) virtualHosts(hosts []string, mesh bool) {
-	seen := map[string]int{}
-	for i, h := range hosts {
+// virtualHosts checks the hosts. Two of which one covers the other would leave it to chance whose routes a request takes.
+func (c *checker) virtualHosts(vs *networking.VirtualService, mesh bool) {
+	valid := true
+	for i, h := range vs.Hosts {
 		at := index("spec.hosts", i)
-		c.host(at, h)
-		if first, dup := seen[strings.ToLower(h)]; dup {
-			c.fail(at, h, fmt.Sprintf("same host as hosts[%d]", first), "keep one of them")
-		}
-		seen[strings.ToLower(h)] = i
-		if h == "*" && mesh {
+		switch {
+		case isIP(h):
+		case !mesh && hasSNI(vs) && clusterSNI(h):
+		case h == "*" && mesh:
 			c.fail(at, h, `host "*" is only allowed on gateways, not for the sidecars of the mesh`, "name the hosts, or bind to a gateway only")
+			valid = false
+		case !c.istioHost(at, h):
+			valid = false
+		case mesh:
+			c.wholeWildcard(at, h)
+		}
+	}
+	if !valid {
+		return
+	}
+	first, folded := map[string]int{}, map[string]int{}
+	for i, h := range vs.Hosts {
+		at := index("spec.hosts", i)
+		if j, dup := first[h]; dup {
+			c.fail(at, h, fmt.Sprintf("same host as hosts[%d]", j), "keep one of them")
+			continue
+		}
+		if j, dup := folded[strings.ToLower(h)]; dup {
+			c.warn(at, verdict{fmt.Sprintf("hosts have no upper case: it is hosts[%d]", j), "keep one of them"})
+		}
+		first[h], folded[strings.ToLower(h)] = i, i
+	}
+	for i, h := range vs.Hosts {
+		// Each wildcard that covers the host begins with a star and ends as the host does.
+		rest := strings.TrimPrefix(h, "*")
+		for cut := range len(rest) + 1 {
+			if j, covers := first["*"+rest[cut:]]; covers && vs.Hosts[j] != h {
+				c.fail(index("spec.hosts", i), h, fmt.Sprintf("hosts[%d], %s, covers it", j, vs.Hosts[j]), "divide them over two VirtualServices, or keep the wildcard alone")
+				break
+			}
 		}
 	}
 }
+
+// hasSNI tells a VirtualService with a TLS route that names servers.
+func hasSNI(vs *networking.VirtualService) bool {
+	return slices.ContainsFunc(vs.Tls, func(r *networking.TLSRoute) bool {
+		return slices.ContainsFunc(r.Match, func(m *networking.TLSMatchAttributes) bool { return len(m.SniHosts) > 0 })
+	})
+}
+
+var clusterSNIRE = regexp.MustCompile(`^outbound_[^_]*[0-9][^_]*_[^_]*_[^_]*[a-zA-Z]`)
+
+// clusterSNI tells the names that sidecars ask each other for, "outbound_.80_._.reviews.apps.svc.cluster.local".
+func clusterSNI(s string) bool { return len(s) <= 255 && clusterSNIRE.MatchString(s) }
 
 func (c *checker) tlsRoute(at string, r *networking.TLSRoute, hosts []string) {
 	if len(r.Match) == 0 {
@@ -91,46 +135,64 @@ func (c *checker) tlsRoute(at string, r *networking.TLSRoute, hosts []string) {
 			c.fail(mp+".sniHosts", nil, "missing", "list the server names this route serves")
 		}
 		for k, sni := range m.SniHosts {
-			sp := index(mp+".sniHosts", k)
-			c.host(sp, sni)
-			if len(hosts) > 0 && !covered(sni, hosts) {
-				c.fail(sp, sni, "server name is not covered by hosts", "add it to spec.hosts")
-			}
+			c.sniHost(index(mp+".sniHosts", k), sni, hosts)
 		}
-		c.l4Match(mp, m.DestinationSubnets, "", m.Port, m.SourceLabels, m.Gateways, m.SourceNamespace)
+		c.l4Match(mp, m.DestinationSubnets, m.Port, m.SourceLabels, m.Gateways, m.SourceNamespace)
 	}
 	c.l4Routes(at+".route", r.Route)
 }
 
-// covered reports whether a server name, or each name of a wildcard, lies within one of the hosts.
-func covered(name string, hosts []string) bool {
-	for _, h := range hosts {
-		if h == "*" || strings.EqualFold(h, name) {
-			return true
-		}
-		if strings.HasPrefix(h, "*.") && strings.HasSuffix(strings.ToLower(name), strings.ToLower(h[1:])) {
-			return true
-		}
+// sniHost checks a server name that a TLS route is for: one of the hosts, or a part of one.
+func (c *checker) sniHost(at, s string, hosts []string) {
+	switch {
+	case isIP(s):
+		c.remark(at, "clients send no server name where they ask for an address, so that few would match", "name the host")
+	case partial(s):
+		c.fail(at, s, "proxies take a wildcard as the whole first label alone", `write "*.example.com"`)
+	case !clusterSNI(s) && !c.istioHost(at, s):
+	case !covered(s, hosts):
+		c.fail(at, s, "server name is not covered by hosts", "add it to spec.hosts")
 	}
-	return false
 }
 
-func (c *checker) l4Match(at string, subnets []string, source string, port uint32, labels map[string]string, gateways []string, namespace string) {
+func (c *checker) l4Match(at string, subnets []string, port uint32, labels map[string]string, gateways []string, namespace string) {
 	for i, s := range subnets {
 		c.ipOrCIDR(index(at+".destinationSubnets", i), s)
-	}
-	if source != "" {
-		c.ipOrCIDR(at+".sourceSubnet", source)
 	}
 	if port != 0 {
 		c.port(at+".port", port)
 	}
-	c.labels(at+".sourceLabels", labels)
-	for i, g := range gateways {
-		c.gatewayRef(index(at+".gateways", i), g)
-	}
-	if namespace != "" && !dnsLabel(namespace) {
-		c.fail(at+".sourceNamespace", namespace, "not a namespace", "name a namespace")
+	c.looseLabels(at+".sourceLabels", labels)
+	c.gatewayRefs(at+".gateways", gateways)
+	c.realNamespace(at+".sourceNamespace", namespace)
+}
+
+// gatewayRefs checks gateways' names as a VirtualService writes them: "mesh", "name", "namespace/name", or an old dotted name.
+func (c *checker) gatewayRefs(path string, list []string) {
+	const remedy = `use "mesh", "<name>" or "<namespace>/<name>"`
+	short := false
+	for i, s := range list {
+		at := index(path, i)
+		ns, name, ok := strings.Cut(s, "/")
+		switch {
+		case s == "mesh":
+		case short:
+			// Istio's webhook looks no further than to the first name without a namespace.
+			if ok && (!dnsLabel(ns) || !dnsLabel(name)) || !ok && nameProblem(s) != "" {
+				c.warn(at, verdict{"no Gateway can have this name", remedy})
+			}
+		case !ok:
+			if reason := nameProblem(s); reason != "" {
+				c.fail(at, s, "not a gateway's name: "+reason, remedy)
+			} else if old := strings.Split(s, "."); len(old) > 1 {
+				c.remark(at, "an old form of a gateway's name", fmt.Sprintf("write %q", old[1]+"/"+old[0]))
+			}
+		case !istioLabel(ns), !istioLabel(name):
+			c.fail(at, s, "not a gateway's name", remedy)
+		case !dnsLabel(ns), !dnsLabel(name):
+			c.warn(at, verdict{"no Gateway can have this name", "write it in lower case"})
+		}
+		short = short || !ok
 	}
 }
 
@@ -170,7 +232,11 @@ func (c *checker) destination(at string, d *networking.Destination) {
 		c.fail(at, nil, "missing", "name a destination host")
 		return
 	}
-	c.destinationHost(at+".host", d.Host)
+	if d.Host == "*" {
+		c.fail(at+".host", d.Host, "a destination cannot be every host", `name one service, or a ServiceEntry's host such as "*.example.com"`)
+	} else {
+		c.istioHost(at+".host", d.Host)
+	}
 	if d.Subset != "" {
 		c.subsetName(at+".subset", d.Subset)
 	}
@@ -180,7 +246,7 @@ func (c *checker) destination(at string, d *networking.Destination) {
 }
 
 func (c *checker) subsetName(at, s string) {
-	if len(s) > 63 || !hostLabelRE.MatchString(s) {
+	if !istioLabel(s) {
 		c.fail(at, s, "not a valid subset name", "use at most 63 letters, digits and '-'")
 	}
 }

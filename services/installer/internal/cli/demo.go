@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -46,8 +47,8 @@ func newDemo(env Env) *cobra.Command {
 				RunDir: runDir, ReadyFile: ready, Change: change, Broken: broken,
 				Requests: requests, Out: cmd.OutOrStdout(),
 			})
-			if err == nil && !keep {
-				return os.RemoveAll(dir)
+			if !keep && (err == nil || errors.Is(err, demo.ErrInterrupted)) {
+				err = errors.Join(err, os.RemoveAll(dir))
 			}
 			return err
 		},
@@ -60,6 +61,6 @@ func newDemo(env Env) *cobra.Command {
 	fs.StringVar(&binDir, "bin-dir", "", "directory of the programs (default: that of fairlead)")
 	fs.StringVar(&envoy, "envoy", "", "Envoy binary (default: found as `fairlead up` does)")
 	fs.StringVar(&loopback, "loopback-range", ports.Auto, "loopback addresses to use")
-	fs.BoolVar(&keep, "keep", false, "keep the run directory, logs included, also after a success")
+	fs.BoolVar(&keep, "keep", false, "keep the run directory, logs included, also after a success or Ctrl-C")
 	return cmd
 }

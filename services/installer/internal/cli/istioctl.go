@@ -29,7 +29,7 @@ var fromIstioctl = []istioctlCommand{
 	{"manifest", "", "the objects in `deploy/`"},
 	{"tag", "tag", "missing: there are no revisions of the control plane beside each other"},
 	{"experimental", "x describe pod|service", "`fairlead why PROXY HOST`"},
-	{"x", "x internal-debug", "the debug pages of each service's operations port, `http://<operations port>/debug/`, with the administrator's token"},
+	{"x", "x internal-debug", "istioctl itself, with the files of `fairlead credentials`; or the debug pages of each service's operations port, `http://<operations port>/debug/`, with the administrator's token"},
 	{"dashboard", "dashboard", "missing: `curl --unix-socket .run/pods/<pod>.<namespace>/envoy-admin.sock http://envoy/`, metrics at each operations port"},
 	{"admin", "admin log", "missing while it runs: `fairlead up --log-level`; of one Envoy `fairlead proxy-config log`"},
 	{"bug-report", "bug-report", "missing: `fairlead logs`, `fairlead proxy-config all PROXY -o json`, `fairlead proxy-status -o json`"},

@@ -61,7 +61,7 @@ func newRoot(env Env) *cobra.Command {
 	root.AddCommand(
 		newUp(env, mesh), newDown(mesh), newDemo(env),
 		newConfig(env, mesh), newProxyStatus(mesh), newProxyConfig(env, mesh), newWhy(mesh), newProxy(mesh), newLogs(mesh),
-		newVersion(env, mesh), newExitCodes(),
+		newCredentials(mesh), newValidate(env), newVersion(env, mesh), newExitCodes(),
 	)
 	complete(root)
 	return root

@@ -98,12 +98,16 @@ func up(ctx context.Context, env Env, t *target, f upFlags) error {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP)
 	defer stop()
 
-	prefix, release, err := f.prefix()
+	dir, err := rundir.Abs(t.runDir)
 	if err != nil {
 		return err
 	}
-	defer release()
-	p, layout, opts, err := f.plan(env, t, prefix)
+	reserved, err := f.reserve(dir)
+	if err != nil {
+		return err
+	}
+	defer reserved.Release()
+	p, layout, opts, err := f.plan(env, dir, reserved.Prefix)
 	if err != nil {
 		return err
 	}
@@ -158,30 +162,23 @@ func (f upFlags) run(ctx context.Context, env Env, p *plan.Plan, layout rundir.L
 	return err
 }
 
-// prefix is the loopback range to use.
-func (f upFlags) prefix() (netip.Prefix, func(), error) {
+// reserve takes the loopback range to use, for the mesh in a run directory.
+func (f upFlags) reserve(runDir string) (*ports.Reservation, error) {
+	by := ports.Mesh{PID: os.Getpid(), RunDir: runDir}
 	if f.loopbackRange == ports.Auto {
-		r, err := ports.ReserveAuto()
-		if err != nil {
-			return netip.Prefix{}, nil, err
-		}
-		return r.Prefix, r.Release, nil
+		return ports.ReserveAuto(by)
 	}
 	p, err := netip.ParsePrefix(f.loopbackRange)
 	if err != nil {
-		return netip.Prefix{}, nil, usage(fmt.Errorf("--loopback-range %q is no address range; write one like %s", f.loopbackRange, ports.DefaultRange))
+		return nil, usage(fmt.Errorf("--loopback-range %q is no address range; write one like %s, or %s", f.loopbackRange, ports.DefaultRange, ports.Auto))
 	}
-	return p, func() {}, nil
+	return ports.Reserve(p, by)
 }
 
 // plan reads the mesh files and decides what to run.
-func (f upFlags) plan(env Env, t *target, prefix netip.Prefix) (*plan.Plan, rundir.Layout, plan.Options, error) {
+func (f upFlags) plan(env Env, dir string, prefix netip.Prefix) (*plan.Plan, rundir.Layout, plan.Options, error) {
 	fail := func(err error) (*plan.Plan, rundir.Layout, plan.Options, error) {
 		return nil, rundir.Layout{}, plan.Options{}, err
-	}
-	dir, err := rundir.Abs(t.runDir)
-	if err != nil {
-		return fail(err)
 	}
 	m, err := mesh.Load(f.files)
 	if err != nil {

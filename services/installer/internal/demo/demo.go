@@ -75,6 +75,9 @@ func Run(ctx context.Context, cfg Config) error {
 	if err := d.waitReady(ctx, ended); err != nil {
 		stop()
 		d.tearDown(ended)
+		if ctx.Err() != nil {
+			return ErrInterrupted
+		}
 		return errors.Join(err, d.output(log.Name()))
 	}
 	d.say("ready after %s: %s", ms(time.Since(began)), d.inventory())
@@ -96,7 +99,7 @@ func Run(ctx context.Context, cfg Config) error {
 		}
 		d.title(step.title)
 		limited, cancel := context.WithTimeout(ctx, stepLimit)
-		if err := step.run(limited); err != nil {
+		if err := step.run(limited); err != nil && ctx.Err() == nil {
 			d.fail("%v", err)
 		}
 		cancel()
@@ -106,11 +109,17 @@ func Run(ctx context.Context, cfg Config) error {
 	stop()
 	d.tearDown(ended)
 	d.say("everything took %.1f s", time.Since(began).Seconds())
+	if ctx.Err() != nil {
+		return ErrInterrupted
+	}
 	if len(d.failed) > 0 {
 		return fmt.Errorf("%w:\n  %s\nthe logs are in %s", ErrDiffers, strings.Join(d.failed, "\n  "), filepath.Join(cfg.RunDir, "logs"))
 	}
-	return ctx.Err()
+	return nil
 }
+
+// ErrInterrupted says that the demonstration ended before it had shown everything.
+var ErrInterrupted = errors.New("the demonstration was interrupted: not everything was shown")
 
 // errEnded says that the mesh did not come up; why is in what it ended with.
 var errEnded = errors.New("the mesh ended before it was ready")

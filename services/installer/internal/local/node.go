@@ -123,18 +123,21 @@ func (n *Node) tasks(issuer *tokens.Files) []process.Task {
 		{Name: "console", Run: n.show},
 		{Name: "ready", Run: n.announce},
 	}
-	probe := func(name string, p *plan.Probe) {
+	watch := func(name string, run func(context.Context)) {
 		tasks = append(tasks, process.Task{Name: "probe " + name, Run: func(ctx context.Context) error {
-			n.watchReady(ctx, name, p)
+			run(ctx)
 			return nil
 		}})
+	}
+	probe := func(name string, p *plan.Probe) {
+		watch(name, func(ctx context.Context) { n.watchReady(ctx, name, p) })
 	}
 	for _, s := range n.cfg.Plan.Services {
 		probe(s.Name, serviceProbe(s))
 	}
 	for _, p := range n.cfg.Plan.Pods {
 		for _, c := range p.Containers {
-			probe(c.Name, c.Probe)
+			watch(c.Name, func(ctx context.Context) { n.watchContainer(ctx, c) })
 		}
 		if p.Agent != nil {
 			probe(p.Agent.Name, agentProbe(p.Agent))

@@ -41,6 +41,12 @@ func TestMain(m *testing.M) {
 	case "picky":
 		fmt.Fprintln(os.Stderr, "picky: unknown flag: --new")
 		os.Exit(2)
+	case "deaf":
+		// It listens where it likes.
+		_ = http.ListenAndServe("127.0.0.1:0", http.NotFoundHandler()) //nolint:gosec // a test's
+	case "flap":
+		fmt.Fprintln(os.Stderr, "no database")
+		os.Exit(7)
 	case "web":
 		// It answers on $HOST:$PORT, 503 while the file "sick" is there.
 		err := http.ListenAndServe(net.JoinHostPort(os.Getenv("HOST"), os.Getenv("PORT")), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { //nolint:gosec // a test's
@@ -275,9 +281,12 @@ func TestLifeOfAMesh(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.ready(t, "True")
-	if state, err = rundir.Open(w.cfg.Layout.Dir); err != nil || state.Pods[0].Containers[0].PID == pid || state.Pods[0].Containers[0].Restarts == 0 {
-		t.Errorf("after the crash: %+v, %v", state, err)
-	}
+	testkit.Eventually(t, within, func() error { // the state is written beside the Pod's status, not before it
+		if state, err = rundir.Open(w.cfg.Layout.Dir); err != nil || state.Pods[0].Containers[0].PID == pid || state.Pods[0].Containers[0].Restarts == 0 {
+			return fmt.Errorf("after the crash: %+v, %v", state, err)
+		}
+		return nil
+	})
 
 	testkit.Eventually(t, within, w.prints("warning: x has no effect"))
 

@@ -4,9 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+
+	"fairlead.dev/pkg/svid"
 
 	"fairlead.dev/services/installer/internal/plan"
 	"fairlead.dev/services/installer/internal/ports"
@@ -30,6 +35,12 @@ func (n *Node) prepare() (*tokens.Files, error) {
 	}
 	for _, dir := range dirs {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, fmt.Errorf("run directory: %w", err)
+		}
+	}
+	for _, s := range n.cfg.Plan.Services {
+		// A certificate of an earlier run has the addresses of that run.
+		if err := os.Remove(filepath.Join(l.ServiceState(s.Name), svid.CacheFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("run directory: %w", err)
 		}
 	}
@@ -72,13 +83,30 @@ func (n *Node) subjects() map[string]tokens.Subject {
 func CheckPorts(p *plan.Plan) error {
 	const remedy = "stop it, or choose another range with --loopback-range (auto finds a free one)"
 	var errs []error
+	byHolder := map[int]bool{} // one address of each holder is enough to know what to do
+	check := func(addr netip.AddrPort, wantedBy string) {
+		err := ports.Check(addr, wantedBy, remedy)
+		var busy *ports.BusyError
+		if errors.As(err, &busy) {
+			if byHolder[busy.PID] {
+				return
+			}
+			byHolder[busy.PID] = true
+		}
+		errs = append(errs, err)
+	}
 	for _, s := range p.Services {
-		errs = append(errs, ports.Check(s.GRPC, s.Name, remedy), ports.Check(s.Ops, s.Name, remedy))
+		check(s.GRPC, s.Name)
+		check(s.Ops, s.Name)
 	}
 	for _, pod := range p.Pods {
 		for _, addr := range pod.Listens {
-			errs = append(errs, ports.Check(addr, pod.ID(), remedy))
+			check(addr, pod.ID())
 		}
+	}
+	const most = 3
+	if errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil }); len(errs) > most {
+		errs = append(errs[:most], fmt.Errorf("so are addresses of %d more processes", len(errs)-most))
 	}
 	return errors.Join(errs...)
 }

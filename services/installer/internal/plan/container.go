@@ -12,7 +12,7 @@ import (
 )
 
 // container plans container i of the Pod as a process.
-func (w *deployment) container(p *Pod, i int, inner map[uint16]netip.AddrPort, proxyURL string) (*Container, error) {
+func (w *deployment) container(p *Pod, i int, targets []target, inner map[uint16]netip.AddrPort, proxyURL string) (*Container, error) {
 	c := p.spec.Spec.Containers[i]
 	field := fmt.Sprintf("spec.template.spec.containers[%d]", i)
 	path, err := w.o.Find(c.Command[0])
@@ -38,6 +38,7 @@ func (w *deployment) container(p *Pod, i int, inner map[uint16]netip.AddrPort, p
 	if g := p.spec.Spec.TerminationGracePeriodSeconds; g != nil {
 		out.Grace = time.Duration(*g) * time.Second
 	}
+	out.Listens = w.mustListen(c, out.Ports, targets)
 	if out.Probe, err = w.probe(p, c, field, inner); err != nil {
 		return nil, err
 	}
@@ -59,6 +60,25 @@ func containerPorts(c corev1.Container, inner map[uint16]netip.AddrPort) []Port 
 		slices.SortFunc(ports, func(a, b Port) int { return int(a.Number) - int(b.Number) })
 	}
 	return ports
+}
+
+// mustListen lists the ports on which a container has to listen before anything is sent to it: those that Services lead to, or that of $PORT if
+// they lead to none. Nobody expects a port of a container that declares none beside others.
+func (w *deployment) mustListen(c corev1.Container, ports []Port, targets []target) []netip.AddrPort {
+	applications := slices.DeleteFunc(slices.Clone(w.Spec.Template.Spec.Containers), func(c corev1.Container) bool { return c.Name == proxyContainer })
+	if len(ports) == 0 || len(c.Ports) == 0 && len(applications) > 1 {
+		return nil
+	}
+	var list []netip.AddrPort
+	for _, p := range ports {
+		if slices.ContainsFunc(targets, func(t target) bool { return t.number == p.Number }) {
+			list = append(list, p.Listen)
+		}
+	}
+	if len(list) == 0 {
+		list = append(list, ports[0].Listen)
+	}
+	return list
 }
 
 // environment is an ordered set of variables; later ones may refer to earlier ones as $(NAME).

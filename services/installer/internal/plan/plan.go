@@ -140,7 +140,9 @@ type Container struct {
 	Container string
 	// Ports tell where each container port is really listened on.
 	Ports []Port
-	// Probe decides whether it is ready; nil means as soon as it runs.
+	// Listens are those of its ports that requests are sent to, that of $PORT first.
+	Listens []netip.AddrPort
+	// Probe decides whether it is ready; nil means as soon as it listens on all of Listens.
 	Probe *Probe
 }
 

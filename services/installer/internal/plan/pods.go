@@ -33,7 +33,7 @@ type deployment struct {
 
 // newPods plans the replicas of a Deployment.
 func newPods(m *mesh.Mesh, d mesh.Deployment, o Options, addrs *addresses) ([]*Pod, error) {
-	w := &deployment{Deployment: d, mesh: m, o: o, addrs: addrs, xds: discovery(addrs, o.XDSServers)}
+	w := &deployment{Deployment: d, mesh: m, o: o, addrs: addrs, xds: list(discovery(addrs, o.XDSServers), netip.AddrPort.String)}
 	w.kind = podKind(m, d)
 	if err := w.check(); err != nil {
 		return nil, err
@@ -166,7 +166,7 @@ func (w *deployment) pod(i int) (*Pod, error) {
 		if c.Name == proxyContainer {
 			continue
 		}
-		container, err := w.container(p, i, listen, proxyURL)
+		container, err := w.container(p, i, targets, listen, proxyURL)
 		if err != nil {
 			return nil, err
 		}

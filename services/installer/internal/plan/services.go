@@ -63,10 +63,15 @@ func (p *Plan) addServices(o Options, addrs *addresses) error {
 		return nil
 	}
 
+	xdsServers := discovery(addrs, o.XDSServers)
 	if err := add("ca", "ca", "ca", netip.AddrPortFrom(caAddr, SecurePort), []string{
 		"--grpc-address", netip.AddrPortFrom(caAddr, SecurePort).String(),
 		"--ca-dir", l.CADir(),
 		"--root-cert-out", l.RootCert(),
+		"--dns-names", SystemNamespace + "/xds-server=" + discoveryNames,
+		"--ip-addresses", SystemNamespace + "/xds-server=" + hosts(xdsServers),
+		"--dns-names", SystemNamespace + "/ca=" + caNames,
+		"--ip-addresses", SystemNamespace + "/ca=" + caAddr.String(),
 	}); err != nil {
 		return err
 	}
@@ -83,14 +88,13 @@ func (p *Plan) addServices(o Options, addrs *addresses) error {
 		return err
 	}
 
-	for i := range o.XDSServers {
+	for i, addr := range xdsServers {
 		name := fmt.Sprintf("xds-server-%d", i)
-		addr := netip.AddrPortFrom(addrs.at(xdsOffset+uint32(i)), SecurePort)
 		if err := add(name, "xds-server", "xds-server", addr, client(name), []string{
 			"--secure-address", addr.String(),
 			"--config-watcher-address", watcher.String(),
 			"--instance", name,
-			"--peers", discovery(addrs, o.XDSServers),
+			"--peers", list(xdsServers, netip.AddrPort.String),
 		}); err != nil {
 			return err
 		}
@@ -98,11 +102,31 @@ func (p *Plan) addServices(o Options, addrs *addresses) error {
 	return nil
 }
 
-// discovery is the list of xds-servers as agents and the xds-servers themselves take it.
-func discovery(addrs *addresses, n int) string {
-	var list []string
-	for i := range n {
-		list = append(list, netip.AddrPortFrom(addrs.at(xdsOffset+uint32(i)), SecurePort).String())
+// Names by which Istio's agents know the services, which they verify: their default for discovery and certificates, and
+// those of deploy/kustomize. Agents dial "localhost" as istiod.istio-system.svc, so no certificate has that name.
+const (
+	discoveryNames = "istiod.istio-system.svc,istiod.istio-system"
+	caNames        = "ca.istio-system.svc,ca.istio-system"
+)
+
+// discovery is where the xds-servers serve.
+func discovery(addrs *addresses, n int) []netip.AddrPort {
+	all := make([]netip.AddrPort, n)
+	for i := range all {
+		all[i] = netip.AddrPortFrom(addrs.at(xdsOffset+uint32(i)), SecurePort) //nolint:gosec // at most 200
 	}
-	return strings.Join(list, ",")
+	return all
+}
+
+// list writes addresses as agents and services take them.
+func list(of []netip.AddrPort, text func(netip.AddrPort) string) string {
+	all := make([]string, 0, len(of))
+	for _, a := range of {
+		all = append(all, text(a))
+	}
+	return strings.Join(all, ",")
+}
+
+func hosts(of []netip.AddrPort) string {
+	return list(of, func(a netip.AddrPort) string { return a.Addr().String() })
 }

@@ -2,18 +2,12 @@
 package ports
 
 import (
-	"bufio"
-	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"hash/fnv"
 	"net"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 )
 
@@ -50,64 +44,6 @@ func Check(addr netip.AddrPort, wantedBy, remedy string) error {
 	busy := &BusyError{Addr: addr, For: wantedBy, Remedy: remedy}
 	busy.PID, busy.Command = holder(addr)
 	return busy
-}
-
-// listening is TCP_LISTEN in /proc/net/tcp.
-const listening = "0A"
-
-// holder finds the process that listens on the address; 0 if it is not to be seen.
-func holder(addr netip.AddrPort) (pid int, command string) {
-	f, err := os.Open("/proc/net/tcp")
-	if err != nil {
-		return 0, ""
-	}
-	defer f.Close()
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		fields := strings.Fields(lines.Text())
-		if len(fields) < 10 || fields[3] != listening {
-			continue
-		}
-		local, ok := parseHex(fields[1])
-		if !ok || local.Port() != addr.Port() || local.Addr() != addr.Addr() && !local.Addr().IsUnspecified() {
-			continue
-		}
-		return socketOwner(fields[9])
-	}
-	return 0, ""
-}
-
-// parseHex reads "0A00007F:1F90": the address as the machine keeps it, the port in network order (proc_net_tcp).
-func parseHex(s string) (netip.AddrPort, bool) {
-	host, port, ok := strings.Cut(s, ":")
-	b, err := hex.DecodeString(host)
-	if !ok || err != nil || len(b) != 4 {
-		return netip.AddrPort{}, false
-	}
-	n, err := strconv.ParseUint(port, 16, 16)
-	if err != nil {
-		return netip.AddrPort{}, false
-	}
-	var a [4]byte
-	binary.BigEndian.PutUint32(a[:], binary.NativeEndian.Uint32(b))
-	return netip.AddrPortFrom(netip.AddrFrom4(a), uint16(n)), true
-}
-
-// socketOwner finds the process that has the socket open.
-func socketOwner(inode string) (pid int, command string) {
-	links, err := filepath.Glob("/proc/[0-9]*/fd/*")
-	if err != nil {
-		return 0, ""
-	}
-	for _, link := range links {
-		if target, err := os.Readlink(link); err != nil || target != "socket:["+inode+"]" {
-			continue
-		}
-		dir := filepath.Dir(filepath.Dir(link))
-		pid, _ = strconv.Atoi(filepath.Base(dir))
-		comm, _ := os.ReadFile(filepath.Join(dir, "comm"))
-		return pid, strings.TrimSpace(string(comm))
-	}
-	return 0, ""
 }
 
 // Ports of 127.0.0.1 for applications lie below the range that the kernel takes ports for outgoing connections from (32768 and up by

@@ -6,8 +6,12 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestCheckNamesTheHolder(t *testing.T) {
@@ -70,20 +74,20 @@ func TestFreeHandsOutEachPortOnce(t *testing.T) {
 
 func TestReserveAuto(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
-	a, err := ReserveAuto()
+	a, err := reserveAuto(Mesh{PID: 1}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := ReserveAuto()
+	b, err := reserveAuto(Mesh{PID: 2}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer b.Release()
 	if a.Prefix == b.Prefix || a.Prefix.Bits() != 16 || !a.Prefix.Addr().IsLoopback() {
 		t.Errorf("ranges %s and %s", a.Prefix, b.Prefix)
 	}
+	b.Release()
 	a.Release()
-	c, err := ReserveAuto()
+	c, err := reserveAuto(Mesh{PID: 3}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,10 +95,104 @@ func TestReserveAuto(t *testing.T) {
 	if c.Prefix != a.Prefix {
 		t.Errorf("%s was given back, and %s taken", a.Prefix, c.Prefix)
 	}
+	d, err := reserveAuto(Mesh{PID: 4}, []socket{{addr: netip.AddrPortFrom(b.Prefix.Addr().Next(), 15012)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Release()
+	if d.Prefix == b.Prefix {
+		t.Errorf("somebody listens in %s, and it was taken", d.Prefix)
+	}
+}
+
+func TestReserveNamesTheMeshThatHasTheRange(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	first, err := Reserve(netip.MustParsePrefix("127.66.0.0/16"), Mesh{PID: 4711, RunDir: "/home/ann/.run"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, wanted := range []string{"127.66.0.0/16", "127.66.1.0/24", "127.0.0.0/8", "127.66.0.1/16"} {
+		_, err := Reserve(netip.MustParsePrefix(wanted), Mesh{PID: 1})
+		var taken *TakenError
+		if !errors.As(err, &taken) {
+			t.Errorf("%s: error %v", wanted, err)
+			continue
+		}
+		for _, want := range []string{"127.66.0.0/16", "/home/ann/.run", "pid 4711", "fairlead down --run-dir /home/ann/.run", "auto"} {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %q lacks %q", wanted, err, want)
+			}
+		}
+		if strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: %q is not one line", wanted, err)
+		}
+	}
+	beside, err := Reserve(netip.MustParsePrefix("127.67.0.0/16"), Mesh{PID: 1})
+	if err != nil {
+		t.Error(err)
+	} else {
+		beside.Release()
+	}
+	first.Release()
+	again, err := Reserve(netip.MustParsePrefix("127.66.1.0/24"), Mesh{PID: 1})
+	if err != nil {
+		t.Fatalf("the range was given back: %v", err)
+	}
+	again.Release()
+}
+
+// A file that is no reservation, or damaged, is no reason not to start.
+func TestReserveIgnoresForeignFiles(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("TMPDIR", dir)
+	for name, text := range map[string]string{
+		"fairlead-loopback-100.lock": "", "fairlead-loopback-127.66.0.0-16.lock": "{not json", "fairlead-loopback-x.lock": "x",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := unix.Mkfifo(filepath.Join(dir, "fairlead-loopback-127.66.2.0-24.lock"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r, err := Reserve(netip.MustParsePrefix("127.66.0.0/16"), Mesh{PID: 1, RunDir: "/r"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Release()
+}
+
+func TestListening(t *testing.T) {
+	four, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer four.Close()
+	want := []netip.AddrPort{netip.MustParseAddrPort(four.Addr().String())}
+	if six, err := net.Listen("tcp6", "[::]:0"); err == nil {
+		defer six.Close()
+		want = append(want, netip.MustParseAddrPort(six.Addr().String()))
+	}
+	got := Listening(unix.Getpgrp())
+	for _, w := range want {
+		if !slices.Contains(got, w) {
+			t.Errorf("%s is not in %v", w, got)
+		}
+	}
+	four.Close()
+	if got := Listening(unix.Getpgrp()); slices.Contains(got, want[0]) {
+		t.Errorf("%s is closed, and in %v", want[0], got)
+	}
+	if got := Listening(1 << 30); got != nil {
+		t.Errorf("nobody listens on %v", got)
+	}
 }
 
 func TestParseHex(t *testing.T) {
 	if got, ok := parseHex("0B00427F:3AA4"); !ok || got.String() != "127.66.0.11:15012" {
+		t.Errorf("got %s, %t", got, ok)
+	}
+	if got, ok := parseHex("B80D0120000000000000000001000000:0050"); !ok || got.String() != "[2001:db8::1]:80" {
 		t.Errorf("got %s, %t", got, ok)
 	}
 	for _, bad := range []string{"", "0B00427F", "x:1", "0B00:1", "0B00427F:99999"} {

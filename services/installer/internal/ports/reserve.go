@@ -1,51 +1,169 @@
 package ports
 
 import (
+	"encoding/json"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
-// DefaultRange is where a mesh's addresses are taken from by default.
+// DefaultRange is where a mesh's addresses come from unless its user chooses another range.
 const DefaultRange = "127.66.0.0/16"
 
 // Auto asks for a loopback range that no other mesh uses.
 const Auto = "auto"
 
-// Ranges that Auto chooses from: 127.100.0.0/16 to 127.199.0.0/16.
+// Ranges that ReserveAuto chooses from are 127.n.0.0/16.
 const (
 	firstAuto = 100
 	lastAuto  = 199
 )
 
-// Reserve holds a loopback range until Release, or the end of the process. The reservation is a locked file in the directory for temporary
-// files, so it keeps meshes of all users of the machine apart.
-type Reserve struct {
+// Mesh is who reserves a range: `fairlead up` with a run directory.
+type Mesh struct {
+	PID    int    `json:"pid"`
+	RunDir string `json:"runDir"`
+}
+
+// TakenError says which mesh has a range that overlaps.
+type TakenError struct {
+	// Wanted is the range that was asked for, Range the one that is reserved.
+	Wanted, Range netip.Prefix
+	// Holder is zero if its file cannot be read.
+	Holder Mesh
+}
+
+func (e *TakenError) Error() string {
+	by, stop := "another mesh", "stop it"
+	if e.Holder.PID > 0 {
+		by = fmt.Sprintf("the mesh in %s (`fairlead up`, pid %d)", e.Holder.RunDir, e.Holder.PID)
+		stop = fmt.Sprintf("stop it with `fairlead down --run-dir %s`", e.Holder.RunDir)
+	}
+	return fmt.Sprintf("loopback range %s is in use by %s; %s, or let `--loopback-range auto` (make: LOOPBACK=auto) find a free one", e.Range, by, stop)
+}
+
+// Reservation holds a loopback range until Release, or the end of the process: it is a locked file in the directory for temporary files. Meshes of
+// all users of the machine see it.
+type Reservation struct {
 	Prefix netip.Prefix
 	file   *os.File
 }
 
-// ReserveAuto takes a /16 of loopback that no other mesh has reserved.
-func ReserveAuto() (*Reserve, error) {
-	for n := firstAuto; n <= lastAuto; n++ {
-		name := filepath.Join(os.TempDir(), fmt.Sprintf("fairlead-loopback-%d.lock", n))
-		f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
-		if err != nil {
-			continue // another user's
-		}
-		if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
-			_ = f.Close()
+// Reserve takes a range for a mesh. It returns a TakenError if another mesh has one that overlaps.
+func Reserve(prefix netip.Prefix, by Mesh) (*Reservation, error) {
+	r, err := lock(prefix, by)
+	if err != nil {
+		return nil, err
+	}
+	files, err := filepath.Glob(reservation("*"))
+	if err != nil {
+		return r, nil //nolint:nilerr // no other is to be seen
+	}
+	for _, name := range files {
+		other, ok := reserved(name)
+		if !ok || other == prefix || !other.Overlaps(prefix) || !locked(name) {
 			continue
 		}
-		return &Reserve{Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{127, byte(n), 0, 0}), 16), file: f}, nil
+		r.Release()
+		return nil, &TakenError{Wanted: prefix, Range: other, Holder: readHolder(name)}
+	}
+	return r, nil
+}
+
+// ReserveAuto takes a /16 of loopback that no other mesh has reserved and where nobody listens.
+func ReserveAuto(by Mesh) (*Reservation, error) { return reserveAuto(by, sockets()) }
+
+func reserveAuto(by Mesh, busy []socket) (*Reservation, error) {
+	for n := firstAuto; n <= lastAuto; n++ {
+		prefix := netip.PrefixFrom(netip.AddrFrom4([4]byte{127, byte(n), 0, 0}), 16)
+		if slices.ContainsFunc(busy, func(s socket) bool { return prefix.Contains(s.addr.Addr()) }) {
+			continue
+		}
+		if r, err := Reserve(prefix, by); err == nil {
+			return r, nil
+		}
 	}
 	return nil, fmt.Errorf("no loopback range from 127.%d.0.0/16 to 127.%d.0.0/16 is free; name one with --loopback-range", firstAuto, lastAuto)
 }
 
+// lock takes the file of a range.
+func lock(prefix netip.Prefix, by Mesh) (*Reservation, error) {
+	prefix = prefix.Masked()
+	name := reservation(strings.ReplaceAll(prefix.String(), "/", "-"))
+	taken := &TakenError{Wanted: prefix, Range: prefix}
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o644) //nolint:gosec // others shall read who holds the range
+	switch {
+	case err != nil && !locked(name):
+		return nil, fmt.Errorf("reserve loopback range %s: %w; remove the file if no mesh of its owner runs, or choose another --loopback-range", prefix, err)
+	case err != nil: // another user's
+		taken.Holder = readHolder(name)
+		return nil, taken
+	}
+	if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
+		_ = f.Close()
+		taken.Holder = readHolder(name)
+		return nil, taken
+	}
+	r := &Reservation{Prefix: prefix, file: f}
+	raw, err := json.Marshal(by)
+	if err == nil {
+		err = f.Truncate(0)
+	}
+	if err == nil {
+		_, err = f.WriteAt(raw, 0)
+	}
+	if err != nil {
+		r.Release()
+		return nil, fmt.Errorf("reserve loopback range %s: %w", prefix, err)
+	}
+	return r, nil
+}
+
+// reservation is the name of a range's file.
+func reservation(name string) string {
+	return filepath.Join(os.TempDir(), "fairlead-loopback-"+name+".lock")
+}
+
+// reserved is the range that a file of this name is about.
+func reserved(name string) (netip.Prefix, bool) {
+	base := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(name), "fairlead-loopback-"), ".lock")
+	prefix, err := netip.ParsePrefix(strings.ReplaceAll(base, "-", "/"))
+	return prefix, err == nil
+}
+
+// locked tells whether a process holds the file.
+func locked(name string) bool {
+	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) != nil
+}
+
+// readHolder reads who holds a range; zero if the file does not say.
+func readHolder(name string) Mesh {
+	var m Mesh
+	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return m
+	}
+	defer f.Close()
+	const most = 8 << 10
+	raw, err := io.ReadAll(io.LimitReader(f, most))
+	if err != nil || json.Unmarshal(raw, &m) != nil {
+		return Mesh{}
+	}
+	return m
+}
+
 // Release gives the range back.
-func (r *Reserve) Release() {
-	_ = r.file.Close()
+func (r *Reservation) Release() {
+	_ = r.file.Close() // the lock goes with it
 }

@@ -41,6 +41,8 @@ type Status struct {
 	Exit string
 	// ExitCode of the last end; -1 if a signal ended it or it could not be started.
 	ExitCode int
+	// Lived is how long the process ran that ended last; 0 if none has ended, or could not be started.
+	Lived time.Duration
 	// Stopped is true once it was asked to stop and is gone.
 	Stopped bool
 }
@@ -194,6 +196,10 @@ func (p *Process) once() error {
 	}
 	p.update(func(s *Status) {
 		p.proc = nil
+		s.Lived = 0
+		if s.PID != 0 {
+			s.Lived = p.sup.cfg.Clock.Now().Sub(s.StartedAt)
+		}
 		s.PID = 0
 		s.Exit, s.ExitCode = "exit status 0", 0
 		if err != nil {

@@ -11,6 +11,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"time"
 
@@ -32,6 +33,23 @@ func NewIssuer(name string) (*Issuer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("issuer key: %w", err)
 	}
+	return issuerWith(name, key)
+}
+
+// LoadIssuer makes an issuer with the key that another one's KeyPEM gave.
+func LoadIssuer(name string, keyPEM []byte) (*Issuer, error) {
+	block, _ := pem.Decode(keyPEM)
+	if block == nil {
+		return nil, errors.New("issuer key: is not PEM")
+	}
+	key, err := x509.ParseECPrivateKey(block.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("issuer key: %w", err)
+	}
+	return issuerWith(name, key)
+}
+
+func issuerWith(name string, key *ecdsa.PrivateKey) (*Issuer, error) {
 	der, err := x509.MarshalPKIXPublicKey(&key.PublicKey)
 	if err != nil {
 		return nil, fmt.Errorf("issuer key: %w", err)

@@ -35,6 +35,8 @@ type xdsServer struct {
 	resources []*discoveryv3.Resource
 	// once is a type of which only the first request of a stream is answered.
 	once string
+	// asks is why a stream is asked to reconnect at its second request, if it is.
+	asks string
 
 	mu    sync.Mutex
 	peers []auth.Peer
@@ -97,6 +99,9 @@ func (s *xdsServer) DeltaAggregatedResources(stream discoveryv3.AggregatedDiscov
 		s.mu.Lock()
 		s.delta = append(s.delta, req)
 		s.mu.Unlock()
+		if s.asks != "" && req.GetResponseNonce() != "" {
+			return rpc.AskToReconnect(stream.Context(), s.asks)
+		}
 		if req.GetTypeUrl() == s.once && req.GetResponseNonce() != "" {
 			continue
 		}
@@ -160,7 +165,10 @@ func (w *world) relay(c Config) discoveryv3.AggregatedDiscoveryServiceClient {
 		c.Source = w.pki.NewSVID("shop", "web")
 	}
 	c.TLS = tlsconf.Client(c.Source, w.pki.ID("istio-system", "xds-server"))
-	c.Log, c.Registerer = testkit.Logger(w.t), prometheus.NewRegistry()
+	c.Registerer = prometheus.NewRegistry()
+	if c.Log == nil {
+		c.Log = testkit.Logger(w.t)
+	}
 	r, err := New(c)
 	if err != nil {
 		w.t.Fatal(err)

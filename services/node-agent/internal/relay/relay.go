@@ -25,6 +25,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/rpc"
 	"fairlead.dev/pkg/tlsconf"
 )
 
@@ -187,7 +188,7 @@ func (r *Relay) relay(method string, down grpc.ServerStream) error {
 	}()
 
 	answered, err := pump(down, server, r.metrics.responses)
-	address := up.address()
+	address, asked := up.address(), ""
 	switch {
 	case down.Context().Err() != nil:
 		r.metrics.ends.WithLabelValues(endEnvoy).Inc()
@@ -198,13 +199,20 @@ func (r *Relay) relay(method string, down grpc.ServerStream) error {
 		r.metrics.ends.WithLabelValues(endEnvoy).Inc()
 		r.ended(true, false)
 		return <-fromEnvoy
+	case errors.Is(err, io.EOF) && rpc.ReconnectAsked(up.Trailer()) != "":
+		asked = rpc.ReconnectAsked(up.Trailer())
+		err = status.Errorf(codes.Unavailable, "xds-server %s asks to reconnect: %s", address, asked)
 	case errors.Is(err, io.EOF):
 		err = status.Errorf(codes.Unavailable, "xds-server %s ended the stream", address)
 	default:
 		err = status.Errorf(status.Code(err), "xds-server %s: %s", address, status.Convert(err).Message())
 	}
 	r.metrics.ends.WithLabelValues(endServer).Inc()
-	r.log.Warn("xds-server lost", "address", address, "answered", answered, "error", err)
+	if asked != "" {
+		r.log.Info("xds-server asks to reconnect", "address", address, "answered", answered, "reason", asked)
+	} else {
+		r.log.Warn("xds-server lost", "address", address, "answered", answered, "error", err)
+	}
 	if address != "" {
 		r.addresses.markFailed(address, r.clock.Now())
 	}

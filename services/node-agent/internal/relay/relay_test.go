@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"maps"
 	"net"
 	"net/netip"
@@ -118,6 +119,54 @@ func TestFailsOver(t *testing.T) {
 		}
 		return time.Since(lost)
 	})
+}
+
+// A stream that is asked to reconnect ends with the reason, the next one is with the other xds-server, and nothing of it is a warning.
+func TestAskedToReconnect(t *testing.T) {
+	w := newWorld(t)
+	servers := map[string]*xdsServer{}
+	for range 2 {
+		s := w.xds("")
+		s.asks = "more proxies than the others"
+		servers[s.address] = s
+	}
+	var log lockedBuffer
+	client := w.relay(Config{Addresses: slices.Collect(maps.Keys(servers)), Log: slog.New(slog.NewTextHandler(&log, nil))})
+	stream := w.open(client)
+	first, err := w.ask(stream, &discoveryv3.DeltaDiscoveryRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{ResponseNonce: "n"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), first+" asks to reconnect: more proxies") {
+		t.Errorf("stream ended with %v, want Unavailable with address and reason", err)
+	}
+	if second, err := w.ask(w.open(client), &discoveryv3.DeltaDiscoveryRequest{}); err != nil || second == first {
+		t.Errorf("answer of %q, %v; asked to leave %q", second, err, first)
+	}
+	if text := log.String(); strings.Contains(text, "level=WARN") || !strings.Contains(text, "asks to reconnect") {
+		t.Errorf("logged: %s", text)
+	}
+}
+
+// lockedBuffer is a log that is read while it is written.
+type lockedBuffer struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
 }
 
 // A stream that is opened while no xds-server is there waits for one.

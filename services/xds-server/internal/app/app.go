@@ -25,9 +25,11 @@ import (
 	"fairlead.dev/pkg/svid"
 	"fairlead.dev/pkg/tlsconf"
 	"fairlead.dev/pkg/version"
+	cav1 "fairlead.dev/proto/fairlead/ca/v1"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	secretv1 "fairlead.dev/proto/fairlead/secret/v1"
 	"fairlead.dev/services/xds-server/internal/balance"
+	"fairlead.dev/services/xds-server/internal/certificate"
 	"fairlead.dev/services/xds-server/internal/credential"
 	"fairlead.dev/services/xds-server/internal/debug"
 	"fairlead.dev/services/xds-server/internal/options"
@@ -127,6 +129,14 @@ func (s *Server) wire(ctx context.Context) error {
 		return err
 	}
 
+	// Certificates of workloads: their requests go to ca, with their tokens.
+	var certificates *certificate.Forwarder
+	if cfg.ForwardCertificateRequests {
+		if certificates, err = s.certificates(identity, ads); err != nil {
+			return err
+		}
+	}
+
 	// Following the mesh.
 	config := configv1.NewConfigServiceClient(conn)
 	mesh, err := upstream.New(upstream.Config{Watcher: config, Subscriber: self, Apply: ads.Apply, Busy: ads.MostSettled, Bans: ads.EnforceBans,
@@ -149,7 +159,7 @@ func (s *Server) wire(ctx context.Context) error {
 	}
 
 	// Ports.
-	secure, err := s.secure(ctx, identity, ads, balancer)
+	secure, err := s.secure(ctx, identity, ads, balancer, certificates)
 	if err != nil {
 		return err
 	}
@@ -165,7 +175,7 @@ func (s *Server) wire(ctx context.Context) error {
 	pages.Ready("configuration", mesh.Ready)
 	debug.Register(pages, ops.JSON, ads, engine)
 
-	s.tasks = []process.Task{
+	s.tasks = append(s.tasks, []process.Task{
 		{Name: "identity", Run: identity.Run},
 		{Name: "ops", Run: pages.Run},
 		{Name: "mesh", Run: identified(identity, mesh.Run)},
@@ -177,7 +187,7 @@ func (s *Server) wire(ctx context.Context) error {
 		{Name: "memory", Run: footprint.NewKeeper(nil, deps.Log).Run},
 		{Name: "ads", Run: func(ctx context.Context) error { return rpc.Serve(ctx, secure, s.SecureListener, cfg.ShutdownGrace) }},
 		{Name: "connection", Run: func(ctx context.Context) error { <-ctx.Done(); return conn.Close() }},
-	}
+	}...)
 	if plaintext != nil {
 		s.tasks = append(s.tasks, process.Task{Name: "plaintext ads", Run: func(ctx context.Context) error {
 			return rpc.Serve(ctx, plaintext, s.PlaintextListener, cfg.ShutdownGrace)
@@ -208,9 +218,25 @@ func (s *Server) connectionAge() (age, grace time.Duration) {
 	return 0, s.cfg.MaxConnectionAge + s.cfg.MaxConnectionAge/5
 }
 
+// certificates prepares the connection to ca over which requests are forwarded, as this xds-server and with the callers' tokens.
+func (s *Server) certificates(identity tlsconf.Source, ads *serve.Server) (*certificate.Forwarder, error) {
+	conn, err := rpc.Dial(rpc.ClientConfig{
+		Target: s.cfg.CAAddress, TLS: tlsconf.Client(identity, s.cfg.CA), Registerer: s.deps.Registry, TracerProvider: s.deps.Tracer,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("--ca-address: %w", err)
+	}
+	s.tasks = append(s.tasks, process.Task{Name: "ca connection", Run: func(ctx context.Context) error { <-ctx.Done(); return conn.Close() }})
+	return certificate.New(certificate.Config{
+		CA: cav1.NewForwardingServiceClient(conn), Banned: ads.Banned, Log: s.deps.Log, Registerer: s.deps.Registry,
+	})
+}
+
 // secure opens the ADS port: a client certificate or a token, of the own trust domain. The other replicas, and nobody else, may ask for the
-// load there.
-func (s *Server) secure(ctx context.Context, identity tlsconf.Source, ads *serve.Server, balancer *balance.Balancer) (g *grpc.Server, err error) {
+// load there. Certificates are nil if requests for them are not answered.
+func (s *Server) secure(
+	ctx context.Context, identity tlsconf.Source, ads *serve.Server, balancer *balance.Balancer, certificates *certificate.Forwarder,
+) (g *grpc.Server, err error) {
 	authenticator, clientAuth := auth.MTLS(), tls.RequireAndVerifyClientCert
 	if s.cfg.JWKSFile != "" {
 		tokens, err := auth.NewJWT(auth.JWTConfig{
@@ -224,11 +250,15 @@ func (s *Server) secure(ctx context.Context, identity tlsconf.Source, ads *serve
 	if s.SecureListener, err = listen(ctx, "secure-address", s.cfg.SecureAddress); err != nil {
 		return nil, err
 	}
+	policy := auth.Policy{adsMethods: auth.InTrustDomain(s.cfg.Domain), balance.Methods: auth.IDs(s.cfg.Own.String())}
+	if certificates != nil {
+		policy[certificate.Method] = auth.InTrustDomain(s.cfg.Domain)
+	}
 	age, grace := s.connectionAge()
 	g, err = rpc.NewServer(rpc.ServerConfig{
 		Service: "ads", Log: s.deps.Log, Registerer: s.deps.Registry, TracerProvider: s.deps.Tracer,
-		TLS: tlsconf.Server(identity, clientAuth), Authenticator: authenticator,
-		Policy:       auth.Policy{adsMethods: auth.InTrustDomain(s.cfg.Domain), balance.Methods: auth.IDs(s.cfg.Own.String())},
+		TLS: tlsconf.ServerFrom(s.cfg.MinTLS, identity, clientAuth), Authenticator: authenticator,
+		Policy:       policy,
 		MaxRecvBytes: maxRequestBytes, MaxConnectionAge: age, MaxConnectionAgeGrace: grace,
 	}, grpc.ForceServerCodecV2(serve.Codec()))
 	if err != nil {
@@ -236,6 +266,9 @@ func (s *Server) secure(ctx context.Context, identity tlsconf.Source, ads *serve
 	}
 	ads.Register(g)
 	balancer.Register(g)
+	if certificates != nil {
+		certificates.Register(g)
+	}
 	return g, nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math/rand/v2"
 	"net"
@@ -19,9 +20,7 @@ import (
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/status"
 
 	"fairlead.dev/pkg/auth"
 	"fairlead.dev/pkg/clock"
@@ -220,6 +219,9 @@ func (o *observed) failure() error {
 	return nil
 }
 
+// errMoved means that the replica has asked the proxy to reconnect for the sake of balance.
+var errMoved = errors.New("moved")
+
 // order is that of a sidecar.
 var order = []string{resource.ClusterType, resource.EndpointType, resource.ListenerType, resource.RouteType}
 
@@ -230,7 +232,7 @@ func (p *proxy) run(ctx context.Context) {
 		switch {
 		case ctx.Err() != nil:
 			return
-		case status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "has more proxies than the others"):
+		case !errors.Is(err, errMoved):
 			p.seen.failed(p.id, err)
 			return
 		case len(p.held) < len(order):
@@ -283,6 +285,9 @@ func (p *proxy) stream(ctx context.Context) error {
 	}
 	for {
 		m, err := client.Recv()
+		if errors.Is(err, io.EOF) && strings.Contains(rpc.ReconnectAsked(client.Trailer()), "has more proxies than the others") {
+			return errMoved
+		}
 		if err != nil {
 			return err
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"fairlead.dev/pkg/auth"
+	"fairlead.dev/pkg/tlsconf"
 	"fairlead.dev/services/xds-server/internal/balance"
 	"fairlead.dev/services/xds-server/internal/serve"
 )
@@ -41,6 +42,9 @@ type Options struct {
 	MinIdentityStreams, MaxAddressStreams          int
 	MaxNamesMiB                                    int
 	ShutdownGrace                                  time.Duration
+	ForwardCertificateRequests                     bool
+	TLSMinVersion                                  string
+	DebugIdentities                                []string
 }
 
 // AddFlags declares the flags.
@@ -63,6 +67,13 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.Issuer, "issuer", "", "issuer that tokens must name (required with --jwks-file)")
 	flags.StringVar(&o.AdminJWKSFile, "admin-jwks-file", "", "keys that verify operators' tokens for /debug (audience fairlead); empty: /debug is closed")
 	flags.StringVar(&o.AdminIssuer, "admin-issuer", "", "issuer that operators' tokens must name (default: the value of --issuer)")
+
+	flags.BoolVar(&o.ForwardCertificateRequests, "forward-certificate-requests", true,
+		"answer workloads' certificate requests on the ADS port by asking ca with the token that the workload sent")
+	flags.StringVar(&o.TLSMinVersion, "tls-min-version", tlsconf.Version13,
+		"lowest TLS version of the ADS port: 1.3, or 1.2 with the cipher suites that FIPS 140-3 approves")
+	flags.StringArrayVar(&o.DebugIdentities, "debug-identities", nil,
+		"who may ask for Istio's debug types (istio.io/debug) on the ADS port besides fairlead-admin: namespace/service-account (repeatable)")
 
 	flags.StringSliceVar(&o.Peers, "peers", nil,
 		"host:port of the secure ports of all xds-servers, between which proxies are balanced; a name stands for all its addresses, looked up regularly; empty: no balancing")
@@ -91,6 +102,10 @@ type Config struct {
 	Domain spiffeid.TrustDomain
 	// Own identity, and those of the peers, which live in the same namespace.
 	Own, CA, ConfigWatcher, Admin spiffeid.ID
+	// Debuggers may ask for Istio's debug types; the administrator is the first.
+	Debuggers []spiffeid.ID
+	// MinTLS is the lowest version of TLS on the ADS port.
+	MinTLS uint16
 }
 
 // Check reports everything that is wrong with the options at once.
@@ -154,6 +169,9 @@ func (o Options) Check() (*Config, error) {
 		fail("instance", err)
 		c.Instance = host
 	}
+	var err error
+	c.MinTLS, err = tlsconf.ParseVersion(o.TLSMinVersion)
+	fail("tls-min-version", err)
 	fail("trust-domain", c.identities())
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
@@ -178,6 +196,18 @@ func (c *Config) identities() error {
 		if *id.to, err = auth.WorkloadID(td, namespace, id.account); err != nil {
 			return fmt.Errorf("--identity: %w", err)
 		}
+	}
+	c.Debuggers = []spiffeid.ID{c.Admin}
+	for _, text := range c.DebugIdentities {
+		namespace, account, ok := strings.Cut(text, "/")
+		if !ok {
+			return fmt.Errorf("--debug-identities: %q is not namespace/service-account", text)
+		}
+		id, err := auth.WorkloadID(td, namespace, account)
+		if err != nil {
+			return fmt.Errorf("--debug-identities: %w", err)
+		}
+		c.Debuggers = append(c.Debuggers, id)
 	}
 	return nil
 }

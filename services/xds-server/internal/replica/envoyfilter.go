@@ -37,7 +37,9 @@ type Patch struct {
 	Value proto.Message
 	// Proxy is the condition on the proxy itself; nil if there is none.
 	Proxy *ProxyMatch
-	// Places where the patch may matter.
+	// Operation is what the patch does, see envoyapi.Operation.
+	Operation networking.EnvoyFilter_Patch_Operation
+	// Places where the patch may matter; none for one that changes nothing.
 	Places []Place
 }
 
@@ -62,12 +64,19 @@ func (p *ProxyMatch) Meets(metadata map[string]string) bool {
 	return Matches(p.metadata, metadata)
 }
 
+// nothing matches no text.
+var nothing = regexp.MustCompile(`[^\x00-\x{10FFFF}]`)
+
 func newProxyMatch(m *networking.EnvoyFilter_ProxyMatch) (*ProxyMatch, error) {
 	if m.GetProxyVersion() == "" && len(m.GetMetadata()) == 0 {
 		return nil, nil //nolint:nilnil // no condition
 	}
 	p := &ProxyMatch{metadata: m.GetMetadata()}
-	if v := m.GetProxyVersion(); v != "" {
+	switch v := m.GetProxyVersion(); {
+	case v == "":
+	case len(v) > envoyapi.MaxProxyVersion:
+		p.version = nothing
+	default:
 		var err error
 		if p.version, err = regexp.Compile(v); err != nil {
 			return nil, fmt.Errorf("match.proxy.proxyVersion: %w", err)
@@ -108,6 +117,9 @@ const (
 // places lists where a patch may matter. Inbound routes are part of their listeners, and only outbound virtual hosts are resources. A sidecar
 // starts with one configuration for both of its sides, which counts as the inbound one's.
 func places(p *Patch) []Place {
+	if p.Operation == networking.EnvoyFilter_Patch_INVALID {
+		return nil
+	}
 	var kinds []string
 	routes, start := false, false
 	switch p.Spec.GetApplyTo() {
@@ -172,12 +184,14 @@ func decodeEnvoyFilter(e *entry, c *configv1.IstioConfig) (any, error) {
 	}
 	f := &EnvoyFilter{Config: *decoded.(*Config[*networking.EnvoyFilter])}
 	for i, spec := range f.Spec.GetConfigPatches() {
-		p := &Patch{Index: i, Spec: spec}
-		p.Places = places(p)
+		p := &Patch{Index: i, Spec: spec, Operation: envoyapi.Operation(spec)}
+		if p.Places = places(p); len(p.Places) == 0 {
+			continue
+		}
 		if p.Proxy, err = newProxyMatch(spec.GetMatch().GetProxy()); err != nil {
 			return nil, fmt.Errorf("spec.configPatches[%d].%w", i, err)
 		}
-		if spec.GetPatch().GetOperation() != networking.EnvoyFilter_Patch_REMOVE {
+		if p.Operation != networking.EnvoyFilter_Patch_REMOVE {
 			if p.Value, err = envoyapi.Decode(spec.GetApplyTo(), spec.GetPatch().GetValue()); err != nil {
 				return nil, fmt.Errorf("spec.configPatches[%d].patch.value: %w", i, err)
 			}

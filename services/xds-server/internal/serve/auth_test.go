@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"testing"
+	"time"
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -89,6 +90,18 @@ func TestIdentityBoundsTheNode(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestStreamsEndInOrderWithTheCertificate: the client is asked to reconnect before pkg/rpc closes its connection.
+func TestStreamsEndInOrderWithTheCertificate(t *testing.T) {
+	r := startWith(t, setup{log: testkit.Logger(t), change: func(c *serve.Config) { c.MaxConnectionAge = -1 }}, basicMesh())
+	pki := testkit.PKI(t)
+	c := r.deltaOver(t.Context(), r.secure(t, pki)(pki.NewSVID("default", "web")), node("pod", "default"))
+	c.connectAll()
+	r.acked("pod")
+	r.clock.WaitFor(t, 2) // watchdog and certificate
+	r.clock.Advance(time.Hour)
+	c.asked("certificate of this connection has expired")
 }
 
 func claiming(account string) *core.Node {

@@ -51,6 +51,9 @@ func (s *Server) EnforceBans(state *replica.State) {
 	s.log.Info("bans of identities have changed", "banned", len(refusals), "streams_ended", ended)
 }
 
+// Banned returns why an authenticated caller is shut out of the mesh, nil if it is not.
+func (s *Server) Banned(caller auth.Peer) error { return s.bans.of(&caller) }
+
 // refuseBanned is asked when a stream is registered, so that EnforceBans either finds it or has been here before it.
 func (s *Server) refuseBanned(st *stream) error {
 	why := s.bans.of(st.peer)

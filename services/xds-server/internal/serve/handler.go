@@ -2,6 +2,7 @@ package serve
 
 import (
 	"context"
+	"errors"
 	"runtime/debug"
 	"time"
 
@@ -14,9 +15,12 @@ import (
 	xds "github.com/envoyproxy/go-control-plane/pkg/server/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"fairlead.dev/pkg/auth"
+	"fairlead.dev/pkg/rpc"
 )
 
 // An empty list of names means "all" only where the protocol says so.
@@ -86,6 +90,10 @@ func (s *Server) handle(st *stream, loop func(context.Context) error) error {
 	if err := s.refuseBanned(st); err != nil {
 		return err
 	}
+	var expired <-chan time.Time
+	if end := certificateEnd(st.ctx); !end.IsZero() {
+		expired = s.clock.After(time.Until(end)) // of the time that TLS and pkg/rpc go by
+	}
 	done := make(chan error, 1)
 	go func() { done <- s.guard(ctx, loop) }()
 
@@ -102,11 +110,16 @@ func (s *Server) handle(st *stream, loop func(context.Context) error) error {
 		case <-ctx.Done():
 			return status.FromContextError(ctx.Err()).Err()
 		case <-s.draining:
-			return status.Error(codes.Unavailable, "xds-server is shutting down, connect to another one")
+			return rpc.AskToReconnect(st.ctx, "xds-server is shutting down")
 		case why := <-st.leave:
+			if errors.Is(why, errMoved) {
+				return rpc.AskToReconnect(st.ctx, why.Error())
+			}
 			return why
 		case <-age:
-			return status.Error(codes.Unavailable, "maximum connection age reached, please reconnect")
+			return rpc.AskToReconnect(st.ctx, "maximum connection age reached")
+		case <-expired:
+			return rpc.AskToReconnect(st.ctx, "the client certificate of this connection has expired")
 		case <-watchdog:
 			if st.stalledFor(s.budget.contended(&account.unsent)) >= s.stallTimeout {
 				s.metrics.stalled.Inc()
@@ -120,6 +133,20 @@ func (s *Server) handle(st *stream, loop func(context.Context) error) error {
 			st.retry()
 		}
 	}
+}
+
+// certificateEnd is when the client certificate of a call's connection expires; zero without one. pkg/rpc closes the
+// connection a second later.
+func certificateEnd(ctx context.Context) time.Time {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return time.Time{}
+	}
+	info, ok := p.AuthInfo.(credentials.TLSInfo)
+	if !ok || len(info.State.PeerCertificates) == 0 {
+		return time.Time{}
+	}
+	return info.State.PeerCertificates[0].NotAfter
 }
 
 // guard runs a loop, which has a goroutine of its own that the gRPC server's recovery does not cover.

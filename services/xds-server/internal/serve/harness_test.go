@@ -2,7 +2,9 @@ package serve_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"slices"
 	"strings"
@@ -327,6 +329,15 @@ func (c *deltaClient) ended() error {
 	case <-time.After(patience):
 		c.t.Fatal("the stream is still open")
 		return nil
+	}
+}
+
+// asked fails the test unless the stream ends in order, asked to reconnect for this reason.
+func (c *deltaClient) asked(why string) {
+	c.t.Helper()
+	err := c.ended()
+	if got := rpc.ReconnectAsked(c.stream.Trailer()); !errors.Is(err, io.EOF) || !strings.Contains(got, why) {
+		c.t.Errorf("the stream ended with %v, asked to reconnect for %q; want the end of the stream and %q", err, got, why)
 	}
 }
 

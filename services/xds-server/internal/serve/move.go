@@ -1,19 +1,17 @@
 package serve
 
 import (
+	"errors"
 	"slices"
 	"sync/atomic"
 	"time"
-
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 )
 
 // minMoveAge is how old a stream must be to be moved: its proxy should not be sent on while it starts, nor from replica to replica.
 const minMoveAge = 5 * time.Second
 
-// errMoved ends a stream as its maximum age does.
-var errMoved = status.Error(codes.Unavailable, "this xds-server has more proxies than the others, please reconnect")
+// errMoved ends a stream as its maximum age does: its client is asked to reconnect.
+var errMoved = errors.New("this xds-server has more proxies than the others")
 
 // mover tells a stream's handler to end it.
 type mover struct {

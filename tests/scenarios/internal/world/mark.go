@@ -169,6 +169,7 @@ func (w *World) End(ctx context.Context, allow func(what string) bool) []string 
 	problems = append(problems, diff...)
 	problems = append(problems, died...)
 	problems = append(problems, w.rejected(ctx, s)...)
+	problems = append(problems, w.deprecated(ctx)...)
 	if !allow("error-log") {
 		problems = append(problems, w.errorLines(s)...)
 	}

@@ -56,6 +56,8 @@ type store struct {
 	vips map[string]netip.Addr
 	next netip.Addr
 	ipv6 bool
+	// filters are the texts of EnvoyFilters that were applied since patchedWith was called last.
+	filters []string
 
 	// balanced is what the network was told to translate last.
 	balanced  map[netip.AddrPort][]netip.AddrPort
@@ -187,6 +189,9 @@ func (s *store) apply(ctx context.Context, text string) (uint64, error) {
 	for _, d := range docs {
 		if read[d.ref()] { // what is nothing to the mesh, such as a Deployment, cannot be taken back either
 			s.applied[d.ref()] = d
+		}
+		if d.kind() == "EnvoyFilter" {
+			s.filters = append(s.filters, d.text)
 		}
 	}
 	return resp.Revision, s.rebalance()

@@ -45,7 +45,8 @@ type workload struct {
 	// shown tells whether there is a Pod object, and ready what it says.
 	shown, ready bool
 	// draining are route configurations that were seen to belong to listeners which are gone but for their last connections.
-	draining map[string]bool
+	draining     map[string]bool
+	deprecations deprecations
 }
 
 func (l *workload) path(name string) string { return l.world.path(name + "-" + l.spec.Name) }

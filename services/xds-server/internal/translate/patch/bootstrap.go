@@ -29,7 +29,7 @@ func (bootstraps) concerns(*replica.Patch) bool { return true }
 func (bootstraps) patch(m proto.Message, patches []*use) (proto.Message, error) {
 	out := m.(*bootstrapv3.Bootstrap)
 	for _, u := range patches {
-		if !isMerge(u.operation()) {
+		if !isMerge(u.Operation) {
 			continue
 		}
 		if err := merge(u, out); err != nil {

@@ -155,12 +155,15 @@ func checkTable(name string, out *route.RouteConfiguration) error {
 	return nil
 }
 
-// checkHost refuses a virtual host of other domains than it was built with where another one could have them.
+// checkHost refuses a virtual host with domains that it was not built with: another one may have them.
 func checkHost(name string, out *route.VirtualHost, domains []string) error {
 	if err := checked(name, out.GetName(), out); err != nil {
 		return err
 	}
-	if !slices.Equal(out.GetDomains(), domains) {
+	for i, d := range out.GetDomains() {
+		if slices.Contains(domains, d) && !slices.Contains(out.GetDomains()[:i], d) {
+			continue
+		}
 		return errors.New("domains cannot be patched here, another virtual host may have them: add a virtual host of its own")
 	}
 	return nil

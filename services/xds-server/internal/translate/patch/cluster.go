@@ -45,7 +45,7 @@ func sideOfCluster(s site, _ proto.Message) string {
 }
 
 func (c clusters) concerns(p *replica.Patch) bool {
-	if p.Spec.GetPatch().GetOperation() == networking.EnvoyFilter_Patch_ADD {
+	if p.Operation == networking.EnvoyFilter_Patch_ADD {
 		return p.Value.(*cluster.Cluster).GetName() == c.name
 	}
 	m := p.Spec.GetMatch().GetCluster()
@@ -63,7 +63,7 @@ func (c clusters) concerns(p *replica.Patch) bool {
 func (c clusters) patch(m proto.Message, patches []*use) (proto.Message, error) {
 	out := m.(*cluster.Cluster)
 	for _, u := range patches {
-		switch op := u.operation(); {
+		switch op := u.Operation; {
 		case op == networking.EnvoyFilter_Patch_ADD:
 			return nil, u.errorf("there is a cluster %q already, give it a name of its own or use MERGE", c.name)
 		case op == networking.EnvoyFilter_Patch_REMOVE:

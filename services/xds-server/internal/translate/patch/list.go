@@ -14,6 +14,8 @@ type list[T proto.Message] struct {
 	matches func(u *use, item T) bool
 	// selects reports whether a patch names an item.
 	selects func(u *use) bool
+	// all is true where a patch replaces every item that it is for, not only the first.
+	all bool
 	// end is where a patch adds; nil means after the last item.
 	end func(items []T) int
 }
@@ -22,7 +24,7 @@ type list[T proto.Message] struct {
 func (l list[T]) edit(items []T, patches []*use) ([]T, error) {
 	for _, u := range patches {
 		at := -1
-		switch u.operation() {
+		switch u.Operation {
 		case networking.EnvoyFilter_Patch_ADD:
 			at = l.last(items)
 		case networking.EnvoyFilter_Patch_INSERT_FIRST:
@@ -40,10 +42,7 @@ func (l list[T]) edit(items []T, patches []*use) ([]T, error) {
 				at = i + 1
 			}
 		case networking.EnvoyFilter_Patch_REPLACE:
-			if i := l.find(items, u); l.selects(u) && i >= 0 {
-				items = slices.Delete(items, i, i+1)
-				at = i
-			}
+			l.replace(items, u)
 		case networking.EnvoyFilter_Patch_REMOVE:
 			before := len(items)
 			items = slices.DeleteFunc(items, func(item T) bool { return l.matches(u, item) })
@@ -64,6 +63,18 @@ func (l list[T]) edit(items []T, patches []*use) ([]T, error) {
 		}
 	}
 	return items, nil
+}
+
+func (l list[T]) replace(items []T, u *use) {
+	for i, item := range items {
+		if !l.matches(u, item) {
+			continue
+		}
+		items[i], u.done = proto.CloneOf(u.Value.(T)), true
+		if !l.all {
+			return
+		}
+	}
 }
 
 func (l list[T]) find(items []T, u *use) int {

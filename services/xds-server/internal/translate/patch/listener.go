@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listener "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
@@ -44,14 +45,14 @@ func sideOfListener(s site, m proto.Message) string {
 func (l listeners) concerns(p *replica.Patch) bool {
 	switch p.Spec.GetApplyTo() {
 	case networking.EnvoyFilter_LISTENER:
-		if p.Spec.GetPatch().GetOperation() == networking.EnvoyFilter_Patch_ADD {
+		if p.Operation == networking.EnvoyFilter_Patch_ADD {
 			return p.Value.(*listener.Listener).GetName() == l.name
 		}
 		return l.is(p) && l.onPort(p, nil)
 	case networking.EnvoyFilter_LISTENER_FILTER:
 		return l.is(p) && l.onPort(p, nil)
 	case networking.EnvoyFilter_FILTER_CHAIN:
-		adds := p.Spec.GetPatch().GetOperation() == networking.EnvoyFilter_Patch_ADD
+		adds := p.Operation == networking.EnvoyFilter_Patch_ADD
 		return l.is(p) && (adds && l.onPort(p, nil) || l.anyChain(p))
 	case networking.EnvoyFilter_NETWORK_FILTER, networking.EnvoyFilter_HTTP_FILTER:
 		return l.is(p) && l.anyChain(p)
@@ -64,7 +65,7 @@ func (l listeners) concerns(p *replica.Patch) bool {
 func (l listeners) is(p *replica.Patch) bool {
 	m := p.Spec.GetMatch()
 	if m.GetObjectTypes() != nil && m.GetListener() == nil {
-		return false
+		return p.Spec.GetApplyTo() == networking.EnvoyFilter_LISTENER_FILTER // for which Istio looks at no other match
 	}
 	name := m.GetListener().GetName()
 	return name == "" || name == l.name
@@ -106,7 +107,7 @@ func (l listeners) inChain(p *replica.Patch, chain *listener.FilterChain) bool {
 func (l listeners) patch(m proto.Message, patches []*use) (proto.Message, error) {
 	out := m.(*listener.Listener)
 	for _, u := range of(patches, networking.EnvoyFilter_LISTENER, func(*use) bool { return true }) {
-		switch op := u.operation(); {
+		switch op := u.Operation; {
 		case op == networking.EnvoyFilter_Patch_ADD:
 			return nil, u.errorf("there is a listener %q already, give it a name of its own or use MERGE", l.name)
 		case op == networking.EnvoyFilter_Patch_REMOVE:
@@ -144,8 +145,8 @@ func (l listeners) chains(out *listener.Listener, patches []*use) error {
 		selects: func(*use) bool { return false },
 	}
 	all := of(patches, networking.EnvoyFilter_FILTER_CHAIN, func(*use) bool { return true })
-	adds := of(all, networking.EnvoyFilter_FILTER_CHAIN, func(u *use) bool { return u.operation() == networking.EnvoyFilter_Patch_ADD })
-	others := of(all, networking.EnvoyFilter_FILTER_CHAIN, func(u *use) bool { return u.operation() != networking.EnvoyFilter_Patch_ADD })
+	adds := of(all, networking.EnvoyFilter_FILTER_CHAIN, func(u *use) bool { return u.Operation == networking.EnvoyFilter_Patch_ADD })
+	others := of(all, networking.EnvoyFilter_FILTER_CHAIN, func(u *use) bool { return u.Operation != networking.EnvoyFilter_Patch_ADD })
 	var err error
 	if out.FilterChains, err = edits.edit(out.GetFilterChains(), others); err != nil {
 		return err
@@ -181,10 +182,21 @@ func filterMatch(u *use) *networking.EnvoyFilter_ListenerMatch_FilterMatch {
 	return u.Spec.GetMatch().GetListener().GetFilterChain().GetFilter()
 }
 
+// isFilter reports whether a patch is for a filter: the one that its match names, or, of a patch that names none, each of the type of its value.
+func isFilter[T interface {
+	GetName() string
+	GetTypedConfig() *anypb.Any
+}](u *use, name string, f T) bool {
+	if name != "" {
+		return name == f.GetName()
+	}
+	value, ok := u.Value.(T)
+	return ok && value.GetTypedConfig() != nil && value.GetTypedConfig().MessageName() == f.GetTypedConfig().MessageName()
+}
+
 var networkFilters = list[*listener.Filter]{
 	matches: func(u *use, f *listener.Filter) bool {
-		name := filterMatch(u).GetName()
-		return name == "" || name == f.GetName()
+		return isFilter(u, filterMatch(u).GetName(), f)
 	},
 	selects: func(u *use) bool { return filterMatch(u).GetName() != "" },
 	end: func(filters []*listener.Filter) int {
@@ -194,8 +206,7 @@ var networkFilters = list[*listener.Filter]{
 
 var httpFilters = list[*manager.HttpFilter]{
 	matches: func(u *use, f *manager.HttpFilter) bool {
-		name := filterMatch(u).GetSubFilter().GetName()
-		return name == "" || name == f.GetName()
+		return isFilter(u, filterMatch(u).GetSubFilter().GetName(), f)
 	},
 	selects: func(u *use) bool { return filterMatch(u).GetSubFilter().GetName() != "" },
 	end: func(filters []*manager.HttpFilter) int {

@@ -15,7 +15,7 @@ func isMerge(op networking.EnvoyFilter_Patch_Operation) bool {
 
 // merge merges a patch into a message, whose lists it replaces if the operation says so.
 func merge(u *use, into proto.Message) error {
-	rules := protomerge.Rules{ReplaceLists: u.operation() == networking.EnvoyFilter_Patch_MERGE_AND_REPLACE_LIST}
+	rules := protomerge.Rules{ReplaceLists: u.Operation == networking.EnvoyFilter_Patch_MERGE_AND_REPLACE_LIST}
 	if err := rules.Merge(into, u.Value); err != nil {
 		return u.errorf("%w", err)
 	}

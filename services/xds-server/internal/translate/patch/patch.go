@@ -87,10 +87,6 @@ type use struct {
 	done bool
 }
 
-func (u *use) operation() networking.EnvoyFilter_Patch_Operation {
-	return u.Spec.GetPatch().GetOperation()
-}
-
 func (u *use) errorf(format string, args ...any) error {
 	return fmt.Errorf("spec.configPatches[%d]: %w", u.Index, fmt.Errorf(format, args...))
 }
@@ -120,7 +116,7 @@ func (p patched) additions(r *input.Reader, wanted func(name string) bool) []*us
 		for _, f := range r.EnvoyFilters(p.places[side]) {
 			for _, patch := range f.Patches {
 				switch {
-				case patch.Spec.GetApplyTo() != p.adds || patch.Spec.GetPatch().GetOperation() != networking.EnvoyFilter_Patch_ADD:
+				case patch.Spec.GetApplyTo() != p.adds || patch.Operation != networking.EnvoyFilter_Patch_ADD:
 				case !isOn(side, patch) || !wanted(cache.GetResourceName(patch.Value)):
 				case slices.ContainsFunc(found, func(o *use) bool { return o.Patch == patch }): // for both sides
 				case r.Selected(f) && r.Meets(patch.Proxy):

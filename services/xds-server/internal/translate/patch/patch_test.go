@@ -178,6 +178,9 @@ func host(h *route.VirtualHost) string {
 	var routes []string
 	for _, r := range h.GetRoutes() {
 		n := r.GetName()
+		if r.GetMatch().GetGrpc() != nil {
+			n += fmt.Sprint("≤", r.GetRoute().GetMaxStreamDuration().GetGrpcTimeoutHeaderMax().AsDuration())
+		}
 		if r.GetDirectResponse() != nil {
 			n += fmt.Sprint("=", r.GetDirectResponse().GetStatus())
 		}
@@ -330,7 +333,7 @@ func TestPatches(t *testing.T) {
 		"inbound route configuration":         vin(filter("ROUTE_CONFIGURATION", inbound+"routeConfiguration: {portNumber: 8080}", merge+"{request_headers_to_remove: [x]}")).has("inbound|http|80(default_connect default); -x"),
 		"inbound virtual host":                vin(filter("VIRTUAL_HOST", inbound+"routeConfiguration: {vhost: {name: 'inbound|http|80'}}", merge+"{include_attempt_count_in_response: true}")).has("inbound|http|80(default_connect default)+count"),
 		"inbound virtual host, workload port": vin(filter("VIRTUAL_HOST", inbound+"routeConfiguration: {vhost: {name: 'inbound|http|8080'}}", merge+"{include_attempt_count_in_response: true}")).has("inbound|http|80(default_connect default)+count"),
-		"inbound route":                       vin(filter("HTTP_ROUTE", inbound+"routeConfiguration: {vhost: {route: {name: default}}}", merge+"{route: {timeout: 3s}}")).has("inbound|http|80(default_connect default=3s)"),
+		"inbound route":                       vin(filter("HTTP_ROUTE", inbound+"routeConfiguration: {vhost: {route: {name: default}}}", merge+"{route: {timeout: 3s}}")).has("inbound|http|80(default_connect default≤3s=3s default=3s)"),
 		"routes: merge":                       rds(filter("ROUTE_CONFIGURATION", outbound+"routeConfiguration: {name: '80', portNumber: 80}", merge+"{request_headers_to_remove: [x]}")).has("-x"),
 		"routes: another name":                rds(filter("ROUTE_CONFIGURATION", "routeConfiguration: {name: '81'}", merge+"{request_headers_to_remove: [x]}")).same(),
 		"routes: another port":                rds(filter("ROUTE_CONFIGURATION", "routeConfiguration: {portNumber: 81}", merge+"{request_headers_to_remove: [x]}")).same(),
@@ -341,7 +344,7 @@ func TestPatches(t *testing.T) {
 		"virtual host: add":                   rds(filter("VIRTUAL_HOST", "routeConfiguration: {portNumber: 80}", add+"{name: mine, domains: [mine.com]}")).has("mine()"),
 		"virtual host: add of a domain":       rds(filter("VIRTUAL_HOST", "", add+"{name: mine, domains: [WEB]}")).refused(`domain "web"`),
 		"virtual host: remove":                rds(filter("VIRTUAL_HOST", "routeConfiguration: {vhost: {domainName: web}}", remove)).lacks(web),
-		"route: merge":                        rds(filter("HTTP_ROUTE", "routeConfiguration: {vhost: {name: '"+web+":80', route: {name: default}}}", merge+"{route: {timeout: 3s}}")).has("default=3s"),
+		"route: merge":                        rds(filter("HTTP_ROUTE", "routeConfiguration: {vhost: {name: '"+web+":80', route: {name: default}}}", merge+"{route: {timeout: 3s}}")).has("(default≤3s=3s default=3s)"),
 		"route: merge by action":              rds(filter("HTTP_ROUTE", "routeConfiguration: {vhost: {name: '"+web+":80', route: {action: ROUTE}}}", merge+"{route: {timeout: 3s}}")).has("default=3s"),
 		"route: another action":               rds(filter("HTTP_ROUTE", "routeConfiguration: {vhost: {name: '"+web+":80', route: {action: REDIRECT}}}", merge+"{route: {timeout: 3s}}")).same(),
 		"route: first":                        rds(filter("HTTP_ROUTE", "routeConfiguration: {vhost: {name: '"+web+":80'}}", "operation: INSERT_FIRST, value: {name: r, match: {prefix: /}, direct_response: {status: 418}}")).has("(r=418 default)"),
@@ -355,7 +358,7 @@ func TestPatches(t *testing.T) {
 		"virtual host resource: merge":        vhds(filter("VIRTUAL_HOST", "routeConfiguration: {portNumber: 80, vhost: {name: '"+web+":80'}}", merge+"{include_attempt_count_in_response: true}")).has("+count"),
 		"virtual host resource: other table":  vhds(filter("VIRTUAL_HOST", "routeConfiguration: {portNumber: 81}", merge+"{include_attempt_count_in_response: true}")).same(),
 		"virtual host resource: remove":       vhds(filter("VIRTUAL_HOST", "routeConfiguration: {vhost: {domainName: web}}", remove)).gives("none"),
-		"virtual host resource: route":        vhds(filter("HTTP_ROUTE", outbound+"routeConfiguration: {vhost: {route: {name: default}}}", merge+"{route: {timeout: 3s}}")).has("default=3s"),
+		"virtual host resource: route":        vhds(filter("HTTP_ROUTE", outbound+"routeConfiguration: {vhost: {route: {name: default}}}", merge+"{route: {timeout: 3s}}")).has("(default≤3s=3s default=3s)"),
 		"virtual host resource: domains":      vhds(filter("VIRTUAL_HOST", "", merge+"{domains: [a]}")).refused("domains cannot be patched"),
 		"virtual host among resources":        {key: discovered, url: resource.RouteType, name: "80", spec: filter("VIRTUAL_HOST", "", add+"{name: mine, domains: [mine.com]}"), want: "="},
 		"name of a resource":                  vhds(filter("VIRTUAL_HOST", "", add+"{name: '"+web+":80', domains: [a.b]}")).refused("already"),

@@ -36,7 +36,7 @@ var values = map[networking.EnvoyFilter_ApplyTo][]string{
 		"{name: mine, address: {socket_address: {address: 127.0.0.1, port_value: 7}}, filter_chains: [{filters: [" + anyTCP + "]}]}",
 	},
 	networking.EnvoyFilter_FILTER_CHAIN:    {"{name: mine}", "{filter_chain_match: {destination_port: 0}}", "{filter_chain_match: {server_names: ['']}}", "{filters: [" + anyTCP + "]}", "{filters: [" + limit + "]}"},
-	networking.EnvoyFilter_NETWORK_FILTER:  {limit, anyTCP, anyHCM, "{name: a}", "{typed_config: {'@type': type.googleapis.com/google.protobuf.Empty}}"},
+	networking.EnvoyFilter_NETWORK_FILTER:  {limit, anyTCP, anyHCM, "{name: a}", "{typed_config: {'@type': type.googleapis.com/google.protobuf.Empty, value: {}}}"},
 	networking.EnvoyFilter_HTTP_FILTER:     {lua, anyRouter, "{name: ''}", "{name: mine, config_discovery: {config_source: {ads: {}}, type_urls: [a]}}", "{is_optional: true}"},
 	networking.EnvoyFilter_LISTENER_FILTER: {proxyLF, "{name: a}", "{filter_disabled: {any_match: false}}"},
 	networking.EnvoyFilter_ROUTE_CONFIGURATION: {
@@ -49,7 +49,7 @@ var values = map[networking.EnvoyFilter_ApplyTo][]string{
 		"{transport_socket: {name: tls, typed_config: {'@type': type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext, sni: a}}}", "{cluster_type: {name: ''}}",
 	},
 	networking.EnvoyFilter_BOOTSTRAP:        {"{stats_flush_interval: 7s}", "{stats_flush_interval: 0s}", "{static_resources: {clusters: [{name: mine}]}}", "{admin: {profile_path: a}}"},
-	networking.EnvoyFilter_EXTENSION_CONFIG: {lua, "{name: a}", "{typed_config: {'@type': type.googleapis.com/google.protobuf.Empty}}"},
+	networking.EnvoyFilter_EXTENSION_CONFIG: {lua, "{name: a}", "{typed_config: {'@type': type.googleapis.com/google.protobuf.Empty, value: {}}}"},
 }
 
 // matches of each kind of object.

@@ -63,7 +63,7 @@ func (t *tables) is(p *replica.Patch) bool {
 		return false
 	}
 	if t.on != replica.Gateways {
-		return m.GetPortName() == "" && m.GetGateway() == "" && (m.GetPortNumber() == 0 || slices.Contains(t.ports, m.GetPortNumber()))
+		return m.GetPortNumber() == 0 || slices.Contains(t.ports, m.GetPortNumber()) // portName and gateway are for gateways alone, in Istio too
 	}
 	if m.GetPortNumber() == 0 && m.GetPortName() == "" && m.GetGateway() == "" {
 		return true
@@ -103,20 +103,22 @@ func (t *tables) concerns(p *replica.Patch) bool {
 
 func (t *tables) patch(m proto.Message, patches []*use) (proto.Message, error) {
 	out := m.(*route.RouteConfiguration)
+	done := routes.WithoutDeadlines(out.GetVirtualHosts())
 	here := func(u *use) bool { return t.is(u.Patch) }
 	for _, u := range of(patches, networking.EnvoyFilter_ROUTE_CONFIGURATION, here) {
-		if isMerge(u.operation()) {
+		if isMerge(u.Operation) {
 			if err := merge(u, out); err != nil {
 				return nil, err
 			}
 		}
 	}
 	all := of(patches, networking.EnvoyFilter_VIRTUAL_HOST, here)
-	adds := of(all, networking.EnvoyFilter_VIRTUAL_HOST, func(u *use) bool { return u.operation() == networking.EnvoyFilter_Patch_ADD })
-	others := of(all, networking.EnvoyFilter_VIRTUAL_HOST, func(u *use) bool { return u.operation() != networking.EnvoyFilter_Patch_ADD })
+	adds := of(all, networking.EnvoyFilter_VIRTUAL_HOST, func(u *use) bool { return u.Operation == networking.EnvoyFilter_Patch_ADD })
+	others := of(all, networking.EnvoyFilter_VIRTUAL_HOST, func(u *use) bool { return u.Operation != networking.EnvoyFilter_Patch_ADD })
 	hosts := list[*route.VirtualHost]{
 		matches: func(u *use, h *route.VirtualHost) bool { return t.isHost(u.Patch, h) },
 		selects: func(*use) bool { return false },
+		all:     true,
 	}
 	var err error
 	if out.VirtualHosts, err = hosts.edit(out.GetVirtualHosts(), others); err != nil {
@@ -132,6 +134,7 @@ func (t *tables) patch(m proto.Message, patches []*use) (proto.Message, error) {
 	if out.VirtualHosts, err = hosts.edit(out.GetVirtualHosts(), adds); err != nil {
 		return nil, err
 	}
+	done(out.GetVirtualHosts())
 	return out, nil
 }
 
@@ -185,7 +188,7 @@ func (t *tables) check(m proto.Message) error {
 
 // addsHost reports whether a patch adds a virtual host.
 func addsHost(p *replica.Patch) bool {
-	return p.Spec.GetApplyTo() == networking.EnvoyFilter_VIRTUAL_HOST && p.Spec.GetPatch().GetOperation() == networking.EnvoyFilter_Patch_ADD
+	return p.Spec.GetApplyTo() == networking.EnvoyFilter_VIRTUAL_HOST && p.Operation == networking.EnvoyFilter_Patch_ADD
 }
 
 // hosts patches a virtual host that is a resource of its own.
@@ -227,7 +230,7 @@ func (h *hosts) concerns(p *replica.Patch) bool {
 	}
 }
 
-// covered reports whether an added virtual host answers for the host that an on-demand proxy has asked for.
+// covered reports whether the virtual host of a patch answers for the host that an on-demand proxy has asked for.
 func (h *hosts) covered(added *route.VirtualHost) bool {
 	asked, _, _ := strings.Cut(h.authority, ":")
 	for _, domain := range added.GetDomains() {
@@ -244,8 +247,9 @@ func (h *hosts) covered(added *route.VirtualHost) bool {
 
 func (h *hosts) patch(m proto.Message, patches []*use) (proto.Message, error) {
 	out := m.(*route.VirtualHost)
+	done := routes.WithoutDeadlines([]*route.VirtualHost{out})
 	for _, u := range of(patches, networking.EnvoyFilter_VIRTUAL_HOST, func(*use) bool { return true }) {
-		switch op := u.operation(); {
+		switch op := u.Operation; {
 		case op == networking.EnvoyFilter_Patch_ADD && !h.r.Class().OnDemand:
 			return nil, u.errorf("there is a virtual host %q already, give it a name of its own or use MERGE", h.authority)
 		case op == networking.EnvoyFilter_Patch_ADD:
@@ -259,6 +263,16 @@ func (h *hosts) patch(m proto.Message, patches []*use) (proto.Message, error) {
 		case op == networking.EnvoyFilter_Patch_REMOVE:
 			u.done = true
 			return h.removed()
+		case op == networking.EnvoyFilter_Patch_REPLACE:
+			u.done = true
+			out = proto.CloneOf(u.Value.(*route.VirtualHost))
+			out.Name = h.resource
+			if h.r.Class().OnDemand {
+				if !h.covered(out) {
+					return h.removed()
+				}
+				out.Domains = slices.Clone(h.domains)
+			}
 		case isMerge(op):
 			if err := merge(u, out); err != nil {
 				return nil, err
@@ -268,6 +282,7 @@ func (h *hosts) patch(m proto.Message, patches []*use) (proto.Message, error) {
 	}
 	var err error
 	out.Routes, err = httpRoutes.edit(out.GetRoutes(), of(patches, networking.EnvoyFilter_HTTP_ROUTE, func(*use) bool { return true }))
+	done([]*route.VirtualHost{out})
 	return out, err
 }
 

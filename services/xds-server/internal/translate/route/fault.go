@@ -27,10 +27,10 @@ func fraction(p *typev3.FractionalPercent) *corev3.RuntimeFractionalPercent {
 	return &corev3.RuntimeFractionalPercent{DefaultValue: p}
 }
 
-// fault converts a fault injection. A delay or an abort without a percentage strikes nobody.
+// fault converts a fault injection. A delay or an abort without a percentage strikes nobody, and one that does not say what it does does nothing.
 func fault(in *networking.HTTPFaultInjection) (*faultv3.HTTPFault, error) {
 	out := &faultv3.HTTPFault{}
-	if delay := in.GetDelay(); delay != nil {
+	if delay := in.GetDelay(); delay.GetHttpDelayType() != nil {
 		fixed, ok := delay.GetHttpDelayType().(*networking.HTTPFaultInjection_Delay_FixedDelay)
 		if !ok {
 			return nil, fmt.Errorf("delay: only fixedDelay is supported")
@@ -47,7 +47,7 @@ func fault(in *networking.HTTPFaultInjection) (*faultv3.HTTPFault, error) {
 			FaultDelaySecifier: &commonfaultv3.FaultDelay_FixedDelay{FixedDelay: fixed.FixedDelay},
 		}
 	}
-	if abort := in.GetAbort(); abort != nil {
+	if abort := in.GetAbort(); abort.GetErrorType() != nil {
 		out.Abort = &faultv3.FaultAbort{Percentage: percent(abort.GetPercentage().GetValue())}
 		switch e := abort.GetErrorType().(type) {
 		case *networking.HTTPFaultInjection_Abort_HttpStatus:

@@ -6,7 +6,6 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	networking "istio.io/api/networking/v1alpha3"
 
@@ -15,19 +14,6 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/names"
 	"fairlead.dev/services/xds-server/internal/translate/policy"
 )
-
-// noTimeout is Istio's default: a request may take as long as it takes.
-func noTimeout() *durationpb.Duration { return durationpb.New(0) }
-
-// withTimeout limits the whole request, retries included; nil and zero mean no limit. gRPC deadlines are honoured up to the limit. The deprecated
-// MaxGrpcTimeout says so: with MaxStreamDuration set, Envoy ignores Timeout (Router::FilterUtility::finalTimeout), an EnvoyFilter's too.
-func withTimeout(action *routev3.RouteAction, timeout *durationpb.Duration) {
-	if timeout == nil {
-		timeout = noTimeout()
-	}
-	action.Timeout = timeout
-	action.MaxGrpcTimeout = timeout //nolint:staticcheck // see above
-}
 
 func (b *builder) forward(out *routev3.Route, in *networking.HTTPRoute, authority string) (*routev3.RouteAction, error) {
 	action := &routev3.RouteAction{}

@@ -63,6 +63,9 @@ func (b *builder) virtualService(vs *replica.VirtualService) ([]*routev3.Route, 
 				}
 				return nil, fmt.Errorf("VirtualService %s/%s: %s.%w", vs.Key.Namespace, vs.Key.Name, where, err)
 			}
+			if deadline := withDeadline(route); deadline != nil {
+				out = append(out, deadline)
+			}
 			out = append(out, route)
 			if matchesEverything(route.GetMatch()) {
 				return out, nil

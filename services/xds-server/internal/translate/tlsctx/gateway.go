@@ -92,16 +92,15 @@ func clientRules(settings *networking.ServerTLSSettings, subjects []*tlsv3.Subje
 
 // verifyClients adds what clients' certificates are verified with: the authorities in a Secret or in a file, and what the settings say.
 func verifyClients(common *tlsv3.CommonTlsContext, settings *networking.ServerTLSSettings) error {
-	authority := settings.GetCaCertCredentialName()
-	if credentials := credentialNames(settings); authority == "" && len(credentials) > 0 {
-		authority = credentials[0]
-	}
 	var roots *tlsv3.SdsSecretConfig
+	credentials := credentialNames(settings)
 	switch {
-	case authority != "":
-		roots = credentialSDS(names.CredentialAuthority(authority))
-	case authorityFile(settings) != "":
-		roots = fileRoots(authorityFile(settings), settings.GetCaCrl())
+	case len(credentials) > 0 && settings.GetCaCertCredentialName() != "":
+		roots = credentialSDS(names.CredentialAuthority(settings.GetCaCertCredentialName()))
+	case len(credentials) > 0:
+		roots = credentialSDS(names.CredentialAuthority(credentials[0]))
+	case settings.GetCaCertificates() != "":
+		roots = fileRoots(settings.GetCaCertificates(), settings.GetCaCrl())
 	default:
 		return fmt.Errorf("tls.caCertificates: required with mode %s", settings.GetMode())
 	}
@@ -112,18 +111,6 @@ func verifyClients(common *tlsv3.CommonTlsContext, settings *networking.ServerTL
 		},
 	}
 	return nil
-}
-
-func authorityFile(settings *networking.ServerTLSSettings) string {
-	if path := settings.GetCaCertificates(); path != "" {
-		return path
-	}
-	for _, pair := range settings.GetTlsCertificates() {
-		if path := pair.GetCaCertificates(); path != "" {
-			return path
-		}
-	}
-	return ""
 }
 
 // credentialSDS asks xds-server itself, over ADS.

@@ -1,0 +1,194 @@
+package validate
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// Names as Istio's webhook takes them: unlike Kubernetes' own they may have upper case, which DNS does not tell from lower case.
+var (
+	istioLabelRE = regexp.MustCompile(`^[a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])?$`)
+	// wildcardLabelRE is the first label of a host that may be a wildcard, whole or in part.
+	wildcardLabelRE = regexp.MustCompile(`^(\*|(\*-?)?[a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])?)$`)
+)
+
+func istioLabel(s string) bool { return len(s) <= 63 && istioLabelRE.MatchString(s) }
+
+// hostProblem says why Istio's webhook refuses a host; "" if it does not. An address is no host. A host of one label may be a number, as that of a
+// Service may.
+func hostProblem(s string) string {
+	first, rest, dotted := strings.Cut(s, ".")
+	switch {
+	case s == "":
+		return "host is empty"
+	case len(s) > 255:
+		return "host is longer than 255 characters"
+	case isIP(s):
+		return "an address is no host here"
+	case len(first) > 63 || !wildcardLabelRE.MatchString(first):
+		return fmt.Sprintf("%q is not a valid part of a host", first)
+	case dotted && first == "*" && rest == "":
+		return "a wildcard needs a domain"
+	case dotted:
+		return domainProblem(rest)
+	}
+	return ""
+}
+
+// nameProblem is hostProblem for what may be no wildcard.
+func nameProblem(s string) string {
+	switch {
+	case s == "":
+		return "name is empty"
+	case len(s) > 255:
+		return "name is longer than 255 characters"
+	}
+	return domainProblem(s)
+}
+
+func domainProblem(s string) string {
+	labels := strings.Split(s, ".")
+	last := labels[len(labels)-1]
+	if _, err := strconv.Atoi(last); err == nil {
+		return fmt.Sprintf("the last part, %q, is a number", last)
+	}
+	if last == "" {
+		labels = labels[:len(labels)-1]
+	}
+	for _, l := range labels {
+		if !istioLabel(l) {
+			return fmt.Sprintf("%q is not a valid part of a host", l)
+		}
+	}
+	return ""
+}
+
+const hostRemedy = `use letters, digits, '-' and '.', at most 63 characters between dots; a wildcard is the whole first label: "*.example.com"`
+
+// istioHost checks a host that a route, a rule or a destination names.
+func (c *checker) istioHost(at, s string) bool {
+	switch reason := hostProblem(s); {
+	case s == "":
+		c.fail(at, nil, reason, hostRemedy)
+	case reason != "":
+		c.fail(at, s, "not a valid host: "+reason, hostRemedy)
+	default:
+		return true
+	}
+	return false
+}
+
+// partial tells a wildcard that is less than the first label.
+func partial(host string) bool {
+	return strings.HasPrefix(host, "*") && host != "*" && !strings.HasPrefix(host, "*.")
+}
+
+// wholeWildcard warns of a host of the mesh that only a wildcard within a label would match.
+func (c *checker) wholeWildcard(at, s string) {
+	if partial(s) {
+		c.warn(at, verdict{"only a wildcard that is the whole first label matches hosts of the mesh", `write "*.example.com", or the hosts one by one`})
+	}
+}
+
+// covered reports whether a name, or each name of a wildcard, lies within one of the hosts.
+func covered(name string, hosts []string) bool {
+	for _, h := range hosts {
+		suffix, wild := strings.CutPrefix(h, "*")
+		if h == name || wild && strings.HasSuffix(strings.TrimPrefix(name, "*"), suffix) {
+			return true
+		}
+	}
+	return false
+}
+
+// exportedTo checks exportTo of a VirtualService or DestinationRule: namespaces, "." for the object's own, or "*" alone. chosen is true for a rule
+// that has a workloadSelector, and with it reaches its own namespace alone.
+func (c *checker) exportedTo(at, namespace string, list []string, chosen bool) {
+	seen := map[string]bool{}
+	for i, s := range list {
+		to := s
+		if s == "." {
+			to = namespace
+		}
+		switch ip := index(at, i); {
+		case seen[to] && s != to:
+			c.fail(ip, s, "the object's own namespace is listed twice", "keep one of them")
+		case seen[to]:
+			c.fail(ip, s, "listed twice", "keep one of them")
+		case s == "~":
+			c.fail(ip, s, "only a service can be exported to nobody", `write "." for the object's own namespace, or delete the object`)
+		case s != "*" && !istioLabel(to):
+			c.fail(ip, s, "not a namespace", `use a namespace, "." for the object's own or "*" for all`)
+		case chosen && to != namespace:
+			c.fail(ip, s, "a rule with workloadSelector is about workloads of its own namespace alone", `remove it, or write "."`)
+		case s != "*":
+			c.realNamespace(ip, to)
+		}
+		seen[to] = true
+	}
+	if seen["*"] && len(list) > 1 {
+		c.fail(at, nil, `"*" cannot be combined with other entries`, "keep it alone, or list namespaces only")
+	}
+}
+
+// realNamespace warns of a namespace that Istio's webhook takes and that Kubernetes cannot have.
+func (c *checker) realNamespace(at, s string) {
+	if s != "" && !dnsLabel(s) {
+		c.warn(at, verdict{"no namespace can have this name", "use at most 63 lower-case letters, digits and '-'"})
+	}
+}
+
+// Labels as Istio's webhook takes them: their values have no limit, and their prefixes may have upper case.
+var (
+	looseKeyRE   = regexp.MustCompile(`^([a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])?(\.[a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])?)*/)?([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]$`)
+	looseValueRE = regexp.MustCompile(`^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$`)
+)
+
+// looseLabels checks labels that workloads are chosen by, and warns of those that no workload can have.
+func (c *checker) looseLabels(path string, m map[string]string) {
+	for _, k := range sortedKeys(m) {
+		prefix, name, found := strings.Cut(k, "/")
+		if !found {
+			prefix, name = "", k
+		}
+		switch at := field(path, k); {
+		case !looseKeyRE.MatchString(k) || len(prefix) > 253 || len(name) > 63:
+			c.fail(at, k, "not a valid label name", "use at most 63 letters, digits, '-', '_' and '.', with an optional DNS prefix")
+		case !looseValueRE.MatchString(m[k]):
+			c.fail(at, m[k], "not a valid label value", "use at most 63 letters, digits, '-', '_' and '.'")
+		case !validLabel(k, m[k]):
+			c.noWorkload(at)
+		}
+	}
+}
+
+// noWorkload warns of a label that chooses nobody.
+func (c *checker) noWorkload(at string) {
+	c.warn(at, verdict{"no workload can have such a label", "use at most 63 letters, digits, '-', '_' and '.', with an optional DNS prefix in lower case"})
+}
+
+// validLabel tells what Kubernetes takes for a label.
+func validLabel(key, value string) bool {
+	prefix, name, found := strings.Cut(key, "/")
+	if !found {
+		prefix, name = "", key
+	}
+	return (!found || dnsSubdomain(prefix)) && len(name) <= 63 && labelKeyRE.MatchString(name) &&
+		len(value) <= 63 && (value == "" || labelKeyRE.MatchString(value))
+}
+
+// looseSelector checks the labels of a selector: Istio's webhook refuses empty names and wildcards alone.
+func (c *checker) looseSelector(path string, m map[string]string) {
+	for _, k := range sortedKeys(m) {
+		switch at := field(path, k); {
+		case k == "":
+			c.fail(path, nil, "label name is empty", "name a label")
+		case strings.Contains(k, "*") || strings.Contains(m[k], "*"):
+			c.fail(at, m[k], "wildcards are not supported in selectors", "write the label in full")
+		case !validLabel(k, m[k]):
+			c.noWorkload(at)
+		}
+	}
+}

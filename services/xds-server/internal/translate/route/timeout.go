@@ -1,0 +1,83 @@
+package route
+
+import (
+	"slices"
+
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+)
+
+// deadlineHeader is where a gRPC request states its deadline.
+const deadlineHeader = "grpc-timeout"
+
+// withTimeout limits the whole request, retries included; nil and zero mean no limit, which is Istio's default. Without a limit gRPC requests end at
+// the deadline that they state. Envoy ignores Timeout where MaxStreamDuration is set (Router::FilterUtility::finalTimeout), so a route with a limit
+// leaves requests that state a deadline to the route of withDeadline.
+func withTimeout(action *routev3.RouteAction, timeout *durationpb.Duration) {
+	action.Timeout = timeout
+	if timeout == nil {
+		action.Timeout = durationpb.New(0)
+	}
+	if !limits(action.GetTimeout()) {
+		action.MaxStreamDuration = &routev3.RouteAction_MaxStreamDuration{GrpcTimeoutHeaderMax: durationpb.New(0)}
+	}
+}
+
+func limits(timeout *durationpb.Duration) bool { return timeout.AsDuration() > 0 }
+
+// withDeadline is the route, to stand before the given one, of gRPC requests that state a deadline: they end at the deadline or at the route's timeout,
+// whichever comes first, and those whose deadline cannot be read at the timeout. It is nil where the given route has no timeout.
+func withDeadline(beside *routev3.Route) *routev3.Route {
+	limit := beside.GetRoute().GetTimeout()
+	if !limits(limit) || beside.GetMatch().GetConnectMatcher() != nil {
+		return nil
+	}
+	out := proto.CloneOf(beside)
+	out.Match.Grpc = &routev3.RouteMatch_GrpcRouteMatchOptions{}
+	out.Match.Headers = append(out.Match.Headers, &routev3.HeaderMatcher{
+		Name: deadlineHeader, HeaderMatchSpecifier: &routev3.HeaderMatcher_PresentMatch{PresentMatch: true},
+	})
+	out.GetRoute().MaxStreamDuration = &routev3.RouteAction_MaxStreamDuration{MaxStreamDuration: limit, GrpcTimeoutHeaderMax: limit}
+	return out
+}
+
+// isForDeadlines reports whether a route is one of withDeadline: no other asks for gRPC.
+func isForDeadlines(r *routev3.Route) bool {
+	return r.GetMatch().GetGrpc() != nil && slices.ContainsFunc(r.GetMatch().GetHeaders(), func(h *routev3.HeaderMatcher) bool {
+		return h.GetName() == deadlineHeader
+	})
+}
+
+// WithoutDeadlines takes from virtual hosts what they have for deadlines alone, so that an EnvoyFilter finds one route where a VirtualService has one,
+// and changes its timeout. done puts that back, for the timeouts that the routes have by then; routes that were not there before, and those with a
+// setting of their own for deadlines, it leaves alone.
+func WithoutDeadlines(hosts []*routev3.VirtualHost) (done func(hosts []*routev3.VirtualHost)) {
+	built := map[*routev3.Route]bool{}
+	for _, h := range hosts {
+		h.Routes = slices.DeleteFunc(h.GetRoutes(), isForDeadlines)
+		for _, r := range h.GetRoutes() {
+			if action := r.GetRoute(); action != nil {
+				action.MaxStreamDuration = nil
+				built[r] = true
+			}
+		}
+	}
+	return func(hosts []*routev3.VirtualHost) {
+		for _, h := range hosts {
+			var all []*routev3.Route
+			for _, r := range h.GetRoutes() {
+				action := r.GetRoute()
+				said := action.GetMaxStreamDuration() != nil || action.GetMaxGrpcTimeout() != nil //nolint:staticcheck // an EnvoyFilter may say it
+				if built[r] && action != nil && !said {
+					withTimeout(action, action.GetTimeout())
+					if deadline := withDeadline(r); deadline != nil {
+						all = append(all, deadline)
+					}
+				}
+				all = append(all, r)
+			}
+			h.Routes = all
+		}
+	}
+}
