@@ -206,8 +206,13 @@ func blank(content []byte) (why string, ok bool) {
 // openForWriting tells whether a process has the file open for writing. The kernel knows: it gives a lease for reading
 // only while nobody has. It is given up at once. Where leases are not to be had, as on a network file system or of
 // somebody else's file, nothing is known and the answer is no.
-func openForWriting(f *os.File) bool {
-	_, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_RDLCK)
+func openForWriting(path string) bool {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	_, err = unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_RDLCK)
 	if err == nil {
 		_, _ = unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_UNLCK)
 	}
