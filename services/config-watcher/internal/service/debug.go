@@ -42,7 +42,8 @@ type sourceState struct {
 type stayingState struct {
 	Objects int       `json:"objects"`
 	Until   time.Time `json:"until"`
-	// Text names the file and its objects.
+	// File and Text, which names its objects, are for administrators.
+	File string `json:"file,omitempty"`
 	Text string `json:"text,omitempty"`
 }
 
@@ -54,7 +55,7 @@ func (s *Service) sourceStates(withProblems bool) []sourceState {
 		for _, f := range st.Staying {
 			staying := stayingState{Objects: len(f.Objects), Until: f.Until}
 			if withProblems {
-				staying.Text = f.String()
+				staying.File, staying.Text = f.File, f.String()
 			}
 			row.Staying = append(row.Staying, staying)
 		}
