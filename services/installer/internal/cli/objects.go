@@ -36,30 +36,39 @@ func parseObjects(a []string) ([]named, error) {
 			if !ok || kind == "" || name == "" {
 				return nil, fmt.Errorf("%q: write every object as KIND/NAME, as in vs/reviews", word)
 			}
-			list = append(list, named{kindName(kind), name})
+			kind, err := kindName(kind)
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, named{kind, name})
 		}
 		return list, nil
 	}
-	for _, kind := range strings.Split(a[0], ",") {
-		if kind == "" {
+	for _, word := range strings.Split(a[0], ",") {
+		if word == "" {
 			return nil, fmt.Errorf("%q: an empty kind in the list", a[0])
 		}
+		kind, err := kindName(word)
+		if err != nil {
+			return nil, err
+		}
 		if len(a) == 1 {
-			list = append(list, named{kind: kindName(kind)})
+			list = append(list, named{kind: kind})
 		}
 		for _, name := range a[1:] {
 			if strings.Contains(name, "/") {
 				return nil, fmt.Errorf("%q: after KIND come names alone; or write every object as KIND/NAME", name)
 			}
-			list = append(list, named{kindName(kind), name})
+			list = append(list, named{kind, name})
 		}
 	}
 	return list, nil
 }
 
-// one fetches a named object. Without a namespace it is in "default", or the name ends with its namespace: vs/reviews.shop.
-func one(ctx context.Context, client *store.Client, n named, namespace string) (*configv1.Object, error) {
-	res, err := client.Get(ctx, &configv1.GetRequest{Key: objectKey(n.kind, namespace, n.name)})
+// one fetches a named object: the stored one, or that in force. Without a namespace it is in "default", or the name ends with its namespace:
+// vs/reviews.shop.
+func one(ctx context.Context, client *store.Client, n named, namespace string, inForce bool) (*configv1.Object, error) {
+	res, err := client.Get(ctx, &configv1.GetRequest{Key: objectKey(n.kind, namespace, n.name), InForce: inForce})
 	if err == nil {
 		return res.GetObject(), nil
 	}
@@ -68,7 +77,7 @@ func one(ctx context.Context, client *store.Client, n named, namespace string) (
 	if missing := new(store.NotFoundError); namespace != "" || clusterScoped[n.kind] || dot <= 0 || !errors.As(first, &missing) {
 		return nil, first
 	}
-	res, err = client.Get(ctx, &configv1.GetRequest{Key: objectKey(n.kind, n.name[dot+1:], n.name[:dot])})
+	res, err = client.Get(ctx, &configv1.GetRequest{Key: objectKey(n.kind, n.name[dot+1:], n.name[:dot]), InForce: inForce})
 	if err != nil {
 		return nil, first
 	}
@@ -85,8 +94,12 @@ func newGet(t *target) *cobra.Command {
 	f := getFlags{out: newFormat("wide", "json", "yaml", "name")}
 	cmd := &cobra.Command{
 		Use:   "get [KIND[,KIND]... [NAME]... | KIND/NAME...]",
-		Short: "Show objects",
-		Long: `Show objects: all, those of kinds, or those named. Kinds may be written short (vs, dr, gw, se, we, wg, sc, ef, pa), in any case and in the plural.
+		Short: "Show the objects in force, whatever source they come from",
+		Long: `Show the objects in force, whatever source they come from: all, those of kinds, or those named. SOURCE is "memory" for what config apply has
+stored, "file" for the files that config-watcher follows (those of fairlead up -f), "mesh-config-file" for its option of that name; LOCATION is the
+place in the file. An object that several sources have counts once: --mesh-config-file before the store, the store before files.
+
+Kinds may be written short (vs, dr, gw, se, we, wg, sc, ef, pa), in any case and in the plural.
 An object without -n is looked for in namespace default; NAME.NAMESPACE names its namespace. With -A it is looked for in all.
 
 Exit code 0, with a line on standard error, if there are no such objects; 1 if a named object does not exist.`,
@@ -146,13 +159,14 @@ func get(ctx context.Context, t *target, f getFlags, a []string, out, diagnostic
 // find lists the objects that are meant.
 func (f getFlags) find(ctx context.Context, client *store.Client, n named) ([]*configv1.Object, error) {
 	if n.name != "" && !f.all {
-		o, err := one(ctx, client, n, f.namespace)
+		o, err := one(ctx, client, n, f.namespace, true)
 		if err != nil {
 			return nil, err
 		}
 		return []*configv1.Object{o}, nil
 	}
-	res, err := client.List(ctx, &configv1.ListRequest{Kind: n.kind, Namespace: f.namespace})
+	tabular := f.selector == "" && f.out.value != "json" && f.out.value != "yaml"
+	res, err := client.List(ctx, &configv1.ListRequest{Kind: n.kind, Namespace: f.namespace, InForce: true, WithoutManifests: tabular})
 	if err != nil {
 		return nil, err
 	}
@@ -191,7 +205,11 @@ func (t *target) completeObjects(cmd *cobra.Command, a []string, begun string) (
 	names := t.asked(cmd, func(ctx context.Context, client *store.Client) []string {
 		var list []string
 		for _, one := range strings.Split(kind, ",") {
-			res, err := client.List(ctx, &configv1.ListRequest{Kind: kindName(one), Namespace: namespace})
+			one, err := kindName(one)
+			if err != nil {
+				continue
+			}
+			res, err := client.List(ctx, &configv1.ListRequest{Kind: one, Namespace: namespace, InForce: true, WithoutManifests: true})
 			if err != nil {
 				continue
 			}

@@ -76,7 +76,7 @@ func namespaces(ctx context.Context, client *store.Client) ([]string, error) {
 	for _, p := range proxies.GetProxies() {
 		found[p.GetNamespace()] = true
 	}
-	objects, err := client.List(ctx, &configv1.ListRequest{})
+	objects, err := client.List(ctx, &configv1.ListRequest{InForce: true, WithoutManifests: true})
 	if err != nil {
 		return nil, client.Explain(err)
 	}
@@ -140,7 +140,7 @@ func (t *target) fleet(ctx context.Context, s scope) (*configv1.ListProxiesRespo
 func workloadLabels(ctx context.Context, client *store.Client, namespace string) (map[string]labels.Set, error) {
 	out := map[string]labels.Set{}
 	for _, kind := range []string{"WorkloadEntry", "Pod"} {
-		res, err := client.List(ctx, &configv1.ListRequest{Kind: kind, Namespace: namespace})
+		res, err := client.List(ctx, &configv1.ListRequest{Kind: kind, Namespace: namespace, InForce: true})
 		if err != nil {
 			return nil, exit(client.Explain(err))
 		}
