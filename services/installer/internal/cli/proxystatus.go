@@ -105,7 +105,7 @@ func proxyStatus(ctx context.Context, t *target, name string, f statusFlags, out
 	if f.out.value == "json" || f.out.value == "yaml" {
 		return printMessage(out, f.out.value, res)
 	}
-	fmt.Fprintf(out, "newest revision: %d\n", res.GetRevision().GetSequence())
+	fmt.Fprintf(out, "newest revision: %s\n", cmp.Or(revisionOf(res.GetRevision()), "- (config-watcher has not read its sources yet)"))
 	if name == "" && !f.verbose {
 		if err := statusTable(res, f.out.value == "wide", time.Now()).Write(out); err != nil {
 			return err
