@@ -113,10 +113,8 @@ func (c *checker) exportedTo(at, namespace string, list []string, chosen bool) {
 			to = namespace
 		}
 		switch ip := index(at, i); {
-		case seen[to] && s != to:
-			c.fail(ip, s, "the object's own namespace is listed twice", "keep one of them")
 		case seen[to]:
-			c.fail(ip, s, "listed twice", "keep one of them")
+			c.fail(ip, s, "listed twice", `keep one of them; "." is the object's own namespace`)
 		case s == "~":
 			c.fail(ip, s, "only a service can be exported to nobody", `write "." for the object's own namespace, or delete the object`)
 		case s != "*" && !istioLabel(to):

@@ -72,15 +72,6 @@ func (c *checker) host(path, s string) {
 	}
 }
 
-// destinationHost accepts a host that traffic can be sent to: a wildcard stands for the ServiceEntry that has it among its hosts.
-func (c *checker) destinationHost(path, s string) {
-	if s == "*" {
-		c.fail(path, s, "a destination cannot be every host", `name one service, or a ServiceEntry's host such as "*.example.com"`)
-		return
-	}
-	c.host(path, s)
-}
-
 func isIP(s string) bool {
 	_, err := netip.ParseAddr(s)
 	return err == nil
@@ -240,23 +231,6 @@ func (c *checker) exportTo(path string, list []string) {
 			only = "~"
 		}
 		c.fail(path, nil, fmt.Sprintf("%q cannot be combined with other entries", only), "keep it alone, or list namespaces only")
-	}
-}
-
-// gatewayRef checks a gateway's name as a VirtualService writes it: "mesh", "name", "namespace/name", or an old dotted name.
-func (c *checker) gatewayRef(path, s string) {
-	if s == "mesh" {
-		return
-	}
-	ns, name, ok := strings.Cut(s, "/")
-	if !ok {
-		if !fqdn(s) {
-			c.fail(path, s, "not a gateway's name", `use "mesh", "<name>" or "<namespace>/<name>"`)
-		}
-		return
-	}
-	if ns != "." && !dnsLabel(ns) || !dnsSubdomain(name) {
-		c.fail(path, s, "not a gateway's name", `use "mesh", "<name>" or "<namespace>/<name>"`)
 	}
 }
 

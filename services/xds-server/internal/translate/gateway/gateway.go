@@ -180,9 +180,9 @@ func Ports(r *input.Reader) []Port {
 func kind(spec *networking.Server) Kind {
 	p := protocol.Parse(spec.GetPort().GetProtocol())
 	switch {
-	case protocol.IsHTTP(p):
+	case protocol.IsHTTP(p), p == configv1.Protocol_PROTOCOL_HTTP_PROXY:
 		return HTTP
-	case protocol.IsTLS(p), spec.GetTls() != nil:
+	case protocol.IsTLS(p):
 		return TLS
 	default:
 		return TCP

@@ -76,8 +76,8 @@ func retryConditions(list string) (conditions string, codes []uint32) {
 		if word == "" {
 			continue
 		}
-		if code, err := strconv.ParseUint(word, 10, 16); err == nil {
-			codes = append(codes, uint32(code))
+		if code, err := strconv.Atoi(word); err == nil && code > 0 {
+			codes = append(codes, uint32(code)) //nolint:gosec // refused by validation if it is no status
 			continue
 		}
 		words = append(words, word)

@@ -23,7 +23,7 @@ func TestRetryConditions(t *testing.T) {
 		{"503", "retriable-status-codes", []uint32{503}},
 		{" 503 , reset,,504", "reset,retriable-status-codes", []uint32{503, 504}},
 		{"retriable-status-codes,503", "retriable-status-codes", []uint32{503}},
-		{"520", "retriable-status-codes", []uint32{520}},
+		{"+503,0504", "retriable-status-codes", []uint32{503, 504}},
 	} {
 		conditions, codes := retryConditions(tc.list)
 		if conditions != tc.conditions || !slices.Equal(codes, tc.codes) {
@@ -74,6 +74,23 @@ func (nothing) DestinationRule(string) *replica.DestinationRule { return nil }
 
 func weighted(weight int32) *networking.HTTPRouteDestination {
 	return &networking.HTTPRouteDestination{Destination: &networking.Destination{Host: "a"}, Weight: weight}
+}
+
+// TestFaultOfNothing: a delay or an abort that does not say what it does does nothing, and the other is as it would be alone.
+func TestFaultOfNothing(t *testing.T) {
+	all := &networking.Percent{Value: 100}
+	in := &networking.HTTPFaultInjection{
+		Delay: &networking.HTTPFaultInjection_Delay{Percentage: all},
+		Abort: &networking.HTTPFaultInjection_Abort{Percentage: all, ErrorType: &networking.HTTPFaultInjection_Abort_HttpStatus{HttpStatus: 503}},
+	}
+	out, err := fault(in)
+	if err != nil || out.GetDelay() != nil || out.GetAbort().GetHttpStatus() != 503 {
+		t.Errorf("%v, %v", out, err)
+	}
+	in.Abort.ErrorType = nil
+	if out, err = fault(in); err != nil || out.GetDelay() != nil || out.GetAbort() != nil {
+		t.Errorf("%v, %v", out, err)
+	}
 }
 
 func TestErrorsNameObjectAndField(t *testing.T) {

@@ -27,6 +27,23 @@ func TestTrust(t *testing.T) {
 	}
 }
 
+// TestAuthoritiesOfFiles: a server with its certificate in files verifies clients with those in its file, whatever Secret it names.
+func TestAuthoritiesOfFiles(t *testing.T) {
+	socket, err := Terminate(&networking.ServerTLSSettings{
+		Mode: networking.ServerTLSSettings_MUTUAL, ServerCertificate: "/a", PrivateKey: "/b", CaCertificates: "/c", CaCertCredentialName: "d",
+	}, Terminator{Credentials: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := &tlsv3.DownstreamTlsContext{}
+	if err := socket.GetTypedConfig().UnmarshalTo(out); err != nil {
+		t.Fatal(err)
+	}
+	if got := out.GetCommonTlsContext().GetCombinedValidationContext().GetValidationContextSdsSecretConfig().GetName(); got != "file-root:/c" {
+		t.Errorf("verified with %s", got)
+	}
+}
+
 func upstream(t *testing.T, socket *corev3.TransportSocket) *tlsv3.UpstreamTlsContext {
 	t.Helper()
 	out := &tlsv3.UpstreamTlsContext{}
