@@ -31,6 +31,8 @@ type sourceState struct {
 	// Held counts what stands in for broken security objects and holds their workloads closed.
 	Held     int      `json:"held_closed,omitempty"`
 	Problems []string `json:"problems,omitempty"`
+	// Duplicates are objects that are in two files, of which the first counts.
+	Duplicates []string `json:"duplicates,omitempty"`
 	// Unread counts objects of kinds that nobody reads; UnreadObjects names them, up to source.MaxUnread.
 	Unread        int      `json:"unread,omitempty"`
 	UnreadObjects []string `json:"unread_objects,omitempty"`
@@ -75,7 +77,7 @@ func (s *Service) sourceStates(withProblems bool) []sourceState {
 			}
 		}
 		if withProblems {
-			row.Problems, row.UnreadObjects = texts(st.Problems.Sorted()), texts(st.Unread)
+			row.Problems, row.Duplicates, row.UnreadObjects = texts(st.Problems.Sorted()), texts(st.Duplicates.Sorted()), texts(st.Unread)
 		}
 		out = append(out, row)
 	}

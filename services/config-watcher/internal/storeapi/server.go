@@ -132,7 +132,7 @@ func keyProto(it *memory.Item) *configv1.ObjectKey {
 }
 
 func objectProto(it *memory.Item) *configv1.Object {
-	return &configv1.Object{Key: keyProto(it), ResourceVersion: it.Version, Generation: it.Generation, Manifest: shown(it)}
+	return &configv1.Object{Key: keyProto(it), ResourceVersion: it.Version, Generation: it.Generation, Manifest: shown(it), Source: memory.Name}
 }
 
 // Get implements ConfigStoreService.

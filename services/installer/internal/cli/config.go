@@ -130,12 +130,15 @@ type appliedObject struct {
 	OverriddenBy string `json:"overriddenBy,omitempty"`
 }
 
+// storeSource is config-watcher's name for what its API stores.
+const storeSource = "memory"
+
 // placeName is where an object is written, for a sentence.
 func placeName(p *configv1.Place) string {
 	switch {
 	case p.GetLocation() != "":
 		return p.GetLocation()
-	case p.GetSource() == "memory":
+	case p.GetSource() == storeSource:
 		return "the store"
 	}
 	return p.GetSource()

@@ -87,7 +87,8 @@ func one(ctx context.Context, client *store.Client, n named, namespace string, i
 // getFlags are the flags of `fairlead config get`.
 type getFlags struct {
 	scope
-	out *format
+	source string
+	out    *format
 }
 
 func newGet(t *target) *cobra.Command {
@@ -113,6 +114,8 @@ Exit code 0, with a line on standard error, if there are no such objects; 1 if a
 	}
 	f.register(cmd, t, "of the objects (default: all; \"default\" for a named object)")
 	f.registerSelector(cmd, "labels")
+	cmd.Flags().StringVar(&f.source, "source", "", "only the objects of a source, memory for those that config apply has stored, in force or not (default: what is in force)")
+	_ = cmd.RegisterFlagCompletionFunc("source", cobra.FixedCompletions([]string{storeSource, "file", "mesh-config-file"}, cobra.ShellCompDirectiveNoFileComp)) // fails for no flag only
 	outputFlag(cmd, f.out)
 	return cmd
 }
@@ -159,18 +162,20 @@ func get(ctx context.Context, t *target, f getFlags, a []string, out, diagnostic
 // find lists the objects that are meant.
 func (f getFlags) find(ctx context.Context, client *store.Client, n named) ([]*configv1.Object, error) {
 	if n.name != "" && !f.all {
-		o, err := one(ctx, client, n, f.namespace, true)
+		o, err := one(ctx, client, n, f.namespace, f.source != storeSource)
 		if err != nil {
 			return nil, err
 		}
 		return []*configv1.Object{o}, nil
 	}
 	tabular := f.selector == "" && f.out.value != "json" && f.out.value != "yaml"
-	res, err := client.List(ctx, &configv1.ListRequest{Kind: n.kind, Namespace: f.namespace, InForce: true, WithoutManifests: tabular})
+	res, err := client.List(ctx, &configv1.ListRequest{Kind: n.kind, Namespace: f.namespace, InForce: f.source != storeSource, WithoutManifests: tabular})
 	if err != nil {
 		return nil, err
 	}
-	list := slices.DeleteFunc(res.GetObjects(), func(o *configv1.Object) bool { return n.name != "" && o.GetKey().GetName() != n.name })
+	list := slices.DeleteFunc(res.GetObjects(), func(o *configv1.Object) bool {
+		return n.name != "" && o.GetKey().GetName() != n.name || f.source != "" && o.GetSource() != f.source
+	})
 	if n.name != "" && len(list) == 0 {
 		return nil, fmt.Errorf("%s %q is in no namespace", n.kind, n.name)
 	}

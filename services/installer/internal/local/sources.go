@@ -58,7 +58,7 @@ func (n *Node) watchSources(ctx context.Context) error {
 			n.cfg.Log.Debug("sources are not known", "error", err)
 			continue
 		}
-		now, warnings := answer.problems(), slices.Concat(answer.Warnings, n.unread(answer))
+		now, warnings := answer.problems(), slices.Concat(answer.Warnings, answer.duplicates(), n.unread(answer))
 		staying = n.tellStaying(staying, answer.staying())
 		for _, w := range warnings {
 			if !slices.Contains(warned, w) {
@@ -82,9 +82,10 @@ func (n *Node) watchSources(ctx context.Context) error {
 // sourcesAnswer is what is read of config-watcher's /debug/sources.
 type sourcesAnswer struct {
 	Sources []struct {
-		Problems []string      `json:"problems"`
-		Unread   []string      `json:"unread_objects"`
-		Staying  []stayingFile `json:"staying"`
+		Problems   []string      `json:"problems"`
+		Duplicates []string      `json:"duplicates"`
+		Unread     []string      `json:"unread_objects"`
+		Staying    []stayingFile `json:"staying"`
 	} `json:"sources"`
 	Warnings []string `json:"warnings"`
 }
@@ -106,6 +107,13 @@ func (n *Node) sources(ctx context.Context) (answer sourcesAnswer, err error) {
 func (a sourcesAnswer) problems() (list []string) {
 	for _, s := range a.Sources {
 		list = append(list, s.Problems...)
+	}
+	return list
+}
+
+func (a sourcesAnswer) duplicates() (list []string) {
+	for _, s := range a.Sources {
+		list = append(list, s.Duplicates...)
 	}
 	return list
 }
