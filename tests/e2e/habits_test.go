@@ -99,7 +99,8 @@ func TestHabits(t *testing.T) {
 	}
 }
 
-// TestRevisionsGoForward restarts what counts, reports and is reported, and looks at every number that `fairlead proxy-status` shows.
+// TestRevisionsGoForward restarts what counts, reports and is reported, and looks at every number that `fairlead
+// proxy-status` shows.
 func TestRevisionsGoForward(t *testing.T) {
 	m := fleet.Start(t, binaries, fleet.Options{Files: []string{"testdata/pair.yaml"}})
 	m.WaitReady(t)

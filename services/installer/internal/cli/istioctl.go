@@ -2,7 +2,8 @@ package cli
 
 // istioctlCommand is a command of istioctl that fairlead has under another name, or not.
 type istioctlCommand struct {
-	// name is the command's first word that fairlead does not have; empty where it has all of them. example is what users of istioctl write.
+	// name is the command's first word that fairlead does not have; empty where it has all of them. example is what
+	// users of istioctl write.
 	name, example string
 	// instead is what does the work here; it is in Markdown.
 	instead string

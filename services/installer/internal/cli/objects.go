@@ -23,8 +23,8 @@ type named struct {
 	name string
 }
 
-// parseObjects reads kubectl's ways to name objects: KIND[,KIND]..., KIND NAME..., KIND/NAME.... No argument, and the kind "all", mean objects of
-// all kinds.
+// parseObjects reads kubectl's ways to name objects: KIND[,KIND]..., KIND NAME..., KIND/NAME.... No argument, and the
+// kind "all", mean objects of all kinds.
 func parseObjects(a []string) ([]named, error) {
 	if len(a) == 0 || len(a) == 1 && a[0] == "all" {
 		return []named{{}}, nil
@@ -65,8 +65,8 @@ func parseObjects(a []string) ([]named, error) {
 	return list, nil
 }
 
-// one fetches a named object: the stored one, or that in force. Without a namespace it is in "default", or the name ends with its namespace:
-// vs/reviews.shop.
+// one fetches a named object: the stored one, or that in force. Without a namespace it is in "default", or the name
+// ends with its namespace: vs/reviews.shop.
 func one(ctx context.Context, client *store.Client, n named, namespace string, inForce bool) (*configv1.Object, error) {
 	res, err := client.Get(ctx, &configv1.GetRequest{Key: objectKey(n.kind, namespace, n.name), InForce: inForce})
 	if err == nil {

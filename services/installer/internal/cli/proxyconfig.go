@@ -170,8 +170,8 @@ func proxyConfig(ctx context.Context, env Env, t *target, a []string, f configFl
 	return nil
 }
 
-// elsewhere shows the control plane's view of a proxy that is connected and not one of the run directory's. missing says that the run directory
-// does not have it.
+// elsewhere shows the control plane's view of a proxy that is connected and not one of the run directory's. missing
+// says that the run directory does not have it.
 func elsewhere(ctx context.Context, t *target, proxy string, sec envoyadmin.Section, f configFlags, missing error, out, diagnostics io.Writer) error {
 	c, err := t.connect(ctx, proxy, f.namespace)
 	if unknown := new(namespaceError); errors.As(err, &unknown) {

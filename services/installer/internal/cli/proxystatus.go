@@ -177,7 +177,8 @@ func statusTable(res *configv1.ListProxiesResponse, wide bool, now time.Time) *t
 	return tab
 }
 
-// proxyType is the first part of a node id, "sidecar" or "router"; a gRPC program that is its own proxy is "proxyless", whatever it says.
+// proxyType is the first part of a node id, "sidecar" or "router"; a gRPC program that is its own proxy is "proxyless",
+// whatever it says.
 func proxyType(nodeID string) string {
 	if strings.Contains(nodeID, "#") {
 		return "proxyless"

@@ -67,7 +67,8 @@ func newRoot(env Env) *cobra.Command {
 	return root
 }
 
-// complete ends the completion of arguments where a command has none that could be completed: shells would offer files else.
+// complete ends the completion of arguments where a command has none that could be completed: shells would offer files
+// else.
 func complete(cmd *cobra.Command) {
 	if cmd.ValidArgsFunction == nil {
 		cmd.ValidArgsFunction = cobra.NoFileCompletions

@@ -11,7 +11,8 @@ import (
 	"fairlead.dev/pkg/nearest"
 )
 
-// knownCommand is the check of arguments of a command that only has sub-commands: what is left of the arguments is no command.
+// knownCommand is the check of arguments of a command that only has sub-commands: what is left of the arguments is no
+// command.
 func knownCommand(cmd *cobra.Command, a []string) error {
 	if len(a) == 0 {
 		return nil
@@ -19,8 +20,8 @@ func knownCommand(cmd *cobra.Command, a []string) error {
 	return usage(fmt.Errorf("unknown command %q%s; see `%s --help`", a[0], commandHint(cmd, a[0]), cmd.CommandPath()))
 }
 
-// commandHint guesses which command was meant: one with nearly this name, one with this name elsewhere in the tree, or what does the work of
-// the istioctl command of this name.
+// commandHint guesses which command was meant: one with nearly this name, one with this name elsewhere in the tree, or
+// what does the work of the istioctl command of this name.
 func commandHint(cmd *cobra.Command, word string) string {
 	names := map[string]string{}
 	var candidates []string

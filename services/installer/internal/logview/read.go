@@ -81,7 +81,8 @@ func (r *Reader) Close() {
 	}
 }
 
-// next returns the next wanted line; false at the end of what is written. A line without its end is not finished, and waits for more.
+// next returns the next wanted line; false at the end of what is written. A line without its end is not finished, and
+// waits for more.
 func (f *file) next() (Line, bool, error) {
 	for f.f != nil {
 		chunk, err := f.r.ReadSlice('\n')
