@@ -32,6 +32,25 @@ func TestGo(t *testing.T) {
 			return nil
 		})
 	})
+	t.Run("what the CLI shows of it", func(t *testing.T) {
+		for section, says := range map[string]string{
+			"clusters":      "server.apps.svc.cluster.local",
+			"listeners":     "calls of the program",
+			"routes":        "server.apps.svc.cluster.local:7070",
+			"endpoints":     m.Pod(t, "server-v1-0").IP + ":",
+			"bootstrap":     "xds_servers",
+			"all":           "SERVICE FQDN",
+			"c --port 7070": "server.apps.svc.cluster.local",
+		} {
+			code, out, errOut := m.CLI(t, append([]string{"proxy-config", "go-client-0"}, strings.Fields(section)...)...)
+			if code != 0 || !strings.Contains(out, says) || section != "bootstrap" && !strings.Contains(errOut, "gRPC program without an Envoy") {
+				t.Errorf("proxy-config %s: exit code %d, lacks %q\n%s\n%s", section, code, says, out, errOut)
+			}
+		}
+		if code, _, errOut := m.CLI(t, "proxy-config", "log", "go-client-0"); code != 1 || !strings.Contains(errOut, "GRPC_GO_LOG_SEVERITY_LEVEL") {
+			t.Errorf("proxy-config log: exit code %d, %s", code, errOut)
+		}
+	})
 	m.nothingRejected(t)
 }
 

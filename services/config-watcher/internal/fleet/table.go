@@ -93,8 +93,8 @@ type key struct{ nodeID, identity string }
 
 func keyOf(p *configv1.ProxyStatus) key { return key{p.GetNodeId(), p.GetIdentity()} }
 
-// acked returns the revision that a proxy of the instance has acknowledged: one that is settled has whatever is served, of which the proxy's
-// own status may know before the instance's number comes, with the last of several messages.
+// acked returns the revision that a proxy of the instance has acknowledged: one that is settled has whatever is served,
+// of which the proxy's own status may know before the instance's number comes, with the last of several messages.
 func (in *instance) acked(p *configv1.ProxyStatus) *configv1.Revision {
 	own := p.GetAcked()
 	if !p.GetSettled() || in.revision == nil || own.GetEpoch() == in.revision.GetEpoch() && own.GetSequence() > in.revision.GetSequence() {

@@ -113,6 +113,7 @@ type collector struct {
 	conflicts, pending, resources, sequence *prometheus.Desc
 	proxies, reporters                      *prometheus.Desc
 	lastGood, held, alarm, refused, unsaved *prometheus.Desc
+	staying, unread                         *prometheus.Desc
 }
 
 func newCollector(s State) *collector {
@@ -125,7 +126,7 @@ func newCollector(s State) *collector {
 		problems:  d("source_problems", "Objects of a source that were refused.", "source"),
 		synced:    d("source_synced", "1 once a source has read and delivered everything that existed at the start.", "source"),
 		degraded:  d("source_degraded", "1 while a source cannot be read; its last-known objects stay.", "source"),
-		conflicts: d("source_conflicts", "Objects that more than one source delivers."),
+		conflicts: d("source_conflicts", "Objects that more than one source delivers, or a source has in two files."),
 		pending:   d("pending_changes", "Changes that no revision contains yet."),
 		resources: d("resources", "Resources of the newest revision.", "kind"),
 		sequence:  d("revision_sequence", "Sequence of the newest revision; 0 before the first."),
@@ -133,6 +134,8 @@ func newCollector(s State) *collector {
 		reporters: d("reporters", "xds-servers with an open report stream."),
 		lastGood:  d("source_last_good", "1 while a source is served from the state that an earlier run has saved, since it was not read since the start.", "source"),
 		held:      d("source_held_closed", "Broken security objects without a good version, whose workloads are held closed.", "source"),
+		staying:   d("source_staying", "Objects of a source that stay although their file is gone, empty or cut off.", "source"),
+		unread:    d("source_unread", "Objects of a source of kinds that nobody reads.", "source"),
 		alarm:     d("store_alarm", "1 while the store takes no writes because its directory cannot be written."),
 		refused:   d("store_refused_writes_total", "Writes and deletions that the store's directory did not take."),
 		unsaved:   d("last_good_unsaved", "1 while the last good state of the sources cannot be saved in --state-dir."),
@@ -141,7 +144,7 @@ func newCollector(s State) *collector {
 
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.objects, c.problems, c.synced, c.degraded, c.conflicts, c.pending, c.resources, c.sequence, c.proxies, c.reporters, c.lastGood, c.held, c.alarm, c.refused, c.unsaved} {
+	for _, d := range []*prometheus.Desc{c.objects, c.problems, c.synced, c.degraded, c.conflicts, c.pending, c.resources, c.sequence, c.proxies, c.reporters, c.lastGood, c.held, c.alarm, c.refused, c.unsaved, c.staying, c.unread} {
 		ch <- d
 	}
 }
@@ -151,12 +154,19 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
-	alarm := false
+	alarm, twice := false, 0
 	for _, s := range c.state.Sources {
 		st := s.Status()
 		alarm = alarm || st.Alarm != nil
 		gauge(c.lastGood, number(!st.LastGood.IsZero()), s.Name())
 		gauge(c.held, float64(st.Held), s.Name())
+		twice += len(st.Duplicates)
+		staying := 0
+		for _, f := range st.Staying {
+			staying += len(f.Objects)
+		}
+		gauge(c.staying, float64(staying), s.Name())
+		gauge(c.unread, float64(st.UnreadTotal), s.Name())
 		gauge(c.objects, float64(st.Objects), s.Name())
 		gauge(c.problems, float64(len(st.Problems)), s.Name())
 		gauge(c.synced, number(st.Synced), s.Name())
@@ -165,7 +175,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	gauge(c.alarm, number(alarm))
 	ch <- prometheus.MustNewConstMetric(c.refused, prometheus.CounterValue, float64(c.state.Refused()))
 	gauge(c.unsaved, number(c.state.Unsaved() != nil))
-	gauge(c.conflicts, float64(c.state.Conflicts()))
+	gauge(c.conflicts, float64(c.state.Conflicts()+twice))
 	gauge(c.pending, float64(c.state.Pending()))
 	snapshot, _ := c.state.Revisions.Current()
 	gauge(c.sequence, float64(snapshot.Sequence()))

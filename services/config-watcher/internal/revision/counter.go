@@ -12,8 +12,9 @@ import (
 // counterWidth is the length of a counter's file: the digits of the largest number and a line's end.
 const counterWidth = 21
 
-// Counter keeps the number of the newest revision in a file, so that a later run of the process counts on. Each number is written in place in
-// one system call: a killed process loses none, a machine that loses power may lose the last ones.
+// Counter keeps the number of the newest revision in a file, so that a later run of the process counts on. Each number
+// is written in place in one system call: a killed process loses none, a machine that loses power may lose the last
+// ones.
 type Counter struct {
 	file *os.File
 	last uint64

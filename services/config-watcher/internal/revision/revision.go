@@ -102,8 +102,8 @@ func NewLog(epoch string, c clock.Clock) *Log {
 	return &Log{epoch: epoch, clock: c, changed: make(chan struct{}), first: 1}
 }
 
-// Continue makes the log count on from where the counter ends, and keep its numbers there. It is called before the first Commit. failed is told
-// of numbers that could not be kept; the revisions are good nevertheless.
+// Continue makes the log count on from where the counter ends, and keep its numbers there. It is called before the
+// first Commit. failed is told of numbers that could not be kept; the revisions are good nevertheless.
 func (l *Log) Continue(c *Counter, failed func(error)) {
 	l.counter, l.failed, l.first = c, failed, c.Last()+1
 }

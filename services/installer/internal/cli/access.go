@@ -35,7 +35,8 @@ func connected(t *target, do func(ctx context.Context, client *store.Client, a [
 }
 
 func newWhoAmI(t *target) *cobra.Command {
-	return &cobra.Command{
+	f := newFormat("json", "yaml")
+	cmd := &cobra.Command{
 		Use:   "whoami",
 		Short: "Show whom config-watcher takes you for, and what you may do",
 		Args:  args(cobra.NoArgs),
@@ -43,6 +44,9 @@ func newWhoAmI(t *target) *cobra.Command {
 			res, err := client.WhoAmI(ctx, &configv1.WhoAmIRequest{})
 			if err != nil {
 				return err
+			}
+			if f.value != "" {
+				return printMessage(out, f.value, res)
 			}
 			fmt.Fprintf(out, "%s, by %s\n", res.GetIdentity(), res.GetMethod())
 			tab := &table.Table{Header: []string{"ROLE", "NAMESPACES", "VERBS"}}
@@ -52,6 +56,8 @@ func newWhoAmI(t *target) *cobra.Command {
 			return tab.Write(out)
 		}),
 	}
+	outputFlag(cmd, f)
+	return cmd
 }
 
 // errNo makes can-i exit with 1.
@@ -68,7 +74,11 @@ func newCanI(t *target) *cobra.Command {
 		RunE: connected(t, func(ctx context.Context, client *store.Client, a []string, out io.Writer) error {
 			req := &configv1.CanIRequest{Verb: a[0], Namespace: namespace}
 			if len(a) == 2 {
-				req.Kind = kindName(a[1])
+				kind, err := kindName(a[1])
+				if err != nil {
+					return err
+				}
+				req.Kind = kind
 			}
 			res, err := client.CanI(ctx, req)
 			if err != nil {
@@ -231,7 +241,8 @@ func listBans(ctx context.Context, client *store.Client) ([]heldBan, error) {
 }
 
 func newBans(t *target) *cobra.Command {
-	return &cobra.Command{
+	f := newFormat("json", "yaml")
+	cmd := &cobra.Command{
 		Use:   "bans",
 		Short: "Show which identities are shut out, since when, until when and why",
 		Args:  args(cobra.NoArgs),
@@ -239,6 +250,13 @@ func newBans(t *target) *cobra.Command {
 			bans, err := listBans(ctx, client)
 			if err != nil {
 				return err
+			}
+			if f.value != "" {
+				list := []shownBan{}
+				for _, b := range bans {
+					list = append(list, shownBan{b.Spec, b.Metadata.Created})
+				}
+				return printTree(out, f.value, list)
 			}
 			tab := &table.Table{Header: []string{"IDENTITY", "SINCE", "UNTIL", "REASON"}}
 			for _, b := range bans {
@@ -254,6 +272,14 @@ func newBans(t *target) *cobra.Command {
 			return tab.Write(out)
 		}),
 	}
+	outputFlag(cmd, f)
+	return cmd
+}
+
+// shownBan is a ban as JSON.
+type shownBan struct {
+	banSpec
+	Since time.Time `json:"since"`
 }
 
 func newAudit(t *target) *cobra.Command {

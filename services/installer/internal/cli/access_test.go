@@ -13,6 +13,12 @@ func TestWhoAmIAndCanI(t *testing.T) {
 	if out, _, err := m.run("", "config", "whoami"); err != nil || !strings.HasPrefix(out, "spiffe://cluster.local/ns/istio-system/sa/fairlead-admin, by jwt\n") || !strings.Contains(out, "admin   *") {
 		t.Errorf("whoami: %q, %v", out, err)
 	}
+	if out, _, err := m.run("", "config", "whoami", "-o", "json"); err != nil || !strings.Contains(out, `"role": "admin"`) {
+		t.Errorf("whoami -o json: %q, %v", out, err)
+	}
+	if out, _, err := m.run("", "config", "bans", "-o", "json"); err != nil || out != "[]\n" {
+		t.Errorf("no bans as JSON: %q, %v", out, err)
+	}
 	if out, _, err := m.run("", "config", "can-i", "get", "vs", "-n", "shop"); err != nil || out != "yes\n" {
 		t.Errorf("can-i get: %q, %v", out, err)
 	}
@@ -40,6 +46,9 @@ func TestBanAndUnban(t *testing.T) {
 			out, _, err = m.run("", "config", "bans")
 			if err != nil || !strings.Contains(out, "stolen") || !strings.Contains(out, tc.shown) {
 				t.Errorf("bans: %q, %v", out, err)
+			}
+			if out, _, err = m.run("", "config", "bans", "-o", "yaml"); err != nil || !strings.Contains(out, "reason: stolen") {
+				t.Errorf("bans -o yaml: %q, %v", out, err)
 			}
 			if out, _, err = m.run("", "config", "unban", tc.identity); err != nil || !strings.HasSuffix(out, " is no longer banned\n") {
 				t.Errorf("unban: %q, %v", out, err)

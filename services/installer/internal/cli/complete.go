@@ -78,7 +78,7 @@ func (t *target) completeConfig(cmd *cobra.Command, a []string, begun string) ([
 	switch {
 	case len(a) == 0:
 		list = append(sectionNames(), t.proxyNames(cmd)...)
-	case len(a) == 1 && !cmd.Flags().Changed("filename"):
+	case len(a) == 1 && !cmd.Flags().Changed("filename") && !cmd.Flags().Changed("selector"):
 		if list = sectionNames(); isSection(a[0]) {
 			list = t.proxyNames(cmd)
 		}

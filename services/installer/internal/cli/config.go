@@ -22,7 +22,7 @@ import (
 )
 
 func newConfig(env Env, t *target) *cobra.Command {
-	cmd := group("config", "Read and write the mesh's objects", newApply(env, t), newGet(t), newDelete(env, t),
+	cmd := group("config", "Read and write the mesh's objects", newApply(env, t), newGet(t), newConfigStatus(t), newEdit(env, t), newDelete(env, t),
 		newWhoAmI(t), newCanI(t), newBan(t), newUnban(t), newBans(t), newAudit(t))
 	t.register(cmd.PersistentFlags())
 	return cmd
@@ -35,13 +35,14 @@ const callTimeout = 15 * time.Second
 type applyFlags struct {
 	files   []string
 	dryRun  bool
+	skip    bool
 	wait    bool
 	timeout time.Duration
 	out     *format
 }
 
 func newApply(env Env, t *target) *cobra.Command {
-	f := applyFlags{out: newFormat("json")}
+	f := applyFlags{out: newFormat("json", "yaml")}
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE|DIR|-",
 		Short: "Create or replace objects: all of them, or none if one is refused",
@@ -55,6 +56,7 @@ func newApply(env Env, t *target) *cobra.Command {
 	fs := cmd.Flags()
 	filesFlag(fs, &f.files, "file, directory, or - for standard input")
 	fs.BoolVar(&f.dryRun, "dry-run", false, "check everything and change nothing")
+	fs.BoolVar(&f.skip, "skip-unread", false, "pass over objects of kinds that nobody in the mesh reads, such as Deployments, and name them; without it they are refused")
 	fs.BoolVar(&f.wait, "wait", false, "wait until every connected proxy has acknowledged the change, and tell how it ended")
 	fs.DurationVar(&f.timeout, "timeout", 30*time.Second, "how long --wait waits")
 	outputFlag(cmd, f.out)
@@ -106,10 +108,12 @@ func readDocuments(path string) ([]byte, error) {
 
 // applied is the answer of apply as JSON.
 type applied struct {
-	Results  []appliedObject `json:"results"`
-	Revision uint64          `json:"revision"`
-	DryRun   bool            `json:"dryRun,omitempty"`
-	Wait     *waited         `json:"wait,omitempty"`
+	Results []appliedObject `json:"results"`
+	// Skipped are objects of kinds that nobody reads.
+	Skipped  []string `json:"skipped,omitempty"`
+	Revision uint64   `json:"revision"`
+	DryRun   bool     `json:"dryRun,omitempty"`
+	Wait     *waited  `json:"wait,omitempty"`
 }
 
 type appliedObject struct {
@@ -120,6 +124,24 @@ type appliedObject struct {
 	Action string `json:"action"`
 	// Warnings name fields that are accepted and have no effect.
 	Warnings []string `json:"warnings,omitempty"`
+	// Overrides are the places of the same object in files, which does not count any more.
+	Overrides []string `json:"overrides,omitempty"`
+	// OverriddenBy is the place of the same object that counts instead of this one.
+	OverriddenBy string `json:"overriddenBy,omitempty"`
+}
+
+// storeSource is config-watcher's name for what its API stores.
+const storeSource = "memory"
+
+// placeName is where an object is written, for a sentence.
+func placeName(p *configv1.Place) string {
+	switch {
+	case p.GetLocation() != "":
+		return p.GetLocation()
+	case p.GetSource() == storeSource:
+		return "the store"
+	}
+	return p.GetSource()
 }
 
 func apply(ctx context.Context, env Env, t *target, f applyFlags, out io.Writer) error {
@@ -135,16 +157,26 @@ func apply(ctx context.Context, env Env, t *target, f applyFlags, out io.Writer)
 	began := time.Now()
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	res, err := client.Apply(call, &configv1.ApplyRequest{Documents: docs, DryRun: f.dryRun})
+	res, err := client.Apply(call, &configv1.ApplyRequest{Documents: docs, DryRun: f.dryRun, SkipUnread: f.skip})
 	if err != nil {
 		return exit(client.Explain(err))
 	}
 	answer := applied{Revision: res.GetRevision(), DryRun: f.dryRun, Results: []appliedObject{}}
 	for _, r := range res.GetResults() {
-		answer.Results = append(answer.Results, appliedObject{
+		o := appliedObject{
 			Kind: r.GetKey().GetKind(), Namespace: r.GetKey().GetNamespace(), Name: r.GetKey().GetName(), Action: action(r.GetAction()),
 			Warnings: r.GetWarnings(),
-		})
+		}
+		for _, p := range r.GetOverrides() {
+			o.Overrides = append(o.Overrides, placeName(p))
+		}
+		if r.GetOverriddenBy() != nil {
+			o.OverriddenBy = placeName(r.GetOverriddenBy())
+		}
+		answer.Results = append(answer.Results, o)
+	}
+	for _, u := range res.GetUnread() {
+		answer.Skipped = append(answer.Skipped, fmt.Sprintf("%s: %s: %s", u.GetLocation(), u.GetObject(), u.GetMessage()))
 	}
 	if f.out.value == "" {
 		answer.print(out)
@@ -156,8 +188,8 @@ func apply(ctx context.Context, env Env, t *target, f applyFlags, out io.Writer)
 			answer.Wait.print(out)
 		}
 	}
-	if f.out.value == "json" {
-		if err := printJSON(out, answer); err != nil {
+	if f.out.value != "" {
+		if err := printTree(out, f.out.value, answer); err != nil {
 			return err
 		}
 	}
@@ -174,10 +206,20 @@ func (a applied) print(out io.Writer) {
 		suffix = " (dry run)"
 	}
 	for _, r := range a.Results {
-		fmt.Fprintf(out, "%s %s %s%s\n", r.Kind, strings.TrimPrefix(r.Namespace+"/"+r.Name, "/"), r.Action, suffix)
+		over := ""
+		if len(r.Overrides) > 0 {
+			over = ", overrides " + strings.Join(r.Overrides, ", ")
+		}
+		fmt.Fprintf(out, "%s %s %s%s%s\n", r.Kind, strings.TrimPrefix(r.Namespace+"/"+r.Name, "/"), r.Action, suffix, over)
+		if r.OverriddenBy != "" {
+			fmt.Fprintf(out, "  warning: has no effect: the same object of %s counts\n", r.OverriddenBy)
+		}
 		for _, w := range r.Warnings {
 			fmt.Fprintf(out, "  warning: %s\n", w)
 		}
+	}
+	for _, s := range a.Skipped {
+		fmt.Fprintf(out, "skipped: %s\n", s)
 	}
 }
 
@@ -246,61 +288,6 @@ func exit(err error) error {
 	return err
 }
 
-// getFlags are the flags of `fairlead config get`.
-type getFlags struct {
-	namespace string
-	out       *format
-}
-
-func newGet(t *target) *cobra.Command {
-	f := getFlags{out: newFormat("yaml", "json", "wide")}
-	cmd := &cobra.Command{
-		Use:   "get [KIND [NAME]]",
-		Short: "Show objects",
-		Args:  args(cobra.MaximumNArgs(2)),
-		RunE: func(cmd *cobra.Command, a []string) error {
-			return get(cmd.Context(), t, f, a, cmd.OutOrStdout())
-		},
-	}
-	cmd.Flags().StringVarP(&f.namespace, "namespace", "n", "", "namespace (default: all; \"default\" for a single object)")
-	outputFlag(cmd, f.out)
-	return cmd
-}
-
-func get(ctx context.Context, t *target, f getFlags, a []string, out io.Writer) error {
-	client, err := t.dial()
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	var kind string
-	if len(a) > 0 {
-		kind = kindName(a[0])
-	}
-	if len(a) == 2 {
-		res, err := client.Get(ctx, &configv1.GetRequest{Key: objectKey(kind, f.namespace, a[1])})
-		if err != nil {
-			return exit(client.Explain(err))
-		}
-		return printObjects(out, f.out.value, []*configv1.Object{res.GetObject()}, true)
-	}
-	res, err := client.List(ctx, &configv1.ListRequest{Kind: kind, Namespace: f.namespace})
-	if err != nil {
-		return exit(client.Explain(err))
-	}
-	return printObjects(out, f.out.value, res.GetObjects(), false)
-}
-
-// objectKey names an object; namespaced kinds live in "default" unless said otherwise.
-func objectKey(kind, namespace, name string) *configv1.ObjectKey {
-	if namespace == "" && !clusterScoped[kind] {
-		namespace = mesh.DefaultNamespace
-	}
-	return &configv1.ObjectKey{Kind: kind, Namespace: namespace, Name: name}
-}
-
 // printObjects prints one object as itself and several as a list, as kubectl does.
 func printObjects(out io.Writer, as string, objects []*configv1.Object, single bool) error {
 	switch as {
@@ -325,19 +312,45 @@ func printObjects(out io.Writer, as string, objects []*configv1.Object, single b
 		}
 		return printJSONOr(out, indented.Bytes(), as == "yaml")
 	}
-	tab := &table.Table{Header: []string{"NAMESPACE", "KIND", "NAME", "GENERATION"}}
+	if as == "name" {
+		for _, o := range objects {
+			fmt.Fprintln(out, strings.ToLower(o.GetKey().GetKind())+"/"+o.GetKey().GetName())
+		}
+		return nil
+	}
+	tab := &table.Table{Header: []string{"NAMESPACE", "KIND", "NAME", "GENERATION", "SOURCE", "LOCATION"}}
 	if as == "wide" {
 		tab.Header = append(tab.Header, "API VERSION", "RESOURCE VERSION")
 	}
 	for _, o := range objects {
 		k := o.GetKey()
-		row := []string{k.GetNamespace(), k.GetKind(), k.GetName(), fmt.Sprint(o.GetGeneration())}
+		generation := "" // files keep none
+		if g := o.GetGeneration(); g > 0 {
+			generation = fmt.Sprint(g)
+		}
+		row := []string{k.GetNamespace(), k.GetKind(), k.GetName(), generation, o.GetSource(), locationOf(o)}
 		if as == "wide" {
 			row = append(row, k.GetApiVersion(), o.GetResourceVersion())
 		}
 		tab.Add(row...)
 	}
 	return tab.Write(out)
+}
+
+// locationOf is where an object is written, with what is special about that.
+func locationOf(o *configv1.Object) string {
+	var parts []string
+	for _, p := range o.GetOverrides() {
+		parts = append(parts, "overrides "+placeName(p))
+	}
+	if until := o.GetStaysUntil(); until != nil {
+		parts = append(parts, "its file is not whole, stays until "+until.AsTime().UTC().Format(time.RFC3339))
+	}
+	text := o.GetLocation()
+	if len(parts) > 0 {
+		text = strings.TrimSpace(text + " (" + strings.Join(parts, ", ") + ")")
+	}
+	return text
 }
 
 // deleteFlags are the flags of `fairlead config delete`.
@@ -349,20 +362,24 @@ type deleteFlags struct {
 func newDelete(env Env, t *target) *cobra.Command {
 	var f deleteFlags
 	cmd := &cobra.Command{
-		Use:   "delete KIND NAME | -f FILE",
+		Use:   "delete KIND NAME... | KIND/NAME... | -f FILE",
 		Short: "Delete objects",
-		Args:  args(cobra.MaximumNArgs(2)),
+		Example: `  fairlead config delete vs/reviews dr/reviews.shop
+  fairlead config delete -f reviews-v3.yaml`,
+		ValidArgsFunction: t.completeObjects,
 		RunE: func(cmd *cobra.Command, a []string) error {
 			return remove(cmd.Context(), env, t, f, a, cmd.OutOrStdout())
 		},
 	}
 	cmd.Flags().StringVarP(&f.namespace, "namespace", "n", "", "namespace (default: \"default\")")
+	_ = cmd.RegisterFlagCompletionFunc("namespace", t.completeNamespaces) // fails for a flag that there is none of only
 	filesFlag(cmd.Flags(), &f.files, "file, directory, or - for standard input")
 	return cmd
 }
 
 func remove(ctx context.Context, env Env, t *target, f deleteFlags, a []string, out io.Writer) error {
 	var keys []*configv1.ObjectKey
+	var wanted []named
 	switch {
 	case len(f.files) > 0 && len(a) == 0:
 		docs, err := documents(env, f.files)
@@ -375,13 +392,26 @@ func remove(ctx context.Context, env Env, t *target, f deleteFlags, a []string, 
 				return refused(err)
 			}
 			for _, o := range objects {
+				switch mistake := unreadKind(o); {
+				case mistake != nil:
+					return mistake
+				case !slices.Contains(kindNames, o.Kind):
+					fmt.Fprintf(out, "%s skipped (%s:%d): nobody reads this kind\n", o, o.File, o.Line)
+					continue
+				}
 				key := objectKey(o.Kind, o.Namespace, o.Name)
 				key.ApiVersion = o.APIVersion
 				keys = append(keys, key)
 			}
 		}
-	case len(f.files) == 0 && len(a) == 2:
-		keys = append(keys, objectKey(kindName(a[0]), f.namespace, a[1]))
+	case len(f.files) == 0 && len(a) > 0:
+		var err error
+		if wanted, err = parseObjects(a); err != nil {
+			return usage(err)
+		}
+		if slices.ContainsFunc(wanted, func(n named) bool { return n.name == "" }) {
+			return usage(errors.New("name what to delete: KIND NAME, KIND/NAME, or -f FILE"))
+		}
 	default:
 		return usage(errors.New("name what to delete: KIND NAME, or -f FILE"))
 	}
@@ -392,13 +422,39 @@ func remove(ctx context.Context, env Env, t *target, f deleteFlags, a []string, 
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
+	for _, n := range wanted {
+		key := objectKey(n.kind, f.namespace, n.name)
+		if f.namespace == "" && strings.Contains(n.name, ".") {
+			// The name may end with its namespace.
+			o, err := one(ctx, client, n, "", false)
+			if err != nil {
+				return exit(client.Explain(err))
+			}
+			key = objectKey(n.kind, o.GetKey().GetNamespace(), o.GetKey().GetName())
+		}
+		keys = append(keys, key)
+	}
 	// In reverse, so that what refers goes before what is referred to.
 	slices.Reverse(keys)
 	for _, k := range keys {
-		if _, err := client.Delete(ctx, &configv1.DeleteRequest{Key: k}); err != nil {
+		res, err := client.Delete(ctx, &configv1.DeleteRequest{Key: k})
+		if err != nil {
 			return exit(client.Explain(err))
 		}
-		fmt.Fprintf(out, "%s %s deleted\n", k.GetKind(), strings.TrimPrefix(k.GetNamespace()+"/"+k.GetName(), "/"))
+		remains := ""
+		if res.GetRemains() != nil {
+			remains = "; that of " + placeName(res.GetRemains()) + " is in force"
+		}
+		fmt.Fprintf(out, "%s %s deleted%s\n", k.GetKind(), strings.TrimPrefix(k.GetNamespace()+"/"+k.GetName(), "/"), remains)
 	}
 	return nil
+}
+
+// unreadKind refuses an object whose kind can only be a mistake: one that is not known, in a group of Istio's.
+func unreadKind(o *mesh.Object) error {
+	if slices.Contains(kindNames, o.Kind) || !strings.HasSuffix(o.GroupVersionKind().Group, ".istio.io") {
+		return nil
+	}
+	_, err := kindName(o.Kind)
+	return refused(o.Refuse("kind", err.Error(), ""))
 }

@@ -2,7 +2,8 @@ package cli
 
 // istioctlCommand is a command of istioctl that fairlead has under another name, or not.
 type istioctlCommand struct {
-	// name is the command's first word that fairlead does not have; empty where it has all of them. example is what users of istioctl write.
+	// name is the command's first word that fairlead does not have; empty where it has all of them. example is what
+	// users of istioctl write.
 	name, example string
 	// instead is what does the work here; it is in Markdown.
 	instead string
@@ -12,7 +13,9 @@ type istioctlCommand struct {
 var fromIstioctl = []istioctlCommand{
 	{"", "proxy-status [POD]", "`fairlead proxy-status [POD]`; a POD is shown with the revisions that it was sent and has acknowledged, not compared with a dump"},
 	{"", "proxy-config cluster|listener|route|endpoint|secret|bootstrap|ecds|all POD", "the same, with the same aliases and filters; the order of section and POD does not matter"},
-	{"", "proxy-config log POD --level http:debug", "the same"},
+	{"", "proxy-config log POD|-l app=web --level http:debug|--reset", "the same; `--reset` sets what the proxy was started with"},
+	{"", "proxy-config rootca-compare POD POD", "missing: compare the serial numbers of `ROOTCA` in `fairlead proxy-config secrets` of both"},
+	{"", "--kubeconfig, --context, --istioNamespace, --revision, --xds-address", "none: `--run-dir`, or `--config-watcher-address` and `--xds-server-address` with `--token-file`"},
 	{"", "proxy-config … -o json|yaml|short", "the same; `short`, a table, is the default"},
 	{"", "proxy-config … --file DUMP", "the same"},
 	{"", "validate -f FILE", "`fairlead validate -f FILE`, without a mesh; `fairlead config apply -f FILE --dry-run` against a running one"},
@@ -27,7 +30,7 @@ var fromIstioctl = []istioctlCommand{
 	{"manifest", "", "the objects in `deploy/`"},
 	{"tag", "tag", "missing: there are no revisions of the control plane beside each other"},
 	{"experimental", "x describe pod|service", "`fairlead why PROXY HOST`"},
-	{"x", "x internal-debug", "the debug pages of each service's operations port, `http://<operations port>/debug/`, with the administrator's token"},
+	{"x", "x internal-debug", "istioctl itself, with the files of `fairlead credentials`; or the debug pages of each service's operations port, `http://<operations port>/debug/`, with the administrator's token"},
 	{"dashboard", "dashboard", "missing: `curl --unix-socket .run/pods/<pod>.<namespace>/envoy-admin.sock http://envoy/`, metrics at each operations port"},
 	{"admin", "admin log", "missing while it runs: `fairlead up --log-level`; of one Envoy `fairlead proxy-config log`"},
 	{"bug-report", "bug-report", "missing: `fairlead logs`, `fairlead proxy-config all PROXY -o json`, `fairlead proxy-status -o json`"},
@@ -36,6 +39,6 @@ var fromIstioctl = []istioctlCommand{
 	{"waypoint", "waypoint, ztunnel-config", "missing: there is no ambient mode"},
 	{"ztunnel-config", "", "missing: there is no ambient mode"},
 	{"authz", "x authz check", "missing: AuthorizationPolicy and RequestAuthentication are refused"},
-	{"metrics", "x metrics", "missing: each agent's `/stats/prometheus`"},
+	{"metrics", "x metrics, x envoy-stats", "missing: each agent's `/stats/prometheus`"},
 	{"options", "options", "`fairlead help`"},
 }

@@ -114,8 +114,8 @@ type connection struct {
 	tokenFile string
 }
 
-// connect finds a proxy by its name, as proxyname reads it. config-watcher knows which xds-server it is connected to; where the flags name
-// xds-servers only, each is asked, and the name must be whole.
+// connect finds a proxy by its name, as proxyname reads it. config-watcher knows which xds-server it is connected to;
+// where the flags name xds-servers only, each is asked, and the name must be whole.
 func (t *target) connect(ctx context.Context, name, namespace string) (*connection, error) {
 	if len(t.xdsAddresses) > 0 && t.address == "" {
 		servers, tokenFile, err := t.xdsServers("")

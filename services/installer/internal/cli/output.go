@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 	"sigs.k8s.io/yaml"
 
 	"fairlead.dev/pkg/nearest"
@@ -60,13 +62,18 @@ func printTree(w io.Writer, as string, v any) error {
 	return printJSONOr(w, text, as == "yaml")
 }
 
-func printJSON(w io.Writer, v any) error {
-	b, err := json.MarshalIndent(v, "", "  ")
+// printMessage prints a protobuf message as JSON or YAML, with all of its fields.
+func printMessage(w io.Writer, as string, m proto.Message) error {
+	text, err := protojson.MarshalOptions{EmitUnpopulated: true}.Marshal(m)
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintln(w, string(b))
-	return err
+	// protojson varies its blanks on purpose; these are for comparing.
+	var tree any
+	if err := json.Unmarshal(text, &tree); err != nil {
+		return err
+	}
+	return printTree(w, as, tree)
 }
 
 // printJSONOr prints JSON text as JSON or as YAML.

@@ -51,14 +51,19 @@ func (s *scope) labels() (labels.Selector, error) {
 	return selector, nil
 }
 
-// unknownNamespace is the error for a namespace that the mesh does not have.
-func unknownNamespace(name string, there []string) error {
-	slices.Sort(there)
-	text := fmt.Sprintf("no namespace %q in this mesh%s", name, nearest.Hint(name, there))
-	if len(there) > 0 {
-		text += "; there are " + strings.Join(there, ", ")
+// namespaceError says that the mesh does not have a namespace.
+type namespaceError struct {
+	name  string
+	there []string
+}
+
+// Error implements error.
+func (e *namespaceError) Error() string {
+	text := fmt.Sprintf("no namespace %q in this mesh%s", e.name, nearest.Hint(e.name, e.there))
+	if len(e.there) > 0 {
+		text += "; there are " + strings.Join(e.there, ", ")
 	}
-	return fmt.Errorf("%s", text)
+	return text
 }
 
 // namespaces lists those that proxies and objects are in.
@@ -71,7 +76,7 @@ func namespaces(ctx context.Context, client *store.Client) ([]string, error) {
 	for _, p := range proxies.GetProxies() {
 		found[p.GetNamespace()] = true
 	}
-	objects, err := client.List(ctx, &configv1.ListRequest{})
+	objects, err := client.List(ctx, &configv1.ListRequest{InForce: true, WithoutManifests: true})
 	if err != nil {
 		return nil, client.Explain(err)
 	}
@@ -115,7 +120,7 @@ func (t *target) fleet(ctx context.Context, s scope) (*configv1.ListProxiesRespo
 			return nil, err
 		}
 		if !slices.Contains(there, s.namespace) {
-			return nil, unknownNamespace(s.namespace, there)
+			return nil, &namespaceError{s.namespace, there}
 		}
 	}
 	if selector == nil {
@@ -135,7 +140,7 @@ func (t *target) fleet(ctx context.Context, s scope) (*configv1.ListProxiesRespo
 func workloadLabels(ctx context.Context, client *store.Client, namespace string) (map[string]labels.Set, error) {
 	out := map[string]labels.Set{}
 	for _, kind := range []string{"WorkloadEntry", "Pod"} {
-		res, err := client.List(ctx, &configv1.ListRequest{Kind: kind, Namespace: namespace})
+		res, err := client.List(ctx, &configv1.ListRequest{Kind: kind, Namespace: namespace, InForce: true})
 		if err != nil {
 			return nil, exit(client.Explain(err))
 		}
@@ -151,6 +156,23 @@ func workloadLabels(ctx context.Context, client *store.Client, namespace string)
 		}
 	}
 	return out, nil
+}
+
+// selected keeps the objects that a selector of labels selects.
+func selected(objects []*configv1.Object, selector labels.Selector) ([]*configv1.Object, error) {
+	kept := []*configv1.Object{}
+	for _, o := range objects {
+		var tree struct {
+			Metadata struct{ Labels labels.Set }
+		}
+		if err := json.Unmarshal(o.GetManifest(), &tree); err != nil {
+			return nil, fmt.Errorf("%s %s/%s: %w", o.GetKey().GetKind(), o.GetKey().GetNamespace(), o.GetKey().GetName(), err)
+		}
+		if selector.Matches(tree.Metadata.Labels) {
+			kept = append(kept, o)
+		}
+	}
+	return kept, nil
 }
 
 // podName is the name of the proxy's workload.

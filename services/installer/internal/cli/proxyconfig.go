@@ -7,10 +7,12 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"fairlead.dev/services/installer/internal/envoyadmin"
 	"fairlead.dev/services/installer/internal/mesh"
@@ -30,6 +32,7 @@ type configFlags struct {
 	file      string
 	level     string
 	reset     bool
+	selector  string
 	out       *format
 }
 
@@ -60,7 +63,7 @@ Exit code 0, with a line on standard error, if nothing is there or nothing passe
   fairlead pc endpoints productpage-v1-0 --cluster 'outbound|9080|v2|reviews' --status HEALTHY
   fairlead pc log productpage-v1-0 --level http:debug,upstream:debug`,
 		Args: func(cmd *cobra.Command, a []string) error {
-			if cmd.Flags().Changed("filename") {
+			if cmd.Flags().Changed("filename") || cmd.Flags().Changed("selector") {
 				return args(cobra.ExactArgs(1))(cmd, a)
 			}
 			return args(cobra.ExactArgs(2))(cmd, a)
@@ -84,7 +87,8 @@ Exit code 0, with a line on standard error, if nothing is there or nothing passe
 	fs.BoolVar(&f.served, "served", false, "show what the xds-server has for the proxy")
 	fs.StringVarP(&f.file, "filename", "f", "", "read Envoy's config dump from a file, - for standard input, instead of asking a proxy")
 	fs.StringVar(&f.level, "level", "", "set log levels: LEVEL for all loggers, LOGGER:LEVEL,... for some")
-	fs.BoolVar(&f.reset, "reset", false, "set the log levels that the proxy was started with")
+	fs.BoolVarP(&f.reset, "reset", "r", false, "set the log levels that the proxy was started with")
+	fs.StringVarP(&f.selector, "selector", "l", "", "for log, in the place of PROXY: all proxies whose Pods' labels match, as in app=web")
 	cmd.MarkFlagsMutuallyExclusive("level", "reset")
 	cmd.MarkFlagsMutuallyExclusive("served", "filename")
 	outputFlag(cmd, f.out)
@@ -121,8 +125,11 @@ func (f configFlags) check(sec envoyadmin.Section) error {
 }
 
 func proxyConfig(ctx context.Context, env Env, t *target, a []string, f configFlags, out, diagnostics io.Writer) error {
-	if f.file != "" {
+	switch {
+	case f.file != "":
 		return fileConfig(env, a[0], f, out, diagnostics)
+	case f.selector != "":
+		return logsOfMany(ctx, t, a[0], f, out, diagnostics)
 	}
 	sec, proxy, err := sectionAndProxy(a)
 	if err == nil {
@@ -163,10 +170,13 @@ func proxyConfig(ctx context.Context, env Env, t *target, a []string, f configFl
 	return nil
 }
 
-// elsewhere shows the control plane's view of a proxy that is connected and not one of the run directory's. missing says that the run directory
-// does not have it.
+// elsewhere shows the control plane's view of a proxy that is connected and not one of the run directory's. missing
+// says that the run directory does not have it.
 func elsewhere(ctx context.Context, t *target, proxy string, sec envoyadmin.Section, f configFlags, missing error, out, diagnostics io.Writer) error {
 	c, err := t.connect(ctx, proxy, f.namespace)
+	if unknown := new(namespaceError); errors.As(err, &unknown) {
+		return err
+	}
 	if err != nil {
 		return missing
 	}
@@ -221,17 +231,63 @@ func fileConfig(env Env, section string, f configFlags, out, diagnostics io.Writ
 	return showDump(dump, f.file, sec, f, dump.EndpointsTable, out, diagnostics)
 }
 
-func logConfig(ctx context.Context, client *envoyadmin.Client, f configFlags, out io.Writer) error {
-	var list []envoyadmin.Logger
-	var err error
+// logsOfMany shows and sets the log levels of all proxies that a selector selects.
+func logsOfMany(ctx context.Context, t *target, section string, f configFlags, out, diagnostics io.Writer) error {
+	if sec, _ := findSection(section, false); sec != logLevels {
+		return usage(errors.New("--selector is for `fairlead proxy-config log`; name one PROXY for the other sections"))
+	}
+	which := scope{namespace: f.namespace, selector: f.selector}
+	selector, err := which.labels()
+	if err != nil {
+		return err
+	}
+	state, err := t.state()
+	if err != nil {
+		return err
+	}
+	loggers := map[string][]envoyadmin.Logger{}
+	var names []string
+	for i := range state.Pods {
+		pod := &state.Pods[i]
+		if pod.Agent == nil || pod.Kind == proxyless || f.namespace != "" && pod.Namespace != f.namespace || !selector.Matches(labels.Set(pod.Labels)) {
+			continue
+		}
+		list, err := setLoggers(ctx, envoyadmin.New(pod.Agent.AdminSocket), f)
+		if err != nil {
+			return fmt.Errorf("proxy %s: %w", pod.ID(), err)
+		}
+		loggers[pod.ID()] = list
+		names = append(names, pod.ID())
+	}
+	if f.out.value != "" {
+		return printTree(out, f.out.value, loggers)
+	}
+	if len(names) == 0 {
+		return nothing(diagnostics, "proxies", which)
+	}
+	slices.Sort(names)
+	tab := &table.Table{Header: []string{"PROXY", "LOGGER", "LEVEL"}}
+	for _, name := range names {
+		for _, l := range loggers[name] {
+			tab.Add(name, l.Name, l.Level)
+		}
+	}
+	return tab.Write(out)
+}
+
+// setLoggers lists the loggers of an Envoy, after it has set what the flags ask for.
+func setLoggers(ctx context.Context, client *envoyadmin.Client, f configFlags) ([]envoyadmin.Logger, error) {
 	switch {
 	case f.reset:
-		list, err = client.ResetLogLevels(ctx)
+		return client.ResetLogLevels(ctx)
 	case f.level != "":
-		list, err = client.SetLogLevels(ctx, f.level)
-	default:
-		list, err = client.Loggers(ctx)
+		return client.SetLogLevels(ctx, f.level)
 	}
+	return client.Loggers(ctx)
+}
+
+func logConfig(ctx context.Context, client *envoyadmin.Client, f configFlags, out io.Writer) error {
+	list, err := setLoggers(ctx, client, f)
 	if err != nil {
 		return err
 	}

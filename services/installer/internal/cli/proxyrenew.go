@@ -26,7 +26,7 @@ type renewal struct {
 }
 
 func newProxyRenew(t *target) *cobra.Command {
-	f := newFormat("json")
+	f := newFormat("json", "yaml")
 	var timeout time.Duration
 	var namespace string
 	cmd := &cobra.Command{
@@ -40,8 +40,8 @@ func newProxyRenew(t *target) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if f.value == "json" {
-				return printJSON(cmd.OutOrStdout(), r)
+			if f.value != "" {
+				return printTree(cmd.OutOrStdout(), f.value, r)
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "%s: renewed after %.0f ms\n  before: %s\n  after:  %s\n",
 				r.Proxy, r.Milliseconds, describe(r.Before), describe(r.After))

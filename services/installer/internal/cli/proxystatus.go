@@ -103,21 +103,9 @@ func proxyStatus(ctx context.Context, t *target, name string, f statusFlags, out
 		}
 	}
 	if f.out.value == "json" || f.out.value == "yaml" {
-		text, err := protojson.MarshalOptions{EmitUnpopulated: true}.Marshal(res)
-		if err != nil {
-			return err
-		}
-		// protojson varies its blanks on purpose; these are for comparing.
-		var tree any
-		if err := json.Unmarshal(text, &tree); err != nil {
-			return err
-		}
-		if text, err = json.MarshalIndent(tree, "", "  "); err != nil {
-			return err
-		}
-		return printJSONOr(out, text, f.out.value == "yaml")
+		return printMessage(out, f.out.value, res)
 	}
-	fmt.Fprintf(out, "newest revision: %d\n", res.GetRevision().GetSequence())
+	fmt.Fprintf(out, "newest revision: %s\n", cmp.Or(revisionOf(res.GetRevision()), "- (config-watcher has not read its sources yet)"))
 	if name == "" && !f.verbose {
 		if err := statusTable(res, f.out.value == "wide", time.Now()).Write(out); err != nil {
 			return err
@@ -189,7 +177,8 @@ func statusTable(res *configv1.ListProxiesResponse, wide bool, now time.Time) *t
 	return tab
 }
 
-// proxyType is the first part of a node id, "sidecar" or "router"; a gRPC program that is its own proxy is "proxyless", whatever it says.
+// proxyType is the first part of a node id, "sidecar" or "router"; a gRPC program that is its own proxy is "proxyless",
+// whatever it says.
 func proxyType(nodeID string) string {
 	if strings.Contains(nodeID, "#") {
 		return "proxyless"

@@ -60,10 +60,22 @@ func newRoot(env Env) *cobra.Command {
 	root.PersistentFlags().StringVar(&mesh.runDir, "run-dir", runDir, "run directory of the mesh; FAIRLEAD_RUN_DIR sets another default")
 	root.AddCommand(
 		newUp(env, mesh), newDown(mesh), newDemo(env),
-		newConfig(env, mesh), newProxyStatus(mesh), newProxyConfig(env, mesh), newWhy(mesh), newProxy(mesh), newCredentials(mesh),
-		newValidate(env), newVersion(env, mesh), newExitCodes(),
+		newConfig(env, mesh), newProxyStatus(mesh), newProxyConfig(env, mesh), newWhy(mesh), newProxy(mesh), newLogs(mesh),
+		newCredentials(mesh), newValidate(env), newVersion(env, mesh), newExitCodes(),
 	)
+	complete(root)
 	return root
+}
+
+// complete ends the completion of arguments where a command has none that could be completed: shells would offer files
+// else.
+func complete(cmd *cobra.Command) {
+	if cmd.ValidArgsFunction == nil {
+		cmd.ValidArgsFunction = cobra.NoFileCompletions
+	}
+	for _, sub := range cmd.Commands() {
+		complete(sub)
+	}
 }
 
 // usage marks an error as wrong usage.
@@ -96,7 +108,8 @@ const exitCodes = `Exit codes of fairlead and of Fairlead's services:
 
   0  it did what was asked, or was stopped by a signal and has ended everything
   1  it failed while running: a server that cannot be reached, a proxy that rejected or did not take a change in time,
-     an address that is in use
+     an address that is in use; or what was named does not exist: an object, a proxy, a namespace. A list without entries is
+     no failure
   2  wrong usage: an unknown command or flag, a value that cannot be
   3  refused input: a mesh file or an object is not valid; the message names file, object, field and remedy, and nothing was
      changed

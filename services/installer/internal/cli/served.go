@@ -35,8 +35,8 @@ func servedConfig(ctx context.Context, t *target, name string, sec envoyadmin.Se
 	return c.showServed(ctx, sec, f, out, diagnostics)
 }
 
-// showServed prints what the xds-server has for the proxy. Tables are those of an Envoy that holds the same; JSON is a list of resources with
-// their versions.
+// showServed prints what the xds-server has for the proxy. Tables are those of an Envoy that holds the same; JSON is a
+// list of resources with their versions.
 func (c *connection) showServed(ctx context.Context, sec envoyadmin.Section, f configFlags, out, diagnostics io.Writer) error {
 	query := url.Values{"spelling": {"proto"}}
 	types := []string{servedTypes[sec]}

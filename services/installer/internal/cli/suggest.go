@@ -11,7 +11,8 @@ import (
 	"fairlead.dev/pkg/nearest"
 )
 
-// knownCommand is the check of arguments of a command that only has sub-commands: what is left of the arguments is no command.
+// knownCommand is the check of arguments of a command that only has sub-commands: what is left of the arguments is no
+// command.
 func knownCommand(cmd *cobra.Command, a []string) error {
 	if len(a) == 0 {
 		return nil
@@ -19,8 +20,8 @@ func knownCommand(cmd *cobra.Command, a []string) error {
 	return usage(fmt.Errorf("unknown command %q%s; see `%s --help`", a[0], commandHint(cmd, a[0]), cmd.CommandPath()))
 }
 
-// commandHint guesses which command was meant: one with nearly this name, one with this name elsewhere in the tree, or what does the work of
-// the istioctl command of this name.
+// commandHint guesses which command was meant: one with nearly this name, one with this name elsewhere in the tree, or
+// what does the work of the istioctl command of this name.
 func commandHint(cmd *cobra.Command, word string) string {
 	names := map[string]string{}
 	var candidates []string
@@ -36,7 +37,7 @@ func commandHint(cmd *cobra.Command, word string) string {
 	if near := nearest.Name(word, candidates); near != "" {
 		return fmt.Sprintf("; did you mean `%s`?", names[near])
 	}
-	if found := named(cmd.Root(), word); found != nil {
+	if found := findNamed(cmd.Root(), word); found != nil {
 		return fmt.Sprintf("; did you mean `%s`?", found.CommandPath())
 	}
 	if i := slices.IndexFunc(fromIstioctl, func(e istioctlCommand) bool { return e.name == word }); i >= 0 && cmd == cmd.Root() {
@@ -45,8 +46,8 @@ func commandHint(cmd *cobra.Command, word string) string {
 	return ""
 }
 
-// named finds a command by its name, or an alias, anywhere under another one.
-func named(under *cobra.Command, name string) *cobra.Command {
+// findNamed finds a command by its name, or an alias, anywhere under another one.
+func findNamed(under *cobra.Command, name string) *cobra.Command {
 	for _, sub := range under.Commands() {
 		if sub.Hidden || sub.Name() == "completion" {
 			continue
@@ -54,7 +55,7 @@ func named(under *cobra.Command, name string) *cobra.Command {
 		if sub.Name() == name || sub.HasAlias(name) {
 			return sub
 		}
-		if found := named(sub, name); found != nil {
+		if found := findNamed(sub, name); found != nil {
 			return found
 		}
 	}

@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"fairlead.dev/pkg/process"
 	"fairlead.dev/services/installer/internal/programs"
@@ -36,22 +35,19 @@ judged. What depends on other objects, such as a host that does not exist, is no
 		Example: `  fairlead validate -f samples/bookinfo
   helm template . | fairlead validate -f -`,
 		Args: args(cobra.ArbitraryArgs),
+		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			return nil, cobra.ShellCompDirectiveDefault // files
+		},
 		RunE: func(cmd *cobra.Command, named []string) error {
 			f.files = append(f.files, named...)
 			return validate(cmd.Context(), env, f, cmd.OutOrStdout())
 		},
 	}
 	fs := cmd.Flags()
-	fs.StringSliceVarP(&f.files, "file", "f", nil, "file, directory, or - for standard input; may be repeated, or have commas (also --filename, or no flag)")
-	fs.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
-		if name == "filename" { // istioctl's and kubectl's name
-			name = "file"
-		}
-		return pflag.NormalizedName(name)
-	})
+	filesFlag(fs, &f.files, "file, directory, or - for standard input, also without a flag")
 	fs.BoolVar(&f.strict, "strict", false, "refuse objects with warnings too")
 	fs.StringVar(&f.binDir, "bin-dir", "", "directory of the programs (default: that of fairlead)")
-	fs.VarP(f.out, "output", "o", "output format (default text)")
+	outputFlag(cmd, f.out)
 	return cmd
 }
 

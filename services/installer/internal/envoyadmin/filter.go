@@ -66,7 +66,8 @@ func (f Filter) Check(s Section) error {
 	return nil
 }
 
-// of keeps the fields that mean something for a section, for a filter over all of them. A section that has none of the fields is left whole.
+// of keeps the fields that mean something for a section, for a filter over all of them. A section that has none of the
+// fields is left whole.
 func (f Filter) of(s Section) Filter {
 	for _, name := range f.names() {
 		if slices.Contains(filters[s], name) {
@@ -96,8 +97,8 @@ func (f Filter) of(s Section) Filter {
 	return f
 }
 
-// Only returns the dump with those resources of a section that the filter wants. A route configuration of another name stays with those of its
-// virtual hosts that are wanted.
+// Only returns the dump with those resources of a section that the filter wants. A route configuration of another name
+// stays with those of its virtual hosts that are wanted.
 func (d *Dump) Only(s Section, f Filter) (*Dump, error) {
 	from := s
 	if s == VirtualHosts {
@@ -180,8 +181,8 @@ func (f Filter) listener(l listener) bool {
 		slices.ContainsFunc(hosts, func(host string) bool { return strings.Contains(host, f.Address) })
 }
 
-// routes takes the virtual hosts out of a route configuration that are not wanted, and reports whether something is left. whole
-// keeps all of a route configuration whose own name contains the text.
+// routes takes the virtual hosts out of a route configuration that are not wanted, and reports whether something is
+// left. whole keeps all of a route configuration whose own name contains the text.
 func (f Filter) routes(element any, whole bool) bool {
 	name, _ := at(element, "route_config", "name").(string)
 	wholly := whole && f.Name != "" && strings.Contains(name, f.Name)

@@ -25,8 +25,8 @@ type Logger struct {
 // Loggers lists Envoy's loggers, sorted by name.
 func (c *Client) Loggers(ctx context.Context) ([]Logger, error) { return c.logging(ctx, "") }
 
-// SetLogLevels changes loggers' levels and lists all loggers then. levels is "<level>" for all of them, or "<logger>:<level>", separated
-// by commas. Nothing is changed if a logger or a level does not exist.
+// SetLogLevels changes loggers' levels and lists all loggers then. levels is "<level>" for all of them, or
+// "<logger>:<level>", separated by commas. Nothing is changed if a logger or a level does not exist.
 func (c *Client) SetLogLevels(ctx context.Context, levels string) ([]Logger, error) {
 	there, err := c.Loggers(ctx)
 	if err != nil {

@@ -79,7 +79,8 @@ func (a *routeAction) target() string {
 	return shownCluster(a.Cluster)
 }
 
-// shares lists destinations with the part of the traffic that each is to have. Subsets of one host follow it without it.
+// shares lists destinations with the part of the traffic that each is to have. Subsets of one host follow it without
+// it.
 func shares(list []weightedCluster) []string {
 	total := 0.0
 	for _, c := range list {

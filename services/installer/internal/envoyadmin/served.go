@@ -27,8 +27,9 @@ var servedAs = map[string]struct {
 
 const virtualHostType = "envoy.config.route.v3.VirtualHost"
 
-// ServedDump is what an Envoy would dump that holds the resources, by type URL. Types that an Envoy does not dump are left out. Virtual hosts
-// that are resources of their own, "<route configuration>/<virtual host>", are shown in their route configuration, as Envoy does.
+// ServedDump is what an Envoy would dump that holds the resources, by type URL. Types that an Envoy does not dump are
+// left out. Virtual hosts that are resources of their own, "<route configuration>/<virtual host>", are shown in their
+// route configuration, as Envoy does.
 func ServedDump(resources map[string][]Served) (*Dump, error) {
 	d := &Dump{sections: map[string]json.RawMessage{}}
 	hosts := map[string][]json.RawMessage{}

@@ -1,5 +1,5 @@
-// Package proxyname finds proxies by the names that people write on the command line: a Pod's name or the beginning of one, with its
-// namespace or without, or a Deployment's.
+// Package proxyname finds proxies by the names that people write on the command line: a Pod's name or the beginning of
+// one, with its namespace or without, or a Deployment's.
 package proxyname
 
 import (
@@ -78,6 +78,8 @@ func (e *NotFoundError) Error() string {
 	switch {
 	case e.near != "":
 		return text + fmt.Sprintf("; did you mean %q? There are %s", e.near, few(e.There))
+	case len(e.There) == 0 && e.Namespace != "":
+		return text + ", which has none; -A is for all namespaces, `fairlead proxy-status` lists the proxies"
 	case len(e.There) == 0:
 		return text + "; no proxy is connected"
 	}
@@ -93,8 +95,8 @@ func few(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// Find returns the indices of those that are meant, at least one: the one whose whole name it is, else those whose names begin so. A
-// Deployment means all of its Pods.
+// Find returns the indices of those that are meant, at least one: the one whose whole name it is, else those whose
+// names begin so. A Deployment means all of its Pods.
 func (w Wanted) Find(all []Proxy) ([]int, error) {
 	var begin, exact []int
 	for i, p := range all {
@@ -124,8 +126,8 @@ func (w Wanted) Find(all []Proxy) ([]int, error) {
 	return nil, w.notFound(all)
 }
 
-// One is Find for a command that needs a single proxy: of a Deployment's Pods it is the first by name. Several proxies that share one name are
-// streams of one Pod, of which the first counts.
+// One is Find for a command that needs a single proxy: of a Deployment's Pods it is the first by name. Several proxies
+// that share one name are streams of one Pod, of which the first counts.
 func (w Wanted) One(all []Proxy) (int, error) {
 	found, err := w.Find(all)
 	if err != nil {
@@ -147,8 +149,8 @@ func (w Wanted) One(all []Proxy) (int, error) {
 // generated is what Kubernetes, or `fairlead up`, adds to a Deployment's name in its Pods' names.
 var generated = regexp.MustCompile(`^-([a-z0-9]+-[a-z0-9]{5}|[0-9]+)$`)
 
-// of tells whether the Pod belongs to a Deployment, "<name>" or "<name>.<namespace>". Where nobody has said which Deployment the Pod is of,
-// its name tells.
+// of tells whether the Pod belongs to a Deployment, "<name>" or "<name>.<namespace>". Where nobody has said which
+// Deployment the Pod is of, its name tells.
 func (p Proxy) of(deployment string) bool {
 	name, namespaced := strings.CutSuffix(deployment, "."+p.Namespace)
 	for _, d := range []string{deployment, name} {

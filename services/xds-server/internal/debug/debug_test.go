@@ -417,6 +417,17 @@ func TestResources(t *testing.T) {
 			}
 		})
 	}
+	for spelling, field := range map[string]string{"": "edsClusterConfig", "proto": "eds_cluster_config"} {
+		found := map[string][]struct{ Resource map[string]any }{}
+		if failure := p.get("/debug/resources", url.Values{"proxy": {nodeID}, "type": {"clusters"}, "name": {cluster}, "spelling": {spelling}}, &found); failure != "" {
+			t.Fatal(failure)
+		}
+		for _, list := range found {
+			if len(list) != 1 || list[0].Resource[field] == nil {
+				t.Errorf("spelling %q: %v", spelling, list)
+			}
+		}
+	}
 	if failure := p.get("/debug/resources", url.Values{"proxy": {nodeID}, "type": {"nonsense"}}, nil); !strings.Contains(failure, "choose one of") {
 		t.Errorf("an unknown type: %q", failure)
 	}

@@ -94,7 +94,7 @@ func TestNoFile(t *testing.T) {
 		}
 		return nil
 	})
-	if _, _, err := readFile(pipe); err == nil {
+	if _, err := readFile(pipe); err == nil {
 		t.Error("a pipe was read")
 	}
 }

@@ -40,8 +40,7 @@ func Files(paths []string) ([]string, error) {
 // Content reads a file or, to its end, a named pipe. It reads no more than manifest.Each takes.
 func Content(path string) ([]byte, error) {
 	if !pipe(path) {
-		content, _, err := readFile(path)
-		return content, err
+		return readFile(path)
 	}
 	f, err := os.Open(path)
 	if err != nil {

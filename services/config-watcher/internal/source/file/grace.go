@@ -68,6 +68,7 @@ func (s *Source) left(st *fileState, now time.Time) time.Duration {
 func (s *Source) hold(st *fileState, now time.Time, why string, kept map[object.Key]bool) (again time.Duration, changed bool) {
 	if st.grace == nil {
 		st.grace = &grace{since: s.savedGrace(st.entry, now)}
+		s.saveGrace(st.entry, st.grace.since)
 	}
 	g := st.grace
 	if g.kept != nil && kept == nil {
@@ -84,9 +85,6 @@ func (s *Source) hold(st *fileState, now time.Time, why string, kept map[object.
 		return min(until, left), changed
 	}
 	if !g.said || changed {
-		if !g.said {
-			s.saveGrace(st.entry, g.since)
-		}
 		g.said, changed = true, true
 		s.cfg.Log.Warn("file is not whole, its last objects stay for a while", "source", s.cfg.Name, "file", st.entry.path, "file_state", why,
 			"objects", len(s.staying(st).Objects), "until", g.since.Add(s.cfg.Grace))
@@ -101,8 +99,8 @@ func (s *Source) release(st *fileState) bool {
 	}
 	said := st.grace.said
 	st.grace = nil
+	s.dropGrace(st.entry)
 	if said {
-		s.dropGrace(st.entry)
 		s.cfg.Log.Info("file is whole again, its objects are those that it says", "source", s.cfg.Name, "file", st.entry.path)
 	}
 	return said
@@ -206,8 +204,13 @@ func blank(content []byte) (why string, ok bool) {
 // openForWriting tells whether a process has the file open for writing. The kernel knows: it gives a lease for reading
 // only while nobody has. It is given up at once. Where leases are not to be had, as on a network file system or of
 // somebody else's file, nothing is known and the answer is no.
-func openForWriting(f *os.File) bool {
-	_, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_RDLCK)
+func openForWriting(path string) bool {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	_, err = unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_RDLCK)
 	if err == nil {
 		_, _ = unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_UNLCK)
 	}

@@ -262,7 +262,7 @@ func TestSlowWriters(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if keepsOpen && !openForWriting(reader(t, path)) {
+			if keepsOpen && !openForWriting(path) {
 				t.Skip("this file system has no leases")
 			}
 			for _, line := range strings.SplitAfter(next, "\n") {
@@ -304,7 +304,7 @@ func TestSlowWriters(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer f.Close()
-		if !openForWriting(reader(t, path)) {
+		if !openForWriting(path) {
 			t.Skip("this file system has no leases")
 		}
 		if _, err := f.WriteString(ns("a", "2")); err != nil {
@@ -327,16 +327,6 @@ func told(s *stage) string {
 		}
 	}
 	return text
-}
-
-func reader(t *testing.T, path string) *os.File {
-	t.Helper()
-	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = f.Close() })
-	return f
 }
 
 // TestRestartInGrace: the end of a grace stays where it was, and what vanished while nobody looked has one as well.

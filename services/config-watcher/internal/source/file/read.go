@@ -148,7 +148,8 @@ func (s *Source) read(st *fileState, f entry, full bool, now time.Time) (again t
 		again, changed = s.same(st, now)
 		return again, changed, nil
 	}
-	content, writing, failure := readFile(f.path)
+	writing := openForWriting(f.path)
+	content, failure := readFile(f.path)
 	if failure != nil {
 		st.info = nil
 		if !st.seen {
@@ -191,7 +192,7 @@ func (s *Source) read(st *fileState, f entry, full bool, now time.Time) (again t
 		case none:
 		case writing:
 			why = isWritten
-		case fresh && (len(lost) > 0 || d.Unreadable || d.LastRefused):
+		case fresh && (len(lost) > 0 || st.grace != nil && (d.Unreadable || d.LastRefused)):
 			// Perhaps only the first part has been written yet.
 			why = isWritten
 		}
@@ -271,21 +272,23 @@ func (st *fileState) next(d Decoded, source string) Decoded {
 	return next
 }
 
-// readFile reads a file with a bound, and tells whether somebody has it open for writing. What has become a pipe or a
-// device since it was found is not waited for.
-func readFile(path string) (content []byte, writing bool, err error) {
+// readFile reads a file with a bound. What has become a pipe or a device since it was found is not waited for.
+func readFile(path string) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, false, err
+		return nil, err
 	}
+	content, err := readRegular(f)
+	return content, errors.Join(err, f.Close())
+}
+
+func readRegular(f *os.File) ([]byte, error) {
 	info, err := f.Stat()
-	switch {
-	case err != nil:
-	case !info.Mode().IsRegular():
-		err = errNoFile
-	default:
-		writing = openForWriting(f)
-		content, err = Bounded(f)
+	if err != nil {
+		return nil, err
 	}
-	return content, writing, errors.Join(err, f.Close())
+	if !info.Mode().IsRegular() {
+		return nil, errNoFile
+	}
+	return Bounded(f)
 }

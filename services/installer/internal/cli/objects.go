@@ -1,0 +1,239 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+
+	"fairlead.dev/services/installer/internal/mesh"
+	"fairlead.dev/services/installer/internal/store"
+)
+
+// named is an object that somebody has written on the command line, or all objects of a kind.
+type named struct {
+	kind string
+	// name is empty for all objects of the kind.
+	name string
+}
+
+// parseObjects reads kubectl's ways to name objects: KIND[,KIND]..., KIND NAME..., KIND/NAME.... No argument, and the
+// kind "all", mean objects of all kinds.
+func parseObjects(a []string) ([]named, error) {
+	if len(a) == 0 || len(a) == 1 && a[0] == "all" {
+		return []named{{}}, nil
+	}
+	var list []named
+	if strings.Contains(a[0], "/") {
+		for _, word := range a {
+			kind, name, ok := strings.Cut(word, "/")
+			if !ok || kind == "" || name == "" {
+				return nil, fmt.Errorf("%q: write every object as KIND/NAME, as in vs/reviews", word)
+			}
+			kind, err := kindName(kind)
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, named{kind, name})
+		}
+		return list, nil
+	}
+	for _, word := range strings.Split(a[0], ",") {
+		if word == "" {
+			return nil, fmt.Errorf("%q: an empty kind in the list", a[0])
+		}
+		kind, err := kindName(word)
+		if err != nil {
+			return nil, err
+		}
+		if len(a) == 1 {
+			list = append(list, named{kind: kind})
+		}
+		for _, name := range a[1:] {
+			if strings.Contains(name, "/") {
+				return nil, fmt.Errorf("%q: after KIND come names alone; or write every object as KIND/NAME", name)
+			}
+			list = append(list, named{kind, name})
+		}
+	}
+	return list, nil
+}
+
+// one fetches a named object: the stored one, or that in force. Without a namespace it is in "default", or the name
+// ends with its namespace: vs/reviews.shop.
+func one(ctx context.Context, client *store.Client, n named, namespace string, inForce bool) (*configv1.Object, error) {
+	res, err := client.Get(ctx, &configv1.GetRequest{Key: objectKey(n.kind, namespace, n.name), InForce: inForce})
+	if err == nil {
+		return res.GetObject(), nil
+	}
+	first := client.Explain(err)
+	dot := strings.LastIndexByte(n.name, '.')
+	if missing := new(store.NotFoundError); namespace != "" || clusterScoped[n.kind] || dot <= 0 || !errors.As(first, &missing) {
+		return nil, first
+	}
+	res, err = client.Get(ctx, &configv1.GetRequest{Key: objectKey(n.kind, n.name[dot+1:], n.name[:dot]), InForce: inForce})
+	if err != nil {
+		return nil, first
+	}
+	return res.GetObject(), nil
+}
+
+// getFlags are the flags of `fairlead config get`.
+type getFlags struct {
+	scope
+	source string
+	out    *format
+}
+
+func newGet(t *target) *cobra.Command {
+	f := getFlags{out: newFormat("wide", "json", "yaml", "name")}
+	cmd := &cobra.Command{
+		Use:   "get [KIND[,KIND]... [NAME]... | KIND/NAME...]",
+		Short: "Show the objects in force, whatever source they come from",
+		Long: `Show the objects in force, whatever source they come from: all, those of kinds, or those named. SOURCE is "memory" for what config apply has
+stored, "file" for the files that config-watcher follows (those of fairlead up -f), "mesh-config-file" for its option of that name; LOCATION is the
+place in the file. An object that several sources have counts once: --mesh-config-file before the store, the store before files.
+
+Kinds may be written short (vs, dr, gw, se, we, wg, sc, ef, pa), in any case and in the plural.
+An object without -n is looked for in namespace default; NAME.NAMESPACE names its namespace. With -A it is looked for in all.
+
+Exit code 0, with a line on standard error, if there are no such objects; 1 if a named object does not exist.`,
+		Example: `  fairlead config get vs,dr -n shop
+  fairlead config get vs/reviews dr/reviews.default -o yaml
+  fairlead config get pods -A -l app=reviews`,
+		ValidArgsFunction: t.completeObjects,
+		RunE: func(cmd *cobra.Command, a []string) error {
+			return get(cmd.Context(), t, f, a, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	f.register(cmd, t, "of the objects (default: all; \"default\" for a named object)")
+	f.registerSelector(cmd, "labels")
+	cmd.Flags().StringVar(&f.source, "source", "", "only the objects of a source, memory for those that config apply has stored, in force or not (default: what is in force)")
+	_ = cmd.RegisterFlagCompletionFunc("source", cobra.FixedCompletions([]string{storeSource, "file", "mesh-config-file"}, cobra.ShellCompDirectiveNoFileComp)) // fails for no flag only
+	outputFlag(cmd, f.out)
+	return cmd
+}
+
+func get(ctx context.Context, t *target, f getFlags, a []string, out, diagnostics io.Writer) error {
+	wanted, err := parseObjects(a)
+	if err != nil {
+		return usage(err)
+	}
+	selector, err := f.labels()
+	if err != nil {
+		return err
+	}
+	client, err := t.dial()
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	objects := []*configv1.Object{}
+	single := len(wanted) == 1 && wanted[0].name != "" && !f.all
+	for _, n := range wanted {
+		found, err := f.find(ctx, client, n)
+		if err != nil {
+			return exit(client.Explain(err))
+		}
+		objects = append(objects, found...)
+	}
+	if selector != nil {
+		if objects, err = selected(objects, selector); err != nil {
+			return err
+		}
+		single = false
+	}
+	if len(objects) == 0 {
+		if err := nothing(diagnostics, "objects", f.scope); err != nil {
+			return err
+		}
+	}
+	return printObjects(out, f.out.value, objects, single)
+}
+
+// find lists the objects that are meant.
+func (f getFlags) find(ctx context.Context, client *store.Client, n named) ([]*configv1.Object, error) {
+	if n.name != "" && !f.all {
+		o, err := one(ctx, client, n, f.namespace, f.source != storeSource)
+		if err != nil {
+			return nil, err
+		}
+		return []*configv1.Object{o}, nil
+	}
+	tabular := f.selector == "" && f.out.value != "json" && f.out.value != "yaml"
+	res, err := client.List(ctx, &configv1.ListRequest{Kind: n.kind, Namespace: f.namespace, InForce: f.source != storeSource, WithoutManifests: tabular})
+	if err != nil {
+		return nil, err
+	}
+	list := slices.DeleteFunc(res.GetObjects(), func(o *configv1.Object) bool {
+		return n.name != "" && o.GetKey().GetName() != n.name || f.source != "" && o.GetSource() != f.source
+	})
+	if n.name != "" && len(list) == 0 {
+		return nil, fmt.Errorf("%s %q is in no namespace", n.kind, n.name)
+	}
+	return list, nil
+}
+
+// objectKey names an object; namespaced kinds live in "default" unless said otherwise.
+func objectKey(kind, namespace, name string) *configv1.ObjectKey {
+	if namespace == "" && !clusterScoped[kind] {
+		namespace = mesh.DefaultNamespace
+	}
+	return &configv1.ObjectKey{Kind: kind, Namespace: namespace, Name: name}
+}
+
+// completeObjects completes kinds, after commas too, and names of objects.
+func (t *target) completeObjects(cmd *cobra.Command, a []string, begun string) ([]string, cobra.ShellCompDirective) {
+	prefix, kind, short := "", "", begun
+	switch {
+	case len(a) > 0 && !strings.Contains(a[0], "/"):
+		kind = a[0]
+	case strings.Contains(begun, "/"):
+		kind, short, _ = strings.Cut(begun, "/")
+		prefix = kind + "/"
+	default:
+		if i := strings.LastIndexByte(begun, ','); i >= 0 {
+			prefix, short = begun[:i+1], begun[i+1:]
+		}
+		list := slices.Collect(kindSpellings)
+		return prefixed(prefix, begin(list, strings.ToLower(short))), cobra.ShellCompDirectiveNoFileComp
+	}
+	namespace, _ := cmd.Flags().GetString("namespace") // no such flag: all
+	names := t.asked(cmd, func(ctx context.Context, client *store.Client) []string {
+		var list []string
+		for _, one := range strings.Split(kind, ",") {
+			one, err := kindName(one)
+			if err != nil {
+				continue
+			}
+			res, err := client.List(ctx, &configv1.ListRequest{Kind: one, Namespace: namespace, InForce: true, WithoutManifests: true})
+			if err != nil {
+				continue
+			}
+			for _, o := range res.GetObjects() {
+				name := o.GetKey().GetName()
+				if ns := o.GetKey().GetNamespace(); namespace == "" && ns != "" && ns != mesh.DefaultNamespace {
+					name += "." + ns
+				}
+				list = append(list, name)
+			}
+		}
+		return list
+	})
+	return prefixed(prefix, begin(names, short)), cobra.ShellCompDirectiveNoFileComp
+}
+
+func prefixed(prefix string, list []string) []string {
+	for i := range list {
+		list[i] = prefix + list[i]
+	}
+	return list
+}
