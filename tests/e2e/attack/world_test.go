@@ -68,6 +68,7 @@ func newWorld(t *testing.T) *world {
 		Files:  []string{"testdata/mesh.yaml"},
 		Closed: []string{"node-agent." + batch, "node-agent." + payer, "node-agent." + rightful, "node-agent." + observed},
 		Env:    env,
+		Args:   []string{"--file-grace-period", "2s"},
 	})
 	secret := func(name string) []byte {
 		chain, key := w.web.NewServer(name + ".example.com")

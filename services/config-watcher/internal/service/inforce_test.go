@@ -127,7 +127,7 @@ func TestInForce(t *testing.T) {
 
 	findings := findingsOf(t, r, &configv1.StatusRequest{})
 	for _, want := range []string{
-		"UNREAD Deployment apps/web file mesh.yaml:20: kind: apps/v1 Deployment: nobody reads this kind",
+		"UNREAD Deployment apps/web file mesh.yaml:20: kind: apps/v1 Deployment: the mesh reads Pods, not this kind",
 		"OVERRIDDEN VirtualService apps/web file mesh.yaml:5: the same object of source memory counts",
 	} {
 		if !strings.Contains(findings, want) {
@@ -205,6 +205,7 @@ func TestUnknownNames(t *testing.T) {
 	}
 	_, inStatus := r.store().Status(t.Context(), &configv1.StatusRequest{Namespace: "app"})
 	for want, err := range map[string]error{
+		`no Namespace is called so; there are apps`:             list("", "x"),
 		`did you mean "VirtualService"?`:                        list("VirtualServce", ""),
 		`namespace "aps": no object is in it`:                   list("", "aps"),
 		`is called so; did you mean "apps"?`:                    list("", "aps"),

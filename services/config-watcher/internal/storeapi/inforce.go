@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -106,7 +108,12 @@ func (s *Server) knownNamespace(ctx context.Context, namespace string, all [][]*
 			names = append(names, name)
 		}
 	}
-	return status.Errorf(codes.NotFound, "namespace %q: no object is in it, and no Namespace is called so%s", namespace, nearest.Hint(namespace, names))
+	hint := nearest.Hint(namespace, names)
+	if hint == "" && len(names) > 0 {
+		slices.Sort(names)
+		hint = "; there are " + object.Cut(strings.Join(names, ", "), 300)
+	}
+	return status.Errorf(codes.NotFound, "namespace %q: no object is in it, and no Namespace is called so%s", namespace, hint)
 }
 
 // stay names an object of a source.

@@ -32,18 +32,18 @@ func unread(key object.Key, apiVersion string, doc *manifest.Document) error {
 	// Whether an unknown kind lives in namespaces is not known either.
 	meta, _ := doc.Tree["metadata"].(map[string]any)
 	key.Namespace, _ = meta["namespace"].(string)
-	remedy := "remove it; Fairlead reads Istio's kinds and the Kubernetes kinds that describe the mesh"
+	reason, remedy := "nobody reads this kind", "remove it; Fairlead reads Istio's kinds and the Kubernetes kinds that describe the mesh"
 	if meant := meantKind(key); meant != "" {
 		remedy = "did you mean " + meant + "?"
 	}
 	switch {
 	case RunsPods(key.Group, key.Kind):
-		remedy = "`fairlead up -f` or a cluster runs what it describes; the mesh reads Pods"
+		reason, remedy = "the mesh reads Pods, not this kind", "`fairlead up -f` or a cluster runs what it describes"
 	case key.Group == "gateway.networking.k8s.io" || key.Group == "networking.k8s.io" && key.Kind == "Ingress":
 		remedy = "write a Gateway and a VirtualService of " + Canonical(GroupNetworking, "Gateway")
 	}
 	return &UnreadError{object.Problem{
-		Location: doc.Location(), Object: key.String(), Field: "kind", Value: apiVersion + " " + key.Kind, Reason: "nobody reads this kind", Remedy: remedy,
+		Location: doc.Location(), Object: key.String(), Field: "kind", Value: apiVersion + " " + key.Kind, Reason: reason, Remedy: remedy,
 	}}
 }
 

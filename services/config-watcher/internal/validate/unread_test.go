@@ -12,7 +12,7 @@ import (
 // kind is refused.
 func TestUnreadKinds(t *testing.T) {
 	for text, want := range map[string]string{
-		"apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: a, namespace: apps}":                   "m.yaml:1: Deployment apps/a: kind: apps/v1 Deployment: nobody reads this kind; `fairlead up -f`",
+		"apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: a, namespace: apps}":                   "m.yaml:1: Deployment apps/a: kind: apps/v1 Deployment: the mesh reads Pods, not this kind; `fairlead up -f`",
 		"apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {name: a}":                "HTTPRoute a: kind: gateway.networking.k8s.io/v1 HTTPRoute: nobody reads this kind; write a Gateway and a VirtualService",
 		"apiVersion: example.com/v1\nkind: Servce\nmetadata: {name: a}":                                 "did you mean v1 Service?",
 		"apiVersion: example.com/v1\nkind: VirtualServce\nmetadata: {name: a}":                          "did you mean networking.istio.io/v1 VirtualService?",

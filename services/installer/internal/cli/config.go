@@ -396,7 +396,7 @@ func remove(ctx context.Context, env Env, t *target, f deleteFlags, a []string, 
 				case mistake != nil:
 					return mistake
 				case !slices.Contains(kindNames, o.Kind):
-					fmt.Fprintf(out, "%s skipped (%s:%d): nobody reads this kind\n", o, o.File, o.Line)
+					fmt.Fprintf(out, "%s skipped (%s:%d): the store keeps no objects of this kind\n", o, o.File, o.Line)
 					continue
 				}
 				key := objectKey(o.Kind, o.Namespace, o.Name)

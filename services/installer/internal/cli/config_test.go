@@ -96,7 +96,7 @@ func TestListsAndUnreadKindsInFiles(t *testing.T) {
 	list := file(t, "apiVersion: v1\nkind: List\nitems:\n- "+strings.ReplaceAll(strings.TrimSpace(object), "\n", "\n  ")+"\n")
 	m.says(t, []string{"config", "apply", "-f", list}, "VirtualService shop/web created\n")
 	deployment := file(t, "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\n---\n"+object)
-	m.says(t, []string{"config", "delete", "-f", deployment}, "Deployment default/web skipped (", "objects.yaml:1): nobody reads this kind\n", "VirtualService shop/web deleted\n")
+	m.says(t, []string{"config", "delete", "-f", deployment}, "Deployment default/web skipped (", "objects.yaml:1): the store keeps no objects of this kind\n", "VirtualService shop/web deleted\n")
 	m.says(t, []string{"config", "apply", "-f", list}, "created")
 	m.says(t, []string{"config", "delete", "-f", list}, "VirtualService shop/web deleted\n")
 	typo := file(t, strings.Replace(object, "VirtualService", "VirtualServce", 1))
