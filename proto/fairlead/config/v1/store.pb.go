@@ -970,7 +970,9 @@ func (x *DeleteRequest) GetResourceVersion() string {
 type DeleteResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// revision sequence that no longer contains the object.
-	Revision      uint64 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	Revision uint64 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	// broken are what is found about other objects now and was not before.
+	Broken        []*Warning `protobuf:"bytes,10,rep,name=broken,proto3" json:"broken,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1010,6 +1012,13 @@ func (x *DeleteResponse) GetRevision() uint64 {
 		return x.Revision
 	}
 	return 0
+}
+
+func (x *DeleteResponse) GetBroken() []*Warning {
+	if x != nil {
+		return x.Broken
+	}
+	return nil
 }
 
 // ApplyRequest holds objects to create or replace.
@@ -1128,7 +1137,9 @@ type ApplyResponse struct {
 	// results in the order of the documents.
 	Results []*ApplyResult `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
 	// revision sequence that contains all writes; 0 on a dry run and when nothing changed.
-	Revision      uint64 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	Revision uint64 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	// broken are what is found about other objects now and was not before; on a dry run what would be.
+	Broken        []*Warning `protobuf:"bytes,10,rep,name=broken,proto3" json:"broken,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1177,6 +1188,13 @@ func (x *ApplyResponse) GetRevision() uint64 {
 	return 0
 }
 
+func (x *ApplyResponse) GetBroken() []*Warning {
+	if x != nil {
+		return x.Broken
+	}
+	return nil
+}
+
 // ApplyResult tells what was done with one object.
 type ApplyResult struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1186,7 +1204,7 @@ type ApplyResult struct {
 	Action Action `protobuf:"varint,2,opt,name=action,proto3,enum=fairlead.config.v1.Action" json:"action,omitempty"`
 	// resource_version after it; empty on a dry run.
 	ResourceVersion string `protobuf:"bytes,3,opt,name=resource_version,json=resourceVersion,proto3" json:"resource_version,omitempty"`
-	// warnings name fields that are accepted and have no effect.
+	// warnings name fields that are accepted and have no effect, and what is found about the object in the mesh.
 	Warnings      []string `protobuf:"bytes,4,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1360,6 +1378,243 @@ func (x *ConfigStoreServiceWatchResponse) GetObject() *Object {
 	return nil
 }
 
+// ListWarningsRequest narrows the list. Without any field all warnings are listed.
+type ListWarningsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// kind wanted; empty means all.
+	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	// namespace wanted; empty means all.
+	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// name wanted; empty means all.
+	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	// hosts whose VirtualServices and DestinationRules are wanted, as full names, besides the objects; only these if objects is empty.
+	Hosts []string `protobuf:"bytes,4,rep,name=hosts,proto3" json:"hosts,omitempty"`
+	// objects wanted besides those of the hosts; only these and those are listed if either is given.
+	Objects       []*ObjectKey `protobuf:"bytes,5,rep,name=objects,proto3" json:"objects,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListWarningsRequest) Reset() {
+	*x = ListWarningsRequest{}
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListWarningsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListWarningsRequest) ProtoMessage() {}
+
+func (x *ListWarningsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListWarningsRequest.ProtoReflect.Descriptor instead.
+func (*ListWarningsRequest) Descriptor() ([]byte, []int) {
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *ListWarningsRequest) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *ListWarningsRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ListWarningsRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ListWarningsRequest) GetHosts() []string {
+	if x != nil {
+		return x.Hosts
+	}
+	return nil
+}
+
+func (x *ListWarningsRequest) GetObjects() []*ObjectKey {
+	if x != nil {
+		return x.Objects
+	}
+	return nil
+}
+
+// ListWarningsResponse holds the warnings.
+type ListWarningsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// warnings sorted by object and field.
+	Warnings      []*Warning `protobuf:"bytes,1,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListWarningsResponse) Reset() {
+	*x = ListWarningsResponse{}
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListWarningsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListWarningsResponse) ProtoMessage() {}
+
+func (x *ListWarningsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListWarningsResponse.ProtoReflect.Descriptor instead.
+func (*ListWarningsResponse) Descriptor() ([]byte, []int) {
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *ListWarningsResponse) GetWarnings() []*Warning {
+	if x != nil {
+		return x.Warnings
+	}
+	return nil
+}
+
+// Warning is one thing that is wrong with an object in the mesh that it is in.
+type Warning struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// code names the kind of finding, "HostNotFound"; codes are stable, docs/reference/findings.md lists them.
+	Code string `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"`
+	// severity is "warning".
+	Severity string `protobuf:"bytes,2,opt,name=severity,proto3" json:"severity,omitempty"`
+	// object that it is about.
+	Object *ObjectKey `protobuf:"bytes,3,opt,name=object,proto3" json:"object,omitempty"`
+	// source that the object comes from.
+	Source string `protobuf:"bytes,4,opt,name=source,proto3" json:"source,omitempty"`
+	// location of the object, "dir/mesh.yaml:12"; empty where there is no file.
+	Location string `protobuf:"bytes,5,opt,name=location,proto3" json:"location,omitempty"`
+	// field is the JSON path, "spec.http[0].route[0].destination.host".
+	Field string `protobuf:"bytes,6,opt,name=field,proto3" json:"field,omitempty"`
+	// message says what is wrong, without the place, and what to do.
+	Message string `protobuf:"bytes,7,opt,name=message,proto3" json:"message,omitempty"`
+	// text is the whole on one line.
+	Text          string `protobuf:"bytes,8,opt,name=text,proto3" json:"text,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Warning) Reset() {
+	*x = Warning{}
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Warning) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Warning) ProtoMessage() {}
+
+func (x *Warning) ProtoReflect() protoreflect.Message {
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Warning.ProtoReflect.Descriptor instead.
+func (*Warning) Descriptor() ([]byte, []int) {
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *Warning) GetCode() string {
+	if x != nil {
+		return x.Code
+	}
+	return ""
+}
+
+func (x *Warning) GetSeverity() string {
+	if x != nil {
+		return x.Severity
+	}
+	return ""
+}
+
+func (x *Warning) GetObject() *ObjectKey {
+	if x != nil {
+		return x.Object
+	}
+	return nil
+}
+
+func (x *Warning) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *Warning) GetLocation() string {
+	if x != nil {
+		return x.Location
+	}
+	return ""
+}
+
+func (x *Warning) GetField() string {
+	if x != nil {
+		return x.Field
+	}
+	return ""
+}
+
+func (x *Warning) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *Warning) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
 var File_fairlead_config_v1_store_proto protoreflect.FileDescriptor
 
 const file_fairlead_config_v1_store_proto_rawDesc = "" +
@@ -1413,18 +1668,22 @@ const file_fairlead_config_v1_store_proto_rawDesc = "" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\"k\n" +
 	"\rDeleteRequest\x12/\n" +
 	"\x03key\x18\x01 \x01(\v2\x1d.fairlead.config.v1.ObjectKeyR\x03key\x12)\n" +
-	"\x10resource_version\x18\x02 \x01(\tR\x0fresourceVersion\",\n" +
+	"\x10resource_version\x18\x02 \x01(\tR\x0fresourceVersion\"a\n" +
 	"\x0eDeleteResponse\x12\x1a\n" +
-	"\brevision\x18\x01 \x01(\x04R\brevision\"c\n" +
+	"\brevision\x18\x01 \x01(\x04R\brevision\x123\n" +
+	"\x06broken\x18\n" +
+	" \x03(\v2\x1b.fairlead.config.v1.WarningR\x06broken\"c\n" +
 	"\fApplyRequest\x12:\n" +
 	"\tdocuments\x18\x01 \x03(\v2\x1c.fairlead.config.v1.DocumentR\tdocuments\x12\x17\n" +
 	"\adry_run\x18\x02 \x01(\bR\x06dryRun\"8\n" +
 	"\bDocument\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
-	"\acontent\x18\x02 \x01(\fR\acontent\"f\n" +
+	"\acontent\x18\x02 \x01(\fR\acontent\"\x9b\x01\n" +
 	"\rApplyResponse\x129\n" +
 	"\aresults\x18\x01 \x03(\v2\x1f.fairlead.config.v1.ApplyResultR\aresults\x12\x1a\n" +
-	"\brevision\x18\x02 \x01(\x04R\brevision\"\xb9\x01\n" +
+	"\brevision\x18\x02 \x01(\x04R\brevision\x123\n" +
+	"\x06broken\x18\n" +
+	" \x03(\v2\x1b.fairlead.config.v1.WarningR\x06broken\"\xb9\x01\n" +
 	"\vApplyResult\x12/\n" +
 	"\x03key\x18\x01 \x01(\v2\x1d.fairlead.config.v1.ObjectKeyR\x03key\x122\n" +
 	"\x06action\x18\x02 \x01(\x0e2\x1a.fairlead.config.v1.ActionR\x06action\x12)\n" +
@@ -1435,7 +1694,24 @@ const file_fairlead_config_v1_store_proto_rawDesc = "" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\"\x88\x01\n" +
 	"\x1fConfigStoreServiceWatchResponse\x121\n" +
 	"\x04type\x18\x01 \x01(\x0e2\x1d.fairlead.config.v1.EventTypeR\x04type\x122\n" +
-	"\x06object\x18\x02 \x01(\v2\x1a.fairlead.config.v1.ObjectR\x06object*a\n" +
+	"\x06object\x18\x02 \x01(\v2\x1a.fairlead.config.v1.ObjectR\x06object\"\xaa\x01\n" +
+	"\x13ListWarningsRequest\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1c\n" +
+	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12\x14\n" +
+	"\x05hosts\x18\x04 \x03(\tR\x05hosts\x127\n" +
+	"\aobjects\x18\x05 \x03(\v2\x1d.fairlead.config.v1.ObjectKeyR\aobjects\"O\n" +
+	"\x14ListWarningsResponse\x127\n" +
+	"\bwarnings\x18\x01 \x03(\v2\x1b.fairlead.config.v1.WarningR\bwarnings\"\xe8\x01\n" +
+	"\aWarning\x12\x12\n" +
+	"\x04code\x18\x01 \x01(\tR\x04code\x12\x1a\n" +
+	"\bseverity\x18\x02 \x01(\tR\bseverity\x125\n" +
+	"\x06object\x18\x03 \x01(\v2\x1d.fairlead.config.v1.ObjectKeyR\x06object\x12\x16\n" +
+	"\x06source\x18\x04 \x01(\tR\x06source\x12\x1a\n" +
+	"\blocation\x18\x05 \x01(\tR\blocation\x12\x14\n" +
+	"\x05field\x18\x06 \x01(\tR\x05field\x12\x18\n" +
+	"\amessage\x18\a \x01(\tR\amessage\x12\x12\n" +
+	"\x04text\x18\b \x01(\tR\x04text*a\n" +
 	"\x06Action\x12\x16\n" +
 	"\x12ACTION_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eACTION_CREATED\x10\x01\x12\x15\n" +
@@ -1446,7 +1722,7 @@ const file_fairlead_config_v1_store_proto_rawDesc = "" +
 	"\x10EVENT_TYPE_ADDED\x10\x01\x12\x17\n" +
 	"\x13EVENT_TYPE_MODIFIED\x10\x02\x12\x16\n" +
 	"\x12EVENT_TYPE_DELETED\x10\x03\x12\x15\n" +
-	"\x11EVENT_TYPE_SYNCED\x10\x042\x8d\x06\n" +
+	"\x11EVENT_TYPE_SYNCED\x10\x042\xf0\x06\n" +
 	"\x12ConfigStoreService\x12F\n" +
 	"\x03Get\x12\x1e.fairlead.config.v1.GetRequest\x1a\x1f.fairlead.config.v1.GetResponse\x12I\n" +
 	"\x04List\x12\x1f.fairlead.config.v1.ListRequest\x1a .fairlead.config.v1.ListResponse\x12O\n" +
@@ -1456,7 +1732,8 @@ const file_fairlead_config_v1_store_proto_rawDesc = "" +
 	"\x05Patch\x12 .fairlead.config.v1.PatchRequest\x1a!.fairlead.config.v1.PatchResponse\x12O\n" +
 	"\x06Delete\x12!.fairlead.config.v1.DeleteRequest\x1a\".fairlead.config.v1.DeleteResponse\x12L\n" +
 	"\x05Apply\x12 .fairlead.config.v1.ApplyRequest\x1a!.fairlead.config.v1.ApplyResponse\x12r\n" +
-	"\x05Watch\x122.fairlead.config.v1.ConfigStoreServiceWatchRequest\x1a3.fairlead.config.v1.ConfigStoreServiceWatchResponse0\x01B0Z.fairlead.dev/proto/fairlead/config/v1;configv1b\x06proto3"
+	"\x05Watch\x122.fairlead.config.v1.ConfigStoreServiceWatchRequest\x1a3.fairlead.config.v1.ConfigStoreServiceWatchResponse0\x01\x12a\n" +
+	"\fListWarnings\x12'.fairlead.config.v1.ListWarningsRequest\x1a(.fairlead.config.v1.ListWarningsResponseB0Z.fairlead.dev/proto/fairlead/config/v1;configv1b\x06proto3"
 
 var (
 	file_fairlead_config_v1_store_proto_rawDescOnce sync.Once
@@ -1471,7 +1748,7 @@ func file_fairlead_config_v1_store_proto_rawDescGZIP() []byte {
 }
 
 var file_fairlead_config_v1_store_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_fairlead_config_v1_store_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_fairlead_config_v1_store_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_fairlead_config_v1_store_proto_goTypes = []any{
 	(Action)(0),                             // 0: fairlead.config.v1.Action
 	(EventType)(0),                          // 1: fairlead.config.v1.EventType
@@ -1497,6 +1774,9 @@ var file_fairlead_config_v1_store_proto_goTypes = []any{
 	(*ApplyResult)(nil),                     // 21: fairlead.config.v1.ApplyResult
 	(*ConfigStoreServiceWatchRequest)(nil),  // 22: fairlead.config.v1.ConfigStoreServiceWatchRequest
 	(*ConfigStoreServiceWatchResponse)(nil), // 23: fairlead.config.v1.ConfigStoreServiceWatchResponse
+	(*ListWarningsRequest)(nil),             // 24: fairlead.config.v1.ListWarningsRequest
+	(*ListWarningsResponse)(nil),            // 25: fairlead.config.v1.ListWarningsResponse
+	(*Warning)(nil),                         // 26: fairlead.config.v1.Warning
 }
 var file_fairlead_config_v1_store_proto_depIdxs = []int32{
 	2,  // 0: fairlead.config.v1.Object.key:type_name -> fairlead.config.v1.ObjectKey
@@ -1510,35 +1790,42 @@ var file_fairlead_config_v1_store_proto_depIdxs = []int32{
 	2,  // 8: fairlead.config.v1.PatchRequest.key:type_name -> fairlead.config.v1.ObjectKey
 	3,  // 9: fairlead.config.v1.PatchResponse.object:type_name -> fairlead.config.v1.Object
 	2,  // 10: fairlead.config.v1.DeleteRequest.key:type_name -> fairlead.config.v1.ObjectKey
-	19, // 11: fairlead.config.v1.ApplyRequest.documents:type_name -> fairlead.config.v1.Document
-	21, // 12: fairlead.config.v1.ApplyResponse.results:type_name -> fairlead.config.v1.ApplyResult
-	2,  // 13: fairlead.config.v1.ApplyResult.key:type_name -> fairlead.config.v1.ObjectKey
-	0,  // 14: fairlead.config.v1.ApplyResult.action:type_name -> fairlead.config.v1.Action
-	1,  // 15: fairlead.config.v1.ConfigStoreServiceWatchResponse.type:type_name -> fairlead.config.v1.EventType
-	3,  // 16: fairlead.config.v1.ConfigStoreServiceWatchResponse.object:type_name -> fairlead.config.v1.Object
-	4,  // 17: fairlead.config.v1.ConfigStoreService.Get:input_type -> fairlead.config.v1.GetRequest
-	6,  // 18: fairlead.config.v1.ConfigStoreService.List:input_type -> fairlead.config.v1.ListRequest
-	8,  // 19: fairlead.config.v1.ConfigStoreService.Create:input_type -> fairlead.config.v1.CreateRequest
-	10, // 20: fairlead.config.v1.ConfigStoreService.Update:input_type -> fairlead.config.v1.UpdateRequest
-	12, // 21: fairlead.config.v1.ConfigStoreService.UpdateStatus:input_type -> fairlead.config.v1.UpdateStatusRequest
-	14, // 22: fairlead.config.v1.ConfigStoreService.Patch:input_type -> fairlead.config.v1.PatchRequest
-	16, // 23: fairlead.config.v1.ConfigStoreService.Delete:input_type -> fairlead.config.v1.DeleteRequest
-	18, // 24: fairlead.config.v1.ConfigStoreService.Apply:input_type -> fairlead.config.v1.ApplyRequest
-	22, // 25: fairlead.config.v1.ConfigStoreService.Watch:input_type -> fairlead.config.v1.ConfigStoreServiceWatchRequest
-	5,  // 26: fairlead.config.v1.ConfigStoreService.Get:output_type -> fairlead.config.v1.GetResponse
-	7,  // 27: fairlead.config.v1.ConfigStoreService.List:output_type -> fairlead.config.v1.ListResponse
-	9,  // 28: fairlead.config.v1.ConfigStoreService.Create:output_type -> fairlead.config.v1.CreateResponse
-	11, // 29: fairlead.config.v1.ConfigStoreService.Update:output_type -> fairlead.config.v1.UpdateResponse
-	13, // 30: fairlead.config.v1.ConfigStoreService.UpdateStatus:output_type -> fairlead.config.v1.UpdateStatusResponse
-	15, // 31: fairlead.config.v1.ConfigStoreService.Patch:output_type -> fairlead.config.v1.PatchResponse
-	17, // 32: fairlead.config.v1.ConfigStoreService.Delete:output_type -> fairlead.config.v1.DeleteResponse
-	20, // 33: fairlead.config.v1.ConfigStoreService.Apply:output_type -> fairlead.config.v1.ApplyResponse
-	23, // 34: fairlead.config.v1.ConfigStoreService.Watch:output_type -> fairlead.config.v1.ConfigStoreServiceWatchResponse
-	26, // [26:35] is the sub-list for method output_type
-	17, // [17:26] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	26, // 11: fairlead.config.v1.DeleteResponse.broken:type_name -> fairlead.config.v1.Warning
+	19, // 12: fairlead.config.v1.ApplyRequest.documents:type_name -> fairlead.config.v1.Document
+	21, // 13: fairlead.config.v1.ApplyResponse.results:type_name -> fairlead.config.v1.ApplyResult
+	26, // 14: fairlead.config.v1.ApplyResponse.broken:type_name -> fairlead.config.v1.Warning
+	2,  // 15: fairlead.config.v1.ApplyResult.key:type_name -> fairlead.config.v1.ObjectKey
+	0,  // 16: fairlead.config.v1.ApplyResult.action:type_name -> fairlead.config.v1.Action
+	1,  // 17: fairlead.config.v1.ConfigStoreServiceWatchResponse.type:type_name -> fairlead.config.v1.EventType
+	3,  // 18: fairlead.config.v1.ConfigStoreServiceWatchResponse.object:type_name -> fairlead.config.v1.Object
+	2,  // 19: fairlead.config.v1.ListWarningsRequest.objects:type_name -> fairlead.config.v1.ObjectKey
+	26, // 20: fairlead.config.v1.ListWarningsResponse.warnings:type_name -> fairlead.config.v1.Warning
+	2,  // 21: fairlead.config.v1.Warning.object:type_name -> fairlead.config.v1.ObjectKey
+	4,  // 22: fairlead.config.v1.ConfigStoreService.Get:input_type -> fairlead.config.v1.GetRequest
+	6,  // 23: fairlead.config.v1.ConfigStoreService.List:input_type -> fairlead.config.v1.ListRequest
+	8,  // 24: fairlead.config.v1.ConfigStoreService.Create:input_type -> fairlead.config.v1.CreateRequest
+	10, // 25: fairlead.config.v1.ConfigStoreService.Update:input_type -> fairlead.config.v1.UpdateRequest
+	12, // 26: fairlead.config.v1.ConfigStoreService.UpdateStatus:input_type -> fairlead.config.v1.UpdateStatusRequest
+	14, // 27: fairlead.config.v1.ConfigStoreService.Patch:input_type -> fairlead.config.v1.PatchRequest
+	16, // 28: fairlead.config.v1.ConfigStoreService.Delete:input_type -> fairlead.config.v1.DeleteRequest
+	18, // 29: fairlead.config.v1.ConfigStoreService.Apply:input_type -> fairlead.config.v1.ApplyRequest
+	22, // 30: fairlead.config.v1.ConfigStoreService.Watch:input_type -> fairlead.config.v1.ConfigStoreServiceWatchRequest
+	24, // 31: fairlead.config.v1.ConfigStoreService.ListWarnings:input_type -> fairlead.config.v1.ListWarningsRequest
+	5,  // 32: fairlead.config.v1.ConfigStoreService.Get:output_type -> fairlead.config.v1.GetResponse
+	7,  // 33: fairlead.config.v1.ConfigStoreService.List:output_type -> fairlead.config.v1.ListResponse
+	9,  // 34: fairlead.config.v1.ConfigStoreService.Create:output_type -> fairlead.config.v1.CreateResponse
+	11, // 35: fairlead.config.v1.ConfigStoreService.Update:output_type -> fairlead.config.v1.UpdateResponse
+	13, // 36: fairlead.config.v1.ConfigStoreService.UpdateStatus:output_type -> fairlead.config.v1.UpdateStatusResponse
+	15, // 37: fairlead.config.v1.ConfigStoreService.Patch:output_type -> fairlead.config.v1.PatchResponse
+	17, // 38: fairlead.config.v1.ConfigStoreService.Delete:output_type -> fairlead.config.v1.DeleteResponse
+	20, // 39: fairlead.config.v1.ConfigStoreService.Apply:output_type -> fairlead.config.v1.ApplyResponse
+	23, // 40: fairlead.config.v1.ConfigStoreService.Watch:output_type -> fairlead.config.v1.ConfigStoreServiceWatchResponse
+	25, // 41: fairlead.config.v1.ConfigStoreService.ListWarnings:output_type -> fairlead.config.v1.ListWarningsResponse
+	32, // [32:42] is the sub-list for method output_type
+	22, // [22:32] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_fairlead_config_v1_store_proto_init() }
@@ -1552,7 +1839,7 @@ func file_fairlead_config_v1_store_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fairlead_config_v1_store_proto_rawDesc), len(file_fairlead_config_v1_store_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   22,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

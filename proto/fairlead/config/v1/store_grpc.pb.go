@@ -30,6 +30,7 @@ const (
 	ConfigStoreService_Delete_FullMethodName       = "/fairlead.config.v1.ConfigStoreService/Delete"
 	ConfigStoreService_Apply_FullMethodName        = "/fairlead.config.v1.ConfigStoreService/Apply"
 	ConfigStoreService_Watch_FullMethodName        = "/fairlead.config.v1.ConfigStoreService/Watch"
+	ConfigStoreService_ListWarnings_FullMethodName = "/fairlead.config.v1.ConfigStoreService/ListWarnings"
 )
 
 // ConfigStoreServiceClient is the client API for ConfigStoreService service.
@@ -58,6 +59,9 @@ type ConfigStoreServiceClient interface {
 	Apply(ctx context.Context, in *ApplyRequest, opts ...grpc.CallOption) (*ApplyResponse, error)
 	// Watch streams the objects of a kind, or all, and then their changes in order.
 	Watch(ctx context.Context, in *ConfigStoreServiceWatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ConfigStoreServiceWatchResponse], error)
+	// ListWarnings lists what is found about objects of any source in the mesh that they are in: references to what is not there, and what older
+	// objects leave without an effect.
+	ListWarnings(ctx context.Context, in *ListWarningsRequest, opts ...grpc.CallOption) (*ListWarningsResponse, error)
 }
 
 type configStoreServiceClient struct {
@@ -167,6 +171,16 @@ func (c *configStoreServiceClient) Watch(ctx context.Context, in *ConfigStoreSer
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ConfigStoreService_WatchClient = grpc.ServerStreamingClient[ConfigStoreServiceWatchResponse]
 
+func (c *configStoreServiceClient) ListWarnings(ctx context.Context, in *ListWarningsRequest, opts ...grpc.CallOption) (*ListWarningsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListWarningsResponse)
+	err := c.cc.Invoke(ctx, ConfigStoreService_ListWarnings_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ConfigStoreServiceServer is the server API for ConfigStoreService service.
 // All implementations must embed UnimplementedConfigStoreServiceServer
 // for forward compatibility.
@@ -193,6 +207,9 @@ type ConfigStoreServiceServer interface {
 	Apply(context.Context, *ApplyRequest) (*ApplyResponse, error)
 	// Watch streams the objects of a kind, or all, and then their changes in order.
 	Watch(*ConfigStoreServiceWatchRequest, grpc.ServerStreamingServer[ConfigStoreServiceWatchResponse]) error
+	// ListWarnings lists what is found about objects of any source in the mesh that they are in: references to what is not there, and what older
+	// objects leave without an effect.
+	ListWarnings(context.Context, *ListWarningsRequest) (*ListWarningsResponse, error)
 	mustEmbedUnimplementedConfigStoreServiceServer()
 }
 
@@ -229,6 +246,9 @@ func (UnimplementedConfigStoreServiceServer) Apply(context.Context, *ApplyReques
 }
 func (UnimplementedConfigStoreServiceServer) Watch(*ConfigStoreServiceWatchRequest, grpc.ServerStreamingServer[ConfigStoreServiceWatchResponse]) error {
 	return status.Error(codes.Unimplemented, "method Watch not implemented")
+}
+func (UnimplementedConfigStoreServiceServer) ListWarnings(context.Context, *ListWarningsRequest) (*ListWarningsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListWarnings not implemented")
 }
 func (UnimplementedConfigStoreServiceServer) mustEmbedUnimplementedConfigStoreServiceServer() {}
 func (UnimplementedConfigStoreServiceServer) testEmbeddedByValue()                            {}
@@ -406,6 +426,24 @@ func _ConfigStoreService_Watch_Handler(srv interface{}, stream grpc.ServerStream
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ConfigStoreService_WatchServer = grpc.ServerStreamingServer[ConfigStoreServiceWatchResponse]
 
+func _ConfigStoreService_ListWarnings_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListWarningsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ConfigStoreServiceServer).ListWarnings(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ConfigStoreService_ListWarnings_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ConfigStoreServiceServer).ListWarnings(ctx, req.(*ListWarningsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ConfigStoreService_ServiceDesc is the grpc.ServiceDesc for ConfigStoreService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -444,6 +482,10 @@ var ConfigStoreService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Apply",
 			Handler:    _ConfigStoreService_Apply_Handler,
+		},
+		{
+			MethodName: "ListWarnings",
+			Handler:    _ConfigStoreService_ListWarnings_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
