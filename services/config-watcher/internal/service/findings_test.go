@@ -203,7 +203,7 @@ func TestFindingsShown(t *testing.T) {
 		return warningTexts(out.GetBroken())
 	}
 	warned(t, "the editor of a and b", remove("ops/editor"), "VirtualService a/server")
-	warned(t, "an editor of all", remove("ops/everywhere"), "VirtualService a/server", "VirtualService c/server", "VirtualService c/server")
+	warned(t, "an editor of all", remove("ops/everywhere"), "VirtualService a/server", "VirtualService c/server")
 	r.apply(in("a", findingsRoute("server", "nobody.b.svc.cluster.local")), in("c", findingsRoute("server", "nobody.b.svc.cluster.local")))
 	for account, want := range map[string]int{"ops/viewer": 1, "ops/everywhere": 3} {
 		out, err := client.ListWarnings(r.as(account), &configv1.ListWarningsRequest{})
