@@ -11,6 +11,7 @@ package configv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -141,6 +142,71 @@ func (EventType) EnumDescriptor() ([]byte, []int) {
 	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{1}
 }
 
+// FindingType says what a finding is about.
+type FindingType int32
+
+const (
+	// FINDING_TYPE_UNSPECIFIED never occurs.
+	FindingType_FINDING_TYPE_UNSPECIFIED FindingType = 0
+	// FINDING_TYPE_REFUSED: an object, or a part of a file, is not valid; the last good version counts.
+	FindingType_FINDING_TYPE_REFUSED FindingType = 1
+	// FINDING_TYPE_STAYS: the object's file is gone, empty or cut off; the object stays until Finding.until.
+	FindingType_FINDING_TYPE_STAYS FindingType = 2
+	// FINDING_TYPE_UNREAD: the object is of a kind that nobody reads.
+	FindingType_FINDING_TYPE_UNREAD FindingType = 3
+	// FINDING_TYPE_OVERRIDDEN: an object of the same key in another place counts.
+	FindingType_FINDING_TYPE_OVERRIDDEN FindingType = 4
+	// FINDING_TYPE_WARNING: something in the object has no effect.
+	FindingType_FINDING_TYPE_WARNING FindingType = 5
+)
+
+// Enum value maps for FindingType.
+var (
+	FindingType_name = map[int32]string{
+		0: "FINDING_TYPE_UNSPECIFIED",
+		1: "FINDING_TYPE_REFUSED",
+		2: "FINDING_TYPE_STAYS",
+		3: "FINDING_TYPE_UNREAD",
+		4: "FINDING_TYPE_OVERRIDDEN",
+		5: "FINDING_TYPE_WARNING",
+	}
+	FindingType_value = map[string]int32{
+		"FINDING_TYPE_UNSPECIFIED": 0,
+		"FINDING_TYPE_REFUSED":     1,
+		"FINDING_TYPE_STAYS":       2,
+		"FINDING_TYPE_UNREAD":      3,
+		"FINDING_TYPE_OVERRIDDEN":  4,
+		"FINDING_TYPE_WARNING":     5,
+	}
+)
+
+func (x FindingType) Enum() *FindingType {
+	p := new(FindingType)
+	*p = x
+	return p
+}
+
+func (x FindingType) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (FindingType) Descriptor() protoreflect.EnumDescriptor {
+	return file_fairlead_config_v1_store_proto_enumTypes[2].Descriptor()
+}
+
+func (FindingType) Type() protoreflect.EnumType {
+	return &file_fairlead_config_v1_store_proto_enumTypes[2]
+}
+
+func (x FindingType) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use FindingType.Descriptor instead.
+func (FindingType) EnumDescriptor() ([]byte, []int) {
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{2}
+}
+
 // ObjectKey names an object.
 type ObjectKey struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -223,8 +289,17 @@ type Object struct {
 	ResourceVersion string `protobuf:"bytes,2,opt,name=resource_version,json=resourceVersion,proto3" json:"resource_version,omitempty"`
 	// generation grows with every change of anything but metadata and status; the first is 1.
 	Generation int64 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
-	// manifest is the whole object as JSON, metadata and status included.
-	Manifest      []byte `protobuf:"bytes,4,opt,name=manifest,proto3" json:"manifest,omitempty"`
+	// manifest is the whole object as JSON, metadata and status included. Of an object of a file it has what config-watcher keeps; what a Secret,
+	// ConfigMap, Pod or Node holds besides is in the file alone.
+	Manifest []byte `protobuf:"bytes,4,opt,name=manifest,proto3" json:"manifest,omitempty"`
+	// source that the object comes from: "memory" is the store, "file" is --config-dir, "mesh-config-file" is --mesh-config-file.
+	Source string `protobuf:"bytes,5,opt,name=source,proto3" json:"source,omitempty"`
+	// location of the object in a file, "mesh.yaml:515"; empty for one of the store.
+	Location string `protobuf:"bytes,6,opt,name=location,proto3" json:"location,omitempty"`
+	// overrides are the places of objects of the same key that do not count because this one does.
+	Overrides []*Place `protobuf:"bytes,7,rep,name=overrides,proto3" json:"overrides,omitempty"`
+	// stays_until is set for an object whose file is gone, empty or cut off: unless it is in a file again, it is removed then.
+	StaysUntil    *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=stays_until,json=staysUntil,proto3" json:"stays_until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -287,18 +362,103 @@ func (x *Object) GetManifest() []byte {
 	return nil
 }
 
+func (x *Object) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *Object) GetLocation() string {
+	if x != nil {
+		return x.Location
+	}
+	return ""
+}
+
+func (x *Object) GetOverrides() []*Place {
+	if x != nil {
+		return x.Overrides
+	}
+	return nil
+}
+
+func (x *Object) GetStaysUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StaysUntil
+	}
+	return nil
+}
+
+// Place is where an object is written.
+type Place struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// source as in Object.
+	Source string `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
+	// location as in Object.
+	Location      string `protobuf:"bytes,2,opt,name=location,proto3" json:"location,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Place) Reset() {
+	*x = Place{}
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Place) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Place) ProtoMessage() {}
+
+func (x *Place) ProtoReflect() protoreflect.Message {
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Place.ProtoReflect.Descriptor instead.
+func (*Place) Descriptor() ([]byte, []int) {
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Place) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *Place) GetLocation() string {
+	if x != nil {
+		return x.Location
+	}
+	return ""
+}
+
 // GetRequest names the object.
 type GetRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// key of the object.
-	Key           *ObjectKey `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	Key *ObjectKey `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// in_force asks for the object that counts, whatever source it comes from; otherwise for the store's.
+	InForce       bool `protobuf:"varint,2,opt,name=in_force,json=inForce,proto3" json:"in_force,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetRequest) Reset() {
 	*x = GetRequest{}
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[2]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -310,7 +470,7 @@ func (x *GetRequest) String() string {
 func (*GetRequest) ProtoMessage() {}
 
 func (x *GetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[2]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -323,7 +483,7 @@ func (x *GetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRequest.ProtoReflect.Descriptor instead.
 func (*GetRequest) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{2}
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *GetRequest) GetKey() *ObjectKey {
@@ -331,6 +491,13 @@ func (x *GetRequest) GetKey() *ObjectKey {
 		return x.Key
 	}
 	return nil
+}
+
+func (x *GetRequest) GetInForce() bool {
+	if x != nil {
+		return x.InForce
+	}
+	return false
 }
 
 // GetResponse holds the object.
@@ -344,7 +511,7 @@ type GetResponse struct {
 
 func (x *GetResponse) Reset() {
 	*x = GetResponse{}
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[3]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -356,7 +523,7 @@ func (x *GetResponse) String() string {
 func (*GetResponse) ProtoMessage() {}
 
 func (x *GetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[3]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -369,7 +536,7 @@ func (x *GetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetResponse.ProtoReflect.Descriptor instead.
 func (*GetResponse) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{3}
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *GetResponse) GetObject() *Object {
@@ -385,14 +552,19 @@ type ListRequest struct {
 	// kind wanted; empty means all.
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	// namespace wanted; empty means all.
-	Namespace     string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// in_force asks for the objects that count, whatever source they come from; otherwise for the store's. A namespace in which there is nothing, and
+	// that nothing names, is NOT_FOUND then.
+	InForce bool `protobuf:"varint,3,opt,name=in_force,json=inForce,proto3" json:"in_force,omitempty"`
+	// without_manifests leaves Object.manifest out.
+	WithoutManifests bool `protobuf:"varint,4,opt,name=without_manifests,json=withoutManifests,proto3" json:"without_manifests,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *ListRequest) Reset() {
 	*x = ListRequest{}
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[4]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -404,7 +576,7 @@ func (x *ListRequest) String() string {
 func (*ListRequest) ProtoMessage() {}
 
 func (x *ListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[4]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -417,7 +589,7 @@ func (x *ListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
 func (*ListRequest) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{4}
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ListRequest) GetKind() string {
@@ -434,6 +606,20 @@ func (x *ListRequest) GetNamespace() string {
 	return ""
 }
 
+func (x *ListRequest) GetInForce() bool {
+	if x != nil {
+		return x.InForce
+	}
+	return false
+}
+
+func (x *ListRequest) GetWithoutManifests() bool {
+	if x != nil {
+		return x.WithoutManifests
+	}
+	return false
+}
+
 // ListResponse holds the objects.
 type ListResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -445,7 +631,7 @@ type ListResponse struct {
 
 func (x *ListResponse) Reset() {
 	*x = ListResponse{}
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[5]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -457,7 +643,7 @@ func (x *ListResponse) String() string {
 func (*ListResponse) ProtoMessage() {}
 
 func (x *ListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[5]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -470,7 +656,7 @@ func (x *ListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResponse.ProtoReflect.Descriptor instead.
 func (*ListResponse) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{5}
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ListResponse) GetObjects() []*Object {
@@ -491,7 +677,7 @@ type CreateRequest struct {
 
 func (x *CreateRequest) Reset() {
 	*x = CreateRequest{}
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[6]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -503,7 +689,7 @@ func (x *CreateRequest) String() string {
 func (*CreateRequest) ProtoMessage() {}
 
 func (x *CreateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[6]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -516,7 +702,7 @@ func (x *CreateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateRequest.ProtoReflect.Descriptor instead.
 func (*CreateRequest) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{6}
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *CreateRequest) GetManifest() []byte {
@@ -539,7 +725,7 @@ type CreateResponse struct {
 
 func (x *CreateResponse) Reset() {
 	*x = CreateResponse{}
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[7]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -551,7 +737,7 @@ func (x *CreateResponse) String() string {
 func (*CreateResponse) ProtoMessage() {}
 
 func (x *CreateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[7]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -564,7 +750,7 @@ func (x *CreateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateResponse.ProtoReflect.Descriptor instead.
 func (*CreateResponse) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{7}
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *CreateResponse) GetObject() *Object {
@@ -592,7 +778,7 @@ type UpdateRequest struct {
 
 func (x *UpdateRequest) Reset() {
 	*x = UpdateRequest{}
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[8]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -604,7 +790,7 @@ func (x *UpdateRequest) String() string {
 func (*UpdateRequest) ProtoMessage() {}
 
 func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[8]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -617,7 +803,7 @@ func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateRequest.ProtoReflect.Descriptor instead.
 func (*UpdateRequest) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{8}
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *UpdateRequest) GetManifest() []byte {
@@ -640,7 +826,7 @@ type UpdateResponse struct {
 
 func (x *UpdateResponse) Reset() {
 	*x = UpdateResponse{}
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[9]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -652,7 +838,7 @@ func (x *UpdateResponse) String() string {
 func (*UpdateResponse) ProtoMessage() {}
 
 func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[9]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -665,7 +851,7 @@ func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateResponse.ProtoReflect.Descriptor instead.
 func (*UpdateResponse) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{9}
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *UpdateResponse) GetObject() *Object {
@@ -697,7 +883,7 @@ type UpdateStatusRequest struct {
 
 func (x *UpdateStatusRequest) Reset() {
 	*x = UpdateStatusRequest{}
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[10]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -709,7 +895,7 @@ func (x *UpdateStatusRequest) String() string {
 func (*UpdateStatusRequest) ProtoMessage() {}
 
 func (x *UpdateStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[10]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -722,7 +908,7 @@ func (x *UpdateStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateStatusRequest.ProtoReflect.Descriptor instead.
 func (*UpdateStatusRequest) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{10}
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *UpdateStatusRequest) GetKey() *ObjectKey {
@@ -757,7 +943,7 @@ type UpdateStatusResponse struct {
 
 func (x *UpdateStatusResponse) Reset() {
 	*x = UpdateStatusResponse{}
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[11]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -769,7 +955,7 @@ func (x *UpdateStatusResponse) String() string {
 func (*UpdateStatusResponse) ProtoMessage() {}
 
 func (x *UpdateStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[11]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -782,7 +968,7 @@ func (x *UpdateStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateStatusResponse.ProtoReflect.Descriptor instead.
 func (*UpdateStatusResponse) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{11}
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *UpdateStatusResponse) GetObject() *Object {
@@ -807,7 +993,7 @@ type PatchRequest struct {
 
 func (x *PatchRequest) Reset() {
 	*x = PatchRequest{}
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[12]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -819,7 +1005,7 @@ func (x *PatchRequest) String() string {
 func (*PatchRequest) ProtoMessage() {}
 
 func (x *PatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[12]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -832,7 +1018,7 @@ func (x *PatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PatchRequest.ProtoReflect.Descriptor instead.
 func (*PatchRequest) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{12}
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *PatchRequest) GetKey() *ObjectKey {
@@ -869,7 +1055,7 @@ type PatchResponse struct {
 
 func (x *PatchResponse) Reset() {
 	*x = PatchResponse{}
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[13]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -881,7 +1067,7 @@ func (x *PatchResponse) String() string {
 func (*PatchResponse) ProtoMessage() {}
 
 func (x *PatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[13]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -894,7 +1080,7 @@ func (x *PatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PatchResponse.ProtoReflect.Descriptor instead.
 func (*PatchResponse) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{13}
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *PatchResponse) GetObject() *Object {
@@ -924,7 +1110,7 @@ type DeleteRequest struct {
 
 func (x *DeleteRequest) Reset() {
 	*x = DeleteRequest{}
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[14]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -936,7 +1122,7 @@ func (x *DeleteRequest) String() string {
 func (*DeleteRequest) ProtoMessage() {}
 
 func (x *DeleteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[14]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -949,7 +1135,7 @@ func (x *DeleteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteRequest.ProtoReflect.Descriptor instead.
 func (*DeleteRequest) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{14}
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DeleteRequest) GetKey() *ObjectKey {
@@ -971,6 +1157,8 @@ type DeleteResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// revision sequence that no longer contains the object.
 	Revision uint64 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	// remains is the place of the object of this key that is in force now; absent if there is none.
+	Remains *Place `protobuf:"bytes,2,opt,name=remains,proto3" json:"remains,omitempty"`
 	// broken are what is found about other objects now and was not before.
 	Broken        []*Warning `protobuf:"bytes,10,rep,name=broken,proto3" json:"broken,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -979,7 +1167,7 @@ type DeleteResponse struct {
 
 func (x *DeleteResponse) Reset() {
 	*x = DeleteResponse{}
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[15]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -991,7 +1179,7 @@ func (x *DeleteResponse) String() string {
 func (*DeleteResponse) ProtoMessage() {}
 
 func (x *DeleteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[15]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1004,7 +1192,7 @@ func (x *DeleteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteResponse.ProtoReflect.Descriptor instead.
 func (*DeleteResponse) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{15}
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *DeleteResponse) GetRevision() uint64 {
@@ -1012,6 +1200,13 @@ func (x *DeleteResponse) GetRevision() uint64 {
 		return x.Revision
 	}
 	return 0
+}
+
+func (x *DeleteResponse) GetRemains() *Place {
+	if x != nil {
+		return x.Remains
+	}
+	return nil
 }
 
 func (x *DeleteResponse) GetBroken() []*Warning {
@@ -1027,14 +1222,16 @@ type ApplyRequest struct {
 	// documents are files of one or more YAML or JSON documents.
 	Documents []*Document `protobuf:"bytes,1,rep,name=documents,proto3" json:"documents,omitempty"`
 	// dry_run validates and reports, and changes nothing.
-	DryRun        bool `protobuf:"varint,2,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	DryRun bool `protobuf:"varint,2,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	// skip_unread passes over objects of kinds that nobody reads, and names them in the response; otherwise they are refused.
+	SkipUnread    bool `protobuf:"varint,3,opt,name=skip_unread,json=skipUnread,proto3" json:"skip_unread,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ApplyRequest) Reset() {
 	*x = ApplyRequest{}
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[16]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1046,7 +1243,7 @@ func (x *ApplyRequest) String() string {
 func (*ApplyRequest) ProtoMessage() {}
 
 func (x *ApplyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[16]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1059,7 +1256,7 @@ func (x *ApplyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyRequest.ProtoReflect.Descriptor instead.
 func (*ApplyRequest) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{16}
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ApplyRequest) GetDocuments() []*Document {
@@ -1072,6 +1269,13 @@ func (x *ApplyRequest) GetDocuments() []*Document {
 func (x *ApplyRequest) GetDryRun() bool {
 	if x != nil {
 		return x.DryRun
+	}
+	return false
+}
+
+func (x *ApplyRequest) GetSkipUnread() bool {
+	if x != nil {
+		return x.SkipUnread
 	}
 	return false
 }
@@ -1089,7 +1293,7 @@ type Document struct {
 
 func (x *Document) Reset() {
 	*x = Document{}
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[17]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1101,7 +1305,7 @@ func (x *Document) String() string {
 func (*Document) ProtoMessage() {}
 
 func (x *Document) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[17]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1114,7 +1318,7 @@ func (x *Document) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Document.ProtoReflect.Descriptor instead.
 func (*Document) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{17}
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Document) GetName() string {
@@ -1138,6 +1342,8 @@ type ApplyResponse struct {
 	Results []*ApplyResult `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
 	// revision sequence that contains all writes; 0 on a dry run and when nothing changed.
 	Revision uint64 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	// unread are the objects that ApplyRequest.skip_unread has passed over.
+	Unread []*Finding `protobuf:"bytes,3,rep,name=unread,proto3" json:"unread,omitempty"`
 	// broken are what is found about other objects now and was not before; on a dry run what would be.
 	Broken        []*Warning `protobuf:"bytes,10,rep,name=broken,proto3" json:"broken,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1146,7 +1352,7 @@ type ApplyResponse struct {
 
 func (x *ApplyResponse) Reset() {
 	*x = ApplyResponse{}
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[18]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1158,7 +1364,7 @@ func (x *ApplyResponse) String() string {
 func (*ApplyResponse) ProtoMessage() {}
 
 func (x *ApplyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[18]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1171,7 +1377,7 @@ func (x *ApplyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyResponse.ProtoReflect.Descriptor instead.
 func (*ApplyResponse) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{18}
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ApplyResponse) GetResults() []*ApplyResult {
@@ -1186,6 +1392,13 @@ func (x *ApplyResponse) GetRevision() uint64 {
 		return x.Revision
 	}
 	return 0
+}
+
+func (x *ApplyResponse) GetUnread() []*Finding {
+	if x != nil {
+		return x.Unread
+	}
+	return nil
 }
 
 func (x *ApplyResponse) GetBroken() []*Warning {
@@ -1205,14 +1418,18 @@ type ApplyResult struct {
 	// resource_version after it; empty on a dry run.
 	ResourceVersion string `protobuf:"bytes,3,opt,name=resource_version,json=resourceVersion,proto3" json:"resource_version,omitempty"`
 	// warnings name fields that are accepted and have no effect, and what is found about the object in the mesh.
-	Warnings      []string `protobuf:"bytes,4,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	Warnings []string `protobuf:"bytes,4,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	// overrides are the places of objects of the same key in sources that count less: this one is used in their place.
+	Overrides []*Place `protobuf:"bytes,5,rep,name=overrides,proto3" json:"overrides,omitempty"`
+	// overridden_by is the place of an object of the same key in a source that counts more: this one has no effect.
+	OverriddenBy  *Place `protobuf:"bytes,6,opt,name=overridden_by,json=overriddenBy,proto3" json:"overridden_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ApplyResult) Reset() {
 	*x = ApplyResult{}
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[19]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1224,7 +1441,7 @@ func (x *ApplyResult) String() string {
 func (*ApplyResult) ProtoMessage() {}
 
 func (x *ApplyResult) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[19]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1237,7 +1454,7 @@ func (x *ApplyResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApplyResult.ProtoReflect.Descriptor instead.
 func (*ApplyResult) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{19}
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ApplyResult) GetKey() *ObjectKey {
@@ -1268,6 +1485,20 @@ func (x *ApplyResult) GetWarnings() []string {
 	return nil
 }
 
+func (x *ApplyResult) GetOverrides() []*Place {
+	if x != nil {
+		return x.Overrides
+	}
+	return nil
+}
+
+func (x *ApplyResult) GetOverriddenBy() *Place {
+	if x != nil {
+		return x.OverriddenBy
+	}
+	return nil
+}
+
 // ConfigStoreServiceWatchRequest narrows the watch.
 type ConfigStoreServiceWatchRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1281,7 +1512,7 @@ type ConfigStoreServiceWatchRequest struct {
 
 func (x *ConfigStoreServiceWatchRequest) Reset() {
 	*x = ConfigStoreServiceWatchRequest{}
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[20]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1293,7 +1524,7 @@ func (x *ConfigStoreServiceWatchRequest) String() string {
 func (*ConfigStoreServiceWatchRequest) ProtoMessage() {}
 
 func (x *ConfigStoreServiceWatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[20]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1306,7 +1537,7 @@ func (x *ConfigStoreServiceWatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigStoreServiceWatchRequest.ProtoReflect.Descriptor instead.
 func (*ConfigStoreServiceWatchRequest) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{20}
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ConfigStoreServiceWatchRequest) GetKind() string {
@@ -1336,7 +1567,7 @@ type ConfigStoreServiceWatchResponse struct {
 
 func (x *ConfigStoreServiceWatchResponse) Reset() {
 	*x = ConfigStoreServiceWatchResponse{}
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[21]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1348,7 +1579,7 @@ func (x *ConfigStoreServiceWatchResponse) String() string {
 func (*ConfigStoreServiceWatchResponse) ProtoMessage() {}
 
 func (x *ConfigStoreServiceWatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[21]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1361,7 +1592,7 @@ func (x *ConfigStoreServiceWatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigStoreServiceWatchResponse.ProtoReflect.Descriptor instead.
 func (*ConfigStoreServiceWatchResponse) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{21}
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ConfigStoreServiceWatchResponse) GetType() EventType {
@@ -1397,7 +1628,7 @@ type ListWarningsRequest struct {
 
 func (x *ListWarningsRequest) Reset() {
 	*x = ListWarningsRequest{}
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[22]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1409,7 +1640,7 @@ func (x *ListWarningsRequest) String() string {
 func (*ListWarningsRequest) ProtoMessage() {}
 
 func (x *ListWarningsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[22]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1422,7 +1653,7 @@ func (x *ListWarningsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWarningsRequest.ProtoReflect.Descriptor instead.
 func (*ListWarningsRequest) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{22}
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ListWarningsRequest) GetKind() string {
@@ -1471,7 +1702,7 @@ type ListWarningsResponse struct {
 
 func (x *ListWarningsResponse) Reset() {
 	*x = ListWarningsResponse{}
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[23]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1483,7 +1714,7 @@ func (x *ListWarningsResponse) String() string {
 func (*ListWarningsResponse) ProtoMessage() {}
 
 func (x *ListWarningsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[23]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1496,7 +1727,7 @@ func (x *ListWarningsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListWarningsResponse.ProtoReflect.Descriptor instead.
 func (*ListWarningsResponse) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{23}
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ListWarningsResponse) GetWarnings() []*Warning {
@@ -1531,7 +1762,7 @@ type Warning struct {
 
 func (x *Warning) Reset() {
 	*x = Warning{}
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[24]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1543,7 +1774,7 @@ func (x *Warning) String() string {
 func (*Warning) ProtoMessage() {}
 
 func (x *Warning) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[24]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1556,7 +1787,7 @@ func (x *Warning) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Warning.ProtoReflect.Descriptor instead.
 func (*Warning) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{24}
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Warning) GetCode() string {
@@ -1615,32 +1846,371 @@ func (x *Warning) GetText() string {
 	return ""
 }
 
+// StatusRequest narrows what is told of objects; what is told of sources is always told.
+type StatusRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// kind wanted; empty means all.
+	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	// namespace wanted; empty means all. One in which there is nothing, and that nothing names, is NOT_FOUND.
+	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// name wanted; empty means all.
+	Name          string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StatusRequest) Reset() {
+	*x = StatusRequest{}
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StatusRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StatusRequest) ProtoMessage() {}
+
+func (x *StatusRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
+func (*StatusRequest) Descriptor() ([]byte, []int) {
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *StatusRequest) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *StatusRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *StatusRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// StatusResponse tells how the sources do.
+type StatusResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// sources in the order in which they count.
+	Sources []*SourceStatus `protobuf:"bytes,1,rep,name=sources,proto3" json:"sources,omitempty"`
+	// findings sorted by type and place.
+	Findings      []*Finding `protobuf:"bytes,2,rep,name=findings,proto3" json:"findings,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StatusResponse) Reset() {
+	*x = StatusResponse{}
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StatusResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StatusResponse) ProtoMessage() {}
+
+func (x *StatusResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
+func (*StatusResponse) Descriptor() ([]byte, []int) {
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *StatusResponse) GetSources() []*SourceStatus {
+	if x != nil {
+		return x.Sources
+	}
+	return nil
+}
+
+func (x *StatusResponse) GetFindings() []*Finding {
+	if x != nil {
+		return x.Findings
+	}
+	return nil
+}
+
+// SourceStatus is how one source does.
+type SourceStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// name as in Object.source.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// synced is true once everything that existed at the start has been read.
+	Synced bool `protobuf:"varint,2,opt,name=synced,proto3" json:"synced,omitempty"`
+	// degraded says why the source cannot be read now; empty while it can.
+	Degraded string `protobuf:"bytes,3,opt,name=degraded,proto3" json:"degraded,omitempty"`
+	// last_good is set while objects are served that were not read since the start: when they were saved.
+	LastGood *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=last_good,json=lastGood,proto3" json:"last_good,omitempty"`
+	// alarm says why the source takes no writes; empty if it does, or never takes any.
+	Alarm string `protobuf:"bytes,5,opt,name=alarm,proto3" json:"alarm,omitempty"`
+	// objects that it has.
+	Objects uint32 `protobuf:"varint,6,opt,name=objects,proto3" json:"objects,omitempty"`
+	// refused counts its problems.
+	Refused uint32 `protobuf:"varint,7,opt,name=refused,proto3" json:"refused,omitempty"`
+	// unread counts its objects of kinds that nobody reads.
+	Unread uint32 `protobuf:"varint,8,opt,name=unread,proto3" json:"unread,omitempty"`
+	// staying counts its objects whose file is gone, empty or cut off.
+	Staying       uint32 `protobuf:"varint,9,opt,name=staying,proto3" json:"staying,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SourceStatus) Reset() {
+	*x = SourceStatus{}
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SourceStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SourceStatus) ProtoMessage() {}
+
+func (x *SourceStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SourceStatus.ProtoReflect.Descriptor instead.
+func (*SourceStatus) Descriptor() ([]byte, []int) {
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *SourceStatus) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *SourceStatus) GetSynced() bool {
+	if x != nil {
+		return x.Synced
+	}
+	return false
+}
+
+func (x *SourceStatus) GetDegraded() string {
+	if x != nil {
+		return x.Degraded
+	}
+	return ""
+}
+
+func (x *SourceStatus) GetLastGood() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LastGood
+	}
+	return nil
+}
+
+func (x *SourceStatus) GetAlarm() string {
+	if x != nil {
+		return x.Alarm
+	}
+	return ""
+}
+
+func (x *SourceStatus) GetObjects() uint32 {
+	if x != nil {
+		return x.Objects
+	}
+	return 0
+}
+
+func (x *SourceStatus) GetRefused() uint32 {
+	if x != nil {
+		return x.Refused
+	}
+	return 0
+}
+
+func (x *SourceStatus) GetUnread() uint32 {
+	if x != nil {
+		return x.Unread
+	}
+	return 0
+}
+
+func (x *SourceStatus) GetStaying() uint32 {
+	if x != nil {
+		return x.Staying
+	}
+	return 0
+}
+
+// Finding is something to be said of an object.
+type Finding struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// type of the finding.
+	Type FindingType `protobuf:"varint,1,opt,name=type,proto3,enum=fairlead.config.v1.FindingType" json:"type,omitempty"`
+	// object as "VirtualService apps/server"; empty for a part of a file that could not be read as an object.
+	Object string `protobuf:"bytes,2,opt,name=object,proto3" json:"object,omitempty"`
+	// source as in Object.source.
+	Source string `protobuf:"bytes,3,opt,name=source,proto3" json:"source,omitempty"`
+	// location in a file, "mesh.yaml:515"; empty for an object of the store.
+	Location string `protobuf:"bytes,4,opt,name=location,proto3" json:"location,omitempty"`
+	// message says what is the matter and what to do about it, without object and location.
+	Message string `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`
+	// until is when what FINDING_TYPE_STAYS tells ends.
+	Until         *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=until,proto3" json:"until,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Finding) Reset() {
+	*x = Finding{}
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Finding) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Finding) ProtoMessage() {}
+
+func (x *Finding) ProtoReflect() protoreflect.Message {
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Finding.ProtoReflect.Descriptor instead.
+func (*Finding) Descriptor() ([]byte, []int) {
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *Finding) GetType() FindingType {
+	if x != nil {
+		return x.Type
+	}
+	return FindingType_FINDING_TYPE_UNSPECIFIED
+}
+
+func (x *Finding) GetObject() string {
+	if x != nil {
+		return x.Object
+	}
+	return ""
+}
+
+func (x *Finding) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *Finding) GetLocation() string {
+	if x != nil {
+		return x.Location
+	}
+	return ""
+}
+
+func (x *Finding) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *Finding) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
 var File_fairlead_config_v1_store_proto protoreflect.FileDescriptor
 
 const file_fairlead_config_v1_store_proto_rawDesc = "" +
 	"\n" +
-	"\x1efairlead/config/v1/store.proto\x12\x12fairlead.config.v1\"r\n" +
+	"\x1efairlead/config/v1/store.proto\x12\x12fairlead.config.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"r\n" +
 	"\tObjectKey\x12\x1f\n" +
 	"\vapi_version\x18\x01 \x01(\tR\n" +
 	"apiVersion\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x1c\n" +
 	"\tnamespace\x18\x03 \x01(\tR\tnamespace\x12\x12\n" +
-	"\x04name\x18\x04 \x01(\tR\x04name\"\xa0\x01\n" +
+	"\x04name\x18\x04 \x01(\tR\x04name\"\xca\x02\n" +
 	"\x06Object\x12/\n" +
 	"\x03key\x18\x01 \x01(\v2\x1d.fairlead.config.v1.ObjectKeyR\x03key\x12)\n" +
 	"\x10resource_version\x18\x02 \x01(\tR\x0fresourceVersion\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x03 \x01(\x03R\n" +
 	"generation\x12\x1a\n" +
-	"\bmanifest\x18\x04 \x01(\fR\bmanifest\"=\n" +
+	"\bmanifest\x18\x04 \x01(\fR\bmanifest\x12\x16\n" +
+	"\x06source\x18\x05 \x01(\tR\x06source\x12\x1a\n" +
+	"\blocation\x18\x06 \x01(\tR\blocation\x127\n" +
+	"\toverrides\x18\a \x03(\v2\x19.fairlead.config.v1.PlaceR\toverrides\x12;\n" +
+	"\vstays_until\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"staysUntil\";\n" +
+	"\x05Place\x12\x16\n" +
+	"\x06source\x18\x01 \x01(\tR\x06source\x12\x1a\n" +
+	"\blocation\x18\x02 \x01(\tR\blocation\"X\n" +
 	"\n" +
 	"GetRequest\x12/\n" +
-	"\x03key\x18\x01 \x01(\v2\x1d.fairlead.config.v1.ObjectKeyR\x03key\"A\n" +
+	"\x03key\x18\x01 \x01(\v2\x1d.fairlead.config.v1.ObjectKeyR\x03key\x12\x19\n" +
+	"\bin_force\x18\x02 \x01(\bR\ainForce\"A\n" +
 	"\vGetResponse\x122\n" +
-	"\x06object\x18\x01 \x01(\v2\x1a.fairlead.config.v1.ObjectR\x06object\"?\n" +
+	"\x06object\x18\x01 \x01(\v2\x1a.fairlead.config.v1.ObjectR\x06object\"\x87\x01\n" +
 	"\vListRequest\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1c\n" +
-	"\tnamespace\x18\x02 \x01(\tR\tnamespace\"D\n" +
+	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x19\n" +
+	"\bin_force\x18\x03 \x01(\bR\ainForce\x12+\n" +
+	"\x11without_manifests\x18\x04 \x01(\bR\x10withoutManifests\"D\n" +
 	"\fListResponse\x124\n" +
 	"\aobjects\x18\x01 \x03(\v2\x1a.fairlead.config.v1.ObjectR\aobjects\"+\n" +
 	"\rCreateRequest\x12\x1a\n" +
@@ -1668,27 +2238,33 @@ const file_fairlead_config_v1_store_proto_rawDesc = "" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\"k\n" +
 	"\rDeleteRequest\x12/\n" +
 	"\x03key\x18\x01 \x01(\v2\x1d.fairlead.config.v1.ObjectKeyR\x03key\x12)\n" +
-	"\x10resource_version\x18\x02 \x01(\tR\x0fresourceVersion\"a\n" +
+	"\x10resource_version\x18\x02 \x01(\tR\x0fresourceVersion\"\x96\x01\n" +
 	"\x0eDeleteResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x123\n" +
+	"\aremains\x18\x02 \x01(\v2\x19.fairlead.config.v1.PlaceR\aremains\x123\n" +
 	"\x06broken\x18\n" +
-	" \x03(\v2\x1b.fairlead.config.v1.WarningR\x06broken\"c\n" +
+	" \x03(\v2\x1b.fairlead.config.v1.WarningR\x06broken\"\x84\x01\n" +
 	"\fApplyRequest\x12:\n" +
 	"\tdocuments\x18\x01 \x03(\v2\x1c.fairlead.config.v1.DocumentR\tdocuments\x12\x17\n" +
-	"\adry_run\x18\x02 \x01(\bR\x06dryRun\"8\n" +
+	"\adry_run\x18\x02 \x01(\bR\x06dryRun\x12\x1f\n" +
+	"\vskip_unread\x18\x03 \x01(\bR\n" +
+	"skipUnread\"8\n" +
 	"\bDocument\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
-	"\acontent\x18\x02 \x01(\fR\acontent\"\x9b\x01\n" +
+	"\acontent\x18\x02 \x01(\fR\acontent\"\xd0\x01\n" +
 	"\rApplyResponse\x129\n" +
 	"\aresults\x18\x01 \x03(\v2\x1f.fairlead.config.v1.ApplyResultR\aresults\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x123\n" +
+	"\x06unread\x18\x03 \x03(\v2\x1b.fairlead.config.v1.FindingR\x06unread\x123\n" +
 	"\x06broken\x18\n" +
-	" \x03(\v2\x1b.fairlead.config.v1.WarningR\x06broken\"\xb9\x01\n" +
+	" \x03(\v2\x1b.fairlead.config.v1.WarningR\x06broken\"\xb2\x02\n" +
 	"\vApplyResult\x12/\n" +
 	"\x03key\x18\x01 \x01(\v2\x1d.fairlead.config.v1.ObjectKeyR\x03key\x122\n" +
 	"\x06action\x18\x02 \x01(\x0e2\x1a.fairlead.config.v1.ActionR\x06action\x12)\n" +
 	"\x10resource_version\x18\x03 \x01(\tR\x0fresourceVersion\x12\x1a\n" +
-	"\bwarnings\x18\x04 \x03(\tR\bwarnings\"R\n" +
+	"\bwarnings\x18\x04 \x03(\tR\bwarnings\x127\n" +
+	"\toverrides\x18\x05 \x03(\v2\x19.fairlead.config.v1.PlaceR\toverrides\x12>\n" +
+	"\roverridden_by\x18\x06 \x01(\v2\x19.fairlead.config.v1.PlaceR\foverriddenBy\"R\n" +
 	"\x1eConfigStoreServiceWatchRequest\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\"\x88\x01\n" +
@@ -1711,7 +2287,31 @@ const file_fairlead_config_v1_store_proto_rawDesc = "" +
 	"\blocation\x18\x05 \x01(\tR\blocation\x12\x14\n" +
 	"\x05field\x18\x06 \x01(\tR\x05field\x12\x18\n" +
 	"\amessage\x18\a \x01(\tR\amessage\x12\x12\n" +
-	"\x04text\x18\b \x01(\tR\x04text*a\n" +
+	"\x04text\x18\b \x01(\tR\x04text\"U\n" +
+	"\rStatusRequest\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1c\n" +
+	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\"\x85\x01\n" +
+	"\x0eStatusResponse\x12:\n" +
+	"\asources\x18\x01 \x03(\v2 .fairlead.config.v1.SourceStatusR\asources\x127\n" +
+	"\bfindings\x18\x02 \x03(\v2\x1b.fairlead.config.v1.FindingR\bfindings\"\x8b\x02\n" +
+	"\fSourceStatus\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06synced\x18\x02 \x01(\bR\x06synced\x12\x1a\n" +
+	"\bdegraded\x18\x03 \x01(\tR\bdegraded\x127\n" +
+	"\tlast_good\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\blastGood\x12\x14\n" +
+	"\x05alarm\x18\x05 \x01(\tR\x05alarm\x12\x18\n" +
+	"\aobjects\x18\x06 \x01(\rR\aobjects\x12\x18\n" +
+	"\arefused\x18\a \x01(\rR\arefused\x12\x16\n" +
+	"\x06unread\x18\b \x01(\rR\x06unread\x12\x18\n" +
+	"\astaying\x18\t \x01(\rR\astaying\"\xd6\x01\n" +
+	"\aFinding\x123\n" +
+	"\x04type\x18\x01 \x01(\x0e2\x1f.fairlead.config.v1.FindingTypeR\x04type\x12\x16\n" +
+	"\x06object\x18\x02 \x01(\tR\x06object\x12\x16\n" +
+	"\x06source\x18\x03 \x01(\tR\x06source\x12\x1a\n" +
+	"\blocation\x18\x04 \x01(\tR\blocation\x12\x18\n" +
+	"\amessage\x18\x05 \x01(\tR\amessage\x120\n" +
+	"\x05until\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05until*a\n" +
 	"\x06Action\x12\x16\n" +
 	"\x12ACTION_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eACTION_CREATED\x10\x01\x12\x15\n" +
@@ -1722,7 +2322,14 @@ const file_fairlead_config_v1_store_proto_rawDesc = "" +
 	"\x10EVENT_TYPE_ADDED\x10\x01\x12\x17\n" +
 	"\x13EVENT_TYPE_MODIFIED\x10\x02\x12\x16\n" +
 	"\x12EVENT_TYPE_DELETED\x10\x03\x12\x15\n" +
-	"\x11EVENT_TYPE_SYNCED\x10\x042\xf0\x06\n" +
+	"\x11EVENT_TYPE_SYNCED\x10\x04*\xad\x01\n" +
+	"\vFindingType\x12\x1c\n" +
+	"\x18FINDING_TYPE_UNSPECIFIED\x10\x00\x12\x18\n" +
+	"\x14FINDING_TYPE_REFUSED\x10\x01\x12\x16\n" +
+	"\x12FINDING_TYPE_STAYS\x10\x02\x12\x17\n" +
+	"\x13FINDING_TYPE_UNREAD\x10\x03\x12\x1b\n" +
+	"\x17FINDING_TYPE_OVERRIDDEN\x10\x04\x12\x18\n" +
+	"\x14FINDING_TYPE_WARNING\x10\x052\xc1\a\n" +
 	"\x12ConfigStoreService\x12F\n" +
 	"\x03Get\x12\x1e.fairlead.config.v1.GetRequest\x1a\x1f.fairlead.config.v1.GetResponse\x12I\n" +
 	"\x04List\x12\x1f.fairlead.config.v1.ListRequest\x1a .fairlead.config.v1.ListResponse\x12O\n" +
@@ -1733,7 +2340,8 @@ const file_fairlead_config_v1_store_proto_rawDesc = "" +
 	"\x06Delete\x12!.fairlead.config.v1.DeleteRequest\x1a\".fairlead.config.v1.DeleteResponse\x12L\n" +
 	"\x05Apply\x12 .fairlead.config.v1.ApplyRequest\x1a!.fairlead.config.v1.ApplyResponse\x12r\n" +
 	"\x05Watch\x122.fairlead.config.v1.ConfigStoreServiceWatchRequest\x1a3.fairlead.config.v1.ConfigStoreServiceWatchResponse0\x01\x12a\n" +
-	"\fListWarnings\x12'.fairlead.config.v1.ListWarningsRequest\x1a(.fairlead.config.v1.ListWarningsResponseB0Z.fairlead.dev/proto/fairlead/config/v1;configv1b\x06proto3"
+	"\fListWarnings\x12'.fairlead.config.v1.ListWarningsRequest\x1a(.fairlead.config.v1.ListWarningsResponse\x12O\n" +
+	"\x06Status\x12!.fairlead.config.v1.StatusRequest\x1a\".fairlead.config.v1.StatusResponseB0Z.fairlead.dev/proto/fairlead/config/v1;configv1b\x06proto3"
 
 var (
 	file_fairlead_config_v1_store_proto_rawDescOnce sync.Once
@@ -1747,85 +2355,105 @@ func file_fairlead_config_v1_store_proto_rawDescGZIP() []byte {
 	return file_fairlead_config_v1_store_proto_rawDescData
 }
 
-var file_fairlead_config_v1_store_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_fairlead_config_v1_store_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_fairlead_config_v1_store_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_fairlead_config_v1_store_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_fairlead_config_v1_store_proto_goTypes = []any{
 	(Action)(0),                             // 0: fairlead.config.v1.Action
 	(EventType)(0),                          // 1: fairlead.config.v1.EventType
-	(*ObjectKey)(nil),                       // 2: fairlead.config.v1.ObjectKey
-	(*Object)(nil),                          // 3: fairlead.config.v1.Object
-	(*GetRequest)(nil),                      // 4: fairlead.config.v1.GetRequest
-	(*GetResponse)(nil),                     // 5: fairlead.config.v1.GetResponse
-	(*ListRequest)(nil),                     // 6: fairlead.config.v1.ListRequest
-	(*ListResponse)(nil),                    // 7: fairlead.config.v1.ListResponse
-	(*CreateRequest)(nil),                   // 8: fairlead.config.v1.CreateRequest
-	(*CreateResponse)(nil),                  // 9: fairlead.config.v1.CreateResponse
-	(*UpdateRequest)(nil),                   // 10: fairlead.config.v1.UpdateRequest
-	(*UpdateResponse)(nil),                  // 11: fairlead.config.v1.UpdateResponse
-	(*UpdateStatusRequest)(nil),             // 12: fairlead.config.v1.UpdateStatusRequest
-	(*UpdateStatusResponse)(nil),            // 13: fairlead.config.v1.UpdateStatusResponse
-	(*PatchRequest)(nil),                    // 14: fairlead.config.v1.PatchRequest
-	(*PatchResponse)(nil),                   // 15: fairlead.config.v1.PatchResponse
-	(*DeleteRequest)(nil),                   // 16: fairlead.config.v1.DeleteRequest
-	(*DeleteResponse)(nil),                  // 17: fairlead.config.v1.DeleteResponse
-	(*ApplyRequest)(nil),                    // 18: fairlead.config.v1.ApplyRequest
-	(*Document)(nil),                        // 19: fairlead.config.v1.Document
-	(*ApplyResponse)(nil),                   // 20: fairlead.config.v1.ApplyResponse
-	(*ApplyResult)(nil),                     // 21: fairlead.config.v1.ApplyResult
-	(*ConfigStoreServiceWatchRequest)(nil),  // 22: fairlead.config.v1.ConfigStoreServiceWatchRequest
-	(*ConfigStoreServiceWatchResponse)(nil), // 23: fairlead.config.v1.ConfigStoreServiceWatchResponse
-	(*ListWarningsRequest)(nil),             // 24: fairlead.config.v1.ListWarningsRequest
-	(*ListWarningsResponse)(nil),            // 25: fairlead.config.v1.ListWarningsResponse
-	(*Warning)(nil),                         // 26: fairlead.config.v1.Warning
+	(FindingType)(0),                        // 2: fairlead.config.v1.FindingType
+	(*ObjectKey)(nil),                       // 3: fairlead.config.v1.ObjectKey
+	(*Object)(nil),                          // 4: fairlead.config.v1.Object
+	(*Place)(nil),                           // 5: fairlead.config.v1.Place
+	(*GetRequest)(nil),                      // 6: fairlead.config.v1.GetRequest
+	(*GetResponse)(nil),                     // 7: fairlead.config.v1.GetResponse
+	(*ListRequest)(nil),                     // 8: fairlead.config.v1.ListRequest
+	(*ListResponse)(nil),                    // 9: fairlead.config.v1.ListResponse
+	(*CreateRequest)(nil),                   // 10: fairlead.config.v1.CreateRequest
+	(*CreateResponse)(nil),                  // 11: fairlead.config.v1.CreateResponse
+	(*UpdateRequest)(nil),                   // 12: fairlead.config.v1.UpdateRequest
+	(*UpdateResponse)(nil),                  // 13: fairlead.config.v1.UpdateResponse
+	(*UpdateStatusRequest)(nil),             // 14: fairlead.config.v1.UpdateStatusRequest
+	(*UpdateStatusResponse)(nil),            // 15: fairlead.config.v1.UpdateStatusResponse
+	(*PatchRequest)(nil),                    // 16: fairlead.config.v1.PatchRequest
+	(*PatchResponse)(nil),                   // 17: fairlead.config.v1.PatchResponse
+	(*DeleteRequest)(nil),                   // 18: fairlead.config.v1.DeleteRequest
+	(*DeleteResponse)(nil),                  // 19: fairlead.config.v1.DeleteResponse
+	(*ApplyRequest)(nil),                    // 20: fairlead.config.v1.ApplyRequest
+	(*Document)(nil),                        // 21: fairlead.config.v1.Document
+	(*ApplyResponse)(nil),                   // 22: fairlead.config.v1.ApplyResponse
+	(*ApplyResult)(nil),                     // 23: fairlead.config.v1.ApplyResult
+	(*ConfigStoreServiceWatchRequest)(nil),  // 24: fairlead.config.v1.ConfigStoreServiceWatchRequest
+	(*ConfigStoreServiceWatchResponse)(nil), // 25: fairlead.config.v1.ConfigStoreServiceWatchResponse
+	(*ListWarningsRequest)(nil),             // 26: fairlead.config.v1.ListWarningsRequest
+	(*ListWarningsResponse)(nil),            // 27: fairlead.config.v1.ListWarningsResponse
+	(*Warning)(nil),                         // 28: fairlead.config.v1.Warning
+	(*StatusRequest)(nil),                   // 29: fairlead.config.v1.StatusRequest
+	(*StatusResponse)(nil),                  // 30: fairlead.config.v1.StatusResponse
+	(*SourceStatus)(nil),                    // 31: fairlead.config.v1.SourceStatus
+	(*Finding)(nil),                         // 32: fairlead.config.v1.Finding
+	(*timestamppb.Timestamp)(nil),           // 33: google.protobuf.Timestamp
 }
 var file_fairlead_config_v1_store_proto_depIdxs = []int32{
-	2,  // 0: fairlead.config.v1.Object.key:type_name -> fairlead.config.v1.ObjectKey
-	2,  // 1: fairlead.config.v1.GetRequest.key:type_name -> fairlead.config.v1.ObjectKey
-	3,  // 2: fairlead.config.v1.GetResponse.object:type_name -> fairlead.config.v1.Object
-	3,  // 3: fairlead.config.v1.ListResponse.objects:type_name -> fairlead.config.v1.Object
-	3,  // 4: fairlead.config.v1.CreateResponse.object:type_name -> fairlead.config.v1.Object
-	3,  // 5: fairlead.config.v1.UpdateResponse.object:type_name -> fairlead.config.v1.Object
-	2,  // 6: fairlead.config.v1.UpdateStatusRequest.key:type_name -> fairlead.config.v1.ObjectKey
-	3,  // 7: fairlead.config.v1.UpdateStatusResponse.object:type_name -> fairlead.config.v1.Object
-	2,  // 8: fairlead.config.v1.PatchRequest.key:type_name -> fairlead.config.v1.ObjectKey
-	3,  // 9: fairlead.config.v1.PatchResponse.object:type_name -> fairlead.config.v1.Object
-	2,  // 10: fairlead.config.v1.DeleteRequest.key:type_name -> fairlead.config.v1.ObjectKey
-	26, // 11: fairlead.config.v1.DeleteResponse.broken:type_name -> fairlead.config.v1.Warning
-	19, // 12: fairlead.config.v1.ApplyRequest.documents:type_name -> fairlead.config.v1.Document
-	21, // 13: fairlead.config.v1.ApplyResponse.results:type_name -> fairlead.config.v1.ApplyResult
-	26, // 14: fairlead.config.v1.ApplyResponse.broken:type_name -> fairlead.config.v1.Warning
-	2,  // 15: fairlead.config.v1.ApplyResult.key:type_name -> fairlead.config.v1.ObjectKey
-	0,  // 16: fairlead.config.v1.ApplyResult.action:type_name -> fairlead.config.v1.Action
-	1,  // 17: fairlead.config.v1.ConfigStoreServiceWatchResponse.type:type_name -> fairlead.config.v1.EventType
-	3,  // 18: fairlead.config.v1.ConfigStoreServiceWatchResponse.object:type_name -> fairlead.config.v1.Object
-	2,  // 19: fairlead.config.v1.ListWarningsRequest.objects:type_name -> fairlead.config.v1.ObjectKey
-	26, // 20: fairlead.config.v1.ListWarningsResponse.warnings:type_name -> fairlead.config.v1.Warning
-	2,  // 21: fairlead.config.v1.Warning.object:type_name -> fairlead.config.v1.ObjectKey
-	4,  // 22: fairlead.config.v1.ConfigStoreService.Get:input_type -> fairlead.config.v1.GetRequest
-	6,  // 23: fairlead.config.v1.ConfigStoreService.List:input_type -> fairlead.config.v1.ListRequest
-	8,  // 24: fairlead.config.v1.ConfigStoreService.Create:input_type -> fairlead.config.v1.CreateRequest
-	10, // 25: fairlead.config.v1.ConfigStoreService.Update:input_type -> fairlead.config.v1.UpdateRequest
-	12, // 26: fairlead.config.v1.ConfigStoreService.UpdateStatus:input_type -> fairlead.config.v1.UpdateStatusRequest
-	14, // 27: fairlead.config.v1.ConfigStoreService.Patch:input_type -> fairlead.config.v1.PatchRequest
-	16, // 28: fairlead.config.v1.ConfigStoreService.Delete:input_type -> fairlead.config.v1.DeleteRequest
-	18, // 29: fairlead.config.v1.ConfigStoreService.Apply:input_type -> fairlead.config.v1.ApplyRequest
-	22, // 30: fairlead.config.v1.ConfigStoreService.Watch:input_type -> fairlead.config.v1.ConfigStoreServiceWatchRequest
-	24, // 31: fairlead.config.v1.ConfigStoreService.ListWarnings:input_type -> fairlead.config.v1.ListWarningsRequest
-	5,  // 32: fairlead.config.v1.ConfigStoreService.Get:output_type -> fairlead.config.v1.GetResponse
-	7,  // 33: fairlead.config.v1.ConfigStoreService.List:output_type -> fairlead.config.v1.ListResponse
-	9,  // 34: fairlead.config.v1.ConfigStoreService.Create:output_type -> fairlead.config.v1.CreateResponse
-	11, // 35: fairlead.config.v1.ConfigStoreService.Update:output_type -> fairlead.config.v1.UpdateResponse
-	13, // 36: fairlead.config.v1.ConfigStoreService.UpdateStatus:output_type -> fairlead.config.v1.UpdateStatusResponse
-	15, // 37: fairlead.config.v1.ConfigStoreService.Patch:output_type -> fairlead.config.v1.PatchResponse
-	17, // 38: fairlead.config.v1.ConfigStoreService.Delete:output_type -> fairlead.config.v1.DeleteResponse
-	20, // 39: fairlead.config.v1.ConfigStoreService.Apply:output_type -> fairlead.config.v1.ApplyResponse
-	23, // 40: fairlead.config.v1.ConfigStoreService.Watch:output_type -> fairlead.config.v1.ConfigStoreServiceWatchResponse
-	25, // 41: fairlead.config.v1.ConfigStoreService.ListWarnings:output_type -> fairlead.config.v1.ListWarningsResponse
-	32, // [32:42] is the sub-list for method output_type
-	22, // [22:32] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	3,  // 0: fairlead.config.v1.Object.key:type_name -> fairlead.config.v1.ObjectKey
+	5,  // 1: fairlead.config.v1.Object.overrides:type_name -> fairlead.config.v1.Place
+	33, // 2: fairlead.config.v1.Object.stays_until:type_name -> google.protobuf.Timestamp
+	3,  // 3: fairlead.config.v1.GetRequest.key:type_name -> fairlead.config.v1.ObjectKey
+	4,  // 4: fairlead.config.v1.GetResponse.object:type_name -> fairlead.config.v1.Object
+	4,  // 5: fairlead.config.v1.ListResponse.objects:type_name -> fairlead.config.v1.Object
+	4,  // 6: fairlead.config.v1.CreateResponse.object:type_name -> fairlead.config.v1.Object
+	4,  // 7: fairlead.config.v1.UpdateResponse.object:type_name -> fairlead.config.v1.Object
+	3,  // 8: fairlead.config.v1.UpdateStatusRequest.key:type_name -> fairlead.config.v1.ObjectKey
+	4,  // 9: fairlead.config.v1.UpdateStatusResponse.object:type_name -> fairlead.config.v1.Object
+	3,  // 10: fairlead.config.v1.PatchRequest.key:type_name -> fairlead.config.v1.ObjectKey
+	4,  // 11: fairlead.config.v1.PatchResponse.object:type_name -> fairlead.config.v1.Object
+	3,  // 12: fairlead.config.v1.DeleteRequest.key:type_name -> fairlead.config.v1.ObjectKey
+	5,  // 13: fairlead.config.v1.DeleteResponse.remains:type_name -> fairlead.config.v1.Place
+	28, // 14: fairlead.config.v1.DeleteResponse.broken:type_name -> fairlead.config.v1.Warning
+	21, // 15: fairlead.config.v1.ApplyRequest.documents:type_name -> fairlead.config.v1.Document
+	23, // 16: fairlead.config.v1.ApplyResponse.results:type_name -> fairlead.config.v1.ApplyResult
+	32, // 17: fairlead.config.v1.ApplyResponse.unread:type_name -> fairlead.config.v1.Finding
+	28, // 18: fairlead.config.v1.ApplyResponse.broken:type_name -> fairlead.config.v1.Warning
+	3,  // 19: fairlead.config.v1.ApplyResult.key:type_name -> fairlead.config.v1.ObjectKey
+	0,  // 20: fairlead.config.v1.ApplyResult.action:type_name -> fairlead.config.v1.Action
+	5,  // 21: fairlead.config.v1.ApplyResult.overrides:type_name -> fairlead.config.v1.Place
+	5,  // 22: fairlead.config.v1.ApplyResult.overridden_by:type_name -> fairlead.config.v1.Place
+	1,  // 23: fairlead.config.v1.ConfigStoreServiceWatchResponse.type:type_name -> fairlead.config.v1.EventType
+	4,  // 24: fairlead.config.v1.ConfigStoreServiceWatchResponse.object:type_name -> fairlead.config.v1.Object
+	3,  // 25: fairlead.config.v1.ListWarningsRequest.objects:type_name -> fairlead.config.v1.ObjectKey
+	28, // 26: fairlead.config.v1.ListWarningsResponse.warnings:type_name -> fairlead.config.v1.Warning
+	3,  // 27: fairlead.config.v1.Warning.object:type_name -> fairlead.config.v1.ObjectKey
+	31, // 28: fairlead.config.v1.StatusResponse.sources:type_name -> fairlead.config.v1.SourceStatus
+	32, // 29: fairlead.config.v1.StatusResponse.findings:type_name -> fairlead.config.v1.Finding
+	33, // 30: fairlead.config.v1.SourceStatus.last_good:type_name -> google.protobuf.Timestamp
+	2,  // 31: fairlead.config.v1.Finding.type:type_name -> fairlead.config.v1.FindingType
+	33, // 32: fairlead.config.v1.Finding.until:type_name -> google.protobuf.Timestamp
+	6,  // 33: fairlead.config.v1.ConfigStoreService.Get:input_type -> fairlead.config.v1.GetRequest
+	8,  // 34: fairlead.config.v1.ConfigStoreService.List:input_type -> fairlead.config.v1.ListRequest
+	10, // 35: fairlead.config.v1.ConfigStoreService.Create:input_type -> fairlead.config.v1.CreateRequest
+	12, // 36: fairlead.config.v1.ConfigStoreService.Update:input_type -> fairlead.config.v1.UpdateRequest
+	14, // 37: fairlead.config.v1.ConfigStoreService.UpdateStatus:input_type -> fairlead.config.v1.UpdateStatusRequest
+	16, // 38: fairlead.config.v1.ConfigStoreService.Patch:input_type -> fairlead.config.v1.PatchRequest
+	18, // 39: fairlead.config.v1.ConfigStoreService.Delete:input_type -> fairlead.config.v1.DeleteRequest
+	20, // 40: fairlead.config.v1.ConfigStoreService.Apply:input_type -> fairlead.config.v1.ApplyRequest
+	24, // 41: fairlead.config.v1.ConfigStoreService.Watch:input_type -> fairlead.config.v1.ConfigStoreServiceWatchRequest
+	26, // 42: fairlead.config.v1.ConfigStoreService.ListWarnings:input_type -> fairlead.config.v1.ListWarningsRequest
+	29, // 43: fairlead.config.v1.ConfigStoreService.Status:input_type -> fairlead.config.v1.StatusRequest
+	7,  // 44: fairlead.config.v1.ConfigStoreService.Get:output_type -> fairlead.config.v1.GetResponse
+	9,  // 45: fairlead.config.v1.ConfigStoreService.List:output_type -> fairlead.config.v1.ListResponse
+	11, // 46: fairlead.config.v1.ConfigStoreService.Create:output_type -> fairlead.config.v1.CreateResponse
+	13, // 47: fairlead.config.v1.ConfigStoreService.Update:output_type -> fairlead.config.v1.UpdateResponse
+	15, // 48: fairlead.config.v1.ConfigStoreService.UpdateStatus:output_type -> fairlead.config.v1.UpdateStatusResponse
+	17, // 49: fairlead.config.v1.ConfigStoreService.Patch:output_type -> fairlead.config.v1.PatchResponse
+	19, // 50: fairlead.config.v1.ConfigStoreService.Delete:output_type -> fairlead.config.v1.DeleteResponse
+	22, // 51: fairlead.config.v1.ConfigStoreService.Apply:output_type -> fairlead.config.v1.ApplyResponse
+	25, // 52: fairlead.config.v1.ConfigStoreService.Watch:output_type -> fairlead.config.v1.ConfigStoreServiceWatchResponse
+	27, // 53: fairlead.config.v1.ConfigStoreService.ListWarnings:output_type -> fairlead.config.v1.ListWarningsResponse
+	30, // 54: fairlead.config.v1.ConfigStoreService.Status:output_type -> fairlead.config.v1.StatusResponse
+	44, // [44:55] is the sub-list for method output_type
+	33, // [33:44] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_fairlead_config_v1_store_proto_init() }
@@ -1838,8 +2466,8 @@ func file_fairlead_config_v1_store_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fairlead_config_v1_store_proto_rawDesc), len(file_fairlead_config_v1_store_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   25,
+			NumEnums:      3,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -31,6 +31,7 @@ const (
 	ConfigStoreService_Apply_FullMethodName        = "/fairlead.config.v1.ConfigStoreService/Apply"
 	ConfigStoreService_Watch_FullMethodName        = "/fairlead.config.v1.ConfigStoreService/Watch"
 	ConfigStoreService_ListWarnings_FullMethodName = "/fairlead.config.v1.ConfigStoreService/ListWarnings"
+	ConfigStoreService_Status_FullMethodName       = "/fairlead.config.v1.ConfigStoreService/Status"
 )
 
 // ConfigStoreServiceClient is the client API for ConfigStoreService service.
@@ -62,6 +63,8 @@ type ConfigStoreServiceClient interface {
 	// ListWarnings lists what is found about objects of any source in the mesh that they are in: references to what is not there, and what older
 	// objects leave without an effect.
 	ListWarnings(ctx context.Context, in *ListWarningsRequest, opts ...grpc.CallOption) (*ListWarningsResponse, error)
+	// Status tells how the sources do, and what is to be said of the objects of each: those of files and those of the store.
+	Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusResponse, error)
 }
 
 type configStoreServiceClient struct {
@@ -181,6 +184,16 @@ func (c *configStoreServiceClient) ListWarnings(ctx context.Context, in *ListWar
 	return out, nil
 }
 
+func (c *configStoreServiceClient) Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(StatusResponse)
+	err := c.cc.Invoke(ctx, ConfigStoreService_Status_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ConfigStoreServiceServer is the server API for ConfigStoreService service.
 // All implementations must embed UnimplementedConfigStoreServiceServer
 // for forward compatibility.
@@ -210,6 +223,8 @@ type ConfigStoreServiceServer interface {
 	// ListWarnings lists what is found about objects of any source in the mesh that they are in: references to what is not there, and what older
 	// objects leave without an effect.
 	ListWarnings(context.Context, *ListWarningsRequest) (*ListWarningsResponse, error)
+	// Status tells how the sources do, and what is to be said of the objects of each: those of files and those of the store.
+	Status(context.Context, *StatusRequest) (*StatusResponse, error)
 	mustEmbedUnimplementedConfigStoreServiceServer()
 }
 
@@ -249,6 +264,9 @@ func (UnimplementedConfigStoreServiceServer) Watch(*ConfigStoreServiceWatchReque
 }
 func (UnimplementedConfigStoreServiceServer) ListWarnings(context.Context, *ListWarningsRequest) (*ListWarningsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListWarnings not implemented")
+}
+func (UnimplementedConfigStoreServiceServer) Status(context.Context, *StatusRequest) (*StatusResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Status not implemented")
 }
 func (UnimplementedConfigStoreServiceServer) mustEmbedUnimplementedConfigStoreServiceServer() {}
 func (UnimplementedConfigStoreServiceServer) testEmbeddedByValue()                            {}
@@ -444,6 +462,24 @@ func _ConfigStoreService_ListWarnings_Handler(srv interface{}, ctx context.Conte
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ConfigStoreService_Status_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(StatusRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ConfigStoreServiceServer).Status(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ConfigStoreService_Status_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ConfigStoreServiceServer).Status(ctx, req.(*StatusRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ConfigStoreService_ServiceDesc is the grpc.ServiceDesc for ConfigStoreService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -486,6 +522,10 @@ var ConfigStoreService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListWarnings",
 			Handler:    _ConfigStoreService_ListWarnings_Handler,
+		},
+		{
+			MethodName: "Status",
+			Handler:    _ConfigStoreService_Status_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

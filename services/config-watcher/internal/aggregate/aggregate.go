@@ -134,6 +134,33 @@ func (a *Aggregate) Warnings() object.Problems {
 	return out.Sorted()
 }
 
+// Others returns what other sources than one have under a key: those that count more than it, and those that count less.
+func (a *Aggregate) Others(k object.Key, than string) (more, less []*object.Object) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, o := range a.objects[k] {
+		switch rank := a.rank[o.Source]; {
+		case rank < a.rank[than]:
+			more = append(more, o)
+		case rank > a.rank[than]:
+			less = append(less, o)
+		}
+	}
+	return more, less
+}
+
+// All returns what the sources have under each key, sorted by key: first the object that counts.
+func (a *Aggregate) All() [][]*object.Object {
+	a.mu.Lock()
+	out := make([][]*object.Object, 0, len(a.objects))
+	for _, list := range a.objects {
+		out = append(out, list) // put replaces lists, it does not change them
+	}
+	a.mu.Unlock()
+	slices.SortFunc(out, func(x, y []*object.Object) int { return x[0].Key.Compare(y[0].Key) })
+	return out
+}
+
 // Get returns the object that counts under a key, nil if there is none.
 func (a *Aggregate) Get(k object.Key) *object.Object {
 	a.mu.Lock()

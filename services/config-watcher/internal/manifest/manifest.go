@@ -46,6 +46,8 @@ type Document struct {
 	Tree map[string]any
 
 	text []byte
+	// first is the line of text in File: that of the List for an item of one, Line otherwise.
+	first int
 	// prefix is the path of the object within its document, set for items of a List.
 	prefix string
 	lines  map[string]int
@@ -55,16 +57,16 @@ type Document struct {
 func (d *Document) Location() string { return locate(d.File, d.Line) }
 
 // FieldLocation is "file:line" of the field at the JSON path ("spec.http[0].route"), or of its nearest ancestor that was written.
-func (d *Document) FieldLocation(path string) string {
-	if d.lines == nil {
-		d.lines = indexLines(d.text)
-	}
+func (d *Document) FieldLocation(path string) string { return locate(d.File, d.line(path)) }
+
+// line of the field at a path, or of its nearest ancestor that was written.
+func (d *Document) line(path string) int {
 	if d.prefix != "" {
 		path = strings.TrimSuffix(d.prefix+"."+path, ".")
 	}
-	for path != "" {
-		if n, ok := d.lines[path]; ok {
-			return locate(d.File, d.Line+n-1)
+	for lines := d.index(); path != ""; {
+		if n, ok := lines[path]; ok {
+			return d.first + n - 1
 		}
 		cut := strings.LastIndexAny(path, ".[")
 		if cut < 0 {
@@ -72,7 +74,15 @@ func (d *Document) FieldLocation(path string) string {
 		}
 		path = path[:cut]
 	}
-	return d.Location()
+	return max(d.Line, d.first)
+}
+
+// index maps JSON paths of the text to its lines. The items of a List share one.
+func (d *Document) index() map[string]int {
+	if d.lines == nil {
+		d.lines = indexLines(d.text)
+	}
+	return d.lines
 }
 
 func locate(file string, line int) string {
@@ -91,7 +101,7 @@ func Parse(file string, content []byte) ([]*Document, object.Problems) {
 
 // Each divides content at "---" lines, decodes one document after the other and hands it to do, so that only one of
 // them is in memory at a time. Documents that decode are handed on even if others do not; empty ones are skipped; a
-// List is handed on as its items. Each never panics on any input.
+// List of any kind is handed on as its items. Each never panics on any input.
 func Each(file string, content []byte, do func(*Document)) object.Problems {
 	if len(content) > MaxFileBytes {
 		return object.Problems{{Location: file, Reason: fmt.Sprintf("file has more than %d bytes", MaxFileBytes), Remedy: "divide it into several files"}}
@@ -149,6 +159,14 @@ func Fragments(file string, content []byte, match func(text []byte) bool) []Frag
 		}
 	}
 	return out
+}
+
+// Empty tells content without any document: nothing but blanks, comments and dividers.
+func Empty(content []byte) bool {
+	for range split(content) {
+		return false
+	}
+	return true
 }
 
 type part struct {
@@ -230,30 +248,7 @@ func decode(file string, p part) ([]*Document, *object.Problem) {
 	if !ok {
 		return nil, &object.Problem{Location: locate(file, line), Reason: "document is no object", Remedy: "start it with apiVersion, kind and metadata"}
 	}
-	doc := &Document{File: file, Line: line, Tree: m, text: text}
-	if m["kind"] != "List" || m["apiVersion"] != "v1" {
-		return []*Document{doc}, nil
-	}
-	items, ok := m["items"].([]any)
-	if !ok {
-		return nil, &object.Problem{Location: doc.FieldLocation("items"), Object: "List", Field: "items", Reason: "not a list of objects", Remedy: "list the objects under items"}
-	}
-	var out []*Document
-	var first *object.Problem
-	for i, item := range items {
-		im, ok := item.(map[string]any)
-		if !ok {
-			if first != nil {
-				continue
-			}
-			field := fmt.Sprintf("items[%d]", i)
-			first = &object.Problem{Location: doc.FieldLocation(field), Object: "List", Field: field, Reason: "not an object", Remedy: "start it with apiVersion, kind and metadata"}
-			continue
-		}
-		d := &Document{File: file, Line: line, Tree: im, text: text, prefix: fmt.Sprintf("items[%d]", i)}
-		out = append(out, d)
-	}
-	return out, first
+	return items(&Document{File: file, Line: line, Tree: m, text: text, first: line})
 }
 
 // toTree decodes YAML (or JSON) with duplicate keys refused. Numbers become int64 or float64 as in Kubernetes.

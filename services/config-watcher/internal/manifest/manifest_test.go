@@ -29,12 +29,42 @@ func TestParse(t *testing.T) {
 }
 
 func TestLists(t *testing.T) {
-	docs, problems := Parse("m.yaml", []byte("apiVersion: v1\nkind: List\nitems:\n- a: 1\n- a: 2\n"))
-	if len(docs) != 2 || len(problems) != 0 || docs[1].FieldLocation("a") != "m.yaml:5" {
-		t.Errorf("%v %v", docs, problems)
+	for name, c := range map[string]struct{ text, want string }{
+		"List":        {"apiVersion: v1\nkind: List\nitems:\n- kind: A\n  x: 1\n- kind: B\n  x: 1\n", "m.yaml:4 A x at m.yaml:5, m.yaml:6 B x at m.yaml:7"},
+		"behind text": {"# one\n---\n# two\nkind: List\nitems:\n\n- kind: A\n  x: 1\n", "m.yaml:7 A x at m.yaml:8"},
+		"of one kind": {"apiVersion: g/v1\nkind: AList\nitems:\n- x: 1\n", "m.yaml:4 A x at m.yaml:4"},
+		"in a List":   {"kind: List\nitems:\n- kind: List\n  items:\n  - kind: A\n    x: 1\n- kind: B\n", "m.yaml:5 A x at m.yaml:6, m.yaml:7 B x at m.yaml:7"},
+		"JSON":        {"{\"kind\": \"List\", \"items\": [\n{\"kind\": \"A\", \"x\": 1}]}", "m.yaml:2 A x at m.yaml:2"},
+		"empty":       {"kind: List\nitems: []\n", ""},
+		"no List":     {"kind: AllowList\nspec: {}\n", "m.yaml:1 AllowList x at m.yaml:1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			docs, problems := Parse("m.yaml", []byte(c.text))
+			var got []string
+			for _, d := range docs {
+				got = append(got, fmt.Sprintf("%s %s x at %s", d.Location(), d.Tree["kind"], d.FieldLocation("x")))
+			}
+			if strings.Join(got, ", ") != c.want || len(problems) > 0 {
+				t.Errorf("%q %v", got, problems)
+			}
+		})
 	}
-	if _, problems := Parse("", []byte("apiVersion: v1\nkind: List\nitems: {}\n")); !strings.Contains(problems.Error(), "items: not a list") {
-		t.Error(problems.Error())
+	for text, want := range map[string]string{
+		"kind: List\nitems: {}\n":           "items: not a list",
+		"kind: List\nitem: []\n":            "items: not a list",
+		"kind: List\nitems:\n- a: 1\n- 2\n": "m.yaml:4: List: items[1]: not an object",
+	} {
+		if _, problems := Parse("m.yaml", []byte(text)); !strings.Contains(problems.Error(), want) {
+			t.Errorf("%q: %v", text, problems)
+		}
+	}
+}
+
+func TestEmpty(t *testing.T) {
+	for text, want := range map[string]bool{"": true, " \n\n": true, "# a\n---\n# b\n...\n": true, "a: 1": false, "---\n{": false} {
+		if Empty([]byte(text)) != want {
+			t.Errorf("%q", text)
+		}
 	}
 }
 

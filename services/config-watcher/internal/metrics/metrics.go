@@ -113,6 +113,7 @@ type collector struct {
 	conflicts, pending, resources, sequence *prometheus.Desc
 	proxies, reporters                      *prometheus.Desc
 	lastGood, held, alarm, refused, unsaved *prometheus.Desc
+	staying, unread                         *prometheus.Desc
 }
 
 func newCollector(s State) *collector {
@@ -133,6 +134,8 @@ func newCollector(s State) *collector {
 		reporters: d("reporters", "xds-servers with an open report stream."),
 		lastGood:  d("source_last_good", "1 while a source is served from the state that an earlier run has saved, since it was not read since the start.", "source"),
 		held:      d("source_held_closed", "Broken security objects without a good version, whose workloads are held closed.", "source"),
+		staying:   d("source_staying", "Objects of a source that stay although their file is gone, empty or cut off.", "source"),
+		unread:    d("source_unread", "Objects of a source of kinds that nobody reads.", "source"),
 		alarm:     d("store_alarm", "1 while the store takes no writes because its directory cannot be written."),
 		refused:   d("store_refused_writes_total", "Writes and deletions that the store's directory did not take."),
 		unsaved:   d("last_good_unsaved", "1 while the last good state of the sources cannot be saved in --state-dir."),
@@ -141,7 +144,7 @@ func newCollector(s State) *collector {
 
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.objects, c.problems, c.synced, c.degraded, c.conflicts, c.pending, c.resources, c.sequence, c.proxies, c.reporters, c.lastGood, c.held, c.alarm, c.refused, c.unsaved} {
+	for _, d := range []*prometheus.Desc{c.objects, c.problems, c.synced, c.degraded, c.conflicts, c.pending, c.resources, c.sequence, c.proxies, c.reporters, c.lastGood, c.held, c.alarm, c.refused, c.unsaved, c.staying, c.unread} {
 		ch <- d
 	}
 }
@@ -157,6 +160,12 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		alarm = alarm || st.Alarm != nil
 		gauge(c.lastGood, number(!st.LastGood.IsZero()), s.Name())
 		gauge(c.held, float64(st.Held), s.Name())
+		staying := 0
+		for _, f := range st.Staying {
+			staying += len(f.Objects)
+		}
+		gauge(c.staying, float64(staying), s.Name())
+		gauge(c.unread, float64(st.UnreadTotal), s.Name())
 		gauge(c.objects, float64(st.Objects), s.Name())
 		gauge(c.problems, float64(len(st.Problems)), s.Name())
 		gauge(c.synced, number(st.Synced), s.Name())

@@ -31,13 +31,33 @@ type sourceState struct {
 	// Held counts what stands in for broken security objects and holds their workloads closed.
 	Held     int      `json:"held_closed,omitempty"`
 	Problems []string `json:"problems,omitempty"`
+	// Unread counts objects of kinds that nobody reads; UnreadObjects names them, up to source.MaxUnread.
+	Unread        int      `json:"unread,omitempty"`
+	UnreadObjects []string `json:"unread_objects,omitempty"`
+	// Staying are the files whose objects stay although the file is gone, empty or cut off.
+	Staying []stayingState `json:"staying,omitempty"`
+}
+
+// stayingState is a file whose objects stay for its grace period.
+type stayingState struct {
+	Objects int       `json:"objects"`
+	Until   time.Time `json:"until"`
+	// Text names the file and its objects.
+	Text string `json:"text,omitempty"`
 }
 
 func (s *Service) sourceStates(withProblems bool) []sourceState {
 	out := []sourceState{}
 	for _, src := range s.sources {
 		st := src.Status()
-		row := sourceState{Name: src.Name(), Synced: st.Synced, Objects: st.Objects, Refused: len(st.Problems), Held: st.Held}
+		row := sourceState{Name: src.Name(), Synced: st.Synced, Objects: st.Objects, Refused: len(st.Problems), Held: st.Held, Unread: st.UnreadTotal}
+		for _, f := range st.Staying {
+			staying := stayingState{Objects: len(f.Objects), Until: f.Until}
+			if withProblems {
+				staying.Text = f.String()
+			}
+			row.Staying = append(row.Staying, staying)
+		}
 		if !st.LastGood.IsZero() {
 			row.LastGood = &st.LastGood
 		}
@@ -54,7 +74,7 @@ func (s *Service) sourceStates(withProblems bool) []sourceState {
 			}
 		}
 		if withProblems {
-			row.Problems = texts(st.Problems.Sorted())
+			row.Problems, row.UnreadObjects = texts(st.Problems.Sorted()), texts(st.Unread)
 		}
 		out = append(out, row)
 	}
@@ -100,7 +120,7 @@ func (s *Service) registerDebug() {
 	s.ops.Public("/readyz/sources", "state of each source; a degraded one does not make the service unready", ops.JSON(func(*http.Request) (any, error) {
 		return s.sourceStates(false), nil
 	}))
-	s.ops.Debug("/debug/sources", "state of each source, refused objects and why, objects in several sources, fields without an effect, references to what is not there", ops.JSON(func(*http.Request) (any, error) {
+	s.ops.Debug("/debug/sources", "state of each source, refused objects and why, objects in several sources, of kinds that nobody reads, or of files that are gone, fields without an effect, references to what is not there", ops.JSON(func(*http.Request) (any, error) {
 		page := sourcesPage{Sources: s.sourceStates(true), Conflicts: s.joined.Conflicts(), Warnings: texts(s.joined.Warnings()), Findings: []string{}}
 		for i, f := range s.findings.All() {
 			if i == maxFindings {

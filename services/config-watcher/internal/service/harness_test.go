@@ -37,7 +37,7 @@ func newWorld(t testing.TB) *world {
 
 func (w *world) options() Options {
 	return Options{
-		GRPCAddress: "127.0.0.1:0", OpsAddress: "127.0.0.1:0", ResyncPeriod: time.Second, TrustDomain: testkit.TrustDomain, SystemNamespace: "istio-system", ClusterID: "Kubernetes",
+		GRPCAddress: "127.0.0.1:0", OpsAddress: "127.0.0.1:0", ResyncPeriod: time.Second, FileGrace: time.Second, TrustDomain: testkit.TrustDomain, SystemNamespace: "istio-system", ClusterID: "Kubernetes",
 		DomainSuffix: "cluster.local", CAAddress: "127.0.0.1:1", RootCertFile: filepath.Join(w.dir, "root-cert.pem"), StoreDir: filepath.Join(w.dir, "store"),
 		JWKSFile: w.issuer.JWKSFile, Issuer: w.issuer.Name, ShutdownGrace: time.Second,
 	}

@@ -28,6 +28,7 @@ type Options struct {
 	AuditLog       string
 	RolesFile      string
 	ResyncPeriod   time.Duration
+	FileGrace      time.Duration
 
 	TrustDomain, SystemNamespace string
 	ClusterID, DomainSuffix      string
@@ -55,6 +56,8 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.AuditLog, "audit-log", "", "file that keeps who wrote what through the configuration API; a write without its line is refused (default: audit/audit.log in --store-dir; else the process's log alone)")
 	flags.StringVar(&o.RolesFile, "roles-file", "", "YAML file of who else may use the configuration API, and what for; followed (default: nobody but the administrator)")
 	flags.DurationVar(&o.ResyncPeriod, "resync-period", file.DefaultResync, "how often all files are read again without a notification")
+
+	flags.DurationVar(&o.FileGrace, "file-grace-period", file.DefaultGrace, "how long the objects of a file stay in force that is gone, empty or cut off; at least 1s")
 
 	flags.StringVar(&o.TrustDomain, "trust-domain", "cluster.local", "trust domain of all identities, unless the mesh configuration names another")
 	flags.StringVar(&o.SystemNamespace, "system-namespace", "istio-system", "namespace of Fairlead's own service accounts")
@@ -114,6 +117,9 @@ func (o Options) check() (*config, error) {
 	}
 	if o.ResyncPeriod < time.Second {
 		fail("resync-period", fmt.Errorf("%s is less than 1s", o.ResyncPeriod))
+	}
+	if o.FileGrace < file.MinGrace {
+		fail("file-grace-period", fmt.Errorf("%s is less than %s, which an editor may take to replace a file", o.FileGrace, file.MinGrace))
 	}
 	if o.ShutdownGrace < 0 {
 		fail("shutdown-grace", fmt.Errorf("%s is negative", o.ShutdownGrace))

@@ -266,7 +266,7 @@ func (s *Service) buildGRPC(recorder *audit.Recorder) error {
 		},
 	}))
 	configv1.RegisterConfigStoreServiceServer(s.grpc, storeapi.NewServer(storeapi.Config{
-		Store: s.store, Revisions: s.pipeline, Elsewhere: s.joined, Access: s.access, Audit: recorder, Findings: s.findings, Needed: s.cfg.needed, Log: s.deps.Log, Stop: s.stop,
+		Store: s.store, Sources: s.sources, Revisions: s.pipeline, Elsewhere: s.joined, Access: s.access, Audit: recorder, Findings: s.findings, Needed: s.cfg.needed, Log: s.deps.Log, Stop: s.stop,
 	}))
 	configv1.RegisterAccessServiceServer(s.grpc, access.NewService(s.access, s.audit))
 	return nil

@@ -106,7 +106,7 @@ func (s *Service) buildSources(recorder *audit.Recorder) {
 
 func (s *Service) files(name string, decode file.Decoder, paths ...string) *file.Source {
 	return file.New(file.Config{
-		Name: name, Paths: paths, Resync: s.cfg.ResyncPeriod, Decode: decode, Saved: s.saved, Codec: s.codec, Log: s.deps.Log, Clock: s.deps.Clock,
+		Name: name, Paths: paths, Resync: s.cfg.ResyncPeriod, Grace: s.cfg.FileGrace, Decode: decode, Saved: s.saved, Codec: s.codec, Log: s.deps.Log, Clock: s.deps.Clock,
 	})
 }
 

@@ -3,6 +3,8 @@ package source
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"time"
 
 	"fairlead.dev/services/config-watcher/internal/object"
@@ -35,7 +37,44 @@ type Status struct {
 	Objects int
 	// Held counts those among Objects that stand in for broken security objects.
 	Held int
+	// Staying are the files whose objects stay in force although the file is gone, empty or cut off.
+	Staying []Staying
+	// Unread are objects of kinds that nobody reads: the first MaxUnread of them, sorted by place.
+	Unread object.Problems
+	// UnreadTotal counts all of them.
+	UnreadTotal int
 }
+
+// MaxUnread bounds the objects of kinds that nobody reads that are named one by one.
+const MaxUnread = 1000
+
+// Staying is a file whose objects outlive what it says.
+type Staying struct {
+	// File as it is named in locations.
+	File string
+	// Why completes a sentence that begins with File: "is gone".
+	Why string
+	// Until is when the objects are removed, unless the file has them again.
+	Until time.Time
+	// Objects that stay, sorted by key.
+	Objects []*object.Object
+}
+
+// String says which file it is, how many objects stay, which, and until when.
+func (s Staying) String() string {
+	names := make([]string, 0, maxNamed)
+	for _, o := range s.Objects {
+		if len(names) == maxNamed {
+			names = append(names, "...")
+			break
+		}
+		names = append(names, o.Key.String())
+	}
+	return fmt.Sprintf("%s %s: its %d last objects stay until %s (%s)", s.File, s.Why, len(s.Objects), s.Until.Format(time.RFC3339), strings.Join(names, ", "))
+}
+
+// maxNamed bounds the objects that one line names.
+const maxNamed = 5
 
 // Settled reports whether the source holds nothing up: it has delivered what it had, now or in an earlier run. A source
 // that was never read could be anything: a mesh without its objects is not served.

@@ -11,12 +11,12 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	kjson "k8s.io/apimachinery/pkg/util/json"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/config-watcher/internal/access"
 	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/object"
+	"fairlead.dev/services/config-watcher/internal/source"
 	"fairlead.dev/services/config-watcher/internal/source/memory"
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
@@ -33,9 +33,11 @@ type Revisions interface {
 	Wait(ctx context.Context) (uint64, error)
 }
 
-// Elsewhere finds an object in any source, for a better answer than "not found".
+// Elsewhere is what all sources have; aggregate.Aggregate joins them.
 type Elsewhere interface {
 	Get(object.Key) *object.Object
+	Others(k object.Key, than string) (more, less []*object.Object)
+	All() [][]*object.Object
 }
 
 // Server implements ConfigStoreService.
@@ -50,6 +52,7 @@ type Server struct {
 	needed    func(identity string) string
 	log       *slog.Logger
 	stop      <-chan struct{}
+	sources   []source.Source
 }
 
 // Config has no optional fields.
@@ -65,12 +68,15 @@ type Config struct {
 	Log    *slog.Logger
 	// Stop ends watches when it is closed, for a drain.
 	Stop <-chan struct{}
+	// Sources in the order in which they count.
+	Sources []source.Source
 }
 
 // NewServer serves a store.
 func NewServer(cfg Config) *Server {
 	return &Server{
 		store: cfg.Store, revisions: cfg.Revisions, elsewhere: cfg.Elsewhere, access: cfg.Access, audit: cfg.Audit, findings: cfg.Findings, needed: cfg.Needed, log: cfg.Log, stop: cfg.Stop,
+		sources: cfg.Sources,
 	}
 }
 
@@ -111,7 +117,7 @@ func key(k *configv1.ObjectKey) (object.Key, error) {
 	} else if k.GetApiVersion() == "" {
 		groups := validate.GroupsOf(out.Kind)
 		if len(groups) == 0 {
-			return out, object.Problems{{Object: out.String(), Field: "key.kind", Value: object.Quote(out.Kind), Reason: "unknown kind", Remedy: "kinds are written like VirtualService"}}
+			return out, object.Problems{unknownKind(out.Kind)}
 		}
 		out.Group = groups[0]
 	}
@@ -143,6 +149,13 @@ func (s *Server) Get(ctx context.Context, req *configv1.GetRequest) (*configv1.G
 	if err := s.allow(ctx, access.Get, k); err != nil {
 		return nil, err
 	}
+	if req.InForce {
+		o, err := s.getInForce(ctx, k)
+		if err != nil {
+			return nil, err
+		}
+		return &configv1.GetResponse{Object: o}, nil
+	}
 	it, err := s.store.Get(k)
 	if err != nil {
 		return nil, s.explain(k, err)
@@ -163,9 +176,15 @@ func (s *Server) explain(k object.Key, err error) error {
 // List implements ConfigStoreService.
 func (s *Server) List(ctx context.Context, req *configv1.ListRequest) (*configv1.ListResponse, error) {
 	s.loaded(ctx)
+	if err := knownKind(req.Kind); err != nil {
+		return nil, statusOf(err)
+	}
 	readable, err := s.readable(ctx, access.List, req.Kind, req.Namespace)
 	if err != nil {
 		return nil, err
+	}
+	if req.InForce {
+		return s.listInForce(ctx, req, readable)
 	}
 	items, err := s.store.List(req.Kind, req.Namespace)
 	if err != nil {
@@ -196,10 +215,9 @@ func one(text []byte) (memory.Write, error) {
 
 func decode(doc *manifest.Document) (*object.Object, error) {
 	o, err := validate.Document(doc)
-	if errors.Is(err, validate.ErrIgnored) {
-		k, apiVersion := validate.Identify(doc.Tree)
-		return nil, object.Problems{{Location: doc.Location(), Object: k.String(), Field: "kind", Value: object.Quote(apiVersion + " " + k.Kind), Reason: err.Error(),
-			Remedy: "the store keeps Istio's kinds and the Kubernetes kinds that describe the mesh"}}
+	var unread *validate.UnreadError
+	if errors.As(err, &unread) {
+		return nil, object.Problems{unread.Problem}
 	}
 	return o, err
 }
@@ -300,41 +318,6 @@ func (s *Server) Patch(ctx context.Context, req *configv1.PatchRequest) (_ *conf
 	return &configv1.PatchResponse{Object: s.objectProto(r.Item), Revision: s.revision(ctx)}, nil
 }
 
-func jsonObject(field string, text []byte) (map[string]any, error) {
-	if len(text) > manifest.MaxDocumentBytes {
-		return nil, object.Problems{{Field: field, Reason: fmt.Sprintf("has %d bytes, more than %d", len(text), manifest.MaxDocumentBytes), Remedy: "make it smaller"}}
-	}
-	var v any
-	if err := kjson.Unmarshal(text, &v); err != nil {
-		return nil, object.Problems{{Field: field, Reason: "not valid JSON: " + err.Error(), Remedy: "send a JSON object"}}
-	}
-	m, ok := v.(map[string]any)
-	if !ok {
-		return nil, object.Problems{{Field: field, Reason: "no JSON object", Remedy: "send a JSON object"}}
-	}
-	return m, nil
-}
-
-// mergePatch is RFC 7396 §2.
-func mergePatch(target, patch any) any {
-	p, ok := patch.(map[string]any)
-	if !ok {
-		return patch
-	}
-	t, ok := target.(map[string]any)
-	if !ok {
-		t = map[string]any{}
-	}
-	for k, v := range p {
-		if v == nil {
-			delete(t, k)
-		} else {
-			t[k] = mergePatch(t[k], v)
-		}
-	}
-	return t
-}
-
 // Delete implements ConfigStoreService.
 func (s *Server) Delete(ctx context.Context, req *configv1.DeleteRequest) (_ *configv1.DeleteResponse, err error) {
 	s.loaded(ctx)
@@ -350,7 +333,7 @@ func (s *Server) Delete(ctx context.Context, req *configv1.DeleteRequest) (_ *co
 	if err := s.store.Delete(ctx, k, req.ResourceVersion); err != nil {
 		return nil, s.explain(k, err)
 	}
-	out := &configv1.DeleteResponse{Revision: s.revision(ctx)}
+	out := &configv1.DeleteResponse{Revision: s.revision(ctx), Remains: place(s.elsewhere.Get(k))}
 	if out.Revision > 0 {
 		out.Broken = s.broken(ctx, mark, []object.Key{k})
 	}
@@ -366,7 +349,7 @@ func (s *Server) Apply(ctx context.Context, req *configv1.ApplyRequest) (_ *conf
 			s.refused(ctx, verbApply, keys, err)
 		}
 	}()
-	writes, err := s.applied(req)
+	writes, unread, err := s.applied(req)
 	if err != nil {
 		return nil, statusOf(err)
 	}
@@ -382,6 +365,9 @@ func (s *Server) Apply(ctx context.Context, req *configv1.ApplyRequest) (_ *conf
 		return nil, statusOf(err)
 	}
 	out := &configv1.ApplyResponse{}
+	for _, p := range unread {
+		out.Unread = append(out.Unread, finding(configv1.FindingType_FINDING_TYPE_UNREAD, memory.Name, p))
+	}
 	changed := false
 	for i, r := range results {
 		res := &configv1.ApplyResult{Key: keyProto(r.Item), Action: configv1.Action_ACTION_UNCHANGED}
@@ -394,6 +380,8 @@ func (s *Server) Apply(ctx context.Context, req *configv1.ApplyRequest) (_ *conf
 		if !req.DryRun {
 			res.ResourceVersion = r.Item.Version
 		}
+		more, less := s.elsewhere.Others(r.Item.Key, memory.Name)
+		res.OverriddenBy, res.Overrides = place(first(more)), places(less)
 		for _, w := range writes[i].Object.Warnings {
 			res.Warnings = append(res.Warnings, w.Error())
 		}
@@ -408,17 +396,16 @@ func (s *Server) Apply(ctx context.Context, req *configv1.ApplyRequest) (_ *conf
 	return out, nil
 }
 
-// applied decodes all documents and gathers the problems of all of them. Objects of kinds that are none of the mesh's business, which users keep
-// in the same files, are passed over.
-func (s *Server) applied(req *configv1.ApplyRequest) ([]memory.Write, error) {
-	var writes []memory.Write
+// applied decodes all documents and gathers the problems of all of them. Objects of kinds that nobody reads are refused, or returned if the caller
+// wants them to be passed over.
+func (s *Server) applied(req *configv1.ApplyRequest) (writes []memory.Write, skipped object.Problems, err error) {
 	var problems object.Problems
 	seen := map[object.Key]string{}
 	total := 0
 	for _, d := range req.Documents {
 		total += len(d.Content)
 		if total > maxApplyBytes {
-			return nil, object.Problems{{Location: d.Name, Reason: fmt.Sprintf("documents have more than %d bytes", maxApplyBytes), Remedy: "apply them in several calls"}}
+			return nil, nil, object.Problems{{Location: d.Name, Reason: fmt.Sprintf("documents have more than %d bytes", maxApplyBytes), Remedy: "apply them in several calls"}}
 		}
 		docs, ps := manifest.Parse(d.Name, d.Content)
 		problems = append(problems, ps...)
@@ -426,14 +413,16 @@ func (s *Server) applied(req *configv1.ApplyRequest) ([]memory.Write, error) {
 			withoutMessages(doc.Tree)
 			o, err := validate.Document(doc)
 			var ps object.Problems
+			var unread *validate.UnreadError
 			switch {
-			case errors.Is(err, validate.ErrIgnored):
-				k, _ := validate.Identify(doc.Tree)
-				s.log.Debug("object ignored", "object", k.String(), "location", doc.Location())
+			case errors.As(err, &unread) && req.SkipUnread:
+				skipped = append(skipped, unread.Problem)
+			case errors.As(err, &unread):
+				problems = append(problems, unread.Problem)
 			case errors.As(err, &ps):
 				problems = append(problems, ps...)
 			case err != nil:
-				return nil, err
+				return nil, nil, err
 			case seen[o.Key] != "":
 				problems = append(problems, object.Problem{Location: doc.Location(), Object: o.Key.String(), Reason: "same object as at " + seen[o.Key], Remedy: "remove one of them"})
 			default:
@@ -445,7 +434,7 @@ func (s *Server) applied(req *configv1.ApplyRequest) ([]memory.Write, error) {
 			}
 		}
 	}
-	return writes, problems.Err()
+	return writes, skipped, problems.Err()
 }
 
 // Watch implements ConfigStoreService.

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"sort"
-	"strings"
 
 	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/object"
@@ -64,54 +63,6 @@ func sortedKeys[V any](m map[string]V) []string {
 	}
 	sort.Strings(out)
 	return out
-}
-
-// nearest returns the candidate that a typing mistake most likely meant, empty if none is near.
-func nearest(word string, candidates []string) string {
-	best, bestDistance := "", len(word)/3+1
-	if bestDistance > 3 {
-		bestDistance = 3
-	}
-	for _, cand := range candidates {
-		if strings.EqualFold(cand, word) {
-			return cand
-		}
-		if len(cand)-len(word) > bestDistance || len(word)-len(cand) > bestDistance {
-			continue
-		}
-		if d := distance(strings.ToLower(word), strings.ToLower(cand)); d <= bestDistance && (best == "" || d < bestDistance) {
-			best, bestDistance = cand, d
-		}
-	}
-	return best
-}
-
-// distance is the edit distance with transpositions (optimal string alignment).
-func distance(a, b string) int {
-	if len(a) > 64 || len(b) > 64 {
-		return 1 << 10
-	}
-	prev2 := make([]int, len(b)+1)
-	prev := make([]int, len(b)+1)
-	cur := make([]int, len(b)+1)
-	for j := range prev {
-		prev[j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		cur[0] = i
-		for j := 1; j <= len(b); j++ {
-			cost := 1
-			if a[i-1] == b[j-1] {
-				cost = 0
-			}
-			cur[j] = min(prev[j]+1, cur[j-1]+1, prev[j-1]+cost)
-			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				cur[j] = min(cur[j], prev2[j-2]+1)
-			}
-		}
-		prev2, prev, cur = prev, cur, prev2
-	}
-	return prev[len(b)]
 }
 
 // metadataFields are those of Kubernetes' ObjectMeta; sources deliver objects as exported from a cluster too.

@@ -15,7 +15,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-// ErrIgnored marks an object of a kind that is none of the mesh's business, such as a Deployment.
+// ErrIgnored marks an object of a kind that is none of the mesh's business, such as a Deployment; see UnreadError.
 var ErrIgnored = errors.New("kind is not read by the mesh")
 
 // DefaultNamespace is where a namespaced object without a namespace goes.
@@ -40,7 +40,7 @@ func Identify(tree map[string]any) (key object.Key, apiVersion string) {
 	return key, apiVersion
 }
 
-// Document decodes and checks one object. It returns the object, with warnings of what has no effect in it, or every problem found, or ErrIgnored.
+// Document decodes and checks one object. It returns the object, with warnings of what has no effect in it, or every problem found, or an UnreadError.
 // The returned object's Source is left to the caller.
 func Document(doc *manifest.Document) (*object.Object, error) {
 	key, apiVersion := Identify(doc.Tree)
@@ -56,8 +56,12 @@ func Document(doc *manifest.Document) (*object.Object, error) {
 	}
 	k, own := find(key.Group, key.Kind)
 	if k == nil {
+		if mistakenGroup(key) {
+			c.fail("apiVersion", apiVersion, "no API version of "+key.Kind, "use "+Canonical(GroupsOf(key.Kind)[0], key.Kind))
+			return nil, c.problems.Err()
+		}
 		if !own {
-			return nil, ErrIgnored
+			return nil, unread(key, apiVersion, doc)
 		}
 		c.fail("kind", key.Kind, "no kind of "+key.Group, suggestion(key.Kind, kindNames(key.Group)))
 		return nil, c.problems.Err()

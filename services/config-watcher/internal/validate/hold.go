@@ -12,6 +12,7 @@ import (
 	security "istio.io/api/security/v1beta1"
 	typev1beta1 "istio.io/api/type/v1beta1"
 
+	"fairlead.dev/pkg/nearest"
 	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
@@ -210,13 +211,13 @@ func word(re *regexp.Regexp, text []byte) string {
 // mayBePeerAuthentication tells the kind, however it is misspelt or cut off.
 func mayBePeerAuthentication(group, kind string) bool {
 	if kind == peerAuthentication {
-		return group == GroupSecurity || group == ""
+		return group == "" || nearest.Name(group, []string{GroupSecurity}) != ""
 	}
 	if group != GroupSecurity {
 		return false
 	}
 	_, known := ScopeOf(group, kind)
-	return !known && (strings.HasPrefix(peerAuthentication, kind) || nearest(kind, kindNames(group)) == peerAuthentication)
+	return !known && (strings.HasPrefix(peerAuthentication, kind) || nearest.Name(kind, kindNames(group)) == peerAuthentication)
 }
 
 var objectName = regexp.MustCompile(`^[a-z0-9][-a-z0-9.]{0,252}$`)

@@ -67,7 +67,7 @@ func TestHolds(t *testing.T) {
 		"List in JSON, its kind cut off":   {`{"apiVersion":"v1","items":[{"apiVersion":"security.istio.io/v1","kind":"PeerAuthentication","metadata":{"name":"a","namespace":"apps"}},{"apiV`, "/? map[]"},
 		"List with items that are none":    {list + "- 5\n" + item("a", "apps") + "- 6\n", "apps/a map[]"},
 		"List misspelt":                    {strings.Replace(list, "List", "Lst", 1) + item("a", "apps"), "/? map[]"},
-		"List of its kind":                 {strings.Replace(list, "List", "PeerAuthenticationList", 1) + item("a", "apps"), "/? map[]"},
+		"List of its kind":                 {strings.Replace(list, "List", "PeerAuthenticationList", 1) + item("a", "apps"), "apps/a map[]"},
 		"items is no list":                 {list + "  a: {kind: 'PeerAuthentication'}\n", "/? map[]"},
 		"separator forgotten":              {"apiVersion: v1\nkind: Namespace\nmetadata: {name: x}\n" + head + "metadata: {name: a, namespace: apps}\n", "/? map[]"},
 		"two without a separator":          {head + "metadata: {name: a, namespace: apps}\n" + head + "metadata: {name: b, namespace: other}\n", "/? map[]"},

@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"fairlead.dev/pkg/nearest"
 	"fairlead.dev/services/config-watcher/internal/manifest"
 )
 
@@ -113,7 +114,7 @@ func (c *checker) strictEnum(path string, v any, e protoreflect.EnumDescriptor) 
 				names = append(names, string(e.Values().Get(i).Name()))
 			}
 			remedy := "use one of " + strings.Join(names, ", ")
-			if near := nearest(t, names); near != "" {
+			if near := nearest.Name(t, names); near != "" {
 				remedy = "did you mean " + strconv.Quote(near) + "? One of " + strings.Join(names, ", ")
 			}
 			c.fail(path, v, "unknown value", remedy)
@@ -216,7 +217,7 @@ func (c *checker) unknown(path, name string, known []string) {
 }
 
 func suggestion(name string, known []string) string {
-	if near := nearest(name, known); near != "" {
+	if near := nearest.Name(name, known); near != "" {
 		return "did you mean " + strconv.Quote(near) + "?"
 	}
 	return "remove it, or use one of " + strings.Join(known, ", ")

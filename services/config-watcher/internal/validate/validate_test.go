@@ -111,14 +111,6 @@ func TestEveryProblemOfABatchIsTold(t *testing.T) {
 	}
 }
 
-func TestNearest(t *testing.T) {
-	for word, want := range map[string]string{"hots": "hosts", "HTTP": "http", "exprotTo": "exportTo", "gatewys": "gateways", "banana": ""} {
-		if got := nearest(word, []string{"hosts", "http", "exportTo", "gateways"}); got != want {
-			t.Errorf("%s: %q, want %q", word, got, want)
-		}
-	}
-}
-
 func TestMeshConfig(t *testing.T) {
 	m, _, problems := MeshConfig("mesh.yaml", []byte("enableTracing: false\noutboundTrafficPolicy: {mode: REGISTRY_ONLY}\ndefaultConfig: {drainDuration: 1s}\nlocalityLbSetting: {enabled: false}\n"))
 	if err := problems.Err(); err != nil {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -26,10 +27,11 @@ import (
 // Times of the source. A writer that does not rename produces several notifications and, for a moment, an empty or half file.
 const (
 	settle = 15 * time.Millisecond
-	// goneAfter is how long a file must be missing or empty before its objects go: editors remove a file and write it again.
-	goneAfter = 400 * time.Millisecond
-	// quiet is how long a file must not have been written to before content that lacks objects is believed.
-	quiet = 60 * time.Millisecond
+	// quiet is how long a file must not have been written to before content that lacks objects is believed, where nobody
+	// can tell whether it is still open.
+	quiet = 250 * time.Millisecond
+	// quietInGrace is that for a file that was gone, empty or cut off just before: its writer is slow.
+	quietInGrace = time.Second
 )
 
 // DefaultResync is how often everything is read again without a notification.
@@ -41,6 +43,8 @@ type Config struct {
 	Paths []string
 	// Resync is how often everything is read again; DefaultResync if 0.
 	Resync time.Duration
+	// Grace is how long the objects of a file that is gone, empty or cut off stay; DefaultGrace if 0.
+	Grace time.Duration
 	// Decode makes objects of a file's content; those of Kubernetes and Istio if zero.
 	Decode Decoder
 	// Saved keeps the last good state across restarts; nil keeps none.
@@ -63,6 +67,9 @@ type Source struct {
 	objects  int
 	held     int
 	lastGood time.Time
+	stay     []source.Staying
+	unread   object.Problems
+	unreads  int
 
 	// Used by Run's goroutine only.
 	roots     map[string]*root
@@ -76,8 +83,11 @@ func New(cfg Config) *Source {
 	if cfg.Resync == 0 {
 		cfg.Resync = DefaultResync
 	}
+	if cfg.Grace == 0 {
+		cfg.Grace = DefaultGrace
+	}
 	if cfg.Decode.Decode == nil {
-		cfg.Decode = manifests(cfg.Log, cfg.Saved != nil)
+		cfg.Decode = manifests(cfg.Saved != nil)
 	}
 	roots := map[string]*root{}
 	for _, p := range cfg.Paths {
@@ -103,7 +113,10 @@ func (s *Source) HasSynced() bool {
 func (s *Source) Status() source.Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return source.Status{Synced: s.synced, Degraded: s.degraded, LastGood: s.lastGood, Problems: s.problems, Objects: s.objects, Held: s.held}
+	return source.Status{
+		Synced: s.synced, Degraded: s.degraded, LastGood: s.lastGood, Problems: s.problems, Objects: s.objects, Held: s.held,
+		Staying: s.stay, Unread: s.unread, UnreadTotal: s.unreads,
+	}
 }
 
 // Run implements source.Source. It returns an error if a saved state is needed that is encrypted with a key that was
@@ -122,14 +135,15 @@ func (s *Source) Run(ctx context.Context) error {
 	}
 	resync := s.cfg.Clock.NewTimer(s.cfg.Resync)
 	defer resync.Stop()
-	var soon <-chan time.Time
+	next := newAlarm(s.cfg.Clock)
+	defer next.timer.Stop()
 	again, err := s.scan(ctx, watcher, true)
 	for {
 		if err != nil {
 			return fmt.Errorf("source %s: %w", s.cfg.Name, err)
 		}
-		if again > 0 && soon == nil {
-			soon = s.cfg.Clock.After(again)
+		if again > 0 {
+			next.within(again)
 			again = 0
 		}
 		select {
@@ -141,21 +155,41 @@ func (s *Source) Run(ctx context.Context) error {
 				continue
 			}
 			drain(events)
-			// Not restarted by later notifications: a directory that never rests is still read.
-			if soon == nil {
-				soon = s.cfg.Clock.After(settle)
-			}
+			// Not put off by later notifications: a directory that never rests is still read.
+			next.within(settle)
 			continue
 		case lost := <-failures:
 			s.cfg.Log.Warn("file notifications lost, reading everything again", "source", s.cfg.Name, "error", lost)
 			again, err = s.scan(ctx, watcher, true)
-		case <-soon:
-			soon = nil
+		case <-next.timer.C():
+			next.due = time.Time{}
 			again, err = s.scan(ctx, watcher, false)
 		case <-resync.C():
 			again, err = s.scan(ctx, watcher, true)
 			resync.Reset(s.cfg.Resync)
 		}
+	}
+}
+
+// alarm is a timer that only ever comes earlier than it was set to.
+type alarm struct {
+	clock clock.Clock
+	timer clock.Timer
+	due   time.Time // zero while it is not set
+}
+
+func newAlarm(c clock.Clock) *alarm {
+	a := &alarm{clock: c, timer: c.NewTimer(time.Hour)}
+	a.timer.Stop()
+	return a
+}
+
+// within makes the alarm ring after d, unless it rings earlier anyway.
+func (a *alarm) within(d time.Duration) {
+	due := a.clock.Now().Add(d)
+	if a.due.IsZero() || due.Before(a.due) {
+		a.due = due
+		a.timer.Reset(d)
 	}
 }
 
@@ -172,7 +206,10 @@ func drain(events chan fsnotify.Event) {
 // scan brings the state up to date: full reads every file, otherwise only those whose metadata changed. It returns when to scan again, 0 for
 // not before the next notification.
 func (s *Source) scan(ctx context.Context, watcher *fsnotify.Watcher, full bool) (time.Duration, error) {
-	found := list(s.cfg.Paths, func(path string) bool { return s.files[path] != nil && s.files[path].seen }, s.wasFile)
+	found := list(s.cfg.Paths, func(path string) bool {
+		st := s.files[path]
+		return st != nil && st.seen || s.inGrace(entry{path: path, name: filepath.Base(path), root: path})
+	}, s.wasFile)
 	if watcher != nil {
 		for _, d := range found.dirs {
 			if addErr := watcher.Add(d); addErr != nil && !errors.Is(addErr, fs.ErrNotExist) {
@@ -195,6 +232,9 @@ func (s *Source) scan(ctx context.Context, watcher *fsnotify.Watcher, full bool)
 		}
 		changed = changed || restored
 	}
+	if err := s.restoreMissing(found); err != nil {
+		return 0, err
+	}
 	for _, f := range found.files {
 		st := s.files[f.path]
 		if st == nil {
@@ -214,14 +254,17 @@ func (s *Source) scan(ctx context.Context, watcher *fsnotify.Watcher, full bool)
 		if found.failed[st.entry.root] != nil || found.has(path) {
 			continue
 		}
-		// What is only known from an earlier run was removed since: nobody is writing it just now.
-		if wait := st.missing(now); st.seen && wait > 0 {
-			later(wait)
-		} else {
-			delete(s.files, path)
-			s.forget(st.entry)
-			changed = true
+		if len(st.objects) > 0 {
+			wait, told := s.hold(st, now, isGone, nil)
+			if changed = changed || told; wait > 0 {
+				later(wait)
+				continue
+			}
+			s.expire(st, Decoded{})
 		}
+		delete(s.files, path)
+		s.forget(st.entry)
+		changed = true
 	}
 	c := s.coverage(found)
 	// Most notifications are of files beside those that are read: their directory is what is watched.
@@ -291,11 +334,18 @@ func (s *Source) deliver(ctx context.Context, c coverage) {
 	}
 	slices.Sort(paths)
 	next := map[object.Key]*object.Object{}
-	var problems object.Problems
+	var problems, unread object.Problems
+	var stay []source.Staying
 	for _, p := range paths {
 		st := s.files[p]
-		problems = append(problems, st.problems...)
+		problems, unread = append(problems, st.problems...), append(unread, st.unread...)
+		if st.grace != nil && st.grace.said {
+			stay = append(stay, s.staying(st))
+		}
 		for _, o := range st.objects {
+			if st.covers(o.Key) {
+				continue
+			}
 			if other, dup := next[o.Key]; dup {
 				problems = append(problems, object.Problem{
 					Location: o.Location, Object: o.Key.String(), Reason: "same object as at " + other.Location + ", which counts", Remedy: "remove one of them",
@@ -303,6 +353,14 @@ func (s *Source) deliver(ctx context.Context, c coverage) {
 				continue
 			}
 			next[o.Key] = o
+		}
+	}
+	// What stays of a file gives way to the same object in another one: it has moved there.
+	for _, p := range paths {
+		for _, o := range s.files[p].objects {
+			if s.files[p].covers(o.Key) && next[o.Key] == nil {
+				next[o.Key] = o
+			}
 		}
 	}
 	held := 0
@@ -326,10 +384,11 @@ func (s *Source) deliver(ctx context.Context, c coverage) {
 	}
 	slices.SortFunc(events, func(a, b source.Event) int { return a.Key.Compare(b.Key) })
 	s.delivered = next
-	s.report(problems, c)
+	s.report(problems, unread, c)
 	// Whoever sees the change can read what was wrong with it; synced is only who has handed everything on.
 	s.mu.Lock()
 	s.problems, s.degraded, s.objects, s.held = problems, c.degraded, len(next), held
+	s.stay, s.unread, s.unreads = stay, unread.Sorted()[:min(len(unread), source.MaxUnread)], len(unread)
 	s.mu.Unlock()
 	if len(events) > 0 {
 		s.handler(ctx, s.cfg.Name, events)
@@ -347,7 +406,7 @@ func (s *Source) deliver(ctx context.Context, c coverage) {
 }
 
 // report logs what is new among the problems, each once.
-func (s *Source) report(problems object.Problems, c coverage) {
+func (s *Source) report(problems, unread object.Problems, c coverage) {
 	now := map[string]bool{}
 	say := func(text string, log func()) {
 		now[text] = true
@@ -363,6 +422,16 @@ func (s *Source) report(problems object.Problems, c coverage) {
 			} else {
 				s.cfg.Log.Warn("object refused, its last good version stays", "source", s.cfg.Name, "problem", text)
 			}
+		})
+	}
+	for _, p := range unread[:min(len(unread), source.MaxUnread)] {
+		say(p.Error(), func() {
+			s.cfg.Log.Warn("object of a kind that nobody reads", "source", s.cfg.Name, "object", p.Error())
+		})
+	}
+	if more := len(unread) - source.MaxUnread; more > 0 {
+		say(fmt.Sprint("unread: ", more), func() {
+			s.cfg.Log.Warn("further objects of kinds that nobody reads", "source", s.cfg.Name, "objects", more)
 		})
 	}
 	if c.degraded != nil {

@@ -38,7 +38,10 @@ func run(t *testing.T, resync time.Duration, paths ...string) *view {
 
 func runConfig(t *testing.T, cfg Config) *view {
 	t.Helper()
-	cfg.Name, cfg.Log, cfg.Clock = "file", testkit.Logger(t), clock.Real()
+	cfg.Name, cfg.Log, cfg.Clock = "file", testkit.Logger(t), clock.Or(cfg.Clock)
+	if cfg.Grace == 0 {
+		cfg.Grace = 500 * time.Millisecond
+	}
 	v := &view{t: t, objects: map[object.Key]*object.Object{}}
 	v.src = New(cfg)
 	v.src.Handle(func(_ context.Context, _ string, events []source.Event) {

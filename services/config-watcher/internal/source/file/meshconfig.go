@@ -20,14 +20,14 @@ func meshConfig(name string, content []byte) Decoded {
 	key := object.Key{Kind: "ConfigMap", Namespace: validate.MeshNamespace, Name: validate.MeshName}
 	_, warnings, problems := validate.MeshConfig(name, content)
 	if len(problems) > 0 {
-		return Decoded{Refused: []object.Key{key}, Problems: problems}
+		return Decoded{Refused: []object.Key{key}, Last: key, LastRefused: true, Problems: problems}
 	}
 	saved, err := json.Marshal(string(content))
 	if err != nil {
 		return Decoded{Refused: []object.Key{key}, Problems: object.Problems{{Location: name, Reason: err.Error()}}}
 	}
 	sum := sha256.Sum256([]byte(fmt.Sprintf("%s\x00%s", name, content)))
-	return Decoded{Contents: [][]byte{saved}, Objects: []*object.Object{{
+	return Decoded{Last: key, Contents: [][]byte{saved}, Objects: []*object.Object{{
 		Key: key, APIVersion: "v1", Location: name + ":1", Digest: [16]byte(sum[:16]), Warnings: warnings,
 		Body: &corev1.ConfigMap{
 			ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name},

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"io/fs"
-	"log/slog"
 	"os"
 	"slices"
 	"strings"
@@ -30,6 +29,12 @@ type Decoded struct {
 	Refused []object.Key
 	// Unreadable is true if part of the file could not even be attributed to an object.
 	Unreadable bool
+	// Last is the object that the content ends with, empty if that could not be read; LastRefused tells that it was
+	// refused.
+	Last        object.Key
+	LastRefused bool
+	// Unread are objects of kinds that nobody reads.
+	Unread object.Problems
 	// Holds take the place of security objects that are refused, if no good version is known.
 	Holds    []validate.Hold
 	Problems object.Problems
@@ -44,35 +49,46 @@ type Decoder struct {
 }
 
 // manifests decodes files of Kubernetes' and Istio's objects.
-func manifests(log *slog.Logger, saved bool) Decoder {
-	return Decoder{Decode: func(name string, content []byte) Decoded { return decodeManifests(log, saved, name, content) }, Restore: restoreManifest}
+func manifests(saved bool) Decoder {
+	return Decoder{Decode: func(name string, content []byte) Decoded { return decodeManifests(saved, name, content) }, Restore: restoreManifest}
 }
 
-func decodeManifests(log *slog.Logger, saved bool, name string, content []byte) Decoded {
-	d := Decoded{}
+func decodeManifests(saved bool, name string, content []byte) Decoded {
+	d, line := Decoded{}, 0
 	problems := manifest.Each(name, content, func(doc *manifest.Document) {
+		line = doc.Line
 		o, err := validate.Document(doc)
 		var text []byte
 		if err == nil && saved {
 			text, err = json.Marshal(doc.Tree)
 		}
 		var ps object.Problems
+		var unread *validate.UnreadError
+		if errors.As(err, &unread) {
+			if hold, ok := validate.HoldOf(doc); ok {
+				// It would have closed something: nobody reads it, and that is no reason to leave it open.
+				d.Holds, ps = append(d.Holds, hold), object.Problems{unread.Problem}
+				err = ps
+			}
+		}
+		d.LastRefused = false
+		d.Last, _ = validate.Identify(doc.Tree)
 		switch {
 		case err == nil:
 			d.Objects, d.Contents = append(d.Objects, o), append(d.Contents, text)
 		case errors.Is(err, validate.ErrIgnored):
-			key, _ := validate.Identify(doc.Tree)
-			log.Debug("object ignored", "object", key.String(), "location", doc.Location())
+			d.Unread = append(d.Unread, unread.Problem)
 		case errors.As(err, &ps):
 			d.Problems = append(d.Problems, ps...)
+			d.LastRefused = true
 			// A kind that does not exist may be the misspelt one of any object.
-			key, _ := validate.Identify(doc.Tree)
+			key := d.Last
 			if _, known := validate.ScopeOf(key.Group, key.Kind); known && key.Name != "" {
 				d.Refused = append(d.Refused, key)
 			} else {
 				d.Unreadable = true
 			}
-			if hold, ok := validate.HoldOf(doc); ok {
+			if hold, ok := validate.HoldOf(doc); ok && unread == nil {
 				d.Holds = append(d.Holds, hold)
 			}
 		default:
@@ -82,6 +98,9 @@ func decodeManifests(log *slog.Logger, saved bool, name string, content []byte) 
 	})
 	if len(problems) > 0 {
 		d.Unreadable = true
+		if lineOf(problems[len(problems)-1].Location) > line {
+			d.Last = object.Key{}
+		}
 		d.Holds = append(validate.HoldsIn(name, content), d.Holds...)
 	}
 	d.Problems = append(problems, d.Problems...)
@@ -105,10 +124,12 @@ type fileState struct {
 	// objects are the file's: those of its newest content, the last good versions of those that are refused in it, and
 	// holds.
 	objects []*object.Object
-	// problems of the newest content.
-	problems object.Problems
-	// since is when the file was first seen missing or empty while it has objects.
-	since time.Time
+	// problems of the newest content, and its objects of kinds that nobody reads.
+	problems, unread object.Problems
+	// grace is set while objects outlive what the file says.
+	grace *grace
+	// wholeLine is true if the content that was taken over last, and not for cut off, ended with a line's end.
+	wholeLine bool
 	// seen is true once the file's content has been taken over in this run. Until then objects are those that an
 	// earlier run has saved, if any.
 	seen bool
@@ -119,13 +140,16 @@ type fileState struct {
 }
 
 // read brings the state up to date with the file. It returns when to look again, 0 if there is no need, and whether objects or problems may
-// have changed.
+// have changed. What takes objects away counts at once if the content is whole and valid and nobody is writing it; otherwise the objects stay
+// for the grace.
 func (s *Source) read(st *fileState, f entry, full bool, now time.Time) (again time.Duration, changed bool, err error) {
+	expired := st.grace != nil && s.left(st, now) == 0
 	unchanged := st.info != nil && os.SameFile(st.info, f.info) && st.info.Size() == f.info.Size() && st.info.ModTime().Equal(f.info.ModTime())
-	if unchanged && !full {
-		st.since = time.Time{}
-		return 0, false, nil
+	if unchanged && !full && !expired {
+		again, changed = s.same(st, now)
+		return again, changed, nil
 	}
+	writing := openForWriting(f.path)
 	content, failure := readFile(f.path)
 	if failure != nil {
 		st.info = nil
@@ -135,40 +159,84 @@ func (s *Source) read(st *fileState, f entry, full bool, now time.Time) (again t
 			}
 			st.failure = failure
 		}
+		// What cannot be read says nothing: the last objects stay as long as that lasts.
+		s.release(st)
 		st.problems = object.Problems{{Location: f.path, Reason: "cannot be read: " + failure.Error(), Remedy: "make it a file that config-watcher can read, or remove it"}}
 		return time.Second, true, nil
 	}
 	st.failure = nil
 	sum := sha256.Sum256(content)
-	if st.seen && sum == st.sum && !unreadable(st.problems) {
-		st.info, st.since = f.info, time.Time{}
-		return 0, false, nil
+	if st.seen && sum == st.sum && !unreadable(st.problems) && (!expired || st.grace.kept == nil) {
+		st.info = f.info
+		again, changed = s.same(st, now)
+		return again, changed, nil
 	}
 	d := s.cfg.Decode.Decode(f.name, content)
 	age := now.Sub(f.info.ModTime())
-	fresh := age >= 0 && age < quiet
-	if !st.seen && (d.Unreadable || len(d.Refused) > 0 || len(content) == 0 || fresh) {
+	rest := quiet
+	if st.grace != nil {
+		rest = quietInGrace
+	}
+	fresh := age >= 0 && age < rest
+	why, none := blank(content)
+	endsInLine := len(content) > 0 && content[len(content)-1] != '\n'
+	if !st.seen && (d.Unreadable || len(d.Refused) > 0 || none || fresh || writing || endsInLine || s.inGrace(f)) {
 		// The last good versions may be needed.
 		if err := s.restore(st); err != nil {
 			return 0, false, err
 		}
 	}
-	if len(content) == 0 && len(st.objects) > 0 {
-		// Either somebody is writing it just now, or it is empty for good.
-		if wait := st.missing(now); wait > 0 {
-			return wait, false, nil
+	next := st.next(d, s.cfg.Name)
+	lost := st.lost(next)
+	if len(st.objects) > 0 && !expired {
+		switch {
+		case none:
+		case writing:
+			why = isWritten
+		case fresh && (len(lost) > 0 || st.grace != nil && (d.Unreadable || d.LastRefused)):
+			// Perhaps only the first part has been written yet.
+			why = isWritten
+		}
+		if why != "" {
+			if again, changed = s.hold(st, now, why, nil); again > 0 {
+				if why == isWritten {
+					again = min(again, max(rest-age, openPoll))
+				}
+				return again, changed, nil
+			}
+			expired = true
 		}
 	}
-	next := st.next(d, s.cfg.Name)
-	if len(next.Objects) < len(st.objects) && fresh {
-		// Perhaps only the first part has been written yet.
-		return quiet - age, false, nil
+	if kept, why := st.keep(content, d, lost); len(kept) > 0 && !expired {
+		if again, _ = s.hold(st, now, why, kept); again > 0 {
+			next = st.keeping(next, kept)
+		} else {
+			expired = true
+		}
+	}
+	switch {
+	case again > 0:
+	case expired:
+		s.expire(st, next)
+	default:
+		s.release(st)
 	}
 	s.save(f, next, d)
-	st.info, st.since, st.sum = f.info, time.Time{}, sum
-	st.objects, st.problems = next.Objects, next.Problems
+	st.info, st.sum, st.wholeLine = f.info, sum, !endsInLine || again > 0
+	st.objects, st.problems, st.unread = next.Objects, next.Problems, d.Unread
 	st.seen, st.restored = true, time.Time{}
-	return 0, true, nil
+	return again, true, nil
+}
+
+// same goes on with a file that is as it was read last.
+func (s *Source) same(st *fileState, now time.Time) (again time.Duration, changed bool) {
+	switch {
+	case st.grace == nil:
+		return 0, false
+	case st.grace.kept == nil:
+		return 0, s.release(st)
+	}
+	return s.hold(st, now, st.grace.why, st.grace.kept)
 }
 
 func unreadable(ps object.Problems) bool {
@@ -203,20 +271,6 @@ func (st *fileState) next(d Decoded, source string) Decoded {
 		}
 	}
 	return next
-}
-
-// missing tells how long to wait before the file counts as gone; 0 if it does.
-func (st *fileState) missing(now time.Time) time.Duration {
-	if len(st.objects) == 0 {
-		return 0
-	}
-	if st.since.IsZero() {
-		st.since = now
-	}
-	if wait := goneAfter - now.Sub(st.since); wait > 0 {
-		return wait
-	}
-	return 0
 }
 
 // readFile reads a file with a bound. What has become a pipe or a device since it was found is not waited for.

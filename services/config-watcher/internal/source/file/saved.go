@@ -22,6 +22,9 @@ import (
 // files are named by hashes of what they stand for: a path that is not configured any more is not looked for, and what
 // was saved of it is removed once everything that is configured has been read.
 
+// savedSuffix ends the names of files with records.
+const savedSuffix = ".jsonl"
+
 // readMark is the file that says that a configured path was read whole.
 const readMark = "read"
 
@@ -29,8 +32,10 @@ const readMark = "read"
 type root struct {
 	// seen is true once it has been read whole in this run.
 	seen bool
-	// tried is true once an earlier run's state has been looked for, restored when that was saved.
+	// tried is true once an earlier run's state has been looked for because the path could not be read, restored when
+	// that was saved; searched is true once it has been looked for files that are missing.
 	tried    bool
+	searched bool
 	restored time.Time
 }
 
@@ -47,7 +52,7 @@ func (s *Source) savedRoot(path string) string {
 }
 
 func (s *Source) savedFile(e entry) string {
-	return filepath.Join(s.savedRoot(e.root), shortHash(e.name)+".jsonl")
+	return filepath.Join(s.savedRoot(e.root), shortHash(e.name)+savedSuffix)
 }
 
 // saveRoot notes that a configured path was read whole.
@@ -72,8 +77,15 @@ func (s *Source) save(e entry, next, d Decoded) {
 		}
 		text.Write(line)
 	}
+	taken := map[*object.Object]bool{}
+	for _, o := range next.Objects {
+		taken[o] = true
+	}
 	fresh := map[object.Key]bool{}
 	for i, o := range d.Objects {
+		if !taken[o] {
+			continue
+		}
 		fresh[o.Key] = true
 		add(record.Record{Key: o.Key, File: e.name, Line: lineOf(o.Location), Content: d.Contents[i]})
 	}
@@ -111,6 +123,7 @@ func lineOf(location string) int {
 func (s *Source) forget(e entry) {
 	if s.cfg.Saved != nil {
 		s.cfg.Saved.Remove(s.savedFile(e))
+		s.dropGrace(e)
 	}
 }
 
@@ -137,6 +150,9 @@ func (s *Source) prune() {
 	}
 	for _, st := range s.files {
 		wanted[s.savedFile(st.entry)] = true
+		if st.grace != nil {
+			wanted[s.graceFile(st.entry)] = true
+		}
 	}
 	all, err := s.cfg.Saved.List(s.cfg.Name)
 	if err != nil {
@@ -229,21 +245,54 @@ func (s *Source) restoreRoot(path string) (bool, error) {
 	if err != nil {
 		return false, nil //nolint:nilerr // it was never read: that is what the caller finds
 	}
-	all, err := s.cfg.Saved.List(dir)
+	newest, err := s.restoreFiles(path, nil)
+	if err != nil {
+		return false, err
+	}
+	r.restored = at
+	if newest.After(at) {
+		r.restored = newest
+	}
+	return true, nil
+}
+
+// restoreMissing fills in the files that an earlier run has read in the configured paths that can be read, and that are
+// not there: their grace begins now, or has begun then.
+func (s *Source) restoreMissing(found listing) error {
+	for path, r := range s.roots {
+		if s.cfg.Saved == nil || r.searched || found.failed[path] != nil {
+			continue
+		}
+		r.searched = true
+		there := map[string]bool{}
+		for _, f := range found.files {
+			there[s.savedFile(f)] = true
+		}
+		if _, err := s.restoreFiles(path, there); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// restoreFiles fills in what an earlier run has saved of the files of a configured path, but for those whose saved state
+// is in except. It returns when the newest was saved.
+func (s *Source) restoreFiles(path string, except map[string]bool) (newest time.Time, err error) {
+	all, err := s.cfg.Saved.List(s.savedRoot(path))
 	if err != nil {
 		s.cfg.Log.Error("saved state cannot be listed, it is left out", "source", s.cfg.Name, "path", path, "error", err)
-		return false, nil
+		return time.Time{}, nil
 	}
 	for _, rel := range all {
-		if filepath.Base(rel) == readMark {
+		if !strings.HasSuffix(rel, savedSuffix) || except[rel] {
 			continue
 		}
 		records, lost, saved, err := s.saved(rel)
 		if err != nil {
-			return false, err
+			return time.Time{}, err
 		}
-		if saved.After(at) {
-			at = saved
+		if saved.After(newest) {
+			newest = saved
 		}
 		// Where nothing tells the file's name any more, its record's own stands for it.
 		e := entry{path: filepath.Join(path, filepath.Base(rel)), name: filepath.Base(rel), root: path}
@@ -257,6 +306,5 @@ func (s *Source) restoreRoot(path string) (bool, error) {
 			s.files[e.path] = st
 		}
 	}
-	r.restored = at
-	return true, nil
+	return newest, nil
 }

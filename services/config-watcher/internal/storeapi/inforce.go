@@ -1,0 +1,243 @@
+package storeapi
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"fairlead.dev/pkg/nearest"
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/config-watcher/internal/access"
+	"fairlead.dev/services/config-watcher/internal/object"
+	"fairlead.dev/services/config-watcher/internal/source/memory"
+	"fairlead.dev/services/config-watcher/internal/validate"
+)
+
+// getInForce returns the object that counts, whatever source it comes from.
+func (s *Server) getInForce(ctx context.Context, k object.Key) (*configv1.Object, error) {
+	all := s.elsewhere.All()
+	for _, list := range all {
+		if list[0].Key == k {
+			return s.inForce(list, s.stayUntil(), true)
+		}
+	}
+	if err := s.knownNamespace(ctx, k.Namespace, all); err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, list := range all {
+		if o := list[0].Key; o.Kind == k.Kind && o.Namespace == k.Namespace {
+			names = append(names, o.Name)
+		}
+	}
+	return nil, status.Errorf(codes.NotFound, "%s: not found%s", k, nearest.Hint(k.Name, names))
+}
+
+// listInForce returns the objects of a kind and namespace that count, whatever source they come from; empty means all.
+func (s *Server) listInForce(ctx context.Context, req *configv1.ListRequest, readable func(object.Key) bool) (*configv1.ListResponse, error) {
+	all := s.elsewhere.All()
+	if err := s.knownNamespace(ctx, req.Namespace, all); err != nil {
+		return nil, err
+	}
+	until := s.stayUntil()
+	out := &configv1.ListResponse{}
+	for _, list := range all {
+		k := list[0].Key
+		if req.Kind != "" && req.Kind != k.Kind || req.Namespace != "" && req.Namespace != k.Namespace || !readable(k) {
+			continue
+		}
+		o, err := s.inForce(list, until, !req.WithoutManifests)
+		if err != nil {
+			return nil, err
+		}
+		out.Objects = append(out.Objects, o)
+	}
+	return out, nil
+}
+
+// knownKind refuses a kind that does not exist; empty means all kinds.
+func knownKind(kind string) error {
+	if kind == "" || len(validate.GroupsOf(kind)) > 0 {
+		return nil
+	}
+	return object.Problems{unknownKind(kind)}
+}
+
+func unknownKind(kind string) object.Problem {
+	remedy := "kinds are written like VirtualService"
+	if near := nearest.Name(kind, validate.KindNames()); near != "" {
+		remedy = fmt.Sprintf("did you mean %q?", near)
+	}
+	return object.Problem{Field: "kind", Value: object.Quote(kind), Reason: "unknown kind", Remedy: remedy}
+}
+
+// knownNamespace refuses a namespace in which nothing is and that no Namespace object names; empty means all. Of other
+// namespaces it names only one that the caller may list.
+func (s *Server) knownNamespace(ctx context.Context, namespace string, all [][]*object.Object) error {
+	if namespace == "" || namespace == validate.DefaultNamespace || namespace == validate.MeshNamespace {
+		return nil
+	}
+	identity, err := callerOf(ctx)
+	if err != nil {
+		return err
+	}
+	seen, names := map[string]bool{}, []string{}
+	for _, list := range all {
+		k := list[0].Key
+		name := k.Namespace
+		if k.Group == "" && k.Kind == "Namespace" {
+			name = k.Name
+		}
+		if name == namespace {
+			return nil
+		}
+		if name == "" || seen[name] {
+			continue
+		}
+		if seen[name] = true; s.access.May(identity, access.List, object.Key{Namespace: name}) == nil {
+			names = append(names, name)
+		}
+	}
+	return status.Errorf(codes.NotFound, "namespace %q: no object is in it, and no Namespace is called so%s", namespace, nearest.Hint(namespace, names))
+}
+
+// stay names an object of a source.
+type stay struct {
+	source string
+	key    object.Key
+}
+
+// stayUntil tells of each object that stays without its file until when.
+func (s *Server) stayUntil() map[stay]time.Time {
+	out := map[stay]time.Time{}
+	for _, src := range s.sources {
+		for _, f := range src.Status().Staying {
+			for _, o := range f.Objects {
+				out[stay{src.Name(), o.Key}] = f.Until
+			}
+		}
+	}
+	return out
+}
+
+// inForce is the first of the objects of one key, which counts, as callers see it.
+func (s *Server) inForce(list []*object.Object, until map[stay]time.Time, withManifest bool) (*configv1.Object, error) {
+	o := list[0]
+	var out *configv1.Object
+	// The store may have changed since; it may also serve what it cannot read from its last good state.
+	if it, err := s.store.Get(o.Key); o.Source == memory.Name && err == nil {
+		if out = s.objectProto(it); !withManifest {
+			out.Manifest = nil
+		}
+	} else {
+		out = &configv1.Object{
+			Key:        &configv1.ObjectKey{ApiVersion: o.APIVersion, Kind: o.Key.Kind, Namespace: o.Key.Namespace, Name: o.Key.Name},
+			Generation: o.Generation,
+		}
+		if withManifest {
+			if out.Manifest, err = render(o); err != nil {
+				return nil, status.Errorf(codes.Internal, "%s: %v", o.Key, err)
+			}
+			out.Manifest = withFindings(out.Manifest, s.findings.Of(o.Key))
+		}
+	}
+	out.Source, out.Location, out.Overrides = o.Source, o.Location, places(list[1:])
+	if t, stays := until[stay{o.Source, o.Key}]; stays {
+		out.StaysUntil = timestamppb.New(t)
+	}
+	return out, nil
+}
+
+func place(o *object.Object) *configv1.Place {
+	if o == nil {
+		return nil
+	}
+	return &configv1.Place{Source: o.Source, Location: o.Location}
+}
+
+func places(list []*object.Object) []*configv1.Place {
+	var out []*configv1.Place
+	for _, o := range list {
+		out = append(out, place(o))
+	}
+	return out
+}
+
+// first is the object of a list that counts, nil if there is none.
+func first(list []*object.Object) *object.Object {
+	if len(list) == 0 {
+		return nil
+	}
+	return list[0]
+}
+
+// render makes JSON of an object of a file from what is kept of it. Where only a part is kept, a text takes the place of
+// the rest, which is no valid value: what was read so cannot be written back by mistake.
+func render(o *object.Object) ([]byte, error) {
+	tree := map[string]any{}
+	if whole(o.Body) {
+		js, err := json.Marshal(o.Body)
+		if err != nil {
+			return nil, err
+		}
+		if err := json.Unmarshal(js, &tree); err != nil {
+			return nil, err
+		}
+		delete(tree, "status")
+	}
+	meta := map[string]any{"name": o.Key.Name}
+	tree["apiVersion"], tree["kind"], tree["metadata"] = o.APIVersion, o.Key.Kind, meta
+	if o.Key.Namespace != "" {
+		meta["namespace"] = o.Key.Namespace
+	}
+	if len(o.Labels) > 0 {
+		meta["labels"] = o.Labels
+	}
+	if len(o.Annotations) > 0 {
+		meta["annotations"] = o.Annotations
+	}
+	if !o.Created.IsZero() {
+		meta["creationTimestamp"] = o.Created.UTC().Format(time.RFC3339)
+	}
+	elsewhere := fmt.Sprintf("(only in %s)", o.Location)
+	switch b := o.Body.(type) {
+	case proto.Message:
+		tree["spec"] = b // Istio's types encode themselves
+	case *object.Ban:
+		spec := map[string]any{"identity": b.Identity}
+		if b.Reason != "" {
+			spec["reason"] = b.Reason
+		}
+		if !b.Until.IsZero() {
+			spec["until"] = b.Until.UTC().Format(time.RFC3339)
+		}
+		tree["spec"] = spec
+	case *object.Pod:
+		tree["spec"] = elsewhere
+	case *object.Credential, nil:
+		switch o.Key.Kind {
+		case "Secret", "ConfigMap":
+			tree["data"] = elsewhere
+		case "Node":
+			tree["spec"] = elsewhere
+		}
+	}
+	return json.Marshal(tree)
+}
+
+// whole tells the bodies that are kept as they were decoded.
+func whole(body any) bool {
+	switch body.(type) {
+	case *corev1.Service, *corev1.Endpoints, *corev1.ConfigMap, *discoveryv1.EndpointSlice: //nolint:staticcheck // users have Endpoints
+		return true
+	}
+	return false
+}

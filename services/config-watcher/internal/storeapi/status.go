@@ -1,0 +1,141 @@
+package storeapi
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/config-watcher/internal/access"
+	"fairlead.dev/services/config-watcher/internal/object"
+)
+
+// Status implements ConfigStoreService. Callers are told of the objects that they may list, and of what could not be read
+// as an object, such as a path, only if they may list everything.
+func (s *Server) Status(ctx context.Context, req *configv1.StatusRequest) (*configv1.StatusResponse, error) {
+	s.loaded(ctx)
+	if err := knownKind(req.Kind); err != nil {
+		return nil, statusOf(err)
+	}
+	readable, err := s.readable(ctx, access.List, req.Kind, req.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	all := s.elsewhere.All()
+	if err := s.knownNamespace(ctx, req.Namespace, all); err != nil {
+		return nil, err
+	}
+	everything := readable(object.Key{})
+	out := &configv1.StatusResponse{}
+	add := func(f *configv1.Finding) {
+		if k, ok := keyOf(f.Object); !ok && everything && req.Kind+req.Namespace+req.Name == "" || ok && readable(k) && wanted(req, k) {
+			out.Findings = append(out.Findings, f)
+		}
+	}
+	for _, src := range s.sources {
+		st := src.Status()
+		row := &configv1.SourceStatus{Name: src.Name(), Synced: st.Synced, Objects: uint32(st.Objects), Refused: uint32(len(st.Problems)), Unread: uint32(st.UnreadTotal)}
+		row.Degraded, row.Alarm = told(st.Degraded, "cannot be read", everything), told(st.Alarm, "takes no writes", everything)
+		if !st.LastGood.IsZero() {
+			row.LastGood = timestamppb.New(st.LastGood)
+		}
+		for _, p := range st.Problems {
+			add(finding(configv1.FindingType_FINDING_TYPE_REFUSED, src.Name(), p))
+		}
+		for _, p := range st.Unread {
+			add(finding(configv1.FindingType_FINDING_TYPE_UNREAD, src.Name(), p))
+		}
+		for _, f := range st.Staying {
+			row.Staying += uint32(len(f.Objects))
+			for _, o := range f.Objects {
+				add(&configv1.Finding{
+					Type: configv1.FindingType_FINDING_TYPE_STAYS, Object: o.Key.String(), Source: src.Name(), Location: o.Location,
+					Message: f.File + " " + f.Why + ": the object stays until " + f.Until.UTC().Format(time.RFC3339) + "; bring the file back to keep it", Until: timestamppb.New(f.Until),
+				})
+			}
+		}
+		out.Sources = append(out.Sources, row)
+	}
+	for _, list := range all {
+		for _, o := range list[1:] {
+			add(&configv1.Finding{
+				Type: configv1.FindingType_FINDING_TYPE_OVERRIDDEN, Object: o.Key.String(), Source: o.Source, Location: o.Location,
+				Message: "the same object of " + placeText(list[0]) + " counts; remove one of them",
+			})
+		}
+		for _, w := range list[0].Warnings {
+			add(finding(configv1.FindingType_FINDING_TYPE_WARNING, list[0].Source, w))
+		}
+	}
+	for _, f := range s.findings.All() {
+		one := finding(configv1.FindingType_FINDING_TYPE_WARNING, f.Source, f.Problem)
+		one.Message += " [" + string(f.Code) + "]"
+		add(one)
+	}
+	slices.SortStableFunc(out.Findings, func(a, b *configv1.Finding) int {
+		return cmp.Or(cmp.Compare(a.Type, b.Type), cmp.Compare(a.Source, b.Source), comparePlaces(a.Location, b.Location), cmp.Compare(a.Object, b.Object))
+	})
+	return out, nil
+}
+
+// told is an error's text for those who may read all of it.
+func told(err error, briefly string, everything bool) string {
+	switch {
+	case err == nil:
+		return ""
+	case everything:
+		return err.Error()
+	}
+	return briefly
+}
+
+func finding(kind configv1.FindingType, source string, p object.Problem) *configv1.Finding {
+	message := p.Description()
+	if p.Field != "" {
+		message = p.Field + ": " + message
+	}
+	return &configv1.Finding{Type: kind, Object: p.Object, Source: source, Location: p.Location, Message: message}
+}
+
+// placeText names where an object is written, for a sentence.
+func placeText(o *object.Object) string {
+	if o.Location == "" {
+		return "source " + o.Source
+	}
+	return o.Location
+}
+
+// comparePlaces orders "file:line" by file and then by the line's number.
+func comparePlaces(a, b string) int {
+	fileA, lineA := cutLine(a)
+	fileB, lineB := cutLine(b)
+	return cmp.Or(cmp.Compare(fileA, fileB), cmp.Compare(len(lineA), len(lineB)), cmp.Compare(lineA, lineB))
+}
+
+func cutLine(location string) (file, line string) {
+	if i := strings.LastIndexByte(location, ':'); i >= 0 {
+		return location[:i], location[i+1:]
+	}
+	return location, ""
+}
+
+// keyOf reads what object.Key.String has written; the group is not in it.
+func keyOf(text string) (k object.Key, ok bool) {
+	kind, name, ok := strings.Cut(text, " ")
+	if !ok {
+		return object.Key{}, false
+	}
+	k = object.Key{Kind: kind, Name: name}
+	if namespace, rest, namespaced := strings.Cut(name, "/"); namespaced {
+		k.Namespace, k.Name = namespace, rest
+	}
+	return k, true
+}
+
+func wanted(req *configv1.StatusRequest, k object.Key) bool {
+	return (req.Kind == "" || req.Kind == k.Kind) && (req.Namespace == "" || req.Namespace == k.Namespace) && (req.Name == "" || req.Name == k.Name)
+}

@@ -1,0 +1,57 @@
+package validate
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"fairlead.dev/services/config-watcher/internal/manifest"
+)
+
+// TestUnreadKinds: a kind that nobody reads is named with the nearest one that is; what can only be meant for a known
+// kind is refused.
+func TestUnreadKinds(t *testing.T) {
+	for text, want := range map[string]string{
+		"apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: a, namespace: apps}":                   "m.yaml:1: Deployment apps/a: kind: apps/v1 Deployment: nobody reads this kind; `fairlead up -f`",
+		"apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {name: a}":                "HTTPRoute a: kind: gateway.networking.k8s.io/v1 HTTPRoute: nobody reads this kind; write a Gateway and a VirtualService",
+		"apiVersion: example.com/v1\nkind: Servce\nmetadata: {name: a}":                                 "did you mean v1 Service?",
+		"apiVersion: example.com/v1\nkind: VirtualServce\nmetadata: {name: a}":                          "did you mean networking.istio.io/v1 VirtualService?",
+		"apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: a}":              "nobody reads this kind; remove it",
+		"apiVersion: networking.istio.io/v1\nkind: VirtualServce\nmetadata: {name: a}":                  `refused: m.yaml:2: VirtualServce default/a: kind: "VirtualServce": no kind of networking.istio.io; did you mean "VirtualService"?`,
+		"apiVersion: v1\nkind: VirtualService\nmetadata: {name: a}":                                     `refused: m.yaml:1: VirtualService default/a: apiVersion: "v1": no API version of VirtualService; use networking.istio.io/v1`,
+		"apiVersion: networking.istio.oi/v1\nkind: VirtualService\nmetadata: {name: a}":                 "refused: m.yaml:1: VirtualService default/a: apiVersion",
+		"apiVersion: networking.istio.io/v2\nkind: VirtualService\nmetadata: {name: a}":                 "refused: m.yaml:1: VirtualService default/a: apiVersion: \"networking.istio.io/v2\": version is not served",
+		"apiVersion: serving.knative.dev/v1\nkind: Service\nmetadata: {name: a}":                        "nobody reads this kind; did you mean v1 Service?",
+		"apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: a, namespace: apps}": "Gateway apps/a: kind: gateway.networking.k8s.io/v1 Gateway: nobody reads this kind",
+	} {
+		docs, _ := manifest.Parse("m.yaml", []byte(text))
+		_, err := Document(docs[0])
+		got := "accepted"
+		var unread *UnreadError
+		switch {
+		case errors.As(err, &unread):
+			got = err.Error()
+			if !errors.Is(err, ErrIgnored) {
+				t.Errorf("%s is no ErrIgnored", got)
+			}
+		case err != nil:
+			got = "refused: " + err.Error()
+		}
+		if !strings.Contains(got, want) {
+			t.Errorf("%s\n got %s\nwant %s", text, got, want)
+		}
+	}
+}
+
+// TestHoldOfMistakenGroup: a PeerAuthentication whose group is misspelt still closes what it would have closed.
+func TestHoldOfMistakenGroup(t *testing.T) {
+	for group, want := range map[string]bool{"security.istio.oi/v1": true, "v1": true, "example.com/v1": false} {
+		docs, _ := manifest.Parse("m.yaml", []byte("apiVersion: "+group+"\nkind: PeerAuthentication\nmetadata: {name: a, namespace: apps}\nspec: {mtls: {mode: STRICT}}\n"))
+		if _, err := Document(docs[0]); err == nil {
+			t.Errorf("%s: accepted", group)
+		}
+		if _, held := HoldOf(docs[0]); held != want {
+			t.Errorf("%s: held %v", group, held)
+		}
+	}
+}
