@@ -200,3 +200,23 @@ func (e *expansion) of(n *yaml.Node) size {
 	}
 	return s
 }
+
+// ItemLines returns the lines, 1-based within the text, where the items of a document's list "items" begin; nil if the
+// text has none, or is not valid.
+func ItemLines(text []byte) (lines []int) {
+	var root yaml.Node
+	if parse(text, &root) != nil || len(root.Content) == 0 || root.Content[0].Kind != yaml.MappingNode {
+		return nil
+	}
+	members := root.Content[0].Content
+	for i := 0; i+1 < len(members); i += 2 {
+		if members[i].Value != "items" {
+			continue
+		}
+		for _, item := range members[i+1].Content {
+			lines = append(lines, item.Line)
+		}
+		return lines
+	}
+	return nil
+}

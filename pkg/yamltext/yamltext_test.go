@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -132,4 +133,19 @@ func FuzzCheck(f *testing.F) {
 			t.Errorf("%d nodes, an alias: %v; said to be %d, %v", nodes, alias, indicators, aliased)
 		}
 	})
+}
+
+func TestItemLines(t *testing.T) {
+	for text, want := range map[string][]int{
+		"kind: List\nitems:\n- a: 1\n  b: 2\n\n- a: 3\n": {3, 6},
+		"# head\n---\n{\"items\": [\n{}, {}]}":           {4, 4},
+		"items: 5\n":                                     nil,
+		"- items\n":                                      nil,
+		"items: [":                                       nil,
+		"":                                               nil,
+	} {
+		if got := ItemLines([]byte(text)); !slices.Equal(got, want) {
+			t.Errorf("%q: %v, want %v", text, got, want)
+		}
+	}
 }

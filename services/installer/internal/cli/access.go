@@ -68,7 +68,11 @@ func newCanI(t *target) *cobra.Command {
 		RunE: connected(t, func(ctx context.Context, client *store.Client, a []string, out io.Writer) error {
 			req := &configv1.CanIRequest{Verb: a[0], Namespace: namespace}
 			if len(a) == 2 {
-				req.Kind = kindName(a[1])
+				kind, err := kindName(a[1])
+				if err != nil {
+					return err
+				}
+				req.Kind = kind
 			}
 			res, err := client.CanI(ctx, req)
 			if err != nil {

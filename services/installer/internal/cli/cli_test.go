@@ -94,7 +94,7 @@ func TestApplyGetDelete(t *testing.T) {
 	if out, _, err = m.run(object, "config", "apply", "-f", "-"); err != nil || out != "VirtualService shop/web created\n" {
 		t.Errorf("standard input: %q, %v", out, err)
 	}
-	if out, _, err = m.run("", "config", "get"); err != nil || !strings.Contains(out, "shop        VirtualService   web    1") {
+	if out, _, err = m.run("", "config", "get"); err != nil || !strings.Contains(out, "shop        VirtualService   web    1            memory") {
 		t.Errorf("get: %q, %v", out, err)
 	}
 	if out, _, err = m.run("", "config", "get", "vs", "web", "-n", "shop", "-o", "yaml"); err != nil || !strings.Contains(out, "hosts:\n  - web") {

@@ -22,7 +22,7 @@ import (
 )
 
 func newConfig(env Env, t *target) *cobra.Command {
-	cmd := group("config", "Read and write the mesh's objects", newApply(env, t), newGet(t), newDelete(env, t),
+	cmd := group("config", "Read and write the mesh's objects", newApply(env, t), newGet(t), newConfigStatus(t), newEdit(env, t), newDelete(env, t),
 		newWhoAmI(t), newCanI(t), newBan(t), newUnban(t), newBans(t), newAudit(t))
 	t.register(cmd.PersistentFlags())
 	return cmd
@@ -35,6 +35,7 @@ const callTimeout = 15 * time.Second
 type applyFlags struct {
 	files   []string
 	dryRun  bool
+	skip    bool
 	wait    bool
 	timeout time.Duration
 	out     *format
@@ -55,6 +56,7 @@ func newApply(env Env, t *target) *cobra.Command {
 	fs := cmd.Flags()
 	fs.StringArrayVarP(&f.files, "file", "f", nil, "file, directory, or - for standard input; may be repeated")
 	fs.BoolVar(&f.dryRun, "dry-run", false, "check everything and change nothing")
+	fs.BoolVar(&f.skip, "skip-unread", false, "pass over objects of kinds that nobody in the mesh reads, such as Deployments, and name them; without it they are refused")
 	fs.BoolVar(&f.wait, "wait", false, "wait until every connected proxy has acknowledged the change, and tell how it ended")
 	fs.DurationVar(&f.timeout, "timeout", 30*time.Second, "how long --wait waits")
 	fs.VarP(f.out, "output", "o", "output format")
@@ -106,10 +108,12 @@ func readDocuments(path string) ([]byte, error) {
 
 // applied is the answer of apply as JSON.
 type applied struct {
-	Results  []appliedObject `json:"results"`
-	Revision uint64          `json:"revision"`
-	DryRun   bool            `json:"dryRun,omitempty"`
-	Wait     *waited         `json:"wait,omitempty"`
+	Results []appliedObject `json:"results"`
+	// Skipped are objects of kinds that nobody reads.
+	Skipped  []string `json:"skipped,omitempty"`
+	Revision uint64   `json:"revision"`
+	DryRun   bool     `json:"dryRun,omitempty"`
+	Wait     *waited  `json:"wait,omitempty"`
 }
 
 type appliedObject struct {
@@ -120,6 +124,21 @@ type appliedObject struct {
 	Action string `json:"action"`
 	// Warnings name fields that are accepted and have no effect.
 	Warnings []string `json:"warnings,omitempty"`
+	// Overrides are the places of the same object in files, which does not count any more.
+	Overrides []string `json:"overrides,omitempty"`
+	// OverriddenBy is the place of the same object that counts instead of this one.
+	OverriddenBy string `json:"overriddenBy,omitempty"`
+}
+
+// placeName is where an object is written, for a sentence.
+func placeName(p *configv1.Place) string {
+	switch {
+	case p.GetLocation() != "":
+		return p.GetLocation()
+	case p.GetSource() == "memory":
+		return "the store"
+	}
+	return p.GetSource()
 }
 
 func apply(ctx context.Context, env Env, t *target, f applyFlags, out io.Writer) error {
@@ -135,16 +154,26 @@ func apply(ctx context.Context, env Env, t *target, f applyFlags, out io.Writer)
 	began := time.Now()
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	res, err := client.Apply(call, &configv1.ApplyRequest{Documents: docs, DryRun: f.dryRun})
+	res, err := client.Apply(call, &configv1.ApplyRequest{Documents: docs, DryRun: f.dryRun, SkipUnread: f.skip})
 	if err != nil {
 		return exit(client.Explain(err))
 	}
 	answer := applied{Revision: res.GetRevision(), DryRun: f.dryRun, Results: []appliedObject{}}
 	for _, r := range res.GetResults() {
-		answer.Results = append(answer.Results, appliedObject{
+		o := appliedObject{
 			Kind: r.GetKey().GetKind(), Namespace: r.GetKey().GetNamespace(), Name: r.GetKey().GetName(), Action: action(r.GetAction()),
 			Warnings: r.GetWarnings(),
-		})
+		}
+		for _, p := range r.GetOverrides() {
+			o.Overrides = append(o.Overrides, placeName(p))
+		}
+		if r.GetOverriddenBy() != nil {
+			o.OverriddenBy = placeName(r.GetOverriddenBy())
+		}
+		answer.Results = append(answer.Results, o)
+	}
+	for _, u := range res.GetUnread() {
+		answer.Skipped = append(answer.Skipped, fmt.Sprintf("%s: %s: %s", u.GetLocation(), u.GetObject(), u.GetMessage()))
 	}
 	if f.out.value == "" {
 		answer.print(out)
@@ -174,10 +203,20 @@ func (a applied) print(out io.Writer) {
 		suffix = " (dry run)"
 	}
 	for _, r := range a.Results {
-		fmt.Fprintf(out, "%s %s %s%s\n", r.Kind, strings.TrimPrefix(r.Namespace+"/"+r.Name, "/"), r.Action, suffix)
+		over := ""
+		if len(r.Overrides) > 0 {
+			over = ", overrides " + strings.Join(r.Overrides, ", ")
+		}
+		fmt.Fprintf(out, "%s %s %s%s%s\n", r.Kind, strings.TrimPrefix(r.Namespace+"/"+r.Name, "/"), r.Action, suffix, over)
+		if r.OverriddenBy != "" {
+			fmt.Fprintf(out, "  warning: has no effect: the same object of %s counts\n", r.OverriddenBy)
+		}
 		for _, w := range r.Warnings {
 			fmt.Fprintf(out, "  warning: %s\n", w)
 		}
+	}
+	for _, s := range a.Skipped {
+		fmt.Fprintf(out, "skipped: %s\n", s)
 	}
 }
 
@@ -256,8 +295,11 @@ func newGet(t *target) *cobra.Command {
 	f := getFlags{out: newFormat("yaml", "json", "wide")}
 	cmd := &cobra.Command{
 		Use:   "get [KIND [NAME]]",
-		Short: "Show objects",
-		Args:  args(cobra.MaximumNArgs(2)),
+		Short: "Show the objects in force, whatever source they come from",
+		Long: `Show the objects in force, whatever source they come from. SOURCE is "memory" for what config apply has stored, "file" for the files that
+config-watcher follows (those of fairlead up -f), "mesh-config-file" for its option of that name; LOCATION is the place in the file. An object that
+several sources have counts once: --mesh-config-file before the store, the store before files.`,
+		Args: args(cobra.MaximumNArgs(2)),
 		RunE: func(cmd *cobra.Command, a []string) error {
 			return get(cmd.Context(), t, f, a, cmd.OutOrStdout())
 		},
@@ -268,6 +310,13 @@ func newGet(t *target) *cobra.Command {
 }
 
 func get(ctx context.Context, t *target, f getFlags, a []string, out io.Writer) error {
+	var kind string
+	if len(a) > 0 {
+		var err error
+		if kind, err = kindName(a[0]); err != nil {
+			return err
+		}
+	}
 	client, err := t.dial()
 	if err != nil {
 		return err
@@ -275,18 +324,15 @@ func get(ctx context.Context, t *target, f getFlags, a []string, out io.Writer) 
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	var kind string
-	if len(a) > 0 {
-		kind = kindName(a[0])
-	}
 	if len(a) == 2 {
-		res, err := client.Get(ctx, &configv1.GetRequest{Key: objectKey(kind, f.namespace, a[1])})
+		res, err := client.Get(ctx, &configv1.GetRequest{Key: objectKey(kind, f.namespace, a[1]), InForce: true})
 		if err != nil {
 			return exit(client.Explain(err))
 		}
 		return printObjects(out, f.out.value, []*configv1.Object{res.GetObject()}, true)
 	}
-	res, err := client.List(ctx, &configv1.ListRequest{Kind: kind, Namespace: f.namespace})
+	tabular := f.out.value == "" || f.out.value == "wide"
+	res, err := client.List(ctx, &configv1.ListRequest{Kind: kind, Namespace: f.namespace, InForce: true, WithoutManifests: tabular})
 	if err != nil {
 		return exit(client.Explain(err))
 	}
@@ -325,19 +371,39 @@ func printObjects(out io.Writer, as string, objects []*configv1.Object, single b
 		}
 		return printJSONOr(out, indented.Bytes(), as == "yaml")
 	}
-	tab := &table.Table{Header: []string{"NAMESPACE", "KIND", "NAME", "GENERATION"}}
+	tab := &table.Table{Header: []string{"NAMESPACE", "KIND", "NAME", "GENERATION", "SOURCE", "LOCATION"}}
 	if as == "wide" {
 		tab.Header = append(tab.Header, "API VERSION", "RESOURCE VERSION")
 	}
 	for _, o := range objects {
 		k := o.GetKey()
-		row := []string{k.GetNamespace(), k.GetKind(), k.GetName(), fmt.Sprint(o.GetGeneration())}
+		generation := "" // files keep none
+		if g := o.GetGeneration(); g > 0 {
+			generation = fmt.Sprint(g)
+		}
+		row := []string{k.GetNamespace(), k.GetKind(), k.GetName(), generation, o.GetSource(), locationOf(o)}
 		if as == "wide" {
 			row = append(row, k.GetApiVersion(), o.GetResourceVersion())
 		}
 		tab.Add(row...)
 	}
 	return tab.Write(out)
+}
+
+// locationOf is where an object is written, with what is special about that.
+func locationOf(o *configv1.Object) string {
+	var parts []string
+	for _, p := range o.GetOverrides() {
+		parts = append(parts, "overrides "+placeName(p))
+	}
+	if until := o.GetStaysUntil(); until != nil {
+		parts = append(parts, "its file is not whole, stays until "+until.AsTime().UTC().Format(time.RFC3339))
+	}
+	text := o.GetLocation()
+	if len(parts) > 0 {
+		text = strings.TrimSpace(text + " (" + strings.Join(parts, ", ") + ")")
+	}
+	return text
 }
 
 // deleteFlags are the flags of `fairlead config delete`.
@@ -375,13 +441,24 @@ func remove(ctx context.Context, env Env, t *target, f deleteFlags, a []string, 
 				return refused(err)
 			}
 			for _, o := range objects {
+				switch mistake := unreadKind(o); {
+				case mistake != nil:
+					return mistake
+				case !slices.Contains(kindNames, o.Kind):
+					fmt.Fprintf(out, "%s skipped (%s:%d): nobody reads this kind\n", o, o.File, o.Line)
+					continue
+				}
 				key := objectKey(o.Kind, o.Namespace, o.Name)
 				key.ApiVersion = o.APIVersion
 				keys = append(keys, key)
 			}
 		}
 	case len(f.files) == 0 && len(a) == 2:
-		keys = append(keys, objectKey(kindName(a[0]), f.namespace, a[1]))
+		kind, err := kindName(a[0])
+		if err != nil {
+			return err
+		}
+		keys = append(keys, objectKey(kind, f.namespace, a[1]))
 	default:
 		return usage(errors.New("name what to delete: KIND NAME, or -f FILE"))
 	}
@@ -395,10 +472,24 @@ func remove(ctx context.Context, env Env, t *target, f deleteFlags, a []string, 
 	// In reverse, so that what refers goes before what is referred to.
 	slices.Reverse(keys)
 	for _, k := range keys {
-		if _, err := client.Delete(ctx, &configv1.DeleteRequest{Key: k}); err != nil {
+		res, err := client.Delete(ctx, &configv1.DeleteRequest{Key: k})
+		if err != nil {
 			return exit(client.Explain(err))
 		}
-		fmt.Fprintf(out, "%s %s deleted\n", k.GetKind(), strings.TrimPrefix(k.GetNamespace()+"/"+k.GetName(), "/"))
+		remains := ""
+		if res.GetRemains() != nil {
+			remains = "; that of " + placeName(res.GetRemains()) + " is in force"
+		}
+		fmt.Fprintf(out, "%s %s deleted%s\n", k.GetKind(), strings.TrimPrefix(k.GetNamespace()+"/"+k.GetName(), "/"), remains)
 	}
 	return nil
+}
+
+// unreadKind refuses an object whose kind can only be a mistake: one that is not known, in a group of Istio's.
+func unreadKind(o *mesh.Object) error {
+	if slices.Contains(kindNames, o.Kind) || !strings.HasSuffix(o.GroupVersionKind().Group, ".istio.io") {
+		return nil
+	}
+	_, err := kindName(o.Kind)
+	return refused(o.Refuse("kind", err.Error(), ""))
 }

@@ -1,6 +1,13 @@
 package cli
 
-import "strings"
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"fairlead.dev/pkg/nearest"
+)
 
 // shortKinds are kubectl's and istioctl's short names of the kinds that the store knows.
 var shortKinds = map[string]string{
@@ -13,32 +20,48 @@ var shortKinds = map[string]string{
 var kindNames = []string{
 	"VirtualService", "DestinationRule", "Gateway", "ServiceEntry", "Sidecar", "WorkloadEntry", "WorkloadGroup", "EnvoyFilter", "ProxyConfig",
 	"PeerAuthentication", "RequestAuthentication", "AuthorizationPolicy", "Telemetry", "WasmPlugin",
-	"Service", "Pod", "Namespace", "ConfigMap", "ServiceAccount", "EndpointSlice", "Node", "Secret", "IdentityBan",
+	"Service", "Endpoints", "Pod", "Namespace", "ConfigMap", "ServiceAccount", "EndpointSlice", "Node", "Secret", "IdentityBan",
 }
 
 // clusterScoped are the kinds without a namespace.
 var clusterScoped = map[string]bool{"Namespace": true, "Node": true, "IdentityBan": true}
 
-// kindName makes the kind of what a person writes: short name, any case, plural. A name that is not known is left to the server.
-func kindName(s string) string {
-	lower := strings.ToLower(s)
+// kindName makes the kind of what a person writes: short name, any case, plural. A name that is no kind's is wrong usage,
+// and the error has the nearest one.
+func kindName(s string) (string, error) {
 	// virtualservices.networking.istio.io
-	lower, _, _ = strings.Cut(lower, ".")
+	lower, _, _ := strings.Cut(strings.ToLower(s), ".")
 	if k, ok := shortKinds[lower]; ok {
-		return k
+		return k, nil
 	}
+	written := map[string]string{}
 	for _, k := range kindNames {
 		one := strings.ToLower(k)
-		plural := one + "s"
-		switch {
-		case strings.HasSuffix(one, "y"):
-			plural = strings.TrimSuffix(one, "y") + "ies"
-		case strings.HasSuffix(one, "s"):
-			plural = one + "es"
-		}
-		if lower == one || lower == plural {
-			return k
-		}
+		written[one], written[plural(one)] = k, k
 	}
-	return s
+	if k, ok := written[lower]; ok {
+		return k, nil
+	}
+	var names []string
+	for name := range written {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	hint := "; kinds are " + strings.Join(kindNames, ", ")
+	if near := nearest.Name(lower, names); near != "" {
+		hint = fmt.Sprintf("; did you mean %s?", written[near])
+	}
+	return "", usage(errors.New("unknown kind \"" + s + "\"" + hint))
+}
+
+func plural(one string) string {
+	switch {
+	case strings.HasSuffix(one, "y"):
+		return strings.TrimSuffix(one, "y") + "ies"
+	case one == "endpoints":
+		return one
+	case strings.HasSuffix(one, "s"):
+		return one + "es"
+	}
+	return one + "s"
 }

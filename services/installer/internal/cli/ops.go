@@ -11,6 +11,9 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"fairlead.dev/pkg/rpc"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 
@@ -179,6 +182,13 @@ func (t *target) listProxies(ctx context.Context, namespace string) (*configv1.L
 	res, err := client.ListProxies(ctx, &configv1.ListProxiesRequest{Namespace: namespace})
 	if err != nil {
 		return nil, exit(client.Explain(err))
+	}
+	if namespace != "" && len(res.GetProxies())+len(res.GetRefusals()) == 0 {
+		// There may be none in it; one that does not exist is a mistake.
+		_, err := client.List(ctx, &configv1.ListRequest{Namespace: namespace, InForce: true, WithoutManifests: true})
+		if status.Code(err) == codes.NotFound {
+			return nil, client.Explain(err)
+		}
 	}
 	return res, nil
 }

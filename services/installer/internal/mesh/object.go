@@ -28,8 +28,10 @@ type Object struct {
 	// File and Line say where the document begins.
 	File string `json:"-"`
 	Line int    `json:"-"`
-	// Raw is the document as written.
+	// Raw is the document as written, or the item of a List as JSON.
 	Raw []byte `json:"-"`
+	// first is the line of Raw's first line in File; 0 for an item of a List.
+	first int
 }
 
 // String names the object as error messages do: kind, namespace and name.
@@ -108,7 +110,8 @@ func cleanYAML(err error) string {
 	return s
 }
 
-// Parse divides one file into its objects. Empty documents are skipped; namespaces are defaulted.
+// Parse divides one file into its objects. Empty documents are skipped; namespaces are defaulted; the items of a List of any kind are objects of
+// their own.
 func Parse(file string, content []byte) ([]*Object, error) {
 	var (
 		objects []*Object
@@ -124,7 +127,7 @@ func Parse(file string, content []byte) ([]*Object, error) {
 		if err != nil {
 			return nil, &Error{File: file, Line: line, Problem: cleanYAML(err), Remedy: "correct the YAML"}
 		}
-		start := line + leadingBlank(doc)
+		first, start := line, line+leadingBlank(doc)
 		// The reader swallows the "---" line after each document.
 		line += bytes.Count(doc, []byte("\n")) + 1
 		if isBlank(doc) {
@@ -135,16 +138,22 @@ func Parse(file string, content []byte) ([]*Object, error) {
 			errs = append(errs, &Error{File: file, Line: start - leadingBlank(doc) + over.Line - 1, Problem: over.Reason, Remedy: over.Remedy})
 			continue
 		}
-		o := &Object{File: file, Line: start, Raw: doc}
+		o := &Object{File: file, Line: start, Raw: doc, first: first}
 		if err := yaml.Unmarshal(doc, o); err != nil {
 			errs = append(errs, &Error{File: file, Line: start, Problem: cleanYAML(err), Remedy: "correct the YAML"})
 			continue
 		}
-		if err := o.complete(); err != nil {
+		items, err := o.items()
+		if err != nil {
 			errs = append(errs, err)
-			continue
 		}
-		objects = append(objects, o)
+		for _, o := range items {
+			if err := o.complete(); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			objects = append(objects, o)
+		}
 	}
 	return objects, errors.Join(errs...)
 }

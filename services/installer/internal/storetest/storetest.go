@@ -17,6 +17,7 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"sigs.k8s.io/yaml"
 
 	"fairlead.dev/pkg/auth"
@@ -45,6 +46,8 @@ type Server struct {
 
 	mu       sync.Mutex
 	objects  map[string]*configv1.Object
+	files    map[string]*configv1.Object
+	findings []*configv1.Finding
 	revision uint64
 	proxies  []*configv1.ProxyStatus
 	wait     *configv1.WaitAckedResponse
@@ -118,6 +121,48 @@ func (s *Server) ListAudit(context.Context, *configv1.ListAuditRequest) (*config
 	return s.audit, nil
 }
 
+// SetFiles sets the objects of files, which count where the store has none of their key, and what Status tells of them.
+func (s *Server) SetFiles(objects []*configv1.Object, findings []*configv1.Finding) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.files, s.findings = map[string]*configv1.Object{}, findings
+	for _, o := range objects {
+		s.files[id(o.GetKey())] = o
+	}
+}
+
+// inForce lists the objects that count; the caller holds s.mu.
+func (s *Server) inForce() map[string]*configv1.Object {
+	all := map[string]*configv1.Object{}
+	for k, o := range s.files {
+		all[k] = o
+	}
+	for k, o := range s.objects {
+		stored := proto.CloneOf(o)
+		stored.Source = "memory"
+		if f := s.files[k]; f != nil {
+			stored.Overrides = []*configv1.Place{{Source: f.GetSource(), Location: f.GetLocation()}}
+		}
+		all[k] = stored
+	}
+	return all
+}
+
+// Status implements ConfigStoreService.
+func (s *Server) Status(_ context.Context, r *configv1.StatusRequest) (*configv1.StatusResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	res := &configv1.StatusResponse{Sources: []*configv1.SourceStatus{
+		{Name: "memory", Synced: true, Objects: uint32(len(s.objects))}, {Name: "file", Synced: true, Objects: uint32(len(s.files))},
+	}}
+	for _, f := range s.findings {
+		if r.GetName() == "" || strings.HasSuffix(f.GetObject(), "/"+r.GetName()) {
+			res.Findings = append(res.Findings, f)
+		}
+	}
+	return res, nil
+}
+
 // SetFleet sets what ListProxies and WaitAcked answer; a nil wait means that all have acknowledged.
 func (s *Server) SetFleet(proxies []*configv1.ProxyStatus, wait *configv1.WaitAckedResponse) {
 	s.mu.Lock()
@@ -168,6 +213,9 @@ func (s *Server) Apply(_ context.Context, r *configv1.ApplyRequest) (*configv1.A
 			}
 			writes[id(key)] = &configv1.Object{Key: key, Generation: 1, ResourceVersion: "1", Manifest: text}
 			result := &configv1.ApplyResult{Key: key, Action: action}
+			if f := s.files[id(key)]; f != nil {
+				result.Overrides = []*configv1.Place{{Source: f.GetSource(), Location: f.GetLocation()}}
+			}
 			if strings.Contains(string(o.Raw), "ineffective") {
 				result.Warnings = []string{o.String() + ": spec: has no effect"}
 			}
@@ -199,6 +247,9 @@ func (s *Server) Get(_ context.Context, r *configv1.GetRequest) (*configv1.GetRe
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	o := s.objects[id(r.GetKey())]
+	if r.GetInForce() {
+		o = s.inForce()[id(r.GetKey())]
+	}
 	if o == nil {
 		return nil, status.Error(codes.NotFound, fmt.Sprintf("%s is not there", id(r.GetKey())))
 	}
@@ -210,11 +261,20 @@ func (s *Server) List(_ context.Context, r *configv1.ListRequest) (*configv1.Lis
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	res := &configv1.ListResponse{}
-	for _, o := range s.objects {
+	objects := s.objects
+	if r.GetInForce() {
+		objects = s.inForce()
+	}
+	known := r.GetNamespace() == ""
+	for _, o := range objects {
 		k := o.GetKey()
+		known = known || k.GetNamespace() == r.GetNamespace()
 		if (r.GetKind() == "" || k.GetKind() == r.GetKind()) && (r.GetNamespace() == "" || k.GetNamespace() == r.GetNamespace()) {
 			res.Objects = append(res.Objects, o)
 		}
+	}
+	if !known && r.GetInForce() {
+		return nil, status.Errorf(codes.NotFound, "namespace %q: no object is in it", r.GetNamespace())
 	}
 	slices.SortFunc(res.Objects, func(a, b *configv1.Object) int { return strings.Compare(id(a.GetKey()), id(b.GetKey())) })
 	return res, nil
@@ -229,7 +289,11 @@ func (s *Server) Delete(_ context.Context, r *configv1.DeleteRequest) (*configv1
 	}
 	delete(s.objects, id(r.GetKey()))
 	s.revision++
-	return &configv1.DeleteResponse{Revision: s.revision}, nil
+	res := &configv1.DeleteResponse{Revision: s.revision}
+	if f := s.files[id(r.GetKey())]; f != nil {
+		res.Remains = &configv1.Place{Source: f.GetSource(), Location: f.GetLocation()}
+	}
+	return res, nil
 }
 
 // UpdateStatus implements ConfigStoreService.

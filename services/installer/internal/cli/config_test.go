@@ -1,0 +1,137 @@
+package cli_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"fairlead.dev/pkg/process"
+	"fairlead.dev/pkg/testkit"
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+
+	"fairlead.dev/services/installer/internal/cli"
+)
+
+// withFile is a mesh of which a file has VirtualService shop/web, and where something is to be said of it.
+func withFile(t *testing.T) *mesh {
+	m := newMesh(t)
+	until := timestamppb.New(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
+	m.SetFiles([]*configv1.Object{{
+		Key:    &configv1.ObjectKey{ApiVersion: "networking.istio.io/v1", Kind: "VirtualService", Namespace: "shop", Name: "web"},
+		Source: "file", Location: "mesh.yaml:515", StaysUntil: until,
+		Manifest: []byte(`{"apiVersion":"networking.istio.io/v1","kind":"VirtualService","metadata":{"name":"web","namespace":"shop"},"spec":{"hosts":["web"]}}`),
+	}}, []*configv1.Finding{
+		{Type: configv1.FindingType_FINDING_TYPE_STAYS, Object: "VirtualService shop/web", Source: "file", Location: "mesh.yaml:515", Message: "mesh.yaml is gone", Until: until},
+		{Type: configv1.FindingType_FINDING_TYPE_UNREAD, Object: "HTTPRoute shop/r", Source: "file", Location: "mesh.yaml:600", Message: "kind: nobody reads this kind"},
+	})
+	return m
+}
+
+// says runs a command that must do well and say things.
+func (m *mesh) says(t *testing.T, args []string, want ...string) {
+	t.Helper()
+	out, code, err := m.run("", args...)
+	if err != nil || code != process.ExitOK {
+		t.Errorf("%v: %d, %v", args, code, err)
+	}
+	for _, w := range want {
+		if !strings.Contains(out, w) {
+			t.Errorf("%v lacks %q:\n%s", args, w, out)
+		}
+	}
+}
+
+func TestConfigOfEverySource(t *testing.T) {
+	m := withFile(t)
+	m.says(t, []string{"config", "get"}, "SOURCE", "LOCATION", "file     mesh.yaml:515 (its file is not whole, stays until 2026-01-02T03:04:05Z)")
+	m.says(t, []string{"config", "get", "vs", "web", "-n", "shop", "-o", "yaml"}, "hosts:\n  - web")
+	m.says(t, []string{"config", "status"}, "SOURCE   STATE", "file     read", "STAYS     VirtualService shop/web   file     mesh.yaml:515   mesh.yaml is gone", "UNREAD    HTTPRoute shop/r")
+	for _, args := range [][]string{{"config", "status", "vs/web", "-n", "shop"}, {"config", "status", "vs", "web", "-n", "shop"}} {
+		m.says(t, args, "VirtualService shop/web\nin force:  yes\nsource:    file\nlocation:  mesh.yaml:515", "STAYS")
+	}
+	m.says(t, []string{"config", "status", "vs/web", "-n", "shop", "-o", "json"}, `"location": "mesh.yaml:515"`, `"FINDING_TYPE_STAYS"`)
+	name := file(t, object)
+	m.says(t, []string{"config", "apply", "-f", name}, "VirtualService shop/web created, overrides mesh.yaml:515\n")
+	m.says(t, []string{"config", "apply", "-f", name, "-o", "json"}, `"mesh.yaml:515"`)
+	m.says(t, []string{"config", "get", "vs"}, "memory   (overrides mesh.yaml:515)")
+	m.says(t, []string{"config", "status", "vs/web", "-n", "shop"}, "source:    memory", "overrides: mesh.yaml:515")
+	m.says(t, []string{"config", "delete", "-f", name}, "VirtualService shop/web deleted; that of mesh.yaml:515 is in force\n")
+}
+
+func TestUnknownKindsAndNamespaces(t *testing.T) {
+	m := withFile(t)
+	for _, tc := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"config", "get", "virtualservce"}, process.ExitUsage, "did you mean VirtualService?"},
+		{[]string{"config", "get", "virtualservics", "web"}, process.ExitUsage, "did you mean VirtualService?"},
+		{[]string{"config", "get", "deployments"}, process.ExitUsage, "kinds are VirtualService, DestinationRule"},
+		{[]string{"config", "status", "gatway/web"}, process.ExitUsage, "did you mean Gateway?"},
+		{[]string{"config", "status", "vs/"}, process.ExitUsage, "write KIND/NAME"},
+		{[]string{"config", "status", "vs/other", "-n", "shop"}, process.ExitFailure, "is not there"},
+		{[]string{"config", "delete", "destinatonrule", "web"}, process.ExitUsage, "did you mean DestinationRule?"},
+		{[]string{"config", "can-i", "get", "servce"}, process.ExitUsage, "did you mean Service?"},
+		{[]string{"config", "get", "vs", "-n", "shp"}, process.ExitFailure, `namespace "shp"`},
+		{[]string{"proxy-status", "-n", "shp"}, process.ExitFailure, `namespace "shp"`},
+	} {
+		if _, code, err := m.run("", tc.args...); code != tc.code || err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%v: %d, %v; want %d, %q", tc.args, code, err, tc.code, tc.want)
+		}
+	}
+	m.says(t, []string{"proxy-status", "-n", "shop"}, "newest revision")
+}
+
+func TestListsAndUnreadKindsInFiles(t *testing.T) {
+	m := newMesh(t)
+	list := file(t, "apiVersion: v1\nkind: List\nitems:\n- "+strings.ReplaceAll(strings.TrimSpace(object), "\n", "\n  ")+"\n")
+	m.says(t, []string{"config", "apply", "-f", list}, "VirtualService shop/web created\n")
+	deployment := file(t, "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\n---\n"+object)
+	m.says(t, []string{"config", "delete", "-f", deployment}, "Deployment default/web skipped (", "objects.yaml:1): nobody reads this kind\n", "VirtualService shop/web deleted\n")
+	m.says(t, []string{"config", "apply", "-f", list}, "created")
+	m.says(t, []string{"config", "delete", "-f", list}, "VirtualService shop/web deleted\n")
+	typo := file(t, strings.Replace(object, "VirtualService", "VirtualServce", 1))
+	if _, code, err := m.run("", "config", "delete", "-f", typo); code != process.ExitRefused || !strings.Contains(err.Error(), "did you mean VirtualService?") {
+		t.Errorf("a misspelt kind: %d, %v", code, err)
+	}
+}
+
+func TestEdit(t *testing.T) {
+	m := withFile(t)
+	dir := t.TempDir()
+	run := func(script string) (string, error) {
+		t.Helper()
+		editor := filepath.Join(dir, "editor")
+		testkit.WriteFile(t, editor, []byte("#!/bin/sh\n"+script))
+		if err := os.Chmod(editor, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		var out strings.Builder
+		err := cli.Run(t.Context(), cli.Env{Out: &out, Err: &out, Getenv: func(name string) string { return map[string]string{"EDITOR": editor}[name] }},
+			append([]string{"config", "edit", "vs/web", "-n", "shop"}, m.flags...))
+		return out.String(), err
+	}
+	if out, err := run("true"); err != nil || out != "VirtualService shop/web unchanged\n" || m.Object("VirtualService", "shop", "web") != nil {
+		t.Errorf("nothing changed: %q, %v", out, err)
+	}
+	if out, err := run(`sed -i s/web/www/ "$1"; sed -i "s/name: www/name: web/" "$1"`); err != nil || out != "VirtualService shop/web created, overrides mesh.yaml:515\n" {
+		t.Errorf("changed: %q, %v", out, err)
+	}
+	if _, err := run("exit 1"); err == nil || !strings.Contains(err.Error(), "nothing was changed") {
+		t.Errorf("an editor that fails: %v", err)
+	}
+	_, err := run(`echo "# broken" >> "$1"`)
+	if err == nil || process.ExitCode(err) != process.ExitRefused || !strings.Contains(err.Error(), "what you have written is in ") {
+		t.Fatalf("refused: %v", err)
+	}
+	_, kept, _ := strings.Cut(err.Error(), "what you have written is in ")
+	if text, err := os.ReadFile(kept); err != nil || !strings.Contains(string(text), "# broken") {
+		t.Errorf("kept %q, %v", text, err)
+	}
+	_ = os.Remove(kept)
+}

@@ -1,0 +1,118 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+
+	"fairlead.dev/services/installer/internal/mesh"
+)
+
+func newEdit(env Env, t *target) *cobra.Command {
+	var namespace string
+	cmd := &cobra.Command{
+		Use:   "edit KIND/NAME | KIND NAME",
+		Short: "Change an object in your editor and apply it",
+		Long: `Open an object in the editor that VISUAL or EDITOR names (default: vi), and apply what it leaves behind. An object of a file is stored with the change,
+and overrides the file's from then on. An object that was changed by somebody else meanwhile is refused.`,
+		Example: "  EDITOR=nano fairlead config edit vs/reviews",
+		Args:    args(cobra.RangeArgs(1, 2)),
+		RunE: func(cmd *cobra.Command, a []string) error {
+			kind, name, err := objectNamed(a)
+			if err != nil {
+				return err
+			}
+			if name == "" {
+				return usage(fmt.Errorf("%q: name the object, as in vs/reviews", a[0]))
+			}
+			return edit(cmd.Context(), env, t, objectKey(kind, namespace, name), cmd.OutOrStdout())
+		},
+	}
+	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "namespace (default: \"default\")")
+	return cmd
+}
+
+func edit(ctx context.Context, env Env, t *target, key *configv1.ObjectKey, out io.Writer) error {
+	before, err := editable(ctx, t, key)
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "fairlead-edit")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	file := dir + "/" + key.GetKind() + "-" + key.GetName() + ".yaml"
+	if err := os.WriteFile(file, before, 0o600); err != nil {
+		return err
+	}
+	if err := openEditor(ctx, env, file); err != nil {
+		return err
+	}
+	after, err := mesh.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	if bytes.Equal(before, after) {
+		fmt.Fprintf(out, "%s %s unchanged\n", key.GetKind(), strings.TrimPrefix(key.GetNamespace()+"/"+key.GetName(), "/"))
+		return nil
+	}
+	if err := apply(ctx, env, t, applyFlags{files: []string{file}, out: newFormat("json")}, out); err != nil {
+		// The text took work: it must not be lost with the directory.
+		kept, keepErr := os.CreateTemp("", "fairlead-edit-*.yaml")
+		if keepErr != nil {
+			return err
+		}
+		defer kept.Close()
+		if _, keepErr = kept.Write(after); keepErr != nil {
+			return err
+		}
+		return fmt.Errorf("%w\nwhat you have written is in %s", err, kept.Name())
+	}
+	return nil
+}
+
+// editable is the object in force as YAML, without its status, which is not edited. The resource version of one in the
+// store is kept: an object that somebody else changes meanwhile is refused.
+func editable(ctx context.Context, t *target, key *configv1.ObjectKey) ([]byte, error) {
+	client, err := t.dial()
+	if err != nil {
+		return nil, err
+	}
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	res, err := client.Get(ctx, &configv1.GetRequest{Key: key, InForce: true})
+	if err != nil {
+		return nil, exit(client.Explain(err))
+	}
+	var tree map[string]any
+	if err := json.Unmarshal(res.GetObject().GetManifest(), &tree); err != nil {
+		return nil, err
+	}
+	delete(tree, "status")
+	return yaml.Marshal(tree)
+}
+
+// openEditor runs the editor, a command with arguments, on a file.
+func openEditor(ctx context.Context, env Env, file string) error {
+	editor := env.Getenv("VISUAL")
+	orDefault(&editor, env.Getenv("EDITOR"))
+	orDefault(&editor, "vi")
+	cmd := exec.CommandContext(ctx, "sh", "-c", editor+` "$1"`, "editor", file)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = env.In, env.Out, env.Err
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("editor %q: %w; nothing was changed", editor, err)
+	}
+	return nil
+}

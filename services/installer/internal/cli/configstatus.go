@@ -1,0 +1,201 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+
+	"fairlead.dev/services/installer/internal/store"
+	"fairlead.dev/services/installer/internal/table"
+)
+
+// configStatusFlags are the flags of `fairlead config status`.
+type configStatusFlags struct {
+	namespace string
+	out       *format
+}
+
+func newConfigStatus(t *target) *cobra.Command {
+	f := configStatusFlags{out: newFormat("yaml", "json")}
+	cmd := &cobra.Command{
+		Use:   "status [KIND[/NAME] | KIND NAME]",
+		Short: "Show how the sources of the configuration do, and what is to be said of objects",
+		Long: `Show how the sources of the configuration do, and what is to be said of the objects of each, those of files included:
+
+  REFUSED     the object, or a part of a file, is not valid; its last good version stays in force
+  STAYS       its file is gone, empty or cut off; the object stays in force until the time given
+  UNREAD      nobody in the mesh reads objects of this kind
+  OVERRIDDEN  another source has the same object, which counts
+  WARNING     it is accepted, and something in it has no effect
+
+With a name it shows which source the object in force comes from, too.`,
+		Example: `  fairlead config status
+  fairlead config status vs/reviews
+  fairlead config status -n shop`,
+		Args: args(cobra.MaximumNArgs(2)),
+		RunE: func(cmd *cobra.Command, a []string) error {
+			return configStatus(cmd.Context(), t, f, a, cmd.OutOrStdout())
+		},
+	}
+	cmd.Flags().StringVarP(&f.namespace, "namespace", "n", "", "namespace (default: all; \"default\" for a single object)")
+	cmd.Flags().VarP(f.out, "output", "o", "output format")
+	return cmd
+}
+
+// objectNamed reads KIND, KIND/NAME and KIND NAME.
+func objectNamed(a []string) (kind, name string, err error) {
+	if len(a) == 0 {
+		return "", "", nil
+	}
+	kind, name, slash := strings.Cut(a[0], "/")
+	switch {
+	case slash && (len(a) > 1 || name == ""):
+		return "", "", usage(fmt.Errorf("%q: write KIND/NAME, or KIND NAME", strings.Join(a, " ")))
+	case len(a) > 1:
+		name = a[1]
+	}
+	kind, err = kindName(kind)
+	return kind, name, err
+}
+
+func configStatus(ctx context.Context, t *target, f configStatusFlags, a []string, out io.Writer) error {
+	kind, name, err := objectNamed(a)
+	if err != nil {
+		return err
+	}
+	client, err := t.dial()
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	req := &configv1.StatusRequest{Kind: kind, Namespace: f.namespace, Name: name}
+	if name != "" {
+		req.Namespace = objectKey(kind, f.namespace, name).GetNamespace()
+	}
+	res, err := client.Status(ctx, req)
+	if err != nil {
+		return exit(client.Explain(err))
+	}
+	var object *configv1.Object
+	if name != "" {
+		if object, err = inForce(ctx, client, objectKey(kind, f.namespace, name), len(res.GetFindings()) > 0); err != nil {
+			return err
+		}
+	}
+	if f.out.value != "" {
+		return printStatus(out, f.out.value, object, res)
+	}
+	if name != "" {
+		printInForce(out, kind, name, object)
+	} else if err := sourcesTable(res).Write(out); err != nil {
+		return err
+	}
+	if len(res.GetFindings()) == 0 {
+		_, err := fmt.Fprintln(out, "\nnothing is to be said of the objects")
+		return err
+	}
+	fmt.Fprintln(out)
+	return findingsTable(res).Write(out)
+}
+
+// inForce fetches the object that counts. Of one that there is none of something may be to be said all the same: then it
+// is no error that nothing is in force.
+func inForce(ctx context.Context, client *store.Client, key *configv1.ObjectKey, said bool) (*configv1.Object, error) {
+	res, err := client.Get(ctx, &configv1.GetRequest{Key: key, InForce: true})
+	if err == nil {
+		return res.GetObject(), nil
+	}
+	err = client.Explain(err)
+	if missing := new(store.NotFoundError); said && errors.As(err, &missing) {
+		return nil, nil
+	}
+	return nil, exit(err)
+}
+
+func printInForce(out io.Writer, kind, name string, o *configv1.Object) {
+	if o == nil {
+		fmt.Fprintf(out, "%s %s\nin force:  no\n", kind, name)
+		return
+	}
+	fmt.Fprintf(out, "%s %s\nin force:  yes\nsource:    %s\n", o.GetKey().GetKind(), strings.TrimPrefix(o.GetKey().GetNamespace()+"/"+o.GetKey().GetName(), "/"), o.GetSource())
+	if o.GetLocation() != "" {
+		fmt.Fprintf(out, "location:  %s\n", o.GetLocation())
+	}
+	if o.GetGeneration() > 0 {
+		fmt.Fprintf(out, "generation: %d\n", o.GetGeneration())
+	}
+	for _, p := range o.GetOverrides() {
+		fmt.Fprintf(out, "overrides: %s\n", placeName(p))
+	}
+	var tree struct {
+		Status json.RawMessage `json:"status"`
+	}
+	if json.Unmarshal(o.GetManifest(), &tree) == nil && len(tree.Status) > 0 {
+		fmt.Fprintf(out, "status:    %s\n", tree.Status)
+	}
+}
+
+// printStatus prints what config-watcher has answered as JSON or YAML.
+func printStatus(out io.Writer, as string, object *configv1.Object, res *configv1.StatusResponse) error {
+	answer := map[string]any{}
+	for name, m := range map[string]proto.Message{"object": object, "status": res} {
+		if o, isObject := m.(*configv1.Object); isObject && o == nil {
+			continue
+		} else if isObject {
+			o.Manifest = nil // `config get` shows it
+		}
+		text, err := protojson.MarshalOptions{EmitUnpopulated: true}.Marshal(m)
+		if err != nil {
+			return err
+		}
+		var tree any
+		if err := json.Unmarshal(text, &tree); err != nil {
+			return err
+		}
+		answer[name] = tree
+	}
+	text, err := json.MarshalIndent(answer, "", "  ")
+	if err != nil {
+		return err
+	}
+	return printJSONOr(out, text, as == "yaml")
+}
+
+func sourcesTable(res *configv1.StatusResponse) *table.Table {
+	tab := &table.Table{Header: []string{"SOURCE", "STATE", "OBJECTS", "REFUSED", "STAYING", "UNREAD"}}
+	for _, s := range res.GetSources() {
+		state := "read"
+		switch {
+		case s.GetAlarm() != "":
+			state = "takes no writes: " + s.GetAlarm()
+		case s.GetDegraded() != "":
+			state = "cannot be read, its last objects stay: " + s.GetDegraded()
+		case s.GetLastGood() != nil:
+			state = "not read since the start, served as of " + s.GetLastGood().AsTime().UTC().Format(time.RFC3339)
+		case !s.GetSynced():
+			state = "being read"
+		}
+		tab.Add(s.GetName(), state, fmt.Sprint(s.GetObjects()), fmt.Sprint(s.GetRefused()), fmt.Sprint(s.GetStaying()), fmt.Sprint(s.GetUnread()))
+	}
+	return tab
+}
+
+func findingsTable(res *configv1.StatusResponse) *table.Table {
+	tab := &table.Table{Header: []string{"FINDING", "OBJECT", "SOURCE", "LOCATION", "MESSAGE"}}
+	for _, f := range res.GetFindings() {
+		tab.Add(strings.TrimPrefix(f.GetType().String(), "FINDING_TYPE_"), f.GetObject(), f.GetSource(), f.GetLocation(), f.GetMessage())
+	}
+	return tab
+}
