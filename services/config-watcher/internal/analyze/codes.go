@@ -42,7 +42,7 @@ func Descriptions() []Description {
 		{DelegateNotFound, Warning, "IST0101", "A route delegates to a VirtualService that is not there, has hosts of its own or is not exported to the route's namespace.",
 			"The route is left out."},
 		{CredentialNotFound, Warning, "IST0101", "A credentialName stands for no Secret in the namespace of the gateway's workloads.", "TLS handshakes with that server fail."},
-		{CredentialUnusable, Warning, "IST0159", "A credentialName stands for a Secret that holds no certificate and key, or no certificates to verify with.",
+		{CredentialUnusable, Warning, "IST0161", "A credentialName stands for a Secret that holds no certificate and key, or no certificates to verify with.",
 			"TLS handshakes with that server fail."},
 		{NamespaceNotFound, Warning, "", "exportTo, a server's host or an egress host names a namespace in which nothing is.", "That part of the list has no effect."},
 		{NothingSelected, Warning, "IST0101", "The selector of a Gateway selects no workload.", "Nothing listens for the Gateway."},
