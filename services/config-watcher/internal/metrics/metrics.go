@@ -126,7 +126,7 @@ func newCollector(s State) *collector {
 		problems:  d("source_problems", "Objects of a source that were refused.", "source"),
 		synced:    d("source_synced", "1 once a source has read and delivered everything that existed at the start.", "source"),
 		degraded:  d("source_degraded", "1 while a source cannot be read; its last-known objects stay.", "source"),
-		conflicts: d("source_conflicts", "Objects that more than one source delivers."),
+		conflicts: d("source_conflicts", "Objects that more than one source delivers, or a source has in two files."),
 		pending:   d("pending_changes", "Changes that no revision contains yet."),
 		resources: d("resources", "Resources of the newest revision.", "kind"),
 		sequence:  d("revision_sequence", "Sequence of the newest revision; 0 before the first."),
@@ -154,12 +154,13 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
-	alarm := false
+	alarm, twice := false, 0
 	for _, s := range c.state.Sources {
 		st := s.Status()
 		alarm = alarm || st.Alarm != nil
 		gauge(c.lastGood, number(!st.LastGood.IsZero()), s.Name())
 		gauge(c.held, float64(st.Held), s.Name())
+		twice += len(st.Duplicates)
 		staying := 0
 		for _, f := range st.Staying {
 			staying += len(f.Objects)
@@ -174,7 +175,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	gauge(c.alarm, number(alarm))
 	ch <- prometheus.MustNewConstMetric(c.refused, prometheus.CounterValue, float64(c.state.Refused()))
 	gauge(c.unsaved, number(c.state.Unsaved() != nil))
-	gauge(c.conflicts, float64(c.state.Conflicts()))
+	gauge(c.conflicts, float64(c.state.Conflicts()+twice))
 	gauge(c.pending, float64(c.state.Pending()))
 	snapshot, _ := c.state.Revisions.Current()
 	gauge(c.sequence, float64(snapshot.Sequence()))

@@ -31,6 +31,8 @@ type sourceState struct {
 	// Held counts what stands in for broken security objects and holds their workloads closed.
 	Held     int      `json:"held_closed,omitempty"`
 	Problems []string `json:"problems,omitempty"`
+	// Duplicates are objects that are in two files, of which the first counts.
+	Duplicates []string `json:"duplicates,omitempty"`
 	// Unread counts objects of kinds that nobody reads; UnreadObjects names them, up to source.MaxUnread.
 	Unread        int      `json:"unread,omitempty"`
 	UnreadObjects []string `json:"unread_objects,omitempty"`
@@ -42,7 +44,8 @@ type sourceState struct {
 type stayingState struct {
 	Objects int       `json:"objects"`
 	Until   time.Time `json:"until"`
-	// Text names the file and its objects.
+	// File and Text, which names its objects, are for administrators.
+	File string `json:"file,omitempty"`
 	Text string `json:"text,omitempty"`
 }
 
@@ -54,7 +57,7 @@ func (s *Service) sourceStates(withProblems bool) []sourceState {
 		for _, f := range st.Staying {
 			staying := stayingState{Objects: len(f.Objects), Until: f.Until}
 			if withProblems {
-				staying.Text = f.String()
+				staying.File, staying.Text = f.File, f.String()
 			}
 			row.Staying = append(row.Staying, staying)
 		}
@@ -74,7 +77,7 @@ func (s *Service) sourceStates(withProblems bool) []sourceState {
 			}
 		}
 		if withProblems {
-			row.Problems, row.UnreadObjects = texts(st.Problems.Sorted()), texts(st.Unread)
+			row.Problems, row.Duplicates, row.UnreadObjects = texts(st.Problems.Sorted()), texts(st.Duplicates.Sorted()), texts(st.Unread)
 		}
 		out = append(out, row)
 	}

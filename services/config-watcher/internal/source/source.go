@@ -33,6 +33,8 @@ type Status struct {
 	Alarm error
 	// Problems are objects that were refused; the last good version of each stays.
 	Problems object.Problems
+	// Duplicates are objects that the source has in two places, of which the first counts.
+	Duplicates object.Problems
 	// Objects counts what the source has delivered.
 	Objects int
 	// Held counts those among Objects that stand in for broken security objects.

@@ -135,7 +135,7 @@ func keyProto(it *memory.Item) *configv1.ObjectKey {
 
 func (s *Server) objectProto(it *memory.Item) *configv1.Object {
 	return &configv1.Object{
-		Key: keyProto(it), ResourceVersion: it.Version, Generation: it.Generation, Manifest: withFindings(shown(it), s.findings.Of(it.Key)),
+		Key: keyProto(it), ResourceVersion: it.Version, Generation: it.Generation, Manifest: withFindings(shown(it), s.findings.Of(it.Key)), Source: memory.Name,
 	}
 }
 

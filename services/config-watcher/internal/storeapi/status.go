@@ -46,6 +46,9 @@ func (s *Server) Status(ctx context.Context, req *configv1.StatusRequest) (*conf
 		for _, p := range st.Problems {
 			add(finding(configv1.FindingType_FINDING_TYPE_REFUSED, src.Name(), p))
 		}
+		for _, p := range st.Duplicates {
+			add(finding(configv1.FindingType_FINDING_TYPE_OVERRIDDEN, src.Name(), p))
+		}
 		for _, p := range st.Unread {
 			add(finding(configv1.FindingType_FINDING_TYPE_UNREAD, src.Name(), p))
 		}

@@ -58,7 +58,7 @@ const object = "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetada
 
 func TestUsage(t *testing.T) {
 	for _, args := range [][]string{
-		{"nonsense"}, {"up", "--nonsense"}, {"up", "extra"}, {"up", "--loopback-range", "here"}, {"up", "--log-level", "loud"}, {"up", "--drain", "-1s"},
+		{"nonsense"}, {"up", "--nonsense"}, {"up", "extra"}, {"up", "--loopback-range", "here"}, {"up", "--log-level", "loud"}, {"up", "--drain", "-1s"}, {"up", "--file-grace-period", "500ms"},
 		{"config", "nonsense"}, {"config", "apply"}, {"config", "apply", "-f", "/does/not/exist"}, {"config", "delete"}, {"config", "delete", "vs"},
 		{"config", "get", "vs", "-o", "xml"}, {"config", "get", "--config-watcher-address", "127.0.0.1:1"},
 		{"proxy-config", "web"}, {"proxy-config", "web", "nonsense"}, {"proxy-config", "web", "secrets", "--served"}, {"proxy-config", "web", "nametables"}, {"proxy", "renew"}, {"demo"},

@@ -132,12 +132,15 @@ type appliedObject struct {
 	OverriddenBy string `json:"overriddenBy,omitempty"`
 }
 
+// storeSource is config-watcher's name for what its API stores.
+const storeSource = "memory"
+
 // placeName is where an object is written, for a sentence.
 func placeName(p *configv1.Place) string {
 	switch {
 	case p.GetLocation() != "":
 		return p.GetLocation()
-	case p.GetSource() == "memory":
+	case p.GetSource() == storeSource:
 		return "the store"
 	}
 	return p.GetSource()
@@ -292,6 +295,7 @@ func exit(err error) error {
 // getFlags are the flags of `fairlead config get`.
 type getFlags struct {
 	namespace string
+	source    string
 	out       *format
 }
 
@@ -309,6 +313,7 @@ several sources have counts once: --mesh-config-file before the store, the store
 		},
 	}
 	cmd.Flags().StringVarP(&f.namespace, "namespace", "n", "", "namespace (default: all; \"default\" for a single object)")
+	cmd.Flags().StringVar(&f.source, "source", "", "only the objects of a source, memory for those that config apply has stored, in force or not (default: what is in force)")
 	cmd.Flags().VarP(f.out, "output", "o", "output format")
 	return cmd
 }
@@ -329,16 +334,19 @@ func get(ctx context.Context, t *target, f getFlags, a []string, out io.Writer) 
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if len(a) == 2 {
-		res, err := client.Get(ctx, &configv1.GetRequest{Key: objectKey(kind, f.namespace, a[1]), InForce: true})
+		res, err := client.Get(ctx, &configv1.GetRequest{Key: objectKey(kind, f.namespace, a[1]), InForce: f.source != storeSource})
 		if err != nil {
 			return exit(client.Explain(err))
 		}
 		return printObjects(out, f.out.value, []*configv1.Object{res.GetObject()}, true)
 	}
 	tabular := f.out.value == "" || f.out.value == "wide"
-	res, err := client.List(ctx, &configv1.ListRequest{Kind: kind, Namespace: f.namespace, InForce: true, WithoutManifests: tabular})
+	res, err := client.List(ctx, &configv1.ListRequest{Kind: kind, Namespace: f.namespace, InForce: f.source != storeSource, WithoutManifests: tabular})
 	if err != nil {
 		return exit(client.Explain(err))
+	}
+	if f.source != "" {
+		res.Objects = slices.DeleteFunc(res.GetObjects(), func(o *configv1.Object) bool { return o.GetSource() != f.source })
 	}
 	return printObjects(out, f.out.value, res.GetObjects(), false)
 }

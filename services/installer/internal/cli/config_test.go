@@ -58,6 +58,10 @@ func TestConfigOfEverySource(t *testing.T) {
 	m.says(t, []string{"config", "apply", "-f", name}, "VirtualService shop/web created, overrides mesh.yaml:515\n")
 	m.says(t, []string{"config", "apply", "-f", name, "-o", "json"}, `"mesh.yaml:515"`)
 	m.says(t, []string{"config", "get", "vs"}, "memory   (overrides mesh.yaml:515)")
+	m.says(t, []string{"config", "get", "--source", "memory"}, "memory")
+	if out, _, err := m.run("", "config", "get", "--source", "file"); err != nil || strings.Contains(out, "web") {
+		t.Errorf("of files, where the store's counts: %q, %v", out, err)
+	}
 	m.says(t, []string{"config", "status", "vs/web", "-n", "shop"}, "source:    memory", "overrides: mesh.yaml:515")
 	m.says(t, []string{"config", "delete", "-f", name}, "VirtualService shop/web deleted; that of mesh.yaml:515 is in force\n")
 }

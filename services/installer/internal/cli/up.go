@@ -33,6 +33,7 @@ type upFlags struct {
 	binDir, envoy string
 	trustDomain   string
 	logLevel      string
+	fileGrace     time.Duration
 	drain         time.Duration
 	readyFile     string
 	readyTimeout  time.Duration
@@ -68,6 +69,7 @@ Ctrl-C drains the proxies, ends everything and leaves no process behind.`,
 	fs.StringVar(&f.envoy, "envoy", "", "Envoy binary (default: $ENVOY, then envoy in --bin-dir, .tools beside it, PATH)")
 	fs.StringVar(&f.trustDomain, "trust-domain", "", "trust domain (default: that of MeshConfig in the files, or cluster.local)")
 	fs.StringVar(&f.logLevel, "log-level", "info", "log level of Fairlead's processes: debug, info, warn or error")
+	fs.DurationVar(&f.fileGrace, "file-grace-period", 30*time.Second, "how long the objects of a mesh file stay in force that is gone, empty or cut off; at least 1s")
 	fs.DurationVar(&f.drain, "drain", 5*time.Second, "how long proxies may take to finish requests when the mesh stops")
 	fs.StringVar(&f.readyFile, "ready-file", "", "file that is written when everything is ready")
 	fs.DurationVar(&f.readyTimeout, "ready-timeout", 0, "give up if not everything is ready by then; 0 waits for ever")
@@ -81,6 +83,8 @@ func (f upFlags) check() error {
 	switch {
 	case level.UnmarshalText([]byte(f.logLevel)) != nil:
 		return fmt.Errorf("--log-level %q is none of debug, info, warn, error", f.logLevel)
+	case f.fileGrace < time.Second:
+		return fmt.Errorf("--file-grace-period %s is less than 1s, which an editor may take to replace a file", f.fileGrace)
 	case f.drain < 0:
 		return fmt.Errorf("--drain %s is negative", f.drain)
 	case f.readyTimeout < 0:
@@ -202,7 +206,7 @@ func (f upFlags) plan(env Env, t *target, prefix netip.Prefix) (*plan.Plan, rund
 	opts := plan.Options{
 		Layout: rundir.NewLayout(dir, plan.LongestPodID(m)),
 		Range:  prefix, XDSServers: f.xdsServers, TrustDomain: td, ConfigPaths: configPaths,
-		LogLevel: f.logLevel, Drain: f.drain, Find: find.Program, Envoy: envoy,
+		LogLevel: f.logLevel, Drain: f.drain, FileGrace: f.fileGrace, Find: find.Program, Envoy: envoy,
 		FreePort: ports.NewFree(dir).Port,
 		BaseEnv:  programs.BaseEnv(env.Getenv),
 	}

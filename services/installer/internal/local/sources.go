@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -37,7 +39,7 @@ func (n *Node) checkFiles(ctx context.Context) error {
 		return nil
 	}
 	return n.untilTaken(ctx, func(ctx context.Context) error {
-		_, err := n.store.Apply(ctx, &configv1.ApplyRequest{Documents: docs, DryRun: true}, grpc.WaitForReady(true))
+		_, err := n.store.Apply(ctx, &configv1.ApplyRequest{Documents: docs, DryRun: true, SkipUnread: true}, grpc.WaitForReady(true))
 		return err
 	})
 }
@@ -46,15 +48,18 @@ func (n *Node) checkFiles(ctx context.Context) error {
 const sourcesPeriod = 500 * time.Millisecond
 
 // watchSources tells the person what config-watcher refuses of the files, which are followed live: the last good version of a refused object stays
-// in use. It also tells what is accepted and has no effect.
+// in use. It also tells what is accepted and has no effect, which objects nobody reads, and which files are gone, empty or cut off.
 func (n *Node) watchSources(ctx context.Context) error {
 	var known, warned []string
+	staying := map[string]stayingFile{}
 	for n.wait(ctx, sourcesPeriod) {
-		now, warnings, err := n.sourceProblems(ctx)
+		answer, err := n.sources(ctx)
 		if err != nil {
 			n.cfg.Log.Debug("sources are not known", "error", err)
 			continue
 		}
+		now, warnings := answer.problems(), slices.Concat(answer.Warnings, answer.duplicates(), n.unread(answer))
+		staying = n.tellStaying(staying, answer.staying())
 		for _, w := range warnings {
 			if !slices.Contains(warned, w) {
 				n.cfg.Console.Line("warning: " + w)
@@ -74,21 +79,102 @@ func (n *Node) watchSources(ctx context.Context) error {
 	return nil
 }
 
-// sourceProblems asks config-watcher what is wrong with the objects that it reads, and what has no effect in them.
-func (n *Node) sourceProblems(ctx context.Context) (problems, warnings []string, err error) {
-	var answer struct {
-		Sources []struct {
-			Problems []string `json:"problems"`
-		} `json:"sources"`
-		Warnings []string `json:"warnings"`
+// sourcesAnswer is what is read of config-watcher's /debug/sources.
+type sourcesAnswer struct {
+	Sources []struct {
+		Problems   []string      `json:"problems"`
+		Duplicates []string      `json:"duplicates"`
+		Unread     []string      `json:"unread_objects"`
+		Staying    []stayingFile `json:"staying"`
+	} `json:"sources"`
+	Warnings []string `json:"warnings"`
+}
+
+// stayingFile is a file whose objects stay in force although it is gone, empty or cut off.
+type stayingFile struct {
+	File    string    `json:"file"`
+	Objects int       `json:"objects"`
+	Until   time.Time `json:"until"`
+	Text    string    `json:"text"`
+}
+
+// sources asks config-watcher how its sources do.
+func (n *Node) sources(ctx context.Context) (answer sourcesAnswer, err error) {
+	err = n.debug(ctx, n.cfg.Plan.ConfigWatcher(), "/debug/sources", &answer)
+	return answer, err
+}
+
+func (a sourcesAnswer) problems() (list []string) {
+	for _, s := range a.Sources {
+		list = append(list, s.Problems...)
 	}
-	if err := n.debug(ctx, n.cfg.Plan.ConfigWatcher(), "/debug/sources", &answer); err != nil {
-		return nil, nil, err
+	return list
+}
+
+func (a sourcesAnswer) duplicates() (list []string) {
+	for _, s := range a.Sources {
+		list = append(list, s.Duplicates...)
 	}
-	for _, s := range answer.Sources {
-		problems = append(problems, s.Problems...)
+	return list
+}
+
+func (a sourcesAnswer) staying() map[string]stayingFile {
+	files := map[string]stayingFile{}
+	for _, s := range a.Sources {
+		for _, f := range s.Staying {
+			files[f.File] = f
+		}
 	}
-	return problems, answer.Warnings, nil
+	return files
+}
+
+// unread lists the objects that nobody reads. Deployments that were there at the start are run, and so read; one that
+// came later is not.
+func (n *Node) unread(a sourcesAnswer) (list []string) {
+	for _, s := range a.Sources {
+		for _, text := range s.Unread {
+			name, isDeployment := deploymentOf(text)
+			switch {
+			case !isDeployment:
+				list = append(list, text)
+			case !slices.ContainsFunc(n.cfg.Plan.Pods, func(p *plan.Pod) bool { return p.Namespace+"/"+p.Workload == name }):
+				list = append(list, fmt.Sprintf("Deployment %s is not run: Deployments are read at the start; end `fairlead up` and start it again", name))
+			}
+		}
+	}
+	return list
+}
+
+// deploymentOf reads the namespace and name of a Deployment from a line about an object that nobody reads.
+func deploymentOf(text string) (name string, ok bool) {
+	object, _, ok := strings.Cut(text, ": kind: apps/v1 Deployment: ")
+	if !ok {
+		return "", false
+	}
+	_, name, ok = strings.Cut(object, ": Deployment ")
+	if !strings.Contains(name, "/") {
+		name = mesh.DefaultNamespace + "/" + name
+	}
+	return name, ok
+}
+
+// tellStaying tells which files have come to be gone, empty or cut off, and how that ended for those before.
+func (n *Node) tellStaying(before, now map[string]stayingFile) map[string]stayingFile {
+	for _, name := range slices.Sorted(maps.Keys(now)) {
+		if before[name].Text != now[name].Text {
+			n.cfg.Console.Line("warning: " + now[name].Text)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(before)) {
+		switch f := before[name]; {
+		case now[name].File != "":
+		case n.cfg.Clock.Now().Before(f.Until):
+			n.cfg.Console.Line(name + " is whole again: the objects are those that it says")
+		default:
+			n.cfg.Console.Line(fmt.Sprintf("%s did not become whole again: its %d last objects are removed", name, f.Objects))
+		}
+	}
+	return now
 }
 
 // maxDebug bounds what is read of a debug page.

@@ -45,6 +45,8 @@ type Options struct {
 	TrustDomain string
 	// ConfigPaths are the files and directories that config-watcher reads.
 	ConfigPaths []string
+	// FileGrace is how long the objects of a file that is gone, empty or cut off stay; config-watcher's default if 0.
+	FileGrace time.Duration
 	// LogLevel of Fairlead's own processes.
 	LogLevel string
 	// Drain is how long a proxy may take to finish what is under way when the mesh stops.

@@ -79,6 +79,9 @@ func (p *Plan) addServices(o Options, addrs *addresses) error {
 	for _, path := range o.ConfigPaths {
 		config = append(config, "--config-dir", path)
 	}
+	if o.FileGrace > 0 {
+		config = append(config, "--file-grace-period", o.FileGrace.String())
+	}
 	if err := add("config-watcher", "config-watcher", "config-watcher", watcher, client("config-watcher"), config); err != nil {
 		return err
 	}

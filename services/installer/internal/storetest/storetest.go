@@ -235,7 +235,7 @@ func (s *Server) Apply(_ context.Context, r *configv1.ApplyRequest) (*configv1.A
 			if s.objects[id(key)] != nil {
 				action = configv1.Action_ACTION_CONFIGURED
 			}
-			writes[id(key)] = &configv1.Object{Key: key, Generation: 1, ResourceVersion: "1", Manifest: text}
+			writes[id(key)] = &configv1.Object{Key: key, Source: "memory", Generation: 1, ResourceVersion: "1", Manifest: text}
 			result := &configv1.ApplyResult{Key: key, Action: action}
 			if f := s.files[id(key)]; f != nil {
 				result.Overrides = []*configv1.Place{{Source: f.GetSource(), Location: f.GetLocation()}}

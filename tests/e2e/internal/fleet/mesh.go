@@ -353,6 +353,16 @@ func (m *Mesh) Log(t *testing.T, service string) string {
 	return string(b)
 }
 
+// Output is what `fairlead up` has printed.
+func (m *Mesh) Output(t *testing.T) string {
+	t.Helper()
+	b, err := os.ReadFile(m.output)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
 // tails are the ends of what `fairlead up` printed and of all logs, for whoever has only the test's output.
 func (m *Mesh) tails() string {
 	var out strings.Builder

@@ -84,7 +84,7 @@ func New(t *testing.T, xdsServers int, config map[string]string) *LAN {
 		"--grpc-address", caAddress, "--ops-address", "127.0.0.1:15014", "--ca-dir", filepath.Join(dir, "ca"), "--root-cert-out", l.root(),
 	}, l.tokens()...)...)
 	l.control.start(user{}, nil, filepath.Join(l.files.Dir, "config-watcher"), append([]string{
-		"--grpc-address", watcherAddress, "--ops-address", "127.0.0.1:15016", "--store-dir", filepath.Join(dir, "store"), "--config-dir", l.config,
+		"--grpc-address", watcherAddress, "--ops-address", "127.0.0.1:15016", "--store-dir", filepath.Join(dir, "store"), "--config-dir", l.config, "--file-grace-period", "1s",
 	}, l.identity("config-watcher")...)...)
 	l.servers = make([]*process, xdsServers)
 	for i := range l.servers {

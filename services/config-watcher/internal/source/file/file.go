@@ -67,6 +67,7 @@ type Source struct {
 	objects  int
 	held     int
 	lastGood time.Time
+	twice    object.Problems
 	stay     []source.Staying
 	unread   object.Problems
 	unreads  int
@@ -115,7 +116,7 @@ func (s *Source) Status() source.Status {
 	defer s.mu.Unlock()
 	return source.Status{
 		Synced: s.synced, Degraded: s.degraded, LastGood: s.lastGood, Problems: s.problems, Objects: s.objects, Held: s.held,
-		Staying: s.stay, Unread: s.unread, UnreadTotal: s.unreads,
+		Duplicates: s.twice, Staying: s.stay, Unread: s.unread, UnreadTotal: s.unreads,
 	}
 }
 
@@ -334,7 +335,7 @@ func (s *Source) deliver(ctx context.Context, c coverage) {
 	}
 	slices.Sort(paths)
 	next := map[object.Key]*object.Object{}
-	var problems, unread object.Problems
+	var problems, twice, unread object.Problems
 	var stay []source.Staying
 	for _, p := range paths {
 		st := s.files[p]
@@ -347,7 +348,7 @@ func (s *Source) deliver(ctx context.Context, c coverage) {
 				continue
 			}
 			if other, dup := next[o.Key]; dup {
-				problems = append(problems, object.Problem{
+				twice = append(twice, object.Problem{
 					Location: o.Location, Object: o.Key.String(), Reason: "same object as at " + other.Location + ", which counts", Remedy: "remove one of them",
 				})
 				continue
@@ -384,11 +385,11 @@ func (s *Source) deliver(ctx context.Context, c coverage) {
 	}
 	slices.SortFunc(events, func(a, b source.Event) int { return a.Key.Compare(b.Key) })
 	s.delivered = next
-	s.report(problems, unread, c)
+	s.report(problems, twice, unread, c)
 	// Whoever sees the change can read what was wrong with it; synced is only who has handed everything on.
 	s.mu.Lock()
 	s.problems, s.degraded, s.objects, s.held = problems, c.degraded, len(next), held
-	s.stay, s.unread, s.unreads = stay, unread.Sorted()[:min(len(unread), source.MaxUnread)], len(unread)
+	s.twice, s.stay, s.unread, s.unreads = twice, stay, unread.Sorted()[:min(len(unread), source.MaxUnread)], len(unread)
 	s.mu.Unlock()
 	if len(events) > 0 {
 		s.handler(ctx, s.cfg.Name, events)
@@ -406,7 +407,7 @@ func (s *Source) deliver(ctx context.Context, c coverage) {
 }
 
 // report logs what is new among the problems, each once.
-func (s *Source) report(problems, unread object.Problems, c coverage) {
+func (s *Source) report(problems, twice, unread object.Problems, c coverage) {
 	now := map[string]bool{}
 	say := func(text string, log func()) {
 		now[text] = true
@@ -422,6 +423,11 @@ func (s *Source) report(problems, unread object.Problems, c coverage) {
 			} else {
 				s.cfg.Log.Warn("object refused, its last good version stays", "source", s.cfg.Name, "problem", text)
 			}
+		})
+	}
+	for _, p := range twice {
+		say(p.Error(), func() {
+			s.cfg.Log.Warn("object is in two files, the first counts", "source", s.cfg.Name, "object", p.Error())
 		})
 	}
 	for _, p := range unread[:min(len(unread), source.MaxUnread)] {

@@ -68,6 +68,7 @@ func (s *Source) left(st *fileState, now time.Time) time.Duration {
 func (s *Source) hold(st *fileState, now time.Time, why string, kept map[object.Key]bool) (again time.Duration, changed bool) {
 	if st.grace == nil {
 		st.grace = &grace{since: s.savedGrace(st.entry, now)}
+		s.saveGrace(st.entry, st.grace.since)
 	}
 	g := st.grace
 	if g.kept != nil && kept == nil {
@@ -84,9 +85,6 @@ func (s *Source) hold(st *fileState, now time.Time, why string, kept map[object.
 		return min(until, left), changed
 	}
 	if !g.said || changed {
-		if !g.said {
-			s.saveGrace(st.entry, g.since)
-		}
 		g.said, changed = true, true
 		s.cfg.Log.Warn("file is not whole, its last objects stay for a while", "source", s.cfg.Name, "file", st.entry.path, "file_state", why,
 			"objects", len(s.staying(st).Objects), "until", g.since.Add(s.cfg.Grace))
@@ -101,8 +99,8 @@ func (s *Source) release(st *fileState) bool {
 	}
 	said := st.grace.said
 	st.grace = nil
+	s.dropGrace(st.entry)
 	if said {
-		s.dropGrace(st.entry)
 		s.cfg.Log.Info("file is whole again, its objects are those that it says", "source", s.cfg.Name, "file", st.entry.path)
 	}
 	return said
