@@ -1158,7 +1158,9 @@ type DeleteResponse struct {
 	// revision sequence that no longer contains the object.
 	Revision uint64 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
 	// remains is the place of the object of this key that is in force now; absent if there is none.
-	Remains       *Place `protobuf:"bytes,2,opt,name=remains,proto3" json:"remains,omitempty"`
+	Remains *Place `protobuf:"bytes,2,opt,name=remains,proto3" json:"remains,omitempty"`
+	// broken are what is found about other objects now and was not before.
+	Broken        []*Warning `protobuf:"bytes,10,rep,name=broken,proto3" json:"broken,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1203,6 +1205,13 @@ func (x *DeleteResponse) GetRevision() uint64 {
 func (x *DeleteResponse) GetRemains() *Place {
 	if x != nil {
 		return x.Remains
+	}
+	return nil
+}
+
+func (x *DeleteResponse) GetBroken() []*Warning {
+	if x != nil {
+		return x.Broken
 	}
 	return nil
 }
@@ -1334,7 +1343,9 @@ type ApplyResponse struct {
 	// revision sequence that contains all writes; 0 on a dry run and when nothing changed.
 	Revision uint64 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
 	// unread are the objects that ApplyRequest.skip_unread has passed over.
-	Unread        []*Finding `protobuf:"bytes,3,rep,name=unread,proto3" json:"unread,omitempty"`
+	Unread []*Finding `protobuf:"bytes,3,rep,name=unread,proto3" json:"unread,omitempty"`
+	// broken are what is found about other objects now and was not before; on a dry run what would be.
+	Broken        []*Warning `protobuf:"bytes,10,rep,name=broken,proto3" json:"broken,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1390,6 +1401,13 @@ func (x *ApplyResponse) GetUnread() []*Finding {
 	return nil
 }
 
+func (x *ApplyResponse) GetBroken() []*Warning {
+	if x != nil {
+		return x.Broken
+	}
+	return nil
+}
+
 // ApplyResult tells what was done with one object.
 type ApplyResult struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1399,7 +1417,7 @@ type ApplyResult struct {
 	Action Action `protobuf:"varint,2,opt,name=action,proto3,enum=fairlead.config.v1.Action" json:"action,omitempty"`
 	// resource_version after it; empty on a dry run.
 	ResourceVersion string `protobuf:"bytes,3,opt,name=resource_version,json=resourceVersion,proto3" json:"resource_version,omitempty"`
-	// warnings name fields that are accepted and have no effect.
+	// warnings name fields that are accepted and have no effect, and what is found about the object in the mesh.
 	Warnings []string `protobuf:"bytes,4,rep,name=warnings,proto3" json:"warnings,omitempty"`
 	// overrides are the places of objects of the same key in sources that count less: this one is used in their place.
 	Overrides []*Place `protobuf:"bytes,5,rep,name=overrides,proto3" json:"overrides,omitempty"`
@@ -1591,6 +1609,243 @@ func (x *ConfigStoreServiceWatchResponse) GetObject() *Object {
 	return nil
 }
 
+// ListWarningsRequest narrows the list. Without any field all warnings are listed.
+type ListWarningsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// kind wanted; empty means all.
+	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	// namespace wanted; empty means all.
+	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// name wanted; empty means all.
+	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	// hosts whose VirtualServices and DestinationRules are wanted, as full names, besides the objects; only these if objects is empty.
+	Hosts []string `protobuf:"bytes,4,rep,name=hosts,proto3" json:"hosts,omitempty"`
+	// objects wanted besides those of the hosts; only these and those are listed if either is given.
+	Objects       []*ObjectKey `protobuf:"bytes,5,rep,name=objects,proto3" json:"objects,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListWarningsRequest) Reset() {
+	*x = ListWarningsRequest{}
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListWarningsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListWarningsRequest) ProtoMessage() {}
+
+func (x *ListWarningsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListWarningsRequest.ProtoReflect.Descriptor instead.
+func (*ListWarningsRequest) Descriptor() ([]byte, []int) {
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *ListWarningsRequest) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *ListWarningsRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ListWarningsRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ListWarningsRequest) GetHosts() []string {
+	if x != nil {
+		return x.Hosts
+	}
+	return nil
+}
+
+func (x *ListWarningsRequest) GetObjects() []*ObjectKey {
+	if x != nil {
+		return x.Objects
+	}
+	return nil
+}
+
+// ListWarningsResponse holds the warnings.
+type ListWarningsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// warnings sorted by object and field.
+	Warnings      []*Warning `protobuf:"bytes,1,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListWarningsResponse) Reset() {
+	*x = ListWarningsResponse{}
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListWarningsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListWarningsResponse) ProtoMessage() {}
+
+func (x *ListWarningsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListWarningsResponse.ProtoReflect.Descriptor instead.
+func (*ListWarningsResponse) Descriptor() ([]byte, []int) {
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *ListWarningsResponse) GetWarnings() []*Warning {
+	if x != nil {
+		return x.Warnings
+	}
+	return nil
+}
+
+// Warning is one thing that is wrong with an object in the mesh that it is in.
+type Warning struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// code names the kind of finding, "HostNotFound"; codes are stable, docs/reference/findings.md lists them.
+	Code string `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"`
+	// severity is "warning".
+	Severity string `protobuf:"bytes,2,opt,name=severity,proto3" json:"severity,omitempty"`
+	// object that it is about.
+	Object *ObjectKey `protobuf:"bytes,3,opt,name=object,proto3" json:"object,omitempty"`
+	// source that the object comes from.
+	Source string `protobuf:"bytes,4,opt,name=source,proto3" json:"source,omitempty"`
+	// location of the object, "dir/mesh.yaml:12"; empty where there is no file.
+	Location string `protobuf:"bytes,5,opt,name=location,proto3" json:"location,omitempty"`
+	// field is the JSON path, "spec.http[0].route[0].destination.host".
+	Field string `protobuf:"bytes,6,opt,name=field,proto3" json:"field,omitempty"`
+	// message says what is wrong, without the place, and what to do.
+	Message string `protobuf:"bytes,7,opt,name=message,proto3" json:"message,omitempty"`
+	// text is the whole on one line.
+	Text          string `protobuf:"bytes,8,opt,name=text,proto3" json:"text,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Warning) Reset() {
+	*x = Warning{}
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Warning) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Warning) ProtoMessage() {}
+
+func (x *Warning) ProtoReflect() protoreflect.Message {
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Warning.ProtoReflect.Descriptor instead.
+func (*Warning) Descriptor() ([]byte, []int) {
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *Warning) GetCode() string {
+	if x != nil {
+		return x.Code
+	}
+	return ""
+}
+
+func (x *Warning) GetSeverity() string {
+	if x != nil {
+		return x.Severity
+	}
+	return ""
+}
+
+func (x *Warning) GetObject() *ObjectKey {
+	if x != nil {
+		return x.Object
+	}
+	return nil
+}
+
+func (x *Warning) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *Warning) GetLocation() string {
+	if x != nil {
+		return x.Location
+	}
+	return ""
+}
+
+func (x *Warning) GetField() string {
+	if x != nil {
+		return x.Field
+	}
+	return ""
+}
+
+func (x *Warning) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *Warning) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
 // StatusRequest narrows what is told of objects; what is told of sources is always told.
 type StatusRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1606,7 +1861,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[23]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1618,7 +1873,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[23]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1631,7 +1886,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{23}
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *StatusRequest) GetKind() string {
@@ -1668,7 +1923,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[24]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1680,7 +1935,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[24]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1693,7 +1948,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{24}
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *StatusResponse) GetSources() []*SourceStatus {
@@ -1737,7 +1992,7 @@ type SourceStatus struct {
 
 func (x *SourceStatus) Reset() {
 	*x = SourceStatus{}
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[25]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1749,7 +2004,7 @@ func (x *SourceStatus) String() string {
 func (*SourceStatus) ProtoMessage() {}
 
 func (x *SourceStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[25]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1762,7 +2017,7 @@ func (x *SourceStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SourceStatus.ProtoReflect.Descriptor instead.
 func (*SourceStatus) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{25}
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *SourceStatus) GetName() string {
@@ -1849,7 +2104,7 @@ type Finding struct {
 
 func (x *Finding) Reset() {
 	*x = Finding{}
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[26]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1861,7 +2116,7 @@ func (x *Finding) String() string {
 func (*Finding) ProtoMessage() {}
 
 func (x *Finding) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[26]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1874,7 +2129,7 @@ func (x *Finding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finding.ProtoReflect.Descriptor instead.
 func (*Finding) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{26}
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Finding) GetType() FindingType {
@@ -1983,10 +2238,12 @@ const file_fairlead_config_v1_store_proto_rawDesc = "" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\"k\n" +
 	"\rDeleteRequest\x12/\n" +
 	"\x03key\x18\x01 \x01(\v2\x1d.fairlead.config.v1.ObjectKeyR\x03key\x12)\n" +
-	"\x10resource_version\x18\x02 \x01(\tR\x0fresourceVersion\"a\n" +
+	"\x10resource_version\x18\x02 \x01(\tR\x0fresourceVersion\"\x96\x01\n" +
 	"\x0eDeleteResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x123\n" +
-	"\aremains\x18\x02 \x01(\v2\x19.fairlead.config.v1.PlaceR\aremains\"\x84\x01\n" +
+	"\aremains\x18\x02 \x01(\v2\x19.fairlead.config.v1.PlaceR\aremains\x123\n" +
+	"\x06broken\x18\n" +
+	" \x03(\v2\x1b.fairlead.config.v1.WarningR\x06broken\"\x84\x01\n" +
 	"\fApplyRequest\x12:\n" +
 	"\tdocuments\x18\x01 \x03(\v2\x1c.fairlead.config.v1.DocumentR\tdocuments\x12\x17\n" +
 	"\adry_run\x18\x02 \x01(\bR\x06dryRun\x12\x1f\n" +
@@ -1994,11 +2251,13 @@ const file_fairlead_config_v1_store_proto_rawDesc = "" +
 	"skipUnread\"8\n" +
 	"\bDocument\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
-	"\acontent\x18\x02 \x01(\fR\acontent\"\x9b\x01\n" +
+	"\acontent\x18\x02 \x01(\fR\acontent\"\xd0\x01\n" +
 	"\rApplyResponse\x129\n" +
 	"\aresults\x18\x01 \x03(\v2\x1f.fairlead.config.v1.ApplyResultR\aresults\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x123\n" +
-	"\x06unread\x18\x03 \x03(\v2\x1b.fairlead.config.v1.FindingR\x06unread\"\xb2\x02\n" +
+	"\x06unread\x18\x03 \x03(\v2\x1b.fairlead.config.v1.FindingR\x06unread\x123\n" +
+	"\x06broken\x18\n" +
+	" \x03(\v2\x1b.fairlead.config.v1.WarningR\x06broken\"\xb2\x02\n" +
 	"\vApplyResult\x12/\n" +
 	"\x03key\x18\x01 \x01(\v2\x1d.fairlead.config.v1.ObjectKeyR\x03key\x122\n" +
 	"\x06action\x18\x02 \x01(\x0e2\x1a.fairlead.config.v1.ActionR\x06action\x12)\n" +
@@ -2011,7 +2270,24 @@ const file_fairlead_config_v1_store_proto_rawDesc = "" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\"\x88\x01\n" +
 	"\x1fConfigStoreServiceWatchResponse\x121\n" +
 	"\x04type\x18\x01 \x01(\x0e2\x1d.fairlead.config.v1.EventTypeR\x04type\x122\n" +
-	"\x06object\x18\x02 \x01(\v2\x1a.fairlead.config.v1.ObjectR\x06object\"U\n" +
+	"\x06object\x18\x02 \x01(\v2\x1a.fairlead.config.v1.ObjectR\x06object\"\xaa\x01\n" +
+	"\x13ListWarningsRequest\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1c\n" +
+	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12\x14\n" +
+	"\x05hosts\x18\x04 \x03(\tR\x05hosts\x127\n" +
+	"\aobjects\x18\x05 \x03(\v2\x1d.fairlead.config.v1.ObjectKeyR\aobjects\"O\n" +
+	"\x14ListWarningsResponse\x127\n" +
+	"\bwarnings\x18\x01 \x03(\v2\x1b.fairlead.config.v1.WarningR\bwarnings\"\xe8\x01\n" +
+	"\aWarning\x12\x12\n" +
+	"\x04code\x18\x01 \x01(\tR\x04code\x12\x1a\n" +
+	"\bseverity\x18\x02 \x01(\tR\bseverity\x125\n" +
+	"\x06object\x18\x03 \x01(\v2\x1d.fairlead.config.v1.ObjectKeyR\x06object\x12\x16\n" +
+	"\x06source\x18\x04 \x01(\tR\x06source\x12\x1a\n" +
+	"\blocation\x18\x05 \x01(\tR\blocation\x12\x14\n" +
+	"\x05field\x18\x06 \x01(\tR\x05field\x12\x18\n" +
+	"\amessage\x18\a \x01(\tR\amessage\x12\x12\n" +
+	"\x04text\x18\b \x01(\tR\x04text\"U\n" +
 	"\rStatusRequest\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
@@ -2053,7 +2329,7 @@ const file_fairlead_config_v1_store_proto_rawDesc = "" +
 	"\x12FINDING_TYPE_STAYS\x10\x02\x12\x17\n" +
 	"\x13FINDING_TYPE_UNREAD\x10\x03\x12\x1b\n" +
 	"\x17FINDING_TYPE_OVERRIDDEN\x10\x04\x12\x18\n" +
-	"\x14FINDING_TYPE_WARNING\x10\x052\xde\x06\n" +
+	"\x14FINDING_TYPE_WARNING\x10\x052\xc1\a\n" +
 	"\x12ConfigStoreService\x12F\n" +
 	"\x03Get\x12\x1e.fairlead.config.v1.GetRequest\x1a\x1f.fairlead.config.v1.GetResponse\x12I\n" +
 	"\x04List\x12\x1f.fairlead.config.v1.ListRequest\x1a .fairlead.config.v1.ListResponse\x12O\n" +
@@ -2063,7 +2339,8 @@ const file_fairlead_config_v1_store_proto_rawDesc = "" +
 	"\x05Patch\x12 .fairlead.config.v1.PatchRequest\x1a!.fairlead.config.v1.PatchResponse\x12O\n" +
 	"\x06Delete\x12!.fairlead.config.v1.DeleteRequest\x1a\".fairlead.config.v1.DeleteResponse\x12L\n" +
 	"\x05Apply\x12 .fairlead.config.v1.ApplyRequest\x1a!.fairlead.config.v1.ApplyResponse\x12r\n" +
-	"\x05Watch\x122.fairlead.config.v1.ConfigStoreServiceWatchRequest\x1a3.fairlead.config.v1.ConfigStoreServiceWatchResponse0\x01\x12O\n" +
+	"\x05Watch\x122.fairlead.config.v1.ConfigStoreServiceWatchRequest\x1a3.fairlead.config.v1.ConfigStoreServiceWatchResponse0\x01\x12a\n" +
+	"\fListWarnings\x12'.fairlead.config.v1.ListWarningsRequest\x1a(.fairlead.config.v1.ListWarningsResponse\x12O\n" +
 	"\x06Status\x12!.fairlead.config.v1.StatusRequest\x1a\".fairlead.config.v1.StatusResponseB0Z.fairlead.dev/proto/fairlead/config/v1;configv1b\x06proto3"
 
 var (
@@ -2079,7 +2356,7 @@ func file_fairlead_config_v1_store_proto_rawDescGZIP() []byte {
 }
 
 var file_fairlead_config_v1_store_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_fairlead_config_v1_store_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_fairlead_config_v1_store_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_fairlead_config_v1_store_proto_goTypes = []any{
 	(Action)(0),                             // 0: fairlead.config.v1.Action
 	(EventType)(0),                          // 1: fairlead.config.v1.EventType
@@ -2107,16 +2384,19 @@ var file_fairlead_config_v1_store_proto_goTypes = []any{
 	(*ApplyResult)(nil),                     // 23: fairlead.config.v1.ApplyResult
 	(*ConfigStoreServiceWatchRequest)(nil),  // 24: fairlead.config.v1.ConfigStoreServiceWatchRequest
 	(*ConfigStoreServiceWatchResponse)(nil), // 25: fairlead.config.v1.ConfigStoreServiceWatchResponse
-	(*StatusRequest)(nil),                   // 26: fairlead.config.v1.StatusRequest
-	(*StatusResponse)(nil),                  // 27: fairlead.config.v1.StatusResponse
-	(*SourceStatus)(nil),                    // 28: fairlead.config.v1.SourceStatus
-	(*Finding)(nil),                         // 29: fairlead.config.v1.Finding
-	(*timestamppb.Timestamp)(nil),           // 30: google.protobuf.Timestamp
+	(*ListWarningsRequest)(nil),             // 26: fairlead.config.v1.ListWarningsRequest
+	(*ListWarningsResponse)(nil),            // 27: fairlead.config.v1.ListWarningsResponse
+	(*Warning)(nil),                         // 28: fairlead.config.v1.Warning
+	(*StatusRequest)(nil),                   // 29: fairlead.config.v1.StatusRequest
+	(*StatusResponse)(nil),                  // 30: fairlead.config.v1.StatusResponse
+	(*SourceStatus)(nil),                    // 31: fairlead.config.v1.SourceStatus
+	(*Finding)(nil),                         // 32: fairlead.config.v1.Finding
+	(*timestamppb.Timestamp)(nil),           // 33: google.protobuf.Timestamp
 }
 var file_fairlead_config_v1_store_proto_depIdxs = []int32{
 	3,  // 0: fairlead.config.v1.Object.key:type_name -> fairlead.config.v1.ObjectKey
 	5,  // 1: fairlead.config.v1.Object.overrides:type_name -> fairlead.config.v1.Place
-	30, // 2: fairlead.config.v1.Object.stays_until:type_name -> google.protobuf.Timestamp
+	33, // 2: fairlead.config.v1.Object.stays_until:type_name -> google.protobuf.Timestamp
 	3,  // 3: fairlead.config.v1.GetRequest.key:type_name -> fairlead.config.v1.ObjectKey
 	4,  // 4: fairlead.config.v1.GetResponse.object:type_name -> fairlead.config.v1.Object
 	4,  // 5: fairlead.config.v1.ListResponse.objects:type_name -> fairlead.config.v1.Object
@@ -2128,45 +2408,52 @@ var file_fairlead_config_v1_store_proto_depIdxs = []int32{
 	4,  // 11: fairlead.config.v1.PatchResponse.object:type_name -> fairlead.config.v1.Object
 	3,  // 12: fairlead.config.v1.DeleteRequest.key:type_name -> fairlead.config.v1.ObjectKey
 	5,  // 13: fairlead.config.v1.DeleteResponse.remains:type_name -> fairlead.config.v1.Place
-	21, // 14: fairlead.config.v1.ApplyRequest.documents:type_name -> fairlead.config.v1.Document
-	23, // 15: fairlead.config.v1.ApplyResponse.results:type_name -> fairlead.config.v1.ApplyResult
-	29, // 16: fairlead.config.v1.ApplyResponse.unread:type_name -> fairlead.config.v1.Finding
-	3,  // 17: fairlead.config.v1.ApplyResult.key:type_name -> fairlead.config.v1.ObjectKey
-	0,  // 18: fairlead.config.v1.ApplyResult.action:type_name -> fairlead.config.v1.Action
-	5,  // 19: fairlead.config.v1.ApplyResult.overrides:type_name -> fairlead.config.v1.Place
-	5,  // 20: fairlead.config.v1.ApplyResult.overridden_by:type_name -> fairlead.config.v1.Place
-	1,  // 21: fairlead.config.v1.ConfigStoreServiceWatchResponse.type:type_name -> fairlead.config.v1.EventType
-	4,  // 22: fairlead.config.v1.ConfigStoreServiceWatchResponse.object:type_name -> fairlead.config.v1.Object
-	28, // 23: fairlead.config.v1.StatusResponse.sources:type_name -> fairlead.config.v1.SourceStatus
-	29, // 24: fairlead.config.v1.StatusResponse.findings:type_name -> fairlead.config.v1.Finding
-	30, // 25: fairlead.config.v1.SourceStatus.last_good:type_name -> google.protobuf.Timestamp
-	2,  // 26: fairlead.config.v1.Finding.type:type_name -> fairlead.config.v1.FindingType
-	30, // 27: fairlead.config.v1.Finding.until:type_name -> google.protobuf.Timestamp
-	6,  // 28: fairlead.config.v1.ConfigStoreService.Get:input_type -> fairlead.config.v1.GetRequest
-	8,  // 29: fairlead.config.v1.ConfigStoreService.List:input_type -> fairlead.config.v1.ListRequest
-	10, // 30: fairlead.config.v1.ConfigStoreService.Create:input_type -> fairlead.config.v1.CreateRequest
-	12, // 31: fairlead.config.v1.ConfigStoreService.Update:input_type -> fairlead.config.v1.UpdateRequest
-	14, // 32: fairlead.config.v1.ConfigStoreService.UpdateStatus:input_type -> fairlead.config.v1.UpdateStatusRequest
-	16, // 33: fairlead.config.v1.ConfigStoreService.Patch:input_type -> fairlead.config.v1.PatchRequest
-	18, // 34: fairlead.config.v1.ConfigStoreService.Delete:input_type -> fairlead.config.v1.DeleteRequest
-	20, // 35: fairlead.config.v1.ConfigStoreService.Apply:input_type -> fairlead.config.v1.ApplyRequest
-	24, // 36: fairlead.config.v1.ConfigStoreService.Watch:input_type -> fairlead.config.v1.ConfigStoreServiceWatchRequest
-	26, // 37: fairlead.config.v1.ConfigStoreService.Status:input_type -> fairlead.config.v1.StatusRequest
-	7,  // 38: fairlead.config.v1.ConfigStoreService.Get:output_type -> fairlead.config.v1.GetResponse
-	9,  // 39: fairlead.config.v1.ConfigStoreService.List:output_type -> fairlead.config.v1.ListResponse
-	11, // 40: fairlead.config.v1.ConfigStoreService.Create:output_type -> fairlead.config.v1.CreateResponse
-	13, // 41: fairlead.config.v1.ConfigStoreService.Update:output_type -> fairlead.config.v1.UpdateResponse
-	15, // 42: fairlead.config.v1.ConfigStoreService.UpdateStatus:output_type -> fairlead.config.v1.UpdateStatusResponse
-	17, // 43: fairlead.config.v1.ConfigStoreService.Patch:output_type -> fairlead.config.v1.PatchResponse
-	19, // 44: fairlead.config.v1.ConfigStoreService.Delete:output_type -> fairlead.config.v1.DeleteResponse
-	22, // 45: fairlead.config.v1.ConfigStoreService.Apply:output_type -> fairlead.config.v1.ApplyResponse
-	25, // 46: fairlead.config.v1.ConfigStoreService.Watch:output_type -> fairlead.config.v1.ConfigStoreServiceWatchResponse
-	27, // 47: fairlead.config.v1.ConfigStoreService.Status:output_type -> fairlead.config.v1.StatusResponse
-	38, // [38:48] is the sub-list for method output_type
-	28, // [28:38] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	28, // 14: fairlead.config.v1.DeleteResponse.broken:type_name -> fairlead.config.v1.Warning
+	21, // 15: fairlead.config.v1.ApplyRequest.documents:type_name -> fairlead.config.v1.Document
+	23, // 16: fairlead.config.v1.ApplyResponse.results:type_name -> fairlead.config.v1.ApplyResult
+	32, // 17: fairlead.config.v1.ApplyResponse.unread:type_name -> fairlead.config.v1.Finding
+	28, // 18: fairlead.config.v1.ApplyResponse.broken:type_name -> fairlead.config.v1.Warning
+	3,  // 19: fairlead.config.v1.ApplyResult.key:type_name -> fairlead.config.v1.ObjectKey
+	0,  // 20: fairlead.config.v1.ApplyResult.action:type_name -> fairlead.config.v1.Action
+	5,  // 21: fairlead.config.v1.ApplyResult.overrides:type_name -> fairlead.config.v1.Place
+	5,  // 22: fairlead.config.v1.ApplyResult.overridden_by:type_name -> fairlead.config.v1.Place
+	1,  // 23: fairlead.config.v1.ConfigStoreServiceWatchResponse.type:type_name -> fairlead.config.v1.EventType
+	4,  // 24: fairlead.config.v1.ConfigStoreServiceWatchResponse.object:type_name -> fairlead.config.v1.Object
+	3,  // 25: fairlead.config.v1.ListWarningsRequest.objects:type_name -> fairlead.config.v1.ObjectKey
+	28, // 26: fairlead.config.v1.ListWarningsResponse.warnings:type_name -> fairlead.config.v1.Warning
+	3,  // 27: fairlead.config.v1.Warning.object:type_name -> fairlead.config.v1.ObjectKey
+	31, // 28: fairlead.config.v1.StatusResponse.sources:type_name -> fairlead.config.v1.SourceStatus
+	32, // 29: fairlead.config.v1.StatusResponse.findings:type_name -> fairlead.config.v1.Finding
+	33, // 30: fairlead.config.v1.SourceStatus.last_good:type_name -> google.protobuf.Timestamp
+	2,  // 31: fairlead.config.v1.Finding.type:type_name -> fairlead.config.v1.FindingType
+	33, // 32: fairlead.config.v1.Finding.until:type_name -> google.protobuf.Timestamp
+	6,  // 33: fairlead.config.v1.ConfigStoreService.Get:input_type -> fairlead.config.v1.GetRequest
+	8,  // 34: fairlead.config.v1.ConfigStoreService.List:input_type -> fairlead.config.v1.ListRequest
+	10, // 35: fairlead.config.v1.ConfigStoreService.Create:input_type -> fairlead.config.v1.CreateRequest
+	12, // 36: fairlead.config.v1.ConfigStoreService.Update:input_type -> fairlead.config.v1.UpdateRequest
+	14, // 37: fairlead.config.v1.ConfigStoreService.UpdateStatus:input_type -> fairlead.config.v1.UpdateStatusRequest
+	16, // 38: fairlead.config.v1.ConfigStoreService.Patch:input_type -> fairlead.config.v1.PatchRequest
+	18, // 39: fairlead.config.v1.ConfigStoreService.Delete:input_type -> fairlead.config.v1.DeleteRequest
+	20, // 40: fairlead.config.v1.ConfigStoreService.Apply:input_type -> fairlead.config.v1.ApplyRequest
+	24, // 41: fairlead.config.v1.ConfigStoreService.Watch:input_type -> fairlead.config.v1.ConfigStoreServiceWatchRequest
+	26, // 42: fairlead.config.v1.ConfigStoreService.ListWarnings:input_type -> fairlead.config.v1.ListWarningsRequest
+	29, // 43: fairlead.config.v1.ConfigStoreService.Status:input_type -> fairlead.config.v1.StatusRequest
+	7,  // 44: fairlead.config.v1.ConfigStoreService.Get:output_type -> fairlead.config.v1.GetResponse
+	9,  // 45: fairlead.config.v1.ConfigStoreService.List:output_type -> fairlead.config.v1.ListResponse
+	11, // 46: fairlead.config.v1.ConfigStoreService.Create:output_type -> fairlead.config.v1.CreateResponse
+	13, // 47: fairlead.config.v1.ConfigStoreService.Update:output_type -> fairlead.config.v1.UpdateResponse
+	15, // 48: fairlead.config.v1.ConfigStoreService.UpdateStatus:output_type -> fairlead.config.v1.UpdateStatusResponse
+	17, // 49: fairlead.config.v1.ConfigStoreService.Patch:output_type -> fairlead.config.v1.PatchResponse
+	19, // 50: fairlead.config.v1.ConfigStoreService.Delete:output_type -> fairlead.config.v1.DeleteResponse
+	22, // 51: fairlead.config.v1.ConfigStoreService.Apply:output_type -> fairlead.config.v1.ApplyResponse
+	25, // 52: fairlead.config.v1.ConfigStoreService.Watch:output_type -> fairlead.config.v1.ConfigStoreServiceWatchResponse
+	27, // 53: fairlead.config.v1.ConfigStoreService.ListWarnings:output_type -> fairlead.config.v1.ListWarningsResponse
+	30, // 54: fairlead.config.v1.ConfigStoreService.Status:output_type -> fairlead.config.v1.StatusResponse
+	44, // [44:55] is the sub-list for method output_type
+	33, // [33:44] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_fairlead_config_v1_store_proto_init() }
@@ -2180,7 +2467,7 @@ func file_fairlead_config_v1_store_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fairlead_config_v1_store_proto_rawDesc), len(file_fairlead_config_v1_store_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   27,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -30,6 +30,7 @@ const (
 	ConfigStoreService_Delete_FullMethodName       = "/fairlead.config.v1.ConfigStoreService/Delete"
 	ConfigStoreService_Apply_FullMethodName        = "/fairlead.config.v1.ConfigStoreService/Apply"
 	ConfigStoreService_Watch_FullMethodName        = "/fairlead.config.v1.ConfigStoreService/Watch"
+	ConfigStoreService_ListWarnings_FullMethodName = "/fairlead.config.v1.ConfigStoreService/ListWarnings"
 	ConfigStoreService_Status_FullMethodName       = "/fairlead.config.v1.ConfigStoreService/Status"
 )
 
@@ -59,6 +60,9 @@ type ConfigStoreServiceClient interface {
 	Apply(ctx context.Context, in *ApplyRequest, opts ...grpc.CallOption) (*ApplyResponse, error)
 	// Watch streams the objects of a kind, or all, and then their changes in order.
 	Watch(ctx context.Context, in *ConfigStoreServiceWatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ConfigStoreServiceWatchResponse], error)
+	// ListWarnings lists what is found about objects of any source in the mesh that they are in: references to what is not there, and what older
+	// objects leave without an effect.
+	ListWarnings(ctx context.Context, in *ListWarningsRequest, opts ...grpc.CallOption) (*ListWarningsResponse, error)
 	// Status tells how the sources do, and what is to be said of the objects of each: those of files and those of the store.
 	Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusResponse, error)
 }
@@ -170,6 +174,16 @@ func (c *configStoreServiceClient) Watch(ctx context.Context, in *ConfigStoreSer
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ConfigStoreService_WatchClient = grpc.ServerStreamingClient[ConfigStoreServiceWatchResponse]
 
+func (c *configStoreServiceClient) ListWarnings(ctx context.Context, in *ListWarningsRequest, opts ...grpc.CallOption) (*ListWarningsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListWarningsResponse)
+	err := c.cc.Invoke(ctx, ConfigStoreService_ListWarnings_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *configStoreServiceClient) Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(StatusResponse)
@@ -206,6 +220,9 @@ type ConfigStoreServiceServer interface {
 	Apply(context.Context, *ApplyRequest) (*ApplyResponse, error)
 	// Watch streams the objects of a kind, or all, and then their changes in order.
 	Watch(*ConfigStoreServiceWatchRequest, grpc.ServerStreamingServer[ConfigStoreServiceWatchResponse]) error
+	// ListWarnings lists what is found about objects of any source in the mesh that they are in: references to what is not there, and what older
+	// objects leave without an effect.
+	ListWarnings(context.Context, *ListWarningsRequest) (*ListWarningsResponse, error)
 	// Status tells how the sources do, and what is to be said of the objects of each: those of files and those of the store.
 	Status(context.Context, *StatusRequest) (*StatusResponse, error)
 	mustEmbedUnimplementedConfigStoreServiceServer()
@@ -244,6 +261,9 @@ func (UnimplementedConfigStoreServiceServer) Apply(context.Context, *ApplyReques
 }
 func (UnimplementedConfigStoreServiceServer) Watch(*ConfigStoreServiceWatchRequest, grpc.ServerStreamingServer[ConfigStoreServiceWatchResponse]) error {
 	return status.Error(codes.Unimplemented, "method Watch not implemented")
+}
+func (UnimplementedConfigStoreServiceServer) ListWarnings(context.Context, *ListWarningsRequest) (*ListWarningsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListWarnings not implemented")
 }
 func (UnimplementedConfigStoreServiceServer) Status(context.Context, *StatusRequest) (*StatusResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Status not implemented")
@@ -424,6 +444,24 @@ func _ConfigStoreService_Watch_Handler(srv interface{}, stream grpc.ServerStream
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ConfigStoreService_WatchServer = grpc.ServerStreamingServer[ConfigStoreServiceWatchResponse]
 
+func _ConfigStoreService_ListWarnings_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListWarningsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ConfigStoreServiceServer).ListWarnings(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ConfigStoreService_ListWarnings_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ConfigStoreServiceServer).ListWarnings(ctx, req.(*ListWarningsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _ConfigStoreService_Status_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(StatusRequest)
 	if err := dec(in); err != nil {
@@ -480,6 +518,10 @@ var ConfigStoreService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Apply",
 			Handler:    _ConfigStoreService_Apply_Handler,
+		},
+		{
+			MethodName: "ListWarnings",
+			Handler:    _ConfigStoreService_ListWarnings_Handler,
 		},
 		{
 			MethodName: "Status",

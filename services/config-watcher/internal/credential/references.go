@@ -146,8 +146,8 @@ func useOf(k resource.Key, res *configv1.Resource) *use {
 		u.selector, named = spec.GetSelector(), namedByGateway(spec)
 	}
 	for _, name := range named {
-		if name = withoutScheme(name); name != "" {
-			u.names = append(u.names, name, strings.TrimSuffix(name, authoritySuffix)+authoritySuffix)
+		if name = WithoutScheme(name); name != "" {
+			u.names = append(u.names, name, strings.TrimSuffix(name, AuthoritySuffix)+AuthoritySuffix)
 		}
 	}
 	slices.Sort(u.names)
@@ -181,8 +181,8 @@ func namedByRule(rule *networking.DestinationRule) []string {
 	return out
 }
 
-// withoutScheme returns "<name>" or "<namespace>/<name>" of a credentialName; "" for schemes that are not supported.
-func withoutScheme(name string) string {
+// WithoutScheme returns "<name>" or "<namespace>/<name>" of a credentialName; "" for schemes that are not supported.
+func WithoutScheme(name string) string {
 	scheme, rest, found := strings.Cut(name, "://")
 	switch {
 	case !found:

@@ -11,8 +11,8 @@ import (
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
-// authoritySuffix marks a reference to the part of a credential that clients are verified with.
-const authoritySuffix = "-cacert"
+// AuthoritySuffix marks a reference to the part of a credential that clients are verified with.
+const AuthoritySuffix = "-cacert"
 
 // Ref names a credential.
 type Ref struct{ Namespace, Name string }
@@ -84,7 +84,7 @@ func (t *Table) of(k object.Key) map[Ref]*object.Credential {
 func (t *Table) Get(ref Ref) *object.Credential {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	base, ok := strings.CutSuffix(ref.Name, authoritySuffix)
+	base, ok := strings.CutSuffix(ref.Name, AuthoritySuffix)
 	if !ok {
 		return t.held[ref]
 	}

@@ -10,6 +10,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"fairlead.dev/services/config-watcher/internal/credential"
+	"fairlead.dev/services/config-watcher/internal/normalise"
 )
 
 // Gateway is one Gateway of the mesh, whichever source it comes from.
@@ -143,7 +144,7 @@ func conflicting(g *Gateway, spec *networking.Server, all []*Gateway) string {
 			continue
 		}
 		meets := slices.ContainsFunc(other.Spec.GetServers(), func(s *networking.Server) bool {
-			return s.GetPort().GetNumber() == spec.GetPort().GetNumber() && s.GetBind() == spec.GetBind() && kind(s) != kind(spec)
+			return s.GetPort().GetNumber() == spec.GetPort().GetNumber() && s.GetBind() == spec.GetBind() && normalise.ServerKind(s) != normalise.ServerKind(spec)
 		})
 		if meets && sharesProxy(g, other) { // in this order: there may be many Gateways, each on many proxies
 			return other.Namespace + "/" + other.Name
@@ -156,18 +157,6 @@ func sharesProxy(a, b *Gateway) bool {
 	return slices.ContainsFunc(a.Proxies, func(p Proxy) bool {
 		return slices.ContainsFunc(b.Proxies, func(o Proxy) bool { return o.NodeID == p.NodeID })
 	})
-}
-
-// kind says how a server's connections begin: with a request, a handshake, or any bytes.
-func kind(s *networking.Server) string {
-	switch protocol := strings.ToUpper(s.GetPort().GetProtocol()); {
-	case slices.Contains([]string{"HTTP", "HTTP2", "GRPC", "GRPC-WEB"}, protocol):
-		return "HTTP"
-	case protocol == "HTTPS" || protocol == "TLS" || s.GetTls() != nil:
-		return "TLS"
-	default:
-		return "TCP"
-	}
 }
 
 // missingCredentials says which credentials of a server some proxy is not served; "" if none.
@@ -200,15 +189,12 @@ func missingCredentials(g *Gateway, tls *networking.ServerTLSSettings, held Held
 	}
 	switch authority := tls.GetCaCertCredentialName(); {
 	case authority != "":
-		look(strings.TrimSuffix(authority, authoritySuffix)+authoritySuffix, "certificates to verify clients with")
+		look(strings.TrimSuffix(authority, credential.AuthoritySuffix)+credential.AuthoritySuffix, "certificates to verify clients with")
 	case len(names) > 0 && (tls.GetMode() == networking.ServerTLSSettings_MUTUAL || tls.GetMode() == networking.ServerTLSSettings_OPTIONAL_MUTUAL):
-		look(strings.TrimSuffix(names[0], authoritySuffix)+authoritySuffix, "certificates to verify clients with")
+		look(strings.TrimSuffix(names[0], credential.AuthoritySuffix)+credential.AuthoritySuffix, "certificates to verify clients with")
 	}
 	return listed(missing)
 }
-
-// authoritySuffix ends references to what clients are verified with, as credential.Table has them.
-const authoritySuffix = "-cacert"
 
 // reference divides a credentialName, which may have a scheme and a namespace.
 func reference(name string) (namespace, ref string) {

@@ -5,30 +5,15 @@ import (
 	"slices"
 	"strings"
 
-	networking "istio.io/api/networking/v1alpha3"
-	corev1 "k8s.io/api/core/v1"
-
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/config-watcher/internal/object"
-	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
 // everyone is the visibility of what all namespaces see.
 const everyone = "*"
 
 // exportedTo are the namespaces that an owner is exported to.
-func (m *Mesh) exportedTo(o *object.Object) []string {
-	var exportTo []string
-	switch b := o.Body.(type) {
-	case *corev1.Service:
-		if v := o.Annotations[validate.ExportToAnnotation]; v != "" {
-			exportTo = strings.Split(v, ",")
-		}
-	case *networking.ServiceEntry:
-		exportTo = b.ExportTo
-	}
-	return ExportedTo(exportTo, m.settings.GetDefaultServiceExportTo(), o.Key.Namespace)
-}
+func (m *Mesh) exportedTo(o *object.Object) []string { return ObjectExportedTo(o, m.settings) }
 
 // audiences divides the namespaces by which of the claimants they see; ["*"] stands for those that no other audience names. Mostly there is one.
 func (m *Mesh) audiences(claimants []*object.Object) [][]string {

@@ -28,13 +28,10 @@ func (m *Mesh) config(k object.Key) (proto.Message, error) {
 			return nil, nil
 		}
 		spec = m.virtualService(o, s)
-		exported = ExportedTo(s.ExportTo, m.settings.GetDefaultVirtualServiceExportTo(), ns)
+		exported = ObjectExportedTo(o, m.settings)
 	case *networking.DestinationRule:
 		spec = destinationRule(s, ns, m.cfg.Domain)
-		exported = ExportedTo(s.ExportTo, m.settings.GetDefaultDestinationRuleExportTo(), ns)
-		if len(s.GetWorkloadSelector().GetMatchLabels()) > 0 {
-			exported = []string{ns} // a rule for chosen clients holds for those of its own namespace only
-		}
+		exported = ObjectExportedTo(o, m.settings)
 	case *networking.Gateway:
 		spec = gateway(s, ns)
 	case *networking.Sidecar:

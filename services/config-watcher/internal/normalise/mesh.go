@@ -7,7 +7,6 @@ package normalise
 
 import (
 	"fmt"
-	"slices"
 	"sort"
 
 	"google.golang.org/protobuf/proto"
@@ -57,6 +56,9 @@ type Delta struct {
 	Removed []resource.Key
 	// Errors are objects that could not be turned into resources; what was there before stays.
 	Errors []error
+	// Seen are the objects, but for the mesh's own settings and bans, as the mesh has come to see them: those that it does not see any more,
+	// because they are gone or their namespace is not selected, have none.
+	Seen []Change
 }
 
 // Empty reports whether nothing changed.
@@ -105,6 +107,8 @@ type Mesh struct {
 	endpoints map[hostKey][]resource.Key
 
 	dirty dirty
+	// seen gathers Delta.Seen.
+	seen []Change
 }
 
 // dirty is what has to be recomputed.
@@ -136,6 +140,9 @@ func New(cfg Config) *Mesh {
 	return m
 }
 
+// Settings are the mesh-wide settings in force. They are not changed any more once they are in force.
+func (m *Mesh) Settings() *mesh.MeshConfig { return m.settings }
+
 func (m *Mesh) defaultSettings() *mesh.MeshConfig {
 	s := validate.DefaultMeshConfig()
 	s.TrustDomain = m.cfg.TrustDomain
@@ -157,6 +164,7 @@ func (m *Mesh) Apply(changes []Change) Delta {
 			m.take(c, &d)
 		}
 	}
+	d.Seen, m.seen = m.seen, nil
 	m.rebuild(&d)
 	sort.Slice(d.Upserts, func(i, j int) bool {
 		return resource.KeyOf(d.Upserts[i].Key).Compare(resource.KeyOf(d.Upserts[j].Key)) < 0
@@ -174,6 +182,7 @@ func (c Change) decidesSight() bool {
 func (m *Mesh) take(c Change, d *Delta) {
 	switch k := c.Key; {
 	case k.Group == "" && k.Kind == "Namespace":
+		m.seen = append(m.seen, c)
 		m.takeNamespace(k.Name, c.Object)
 	case k.Group == "" && k.Kind == "Node":
 		m.takeNode(k.Name, c.Object)
@@ -192,6 +201,7 @@ func (m *Mesh) take(c Change, d *Delta) {
 
 // takeNamespaced is take for what the mesh sees or not by its namespace.
 func (m *Mesh) takeNamespaced(k object.Key, o *object.Object) {
+	m.seen = append(m.seen, Change{k, o})
 	switch {
 	case k.Group == "" && k.Kind == "Service", k.Group == validate.GroupNetworking && k.Kind == "ServiceEntry":
 		m.takeOwner(owner{k.Kind, k.Namespace, k.Name}, o)
@@ -320,15 +330,9 @@ func (m *Mesh) hosts(o owner, obj *object.Object) []hostKey {
 	if obj == nil {
 		return nil
 	}
-	if o.kind == "Service" {
-		return []hostKey{{o.namespace, Host(o.name, o.namespace, m.cfg.Domain)}}
-	}
 	var out []hostKey
-	for _, h := range obj.Body.(*networking.ServiceEntry).Hosts {
-		key := hostKey{o.namespace, entryHost(h)}
-		if !validate.PartialWildcard(h) && !slices.Contains(out, key) {
-			out = append(out, key)
-		}
+	for _, h := range HostsOf(obj, m.cfg.Domain) {
+		out = append(out, hostKey{o.namespace, h})
 	}
 	return out
 }

@@ -146,6 +146,9 @@ func (c *Credential) Authority() *Credential {
 	return newCredential(nil, nil, c.ca, c.crl)
 }
 
+// HasKey reports whether the credential has a certificate and its key.
+func (c *Credential) HasKey() bool { return c != nil && len(c.chain) > 0 && len(c.key) > 0 }
+
 // Version is a hash of the content; "" for none.
 func (c *Credential) Version() string {
 	if c == nil {

@@ -10,6 +10,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
+	mesh "istio.io/api/mesh/v1alpha1"
 
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/services/config-watcher/internal/normalise"
@@ -22,7 +23,7 @@ type Observer interface {
 	Failed(err error)
 }
 
-// Config of a pipeline. All fields but Tracer and Observer are required.
+// Config of a pipeline. All fields but Tracer, Observe and Seen are required.
 type Config struct {
 	Mesh *normalise.Mesh
 	Log  *slog.Logger
@@ -33,6 +34,8 @@ type Config struct {
 	Clock   clock.Clock
 	Tracer  trace.Tracer
 	Observe Observer
+	// Seen, if not nil, is told what the mesh has come to see, with the settings in force, once the revision with it is out.
+	Seen func(changes []normalise.Change, settings *mesh.MeshConfig)
 }
 
 // Pipeline turns changes into revisions. The first change goes out at once; changes that arrive while a revision is being built gather into
@@ -138,6 +141,9 @@ func (p *Pipeline) build(ctx context.Context, first bool) {
 		}
 	}
 	span.End()
+	if p.cfg.Seen != nil {
+		p.cfg.Seen(delta.Seen, p.cfg.Mesh.Settings())
+	}
 	p.mu.Lock()
 	p.applied, p.sequence = taken, sequence
 	close(p.advanced)

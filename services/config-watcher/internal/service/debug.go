@@ -98,6 +98,8 @@ type sourcesPage struct {
 	Conflicts []aggregate.Conflict `json:"conflicts"`
 	// Warnings are of what is accepted and has no effect.
 	Warnings []string `json:"warnings"`
+	// Findings are what is found about objects in the mesh that they are in, at most maxFindings of them.
+	Findings []string `json:"findings"`
 	// Unsaved says why the sources' last good state is not on disk.
 	Unsaved string `json:"unsaved,omitempty"`
 }
@@ -111,6 +113,9 @@ type resourcesPage struct {
 	Next int `json:"next,omitempty"`
 }
 
+// maxFindings bounds the findings on /debug/sources.
+const maxFindings = 1000
+
 // pageSize bounds one answer of /debug/resources.
 const pageSize = 500
 
@@ -118,8 +123,14 @@ func (s *Service) registerDebug() {
 	s.ops.Public("/readyz/sources", "state of each source; a degraded one does not make the service unready", ops.JSON(func(*http.Request) (any, error) {
 		return s.sourceStates(false), nil
 	}))
-	s.ops.Debug("/debug/sources", "state of each source, refused objects and why, objects in several sources, of kinds that nobody reads, or of files that are gone, fields without an effect", ops.JSON(func(*http.Request) (any, error) {
-		page := sourcesPage{Sources: s.sourceStates(true), Conflicts: s.joined.Conflicts(), Warnings: texts(s.joined.Warnings())}
+	s.ops.Debug("/debug/sources", "state of each source, refused objects and why, objects in several sources, of kinds that nobody reads, or of files that are gone, fields without an effect, references to what is not there", ops.JSON(func(*http.Request) (any, error) {
+		page := sourcesPage{Sources: s.sourceStates(true), Conflicts: s.joined.Conflicts(), Warnings: texts(s.joined.Warnings()), Findings: []string{}}
+		for i, f := range s.findings.All() {
+			if i == maxFindings {
+				break
+			}
+			page.Findings = append(page.Findings, f.Error())
+		}
 		if err := s.unsaved(); err != nil {
 			page.Unsaved = err.Error()
 		}

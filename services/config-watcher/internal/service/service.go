@@ -35,6 +35,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/ban"
 	"fairlead.dev/services/config-watcher/internal/credential"
 	"fairlead.dev/services/config-watcher/internal/fanout"
+	"fairlead.dev/services/config-watcher/internal/findings"
 	"fairlead.dev/services/config-watcher/internal/fleet"
 	"fairlead.dev/services/config-watcher/internal/gatewaystatus"
 	"fairlead.dev/services/config-watcher/internal/metrics"
@@ -93,6 +94,7 @@ type Service struct {
 	pipeline  *pipeline.Pipeline
 	revisions *revision.Log
 	fleet     *fleet.Table
+	findings  *findings.Keeper
 	watch     *fanout.Server
 	stop      chan struct{}
 
@@ -146,6 +148,7 @@ func Open(ctx context.Context, o Options, deps Deps) (_ *Service, err error) {
 		Conflicts: func() int { return len(s.joined.Conflicts()) }, Pending: func() int { return s.pipeline.Pending() },
 		Refused: s.store.Refused, Unsaved: s.unsaved,
 	}, s.fleet)
+	s.findings = findings.New(findings.Config{Domain: cfg.DomainSuffix, Log: deps.Log, Clock: deps.Clock})
 	s.pipeline = pipeline.New(pipeline.Config{
 		Mesh:    normalise.New(normalise.Config{Cluster: cfg.ClusterID, Domain: cfg.DomainSuffix, TrustDomain: cfg.TrustDomain}),
 		Log:     deps.Log,
@@ -154,11 +157,13 @@ func Open(ctx context.Context, o Options, deps Deps) (_ *Service, err error) {
 		Clock:   deps.Clock,
 		Tracer:  s.tracer(),
 		Observe: observer,
+		Seen:    s.findings.Submit,
 	})
 	// Secrets leave the way here: they are never part of a revision.
 	s.secrets = credential.NewTable()
 	s.bans = ban.NewTable(ban.Config{Protected: cfg.needed, Next: s.pipeline.Submit, Clock: deps.Clock, Log: deps.Log})
 	s.joined = aggregate.New(deps.Log, func(ctx context.Context, changes []normalise.Change) {
+		s.findings.SubmitCredentials(changes)
 		if others := s.secrets.Take(changes); len(others) > 0 {
 			s.bans.Submit(ctx, others)
 		}
@@ -267,7 +272,7 @@ func (s *Service) buildGRPC(recorder *audit.Recorder) error {
 		},
 	}))
 	configv1.RegisterConfigStoreServiceServer(s.grpc, storeapi.NewServer(storeapi.Config{
-		Store: s.store, Sources: s.sources, Revisions: s.pipeline, Elsewhere: s.joined, Access: s.access, Audit: recorder, Needed: s.cfg.needed, Log: s.deps.Log, Stop: s.stop,
+		Store: s.store, Sources: s.sources, Revisions: s.pipeline, Elsewhere: s.joined, Access: s.access, Audit: recorder, Findings: s.findings, Needed: s.cfg.needed, Log: s.deps.Log, Stop: s.stop,
 	}))
 	configv1.RegisterAccessServiceServer(s.grpc, access.NewService(s.access, s.audit))
 	return nil
@@ -336,6 +341,7 @@ func (s *Service) Run(ctx context.Context) error {
 		{Name: "grpc", Run: func(ctx context.Context) error { return rpc.Serve(ctx, s.grpc, s.grpcLis, s.cfg.ShutdownGrace) }},
 		{Name: "ops", Run: s.ops.Run},
 		{Name: "pipeline", Run: s.pipeline.Run},
+		{Name: "findings", Run: s.findings.Run},
 		{Name: "bans", Run: s.bans.Run},
 		{Name: "roles", Run: s.access.Run},
 		{Name: "memory", Run: footprint.NewKeeper(nil, s.deps.Log).Run},

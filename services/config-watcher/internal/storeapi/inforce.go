@@ -141,7 +141,7 @@ func (s *Server) inForce(list []*object.Object, until map[stay]time.Time, withMa
 	var out *configv1.Object
 	// The store may have changed since; it may also serve what it cannot read from its last good state.
 	if it, err := s.store.Get(o.Key); o.Source == memory.Name && err == nil {
-		if out = objectProto(it); !withManifest {
+		if out = s.objectProto(it); !withManifest {
 			out.Manifest = nil
 		}
 	} else {
@@ -153,6 +153,7 @@ func (s *Server) inForce(list []*object.Object, until map[stay]time.Time, withMa
 			if out.Manifest, err = render(o); err != nil {
 				return nil, status.Errorf(codes.Internal, "%s: %v", o.Key, err)
 			}
+			out.Manifest = withFindings(out.Manifest, s.findings.Of(o.Key))
 		}
 	}
 	out.Source, out.Location, out.Overrides = o.Source, o.Location, places(list[1:])

@@ -48,6 +48,7 @@ type Server struct {
 	elsewhere Elsewhere
 	access    Access
 	audit     Audit
+	findings  Findings
 	needed    func(identity string) string
 	log       *slog.Logger
 	stop      <-chan struct{}
@@ -61,6 +62,7 @@ type Config struct {
 	Elsewhere Elsewhere
 	Access    Access
 	Audit     Audit
+	Findings  Findings
 	// Needed says for what the mesh needs an identity, which cannot be banned then; "" if it does not.
 	Needed func(identity string) string
 	Log    *slog.Logger
@@ -73,7 +75,7 @@ type Config struct {
 // NewServer serves a store.
 func NewServer(cfg Config) *Server {
 	return &Server{
-		store: cfg.Store, revisions: cfg.Revisions, elsewhere: cfg.Elsewhere, access: cfg.Access, audit: cfg.Audit, needed: cfg.Needed, log: cfg.Log, stop: cfg.Stop,
+		store: cfg.Store, revisions: cfg.Revisions, elsewhere: cfg.Elsewhere, access: cfg.Access, audit: cfg.Audit, findings: cfg.Findings, needed: cfg.Needed, log: cfg.Log, stop: cfg.Stop,
 		sources: cfg.Sources,
 	}
 }
@@ -131,8 +133,10 @@ func keyProto(it *memory.Item) *configv1.ObjectKey {
 	return &configv1.ObjectKey{ApiVersion: it.APIVersion, Kind: it.Key.Kind, Namespace: it.Key.Namespace, Name: it.Key.Name}
 }
 
-func objectProto(it *memory.Item) *configv1.Object {
-	return &configv1.Object{Key: keyProto(it), ResourceVersion: it.Version, Generation: it.Generation, Manifest: shown(it), Source: memory.Name}
+func (s *Server) objectProto(it *memory.Item) *configv1.Object {
+	return &configv1.Object{
+		Key: keyProto(it), ResourceVersion: it.Version, Generation: it.Generation, Manifest: withFindings(shown(it), s.findings.Of(it.Key)), Source: memory.Name,
+	}
 }
 
 // Get implements ConfigStoreService.
@@ -156,7 +160,7 @@ func (s *Server) Get(ctx context.Context, req *configv1.GetRequest) (*configv1.G
 	if err != nil {
 		return nil, s.explain(k, err)
 	}
-	return &configv1.GetResponse{Object: objectProto(it)}, nil
+	return &configv1.GetResponse{Object: s.objectProto(it)}, nil
 }
 
 // explain says where an object is that the store does not have.
@@ -189,7 +193,7 @@ func (s *Server) List(ctx context.Context, req *configv1.ListRequest) (*configv1
 	out := &configv1.ListResponse{Objects: make([]*configv1.Object, 0, len(items))}
 	for _, it := range items {
 		if readable(it.Key) {
-			out.Objects = append(out.Objects, objectProto(it))
+			out.Objects = append(out.Objects, s.objectProto(it))
 		}
 	}
 	return out, nil
@@ -204,6 +208,7 @@ func one(text []byte) (memory.Write, error) {
 	if len(docs) != 1 {
 		return memory.Write{}, object.Problems{{Field: "manifest", Reason: fmt.Sprintf("holds %d objects", len(docs)), Remedy: "send exactly one; Apply takes several"}}
 	}
+	withoutMessages(docs[0].Tree)
 	o, err := decode(docs[0])
 	return memory.Write{Doc: docs[0], Object: o, KeepAbsentStatus: true}, err
 }
@@ -236,7 +241,7 @@ func (s *Server) write(ctx context.Context, text []byte, verb memory.Verb, named
 	if err != nil {
 		return nil, 0, s.explain(w.Object.Key, err)
 	}
-	return objectProto(results[0].Item), s.revision(ctx), nil
+	return s.objectProto(results[0].Item), s.revision(ctx), nil
 }
 
 // Create implements ConfigStoreService.
@@ -276,12 +281,13 @@ func (s *Server) UpdateStatus(ctx context.Context, req *configv1.UpdateStatusReq
 	}
 	r, err := s.store.Edit(ctx, k, req.ResourceVersion, func(tree map[string]any) (map[string]any, error) {
 		tree["status"] = st
+		withoutMessages(tree)
 		return tree, nil
 	})
 	if err != nil {
 		return nil, s.explain(k, err)
 	}
-	return &configv1.UpdateStatusResponse{Object: objectProto(r.Item)}, nil
+	return &configv1.UpdateStatusResponse{Object: s.objectProto(r.Item)}, nil
 }
 
 // Patch implements ConfigStoreService.
@@ -309,7 +315,7 @@ func (s *Server) Patch(ctx context.Context, req *configv1.PatchRequest) (_ *conf
 	if err != nil {
 		return nil, s.explain(k, err)
 	}
-	return &configv1.PatchResponse{Object: objectProto(r.Item), Revision: s.revision(ctx)}, nil
+	return &configv1.PatchResponse{Object: s.objectProto(r.Item), Revision: s.revision(ctx)}, nil
 }
 
 // Delete implements ConfigStoreService.
@@ -323,10 +329,15 @@ func (s *Server) Delete(ctx context.Context, req *configv1.DeleteRequest) (_ *co
 	if err := s.allow(ctx, access.Delete, k); err != nil {
 		return nil, err
 	}
+	mark := s.findings.Mark()
 	if err := s.store.Delete(ctx, k, req.ResourceVersion); err != nil {
 		return nil, s.explain(k, err)
 	}
-	return &configv1.DeleteResponse{Revision: s.revision(ctx), Remains: place(s.elsewhere.Get(k))}, nil
+	out := &configv1.DeleteResponse{Revision: s.revision(ctx), Remains: place(s.elsewhere.Get(k))}
+	if out.Revision > 0 {
+		out.Broken = s.broken(ctx, mark, []object.Key{k})
+	}
+	return out, nil
 }
 
 // Apply implements ConfigStoreService.
@@ -348,6 +359,7 @@ func (s *Server) Apply(ctx context.Context, req *configv1.ApplyRequest) (_ *conf
 	if err := s.mayApply(ctx, writes); err != nil {
 		return nil, err
 	}
+	mark := s.findings.Mark()
 	results, err := s.store.Write(ctx, writes, req.DryRun)
 	if err != nil {
 		return nil, statusOf(err)
@@ -376,8 +388,11 @@ func (s *Server) Apply(ctx context.Context, req *configv1.ApplyRequest) (_ *conf
 		out.Results = append(out.Results, res)
 	}
 	if changed && !req.DryRun {
-		out.Revision = s.revision(ctx)
+		if out.Revision = s.revision(ctx); out.Revision == 0 {
+			return out, nil // some source has not been read yet: anything may be missing
+		}
 	}
+	s.judge(ctx, out, results, keys, mark, req.DryRun)
 	return out, nil
 }
 
@@ -395,6 +410,7 @@ func (s *Server) applied(req *configv1.ApplyRequest) (writes []memory.Write, ski
 		docs, ps := manifest.Parse(d.Name, d.Content)
 		problems = append(problems, ps...)
 		for _, doc := range docs {
+			withoutMessages(doc.Tree)
 			o, err := validate.Document(doc)
 			var ps object.Problems
 			var unread *validate.UnreadError
@@ -439,7 +455,7 @@ func (s *Server) Watch(req *configv1.ConfigStoreServiceWatchRequest, stream grpc
 		if !readable(it.Key) {
 			continue
 		}
-		if err := stream.Send(&configv1.ConfigStoreServiceWatchResponse{Type: configv1.EventType_EVENT_TYPE_ADDED, Object: objectProto(it)}); err != nil {
+		if err := stream.Send(&configv1.ConfigStoreServiceWatchResponse{Type: configv1.EventType_EVENT_TYPE_ADDED, Object: s.objectProto(it)}); err != nil {
 			return err
 		}
 	}
@@ -470,7 +486,7 @@ func (s *Server) Watch(req *configv1.ConfigStoreServiceWatchRequest, stream grpc
 			if !readable(e.Item.Key) {
 				continue
 			}
-			if err := stream.Send(&configv1.ConfigStoreServiceWatchResponse{Type: eventTypes[e.Type], Object: objectProto(e.Item)}); err != nil {
+			if err := stream.Send(&configv1.ConfigStoreServiceWatchResponse{Type: eventTypes[e.Type], Object: s.objectProto(e.Item)}); err != nil {
 				return err
 			}
 		}

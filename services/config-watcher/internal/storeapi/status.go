@@ -74,6 +74,11 @@ func (s *Server) Status(ctx context.Context, req *configv1.StatusRequest) (*conf
 			add(finding(configv1.FindingType_FINDING_TYPE_WARNING, list[0].Source, w))
 		}
 	}
+	for _, f := range s.findings.All() {
+		one := finding(configv1.FindingType_FINDING_TYPE_WARNING, f.Source, f.Problem)
+		one.Message += " [" + string(f.Code) + "]"
+		add(one)
+	}
 	slices.SortStableFunc(out.Findings, func(a, b *configv1.Finding) int {
 		return cmp.Or(cmp.Compare(a.Type, b.Type), cmp.Compare(a.Source, b.Source), comparePlaces(a.Location, b.Location), cmp.Compare(a.Object, b.Object))
 	})

@@ -110,7 +110,9 @@ func readDocuments(path string) ([]byte, error) {
 type applied struct {
 	Results []appliedObject `json:"results"`
 	// Skipped are objects of kinds that nobody reads.
-	Skipped  []string `json:"skipped,omitempty"`
+	Skipped []string `json:"skipped,omitempty"`
+	// Broken is what the change has made wrong about other objects.
+	Broken   []string `json:"broken,omitempty"`
 	Revision uint64   `json:"revision"`
 	DryRun   bool     `json:"dryRun,omitempty"`
 	Wait     *waited  `json:"wait,omitempty"`
@@ -122,7 +124,7 @@ type appliedObject struct {
 	Name      string `json:"name"`
 	// Action is "created", "configured" or "unchanged".
 	Action string `json:"action"`
-	// Warnings name fields that are accepted and have no effect.
+	// Warnings name fields that are accepted and have no effect, and what is found about the object in its mesh.
 	Warnings []string `json:"warnings,omitempty"`
 	// Overrides are the places of the same object in files, which does not count any more.
 	Overrides []string `json:"overrides,omitempty"`
@@ -175,6 +177,7 @@ func apply(ctx context.Context, env Env, t *target, f applyFlags, out io.Writer)
 		}
 		answer.Results = append(answer.Results, o)
 	}
+	answer.Broken = warningTexts(res.GetBroken())
 	for _, u := range res.GetUnread() {
 		answer.Skipped = append(answer.Skipped, fmt.Sprintf("%s: %s: %s", u.GetLocation(), u.GetObject(), u.GetMessage()))
 	}
@@ -221,6 +224,7 @@ func (a applied) print(out io.Writer) {
 	for _, s := range a.Skipped {
 		fmt.Fprintf(out, "skipped: %s\n", s)
 	}
+	printBroken(out, a.Broken, a.DryRun)
 }
 
 // waited is how a wait for acknowledgements ended.
@@ -436,6 +440,7 @@ func remove(ctx context.Context, env Env, t *target, f deleteFlags, a []string, 
 	}
 	// In reverse, so that what refers goes before what is referred to.
 	slices.Reverse(keys)
+	var broken []*configv1.Warning
 	for _, k := range keys {
 		res, err := client.Delete(ctx, &configv1.DeleteRequest{Key: k})
 		if err != nil {
@@ -446,7 +451,9 @@ func remove(ctx context.Context, env Env, t *target, f deleteFlags, a []string, 
 			remains = "; that of " + placeName(res.GetRemains()) + " is in force"
 		}
 		fmt.Fprintf(out, "%s %s deleted%s\n", k.GetKind(), strings.TrimPrefix(k.GetNamespace()+"/"+k.GetName(), "/"), remains)
+		broken = append(broken, res.GetBroken()...)
 	}
+	printBroken(out, warningTexts(others(broken, keys)), false)
 	return nil
 }
 

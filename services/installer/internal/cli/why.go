@@ -36,6 +36,9 @@ type explained struct {
 	PassedOver         []explainedFrom `json:"passedOver,omitempty"`
 	NotFound           []string        `json:"notFound,omitempty"`
 	LookedUp           []string        `json:"lookedUp,omitempty"`
+	// Warnings are what config-watcher finds about the objects above and others for the same host; WarningsUnknown is why it could not be asked.
+	Warnings        []string `json:"warnings,omitempty"`
+	WarningsUnknown string   `json:"warningsUnknown,omitempty"`
 }
 
 type resourceName struct {
@@ -131,6 +134,7 @@ func why(ctx context.Context, t *target, proxy, name string, f whyFlags, out io.
 			answers = append(answers, e)
 		}
 	}
+	t.warn(ctx, answers)
 	if f.out.value != "" {
 		var tree any = answers
 		if !f.all {
@@ -187,6 +191,7 @@ func (e *explained) print(out io.Writer) error {
 			fmt.Fprintln(out, "  "+strings.TrimPrefix(line, "no "))
 		}
 	}
+	e.printWarnings(out)
 	return errors.Join(errs...)
 }
 

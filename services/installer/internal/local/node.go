@@ -56,6 +56,8 @@ type Node struct {
 	store *store.Client
 	// procs is written before the first task starts and by the task that publishes the Pods; it is read when no task runs any more.
 	procs map[string]*supervise.Process
+	// published is closed when the Pods' objects are part of the mesh.
+	published chan struct{}
 
 	writing sync.Mutex // of state.json
 
@@ -79,7 +81,7 @@ func New(cfg Config) (*Node, error) {
 	}
 	return &Node{
 		cfg: cfg, store: client, board: newBoard(),
-		procs: map[string]*supervise.Process{},
+		procs: map[string]*supervise.Process{}, published: make(chan struct{}),
 		pods:  map[string]bool{},
 		fleet: newFleet(),
 	}, nil
@@ -120,6 +122,7 @@ func (n *Node) tasks(issuer *tokens.Files) []process.Task {
 		{Name: "state", Run: n.keepState},
 		{Name: "fleet", Run: n.observe},
 		{Name: "files", Run: n.watchSources},
+		{Name: "findings", Run: n.watchFindings},
 		{Name: "console", Run: n.show},
 		{Name: "ready", Run: n.announce},
 	}

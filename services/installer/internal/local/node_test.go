@@ -20,6 +20,7 @@ import (
 
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/testkit"
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
 
 	"fairlead.dev/services/installer/internal/console"
 	"fairlead.dev/services/installer/internal/mesh"
@@ -289,6 +290,12 @@ func TestLifeOfAMesh(t *testing.T) {
 	})
 
 	testkit.Eventually(t, within, w.prints("warning: x has no effect"))
+
+	// What it finds about objects in their mesh is told, and that it is so no more.
+	w.server.SetWarnings([]*configv1.Warning{{Text: "VirtualService shop/web: no such host"}}, nil)
+	testkit.Eventually(t, within, w.prints("warning: VirtualService shop/web: no such host"))
+	w.server.SetWarnings(nil, nil)
+	testkit.Eventually(t, within, w.prints("resolved: VirtualService shop/web: no such host"))
 
 	// What config-watcher refuses later is told, and that it is mended.
 	w.setProblems(`"mesh.yaml:3: bad; mend it"`)

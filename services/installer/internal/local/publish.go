@@ -40,6 +40,7 @@ func (n *Node) publish(ctx context.Context) error {
 	if err := n.create(ctx); err != nil || ctx.Err() != nil {
 		return err
 	}
+	close(n.published)
 	n.startPods()
 	written := map[string]bool{}
 	for ctx.Err() == nil {

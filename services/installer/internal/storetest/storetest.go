@@ -45,6 +45,8 @@ type Server struct {
 	Address, RootFile string
 
 	mu       sync.Mutex
+	warnings []*configv1.Warning
+	broken   []*configv1.Warning
 	objects  map[string]*configv1.Object
 	files    map[string]*configv1.Object
 	findings []*configv1.Finding
@@ -91,6 +93,28 @@ func Start(t testing.TB, cfg Config) *Server {
 		}
 	})
 	return s
+}
+
+// SetWarnings sets what ListWarnings answers, and what every write makes wrong.
+func (s *Server) SetWarnings(warnings, broken []*configv1.Warning) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.warnings, s.broken = warnings, broken
+}
+
+// ListWarnings implements ConfigStoreService. Where the request names hosts or objects it answers with the warnings about those alone; the host of
+// a warning is its source here.
+func (s *Server) ListWarnings(_ context.Context, r *configv1.ListWarningsRequest) (*configv1.ListWarningsResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	res := &configv1.ListWarningsResponse{}
+	for _, w := range s.warnings {
+		named := slices.ContainsFunc(r.GetObjects(), func(k *configv1.ObjectKey) bool { return proto.Equal(k, w.GetObject()) })
+		if len(r.GetHosts())+len(r.GetObjects()) == 0 || named || slices.Contains(r.GetHosts(), w.GetSource()) {
+			res.Warnings = append(res.Warnings, w)
+		}
+	}
+	return res, nil
 }
 
 // WhoAmI implements AccessService: the caller is an administrator.
@@ -191,7 +215,7 @@ func id(k *configv1.ObjectKey) string {
 func (s *Server) Apply(_ context.Context, r *configv1.ApplyRequest) (*configv1.ApplyResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	res := &configv1.ApplyResponse{}
+	res := &configv1.ApplyResponse{Broken: s.broken}
 	writes := map[string]*configv1.Object{}
 	for _, d := range r.GetDocuments() {
 		objects, err := mesh.Parse(d.GetName(), d.GetContent())
@@ -289,7 +313,7 @@ func (s *Server) Delete(_ context.Context, r *configv1.DeleteRequest) (*configv1
 	}
 	delete(s.objects, id(r.GetKey()))
 	s.revision++
-	res := &configv1.DeleteResponse{Revision: s.revision}
+	res := &configv1.DeleteResponse{Revision: s.revision, Broken: s.broken}
 	if f := s.files[id(r.GetKey())]; f != nil {
 		res.Remains = &configv1.Place{Source: f.GetSource(), Location: f.GetLocation()}
 	}

@@ -28,6 +28,8 @@ type lookup struct {
 	used   map[replica.Key]bool
 	// origins are all that the build has read.
 	origins []input.Origin
+	// host is that of the one virtual host that is asked about; "" means the whole resource.
+	host string
 }
 
 func newLookup(state *replica.State, key *class.Key, origins []input.Origin) *lookup {
@@ -193,8 +195,14 @@ func (l *lookup) passedOver(topics []replica.Topic) []object {
 				add(input.Origin{Key: rule.Key, Source: rule.Source}, l.unruly(t.A, rule))
 			}
 		case t.Subject == replica.SubjectHostRoutes && t.B != "*":
-			for _, vs := range l.state.VirtualServicesOf(l.client, t.A, t.B) {
-				add(input.Origin{Key: vs.Key, Source: vs.Source}, "the Sidecar "+l.key.Sidecar+" does not import it")
+			found := l.state.VirtualServicesOf(l.client, t.A, t.B)
+			imported := input.NewView(l.key, l.state).Reader().VirtualServicesOf(t.A, t.B)
+			for i, vs := range found {
+				reason := l.untaken(vs, found[:i], t.B)
+				if !slices.Contains(imported, vs) {
+					reason = "the Sidecar " + l.key.Sidecar + " does not import it"
+				}
+				add(input.Origin{Key: vs.Key, Source: vs.Source}, reason)
 			}
 			for _, ns := range l.namespaces(replica.KindVirtualService) {
 				for _, vs := range l.state.VirtualServicesOf(ns, t.A, t.B) {
@@ -212,9 +220,40 @@ func (l *lookup) passedOver(topics []replica.Topic) []object {
 					add(input.Origin{Key: vs.Key, Source: vs.Source}, "it is bound to gateway "+gateway+" and not to mesh")
 				}
 			}
+		case t.Subject == replica.SubjectGatewayRoutes && t.B != mesh:
+			found := l.state.VirtualServices(l.client, t.B)
+			for i, vs := range found {
+				if l.host == "" || slices.Contains(vs.Spec.GetHosts(), l.host) {
+					add(input.Origin{Key: vs.Key, Source: vs.Source}, l.unjoined(vs, found[:i]))
+				}
+			}
 		}
 	}
 	return list
+}
+
+// untaken says why a VirtualService for a host does not count for sidecars; before are those that are asked first.
+func (l *lookup) untaken(vs *replica.VirtualService, before []*replica.VirtualService, host string) string {
+	for _, other := range before {
+		switch {
+		case !l.used[other.Key]:
+		case slices.Contains(other.Spec.GetHosts(), host) == slices.Contains(vs.Spec.GetHosts(), host):
+			return "VirtualService " + other.Key.Namespace + "/" + other.Key.Name + " is older, and the oldest for a host decides"
+		default:
+			return "VirtualService " + other.Key.Namespace + "/" + other.Key.Name + " is for a more specific host"
+		}
+	}
+	return "none of its routes is for this port and this proxy"
+}
+
+// unjoined says why a VirtualService of a gateway has no part in its routes; before are the older ones.
+func (l *lookup) unjoined(vs *replica.VirtualService, before []*replica.VirtualService) string {
+	for _, other := range before {
+		if l.used[other.Key] && slices.ContainsFunc(other.Spec.GetHosts(), func(h string) bool { return slices.Contains(vs.Spec.GetHosts(), h) }) {
+			return "VirtualService " + other.Key.Namespace + "/" + other.Key.Name + " is older, and of several routes for a host that match everything the oldest counts"
+		}
+	}
+	return "it has no host in common with the servers of this port, or no route for them"
 }
 
 func (l *lookup) hidden(exportedTo []string) string {
@@ -232,6 +271,8 @@ func (l *lookup) unruly(host string, rule *replica.DestinationRule) string {
 		return l.hidden(rule.ExportedTo)
 	case len(selector) > 0 && (rule.Key.Namespace != l.client || !replica.Matches(selector, l.key.Labels)):
 		return "its workload selector does not select the proxy"
+	case slices.ContainsFunc(l.state.DestinationRules(rule.Key.Namespace, rule.Spec.GetHost()), func(o *replica.DestinationRule) bool { return l.used[o.Key] }):
+		return "older rules for the host have a trafficPolicy and all of its subsets already"
 	default:
 		return "a rule for a more specific host, or of a namespace that goes before, is there"
 	}
@@ -271,16 +312,11 @@ func (l *lookup) narrow(origins []input.Origin, topics []replica.Topic, vh *rout
 			hosts[c.Hostname] = true
 		}
 	}
-	concerned := map[replica.Key]bool{}
-	gateways := []string{mesh}
+	l.host = host
+	concerned := routedBy(vh)
 	for _, o := range l.origins {
-		if o.Key.Kind == replica.KindGateway {
-			gateways = append(gateways, o.Key.Namespace+"/"+o.Key.Name)
-		}
-	}
-	for _, gateway := range gateways {
-		for _, vs := range l.state.VirtualServicesOf(l.client, gateway, host) {
-			concerned[vs.Key] = true
+		if o.Key.Kind == replica.KindVirtualService && !concerned[o.Key] {
+			delete(l.used, o.Key) // it has a part in other virtual hosts of the table
 		}
 	}
 	for h := range hosts {
@@ -307,12 +343,27 @@ func (l *lookup) narrow(origins []input.Origin, topics []replica.Topic, vh *rout
 			return !hosts[t.A]
 		case replica.SubjectHostRoutes:
 			return t.B != host
-		case replica.SubjectServices, replica.SubjectGatewayRoutes:
+		case replica.SubjectServices:
 			return true
+		case replica.SubjectGatewayRoutes:
+			return t.B == mesh
 		}
 		return false
 	})
 	return origins, topics
+}
+
+// routedBy lists the VirtualServices that a virtual host's routes were made from, which the routes' metadata names:
+// "/apis/networking.istio.io/v1/namespaces/<namespace>/virtual-service/<name>".
+func routedBy(vh *route.VirtualHost) map[replica.Key]bool {
+	keys := map[replica.Key]bool{}
+	for _, r := range vh.GetRoutes() {
+		parts := strings.Split(r.GetMetadata().GetFilterMetadata()["istio"].GetFields()["config"].GetStringValue(), "/")
+		if len(parts) == 8 && parts[6] == "virtual-service" {
+			keys[replica.Key{Kind: replica.KindVirtualService, Namespace: parts[5], Name: parts[7]}] = true
+		}
+	}
+	return keys
 }
 
 // clusters lists the clusters that a virtual host sends to.

@@ -68,18 +68,20 @@ func (r *Reader) ruleIn(namespace, hostname string, selected func(*replica.Desti
 			general = chosen
 		}
 		if len(general) > 0 {
-			traceAll(r.trace, general)
-			return mergeRules(general)
+			merged, parts := mergeRules(general)
+			traceAll(r.trace, parts)
+			return merged
 		}
 	}
 	return nil
 }
 
-// mergeRules joins rules for one host, oldest first.
-func mergeRules(rules []*replica.DestinationRule) *replica.DestinationRule {
+// mergeRules joins rules for one host, oldest first. It also returns those that have a part in the result.
+func mergeRules(rules []*replica.DestinationRule) (*replica.DestinationRule, []*replica.DestinationRule) {
 	if len(rules) == 1 {
-		return rules[0]
+		return rules[0], rules
 	}
+	parts := rules[:1:1]
 	merged := *rules[0]
 	spec := proto.Clone(merged.Spec).(*networking.DestinationRule)
 	names := map[string]bool{}
@@ -87,6 +89,7 @@ func mergeRules(rules []*replica.DestinationRule) *replica.DestinationRule {
 		names[s.GetName()] = true
 	}
 	for _, rule := range rules[1:] {
+		before, policy := len(spec.GetSubsets()), spec.GetTrafficPolicy()
 		for _, s := range rule.Spec.GetSubsets() {
 			if !names[s.GetName()] {
 				names[s.GetName()] = true
@@ -96,7 +99,10 @@ func mergeRules(rules []*replica.DestinationRule) *replica.DestinationRule {
 		if spec.TrafficPolicy == nil {
 			spec.TrafficPolicy = rule.Spec.GetTrafficPolicy()
 		}
+		if len(spec.GetSubsets()) > before || spec.GetTrafficPolicy() != policy {
+			parts = append(parts, rule)
+		}
 	}
 	merged.Spec = spec
-	return &merged
+	return &merged, parts
 }

@@ -132,9 +132,14 @@ func (r *Reader) admitted(gateway string, found []*replica.VirtualService) []*re
 	if gateway == meshGateway {
 		found = r.egress().virtualServices(found)
 	}
-	traceAll(r.trace, found)
 	return found
 }
+
+// IsTraced reports whether somebody asks why: Uses means nothing otherwise.
+func (r *Reader) IsTraced() bool { return r.trace != nil }
+
+// Uses notes, for people who ask why, that a VirtualService has a part in what is built. One that was only looked at has none.
+func (r *Reader) Uses(vs *replica.VirtualService) { traceOne(r.trace, vs) }
 
 // Sidecar returns the Sidecar that applies to the class, nil if none does.
 func (r *Reader) Sidecar() *replica.Sidecar {

@@ -88,6 +88,9 @@ type Item struct {
 	object *object.Object
 }
 
+// Object is the item as sources deliver it.
+func (it *Item) Object() *object.Object { return it.object }
+
 // Store is the memory source. It is safe for concurrent use.
 type Store struct {
 	cfg     Config

@@ -21,10 +21,12 @@ func (c claims) append(l *listenerv3.Listener, chains []l4chain) {
 		if chain.match == nil {
 			if l.GetDefaultFilterChain() == nil {
 				l.DefaultFilterChain = chain.chain()
+				chain.used()
 			}
 			continue
 		}
 		for _, match := range c.take(chain.match) {
+			chain.used()
 			l.FilterChains = append(l.FilterChains, &listenerv3.FilterChain{FilterChainMatch: match, Filters: chain.filters, TransportSocket: chain.socket})
 		}
 	}

@@ -64,6 +64,14 @@ type l4chain struct {
 	filters []*listenerv3.Filter
 	// socket terminates TLS; nil if the chain passes on what it gets.
 	socket *corev3.TransportSocket
+	// uses, if not nil, is called when a listener gets the chain: it notes whose routes these are.
+	uses func()
+}
+
+func (c l4chain) used() {
+	if c.uses != nil {
+		c.uses()
+	}
 }
 
 func (c l4chain) chain() *listenerv3.FilterChain {
@@ -74,13 +82,14 @@ func (c l4chain) chain() *listenerv3.FilterChain {
 // connection.
 func tcpRoutes(r *input.Reader, vs *replica.VirtualService, c caller) ([]l4chain, error) {
 	var out []l4chain
+	uses := func() { r.Uses(vs) }
 	for i, in := range vs.Spec.GetTcp() {
 		filters, err := toDestinations(r, in.GetRoute(), c)
 		if err != nil {
 			return nil, fmt.Errorf("VirtualService %s/%s: tcp[%d].%w", vs.Key.Namespace, vs.Key.Name, i, err)
 		}
 		if len(in.GetMatch()) == 0 {
-			return append(out, l4chain{filters: filters}), nil
+			return append(out, l4chain{filters: filters, uses: uses}), nil
 		}
 		for j, m := range in.GetMatch() {
 			if !c.admits(r, vs, m) {
@@ -95,9 +104,9 @@ func tcpRoutes(r *input.Reader, vs *replica.VirtualService, c caller) ([]l4chain
 				return nil, fmt.Errorf("VirtualService %s/%s: tcp[%d].match[%d]: %w", vs.Key.Namespace, vs.Key.Name, i, j, err)
 			}
 			if len(match.GetPrefixRanges()) == 0 && len(match.GetSourcePrefixRanges()) == 0 {
-				return append(out, l4chain{filters: filters}), nil
+				return append(out, l4chain{filters: filters, uses: uses}), nil
 			}
-			out = append(out, l4chain{match: match, filters: filters})
+			out = append(out, l4chain{match: match, filters: filters, uses: uses})
 		}
 	}
 	return out, nil
@@ -132,7 +141,7 @@ func tlsRoutes(r *input.Reader, vs *replica.VirtualService, c caller, admit func
 			} else if len(match.GetServerNames()) == 0 {
 				continue
 			}
-			out = append(out, l4chain{match: match, filters: filters})
+			out = append(out, l4chain{match: match, filters: filters, uses: func() { r.Uses(vs) }})
 		}
 	}
 	return out, nil

@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/replica"
 	"fairlead.dev/services/xds-server/internal/translate/gateway"
 	"fairlead.dev/services/xds-server/internal/translate/names"
 )
@@ -31,7 +32,7 @@ func routerConfiguration(r *input.Reader, name string) (*routev3.RouteConfigurat
 	}
 	return &routev3.RouteConfiguration{
 		Name:                           name,
-		VirtualHosts:                   hosts.finish(),
+		VirtualHosts:                   hosts.finish(r),
 		ValidateClusters:               wrapperspb.Bool(false),
 		MaxDirectResponseBodySizeBytes: wrapperspb.UInt32(maxDirectResponseBody),
 		// A gateway is reached through load balancers and port mappings: the port in the client's host is not the one it listens on.
@@ -44,6 +45,8 @@ func routerConfiguration(r *input.Reader, name string) (*routev3.RouteConfigurat
 type gatewayHosts struct {
 	byDomain map[string]*routev3.VirtualHost
 	domains  []string
+	// from has the routes' VirtualServices where somebody asks why.
+	from map[*routev3.Route]*replica.VirtualService
 }
 
 func (g *gatewayHosts) host(domain string, port uint32) *routev3.VirtualHost {
@@ -83,6 +86,9 @@ func (g *gatewayHosts) add(r *input.Reader, server gateway.Server, secure bool) 
 		if err != nil {
 			return err
 		}
+		if r.IsTraced() {
+			g.note(routes, vs)
+		}
 		for _, domain := range common {
 			host := g.host(domain, server.Number())
 			host.Routes = append(host.Routes, routes...)
@@ -99,9 +105,19 @@ func (g *gatewayHosts) add(r *input.Reader, server gateway.Server, secure bool) 
 	return nil
 }
 
+// note remembers whose routes these are.
+func (g *gatewayHosts) note(routes []*routev3.Route, vs *replica.VirtualService) {
+	if g.from == nil {
+		g.from = map[*routev3.Route]*replica.VirtualService{}
+	}
+	for _, route := range routes {
+		g.from[route] = vs
+	}
+}
+
 // finish returns the hosts sorted by name. Routes that match everything go behind all others, so that an older VirtualService's catch-all
 // does not hide a younger one's paths.
-func (g *gatewayHosts) finish() []*routev3.VirtualHost {
+func (g *gatewayHosts) finish(r *input.Reader) []*routev3.VirtualHost {
 	candidates := make([]candidate, 0, len(g.domains))
 	for _, domain := range g.domains {
 		host := g.byDomain[domain]
@@ -117,6 +133,9 @@ func (g *gatewayHosts) finish() []*routev3.VirtualHost {
 			general = general[:1]
 		}
 		host.Routes = append(specific, general...)
+		for _, route := range host.GetRoutes() {
+			r.Uses(g.from[route])
+		}
 		candidates = append(candidates, candidate{host: host, own: host.GetDomains()})
 	}
 	return assign(candidates)

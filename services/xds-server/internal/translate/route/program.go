@@ -27,6 +27,7 @@ func ToHost(r *input.Reader, hostname string, port uint32) ([]*routev3.Route, er
 			continue
 		}
 		if routes, err := b.virtualService(vs); err != nil || len(routes) > 0 {
+			r.Uses(vs)
 			return routes, err
 		}
 	}

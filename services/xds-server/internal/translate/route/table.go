@@ -199,6 +199,7 @@ func (t *table) unregistered(hostname string) (*routev3.VirtualHost, error) {
 		}
 		if len(routes) > 0 {
 			host.Routes = routes
+			t.r.Uses(vs)
 			break
 		}
 	}
@@ -281,6 +282,7 @@ func (b *builder) service(r *input.Reader, svc *configv1.Service, port *configv1
 		}
 		if len(routes) > 0 {
 			host.Routes = routes
+			r.Uses(vs)
 			return host, nil
 		}
 	}

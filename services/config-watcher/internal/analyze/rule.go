@@ -1,0 +1,70 @@
+package analyze
+
+import (
+	"fmt"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"fairlead.dev/services/config-watcher/internal/object"
+)
+
+// checkRuleHost finds DestinationRules for a host that nothing has. A wildcard host is for whatever it will cover.
+func checkRuleHost(r *reader) {
+	rule := r.object.Body.(*networking.DestinationRule)
+	if host := r.host(rule.GetHost()); !strings.HasPrefix(host, "*") && len(r.services(host)) == 0 {
+		r.noHost("spec.host", rule.GetHost(), host)
+	}
+}
+
+// checkRuleShadowed finds what older DestinationRules of the namespace for the same host, which a rule is joined with, leave without an effect.
+func checkRuleShadowed(r *reader) {
+	rule := r.object.Body.(*networking.DestinationRule)
+	host := r.host(rule.GetHost())
+	exported, selector := r.exported(r.object), selectorKey(rule.GetWorkloadSelector().GetMatchLabels())
+	var older []*object.Object
+	for _, o := range r.rules(host) {
+		if o.Key == r.object.Key {
+			break
+		}
+		other := o.Body.(*networking.DestinationRule)
+		if o.Key.Namespace == r.namespace() && selectorKey(other.GetWorkloadSelector().GetMatchLabels()) == selector && within(exported, r.exported(o)) {
+			older = append(older, o)
+		}
+	}
+	if rule.GetTrafficPolicy() != nil {
+		for _, o := range older {
+			if decides := o.Body.(*networking.DestinationRule).GetTrafficPolicy(); decides != nil {
+				if !proto.Equal(decides, rule.GetTrafficPolicy()) {
+					r.ruleShadowed("spec.trafficPolicy", nil, o, host, "trafficPolicy")
+				}
+				break
+			}
+		}
+	}
+	for i, s := range rule.GetSubsets() {
+		for _, o := range older {
+			if same := subsetOf(o.Body.(*networking.DestinationRule), s.GetName()); same != nil {
+				if !proto.Equal(same, s) {
+					r.ruleShadowed(fmt.Sprintf("spec.subsets[%d]", i), s.GetName(), o, host, "subset of this name")
+				}
+				break
+			}
+		}
+	}
+}
+
+func (r *reader) ruleShadowed(field string, value any, older *object.Object, host, what string) {
+	r.report(RuleShadowed, field, value, fmt.Sprintf("has no effect: DestinationRule %s/%s for host %s is older, and its %s counts", older.Key.Namespace, older.Key.Name, host, what),
+		"join the rules in one object")
+}
+
+func subsetOf(rule *networking.DestinationRule, name string) *networking.Subset {
+	for _, s := range rule.GetSubsets() {
+		if s.GetName() == name {
+			return s
+		}
+	}
+	return nil
+}

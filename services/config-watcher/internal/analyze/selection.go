@@ -1,0 +1,130 @@
+package analyze
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"fairlead.dev/services/config-watcher/internal/normalise"
+	"fairlead.dev/services/config-watcher/internal/object"
+)
+
+// selection is the workloads that one selector of Gateways selects.
+type selection struct {
+	selector  map[string]string
+	users     int
+	workloads map[object.Key]struct{}
+}
+
+// selectorKey writes a selector so that equal ones are equal.
+func selectorKey(selector map[string]string) string {
+	var b strings.Builder
+	for _, k := range slices.Sorted(maps.Keys(selector)) {
+		b.WriteString(k + "=" + selector[k] + ",")
+	}
+	return strings.TrimSuffix(b.String(), ",")
+}
+
+func (s *selection) selects(labels map[string]string) bool {
+	for k, v := range s.selector {
+		if got, ok := labels[k]; !ok || got != v {
+			return false
+		}
+	}
+	return true
+}
+
+// namespaces lists those of the workloads, sorted.
+func (s *selection) namespaces() []string {
+	if s == nil {
+		return nil
+	}
+	var out []string
+	for k := range s.workloads {
+		out = append(out, k.Namespace)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// meets reports whether two selections have a workload in common.
+func (s *selection) meets(o *selection) bool {
+	if s == nil || o == nil {
+		return false
+	}
+	if len(o.workloads) < len(s.workloads) {
+		s, o = o, s
+	}
+	for k := range s.workloads {
+		if _, ok := o.workloads[k]; ok {
+			return true
+		}
+	}
+	return false
+}
+
+// selectBy counts the Gateways with a selector. The first one has the workloads looked through, once.
+func (m *Mesh) selectBy(selector map[string]string, add bool) {
+	key := selectorKey(selector)
+	s := m.selections[key]
+	switch {
+	case add && s == nil:
+		s = &selection{selector: selector, users: 1, workloads: map[object.Key]struct{}{}}
+		m.selections[key] = s
+		for k, labels := range m.workloads {
+			if s.selects(labels) {
+				s.workloads[k] = struct{}{}
+			}
+		}
+		m.touch(topic{subjectGatewayNamespaces, "", ""})
+	case add:
+		s.users++
+	default:
+		if s.users--; s.users == 0 {
+			delete(m.selections, key)
+			m.touch(topic{subjectGatewayNamespaces, "", ""})
+		}
+	}
+}
+
+func (m *Mesh) takePod(k object.Key, o *object.Object) {
+	if o == nil {
+		m.takeWorkload(k, nil, false)
+		return
+	}
+	labels, ok := normalise.WorkloadLabels(o)
+	m.takeWorkload(k, labels, ok)
+}
+
+// takeWorkload follows a Pod or WorkloadEntry through the selections: ok is false for one that is gone. Only its labels count.
+func (m *Mesh) takeWorkload(k object.Key, labels map[string]string, ok bool) {
+	old, had := m.workloads[k]
+	if ok == had && maps.Equal(old, labels) {
+		return
+	}
+	if ok {
+		m.workloads[k] = labels
+	} else {
+		delete(m.workloads, k)
+	}
+	switch {
+	case ok && !had:
+		m.inhabit(k.Namespace, 1)
+	case had && !ok:
+		m.inhabit(k.Namespace, -1)
+	}
+	for key, s := range m.selections {
+		_, was := s.workloads[k]
+		is := ok && s.selects(labels)
+		if was == is {
+			continue
+		}
+		if is {
+			s.workloads[k] = struct{}{}
+		} else {
+			delete(s.workloads, k)
+		}
+		m.touch(topic{subjectSelected, key, ""})
+		m.touch(topic{subjectGatewayNamespaces, "", ""})
+	}
+}

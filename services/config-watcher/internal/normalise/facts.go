@@ -1,0 +1,84 @@
+package normalise
+
+import (
+	"slices"
+	"strings"
+
+	mesh "istio.io/api/mesh/v1alpha1"
+	networking "istio.io/api/networking/v1alpha3"
+	corev1 "k8s.io/api/core/v1"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/config-watcher/internal/object"
+	"fairlead.dev/services/config-watcher/internal/validate"
+)
+
+// HostsOf lists the hostnames of a Service or ServiceEntry, each once, as Host writes them; none of other kinds. Partial wildcards, which validation
+// warns of, are no hosts that traffic can be sent to.
+func HostsOf(o *object.Object, domain string) []string {
+	switch b := o.Body.(type) {
+	case *corev1.Service:
+		return []string{Host(o.Key.Name, o.Key.Namespace, domain)}
+	case *networking.ServiceEntry:
+		out := make([]string, 0, len(b.Hosts))
+		for _, h := range b.Hosts {
+			if host := entryHost(h); !validate.PartialWildcard(h) && !slices.Contains(out, host) {
+				out = append(out, host)
+			}
+		}
+		return out
+	}
+	return nil
+}
+
+// PortsOf lists the ports of a Service or ServiceEntry; an ExternalName has none.
+func PortsOf(o *object.Object) []*configv1.ServicePort { return ownerPorts(o) }
+
+// ObjectExportedTo are the namespaces that an object of a kind with exportTo is exported to by it and by the mesh's defaults, as ExportedTo has
+// them. A DestinationRule for chosen clients is exported to its own namespace alone.
+func ObjectExportedTo(o *object.Object, settings *mesh.MeshConfig) []string {
+	ns := o.Key.Namespace
+	switch s := o.Body.(type) {
+	case *corev1.Service, *networking.ServiceEntry:
+		return ExportedTo(validate.ExportTo(o), settings.GetDefaultServiceExportTo(), ns)
+	case *networking.VirtualService:
+		return ExportedTo(s.ExportTo, settings.GetDefaultVirtualServiceExportTo(), ns)
+	case *networking.DestinationRule:
+		if len(s.GetWorkloadSelector().GetMatchLabels()) > 0 {
+			return []string{ns}
+		}
+		return ExportedTo(s.ExportTo, settings.GetDefaultDestinationRuleExportTo(), ns)
+	}
+	return []string{everyone}
+}
+
+// WorkloadLabels are the labels of a Pod or WorkloadEntry that selectors are compared with; ok is false for what is no workload, or none any
+// more.
+func WorkloadLabels(o *object.Object) (labels map[string]string, ok bool) {
+	switch b := o.Body.(type) {
+	case *object.Pod:
+		return o.Labels, !b.Ended
+	case *networking.WorkloadEntry:
+		return merged(o.Labels, b.Labels), true
+	}
+	return nil, false
+}
+
+// How connections to a server of a Gateway begin: with a request, a handshake, or any bytes. Servers of different kinds cannot share a port.
+const (
+	BeginsHTTP = "HTTP"
+	BeginsTLS  = "TLS"
+	BeginsTCP  = "TCP"
+)
+
+// ServerKind says how connections to a server begin.
+func ServerKind(s *networking.Server) string {
+	switch protocol := strings.ToUpper(s.GetPort().GetProtocol()); {
+	case slices.Contains([]string{"HTTP", "HTTP2", "GRPC", "GRPC-WEB"}, protocol):
+		return BeginsHTTP
+	case protocol == "HTTPS" || protocol == "TLS" || s.GetTls() != nil:
+		return BeginsTLS
+	default:
+		return BeginsTCP
+	}
+}

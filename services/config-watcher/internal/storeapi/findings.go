@@ -1,0 +1,169 @@
+package storeapi
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"slices"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/config-watcher/internal/access"
+	"fairlead.dev/services/config-watcher/internal/analyze"
+	"fairlead.dev/services/config-watcher/internal/normalise"
+	"fairlead.dev/services/config-watcher/internal/object"
+	"fairlead.dev/services/config-watcher/internal/source/memory"
+	"fairlead.dev/services/config-watcher/internal/validate"
+)
+
+// Findings are what is found about objects in the mesh that they are in; findings.Keeper has them.
+type Findings interface {
+	Wait(ctx context.Context) error
+	Of(object.Key) []analyze.Finding
+	All() []analyze.Finding
+	About(host string) []analyze.Finding
+	Mark() uint64
+	Since(mark uint64, but []object.Key) []analyze.Finding
+	Try(ctx context.Context, changes []normalise.Change) (own, others []analyze.Finding, err error)
+}
+
+// maxBroken bounds how many findings about other objects an answer holds.
+const maxBroken = 100
+
+func warning(f analyze.Finding) *configv1.Warning {
+	return &configv1.Warning{
+		Code: string(f.Code), Severity: string(f.Severity), Source: f.Source, Location: f.Location, Field: f.Field, Message: f.Description(), Text: f.Error(),
+		Object: &configv1.ObjectKey{ApiVersion: validate.Canonical(f.Key.Group, f.Key.Kind), Kind: f.Key.Kind, Namespace: f.Key.Namespace, Name: f.Key.Name},
+	}
+}
+
+func warnings(list []analyze.Finding, most int) []*configv1.Warning {
+	var out []*configv1.Warning
+	for _, f := range list[:min(len(list), most)] {
+		out = append(out, warning(f))
+	}
+	return out
+}
+
+// broken lists what is found since a mark about objects that the caller may see, but for those that were written. It is called when what was
+// written is in a revision.
+func (s *Server) broken(ctx context.Context, mark uint64, written []object.Key) []*configv1.Warning {
+	if err := s.findings.Wait(ctx); err != nil {
+		return nil
+	}
+	return warnings(s.shownTo(ctx, s.findings.Since(mark, written)), maxBroken)
+}
+
+// shownTo leaves the findings about objects that the caller may read.
+func (s *Server) shownTo(ctx context.Context, list []analyze.Finding) []analyze.Finding {
+	identity, err := callerOf(ctx)
+	if err != nil {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(list), func(f analyze.Finding) bool { return s.access.May(identity, access.Get, f.Key) != nil })
+}
+
+// judge adds to the results of a write what is found about the objects, and to the answer what has become wrong about others.
+func (s *Server) judge(ctx context.Context, out *configv1.ApplyResponse, results []memory.Result, keys []object.Key, mark uint64, dryRun bool) {
+	own := func(k object.Key) []analyze.Finding { return s.findings.Of(k) }
+	if dryRun {
+		var changes []normalise.Change
+		for _, r := range results {
+			changes = append(changes, normalise.Change{Key: r.Item.Key, Object: r.Item.Object()})
+		}
+		found, others, err := s.findings.Try(ctx, changes)
+		if err != nil {
+			return
+		}
+		out.Broken = warnings(s.shownTo(ctx, others), maxBroken)
+		own = func(k object.Key) []analyze.Finding {
+			return slices.DeleteFunc(slices.Clone(found), func(f analyze.Finding) bool { return f.Key != k })
+		}
+	} else {
+		out.Broken = s.broken(ctx, mark, keys)
+	}
+	for i, r := range results {
+		for _, f := range own(r.Item.Key) {
+			out.Results[i].Warnings = append(out.Results[i].Warnings, f.Error())
+		}
+	}
+}
+
+// ListWarnings implements ConfigStoreService.
+func (s *Server) ListWarnings(ctx context.Context, req *configv1.ListWarningsRequest) (*configv1.ListWarningsResponse, error) {
+	s.loaded(ctx)
+	readable, err := s.readable(ctx, access.List, req.Kind, req.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	var list []analyze.Finding
+	if len(req.Hosts)+len(req.Objects) == 0 {
+		list = s.findings.All()
+	}
+	for _, host := range req.Hosts[:min(len(req.Hosts), maxAsked)] {
+		list = append(list, s.findings.About(host)...)
+	}
+	for _, k := range req.Objects[:min(len(req.Objects), maxAsked)] {
+		if found, err := key(k); err == nil {
+			list = append(list, s.findings.Of(found)...)
+		}
+	}
+	slices.SortFunc(list, analyze.Finding.Compare)
+	out := &configv1.ListWarningsResponse{}
+	for _, f := range slices.Compact(list) {
+		if readable(f.Key) && f.Key.Kind == cmp.Or(req.Kind, f.Key.Kind) && f.Key.Namespace == cmp.Or(req.Namespace, f.Key.Namespace) && f.Key.Name == cmp.Or(req.Name, f.Key.Name) {
+			out.Warnings = append(out.Warnings, warning(f))
+		}
+	}
+	return out, nil
+}
+
+// maxAsked bounds how many hosts and objects one call may ask about.
+const maxAsked = 1000
+
+// messages is the field of status that holds findings, as Istio names it. It is not stored: it says what is found when the object is read.
+const messages = "validationMessages"
+
+// withFindings puts what is found about an object into its status.
+func withFindings(manifest []byte, list []analyze.Finding) []byte {
+	if len(list) == 0 && !bytes.Contains(manifest, []byte(`"`+messages+`"`)) {
+		return manifest
+	}
+	var tree map[string]any
+	if err := json.Unmarshal(manifest, &tree); err != nil {
+		return manifest
+	}
+	withoutMessages(tree)
+	if len(list) > 0 {
+		st, _ := tree["status"].(map[string]any)
+		if st == nil {
+			st = map[string]any{}
+			tree["status"] = st
+		}
+		var out []any
+		for _, f := range list {
+			out = append(out, map[string]any{
+				"type": map[string]any{"name": f.Code, "code": f.Code}, "level": "WARNING", "field": f.Field, "message": f.Description(),
+				"documentationUrl": "docs/reference/findings.md#" + f.Code.Anchor(),
+			})
+		}
+		st[messages] = out
+	}
+	text, err := json.Marshal(tree)
+	if err != nil {
+		return manifest
+	}
+	return text
+}
+
+// withoutMessages takes findings out of a status that comes back from a reader.
+func withoutMessages(tree map[string]any) {
+	st, _ := tree["status"].(map[string]any)
+	if _, has := st[messages]; !has {
+		return
+	}
+	delete(st, messages)
+	if len(st) == 0 {
+		delete(tree, "status")
+	}
+}

@@ -1,0 +1,89 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+)
+
+// warningTexts are lines about objects.
+func warningTexts(list []*configv1.Warning) []string {
+	var out []string
+	for _, w := range list {
+		out = append(out, w.GetText())
+	}
+	return out
+}
+
+// printBroken tells what a change has made wrong about objects that it does not touch.
+func printBroken(out io.Writer, texts []string, dryRun bool) {
+	became := "now wrong"
+	if dryRun {
+		became = "would be wrong"
+	}
+	for _, text := range texts {
+		fmt.Fprintf(out, "warning: %s: %s\n", became, text)
+	}
+}
+
+// others leaves the warnings about objects that are none of those deleted: what was deleted later is not wrong any more.
+func others(list []*configv1.Warning, deleted []*configv1.ObjectKey) []*configv1.Warning {
+	return slices.DeleteFunc(list, func(w *configv1.Warning) bool {
+		return slices.ContainsFunc(deleted, func(k *configv1.ObjectKey) bool {
+			o := w.GetObject()
+			return o.GetKind() == k.GetKind() && o.GetNamespace() == k.GetNamespace() && o.GetName() == k.GetName()
+		})
+	})
+}
+
+// warn adds to the answers what config-watcher finds about the objects that each names, and about others for the same host.
+func (t *target) warn(ctx context.Context, answers []*explained) {
+	if len(t.xdsAddresses) > 0 && t.address == "" {
+		return // where config-watcher is, nobody has said
+	}
+	client, err := t.dial()
+	if err != nil {
+		return
+	}
+	defer client.Close()
+	for _, e := range answers {
+		req := &configv1.ListWarningsRequest{Hosts: e.hosts()}
+		for _, o := range slices.Concat(e.MadeFrom, e.PassedOver) {
+			req.Objects = append(req.Objects, &configv1.ObjectKey{Kind: o.Kind, Namespace: o.Namespace, Name: o.Name})
+		}
+		call, cancel := context.WithTimeout(ctx, callTimeout)
+		res, err := client.ListWarnings(call, req)
+		cancel()
+		if err != nil {
+			e.WarningsUnknown = client.Explain(err).Error()
+			continue
+		}
+		e.Warnings = warningTexts(res.GetWarnings())
+	}
+}
+
+// hosts are those that a resource is about, by its name: "outbound|9080|v1|<host>", "<route configuration>/<host>:9080".
+func (e *explained) hosts() []string {
+	host := e.Name[strings.LastIndexAny(e.Name, "|/")+1:]
+	if name, port, found := strings.Cut(host, ":"); found && port != "" && strings.Trim(port, "0123456789") == "" {
+		host = name
+	}
+	if !strings.Contains(host, ".") {
+		return nil
+	}
+	return []string{host}
+}
+
+// printWarnings is the part of why that tells what is wrong with the objects.
+func (e *explained) printWarnings(out io.Writer) {
+	if e.WarningsUnknown != "" {
+		fmt.Fprintf(out, "\nwarnings: not known: %s\n", e.WarningsUnknown)
+	}
+	if len(e.Warnings) > 0 {
+		fmt.Fprintln(out, "\nwarnings:\n  "+strings.Join(e.Warnings, "\n  "))
+	}
+}

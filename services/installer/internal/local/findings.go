@@ -1,0 +1,66 @@
+package local
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+)
+
+// mostFindings is how many findings of one look are told one by one.
+const mostFindings = 50
+
+// watchFindings tells the person what config-watcher finds about objects in the mesh that they are in, and when it is so no more. It begins when
+// the Pods are part of the mesh: before, what refers to them would be taken for mistakes. A finding is told when two looks have seen it, so that
+// nothing is said of files that are being saved one after the other.
+func (n *Node) watchFindings(ctx context.Context) error {
+	waitFor(ctx, n.published)
+	var seen, told []string
+	for n.wait(ctx, sourcesPeriod) {
+		now, err := n.findings(ctx)
+		if err != nil {
+			n.cfg.Log.Debug("findings are not known", "error", err)
+			continue
+		}
+		lines := []string{}
+		var kept []string
+		for _, text := range told {
+			if slices.Contains(now, text) {
+				kept = append(kept, text)
+			} else {
+				lines = append(lines, "resolved: "+text)
+			}
+		}
+		told = kept
+		for _, text := range now {
+			if slices.Contains(seen, text) && !slices.Contains(told, text) {
+				told = append(told, text)
+				lines = append(lines, "warning: "+text)
+			}
+		}
+		seen = now
+		for _, line := range lines[:min(len(lines), mostFindings)] {
+			n.cfg.Console.Line(line)
+		}
+		if more := len(lines) - mostFindings; more > 0 {
+			n.cfg.Console.Line(fmt.Sprintf("warning: %d more; `fairlead config status` lists them", more))
+		}
+	}
+	return nil
+}
+
+// findings asks config-watcher what it finds about the objects of the mesh.
+func (n *Node) findings(ctx context.Context) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	res, err := n.store.ListWarnings(ctx, &configv1.ListWarningsRequest{})
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, w := range res.GetWarnings() {
+		out = append(out, w.GetText())
+	}
+	return out, nil
+}
