@@ -74,6 +74,11 @@ scenarios: tools build ## every traffic scenario on real Envoys, TIMES=n times i
 attacks: tools build ## attack whole meshes: memory limits of deploy/, what others notice, what is learnt; the full-disk attack needs root
 	cd tests && $(TESTENV) go test -count=1 -timeout 15m $(TESTFLAGS) ./e2e/attack -all -v
 
+stock: tools build ## Istio's own pilot-agent and istioctl in a whole mesh; the first run builds them into a cache
+	istio=$$(tools/istio/build.sh) && module=$$(cd tools/istio && GOWORK=off go mod download -json istio.io/istio | sed -n 's/^.*"Dir": "\(.*\)".*$$/\1/p') && \
+	cd tests && $(TESTENV) ISTIO_BIN=$$istio ISTIO_BOOTSTRAP=$$module/tools/packaging/common/envoy_bootstrap.json \
+	  go test -count=1 -v $(TESTFLAGS) -run TestStock ./e2e/thirdparty
+
 mutants: tools build ## breaks xds-server in ten ways, each of which some scenario must notice
 	$(TESTENV) go run ./tests/mutants
 
@@ -108,4 +113,4 @@ images: tools build ## an image archive per service in bin/, without a Docker da
 clean: ## remove what was built
 	rm -rf $(BIN) $(RUN_DIR)
 
-.PHONY: help tools grpcjs build demo up down test test-race race-modules race-e2e lint generate golden bench bench-full scenarios attacks mutants verify images clean
+.PHONY: help tools grpcjs build demo up down test test-race race-modules race-e2e lint generate golden bench bench-full scenarios attacks stock mutants verify images clean

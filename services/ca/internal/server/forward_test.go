@@ -139,3 +139,20 @@ func TestConfiguredIPAddresses(t *testing.T) {
 		}
 	}
 }
+
+func TestRefusedOptionsOfForwarding(t *testing.T) {
+	h := start(t, func(o *Options) { o.Forwarder = "edge/proxy" })
+	if got := h.server.cfg.forwarder.String(); got != "spiffe://cluster.local/ns/edge/sa/proxy" {
+		t.Errorf("forwarder %s", got)
+	}
+	for flag, change := range map[string]func(*Options){
+		"--forwarder":       func(o *Options) { o.Forwarder = "xds-server" },
+		"--tls-min-version": func(o *Options) { o.TLSMinVersion = "1.1" },
+	} {
+		o := h.options
+		change(&o)
+		if err := Check(o); err == nil || !strings.Contains(err.Error(), flag) {
+			t.Errorf("%s: %v", flag, err)
+		}
+	}
+}
