@@ -24,7 +24,8 @@ import (
 	"fairlead.dev/tests/e2e/internal/fleet"
 )
 
-// istio is where Istio's own programs are, and the template of their Envoy's bootstrap. Without them the test is skipped.
+// istio is where Istio's own programs are, and the template of their Envoy's bootstrap. Without them the test is
+// skipped.
 func istio(t *testing.T) (dir, template string) {
 	t.Helper()
 	dir, template = os.Getenv("ISTIO_BIN"), os.Getenv("ISTIO_BOOTSTRAP")
@@ -37,7 +38,8 @@ func istio(t *testing.T) (dir, template string) {
 // stock is a workload with a stock Istio sidecar: pilot-agent with an Envoy, and the application behind it.
 type stock struct {
 	mesh *fleet.Mesh
-	// ip is the workload's address. status, admin, envoyReady and prometheus are ports on all addresses or on 127.0.0.1.
+	// ip is the workload's address. status, admin, envoyReady and prometheus are ports on all addresses or on
+	// 127.0.0.1.
 	ip                                                 string
 	application, status, admin, envoyReady, prometheus int
 	log                                                string

@@ -18,7 +18,8 @@ import (
 
 const stockID = "spiffe://cluster.local/ns/apps/sa/stock"
 
-// TestStockSidecar runs Istio's own pilot-agent with Envoy in a mesh that `fairlead up` runs, and asks Istio's own istioctl about it.
+// TestStockSidecar runs Istio's own pilot-agent with Envoy in a mesh that `fairlead up` runs, and asks Istio's own
+// istioctl about it.
 func TestStockSidecar(t *testing.T) {
 	istio(t)
 	m := fleet.Start(t, binaries, fleet.Options{Files: []string{"testdata/stock.yaml"}, Args: []string{"--xds-servers", "1"}})

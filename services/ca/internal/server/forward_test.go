@@ -36,8 +36,8 @@ func forward(t *testing.T, conn *grpc.ClientConn, token, identity string) ([]str
 	return res.GetCertificateChain(), key, err
 }
 
-// TestForwardedRequestsAreTheTokensOwn: the certificate is the token's, and the audit line names both the workload and the
-// server that forwarded its request.
+// TestForwardedRequestsAreTheTokensOwn: the certificate is the token's, and the audit line names both the workload and
+// the server that forwarded its request.
 func TestForwardedRequestsAreTheTokensOwn(t *testing.T) {
 	h := start(t, nil)
 	conn := h.dial(h.asAccount("xds-server"))

@@ -229,7 +229,8 @@ func (s *Server) connectionAge() (age, grace time.Duration) {
 	return 0, s.cfg.MaxConnectionAge + s.cfg.MaxConnectionAge/5
 }
 
-// certificates prepares the connection to ca over which requests are forwarded, as this xds-server and with the callers' tokens.
+// certificates prepares the connection to ca over which requests are forwarded, as this xds-server and with the
+// callers' tokens.
 func (s *Server) certificates(identity tlsconf.Source, ads *serve.Server) (*certificate.Forwarder, error) {
 	conn, err := rpc.Dial(rpc.ClientConfig{
 		Target: s.cfg.CAAddress, TLS: tlsconf.Client(identity, s.cfg.CA), Registerer: s.deps.Registry, TracerProvider: s.deps.Tracer,

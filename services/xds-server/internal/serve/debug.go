@@ -31,8 +31,8 @@ func isDebugType(url string) bool { return url == debugType || strings.HasPrefix
 // questions keeps apart the streams that ask for debug types. Only the goroutine that receives uses it.
 type questions struct{ begun, debug bool }
 
-// divert reports whether a request is for a debug type and is to be answered here. A stream asks either for debug types or
-// for a proxy's configuration: its node is no proxy's then, and go-control-plane's loop never sends on it.
+// divert reports whether a request is for a debug type and is to be answered here. A stream asks either for debug
+// types or for a proxy's configuration: its node is no proxy's then, and go-control-plane's loop never sends on it.
 func (s *stream) divert(typeURL string) (bool, error) {
 	first := !s.questions.begun
 	s.questions.begun = true

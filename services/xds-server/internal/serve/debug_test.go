@@ -1,6 +1,7 @@
 package serve_test
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -32,7 +33,8 @@ func debugging(t *testing.T, pki *testkit.CA) (r *replicaServer, connect func(*t
 	return r, r.secure(t, pki)
 }
 
-// ask opens a stream, sends state-of-the-world requests of a client whose node is no proxy's, and gives the answers until the first error.
+// ask opens a stream, sends state-of-the-world requests of a client whose node is no proxy's, and gives the answers
+// until the first error.
 func ask(t *testing.T, conn *grpc.ClientConn, requests ...*discovery.DiscoveryRequest) (got []*discovery.DiscoveryResponse, err error) {
 	t.Helper()
 	stream, err := discovery.NewAggregatedDiscoveryServiceClient(conn).StreamAggregatedResources(t.Context())
@@ -43,7 +45,7 @@ func ask(t *testing.T, conn *grpc.ClientConn, requests ...*discovery.DiscoveryRe
 		if i == 0 {
 			req.Node = &core.Node{Id: "debug~0.0.0.0~istioctl~cluster.local"}
 		}
-		if err = stream.Send(req); err == nil || err == io.EOF { //nolint:errorlint // gRPC's own; Recv has the reason
+		if err = stream.Send(req); err == nil || errors.Is(err, io.EOF) { // Recv has the reason
 			var m *discovery.DiscoveryResponse
 			if m, err = stream.Recv(); err == nil {
 				got = append(got, m)

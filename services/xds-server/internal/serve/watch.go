@@ -29,8 +29,9 @@ func (s *stream) admit(node *core.Node, typeURL string) (sub *subscription, isNe
 	return s.typeOf(typeURL)
 }
 
-// ambientTypes begin the types that Istio's ztunnels and waypoints are configured with. A proxy that asks for one waits for
-// it, so its stream ends with the reason; what an agent only tells, such as its workload's health, is left aside.
+// ambientTypes begin the types that Istio's ztunnels and waypoints are configured with. A proxy that asks for one
+// waits for it, so its stream ends with the reason; what an agent only tells, such as its workload's health, is left
+// aside.
 var ambientTypes = []string{"type.googleapis.com/istio.workload.", "type.googleapis.com/istio.security."}
 
 // leaveAside counts the types that nobody makes: go-control-plane's loop remembers each for as long as the stream lives.
