@@ -74,11 +74,6 @@ scenarios: tools build ## every traffic scenario on real Envoys, TIMES=n times i
 attacks: tools build ## attack whole meshes: memory limits of deploy/, what others notice, what is learnt; the full-disk attack needs root
 	cd tests && $(TESTENV) go test -count=1 -timeout 15m $(TESTFLAGS) ./e2e/attack -all -v
 
-stock: tools build ## Istio's own pilot-agent and istioctl in a whole mesh; the first run builds them into a cache
-	istio=$$(tools/istio/build.sh) && module=$$(cd tools/istio && GOWORK=off go mod download -json istio.io/istio | sed -n 's/^.*"Dir": "\(.*\)".*$$/\1/p') && \
-	cd tests && $(TESTENV) ISTIO_BIN=$$istio ISTIO_BOOTSTRAP=$$module/tools/packaging/common/envoy_bootstrap.json \
-	  go test -count=1 -v $(TESTFLAGS) -run TestStock ./e2e/thirdparty
-
 mutants: tools build ## breaks xds-server in ten ways, each of which some scenario must notice
 	$(TESTENV) go run ./tests/mutants
 
@@ -104,6 +99,12 @@ bench-full: build ## xds-server against its floor in the long form; writes the t
 verify: lint $(TOOLS)/bin/.protoc ## generated code fresh, modules tidy, one version of every dependency, contracts unbroken, lint
 	hack/verify.sh
 
+.PHONY: stock
+stock: tools build ## Istio's own pilot-agent and istioctl in a whole mesh; the first run builds them into a cache
+	istio=$$(tools/istio/build.sh) && module=$$(cd tools/istio && GOWORK=off go mod download -json istio.io/istio | sed -n 's/^.*"Dir": "\(.*\)".*$$/\1/p') && \
+	cd tests && $(TESTENV) ISTIO_BIN=$$istio ISTIO_BOOTSTRAP=$$module/tools/packaging/common/envoy_bootstrap.json \
+	  go test -count=1 -v $(TESTFLAGS) -run TestStock ./e2e/thirdparty
+
 images: tools build ## an image archive per service in bin/, without a Docker daemon
 	@for s in $(SERVICES); do \
 	  add=; [ $$s = node-agent ] && add="-add $$(readlink -f $(TOOLS)/envoy)=/usr/local/bin/envoy"; \
@@ -113,4 +114,4 @@ images: tools build ## an image archive per service in bin/, without a Docker da
 clean: ## remove what was built
 	rm -rf $(BIN) $(RUN_DIR)
 
-.PHONY: help tools grpcjs build demo up down test test-race race-modules race-e2e lint generate golden bench bench-full scenarios attacks stock mutants verify images clean
+.PHONY: help tools grpcjs build demo up down test test-race race-modules race-e2e lint generate golden bench bench-full scenarios attacks mutants verify images clean

@@ -47,9 +47,10 @@ func newRoot(env Env) *cobra.Command {
 	root.PersistentFlags().StringVar(&mesh.runDir, "run-dir", ".run", "run directory of the mesh")
 	root.AddCommand(
 		newUp(env, mesh), newDown(mesh), newDemo(env),
-		newConfig(env, mesh), newProxyStatus(mesh), newProxyConfig(mesh), newWhy(mesh), newProxy(mesh), newCredentials(mesh),
+		newConfig(env, mesh), newProxyStatus(mesh), newProxyConfig(mesh), newWhy(mesh), newProxy(mesh),
 		newVersion(env, mesh), newExitCodes(),
 	)
+	root.AddCommand(newCredentials(mesh))
 	return root
 }
 
