@@ -105,6 +105,12 @@ bench-full: build ## xds-server against its floor in the long form; writes the t
 verify: lint $(TOOLS)/bin/.protoc ## generated code fresh, modules tidy, one version of every dependency, contracts unbroken, lint
 	hack/verify.sh
 
+.PHONY: stock
+stock: tools build ## Istio's own pilot-agent and istioctl in a whole mesh; the first run builds them into a cache
+	istio=$$(tools/istio/build.sh) && module=$$(cd tools/istio && GOWORK=off go mod download -json istio.io/istio | sed -n 's/^.*"Dir": "\(.*\)".*$$/\1/p') && \
+	cd tests && $(TESTENV) ISTIO_BIN=$$istio ISTIO_BOOTSTRAP=$$module/tools/packaging/common/envoy_bootstrap.json \
+	  go test -count=1 -v $(TESTFLAGS) -run TestStock ./e2e/thirdparty
+
 images: tools build ## an image archive per service in bin/, without a Docker daemon
 	@for s in $(SERVICES); do \
 	  add=; [ $$s = node-agent ] && add="-add $$(readlink -f $(TOOLS)/envoy)=/usr/local/bin/envoy"; \

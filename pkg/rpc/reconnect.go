@@ -9,7 +9,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// reconnectTrailer is the trailer of a stream that ends with status OK because its client is to open another one; it says why.
+// reconnectTrailer is the trailer of a stream that ends with status OK because its client is to open another one; it
+// says why.
 const reconnectTrailer = "fairlead-reconnect"
 
 // AskToReconnect gives what the handler of a stream returns whose client is to open another stream: status OK, with the
@@ -21,8 +22,8 @@ func AskToReconnect(ctx context.Context, why string) error {
 	return nil
 }
 
-// ReconnectAsked returns why a server asked a client to open another stream; "" if a stream with these trailers ended for
-// another reason.
+// ReconnectAsked returns why a server asked a client to open another stream; "" if a stream with these trailers ended
+// for another reason.
 func ReconnectAsked(trailer metadata.MD) string {
 	if values := trailer.Get(reconnectTrailer); len(values) > 0 {
 		return values[0]

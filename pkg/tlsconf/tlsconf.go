@@ -1,6 +1,6 @@
-// Package tlsconf makes TLS configurations, of version 1.3 unless a server is told otherwise, whose certificate and roots
-// are looked up anew at every handshake, so that a renewed certificate or a changed root needs no restart. Peers are
-// verified by SPIFFE id and chain, never by DNS name.
+// Package tlsconf makes TLS configurations, of version 1.3 unless a server is told otherwise, whose certificate and
+// roots are looked up anew at every handshake, so that a renewed certificate or a changed root needs no restart. Peers
+// are verified by SPIFFE id and chain, never by DNS name.
 package tlsconf
 
 import (
@@ -89,9 +89,10 @@ func Server(src Source, clientAuth tls.ClientAuthType) *tls.Config {
 	return ServerFrom(tls.VersionTLS13, src, clientAuth)
 }
 
-// ServerFrom authenticates itself with the source's certificate and verifies clients against its current roots. clientAuth is
-// tls.RequireAndVerifyClientCert, or tls.VerifyClientCertIfGiven where a token is accepted too; a client certificate that is given
-// must be an X.509-SVID of the server's own trust domain. There are no session tickets: every connection is verified anew.
+// ServerFrom authenticates itself with the source's certificate and verifies clients against its current roots.
+// clientAuth is tls.RequireAndVerifyClientCert, or tls.VerifyClientCertIfGiven where a token is accepted too; a client
+// certificate that is given must be an X.509-SVID of the server's own trust domain. There are no session tickets:
+// every connection is verified anew.
 //
 // With lowest being TLS 1.2, clients that do not offer TLS 1.3 are served with the suites and curves that FIPS 140-3
 // approves; the others are served as ever.

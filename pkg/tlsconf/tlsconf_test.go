@@ -153,8 +153,9 @@ func TestOlderTLSIsRefused(t *testing.T) {
 	}
 }
 
-// TestTLS12OnlyWithApprovedSuites: a server that is told so speaks TLS 1.2, with the suites that FIPS 140-3 approves and no others, to those who
-// offer nothing newer; the clients of tlsconf, which are Fairlead's services, still insist on 1.3.
+// TestTLS12OnlyWithApprovedSuites: a server that is told so speaks TLS 1.2, with the suites that FIPS 140-3 approves
+// and no others, to those who offer nothing newer; the clients of tlsconf, which are Fairlead's services, still insist
+// on 1.3.
 func TestTLS12OnlyWithApprovedSuites(t *testing.T) {
 	ca := testkit.PKI(t)
 	server := tlsconf.ServerFrom(tls.VersionTLS12, ca.NewSVID("istio-system", "ca"), tls.RequireAndVerifyClientCert)

@@ -16,9 +16,9 @@ type Tokens interface {
 	Verify(ctx context.Context, token string) (auth.Peer, error)
 }
 
-// Forwarding is fairlead.ca.v1.ForwardingService: certificate requests that xds-servers received. The token that came with
-// a request decides whose certificate it is. The forwarding server's own identity gives a right to call this method and
-// nothing else: it is never the identity of a certificate issued here.
+// Forwarding is fairlead.ca.v1.ForwardingService: certificate requests that xds-servers received. The token that came
+// with a request decides whose certificate it is. The forwarding server's own identity gives a right to call this
+// method and nothing else: it is never the identity of a certificate issued here.
 type Forwarding struct {
 	cav1.UnimplementedForwardingServiceServer
 	service *Service

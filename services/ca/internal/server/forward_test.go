@@ -36,8 +36,8 @@ func forward(t *testing.T, conn *grpc.ClientConn, token, identity string) ([]str
 	return res.GetCertificateChain(), key, err
 }
 
-// TestForwardedRequestsAreTheTokensOwn: the certificate is the token's, and the audit line names both the workload and the
-// server that forwarded its request.
+// TestForwardedRequestsAreTheTokensOwn: the certificate is the token's, and the audit line names both the workload and
+// the server that forwarded its request.
 func TestForwardedRequestsAreTheTokensOwn(t *testing.T) {
 	h := start(t, nil)
 	conn := h.dial(h.asAccount("xds-server"))
@@ -136,6 +136,23 @@ func TestConfiguredIPAddresses(t *testing.T) {
 		o.IPAddresses = []string{rule}
 		if err := Check(o); err == nil || !strings.Contains(err.Error(), "--ip-addresses") {
 			t.Errorf("%q: %v", rule, err)
+		}
+	}
+}
+
+func TestRefusedOptionsOfForwarding(t *testing.T) {
+	h := start(t, func(o *Options) { o.Forwarder = "edge/proxy" })
+	if got := h.server.cfg.forwarder.String(); got != "spiffe://cluster.local/ns/edge/sa/proxy" {
+		t.Errorf("forwarder %s", got)
+	}
+	for flag, change := range map[string]func(*Options){
+		"--forwarder":       func(o *Options) { o.Forwarder = "xds-server" },
+		"--tls-min-version": func(o *Options) { o.TLSMinVersion = "1.1" },
+	} {
+		o := h.options
+		change(&o)
+		if err := Check(o); err == nil || !strings.Contains(err.Error(), flag) {
+			t.Errorf("%s: %v", flag, err)
 		}
 	}
 }

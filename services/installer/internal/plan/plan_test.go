@@ -118,6 +118,21 @@ func TestServices(t *testing.T) {
 }
 
 // A gRPC program that speaks xDS itself listens on the Pod's address, has an agent without Envoy, and is told where its bootstrap is.
+// TestNamesThatAgentsVerify: Istio's agents compare what they dial with the names and addresses of a certificate.
+func TestNamesThatAgentsVerify(t *testing.T) {
+	args := strings.Join(make1(t, web).Services[0].Args, " ")
+	for _, want := range []string{
+		"--dns-names istio-system/xds-server=istiod.istio-system.svc,istiod.istio-system",
+		"--ip-addresses istio-system/xds-server=127.66.0.12,127.66.0.13",
+		"--dns-names istio-system/ca=ca.istio-system.svc,ca.istio-system",
+		"--ip-addresses istio-system/ca=127.66.0.11",
+	} {
+		if !strings.Contains(args, want) {
+			t.Errorf("ca is started with %s, want %s", args, want)
+		}
+	}
+}
+
 func TestProxylessPod(t *testing.T) {
 	p := make1(t, strings.Replace(web, "{note: x}", "{inject.istio.io/templates: grpc-agent}", 1)+webService)
 	pod := p.Pods[0]

@@ -116,7 +116,7 @@ const (
 func discovery(addrs *addresses, n int) []netip.AddrPort {
 	all := make([]netip.AddrPort, n)
 	for i := range all {
-		all[i] = netip.AddrPortFrom(addrs.at(xdsOffset+uint32(i)), SecurePort) //nolint:gosec // at most 200
+		all[i] = netip.AddrPortFrom(addrs.at(xdsOffset+uint32(i)), SecurePort)
 	}
 	return all
 }

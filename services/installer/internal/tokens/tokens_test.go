@@ -55,6 +55,25 @@ func TestServicesAcceptTheTokens(t *testing.T) {
 	if err != nil || peer.ID.String() != "spiffe://cluster.local/ns/shop/sa/web" {
 		t.Errorf("peer %v, %v", peer, err)
 	}
+	key, err := i.KeyPEM()
+	if err != nil {
+		t.Fatal(err)
+	}
+	loaded, err := tokens.LoadIssuer("https://issuer", key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if token, err = loaded.Issue(tokens.Subject{Namespace: "shop", Account: "db", Audience: "istio-ca"}, clock.Now(), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	if peer, err := verify.Verify(context.Background(), token); err != nil || peer.ID.String() != "spiffe://cluster.local/ns/shop/sa/db" {
+		t.Errorf("token of an issuer that was loaded: %v, %v", peer, err)
+	}
+	for _, text := range []string{"", "-----BEGIN EC PRIVATE KEY-----\nAAAA\n-----END EC PRIVATE KEY-----\n"} {
+		if _, err := tokens.LoadIssuer("https://issuer", []byte(text)); err == nil {
+			t.Errorf("key %q is loaded", text)
+		}
+	}
 	other, _ := issuer(t)
 	forged, err := other.Issue(tokens.Subject{Namespace: "shop", Account: "web", Audience: "istio-ca"}, clock.Now(), time.Hour)
 	if err != nil {

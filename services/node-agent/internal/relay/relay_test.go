@@ -121,7 +121,8 @@ func TestFailsOver(t *testing.T) {
 	})
 }
 
-// A stream that is asked to reconnect ends with the reason, the next one is with the other xds-server, and nothing of it is a warning.
+// A stream that is asked to reconnect ends with the reason, the next one is with the other xds-server, and nothing of
+// it is a warning.
 func TestAskedToReconnect(t *testing.T) {
 	w := newWorld(t)
 	servers := map[string]*xdsServer{}

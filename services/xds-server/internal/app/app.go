@@ -16,6 +16,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"fairlead.dev/pkg/auth"
 	"fairlead.dev/pkg/footprint"
@@ -119,15 +120,25 @@ func (s *Server) wire(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	debuggers := make([]string, 0, len(cfg.Debuggers))
+	for _, id := range cfg.Debuggers {
+		debuggers = append(debuggers, id.String())
+	}
+	var istio *debug.Istio
 	ads, err := serve.New(serve.Config{
 		Engine: engine, Log: deps.Log, Registerer: deps.Registry, TracerProvider: deps.Tracer, Instance: cfg.Instance,
 		MaxConnectionAge: cfg.MaxConnectionAge, MaxOnDemandHosts: cfg.MaxOnDemandHosts,
 		MaxUnsentBytes: cfg.MaxUnsentMiB << 20, MaxResponseBytes: cfg.MaxResponseMiB << 20,
 		MinStreams: cfg.MinIdentityStreams, MaxAddressStreams: cfg.MaxAddressStreams, MaxNamesBytes: cfg.MaxNamesMiB << 20,
+		Debug: serve.Debug{
+			Allowed: auth.IDs(debuggers...),
+			Answer:  func(typeURL string, names []string) ([]*anypb.Any, error) { return istio.Answer(typeURL, names) },
+		},
 	})
 	if err != nil {
 		return err
 	}
+	istio = debug.NewIstio(ads, engine)
 
 	// Certificates of workloads: their requests go to ca, with their tokens.
 	var certificates *certificate.Forwarder
@@ -218,7 +229,8 @@ func (s *Server) connectionAge() (age, grace time.Duration) {
 	return 0, s.cfg.MaxConnectionAge + s.cfg.MaxConnectionAge/5
 }
 
-// certificates prepares the connection to ca over which requests are forwarded, as this xds-server and with the callers' tokens.
+// certificates prepares the connection to ca over which requests are forwarded, as this xds-server and with the
+// callers' tokens.
 func (s *Server) certificates(identity tlsconf.Source, ads *serve.Server) (*certificate.Forwarder, error) {
 	conn, err := rpc.Dial(rpc.ClientConfig{
 		Target: s.cfg.CAAddress, TLS: tlsconf.Client(identity, s.cfg.CA), Registerer: s.deps.Registry, TracerProvider: s.deps.Tracer,

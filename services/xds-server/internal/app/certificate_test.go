@@ -53,7 +53,8 @@ func startCA(t *testing.T, pki *testkit.CA) string {
 	return lis.Addr().String()
 }
 
-// TestCertificateRequestsOnTheADSPort: whoever may have a stream may ask for a certificate, with its own token; nobody else reaches ca through xds-server.
+// TestCertificateRequestsOnTheADSPort: whoever may have a stream may ask for a certificate, with its own token; nobody
+// else reaches ca through xds-server.
 func TestCertificateRequestsOnTheADSPort(t *testing.T) {
 	pki, issuer := testkit.PKI(t), testkit.NewIssuer(t)
 	ca := startCA(t, pki)

@@ -38,8 +38,8 @@ const (
 	maxRequestBytes, maxTokenBytes = 16 << 10, 8 << 10
 	// timeout bounds a request: the ca answers within its queue's wait of a second, or refuses.
 	timeout = 10 * time.Second
-	// DefaultMaxRequests are under way to the ca at once, DefaultMaxIdentityRequests of them of one identity: the Pods of a
-	// Deployment start together.
+	// DefaultMaxRequests are under way to the ca at once, DefaultMaxIdentityRequests of them of one identity: the Pods
+	// of a Deployment start together.
 	DefaultMaxRequests, DefaultMaxIdentityRequests = 256, 64
 	// retryAfter is what a caller beyond these limits is told to wait, up to twice as long.
 	retryAfter = time.Second
@@ -139,8 +139,8 @@ func (f *Forwarder) forward(ctx context.Context, req *security.IstioCertificateR
 	return &security.IstioCertificateResponse{CertChain: res.GetCertificateChain()}, nil
 }
 
-// tokenOf is the bearer token of the call. A client certificate proves who calls to this process alone: there is nothing in
-// it that could be shown to the ca, so a request without a token is refused.
+// tokenOf is the bearer token of the call. A client certificate proves who calls to this process alone: there is
+// nothing in it that could be shown to the ca, so a request without a token is refused.
 func tokenOf(ctx context.Context) (string, error) {
 	values := metadata.ValueFromIncomingContext(ctx, "authorization")
 	if len(values) == 0 {
@@ -186,8 +186,9 @@ func busy(why string) error {
 	return st.Err()
 }
 
-// explain gives the caller the ca's answer, details and time to come back included, if it is about the caller's request.
-// What is about the connection of this process to the ca is nothing that the caller can mend: it may try again.
+// explain gives the caller the ca's answer, details and time to come back included, if it is about the caller's
+// request. What is about the connection of this process to the ca is nothing that the caller can mend: it may try
+// again.
 func (f *Forwarder) explain(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return status.FromContextError(ctx.Err()).Err()

@@ -144,7 +144,8 @@ func TestNothingIsForwardedWithoutProof(t *testing.T) {
 	}
 }
 
-// TestAnswersOfTheCA: what the ca says of the request is passed on whole; what it says of this xds-server is not the caller's fault.
+// TestAnswersOfTheCA: what the ca says of the request is passed on whole; what it says of this xds-server is not the
+// caller's fault.
 func TestAnswersOfTheCA(t *testing.T) {
 	about := func(code codes.Code, more ...protoadapt.MessageV1) error {
 		st, err := status.New(code, "why").WithDetails(append(more, &errdetails.ErrorInfo{Reason: "overload", Domain: "ca.fairlead.dev"})...)
@@ -188,7 +189,8 @@ func receive[T any](t *testing.T, from <-chan T) (v T) {
 	return v
 }
 
-// TestRequestsAreBounded: one identity's requests leave room for others', and what is beyond the limits is told when to come back.
+// TestRequestsAreBounded: one identity's requests leave room for others', and what is beyond the limits is told when
+// to come back.
 func TestRequestsAreBounded(t *testing.T) {
 	c := &ca{hold: make(chan struct{}), got: make(chan *cav1.ForwardCertificateRequestRequest, 10)}
 	f := forwarder(t, c, func(cfg *Config) { cfg.MaxRequests, cfg.MaxIdentityRequests = 3, 2 })

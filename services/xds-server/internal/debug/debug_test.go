@@ -59,6 +59,7 @@ type pages struct {
 	t      *testing.T
 	mux    *http.ServeMux
 	status *configv1.ProxyStatus
+	istio  *debug.Istio
 }
 
 func newPages(t *testing.T, change func(*class.Key), resources ...*configv1.Resource) *pages {
@@ -99,6 +100,7 @@ func newPages(t *testing.T, change func(*class.Key), resources ...*configv1.Reso
 	c.Plan(f, ndsv1.NameTableType, true, nil)
 	p.status.Class = c.ID()
 	debug.Register(mux{p.mux}, ops.JSON, f, engine)
+	p.istio = debug.NewIstio(f, engine)
 	return p
 }
 

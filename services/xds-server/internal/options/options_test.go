@@ -1,6 +1,7 @@
 package options_test
 
 import (
+	"crypto/tls"
 	"strings"
 	"testing"
 
@@ -30,6 +31,13 @@ func TestDefaultsHold(t *testing.T) {
 	if c.Instance == "" || c.Own.String() != "spiffe://cluster.local/ns/istio-system/sa/xds-server" || c.PlaintextAddress != "" {
 		t.Errorf("got %+v", c)
 	}
+	if len(c.Debuggers) != 1 || c.Debuggers[0] != c.Admin || c.MinTLS != tls.VersionTLS13 || !c.ForwardCertificateRequests {
+		t.Errorf("got %+v", c)
+	}
+	if c, err = parse(t, "--debug-identities=istio-system/default", "--tls-min-version=1.2"); err != nil || len(c.Debuggers) != 2 ||
+		c.Debuggers[1].String() != "spiffe://cluster.local/ns/istio-system/sa/default" || c.MinTLS != tls.VersionTLS12 {
+		t.Errorf("got %+v, %v", c, err)
+	}
 }
 
 // TestRefusals: each names the flag, and all are reported at once.
@@ -37,6 +45,7 @@ func TestRefusals(t *testing.T) {
 	for _, flag := range []string{
 		"--secure-address=", "--peers=nowhere", "--max-connection-age=0", "--shutdown-grace=-1s", "--trust-domain=No Domain", "--identity=one",
 		"--jwks-file=k", "--max-on-demand-hosts=0", "--max-unsent-mib=-1", "--max-response-mib=99999999",
+		"--tls-min-version=1.1", "--debug-identities=one", "--debug-identities=istio-system/No Name",
 	} {
 		name, _, _ := strings.Cut(flag, "=")
 		if name == "--jwks-file" {

@@ -84,17 +84,29 @@ func (m *deltaMonitor) Send(r *discovery.DeltaDiscoveryResponse) error {
 	})
 }
 
-// Recv implements stream.DeltaStream.
+// Recv implements stream.DeltaStream. Requests for debug types are answered here.
 func (m *deltaMonitor) Recv() (*discovery.DeltaDiscoveryRequest, error) {
-	r := &deltaRequest{DeltaDiscoveryRequest: &discovery.DeltaDiscoveryRequest{}}
-	if err := m.RecvMsg(r); err != nil {
-		return nil, err
+	for {
+		r := &deltaRequest{DeltaDiscoveryRequest: &discovery.DeltaDiscoveryRequest{}}
+		if err := m.RecvMsg(r); err != nil {
+			return nil, err
+		}
+		if err := m.stream.account.pace(m.Context(), r.size); err != nil {
+			return nil, err
+		}
+		debug, err := m.stream.divert(r.GetTypeUrl())
+		if debug && err == nil && r.GetResponseNonce() != debugType { // an acknowledgement otherwise
+			err = m.answer(r.DeltaDiscoveryRequest)
+		}
+		if err != nil {
+			return nil, m.stream.fail(err)
+		}
+		if !debug {
+			m.stream.keepDelta(r)
+			return r.DeltaDiscoveryRequest, nil
+		}
+		r.data.Free()
 	}
-	if err := m.stream.account.pace(m.Context(), r.size); err != nil {
-		return nil, err
-	}
-	m.stream.keepDelta(r)
-	return r.DeltaDiscoveryRequest, nil
 }
 
 // worldMonitor is deltaMonitor for the state of the world.
@@ -114,15 +126,26 @@ func (m *worldMonitor) Send(r *discovery.DiscoveryResponse) error {
 	})
 }
 
-// Recv implements stream.Stream.
+// Recv implements stream.Stream. Requests for debug types are answered here.
 func (m *worldMonitor) Recv() (*discovery.DiscoveryRequest, error) {
-	req, err := m.AggregatedDiscoveryService_StreamAggregatedResourcesServer.Recv()
-	if err != nil {
-		return nil, err
+	for {
+		req, err := m.AggregatedDiscoveryService_StreamAggregatedResourcesServer.Recv()
+		if err != nil {
+			return nil, err
+		}
+		if err := m.stream.account.pace(m.Context(), proto.Size(req)); err != nil {
+			return nil, err
+		}
+		debug, err := m.stream.divert(req.GetTypeUrl())
+		if debug && err == nil && req.GetResponseNonce() != debugType { // an acknowledgement otherwise
+			err = m.answer(req)
+		}
+		if err != nil {
+			return nil, m.stream.fail(err)
+		}
+		if !debug {
+			m.stream.keepWorld(req)
+			return req, nil
+		}
 	}
-	if err := m.stream.account.pace(m.Context(), proto.Size(req)); err != nil {
-		return nil, err
-	}
-	m.stream.keepWorld(req)
-	return req, nil
 }

@@ -69,6 +69,8 @@ type Config struct {
 	MaxResponseBytes int
 	// Rand gives jitter in [0, 1); nil means math/rand.
 	Rand func() float64
+	// Debug answers Istio's debug types; nobody may ask for them if it is empty.
+	Debug Debug
 }
 
 // Server serves ADS. It is safe for concurrent use.
@@ -108,6 +110,7 @@ type Server struct {
 
 	audience audience
 	bans     bans
+	debug    Debug
 
 	mu      sync.Mutex
 	streams map[*stream]struct{}
@@ -134,6 +137,7 @@ func New(cfg Config) (*Server, error) {
 		reports:            reports{gone: map[reporter]struct{}{}, nodes: map[string][]*stream{}},
 		budget:             budget{limit: int64(orDefault(cfg.MaxUnsentBytes, DefaultMaxUnsentBytes))},
 		learnt:             newMemory(clock.Or(cfg.Clock)),
+		debug:              cfg.Debug,
 		rand:               cfg.Rand, draining: make(chan struct{}), streams: map[*stream]struct{}{},
 		audience: audience{byTopic: map[replica.Topic]map[*stream]struct{}{}},
 	}

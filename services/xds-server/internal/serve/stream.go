@@ -40,6 +40,7 @@ type stream struct {
 	transit
 	mover
 	hearing
+	questions questions
 	// reported is true while the reporter has yet to look at the stream.
 	reported atomic.Bool
 

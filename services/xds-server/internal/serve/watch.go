@@ -2,6 +2,7 @@ package serve
 
 import (
 	"slices"
+	"strings"
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -28,10 +29,21 @@ func (s *stream) admit(node *core.Node, typeURL string) (sub *subscription, isNe
 	return s.typeOf(typeURL)
 }
 
+// ambientTypes begin the types that Istio's ztunnels and waypoints are configured with. A proxy that asks for one
+// waits for it, so its stream ends with the reason; what an agent only tells, such as its workload's health, is left
+// aside.
+var ambientTypes = []string{"type.googleapis.com/istio.workload.", "type.googleapis.com/istio.security."}
+
 // leaveAside counts the types that nobody makes: go-control-plane's loop remembers each for as long as the stream lives.
 func (s *stream) leaveAside(typeURL string) error {
 	if len(typeURL) > maxTypeURLBytes {
 		return status.Errorf(codes.InvalidArgument, "type URL of %d bytes, at most %d are read", len(typeURL), maxTypeURLBytes)
+	}
+	for _, prefix := range ambientTypes {
+		if strings.HasPrefix(typeURL, prefix) {
+			return status.Errorf(codes.Unimplemented,
+				"%s is a type of ambient mode, which is not served; unset PEER_METADATA_DISCOVERY, and run sidecars in place of ztunnels", typeURL)
+		}
 	}
 	if slices.Contains(s.aside, typeURL) {
 		return nil
