@@ -16,6 +16,7 @@ TESTENV  := BIN_DIR=$(BIN) ENVOY=$(TOOLS)/envoy
 RUN_DIR  ?= .run
 TESTFLAGS ?=
 TIMES    ?= 1
+SCENARIOS_OUT = .run/scenarios$(if $(ON_DEMAND),-on-demand)
 
 export PATH := $(TOOLS)/bin:$(PATH)
 
@@ -67,9 +68,9 @@ race-e2e: tools grpcjs build
 	go build -race -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/race/ $(MAINS)
 	$(TESTENV) BIN_DIR=$(BIN)/race go test -race -count=1 $(TESTFLAGS) ./tests/...
 
-scenarios: tools build ## every traffic scenario on real Envoys, TIMES=n times in a row; needs root or user namespaces. Report: .run/scenarios
-	cd tests && $(TESTENV) go test -count=$(TIMES) -timeout 60m $(TESTFLAGS) ./scenarios -dir cases,examples -out $(CURDIR)/.run/scenarios
-	@cat .run/scenarios/summary.txt
+scenarios: tools build ## every traffic scenario on real Envoys, TIMES=n in a row, ON_DEMAND=1: sidecars on demand; needs root or user namespaces
+	cd tests && $(TESTENV) go test -count=$(TIMES) -timeout 60m $(TESTFLAGS) ./scenarios -dir cases,examples -out $(CURDIR)/$(SCENARIOS_OUT) $(if $(ON_DEMAND),-on-demand)
+	@cat $(SCENARIOS_OUT)/summary.txt
 
 attacks: tools build ## attack whole meshes: memory limits of deploy/, what others notice, what is learnt; the full-disk attack needs root
 	cd tests && $(TESTENV) go test -count=1 -timeout 15m $(TESTFLAGS) ./e2e/attack -all -v
