@@ -5,6 +5,7 @@ import (
 	"embed"
 	"errors"
 	"flag"
+	"hash/fnv"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -171,7 +172,7 @@ func load(t *testing.T) []*format.Scenario {
 			t.Fatal(err)
 		}
 		for _, s := range found {
-			if pattern.MatchString(s.Name) {
+			if pattern.MatchString(s.Name) && isInShare(s.Name) {
 				all = append(all, s)
 			}
 		}
@@ -180,6 +181,13 @@ func load(t *testing.T) []*format.Scenario {
 		t.Fatalf("no scenario in %s has a name like %q", *dirs, only)
 	}
 	return all
+}
+
+// isInShare tells whether a scenario is among those that -share and -seed choose.
+func isInShare(name string) bool {
+	hash := fnv.New32a()
+	_, _ = hash.Write([]byte(*seed + "/" + name)) // never fails
+	return hash.Sum32()%uint32(max(*share, 1)) == 0
 }
 
 // locate finds a directory that was named from where `go test` was called: this package's directory, or one above.

@@ -10,7 +10,9 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -87,10 +89,21 @@ func Missing(programs ...string) []string {
 	return missing
 }
 
+// answers is how long what is left of a probe may hold its output open.
+const answers = 5 * time.Second
+
 // obstacle is why namespaces cannot be made; empty if they can.
 var obstacle = sync.OnceValue(func() string {
 	if os.Getuid() != 0 {
-		if out, err := command("true").CombinedOutput(); err != nil {
+		// unshare leaves a child behind where user namespaces are refused.
+		bare := exec.Command("true")
+		bare.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER}
+		if err := bare.Run(); err != nil {
+			return fmt.Sprintf("root, or user namespaces (%v)", err)
+		}
+		probe := command("true")
+		probe.WaitDelay = answers
+		if out, err := probe.CombinedOutput(); err != nil {
 			return fmt.Sprintf("root, or user namespaces with subordinate ids and the programs unshare, newuidmap (package uidmap) and ip (%v: %s)",
 				err, strings.TrimSpace(string(out)))
 		}
