@@ -4,8 +4,8 @@
 set -euo pipefail
 
 packages() {
-  grep -rlE 'testkit/userns"|envoytest\.Alone|[^A-Za-z]Gete?uid\(|os\.Ch(mod|own)\(|\.Chmod\(|\.Mount\(|Credential\{|AmbientCaps|"tcp[46]?", ":?[0-9]{1,3}"' \
-    --include='*.go' pkg proto services samples tests tools | xargs -n1 dirname | sort -u | while read -r dir; do
+  grep -rlE 'testkit/userns"|[^A-Za-z]Gete?uid\(|os\.Ch(mod|own)\(|\.Chmod\(|\.Mount\(|Credential\{|AmbientCaps|"tcp[46]?", ":?[0-9]{1,3}"' \
+    --include='*.go' pkg services samples tests/e2e tests/internal tests/scenarios | xargs -n1 dirname | sort -u | while read -r dir; do
     if compgen -G "$dir/*_test.go" >/dev/null; then echo "./$dir"; fi
   done
 }
