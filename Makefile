@@ -18,6 +18,9 @@ RUN_DIR  ?= .run
 LOOPBACK ?= 127.66.0.0/16
 TESTFLAGS ?=
 TIMES    ?= 1
+# What a sample is chosen by.
+COMMIT   = $(shell git rev-parse HEAD 2>/dev/null)
+SCENARIOS_OUT = .run/scenarios$(if $(ON_DEMAND),-on-demand)
 
 export PATH := $(TOOLS)/bin:$(PATH)
 
@@ -60,17 +63,21 @@ test: tools grpcjs build ## unit, in-process and end-to-end tests with the real 
 
 test-race: race-modules race-e2e ## the same under the race detector, the services of the end-to-end tests included
 
+# The random histories of DIFFERENTIAL are the same code over and over: a tenth of them shows the detector what it can see. The other
+# packages that it is spared have nothing concurrent (hack/concurrent.sh).
+DIFFERENTIAL := ./services/xds-server/internal/differential
 race-modules: tools build
-	$(TESTENV) go test -race $(TESTFLAGS) $(CACHED)
+	$(TESTENV) go test -race $(TESTFLAGS) $$(hack/concurrent.sh $(filter-out tests,$(MODULES)) | grep -vx $(DIFFERENTIAL))
+	$(TESTENV) go test -race $(TESTFLAGS) $(DIFFERENTIAL) -rapid.checks=10
 
 race-e2e: tools grpcjs build
 	@mkdir -p $(BIN)/race
 	go build -race -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/race/ $(MAINS)
 	$(TESTENV) BIN_DIR=$(BIN)/race go test -race -count=1 $(TESTFLAGS) ./tests/...
 
-scenarios: tools build ## every traffic scenario on real Envoys, TIMES=n times in a row; needs root or user namespaces. Report: .run/scenarios
-	cd tests && $(TESTENV) go test -count=$(TIMES) -timeout 60m $(TESTFLAGS) ./scenarios -dir cases,examples -out $(CURDIR)/.run/scenarios
-	@cat .run/scenarios/summary.txt
+scenarios: tools build ## every traffic scenario on real Envoys, TIMES=n in a row, ON_DEMAND=1: sidecars on demand; needs root or user namespaces
+	cd tests && $(TESTENV) go test -count=$(TIMES) -timeout 60m $(TESTFLAGS) ./scenarios -dir cases,examples -out $(CURDIR)/$(SCENARIOS_OUT) $(if $(ON_DEMAND),-on-demand) $(if $(SHARE),-share $(SHARE) -seed $(COMMIT))
+	@cat $(SCENARIOS_OUT)/summary.txt
 
 attacks: tools build ## attack whole meshes: memory limits of deploy/, what others notice, what is learnt; the full-disk attack needs root
 	cd tests && $(TESTENV) go test -count=1 -timeout 15m $(TESTFLAGS) ./e2e/attack -all -v
@@ -78,8 +85,11 @@ attacks: tools build ## attack whole meshes: memory limits of deploy/, what othe
 oracle: build ## istioctl's verdicts on thousands of objects, compared with ours; the first run builds istioctl into a cache
 	istio=$$(tools/istio/build.sh) && cd tests && ISTIO_BIN=$$istio BIN_DIR=$(BIN) go test -count=1 -v $(TESTFLAGS) ./oracle
 
-mutants: tools build ## breaks xds-server in ten ways, each of which some scenario must notice
-	$(TESTENV) go run ./tests/mutants
+mutants: tools build ## breaks xds-server in ten ways, each of which some scenario must notice; SAMPLE=n: the commit's n of them
+	$(TESTENV) go run ./tests/mutants $(if $(SAMPLE),-sample $(SAMPLE) -seed $(COMMIT))
+
+test-unprivileged: tools build ## tests that touch users, namespaces or modes, as a user without privileges, with and without namespaces; needs root
+	ENVOY=$(TOOLS)/envoy hack/unprivileged.sh
 
 lint: $(TOOLS)/bin/.golangci-lint $(TOOLS)/bin/.buf ## golangci-lint over all modules (dependency rule included), buf lint
 	golangci-lint run --allow-parallel-runners $(PATTERNS)
@@ -120,4 +130,4 @@ images: tools build ## an image archive per service in bin/, without a Docker da
 clean: ## remove what was built
 	rm -rf $(BIN) $(RUN_DIR)
 
-.PHONY: help tools grpcjs build demo up down test test-race race-modules race-e2e lint generate golden bench bench-full scenarios attacks oracle mutants verify images clean
+.PHONY: help tools grpcjs build demo up down test test-race race-modules race-e2e lint generate golden bench bench-full scenarios attacks oracle stock mutants test-unprivileged verify images clean

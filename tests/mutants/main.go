@@ -1,6 +1,6 @@
 // Command mutants breaks xds-server in one place at a time and runs the scenarios that must notice. It ends with 1 if a mutant survives.
 //
-//	go run ./tests/mutants [-run REGEX]   from the repository's root, with bin/ built
+//	go run ./tests/mutants [-run REGEX] [-sample N -seed TEXT]   from the repository's root, with bin/ built
 package main
 
 import (
@@ -10,11 +10,13 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"hash/fnv"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -38,17 +40,19 @@ var list []byte
 
 func main() {
 	only := flag.String("run", "", "run only the mutants whose names match")
+	sample := flag.Int("sample", 0, "run only this many of them, which -seed decides; 0: all")
+	seed := flag.String("seed", "", "text that decides which are a sample, such as a commit's hash")
 	bin := flag.String("bin", "bin", "directory with the built services")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx, *only, *bin); err != nil {
+	if err := run(ctx, *only, *bin, *sample, *seed); err != nil {
 		fmt.Fprintln(os.Stderr, "mutants:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, only, bin string) error {
+func run(ctx context.Context, only, bin string, sample int, seed string) error {
 	var mutants []Mutant
 	if err := yaml.UnmarshalStrict(list, &mutants); err != nil {
 		return err
@@ -65,11 +69,15 @@ func run(ctx context.Context, only, bin string) error {
 	if bin, err = filepath.Abs(bin); err != nil {
 		return err
 	}
-	var survived []error
+	// All of them, so that a text which is gone is found whatever the sample.
 	for _, m := range mutants {
-		if !pattern.MatchString(m.Name) {
-			continue
+		if _, _, err := m.source(); err != nil {
+			return fmt.Errorf("%s: %w", m.Name, err)
 		}
+	}
+	mutants = slices.DeleteFunc(mutants, func(m Mutant) bool { return !pattern.MatchString(m.Name) })
+	var survived []error
+	for _, m := range sampled(mutants, sample, seed) {
 		begin := time.Now()
 		err := try(ctx, &m, dir, bin)
 		word := "caught"
@@ -85,18 +93,37 @@ func run(ctx context.Context, only, bin string) error {
 	return errors.Join(survived...)
 }
 
+// sampled chooses n mutants, one after the other in the list, by a text; all if n is 0.
+func sampled(mutants []Mutant, n int, seed string) []Mutant {
+	if n <= 0 || n >= len(mutants) {
+		return mutants
+	}
+	hash := fnv.New32a()
+	_, _ = hash.Write([]byte(seed)) // never fails
+	first := int(hash.Sum32() % uint32(len(mutants)))
+	return slices.Concat(mutants, mutants)[first : first+n]
+}
+
+// source reads the file to change, and refuses one that has not exactly one place to.
+func (m *Mutant) source() (file, text string, err error) {
+	if file, err = filepath.Abs(filepath.Join("services/xds-server/internal", m.File)); err != nil {
+		return "", "", err
+	}
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		return "", "", err
+	}
+	if n := strings.Count(string(raw), m.Old); n != 1 {
+		return "", "", fmt.Errorf("%s has the text to replace %d times, want once", m.File, n)
+	}
+	return file, string(raw), nil
+}
+
 // try builds the mutant beside links to the other services, and wants a scenario to fail.
 func try(ctx context.Context, m *Mutant, dir, bin string) error {
-	file, err := filepath.Abs(filepath.Join("services/xds-server/internal", m.File))
+	file, source, err := m.source()
 	if err != nil {
 		return err
-	}
-	source, err := os.ReadFile(file)
-	if err != nil {
-		return err
-	}
-	if n := strings.Count(string(source), m.Old); n != 1 {
-		return fmt.Errorf("%s has the text to replace %d times, want once", m.File, n)
 	}
 	at, err := os.MkdirTemp(dir, "")
 	if err != nil {
@@ -108,7 +135,7 @@ func try(ctx context.Context, m *Mutant, dir, bin string) error {
 		return err
 	}
 	if err := errors.Join(os.Chmod(dir, 0o755), os.Chmod(at, 0o755),
-		os.WriteFile(mutated, []byte(strings.Replace(string(source), m.Old, m.New, 1)), 0o644), os.WriteFile(mutated+".json", overlay, 0o644)); err != nil {
+		os.WriteFile(mutated, []byte(strings.Replace(source, m.Old, m.New, 1)), 0o644), os.WriteFile(mutated+".json", overlay, 0o644)); err != nil {
 		return err
 	}
 	services, err := filepath.Glob(filepath.Join(bin, "*"))

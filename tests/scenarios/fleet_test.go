@@ -37,7 +37,7 @@ const device = "eth0"
 
 // newFleet starts a topology until the test ends. What is left of it is kept in dir if something failed.
 func newFleet(t *testing.T, topology *format.Topology, scenarios []*format.Scenario, dir string) (*fleet, error) {
-	options := world.Options{Log: t.Logf}
+	options := world.Options{Log: t.Logf, OnDemand: *onDemand}
 	f := &fleet{topology: topology, sniffers: map[string]*wire.Sniffer{}, journals: map[string]*echo.Journal{}, added: map[string]bool{}}
 	var err error
 	for _, s := range scenarios {
@@ -78,9 +78,11 @@ func newFleet(t *testing.T, topology *format.Topology, scenarios []*format.Scena
 	})
 	for i := range topology.Workloads {
 		name := topology.Workloads[i].Name
-		if f.sniffers[name], err = wire.Open(f.Host(name).In, device); err != nil {
+		s, err := wire.Open(f.Host(name).In, device)
+		if err != nil {
 			return nil, fmt.Errorf("look at the wire of %s: %w", name, err)
 		}
+		f.sniffers[name] = s
 		if socket := f.Journal(name); socket != "" {
 			f.journals[name] = echo.NewJournal(socket)
 		}

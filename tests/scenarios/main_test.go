@@ -5,23 +5,23 @@
 package scenarios
 
 import (
-	"errors"
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
-	"slices"
 	"strings"
 	"testing"
+
+	"fairlead.dev/pkg/testkit/userns"
 )
 
 var (
-	dirs = flag.String("dir", "examples", "directories with scenarios, comma separated")
-	out  = flag.String("out", "", "directory for the report (junit.xml, summary.txt), and for logs and configuration dumps of what failed")
+	dirs     = flag.String("dir", "examples", "directories with scenarios, comma separated")
+	out      = flag.String("out", "", "directory for the report (junit.xml, summary.txt), and for logs and configuration dumps of what failed")
+	onDemand = flag.Bool("on-demand", false, "sidecars hold only what they call (docs/guide/on-demand.md)")
+	share    = flag.Int("share", 1, "run one scenario in this many, which -seed decides")
+	seed     = flag.String("seed", "", "text that decides which scenarios are a -share, such as a commit's hash")
 	// only is a regular expression for names of scenarios.
 	only string
-	// missing is what the machine lacks.
-	missing string
 )
 
 func TestMain(m *testing.M) {
@@ -34,35 +34,5 @@ func TestMain(m *testing.M) {
 			os.Exit(2)
 		}
 	}
-	if os.Getuid() != 0 {
-		if out, err := exec.Command("unshare", append(namespaces, "true")...).CombinedOutput(); err == nil {
-			os.Exit(again())
-		} else {
-			missing = fmt.Sprintf("root, or user namespaces with subordinate ids (unshare: %v %s)", err, strings.TrimSpace(string(out)))
-		}
-	}
-	os.Exit(m.Run())
-}
-
-// namespaces are those in which a user may do what root does on a machine of its own.
-var namespaces = []string{"-Urnm", "--map-auto", "--map-root-user"}
-
-// again runs the test as root of new user, network and mount namespaces.
-func again() int {
-	self, err := os.Executable()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 2
-	}
-	args := append(namespaces, "sh", "-c", `mount -t tmpfs none /run && mkdir /run/netns && ip link set lo up && exec "$@"`, "sh", self)
-	cmd := exec.Command("unshare", slices.Concat(args, os.Args[1:])...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	var exit *exec.ExitError
-	if err := cmd.Run(); errors.As(err, &exit) {
-		return exit.ExitCode()
-	} else if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 2
-	}
-	return 0
+	userns.Main(m)
 }

@@ -4,8 +4,9 @@ import (
 	"context"
 	"embed"
 	"errors"
+	"flag"
+	"hash/fnv"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -13,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"fairlead.dev/pkg/testkit/userns"
+	"fairlead.dev/tests/internal/netns"
 	"fairlead.dev/tests/scenarios/internal/format"
 	"fairlead.dev/tests/scenarios/internal/report"
 	"fairlead.dev/tests/scenarios/internal/runner"
@@ -26,8 +29,8 @@ const fleets = 3
 
 // TestScenarios runs the scenarios of the directories that -dir names: a fleet per topology, in parallel, and its scenarios one after the other.
 func TestScenarios(t *testing.T) {
-	needs(t)
 	scenarios := load(t)
+	needs(t)
 	results := &report.Report{}
 	dir := outDir(t)
 	t.Cleanup(func() {
@@ -90,6 +93,10 @@ func (s *suite) one(t *testing.T, fleet *fleet, scenario *format.Scenario) {
 			t.Skip(why)
 		}
 	}
+	if why := notOnDemand[scenario.Name]; why != "" && *onDemand {
+		result.Skipped = why
+		t.Skip(why)
+	}
 	begin := time.Now()
 	r := &runner.Runner{Fleet: fleet, Caller: fleet, Log: t.Logf}
 	ctx, cancel := context.WithTimeout(t.Context(), scenarioLimit)
@@ -109,26 +116,29 @@ func (s *suite) one(t *testing.T, fleet *fleet, scenario *format.Scenario) {
 	}
 }
 
+// notOnDemand are scenarios that do not hold for sidecars which hold only what they call, by design, with the reason.
+var notOnDemand = map[string]string{
+	"se-dynamic-dns": "a TLS connection to a host of resolution DYNAMIC_DNS goes to the address that its client has looked up (docs/guide/on-demand.md)",
+}
+
 // scenarioLimit ends a scenario that hangs.
 const scenarioLimit = 3 * time.Minute
 
-// needs skips where the machine lacks what every scenario needs. On CI, which is root, that is a failure.
+// needs skips where the machine lacks what every scenario needs. For root on CI, and for whoever names scenarios, that is a failure.
 func needs(t *testing.T) {
 	t.Helper()
-	if missing == "" {
-		for _, program := range []string{"ip", "nft", "setpriv"} {
-			if _, err := exec.LookPath(program); err != nil {
-				missing = program
-			}
-		}
+	programs := append(netns.Programs[:len(netns.Programs):len(netns.Programs)], "setpriv")
+	if missing := userns.Missing(programs...); len(missing) > 0 && asked() {
+		t.Fatalf("needs %s", strings.Join(missing, ", "))
 	}
-	switch {
-	case missing == "":
-	case os.Getenv("CI") != "" && os.Getuid() == 0:
-		t.Fatalf("needs %s", missing)
-	default:
-		t.Skipf("needs %s", missing)
-	}
+	userns.Need(t, programs...)
+}
+
+// asked reports whether scenarios were asked for by -dir, or by their names.
+func asked() bool {
+	named := only != ""
+	flag.Visit(func(f *flag.Flag) { named = named || f.Name == "dir" })
+	return named
 }
 
 // lacks says why the machine cannot do what a scenario needs; empty if it can.
@@ -162,7 +172,7 @@ func load(t *testing.T) []*format.Scenario {
 			t.Fatal(err)
 		}
 		for _, s := range found {
-			if pattern.MatchString(s.Name) {
+			if pattern.MatchString(s.Name) && isInShare(s.Name) {
 				all = append(all, s)
 			}
 		}
@@ -171,6 +181,13 @@ func load(t *testing.T) []*format.Scenario {
 		t.Fatalf("no scenario in %s has a name like %q", *dirs, only)
 	}
 	return all
+}
+
+// isInShare tells whether a scenario is among those that -share and -seed choose.
+func isInShare(name string) bool {
+	hash := fnv.New32a()
+	_, _ = hash.Write([]byte(*seed + "/" + name)) // never fails
+	return hash.Sum32()%uint32(max(*share, 1)) == 0
 }
 
 // locate finds a directory that was named from where `go test` was called: this package's directory, or one above.

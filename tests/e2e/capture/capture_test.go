@@ -1,5 +1,5 @@
 // Package capture tests redirected traffic: workloads in network namespaces of their own, whose connections nftables rules send through
-// real Envoys on ports 15001 and 15006. It needs root.
+// real Envoys on ports 15001 and 15006.
 package capture
 
 import (
@@ -14,9 +14,13 @@ import (
 	"testing"
 
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/pkg/testkit/userns"
 
 	"fairlead.dev/tests/e2e/internal/lan"
 )
+
+// TestMain makes the user root of namespaces of its own.
+func TestMain(m *testing.M) { userns.Main(m) }
 
 const (
 	vip      = "198.19.0.10"

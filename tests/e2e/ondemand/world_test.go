@@ -1,5 +1,5 @@
 // Package ondemand tests sidecars that hold only what they call, and those that are sent all virtual hosts as resources of their own: real
-// services, real Envoys, redirected connections. It needs root.
+// services, real Envoys, redirected connections.
 package ondemand
 
 import (
@@ -7,10 +7,14 @@ import (
 	"strings"
 	"testing"
 
+	"fairlead.dev/pkg/testkit/userns"
 	"fairlead.dev/tests/e2e/internal/lan"
 )
 
 // Addresses. The outside host is no part of the mesh and has the address of a service that does not exist at first.
+// TestMain makes the user root of namespaces of its own.
+func TestMain(m *testing.M) { userns.Main(m) }
+
 const (
 	clientIP  = "198.18.1.1"
 	v1IP      = "198.18.1.2"

@@ -16,19 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Missing lists what the machine lacks to make namespaces.
-func Missing() []string {
-	var missing []string
-	if os.Getuid() != 0 {
-		missing = append(missing, "root")
-	}
-	for _, program := range []string{"ip", "nft"} {
-		if _, err := exec.LookPath(program); err != nil {
-			missing = append(missing, program)
-		}
-	}
-	return missing
-}
+// Programs are those that machines are made with.
+var Programs = []string{"ip", "nft"}
 
 // Host is a machine: a network namespace with a loopback device. It is safe for concurrent use.
 type Host struct {

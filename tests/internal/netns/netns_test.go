@@ -13,23 +13,14 @@ import (
 	"time"
 
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/pkg/testkit/userns"
 )
 
-// need skips where namespaces cannot be made. On CI, which is root, that is a failure.
-func need(t *testing.T) {
-	t.Helper()
-	missing := Missing()
-	switch {
-	case len(missing) == 0:
-	case os.Getenv("CI") != "" && os.Getuid() == 0:
-		t.Fatalf("needs %v", missing)
-	default:
-		t.Skipf("needs %v to make network namespaces", missing)
-	}
-}
+// TestMain makes the user root of namespaces of its own.
+func TestMain(m *testing.M) { userns.Main(m) }
 
 func TestNetwork(t *testing.T) {
-	need(t)
+	userns.Need(t, Programs...)
 	n, err := NewNetwork("test", true)
 	if err != nil {
 		t.Fatal(err)

@@ -175,9 +175,12 @@ const maxMemory = 24 << 10 // KiB
 
 // The agent's memory, with its stream connected and its metrics scraped.
 func TestMemory(t *testing.T) {
-	binary := filepath.Join(t.TempDir(), "node-agent")
-	if out, err := exec.Command("go", "build", "-o", binary, "fairlead.dev/services/node-agent/cmd/node-agent").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+	binary := filepath.Join(os.Getenv("BIN_DIR"), "node-agent")
+	if os.Getenv("BIN_DIR") == "" {
+		binary = filepath.Join(t.TempDir(), "node-agent")
+		if out, err := exec.Command("go", "build", "-o", binary, "fairlead.dev/services/node-agent/cmd/node-agent").CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
 	}
 	m := newMesh(t)
 	ca, _ := m.ca("", time.Hour)

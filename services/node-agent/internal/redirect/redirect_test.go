@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/pkg/testkit/userns"
 )
 
 // usual is what Istio's injection asks for.
@@ -67,13 +68,8 @@ func TestApply(t *testing.T) {
 		testApply(t)
 		return
 	}
-	for _, program := range []string{"unshare", "nft", "ip"} {
-		if _, err := exec.LookPath(program); err != nil {
-			t.Skipf("no %s", program)
-		}
-	}
-	if os.Getuid() != 0 {
-		t.Skip("needs root to make a network namespace")
+	if userns.Again(t, "unshare", "nft", "ip") {
+		return
 	}
 	inside := exec.CommandContext(t.Context(), "unshare", "-n", os.Args[0], "-test.run", "^TestApply$", "-test.v")
 	inside.Env = append(os.Environ(), inNamespace+"=1")

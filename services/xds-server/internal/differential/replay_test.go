@@ -74,6 +74,7 @@ func permanentPorts(k *configv1.ResourceKey) bool {
 // move to the other replica. In the end what each has in use is what a build from scratch gives, and none has rejected anything.
 func TestRealEnvoyAgrees(t *testing.T) {
 	envoytest.Binary(t)
+	envoytest.NeedAlone(t)
 	demands := map[string][]string{
 		resource.VirtualHostType: {"80/a.x.svc.cluster.local", "80/nowhere.example.com", "8080/c.y:8080", "80/a", "80/always.example.com"},
 		resource.ClusterType:     {"outbound|80||always.example.com"},

@@ -138,6 +138,23 @@ func Alone(cmd *exec.Cmd) error {
 	return cmd.Start()
 }
 
+// NeedAlone skips where Alone cannot start anything. For root on CI that is a failure.
+func NeedAlone(t testing.TB) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "true")
+	err := Alone(cmd)
+	if err == nil {
+		err = cmd.Wait()
+	}
+	switch {
+	case err == nil:
+	case os.Getenv("CI") != "" && os.Getuid() == 0:
+		t.Fatalf("needs a network namespace: %v", err)
+	default:
+		t.Skipf("needs root, or user namespaces, for a network namespace: %v", err)
+	}
+}
+
 // Pipe is the address of a unix socket.
 func Pipe(path string) *core.Address {
 	return &core.Address{Address: &core.Address_Pipe{Pipe: &core.Pipe{Path: path, Mode: 0o600}}}

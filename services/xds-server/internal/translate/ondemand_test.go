@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/pkg/testkit/userns"
 )
 
 // onDemandMesh is a mesh without mTLS; %s are further services, endpoints and objects.
@@ -48,6 +49,9 @@ func onDemandWorld(t *testing.T, policy, services, endpoints string) world {
 
 // TestOnDemandWire runs the real Envoy as a sidecar that knows no service, with redirected connections.
 func TestOnDemandWire(t *testing.T) {
+	if userns.Again(t, "ip", "nft") {
+		return
+	}
 	n := newNetns(t, "10.9.0.1", "10.9.0.2")
 	n.banner(t, "10.9.0.1:3306", "mysql")
 	n.banner(t, "10.9.0.1:7070", "beside")

@@ -1,5 +1,5 @@
 // Package lan gives the end-to-end tests machines on a network of their own: network namespaces, whose connections nftables rules
-// send through real Envoys on ports 15001 and 15006, and a control plane that serves them. It needs root.
+// send through real Envoys on ports 15001 and 15006, and a control plane that serves them. TestMain of a package that uses it calls userns.Main.
 package lan
 
 import (
@@ -8,11 +8,10 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
-	"strings"
 	"testing"
 	"time"
 
+	"fairlead.dev/pkg/testkit/userns"
 	"fairlead.dev/tests/internal/netns"
 )
 
@@ -22,17 +21,10 @@ const ProxyUID = 1337
 // answers is how long Say waits.
 const answers = 30 * time.Second
 
-// Needs skips where the machine lacks what the tests are about. On CI, which is root, that is a failure.
+// Needs skips where the machine lacks what the tests are about. For root on CI that is a failure.
 func Needs(t *testing.T) {
 	t.Helper()
-	missing := netns.Missing()
-	switch {
-	case len(missing) == 0:
-	case os.Getenv("CI") != "" && os.Getuid() == 0:
-		t.Fatalf("needs %s", strings.Join(missing, ", "))
-	default:
-		t.Skipf("needs %s to make network namespaces", strings.Join(missing, ", "))
-	}
+	userns.Need(t, netns.Programs...)
 }
 
 // Host is a machine of the network.

@@ -10,6 +10,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"fairlead.dev/pkg/testkit/userns"
 	"fairlead.dev/tests/internal/netns"
 	"fairlead.dev/tests/scenarios/internal/caller"
 	"fairlead.dev/tests/scenarios/internal/echo"
@@ -227,11 +228,12 @@ func TestMirrored(t *testing.T) {
 	}
 }
 
+// TestMain makes the user root of namespaces of its own.
+func TestMain(m *testing.M) { userns.Main(m) }
+
 // TestFacts looks at the wire between two machines.
 func TestFacts(t *testing.T) {
-	if missing := netns.Missing(); len(missing) > 0 {
-		t.Skipf("needs %v to make network namespaces", missing)
-	}
+	userns.Need(t, netns.Programs...)
 	network, err := netns.NewNetwork("expect", false)
 	if err != nil {
 		t.Fatal(err)

@@ -61,17 +61,17 @@ topology: standard
 steps:
 - call: {url: "http://server/", expect: {status: 200}}
 `
-	tests := []struct{ name, from, to, want string }{
-		{"unknown key", "about: a.", "about: a.\nhints: 3", "hints"},
-		{"unknown key of a call", "url:", "urls: 3, url:", "/steps/0/call: "},
-		{"wrong type of a call", `status: 200`, `status: yes`, "/steps/0/call/expect/status: "},
-		{"unknown topology", "standard", "nowhere", `there is no topology "nowhere"`},
-		{"unknown caller", "url:", "from: nobody, url:", `/steps/0/call/from: topology standard has no workload "nobody"`},
-		{"unknown certificate", "url:", "tls: {ca: root}, url:", `there is no certificate "root"`},
-		{"name unlike the file", "name: x", "name: z", `"z"`},
-		{"duplicate key", "about: a.", "about: a.\nabout: b.", "about"},
-		{"no steps", "steps:\n- call: {url: \"http://server/\", expect: {status: 200}}", "steps: []", "/steps: "},
-		{"end of nothing", "- call:", "- end: x\n- call:", `nothing named "x"`},
+	tests := []struct{ name, from, to, place, want string }{
+		{"unknown key", "about: a.", "about: a.\nhints: 3", "x.yaml:3: ", "/hints: "},
+		{"unknown key of a call", "url:", "urls: 3, url:", "x.yaml:6: ", "/steps/0/call/urls: "},
+		{"wrong type of a call", `status: 200`, `status: yes`, "x.yaml:6: ", "/steps/0/call/expect/status: "},
+		{"unknown topology", "standard", "nowhere", "x.yaml:4: ", `there is no topology "nowhere"`},
+		{"unknown caller", "url:", "from: nobody, url:", "x.yaml:6: ", `/steps/0/call/from: topology standard has no workload "nobody"`},
+		{"unknown certificate", "url:", "tls: {ca: root}, url:", "x.yaml:6: ", `there is no certificate "root"`},
+		{"name unlike the file", "name: x", "name: z", "x.yaml:1: ", `"z"`},
+		{"duplicate key", "about: a.", "about: a.\nabout: b.", "x.yaml: ", "line 3"},
+		{"no steps", "steps:\n- call: {url: \"http://server/\", expect: {status: 200}}", "steps: []", "x.yaml:5: ", "/steps: "},
+		{"end of nothing", "- call:", "- end: x\n- call:", "x.yaml:6: ", `nothing named "x"`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -81,8 +81,8 @@ steps:
 				t.Fatal(err)
 			}
 			_, err := loader(t).Load(dir)
-			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), "x.yaml") {
-				t.Errorf("error %v, want one with file and %q", err, tt.want)
+			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), tt.place) {
+				t.Errorf("error %v, want one with %q and %q", err, tt.place, tt.want)
 			}
 		})
 	}
@@ -109,7 +109,7 @@ func TestTopologyOfTheDirectoryWins(t *testing.T) {
 		t.Fatalf("%v, %v", got, err)
 	}
 	write("topologies/standard.yaml", "namespaces: {}\nworkloads: [{name: client, namespace: apps}]\n")
-	if _, err := loader(t).Load(dir); err == nil || !strings.Contains(err.Error(), "standard.yaml: /workloads/0/namespace") {
+	if _, err := loader(t).Load(dir); err == nil || !strings.Contains(err.Error(), "standard.yaml:2: /workloads/0/namespace") {
 		t.Errorf("error %v", err)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/santhosh-tekuri/jsonschema/v6/kind"
 	yaml3 "go.yaml.in/yaml/v3"
 	"sigs.k8s.io/yaml"
 )
@@ -49,7 +50,7 @@ func NewLoader(schema []byte, shipped fs.FS) (*Loader, error) {
 	return l, err
 }
 
-// Load reads every scenario directly in dir, sorted by name. All that is wrong is reported at once, by file and path.
+// Load reads every scenario directly in dir, sorted by name. All that is wrong is reported at once, by file, line and path.
 func (l *Loader) Load(dir string) ([]*Scenario, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
 	if err != nil {
@@ -60,16 +61,16 @@ func (l *Loader) Load(dir string) ([]*Scenario, error) {
 	}
 	slices.Sort(files)
 	var scenarios []*Scenario
-	var wrong []error
+	var mistakes []error
 	for _, file := range files {
 		s, err := l.scenarioOf(file)
 		if err != nil {
-			wrong = append(wrong, fmt.Errorf("%s: %w", file, err))
+			mistakes = append(mistakes, err)
 			continue
 		}
 		scenarios = append(scenarios, s)
 	}
-	return scenarios, errors.Join(wrong...)
+	return scenarios, errors.Join(mistakes...)
 }
 
 func (l *Loader) scenarioOf(file string) (*Scenario, error) {
@@ -78,29 +79,40 @@ func (l *Loader) scenarioOf(file string) (*Scenario, error) {
 		Topology json.RawMessage `json:"topology"`
 	}
 	held.Scenario = &Scenario{File: file}
-	if err := read(os.DirFS(filepath.Dir(file)), filepath.Base(file), l.scenario, &held); err != nil {
-		return nil, err
+	raw, err := read(os.DirFS(filepath.Dir(file)), filepath.Base(file), l.scenario, &held)
+	if err != nil {
+		return nil, inFile(file, raw, err)
 	}
-	s := held.Scenario
-	if want := strings.TrimSuffix(filepath.Base(file), ".yaml"); s.Name != want {
-		return nil, fmt.Errorf("/name: is %q; name it like the file, %q", s.Name, want)
+	if err := l.complete(held.Scenario, held.Topology); err != nil {
+		return nil, inFile(file, raw, err)
+	}
+	return held.Scenario, nil
+}
+
+// complete finds a scenario's topology, and checks what the schema cannot say.
+func (l *Loader) complete(s *Scenario, topology json.RawMessage) error {
+	if want := strings.TrimSuffix(filepath.Base(s.File), ".yaml"); s.Name != want {
+		return wrong("/name", "is %q; name it like the file, %q", s.Name, want)
 	}
 	var name string
-	if json.Unmarshal(held.Topology, &name) == nil {
+	if json.Unmarshal(topology, &name) == nil {
 		var err error
-		if s.Topology, err = l.topologyOf(filepath.Dir(file), name); err != nil {
-			return nil, fmt.Errorf("/topology: %w", err)
+		if s.Topology, err = l.topologyOf(filepath.Dir(s.File), name); err != nil {
+			return wrong("/topology", "%w", err)
 		}
-	} else {
-		s.Topology = &Topology{Name: s.Name}
-		if err := json.Unmarshal(held.Topology, s.Topology); err != nil {
-			return nil, fmt.Errorf("/topology: %w", err)
-		}
-		if err := s.Topology.Complete(); err != nil {
-			return nil, fmt.Errorf("/topology: %w", err)
-		}
+		return s.check()
 	}
-	return s, s.check()
+	s.Topology = &Topology{Name: s.Name}
+	if err := json.Unmarshal(topology, s.Topology); err != nil {
+		return wrong("/topology", "%w", err)
+	}
+	var m *mistake
+	if err := s.Topology.Complete(); errors.As(err, &m) {
+		return wrong("/topology"+m.at, "%w", m.err)
+	} else if err != nil {
+		return wrong("/topology", "%w", err)
+	}
+	return s.check()
 }
 
 // topologyOf finds a topology in the scenarios' directory, in the one above, or among the shipped ones. Scenarios that name the same file share it.
@@ -119,11 +131,12 @@ func (l *Loader) topologyOf(dir, name string) (*Topology, error) {
 			return t, nil
 		}
 		t := &Topology{Name: name}
-		if err := read(from, file, l.topology, t); err != nil {
-			return nil, fmt.Errorf("%s: %w", key, err)
+		raw, err := read(from, file, l.topology, t)
+		if err == nil {
+			err = t.Complete()
 		}
-		if err := t.Complete(); err != nil {
-			return nil, fmt.Errorf("%s: %w", key, err)
+		if err != nil {
+			return nil, inFile(key, raw, err)
 		}
 		l.topologies[key] = t
 		return t, nil
@@ -131,41 +144,49 @@ func (l *Loader) topologyOf(dir, name string) (*Topology, error) {
 	return nil, fmt.Errorf("there is no topology %q: no file %s in %s", name, file, dir)
 }
 
-// read reads a YAML file, holds it against its schema, and decodes it.
-func read(from fs.FS, file string, schema *jsonschema.Schema, into any) error {
+// read reads a YAML file, holds it against its schema, and decodes it. It returns the text, too.
+func read(from fs.FS, file string, schema *jsonschema.Schema, into any) ([]byte, error) {
 	raw, err := fs.ReadFile(from, file)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	// A decoder that refuses keys that are there twice, and another that lets keys override what "<<" merged.
 	var twice any
 	if err := yaml3.Unmarshal(raw, &twice); err != nil {
-		return err
+		return raw, err
 	}
 	asJSON, err := yaml.YAMLToJSON(raw)
 	if err != nil {
-		return err
+		return raw, err
 	}
 	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(asJSON))
 	if err != nil {
-		return err
+		return raw, err
 	}
 	if err := schema.Validate(doc); err != nil {
 		var invalid *jsonschema.ValidationError
 		if errors.As(err, &invalid) {
-			return errors.New(strings.Join(explain(invalid), "; "))
+			return raw, errors.Join(explain(invalid)...)
 		}
-		return err
+		return raw, err
 	}
-	return json.Unmarshal(asJSON, into)
+	return raw, json.Unmarshal(asJSON, into)
 }
 
-// explain lists the innermost reasons with their paths.
-func explain(e *jsonschema.ValidationError) []string {
+// explain lists the innermost reasons with their paths; of a key that is not known, the path is the key's.
+func explain(e *jsonschema.ValidationError) []error {
 	if len(e.Causes) > 0 {
-		var all []string
+		var all []error
 		for _, cause := range e.Causes {
 			all = append(all, explain(cause)...)
+		}
+		return all
+	}
+	at := "/" + strings.Join(e.InstanceLocation, "/")
+	if unknown, ok := e.ErrorKind.(*kind.AdditionalProperties); ok {
+		var all []error
+		for _, name := range unknown.Properties {
+			all = append(all, wrong(strings.TrimSuffix(at, "/")+"/"+name, "there is no such key"))
 		}
 		return all
 	}
@@ -173,8 +194,7 @@ func explain(e *jsonschema.ValidationError) []string {
 	if _, rest, ok := strings.Cut(text, "\n"); ok {
 		text = rest
 	}
-	text = strings.TrimPrefix(strings.TrimSpace(text), "- ")
-	return []string{"/" + strings.Join(e.InstanceLocation, "/") + ": " + text}
+	return []error{wrong(at, "%s", strings.TrimPrefix(strings.TrimSpace(text), "- "))}
 }
 
 // usual are a workload's ports if it says none.
@@ -204,21 +224,21 @@ func (t *Topology) Complete() error {
 		w := &t.Workloads[i]
 		at := fmt.Sprintf("/workloads/%d", i)
 		if names[w.Name] {
-			return fmt.Errorf("%s/name: two workloads are named %q", at, w.Name)
+			return wrong(at+"/name", "two workloads are named %q", w.Name)
 		}
 		names[w.Name] = true
 		if w.Name == Outside {
-			return fmt.Errorf("%s/name: %q is the machine outside the mesh; choose another name", at, w.Name)
+			return wrong(at+"/name", "%q is the machine outside the mesh; choose another name", w.Name)
 		}
 		if _, ok := t.Namespaces[w.Namespace]; !ok {
-			return fmt.Errorf("%s/namespace: %q is not in /namespaces", at, w.Namespace)
+			return wrong(at+"/namespace", "%q is not in /namespaces", w.Namespace)
 		}
 		w.complete()
 	}
 	for name, workloads := range t.DNS {
 		for _, w := range workloads {
 			if !names[w] {
-				return fmt.Errorf("/dns/%s: there is no workload %q; there are %v", name, w, slices.Sorted(maps.Keys(names)))
+				return wrong("/dns/"+name, "there is no workload %q; there are %v", w, slices.Sorted(maps.Keys(names)))
 			}
 		}
 	}
@@ -285,7 +305,7 @@ func (s *Scenario) check() error {
 			continue
 		}
 		if _, ok := s.Certificates[c.Issuer]; !ok {
-			return fmt.Errorf("/certificates/%s/issuer: there is no certificate %q", name, c.Issuer)
+			return wrong("/certificates/"+name+"/issuer", "there is no certificate %q", c.Issuer)
 		}
 	}
 	begun := map[string]bool{}
@@ -304,10 +324,10 @@ func (s *Scenario) checkSteps(at string, steps []Step, begun map[string]bool) er
 			begun[step.Background.Name] = true
 			err = s.checkCall(here+"/background/call", &step.Background.Call)
 		case step.End != "" && !begun[step.End]:
-			err = fmt.Errorf("%s/end: nothing named %q runs in the background before", here, step.End)
+			err = wrong(here+"/end", "nothing named %q runs in the background before", step.End)
 		case step.Reject != nil:
 			if _, bad := regexp.Compile(step.Reject.Message); bad != nil {
-				err = fmt.Errorf("%s/reject/message: %w", here, bad)
+				err = wrong(here+"/reject/message", "%w", bad)
 			}
 		case step.Eventually != nil:
 			err = s.checkSteps(here+"/eventually/steps", step.Eventually.Steps, begun)
@@ -320,7 +340,7 @@ func (s *Scenario) checkSteps(at string, steps []Step, begun map[string]bool) er
 		}
 		for _, ref := range step.Delete {
 			if !reference.MatchString(ref) {
-				err = fmt.Errorf("%s/delete: %q is not Kind/namespace/name", here, ref)
+				err = wrong(here+"/delete", "%q is not Kind/namespace/name", ref)
 			}
 		}
 		if err != nil {
@@ -354,7 +374,7 @@ func (s *Scenario) checkCall(at string, c *Call) error {
 	if t := c.TLS; t != nil {
 		for _, name := range []string{t.CA, t.Cert} {
 			if _, ok := s.Certificates[name]; name != "" && !ok {
-				return fmt.Errorf("%s/tls: there is no certificate %q", at, name)
+				return wrong(at+"/tls", "there is no certificate %q", name)
 			}
 		}
 	}
@@ -367,5 +387,5 @@ func (s *Scenario) checkWorkload(at, name string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%s: topology %s has no workload %q", at, s.Topology.Name, name)
+	return wrong(at, "topology %s has no workload %q", s.Topology.Name, name)
 }

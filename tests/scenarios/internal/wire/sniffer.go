@@ -74,7 +74,7 @@ func Open(in func(func() error) error, device string) (*Sniffer, error) {
 		}
 		return errors.Join(
 			unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, filter()),
-			unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, buffer),
+			enlarge(fd),
 			unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: htons(unix.ETH_P_ALL), Ifindex: link.Index}),
 		)
 	})
@@ -87,6 +87,15 @@ func Open(in func(func() error) error, device string) (*Sniffer, error) {
 	s := &Sniffer{file: os.NewFile(uintptr(fd), "packets of "+device), done: make(chan struct{}), flows: map[pair]*flow{}}
 	go s.run()
 	return s, nil
+}
+
+// enlarge lets many packets wait. Only the first user namespace may go beyond the limit of the machine.
+func enlarge(fd int) error {
+	err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, buffer)
+	if errors.Is(err, unix.EPERM) {
+		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, buffer)
+	}
+	return err
 }
 
 func htons(v uint16) uint16 { return v<<8 | v>>8 }

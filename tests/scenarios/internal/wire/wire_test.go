@@ -16,16 +16,18 @@ import (
 	"golang.org/x/sys/unix"
 
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/pkg/testkit/userns"
 	"fairlead.dev/tests/scenarios/internal/format"
 	"fairlead.dev/tests/scenarios/internal/wire"
 )
 
+// TestMain makes the user root of namespaces of its own.
+func TestMain(m *testing.M) { userns.Main(m) }
+
 // machine makes a network namespace of its own for the test, and returns what runs functions in it.
 func machine(t *testing.T) func(func() error) error {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("needs root to make a network namespace")
-	}
+	userns.Need(t, "ip")
 	work, answers := make(chan func() error), make(chan error)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread, and with it the namespace, ends with the goroutine

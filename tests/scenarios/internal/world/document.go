@@ -151,10 +151,10 @@ func (d document) withClusterIPs(ips []string) (document, error) {
 }
 
 // completed is a ConfigMap of mesh settings with what the fleet needs in them besides. What is no MeshConfig is the service's to refuse.
-func (d document) completed() (document, error) {
+func (d document) completed(onDemand bool) (document, error) {
 	data, _ := d.content["data"].(tree)
 	text, _ := data["mesh"].(string)
-	m, err := meshOf(text)
+	m, err := meshOf(text, onDemand)
 	if err != nil || data == nil {
 		return d, nil //nolint:nilerr // config-watcher says what is wrong with it
 	}

@@ -150,6 +150,8 @@ func hasLastingEndpoints(cluster json.RawMessage) bool {
 type known struct {
 	all   holdings
 	short fingerprint
+	// remembered is all, and what a sidecar on demand has asked for since; nil before it is needed.
+	remembered holdings
 }
 
 // look reads everything that all proxies hold that run.
@@ -231,7 +233,11 @@ func (w *World) differences(ctx context.Context, s *Snapshot, proxies []*workloa
 		mu.Lock()
 		was := s.held[l.spec.Name]
 		mu.Unlock()
-		short, err := l.fingerprint(ctx, l.changed(s.sent, sent), was.all)
+		before := was.all
+		if was.remembered != nil {
+			before = was.remembered
+		}
+		short, err := l.fingerprint(ctx, l.changed(s.sent, sent), before)
 		if err != nil {
 			return err
 		}
@@ -246,7 +252,15 @@ func (w *World) differences(ctx context.Context, s *Snapshot, proxies []*workloa
 		if err != nil {
 			return err
 		}
-		diff := difference(l.spec.Name, was.all, now)
+		var diff []string
+		if l.onDemand() {
+			if was.remembered == nil {
+				was.remembered = was.all.apart()
+			}
+			diff = differenceOnDemand(l.spec.Name, was.remembered, now.apart())
+		} else {
+			diff = difference(l.spec.Name, was.all, now)
+		}
 		mu.Lock()
 		defer mu.Unlock()
 		if len(diff) > 0 {

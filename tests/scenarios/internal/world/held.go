@@ -196,7 +196,11 @@ func (w *World) Held(ctx context.Context, name string) (runner.Held, error) {
 		return runner.Held{}, err
 	}
 	held := runner.Held{
+		Asked:    l.onDemand(),
 		Clusters: slices.Sorted(maps.Keys(h[clusters])), Listeners: slices.Sorted(maps.Keys(h[listeners])), Routes: slices.Sorted(maps.Keys(h[routes])),
+	}
+	if held.Asked {
+		held.Clusters = slices.DeleteFunc(held.Clusters, func(name string) bool { return askedFor(clusters, name) && leadsNowhere(h[clusters][name]) })
 	}
 	for _, raw := range h[routes] {
 		held.VirtualHosts = append(held.VirtualHosts, virtualHosts(raw)...)

@@ -44,8 +44,11 @@ var AccessLogFields = map[string]string{
 	"connection": "%CONNECTION_ID%",
 }
 
-// meshOf completes a MeshConfig in YAML.
-func meshOf(text string) (mesh, error) {
+// onDemandKey is the switch in a mesh's defaultConfig.
+const onDemandKey = "onDemand"
+
+// meshOf completes a MeshConfig in YAML; with onDemand it says so, too, unless it says something of that already.
+func meshOf(text string, onDemand bool) (mesh, error) {
 	tree := map[string]any{}
 	if err := yaml.Unmarshal([]byte(text), &tree); err != nil {
 		return mesh{}, fmt.Errorf("mesh: %w", err)
@@ -72,6 +75,15 @@ func meshOf(text string) (mesh, error) {
 		if own, ok := own["proxyMetadata"].(map[string]any); ok {
 			maps.Copy(metadata, own)
 		}
+	}
+	if _, said := proxy[onDemandKey]; onDemand && !said {
+		own, _ := tree["defaultConfig"].(map[string]any)
+		own = maps.Clone(own)
+		if own == nil {
+			own = map[string]any{}
+		}
+		own[onDemandKey] = true
+		tree["defaultConfig"] = own
 	}
 	proxy["proxyMetadata"] = metadata
 	m.proxyConfig = proxy

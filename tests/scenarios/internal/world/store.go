@@ -56,6 +56,8 @@ type store struct {
 	vips map[string]netip.Addr
 	next netip.Addr
 	ipv6 bool
+	// onDemand is the fleet's option.
+	onDemand bool
 	// filters are the texts of EnvoyFilters that were applied since patchedWith was called last.
 	filters []string
 
@@ -87,7 +89,7 @@ func newStore(w *World) (*store, error) {
 	}
 	return &store{
 		conn: conn, objects: configv1.NewConfigStoreServiceClient(conn), fleet: configv1.NewFleetServiceClient(conn),
-		applied: map[string]document{}, vips: map[string]netip.Addr{}, next: firstVIP, ipv6: w.options.IPv6, log: w.log, translate: w.network.Translate,
+		applied: map[string]document{}, vips: map[string]netip.Addr{}, next: firstVIP, ipv6: w.options.IPv6, onDemand: w.options.OnDemand, log: w.log, translate: w.network.Translate,
 	}, nil
 }
 
@@ -159,7 +161,7 @@ func (s *store) apply(ctx context.Context, text string) (uint64, error) {
 	for i := range docs {
 		var err error
 		if docs[i].ref() == ref("ConfigMap", format.RootNamespace, meshObject) {
-			if docs[i], err = docs[i].completed(); err != nil {
+			if docs[i], err = docs[i].completed(s.onDemand); err != nil {
 				s.mu.Unlock()
 				return 0, err
 			}

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"fairlead.dev/pkg/testkit/userns"
 	"fairlead.dev/tests/internal/netns"
 	"fairlead.dev/tests/scenarios/internal/format"
 )
@@ -27,6 +28,8 @@ type Options struct {
 	Log func(format string, args ...any)
 	// Certificates are those that the ports of workloads name. What is missing is made, for the names of the workload's Service.
 	Certificates map[string]*format.Material
+	// OnDemand has sidecars hold only what they call, as MeshConfig's defaultConfig says it; a topology or scenario may say otherwise.
+	OnDemand bool
 	// IPv6 gives every machine an IPv6 address, too.
 	IPv6 bool
 }
@@ -73,7 +76,7 @@ type World struct {
 
 // Start runs a topology. It returns when every proxy that is to run is ready and has acknowledged the configuration.
 func Start(ctx context.Context, t *format.Topology, o Options) (*World, error) {
-	if missing := netns.Missing(); len(missing) > 0 {
+	if missing := userns.Missing(netns.Programs...); len(missing) > 0 {
 		return nil, fmt.Errorf("no network namespaces without %s", strings.Join(missing, ", "))
 	}
 	ctx, cancel := context.WithTimeout(ctx, startWithin)
@@ -94,7 +97,7 @@ func (w *World) start(ctx context.Context) error {
 		}
 	}
 	var err error
-	if w.mesh, err = meshOf(w.topology.Mesh); err != nil {
+	if w.mesh, err = meshOf(w.topology.Mesh, w.options.OnDemand); err != nil {
 		return err
 	}
 	if w.issuer, err = format.NewMaterial("applications of "+w.topology.Name, format.Certificate{CA: true}, nil, began); err != nil {

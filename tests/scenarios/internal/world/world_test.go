@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/pkg/testkit/userns"
 
 	"fairlead.dev/tests/internal/netns"
 	"fairlead.dev/tests/scenarios/internal/caller"
@@ -21,18 +22,8 @@ import (
 	"fairlead.dev/tests/scenarios/internal/world"
 )
 
-// need skips where namespaces cannot be made. On CI, which is root, that is a failure.
-func need(t *testing.T) {
-	t.Helper()
-	missing := netns.Missing()
-	switch {
-	case len(missing) == 0:
-	case os.Getenv("CI") != "" && os.Getuid() == 0:
-		t.Fatalf("needs %v", missing)
-	default:
-		t.Skipf("needs %v to make network namespaces", missing)
-	}
-}
+// TestMain makes the user root of namespaces of its own.
+func TestMain(m *testing.M) { userns.Main(m) }
 
 const topology = `
 namespaces:
@@ -67,7 +58,7 @@ spec: {selector: {app: server}, ports: [{name: http, port: 8000, targetPort: 808
 // start runs the topology until the test ends.
 func start(t *testing.T, text string) *world.World {
 	t.Helper()
-	need(t)
+	userns.Need(t, netns.Programs...)
 	spec := &format.Topology{Name: "pair"}
 	if err := yaml.Unmarshal([]byte(text), spec); err != nil {
 		t.Fatal(err)

@@ -1,0 +1,129 @@
+// Package userns lets tests that make network namespaces or mounts run as any user: as root they run as they are, else as root of new user,
+// network and mount namespaces, and where those cannot be made they are skipped with the reason.
+package userns
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// inside marks processes that run as root of namespaces made here.
+const inside = "FAIRLEAD_TEST_USER_NAMESPACE"
+
+// namespaces are those in which a user may do what root does on a machine of its own.
+var namespaces = []string{"-Urnm", "--map-auto", "--map-root-user"}
+
+// Main runs the tests of a package as root of new namespaces if the user is not root and that can be done, else as they are; it does not return.
+// TestMain calls it.
+func Main(m *testing.M) {
+	if os.Getuid() == 0 || obstacle() != "" {
+		os.Exit(m.Run())
+	}
+	cmd := command(os.Args...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	var exit *exec.ExitError
+	if err := cmd.Run(); errors.As(err, &exit) {
+		os.Exit(exit.ExitCode())
+	} else if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(2)
+	}
+	os.Exit(0)
+}
+
+// Again runs the calling test, a function of its own and not a subtest, as root of new namespaces if the user is not root. It returns true in the
+// process that must not run it, too: where it has run there, or is skipped because that cannot be done.
+func Again(t *testing.T, programs ...string) (done bool) {
+	t.Helper()
+	Need(t, programs...)
+	if os.Getuid() == 0 {
+		return false
+	}
+	cmd := command(os.Args[0], "-test.run", "^"+t.Name()+"$", "-test.v", "-test.count", "1")
+	out, err := cmd.CombinedOutput()
+	switch {
+	case err != nil:
+		t.Errorf("as root of its own namespaces: %v\n%s", err, out)
+	case strings.Contains(string(out), "--- SKIP: "+t.Name()):
+		t.Skipf("as root of its own namespaces:\n%s", out)
+	case !strings.Contains(string(out), "--- PASS: "+t.Name()):
+		t.Errorf("as root of its own namespaces it does not say that it passed:\n%s", out)
+	}
+	return true
+}
+
+// Need skips where namespaces cannot be made, or a program is missing. For root on CI that is a failure.
+func Need(t testing.TB, programs ...string) {
+	t.Helper()
+	missing := Missing(programs...)
+	switch {
+	case len(missing) == 0:
+	case os.Getenv("CI") != "" && os.Getuid() == 0 && os.Getenv(inside) == "":
+		t.Fatalf("needs %s", strings.Join(missing, ", "))
+	default:
+		t.Skipf("needs %s", strings.Join(missing, ", "))
+	}
+}
+
+// Missing lists what the machine lacks of programs and of the right to make namespaces.
+func Missing(programs ...string) []string {
+	var missing []string
+	if why := obstacle(); why != "" {
+		missing = append(missing, why)
+	}
+	for _, program := range programs {
+		if _, err := exec.LookPath(program); err != nil {
+			missing = append(missing, program)
+		}
+	}
+	return missing
+}
+
+// answers is how long what is left of a probe may hold its output open.
+const answers = 5 * time.Second
+
+// obstacle is why namespaces cannot be made; empty if they can.
+var obstacle = sync.OnceValue(func() string {
+	if os.Getuid() != 0 {
+		// unshare leaves a child behind where user namespaces are refused.
+		bare := exec.Command("true")
+		bare.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER}
+		if err := bare.Run(); err != nil {
+			return fmt.Sprintf("root, or user namespaces (%v)", err)
+		}
+		probe := command("true")
+		probe.WaitDelay = answers
+		if out, err := probe.CombinedOutput(); err != nil {
+			return fmt.Sprintf("root, or user namespaces with subordinate ids and the programs unshare, newuidmap (package uidmap) and ip (%v: %s)",
+				err, strings.TrimSpace(string(out)))
+		}
+		return ""
+	}
+	made := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		made <- unix.Unshare(unix.CLONE_NEWNET | unix.CLONE_NEWNS)
+	}()
+	if err := <-made; err != nil {
+		return fmt.Sprintf("the right to make network namespaces (capability SYS_ADMIN: %v)", err)
+	}
+	return ""
+})
+
+// command runs a program as root of new namespaces.
+func command(program ...string) *exec.Cmd {
+	script := []string{"sh", "-c", `ip link set lo up && exec "$@"`, "sh"}
+	cmd := exec.Command("unshare", append(append(namespaces[:len(namespaces):len(namespaces)], script...), program...)...)
+	cmd.Env = append(os.Environ(), inside+"=1")
+	return cmd
+}
