@@ -59,7 +59,8 @@ type ConfigStoreServiceClient interface {
 	Apply(ctx context.Context, in *ApplyRequest, opts ...grpc.CallOption) (*ApplyResponse, error)
 	// Watch streams the objects of a kind, or all, and then their changes in order.
 	Watch(ctx context.Context, in *ConfigStoreServiceWatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ConfigStoreServiceWatchResponse], error)
-	// Status tells how the sources do, and what is to be said of the objects of each: those of files and those of the store.
+	// Status tells how the sources do, and what is to be said of the objects of each: those of files and those of the
+	// store.
 	Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusResponse, error)
 }
 
@@ -206,7 +207,8 @@ type ConfigStoreServiceServer interface {
 	Apply(context.Context, *ApplyRequest) (*ApplyResponse, error)
 	// Watch streams the objects of a kind, or all, and then their changes in order.
 	Watch(*ConfigStoreServiceWatchRequest, grpc.ServerStreamingServer[ConfigStoreServiceWatchResponse]) error
-	// Status tells how the sources do, and what is to be said of the objects of each: those of files and those of the store.
+	// Status tells how the sources do, and what is to be said of the objects of each: those of files and those of the
+	// store.
 	Status(context.Context, *StatusRequest) (*StatusResponse, error)
 	mustEmbedUnimplementedConfigStoreServiceServer()
 }
