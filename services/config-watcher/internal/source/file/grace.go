@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"io/fs"
-	"log/slog"
 	"os"
 	"slices"
 	"strings"
@@ -113,7 +112,7 @@ func (s *Source) expire(st *fileState, next Decoded) {
 	gone := slices.DeleteFunc(slices.Clone(st.objects), func(o *object.Object) bool { return !lost[o.Key] })
 	s.dropGrace(st.entry)
 	s.cfg.Log.Warn("file did not become whole again, its last objects are removed", "source", s.cfg.Name, "file", st.entry.path, "file_state", st.grace.why,
-		"objects", len(gone), slog.Any("names", names(gone)))
+		"objects", len(gone), "names", names(gone))
 	st.grace = nil
 }
 
