@@ -289,16 +289,18 @@ type Object struct {
 	ResourceVersion string `protobuf:"bytes,2,opt,name=resource_version,json=resourceVersion,proto3" json:"resource_version,omitempty"`
 	// generation grows with every change of anything but metadata and status; the first is 1.
 	Generation int64 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
-	// manifest is the whole object as JSON, metadata and status included. Of an object of a file it has what config-watcher keeps; what a Secret,
-	// ConfigMap, Pod or Node holds besides is in the file alone.
+	// manifest is the whole object as JSON, metadata and status included. Of an object of a file it has what
+	// config-watcher keeps; what a Secret, ConfigMap, Pod or Node holds besides is in the file alone.
 	Manifest []byte `protobuf:"bytes,4,opt,name=manifest,proto3" json:"manifest,omitempty"`
-	// source that the object comes from: "memory" is the store, "file" is --config-dir, "mesh-config-file" is --mesh-config-file.
+	// source that the object comes from: "memory" is the store, "file" is --config-dir, "mesh-config-file" is
+	// --mesh-config-file.
 	Source string `protobuf:"bytes,5,opt,name=source,proto3" json:"source,omitempty"`
 	// location of the object in a file, "mesh.yaml:515"; empty for one of the store.
 	Location string `protobuf:"bytes,6,opt,name=location,proto3" json:"location,omitempty"`
 	// overrides are the places of objects of the same key that do not count because this one does.
 	Overrides []*Place `protobuf:"bytes,7,rep,name=overrides,proto3" json:"overrides,omitempty"`
-	// stays_until is set for an object whose file is gone, empty or cut off: unless it is in a file again, it is removed then.
+	// stays_until is set for an object whose file is gone, empty or cut off: unless it is in a file again, it is removed
+	// then.
 	StaysUntil    *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=stays_until,json=staysUntil,proto3" json:"stays_until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -553,8 +555,8 @@ type ListRequest struct {
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	// namespace wanted; empty means all.
 	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	// in_force asks for the objects that count, whatever source they come from; otherwise for the store's. A namespace in which there is nothing, and
-	// that nothing names, is NOT_FOUND then.
+	// in_force asks for the objects that count, whatever source they come from; otherwise for the store's. A namespace
+	// in which there is nothing, and that nothing names, is NOT_FOUND then.
 	InForce bool `protobuf:"varint,3,opt,name=in_force,json=inForce,proto3" json:"in_force,omitempty"`
 	// without_manifests leaves Object.manifest out.
 	WithoutManifests bool `protobuf:"varint,4,opt,name=without_manifests,json=withoutManifests,proto3" json:"without_manifests,omitempty"`
@@ -1223,7 +1225,8 @@ type ApplyRequest struct {
 	Documents []*Document `protobuf:"bytes,1,rep,name=documents,proto3" json:"documents,omitempty"`
 	// dry_run validates and reports, and changes nothing.
 	DryRun bool `protobuf:"varint,2,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
-	// skip_unread passes over objects of kinds that nobody reads, and names them in the response; otherwise they are refused.
+	// skip_unread passes over objects of kinds that nobody reads, and names them in the response; otherwise they are
+	// refused.
 	SkipUnread    bool `protobuf:"varint,3,opt,name=skip_unread,json=skipUnread,proto3" json:"skip_unread,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

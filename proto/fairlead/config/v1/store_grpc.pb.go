@@ -63,7 +63,8 @@ type ConfigStoreServiceClient interface {
 	// ListWarnings lists what is found about objects of any source in the mesh that they are in: references to what is not there, and what older
 	// objects leave without an effect.
 	ListWarnings(ctx context.Context, in *ListWarningsRequest, opts ...grpc.CallOption) (*ListWarningsResponse, error)
-	// Status tells how the sources do, and what is to be said of the objects of each: those of files and those of the store.
+	// Status tells how the sources do, and what is to be said of the objects of each: those of files and those of the
+	// store.
 	Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusResponse, error)
 }
 
@@ -223,7 +224,8 @@ type ConfigStoreServiceServer interface {
 	// ListWarnings lists what is found about objects of any source in the mesh that they are in: references to what is not there, and what older
 	// objects leave without an effect.
 	ListWarnings(context.Context, *ListWarningsRequest) (*ListWarningsResponse, error)
-	// Status tells how the sources do, and what is to be said of the objects of each: those of files and those of the store.
+	// Status tells how the sources do, and what is to be said of the objects of each: those of files and those of the
+	// store.
 	Status(context.Context, *StatusRequest) (*StatusResponse, error)
 	mustEmbedUnimplementedConfigStoreServiceServer()
 }

@@ -160,7 +160,8 @@ func findingsOf(t *testing.T, r *running, req *configv1.StatusRequest) string {
 	return strings.Join(lines, "\n")
 }
 
-// TestApplyWithoutEffect: an object that a source of a higher rank has is stored, and the answer says that it does nothing.
+// TestApplyWithoutEffect: an object that a source of a higher rank has is stored, and the answer says that it does
+// nothing.
 func TestApplyWithoutEffect(t *testing.T) {
 	w := newWorld(t)
 	o := w.options()

@@ -396,8 +396,8 @@ func (s *Server) Apply(ctx context.Context, req *configv1.ApplyRequest) (_ *conf
 	return out, nil
 }
 
-// applied decodes all documents and gathers the problems of all of them. Objects of kinds that nobody reads are refused, or returned if the caller
-// wants them to be passed over.
+// applied decodes all documents and gathers the problems of all of them. Objects of kinds that nobody reads are
+// refused, or returned if the caller wants them to be passed over.
 func (s *Server) applied(req *configv1.ApplyRequest) (writes []memory.Write, skipped object.Problems, err error) {
 	var problems object.Problems
 	seen := map[object.Key]string{}

@@ -14,8 +14,8 @@ import (
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-// Status implements ConfigStoreService. Callers are told of the objects that they may list, and of what could not be read
-// as an object, such as a path, only if they may list everything.
+// Status implements ConfigStoreService. Callers are told of the objects that they may list, and of what could not be
+// read as an object, such as a path, only if they may list everything.
 func (s *Server) Status(ctx context.Context, req *configv1.StatusRequest) (*configv1.StatusResponse, error) {
 	s.loaded(ctx)
 	if err := knownKind(req.Kind); err != nil {

@@ -42,8 +42,8 @@ func Identify(tree map[string]any) (key object.Key, apiVersion string) {
 	return key, apiVersion
 }
 
-// Document decodes and checks one object. It returns the object, with warnings of what has no effect in it, or every problem found, or an UnreadError.
-// The returned object's Source is left to the caller.
+// Document decodes and checks one object. It returns the object, with warnings of what has no effect in it, or every
+// problem found, or an UnreadError. The returned object's Source is left to the caller.
 func Document(doc *manifest.Document) (*object.Object, error) {
 	key, apiVersion := Identify(doc.Tree)
 	c := &checker{object: key.String(), namespace: key.Namespace, doc: doc}

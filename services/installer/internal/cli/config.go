@@ -456,12 +456,3 @@ func remove(ctx context.Context, env Env, t *target, f deleteFlags, a []string, 
 	printBroken(out, warningTexts(others(broken, keys)), false)
 	return nil
 }
-
-// unreadKind refuses an object whose kind can only be a mistake: one that is not known, in a group of Istio's.
-func unreadKind(o *mesh.Object) error {
-	if slices.Contains(kindNames, o.Kind) || !strings.HasSuffix(o.GroupVersionKind().Group, ".istio.io") {
-		return nil
-	}
-	_, err := kindName(o.Kind)
-	return refused(o.Refuse("kind", err.Error(), ""))
-}

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"fairlead.dev/pkg/nearest"
+
+	"fairlead.dev/services/installer/internal/mesh"
 )
 
 // shortKinds are kubectl's and istioctl's short names of the kinds that the store knows.
@@ -40,8 +42,8 @@ func kindSpellings(yield func(string) bool) {
 	}
 }
 
-// kindName makes the kind of what a person writes: short name, any case, plural. A name that is no kind's is wrong usage,
-// and the error has the nearest one.
+// kindName makes the kind of what a person writes: short name, any case, plural. A name that is no kind's is wrong
+// usage, and the error has the nearest one.
 func kindName(s string) (string, error) {
 	// virtualservices.networking.istio.io
 	lower, _, _ := strings.Cut(strings.ToLower(s), ".")
@@ -78,4 +80,13 @@ func plural(one string) string {
 		return one + "es"
 	}
 	return one + "s"
+}
+
+// unreadKind refuses an object whose kind can only be a mistake: one that is not known, in a group of Istio's.
+func unreadKind(o *mesh.Object) error {
+	if slices.Contains(kindNames, o.Kind) || !strings.HasSuffix(o.GroupVersionKind().Group, ".istio.io") {
+		return nil
+	}
+	_, err := kindName(o.Kind)
+	return refused(o.Refuse("kind", err.Error(), ""))
 }

@@ -47,8 +47,9 @@ func (n *Node) checkFiles(ctx context.Context) error {
 // sourcesPeriod is how often config-watcher is asked about the user's files. A person who has just saved one is waiting.
 const sourcesPeriod = 500 * time.Millisecond
 
-// watchSources tells the person what config-watcher refuses of the files, which are followed live: the last good version of a refused object stays
-// in use. It also tells what is accepted and has no effect, which objects nobody reads, and which files are gone, empty or cut off.
+// watchSources tells the person what config-watcher refuses of the files, which are followed live: the last good
+// version of a refused object stays in use. It also tells what is accepted and has no effect, which objects nobody
+// reads, and which files are gone, empty or cut off.
 func (n *Node) watchSources(ctx context.Context) error {
 	var known, warned []string
 	staying := map[string]stayingFile{}

@@ -11,9 +11,9 @@ import (
 	"fairlead.dev/pkg/yamltext"
 )
 
-// items returns the objects of a List, each with its own line, and any other object as it is. Lists are "kind: List", and
-// the lists of one kind that an API server answers with, such as VirtualServiceList, whose items need not repeat what the
-// list says of them. A List in a List is divided, too. config-watcher divides the same files in the same way.
+// items returns the objects of a List, each with its own line, and any other object as it is. Lists are "kind: List",
+// and the lists of one kind that an API server answers with, such as VirtualServiceList, whose items need not repeat
+// what the list says of them. A List in a List is divided, too. config-watcher divides the same files in the same way.
 func (o *Object) items() ([]*Object, error) {
 	of, isList := strings.CutSuffix(o.Kind, "List")
 	if !isList {
@@ -33,7 +33,7 @@ func (o *Object) items() ([]*Object, error) {
 	}
 	switch {
 	case o.Kind != "List" && (err != nil || list.Items == nil || bytes.Equal(list.Items, []byte("null"))):
-		return []*Object{o}, nil
+		return []*Object{o}, nil //nolint:nilerr // it only has a name like a list's, and is judged as what it is
 	case err != nil || list.Items == nil:
 		return nil, &Error{File: o.File, Line: o.Line, Object: "List", Field: "items", Problem: "is no list of objects", Remedy: "list the objects under items"}
 	}

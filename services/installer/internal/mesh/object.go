@@ -110,8 +110,8 @@ func cleanYAML(err error) string {
 	return s
 }
 
-// Parse divides one file into its objects. Empty documents are skipped; namespaces are defaulted; the items of a List of any kind are objects of
-// their own.
+// Parse divides one file into its objects. Empty documents are skipped; namespaces are defaulted; the items of a List
+// of any kind are objects of their own.
 func Parse(file string, content []byte) ([]*Object, error) {
 	var (
 		objects []*Object

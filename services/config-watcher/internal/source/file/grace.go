@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"io/fs"
-	"log/slog"
 	"os"
 	"slices"
 	"strings"
@@ -20,8 +19,9 @@ import (
 
 // Times of a grace.
 const (
-	// DefaultGrace is how long the objects of a file that is gone, empty or cut off stay. Editors that replace a file take
-	// some milliseconds, the switch of a ConfigMap's link too, and a person who moves a file away and back some seconds.
+	// DefaultGrace is how long the objects of a file that is gone, empty or cut off stay. Editors that replace a file
+	// take some milliseconds, the switch of a ConfigMap's link too, and a person who moves a file away and back some
+	// seconds.
 	DefaultGrace = 30 * time.Second
 	// MinGrace is longer than any program takes to replace a file.
 	MinGrace = time.Second
@@ -52,8 +52,8 @@ type grace struct {
 	said bool
 }
 
-// covers tells whether an object of the file stays only by its grace. Objects of a file that is being written do not: they
-// are the newest that there are.
+// covers tells whether an object of the file stays only by its grace. Objects of a file that is being written do not:
+// they are the newest that there are.
 func (st *fileState) covers(k object.Key) bool {
 	return st.grace != nil && st.grace.why != isWritten && (st.grace.kept == nil || st.grace.kept[k])
 }
@@ -63,8 +63,8 @@ func (s *Source) left(st *fileState, now time.Time) time.Duration {
 	return max(st.grace.since.Add(s.cfg.Grace).Sub(now), 0)
 }
 
-// hold begins the grace of a file, or goes on with the one that it has, whose end stays the same. It returns when to look
-// again, 0 if the grace is over, and whether what is to be told of the file has changed.
+// hold begins the grace of a file, or goes on with the one that it has, whose end stays the same. It returns when to
+// look again, 0 if the grace is over, and whether what is to be told of the file has changed.
 func (s *Source) hold(st *fileState, now time.Time, why string, kept map[object.Key]bool) (again time.Duration, changed bool) {
 	if st.grace == nil {
 		st.grace = &grace{since: s.savedGrace(st.entry, now)}
@@ -112,7 +112,7 @@ func (s *Source) expire(st *fileState, next Decoded) {
 	gone := slices.DeleteFunc(slices.Clone(st.objects), func(o *object.Object) bool { return !lost[o.Key] })
 	s.dropGrace(st.entry)
 	s.cfg.Log.Warn("file did not become whole again, its last objects are removed", "source", s.cfg.Name, "file", st.entry.path, "file_state", st.grace.why,
-		"objects", len(gone), slog.Any("names", names(gone)))
+		"objects", len(gone), "names", names(gone))
 	st.grace = nil
 }
 
@@ -248,8 +248,8 @@ func (s *Source) inGrace(e entry) bool {
 	return err == nil
 }
 
-// savedGrace is when the grace of a file has begun: now, unless an earlier run has saved an earlier time. A time to come
-// is a clock's that was wrong.
+// savedGrace is when the grace of a file has begun: now, unless an earlier run has saved an earlier time. A time to
+// come is a clock's that was wrong.
 func (s *Source) savedGrace(e entry, now time.Time) time.Time {
 	if s.cfg.Saved == nil {
 		return now

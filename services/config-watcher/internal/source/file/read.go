@@ -138,9 +138,9 @@ type fileState struct {
 	failure error
 }
 
-// read brings the state up to date with the file. It returns when to look again, 0 if there is no need, and whether objects or problems may
-// have changed. What takes objects away counts at once if the content is whole and valid and nobody is writing it; otherwise the objects stay
-// for the grace.
+// read brings the state up to date with the file. It returns when to look again, 0 if there is no need, and whether
+// objects or problems may have changed. What takes objects away counts at once if the content is whole and valid and
+// nobody is writing it; otherwise the objects stay for the grace.
 func (s *Source) read(st *fileState, f entry, full bool, now time.Time) (again time.Duration, changed bool, err error) {
 	expired := st.grace != nil && s.left(st, now) == 0
 	unchanged := st.info != nil && os.SameFile(st.info, f.info) && st.info.Size() == f.info.Size() && st.info.ModTime().Equal(f.info.ModTime())
