@@ -36,7 +36,7 @@ func newConfigStatus(t *target) *cobra.Command {
   STAYS       its file is gone, empty or cut off; the object stays in force until the time given
   UNREAD      nobody in the mesh reads objects of this kind
   OVERRIDDEN  another source has the same object, which counts
-  WARNING     it is accepted, and something in it has no effect
+  WARNING     it is accepted, and something in it has no effect, or refers to what is not there
 
 With a name it shows which source the object in force comes from, too.`,
 		Example: `  fairlead config status
