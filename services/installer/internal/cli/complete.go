@@ -14,7 +14,7 @@ import (
 )
 
 // completeTimeout bounds what completion asks: somebody waits for it with a finger on the tab key.
-const completeTimeout = 2 * time.Second
+const completeTimeout = 5 * time.Second
 
 // completion is cobra's function for completing arguments and flags' values.
 type completion = func(cmd *cobra.Command, a []string, begun string) ([]string, cobra.ShellCompDirective)
