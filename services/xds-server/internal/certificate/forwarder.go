@@ -38,9 +38,10 @@ const (
 	maxRequestBytes, maxTokenBytes = 16 << 10, 8 << 10
 	// timeout bounds a request: the ca answers within its queue's wait of a second, or refuses.
 	timeout = 10 * time.Second
-	// DefaultMaxRequests are under way to the ca at once, DefaultMaxIdentityRequests of them of one identity: the Pods
-	// of a Deployment start together.
-	DefaultMaxRequests, DefaultMaxIdentityRequests = 256, 64
+	// DefaultMaxRequests are under way to the ca at once.
+	DefaultMaxRequests = 256
+	// DefaultMaxIdentityRequests of them are of one identity: the Pods of a Deployment start together.
+	DefaultMaxIdentityRequests = 64
 	// retryAfter is what a caller beyond these limits is told to wait, up to twice as long.
 	retryAfter = time.Second
 )
