@@ -63,8 +63,8 @@ test: tools grpcjs build ## unit, in-process and end-to-end tests with the real 
 
 test-race: race-modules race-e2e ## the same under the race detector, the services of the end-to-end tests included
 
-# The random histories of DIFFERENTIAL are the same code over and over: a tenth of them shows the detector what it can see. The other
-# packages that it is spared have nothing concurrent (hack/concurrent.sh).
+# The random histories of DIFFERENTIAL are the same code over and over: a tenth of them shows the detector what it can
+# see. The other packages that it is spared have nothing concurrent (hack/concurrent.sh).
 DIFFERENTIAL := ./services/xds-server/internal/differential
 race-modules: tools build
 	$(TESTENV) go test -race $(TESTFLAGS) $$(hack/concurrent.sh $(filter-out tests,$(MODULES)) | grep -vx $(DIFFERENTIAL))
@@ -76,7 +76,7 @@ race-e2e: tools grpcjs build
 	$(TESTENV) BIN_DIR=$(BIN)/race go test -race -count=1 $(TESTFLAGS) ./tests/...
 
 scenarios: tools build ## every traffic scenario on real Envoys, TIMES=n in a row, ON_DEMAND=1: sidecars on demand; needs root or user namespaces
-	cd tests && $(TESTENV) go test -count=$(TIMES) -timeout 60m $(TESTFLAGS) ./scenarios -dir cases,examples -out $(CURDIR)/$(SCENARIOS_OUT) $(if $(ON_DEMAND),-on-demand) $(if $(SHARE),-share $(SHARE) -seed $(COMMIT))
+	cd tests && $(TESTENV) go test -count=$(TIMES) -timeout 60m $(TESTFLAGS) ./scenarios -dir cases,examples -out $(CURDIR)/$(SCENARIOS_OUT) $(if $(ON_DEMAND),-on-demand) $(if $(SHARE),-share $(SHARE) -share-by $(COMMIT))
 	@cat $(SCENARIOS_OUT)/summary.txt
 
 attacks: tools build ## attack whole meshes: memory limits of deploy/, what others notice, what is learnt; the full-disk attack needs root

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Runs tests as a user without privileges, once with user namespaces and once where they are refused: of the packages that `-l` lists, which are
-# those whose code or tests speak of users, modes of files, mounts or namespaces; or of those given as arguments. Root calls it.
+# Runs tests as a user without privileges, once with user namespaces and once where they are refused: of the packages
+# that `-l` lists, which are those whose code or tests speak of users, modes of files, mounts or namespaces; or of those
+# given as arguments. Root calls it.
 set -euo pipefail
 
 packages() {

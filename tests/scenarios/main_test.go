@@ -18,8 +18,8 @@ var (
 	dirs     = flag.String("dir", "examples", "directories with scenarios, comma separated")
 	out      = flag.String("out", "", "directory for the report (junit.xml, summary.txt), and for logs and configuration dumps of what failed")
 	onDemand = flag.Bool("on-demand", false, "sidecars hold only what they call (docs/guide/on-demand.md)")
-	share    = flag.Int("share", 1, "run one scenario in this many, which -seed decides")
-	seed     = flag.String("seed", "", "text that decides which scenarios are a -share, such as a commit's hash")
+	share    = flag.Int("share", 1, "run one scenario in this many, which -share-by decides")
+	shareBy  = flag.String("share-by", "", "text that decides which scenarios are a -share, such as a commit's hash")
 	// only is a regular expression for names of scenarios.
 	only string
 )

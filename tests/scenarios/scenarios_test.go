@@ -124,7 +124,8 @@ var notOnDemand = map[string]string{
 // scenarioLimit ends a scenario that hangs.
 const scenarioLimit = 3 * time.Minute
 
-// needs skips where the machine lacks what every scenario needs. For root on CI, and for whoever names scenarios, that is a failure.
+// needs skips where the machine lacks what every scenario needs. For root on CI, and for whoever names scenarios, that
+// is a failure.
 func needs(t *testing.T) {
 	t.Helper()
 	programs := append(netns.Programs[:len(netns.Programs):len(netns.Programs)], "setpriv")
@@ -183,10 +184,10 @@ func load(t *testing.T) []*format.Scenario {
 	return all
 }
 
-// isInShare tells whether a scenario is among those that -share and -seed choose.
+// isInShare tells whether a scenario is among those that -share and -share-by choose.
 func isInShare(name string) bool {
 	hash := fnv.New32a()
-	_, _ = hash.Write([]byte(*seed + "/" + name)) // never fails
+	_, _ = hash.Write([]byte(*shareBy + "/" + name)) // never fails
 	return hash.Sum32()%uint32(max(*share, 1)) == 0
 }
 

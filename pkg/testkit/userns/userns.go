@@ -1,5 +1,5 @@
-// Package userns lets tests that make network namespaces or mounts run as any user: as root they run as they are, else as root of new user,
-// network and mount namespaces, and where those cannot be made they are skipped with the reason.
+// Package userns lets tests that make network namespaces or mounts run as any user: as root they run as they are, else
+// as root of new user, network and mount namespaces, and where those cannot be made they are skipped with the reason.
 package userns
 
 import (
@@ -23,8 +23,8 @@ const inside = "FAIRLEAD_TEST_USER_NAMESPACE"
 // namespaces are those in which a user may do what root does on a machine of its own.
 var namespaces = []string{"-Urnm", "--map-auto", "--map-root-user"}
 
-// Main runs the tests of a package as root of new namespaces if the user is not root and that can be done, else as they are; it does not return.
-// TestMain calls it.
+// Main runs the tests of a package as root of new namespaces if the user is not root and that can be done, else as they
+// are; it does not return. TestMain calls it.
 func Main(m *testing.M) {
 	if os.Getuid() == 0 || obstacle() != "" {
 		os.Exit(m.Run())
@@ -41,8 +41,9 @@ func Main(m *testing.M) {
 	os.Exit(0)
 }
 
-// Again runs the calling test, a function of its own and not a subtest, as root of new namespaces if the user is not root. It returns true in the
-// process that must not run it, too: where it has run there, or is skipped because that cannot be done.
+// Again runs the calling test, a function of its own and not a subtest, as root of new namespaces if the user is not
+// root. It returns true in the process that must not run it, too: where it has run there, or is skipped because that
+// cannot be done.
 func Again(t *testing.T, programs ...string) (done bool) {
 	t.Helper()
 	Need(t, programs...)

@@ -1,5 +1,6 @@
-// Package lan gives the end-to-end tests machines on a network of their own: network namespaces, whose connections nftables rules
-// send through real Envoys on ports 15001 and 15006, and a control plane that serves them. TestMain of a package that uses it calls userns.Main.
+// Package lan gives the end-to-end tests machines on a network of their own: network namespaces, whose connections
+// nftables rules send through real Envoys on ports 15001 and 15006, and a control plane that serves them. TestMain of a
+// package that uses it calls userns.Main.
 package lan
 
 import (

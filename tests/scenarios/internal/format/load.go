@@ -50,7 +50,8 @@ func NewLoader(schema []byte, shipped fs.FS) (*Loader, error) {
 	return l, err
 }
 
-// Load reads every scenario directly in dir, sorted by name. All that is wrong is reported at once, by file, line and path.
+// Load reads every scenario directly in dir, sorted by name. All that is wrong is reported at once, by file, line and
+// path.
 func (l *Loader) Load(dir string) ([]*Scenario, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
 	if err != nil {

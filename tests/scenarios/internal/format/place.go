@@ -57,7 +57,8 @@ func lineOf(raw []byte, at string) int {
 	return line
 }
 
-// member finds what a name means in a mapping, or a number in a sequence, and where that begins; nil if there is nothing.
+// member finds what a name means in a mapping, or a number in a sequence, and where that begins; nil if there is
+// nothing.
 func member(node *yaml3.Node, name string) (key, value *yaml3.Node) {
 	switch node.Kind {
 	case yaml3.AliasNode:

@@ -44,7 +44,8 @@ type Fleet interface {
 // Held is what a proxy holds, by name.
 type Held struct {
 	Clusters, Listeners, Routes, VirtualHosts, Endpoints []string
-	// Asked is true for a proxy that has clusters, virtual hosts and endpoints only once it has called what they are for.
+	// Asked is true for a proxy that has clusters, virtual hosts and endpoints only once it has called what they are
+	// for.
 	Asked bool
 }
 

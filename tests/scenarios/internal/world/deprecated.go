@@ -14,7 +14,8 @@ import (
 	"fairlead.dev/tests/internal/netns"
 )
 
-// deprecatedStat counts the deprecated fields that a proxy was configured with, deprecatedOption is how its log names one.
+// deprecatedStat counts the deprecated fields that a proxy was configured with, deprecatedOption is how its log names
+// one.
 const deprecatedStat = `^runtime\.deprecated_feature_use$`
 
 var deprecatedOption = regexp.MustCompile(`deprecated (?:option|value) '?([A-Za-z0-9_.]+)`)
@@ -27,7 +28,8 @@ type deprecations struct {
 	read int64
 }
 
-// deprecated lists what proxies have said of deprecated fields since the last look, but for fields that an EnvoyFilter of the scenario names itself.
+// deprecated lists what proxies have said of deprecated fields since the last look, but for fields that an EnvoyFilter
+// of the scenario names itself.
 func (w *World) deprecated(ctx context.Context) []string {
 	asked := w.store.patchedWith()
 	var mu sync.Mutex
@@ -85,7 +87,8 @@ func (l *workload) deprecated(ctx context.Context, asked string) ([]string, erro
 	return out, nil
 }
 
-// names reports whether EnvoyFilters name a field or a value themselves: by its name in the proto file, or as JSON writes it.
+// names reports whether EnvoyFilters name a field or a value themselves: by its name in the proto file, or as JSON
+// writes it.
 func names(filters, option string) bool {
 	field := option[strings.LastIndexByte(option, '.')+1:]
 	words := strings.Split(field, "_")

@@ -19,7 +19,8 @@ func virtualHostsIn(routeConfig string) string {
 	return "virtual host of route configuration " + routeConfig
 }
 
-// apart has the virtual hosts of each route configuration as holdings of their own: a sidecar on demand asks for them one by one.
+// apart has the virtual hosts of each route configuration as holdings of their own: a sidecar on demand asks for them
+// one by one.
 func (h holdings) apart() holdings {
 	out := maps.Clone(h)
 	out[routes] = map[string]json.RawMessage{}
@@ -45,7 +46,8 @@ func (h holdings) apart() holdings {
 	return out
 }
 
-// askedFor tells whether a sidecar on demand has something because it asked: it comes when it is called, and may be gone until it is called again.
+// askedFor tells whether a sidecar on demand has something because it asked: it comes when it is called, and may be
+// gone until it is called again.
 func askedFor(kind, name string) bool {
 	switch kind {
 	case clusters, endpoints:
@@ -54,7 +56,8 @@ func askedFor(kind, name string) bool {
 	return strings.HasPrefix(kind, virtualHostsIn(""))
 }
 
-// leadsNowhere tells whether a cluster is the answer for what is not there: a sidecar on demand that was told "none" would never ask again.
+// leadsNowhere tells whether a cluster is the answer for what is not there: a sidecar on demand that was told "none"
+// would never ask again.
 func leadsNowhere(cluster json.RawMessage) bool {
 	var c struct {
 		Type      string          `json:"type"`
@@ -64,8 +67,8 @@ func leadsNowhere(cluster json.RawMessage) bool {
 	return json.Unmarshal(cluster, &c) == nil && (c.Type == "" || c.Type == "STATIC") && c.Custom == nil && c.Endpoints == nil
 }
 
-// differenceOnDemand says what a sidecar on demand holds otherwise than before. What it asked for since is no difference; it is remembered in before,
-// and must be the same whenever the sidecar has it again.
+// differenceOnDemand says what a sidecar on demand holds otherwise than before. What it asked for since is no
+// difference; it is remembered in before, and must be the same whenever the sidecar has it again.
 func differenceOnDemand(proxy string, before, now holdings) []string {
 	var out []string
 	kinds := map[string]bool{}

@@ -28,7 +28,8 @@ type Options struct {
 	Log func(format string, args ...any)
 	// Certificates are those that the ports of workloads name. What is missing is made, for the names of the workload's Service.
 	Certificates map[string]*format.Material
-	// OnDemand has sidecars hold only what they call, as MeshConfig's defaultConfig says it; a topology or scenario may say otherwise.
+	// OnDemand has sidecars hold only what they call, as MeshConfig's defaultConfig says it; a topology or scenario may
+	// say otherwise.
 	OnDemand bool
 	// IPv6 gives every machine an IPv6 address, too.
 	IPv6 bool

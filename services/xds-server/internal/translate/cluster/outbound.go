@@ -73,7 +73,8 @@ func find(r *input.Reader, out *clusterv3.Cluster, c discovery.Cluster) {
 		return
 	case discovery.OriginalDestination:
 		kind = clusterv3.Cluster_ORIGINAL_DST
-		// The address of a STATIC service is its own, not a server's: whoever leads on from there, such as a node of the cluster, maps the port, too.
+		// The address of a STATIC service is its own, not a server's: whoever leads on from there, such as a node of
+		// the cluster, maps the port, too.
 		own := c.Service.GetResolution() == configv1.Resolution_RESOLUTION_STATIC && len(c.Service.GetAddresses()) > 0
 		if target := c.Spec.GetTargetPort(); target != 0 && target != c.Spec.GetNumber() && !own {
 			out.LbConfig = &clusterv3.Cluster_OriginalDstLbConfig_{

@@ -11,8 +11,14 @@ import (
 )
 
 // ToHost returns the routes of requests that a workload of the mesh sends to a port of a host: those of its VirtualServices, or of a service
-// without any the one to its cluster. It is nil if there is neither.
+// without any the one to its cluster. It is nil if there is neither. Programs are the callers: they keep deadlines
+// themselves, so there are no routes for those.
 func ToHost(r *input.Reader, hostname string, port uint32) ([]*routev3.Route, error) {
+	routes, err := toHost(r, hostname, port)
+	return slices.DeleteFunc(slices.Clone(routes), isForDeadlines), err
+}
+
+func toHost(r *input.Reader, hostname string, port uint32) ([]*routev3.Route, error) {
 	b := newBuilder(r, port, MeshGateway)
 	svc := r.Concrete(hostname)
 	if spec := discovery.Port(svc, port); spec != nil {

@@ -11,9 +11,10 @@ import (
 // deadlineHeader is where a gRPC request states its deadline.
 const deadlineHeader = "grpc-timeout"
 
-// withTimeout limits the whole request, retries included; nil and zero mean no limit, which is Istio's default. Without a limit gRPC requests end at
-// the deadline that they state. Envoy ignores Timeout where MaxStreamDuration is set (Router::FilterUtility::finalTimeout), so a route with a limit
-// leaves requests that state a deadline to the route of withDeadline.
+// withTimeout limits the whole request, retries included; nil and zero mean no limit, which is Istio's default. Without
+// a limit gRPC requests end at the deadline that they state. Envoy ignores Timeout where MaxStreamDuration is set
+// (Router::FilterUtility::finalTimeout), so a route with a limit leaves requests that state a deadline to the route of
+// withDeadline.
 func withTimeout(action *routev3.RouteAction, timeout *durationpb.Duration) {
 	action.Timeout = timeout
 	if timeout == nil {
@@ -26,8 +27,9 @@ func withTimeout(action *routev3.RouteAction, timeout *durationpb.Duration) {
 
 func limits(timeout *durationpb.Duration) bool { return timeout.AsDuration() > 0 }
 
-// withDeadline is the route, to stand before the given one, of gRPC requests that state a deadline: they end at the deadline or at the route's timeout,
-// whichever comes first, and those whose deadline cannot be read at the timeout. It is nil where the given route has no timeout.
+// withDeadline is the route, to stand before the given one, of gRPC requests that state a deadline: they end at the
+// deadline or at the route's timeout, whichever comes first, and those whose deadline cannot be read at the timeout. It
+// is nil where the given route has no timeout.
 func withDeadline(beside *routev3.Route) *routev3.Route {
 	limit := beside.GetRoute().GetTimeout()
 	if !limits(limit) || beside.GetMatch().GetConnectMatcher() != nil {
@@ -49,9 +51,9 @@ func isForDeadlines(r *routev3.Route) bool {
 	})
 }
 
-// WithoutDeadlines takes from virtual hosts what they have for deadlines alone, so that an EnvoyFilter finds one route where a VirtualService has one,
-// and changes its timeout. done puts that back, for the timeouts that the routes have by then; routes that were not there before, and those with a
-// setting of their own for deadlines, it leaves alone.
+// WithoutDeadlines takes from virtual hosts what they have for deadlines alone, so that an EnvoyFilter finds one route
+// where a VirtualService has one, and changes its timeout. done puts that back, for the timeouts that the routes have
+// by then; routes that were not there before, and those with a setting of their own for deadlines, it leaves alone.
 func WithoutDeadlines(hosts []*routev3.VirtualHost) (done func(hosts []*routev3.VirtualHost)) {
 	built := map[*routev3.Route]bool{}
 	for _, h := range hosts {
