@@ -189,3 +189,39 @@ func TestAddressesOfNetworks(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// TestSelectorOfAll has a ServiceEntry whose workloadSelector has no labels: it is of all workloads of the namespace, those that come later too.
+func TestSelectorOfAll(t *testing.T) {
+	s := newState(t, entry("all", "", "hosts: [all.example.com, '*-part.example.com', all.example.com], resolution: STATIC, workloadSelector: {}, ports: [{name: http, number: 80, protocol: HTTP}]")+
+		pod("a", "a", "10.8.0.1", true, ""))
+	const name = "all.example.com:80/Kubernetes"
+	if got := s.endpoints("apps", name); got != "10.8.0.1:80 v1" {
+		t.Errorf("endpoints %s", got)
+	}
+	s.apply("apiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nmetadata: {name: vm, namespace: apps}\nspec: {address: 10.8.0.2}\n")
+	if got := s.endpoints("apps", name); !strings.Contains(got, "10.8.0.2:80") || !strings.Contains(got, "10.8.0.1:80") {
+		t.Errorf("endpoints with a machine %s", got)
+	}
+	if got := s.targets("apps", "vm"); got != "all.example.com:80>80" {
+		t.Errorf("targets of the machine %s", got)
+	}
+	s.remove("Pod", "apps", "a")
+	if got := s.endpoints("apps", name); strings.Contains(got, "10.8.0.1") {
+		t.Errorf("endpoints without the Pod %s", got)
+	}
+	s.remove("ServiceEntry", "apps", "all")
+	if got := s.targets("apps", "vm"); got != "" {
+		t.Errorf("targets without the ServiceEntry %s", got)
+	}
+	if s.service("apps", "*-part.example.com") != nil {
+		t.Error("a wildcard that is a part of a label makes a service")
+	}
+}
+
+// TestNoPorts has a ServiceEntry without ports: its host is as unknown as without it.
+func TestNoPorts(t *testing.T) {
+	s := newState(t, entry("portless", "", "hosts: [a.example.com], resolution: DNS"))
+	if svc := s.service("apps", "a.example.com"); svc != nil {
+		t.Errorf("service %v", svc)
+	}
+}

@@ -101,7 +101,7 @@ func (c *checker) entryHost(at, h string) {
 
 func (c *checker) entryPorts(se *networking.ServiceEntry) {
 	if len(se.Ports) == 0 {
-		c.remark("spec", "has no ports: its hosts have names and addresses, and nothing is routed to them", "list the ports with number, name and protocol")
+		c.remark("spec", "has no ports: its hosts are treated like unknown ones", "list the ports with number, name and protocol")
 	}
 	names, numbers := map[string]int{}, map[uint32]int{}
 	for i, p := range se.Ports {

@@ -20,6 +20,7 @@ func TestDestination(t *testing.T) {
 	}{
 		{"", captured, Destination{}, ""},
 		{"127.0.0.1:8080", captured, Destination{Address: "127.0.0.1", Port: 8080}, ""},
+		{":8080", captured, Destination{Address: "127.0.0.1", Port: 8080}, ""},
 		{"[::1]:8080", captured, Destination{Address: "::1", Port: 8080}, ""},
 		{"0.0.0.0:8080", captured, Destination{Port: 8080}, ""},
 		{"[::]:8080", bound, Destination{Address: "127.66.1.1", Port: 8080}, ""},
