@@ -15,7 +15,7 @@ import (
 	listener "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	route "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	manager "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
-	"github.com/golang/protobuf/jsonpb" //nolint:staticcheck // Istio's decoder: it takes durations in Go's form, which its successor does not
+	"github.com/golang/protobuf/jsonpb" //nolint:staticcheck,depguard // Istio's decoder: it takes durations in Go's form, which its successor does not
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/protoadapt"
 	"google.golang.org/protobuf/reflect/protoreflect"

@@ -125,7 +125,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 		began := k.cfg.Clock.Now()
 		for !k.work(chunk) {
 			if ctx.Err() != nil {
-				return nil
+				return nil //nolint:nilerr // the end of ctx is no failure of this task
 			}
 		}
 		select {

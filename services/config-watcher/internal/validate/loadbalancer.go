@@ -206,25 +206,6 @@ func (c *checker) failover(at, from, to string) {
 	}
 }
 
-// locality checks region[/zone[/subzone]] where the last part may be "*".
-func (c *checker) locality(at, s string) {
-	parts := strings.Split(s, "/")
-	if len(parts) > 3 {
-		c.fail(at, s, "more than region/zone/subzone", "remove the rest")
-		return
-	}
-	for i, p := range parts {
-		if p == "" {
-			c.fail(at, s, "part of the locality is empty", fmt.Sprintf("write region/zone/subzone without gaps; part %d is empty", i+1))
-			return
-		}
-		if strings.Contains(p, "*") && (p != "*" || i != len(parts)-1) {
-			c.fail(at, s, "wildcard is not the last part", `write it like "region/*"`)
-			return
-		}
-	}
-}
-
 // places are localities that were named before, each under itself and under the region and the zone that it lies in.
 type places map[string]string
 

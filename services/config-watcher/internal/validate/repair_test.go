@@ -28,8 +28,8 @@ func TestOneMistakeHidesNoOther(t *testing.T) {
 		{"the version and the rest", strings.Replace(of("Sidecar", "{egress: [{hosts: [a]}]}"), "/v1\n", "/v7\n", 1), []string{"apiVersion", "spec.egress[0].hosts[0]"}},
 		{"metadata and the rest", "apiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {name: a, labels: {a: 1}, lables: {}}\nspec: {egress: [{hosts: [a]}]}",
 			[]string{"metadata.labels.a", "metadata.lables", "spec.egress[0].hosts[0]"}},
-		{"kubernetes", "apiVersion: v1\nkind: Service\nmetadata: {name: a, labels: 1}\nspec: {prts: [], clusterIP: nonsense, ports: [{port: 0, nmae: b}]}",
-			[]string{"metadata.labels", "spec.clusterIP", "spec.ports[0].nmae", "spec.ports[0].port", "spec.prts"}},
+		{"kubernetes", "apiVersion: v1\nkind: Service\nmetadata: {name: a, labels: 1}\nspec: {prts: [], clusterIP: nonsense, ports: [{port: 0, nam: b}]}",
+			[]string{"metadata.labels", "spec.clusterIP", "spec.ports[0].nam", "spec.ports[0].port", "spec.prts"}},
 		{"an object of nothing else", of("Sidecar", "[]"), []string{"spec"}},
 		{"misspelt spec", "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: a}\nspecs: {hosts: [a]}", []string{"specs"}},
 	} {

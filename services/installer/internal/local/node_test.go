@@ -283,10 +283,11 @@ func TestLifeOfAMesh(t *testing.T) {
 	}
 	w.ready(t, "True")
 	testkit.Eventually(t, within, func() error { // the state is written beside the Pod's status, not before it
-		if state, err = rundir.Open(w.cfg.Layout.Dir); err != nil || state.Pods[0].Containers[0].PID == pid || state.Pods[0].Containers[0].Restarts == 0 {
-			return fmt.Errorf("after the crash: %+v, %v", state, err)
+		state, err = rundir.Open(w.cfg.Layout.Dir)
+		if err == nil && (state.Pods[0].Containers[0].PID == pid || state.Pods[0].Containers[0].Restarts == 0) {
+			err = fmt.Errorf("after the crash: %+v", state)
 		}
-		return nil
+		return err
 	})
 
 	testkit.Eventually(t, within, w.prints("warning: x has no effect"))
