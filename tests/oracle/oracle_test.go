@@ -67,9 +67,9 @@ func collectAll(t *testing.T) collected {
 	ours = append(ours, gather(func() ([]Object, error) { return Pages(root) })...)
 	c.ours = distinct(ours)
 	c.corpus = gather(func() ([]Object, error) { return Files(root, "tests/oracle/corpus") })
-	parents := distinct(append(slices.Clone(c.ours), c.corpus...))
 	c.drawn = gather(func() ([]Object, error) { return Random(*seed, *drawn) })
-	c.mutants = gather(func() ([]Object, error) { return Mutants(*seed, *mutants, parents) })
+	// Of the corpus alone: a new scenario or page does not change what is drawn.
+	c.mutants = gather(func() ([]Object, error) { return Mutants(*seed, *mutants, c.corpus) })
 	return c
 }
 

@@ -76,6 +76,8 @@ var Stricter = []Difference{
 		"RFC 9110 has no such names: the other side refuses each request with one, and Envoy an empty one.", "virtualservice: headers-request-set-space-name"),
 	stricter("Sidecar", "`ingress.tls.mode` PASSTHROUGH, the default of an empty `tls`", `ingress\[\d+\]\.tls\.mode: .*: not possible on a sidecar`,
 		"Istio terminates TLS all the same, against the mode's name. Without `tls` the application gets the connection as it is.", "sidecar: ingress-tls-passthrough"),
+	stricter("Sidecar", "`ingress.tls.caCertCredentialName`", `caCertCredentialName: Secrets are served to gateways only`,
+		"It names who may call. Sidecars are not served Secrets: callers would not be verified by it.", "sidecar: ingress-tls-ca-credential"),
 	stricter("VirtualService", "a wildcard without a domain, `*.`", `a wildcard needs a domain`,
 		"No name matches it.", "virtualservice: hosts-star-only-dot"),
 	stricter("VirtualService", "paths with control characters", `contains a control character`,
