@@ -234,8 +234,10 @@ func (c *checker) exportTo(path string, list []string) {
 		case seen[s] || own && s != "":
 			c.fail(at, s, "listed twice", "keep one of them")
 		case s == "." || s == "*" || s == "~":
-		case !dnsLabel(s):
+		case !nameLabel(s):
 			c.fail(at, s, "not a namespace", `use a namespace, "." for the object's own or "*" for all`)
+		default:
+			c.realNamespace(at, s)
 		}
 		seen[s] = true
 	}
