@@ -140,7 +140,7 @@ func (f upFlags) args(t *target) []string {
 	list := []string{
 		"up", "--run-dir", t.runDir,
 		"--xds-servers", fmt.Sprint(f.xdsServers), "--loopback-range", f.loopbackRange,
-		"--log-level", f.logLevel, "--drain", f.drain.String(),
+		"--log-level", f.logLevel, "--drain", f.drain.String(), "--file-grace-period", f.fileGrace.String(),
 		"--ready-file", f.readyFile, "--ready-timeout", f.readyTimeout.String(),
 	}
 	for flag, value := range map[string]string{"--bin-dir": f.binDir, "--envoy": f.envoy, "--trust-domain": f.trustDomain} {
