@@ -25,6 +25,9 @@ import (
 	"fairlead.dev/services/installer/internal/rundir"
 )
 
+// defaultFileGrace is how long the objects of a mesh file stay that is gone, empty or cut off.
+const defaultFileGrace = 30 * time.Second
+
 // upFlags are the flags of `fairlead up`.
 type upFlags struct {
 	files         []string
@@ -69,11 +72,11 @@ Ctrl-C drains the proxies, ends everything and leaves no process behind.`,
 	fs.StringVar(&f.envoy, "envoy", "", "Envoy binary (default: $ENVOY, then envoy in --bin-dir, .tools beside it, PATH)")
 	fs.StringVar(&f.trustDomain, "trust-domain", "", "trust domain (default: that of MeshConfig in the files, or cluster.local)")
 	fs.StringVar(&f.logLevel, "log-level", "info", "log level of Fairlead's processes: debug, info, warn or error")
-	fs.DurationVar(&f.fileGrace, "file-grace-period", 30*time.Second, "how long the objects of a mesh file stay in force that is gone, empty or cut off; at least 1s")
+	fs.DurationVar(&f.fileGrace, "file-grace-period", defaultFileGrace, "how long the objects of a mesh file stay in force that is gone, empty or cut off; at least 1s")
 	fs.DurationVar(&f.drain, "drain", 5*time.Second, "how long proxies may take to finish requests when the mesh stops")
 	fs.StringVar(&f.readyFile, "ready-file", "", "file that is written when everything is ready")
 	fs.DurationVar(&f.readyTimeout, "ready-timeout", 0, "give up if not everything is ready by then; 0 waits for ever")
-	fs.BoolVar(&f.detach, "detach", false, "return when everything is ready and leave the mesh running (see `fairlead down`)")
+	fs.BoolVar(&f.detach, "detach", false, "return when everything is ready and leave the mesh running; fairlead down ends it")
 	return cmd
 }
 
