@@ -161,6 +161,9 @@ func (f upFlags) run(ctx context.Context, env Env, p *plan.Plan, layout rundir.L
 		return err
 	}
 	screen.Line(fmt.Sprintf("starting %d services and %d Pods; logs are in %s", len(p.Services), len(p.Pods), layout.Logs()))
+	if len(f.files) == 0 {
+		screen.Line("no file is named with -f, so no Pod is started; `fairlead config apply` adds other objects")
+	}
 	err = node.Run(ctx)
 	var bad *local.RefusedError
 	if errors.As(err, &bad) {
