@@ -11,6 +11,7 @@ import (
 
 // The demo runs `fairlead up` with flags of its own, which `up` must accept.
 func TestDemoStartsAMesh(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir()) // a demo that fails keeps its directory
 	mesh := filepath.Join(t.TempDir(), "mesh.yaml")
 	testkit.WriteFile(t, mesh, []byte("apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n"))
 	out, diagnostics, _, err := split(nil, "demo", "--mesh", mesh, "--envoy", "/nowhere/envoy", "--loopback-range", "auto")

@@ -129,6 +129,15 @@ func up(ctx context.Context, env Env, t *target, f upFlags) error {
 	return f.run(ctx, env, p, layout, opts)
 }
 
+// starting says what is about to be started.
+func (f upFlags) starting(p *plan.Plan, logs string) string {
+	says := fmt.Sprintf("starting %d services and %d Pods; logs are in %s", len(p.Services), len(p.Pods), logs)
+	if len(f.files) == 0 {
+		says += "; no file is named with -f, so there is no Pod to run: `fairlead config apply` adds objects of other kinds"
+	}
+	return says
+}
+
 func (f upFlags) run(ctx context.Context, env Env, p *plan.Plan, layout rundir.Layout, opts plan.Options) error {
 	if err := os.MkdirAll(layout.Logs(), 0o700); err != nil {
 		return fmt.Errorf("run directory: %w", err)
@@ -160,10 +169,7 @@ func (f upFlags) run(ctx context.Context, env Env, p *plan.Plan, layout rundir.L
 	if err != nil {
 		return err
 	}
-	screen.Line(fmt.Sprintf("starting %d services and %d Pods; logs are in %s", len(p.Services), len(p.Pods), layout.Logs()))
-	if len(f.files) == 0 {
-		screen.Line("no file is named with -f, so no Pod is started; `fairlead config apply` adds other objects")
-	}
+	screen.Line(f.starting(p, layout.Logs()))
 	err = node.Run(ctx)
 	var bad *local.RefusedError
 	if errors.As(err, &bad) {
