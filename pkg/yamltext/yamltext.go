@@ -61,23 +61,37 @@ func Check(text []byte) error {
 	}
 	var root yaml.Node
 	if err := parse(text, &root); err != nil {
-		return unreadable(err)
+		return Unreadable(text, err)
 	}
 	return expand(&root)
 }
 
-var position = regexp.MustCompile(`^line (\d+): `)
+var position = regexp.MustCompile(`^(?:error converting YAML to JSON: )?(?:yaml: )?line (\d+): `)
 
-// unreadable is the error for a text that the parser here does not accept. Check refuses such a text, since a decoder
-// with another parser might accept it.
-func unreadable(err error) *Error {
+// Unreadable is the error for a text that a parser does not accept: the line is the one that the parser's error err
+// names. Check refuses such a text, since a decoder with another parser might accept it.
+func Unreadable(text []byte, err error) *Error {
 	reason, line := strings.TrimPrefix(err.Error(), "yaml: "), 1
 	if m := position.FindStringSubmatch(reason); m != nil {
 		if n, err := strconv.Atoi(m[1]); err == nil {
 			reason, line = reason[len(m[0]):], n
 		}
 	}
-	return &Error{line, "not valid YAML: " + reason, "correct the syntax"}
+	remedy := "correct the syntax"
+	if tabbed(text, line) {
+		remedy = "indent the line with spaces: YAML takes no tabs there"
+	}
+	return &Error{line, "not valid YAML: " + reason, remedy}
+}
+
+// tabbed tells whether a line is indented with a tab.
+func tabbed(text []byte, line int) bool {
+	lines := bytes.SplitN(text, []byte("\n"), line+1)
+	if len(lines) < line {
+		return false
+	}
+	is := lines[line-1]
+	return bytes.ContainsRune(is[:len(is)-len(bytes.TrimLeft(is, " \t"))], '\t')
 }
 
 // parse turns panics into errors: the parser has some for malformed input.

@@ -239,7 +239,7 @@ func decode(file string, p part) ([]*Document, *object.Problem) {
 	tree, err := toTree(text)
 	if err != nil {
 		at, reason := yamlError(line, err)
-		return nil, &object.Problem{Location: locate(file, at), Reason: "not valid YAML: " + reason, Remedy: "correct the syntax; nothing of this document was taken over"}
+		return nil, &object.Problem{Location: locate(file, at), Reason: "not valid YAML: " + reason, Remedy: yamltext.Unreadable(text, err).Remedy + "; nothing of this document was taken over"}
 	}
 	if tree == nil {
 		return nil, nil

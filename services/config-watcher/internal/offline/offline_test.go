@@ -46,6 +46,7 @@ func TestJudge(t *testing.T) {
 		"several":           {good + "---\n" + bad + "---\n" + deployment, []string{"1 VirtualService shop/web 0/0", "6 VirtualService default/bad 1/0", "13 Deployment default/web 0/0 ignored"}, `11 spec.htpp: unknown field "htpp"`},
 		"same object twice": {good + "---\n" + good, []string{"1 VirtualService shop/web 0/0", "6 VirtualService shop/web 0/1"}, "6 : same object as at stdin:1, which counts"},
 		"List":              {list, []string{"4 ServiceAccount default/a 0/0", "5 ServiceAccount default/B 1/0"}, `5 metadata.name: "B": not a valid name`},
+		"tab":               {good + "---\nkind: VirtualService\nmetadata:\n\tname: x\n", []string{"1 VirtualService shop/web 0/0", "8  1/0"}, "indent the line with spaces"},
 		"no YAML":           {good + "---\nkind: [", []string{"1 VirtualService shop/web 0/0", "6  1/0"}, "not valid YAML"},
 		"no object":         {"- 1\n", []string{"1  1/0"}, "document is no object"},
 		"no kind":           {"metadata: {name: x}\n", []string{"1  1/0"}, "apiVersion: missing"},

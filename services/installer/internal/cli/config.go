@@ -87,6 +87,9 @@ func documents(env Env, files []string) ([]*configv1.Document, error) {
 			if err != nil {
 				return nil, err
 			}
+			if len(bytes.TrimSpace(content)) == 0 {
+				return nil, refused(fmt.Errorf("%s: holds no object; write one, or do not name it", path))
+			}
 			docs = append(docs, &configv1.Document{Name: path, Content: content})
 		}
 	}

@@ -36,7 +36,7 @@ func newDemo(env Env) *cobra.Command {
 			runDir, ready := filepath.Join(dir, "run"), filepath.Join(dir, "ready")
 			f := upFlags{
 				files: []string{mesh}, xdsServers: 2, loopbackRange: loopback, binDir: binDir, envoy: envoy,
-				logLevel: "info", fileGrace: fileGrace, drain: 5 * time.Second, readyFile: ready, readyTimeout: time.Minute,
+				logLevel: "info", fileGrace: defaultFileGrace, drain: 5 * time.Second, readyFile: ready, readyTimeout: time.Minute,
 			}
 			err = demo.Run(cmd.Context(), demo.Config{
 				Up: func(ctx context.Context, out io.Writer) error {

@@ -2,8 +2,8 @@ package cli
 
 // istioctlCommand is a command of istioctl that fairlead has under another name, or not.
 type istioctlCommand struct {
-	// name is the command's first word that fairlead does not have; empty where it has all of them. example is what
-	// users of istioctl write.
+	// name has the words, with blanks between them, that stand for the command and that fairlead does not have; empty
+	// where it has all of them. example is what users of istioctl write; rows without it are not in the table.
 	name, example string
 	// instead is what does the work here; it is in Markdown.
 	instead string
@@ -29,9 +29,9 @@ var fromIstioctl = []istioctlCommand{
 	{"uninstall", "", "`fairlead down` on one machine"},
 	{"manifest", "", "the objects in `deploy/`"},
 	{"tag", "tag", "missing: there are no revisions of the control plane beside each other"},
-	{"experimental", "x describe pod|service", "`fairlead why PROXY HOST`"},
-	{"x", "x internal-debug", "istioctl itself, with the files of `fairlead credentials`; or the debug pages of each service's operations port, `http://<operations port>/debug/`, with the administrator's token"},
-	{"dashboard", "dashboard", "missing: `curl --unix-socket .run/pods/<pod>.<namespace>/envoy-admin.sock http://envoy/`, metrics at each operations port"},
+	{"describe", "x describe pod|service", "`fairlead why PROXY HOST`"},
+	{"internal-debug", "x internal-debug", "istioctl itself, with the files of `fairlead credentials`; or the debug pages of each service's operations port, `http://<operations port>/debug/`, with the administrator's token"},
+	{"dashboard dash d", "dashboard", "missing: `curl --unix-socket .run/pods/<pod>.<namespace>/envoy-admin.sock http://envoy/`, metrics at each operations port"},
 	{"admin", "admin log", "missing while it runs: `fairlead up --log-level`; of one Envoy `fairlead proxy-config log`"},
 	{"bug-report", "bug-report", "missing: `fairlead logs`, `fairlead proxy-config all PROXY -o json`, `fairlead proxy-status -o json`"},
 	{"create-remote-secret", "create-remote-secret, remote-clusters", "missing: a mesh has one cluster, of several networks"},
@@ -39,6 +39,21 @@ var fromIstioctl = []istioctlCommand{
 	{"waypoint", "waypoint, ztunnel-config", "missing: there is no ambient mode"},
 	{"ztunnel-config", "", "missing: there is no ambient mode"},
 	{"authz", "x authz check", "missing: AuthorizationPolicy and RequestAuthentication are refused"},
-	{"metrics", "x metrics, x envoy-stats", "missing: each agent's `/stats/prometheus`"},
+	{"metrics envoy-stats", "x metrics, x envoy-stats", "missing: each agent's `/stats/prometheus`"},
+	{"precheck", "", "missing: nothing is installed or upgraded"},
 	{"options", "options", "`fairlead help`"},
 }
+
+// istioctlFlags are flags of istioctl that fairlead has not, and what there is for them.
+var istioctlFlags = map[string]string{
+	"kubeconfig":     whichMesh,
+	"context":        whichMesh,
+	"istioNamespace": whichMesh,
+	"i":              whichMesh,
+	"xds-address":    whichMesh,
+	"revision":       "leave it out: there are no revisions of the control plane beside each other",
+	"remote":         "leave it out: the services of the run directory are asked, and --short asks nobody",
+}
+
+// whichMesh says how a command finds its mesh.
+const whichMesh = "the mesh is named by --run-dir, or by addresses and --token-file"

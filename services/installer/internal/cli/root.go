@@ -52,6 +52,10 @@ func newRoot(env Env) *cobra.Command {
 	root.SetOut(env.Out)
 	root.SetErr(env.Err)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		// A command that does not exist is what is wrong, and not the flags that it would have.
+		if words := cmd.Flags().Args(); cmd.HasSubCommands() && len(words) > 0 {
+			return knownCommand(cmd, words)
+		}
 		return usage(fmt.Errorf("%w%s; see `%s --help`", err, flagHint(cmd, err), cmd.CommandPath()))
 	})
 	mesh := &target{}

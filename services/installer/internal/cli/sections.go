@@ -70,9 +70,11 @@ func sectionAndProxy(a []string) (section envoyadmin.Section, proxy string, err 
 	if s, ok := findSection(a[1], false); ok {
 		return s, a[0], nil
 	}
-	for i, word := range []string{a[1], a[0]} {
-		if near := nearest.Name(word, sectionNames()); near != "" {
-			return "", "", fmt.Errorf("%q cannot be shown; did you mean `fairlead proxy-config %s %s`?", word, a[i], near)
+	for _, i := range []int{1, 0} {
+		if near := nearest.Name(a[i], sectionNames()); near != "" {
+			meant := slices.Clone(a)
+			meant[i] = near
+			return "", "", fmt.Errorf("%q cannot be shown; did you mean `fairlead proxy-config %s`?", a[i], strings.Join(meant, " "))
 		}
 	}
 	return "", "", fmt.Errorf("%q cannot be shown; choose one of %s", a[1], strings.Join(sectionNames(), ", "))

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -17,12 +18,18 @@ func knownCommand(cmd *cobra.Command, a []string) error {
 	if len(a) == 0 {
 		return nil
 	}
-	return usage(fmt.Errorf("unknown command %q%s; see `%s --help`", a[0], commandHint(cmd, a[0]), cmd.CommandPath()))
+	return usage(fmt.Errorf("unknown command %q%s; see `%s --help`", a[0], commandHint(cmd, a), cmd.CommandPath()))
 }
 
-// commandHint guesses which command was meant: one with nearly this name, one with this name elsewhere in the tree, or
-// what does the work of the istioctl command of this name.
-func commandHint(cmd *cobra.Command, word string) string {
+// commandHint guesses which command the words meant: what does the work of the istioctl command of this name, one with
+// nearly this name, or one with this name elsewhere in the tree.
+func commandHint(cmd *cobra.Command, words []string) string {
+	if cmd == cmd.Root() {
+		if hint := istioctlHint(words); hint != "" {
+			return hint
+		}
+	}
+	word := words[0]
 	names := map[string]string{}
 	var candidates []string
 	for _, sub := range cmd.Commands() {
@@ -40,10 +47,27 @@ func commandHint(cmd *cobra.Command, word string) string {
 	if found := findNamed(cmd.Root(), word); found != nil {
 		return fmt.Sprintf("; did you mean `%s`?", found.CommandPath())
 	}
-	if i := slices.IndexFunc(fromIstioctl, func(e istioctlCommand) bool { return e.name == word }); i >= 0 && cmd == cmd.Root() {
-		return ": istioctl's; instead: " + fromIstioctl[i].instead
-	}
 	return ""
+}
+
+// istioctlHint tells what does the work of a command of istioctl. Of istioctl's experimental commands the second word is
+// the name.
+func istioctlHint(words []string) string {
+	word, experimental := words[0], slices.Contains([]string{"x", "exp", "experimental"}, words[0])
+	if experimental && len(words) > 1 {
+		word = words[1]
+	}
+	i := slices.IndexFunc(fromIstioctl, func(e istioctlCommand) bool { return slices.Contains(strings.Fields(e.name), word) })
+	switch {
+	case i < 0 && experimental:
+		return ": istioctl's; the table \"From istioctl\" in docs/reference/cli.md says what does its work here"
+	case i < 0:
+		return ""
+	}
+	if why, missing := strings.CutPrefix(fromIstioctl[i].instead, "missing"); missing {
+		return ": istioctl's, missing here" + why
+	}
+	return ": istioctl's; instead: " + fromIstioctl[i].instead
 }
 
 // findNamed finds a command by its name, or an alias, anywhere under another one.
@@ -65,7 +89,13 @@ func findNamed(under *cobra.Command, name string) *cobra.Command {
 // flagHint guesses which flag was meant, from the error of a flag that there is none of.
 func flagHint(cmd *cobra.Command, err error) string {
 	var missing *pflag.NotExistError
-	if !errors.As(err, &missing) || missing.GetSpecifiedShortnames() != "" {
+	if !errors.As(err, &missing) {
+		return ""
+	}
+	if hint := istioctlFlags[missing.GetSpecifiedName()]; hint != "" {
+		return ": istioctl's; " + hint
+	}
+	if missing.GetSpecifiedShortnames() != "" {
 		return ""
 	}
 	var candidates []string

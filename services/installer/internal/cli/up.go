@@ -25,8 +25,8 @@ import (
 	"fairlead.dev/services/installer/internal/rundir"
 )
 
-// fileGrace is how long objects of a file that is gone stay in force unless --file-grace-period says otherwise.
-const fileGrace = 30 * time.Second
+// defaultFileGrace is how long the objects of a mesh file stay that is gone, empty or cut off.
+const defaultFileGrace = 30 * time.Second
 
 // upFlags are the flags of `fairlead up`.
 type upFlags struct {
@@ -72,11 +72,11 @@ Ctrl-C drains the proxies, ends everything and leaves no process behind.`,
 	fs.StringVar(&f.envoy, "envoy", "", "Envoy binary (default: $ENVOY, then envoy in --bin-dir, .tools beside it, PATH)")
 	fs.StringVar(&f.trustDomain, "trust-domain", "", "trust domain (default: that of MeshConfig in the files, or cluster.local)")
 	fs.StringVar(&f.logLevel, "log-level", "info", "log level of Fairlead's processes: debug, info, warn or error")
-	fs.DurationVar(&f.fileGrace, "file-grace-period", fileGrace, "how long the objects of a mesh file stay in force that is gone, empty or cut off; at least 1s")
+	fs.DurationVar(&f.fileGrace, "file-grace-period", defaultFileGrace, "how long the objects of a mesh file stay in force that is gone, empty or cut off; at least 1s")
 	fs.DurationVar(&f.drain, "drain", 5*time.Second, "how long proxies may take to finish requests when the mesh stops")
 	fs.StringVar(&f.readyFile, "ready-file", "", "file that is written when everything is ready")
 	fs.DurationVar(&f.readyTimeout, "ready-timeout", 0, "give up if not everything is ready by then; 0 waits for ever")
-	fs.BoolVar(&f.detach, "detach", false, "return when everything is ready and leave the mesh running (see `fairlead down`)")
+	fs.BoolVar(&f.detach, "detach", false, "return when everything is ready and leave the mesh running; fairlead down ends it")
 	return cmd
 }
 
@@ -129,6 +129,15 @@ func up(ctx context.Context, env Env, t *target, f upFlags) error {
 	return f.run(ctx, env, p, layout, opts)
 }
 
+// starting says what is about to be started.
+func (f upFlags) starting(p *plan.Plan, logs string) string {
+	says := fmt.Sprintf("starting %d services and %d Pods; logs are in %s", len(p.Services), len(p.Pods), logs)
+	if len(f.files) == 0 {
+		says += "; no file is named with -f, so there is no Pod to run: `fairlead config apply` adds objects of other kinds"
+	}
+	return says
+}
+
 func (f upFlags) run(ctx context.Context, env Env, p *plan.Plan, layout rundir.Layout, opts plan.Options) error {
 	if err := os.MkdirAll(layout.Logs(), 0o700); err != nil {
 		return fmt.Errorf("run directory: %w", err)
@@ -160,7 +169,7 @@ func (f upFlags) run(ctx context.Context, env Env, p *plan.Plan, layout rundir.L
 	if err != nil {
 		return err
 	}
-	screen.Line(fmt.Sprintf("starting %d services and %d Pods; logs are in %s", len(p.Services), len(p.Pods), layout.Logs()))
+	screen.Line(f.starting(p, layout.Logs()))
 	err = node.Run(ctx)
 	var bad *local.RefusedError
 	if errors.As(err, &bad) {

@@ -54,7 +54,7 @@ func newVersion(env Env, t *target) *cobra.Command {
 	outputFlag(cmd, f)
 	cmd.Flags().BoolVarP(&brief, "short", "s", false, "only the version of fairlead, without asking anybody")
 	cmd.Flags().StringVar(&binDir, "bin-dir", "", "directory of the programs (default: that of fairlead)")
-	cmd.Flags().StringVar(&envoy, "envoy", "", "Envoy binary (default: found as `fairlead up` does)")
+	cmd.Flags().StringVar(&envoy, "envoy", "", "Envoy binary (default: found as fairlead up does)")
 	return cmd
 }
 

@@ -68,7 +68,8 @@ func TestLoadRefuses(t *testing.T) {
 		content string
 		want    []string // all of them, in one error
 	}{
-		"broken YAML":          {"apiVersion: v1\nkind: [", []string{"mesh.yaml:1", "correct the YAML"}},
+		"broken YAML":          {"apiVersion: v1\nkind: [", []string{"mesh.yaml:2", "not valid YAML", "correct the syntax"}},
+		"tab":                  {"apiVersion: v1\nkind: Service\nmetadata:\n\tname: x\n", []string{"mesh.yaml:4", "not valid YAML", "with spaces"}},
 		"unknown field":        {strings.Replace(deployment, "selector:", "selektor:", 1), []string{"mesh.yaml:1", "Deployment default/web", `"spec.selektor"`}},
 		"wrong Istio type":     {"apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: g}\nspec: {servers: 3}\n", []string{"Gateway default/g", "spec"}},
 		"no kind":              {"apiVersion: v1\nmetadata: {name: x}\n", []string{"mesh.yaml:1", "kind", "is empty"}},

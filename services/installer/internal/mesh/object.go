@@ -140,7 +140,11 @@ func Parse(file string, content []byte) ([]*Object, error) {
 		}
 		o := &Object{File: file, Line: start, Raw: doc, first: first}
 		if err := yaml.Unmarshal(doc, o); err != nil {
-			errs = append(errs, &Error{File: file, Line: start, Problem: cleanYAML(err), Remedy: "correct the YAML"})
+			problem := &Error{File: file, Line: start, Problem: cleanYAML(err), Remedy: "correct the YAML"}
+			if bad := yamltext.Unreadable(doc, err); bad.Line > 1 {
+				problem.Line, problem.Problem, problem.Remedy = first+bad.Line-1, bad.Reason, bad.Remedy
+			}
+			errs = append(errs, problem)
 			continue
 		}
 		items, err := o.items()
