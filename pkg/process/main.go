@@ -9,6 +9,8 @@ import (
 	"os/signal"
 	"syscall"
 	"time"
+
+	"fairlead.dev/pkg/terminal"
 )
 
 // Exit codes of every Fairlead program.
@@ -62,7 +64,7 @@ func runMain(name string, run func(context.Context) error, signals <-chan os.Sig
 	if err == nil || (ctx.Err() != nil && errors.Is(err, context.Canceled)) {
 		return ExitOK
 	}
-	fmt.Fprintf(stderr, "%s: %v\n", name, err)
+	fmt.Fprintf(terminal.Safe(stderr), "%s: %v\n", name, err)
 	return ExitCode(err)
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"fairlead.dev/pkg/process"
 	"fairlead.dev/pkg/telemetry"
+	"fairlead.dev/pkg/terminal"
 	"fairlead.dev/pkg/version"
 	"fairlead.dev/services/config-watcher/internal/service"
 )
@@ -45,6 +46,8 @@ func command() *cobra.Command {
 		},
 	}
 	options.AddFlags(cmd.Flags())
+	cmd.SetOut(terminal.Safe(os.Stdout))
+	cmd.SetErr(terminal.Safe(os.Stderr))
 	cmd.CompletionOptions.DisableDefaultCmd = true
 	cmd.AddCommand(newValidate())
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return process.WithExitCode(err, process.ExitUsage) })

@@ -16,7 +16,7 @@ func checkDestinations(r *reader) {
 	vs := r.object.Body.(*networking.VirtualService)
 	clients := r.clients(vs)
 	eachDestination(vs, func(field string, d *networking.Destination) {
-		if d.GetHost() == "" {
+		if d.GetHost() == "" || r.effort > mostEffort {
 			return
 		}
 		services := r.destinationHost(field+".host", d.Host, clients)
@@ -99,6 +99,9 @@ func (r *reader) destinationHost(field, name string, clients []string) []*object
 	var exported []string
 	for _, o := range found {
 		to := r.exported(o)
+		if r.effort += len(clients) * (1 + len(to)); r.effort > mostEffort {
+			return nil
+		}
 		exported = append(exported, to...)
 		if slices.ContainsFunc(clients, func(ns string) bool { return sees(to, ns) }) {
 			seen = append(seen, o)
@@ -175,6 +178,9 @@ func (r *reader) destinationSubset(field string, d *networking.Destination, serv
 	}
 	var decides *object.Object
 	for _, client := range candidates {
+		if r.effort > mostEffort {
+			return
+		}
 		rules := r.rulesFor(host, client, services[0].Key.Namespace)
 		if slices.ContainsFunc(rules, func(o *object.Object) bool { return defines(o, d.Subset) }) {
 			return
@@ -215,7 +221,9 @@ func (r *reader) rulesFor(host, client, owner string) []*object.Object {
 		for h := range covering(host) {
 			var found []*object.Object
 			general := false
-			for _, o := range r.rules(h) {
+			rules := r.rules(h)
+			r.effort += len(rules)
+			for _, o := range rules {
 				if o.Key.Namespace == ns && sees(r.exported(o), client) {
 					found = append(found, o)
 					general = general || len(o.Body.(*networking.DestinationRule).GetWorkloadSelector().GetMatchLabels()) == 0

@@ -2,7 +2,6 @@ package analyze
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	networking "istio.io/api/networking/v1alpha3"
@@ -18,8 +17,10 @@ const meshGateway = "mesh"
 // gatewaysOf lists the gateways that a VirtualService or one of its matches names, as "mesh" or "<namespace>/<name>", each once.
 func gatewaysOf(vs *networking.VirtualService, namespace, domain string) []string {
 	var out []string
+	known := map[string]bool{}
 	eachGateway(vs, func(_, name string) {
-		if name = normalise.GatewayName(name, namespace, domain); !slices.Contains(out, name) {
+		if name = normalise.GatewayName(name, namespace, domain); !known[name] {
+			known[name] = true
 			out = append(out, name)
 		}
 	})
@@ -204,8 +205,8 @@ func (r *reader) otherKind(g *networking.Gateway, s *networking.Server) *object.
 
 // oldestSharing returns the oldest Gateway of a list that is older than the object and shares a workload with it; nil if none does.
 func (r *reader) oldestSharing(g *networking.Gateway, list []*object.Object) *object.Object {
-	for _, o := range list {
-		if !object.Older(o, r.object) {
+	for _, o := range list[:min(len(list), mostScanned)] {
+		if r.effort++; r.effort > mostEffort || !object.Older(o, r.object) {
 			return nil
 		}
 		if r.sharesWorkload(g, o.Body.(*networking.Gateway)) {

@@ -253,8 +253,13 @@ func (m *Mesh) forget(j *judged) {
 
 // read replaces what an object's checks have read.
 func (m *Mesh) read(j *judged, topics []topic) {
+	kept := make(map[topic]bool, len(topics))
+	for _, t := range topics {
+		kept[t] = true
+	}
+	had := make(map[topic]bool, len(j.topics))
 	for _, t := range j.topics {
-		if slices.Contains(topics, t) {
+		if had[t] = true; kept[t] {
 			continue
 		}
 		list := m.readers[t]
@@ -270,7 +275,7 @@ func (m *Mesh) read(j *judged, topics []topic) {
 		}
 	}
 	for _, t := range topics {
-		if !slices.Contains(j.topics, t) {
+		if !had[t] {
 			m.readers[t] = append(m.readers[t], j)
 		}
 	}

@@ -50,17 +50,31 @@ type reader struct {
 	mesh   *Mesh
 	object *object.Object
 	topics []topic
+	known  map[topic]bool // those of topics
 	found  []Finding
+	effort int // comparisons so far, see mostEffort
 }
 
 func (r *reader) record(s subject, a, b string) {
-	if t := (topic{s, a, b}); !slices.Contains(r.topics, t) {
-		r.topics = append(r.topics, t)
+	t := topic{s, a, b}
+	if r.known[t] {
+		return
 	}
+	if r.known == nil {
+		r.known = map[topic]bool{}
+	}
+	r.known[t] = true
+	r.topics = append(r.topics, t)
 }
+
+// mostFindings bounds the findings about one object: they are shown with it wherever it is read.
+const mostFindings = 100
 
 // report adds a finding about the object.
 func (r *reader) report(code Code, field string, value any, reason, remedy string) {
+	if len(r.found) == mostFindings {
+		return
+	}
 	r.found = append(r.found, Finding{
 		Code: code, Severity: Warning, Key: r.object.Key, Source: r.object.Source,
 		Problem: object.Problem{
@@ -181,5 +195,12 @@ func sees(exported []string, namespace string) bool {
 
 // within reports whether all who see one object see the other as well.
 func within(inner, outer []string) bool {
-	return slices.Contains(outer, all) || !slices.ContainsFunc(inner, func(ns string) bool { return !slices.Contains(outer, ns) })
+	if slices.Contains(outer, all) {
+		return true
+	}
+	seen := make(map[string]bool, len(outer))
+	for _, ns := range outer {
+		seen[ns] = true
+	}
+	return !slices.ContainsFunc(inner, func(ns string) bool { return !seen[ns] })
 }

@@ -24,8 +24,9 @@ func checkRuleShadowed(r *reader) {
 	host := r.host(rule.GetHost())
 	exported, selector := r.exported(r.object), selectorKey(rule.GetWorkloadSelector().GetMatchLabels())
 	var older []*object.Object
-	for _, o := range r.rules(host) {
-		if o.Key == r.object.Key {
+	rules := r.rules(host)
+	for _, o := range rules[:min(len(rules), mostScanned)] {
+		if o.Key == r.object.Key || len(older) == mostOlder {
 			break
 		}
 		other := o.Body.(*networking.DestinationRule)
@@ -45,6 +46,9 @@ func checkRuleShadowed(r *reader) {
 	}
 	for i, s := range rule.GetSubsets() {
 		for _, o := range older {
+			if r.effort += len(o.Body.(*networking.DestinationRule).GetSubsets()); r.effort > mostEffort {
+				return
+			}
 			if same := subsetOf(o.Body.(*networking.DestinationRule), s.GetName()); same != nil {
 				if !proto.Equal(same, s) {
 					r.ruleShadowed(fmt.Sprintf("spec.subsets[%d]", i), s.GetName(), o, host, "subset of this name")

@@ -11,15 +11,24 @@ import (
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-// bindings lists the gateways and hosts that a VirtualService is bound to, each pair once. A delegate has none.
+// mostBindings bounds the pairs of a gateway and a host that a VirtualService is judged by. Those beyond are not looked at: a hundred hosts at
+// forty gateways are more than anybody reads findings about.
+const mostBindings = 4096
+
+// bindings lists the gateways and hosts that a VirtualService is bound to, each pair once and at most mostBindings. A delegate has none.
 func bindings(o *object.Object, vs *networking.VirtualService, domain string) []binding {
 	if len(vs.GetHosts()) == 0 {
 		return nil
 	}
 	var out []binding
+	known := map[binding]bool{}
 	for _, gateway := range gatewaysOf(vs, o.Key.Namespace, domain) {
 		for _, host := range vs.GetHosts() {
-			if b := (binding{gateway, normalise.Host(host, o.Key.Namespace, domain)}); !slices.Contains(out, b) {
+			if len(out) == mostBindings {
+				return out
+			}
+			if b := (binding{gateway, normalise.Host(host, o.Key.Namespace, domain)}); !known[b] {
+				known[b] = true
 				out = append(out, b)
 			}
 		}
@@ -30,21 +39,34 @@ func bindings(o *object.Object, vs *networking.VirtualService, domain string) []
 // mostOlder bounds how many older VirtualServices of one host and gateway a VirtualService is compared with.
 const mostOlder = 64
 
+// mostEffort bounds the comparisons that the judgement of one object may take, some tens of milliseconds. What is beyond it is not looked at:
+// findings are advice, and no object may keep all others from theirs. mostScanned bounds how many objects of one host or port are looked through.
+const mostEffort, mostScanned = 1 << 21, 512
+
 // checkRoutesShadowed finds routes that older VirtualServices for the same host and gateway leave without an effect. Sidecars take, for a port
 // and a source, the HTTP routes of the oldest that has any; gateways join the routes of all, of which only the first that matches everything
 // counts, as sidecars do with TCP. Of TLS routes the oldest for a server name counts.
 func checkRoutesShadowed(r *reader) {
 	vs := r.object.Body.(*networking.VirtualService)
 	exported := r.exported(r.object)
+	covers := map[*object.Object]bool{} // whether those who see the object see an older one as well
 	for _, b := range bindings(r.object, vs, r.mesh.domain) {
 		var older []*object.Object
 		for _, o := range r.routes(b.gateway, b.host) {
-			if o.Key == r.object.Key || len(older) == mostOlder {
+			if o.Key == r.object.Key || len(older) == mostOlder || r.effort > mostEffort {
 				break
 			}
-			if within(exported, r.exported(o)) {
+			covered, known := covers[o]
+			if !known {
+				to := r.exported(o)
+				r.effort += len(exported) + len(to)
+				covered = within(exported, to)
+				covers[o] = covered
+			}
+			if covered {
 				older = append(older, o)
 			}
+			r.effort++
 		}
 		if len(older) > 0 {
 			r.shadowedBy(b, vs, older)
@@ -61,6 +83,10 @@ func (r *reader) shadowedBy(b binding, vs *networking.VirtualService, older []*o
 	earlier := make([][]claim, len(older))
 	for i, o := range older {
 		earlier[i] = r.claims(o, b.gateway)
+		r.effort += len(own) * len(earlier[i])
+		if r.effort > mostEffort {
+			return
+		}
 	}
 	lost := map[string]*object.Object{} // the route's path -> who has what it wants
 	kept := map[string]bool{}
@@ -152,7 +178,11 @@ func (r *reader) claims(o *object.Object, gateway string) []claim {
 	vs := o.Body.(*networking.VirtualService)
 	var out []claim
 	add := func(route, protocol string, m sourced, everything bool, names []string) {
-		if !r.applies(o, vs, m, gateway) {
+		r.effort += 1 + len(m.GetGateways())
+		if len(m.GetGateways()) == 0 {
+			r.effort += len(vs.GetGateways())
+		}
+		if r.effort > mostEffort || !r.applies(o, vs, m, gateway) {
 			return
 		}
 		c := claim{route: route, protocol: protocol, everything: everything, names: names, port: m.GetPort()}

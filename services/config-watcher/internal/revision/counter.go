@@ -12,6 +12,9 @@ import (
 // counterWidth is the length of a counter's file: the digits of the largest number and a line's end.
 const counterWidth = 21
 
+// counterBits leave room above every number that is read, so that those that follow never begin again at 0.
+const counterBits = 63
+
 // Counter keeps the number of the newest revision in a file, so that a later run of the process counts on. Each number
 // is written in place in one system call: a killed process loses none, a machine that loses power may lose the last
 // ones.
@@ -35,7 +38,7 @@ func OpenCounter(path string) (*Counter, error) {
 	if n == 0 {
 		return c, nil
 	}
-	if c.last, err = strconv.ParseUint(strings.TrimSuffix(string(text[:n]), "\n"), 10, 64); err != nil {
+	if c.last, err = strconv.ParseUint(strings.TrimSuffix(string(text[:n]), "\n"), 10, counterBits); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s holds no revision's number; remove it, and revisions are counted from 1", path), file.Close())
 	}
 	return c, nil

@@ -64,7 +64,7 @@ func TestCounterFile(t *testing.T) {
 		t.Fatalf("%v, %v", c, err)
 	}
 	_ = c.Close()
-	for _, bad := range []string{"x", "-1", strings.Repeat("9", 40), "1 2\n"} {
+	for _, bad := range []string{"x", "-1", strings.Repeat("9", 40), "1 2\n", "18446744073709551615\n", "\x00\x00"} {
 		if err := os.WriteFile(path, []byte(bad), 0o600); err != nil {
 			t.Fatal(err)
 		}

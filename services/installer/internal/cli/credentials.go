@@ -71,6 +71,14 @@ Whoever has the files is that account; a cluster has ` + "`kubectl create token`
 
 // writeCredentials issues a token with the mesh's own key and asks the mesh's ca for a certificate.
 func writeCredentials(ctx context.Context, s *rundir.State, namespace, account, out string, ttl time.Duration) error {
+	td, err := spiffeid.TrustDomainFromString(s.TrustDomain)
+	if err != nil {
+		return err
+	}
+	id, err := auth.WorkloadID(td, namespace, account)
+	if err != nil {
+		return usage(err)
+	}
 	key, err := os.ReadFile(rundir.NewLayout(s.RunDir, "").IssuerKey())
 	if err != nil {
 		return fmt.Errorf("the mesh's key for tokens: %w", err)
@@ -91,7 +99,7 @@ func writeCredentials(ctx context.Context, s *rundir.State, namespace, account, 
 	if err := errors.Join(tokens.WriteFile(tokenFile, []byte(token), 0o600), tokens.WriteFile(filepath.Join(out, rootName), root, 0o644)); err != nil {
 		return err
 	}
-	m, err := certificate(ctx, s, namespace, account, tokenFile)
+	m, err := certificate(ctx, s, id, tokenFile)
 	if err != nil {
 		return err
 	}
@@ -99,16 +107,8 @@ func writeCredentials(ctx context.Context, s *rundir.State, namespace, account, 
 }
 
 // certificate asks the mesh's ca with a token.
-func certificate(ctx context.Context, s *rundir.State, namespace, account, tokenFile string) (*tlsconf.Material, error) {
-	td, err := spiffeid.TrustDomainFromString(s.TrustDomain)
-	if err != nil {
-		return nil, err
-	}
-	id, err := auth.WorkloadID(td, namespace, account)
-	if err != nil {
-		return nil, usage(err)
-	}
-	ca, err := auth.WorkloadID(td, plan.SystemNamespace, "ca")
+func certificate(ctx context.Context, s *rundir.State, id spiffeid.ID, tokenFile string) (*tlsconf.Material, error) {
+	ca, err := auth.WorkloadID(id.TrustDomain(), plan.SystemNamespace, "ca")
 	if err != nil {
 		return nil, err
 	}
@@ -120,7 +120,7 @@ func certificate(ctx context.Context, s *rundir.State, namespace, account, token
 	}
 	var log strings.Builder
 	manager, err := svid.New(svid.Config{
-		CAAddress: address, CAIDs: []spiffeid.ID{ca}, TokenFile: tokenFile, RootFile: s.RootCertFile, TrustDomain: td, Identity: id,
+		CAAddress: address, CAIDs: []spiffeid.ID{ca}, TokenFile: tokenFile, RootFile: s.RootCertFile, TrustDomain: id.TrustDomain(), Identity: id,
 		Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn})), Registerer: prometheus.NewRegistry(),
 	})
 	if err != nil {

@@ -49,7 +49,8 @@ config-watcher, xds-server for all of them, xds-server-0, fairlead for ` + "`fai
 deploy/NAME), or of one process of a Pod (NAME.NAMESPACE/CONTAINER; istio-proxy is its agent with its Envoy).
 
 Lines of several logs are in the order of their times, each with the name of its log. --level and --since go by what lines say, in JSON or in Envoy's
-form; a line that says nothing belongs to the one before it.
+form; a line that says nothing belongs to the one before it. On a terminal, control characters in lines, colours included, are shown as \x1b; a pipe or a
+file gets them unchanged.
 
 Exit code 0, with a line on standard error, if no line is to be shown; 1 if there is no such mesh, process or Pod.`,
 		Example: `  fairlead logs xds-server --level warn

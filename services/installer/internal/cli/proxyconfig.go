@@ -218,8 +218,11 @@ func fileConfig(env Env, section string, f configFlags, out, diagnostics io.Writ
 	var err error
 	if f.file == "-" {
 		text, err = mesh.Read("standard input", env.In)
+	} else if opened, failed := os.Open(f.file); failed != nil {
+		err = failed
 	} else {
-		text, err = os.ReadFile(f.file)
+		text, err = mesh.Read(f.file, opened)
+		_ = opened.Close()
 	}
 	if err != nil {
 		return err

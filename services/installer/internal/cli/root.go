@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"fairlead.dev/pkg/process"
+	"fairlead.dev/pkg/terminal"
 	"fairlead.dev/pkg/version"
 )
 
@@ -49,8 +50,8 @@ func newRoot(env Env) *cobra.Command {
 		return pflag.NormalizedName(name)
 	})
 	root.SetIn(env.In)
-	root.SetOut(env.Out)
-	root.SetErr(env.Err)
+	root.SetOut(terminal.Safe(env.Out))
+	root.SetErr(terminal.Safe(env.Err))
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		// A command that does not exist is what is wrong, and not the flags that it would have.
 		if words := cmd.Flags().Args(); cmd.HasSubCommands() && len(words) > 0 {

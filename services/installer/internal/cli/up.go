@@ -15,6 +15,7 @@ import (
 	"golang.org/x/term"
 
 	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/terminal"
 
 	"fairlead.dev/services/installer/internal/console"
 	"fairlead.dev/services/installer/internal/local"
@@ -264,5 +265,5 @@ func newConsole(env Env) console.Console {
 			return w, h
 		})
 	}
-	return console.NewPlain(env.Out, clock.Real())
+	return console.NewPlain(terminal.Safe(env.Out), clock.Real())
 }

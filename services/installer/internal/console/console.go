@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/terminal"
 
 	"fairlead.dev/services/installer/internal/table"
 )
@@ -109,7 +110,7 @@ func (t *Terminal) Line(s string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.erase()
-	fmt.Fprintln(t.w, s)
+	fmt.Fprintln(t.w, terminal.Text(s))
 	t.draw()
 }
 
@@ -134,7 +135,7 @@ func (t *Terminal) draw() {
 	}
 	t.erase()
 	for _, l := range lines {
-		fmt.Fprintln(t.w, cut(l, width))
+		fmt.Fprintln(t.w, cut(terminal.Text(l), width))
 	}
 	t.drawn = len(lines)
 }

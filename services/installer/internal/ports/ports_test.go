@@ -162,6 +162,49 @@ func TestReserveIgnoresForeignFiles(t *testing.T) {
 	r.Release()
 }
 
+// TestReserveWithHostileFiles: the directory is everybody's. A file that is of something else keeps its content, and what a file says of its
+// holder is no part of an error unless it can be a pid and a directory.
+func TestReserveWithHostileFiles(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("TMPDIR", dir)
+	file := func(n int) string { return filepath.Join(dir, fmt.Sprintf("fairlead-loopback-127.70.%d.0-24.lock", n)) }
+	prefix := func(n int) netip.Prefix { return netip.MustParsePrefix(fmt.Sprintf("127.70.%d.0/24", n)) }
+	mine := filepath.Join(dir, "mine")
+	if err := errors.Join(os.WriteFile(mine, []byte("kept"), 0o600), os.Link(mine, file(0)), os.Symlink(mine, file(1)), unix.Mkfifo(file(2), 0o600), os.Mkdir(file(3), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	for n := range 4 {
+		if r, err := Reserve(prefix(n), Mesh{}); err == nil || !strings.Contains(err.Error(), "choose another --loopback-range") {
+			t.Errorf("%s: %v, %v", file(n), r, err)
+		}
+	}
+	if text, err := os.ReadFile(mine); string(text) != "kept" {
+		t.Errorf("%q, %v", text, err)
+	}
+
+	for n, said := range []string{
+		`{"pid":7,"runDir":"/x\u001b[2J"}`, `{"pid":7,"runDir":"/x; rm -rf ~"}`, `{"pid":7,"runDir":"$(id)"}`, `{"pid":7,"runDir":"--help"}`, `{"pid":-7,"runDir":"/x"}`,
+	} {
+		name := file(10 + n)
+		if err := os.WriteFile(name, []byte(said), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		f, err := os.Open(name)
+		if err == nil {
+			err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = Reserve(prefix(10+n), Mesh{})
+		var taken *TakenError
+		if !errors.As(err, &taken) || taken.Holder != (Mesh{}) {
+			t.Errorf("%s: %v", said, err)
+		}
+		_ = f.Close()
+	}
+}
+
 func TestListening(t *testing.T) {
 	four, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"unicode"
 
 	"golang.org/x/sys/unix"
 )
@@ -35,7 +36,7 @@ type Mesh struct {
 type TakenError struct {
 	// Wanted is the range that was asked for, Range the one that is reserved.
 	Wanted, Range netip.Prefix
-	// Holder is zero if its file cannot be read.
+	// Holder is zero if its file cannot be read, or names a directory that is unfit to be part of a command.
 	Holder Mesh
 }
 
@@ -105,6 +106,12 @@ func lock(prefix netip.Prefix, by Mesh) (*Reservation, error) {
 		taken.Holder = readHolder(name)
 		return nil, taken
 	}
+	// A second name, which anybody may have given it here, means that the file is of something else.
+	var st unix.Stat_t
+	if unix.Fstat(int(f.Fd()), &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || st.Nlink > 1 {
+		_ = f.Close()
+		return nil, fmt.Errorf("reserve loopback range %s: %s is no file of its own; remove it, or choose another --loopback-range", prefix, name)
+	}
 	if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
 		_ = f.Close()
 		taken.Holder = readHolder(name)
@@ -157,7 +164,9 @@ func readHolder(name string) Mesh {
 	defer f.Close()
 	const most = 8 << 10
 	raw, err := io.ReadAll(io.LimitReader(f, most))
-	if err != nil || json.Unmarshal(raw, &m) != nil {
+	// Other users write these files, and the directory is shown as part of a command.
+	strange := func(c rune) bool { return !strings.ContainsRune("/._-+@", c) && !unicode.IsLetter(c) && !unicode.IsDigit(c) }
+	if err != nil || json.Unmarshal(raw, &m) != nil || m.PID <= 0 || strings.HasPrefix(m.RunDir, "-") || strings.ContainsFunc(m.RunDir, strange) {
 		return Mesh{}
 	}
 	return m

@@ -1,0 +1,27 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"fairlead.dev/pkg/process"
+	"fairlead.dev/services/installer/internal/rundir"
+)
+
+// TestCredentialsOfNobody: a name that is no service account's leaves no file.
+func TestCredentialsOfNobody(t *testing.T) {
+	for _, account := range []string{"../x", "a/b/c"} {
+		out := filepath.Join(t.TempDir(), "out")
+		namespace, name, _ := strings.Cut(account, "/")
+		err := writeCredentials(t.Context(), &rundir.State{TrustDomain: "cluster.local", RunDir: t.TempDir()}, namespace, name, out, time.Hour)
+		if process.ExitCode(err) != process.ExitUsage {
+			t.Errorf("%s: %v", account, err)
+		}
+		if _, err := os.Stat(out); !os.IsNotExist(err) {
+			t.Errorf("%s: %s was made", account, out)
+		}
+	}
+}

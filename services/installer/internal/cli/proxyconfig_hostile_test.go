@@ -1,0 +1,16 @@
+package cli_test
+
+import (
+	"strings"
+	"testing"
+
+	"fairlead.dev/pkg/process"
+)
+
+// TestDumpWithoutEnd: a file that never ends is refused once it is longer than any dump.
+func TestDumpWithoutEnd(t *testing.T) {
+	_, code, err := run("", "proxy-config", "clusters", "-f", "/dev/zero")
+	if code == process.ExitOK || err == nil || !strings.Contains(err.Error(), "/dev/zero") {
+		t.Errorf("exit code %d, %v", code, err)
+	}
+}
