@@ -173,6 +173,9 @@ func TestObjectsAreNamedAsWithKubectl(t *testing.T) {
 			t.Errorf("%s: %d, %v", args, code, err)
 		}
 	}
+	if _, _, err := m.run("", append([]string{"config", "get", "dr/web"}, m.flags...)...); err == nil || !strings.Contains(err.Error(), "there is one in namespace shop: add -n shop") {
+		t.Errorf("the object of another namespace is not pointed to: %v", err)
+	}
 	out, diagnostics, code, err := split(nil, append([]string{"config", "get", "gw", "-o", "json"}, m.flags...)...)
 	if err != nil || code != process.ExitOK || !json.Valid([]byte(out)) || diagnostics != "no objects\n" {
 		t.Errorf("nothing as JSON: %q, %q, %v", out, diagnostics, err)

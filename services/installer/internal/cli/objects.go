@@ -74,14 +74,35 @@ func one(ctx context.Context, client *store.Client, n named, namespace string, i
 	}
 	first := client.Explain(err)
 	dot := strings.LastIndexByte(n.name, '.')
-	if missing := new(store.NotFoundError); namespace != "" || clusterScoped[n.kind] || dot <= 0 || !errors.As(first, &missing) {
+	if missing := new(store.NotFoundError); clusterScoped[n.kind] || !errors.As(first, &missing) {
 		return nil, first
 	}
-	res, err = client.Get(ctx, &configv1.GetRequest{Key: objectKey(n.kind, n.name[dot+1:], n.name[:dot]), InForce: inForce})
+	if namespace == "" && dot > 0 {
+		res, err = client.Get(ctx, &configv1.GetRequest{Key: objectKey(n.kind, n.name[dot+1:], n.name[:dot]), InForce: inForce})
+		if err == nil {
+			return res.GetObject(), nil
+		}
+	}
+	return nil, inOtherNamespaces(ctx, client, n, inForce, first)
+}
+
+// inOtherNamespaces adds to the error of an object that is not there in which namespaces, of those that the caller may read, one of its kind and name is.
+func inOtherNamespaces(ctx context.Context, client *store.Client, n named, inForce bool, missing error) error {
+	res, err := client.List(ctx, &configv1.ListRequest{Kind: n.kind, InForce: inForce, WithoutManifests: true})
 	if err != nil {
-		return nil, first
+		return missing
 	}
-	return res.GetObject(), nil
+	var namespaces []string
+	for _, o := range res.GetObjects() {
+		if o.GetKey().GetName() == n.name {
+			namespaces = append(namespaces, o.GetKey().GetNamespace())
+		}
+	}
+	if len(namespaces) == 0 {
+		return missing
+	}
+	slices.Sort(namespaces)
+	return &store.NotFoundError{Message: fmt.Sprintf("%s; there is one in namespace %s: add -n %s", missing, strings.Join(namespaces, ", "), namespaces[0])}
 }
 
 // getFlags are the flags of `fairlead config get`.

@@ -122,6 +122,9 @@ func explain(q url.Values) (any, error) {
 	if q.Get("name") == "none" {
 		return nil, errors.New("proxy has no resource \"none\"")
 	}
+	if q.Get("name") == "nobody" {
+		return json.RawMessage(`{"proxy": "sidecar~127.0.0.1~a.shop~x", "type": "virtualhosts", "name": "nobody", "problem": "the class has no such resource", "madeFrom": []}`), nil
+	}
 	if q.Get("name") == "many" {
 		return json.RawMessage(`{"proxy": "sidecar~127.0.0.1~a.shop~x", "madeFrom": [], "candidates": [
 			{"type": "virtualhosts", "name": "80/reviews:80"}, {"type": "clusters", "name": "outbound|80||reviews"}]}`), nil
@@ -158,6 +161,9 @@ func TestWhy(t *testing.T) {
 	}
 	testkit.Golden(t, filepath.Join("testdata", "why.txt"), []byte(out))
 
+	if out, code, err := ask("good", node, "nobody", "--type", "virtualhosts"); code != process.ExitFailure || err == nil || !strings.Contains(err.Error(), "virtualhosts --served") {
+		t.Errorf("no such resource: %q, %d, %v", out, code, err)
+	}
 	out, _, err = ask("good", node, "many", "--all")
 	if err != nil || strings.Count(out, "made from:") != 2 || !strings.Contains(out, "resource:  80/reviews:80") {
 		t.Errorf("--all: %q, %v", out, err)

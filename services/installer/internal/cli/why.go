@@ -154,6 +154,10 @@ func why(ctx context.Context, t *target, proxy, name string, f whyFlags, out io.
 			return err
 		}
 	}
+	if e := answers[0]; e.Problem != "" && e.Version == "" && len(e.MadeFrom) == 0 {
+		return fmt.Errorf("%s has no resource %q of this type, made from objects of the mesh; `fairlead proxy-config %s %s --served` lists what there is",
+			proxyName(c.nodeID), e.Name, proxyName(c.nodeID), e.Type)
+	}
 	return nil
 }
 

@@ -55,7 +55,7 @@ func TestApplicationThatKeepsEndingIsNotReady(t *testing.T) {
 		if e.Restarts < 3 || e.PID != 0 {
 			return fmt.Errorf("%d restarts, pid %d", e.Restarts, e.PID)
 		}
-		return contains(unready, "exit status 7")
+		return contains(unready, "exit status 7", ".log")
 	})
 }
 

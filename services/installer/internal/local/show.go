@@ -80,7 +80,12 @@ func (n *Node) unready() []string {
 	defer n.mu.Unlock()
 	var list []string
 	for _, p := range n.processes() {
-		if e := entries[p.Name]; !e.Ready {
+		e := entries[p.Name]
+		switch {
+		case e.Ready:
+		case e.PID == 0 && e.Exit != "":
+			list = append(list, fmt.Sprintf("%s (%s; see %s)", p.Name, e.Reason, p.Log))
+		default:
 			list = append(list, fmt.Sprintf("%s (%s)", p.Name, e.Reason))
 		}
 	}
@@ -92,13 +97,16 @@ func (n *Node) unready() []string {
 	return list
 }
 
-// notReadyHint is how often a person is told what is still missing.
-const notReadyHint = 15 * time.Second
+// A person is told what is still missing after firstHint, and then every notReadyHint.
+const (
+	firstHint    = 5 * time.Second
+	notReadyHint = 15 * time.Second
+)
 
 // announce waits until everything is ready and every proxy has the whole mesh, and tells so once.
 func (n *Node) announce(ctx context.Context) error {
 	began := n.cfg.Clock.Now()
-	hint := began
+	hint := began.Add(firstHint - notReadyHint)
 	for ctx.Err() == nil {
 		changed := n.board.Changed()
 		missing := n.unready()

@@ -165,7 +165,9 @@ func readHolder(name string) Mesh {
 	const most = 8 << 10
 	raw, err := io.ReadAll(io.LimitReader(f, most))
 	// Other users write these files, and the directory is shown as part of a command.
-	strange := func(c rune) bool { return !strings.ContainsRune("/._-+@", c) && !unicode.IsLetter(c) && !unicode.IsDigit(c) }
+	strange := func(c rune) bool {
+		return !strings.ContainsRune("/._-+@", c) && !unicode.IsLetter(c) && !unicode.IsDigit(c)
+	}
 	if err != nil || json.Unmarshal(raw, &m) != nil || m.PID <= 0 || strings.HasPrefix(m.RunDir, "-") || strings.ContainsFunc(m.RunDir, strange) {
 		return Mesh{}
 	}
