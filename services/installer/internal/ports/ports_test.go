@@ -141,18 +141,47 @@ func TestReserveNamesTheMeshThatHasTheRange(t *testing.T) {
 	again.Release()
 }
 
+// A range that another user's mesh has is taken; one that it had is free, although its file stays and cannot be written.
+func TestReserveBesideOtherUsers(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("TMPDIR", dir)
+	name := filepath.Join(dir, fmt.Sprintf("fairlead-loopback-127.66.0.0-16-user%d.lock", os.Getuid()+1))
+	if err := os.WriteFile(name, []byte(`{"pid":4711,"runDir":"/home/bob/.run"}`), 0o444); err != nil {
+		t.Fatal(err)
+	}
+	other, err := os.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if err := unix.Flock(int(other.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	wanted := netip.MustParsePrefix("127.66.0.0/16")
+	var taken *TakenError
+	if _, err := Reserve(wanted, Mesh{PID: 1, RunDir: "/r"}); !errors.As(err, &taken) || taken.Holder.RunDir != "/home/bob/.run" {
+		t.Errorf("beside a mesh that runs: %v", err)
+	}
+	_ = other.Close()
+	r, err := Reserve(wanted, Mesh{PID: 1, RunDir: "/r"})
+	if err != nil {
+		t.Fatalf("beside a mesh that has ended: %v", err)
+	}
+	r.Release()
+}
+
 // A file that is no reservation, or damaged, is no reason not to start.
 func TestReserveIgnoresForeignFiles(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)
 	for name, text := range map[string]string{
-		"fairlead-loopback-100.lock": "", "fairlead-loopback-127.66.0.0-16.lock": "{not json", "fairlead-loopback-x.lock": "x",
+		"fairlead-loopback-100.lock": "", fmt.Sprintf("fairlead-loopback-127.66.0.0-16-user%d.lock", os.Getuid()): "{not json", "fairlead-loopback-x.lock": "x",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := unix.Mkfifo(filepath.Join(dir, "fairlead-loopback-127.66.2.0-24.lock"), 0o600); err != nil {
+	if err := unix.Mkfifo(filepath.Join(dir, "fairlead-loopback-127.66.2.0-24-user7.lock"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	r, err := Reserve(netip.MustParsePrefix("127.66.0.0/16"), Mesh{PID: 1, RunDir: "/r"})
@@ -167,7 +196,9 @@ func TestReserveIgnoresForeignFiles(t *testing.T) {
 func TestReserveWithHostileFiles(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)
-	file := func(n int) string { return filepath.Join(dir, fmt.Sprintf("fairlead-loopback-127.70.%d.0-24.lock", n)) }
+	file := func(n int) string {
+		return filepath.Join(dir, fmt.Sprintf("fairlead-loopback-127.70.%d.0-24-user%d.lock", n, os.Getuid()))
+	}
 	prefix := func(n int) netip.Prefix { return netip.MustParsePrefix(fmt.Sprintf("127.70.%d.0/24", n)) }
 	mine := filepath.Join(dir, "mine")
 	if err := errors.Join(os.WriteFile(mine, []byte("kept"), 0o600), os.Link(mine, file(0)), os.Symlink(mine, file(1)), unix.Mkfifo(file(2), 0o600), os.Mkdir(file(3), 0o700)); err != nil {

@@ -2,8 +2,10 @@ package ports
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -68,7 +70,7 @@ func Reserve(prefix netip.Prefix, by Mesh) (*Reservation, error) {
 	}
 	for _, name := range files {
 		other, ok := reserved(name)
-		if !ok || other == prefix || !other.Overlaps(prefix) || !locked(name) {
+		if !ok || name == r.file.Name() || !other.Overlaps(prefix) || !locked(name) {
 			continue
 		}
 		r.Release()
@@ -96,21 +98,21 @@ func reserveAuto(by Mesh, busy []socket) (*Reservation, error) {
 // lock takes the file of a range.
 func lock(prefix netip.Prefix, by Mesh) (*Reservation, error) {
 	prefix = prefix.Masked()
-	name := reservation(strings.ReplaceAll(prefix.String(), "/", "-"))
+	name := reservation(fmt.Sprintf("%s-user%d", strings.ReplaceAll(prefix.String(), "/", "-"), os.Getuid()))
 	taken := &TakenError{Wanted: prefix, Range: prefix}
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o644) //nolint:gosec // others shall read who holds the range
-	switch {
-	case err != nil && !locked(name):
-		return nil, fmt.Errorf("reserve loopback range %s: %w; remove the file if no mesh of its owner runs, or choose another --loopback-range", prefix, err)
-	case err != nil: // another user's
-		taken.Holder = readHolder(name)
-		return nil, taken
+	if errors.Is(err, fs.ErrPermission) {
+		// Root of a user namespace may not open the file of the machine's root. Any name of this form is seen by others.
+		f, err = os.CreateTemp(os.TempDir(), strings.TrimSuffix(filepath.Base(name), ".lock")+"-*.lock")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reserve loopback range %s: %w; remove the file, or choose another --loopback-range", prefix, err)
 	}
 	// A second name, which anybody may have given it here, means that the file is of something else.
 	var st unix.Stat_t
 	if unix.Fstat(int(f.Fd()), &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || st.Nlink > 1 {
 		_ = f.Close()
-		return nil, fmt.Errorf("reserve loopback range %s: %s is no file of its own; remove it, or choose another --loopback-range", prefix, name)
+		return nil, fmt.Errorf("reserve loopback range %s: %s is no file of its own; remove it, or choose another --loopback-range", prefix, f.Name())
 	}
 	if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
 		_ = f.Close()
@@ -139,7 +141,7 @@ func reservation(name string) string {
 
 // reserved is the range that a file of this name is about.
 func reserved(name string) (netip.Prefix, bool) {
-	base := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(name), "fairlead-loopback-"), ".lock")
+	base, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(name), "fairlead-loopback-"), "-user")
 	prefix, err := netip.ParsePrefix(strings.ReplaceAll(base, "-", "/"))
 	return prefix, err == nil
 }
