@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Runs tests as a user without privileges, once with user namespaces and once where they are refused: of the packages
 # that `-l` lists, which are those whose code or tests speak of users, modes of files, mounts or namespaces; or of those
-# given as arguments. Root calls it. The long suites on the same fleets, e2e/ondemand and e2e/attack, are left out.
+# given as arguments. Root calls it. The long suites on the same fleets, e2e/ondemand, e2e/attack and e2e/thirdparty, are
+# left out.
 set -euo pipefail
 
 packages() {
   grep -rlE 'testkit/userns"|[^A-Za-z]Gete?uid\(|os\.Ch(mod|own)\(|\.Chmod\(|\.Mount\(|syscall\.Credential\{|AmbientCaps|"tcp[46]?", ":?[0-9]{1,3}"' \
     --include='*.go' pkg services samples tests/e2e tests/internal tests/scenarios | xargs -n1 dirname | sort -u | while read -r dir; do
-    if [[ $dir != tests/e2e/ondemand && $dir != tests/e2e/attack ]] && compgen -G "$dir/*_test.go" >/dev/null; then echo "./$dir"; fi
+    if [[ ! $dir =~ ^tests/e2e/(ondemand|attack|thirdparty)$ ]] && compgen -G "$dir/*_test.go" >/dev/null; then echo "./$dir"; fi
   done
 }
 
