@@ -19,7 +19,7 @@ LOOPBACK ?= 127.66.0.0/16
 TESTFLAGS ?=
 TIMES    ?= 1
 # What a sample is chosen by.
-COMMIT   = $(shell git rev-parse HEAD 2>/dev/null)
+COMMIT   = $(shell git rev-parse HEAD 2>/dev/null || echo none)
 SCENARIOS_OUT = .run/scenarios$(if $(ON_DEMAND),-on-demand)
 
 export PATH := $(TOOLS)/bin:$(PATH)
