@@ -17,6 +17,7 @@ import (
 	"fairlead.dev/pkg/testkit"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/meshtest"
+	"fairlead.dev/services/xds-server/internal/serve"
 )
 
 // crowd is many delta clients, each on a connection of its own, that acknowledge everything.
@@ -189,7 +190,8 @@ func BenchmarkStream(b *testing.B) {
 	}
 	const few, more = 100, 300
 	measure := func(b *testing.B, requests func(from int) func(i int) []*discovery.DeltaDiscoveryRequest) float64 {
-		r := startQuiet(b, resources...)
+		// All streams come from one address here, which has no more than its share of the names.
+		r := startWith(b, setup{change: func(c *serve.Config) { c.MaxNamesBytes = 4 << 30 }}, resources)
 		gather(b, r.conn.Target(), few, requests(0)).acked.Wait()
 		r.settled(few)
 		before := heap()
