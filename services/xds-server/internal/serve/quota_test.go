@@ -96,24 +96,25 @@ func (c *deltaClient) connected() error {
 	}
 }
 
-// refused asserts that a stream was refused for a budget, and that the refusal is remembered with all these texts.
+// refused asserts that a stream was refused for a budget, and that this very refusal is remembered with all these texts:
+// there may be others for the same budget.
 func (r *replicaServer) refused(err error, budget string, texts ...string) {
 	r.t.Helper()
 	if status.Code(err) != codes.ResourceExhausted {
 		r.t.Fatalf("the stream ended with %v, want %v", err, codes.ResourceExhausted)
 	}
 	for _, f := range r.ads.Refusals() {
-		if f.GetBudget() != budget {
+		if f.GetBudget() != budget || f.GetReason() != status.Convert(err).Message() {
 			continue
 		}
 		for _, text := range texts {
-			if all := f.String() + err.Error(); !strings.Contains(all, text) {
-				r.t.Errorf("%q is not in %s", text, all)
+			if !strings.Contains(f.String(), text) {
+				r.t.Errorf("%q is not in %s", text, f)
 			}
 		}
 		return
 	}
-	r.t.Errorf("no refusal for %s is remembered: %v", budget, r.ads.Refusals())
+	r.t.Errorf("no refusal for %s with %q is remembered: %v", budget, status.Convert(err).Message(), r.ads.Refusals())
 }
 
 // workloads are n of an account.
