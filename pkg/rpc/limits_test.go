@@ -25,13 +25,19 @@ func (f *fixture) stream(t *testing.T, client testpb.TestServiceClient) testpb.T
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Send(&testpb.StreamingOutputCallRequest{}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.Recv(); err != nil {
+	if err := echoed(s); err != nil {
 		t.Fatal(err)
 	}
 	return s
+}
+
+// echoed sends a message on a stream and receives its answer.
+func echoed(s testpb.TestService_FullDuplexCallClient) error {
+	if err := s.Send(&testpb.StreamingOutputCallRequest{}); err != nil {
+		return err
+	}
+	_, err := s.Recv()
+	return err
 }
 
 // drip sends a byte at a time.
@@ -44,6 +50,8 @@ func (d drip) Read(p []byte) (int, error) {
 
 func TestSlowMessageIsCutOff(t *testing.T) {
 	f := start(t, func(c *rpc.ServerConfig) { c.MessageTimeout = 300 * time.Millisecond })
+	// One that sends its messages whole stays, however long it says nothing between them.
+	silent := f.stream(t, f.dial(t, f.ca.NewSVID("istio-system", "client"), nil))
 	cfg := tlsconf.Client(f.ca.NewSVID("istio-system", "client"), f.ca.ID("istio-system", "server"))
 	cfg.NextProtos = []string{"h2"}
 	transport := &http2.Transport{TLSClientConfig: cfg}
@@ -61,8 +69,9 @@ func TestSlowMessageIsCutOff(t *testing.T) {
 	if n := f.rejected(t, "message"); n != 1 {
 		t.Errorf("%d connections were closed for an unfinished message, want 1", n)
 	}
-	// One that sends its messages whole stays, however long it says nothing between them.
-	f.stream(t, f.dial(t, f.ca.NewSVID("istio-system", "client"), nil))
+	if err := echoed(silent); err != nil {
+		t.Errorf("a stream that has sent nothing for longer than a message may take: %v", err)
+	}
 }
 
 func TestExpiredCertificateOnAnOpenConnection(t *testing.T) {

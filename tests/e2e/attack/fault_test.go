@@ -150,18 +150,10 @@ func (w *world) arguments(t *testing.T, flags map[string]string) []string {
 }
 
 func testSecondWatcher(t *testing.T, w *world) {
-	free := func() string {
-		lis, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer lis.Close()
-		return lis.Addr().String()
-	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, binaries.Path("config-watcher"), w.arguments(t, map[string]string{
-		"--grpc-address": free(), "--ops-address": free(), "--state-dir": filepath.Join(t.TempDir(), "state"),
+		"--grpc-address": testkit.FreeAddress(t).String(), "--ops-address": testkit.FreeAddress(t).String(), "--state-dir": filepath.Join(t.TempDir(), "state"),
 	})...)
 	out, err := cmd.CombinedOutput()
 	var exit *exec.ExitError

@@ -4,10 +4,7 @@
 package attack
 
 import (
-	"context"
 	"flag"
-	"fmt"
-	"os"
 	"testing"
 
 	"fairlead.dev/tests/e2e/internal/fleet"
@@ -21,21 +18,7 @@ var binaries fleet.Binaries
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	os.Exit(run(m))
-}
-
-func run(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "fl-bin")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer os.RemoveAll(dir)
-	if binaries, err = fleet.Build(context.Background(), dir); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return m.Run()
+	fleet.Main(m, &binaries)
 }
 
 // needsAll skips the test unless every attack is to run.

@@ -32,25 +32,10 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	os.Exit(run(m))
-}
-
-func run(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "fl-bin")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer os.RemoveAll(dir)
-	program = filepath.Join(dir, "program")
-	if binaries, err = fleet.Build(context.Background(), dir); err == nil {
-		err = bin.Build(context.Background(), program, "fairlead.dev/tests/e2e/thirdparty/program")
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return m.Run()
+	fleet.Main(m, &binaries, func(ctx context.Context, dir string) error {
+		program = filepath.Join(dir, "program")
+		return bin.Build(ctx, program, "fairlead.dev/tests/e2e/thirdparty/program")
+	})
 }
 
 // seen and result are what the clients tell of calls; see program/main.go.

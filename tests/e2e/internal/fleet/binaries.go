@@ -4,7 +4,10 @@ package fleet
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"path/filepath"
+	"testing"
 
 	"fairlead.dev/tests/internal/binaries"
 )
@@ -24,4 +27,28 @@ func Build(ctx context.Context, dir string) (Binaries, error) {
 		return b, err
 	}
 	return b, binaries.Build(ctx, b.Echo, "fairlead.dev/tests/e2e/echo")
+}
+
+// Main is a package's TestMain: it provides the binaries in b, builds what else the package has in their directory, and
+// runs the tests.
+func Main(m *testing.M, b *Binaries, more ...func(ctx context.Context, dir string) error) {
+	os.Exit(run(m, b, more))
+}
+
+func run(m *testing.M, b *Binaries, more []func(context.Context, string) error) int {
+	dir, err := os.MkdirTemp("", "fl-bin")
+	if err == nil {
+		defer os.RemoveAll(dir)
+		*b, err = Build(context.Background(), dir)
+	}
+	for _, build := range more {
+		if err == nil {
+			err = build(context.Background(), dir)
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return m.Run()
 }
