@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
@@ -61,6 +62,15 @@ func WorkloadID(td spiffeid.TrustDomain, namespace, serviceAccount string) (spif
 		return spiffeid.ID{}, fmt.Errorf("identity of service account %q in namespace %q: %w", serviceAccount, namespace, err)
 	}
 	return id, nil
+}
+
+// WorkloadOf is the opposite of WorkloadID; ok is false for an identity of any other form.
+func WorkloadOf(id spiffeid.ID) (namespace, serviceAccount string, ok bool) {
+	parts := strings.Split(id.Path(), "/") // "", "ns", <namespace>, "sa", <service account>
+	if len(parts) != 5 || parts[1] != "ns" || parts[3] != "sa" {
+		return "", "", false
+	}
+	return parts[2], parts[4], true
 }
 
 // ErrExpired means that the connection was made with a certificate that is not valid now.

@@ -215,3 +215,14 @@ func TestWorkloadID(t *testing.T) {
 		t.Error("empty trust domain is accepted")
 	}
 }
+
+func TestWorkloadOf(t *testing.T) {
+	if namespace, account, ok := auth.WorkloadOf(id("/ns/bookinfo/sa/reviews")); namespace != "bookinfo" || account != "reviews" || !ok {
+		t.Errorf("got %q %q %t", namespace, account, ok)
+	}
+	for _, other := range []spiffeid.ID{{}, id(""), id("/ns/bookinfo/sa"), id("/ns/bookinfo/sa/reviews/v1"), id("/sa/reviews/ns/bookinfo")} {
+		if namespace, account, ok := auth.WorkloadOf(other); namespace != "" || account != "" || ok {
+			t.Errorf("%s: got %q %q %t", other, namespace, account, ok)
+		}
+	}
+}

@@ -8,6 +8,8 @@ import (
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"k8s.io/apimachinery/pkg/api/validate/content"
+
+	"fairlead.dev/pkg/auth"
 )
 
 // Workload is a namespace and a service account, the two things that an Istio identity is made of.
@@ -25,11 +27,11 @@ func (w Workload) ID(td spiffeid.TrustDomain) (spiffeid.ID, error) {
 
 // WorkloadOf reads the path /ns/<namespace>/sa/<service account> of a SPIFFE ID.
 func WorkloadOf(id spiffeid.ID) (Workload, error) {
-	parts := strings.Split(id.Path(), "/")
-	if len(parts) != 5 || parts[0] != "" || parts[1] != "ns" || parts[3] != "sa" {
+	namespace, account, ok := auth.WorkloadOf(id)
+	if !ok {
 		return Workload{}, fmt.Errorf("%s is not of the form spiffe://<trust domain>/ns/<namespace>/sa/<service account>", id)
 	}
-	w := Workload{Namespace: parts[2], ServiceAccount: parts[4]}
+	w := Workload{Namespace: namespace, ServiceAccount: account}
 	if err := w.check(); err != nil {
 		return Workload{}, fmt.Errorf("%s: %w", id, err)
 	}

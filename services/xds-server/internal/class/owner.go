@@ -4,10 +4,10 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
+	"fairlead.dev/pkg/auth"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/replica"
 )
@@ -23,9 +23,9 @@ const podKind = "Pod"
 // account>: a proxy may only be one of its own namespace and service account. On success the identity and its service
 // account are the node's.
 func (n *Node) Authorize(id spiffeid.ID) error {
-	ns, sa, err := splitID(id)
-	if err != nil {
-		return err
+	ns, sa, ok := auth.WorkloadOf(id)
+	if !ok {
+		return fmt.Errorf("%w: identity %s is not of the form /ns/<namespace>/sa/<service account>", ErrForeign, id)
 	}
 	if ns != n.Namespace {
 		return fmt.Errorf("%w: node %q is of namespace %q, the caller of %q", ErrForeign, n.ID, n.Namespace, ns)
@@ -35,14 +35,6 @@ func (n *Node) Authorize(id spiffeid.ID) error {
 	}
 	n.ServiceAccount, n.Identity = sa, id.String()
 	return nil
-}
-
-func splitID(id spiffeid.ID) (namespace, serviceAccount string, err error) {
-	parts := strings.Split(strings.TrimPrefix(id.Path(), "/"), "/")
-	if len(parts) != 4 || parts[0] != "ns" || parts[2] != "sa" {
-		return "", "", fmt.Errorf("%w: identity %s is not of the form /ns/<namespace>/sa/<service account>", ErrForeign, id)
-	}
-	return parts[1], parts[3], nil
 }
 
 // Workload returns the mesh's object of the proxy, nil if the mesh knows none that is the caller's. The error, an

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"google.golang.org/grpc"
 
+	"fairlead.dev/pkg/auth"
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/rpc"
 	secretv1 "fairlead.dev/proto/fairlead/secret/v1"
@@ -260,11 +260,8 @@ func NamespaceOf(identity string) string {
 	if err != nil {
 		return ""
 	}
-	parts := strings.Split(id.Path(), "/") // "", "ns", <namespace>, "sa", <service account>
-	if len(parts) != 5 || parts[1] != "ns" || parts[3] != "sa" {
-		return ""
-	}
-	return parts[2]
+	namespace, _, _ := auth.WorkloadOf(id)
+	return namespace
 }
 
 // take takes over an answer.

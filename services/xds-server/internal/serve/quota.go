@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -104,7 +103,9 @@ type account struct {
 	planning sync.Mutex
 	// id is the SPIFFE ID, or "address <address>".
 	id string
-	// namespace and serviceAccount are the identity's; both are "" for an address.
+	// address is true for an address. namespace and serviceAccount are the identity's; both are "" for an address, and
+	// for an identity that is no workload's.
+	address                   bool
 	namespace, serviceAccount string
 	// streams are open, known are those of them whose proxy is known.
 	streams, known int
@@ -138,30 +139,35 @@ func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Se
 
 // accountOf finds the caller's account.
 func (q *quotas) accountOf(ctx context.Context, caller *auth.Peer) *account {
-	a := &account{quotas: q, classes: map[class.Hash]*classUse{}}
-	if caller != nil {
-		a.id = caller.ID.String()
-		if parts := strings.Split(caller.ID.Path(), "/"); len(parts) == 5 { // /ns/<namespace>/sa/<service account>
-			a.namespace, a.serviceAccount = parts[2], parts[4]
-		}
-	} else {
-		a.id = "address "
-		if p, ok := peer.FromContext(ctx); ok {
-			host, _, err := net.SplitHostPort(p.Addr.String())
-			if err != nil {
-				host = p.Addr.String()
-			}
-			a.id += host
-		}
-	}
-	if known, ok := q.accounts[a.id]; ok {
+	id := accountID(ctx, caller)
+	if known, ok := q.accounts[id]; ok {
 		return known
 	}
 	if len(q.accounts) >= manyAccounts {
 		q.forget()
 	}
-	q.accounts[a.id] = a
+	a := &account{quotas: q, id: id, address: caller == nil, classes: map[class.Hash]*classUse{}}
+	if caller != nil {
+		a.namespace, a.serviceAccount, _ = auth.WorkloadOf(caller.ID)
+	}
+	q.accounts[id] = a
 	return a
+}
+
+// accountID is account.id of a caller, who is nil on the plaintext port.
+func accountID(ctx context.Context, caller *auth.Peer) string {
+	if caller != nil {
+		return caller.ID.String()
+	}
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return "address "
+	}
+	host, _, err := net.SplitHostPort(p.Addr.String())
+	if err != nil {
+		host = p.Addr.String()
+	}
+	return "address " + host
 }
 
 // forget drops the accounts that use nothing and have used little lately.
@@ -177,7 +183,7 @@ func (q *quotas) forget() {
 // workloads is how many the mesh has of the identity; an address counts as so many as fit its limit of streams.
 func (a *account) workloads() int {
 	switch state := a.quotas.state(); {
-	case a.namespace == "":
+	case a.address:
 		return a.quotas.addresses / streamsPerWorkload
 	case state.Revision() == nil:
 		return unknownWorkloads
@@ -211,7 +217,7 @@ func (q *quotas) open(ctx context.Context, caller *auth.Peer) (*account, error) 
 }
 
 func (a *account) streamsText(n, allowed, workloads int) string {
-	if a.namespace == "" {
+	if a.address {
 		return fmt.Sprintf("%s has %d streams, %d are allowed to one address on the plaintext port (--max-address-streams)", a.id, n, allowed)
 	}
 	return fmt.Sprintf("%s has %d streams, %d are allowed: %d for each of the %d workloads that the mesh has of it, at least %d (--min-identity-streams)",
@@ -408,7 +414,7 @@ func (q *quotas) excesses() map[*account]int {
 	defer q.mu.Unlock()
 	found := map[*account]int{}
 	for _, a := range q.accounts {
-		if a.namespace == "" || a.streams == 0 {
+		if a.address || a.streams == 0 {
 			continue
 		}
 		if n := a.streams - max(a.workloads(), 1); n > 0 {
