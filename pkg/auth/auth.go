@@ -4,6 +4,7 @@ package auth
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"strings"
@@ -81,24 +82,39 @@ var ErrExpired = errors.New("the client certificate has expired since this conne
 // looks once, in the handshake, and a connection may outlive its certificate.
 func MTLS() Authenticator { return MTLSAt(clock.Real()) }
 
+// ClientCertificate returns the certificate that the client of the call's connection has shown, nil if it has shown
+// none. It does not tell whether the certificate was verified and is valid now; MTLS does.
+func ClientCertificate(ctx context.Context) *x509.Certificate {
+	leaf, _ := clientCertificate(ctx)
+	return leaf
+}
+
+// clientCertificate is ClientCertificate, and whether TLS has verified the certificate.
+func clientCertificate(ctx context.Context) (leaf *x509.Certificate, verified bool) {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return nil, false
+	}
+	info, ok := p.AuthInfo.(credentials.TLSInfo)
+	if !ok || len(info.State.PeerCertificates) == 0 {
+		return nil, false
+	}
+	return info.State.PeerCertificates[0], len(info.State.VerifiedChains) > 0
+}
+
 // MTLSAt is MTLS by a clock.
 func MTLSAt(c clock.Clock) Authenticator { return mtls{clock.Or(c)} }
 
 type mtls struct{ clock clock.Clock }
 
 func (m mtls) Authenticate(ctx context.Context) (Peer, error) {
-	p, ok := peer.FromContext(ctx)
-	if !ok {
+	leaf, verified := clientCertificate(ctx)
+	switch {
+	case leaf == nil:
 		return Peer{}, ErrNoCredentials
-	}
-	info, ok := p.AuthInfo.(credentials.TLSInfo)
-	if !ok || len(info.State.PeerCertificates) == 0 {
-		return Peer{}, ErrNoCredentials
-	}
-	if len(info.State.VerifiedChains) == 0 {
+	case !verified:
 		return Peer{}, errors.New("client certificate was not verified")
 	}
-	leaf := info.State.PeerCertificates[0]
 	if now := m.clock.Now(); now.Before(leaf.NotBefore) || now.After(leaf.NotAfter) {
 		return Peer{}, ErrExpired
 	}

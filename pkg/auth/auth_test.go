@@ -77,6 +77,9 @@ func TestMTLS(t *testing.T) {
 		if _, err := auth.MTLS().Authenticate(ctx); !errors.Is(err, auth.ErrNoCredentials) {
 			t.Errorf("%s: %v", name, err)
 		}
+		if cert := auth.ClientCertificate(ctx); cert != nil {
+			t.Errorf("%s: certificate of %v", name, cert.URIs)
+		}
 	}
 	if _, err := auth.MTLS().Authenticate(with(credentials.TLSInfo{State: tls.ConnectionState{PeerCertificates: leaf}})); err == nil ||
 		errors.Is(err, auth.ErrNoCredentials) {

@@ -83,18 +83,28 @@ func (j *JWT) Check() error { return j.keys.check() }
 
 // Authenticate verifies the bearer token in the call's metadata.
 func (j *JWT) Authenticate(ctx context.Context) (Peer, error) {
+	token, err := BearerToken(ctx)
+	if err != nil {
+		return Peer{}, err
+	}
+	return j.Verify(ctx, token)
+}
+
+// BearerToken returns the token in the call's metadata, unverified; ErrNoCredentials if there is no authorization
+// header.
+func BearerToken(ctx context.Context) (string, error) {
 	values := metadata.ValueFromIncomingContext(ctx, "authorization")
 	if len(values) == 0 {
-		return Peer{}, ErrNoCredentials
+		return "", ErrNoCredentials
 	}
 	if len(values) > 1 {
-		return Peer{}, errors.New("more than one authorization header")
+		return "", errors.New("more than one authorization header")
 	}
 	scheme, token, ok := strings.Cut(values[0], " ")
 	if !ok || !strings.EqualFold(scheme, "bearer") {
-		return Peer{}, errors.New("authorization header is not a bearer token")
+		return "", errors.New("authorization header is not a bearer token")
 	}
-	return j.Verify(ctx, strings.TrimSpace(token))
+	return strings.TrimSpace(token), nil
 }
 
 // Verify tells whose token it is. The error says why a token is refused without repeating anything from it.

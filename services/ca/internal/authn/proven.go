@@ -4,9 +4,6 @@ import (
 	"context"
 	"time"
 
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/peer"
-
 	"fairlead.dev/pkg/auth"
 	"fairlead.dev/services/ca/internal/proof"
 )
@@ -14,15 +11,10 @@ import (
 // Proven is when the owner of the call's client certificate last showed a token, the zero time without a certificate.
 // The issuance handler asks for callers that a certificate authenticated.
 func Proven(ctx context.Context) time.Time {
-	p, ok := peer.FromContext(ctx)
-	if !ok {
-		return time.Time{}
+	if cert := auth.ClientCertificate(ctx); cert != nil {
+		return proof.Of(cert)
 	}
-	info, ok := p.AuthInfo.(credentials.TLSInfo)
-	if !ok || len(info.State.PeerCertificates) == 0 {
-		return time.Time{}
-	}
-	return proof.Of(info.State.PeerCertificates[0])
+	return time.Time{}
 }
 
 // TokenForOld authenticates like next, except that a caller whose certificate is from too long after its last token, by

@@ -4,12 +4,12 @@
 package certificate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"strings"
 	"sync"
 	"time"
 
@@ -18,7 +18,6 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -78,12 +77,8 @@ func New(cfg Config) (*Forwarder, error) {
 	if cfg.CA == nil || cfg.Banned == nil || cfg.Log == nil || cfg.Registerer == nil {
 		return nil, errors.New("certificate: CA, Banned, Log and Registerer are required")
 	}
-	if cfg.MaxRequests == 0 {
-		cfg.MaxRequests = DefaultMaxRequests
-	}
-	if cfg.MaxIdentityRequests == 0 {
-		cfg.MaxIdentityRequests = DefaultMaxIdentityRequests
-	}
+	cfg.MaxRequests = cmp.Or(cfg.MaxRequests, DefaultMaxRequests)
+	cfg.MaxIdentityRequests = cmp.Or(cfg.MaxIdentityRequests, DefaultMaxIdentityRequests)
 	return &Forwarder{cfg: cfg, open: map[string]int{}, requests: promauto.With(cfg.Registerer).NewCounterVec(prometheus.CounterOpts{
 		Name: "fairlead_xds_server_certificate_requests_total",
 		Help: "Certificate requests of workloads, by the gRPC status that they were answered with; OK ones were issued by the ca.",
@@ -143,14 +138,12 @@ func (f *Forwarder) forward(ctx context.Context, req *security.IstioCertificateR
 // tokenOf is the bearer token of the call. A client certificate proves who calls to this process alone: there is
 // nothing in it that could be shown to the ca, so a request without a token is refused.
 func tokenOf(ctx context.Context) (string, error) {
-	values := metadata.ValueFromIncomingContext(ctx, "authorization")
-	if len(values) == 0 {
+	token, err := auth.BearerToken(ctx)
+	if errors.Is(err, auth.ErrNoCredentials) {
 		return "", status.Error(codes.Unauthenticated, "certificate requests are forwarded to the ca with the caller's token, and this one has none: "+
 			"send a token (an agent with PROV_CERT sends none), or ask the ca at its own address (CA_ADDR), which takes a certificate too")
 	}
-	scheme, token, ok := strings.Cut(values[0], " ")
-	token = strings.TrimSpace(token)
-	if len(values) > 1 || !ok || !strings.EqualFold(scheme, "bearer") || token == "" || len(token) > maxTokenBytes {
+	if err != nil || token == "" || len(token) > maxTokenBytes {
 		return "", status.Errorf(codes.Unauthenticated, "authorization header is not one bearer token of at most %d bytes", maxTokenBytes)
 	}
 	return token, nil

@@ -15,8 +15,6 @@ import (
 	xds "github.com/envoyproxy/go-control-plane/pkg/server/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"fairlead.dev/pkg/auth"
@@ -91,8 +89,9 @@ func (s *Server) handle(st *stream, loop func(context.Context) error) error {
 		return err
 	}
 	var expired <-chan time.Time
-	if end := certificateEnd(st.ctx); !end.IsZero() {
-		expired = s.clock.After(time.Until(end)) // of the time that TLS and pkg/rpc go by
+	if cert := auth.ClientCertificate(st.ctx); cert != nil {
+		// TLS and pkg/rpc go by the real clock. pkg/rpc closes the connection a second later.
+		expired = s.clock.After(time.Until(cert.NotAfter))
 	}
 	done := make(chan error, 1)
 	go func() { done <- s.guard(ctx, loop) }()
@@ -133,20 +132,6 @@ func (s *Server) handle(st *stream, loop func(context.Context) error) error {
 			st.retry()
 		}
 	}
-}
-
-// certificateEnd is when the client certificate of a call's connection expires; zero without one. pkg/rpc closes the
-// connection a second later.
-func certificateEnd(ctx context.Context) time.Time {
-	p, ok := peer.FromContext(ctx)
-	if !ok {
-		return time.Time{}
-	}
-	info, ok := p.AuthInfo.(credentials.TLSInfo)
-	if !ok || len(info.State.PeerCertificates) == 0 {
-		return time.Time{}
-	}
-	return info.State.PeerCertificates[0].NotAfter
 }
 
 // guard runs a loop, which has a goroutine of its own that the gRPC server's recovery does not cover.
