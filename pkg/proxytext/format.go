@@ -3,6 +3,7 @@ package proxytext
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -125,13 +126,7 @@ func check(value string, more map[string]*regexp.Regexp) error {
 
 // Commands lists the names of the commands that Format knows, sorted.
 func Commands() []string {
-	return slices.Sorted(func(yield func(string) bool) {
-		for _, list := range []map[string]*regexp.Regexp{headerCommands, operatorCommands} {
-			for name := range list {
-				if !yield(name) {
-					return
-				}
-			}
-		}
-	})
+	all := maps.Clone(headerCommands)
+	maps.Copy(all, operatorCommands)
+	return slices.Sorted(maps.Keys(all))
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -82,14 +83,7 @@ func (i *Istio) table() map[string]func(*http.Request) (any, error) {
 	}
 }
 
-func pageNames[V any](table map[string]V) []string {
-	var list []string
-	for name := range table {
-		list = append(list, name)
-	}
-	slices.Sort(list)
-	return list
-}
+func pageNames[V any](table map[string]V) []string { return slices.Sorted(maps.Keys(table)) }
 
 // page is one page as JSON. istioctl lists what there is where it reads "404 page not found", and asks for a proxy
 // where it reads the other sentence.

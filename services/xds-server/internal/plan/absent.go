@@ -181,11 +181,9 @@ func (a *absences) take(sets ...replica.Topics) []absentName {
 	for slot := range found {
 		taken = append(taken, a.names[slot])
 	}
-	slots := a.slots
 	for _, n := range taken {
-		if slot, ok := slots[n.url][n.name]; ok {
+		if slot, ok := a.slots[n.url][n.name]; ok { // drop may have moved it
 			a.drop(slot)
-			slots = a.slots
 		}
 	}
 	slices.SortFunc(taken, func(x, y absentName) int { return cmp.Or(cmp.Compare(x.url, y.url), cmp.Compare(x.name, y.name)) })

@@ -129,8 +129,11 @@ func (s *Server) NewRefusals(all bool) *configv1.Refusals {
 	fresh := r.changed
 	r.changed = false
 	r.mu.Unlock()
+	if !fresh && !all {
+		return nil
+	}
 	found := s.Refusals()
-	if !fresh && (!all || len(found) == 0) {
+	if !fresh && len(found) == 0 {
 		return nil
 	}
 	return &configv1.Refusals{Refusals: found}
