@@ -1,6 +1,6 @@
-// Package envoyapi knows the messages of Envoy's configuration: which one an EnvoyFilter's patch is of, and how to read one that a user
-// wrote. Known are the types of the go-control-plane release that Fairlead is built with, without those of Envoy's contrib builds and of its
-// second API.
+// Package envoyapi knows the messages of Envoy's configuration: which one an EnvoyFilter's patch is of, and how to read
+// one that a user wrote. Known are the types of the go-control-plane release that Fairlead is built with, without those
+// of Envoy's contrib builds and of its second API.
 package envoyapi
 
 import (
@@ -15,7 +15,8 @@ import (
 	listener "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	route "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	manager "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
-	"github.com/golang/protobuf/jsonpb" //nolint:staticcheck,depguard // Istio's decoder: it takes durations in Go's form, which its successor does not
+	// jsonpb is Istio's decoder: unlike its successor it takes durations in Go's form.
+	"github.com/golang/protobuf/jsonpb" //nolint:staticcheck,depguard // see above
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/protoadapt"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -71,7 +72,8 @@ func AgentsOwn(m proto.Message) []string {
 	return own
 }
 
-// Decode reads a patch's value as Istio does: fields that this release's messages do not have are left out, and an unknown type is an error. A TypedStruct, which carries a message of a named type as plain JSON, becomes that message.
+// Decode reads a patch's value as Istio does: it leaves out fields that this release's messages do not have, and fails
+// for an unknown type. A TypedStruct, which carries a message of a named type as plain JSON, becomes that message.
 func Decode(applyTo networking.EnvoyFilter_ApplyTo, value *structpb.Struct) (proto.Message, error) {
 	m := New(applyTo)
 	if m == nil {
@@ -94,7 +96,8 @@ func fromStruct(value *structpb.Struct, into proto.Message) error {
 	return Rewrite(into, untypedStruct)
 }
 
-// clean drops what protobuf's decoder says of the position in the re-encoded JSON, and its deliberately unstable spaces.
+// clean drops what protobuf's decoder says of the position in the re-encoded JSON, and its deliberately unstable
+// spaces.
 func clean(err error) string {
 	msg := strings.Join(strings.Fields(strings.ReplaceAll(err.Error(), "\u00a0", " ")), " ")
 	msg = strings.TrimPrefix(msg, "proto: ")
@@ -137,8 +140,8 @@ func untypedStruct(m proto.Message) (proto.Message, error) {
 
 var deterministic = proto.MarshalOptions{Deterministic: true}
 
-// Rewrite replaces what is packed in a message's Anys, at any depth, by what f returns for it. f may change what it is given. An Any whose
-// content is not changed keeps its bytes.
+// Rewrite replaces what is packed in a message's Anys, at any depth, by what f returns for it. f may change what it is
+// given. An Any whose content is not changed keeps its bytes.
 func Rewrite(m proto.Message, f func(proto.Message) (proto.Message, error)) error {
 	return eachAny(m.ProtoReflect(), func(a *anypb.Any) error {
 		inner, err := a.UnmarshalNew()

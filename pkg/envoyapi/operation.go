@@ -2,11 +2,12 @@ package envoyapi
 
 import networking "istio.io/api/networking/v1alpha3"
 
-// MaxProxyVersion is the length of the longest regular expression for versions that is matched; a longer one matches none.
+// MaxProxyVersion is the length of the longest regular expression for versions that is matched; a longer one matches
+// no version.
 const MaxProxyVersion = 1024
 
-// Operation returns what a patch does, as Istio reads it: an insertion is an addition where the order of the objects does not matter. INVALID is for a
-// patch that Istio takes and that changes nothing, on whatever proxy.
+// Operation returns what a patch does, as Istio reads it: an insertion is an addition where the order of the objects
+// does not matter. It returns INVALID for a patch that Istio accepts and that changes nothing on any proxy.
 func Operation(p *networking.EnvoyFilter_EnvoyConfigObjectPatch) networking.EnvoyFilter_Patch_Operation {
 	op := p.GetPatch().GetOperation()
 	switch op {
@@ -38,6 +39,7 @@ func ordered(applyTo networking.EnvoyFilter_ApplyTo) bool {
 	return isFilter(applyTo) || applyTo == networking.EnvoyFilter_HTTP_ROUTE
 }
 
+// isFilter reports whether patches of a kind are for filters.
 func isFilter(applyTo networking.EnvoyFilter_ApplyTo) bool {
 	switch applyTo {
 	case networking.EnvoyFilter_NETWORK_FILTER, networking.EnvoyFilter_HTTP_FILTER, networking.EnvoyFilter_LISTENER_FILTER:
@@ -47,6 +49,7 @@ func isFilter(applyTo networking.EnvoyFilter_ApplyTo) bool {
 	}
 }
 
+// effective reports whether Istio does anything for an operation on objects of a kind.
 func effective(applyTo networking.EnvoyFilter_ApplyTo, op networking.EnvoyFilter_Patch_Operation) bool {
 	switch op {
 	case networking.EnvoyFilter_Patch_MERGE, networking.EnvoyFilter_Patch_MERGE_AND_REPLACE_LIST:

@@ -232,8 +232,9 @@ func (t *connTracker) handshakeDone(s *slot) {
 	s.guaranteed = time.Since(s.since) + slotGuarantee
 }
 
-// release gives the slot to the connection that waits at the address with the fewest slots. It is called when the connection has
-// authenticated or is closed. It reports whether the connection was evicted before.
+// release gives the slot to the connection that waits at the address with the fewest slots. connLimit and conn.Close
+// call it for a connection that is closed before it has authenticated. It reports whether the connection was evicted
+// before.
 func (t *connTracker) release(s *slot) (evicted bool) {
 	if s == nil {
 		return false

@@ -15,9 +15,9 @@ const (
 	// DefaultMaxUnauthenticated is how many connections may be unauthenticated: an idle one costs 37 KiB with TLS, so
 	// all of them cost 37 MiB. The default is a tenth of MaxConnections if that is less.
 	DefaultMaxUnauthenticated = 1000
-	// DefaultMaxUnauthenticatedPerAddress leaves room for other addresses: it is a quarter of DefaultMaxUnauthenticated,
-	// and the default is a quarter of MaxUnauthenticated if that is less. 1,000 sidecars that start behind one address
-	// pass through it within a second or two, since each gives up its slot after its handshake.
+	// DefaultMaxUnauthenticatedPerAddress leaves room for other addresses: it is a quarter of
+	// DefaultMaxUnauthenticated, and the default is a quarter of MaxUnauthenticated if that is less. 1,000 sidecars that
+	// start behind one address pass through it within a second or two, since each gives up its slot after its handshake.
 	DefaultMaxUnauthenticatedPerAddress = DefaultMaxUnauthenticated / 4
 	// DefaultUnauthenticatedTimeout is ten times what a client needs on a busy machine to connect and make its first
 	// call.
@@ -49,8 +49,9 @@ const (
 	maxUnauthenticatedCalls = 8
 	// slotWait is how long a new connection waits for a slot; the rest of gRPC's 10 s is for its handshake.
 	slotWait = 5 * time.Second
-	// slotGuarantee is how long after its handshake an unauthenticated connection cannot be evicted for one of an address
-	// that has about as many slots; handshakeGuarantee is how long before. By then Fairlead's clients have authenticated or given up.
+	// handshakeGuarantee is how long after it acquired its slot, and slotGuarantee how long after its handshake, an
+	// unauthenticated connection cannot be evicted for one of an address that has about as many slots. By then
+	// Fairlead's clients have authenticated or given up.
 	slotGuarantee      = 3 * time.Second
 	handshakeGuarantee = 5 * time.Second
 	// maxWaitingPerAddress and maxWaiting bound the connections that wait for a slot; each costs a goroutine and some

@@ -26,8 +26,9 @@ func (b *bans) of(peer *auth.Peer) error {
 	return (*refusals)[peer.ID.String()]
 }
 
-// EnforceBans ends the streams of identities that the state bans, and refuses new ones until it no longer does. The client of config-watcher calls it
-// as soon as it holds a revision with other bans: before the revision is applied, which may wait for proxies that are busy.
+// EnforceBans ends the streams of identities that the state bans, and refuses new ones until it no longer does. The
+// client of config-watcher calls it as soon as it holds a revision with other bans: before the revision is applied,
+// which may wait for proxies that are busy.
 func (s *Server) EnforceBans(state *replica.State) {
 	refusals := map[string]error{}
 	for _, b := range state.IdentityBans() {
