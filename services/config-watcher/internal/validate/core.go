@@ -43,7 +43,7 @@ func checkService(c *checker, o *object.Object, s *corev1.Service) {
 		for _, namespace := range strings.Split(v, ",") {
 			to = append(to, strings.TrimSpace(namespace))
 		}
-		c.exportTo(field("metadata.annotations", ExportToAnnotation), to)
+		c.exportTo(field("metadata.annotations", ExportToAnnotation), to, exporter{service: true})
 	}
 	if s.Spec.Type == corev1.ServiceTypeExternalName {
 		if !fqdn(s.Spec.ExternalName) {

@@ -13,12 +13,11 @@ import (
 )
 
 // checkDestinationRule follows https://istio.io/latest/docs/reference/config/networking/destination-rule/.
-func checkDestinationRule(c *checker, o *object.Object, dr *networking.DestinationRule) {
+func checkDestinationRule(c *checker, _ *object.Object, dr *networking.DestinationRule) {
 	if c.istioHost("spec.host", dr.Host) {
 		c.wholeWildcard("spec.host", dr.Host)
 	}
-	ns := o.Key.Namespace
-	c.trafficPolicy("spec.trafficPolicy", ns, dr.TrafficPolicy)
+	c.trafficPolicy("spec.trafficPolicy", dr.TrafficPolicy)
 	seen := map[string]int{}
 	for i, s := range dr.Subsets {
 		at := index("spec.subsets", i)
@@ -32,9 +31,9 @@ func checkDestinationRule(c *checker, o *object.Object, dr *networking.Destinati
 			seen[s.Name] = i
 		}
 		c.looseLabels(at+".labels", s.Labels)
-		c.trafficPolicy(at+".trafficPolicy", ns, s.TrafficPolicy)
+		c.trafficPolicy(at+".trafficPolicy", s.TrafficPolicy)
 	}
-	c.exportedTo("spec.exportTo", ns, dr.ExportTo, dr.WorkloadSelector != nil)
+	c.exportTo("spec.exportTo", dr.ExportTo, exporter{chosen: dr.WorkloadSelector != nil})
 	if dr.WorkloadSelector != nil {
 		c.workloadLabels("spec.workloadSelector.matchLabels", dr.WorkloadSelector.MatchLabels)
 		if len(dr.WorkloadSelector.MatchLabels) == 0 {
@@ -43,7 +42,7 @@ func checkDestinationRule(c *checker, o *object.Object, dr *networking.Destinati
 	}
 }
 
-func (c *checker) trafficPolicy(at, namespace string, p *networking.TrafficPolicy) {
+func (c *checker) trafficPolicy(at string, p *networking.TrafficPolicy) {
 	if p == nil {
 		return
 	}
@@ -57,7 +56,7 @@ func (c *checker) trafficPolicy(at, namespace string, p *networking.TrafficPolic
 	c.loadBalancer(at+".loadBalancer", p.LoadBalancer, p.OutlierDetection)
 	c.connectionPool(at+".connectionPool", p.ConnectionPool)
 	c.outlierDetection(at+".outlierDetection", p.OutlierDetection)
-	c.clientTLS(at+".tls", namespace, p.Tls)
+	c.clientTLS(at+".tls", p.Tls)
 	seen := map[uint32]int{}
 	for i, s := range p.PortLevelSettings {
 		pp := index(at+".portLevelSettings", i)
@@ -72,7 +71,7 @@ func (c *checker) trafficPolicy(at, namespace string, p *networking.TrafficPolic
 		c.loadBalancer(pp+".loadBalancer", s.LoadBalancer, s.OutlierDetection)
 		c.connectionPool(pp+".connectionPool", s.ConnectionPool)
 		c.outlierDetection(pp+".outlierDetection", s.OutlierDetection)
-		c.clientTLS(pp+".tls", namespace, s.Tls)
+		c.clientTLS(pp+".tls", s.Tls)
 	}
 	if t := p.Tunnel; t != nil {
 		if t.Protocol != "" && t.Protocol != "CONNECT" && t.Protocol != "POST" {
@@ -191,15 +190,14 @@ func (c *checker) notNegative(at string, n int32) {
 	}
 }
 
-// clientTLS checks how a connection to the destination is secured: certificates come either by file or by credential name. namespace is the rule's;
-// it may be "" where nothing is in one.
-func (c *checker) clientTLS(at, namespace string, t *networking.ClientTLSSettings) {
+// clientTLS checks how a connection to the destination is secured: certificates come either by file or by credential name.
+func (c *checker) clientTLS(at string, t *networking.ClientTLSSettings) {
 	if t == nil {
 		return
 	}
 	c.credentialName(at+".credentialName", t.CredentialName)
 	if ref, ok := strings.CutPrefix(t.CredentialName, "configmap://"); ok {
-		if ns, name, _ := strings.Cut(ref, "/"); ns == "" || name == "" || ns != namespace {
+		if ns, name, _ := strings.Cut(ref, "/"); ns == "" || name == "" || ns != c.namespace {
 			c.fail(at+".credentialName", t.CredentialName, "not a ConfigMap of the rule's own namespace", "name a Secret")
 		}
 	}

@@ -92,34 +92,6 @@ func covered(name string, hosts []string) bool {
 	return false
 }
 
-// exportedTo checks exportTo of a VirtualService or DestinationRule: namespaces, "." for the object's own, or "*" alone. chosen is true for a rule
-// that has a workloadSelector, and with it reaches its own namespace alone.
-func (c *checker) exportedTo(at, namespace string, list []string, chosen bool) {
-	seen := map[string]bool{}
-	for i, s := range list {
-		to := s
-		if s == "." {
-			to = namespace
-		}
-		switch ip := index(at, i); {
-		case seen[to]:
-			c.fail(ip, s, "listed twice", `keep one of them; "." is the object's own namespace`)
-		case s == "~":
-			c.fail(ip, s, "only a service can be exported to nobody", `write "." for the object's own namespace, or delete the object`)
-		case s != "*" && !nameLabel(to):
-			c.fail(ip, s, "not a namespace", `use a namespace, "." for the object's own or "*" for all`)
-		case chosen && to != namespace:
-			c.fail(ip, s, "a rule with workloadSelector is about workloads of its own namespace alone", `remove it, or write "."`)
-		case s != "*":
-			c.realNamespace(ip, to)
-		}
-		seen[to] = true
-	}
-	if seen["*"] && len(list) > 1 {
-		c.fail(at, nil, `"*" cannot be combined with other entries`, "keep it alone, or list namespaces only")
-	}
-}
-
 // realNamespace warns of a namespace that Istio's webhook takes and that Kubernetes cannot have.
 func (c *checker) realNamespace(at, s string) {
 	if s != "" && !dnsLabel(s) {

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"regexp"
-	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -60,13 +58,10 @@ func fqdn(s string) bool {
 	return true
 }
 
-// dnsName accepts what Istio takes for a name in the DNS: labels of letters, digits and '-', of which the last is no number.
+// dnsName accepts a name in the DNS: labels of letters, digits and '-', of which the last is no number, even if a dot
+// ends the name.
 func dnsName(s string) bool {
-	labels := strings.Split(strings.TrimSuffix(s, "."), ".")
-	if _, err := strconv.Atoi(labels[len(labels)-1]); err == nil || s == "" || len(s) > 255 {
-		return false
-	}
-	return !slices.ContainsFunc(labels, func(l string) bool { return !nameLabel(l) })
+	return nameProblem(s) == "" && nameProblem(strings.TrimSuffix(s, ".")) == ""
 }
 
 func nameLabel(s string) bool { return len(s) <= 63 && nameLabelRE.MatchString(s) }
@@ -224,29 +219,42 @@ func (c *checker) token(path, s, what string) {
 	}
 }
 
-// exportTo checks visibility entries: ".", "*", "~" or namespaces.
-func (c *checker) exportTo(path string, list []string) {
+// exporter tells exportTo what has the list.
+type exporter struct {
+	// service is true for a Service, a ServiceEntry and the defaults of MeshConfig: they may have "~", for nobody.
+	service bool
+	// chosen is true for a DestinationRule with a workloadSelector, which reaches its own namespace alone.
+	chosen bool
+}
+
+// exportTo checks the namespaces that an object is exported to: names, "." for the object's own namespace, or "*" or
+// "~" alone.
+func (c *checker) exportTo(path string, list []string, of exporter) {
 	seen := map[string]bool{}
 	for i, s := range list {
-		at := index(path, i)
-		own := s == "." && seen[c.namespace] || s == c.namespace && seen["."]
-		switch {
-		case seen[s] || own && s != "":
-			c.fail(at, s, "listed twice", "keep one of them")
-		case s == "." || s == "*" || s == "~":
-		case !nameLabel(s):
+		to, named := s, s != "." && s != "*" && s != "~"
+		if s == "." {
+			to = c.namespace
+		}
+		switch at := index(path, i); {
+		case seen[to]:
+			c.fail(at, s, "listed twice", `keep one of them; "." is the object's own namespace`)
+		case s == "~" && !of.service:
+			c.fail(at, s, "only a service can be exported to nobody", `write "." for the object's own namespace, or delete the object`)
+		case named && !nameLabel(s):
 			c.fail(at, s, "not a namespace", `use a namespace, "." for the object's own or "*" for all`)
-		default:
+		case of.chosen && to != c.namespace:
+			c.fail(at, s, "a rule with workloadSelector is about workloads of its own namespace alone", `remove it, or write "."`)
+		case named:
 			c.realNamespace(at, s)
 		}
-		seen[s] = true
+		seen[to] = true
 	}
-	if len(list) > 1 && (seen["*"] || seen["~"]) {
-		only := "*"
-		if seen["~"] {
-			only = "~"
+	for _, alone := range []string{"~", "*"} {
+		if seen[alone] && len(list) > 1 && (alone == "*" || of.service) {
+			c.fail(path, nil, fmt.Sprintf("%q cannot be combined with other entries", alone), "keep it alone, or list namespaces only")
+			break
 		}
-		c.fail(path, nil, fmt.Sprintf("%q cannot be combined with other entries", only), "keep it alone, or list namespaces only")
 	}
 }
 

@@ -61,7 +61,7 @@ func checkServiceEntry(c *checker, o *object.Object, se *networking.ServiceEntry
 			}
 		}
 	}
-	c.exportTo("spec.exportTo", se.ExportTo)
+	c.exportTo("spec.exportTo", se.ExportTo, exporter{service: true})
 	for i, san := range se.SubjectAltNames {
 		if san == "" {
 			c.remark(index("spec.subjectAltNames", i), "matches no certificate: it is empty", "remove it")

@@ -22,7 +22,7 @@ const (
 
 // checkVirtualService follows the rules of Istio's VirtualService reference
 // (https://istio.io/latest/docs/reference/config/networking/virtual-service/).
-func checkVirtualService(c *checker, o *object.Object, vs *networking.VirtualService) {
+func checkVirtualService(c *checker, _ *object.Object, vs *networking.VirtualService) {
 	isDelegate := len(vs.Hosts) == 0
 	mesh := len(vs.Gateways) == 0 || contains(vs.Gateways, "mesh")
 	c.gatewayRefs("spec.gateways", vs.Gateways)
@@ -65,7 +65,7 @@ func checkVirtualService(c *checker, o *object.Object, vs *networking.VirtualSer
 		}
 		c.l4Routes(at+".route", r.Route)
 	}
-	c.exportedTo("spec.exportTo", o.Key.Namespace, vs.ExportTo, false)
+	c.exportTo("spec.exportTo", vs.ExportTo, exporter{})
 	c.unreachable(vs)
 }
 
