@@ -191,10 +191,13 @@ func (l *Log) open() error {
 			return errors.Join(err, file.Close())
 		}
 	}
-	if whole == 0 {
-		content, _ = os.ReadFile(rotated(l.cfg.Path, 1)) // there is none before the first rotation
-	} else {
+	switch {
+	case whole > 0:
 		content = content[:whole]
+	case l.prev == "":
+		content, _ = os.ReadFile(rotated(l.cfg.Path, 1)) // there is none before the first rotation
+	default:
+		content = nil // rotate has begun the file, and the chain is known
 	}
 	if last := lastLine(content); last != nil {
 		e, hash, err := parse(last)
@@ -209,8 +212,8 @@ func (l *Log) open() error {
 }
 
 func lastLine(content []byte) []byte {
-	lines := bytes.Split(bytes.TrimSuffix(content, []byte("\n")), []byte("\n"))
-	if last := lines[len(lines)-1]; len(last) > 0 {
+	content = bytes.TrimSuffix(content, []byte("\n"))
+	if last := content[bytes.LastIndexByte(content, '\n')+1:]; len(last) > 0 {
 		return last
 	}
 	return nil
