@@ -4,6 +4,7 @@ package ban
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -30,12 +31,13 @@ type Table struct {
 
 	mu      sync.Mutex
 	held    map[object.Key]*object.Object
+	byID    map[string][]*object.Ban // those of held, by identity
 	changed chan struct{}
 }
 
 // NewTable returns an empty table. Run must be called for bans to end.
 func NewTable(cfg Config) *Table {
-	return &Table{cfg: cfg, held: map[object.Key]*object.Object{}, changed: make(chan struct{})}
+	return &Table{cfg: cfg, held: map[object.Key]*object.Object{}, byID: map[string][]*object.Ban{}, changed: make(chan struct{})}
 }
 
 // Submit applies the IdentityBans among the changes and passes all changes on to Config.Next. Bans that have ended, or
@@ -49,7 +51,7 @@ func (t *Table) Submit(ctx context.Context, changes []normalise.Change) {
 			continue
 		}
 		touched = true
-		delete(t.held, c.Key)
+		t.lift(c.Key)
 		switch b := banOf(c.Object); {
 		case b == nil:
 		case t.cfg.Protected(b.Identity) != "":
@@ -60,6 +62,7 @@ func (t *Table) Submit(ctx context.Context, changes []normalise.Change) {
 			changes[i].Object = nil
 		default:
 			t.held[c.Key] = c.Object
+			t.byID[b.Identity] = append(t.byID[b.Identity], b)
 		}
 	}
 	if touched {
@@ -74,6 +77,19 @@ func banOf(o *object.Object) *object.Ban {
 	}
 	b, _ := o.Body.(*object.Ban)
 	return b
+}
+
+// lift removes a ban from held and byID. The caller holds t.mu.
+func (t *Table) lift(k object.Key) {
+	b := banOf(t.held[k])
+	if b == nil {
+		return
+	}
+	delete(t.held, k)
+	t.byID[b.Identity] = slices.DeleteFunc(t.byID[b.Identity], func(other *object.Ban) bool { return other == b })
+	if len(t.byID[b.Identity]) == 0 {
+		delete(t.byID, b.Identity)
+	}
 }
 
 func (t *Table) touch() {
@@ -108,7 +124,7 @@ func (t *Table) expire(ctx context.Context) (next time.Time, changed <-chan stru
 		switch {
 		case b.Ended(t.cfg.Clock.Now()):
 			ended = append(ended, normalise.Change{Key: k})
-			delete(t.held, k)
+			t.lift(k)
 			t.cfg.Log.Info("ban has ended", "identity", b.Identity, "object", k.String())
 		case !b.Until.IsZero() && (next.IsZero() || b.Until.Before(next)):
 			next = b.Until
@@ -125,11 +141,8 @@ func (t *Table) expire(ctx context.Context) (next time.Time, changed <-chan stru
 func (t *Table) Banned(identity string) *object.Ban {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if identity == "" {
-		return nil
-	}
-	for _, o := range t.held {
-		if b := banOf(o); b.Identity == identity && !b.Ended(t.cfg.Clock.Now()) {
+	for _, b := range t.byID[identity] {
+		if !b.Ended(t.cfg.Clock.Now()) {
 			return b
 		}
 	}
