@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -270,5 +269,5 @@ func (a *Access) meshWide(namespace string) bool {
 }
 
 func writes(verb string) bool {
-	return !strings.HasPrefix(verb, "get") && verb != List && verb != Watch
+	return verb != Get && verb != List && verb != Watch
 }

@@ -37,7 +37,8 @@ type Service struct {
 // NewService makes a service that answers from an Access and an audit log.
 func NewService(a *Access, lines Lines) *Service { return &Service{access: a, lines: lines} }
 
-func callerOf(ctx context.Context) (auth.Peer, error) {
+// Caller returns the verified caller of the call that ctx belongs to. The error is a status for the caller.
+func Caller(ctx context.Context) (auth.Peer, error) {
 	p, ok := auth.PeerFrom(ctx)
 	if !ok {
 		return p, status.Error(codes.PermissionDenied, "call was not authenticated")
@@ -47,7 +48,7 @@ func callerOf(ctx context.Context) (auth.Peer, error) {
 
 // WhoAmI implements AccessService.
 func (s *Service) WhoAmI(ctx context.Context, _ *configv1.WhoAmIRequest) (*configv1.WhoAmIResponse, error) {
-	p, err := callerOf(ctx)
+	p, err := Caller(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -60,7 +61,7 @@ func (s *Service) WhoAmI(ctx context.Context, _ *configv1.WhoAmIRequest) (*confi
 
 // CanI implements AccessService.
 func (s *Service) CanI(ctx context.Context, req *configv1.CanIRequest) (*configv1.CanIResponse, error) {
-	p, err := callerOf(ctx)
+	p, err := Caller(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +85,7 @@ func (s *Service) CanI(ctx context.Context, req *configv1.CanIRequest) (*configv
 
 // ListAudit implements AccessService.
 func (s *Service) ListAudit(ctx context.Context, req *configv1.ListAuditRequest) (*configv1.ListAuditResponse, error) {
-	p, err := callerOf(ctx)
+	p, err := Caller(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -8,7 +8,6 @@ import (
 	"google.golang.org/grpc/status"
 	mesh "istio.io/api/mesh/v1alpha1"
 
-	"fairlead.dev/pkg/auth"
 	"fairlead.dev/services/config-watcher/internal/access"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/resource"
@@ -41,9 +40,9 @@ func (r *rootNamespace) of(s *Service) string {
 
 // sight implements fleet.Sight: xds-servers see all proxies, others those of namespaces whose objects they may list.
 func (s *Service) sight(ctx context.Context, namespace string) (func(string) bool, error) {
-	p, ok := auth.PeerFrom(ctx)
-	if !ok {
-		return nil, status.Error(codes.PermissionDenied, "call was not authenticated")
+	p, err := access.Caller(ctx)
+	if err != nil {
+		return nil, err
 	}
 	if p.ID == s.cfg.xdsServer {
 		return nil, nil //nolint:nilnil // all
@@ -51,7 +50,7 @@ func (s *Service) sight(ctx context.Context, namespace string) (func(string) boo
 	may := func(namespace string) error {
 		return s.access.May(p.ID.String(), access.List, object.Key{Kind: "Proxy", Namespace: namespace})
 	}
-	err := s.access.Anywhere(p.ID.String(), access.List)
+	err = s.access.Anywhere(p.ID.String(), access.List)
 	if namespace != "" {
 		err = may(namespace)
 	}

@@ -8,7 +8,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"fairlead.dev/pkg/auth"
 	"fairlead.dev/services/config-watcher/internal/access"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/source/memory"
@@ -33,9 +32,9 @@ type Audit interface {
 
 // callerOf is the verified identity of the call.
 func callerOf(ctx context.Context) (string, error) {
-	p, ok := auth.PeerFrom(ctx)
-	if !ok {
-		return "", status.Error(codes.PermissionDenied, "call was not authenticated")
+	p, err := access.Caller(ctx)
+	if err != nil {
+		return "", err
 	}
 	return p.ID.String(), nil
 }
