@@ -92,6 +92,12 @@ func locate(file string, line int) string {
 	return file + ":" + strconv.Itoa(line)
 }
 
+// LineOf returns the line of a location "file:line"; 0 if it has none.
+func LineOf(location string) int {
+	line, _ := strconv.Atoi(location[strings.LastIndexByte(location, ':')+1:])
+	return line
+}
+
 // Parse is Each for content with few documents: it returns them all.
 func Parse(file string, content []byte) ([]*Document, object.Problems) {
 	var docs []*Document

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strconv"
 	"strings"
 
 	"fairlead.dev/services/config-watcher/internal/manifest"
@@ -169,18 +168,9 @@ func isMeshConfig(name string, content []byte) bool {
 func findings(problems ...object.Problem) []Finding {
 	out := make([]Finding, 0, len(problems))
 	for _, p := range problems {
-		out = append(out, Finding{Line: lineOf(p.Location), Field: p.Field, Message: p.Description()})
+		out = append(out, Finding{Line: max(manifest.LineOf(p.Location), 1), Field: p.Field, Message: p.Description()})
 	}
 	return out
-}
-
-// lineOf is the line of a location "file:line", 1 if it has none.
-func lineOf(location string) int {
-	line, err := strconv.Atoi(location[strings.LastIndexByte(location, ':')+1:])
-	if err != nil {
-		return 1
-	}
-	return line
 }
 
 // Summary counts verdicts.

@@ -97,7 +97,7 @@ func decodeManifests(saved bool, name string, content []byte) Decoded {
 	})
 	if len(problems) > 0 {
 		d.Unreadable = true
-		if lineOf(problems[len(problems)-1].Location) > line {
+		if manifest.LineOf(problems[len(problems)-1].Location) > line {
 			d.Last = object.Key{}
 		}
 		d.Holds = append(validate.HoldsIn(name, content), d.Holds...)

@@ -8,10 +8,10 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
+	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/source/record"
 	"fairlead.dev/services/config-watcher/internal/validate"
@@ -87,7 +87,7 @@ func (s *Source) save(e entry, next, d Decoded) {
 			continue
 		}
 		fresh[o.Key] = true
-		add(record.Record{Key: o.Key, File: e.name, Line: lineOf(o.Location), Content: d.Contents[i]})
+		add(record.Record{Key: o.Key, File: e.name, Line: manifest.LineOf(o.Location), Content: d.Contents[i]})
 	}
 	kept := map[object.Key]bool{}
 	for _, o := range next.Objects {
@@ -111,12 +111,6 @@ func (s *Source) save(e entry, next, d Decoded) {
 		return
 	}
 	s.cfg.Saved.Put(s.savedFile(e), text.Bytes())
-}
-
-// lineOf is the line of a location "file:line".
-func lineOf(location string) int {
-	n, _ := strconv.Atoi(location[strings.LastIndexByte(location, ':')+1:])
-	return n
 }
 
 // forget removes what was saved of a file that is gone.
