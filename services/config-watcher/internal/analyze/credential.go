@@ -7,6 +7,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"fairlead.dev/services/config-watcher/internal/credential"
+	"fairlead.dev/services/config-watcher/internal/normalise"
 )
 
 // checkCredentials finds credentialNames of a Gateway's servers that stand for no usable Secret where the gateway's workloads are. Without
@@ -52,7 +53,7 @@ func checkRuleCredentials(r *reader) {
 		if len(rule.GetWorkloadSelector().GetMatchLabels()) == 0 {
 			namespaces = nil
 			for _, ns := range r.gatewayNamespaces() {
-				if sees(r.exported(r.object), ns) {
+				if normalise.VisibleTo(r.exported(r.object), ns) {
 					namespaces = append(namespaces, ns)
 				}
 			}

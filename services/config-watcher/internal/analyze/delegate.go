@@ -5,6 +5,7 @@ import (
 
 	networking "istio.io/api/networking/v1alpha3"
 
+	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
@@ -24,7 +25,7 @@ func checkDelegates(r *reader) {
 			r.report(DelegateNotFound, field, ns+"/"+name, "there is no such VirtualService", "create it, without hosts, or correct the name")
 		case len(o.Body.(*networking.VirtualService).GetHosts()) > 0:
 			r.report(DelegateNotFound, field, ns+"/"+name, "that VirtualService has hosts of its own and can be no delegate", "remove its hosts and gateways")
-		case !sees(r.exported(o), r.namespace()):
+		case !normalise.VisibleTo(r.exported(o), r.namespace()):
 			r.report(DelegateNotFound, field, ns+"/"+name, fmt.Sprintf("that VirtualService is not exported to namespace %s, only to %s", r.namespace(), shownTo(r.exported(o))), "export it there")
 		}
 	}
@@ -41,7 +42,7 @@ func delegateOf(in *networking.HTTPRoute, namespace string) (ns, name string) {
 func (r *reader) delegate(in *networking.HTTPRoute, root *object.Object) *networking.VirtualService {
 	ns, name := delegateOf(in, root.Key.Namespace)
 	o := r.config("VirtualService", ns, name)
-	if o == nil || len(o.Body.(*networking.VirtualService).GetHosts()) > 0 || !sees(r.exported(o), root.Key.Namespace) {
+	if o == nil || len(o.Body.(*networking.VirtualService).GetHosts()) > 0 || !normalise.VisibleTo(r.exported(o), root.Key.Namespace) {
 		return nil
 	}
 	return o.Body.(*networking.VirtualService)

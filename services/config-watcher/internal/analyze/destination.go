@@ -65,7 +65,7 @@ func (r *reader) clients(vs *networking.VirtualService) []string {
 			ns, rest, _ := strings.Cut(name, "/")
 			if g := r.config("Gateway", ns, rest); g != nil {
 				for _, from := range r.selected(g.Body.(*networking.Gateway).GetSelector()) {
-					if sees(exported, from) {
+					if normalise.VisibleTo(exported, from) {
 						out = append(out, from)
 					}
 				}
@@ -103,7 +103,7 @@ func (r *reader) destinationHost(field, name string, clients []string) []*object
 			return nil
 		}
 		exported = append(exported, to...)
-		if slices.ContainsFunc(clients, func(ns string) bool { return sees(to, ns) }) {
+		if slices.ContainsFunc(clients, func(ns string) bool { return normalise.VisibleTo(to, ns) }) {
 			seen = append(seen, o)
 		}
 	}
@@ -172,7 +172,7 @@ func (r *reader) destinationSubset(field string, d *networking.Destination, serv
 	exported := r.exported(r.object)
 	for _, o := range r.rules(host) {
 		// A rule of another client namespace may define it for the clients there.
-		if ns := o.Key.Namespace; defines(o, d.Subset) && (len(clients) == 0 || sees(exported, ns)) {
+		if ns := o.Key.Namespace; defines(o, d.Subset) && (len(clients) == 0 || normalise.VisibleTo(exported, ns)) {
 			candidates = append(candidates, ns)
 		}
 	}
@@ -224,7 +224,7 @@ func (r *reader) rulesFor(host, client, owner string) []*object.Object {
 			rules := r.rules(h)
 			r.effort += len(rules)
 			for _, o := range rules {
-				if o.Key.Namespace == ns && sees(r.exported(o), client) {
+				if o.Key.Namespace == ns && normalise.VisibleTo(r.exported(o), client) {
 					found = append(found, o)
 					general = general || len(o.Body.(*networking.DestinationRule).GetWorkloadSelector().GetMatchLabels()) == 0
 				}
@@ -244,7 +244,7 @@ func (r *reader) rulesFor(host, client, owner string) []*object.Object {
 func (r *reader) rulesElsewhere(host, client string, namespaces []string) []*object.Object {
 	var out []*object.Object
 	for _, o := range r.rules(host) {
-		if slices.Contains(namespaces, o.Key.Namespace) && sees(r.exported(o), client) {
+		if slices.Contains(namespaces, o.Key.Namespace) && normalise.VisibleTo(r.exported(o), client) {
 			out = append(out, o)
 		}
 	}

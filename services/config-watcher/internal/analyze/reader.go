@@ -188,11 +188,6 @@ func (r *reader) routes(gateway, host string) []*object.Object {
 // all is the visibility of what every namespace sees.
 const all = "*"
 
-// sees reports whether a namespace is among those that an object is exported to.
-func sees(exported []string, namespace string) bool {
-	return slices.Contains(exported, all) || slices.Contains(exported, namespace)
-}
-
 // within reports whether all who see one object see the other as well.
 func within(inner, outer []string) bool {
 	if slices.Contains(outer, all) {

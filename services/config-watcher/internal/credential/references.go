@@ -8,6 +8,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/resource"
 	"fairlead.dev/services/config-watcher/internal/revision"
 )
@@ -219,7 +220,7 @@ func (u *use) reaches(namespace string, router bool) bool {
 	case len(u.selector) > 0:
 		return u.namespace == namespace
 	default:
-		return router && (slices.Contains(u.exportedTo, "*") || slices.Contains(u.exportedTo, namespace))
+		return router && normalise.VisibleTo(u.exportedTo, namespace)
 	}
 }
 

@@ -34,7 +34,7 @@ func (m *Mesh) audiences(claimants []*object.Object) [][]string {
 	for _, namespace := range sortedUnique(slices.Concat(exported...)) {
 		var which strings.Builder
 		for i, to := range exported {
-			if visibleTo(to, namespace) {
+			if VisibleTo(to, namespace) {
 				fmt.Fprint(&which, i, " ")
 			}
 		}
@@ -55,7 +55,7 @@ func (m *Mesh) forAudience(claimants []*object.Object, audience []string) []*obj
 	}
 	var out []*object.Object
 	for _, o := range claimants {
-		if visibleTo(m.exportedTo(o), audience[0]) {
+		if VisibleTo(m.exportedTo(o), audience[0]) {
 			out = append(out, o)
 		}
 	}

@@ -23,7 +23,7 @@ func seenFrom(held map[resource.Key]*configv1.Resource, namespace string) map[st
 	visible := map[hostKey]*configv1.Service{}
 	for _, r := range held {
 		s := r.GetService()
-		if s == nil || !visibleTo(s.ExportedTo, namespace) {
+		if s == nil || !VisibleTo(s.ExportedTo, namespace) {
 			continue
 		}
 		h := hostKey{s.Namespace, s.Hostname}
@@ -92,7 +92,7 @@ func TestNamespacesSeeWhatIsExportedToThem(t *testing.T) {
 		all, held := mesh(func(*object.Object) bool { return true })
 		for _, namespace := range []string{"apps", "other", "istio-system", "elsewhere"} {
 			_, open := mesh(func(o *object.Object) bool {
-				return o.Key.Kind != "Service" && o.Key.Kind != "ServiceEntry" || visibleTo(all.exportedTo(o), namespace)
+				return o.Key.Kind != "Service" && o.Key.Kind != "ServiceEntry" || VisibleTo(all.exportedTo(o), namespace)
 			})
 			if got, want := text(seenFrom(held, namespace)), text(seenFrom(open, namespace)); got != want {
 				t.Fatalf("seed %d: namespace %s sees\n%s\nand of what is exported to it alone\n%s", seed, namespace, got, want)

@@ -142,7 +142,7 @@ func (m *Mesh) delegated(namespace string, r *networking.HTTPRoute) []*networkin
 		return nil
 	}
 	s, ok := o.Body.(*networking.VirtualService)
-	if !ok || len(s.Hosts) > 0 || !visibleTo(ExportedTo(s.ExportTo, m.settings.GetDefaultVirtualServiceExportTo(), ns), namespace) {
+	if !ok || len(s.Hosts) > 0 || !VisibleTo(ExportedTo(s.ExportTo, m.settings.GetDefaultVirtualServiceExportTo(), ns), namespace) {
 		return nil
 	}
 	d := proto.Clone(s).(*networking.VirtualService)

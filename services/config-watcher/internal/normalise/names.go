@@ -83,8 +83,8 @@ func ExportedTo(exportTo, fallback []string, namespace string) []string {
 	return slices.Compact(out)
 }
 
-// visibleTo reports whether a namespace is among those resolved by ExportedTo.
-func visibleTo(exported []string, namespace string) bool {
+// VisibleTo reports whether a namespace is among those resolved by ExportedTo.
+func VisibleTo(exported []string, namespace string) bool {
 	return slices.Contains(exported, "*") || slices.Contains(exported, namespace)
 }
 
