@@ -384,9 +384,6 @@ func (l *Log) reserve() {
 	}
 }
 
-// Path returns the path of the newest file; empty if there is no file.
-func (l *Log) Path() string { return l.cfg.Path }
-
 // Close closes the files.
 func (l *Log) Close() error {
 	if l.refused == nil {

@@ -149,13 +149,6 @@ func (t *Table) Banned(identity string) *object.Ban {
 	return nil
 }
 
-// Len returns how many bans are in force.
-func (t *Table) Len() int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return len(t.held)
-}
-
 // Changed returns a channel that is closed when a ban is added, changed, lifted or ended.
 func (t *Table) Changed() <-chan struct{} {
 	t.mu.Lock()

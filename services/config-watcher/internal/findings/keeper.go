@@ -60,7 +60,6 @@ type Keeper struct {
 	done     uint64 // those that the findings take into account
 	advanced chan struct{}
 	found    map[object.Key][]analyze.Finding
-	total    int
 	looks    uint64
 	recent   []appearance
 }
@@ -160,13 +159,11 @@ func (k *Keeper) publish(d analyze.Delta, taken uint64) {
 	k.mu.Lock()
 	k.looks++
 	for _, f := range slices.Concat(d.Vanished, d.Appeared) {
-		before := len(k.found[f.Key])
 		if now := k.mesh.Of(f.Key); len(now) > 0 {
 			k.found[f.Key] = now
 		} else {
 			delete(k.found, f.Key)
 		}
-		k.total += len(k.found[f.Key]) - before
 	}
 	for _, f := range d.Appeared {
 		k.recent = append(k.recent, appearance{k.looks, f})
@@ -219,19 +216,12 @@ func (k *Keeper) Of(key object.Key) []analyze.Finding {
 func (k *Keeper) All() []analyze.Finding {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	out := make([]analyze.Finding, 0, k.total)
+	var out []analyze.Finding
 	for _, list := range k.found {
 		out = append(out, list...)
 	}
 	slices.SortFunc(out, analyze.Finding.Compare)
 	return out
-}
-
-// Count counts the findings.
-func (k *Keeper) Count() int {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.total
 }
 
 // About lists the findings about the VirtualServices and DestinationRules that name exactly a host.
