@@ -10,8 +10,8 @@ import (
 	"fairlead.dev/services/config-watcher/internal/normalise"
 )
 
-// checkCredentials finds credentialNames of a Gateway's servers that stand for no usable Secret where the gateway's workloads are. Without
-// workloads there is no namespace to look in, which is said of the selector.
+// checkCredentials finds credentialNames of a Gateway's servers that stand for no usable Secret where the gateway's
+// workloads are. Without workloads there is no namespace to look in, which is said of the selector.
 func checkCredentials(r *reader) {
 	g := r.object.Body.(*networking.Gateway)
 	for i, s := range g.GetServers() {
@@ -41,8 +41,8 @@ func checkCredentials(r *reader) {
 	}
 }
 
-// checkRuleCredentials finds credentialNames of a DestinationRule that stand for no usable Secret: of one for chosen workloads in its own
-// namespace, else in those of gateways, since sidecars have no use for it then.
+// checkRuleCredentials finds credentialNames of a DestinationRule that stand for no usable Secret: of one for chosen
+// workloads in its own namespace, else in those of gateways, since sidecars have no use for it then.
 func checkRuleCredentials(r *reader) {
 	rule := r.object.Body.(*networking.DestinationRule)
 	check := func(field string, tls *networking.ClientTLSSettings) {
@@ -108,7 +108,8 @@ func (r *reader) checkCredential(field, name, ns string, what need) {
 	r.report(code, field, name, reason, remedy)
 }
 
-// credential tells whether a credentialName stands for something usable for workloads of a namespace; an empty code means that it does.
+// credential tells whether a credentialName stands for something usable for workloads of a namespace; an empty code
+// means that it does.
 func (r *reader) credential(name, ns string, what need) (code Code, reason string) {
 	at := credential.WithoutScheme(name)
 	if at == "" {

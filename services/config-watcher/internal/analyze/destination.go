@@ -11,7 +11,8 @@ import (
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-// checkDestinations finds destinations of a VirtualService that lead nowhere: by their host, their port or their subset.
+// checkDestinations finds destinations of a VirtualService that lead nowhere: by their host, their port or their
+// subset.
 func checkDestinations(r *reader) {
 	vs := r.object.Body.(*networking.VirtualService)
 	clients := r.clients(vs)
@@ -51,9 +52,9 @@ func eachDestination(vs *networking.VirtualService, f func(field string, d *netw
 	}
 }
 
-// clients lists namespaces whose proxies have a VirtualService's routes; none if that cannot be told. One that is exported to every namespace is
-// taken to be meant for its own, unless that is the root namespace; at a gateway the clients are the gateway's workloads. The routes of a
-// delegate are had by the clients of others.
+// clients lists namespaces whose proxies have a VirtualService's routes; none if that cannot be told. One that is
+// exported to every namespace is taken to be meant for its own, unless that is the root namespace; at a gateway the
+// clients are the gateway's workloads. The routes of a delegate are had by the clients of others.
 func (r *reader) clients(vs *networking.VirtualService) []string {
 	if len(vs.GetHosts()) == 0 {
 		return nil
@@ -84,7 +85,8 @@ func (r *reader) clients(vs *networking.VirtualService) []string {
 	return out
 }
 
-// destinationHost returns the services that a host stands for among those that clients see, and reports if there are none.
+// destinationHost returns the services that a host stands for among those that clients see, and reports if there are
+// none.
 func (r *reader) destinationHost(field, name string, clients []string) []*object.Object {
 	host := r.host(name)
 	found := r.services(host)
@@ -209,8 +211,9 @@ func defines(rule *object.Object, subset string) bool {
 	return slices.ContainsFunc(rule.Body.(*networking.DestinationRule).GetSubsets(), func(s *networking.Subset) bool { return s.GetName() == subset })
 }
 
-// rulesFor lists the DestinationRules that may hold for a client's requests to a host, oldest first: they are looked up in the client's
-// namespace, the service's and the root namespace, in each the most specific host first. Rules for chosen workloads count for all of them.
+// rulesFor lists the DestinationRules that may hold for a client's requests to a host, oldest first: they are looked up
+// in the client's namespace, the service's and the root namespace, in each the most specific host first. Rules for
+// chosen workloads count for all of them.
 func (r *reader) rulesFor(host, client, owner string) []*object.Object {
 	root := r.settings().GetRootNamespace()
 	order := []string{client, owner, root}
@@ -240,7 +243,8 @@ func (r *reader) rulesFor(host, client, owner string) []*object.Object {
 	return nil
 }
 
-// rulesElsewhere lists the rules for exactly a host in further namespaces: they hold for workloads that no rule before was chosen for.
+// rulesElsewhere lists the rules for exactly a host in further namespaces: they hold for workloads that no rule before
+// was chosen for.
 func (r *reader) rulesElsewhere(host, client string, namespaces []string) []*object.Object {
 	var out []*object.Object
 	for _, o := range r.rules(host) {

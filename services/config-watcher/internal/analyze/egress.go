@@ -10,7 +10,8 @@ import (
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-// managedBy is the label of what `fairlead up` has made of the user's objects, and its value there: its mistakes are the user's object's.
+// managedBy is the label of what `fairlead up` has made of the user's objects, and its value there: its mistakes are
+// the user's object's.
 const managedBy, managedByUp = "app.kubernetes.io/managed-by", "fairlead-up"
 
 // checkEgress finds egress hosts of a Sidecar that import nothing.

@@ -1,8 +1,9 @@
-// Package analyze judges objects by what other objects say: references to what does not exist, and objects that older ones leave without an
-// effect. Package validate judges each object alone and refuses it; what is found here is a warning, since the missing part may come later.
+// Package analyze judges objects by what other objects say: references to what does not exist, and objects that older
+// ones leave without an effect. Package validate judges each object alone and refuses it; what is found here is a
+// warning, since the missing part may come later.
 //
-// Mesh keeps the objects indexed. Each check is a pure function of one object and of what it reads through a reader, which records what was
-// read: a change judges those objects anew that have read something about it, and no others.
+// Mesh keeps the objects indexed. Each check is a pure function of one object and of what it reads through a reader,
+// which records what was read: a change judges those objects anew that have read something about it, and no others.
 package analyze
 
 import (

@@ -14,7 +14,8 @@ import (
 // meshGateway is the reserved gateway name that stands for all sidecars.
 const meshGateway = "mesh"
 
-// gatewaysOf lists the gateways that a VirtualService or one of its matches names, as "mesh" or "<namespace>/<name>", each once.
+// gatewaysOf lists the gateways that a VirtualService or one of its matches names, as "mesh" or "<namespace>/<name>",
+// each once.
 func gatewaysOf(vs *networking.VirtualService, namespace, domain string) []string {
 	var out []string
 	known := map[string]bool{}
@@ -27,7 +28,8 @@ func gatewaysOf(vs *networking.VirtualService, namespace, domain string) []strin
 	return out
 }
 
-// eachGateway calls f for every gateway that a VirtualService names, with its path; for "mesh" if the object itself names none.
+// eachGateway calls f for every gateway that a VirtualService names, with its path; for "mesh" if the object itself
+// names none.
 func eachGateway(vs *networking.VirtualService, f func(field, name string)) {
 	each := func(field string, names []string) {
 		for i, name := range names {
@@ -162,7 +164,8 @@ func namesOf(s *networking.Server) []serverName {
 	return out
 }
 
-// checkServersShadowed finds servers, and hosts of servers, that an older Gateway of the same workloads leaves without an effect.
+// checkServersShadowed finds servers, and hosts of servers, that an older Gateway of the same workloads leaves without
+// an effect.
 func checkServersShadowed(r *reader) {
 	g := r.object.Body.(*networking.Gateway)
 	for i, s := range g.GetServers() {
@@ -203,7 +206,8 @@ func (r *reader) otherKind(g *networking.Gateway, s *networking.Server) *object.
 	return taker
 }
 
-// oldestSharing returns the oldest Gateway of a list that is older than the object and shares a workload with it; nil if none does.
+// oldestSharing returns the oldest Gateway of a list that is older than the object and shares a workload with it; nil
+// if none does.
 func (r *reader) oldestSharing(g *networking.Gateway, list []*object.Object) *object.Object {
 	for _, o := range list[:min(len(list), mostScanned)] {
 		if r.effort++; r.effort > mostEffort || !object.Older(o, r.object) {

@@ -122,7 +122,8 @@ func (m *Mesh) Take(changes []normalise.Change) {
 	}
 }
 
-// declare notes that a namespace has an object of its own, or none any more. It counts once, however often the object changes.
+// declare notes that a namespace has an object of its own, or none any more. It counts once, however often the object
+// changes.
 func (m *Mesh) declare(namespace string, there bool) {
 	switch {
 	case there && !m.declared[namespace]:

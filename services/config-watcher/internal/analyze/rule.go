@@ -18,7 +18,8 @@ func checkRuleHost(r *reader) {
 	}
 }
 
-// checkRuleShadowed finds what older DestinationRules of the namespace for the same host, which a rule is joined with, leave without an effect.
+// checkRuleShadowed finds what older DestinationRules of the namespace for the same host, which a rule is joined with,
+// leave without an effect.
 func checkRuleShadowed(r *reader) {
 	rule := r.object.Body.(*networking.DestinationRule)
 	host := r.host(rule.GetHost())

@@ -96,7 +96,8 @@ func (m *Mesh) takePod(k object.Key, o *object.Object) {
 	m.takeWorkload(k, labels, ok)
 }
 
-// takeWorkload follows a Pod or WorkloadEntry through the selections: ok is false for one that is gone. Only its labels count.
+// takeWorkload follows a Pod or WorkloadEntry through the selections: ok is false for one that is gone. Only its labels
+// count.
 func (m *Mesh) takeWorkload(k object.Key, labels map[string]string, ok bool) {
 	old, had := m.workloads[k]
 	if ok == had && maps.Equal(old, labels) {

@@ -11,11 +11,12 @@ import (
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-// mostBindings bounds the pairs of a gateway and a host that a VirtualService is judged by. Those beyond are not looked at: a hundred hosts at
-// forty gateways are more than anybody reads findings about.
+// mostBindings bounds the pairs of a gateway and a host that a VirtualService is judged by. Those beyond are not looked
+// at: a hundred hosts at forty gateways are more than anybody reads findings about.
 const mostBindings = 4096
 
-// bindings lists the gateways and hosts that a VirtualService is bound to, each pair once and at most mostBindings. A delegate has none.
+// bindings lists the gateways and hosts that a VirtualService is bound to, each pair once and at most mostBindings. A
+// delegate has none.
 func bindings(o *object.Object, vs *networking.VirtualService, domain string) []binding {
 	if len(vs.GetHosts()) == 0 {
 		return nil
@@ -39,13 +40,15 @@ func bindings(o *object.Object, vs *networking.VirtualService, domain string) []
 // mostOlder bounds how many older VirtualServices of one host and gateway a VirtualService is compared with.
 const mostOlder = 64
 
-// mostEffort bounds the comparisons that the judgement of one object may take, some tens of milliseconds. What is beyond it is not looked at:
-// findings are advice, and no object may keep all others from theirs. mostScanned bounds how many objects of one host or port are looked through.
+// mostEffort bounds the comparisons that the judgement of one object may take, some tens of milliseconds. What is
+// beyond it is not looked at: findings are advice, and no object may keep all others from theirs. mostScanned bounds
+// how many objects of one host or port are looked through.
 const mostEffort, mostScanned = 1 << 21, 512
 
-// checkRoutesShadowed finds routes that older VirtualServices for the same host and gateway leave without an effect. Sidecars take, for a port
-// and a source, the HTTP routes of the oldest that has any; gateways join the routes of all, of which only the first that matches everything
-// counts, as sidecars do with TCP. Of TLS routes the oldest for a server name counts.
+// checkRoutesShadowed finds routes that older VirtualServices for the same host and gateway leave without an effect.
+// Sidecars take, for a port and a source, the HTTP routes of the oldest that has any; gateways join the routes of all,
+// of which only the first that matches everything counts, as sidecars do with TCP. Of TLS routes the oldest for a
+// server name counts.
 func checkRoutesShadowed(r *reader) {
 	vs := r.object.Body.(*networking.VirtualService)
 	exported := r.exported(r.object)
@@ -234,8 +237,8 @@ func (r *reader) httpMatches(o *object.Object, in *networking.HTTPRoute) []*netw
 	return out
 }
 
-// applies reports whether a match holds at a gateway. Its own gateways go before those of its VirtualService; without any, one with a source is
-// about sidecars where the VirtualService is.
+// applies reports whether a match holds at a gateway. Its own gateways go before those of its VirtualService; without
+// any, one with a source is about sidecars where the VirtualService is.
 func (r *reader) applies(o *object.Object, vs *networking.VirtualService, m sourced, gateway string) bool {
 	names := m.GetGateways()
 	if len(names) == 0 {

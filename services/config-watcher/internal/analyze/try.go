@@ -8,8 +8,8 @@ import (
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
-// Try tells what would be found if changes were taken over: about the changed objects themselves, and newly about others. It leaves the mesh as it
-// was. What is marked must have been judged, and Changes called, before.
+// Try tells what would be found if changes were taken over: about the changed objects themselves, and newly about
+// others. It leaves the mesh as it was. What is marked must have been judged, and Changes called, before.
 func (m *Mesh) Try(changes []normalise.Change) (own, others []Finding) {
 	undo := make([]func(), 0, len(changes))
 	changed := map[object.Key]bool{}

@@ -91,9 +91,10 @@ func linesOf(path string) ([]string, error) {
 	return strings.Split(string(bytes.TrimSuffix(content, []byte("\n"))), "\n"), nil
 }
 
-// Verify checks the chains over all files that are kept, of what was done and of what was refused. It returns a description of what it has checked, and the place
-// where the chain is broken, "" if it is intact. It cannot detect that the newest lines were removed before the start,
-// or that all lines were written anew; for that, compare the hash at the end with the hashes in the process's log.
+// Verify checks the chains over all files that are kept, of what was done and of what was refused. It returns a
+// description of what it has checked, and the place where the chain is broken, "" if it is intact. It cannot detect
+// that the newest lines were removed before the start, or that all lines were written anew; for that, compare the hash
+// at the end with the hashes in the process's log.
 func (l *Log) Verify() (covers, broken string, err error) {
 	if l.cfg.Path == "" {
 		return "", "", ErrNoFile

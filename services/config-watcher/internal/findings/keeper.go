@@ -1,5 +1,5 @@
-// Package findings keeps what package analyze finds in the running mesh: up to date behind the revisions, for the configuration API, for
-// people who look, and for the log.
+// Package findings keeps what package analyze finds in the running mesh: up to date behind the revisions, for the
+// configuration API, for people who look, and for the log.
 package findings
 
 import (
@@ -20,7 +20,8 @@ import (
 const (
 	// chunk is how many objects are judged before others get at the mesh.
 	chunk = 256
-	// mostRest bounds the rest between two looks at the mesh. A rest is as long as the look was: the analysis takes half a core at most.
+	// mostRest bounds the rest between two looks at the mesh. A rest is as long as the look was: the analysis takes
+	// half a core at most.
 	mostRest = time.Second
 	// mostRecent is how many findings are remembered, at least, by when they appeared.
 	mostRecent = 1 << 12
@@ -72,7 +73,8 @@ func New(cfg Config) *Keeper {
 	}
 }
 
-// Submit queues what the mesh has come to see with a revision, and the settings in force. The pipeline calls it when the revision is out.
+// Submit queues what the mesh has come to see with a revision, and the settings in force. The pipeline calls it when
+// the revision is out.
 func (k *Keeper) Submit(changes []normalise.Change, settings *mesh.MeshConfig) {
 	k.mu.Lock()
 	k.started, k.settings = true, settings
@@ -136,8 +138,8 @@ func (k *Keeper) Run(ctx context.Context) error {
 	}
 }
 
-// work takes over what is queued and judges some of what it has touched; once that is all, the findings are those of the mesh as it is, which it
-// reports.
+// work takes over what is queued and judges some of what it has touched; once that is all, the findings are those of
+// the mesh as it is, which it reports.
 func (k *Keeper) work(n int) bool {
 	k.working.Lock()
 	defer k.working.Unlock()
@@ -260,8 +262,8 @@ func (k *Keeper) Since(mark uint64, but []object.Key) []analyze.Finding {
 	return out
 }
 
-// Try tells what would be found with changes: about the changed objects, and newly about others. Before there is a first revision nothing is
-// known that could be missing.
+// Try tells what would be found with changes: about the changed objects, and newly about others. Before there is a
+// first revision nothing is known that could be missing.
 func (k *Keeper) Try(ctx context.Context, changes []normalise.Change) (own, others []analyze.Finding, err error) {
 	k.mu.Lock()
 	started := k.started

@@ -13,8 +13,8 @@ import (
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
-// HostsOf lists the hostnames of a Service or ServiceEntry, each once, as Host writes them; none of other kinds. Partial wildcards, which validation
-// warns of, are no hosts that traffic can be sent to.
+// HostsOf lists the hostnames of a Service or ServiceEntry, each once, as Host writes them; none of other kinds.
+// Partial wildcards, which validation warns of, are no hosts that traffic can be sent to.
 func HostsOf(o *object.Object, domain string) []string {
 	switch b := o.Body.(type) {
 	case *corev1.Service:
@@ -34,8 +34,8 @@ func HostsOf(o *object.Object, domain string) []string {
 // PortsOf lists the ports of a Service or ServiceEntry; an ExternalName has none.
 func PortsOf(o *object.Object) []*configv1.ServicePort { return ownerPorts(o) }
 
-// ObjectExportedTo are the namespaces that an object of a kind with exportTo is exported to by it and by the mesh's defaults, as ExportedTo has
-// them. A DestinationRule for chosen clients is exported to its own namespace alone.
+// ObjectExportedTo are the namespaces that an object of a kind with exportTo is exported to by it and by the mesh's
+// defaults, as ExportedTo has them. A DestinationRule for chosen clients is exported to its own namespace alone.
 func ObjectExportedTo(o *object.Object, settings *mesh.MeshConfig) []string {
 	ns := o.Key.Namespace
 	switch s := o.Body.(type) {
@@ -52,8 +52,8 @@ func ObjectExportedTo(o *object.Object, settings *mesh.MeshConfig) []string {
 	return []string{everyone}
 }
 
-// WorkloadLabels are the labels of a Pod or WorkloadEntry that selectors are compared with; ok is false for what is no workload, or none any
-// more.
+// WorkloadLabels are the labels of a Pod or WorkloadEntry that selectors are compared with; ok is false for what is no
+// workload, or none any more.
 func WorkloadLabels(o *object.Object) (labels map[string]string, ok bool) {
 	switch b := o.Body.(type) {
 	case *object.Pod:
@@ -64,7 +64,8 @@ func WorkloadLabels(o *object.Object) (labels map[string]string, ok bool) {
 	return nil, false
 }
 
-// How connections to a server of a Gateway begin: with a request, a handshake, or any bytes. Servers of different kinds cannot share a port.
+// How connections to a server of a Gateway begin: with a request, a handshake, or any bytes. Servers of different kinds
+// cannot share a port.
 const (
 	BeginsHTTP = "HTTP"
 	BeginsTLS  = "TLS"

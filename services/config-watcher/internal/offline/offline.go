@@ -22,7 +22,8 @@ const (
 	StdinName = "stdin"
 )
 
-// Verdict is what is said of one object. Text that cannot be attributed to an object has one of its own, without a kind.
+// Verdict is what is said of one object. Text that cannot be attributed to an object has one of its own, without a
+// kind.
 type Verdict struct {
 	File      string `json:"file"`
 	Line      int    `json:"line"`

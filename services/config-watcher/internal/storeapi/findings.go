@@ -45,8 +45,8 @@ func warnings(list []analyze.Finding, most int) []*configv1.Warning {
 	return out
 }
 
-// broken lists what is found since a mark about objects that the caller may see, but for those that were written. It is called when what was
-// written is in a revision.
+// broken lists what is found since a mark about objects that the caller may see, but for those that were written. It is
+// called when what was written is in a revision.
 func (s *Server) broken(ctx context.Context, mark uint64, written []object.Key) []*configv1.Warning {
 	if err := s.findings.Wait(ctx); err != nil {
 		return nil
@@ -63,7 +63,8 @@ func (s *Server) shownTo(ctx context.Context, list []analyze.Finding) []analyze.
 	return slices.DeleteFunc(slices.Clone(list), func(f analyze.Finding) bool { return s.access.May(identity, access.Get, f.Key) != nil })
 }
 
-// judge adds to the results of a write what is found about the objects, and to the answer what has become wrong about others.
+// judge adds to the results of a write what is found about the objects, and to the answer what has become wrong about
+// others.
 func (s *Server) judge(ctx context.Context, out *configv1.ApplyResponse, results []memory.Result, keys []object.Key, mark uint64, dryRun bool) {
 	own := func(k object.Key) []analyze.Finding { return s.findings.Of(k) }
 	if dryRun {
@@ -121,7 +122,8 @@ func (s *Server) ListWarnings(ctx context.Context, req *configv1.ListWarningsReq
 // maxAsked bounds how many hosts and objects one call may ask about.
 const maxAsked = 1000
 
-// messages is the field of status that holds findings, as Istio names it. It is not stored: it says what is found when the object is read.
+// messages is the field of status that holds findings, as Istio names it. It is not stored: it says what is found when
+// the object is read.
 const messages = "validationMessages"
 
 // withFindings puts what is found about an object into its status.

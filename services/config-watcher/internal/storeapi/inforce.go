@@ -186,8 +186,8 @@ func first(list []*object.Object) *object.Object {
 	return list[0]
 }
 
-// render makes JSON of an object of a file from what is kept of it. Where only a part is kept, a text takes the place of
-// the rest, which is no valid value: what was read so cannot be written back by mistake.
+// render makes JSON of an object of a file from what is kept of it. Where only a part is kept, a text takes the place
+// of the rest, which is no valid value: what was read so cannot be written back by mistake.
 func render(o *object.Object) ([]byte, error) {
 	tree := map[string]any{}
 	if whole(o.Body) {

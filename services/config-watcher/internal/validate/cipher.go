@@ -8,8 +8,8 @@ import (
 // allCiphers stands for every suite in an expression.
 const allCiphers = "ALL"
 
-// CipherSuites returns those of a server's cipher suites that proxies are given: what they do not know, and what is listed twice, they are not. They
-// would refuse the whole listener for it.
+// CipherSuites returns those of a server's cipher suites that proxies are given: what they do not know, and what is
+// listed twice, they are not. They would refuse the whole listener for it.
 func CipherSuites(list []string) []string {
 	var out []string
 	for _, s := range list {
@@ -20,8 +20,8 @@ func CipherSuites(list []string) []string {
 	return out
 }
 
-// isCipher tells suites and expressions of suites: "-AES128-SHA", "!AES128-SHA" and "+AES128-SHA" take one out of those before, for good, or to their
-// end; "[AES128-SHA|AES256-SHA]" are of one rank; "@STRENGTH" sorts.
+// isCipher tells suites and expressions of suites: "-AES128-SHA", "!AES128-SHA" and "+AES128-SHA" take one out of those
+// before, for good, or to their end; "[AES128-SHA|AES256-SHA]" are of one rank; "@STRENGTH" sorts.
 func isCipher(s string) bool {
 	if len(cipherParts(s)) == 0 {
 		return s == "@STRENGTH"

@@ -25,7 +25,8 @@ func checkWasmPlugin(c *checker, o *object.Object, w *extensions.WasmPlugin) {
 	}
 }
 
-// checkTrafficExtension checks the kind that is to follow WasmPlugin. As with that, one that may decide about access is refused.
+// checkTrafficExtension checks the kind that is to follow WasmPlugin. As with that, one that may decide about access is
+// refused.
 func checkTrafficExtension(c *checker, o *object.Object, t *extensions.TrafficExtension) {
 	c.attached(t.Selector, nil, t.TargetRefs)
 	switch f := t.FilterConfig.(type) {

@@ -10,8 +10,8 @@ import (
 // wildcardLabelRE is the first label of a host that may be a wildcard, whole or in part.
 var wildcardLabelRE = regexp.MustCompile(`^(\*|(\*-?)?[a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])?)$`)
 
-// hostProblem says why Istio's webhook refuses a host; "" if it does not. An address is no host. A host of one label may be a number, as that of a
-// Service may.
+// hostProblem says why Istio's webhook refuses a host; "" if it does not. An address is no host. A host of one label
+// may be a number, as that of a Service may.
 func hostProblem(s string) string {
 	first, rest, dotted := strings.Cut(s, ".")
 	switch {

@@ -10,8 +10,9 @@ import (
 	"fairlead.dev/services/config-watcher/internal/manifest"
 )
 
-// repair takes out of a tree what strict decoding has refused since the object had so many problems, so that the rules can examine the rest. From then
-// on fail and remark leave out what only follows from a part that is missing. usable is false if nothing is left to examine.
+// repair takes out of a tree what strict decoding has refused since the object had so many problems, so that the rules
+// can examine the rest. From then on fail and remark leave out what only follows from a part that is missing. usable is
+// false if nothing is left to examine.
 func (c *checker) repair(path string, tree any, d protoreflect.MessageDescriptor, before int) (repaired any, usable bool) {
 	if len(c.problems) == before {
 		c.missing = append(c.missing, c.meant...)
@@ -27,8 +28,8 @@ func (c *checker) repair(path string, tree any, d protoreflect.MessageDescriptor
 	return without(path, tree, d, refused), true
 }
 
-// leaveOut notes the fields of all problems since the object had so many of them: they are not part of what the rules examine. It returns false if
-// there may be more than are known, or if the whole of what is at path is refused.
+// leaveOut notes the fields of all problems since the object had so many of them: they are not part of what the rules
+// examine. It returns false if there may be more than are known, or if the whole of what is at path is refused.
 func (c *checker) leaveOut(path string, before int) bool {
 	for _, p := range c.problems[before:] {
 		if p.Field == path {
@@ -40,8 +41,8 @@ func (c *checker) leaveOut(path string, before int) bool {
 	return len(c.problems) < maxProblems
 }
 
-// follows reports whether a problem at a path may only follow from a part that strict decoding has refused: it is in that part or in the field that
-// a misspelt name stands for, or it is about the object that lacks the part.
+// follows reports whether a problem at a path may only follow from a part that strict decoding has refused: it is in
+// that part or in the field that a misspelt name stands for, or it is about the object that lacks the part.
 func (c *checker) follows(path string) bool {
 	return slices.ContainsFunc(c.missing, func(m string) bool {
 		return path == m || strings.HasPrefix(path, m) && (path[len(m)] == '.' || path[len(m)] == '[') || path == parent(m)
@@ -57,7 +58,8 @@ func parent(path string) string {
 	return path[:max(end, 0)]
 }
 
-// without copies a tree and leaves the fields at the refused paths out. Items of lists keep their places: an empty one stands for one that is refused.
+// without copies a tree and leaves the fields at the refused paths out. Items of lists keep their places: an empty one
+// stands for one that is refused.
 func without(path string, v any, d protoreflect.MessageDescriptor, refused map[string]bool) any {
 	m, ok := v.(map[string]any)
 	if !ok {

@@ -46,7 +46,8 @@ func (c *checker) target(at string, ref *typev1beta1.PolicyTargetReference) {
 	}
 }
 
-// filterTargets checks what an EnvoyFilter is attached to. Names are wanted by the CRD, which istioctl does not know; kinds by nobody.
+// filterTargets checks what an EnvoyFilter is attached to. Names are wanted by the CRD, which istioctl does not know;
+// kinds by nobody.
 func (c *checker) filterTargets(at string, refs []*typev1beta1.PolicyTargetReference) {
 	for i, ref := range refs {
 		at := index(at, i)

@@ -9,8 +9,8 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-// unreachable warns of rules that get no traffic, because one before them takes it all. Rules that delegate are no reason: what their delegates leave
-// is for the rules behind.
+// unreachable warns of rules that get no traffic, because one before them takes it all. Rules that delegate are no
+// reason: what their delegates leave is for the rules behind.
 func (c *checker) unreachable(vs *networking.VirtualService) {
 	var http, tls, tcp rules
 	for i, r := range vs.Http {
@@ -42,7 +42,8 @@ type rules struct {
 	all string
 	// same are the matches, by their conditions.
 	same map[string]string
-	// prefixes are matches of a path's beginning, by their other conditions and then by that beginning; lengths are those of the beginnings.
+	// prefixes are matches of a path's beginning, by their other conditions and then by that beginning; lengths are
+	// those of the beginnings.
 	prefixes map[string]map[string]string
 	lengths  []int
 }
@@ -116,8 +117,8 @@ func (r *rules) taken(key, rest, path string) string {
 	return ""
 }
 
-// conditions returns the conditions of a match as text: all of them, and, for one whose path is compared letter by letter, those other than the path,
-// and the path. beginning is true if the path has only to begin so.
+// conditions returns the conditions of a match as text: all of them, and, for one whose path is compared letter by
+// letter, those other than the path, and the path. beginning is true if the path has only to begin so.
 func conditions(m proto.Message) (key, rest, path string, beginning bool) {
 	m = proto.Clone(m)
 	request, ok := m.(*networking.HTTPMatchRequest)

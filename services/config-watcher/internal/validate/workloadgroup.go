@@ -10,8 +10,8 @@ import (
 
 var probeHeaderRE = regexp.MustCompile(`^[-A-Za-z0-9]+$`)
 
-// checkWorkloadGroup follows https://istio.io/latest/docs/reference/config/networking/workload-group/. The template is not examined: what it says is
-// the workloads' own until they register.
+// checkWorkloadGroup follows https://istio.io/latest/docs/reference/config/networking/workload-group/. The template is
+// not examined: what it says is the workloads' own until they register.
 func checkWorkloadGroup(c *checker, _ *object.Object, wg *networking.WorkloadGroup) {
 	if wg.Template == nil {
 		c.fail("spec.template", nil, "missing", "describe the workloads")

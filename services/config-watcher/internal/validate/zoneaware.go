@@ -7,8 +7,8 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-// zoneAware checks the settings of load balancing by zones, which have no effect yet. Regions, zones and subzones are Envoy's matter there: the labels
-// of failoverPriority say something else.
+// zoneAware checks the settings of load balancing by zones, which have no effect yet. Regions, zones and subzones are
+// Envoy's matter there: the labels of failoverPriority say something else.
 func (c *checker) zoneAware(at string, z *networking.ZoneAwareLoadBalancerSetting) {
 	for i, p := range z.GetFailoverPriority() {
 		if slices.Contains(placeLabels, p) {

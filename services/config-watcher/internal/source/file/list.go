@@ -55,7 +55,8 @@ func (l *listing) err() error {
 
 // list finds the files of the configured paths, sorted. Hidden names are skipped: they are editors' and Kubernetes'
 // own. A configured file that was there before (known) and is not now has been removed; any other path that cannot be
-// read has failed. What was a file before (wasFile) and is something else now is listed as a file, which cannot be read.
+// read has failed. What was a file before (wasFile) and is something else now is listed as a file, which cannot be
+// read.
 func list(paths []string, known func(path string) bool, wasFile func(e entry) bool) listing {
 	l := listing{failed: map[string]error{}, wasFile: wasFile}
 	for _, p := range paths {

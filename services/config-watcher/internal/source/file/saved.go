@@ -269,8 +269,8 @@ func (s *Source) restoreMissing(found listing) error {
 	return nil
 }
 
-// restoreFiles fills in what an earlier run has saved of the files of a configured path, but for those whose saved state
-// is in except. It returns when the newest was saved.
+// restoreFiles fills in what an earlier run has saved of the files of a configured path, but for those whose saved
+// state is in except. It returns when the newest was saved.
 func (s *Source) restoreFiles(path string, except map[string]bool) (newest time.Time, err error) {
 	all, err := s.cfg.Saved.List(s.savedRoot(path))
 	if err != nil {
