@@ -30,15 +30,16 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// AccessService tells callers of the configuration API what they may do, and administrators what was done. Served by config-watcher, consumed by
-// `fairlead`. Errors of all methods: PERMISSION_DENIED (the identity has no role, or is banned).
+// AccessService tells callers of the configuration API what they may do, and administrators what was done. Served by
+// config-watcher, consumed by `fairlead`. Errors of all methods: PERMISSION_DENIED (the identity has no role, or is
+// banned).
 type AccessServiceClient interface {
 	// WhoAmI tells who the caller is and what it may do.
 	WhoAmI(ctx context.Context, in *WhoAmIRequest, opts ...grpc.CallOption) (*WhoAmIResponse, error)
 	// CanI tells whether the caller may do one thing, and if not, why.
 	CanI(ctx context.Context, in *CanIRequest, opts ...grpc.CallOption) (*CanIResponse, error)
-	// ListAudit returns the newest lines of the audit log, oldest first. For administrators. Errors: FAILED_PRECONDITION (the lines go to the
-	// process's log alone).
+	// ListAudit returns the newest lines of the audit log, oldest first. For administrators. Errors: FAILED_PRECONDITION
+	// (the lines go to the process's log alone).
 	ListAudit(ctx context.Context, in *ListAuditRequest, opts ...grpc.CallOption) (*ListAuditResponse, error)
 }
 
@@ -84,15 +85,16 @@ func (c *accessServiceClient) ListAudit(ctx context.Context, in *ListAuditReques
 // All implementations must embed UnimplementedAccessServiceServer
 // for forward compatibility.
 //
-// AccessService tells callers of the configuration API what they may do, and administrators what was done. Served by config-watcher, consumed by
-// `fairlead`. Errors of all methods: PERMISSION_DENIED (the identity has no role, or is banned).
+// AccessService tells callers of the configuration API what they may do, and administrators what was done. Served by
+// config-watcher, consumed by `fairlead`. Errors of all methods: PERMISSION_DENIED (the identity has no role, or is
+// banned).
 type AccessServiceServer interface {
 	// WhoAmI tells who the caller is and what it may do.
 	WhoAmI(context.Context, *WhoAmIRequest) (*WhoAmIResponse, error)
 	// CanI tells whether the caller may do one thing, and if not, why.
 	CanI(context.Context, *CanIRequest) (*CanIResponse, error)
-	// ListAudit returns the newest lines of the audit log, oldest first. For administrators. Errors: FAILED_PRECONDITION (the lines go to the
-	// process's log alone).
+	// ListAudit returns the newest lines of the audit log, oldest first. For administrators. Errors: FAILED_PRECONDITION
+	// (the lines go to the process's log alone).
 	ListAudit(context.Context, *ListAuditRequest) (*ListAuditResponse, error)
 	mustEmbedUnimplementedAccessServiceServer()
 }
