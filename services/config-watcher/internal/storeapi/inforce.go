@@ -25,12 +25,11 @@ import (
 
 // getInForce returns the object that counts, whatever source it comes from.
 func (s *Server) getInForce(ctx context.Context, k object.Key) (*configv1.Object, error) {
-	all := s.elsewhere.All()
-	for _, list := range all {
-		if list[0].Key == k {
-			return s.inForce(list, s.stayUntil(), true)
-		}
+	if o := s.elsewhere.Get(k); o != nil {
+		_, less := s.elsewhere.Others(k, o.Source)
+		return s.inForce(slices.Insert(less, 0, o), s.stayUntil(), true)
 	}
+	all := s.elsewhere.All()
 	if err := s.knownNamespace(ctx, k.Namespace, all); err != nil {
 		return nil, err
 	}
@@ -141,8 +140,8 @@ func (s *Server) inForce(list []*object.Object, until map[stay]time.Time, withMa
 	var out *configv1.Object
 	// The store may have changed since; it may also serve what it cannot read from its last good state.
 	if it, err := s.store.Get(o.Key); o.Source == memory.Name && err == nil {
-		if out = s.objectProto(it); !withManifest {
-			out.Manifest = nil
+		if out = bareProto(it); withManifest {
+			out = s.objectProto(it)
 		}
 	} else {
 		out = &configv1.Object{

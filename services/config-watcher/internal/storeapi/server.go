@@ -134,9 +134,14 @@ func keyProto(it *memory.Item) *configv1.ObjectKey {
 }
 
 func (s *Server) objectProto(it *memory.Item) *configv1.Object {
-	return &configv1.Object{
-		Key: keyProto(it), ResourceVersion: it.Version, Generation: it.Generation, Manifest: withFindings(shown(it), s.findings.Of(it.Key)), Source: memory.Name,
-	}
+	out := bareProto(it)
+	out.Manifest = withFindings(shown(it), s.findings.Of(it.Key))
+	return out
+}
+
+// bareProto is objectProto without the manifest.
+func bareProto(it *memory.Item) *configv1.Object {
+	return &configv1.Object{Key: keyProto(it), ResourceVersion: it.Version, Generation: it.Generation, Source: memory.Name}
 }
 
 // Get implements ConfigStoreService.
