@@ -100,10 +100,11 @@ generate: $(TOOLS)/bin/.buf $(TOOLS)/bin/.protoc ## Go code of proto/
 
 golden: ## rewrite the golden files of the translators, of the reference pages and of random objects; review the difference
 	go test ./tests/oracle -run TestPage -update
-	go test ./services/xds-server/internal/translate/... -update
+	go test ./services/xds-server/internal/translate -update
 	go test ./tests/scenarios -run TestTrafficAPIPage -update
 	go test ./services/config-watcher/internal/validate -run TestAcceptedSeeds -update
 	go test ./services/config-watcher/internal/analyze -run 'TestReferencePage|TestScenarios' -update
+	go test ./services/installer/internal/cli -run 'TestReference$$' -update
 
 bench: build ## every benchmark once, and xds-server against its floor in the short form; exit 1 if a goal is missed that is claimed
 	go test -run '^$$' -bench . -benchtime 1x $$(grep -rl --include='*_test.go' '^func Benchmark' $(MODULES:%=./%) | xargs -n1 dirname | sort -u)
