@@ -247,7 +247,7 @@ func TestProxyIsFound(t *testing.T) {
 			return json.RawMessage(`{"x/istio.networking.nds.v1.NameTable": [{"name": "", "version": "v1", "resource": {"table": {"web.shop": {"ips": ["10.0.0.1", "10.0.0.2"]}}}}]}`), nil
 		}
 		return json.RawMessage(`{"x/envoy.config.cluster.v3.Cluster": [
-			{"name": "one", "version": "v1", "resource": {"name": "outbound|80|v1|one.shop"}}, {"name": "two", "version": "v2", "resource": {"name": "two"}}]}`), nil
+			{"name": "one", "version": "v1", "resource": {"name": "outbound|80|v1|one.shop"}}, {"name": "two", "version": "v2", "resource": {"name": "two", "private_key": "c2VjcmV0"}}]}`), nil
 	}
 	// config-watcher says xds-server-0; the proxy has moved.
 	zero := xdsPort(t, "sidecar~nobody", map[string]func(url.Values) (any, error){"/debug/why": explain, "/debug/proxies": status, "/debug/resources": served})
@@ -265,7 +265,7 @@ func TestProxyIsFound(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			out, _, err := run("", append(tc.args, "--run-dir", dir)...)
-			if err != nil || !strings.Contains(out, tc.says) {
+			if err != nil || !strings.Contains(out, tc.says) || strings.Contains(out, "c2VjcmV0") {
 				t.Errorf("%q, %v", out, err)
 			}
 		})

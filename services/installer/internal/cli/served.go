@@ -73,7 +73,7 @@ func (c *connection) showServed(ctx context.Context, sec envoyadmin.Section, f c
 	return showDump(dump, proxyName(c.nodeID), sec, f, nil, out, diagnostics)
 }
 
-// wantedResources lists what a filter keeps, sorted by name. What a resource is made of stays whole.
+// wantedResources lists what a filter keeps, sorted by name. A resource stays whole but for private keys.
 func wantedResources(byType map[string][]servedResource, filter envoyadmin.Filter) ([]servedResource, error) {
 	list := []servedResource{}
 	for url, found := range byType {
@@ -82,9 +82,13 @@ func wantedResources(byType map[string][]servedResource, filter envoyadmin.Filte
 			if err != nil {
 				return nil, err
 			}
-			if keep {
-				list = append(list, r)
+			if !keep {
+				continue
 			}
+			if r.Resource, err = envoyadmin.Redacted(r.Resource); err != nil {
+				return nil, fmt.Errorf("%s: %w", r.Name, err)
+			}
+			list = append(list, r)
 		}
 	}
 	slices.SortFunc(list, func(a, b servedResource) int { return strings.Compare(a.Name, b.Name) })

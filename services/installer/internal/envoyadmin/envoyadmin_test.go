@@ -178,6 +178,15 @@ func TestPrivateKeysAreNeverShown(t *testing.T) {
 	if strings.Contains(string(text), "c2VjcmV0") || !strings.Contains(string(text), "public") {
 		t.Errorf("%s", text)
 	}
+	const routed = `{"configs":[{"@type":"type.googleapis.com/envoy.admin.v3.RoutesConfigDump","dynamic_route_configs":[{"route_config":{
+		"name":"80","virtual_hosts":[{"name":"public","typed_per_filter_config":{"f":{"private_key":"c2VjcmV0"}}}]}}]}]}`
+	r, err := envoyadmin.ParseDump([]byte(routed))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text, err := r.JSON(envoyadmin.VirtualHosts); err != nil || strings.Contains(string(text), "c2VjcmV0") || !strings.Contains(string(text), "public") {
+		t.Errorf("%s, %v", text, err)
+	}
 	if empty, err := d.JSON(envoyadmin.Routes); err != nil || string(empty) != "{}" {
 		t.Errorf("a section that is not there: %s, %v", empty, err)
 	}

@@ -37,11 +37,20 @@ func (d *Dump) JSON(s Section) ([]byte, error) {
 	if !ok {
 		return []byte("{}"), nil
 	}
-	dec := json.NewDecoder(bytes.NewReader(raw))
+	text, err := Redacted(raw)
+	if err != nil {
+		return nil, fmt.Errorf("config dump, %s: %w", s, err)
+	}
+	return text, nil
+}
+
+// Redacted is JSON text, indented, without any private key.
+func Redacted(text []byte) ([]byte, error) {
+	dec := json.NewDecoder(bytes.NewReader(text))
 	dec.UseNumber()
 	var tree any
 	if err := dec.Decode(&tree); err != nil {
-		return nil, fmt.Errorf("config dump, %s: %w", s, err)
+		return nil, err
 	}
 	return json.MarshalIndent(redact(tree), "", "  ")
 }

@@ -30,14 +30,19 @@ func (d *Dump) VirtualHostsTable() (*table.Table, error) {
 	return t, nil
 }
 
-// virtualHostsJSON lists the virtual hosts as Envoy has them, each with the name of its route configuration.
+// virtualHostsJSON lists the virtual hosts as Envoy has them, without any private key, each with the name of its route
+// configuration.
 func (d *Dump) virtualHostsJSON() ([]byte, error) {
 	var dump struct {
 		Static  []json.RawMessage `json:"static_route_configs"`
 		Dynamic []json.RawMessage `json:"dynamic_route_configs"`
 	}
-	if err := d.section(string(Routes), &dump); err != nil {
+	text, err := d.JSON(Routes)
+	if err != nil {
 		return nil, err
+	}
+	if err := json.Unmarshal(text, &dump); err != nil {
+		return nil, fmt.Errorf("config dump, %s: %w", Routes, err)
 	}
 	type host struct {
 		Config string          `json:"route_config_name"`
