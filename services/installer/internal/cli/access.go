@@ -314,7 +314,7 @@ func newAudit(t *target) *cobra.Command {
 	return cmd
 }
 
-// auditLine is what is shown of a line.
+// auditLine holds the fields that the table shows of a line of the audit log.
 type auditLine struct {
 	Time                    time.Time
 	Identity, Address, Call string
@@ -339,7 +339,7 @@ func printAudit(out io.Writer, as string, lines []string) error {
 		}
 		var what []string
 		for _, o := range l.Objects {
-			what = append(what, fmt.Sprintf("%s %s %s", o.Verb, o.Kind, strings.TrimPrefix(o.Namespace+"/"+o.Name, "/")))
+			what = append(what, fmt.Sprintf("%s %s %s", o.Verb, o.Kind, fullName(o.Namespace, o.Name)))
 		}
 		if l.More > 0 {
 			what = append(what, fmt.Sprintf("and %d more", l.More))

@@ -101,6 +101,11 @@ func readDocuments(path string) ([]byte, error) {
 	if info, err := os.Stat(path); err != nil || info.Mode()&os.ModeNamedPipe == 0 {
 		return mesh.ReadFile(path)
 	}
+	return readAny(path)
+}
+
+// readAny reads a file of any kind, pipes included, up to the bound of mesh files.
+func readAny(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
@@ -137,6 +142,9 @@ type appliedObject struct {
 
 // storeSource is config-watcher's name for what its API stores.
 const storeSource = "memory"
+
+// fullName is "<namespace>/<name>", the name alone of an object without a namespace.
+func fullName(namespace, name string) string { return strings.TrimPrefix(namespace+"/"+name, "/") }
 
 // placeName is where an object is written, for a sentence.
 func placeName(p *configv1.Place) string {
@@ -216,7 +224,7 @@ func (a applied) print(out io.Writer) {
 		if len(r.Overrides) > 0 {
 			over = ", overrides " + strings.Join(r.Overrides, ", ")
 		}
-		fmt.Fprintf(out, "%s %s %s%s%s\n", r.Kind, strings.TrimPrefix(r.Namespace+"/"+r.Name, "/"), r.Action, suffix, over)
+		fmt.Fprintf(out, "%s %s %s%s%s\n", r.Kind, fullName(r.Namespace, r.Name), r.Action, suffix, over)
 		if r.OverriddenBy != "" {
 			fmt.Fprintf(out, "  warning: has no effect: the same object of %s counts\n", r.OverriddenBy)
 		}
@@ -378,8 +386,7 @@ func newDelete(env Env, t *target) *cobra.Command {
 			return remove(cmd.Context(), env, t, f, a, cmd.OutOrStdout())
 		},
 	}
-	cmd.Flags().StringVarP(&f.namespace, "namespace", "n", "", "namespace (default: \"default\")")
-	_ = cmd.RegisterFlagCompletionFunc("namespace", t.completeNamespaces) // fails for a flag that there is none of only
+	t.namespaceFlag(cmd, &f.namespace, "namespace (default: \"default\")")
 	filesFlag(cmd.Flags(), &f.files, "file, directory, or - for standard input")
 	return cmd
 }
@@ -453,7 +460,7 @@ func remove(ctx context.Context, env Env, t *target, f deleteFlags, a []string, 
 		if res.GetRemains() != nil {
 			remains = "; that of " + placeName(res.GetRemains()) + " is in force"
 		}
-		fmt.Fprintf(out, "%s %s deleted%s\n", k.GetKind(), strings.TrimPrefix(k.GetNamespace()+"/"+k.GetName(), "/"), remains)
+		fmt.Fprintf(out, "%s %s deleted%s\n", k.GetKind(), fullName(k.GetNamespace(), k.GetName()), remains)
 		broken = append(broken, res.GetBroken()...)
 	}
 	printBroken(out, warningTexts(others(broken, keys)), false)

@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
@@ -40,8 +39,7 @@ and overrides the file's from then on. An object that was changed by somebody el
 			return edit(cmd.Context(), env, t, objectKey(kind, namespace, name), cmd.OutOrStdout())
 		},
 	}
-	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "namespace (default: \"default\")")
-	_ = cmd.RegisterFlagCompletionFunc("namespace", t.completeNamespaces) // fails for a flag that there is none of only
+	t.namespaceFlag(cmd, &namespace, "namespace (default: \"default\")")
 	return cmd
 }
 
@@ -67,7 +65,7 @@ func edit(ctx context.Context, env Env, t *target, key *configv1.ObjectKey, out 
 		return err
 	}
 	if bytes.Equal(before, after) {
-		fmt.Fprintf(out, "%s %s unchanged\n", key.GetKind(), strings.TrimPrefix(key.GetNamespace()+"/"+key.GetName(), "/"))
+		fmt.Fprintf(out, "%s %s unchanged\n", key.GetKind(), fullName(key.GetNamespace(), key.GetName()))
 		return nil
 	}
 	if err := apply(ctx, env, t, applyFlags{files: []string{file}, out: newFormat("json")}, out); err != nil {

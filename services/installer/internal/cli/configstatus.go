@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 
@@ -111,15 +109,15 @@ func configStatus(ctx context.Context, t *target, f configStatusFlags, a []strin
 	return findingsTable(res).Write(out)
 }
 
-// inForce fetches the object that counts. Of one that there is none of something may be to be said all the same: then it
-// is no error that nothing is in force.
-func inForce(ctx context.Context, client *store.Client, key *configv1.ObjectKey, said bool) (*configv1.Object, error) {
+// inForce fetches the object that counts. It returns nil, and no error, if no such object is in force and config-watcher
+// has findings about one of that name.
+func inForce(ctx context.Context, client *store.Client, key *configv1.ObjectKey, hasFindings bool) (*configv1.Object, error) {
 	res, err := client.Get(ctx, &configv1.GetRequest{Key: key, InForce: true})
 	if err == nil {
 		return res.GetObject(), nil
 	}
 	err = client.Explain(err)
-	if missing := new(store.NotFoundError); said && errors.As(err, &missing) {
+	if missing := new(store.NotFoundError); hasFindings && errors.As(err, &missing) {
 		return nil, nil
 	}
 	return nil, exit(err)
@@ -130,7 +128,7 @@ func printInForce(out io.Writer, kind, name string, o *configv1.Object) {
 		fmt.Fprintf(out, "%s %s\nin force:  no\n", kind, name)
 		return
 	}
-	fmt.Fprintf(out, "%s %s\nin force:  yes\nsource:    %s\n", o.GetKey().GetKind(), strings.TrimPrefix(o.GetKey().GetNamespace()+"/"+o.GetKey().GetName(), "/"), o.GetSource())
+	fmt.Fprintf(out, "%s %s\nin force:  yes\nsource:    %s\n", o.GetKey().GetKind(), fullName(o.GetKey().GetNamespace(), o.GetKey().GetName()), o.GetSource())
 	if o.GetLocation() != "" {
 		fmt.Fprintf(out, "location:  %s\n", o.GetLocation())
 	}
@@ -150,28 +148,18 @@ func printInForce(out io.Writer, kind, name string, o *configv1.Object) {
 
 // printStatus prints what config-watcher has answered as JSON or YAML.
 func printStatus(out io.Writer, as string, object *configv1.Object, res *configv1.StatusResponse) error {
-	answer := map[string]any{}
-	for name, m := range map[string]proto.Message{"object": object, "status": res} {
-		if o, isObject := m.(*configv1.Object); isObject && o == nil {
-			continue
-		} else if isObject {
-			o.Manifest = nil // `config get` shows it
-		}
-		text, err := protojson.MarshalOptions{EmitUnpopulated: true}.Marshal(m)
-		if err != nil {
-			return err
-		}
-		var tree any
-		if err := json.Unmarshal(text, &tree); err != nil {
-			return err
-		}
-		answer[name] = tree
-	}
-	text, err := json.MarshalIndent(answer, "", "  ")
+	status, err := messageTree(res)
 	if err != nil {
 		return err
 	}
-	return printJSONOr(out, text, as == "yaml")
+	answer := map[string]any{"status": status}
+	if object != nil {
+		object.Manifest = nil // `config get` shows it
+		if answer["object"], err = messageTree(object); err != nil {
+			return err
+		}
+	}
+	return printTree(out, as, answer)
 }
 
 func sourcesTable(res *configv1.StatusResponse) *table.Table {

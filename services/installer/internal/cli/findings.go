@@ -19,7 +19,7 @@ func warningTexts(list []*configv1.Warning) []string {
 	return out
 }
 
-// printBroken tells what a change has made wrong about objects that it does not touch.
+// printBroken prints the warnings that apply or delete has caused about objects that it does not write.
 func printBroken(out io.Writer, texts []string, dryRun bool) {
 	became := "now wrong"
 	if dryRun {
@@ -30,7 +30,8 @@ func printBroken(out io.Writer, texts []string, dryRun bool) {
 	}
 }
 
-// others leaves the warnings about objects that are none of those deleted: what was deleted later is not wrong any more.
+// others drops the warnings about the deleted objects: remove deletes one object after the other, and a deletion may
+// have made an object wrong that the command then deletes too.
 func others(list []*configv1.Warning, deleted []*configv1.ObjectKey) []*configv1.Warning {
 	return slices.DeleteFunc(list, func(w *configv1.Warning) bool {
 		return slices.ContainsFunc(deleted, func(k *configv1.ObjectKey) bool {
@@ -40,10 +41,11 @@ func others(list []*configv1.Warning, deleted []*configv1.ObjectKey) []*configv1
 	})
 }
 
-// warn adds to the answers what config-watcher finds about the objects that each names, and about others for the same host.
+// warn adds to each answer of why the warnings of config-watcher about the objects that the answer names, and about
+// others for the same host.
 func (t *target) warn(ctx context.Context, answers []*explained) {
 	if len(t.xdsAddresses) > 0 && t.address == "" {
-		return // where config-watcher is, nobody has said
+		return // the flags name xds-servers and no config-watcher
 	}
 	client, err := t.dial()
 	if err != nil {

@@ -1,6 +1,6 @@
 package cli
 
-// istioctlCommand is a command of istioctl that fairlead has under another name, or not.
+// istioctlCommand says what does the work of a command of istioctl here.
 type istioctlCommand struct {
 	// name has the words, with blanks between them, that stand for the command and that fairlead does not have; empty
 	// where it has all of them. example is what users of istioctl write; rows without it are not in the table.

@@ -71,7 +71,7 @@ Exit code 0, with a line on standard error, if no line is to be shown; 1 if ther
 	fs.DurationVar(&f.since, "since", 0, "only lines younger than this, as 10m")
 	fs.StringVar(&f.level, "level", "debug", "only lines of this level and above: "+strings.Join(logview.LevelNames, ", "))
 	fs.BoolVar(&f.prefix, "prefix", false, "begin each line with the name of its log (default: if there are several)")
-	_ = cmd.RegisterFlagCompletionFunc("level", cobra.FixedCompletions(logview.LevelNames, cobra.ShellCompDirectiveNoFileComp)) // fails for no flag only
+	_ = cmd.RegisterFlagCompletionFunc("level", cobra.FixedCompletions(logview.LevelNames, cobra.ShellCompDirectiveNoFileComp)) // fails only if the command lacks the flag
 	return cmd
 }
 

@@ -86,7 +86,8 @@ func one(ctx context.Context, client *store.Client, n named, namespace string, i
 	return nil, inOtherNamespaces(ctx, client, n, inForce, first)
 }
 
-// inOtherNamespaces adds to the error of an object that is not there in which namespaces, of those that the caller may read, one of its kind and name is.
+// inOtherNamespaces adds to missing, the error of an object that does not exist, the namespaces that have an object of
+// its kind and name, as far as the user may list them.
 func inOtherNamespaces(ctx context.Context, client *store.Client, n named, inForce bool, missing error) error {
 	res, err := client.List(ctx, &configv1.ListRequest{Kind: n.kind, InForce: inForce, WithoutManifests: true})
 	if err != nil {
@@ -136,7 +137,7 @@ Exit code 0, with a line on standard error, if there are no such objects; 1 if a
 	f.register(cmd, t, "of the objects (default: all; \"default\" for a named object)")
 	f.registerSelector(cmd, "labels")
 	cmd.Flags().StringVar(&f.source, "source", "", "only the objects of a source, memory for those that config apply has stored, in force or not (default: what is in force)")
-	_ = cmd.RegisterFlagCompletionFunc("source", cobra.FixedCompletions([]string{storeSource, "file", "mesh-config-file"}, cobra.ShellCompDirectiveNoFileComp)) // fails for no flag only
+	_ = cmd.RegisterFlagCompletionFunc("source", cobra.FixedCompletions([]string{storeSource, "file", "mesh-config-file"}, cobra.ShellCompDirectiveNoFileComp)) // fails only if the command lacks the flag
 	outputFlag(cmd, f.out)
 	return cmd
 }

@@ -50,7 +50,7 @@ func outputFlag(cmd *cobra.Command, f *format) {
 	cmd.Flags().VarP(f, "output", "o", "output format")
 	_ = cmd.RegisterFlagCompletionFunc("output", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return f.allowed, cobra.ShellCompDirectiveNoFileComp
-	}) // fails for a flag that there is none of only
+	}) // fails only if the command lacks the flag
 }
 
 // printTree prints a value as JSON or YAML.
@@ -64,16 +64,22 @@ func printTree(w io.Writer, as string, v any) error {
 
 // printMessage prints a protobuf message as JSON or YAML, with all of its fields.
 func printMessage(w io.Writer, as string, m proto.Message) error {
-	text, err := protojson.MarshalOptions{EmitUnpopulated: true}.Marshal(m)
+	tree, err := messageTree(m)
 	if err != nil {
 		return err
 	}
-	// protojson varies its blanks on purpose; these are for comparing.
-	var tree any
-	if err := json.Unmarshal(text, &tree); err != nil {
-		return err
-	}
 	return printTree(w, as, tree)
+}
+
+// messageTree is a protobuf message, with all of its fields, as what encoding/json prints: protojson itself varies its
+// blanks on purpose, and people compare what a command prints.
+func messageTree(m proto.Message) (tree any, err error) {
+	text, err := protojson.MarshalOptions{EmitUnpopulated: true}.Marshal(m)
+	if err != nil {
+		return nil, err
+	}
+	err = json.Unmarshal(text, &tree)
+	return tree, err
 }
 
 // printJSONOr prints JSON text as JSON or as YAML.

@@ -28,10 +28,15 @@ type scope struct {
 // register adds -n and -A; about ends the description of -n.
 func (s *scope) register(cmd *cobra.Command, t *target, about string) {
 	fs := cmd.Flags()
-	fs.StringVarP(&s.namespace, "namespace", "n", "", "namespace "+about)
+	t.namespaceFlag(cmd, &s.namespace, "namespace "+about)
 	fs.BoolVarP(&s.all, "all-namespaces", "A", false, "all namespaces")
 	cmd.MarkFlagsMutuallyExclusive("namespace", "all-namespaces")
-	_ = cmd.RegisterFlagCompletionFunc("namespace", t.completeNamespaces) // fails for a flag that there is none of only
+}
+
+// namespaceFlag adds -n, which completion completes with the namespaces of the mesh.
+func (t *target) namespaceFlag(cmd *cobra.Command, namespace *string, about string) {
+	cmd.Flags().StringVarP(namespace, "namespace", "n", "", about)
+	_ = cmd.RegisterFlagCompletionFunc("namespace", t.completeNamespaces) // fails only if the command lacks the flag
 }
 
 // registerSelector adds -l.

@@ -74,7 +74,7 @@ Exit code 0, with a line on standard error, if nothing is there or nothing passe
 		},
 	}
 	fs := cmd.Flags()
-	fs.StringVarP(&f.namespace, "namespace", "n", "", "namespace of the proxy, if PROXY does not say")
+	t.namespaceFlag(cmd, &f.namespace, "namespace of the proxy, if PROXY does not say")
 	fs.StringVar(&f.filter.Name, "name", "", "only resources whose name contains this text; of routes and virtual hosts, whose name or domain does")
 	fs.StringVar(&f.filter.FQDN, "fqdn", "", "only clusters, endpoints and routes of hosts that contain this text")
 	fs.IntVar(&f.filter.Port, "port", 0, "only clusters, listeners, routes or endpoints of this port")
@@ -94,13 +94,12 @@ Exit code 0, with a line on standard error, if nothing is there or nothing passe
 	outputFlag(cmd, f.out)
 	t.registerServers(fs)
 	complete := func(flag string, values ...string) {
-		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)) // fails for no flag only
+		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)) // fails only if the command lacks the flag
 	}
 	complete("direction", "inbound", "outbound")
 	complete("type", "EDS", "STATIC", "STRICT_DNS", "LOGICAL_DNS", "ORIGINAL_DST", "HTTP", "TCP", "HTTP+TCP")
 	complete("status", "HEALTHY", "UNHEALTHY", "DEGRADED", "DRAINING")
 	complete("level", envoyadmin.LogLevels...)
-	_ = cmd.RegisterFlagCompletionFunc("namespace", t.completeNamespaces) // as above
 	return cmd
 }
 
@@ -218,11 +217,8 @@ func fileConfig(env Env, section string, f configFlags, out, diagnostics io.Writ
 	var err error
 	if f.file == "-" {
 		text, err = mesh.Read("standard input", env.In)
-	} else if opened, failed := os.Open(f.file); failed != nil {
-		err = failed
 	} else {
-		text, err = mesh.Read(f.file, opened)
-		_ = opened.Close()
+		text, err = readAny(f.file)
 	}
 	if err != nil {
 		return err

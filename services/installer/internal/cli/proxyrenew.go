@@ -49,7 +49,7 @@ func newProxyRenew(t *target) *cobra.Command {
 		},
 	}
 	cmd.Flags().DurationVar(&timeout, "timeout", 15*time.Second, "how long to wait for the new certificate")
-	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "namespace of the proxy, if PROXY does not say")
+	t.namespaceFlag(cmd, &namespace, "namespace of the proxy, if PROXY does not say")
 	outputFlag(cmd, f)
 	return cmd
 }

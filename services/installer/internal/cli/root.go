@@ -53,7 +53,7 @@ func newRoot(env Env) *cobra.Command {
 	root.SetOut(terminal.Safe(env.Out))
 	root.SetErr(terminal.Safe(env.Err))
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		// A command that does not exist is what is wrong, and not the flags that it would have.
+		// pflag fails on the flags of an unknown command before cobra sees the command; the error names the command.
 		if words := cmd.Flags().Args(); cmd.HasSubCommands() && len(words) > 0 {
 			return knownCommand(cmd, words)
 		}
@@ -72,8 +72,7 @@ func newRoot(env Env) *cobra.Command {
 	return root
 }
 
-// complete ends the completion of arguments where a command has none that could be completed: shells would offer files
-// else.
+// complete turns the completion of file names off for every command that completes no arguments itself.
 func complete(cmd *cobra.Command) {
 	if cmd.ValidArgsFunction == nil {
 		cmd.ValidArgsFunction = cobra.NoFileCompletions

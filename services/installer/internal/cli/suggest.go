@@ -12,8 +12,8 @@ import (
 	"fairlead.dev/pkg/nearest"
 )
 
-// knownCommand is the check of arguments of a command that only has sub-commands: what is left of the arguments is no
-// command.
+// knownCommand checks the arguments of a command that only groups others: cobra leaves it arguments only if the first
+// one names no sub-command.
 func knownCommand(cmd *cobra.Command, a []string) error {
 	if len(a) == 0 {
 		return nil
@@ -21,8 +21,9 @@ func knownCommand(cmd *cobra.Command, a []string) error {
 	return usage(fmt.Errorf("unknown command %q%s; see `%s --help`", a[0], commandHint(cmd, a), cmd.CommandPath()))
 }
 
-// commandHint guesses which command the words meant: what does the work of the istioctl command of this name, one with
-// nearly this name, or one with this name elsewhere in the tree.
+// commandHint guesses which command the user meant by words that name none below cmd. It names, in this order, what does
+// the work of istioctl's command of this name, the command with the nearest name below cmd, and one of this name
+// elsewhere in the tree.
 func commandHint(cmd *cobra.Command, words []string) string {
 	if cmd == cmd.Root() {
 		if hint := istioctlHint(words); hint != "" {
@@ -86,7 +87,7 @@ func findNamed(under *cobra.Command, name string) *cobra.Command {
 	return nil
 }
 
-// flagHint guesses which flag was meant, from the error of a flag that there is none of.
+// flagHint guesses which flag the user meant, from pflag's error about an unknown flag.
 func flagHint(cmd *cobra.Command, err error) string {
 	var missing *pflag.NotExistError
 	if !errors.As(err, &missing) {

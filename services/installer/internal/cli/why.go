@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -56,8 +55,7 @@ type explainedFrom struct {
 	Detail     string `json:"detail,omitempty"`
 }
 
-// id is "<namespace>/<name>", the name alone where there is no namespace.
-func (o explainedFrom) id() string { return strings.TrimPrefix(o.Namespace+"/"+o.Name, "/") }
+func (o explainedFrom) id() string { return fullName(o.Namespace, o.Name) }
 
 func (o explainedFrom) generation() string {
 	if o.Generation == 0 {
@@ -94,13 +92,12 @@ host that several resources belong to is answered with their list: choose one by
 		},
 	}
 	fs := cmd.Flags()
-	fs.StringVarP(&f.namespace, "namespace", "n", "", "namespace of the proxy, if PROXY does not say")
+	t.namespaceFlag(cmd, &f.namespace, "namespace of the proxy, if PROXY does not say")
 	fs.StringVarP(&f.kind, "type", "t", "", "type of the resource: virtualhosts, clusters, endpoints, listeners, routes, nametables, ..., or a type URL")
 	fs.BoolVar(&f.all, "all", false, "explain all resources that RESOURCE may mean")
 	outputFlag(cmd, f.out)
 	t.registerServers(fs)
-	_ = cmd.RegisterFlagCompletionFunc("namespace", t.completeNamespaces)                                                                           // fails for a flag that there is none of only
-	_ = cmd.RegisterFlagCompletionFunc("type", cobra.FixedCompletions(slices.Sorted(maps.Values(servedTypes)), cobra.ShellCompDirectiveNoFileComp)) // as above
+	_ = cmd.RegisterFlagCompletionFunc("type", cobra.FixedCompletions(slices.Sorted(maps.Values(servedTypes)), cobra.ShellCompDirectiveNoFileComp)) // fails only if the command lacks the flag
 	return cmd
 }
 
@@ -140,11 +137,7 @@ func why(ctx context.Context, t *target, proxy, name string, f whyFlags, out io.
 		if !f.all {
 			tree = first
 		}
-		text, err := json.MarshalIndent(tree, "", "  ")
-		if err != nil {
-			return err
-		}
-		return printJSONOr(out, text, f.out.value == "yaml")
+		return printTree(out, f.out.value, tree)
 	}
 	for i, e := range answers {
 		if i > 0 {

@@ -8,12 +8,12 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 )
 
-// mostFindings is how many findings of one look are told one by one.
+// mostFindings is how many lines watchFindings prints after one look; a last line counts the others.
 const mostFindings = 50
 
-// watchFindings tells the person what config-watcher finds about objects in the mesh that they are in, and when it is so no more. It begins when
-// the Pods are part of the mesh: before, what refers to them would be taken for mistakes. A finding is told when two looks have seen it, so that
-// nothing is said of files that are being saved one after the other.
+// watchFindings prints on the console what config-watcher finds about objects among the others of the mesh, and each
+// finding that has gone. It waits until the Pods are part of the mesh: references to them would be findings before. It
+// prints a finding when two looks in a row have seen it, because the user may be saving several files one after the other.
 func (n *Node) watchFindings(ctx context.Context) error {
 	waitFor(ctx, n.published)
 	var seen, told []string

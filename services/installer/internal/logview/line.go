@@ -30,7 +30,7 @@ const (
 	Error
 )
 
-// LevelNames are what Parse takes.
+// LevelNames are the levels that --level offers; ParseLevel knows more spellings.
 var LevelNames = []string{"debug", "info", "warn", "error"}
 
 // levels are the spellings of our services, of Envoy and of programs whose logs look like theirs.
