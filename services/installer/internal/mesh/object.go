@@ -135,7 +135,7 @@ func Parse(file string, content []byte) ([]*Object, error) {
 		}
 		var over *yamltext.Error
 		if errors.As(yamltext.Check(doc), &over) {
-			errs = append(errs, &Error{File: file, Line: start - leadingBlank(doc) + over.Line - 1, Problem: over.Reason, Remedy: over.Remedy})
+			errs = append(errs, &Error{File: file, Line: first + over.Line - 1, Problem: over.Reason, Remedy: over.Remedy})
 			continue
 		}
 		o := &Object{File: file, Line: start, Raw: doc, first: first}
