@@ -62,7 +62,7 @@ func (s *stream) acknowledge(sub *subscription, nonce string, failure *rpcstatus
 		}
 	}
 	if !s.delta {
-		sub.remember(out)
+		sub.keep(out.blobs)
 	}
 	s.readmit(sub, out)
 	if len(sub.withheld) == 0 {
@@ -229,12 +229,13 @@ func (s *stream) free(b *subscription, current *plan.TypeSnapshot) {
 	}
 }
 
-// remember keeps what a state-of-the-world client has taken over.
-func (b *subscription) remember(out *response) {
+// keep notes what a state-of-the-world client holds: the resources of a response that it acknowledges, or those that
+// the version in its first request stands for.
+func (b *subscription) keep(blobs []*store.Blob) {
 	if b.good == nil || b.complete() {
-		b.good = make(map[string]*store.Blob, len(out.blobs))
+		b.good = make(map[string]*store.Blob, len(blobs))
 	}
-	for _, blob := range out.blobs {
+	for _, blob := range blobs {
 		b.good[blob.Name()] = blob
 	}
 }

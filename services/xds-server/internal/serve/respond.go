@@ -337,7 +337,7 @@ func (s *stream) hand(sub *subscription, current *plan.TypeSnapshot, out *respon
 			return false
 		}
 	}
-	m := &discovery.DiscoveryResponse{VersionInfo: worldVersion(sub, current), TypeUrl: sub.url}
+	m := &discovery.DiscoveryResponse{VersionInfo: s.worldVersion(sub, current), TypeUrl: sub.url}
 	out.message = m
 	select {
 	case sub.open.worldTo <- &worldResponse{request: sub.open.world, message: m, ctx: s.ctx}:
@@ -347,8 +347,8 @@ func (s *stream) hand(sub *subscription, current *plan.TypeSnapshot, out *respon
 	}
 }
 
-// whole lists all that the subscription covers. In place of a rejected version stands the last one that was acknowledged: leaving it out
-// would remove it.
+// whole lists all that the subscription covers. In place of a rejected version stands the last one that was
+// acknowledged: a complete response that leaves it out would remove it.
 func (s *stream) whole(sub *subscription, current *plan.TypeSnapshot) []*store.Blob {
 	var blobs []*store.Blob
 	take := func(name string, item plan.Item) bool {
@@ -385,27 +385,13 @@ func (b *subscription) news(blobs []*store.Blob) (fresh []*store.Blob) {
 	return fresh
 }
 
-// worldVersion is the version of the state that a state-of-the-world client holds after a response: a hash of the resources subscribed to.
-func worldVersion(sub *subscription, current *plan.TypeSnapshot) string {
+// worldVersion is the version of the state that a state-of-the-world client holds after a response: a hash of the
+// resources subscribed to, of rejected ones in the version that the client keeps.
+func (s *stream) worldVersion(sub *subscription, current *plan.TypeSnapshot) string {
 	if sub.wildcard && sub.names.len() == 0 && len(sub.withheld) == 0 {
 		return current.Version()
 	}
-	var blobs []*store.Blob
-	take := func(name string, item plan.Item) bool {
-		if item.Blob != nil && sub.wants(name, item) && sub.withheld[name] != item.Blob.Version() {
-			blobs = append(blobs, item.Blob)
-		}
-		return true
-	}
-	if sub.wildcard {
-		current.Scan(take)
-		return plan.VersionOf(blobs)
-	}
-	sub.names.each(func(name string) bool {
-		item, _ := current.Get(name)
-		return take(name, item)
-	})
-	return plan.VersionOf(blobs)
+	return plan.VersionOf(s.whole(sub, current))
 }
 
 // deltaResponse and worldResponse carry a finished message through go-control-plane's loops.

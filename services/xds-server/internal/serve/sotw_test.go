@@ -243,3 +243,50 @@ func TestWorldNackKeepsTheLastGoodVersion(t *testing.T) {
 	c.ack(c.expect(cds, "80|"+hostA, "80|"+hostB, "80|c"))
 	r.acked("pod")
 }
+
+// A client that keeps the last good version of a rejected cluster does not hold what a mesh without that cluster
+// gives: the version it states must say so, or the cluster stays after a reconnect.
+func TestWorldReconnectAfterARejectedResourceIsRemoved(t *testing.T) {
+	mesh := basicMesh()
+	first := start(t, mesh...)
+	held := first.world("pod", "default")
+	held.subscribe(cds)
+	held.ack(held.expect(cds, "80|"+hostA, "80|"+hostB))
+	first.acked("pod")
+	first.edit(timeoutRule("a", hostA, 1))
+	held.nack(held.expect(cds, "80|"+hostA, "80|"+hostB), "Error adding/updating cluster(s) 80|"+hostA+": no")
+	first.rejected("pod", cds)
+	first.edit(meshtest.Service("default", "c", 80))
+	held.ack(held.expect(cds, "80|"+hostA, "80|"+hostB, "80|c"))
+	first.answered("pod")
+
+	second := start(t, append(mesh[2:], meshtest.Service("default", "c", 80))...)
+	c := second.world("pod", "default")
+	c.accepted[cds] = held.accepted[cds]
+	c.subscribe(cds)
+	c.ack(c.expect(cds, "80|"+hostB, "80|c"))
+	second.acked("pod")
+}
+
+func TestWorldReconnectedClientKeepsTheLastGoodVersion(t *testing.T) {
+	r := start(t, basicMesh()...)
+	held := r.world("pod", "default")
+	held.subscribe(cds)
+	good := held.expect(cds, "80|"+hostA, "80|"+hostB)
+	held.ack(good)
+	r.acked("pod")
+	held.cancel()
+
+	c := r.world("again", "default")
+	c.accepted[cds] = held.accepted[cds]
+	c.subscribe(cds)
+	r.acked("again")
+	r.edit(timeoutRule("a", hostA, 1))
+	c.nack(c.expect(cds, "80|"+hostA, "80|"+hostB), "Error adding/updating cluster(s) 80|"+hostA+": no")
+	r.rejected("again", cds)
+	r.edit(meshtest.Service("default", "c", 80))
+	next := c.expect(cds, "80|"+hostA, "80|"+hostB, "80|c")
+	if got, want := next.GetResources()[0].GetValue(), good.GetResources()[0].GetValue(); string(got) != string(want) {
+		t.Error("the cluster is not the one that the client held when it connected")
+	}
+}

@@ -59,7 +59,7 @@ type subscription struct {
 	unsure    nameSet
 	rejection *configv1.Rejection
 
-	// good is, for state of the world, what the last acknowledged response contained.
+	// good is, for state of the world, what the client holds: see keep.
 	good map[string]*store.Blob
 
 	sent, acked *configv1.Revision

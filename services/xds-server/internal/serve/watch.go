@@ -262,6 +262,7 @@ func (s *stream) updateWorld(sub *subscription, wanted []string, version string,
 		// since, and the version is still that of the response before.
 		if sub.wildcard && sub.names.len() == 0 && version == current.Version() {
 			sub.answered = true
+			sub.keep(s.whole(sub, current))
 			return nil
 		}
 		s.touchAll(sub, current)
