@@ -3,7 +3,7 @@
 //
 // Prose is the text of a Markdown file outside tables and fenced code, and a comment that stands on lines of its own.
 // Not checked: generated files, Go and nolint directives, preformatted lines of comments, and a line that has no
-// space to break it at before column 120, such as a long URL.
+// space to break it at before column 120, such as a long URL or link.
 package main
 
 import (
@@ -119,8 +119,12 @@ func comment(line string) bool {
 // marker is what a line begins with before its first word: indentation, comment signs, list marks, block quotes.
 var marker = regexp.MustCompile(`^[\s/*>#-]*(\d+\.)?\s*`)
 
+// link matches a Markdown link, which stays on one line.
+var link = regexp.MustCompile(`\[[^\]]*\]\([^)]*\)`)
+
 // breakable tells whether a line has a space to break it at, behind its first word and before column 120.
 func breakable(line string) bool {
+	line = link.ReplaceAllStringFunc(line, func(s string) string { return strings.ReplaceAll(s, " ", "_") })
 	rest := marker.ReplaceAllString(line, "")
 	space := strings.IndexByte(rest, ' ')
 	return space >= 0 && width(strings.TrimSuffix(line, rest)+rest[:space]) <= columns
