@@ -62,12 +62,12 @@ func tooLong(path, text string) []int {
 	return numbers
 }
 
-// generatedPage matches the sentence by which the generated pages of docs/reference say so.
-var generatedPage = regexp.MustCompile("(?i)(generated|written|made) (from|by) [^.]*(`make golden`|-update)")
+// generatedPage matches the beginning of a page that says which command generates it.
+var generatedPage = regexp.MustCompile("(?is)(generated|written|made) (from|by) .*(`make golden`| -update`)")
 
 // markdown tells which lines of a page are prose.
 func markdown(lines []string) func(int) bool {
-	if generatedPage.MatchString(strings.Join(lines[:min(len(lines), 8)], " ")) {
+	if generatedPage.MatchString(strings.Join(lines[:min(len(lines), 6)], " ")) {
 		return func(int) bool { return false }
 	}
 	prose := make([]bool, len(lines))
