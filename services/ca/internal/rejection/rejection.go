@@ -1,6 +1,10 @@
-// Package refusal is why the ca did not issue a certificate: a kind, which the gRPC handler maps to a status code, a reason from a closed set, which
-// metrics and the audit log count by, and a sentence for the caller that says what to do.
-package refusal
+// Package rejection describes why the ca rejects a request: a kind, which the gRPC handler maps to a status code; a
+// reason from a closed set, by which metrics and the audit log count; and a sentence that tells the caller what to do.
+//
+// Packages csr, policy and admission make rejections with New. Package issuance finds them with From; it and package
+// trustbundle send the reason as a detail of the gRPC status, with WithDetails. Metrics, audit log and messages call a
+// rejected request "refused".
+package rejection
 
 import (
 	"errors"
@@ -22,8 +26,8 @@ const (
 	Invalid Kind = iota + 1
 	// Denied means that this caller may not have what it asks for.
 	Denied
-	// Unproven means that the workload of a forwarded request has not proven who it is.
-	Unproven
+	// InvalidToken means that the token of a forwarded request does not prove the workload's identity.
+	InvalidToken
 	// Overloaded means that the same request may be granted later.
 	Overloaded
 	// Unavailable means that the ca cannot issue anything until an operator acts.
@@ -65,19 +69,21 @@ func Reasons() []Reason {
 	}
 }
 
-// The reasons for which a bundle watch is refused. They are no certificate requests, so they are not among Reasons.
+// The reasons for which a bundle watch is rejected. Reasons does not list them, because it lists those of certificate
+// requests.
 const (
-	// WatchLimit means that as many watches are open as may be, and that the caller's identity has its share of them.
+	// WatchLimit means that the most watches allowed are open, and that the caller's identity has its share of them.
 	WatchLimit Reason = "watch_limit"
-	// WatchDisplaced means that the watch made room for one of an identity that has fewer.
+	// WatchDisplaced means that the ca ended the watch to make room for an identity that has fewer.
 	WatchDisplaced Reason = "watch_displaced"
 )
 
-// domain qualifies reasons in the details of a gRPC status.
+// domain is ErrorInfo.domain of every reason.
 const domain = "ca.fairlead.dev"
 
-// Detailed adds to a gRPC status the reason in a form that programs read, and when to come back unless that is 0.
-func Detailed(st *status.Status, reason Reason, retryAfter time.Duration) error {
+// WithDetails adds the reason (google.rpc.ErrorInfo) to a gRPC status and, unless retryAfter is 0, the delay after
+// which the caller may retry (google.rpc.RetryInfo).
+func WithDetails(st *status.Status, reason Reason, retryAfter time.Duration) error {
 	details := []protoadapt.MessageV1{&errdetails.ErrorInfo{Reason: string(reason), Domain: domain}}
 	if retryAfter > 0 {
 		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(retryAfter)})
@@ -89,7 +95,7 @@ func Detailed(st *status.Status, reason Reason, retryAfter time.Duration) error 
 	return detailed.Err()
 }
 
-// Error is a refusal.
+// Error is one rejection.
 type Error struct {
 	Kind   Kind
 	Reason Reason
@@ -99,12 +105,11 @@ type Error struct {
 // Error implements error.
 func (e *Error) Error() string { return e.Detail }
 
-// maxDetailBytes bounds a sentence. It often quotes the request, which may hold kilobytes, and goes into the log and
-// into an HTTP/2 header.
+// maxDetailBytes bounds Error.Detail, which often quotes the request and goes into the log and into an HTTP/2 header.
 const maxDetailBytes = 1 << 10
 
-// New makes a refusal; the format is the sentence that the caller reads. A long one loses its middle: the end says what
-// to do.
+// New makes an Error; format is the sentence for the caller. New cuts the middle out of a long sentence, since its end
+// says what to do.
 func New(kind Kind, reason Reason, format string, args ...any) error {
 	detail := fmt.Sprintf(format, args...)
 	if len(detail) > maxDetailBytes {
@@ -114,7 +119,7 @@ func New(kind Kind, reason Reason, format string, args ...any) error {
 	return &Error{Kind: kind, Reason: reason, Detail: detail}
 }
 
-// From finds the refusal in err.
+// From finds the Error in err.
 func From(err error) (*Error, bool) {
 	var e *Error
 	ok := errors.As(err, &e)

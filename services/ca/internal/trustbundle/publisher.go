@@ -1,6 +1,4 @@
-// Package trust distributes the bundle of root certificates in numbered generations, and records which subscribers have
-// acknowledged which generation.
-package trust
+package trustbundle
 
 import (
 	"context"
@@ -12,18 +10,19 @@ import (
 	"sync"
 )
 
-// Bundle is one generation. It is immutable.
+// Bundle is one generation of the trust bundle. It is immutable.
 type Bundle struct {
 	TrustDomain string
 	Generation  uint64
-	// Roots are in PEM, one certificate each, sorted by content, without duplicates.
+	// Roots are PEM texts of one certificate each, sorted, without duplicates.
 	Roots []string
 }
 
 // Numberer returns the generation of a bundle: the same for the same roots, and a greater one for other roots.
 type Numberer func(ctx context.Context, roots []string) (uint64, error)
 
-// Publisher holds the current bundle. It is safe for concurrent use.
+// Publisher holds the current bundle; Manager publishes, Server and servercert.Source read. It is safe for concurrent
+// use.
 type Publisher struct {
 	trustDomain string
 	number      Numberer
@@ -33,12 +32,13 @@ type Publisher struct {
 	changed chan struct{}
 }
 
-// NewPublisher makes a publisher that has no bundle until the first Publish.
+// NewPublisher makes a Publisher that has no bundle until the first Publish.
 func NewPublisher(trustDomain string, number Numberer) *Publisher {
 	return &Publisher{trustDomain: trustDomain, number: number, changed: make(chan struct{})}
 }
 
-// Publish makes the roots the current bundle and wakes the watches if it is a new generation. It must not be called concurrently with itself.
+// Publish makes the roots the current bundle. If they differ from those before, the bundle gets a new generation and
+// the channels that Current returned are closed. Publish must not be called concurrently with itself.
 func (p *Publisher) Publish(ctx context.Context, roots []string) error {
 	sorted := slices.Compact(slices.Sorted(slices.Values(roots)))
 	if len(sorted) == 0 {
@@ -59,14 +59,14 @@ func (p *Publisher) Publish(ctx context.Context, roots []string) error {
 	return nil
 }
 
-// Current is the bundle, nil before the first Publish, and a channel that is closed when it is replaced.
+// Current returns the bundle, nil before the first Publish, and a channel that is closed when the next one replaces it.
 func (p *Publisher) Current() (*Bundle, <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.current, p.changed
 }
 
-// ParseRoots reads the certificates of a PEM file of root certificates, each returned as a PEM text of its own.
+// ParseRoots reads a PEM file of root certificates and returns each as a PEM text of its own.
 func ParseRoots(text []byte) ([]string, error) {
 	var roots []string
 	for {

@@ -1,6 +1,8 @@
-// Package serving gives the ca its own certificate. The ca is its own first client: the same policy and signer decide and sign, so that its certificate has
-// the form that every other one has, and other services verify it like any peer's.
-package serving
+// Package servercert issues and renews the ca's own server certificate, which the gRPC port presents. Policy and signer
+// of workload certificates decide and sign it too, so other services verify it like any peer's.
+//
+// The composition root calls New, Renew once before the port opens, and Run. The port reads Source as a tlsconf.Source.
+package servercert
 
 import (
 	"context"
@@ -23,24 +25,26 @@ import (
 	"fairlead.dev/services/ca/internal/csr"
 	"fairlead.dev/services/ca/internal/policy"
 	"fairlead.dev/services/ca/internal/signer"
-	"fairlead.dev/services/ca/internal/trust"
+	"fairlead.dev/services/ca/internal/trustbundle"
 )
 
-// retryAfter is the pause after a failed renewal; at half of a certificate's life there is time for many.
+// retryAfter is the pause after a failed renewal. Renewal starts at half of a certificate's life, so there is time for
+// many.
 const retryAfter = 10 * time.Second
 
 // Config of the certificate. All fields are required.
 type Config struct {
-	// Identity is the ca's own.
+	// Identity is the ca's own SPIFFE ID.
 	Identity  spiffeid.ID
 	Policy    *policy.Policy
 	Signer    *signer.Signer
-	Publisher *trust.Publisher
+	Publisher *trustbundle.Publisher
 	Clock     clock.Clock
 	Log       *slog.Logger
 }
 
-// Source is the ca's TLS material: its own certificate, and the published bundle to verify clients with. It implements tlsconf.Source.
+// Source holds the ca's TLS material: its server certificate, and the published trust bundle that verifies clients. It
+// implements tlsconf.Source and is safe for concurrent use.
 type Source struct {
 	tlsconf.Notifier
 	cfg Config
@@ -52,10 +56,10 @@ type Source struct {
 
 var _ tlsconf.Source = (*Source)(nil)
 
-// New makes a source without a certificate; Renew issues the first.
+// New makes a Source without a certificate. Renew issues the first one.
 func New(cfg Config) *Source { return &Source{cfg: cfg} }
 
-// Current is the newest material, or an error before the first Renew.
+// Current returns the newest material, and an error before the first Renew.
 func (s *Source) Current() (*tlsconf.Material, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,7 +69,8 @@ func (s *Source) Current() (*tlsconf.Material, error) {
 	return s.current, nil
 }
 
-// Renew issues a certificate for a new key and takes over the published roots.
+// Renew issues a certificate for a new key, together with the roots published now, and notifies the users of the
+// Source.
 func (s *Source) Renew() error {
 	now := s.cfg.Clock.Now()
 	material, err := s.issue(now)
@@ -75,8 +80,8 @@ func (s *Source) Renew() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.current = material
-	// Half of what is left, not of the certificate's nominal life: notBefore lies in the past. Never at once, or the last second before the root ends would
-	// be spent issuing.
+	// Half of the time left, since notBefore lies in the past. At least a second, so that the ca does not issue without
+	// pause in the last second before the root expires.
 	s.renewAt = now.Add(max(material.NotAfter.Sub(now)/2, time.Second))
 	s.Notify()
 	return nil
@@ -92,7 +97,7 @@ func (s *Source) issue(now time.Time) (*tlsconf.Material, error) {
 		return nil, err
 	}
 	issuer := s.cfg.Signer.Issuer()
-	template, err := s.cfg.Policy.Decide(policy.Ask{Caller: s.cfg.Identity, Proven: now, CSR: &csr.Request{PublicKey: &key.PublicKey}}, now,
+	template, err := s.cfg.Policy.Decide(policy.Request{Caller: s.cfg.Identity, TokenTime: now, CSR: &csr.Request{PublicKey: &key.PublicKey}}, now,
 		policy.Validity{NotBefore: issuer.NotBefore, NotAfter: issuer.NotAfter})
 	if err != nil {
 		return nil, err
@@ -115,7 +120,8 @@ func (s *Source) issue(now time.Time) (*tlsconf.Material, error) {
 	return material, nil
 }
 
-// Run renews at half of the certificate's life and whenever the bundle changes, until ctx ends. Renew has been called before.
+// Run renews at half of the certificate's life and whenever the bundle changes, until ctx ends. A failed renewal is
+// logged and tried again after retryAfter. The caller has called Renew before.
 func (s *Source) Run(ctx context.Context) error {
 	for {
 		bundle, bundleChanged := s.cfg.Publisher.Current()

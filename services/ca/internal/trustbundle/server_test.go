@@ -1,4 +1,4 @@
-package trust
+package trustbundle
 
 import (
 	"context"
@@ -17,12 +17,12 @@ import (
 	cav1 "fairlead.dev/proto/fairlead/ca/v1"
 )
 
-// serve runs the service alone, without the authentication that the ca puts before it.
-func serve(t *testing.T, publisher *Publisher, acks *Acks, by clock.Clock) cav1.TrustServiceClient {
+// serve runs TrustService without authentication.
+func serve(t *testing.T, publisher *Publisher, watches *Watches, by clock.Clock) cav1.TrustServiceClient {
 	t.Helper()
 	lis, dialer := testkit.Bufconn(t)
 	s := grpc.NewServer()
-	cav1.RegisterTrustServiceServer(s, NewServer(publisher, acks, by, func() float64 { return 0 }))
+	cav1.RegisterTrustServiceServer(s, NewServer(publisher, watches, by, func() float64 { return 0 }))
 	go func() { _ = s.Serve(lis) }()
 	t.Cleanup(s.Stop)
 	conn, err := grpc.NewClient("passthrough:///test", dialer, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -40,9 +40,9 @@ func counter() Numberer {
 	return func(context.Context, []string) (uint64, error) { n++; return n, nil }
 }
 
-func TestSilentStreamsAreClosed(t *testing.T) {
+func TestStreamWithoutAFirstMessageIsClosed(t *testing.T) {
 	clock := testkit.NewClock(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
-	client := serve(t, NewPublisher("cluster.local", counter()), NewAcks(1), clock)
+	client := serve(t, NewPublisher("cluster.local", counter()), NewWatches(1), clock)
 	stream, err := client.WatchBundle(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -54,10 +54,11 @@ func TestSilentStreamsAreClosed(t *testing.T) {
 	}
 }
 
-// A watch that opens before there is a bundle waits for it, and a slow one skips what was replaced meanwhile.
-func TestNewestWins(t *testing.T) {
-	publisher, acks := NewPublisher("cluster.local", counter()), NewAcks(1)
-	stream, err := serve(t, publisher, acks, testkit.NewClock(time.Time{})).WatchBundle(t.Context())
+// A watch that opens before there is a bundle waits for it, and a slow one skips generations that were replaced
+// meanwhile.
+func TestWatchGetsTheNewestGeneration(t *testing.T) {
+	publisher, watches := NewPublisher("cluster.local", counter()), NewWatches(1)
+	stream, err := serve(t, publisher, watches, testkit.NewClock(time.Time{})).WatchBundle(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,29 +91,29 @@ func TestNewestWins(t *testing.T) {
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, testkit.Patience, func() error {
-		if open, _ := acks.Behind(0); open != 0 {
+		if open, _ := watches.Behind(0); open != 0 {
 			return errStillOpen
 		}
 		return nil
 	})
 }
 
-// Watches are shared: one identity may open all there are, another takes from it up to the same number, and a stream
-// counts before it has said anything.
+// One identity may open all watches. Another identity takes watches from it until both have the same number. A stream
+// counts before its first message.
 func TestWatchesAreSharedBetweenIdentities(t *testing.T) {
-	acks := NewAcks(4)
+	watches := NewWatches(4)
 	open := func(identity string) (uint64, <-chan struct{}) {
 		t.Helper()
-		id, displaced, ok := acks.add(identity)
+		id, displaced, ok := watches.add(identity)
 		if !ok {
-			t.Fatalf("%s is refused with %v open", identity, acks.held)
+			t.Fatalf("%s is refused with %v open", identity, watches.held)
 		}
 		return id, displaced
 	}
 	refused := func(identity string) {
 		t.Helper()
-		if _, _, ok := acks.add(identity); ok {
-			t.Errorf("%s got more than its share: %v", identity, acks.held)
+		if _, _, ok := watches.add(identity); ok {
+			t.Errorf("%s got more than its share: %v", identity, watches.held)
 		}
 	}
 	ended := func(displaced <-chan struct{}) bool {
@@ -132,7 +133,7 @@ func TestWatchesAreSharedBetweenIdentities(t *testing.T) {
 	refused("greedy")
 	modest, _ := open("modest")
 	if !ended(greedy[3]) || ended(greedy[2]) {
-		t.Error("not the newest watch of the greedy identity made room")
+		t.Error("not the newest watch of the greedy identity was displaced")
 	}
 	open("modest")
 	refused("modest")
@@ -141,27 +142,27 @@ func TestWatchesAreSharedBetweenIdentities(t *testing.T) {
 	refused("third")
 	open("fourth")
 	refused("fifth")
-	if displaced, rejected := acks.Refused(); displaced != 4 || rejected != 5 {
+	if displaced, rejected := watches.Rejected(); displaced != 4 || rejected != 5 {
 		t.Errorf("%d displaced and %d rejected, want 4 and 5", displaced, rejected)
 	}
-	// An acknowledgement of a displaced watch has no effect, and its end frees no second place.
-	acks.ack(last, 1)
-	acks.remove(last)
-	if acks.Open() != 4 {
-		t.Errorf("%d open, want 4", acks.Open())
+	// A displaced watch no longer counts: its acknowledgement and its end have no effect.
+	watches.ack(last, 1)
+	watches.remove(last)
+	if watches.Open() != 4 {
+		t.Errorf("%d open, want 4", watches.Open())
 	}
-	acks.remove(modest)
-	acks.remove(modest)
+	watches.remove(modest)
+	watches.remove(modest)
 	open("fifth")
 	refused("fifth")
 }
 
-// A watch that has to make room says why and when to come back, whether its subscriber is known by then or not.
-func TestDisplacedWatchesAreTold(t *testing.T) {
+// The status of a displaced watch has a reason and a delay, before and after its first message.
+func TestDisplacedWatchEndsWithAReasonAndADelay(t *testing.T) {
 	for name, subscriber := range map[string]string{"silent": "", "named": "a"} {
 		t.Run(name, func(t *testing.T) {
-			acks := NewAcks(2)
-			client := serve(t, NewPublisher("cluster.local", counter()), acks, testkit.NewClock(time.Time{}))
+			watches := NewWatches(2)
+			client := serve(t, NewPublisher("cluster.local", counter()), watches, testkit.NewClock(time.Time{}))
 			var newest cav1.TrustService_WatchBundleClient
 			for n := range 2 {
 				var err error
@@ -174,15 +175,15 @@ func TestDisplacedWatchesAreTold(t *testing.T) {
 					}
 				}
 				testkit.Eventually(t, testkit.Patience, func() error {
-					_, open := acks.Behind(1)
+					_, open := watches.Behind(1)
 					if len(open) != n+1 || open[n].Subscriber != subscriber {
 						return fmt.Errorf("open are %v, want %d", open, n+1)
 					}
 					return nil
 				})
 			}
-			if _, _, ok := acks.add("other"); !ok {
-				t.Fatal("no room was made")
+			if _, _, ok := watches.add("other"); !ok {
+				t.Fatal("no watch was displaced")
 			}
 			_, err := newest.Recv()
 			st := status.Convert(err)

@@ -1,4 +1,4 @@
-package proof
+package tokentime
 
 import (
 	"crypto/x509"

@@ -1,4 +1,4 @@
-package serving
+package servercert
 
 import (
 	"context"
@@ -9,7 +9,7 @@ import (
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/services/ca/internal/policy"
 	"fairlead.dev/services/ca/internal/signer"
-	"fairlead.dev/services/ca/internal/trust"
+	"fairlead.dev/services/ca/internal/trustbundle"
 )
 
 func newSource(t *testing.T, clock *testkit.Clock, ca *testkit.CA) *Source {
@@ -19,13 +19,13 @@ func newSource(t *testing.T, clock *testkit.Clock, ca *testkit.CA) *Source {
 		t.Fatal(err)
 	}
 	n := uint64(0)
-	publisher := trust.NewPublisher("cluster.local", func(context.Context, []string) (uint64, error) { n++; return n, nil })
+	publisher := trustbundle.NewPublisher("cluster.local", func(context.Context, []string) (uint64, error) { n++; return n, nil })
 	return New(Config{
 		Identity: ca.ID("istio-system", "ca"), Policy: p, Signer: signer.New(ca.Cert, ca.Key), Publisher: publisher, Clock: clock, Log: testkit.Logger(t),
 	})
 }
 
-func TestRenewalAtHalfLifeAndOnNewRoots(t *testing.T) {
+func TestRenewsAtHalfLifeAndOnNewRoots(t *testing.T) {
 	start := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	clock := testkit.NewClock(start)
 	ca := testkit.NewCA(t, "cluster.local", start)
@@ -80,8 +80,8 @@ func TestRenewalAtHalfLifeAndOnNewRoots(t *testing.T) {
 	}
 }
 
-// Near the root's end certificates are short; the source must neither spin nor give up before the root has really ended.
-func TestTheEndOfTheRoot(t *testing.T) {
+// Near the root's expiry certificates are short. The Source renews at most once a second and retries after the expiry.
+func TestRenewsUntilTheRootExpires(t *testing.T) {
 	start := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	ca := testkit.NewCA(t, "cluster.local", start)
 	clock := testkit.NewClock(ca.Cert.NotAfter.Add(-1500 * time.Millisecond))
