@@ -9,7 +9,7 @@ import (
 	ndsv1 "fairlead.dev/proto/istio/networking/nds/v1"
 )
 
-// names is a table as xds-servers send it, for a workload of "apps".
+// names is a name table for a workload of the namespace "apps".
 func names() *ndsv1.NameTable {
 	service := func(short, namespace string, ips ...string) *ndsv1.NameTable_NameInfo {
 		return &ndsv1.NameTable_NameInfo{Registry: kubernetes, Shortname: short, Namespace: namespace, Ips: ips}
@@ -34,7 +34,7 @@ func names() *ndsv1.NameTable {
 	}}
 }
 
-func TestTable(t *testing.T) {
+func TestTableAnswers(t *testing.T) {
 	table := newTable(names(), "apps", "apps.svc.cluster.local")
 	for _, tc := range []struct {
 		name string

@@ -62,7 +62,7 @@ func TestProgram(t *testing.T) {
 	if g, ok := envoy.GetMetadata().GetFields()["GENERATOR"]; ok {
 		t.Errorf("an Envoy beside them says it is %v", g)
 	}
-	n, err := NewProgram(workload())
+	n, err := NewProxyless(workload())
 	if err != nil {
 		t.Fatal(err)
 	}

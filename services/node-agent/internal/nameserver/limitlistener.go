@@ -6,9 +6,9 @@ import (
 	"sync"
 )
 
-// newestListener keeps so many connections open at most, the newest ones: a client that holds many and says nothing
-// shuts nobody out.
-type newestListener struct {
+// limitListener bounds the open connections by closing the oldest. So a client that holds many silent connections does not
+// keep others out.
+type limitListener struct {
 	net.Listener
 	max int
 
@@ -16,10 +16,12 @@ type newestListener struct {
 	open list.List // of net.Conn, oldest first
 }
 
-func newest(l net.Listener, most int) *newestListener { return &newestListener{Listener: l, max: most} }
+func newLimitListener(l net.Listener, most int) *limitListener {
+	return &limitListener{Listener: l, max: most}
+}
 
 // Accept implements net.Listener.
-func (l *newestListener) Accept() (net.Conn, error) {
+func (l *limitListener) Accept() (net.Conn, error) {
 	conn, err := l.Listener.Accept()
 	if err != nil {
 		return nil, err
@@ -32,18 +34,18 @@ func (l *newestListener) Accept() (net.Conn, error) {
 	return &listedConn{Conn: conn, of: l, at: l.open.PushBack(conn)}, nil
 }
 
-// listedConn takes itself off the list when it is closed. The list has the connection without it, so that the
-// listener's lock is not taken twice.
+// listedConn removes itself from the list when it is closed. The list holds the plain connection, so that closing the oldest
+// one does not take the listener's lock again.
 type listedConn struct {
 	net.Conn
-	of *newestListener
+	of *limitListener
 	at *list.Element
 }
 
 // Close implements net.Conn.
 func (c *listedConn) Close() error {
 	c.of.mu.Lock()
-	c.of.open.Remove(c.at) // nothing, where it is off the list already
+	c.of.open.Remove(c.at) // no effect if it is removed already
 	c.of.mu.Unlock()
 	return c.Conn.Close()
 }

@@ -1,4 +1,4 @@
-package program
+package proxyless
 
 import (
 	"context"
@@ -72,8 +72,7 @@ func TestBootstrap(t *testing.T) {
 	}
 }
 
-// Programs look at the files often enough for a certificate that lives shortly.
-func TestRefresh(t *testing.T) {
+func TestRefreshIntervalFollowsTheLifetime(t *testing.T) {
 	for ttl, want := range map[time.Duration]string{90 * 24 * time.Hour: "900s", 24 * time.Hour: "900s", time.Hour: "38s", time.Minute: "1s"} {
 		raw, err := Bootstrap(BootstrapInput{Node: &corev3.Node{Id: "x"}, TTL: ttl})
 		if err != nil {
@@ -89,24 +88,23 @@ func TestRefresh(t *testing.T) {
 	}
 }
 
-// The bootstrap appears when all that it refers to is there; everything is this
-// user's alone, and a new certificate replaces the old one.
-func TestKeeper(t *testing.T) {
+// The bootstrap appears when all files that it names exist. The modes admit this user only.
+func TestFilesFollowTheCertificate(t *testing.T) {
 	ca := testkit.PKI(t)
 	source := ca.RootsOnly()
 	dir := t.TempDir()
 	certs, boot := filepath.Join(dir, "certs"), filepath.Join(dir, "proxy", "grpc-bootstrap.json")
-	k := NewKeeper(Config{Source: source, CertificateDir: certs, BootstrapPath: boot, Bootstrap: []byte("{}"), Log: testkit.Logger(t)})
+	f := NewFiles(Config{Source: source, CertificateDir: certs, BootstrapPath: boot, Bootstrap: []byte("{}"), Log: testkit.Logger(t)})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- k.Run(ctx) }()
+	go func() { done <- f.Run(ctx) }()
 	defer func() {
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
 	}()
-	if err := k.Check(ctx); err == nil || !strings.Contains(err.Error(), "no certificate yet") {
+	if err := f.Check(ctx); err == nil || !strings.Contains(err.Error(), "no certificate yet") {
 		t.Errorf("without a certificate: %v", err)
 	}
 	var last *tls.Certificate
@@ -117,7 +115,7 @@ func TestKeeper(t *testing.T) {
 		}
 		source.Set(svid)
 		testkit.Eventually(t, testkit.Patience, func() error {
-			if err := k.Check(ctx); err != nil {
+			if err := f.Check(ctx); err != nil {
 				return err
 			}
 			pair, err := tls.LoadX509KeyPair(filepath.Join(certs, certificateFile), filepath.Join(certs, keyFile))
@@ -141,32 +139,31 @@ func TestKeeper(t *testing.T) {
 	if left, err := filepath.Glob(filepath.Join(certs, ".*")); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %q, %v", left, err)
 	}
-	k.Drain()
-	if err := k.Check(ctx); err == nil || !strings.Contains(err.Error(), "draining") {
+	f.Drain()
+	if err := f.Check(ctx); err == nil || !strings.Contains(err.Error(), "draining") {
 		t.Errorf("while draining: %v", err)
 	}
 }
 
-// What cannot be written is tried again.
-func TestKeeperTriesAgain(t *testing.T) {
+func TestFilesAreWrittenAgainAfterAFailure(t *testing.T) {
 	blocked := filepath.Join(t.TempDir(), "blocked")
 	testkit.WriteFile(t, blocked, nil)
 	clock := testkit.NewClock(time.Now())
-	k := NewKeeper(Config{
+	f := NewFiles(Config{
 		Source: testkit.PKI(t).NewSVID("shop", "web"), CertificateDir: filepath.Join(blocked, "certs"), Log: testkit.Logger(t), Clock: clock,
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- k.Run(ctx) }()
+	go func() { done <- f.Run(ctx) }()
 	clock.WaitFor(t, 1)
-	if err := k.Check(ctx); err == nil || !strings.Contains(err.Error(), "not written yet") {
+	if err := f.Check(ctx); err == nil || !strings.Contains(err.Error(), "not written yet") {
 		t.Errorf("while it fails: %v", err)
 	}
 	if err := os.Remove(blocked); err != nil {
 		t.Fatal(err)
 	}
 	clock.Advance(retryPause)
-	testkit.Eventually(t, testkit.Patience, func() error { return k.Check(ctx) })
+	testkit.Eventually(t, testkit.Patience, func() error { return f.Check(ctx) })
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)

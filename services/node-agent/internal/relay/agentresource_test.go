@@ -17,11 +17,11 @@ import (
 )
 
 const (
-	ownType   = "type.googleapis.com/own"
+	agentType = "type.googleapis.com/agents"
 	envoyType = "type.googleapis.com/envoys"
 )
 
-// taken remembers what the agent took, and refuses what is called "bad".
+// taken records the values passed to Take, which returns an error for the value "bad".
 type taken struct {
 	mu     sync.Mutex
 	values []string
@@ -43,23 +43,24 @@ func (t *taken) all() []string {
 	return slices.Clone(t.values)
 }
 
-// requestsOf lists what an xds-server was asked about a type.
+// requestsOf are the delta requests for a type.
 func (s *xdsServer) requestsOf(typeURL string) []*discoveryv3.DeltaDiscoveryRequest {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(s.delta), func(r *discoveryv3.DeltaDiscoveryRequest) bool { return r.GetTypeUrl() != typeURL })
 }
 
-// TestOwn: the agent's own requests go after Envoy's first, its responses do not come to Envoy, and after a reconnect it says what it holds.
-func TestOwn(t *testing.T) {
-	w := newWorld(t)
-	server := w.xds("")
-	server.resources = []*discoveryv3.Resource{{Name: "table", Version: "7", Resource: &anypb.Any{TypeUrl: ownType, Value: []byte("one")}}}
-	server.once = ownType
+// The request for the agent's resource follows Envoy's first one, Envoy gets no response to it, and after a reconnect the
+// request states the version held.
+func TestAgentResource(t *testing.T) {
+	f := newFixture(t)
+	server := f.xds("")
+	server.resources = []*discoveryv3.Resource{{Name: "table", Version: "7", Resource: &anypb.Any{TypeUrl: agentType, Value: []byte("one")}}}
+	server.once = agentType
 	var got taken
-	client := w.relay(Config{Addresses: []string{server.address}, Own: &Own{TypeURL: ownType, Authority: "localhost", Take: got.take}})
+	client := f.relay(Config{Addresses: []string{server.address}, AgentResource: &AgentResource{TypeURL: agentType, Authority: "localhost", Take: got.take}})
 	for round := range 2 {
-		stream := w.open(client)
+		stream := f.open(client)
 		for range 3 {
 			if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: envoyType}); err != nil {
 				t.Fatal(err)
@@ -70,7 +71,7 @@ func TestOwn(t *testing.T) {
 			}
 		}
 		testkit.Eventually(t, testkit.Patience, func() error {
-			if n := len(server.requestsOf(ownType)); n != 2*(round+1) {
+			if n := len(server.requestsOf(agentType)); n != 2*(round+1) {
 				return errors.New("no acknowledgement")
 			}
 			return nil
@@ -79,7 +80,7 @@ func TestOwn(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	requests := server.requestsOf(ownType)
+	requests := server.requestsOf(agentType)
 	if first, ack := requests[0], requests[1]; len(first.GetInitialResourceVersions()) != 0 || ack.GetResponseNonce() != "n" || ack.GetErrorDetail() != nil {
 		t.Errorf("asked %v, acknowledged %v", first, ack)
 	}
@@ -91,13 +92,13 @@ func TestOwn(t *testing.T) {
 	}
 }
 
-func TestOwnRejected(t *testing.T) {
-	w := newWorld(t)
-	server := w.xds("")
-	server.resources = []*discoveryv3.Resource{{Name: "table", Version: "8", Resource: &anypb.Any{TypeUrl: ownType, Value: []byte("bad")}}}
-	server.once = ownType
+func TestAgentResourceIsRejected(t *testing.T) {
+	f := newFixture(t)
+	server := f.xds("")
+	server.resources = []*discoveryv3.Resource{{Name: "table", Version: "8", Resource: &anypb.Any{TypeUrl: agentType, Value: []byte("bad")}}}
+	server.once = agentType
 	var got taken
-	stream := w.open(w.relay(Config{Addresses: []string{server.address}, Own: &Own{TypeURL: ownType, Authority: "localhost", Take: got.take}}))
+	stream := f.open(f.relay(Config{Addresses: []string{server.address}, AgentResource: &AgentResource{TypeURL: agentType, Authority: "localhost", Take: got.take}}))
 	if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: envoyType}); err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +107,7 @@ func TestOwnRejected(t *testing.T) {
 	}
 	go func() { _, _ = stream.Recv() }() // until the test ends
 	testkit.Eventually(t, testkit.Patience, func() error {
-		requests := server.requestsOf(ownType)
+		requests := server.requestsOf(agentType)
 		if len(requests) < 2 {
 			return errors.New("no answer")
 		}
@@ -117,13 +118,13 @@ func TestOwnRejected(t *testing.T) {
 	})
 }
 
-// TestOwnSotW: the same with the state of the world; streams of others than Envoy carry nothing of the agent's.
-func TestOwnSotW(t *testing.T) {
-	w := newWorld(t)
-	server := w.xds("")
+// On a state-of-the-world stream it is the same. Streams of another authority carry no request for it.
+func TestAgentResourceSotW(t *testing.T) {
+	f := newFixture(t)
+	server := f.xds("")
 	var got taken
 	for _, authority := range []string{"localhost", "another"} {
-		client := w.relay(Config{Addresses: []string{server.address}, Own: &Own{TypeURL: sotwType, Authority: authority, Take: got.take}})
+		client := f.relay(Config{Addresses: []string{server.address}, AgentResource: &AgentResource{TypeURL: sotwType, Authority: authority, Take: got.take}})
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		stream, err := client.StreamAggregatedResources(ctx)
 		if err != nil {
@@ -158,12 +159,12 @@ func TestTypeURL(t *testing.T) {
 	}
 	big := &anypb.Any{TypeUrl: "inner", Value: make([]byte, 10_000)}
 	for name, m := range map[string]proto.Message{
-		"state of the world": &discoveryv3.DiscoveryResponse{VersionInfo: "1", Resources: []*anypb.Any{big, big}, Canary: true, TypeUrl: ownType, Nonce: "n"},
-		"delta":              &discoveryv3.DeltaDiscoveryResponse{SystemVersionInfo: "1", Resources: []*discoveryv3.Resource{{Name: "a", Resource: big}}, TypeUrl: ownType, RemovedResources: []string{"b"}},
-		"nothing else":       &discoveryv3.DeltaDiscoveryResponse{TypeUrl: ownType},
+		"state of the world": &discoveryv3.DiscoveryResponse{VersionInfo: "1", Resources: []*anypb.Any{big, big}, Canary: true, TypeUrl: agentType, Nonce: "n"},
+		"delta":              &discoveryv3.DeltaDiscoveryResponse{SystemVersionInfo: "1", Resources: []*discoveryv3.Resource{{Name: "a", Resource: big}}, TypeUrl: agentType, RemovedResources: []string{"b"}},
+		"nothing else":       &discoveryv3.DeltaDiscoveryResponse{TypeUrl: agentType},
 	} {
 		for _, chunk := range []int{1, 7, 4096, 1 << 20} {
-			if got := typeURL(pack(m, chunk)); got != ownType {
+			if got := typeURL(pack(m, chunk)); got != agentType {
 				t.Errorf("%s in pieces of %d: %q", name, chunk, got)
 			}
 		}
@@ -174,7 +175,7 @@ func TestTypeURL(t *testing.T) {
 }
 
 func FuzzTypeURL(f *testing.F) {
-	raw, err := proto.Marshal(&discoveryv3.DiscoveryResponse{VersionInfo: "1", TypeUrl: ownType})
+	raw, err := proto.Marshal(&discoveryv3.DiscoveryResponse{VersionInfo: "1", TypeUrl: agentType})
 	if err != nil {
 		f.Fatal(err)
 	}

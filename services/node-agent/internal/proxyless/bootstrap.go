@@ -1,7 +1,8 @@
-// Package program serves gRPC programs that speak xDS themselves and run beside
-// the agent: it writes their bootstrap, and keeps the workload's key, certificate
-// and roots in files, which is the one form that gRPC reads them in.
-package program
+// Package proxyless serves the proxyless gRPC clients and servers of the workload: programs that speak xDS themselves.
+// Bootstrap makes the file that GRPC_XDS_BOOTSTRAP names, and Files writes it, together with the workload's key, certificate
+// and roots, which gRPC reads from files only. The composition root calls both; the programs reach the xds-server through
+// package relay.
+package proxyless
 
 import (
 	"encoding/json"
@@ -14,35 +15,33 @@ import (
 )
 
 const (
-	// provider is the name by which xDS resources mean the workload's certificate.
+	// provider is the certificate provider that xDS resources refer to for the workload's certificate.
 	provider = "default"
-	// listenerTemplate names the listeners of servers; their address stands for %s.
+	// listenerTemplate is the name of a gRPC server's Listener; gRPC replaces %s by the server's address.
 	listenerTemplate = "xds.istio.io/grpc/lds/inbound/%s"
 
-	// refreshes is how often programs look at the files in the lifetime of a
-	// certificate.
+	// refreshes is how often gRPC reads the files within the lifetime of a certificate.
 	refreshes      = 96
 	minimumRefresh = time.Second
-	// maximumRefresh holds whatever lifetime was asked for: the ca may give less, a day
-	// unless its flags say otherwise.
+	// maximumRefresh fits a certificate of a day, the ca's default: the ca may issue shorter ones than the agent asks for.
 	maximumRefresh  = 24 * time.Hour / refreshes
 	certificateFile = "cert-chain.pem"
 	keyFile         = "key.pem"
 	rootFile        = "root-cert.pem"
 )
 
-// BootstrapInput is what a bootstrap depends on.
+// BootstrapInput is the input of Bootstrap.
 type BootstrapInput struct {
 	Node *corev3.Node
-	// Socket is the absolute path of the relay's unix socket.
+	// Socket is the absolute path of the xDS proxy's unix socket.
 	Socket string
-	// CertificateDir is where a Keeper writes.
+	// CertificateDir is the directory that Files writes to.
 	CertificateDir string
-	// TTL is the lifetime of certificates.
+	// TTL is the lifetime that the agent asks for.
 	TTL time.Duration
 }
 
-// The file is described in gRPC's proposals A27 and A29, and A36 for servers.
+// bootstrap is specified by gRPC's proposals A27 and A29, and A36 for servers.
 type bootstrap struct {
 	Servers              []server                       `json:"xds_servers"`
 	Node                 json.RawMessage                `json:"node"`
@@ -72,12 +71,11 @@ type fileWatcher struct {
 	Refresh     string `json:"refresh_interval"`
 }
 
-// Bootstrap makes the file that GRPC_XDS_BOOTSTRAP names. The same input gives
-// the same bytes.
+// Bootstrap returns the content of the bootstrap file. The same input gives the same bytes.
 func Bootstrap(in BootstrapInput) ([]byte, error) {
 	node, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(in.Node)
 	if err != nil {
-		return nil, fmt.Errorf("bootstrap of gRPC programs: %w", err)
+		return nil, fmt.Errorf("bootstrap of proxyless gRPC: %w", err)
 	}
 	refresh := min(max(in.TTL/refreshes, minimumRefresh), maximumRefresh).Round(time.Second)
 	out, err := json.MarshalIndent(bootstrap{
@@ -90,7 +88,7 @@ func Bootstrap(in BootstrapInput) ([]byte, error) {
 		ServerListener: listenerTemplate,
 	}, "", "  ")
 	if err != nil {
-		return nil, fmt.Errorf("bootstrap of gRPC programs: %w", err)
+		return nil, fmt.Errorf("bootstrap of proxyless gRPC: %w", err)
 	}
 	return append(out, '\n'), nil
 }

@@ -17,48 +17,40 @@ import (
 )
 
 const (
-	// attemptTimeout bounds connecting to the servers of one attempt.
+	// attemptTimeout bounds one attempt, which tries each xds-server once.
 	attemptTimeout = 5 * time.Second
-	// certificateGrace is how long a stream waits for the first certificate
-	// before it makes do with the token.
+	// certificateGrace is how long a stream waits for the workload's first certificate before it uses the token.
 	certificateGrace = time.Second
-	// Pauses between attempts: within a second at first, since another server
-	// is likely to be there; they grow while nobody answers.
-	firstPause = 500 * time.Millisecond
-	maxPause   = 5 * time.Second
-	// lostPause is how long after the loss of an xds-server streams are those
-	// that were lost with it.
-	lostPause = 10 * time.Second
 )
 
-// upstream is a stream to an xds-server on a connection of its own, so that
-// every stream has the current certificate and a fresh choice of server.
-type upstream struct {
+// xdsStream is a stream to an xds-server on its own connection, so that every stream has the current certificate and a new
+// choice of server.
+type xdsStream struct {
 	grpc.ClientStream
 	conn   *grpc.ClientConn
 	cancel context.CancelFunc
 }
 
-func (u *upstream) close() {
+func (u *xdsStream) close() {
 	u.cancel()
 	_ = u.conn.Close()
 }
 
-// address is the server's, known once it has answered.
-func (u *upstream) address() string {
+// address is that of the xds-server, "" until it has answered.
+func (u *xdsStream) address() string {
 	if p, ok := peer.FromContext(u.Context()); ok && p.Addr != nil {
 		return p.Addr.String()
 	}
 	return ""
 }
 
-// connect opens the stream, trying servers until one accepts it, ctx ends, or
-// the time to hold the caller is over. The error then says why.
-func (r *Relay) connect(ctx context.Context, method string) (*upstream, error) {
+// connect opens a stream. It makes attempts, with a back-off before each, until an xds-server accepts the stream, ctx ends,
+// or the time to hold the client is over; the error then says why the last attempt failed.
+func (r *Relay) connect(ctx context.Context, method string) (*xdsStream, error) {
 	hold := r.clock.After(r.hold)
 	var last error
 	for {
-		if pause := r.pause(); pause > 0 {
+		if pause := r.backoff(); pause > 0 {
 			select {
 			case <-ctx.Done():
 				return nil, status.FromContextError(ctx.Err()).Err()
@@ -82,7 +74,7 @@ func (r *Relay) connect(ctx context.Context, method string) (*upstream, error) {
 			r.log.Warn("no xds-server reached", "error", err)
 		}
 		last = err
-		r.ended(false, false)
+		r.noteFailedAttempt()
 		r.metrics.dialFailures.Inc()
 	}
 }
@@ -94,16 +86,15 @@ func notReached(last error) error {
 	return status.Errorf(codes.Unavailable, "no xds-server reached: %v", last)
 }
 
-// attempt tries each server once.
-func (r *Relay) attempt(ctx context.Context, method string, token string) (*upstream, error) {
+// attempt tries each xds-server once, with the token of a file, or with the certificate if token is "".
+func (r *Relay) attempt(ctx context.Context, method string, token string) (*xdsStream, error) {
 	candidates := r.addresses.candidates(ctx, r.clock.Now())
 	conn, err := rpc.Dial(rpc.ClientConfig{
-		Target:       strings.Join(candidates, ","),
-		KeepOrder:    true,
-		TLS:          r.tls,
-		TokenFile:    token,
-		MaxRecvBytes: maxResponse,
-		// A server that no longer answers is noticed within 40 s by default.
+		Target:           strings.Join(candidates, ","),
+		KeepOrder:        true,
+		TLS:              r.tls,
+		TokenFile:        token,
+		MaxRecvBytes:     maxResponse,
 		KeepaliveTime:    r.keepalive,
 		KeepaliveTimeout: r.keepalive / 3,
 	}, grpc.WithDisableRetry())
@@ -114,7 +105,7 @@ func (r *Relay) attempt(ctx context.Context, method string, token string) (*upst
 	late := time.AfterFunc(attemptTimeout, cancel)
 	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, method, grpc.ForceCodecV2(newCodec()))
 	if err == nil && late.Stop() {
-		return &upstream{ClientStream: stream, conn: conn, cancel: cancel}, nil
+		return &xdsStream{ClientStream: stream, conn: conn, cancel: cancel}, nil
 	}
 	cancel()
 	_ = conn.Close()
@@ -124,9 +115,8 @@ func (r *Relay) attempt(ctx context.Context, method string, token string) (*upst
 	return nil, fmt.Errorf("%s: %w", strings.Join(candidates, ", "), err)
 }
 
-// credential decides how the next stream authenticates: with the certificate
-// if there is one, else with the token; with neither it waits. The result is
-// the token file to use, or "" for the certificate.
+// credential decides how the next stream authenticates, and waits until it can: with the certificate if there is one, else,
+// after certificateGrace, with the token. It returns the token file to use, or "" for the certificate.
 func (r *Relay) credential(ctx context.Context, hold <-chan time.Time) (string, error) {
 	grace := r.clock.After(certificateGrace)
 	for {

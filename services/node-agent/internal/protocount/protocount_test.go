@@ -1,4 +1,4 @@
-package wire_test
+package protocount_test
 
 import (
 	"testing"
@@ -7,10 +7,10 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
-	"fairlead.dev/services/node-agent/internal/wire"
+	"fairlead.dev/services/node-agent/internal/protocount"
 )
 
-func TestCount(t *testing.T) {
+func TestField(t *testing.T) {
 	raw, err := proto.Marshal(&discoveryv3.DiscoveryResponse{VersionInfo: "1", Resources: []*anypb.Any{{}, {Value: []byte("abc")}, {}}, TypeUrl: "t"})
 	if err != nil {
 		t.Fatal(err)
@@ -19,18 +19,18 @@ func TestCount(t *testing.T) {
 		message []byte
 		want    int
 	}{"a message": {raw, 3}, "nothing": {nil, 0}, "no protobuf": {[]byte("\xff\xff\xff"), 0}, "cut short": {raw[:8], 1}} {
-		if got := wire.Count(tc.message, 2); got != tc.want {
+		if got := protocount.Field(tc.message, 2); got != tc.want {
 			t.Errorf("%s: %d, want %d", name, got, tc.want)
 		}
 	}
 }
 
-// FuzzCount: what can be decoded has as many elements as were counted.
-func FuzzCount(f *testing.F) {
+// FuzzField: a message that can be decoded has no more elements than were counted.
+func FuzzField(f *testing.F) {
 	f.Add([]byte("\x12\x00\x12\x02\x0a\x00"))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		resp := &discoveryv3.DiscoveryResponse{}
-		if n := wire.Count(raw, 2); proto.Unmarshal(raw, resp) == nil && len(resp.GetResources()) > n {
+		if n := protocount.Field(raw, 2); proto.Unmarshal(raw, resp) == nil && len(resp.GetResources()) > n {
 			t.Errorf("%d resources, %d counted", len(resp.GetResources()), n)
 		}
 	})

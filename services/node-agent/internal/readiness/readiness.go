@@ -1,5 +1,7 @@
-// Package ready decides whether the workload may receive traffic.
-package ready
+// Package readiness decides whether the workload may receive traffic. Prober.Check answers the readiness probes of an agent
+// with an Envoy, which package status serves; CheckCertificate is its part that needs no Envoy.
+
+package readiness
 
 import (
 	"context"
@@ -13,13 +15,13 @@ import (
 	"fairlead.dev/pkg/tlsconf"
 )
 
-// filter selects the stats that Check reads.
+// filter selects the Envoy stats that Check reads.
 const filter = `^(server\.state|listener_manager\.workers_started|(cluster_manager\.cds|listener_manager\.lds)\.update_(success|rejected))$`
 
-// serverLive is server.state when Envoy serves (envoy.admin.v3.ServerInfo.State).
+// serverLive is the value of server.state for LIVE (envoy.admin.v3.ServerInfo.State).
 const serverLive = 0
 
-// statsReader is the part of Envoy's admin interface that is used.
+// statsReader reads stats by Envoy's admin interface; *envoy.Admin implements it.
 type statsReader interface {
 	Stats(ctx context.Context, filter string) (map[string]uint64, error)
 }
@@ -30,15 +32,13 @@ type Prober struct {
 	source   tlsconf.Source
 	clock    clock.Clock
 	draining atomic.Bool
-	// configured is remembered: an Envoy that has had configuration keeps it,
-	// whatever is rejected later.
+	// configured stays true once Envoy has clusters and listeners, since it keeps them when it rejects later ones.
 	configured atomic.Bool
 	first      sync.Once
 	onReady    func()
 }
 
-// New makes a Prober. onReady, which may be nil, is called once, by the first
-// Check that passes.
+// New makes a Prober. The first Check that passes calls onReady, which may be nil.
 func New(envoy statsReader, source tlsconf.Source, c clock.Clock, onReady func()) *Prober {
 	if onReady == nil {
 		onReady = func() {}
@@ -46,23 +46,17 @@ func New(envoy statsReader, source tlsconf.Source, c clock.Clock, onReady func()
 	return &Prober{envoy: envoy, source: source, clock: clock.Or(c), onReady: onReady}
 }
 
-// Drain makes every later Check fail.
+// Drain makes every later Check fail. The supervisor of Envoy calls it when a drain begins.
 func (p *Prober) Drain() { p.draining.Store(true) }
 
-// Check is nil when Envoy is live, has applied its first clusters and listeners
-// and the workload has a valid certificate. Otherwise it says what is missing.
+// Check returns nil when Envoy is live and has applied its first clusters and listeners, and the workload has a valid
+// certificate. Otherwise the error says what is missing.
 func (p *Prober) Check(ctx context.Context) error {
 	if p.draining.Load() {
 		return errors.New("the proxy is draining")
 	}
-	m, err := p.source.Current()
-	switch {
-	case err != nil:
-		return fmt.Errorf("no trust bundle: %w", err)
-	case m.Certificate == nil:
-		return errors.New("no certificate yet")
-	case !p.clock.Now().Before(m.NotAfter):
-		return fmt.Errorf("the certificate expired at %s", m.NotAfter.Format(time.RFC3339))
+	if err := CheckCertificate(p.source, p.clock.Now()); err != nil {
+		return err
 	}
 	stats, err := p.envoy.Stats(ctx, filter)
 	if err != nil {
@@ -81,6 +75,20 @@ func (p *Prober) Check(ctx context.Context) error {
 		return errors.New("envoy's workers have not started")
 	}
 	p.first.Do(p.onReady)
+	return nil
+}
+
+// CheckCertificate returns nil when the source has a trust bundle and a certificate that is valid at now.
+func CheckCertificate(source tlsconf.Source, now time.Time) error {
+	m, err := source.Current()
+	switch {
+	case err != nil:
+		return fmt.Errorf("no trust bundle: %w", err)
+	case m.Certificate == nil:
+		return errors.New("no certificate yet")
+	case !now.Before(m.NotAfter):
+		return fmt.Errorf("the certificate expired at %s", m.NotAfter.Format(time.RFC3339))
+	}
 	return nil
 }
 
