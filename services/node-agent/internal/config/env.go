@@ -14,8 +14,8 @@ const (
 	metaJSONPrefix = "ISTIO_METAJSON_"
 )
 
-// environment answers look-ups from the process environment first and from
-// ProxyConfig's proxyMetadata second, and gathers what it could not read.
+// environment looks up variables, first in the process environment (vars) and then in ProxyConfig's proxyMetadata
+// (extra). failed collects the values that could not be parsed, for Parse's error.
 type environment struct {
 	vars   map[string]string
 	extra  map[string]string
@@ -86,7 +86,7 @@ func (e *environment) duration(name string, def time.Duration) time.Duration {
 	return d
 }
 
-// seconds reads a whole number of seconds; ok says whether it was given.
+// seconds reads a whole number of seconds; ok reports whether the variable is set.
 func (e *environment) seconds(name string) (d time.Duration, ok bool) {
 	v := e.get(name)
 	if v == "" {
@@ -113,10 +113,9 @@ func (e *environment) port(name string, def uint16) uint16 {
 	return uint16(n)
 }
 
-// metadata is the node metadata the environment asks for. A variable
-// ISTIO_META_X is the string key X. A variable ISTIO_METAJSON_X holds JSON: the
-// entries of an object become keys of their own, as in Istio's agent, except
-// for LABELS and ANNOTATIONS, which are returned apart.
+// metadata returns the node metadata in the environment, as Istio's agent reads it. The variable ISTIO_META_X is the
+// string of key X. The variable ISTIO_METAJSON_X holds JSON for key X; if that is an object, its entries become keys
+// instead. LABELS and ANNOTATIONS are returned separately.
 func (e *environment) metadata() (meta map[string]any, labels, annotations map[string]string) {
 	meta, labels, annotations = map[string]any{}, map[string]string{}, map[string]string{}
 	all := maps.Clone(e.extra)

@@ -7,9 +7,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Flags are the command line of "node-agent proxy". A flag that is given wins
-// over the environment, the environment over ProxyConfig, and that over
-// defaults.
+// Flags are the flags of "node-agent proxy". A flag takes precedence over the environment, the environment over
+// ProxyConfig, and ProxyConfig over defaults.
 type Flags struct {
 	StateDir         string
 	TokenFile        string
@@ -35,8 +34,8 @@ type Flags struct {
 	PodInfoDir string
 }
 
-// Register adds the flags to fs. Istio's spellings (--proxyLogLevel,
-// --log_output_level) are accepted too, so that injected arguments work.
+// Register adds the flags to fs. It also accepts Istio's spellings, such as --proxyLogLevel, so that injected arguments
+// work.
 func (f *Flags) Register(fs *pflag.FlagSet) {
 	fs.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 		switch name {
@@ -71,8 +70,7 @@ func (f *Flags) Register(fs *pflag.FlagSet) {
 	fs.StringVar(&f.PodInfoDir, "pod-info-dir", defaultPodInfo, "directory with the downward API's files labels and annotations")
 }
 
-// agentLevel understands Istio's "scope:level,scope:level" too: the level of
-// the scope "default", or "all", is the one that counts.
+// agentLevel also accepts Istio's "scope:level,scope:level", of which it returns the level of scope "default" or "all".
 func agentLevel(v string) string {
 	if !strings.Contains(v, ":") {
 		return v

@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// maxCached bounds the number of answers, maxCachedBytes their memory, and maxAnswerBytes the memory of one. A workload
-	// calls a few hundred names at most, each with an answer of a few records.
+	// maxCached bounds the number of answers, maxCachedBytes their memory, and maxAnswerBytes the memory of one. A
+	// workload calls a few hundred names at most, each with an answer of a few records.
 	maxCached      = 1024
 	maxCachedBytes = 4 << 20
 	maxAnswerBytes = 64 << 10
@@ -79,8 +79,8 @@ func (c *cache) get(k key) *dns.Msg {
 	return out
 }
 
-// put stores an answer, unless it may not be cached or is too large. It makes room by dropping other answers, expired ones
-// if it finds some.
+// put stores an answer, unless it may not be cached or is too large. It makes room by dropping other answers, expired
+// ones if it finds some.
 func (c *cache) put(k key, answer *dns.Msg) {
 	age, bytes := lifetime(answer), costOf(answer)
 	if age <= 0 || bytes > maxAnswerBytes {
@@ -116,8 +116,8 @@ func costOf(answer *dns.Msg) int {
 	return entryBytes + answer.Len() + recordBytes*(len(answer.Answer)+len(answer.Ns)+len(answer.Extra))
 }
 
-// lifetime is the shortest TTL of an answer's records, for a negative answer that of its SOA record (RFC 2308), and 0 for an
-// answer that may not be cached.
+// lifetime is the shortest TTL of an answer's records, for a negative answer that of its SOA record (RFC 2308), and 0
+// for an answer that may not be cached.
 func lifetime(answer *dns.Msg) time.Duration {
 	if answer.Truncated || answer.Rcode != dns.RcodeSuccess && answer.Rcode != dns.RcodeNameError {
 		return 0

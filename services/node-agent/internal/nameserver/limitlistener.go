@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// limitListener bounds the open connections by closing the oldest. So a client that holds many silent connections does not
-// keep others out.
+// limitListener bounds the open connections by closing the oldest. So a client that holds many silent connections does
+// not keep others out.
 type limitListener struct {
 	net.Listener
 	max int
@@ -34,8 +34,8 @@ func (l *limitListener) Accept() (net.Conn, error) {
 	return &listedConn{Conn: conn, of: l, at: l.open.PushBack(conn)}, nil
 }
 
-// listedConn removes itself from the list when it is closed. The list holds the plain connection, so that closing the oldest
-// one does not take the listener's lock again.
+// listedConn removes itself from the list when it is closed. The list holds the plain connection, so that closing the
+// oldest one does not take the listener's lock again.
 type listedConn struct {
 	net.Conn
 	of *limitListener

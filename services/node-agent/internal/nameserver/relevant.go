@@ -9,9 +9,9 @@ import (
 // maxAliases bounds the CNAME records that are followed from the name asked for.
 const maxAliases = 16
 
-// relevant returns the part of an upstream answer that is about the question: the records of the name and of the names that
-// CNAME records lead to, and of the authority section the SOA and NSEC records of a negative answer. It drops all other
-// records, which a forger could have added. It cuts TTLs to maxAge and spells the name as the question does.
+// relevant returns the part of an upstream answer that is about the question: the records of the name and of the names
+// that CNAME records lead to, and of the authority section the SOA and NSEC records of a negative answer. It drops all
+// other records, which a forger could have added. It cuts TTLs to maxAge and spells the name as the question does.
 func relevant(q dns.Question, answer *dns.Msg) *dns.Msg {
 	names := chain(q, answer.Answer)
 	out := &dns.Msg{MsgHdr: answer.MsgHdr, Question: []dns.Question{q}}

@@ -1,8 +1,8 @@
-// Package nameserver is the agent's DNS proxy: it answers the workload's DNS queries. Names of the mesh come from the name
-// table (NDS) that the xds-server sends, other names from the upstream servers of resolv.conf, by way of a cache.
+// Package nameserver is the agent's DNS proxy: it answers the workload's DNS queries. Names of the mesh come from the
+// name table (NDS) that the xds-server sends, other names from the upstream servers of resolv.conf, by way of a cache.
 //
-// The composition root calls New and Server.Run, and gives Server.Take to package relay, which calls it with every new name
-// table.
+// The composition root calls New and Server.Run, and gives Server.Take to package relay, which calls it with every new
+// name table.
 package nameserver
 
 import (
@@ -28,12 +28,12 @@ const (
 	networkUDP = "udp"
 	networkTCP = "tcp"
 
-	// idle is how long a TCP connection may be without a query. begin is how long it may take to send its first query, and
-	// to read an answer.
+	// idle is how long a TCP connection may be without a query. begin is how long it may take to send its first query,
+	// and to read an answer.
 	idle  = 10 * time.Second
 	begin = 2 * time.Second
-	// maxConnections bounds TCP connections; one more closes the oldest. Resolvers use TCP for answers that do not fit into
-	// a datagram.
+	// maxConnections bounds TCP connections; one more closes the oldest. Resolvers use TCP for answers that do not fit
+	// into a datagram.
 	maxConnections = 128
 	// maxQueries bounds the queries of one TCP connection.
 	maxQueries = 128
@@ -54,7 +54,8 @@ type Config struct {
 	Clock      clock.Clock
 }
 
-// Server answers DNS queries. Without a name table it answers SERVFAIL, since it cannot tell which names are the mesh's.
+// Server answers DNS queries. Without a name table it answers SERVFAIL, since it cannot tell which names are the
+// mesh's.
 type Server struct {
 	namespace string
 	search    string
@@ -100,8 +101,8 @@ func New(c Config) (_ *Server, err error) {
 	return s, nil
 }
 
-// listen opens a port for both protocols. For port 0 it tries several times, because a port that the kernel chooses for UDP
-// may be in use for TCP.
+// listen opens a port for both protocols. For port 0 it tries several times, because a port that the kernel chooses for
+// UDP may be in use for TCP.
 func listen(address netip.AddrPort) (packets *net.UDPConn, stream *net.TCPListener, err error) {
 	tries := 1
 	if address.Port() == 0 {

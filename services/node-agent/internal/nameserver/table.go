@@ -68,8 +68,8 @@ func newTable(m *ndsv1.NameTable, namespace, search string) *table {
 	return t
 }
 
-// find looks up a canonical name. If that is a name with the resolver's search domain appended, alias is the name without
-// it, else "".
+// find looks up a canonical name. If that is a name with the resolver's search domain appended, alias is the name
+// without it, else "".
 func (t *table) find(name string) (h *host, alias string) {
 	if h := t.hosts[name]; h != nil {
 		return h, ""
@@ -105,8 +105,8 @@ func (t *table) wildcard(name string) *host {
 	}
 }
 
-// answer returns the records for an A or AAAA question, and false if the table does not have the name. A name that has only
-// addresses of the other family has no records. turn selects the address that comes first.
+// answer returns the records for an A or AAAA question, and false if the table does not have the name. A name that has
+// only addresses of the other family has no records. turn selects the address that comes first.
 func (t *table) answer(q dns.Question, turn uint32) (records []dns.RR, found bool) {
 	h, alias := t.find(dns.CanonicalName(q.Name))
 	if h == nil {

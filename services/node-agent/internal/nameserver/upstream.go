@@ -16,15 +16,17 @@ import (
 const (
 	// askTimeout bounds one exchange with one server.
 	askTimeout = 3 * time.Second
-	// maxAsking bounds the questions that are asked upstream at a time, each of which holds a socket. More fail at once.
+	// maxAsking bounds the questions that are asked upstream at a time, each of which holds a socket. More fail at
+	// once.
 	maxAsking = 256
-	// maxWaiting bounds the queries that wait for an upstream answer, also those that share one. Each is a goroutine of a
-	// few KiB.
+	// maxWaiting bounds the queries that wait for an upstream answer, also those that share one. Each is a goroutine of
+	// a few KiB.
 	maxWaiting = 2048
-	// maxStray bounds the datagrams that do not answer the question, since a forger may be guessing. After that many the
-	// question is asked by TCP.
+	// maxStray bounds the datagrams that do not answer the question, since a forger may be guessing. After that many
+	// the question is asked by TCP.
 	maxStray = 32
-	// udpSize is the largest datagram asked for. It is never fragmented (DNS flag day 2020), and fragments can be forged.
+	// udpSize is the largest datagram asked for. It is never fragmented (DNS flag day 2020), and fragments can be
+	// forged.
 	udpSize = 1232
 )
 
@@ -49,9 +51,9 @@ func newUpstream(servers []string, cache *cache) *upstream {
 	return &upstream{servers: servers, cache: cache, asking: make(chan struct{}, maxAsking), waiting: make(chan struct{}, maxWaiting)}
 }
 
-// ask asks the servers in order until one answers: by the query's own protocol, and by TCP if the answer does not fit into a
-// datagram. After SERVFAIL or REFUSED it asks the next server, and returns that answer only if no server has a better one.
-// The answer has only the relevant records. It is shared between callers, who must not change it.
+// ask asks the servers in order until one answers: by the query's own protocol, and by TCP if the answer does not fit
+// into a datagram. After SERVFAIL or REFUSED it asks the next server, and returns that answer only if no server has a
+// better one. The answer has only the relevant records. It is shared between callers, who must not change it.
 func (u *upstream) ask(query *dns.Msg, network string) (*dns.Msg, error) {
 	select {
 	case u.waiting <- struct{}{}:
@@ -107,9 +109,9 @@ func (u *upstream) askAll(ctx context.Context, query *dns.Msg, network string) (
 	return nil, last
 }
 
-// exchange asks one server. By UDP it chooses the case of each letter of the name at random, and the answer must repeat it
-// (draft-vixie-dnsext-dns0x20). So a forger must guess the letters besides the random id and port. exchange asks by TCP if
-// the answer does not repeat the letters or does not fit, or if too many other datagrams arrive.
+// exchange asks one server. By UDP it chooses the case of each letter of the name at random, and the answer must repeat
+// it (draft-vixie-dnsext-dns0x20). So a forger must guess the letters besides the random id and port. exchange asks by
+// TCP if the answer does not repeat the letters or does not fit, or if too many other datagrams arrive.
 func exchange(ctx context.Context, query *dns.Msg, network, server string) (*dns.Msg, error) {
 	if network == networkUDP {
 		answer, err := exchangeUDP(ctx, question(query, mixed(query.Question[0].Name)), server)
@@ -129,8 +131,8 @@ func exchange(ctx context.Context, query *dns.Msg, network, server string) (*dns
 	return answer, nil
 }
 
-// question makes the upstream question for a query, with the name spelt as given. It leaves out the query's EDNS options,
-// which may describe the client.
+// question makes the upstream question for a query, with the name spelt as given. It leaves out the query's EDNS
+// options, which may describe the client.
 func question(query *dns.Msg, name string) *dns.Msg {
 	m := new(dns.Msg).SetQuestion(name, query.Question[0].Qtype) // the id comes from crypto/rand
 	m.Question[0].Qclass = query.Question[0].Qclass
@@ -154,8 +156,8 @@ func mixed(name string) string {
 	return string(letters)
 }
 
-// exchangeUDP asks on a new connected socket, so that the kernel drops datagrams of other senders. It ignores datagrams that
-// do not answer the question, up to maxStray.
+// exchangeUDP asks on a new connected socket, so that the kernel drops datagrams of other senders. It ignores datagrams
+// that do not answer the question, up to maxStray.
 func exchangeUDP(ctx context.Context, asked *dns.Msg, server string) (*dns.Msg, error) {
 	raw, err := asked.Pack()
 	if err != nil {

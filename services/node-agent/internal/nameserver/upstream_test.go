@@ -28,7 +28,8 @@ type forger struct {
 	ports map[int]bool
 }
 
-// startForger starts a forger. forge is called with the true answer to every question by UDP and returns the answers sent.
+// startForger starts a forger. forge is called with the true answer to every question by UDP and returns the answers
+// sent.
 func startForger(t *testing.T, forge func(truth *dns.Msg) []*dns.Msg) *forger {
 	t.Helper()
 	l := &forger{ports: map[int]bool{}}

@@ -1,6 +1,6 @@
-// Package node makes the xDS Node: id, locality and metadata that tell an xds-server which proxy it serves. New makes Envoy's
-// for package bootstrap, NewProxyless that of proxyless gRPC programs for package proxyless. The keys are those of Istio's
-// agent, so that istiod understands this agent and Fairlead understands Istio's.
+// Package node makes the xDS Node: id, locality and metadata that tell an xds-server which proxy it serves. New makes
+// Envoy's for package bootstrap, NewProxyless that of proxyless gRPC programs for package proxyless. The keys are those
+// of Istio's agent, so that istiod understands this agent and Fairlead understands Istio's.
 package node
 
 import (
@@ -16,8 +16,8 @@ import (
 	"fairlead.dev/services/node-agent/internal/config"
 )
 
-// istioVersion is the Istio release whose agent this one is compatible with. Control planes decide by it which features a
-// proxy understands.
+// istioVersion is the Istio release whose agent this one is compatible with. Control planes decide by it which features
+// a proxy understands.
 const istioVersion = "1.31.1"
 
 // The metadata by which control planes recognise proxyless gRPC programs.
@@ -26,8 +26,8 @@ const (
 	generatorGRPC = "grpc"
 )
 
-// localityLabel is Istio's label of a whole locality. Its parts are separated by dots, because a label value cannot contain
-// a slash.
+// localityLabel is Istio's label of a whole locality. Its parts are separated by dots, because a label value cannot
+// contain a slash.
 const localityLabel = "istio-locality"
 
 // New makes the node of the Envoy that c describes.

@@ -1,5 +1,5 @@
-// Package protocount counts the elements of an encoded protobuf message before it is decoded, so that packages relay and
-// nameserver can reject a message that would take too much memory. Field is its only function.
+// Package protocount counts the elements of an encoded protobuf message before it is decoded, so that packages relay
+// and nameserver can reject a message that would take too much memory. Field is its only function.
 package protocount
 
 import "google.golang.org/protobuf/encoding/protowire"

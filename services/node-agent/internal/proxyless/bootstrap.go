@@ -1,7 +1,7 @@
 // Package proxyless serves the proxyless gRPC clients and servers of the workload: programs that speak xDS themselves.
-// Bootstrap makes the file that GRPC_XDS_BOOTSTRAP names, and Files writes it, together with the workload's key, certificate
-// and roots, which gRPC reads from files only. The composition root calls both; the programs reach the xds-server through
-// package relay.
+// Bootstrap makes the file that GRPC_XDS_BOOTSTRAP names, and Files writes it, together with the workload's key,
+// certificate and roots, which gRPC reads from files only. The composition root calls both; the programs reach the
+// xds-server through package relay.
 package proxyless
 
 import (
@@ -23,7 +23,8 @@ const (
 	// refreshes is how often gRPC reads the files within the lifetime of a certificate.
 	refreshes      = 96
 	minimumRefresh = time.Second
-	// maximumRefresh fits a certificate of a day, the ca's default: the ca may issue shorter ones than the agent asks for.
+	// maximumRefresh fits a certificate of a day, the ca's default: the ca may issue shorter ones than the agent asks
+	// for.
 	maximumRefresh  = 24 * time.Hour / refreshes
 	certificateFile = "cert-chain.pem"
 	keyFile         = "key.pem"

@@ -25,8 +25,8 @@ type Config struct {
 	Source tlsconf.Source
 	// CertificateDir is made if it is absent, for this user only.
 	CertificateDir string
-	// BootstrapPath and Bootstrap are the bootstrap file. It is written after the certificate, so that a program that finds
-	// it finds all files. An empty path writes none.
+	// BootstrapPath and Bootstrap are the bootstrap file. It is written after the certificate, so that a program that
+	// finds it finds all files. An empty path writes none.
 	BootstrapPath string
 	Bootstrap     []byte
 	Log           *slog.Logger
@@ -46,8 +46,8 @@ func NewFiles(c Config) *Files {
 	return &Files{cfg: c}
 }
 
-// Run writes the files now and whenever the certificate or the roots change, until ctx ends. It logs a failure and tries
-// again after retryPause. The files stay when it returns.
+// Run writes the files now and whenever the certificate or the roots change, until ctx ends. It logs a failure and
+// tries again after retryPause. The files stay when it returns.
 func (f *Files) Run(ctx context.Context) error {
 	for {
 		changed := f.cfg.Source.Changed()
@@ -67,8 +67,8 @@ func (f *Files) Run(ctx context.Context) error {
 	}
 }
 
-// write replaces the files whose content differs. A program may read the new key with the old certificate; gRPC then keeps
-// the pair that it has and reads again.
+// write replaces the files whose content differs. A program may read the new key with the old certificate; gRPC then
+// keeps the pair that it has and reads again.
 func (f *Files) write(m *tlsconf.Material) error {
 	if err := os.MkdirAll(f.cfg.CertificateDir, 0o700); err != nil {
 		return err
@@ -105,8 +105,8 @@ func replace(path string, data []byte) error {
 // Drain makes every later Check fail, so that the workload gets no new traffic.
 func (f *Files) Drain() { f.draining.Store(true) }
 
-// Check returns nil when the files are written and their certificate is valid. It answers the readiness probe of an agent
-// without Envoy.
+// Check returns nil when the files are written and their certificate is valid. It answers the readiness probe of an
+// agent without Envoy.
 func (f *Files) Check(context.Context) error {
 	if f.draining.Load() {
 		return errors.New("the workload is draining")

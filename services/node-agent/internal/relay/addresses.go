@@ -37,8 +37,8 @@ func newAddresses(configured []string, r resolver) *addresses {
 }
 
 // candidates resolves every name and returns host:port in the order to try: first, in random order, those that have not
-// failed within avoidFor, then the others by time of failure, oldest first. A name that does not resolve stays, so that the
-// attempt to connect reports why.
+// failed within avoidFor, then the others by time of failure, oldest first. A name that does not resolve stays, so that
+// the attempt to connect reports why.
 func (a *addresses) candidates(ctx context.Context, now time.Time) []string {
 	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
 	defer cancel()

@@ -39,8 +39,8 @@ func authority(ctx context.Context) string {
 	return ""
 }
 
-// agentStream is an xdsStream that also carries the requests and responses for AgentResource. Towards Envoy it behaves like
-// a stream without them.
+// agentStream is an xdsStream that also carries the requests and responses for AgentResource. Towards Envoy it behaves
+// like a stream without them.
 type agentStream struct {
 	*xdsStream
 	relay *Relay

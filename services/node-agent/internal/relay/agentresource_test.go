@@ -50,8 +50,8 @@ func (s *xdsServer) requestsOf(typeURL string) []*discoveryv3.DeltaDiscoveryRequ
 	return slices.DeleteFunc(slices.Clone(s.delta), func(r *discoveryv3.DeltaDiscoveryRequest) bool { return r.GetTypeUrl() != typeURL })
 }
 
-// The request for the agent's resource follows Envoy's first one, Envoy gets no response to it, and after a reconnect the
-// request states the version held.
+// The request for the agent's resource follows Envoy's first one, Envoy gets no response to it, and after a reconnect
+// the request states the version held.
 func TestAgentResource(t *testing.T) {
 	f := newFixture(t)
 	server := f.xds("")

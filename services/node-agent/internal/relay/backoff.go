@@ -38,9 +38,9 @@ func (r *Relay) noteFailedAttempt() {
 	r.unanswered++
 }
 
-// backoff returns how long to wait before the next attempt. It is 0 if the last stream was answered and no xds-server was
-// lost within lossWindow, as when a second client of the workload starts. Otherwise it is a random part of a time that
-// doubles with every failed attempt, so that the proxies of a lost xds-server do not reconnect all at once.
+// backoff returns how long to wait before the next attempt. It is 0 if the last stream was answered and no xds-server
+// was lost within lossWindow, as when a second client of the workload starts. Otherwise it is a random part of a time
+// that doubles with every failed attempt, so that the proxies of a lost xds-server do not reconnect all at once.
 func (r *Relay) backoff() time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()

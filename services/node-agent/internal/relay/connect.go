@@ -23,8 +23,8 @@ const (
 	certificateGrace = time.Second
 )
 
-// xdsStream is a stream to an xds-server on its own connection, so that every stream has the current certificate and a new
-// choice of server.
+// xdsStream is a stream to an xds-server on its own connection, so that every stream has the current certificate and a
+// new choice of server.
 type xdsStream struct {
 	grpc.ClientStream
 	conn   *grpc.ClientConn
@@ -44,8 +44,8 @@ func (u *xdsStream) address() string {
 	return ""
 }
 
-// connect opens a stream. It makes attempts, with a back-off before each, until an xds-server accepts the stream, ctx ends,
-// or the time to hold the client is over; the error then says why the last attempt failed.
+// connect opens a stream. It makes attempts, with a back-off before each, until an xds-server accepts the stream, ctx
+// ends, or the time to hold the client is over; the error then says why the last attempt failed.
 func (r *Relay) connect(ctx context.Context, method string) (*xdsStream, error) {
 	hold := r.clock.After(r.hold)
 	var last error
@@ -115,8 +115,8 @@ func (r *Relay) attempt(ctx context.Context, method string, token string) (*xdsS
 	return nil, fmt.Errorf("%s: %w", strings.Join(candidates, ", "), err)
 }
 
-// credential decides how the next stream authenticates, and waits until it can: with the certificate if there is one, else,
-// after certificateGrace, with the token. It returns the token file to use, or "" for the certificate.
+// credential decides how the next stream authenticates, and waits until it can: with the certificate if there is one,
+// else, after certificateGrace, with the token. It returns the token file to use, or "" for the certificate.
 func (r *Relay) credential(ctx context.Context, hold <-chan time.Time) (string, error) {
 	grace := r.clock.After(certificateGrace)
 	for {

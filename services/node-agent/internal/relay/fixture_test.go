@@ -123,7 +123,8 @@ func newFixture(t *testing.T) *fixture {
 	return &fixture{t: t, pki: testkit.PKI(t), issuer: testkit.NewIssuer(t)}
 }
 
-// xds starts an xds-server at addr, or at a free address of loopback that nobody else uses after the server has stopped.
+// xds starts an xds-server at addr, or at a free address of loopback that nobody else uses after the server has
+// stopped.
 func (f *fixture) xds(addr string) *xdsServer {
 	f.t.Helper()
 	at := testkit.FreeAddress(f.t)

@@ -17,8 +17,8 @@ func (f *frame) free() {
 	f.data = nil
 }
 
-// codec passes frames through unchanged. Its name is that of the protobuf codec, because frames hold protobuf, and it leaves
-// other messages, such as those of the health service, to that codec.
+// codec passes frames through unchanged. Its name is that of the protobuf codec, because frames hold protobuf, and it
+// leaves other messages, such as those of the health service, to that codec.
 type codec struct{ proto encoding.CodecV2 }
 
 func newCodec() codec { return codec{proto: encoding.GetCodecV2(encproto.Name)} }

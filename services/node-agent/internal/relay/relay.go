@@ -1,10 +1,11 @@
-// Package relay is the agent's xDS proxy: it forwards the ADS streams of Envoy and of proxyless gRPC clients from a unix
-// socket, which only the workload may open, to an xds-server by mutual TLS. Messages are forwarded as bytes, without
-// decoding. When an xds-server ends a stream, the relay ends Envoy's stream too. Envoy then opens another one, states the
-// versions that it holds, and receives only what has changed; the relay takes the next xds-server for it, after a back-off.
+// Package relay is the agent's xDS proxy: it forwards the ADS streams of Envoy and of proxyless gRPC clients from a
+// unix socket, which only the workload may open, to an xds-server by mutual TLS. Messages are forwarded as bytes,
+// without decoding. When an xds-server ends a stream, the relay ends Envoy's stream too. Envoy then opens another one,
+// states the versions that it holds, and receives only what has changed; the relay takes the next xds-server for it,
+// after a back-off.
 //
-// The composition root calls New, and Register for the gRPC server of the socket. On Envoy's stream the relay also asks for
-// one resource of its own (AgentResource), the name table of the DNS proxy. Fetch asks for one before Envoy runs.
+// The composition root calls New, and Register for the gRPC server of the socket. On Envoy's stream the relay also asks
+// for one resource of its own (AgentResource), the name table of the DNS proxy. Fetch asks for one before Envoy runs.
 package relay
 
 import (
@@ -40,11 +41,12 @@ const (
 // Limits. The relay holds one message per direction and stream, and flow control makes the sender wait, so these limits
 // bound its memory too.
 const (
-	// MaxRequest is the largest message from Envoy. The largest ones have the versions of all resources that Envoy holds.
+	// MaxRequest is the largest message from Envoy. The largest ones have the versions of all resources that Envoy
+	// holds.
 	MaxRequest  = 16 << 20
 	maxResponse = 64 << 20
-	// maxStreams bounds the streams that are forwarded or wait for an xds-server. Envoy has one, a proxyless gRPC client
-	// one per process. Each has its own connection to an xds-server.
+	// maxStreams bounds the streams that are forwarded or wait for an xds-server. Envoy has one, a proxyless gRPC
+	// client one per process. Each has its own connection to an xds-server.
 	maxStreams = 128
 )
 
@@ -219,7 +221,8 @@ func (r *Relay) forward(method string, down grpc.ServerStream) error {
 	return err
 }
 
-// Active is the number of streams that are connected to an xds-server now. The drain of an agent without Envoy polls it.
+// Active is the number of streams that are connected to an xds-server now. The drain of an agent without Envoy polls
+// it.
 func (r *Relay) Active() int { return int(r.active.Load()) }
 
 type receiver interface{ RecvMsg(any) error }
@@ -229,8 +232,8 @@ type messageStream interface {
 	sender
 }
 
-// pump copies messages one by one until either side ends. It reports whether there were any; the error io.EOF means that
-// from ended without an error.
+// pump copies messages one by one until either side ends. It reports whether there were any; the error io.EOF means
+// that from ended without an error.
 func pump(to sender, from receiver, count *counters) (any bool, err error) {
 	for {
 		f := &frame{}

@@ -117,9 +117,8 @@ func wantDefault(t *testing.T, s *tlsv3.Secret, m *tlsconf.Material) {
 	}
 }
 
-// A stream for the certificate is silent until there is one, and gets each new
-// one without asking.
-func TestStateOfTheWorld(t *testing.T) {
+// The stream gets no response before there is a certificate, and then each new one without another request.
+func TestSotW(t *testing.T) {
 	ca := testkit.PKI(t)
 	f := newFixture(t, current(t, ca.RootsOnly()), ca)
 	stream, err := f.client.StreamSecrets(f.ctx(t))
@@ -159,8 +158,7 @@ func TestStateOfTheWorld(t *testing.T) {
 		t.Errorf("version and nonce do not change with the certificate: %q %q", next.GetVersionInfo(), next.GetNonce())
 	}
 
-	// A rejection is counted and the same secret not sent again: the next
-	// response is about the next certificate.
+	// A rejection is counted, and the rejected secret is not sent again.
 	send(&discoveryv3.DiscoveryRequest{ResourceNames: []string{Default}, ResponseNonce: next.GetNonce(), ErrorDetail: &statuspb.Status{Message: "no"}})
 	testkit.Eventually(t, testkit.Patience, func() error {
 		if n := testutil.ToFloat64(f.server.rejected.WithLabelValues(Default)); n != 1 {
@@ -173,8 +171,7 @@ func TestStateOfTheWorld(t *testing.T) {
 	wantDefault(t, unpack(t, recv().GetResources()[0]), third)
 }
 
-// An incremental stream gets exactly what is new: the roots at once, the
-// certificate when there is one, and nothing it says it holds.
+// A delta stream gets what is new: the roots at once, the certificate when there is one, and no version that it holds.
 func TestDelta(t *testing.T) {
 	ca := testkit.PKI(t)
 	f := newFixture(t, current(t, ca.RootsOnly()), ca)
@@ -229,7 +226,7 @@ func TestDelta(t *testing.T) {
 	recv(stream, RootCA)
 }
 
-func TestWrongType(t *testing.T) {
+func TestOtherTypesAreRejected(t *testing.T) {
 	ca := testkit.PKI(t)
 	f := newFixture(t, current(t, ca.NewSVID("shop", "web")), ca)
 	stream, err := f.client.StreamSecrets(f.ctx(t))
@@ -247,23 +244,22 @@ func TestWrongType(t *testing.T) {
 	}
 }
 
-// TestManySecrets: a stream that asks for more secrets than Envoy has ends with the reason, and none of their files is
-// followed.
-func TestManySecrets(t *testing.T) {
+// A stream that asks for more than maxSecrets ends with the reason, and no file is followed.
+func TestSecretsOfAStreamAreBounded(t *testing.T) {
 	ca := testkit.PKI(t)
 	f := newFixture(t, current(t, ca.NewSVID("shop", "web")), ca)
 	var names []string
 	for i := range maxSecrets + 1 {
 		names = append(names, fmt.Sprintf("file-root:/nowhere/%d.pem", i))
 	}
-	world, err := f.client.StreamSecrets(f.ctx(t))
+	sotw, err := f.client.StreamSecrets(f.ctx(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := world.Send(&discoveryv3.DiscoveryRequest{TypeUrl: typeURL, ResourceNames: names}); err != nil {
+	if err := sotw.Send(&discoveryv3.DiscoveryRequest{TypeUrl: typeURL, ResourceNames: names}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := world.Recv(); status.Code(err) != codes.ResourceExhausted {
+	if _, err := sotw.Recv(); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("state of the world: %v", err)
 	}
 	delta, err := f.client.DeltaSecrets(f.ctx(t))
