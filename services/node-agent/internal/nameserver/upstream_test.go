@@ -258,10 +258,13 @@ func TestEqualQueriesShareOneUpstreamQuestion(t *testing.T) {
 	if n := o.asked.Load(); n != 1 {
 		t.Errorf("upstream was asked %d times", n)
 	}
-	m, err := f.exchange(networkUDP, "wWw.eXample.", dns.TypeA)
-	if err != nil || m.Question[0].Name != "wWw.eXample." || m.Answer[0].Header().Name != "wWw.eXample." {
-		t.Errorf("%v, %v", m, err)
-	}
+	testkit.Eventually(t, testkit.Patience, func() error { // the socket drops datagrams while it is full of the others
+		m, err := f.exchange(networkUDP, "wWw.eXample.", dns.TypeA)
+		if err == nil && (m.Question[0].Name != "wWw.eXample." || m.Answer[0].Header().Name != "wWw.eXample.") {
+			t.Errorf("the answer does not spell the name as the query: %v", m)
+		}
+		return err
+	})
 }
 
 func TestCacheMemoryIsBounded(t *testing.T) {
