@@ -42,9 +42,7 @@ func TestRenewsAtHalfLifeAndOnNewRoots(t *testing.T) {
 	if err := s.Renew(); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx) }()
+	testkit.Background(t, s.Run)
 
 	first, err := s.Current()
 	if err != nil {
@@ -74,10 +72,6 @@ func TestRenewsAtHalfLifeAndOnNewRoots(t *testing.T) {
 	if err != nil || strings.Count(string(third.RootsPEM), "BEGIN") != 2 {
 		t.Errorf("roots after the bundle changed: %v, %v", third, err)
 	}
-	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
 }
 
 // Near the root's expiry certificates are short. The Source renews at most once a second and retries after the expiry.
@@ -92,9 +86,7 @@ func TestRenewsUntilTheRootExpires(t *testing.T) {
 	if err := s.Renew(); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx) }()
+	testkit.Background(t, s.Run)
 	for _, want := range []time.Duration{time.Second, time.Second, retryAfter, retryAfter} {
 		clock.WaitFor(t, 1)
 		in, _ := clock.NextIn()
@@ -102,9 +94,5 @@ func TestRenewsUntilTheRootExpires(t *testing.T) {
 			t.Fatalf("next attempt in %s, want %s", in, want)
 		}
 		clock.Advance(in)
-	}
-	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
 	}
 }

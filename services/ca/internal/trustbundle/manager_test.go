@@ -54,9 +54,7 @@ func TestRunFollowsTheExtraRootsFile(t *testing.T) {
 	if err := f.manager.Publish(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- f.manager.Run(ctx) }()
+	stop := testkit.Background(t, f.manager.Run)
 	step := func(content []byte, generation uint64, problem string) {
 		t.Helper()
 		testkit.WriteFile(t, f.file, content)
@@ -84,10 +82,7 @@ func TestRunFollowsTheExtraRootsFile(t *testing.T) {
 	step(leaf.CertPEM, 2, "not a certificate authority's")
 	step(leaf.KeyPEM, 2, `"PRIVATE KEY"`)
 	step([]byte(f.own), 3, "")
-	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	stop()
 	if len(f.out) != 3 || f.out[2] != f.own || !strings.Contains(f.out[1], string(two.RootPEM)) {
 		t.Errorf("written %d times: %q", len(f.out), f.out)
 	}

@@ -2,7 +2,6 @@ package nameserver
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"net/netip"
 	"runtime"
@@ -104,14 +103,7 @@ func start(t *testing.T, table bool, upstream ...string) *fixture {
 	if table {
 		f.take()
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- f.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+	t.Cleanup(func() { // after the end of Run
 		testkit.Eventually(t, testkit.Patience, func() error {
 			if n := runtime.NumGoroutine(); n > before {
 				return fmt.Errorf("%d goroutines, %d before", n, before)
@@ -119,6 +111,7 @@ func start(t *testing.T, table bool, upstream ...string) *fixture {
 			return nil
 		})
 	})
+	testkit.Background(t, f.Run)
 	return f
 }
 

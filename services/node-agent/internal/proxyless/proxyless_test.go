@@ -1,7 +1,6 @@
 package proxyless
 
 import (
-	"context"
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
@@ -95,15 +94,8 @@ func TestFilesFollowTheCertificate(t *testing.T) {
 	dir := t.TempDir()
 	certs, boot := filepath.Join(dir, "certs"), filepath.Join(dir, "proxy", "grpc-bootstrap.json")
 	f := NewFiles(Config{Source: source, CertificateDir: certs, BootstrapPath: boot, Bootstrap: []byte("{}"), Log: testkit.Logger(t)})
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- f.Run(ctx) }()
-	defer func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	}()
+	testkit.Background(t, f.Run)
+	ctx := t.Context()
 	if err := f.Check(ctx); err == nil || !strings.Contains(err.Error(), "no certificate yet") {
 		t.Errorf("without a certificate: %v", err)
 	}
@@ -152,9 +144,8 @@ func TestFilesAreWrittenAgainAfterAFailure(t *testing.T) {
 	f := NewFiles(Config{
 		Source: testkit.PKI(t).NewSVID("shop", "web"), CertificateDir: filepath.Join(blocked, "certs"), Log: testkit.Logger(t), Clock: clock,
 	})
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- f.Run(ctx) }()
+	testkit.Background(t, f.Run)
+	ctx := t.Context()
 	clock.WaitFor(t, 1)
 	if err := f.Check(ctx); err == nil || !strings.Contains(err.Error(), "not written yet") {
 		t.Errorf("while it fails: %v", err)
@@ -164,8 +155,4 @@ func TestFilesAreWrittenAgainAfterAFailure(t *testing.T) {
 	}
 	clock.Advance(retryPause)
 	testkit.Eventually(t, testkit.Patience, func() error { return f.Check(ctx) })
-	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
 }

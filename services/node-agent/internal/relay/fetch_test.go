@@ -18,9 +18,9 @@ import (
 // fetcher is a Relay without a socket.
 func (f *fixture) fetcher(address string) *Relay {
 	f.t.Helper()
-	source := f.pki.NewSVID("shop", "web")
+	source := f.PKI.NewSVID("shop", "web")
 	r, err := New(Config{
-		Addresses: []string{address}, Source: source, TLS: tlsconf.Client(source, f.pki.ID("istio-system", "xds-server")),
+		Addresses: []string{address}, Source: source, TLS: tlsconf.Client(source, f.PKI.ID("istio-system", "xds-server")),
 		Log: testkit.Logger(f.t), Registerer: prometheus.NewRegistry(),
 	})
 	if err != nil {

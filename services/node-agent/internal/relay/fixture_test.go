@@ -2,8 +2,6 @@ package relay
 
 import (
 	"context"
-	"crypto/tls"
-	"net"
 	"net/netip"
 	"slices"
 	"sync"
@@ -13,13 +11,13 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"fairlead.dev/pkg/auth"
 	"fairlead.dev/pkg/rpc"
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/pkg/tlsconf"
+	"fairlead.dev/services/node-agent/internal/agenttest"
 )
 
 // sotwType is a type for which a state-of-the-world stream sends one resource, once.
@@ -114,13 +112,12 @@ func (s *xdsServer) DeltaAggregatedResources(stream discoveryv3.AggregatedDiscov
 
 // fixture is a CA and an issuer of tokens, from which a test starts xds-servers and relays.
 type fixture struct {
-	t      *testing.T
-	pki    *testkit.CA
-	issuer *testkit.Issuer
+	agenttest.ControlPlane
+	t *testing.T
 }
 
 func newFixture(t *testing.T) *fixture {
-	return &fixture{t: t, pki: testkit.PKI(t), issuer: testkit.NewIssuer(t)}
+	return &fixture{ControlPlane: agenttest.NewControlPlane(t), t: t}
 }
 
 // xds starts an xds-server at addr, or at a free address of loopback that nobody else uses after the server has
@@ -132,28 +129,10 @@ func (f *fixture) xds(addr string) *xdsServer {
 		at = netip.MustParseAddrPort(addr)
 	}
 	lis := testkit.Listen(f.t, at)
-	jwt, err := auth.NewJWT(auth.JWTConfig{JWKSFile: f.issuer.JWKSFile, Issuer: f.issuer.Name, Audiences: []string{"istio-ca"}, TrustDomain: f.pki.TrustDomain})
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	gs, err := rpc.NewServer(rpc.ServerConfig{
-		Service: "xds-server", Log: testkit.Logger(f.t), Registerer: prometheus.NewRegistry(),
-		TLS:           tlsconf.Server(f.pki.NewSVID("istio-system", "xds-server"), tls.VerifyClientCertIfGiven),
-		Authenticator: auth.FirstOf(auth.MTLS(), jwt),
-		Policy:        auth.Policy{"/" + serviceName + "/*": auth.AnyIdentity()},
-	})
-	if err != nil {
-		f.t.Fatal(err)
-	}
 	s := &xdsServer{address: lis.Addr().String()}
-	discoveryv3.RegisterAggregatedDiscoveryServiceServer(gs, s)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = gs.Serve(lis)
-	}()
-	s.stop = sync.OnceFunc(func() { gs.Stop(); <-done })
-	f.t.Cleanup(s.stop)
+	s.stop = f.Serve(f.t, lis, "xds-server", serviceName, func(gs *grpc.Server) {
+		discoveryv3.RegisterAggregatedDiscoveryServiceServer(gs, s)
+	})
 	return s
 }
 
@@ -161,9 +140,9 @@ func (f *fixture) xds(addr string) *xdsServer {
 func (f *fixture) relay(c Config) discoveryv3.AggregatedDiscoveryServiceClient {
 	f.t.Helper()
 	if c.Source == nil {
-		c.Source = f.pki.NewSVID("shop", "web")
+		c.Source = f.PKI.NewSVID("shop", "web")
 	}
-	c.TLS = tlsconf.Client(c.Source, f.pki.ID("istio-system", "xds-server"))
+	c.TLS = tlsconf.Client(c.Source, f.PKI.ID("istio-system", "xds-server"))
 	c.Registerer = prometheus.NewRegistry()
 	if c.Log == nil {
 		c.Log = testkit.Logger(f.t)
@@ -172,33 +151,7 @@ func (f *fixture) relay(c Config) discoveryv3.AggregatedDiscoveryServiceClient {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	gs, err := rpc.NewServer(rpc.ServerConfig{
-		Service: "relay", Log: testkit.Logger(f.t), Registerer: prometheus.NewRegistry(), Insecure: true,
-		Policy: auth.Policy{"/" + serviceName + "/*": auth.Anonymous()}, MaxRecvBytes: MaxRequest,
-	}, ServerOptions()...)
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	r.Register(gs)
-	path := f.t.TempDir() + "/XDS"
-	lis, err := net.Listen("unix", path)
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- rpc.Serve(ctx, gs, lis, 0) }()
-	conn, err := grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	f.t.Cleanup(func() {
-		conn.Close()
-		cancel()
-		if err := <-done; err != nil {
-			f.t.Error(err)
-		}
-	})
+	conn := agenttest.Socket(f.t, serviceName, r.Register, rpc.ServerConfig{MaxRecvBytes: MaxRequest}, ServerOptions()...)
 	return discoveryv3.NewAggregatedDiscoveryServiceClient(conn)
 }
 

@@ -42,7 +42,7 @@ func TestForwardsMessagesUnchanged(t *testing.T) {
 	if len(server.delta) != 1 || !proto.Equal(server.delta[0], req) {
 		t.Errorf("arrived %v, sent %v", server.delta, req)
 	}
-	if id := server.peers[0]; id.Method != "mtls" || id.ID != f.pki.ID("shop", "web") {
+	if id := server.peers[0]; id.Method != "mtls" || id.ID != f.PKI.ID("shop", "web") {
 		t.Errorf("xds-server sees %v", id)
 	}
 }
@@ -199,13 +199,13 @@ func TestTokenAuthenticatesBeforeTheFirstCertificate(t *testing.T) {
 	server := f.xds("")
 	client := f.relay(Config{
 		Addresses: []string{server.address},
-		Source:    f.pki.RootsOnly(),
-		TokenFile: f.issuer.TokenFile("shop", "web", "istio-ca"),
+		Source:    f.PKI.RootsOnly(),
+		TokenFile: f.Issuer.TokenFile("shop", "web", "istio-ca"),
 	})
 	if _, err := f.ask(f.open(client), &discoveryv3.DeltaDiscoveryRequest{}); err != nil {
 		t.Fatal(err)
 	}
-	if p := server.peers[0]; p.Method != "jwt" || p.ID != f.pki.ID("shop", "web") {
+	if p := server.peers[0]; p.Method != "jwt" || p.ID != f.PKI.ID("shop", "web") {
 		t.Errorf("xds-server sees %v", p)
 	}
 }
@@ -213,7 +213,7 @@ func TestTokenAuthenticatesBeforeTheFirstCertificate(t *testing.T) {
 func TestWithoutATokenTheStreamWaitsForACertificate(t *testing.T) {
 	f := newFixture(t)
 	server := f.xds("")
-	source := f.pki.RootsOnly()
+	source := f.PKI.RootsOnly()
 	clock := testkit.NewClock(time.Now())
 	stream := f.open(f.relay(Config{Addresses: []string{server.address}, Source: source, Clock: clock}))
 	if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{}); err != nil {
@@ -224,7 +224,7 @@ func TestWithoutATokenTheStreamWaitsForACertificate(t *testing.T) {
 	if n := server.streams(); n != 0 {
 		t.Errorf("%d streams without credentials", n)
 	}
-	m, err := f.pki.NewSVID("shop", "web").Current()
+	m, err := f.PKI.NewSVID("shop", "web").Current()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,7 +2,6 @@ package sds
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"math/big"
 	"os"
@@ -21,15 +20,7 @@ import (
 // follow runs the Server until the test ends, so that it follows files.
 func (f *fixture) follow(t *testing.T) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- f.server.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
+	testkit.Background(t, f.server.Run)
 }
 
 // watched is a stream for one secret, as Envoy opens them.

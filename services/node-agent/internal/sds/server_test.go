@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -17,18 +16,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	statuspb "google.golang.org/genproto/googleapis/rpc/status"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
-	"fairlead.dev/pkg/auth"
 	"fairlead.dev/pkg/rpc"
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/pkg/tlsconf"
-	"fairlead.dev/services/node-agent/internal/statedir"
+	"fairlead.dev/services/node-agent/internal/agenttest"
 )
 
 // fixture is a Server on a real unix socket and a client of it.
@@ -46,38 +42,7 @@ func newFixture(t *testing.T, first *tlsconf.Material, ca *testkit.CA) *fixture 
 	if f.server, err = New(Config{Source: f.source, Log: testkit.Logger(t), Registerer: prometheus.NewRegistry()}); err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join(t.TempDir(), "state")
-	dir, err := statedir.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	lis, err := dir.Listen(statedir.SDS)
-	if err != nil {
-		t.Fatal(err)
-	}
-	gs, err := rpc.NewServer(rpc.ServerConfig{
-		Service: "sds", Log: testkit.Logger(t), Registerer: prometheus.NewRegistry(), Insecure: true, PeerUIDs: []uint32{uint32(os.Geteuid())},
-		Policy: auth.Policy{"/envoy.service.secret.v3.SecretDiscoveryService/*": auth.Anonymous()},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	f.server.Register(gs)
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- rpc.Serve(ctx, gs, lis, 0) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-		dir.Close()
-	})
-	conn, err := grpc.NewClient("unix://"+dir.Path(statedir.SDS), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close() })
+	conn := agenttest.Socket(t, "envoy.service.secret.v3.SecretDiscoveryService", f.server.Register, rpc.ServerConfig{PeerUIDs: []uint32{uint32(os.Geteuid())}})
 	f.client = secretv3.NewSecretDiscoveryServiceClient(conn)
 	return f
 }
