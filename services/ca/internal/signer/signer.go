@@ -37,7 +37,7 @@ type Signer struct {
 
 // New makes a Signer of the issuer's certificate and key, which must match.
 func New(issuer *x509.Certificate, key crypto.Signer) *Signer {
-	return &Signer{issuer: issuer, issuerPEM: EncodePEM(issuer.Raw), key: key, random: rand.Reader}
+	return &Signer{issuer: issuer, issuerPEM: encodePEM(issuer.Raw), key: key, random: rand.Reader}
 }
 
 // Issuer is the certificate that verifies what Sign returns.
@@ -62,7 +62,7 @@ func (s *Signer) Sign(template *x509.Certificate) (*Issued, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read back the signed certificate: %w", err)
 	}
-	return &Issued{Certificate: leaf, ChainPEM: []string{EncodePEM(der), s.issuerPEM}}, nil
+	return &Issued{Certificate: leaf, ChainPEM: []string{encodePEM(der), s.issuerPEM}}, nil
 }
 
 func (s *Signer) check(t *x509.Certificate) error {
@@ -93,7 +93,7 @@ func (s *Signer) serial() (*big.Int, error) {
 	return new(big.Int).SetBytes(b[:]), nil
 }
 
-// EncodePEM encodes a certificate as PEM.
-func EncodePEM(der []byte) string {
+// encodePEM encodes a certificate as PEM.
+func encodePEM(der []byte) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 }

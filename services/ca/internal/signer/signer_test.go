@@ -62,7 +62,7 @@ func TestSign(t *testing.T) {
 		if err := issued.Certificate.CheckSignatureFrom(s.Issuer()); err != nil {
 			t.Fatal(err)
 		}
-		if len(issued.ChainPEM) != 2 || issued.ChainPEM[1] != EncodePEM(s.Issuer().Raw) {
+		if len(issued.ChainPEM) != 2 || issued.ChainPEM[1] != encodePEM(s.Issuer().Raw) {
 			t.Fatal("the chain is not the leaf and the root")
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"fairlead.dev/pkg/testkit"
 )
 
-// fakeEnvoy is an admin interface with a number of open connections.
+// fakeEnvoy is an admin interface that reports a number of open connections.
 type fakeEnvoy struct {
 	mu     sync.Mutex
 	active uint64

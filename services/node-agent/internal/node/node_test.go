@@ -51,8 +51,7 @@ func TestMetadata(t *testing.T) {
 	}
 }
 
-// Programs say what they are, and where they are if only that nobody knows.
-func TestProgram(t *testing.T) {
+func TestProxylessNode(t *testing.T) {
 	c := workload()
 	c.Meta["GENERATOR"] = "grpc"
 	envoy, err := New(c)

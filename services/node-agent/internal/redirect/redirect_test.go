@@ -17,7 +17,7 @@ import (
 	"fairlead.dev/pkg/testkit/userns"
 )
 
-// usual is what Istio's injection asks for.
+// usual are the options of Istio's injection.
 func usual() RawOptions {
 	return RawOptions{
 		Mode: "REDIRECT", OutboundPort: "15001", InboundPort: "15006", TunnelPort: "15008", DNSPort: "15053", ProxyUID: "1337", ProxyGID: "1337",
@@ -25,7 +25,7 @@ func usual() RawOptions {
 	}
 }
 
-// cases are texts by the name of the file with the rules they make.
+// cases are options by the name of the golden file with their rules.
 var cases = map[string]func(*RawOptions){
 	"redirect": func(*RawOptions) {},
 	"tproxy":   func(t *RawOptions) { t.Mode = "TPROXY" },
@@ -62,7 +62,7 @@ func TestRules(t *testing.T) {
 	testkit.GoldenStale(t, filepath.Join("testdata", "out", "*"), used)
 }
 
-// TestApply gives every case's rules to the kernel, one after the other in one network namespace, and takes them out.
+// TestApply applies the rules of every case in one network namespace, one after the other, and removes them.
 func TestApply(t *testing.T) {
 	if os.Getenv(inNamespace) != "" {
 		testApply(t)
@@ -78,10 +78,10 @@ func TestApply(t *testing.T) {
 	}
 }
 
-// inNamespace tells the test that it runs in the namespace.
+// inNamespace is the variable that tells the test binary that it runs in the namespace.
 const inNamespace = "REDIRECT_NAMESPACE"
 
-// testApply is the part of TestApply that runs there.
+// testApply is the part of TestApply that runs in the namespace.
 func testApply(t *testing.T) {
 	t.Helper()
 	ctx := t.Context()
@@ -134,7 +134,7 @@ func testApply(t *testing.T) {
 	}
 }
 
-func TestRefused(t *testing.T) {
+func TestParseRejects(t *testing.T) {
 	for name, tc := range map[string]struct {
 		edit func(*RawOptions)
 		want string

@@ -17,12 +17,6 @@ import (
 	"fairlead.dev/pkg/tlsconf"
 )
 
-// follow runs the Server until the test ends, so that it follows files.
-func (f *fixture) follow(t *testing.T) {
-	t.Helper()
-	testkit.Background(t, f.server.Run)
-}
-
 // watched is a stream for one secret, as Envoy opens them.
 type watched struct {
 	t    *testing.T
@@ -84,7 +78,7 @@ func writePair(t *testing.T, dir string, m *tlsconf.Material) {
 func TestPairOfFilesIsSentWhenComplete(t *testing.T) {
 	ca := testkit.PKI(t)
 	f := newFixture(t, nil, ca)
-	f.follow(t)
+	testkit.Background(t, f.server.Run)
 	dir := filepath.Join(t.TempDir(), "later")
 	name := pairPrefix + filepath.Join(dir, "cert.pem") + pairSeparator + filepath.Join(dir, "key.pem")
 	w := f.watch(t, name)
@@ -144,7 +138,7 @@ func TestPairOfFilesIsSentWhenComplete(t *testing.T) {
 func TestRootsOfFiles(t *testing.T) {
 	ca := testkit.PKI(t)
 	f := newFixture(t, current(t, ca.NewSVID("a", "b")), ca)
-	f.follow(t)
+	testkit.Background(t, f.server.Run)
 	path := filepath.Join(t.TempDir(), "root.pem")
 	testkit.WriteFile(t, path, []byte("no certificate"))
 	w := f.watch(t, rootPrefix+path)
@@ -166,7 +160,7 @@ func TestRootsOfFiles(t *testing.T) {
 func TestRootsWithARevocationListFollowTheList(t *testing.T) {
 	ca := testkit.PKI(t)
 	f := newFixture(t, nil, ca)
-	f.follow(t)
+	testkit.Background(t, f.server.Run)
 	dir := t.TempDir()
 	root, list := filepath.Join(dir, "root.pem"), filepath.Join(dir, "list.pem")
 	testkit.WriteFile(t, root, ca.RootPEM)
