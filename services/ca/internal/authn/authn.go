@@ -1,6 +1,6 @@
-// Package authn adds two authenticators to those of pkg/auth, which the ca's composition root wraps around each other:
-// Audited counts and logs every caller that cannot be authenticated, and TokenAfterMaxAge lets a caller show a token
-// when its certificate alone no longer renews. TokenTime tells package issuance when the caller last showed a token.
+// Package authn adds two authenticators to those of pkg/auth, which package app wraps around each other: Audited counts
+// and logs every caller that cannot be authenticated, and TokenAfterMaxAge lets a caller show a token when its
+// certificate alone no longer renews. TokenTime tells package issuance when the caller last showed a token.
 package authn
 
 import (

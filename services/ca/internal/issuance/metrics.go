@@ -59,7 +59,7 @@ func NewMetrics(registry prometheus.Registerer, load Loader) *Metrics {
 	return m
 }
 
-// Refused counts a rejection. The composition root calls it for callers that could not be authenticated.
+// Refused counts a rejection. Package app calls it for callers that could not be authenticated.
 func (m *Metrics) Refused(reason rejection.Reason) {
 	m.refused.WithLabelValues(string(reason)).Inc()
 	m.tally.refused(reason)

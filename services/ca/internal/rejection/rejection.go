@@ -18,7 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// Kind is who has to act.
+// Kind classifies rejections by who can remedy them.
 type Kind int
 
 const (

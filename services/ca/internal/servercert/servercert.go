@@ -1,7 +1,7 @@
 // Package servercert issues and renews the ca's own server certificate, which the gRPC port presents. Policy and signer
 // of workload certificates decide and sign it too, so other services verify it like any peer's.
 //
-// The composition root calls New, Renew once before the port opens, and Run. The port reads Source as a tlsconf.Source.
+// Package app calls New, Renew once before the port opens, and Run. The port reads Source as a tlsconf.Source.
 package servercert
 
 import (

@@ -1,6 +1,6 @@
 // Package store keeps the ca's self-signed root certificate and key on disk. Open makes them the first time, and from
 // then on returns the same ones or an error that says how to repair the directory. Generation numbers trust bundles
-// there, and ReadCertificate serves the command "ca root-cert". The composition root calls all three.
+// there, and ReadCertificate serves the command "ca root-cert". Package app calls the first two.
 //
 // Layout of the directory (0700, owned by the user the ca runs as):
 //

@@ -1,5 +1,5 @@
-// Package agenttest starts gRPC servers for the agent's tests: ControlPlane is a service of the control plane, such as an
-// xds-server or a ca, and Socket is a server on a unix socket of the agent.
+// Package agenttest starts gRPC servers for the agent's tests: ControlPlane is a service of the control plane, such as
+// an xds-server or a ca, and Socket is a server on a unix socket of the agent.
 package agenttest
 
 import (

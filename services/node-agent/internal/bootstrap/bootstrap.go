@@ -1,6 +1,6 @@
 // Package bootstrap builds Envoy's bootstrap: its node, its admin interface, and the clusters by which it reaches the
-// agent for xDS and SDS. The composition root calls Build, a pure function, and Write, which puts the result into the
-// state directory, where Envoy reads it. JSON is its encoding.
+// agent for xDS and SDS. Package app calls Build, a pure function, and Write, which puts the result into the state
+// directory, where Envoy reads it. JSON is its encoding.
 package bootstrap
 
 import (

@@ -1,6 +1,5 @@
 // Package command is the command line of node-agent: Root makes the commands "proxy" (runs the agent), "init" (package
 // redirect), "request" and "wait" (clients of a running agent's Envoy) and "version".
-
 package command
 
 import (

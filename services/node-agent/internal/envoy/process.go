@@ -1,6 +1,6 @@
-// Package envoy runs Envoy as a child process. The composition root calls Supervisor.Run, which starts a Process, and
-// drains (Drain) and ends it on SIGTERM; Envoy never outlives the agent. Admin is the client of Envoy's admin
-// interface, and Validate checks a bootstrap with Envoy's validation mode.
+// Package envoy runs Envoy as a child process. Package app calls Supervisor.Run, which starts a Process, and drains
+// (Drain) and ends it on SIGTERM; Envoy never outlives the agent. Admin is the client of Envoy's admin interface, and
+// Validate checks a bootstrap with Envoy's validation mode.
 package envoy
 
 import (

@@ -15,7 +15,7 @@ const validateTimeout = 30 * time.Second
 const maxReason = 1 << 10
 
 // Validate checks with Envoy itself whether it would start with the options. Envoy opens no port and no socket for it.
-// The composition root calls it for a bootstrap that EnvoyFilters have patched.
+// Package app calls it for a bootstrap that EnvoyFilters have patched.
 func Validate(ctx context.Context, o Options) error {
 	ctx, cancel := context.WithTimeout(ctx, validateTimeout)
 	defer cancel()

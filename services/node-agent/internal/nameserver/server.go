@@ -1,8 +1,8 @@
 // Package nameserver is the agent's DNS proxy: it answers the workload's DNS queries. Names of the mesh come from the
 // name table (NDS) that the xds-server sends, other names from the upstream servers of resolv.conf, by way of a cache.
 //
-// The composition root calls New and Server.Run, and gives Server.Take to package relay, which calls it with every new
-// name table.
+// Package app calls New and Server.Run, and gives Server.Take to package relay, which calls it with every new name
+// table.
 package nameserver
 
 import (

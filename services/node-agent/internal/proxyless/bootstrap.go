@@ -1,7 +1,7 @@
 // Package proxyless serves the proxyless gRPC clients and servers of the workload: programs that speak xDS themselves.
 // Bootstrap makes the file that GRPC_XDS_BOOTSTRAP names, and Files writes it, together with the workload's key,
-// certificate and roots, which gRPC reads from files only. The composition root calls both; the programs reach the
-// xds-server through package relay.
+// certificate and roots, which gRPC reads from files only. Package app calls both; the programs reach the xds-server
+// through package relay.
 package proxyless
 
 import (

@@ -1,6 +1,5 @@
 // Package readiness decides whether the workload may receive traffic. Prober.Check answers the readiness probes of an
 // agent with an Envoy, which package status serves; CheckCertificate is its part that needs no Envoy.
-
 package readiness
 
 import (

@@ -22,7 +22,7 @@ import (
 )
 
 // AgentResource is an xDS type whose one resource the agent itself uses. Like Istio's agent, the relay asks for it on
-// Envoy's stream, because agent and Envoy are one proxy for the xds-server, and it keeps the responses from Envoy.
+// Envoy's stream, because agent and Envoy are one proxy for the xds-server. Envoy never receives the responses.
 type AgentResource struct {
 	TypeURL string
 	// Authority is the :authority of Envoy's streams, which distinguishes them from those of proxyless gRPC clients.

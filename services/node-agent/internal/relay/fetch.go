@@ -16,7 +16,7 @@ import (
 const fetchTimeout = 10 * time.Second
 
 // Fetch asks for the one resource of a type on a stream of its own, in the name of node, and passes it to take. It
-// sends an error of take to the xds-server as a NACK and returns it. The composition root calls it before Envoy starts;
+// sends an error of take to the xds-server as a NACK and returns it. Package app calls it before Envoy starts;
 // it tries until ctx ends or an xds-server is reached.
 func (r *Relay) Fetch(ctx context.Context, node *corev3.Node, typeURL string, take func(*anypb.Any) error) error {
 	up, err := r.connect(ctx, SotW)

@@ -4,8 +4,8 @@
 // states the versions that it holds, and receives only what has changed; the relay takes the next xds-server for it,
 // after a back-off.
 //
-// The composition root calls New, and Register for the gRPC server of the socket. On Envoy's stream the relay also asks
-// for one resource of its own (AgentResource), the name table of the DNS proxy. Fetch asks for one before Envoy runs.
+// Package app calls New, and Register for the gRPC server of the socket. On Envoy's stream the relay also asks for one
+// resource of its own (AgentResource), the name table of the DNS proxy. Fetch asks for one before Envoy runs.
 package relay
 
 import (

@@ -1,6 +1,6 @@
 // Package sds serves Envoy's secret discovery service (SDS) on a unix socket: the workload's certificate, key and
-// roots, and secrets made of files, each sent again whenever it changes. The workload's private key exists only in the
-// memory of agent and Envoy. The composition root calls New, Server.Register and Server.Run.
+// roots, and secrets made of files, each sent again whenever it changes. The workload's private key is never written to
+// disk for it. Package app calls New, Server.Register and Server.Run.
 //
 // The streams are not served by go-control-plane, whose server links every discovery service: an agent per workload
 // would pay for that in memory, and a few secrets need no cache.

@@ -1,6 +1,6 @@
 // Package status has the handlers that the agent's status port (15020) serves besides those of pkg/ops, under the paths
 // of Istio's agent: Ready answers /healthz/ready, and Metrics answers /stats/prometheus with Envoy's metrics and the
-// agent's. The composition root registers both.
+// agent's. Package app registers both.
 package status
 
 import (
