@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Background calls run on a goroutine. stop ends run's context, waits until run has returned, and fails the test if that
-// was with an error; the end of the test calls it too.
+// Background calls run on a goroutine. stop ends run's context, waits until run has returned, and fails the test if
+// that was with an error; the end of the test calls it too.
 func Background(t testing.TB, run func(context.Context) error) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())

@@ -1,5 +1,5 @@
-// Package token issues service account tokens as Kubernetes does, for tests and for the programs that run benchmarks and
-// scenarios. NewIssuer makes a key; JWKS is its public part, for the services' flag --jwks-file. Tests use it by
+// Package token issues service account tokens as Kubernetes does, for tests and for the programs that run benchmarks
+// and scenarios. NewIssuer makes a key; JWKS is its public part, for the services' flag --jwks-file. Tests use it by
 // testkit.Issuer.
 package token
 

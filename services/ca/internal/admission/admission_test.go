@@ -25,7 +25,7 @@ type entered struct {
 	err   error
 }
 
-// enter starts a request and returns where its outcome will be.
+// enter starts a request and returns a channel that receives its outcome.
 func enter(ctx context.Context, g *Gate, caller string) <-chan entered {
 	out := make(chan entered, 1)
 	go func() {

@@ -71,7 +71,7 @@ func TestSign(t *testing.T) {
 	}
 }
 
-func TestSignRefuses(t *testing.T) {
+func TestSignRejects(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	s := newSigner(t, now)
 	for name, change := range map[string]func(*x509.Certificate){

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-func TestOf(t *testing.T) {
+func TestOfReadsTheExtension(t *testing.T) {
 	at := time.Date(2026, 3, 1, 12, 0, 0, 999, time.FixedZone("east", 3600))
 	whole := at.Truncate(time.Second)
 	good, err := Extension(at)

@@ -32,8 +32,8 @@ func NewControlPlane(t testing.TB) ControlPlane {
 	return ControlPlane{PKI: testkit.PKI(t), Issuer: testkit.NewIssuer(t)}
 }
 
-// Serve runs a service on lis, with the identity of a service account of istio-system, until the test ends or stop kills it
-// like a crash. Clients may call the methods of one gRPC service, with a certificate or a token.
+// Serve runs a service on lis, with the identity of a service account of istio-system, until the test ends or stop
+// kills it like a crash. Clients may call the methods of one gRPC service, with a certificate or a token.
 func (c ControlPlane) Serve(t testing.TB, lis net.Listener, account, service string, register func(*grpc.Server)) (stop func()) {
 	t.Helper()
 	jwt, err := auth.NewJWT(auth.JWTConfig{

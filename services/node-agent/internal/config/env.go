@@ -51,7 +51,8 @@ func (e *environment) fail(name, value, want string) {
 	e.failed = append(e.failed, fmt.Errorf("%s=%q: want %s", name, value, want))
 }
 
-// variable parses a variable. It returns def if the variable is unset, empty or malformed; want describes a correct value.
+// variable parses a variable. It returns def if the variable is unset, empty or malformed; want describes a correct
+// value.
 func variable[T any](e *environment, name string, def T, want string, parse func(string) (T, error)) T {
 	v := e.get(name)
 	if v == "" {

@@ -31,7 +31,7 @@ func host(files map[string]string, env ...string) Host {
 	}
 }
 
-// flags is the command line, parsed as the program does.
+// flags parses a command line as package command does.
 func flags(t *testing.T, args ...string) Flags {
 	t.Helper()
 	var f Flags

@@ -51,8 +51,7 @@ func TestDrain(t *testing.T) {
 		policy DrainPolicy
 		active uint64
 		err    error
-		// steps move the clock while the drain must go on; after last it must
-		// have ended. idle happens before last.
+		// steps advance the clock while the drain must go on. Then, after idle and the step last, it must have ended.
 		steps []time.Duration
 		idle  bool
 		last  time.Duration

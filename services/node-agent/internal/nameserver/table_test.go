@@ -51,7 +51,7 @@ func TestTableAnswers(t *testing.T) {
 		{"other.else.", dns.TypeA, []string{"10.0.0.2"}},
 		{"other.else.", dns.TypeAAAA, []string{"fd00::2"}},
 		{"other.else.svc.", dns.TypeA, []string{"10.0.0.2"}},
-		{"other.else.apps.svc.cluster.local.", dns.TypeA, []string{"other.else. 10.0.0.2"}}, // the search domain on a name with dots
+		{"other.else.apps.svc.cluster.local.", dns.TypeA, []string{"other.else. 10.0.0.2"}}, // search domain appended
 		{"server.apps.svc.cluster.local.", dns.TypeAAAA, []string{}},
 		{"db-0.db.", dns.TypeA, []string{"10.0.0.3"}},
 		{"db-0.db.apps.", dns.TypeA, []string{"10.0.0.3"}},
@@ -98,8 +98,7 @@ func TestTableAnswers(t *testing.T) {
 	}
 }
 
-// TestTurns: clients that take the first address are spread over all.
-func TestTurns(t *testing.T) {
+func TestFirstAddressTakesTurns(t *testing.T) {
 	table := newTable(names(), "apps", "")
 	first := map[string]int{}
 	for turn := range uint32(10) {
