@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"strings"
 	"time"
 
@@ -37,16 +38,8 @@ type Flags struct {
 // Register adds the flags to fs. It also accepts Istio's spellings, such as --proxyLogLevel, so that injected arguments
 // work.
 func (f *Flags) Register(fs *pflag.FlagSet) {
-	fs.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
-		switch name {
-		case "proxyLogLevel":
-			name = "proxy-log-level"
-		case "proxyComponentLogLevel":
-			name = "proxy-component-log-level"
-		case "log_output_level":
-			name = "log-level"
-		}
-		return pflag.NormalizedName(name)
+	acceptAliases(fs, map[string]string{
+		"proxyLogLevel": "proxy-log-level", "proxyComponentLogLevel": "proxy-component-log-level", "log_output_level": "log-level",
 	})
 	fs.StringVar(&f.StateDir, "state-dir", "", "directory for sockets and Envoy's bootstrap, mode 0700 (default: configPath of PROXY_CONFIG, ./etc/istio/proxy)")
 	fs.StringVar(&f.TokenFile, "token-file", defaultTokenFile, "file with the workload's JWT for ca and xds-server")
@@ -68,6 +61,13 @@ func (f *Flags) Register(fs *pflag.FlagSet) {
 	fs.StringVar(&f.EnvoyComponents, "proxy-component-log-level", "", "Envoy's log levels per component, as in misc:error,upstream:debug")
 	fs.DurationVar(&f.EnvoyFileFlush, "proxy-file-flush-interval", 0, "how late Envoy may write its access log to a file (default: ProxyConfig fileFlushInterval, 1s)")
 	fs.StringVar(&f.PodInfoDir, "pod-info-dir", defaultPodInfo, "directory with the downward API's files labels and annotations")
+}
+
+// acceptAliases makes fs accept other spellings of flags, as keys of names, for the flags themselves.
+func acceptAliases(fs *pflag.FlagSet, names map[string]string) {
+	fs.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+		return pflag.NormalizedName(cmp.Or(names[name], name))
+	})
 }
 
 // agentLevel also accepts Istio's "scope:level,scope:level", of which it returns the level of scope "default" or "all".

@@ -37,15 +37,7 @@ const alwaysExcluded = "15090,15021,15020"
 // Register adds the flags to fs, with the names and letters of Istio's init container. Flags that choose its
 // implementation are accepted and have no effect.
 func (f *RedirectFlags) Register(fs *pflag.FlagSet) {
-	fs.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
-		switch name {
-		case "log_output_level":
-			name = "log-level"
-		case "cleanup-only":
-			name = "cleanup"
-		}
-		return pflag.NormalizedName(name)
-	})
+	acceptAliases(fs, map[string]string{"log_output_level": "log-level", "cleanup-only": "cleanup"})
 	fs.StringVarP(&f.Mode, interceptionFlag, "m", string(redirect.Redirect), "how inbound connections get to the proxy: REDIRECT, TPROXY (which keeps the caller's address), or NONE for no rules at all")
 	fs.StringVarP(&f.OutboundPort, "envoy-port", "p", "15001", "the proxy's port for outbound connections")
 	fs.StringVarP(&f.InboundPort, "inbound-capture-port", "z", "15006", "the proxy's port for inbound connections")
