@@ -1,31 +1,29 @@
 package testkit
 
 import (
-	"crypto/ecdsa"
-	"encoding/json"
 	"path/filepath"
 	"testing"
 	"time"
 
-	"github.com/go-jose/go-jose/v4"
-	"github.com/go-jose/go-jose/v4/jwt"
+	"fairlead.dev/pkg/testkit/token"
 )
 
-// Issuer signs service account tokens (ES256) and keeps their JWKS file.
+// Issuer is a token.Issuer that keeps its JWKS in a file and fails its test on errors.
 type Issuer struct {
+	token.Issuer
 	t testing.TB
-	// Name is the `iss` of its tokens.
-	Name string
 	// JWKSFile holds its public key.
 	JWKSFile string
-	KeyID    string
-	Key      *ecdsa.PrivateKey
 }
 
 // NewIssuer makes a key and writes jwks.json into a directory of the test's.
 func NewIssuer(t testing.TB) *Issuer {
 	t.Helper()
-	i := &Issuer{t: t, Name: "https://issuer.test", JWKSFile: filepath.Join(t.TempDir(), "jwks.json"), KeyID: "key-1", Key: newKey(t)}
+	inner, err := token.NewIssuer("https://issuer.test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := &Issuer{Issuer: inner, t: t, JWKSFile: filepath.Join(t.TempDir(), "jwks.json")}
 	i.WriteJWKS()
 	return i
 }
@@ -33,9 +31,7 @@ func NewIssuer(t testing.TB) *Issuer {
 // WriteJWKS writes the current public key, atomically.
 func (i *Issuer) WriteJWKS() {
 	i.t.Helper()
-	raw, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{
-		{Key: i.Key.Public(), KeyID: i.KeyID, Algorithm: string(jose.ES256), Use: "sig"},
-	}})
+	raw, err := i.JWKS()
 	if err != nil {
 		i.t.Fatal(err)
 	}
@@ -52,11 +48,7 @@ func (i *Issuer) Rotate(keyID string) {
 // Token is valid for an hour from now, for a service account and an audience.
 func (i *Issuer) Token(namespace, serviceAccount, audience string) string {
 	i.t.Helper()
-	now := time.Now()
-	return i.Sign(jwt.Claims{
-		Issuer: i.Name, Subject: "system:serviceaccount:" + namespace + ":" + serviceAccount, Audience: jwt.Audience{audience},
-		IssuedAt: jwt.NewNumericDate(now), NotBefore: jwt.NewNumericDate(now), Expiry: jwt.NewNumericDate(now.Add(time.Hour)),
-	})
+	return i.must(i.ServiceAccount(namespace, serviceAccount, audience, time.Hour))
 }
 
 // TokenFile writes Token to a file of the test's.
@@ -70,13 +62,11 @@ func (i *Issuer) TokenFile(namespace, serviceAccount, audience string) string {
 // Sign makes a token of any claims.
 func (i *Issuer) Sign(claims any) string {
 	i.t.Helper()
-	signer, err := jose.NewSigner(
-		jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: i.Key, KeyID: i.KeyID}},
-		(&jose.SignerOptions{}).WithType("JWT"))
-	if err != nil {
-		i.t.Fatal(err)
-	}
-	token, err := jwt.Signed(signer).Claims(claims).Serialize()
+	return i.must(i.Issuer.Sign(claims))
+}
+
+func (i *Issuer) must(token string, err error) string {
+	i.t.Helper()
 	if err != nil {
 		i.t.Fatal(err)
 	}

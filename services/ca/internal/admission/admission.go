@@ -1,6 +1,6 @@
-// Package admission bounds how many signing requests the ca works on at once. A burst of callers then costs them a
-// retry, and not the ca its memory or its health checks. It shares the capacity between callers, so that a caller who
-// asks for too much does not delay the others.
+// Package admission bounds how many certificate requests the ca works on at once and how many wait. Package issuance
+// calls Gate.Enter before each request; what exceeds the bounds is rejected with a delay after which to retry. Gate
+// shares the capacity between callers, so that one with many requests does not delay the others.
 package admission
 
 import (
@@ -12,16 +12,16 @@ import (
 	"time"
 
 	"fairlead.dev/pkg/clock"
-	"fairlead.dev/services/ca/internal/refusal"
+	"fairlead.dev/services/ca/internal/rejection"
 )
 
-// Config bounds the gate. All numbers are at least 1.
+// Config bounds a Gate. All numbers are at least 1.
 type Config struct {
 	// Workers is how many requests may be worked on at once.
 	Workers int
 	// Queue is how many more may wait.
 	Queue int
-	// Wait is how long each may wait.
+	// Wait is how long each of those may wait.
 	Wait time.Duration
 	// Clock measures the wait.
 	Clock clock.Clock
@@ -35,37 +35,36 @@ type Gate struct {
 	mu      sync.Mutex
 	working int
 	waiting int
-	// lines are the per-caller queues by caller; turns are the same queues in round-robin order. None is empty.
-	lines map[string]*line
-	turns []*line
+	// queues are by caller; turns are the same queues in round-robin order. None is empty.
+	queues map[string]*queue
+	turns  []*queue
 }
 
-// line is the queue of one caller.
-type line struct {
+// queue holds the waiting requests of one caller, oldest first.
+type queue struct {
 	caller  string
 	waiting []*waiter
 }
 
 // waiter is one request in a queue.
 type waiter struct {
-	line *line
+	queue *queue
 	// decided receives nil once the request may work, or the reason why it may not. It has room for one value.
 	decided chan error
 }
 
-// New makes a gate; it refuses numbers below 1.
+// New makes a Gate; numbers below 1 are an error.
 func New(cfg Config) (*Gate, error) {
 	if cfg.Workers < 1 || cfg.Queue < 1 || cfg.Wait <= 0 {
 		return nil, fmt.Errorf("admission with %d workers, a queue of %d and a wait of %s; each must be more than 0", cfg.Workers, cfg.Queue, cfg.Wait)
 	}
-	return &Gate{cfg: cfg, lines: map[string]*line{}}, nil
+	return &Gate{cfg: cfg, queues: map[string]*queue{}}, nil
 }
 
 // Enter waits until a worker is free and returns the function that frees it again; the caller must call it. When the
 // gate's queue is full and another caller has at least two more requests waiting, Enter displaces the last request of
-// the caller with the longest queue. So callers with many requests leave room for the others, and a caller that is
-// alone may use the whole queue, as the Pods of a Deployment do that start together. Errors are refusals of kind
-// Overloaded.
+// the caller with the longest queue. So callers with many requests leave room for the others, and one caller alone may
+// use the whole queue, as the Pods of a Deployment do that start together. Errors are rejections of kind Overloaded.
 func (g *Gate) Enter(ctx context.Context, caller string) (leave func(), err error) {
 	w, err := g.enqueue(caller)
 	if err != nil {
@@ -79,9 +78,9 @@ func (g *Gate) Enter(ctx context.Context, caller string) (leave func(), err erro
 	select {
 	case err = <-w.decided:
 	case <-timer.C():
-		err = g.abandon(w, refusal.New(refusal.Overloaded, refusal.Overload, "the ca is busy: no worker was free within %s; retry later", g.cfg.Wait))
+		err = g.abandon(w, rejection.New(rejection.Overloaded, rejection.Overload, "the ca is busy: no worker was free within %s; retry later", g.cfg.Wait))
 	case <-ctx.Done():
-		gone := refusal.New(refusal.Overloaded, refusal.CallerWentAway, "the caller gave up while it waited for a worker: %v", context.Cause(ctx))
+		gone := rejection.New(rejection.Overloaded, rejection.CallerWentAway, "the caller gave up while it waited for a worker: %v", context.Cause(ctx))
 		if err = g.abandon(w, gone); err == nil {
 			g.leave()
 			err = gone
@@ -93,7 +92,7 @@ func (g *Gate) Enter(ctx context.Context, caller string) (leave func(), err erro
 	return g.leave, nil
 }
 
-// enqueue returns nil if it found a free worker, a waiter if the request is queued, or a refusal.
+// enqueue returns nil if it found a free worker, a waiter if the request is queued, or a rejection.
 func (g *Gate) enqueue(caller string) (*waiter, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -101,29 +100,29 @@ func (g *Gate) enqueue(caller string) (*waiter, error) {
 		g.working++
 		return nil, nil
 	}
-	own := g.lines[caller]
+	own := g.queues[caller]
 	if g.waiting >= g.cfg.Queue {
 		if err := g.displaceFor(own, caller); err != nil {
 			return nil, err
 		}
-		own = g.lines[caller]
+		own = g.queues[caller]
 	}
 	if own == nil {
-		own = &line{caller: caller}
-		g.lines[caller] = own
+		own = &queue{caller: caller}
+		g.queues[caller] = own
 		g.turns = append(g.turns, own)
 	}
-	w := &waiter{line: own, decided: make(chan error, 1)}
+	w := &waiter{queue: own, decided: make(chan error, 1)}
 	own.waiting = append(own.waiting, w)
 	g.waiting++
 	return w, nil
 }
 
 // displaceFor makes room for one more request of a caller by displacing the last one of the longest queue. own is the
-// caller's queue, nil if it has none. It returns a refusal if the longest queue is not longer than the caller's would
-// become. It is called with mu held.
-func (g *Gate) displaceFor(own *line, caller string) error {
-	longest := slices.MaxFunc(g.turns, func(a, b *line) int { return cmp.Compare(len(a.waiting), len(b.waiting)) })
+// caller's queue, nil if it has none. It returns a rejection if the longest queue is not longer than the caller's would
+// become. mu is held.
+func (g *Gate) displaceFor(own *queue, caller string) error {
+	longest := slices.MaxFunc(g.turns, func(a, b *queue) int { return cmp.Compare(len(a.waiting), len(b.waiting)) })
 	held := 0
 	if own != nil {
 		held = len(own.waiting)
@@ -132,17 +131,17 @@ func (g *Gate) displaceFor(own *line, caller string) error {
 	case len(longest.waiting) > held+1:
 		last := longest.waiting[len(longest.waiting)-1]
 		g.remove(last)
-		last.decided <- refusal.New(refusal.Overloaded, refusal.CallerLimit,
+		last.decided <- rejection.New(rejection.Overloaded, rejection.CallerLimit,
 			"the ca is busy, and no caller has more requests waiting than %s: its last made room for another caller's; retry later", longest.caller)
 		return nil
 	case held > 1 && held == len(longest.waiting):
-		return refusal.New(refusal.Overloaded, refusal.CallerLimit, "the ca is busy, and %d of the %d requests that wait are of %s; retry later", held, g.waiting, caller)
+		return rejection.New(rejection.Overloaded, rejection.CallerLimit, "the ca is busy, and %d of the %d requests that wait are of %s; retry later", held, g.waiting, caller)
 	}
-	return refusal.New(refusal.Overloaded, refusal.Overload, "the ca is busy: %d requests are waiting; retry later", g.waiting)
+	return rejection.New(rejection.Overloaded, rejection.Overload, "the ca is busy: %d requests are waiting; retry later", g.waiting)
 }
 
-// abandon removes a waiting request for the reason why, and returns why. If the request was decided meanwhile, abandon
-// returns that decision instead, nil if the request has a worker.
+// abandon removes a waiting request and returns why. If the request was decided meanwhile, abandon returns that
+// decision instead, nil if the request has a worker.
 func (g *Gate) abandon(w *waiter, why error) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -155,13 +154,13 @@ func (g *Gate) abandon(w *waiter, why error) error {
 	return why
 }
 
-// remove takes a request out of its caller's queue. It is called with mu held.
+// remove takes a request out of its caller's queue. mu is held.
 func (g *Gate) remove(w *waiter) {
 	g.waiting--
-	w.line.waiting = slices.DeleteFunc(w.line.waiting, func(other *waiter) bool { return other == w })
-	if len(w.line.waiting) == 0 {
-		delete(g.lines, w.line.caller)
-		g.turns = slices.DeleteFunc(g.turns, func(other *line) bool { return other == w.line })
+	w.queue.waiting = slices.DeleteFunc(w.queue.waiting, func(other *waiter) bool { return other == w })
+	if len(w.queue.waiting) == 0 {
+		delete(g.queues, w.queue.caller)
+		g.turns = slices.DeleteFunc(g.turns, func(other *queue) bool { return other == w.queue })
 	}
 }
 
@@ -187,8 +186,8 @@ func (g *Gate) Load() (working, waiting int) {
 	return g.working, g.waiting
 }
 
-// RetryAfter returns the delay that a refused caller is told: between one and two times Config.Wait. The caller passes
-// a random fraction between 0 and 1, so that callers refused together do not retry together.
+// RetryAfter returns the delay that a rejected caller is told: between one and two times Config.Wait. Package issuance
+// passes a random fraction between 0 and 1, so that callers rejected together do not retry together.
 func (g *Gate) RetryAfter(fraction float64) time.Duration {
 	return g.cfg.Wait + time.Duration(fraction*float64(g.cfg.Wait))
 }

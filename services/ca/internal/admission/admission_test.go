@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"fairlead.dev/pkg/testkit"
-	"fairlead.dev/services/ca/internal/refusal"
+	"fairlead.dev/services/ca/internal/rejection"
 )
 
 func newGate(t *testing.T, workers, queue int) (*Gate, *testkit.Clock) {
@@ -25,7 +25,7 @@ type entered struct {
 	err   error
 }
 
-// enter starts a request and returns where its outcome will be.
+// enter starts a request and returns a channel that receives its outcome.
 func enter(ctx context.Context, g *Gate, caller string) <-chan entered {
 	out := make(chan entered, 1)
 	go func() {
@@ -44,14 +44,14 @@ func must(t *testing.T, g *Gate, caller string) (leave func()) {
 	return leave
 }
 
-func wantReason(t *testing.T, err error, want refusal.Reason) {
+func wantReason(t *testing.T, err error, want rejection.Reason) {
 	t.Helper()
-	if refused, ok := refusal.From(err); !ok || refused.Kind != refusal.Overloaded || refused.Reason != want {
-		t.Errorf("got %v, want a refusal because of %s", err, want)
+	if rejected, ok := rejection.From(err); !ok || rejected.Kind != rejection.Overloaded || rejected.Reason != want {
+		t.Errorf("got %v, want a rejection because of %s", err, want)
 	}
 }
 
-func TestWaitersGetThePlaceThatIsLeft(t *testing.T) {
+func TestWaitingRequestGetsTheFreedWorker(t *testing.T) {
 	g, clock := newGate(t, 1, 2)
 	leave := must(t, g, "a")
 	waiting := enter(t.Context(), g, "b")
@@ -65,29 +65,29 @@ func TestWaitersGetThePlaceThatIsLeft(t *testing.T) {
 		t.Fatal(got.err)
 	}
 	got.leave()
-	if working, waiting := g.Load(); working != 0 || waiting != 0 || len(g.lines)+len(g.turns) != 0 {
-		t.Errorf("%d working, %d waiting, %d and %d lines remembered when all have left", working, waiting, len(g.lines), len(g.turns))
+	if working, waiting := g.Load(); working != 0 || waiting != 0 || len(g.queues)+len(g.turns) != 0 {
+		t.Errorf("%d working, %d waiting, %d and %d queues remembered when all have left", working, waiting, len(g.queues), len(g.turns))
 	}
 }
 
-func TestQueueHasAnEnd(t *testing.T) {
+func TestFullQueueRejects(t *testing.T) {
 	g, clock := newGate(t, 1, 2)
 	must(t, g, "a")
 	first, second := enter(t.Context(), g, "b"), enter(t.Context(), g, "c")
 	clock.WaitFor(t, 2)
 	_, err := g.Enter(t.Context(), "d")
-	wantReason(t, err, refusal.Overload)
-	// Those who wait are refused at the deadline, all of them.
+	wantReason(t, err, rejection.Overload)
+	// All that wait are rejected at the deadline.
 	clock.Advance(time.Second)
-	wantReason(t, (<-first).err, refusal.Overload)
-	wantReason(t, (<-second).err, refusal.Overload)
+	wantReason(t, (<-first).err, rejection.Overload)
+	wantReason(t, (<-second).err, rejection.Overload)
 	if working, waiting := g.Load(); working != 1 || waiting != 0 {
 		t.Errorf("%d working and %d waiting, want 1 and 0", working, waiting)
 	}
 }
 
-// One caller alone may fill the queue; another takes the place of its last, until both have as many, and whoever asks
-// for more than that is refused itself.
+// One caller alone may fill the queue. Another displaces its last requests until both have the same number; then
+// requests of either are rejected.
 func TestFullQueueIsSharedEvenly(t *testing.T) {
 	g, clock := newGate(t, 1, 4)
 	leave := must(t, g, "greedy")
@@ -97,20 +97,20 @@ func TestFullQueueIsSharedEvenly(t *testing.T) {
 		clock.WaitFor(t, i+1)
 	}
 	_, err := g.Enter(t.Context(), "greedy")
-	wantReason(t, err, refusal.CallerLimit)
+	wantReason(t, err, rejection.CallerLimit)
 	for i := range 2 {
 		modest = append(modest, enter(t.Context(), g, "modest"))
-		wantReason(t, (<-greedy[3-i]).err, refusal.CallerLimit)
+		wantReason(t, (<-greedy[3-i]).err, rejection.CallerLimit)
 		clock.WaitFor(t, 4)
 	}
 	_, err = g.Enter(t.Context(), "modest")
-	wantReason(t, err, refusal.CallerLimit)
-	// A third gets a place as well; of two who have as many it is the one who is next.
+	wantReason(t, err, rejection.CallerLimit)
+	// A third caller gets a place as well.
 	third := enter(t.Context(), g, "third")
-	wantReason(t, (<-greedy[1]).err, refusal.CallerLimit)
+	wantReason(t, (<-greedy[1]).err, rejection.CallerLimit)
 	clock.WaitFor(t, 4)
 	_, err = g.Enter(t.Context(), "third")
-	wantReason(t, err, refusal.Overload)
+	wantReason(t, err, rejection.Overload)
 	leave()
 	for _, waiting := range []<-chan entered{greedy[0], modest[0], third, modest[1]} {
 		got := <-waiting
@@ -121,7 +121,7 @@ func TestFullQueueIsSharedEvenly(t *testing.T) {
 	}
 }
 
-// Callers take turns, so that a single request is next however many of others wait.
+// A single request is next in turn, however many requests another caller has.
 func TestCallersTakeTurns(t *testing.T) {
 	g, clock := newGate(t, 1, 16)
 	leave := must(t, g, "other")
@@ -151,8 +151,8 @@ func TestCallersTakeTurns(t *testing.T) {
 	}
 }
 
-// Whoever is decided on at the moment when it gives up does not take its place with it.
-func TestNoPlaceIsLost(t *testing.T) {
+// A request may get a worker at the moment when it gives up; the worker is then freed.
+func TestWorkerOfARequestThatGivesUpIsFreed(t *testing.T) {
 	g, clock := newGate(t, 2, 8)
 	for range 200 {
 		leave, also := must(t, g, "a"), must(t, g, "a")
@@ -167,26 +167,26 @@ func TestNoPlaceIsLost(t *testing.T) {
 				got.leave()
 			}
 		}
-		if working, waiting := g.Load(); working != 0 || waiting != 0 || len(g.lines)+len(g.turns) != 0 {
-			t.Fatalf("%d working, %d waiting, %d and %d lines when all have left", working, waiting, len(g.lines), len(g.turns))
+		if working, waiting := g.Load(); working != 0 || waiting != 0 || len(g.queues)+len(g.turns) != 0 {
+			t.Fatalf("%d working, %d waiting, %d and %d queues when all have left", working, waiting, len(g.queues), len(g.turns))
 		}
 	}
 }
 
-func TestCallerGivesUp(t *testing.T) {
+func TestRequestThatGivesUpLeavesTheQueue(t *testing.T) {
 	g, clock := newGate(t, 1, 1)
 	must(t, g, "a")
 	ctx, cancel := context.WithCancel(t.Context())
 	waiting := enter(ctx, g, "b")
 	clock.WaitFor(t, 1)
 	cancel()
-	wantReason(t, (<-waiting).err, refusal.CallerWentAway)
+	wantReason(t, (<-waiting).err, rejection.CallerWentAway)
 	if clock.Waiters() != 0 {
 		t.Error("the timer of a caller who gave up is still running")
 	}
 }
 
-func TestRetryAfterSpreads(t *testing.T) {
+func TestRetryAfterIsOneToTwoWaits(t *testing.T) {
 	g, _ := newGate(t, 1, 1)
 	for fraction, want := range map[float64]time.Duration{0: time.Second, 0.5: 1500 * time.Millisecond, 1: 2 * time.Second} {
 		if got := g.RetryAfter(fraction); got != want {
@@ -195,7 +195,7 @@ func TestRetryAfterSpreads(t *testing.T) {
 	}
 }
 
-func TestConfigRefused(t *testing.T) {
+func TestNewRejectsConfig(t *testing.T) {
 	for _, cfg := range []Config{{Queue: 1, Wait: 1}, {Workers: 1, Wait: 1}, {Workers: 1, Queue: 1}} {
 		if _, err := New(cfg); err == nil {
 			t.Errorf("accepted %+v", cfg)

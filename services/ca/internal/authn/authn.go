@@ -1,5 +1,6 @@
-// Package authn adds to pkg/auth what the ca keeps beyond the rest of Fairlead: a record of every caller that could not
-// be authenticated.
+// Package authn adds two authenticators to those of pkg/auth, which package app wraps around each other: Audited counts
+// and logs every caller that cannot be authenticated, and TokenAfterMaxAge lets a caller show a token when its
+// certificate alone no longer renews. TokenTime tells package issuance when the caller last showed a token.
 package authn
 
 import (
@@ -16,18 +17,18 @@ import (
 // Clock is the part of a clock that is needed here.
 type Clock interface{ Now() time.Time }
 
-// Recorded counts and logs the callers that next refuses.
-func Recorded(next auth.Authenticator, log *slog.Logger, count func(), clock Clock) auth.Authenticator {
-	return &recorded{next: next, log: log, count: count, clock: clock, lines: rate.NewLimiter(linesPerSecond, linesAtOnce)}
+// Audited authenticates with next. For each caller that next rejects it calls count and writes an audit line.
+func Audited(next auth.Authenticator, log *slog.Logger, count func(), clock Clock) auth.Authenticator {
+	return &audited{next: next, log: log, count: count, clock: clock, lines: rate.NewLimiter(linesPerSecond, linesAtOnce)}
 }
 
-// Anybody who reaches the port can fail to authenticate, so the log is limited; the counter is not.
+// The audit lines are limited, because anybody who reaches the port can fail to authenticate. Every failure is counted.
 const (
 	linesPerSecond = 10
 	linesAtOnce    = 50
 )
 
-type recorded struct {
+type audited struct {
 	next  auth.Authenticator
 	log   *slog.Logger
 	count func()
@@ -35,7 +36,7 @@ type recorded struct {
 	lines *rate.Limiter
 }
 
-func (r *recorded) Authenticate(ctx context.Context) (auth.Peer, error) {
+func (r *audited) Authenticate(ctx context.Context) (auth.Peer, error) {
 	who, err := r.next.Authenticate(ctx)
 	if err == nil {
 		return who, nil

@@ -21,7 +21,7 @@ import (
 
 var start = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// fixed answers the same to everybody.
+// fixed is an authenticator that gives every caller the same result.
 type fixed struct {
 	peer auth.Peer
 	err  error
@@ -38,13 +38,13 @@ func connection(t *testing.T, leaf *x509.Certificate) context.Context {
 	return peer.NewContext(t.Context(), &peer.Peer{Addr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1}, AuthInfo: info})
 }
 
-func TestRecorded(t *testing.T) {
+func TestFailedAuthenticationIsCountedAndLoggedWithinLimits(t *testing.T) {
 	var log bytes.Buffer
 	count := 0
 	clock := testkit.NewClock(start)
-	refusing := Recorded(fixed{err: errors.New("token has expired")}, slog.New(slog.NewJSONHandler(&log, nil)), func() { count++ }, clock)
+	rejecting := Audited(fixed{err: errors.New("token has expired")}, slog.New(slog.NewJSONHandler(&log, nil)), func() { count++ }, clock)
 	for range 1000 {
-		if _, err := refusing.Authenticate(connection(t, nil)); err == nil {
+		if _, err := rejecting.Authenticate(connection(t, nil)); err == nil {
 			t.Fatal("let through")
 		}
 	}
@@ -52,14 +52,14 @@ func TestRecorded(t *testing.T) {
 		t.Errorf("%d counted and %d lines, want 1000 and %d", count, lines, linesAtOnce)
 	}
 	if !strings.Contains(log.String(), "token has expired") || !strings.Contains(log.String(), "127.0.0.1") {
-		t.Errorf("the line does not say why and whence: %s", log.String())
+		t.Errorf("the line does not say why and from where: %s", log.String())
 	}
 	clock.Advance(time.Second)
 	log.Reset()
-	if _, err := refusing.Authenticate(t.Context()); err == nil || log.Len() == 0 {
+	if _, err := rejecting.Authenticate(t.Context()); err == nil || log.Len() == 0 {
 		t.Errorf("no line a second later: %v", err)
 	}
-	if _, err := Recorded(fixed{}, slog.New(slog.DiscardHandler), func() { t.Error("counted") }, clock).Authenticate(t.Context()); err != nil {
+	if _, err := Audited(fixed{}, slog.New(slog.DiscardHandler), func() { t.Error("counted") }, clock).Authenticate(t.Context()); err != nil {
 		t.Error(err)
 	}
 }

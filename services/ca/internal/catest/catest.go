@@ -1,4 +1,5 @@
-// Package catest makes certificate requests for tests, well-formed and otherwise.
+// Package catest makes certificate requests for the ca's tests, well-formed ones and others: Key and CSR make an
+// ordinary one, Names and Extension templates for CSR.
 package catest
 
 import (
@@ -34,7 +35,7 @@ func CSR(t testing.TB, key crypto.Signer, template *x509.CertificateRequest) str
 	return PEM(der)
 }
 
-// PEM wraps a request.
+// PEM encodes a request.
 func PEM(der []byte) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"fairlead.dev/services/ca/internal/catest"
-	"fairlead.dev/services/ca/internal/refusal"
+	"fairlead.dev/services/ca/internal/rejection"
 )
 
 type basicConstraints struct {
@@ -80,7 +80,7 @@ func otherKey(t testing.TB) string {
 }
 
 // unsignedRSA is a request with this RSA public key, whose modulus is no product of two primes and whose signature
-// nobody has made: the key is refused before anything is computed with it.
+// nobody has made: the key is rejected before anything is computed with it.
 func unsignedRSA(t testing.TB, bits, exponent int) []byte {
 	t.Helper()
 	modulus := new(big.Int).SetBit(big.NewInt(1), bits-1, 1)
@@ -157,7 +157,7 @@ func TestParseAccepts(t *testing.T) {
 	}
 }
 
-func TestParseRefuses(t *testing.T) {
+func TestParseRejects(t *testing.T) {
 	good := catest.CSR(t, catest.Key(t), &x509.CertificateRequest{})
 	_, ed, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -172,44 +172,44 @@ func TestParseRefuses(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		text   string
-		reason refusal.Reason
+		reason rejection.Reason
 	}{
-		"nothing":               {"", refusal.CSRMalformed},
-		"no PEM":                {"certificate, please", refusal.CSRMalformed},
-		"a key":                 {strings.ReplaceAll(good, "CERTIFICATE REQUEST", "PRIVATE KEY"), refusal.CSRMalformed},
-		"PEM headers":           {strings.Replace(good, "REQUEST-----\n", "REQUEST-----\nA: b\n\n", 1), refusal.CSRMalformed},
-		"two requests":          {good + good, refusal.CSRMalformed},
-		"trailing text":         {good + "x", refusal.CSRMalformed},
-		"DER of something else": {catest.PEM([]byte{0x30, 0x00}), refusal.CSRMalformed},
-		"too large":             {good + strings.Repeat(" ", MaxPEMBytes), refusal.CSRTooLarge},
-		"RSA 1024":              {weak, refusal.CSRKey},
-		"RSA 8192":              {catest.PEM(unsignedRSA(t, 8192, 65537)), refusal.CSRKey},
-		"RSA exponent 3":        {catest.PEM(unsignedRSA(t, 2048, 3)), refusal.CSRKey},
-		"RSA exponent even":     {catest.PEM(unsignedRSA(t, 2048, 65538)), refusal.CSRKey},
-		"P-224":                 {catest.CSR(t, ecKey(t, elliptic.P224()), &x509.CertificateRequest{}), refusal.CSRKey},
-		"P-521":                 {catest.CSR(t, ecKey(t, elliptic.P521()), &x509.CertificateRequest{}), refusal.CSRKey},
-		"Ed25519":               {catest.CSR(t, ed, &x509.CertificateRequest{}), refusal.CSRKey},
-		"signature tampered":    {tampered(t), refusal.CSRSignature},
-		"another's signature":   {otherKey(t), refusal.CSRSignature},
+		"nothing":               {"", rejection.CSRMalformed},
+		"no PEM":                {"certificate, please", rejection.CSRMalformed},
+		"a key":                 {strings.ReplaceAll(good, "CERTIFICATE REQUEST", "PRIVATE KEY"), rejection.CSRMalformed},
+		"PEM headers":           {strings.Replace(good, "REQUEST-----\n", "REQUEST-----\nA: b\n\n", 1), rejection.CSRMalformed},
+		"two requests":          {good + good, rejection.CSRMalformed},
+		"trailing text":         {good + "x", rejection.CSRMalformed},
+		"DER of something else": {catest.PEM([]byte{0x30, 0x00}), rejection.CSRMalformed},
+		"too large":             {good + strings.Repeat(" ", MaxPEMBytes), rejection.CSRTooLarge},
+		"RSA 1024":              {weak, rejection.CSRKey},
+		"RSA 8192":              {catest.PEM(unsignedRSA(t, 8192, 65537)), rejection.CSRKey},
+		"RSA exponent 3":        {catest.PEM(unsignedRSA(t, 2048, 3)), rejection.CSRKey},
+		"RSA exponent even":     {catest.PEM(unsignedRSA(t, 2048, 65538)), rejection.CSRKey},
+		"P-224":                 {catest.CSR(t, ecKey(t, elliptic.P224()), &x509.CertificateRequest{}), rejection.CSRKey},
+		"P-521":                 {catest.CSR(t, ecKey(t, elliptic.P521()), &x509.CertificateRequest{}), rejection.CSRKey},
+		"Ed25519":               {catest.CSR(t, ed, &x509.CertificateRequest{}), rejection.CSRKey},
+		"signature tampered":    {tampered(t), rejection.CSRSignature},
+		"another's signature":   {otherKey(t), rejection.CSRSignature},
 		"CA:TRUE": {
-			catest.CSR(t, catest.Key(t), catest.Extension(t, oidBasicConstraints, basicConstraints{IsCA: true, MaxPathLen: -1})), refusal.CSRAuthority,
+			catest.CSR(t, catest.Key(t), catest.Extension(t, oidBasicConstraints, basicConstraints{IsCA: true, MaxPathLen: -1})), rejection.CSRAuthority,
 		},
-		"path length": {catest.CSR(t, catest.Key(t), catest.Extension(t, oidBasicConstraints, basicConstraints{MaxPathLen: 0})), refusal.CSRAuthority},
+		"path length": {catest.CSR(t, catest.Key(t), catest.Extension(t, oidBasicConstraints, basicConstraints{MaxPathLen: 0})), rejection.CSRAuthority},
 		"keyCertSign": {
-			catest.CSR(t, catest.Key(t), catest.Extension(t, oidKeyUsage, asn1.BitString{Bytes: []byte{0x04}, BitLength: 6})), refusal.CSRAuthority,
+			catest.CSR(t, catest.Key(t), catest.Extension(t, oidKeyUsage, asn1.BitString{Bytes: []byte{0x04}, BitLength: 6})), rejection.CSRAuthority,
 		},
-		"cRLSign": {catest.CSR(t, catest.Key(t), catest.Extension(t, oidKeyUsage, asn1.BitString{Bytes: []byte{0x02}, BitLength: 7})), refusal.CSRAuthority},
+		"cRLSign": {catest.CSR(t, catest.Key(t), catest.Extension(t, oidKeyUsage, asn1.BitString{Bytes: []byte{0x02}, BitLength: 7})), rejection.CSRAuthority},
 		"code signing": {
-			catest.CSR(t, catest.Key(t), catest.Extension(t, oidExtKeyUsage, []asn1.ObjectIdentifier{{1, 3, 6, 1, 5, 5, 7, 3, 3}})), refusal.CSRExtension,
+			catest.CSR(t, catest.Key(t), catest.Extension(t, oidExtKeyUsage, []asn1.ObjectIdentifier{{1, 3, 6, 1, 5, 5, 7, 3, 3}})), rejection.CSRExtension,
 		},
-		"name constraints": {catest.CSR(t, catest.Key(t), catest.Extension(t, asn1.ObjectIdentifier{2, 5, 29, 30}, []int{})), refusal.CSRExtension},
+		"name constraints": {catest.CSR(t, catest.Key(t), catest.Extension(t, asn1.ObjectIdentifier{2, 5, 29, 30}, []int{})), rejection.CSRExtension},
 		"unknown extension": {
-			catest.CSR(t, catest.Key(t), catest.Extension(t, asn1.ObjectIdentifier{1, 2, 3, 4}, "x")), refusal.CSRExtension,
+			catest.CSR(t, catest.Key(t), catest.Extension(t, asn1.ObjectIdentifier{1, 2, 3, 4}, "x")), rejection.CSRExtension,
 		},
-		"other name":     {catest.CSR(t, catest.Key(t), catest.Extension(t, oidSubjectAltName, generalName(0, "\x06\x01\x2a"))), refusal.CSRNames},
-		"directory name": {catest.CSR(t, catest.Key(t), catest.Extension(t, oidSubjectAltName, generalName(4, "\x30\x00"))), refusal.CSRNames},
+		"other name":     {catest.CSR(t, catest.Key(t), catest.Extension(t, oidSubjectAltName, generalName(0, "\x06\x01\x2a"))), rejection.CSRNames},
+		"directory name": {catest.CSR(t, catest.Key(t), catest.Extension(t, oidSubjectAltName, generalName(4, "\x30\x00"))), rejection.CSRNames},
 		"address of three bytes": {
-			catest.CSR(t, catest.Key(t), catest.Extension(t, oidSubjectAltName, generalName(7, "\x01\x02\x03"))), refusal.CSRMalformed,
+			catest.CSR(t, catest.Key(t), catest.Extension(t, oidSubjectAltName, generalName(7, "\x01\x02\x03"))), rejection.CSRMalformed,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -217,25 +217,26 @@ func TestParseRefuses(t *testing.T) {
 			if err == nil {
 				t.Fatalf("accepted: %+v", got)
 			}
-			refused, ok := refusal.From(err)
-			if !ok || refused.Kind != refusal.Invalid || refused.Reason != tc.reason {
-				t.Errorf("refused with %v, want reason %s", err, tc.reason)
+			rejected, ok := rejection.From(err)
+			if !ok || rejected.Kind != rejection.Invalid || rejected.Reason != tc.reason {
+				t.Errorf("rejected with %v, want reason %s", err, tc.reason)
 			}
 		})
 	}
 }
 
-// Each extension may occur once. crypto/x509 refuses duplicates by itself in present versions of Go; the check here must not depend on that.
-func TestCheckExtensionsRefusesDuplicates(t *testing.T) {
+// Each extension may occur once. crypto/x509 refuses duplicates by itself in present versions of Go; the check here
+// must not depend on that.
+func TestCheckExtensionsRejectsDuplicates(t *testing.T) {
 	san := catest.Extension(t, oidSubjectAltName, []asn1.RawValue{{Class: asn1.ClassContextSpecific, Tag: 6, Bytes: []byte("spiffe://a/b")}}).ExtraExtensions[0]
 	_, err := checkExtensions([]pkix.Extension{san, san})
-	if refused, ok := refusal.From(err); !ok || refused.Reason != refusal.CSRExtension {
-		t.Errorf("got %v, want a refusal for the second extension", err)
+	if rejected, ok := rejection.From(err); !ok || rejected.Reason != rejection.CSRExtension {
+		t.Errorf("got %v, want a rejection for the second extension", err)
 	}
 }
 
 // crypto/x509 verifies SHA-1 in requests, though no longer in certificates, so the list of algorithms is the ca's own.
-func TestSignatureAlgorithms(t *testing.T) {
+func TestSHA1SignaturesAreRejected(t *testing.T) {
 	rsa2048, p256, p384 := rsaKey(t, 2048), catest.Key(t), ecKey(t, elliptic.P384())
 	for _, tc := range []struct {
 		algorithm x509.SignatureAlgorithm
@@ -263,15 +264,15 @@ func TestSignatureAlgorithms(t *testing.T) {
 				}
 				return
 			}
-			refused, ok := refusal.From(err)
-			if !ok || refused.Reason != refusal.CSRSignature || !strings.Contains(refused.Detail, "SHA-256") {
-				t.Errorf("got %v, want a refusal that names SHA-256", err)
+			rejected, ok := rejection.From(err)
+			if !ok || rejected.Reason != rejection.CSRSignature || !strings.Contains(rejected.Detail, "SHA-256") {
+				t.Errorf("got %v, want a rejection that names SHA-256", err)
 			}
 		})
 	}
 }
 
-// FuzzParse looks for panics and for anything accepted that breaks the promises of Request.
+// FuzzParse checks that Parse does not panic, and that what it accepts has the properties that Request documents.
 func FuzzParse(f *testing.F) {
 	f.Add(catest.CSR(f, catest.Key(f), catest.Names(f, "spiffe://cluster.local/ns/a/sa/b")))
 	f.Add(catest.CSR(f, catest.Key(f), catest.Extension(f, oidBasicConstraints, basicConstraints{IsCA: true, MaxPathLen: -1})))
@@ -280,8 +281,8 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		got, err := Parse(text)
 		if err != nil {
-			if refused, ok := refusal.From(err); !ok || refused.Kind != refusal.Invalid {
-				t.Fatalf("error is not a refusal: %v", err)
+			if rejected, ok := rejection.From(err); !ok || rejected.Kind != rejection.Invalid {
+				t.Fatalf("error is not a rejection: %v", err)
 			}
 			return
 		}
@@ -297,7 +298,7 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("accepted a signature by %s", raw.SignatureAlgorithm)
 		}
 		if checkKey(got.PublicKey) != nil {
-			t.Fatal("accepted a key that is refused")
+			t.Fatal("accepted a key that is rejected")
 		}
 	})
 }

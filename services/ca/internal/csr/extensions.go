@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"fairlead.dev/services/ca/internal/refusal"
+	"fairlead.dev/services/ca/internal/rejection"
 )
 
 // Names are subject alternative names (RFC 5280, 4.2.1.6), each exactly as the request spells it.
@@ -15,7 +15,7 @@ type Names struct {
 	IPs               []netip.Addr
 }
 
-// Empty tells whether the request names nobody.
+// Empty reports whether there are no names.
 func (n Names) Empty() bool { return len(n.URIs)+len(n.DNS)+len(n.Emails)+len(n.IPs) == 0 }
 
 var (
@@ -34,14 +34,14 @@ const (
 	bitCRLSign     = 6
 )
 
-// checkExtensions accepts what ordinary tools write into a workload's request and refuses the rest. Each extension may occur once: of two, a reader that
-// keeps the first and one that keeps the last would see different requests.
+// checkExtensions accepts the extensions that common tools write into a workload's request and rejects the rest. Each
+// may occur once, because readers differ in whether the first or the last of two counts.
 func checkExtensions(extensions []pkix.Extension) (Names, error) {
 	var names Names
 	var seen []asn1.ObjectIdentifier
 	for _, e := range extensions {
 		if slices.ContainsFunc(seen, e.Id.Equal) {
-			return Names{}, refusal.New(refusal.Invalid, refusal.CSRExtension, "csr has extension %s twice", e.Id)
+			return Names{}, rejection.New(rejection.Invalid, rejection.CSRExtension, "csr has extension %s twice", e.Id)
 		}
 		seen = append(seen, e.Id)
 		var err error
@@ -55,7 +55,7 @@ func checkExtensions(extensions []pkix.Extension) (Names, error) {
 		case e.Id.Equal(oidExtKeyUsage):
 			err = checkExtKeyUsage(e.Value)
 		default:
-			err = refusal.New(refusal.Invalid, refusal.CSRExtension, "csr has extension %s, which workload certificates do not have; remove it", e.Id)
+			err = rejection.New(rejection.Invalid, rejection.CSRExtension, "csr has extension %s, which workload certificates do not have; remove it", e.Id)
 		}
 		if err != nil {
 			return Names{}, err
@@ -64,7 +64,7 @@ func checkExtensions(extensions []pkix.Extension) (Names, error) {
 	return names, nil
 }
 
-// parseNames reads every GeneralName. crypto/x509 skips the kinds it does not know; here an unknown kind is a refusal.
+// parseNames reads every GeneralName. crypto/x509 skips the kinds it does not know; here an unknown kind is an error.
 func parseNames(value []byte) (Names, error) {
 	var raw []asn1.RawValue
 	if rest, err := asn1.Unmarshal(value, &raw); err != nil || len(rest) > 0 {
@@ -89,7 +89,7 @@ func parseNames(value []byte) (Names, error) {
 			}
 			names.IPs = append(names.IPs, ip)
 		default:
-			return Names{}, refusal.New(refusal.Invalid, refusal.CSRNames, "csr has a subject alternative name of kind %d; only one URI is accepted", r.Tag)
+			return Names{}, rejection.New(rejection.Invalid, rejection.CSRNames, "csr has a subject alternative name of kind %d; only one URI is accepted", r.Tag)
 		}
 	}
 	return names, nil
@@ -104,7 +104,7 @@ func checkBasicConstraints(value []byte) error {
 		return malformed("basic constraints")
 	}
 	if constraints.IsCA || constraints.MaxPathLen >= 0 {
-		return refusal.New(refusal.Invalid, refusal.CSRAuthority, "csr asks for a certificate authority (CA:TRUE or a path length); workloads get leaf certificates only")
+		return rejection.New(rejection.Invalid, rejection.CSRAuthority, "csr asks for a certificate authority (CA:TRUE or a path length); workloads get leaf certificates only")
 	}
 	return nil
 }
@@ -115,7 +115,7 @@ func checkKeyUsage(value []byte) error {
 		return malformed("key usage")
 	}
 	if usage.At(bitKeyCertSign) != 0 || usage.At(bitCRLSign) != 0 {
-		return refusal.New(refusal.Invalid, refusal.CSRAuthority, "csr asks for the key usage of a certificate authority (keyCertSign or cRLSign); workloads get leaf certificates only")
+		return rejection.New(rejection.Invalid, rejection.CSRAuthority, "csr asks for the key usage of a certificate authority (keyCertSign or cRLSign); workloads get leaf certificates only")
 	}
 	return nil
 }
@@ -127,12 +127,12 @@ func checkExtKeyUsage(value []byte) error {
 	}
 	for _, u := range usages {
 		if !u.Equal(oidServerAuth) && !u.Equal(oidClientAuth) {
-			return refusal.New(refusal.Invalid, refusal.CSRExtension, "csr asks for extended key usage %s; workload certificates are for TLS servers and clients only", u)
+			return rejection.New(rejection.Invalid, rejection.CSRExtension, "csr asks for extended key usage %s; workload certificates are for TLS servers and clients only", u)
 		}
 	}
 	return nil
 }
 
 func malformed(what string) error {
-	return refusal.New(refusal.Invalid, refusal.CSRMalformed, "csr has malformed %s", what)
+	return rejection.New(rejection.Invalid, rejection.CSRMalformed, "csr has malformed %s", what)
 }

@@ -1,5 +1,6 @@
-// Package issuance serves Istio's certificate service: it joins admission, the request's parser, policy and signer, chooses the gRPC status, and writes one
-// audit line per decision.
+// Package issuance implements the gRPC services that issue certificates. Service is Istio's certificate service, which
+// workloads call; Forwarding is Fairlead's, to which xds-servers forward requests. Both pass a request through
+// admission, csr, policy and signer, choose the gRPC status, count the decision in Metrics and write an audit line.
 package issuance
 
 import (
@@ -17,20 +18,20 @@ import (
 	"fairlead.dev/services/ca/internal/authn"
 	"fairlead.dev/services/ca/internal/csr"
 	"fairlead.dev/services/ca/internal/policy"
-	"fairlead.dev/services/ca/internal/refusal"
+	"fairlead.dev/services/ca/internal/rejection"
 	"fairlead.dev/services/ca/internal/signer"
 )
 
-// ImpersonatedIdentity is the metadata field in which Istio's node proxy names the workload it asks for.
+// ImpersonatedIdentity is the metadata field in which Istio's ztunnel names the workload that it asks for.
 const ImpersonatedIdentity = "ImpersonatedIdentity"
 
-// Gate admits requests.
+// Gate admits requests; *admission.Gate implements it.
 type Gate interface {
 	Enter(ctx context.Context, caller string) (leave func(), err error)
 	RetryAfter(fraction float64) time.Duration
 }
 
-// Signer signs what policy decided.
+// Signer signs the templates of policy; *signer.Signer implements it.
 type Signer interface {
 	Sign(template *x509.Certificate) (*signer.Issued, error)
 	Issuer() *x509.Certificate
@@ -47,7 +48,7 @@ type Config struct {
 	Clock   Clock
 	Log     *slog.Logger
 	Metrics *Metrics
-	// Random is uniform in [0,1), for spreading retries.
+	// Random is uniform in [0,1); it spreads retries.
 	Random func() float64
 }
 
@@ -58,18 +59,18 @@ type Service struct {
 	lines *lines
 }
 
-// New makes the service.
+// New makes a Service.
 func New(cfg Config) *Service { return &Service{cfg: cfg, lines: newLines()} }
 
-// request is what is asked, by whom.
+// request is one certificate request with its caller.
 type request struct {
-	// caller is the workload.
+	// caller is the workload, or the forwarding server while the workload is unknown.
 	caller   auth.Peer
 	csr      string
 	validity int64
-	// metadata is nil in requests that another server has forwarded.
+	// metadata is nil in forwarded requests.
 	metadata *structpb.Struct
-	// via says in the audit log who forwarded the request; empty if the workload itself has called.
+	// via holds the audit log's attributes on who forwarded the request; empty if the workload itself called.
 	via []any
 }
 
@@ -79,20 +80,21 @@ func (s *Service) CreateCertificate(ctx context.Context, req *security.IstioCert
 	if !ok {
 		return nil, status.Error(codes.Unauthenticated, "no authenticated caller")
 	}
-	chain, err := s.answer(ctx, request{caller: caller, csr: req.GetCsr(), validity: req.GetValidityDuration(), metadata: req.GetMetadata()})
+	chain, err := s.handle(ctx, request{caller: caller, csr: req.GetCsr(), validity: req.GetValidityDuration(), metadata: req.GetMetadata()})
 	if err != nil {
 		return nil, err
 	}
 	return &security.IstioCertificateResponse{CertChain: chain}, nil
 }
 
-// answer decides a request, counts the decision and writes its audit line.
-func (s *Service) answer(ctx context.Context, req request) ([]string, error) {
+// handle decides a request, counts the decision and writes its audit line. It returns the certificate chain or a gRPC
+// status.
+func (s *Service) handle(ctx context.Context, req request) ([]string, error) {
 	start := s.cfg.Clock.Now()
 	issued, err := s.issue(ctx, req)
 	took := s.cfg.Clock.Now().Sub(start)
 	if err != nil {
-		return nil, s.refuse(ctx, req, err, took)
+		return nil, s.reject(ctx, req, err, took)
 	}
 	leaf := issued.Certificate
 	s.cfg.Metrics.issuedTo(req.caller.Method, start, took)
@@ -112,72 +114,76 @@ func (s *Service) issue(ctx context.Context, req request) (*signer.Issued, error
 	defer leave()
 	now := s.cfg.Clock.Now()
 	s.cfg.Metrics.waited.Observe(now.Sub(waitFrom).Seconds())
-	ask := policy.Ask{Caller: req.caller.ID, Proven: now, TTLSeconds: req.validity}
+	wanted := policy.Request{Caller: req.caller.ID, TokenTime: now, TTLSeconds: req.validity}
 	if req.caller.Method == auth.MethodMTLS {
-		ask.ByCertificate, ask.Proven = true, authn.Proven(ctx)
+		wanted.ByCertificate, wanted.TokenTime = true, authn.TokenTime(ctx)
 	}
-	if ask.Impersonate, err = impersonated(req.metadata); err != nil {
+	if wanted.Impersonate, err = impersonated(req.metadata); err != nil {
 		return nil, err
 	}
-	if ask.CSR, err = csr.Parse(req.csr); err != nil {
+	if wanted.CSR, err = csr.Parse(req.csr); err != nil {
 		return nil, err
 	}
 	issuer := s.cfg.Signer.Issuer()
-	template, err := s.cfg.Policy.Decide(ask, now, policy.Validity{NotBefore: issuer.NotBefore, NotAfter: issuer.NotAfter})
+	template, err := s.cfg.Policy.Decide(wanted, now, policy.Validity{NotBefore: issuer.NotBefore, NotAfter: issuer.NotAfter})
 	if err != nil {
 		return nil, err
 	}
 	return s.cfg.Signer.Sign(template)
 }
 
-// impersonated is the identity that the metadata asks for instead of the caller's. A field that is there but is not a name must not read as absent.
+// impersonated returns the identity that the metadata asks for instead of the caller's, "" if the field is absent. A
+// field without a name is an error and does not count as absent.
 func impersonated(metadata *structpb.Struct) (string, error) {
 	value, ok := metadata.GetFields()[ImpersonatedIdentity]
 	if !ok {
 		return "", nil
 	}
 	if value.GetStringValue() == "" {
-		return "", refusal.New(refusal.Invalid, refusal.RequestMetadata, "metadata field %s is not a SPIFFE ID; remove it or set it", ImpersonatedIdentity)
+		return "", rejection.New(rejection.Invalid, rejection.RequestMetadata, "metadata field %s is not a SPIFFE ID; remove it or set it", ImpersonatedIdentity)
 	}
 	return value.GetStringValue(), nil
 }
 
-func (s *Service) refuse(ctx context.Context, req request, err error, took time.Duration) error {
+// reject counts a rejection, writes its audit line unless the caller's quota is used up, and returns the gRPC status.
+// Other errors are logged, and the caller is told only that the ca failed.
+func (s *Service) reject(ctx context.Context, req request, err error, took time.Duration) error {
 	caller := req.caller
-	refused, ok := refusal.From(err)
+	rejected, ok := rejection.From(err)
 	if !ok {
 		s.cfg.Log.ErrorContext(ctx, "certificate could not be issued", "caller", caller.ID.String(), "error", err)
-		refused = &refusal.Error{Kind: refusal.Unavailable, Reason: refusal.InternalSignFailure, Detail: "the ca could not issue the certificate; its log says why"}
+		rejected = &rejection.Error{Kind: rejection.Unavailable, Reason: rejection.InternalSignFailure, Detail: "the ca could not issue the certificate; its log says why"}
 	}
-	s.cfg.Metrics.Refused(refused.Reason)
+	s.cfg.Metrics.Refused(rejected.Reason)
 	s.cfg.Metrics.duration.WithLabelValues("refused").Observe(took.Seconds())
 	if leftOut, ok := s.lines.allow(caller.ID.String(), s.cfg.Clock.Now()); ok {
 		s.cfg.Log.InfoContext(ctx, "audit", append([]any{
-			"decision", "refused", "caller", caller.ID.String(), "method", caller.Method, "reason", string(refused.Reason),
-			"detail", refused.Detail, "duration", took, "lines_left_out", leftOut,
+			"decision", "refused", "caller", caller.ID.String(), "method", caller.Method, "reason", string(rejected.Reason),
+			"detail", rejected.Detail, "duration", took, "lines_left_out", leftOut,
 		}, req.via...)...)
 	}
-	return s.statusOf(refused)
+	return s.statusOf(rejected)
 }
 
-// statusOf chooses the code. UNAVAILABLE and RESOURCE_EXHAUSTED are those that gRPC clients, Istio's agent among them, try again by themselves.
-func (s *Service) statusOf(refused *refusal.Error) error {
+// statusOf chooses the gRPC code. Istio's agent, like other gRPC clients, retries after UNAVAILABLE and
+// RESOURCE_EXHAUSTED.
+func (s *Service) statusOf(rejected *rejection.Error) error {
 	code := codes.Internal
-	switch refused.Kind {
-	case refusal.Invalid:
+	switch rejected.Kind {
+	case rejection.Invalid:
 		code = codes.InvalidArgument
-	case refusal.Denied:
+	case rejection.Denied:
 		code = codes.PermissionDenied
-	case refusal.Unproven:
+	case rejection.InvalidToken:
 		code = codes.Unauthenticated
-	case refusal.Overloaded:
+	case rejection.Overloaded:
 		code = codes.ResourceExhausted
-	case refusal.Unavailable:
+	case rejection.Unavailable:
 		code = codes.Unavailable
 	}
 	retryAfter := time.Duration(0)
-	if refused.Kind == refusal.Overloaded {
+	if rejected.Kind == rejection.Overloaded {
 		retryAfter = s.cfg.Gate.RetryAfter(s.cfg.Random())
 	}
-	return refusal.Detailed(status.New(code, refused.Detail), refused.Reason, retryAfter)
+	return rejection.WithDetails(status.New(code, rejected.Detail), rejected.Reason, retryAfter)
 }

@@ -21,11 +21,11 @@ import (
 	"fairlead.dev/services/ca/internal/admission"
 	"fairlead.dev/services/ca/internal/catest"
 	"fairlead.dev/services/ca/internal/policy"
-	"fairlead.dev/services/ca/internal/refusal"
+	"fairlead.dev/services/ca/internal/rejection"
 	"fairlead.dev/services/ca/internal/signer"
 )
 
-// brokenSigner has a certificate and cannot sign, like a key store that went away.
+// brokenSigner has a certificate and cannot sign, like a key store that is disconnected.
 type brokenSigner struct{ issuer *x509.Certificate }
 
 func (b brokenSigner) Sign(*x509.Certificate) (*signer.Issued, error) {
@@ -49,7 +49,7 @@ func newService(t *testing.T, ca *testkit.CA, clock *testkit.Clock, sign Signer,
 	})
 }
 
-func TestFailuresOfTheSignerStayInside(t *testing.T) {
+func TestSignerErrorIsLoggedAndNotSentToTheCaller(t *testing.T) {
 	start := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	ca, clock := testkit.NewCA(t, "cluster.local", start), testkit.NewClock(start)
 	var log bytes.Buffer
@@ -62,12 +62,12 @@ func TestFailuresOfTheSignerStayInside(t *testing.T) {
 	if !strings.Contains(log.String(), "slot 7") {
 		t.Errorf("the log does not say what happened: %s", log.String())
 	}
-	if got := s.cfg.Metrics.Counts().Refused[refusal.InternalSignFailure]; got != 1 {
+	if got := s.cfg.Metrics.Counts().Refused[rejection.InternalSignFailure]; got != 1 {
 		t.Errorf("%d internal failures counted, want 1", got)
 	}
 }
 
-func TestRootHasEnded(t *testing.T) {
+func TestExpiredRootIsUnavailable(t *testing.T) {
 	start := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	ca := testkit.NewCA(t, "cluster.local", start)
 	clock := testkit.NewClock(ca.Cert.NotAfter.Add(time.Second))
@@ -78,12 +78,12 @@ func TestRootHasEnded(t *testing.T) {
 	if st.Code() != codes.Unavailable || !strings.Contains(st.Message(), "expired") {
 		t.Errorf("got %v, want UNAVAILABLE", err)
 	}
-	if info, ok := st.Details()[0].(*errdetails.ErrorInfo); !ok || info.GetReason() != string(refusal.IssuerExpired) {
-		t.Errorf("details %v, want the reason %s", st.Details(), refusal.IssuerExpired)
+	if info, ok := st.Details()[0].(*errdetails.ErrorInfo); !ok || info.GetReason() != string(rejection.IssuerExpired) {
+		t.Errorf("details %v, want the reason %s", st.Details(), rejection.IssuerExpired)
 	}
 }
 
-func TestNobodyGetsNothing(t *testing.T) {
+func TestUnauthenticatedCallerIsRejected(t *testing.T) {
 	ca := testkit.PKI(t)
 	s := newService(t, ca, testkit.NewClock(time.Now()), signer.New(ca.Cert, ca.Key), &bytes.Buffer{})
 	if _, err := s.CreateCertificate(context.Background(), &security.IstioCertificateRequest{}); status.Code(err) != codes.Unauthenticated {

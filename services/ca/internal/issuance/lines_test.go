@@ -13,7 +13,7 @@ import (
 
 	"fairlead.dev/pkg/auth"
 	"fairlead.dev/pkg/testkit"
-	"fairlead.dev/services/ca/internal/refusal"
+	"fairlead.dev/services/ca/internal/rejection"
 	"fairlead.dev/services/ca/internal/signer"
 )
 
@@ -45,7 +45,7 @@ func TestRefusalsOfOneCallerDoNotFillTheLog(t *testing.T) {
 	if got := refuse("greedy", 2); got != 1 || !strings.Contains(log.String(), `"lines_left_out":980`) {
 		t.Errorf("%d lines a second later, want one that counts the 980 left out: %s", got, log.String())
 	}
-	if got := s.cfg.Metrics.Counts().Refused[refusal.CSRMalformed]; got != 1003 {
+	if got := s.cfg.Metrics.Counts().Refused[rejection.CSRMalformed]; got != 1003 {
 		t.Errorf("%d refusals counted, want all 1003", got)
 	}
 }

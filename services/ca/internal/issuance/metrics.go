@@ -6,10 +6,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"fairlead.dev/pkg/auth"
-	"fairlead.dev/services/ca/internal/refusal"
+	"fairlead.dev/services/ca/internal/rejection"
 )
 
-// Metrics of issuing.
+// Metrics counts decisions on certificate requests, for Prometheus and for /debug/issued.
 type Metrics struct {
 	issued   *prometheus.CounterVec
 	refused  *prometheus.CounterVec
@@ -18,10 +18,10 @@ type Metrics struct {
 	tally    *tally
 }
 
-// Loader tells the load of the admission gate.
+// Loader reports the load of the admission gate.
 type Loader interface{ Load() (working, waiting int) }
 
-// NewMetrics registers the metrics; every label value exists from the start, so that rates need no special case.
+// NewMetrics registers the metrics, with every label value, so that rates are right from the first event.
 func NewMetrics(registry prometheus.Registerer, load Loader) *Metrics {
 	m := &Metrics{
 		tally: newTally(),
@@ -53,19 +53,19 @@ func NewMetrics(registry prometheus.Registerer, load Loader) *Metrics {
 	for _, decision := range []string{"issued", "refused"} {
 		m.duration.WithLabelValues(decision)
 	}
-	for _, reason := range refusal.Reasons() {
+	for _, reason := range rejection.Reasons() {
 		m.refused.WithLabelValues(string(reason))
 	}
 	return m
 }
 
-// Refused counts a refusal, also one that happened before the handler.
-func (m *Metrics) Refused(reason refusal.Reason) {
+// Refused counts a rejection. Package app calls it for callers that could not be authenticated.
+func (m *Metrics) Refused(reason rejection.Reason) {
 	m.refused.WithLabelValues(string(reason)).Inc()
 	m.tally.refused(reason)
 }
 
-// Counts is what has been counted so far.
+// Counts returns the decisions so far.
 func (m *Metrics) Counts() Counts { return m.tally.counts() }
 
 func (m *Metrics) issuedTo(method string, at time.Time, took time.Duration) {

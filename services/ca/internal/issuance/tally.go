@@ -5,27 +5,27 @@ import (
 	"sync"
 	"time"
 
-	"fairlead.dev/services/ca/internal/refusal"
+	"fairlead.dev/services/ca/internal/rejection"
 )
 
-// Counts is what the ca decided since it started, for /debug/issued.
+// Counts are the decisions since the ca started; /debug/issued shows them as JSON.
 type Counts struct {
 	// Issued by how the caller was authenticated.
 	Issued map[string]uint64 `json:"issued"`
 	// Refused by reason.
-	Refused map[refusal.Reason]uint64 `json:"refused"`
+	Refused map[rejection.Reason]uint64 `json:"refused"`
 	// LastIssued is absent when nothing was issued.
 	LastIssued *time.Time `json:"last_issued,omitempty"`
 }
 
-// tally holds Counts, which a Prometheus counter does not give back.
+// tally holds Counts, because a Prometheus counter cannot be read back. It is safe for concurrent use.
 type tally struct {
 	mu    sync.Mutex
 	count Counts
 }
 
 func newTally() *tally {
-	return &tally{count: Counts{Issued: map[string]uint64{}, Refused: map[refusal.Reason]uint64{}}}
+	return &tally{count: Counts{Issued: map[string]uint64{}, Refused: map[rejection.Reason]uint64{}}}
 }
 
 func (t *tally) issued(method string, at time.Time) {
@@ -35,7 +35,7 @@ func (t *tally) issued(method string, at time.Time) {
 	t.count.LastIssued = &at
 }
 
-func (t *tally) refused(reason refusal.Reason) {
+func (t *tally) refused(reason rejection.Reason) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.count.Refused[reason]++

@@ -1,16 +1,14 @@
 package policy
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"slices"
-	"strings"
 )
 
-// IPAddresses says which IP addresses a certificate carries besides the workload's SPIFFE ID, for clients that dial a
-// workload by address and verify that address, as Istio's own agent does.
+// IPAddresses are the IP addresses that a workload's certificate carries besides its SPIFFE ID, for clients that dial
+// an address and verify it; Istio's agent is one.
 type IPAddresses map[Workload]addressList
 
 // addressList is sorted and has no address twice.
@@ -18,35 +16,23 @@ type addressList []netip.Addr
 
 // ParseIPAddresses reads rules of the form namespace/service-account=ip,ip.
 func ParseIPAddresses(rules []string) (IPAddresses, error) {
-	parsed := IPAddresses{}
-	var errs []error
-	for _, rule := range rules {
-		who, list, ok := strings.Cut(rule, "=")
-		if !ok || list == "" {
-			errs = append(errs, fmt.Errorf("%q is not namespace/service-account=ip,ip", rule))
-			continue
+	parsed, err := parseRules(rules, "namespace/service-account=ip,ip", func(text string) (netip.Addr, error) {
+		ip, err := netip.ParseAddr(text)
+		if err != nil || ip.Zone() != "" || ip.IsUnspecified() || ip.IsMulticast() {
+			return netip.Addr{}, fmt.Errorf("%q is not the IP address of one host; write it without zone and port", text)
 		}
-		w, err := ParseWorkload(who)
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		for text := range strings.SplitSeq(list, ",") {
-			ip, err := netip.ParseAddr(text)
-			if err != nil || ip.Zone() != "" || ip.IsUnspecified() || ip.IsMulticast() {
-				errs = append(errs, fmt.Errorf("%q: %q is not the IP address of one host; write it without zone and port", rule, text))
-				continue
-			}
-			parsed[w] = append(parsed[w], ip.Unmap())
-		}
-		slices.SortFunc(parsed[w], netip.Addr.Compare)
-		parsed[w] = slices.Compact(parsed[w])
+		return ip.Unmap(), nil
+	})
+	addresses := IPAddresses{}
+	for w, list := range parsed {
+		slices.SortFunc(list, netip.Addr.Compare)
+		addresses[w] = slices.Compact(list)
 	}
-	return parsed, errors.Join(errs...)
+	return addresses, err
 }
 
-// are reports whether the addresses of a request are exactly these.
-func (l addressList) are(asked []netip.Addr) bool {
+// equal reports whether the addresses of a CSR are exactly these, in any order.
+func (l addressList) equal(asked []netip.Addr) bool {
 	asked = slices.Clone(asked)
 	for i := range asked {
 		asked[i] = asked[i].Unmap()
@@ -55,7 +41,7 @@ func (l addressList) are(asked []netip.Addr) bool {
 	return slices.Equal(asked, []netip.Addr(l))
 }
 
-// forCertificate is the form that crypto/x509 takes; nil if there are none.
+// forCertificate converts the list for crypto/x509; nil if it is empty.
 func (l addressList) forCertificate() []net.IP {
 	var ips []net.IP
 	for _, a := range l {

@@ -1,9 +1,10 @@
-// Package policy decides what certificate an authenticated caller gets. It neither signs nor reads clocks: inputs in, a
-// template or a refusal out.
+// Package policy decides which certificate an authenticated caller gets. Policy.Decide is a pure function: it takes a
+// Request, the time and the issuer's validity, and returns a template or a rejection; it neither signs nor reads
+// clocks. Package issuance calls it for every certificate request, package servercert for the ca's own certificate.
 //
-// The template is made from the caller's identity and the ca's configuration alone. The request gives its public key
-// and may wish for a lifetime, which is clamped; its names must be absent or exactly those the template has anyway, so
-// that a caller who expected something else hears of it instead of getting another certificate.
+// The template is made from the caller's identity and the ca's configuration alone. The CSR gives its public key and
+// the request may ask for a lifetime, which is clamped. Names in the CSR must be absent or exactly those of the
+// template, so that a caller who expects other names gets an error and not another certificate.
 package policy
 
 import (
@@ -19,35 +20,32 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"fairlead.dev/services/ca/internal/csr"
-	"fairlead.dev/services/ca/internal/proof"
-	"fairlead.dev/services/ca/internal/refusal"
+	"fairlead.dev/services/ca/internal/rejection"
+	"fairlead.dev/services/ca/internal/tokentime"
 )
 
 // Config is what an operator sets.
 type Config struct {
 	// TrustDomain of every identity that is issued.
 	TrustDomain spiffeid.TrustDomain
-	// DefaultTTL applies when the request wishes for none.
+	// DefaultTTL applies when the request asks for none.
 	DefaultTTL time.Duration
-	// MinTTL and MaxTTL clamp the wish. MinTTL may be 0.
+	// MinTTL and MaxTTL clamp the lifetime that the request asks for. MinTTL may be 0.
 	MinTTL, MaxTTL time.Duration
-	// MaxRenewalAge is how long after the last token a certificate may be renewed with a certificate; 0 means that
+	// MaxRenewalAge is for how long after its last token a workload may renew with its certificate alone; 0 means that
 	// every request needs a token.
 	MaxRenewalAge time.Duration
 	// Backdate moves notBefore into the past, for verifiers whose clocks are behind.
-	Backdate time.Duration
-	// DNSNames of certain workloads.
-	DNSNames DNSNames
-	// IPAddresses of certain workloads.
-	IPAddresses IPAddresses
-	// Impersonators may ask for others' certificates.
+	Backdate      time.Duration
+	DNSNames      DNSNames
+	IPAddresses   IPAddresses
 	Impersonators Impersonators
 }
 
-// Policy decides. It is immutable.
+// Policy is the checked Config. It is immutable.
 type Policy struct{ cfg Config }
 
-// New checks the configuration.
+// New returns an error for a Config that contradicts itself.
 func New(cfg Config) (*Policy, error) {
 	switch {
 	case cfg.TrustDomain.IsZero():
@@ -66,54 +64,55 @@ func New(cfg Config) (*Policy, error) {
 	return &Policy{cfg: cfg}, nil
 }
 
-// Ask is one request.
-type Ask struct {
+// Request is what an authenticated caller asks for.
+type Request struct {
 	// Caller is the authenticated identity.
 	Caller spiffeid.ID
 	// ByCertificate means that a certificate authenticated the caller, not a token.
 	ByCertificate bool
-	// Proven is when the caller last showed a token; the certificate issued carries it on.
-	Proven time.Time
-	// Impersonate is the SPIFFE ID wanted instead of the caller's own, empty for the ordinary case.
+	// TokenTime is when the caller last showed a token. The certificate issued carries it on.
+	TokenTime time.Time
+	// Impersonate is the SPIFFE ID asked for instead of the caller's own, mostly empty.
 	Impersonate string
-	// TTLSeconds is the lifetime wished for, 0 for the default.
+	// TTLSeconds is the lifetime asked for, 0 for the default.
 	TTLSeconds int64
 	// CSR has been parsed and its signature verified.
 	CSR *csr.Request
 }
 
-// Validity is the issuer's.
+// Validity is that of the issuer's certificate, which no issued certificate exceeds.
 type Validity struct{ NotBefore, NotAfter time.Time }
 
-// Decide returns the template of the certificate to sign, without a serial number. Errors are refusals.
-func (p *Policy) Decide(ask Ask, now time.Time, issuer Validity) (*x509.Certificate, error) {
-	id, workload, err := p.identity(ask)
+// Decide returns the template of the certificate to sign, without a serial number. Its errors are rejections,
+// except failures to encode.
+func (p *Policy) Decide(req Request, now time.Time, issuer Validity) (*x509.Certificate, error) {
+	id, workload, err := p.identity(req)
 	if err != nil {
 		return nil, err
 	}
-	if err := p.renewable(ask, now); err != nil {
+	if err := p.checkRenewal(req, now); err != nil {
 		return nil, err
 	}
 	dns := p.cfg.DNSNames[workload]
 	ips := p.cfg.IPAddresses[workload]
-	if err := checkNames(ask.CSR.Names, id, dns, ips); err != nil {
+	if err := checkNames(req.CSR.Names, id, dns, ips); err != nil {
 		return nil, err
 	}
-	notBefore, notAfter, err := p.validity(ask.TTLSeconds, now, issuer)
+	notBefore, notAfter, err := p.validity(req.TTLSeconds, now, issuer)
 	if err != nil {
 		return nil, err
 	}
-	proven, err := proof.Extension(ask.Proven)
+	lastToken, err := tokentime.Extension(req.TokenTime)
 	if err != nil {
 		return nil, err
 	}
 	usage := x509.KeyUsageDigitalSignature
-	if _, ok := ask.CSR.PublicKey.(*rsa.PublicKey); ok {
+	if _, ok := req.CSR.PublicKey.(*rsa.PublicKey); ok {
 		usage |= x509.KeyUsageKeyEncipherment
 	}
 	// The subject stays empty, which makes the names critical (RFC 5280, 4.2.1.6).
 	return &x509.Certificate{
-		PublicKey:             ask.CSR.PublicKey,
+		PublicKey:             req.CSR.PublicKey,
 		URIs:                  []*url.URL{id.URL()},
 		DNSNames:              slices.Clone(dns),
 		IPAddresses:           ips.forCertificate(),
@@ -122,79 +121,79 @@ func (p *Policy) Decide(ask Ask, now time.Time, issuer Validity) (*x509.Certific
 		KeyUsage:              usage,
 		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 		BasicConstraintsValid: true,
-		ExtraExtensions:       []pkix.Extension{proven},
+		ExtraExtensions:       []pkix.Extension{lastToken},
 	}, nil
 }
 
-// renewable refuses a renewal by certificate when the last token was shown too long ago: whoever stole a key once would
-// otherwise keep the identity forever.
-func (p *Policy) renewable(ask Ask, now time.Time) error {
-	if age := now.Sub(ask.Proven); !ask.ByCertificate || age <= p.cfg.MaxRenewalAge {
+// checkRenewal rejects a renewal by certificate when the last token was shown too long ago. Otherwise whoever steals a
+// key once could renew with it forever.
+func (p *Policy) checkRenewal(req Request, now time.Time) error {
+	if age := now.Sub(req.TokenTime); !req.ByCertificate || age <= p.cfg.MaxRenewalAge {
 		return nil
 	}
-	return refusal.New(refusal.Denied, refusal.RenewalAge,
-		"%s last showed a token at %s, and certificates are renewed with a certificate until %s after that; send a token", ask.Caller,
-		ask.Proven.UTC().Format(time.RFC3339), p.cfg.MaxRenewalAge)
+	return rejection.New(rejection.Denied, rejection.RenewalAge,
+		"%s last showed a token at %s, and certificates are renewed with a certificate until %s after that; send a token", req.Caller,
+		req.TokenTime.UTC().Format(time.RFC3339), p.cfg.MaxRenewalAge)
 }
 
-func (p *Policy) identity(ask Ask) (spiffeid.ID, Workload, error) {
-	if ask.Caller.TrustDomain() != p.cfg.TrustDomain {
-		return spiffeid.ID{}, Workload{}, refusal.New(refusal.Denied, refusal.ForeignTrustDomain,
-			"%s is of another trust domain; this ca issues for %s", ask.Caller, p.cfg.TrustDomain.IDString())
+func (p *Policy) identity(req Request) (spiffeid.ID, Workload, error) {
+	if req.Caller.TrustDomain() != p.cfg.TrustDomain {
+		return spiffeid.ID{}, Workload{}, rejection.New(rejection.Denied, rejection.ForeignTrustDomain,
+			"%s is of another trust domain; this ca issues for %s", req.Caller, p.cfg.TrustDomain.IDString())
 	}
-	caller, err := WorkloadOf(ask.Caller)
+	caller, err := WorkloadOf(req.Caller)
 	if err != nil {
-		return spiffeid.ID{}, Workload{}, refusal.New(refusal.Denied, refusal.IdentityForm, "caller %v", err)
+		return spiffeid.ID{}, Workload{}, rejection.New(rejection.Denied, rejection.IdentityForm, "caller %v", err)
 	}
-	if ask.Impersonate == "" {
-		return ask.Caller, caller, nil
+	if req.Impersonate == "" {
+		return req.Caller, caller, nil
 	}
-	id, err := spiffeid.FromString(ask.Impersonate)
+	id, err := spiffeid.FromString(req.Impersonate)
 	if err != nil {
-		return spiffeid.ID{}, Workload{}, refusal.New(refusal.Invalid, refusal.IdentityForm, "metadata ImpersonatedIdentity: %v", err)
+		return spiffeid.ID{}, Workload{}, rejection.New(rejection.Invalid, rejection.IdentityForm, "metadata ImpersonatedIdentity: %v", err)
 	}
 	wanted, err := WorkloadOf(id)
 	if err != nil {
-		return spiffeid.ID{}, Workload{}, refusal.New(refusal.Invalid, refusal.IdentityForm, "metadata ImpersonatedIdentity: %v", err)
+		return spiffeid.ID{}, Workload{}, rejection.New(rejection.Invalid, rejection.IdentityForm, "metadata ImpersonatedIdentity: %v", err)
 	}
 	if id.TrustDomain() != p.cfg.TrustDomain || !p.cfg.Impersonators.allowed(caller, wanted) {
-		return spiffeid.ID{}, Workload{}, refusal.New(refusal.Denied, refusal.Impersonation,
-			"%s may not ask for the certificate of %s; remove the metadata field ImpersonatedIdentity, or have the ca's operator allow it", ask.Caller, id)
+		return spiffeid.ID{}, Workload{}, rejection.New(rejection.Denied, rejection.Impersonation,
+			"%s may not ask for the certificate of %s; remove the metadata field ImpersonatedIdentity, or have the ca's operator allow it", req.Caller, id)
 	}
 	return id, wanted, nil
 }
 
-// checkNames compares as strings, not as parsed URLs, so that no two spellings are taken for one.
+// checkNames compares URIs as strings and not as parsed URLs, so that two spellings of one URL differ.
 func checkNames(names csr.Names, id spiffeid.ID, dns []string, ips addressList) error {
 	if len(names.Emails) > 0 {
-		return refusal.New(refusal.Denied, refusal.CSRNames, "csr names %d email addresses; only the URI %s is accepted", len(names.Emails), id)
+		return rejection.New(rejection.Denied, rejection.CSRNames, "csr names %d email addresses; only the URI %s is accepted", len(names.Emails), id)
 	}
-	if len(names.IPs) > 0 && !ips.are(names.IPs) {
-		return refusal.New(refusal.Denied, refusal.CSRNames, "csr asks for IP addresses %q, configured for %s are %q; leave the addresses out", names.IPs, id, ips)
+	if len(names.IPs) > 0 && !ips.equal(names.IPs) {
+		return rejection.New(rejection.Denied, rejection.CSRNames, "csr asks for IP addresses %q, configured for %s are %q; leave the addresses out", names.IPs, id, ips)
 	}
 	if len(names.URIs) > 1 {
-		return refusal.New(refusal.Invalid, refusal.CSRNames, "csr has %d URIs; a workload has exactly one: %s", len(names.URIs), id)
+		return rejection.New(rejection.Invalid, rejection.CSRNames, "csr has %d URIs; a workload has exactly one: %s", len(names.URIs), id)
 	}
 	if len(names.URIs) == 1 && names.URIs[0] != id.String() {
-		return refusal.New(refusal.Denied, refusal.ForeignIdentity, "csr asks for %q, but the caller is %s; leave the names out or ask for the caller's own", names.URIs[0], id)
+		return rejection.New(rejection.Denied, rejection.ForeignIdentity, "csr asks for %q, but the caller is %s; leave the names out or req for the caller's own", names.URIs[0], id)
 	}
 	if len(names.DNS) == 0 {
 		return nil
 	}
 	asked, allowed := slices.Sorted(slices.Values(names.DNS)), slices.Sorted(slices.Values(dns))
 	if !slices.Equal(asked, allowed) {
-		return refusal.New(refusal.Denied, refusal.CSRNames, "csr asks for DNS names %q, configured for %s are %q; leave the names out", asked, id, allowed)
+		return rejection.New(rejection.Denied, rejection.CSRNames, "csr asks for DNS names %q, configured for %s are %q; leave the names out", asked, id, allowed)
 	}
 	return nil
 }
 
 func (p *Policy) validity(seconds int64, now time.Time, issuer Validity) (notBefore, notAfter time.Time, err error) {
 	if seconds < 0 {
-		return notBefore, notAfter, refusal.New(refusal.Invalid, refusal.ValidityNegative, "validity_duration is %d seconds; send 0 for the default or more", seconds)
+		return notBefore, notAfter, rejection.New(rejection.Invalid, rejection.ValidityNegative, "validity_duration is %d seconds; send 0 for the default or more", seconds)
 	}
 	ttl := p.cfg.DefaultTTL
 	if seconds > 0 {
-		// Compared in seconds: a wish of many centuries would overflow a duration.
+		// Compared in seconds, because many centuries overflow a time.Duration.
 		ttl = p.cfg.MaxTTL
 		if seconds < int64(p.cfg.MaxTTL/time.Second) {
 			ttl = max(time.Duration(seconds)*time.Second, p.cfg.MinTTL)
@@ -207,10 +206,11 @@ func (p *Policy) validity(seconds int64, now time.Time, issuer Validity) (notBef
 	if notAfter.After(issuer.NotAfter) {
 		notAfter = issuer.NotAfter
 	}
-	// Certificates have whole seconds (RFC 5280, 4.1.2.5): downwards, so that neither end leaves the issuer's validity.
+	// Certificates have whole seconds (RFC 5280, 4.1.2.5). The issuer's do too, so rounding down stays within its
+	// validity.
 	notBefore, notAfter = notBefore.UTC().Truncate(time.Second), notAfter.UTC().Truncate(time.Second)
 	if !notAfter.After(now) {
-		return notBefore, notAfter, refusal.New(refusal.Unavailable, refusal.IssuerExpired,
+		return notBefore, notAfter, rejection.New(rejection.Unavailable, rejection.IssuerExpired,
 			"the ca's own certificate expired at %s, so it cannot issue; its operator must install a new root", issuer.NotAfter.UTC().Format(time.RFC3339))
 	}
 	return notBefore, notAfter, nil

@@ -15,8 +15,8 @@ import (
 
 	"fairlead.dev/services/ca/internal/catest"
 	"fairlead.dev/services/ca/internal/csr"
-	"fairlead.dev/services/ca/internal/proof"
-	"fairlead.dev/services/ca/internal/refusal"
+	"fairlead.dev/services/ca/internal/rejection"
+	"fairlead.dev/services/ca/internal/tokentime"
 )
 
 var (
@@ -47,12 +47,12 @@ func newPolicy(t *testing.T) *Policy {
 	return p
 }
 
-func ask(t *testing.T, id string, names csr.Names) Ask {
+func newRequest(t *testing.T, id string, names csr.Names) Request {
 	t.Helper()
-	return Ask{Caller: spiffeid.RequireFromString(id), Proven: now, CSR: &csr.Request{PublicKey: catest.Key(t).Public(), Names: names}}
+	return Request{Caller: spiffeid.RequireFromString(id), TokenTime: now, CSR: &csr.Request{PublicKey: catest.Key(t).Public(), Names: names}}
 }
 
-func TestTemplate(t *testing.T) {
+func TestDecideTemplate(t *testing.T) {
 	p := newPolicy(t)
 	for name, tc := range map[string]struct {
 		id    string
@@ -67,7 +67,7 @@ func TestTemplate(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := p.Decide(ask(t, tc.id, tc.names), now, issuer)
+			got, err := p.Decide(newRequest(t, tc.id, tc.names), now, issuer)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -84,20 +84,20 @@ func TestTemplate(t *testing.T) {
 	}
 }
 
-func TestRSAKeysMayEncipher(t *testing.T) {
+func TestRSAKeyHasKeyEncipherment(t *testing.T) {
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := ask(t, caller, csr.Names{})
-	a.CSR.PublicKey = key.Public()
-	got, err := newPolicy(t).Decide(a, now, issuer)
+	req := newRequest(t, caller, csr.Names{})
+	req.CSR.PublicKey = key.Public()
+	got, err := newPolicy(t).Decide(req, now, issuer)
 	if err != nil || got.KeyUsage&x509.KeyUsageKeyEncipherment == 0 {
 		t.Errorf("key usage %v, %v", got, err)
 	}
 }
 
-func TestLifetime(t *testing.T) {
+func TestLifetimeIsClamped(t *testing.T) {
 	p := newPolicy(t)
 	whole := now.Truncate(time.Second)
 	for name, tc := range map[string]struct {
@@ -106,10 +106,10 @@ func TestLifetime(t *testing.T) {
 		notBefore, notAft time.Time
 	}{
 		"default":              {0, issuer, whole.Add(-2 * time.Minute), whole.Add(time.Hour)},
-		"wished":               {60, issuer, whole.Add(-2 * time.Minute), whole.Add(time.Minute)},
-		"raised":               {1, issuer, whole.Add(-2 * time.Minute), whole.Add(30 * time.Second)},
-		"clamped":              {48 * 3600, issuer, whole.Add(-2 * time.Minute), whole.Add(24 * time.Hour)},
-		"clamped, not wrapped": {math.MaxInt64, issuer, whole.Add(-2 * time.Minute), whole.Add(24 * time.Hour)},
+		"asked for":            {60, issuer, whole.Add(-2 * time.Minute), whole.Add(time.Minute)},
+		"below the shortest":   {1, issuer, whole.Add(-2 * time.Minute), whole.Add(30 * time.Second)},
+		"above the longest":    {48 * 3600, issuer, whole.Add(-2 * time.Minute), whole.Add(24 * time.Hour)},
+		"overflows a duration": {math.MaxInt64, issuer, whole.Add(-2 * time.Minute), whole.Add(24 * time.Hour)},
 		"root ends first": {
 			3600, Validity{issuer.NotBefore, whole.Add(10 * time.Minute)}, whole.Add(-2 * time.Minute), whole.Add(10 * time.Minute),
 		},
@@ -118,9 +118,9 @@ func TestLifetime(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := ask(t, caller, csr.Names{})
-			a.TTLSeconds = tc.seconds
-			got, err := p.Decide(a, now, tc.issuer)
+			req := newRequest(t, caller, csr.Names{})
+			req.TTLSeconds = tc.seconds
+			got, err := p.Decide(req, now, tc.issuer)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -131,112 +131,111 @@ func TestLifetime(t *testing.T) {
 	}
 }
 
-func TestRefusals(t *testing.T) {
+func TestDecideRejects(t *testing.T) {
 	p := newPolicy(t)
 	other := "spiffe://cluster.local/ns/other/sa/reviews"
 	for name, tc := range map[string]struct {
-		ask    Ask
+		req    Request
 		at     time.Time
-		kind   refusal.Kind
-		reason refusal.Reason
+		kind   rejection.Kind
+		reason rejection.Reason
 	}{
-		"other trust domain":  {ask: ask(t, "spiffe://example.org/ns/default/sa/reviews", csr.Names{}), kind: refusal.Denied, reason: refusal.ForeignTrustDomain},
-		"trust domain itself": {ask: ask(t, "spiffe://cluster.local", csr.Names{}), kind: refusal.Denied, reason: refusal.IdentityForm},
-		"longer path":         {ask: ask(t, caller+"/x", csr.Names{}), kind: refusal.Denied, reason: refusal.IdentityForm},
-		"other order":         {ask: ask(t, "spiffe://cluster.local/sa/reviews/ns/default", csr.Names{}), kind: refusal.Denied, reason: refusal.IdentityForm},
-		"upper case":          {ask: ask(t, "spiffe://cluster.local/ns/Default/sa/reviews", csr.Names{}), kind: refusal.Denied, reason: refusal.IdentityForm},
-		"dots in namespace":   {ask: ask(t, "spiffe://cluster.local/ns/a.b/sa/reviews", csr.Names{}), kind: refusal.Denied, reason: refusal.IdentityForm},
-		"another's URI":       {ask: ask(t, caller, csr.Names{URIs: []string{other}}), kind: refusal.Denied, reason: refusal.ForeignIdentity},
+		"other trust domain":  {req: newRequest(t, "spiffe://example.org/ns/default/sa/reviews", csr.Names{}), kind: rejection.Denied, reason: rejection.ForeignTrustDomain},
+		"trust domain itself": {req: newRequest(t, "spiffe://cluster.local", csr.Names{}), kind: rejection.Denied, reason: rejection.IdentityForm},
+		"longer path":         {req: newRequest(t, caller+"/x", csr.Names{}), kind: rejection.Denied, reason: rejection.IdentityForm},
+		"other order":         {req: newRequest(t, "spiffe://cluster.local/sa/reviews/ns/default", csr.Names{}), kind: rejection.Denied, reason: rejection.IdentityForm},
+		"upper case":          {req: newRequest(t, "spiffe://cluster.local/ns/Default/sa/reviews", csr.Names{}), kind: rejection.Denied, reason: rejection.IdentityForm},
+		"dots in namespace":   {req: newRequest(t, "spiffe://cluster.local/ns/a.b/sa/reviews", csr.Names{}), kind: rejection.Denied, reason: rejection.IdentityForm},
+		"another's URI":       {req: newRequest(t, caller, csr.Names{URIs: []string{other}}), kind: rejection.Denied, reason: rejection.ForeignIdentity},
 		"own URI, port": {
-			ask: ask(t, caller, csr.Names{URIs: []string{"spiffe://cluster.local:443/ns/default/sa/reviews"}}), kind: refusal.Denied, reason: refusal.ForeignIdentity,
+			req: newRequest(t, caller, csr.Names{URIs: []string{"spiffe://cluster.local:443/ns/default/sa/reviews"}}), kind: rejection.Denied, reason: rejection.ForeignIdentity,
 		},
 		"own URI, upper case": {
-			ask: ask(t, caller, csr.Names{URIs: []string{"SPIFFE://cluster.local/ns/default/sa/reviews"}}), kind: refusal.Denied, reason: refusal.ForeignIdentity,
+			req: newRequest(t, caller, csr.Names{URIs: []string{"SPIFFE://cluster.local/ns/default/sa/reviews"}}), kind: rejection.Denied, reason: rejection.ForeignIdentity,
 		},
-		"two URIs":   {ask: ask(t, caller, csr.Names{URIs: []string{caller, other}}), kind: refusal.Invalid, reason: refusal.CSRNames},
-		"DNS name":   {ask: ask(t, caller, csr.Names{URIs: []string{caller}, DNS: []string{"details"}}), kind: refusal.Denied, reason: refusal.CSRNames},
-		"IP address": {ask: ask(t, caller, csr.Names{IPs: []netip.Addr{netip.MustParseAddr("::1")}}), kind: refusal.Denied, reason: refusal.CSRNames},
-		"email":      {ask: ask(t, caller, csr.Names{Emails: []string{"a@b"}}), kind: refusal.Denied, reason: refusal.CSRNames},
+		"two URIs":   {req: newRequest(t, caller, csr.Names{URIs: []string{caller, other}}), kind: rejection.Invalid, reason: rejection.CSRNames},
+		"DNS name":   {req: newRequest(t, caller, csr.Names{URIs: []string{caller}, DNS: []string{"details"}}), kind: rejection.Denied, reason: rejection.CSRNames},
+		"IP address": {req: newRequest(t, caller, csr.Names{IPs: []netip.Addr{netip.MustParseAddr("::1")}}), kind: rejection.Denied, reason: rejection.CSRNames},
+		"email":      {req: newRequest(t, caller, csr.Names{Emails: []string{"a@b"}}), kind: rejection.Denied, reason: rejection.CSRNames},
 		"one DNS name of two": {
-			ask: ask(t, "spiffe://cluster.local/ns/default/sa/details", csr.Names{DNS: []string{"details"}}), kind: refusal.Denied, reason: refusal.CSRNames,
+			req: newRequest(t, "spiffe://cluster.local/ns/default/sa/details", csr.Names{DNS: []string{"details"}}), kind: rejection.Denied, reason: rejection.CSRNames,
 		},
-		"root has ended":     {ask: ask(t, caller, csr.Names{}), at: issuer.NotAfter, kind: refusal.Unavailable, reason: refusal.IssuerExpired},
-		"negative lifetime":  {ask: with(ask(t, caller, csr.Names{}), func(a *Ask) { a.TTLSeconds = -1 }), kind: refusal.Invalid, reason: refusal.ValidityNegative},
-		"impersonation":      {ask: with(ask(t, caller, csr.Names{}), func(a *Ask) { a.Impersonate = other }), kind: refusal.Denied, reason: refusal.Impersonation},
-		"impersonates no id": {ask: with(ask(t, caller, csr.Names{}), func(a *Ask) { a.Impersonate = "reviews" }), kind: refusal.Invalid, reason: refusal.IdentityForm},
+		"root has ended":     {req: newRequest(t, caller, csr.Names{}), at: issuer.NotAfter, kind: rejection.Unavailable, reason: rejection.IssuerExpired},
+		"negative lifetime":  {req: with(newRequest(t, caller, csr.Names{}), func(r *Request) { r.TTLSeconds = -1 }), kind: rejection.Invalid, reason: rejection.ValidityNegative},
+		"impersonation":      {req: with(newRequest(t, caller, csr.Names{}), func(r *Request) { r.Impersonate = other }), kind: rejection.Denied, reason: rejection.Impersonation},
+		"impersonates no id": {req: with(newRequest(t, caller, csr.Names{}), func(r *Request) { r.Impersonate = "reviews" }), kind: rejection.Invalid, reason: rejection.IdentityForm},
 	} {
 		t.Run(name, func(t *testing.T) {
 			at := now
 			if !tc.at.IsZero() {
 				at = tc.at
 			}
-			got, err := p.Decide(tc.ask, at, issuer)
+			got, err := p.Decide(tc.req, at, issuer)
 			if err == nil {
 				t.Fatalf("granted %v", got.URIs)
 			}
-			refused, ok := refusal.From(err)
-			if !ok || refused.Kind != tc.kind || refused.Reason != tc.reason {
-				t.Errorf("refused with %v, want kind %d, reason %s", err, tc.kind, tc.reason)
+			rejected, ok := rejection.From(err)
+			if !ok || rejected.Kind != tc.kind || rejected.Reason != tc.reason {
+				t.Errorf("rejected with %v, want kind %d, reason %s", err, tc.kind, tc.reason)
 			}
 		})
 	}
 }
 
-// A certificate says when its owner last showed a token, and takes that over from the certificate that it was renewed
-// with, until the end of renewals.
-func TestRenewalsByCertificateEnd(t *testing.T) {
+// A certificate says when its owner last showed a token. One renewed with a certificate takes the time over.
+func TestRenewalByCertificateEndsAtMaxRenewalAge(t *testing.T) {
 	p := newPolicy(t)
 	for name, tc := range map[string]struct {
-		proven        time.Time
+		tokenTime     time.Time
 		byCertificate bool
-		refused       bool
+		rejected      bool
 	}{
-		"by token":                {proven: now},
-		"renewed, at once":        {proven: now, byCertificate: true},
-		"renewed, at the end":     {proven: now.Add(-72 * time.Hour), byCertificate: true},
-		"renewed, after the end":  {proven: now.Add(-72*time.Hour - time.Nanosecond), byCertificate: true, refused: true},
-		"renewed, proven never":   {byCertificate: true, refused: true},
-		"renewed, clock set back": {proven: now.Add(time.Minute), byCertificate: true},
+		"by token":                {tokenTime: now},
+		"renewed, at once":        {tokenTime: now, byCertificate: true},
+		"renewed, at the end":     {tokenTime: now.Add(-72 * time.Hour), byCertificate: true},
+		"renewed, after the end":  {tokenTime: now.Add(-72*time.Hour - time.Nanosecond), byCertificate: true, rejected: true},
+		"renewed, no token ever":  {byCertificate: true, rejected: true},
+		"renewed, clock set back": {tokenTime: now.Add(time.Minute), byCertificate: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := ask(t, caller, csr.Names{})
-			a.ByCertificate, a.Proven = tc.byCertificate, tc.proven
-			got, err := p.Decide(a, now, issuer)
-			if tc.refused {
-				refused, ok := refusal.From(err)
-				if !ok || refused.Kind != refusal.Denied || refused.Reason != refusal.RenewalAge || !strings.Contains(refused.Detail, "send a token") {
-					t.Fatalf("got %v, want a refusal that asks for a token", err)
+			req := newRequest(t, caller, csr.Names{})
+			req.ByCertificate, req.TokenTime = tc.byCertificate, tc.tokenTime
+			got, err := p.Decide(req, now, issuer)
+			if tc.rejected {
+				rejected, ok := rejection.From(err)
+				if !ok || rejected.Kind != rejection.Denied || rejected.Reason != rejection.RenewalAge || !strings.Contains(rejected.Detail, "send a token") {
+					t.Fatalf("got %v, want a rejection that asks for a token", err)
 				}
 				return
 			}
 			if err != nil {
 				t.Fatal(err)
 			}
-			if at := proof.Of(&x509.Certificate{Extensions: got.ExtraExtensions}); !at.Equal(tc.proven.Truncate(time.Second)) {
-				t.Errorf("the certificate says that the last token was shown at %s, want %s", at, tc.proven)
+			if at := tokentime.Of(&x509.Certificate{Extensions: got.ExtraExtensions}); !at.Equal(tc.tokenTime.Truncate(time.Second)) {
+				t.Errorf("the certificate says that the last token was shown at %s, want %s", at, tc.tokenTime)
 			}
 		})
 	}
 }
 
-func with(a Ask, change func(*Ask)) Ask { change(&a); return a }
+func with(r Request, change func(*Request)) Request { change(&r); return r }
 
-func TestImpersonationNamesTheWorkload(t *testing.T) {
+func TestImpersonationIssuesForTheImpersonatedWorkload(t *testing.T) {
 	p := newPolicy(t)
-	a := ask(t, "spiffe://cluster.local/ns/istio-system/sa/ztunnel", csr.Names{URIs: []string{caller}})
-	a.Impersonate = caller
-	got, err := p.Decide(a, now, issuer)
+	req := newRequest(t, "spiffe://cluster.local/ns/istio-system/sa/ztunnel", csr.Names{URIs: []string{caller}})
+	req.Impersonate = caller
+	got, err := p.Decide(req, now, issuer)
 	if err != nil || got.URIs[0].String() != caller {
 		t.Errorf("got %v, %v, want %s", got, err, caller)
 	}
 	// The names are checked against the identity that is issued, not the caller's.
-	a.CSR.Names.URIs = []string{a.Caller.String()}
-	if _, err := p.Decide(a, now, issuer); err == nil {
+	req.CSR.Names.URIs = []string{req.Caller.String()}
+	if _, err := p.Decide(req, now, issuer); err == nil {
 		t.Error("accepted a CSR for the caller with the metadata of another")
 	}
 }
 
-func TestRulesRefused(t *testing.T) {
+func TestMalformedRulesAreRejected(t *testing.T) {
 	for _, rule := range []string{"", "a", "a/b", "a/b=", "=a", "a/b=c_d", "A/b=c", "a/b=c,", "a/b=*.c"} {
 		if got, err := ParseDNSNames([]string{rule}); err == nil {
 			t.Errorf("DNS names %q accepted as %v", rule, got)
@@ -249,7 +248,7 @@ func TestRulesRefused(t *testing.T) {
 	}
 }
 
-func TestConfigRefused(t *testing.T) {
+func TestNewRejectsConfig(t *testing.T) {
 	good := Config{TrustDomain: domain, DefaultTTL: time.Hour, MaxTTL: time.Hour}
 	for says, change := range map[string]func(*Config){
 		"trust domain": func(c *Config) { c.TrustDomain = spiffeid.TrustDomain{} },

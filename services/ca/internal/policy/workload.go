@@ -1,9 +1,7 @@
 package policy
 
 import (
-	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -51,7 +49,7 @@ func ParseWorkload(text string) (Workload, error) {
 	return w, nil
 }
 
-// check applies Kubernetes' rules for the two names, so that an identity cannot hold what no namespace or account is called.
+// check applies Kubernetes' rules for names of namespaces and service accounts.
 func (w Workload) check() error {
 	if problems := content.IsDNS1123Label(w.Namespace); len(problems) > 0 {
 		return fmt.Errorf("namespace %q: %s", w.Namespace, strings.Join(problems, "; "))
@@ -60,84 +58,4 @@ func (w Workload) check() error {
 		return fmt.Errorf("service account %q: %s", w.ServiceAccount, strings.Join(problems, "; "))
 	}
 	return nil
-}
-
-// DNSNames says which DNS names a certificate carries besides the workload's SPIFFE ID, so that clients which verify names (Istio's own agent) accept it.
-type DNSNames map[Workload][]string
-
-// ParseDNSNames reads rules of the form namespace/service-account=name,name.
-func ParseDNSNames(rules []string) (DNSNames, error) {
-	parsed := DNSNames{}
-	var errs []error
-	for _, rule := range rules {
-		who, list, ok := strings.Cut(rule, "=")
-		if !ok || list == "" {
-			errs = append(errs, fmt.Errorf("%q is not namespace/service-account=name,name", rule))
-			continue
-		}
-		w, err := ParseWorkload(who)
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		for _, name := range strings.Split(list, ",") {
-			if problems := content.IsDNS1123Subdomain(name); len(problems) > 0 {
-				errs = append(errs, fmt.Errorf("%q: %q is not a DNS name: %s", rule, name, strings.Join(problems, "; ")))
-				continue
-			}
-			if !slices.Contains(parsed[w], name) {
-				parsed[w] = append(parsed[w], name)
-			}
-		}
-	}
-	return parsed, errors.Join(errs...)
-}
-
-// Impersonators says which callers may ask for another workload's certificate, as a node's proxy does for the Pods it serves.
-type Impersonators map[Workload][]target
-
-// target is one service account, or with account "*" every one of the namespace.
-type target struct{ namespace, account string }
-
-// ParseImpersonators reads rules of the form namespace/service-account=namespace/service-account,namespace/*.
-func ParseImpersonators(rules []string) (Impersonators, error) {
-	parsed := Impersonators{}
-	var errs []error
-	for _, rule := range rules {
-		who, list, ok := strings.Cut(rule, "=")
-		if !ok || list == "" {
-			errs = append(errs, fmt.Errorf("%q is not namespace/service-account=namespace/service-account,namespace/*", rule))
-			continue
-		}
-		w, err := ParseWorkload(who)
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		for _, text := range strings.Split(list, ",") {
-			namespace, all := strings.CutSuffix(text, "/*")
-			if all {
-				text = namespace + "/any"
-			}
-			t, err := ParseWorkload(text)
-			if err != nil {
-				errs = append(errs, fmt.Errorf("%q: %w", rule, err))
-				continue
-			}
-			if all {
-				t.ServiceAccount = "*"
-			}
-			parsed[w] = append(parsed[w], target{namespace: t.Namespace, account: t.ServiceAccount})
-		}
-	}
-	return parsed, errors.Join(errs...)
-}
-
-func (i Impersonators) allowed(caller, wanted Workload) bool {
-	for _, t := range i[caller] {
-		if t.namespace == wanted.Namespace && (t.account == "*" || t.account == wanted.ServiceAccount) {
-			return true
-		}
-	}
-	return false
 }

@@ -70,15 +70,7 @@ func (h *harness) agent(rootFile string) *svid.Manager {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(h.t.Context())
-	done := make(chan error, 1)
-	go func() { done <- manager.Run(ctx) }()
-	h.t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			h.t.Error(err)
-		}
-	})
+	testkit.Background(h.t, manager.Run)
 	wait, stop := context.WithTimeout(h.t.Context(), testkit.Patience)
 	defer stop()
 	if err := manager.WaitReady(wait); err != nil {

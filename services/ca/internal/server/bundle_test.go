@@ -125,7 +125,7 @@ func TestBrokenExtraRootsKeepTheLastBundle(t *testing.T) {
 	testkit.WriteFile(t, extra, testkit.PKI(t).RootPEM)
 	h := start(t, func(o *Options) { o.ExtraRootsFile = extra })
 	testkit.WriteFile(t, extra, []byte("not PEM"))
-	if err := h.server.keeper.Publish(t.Context()); err == nil || !strings.Contains(err.Error(), extra) {
+	if err := h.server.bundle.Publish(t.Context()); err == nil || !strings.Contains(err.Error(), extra) {
 		t.Fatalf("got %v, want an error that names the file", err)
 	}
 	var page bundlePage

@@ -10,9 +10,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"fairlead.dev/services/ca/internal/refusal"
+	"fairlead.dev/services/ca/internal/rejection"
 	"fairlead.dev/services/ca/internal/store"
-	"fairlead.dev/services/ca/internal/trust"
+	"fairlead.dev/services/ca/internal/trustbundle"
 )
 
 // maxBehindShown bounds the debug page.
@@ -27,7 +27,7 @@ type bundlePage struct {
 	Watches int `json:"watches"`
 	Behind  int `json:"behind"`
 	// BehindFirst are the first of those.
-	BehindFirst []trust.Subscription `json:"behind_first"`
+	BehindFirst []trustbundle.Subscription `json:"behind_first"`
 	// Problem is why the newest roots could not be published, empty if they were.
 	Problem string `json:"problem,omitempty"`
 }
@@ -38,12 +38,12 @@ type rootPage struct {
 	NotAfter time.Time `json:"not_after"`
 }
 
-func (s *Server) bundlePage(acks *trust.Acks) (bundlePage, error) {
+func (s *Server) bundlePage(watches *trustbundle.Watches) (bundlePage, error) {
 	bundle, _ := s.publisher.Current()
 	if bundle == nil {
 		return bundlePage{}, errNoBundle
 	}
-	open, behind := acks.Behind(bundle.Generation)
+	open, behind := watches.Behind(bundle.Generation)
 	page := bundlePage{
 		TrustDomain: bundle.TrustDomain, Generation: bundle.Generation, Watches: open, Behind: len(behind),
 		BehindFirst: behind[:min(len(behind), maxBehindShown)],
@@ -56,7 +56,7 @@ func (s *Server) bundlePage(acks *trust.Acks) (bundlePage, error) {
 		}
 		page.Roots = append(page.Roots, rootPage{Subject: cert.Subject.String(), SHA256: fingerprint(cert.Raw), NotAfter: cert.NotAfter})
 	}
-	if err := s.keeper.Check(); err != nil {
+	if err := s.bundle.Check(); err != nil {
 		page.Problem = err.Error()
 	}
 	return page, nil
@@ -68,7 +68,7 @@ func fingerprint(der []byte) string {
 }
 
 // registerGauges registers what is read when it is asked for.
-func (s *Server) registerGauges(root *store.Root, acks *trust.Acks) {
+func (s *Server) registerGauges(root *store.Root, watches *trustbundle.Watches) {
 	gauge := func(name, help string, value func() float64) {
 		s.deps.Registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value))
 	}
@@ -80,21 +80,21 @@ func (s *Server) registerGauges(root *store.Root, acks *trust.Acks) {
 	}
 	gauge("fairlead_ca_root_expiry_timestamp_seconds", "When the signing root expires.", func() float64 { return float64(root.Certificate.NotAfter.Unix()) })
 	gauge("fairlead_ca_own_certificate_expiry_timestamp_seconds", "When the ca's own certificate expires.", func() float64 {
-		m, err := s.serving.Current()
+		m, err := s.ownCert.Current()
 		if err != nil {
 			return 0
 		}
 		return float64(m.NotAfter.Unix())
 	})
 	gauge("fairlead_ca_bundle_generation", "Generation of the trust bundle.", func() float64 { return float64(generation()) })
-	gauge("fairlead_ca_bundle_watches", "Open bundle watches.", func() float64 { return float64(acks.Open()) })
+	gauge("fairlead_ca_bundle_watches", "Open bundle watches.", func() float64 { return float64(watches.Open()) })
 	gauge("fairlead_ca_bundle_watches_behind", "Open bundle watches that have not acknowledged the newest generation.", func() float64 {
-		_, behind := acks.Behind(generation())
+		_, behind := watches.Behind(generation())
 		return float64(len(behind))
 	})
-	for reason, count := range map[refusal.Reason]func() uint64{
-		refusal.WatchDisplaced: func() uint64 { displaced, _ := acks.Refused(); return displaced },
-		refusal.WatchLimit:     func() uint64 { _, rejected := acks.Refused(); return rejected },
+	for reason, count := range map[rejection.Reason]func() uint64{
+		rejection.WatchDisplaced: func() uint64 { displaced, _ := watches.Rejected(); return displaced },
+		rejection.WatchLimit:     func() uint64 { _, rejected := watches.Rejected(); return rejected },
 	} {
 		s.deps.Registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Name: "fairlead_ca_bundle_watches_refused_total", ConstLabels: prometheus.Labels{"reason": string(reason)},
@@ -102,7 +102,7 @@ func (s *Server) registerGauges(root *store.Root, acks *trust.Acks) {
 		}, func() float64 { return float64(count()) }))
 	}
 	gauge("fairlead_ca_bundle_problem", "1 while the newest roots cannot be published and the last bundle stays.", func() float64 {
-		if s.keeper.Check() != nil {
+		if s.bundle.Check() != nil {
 			return 1
 		}
 		return 0

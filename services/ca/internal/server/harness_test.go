@@ -75,19 +75,7 @@ func startAt(t *testing.T, issuer *testkit.Issuer, o Options, by clock.Clock) *h
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	done := make(chan error, 1)
-	go func() { done <- h.server.Run(ctx) }()
-	var once sync.Once
-	h.stop = func() {
-		once.Do(func() {
-			cancel()
-			if err := <-done; err != nil {
-				t.Errorf("ca ended with: %v", err)
-			}
-		})
-	}
-	t.Cleanup(h.stop)
+	h.stop = testkit.Background(t, h.server.Run)
 	return h
 }
 

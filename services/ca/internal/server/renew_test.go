@@ -15,7 +15,7 @@ import (
 	"fairlead.dev/pkg/testkit"
 	cav1 "fairlead.dev/proto/fairlead/ca/v1"
 	"fairlead.dev/services/ca/internal/catest"
-	"fairlead.dev/services/ca/internal/proof"
+	"fairlead.dev/services/ca/internal/tokentime"
 )
 
 func TestRenewalByCertificate(t *testing.T) {
@@ -106,12 +106,12 @@ func TestRenewalsEndWithoutToken(t *testing.T) {
 	h := startAt(t, issuer, o, clock)
 	token := h.token("default", "reviews")
 	current := h.mustCreate(as(t.Context(), token), h.dial(nil), 0)
-	proven := proof.Of(current.leaf)
+	lastToken := tokentime.Of(current.leaf)
 	for range 3 {
 		clock.Advance(9 * time.Minute)
 		current = h.mustCreate(t.Context(), h.dial(current.tls()), 0)
-		if got := proof.Of(current.leaf); !got.Equal(proven) {
-			t.Fatalf("renewed certificate says that the last token was shown at %s, want %s", got, proven)
+		if got := tokentime.Of(current.leaf); !got.Equal(lastToken) {
+			t.Fatalf("renewed certificate says that the last token was shown at %s, want %s", got, lastToken)
 		}
 	}
 	clock.Advance(9 * time.Minute)
@@ -138,7 +138,7 @@ func TestRenewalsEndWithoutToken(t *testing.T) {
 		t.Errorf("watching the bundle with the same certificate: %v", err)
 	}
 	again := h.mustCreate(as(t.Context(), token), conn, 0)
-	if got := proof.Of(again.leaf); got.Before(clock.Now().Add(-time.Minute)) {
+	if got := tokentime.Of(again.leaf); got.Before(clock.Now().Add(-time.Minute)) {
 		t.Errorf("after a token the certificate says that the last was shown at %s, and it is %s", got, clock.Now())
 	}
 	clock.Advance(9 * time.Minute)

@@ -31,7 +31,7 @@ func wantCode(err error, want codes.Code) error {
 
 func (h *harness) ownTLS() *tls.Certificate {
 	h.t.Helper()
-	m, err := h.server.serving.Current()
+	m, err := h.server.ownCert.Current()
 	if err != nil {
 		h.t.Fatal(err)
 	}

@@ -27,12 +27,11 @@ import (
 	"fairlead.dev/services/ca/internal/admission"
 	"fairlead.dev/services/ca/internal/authn"
 	"fairlead.dev/services/ca/internal/issuance"
-	"fairlead.dev/services/ca/internal/refusal"
-	"fairlead.dev/services/ca/internal/roots"
-	"fairlead.dev/services/ca/internal/serving"
+	"fairlead.dev/services/ca/internal/rejection"
+	"fairlead.dev/services/ca/internal/servercert"
 	"fairlead.dev/services/ca/internal/signer"
 	"fairlead.dev/services/ca/internal/store"
-	"fairlead.dev/services/ca/internal/trust"
+	"fairlead.dev/services/ca/internal/trustbundle"
 )
 
 const (
@@ -78,9 +77,9 @@ type Server struct {
 	grpcLis   net.Listener
 	ops       *ops.Server
 	opsLis    net.Listener
-	serving   *serving.Source
-	keeper    *roots.Keeper
-	publisher *trust.Publisher
+	ownCert   *servercert.Source
+	bundle    *trustbundle.Manager
+	publisher *trustbundle.Publisher
 	gate      *admission.Gate
 }
 
@@ -111,21 +110,21 @@ func Open(ctx context.Context, o Options, deps Deps) (_ *Server, err error) {
 	}
 	s.logRoot(root)
 	sign := signer.New(root.Certificate, root.Key)
-	s.publisher = trust.NewPublisher(cfg.trustDomain.Name(), func(ctx context.Context, roots []string) (uint64, error) {
+	s.publisher = trustbundle.NewPublisher(cfg.trustDomain.Name(), func(ctx context.Context, roots []string) (uint64, error) {
 		return store.Generation(ctx, o.Dir, roots)
 	})
-	s.keeper = roots.New(roots.Config{
+	s.bundle = trustbundle.NewManager(trustbundle.ManagerConfig{
 		Own: string(root.CertPEM), ExtraFile: o.ExtraRootsFile, Out: s.writeBundle, Publisher: s.publisher, Clock: deps.Clock, Log: deps.Log,
 	})
-	if err := s.keeper.Publish(ctx); err != nil {
+	if err := s.bundle.Publish(ctx); err != nil {
 		return nil, err
 	}
 
 	// The ca's own certificate.
-	s.serving = serving.New(serving.Config{
+	s.ownCert = servercert.New(servercert.Config{
 		Identity: cfg.identity, Policy: cfg.policy, Signer: sign, Publisher: s.publisher, Clock: deps.Clock, Log: deps.Log,
 	})
-	if err := s.serving.Renew(); err != nil {
+	if err := s.ownCert.Renew(); err != nil {
 		return nil, err
 	}
 
@@ -136,12 +135,12 @@ func Open(ctx context.Context, o Options, deps Deps) (_ *Server, err error) {
 	if s.opsLis, err = listen(ctx, o.OpsAddress); err != nil {
 		return nil, fmt.Errorf("--ops-address: %w", err)
 	}
-	acks := trust.NewAcks(o.MaxWatches)
-	metrics, tokens, err := s.buildGRPC(sign, acks)
+	watches := trustbundle.NewWatches(o.MaxWatches)
+	metrics, tokens, err := s.buildGRPC(sign, watches)
 	if err != nil {
 		return nil, err
 	}
-	return s, s.buildOps(root, acks, metrics, tokens)
+	return s, s.buildOps(root, watches, metrics, tokens)
 }
 
 func listen(ctx context.Context, address string) (net.Listener, error) {
@@ -149,7 +148,7 @@ func listen(ctx context.Context, address string) (net.Listener, error) {
 }
 
 // buildGRPC joins authentication, issuing and the bundle watch to the gRPC port.
-func (s *Server) buildGRPC(sign *signer.Signer, acks *trust.Acks) (*issuance.Metrics, *auth.JWT, error) {
+func (s *Server) buildGRPC(sign *signer.Signer, watches *trustbundle.Watches) (*issuance.Metrics, *auth.JWT, error) {
 	var err error
 	s.gate, err = admission.New(admission.Config{Workers: s.cfg.Workers, Queue: s.cfg.Queue, Wait: s.cfg.QueueWait, Clock: s.deps.Clock})
 	if err != nil {
@@ -162,9 +161,9 @@ func (s *Server) buildGRPC(sign *signer.Signer, acks *trust.Acks) (*issuance.Met
 	if err != nil {
 		return nil, nil, err
 	}
-	callers := authn.Recorded(
-		authn.TokenForOld(auth.FirstOf(auth.MTLSAt(s.deps.Clock), tokens), tokens, s.cfg.MaxRenewalAge, s.deps.Clock),
-		s.deps.Log, func() { metrics.Refused(refusal.Unauthenticated) }, s.deps.Clock)
+	callers := authn.Audited(
+		authn.TokenAfterMaxAge(auth.FirstOf(auth.MTLSAt(s.deps.Clock), tokens), tokens, s.cfg.MaxRenewalAge, s.deps.Clock),
+		s.deps.Log, func() { metrics.Refused(rejection.Unauthenticated) }, s.deps.Clock)
 
 	policy := auth.Policy{
 		security.IstioCertificateService_CreateCertificate_FullMethodName: auth.AnyIdentity(),
@@ -175,7 +174,7 @@ func (s *Server) buildGRPC(sign *signer.Signer, acks *trust.Acks) (*issuance.Met
 	}
 	s.grpc, err = rpc.NewServer(rpc.ServerConfig{
 		Service: "ca", Log: s.deps.Log, Registerer: s.deps.Registry, TracerProvider: s.deps.Tracer,
-		TLS:           tlsconf.ServerFrom(s.cfg.minTLS, s.serving, tls.VerifyClientCertIfGiven),
+		TLS:           tlsconf.ServerFrom(s.cfg.minTLS, s.ownCert, tls.VerifyClientCertIfGiven),
 		Authenticator: callers,
 		Policy:        policy,
 		MaxRecvBytes:  maxMessageBytes, MaxHeaderBytes: maxHeaderBytes,
@@ -190,12 +189,12 @@ func (s *Server) buildGRPC(sign *signer.Signer, acks *trust.Acks) (*issuance.Met
 	})
 	security.RegisterIstioCertificateServiceServer(s.grpc, certificates)
 	cav1.RegisterForwardingServiceServer(s.grpc, issuance.NewForwarding(certificates, tokens))
-	cav1.RegisterTrustServiceServer(s.grpc, trust.NewServer(s.publisher, acks, s.deps.Clock, rand.Float64))
+	cav1.RegisterTrustServiceServer(s.grpc, trustbundle.NewServer(s.publisher, watches, s.deps.Clock, rand.Float64))
 	return metrics, tokens, nil
 }
 
 // buildOps sets up the HTTP port, which shares nothing with the gRPC port's queue.
-func (s *Server) buildOps(root *store.Root, acks *trust.Acks, metrics *issuance.Metrics, tokens *auth.JWT) error {
+func (s *Server) buildOps(root *store.Root, watches *trustbundle.Watches, metrics *issuance.Metrics, tokens *auth.JWT) error {
 	var admin func(*http.Request) error
 	if s.cfg.AdminJWKSFile != "" {
 		jwt, err := auth.NewJWT(auth.JWTConfig{
@@ -211,12 +210,12 @@ func (s *Server) buildOps(root *store.Root, acks *trust.Acks, metrics *issuance.
 	s.ops.Ready("root", func() error { return expired("the root", root.Certificate.NotAfter, s.deps.Clock.Now()) })
 	s.ops.Ready("jwks", once(tokens.Check))
 	s.ops.Debug("/debug/bundle", "the trust bundle and who verifies with which generation", ops.JSON(func(*http.Request) (any, error) {
-		return s.bundlePage(acks)
+		return s.bundlePage(watches)
 	}))
 	s.ops.Debug("/debug/issued", "how many certificates were issued and refused since the start, and why", ops.JSON(func(*http.Request) (any, error) {
 		return metrics.Counts(), nil
 	}))
-	s.registerGauges(root, acks)
+	s.registerGauges(root, watches)
 	return nil
 }
 
@@ -235,8 +234,8 @@ func (s *Server) Run(ctx context.Context) error {
 	return process.Run(ctx, s.deps.Log,
 		process.Task{Name: "grpc", Run: func(ctx context.Context) error { return rpc.Serve(ctx, s.grpc, s.grpcLis, s.cfg.ShutdownGrace) }},
 		process.Task{Name: "ops", Run: s.ops.Run},
-		process.Task{Name: "own certificate", Run: s.serving.Run},
-		process.Task{Name: "trust bundle", Run: s.keeper.Run},
+		process.Task{Name: "own certificate", Run: s.ownCert.Run},
+		process.Task{Name: "trust bundle", Run: s.bundle.Run},
 	)
 }
 
@@ -267,7 +266,7 @@ func (s *Server) logRoot(root *store.Root) {
 }
 
 func (s *Server) certificateValid() error {
-	m, err := s.serving.Current()
+	m, err := s.ownCert.Current()
 	if err != nil {
 		return err
 	}

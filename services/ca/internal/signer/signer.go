@@ -1,5 +1,5 @@
-// Package signer turns a certificate that policy has decided into a signed one. It decides nothing itself, except never to sign what policy cannot have
-// meant: a certificate authority, a certificate without names, or one that outlives its issuer.
+// Package signer signs the templates that package policy makes; packages issuance and servercert call Signer.Sign. As a
+// second check it signs no certificate authority, no certificate without a URI, and none that outlives its issuer.
 package signer
 
 import (
@@ -13,7 +13,7 @@ import (
 	"io"
 	"math/big"
 
-	"fairlead.dev/services/ca/internal/proof"
+	"fairlead.dev/services/ca/internal/tokentime"
 )
 
 // Issued is a signed certificate.
@@ -35,9 +35,9 @@ type Signer struct {
 	random    io.Reader
 }
 
-// New makes a signer of the issuer's certificate and key, which must match.
+// New makes a Signer of the issuer's certificate and key, which must match.
 func New(issuer *x509.Certificate, key crypto.Signer) *Signer {
-	return &Signer{issuer: issuer, issuerPEM: EncodePEM(issuer.Raw), key: key, random: rand.Reader}
+	return &Signer{issuer: issuer, issuerPEM: encodePEM(issuer.Raw), key: key, random: rand.Reader}
 }
 
 // Issuer is the certificate that verifies what Sign returns.
@@ -62,7 +62,7 @@ func (s *Signer) Sign(template *x509.Certificate) (*Issued, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read back the signed certificate: %w", err)
 	}
-	return &Issued{Certificate: leaf, ChainPEM: []string{EncodePEM(der), s.issuerPEM}}, nil
+	return &Issued{Certificate: leaf, ChainPEM: []string{encodePEM(der), s.issuerPEM}}, nil
 }
 
 func (s *Signer) check(t *x509.Certificate) error {
@@ -73,7 +73,7 @@ func (s *Signer) check(t *x509.Certificate) error {
 		return errors.New("the template is a certificate authority")
 	case len(t.URIs) != 1:
 		return fmt.Errorf("the template has %d URIs, wanted 1", len(t.URIs))
-	case len(t.ExtraExtensions) > 1 || len(t.ExtraExtensions) == 1 && !t.ExtraExtensions[0].Id.Equal(proof.OID):
+	case len(t.ExtraExtensions) > 1 || len(t.ExtraExtensions) == 1 && !t.ExtraExtensions[0].Id.Equal(tokentime.OID):
 		return errors.New("the template has extensions other than the time of the last token")
 	case t.NotBefore.Before(s.issuer.NotBefore) || t.NotAfter.After(s.issuer.NotAfter):
 		return errors.New("the template is valid outside the issuer's validity")
@@ -93,7 +93,7 @@ func (s *Signer) serial() (*big.Int, error) {
 	return new(big.Int).SetBytes(b[:]), nil
 }
 
-// EncodePEM wraps a certificate.
-func EncodePEM(der []byte) string {
+// encodePEM encodes a certificate as PEM.
+func encodePEM(der []byte) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 }

@@ -11,7 +11,7 @@ import (
 	"crypto/x509/pkix"
 
 	"fairlead.dev/services/ca/internal/catest"
-	"fairlead.dev/services/ca/internal/proof"
+	"fairlead.dev/services/ca/internal/tokentime"
 )
 
 func newSigner(t *testing.T, now time.Time) *Signer {
@@ -34,12 +34,12 @@ func newSigner(t *testing.T, now time.Time) *Signer {
 
 func template(t *testing.T, now time.Time) *x509.Certificate {
 	t.Helper()
-	proven, err := proof.Extension(now)
+	lastToken, err := tokentime.Extension(now)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return &x509.Certificate{
-		ExtraExtensions: []pkix.Extension{proven},
+		ExtraExtensions: []pkix.Extension{lastToken},
 		PublicKey:       catest.Key(t).Public(), URIs: []*url.URL{{Scheme: "spiffe", Host: "cluster.local", Path: "/ns/a/sa/b"}},
 		NotBefore: now, NotAfter: now.Add(time.Minute), KeyUsage: x509.KeyUsageDigitalSignature, BasicConstraintsValid: true,
 	}
@@ -62,7 +62,7 @@ func TestSign(t *testing.T) {
 		if err := issued.Certificate.CheckSignatureFrom(s.Issuer()); err != nil {
 			t.Fatal(err)
 		}
-		if len(issued.ChainPEM) != 2 || issued.ChainPEM[1] != EncodePEM(s.Issuer().Raw) {
+		if len(issued.ChainPEM) != 2 || issued.ChainPEM[1] != encodePEM(s.Issuer().Raw) {
 			t.Fatal("the chain is not the leaf and the root")
 		}
 	}
@@ -71,7 +71,7 @@ func TestSign(t *testing.T) {
 	}
 }
 
-func TestSignRefuses(t *testing.T) {
+func TestSignRejects(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	s := newSigner(t, now)
 	for name, change := range map[string]func(*x509.Certificate){

@@ -14,14 +14,15 @@ import (
 	"time"
 )
 
-// bundleState is bundle.json.
+// bundleState is the content of bundle.json: the last bundle numbered.
 type bundleState struct {
 	Generation uint64 `json:"generation"`
 	SHA256     string `json:"sha256"`
 }
 
-// Generation numbers a trust bundle: the number it had when it was last served from this directory, or, if it is another bundle, the next one. So a
-// generation never stands for two bundles, restarts included. The roots are in PEM and sorted.
+// Generation numbers a trust bundle, given as sorted PEM texts: the last number if the bundle is the last one numbered
+// in this directory, else the next number. So a number never stands for two bundles, across restarts too. It is the
+// trustbundle.Numberer of the ca.
 func Generation(ctx context.Context, dir string, roots []string) (uint64, error) {
 	unlock, err := lock(ctx, filepath.Join(dir, lockName), 10*time.Second)
 	if err != nil {

@@ -22,8 +22,8 @@ import (
 // backdate lets verifiers whose clocks are behind accept a root that has just been made.
 const backdate = 10 * time.Minute
 
-// newRoot makes a self-signed ECDSA P-256 certificate. Its URI is the trust domain's, as SPIFFE wants it of a signing certificate (X509-SVID, section 2),
-// and its organisation is the trust domain too, as in Istio's roots.
+// newRoot makes a self-signed ECDSA P-256 certificate. Its URI is the trust domain's, as SPIFFE demands of a signing
+// certificate (X509-SVID, section 2), and its organisation is the trust domain too, as in Istio's roots.
 func newRoot(td spiffeid.TrustDomain, now time.Time, ttl time.Duration) (*ecdsa.PrivateKey, []byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -50,7 +50,8 @@ func newRoot(td spiffeid.TrustDomain, now time.Time, ttl time.Duration) (*ecdsa.
 	return key, der, nil
 }
 
-// load reads the folder and refuses anything that would make certificates nobody can verify, or that others could have read or replaced.
+// load reads the root. It is an error if the root would sign certificates that nobody can verify, or if others than the
+// ca's user could have read or replaced a file.
 func load(folder string, cfg Config) (*Root, error) {
 	if err := checkDir(folder); err != nil {
 		return nil, err
@@ -119,7 +120,7 @@ func encodeCertificate(der []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
-// decodeKey keeps the parser's message back: it could quote the key.
+// decodeKey leaves the parser's message out of its errors, because it could quote the key.
 func decodeKey(text []byte) (crypto.Signer, error) {
 	block, _ := pem.Decode(text)
 	if block == nil || block.Type != "PRIVATE KEY" {

@@ -1,4 +1,6 @@
-// Package store keeps the ca's self-signed root on disk: it makes one the first time, and from then on gives back the same one or says why it cannot.
+// Package store keeps the ca's self-signed root certificate and key on disk. Open makes them the first time, and from
+// then on returns the same ones or an error that says how to repair the directory. Generation numbers trust bundles
+// there, and ReadCertificate serves the command "ca root-cert". Package app calls the first two.
 //
 // Layout of the directory (0700, owned by the user the ca runs as):
 //
@@ -42,18 +44,18 @@ type Config struct {
 	TrustDomain spiffeid.TrustDomain
 	// RootTTL is the lifetime of a root made now.
 	RootTTL time.Duration
-	// Now is the time by which a root is made or found expired.
+	// Now is when a root made by this call becomes valid, and the time that a root found on disk must be valid at.
 	Now time.Time
 	// LockTimeout bounds the wait for another process that opens the same directory; 10 s if 0.
 	LockTimeout time.Duration
 }
 
-// Root is what signs.
+// Root is the issuer of every certificate.
 type Root struct {
 	Certificate *x509.Certificate
 	Key         crypto.Signer
 	CertPEM     []byte
-	// Created tells whether the root was made by this call.
+	// Created reports whether this call made the root.
 	Created bool
 }
 
@@ -100,7 +102,8 @@ func ReadCertificate(dir string) ([]byte, error) {
 	return text, err
 }
 
-// removeUnfinished deletes what a process that died while making a root left behind. Under the lock nobody else can be making one.
+// removeUnfinished deletes the folders of processes that died while making a root. The caller holds the lock, so no
+// other process is making one.
 func removeUnfinished(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

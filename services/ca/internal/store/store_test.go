@@ -68,7 +68,7 @@ func TestFirstStartMakesARoot(t *testing.T) {
 	}
 }
 
-// What a crash leaves: folders that were not renamed yet. They are removed, and a whole root is made.
+// A crash leaves folders that were not renamed yet.
 func TestUnfinishedRootIsRemoved(t *testing.T) {
 	cfg := config(t)
 	unfinished := filepath.Join(cfg.Dir, ".root-123")
@@ -104,7 +104,7 @@ func TestManyStartsAtOnceMakeOneRoot(t *testing.T) {
 	}
 }
 
-// The same with processes, since a lock can hold between threads and not between processes.
+// A lock that holds between threads may not hold between processes.
 func TestManyProcessesMakeOneRoot(t *testing.T) {
 	if dir := os.Getenv("FAIRLEAD_TEST_CA_DIR"); dir != "" {
 		cfg := config(t)
@@ -138,7 +138,7 @@ func TestManyProcessesMakeOneRoot(t *testing.T) {
 	}
 }
 
-func TestLockIsWaitedForOnlySoLong(t *testing.T) {
+func TestOpenWaitsForTheLockForItsTimeout(t *testing.T) {
 	cfg := config(t)
 	open(t, cfg)
 	unlock, err := lock(t.Context(), filepath.Join(cfg.Dir, lockName), time.Second)
@@ -164,7 +164,7 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-func TestRefusesToOpen(t *testing.T) {
+func TestOpenRejects(t *testing.T) {
 	other := config(t)
 	open(t, other)
 	otherCert, err := os.ReadFile(filepath.Join(other.Dir, rootFolder, certName))
@@ -240,7 +240,7 @@ func pemBlock(kind, content string) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: []byte(content)})
 }
 
-// replaceByLeaf puts a matching key and certificate that is no authority's into the store.
+// replaceByLeaf replaces the root by a matching key and certificate that is not a certificate authority.
 func replaceByLeaf(t *testing.T, dir string) {
 	t.Helper()
 	key := catest.Key(t)
@@ -257,7 +257,7 @@ func replaceByLeaf(t *testing.T, dir string) {
 	write(t, filepath.Join(dir, rootFolder, certName), string(encodeCertificate(der)))
 }
 
-func TestGenerations(t *testing.T) {
+func TestGenerationChangesWithTheBundle(t *testing.T) {
 	cfg := config(t)
 	open(t, cfg)
 	number := func(roots ...string) uint64 {

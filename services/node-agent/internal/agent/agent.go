@@ -31,7 +31,7 @@ import (
 	"fairlead.dev/services/node-agent/internal/config"
 	"fairlead.dev/services/node-agent/internal/envoy"
 	"fairlead.dev/services/node-agent/internal/nameserver"
-	"fairlead.dev/services/node-agent/internal/ready"
+	"fairlead.dev/services/node-agent/internal/readiness"
 	"fairlead.dev/services/node-agent/internal/relay"
 	"fairlead.dev/services/node-agent/internal/sds"
 	"fairlead.dev/services/node-agent/internal/statedir"
@@ -78,13 +78,13 @@ func Run(ctx context.Context, c *config.Config, log *slog.Logger, out Output) er
 		return err
 	}
 	adsRelay, err := relay.New(relay.Config{
-		Own:        names.table(),
-		Addresses:  c.DiscoveryAddresses,
-		Source:     secrets,
-		TLS:        tlsconf.Client(secrets, c.DiscoveryIDs...),
-		TokenFile:  c.TokenFile,
-		Log:        log,
-		Registerer: tel.Registry,
+		AgentResource: names.table(),
+		Addresses:     c.DiscoveryAddresses,
+		Source:        secrets,
+		TLS:           tlsconf.Client(secrets, c.DiscoveryIDs...),
+		TokenFile:     c.TokenFile,
+		Log:           log,
+		Registerer:    tel.Registry,
 	})
 	if err != nil {
 		return err
@@ -130,7 +130,7 @@ func Run(ctx context.Context, c *config.Config, log *slog.Logger, out Output) er
 	}
 	admin := envoy.NewAdmin(dir.Path(statedir.Admin))
 	began := time.Now()
-	prober := ready.New(admin, secrets, clock.Real(), func() {
+	prober := readiness.New(admin, secrets, clock.Real(), func() {
 		log.Info("the proxy is ready", "after", time.Since(began).Round(time.Millisecond))
 		if err := footprint.Trim(); err != nil {
 			log.Warn("memory of the start could not be given back", "error", err)
@@ -182,11 +182,11 @@ func nameServer(c *config.Config, reg prometheus.Registerer, log *slog.Logger) (
 }
 
 // table is what the server takes of Envoy's stream.
-func (s dnsServer) table() *relay.Own {
+func (s dnsServer) table() *relay.AgentResource {
 	if s.Server == nil {
 		return nil
 	}
-	return &relay.Own{TypeURL: ndsv1.NameTableType, Authority: bootstrap.XDSCluster, Take: s.Take}
+	return &relay.AgentResource{TypeURL: ndsv1.NameTableType, Authority: bootstrap.XDSCluster, Take: s.Take}
 }
 
 func secretManager(c *config.Config, dir *statedir.Dir, reg prometheus.Registerer, log *slog.Logger) (*svid.Manager, error) {
@@ -242,7 +242,7 @@ func socketServer(dir *statedir.Dir, name string, register func(*grpc.Server), c
 	}}, nil
 }
 
-func newSupervisor(c *config.Config, dir *statedir.Dir, binary string, admin *envoy.Admin, prober *ready.Prober, log *slog.Logger, out Output) *envoy.Supervisor {
+func newSupervisor(c *config.Config, dir *statedir.Dir, binary string, admin *envoy.Admin, prober *readiness.Prober, log *slog.Logger, out Output) *envoy.Supervisor {
 	return &envoy.Supervisor{
 		Options: envoy.Options{
 			Binary:       binary,
@@ -272,7 +272,7 @@ func transparent(c *config.Config) bool {
 	return c.Role == config.Sidecar && !c.NoEnvoy && c.Interception == meshv1alpha1.ProxyConfig_TPROXY.String()
 }
 
-func statusServer(c *config.Config, admin *envoy.Admin, prober *ready.Prober, reg *prometheus.Registry, log *slog.Logger) (*ops.Server, error) {
+func statusServer(c *config.Config, admin *envoy.Admin, prober *readiness.Prober, reg *prometheus.Registry, log *slog.Logger) (*ops.Server, error) {
 	metrics, err := status.NewMetrics(admin, reg, log)
 	if err != nil {
 		return nil, err

@@ -108,11 +108,11 @@ func TestRenewalUnderTraffic(t *testing.T) {
 	m.inbound("1", p.ip, app(t, http.HandlerFunc(hello)), true)
 	p.wantReady()
 
-	client := m.pki.NewSVID("shop", "client")
+	client := m.PKI.NewSVID("shop", "client")
 	request := func() (serial string, err error) {
 		c := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
 			DisableKeepAlives: true,
-			TLSClientConfig:   tlsconf.Client(client, m.pki.ID("shop", "web")),
+			TLSClientConfig:   tlsconf.Client(client, m.PKI.ID("shop", "web")),
 		}}
 		resp, err := c.Get("https://" + netip.AddrPortFrom(p.ip, appPort).String())
 		if err != nil {

@@ -2,7 +2,6 @@ package agent_test
 
 import (
 	"context"
-	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
 	"net"
@@ -16,25 +15,22 @@ import (
 	"github.com/envoyproxy/go-control-plane/pkg/cache/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	serverv3 "github.com/envoyproxy/go-control-plane/pkg/server/v3"
-	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	securityv1alpha1 "istio.io/api/security/v1alpha1"
 
 	"fairlead.dev/pkg/auth"
-	"fairlead.dev/pkg/rpc"
 	"fairlead.dev/pkg/testkit"
-	"fairlead.dev/pkg/tlsconf"
+	"fairlead.dev/services/node-agent/internal/agenttest"
 )
 
 // mesh is a small real control plane: a CA that signs for whoever proves who
 // they are, and xds-servers that serve one snapshot.
 type mesh struct {
-	t      *testing.T
-	pki    *testkit.CA
-	issuer *testkit.Issuer
-	cache  cache.SnapshotCache
+	agenttest.ControlPlane
+	t     *testing.T
+	cache cache.SnapshotCache
 }
 
 // everyNode gives all proxies the same snapshot.
@@ -44,10 +40,9 @@ func (everyNode) ID(*corev3.Node) string { return "all" }
 
 func newMesh(t *testing.T) *mesh {
 	return &mesh{
-		t:      t,
-		pki:    testkit.PKI(t),
-		issuer: testkit.NewIssuer(t),
-		cache:  cache.NewSnapshotCache(true, everyNode{}, nil),
+		ControlPlane: agenttest.NewControlPlane(t),
+		t:            t,
+		cache:        cache.NewSnapshotCache(true, everyNode{}, nil),
 	}
 }
 
@@ -68,7 +63,7 @@ func (m *mesh) set(version string, clusters, listeners []types.Resource) {
 
 // serve starts a gRPC server with the identity of a service account of
 // istio-system, on addr or a free port. stop kills it like a crash would.
-func (m *mesh) serve(account, addr string, policy auth.Policy, register func(*grpc.Server)) (string, func()) {
+func (m *mesh) serve(account, addr string, service string, register func(*grpc.Server)) (string, func()) {
 	m.t.Helper()
 	if addr == "" {
 		addr = "127.0.0.1:0"
@@ -77,39 +72,13 @@ func (m *mesh) serve(account, addr string, policy auth.Policy, register func(*gr
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	jwt, err := auth.NewJWT(auth.JWTConfig{
-		JWKSFile: m.issuer.JWKSFile, Issuer: m.issuer.Name, Audiences: []string{"istio-ca"}, TrustDomain: m.pki.TrustDomain,
-	})
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	server, err := rpc.NewServer(rpc.ServerConfig{
-		Service:       account,
-		Log:           testkit.Logger(m.t),
-		Registerer:    prometheus.NewRegistry(),
-		TLS:           tlsconf.Server(m.pki.NewSVID("istio-system", account), tls.VerifyClientCertIfGiven),
-		Authenticator: auth.FirstOf(auth.MTLS(), jwt),
-		Policy:        policy,
-	})
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	register(server)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = server.Serve(lis)
-	}()
-	var once sync.Once
-	stop := func() { once.Do(func() { server.Stop(); <-done }) }
-	m.t.Cleanup(stop)
-	return lis.Addr().String(), stop
+	return lis.Addr().String(), m.Serve(m.t, lis, account, service, register)
 }
 
 // ca starts the certificate authority; ttl is what it grants.
 func (m *mesh) ca(addr string, ttl time.Duration) (string, func()) {
-	return m.serve("ca", addr, auth.Policy{"/istio.v1.auth.IstioCertificateService/*": auth.AnyIdentity()}, func(s *grpc.Server) {
-		securityv1alpha1.RegisterIstioCertificateServiceServer(s, &signer{pki: m.pki, ttl: ttl})
+	return m.serve("ca", addr, "istio.v1.auth.IstioCertificateService", func(s *grpc.Server) {
+		securityv1alpha1.RegisterIstioCertificateServiceServer(s, &signer{pki: m.PKI, ttl: ttl})
 	})
 }
 
@@ -118,7 +87,7 @@ func (m *mesh) xds(addr string) (string, *streams, func()) {
 	seen := &streams{}
 	ctx, cancel := context.WithCancel(context.Background())
 	m.t.Cleanup(cancel)
-	at, stop := m.serve("xds-server", addr, auth.Policy{"/envoy.service.discovery.v3.AggregatedDiscoveryService/*": auth.AnyIdentity()}, func(s *grpc.Server) {
+	at, stop := m.serve("xds-server", addr, "envoy.service.discovery.v3.AggregatedDiscoveryService", func(s *grpc.Server) {
 		discoveryv3.RegisterAggregatedDiscoveryServiceServer(s, serverv3.NewServer(ctx, m.cache, seen.callbacks()))
 	})
 	return at, seen, stop

@@ -14,7 +14,7 @@ import (
 	"fairlead.dev/pkg/tlsconf"
 	"fairlead.dev/services/node-agent/internal/config"
 	"fairlead.dev/services/node-agent/internal/node"
-	"fairlead.dev/services/node-agent/internal/program"
+	"fairlead.dev/services/node-agent/internal/proxyless"
 	"fairlead.dev/services/node-agent/internal/relay"
 	"fairlead.dev/services/node-agent/internal/statedir"
 	"fairlead.dev/services/node-agent/internal/status"
@@ -26,32 +26,32 @@ const idlePoll = 100 * time.Millisecond
 // programs is the agent's side of gRPC programs that speak xDS themselves.
 type programs struct {
 	// files is nil where none are kept.
-	files *program.Keeper
+	files *proxyless.Files
 	relay *relay.Relay
 }
 
 // newKeeper makes what keeps the files of gRPC programs; nil if nobody asks for
 // any.
-func newKeeper(c *config.Config, dir *statedir.Dir, source tlsconf.Source, log *slog.Logger) (*program.Keeper, error) {
+func newKeeper(c *config.Config, dir *statedir.Dir, source tlsconf.Source, log *slog.Logger) (*proxyless.Files, error) {
 	if c.CertificateDir == "" {
 		return nil, nil //nolint:nilnil // none is no error
 	}
-	keep := program.Config{Source: source, CertificateDir: c.CertificateDir, BootstrapPath: c.GRPCBootstrap, Log: log}
+	keep := proxyless.Config{Source: source, CertificateDir: c.CertificateDir, BootstrapPath: c.GRPCBootstrap, Log: log}
 	if c.GRPCBootstrap != "" {
 		socket, err := dir.SocketPath(statedir.XDS)
 		if err != nil {
 			return nil, process.WithExitCode(err, process.ExitUsage)
 		}
-		n, err := node.NewProgram(c)
+		n, err := node.NewProxyless(c)
 		if err != nil {
 			return nil, process.WithExitCode(err, process.ExitRefused)
 		}
-		keep.Bootstrap, err = program.Bootstrap(program.BootstrapInput{Node: n, Socket: socket, CertificateDir: c.CertificateDir, TTL: c.SecretTTL})
+		keep.Bootstrap, err = proxyless.Bootstrap(proxyless.BootstrapInput{Node: n, Socket: socket, CertificateDir: c.CertificateDir, TTL: c.SecretTTL})
 		if err != nil {
 			return nil, process.WithExitCode(err, process.ExitRefused)
 		}
 	}
-	return program.NewKeeper(keep), nil
+	return proxyless.NewFiles(keep), nil
 }
 
 // beside runs an agent without an Envoy until ctx ends and the programs beside

@@ -70,8 +70,8 @@ func (m *mesh) startIn(stateDir, ca, xds string, env ...string) *proxy {
 	ip := loopbackIP()
 	c, err := config.Parse("sidecar", config.Flags{
 		StateDir:         stateDir,
-		TokenFile:        m.issuer.TokenFile("shop", "web", "istio-ca"),
-		RootCertFile:     m.pki.WriteRoot(t.TempDir()),
+		TokenFile:        m.Issuer.TokenFile("shop", "web", "istio-ca"),
+		RootCertFile:     m.PKI.WriteRoot(t.TempDir()),
 		EnvoyBinary:      envoyBinary(t),
 		DiscoveryAddress: strings.Split(xds, ","),
 		CAAddress:        ca,

@@ -15,7 +15,7 @@ import (
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/services/node-agent/internal/config"
 	"fairlead.dev/services/node-agent/internal/envoy"
-	"fairlead.dev/services/node-agent/internal/ready"
+	"fairlead.dev/services/node-agent/internal/readiness"
 	"fairlead.dev/services/node-agent/internal/relay"
 	"fairlead.dev/services/node-agent/internal/sds"
 )
@@ -27,7 +27,7 @@ func TestStatusServerHandlers(t *testing.T) {
 	source := testkit.PKI(t).NewSVID("shop", "web")
 	admin := envoy.NewAdmin(filepath.Join(t.TempDir(), "nobody"))
 	c := &config.Config{StatusAddress: netip.MustParseAddrPort("127.0.0.1:0")}
-	s, err := statusServer(c, admin, ready.New(admin, source, nil, nil), prometheus.NewRegistry(), testkit.Logger(t))
+	s, err := statusServer(c, admin, readiness.New(admin, source, nil, nil), prometheus.NewRegistry(), testkit.Logger(t))
 	if err != nil {
 		t.Fatal(err)
 	}

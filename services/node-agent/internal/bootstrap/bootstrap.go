@@ -1,7 +1,6 @@
-// Package bootstrap builds the configuration Envoy starts with: who it is,
-// where its admin interface listens, and that everything else comes from the
-// agent by xDS and SDS. Build is a pure function; Write puts the result where
-// Envoy reads it.
+// Package bootstrap builds Envoy's bootstrap: its node, its admin interface, and the clusters by which it reaches the
+// agent for xDS and SDS. Package app calls Build, a pure function, and Write, which puts the result into the state
+// directory, where Envoy reads it. JSON is its encoding.
 package bootstrap
 
 import (
@@ -25,7 +24,7 @@ import (
 	"fairlead.dev/services/node-agent/internal/statedir"
 )
 
-// Names of the clusters every proxy has. xDS resources refer to SDSCluster.
+// Names of the clusters in every bootstrap. xDS resources refer to SDSCluster.
 const (
 	XDSCluster   = "xds-grpc"
 	SDSCluster   = "sds-grpc"
@@ -33,40 +32,40 @@ const (
 	StatsCluster = "prometheus_stats"
 )
 
-// Reconnection of Envoy's ADS stream to the agent. The agent is local and holds
-// the stream while it looks for an xds-server, so there is no crowd to spare.
+// Back-off of Envoy's ADS stream to the agent. It is short, because package relay has the back-off towards the
+// xds-servers.
 const (
 	reconnectBase = 50 * time.Millisecond
 	reconnectMax  = time.Second
 )
 
-// TypeURL of a bootstrap, by which what changes one is asked for.
+// TypeURL is the type by which the agent asks for bootstrap patches.
 const TypeURL = "type.googleapis.com/envoy.config.bootstrap.v3.Bootstrap"
 
-// maxRegexProgram is the size of compiled regular expressions Envoy accepts;
-// Istio's value, since what its users wrote must load.
+// maxRegexProgram bounds the size of a compiled regular expression. It is Istio's value, so that Istio's configurations
+// load.
 const maxRegexProgram = 32768
 
-// Input is what a bootstrap depends on.
+// Input is the input of Build.
 type Input struct {
 	Node *corev3.Node
 	// XDSPath, SDSPath and AdminPath are unix sockets as Envoy opens them.
 	XDSPath, SDSPath, AdminPath string
 	// Delta selects incremental xDS.
 	Delta bool
-	// Status is the agent's HTTP server; Ready and Stats Envoy's listeners.
+	// Status is the address of the agent's HTTP server; Ready and Stats are those of Envoy's listeners.
 	Status, Ready, Stats netip.AddrPort
 	// MaxDownstreamConnections limits the connections of all listeners.
 	MaxDownstreamConnections uint64
 	// RuntimeValues are ProxyConfig's runtimeValues.
 	RuntimeValues map[string]string
-	// StatsMatcher adds to the stats that are kept.
+	// StatsMatcher selects stats besides those that are always kept.
 	StatsMatcher StatsMatcher
 	// ExtraTags are ProxyConfig's extraStatTags.
 	ExtraTags []string
 }
 
-// Build makes the bootstrap and checks it against Envoy's own rules.
+// Build makes the bootstrap and validates it by the rules in Envoy's API.
 func Build(in Input) (*bootstrapv3.Bootstrap, error) {
 	regexEngine, err := pack(&regexv3.GoogleRE2{})
 	if err != nil {
@@ -111,14 +110,13 @@ func Build(in Input) (*bootstrapv3.Bootstrap, error) {
 	return b, nil
 }
 
-// JSON is the bootstrap as Envoy's -c reads it, the same bytes for the same
-// message.
+// JSON encodes a bootstrap for Envoy's option -c. The same message gives the same bytes.
 func JSON(b *bootstrapv3.Bootstrap) ([]byte, error) {
 	raw, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(b)
 	if err != nil {
 		return nil, fmt.Errorf("bootstrap: %w", err)
 	}
-	var out bytes.Buffer // protojson varies its white space on purpose
+	var out bytes.Buffer // protojson varies its white space
 	if err := json.Indent(&out, raw, "", "  "); err != nil {
 		return nil, fmt.Errorf("bootstrap: %w", err)
 	}
@@ -138,8 +136,8 @@ func Write(dir *statedir.Dir, b *bootstrapv3.Bootstrap) error {
 	return nil
 }
 
-// dynamicResources: everything by one ADS stream. No time limit for the first
-// answer, or Envoy would start empty while no xds-server can be reached.
+// dynamicResources makes Envoy get all resources by one ADS stream. The first fetch has no time limit, because Envoy
+// would otherwise start empty while no xds-server can be reached.
 func dynamicResources(delta bool) *bootstrapv3.Bootstrap_DynamicResources {
 	api := corev3.ApiConfigSource_GRPC
 	if delta {
@@ -201,8 +199,7 @@ func overloadManager(limit uint64) (*overloadv3.OverloadManager, error) {
 	}, nil
 }
 
-// logConfig makes Envoy's log lines JSON, as the agent's are on the same
-// stream.
+// logConfig makes Envoy's log lines JSON, like the agent's on the same stream.
 func logConfig() *bootstrapv3.Bootstrap_ApplicationLogConfig {
 	line := func(v string) *structpb.Value { return structpb.NewStringValue(v) }
 	return &bootstrapv3.Bootstrap_ApplicationLogConfig{
@@ -220,8 +217,7 @@ func logConfig() *bootstrapv3.Bootstrap_ApplicationLogConfig {
 	}
 }
 
-// pack validates m before it disappears into an Any, where the validation of
-// the enclosing message does not look.
+// pack validates a message and packs it into an Any, whose content the validation of the enclosing message skips.
 func pack(m interface {
 	proto.Message
 	ValidateAll() error

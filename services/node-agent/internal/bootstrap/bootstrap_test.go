@@ -62,7 +62,6 @@ func TestGolden(t *testing.T) {
 	testkit.GoldenStale(t, filepath.Join("testdata", "out", "*"), used)
 }
 
-// The real Envoy accepts every bootstrap.
 func TestEnvoyAccepts(t *testing.T) {
 	binary := os.Getenv("ENVOY")
 	if binary == "" {
@@ -106,7 +105,7 @@ func TestEnvoyAccepts(t *testing.T) {
 	}
 }
 
-func TestRefusesInvalid(t *testing.T) {
+func TestBuildRejectsInvalidInput(t *testing.T) {
 	in := inputs()["plain"]
 	in.XDSPath = ""
 	if _, err := Build(in); err == nil || !strings.Contains(err.Error(), "Path") {

@@ -16,7 +16,7 @@ import (
 // httpOptions is the key of HttpProtocolOptions in a cluster.
 const httpOptions = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 
-// clusters are the four fixed destinations, all of them on this machine.
+// clusters are the four static clusters, all on this machine.
 func clusters(in Input) ([]*clusterv3.Cluster, error) {
 	xds, err := grpcCluster(XDSCluster, in.XDSPath)
 	if err != nil {
@@ -50,8 +50,7 @@ func staticCluster(name string, address *corev3.Address) *clusterv3.Cluster {
 	}
 }
 
-// grpcCluster speaks HTTP/2 with keepalive, by which Envoy notices an agent
-// that hangs.
+// grpcCluster is a cluster of HTTP/2 with keepalive, by which Envoy notices an agent that hangs.
 func grpcCluster(name, path string) (*clusterv3.Cluster, error) {
 	options, err := pack(&httpv3.HttpProtocolOptions{
 		UpstreamProtocolOptions: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{
@@ -81,7 +80,7 @@ func grpcCluster(name, path string) (*clusterv3.Cluster, error) {
 	return c, nil
 }
 
-// reachable is where to connect to a server bound to a.
+// reachable returns the address to connect to for a server that listens on a.
 func reachable(a netip.AddrPort) netip.AddrPort {
 	switch {
 	case !a.Addr().IsUnspecified():

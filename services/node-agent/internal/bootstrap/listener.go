@@ -12,15 +12,15 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// Stat prefixes of the agent's own listeners. A drain does not wait for the
-// connections of probes and scrapers, and knows them by these.
+// Stat prefixes of the static listeners. A drain does not wait for connections on them, which serve probes and
+// scrapers.
 const (
 	ReadyStatPrefix = "agent_ready"
 	StatsStatPrefix = "agent_stats"
 )
 
-// listeners: 15021 passes probes on to the agent, so that a probe fails when
-// Envoy itself cannot serve; 15090 shows Envoy's own metrics.
+// listeners are the static listeners: 15090 serves Envoy's metrics, and 15021 forwards readiness probes to the agent,
+// so that a probe also fails when Envoy cannot serve.
 func listeners(in Input) ([]*listenerv3.Listener, error) {
 	stats, err := pathListener(StatsStatPrefix, in.Stats, "/stats/prometheus", StatsCluster)
 	if err != nil {
@@ -33,7 +33,7 @@ func listeners(in Input) ([]*listenerv3.Listener, error) {
 	return []*listenerv3.Listener{stats, ready}, nil
 }
 
-// pathListener serves one path from one cluster, and 404 otherwise.
+// pathListener forwards one path to a cluster and answers 404 to others.
 func pathListener(name string, address netip.AddrPort, path, cluster string) (*listenerv3.Listener, error) {
 	router, err := pack(&routerv3.Router{})
 	if err != nil {

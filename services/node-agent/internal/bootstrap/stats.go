@@ -9,14 +9,13 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 )
 
-// StatsMatcher names stats that are kept besides those the agent needs. All
-// others are never created in Envoy: with thousands of clusters they would be
-// most of its memory.
+// StatsMatcher selects stats that Envoy keeps besides the required ones. It creates no others, which with thousands of
+// clusters would take most of its memory.
 type StatsMatcher struct {
 	Prefixes, Suffixes, Regexps []string
 }
 
-// Annotations by which one workload keeps more stats, comma separated.
+// Annotations of a Pod that select more stats, comma separated.
 const (
 	prefixesAnnotation = "sidecar.istio.io/statsInclusionPrefixes"
 	suffixesAnnotation = "sidecar.istio.io/statsInclusionSuffixes"
@@ -41,15 +40,13 @@ func StatsMatcherFrom(pc *meshv1alpha1.ProxyConfig, annotations map[string]strin
 	}
 }
 
-// What readiness, drain and the watch for rejected configuration read, and
-// what Istio keeps.
+// Stats that readiness, drain and alerts on rejected configuration read, and those that Istio keeps.
 var (
 	requiredPrefixes = []string{"cluster_manager", "listener_manager", "server", "cluster." + XDSCluster, "cluster." + SDSCluster, "wasm"}
 	requiredSuffixes = []string{"downstream_cx_active", "downstream_rq_active", "update_rejected", "rbac.allowed", "rbac.denied", "shadow_allowed", "shadow_denied"}
 )
 
-// tags turn the variable part of a stat's name into a label, with Istio's
-// expressions, so that dashboards written for Istio find their series.
+// tags turn the variable part of a stat's name into a label. The expressions are Istio's, so that its dashboards work.
 var tags = []struct{ name, regex string }{
 	{"cluster_name", `^cluster\.((.+?(\..+?\.svc\.cluster\.local)?)\.)`},
 	{"tcp_prefix", `^tcp\.((.*?)\.)\w+?$`},

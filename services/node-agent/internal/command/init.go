@@ -12,7 +12,7 @@ import (
 	"fairlead.dev/services/node-agent/internal/redirect"
 )
 
-// initialise is named for its command, since init is taken.
+// initialise makes the command "init"; Go reserves that name.
 func initialise(stderr io.Writer) *cobra.Command {
 	var flags config.RedirectFlags
 	cmd := &cobra.Command{

@@ -68,7 +68,7 @@ func wait() *cobra.Command {
 			return untilReady(ctx, client, url, time.Duration(periodMillis)*time.Millisecond)
 		},
 	}
-	// The names of Istio's agent, since Pods are written with them.
+	// The names are those of Istio's agent, which Pods use.
 	cmd.Flags().StringVar(&url, "url", "http://localhost:15021/healthz/ready", "readiness URL to ask")
 	cmd.Flags().IntVar(&timeoutSeconds, "timeoutSeconds", 60, "give up after this many seconds")
 	cmd.Flags().IntVar(&requestMillis, "requestTimeoutMillis", 500, "time limit of one request")
@@ -76,7 +76,7 @@ func wait() *cobra.Command {
 	return cmd
 }
 
-// untilReady asks until the answer is 200; its error is the last answer.
+// untilReady asks url every period until the answer is 200. When ctx ends it returns the last answer as an error.
 func untilReady(ctx context.Context, client *http.Client, url string, period time.Duration) error {
 	var last error
 	for {

@@ -1,4 +1,5 @@
-// Package command is the command line of node-agent.
+// Package command is the command line of node-agent: Root makes the commands "proxy" (runs the agent), "init" (package
+// redirect), "request" and "wait" (clients of a running agent's Envoy) and "version".
 package command
 
 import (
@@ -77,7 +78,7 @@ func versionCommand() *cobra.Command {
 	}
 }
 
-// usage gives a wrong number of arguments the exit code for that.
+// usage makes a wrong number of arguments an error of exit code process.ExitUsage.
 func usage(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := check(cmd, args); err != nil {

@@ -1,6 +1,6 @@
-// Package config turns the agent's flags, environment, ProxyConfig and pod
-// information into one validated Config. It reads each of them once; nothing
-// else in the agent looks at the environment.
+// Package config makes the agent's configuration. Parse reads the flags, environment, ProxyConfig and pod information
+// of "node-agent proxy" and returns a checked Config; ParseRedirect does so for "node-agent init". Package command
+// calls both. No other package of the agent reads the environment.
 package config
 
 import (
@@ -13,17 +13,16 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 )
 
-// Role is what the proxy is for; it is the first part of the node id.
+// Role is the type of the proxy, the first part of the node id.
 type Role string
 
-// The roles Envoy can be started in. Istio's agent uses the same words.
+// The roles, named as in Istio's agent: Router is a gateway.
 const (
 	Sidecar Role = "sidecar"
 	Router  Role = "router"
 )
 
-// Config is everything the agent was told, checked and with defaults applied.
-// It is not changed after Parse returns it.
+// Config is the checked configuration of "node-agent proxy", with defaults applied. It is not changed after Parse.
 type Config struct {
 	Role           Role
 	PodName        string
@@ -39,7 +38,7 @@ type Config struct {
 	// Meta holds ISTIO_META_* and ISTIO_METAJSON_* as node metadata keys.
 	Meta        map[string]any
 	ProxyConfig *meshv1alpha1.ProxyConfig
-	// Interception is how inbound connections get to a sidecar: REDIRECT, TPROXY or NONE.
+	// Interception is how inbound connections reach a sidecar: REDIRECT, TPROXY or NONE.
 	Interception string
 
 	// DiscoveryAddresses are host:port of xds-servers, tried in random order.
@@ -49,7 +48,7 @@ type Config struct {
 	// CAAddress is "host:port[,host:port]" of the certificate authority.
 	CAAddress string
 	CAIDs     []spiffeid.ID
-	// TokenFile holds the workload's JWT; read again for each use.
+	// TokenFile holds the workload's JWT. It is read again for each use.
 	TokenFile    string
 	RootCertFile string
 	// CacheCertificate keeps key and certificate in StateDir between runs.
@@ -57,13 +56,12 @@ type Config struct {
 	SecretTTL        time.Duration
 
 	StateDir string
-	// NoEnvoy is set for workloads that speak xDS themselves: no Envoy runs.
+	// NoEnvoy means that no Envoy runs, because the workload is a proxyless gRPC program.
 	NoEnvoy bool
-	// GRPCBootstrap is the absolute path of the bootstrap of gRPC programs that
-	// speak xDS themselves; "" where there are none.
+	// GRPCBootstrap is the absolute path of the bootstrap of proxyless gRPC programs; "" if there are none.
 	GRPCBootstrap string
-	// CertificateDir is the absolute path of the directory with the workload's
-	// key, certificate and roots in files; "" keeps them in memory.
+	// CertificateDir is the absolute path of the directory for files of the workload's key, certificate and roots; ""
+	// keeps them in memory.
 	CertificateDir string
 	EnvoyBinary    string
 	// Concurrency is Envoy's number of worker threads, at least 1.
@@ -71,18 +69,18 @@ type Config struct {
 	EnvoyLogLevel     string
 	EnvoyComponentLog string
 	EnvoyFileFlush    time.Duration
-	// EnvoyFileFlushKB is how much of an access log Envoy keeps back at most; 0 leaves it to Envoy.
+	// EnvoyFileFlushKB is how much of an access log Envoy buffers; 0 is Envoy's default.
 	EnvoyFileFlushKB uint32
 	// MaxDownstreamConnections is the limit of Envoy's overload manager.
 	MaxDownstreamConnections uint64
 	// DeltaXDS selects incremental xDS between Envoy and the xds-server.
 	DeltaXDS bool
-	// BootstrapXDS has the agent ask the xds-server, before Envoy starts, what EnvoyFilters change of the bootstrap.
+	// BootstrapXDS makes the agent fetch the bootstrap patches of EnvoyFilters from the xds-server before Envoy starts.
 	BootstrapXDS bool
-	// OnDemand is whether this proxy is to be sent only what it calls; nil leaves it to the mesh.
+	// OnDemand makes the xds-server send only virtual hosts that the proxy asks for; nil is the mesh's setting.
 	OnDemand *bool
 
-	// DNS is what the agent answers the workload's DNS queries with; nil where it does not.
+	// DNS configures the DNS proxy; nil if there is none.
 	DNS *DNS
 
 	// StatusAddress is the agent's own HTTP server, 15020.
@@ -94,43 +92,41 @@ type Config struct {
 
 	Drain    Drain
 	LogLevel string
-	// Warnings are remarks about accepted but doubtful input, to be logged.
+	// Warnings are to be logged: input that was accepted but is ignored.
 	Warnings []string
 }
 
 // Drain says how long a terminating proxy goes on serving.
 type Drain struct {
-	// Envoy is Envoy's --drain-time-s: how gradually connections are closed.
+	// Envoy is Envoy's --drain-time-s, the time over which it closes connections.
 	Envoy time.Duration
-	// Termination is the time between SIGTERM and the end of Envoy. With
-	// ExitOnZero it is an upper bound, and zero means no bound.
+	// Termination is the time from SIGTERM to the end of Envoy. With ExitOnZero it is an upper bound, and 0 means none.
 	Termination time.Duration
-	// Minimum is how long to drain before looking for zero connections.
+	// Minimum is how long to drain before ExitOnZero counts connections.
 	Minimum time.Duration
 	// ExitOnZero ends the drain as soon as no connection is in use.
 	ExitOnZero bool
 }
 
-// maxConcurrency bounds Envoy's worker threads: as many as the largest machines have CPUs. An annotation may ask for
-// them, and they take memory each.
+// maxConcurrency bounds Envoy's worker threads, since each takes memory and an annotation may set their number. The
+// largest machines have as many CPUs.
 const maxConcurrency = 1024
 
-// metaGenerator is the metadata that makes control planes answer a node with
-// what gRPC programs understand.
+// Node metadata GENERATOR=grpc makes a control plane send the resources of proxyless gRPC programs.
 const (
 	metaGenerator = "GENERATOR"
 	generatorGRPC = "grpc"
 )
 
-// metaInterception is the metadata that says how inbound connections get to the proxy.
+// metaInterception is the node metadata key of Interception.
 const metaInterception = "INTERCEPTION_MODE"
 
-// Identity is the SPIFFE id the workload must be given by the CA.
+// Identity is the SPIFFE ID for which the agent requests a certificate.
 func (c *Config) Identity() (spiffeid.ID, error) {
 	return spiffeid.FromSegments(c.TrustDomain, "ns", c.Namespace, "sa", c.ServiceAccount)
 }
 
-// validate reports every problem at once, each with its remedy.
+// validate returns all problems as one error, each with its remedy.
 func (c *Config) validate() error {
 	var errs []error
 	need := func(ok bool, format string, args ...any) {

@@ -12,15 +12,16 @@ import (
 	"github.com/miekg/dns"
 )
 
-// DNS says where the agent answers DNS queries, and whom it asks itself.
+// DNS configures the DNS proxy (package nameserver).
 type DNS struct {
-	// Addresses, by UDP and TCP.
+	// Addresses to listen on, by UDP and TCP.
 	Addresses []netip.AddrPort
-	Resolv    *dns.ClientConfig
+	// Resolv has the upstream servers and search domains of resolv.conf.
+	Resolv *dns.ClientConfig
 }
 
-// names decides whether the agent answers DNS queries: Envoy is needed for what they are answered with.
-func (c *Config) names(f Flags, env *environment, h Host) error {
+// parseDNS sets c.DNS if DNS capture is on. Without an Envoy there is no name table, so there is no DNS proxy.
+func (c *Config) parseDNS(f Flags, env *environment, h Host) error {
 	if !env.boolean(dnsCapture, false) || c.NoEnvoy {
 		return nil
 	}
@@ -36,7 +37,7 @@ func (c *Config) names(f Flags, env *environment, h Host) error {
 	return nil
 }
 
-// dnsAddresses turns "host:port" into addresses: localhost is the loopback addresses this machine has.
+// dnsAddresses parses "host:port"; localhost stands for all loopback addresses of this machine.
 func dnsAddresses(address string) ([]netip.AddrPort, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -61,7 +62,7 @@ func dnsAddresses(address string) ([]netip.AddrPort, error) {
 	return out, nil
 }
 
-// readResolvConf reads a resolv.conf. Its servers are IP addresses.
+// readResolvConf reads a resolv.conf, whose servers must be IP addresses.
 func readResolvConf(path string, h Host) (*dns.ClientConfig, error) {
 	raw, err := h.ReadFile(path)
 	if err != nil {

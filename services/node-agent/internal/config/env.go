@@ -14,8 +14,8 @@ const (
 	metaJSONPrefix = "ISTIO_METAJSON_"
 )
 
-// environment answers look-ups from the process environment first and from
-// ProxyConfig's proxyMetadata second, and gathers what it could not read.
+// environment looks up variables, first in the process environment (vars) and then in ProxyConfig's proxyMetadata
+// (extra). failed collects the values that could not be parsed, for Parse's error.
 type environment struct {
 	vars   map[string]string
 	extra  map[string]string
@@ -51,17 +51,23 @@ func (e *environment) fail(name, value, want string) {
 	e.failed = append(e.failed, fmt.Errorf("%s=%q: want %s", name, value, want))
 }
 
-func (e *environment) boolean(name string, def bool) bool {
+// variable parses a variable. It returns def if the variable is unset, empty or malformed; want describes a correct
+// value.
+func variable[T any](e *environment, name string, def T, want string, parse func(string) (T, error)) T {
 	v := e.get(name)
 	if v == "" {
 		return def
 	}
-	b, err := strconv.ParseBool(v)
+	parsed, err := parse(v)
 	if err != nil {
-		e.fail(name, v, "true or false")
+		e.fail(name, v, want)
 		return def
 	}
-	return b
+	return parsed
+}
+
+func (e *environment) boolean(name string, def bool) bool {
+	return variable(e, name, def, "true or false", strconv.ParseBool)
 }
 
 // optional is nil for a variable that is unset or empty.
@@ -69,54 +75,35 @@ func (e *environment) optional(name string) *bool {
 	if e.get(name) == "" {
 		return nil
 	}
-	b := e.boolean(name, false)
-	return &b
+	return new(e.boolean(name, false))
 }
 
 func (e *environment) duration(name string, def time.Duration) time.Duration {
-	v := e.get(name)
-	if v == "" {
-		return def
-	}
-	d, err := time.ParseDuration(v)
-	if err != nil {
-		e.fail(name, v, "a duration such as 5s or 24h")
-		return def
-	}
-	return d
+	return variable(e, name, def, "a duration such as 5s or 24h", time.ParseDuration)
 }
 
-// seconds reads a whole number of seconds; ok says whether it was given.
+// seconds reads a whole number of seconds; ok reports whether the variable has one.
 func (e *environment) seconds(name string) (d time.Duration, ok bool) {
-	v := e.get(name)
-	if v == "" {
-		return 0, false
-	}
-	n, err := strconv.ParseUint(v, 10, 31)
-	if err != nil {
-		e.fail(name, v, "a whole number of seconds")
-		return 0, false
-	}
-	return time.Duration(n) * time.Second, true
+	d = variable(e, name, -1, "a whole number of seconds", func(v string) (time.Duration, error) {
+		n, err := strconv.ParseUint(v, 10, 31)
+		return time.Duration(n) * time.Second, err
+	})
+	return d, d >= 0
 }
 
 func (e *environment) port(name string, def uint16) uint16 {
-	v := e.get(name)
-	if v == "" {
-		return def
-	}
-	n, err := strconv.ParseUint(v, 10, 16)
-	if err != nil || n == 0 {
-		e.fail(name, v, "a port, 1 to 65535")
-		return def
-	}
-	return uint16(n)
+	return variable(e, name, def, "a port, 1 to 65535", func(v string) (uint16, error) {
+		n, err := strconv.ParseUint(v, 10, 16)
+		if n == 0 {
+			err = strconv.ErrRange
+		}
+		return uint16(n), err
+	})
 }
 
-// metadata is the node metadata the environment asks for. A variable
-// ISTIO_META_X is the string key X. A variable ISTIO_METAJSON_X holds JSON: the
-// entries of an object become keys of their own, as in Istio's agent, except
-// for LABELS and ANNOTATIONS, which are returned apart.
+// metadata returns the node metadata in the environment, as Istio's agent reads it. The variable ISTIO_META_X is the
+// string of key X. The variable ISTIO_METAJSON_X holds JSON for key X; if that is an object, its entries become keys
+// instead. LABELS and ANNOTATIONS are returned separately.
 func (e *environment) metadata() (meta map[string]any, labels, annotations map[string]string) {
 	meta, labels, annotations = map[string]any{}, map[string]string{}, map[string]string{}
 	all := maps.Clone(e.extra)

@@ -1,15 +1,15 @@
 package config
 
 import (
+	"cmp"
 	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
 )
 
-// Flags are the command line of "node-agent proxy". A flag that is given wins
-// over the environment, the environment over ProxyConfig, and that over
-// defaults.
+// Flags are the flags of "node-agent proxy". A flag takes precedence over the environment, the environment over
+// ProxyConfig, and ProxyConfig over defaults.
 type Flags struct {
 	StateDir         string
 	TokenFile        string
@@ -35,19 +35,11 @@ type Flags struct {
 	PodInfoDir string
 }
 
-// Register adds the flags to fs. Istio's spellings (--proxyLogLevel,
-// --log_output_level) are accepted too, so that injected arguments work.
+// Register adds the flags to fs. It also accepts Istio's spellings, such as --proxyLogLevel, so that injected arguments
+// work.
 func (f *Flags) Register(fs *pflag.FlagSet) {
-	fs.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
-		switch name {
-		case "proxyLogLevel":
-			name = "proxy-log-level"
-		case "proxyComponentLogLevel":
-			name = "proxy-component-log-level"
-		case "log_output_level":
-			name = "log-level"
-		}
-		return pflag.NormalizedName(name)
+	acceptAliases(fs, map[string]string{
+		"proxyLogLevel": "proxy-log-level", "proxyComponentLogLevel": "proxy-component-log-level", "log_output_level": "log-level",
 	})
 	fs.StringVar(&f.StateDir, "state-dir", "", "directory for sockets and Envoy's bootstrap, mode 0700 (default: configPath of PROXY_CONFIG, ./etc/istio/proxy)")
 	fs.StringVar(&f.TokenFile, "token-file", defaultTokenFile, "file with the workload's JWT for ca and xds-server")
@@ -71,8 +63,14 @@ func (f *Flags) Register(fs *pflag.FlagSet) {
 	fs.StringVar(&f.PodInfoDir, "pod-info-dir", defaultPodInfo, "directory with the downward API's files labels and annotations")
 }
 
-// agentLevel understands Istio's "scope:level,scope:level" too: the level of
-// the scope "default", or "all", is the one that counts.
+// acceptAliases makes fs accept other spellings of flags, as keys of names, for the flags themselves.
+func acceptAliases(fs *pflag.FlagSet, names map[string]string) {
+	fs.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+		return pflag.NormalizedName(cmp.Or(names[name], name))
+	})
+}
+
+// agentLevel also accepts Istio's "scope:level,scope:level", of which it returns the level of scope "default" or "all".
 func agentLevel(v string) string {
 	if !strings.Contains(v, ":") {
 		return v

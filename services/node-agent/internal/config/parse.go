@@ -38,19 +38,18 @@ const (
 	defaultSecretTTL        = 24 * time.Hour
 )
 
-// Host is what Parse asks of the machine; a test gives its own.
+// Host is the machine that Parse reads from; ThisHost in production.
 type Host struct {
 	Environ  []string
 	ReadFile func(string) ([]byte, error)
-	// Addresses are the machine's own, used where INSTANCE_IP is not set.
+	// Addresses returns the machine's IP addresses, for when INSTANCE_IP is not set.
 	Addresses func() ([]netip.Addr, error)
 	NumCPU    int
 	// OpenFiles is the limit of open file descriptors.
 	OpenFiles uint64
 }
 
-// Parse makes the Config of a proxy in the given role. Its error names every
-// flag and variable that has to be corrected.
+// Parse makes the Config of "node-agent proxy <role>". Its error names every flag and variable that must be corrected.
 func Parse(role string, f Flags, h Host) (*Config, error) {
 	env := newEnvironment(h.Environ)
 	c := &Config{Role: Role(role)}
@@ -111,7 +110,7 @@ func Parse(role string, f Flags, h Host) (*Config, error) {
 	c.SecretTTL = env.duration("SECRET_TTL", defaultSecretTTL)
 
 	c.StateDir = cmp.Or(f.StateDir, pc.GetConfigPath(), defaultStateDir)
-	errs = append(errs, c.programs(env))
+	errs = append(errs, c.parseProxyless(env))
 	c.EnvoyBinary = cmp.Or(f.EnvoyBinary, defaultEnvoyBinary)
 	c.Concurrency = concurrency(f.Concurrency, pc, h.NumCPU)
 	c.EnvoyLogLevel, c.EnvoyComponentLog, c.EnvoyFileFlush = f.EnvoyLogLevel, f.EnvoyComponents, cmp.Or(f.EnvoyFileFlush, pc.GetFileFlushInterval().AsDuration(), defaultFileFlush)
@@ -122,8 +121,8 @@ func Parse(role string, f Flags, h Host) (*Config, error) {
 	c.BootstrapXDS = env.boolean("BOOTSTRAP_XDS_AGENT", false)
 	c.OnDemand = env.optional(onDemandMetadata)
 
-	errs = append(errs, c.addresses(f, env), c.names(f, env, h))
-	c.drain(env)
+	errs = append(errs, c.parseAddresses(f, env), c.parseDNS(f, env, h))
+	c.parseDrain(env)
 	errs = append(errs, env.failed...)
 	errs = append(errs, c.validate())
 	if err := errors.Join(errs...); err != nil {
@@ -138,13 +137,13 @@ func (c *Config) merge(source, text string) error {
 	return err
 }
 
-// programs decides what gRPC programs beside the agent are given. Istio's
-// injection says it by three variables; metadata GENERATOR alone will do.
-func (c *Config) programs(env *environment) error {
-	joins := c.Meta[metaGenerator] == generatorGRPC
-	c.NoEnvoy = env.boolean("DISABLE_ENVOY", joins)
+// parseProxyless sets the fields for proxyless gRPC programs. Istio's injection sets three variables; node metadata
+// GENERATOR=grpc alone implies them.
+func (c *Config) parseProxyless(env *environment) error {
+	proxyless := c.Meta[metaGenerator] == generatorGRPC
+	c.NoEnvoy = env.boolean("DISABLE_ENVOY", proxyless)
 	c.GRPCBootstrap = env.get("GRPC_XDS_BOOTSTRAP")
-	if c.GRPCBootstrap == "" && joins {
+	if c.GRPCBootstrap == "" && proxyless {
 		c.GRPCBootstrap = filepath.Join(c.StateDir, "grpc-bootstrap.json")
 	}
 	c.CertificateDir = env.get("OUTPUT_CERTS")
@@ -163,8 +162,8 @@ func (c *Config) programs(env *environment) error {
 	return nil
 }
 
-// addresses decides what 15020, 15021 and 15090 are bound to.
-func (c *Config) addresses(f Flags, env *environment) error {
+// parseAddresses sets the addresses of ports 15020, 15021 and 15090.
+func (c *Config) parseAddresses(f Flags, env *environment) error {
 	bind := netip.IPv4Unspecified()
 	if len(c.InstanceIPs) > 0 && c.InstanceIPs[0].Is6() {
 		bind = netip.IPv6Unspecified()
@@ -191,7 +190,7 @@ func (c *Config) addresses(f Flags, env *environment) error {
 	return nil
 }
 
-func (c *Config) drain(env *environment) {
+func (c *Config) parseDrain(env *environment) {
 	c.Drain = Drain{
 		Envoy:      defaultEnvoyDrain,
 		Minimum:    env.duration("MINIMUM_DRAIN_DURATION", defaultMinimumDrain),
@@ -277,7 +276,7 @@ func ids(flag string, given []string, td spiffeid.TrustDomain, account string) (
 	return out, nil
 }
 
-// concurrency follows ProxyConfig: 0 is one thread per CPU, unset is one.
+// concurrency applies ProxyConfig's rules: 0 is one thread per CPU, unset is one thread.
 func concurrency(flag int, pc *meshv1alpha1.ProxyConfig, cpus int) uint32 {
 	n := flag
 	if n < 0 {
@@ -292,7 +291,7 @@ func concurrency(flag int, pc *meshv1alpha1.ProxyConfig, cpus int) uint32 {
 	return uint32(max(n, 1))
 }
 
-// ThisHost is the Host the process runs on.
+// ThisHost is the Host that this process runs on.
 func ThisHost(openFiles uint64, cpus int) Host {
 	return Host{
 		Environ:   os.Environ(),

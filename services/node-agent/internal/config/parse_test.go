@@ -31,7 +31,7 @@ func host(files map[string]string, env ...string) Host {
 	}
 }
 
-// flags is the command line, parsed as the program does.
+// flags parses a command line as package command does.
 func flags(t *testing.T, args ...string) Flags {
 	t.Helper()
 	var f Flags
@@ -54,8 +54,7 @@ func parse(t *testing.T, f Flags, h Host) *Config {
 	return c
 }
 
-// In a Pod with nothing but its name, everything else is Istio's default.
-func TestDefaults(t *testing.T) {
+func TestDefaultsAreIstios(t *testing.T) {
 	c := parse(t, flags(t), host(nil, pod...))
 	id, err := c.Identity()
 	if err != nil {
@@ -80,7 +79,7 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-func TestSources(t *testing.T) {
+func TestSourcesOfSettings(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
 		args  []string
@@ -107,13 +106,13 @@ func TestSources(t *testing.T) {
 			[]string{"127.66.1.1:15020", "127.66.1.1:15021", "127.66.1.1:15090"}},
 		{"status address apart", []string{"--bind", "127.66.1.1", "--status-address", "127.0.0.1:1"}, nil, nil,
 			func(c *Config) any { return c.StatusAddress.String() }, "127.0.0.1:1"},
-		{"gRPC program", nil, []string{"ISTIO_META_GENERATOR=grpc", "PROXY_CONFIG=configPath: /proxy"}, nil,
+		{"proxyless gRPC", nil, []string{"ISTIO_META_GENERATOR=grpc", "PROXY_CONFIG=configPath: /proxy"}, nil,
 			func(c *Config) any { return []any{c.NoEnvoy, c.GRPCBootstrap, c.CertificateDir} }, []any{true, "/proxy/grpc-bootstrap.json", "/proxy/certs"}},
-		{"gRPC program as Istio injects it", nil, []string{"ISTIO_META_GENERATOR=grpc", "DISABLE_ENVOY=true", "OUTPUT_CERTS=/data", "GRPC_XDS_BOOTSTRAP=/boot.json"}, nil,
+		{"proxyless gRPC as Istio injects it", nil, []string{"ISTIO_META_GENERATOR=grpc", "DISABLE_ENVOY=true", "OUTPUT_CERTS=/data", "GRPC_XDS_BOOTSTRAP=/boot.json"}, nil,
 			func(c *Config) any { return []any{c.NoEnvoy, c.GRPCBootstrap, c.CertificateDir} }, []any{true, "/boot.json", "/data"}},
-		{"gRPC program beside an Envoy", []string{"--state-dir", "/proxy"}, []string{"GRPC_XDS_BOOTSTRAP=/boot.json"}, nil,
+		{"proxyless gRPC beside an Envoy", []string{"--state-dir", "/proxy"}, []string{"GRPC_XDS_BOOTSTRAP=/boot.json"}, nil,
 			func(c *Config) any { return []any{c.NoEnvoy, c.GRPCBootstrap, c.CertificateDir} }, []any{false, "/boot.json", "/proxy/certs"}},
-		{"no program", nil, nil, nil,
+		{"no proxyless gRPC", nil, nil, nil,
 			func(c *Config) any { return []any{c.NoEnvoy, c.GRPCBootstrap, c.CertificateDir} }, []any{false, "", ""}},
 		{"IPv6 instance", nil, []string{"INSTANCE_IP=fd00::7"}, nil,
 			func(c *Config) any { return c.ReadyAddress.String() }, "[::]:15021"},
@@ -160,8 +159,7 @@ func TestSources(t *testing.T) {
 	}
 }
 
-// An error names the flag or variable, its value and what is wanted.
-func TestErrors(t *testing.T) {
+func TestErrorNamesTheSettingAndItsRemedy(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
 		role  string
@@ -205,18 +203,17 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestWhatProxyConfigMayNotSay: neither PROXY_CONFIG nor the annotation says which program runs or where files are
-// written; what is ignored is named, with what to do instead.
-func TestWhatProxyConfigMayNotSay(t *testing.T) {
+// The warning about an ignored field names a remedy.
+func TestProxyConfigCannotSetProgramsAndFiles(t *testing.T) {
 	inAnnotation := func(text string) map[string]string {
 		return map[string]string{"etc/istio/pod/annotations": "proxy.istio.io/config=" + strconv.Quote(text) + "\n"}
 	}
 	for field, tc := range map[string]struct {
 		text string
-		// kept is whether PROXY_CONFIG may say it.
+		// kept is whether PROXY_CONFIG may set it.
 		kept   bool
 		get    func(*Config) any
-		with   any // what it asks for
+		with   any // the value in text
 		remedy string
 	}{
 		"binaryPath": {"binaryPath: /tmp/evil", false, func(c *Config) any { return c.EnvoyBinary }, "/tmp/evil", "--envoy-binary"},

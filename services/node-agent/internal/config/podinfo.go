@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// parsePodInfo reads the format of Kubernetes' downward API volume: one
-// key="value" per line, the value quoted as strconv.Quote does.
+// parsePodInfo parses a file of Kubernetes' downward API: one key="value" per line, the value quoted as by
+// strconv.Quote.
 func parsePodInfo(data string) (map[string]string, error) {
 	out := map[string]string{}
 	for i, line := range strings.Split(data, "\n") {

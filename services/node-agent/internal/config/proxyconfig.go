@@ -15,21 +15,19 @@ import (
 	"fairlead.dev/pkg/yamltext"
 )
 
-// Where a ProxyConfig is read from. Neither is the operator's own: injection, and fairlead up, lay the Pod's annotation
-// over the mesh's settings before they put it into PROXY_CONFIG.
+// Where a ProxyConfig is read from. A Pod's author can write both: injection and fairlead up merge the Pod's annotation
+// into the mesh's settings before they set PROXY_CONFIG.
 const (
 	proxyConfigVariable = "PROXY_CONFIG"
 	// proxyConfigAnnotation overrides PROXY_CONFIG for one Pod, field by field.
 	proxyConfigAnnotation = proxyconfig.Annotation
 )
 
-// maxProxyConfig bounds the YAML that is looked at.
+// maxProxyConfig bounds the YAML that is parsed.
 const maxProxyConfig = 1 << 20
 
-// mergeProxyConfig reads YAML (or JSON) in the form of Istio's ProxyConfig on
-// top of pc. A field this version does not know is skipped and named in a
-// warning, because an injector may be newer than the agent; so is what is not
-// a ProxyConfig's to say.
+// mergeProxyConfig merges YAML (or JSON) of Istio's ProxyConfig into pc. It ignores unknown fields with a warning,
+// because an injector may be newer than the agent, and also the fields that restrict removes.
 func mergeProxyConfig(pc *meshv1alpha1.ProxyConfig, source, text string) (warnings []string, err error) {
 	if text == "" {
 		return nil, nil
@@ -63,16 +61,16 @@ func mergeProxyConfig(pc *meshv1alpha1.ProxyConfig, source, text string) (warnin
 	return warnings, nil
 }
 
-// restrict takes out of a ProxyConfig what decides which program the agent runs and which files it writes, and says so.
-// Whoever writes a Pod's annotation would otherwise have the agent's user run and overwrite what is not the Pod's,
-// where it is not confined to the Pod's container.
+// restrict removes the fields that decide which program the agent runs and which files it writes, with a warning for
+// each. Otherwise the author of a Pod's annotation could make an agent outside a container run any program and
+// overwrite any file of the agent's user.
 func restrict(pc *meshv1alpha1.ProxyConfig, source string) (warnings []string) {
 	ignore := func(field, value, remedy string) {
 		warnings = append(warnings, fmt.Sprintf("%s: %s %q is ignored: %s", source, field, value, remedy))
 	}
 	if path := pc.GetBinaryPath(); path != "" {
 		pc.BinaryPath = ""
-		if path != defaultEnvoyBinary { // what Istio's injection says anyway
+		if path != defaultEnvoyBinary { // Istio's injection sets it in every Pod
 			ignore("binaryPath", path, "give the agent --envoy-binary, or fairlead up --envoy")
 		}
 	}
@@ -90,11 +88,11 @@ func restrict(pc *meshv1alpha1.ProxyConfig, source string) (warnings []string) {
 	return warnings
 }
 
-// onDemandMetadata is the entry of proxyMetadata that says whether the proxy is sent only what it calls: what Istio's ProxyConfig has room for.
+// onDemandMetadata is the entry of proxyMetadata for Config.OnDemand, for which Istio's ProxyConfig has no field.
 const onDemandMetadata = "FAIRLEAD_ON_DEMAND"
 
-// liftOnDemand turns Fairlead's own field onDemand of a ProxyConfig in JSON into an entry of proxyMetadata, over one that is there. What is no
-// ProxyConfig is left as it is, for its decoder to refuse.
+// liftOnDemand replaces Fairlead's own field onDemand of a ProxyConfig in JSON by the entry onDemandMetadata of
+// proxyMetadata. It leaves malformed JSON unchanged, for the decoder to reject.
 func liftOnDemand(js []byte) ([]byte, error) {
 	tree, ok := members(js)
 	if !ok || tree["onDemand"] == nil {
@@ -123,7 +121,7 @@ func liftOnDemand(js []byte) ([]byte, error) {
 	return json.Marshal(tree)
 }
 
-// members of a JSON object; null has none.
+// members parses a JSON object; null has no members.
 func members(js []byte) (map[string]json.RawMessage, bool) {
 	out := map[string]json.RawMessage{}
 	err := json.Unmarshal(js, &out)

@@ -13,10 +13,10 @@ import (
 	"fairlead.dev/services/node-agent/internal/redirect"
 )
 
-// RedirectFlags are the command line of "node-agent init". A flag that is given wins over the Pod's annotations, those over the environment,
-// that over ProxyConfig, and that over defaults.
+// RedirectFlags are the flags of "node-agent init". A flag takes precedence over the Pod's annotations, those over the
+// environment, the environment over ProxyConfig, and ProxyConfig over defaults.
 type RedirectFlags struct {
-	redirect.Text
+	redirect.RawOptions
 	PodInfoDir string
 	ResolvConf string
 	LogLevel   string
@@ -31,21 +31,13 @@ type RedirectFlags struct {
 
 const interceptionFlag = "istio-inbound-interception-mode"
 
-// alwaysExcluded are the ports of the proxy and the agent themselves: readiness and metrics are asked for without the mesh.
+// alwaysExcluded are the ports of agent and Envoy for readiness and metrics, which clients outside the mesh use.
 const alwaysExcluded = "15090,15021,15020"
 
-// Register adds the flags to fs, with the names and letters of Istio's init container. Those that choose between ways of doing the same are
-// accepted and have no effect.
+// Register adds the flags to fs, with the names and letters of Istio's init container. Flags that choose its
+// implementation are accepted and have no effect.
 func (f *RedirectFlags) Register(fs *pflag.FlagSet) {
-	fs.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
-		switch name {
-		case "log_output_level":
-			name = "log-level"
-		case "cleanup-only":
-			name = "cleanup"
-		}
-		return pflag.NormalizedName(name)
-	})
+	acceptAliases(fs, map[string]string{"log_output_level": "log-level", "cleanup-only": "cleanup"})
 	fs.StringVarP(&f.Mode, interceptionFlag, "m", string(redirect.Redirect), "how inbound connections get to the proxy: REDIRECT, TPROXY (which keeps the caller's address), or NONE for no rules at all")
 	fs.StringVarP(&f.OutboundPort, "envoy-port", "p", "15001", "the proxy's port for outbound connections")
 	fs.StringVarP(&f.InboundPort, "inbound-capture-port", "z", "15006", "the proxy's port for inbound connections")
@@ -83,7 +75,7 @@ func (f *RedirectFlags) Register(fs *pflag.FlagSet) {
 	}
 }
 
-// trafficAnnotations are the Pod's own words on its redirection, by flag.
+// trafficAnnotations are the Pod's annotations on redirection, by flag.
 var trafficAnnotations = map[string]string{
 	interceptionFlag:                     "sidecar.istio.io/interceptionMode",
 	"istio-inbound-ports":                "traffic.sidecar.istio.io/includeInboundPorts",
@@ -96,10 +88,11 @@ var trafficAnnotations = map[string]string{
 	"kube-virt-interfaces":               "traffic.sidecar.istio.io/kubevirtInterfaces",
 }
 
-// redirectVariables are those whose names do not follow from their flags'.
+// redirectVariables are the variables whose names are not derived from the flag's, by flag.
 var redirectVariables = map[string]string{"redirect-dns": dnsCapture, "drop-invalid": "INVALID_DROP", "capture-all-dns": "DNS_CAPTURE_ALL"}
 
-// ParseRedirect makes the options of "node-agent init" of flags that were read by fs.
+// ParseRedirect makes the options of "node-agent init" from f, whose flags fs has parsed. Its error names every flag
+// that must be corrected.
 func ParseRedirect(fs *pflag.FlagSet, f *RedirectFlags, h Host) (*redirect.Options, error) {
 	env := newEnvironment(h.Environ)
 	annotations, err := readPodInfo(h, f.PodInfoDir, "annotations")
@@ -123,20 +116,20 @@ func ParseRedirect(fs *pflag.FlagSet, f *RedirectFlags, h Host) (*redirect.Optio
 			return
 		}
 		source := trafficAnnotations[flag.Name]
-		said, given := annotations[source]
-		if !given {
+		value, found := annotations[source]
+		if !found {
 			source = cmp.Or(redirectVariables[flag.Name], strings.ToUpper(strings.ReplaceAll(flag.Name, "-", "_")))
-			said = env.get(source)
-			given = said != ""
+			value = env.get(source)
+			found = value != ""
 		}
-		if !given {
+		if !found {
 			return
 		}
 		if flag.Name == "istio-local-exclude-ports" {
-			said = alwaysExcluded + "," + said
+			value = alwaysExcluded + "," + value
 		}
-		if err := flag.Value.Set(said); err != nil {
-			errs = append(errs, fmt.Errorf("%s=%q: %w", source, said, err))
+		if err := flag.Value.Set(value); err != nil {
+			errs = append(errs, fmt.Errorf("%s=%q: %w", source, value, err))
 		}
 	})
 	if err := errors.Join(errs...); err != nil {
@@ -148,10 +141,10 @@ func ParseRedirect(fs *pflag.FlagSet, f *RedirectFlags, h Host) (*redirect.Optio
 			return nil, err
 		}
 	}
-	return redirect.Parse(f.Text)
+	return redirect.Parse(f.RawOptions)
 }
 
-// nameservers are those of a resolv.conf.
+// nameservers are the servers of a resolv.conf.
 func nameservers(path string, h Host) ([]netip.Addr, error) {
 	conf, err := readResolvConf(path, h)
 	if err != nil {

@@ -95,7 +95,7 @@ func TestParseRedirect(t *testing.T) {
 	}
 }
 
-func TestParseRedirectRefuses(t *testing.T) {
+func TestParseRedirectRejects(t *testing.T) {
 	for name, tc := range map[string]struct {
 		host Host
 		args []string
@@ -115,7 +115,7 @@ func TestParseRedirectRefuses(t *testing.T) {
 	}
 }
 
-func TestInterception(t *testing.T) {
+func TestInterceptionModeOfParse(t *testing.T) {
 	annotated := map[string]string{"etc/istio/pod/annotations": `sidecar.istio.io/interceptionMode="NONE"`}
 	for _, tc := range []struct {
 		name string
@@ -137,7 +137,7 @@ func TestInterception(t *testing.T) {
 	}
 }
 
-func TestDNS(t *testing.T) {
+func TestDNSProxyOfParse(t *testing.T) {
 	files := map[string]string{"/etc/resolv.conf": "nameserver 10.96.0.10\nsearch apps.svc.cluster.local\n", "/other": "nameserver ::1\n"}
 	parse := func(env []string, args ...string) (*DNS, error) {
 		c, err := Parse("sidecar", flags(t, args...), host(files, append(env, pod...)...))

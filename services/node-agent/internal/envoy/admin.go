@@ -14,14 +14,13 @@ import (
 	"fairlead.dev/services/node-agent/internal/statedir"
 )
 
-// maxAdminBody bounds what is read of an answer that is kept in memory.
+// maxAdminBody bounds the part of an answer that is read into memory.
 const maxAdminBody = 4 << 20
 
-// Admin talks to Envoy's admin interface on its unix socket. It is safe for
-// concurrent use.
+// Admin is a client of Envoy's admin interface on its unix socket. It is safe for concurrent use.
 type Admin struct{ client *http.Client }
 
-// NewAdmin makes a client for the socket at path. It connects when it is used.
+// NewAdmin makes a client of the socket at path. It connects on the first request.
 func NewAdmin(path string) *Admin {
 	return &Admin{client: &http.Client{
 		Transport: &http.Transport{
@@ -34,8 +33,8 @@ func NewAdmin(path string) *Admin {
 	}}
 }
 
-// Request sends a request without body and returns the answer's body, which the
-// caller closes. A status other than 200 is an error.
+// Request sends a request without a body and returns the body of the answer, which the caller closes. A status other
+// than 200 is an error.
 func (a *Admin) Request(ctx context.Context, method, path string) (io.ReadCloser, error) {
 	req, err := http.NewRequestWithContext(ctx, method, "http://envoy/"+strings.TrimPrefix(path, "/"), http.NoBody)
 	if err != nil {
@@ -53,7 +52,7 @@ func (a *Admin) Request(ctx context.Context, method, path string) (io.ReadCloser
 	return resp.Body, nil
 }
 
-// Post makes Envoy do something.
+// Post sends a POST request and discards the answer.
 func (a *Admin) Post(ctx context.Context, path string) error {
 	body, err := a.Request(ctx, http.MethodPost, path)
 	if err != nil {
@@ -78,7 +77,7 @@ func (a *Admin) Stats(ctx context.Context, filter string) (map[string]uint64, er
 	return parseStats(string(data)), nil
 }
 
-// parseStats reads "name: value" lines and skips what is not a number.
+// parseStats parses lines of the form "name: value" and skips values that are not numbers.
 func parseStats(text string) map[string]uint64 {
 	out := map[string]uint64{}
 	for line := range strings.Lines(text) {

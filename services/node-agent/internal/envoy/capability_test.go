@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestMayAdministerNetwork takes the capability from one thread, which ends with its goroutine.
+// The capability is dropped from one thread, which ends with its goroutine.
 func TestMayAdministerNetwork(t *testing.T) {
 	if os.Getuid() == 0 {
 		if err := MayAdministerNetwork(); err != nil {

@@ -11,57 +11,54 @@ import (
 	"fairlead.dev/pkg/clock"
 )
 
-// drainPoll is how often active connections are counted.
+// drainPoll is the time between two counts of active connections.
 const drainPoll = 200 * time.Millisecond
 
-// activeFilter selects the gauges that countActive reads.
+// activeFilter selects the Envoy stats that countActive reads.
 const activeFilter = `^(listener\..*\.downstream_cx_active|http\..*\.downstream_(cx|rq)_active)$`
 
-// DrainPolicy says how long to drain; see config.Drain.
+// DrainPolicy says how long to drain. See config.Drain for its fields.
 type DrainPolicy struct {
 	Termination time.Duration
 	Minimum     time.Duration
 	ExitOnZero  bool
 }
 
-// DrainState is where a drain is.
+// DrainState is a step of a drain.
 type DrainState string
 
-// The states, in order. A drain only ever moves forward.
+// The states, in order.
 const (
-	// DrainFail tells probes, peers and keep-alive clients to go elsewhere.
+	// DrainFail fails health checks, and tells clients with keep-alive connections to reconnect elsewhere.
 	DrainFail DrainState = "failing-health-checks"
 	// DrainListeners closes connections as their requests end.
 	DrainListeners DrainState = "draining-listeners"
-	// DrainMinimum serves for the least time that was asked for.
+	// DrainMinimum serves for DrainPolicy.Minimum.
 	DrainMinimum DrainState = "minimum"
-	// DrainWait serves until no connection is in use or the deadline.
+	// DrainWait serves until no connection is in use, or until the deadline.
 	DrainWait DrainState = "waiting"
-	// DrainDone is the end: Envoy may quit.
+	// DrainDone means that Envoy may quit.
 	DrainDone DrainState = "done"
 )
 
-// adminAPI is what a drain needs of Envoy.
+// adminAPI is the client of Envoy's admin interface; *Admin implements it.
 type adminAPI interface {
 	Post(ctx context.Context, path string) error
 	Stats(ctx context.Context, filter string) (map[string]uint64, error)
 }
 
-// Drain takes a proxy out of service. Envoy goes on serving what it has, and
-// what still arrives, until Run returns.
+// Drain takes an Envoy out of service. Until Run returns, Envoy serves its connections and those that still arrive.
 type Drain struct {
 	Admin  adminAPI
 	Policy DrainPolicy
-	// Ignore lists stat prefixes, of listeners and of their HTTP, whose
-	// connections do not count: probes and metrics.
+	// Ignore lists the stat prefixes of listeners whose connections do not count, since they serve probes and metrics.
 	Ignore []string
 	Clock  clock.Clock
 	Log    *slog.Logger
 }
 
-// Run goes through the states. It returns early when ctx ends. Errors of the
-// admin interface are logged and do not shorten the drain: an Envoy that does
-// not answer may still be serving.
+// Run goes through the states and returns after the last one, or when ctx ends. It logs errors of the admin interface
+// and goes on, because an Envoy that does not answer there may still serve traffic.
 func (d *Drain) Run(ctx context.Context) {
 	begin := d.Clock.Now()
 	for state := DrainFail; state != DrainDone && ctx.Err() == nil; {
@@ -70,7 +67,7 @@ func (d *Drain) Run(ctx context.Context) {
 	}
 }
 
-// step does what one state asks for and returns the next.
+// step performs one state and returns the next one.
 func (d *Drain) step(ctx context.Context, state DrainState, begin time.Time) DrainState {
 	switch state {
 	case DrainFail:
@@ -83,7 +80,7 @@ func (d *Drain) step(ctx context.Context, state DrainState, begin time.Time) Dra
 		}
 		return DrainWait
 	case DrainMinimum:
-		// The deadline wins over a minimum that is longer.
+		// The deadline takes precedence over a longer minimum.
 		least := d.Policy.Minimum
 		if t := d.Policy.Termination; t > 0 {
 			least = min(least, t)
@@ -128,11 +125,9 @@ func (d *Drain) active(ctx context.Context) (uint64, error) {
 	return countActive(stats, d.Ignore), nil
 }
 
-// countActive counts the connections that are in use. One that speaks HTTP is
-// in use while it carries a request, because peers keep idle connections in
-// their pools for ever; any other is in use while it is open. Left out are the
-// admin interface, listeners to ignore, and the workers' shares of a listener's
-// total.
+// countActive counts the connections that are in use. An HTTP connection is in use while it carries a request, because
+// peers keep idle ones in their pools forever; any other is in use while it is open. It leaves out the admin interface,
+// the listeners to ignore, and the stats per worker, which are part of a listener's total.
 func countActive(stats map[string]uint64, ignore []string) uint64 {
 	var open, http, requests uint64
 	for name, n := range stats {

@@ -11,7 +11,7 @@ import (
 	"fairlead.dev/pkg/testkit"
 )
 
-// fakeEnvoy is an admin interface with a number of open connections.
+// fakeEnvoy is an admin interface that reports a number of open connections.
 type fakeEnvoy struct {
 	mu     sync.Mutex
 	active uint64
@@ -51,8 +51,7 @@ func TestDrain(t *testing.T) {
 		policy DrainPolicy
 		active uint64
 		err    error
-		// steps move the clock while the drain must go on; after last it must
-		// have ended. idle happens before last.
+		// steps advance the clock while the drain must go on. Then, after idle and the step last, it must have ended.
 		steps []time.Duration
 		idle  bool
 		last  time.Duration

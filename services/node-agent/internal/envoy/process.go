@@ -1,5 +1,6 @@
-// Package envoy runs Envoy as a child process: its arguments, its admin
-// interface, and how it ends. It never outlives the agent.
+// Package envoy runs Envoy as a child process. Package app calls Supervisor.Run, which starts a Process, and drains
+// (Drain) and ends it on SIGTERM; Envoy never outlives the agent. Admin is the client of Envoy's admin interface, and
+// Validate checks a bootstrap with Envoy's validation mode.
 package envoy
 
 import (
@@ -20,27 +21,26 @@ import (
 // Options are how Envoy is started.
 type Options struct {
 	Binary string
-	// Dir is Envoy's working directory, in which it finds the sockets whose
-	// paths are relative.
+	// Dir is Envoy's working directory, to which relative paths of sockets refer.
 	Dir       string
 	Bootstrap string
 	// Concurrency is the number of worker threads.
 	Concurrency uint32
-	// DrainTime is over how long connections are closed during a drain.
+	// DrainTime is the time over which a drain closes connections.
 	DrainTime    time.Duration
 	LogLevel     string
 	ComponentLog string
-	// FileFlush is how late an access log may be written.
+	// FileFlush is how long Envoy may buffer an access log.
 	FileFlush time.Duration
-	// FileFlushKB is how much of an access log is kept back at most; 0 leaves it to Envoy.
+	// FileFlushKB is how much of an access log Envoy buffers; 0 is Envoy's default.
 	FileFlushKB uint32
-	// NetAdmin hands the capability to administer the network on to Envoy, as TPROXY needs. The agent must have it.
+	// NetAdmin gives Envoy CAP_NET_ADMIN, which TPROXY needs and the agent must have.
 	NetAdmin bool
 	// Stdout and Stderr get Envoy's output: its access log and its own log.
 	Stdout, Stderr io.Writer
 }
 
-// Args is Envoy's command line without the program.
+// Args are Envoy's arguments.
 func (o Options) Args() []string {
 	args := []string{
 		"-c", o.Bootstrap,
@@ -60,23 +60,22 @@ func (o Options) Args() []string {
 	return args
 }
 
-// Process is an Envoy that was started. Exactly one goroutine may call Wait.
+// Process is a started Envoy.
 type Process struct {
 	cmd    *exec.Cmd
 	exited chan error
 }
 
-// Start runs Envoy. The kernel kills it when the agent dies, however that
-// happens; a terminal's Ctrl-C does not reach it, so that it can drain.
+// Start starts Envoy. The kernel kills it when the agent dies for any reason. A terminal's Ctrl-C does not reach it, so
+// that it can drain.
 func Start(o Options) (*Process, error) {
 	p := &Process{exited: make(chan error, 1)}
 	started := make(chan error)
 	go func() {
-		// The parent of PR_SET_PDEATHSIG is a thread: it must live as long as
-		// Envoy does.
+		// The parent for PR_SET_PDEATHSIG is this thread, which must live as long as Envoy.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		// Not tied to a context: who ends Envoy, and how, is the supervisor's.
+		// No context: the Supervisor decides when and how Envoy ends.
 		p.cmd = exec.CommandContext(context.Background(), o.Binary, o.Args()...)
 		p.cmd.Dir = o.Dir
 		p.cmd.Stdout, p.cmd.Stderr = o.Stdout, o.Stderr
@@ -103,7 +102,7 @@ func (p *Process) PID() int { return p.cmd.Process.Pid }
 // Exited receives once, when Envoy has ended: nil if it ended with status 0.
 func (p *Process) Exited() <-chan error { return p.exited }
 
-// Kill ends Envoy at once.
+// Kill sends SIGKILL; it is no error if Envoy has ended.
 func (p *Process) Kill() error {
 	err := p.cmd.Process.Kill()
 	if errors.Is(err, os.ErrProcessDone) {
@@ -112,7 +111,7 @@ func (p *Process) Kill() error {
 	return err
 }
 
-// Terminate asks Envoy to end; it cuts requests in flight.
+// Terminate sends SIGTERM, after which Envoy aborts its requests; it is no error if Envoy has ended.
 func (p *Process) Terminate() error {
 	err := p.cmd.Process.Signal(syscall.SIGTERM)
 	if errors.Is(err, os.ErrProcessDone) {
@@ -121,11 +120,11 @@ func (p *Process) Terminate() error {
 	return err
 }
 
-// ErrNoNetAdmin is returned by MayAdministerNetwork where the agent may not.
+// ErrNoNetAdmin is returned by MayAdministerNetwork if the agent lacks the capability.
 var ErrNoNetAdmin = errors.New("TPROXY needs the capability NET_ADMIN, which the agent does not have: run it as root, or as its user with the capability " +
 	"among its inheritable and ambient ones")
 
-// MayAdministerNetwork checks that this process has the capability that NetAdmin hands on.
+// MayAdministerNetwork checks that this process has CAP_NET_ADMIN, for Options.NetAdmin.
 func MayAdministerNetwork() error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var sets [2]unix.CapUserData

@@ -13,10 +13,10 @@ import (
 	"fairlead.dev/pkg/process"
 )
 
-// ExitEnvoy is the agent's exit code when Envoy ended by itself with an error.
+// ExitEnvoy is the agent's exit code after Envoy ended by itself with an error.
 const ExitEnvoy = 4
 
-// quitGrace is how long Envoy may take to end after each request to.
+// quitGrace is how long Envoy may take to end after each step of quit.
 const quitGrace = 3 * time.Second
 
 // Supervisor runs one Envoy from start to end.
@@ -32,10 +32,9 @@ type Supervisor struct {
 	Log     *slog.Logger
 }
 
-// Run starts Envoy and waits for it. When stop ends it drains Envoy and ends it;
-// when ctx ends it ends Envoy at once. An Envoy that ends by itself with an
-// error is an error of exit code ExitEnvoy; one that ends with status 0 was told
-// to, through its admin interface, and is none.
+// Run starts Envoy and waits for its end. When stop ends it drains Envoy and ends it; when ctx ends it ends Envoy at
+// once. If Envoy ends by itself with an error, Run returns an error of exit code ExitEnvoy. If it ends with status 0,
+// somebody asked it to quit through its admin interface, and Run returns nil.
 func (s *Supervisor) Run(ctx, stop context.Context) error {
 	began := s.Clock.Now()
 	p, err := Start(s.Options)
@@ -71,7 +70,7 @@ func (s *Supervisor) Run(ctx, stop context.Context) error {
 	return s.quit(p)
 }
 
-// quit ends Envoy: by request, by signal, by force.
+// quit ends Envoy by its admin interface, else by SIGTERM, else by SIGKILL.
 func (s *Supervisor) quit(p *Process) error {
 	for _, end := range []struct {
 		how string
@@ -88,7 +87,7 @@ func (s *Supervisor) quit(p *Process) error {
 		if err := end.do(); err != nil {
 			s.Log.Debug("ending Envoy failed", "how", end.how, "error", err)
 			if end.how == "quitquitquit" {
-				continue // not even reached: no use in waiting
+				continue // Envoy was not reached, so do not wait for it
 			}
 		}
 		select {
@@ -102,7 +101,7 @@ func (s *Supervisor) quit(p *Process) error {
 	return errors.New("could not end Envoy")
 }
 
-// ended explains an end that nobody here asked for.
+// ended logs or explains an end of Envoy that the Supervisor did not ask for.
 func (s *Supervisor) ended(err error, began time.Time) error {
 	ran := s.Clock.Now().Sub(began).Round(time.Millisecond)
 	if err == nil {

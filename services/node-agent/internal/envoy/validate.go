@@ -8,13 +8,14 @@ import (
 	"time"
 )
 
-// validateTimeout bounds a check, which takes a tenth of a second where nothing is in its way.
+// validateTimeout bounds a validation, which takes a tenth of a second on an idle machine.
 const validateTimeout = 30 * time.Second
 
 // maxReason is how much of Envoy's log an error repeats.
 const maxReason = 1 << 10
 
-// Validate asks Envoy whether it would start so. It opens no port and no socket.
+// Validate checks with Envoy itself whether it would start with the options. Envoy opens no port and no socket for it.
+// Package app calls it for a bootstrap that EnvoyFilters have patched.
 func Validate(ctx context.Context, o Options) error {
 	ctx, cancel := context.WithTimeout(ctx, validateTimeout)
 	defer cancel()

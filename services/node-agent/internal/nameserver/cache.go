@@ -11,28 +11,26 @@ import (
 )
 
 const (
-	// maxCached bounds the answers that are kept, maxCachedBytes what they take in memory, and maxAnswerBytes what one
-	// of them does: a workload calls a few hundred names at most, each with an answer of a few records.
+	// maxCached bounds the number of answers, maxCachedBytes their memory, and maxAnswerBytes the memory of one. A
+	// workload calls a few hundred names at most, each with an answer of a few records.
 	maxCached      = 1024
 	maxCachedBytes = 4 << 20
 	maxAnswerBytes = 64 << 10
-	// maxAge bounds how long, and the TTL that clients are told.
+	// maxAge bounds how long an answer is cached, and the TTLs in it.
 	maxAge        = 5 * time.Minute
 	maxAgeSeconds = uint32(maxAge / time.Second)
-	// entryBytes and recordBytes are what an entry and a record take besides their bytes on the wire.
+	// entryBytes and recordBytes are the memory of an entry and of a record besides their encoded bytes.
 	entryBytes, recordBytes = 512, 160
 )
 
-// key is what an upstream answer depends on.
+// key identifies the upstream answers that queries can share.
 type key struct {
 	name        string
 	kind, class uint16
-	// secure is whether the asker wants DNSSEC's records, unchecked whether it checks them itself, authentic whether it
-	// wants to know of a check.
+	// secure, unchecked and authentic are the query's DO, CD and AD bits (DNSSEC).
 	secure, unchecked, authentic bool
 }
 
-// keyOf is a query's key.
 func keyOf(query *dns.Msg) key {
 	q := query.Question[0]
 	k := key{name: dns.CanonicalName(q.Name), kind: q.Qtype, class: q.Qclass, unchecked: query.CheckingDisabled, authentic: query.AuthenticatedData}
@@ -42,7 +40,7 @@ func keyOf(query *dns.Msg) key {
 	return k
 }
 
-// cache keeps upstream answers for as long as they say.
+// cache holds upstream answers for their TTL. It is safe for concurrent use.
 type cache struct {
 	clock clock.Clock
 
@@ -59,7 +57,7 @@ type entry struct {
 
 func newCache(c clock.Clock) *cache { return &cache{clock: c, entries: map[key]entry{}} }
 
-// get gives an answer with what is left of its TTLs, for the caller to change, or nil.
+// get returns a copy of an answer, with its TTLs reduced by its age, or nil.
 func (c *cache) get(k key) *dns.Msg {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -81,8 +79,8 @@ func (c *cache) get(k key) *dns.Msg {
 	return out
 }
 
-// put keeps an answer, unless it is one that must not be. Where there is no room others are dropped, those that are
-// over if there are such.
+// put stores an answer, unless it may not be cached or is too large. It makes room by dropping other answers, expired
+// ones if it finds some.
 func (c *cache) put(k key, answer *dns.Msg) {
 	age, bytes := lifetime(answer), costOf(answer)
 	if age <= 0 || bytes > maxAnswerBytes {
@@ -95,7 +93,7 @@ func (c *cache) put(k key, answer *dns.Msg) {
 	for len(c.entries) >= maxCached || c.bytes+bytes > maxCachedBytes {
 		var victim key
 		looked := 0
-		for other, e := range c.entries { // a few at random: all would be slow for every answer
+		for other, e := range c.entries { // a few at random, since looking at all is slow
 			victim = other
 			if looked++; !now.Before(e.until) || looked == 16 {
 				break
@@ -107,18 +105,19 @@ func (c *cache) put(k key, answer *dns.Msg) {
 	c.bytes += bytes
 }
 
-// drop forgets an answer, if it is there. The caller holds the lock.
+// drop removes an answer, if it is there. The caller holds mu.
 func (c *cache) drop(k key) {
 	c.bytes -= c.entries[k].bytes
 	delete(c.entries, k)
 }
 
-// costOf is what an answer takes in memory.
+// costOf estimates the memory of an answer.
 func costOf(answer *dns.Msg) int {
 	return entryBytes + answer.Len() + recordBytes*(len(answer.Answer)+len(answer.Ns)+len(answer.Extra))
 }
 
-// lifetime is the least TTL of an answer's records, for a negative answer of its SOA record (RFC 2308); 0 for what is not to be kept.
+// lifetime is the shortest TTL of an answer's records, for a negative answer that of its SOA record (RFC 2308), and 0
+// for an answer that may not be cached.
 func lifetime(answer *dns.Msg) time.Duration {
 	if answer.Truncated || answer.Rcode != dns.RcodeSuccess && answer.Rcode != dns.RcodeNameError {
 		return 0

@@ -9,14 +9,13 @@ import (
 // maxAliases bounds the CNAME records that are followed from the name asked for.
 const maxAliases = 16
 
-// relevant is what of an upstream's answer is about the question: the records of its name, and of the names that CNAME
-// records lead to from there; of the authorities' records those that a negative answer is kept and proved by. What else
-// a server adds is nobody's question, and may be another's lie. The records' lives are cut to maxAge, and names are
-// spelt as asked.
+// relevant returns the part of an upstream answer that is about the question: the records of the name and of the names
+// that CNAME records lead to, and of the authority section the SOA and NSEC records of a negative answer. It drops all
+// other records, which a forger could have added. It cuts TTLs to maxAge and spells the name as the question does.
 func relevant(q dns.Question, answer *dns.Msg) *dns.Msg {
 	names := chain(q, answer.Answer)
 	out := &dns.Msg{MsgHdr: answer.MsgHdr, Question: []dns.Question{q}}
-	if out.Rcode > 0xf { // its upper bits are in the OPT record, which is each client's own
+	if out.Rcode > 0xf { // its upper bits are in the OPT record, which adapt sets for each client
 		out.Rcode = dns.RcodeServerFailure
 	}
 	for _, r := range answer.Answer {
@@ -31,7 +30,7 @@ func relevant(q dns.Question, answer *dns.Msg) *dns.Msg {
 		default:
 			continue
 		}
-		out.Answer = append(out.Answer, own(r, q))
+		out.Answer = append(out.Answer, trimmed(r, q))
 	}
 	for _, r := range answer.Ns {
 		h := r.Header()
@@ -47,12 +46,12 @@ func relevant(q dns.Question, answer *dns.Msg) *dns.Msg {
 		default:
 			continue
 		}
-		out.Ns = append(out.Ns, own(r, q))
+		out.Ns = append(out.Ns, trimmed(r, q))
 	}
 	return out
 }
 
-// chain is the name asked for and those that CNAME records lead to, in canonical form.
+// chain returns the name asked for and the names that CNAME records lead to, in canonical form.
 func chain(q dns.Question, records []dns.RR) []string {
 	names := []string{dns.CanonicalName(q.Name)}
 	targets := map[string]string{}
@@ -74,7 +73,7 @@ func chain(q dns.Question, records []dns.RR) []string {
 	return names
 }
 
-// kindOf is a record's type, for a signature that of what it signs.
+// kindOf is a record's type, and for a signature the type that it covers.
 func kindOf(r dns.RR) uint16 {
 	if s, ok := r.(*dns.RRSIG); ok {
 		return s.TypeCovered
@@ -82,8 +81,8 @@ func kindOf(r dns.RR) uint16 {
 	return r.Header().Rrtype
 }
 
-// own is a record as it is handed on.
-func own(r dns.RR, q dns.Question) dns.RR {
+// trimmed is a copy of a record with its TTL cut and its name spelt as in the question.
+func trimmed(r dns.RR, q dns.Question) dns.RR {
 	r = dns.Copy(r)
 	h := r.Header()
 	h.Ttl = min(h.Ttl, maxAgeSeconds)

@@ -1,3 +1,8 @@
+// Package nameserver is the agent's DNS proxy: it answers the workload's DNS queries. Names of the mesh come from the
+// name table (NDS) that the xds-server sends, other names from the upstream servers of resolv.conf, by way of a cache.
+//
+// Package app calls New and Server.Run, and gives Server.Take to package relay, which calls it with every new name
+// table.
 package nameserver
 
 import (
@@ -16,40 +21,41 @@ import (
 
 	"fairlead.dev/pkg/clock"
 	ndsv1 "fairlead.dev/proto/istio/networking/nds/v1"
-	"fairlead.dev/services/node-agent/internal/wire"
+	"fairlead.dev/services/node-agent/internal/protocount"
 )
 
 const (
 	networkUDP = "udp"
 	networkTCP = "tcp"
 
-	// idle is how long a TCP connection without a query is kept, begin how long one without a whole first query and one
-	// that does not take its answer.
+	// idle is how long a TCP connection may be without a query. begin is how long it may take to send its first query,
+	// and to read an answer.
 	idle  = 10 * time.Second
 	begin = 2 * time.Second
-	// maxConnections bounds TCP connections; a new one has the oldest closed. Resolvers use one for a query that did
-	// not fit into a datagram.
+	// maxConnections bounds TCP connections; one more closes the oldest. Resolvers use TCP for answers that do not fit
+	// into a datagram.
 	maxConnections = 128
-	// maxQueries bounds the queries of one of them.
+	// maxQueries bounds the queries of one TCP connection.
 	maxQueries = 128
-	// goodbye is how long queries that are being answered have when the server stops.
-	goodbye = time.Second
+	// shutdownGrace is how long running queries may take when the server stops.
+	shutdownGrace = time.Second
 )
 
 // Config of a Server. Addresses, Namespace, Log and Registerer are required.
 type Config struct {
-	// Addresses are listened on, by UDP and TCP.
+	// Addresses are listened on by UDP and TCP.
 	Addresses []netip.AddrPort
-	// Namespace of the workload, whose services it may call by their names alone.
+	// Namespace of the workload, which may use the bare names of its Services.
 	Namespace string
-	// Resolv is what resolv.conf says.
+	// Resolv is the content of resolv.conf.
 	Resolv     *dns.ClientConfig
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
 	Clock      clock.Clock
 }
 
-// Server answers DNS queries. Until it has a table it answers none: a name of the mesh would be said not to exist.
+// Server answers DNS queries. Without a name table it answers SERVFAIL, since it cannot tell which names are the
+// mesh's.
 type Server struct {
 	namespace string
 	search    string
@@ -61,7 +67,7 @@ type Server struct {
 	turn      atomic.Uint32
 }
 
-// New opens the ports; Run serves them.
+// New opens the ports. Run serves them.
 func New(c Config) (_ *Server, err error) {
 	s := &Server{namespace: c.Namespace, log: c.Log}
 	defer func() {
@@ -88,14 +94,15 @@ func New(c Config) (_ *Server, err error) {
 		s.listeners = append(s.listeners,
 			&dns.Server{PacketConn: packets, UDPSize: dns.DefaultMsgSize, Handler: handler{s, networkUDP}},
 			&dns.Server{
-				Listener: newest(stream, maxConnections), Handler: handler{s, networkTCP}, MaxTCPQueries: maxQueries,
+				Listener: newLimitListener(stream, maxConnections), Handler: handler{s, networkTCP}, MaxTCPQueries: maxQueries,
 				ReadTimeout: begin, WriteTimeout: begin, IdleTimeout: func() time.Duration { return idle },
 			})
 	}
 	return s, nil
 }
 
-// listen opens a port for both protocols. Where the kernel is to choose it, its choice for one may be taken for the other.
+// listen opens a port for both protocols. For port 0 it tries several times, because a port that the kernel chooses for
+// UDP may be in use for TCP.
 func listen(address netip.AddrPort) (packets *net.UDPConn, stream *net.TCPListener, err error) {
 	tries := 1
 	if address.Port() == 0 {
@@ -125,7 +132,7 @@ func (s *Server) close() {
 	}
 }
 
-// Addresses are those listened on.
+// Addresses are the addresses listened on.
 func (s *Server) Addresses() []netip.AddrPort {
 	var out []netip.AddrPort
 	for _, l := range s.listeners {
@@ -136,16 +143,16 @@ func (s *Server) Addresses() []netip.AddrPort {
 	return out
 }
 
-// maxNames bounds the names of a table, which take about 500 bytes each: four times those of the largest mesh there is
-// a test of. namesField is their number in NameTable.
+// maxNames bounds the names of a table, which take about 500 bytes each. It is four times the names of the largest mesh
+// tested. namesField is the field number of NameTable.table.
 const (
 	maxNames   = 200_000
 	namesField = 1
 )
 
-// Take takes over a name table. One that is refused leaves the last one in force.
+// Take replaces the name table. An error leaves the last one in force.
 func (s *Server) Take(resource *anypb.Any) error {
-	if n := wire.Count(resource.GetValue(), namesField); n > maxNames {
+	if n := protocount.Field(resource.GetValue(), namesField); n > maxNames {
 		return fmt.Errorf("name table: %d names, more than %d", n, maxNames)
 	}
 	m := &ndsv1.NameTable{}
@@ -173,10 +180,10 @@ func (s *Server) Run(ctx context.Context) error {
 	case failed = <-ended:
 		running--
 	}
-	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbye)
+	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownGrace)
 	defer cancel()
 	for _, l := range s.listeners {
-		_ = l.ShutdownContext(within) // not started yet, or over time: its port is closed below
+		_ = l.ShutdownContext(within) // an error means not started yet or still busy; close below closes the port
 	}
 	s.close()
 	for range running {
@@ -190,13 +197,13 @@ func (s *Server) Run(ctx context.Context) error {
 	return nil
 }
 
-// handler answers the queries that come by one protocol.
+// handler answers the queries of one protocol.
 type handler struct {
 	*Server
 	network string
 }
 
-// ServeDNS implements dns.Handler. The library calls it on a goroutine per query.
+// ServeDNS implements dns.Handler. The library calls it on one goroutine per query.
 func (h handler) ServeDNS(w dns.ResponseWriter, query *dns.Msg) {
 	answer, from := h.answer(query, h.network)
 	h.metrics.requests.WithLabelValues(h.network, from).Inc()
@@ -213,7 +220,7 @@ func (h handler) ServeDNS(w dns.ResponseWriter, query *dns.Msg) {
 	}
 }
 
-// answer makes the answer to a query and says where it is from.
+// answer returns the answer to a query and its source, for the metrics' label.
 func (s *Server) answer(query *dns.Msg, network string) (*dns.Msg, string) {
 	if query.Opcode != dns.OpcodeQuery || len(query.Question) != 1 {
 		return new(dns.Msg).SetRcode(query, dns.RcodeNotImplemented), fromNobody
@@ -234,7 +241,7 @@ func (s *Server) answer(query *dns.Msg, network string) (*dns.Msg, string) {
 		}
 	}
 	if m := s.upstream.cache.get(keyOf(query)); m != nil {
-		return handOn(m, query), fromCache
+		return adapt(m, query), fromCache
 	}
 	began := time.Now()
 	m, err := s.upstream.ask(query, network)
@@ -244,11 +251,11 @@ func (s *Server) answer(query *dns.Msg, network string) (*dns.Msg, string) {
 		return new(dns.Msg).SetRcode(query, dns.RcodeServerFailure), fromNobody
 	}
 	s.metrics.duration.Observe(time.Since(began).Seconds())
-	return handOn(m.Copy(), query), fromUpstream
+	return adapt(m.Copy(), query), fromUpstream
 }
 
-// handOn makes an answer that may be others' the one to this query, in the letters it was asked in.
-func handOn(m, query *dns.Msg) *dns.Msg {
+// adapt turns an answer to the same question into the answer to query: its id, and the letter case of its name.
+func adapt(m, query *dns.Msg) *dns.Msg {
 	asked := m.Question[0].Name
 	for _, r := range m.Answer {
 		if h := r.Header(); h.Name == asked {

@@ -2,7 +2,6 @@ package nameserver
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"net/netip"
 	"runtime"
@@ -21,16 +20,16 @@ import (
 	"fairlead.dev/pkg/testkit"
 )
 
-// outside is a name server that knows the names ending in "example.", and fails those beginning with "fail".
-type outside struct {
+// upstreamServer is a name server that knows the names ending in "example.", and fails those beginning with "fail".
+type upstreamServer struct {
 	address string
 	asked   atomic.Int64
 	hold    chan struct{} // queries wait until it is closed, if there is one
 }
 
-func startOutside(t *testing.T, hold chan struct{}) *outside {
+func startUpstream(t *testing.T, hold chan struct{}) *upstreamServer {
 	t.Helper()
-	o := &outside{hold: hold}
+	o := &upstreamServer{hold: hold}
 	packets, stream, err := listen(testkit.FreeAddress(t))
 	if err != nil {
 		t.Fatal(err)
@@ -49,7 +48,7 @@ func startOutside(t *testing.T, hold chan struct{}) *outside {
 	return o
 }
 
-func (o *outside) ServeDNS(w dns.ResponseWriter, query *dns.Msg) {
+func (o *upstreamServer) ServeDNS(w dns.ResponseWriter, query *dns.Msg) {
 	o.asked.Add(1)
 	if o.hold != nil {
 		<-o.hold
@@ -85,7 +84,7 @@ type fixture struct {
 	clock   *testkit.Clock
 }
 
-// start runs a Server with the given upstream servers; it must end with the test, and leave no goroutine.
+// start runs a Server with the given upstream servers until the test ends, and checks that it leaves no goroutine.
 func start(t *testing.T, table bool, upstream ...string) *fixture {
 	t.Helper()
 	before := runtime.NumGoroutine()
@@ -104,14 +103,7 @@ func start(t *testing.T, table bool, upstream ...string) *fixture {
 	if table {
 		f.take()
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- f.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+	t.Cleanup(func() { // after the end of Run
 		testkit.Eventually(t, testkit.Patience, func() error {
 			if n := runtime.NumGoroutine(); n > before {
 				return fmt.Errorf("%d goroutines, %d before", n, before)
@@ -119,6 +111,7 @@ func start(t *testing.T, table bool, upstream ...string) *fixture {
 			return nil
 		})
 	})
+	testkit.Background(t, f.Run)
 	return f
 }
 
@@ -133,7 +126,7 @@ func (f *fixture) take() {
 	}
 }
 
-// ask sends a query and gives the answer in words: code, then addresses.
+// ask sends a query and returns the answer as text: the code, then aliases and addresses with TTL.
 func (f *fixture) ask(network, name string, kind uint16) string {
 	f.t.Helper()
 	m, err := f.exchange(network, name, kind)
@@ -160,8 +153,8 @@ func (f *fixture) exchange(network, name string, kind uint16) (*dns.Msg, error) 
 	return m, err
 }
 
-func TestAnswers(t *testing.T) {
-	o := startOutside(t, nil)
+func TestAnswersFromTableAndUpstream(t *testing.T) {
+	o := startUpstream(t, nil)
 	f := start(t, true, o.address)
 	for _, network := range []string{networkUDP, networkTCP} {
 		for name, want := range map[string]string{
@@ -187,8 +180,8 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-func TestNoTable(t *testing.T) {
-	o := startOutside(t, nil)
+func TestWithoutATableQueriesFail(t *testing.T) {
+	o := startUpstream(t, nil)
 	f := start(t, false, o.address)
 	if got := f.ask(networkUDP, "www.example.", dns.TypeA); got != "SERVFAIL" {
 		t.Errorf("before the table: %q", got)
@@ -209,13 +202,12 @@ func TestNoTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	if f.Take(wrong) == nil {
-		t.Error("something else was taken for a table")
+		t.Error("another message was accepted as a table")
 	}
 }
 
-// TestNextServer: a server that is away or fails is not the end.
-func TestNextServer(t *testing.T) {
-	o := startOutside(t, nil)
+func TestNextServerIsAskedAfterAFailure(t *testing.T) {
+	o := startUpstream(t, nil)
 	f := start(t, true, testkit.FreeAddress(t).String(), o.address)
 	if got := f.ask(networkUDP, "www.example.", dns.TypeA); got != "NOERROR 192.0.2.7/60" {
 		t.Errorf("got %q", got)
@@ -229,8 +221,8 @@ func TestNextServer(t *testing.T) {
 	}
 }
 
-func TestCache(t *testing.T) {
-	o := startOutside(t, nil)
+func TestAnswersAreCachedForTheirTTL(t *testing.T) {
+	o := startUpstream(t, nil)
 	f := start(t, true, o.address)
 	expect := func(name, want string, asked int64) {
 		t.Helper()
@@ -269,9 +261,9 @@ func TestCache(t *testing.T) {
 	}
 }
 
-// TestBound: while upstream is silent only so many queries wait; more fail at once, and names of the mesh are answered.
-func TestBound(t *testing.T) {
-	o := startOutside(t, make(chan struct{}))
+// While upstream servers are silent, queries beyond maxAsking fail at once, and names of the mesh are answered.
+func TestUpstreamQuestionsAreBounded(t *testing.T) {
+	o := startUpstream(t, make(chan struct{}))
 	f := start(t, true, o.address)
 	var waiting sync.WaitGroup
 	for i := range maxAsking {
@@ -293,7 +285,7 @@ func TestBound(t *testing.T) {
 	waiting.Wait()
 }
 
-func TestOddQueries(t *testing.T) {
+func TestMalformedQueriesGetAnError(t *testing.T) {
 	f := start(t, true)
 	client := &dns.Client{Timeout: 5 * time.Second}
 	two := new(dns.Msg).SetQuestion("server.", dns.TypeA)

@@ -1,5 +1,3 @@
-// Package nameserver answers the workload's DNS queries: names of the mesh from the table that the xds-server sends, all others by asking the
-// servers of resolv.conf.
 package nameserver
 
 import (
@@ -11,27 +9,27 @@ import (
 	ndsv1 "fairlead.dev/proto/istio/networking/nds/v1"
 )
 
-// ttl of answers from the table, in seconds; as long as Istio's agent lets them live.
+// ttl of answers from the table in seconds, as in Istio's agent.
 const ttl = 30
 
-// kubernetes is the registry whose names have short forms.
+// kubernetes is the NameInfo.registry of Services, whose names have short forms.
 const kubernetes = "Kubernetes"
 
-// table is a name table as it is looked up: names are lower case with a final dot. It is never changed.
+// table is a name table (NDS), indexed for look-ups: names are lower case with a final dot. It is immutable.
 type table struct {
-	// hosts by name; several names may lead to one host.
+	// hosts by name; several names may have one host.
 	hosts map[string]*host
-	// search is the domain that resolvers append first, ".apps.svc.cluster.local."
+	// search is the domain that resolvers append first, such as ".apps.svc.cluster.local.".
 	search string
 }
 
-// host is what a name stands for.
+// host has the addresses of a name.
 type host struct {
 	name   string
 	v4, v6 []netip.Addr
 }
 
-// newTable makes a table for a workload of the namespace, in whose resolv.conf search is the first domain.
+// newTable makes the table of a workload in the namespace; search is the first search domain of its resolv.conf.
 func newTable(m *ndsv1.NameTable, namespace, search string) *table {
 	t := &table{hosts: make(map[string]*host, len(m.GetTable()))}
 	if search = strings.Trim(strings.ToLower(search), "."); search != "" {
@@ -51,7 +49,7 @@ func newTable(m *ndsv1.NameTable, namespace, search string) *table {
 		}
 		t.hosts[h.name] = h
 	}
-	// A name of its own goes before a short form of another.
+	// A name in the table takes precedence over a short form of another.
 	for name, info := range m.GetTable() {
 		if info.GetRegistry() != kubernetes || info.GetShortname() == "" || info.GetNamespace() == "" {
 			continue
@@ -70,8 +68,8 @@ func newTable(m *ndsv1.NameTable, namespace, search string) *table {
 	return t
 }
 
-// find looks a canonical name up. alias is the name that the answer is under if that is not the one asked for: a resolver's search domain was
-// taken off.
+// find looks up a canonical name. If that is a name with the resolver's search domain appended, alias is the name
+// without it, else "".
 func (t *table) find(name string) (h *host, alias string) {
 	if h := t.hosts[name]; h != nil {
 		return h, ""
@@ -93,7 +91,7 @@ func (t *table) find(name string) (h *host, alias string) {
 	return nil, ""
 }
 
-// wildcard finds the longest wildcard that the name is under.
+// wildcard finds the longest wildcard that matches the name.
 func (t *table) wildcard(name string) *host {
 	for {
 		_, parent, ok := strings.Cut(name, ".")
@@ -107,8 +105,8 @@ func (t *table) wildcard(name string) *host {
 	}
 }
 
-// answer makes the answer to a question for an address; false if the table does not have the name. A name with addresses of the other family
-// only has an answer that is empty. turn says which address comes first.
+// answer returns the records for an A or AAAA question, and false if the table does not have the name. A name that has
+// only addresses of the other family has no records. turn selects the address that comes first.
 func (t *table) answer(q dns.Question, turn uint32) (records []dns.RR, found bool) {
 	h, alias := t.find(dns.CanonicalName(q.Name))
 	if h == nil {

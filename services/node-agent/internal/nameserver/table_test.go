@@ -9,7 +9,7 @@ import (
 	ndsv1 "fairlead.dev/proto/istio/networking/nds/v1"
 )
 
-// names is a table as xds-servers send it, for a workload of "apps".
+// names is a name table for a workload of the namespace "apps".
 func names() *ndsv1.NameTable {
 	service := func(short, namespace string, ips ...string) *ndsv1.NameTable_NameInfo {
 		return &ndsv1.NameTable_NameInfo{Registry: kubernetes, Shortname: short, Namespace: namespace, Ips: ips}
@@ -34,7 +34,7 @@ func names() *ndsv1.NameTable {
 	}}
 }
 
-func TestTable(t *testing.T) {
+func TestTableAnswers(t *testing.T) {
 	table := newTable(names(), "apps", "apps.svc.cluster.local")
 	for _, tc := range []struct {
 		name string
@@ -51,7 +51,7 @@ func TestTable(t *testing.T) {
 		{"other.else.", dns.TypeA, []string{"10.0.0.2"}},
 		{"other.else.", dns.TypeAAAA, []string{"fd00::2"}},
 		{"other.else.svc.", dns.TypeA, []string{"10.0.0.2"}},
-		{"other.else.apps.svc.cluster.local.", dns.TypeA, []string{"other.else. 10.0.0.2"}}, // the search domain on a name with dots
+		{"other.else.apps.svc.cluster.local.", dns.TypeA, []string{"other.else. 10.0.0.2"}}, // search domain appended
 		{"server.apps.svc.cluster.local.", dns.TypeAAAA, []string{}},
 		{"db-0.db.", dns.TypeA, []string{"10.0.0.3"}},
 		{"db-0.db.apps.", dns.TypeA, []string{"10.0.0.3"}},
@@ -98,8 +98,7 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// TestTurns: clients that take the first address are spread over all.
-func TestTurns(t *testing.T) {
+func TestFirstAddressTakesTurns(t *testing.T) {
 	table := newTable(names(), "apps", "")
 	first := map[string]int{}
 	for turn := range uint32(10) {

@@ -14,19 +14,19 @@ import (
 )
 
 const (
-	// askTimeout bounds one question to one server.
+	// askTimeout bounds one exchange with one server.
 	askTimeout = 3 * time.Second
-	// maxAsking bounds the questions that are asked at a time; more are answered with a failure at once. Each holds a
-	// socket.
+	// maxAsking bounds the questions that are asked upstream at a time, each of which holds a socket. More fail at
+	// once.
 	maxAsking = 256
-	// maxWaiting bounds the queries that wait for an answer, those included that wait for one that others asked for:
-	// each is a goroutine of a few KiB.
+	// maxWaiting bounds the queries that wait for an upstream answer, also those that share one. Each is a goroutine of
+	// a few KiB.
 	maxWaiting = 2048
-	// maxStray bounds the datagrams that are no answer to the question, before it is asked by TCP: somebody may be
-	// guessing.
+	// maxStray bounds the datagrams that do not answer the question, since a forger may be guessing. After that many
+	// the question is asked by TCP.
 	maxStray = 32
-	// udpSize is the largest datagram asked for: it is not fragmented anywhere (DNS flag day 2020), and fragments can
-	// be forged.
+	// udpSize is the largest datagram asked for. It is never fragmented (DNS flag day 2020), and fragments can be
+	// forged.
 	udpSize = 1232
 )
 
@@ -37,14 +37,13 @@ var (
 	errSpelling = errors.New("the answer's question is not spelt as it was asked")
 )
 
-// upstream asks the servers of resolv.conf. Queries that ask the same wait for one question.
+// upstream is the client of the servers of resolv.conf. Queries with the same key share one exchange.
 type upstream struct {
 	servers []string // host:port
 	asking  chan struct{}
 	waiting chan struct{}
 	flights singleflight.Group
-	// cache keeps the answers. One is put there before those who wait for it go on: whoever asks the same then finds
-	// it.
+	// cache gets an answer before the queries that wait for it continue, so that the next such query finds it.
 	cache *cache
 }
 
@@ -52,10 +51,9 @@ func newUpstream(servers []string, cache *cache) *upstream {
 	return &upstream{servers: servers, cache: cache, asking: make(chan struct{}, maxAsking), waiting: make(chan struct{}, maxWaiting)}
 }
 
-// ask asks the servers in order until one answers: by UDP, and by TCP where that is what the query came by or the
-// answer does not fit. What one says of itself that it has failed or does not want to answer goes on to the next; if
-// none does better, that is the answer. It has what the question is about only, and belongs to several callers: none
-// may change it.
+// ask asks the servers in order until one answers: by the query's own protocol, and by TCP if the answer does not fit
+// into a datagram. After SERVFAIL or REFUSED it asks the next server, and returns that answer only if no server has a
+// better one. The answer has only the relevant records. It is shared between callers, who must not change it.
 func (u *upstream) ask(query *dns.Msg, network string) (*dns.Msg, error) {
 	select {
 	case u.waiting <- struct{}{}:
@@ -65,7 +63,7 @@ func (u *upstream) ask(query *dns.Msg, network string) (*dns.Msg, error) {
 	}
 	k := keyOf(query)
 	answer, err, _ := u.flights.Do(fmt.Sprint(network, k), func() (any, error) {
-		// The query may have missed the cache while the question before this one was being answered.
+		// An exchange may have ended after this query missed the cache and before it came here.
 		if m := u.cache.get(k); m != nil {
 			return m, nil
 		}
@@ -111,10 +109,9 @@ func (u *upstream) askAll(ctx context.Context, query *dns.Msg, network string) (
 	return nil, last
 }
 
-// exchange asks one server. By UDP the answer must repeat the name in the letters it was asked in, which are chosen at
-// random (draft-vixie-dnsext-dns0x20): with the id and the port, chosen anew for each question by crypto/rand and by
-// the kernel, a forger has to guess them too. A server that does not keep the letters is asked by TCP, as one is whose
-// answer does not fit or beside which others answer.
+// exchange asks one server. By UDP it chooses the case of each letter of the name at random, and the answer must repeat
+// it (draft-vixie-dnsext-dns0x20). So a forger must guess the letters besides the random id and port. exchange asks by
+// TCP if the answer does not repeat the letters or does not fit, or if too many other datagrams arrive.
 func exchange(ctx context.Context, query *dns.Msg, network, server string) (*dns.Msg, error) {
 	if network == networkUDP {
 		answer, err := exchangeUDP(ctx, question(query, mixed(query.Question[0].Name)), server)
@@ -134,9 +131,10 @@ func exchange(ctx context.Context, query *dns.Msg, network, server string) (*dns
 	return answer, nil
 }
 
-// question is what is asked for a query, by the name given: nothing else that the query says of its sender goes on.
+// question makes the upstream question for a query, with the name spelt as given. It leaves out the query's EDNS
+// options, which may describe the client.
 func question(query *dns.Msg, name string) *dns.Msg {
-	m := new(dns.Msg).SetQuestion(name, query.Question[0].Qtype) // its id is of crypto/rand
+	m := new(dns.Msg).SetQuestion(name, query.Question[0].Qtype) // the id comes from crypto/rand
 	m.Question[0].Qclass = query.Question[0].Qclass
 	m.CheckingDisabled, m.AuthenticatedData = query.CheckingDisabled, query.AuthenticatedData
 	if opt := query.IsEdns0(); opt != nil {
@@ -145,7 +143,7 @@ func question(query *dns.Msg, name string) *dns.Msg {
 	return m
 }
 
-// mixed is a name with each letter in upper or lower case at random.
+// mixed returns a name with the case of each letter at random.
 func mixed(name string) string {
 	letters := []byte(name)
 	random := make([]byte, len(letters))
@@ -158,8 +156,8 @@ func mixed(name string) string {
 	return string(letters)
 }
 
-// exchangeUDP asks on a socket of its own, connected, so that the kernel drops what others send. What is no answer to
-// the question is passed over.
+// exchangeUDP asks on a new connected socket, so that the kernel drops datagrams of other senders. It ignores datagrams
+// that do not answer the question, up to maxStray.
 func exchangeUDP(ctx context.Context, asked *dns.Msg, server string) (*dns.Msg, error) {
 	raw, err := asked.Pack()
 	if err != nil {
@@ -200,7 +198,7 @@ func exchangeUDP(ctx context.Context, asked *dns.Msg, server string) (*dns.Msg, 
 	return nil, errStray
 }
 
-// answers tells whether a message is an answer to the question, names being compared by same.
+// answers reports whether a message answers the question; same compares the names.
 func answers(answer, asked *dns.Msg, same func(a, b string) bool) bool {
 	if !answer.Response || answer.Id != asked.Id || answer.Opcode != dns.OpcodeQuery || len(answer.Question) != 1 {
 		return false

@@ -16,9 +16,9 @@ import (
 	"fairlead.dev/pkg/testkit"
 )
 
-// liar is a name server whose UDP side answers as a test says, and whose TCP side tells the truth: 192.0.2.7 for names
-// in "example.".
-type liar struct {
+// forger is a name server whose UDP side sends the answers that a test makes, and whose TCP side sends the true one,
+// 192.0.2.7.
+type forger struct {
 	address string
 	packets *net.UDPConn
 	other   *net.UDPConn // of another port
@@ -28,10 +28,11 @@ type liar struct {
 	ports map[int]bool
 }
 
-// startLiar starts one. lie is called for every question by UDP with an answer that is true and gives what is sent.
-func startLiar(t *testing.T, lie func(truth *dns.Msg) []*dns.Msg) *liar {
+// startForger starts a forger. forge is called with the true answer to every question by UDP and returns the answers
+// sent.
+func startForger(t *testing.T, forge func(truth *dns.Msg) []*dns.Msg) *forger {
 	t.Helper()
-	l := &liar{ports: map[int]bool{}}
+	l := &forger{ports: map[int]bool{}}
 	packets, stream, err := listen(testkit.FreeAddress(t))
 	if err != nil {
 		t.Fatal(err)
@@ -47,7 +48,7 @@ func startLiar(t *testing.T, lie func(truth *dns.Msg) []*dns.Msg) *liar {
 	tcp.NotifyStartedFunc = func() { close(started) }
 	done.Go(func() { _ = tcp.ActivateAndServe() })
 	<-started
-	done.Go(func() { l.serve(lie) })
+	done.Go(func() { l.serve(forge) })
 	t.Cleanup(func() {
 		_, _, _ = tcp.Shutdown(), packets.Close(), other.Close()
 		done.Wait()
@@ -69,7 +70,7 @@ func cname(name, target string) dns.RR {
 	return &dns.CNAME{Hdr: dns.RR_Header{Name: name, Rrtype: dns.TypeCNAME, Class: dns.ClassINET, Ttl: 60}, Target: target}
 }
 
-func (l *liar) serve(lie func(*dns.Msg) []*dns.Msg) {
+func (l *forger) serve(forge func(*dns.Msg) []*dns.Msg) {
 	buffer := make([]byte, dns.MaxMsgSize)
 	for {
 		n, from, err := l.packets.ReadFromUDP(buffer)
@@ -84,7 +85,7 @@ func (l *liar) serve(lie func(*dns.Msg) []*dns.Msg) {
 		l.asked = append(l.asked, q)
 		l.ports[from.Port] = true
 		l.mu.Unlock()
-		for _, m := range lie(truth(q)) {
+		for _, m := range forge(truth(q)) {
 			raw, err := m.Pack()
 			if err != nil {
 				panic(err)
@@ -98,55 +99,55 @@ func (l *liar) serve(lie func(*dns.Msg) []*dns.Msg) {
 	}
 }
 
-// evil is an answer with another address, and whatever is changed of it.
-func evil(truth *dns.Msg, change func(*dns.Msg)) *dns.Msg {
+// forged is the true answer with another address and further changes.
+func forged(truth *dns.Msg, change func(*dns.Msg)) *dns.Msg {
 	m := truth.Copy()
 	m.Answer = []dns.RR{a(truth.Question[0].Name, "203.0.113.66", 60)}
 	change(m)
 	return m
 }
 
-// TestLies: whatever comes by UDP, a client hears what answers its question, and nothing of others is kept.
-func TestLies(t *testing.T) {
+// A client gets the true answer, and the cache has no forged record.
+func TestForgedAnswersAreIgnored(t *testing.T) {
 	other := "other.example."
 	for name, tc := range map[string]struct {
-		host string
-		lie  func(truth *dns.Msg) []*dns.Msg
-		want string // what TestAnswers' words say of host
+		host  string
+		forge func(truth *dns.Msg) []*dns.Msg
+		want  string // the result of fixture.ask
 	}{
 		"another id": {"www.example.", func(m *dns.Msg) []*dns.Msg {
-			return []*dns.Msg{evil(m, func(e *dns.Msg) { e.Id++ }), m}
+			return []*dns.Msg{forged(m, func(e *dns.Msg) { e.Id++ }), m}
 		}, "NOERROR 192.0.2.7/60"},
 		"another question": {"www.example.", func(m *dns.Msg) []*dns.Msg {
-			return []*dns.Msg{evil(m, func(e *dns.Msg) { e.Question[0].Name = other }), m}
+			return []*dns.Msg{forged(m, func(e *dns.Msg) { e.Question[0].Name = other }), m}
 		}, "NOERROR 192.0.2.7/60"},
 		"another type": {"www.example.", func(m *dns.Msg) []*dns.Msg {
-			return []*dns.Msg{evil(m, func(e *dns.Msg) { e.Question[0].Qtype = dns.TypeAAAA }), m}
+			return []*dns.Msg{forged(m, func(e *dns.Msg) { e.Question[0].Qtype = dns.TypeAAAA }), m}
 		}, "NOERROR 192.0.2.7/60"},
 		"another class": {"www.example.", func(m *dns.Msg) []*dns.Msg {
-			return []*dns.Msg{evil(m, func(e *dns.Msg) { e.Question[0].Qclass = dns.ClassCHAOS }), m}
+			return []*dns.Msg{forged(m, func(e *dns.Msg) { e.Question[0].Qclass = dns.ClassCHAOS }), m}
 		}, "NOERROR 192.0.2.7/60"},
 		"other letters: asked by TCP": {"a-name-of-many-letters.example.", func(m *dns.Msg) []*dns.Msg {
-			return []*dns.Msg{evil(m, func(e *dns.Msg) { e.Question[0].Name = strings.ToLower(e.Question[0].Name) })}
+			return []*dns.Msg{forged(m, func(e *dns.Msg) { e.Question[0].Name = strings.ToLower(e.Question[0].Name) })}
 		}, "NOERROR 192.0.2.7/60"},
 		"no question: asked by TCP": {"www.example.", func(m *dns.Msg) []*dns.Msg {
-			return []*dns.Msg{evil(m, func(e *dns.Msg) { e.Question = nil })}
+			return []*dns.Msg{forged(m, func(e *dns.Msg) { e.Question = nil })}
 		}, "NOERROR 192.0.2.7/60"},
 		"a question": {"www.example.", func(m *dns.Msg) []*dns.Msg {
-			return []*dns.Msg{evil(m, func(e *dns.Msg) { e.Response = false }), m}
+			return []*dns.Msg{forged(m, func(e *dns.Msg) { e.Response = false }), m}
 		}, "NOERROR 192.0.2.7/60"},
 		"another port": {"port.example.", func(m *dns.Msg) []*dns.Msg {
-			return []*dns.Msg{evil(m, func(*dns.Msg) {}), m}
+			return []*dns.Msg{forged(m, func(*dns.Msg) {}), m}
 		}, "NOERROR 192.0.2.7/60"},
 		"many guesses: asked by TCP": {"www.example.", func(m *dns.Msg) []*dns.Msg {
 			var out []*dns.Msg
 			for i := range maxStray + 1 {
-				out = append(out, evil(m, func(e *dns.Msg) { e.Id += uint16(i) + 1 }))
+				out = append(out, forged(m, func(e *dns.Msg) { e.Id += uint16(i) + 1 }))
 			}
 			return out
 		}, "NOERROR 192.0.2.7/60"},
 		"a datagram that is too large": {"www.example.", func(m *dns.Msg) []*dns.Msg {
-			large := evil(m, func(e *dns.Msg) {
+			large := forged(m, func(e *dns.Msg) {
 				for range 1000 {
 					e.Answer = append(e.Answer, a(e.Question[0].Name, "203.0.113.66", 60))
 				}
@@ -168,7 +169,7 @@ func TestLies(t *testing.T) {
 			return []*dns.Msg{m}
 		}, "NOERROR other.example. www.example."},
 		"records of a name that does not exist": {"www.example.", func(m *dns.Msg) []*dns.Msg {
-			return []*dns.Msg{evil(m, func(e *dns.Msg) { e.Rcode = dns.RcodeNameError })}
+			return []*dns.Msg{forged(m, func(e *dns.Msg) { e.Rcode = dns.RcodeNameError })}
 		}, "NXDOMAIN"},
 		"for ever": {"www.example.", func(m *dns.Msg) []*dns.Msg {
 			m.Answer = []dns.RR{a(m.Question[0].Name, "192.0.2.7", 1<<31-1)}
@@ -176,7 +177,7 @@ func TestLies(t *testing.T) {
 		}, "NOERROR 192.0.2.7/300"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l := startLiar(t, tc.lie)
+			l := startForger(t, tc.forge)
 			f := start(t, true, l.address)
 			for _, again := range []string{"", ", again"} {
 				if got := strings.ToLower(f.ask(networkUDP, tc.host, dns.TypeA)); got != strings.ToLower(tc.want) {
@@ -195,9 +196,8 @@ func TestLies(t *testing.T) {
 	}
 }
 
-// TestQuestionsCannotBeForeseen: ports, ids and letters are others for every question.
-func TestQuestionsCannotBeForeseen(t *testing.T) {
-	l := startLiar(t, func(m *dns.Msg) []*dns.Msg { return []*dns.Msg{m} })
+func TestPortIdAndLettersDifferForEveryQuestion(t *testing.T) {
+	l := startForger(t, func(m *dns.Msg) []*dns.Msg { return []*dns.Msg{m} })
 	f := start(t, true, l.address)
 	const questions = 16
 	for i := range questions {
@@ -216,10 +216,9 @@ func TestQuestionsCannotBeForeseen(t *testing.T) {
 	}
 }
 
-// TestOneQuestion: queries that ask the same wait for one question, in bounded number, and each hears the letters it
-// asked in.
-func TestOneQuestion(t *testing.T) {
-	o := startOutside(t, make(chan struct{}))
+// The number of queries that wait is bounded. The answer spells the name as the query does.
+func TestEqualQueriesShareOneUpstreamQuestion(t *testing.T) {
+	o := startUpstream(t, make(chan struct{}))
 	f := start(t, true, o.address)
 	before := runtime.NumGoroutine()
 	conn, err := net.Dial(networkUDP, f.address)
@@ -242,7 +241,7 @@ func TestOneQuestion(t *testing.T) {
 	}
 	testkit.Eventually(t, testkit.Patience, func() error {
 		if o.asked.Load() == 0 || len(f.upstream.waiting) < 2 {
-			return errors.New("nobody waits yet")
+			return errors.New("no query waits yet")
 		}
 		return nil
 	})
@@ -259,14 +258,16 @@ func TestOneQuestion(t *testing.T) {
 	if n := o.asked.Load(); n != 1 {
 		t.Errorf("upstream was asked %d times", n)
 	}
-	m, err := f.exchange(networkUDP, "wWw.eXample.", dns.TypeA)
-	if err != nil || m.Question[0].Name != "wWw.eXample." || m.Answer[0].Header().Name != "wWw.eXample." {
-		t.Errorf("%v, %v", m, err)
-	}
+	testkit.Eventually(t, testkit.Patience, func() error { // the socket drops datagrams while it is full of the others
+		m, err := f.exchange(networkUDP, "wWw.eXample.", dns.TypeA)
+		if err == nil && (m.Question[0].Name != "wWw.eXample." || m.Answer[0].Header().Name != "wWw.eXample.") {
+			t.Errorf("the answer does not spell the name as the query: %v", m)
+		}
+		return err
+	})
 }
 
-// TestCacheBytes: large answers do not make the cache larger than stated, and the largest are not kept.
-func TestCacheBytes(t *testing.T) {
+func TestCacheMemoryIsBounded(t *testing.T) {
 	c := newCache(testkit.NewClock(time.Now()))
 	large := func(name string, records int) (key, *dns.Msg) {
 		m := new(dns.Msg).SetQuestion(name, dns.TypeA)
@@ -289,12 +290,11 @@ func TestCacheBytes(t *testing.T) {
 		c.drop(k)
 	}
 	if c.bytes != 0 {
-		t.Errorf("%d bytes of nothing", c.bytes)
+		t.Errorf("%d bytes in an empty cache", c.bytes)
 	}
 }
 
-// TestSilentConnections: as many connections as there may be, which say nothing, shut nobody out.
-func TestSilentConnections(t *testing.T) {
+func TestSilentConnectionsKeepNobodyOut(t *testing.T) {
 	f := start(t, true)
 	var silent []net.Conn
 	defer func() {

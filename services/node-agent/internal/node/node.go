@@ -1,6 +1,6 @@
-// Package node makes Envoy's node: the id and metadata by which an xds-server
-// knows a proxy. They are those of Istio's agent, so that either control plane
-// understands either agent.
+// Package node makes the xDS Node: id, locality and metadata that tell an xds-server which proxy it serves. New makes
+// Envoy's for package bootstrap, NewProxyless that of proxyless gRPC programs for package proxyless. The keys are those
+// of Istio's agent, so that istiod understands this agent and Fairlead understands Istio's.
 package node
 
 import (
@@ -16,21 +16,21 @@ import (
 	"fairlead.dev/services/node-agent/internal/config"
 )
 
-// istioVersion is the Istio release whose agent this one stands in for; a
-// control plane decides by it what a proxy understands.
+// istioVersion is the Istio release whose agent this one is compatible with. Control planes decide by it which features
+// a proxy understands.
 const istioVersion = "1.31.1"
 
-// The metadata by which control planes know gRPC programs.
+// The metadata by which control planes recognise proxyless gRPC programs.
 const (
 	generatorKey  = "GENERATOR"
 	generatorGRPC = "grpc"
 )
 
-// localityLabel is the one label Istio reads a whole locality from; its parts
-// are separated by dots, because a label value cannot contain a slash.
+// localityLabel is Istio's label of a whole locality. Its parts are separated by dots, because a label value cannot
+// contain a slash.
 const localityLabel = "istio-locality"
 
-// New makes the node of the proxy described by c.
+// New makes the node of the Envoy that c describes.
 func New(c *config.Config) (*corev3.Node, error) {
 	meta, err := metadata(c)
 	if err != nil {
@@ -44,9 +44,8 @@ func New(c *config.Config) (*corev3.Node, error) {
 	}, nil
 }
 
-// NewProgram makes the node of gRPC programs that speak xDS themselves. Its
-// locality is never nil: grpc-js wants one, if empty.
-func NewProgram(c *config.Config) (*corev3.Node, error) {
+// NewProxyless makes the node of proxyless gRPC programs. Its locality is never nil, because grpc-js requires one.
+func NewProxyless(c *config.Config) (*corev3.Node, error) {
 	n, err := New(c)
 	if err != nil {
 		return nil, err
@@ -58,12 +57,12 @@ func NewProgram(c *config.Config) (*corev3.Node, error) {
 	return n, nil
 }
 
-// ID is "<role>~<ip>~<pod>.<namespace>~<domain>".
+// ID returns the node id, "<role>~<ip>~<pod>.<namespace>~<domain>".
 func ID(c *config.Config) string {
 	return fmt.Sprintf("%s~%s~%s.%s~%s", c.Role, c.InstanceIPs[0], c.PodName, c.Namespace, c.DNSDomain)
 }
 
-// cluster is the name of the workload's application for Envoy's own use.
+// cluster is Node.cluster: ProxyConfig's serviceCluster, or the workload's application and namespace.
 func cluster(c *config.Config) string {
 	if s := c.ProxyConfig.GetServiceCluster(); s != "" {
 		return s
@@ -106,7 +105,7 @@ func metadata(c *config.Config) (*structpb.Struct, error) {
 		m[k] = v
 	}
 	if m[generatorKey] == generatorGRPC {
-		delete(m, generatorKey) // of the programs beside an Envoy, not of Envoy
+		delete(m, generatorKey) // it describes proxyless programs beside Envoy, not Envoy
 	}
 	if len(c.Labels) > 0 {
 		m["LABELS"] = anyMap(c.Labels)
@@ -130,8 +129,7 @@ func metadata(c *config.Config) (*structpb.Struct, error) {
 	return s, nil
 }
 
-// locality comes from the label istio-locality, or else from the topology
-// labels; nil when none of them says anything.
+// locality comes from the label istio-locality, else from the topology labels; nil if there are none.
 func locality(c *config.Config) *corev3.Locality {
 	l := &corev3.Locality{
 		Region:  c.Labels["topology.kubernetes.io/region"],

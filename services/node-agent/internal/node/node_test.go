@@ -51,8 +51,7 @@ func TestMetadata(t *testing.T) {
 	}
 }
 
-// Programs say what they are, and where they are if only that nobody knows.
-func TestProgram(t *testing.T) {
+func TestProxylessNode(t *testing.T) {
 	c := workload()
 	c.Meta["GENERATOR"] = "grpc"
 	envoy, err := New(c)
@@ -62,7 +61,7 @@ func TestProgram(t *testing.T) {
 	if g, ok := envoy.GetMetadata().GetFields()["GENERATOR"]; ok {
 		t.Errorf("an Envoy beside them says it is %v", g)
 	}
-	n, err := NewProgram(workload())
+	n, err := NewProxyless(workload())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,10 +12,11 @@ import (
 	"strings"
 )
 
-// Run runs a program with its input and returns its output. Its error says what the program said.
+// Run runs a program with an input and returns its output. Its error has the program's error output. Tests replace
+// Exec.
 type Run func(ctx context.Context, stdin, name string, args ...string) ([]byte, error)
 
-// Exec is the Run of this machine.
+// Exec is the Run of production.
 func Exec(ctx context.Context, stdin, name string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Stdin = strings.NewReader(stdin)
@@ -30,15 +31,15 @@ func Exec(ctx context.Context, stdin, name string, args ...string) ([]byte, erro
 	return out.Bytes(), nil
 }
 
-// ErrUnverified is returned where the kernel took the rules and does not have them.
+// ErrUnverified is returned when the kernel does not list the rules that it has just accepted.
 var ErrUnverified = errors.New("the rules are not in force")
 
-// Plan is what Apply would do, for a person to read.
+// Plan describes what Apply does, for people.
 func Plan(o *Options) string {
 	var b strings.Builder
 	b.WriteString("# nft -f -\n" + script(chains(o)))
 	if hasIPv6Loopback() && len(chains(o)) > 0 {
-		fmt.Fprintf(&b, "# ip %s\n", strings.Join(source("replace"), " "))
+		fmt.Fprintf(&b, "# ip %s\n", strings.Join(passthroughAddress("replace"), " "))
 	}
 	if o.Mode == TProxy {
 		for _, family := range families() {
@@ -50,8 +51,8 @@ func Plan(o *Options) string {
 	return b.String()
 }
 
-// Apply puts the rules into this network namespace, in place of those that are there from before, and checks that they are in force. The
-// rules change in one transaction: no connection meets half of them.
+// Apply replaces the rules in this network namespace and verifies that they are in force. The rules change in one
+// transaction, so that no connection meets a part of them.
 func Apply(ctx context.Context, o *Options, run Run) error {
 	want := chains(o)
 	if _, err := run(ctx, script(want), "nft", "-f", "-"); err != nil {
@@ -69,28 +70,28 @@ func Apply(ctx context.Context, o *Options, run Run) error {
 		}
 	}
 	if len(want) == 0 {
-		_, _ = run(ctx, "", "ip", source("del")...) // as in Remove
+		_, _ = run(ctx, "", "ip", passthroughAddress("del")...) // as in Remove
 		return nil
 	}
 	if hasIPv6Loopback() {
-		if _, err := run(ctx, "", "ip", source("replace")...); err != nil {
+		if _, err := run(ctx, "", "ip", passthroughAddress("replace")...); err != nil {
 			return err
 		}
 	}
 	return verify(ctx, want, run)
 }
 
-// Remove takes out what Apply put in. There may be nothing to take out.
+// Remove removes what Apply has added, if anything.
 func Remove(ctx context.Context, o *Options, run Run) error {
 	for _, family := range families() {
 		unroute(ctx, o, family, run)
 	}
-	_, _ = run(ctx, "", "ip", source("del")...) // an error is that it is not there
+	_, _ = run(ctx, "", "ip", passthroughAddress("del")...) // an error means that there is none
 	_, err := run(ctx, script(nil), "nft", "-f", "-")
 	return err
 }
 
-// verify compares the chains that the kernel has with those that it was given.
+// verify compares the chains in the kernel with those wanted.
 func verify(ctx context.Context, want []*chain, run Run) error {
 	raw, err := run(ctx, "", "nft", append([]string{"-j", "list", "table"}, strings.Fields(table)...)...)
 	if err != nil {
@@ -124,7 +125,7 @@ func verify(ctx context.Context, want []*chain, run Run) error {
 	return nil
 }
 
-// families are the options of ip for those this machine has.
+// families are ip's options for the address families of this machine.
 func families() []string {
 	if _, err := os.Stat("/proc/net/if_inet6"); err != nil {
 		return []string{"-4"}
@@ -132,19 +133,20 @@ func families() []string {
 	return []string{"-4", "-6"}
 }
 
-// hasIPv6Loopback tells whether this machine's own host has an IPv6 address.
+// hasIPv6Loopback reports whether the loopback interface has IPv6.
 func hasIPv6Loopback() bool {
 	off, err := os.ReadFile("/proc/sys/net/ipv6/conf/lo/disable_ipv6")
 	return err == nil && strings.TrimSpace(string(off)) == "0"
 }
 
-// source are ip's arguments for the address that the proxy connects to its own application from: unlike that of IPv4, it is not this machine's
-// until somebody says so.
-func source(verb string) []string {
+// passthroughAddress are ip's arguments for passthroughV6. Unlike passthroughV4, which is in 127.0.0.0/8, it must be
+// added to the loopback interface.
+func passthroughAddress(verb string) []string {
 	return []string{"-6", "addr", verb, passthroughV6 + "/128", "dev", "lo"}
 }
 
-// routing are ip's arguments for the routes of TPROXY: what is marked stays on this machine, whatever its address.
+// routing are ip's arguments for the routes of TPROXY, which deliver marked packets to this machine whatever their
+// address.
 func routing(o *Options, family, verb string) [][]string {
 	mark, table := strconv.FormatUint(uint64(o.Mark), 10), strconv.FormatUint(uint64(o.Table), 10)
 	return [][]string{
@@ -153,7 +155,7 @@ func routing(o *Options, family, verb string) [][]string {
 	}
 }
 
-// unroute deletes the routes; an error is that there are none.
+// unroute deletes the routes of TPROXY, if there are any.
 func unroute(ctx context.Context, o *Options, family string, run Run) {
 	for _, args := range routing(o, family, "del") {
 		_, _ = run(ctx, "", "ip", args...)

@@ -1,5 +1,6 @@
-// Package redirect makes the workload's connections go through its proxy: rules in the network namespace it runs in, with the semantics of
-// Istio's init container, by nftables.
+// Package redirect sends the workload's connections through its proxy, as Istio's init container does: Apply puts
+// nftables rules into the network namespace of this process, Remove takes them out, and Plan prints them. Parse makes
+// their Options. Package command calls it for "node-agent init".
 package redirect
 
 import (
@@ -11,7 +12,7 @@ import (
 	"strings"
 )
 
-// Mode is how inbound connections get to the proxy.
+// Mode is how inbound connections reach the proxy.
 type Mode string
 
 // The modes, as sidecar.istio.io/interceptionMode spells them.
@@ -21,9 +22,9 @@ const (
 	None     Mode = "NONE"
 )
 
-// Text is what a user says about the redirection, as flags, variables and annotations say it: lists are comma separated, "*" is everything,
-// and the empty string nothing.
-type Text struct {
+// RawOptions are the Options as texts of flags, variables and annotations: lists are comma separated, "*" means all,
+// and "" none.
+type RawOptions struct {
 	Mode                   string
 	OutboundPort           string
 	InboundPort            string
@@ -44,11 +45,11 @@ type Text struct {
 	RedirectDNS            bool
 	CaptureAllDNS          bool
 	DropInvalid            bool
-	// Nameservers are those of resolv.conf, whose queries RedirectDNS is about.
+	// Nameservers are the servers of resolv.conf; RedirectDNS redirects the queries to them.
 	Nameservers []netip.Addr
 }
 
-// Options are Text, checked.
+// Options are checked RawOptions.
 type Options struct {
 	Mode                                 Mode
 	Outbound, Inbound, Tunnel, DNS       uint16
@@ -64,20 +65,20 @@ type Options struct {
 	Nameservers                          []netip.Addr
 }
 
-// Ports are some ports, or all.
+// Ports is a set of ports.
 type Ports struct {
 	All  bool
 	List []uint16
 }
 
-// Ranges are some IP addresses, or all.
+// Ranges is a set of IP addresses.
 type Ranges struct {
 	All    bool
 	V4, V6 []netip.Prefix
 }
 
-// Parse checks what the user said. Its error names every flag that has to be corrected.
-func Parse(t Text) (*Options, error) {
+// Parse checks the texts. Its error names every flag that must be corrected.
+func Parse(t RawOptions) (*Options, error) {
 	p := &parser{}
 	o := &Options{
 		Mode:                  Mode(t.Mode),
@@ -144,7 +145,7 @@ func items(list string) []string {
 	return out
 }
 
-// numbers reads a list of whole numbers of that many bits.
+// numbers parses a list of whole numbers of at most that many bits.
 func numbers(p *parser, flag, list string, bits int) []uint32 {
 	var out []uint32
 	for _, item := range items(list) {
@@ -214,7 +215,7 @@ func (p *parser) ranges(flag, list string) Ranges {
 	return out
 }
 
-// interfaceName is what may stand in a rule; the kernel would allow more, and rules are text.
+// interfaceName restricts names to characters that are safe in the text of a rule; the kernel allows more.
 var interfaceName = regexp.MustCompile(`^[A-Za-z0-9_.@-]{1,15}$`)
 
 func (p *parser) interfaces(flag, list string) []string {

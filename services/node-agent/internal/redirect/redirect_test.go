@@ -17,31 +17,31 @@ import (
 	"fairlead.dev/pkg/testkit/userns"
 )
 
-// usual is what Istio's injection asks for.
-func usual() Text {
-	return Text{
+// usual are the options of Istio's injection.
+func usual() RawOptions {
+	return RawOptions{
 		Mode: "REDIRECT", OutboundPort: "15001", InboundPort: "15006", TunnelPort: "15008", DNSPort: "15053", ProxyUID: "1337", ProxyGID: "1337",
 		InboundPorts: "*", InboundPortsExcluded: "15090,15021,15020", OutboundRanges: "*", TProxyMark: "1337", TProxyTable: "133",
 	}
 }
 
-// cases are texts by the name of the file with the rules they make.
-var cases = map[string]func(*Text){
-	"redirect": func(*Text) {},
-	"tproxy":   func(t *Text) { t.Mode = "TPROXY" },
-	"none":     func(t *Text) { t.Mode = "NONE" },
-	"dns": func(t *Text) {
+// cases are options by the name of the golden file with their rules.
+var cases = map[string]func(*RawOptions){
+	"redirect": func(*RawOptions) {},
+	"tproxy":   func(t *RawOptions) { t.Mode = "TPROXY" },
+	"none":     func(t *RawOptions) { t.Mode = "NONE" },
+	"dns": func(t *RawOptions) {
 		t.RedirectDNS = true
 		t.Nameservers = []netip.Addr{netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd00::10"), netip.MustParseAddr("10.96.0.10")}
 	},
-	"all-dns": func(t *Text) { t.RedirectDNS, t.CaptureAllDNS = true, true },
-	"everything": func(t *Text) {
+	"all-dns": func(t *RawOptions) { t.RedirectDNS, t.CaptureAllDNS = true, true },
+	"everything": func(t *RawOptions) {
 		t.InboundPorts, t.OutboundPorts, t.OutboundPortsExcluded = "80, 443", "8080", "22,25"
 		t.OutboundRanges, t.OutboundRangesExcluded = "10.0.0.0/8,10.1.0.0/16,fd00::/8,192.0.2.1", "10.2.3.4/16"
 		t.InterfacesExcluded, t.VirtualInterfaces = "eth1,eth2", "tap0"
 		t.ProxyUID, t.ProxyGID, t.DropInvalid = "1337,1338", "", true
 	},
-	"nothing": func(t *Text) { t.InboundPorts, t.OutboundRanges = "", "" },
+	"nothing": func(t *RawOptions) { t.InboundPorts, t.OutboundRanges = "", "" },
 }
 
 func TestRules(t *testing.T) {
@@ -62,7 +62,7 @@ func TestRules(t *testing.T) {
 	testkit.GoldenStale(t, filepath.Join("testdata", "out", "*"), used)
 }
 
-// TestApply gives every case's rules to the kernel, one after the other in one network namespace, and takes them out.
+// TestApply applies the rules of every case in one network namespace, one after the other, and removes them.
 func TestApply(t *testing.T) {
 	if os.Getenv(inNamespace) != "" {
 		testApply(t)
@@ -78,10 +78,10 @@ func TestApply(t *testing.T) {
 	}
 }
 
-// inNamespace tells the test that it runs in the namespace.
+// inNamespace is the variable that tells the test binary that it runs in the namespace.
 const inNamespace = "REDIRECT_NAMESPACE"
 
-// testApply is the part of TestApply that runs there.
+// testApply is the part of TestApply that runs in the namespace.
 func testApply(t *testing.T) {
 	t.Helper()
 	ctx := t.Context()
@@ -134,23 +134,23 @@ func testApply(t *testing.T) {
 	}
 }
 
-func TestRefused(t *testing.T) {
+func TestParseRejects(t *testing.T) {
 	for name, tc := range map[string]struct {
-		edit func(*Text)
+		edit func(*RawOptions)
 		want string
 	}{
-		"mode":                 {func(t *Text) { t.Mode = "redirect" }, "--istio-inbound-interception-mode"},
-		"port":                 {func(t *Text) { t.OutboundPort = "0" }, "--envoy-port"},
-		"ports":                {func(t *Text) { t.InboundPorts = "80,http" }, "--istio-inbound-ports"},
-		"port 0 in a list":     {func(t *Text) { t.OutboundPorts = "0" }, "--istio-outbound-ports"},
-		"nobody":               {func(t *Text) { t.ProxyUID = "" }, "--proxy-uid"},
-		"range":                {func(t *Text) { t.OutboundRanges = "10.0.0.0/33" }, "--istio-service-cidr"},
-		"rules in a range":     {func(t *Text) { t.OutboundRangesExcluded = "fe80::1%x } drop" }, "--istio-service-exclude-cidr"},
-		"rules in a name":      {func(t *Text) { t.InterfacesExcluded = "a\" drop" }, "--istio-exclude-interfaces"},
-		"everything excluded":  {func(t *Text) { t.InboundPortsExcluded = "*" }, "--istio-local-exclude-ports"},
-		"all ranges excluded":  {func(t *Text) { t.OutboundRangesExcluded = "*" }, "--istio-service-exclude-cidr"},
-		"mark":                 {func(t *Text) { t.TProxyMark = "x" }, "--istio-inbound-tproxy-mark"},
-		"DNS without a server": {func(t *Text) { t.RedirectDNS = true }, "--resolv-conf"},
+		"mode":                 {func(t *RawOptions) { t.Mode = "redirect" }, "--istio-inbound-interception-mode"},
+		"port":                 {func(t *RawOptions) { t.OutboundPort = "0" }, "--envoy-port"},
+		"ports":                {func(t *RawOptions) { t.InboundPorts = "80,http" }, "--istio-inbound-ports"},
+		"port 0 in a list":     {func(t *RawOptions) { t.OutboundPorts = "0" }, "--istio-outbound-ports"},
+		"nobody":               {func(t *RawOptions) { t.ProxyUID = "" }, "--proxy-uid"},
+		"range":                {func(t *RawOptions) { t.OutboundRanges = "10.0.0.0/33" }, "--istio-service-cidr"},
+		"rules in a range":     {func(t *RawOptions) { t.OutboundRangesExcluded = "fe80::1%x } drop" }, "--istio-service-exclude-cidr"},
+		"rules in a name":      {func(t *RawOptions) { t.InterfacesExcluded = "a\" drop" }, "--istio-exclude-interfaces"},
+		"everything excluded":  {func(t *RawOptions) { t.InboundPortsExcluded = "*" }, "--istio-local-exclude-ports"},
+		"all ranges excluded":  {func(t *RawOptions) { t.OutboundRangesExcluded = "*" }, "--istio-service-exclude-cidr"},
+		"mark":                 {func(t *RawOptions) { t.TProxyMark = "x" }, "--istio-inbound-tproxy-mark"},
+		"DNS without a server": {func(t *RawOptions) { t.RedirectDNS = true }, "--resolv-conf"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			text := usual()

@@ -8,28 +8,28 @@ import (
 
 // Addresses and marks of Istio's redirection.
 const (
-	// passthroughV4 and passthroughV6 are where the proxy connects to its own application from.
+	// passthroughV4 and passthroughV6 are the source addresses of the proxy's connections to its application.
 	passthroughV4 = "127.0.0.6"
 	passthroughV6 = "::6"
 
 	dnsPort = 53
 )
 
-// table is the one table all rules are in: nobody else's rules are touched.
+// table is the nftables table that holds all rules, so that other rules stay untouched.
 const table = "inet fairlead"
 
-// chain is a chain of rules. Hook is empty for one that others jump to.
+// chain is a chain of rules; hook is "" for one that other chains jump to.
 type chain struct {
 	name, hook string
 	rules      []string
 }
 
-// rule adds one to the chain, which ends a section when it accepts.
+// rule adds a rule.
 func (c *chain) rule(format string, args ...any) {
 	c.rules = append(c.rules, fmt.Sprintf(format, args...))
 }
 
-// chains are the rules that o asks for; none with mode NONE.
+// chains returns the chains for the options; none with mode NONE.
 func chains(o *Options) []*chain {
 	if o.Mode == None {
 		return nil
@@ -66,8 +66,8 @@ func chains(o *Options) []*chain {
 	return out
 }
 
-// proxyChain is for the proxy's own connections. They leave as they are, but for one to the workload's own address: that is a call of the
-// workload to itself through its proxy, which has to come in as anybody's would.
+// proxyChain is for the proxy's own connections, which it accepts. One to the workload's own address is a call of the
+// workload to itself through its proxy; proxyChain redirects it to the inbound port, like a call from outside.
 func proxyChain(o *Options, c *chain) {
 	if o.Mode == Redirect {
 		for _, other := range []string{"ip daddr != 127.0.0.1", "ip6 daddr != ::1"} {
@@ -77,7 +77,7 @@ func proxyChain(o *Options, c *chain) {
 	c.rule("accept")
 }
 
-// outboundChain decides by address and port whether a connection goes to the proxy.
+// outboundChain redirects connections to the proxy by address and port.
 func outboundChain(o *Options, c *chain) {
 	for _, set := range addresses("ip daddr", o.RangesExcluded.V4) {
 		c.rule("%s accept", set)
@@ -98,7 +98,7 @@ func outboundChain(o *Options, c *chain) {
 	}
 }
 
-// outputChain sorts the connections that are opened here.
+// outputChain passes each connection opened in this namespace to one of the other chains, or accepts it.
 func outputChain(o *Options, c *chain) {
 	for _, set := range sets("oifname", quoted(o.InterfacesExcluded)) {
 		c.rule("%s accept", set)
@@ -119,7 +119,8 @@ func outputChain(o *Options, c *chain) {
 	c.rule("goto outbound")
 }
 
-// inbound adds to a chain of prerouting what is not captured, and gives the match for what is; false if that is nothing.
+// inbound adds rules that accept the inbound connections not to capture, and returns the match for those to capture;
+// false if there are none.
 func inbound(o *Options, c *chain) (match string, ok bool) {
 	if !o.InboundPorts.All && len(o.InboundPorts.List) == 0 {
 		return "", false
@@ -135,8 +136,8 @@ func inbound(o *Options, c *chain) (match string, ok bool) {
 	return "meta l4proto tcp", true
 }
 
-// dnsChains send DNS queries to the agent, but for the agent's own. Those are not tracked either: a query from a port from which the
-// application has just sent one would be taken for the application's, and come back.
+// dnsChains redirect DNS queries to the DNS proxy, except the agent's own. The agent's queries are not tracked: one
+// from a port that the application has just used would match the application's connection and be redirected too.
 func dnsChains(o *Options, output *chain) []*chain {
 	dns := &chain{name: "dns"}
 	raw := &chain{name: "own_dns", hook: "type filter hook output priority -300"}
@@ -163,9 +164,10 @@ func dnsChains(o *Options, output *chain) []*chain {
 	return []*chain{dns, raw}
 }
 
-// tproxyChains hand inbound connections to the proxy with both their addresses as they are. The proxy's connections to the application,
-// which carry the client's address, have Mark; the application's answers get it from the connection, so that they are routed back into this
-// machine. Mark+1 are calls of the workload to itself through its proxy.
+// tproxyChains pass inbound connections to the proxy with both addresses unchanged. The proxy's connections to the
+// application, which have the client's source address, carry Mark. The application's answers get Mark from the
+// connection, so that they are routed back to this machine. Calls of the workload to itself through its proxy carry
+// Mark+1.
 func tproxyChains(o *Options) []*chain {
 	in := &chain{name: "inbound", hook: "type filter hook prerouting priority -150"}
 	for _, set := range sets("iifname", quoted(o.InterfacesExcluded)) {
@@ -191,7 +193,7 @@ func tproxyChains(o *Options) []*chain {
 	return []*chain{in, out}
 }
 
-// owners match the proxy's and the agent's sockets.
+// owners matches the sockets of proxy and agent.
 func owners(o *Options) []string {
 	return append(sets("meta skuid", each(o.UIDs)), sets("meta skgid", each(o.GIDs))...)
 }
@@ -212,7 +214,7 @@ func quoted(names []string) []string {
 	return out
 }
 
-// sets is the match of what against a set, none for an empty one.
+// sets returns the match of what against a set, or nothing if the list is empty.
 func sets(what string, list []string) []string {
 	if len(list) == 0 {
 		return nil
@@ -220,7 +222,7 @@ func sets(what string, list []string) []string {
 	return []string{what + " { " + strings.Join(list, ", ") + " }"}
 }
 
-// addresses is sets for ranges, of which a set holds no overlapping ones: those within others are left out.
+// addresses is sets for ranges. It leaves out ranges within others, since a set cannot hold overlapping ones.
 func addresses(what string, list []netip.Prefix) []string {
 	var kept []netip.Prefix
 	for i, p := range list {
@@ -237,7 +239,8 @@ func addresses(what string, list []netip.Prefix) []string {
 
 func ports(list []uint16) string { return "{ " + strings.Join(each(list), ", ") + " }" }
 
-// script is the transaction that replaces the table by one with these chains. A table must be there to be deleted.
+// script is the nft transaction that replaces the table by one with these chains. It creates the table first, since it
+// could not delete an absent one.
 func script(all []*chain) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "table %s\ndelete table %s\n", table, table)

@@ -12,7 +12,7 @@ import (
 const (
 	// resolveTimeout bounds one DNS look-up.
 	resolveTimeout = 2 * time.Second
-	// avoidFor is how long a server that failed is tried last.
+	// avoidFor is how long an xds-server that failed is tried after the others.
 	avoidFor = 30 * time.Second
 	// maxAddresses bounds what one name may resolve to.
 	maxAddresses = 64
@@ -23,7 +23,7 @@ type resolver interface {
 	LookupHost(ctx context.Context, host string) ([]string, error)
 }
 
-// addresses knows the xds-servers and which of them failed lately.
+// addresses holds the configured xds-servers and which of them failed lately. It is safe for concurrent use.
 type addresses struct {
 	configured []string
 	resolver   resolver
@@ -36,10 +36,9 @@ func newAddresses(configured []string, r resolver) *addresses {
 	return &addresses{configured: configured, resolver: r, failed: map[string]time.Time{}}
 }
 
-// candidates resolves every name anew and returns host:port in the order to
-// try: in random order those that have not failed lately, then the others, the
-// one whose failure is oldest first. A name that does not resolve stays as it
-// is, so that the attempt reports why.
+// candidates resolves every name and returns host:port in the order to try: first, in random order, those that have not
+// failed within avoidFor, then the others by time of failure, oldest first. A name that does not resolve stays, so that
+// the attempt to connect reports why.
 func (a *addresses) candidates(ctx context.Context, now time.Time) []string {
 	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
 	defer cancel()
@@ -79,7 +78,7 @@ func (a *addresses) resolve(ctx context.Context, hostport string) []string {
 	return out
 }
 
-// order is candidates' policy.
+// order sorts addresses as candidates documents.
 func order(all []string, failed map[string]time.Time, shuffle func(int, func(i, j int))) []string {
 	all = slices.Clone(all)
 	shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })

@@ -32,7 +32,6 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// Names become every address they have; a name that does not resolve stays.
 func TestCandidates(t *testing.T) {
 	names := &staticResolver{}
 	a := newAddresses([]string{"xds.example:15012", "127.0.0.9:15012", "127.0.0.1:15012"}, names)

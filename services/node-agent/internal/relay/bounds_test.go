@@ -15,17 +15,17 @@ import (
 	"fairlead.dev/pkg/testkit"
 )
 
-// TestOwnIsBounded: of an xds-server that sends the agent more than there can be nothing is decoded, the stream ends
-// with the reason, and nothing of it is held.
-func TestOwnIsBounded(t *testing.T) {
-	w := newWorld(t)
-	server := w.xds("")
-	server.once = ownType
-	for i := range maxOwnResources + 1 {
+// A response for the agent beyond the bounds is not decoded, and the stream ends with the reason. The versions held are
+// bounded too.
+func TestAgentResourceIsBounded(t *testing.T) {
+	f := newFixture(t)
+	server := f.xds("")
+	server.once = agentType
+	for i := range maxAgentResources + 1 {
 		server.resources = append(server.resources, &discoveryv3.Resource{Name: fmt.Sprint(i), Version: "1"})
 	}
 	var got taken
-	stream := w.open(w.relay(Config{Addresses: []string{server.address}, Own: &Own{TypeURL: ownType, Authority: "localhost", Take: got.take}}))
+	stream := f.open(f.relay(Config{Addresses: []string{server.address}, AgentResource: &AgentResource{TypeURL: agentType, Authority: "localhost", Take: got.take}}))
 	if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: envoyType}); err != nil {
 		t.Fatal(err)
 	}
@@ -36,24 +36,23 @@ func TestOwnIsBounded(t *testing.T) {
 	if !strings.Contains(err.Error(), "more than 16 resources") || len(got.all()) > 0 {
 		t.Errorf("%v, took %d", err, len(got.all()))
 	}
-	if err := decode(make([]byte, maxOwnBytes+1), &discoveryv3.DiscoveryResponse{}); err == nil || !strings.Contains(err.Error(), "more than 16777216") {
+	if err := decode(make([]byte, maxAgentBytes+1), &discoveryv3.DiscoveryResponse{}); err == nil || !strings.Contains(err.Error(), "more than 16777216") {
 		t.Error(err)
 	}
 	r := &Relay{}
-	for i := range 10 * maxOwnResources {
+	for i := range 10 * maxAgentResources {
 		r.keep(map[string]string{fmt.Sprint("name", i): "1"}, nil)
 	}
-	if n := len(r.heldVersions()); n > maxOwnResources {
+	if n := len(r.heldVersions()); n > maxAgentResources {
 		t.Errorf("%d versions are held", n)
 	}
 }
 
-// TestStreamsAreBounded: one more stream than there may be is refused with the reason, and taken when another has
-// ended.
+// One stream more than maxStreams ends with the reason. It is accepted after another one has ended.
 func TestStreamsAreBounded(t *testing.T) {
-	w := newWorld(t)
-	server := w.xds("")
-	client := w.relay(Config{Addresses: []string{server.address}})
+	f := newFixture(t)
+	server := f.xds("")
+	client := f.relay(Config{Addresses: []string{server.address}})
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	first, end := context.WithCancel(ctx)
@@ -67,7 +66,7 @@ func TestStreamsAreBounded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := w.ask(stream, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: envoyType}); err != nil {
+		if _, err := f.ask(stream, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: envoyType}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -76,7 +75,7 @@ func TestStreamsAreBounded(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		_, err = w.ask(stream, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: envoyType})
+		_, err = f.ask(stream, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: envoyType})
 		return err
 	}
 	if err := another(); status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "more than 128 streams") {
@@ -85,7 +84,7 @@ func TestStreamsAreBounded(t *testing.T) {
 	end()
 	testkit.Eventually(t, testkit.Patience, func() error {
 		if err := another(); err != nil {
-			return errors.New("still refused: " + err.Error())
+			return errors.New("still rejected: " + err.Error())
 		}
 		return nil
 	})

@@ -12,14 +12,15 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// fetchTimeout is how long an xds-server that was reached may take to answer: one that does not know a type says nothing.
+// fetchTimeout is how long a connected xds-server may take to answer. One that does not know a type never answers.
 const fetchTimeout = 10 * time.Second
 
-// Fetch asks for the one resource of a type before the proxy runs whose node it names, and gives it to take, whose error is sent to the xds-server
-// as a rejection and returned. It waits until an xds-server is reached, as long as ctx lasts.
+// Fetch asks for the one resource of a type on a stream of its own, in the name of node, and passes it to take. It
+// sends an error of take to the xds-server as a NACK and returns it. Package app calls it before Envoy starts;
+// it tries until ctx ends or an xds-server is reached.
 func (r *Relay) Fetch(ctx context.Context, node *corev3.Node, typeURL string, take func(*anypb.Any) error) error {
 	up, err := r.connect(ctx, SotW)
-	for status.Code(err) == codes.Unavailable && ctx.Err() == nil { // held long enough for a stream of Envoy's
+	for status.Code(err) == codes.Unavailable && ctx.Err() == nil { // holdStream is over
 		up, err = r.connect(ctx, SotW)
 	}
 	if err != nil {
@@ -41,9 +42,9 @@ func (r *Relay) Fetch(ctx context.Context, node *corev3.Node, typeURL string, ta
 	if err := decode(raw, resp); err != nil {
 		return fmt.Errorf("xds-server %s: %w", up.address(), err)
 	}
-	reply, refused := takeWorld(resp, take)
+	reply, rejected := takeSotW(resp, take)
 	if err := up.SendMsg(reply); err == nil && up.CloseSend() == nil {
 		_ = up.RecvMsg(answer) // returns when the xds-server has read the answer, and ends the stream
 	}
-	return refused
+	return rejected
 }

@@ -15,53 +15,52 @@ import (
 	"fairlead.dev/pkg/tlsconf"
 )
 
-// fetcher is a Relay that nobody asks for streams.
-func (w *world) fetcher(address string) *Relay {
-	w.t.Helper()
-	source := w.pki.NewSVID("shop", "web")
+// fetcher is a Relay without a socket.
+func (f *fixture) fetcher(address string) *Relay {
+	f.t.Helper()
+	source := f.PKI.NewSVID("shop", "web")
 	r, err := New(Config{
-		Addresses: []string{address}, Source: source, TLS: tlsconf.Client(source, w.pki.ID("istio-system", "xds-server")),
-		Log: testkit.Logger(w.t), Registerer: prometheus.NewRegistry(),
+		Addresses: []string{address}, Source: source, TLS: tlsconf.Client(source, f.PKI.ID("istio-system", "xds-server")),
+		Log: testkit.Logger(f.t), Registerer: prometheus.NewRegistry(),
 	})
 	if err != nil {
-		w.t.Fatal(err)
+		f.t.Fatal(err)
 	}
 	return r
 }
 
 var fetching = &corev3.Node{Id: "sidecar~10.0.0.1~web.shop~shop.svc.cluster.local"}
 
-// TestFetch: the one resource comes, and the xds-server has the answer to it before Fetch returns.
+// The xds-server has the ACK or NACK before Fetch returns.
 func TestFetch(t *testing.T) {
-	for name, refusal := range map[string]error{"accepted": nil, "refused": errors.New("no good")} {
+	for name, rejection := range map[string]error{"accepted": nil, "rejected": errors.New("no good")} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			server := w.xds("")
+			f := newFixture(t)
+			server := f.xds("")
 			var got string
-			err := w.fetcher(server.address).Fetch(t.Context(), fetching, sotwType, func(a *anypb.Any) error {
+			err := f.fetcher(server.address).Fetch(t.Context(), fetching, sotwType, func(a *anypb.Any) error {
 				got = string(a.GetValue())
-				return refusal
+				return rejection
 			})
-			if !errors.Is(err, refusal) || got != "sotw" {
-				t.Errorf("got %q, error %v, want sotw, %v", got, err, refusal)
+			if !errors.Is(err, rejection) || got != "sotw" {
+				t.Errorf("got %q, error %v, want sotw, %v", got, err, rejection)
 			}
-			asked := server.worldRequests()
+			asked := server.sotwRequests()
 			if len(asked) != 2 || asked[0].GetNode().GetId() != fetching.GetId() || asked[1].GetResponseNonce() != "n" ||
-				strings.Contains(asked[1].GetErrorDetail().GetMessage(), "no good") != (refusal != nil) {
+				strings.Contains(asked[1].GetErrorDetail().GetMessage(), "no good") != (rejection != nil) {
 				t.Errorf("the xds-server was told %v", asked)
 			}
 		})
 	}
 }
 
-// TestFetchWaits: nothing starts before there is an xds-server, unless the agent is to end.
-func TestFetchWaits(t *testing.T) {
-	w := newWorld(t)
-	server := w.xds("")
+func TestFetchWaitsForAServerUntilItsContextEnds(t *testing.T) {
+	f := newFixture(t)
+	server := f.xds("")
 	server.stop()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	r := w.fetcher(server.address)
+	r := f.fetcher(server.address)
 	r.hold = time.Millisecond // several times over
 	go func() {
 		done <- r.Fetch(ctx, fetching, sotwType, func(*anypb.Any) error { return nil })
@@ -74,14 +73,14 @@ func TestFetchWaits(t *testing.T) {
 		}
 		return nil
 	})
-	w.xds(server.address)
+	f.xds(server.address)
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
 
-	server = w.xds("")
+	server = f.xds("")
 	server.stop()
-	r = w.fetcher(server.address)
+	r = f.fetcher(server.address)
 	go func() {
 		done <- r.Fetch(ctx, fetching, sotwType, func(*anypb.Any) error { return nil })
 	}()

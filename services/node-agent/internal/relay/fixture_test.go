@@ -2,8 +2,6 @@ package relay
 
 import (
 	"context"
-	"crypto/tls"
-	"net"
 	"net/netip"
 	"slices"
 	"sync"
@@ -13,42 +11,41 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"fairlead.dev/pkg/auth"
 	"fairlead.dev/pkg/rpc"
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/pkg/tlsconf"
+	"fairlead.dev/services/node-agent/internal/agenttest"
 )
 
-// sotwType is a type that a state-of-the-world stream has one resource of, which it sends once.
+// sotwType is a type for which a state-of-the-world stream sends one resource, once.
 const sotwType = "type.googleapis.com/once"
 
-// xdsServer is a real gRPC server that answers every request with what reply
-// makes of it and remembers who called.
+// xdsServer is an xds-server that answers every request and records requests and callers.
 type xdsServer struct {
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
 	address string
 	stop    func()
-	// resources go out with every delta answer.
+	// resources are those of every delta response.
 	resources []*discoveryv3.Resource
-	// once is a type of which only the first request of a stream is answered.
+	// once is a type for which only the first request of a delta stream is answered.
 	once string
-	// asks is why a stream is asked to reconnect at its second request, if it is.
+	// asks is the reason given when a stream is asked to reconnect at its second request; "" asks none.
 	asks string
 
 	mu    sync.Mutex
 	peers []auth.Peer
 	delta []*discoveryv3.DeltaDiscoveryRequest
-	world []*discoveryv3.DiscoveryRequest
+	sotw  []*discoveryv3.DiscoveryRequest
 }
 
-// worldRequests lists what was asked on state-of-the-world streams.
-func (s *xdsServer) worldRequests() []*discoveryv3.DiscoveryRequest {
+// sotwRequests are the requests of state-of-the-world streams.
+func (s *xdsServer) sotwRequests() []*discoveryv3.DiscoveryRequest {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Clone(s.world)
+	return slices.Clone(s.sotw)
 }
 
 func (s *xdsServer) streams() int {
@@ -72,7 +69,7 @@ func (s *xdsServer) StreamAggregatedResources(stream discoveryv3.AggregatedDisco
 			return err
 		}
 		s.mu.Lock()
-		s.world = append(s.world, req)
+		s.sotw = append(s.sotw, req)
 		s.mu.Unlock()
 		if req.GetTypeUrl() == sotwType {
 			if req.GetResponseNonce() == "" {
@@ -113,113 +110,68 @@ func (s *xdsServer) DeltaAggregatedResources(stream discoveryv3.AggregatedDiscov
 	}
 }
 
-// world is what the relay's tests have in common.
-type world struct {
-	t      *testing.T
-	pki    *testkit.CA
-	issuer *testkit.Issuer
+// fixture is a CA and an issuer of tokens, from which a test starts xds-servers and relays.
+type fixture struct {
+	agenttest.ControlPlane
+	t *testing.T
 }
 
-func newWorld(t *testing.T) *world {
-	return &world{t: t, pki: testkit.PKI(t), issuer: testkit.NewIssuer(t)}
+func newFixture(t *testing.T) *fixture {
+	return &fixture{ControlPlane: agenttest.NewControlPlane(t), t: t}
 }
 
-// xds starts an xds-server at addr, or at a free address of loopback that stays the test's when the server has ended.
-func (w *world) xds(addr string) *xdsServer {
-	w.t.Helper()
-	at := testkit.FreeAddress(w.t)
+// xds starts an xds-server at addr, or at a free address of loopback that nobody else uses after the server has
+// stopped.
+func (f *fixture) xds(addr string) *xdsServer {
+	f.t.Helper()
+	at := testkit.FreeAddress(f.t)
 	if addr != "" {
 		at = netip.MustParseAddrPort(addr)
 	}
-	lis := testkit.Listen(w.t, at)
-	jwt, err := auth.NewJWT(auth.JWTConfig{JWKSFile: w.issuer.JWKSFile, Issuer: w.issuer.Name, Audiences: []string{"istio-ca"}, TrustDomain: w.pki.TrustDomain})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	gs, err := rpc.NewServer(rpc.ServerConfig{
-		Service: "xds-server", Log: testkit.Logger(w.t), Registerer: prometheus.NewRegistry(),
-		TLS:           tlsconf.Server(w.pki.NewSVID("istio-system", "xds-server"), tls.VerifyClientCertIfGiven),
-		Authenticator: auth.FirstOf(auth.MTLS(), jwt),
-		Policy:        auth.Policy{"/" + serviceName + "/*": auth.AnyIdentity()},
-	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	lis := testkit.Listen(f.t, at)
 	s := &xdsServer{address: lis.Addr().String()}
-	discoveryv3.RegisterAggregatedDiscoveryServiceServer(gs, s)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = gs.Serve(lis)
-	}()
-	s.stop = sync.OnceFunc(func() { gs.Stop(); <-done })
-	w.t.Cleanup(s.stop)
+	s.stop = f.Serve(f.t, lis, "xds-server", serviceName, func(gs *grpc.Server) {
+		discoveryv3.RegisterAggregatedDiscoveryServiceServer(gs, s)
+	})
 	return s
 }
 
-// relay starts a Relay with the certificate of shop/web unless c says
-// otherwise, and returns a client of its socket.
-func (w *world) relay(c Config) discoveryv3.AggregatedDiscoveryServiceClient {
-	w.t.Helper()
+// relay starts a Relay, by default with the certificate of shop/web, and returns a client of its socket.
+func (f *fixture) relay(c Config) discoveryv3.AggregatedDiscoveryServiceClient {
+	f.t.Helper()
 	if c.Source == nil {
-		c.Source = w.pki.NewSVID("shop", "web")
+		c.Source = f.PKI.NewSVID("shop", "web")
 	}
-	c.TLS = tlsconf.Client(c.Source, w.pki.ID("istio-system", "xds-server"))
+	c.TLS = tlsconf.Client(c.Source, f.PKI.ID("istio-system", "xds-server"))
 	c.Registerer = prometheus.NewRegistry()
 	if c.Log == nil {
-		c.Log = testkit.Logger(w.t)
+		c.Log = testkit.Logger(f.t)
 	}
 	r, err := New(c)
 	if err != nil {
-		w.t.Fatal(err)
+		f.t.Fatal(err)
 	}
-	gs, err := rpc.NewServer(rpc.ServerConfig{
-		Service: "relay", Log: testkit.Logger(w.t), Registerer: prometheus.NewRegistry(), Insecure: true,
-		Policy: auth.Policy{"/" + serviceName + "/*": auth.Anonymous()}, MaxRecvBytes: MaxRequest,
-	}, ServerOptions()...)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	r.Register(gs)
-	path := w.t.TempDir() + "/XDS"
-	lis, err := net.Listen("unix", path)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- rpc.Serve(ctx, gs, lis, 0) }()
-	conn, err := grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	w.t.Cleanup(func() {
-		conn.Close()
-		cancel()
-		if err := <-done; err != nil {
-			w.t.Error(err)
-		}
-	})
+	conn := agenttest.Socket(f.t, serviceName, r.Register, rpc.ServerConfig{MaxRecvBytes: MaxRequest}, ServerOptions()...)
 	return discoveryv3.NewAggregatedDiscoveryServiceClient(conn)
 }
 
 type deltaStream = discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient
 
-// open is a delta stream that ends with the test, or after two minutes.
-func (w *world) open(c discoveryv3.AggregatedDiscoveryServiceClient) deltaStream {
-	w.t.Helper()
+// open opens a delta stream that ends with the test, or after two minutes.
+func (f *fixture) open(c discoveryv3.AggregatedDiscoveryServiceClient) deltaStream {
+	f.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-	w.t.Cleanup(cancel)
+	f.t.Cleanup(cancel)
 	stream, err := c.DeltaAggregatedResources(ctx)
 	if err != nil {
-		w.t.Fatal(err)
+		f.t.Fatal(err)
 	}
 	return stream
 }
 
 // ask sends one request and returns the address of the server that answers.
-func (w *world) ask(s deltaStream, req *discoveryv3.DeltaDiscoveryRequest) (string, error) {
-	w.t.Helper()
+func (f *fixture) ask(s deltaStream, req *discoveryv3.DeltaDiscoveryRequest) (string, error) {
+	f.t.Helper()
 	if err := s.Send(req); err != nil {
 		return "", err
 	}

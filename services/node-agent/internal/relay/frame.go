@@ -8,9 +8,8 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// frame is one gRPC message as bytes. It owns a reference to its buffers: the
-// codec gives it on receipt and takes it on sending, so that each frame is
-// sent at most once and freed if it is not sent.
+// frame is one gRPC message as bytes. It owns a reference to its buffers: codec sets it on receipt and takes it back on
+// sending. So a frame is sent at most once, and one that is not sent must be freed.
 type frame struct{ data mem.BufferSlice }
 
 func (f *frame) free() {
@@ -18,9 +17,8 @@ func (f *frame) free() {
 	f.data = nil
 }
 
-// codec passes frames through untouched. It calls itself "proto", because that
-// is what is in them, and leaves messages that are not frames to that codec
-// (the health service of the same server).
+// codec passes frames through unchanged. Its name is that of the protobuf codec, because frames hold protobuf, and it
+// leaves other messages, such as those of the health service, to that codec.
 type codec struct{ proto encoding.CodecV2 }
 
 func newCodec() codec { return codec{proto: encoding.GetCodecV2(encproto.Name)} }

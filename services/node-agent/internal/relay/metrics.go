@@ -4,7 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Who ended a stream.
+// Values of the label "by".
 const (
 	endEnvoy  = "envoy"
 	endServer = "xds_server"
@@ -31,7 +31,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	m := &metrics{
 		streams: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "fairlead_node_agent_relay_streams",
-			Help: "ADS streams of Envoy's that are connected to an xds-server.",
+			Help: "ADS streams of Envoy that are connected to an xds-server.",
 		}),
 		ends: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fairlead_node_agent_relay_stream_ends_total",

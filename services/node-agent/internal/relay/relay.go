@@ -1,9 +1,11 @@
-// Package relay passes ADS streams of Envoy, and of gRPC programs that speak xDS
-// themselves, on to an xds-server: from a unix socket, to which only the
-// workload has access, to mutual TLS. Messages are forwarded as they are,
-// without decoding. When an xds-server is lost the streams to it are ended too,
-// so that Envoy opens another, says which versions it holds, and gets only what
-// has changed since.
+// Package relay is the agent's xDS proxy: it forwards the ADS streams of Envoy and of proxyless gRPC clients from a
+// unix socket, which only the workload may open, to an xds-server by mutual TLS. Messages are forwarded as bytes,
+// without decoding. When an xds-server ends a stream, the relay ends Envoy's stream too. Envoy then opens another one,
+// states the versions that it holds, and receives only what has changed; the relay takes the next xds-server for it,
+// after a back-off.
+//
+// Package app calls New, and Register for the gRPC server of the socket. On Envoy's stream the relay also asks for one
+// resource of its own (AgentResource), the name table of the DNS proxy. Fetch asks for one before Envoy runs.
 package relay
 
 import (
@@ -13,7 +15,6 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -31,46 +32,44 @@ import (
 
 const serviceName = "envoy.service.discovery.v3.AggregatedDiscoveryService"
 
-// Methods of the service, as gRPC names them in full.
+// Full names of the two ADS methods.
 const (
 	SotW  = "/" + serviceName + "/StreamAggregatedResources"
 	Delta = "/" + serviceName + "/DeltaAggregatedResources"
 )
 
-// Limits. One message at a time is held per direction; flow control makes the
-// sender wait, so they bound the relay's memory too.
+// Limits. The relay holds one message per direction and stream, and flow control makes the sender wait, so these limits
+// bound its memory too.
 const (
-	// MaxRequest is the largest message from Envoy: the versions of everything
-	// it holds.
+	// MaxRequest is the largest message from Envoy. The largest ones have the versions of all resources that Envoy
+	// holds.
 	MaxRequest  = 16 << 20
 	maxResponse = 64 << 20
-	// maxStreams bounds the streams that are relayed or wait for an xds-server. Envoy has one, and a gRPC program one
-	// per process; each has a connection to an xds-server of its own.
+	// maxStreams bounds the streams that are forwarded or wait for an xds-server. Envoy has one, a proxyless gRPC
+	// client one per process. Each has its own connection to an xds-server.
 	maxStreams = 128
 )
 
-// holdStream is how long a stream of Envoy's is kept waiting for an xds-server
-// before it is ended with the reason.
+// holdStream is how long a stream of Envoy waits for an xds-server before the relay ends it with the reason.
 const holdStream = 10 * time.Second
 
 // Config of a Relay. Addresses, Source, TLS, Log and Registerer are required.
 type Config struct {
-	// Addresses are host:port of the xds-servers; names are resolved for every
-	// connection.
+	// Addresses are host:port of the xds-servers. Names are resolved anew for every connection.
 	Addresses []string
-	// Source tells whether there is a certificate to authenticate with.
+	// Source holds the workload's certificate, if it has one already.
 	Source tlsconf.Source
-	// TLS is the client's, see tlsconf.Client.
+	// TLS is the client's configuration of the same Source, see tlsconf.Client.
 	TLS *tls.Config
 	// TokenFile authenticates while there is no certificate; optional.
 	TokenFile  string
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
 	Clock      clock.Clock
-	// Own is what the agent wants for itself; optional.
-	Own *Own
-	// Keepalive is how long a silent xds-server is believed to be there; it
-	// then has a third of that to answer a ping. Default 30 s, least 10 s.
+	// AgentResource is what the agent asks for on Envoy's stream; optional.
+	AgentResource *AgentResource
+	// Keepalive is how long a connection may be silent before the relay pings the xds-server, which then has a third of
+	// that to answer. Default 30 s, least 10 s.
 	Keepalive time.Duration
 	// Resolver is net.DefaultResolver unless a test needs another.
 	Resolver interface {
@@ -78,8 +77,7 @@ type Config struct {
 	}
 }
 
-// Relay is the service; it is registered on a gRPC server made with
-// ServerOptions. It is safe for concurrent use.
+// Relay is the xDS proxy. Its gRPC server must be made with ServerOptions. It is safe for concurrent use.
 type Relay struct {
 	addresses *addresses
 	source    tlsconf.Source
@@ -91,23 +89,22 @@ type Relay struct {
 	hold      time.Duration
 	keepalive time.Duration
 
-	own *Own
+	agentResource *AgentResource
 
 	mu sync.Mutex
-	// held is the version of Own's resource that was taken last.
+	// held are the versions of AgentResource that were taken last, by name.
 	held map[string]string
-	// unanswered counts the attempts and streams in a row that ended before
-	// the xds-server had sent anything; lost is when an xds-server last ended a
-	// stream that worked.
+	// unanswered counts the attempts and streams in a row that ended before the xds-server had sent a message; lost is
+	// when an xds-server last ended a stream on which it had.
 	unanswered int
 	lost       time.Time
 
 	active atomic.Int64
-	// begun is active and those that are being connected.
+	// begun counts the active streams and those that are being connected.
 	begun atomic.Int64
 }
 
-// New makes a Relay. It connects when Envoy does.
+// New makes a Relay. It connects to an xds-server when Envoy opens a stream.
 func New(c Config) (*Relay, error) {
 	m, err := newMetrics(c.Registerer)
 	if err != nil {
@@ -118,20 +115,20 @@ func New(c Config) (*Relay, error) {
 		res = c.Resolver
 	}
 	return &Relay{
-		addresses: newAddresses(c.Addresses, res),
-		source:    c.Source,
-		tls:       c.TLS,
-		tokenFile: c.TokenFile,
-		log:       c.Log,
-		clock:     clock.Or(c.Clock),
-		metrics:   m,
-		own:       c.Own,
-		hold:      holdStream,
-		keepalive: cmp.Or(c.Keepalive, 30*time.Second),
+		addresses:     newAddresses(c.Addresses, res),
+		source:        c.Source,
+		tls:           c.TLS,
+		tokenFile:     c.TokenFile,
+		log:           c.Log,
+		clock:         clock.Or(c.Clock),
+		metrics:       m,
+		agentResource: c.AgentResource,
+		hold:          holdStream,
+		keepalive:     cmp.Or(c.Keepalive, 30*time.Second),
 	}, nil
 }
 
-// ServerOptions are what a gRPC server needs to carry frames.
+// ServerOptions are the options of a gRPC server that forwards messages as bytes.
 func ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{grpc.ForceServerCodecV2(newCodec())}
 }
@@ -139,7 +136,7 @@ func ServerOptions() []grpc.ServerOption {
 // Register adds the two ADS methods to s.
 func (r *Relay) Register(s *grpc.Server) {
 	handler := func(method string) grpc.StreamHandler {
-		return func(_ any, down grpc.ServerStream) error { return r.relay(method, down) }
+		return func(_ any, down grpc.ServerStream) error { return r.forward(method, down) }
 	}
 	s.RegisterService(&grpc.ServiceDesc{
 		ServiceName: serviceName,
@@ -152,8 +149,8 @@ func (r *Relay) Register(s *grpc.Server) {
 	}, r)
 }
 
-// relay carries one stream of Envoy's from beginning to end.
-func (r *Relay) relay(method string, down grpc.ServerStream) error {
+// forward serves one stream: it connects to an xds-server and copies messages both ways until one side ends.
+func (r *Relay) forward(method string, down grpc.ServerStream) error {
 	defer r.begun.Add(-1)
 	if r.begun.Add(1) > maxStreams {
 		return status.Errorf(codes.ResourceExhausted, "more than %d streams: use one for each process", maxStreams)
@@ -172,9 +169,9 @@ func (r *Relay) relay(method string, down grpc.ServerStream) error {
 		r.active.Add(-1)
 	}()
 
-	var server serverStream = up
-	if r.own != nil && authority(down.Context()) == r.own.Authority {
-		server = &guest{upstream: up, relay: r, delta: method == Delta}
+	var server messageStream = up
+	if r.agentResource != nil && authority(down.Context()) == r.agentResource.Authority {
+		server = &agentStream{xdsStream: up, relay: r, delta: method == Delta}
 	}
 	fromEnvoy := make(chan error, 1)
 	go func() {
@@ -182,7 +179,7 @@ func (r *Relay) relay(method string, down grpc.ServerStream) error {
 		if errors.Is(err, io.EOF) {
 			err = up.CloseSend()
 		} else {
-			cancel() // Envoy is gone, or the xds-server takes nothing more
+			cancel() // Envoy is gone, or the xds-server reads no more
 		}
 		fromEnvoy <- err
 	}()
@@ -192,12 +189,12 @@ func (r *Relay) relay(method string, down grpc.ServerStream) error {
 	switch {
 	case down.Context().Err() != nil:
 		r.metrics.ends.WithLabelValues(endEnvoy).Inc()
-		r.ended(true, false)
+		r.noteClientEnd()
 		return status.FromContextError(down.Context().Err()).Err()
 	case status.Code(err) == codes.Canceled && ctx.Err() != nil:
-		// What Envoy sent could not be taken, a message too large for one.
+		// The relay rejected what Envoy sent, for example a message that is too large.
 		r.metrics.ends.WithLabelValues(endEnvoy).Inc()
-		r.ended(true, false)
+		r.noteClientEnd()
 		return <-fromEnvoy
 	case errors.Is(err, io.EOF) && rpc.ReconnectAsked(up.Trailer()) != "":
 		asked = rpc.ReconnectAsked(up.Trailer())
@@ -216,22 +213,27 @@ func (r *Relay) relay(method string, down grpc.ServerStream) error {
 	if address != "" {
 		r.addresses.markFailed(address, r.clock.Now())
 	}
-	r.ended(answered, answered)
+	if answered {
+		r.noteServerLoss()
+	} else {
+		r.noteFailedAttempt()
+	}
 	return err
 }
 
-// Active is the number of streams that are open now.
+// Active is the number of streams that are connected to an xds-server now. The drain of an agent without Envoy polls
+// it.
 func (r *Relay) Active() int { return int(r.active.Load()) }
 
 type receiver interface{ RecvMsg(any) error }
 type sender interface{ SendMsg(any) error }
-type serverStream interface {
+type messageStream interface {
 	receiver
 	sender
 }
 
-// pump forwards messages one by one until either side ends. It reports whether
-// there were any; io.EOF means that from ended in order.
+// pump copies messages one by one until either side ends. It reports whether there were any; the error io.EOF means
+// that from ended without an error.
 func pump(to sender, from receiver, count *counters) (any bool, err error) {
 	for {
 		f := &frame{}
@@ -244,38 +246,11 @@ func pump(to sender, from receiver, count *counters) (any bool, err error) {
 		err := to.SendMsg(f)
 		f.free()
 		if errors.Is(err, io.EOF) {
-			// gRPC's way to say that the receiving side has the error.
+			// After io.EOF from SendMsg, RecvMsg of the other direction returns the error itself.
 			return any, status.Error(codes.Unavailable, "the stream was closed")
 		}
 		if err != nil {
 			return any, err
 		}
 	}
-}
-
-// ended notes how a stream or an attempt ended, for the pause before the next.
-func (r *Relay) ended(answered, lost bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if answered {
-		r.unanswered = 0
-	} else {
-		r.unanswered++
-	}
-	if lost {
-		r.lost = r.clock.Now()
-	}
-}
-
-// pause is how long to wait before the next attempt: nothing where no xds-server
-// was lost a moment ago, as when a program starts beside others, and otherwise a random part of a time that doubles with every attempt in a row
-// that failed, so that the proxies of a lost xds-server do not come at once.
-func (r *Relay) pause() time.Duration {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.unanswered == 0 && (r.lost.IsZero() || r.clock.Now().Sub(r.lost) > lostPause) {
-		return 0
-	}
-	limit := min(firstPause<<min(r.unanswered, 16), maxPause)
-	return time.Duration(rand.Int64N(int64(limit)))
 }

@@ -23,18 +23,17 @@ import (
 	"fairlead.dev/pkg/testkit"
 )
 
-// Messages arrive as they were sent, fields that nobody here knows included.
-func TestForwardsUntouched(t *testing.T) {
-	w := newWorld(t)
-	server := w.xds("")
-	stream := w.open(w.relay(Config{Addresses: []string{server.address}}))
+// The request has an unknown field, which decoding and encoding could lose.
+func TestForwardsMessagesUnchanged(t *testing.T) {
+	f := newFixture(t)
+	server := f.xds("")
+	stream := f.open(f.relay(Config{Addresses: []string{server.address}}))
 	req := &discoveryv3.DeltaDiscoveryRequest{
-		TypeUrl: "type.googleapis.com/envoy.config.cluster.v3.Cluster",
-		// As on a reconnection: what the client already holds.
+		TypeUrl:                 "type.googleapis.com/envoy.config.cluster.v3.Cluster",
 		InitialResourceVersions: map[string]string{"outbound|80||a": "1", "outbound|80||b": "2"},
 	}
 	req.ProtoReflect().SetUnknown([]byte{0xfa, 0x7f, 3, 'n', 'e', 'w'}) // field 2047
-	answered, err := w.ask(stream, req)
+	answered, err := f.ask(stream, req)
 	if err != nil || answered != server.address {
 		t.Fatalf("answer of %q, %v", answered, err)
 	}
@@ -43,19 +42,19 @@ func TestForwardsUntouched(t *testing.T) {
 	if len(server.delta) != 1 || !proto.Equal(server.delta[0], req) {
 		t.Errorf("arrived %v, sent %v", server.delta, req)
 	}
-	if id := server.peers[0]; id.Method != "mtls" || id.ID != w.pki.ID("shop", "web") {
+	if id := server.peers[0]; id.Method != "mtls" || id.ID != f.PKI.ID("shop", "web") {
 		t.Errorf("xds-server sees %v", id)
 	}
 }
 
-// Name tables, which are for the agent's side of the stream and not for Envoy, go both ways like all else.
-func TestForwardsNameTables(t *testing.T) {
-	w := newWorld(t)
-	server := w.xds("")
+// Without an AgentResource, Envoy gets the name table that it asks for.
+func TestForwardsNameTablesWithoutAnAgentResource(t *testing.T) {
+	f := newFixture(t)
+	server := f.xds("")
 	const nameTable = "type.googleapis.com/istio.networking.nds.v1.NameTable"
 	content := []byte("\n\x05\n\x03web") // "web", without addresses
 	server.resources = []*discoveryv3.Resource{{Name: "nametable", Version: "1", Resource: &anypb.Any{TypeUrl: nameTable, Value: content}}}
-	stream := w.open(w.relay(Config{Addresses: []string{server.address}}))
+	stream := f.open(f.relay(Config{Addresses: []string{server.address}}))
 	req := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: nameTable, InitialResourceVersions: map[string]string{"nametable": "0"}}
 	if err := stream.Send(req); err != nil {
 		t.Fatal(err)
@@ -74,10 +73,10 @@ func TestForwardsNameTables(t *testing.T) {
 	}
 }
 
-func TestStateOfTheWorld(t *testing.T) {
-	w := newWorld(t)
-	server := w.xds("")
-	client := w.relay(Config{Addresses: []string{server.address}})
+func TestForwardsSotW(t *testing.T) {
+	f := newFixture(t)
+	server := f.xds("")
+	client := f.relay(Config{Addresses: []string{server.address}})
 	stream, err := client.StreamAggregatedResources(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -92,19 +91,18 @@ func TestStateOfTheWorld(t *testing.T) {
 	}
 }
 
-// A lost xds-server ends the stream, and the next stream is with the other one
-// within a second.
-func TestFailsOver(t *testing.T) {
+// The loss of an xds-server ends the stream; the next stream is connected to the other one within a second.
+func TestFailsOverToAnotherServer(t *testing.T) {
 	testkit.Quick(t, time.Second, func() time.Duration {
-		w := newWorld(t)
+		f := newFixture(t)
 		servers := map[string]*xdsServer{}
 		for range 2 {
-			s := w.xds("")
+			s := f.xds("")
 			servers[s.address] = s
 		}
-		client := w.relay(Config{Addresses: slices.Collect(maps.Keys(servers))})
-		stream := w.open(client)
-		first, err := w.ask(stream, &discoveryv3.DeltaDiscoveryRequest{})
+		client := f.relay(Config{Addresses: slices.Collect(maps.Keys(servers))})
+		stream := f.open(client)
+		first, err := f.ask(stream, &discoveryv3.DeltaDiscoveryRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -113,7 +111,7 @@ func TestFailsOver(t *testing.T) {
 		if _, err := stream.Recv(); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), first) {
 			t.Errorf("stream ended with %v, want Unavailable and the address", err)
 		}
-		second, err := w.ask(w.open(client), &discoveryv3.DeltaDiscoveryRequest{})
+		second, err := f.ask(f.open(client), &discoveryv3.DeltaDiscoveryRequest{})
 		if err != nil || second == first {
 			t.Fatalf("answer of %q, %v; lost was %q", second, err, first)
 		}
@@ -121,20 +119,19 @@ func TestFailsOver(t *testing.T) {
 	})
 }
 
-// A stream that is asked to reconnect ends with the reason, the next one is with the other xds-server, and nothing of
-// it is a warning.
-func TestAskedToReconnect(t *testing.T) {
-	w := newWorld(t)
+// The stream ends with the xds-server's reason, and the next one is connected to the other xds-server.
+func TestReconnectRequestEndsTheStreamWithoutAWarning(t *testing.T) {
+	f := newFixture(t)
 	servers := map[string]*xdsServer{}
 	for range 2 {
-		s := w.xds("")
+		s := f.xds("")
 		s.asks = "more proxies than the others"
 		servers[s.address] = s
 	}
 	var log lockedBuffer
-	client := w.relay(Config{Addresses: slices.Collect(maps.Keys(servers)), Log: slog.New(slog.NewTextHandler(&log, nil))})
-	stream := w.open(client)
-	first, err := w.ask(stream, &discoveryv3.DeltaDiscoveryRequest{})
+	client := f.relay(Config{Addresses: slices.Collect(maps.Keys(servers)), Log: slog.New(slog.NewTextHandler(&log, nil))})
+	stream := f.open(client)
+	first, err := f.ask(stream, &discoveryv3.DeltaDiscoveryRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +141,7 @@ func TestAskedToReconnect(t *testing.T) {
 	if _, err := stream.Recv(); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), first+" asks to reconnect: more proxies") {
 		t.Errorf("stream ended with %v, want Unavailable with address and reason", err)
 	}
-	if second, err := w.ask(w.open(client), &discoveryv3.DeltaDiscoveryRequest{}); err != nil || second == first {
+	if second, err := f.ask(f.open(client), &discoveryv3.DeltaDiscoveryRequest{}); err != nil || second == first {
 		t.Errorf("answer of %q, %v; asked to leave %q", second, err, first)
 	}
 	if text := log.String(); strings.Contains(text, "level=WARN") || !strings.Contains(text, "asks to reconnect") {
@@ -152,7 +149,7 @@ func TestAskedToReconnect(t *testing.T) {
 	}
 }
 
-// lockedBuffer is a log that is read while it is written.
+// lockedBuffer is a log that can be read while it is written.
 type lockedBuffer struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -170,59 +167,55 @@ func (b *lockedBuffer) String() string {
 	return b.text.String()
 }
 
-// A stream that is opened while no xds-server is there waits for one.
-func TestWaitsForServer(t *testing.T) {
-	w := newWorld(t)
-	gone := w.xds("")
+func TestStreamWaitsForAServer(t *testing.T) {
+	f := newFixture(t)
+	gone := f.xds("")
 	gone.stop()
-	stream := w.open(w.relay(Config{Addresses: []string{gone.address}}))
+	stream := f.open(f.relay(Config{Addresses: []string{gone.address}}))
 	if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{}); err != nil {
 		t.Fatal(err)
 	}
-	w.xds(gone.address)
+	f.xds(gone.address)
 	if resp, err := stream.Recv(); err != nil || resp.GetSystemVersionInfo() != gone.address {
 		t.Errorf("got %v, %v", resp, err)
 	}
 }
 
-// It does not wait for ever: the end of the stream says what is wrong.
-func TestHoldsStreamForLimitedTime(t *testing.T) {
-	w := newWorld(t)
-	gone := w.xds("")
+func TestStreamEndsWithTheReasonAfterHoldStream(t *testing.T) {
+	f := newFixture(t)
+	gone := f.xds("")
 	gone.stop()
 	clock := testkit.NewClock(time.Now())
-	stream := w.open(w.relay(Config{Addresses: []string{gone.address}, Clock: clock}))
-	clock.WaitFor(t, 3) // hold, certificate grace, pause
+	stream := f.open(f.relay(Config{Addresses: []string{gone.address}, Clock: clock}))
+	clock.WaitFor(t, 3) // hold, certificate grace, back-off
 	clock.Advance(holdStream)
 	if _, err := stream.Recv(); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "connection refused") {
 		t.Errorf("got %v, want Unavailable and the reason", err)
 	}
 }
 
-// Before there is a certificate the token serves, if there is one.
-func TestAuthenticatesByToken(t *testing.T) {
-	w := newWorld(t)
-	server := w.xds("")
-	client := w.relay(Config{
+func TestTokenAuthenticatesBeforeTheFirstCertificate(t *testing.T) {
+	f := newFixture(t)
+	server := f.xds("")
+	client := f.relay(Config{
 		Addresses: []string{server.address},
-		Source:    w.pki.RootsOnly(),
-		TokenFile: w.issuer.TokenFile("shop", "web", "istio-ca"),
+		Source:    f.PKI.RootsOnly(),
+		TokenFile: f.Issuer.TokenFile("shop", "web", "istio-ca"),
 	})
-	if _, err := w.ask(w.open(client), &discoveryv3.DeltaDiscoveryRequest{}); err != nil {
+	if _, err := f.ask(f.open(client), &discoveryv3.DeltaDiscoveryRequest{}); err != nil {
 		t.Fatal(err)
 	}
-	if p := server.peers[0]; p.Method != "jwt" || p.ID != w.pki.ID("shop", "web") {
+	if p := server.peers[0]; p.Method != "jwt" || p.ID != f.PKI.ID("shop", "web") {
 		t.Errorf("xds-server sees %v", p)
 	}
 }
 
-// Without either it waits for the certificate, and never goes without.
-func TestWaitsForCertificate(t *testing.T) {
-	w := newWorld(t)
-	server := w.xds("")
-	source := w.pki.RootsOnly()
+func TestWithoutATokenTheStreamWaitsForACertificate(t *testing.T) {
+	f := newFixture(t)
+	server := f.xds("")
+	source := f.PKI.RootsOnly()
 	clock := testkit.NewClock(time.Now())
-	stream := w.open(w.relay(Config{Addresses: []string{server.address}, Source: source, Clock: clock}))
+	stream := f.open(f.relay(Config{Addresses: []string{server.address}, Source: source, Clock: clock}))
 	if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{}); err != nil {
 		t.Fatal(err)
 	}
@@ -231,7 +224,7 @@ func TestWaitsForCertificate(t *testing.T) {
 	if n := server.streams(); n != 0 {
 		t.Errorf("%d streams without credentials", n)
 	}
-	m, err := w.pki.NewSVID("shop", "web").Current()
+	m, err := f.PKI.NewSVID("shop", "web").Current()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -244,13 +237,12 @@ func TestWaitsForCertificate(t *testing.T) {
 	}
 }
 
-// A server that cannot prove to be an xds-server is not told anything.
-func TestRefusesImpostor(t *testing.T) {
-	w := newWorld(t)
-	other := newWorld(t) // another root
+func TestServerOfAnotherRootGetsNoStream(t *testing.T) {
+	f := newFixture(t)
+	other := newFixture(t) // another root
 	impostor := other.xds("")
 	clock := testkit.NewClock(time.Now())
-	stream := w.open(w.relay(Config{Addresses: []string{impostor.address}, Clock: clock}))
+	stream := f.open(f.relay(Config{Addresses: []string{impostor.address}, Clock: clock}))
 	clock.WaitFor(t, 3)
 	clock.Advance(holdStream)
 	if _, err := stream.Recv(); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "certificate") {
@@ -261,19 +253,19 @@ func TestRefusesImpostor(t *testing.T) {
 	}
 }
 
-func TestLimits(t *testing.T) {
-	w := newWorld(t)
-	server := w.xds("")
-	client := w.relay(Config{Addresses: []string{server.address}})
+func TestLargeRequestEndsItsStreamOnly(t *testing.T) {
+	f := newFixture(t)
+	server := f.xds("")
+	client := f.relay(Config{Addresses: []string{server.address}})
 	t.Run("size of a request", func(t *testing.T) {
-		stream := w.open(client)
+		stream := f.open(client)
 		_ = stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: strings.Repeat("x", MaxRequest+1)})
 		if _, err := stream.Recv(); status.Code(err) != codes.ResourceExhausted {
 			t.Errorf("got %v", err)
 		}
 	})
 	t.Run("afterwards", func(t *testing.T) {
-		if _, err := w.ask(w.open(client), &discoveryv3.DeltaDiscoveryRequest{}); err != nil {
+		if _, err := f.ask(f.open(client), &discoveryv3.DeltaDiscoveryRequest{}); err != nil {
 			t.Error(err)
 		}
 	})
@@ -300,40 +292,38 @@ func (r *staticResolver) LookupHost(context.Context, string) ([]string, error) {
 	return r.hosts, nil
 }
 
-// A name is resolved for every connection.
-func TestResolvesAnew(t *testing.T) {
-	w := newWorld(t)
-	old := w.xds("")
+func TestNamesAreResolvedForEveryConnection(t *testing.T) {
+	f := newFixture(t)
+	old := f.xds("")
 	before := netip.MustParseAddrPort(old.address)
 	after := testkit.Twin(before)
-	moved := w.xds(after.String())
+	moved := f.xds(after.String())
 	names := &staticResolver{}
 	names.set(before.Addr().String())
 	_, p, _ := net.SplitHostPort(old.address)
-	client := w.relay(Config{Addresses: []string{net.JoinHostPort("xds-server.istio-system.svc", p)}, Resolver: names})
-	stream := w.open(client)
-	if got, err := w.ask(stream, &discoveryv3.DeltaDiscoveryRequest{}); err != nil || got != old.address {
+	client := f.relay(Config{Addresses: []string{net.JoinHostPort("xds-server.istio-system.svc", p)}, Resolver: names})
+	stream := f.open(client)
+	if got, err := f.ask(stream, &discoveryv3.DeltaDiscoveryRequest{}); err != nil || got != old.address {
 		t.Fatalf("%q %v", got, err)
 	}
 	names.set(after.Addr().String())
 	old.stop()
 	if _, err := stream.Recv(); err == nil {
-		t.Fatal("the stream goes on without a server")
+		t.Fatal("the stream goes on without an xds-server")
 	}
-	if got, err := w.ask(w.open(client), &discoveryv3.DeltaDiscoveryRequest{}); err != nil || got != moved.address {
+	if got, err := f.ask(f.open(client), &discoveryv3.DeltaDiscoveryRequest{}); err != nil || got != moved.address {
 		t.Errorf("%q %v, want %q", got, err, moved.address)
 	}
 }
 
-// An xds-server that is still connected but answers nothing, as behind a
-// firewall that forgot the connection, is given up.
-func TestNoticesBlackHole(t *testing.T) {
+// The connection swallows everything, like one that a firewall has forgotten.
+func TestSilentConnectionIsGivenUp(t *testing.T) {
 	t.Parallel() // takes as long as gRPC's shortest keepalive, 10 s
-	w := newWorld(t)
-	server := w.xds("")
+	f := newFixture(t)
+	server := f.xds("")
 	hole := newHole(t, server.address)
-	stream := w.open(w.relay(Config{Addresses: []string{hole.address}, Keepalive: 10 * time.Second}))
-	if _, err := w.ask(stream, &discoveryv3.DeltaDiscoveryRequest{}); err != nil {
+	stream := f.open(f.relay(Config{Addresses: []string{hole.address}, Keepalive: 10 * time.Second}))
+	if _, err := f.ask(stream, &discoveryv3.DeltaDiscoveryRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	hole.close()
@@ -341,12 +331,12 @@ func TestNoticesBlackHole(t *testing.T) {
 	if _, err := stream.Recv(); status.Code(err) != codes.Unavailable {
 		t.Errorf("got %v", err)
 	}
-	if took := time.Since(began); took > 40*time.Second { // for ever without a keepalive
+	if took := time.Since(began); took > 40*time.Second { // never without a keepalive
 		t.Errorf("took %s", took)
 	}
 }
 
-// hole is a TCP relay that can swallow everything without closing.
+// hole is a TCP proxy that, once closed, drops all bytes and keeps the connections open.
 type hole struct {
 	address string
 	mu      sync.Mutex

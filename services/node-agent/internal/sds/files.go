@@ -22,36 +22,37 @@ import (
 	"fairlead.dev/pkg/tlsconf"
 )
 
-// Names of secrets in files of the workload's file system are these and the path, of a pair both with pairSeparator between them. They are
-// those of Istio's agent, but for authorities with a list of what they revoked: a pair as well, so that Envoy has no file to miss.
+// The name of a secret of files is one of the prefixes and a path, or two paths with pairSeparator between them:
+// certificate and key, or roots and revocation list. The names are those of Istio's agent, except for the revocation
+// list, which Istio's agent leaves to Envoy to read.
 const (
 	pairPrefix    = "file-cert:"
 	rootPrefix    = "file-root:"
 	pairSeparator = "~"
-	// systemRoots is the path of the authorities that the operating system trusts.
+	// systemRoots stands in place of a path for the roots that the operating system trusts.
 	systemRoots = "system"
 )
 
-// How often files are read again though no change was seen, usually and while some cannot be used.
+// Files are read again after reread although no change was seen, and after rereadSoon while some cannot be used.
 const (
 	reread      = 30 * time.Second
 	rereadSoon  = time.Second
 	maxFileSize = 4 << 20
 )
 
-// systemFiles are where operating systems keep the authorities they trust.
+// systemFiles are the files in which operating systems keep the roots that they trust.
 var systemFiles = []string{
 	"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem", "/etc/pki/tls/cacert.pem",
 	"/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", "/etc/ssl/cert.pem",
 }
 
-// files follows the files whose secrets somebody has subscribed to. Of files that are missing, broken or half replaced the last good secret
-// stays; there is none before the first.
+// files follows the files of the secrets that streams subscribe to, and notifies the streams of changes. While files
+// are missing, malformed or replaced by half, their last good secret stays. It is safe for concurrent use.
 type files struct {
 	tlsconf.Notifier
 	log   *slog.Logger
 	clock clock.Clock
-	// wake is sent to when there are more files.
+	// wake makes run look at the list of files again.
 	wake chan struct{}
 
 	mu      sync.Mutex
@@ -60,18 +61,18 @@ type files struct {
 
 // fileSecret is a secret made of files.
 type fileSecret struct {
-	// cert and key, or root and perhaps crl.
+	// cert and key are paths, or root and, optionally, crl.
 	cert, key, root, crl string
 	users                int
 	last                 *resource
-	trouble              string
+	problem              string
 }
 
 func newFiles(log *slog.Logger, c clock.Clock) *files {
 	return &files{log: log, clock: clock.Or(c), wake: make(chan struct{}, 1), secrets: map[string]*fileSecret{}}
 }
 
-// parse reads a secret's name, nil if it is none of files.
+// parse parses the name of a secret of files; nil for any other name.
 func parse(name string) *fileSecret {
 	if pair, ok := strings.CutPrefix(name, pairPrefix); ok {
 		cert, key, ok := strings.Cut(pair, pairSeparator)
@@ -90,7 +91,7 @@ func parse(name string) *fileSecret {
 	return nil
 }
 
-// use starts to follow a name's files, and reads them at once; false if it is no name of files.
+// use adds a subscription to a name. The first one reads the files. It returns false if the name is not one of files.
 func (f *files) use(name string) bool {
 	s := parse(name)
 	if s == nil {
@@ -110,7 +111,7 @@ func (f *files) use(name string) bool {
 	return true
 }
 
-// drop ends a use.
+// drop removes a subscription. The last one stops following the files.
 func (f *files) drop(name string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -121,7 +122,7 @@ func (f *files) drop(name string) {
 	}
 }
 
-// get is a name's secret, nil while there is none.
+// get returns the secret of a name, nil while there is none.
 func (f *files) get(name string) *resource {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -152,14 +153,14 @@ func (f *files) paths() []string {
 	return out
 }
 
-// readAll reads every file and says when to do so next.
+// readAll reads all files and returns the time until it must be called again.
 func (f *files) readAll() time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	next, changed := reread, false
 	for name, s := range f.secrets {
 		changed = f.read(name, s) || changed
-		if s.trouble != "" {
+		if s.problem != "" {
 			next = rereadSoon
 		}
 	}
@@ -169,17 +170,17 @@ func (f *files) readAll() time.Duration {
 	return next
 }
 
-// read reads a secret's files and says whether it is another one. f.mu is held.
+// read reads a secret's files and reports whether the secret has changed. f.mu is held.
 func (f *files) read(name string, s *fileSecret) (changed bool) {
 	next, err := s.load(name)
 	if err != nil {
-		if text := err.Error(); text != s.trouble {
-			s.trouble = text
+		if text := err.Error(); text != s.problem {
+			s.problem = text
 			f.log.Warn("certificate files cannot be used", "secret", name, "error", err, "last_good_in_use", s.last != nil)
 		}
 		return false
 	}
-	s.trouble = ""
+	s.problem = ""
 	if s.last != nil && s.last.version == next.version {
 		return false
 	}
@@ -188,7 +189,7 @@ func (f *files) read(name string, s *fileSecret) (changed bool) {
 	return true
 }
 
-// load makes the secret of the files as they are.
+// load makes the secret from the present content of the files.
 func (s *fileSecret) load(name string) (*resource, error) {
 	if s.root != "" {
 		raw, err := s.roots()
@@ -224,7 +225,7 @@ func (s *fileSecret) load(name string) (*resource, error) {
 	return &resource{name, version(cert), func() *tlsv3.Secret { return pair(name, cert, key) }}, nil
 }
 
-// checkCRL finds what Envoy would refuse.
+// checkCRL returns an error for a revocation list that Envoy would reject.
 func checkCRL(raw []byte) error {
 	lists := 0
 	for {
@@ -257,7 +258,7 @@ func (s *fileSecret) roots() ([]byte, error) {
 	return nil, errors.New("this system has no file of authorities that it trusts: install ca-certificates, or name one in caCertificates")
 }
 
-// readFile reads a regular file of bearable size.
+// readFile reads a regular file of at most maxFileSize.
 func readFile(path string) ([]byte, error) {
 	info, err := os.Stat(path)
 	if err != nil {

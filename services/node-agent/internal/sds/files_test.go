@@ -2,7 +2,6 @@ package sds
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"math/big"
 	"os"
@@ -18,21 +17,7 @@ import (
 	"fairlead.dev/pkg/tlsconf"
 )
 
-// follow runs the server's follower until the test ends.
-func (f *fixture) follow(t *testing.T) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- f.server.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
-}
-
-// watched is a stream as Envoy opens one per secret.
+// watched is a stream for one secret, as Envoy opens them.
 type watched struct {
 	t    *testing.T
 	name string
@@ -51,7 +36,7 @@ func (f *fixture) watch(t *testing.T, name string) *watched {
 	return &watched{t, name, stream}
 }
 
-// next is the next secret, acknowledged.
+// next receives the next secret and acknowledges it.
 func (w *watched) next() *tlsv3.Secret {
 	w.t.Helper()
 	r, err := w.Recv()
@@ -88,12 +73,12 @@ func writePair(t *testing.T, dir string, m *tlsconf.Material) {
 	}
 }
 
-// TestFilePair: files that come later are sent when they do, and replaced ones without asking; broken ones are not, and the workload need not
-// have a certificate of its own.
-func TestFilePair(t *testing.T) {
+// The secret is sent when the files appear, and again when both are replaced, in place or by a link to another
+// directory. The workload has no certificate of its own.
+func TestPairOfFilesIsSentWhenComplete(t *testing.T) {
 	ca := testkit.PKI(t)
 	f := newFixture(t, nil, ca)
-	f.follow(t)
+	testkit.Background(t, f.server.Run)
 	dir := filepath.Join(t.TempDir(), "later")
 	name := pairPrefix + filepath.Join(dir, "cert.pem") + pairSeparator + filepath.Join(dir, "key.pem")
 	w := f.watch(t, name)
@@ -104,20 +89,20 @@ func TestFilePair(t *testing.T) {
 	writePair(t, dir, first)
 	w.wantPair(first)
 
-	// Half replaced: nothing until the key is there.
+	// Replaced by half: no secret is sent before the key is replaced too.
 	testkit.WriteFile(t, filepath.Join(dir, "cert.pem"), second.CertPEM)
 	testkit.Eventually(t, testkit.Patience, func() error {
 		f.server.files.mu.Lock()
 		defer f.server.files.mu.Unlock()
-		if s := f.server.files.secrets[name]; !strings.Contains(s.trouble, "does not match") {
-			return fmt.Errorf("trouble: %q", s.trouble)
+		if s := f.server.files.secrets[name]; !strings.Contains(s.problem, "does not match") {
+			return fmt.Errorf("problem: %q", s.problem)
 		}
 		return nil
 	})
 	testkit.WriteFile(t, filepath.Join(dir, "key.pem"), second.KeyPEM)
 	w.wantPair(second)
 
-	// As Kubernetes replaces them: a link to another directory.
+	// Kubernetes replaces a volume's files by a link to another directory.
 	third := current(t, ca.NewSVID("a", "d"))
 	other := f.watch(t, name)
 	other.wantPair(second)
@@ -150,10 +135,10 @@ func TestFilePair(t *testing.T) {
 	})
 }
 
-func TestFileRoots(t *testing.T) {
+func TestRootsOfFiles(t *testing.T) {
 	ca := testkit.PKI(t)
 	f := newFixture(t, current(t, ca.NewSVID("a", "b")), ca)
-	f.follow(t)
+	testkit.Background(t, f.server.Run)
 	path := filepath.Join(t.TempDir(), "root.pem")
 	testkit.WriteFile(t, path, []byte("no certificate"))
 	w := f.watch(t, rootPrefix+path)
@@ -172,11 +157,10 @@ func TestFileRoots(t *testing.T) {
 	}
 }
 
-// TestFileRevoked: authorities with a list of what they revoked come when both are there, and again with another list.
-func TestFileRevoked(t *testing.T) {
+func TestRootsWithARevocationListFollowTheList(t *testing.T) {
 	ca := testkit.PKI(t)
 	f := newFixture(t, nil, ca)
-	f.follow(t)
+	testkit.Background(t, f.server.Run)
 	dir := t.TempDir()
 	root, list := filepath.Join(dir, "root.pem"), filepath.Join(dir, "list.pem")
 	testkit.WriteFile(t, root, ca.RootPEM)
@@ -191,12 +175,12 @@ func TestFileRevoked(t *testing.T) {
 	}
 	for name, wrong := range map[string][]byte{"another kind": ca.RootPEM, "broken": []byte("-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n")} {
 		if checkCRL(wrong) == nil {
-			t.Errorf("%s: taken", name)
+			t.Errorf("%s: accepted", name)
 		}
 	}
 }
 
-func TestFileNames(t *testing.T) {
+func TestLabelOfSecretNames(t *testing.T) {
 	for name, want := range map[string]string{
 		"file-cert:/a~/b": fromFile, "file-root:/a": fromFile, "file-root:system": fromFile, "file-root:/a~/b": fromFile, "file-root:/a~": "", "file-root:~/b": "", "file-root:/a~/b~/c": "", Default: Default, RootCA: RootCA,
 		"file-cert:/a": "", "file-cert:/a~": "", "file-cert:~/b": "", "file-cert:/a~/b~/c": "", "file-root:": "", "other": "", "": "",

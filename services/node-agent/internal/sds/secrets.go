@@ -12,26 +12,26 @@ import (
 	"fairlead.dev/pkg/tlsconf"
 )
 
-// Names of the secrets, the same as with Istio's agent.
+// Names of the workload's own secrets, as in Istio's agent.
 const (
 	// Default is the workload's own certificate and key.
 	Default = "default"
-	// RootCA is the bundle peers are verified against.
+	// RootCA is the trust bundle that peers are verified against.
 	RootCA = "ROOTCA"
 )
 
 // typeURL is the type of every resource served here.
 const typeURL = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"
 
-// resource is one secret as it can be sent now. Version identifies the content without revealing it.
+// resource is one secret that can be sent now. version identifies its content without revealing it.
 type resource struct {
 	name    string
 	version string
 	secret  func() *tlsv3.Secret
 }
 
-// own lists the workload's own secrets, as far as there are any; m may be nil.
-func own(m *tlsconf.Material) []*resource {
+// workloadSecrets lists the workload's own secrets that exist in m, which may be nil.
+func workloadSecrets(m *tlsconf.Material) []*resource {
 	if m == nil {
 		return nil
 	}
@@ -45,7 +45,7 @@ func own(m *tlsconf.Material) []*resource {
 	return out
 }
 
-// version is a hash of public material only: it ends in config dumps.
+// version is a hash of public material only, because config dumps show it.
 func version(pem []byte) string {
 	sum := sha256.Sum256(pem)
 	return hex.EncodeToString(sum[:8])
@@ -58,7 +58,7 @@ func pair(name string, cert, key []byte) *tlsv3.Secret {
 	}}}
 }
 
-// authorities are roots, and what they revoked unless crl is nil.
+// authorities is a secret of roots and, unless crl is nil, their revocation list.
 func authorities(name string, roots, crl []byte) *tlsv3.Secret {
 	out := &tlsv3.CertificateValidationContext{TrustedCa: inline(roots)}
 	if crl != nil {
@@ -67,7 +67,7 @@ func authorities(name string, roots, crl []byte) *tlsv3.Secret {
 	return &tlsv3.Secret{Name: name, Type: &tlsv3.Secret_ValidationContext{ValidationContext: out}}
 }
 
-// body is the secret as it is sent.
+// body is the validated secret, packed.
 func (r *resource) body() (*anypb.Any, error) {
 	s := r.secret()
 	if err := s.ValidateAll(); err != nil {

@@ -1,10 +1,9 @@
-// Package sds gives Envoy its certificate, key and roots by Envoy's secret
-// discovery service, and gives them anew whenever they change. The private key
-// exists in the memory of agent and Envoy only.
+// Package sds serves Envoy's secret discovery service (SDS) on a unix socket: the workload's certificate, key and
+// roots, and secrets made of files, each sent again whenever it changes. The workload's private key is never written to
+// disk for it. Package app calls New, Server.Register and Server.Run.
 //
-// The two streams are written by hand rather than with go-control-plane's
-// server: two resources need no cache, and that server links every discovery
-// service there is, which an agent per workload pays for in memory.
+// The streams are not served by go-control-plane, whose server links every discovery service: an agent per workload
+// would pay for that in memory, and a few secrets need no cache.
 package sds
 
 import (
@@ -26,7 +25,7 @@ import (
 	"fairlead.dev/pkg/tlsconf"
 )
 
-// Config of a Server; every field but Clock is required.
+// Config of a Server. All fields but Clock are required.
 type Config struct {
 	Source     tlsconf.Source
 	Log        *slog.Logger
@@ -34,11 +33,10 @@ type Config struct {
 	Clock      clock.Clock
 }
 
-// fromFile is the metrics' word for all secrets of files.
+// fromFile is the metrics' label value for all secrets of files.
 const fromFile = "file"
 
-// Server implements Envoy's SecretDiscoveryService. A secret that does not
-// exist yet is sent as soon as it does; until then the stream just waits.
+// Server implements Envoy's SecretDiscoveryService. A secret that does not exist yet is sent as soon as it exists.
 type Server struct {
 	secretv3.UnimplementedSecretDiscoveryServiceServer
 	source   tlsconf.Source
@@ -75,23 +73,21 @@ func New(c Config) (*Server, error) {
 	return s, nil
 }
 
-// Run follows certificate files until ctx ends; without it they are read once.
+// Run follows the files of subscribed secrets until ctx ends. Without it they are read once.
 func (s *Server) Run(ctx context.Context) error { return s.files.run(ctx) }
 
-// Register adds the service to a gRPC server, which must admit the workload's
-// own user only.
+// Register adds the service to a gRPC server, which must admit only the agent's own user.
 func (s *Server) Register(gs *grpc.Server) {
 	secretv3.RegisterSecretDiscoveryServiceServer(gs, s)
 }
 
-// StreamSecrets is the state-of-the-world variant, the one Envoy uses for an
-// SDS source of type GRPC.
+// StreamSecrets is the state-of-the-world variant, which Envoy uses for an SDS source of type GRPC.
 func (s *Server) StreamSecrets(stream secretv3.SecretDiscoveryService_StreamSecretsServer) error {
 	state, nonce := newSession(s.files), ""
 	defer state.end()
 	return serve(s, stream, func(req *discoveryv3.DiscoveryRequest) error {
 		if req.GetResponseNonce() != "" && req.GetResponseNonce() != nonce {
-			return nil // about a response that is no longer the last
+			return nil // it answers an older response
 		}
 		if d := req.GetErrorDetail(); d != nil {
 			s.nack(req.GetResourceNames(), d.GetMessage())
@@ -108,7 +104,7 @@ func (s *Server) StreamSecrets(stream secretv3.SecretDiscoveryService_StreamSecr
 		if len(due) == 0 {
 			return nil
 		}
-		// A response replaces the last one: it has all subscribed secrets.
+		// A response replaces the last one, so it has all subscribed secrets.
 		resp := &discoveryv3.DiscoveryResponse{TypeUrl: typeURL}
 		for _, r := range available {
 			body, err := r.body()
@@ -167,9 +163,8 @@ func (s *Server) DeltaSecrets(stream secretv3.SecretDiscoveryService_DeltaSecret
 	})
 }
 
-// serve runs one stream: request is called for each request and push after
-// each request and each change, with nil while the workload has no material,
-// all on one goroutine.
+// serve runs one stream. On one goroutine it calls request for each request, and push after each request and each
+// change of a secret; m is nil while the workload has no material.
 func serve[Q any](s *Server, stream interface {
 	Context() context.Context
 	Recv() (*Q, error)
@@ -219,8 +214,8 @@ func serve[Q any](s *Server, stream interface {
 	}
 }
 
-// maxSecrets bounds the secrets of one stream: Envoy opens a stream for each secret, and each secret of files has files
-// that are followed.
+// maxSecrets bounds the secrets of one stream, since the agent follows the files of each. Envoy opens one stream per
+// secret.
 const maxSecrets = 256
 
 func checkNames(n int) error {
@@ -237,7 +232,7 @@ func checkType(t string) error {
 	return status.Errorf(codes.InvalidArgument, "type %q is not served here: only %s", t, typeURL)
 }
 
-// warnUnknown logs and returns the names that will never exist.
+// warnUnknown logs and returns the names that no secret can have.
 func (s *Server) warnUnknown(names []string) []string {
 	var out []string
 	for _, n := range names {
@@ -249,7 +244,7 @@ func (s *Server) warnUnknown(names []string) []string {
 	return out
 }
 
-// label is what the metrics call a secret, "" for one that will never exist.
+// label is the metrics' label value of a secret, "" for a name that no secret can have.
 func label(name string) string {
 	switch {
 	case name == Default || name == RootCA:

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -17,18 +16,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	statuspb "google.golang.org/genproto/googleapis/rpc/status"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
-	"fairlead.dev/pkg/auth"
 	"fairlead.dev/pkg/rpc"
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/pkg/tlsconf"
-	"fairlead.dev/services/node-agent/internal/statedir"
+	"fairlead.dev/services/node-agent/internal/agenttest"
 )
 
 // fixture is a Server on a real unix socket and a client of it.
@@ -46,38 +42,7 @@ func newFixture(t *testing.T, first *tlsconf.Material, ca *testkit.CA) *fixture 
 	if f.server, err = New(Config{Source: f.source, Log: testkit.Logger(t), Registerer: prometheus.NewRegistry()}); err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join(t.TempDir(), "state")
-	dir, err := statedir.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	lis, err := dir.Listen(statedir.SDS)
-	if err != nil {
-		t.Fatal(err)
-	}
-	gs, err := rpc.NewServer(rpc.ServerConfig{
-		Service: "sds", Log: testkit.Logger(t), Registerer: prometheus.NewRegistry(), Insecure: true, PeerUIDs: []uint32{uint32(os.Geteuid())},
-		Policy: auth.Policy{"/envoy.service.secret.v3.SecretDiscoveryService/*": auth.Anonymous()},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	f.server.Register(gs)
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- rpc.Serve(ctx, gs, lis, 0) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-		dir.Close()
-	})
-	conn, err := grpc.NewClient("unix://"+dir.Path(statedir.SDS), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close() })
+	conn := agenttest.Socket(t, "envoy.service.secret.v3.SecretDiscoveryService", f.server.Register, rpc.ServerConfig{PeerUIDs: []uint32{uint32(os.Geteuid())}})
 	f.client = secretv3.NewSecretDiscoveryServiceClient(conn)
 	return f
 }
@@ -117,9 +82,8 @@ func wantDefault(t *testing.T, s *tlsv3.Secret, m *tlsconf.Material) {
 	}
 }
 
-// A stream for the certificate is silent until there is one, and gets each new
-// one without asking.
-func TestStateOfTheWorld(t *testing.T) {
+// The stream gets no response before there is a certificate, and then each new one without another request.
+func TestSotW(t *testing.T) {
 	ca := testkit.PKI(t)
 	f := newFixture(t, current(t, ca.RootsOnly()), ca)
 	stream, err := f.client.StreamSecrets(f.ctx(t))
@@ -159,8 +123,7 @@ func TestStateOfTheWorld(t *testing.T) {
 		t.Errorf("version and nonce do not change with the certificate: %q %q", next.GetVersionInfo(), next.GetNonce())
 	}
 
-	// A rejection is counted and the same secret not sent again: the next
-	// response is about the next certificate.
+	// A rejection is counted, and the rejected secret is not sent again.
 	send(&discoveryv3.DiscoveryRequest{ResourceNames: []string{Default}, ResponseNonce: next.GetNonce(), ErrorDetail: &statuspb.Status{Message: "no"}})
 	testkit.Eventually(t, testkit.Patience, func() error {
 		if n := testutil.ToFloat64(f.server.rejected.WithLabelValues(Default)); n != 1 {
@@ -173,8 +136,7 @@ func TestStateOfTheWorld(t *testing.T) {
 	wantDefault(t, unpack(t, recv().GetResources()[0]), third)
 }
 
-// An incremental stream gets exactly what is new: the roots at once, the
-// certificate when there is one, and nothing it says it holds.
+// A delta stream gets what is new: the roots at once, the certificate when there is one, and no version that it holds.
 func TestDelta(t *testing.T) {
 	ca := testkit.PKI(t)
 	f := newFixture(t, current(t, ca.RootsOnly()), ca)
@@ -229,7 +191,7 @@ func TestDelta(t *testing.T) {
 	recv(stream, RootCA)
 }
 
-func TestWrongType(t *testing.T) {
+func TestOtherTypesAreRejected(t *testing.T) {
 	ca := testkit.PKI(t)
 	f := newFixture(t, current(t, ca.NewSVID("shop", "web")), ca)
 	stream, err := f.client.StreamSecrets(f.ctx(t))
@@ -247,23 +209,22 @@ func TestWrongType(t *testing.T) {
 	}
 }
 
-// TestManySecrets: a stream that asks for more secrets than Envoy has ends with the reason, and none of their files is
-// followed.
-func TestManySecrets(t *testing.T) {
+// A stream that asks for more than maxSecrets ends with the reason, and no file is followed.
+func TestSecretsOfAStreamAreBounded(t *testing.T) {
 	ca := testkit.PKI(t)
 	f := newFixture(t, current(t, ca.NewSVID("shop", "web")), ca)
 	var names []string
 	for i := range maxSecrets + 1 {
 		names = append(names, fmt.Sprintf("file-root:/nowhere/%d.pem", i))
 	}
-	world, err := f.client.StreamSecrets(f.ctx(t))
+	sotw, err := f.client.StreamSecrets(f.ctx(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := world.Send(&discoveryv3.DiscoveryRequest{TypeUrl: typeURL, ResourceNames: names}); err != nil {
+	if err := sotw.Send(&discoveryv3.DiscoveryRequest{TypeUrl: typeURL, ResourceNames: names}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := world.Recv(); status.Code(err) != codes.ResourceExhausted {
+	if _, err := sotw.Recv(); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("state of the world: %v", err)
 	}
 	delta, err := f.client.DeltaSecrets(f.ctx(t))

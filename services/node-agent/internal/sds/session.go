@@ -7,24 +7,22 @@ import (
 	"fairlead.dev/pkg/tlsconf"
 )
 
-// session is what one stream has asked for and been sent. It decides what is
-// due, and is used by one goroutine.
+// session is the subscription of one stream: the names asked for and the versions sent. One goroutine uses it.
 type session struct {
-	// sent has an entry per subscribed name: the version last sent, or "".
+	// sent has the version last sent for every subscribed name, or "".
 	sent map[string]string
-	// files are used for the names among them that are of files.
+	// files counts the subscriptions to secrets of files.
 	files *files
 }
 
 func newSession(f *files) *session { return &session{sent: map[string]string{}, files: f} }
 
-// end gives up what the stream has subscribed to.
+// end ends the subscription; the stream's handler calls it last.
 func (s *session) end() { s.replace(nil) }
 
-// available lists the subscribed secrets that can be sent; m is nil while the
-// workload has none of its own.
+// available lists the subscribed secrets that exist; m is nil while the workload has none of its own.
 func (s *session) available(m *tlsconf.Material) []*resource {
-	out := slices.DeleteFunc(own(m), func(r *resource) bool {
+	out := slices.DeleteFunc(workloadSecrets(m), func(r *resource) bool {
 		_, ok := s.sent[r.name]
 		return !ok
 	})
@@ -36,11 +34,10 @@ func (s *session) available(m *tlsconf.Material) []*resource {
 	return out
 }
 
-// subscribe adds names; held gives versions the client already has.
+// subscribe adds names; held has the versions that the client holds.
 func (s *session) subscribe(names []string, held map[string]string) {
 	for _, n := range names {
-		// A repeated subscription asks for the resource again (xDS protocol,
-		// "subscribing to resources").
+		// A repeated subscription asks for the resource again (xDS protocol, "subscribing to resources").
 		if _, had := s.sent[n]; !had {
 			s.files.use(n)
 		}
@@ -57,8 +54,8 @@ func (s *session) unsubscribe(names []string) {
 	}
 }
 
-// replace makes names the whole subscription, as a state-of-the-world request
-// does, and keeps what was sent for names that stay.
+// replace makes names the whole subscription, as a state-of-the-world request does. It keeps the versions sent of names
+// that stay.
 func (s *session) replace(names []string) {
 	next := make(map[string]string, len(names))
 	for _, n := range names {
@@ -73,8 +70,7 @@ func (s *session) replace(names []string) {
 	s.sent = next
 }
 
-// due names the subscribed resources whose version differs from the one sent,
-// in order, and marks them as sent.
+// due returns the sorted names of the resources whose version differs from the one sent, and marks them as sent.
 func (s *session) due(available []*resource) []string {
 	var names []string
 	for _, r := range available {
@@ -87,5 +83,5 @@ func (s *session) due(available []*resource) []string {
 	return names
 }
 
-// subscribed lists the names, sorted.
+// subscribed returns the names, sorted.
 func (s *session) subscribed() []string { return slices.Sorted(maps.Keys(s.sent)) }

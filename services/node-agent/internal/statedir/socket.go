@@ -9,15 +9,14 @@ import (
 	"strconv"
 )
 
-// Listener is a unix socket of mode 0600 that is removed when it is closed.
-// Who may connect is checked by the server that uses it (rpc.ServerConfig's
-// PeerUIDs); the mode is the first fence, not the only one.
+// Listener listens on a unix socket of mode 0600 and removes it when it is closed. Its server checks the user of each
+// client too (rpc.ServerConfig.PeerUIDs).
 type Listener struct {
 	*net.UnixListener
 	path string
 }
 
-// Listen opens the socket name and clears what a killed agent left there.
+// Listen opens the socket name. It first removes one that a killed agent left there.
 func (d *Dir) Listen(name string) (*Listener, error) {
 	path := d.Path(name)
 	if err := removeStale(path); err != nil {
@@ -31,8 +30,8 @@ func (d *Dir) Listen(name string) (*Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("socket %s: %w", path, err)
 	}
-	// The listener may know the socket by a name in /proc that is gone by the
-	// time it closes; Close removes the file itself.
+	// The listener may have opened the socket by a path in /proc that no longer exists when it closes, so Close removes
+	// the file.
 	inner.SetUnlinkOnClose(false)
 	if err := os.Chmod(path, 0o600); err != nil {
 		_ = inner.Close()
@@ -50,7 +49,7 @@ func (l *Listener) Close() error {
 	return err
 }
 
-// Dial connects to the socket at path, however long that path is.
+// Dial connects to the socket at path, which may be longer than a socket address.
 func Dial(ctx context.Context, path string) (net.Conn, error) {
 	var conn net.Conn
 	err := viaShort(path, func(short string) (err error) {
@@ -61,8 +60,8 @@ func Dial(ctx context.Context, path string) (net.Conn, error) {
 	return conn, err
 }
 
-// viaShort calls f with a name for path that fits into a socket address: path
-// itself, or one through an open descriptor of its directory.
+// viaShort calls f with a path to the same file that fits into a socket address: path itself, or one through an open
+// descriptor of its directory.
 func viaShort(path string, f func(string) error) error {
 	if len(path) <= maxSocketPath {
 		return f(path)

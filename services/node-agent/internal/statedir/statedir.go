@@ -1,5 +1,6 @@
-// Package statedir is the agent's private directory: Envoy's bootstrap and the
-// unix sockets between agent and Envoy. Mode 0700, one agent at a time.
+// Package statedir is the agent's private directory (mode 0700), which holds Envoy's bootstrap and the unix sockets
+// between agent and Envoy. Open takes it for one agent at a time, Dir.Listen opens a socket there, and Dial connects to
+// one.
 package statedir
 
 import (
@@ -13,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Names of the files in the directory. Other programs find them here.
+// Names of the files in the directory, which other programs use too.
 const (
 	XDS       = "XDS"
 	SDS       = "SDS"
@@ -24,11 +25,11 @@ const (
 	lockFile  = "agent.lock"
 )
 
-// maxSocketPath is what fits into sockaddr_un with its final zero.
+// maxSocketPath is the longest path that fits into sockaddr_un with its final zero.
 const maxSocketPath = 107
 
-// SocketPath is the absolute path of a socket for programs whose working
-// directory is another; an error if it is too long for a socket address.
+// SocketPath is the absolute path of a socket, for programs with another working directory. It is an error if the path
+// does not fit into a socket address.
 func (d *Dir) SocketPath(name string) (string, error) {
 	path := d.Path(name)
 	if len(path) > maxSocketPath {
@@ -43,9 +44,8 @@ type Dir struct {
 	lock *os.File
 }
 
-// Open makes the directory if it is absent, checks that it is private to this
-// user, and takes its lock, so that two agents never share one. Close gives
-// the lock back.
+// Open makes the directory if it is absent, makes sure that only this user has access, and locks it, so that two agents
+// never share one. Close releases the lock.
 func Open(path string) (*Dir, error) {
 	abs, err := filepath.Abs(path)
 	if err != nil {
@@ -86,8 +86,8 @@ func (d *Dir) Close() error { return d.lock.Close() }
 // Path is the absolute path of a file in the directory.
 func (d *Dir) Path(name string) string { return filepath.Join(d.path, name) }
 
-// EnvoyPath is the path by which Envoy, whose working directory is this one,
-// opens a socket: absolute where it fits into a socket address, else relative.
+// EnvoyPath is the path of a socket for Envoy, whose working directory is this one: absolute if it fits into a socket
+// address, else relative.
 func (d *Dir) EnvoyPath(name string) string {
 	if p := d.Path(name); len(p) <= maxSocketPath {
 		return p
@@ -117,8 +117,8 @@ func WriteFile(path string, data []byte) error {
 	return nil
 }
 
-// removeStale clears what an agent that was killed left at path. The caller
-// holds the directory's lock, so nobody listens there.
+// removeStale removes the socket that a killed agent left at path. The caller holds the directory's lock, so no process
+// listens there.
 func removeStale(path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -21,7 +21,7 @@ func open(t *testing.T, path string) *Dir {
 	return d
 }
 
-func TestPrivate(t *testing.T) {
+func TestDirectoryIsPrivate(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a", "b")
 	if err := os.MkdirAll(path, 0o755); err != nil {
 		t.Fatal(err)
@@ -42,7 +42,7 @@ func TestPrivate(t *testing.T) {
 	}
 }
 
-func TestOneAgentEach(t *testing.T) {
+func TestSecondAgentIsRejected(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state")
 	first := open(t, path)
 	if _, err := Open(path); err == nil || !strings.Contains(err.Error(), "another agent") {
@@ -54,8 +54,7 @@ func TestOneAgentEach(t *testing.T) {
 	open(t, path)
 }
 
-// Sockets work whatever the length of their path, replace what a killed agent
-// left, and are gone when they are closed.
+// A socket works whatever the length of its path, replaces one that a killed agent left, and is removed when closed.
 func TestSockets(t *testing.T) {
 	short, err := os.MkdirTemp("", "s")
 	if err != nil {
@@ -103,8 +102,7 @@ func TestSockets(t *testing.T) {
 	}
 }
 
-// What is not a socket is not removed.
-func TestKeepsFiles(t *testing.T) {
+func TestListenKeepsFilesThatAreNoSockets(t *testing.T) {
 	d := open(t, filepath.Join(t.TempDir(), "state"))
 	if err := d.Write("S", []byte("precious")); err != nil {
 		t.Fatal(err)

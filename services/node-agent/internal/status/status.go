@@ -1,6 +1,6 @@
-// Package status has what the agent's HTTP server on 15020 answers besides the
-// usual: readiness as Istio's agent spells it, and Envoy's metrics together
-// with the agent's own.
+// Package status has the handlers that the agent's status port (15020) serves besides those of pkg/ops, under the paths
+// of Istio's agent: Ready answers /healthz/ready, and Metrics answers /stats/prometheus with Envoy's metrics and the
+// agent's. Package app registers both.
 package status
 
 import (
@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// maxEnvoyMetrics bounds what is passed on of one scrape of Envoy.
+	// maxEnvoyMetrics bounds the part of a scrape that comes from Envoy.
 	maxEnvoyMetrics = 256 << 20
 	scrapeTimeout   = 10 * time.Second
 	checkTimeout    = 2 * time.Second
@@ -36,13 +36,13 @@ func Ready(check func(context.Context) error) http.Handler {
 	})
 }
 
-// envoy is the part of Envoy's admin interface that is used.
+// envoy is the client of Envoy's admin interface; *envoy.Admin implements it.
 type envoy interface {
 	Request(ctx context.Context, method, path string) (io.ReadCloser, error)
 }
 
-// Metrics answers scrapes with Envoy's metrics followed by the agent's. While
-// Envoy does not answer there are only the agent's, and failures counts it.
+// Metrics answers scrapes with Envoy's metrics followed by the agent's. If Envoy does not answer, the response has the
+// agent's alone, and failures counts the scrape.
 type Metrics struct {
 	envoy    envoy
 	gatherer prometheus.Gatherer
@@ -59,7 +59,7 @@ func NewMetrics(e envoy, registry *prometheus.Registry, log *slog.Logger) (*Metr
 	return m, registry.Register(m.failures)
 }
 
-// ServeHTTP streams: a proxy's metrics can be tens of megabytes.
+// ServeHTTP copies Envoy's metrics as a stream, since they can be tens of megabytes.
 func (m *Metrics) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), scrapeTimeout)
 	defer cancel()

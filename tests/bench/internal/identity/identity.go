@@ -3,10 +3,6 @@ package identity
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -15,11 +11,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/go-jose/go-jose/v4"
-	"github.com/go-jose/go-jose/v4/jwt"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"fairlead.dev/pkg/svid"
+	"fairlead.dev/pkg/testkit/token"
 	"fairlead.dev/tests/bench/internal/machine"
 )
 
@@ -29,7 +24,8 @@ const (
 	SystemNamespace = "istio-system"
 
 	issuer = "https://issuer.bench"
-	keyID  = "bench"
+	// tokenTTL is longer than any run.
+	tokenTTL = 12 * time.Hour
 )
 
 // Authority is the ca and the issuer of the tokens it believes.
@@ -38,7 +34,7 @@ type Authority struct {
 	Address, RootFile, JWKSFile string
 
 	dir    string
-	signer jose.Signer
+	tokens token.Issuer
 	ca     *machine.Process
 	ctx    context.Context
 	stop   context.CancelFunc
@@ -47,18 +43,13 @@ type Authority struct {
 
 // Start runs the ca binary on the given cores, with its state in dir.
 func Start(ctx context.Context, binary, dir string, cores *machine.Cores) (*Authority, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	tokens, err := token.NewIssuer(issuer)
 	if err != nil {
 		return nil, err
 	}
-	a := &Authority{dir: dir, RootFile: filepath.Join(dir, "root-cert.pem"), JWKSFile: filepath.Join(dir, "jwks.json")}
+	a := &Authority{tokens: tokens, dir: dir, RootFile: filepath.Join(dir, "root-cert.pem"), JWKSFile: filepath.Join(dir, "jwks.json")}
 	a.ctx, a.stop = context.WithCancel(ctx)
-	a.signer, err = jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: key, KeyID: keyID}},
-		(&jose.SignerOptions{}).WithType("JWT"))
-	if err != nil {
-		return nil, err
-	}
-	keys, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: key.Public(), KeyID: keyID, Algorithm: string(jose.ES256), Use: "sig"}}})
+	keys, err := a.tokens.JWKS()
 	if err != nil {
 		return nil, err
 	}
@@ -96,11 +87,7 @@ func ID(namespace, account string) spiffeid.ID {
 
 // Token signs a service account token.
 func (a *Authority) Token(namespace, account, audience string) (string, error) {
-	now := time.Now()
-	return jwt.Signed(a.signer).Claims(jwt.Claims{
-		Issuer: issuer, Subject: "system:serviceaccount:" + namespace + ":" + account, Audience: jwt.Audience{audience},
-		IssuedAt: jwt.NewNumericDate(now), NotBefore: jwt.NewNumericDate(now.Add(-time.Second)), Expiry: jwt.NewNumericDate(now.Add(12 * time.Hour)),
-	}).Serialize()
+	return a.tokens.ServiceAccount(namespace, account, audience, tokenTTL)
 }
 
 // TokenFile writes a token for the ca.

@@ -1,0 +1,134 @@
+// Package trustbundle assembles the trust bundle of the mesh and distributes it. Manager joins the ca's own root with
+// the roots of a file, such as the root of a ca that replaces this one, and publishes them. Publisher holds the current
+// bundle with its generation number. Server sends each generation to the callers of fairlead.ca.v1.TrustService, and
+// Watches records which generation each of them has acknowledged.
+package trustbundle
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+)
+
+const (
+	// period is the time between two reads of the file. Roots change rarely and the file is small, so no file events.
+	period = 2 * time.Second
+	// maxFileBytes bounds the file.
+	maxFileBytes = 1 << 20
+)
+
+// ManagerConfig of a Manager. ExtraFile may be empty, all others are required.
+type ManagerConfig struct {
+	// Own is the root of this ca in PEM.
+	Own string
+	// ExtraFile holds more roots in PEM; Run reads it again and again.
+	ExtraFile string
+	// Out gets the bundle as PEM whenever it has changed, to write it to a file.
+	Out       func(bundle []byte) error
+	Publisher *Publisher
+	Clock     interface {
+		After(d time.Duration) <-chan time.Time
+	}
+	Log *slog.Logger
+}
+
+// Manager reads the roots and publishes them as the bundle. It is safe for concurrent use.
+type Manager struct {
+	cfg ManagerConfig
+
+	publishing sync.Mutex
+	last       []byte
+
+	mu      sync.Mutex
+	problem error
+}
+
+// NewManager makes a Manager that has published nothing yet.
+func NewManager(cfg ManagerConfig) *Manager { return &Manager{cfg: cfg} }
+
+// Publish reads the file and publishes the bundle if it has changed. An error leaves the bundle as it was. The ca calls
+// it once before it serves; Run calls it from then on.
+func (m *Manager) Publish(ctx context.Context) error {
+	m.publishing.Lock()
+	defer m.publishing.Unlock()
+	err := m.publish(ctx)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.problem = err
+	return err
+}
+
+func (m *Manager) publish(ctx context.Context) error {
+	all := []string{m.cfg.Own}
+	if m.cfg.ExtraFile != "" {
+		text, err := readBounded(m.cfg.ExtraFile)
+		if err != nil {
+			return fmt.Errorf("extra roots: %w", err)
+		}
+		extra, err := ParseRoots(text)
+		if err != nil {
+			return fmt.Errorf("extra roots: %s: %w", m.cfg.ExtraFile, err)
+		}
+		all = append(all, extra...)
+	}
+	if err := m.cfg.Publisher.Publish(ctx, all); err != nil {
+		return err
+	}
+	bundle, _ := m.cfg.Publisher.Current()
+	var text bytes.Buffer
+	for _, root := range bundle.Roots {
+		text.WriteString(root)
+	}
+	if bytes.Equal(text.Bytes(), m.last) {
+		return nil
+	}
+	if err := m.cfg.Out(text.Bytes()); err != nil {
+		return err
+	}
+	m.last = text.Bytes()
+	m.cfg.Log.Info("trust bundle published", "generation", bundle.Generation, "roots", len(bundle.Roots))
+	return nil
+}
+
+// Run calls Publish every period until ctx ends. It logs an error once, when it first occurs; Check returns it for as
+// long as it lasts.
+func (m *Manager) Run(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-m.cfg.Clock.After(period):
+		}
+		before := m.Check()
+		err := m.Publish(ctx)
+		if err != nil && ctx.Err() == nil && (before == nil || before.Error() != err.Error()) {
+			m.cfg.Log.Error("trust bundle not updated, the last one stays", "error", err)
+		}
+	}
+}
+
+// Check returns the error of the last Publish, nil if it succeeded. The debug page and a gauge show it.
+func (m *Manager) Check() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.problem
+}
+
+func readBounded(path string) (text []byte, err error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	text, err = io.ReadAll(io.LimitReader(file, maxFileBytes+1))
+	if err == nil && len(text) > maxFileBytes {
+		err = fmt.Errorf("%s is larger than %d bytes", path, maxFileBytes)
+	}
+	return text, err
+}

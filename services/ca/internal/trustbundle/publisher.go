@@ -1,0 +1,94 @@
+package trustbundle
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+)
+
+// Bundle is one generation of the trust bundle. It is immutable.
+type Bundle struct {
+	TrustDomain string
+	Generation  uint64
+	// Roots are PEM texts of one certificate each, sorted, without duplicates.
+	Roots []string
+}
+
+// Numberer returns the generation of a bundle: the same for the same roots, and a greater one for other roots.
+type Numberer func(ctx context.Context, roots []string) (uint64, error)
+
+// Publisher holds the current bundle; Manager publishes, Server and servercert.Source read. It is safe for concurrent
+// use.
+type Publisher struct {
+	trustDomain string
+	number      Numberer
+
+	mu      sync.Mutex
+	current *Bundle
+	changed chan struct{}
+}
+
+// NewPublisher makes a Publisher that has no bundle until the first Publish.
+func NewPublisher(trustDomain string, number Numberer) *Publisher {
+	return &Publisher{trustDomain: trustDomain, number: number, changed: make(chan struct{})}
+}
+
+// Publish makes the roots the current bundle. If they differ from those before, the bundle gets a new generation and
+// the channels that Current returned are closed. Publish must not be called concurrently with itself.
+func (p *Publisher) Publish(ctx context.Context, roots []string) error {
+	sorted := slices.Compact(slices.Sorted(slices.Values(roots)))
+	if len(sorted) == 0 {
+		return errors.New("a bundle without roots would make every certificate invalid")
+	}
+	if current, _ := p.Current(); current != nil && slices.Equal(current.Roots, sorted) {
+		return nil
+	}
+	generation, err := p.number(ctx, sorted)
+	if err != nil {
+		return fmt.Errorf("number the trust bundle: %w", err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.current = &Bundle{TrustDomain: p.trustDomain, Generation: generation, Roots: sorted}
+	close(p.changed)
+	p.changed = make(chan struct{})
+	return nil
+}
+
+// Current returns the bundle, nil before the first Publish, and a channel that is closed when the next one replaces it.
+func (p *Publisher) Current() (*Bundle, <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.current, p.changed
+}
+
+// ParseRoots reads a PEM file of root certificates and returns each as a PEM text of its own.
+func ParseRoots(text []byte) ([]string, error) {
+	var roots []string
+	for {
+		var block *pem.Block
+		block, text = pem.Decode(text)
+		if block == nil {
+			break
+		}
+		if block.Type != "CERTIFICATE" {
+			return nil, fmt.Errorf("PEM block %d is of type %q, wanted CERTIFICATE", len(roots)+1, block.Type)
+		}
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("certificate %d: %w", len(roots)+1, err)
+		}
+		if !cert.BasicConstraintsValid || !cert.IsCA {
+			return nil, fmt.Errorf("certificate %d (%s) is not a certificate authority's", len(roots)+1, cert.Subject)
+		}
+		roots = append(roots, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: block.Bytes})))
+	}
+	if len(roots) == 0 {
+		return nil, errors.New("no certificate in PEM")
+	}
+	return roots, nil
+}

@@ -1,0 +1,121 @@
+package proxyless
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/tlsconf"
+	"fairlead.dev/services/node-agent/internal/readiness"
+	"fairlead.dev/services/node-agent/internal/statedir"
+)
+
+// retryPause is the time between attempts to write.
+const retryPause = 5 * time.Second
+
+// Config of Files. Source, CertificateDir and Log are required.
+type Config struct {
+	Source tlsconf.Source
+	// CertificateDir is made if it is absent, for this user only.
+	CertificateDir string
+	// BootstrapPath and Bootstrap are the bootstrap file. It is written after the certificate, so that a program that
+	// finds it finds all files. An empty path writes none.
+	BootstrapPath string
+	Bootstrap     []byte
+	Log           *slog.Logger
+	Clock         clock.Clock
+}
+
+// Files writes the bootstrap and certificate files of proxyless gRPC programs. It is safe for concurrent use.
+type Files struct {
+	cfg      Config
+	written  atomic.Bool
+	draining atomic.Bool
+}
+
+// NewFiles makes Files. Run writes them.
+func NewFiles(c Config) *Files {
+	c.Clock = clock.Or(c.Clock)
+	return &Files{cfg: c}
+}
+
+// Run writes the files now and whenever the certificate or the roots change, until ctx ends. It logs a failure and
+// tries again after retryPause. The files stay when it returns.
+func (f *Files) Run(ctx context.Context) error {
+	for {
+		changed := f.cfg.Source.Changed()
+		var again <-chan time.Time
+		if m, err := f.cfg.Source.Current(); err == nil && m.Certificate != nil {
+			if err := f.write(m); err != nil {
+				f.cfg.Log.Error("files of proxyless gRPC cannot be written", "error", err)
+				again = f.cfg.Clock.After(retryPause)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		case <-again:
+		}
+	}
+}
+
+// write replaces the files whose content differs. A program may read the new key with the old certificate; gRPC then
+// keeps the pair that it has and reads again.
+func (f *Files) write(m *tlsconf.Material) error {
+	if err := os.MkdirAll(f.cfg.CertificateDir, 0o700); err != nil {
+		return err
+	}
+	for _, file := range []struct {
+		name string
+		data []byte
+	}{{rootFile, m.RootsPEM}, {keyFile, m.KeyPEM}, {certificateFile, m.CertPEM}} {
+		if err := replace(filepath.Join(f.cfg.CertificateDir, file.name), file.data); err != nil {
+			return err
+		}
+	}
+	if f.cfg.BootstrapPath != "" {
+		if err := os.MkdirAll(filepath.Dir(f.cfg.BootstrapPath), 0o700); err != nil {
+			return err
+		}
+		if err := replace(f.cfg.BootstrapPath, f.cfg.Bootstrap); err != nil {
+			return err
+		}
+	}
+	if !f.written.Swap(true) {
+		f.cfg.Log.Info("proxyless gRPC may start", "certificates", f.cfg.CertificateDir, "bootstrap", f.cfg.BootstrapPath)
+	}
+	return nil
+}
+
+func replace(path string, data []byte) error {
+	if held, err := os.ReadFile(path); err == nil && bytes.Equal(held, data) {
+		return nil
+	}
+	return statedir.WriteFile(path, data)
+}
+
+// Drain makes every later Check fail, so that the workload gets no new traffic.
+func (f *Files) Drain() { f.draining.Store(true) }
+
+// Check returns nil when the files are written and their certificate is valid. It answers the readiness probe of an
+// agent without Envoy.
+func (f *Files) Check(context.Context) error {
+	if f.draining.Load() {
+		return errors.New("the workload is draining")
+	}
+	if err := readiness.CheckCertificate(f.cfg.Source, f.cfg.Clock.Now()); err != nil {
+		return err
+	}
+	if !f.written.Load() {
+		return fmt.Errorf("the files in %s are not written yet", f.cfg.CertificateDir)
+	}
+	return nil
+}
