@@ -16,12 +16,12 @@ import (
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 
-	"fairlead.dev/services/installer/internal/store"
+	"fairlead.dev/services/installer/internal/configapi"
 	"fairlead.dev/services/installer/internal/table"
 )
 
 // connected is the run function of a command that makes calls to config-watcher within callTimeout.
-func connected(t *target, do func(ctx context.Context, client *store.Client, a []string, out io.Writer) error) func(*cobra.Command, []string) error {
+func connected(t *target, do func(ctx context.Context, client *configapi.Client, a []string, out io.Writer) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, a []string) error {
 		client, err := t.dial()
 		if err != nil {
@@ -40,7 +40,7 @@ func newWhoAmI(t *target) *cobra.Command {
 		Use:   "whoami",
 		Short: "Show whom config-watcher takes you for, and what you may do",
 		Args:  args(cobra.NoArgs),
-		RunE: connected(t, func(ctx context.Context, client *store.Client, _ []string, out io.Writer) error {
+		RunE: connected(t, func(ctx context.Context, client *configapi.Client, _ []string, out io.Writer) error {
 			res, err := client.WhoAmI(ctx, &configv1.WhoAmIRequest{})
 			if err != nil {
 				return err
@@ -71,7 +71,7 @@ func newCanI(t *target) *cobra.Command {
 		Long:    "Verbs are get, list, watch, create, update, patch and delete; -n \"\" is all namespaces. Exit code 1 means no.",
 		Example: "  fairlead config can-i update VirtualService -n shop",
 		Args:    args(cobra.RangeArgs(1, 2)),
-		RunE: connected(t, func(ctx context.Context, client *store.Client, a []string, out io.Writer) error {
+		RunE: connected(t, func(ctx context.Context, client *configapi.Client, a []string, out io.Writer) error {
 			req := &configv1.CanIRequest{Verb: a[0], Namespace: namespace}
 			if len(a) == 2 {
 				kind, err := kindName(a[1])
@@ -151,7 +151,7 @@ func newBan(t *target) *cobra.Command {
 			"workloads, and the configuration API refuses it. The certificates that it holds stay valid until they expire.",
 		Example: "  fairlead config ban edge/batch --reason \"key stolen, ticket 4711\" --until 48h",
 		Args:    args(cobra.ExactArgs(1)),
-		RunE: connected(t, func(ctx context.Context, client *store.Client, a []string, out io.Writer) error {
+		RunE: connected(t, func(ctx context.Context, client *configapi.Client, a []string, out io.Writer) error {
 			identity, name, err := identityOf(a[0], client.TrustDomain)
 			if err != nil {
 				return err
@@ -187,7 +187,7 @@ func newUnban(t *target) *cobra.Command {
 		Use:   "unban IDENTITY",
 		Short: "Lift the bans of an identity",
 		Args:  args(cobra.ExactArgs(1)),
-		RunE: connected(t, func(ctx context.Context, client *store.Client, a []string, out io.Writer) error {
+		RunE: connected(t, func(ctx context.Context, client *configapi.Client, a []string, out io.Writer) error {
 			identity, _, err := identityOf(a[0], client.TrustDomain)
 			if err != nil {
 				return err
@@ -224,7 +224,7 @@ type heldBan struct {
 	Spec banSpec `json:"spec"`
 }
 
-func listBans(ctx context.Context, client *store.Client) ([]heldBan, error) {
+func listBans(ctx context.Context, client *configapi.Client) ([]heldBan, error) {
 	res, err := client.List(ctx, &configv1.ListRequest{Kind: banKind})
 	if err != nil {
 		return nil, err
@@ -246,7 +246,7 @@ func newBans(t *target) *cobra.Command {
 		Use:   "bans",
 		Short: "Show which identities are shut out, since when, until when and why",
 		Args:  args(cobra.NoArgs),
-		RunE: connected(t, func(ctx context.Context, client *store.Client, _ []string, out io.Writer) error {
+		RunE: connected(t, func(ctx context.Context, client *configapi.Client, _ []string, out io.Writer) error {
 			bans, err := listBans(ctx, client)
 			if err != nil {
 				return err
@@ -291,7 +291,7 @@ func newAudit(t *target) *cobra.Command {
 		Short: "Show who has written what through the configuration API",
 		Long:  "For administrators. --verify checks the chains of hashes over all lines that are kept; exit code 1 means that it does not hold.",
 		Args:  args(cobra.NoArgs),
-		RunE: connected(t, func(ctx context.Context, client *store.Client, _ []string, w io.Writer) error {
+		RunE: connected(t, func(ctx context.Context, client *configapi.Client, _ []string, w io.Writer) error {
 			res, err := client.ListAudit(ctx, &configv1.ListAuditRequest{Last: last, Verify: verify})
 			if err != nil {
 				return err

@@ -14,20 +14,20 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 
 	"fairlead.dev/services/installer/internal/cli"
-	"fairlead.dev/services/installer/internal/rundir"
-	"fairlead.dev/services/installer/internal/storetest"
+	"fairlead.dev/services/installer/internal/configapi/configapitest"
+	"fairlead.dev/services/installer/internal/local/rundir"
 )
 
 // mesh is a config-watcher and the flags to reach it.
 type mesh struct {
-	*storetest.Server
+	*configapitest.Server
 	flags []string
 }
 
 func newMesh(t *testing.T) *mesh {
 	t.Helper()
 	issuer := testkit.NewIssuer(t)
-	s := storetest.Start(t, storetest.Config{JWKSFile: issuer.JWKSFile, Issuer: issuer.Name})
+	s := configapitest.Start(t, configapitest.Config{JWKSFile: issuer.JWKSFile, Issuer: issuer.Name})
 	return &mesh{s, []string{
 		"--config-watcher-address", s.Address, "--root-cert-file", s.RootFile, "--trust-domain", testkit.TrustDomain,
 		"--token-file", issuer.TokenFile("istio-system", "fairlead-admin", "fairlead"),

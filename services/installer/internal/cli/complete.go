@@ -10,7 +10,7 @@ import (
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 
-	"fairlead.dev/services/installer/internal/store"
+	"fairlead.dev/services/installer/internal/configapi"
 )
 
 // completeTimeout bounds what completion asks: somebody waits for it with a finger on the tab key.
@@ -20,7 +20,7 @@ const completeTimeout = 5 * time.Second
 type completion = func(cmd *cobra.Command, a []string, begun string) ([]string, cobra.ShellCompDirective)
 
 // asked runs a question to config-watcher for completion; without a mesh, there is nothing to complete.
-func (t *target) asked(cmd *cobra.Command, ask func(ctx context.Context, client *store.Client) []string) []string {
+func (t *target) asked(cmd *cobra.Command, ask func(ctx context.Context, client *configapi.Client) []string) []string {
 	client, err := t.dial()
 	if err != nil {
 		return nil
@@ -41,7 +41,7 @@ func begin(list []string, text string) []string {
 // proxyNames lists the connected proxies, and those of the run directory.
 func (t *target) proxyNames(cmd *cobra.Command) []string {
 	namespace, _ := cmd.Flags().GetString("namespace") // no such flag: all
-	names := t.asked(cmd, func(ctx context.Context, client *store.Client) []string {
+	names := t.asked(cmd, func(ctx context.Context, client *configapi.Client) []string {
 		res, err := client.ListProxies(ctx, &configv1.ListProxiesRequest{Namespace: namespace})
 		if err != nil {
 			return nil
@@ -93,7 +93,7 @@ func isSection(name string) bool {
 
 // completeNamespaces completes --namespace.
 func (t *target) completeNamespaces(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
-	list := t.asked(cmd, func(ctx context.Context, client *store.Client) []string {
+	list := t.asked(cmd, func(ctx context.Context, client *configapi.Client) []string {
 		list, err := namespaces(ctx, client)
 		if err != nil {
 			return nil

@@ -16,8 +16,8 @@ import (
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 
-	"fairlead.dev/services/installer/internal/mesh"
-	"fairlead.dev/services/installer/internal/store"
+	"fairlead.dev/services/installer/internal/configapi"
+	"fairlead.dev/services/installer/internal/objectfile"
 	"fairlead.dev/services/installer/internal/table"
 )
 
@@ -71,14 +71,14 @@ func documents(env Env, files []string) ([]*configv1.Document, error) {
 	var docs []*configv1.Document
 	for _, name := range files {
 		if name == "-" {
-			content, err := mesh.Read("standard input", env.In)
+			content, err := objectfile.Read("standard input", env.In)
 			if err != nil {
 				return nil, err
 			}
 			docs = append(docs, &configv1.Document{Name: "stdin", Content: content})
 			continue
 		}
-		paths, err := mesh.Files([]string{name})
+		paths, err := objectfile.List([]string{name})
 		if err != nil {
 			return nil, usage(err)
 		}
@@ -99,7 +99,7 @@ func documents(env Env, files []string) ([]*configv1.Document, error) {
 // readDocuments reads a file, or a pipe that a shell has opened for the command, as in -f <(helm template .).
 func readDocuments(path string) ([]byte, error) {
 	if info, err := os.Stat(path); err != nil || info.Mode()&os.ModeNamedPipe == 0 {
-		return mesh.ReadFile(path)
+		return objectfile.ReadFile(path)
 	}
 	return readAny(path)
 }
@@ -111,7 +111,7 @@ func readAny(path string) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	return mesh.Read(path, f)
+	return objectfile.Read(path, f)
 }
 
 // applied is the answer of apply as JSON.
@@ -255,7 +255,7 @@ type rejection struct {
 }
 
 // wait waits until every proxy has acknowledged a revision; 0 is the newest.
-func wait(ctx context.Context, client *store.Client, revision uint64, timeout time.Duration, began time.Time) (*waited, error) {
+func wait(ctx context.Context, client *configapi.Client, revision uint64, timeout time.Duration, began time.Time) (*waited, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	res, err := client.WaitAcked(ctx, &configv1.WaitAckedRequest{Sequence: revision})
@@ -296,7 +296,7 @@ func (w *waited) print(out io.Writer) {
 
 // exit gives an error of config-watcher its exit code.
 func exit(err error) error {
-	var bad *store.RefusedError
+	var bad *configapi.RefusedError
 	if errors.As(err, &bad) {
 		return refused(err)
 	}
@@ -401,7 +401,7 @@ func remove(ctx context.Context, env Env, t *target, f deleteFlags, a []string, 
 			return err
 		}
 		for _, d := range docs {
-			objects, err := mesh.Parse(d.GetName(), d.GetContent())
+			objects, err := objectfile.Parse(d.GetName(), d.GetContent())
 			if err != nil {
 				return refused(err)
 			}

@@ -14,7 +14,7 @@ import (
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 
-	"fairlead.dev/services/installer/internal/mesh"
+	"fairlead.dev/services/installer/internal/objectfile"
 )
 
 func newEdit(env Env, t *target) *cobra.Command {
@@ -60,7 +60,7 @@ func edit(ctx context.Context, env Env, t *target, key *configv1.ObjectKey, out 
 	if err := openEditor(ctx, env, file); err != nil {
 		return err
 	}
-	after, err := mesh.ReadFile(file)
+	after, err := objectfile.ReadFile(file)
 	if err != nil {
 		return err
 	}

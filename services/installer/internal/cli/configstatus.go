@@ -13,7 +13,7 @@ import (
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 
-	"fairlead.dev/services/installer/internal/store"
+	"fairlead.dev/services/installer/internal/configapi"
 	"fairlead.dev/services/installer/internal/table"
 )
 
@@ -111,13 +111,13 @@ func configStatus(ctx context.Context, t *target, f configStatusFlags, a []strin
 
 // inForce fetches the object that counts. It returns nil, and no error, if no such object is in force and config-watcher
 // has findings about one of that name.
-func inForce(ctx context.Context, client *store.Client, key *configv1.ObjectKey, hasFindings bool) (*configv1.Object, error) {
+func inForce(ctx context.Context, client *configapi.Client, key *configv1.ObjectKey, hasFindings bool) (*configv1.Object, error) {
 	res, err := client.Get(ctx, &configv1.GetRequest{Key: key, InForce: true})
 	if err == nil {
 		return res.GetObject(), nil
 	}
 	err = client.Explain(err)
-	if missing := new(store.NotFoundError); hasFindings && errors.As(err, &missing) {
+	if missing := new(configapi.NotFoundError); hasFindings && errors.As(err, &missing) {
 		return nil, nil
 	}
 	return nil, exit(err)

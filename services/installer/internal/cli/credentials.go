@@ -18,9 +18,9 @@ import (
 	"fairlead.dev/pkg/svid"
 	"fairlead.dev/pkg/tlsconf"
 
-	"fairlead.dev/services/installer/internal/plan"
-	"fairlead.dev/services/installer/internal/rundir"
-	"fairlead.dev/services/installer/internal/tokens"
+	"fairlead.dev/services/installer/internal/local/plan"
+	"fairlead.dev/services/installer/internal/local/rundir"
+	"fairlead.dev/services/installer/internal/local/tokens"
 )
 
 // Files of a credentials directory. The certificate's are named as istioctl --cert-dir wants them.

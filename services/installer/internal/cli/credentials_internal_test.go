@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"fairlead.dev/pkg/process"
-	"fairlead.dev/services/installer/internal/rundir"
+	"fairlead.dev/services/installer/internal/local/rundir"
 )
 
 // TestCredentialsOfNobody: a name that is no service account's leaves no file.

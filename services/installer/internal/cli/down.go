@@ -15,7 +15,7 @@ import (
 
 	"fairlead.dev/pkg/process"
 
-	"fairlead.dev/services/installer/internal/rundir"
+	"fairlead.dev/services/installer/internal/local/rundir"
 )
 
 func newDown(t *target) *cobra.Command {

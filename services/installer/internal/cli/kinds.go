@@ -8,7 +8,7 @@ import (
 
 	"fairlead.dev/pkg/nearest"
 
-	"fairlead.dev/services/installer/internal/mesh"
+	"fairlead.dev/services/installer/internal/objectfile"
 )
 
 // shortKinds are kubectl's and istioctl's short names of the kinds that the store knows.
@@ -83,7 +83,7 @@ func plural(one string) string {
 }
 
 // unreadKind refuses an object whose kind can only be a mistake: one that is not known, in a group of Istio's.
-func unreadKind(o *mesh.Object) error {
+func unreadKind(o *objectfile.Object) error {
 	if slices.Contains(kindNames, o.Kind) || !strings.HasSuffix(o.GroupVersionKind().Group, ".istio.io") {
 		return nil
 	}

@@ -17,9 +17,9 @@ import (
 
 	"fairlead.dev/pkg/nearest"
 
-	"fairlead.dev/services/installer/internal/logview"
+	"fairlead.dev/services/installer/internal/local/logview"
+	"fairlead.dev/services/installer/internal/local/rundir"
 	"fairlead.dev/services/installer/internal/proxyname"
-	"fairlead.dev/services/installer/internal/rundir"
 )
 
 // logFlags are the flags of `fairlead logs`.

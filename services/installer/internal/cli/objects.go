@@ -12,8 +12,8 @@ import (
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 
-	"fairlead.dev/services/installer/internal/mesh"
-	"fairlead.dev/services/installer/internal/store"
+	"fairlead.dev/services/installer/internal/configapi"
+	"fairlead.dev/services/installer/internal/objectfile"
 )
 
 // named is an object that somebody has written on the command line, or all objects of a kind.
@@ -67,14 +67,14 @@ func parseObjects(a []string) ([]named, error) {
 
 // one fetches a named object: the stored one, or that in force. Without a namespace it is in "default", or the name
 // ends with its namespace: vs/reviews.shop.
-func one(ctx context.Context, client *store.Client, n named, namespace string, inForce bool) (*configv1.Object, error) {
+func one(ctx context.Context, client *configapi.Client, n named, namespace string, inForce bool) (*configv1.Object, error) {
 	res, err := client.Get(ctx, &configv1.GetRequest{Key: objectKey(n.kind, namespace, n.name), InForce: inForce})
 	if err == nil {
 		return res.GetObject(), nil
 	}
 	first := client.Explain(err)
 	dot := strings.LastIndexByte(n.name, '.')
-	if missing := new(store.NotFoundError); clusterScoped[n.kind] || !errors.As(first, &missing) {
+	if missing := new(configapi.NotFoundError); clusterScoped[n.kind] || !errors.As(first, &missing) {
 		return nil, first
 	}
 	if namespace == "" && dot > 0 {
@@ -88,7 +88,7 @@ func one(ctx context.Context, client *store.Client, n named, namespace string, i
 
 // inOtherNamespaces adds to missing, the error of an object that does not exist, the namespaces that have an object of
 // its kind and name, as far as the user may list them.
-func inOtherNamespaces(ctx context.Context, client *store.Client, n named, inForce bool, missing error) error {
+func inOtherNamespaces(ctx context.Context, client *configapi.Client, n named, inForce bool, missing error) error {
 	res, err := client.List(ctx, &configv1.ListRequest{Kind: n.kind, InForce: inForce, WithoutManifests: true})
 	if err != nil {
 		return missing
@@ -103,7 +103,7 @@ func inOtherNamespaces(ctx context.Context, client *store.Client, n named, inFor
 		return missing
 	}
 	slices.Sort(namespaces)
-	return &store.NotFoundError{Message: fmt.Sprintf("%s; there is one in namespace %s: add -n %s", missing, strings.Join(namespaces, ", "), namespaces[0])}
+	return &configapi.NotFoundError{Message: fmt.Sprintf("%s; there is one in namespace %s: add -n %s", missing, strings.Join(namespaces, ", "), namespaces[0])}
 }
 
 // getFlags are the flags of `fairlead config get`.
@@ -182,7 +182,7 @@ func get(ctx context.Context, t *target, f getFlags, a []string, out, diagnostic
 }
 
 // find lists the objects that are meant.
-func (f getFlags) find(ctx context.Context, client *store.Client, n named) ([]*configv1.Object, error) {
+func (f getFlags) find(ctx context.Context, client *configapi.Client, n named) ([]*configv1.Object, error) {
 	if n.name != "" && !f.all {
 		o, err := one(ctx, client, n, f.namespace, f.source != storeSource)
 		if err != nil {
@@ -207,7 +207,7 @@ func (f getFlags) find(ctx context.Context, client *store.Client, n named) ([]*c
 // objectKey names an object; namespaced kinds live in "default" unless said otherwise.
 func objectKey(kind, namespace, name string) *configv1.ObjectKey {
 	if namespace == "" && !clusterScoped[kind] {
-		namespace = mesh.DefaultNamespace
+		namespace = objectfile.DefaultNamespace
 	}
 	return &configv1.ObjectKey{Kind: kind, Namespace: namespace, Name: name}
 }
@@ -229,7 +229,7 @@ func (t *target) completeObjects(cmd *cobra.Command, a []string, begun string) (
 		return prefixed(prefix, begin(list, strings.ToLower(short))), cobra.ShellCompDirectiveNoFileComp
 	}
 	namespace, _ := cmd.Flags().GetString("namespace") // no such flag: all
-	names := t.asked(cmd, func(ctx context.Context, client *store.Client) []string {
+	names := t.asked(cmd, func(ctx context.Context, client *configapi.Client) []string {
 		var list []string
 		for _, one := range strings.Split(kind, ",") {
 			one, err := kindName(one)
@@ -242,7 +242,7 @@ func (t *target) completeObjects(cmd *cobra.Command, a []string, begun string) (
 			}
 			for _, o := range res.GetObjects() {
 				name := o.GetKey().GetName()
-				if ns := o.GetKey().GetNamespace(); namespace == "" && ns != "" && ns != mesh.DefaultNamespace {
+				if ns := o.GetKey().GetNamespace(); namespace == "" && ns != "" && ns != objectfile.DefaultNamespace {
 					name += "." + ns
 				}
 				list = append(list, name)

@@ -14,8 +14,8 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 
 	"fairlead.dev/pkg/nearest"
+	"fairlead.dev/services/installer/internal/configapi"
 	"fairlead.dev/services/installer/internal/proxyname"
-	"fairlead.dev/services/installer/internal/store"
 )
 
 // scope are the flags that say which namespaces a command is about.
@@ -72,7 +72,7 @@ func (e *namespaceError) Error() string {
 }
 
 // namespaces lists those that proxies and objects are in.
-func namespaces(ctx context.Context, client *store.Client) ([]string, error) {
+func namespaces(ctx context.Context, client *configapi.Client) ([]string, error) {
 	found := map[string]bool{}
 	proxies, err := client.ListProxies(ctx, &configv1.ListProxiesRequest{})
 	if err != nil {
@@ -142,7 +142,7 @@ func (t *target) fleet(ctx context.Context, s scope) (*configv1.ListProxiesRespo
 }
 
 // workloadLabels are the labels of Pods and WorkloadEntries, by "<namespace>/<name>".
-func workloadLabels(ctx context.Context, client *store.Client, namespace string) (map[string]labels.Set, error) {
+func workloadLabels(ctx context.Context, client *configapi.Client, namespace string) (map[string]labels.Set, error) {
 	out := map[string]labels.Set{}
 	for _, kind := range []string{"WorkloadEntry", "Pod"} {
 		res, err := client.List(ctx, &configv1.ListRequest{Kind: kind, Namespace: namespace, InForce: true})

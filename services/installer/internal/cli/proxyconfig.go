@@ -15,9 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"fairlead.dev/services/installer/internal/envoyadmin"
-	"fairlead.dev/services/installer/internal/mesh"
+	"fairlead.dev/services/installer/internal/local/rundir"
+	"fairlead.dev/services/installer/internal/objectfile"
 	"fairlead.dev/services/installer/internal/proxyname"
-	"fairlead.dev/services/installer/internal/rundir"
 	"fairlead.dev/services/installer/internal/table"
 )
 
@@ -216,7 +216,7 @@ func fileConfig(env Env, section string, f configFlags, out, diagnostics io.Writ
 	var text []byte
 	var err error
 	if f.file == "-" {
-		text, err = mesh.Read("standard input", env.In)
+		text, err = objectfile.Read("standard input", env.In)
 	} else {
 		text, err = readAny(f.file)
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"fairlead.dev/services/installer/internal/envoyadmin"
-	"fairlead.dev/services/installer/internal/rundir"
+	"fairlead.dev/services/installer/internal/local/rundir"
 )
 
 func newProxy(t *target) *cobra.Command {

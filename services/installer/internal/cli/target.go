@@ -5,8 +5,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"fairlead.dev/services/installer/internal/rundir"
-	"fairlead.dev/services/installer/internal/store"
+	"fairlead.dev/services/installer/internal/configapi"
+	"fairlead.dev/services/installer/internal/local/rundir"
 )
 
 // target is the mesh that a command talks to: that of the run directory, unless flags name another.
@@ -43,8 +43,8 @@ func (t *target) state() (*rundir.State, error) {
 }
 
 // dial prepares a client of the mesh's config-watcher.
-func (t *target) dial() (*store.Client, error) {
-	cfg := store.Config{Address: t.address, RootFile: t.rootFile, TokenFile: t.tokenFile, TrustDomain: t.trustDomain}
+func (t *target) dial() (*configapi.Client, error) {
+	cfg := configapi.Config{Address: t.address, RootFile: t.rootFile, TokenFile: t.tokenFile, TrustDomain: t.trustDomain}
 	if t.address == "" {
 		s, err := t.state()
 		if err != nil {
@@ -62,7 +62,7 @@ func (t *target) dial() (*store.Client, error) {
 	if err := cfg.CheckFiles(); err != nil {
 		return nil, err
 	}
-	return store.Dial(cfg)
+	return configapi.Dial(cfg)
 }
 
 func orDefault(s *string, value string) {

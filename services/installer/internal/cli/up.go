@@ -17,13 +17,14 @@ import (
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/terminal"
 
-	"fairlead.dev/services/installer/internal/console"
 	"fairlead.dev/services/installer/internal/local"
-	"fairlead.dev/services/installer/internal/mesh"
-	"fairlead.dev/services/installer/internal/plan"
-	"fairlead.dev/services/installer/internal/ports"
-	"fairlead.dev/services/installer/internal/programs"
-	"fairlead.dev/services/installer/internal/rundir"
+	"fairlead.dev/services/installer/internal/local/console"
+	"fairlead.dev/services/installer/internal/local/meshfile"
+	"fairlead.dev/services/installer/internal/local/plan"
+	"fairlead.dev/services/installer/internal/local/ports"
+	"fairlead.dev/services/installer/internal/local/programs"
+	"fairlead.dev/services/installer/internal/local/rundir"
+	"fairlead.dev/services/installer/internal/objectfile"
 )
 
 // defaultFileGrace is how long the objects of a mesh file stay that is gone, empty or cut off.
@@ -197,7 +198,7 @@ func (f upFlags) plan(env Env, dir string, prefix netip.Prefix) (*plan.Plan, run
 	fail := func(err error) (*plan.Plan, rundir.Layout, plan.Options, error) {
 		return nil, rundir.Layout{}, plan.Options{}, err
 	}
-	m, err := mesh.Load(f.files)
+	m, err := meshfile.Load(f.files)
 	if err != nil {
 		return fail(refused(err))
 	}
@@ -230,7 +231,7 @@ func (f upFlags) plan(env Env, dir string, prefix netip.Prefix) (*plan.Plan, run
 // classify gives an error of the plan its exit code: what the user wrote is refused, flags are wrong usage.
 func classify(err error) error {
 	var (
-		bad     *mesh.Error
+		bad     *objectfile.Error
 		missing *programs.NotFoundError
 	)
 	switch {

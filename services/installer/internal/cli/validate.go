@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"fairlead.dev/pkg/process"
-	"fairlead.dev/services/installer/internal/programs"
+	"fairlead.dev/services/installer/internal/local/programs"
 )
 
 // validateFlags are the flags of `fairlead validate`.

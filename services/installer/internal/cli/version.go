@@ -12,8 +12,8 @@ import (
 
 	"fairlead.dev/pkg/version"
 
-	"fairlead.dev/services/installer/internal/programs"
-	"fairlead.dev/services/installer/internal/rundir"
+	"fairlead.dev/services/installer/internal/local/programs"
+	"fairlead.dev/services/installer/internal/local/rundir"
 	"fairlead.dev/services/installer/internal/table"
 )
 

@@ -4,7 +4,7 @@ import (
 	"maps"
 	"sync"
 
-	"fairlead.dev/services/installer/internal/supervise"
+	"fairlead.dev/services/installer/internal/local/supervise"
 )
 
 // entry is what is known of one process.

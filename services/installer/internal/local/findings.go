@@ -54,7 +54,7 @@ func (n *Node) watchFindings(ctx context.Context) error {
 func (n *Node) findings(ctx context.Context) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	res, err := n.store.ListWarnings(ctx, &configv1.ListWarningsRequest{})
+	res, err := n.configAPI.ListWarnings(ctx, &configv1.ListWarningsRequest{})
 	if err != nil {
 		return nil, err
 	}

@@ -16,7 +16,7 @@ import (
 	"fairlead.dev/pkg/tlsconf"
 
 	"fairlead.dev/services/installer/internal/envoyadmin"
-	"fairlead.dev/services/installer/internal/plan"
+	"fairlead.dev/services/installer/internal/local/plan"
 )
 
 // fleet is what is known of revisions and certificates.
@@ -56,7 +56,7 @@ func (n *Node) observe(ctx context.Context) error {
 func (n *Node) askRevisions(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	res, err := n.store.ListProxies(ctx, &configv1.ListProxiesRequest{})
+	res, err := n.configAPI.ListProxies(ctx, &configv1.ListProxiesRequest{})
 	if err != nil {
 		n.cfg.Log.Debug("fleet is not known", "error", err)
 		return

@@ -12,12 +12,12 @@ import (
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/process"
 
-	"fairlead.dev/services/installer/internal/console"
-	"fairlead.dev/services/installer/internal/plan"
-	"fairlead.dev/services/installer/internal/rundir"
-	"fairlead.dev/services/installer/internal/store"
-	"fairlead.dev/services/installer/internal/supervise"
-	"fairlead.dev/services/installer/internal/tokens"
+	"fairlead.dev/services/installer/internal/configapi"
+	"fairlead.dev/services/installer/internal/local/console"
+	"fairlead.dev/services/installer/internal/local/plan"
+	"fairlead.dev/services/installer/internal/local/rundir"
+	"fairlead.dev/services/installer/internal/local/supervise"
+	"fairlead.dev/services/installer/internal/local/tokens"
 )
 
 // Config of a Node. All fields are required unless said otherwise.
@@ -50,10 +50,10 @@ func (e *RefusedError) Unwrap() error { return e.Err }
 
 // Node runs the plan.
 type Node struct {
-	cfg   Config
-	board *board
-	sup   *supervise.Supervisor
-	store *store.Client
+	cfg       Config
+	board     *board
+	sup       *supervise.Supervisor
+	configAPI *configapi.Client
 	// procs is written before the first task starts and by the task that publishes the Pods; it is read when no task runs any more.
 	procs map[string]*supervise.Process
 	// published is closed when the Pods' objects are part of the mesh.
@@ -70,7 +70,7 @@ type Node struct {
 
 // New makes a node. Nothing runs before Run.
 func New(cfg Config) (*Node, error) {
-	client, err := store.Dial(store.Config{
+	client, err := configapi.Dial(configapi.Config{
 		Address:     cfg.Plan.ConfigWatcher().GRPC.String(),
 		RootFile:    cfg.Layout.RootCert(),
 		TokenFile:   cfg.Layout.AdminToken(),
@@ -80,7 +80,7 @@ func New(cfg Config) (*Node, error) {
 		return nil, err
 	}
 	return &Node{
-		cfg: cfg, store: client, board: newBoard(),
+		cfg: cfg, configAPI: client, board: newBoard(),
 		procs: map[string]*supervise.Process{}, published: make(chan struct{}),
 		pods:  map[string]bool{},
 		fleet: newFleet(),
@@ -90,7 +90,7 @@ func New(cfg Config) (*Node, error) {
 // Run starts everything, keeps it running until ctx ends or something fails for good, and then ends it in order: gateways, sidecars,
 // applications, services. When it returns no process is left.
 func (n *Node) Run(ctx context.Context) error {
-	defer n.store.Close()
+	defer n.configAPI.Close()
 	n.start = n.cfg.Clock.Now()
 	issuer, err := n.prepare()
 	if err != nil {

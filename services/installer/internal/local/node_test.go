@@ -22,13 +22,13 @@ import (
 	"fairlead.dev/pkg/testkit"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 
-	"fairlead.dev/services/installer/internal/console"
-	"fairlead.dev/services/installer/internal/mesh"
-	"fairlead.dev/services/installer/internal/plan"
-	"fairlead.dev/services/installer/internal/rundir"
-	"fairlead.dev/services/installer/internal/storetest"
-	"fairlead.dev/services/installer/internal/supervise"
-	"fairlead.dev/services/installer/internal/tokens"
+	"fairlead.dev/services/installer/internal/configapi/configapitest"
+	"fairlead.dev/services/installer/internal/local/console"
+	"fairlead.dev/services/installer/internal/local/meshfile"
+	"fairlead.dev/services/installer/internal/local/plan"
+	"fairlead.dev/services/installer/internal/local/rundir"
+	"fairlead.dev/services/installer/internal/local/supervise"
+	"fairlead.dev/services/installer/internal/local/tokens"
 )
 
 // within is how long anything here may take on a busy machine.
@@ -82,7 +82,7 @@ func (s *screen) String() string {
 // world is a node with a config-watcher that this test serves itself, and one plain Pod.
 type world struct {
 	cfg    Config
-	server *storetest.Server
+	server *configapitest.Server
 	screen *screen
 	sick   string
 	// problems is what config-watcher says of the files.
@@ -131,7 +131,7 @@ spec:
         readinessProbe: {httpGet: {path: /, port: 18080}, periodSeconds: 1, failureThreshold: 1}
         `+extra+`
 `))
-	m, err := mesh.Load([]string{file})
+	m, err := meshfile.Load([]string{file})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,7 +147,7 @@ spec:
 	if err := tokens.WriteFile(layout.JWKS(), mustRead(t, issuer.JWKSFile), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	w.server = storetest.Start(t, storetest.Config{JWKSFile: layout.JWKS(), Issuer: plan.Issuer})
+	w.server = configapitest.Start(t, configapitest.Config{JWKSFile: layout.JWKS(), Issuer: plan.Issuer})
 	if err := tokens.WriteFile(layout.RootCert(), mustRead(t, w.server.RootFile), 0o600); err != nil {
 		t.Fatal(err)
 	}

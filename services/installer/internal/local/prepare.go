@@ -13,9 +13,9 @@ import (
 
 	"fairlead.dev/pkg/svid"
 
-	"fairlead.dev/services/installer/internal/plan"
-	"fairlead.dev/services/installer/internal/ports"
-	"fairlead.dev/services/installer/internal/tokens"
+	"fairlead.dev/services/installer/internal/local/plan"
+	"fairlead.dev/services/installer/internal/local/ports"
+	"fairlead.dev/services/installer/internal/local/tokens"
 )
 
 // prepare writes what the processes need before they start: directories, the issuer's keys, tokens.

@@ -10,8 +10,8 @@ import (
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/svid"
 
-	"fairlead.dev/services/installer/internal/plan"
-	"fairlead.dev/services/installer/internal/rundir"
+	"fairlead.dev/services/installer/internal/local/plan"
+	"fairlead.dev/services/installer/internal/local/rundir"
 )
 
 // TestCertificatesOfAnEarlierRunAreNotKept: they have that run's addresses, which clients would not find.

@@ -14,8 +14,8 @@ import (
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 
-	"fairlead.dev/services/installer/internal/plan"
-	"fairlead.dev/services/installer/internal/store"
+	"fairlead.dev/services/installer/internal/configapi"
+	"fairlead.dev/services/installer/internal/local/plan"
 )
 
 // callTimeout bounds one call of config-watcher.
@@ -94,8 +94,8 @@ func (n *Node) untilTaken(ctx context.Context, write func(context.Context) error
 		if err == nil {
 			return nil
 		}
-		err = n.store.Explain(err)
-		var refused *store.RefusedError
+		err = n.configAPI.Explain(err)
+		var refused *configapi.RefusedError
 		if errors.As(err, &refused) {
 			return &RefusedError{Err: err}
 		}
@@ -110,7 +110,7 @@ func (n *Node) untilTaken(ctx context.Context, write func(context.Context) error
 func (n *Node) apply(ctx context.Context, manifests []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	_, err := n.store.Apply(ctx, &configv1.ApplyRequest{Documents: []*configv1.Document{{Name: "fairlead-up", Content: manifests}}}, grpc.WaitForReady(true))
+	_, err := n.configAPI.Apply(ctx, &configv1.ApplyRequest{Documents: []*configv1.Document{{Name: "fairlead-up", Content: manifests}}}, grpc.WaitForReady(true))
 	return err
 }
 
@@ -137,7 +137,7 @@ func (n *Node) writeStatus(ctx context.Context, p *plan.Pod, ready bool) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	_, err = n.store.UpdateStatus(ctx, &configv1.UpdateStatusRequest{
+	_, err = n.configAPI.UpdateStatus(ctx, &configv1.UpdateStatusRequest{
 		Key:    &configv1.ObjectKey{ApiVersion: "v1", Kind: "Pod", Namespace: p.Namespace, Name: p.Name},
 		Status: body,
 	}, grpc.WaitForReady(true))

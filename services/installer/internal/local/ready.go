@@ -8,9 +8,9 @@ import (
 	"strings"
 	"time"
 
-	"fairlead.dev/services/installer/internal/plan"
-	"fairlead.dev/services/installer/internal/ports"
-	"fairlead.dev/services/installer/internal/probe"
+	"fairlead.dev/services/installer/internal/local/plan"
+	"fairlead.dev/services/installer/internal/local/ports"
+	"fairlead.dev/services/installer/internal/local/probe"
 )
 
 // eager is how often a process is probed until it is ready for the first time: a mesh on one machine shall not wait for a probe's period.

@@ -11,8 +11,8 @@ import (
 
 	"fairlead.dev/pkg/testkit"
 
-	"fairlead.dev/services/installer/internal/plan"
-	"fairlead.dev/services/installer/internal/supervise"
+	"fairlead.dev/services/installer/internal/local/plan"
+	"fairlead.dev/services/installer/internal/local/supervise"
 )
 
 // neverReady runs a mesh whose application is the named program, without a readiness probe, and waits until enough says that it saw enough. The

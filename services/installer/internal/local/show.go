@@ -13,9 +13,9 @@ import (
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 
-	"fairlead.dev/services/installer/internal/console"
-	"fairlead.dev/services/installer/internal/plan"
-	"fairlead.dev/services/installer/internal/tokens"
+	"fairlead.dev/services/installer/internal/local/console"
+	"fairlead.dev/services/installer/internal/local/plan"
+	"fairlead.dev/services/installer/internal/local/tokens"
 )
 
 // show keeps the console up to date: at every change and, for ages and revisions, every second.
@@ -148,10 +148,10 @@ func (n *Node) allAcked(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	res, err := n.store.WaitAcked(ctx, &configv1.WaitAckedRequest{}, grpc.WaitForReady(true))
+	res, err := n.configAPI.WaitAcked(ctx, &configv1.WaitAckedRequest{}, grpc.WaitForReady(true))
 	switch {
 	case err != nil:
-		return fmt.Errorf("the fleet is not known: %w", n.store.Explain(err))
+		return fmt.Errorf("the fleet is not known: %w", n.configAPI.Explain(err))
 	case len(res.GetRejected()) > 0:
 		return fmt.Errorf("%d proxies reject revision %d; see `fairlead proxy-status`", len(res.GetRejected()), res.GetRevision().GetSequence())
 	case len(res.GetPending()) > 0:

@@ -17,19 +17,19 @@ import (
 
 	"fairlead.dev/pkg/rpc"
 
-	"fairlead.dev/services/installer/internal/mesh"
-	"fairlead.dev/services/installer/internal/plan"
+	"fairlead.dev/services/installer/internal/local/plan"
+	"fairlead.dev/services/installer/internal/objectfile"
 )
 
 // checkFiles has config-watcher judge the user's files before anything depends on them, so that a mesh does not come up half.
 func (n *Node) checkFiles(ctx context.Context) error {
-	files, err := mesh.Files(n.cfg.ConfigPaths)
+	files, err := objectfile.List(n.cfg.ConfigPaths)
 	if err != nil {
 		return &RefusedError{Err: err}
 	}
 	var docs []*configv1.Document
 	for _, f := range files {
-		content, err := mesh.ReadFile(f)
+		content, err := objectfile.ReadFile(f)
 		if err != nil {
 			return err
 		}
@@ -39,7 +39,7 @@ func (n *Node) checkFiles(ctx context.Context) error {
 		return nil
 	}
 	return n.untilTaken(ctx, func(ctx context.Context) error {
-		_, err := n.store.Apply(ctx, &configv1.ApplyRequest{Documents: docs, DryRun: true, SkipUnread: true}, grpc.WaitForReady(true))
+		_, err := n.configAPI.Apply(ctx, &configv1.ApplyRequest{Documents: docs, DryRun: true, SkipUnread: true}, grpc.WaitForReady(true))
 		return err
 	})
 }
@@ -154,7 +154,7 @@ func deploymentOf(text string) (name string, ok bool) {
 	}
 	_, name, ok = strings.Cut(object, ": Deployment ")
 	if !strings.Contains(name, "/") {
-		name = mesh.DefaultNamespace + "/" + name
+		name = objectfile.DefaultNamespace + "/" + name
 	}
 	return name, ok
 }

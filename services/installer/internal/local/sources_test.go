@@ -9,8 +9,8 @@ import (
 
 	"fairlead.dev/pkg/testkit"
 
-	"fairlead.dev/services/installer/internal/console"
-	"fairlead.dev/services/installer/internal/plan"
+	"fairlead.dev/services/installer/internal/local/console"
+	"fairlead.dev/services/installer/internal/local/plan"
 )
 
 // lines is a console that keeps what it is told.

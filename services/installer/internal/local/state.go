@@ -7,8 +7,8 @@ import (
 
 	"fairlead.dev/pkg/version"
 
-	"fairlead.dev/services/installer/internal/plan"
-	"fairlead.dev/services/installer/internal/rundir"
+	"fairlead.dev/services/installer/internal/local/plan"
+	"fairlead.dev/services/installer/internal/local/rundir"
 )
 
 // keepState rewrites state.json at every change.

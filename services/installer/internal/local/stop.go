@@ -6,7 +6,7 @@ import (
 	"os"
 	"sync"
 
-	"fairlead.dev/services/installer/internal/plan"
+	"fairlead.dev/services/installer/internal/local/plan"
 )
 
 // stop ends all processes, group after group, each group at once. What has not ended when its time is up is killed.
