@@ -19,8 +19,8 @@ const completeTimeout = 5 * time.Second
 // completion is cobra's function for completing arguments and flags' values.
 type completion = func(cmd *cobra.Command, a []string, begun string) ([]string, cobra.ShellCompDirective)
 
-// asked runs a question to config-watcher for completion; without a mesh, there is nothing to complete.
-func (t *target) asked(cmd *cobra.Command, ask func(ctx context.Context, client *configapi.Client) []string) []string {
+// queryForCompletion runs a question to config-watcher for completion; without a mesh, there is nothing to complete.
+func (t *target) queryForCompletion(cmd *cobra.Command, ask func(ctx context.Context, client *configapi.Client) []string) []string {
 	client, err := t.dial()
 	if err != nil {
 		return nil
@@ -31,8 +31,8 @@ func (t *target) asked(cmd *cobra.Command, ask func(ctx context.Context, client 
 	return ask(ctx, client)
 }
 
-// begin keeps what begins with the text, sorted, each once.
-func begin(list []string, text string) []string {
+// withPrefix keeps what begins with the text, sorted, each once.
+func withPrefix(list []string, text string) []string {
 	list = slices.DeleteFunc(slices.Clone(list), func(s string) bool { return !strings.HasPrefix(s, text) })
 	slices.Sort(list)
 	return slices.Compact(list)
@@ -41,7 +41,7 @@ func begin(list []string, text string) []string {
 // proxyNames lists the connected proxies, and those of the run directory.
 func (t *target) proxyNames(cmd *cobra.Command) []string {
 	namespace, _ := cmd.Flags().GetString("namespace") // no such flag: all
-	names := t.asked(cmd, func(ctx context.Context, client *configapi.Client) []string {
+	names := t.queryForCompletion(cmd, func(ctx context.Context, client *configapi.Client) []string {
 		res, err := client.ListProxies(ctx, &configv1.ListProxiesRequest{Namespace: namespace})
 		if err != nil {
 			return nil
@@ -68,7 +68,7 @@ func (t *target) completeProxies(arguments int) completion {
 		if len(a) >= arguments {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		return begin(t.proxyNames(cmd), begun), cobra.ShellCompDirectiveNoFileComp
+		return withPrefix(t.proxyNames(cmd), begun), cobra.ShellCompDirectiveNoFileComp
 	}
 }
 
@@ -83,7 +83,7 @@ func (t *target) completeConfig(cmd *cobra.Command, a []string, begun string) ([
 			list = t.proxyNames(cmd)
 		}
 	}
-	return begin(list, begun), cobra.ShellCompDirectiveNoFileComp
+	return withPrefix(list, begun), cobra.ShellCompDirectiveNoFileComp
 }
 
 func isSection(name string) bool {
@@ -93,12 +93,12 @@ func isSection(name string) bool {
 
 // completeNamespaces completes --namespace.
 func (t *target) completeNamespaces(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
-	list := t.asked(cmd, func(ctx context.Context, client *configapi.Client) []string {
+	list := t.queryForCompletion(cmd, func(ctx context.Context, client *configapi.Client) []string {
 		list, err := namespaces(ctx, client)
 		if err != nil {
 			return nil
 		}
 		return list
 	})
-	return begin(list, begun), cobra.ShellCompDirectiveNoFileComp
+	return withPrefix(list, begun), cobra.ShellCompDirectiveNoFileComp
 }

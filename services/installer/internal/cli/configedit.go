@@ -14,6 +14,7 @@ import (
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 
+	"fairlead.dev/services/installer/internal/configapi"
 	"fairlead.dev/services/installer/internal/objectfile"
 )
 
@@ -86,16 +87,13 @@ func edit(ctx context.Context, env Env, t *target, key *configv1.ObjectKey, out 
 // editable is the object in force as YAML, without its status, which is not edited. The resource version of one in the
 // store is kept: an object that somebody else changes meanwhile is refused.
 func editable(ctx context.Context, t *target, key *configv1.ObjectKey) ([]byte, error) {
-	client, err := t.dial()
+	var res *configv1.GetResponse
+	err := t.call(ctx, func(ctx context.Context, client *configapi.Client) (err error) {
+		res, err = client.Get(ctx, &configv1.GetRequest{Key: key, InForce: true})
+		return err
+	})
 	if err != nil {
 		return nil, err
-	}
-	defer client.Close()
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	res, err := client.Get(ctx, &configv1.GetRequest{Key: key, InForce: true})
-	if err != nil {
-		return nil, exit(client.Explain(err))
 	}
 	var tree map[string]any
 	if err := json.Unmarshal(res.GetObject().GetManifest(), &tree); err != nil {

@@ -19,7 +19,7 @@ import (
 
 // configStatusFlags are the flags of `fairlead config status`.
 type configStatusFlags struct {
-	scope
+	selection
 	out *format
 }
 
@@ -72,26 +72,21 @@ func configStatus(ctx context.Context, t *target, f configStatusFlags, a []strin
 	if err != nil {
 		return err
 	}
-	client, err := t.dial()
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
 	req := &configv1.StatusRequest{Kind: kind, Namespace: f.namespace, Name: name}
 	if name != "" {
 		req.Namespace = objectKey(kind, f.namespace, name).GetNamespace()
 	}
-	res, err := client.Status(ctx, req)
-	if err != nil {
-		return exit(client.Explain(err))
-	}
+	var res *configv1.StatusResponse
 	var object *configv1.Object
-	if name != "" {
-		if object, err = inForce(ctx, client, objectKey(kind, f.namespace, name), len(res.GetFindings()) > 0); err != nil {
+	err = t.call(ctx, func(ctx context.Context, client *configapi.Client) (err error) {
+		if res, err = client.Status(ctx, req); err != nil || name == "" {
 			return err
 		}
+		object, err = inForce(ctx, client, objectKey(kind, f.namespace, name), len(res.GetFindings()) > 0)
+		return err
+	})
+	if err != nil {
+		return err
 	}
 	if f.out.value != "" {
 		return printStatus(out, f.out.value, object, res)
@@ -120,7 +115,7 @@ func inForce(ctx context.Context, client *configapi.Client, key *configv1.Object
 	if missing := new(configapi.NotFoundError); hasFindings && errors.As(err, &missing) {
 		return nil, nil
 	}
-	return nil, exit(err)
+	return nil, err
 }
 
 func printInForce(out io.Writer, kind, name string, o *configv1.Object) {

@@ -32,8 +32,8 @@ func newDown(t *target) *cobra.Command {
 	return cmd
 }
 
-// poll is how often another process is looked after.
-const poll = 50 * time.Millisecond
+// pollInterval is how often another process is looked after.
+const pollInterval = 50 * time.Millisecond
 
 func down(ctx context.Context, t *target, timeout time.Duration, out io.Writer) error {
 	dir, err := rundir.Abs(t.runDir)
@@ -66,7 +66,7 @@ func down(ctx context.Context, t *target, timeout time.Duration, out io.Writer) 
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("pid %d still runs after %s; see %s, or kill it: its children end with it", pid, timeout, l.Log("fairlead"))
-		case <-time.After(poll):
+		case <-time.After(pollInterval):
 		}
 	}
 }
@@ -107,7 +107,7 @@ func detach(ctx context.Context, env Env, t *target, f upFlags, out io.Writer) e
 		case <-ctx.Done():
 			_ = cmd.Process.Signal(syscall.SIGTERM)
 			return errors.Join(ctx.Err(), <-ended)
-		case <-time.After(poll):
+		case <-time.After(pollInterval):
 		}
 		if _, err := os.Stat(f.readyFile); err == nil {
 			break

@@ -82,8 +82,8 @@ func plural(one string) string {
 	return one + "s"
 }
 
-// unreadKind refuses an object whose kind can only be a mistake: one that is not known, in a group of Istio's.
-func unreadKind(o *objectfile.Object) error {
+// checkKind refuses an object whose kind can only be a mistake: one that is not known, in a group of Istio's.
+func checkKind(o *objectfile.Object) error {
 	if slices.Contains(kindNames, o.Kind) || !strings.HasSuffix(o.GroupVersionKind().Group, ".istio.io") {
 		return nil
 	}

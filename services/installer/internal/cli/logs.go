@@ -24,7 +24,7 @@ import (
 
 // logFlags are the flags of `fairlead logs`.
 type logFlags struct {
-	scope
+	selection
 	container string
 	follow    bool
 	tail      int
@@ -83,7 +83,7 @@ func showLogs(ctx context.Context, t *target, names []string, f logFlags, out, d
 	if f.since < 0 {
 		return usage(fmt.Errorf("--since %s is negative", f.since))
 	}
-	state, err := t.anyState()
+	state, err := t.lastState()
 	if err != nil {
 		return err
 	}
@@ -91,7 +91,7 @@ func showLogs(ctx context.Context, t *target, names []string, f logFlags, out, d
 	if err != nil {
 		return err
 	}
-	opts := logview.Options{Tail: f.tail, Level: level, Poll: 2 * poll}
+	opts := logview.Options{Tail: f.tail, Level: level, Poll: 2 * pollInterval}
 	if f.since > 0 {
 		opts.Since = time.Now().Add(-f.since)
 	}
@@ -131,8 +131,8 @@ func showLogs(ctx context.Context, t *target, names []string, f logFlags, out, d
 	return r.Follow(ctx, func(l logview.Line) error { return errors.Join(show(l), buffered.Flush()) })
 }
 
-// anyState is the state of the mesh of the run directory, whether it runs or has ended.
-func (t *target) anyState() (*rundir.State, error) {
+// lastState is the state of the mesh of the run directory, whether it runs or has ended.
+func (t *target) lastState() (*rundir.State, error) {
 	dir, err := rundir.Abs(t.runDir)
 	if err != nil {
 		return nil, err
@@ -189,7 +189,7 @@ func (f logFlags) sources(s *rundir.State, names []string) ([]logview.Source, er
 		chosen[i] = len(names) == 0 && (p.pod != nil || !podsOnly)
 	}
 	for _, name := range names {
-		if err := f.mark(all, chosen, name); err != nil {
+		if err := f.selectByName(all, chosen, name); err != nil {
 			return nil, err
 		}
 	}
@@ -220,8 +220,8 @@ func (f logFlags) sources(s *rundir.State, names []string) ([]logview.Source, er
 	return nil, errors.New("no process has all that the flags ask for; `fairlead logs` without them shows all")
 }
 
-// mark chooses the processes of a name.
-func (f logFlags) mark(all []meshProcess, chosen []bool, name string) error {
+// selectByName chooses the processes of a name.
+func (f logFlags) selectByName(all []meshProcess, chosen []bool, name string) error {
 	found := false
 	var services []string
 	var pods []proxyname.Proxy
@@ -287,7 +287,7 @@ func knownNamespace(s *rundir.State, name string) error {
 
 // completeLogs completes names of processes and Pods.
 func (t *target) completeLogs(_ *cobra.Command, a []string, begun string) ([]string, cobra.ShellCompDirective) {
-	state, err := t.anyState()
+	state, err := t.lastState()
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
@@ -300,5 +300,5 @@ func (t *target) completeLogs(_ *cobra.Command, a []string, begun string) ([]str
 		}
 	}
 	list = slices.DeleteFunc(list, func(name string) bool { return slices.Contains(a, name) })
-	return begin(list, begun), cobra.ShellCompDirectiveNoFileComp
+	return withPrefix(list, begun), cobra.ShellCompDirectiveNoFileComp
 }

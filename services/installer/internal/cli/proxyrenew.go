@@ -93,7 +93,7 @@ func renew(ctx context.Context, t *target, name, namespace string, timeout time.
 		select {
 		case <-ctx.Done():
 			return nil, fmt.Errorf("proxy %s has no new certificate after %s; see %s", pod.ID(), timeout, pod.Agent.Log)
-		case <-time.After(poll):
+		case <-time.After(pollInterval):
 		}
 	}
 }

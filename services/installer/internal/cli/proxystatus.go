@@ -23,7 +23,7 @@ import (
 
 // statusFlags are the flags of `fairlead proxy-status`.
 type statusFlags struct {
-	scope
+	selection
 	verbose bool
 	out     *format
 }
@@ -79,18 +79,18 @@ func proxyStatus(ctx context.Context, t *target, name string, f statusFlags, out
 			return usage(err)
 		}
 	}
-	res, err := t.fleet(ctx, f.scope)
+	res, err := t.listProxies(ctx, f.selection)
 	if err != nil {
 		return err
 	}
 	if name != "" {
 		res.Refusals = slices.DeleteFunc(res.GetRefusals(), func(r *configv1.Refusal) bool { return !strings.HasPrefix(proxyName(r.GetNodeId()), name) })
-		kept, err := choose(res.GetProxies(), wanted)
+		kept, err := matchProxies(res.GetProxies(), wanted)
 		if err != nil && len(res.GetRefusals()) == 0 {
 			return err
 		}
 		for i, p := range kept {
-			kept[i] = t.live(ctx, p)
+			kept[i] = t.liveStatus(ctx, p)
 			if acked := kept[i].GetAcked(); acked.GetEpoch() == res.GetRevision().GetEpoch() && acked.GetSequence() > res.GetRevision().GetSequence() {
 				res.Revision = acked // it came between the two answers
 			}
@@ -98,7 +98,7 @@ func proxyStatus(ctx context.Context, t *target, name string, f statusFlags, out
 		res.Proxies = kept
 	}
 	if len(res.GetProxies()) == 0 {
-		if err := nothing(diagnostics, "connected proxies", f.scope); err != nil {
+		if err := reportEmpty(diagnostics, "connected proxies", f.selection); err != nil {
 			return err
 		}
 	}
@@ -121,9 +121,9 @@ func proxyStatus(ctx context.Context, t *target, name string, f statusFlags, out
 	return printRefusals(out, res)
 }
 
-// live asks the xds-server itself for a proxy's status: what waits changes faster than it is reported. It returns the reported status where
+// liveStatus asks the xds-server itself for a proxy's status: what waits changes faster than it is reported. It returns the reported status where
 // the xds-server cannot be asked.
-func (t *target) live(ctx context.Context, reported *configv1.ProxyStatus) *configv1.ProxyStatus {
+func (t *target) liveStatus(ctx context.Context, reported *configv1.ProxyStatus) *configv1.ProxyStatus {
 	servers, tokenFile, err := t.xdsServers(serverName(reported))
 	if err != nil {
 		return reported
@@ -131,7 +131,7 @@ func (t *target) live(ctx context.Context, reported *configv1.ProxyStatus) *conf
 	var answer struct {
 		Proxies []json.RawMessage `json:"proxies"`
 	}
-	c := &connection{reported.GetNodeId(), servers, tokenFile}
+	c := &connectedProxy{reported.GetNodeId(), servers, tokenFile}
 	if c.ask(ctx, "/debug/proxies", url.Values{}, &answer) != nil || len(answer.Proxies) != 1 {
 		return reported
 	}
@@ -166,11 +166,11 @@ func statusTable(res *configv1.ListProxiesResponse, wide bool, now time.Time) *t
 	for _, p := range res.GetProxies() {
 		row := []string{shownName(p)}
 		for _, column := range columns {
-			row = append(row, cell(p, column))
+			row = append(row, typeCell(p, column))
 		}
 		row = append(row, revisionOf(p.GetAcked()), p.GetXdsServer(), p.GetProxyVersion())
 		if wide {
-			row = append(row, proxyType(p.GetNodeId()), since(p, now), p.GetIdentity(), p.GetClass(), p.GetNodeId())
+			row = append(row, proxyType(p.GetNodeId()), connectedFor(p, now), p.GetIdentity(), p.GetClass(), p.GetNodeId())
 		}
 		tab.Add(row...)
 	}
@@ -187,15 +187,15 @@ func proxyType(nodeID string) string {
 	return kind
 }
 
-// since is how long the proxy has been connected.
-func since(p *configv1.ProxyStatus, now time.Time) string {
+// connectedFor is how long the proxy has been connected.
+func connectedFor(p *configv1.ProxyStatus, now time.Time) string {
 	if p.GetConnectedAt() == nil {
 		return ""
 	}
 	return max(now.Sub(p.GetConnectedAt().AsTime()), 0).Round(time.Second).String()
 }
 
-func cell(p *configv1.ProxyStatus, column string) string {
+func typeCell(p *configv1.ProxyStatus, column string) string {
 	for _, ty := range p.GetTypes() {
 		if shortType(ty.GetTypeUrl()) == column {
 			return typeStatus(ty)

@@ -13,7 +13,7 @@ import (
 )
 
 // knownCommand checks the arguments of a command that only groups others: cobra leaves it arguments only if the first
-// one names no sub-command.
+// getObject names no sub-command.
 func knownCommand(cmd *cobra.Command, a []string) error {
 	if len(a) == 0 {
 		return nil
@@ -23,7 +23,7 @@ func knownCommand(cmd *cobra.Command, a []string) error {
 
 // commandHint guesses which command the user meant by words that name none below cmd. It names, in this order, what does
 // the work of istioctl's command of this name, the command with the nearest name below cmd, and one of this name
-// elsewhere in the tree.
+// showConnectedElsewhere in the tree.
 func commandHint(cmd *cobra.Command, words []string) string {
 	if cmd == cmd.Root() {
 		if hint := istioctlHint(words); hint != "" {

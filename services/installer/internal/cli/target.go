@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 
 	"github.com/spf13/pflag"
@@ -63,6 +64,19 @@ func (t *target) dial() (*configapi.Client, error) {
 		return nil, err
 	}
 	return configapi.Dial(cfg)
+}
+
+// call dials config-watcher and runs do, whose calls must end within callTimeout. An error of do gets a text for people
+// (configapi.Client.Explain) and its exit code.
+func (t *target) call(ctx context.Context, do func(ctx context.Context, client *configapi.Client) error) error {
+	client, err := t.dial()
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return withExitCode(client.Explain(do(ctx, client)))
 }
 
 func orDefault(s *string, value string) {

@@ -223,13 +223,13 @@ func (f upFlags) plan(env Env, dir string, prefix netip.Prefix) (*plan.Plan, run
 	}
 	p, err := plan.New(m, opts)
 	if err != nil {
-		return fail(classify(err))
+		return fail(planError(err))
 	}
 	return p, opts.Layout, opts, nil
 }
 
-// classify gives an error of the plan its exit code: what the user wrote is refused, flags are wrong usage.
-func classify(err error) error {
+// planError gives an error of the plan its exit code: what the user wrote is refused, flags are wrong usage.
+func planError(err error) error {
 	var (
 		bad     *objectfile.Error
 		missing *programs.NotFoundError

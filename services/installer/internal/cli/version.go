@@ -14,6 +14,7 @@ import (
 
 	"fairlead.dev/services/installer/internal/local/programs"
 	"fairlead.dev/services/installer/internal/local/rundir"
+	"fairlead.dev/services/installer/internal/opsclient"
 	"fairlead.dev/services/installer/internal/table"
 )
 
@@ -111,7 +112,7 @@ func build(b version.Build) string {
 // runningVersion asks a running service.
 func runningVersion(ctx context.Context, state *rundir.State, s rundir.Service) (version.Build, error) {
 	var b version.Build
-	err := askOps(ctx, s.OpsAddress, state.AdminTokenFile, "/debug/version", nil, &b)
+	err := opsclient.Get(ctx, s.OpsAddress, state.AdminTokenFile, "/debug/version", nil, &b)
 	return b, err
 }
 
@@ -128,7 +129,7 @@ func binaryComponent(ctx context.Context, name, path string, err error) componen
 }
 
 func binaryVersion(ctx context.Context, path string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	ctx, cancel := context.WithTimeout(ctx, opsclient.Timeout)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, path, "--version").Output()
 	if err != nil {

@@ -24,21 +24,23 @@ type Filter struct {
 	Status string
 }
 
-// names pairs each field that is set with its flag.
-func (f Filter) names() []string {
-	var set []string
-	for _, field := range []struct {
-		flag string
-		set  bool
-	}{
-		{"name", f.Name != ""}, {"fqdn", f.FQDN != ""}, {"subset", f.Subset != ""}, {"direction", f.Direction != ""}, {"cluster", f.Cluster != ""},
-		{"port", f.Port != 0}, {"address", f.Address != ""}, {"type", f.Type != ""}, {"status", f.Status != ""},
-	} {
-		if field.set {
-			set = append(set, field.flag)
-		}
+// field is a field of a Filter.
+type field struct {
+	flag  string
+	set   bool
+	clear func()
+}
+
+// fields lists the fields, each with the flag that sets it.
+func (f *Filter) fields() []field {
+	text := func(flag string, value *string) field {
+		return field{flag, *value != "", func() { *value = "" }}
 	}
-	return set
+	return []field{
+		text("name", &f.Name), text("fqdn", &f.FQDN), text("subset", &f.Subset), text("direction", &f.Direction),
+		text("cluster", &f.Cluster), {"port", f.Port != 0, func() { f.Port = 0 }},
+		text("address", &f.Address), text("type", &f.Type), text("status", &f.Status),
+	}
 }
 
 // filters say which fields mean something for a section.
@@ -52,46 +54,26 @@ var filters = map[Section][]string{
 	Extensions:   {"name"},
 }
 
-// Check refuses a filter that would not be looked at.
+// Check returns an error that names the first field that is set and means nothing for the section.
 func (f Filter) Check(s Section) error {
-	for _, name := range f.names() {
-		if !slices.Contains(filters[s], name) {
-			allowed := "none"
-			if len(filters[s]) > 0 {
-				allowed = "--" + strings.Join(filters[s], ", --")
-			}
-			return fmt.Errorf("--%s does not filter this section; its filters: %s", name, allowed)
+	for _, field := range f.fields() {
+		if !field.set || slices.Contains(filters[s], field.flag) {
+			continue
 		}
+		allowed := "none"
+		if len(filters[s]) > 0 {
+			allowed = "--" + strings.Join(filters[s], ", --")
+		}
+		return fmt.Errorf("--%s does not filter this section; its filters: %s", field.flag, allowed)
 	}
 	return nil
 }
 
-// of keeps the fields that mean something for a section, for a filter over all of them. A section that has none of the
-// fields is left whole.
-func (f Filter) of(s Section) Filter {
-	for _, name := range f.names() {
-		if slices.Contains(filters[s], name) {
-			continue
-		}
-		switch name {
-		case "name":
-			f.Name = ""
-		case "fqdn":
-			f.FQDN = ""
-		case "subset":
-			f.Subset = ""
-		case "direction":
-			f.Direction = ""
-		case "cluster":
-			f.Cluster = ""
-		case "port":
-			f.Port = 0
-		case "address":
-			f.Address = ""
-		case "type":
-			f.Type = ""
-		case "status":
-			f.Status = ""
+// forSection returns the filter without the fields that mean nothing for the section.
+func (f Filter) forSection(s Section) Filter {
+	for _, field := range f.fields() {
+		if !slices.Contains(filters[s], field.flag) {
+			field.clear()
 		}
 	}
 	return f
@@ -104,7 +86,7 @@ func (d *Dump) Only(s Section, f Filter) (*Dump, error) {
 	if s == VirtualHosts {
 		from = Routes
 	}
-	f = f.of(s)
+	f = f.forSection(s)
 	raw, ok := d.sections[adminPrefix+string(from)]
 	if !ok || f == (Filter{}) {
 		return d, nil
@@ -209,7 +191,7 @@ func (f Filter) routes(element any, whole bool) bool {
 // endpoints takes the endpoints out of an assignment that are not wanted, and reports whether something is left.
 func (f Filter) endpoints(element any) bool {
 	name, _ := at(element, "endpoint_config", "cluster_name").(string)
-	if !strings.Contains(name, f.Name) || !f.clusterOf(name) {
+	if !strings.Contains(name, f.Name) || !f.endpointsCluster(name) {
 		return false
 	}
 	if f.Port == 0 && f.Address == "" && f.Status == "" {
@@ -230,8 +212,8 @@ func (f Filter) endpoints(element any) bool {
 	return left > 0
 }
 
-// clusterOf is cluster for the cluster of endpoints, whose port is another one than the endpoints'.
-func (f Filter) clusterOf(name string) bool {
+// endpointsCluster is cluster for the cluster of endpoints, whose port is another one than the endpoints'.
+func (f Filter) endpointsCluster(name string) bool {
 	f.Port = 0
 	return f.cluster(name)
 }
@@ -242,10 +224,10 @@ func (f Filter) endpoint(a address, status string) bool {
 
 // Only keeps the endpoints that the filter wants.
 func (c *ClusterStatuses) Only(f Filter) *ClusterStatuses {
-	f = f.of(Endpoints)
+	f = f.forSection(Endpoints)
 	out := &ClusterStatuses{}
 	for _, s := range c.Clusters {
-		if !strings.Contains(s.Name, f.Name) || !f.clusterOf(s.Name) {
+		if !strings.Contains(s.Name, f.Name) || !f.endpointsCluster(s.Name) {
 			continue
 		}
 		kept := s

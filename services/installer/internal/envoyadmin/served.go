@@ -95,11 +95,11 @@ func Wanted(url string, r Served, f Filter) (bool, error) {
 	if strings.HasSuffix(url, "/"+virtualHostType) {
 		config, _, _ := strings.Cut(r.Name, "/")
 		element := map[string]any{"route_config": map[string]any{"name": config, "virtual_hosts": []any{tree}}}
-		return f.of(VirtualHosts).keep(VirtualHosts, element), nil
+		return f.forSection(VirtualHosts).keep(VirtualHosts, element), nil
 	}
 	as, ok := servedAs[url[strings.LastIndexByte(url, '/')+1:]]
 	if !ok {
 		return strings.Contains(r.Name, f.Name), nil
 	}
-	return f.of(as.section).keep(as.section, map[string]any{"name": r.Name, as.field: tree}), nil
+	return f.forSection(as.section).keep(as.section, map[string]any{"name": r.Name, as.field: tree}), nil
 }

@@ -84,7 +84,7 @@ func (n *Node) askServed(ctx context.Context) {
 				Sequence uint64 `json:"sequence,string"`
 			} `json:"revision"`
 		}
-		if err := n.debug(ctx, s, "/debug/proxies", &answer); err != nil {
+		if err := n.debugPage(ctx, s, "/debug/proxies", &answer); err != nil {
 			n.cfg.Log.Debug("revision of an xds-server is not known", "process", s.Name, "error", err)
 			continue
 		}

@@ -2,11 +2,8 @@ package local
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"io"
 	"maps"
-	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -15,10 +12,9 @@ import (
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 
-	"fairlead.dev/pkg/rpc"
-
 	"fairlead.dev/services/installer/internal/local/plan"
 	"fairlead.dev/services/installer/internal/objectfile"
+	"fairlead.dev/services/installer/internal/opsclient"
 )
 
 // checkFiles has config-watcher judge the user's files before anything depends on them, so that a mesh does not come up half.
@@ -101,7 +97,7 @@ type stayingFile struct {
 
 // sources asks config-watcher how its sources do.
 func (n *Node) sources(ctx context.Context) (answer sourcesAnswer, err error) {
-	err = n.debug(ctx, n.cfg.Plan.ConfigWatcher(), "/debug/sources", &answer)
+	err = n.debugPage(ctx, n.cfg.Plan.ConfigWatcher(), "/debug/sources", &answer)
 	return answer, err
 }
 
@@ -178,31 +174,9 @@ func (n *Node) tellStaying(before, now map[string]stayingFile) map[string]stayin
 	return now
 }
 
-// maxDebug bounds what is read of a debug page.
-const maxDebug = 8 << 20
-
-// debug reads a debug page of a service, which answers JSON to administrators.
-func (n *Node) debug(ctx context.Context, s *plan.Service, path string, out any) error {
-	token, err := rpc.ReadToken(n.cfg.Layout.AdminToken())
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.Ops.String()+path, nil)
-	if err != nil {
-		return err
-	}
-	req.Header.Set("Authorization", "Bearer "+token)
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return err
-	}
-	defer res.Body.Close()
-	if res.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s%s: %s", s.Name, path, res.Status)
-	}
-	if err := json.NewDecoder(io.LimitReader(res.Body, maxDebug)).Decode(out); err != nil {
+// debugPage decodes a /debug/ page of a service into out, with the administrator's token of the run directory.
+func (n *Node) debugPage(ctx context.Context, s *plan.Service, path string, out any) error {
+	if err := opsclient.Get(ctx, s.Ops.String(), n.cfg.Layout.AdminToken(), path, nil, out); err != nil {
 		return fmt.Errorf("%s%s: %w", s.Name, path, err)
 	}
 	return nil

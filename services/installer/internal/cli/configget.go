@@ -1,12 +1,15 @@
 package cli
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -14,22 +17,23 @@ import (
 
 	"fairlead.dev/services/installer/internal/configapi"
 	"fairlead.dev/services/installer/internal/objectfile"
+	"fairlead.dev/services/installer/internal/table"
 )
 
-// named is an object that somebody has written on the command line, or all objects of a kind.
-type named struct {
+// objectArg is an object that somebody has written on the command line, or all objects of a kind.
+type objectArg struct {
 	kind string
 	// name is empty for all objects of the kind.
 	name string
 }
 
-// parseObjects reads kubectl's ways to name objects: KIND[,KIND]..., KIND NAME..., KIND/NAME.... No argument, and the
+// parseObjectArgs reads kubectl's ways to name objects: KIND[,KIND]..., KIND NAME..., KIND/NAME.... No argument, and the
 // kind "all", mean objects of all kinds.
-func parseObjects(a []string) ([]named, error) {
+func parseObjectArgs(a []string) ([]objectArg, error) {
 	if len(a) == 0 || len(a) == 1 && a[0] == "all" {
-		return []named{{}}, nil
+		return []objectArg{{}}, nil
 	}
-	var list []named
+	var list []objectArg
 	if strings.Contains(a[0], "/") {
 		for _, word := range a {
 			kind, name, ok := strings.Cut(word, "/")
@@ -40,7 +44,7 @@ func parseObjects(a []string) ([]named, error) {
 			if err != nil {
 				return nil, err
 			}
-			list = append(list, named{kind, name})
+			list = append(list, objectArg{kind, name})
 		}
 		return list, nil
 	}
@@ -53,21 +57,21 @@ func parseObjects(a []string) ([]named, error) {
 			return nil, err
 		}
 		if len(a) == 1 {
-			list = append(list, named{kind: kind})
+			list = append(list, objectArg{kind: kind})
 		}
 		for _, name := range a[1:] {
 			if strings.Contains(name, "/") {
 				return nil, fmt.Errorf("%q: after KIND come names alone; or write every object as KIND/NAME", name)
 			}
-			list = append(list, named{kind, name})
+			list = append(list, objectArg{kind, name})
 		}
 	}
 	return list, nil
 }
 
-// one fetches a named object: the stored one, or that in force. Without a namespace it is in "default", or the name
+// getObject fetches a named object: the stored one, or that in force. Without a namespace it is in "default", or the name
 // ends with its namespace: vs/reviews.shop.
-func one(ctx context.Context, client *configapi.Client, n named, namespace string, inForce bool) (*configv1.Object, error) {
+func getObject(ctx context.Context, client *configapi.Client, n objectArg, namespace string, inForce bool) (*configv1.Object, error) {
 	res, err := client.Get(ctx, &configv1.GetRequest{Key: objectKey(n.kind, namespace, n.name), InForce: inForce})
 	if err == nil {
 		return res.GetObject(), nil
@@ -83,12 +87,12 @@ func one(ctx context.Context, client *configapi.Client, n named, namespace strin
 			return res.GetObject(), nil
 		}
 	}
-	return nil, inOtherNamespaces(ctx, client, n, inForce, first)
+	return nil, hintNamespaces(ctx, client, n, inForce, first)
 }
 
-// inOtherNamespaces adds to missing, the error of an object that does not exist, the namespaces that have an object of
+// hintNamespaces adds to missing, the error of an object that does not exist, the namespaces that have an object of
 // its kind and name, as far as the user may list them.
-func inOtherNamespaces(ctx context.Context, client *configapi.Client, n named, inForce bool, missing error) error {
+func hintNamespaces(ctx context.Context, client *configapi.Client, n objectArg, inForce bool, missing error) error {
 	res, err := client.List(ctx, &configv1.ListRequest{Kind: n.kind, InForce: inForce, WithoutManifests: true})
 	if err != nil {
 		return missing
@@ -108,7 +112,7 @@ func inOtherNamespaces(ctx context.Context, client *configapi.Client, n named, i
 
 // getFlags are the flags of `fairlead config get`.
 type getFlags struct {
-	scope
+	selection
 	source string
 	out    *format
 }
@@ -143,7 +147,7 @@ Exit code 0, with a line on standard error, if there are no such objects; 1 if a
 }
 
 func get(ctx context.Context, t *target, f getFlags, a []string, out, diagnostics io.Writer) error {
-	wanted, err := parseObjects(a)
+	wanted, err := parseObjectArgs(a)
 	if err != nil {
 		return usage(err)
 	}
@@ -151,30 +155,29 @@ func get(ctx context.Context, t *target, f getFlags, a []string, out, diagnostic
 	if err != nil {
 		return err
 	}
-	client, err := t.dial()
+	objects := []*configv1.Object{}
+	single := len(wanted) == 1 && wanted[0].name != "" && !f.all
+	err = t.call(ctx, func(ctx context.Context, client *configapi.Client) error {
+		for _, n := range wanted {
+			found, err := f.find(ctx, client, n)
+			if err != nil {
+				return err
+			}
+			objects = append(objects, found...)
+		}
+		return nil
+	})
 	if err != nil {
 		return err
 	}
-	defer client.Close()
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	objects := []*configv1.Object{}
-	single := len(wanted) == 1 && wanted[0].name != "" && !f.all
-	for _, n := range wanted {
-		found, err := f.find(ctx, client, n)
-		if err != nil {
-			return exit(client.Explain(err))
-		}
-		objects = append(objects, found...)
-	}
 	if selector != nil {
-		if objects, err = selected(objects, selector); err != nil {
+		if objects, err = filterByLabels(objects, selector); err != nil {
 			return err
 		}
 		single = false
 	}
 	if len(objects) == 0 {
-		if err := nothing(diagnostics, "objects", f.scope); err != nil {
+		if err := reportEmpty(diagnostics, "objects", f.selection); err != nil {
 			return err
 		}
 	}
@@ -182,9 +185,9 @@ func get(ctx context.Context, t *target, f getFlags, a []string, out, diagnostic
 }
 
 // find lists the objects that are meant.
-func (f getFlags) find(ctx context.Context, client *configapi.Client, n named) ([]*configv1.Object, error) {
+func (f getFlags) find(ctx context.Context, client *configapi.Client, n objectArg) ([]*configv1.Object, error) {
 	if n.name != "" && !f.all {
-		o, err := one(ctx, client, n, f.namespace, f.source != storeSource)
+		o, err := getObject(ctx, client, n, f.namespace, f.source != storeSource)
 		if err != nil {
 			return nil, err
 		}
@@ -226,10 +229,10 @@ func (t *target) completeObjects(cmd *cobra.Command, a []string, begun string) (
 			prefix, short = begun[:i+1], begun[i+1:]
 		}
 		list := slices.Collect(kindSpellings)
-		return prefixed(prefix, begin(list, strings.ToLower(short))), cobra.ShellCompDirectiveNoFileComp
+		return addPrefix(prefix, withPrefix(list, strings.ToLower(short))), cobra.ShellCompDirectiveNoFileComp
 	}
 	namespace, _ := cmd.Flags().GetString("namespace") // no such flag: all
-	names := t.asked(cmd, func(ctx context.Context, client *configapi.Client) []string {
+	names := t.queryForCompletion(cmd, func(ctx context.Context, client *configapi.Client) []string {
 		var list []string
 		for _, one := range strings.Split(kind, ",") {
 			one, err := kindName(one)
@@ -250,12 +253,77 @@ func (t *target) completeObjects(cmd *cobra.Command, a []string, begun string) (
 		}
 		return list
 	})
-	return prefixed(prefix, begin(names, short)), cobra.ShellCompDirectiveNoFileComp
+	return addPrefix(prefix, withPrefix(names, short)), cobra.ShellCompDirectiveNoFileComp
 }
 
-func prefixed(prefix string, list []string) []string {
+func addPrefix(prefix string, list []string) []string {
 	for i := range list {
 		list[i] = prefix + list[i]
 	}
 	return list
+}
+
+// printObjects prints one object as itself and several as a list, as kubectl does.
+func printObjects(out io.Writer, as string, objects []*configv1.Object, single bool) error {
+	switch as {
+	case "json", "yaml":
+		var text []byte
+		if single {
+			text = objects[0].GetManifest()
+		} else {
+			items := []json.RawMessage{}
+			for _, o := range objects {
+				items = append(items, o.GetManifest())
+			}
+			var err error
+			text, err = json.Marshal(map[string]any{"apiVersion": "v1", "kind": "List", "items": items})
+			if err != nil {
+				return err
+			}
+		}
+		var indented bytes.Buffer
+		if err := json.Indent(&indented, text, "", "  "); err != nil {
+			return err
+		}
+		return printJSONOr(out, indented.Bytes(), as == "yaml")
+	}
+	if as == "name" {
+		for _, o := range objects {
+			fmt.Fprintln(out, strings.ToLower(o.GetKey().GetKind())+"/"+o.GetKey().GetName())
+		}
+		return nil
+	}
+	tab := &table.Table{Header: []string{"NAMESPACE", "KIND", "NAME", "GENERATION", "SOURCE", "LOCATION"}}
+	if as == "wide" {
+		tab.Header = append(tab.Header, "API VERSION", "RESOURCE VERSION")
+	}
+	for _, o := range objects {
+		k := o.GetKey()
+		generation := "" // files keep none
+		if g := o.GetGeneration(); g > 0 {
+			generation = fmt.Sprint(g)
+		}
+		row := []string{k.GetNamespace(), k.GetKind(), k.GetName(), generation, o.GetSource(), locationOf(o)}
+		if as == "wide" {
+			row = append(row, k.GetApiVersion(), o.GetResourceVersion())
+		}
+		tab.Add(row...)
+	}
+	return tab.Write(out)
+}
+
+// locationOf is where an object is written, with what is special about that.
+func locationOf(o *configv1.Object) string {
+	var parts []string
+	for _, p := range o.GetOverrides() {
+		parts = append(parts, "overrides "+placeName(p))
+	}
+	if until := o.GetStaysUntil(); until != nil {
+		parts = append(parts, "its file is not whole, stays until "+until.AsTime().UTC().Format(time.RFC3339))
+	}
+	text := o.GetLocation()
+	if len(parts) > 0 {
+		text = strings.TrimSpace(text + " (" + strings.Join(parts, ", ") + ")")
+	}
+	return text
 }

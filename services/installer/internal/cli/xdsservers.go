@@ -2,71 +2,17 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"strings"
-	"time"
 
-	"fairlead.dev/pkg/rpc"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 
+	"fairlead.dev/services/installer/internal/opsclient"
 	"fairlead.dev/services/installer/internal/proxyname"
 )
-
-// askTimeout bounds one question to an operations port.
-const askTimeout = 5 * time.Second
-
-// maxAnswer bounds what an operations port may answer.
-const maxAnswer = 256 << 20
-
-// refusedError is an answer of an operations port that is none.
-type refusedError struct {
-	address string
-	status  int
-	message string
-}
-
-// Error implements error.
-func (e *refusedError) Error() string {
-	if e.message != "" {
-		return e.message
-	}
-	return fmt.Sprintf("%s answered %d %s", e.address, e.status, http.StatusText(e.status))
-}
-
-// askOps reads a page of a service's operations port into out.
-func askOps(ctx context.Context, address, tokenFile, path string, query url.Values, out any) error {
-	token, err := rpc.ReadToken(tokenFile)
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	target := url.URL{Scheme: "http", Host: address, Path: path, RawQuery: query.Encode()}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target.String(), nil)
-	if err != nil {
-		return err
-	}
-	req.Header.Set("Authorization", "Bearer "+token)
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return err
-	}
-	defer res.Body.Close()
-	body := json.NewDecoder(io.LimitReader(res.Body, maxAnswer))
-	if res.StatusCode != http.StatusOK {
-		var failure struct {
-			Error string `json:"error"`
-		}
-		_ = body.Decode(&failure) // not ours: then the status has to do
-		return &refusedError{address, res.StatusCode, failure.Error}
-	}
-	return body.Decode(out)
-}
 
 // xdsServer is the operations port of an xds-server.
 type xdsServer struct{ name, address string }
@@ -107,34 +53,34 @@ func (t *target) xdsServers(named string) (servers []xdsServer, tokenFile string
 	return servers, tokenFile, nil
 }
 
-// connection is a connected proxy and who may be asked about it.
-type connection struct {
+// connectedProxy is a connected proxy and who may be asked about it.
+type connectedProxy struct {
 	nodeID    string
 	servers   []xdsServer
 	tokenFile string
 }
 
-// connect finds a proxy by its name, as proxyname reads it. config-watcher knows which xds-server it is connected to;
+// findProxy finds a proxy by its name, as proxyname reads it. config-watcher knows which xds-server it is connected to;
 // where the flags name xds-servers only, each is asked, and the name must be whole.
-func (t *target) connect(ctx context.Context, name, namespace string) (*connection, error) {
+func (t *target) findProxy(ctx context.Context, name, namespace string) (*connectedProxy, error) {
 	if len(t.xdsAddresses) > 0 && t.address == "" {
 		servers, tokenFile, err := t.xdsServers("")
-		return &connection{name, servers, tokenFile}, err
+		return &connectedProxy{name, servers, tokenFile}, err
 	}
 	wanted, err := proxyname.Parse(name, namespace)
 	if err != nil {
 		return nil, usage(err)
 	}
-	res, err := t.fleet(ctx, scope{namespace: namespace})
+	res, err := t.listProxies(ctx, selection{namespace: namespace})
 	if err != nil {
 		return nil, err
 	}
-	p, err := chooseOne(res.GetProxies(), wanted)
+	p, err := matchOneProxy(res.GetProxies(), wanted)
 	if err != nil {
 		return nil, err
 	}
 	servers, tokenFile, err := t.xdsServers(serverName(p))
-	return &connection{p.GetNodeId(), servers, tokenFile}, err
+	return &connectedProxy{p.GetNodeId(), servers, tokenFile}, err
 }
 
 // serverName is the process that a proxy is connected to, "xds-server-0" of "xds-server-0/7c1f".
@@ -144,19 +90,19 @@ func serverName(p *configv1.ProxyStatus) string {
 }
 
 // ask reads a page about the proxy from the xds-server that it is connected to.
-func (c *connection) ask(ctx context.Context, path string, query url.Values, out any) error {
+func (c *connectedProxy) ask(ctx context.Context, path string, query url.Values, out any) error {
 	query.Set("proxy", c.nodeID)
 	var away []error
 	for _, s := range c.servers {
-		err := askOps(ctx, s.address, c.tokenFile, path, query, out)
-		no := new(refusedError)
+		err := opsclient.Get(ctx, s.address, c.tokenFile, path, query, out)
+		no := new(opsclient.StatusError)
 		switch {
 		case err == nil:
 			return nil
-		case errors.As(err, &no) && no.status == http.StatusUnauthorized, errors.As(err, &no) && no.status == http.StatusForbidden:
+		case errors.As(err, &no) && no.Code == http.StatusUnauthorized, errors.As(err, &no) && no.Code == http.StatusForbidden:
 			return fmt.Errorf("%s does not allow it: %w; use the token of the run directory, or name one of service account fairlead-admin with --token-file",
 				s.name, err)
-		case errors.As(err, &no) && no.status != http.StatusNotFound:
+		case errors.As(err, &no) && no.Code != http.StatusNotFound:
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
 		away = append(away, fmt.Errorf("%s: %w", s.name, err))

@@ -19,8 +19,8 @@ func warningTexts(list []*configv1.Warning) []string {
 	return out
 }
 
-// printBroken prints the warnings that apply or delete has caused about objects that it does not write.
-func printBroken(out io.Writer, texts []string, dryRun bool) {
+// printNewWarnings prints the warnings that apply or delete has caused about objects that it does not write.
+func printNewWarnings(out io.Writer, texts []string, dryRun bool) {
 	became := "now wrong"
 	if dryRun {
 		became = "would be wrong"
@@ -30,9 +30,9 @@ func printBroken(out io.Writer, texts []string, dryRun bool) {
 	}
 }
 
-// others drops the warnings about the deleted objects: remove deletes one object after the other, and a deletion may
+// withoutDeleted drops the warnings about the deleted objects: remove deletes one object after the other, and a deletion may
 // have made an object wrong that the command then deletes too.
-func others(list []*configv1.Warning, deleted []*configv1.ObjectKey) []*configv1.Warning {
+func withoutDeleted(list []*configv1.Warning, deleted []*configv1.ObjectKey) []*configv1.Warning {
 	return slices.DeleteFunc(list, func(w *configv1.Warning) bool {
 		return slices.ContainsFunc(deleted, func(k *configv1.ObjectKey) bool {
 			o := w.GetObject()
@@ -41,9 +41,9 @@ func others(list []*configv1.Warning, deleted []*configv1.ObjectKey) []*configv1
 	})
 }
 
-// warn adds to each answer of why the warnings of config-watcher about the objects that the answer names, and about
-// others for the same host.
-func (t *target) warn(ctx context.Context, answers []*explained) {
+// addWarnings adds to each answer of why the warnings of config-watcher about the objects that the answer names, and about
+// withoutDeleted for the same host.
+func (t *target) addWarnings(ctx context.Context, answers []*explanation) {
 	if len(t.xdsAddresses) > 0 && t.address == "" {
 		return // the flags name xds-servers and no config-watcher
 	}
@@ -69,7 +69,7 @@ func (t *target) warn(ctx context.Context, answers []*explained) {
 }
 
 // hosts are those that a resource is about, by its name: "outbound|9080|v1|<host>", "<route configuration>/<host>:9080".
-func (e *explained) hosts() []string {
+func (e *explanation) hosts() []string {
 	host := e.Name[strings.LastIndexAny(e.Name, "|/")+1:]
 	if name, port, found := strings.Cut(host, ":"); found && port != "" && strings.Trim(port, "0123456789") == "" {
 		host = name
@@ -81,7 +81,7 @@ func (e *explained) hosts() []string {
 }
 
 // printWarnings is the part of why that tells what is wrong with the objects.
-func (e *explained) printWarnings(out io.Writer) {
+func (e *explanation) printWarnings(out io.Writer) {
 	if e.WarningsUnknown != "" {
 		fmt.Fprintf(out, "\nwarnings: not known: %s\n", e.WarningsUnknown)
 	}

@@ -28,7 +28,7 @@ type servedResource struct {
 
 // servedConfig shows what the xds-server has for the proxy.
 func servedConfig(ctx context.Context, t *target, name string, sec envoyadmin.Section, f configFlags, out, diagnostics io.Writer) error {
-	c, err := t.connect(ctx, name, f.namespace)
+	c, err := t.findProxy(ctx, name, f.namespace)
 	if err != nil {
 		return err
 	}
@@ -37,7 +37,7 @@ func servedConfig(ctx context.Context, t *target, name string, sec envoyadmin.Se
 
 // showServed prints what the xds-server has for the proxy. Tables are those of an Envoy that holds the same; JSON is a
 // list of resources with their versions.
-func (c *connection) showServed(ctx context.Context, sec envoyadmin.Section, f configFlags, out, diagnostics io.Writer) error {
+func (c *connectedProxy) showServed(ctx context.Context, sec envoyadmin.Section, f configFlags, out, diagnostics io.Writer) error {
 	query := url.Values{"spelling": {"proto"}}
 	types := []string{servedTypes[sec]}
 	if f.out.value == "" && (sec == envoyadmin.Routes || sec == envoyadmin.VirtualHosts) {
