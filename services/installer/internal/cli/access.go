@@ -52,7 +52,7 @@ func newWhoAmI(t *target) *cobra.Command {
 	return cmd
 }
 
-// errNotAllowed makes can-i exit with 1.
+// errNotAllowed is can-i's error for "no"; it makes the command exit with 1.
 var errNotAllowed = errors.New("no")
 
 func newCanI(t *target) *cobra.Command {
@@ -119,7 +119,7 @@ func newAudit(t *target) *cobra.Command {
 	return cmd
 }
 
-// auditLine holds the fields that the table shows of a line of the audit log.
+// auditLine holds the fields of an audit log's line that the table shows.
 type auditLine struct {
 	Time                    time.Time
 	Identity, Address, Call string

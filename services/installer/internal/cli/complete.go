@@ -13,13 +13,19 @@ import (
 	"fairlead.dev/services/installer/internal/configapi"
 )
 
-// completeTimeout bounds what completion asks: somebody waits for it with a finger on the tab key.
+// completeTimeout bounds the calls of one completion: a person has pressed the tab key and waits.
 const completeTimeout = 5 * time.Second
 
-// completion is cobra's function for completing arguments and flags' values.
+// completion is the type of cobra's functions that complete arguments and values of flags.
 type completion = func(cmd *cobra.Command, a []string, begun string) ([]string, cobra.ShellCompDirective)
 
-// queryForCompletion runs a question to config-watcher for completion; without a mesh, there is nothing to complete.
+// completeFlag makes values the completions of a flag.
+func completeFlag(cmd *cobra.Command, flag string, values ...string) {
+	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)) // fails only for a flag that cmd lacks
+}
+
+// queryForCompletion runs query with a client of config-watcher. It returns nil where no mesh runs: a completion prints
+// no errors.
 func (t *target) queryForCompletion(cmd *cobra.Command, ask func(ctx context.Context, client *configapi.Client) []string) []string {
 	client, err := t.dial()
 	if err != nil {
@@ -31,14 +37,14 @@ func (t *target) queryForCompletion(cmd *cobra.Command, ask func(ctx context.Con
 	return ask(ctx, client)
 }
 
-// withPrefix keeps what begins with the text, sorted, each once.
+// withPrefix returns the names of the list that begin with text, sorted, each once.
 func withPrefix(list []string, text string) []string {
 	list = slices.DeleteFunc(slices.Clone(list), func(s string) bool { return !strings.HasPrefix(s, text) })
 	slices.Sort(list)
 	return slices.Compact(list)
 }
 
-// proxyNames lists the connected proxies, and those of the run directory.
+// proxyNames lists the connected proxies and those of the run directory, in the namespace of -n.
 func (t *target) proxyNames(cmd *cobra.Command) []string {
 	namespace, _ := cmd.Flags().GetString("namespace") // no such flag: all
 	names := t.queryForCompletion(cmd, func(ctx context.Context, client *configapi.Client) []string {
@@ -62,7 +68,7 @@ func (t *target) proxyNames(cmd *cobra.Command) []string {
 	return names
 }
 
-// completeProxies completes the first so many arguments as proxies.
+// completeProxies completes each of the first count arguments as a proxy.
 func (t *target) completeProxies(arguments int) completion {
 	return func(cmd *cobra.Command, a []string, begun string) ([]string, cobra.ShellCompDirective) {
 		if len(a) >= arguments {
@@ -72,7 +78,7 @@ func (t *target) completeProxies(arguments int) completion {
 	}
 }
 
-// completeConfig completes `proxy-config`: a section and a proxy, in either order.
+// completeConfig completes the arguments of `proxy-config`: a section and a proxy, in either order.
 func (t *target) completeConfig(cmd *cobra.Command, a []string, begun string) ([]string, cobra.ShellCompDirective) {
 	var list []string
 	switch {

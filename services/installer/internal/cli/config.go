@@ -23,10 +23,10 @@ func newConfig(env Env, t *target) *cobra.Command {
 	return cmd
 }
 
-// callTimeout bounds one request to config-watcher.
+// callTimeout bounds the calls to config-watcher of one command.
 const callTimeout = 15 * time.Second
 
-// documents reads the files; "-" is standard input.
+// documents reads the files and directories that -f names; "-" is standard input. An empty file is refused.
 func documents(env Env, files []string) ([]*configv1.Document, error) {
 	if len(files) == 0 {
 		return nil, usage(errors.New("name a file with -f; - is standard input"))
@@ -59,7 +59,7 @@ func documents(env Env, files []string) ([]*configv1.Document, error) {
 	return docs, nil
 }
 
-// readFileOrPipe reads a file, or a pipe that a shell has opened for the command, as in -f <(helm template .).
+// readFileOrPipe reads a file, or a pipe that a shell has opened, as in -f <(helm template .).
 func readFileOrPipe(path string) ([]byte, error) {
 	if info, err := os.Stat(path); err != nil || info.Mode()&os.ModeNamedPipe == 0 {
 		return objectfile.ReadFile(path)
@@ -67,7 +67,7 @@ func readFileOrPipe(path string) ([]byte, error) {
 	return readAnyFile(path)
 }
 
-// readAnyFile reads a file of any kind, pipes included, up to the bound of mesh files.
+// readAnyFile reads a file of any kind, pipes included, up to objectfile.MaxFileBytes.
 func readAnyFile(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -77,13 +77,13 @@ func readAnyFile(path string) ([]byte, error) {
 	return objectfile.Read(path, f)
 }
 
-// storeSource is config-watcher's name for what its API stores.
+// storeSource is config-watcher's name for the source that keeps what `config apply` writes.
 const storeSource = "memory"
 
-// fullName is "<namespace>/<name>", the name alone of an object without a namespace.
+// fullName is "<namespace>/<name>", or the name alone for an object without a namespace.
 func fullName(namespace, name string) string { return strings.TrimPrefix(namespace+"/"+name, "/") }
 
-// placeName is where an object is written, for a sentence.
+// placeName names the place where an object is written, for a sentence: file and line, "the store" or the source.
 func placeName(p *configv1.Place) string {
 	switch {
 	case p.GetLocation() != "":
@@ -94,7 +94,7 @@ func placeName(p *configv1.Place) string {
 	return p.GetSource()
 }
 
-// withExitCode gives an error of config-watcher its exit code.
+// withExitCode adds the exit code for refused input to an error of config-watcher that says so.
 func withExitCode(err error) error {
 	var bad *configapi.RefusedError
 	if errors.As(err, &bad) {

@@ -46,12 +46,12 @@ func newApply(env Env, t *target) *cobra.Command {
 	return cmd
 }
 
-// applyAnswer is the answer of apply as JSON.
+// applyAnswer is what `config apply` prints with -o json or yaml.
 type applyAnswer struct {
 	Results []appliedObject `json:"results"`
-	// Skipped are objects of kinds that nobody reads.
+	// Skipped are the objects that --skip-unread has left out: no service reads their kinds.
 	Skipped []string `json:"skipped,omitempty"`
-	// Broken is what the change has made wrong about other objects.
+	// Broken are warnings about other objects that the change has caused.
 	Broken   []string    `json:"broken,omitempty"`
 	Revision uint64      `json:"revision"`
 	DryRun   bool        `json:"dryRun,omitempty"`
@@ -64,11 +64,11 @@ type appliedObject struct {
 	Name      string `json:"name"`
 	// Action is "created", "configured" or "unchanged".
 	Action string `json:"action"`
-	// Warnings name fields that are accepted and have no effect, and what is found about the object in its mesh.
+	// Warnings are findings about the object: fields without an effect, references to nothing.
 	Warnings []string `json:"warnings,omitempty"`
-	// Overrides are the places of the same object in files, which does not count any more.
+	// Overrides are the places of the same object in files. The store's version is in force instead of them.
 	Overrides []string `json:"overrides,omitempty"`
-	// OverriddenBy is the place of the same object that counts instead of this one.
+	// OverriddenBy is the place of the same object that is in force instead of this one.
 	OverriddenBy string `json:"overriddenBy,omitempty"`
 }
 
@@ -153,13 +153,13 @@ func (a applyAnswer) print(out io.Writer) {
 	printNewWarnings(out, a.Broken, a.DryRun)
 }
 
-// waitAnswer is how a wait for acknowledgements ended.
+// waitAnswer says which proxies have acknowledged a revision by the end of --wait.
 type waitAnswer struct {
 	Revision uint64      `json:"revision"`
 	Acked    uint32      `json:"acked"`
 	Pending  []string    `json:"pending"`
 	Rejected []rejection `json:"rejected"`
-	// Milliseconds from the write to the end of the wait.
+	// Milliseconds is the time from the write to the end of the wait.
 	Milliseconds float64 `json:"milliseconds"`
 }
 
@@ -169,7 +169,8 @@ type rejection struct {
 	Reason string `json:"reason"`
 }
 
-// wait waits until every proxy has acknowledged a revision; 0 is the newest.
+// wait waits until every connected proxy has acknowledged the revision, 0 for the newest, or timeout has passed. It
+// returns an error as well as the answer if not every proxy has.
 func wait(ctx context.Context, client *configapi.Client, revision uint64, timeout time.Duration, began time.Time) (*waitAnswer, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

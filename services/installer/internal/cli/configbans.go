@@ -37,7 +37,8 @@ type banSpec struct {
 	Until    *time.Time `json:"until,omitempty"`
 }
 
-// identityOf reads "<namespace>/<service account>", or a SPIFFE URI, and names the object that bans it.
+// identityOf parses "<namespace>/<service account>", or the SPIFFE URI of a workload. object is the name of the
+// IdentityBan for it: readable for identities of this trust domain, a hash for others and for names that are too long.
 func identityOf(text, trustDomain string) (identity, object string, err error) {
 	td, err := spiffeid.TrustDomainFromString(trustDomain)
 	if err != nil {
@@ -140,7 +141,7 @@ func newUnban(t *target) *cobra.Command {
 	}
 }
 
-// storedBan is an IdentityBan as it is stored.
+// storedBan is an IdentityBan that config-watcher has stored.
 type storedBan struct {
 	key      *configv1.ObjectKey
 	Metadata struct {
@@ -201,7 +202,7 @@ func newBans(t *target) *cobra.Command {
 	return cmd
 }
 
-// listedBan is a ban as JSON.
+// listedBan is a ban in the JSON output of `config bans`.
 type listedBan struct {
 	banSpec
 	Since time.Time `json:"since"`

@@ -70,7 +70,7 @@ func edit(ctx context.Context, env Env, t *target, key *configv1.ObjectKey, out 
 		return nil
 	}
 	if err := apply(ctx, env, t, applyFlags{files: []string{file}, out: newFormat("json")}, out); err != nil {
-		// The text took work: it must not be lost with the directory.
+		// The person's work must outlive the temporary directory.
 		kept, keepErr := os.CreateTemp("", "fairlead-edit-*.yaml")
 		if keepErr != nil {
 			return err
@@ -84,8 +84,8 @@ func edit(ctx context.Context, env Env, t *target, key *configv1.ObjectKey, out 
 	return nil
 }
 
-// editable is the object in force as YAML, without its status, which is not edited. The resource version of one in the
-// store is kept: an object that somebody else changes meanwhile is refused.
+// editable returns the object in force as YAML, without its status. An object of the store keeps its resource version,
+// so that apply refuses it if somebody else has changed it meanwhile.
 func editable(ctx context.Context, t *target, key *configv1.ObjectKey) ([]byte, error) {
 	var res *configv1.GetResponse
 	err := t.call(ctx, func(ctx context.Context, client *configapi.Client) (err error) {
@@ -103,7 +103,7 @@ func editable(ctx context.Context, t *target, key *configv1.ObjectKey) ([]byte, 
 	return yaml.Marshal(tree)
 }
 
-// openEditor runs the editor, a command with arguments, on a file.
+// openEditor runs the editor's command, which may have arguments, on a file.
 func openEditor(ctx context.Context, env Env, file string) error {
 	editor := env.Getenv("VISUAL")
 	orDefault(&editor, env.Getenv("EDITOR"))

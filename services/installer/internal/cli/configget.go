@@ -20,15 +20,15 @@ import (
 	"fairlead.dev/services/installer/internal/table"
 )
 
-// objectArg is an object that somebody has written on the command line, or all objects of a kind.
+// objectArg is an object that an argument names, or all objects of a kind.
 type objectArg struct {
 	kind string
 	// name is empty for all objects of the kind.
 	name string
 }
 
-// parseObjectArgs reads kubectl's ways to name objects: KIND[,KIND]..., KIND NAME..., KIND/NAME.... No argument, and the
-// kind "all", mean objects of all kinds.
+// parseObjectArgs parses kubectl's ways to name objects: KIND[,KIND]..., KIND NAME..., KIND/NAME.... No argument, or
+// "all", means the objects of all kinds.
 func parseObjectArgs(a []string) ([]objectArg, error) {
 	if len(a) == 0 || len(a) == 1 && a[0] == "all" {
 		return []objectArg{{}}, nil
@@ -69,8 +69,8 @@ func parseObjectArgs(a []string) ([]objectArg, error) {
 	return list, nil
 }
 
-// getObject fetches a named object: the stored one, or that in force. Without a namespace it is in "default", or the name
-// ends with its namespace: vs/reviews.shop.
+// getObject fetches a named object: the stored one, or with inForce the one in force. An empty namespace means
+// "default"; if there is no such object, the name may end with its namespace, as in vs/reviews.shop.
 func getObject(ctx context.Context, client *configapi.Client, n objectArg, namespace string, inForce bool) (*configv1.Object, error) {
 	res, err := client.Get(ctx, &configv1.GetRequest{Key: objectKey(n.kind, namespace, n.name), InForce: inForce})
 	if err == nil {
@@ -90,8 +90,8 @@ func getObject(ctx context.Context, client *configapi.Client, n objectArg, names
 	return nil, hintNamespaces(ctx, client, n, inForce, first)
 }
 
-// hintNamespaces adds to missing, the error of an object that does not exist, the namespaces that have an object of
-// its kind and name, as far as the user may list them.
+// hintNamespaces adds to missing, the error about an object that does not exist, the namespaces that have an object of
+// that kind and name. It returns missing alone if there are none or the caller may not list them.
 func hintNamespaces(ctx context.Context, client *configapi.Client, n objectArg, inForce bool, missing error) error {
 	res, err := client.List(ctx, &configv1.ListRequest{Kind: n.kind, InForce: inForce, WithoutManifests: true})
 	if err != nil {
@@ -141,7 +141,7 @@ Exit code 0, with a line on standard error, if there are no such objects; 1 if a
 	f.register(cmd, t, "of the objects (default: all; \"default\" for a named object)")
 	f.registerSelector(cmd, "labels")
 	cmd.Flags().StringVar(&f.source, "source", "", "only the objects of a source, memory for those that config apply has stored, in force or not (default: what is in force)")
-	_ = cmd.RegisterFlagCompletionFunc("source", cobra.FixedCompletions([]string{storeSource, "file", "mesh-config-file"}, cobra.ShellCompDirectiveNoFileComp)) // fails only if the command lacks the flag
+	completeFlag(cmd, "source", storeSource, "file", "mesh-config-file")
 	outputFlag(cmd, f.out)
 	return cmd
 }
@@ -184,7 +184,7 @@ func get(ctx context.Context, t *target, f getFlags, a []string, out, diagnostic
 	return printObjects(out, f.out.value, objects, single)
 }
 
-// find lists the objects that are meant.
+// find lists the objects that one argument means.
 func (f getFlags) find(ctx context.Context, client *configapi.Client, n objectArg) ([]*configv1.Object, error) {
 	if n.name != "" && !f.all {
 		o, err := getObject(ctx, client, n, f.namespace, f.source != storeSource)
@@ -207,7 +207,7 @@ func (f getFlags) find(ctx context.Context, client *configapi.Client, n objectAr
 	return list, nil
 }
 
-// objectKey names an object; namespaced kinds live in "default" unless said otherwise.
+// objectKey returns the key of an object; an empty namespace means "default" for kinds that have one.
 func objectKey(kind, namespace, name string) *configv1.ObjectKey {
 	if namespace == "" && !clusterScoped[kind] {
 		namespace = objectfile.DefaultNamespace
@@ -263,7 +263,8 @@ func addPrefix(prefix string, list []string) []string {
 	return list
 }
 
-// printObjects prints one object as itself and several as a list, as kubectl does.
+// printObjects prints objects. In JSON and YAML, single prints the object itself, otherwise it is a List, as in
+// kubectl.
 func printObjects(out io.Writer, as string, objects []*configv1.Object, single bool) error {
 	switch as {
 	case "json", "yaml":
@@ -312,7 +313,8 @@ func printObjects(out io.Writer, as string, objects []*configv1.Object, single b
 	return tab.Write(out)
 }
 
-// locationOf is where an object is written, with what is special about that.
+// locationOf is the cell LOCATION: the object's place, which places it overrides, and until when it stays without its
+// file.
 func locationOf(o *configv1.Object) string {
 	var parts []string
 	for _, p := range o.GetOverrides() {

@@ -51,7 +51,7 @@ With a name it shows which source the object in force comes from, too.`,
 	return cmd
 }
 
-// objectNamed reads KIND, KIND/NAME and KIND NAME.
+// objectNamed parses KIND, KIND/NAME and KIND NAME; no argument gives two empty strings.
 func objectNamed(a []string) (kind, name string, err error) {
 	if len(a) == 0 {
 		return "", "", nil
@@ -104,8 +104,8 @@ func configStatus(ctx context.Context, t *target, f configStatusFlags, a []strin
 	return findingsTable(res).Write(out)
 }
 
-// inForce fetches the object that counts. It returns nil, and no error, if no such object is in force and config-watcher
-// has findings about one of that name.
+// inForce returns the object in force. If there is none and config-watcher has findings about one of that name, it
+// returns nil and no error: the findings say why.
 func inForce(ctx context.Context, client *configapi.Client, key *configv1.ObjectKey, hasFindings bool) (*configv1.Object, error) {
 	res, err := client.Get(ctx, &configv1.GetRequest{Key: key, InForce: true})
 	if err == nil {
@@ -141,7 +141,7 @@ func printInForce(out io.Writer, kind, name string, o *configv1.Object) {
 	}
 }
 
-// printStatus prints what config-watcher has answered as JSON or YAML.
+// printStatus prints config-watcher's answer as JSON or YAML.
 func printStatus(out io.Writer, as string, object *configv1.Object, res *configv1.StatusResponse) error {
 	status, err := messageTree(res)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 )
 
-// warningTexts are lines about objects.
+// warningTexts returns the texts of warnings.
 func warningTexts(list []*configv1.Warning) []string {
 	var out []string
 	for _, w := range list {
@@ -19,7 +19,7 @@ func warningTexts(list []*configv1.Warning) []string {
 	return out
 }
 
-// printNewWarnings prints the warnings that apply or delete has caused about objects that it does not write.
+// printNewWarnings prints the warnings about other objects that apply or delete has caused.
 func printNewWarnings(out io.Writer, texts []string, dryRun bool) {
 	became := "now wrong"
 	if dryRun {
@@ -30,8 +30,8 @@ func printNewWarnings(out io.Writer, texts []string, dryRun bool) {
 	}
 }
 
-// withoutDeleted drops the warnings about the deleted objects: remove deletes one object after the other, and a deletion may
-// have made an object wrong that the command then deletes too.
+// withoutDeleted drops the warnings about objects that deleteObjects has deleted itself: it deletes one after the
+// other, and the first deletion may cause a warning about an object that goes next.
 func withoutDeleted(list []*configv1.Warning, deleted []*configv1.ObjectKey) []*configv1.Warning {
 	return slices.DeleteFunc(list, func(w *configv1.Warning) bool {
 		return slices.ContainsFunc(deleted, func(k *configv1.ObjectKey) bool {
@@ -41,8 +41,8 @@ func withoutDeleted(list []*configv1.Warning, deleted []*configv1.ObjectKey) []*
 	})
 }
 
-// addWarnings adds to each answer of why the warnings of config-watcher about the objects that the answer names, and about
-// withoutDeleted for the same host.
+// addWarnings adds to each answer of `why` config-watcher's warnings about the objects that the answer names, and about
+// other objects for the same host.
 func (t *target) addWarnings(ctx context.Context, answers []*explanation) {
 	if len(t.xdsAddresses) > 0 && t.address == "" {
 		return // the flags name xds-servers and no config-watcher
@@ -68,7 +68,8 @@ func (t *target) addWarnings(ctx context.Context, answers []*explanation) {
 	}
 }
 
-// hosts are those that a resource is about, by its name: "outbound|9080|v1|<host>", "<route configuration>/<host>:9080".
+// hosts returns the host that a resource's name ends with: "outbound|9080|v1|<host>", "<route
+// configuration>/<host>:9080".
 func (e *explanation) hosts() []string {
 	host := e.Name[strings.LastIndexAny(e.Name, "|/")+1:]
 	if name, port, found := strings.Cut(host, ":"); found && port != "" && strings.Trim(port, "0123456789") == "" {
@@ -80,7 +81,7 @@ func (e *explanation) hosts() []string {
 	return []string{host}
 }
 
-// printWarnings is the part of why that tells what is wrong with the objects.
+// printWarnings prints the warnings of a `why` answer, or why they are not known.
 func (e *explanation) printWarnings(out io.Writer) {
 	if e.WarningsUnknown != "" {
 		fmt.Fprintf(out, "\nwarnings: not known: %s\n", e.WarningsUnknown)

@@ -14,7 +14,8 @@ func warningAbout(namespace, name, text string) *configv1.Warning {
 	return &configv1.Warning{Object: &configv1.ObjectKey{Kind: "VirtualService", Namespace: namespace, Name: name}, Text: text}
 }
 
-// TestBroken: what a write makes wrong about objects that it does not touch is told after it, but not of those that the same command deletes.
+// TestBroken: what a write makes wrong about objects that it does not touch is told after it, but not of those that the
+// same command deletes.
 func TestBroken(t *testing.T) {
 	m := newMesh(t)
 	m.SetWarnings(nil, []*configv1.Warning{warningAbout("shop", "other", "VirtualService shop/other: no host")})

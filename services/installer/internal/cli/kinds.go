@@ -18,7 +18,7 @@ var shortKinds = map[string]string{
 	"eps": "EndpointSlice", "no": "Node", "svc": "Service", "po": "Pod", "ns": "Namespace", "cm": "ConfigMap", "sa": "ServiceAccount",
 }
 
-// kindNames are the kinds in their own spelling.
+// kindNames are the kinds that config-watcher knows, as their objects spell them.
 var kindNames = []string{
 	"VirtualService", "DestinationRule", "Gateway", "ServiceEntry", "Sidecar", "WorkloadEntry", "WorkloadGroup", "EnvoyFilter", "ProxyConfig",
 	"PeerAuthentication", "RequestAuthentication", "AuthorizationPolicy", "Telemetry", "WasmPlugin",
@@ -28,7 +28,7 @@ var kindNames = []string{
 // clusterScoped are the kinds without a namespace.
 var clusterScoped = map[string]bool{"Namespace": true, "Node": true, "IdentityBan": true}
 
-// kindSpellings are what completion offers: the kinds in lower case, and their short names.
+// kindSpellings yields what completion offers: the kinds in lower case, and their short names.
 func kindSpellings(yield func(string) bool) {
 	for _, k := range kindNames {
 		if !yield(strings.ToLower(k)) {
@@ -42,10 +42,10 @@ func kindSpellings(yield func(string) bool) {
 	}
 }
 
-// kindName makes the kind of what a person writes: short name, any case, plural. A name that is no kind's is wrong
-// usage, and the error has the nearest one.
+// kindName returns the kind that a person means: a short name, any case, the plural. An unknown name is wrong usage,
+// and the error suggests the nearest one.
 func kindName(s string) (string, error) {
-	// virtualservices.networking.istio.io
+	// The group of a name like virtualservices.networking.istio.io does not count.
 	lower, _, _ := strings.Cut(strings.ToLower(s), ".")
 	if k, ok := shortKinds[lower]; ok {
 		return k, nil
@@ -82,7 +82,7 @@ func plural(one string) string {
 	return one + "s"
 }
 
-// checkKind refuses an object whose kind can only be a mistake: one that is not known, in a group of Istio's.
+// checkKind refuses an object of an unknown kind in one of Istio's API groups: it is a typing mistake.
 func checkKind(o *objectfile.Object) error {
 	if slices.Contains(kindNames, o.Kind) || !strings.HasSuffix(o.GroupVersionKind().Group, ".istio.io") {
 		return nil

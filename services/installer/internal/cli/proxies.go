@@ -18,14 +18,14 @@ import (
 	"fairlead.dev/services/installer/internal/proxyname"
 )
 
-// selection are the flags that say which namespaces a command is about.
+// selection holds the flags that choose objects or proxies: namespace and labels.
 type selection struct {
 	namespace string
 	all       bool
 	selector  string
 }
 
-// register adds -n and -A; about ends the description of -n.
+// register adds -n and -A; about ends the help of -n.
 func (s *selection) register(cmd *cobra.Command, t *target, about string) {
 	fs := cmd.Flags()
 	t.namespaceFlag(cmd, &s.namespace, "namespace "+about)
@@ -33,18 +33,18 @@ func (s *selection) register(cmd *cobra.Command, t *target, about string) {
 	cmd.MarkFlagsMutuallyExclusive("namespace", "all-namespaces")
 }
 
-// namespaceFlag adds -n, which completion completes with the namespaces of the mesh.
+// namespaceFlag adds -n, and completes it with the namespaces of the mesh.
 func (t *target) namespaceFlag(cmd *cobra.Command, namespace *string, about string) {
 	cmd.Flags().StringVarP(namespace, "namespace", "n", "", about)
 	_ = cmd.RegisterFlagCompletionFunc("namespace", t.completeNamespaces) // fails only if the command lacks the flag
 }
 
-// registerSelector adds -l.
+// registerSelector adds -l; of says whose labels.
 func (s *selection) registerSelector(cmd *cobra.Command, of string) {
 	cmd.Flags().StringVarP(&s.selector, "selector", "l", "", "only those whose "+of+" match, as in app=web,version!=v1")
 }
 
-// labels reads the selector; nil if there is none.
+// labels parses -l; nil without one.
 func (s *selection) labels() (labels.Selector, error) {
 	if s.selector == "" {
 		return nil, nil
@@ -56,7 +56,7 @@ func (s *selection) labels() (labels.Selector, error) {
 	return selector, nil
 }
 
-// namespaceError says that the mesh does not have a namespace.
+// namespaceError is the error for a namespace that the mesh does not have.
 type namespaceError struct {
 	name  string
 	there []string
@@ -71,7 +71,7 @@ func (e *namespaceError) Error() string {
 	return text
 }
 
-// namespaces lists those that proxies and objects are in.
+// namespaces lists the namespaces of all proxies and objects in force.
 func namespaces(ctx context.Context, client *configapi.Client) ([]string, error) {
 	found := map[string]bool{}
 	proxies, err := client.ListProxies(ctx, &configv1.ListProxiesRequest{})
@@ -137,7 +137,7 @@ func (t *target) listProxies(ctx context.Context, s selection) (res *configv1.Li
 	return res, err
 }
 
-// workloadLabels are the labels of Pods and WorkloadEntries, by "<namespace>/<name>".
+// workloadLabels returns the labels of Pods and WorkloadEntries by "<namespace>/<name>".
 func workloadLabels(ctx context.Context, client *configapi.Client, namespace string) (map[string]labels.Set, error) {
 	out := map[string]labels.Set{}
 	for _, kind := range []string{"WorkloadEntry", "Pod"} {
@@ -159,7 +159,7 @@ func workloadLabels(ctx context.Context, client *configapi.Client, namespace str
 	return out, nil
 }
 
-// filterByLabels keeps the objects that a selector of labels selects.
+// filterByLabels returns the objects that a selector selects.
 func filterByLabels(objects []*configv1.Object, selector labels.Selector) ([]*configv1.Object, error) {
 	kept := []*configv1.Object{}
 	for _, o := range objects {
@@ -176,12 +176,13 @@ func filterByLabels(objects []*configv1.Object, selector labels.Selector) ([]*co
 	return kept, nil
 }
 
-// podName is the name of the proxy's workload.
+// podName is the name of the proxy's workload, without its namespace.
 func podName(p *configv1.ProxyStatus) string {
 	return strings.TrimSuffix(proxyName(p.GetNodeId()), "."+p.GetNamespace())
 }
 
-// matchProxies returns the proxies of a name, verified ones before those that only say so, at least one.
+// matchProxies returns the proxies that a name means, at least one. Where a verified proxy has a name, unverified ones
+// of the same name are left out: anybody may claim it.
 func matchProxies(all []*configv1.ProxyStatus, wanted proxyname.Wanted) ([]*configv1.ProxyStatus, error) {
 	all = verifiedFirst(all)
 	found, err := wanted.Find(proxyRefs(all))
@@ -201,7 +202,7 @@ func matchProxies(all []*configv1.ProxyStatus, wanted proxyname.Wanted) ([]*conf
 	return kept, nil
 }
 
-// matchOneProxy is choose for a command that needs a single proxy.
+// matchOneProxy is matchProxies for commands that need a single proxy.
 func matchOneProxy(all []*configv1.ProxyStatus, wanted proxyname.Wanted) (*configv1.ProxyStatus, error) {
 	all = verifiedFirst(all)
 	i, err := wanted.One(proxyRefs(all))
@@ -237,7 +238,7 @@ func proxyRefs(all []*configv1.ProxyStatus) []proxyname.Proxy {
 	return list
 }
 
-// reportEmpty says on standard error that there is nothing to show: standard output stays what it is with something.
+// reportEmpty says on standard error that nothing matches; standard output keeps the form that it has for results.
 func reportEmpty(w io.Writer, what string, s selection) error {
 	if s.namespace != "" {
 		what += fmt.Sprintf(" in namespace %s", s.namespace)

@@ -226,7 +226,8 @@ func (m *mesh) runMesh(t *testing.T, addresses ...string) string {
 	return dir
 }
 
-// TestProxyIsFound asks the xds-server that config-watcher names, by the beginning of the proxy's name, and another one if the proxy has moved.
+// TestProxyIsFound asks the xds-server that config-watcher names, by the beginning of the proxy's name, and another one
+// if the proxy has moved.
 func TestProxyIsFound(t *testing.T) {
 	m := newMesh(t)
 	proxies := twoProxies()

@@ -21,7 +21,7 @@ import (
 	"fairlead.dev/services/installer/internal/table"
 )
 
-// proxyless is the kind of a Pod whose program speaks xDS itself: it has an agent and no Envoy.
+// proxyless is rundir's kind of a Pod whose application is a proxyless gRPC client: it has an agent and no Envoy.
 const proxyless = "proxyless"
 
 // configFlags are the flags of `fairlead proxy-config`.
@@ -93,17 +93,14 @@ Exit code 0, with a line on standard error, if nothing is there or nothing passe
 	cmd.MarkFlagsMutuallyExclusive("served", "filename")
 	outputFlag(cmd, f.out)
 	t.registerServers(fs)
-	complete := func(flag string, values ...string) {
-		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)) // fails only if the command lacks the flag
-	}
-	complete("direction", "inbound", "outbound")
-	complete("type", "EDS", "STATIC", "STRICT_DNS", "LOGICAL_DNS", "ORIGINAL_DST", "HTTP", "TCP", "HTTP+TCP")
-	complete("status", "HEALTHY", "UNHEALTHY", "DEGRADED", "DRAINING")
-	complete("level", envoyadmin.LogLevels...)
+	completeFlag(cmd, "direction", "inbound", "outbound")
+	completeFlag(cmd, "type", "EDS", "STATIC", "STRICT_DNS", "LOGICAL_DNS", "ORIGINAL_DST", "HTTP", "TCP", "HTTP+TCP")
+	completeFlag(cmd, "status", "HEALTHY", "UNHEALTHY", "DEGRADED", "DRAINING")
+	completeFlag(cmd, "level", envoyadmin.LogLevels...)
 	return cmd
 }
 
-// check refuses flags that do not go with the section.
+// check refuses flags that have no meaning for the section.
 func (f configFlags) check(sec envoyadmin.Section) error {
 	switch {
 	case sec == allSections:
@@ -169,8 +166,8 @@ func proxyConfig(ctx context.Context, env Env, t *target, a []string, f configFl
 	return nil
 }
 
-// showConnectedElsewhere shows the control plane's view of a proxy that is connected and not one of the run directory's. missing
-// says that the run directory does not have it.
+// showConnectedElsewhere shows what the xds-server has for a connected proxy that this run directory did not start.
+// missing is the error to return if no such proxy is connected either.
 func showConnectedElsewhere(ctx context.Context, t *target, proxy string, sec envoyadmin.Section, f configFlags, missing error, out, diagnostics io.Writer) error {
 	c, err := t.findProxy(ctx, proxy, f.namespace)
 	if unknown := new(namespaceError); errors.As(err, &unknown) {
@@ -186,7 +183,7 @@ func showConnectedElsewhere(ctx context.Context, t *target, proxy string, sec en
 	return c.showServed(ctx, sec, f, out, diagnostics)
 }
 
-// proxylessConfig shows what the control plane has for a gRPC program, which has no Envoy that could be asked.
+// proxylessConfig shows what the xds-server has for a proxyless gRPC client: it has no Envoy to ask.
 func proxylessConfig(ctx context.Context, t *target, pod *rundir.Pod, sec envoyadmin.Section, f configFlags, out, diagnostics io.Writer) error {
 	switch sec {
 	case logLevels:
@@ -204,7 +201,7 @@ func proxylessConfig(ctx context.Context, t *target, pod *rundir.Pod, sec envoya
 	return servedConfig(ctx, t, pod.ID(), sec, f, out, diagnostics)
 }
 
-// dumpFileConfig shows a dump that somebody has kept.
+// dumpFileConfig shows a section of a config dump in a file.
 func dumpFileConfig(env Env, section string, f configFlags, out, diagnostics io.Writer) error {
 	sec, ok := findSection(section, false)
 	if !ok {
@@ -230,7 +227,7 @@ func dumpFileConfig(env Env, section string, f configFlags, out, diagnostics io.
 	return showDump(dump, f.file, sec, f, dump.EndpointsTable, out, diagnostics)
 }
 
-// logLevelsBySelector shows and sets the log levels of all proxies that a selector selects.
+// logLevelsBySelector shows, and sets if the flags say so, the log levels of all Envoys whose Pods -l selects.
 func logLevelsBySelector(ctx context.Context, t *target, section string, f configFlags, out, diagnostics io.Writer) error {
 	if sec, _ := findSection(section, false); sec != logLevels {
 		return usage(errors.New("--selector is for `fairlead proxy-config log`; name one PROXY for the other sections"))
@@ -274,7 +271,7 @@ func logLevelsBySelector(ctx context.Context, t *target, section string, f confi
 	return tab.Write(out)
 }
 
-// setLoggers lists the loggers of an Envoy, after it has set what the flags ask for.
+// setLoggers sets the log levels that the flags ask for, and lists the loggers.
 func setLoggers(ctx context.Context, client *envoyadmin.Client, f configFlags) ([]envoyadmin.Logger, error) {
 	switch {
 	case f.reset:
@@ -296,7 +293,7 @@ func logLevelConfig(ctx context.Context, client *envoyadmin.Client, f configFlag
 	return envoyadmin.LoggersTable(list).Write(out)
 }
 
-// envoyConfig asks an Envoy.
+// envoyConfig shows a section of what an Envoy holds.
 func envoyConfig(ctx context.Context, client *envoyadmin.Client, name string, sec envoyadmin.Section, f configFlags, out, diagnostics io.Writer) error {
 	dump, err := client.Dump(ctx)
 	if err != nil {
@@ -312,12 +309,13 @@ func envoyConfig(ctx context.Context, client *envoyadmin.Client, name string, se
 	return showDump(dump, name, sec, f, endpoints, out, diagnostics)
 }
 
-// tableSections are the sections that have a table, in the order in which `all` shows them.
+// tableSections are the sections that `all` shows, in this order.
 var tableSections = []envoyadmin.Section{
 	envoyadmin.Clusters, envoyadmin.Listeners, envoyadmin.Routes, envoyadmin.Endpoints, envoyadmin.Secrets, envoyadmin.Extensions,
 }
 
-// showDump prints a section of a dump, or all of them. endpoints makes their table, nil for that of the dump.
+// showDump prints a section of a dump, or all of them. endpoints makes the table of endpoints; nil takes them from the
+// dump.
 func showDump(dump *envoyadmin.Dump, name string, sec envoyadmin.Section, f configFlags, endpoints func() (*table.Table, error), out, diagnostics io.Writer) error {
 	wanted := []envoyadmin.Section{sec}
 	if sec == allSections {

@@ -9,15 +9,15 @@ import (
 	"fairlead.dev/services/installer/internal/envoyadmin"
 )
 
-// What `fairlead proxy-config` shows that is no section of an Envoy's dump.
+// Sections of `fairlead proxy-config` that an Envoy's dump does not have.
 const (
-	// nameTables are what agents answer DNS queries from: only an xds-server knows them.
+	// nameTables are the name tables (NDS) of agents' DNS proxies; only xds-servers show them.
 	nameTables envoyadmin.Section = "NameTables"
 	allSections,
 	logLevels envoyadmin.Section = "All", "Log"
 )
 
-// sectionName is a section with its names: istioctl's, and plurals of them.
+// sectionName is a section with its names: our plural, and istioctl's names and abbreviations as aliases.
 type sectionName struct {
 	section envoyadmin.Section
 	name    string
@@ -39,7 +39,7 @@ var sections = []sectionName{
 	{logLevels, "log", []string{"o", "logs"}, "log levels; --level and --reset change them"},
 }
 
-// sectionNames are the whole names.
+// sectionNames lists the sections' full names.
 func sectionNames() []string {
 	var list []string
 	for _, s := range sections {
@@ -48,7 +48,8 @@ func sectionNames() []string {
 	return list
 }
 
-// findSection finds a section by one of its names; whole asks for names that no proxy is likely to have.
+// findSection finds a section by one of its names. whole excludes abbreviations of up to three letters, which may be a
+// proxy's name.
 func findSection(name string, whole bool) (envoyadmin.Section, bool) {
 	name = strings.ToLower(name)
 	for _, s := range sections {
@@ -59,7 +60,7 @@ func findSection(name string, whole bool) (envoyadmin.Section, bool) {
 	return "", false
 }
 
-// sectionAndProxy tells which of two arguments is the section: istioctl has it first, here it may be either.
+// sectionAndProxy tells which of two arguments is the section: in istioctl it is the first, here it may be either.
 func sectionAndProxy(a []string) (section envoyadmin.Section, proxy string, err error) {
 	if s, ok := findSection(a[1], true); ok {
 		return s, a[0], nil
@@ -80,7 +81,7 @@ func sectionAndProxy(a []string) (section envoyadmin.Section, proxy string, err 
 	return "", "", fmt.Errorf("%q cannot be shown; choose one of %s", a[1], strings.Join(sectionNames(), ", "))
 }
 
-// title is a section's name.
+// title is a section's full name.
 func title(section envoyadmin.Section) string {
 	for _, s := range sections {
 		if s.section == section {

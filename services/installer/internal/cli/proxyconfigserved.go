@@ -13,20 +13,20 @@ import (
 	"fairlead.dev/services/installer/internal/table"
 )
 
-// servedTypes are what an xds-server can be asked for, in its own words.
+// servedTypes are the types that an xds-server shows at /debug/resources, in the spelling of its query.
 var servedTypes = map[envoyadmin.Section]string{
 	envoyadmin.Clusters: "clusters", envoyadmin.Listeners: "listeners", envoyadmin.Routes: "routes", envoyadmin.Endpoints: "endpoints",
 	envoyadmin.VirtualHosts: "virtualhosts", envoyadmin.Extensions: "extensions", nameTables: "nametables",
 }
 
-// servedResource is a resource as /debug/resources shows it.
+// servedResource is a resource in the answer of /debug/resources.
 type servedResource struct {
 	Name     string          `json:"name"`
 	Version  string          `json:"version"`
 	Resource json.RawMessage `json:"resource"`
 }
 
-// servedConfig shows what the xds-server has for the proxy.
+// servedConfig shows what the xds-server has for the named proxy.
 func servedConfig(ctx context.Context, t *target, name string, sec envoyadmin.Section, f configFlags, out, diagnostics io.Writer) error {
 	c, err := t.findProxy(ctx, name, f.namespace)
 	if err != nil {
@@ -35,7 +35,7 @@ func servedConfig(ctx context.Context, t *target, name string, sec envoyadmin.Se
 	return c.showServed(ctx, sec, f, out, diagnostics)
 }
 
-// showServed prints what the xds-server has for the proxy. Tables are those of an Envoy that holds the same; JSON is a
+// showServed prints what the xds-server has for the proxy: as the tables of an Envoy that holds the same, or as a JSON
 // list of resources with their versions.
 func (c *connectedProxy) showServed(ctx context.Context, sec envoyadmin.Section, f configFlags, out, diagnostics io.Writer) error {
 	query := url.Values{"spelling": {"proto"}}
@@ -73,7 +73,7 @@ func (c *connectedProxy) showServed(ctx context.Context, sec envoyadmin.Section,
 	return showDump(dump, proxyName(c.nodeID), sec, f, nil, out, diagnostics)
 }
 
-// wantedResources lists what a filter keeps, sorted by name. A resource stays whole but for private keys.
+// wantedResources lists the resources that a filter matches, sorted by name, whole but for private keys.
 func wantedResources(byType map[string][]servedResource, filter envoyadmin.Filter) ([]servedResource, error) {
 	list := []servedResource{}
 	for url, found := range byType {
@@ -95,7 +95,7 @@ func wantedResources(byType map[string][]servedResource, filter envoyadmin.Filte
 	return list, nil
 }
 
-// showNameTables prints which addresses an agent answers for which names.
+// showNameTables prints the names of a name table with their addresses.
 func showNameTables(byType map[string][]servedResource, name string, out io.Writer) error {
 	tab := &table.Table{Header: []string{"NAME", "ADDRESSES"}}
 	for _, list := range byType {

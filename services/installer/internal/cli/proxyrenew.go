@@ -16,12 +16,12 @@ func newProxy(t *target) *cobra.Command {
 	return group("proxy", "Operate a proxy", newProxyRenew(t))
 }
 
-// renewal is what `proxy renew` tells.
+// renewal is what `proxy renew` prints.
 type renewal struct {
 	Proxy  string                  `json:"proxy"`
 	Before *envoyadmin.Certificate `json:"before"`
 	After  *envoyadmin.Certificate `json:"after"`
-	// Milliseconds until Envoy served with the new certificate.
+	// Milliseconds is the time until Envoy had the new certificate.
 	Milliseconds float64 `json:"milliseconds"`
 }
 
@@ -98,7 +98,7 @@ func renew(ctx context.Context, t *target, name, namespace string, timeout time.
 	}
 }
 
-// askRenewal sends the agent the signal on which it renews.
+// askRenewal sends the agent SIGUSR1, on which it renews its certificate.
 func askRenewal(p rundir.Process) error {
 	if p.PID == 0 || rundir.Birth(p.PID) != p.Birth {
 		return fmt.Errorf("its agent does not run; see %s", p.Log)

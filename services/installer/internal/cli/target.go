@@ -10,16 +10,17 @@ import (
 	"fairlead.dev/services/installer/internal/local/rundir"
 )
 
-// target is the mesh that a command talks to: that of the run directory, unless flags name another.
+// target holds the flags that say which mesh a command talks to: the one of the run directory, unless flags name
+// another.
 type target struct {
 	runDir string
 
 	address, tokenFile, rootFile, trustDomain string
-	// xdsAddresses are operations ports of xds-servers.
+	// xdsAddresses are the operations ports of xds-servers.
 	xdsAddresses []string
 }
 
-// register adds the flags for set-ups without a run directory.
+// register adds the flags that replace a run directory.
 func (t *target) register(fs *pflag.FlagSet) {
 	fs.StringVar(&t.address, "config-watcher-address", "", "address of config-watcher, host:port (default: that of the run directory)")
 	fs.StringVar(&t.tokenFile, "token-file", "", "file with a JWT of audience fairlead (default: that of the run directory)")
@@ -27,14 +28,14 @@ func (t *target) register(fs *pflag.FlagSet) {
 	fs.StringVar(&t.trustDomain, "trust-domain", "", "trust domain of config-watcher (default: that of the run directory, or cluster.local)")
 }
 
-// registerServers adds the flag for commands that ask xds-servers, too.
+// registerServers adds the flags of register, and the one for commands that also ask xds-servers.
 func (t *target) registerServers(fs *pflag.FlagSet) {
 	t.register(fs)
 	fs.StringSliceVar(&t.xdsAddresses, "xds-server-address", nil,
 		"operations ports of the xds-servers, host:port (default: those of the run directory)")
 }
 
-// state is the running mesh of the run directory.
+// state reads the state of the mesh that runs on the run directory; an error if none runs.
 func (t *target) state() (*rundir.State, error) {
 	dir, err := rundir.Abs(t.runDir)
 	if err != nil {
@@ -43,7 +44,7 @@ func (t *target) state() (*rundir.State, error) {
 	return rundir.Open(dir)
 }
 
-// dial prepares a client of the mesh's config-watcher.
+// dial returns a client of the mesh's config-watcher, which connects at its first call. The caller closes it.
 func (t *target) dial() (*configapi.Client, error) {
 	cfg := configapi.Config{Address: t.address, RootFile: t.rootFile, TokenFile: t.tokenFile, TrustDomain: t.trustDomain}
 	if t.address == "" {

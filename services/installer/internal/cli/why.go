@@ -17,7 +17,7 @@ import (
 	"fairlead.dev/services/installer/internal/table"
 )
 
-// explanation is xds-server's answer to why, /debug/why.
+// explanation is xds-server's answer at /debug/why: the objects that a resource was made from.
 type explanation struct {
 	Proxy              string            `json:"proxy"`
 	Candidates         []resourceName    `json:"candidates,omitempty"`
@@ -36,7 +36,8 @@ type explanation struct {
 	PassedOver         []explainedObject `json:"passedOver,omitempty"`
 	NotFound           []string          `json:"notFound,omitempty"`
 	LookedUp           []string          `json:"lookedUp,omitempty"`
-	// Warnings are what config-watcher finds about the objects above and others for the same host; WarningsUnknown is why it could not be asked.
+	// Warnings are config-watcher's about the objects of the answer and others for the same host; WarningsUnknown says
+	// why they could not be read.
 	Warnings        []string `json:"warnings,omitempty"`
 	WarningsUnknown string   `json:"warningsUnknown,omitempty"`
 }
@@ -98,7 +99,7 @@ host that several resources belong to is answered with their list: choose one by
 	fs.BoolVar(&f.all, "all", false, "explain all resources that RESOURCE may mean")
 	outputFlag(cmd, f.out)
 	t.registerServers(fs)
-	_ = cmd.RegisterFlagCompletionFunc("type", cobra.FixedCompletions(slices.Sorted(maps.Values(servedTypes)), cobra.ShellCompDirectiveNoFileComp)) // fails only if the command lacks the flag
+	completeFlag(cmd, "type", slices.Sorted(maps.Values(servedTypes))...)
 	return cmd
 }
 
@@ -155,7 +156,7 @@ func why(ctx context.Context, t *target, proxy, name string, f whyFlags, out io.
 	return nil
 }
 
-// ambiguous tells what a name may mean.
+// ambiguous is the error for a name that several resources have.
 func ambiguous(name string, candidates []resourceName) error {
 	tab := &table.Table{Header: []string{"TYPE", "NAME"}}
 	for _, c := range candidates {

@@ -14,10 +14,11 @@ import (
 	"fairlead.dev/services/installer/internal/proxyname"
 )
 
-// xdsServer is the operations port of an xds-server.
+// xdsServer is an xds-server's name and the address of its operations port.
 type xdsServer struct{ name, address string }
 
-// xdsServers lists the xds-servers: those of the flags, else those of the run directory, the named one first.
+// xdsServers lists the xds-servers that the flags name, otherwise those of the run directory, with the one called named
+// first. tokenFile authenticates to them.
 func (t *target) xdsServers(named string) (servers []xdsServer, tokenFile string, err error) {
 	for _, address := range t.xdsAddresses {
 		servers = append(servers, xdsServer{address, address})
@@ -53,15 +54,16 @@ func (t *target) xdsServers(named string) (servers []xdsServer, tokenFile string
 	return servers, tokenFile, nil
 }
 
-// connectedProxy is a connected proxy and who may be asked about it.
+// connectedProxy is a proxy with the xds-servers that may know it, the one that it is connected to first.
 type connectedProxy struct {
 	nodeID    string
 	servers   []xdsServer
 	tokenFile string
 }
 
-// findProxy finds a proxy by its name, as proxyname reads it. config-watcher knows which xds-server it is connected to;
-// where the flags name xds-servers only, each is asked, and the name must be whole.
+// findProxy finds a connected proxy by its name (package proxyname). config-watcher says which xds-server it is
+// connected to. If the flags name xds-servers and no config-watcher, name must be the whole node id, and ask tries each
+// server.
 func (t *target) findProxy(ctx context.Context, name, namespace string) (*connectedProxy, error) {
 	if len(t.xdsAddresses) > 0 && t.address == "" {
 		servers, tokenFile, err := t.xdsServers("")
@@ -83,13 +85,13 @@ func (t *target) findProxy(ctx context.Context, name, namespace string) (*connec
 	return &connectedProxy{p.GetNodeId(), servers, tokenFile}, err
 }
 
-// serverName is the process that a proxy is connected to, "xds-server-0" of "xds-server-0/7c1f".
+// serverName is the xds-server's process that a proxy is connected to: "xds-server-0" of "xds-server-0/7c1f".
 func serverName(p *configv1.ProxyStatus) string {
 	name, _, _ := strings.Cut(p.GetXdsServer(), "/")
 	return name
 }
 
-// ask reads a page about the proxy from the xds-server that it is connected to.
+// ask reads a page about the proxy from the first xds-server that knows it.
 func (c *connectedProxy) ask(ctx context.Context, path string, query url.Values, out any) error {
 	query.Set("proxy", c.nodeID)
 	var away []error
