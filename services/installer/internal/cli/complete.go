@@ -19,9 +19,9 @@ const completeTimeout = 5 * time.Second
 // completion is the type of cobra's functions that complete arguments and values of flags.
 type completion = func(cmd *cobra.Command, a []string, begun string) ([]string, cobra.ShellCompDirective)
 
-// completeFlag makes values the completions of a flag.
+// completeFlag makes values the completions of a flag. Registration fails only for a flag that the command lacks.
 func completeFlag(cmd *cobra.Command, flag string, values ...string) {
-	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)) // fails only for a flag that cmd lacks
+	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // queryForCompletion runs query with a client of config-watcher. It returns nil where no mesh runs: a completion prints

@@ -62,8 +62,8 @@ type connectedProxy struct {
 }
 
 // findProxy finds a connected proxy by its name (package proxyname). config-watcher says which xds-server it is
-// connected to. If the flags name xds-servers and no config-watcher, name must be the whole node id, and ask tries each
-// server.
+// connected to. If the flags name xds-servers and no config-watcher, name must be whole, NAME.NAMESPACE or the node id,
+// and ask tries each server.
 func (t *target) findProxy(ctx context.Context, name, namespace string) (*connectedProxy, error) {
 	if len(t.xdsAddresses) > 0 && t.address == "" {
 		servers, tokenFile, err := t.xdsServers("")

@@ -1,4 +1,7 @@
-// Package store is the CLI's side of config-watcher: writing objects, and asking what became of them in the fleet.
+// Package configapi is the installer's client of config-watcher's gRPC API: ConfigStoreService writes and reads
+// objects, FleetService says which proxies have them, AccessService who may do what. Dial returns a Client, and
+// Client.Explain turns errors of calls into texts for people. The commands of cli, the demo and the local runtime call
+// it.
 package configapi
 
 import (
@@ -18,7 +21,7 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 )
 
-// Config says where config-watcher is and how it and the caller prove who they are.
+// Config says where config-watcher is, and how it and the caller authenticate.
 type Config struct {
 	// Address of config-watcher, host:port, or a list.
 	Address string
@@ -28,7 +31,7 @@ type Config struct {
 	TrustDomain string
 }
 
-// Client talks to config-watcher.
+// Client makes calls to config-watcher.
 type Client struct {
 	configv1.ConfigStoreServiceClient
 	configv1.FleetServiceClient
@@ -41,7 +44,7 @@ type Client struct {
 	address string
 }
 
-// Dial prepares a client. It does not wait for the server.
+// Dial returns a client that connects at its first call.
 func Dial(cfg Config) (*Client, error) {
 	td, err := spiffeid.TrustDomainFromString(cfg.TrustDomain)
 	if err != nil {
@@ -69,7 +72,7 @@ func Dial(cfg Config) (*Client, error) {
 	}, nil
 }
 
-// CheckFiles tells early, and by name, that a file of the configuration cannot be read.
+// CheckFiles returns an error that names the flag if a file cannot be read. Without it the first call would fail later.
 func (cfg Config) CheckFiles() error {
 	for flag, name := range map[string]string{"--root-cert-file": cfg.RootFile, "--token-file": cfg.TokenFile} {
 		if _, err := os.Stat(name); err != nil {
@@ -82,7 +85,7 @@ func (cfg Config) CheckFiles() error {
 // Close ends the connection.
 func (c *Client) Close() error { return c.conn.Close() }
 
-// RefusedError is an input that config-watcher has checked and refused. Nothing was changed.
+// RefusedError says that config-watcher has checked an input and refused it; nothing was changed.
 type RefusedError struct {
 	// Problems, one line each, name file, object, field, problem and remedy.
 	Problems []string
@@ -104,13 +107,14 @@ func (e *UnreachableError) Error() string {
 	return fmt.Sprintf("config-watcher at %s cannot be reached: %s; see whether `fairlead up` runs and what its logs say, or name another with --config-watcher-address", e.Address, e.Reason)
 }
 
-// NotFoundError says that there is no such object.
+// NotFoundError says that an object or a namespace does not exist.
 type NotFoundError struct{ Message string }
 
 // Error implements error.
 func (e *NotFoundError) Error() string { return e.Message }
 
-// Explain turns a gRPC error into one of the errors above, or one with a remedy.
+// Explain turns an error of a call into one of the errors above, or into one that names the remedy. It returns all
+// other errors as they are, so calling it twice is harmless.
 func (c *Client) Explain(err error) error {
 	if err == nil {
 		return nil
@@ -136,7 +140,8 @@ func (c *Client) Explain(err error) error {
 	return fmt.Errorf("config-watcher at %s: %s: %s", c.address, s.Code(), s.Message())
 }
 
-// problems lists what a refusal says. The message itself is complete; the details are used where it is only a summary.
+// problems lists the reasons of a refusal: the details of the status, if the message is only their summary, else the
+// message.
 func problems(s *status.Status) []string {
 	for _, d := range s.Details() {
 		bad, ok := d.(*errdetails.BadRequest)

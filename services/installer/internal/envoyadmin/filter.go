@@ -8,19 +8,19 @@ import (
 	"strings"
 )
 
-// Filter says which resources of a section are wanted; a field that is empty says nothing.
+// Filter chooses resources of a section. An empty field matches everything; a text matches if the value contains it.
 type Filter struct {
-	// Name is a part of the resource's name; of virtual hosts, of their name or of one of their domains.
+	// Name matches a resource's name; of virtual hosts, their name or one of their domains.
 	Name string
-	// FQDN, Subset and Cluster are parts of what they name, Direction is inbound or outbound.
+	// FQDN, Subset and Cluster match the parts of a cluster's name; Direction is inbound or outbound.
 	FQDN, Subset, Direction, Cluster string
 	// Port of a cluster, a listener, a virtual host or an endpoint.
 	Port int
-	// Address is a part of a listener's or an endpoint's address.
+	// Address matches a listener's or an endpoint's address.
 	Address string
-	// Type of a cluster, as its table shows it, or of a listener: HTTP, TCP or HTTP+TCP.
+	// Type is a cluster's discovery type, or what a listener serves: HTTP, TCP or HTTP+TCP.
 	Type string
-	// Status of an endpoint, as its table shows it: HEALTHY, UNHEALTHY, ...
+	// Status is an endpoint's health as the table shows it: HEALTHY, UNHEALTHY, ...
 	Status string
 }
 
@@ -43,7 +43,7 @@ func (f *Filter) fields() []field {
 	}
 }
 
-// filters say which fields mean something for a section.
+// filters lists, by section, the fields that mean something for it.
 var filters = map[Section][]string{
 	Clusters:     {"name", "fqdn", "subset", "direction", "port", "type"},
 	Listeners:    {"name", "address", "port", "type"},
@@ -79,8 +79,8 @@ func (f Filter) forSection(s Section) Filter {
 	return f
 }
 
-// Only returns the dump with those resources of a section that the filter wants. A route configuration of another name
-// stays with those of its virtual hosts that are wanted.
+// Only returns the dump with only those resources of a section that the filter matches. Of a route configuration that
+// does not match by name, the matching virtual hosts stay.
 func (d *Dump) Only(s Section, f Filter) (*Dump, error) {
 	from := s
 	if s == VirtualHosts {
@@ -116,7 +116,8 @@ func (d *Dump) Only(s Section, f Filter) (*Dump, error) {
 	return out, nil
 }
 
-// keep reports whether an element of a section's lists is wanted. It takes out of the element the parts that are not.
+// keep reports whether the filter matches an element of one of a section's lists. It removes from the element the
+// virtual hosts or endpoints that do not match.
 func (f Filter) keep(s Section, element any) bool {
 	switch s {
 	case Clusters:
@@ -146,7 +147,7 @@ func (f Filter) keep(s Section, element any) bool {
 	return true
 }
 
-// cluster reports whether the fields about clusters want one of this name.
+// cluster reports whether the fields about clusters match this cluster name.
 func (f Filter) cluster(name string) bool {
 	n := parseClusterName(name)
 	return strings.Contains(n.host, f.FQDN) && strings.Contains(n.subset, f.Subset) && strings.Contains(name, f.Cluster) &&
@@ -163,8 +164,8 @@ func (f Filter) listener(l listener) bool {
 		slices.ContainsFunc(hosts, func(host string) bool { return strings.Contains(host, f.Address) })
 }
 
-// routes takes the virtual hosts out of a route configuration that are not wanted, and reports whether something is
-// left. whole keeps all of a route configuration whose own name contains the text.
+// routes removes the virtual hosts that do not match from a route configuration, and reports whether anything is left.
+// With whole, a route configuration whose own name matches keeps all of them.
 func (f Filter) routes(element any, whole bool) bool {
 	name, _ := at(element, "route_config", "name").(string)
 	wholly := whole && f.Name != "" && strings.Contains(name, f.Name)
@@ -188,7 +189,7 @@ func (f Filter) routes(element any, whole bool) bool {
 	return len(hosts) > 0 || wholly && f.FQDN == "" && f.Port == 0
 }
 
-// endpoints takes the endpoints out of an assignment that are not wanted, and reports whether something is left.
+// endpoints removes the endpoints that do not match from an assignment, and reports whether any is left.
 func (f Filter) endpoints(element any) bool {
 	name, _ := at(element, "endpoint_config", "cluster_name").(string)
 	if !strings.Contains(name, f.Name) || !f.endpointsCluster(name) {
@@ -212,7 +213,7 @@ func (f Filter) endpoints(element any) bool {
 	return left > 0
 }
 
-// endpointsCluster is cluster for the cluster of endpoints, whose port is another one than the endpoints'.
+// endpointsCluster is cluster for filters of endpoints: their Port is the endpoints', not the cluster's.
 func (f Filter) endpointsCluster(name string) bool {
 	f.Port = 0
 	return f.cluster(name)
@@ -222,7 +223,7 @@ func (f Filter) endpoint(a address, status string) bool {
 	return strings.Contains(a.host(), f.Address) && (f.Port == 0 || a.port() == fmt.Sprint(f.Port)) && (f.Status == "" || strings.EqualFold(status, f.Status))
 }
 
-// Only keeps the endpoints that the filter wants.
+// Only returns the endpoints that the filter matches.
 func (c *ClusterStatuses) Only(f Filter) *ClusterStatuses {
 	f = f.forSection(Endpoints)
 	out := &ClusterStatuses{}
@@ -242,7 +243,7 @@ func (c *ClusterStatuses) Only(f Filter) *ClusterStatuses {
 	return out
 }
 
-// at is what a tree has at a path; nil if nothing.
+// at returns the value at a path of a JSON tree; nil if there is none.
 func at(tree any, path ...string) any {
 	for _, key := range path {
 		fields, _ := tree.(map[string]any)
@@ -251,7 +252,7 @@ func at(tree any, path ...string) any {
 	return tree
 }
 
-// decode makes a typed value of a part of a tree, and reports whether it could.
+// decode decodes a part of a JSON tree into out, and reports whether it fits.
 func decode(tree, out any) bool {
 	text, err := json.Marshal(tree)
 	return err == nil && json.Unmarshal(text, out) == nil

@@ -7,20 +7,21 @@ import (
 
 func urlEscape(s string) string { return url.QueryEscape(s) }
 
-// The types below are the parts of Envoy's configuration (envoy.config.*.v3, in the spelling of its config dump) that the tables show.
+// The types below hold the fields of Envoy's configuration (envoy.config.*.v3, as its config dump spells them) that the
+// tables show.
 
 type metadata struct {
 	Filter map[string]json.RawMessage `json:"filter_metadata"`
 }
 
-// istioConfig is the user's object that a resource came from: metadata of "istio", field config, a path like
-// /apis/networking.istio.io/v1/namespaces/default/virtual-service/reviews.
+// istioConfig is the path of the object that a resource was made from, like
+// /apis/networking.istio.io/v1/namespaces/default/virtual-service/reviews: field config of the metadata of "istio".
 func (m metadata) istioConfig() string {
 	var istio struct {
 		Config string `json:"config"`
 	}
 	if raw, ok := m.Filter["istio"]; ok {
-		_ = json.Unmarshal(raw, &istio) // not an object: nothing to show
+		_ = json.Unmarshal(raw, &istio) // other metadata has no path
 	}
 	return istio.Config
 }
@@ -117,7 +118,7 @@ type listener struct {
 	Address      address       `json:"address"`
 	FilterChains []filterChain `json:"filter_chains"`
 	Default      *filterChain  `json:"default_filter_chain"`
-	// API is set for the listeners of gRPC clients: they have no address, and one HttpConnectionManager.
+	// API is set for the listeners of proxyless gRPC clients, which have no address and one HttpConnectionManager.
 	API *struct {
 		Manager json.RawMessage `json:"api_listener"`
 	} `json:"api_listener"`
@@ -144,7 +145,7 @@ type listenersDump struct {
 	} `json:"dynamic_listeners"`
 }
 
-// httpOrTCP is what the tables need of an HttpConnectionManager or a TcpProxy.
+// httpOrTCP holds the fields of an HttpConnectionManager or a TcpProxy that the tables show.
 type httpOrTCP struct {
 	Type string `json:"@type"`
 	RDS  *struct {
@@ -204,7 +205,7 @@ type routesDump struct {
 	} `json:"dynamic_route_configs"`
 }
 
-// ClusterStatuses is what /clusters?format=json answers.
+// ClusterStatuses is the answer of /clusters?format=json.
 type ClusterStatuses struct {
 	Clusters []ClusterStatus `json:"cluster_statuses"`
 }
@@ -230,7 +231,7 @@ type lbEndpoint struct {
 	Health string `json:"health_status"`
 }
 
-// status is in the words of /clusters, where an endpoint of which nothing bad is known is healthy.
+// status is in the words of /clusters, where an endpoint without a known problem is HEALTHY.
 func (e lbEndpoint) status() string {
 	if e.Health == "" || e.Health == "UNKNOWN" {
 		return "HEALTHY"

@@ -13,7 +13,8 @@ const mostFindings = 50
 
 // watchFindings prints on the console what config-watcher finds about objects among the others of the mesh, and each
 // finding that has gone. It waits until the Pods are part of the mesh: references to them would be findings before. It
-// prints a finding when two looks in a row have seen it, because the user may be saving several files one after the other.
+// prints a finding when two looks in a row have seen it, because the user may be saving several files one after the
+// other.
 func (n *Node) watchFindings(ctx context.Context) error {
 	waitFor(ctx, n.published)
 	var seen, told []string

@@ -1,4 +1,5 @@
-// Package local runs a mesh on one machine: it is the node, the kubelet and the API server's projection of tokens that a cluster would be.
+// Package local runs a mesh on one machine: it is the node, the kubelet and the API server's projection of tokens that
+// a cluster would be.
 package local
 
 import (
@@ -54,7 +55,8 @@ type Node struct {
 	board     *board
 	sup       *supervise.Supervisor
 	configAPI *configapi.Client
-	// procs is written before the first task starts and by the task that publishes the Pods; it is read when no task runs any more.
+	// procs is written before the first task starts and by the task that publishes the Pods; it is read when no task
+	// runs any more.
 	procs map[string]*supervise.Process
 	// published is closed when the Pods' objects are part of the mesh.
 	published chan struct{}
@@ -87,8 +89,8 @@ func New(cfg Config) (*Node, error) {
 	}, nil
 }
 
-// Run starts everything, keeps it running until ctx ends or something fails for good, and then ends it in order: gateways, sidecars,
-// applications, services. When it returns no process is left.
+// Run starts everything, keeps it running until ctx ends or something fails for good, and then ends it in order:
+// gateways, sidecars, applications, services. When it returns no process is left.
 func (n *Node) Run(ctx context.Context) error {
 	defer n.configAPI.Close()
 	n.start = n.cfg.Clock.Now()
@@ -149,8 +151,9 @@ func (n *Node) tasks(issuer *tokens.Files) []process.Task {
 	return tasks
 }
 
-// startPods starts the Pods' processes. As on a cluster, where a kubelet runs what the API server tells it to, that comes after the mesh
-// knows the Pods: a proxy that came first would be configured as a workload that nobody has described.
+// startPods starts the Pods' processes. As on a cluster, where a kubelet runs what the API server tells it to, that
+// comes after the mesh knows the Pods: a proxy that came first would be configured as a workload that nobody has
+// described.
 func (n *Node) startPods() {
 	for _, p := range n.podProcesses() {
 		n.startProcess(p)
@@ -185,7 +188,8 @@ func (n *Node) podProcesses() []plan.Process {
 	return list
 }
 
-// watchFatal ends the run when one of Fairlead's own programs refuses its flags: starting it again would change nothing.
+// watchFatal ends the run when one of Fairlead's own programs refuses its flags: starting it again would change
+// nothing.
 func (n *Node) watchFatal(ctx context.Context) error {
 	own := map[string]string{}
 	for _, s := range n.cfg.Plan.Services {

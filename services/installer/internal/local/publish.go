@@ -34,8 +34,8 @@ func podReady(p *plan.Pod, entries map[string]entry) bool {
 	return true
 }
 
-// publish keeps the Pods' objects in config-watcher true: it creates them, starts their processes, then writes their status whenever
-// readiness changes. While config-watcher is away it tries again; what it then writes is the newest.
+// publish keeps the Pods' objects in config-watcher true: it creates them, starts their processes, then writes their
+// status whenever readiness changes. While config-watcher is away it tries again; what it then writes is the newest.
 func (n *Node) publish(ctx context.Context) error {
 	if err := n.create(ctx); err != nil || ctx.Err() != nil {
 		return err

@@ -13,7 +13,8 @@ import (
 	"fairlead.dev/services/installer/internal/local/probe"
 )
 
-// eager is how often a process is probed until it is ready for the first time: a mesh on one machine shall not wait for a probe's period.
+// eager is how often a process is probed until it is ready for the first time: a mesh on one machine shall not wait for
+// a probe's period.
 const eager = 100 * time.Millisecond
 
 // Times that an application has to run before it counts as ready.
@@ -24,8 +25,8 @@ const (
 	steady = 10 * time.Second
 )
 
-// watchContainer watches an application's process until ctx ends. Unlike one of Fairlead's own processes, it may ignore the port that it was
-// given, or end again and again.
+// watchContainer watches an application's process until ctx ends. Unlike one of Fairlead's own processes, it may ignore
+// the port that it was given, or end again and again.
 func (n *Node) watchContainer(ctx context.Context, c plan.Container) {
 	pid := 0
 	for ctx.Err() == nil {
@@ -66,8 +67,8 @@ func patience(e entry, c plan.Container) (time.Duration, string) {
 	return 0, ""
 }
 
-// waitListening makes an application without a probe ready when it listens where its sidecar and its Services send requests to. It stays ready
-// while the process runs: an application is not connected to more often than needed.
+// waitListening makes an application without a probe ready when it listens where its sidecar and its Services send
+// requests to. It stays ready while the process runs: an application is not connected to more often than needed.
 func (n *Node) waitListening(ctx context.Context, c plan.Container, pid int) {
 	interval := eager
 	for ctx.Err() == nil && n.board.get(c.Name).PID == pid {

@@ -15,8 +15,8 @@ import (
 	"fairlead.dev/services/installer/internal/local/supervise"
 )
 
-// neverReady runs a mesh whose application is the named program, without a readiness probe, and waits until enough says that it saw enough. The
-// application is not ready at any time.
+// neverReady runs a mesh whose application is the named program, without a readiness probe, and waits until enough says
+// that it saw enough. The application is not ready at any time.
 func neverReady(t *testing.T, name string, enough func(e entry, unready string) error) {
 	t.Helper()
 	w := newWorld(t, "")

@@ -17,7 +17,8 @@ import (
 	"fairlead.dev/services/installer/internal/opsclient"
 )
 
-// checkFiles has config-watcher judge the user's files before anything depends on them, so that a mesh does not come up half.
+// checkFiles has config-watcher judge the user's files before anything depends on them, so that a mesh does not come up
+// half.
 func (n *Node) checkFiles(ctx context.Context) error {
 	files, err := objectfile.List(n.cfg.ConfigPaths)
 	if err != nil {
@@ -40,7 +41,8 @@ func (n *Node) checkFiles(ctx context.Context) error {
 	})
 }
 
-// sourcesPeriod is how often config-watcher is asked about the user's files. A person who has just saved one is waiting.
+// sourcesPeriod is how often config-watcher is asked about the user's files. A person who has just saved one is
+// waiting.
 const sourcesPeriod = 500 * time.Millisecond
 
 // watchSources tells the person what config-watcher refuses of the files, which are followed live: the last good

@@ -11,23 +11,22 @@ import (
 	"syscall"
 )
 
-// Bounds of what is read, those of config-watcher, which reads the same files.
+// Bounds of what is read. config-watcher reads the same files with the same bounds.
 const (
 	// MaxFileBytes bounds one file.
 	MaxFileBytes = 64 << 20
-	// maxDepth bounds directories in directories, against symbolic links that lead back.
+	// maxDepth bounds the nesting of directories, also for symbolic links that form a cycle.
 	maxDepth = 16
-	// maxEntries bounds the names in a directory and below it, whatever they are.
+	// maxEntries bounds the names in a directory and below it, of files of any kind.
 	maxEntries = 100_000
-	// maxTotalBytes bounds the mesh files of a directory together.
+	// maxTotalBytes bounds the sum of the sizes of a directory's YAML and JSON files.
 	maxTotalBytes = 256 << 20
-	// entriesAtOnce is how many names of a directory are in memory at a time before they count against maxEntries.
+	// entriesAtOnce is how many names of a directory are read before they are counted against maxEntries.
 	entriesAtOnce = 1024
 )
 
-// List lists the mesh files that paths name, sorted: a file stands for itself, a directory for the *.yaml, *.yml and
-// *.json in it and in its subdirectories. Hidden names are skipped. config-watcher's file source reads directories in
-// the same way.
+// List returns the files that paths name, sorted: a file itself, and of a directory the *.yaml, *.yml and *.json in it
+// and below it, without hidden names. config-watcher's file source reads directories in the same way.
 func List(paths []string) ([]string, error) {
 	var files []string
 	for _, p := range paths {
@@ -55,7 +54,7 @@ func List(paths []string) ([]string, error) {
 	return slices.Compact(files), nil
 }
 
-// directory is one that a path names, and what was found in it.
+// directory is one of the paths, with what was found in it.
 type directory struct {
 	path    string
 	files   []string
@@ -92,7 +91,7 @@ func (d *directory) walk(dir string, depth int) error {
 	return nil
 }
 
-// names lists a directory as far as the bound.
+// names lists a directory, within maxEntries.
 func (d *directory) names(dir string) ([]string, error) {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -123,8 +122,8 @@ func isMeshFile(name string) bool {
 	return false
 }
 
-// ReadFile reads a mesh file with a bound. A pipe or a device is refused rather than waited for: config-watcher follows
-// the same files.
+// ReadFile reads a file of at most MaxFileBytes. It refuses a pipe or a device, on which config-watcher, which follows
+// the same files, would block.
 func ReadFile(path string) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -137,7 +136,7 @@ func ReadFile(path string) ([]byte, error) {
 	return Read(path, f)
 }
 
-// Read reads what is called name to its end, with a bound.
+// Read reads from to its end, at most MaxFileBytes; name is for errors.
 func Read(name string, from io.Reader) ([]byte, error) {
 	content, err := io.ReadAll(io.LimitReader(from, MaxFileBytes+1))
 	if err != nil {

@@ -11,9 +11,9 @@ import (
 	"fairlead.dev/pkg/yamltext"
 )
 
-// items returns the objects of a List, each with its own line, and any other object as it is. Lists are "kind: List",
-// and the lists of one kind that an API server answers with, such as VirtualServiceList, whose items need not repeat
-// what the list says of them. A List in a List is divided, too. config-watcher divides the same files in the same way.
+// items returns the items of a List as objects, each with its own line, and any other object as it is. Lists are of
+// kind "List", or the lists of one kind that an API server returns, such as VirtualServiceList, whose items may leave
+// out their apiVersion and kind. Lists in Lists are divided too. config-watcher divides the same files in the same way.
 func (o *Object) items() ([]*Object, error) {
 	of, isList := strings.CutSuffix(o.Kind, "List")
 	if !isList {

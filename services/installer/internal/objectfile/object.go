@@ -1,7 +1,7 @@
-// Package objectfile reads files of Kubernetes and Istio objects, in YAML or JSON. List finds the files that paths name,
-// ReadFile reads one within bounds, and Parse divides it into Objects, each with the line where it begins. It checks only
-// what every object has (apiVersion, kind, metadata.name). Two rooms call it: local/meshfile for `fairlead up`, and the
-// commands of cli that send documents to config-watcher, which validates them.
+// Package objectfile reads files of Kubernetes and Istio objects, in YAML or JSON. List finds the files that paths
+// name, ReadFile reads one within bounds, and Parse divides it into Objects, each with the line where it begins. It
+// checks only what every object has (apiVersion, kind, metadata.name). Two rooms call it: local/meshfile for `fairlead
+// up`, and the commands of cli that send documents to config-watcher, which validates them.
 package objectfile
 
 import (
@@ -23,25 +23,25 @@ import (
 // DefaultNamespace is where objects live that name no namespace.
 const DefaultNamespace = "default"
 
-// Object is one document of a mesh file.
+// Object is one document of a file, or one item of a List in it.
 type Object struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
-	// File and Line say where the document begins.
+	// File and Line are where the document begins.
 	File string `json:"-"`
 	Line int    `json:"-"`
-	// Raw is the document as written, or the item of a List as JSON.
+	// Raw is the text of the document, or the item of a List as JSON.
 	Raw []byte `json:"-"`
 	// first is the line of Raw's first line in File; 0 for an item of a List.
 	first int
 }
 
-// String names the object as error messages do: kind, namespace and name.
+// String is "Kind namespace/name", as in error messages.
 func (o *Object) String() string {
 	return fmt.Sprintf("%s %s/%s", o.Kind, o.Namespace, o.Name)
 }
 
-// Error is a refusal of something a user wrote.
+// Error says what is wrong with a file or an object that a person wrote, and what to do about it.
 type Error struct {
 	// File and Line of the document; Line 0 if unknown.
 	File string
@@ -72,12 +72,12 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// Refuse makes an Error about o.
+// Refuse returns an Error about o.
 func (o *Object) Refuse(field, problem, remedy string) *Error {
 	return &Error{File: o.File, Line: o.Line, Object: o.String(), Field: field, Problem: problem, Remedy: remedy}
 }
 
-// decode fills out from o strictly: an unknown field, or one given twice, is refused.
+// Decode decodes o into out strictly: an unknown field, or one given twice, is an error.
 func (o *Object) Decode(out any) error {
 	const remedy = "correct the field, or remove it"
 	text, err := yaml.YAMLToJSONStrict(o.Raw)
@@ -91,7 +91,8 @@ func (o *Object) Decode(out any) error {
 	return nil
 }
 
-// decodeText fills out from YAML that an object holds as a text, in the field named.
+// DecodeText decodes YAML that stands as a text in a field of o, such as MeshConfig in a ConfigMap. field and remedy
+// are for the error.
 func (o *Object) DecodeText(field, text string, out any, remedy string) error {
 	err := yamltext.Check([]byte(text))
 	if err == nil {
@@ -103,7 +104,7 @@ func (o *Object) DecodeText(field, text string, out any, remedy string) error {
 	return nil
 }
 
-// CleanYAML takes the wrapping of the YAML library off its errors.
+// CleanYAML returns the text of an error of the YAML library without the library's prefixes.
 func CleanYAML(err error) string {
 	s := err.Error()
 	for _, prefix := range []string{"error unmarshaling JSON: ", "while decoding JSON: ", "error converting YAML to JSON: ", "yaml: ", "json: "} {
@@ -112,8 +113,8 @@ func CleanYAML(err error) string {
 	return s
 }
 
-// Parse divides one file into its objects. Empty documents are skipped; namespaces are defaulted; the items of a List
-// of any kind are objects of their own.
+// Parse divides the content of a file into objects. It skips empty documents, fills in the namespace "default", and
+// returns the items of Lists as objects of their own. It returns the good objects together with all errors, joined.
 func Parse(file string, content []byte) ([]*Object, error) {
 	var (
 		objects []*Object
@@ -129,10 +130,11 @@ func Parse(file string, content []byte) ([]*Object, error) {
 		if err != nil {
 			return nil, &Error{File: file, Line: line, Problem: CleanYAML(err), Remedy: "correct the YAML"}
 		}
-		first, start := line, line+leadingBlank(doc)
+		before, found := firstContent(doc)
+		first, start := line, line+before
 		// The reader swallows the "---" line after each document.
 		line += bytes.Count(doc, []byte("\n")) + 1
-		if isBlank(doc) {
+		if !found {
 			continue
 		}
 		var over *yamltext.Error
@@ -164,7 +166,7 @@ func Parse(file string, content []byte) ([]*Object, error) {
 	return objects, errors.Join(errs...)
 }
 
-// complete checks and defaults what every object must have.
+// complete checks the fields that every object needs, and fills in the namespace.
 func (o *Object) complete() error {
 	missing := func(field string) error {
 		return &Error{File: o.File, Line: o.Line, Field: field, Problem: "is empty", Remedy: "every document needs apiVersion, kind and metadata.name"}
@@ -183,23 +185,14 @@ func (o *Object) complete() error {
 	return nil
 }
 
-// leadingBlank counts the lines of comments and blanks before the first line of content.
-func leadingBlank(doc []byte) int {
-	n := 0
+// firstContent counts the lines before the first that is neither empty nor a comment nor "---"; found is false if all
+// lines are.
+func firstContent(doc []byte) (before int, found bool) {
 	for l := range bytes.Lines(doc) {
 		if t := bytes.TrimSpace(l); len(t) > 0 && t[0] != '#' && !bytes.Equal(t, []byte("---")) {
-			return n
+			return before, true
 		}
-		n++
+		before++
 	}
-	return 0
-}
-
-func isBlank(doc []byte) bool {
-	for l := range bytes.Lines(doc) {
-		if t := bytes.TrimSpace(l); len(t) > 0 && t[0] != '#' && !bytes.Equal(t, []byte("---")) {
-			return false
-		}
-	}
-	return true
+	return before, false
 }

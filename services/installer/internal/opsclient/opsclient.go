@@ -1,5 +1,5 @@
-// Package opsclient reads JSON pages of the operations ports of Fairlead's services (pkg/ops serves them). Get is called
-// by the commands of cli that ask xds-servers, and by local for the table of `fairlead up`.
+// Package opsclient reads JSON pages of the operations ports of Fairlead's services (pkg/ops serves them). Get is
+// called by the commands of cli that ask xds-servers, and by local for the table of `fairlead up`.
 package opsclient
 
 import (

@@ -1,4 +1,5 @@
-// Package storetest serves config-watcher's APIs for tests: real gRPC over real TLS with real tokens, a small store behind it.
+// Package configapitest is a fake of config-watcher's API for tests of the CLI and the local runtime. Start serves it
+// over real TLS and authenticates real tokens; objects are kept in memory without validation.
 package configapitest
 
 import (
@@ -29,13 +30,14 @@ import (
 	"fairlead.dev/services/installer/internal/objectfile"
 )
 
-// Config of a server.
+// Config says whose tokens the server accepts.
 type Config struct {
 	// JWKSFile and Issuer verify the callers' tokens.
 	JWKSFile, Issuer string
 }
 
-// Server keeps objects, and a fleet that a test sets. An object whose text contains the word "broken" is refused, "ineffective" makes a warning.
+// Server keeps the objects that are applied, and answers for the rest what a test sets. Apply refuses an object whose
+// text contains "broken" and warns about one that contains "ineffective".
 type Server struct {
 	configv1.UnimplementedConfigStoreServiceServer
 	configv1.UnimplementedFleetServiceServer
@@ -95,15 +97,15 @@ func Start(t testing.TB, cfg Config) *Server {
 	return s
 }
 
-// SetWarnings sets what ListWarnings answers, and what every write makes wrong.
+// SetWarnings sets the answer of ListWarnings, and the warnings that every write causes.
 func (s *Server) SetWarnings(warnings, broken []*configv1.Warning) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.warnings, s.broken = warnings, broken
 }
 
-// ListWarnings implements ConfigStoreService. Where the request names hosts or objects it answers with the warnings about those alone; the host of
-// a warning is its source here.
+// ListWarnings implements ConfigStoreService. If the request names hosts or objects, it returns the warnings about
+// those; a warning's source stands for its host.
 func (s *Server) ListWarnings(_ context.Context, r *configv1.ListWarningsRequest) (*configv1.ListWarningsResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,13 +119,13 @@ func (s *Server) ListWarnings(_ context.Context, r *configv1.ListWarningsRequest
 	return res, nil
 }
 
-// WhoAmI implements AccessService: the caller is an administrator.
+// WhoAmI implements AccessService: every caller is an administrator.
 func (s *Server) WhoAmI(ctx context.Context, _ *configv1.WhoAmIRequest) (*configv1.WhoAmIResponse, error) {
 	p, _ := auth.PeerFrom(ctx)
 	return &configv1.WhoAmIResponse{Identity: p.ID.String(), Method: p.Method, Grants: []*configv1.Grant{{Role: "admin", Verbs: []string{"get"}, Namespaces: []string{"*"}}}}, nil
 }
 
-// CanI implements AccessService: the caller may read.
+// CanI implements AccessService: everybody may read and nothing else.
 func (s *Server) CanI(_ context.Context, r *configv1.CanIRequest) (*configv1.CanIResponse, error) {
 	if r.GetVerb() == "get" {
 		return &configv1.CanIResponse{Allowed: true}, nil
@@ -145,7 +147,7 @@ func (s *Server) ListAudit(context.Context, *configv1.ListAuditRequest) (*config
 	return s.audit, nil
 }
 
-// SetFiles sets the objects of files, which count where the store has none of their key, and what Status tells of them.
+// SetFiles sets the objects of files, which are in force unless the store has the same key, and the findings of Status.
 func (s *Server) SetFiles(objects []*configv1.Object, findings []*configv1.Finding) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -155,7 +157,7 @@ func (s *Server) SetFiles(objects []*configv1.Object, findings []*configv1.Findi
 	}
 }
 
-// inForce lists the objects that count; the caller holds s.mu.
+// inForce lists the objects in force; the caller holds s.mu.
 func (s *Server) inForce() map[string]*configv1.Object {
 	all := map[string]*configv1.Object{}
 	for k, o := range s.files {
@@ -187,14 +189,14 @@ func (s *Server) Status(_ context.Context, r *configv1.StatusRequest) (*configv1
 	return res, nil
 }
 
-// SetFleet sets what ListProxies and WaitAcked answer; a nil wait means that all have acknowledged.
+// SetFleet sets the answers of ListProxies and WaitAcked; a nil wait means that all proxies have acknowledged.
 func (s *Server) SetFleet(proxies []*configv1.ProxyStatus, wait *configv1.WaitAckedResponse) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.proxies, s.wait = proxies, wait
 }
 
-// Object is the stored object as JSON; nil if there is none.
+// Object returns a stored object as a JSON tree; nil if there is none.
 func (s *Server) Object(kind, namespace, name string) map[string]any {
 	s.mu.Lock()
 	defer s.mu.Unlock()

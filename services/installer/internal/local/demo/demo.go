@@ -1,6 +1,6 @@
-// Package demo shows, on a mesh that it starts and ends, what Fairlead promises: identities from real handshakes, a change of routing while
-// traffic flows, the loss of an xds-server, the renewal of a certificate, and the refusal of a broken object. Whatever differs from what is
-// promised makes it fail.
+// Package demo shows, on a mesh that it starts and ends, what Fairlead promises: identities from real handshakes, a
+// change of routing while traffic flows, the loss of an xds-server, the renewal of a certificate, and the refusal of a
+// broken object. Whatever differs from what is promised makes it fail.
 package demo
 
 import (

@@ -217,7 +217,8 @@ func instanceOf(instance, name string) bool {
 	return instance == name || strings.HasPrefix(instance, name+"/")
 }
 
-// reconnected counts the lost proxies that have a new connection with everything acknowledged, and the bytes sent on those.
+// reconnected counts the lost proxies that have a new connection with everything acknowledged, and the bytes sent on
+// those.
 func reconnected(now []*configv1.ProxyStatus, lost map[string]time.Time) (back int, bytes uint64) {
 	for _, p := range now {
 		old, ok := lost[p.GetNodeId()]

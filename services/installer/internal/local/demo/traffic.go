@@ -181,8 +181,8 @@ func percentile(list []answer, share float64) time.Duration {
 	return times[min(int(share*float64(len(times))), len(times)-1)]
 }
 
-// firstSettled is the first answer from which on, by the order of their beginnings, every answer is of the version; ok is false if the last one
-// is not, or fewer than least are.
+// firstSettled is the first answer from which on, by the order of their beginnings, every answer is of the version; ok
+// is false if the last one is not, or fewer than least are.
 func firstSettled(list []answer, version string, least int) (a answer, ok bool) {
 	i := len(list)
 	for i > 0 && list[i-1].err == nil && list[i-1].version() == version {

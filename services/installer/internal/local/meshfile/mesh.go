@@ -1,7 +1,7 @@
-// Package meshfile loads the mesh files of `fairlead up`, which hold Kubernetes' and Istio's own kinds as one would apply
-// them to a cluster. Load decodes the kinds that decide what the machine runs (Deployments, Services, Sidecars, Gateways,
-// ProxyConfigs, Namespaces, MeshConfig) into a Mesh, for package plan; config-watcher reads and validates all objects of
-// the same files by itself.
+// Package meshfile loads the mesh files of `fairlead up`, which hold Kubernetes' and Istio's own kinds as one would
+// apply them to a cluster. Load decodes the kinds that decide what the machine runs (Deployments, Services, Sidecars,
+// Gateways, ProxyConfigs, Namespaces, MeshConfig) into a Mesh, for package plan; config-watcher reads and validates all
+// objects of the same files by itself.
 package meshfile
 
 import (
@@ -138,7 +138,8 @@ func (m *Mesh) add(o *objectfile.Object) error {
 	return nil
 }
 
-// decodeIstio fills out from o. Istio's types decode themselves and pass over unknown fields; config-watcher, which reads the same files, does not.
+// decodeIstio fills out from o. Istio's types decode themselves and pass over unknown fields; config-watcher, which
+// reads the same files, does not.
 func decodeIstio(o *objectfile.Object, out any) error {
 	if err := yaml.Unmarshal(o.Raw, out); err != nil {
 		return o.Refuse("spec", objectfile.CleanYAML(err), "correct the field, or remove it")

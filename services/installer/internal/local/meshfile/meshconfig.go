@@ -19,7 +19,8 @@ type Config struct {
 	DefaultConfig proxyconfig.Config `json:"defaultConfig"`
 }
 
-// readConfig takes MeshConfig from ConfigMap istio-system/istio, key mesh, where Istio keeps it. What else it says is config-watcher's to judge.
+// readConfig takes MeshConfig from ConfigMap istio-system/istio, key mesh, where Istio keeps it. What else it says is
+// config-watcher's to judge.
 func (m *Mesh) readConfig(o *objectfile.Object) error {
 	cm := &corev1.ConfigMap{}
 	if err := o.Decode(cm); err != nil {

@@ -45,7 +45,8 @@ func (w *deployment) container(p *Pod, i int, targets []target, inner map[uint16
 	return out, nil
 }
 
-// containerPorts lists a container's ports with the addresses to listen on. A container that declares none is given those of the Services.
+// containerPorts lists a container's ports with the addresses to listen on. A container that declares none is given
+// those of the Services.
 func containerPorts(c corev1.Container, inner map[uint16]netip.AddrPort) []Port {
 	var ports []Port
 	for _, cp := range c.Ports {
@@ -62,8 +63,8 @@ func containerPorts(c corev1.Container, inner map[uint16]netip.AddrPort) []Port 
 	return ports
 }
 
-// mustListen lists the ports on which a container has to listen before anything is sent to it: those that Services lead to, or that of $PORT if
-// they lead to none. Nobody expects a port of a container that declares none beside others.
+// mustListen lists the ports on which a container has to listen before anything is sent to it: those that Services lead
+// to, or that of $PORT if they lead to none. Nobody expects a port of a container that declares none beside others.
 func (w *deployment) mustListen(c corev1.Container, ports []Port, targets []target) []netip.AddrPort {
 	applications := slices.DeleteFunc(slices.Clone(w.Spec.Template.Spec.Containers), func(c corev1.Container) bool { return c.Name == proxyContainer })
 	if len(ports) == 0 || len(c.Ports) == 0 && len(applications) > 1 {
@@ -183,7 +184,8 @@ func podField(p *Pod, path string) (string, bool) {
 	return "", false
 }
 
-// expand replaces $(NAME) by the variable's value; unknown ones stay, and $$ is $ (Kubernetes' rule for command, args and env).
+// expand replaces $(NAME) by the variable's value; unknown ones stay, and $$ is $ (Kubernetes' rule for command, args
+// and env).
 func expand(s string, vars map[string]string) string {
 	var b strings.Builder
 	for {
@@ -213,8 +215,8 @@ func expand(s string, vars map[string]string) string {
 	return b.String() + s
 }
 
-// probe plans the readiness probe, with Kubernetes' defaults. It goes to the application directly, past the sidecar, as a rewritten probe does on
-// a cluster.
+// probe plans the readiness probe, with Kubernetes' defaults. It goes to the application directly, past the sidecar, as
+// a rewritten probe does on a cluster.
 func (w *deployment) probe(p *Pod, c corev1.Container, field string, inner map[uint16]netip.AddrPort) (*Probe, error) {
 	rp := c.ReadinessProbe
 	if rp == nil {

@@ -1,5 +1,6 @@
-// Package plan decides what `fairlead up` runs: which processes with which arguments, on which addresses, and the objects that describe them
-// to the mesh. It is pure: mesh and options in, plan out; free ports are asked of the caller.
+// Package plan decides what `fairlead up` runs: which processes with which arguments, on which addresses, and the
+// objects that describe them to the mesh. It is pure: mesh and options in, plan out; free ports are asked of the
+// caller.
 package plan
 
 import (
@@ -115,9 +116,11 @@ type Pod struct {
 	Containers []Container
 	// Agent is the node-agent; nil for a plain Pod.
 	Agent *Agent
-	// Sidecar is the generated Sidecar object as JSON; nil if a Sidecar of the user's selects the Pod, or none is needed.
+	// Sidecar is the generated Sidecar object as JSON; nil if a Sidecar of the user's selects the Pod, or none is
+	// needed.
 	Sidecar []byte
-	// Listens are the addresses that the Pod's proxy, or a plain Pod's application, will listen on, as far as they are known beforehand.
+	// Listens are the addresses that the Pod's proxy, or a plain Pod's application, will listen on, as far as they are
+	// known beforehand.
 	Listens []netip.AddrPort
 
 	spec *corev1.PodTemplateSpec

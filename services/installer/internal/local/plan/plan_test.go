@@ -118,8 +118,9 @@ func TestServices(t *testing.T) {
 	}
 }
 
-// A gRPC program that speaks xDS itself listens on the Pod's address, has an agent without Envoy, and is told where its bootstrap is.
-// TestNamesThatAgentsVerify: Istio's agents compare what they dial with the names and addresses of a certificate.
+// A gRPC program that speaks xDS itself listens on the Pod's address, has an agent without Envoy, and is told where its
+// bootstrap is. TestNamesThatAgentsVerify: Istio's agents compare what they dial with the names and addresses of a
+// certificate.
 func TestNamesThatAgentsVerify(t *testing.T) {
 	args := strings.Join(make1(t, web).Services[0].Args, " ")
 	for _, want := range []string{

@@ -53,8 +53,8 @@ func newPods(m *meshfile.Mesh, d meshfile.Deployment, o Options, addrs *addresse
 	return pods, errors.Join(errs...)
 }
 
-// podKind follows Istio's rules of injection, except that a namespace needs no istio-injection label: here every Pod is injected unless it, or its
-// namespace, says otherwise.
+// podKind follows Istio's rules of injection, except that a namespace needs no istio-injection label: here every Pod is
+// injected unless it, or its namespace, says otherwise.
 func podKind(m *meshfile.Mesh, d meshfile.Deployment) Kind {
 	t := d.Spec.Template
 	inject := t.Labels[injectKey]
@@ -181,8 +181,9 @@ func (w *deployment) pod(i int) (*Pod, error) {
 	return p, nil
 }
 
-// innerPorts decides where the application listens for each of its ports: one without a proxy on the Pod's own address; behind a sidecar on a free port
-// of 127.0.0.1 (Istio allows a Sidecar no other defaultEndpoint), or where a Sidecar of the user's says.
+// innerPorts decides where the application listens for each of its ports: one without a proxy on the Pod's own address;
+// behind a sidecar on a free port of 127.0.0.1 (Istio allows a Sidecar no other defaultEndpoint), or where a Sidecar of
+// the user's says.
 func (w *deployment) innerPorts(p *Pod, targets []target) (map[uint16]netip.AddrPort, error) {
 	ports := map[uint16]netip.AddrPort{}
 	if p.Kind == Gateway {

@@ -43,7 +43,8 @@ func servicesOf(m *meshfile.Mesh, p *Pod) []*corev1.Service {
 	return list
 }
 
-// targetPorts lists the ports that Services lead to, each once, sorted. Where two Services disagree about the protocol the first one decides.
+// targetPorts lists the ports that Services lead to, each once, sorted. Where two Services disagree about the protocol
+// the first one decides.
 func targetPorts(m *meshfile.Mesh, p *Pod) []target {
 	var list []target
 	for _, s := range servicesOf(m, p) {
@@ -84,7 +85,8 @@ func targetPort(sp corev1.ServicePort, p *Pod) (uint16, bool) {
 // protocols are the ones a port can be declared to speak (Istio, "Protocol Selection").
 var protocols = []string{"HTTP", "HTTPS", "GRPC", "HTTP2", "MONGO", "TCP", "TLS", "REDIS", "MYSQL", "GRPC-WEB"}
 
-// protocol is what a Service port is declared to speak, by appProtocol or by the prefix of its name; empty if it is not.
+// protocol is what a Service port is declared to speak, by appProtocol or by the prefix of its name; empty if it is
+// not.
 func protocol(sp corev1.ServicePort) string {
 	if app := sp.AppProtocol; app != nil {
 		switch strings.ToLower(*app) {
@@ -111,8 +113,8 @@ func known(name string) string {
 	return ""
 }
 
-// gatewayURLs tells how the gateway Pod is reached: the servers of the Gateways that select it. A server's port is a port of the gateway's
-// Service, which leads to the port that the Pod listens on.
+// gatewayURLs tells how the gateway Pod is reached: the servers of the Gateways that select it. A server's port is a
+// port of the gateway's Service, which leads to the port that the Pod listens on.
 func gatewayURLs(m *meshfile.Mesh, p *Pod) (urls []URL, warnings []string) {
 	for _, g := range m.Gateways {
 		if !selects(g.Spec.Selector, p.Labels) && len(g.Spec.Selector) > 0 {

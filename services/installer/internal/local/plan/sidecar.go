@@ -19,7 +19,8 @@ const (
 	ManagedBy      = "fairlead-up"
 )
 
-// userSidecar is the user's Sidecar whose workloadSelector chooses the Pod; nil if there is none. The first of the files wins.
+// userSidecar is the user's Sidecar whose workloadSelector chooses the Pod; nil if there is none. The first of the
+// files wins.
 func userSidecar(m *meshfile.Mesh, p *Pod) *networkingv1.Sidecar {
 	for _, s := range m.Sidecars {
 		if s.Namespace == p.Namespace && selects(s.Spec.GetWorkloadSelector().GetLabels(), p.Labels) {
@@ -40,8 +41,8 @@ func userEndpoint(s *networkingv1.Sidecar, number uint16) (netip.AddrPort, bool)
 	return netip.AddrPort{}, false
 }
 
-// defaultEgress are the hosts that Pods of a namespace may reach: those of the user's Sidecar without workloadSelector in the namespace, else in
-// the root namespace, else all.
+// defaultEgress are the hosts that Pods of a namespace may reach: those of the user's Sidecar without workloadSelector
+// in the namespace, else in the root namespace, else all.
 func defaultEgress(m *meshfile.Mesh, namespace string) []string {
 	for _, ns := range []string{namespace, SystemNamespace} {
 		for _, s := range m.Sidecars {
@@ -60,8 +61,9 @@ func defaultEgress(m *meshfile.Mesh, namespace string) []string {
 	return []string{"*/*"}
 }
 
-// sidecar writes the Sidecar object of a Pod whose traffic nothing redirects: its listeners are on the Pod's own address, and the application is
-// told of the outbound one by HTTP_PROXY. The URL of that one is returned. A Sidecar of the user's that selects the Pod is left in charge.
+// sidecar writes the Sidecar object of a Pod whose traffic nothing redirects: its listeners are on the Pod's own
+// address, and the application is told of the outbound one by HTTP_PROXY. The URL of that one is returned. A Sidecar of
+// the user's that selects the Pod is left in charge.
 func (w *deployment) sidecar(p *Pod, targets []target, inner map[uint16]netip.AddrPort) (proxyURL string, err error) {
 	if own := userSidecar(w.mesh, p); own != nil {
 		return userProxy(own, p), nil

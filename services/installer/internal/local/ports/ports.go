@@ -31,8 +31,8 @@ func (e *BusyError) Error() string {
 	return fmt.Sprintf("address %s, needed by %s, is held by %s; %s", e.Addr, e.For, holder, e.Remedy)
 }
 
-// Check tells whether an address can be listened on now; if it is taken the error is a *BusyError. Other errors, like missing rights, are left
-// to the process that will listen, which can say more.
+// Check tells whether an address can be listened on now; if it is taken the error is a *BusyError. Other errors, like
+// missing rights, are left to the process that will listen, which can say more.
 func Check(addr netip.AddrPort, wantedBy, remedy string) error {
 	lis, err := net.Listen("tcp4", addr.String())
 	if err == nil {
@@ -46,8 +46,8 @@ func Check(addr netip.AddrPort, wantedBy, remedy string) error {
 	return busy
 }
 
-// Ports of 127.0.0.1 for applications lie below the range that the kernel takes ports for outgoing connections from (32768 and up by
-// default), so that none is taken between being chosen and being listened on.
+// Ports of 127.0.0.1 for applications lie below the range that the kernel takes ports for outgoing connections from
+// (32768 and up by default), so that none is taken between being chosen and being listened on.
 const (
 	firstFree = 20000
 	lastFree  = 32000

@@ -141,7 +141,8 @@ func TestReserveNamesTheMeshThatHasTheRange(t *testing.T) {
 	again.Release()
 }
 
-// A range that another user's mesh has is taken; one that it had is free, although its file stays and cannot be written.
+// A range that another user's mesh has is taken; one that it had is free, although its file stays and cannot be
+// written.
 func TestReserveBesideOtherUsers(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)
@@ -191,8 +192,8 @@ func TestReserveIgnoresForeignFiles(t *testing.T) {
 	r.Release()
 }
 
-// TestReserveWithHostileFiles: the directory is everybody's. A file that is of something else keeps its content, and what a file says of its
-// holder is no part of an error unless it can be a pid and a directory.
+// TestReserveWithHostileFiles: the directory is everybody's. A file that is of something else keeps its content, and
+// what a file says of its holder is no part of an error unless it can be a pid and a directory.
 func TestReserveWithHostileFiles(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)

@@ -51,8 +51,8 @@ func (e *TakenError) Error() string {
 	return fmt.Sprintf("loopback range %s is in use by %s; %s, or let `--loopback-range auto` (make: LOOPBACK=auto) find a free one", e.Range, by, stop)
 }
 
-// Reservation holds a loopback range until Release, or the end of the process: it is a locked file in the directory for temporary files. Meshes of
-// all users of the machine see it.
+// Reservation holds a loopback range until Release, or the end of the process: it is a locked file in the directory for
+// temporary files. Meshes of all users of the machine see it.
 type Reservation struct {
 	Prefix netip.Prefix
 	file   *os.File
@@ -102,7 +102,8 @@ func lock(prefix netip.Prefix, by Mesh) (*Reservation, error) {
 	taken := &TakenError{Wanted: prefix, Range: prefix}
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o644) //nolint:gosec // others shall read who holds the range
 	if errors.Is(err, fs.ErrPermission) {
-		// Root of a user namespace may not open the file of the machine's root. Any name of this form is seen by others.
+		// Root of a user namespace may not open the file of the machine's root. Any name of this form is seen by
+		// others.
 		f, err = os.CreateTemp(os.TempDir(), strings.TrimSuffix(filepath.Base(name), ".lock")+"-*.lock")
 	}
 	if err != nil {

@@ -53,8 +53,8 @@ func holder(addr netip.AddrPort) (pid int, command string) {
 	return 0, ""
 }
 
-// Listening lists the TCP addresses on which the processes of a process group listen, sorted; group is the pid of its leader. Processes of other
-// users are not seen.
+// Listening lists the TCP addresses on which the processes of a process group listen, sorted; group is the pid of its
+// leader. Processes of other users are not seen.
 func Listening(group int) []netip.AddrPort {
 	inodes := map[string]bool{}
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
@@ -79,8 +79,8 @@ func Listening(group int) []netip.AddrPort {
 	return slices.Compact(list)
 }
 
-// processGroup reads the process group from /proc/PID/stat; 0 if the process is gone. The command's name, in parentheses, may hold spaces
-// (proc_pid_stat).
+// processGroup reads the process group from /proc/PID/stat; 0 if the process is gone. The command's name, in
+// parentheses, may hold spaces (proc_pid_stat).
 func processGroup(stat string) int {
 	raw, err := os.ReadFile(stat)
 	if err != nil {
@@ -94,7 +94,8 @@ func processGroup(stat string) int {
 	return group
 }
 
-// parseHex reads "0A00007F:1F90": the address in 32-bit words as the machine keeps them, the port in network order (proc_net_tcp).
+// parseHex reads "0A00007F:1F90": the address in 32-bit words as the machine keeps them, the port in network order
+// (proc_net_tcp).
 func parseHex(s string) (netip.AddrPort, bool) {
 	host, port, ok := strings.Cut(s, ":")
 	b, err := hex.DecodeString(host)

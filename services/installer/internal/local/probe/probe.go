@@ -1,4 +1,5 @@
-// Package probe asks a process whether it is ready: the readiness probes of Pods, and those of Fairlead's own services and agents.
+// Package probe asks a process whether it is ready: the readiness probes of Pods, and those of Fairlead's own services
+// and agents.
 package probe
 
 import (
@@ -61,7 +62,8 @@ func Once(ctx context.Context, p *plan.Probe) error {
 	return nil
 }
 
-// reason is what an answer says about why the server is not ready: the failed checks of one of Fairlead's own, else its beginning.
+// reason is what an answer says about why the server is not ready: the failed checks of one of Fairlead's own, else its
+// beginning.
 func reason(body []byte) string {
 	var own struct {
 		Failed []struct{ Check, Error string }

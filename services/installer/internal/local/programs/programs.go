@@ -39,8 +39,8 @@ func (f Finder) dirs() []string {
 	return append(dirs, filepath.Dir(f.Executable))
 }
 
-// Program finds a program by its name. An absolute path stands for itself; any other name is looked for in --bin-dir, beside this program and,
-// if it holds no slash, in PATH.
+// Program finds a program by its name. An absolute path stands for itself; any other name is looked for in --bin-dir,
+// beside this program and, if it holds no slash, in PATH.
 func (f Finder) Program(name string) (string, error) {
 	if filepath.IsAbs(name) {
 		if executable(name) {
@@ -95,8 +95,8 @@ func executable(path string) bool {
 	return err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
 }
 
-// BaseEnv is what processes inherit of this one's environment: what programs need to work on the machine, and nothing that would lead their
-// traffic elsewhere.
+// BaseEnv is what processes inherit of this one's environment: what programs need to work on the machine, and nothing
+// that would lead their traffic elsewhere.
 func BaseEnv(getenv func(string) string) []string {
 	var env []string
 	for _, name := range []string{"PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR"} {

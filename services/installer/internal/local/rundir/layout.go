@@ -1,5 +1,5 @@
-// Package rundir is the directory that a running mesh keeps its files in: who may use it, where what is, and state.json, by which the other
-// commands of the CLI find the mesh.
+// Package rundir is the directory that a running mesh keeps its files in: who may use it, where what is, and
+// state.json, by which the other commands of the CLI find the mesh.
 package rundir
 
 import (
@@ -13,8 +13,8 @@ import (
 type Layout struct {
 	// Dir is the run directory.
 	Dir string
-	// Sockets is the directory that Pods' agents keep their unix sockets and state in. It is within Dir unless paths there would be too long
-	// for a unix socket.
+	// Sockets is the directory that Pods' agents keep their unix sockets and state in. It is within Dir unless paths
+	// there would be too long for a unix socket.
 	Sockets string
 }
 
@@ -24,7 +24,8 @@ const maxSocketPath = 107
 // longestSocket is the longest name of a socket in an agent's directory.
 const longestSocket = "envoy-admin.sock"
 
-// NewLayout places the files. longestPod is the longest "<pod>.<namespace>" that will run; it decides where the sockets go.
+// NewLayout places the files. longestPod is the longest "<pod>.<namespace>" that will run; it decides where the sockets
+// go.
 func NewLayout(dir, longestPod string) Layout {
 	l := Layout{Dir: dir, Sockets: filepath.Join(dir, "pods")}
 	if len(filepath.Join(l.Sockets, longestPod, longestSocket)) > maxSocketPath {

@@ -34,7 +34,8 @@ type Lock struct {
 	held   *dirlock.Lock
 }
 
-// Acquire takes the directory into use: makes it, locks it, kills what a dead run left running, and removes that run's files.
+// Acquire takes the directory into use: makes it, locks it, kills what a dead run left running, and removes that run's
+// files.
 func Acquire(l Layout) (*Lock, error) {
 	if err := os.MkdirAll(l.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("run directory: %w", err)
@@ -108,7 +109,8 @@ func (l *Lock) removeFiles() error {
 	return errors.Join(errs...)
 }
 
-// Release ends the use of the directory. Logs and the last state stay for the reader; sockets outside the directory are removed.
+// Release ends the use of the directory. Logs and the last state stay for the reader; sockets outside the directory are
+// removed.
 func (l *Lock) Release() error {
 	var err error
 	if !strings.HasPrefix(l.layout.Sockets, l.layout.Dir) {

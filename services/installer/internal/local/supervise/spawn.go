@@ -1,5 +1,5 @@
-// Package supervise runs child processes and keeps them running: restarts with backoff, logs to files, and an end that leaves nothing behind, in
-// whatever way this process ends.
+// Package supervise runs child processes and keeps them running: restarts with backoff, logs to files, and an end that
+// leaves nothing behind, in whatever way this process ends.
 package supervise
 
 import (
@@ -12,8 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// spawner starts processes from one operating system thread that lives as long as it. The kernel sends a child its parent-death signal when the
-// *thread* that made it ends (prctl(2), PR_SET_PDEATHSIG), and Go ends threads when it likes; so this one is locked.
+// spawner starts processes from one operating system thread that lives as long as it. The kernel sends a child its
+// parent-death signal when the *thread* that made it ends (prctl(2), PR_SET_PDEATHSIG), and Go ends threads when it
+// likes; so this one is locked.
 type spawner struct {
 	jobs chan func()
 	done chan struct{}
@@ -38,8 +39,8 @@ func newSpawner() *spawner {
 
 var errClosed = errors.New("the supervisor is closed")
 
-// start runs cmd. The child leads a process group of its own, so that a terminal's Ctrl-C reaches only this process, and is killed should this
-// process die.
+// start runs cmd. The child leads a process group of its own, so that a terminal's Ctrl-C reaches only this process,
+// and is killed should this process die.
 func (s *spawner) start(cmd *exec.Cmd) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	result := make(chan error, 1)
@@ -53,8 +54,8 @@ func (s *spawner) start(cmd *exec.Cmd) error {
 
 func (s *spawner) close() { close(s.done) }
 
-// wait returns when cmd has ended, with everything else in its process group killed. The group is killed while the leader is still a zombie,
-// because until it is reaped nobody else can have its id.
+// wait returns when cmd has ended, with everything else in its process group killed. The group is killed while the
+// leader is still a zombie, because until it is reaped nobody else can have its id.
 func wait(cmd *exec.Cmd) error {
 	for {
 		err := unix.Waitid(unix.P_PID, cmd.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil)

@@ -51,9 +51,11 @@ type Status struct {
 type Config struct {
 	Clock clock.Clock
 	Log   *slog.Logger
-	// Changed is told of every start and end, one after the other per process. It must not block for long, and must not call Stop.
+	// Changed is told of every start and end, one after the other per process. It must not block for long, and must not
+	// call Stop.
 	Changed func(Status)
-	// MinBackoff and MaxBackoff bound the wait before a restart; it doubles with each, and starts anew once a process ran for StableAfter.
+	// MinBackoff and MaxBackoff bound the wait before a restart; it doubles with each, and starts anew once a process
+	// ran for StableAfter.
 	MinBackoff, MaxBackoff, StableAfter time.Duration
 }
 
@@ -128,8 +130,8 @@ func (p *Process) Signal(sig os.Signal) error {
 	return p.proc.Signal(sig)
 }
 
-// Stop asks the process to end, kills it after its grace period or when ctx ends, and returns when it and its process group are gone. It may be
-// called more than once.
+// Stop asks the process to end, kills it after its grace period or when ctx ends, and returns when it and its process
+// group are gone. It may be called more than once.
 func (p *Process) Stop(ctx context.Context) {
 	p.stopOnce.Do(func() { close(p.stop) })
 	_ = p.Signal(syscall.SIGTERM)

@@ -50,8 +50,8 @@ func (f *Files) Write() error {
 	return nil
 }
 
-// Run writes the tokens again before they expire, until ctx ends. A failed write is tried again every minute; the error of the last one is
-// handed to report.
+// Run writes the tokens again before they expire, until ctx ends. A failed write is tried again every minute; the error
+// of the last one is handed to report.
 func (f *Files) Run(ctx context.Context, report func(error)) error {
 	wait := refresh
 	for {

@@ -1,5 +1,5 @@
-// Package tokens issues the service account tokens of a mesh without Kubernetes: what the API server projects into Pods, from a key of the run
-// directory.
+// Package tokens issues the service account tokens of a mesh without Kubernetes: what the API server projects into
+// Pods, from a key of the run directory.
 package tokens
 
 import (
