@@ -8,13 +8,12 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 )
 
-// mostFindings is how many lines watchFindings prints after one look; a last line counts the others.
-const mostFindings = 50
+// maxFindings is how many lines watchFindings prints after one look; a last line counts the others.
+const maxFindings = 50
 
-// watchFindings prints on the console what config-watcher finds about objects among the others of the mesh, and each
-// finding that has gone. It waits until the Pods are part of the mesh: references to them would be findings before. It
-// prints a finding when two looks in a row have seen it, because the user may be saving several files one after the
-// other.
+// watchFindings prints config-watcher's warnings about references between objects, and each that is resolved. It begins
+// when the Pods are part of the mesh, because references to them would be warnings before. It prints a warning that two
+// looks in a row have seen: a person may be saving several files one after the other.
 func (n *Node) watchFindings(ctx context.Context) error {
 	waitFor(ctx, n.published)
 	var seen, told []string
@@ -41,17 +40,17 @@ func (n *Node) watchFindings(ctx context.Context) error {
 			}
 		}
 		seen = now
-		for _, line := range lines[:min(len(lines), mostFindings)] {
+		for _, line := range lines[:min(len(lines), maxFindings)] {
 			n.cfg.Console.Line(line)
 		}
-		if more := len(lines) - mostFindings; more > 0 {
+		if more := len(lines) - maxFindings; more > 0 {
 			n.cfg.Console.Line(fmt.Sprintf("warning: %d more; `fairlead config status` lists them", more))
 		}
 	}
 	return nil
 }
 
-// findings asks config-watcher what it finds about the objects of the mesh.
+// findings asks config-watcher for its warnings.
 func (n *Node) findings(ctx context.Context) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()

@@ -14,7 +14,7 @@ import (
 	"fairlead.dev/services/installer/internal/local/rundir"
 )
 
-// TestCertificatesOfAnEarlierRunAreNotKept: they have that run's addresses, which clients would not find.
+// TestCertificatesOfAnEarlierRunAreNotKept: they have that run's addresses, so clients would not verify them.
 func TestCertificatesOfAnEarlierRunAreNotKept(t *testing.T) {
 	layout := rundir.NewLayout(t.TempDir(), "")
 	service := &plan.Service{Account: "xds-server", TokenFile: layout.Token("xds-server-0")}

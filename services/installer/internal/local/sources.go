@@ -17,8 +17,8 @@ import (
 	"fairlead.dev/services/installer/internal/opsclient"
 )
 
-// checkFiles has config-watcher judge the user's files before anything depends on them, so that a mesh does not come up
-// half.
+// checkFiles sends the user's files to config-watcher as a dry run, so that a mistake in them ends Run before Pods
+// start.
 func (n *Node) checkFiles(ctx context.Context) error {
 	files, err := objectfile.List(n.cfg.ConfigPaths)
 	if err != nil {
@@ -35,19 +35,18 @@ func (n *Node) checkFiles(ctx context.Context) error {
 	if len(docs) == 0 {
 		return nil
 	}
-	return n.untilTaken(ctx, func(ctx context.Context) error {
+	return n.retryUntilAccepted(ctx, func(ctx context.Context) error {
 		_, err := n.configAPI.Apply(ctx, &configv1.ApplyRequest{Documents: docs, DryRun: true, SkipUnread: true}, grpc.WaitForReady(true))
 		return err
 	})
 }
 
-// sourcesPeriod is how often config-watcher is asked about the user's files. A person who has just saved one is
-// waiting.
+// sourcesPeriod is how often watchSources asks; a person who has just saved a file waits for the answer.
 const sourcesPeriod = 500 * time.Millisecond
 
-// watchSources tells the person what config-watcher refuses of the files, which are followed live: the last good
-// version of a refused object stays in use. It also tells what is accepted and has no effect, which objects nobody
-// reads, and which files are gone, empty or cut off.
+// watchSources prints what config-watcher, which follows the user's files, reports about them: refused objects, whose
+// last good version stays in force, warnings, objects of kinds that no service reads, and files that are gone, empty or
+// cut off.
 func (n *Node) watchSources(ctx context.Context) error {
 	var known, warned []string
 	staying := map[string]stayingFile{}
@@ -58,7 +57,7 @@ func (n *Node) watchSources(ctx context.Context) error {
 			continue
 		}
 		now, warnings := answer.problems(), slices.Concat(answer.Warnings, answer.duplicates(), n.unread(answer))
-		staying = n.tellStaying(staying, answer.staying())
+		staying = n.reportStayingFiles(staying, answer.staying())
 		for _, w := range warnings {
 			if !slices.Contains(warned, w) {
 				n.cfg.Console.Line("warning: " + w)
@@ -78,7 +77,7 @@ func (n *Node) watchSources(ctx context.Context) error {
 	return nil
 }
 
-// sourcesAnswer is what is read of config-watcher's /debug/sources.
+// sourcesAnswer holds fields of config-watcher's /debug/sources.
 type sourcesAnswer struct {
 	Sources []struct {
 		Problems   []string      `json:"problems"`
@@ -89,7 +88,7 @@ type sourcesAnswer struct {
 	Warnings []string `json:"warnings"`
 }
 
-// stayingFile is a file whose objects stay in force although it is gone, empty or cut off.
+// stayingFile is a file that is gone, empty or cut off while its objects stay in force.
 type stayingFile struct {
 	File    string    `json:"file"`
 	Objects int       `json:"objects"`
@@ -97,7 +96,7 @@ type stayingFile struct {
 	Text    string    `json:"text"`
 }
 
-// sources asks config-watcher how its sources do.
+// sources asks config-watcher about its sources.
 func (n *Node) sources(ctx context.Context) (answer sourcesAnswer, err error) {
 	err = n.debugPage(ctx, n.cfg.Plan.ConfigWatcher(), "/debug/sources", &answer)
 	return answer, err
@@ -127,8 +126,8 @@ func (a sourcesAnswer) staying() map[string]stayingFile {
 	return files
 }
 
-// unread lists the objects that nobody reads. Deployments that were there at the start are run, and so read; one that
-// came later is not.
+// unread lists the objects whose kinds no service reads. Deployments that were in the files at the start are run; one
+// that came later is listed.
 func (n *Node) unread(a sourcesAnswer) (list []string) {
 	for _, s := range a.Sources {
 		for _, text := range s.Unread {
@@ -144,7 +143,7 @@ func (n *Node) unread(a sourcesAnswer) (list []string) {
 	return list
 }
 
-// deploymentOf reads the namespace and name of a Deployment from a line about an object that nobody reads.
+// deploymentOf finds the Deployment that a line about an unread object is about.
 func deploymentOf(text string) (name string, ok bool) {
 	object, _, ok := strings.Cut(text, ": kind: apps/v1 Deployment: ")
 	if !ok {
@@ -157,8 +156,9 @@ func deploymentOf(text string) (name string, ok bool) {
 	return name, ok
 }
 
-// tellStaying tells which files have come to be gone, empty or cut off, and how that ended for those before.
-func (n *Node) tellStaying(before, now map[string]stayingFile) map[string]stayingFile {
+// reportStayingFiles prints which files have begun to be gone, empty or cut off since before, and how that ended for
+// the others.
+func (n *Node) reportStayingFiles(before, now map[string]stayingFile) map[string]stayingFile {
 	for _, name := range slices.Sorted(maps.Keys(now)) {
 		if before[name].Text != now[name].Text {
 			n.cfg.Console.Line("warning: " + now[name].Text)

@@ -20,7 +20,7 @@ spec:
       - {name: web, image: web, command: [web]}
 `
 
-// TestLists: the items of a List are objects of their own, with their own lines.
+// TestLists: the items of a List are objects with their own lines.
 func TestLists(t *testing.T) {
 	item := "- " + strings.ReplaceAll(strings.TrimSpace(deployment), "\n", "\n  ") + "\n"
 	for name, tc := range map[string]struct{ text, want string }{

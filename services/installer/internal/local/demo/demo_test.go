@@ -12,7 +12,7 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 )
 
-// answers makes one answer of each version, a second apart; "x" is a failure.
+// answers returns an answer of each version, a second apart; "x" is a failed one.
 func answers(versions string) []answer {
 	t := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	var list []answer

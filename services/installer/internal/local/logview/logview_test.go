@@ -27,7 +27,7 @@ plain
 `
 )
 
-// logs are the sources of two files.
+// logs returns sources of two files.
 func logs(t *testing.T) []logview.Source {
 	t.Helper()
 	dir := t.TempDir()
@@ -85,7 +85,7 @@ func TestLongLinesAreCut(t *testing.T) {
 	}
 }
 
-// TestFollow appends to a log, in parts, cuts it off, and writes one that did not exist.
+// TestFollow appends to a log in parts, truncates it, and writes one that did not exist.
 func TestFollow(t *testing.T) {
 	sources := logs(t)
 	later := logview.Source{Name: "c", Path: filepath.Join(t.TempDir(), "c")}

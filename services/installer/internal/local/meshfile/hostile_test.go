@@ -14,10 +14,11 @@ import (
 	"fairlead.dev/services/installer/internal/objectfile"
 )
 
-// bomb is a text of 1.5 KB and aliases to it that make 100 MB of it.
+// bomb is a text of 1.5 KB with aliases to it that expand to 100 MB.
 var bomb = "a: &a " + strings.Repeat("x", 1500) + "\nb: [" + strings.Repeat("*a,", 70_000) + "]\n"
 
-// TestHostileFiles: what a text would become is refused before it becomes it, wherever in a mesh file it stands.
+// TestHostileFiles: YAML that expands beyond a bound is refused before it is expanded, wherever in a mesh file it
+// stands.
 func TestHostileFiles(t *testing.T) {
 	indented := "    " + strings.ReplaceAll(strings.TrimSpace(bomb), "\n", "\n    ") + "\n"
 	for name, tc := range map[string]struct{ content, want string }{
@@ -50,7 +51,7 @@ func TestHostileFiles(t *testing.T) {
 	}
 }
 
-// TestBoundsOfFiles: a directory is read within bounds, and nothing is waited for.
+// TestBoundsOfFiles: a directory is read within bounds, and no file blocks the reader.
 func TestBoundsOfFiles(t *testing.T) {
 	refused := func(t *testing.T, want string, paths ...string) {
 		t.Helper()

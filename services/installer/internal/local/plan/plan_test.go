@@ -53,7 +53,7 @@ func make1(t *testing.T, content string) *Plan {
 	return p
 }
 
-// web is a Deployment, to be changed by replacing parts.
+// web is a Deployment; tests replace parts of it.
 const web = `apiVersion: apps/v1
 kind: Deployment
 metadata: {name: web, namespace: shop}
@@ -118,9 +118,7 @@ func TestServices(t *testing.T) {
 	}
 }
 
-// A gRPC program that speaks xDS itself listens on the Pod's address, has an agent without Envoy, and is told where its
-// bootstrap is. TestNamesThatAgentsVerify: Istio's agents compare what they dial with the names and addresses of a
-// certificate.
+// TestNamesThatAgentsVerify: Istio's agents compare what they dial with the names and addresses of a certificate.
 func TestNamesThatAgentsVerify(t *testing.T) {
 	args := strings.Join(make1(t, web).Services[0].Args, " ")
 	for _, want := range []string{

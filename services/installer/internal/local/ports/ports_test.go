@@ -141,8 +141,8 @@ func TestReserveNamesTheMeshThatHasTheRange(t *testing.T) {
 	again.Release()
 }
 
-// A range that another user's mesh has is taken; one that it had is free, although its file stays and cannot be
-// written.
+// TestReserveBesideOtherUsers: a range of another user's running mesh is taken. One of a mesh that has ended is free,
+// although its file stays and cannot be written.
 func TestReserveBesideOtherUsers(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)
@@ -171,7 +171,7 @@ func TestReserveBesideOtherUsers(t *testing.T) {
 	r.Release()
 }
 
-// A file that is no reservation, or damaged, is no reason not to start.
+// TestReserveIgnoresForeignFiles: a damaged file, or one that is no reservation, does not prevent a reservation.
 func TestReserveIgnoresForeignFiles(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)
@@ -192,8 +192,8 @@ func TestReserveIgnoresForeignFiles(t *testing.T) {
 	r.Release()
 }
 
-// TestReserveWithHostileFiles: the directory is everybody's. A file that is of something else keeps its content, and
-// what a file says of its holder is no part of an error unless it can be a pid and a directory.
+// TestReserveWithHostileFiles: any user can write to the directory. A file of something else keeps its content, and a
+// file's text about its holder is in an error only if it can be a pid and a directory.
 func TestReserveWithHostileFiles(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)

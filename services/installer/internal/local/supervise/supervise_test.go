@@ -20,7 +20,7 @@ import (
 	"fairlead.dev/services/installer/internal/local/supervise"
 )
 
-// TestMain lets the test binary play a supervising process that is to be killed.
+// TestMain runs, under another name, a supervising process for TestChildrenDieWithTheirParent.
 func TestMain(m *testing.M) {
 	if os.Getenv("SUPERVISE_TEST_PARENT") != "" {
 		parent()
@@ -28,10 +28,10 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// within is how long anything here may take on a busy machine.
+// within bounds every wait, with time for a busy machine.
 const within = testkit.Patience
 
-// recorder notes what the supervisor tells.
+// recorder keeps the statuses that the supervisor reports.
 type recorder struct {
 	mu   sync.Mutex
 	list []supervise.Status
@@ -60,7 +60,7 @@ func newSupervisor(t *testing.T, cfg supervise.Config) *supervise.Supervisor {
 	return s
 }
 
-// shell is a program that runs a script.
+// shell is a Spec that runs a script.
 func shell(t *testing.T, script string) supervise.Spec {
 	t.Helper()
 	path, err := exec.LookPath("sh")
@@ -73,7 +73,7 @@ func shell(t *testing.T, script string) supervise.Spec {
 	}
 }
 
-// pidOf waits until the process is known to run: it may have written to its log before that.
+// pidOf waits until the process's status has a pid; its log may be written earlier.
 func pidOf(t *testing.T, p *supervise.Process) int {
 	t.Helper()
 	testkit.Eventually(t, within, func() error {
@@ -268,7 +268,7 @@ func parent() {
 	select {}
 }
 
-// TestChildrenDieWithTheirParent kills a supervising process without warning.
+// TestChildrenDieWithTheirParent kills a supervising process with SIGKILL.
 func TestChildrenDieWithTheirParent(t *testing.T) {
 	if _, err := os.Stat("/bin/sleep"); err != nil {
 		t.Skip("no /bin/sleep")

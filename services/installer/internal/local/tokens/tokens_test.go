@@ -36,7 +36,7 @@ func issuer(t *testing.T) (*tokens.Issuer, string) {
 	return i, file
 }
 
-// TestServicesAcceptTheTokens verifies a token as ca and config-watcher do.
+// TestServicesAcceptTheTokens verifies a token as ca and config-watcher do (pkg/auth).
 func TestServicesAcceptTheTokens(t *testing.T) {
 	i, jwks := issuer(t)
 	clock := testkit.NewClock(start)

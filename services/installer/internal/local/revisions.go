@@ -19,41 +19,42 @@ import (
 	"fairlead.dev/services/installer/internal/local/plan"
 )
 
-// fleet is what is known of revisions and certificates.
-type fleet struct {
-	// newest is config-watcher's revision.
+// observations is what watchRevisions has last learned.
+type observations struct {
+	// newest is config-watcher's newest revision.
 	newest uint64
 	// acked is the revision that each proxy has acknowledged, by node id.
 	acked map[string]uint64
-	// served is the revision that each xds-server serves from, by process.
+	// served is the revision that each xds-server serves, by process.
 	served map[string]uint64
-	// expiry of certificates, by process.
+	// expiry is when each process's certificate ends, by process.
 	expiry map[string]time.Time
 }
 
-func newFleet() fleet {
-	return fleet{acked: map[string]uint64{}, served: map[string]uint64{}, expiry: map[string]time.Time{}}
+func newObservations() observations {
+	return observations{acked: map[string]uint64{}, served: map[string]uint64{}, expiry: map[string]time.Time{}}
 }
 
-// How often revisions and certificates are asked for.
+// watchRevisions asks for revisions every revisionsPeriod, and for certificates every certificatesEvery periods.
 const (
-	fleetPeriod = time.Second
-	certPeriod  = 5 // in fleet periods
+	revisionsPeriod   = time.Second
+	certificatesEvery = 5
 )
 
-// observe asks for revisions and certificates, for the table. Whoever does not answer keeps what was last known.
-func (n *Node) observe(ctx context.Context) error {
-	for i := 0; n.wait(ctx, fleetPeriod); i++ {
-		n.askRevisions(ctx)
-		n.askServed(ctx)
-		if i%certPeriod == 0 {
-			n.askCertificates(ctx)
+// watchRevisions asks for revisions and certificates, which the console shows. What a process last answered stays while
+// it does not answer.
+func (n *Node) watchRevisions(ctx context.Context) error {
+	for i := 0; n.wait(ctx, revisionsPeriod); i++ {
+		n.pollRevisions(ctx)
+		n.pollServedRevisions(ctx)
+		if i%certificatesEvery == 0 {
+			n.pollCertificates(ctx)
 		}
 	}
 	return nil
 }
 
-func (n *Node) askRevisions(ctx context.Context) {
+func (n *Node) pollRevisions(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	res, err := n.configAPI.ListProxies(ctx, &configv1.ListProxiesRequest{})
@@ -63,17 +64,18 @@ func (n *Node) askRevisions(ctx context.Context) {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.fleet.newest = res.GetRevision().GetSequence()
-	clear(n.fleet.acked)
+	n.seen.newest = res.GetRevision().GetSequence()
+	clear(n.seen.acked)
 	for _, p := range res.GetProxies() {
 		if p.GetAcked() != nil && !p.GetUnverified() {
-			n.fleet.acked[p.GetNodeId()] = p.GetAcked().GetSequence()
+			n.seen.acked[p.GetNodeId()] = p.GetAcked().GetSequence()
 		}
 	}
 }
 
-// askServed asks the xds-servers themselves: what config-watcher knows of them is the proxies'.
-func (n *Node) askServed(ctx context.Context) {
+// pollServedRevisions asks each xds-server for the revision that it serves; config-watcher knows only what proxies
+// have.
+func (n *Node) pollServedRevisions(ctx context.Context) {
 	for _, s := range n.cfg.Plan.Services {
 		if s.Program != "xds-server" {
 			continue
@@ -89,16 +91,16 @@ func (n *Node) askServed(ctx context.Context) {
 			continue
 		}
 		n.mu.Lock()
-		n.fleet.served[s.Name] = answer.Revision.Sequence
+		n.seen.served[s.Name] = answer.Revision.Sequence
 		n.mu.Unlock()
 	}
 }
 
-func (n *Node) askCertificates(ctx context.Context) {
+func (n *Node) pollCertificates(ctx context.Context) {
 	set := func(name string, t time.Time) {
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		n.fleet.expiry[name] = t
+		n.seen.expiry[name] = t
 	}
 	for _, s := range n.cfg.Plan.Services {
 		if t, err := n.serviceExpiry(ctx, s); err == nil {
@@ -119,7 +121,7 @@ func (n *Node) askCertificates(ctx context.Context) {
 	}
 }
 
-// serviceExpiry looks at the certificate that a service shows in a handshake.
+// serviceExpiry returns the end of the certificate that a service shows in a TLS handshake.
 func (n *Node) serviceExpiry(ctx context.Context, s *plan.Service) (time.Time, error) {
 	id, err := spiffeid.FromString(fmt.Sprintf("spiffe://%s/ns/%s/sa/%s", n.cfg.Plan.TrustDomain, plan.SystemNamespace, s.Account))
 	if err != nil {
@@ -145,8 +147,8 @@ func handshakeExpiry(ctx context.Context, addr netip.AddrPort, cfg *tls.Config) 
 	return conn.ConnectionState().PeerCertificates[0].NotAfter, nil
 }
 
-// short names what is not ready, for a line of text.
-func short(reasons []string) string {
+// joinFew joins reasons, four at most.
+func joinFew(reasons []string) string {
 	const shown = 4
 	if len(reasons) > shown {
 		return fmt.Sprintf("%s and %d more", strings.Join(reasons[:shown], ", "), len(reasons)-shown)

@@ -15,16 +15,16 @@ import (
 	"fairlead.dev/services/installer/internal/local/supervise"
 )
 
-// neverReady runs a mesh whose application is the named program, without a readiness probe, and waits until enough says
-// that it saw enough. The application is not ready at any time.
-func neverReady(t *testing.T, name string, enough func(e entry, unready string) error) {
+// neverReady runs a mesh whose application is the named program, without a readiness probe, until enough returns nil.
+// The application must never be ready.
+func neverReady(t *testing.T, name string, enough func(e processStatus, unready string) error) {
 	t.Helper()
-	w := newWorld(t, "")
+	w := newFixture(t, "")
 	c := &w.cfg.Plan.Pods[0].Containers[0]
 	c.Path, c.Probe, c.Listens = program(t, t.TempDir(), name), nil, []netip.AddrPort{c.Ports[0].Listen}
 	n, _ := w.start(t)
 	testkit.Eventually(t, within, func() error {
-		e := n.board.get(c.Name)
+		e := n.statuses.get(c.Name)
 		if e.Ready {
 			t.Fatal("it is ready")
 		}
@@ -45,13 +45,13 @@ func contains(text string, want ...string) error {
 }
 
 func TestApplicationThatIgnoresItsPortIsNotReady(t *testing.T) {
-	neverReady(t, "deaf", func(e entry, unready string) error {
+	neverReady(t, "deaf", func(e processStatus, unready string) error {
 		return contains(unready, "does not listen on 127.", "; it listens on 127.0.0.1:", "$HOST and $PORT")
 	})
 }
 
 func TestApplicationThatKeepsEndingIsNotReady(t *testing.T) {
-	neverReady(t, "flap", func(e entry, unready string) error {
+	neverReady(t, "flap", func(e processStatus, unready string) error {
 		if e.Restarts < 3 || e.PID != 0 {
 			return fmt.Errorf("%d restarts, pid %d", e.Restarts, e.PID)
 		}
@@ -59,7 +59,7 @@ func TestApplicationThatKeepsEndingIsNotReady(t *testing.T) {
 	})
 }
 
-func TestPatience(t *testing.T) {
+func TestRequiredUptime(t *testing.T) {
 	bare := plan.Container{}
 	listens := plan.Container{Listens: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:1")}}
 	probed := plan.Container{Listens: listens.Listens, Probe: &plan.Probe{}}
@@ -71,15 +71,15 @@ func TestPatience(t *testing.T) {
 		want     time.Duration
 	}{
 		{"first start, listens", listens, 0, 0, 0},
-		{"first start, nobody can ask", bare, 0, 0, settle},
-		{"ended at once", listens, 1, time.Millisecond, steady},
+		{"first start, nobody can ask", bare, 0, 0, minUptime},
+		{"ended at once", listens, 1, time.Millisecond, minUptimeAfterExit},
 		{"ran for long", listens, 7, time.Minute, 0},
 		{"its probe tells, once", probed, 1, time.Millisecond, 0},
-		{"ended twice", probed, 2, time.Millisecond, steady},
+		{"ended twice", probed, 2, time.Millisecond, minUptimeAfterExit},
 	} {
-		e := entry{Status: supervise.Status{Restarts: tc.restarts, Lived: tc.lived, Exit: "exit status 7"}}
-		got, why := patience(e, tc.c)
-		if got != tc.want || (got == steady) != strings.Contains(why, "exit status 7") {
+		e := processStatus{Status: supervise.Status{Restarts: tc.restarts, Lived: tc.lived, Exit: "exit status 7"}}
+		got, why := requiredUptime(e, tc.c)
+		if got != tc.want || (got == minUptimeAfterExit) != strings.Contains(why, "exit status 7") {
 			t.Errorf("%s: %s, %q", tc.name, got, why)
 		}
 	}

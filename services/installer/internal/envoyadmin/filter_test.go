@@ -30,7 +30,7 @@ func rows(t *table.Table, err error) (list []string) {
 	return list
 }
 
-// dump is what an Envoy holds in the tests of filters.
+// dump is the configuration that the tests of filters use.
 const dump = `{"configs": [
  {"@type": "type.googleapis.com/envoy.admin.v3.ClustersConfigDump", "dynamic_active_clusters": [
   {"cluster": {"name": "outbound|80|v1|web.shop.svc.cluster.local", "type": "EDS"}},

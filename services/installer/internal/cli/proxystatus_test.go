@@ -31,7 +31,7 @@ const typePrefix = "type.googleapis.com/envoy.config."
 
 func revision(n uint64) *configv1.Revision { return &configv1.Revision{Sequence: n} }
 
-// twoProxies is a fleet in which a.shop has every state and b.shop has asked for nothing.
+// twoProxies is a.shop, which has a type in each state, and b.shop, which has asked for nothing.
 func twoProxies() []*configv1.ProxyStatus {
 	return []*configv1.ProxyStatus{
 		{NodeId: "sidecar~127.0.0.1~a.shop~x", XdsServer: "xds-server-0/1", ProxyVersion: "1.40.0", Acked: revision(4), Types: []*configv1.ProxyTypeStatus{
@@ -52,7 +52,7 @@ func twoProxies() []*configv1.ProxyStatus {
 }
 
 func TestProxyStatus(t *testing.T) {
-	m := newMesh(t)
+	m := newFixture(t)
 	m.SetFleet(twoProxies(), nil)
 	for name, tc := range map[string]struct {
 		args []string
@@ -117,7 +117,7 @@ func xdsPort(t *testing.T, node string, answers map[string]func(url.Values) (any
 	return lis.Addr().String()
 }
 
-// explain answers /debug/why as an xds-server does: "many" may be two resources.
+// explain answers /debug/why as an xds-server does; the name "many" has two resources.
 func explain(q url.Values) (any, error) {
 	if q.Get("name") == "none" {
 		return nil, errors.New("proxy has no resource \"none\"")
@@ -147,7 +147,7 @@ func tokenFile(t *testing.T, token string) string {
 }
 
 func TestWhy(t *testing.T) {
-	m := newMesh(t)
+	m := newFixture(t)
 	node := twoProxies()[0].GetNodeId()
 	here := xdsPort(t, node, map[string]func(url.Values) (any, error){"/debug/why": explain})
 	elsewhere := xdsPort(t, "sidecar~nobody", map[string]func(url.Values) (any, error){"/debug/why": explain})
@@ -208,7 +208,7 @@ func TestWhy(t *testing.T) {
 }
 
 // runMesh writes the state of a running mesh with two xds-servers and returns its run directory.
-func (m *mesh) runMesh(t *testing.T, addresses ...string) string {
+func (m *fixture) runMesh(t *testing.T, addresses ...string) string {
 	t.Helper()
 	s := rundir.State{
 		PID: os.Getpid(), Birth: rundir.Birth(os.Getpid()), TrustDomain: testkit.TrustDomain,
@@ -226,10 +226,9 @@ func (m *mesh) runMesh(t *testing.T, addresses ...string) string {
 	return dir
 }
 
-// TestProxyIsFound asks the xds-server that config-watcher names, by the beginning of the proxy's name, and another one
-// if the proxy has moved.
+// TestProxyIsFound: the xds-server that config-watcher names is asked, and another one if the proxy has moved.
 func TestProxyIsFound(t *testing.T) {
-	m := newMesh(t)
+	m := newFixture(t)
 	proxies := twoProxies()
 	m.SetFleet(proxies, nil)
 	live := &configv1.ProxyStatus{NodeId: proxies[0].GetNodeId(), XdsServer: "xds-server-1/2", Types: []*configv1.ProxyTypeStatus{{

@@ -16,7 +16,7 @@ import (
 	"fairlead.dev/services/installer/internal/cli"
 )
 
-// split runs a command with an environment and returns its two outputs apart.
+// split runs a command with an environment and returns standard output and standard error.
 func split(env map[string]string, args ...string) (out, diagnostics string, code int, err error) {
 	var stdout, stderr bytes.Buffer
 	err = cli.Run(context.Background(), cli.Env{
@@ -25,7 +25,7 @@ func split(env map[string]string, args ...string) (out, diagnostics string, code
 	return stdout.String(), stderr.String(), process.ExitCode(err), err
 }
 
-func TestWhatWasMeant(t *testing.T) {
+func TestErrorsSuggestTheNearestName(t *testing.T) {
 	for args, says := range map[string]string{
 		"prox-status":                         "did you mean `fairlead proxy-status`?",
 		"ps2":                                 "did you mean `fairlead proxy-status`?",
@@ -90,7 +90,7 @@ func TestVersionOfItself(t *testing.T) {
 }
 
 func TestRunDirectoryOfTheEnvironment(t *testing.T) {
-	m := newMesh(t)
+	m := newFixture(t)
 	m.SetFleet(twoProxies(), nil)
 	dir := m.runMesh(t)
 	env := map[string]string{"FAIRLEAD_RUN_DIR": dir}
@@ -104,8 +104,8 @@ func TestRunDirectoryOfTheEnvironment(t *testing.T) {
 	}
 }
 
-func TestFilesOfLists(t *testing.T) {
-	m := newMesh(t)
+func TestFilenameTakesListsOfFiles(t *testing.T) {
+	m := newFixture(t)
 	dir := t.TempDir()
 	var names []string
 	for _, name := range []string{"one", "two", "three,four"} {
@@ -122,7 +122,7 @@ func TestFilesOfLists(t *testing.T) {
 	}
 }
 
-// shopObjects are two kinds in two namespaces.
+// shopObjects are objects of two kinds in two namespaces.
 const shopObjects = `
 apiVersion: networking.istio.io/v1
 kind: VirtualService
@@ -146,7 +146,7 @@ spec: {hosts: [out.side]}
 `
 
 func TestObjectsAreNamedAsWithKubectl(t *testing.T) {
-	m := newMesh(t)
+	m := newFixture(t)
 	if out, _, err := m.run(shopObjects, "config", "apply", "-f", "-"); err != nil {
 		t.Fatal(out, err)
 	}
@@ -188,7 +188,7 @@ func TestObjectsAreNamedAsWithKubectl(t *testing.T) {
 	}
 }
 
-// namespacedFleet is three proxies of two namespaces.
+// namespacedFleet is three proxies in two namespaces.
 func namespacedFleet() []*configv1.ProxyStatus {
 	proxy := func(pod, namespace string) *configv1.ProxyStatus {
 		return &configv1.ProxyStatus{NodeId: "sidecar~10.0.0.1~" + pod + "." + namespace + "~x", Namespace: namespace, Workload: pod, XdsServer: "xds-server-0/1", Identity: "id-" + pod, Acked: revision(3)}
@@ -211,7 +211,7 @@ metadata: {name: plain-0, namespace: quiet}
 `
 
 func TestProxiesOfNamespaces(t *testing.T) {
-	m := newMesh(t)
+	m := newFixture(t)
 	m.SetFleet(namespacedFleet(), nil)
 	if out, _, err := m.run(shopPods, "config", "apply", "-f", "-"); err != nil {
 		t.Fatal(out, err)
@@ -265,7 +265,7 @@ func TestProxiesOfNamespaces(t *testing.T) {
 }
 
 func TestCompletion(t *testing.T) {
-	m := newMesh(t)
+	m := newFixture(t)
 	m.SetFleet(namespacedFleet(), nil)
 	if out, _, err := m.run(shopObjects+"---"+shopPods, "config", "apply", "-f", "-"); err != nil {
 		t.Fatal(out, err)

@@ -18,25 +18,25 @@ import (
 	"fairlead.dev/services/installer/internal/local/tokens"
 )
 
-// show keeps the console up to date: at every change and, for ages and revisions, every second.
-func (n *Node) show(ctx context.Context) error {
+// showConsole redraws the console at every change, and every second for ages and revisions.
+func (n *Node) showConsole(ctx context.Context) error {
 	for ctx.Err() == nil {
-		changed := n.board.Changed()
+		changed := n.statuses.Changed()
 		n.cfg.Console.Show(n.rows())
 		select {
 		case <-ctx.Done():
 		case <-changed:
-			// Changes come in bursts; a person cannot read faster.
+			// Changes come in bursts.
 			n.wait(ctx, 50*time.Millisecond)
-		case <-n.cfg.Clock.After(fleetPeriod):
+		case <-n.cfg.Clock.After(revisionsPeriod):
 		}
 	}
 	return nil
 }
 
-// rows is the table: services first, then each Pod's processes.
+// rows is the console's table: services first, then each Pod's processes.
 func (n *Node) rows() []console.Row {
-	entries := n.board.Snapshot()
+	entries := n.statuses.Snapshot()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	var rows []console.Row
@@ -44,13 +44,13 @@ func (n *Node) rows() []console.Row {
 		e := entries[name]
 		rows = append(rows, console.Row{
 			Service: name, PID: e.PID, Ready: e.Ready, Reason: e.Reason, Restarts: e.Restarts,
-			Revision: revision, Expires: n.fleet.expiry[name],
+			Revision: revision, Expires: n.seen.expiry[name],
 		})
 	}
 	for _, s := range n.cfg.Plan.Services {
-		number := n.fleet.served[s.Name]
+		number := n.seen.served[s.Name]
 		if s.Program == "config-watcher" {
-			number = n.fleet.newest
+			number = n.seen.newest
 		}
 		revision := ""
 		if number > 0 {
@@ -64,7 +64,7 @@ func (n *Node) rows() []console.Row {
 		}
 		if p.Agent != nil {
 			revision := ""
-			if r, ok := n.fleet.acked[p.NodeID()]; ok {
+			if r, ok := n.seen.acked[p.NodeID()]; ok {
 				revision = fmt.Sprint(r)
 			}
 			add(p.Agent.Name, revision)
@@ -73,9 +73,9 @@ func (n *Node) rows() []console.Row {
 	return rows
 }
 
-// unready lists who is not ready, and why.
+// unready lists the processes and Pods that are not ready, each with the reason.
 func (n *Node) unready() []string {
-	entries := n.board.Snapshot()
+	entries := n.statuses.Snapshot()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	var list []string
@@ -97,18 +97,19 @@ func (n *Node) unready() []string {
 	return list
 }
 
-// A person is told what is still missing after firstHint, and then every notReadyHint.
+// reportReady prints what is not ready after firstHint, and again every notReadyHint.
 const (
 	firstHint    = 5 * time.Second
 	notReadyHint = 15 * time.Second
 )
 
-// announce waits until everything is ready and every proxy has the whole mesh, and tells so once.
-func (n *Node) announce(ctx context.Context) error {
+// reportReady waits until everything is ready and every proxy has acknowledged the newest revision, and reports it
+// once. It returns an error after ReadyTimeout.
+func (n *Node) reportReady(ctx context.Context) error {
 	began := n.cfg.Clock.Now()
 	hint := began.Add(firstHint - notReadyHint)
 	for ctx.Err() == nil {
-		changed := n.board.Changed()
+		changed := n.statuses.Changed()
 		missing := n.unready()
 		if len(missing) == 0 {
 			err := n.allAcked(ctx)
@@ -123,7 +124,7 @@ func (n *Node) announce(ctx context.Context) error {
 		}
 		if now.Sub(hint) > notReadyHint {
 			hint = now
-			n.cfg.Console.Line("waiting for " + short(missing))
+			n.cfg.Console.Line("waiting for " + joinFew(missing))
 		}
 		select {
 		case <-ctx.Done():
@@ -141,7 +142,7 @@ func (n *Node) announce(ctx context.Context) error {
 	return nil
 }
 
-// allAcked tells whether every proxy has acknowledged the newest revision.
+// allAcked returns an error unless every proxy has acknowledged the newest revision.
 func (n *Node) allAcked(ctx context.Context) error {
 	if n.proxies() == 0 {
 		return nil
@@ -162,7 +163,7 @@ func (n *Node) allAcked(ctx context.Context) error {
 	return nil
 }
 
-// proxies is the number of Envoys. An application that speaks xDS itself connects when it likes.
+// proxies counts the Envoys. A proxyless gRPC client connects when it wants to, so nothing waits for it.
 func (n *Node) proxies() int {
 	count := 0
 	for _, p := range n.cfg.Plan.Pods {
@@ -173,7 +174,7 @@ func (n *Node) proxies() int {
 	return count
 }
 
-// setReady tells the world that the mesh is ready.
+// setReady writes state.json and the ready file, and prints the URLs of the gateways.
 func (n *Node) setReady(after time.Duration) error {
 	n.mu.Lock()
 	n.ready = true

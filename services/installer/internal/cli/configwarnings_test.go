@@ -14,10 +14,10 @@ func warningAbout(namespace, name, text string) *configv1.Warning {
 	return &configv1.Warning{Object: &configv1.ObjectKey{Kind: "VirtualService", Namespace: namespace, Name: name}, Text: text}
 }
 
-// TestBroken: what a write makes wrong about objects that it does not touch is told after it, but not of those that the
-// same command deletes.
-func TestBroken(t *testing.T) {
-	m := newMesh(t)
+// TestWritesWarnAboutOtherObjects: a write prints the warnings that it causes about other objects, but not about those
+// that the same command deletes.
+func TestWritesWarnAboutOtherObjects(t *testing.T) {
+	m := newFixture(t)
 	m.SetWarnings(nil, []*configv1.Warning{warningAbout("shop", "other", "VirtualService shop/other: no host")})
 	name := file(t, object)
 	if out, _, err := m.run("", "config", "apply", "-f", name); err != nil || out != "VirtualService shop/web created\nwarning: now wrong: VirtualService shop/other: no host\n" {
@@ -37,9 +37,9 @@ func TestBroken(t *testing.T) {
 	}
 }
 
-// TestWhyWarns: why tells what is wrong with the objects that it names, and with others for the host.
-func TestWhyWarns(t *testing.T) {
-	m := newMesh(t)
+// TestWhyShowsWarnings: why prints the warnings about the objects that it names, and about others for the host.
+func TestWhyShowsWarnings(t *testing.T) {
+	m := newFixture(t)
 	m.SetFleet(twoProxies(), nil)
 	m.SetWarnings([]*configv1.Warning{
 		{Object: &configv1.ObjectKey{Kind: "DestinationRule", Namespace: "shop", Name: "reviews"}, Text: "made from"},
