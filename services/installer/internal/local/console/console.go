@@ -1,4 +1,5 @@
-// Package console shows a running mesh to a person: a table that is redrawn on a terminal, plain lines elsewhere.
+// Package console prints the state of a running mesh for `fairlead up`: Terminal redraws a table in place, Plain prints
+// a line for each change. Package local calls Show and Line.
 package console
 
 import (
@@ -23,17 +24,17 @@ type Row struct {
 	Ready    bool
 	Reason   string
 	Restarts int
-	// Revision that the process has; empty if it has none.
+	// Revision is the one that the process has; empty if it has none.
 	Revision string
-	// Expires is the end of its certificate; zero if it has none.
+	// Expires is when its certificate ends; zero if it has none.
 	Expires time.Time
 }
 
-// Console shows rows and lines. Its methods are safe for concurrent use.
+// Console prints rows and lines. Its methods are safe for concurrent use.
 type Console interface {
-	// Show brings the table up to date.
+	// Show replaces the table.
 	Show([]Row)
-	// Line prints a line that stays.
+	// Line prints a line that stays above the table.
 	Line(string)
 }
 
@@ -46,12 +47,12 @@ type Plain struct {
 	last map[string]Row
 }
 
-// NewPlain prints to w.
+// NewPlain returns a console that prints to w.
 func NewPlain(w io.Writer, c clock.Clock) *Plain {
 	return &Plain{w: w, clock: c, last: map[string]Row{}}
 }
 
-// Show prints what has changed.
+// Show prints a line for each process whose readiness has changed.
 func (p *Plain) Show(rows []Row) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -69,7 +70,7 @@ func (p *Plain) Show(rows []Row) {
 	}
 }
 
-// Line prints a line.
+// Line prints a line with the time.
 func (p *Plain) Line(s string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -80,11 +81,11 @@ func (p *Plain) print(s string) {
 	fmt.Fprintf(p.w, "%s  %s\n", p.clock.Now().Format(time.TimeOnly), s)
 }
 
-// Terminal redraws a table in place.
+// Terminal redraws a table in place, with control sequences.
 type Terminal struct {
 	w     io.Writer
 	clock clock.Clock
-	// size tells the terminal's width and height.
+	// size returns the terminal's width and height.
 	size func() (width, height int)
 
 	mu    sync.Mutex
@@ -92,12 +93,12 @@ type Terminal struct {
 	rows  []Row
 }
 
-// NewTerminal draws on w, whose size is asked for before each drawing.
+// NewTerminal returns a console that draws on w. It asks for the size before each drawing.
 func NewTerminal(w io.Writer, c clock.Clock, size func() (width, height int)) *Terminal {
 	return &Terminal{w: w, clock: c, size: size}
 }
 
-// Show draws the table over the one before.
+// Show draws the table over the previous one.
 func (t *Terminal) Show(rows []Row) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -130,17 +131,17 @@ func (t *Terminal) draw() {
 	width, height := t.size()
 	lines := Table(t.rows, t.clock.Now()).Lines()
 	if most := max(height-2, 3); len(lines) > most {
-		// Ready rows make room for those that need attention.
-		lines = shorten(t.rows, t.clock.Now(), most)
+		// Rows that are not ready are shown first.
+		lines = shortTable(t.rows, t.clock.Now(), most)
 	}
 	t.erase()
 	for _, l := range lines {
-		fmt.Fprintln(t.w, cut(terminal.Text(l), width))
+		fmt.Fprintln(t.w, truncate(terminal.Text(l), width))
 	}
 	t.drawn = len(lines)
 }
 
-func shorten(rows []Row, now time.Time, most int) []string {
+func shortTable(rows []Row, now time.Time, most int) []string {
 	var kept []Row
 	for _, r := range rows {
 		if !r.Ready {
@@ -156,14 +157,14 @@ func shorten(rows []Row, now time.Time, most int) []string {
 	return append(Table(kept, now).Lines(), fmt.Sprintf("... and %d more, all in state.json", len(rows)-len(kept)))
 }
 
-func cut(line string, width int) string {
+func truncate(line string, width int) string {
 	if width <= 0 || utf8.RuneCountInString(line) <= width {
 		return line
 	}
 	return string([]rune(line)[:width])
 }
 
-// Table is the rows as text; now tells how long certificates still last.
+// Table formats rows; now is for how long certificates still last.
 func Table(rows []Row, now time.Time) *table.Table {
 	t := &table.Table{Header: []string{"SERVICE", "PID", "READY", "REVISION", "CERTIFICATE EXPIRES"}}
 	for _, r := range rows {
@@ -174,7 +175,7 @@ func Table(rows []Row, now time.Time) *table.Table {
 		if r.Ready {
 			ready = "yes"
 		} else if r.Reason != "" {
-			ready = "no: " + firstWords(r.Reason, 60)
+			ready = "no: " + truncateReason(r.Reason, 60)
 		}
 		if r.Restarts > 0 {
 			ready += fmt.Sprintf(" (%d restarts)", r.Restarts)
@@ -200,7 +201,7 @@ func age(d time.Duration) string {
 	return fmt.Sprintf("%dh%02dm", int(d.Hours()), int(d.Minutes())%60)
 }
 
-func firstWords(s string, most int) string {
+func truncateReason(s string, most int) string {
 	s = strings.Join(strings.Fields(s), " ")
 	if utf8.RuneCountInString(s) <= most {
 		return s

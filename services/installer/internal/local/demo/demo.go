@@ -1,6 +1,7 @@
-// Package demo shows, on a mesh that it starts and ends, what Fairlead promises: identities from real handshakes, a
-// change of routing while traffic flows, the loss of an xds-server, the renewal of a certificate, and the refusal of a
-// broken object. Whatever differs from what is promised makes it fail.
+// Package demo runs `fairlead demo`: it starts a mesh of the book shop and checks identities from real handshakes, a
+// change of routing under traffic, the loss of an xds-server, the renewal of a certificate and the refusal of a broken
+// object. Run prints each result and fails if one differs from what Fairlead promises. cli/demo.go calls it with a
+// function that runs the mesh.
 package demo
 
 import (
@@ -19,20 +20,20 @@ import (
 	"fairlead.dev/services/installer/internal/local/rundir"
 )
 
-// Config of a demonstration.
+// Config of Run.
 type Config struct {
-	// Up runs the mesh until ctx ends, writing to out.
+	// Up runs the mesh until ctx ends and prints to out.
 	Up func(ctx context.Context, out io.Writer) error
-	// RunDir and ReadyFile are those that Up uses.
+	// RunDir and ReadyFile are where Up keeps the mesh and says that it is ready.
 	RunDir, ReadyFile string
-	// Change and Broken are the files that are applied.
+	// Change shifts reviews to v3; Broken must be refused. Both are files.
 	Change, Broken string
-	// Requests that are sent at first.
+	// Requests is how many requests the first step sends.
 	Requests int
 	Out      io.Writer
 }
 
-// Limits of the demonstration's parts.
+// How long each part may take.
 const (
 	readyLimit     = 60 * time.Second
 	stepLimit      = 20 * time.Second
@@ -40,21 +41,21 @@ const (
 	stopLimit      = 45 * time.Second
 )
 
-// demo is one run.
+// demo is one Run.
 type demo struct {
 	cfg       Config
 	state     *rundir.State
 	client    *client
 	configAPI *configapi.Client
 	failed    []string
-	// upErr is what the mesh ended with; set when it has ended.
+	// upErr is the result of Up; set before the channel ended is closed.
 	upErr error
 }
 
-// ErrDiffers says that something was not as promised.
+// ErrDiffers is the error of a Run in which a check failed.
 var ErrDiffers = errors.New("the demonstration differs from what is promised")
 
-// Run runs the demonstration. Every part that can be shown is shown, also after a failure.
+// Run runs the demonstration. It goes on after a failed step, so that every step is shown.
 func Run(ctx context.Context, cfg Config) error {
 	d := &demo{cfg: cfg}
 	began := time.Now()
@@ -80,7 +81,7 @@ func Run(ctx context.Context, cfg Config) error {
 		}
 		return errors.Join(err, d.output(log.Name()))
 	}
-	d.say("ready after %s: %s", ms(time.Since(began)), d.inventory())
+	d.say("ready after %s: %s", millis(time.Since(began)), d.inventory())
 	d.measuredOn(ctx)
 
 	for _, step := range []struct {
@@ -118,10 +119,10 @@ func Run(ctx context.Context, cfg Config) error {
 	return nil
 }
 
-// ErrInterrupted says that the demonstration ended before it had shown everything.
+// ErrInterrupted is the error of a Run whose ctx ended early.
 var ErrInterrupted = errors.New("the demonstration was interrupted: not everything was shown")
 
-// errEnded says that the mesh did not come up; why is in what it ended with.
+// errEnded says that Up returned before the mesh was ready.
 var errEnded = errors.New("the mesh ended before it was ready")
 
 // waitReady waits until the mesh is ready and connects to it.
@@ -155,7 +156,7 @@ func (d *demo) waitReady(ctx context.Context, ended <-chan struct{}) error {
 	return err
 }
 
-// reload reads the state of the mesh again.
+// reload reads state.json again: pids change when processes restart.
 func (d *demo) reload() error {
 	s, err := rundir.Open(d.cfg.RunDir)
 	if err != nil {
@@ -173,7 +174,7 @@ func (d *demo) inventory() string {
 	return fmt.Sprintf("%d services, %d gateway, %d sidecars, %s", len(d.state.Services), kinds["gateway"], kinds["sidecar"], d.state.URLs[0].URL)
 }
 
-// measuredOn says what the figures below were measured on.
+// measuredOn prints the machine and the versions that the figures are for.
 func (d *demo) measuredOn(ctx context.Context) {
 	envoy := "unknown"
 	for _, p := range d.proxies() {
@@ -185,7 +186,7 @@ func (d *demo) measuredOn(ctx context.Context) {
 	d.say("measured on %d cores (%s/%s), %s, Envoy %s, everything on this one machine", runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version(), envoy)
 }
 
-// proxies lists the Pods that have one.
+// proxies lists the Pods that have an agent.
 func (d *demo) proxies() []rundir.Pod {
 	var list []rundir.Pod
 	for _, p := range d.state.Pods {
@@ -196,7 +197,7 @@ func (d *demo) proxies() []rundir.Pod {
 	return list
 }
 
-// rejected asserts that no proxy has rejected any update.
+// rejected checks that no proxy has rejected an update.
 func (d *demo) rejected(ctx context.Context) error {
 	var counters, rejected uint64
 	for _, p := range d.proxies() {
@@ -219,7 +220,7 @@ func (d *demo) rejected(ctx context.Context) error {
 	return nil
 }
 
-// tearDown waits for the end of the mesh and looks for what is left.
+// tearDown waits until Up has returned, and checks that no process is left.
 func (d *demo) tearDown(ended <-chan struct{}) {
 	began := time.Now()
 	select {
@@ -243,10 +244,10 @@ func (d *demo) tearDown(ended <-chan struct{}) {
 			}
 		}
 	}
-	d.check(left == 0, "drained and ended in %s, %d processes left", ms(time.Since(began)), left)
+	d.check(left == 0, "drained and ended in %s, %d processes left", millis(time.Since(began)), left)
 }
 
-// output is what the mesh printed, as an error.
+// output returns what the mesh printed, as an error.
 func (d *demo) output(name string) error {
 	text, err := os.ReadFile(name)
 	if err != nil {
@@ -259,7 +260,7 @@ func (d *demo) title(s string) { fmt.Fprintf(d.cfg.Out, "\n== %s\n", s) }
 
 func (d *demo) say(format string, a ...any) { fmt.Fprintf(d.cfg.Out, "   "+format+"\n", a...) }
 
-// check prints a statement and notes it if it does not hold.
+// check prints a statement, as failed if ok is false.
 func (d *demo) check(ok bool, format string, a ...any) {
 	if !ok {
 		d.fail(format, a...)
@@ -274,5 +275,5 @@ func (d *demo) fail(format string, a ...any) {
 	d.failed = append(d.failed, s)
 }
 
-// ms is a duration in milliseconds.
-func ms(t time.Duration) string { return fmt.Sprintf("%.1f ms", float64(t.Microseconds())/1000) }
+// millis formats a duration in milliseconds.
+func millis(t time.Duration) string { return fmt.Sprintf("%.1f ms", float64(t.Microseconds())/1000) }

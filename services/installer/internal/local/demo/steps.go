@@ -17,7 +17,7 @@ import (
 	"fairlead.dev/services/installer/internal/local/rundir"
 )
 
-// requests sends the first requests and shows who answered, and whom each server saw.
+// requests sends the first requests, and checks which versions answered and which caller each server saw.
 func (d *demo) requests(ctx context.Context) error {
 	page, err := d.client.get(ctx, "/productpage")
 	if err != nil {
@@ -28,7 +28,7 @@ func (d *demo) requests(ctx context.Context) error {
 	var list []answer
 	began := time.Now()
 	for range d.cfg.Requests {
-		list = append(list, d.client.chain(ctx))
+		list = append(list, d.client.getChain(ctx))
 	}
 	took := time.Since(began)
 	failed, kinds := failures(list)
@@ -36,13 +36,13 @@ func (d *demo) requests(ctx context.Context) error {
 		d.say("%s", k)
 	}
 	d.check(failed == 0, "%d requests, %d failed; %.0f requests/s one after the other, median %s, 99 %% within %s",
-		len(list), failed, float64(len(list))/took.Seconds(), ms(percentile(list, 0.5)), ms(percentile(list, 0.99)))
+		len(list), failed, float64(len(list))/took.Seconds(), millis(percentile(list, 0.5)), millis(percentile(list, 0.99)))
 	d.split(list)
 	d.identities(list)
 	return nil
 }
 
-// split prints which versions of reviews answered, and checks that all three did.
+// split checks that the versions of reviews answered in the proportions of the VirtualService.
 func (d *demo) split(list []answer) {
 	count := map[string]int{}
 	for _, a := range list {
@@ -52,7 +52,7 @@ func (d *demo) split(list []answer) {
 	for _, v := range []string{"v1", "v2", "v3"} {
 		parts = append(parts, fmt.Sprintf("%s %.0f %%", v, 100*float64(count[v])/float64(len(list))))
 	}
-	// 50/30/20 are asked for; with 300 requests each share is within 10 points but once in ten thousand runs.
+	// Of 300 requests, each share is within 10 points of 50/30/20, but for one run in ten thousand.
 	ok := true
 	for v, want := range map[string]float64{"v1": 50, "v2": 30, "v3": 20} {
 		got := 100 * float64(count[v]) / float64(len(list))
@@ -61,7 +61,7 @@ func (d *demo) split(list []answer) {
 	d.check(ok, "reviews: %s (the VirtualService asks for 50/30/20)", strings.Join(parts, ", "))
 }
 
-// identities prints whom each server saw, and checks it against who calls whom.
+// identities checks that each server saw the identity of its one caller.
 func (d *demo) identities(list []answer) {
 	seen := map[string]map[string]bool{}
 	for _, a := range list {
@@ -84,7 +84,7 @@ func (d *demo) identities(list []answer) {
 	}
 }
 
-// identityOf is the SPIFFE id of the Pods of an app.
+// identityOf returns the SPIFFE id of an app's Pods.
 func (d *demo) identityOf(app string) string {
 	for _, p := range d.state.Pods {
 		if p.Labels["app"] == app {
@@ -94,18 +94,19 @@ func (d *demo) identityOf(app string) string {
 	return "no Pod of app " + app
 }
 
-// settled is how many answers in a row make a change complete.
-const settled = 60
+// settledAnswers is how many answers in a row must be of the new version for a change to count as complete.
+const settledAnswers = 60
 
-// shift applies the change and measures how long it takes to reach every proxy, and the first request.
+// shift applies the change under traffic, and measures when every proxy has acknowledged it and when requests follow
+// it.
 func (d *demo) shift(ctx context.Context) error {
 	content, err := os.ReadFile(d.cfg.Change)
 	if err != nil {
 		return err
 	}
-	t := d.client.steady(ctx)
+	t := d.client.startTraffic(ctx)
 	defer t.cancel()
-	if err := waitUntil(ctx, func() bool { return len(t.snapshot()) >= settled }); err != nil {
+	if err := waitUntil(ctx, func() bool { return len(t.snapshot()) >= settledAnswers }); err != nil {
 		return err
 	}
 	write := time.Now()
@@ -119,21 +120,21 @@ func (d *demo) shift(ctx context.Context) error {
 		return d.configAPI.Explain(err)
 	}
 	acked := time.Since(write)
-	_ = waitUntil(ctx, func() bool { _, ok := firstSettled(t.snapshot(), "v3", settled); return ok })
+	_ = waitUntil(ctx, func() bool { _, ok := firstSettled(t.snapshot(), "v3", settledAnswers); return ok })
 	list := t.stop()
 
 	d.check(len(wait.GetPending())+len(wait.GetRejected()) == 0 && int(wait.GetAcked()) == len(d.proxies()),
-		"revision %d: written after %s, acknowledged by %d of %d proxies after %s", wait.GetRevision().GetSequence(), ms(accepted), wait.GetAcked(), len(d.proxies()), ms(acked))
-	first, ok := firstSettled(list, "v3", settled)
+		"revision %d: written after %s, acknowledged by %d of %d proxies after %s", wait.GetRevision().GetSequence(), millis(accepted), wait.GetAcked(), len(d.proxies()), millis(acked))
+	first, ok := firstSettled(list, "v3", settledAnswers)
 	if !ok {
 		return errors.New("reviews are not all answered by v3")
 	}
-	d.check(true, "from the request on that began %s after the write, all were answered by v3", ms(max(0, first.began.Sub(write))))
+	d.check(true, "from the request on that began %s after the write, all were answered by v3", millis(max(0, first.began.Sub(write))))
 	d.noFailures(list)
 	return nil
 }
 
-// noFailures checks that no request of the traffic failed.
+// noFailures checks that no request failed.
 func (d *demo) noFailures(list []answer) {
 	failed, kinds := failures(list)
 	for _, k := range kinds {
@@ -143,10 +144,10 @@ func (d *demo) noFailures(list []answer) {
 	if len(list) > 0 {
 		took = list[len(list)-1].ended.Sub(list[0].began)
 	}
-	d.check(failed == 0 && len(list) > 0, "%d requests in %.1f s of steady traffic, %d failed, 99 %% within %s", len(list), took.Seconds(), failed, ms(percentile(list, 0.99)))
+	d.check(failed == 0 && len(list) > 0, "%d requests in %.1f s of steady traffic, %d failed, 99 %% within %s", len(list), took.Seconds(), failed, millis(percentile(list, 0.99)))
 }
 
-// killServer kills the xds-server that has the most proxies and waits until all of them are connected again.
+// killServer kills the xds-server that has the most proxies, and checks how soon all of these are connected again.
 func (d *demo) killServer(ctx context.Context) error {
 	before, err := d.configAPI.ListProxies(ctx, &configv1.ListProxiesRequest{})
 	if err != nil {
@@ -159,9 +160,9 @@ func (d *demo) killServer(ctx context.Context) error {
 	if victim == nil {
 		return errors.New("no proxy is connected to an xds-server of this mesh")
 	}
-	t := d.client.steady(ctx)
+	t := d.client.startTraffic(ctx)
 	defer t.cancel()
-	if err := waitUntil(ctx, func() bool { return len(t.snapshot()) >= settled }); err != nil {
+	if err := waitUntil(ctx, func() bool { return len(t.snapshot()) >= settledAnswers }); err != nil {
 		return err
 	}
 	kill := time.Now()
@@ -180,17 +181,17 @@ func (d *demo) killServer(ctx context.Context) error {
 		return back == len(lost)
 	})
 	took := time.Since(kill)
-	// Traffic goes on for a while on the new streams.
+	// Some traffic follows on the new streams.
 	count := len(t.snapshot())
-	_ = waitUntil(ctx, func() bool { return len(t.snapshot()) >= count+settled })
+	_ = waitUntil(ctx, func() bool { return len(t.snapshot()) >= count+settledAnswers })
 	list := t.stop()
 	d.check(err == nil && took <= reconnectLimit, "%d of %d proxies were connected again after %s (limit %s), %d bytes of configuration were sent to them",
-		back, len(lost), ms(took), reconnectLimit, bytes)
+		back, len(lost), millis(took), reconnectLimit, bytes)
 	d.noFailures(list)
 	return nil
 }
 
-// busiest is the running xds-server with the most proxies, and these with their connections' times.
+// busiest returns the running xds-server with the most proxies, and when each of these connected, by node id.
 func (d *demo) busiest(proxies []*configv1.ProxyStatus) (*rundir.Service, map[string]time.Time) {
 	var victim *rundir.Service
 	lost := map[string]time.Time{}
@@ -212,13 +213,13 @@ func (d *demo) busiest(proxies []*configv1.ProxyStatus) (*rundir.Service, map[st
 	return victim, lost
 }
 
-// instanceOf tells whether a reporting instance, "xds-server-0/7c1f", is a run of the named server.
+// instanceOf reports whether a reporting instance, "xds-server-0/7c1f", is a run of the named process.
 func instanceOf(instance, name string) bool {
 	return instance == name || strings.HasPrefix(instance, name+"/")
 }
 
-// reconnected counts the lost proxies that have a new connection with everything acknowledged, and the bytes sent on
-// those.
+// reconnected counts the lost proxies that have a new connection and have acknowledged a revision, and the bytes sent
+// on these connections.
 func reconnected(now []*configv1.ProxyStatus, lost map[string]time.Time) (back int, bytes uint64) {
 	for _, p := range now {
 		old, ok := lost[p.GetNodeId()]
@@ -250,9 +251,9 @@ func (d *demo) renew(ctx context.Context) error {
 	if len(before) == 0 {
 		return fmt.Errorf("%s has no certificate", pod.ID())
 	}
-	t := d.client.steady(ctx)
+	t := d.client.startTraffic(ctx)
 	defer t.cancel()
-	if err := waitUntil(ctx, func() bool { return len(t.snapshot()) >= settled }); err != nil {
+	if err := waitUntil(ctx, func() bool { return len(t.snapshot()) >= settledAnswers }); err != nil {
 		return err
 	}
 	began := time.Now()
@@ -270,18 +271,18 @@ func (d *demo) renew(ctx context.Context) error {
 	})
 	took := time.Since(began)
 	count := len(t.snapshot())
-	_ = waitUntil(ctx, func() bool { return len(t.snapshot()) >= count+settled })
+	_ = waitUntil(ctx, func() bool { return len(t.snapshot()) >= count+settledAnswers })
 	list := t.stop()
 	if fresh == nil {
 		d.fail("%s still has the certificate %s", pod.ID(), before[0].Serial)
 	} else {
-		d.check(true, "%s: serial %s became %s after %s", pod.ID(), before[0].Serial, fresh.Serial, ms(took))
+		d.check(true, "%s: serial %s became %s after %s", pod.ID(), before[0].Serial, fresh.Serial, millis(took))
 	}
 	d.noFailures(list)
 	return nil
 }
 
-// broken applies a broken object and checks that it is refused and changes nothing.
+// broken checks that a broken object is refused and changes nothing.
 func (d *demo) broken(ctx context.Context) error {
 	content, err := os.ReadFile(d.cfg.Broken)
 	if err != nil {
@@ -301,8 +302,8 @@ func (d *demo) broken(ctx context.Context) error {
 	}
 	d.check(true, "refused")
 	var list []answer
-	for range settled {
-		list = append(list, d.client.chain(ctx))
+	for range settledAnswers {
+		list = append(list, d.client.getChain(ctx))
 	}
 	after, err := d.configAPI.ListProxies(ctx, &configv1.ListProxiesRequest{})
 	if err != nil {
@@ -312,13 +313,13 @@ func (d *demo) broken(ctx context.Context) error {
 	for _, k := range kinds {
 		d.say("%s", k)
 	}
-	_, still := firstSettled(list, "v3", settled)
+	_, still := firstSettled(list, "v3", settledAnswers)
 	d.check(failed == 0 && still, "traffic is unchanged: %d requests, %d failed, all answered by v3: %t", len(list), failed, still)
 	d.check(before.GetRevision().GetSequence() == after.GetRevision().GetSequence(), "the revision is still %d", after.GetRevision().GetSequence())
 	return nil
 }
 
-// waitUntil asks until the answer is yes or ctx ends.
+// waitUntil calls done until it returns true or ctx ends.
 func waitUntil(ctx context.Context, done func() bool) error {
 	for !done() {
 		select {

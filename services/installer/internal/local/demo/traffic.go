@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// client sends requests through the gateway, as a browser would: plain HTTP with connections kept alive.
+// client sends requests through the gateway, over plain HTTP with keep-alive connections, as a browser does.
 type client struct {
 	base string
 	http *http.Client
@@ -25,7 +25,7 @@ func newClient(url string) *client {
 	}}
 }
 
-// hop is a server on a request's way and the caller it saw.
+// hop is one server of a request's chain and the caller that it saw.
 type hop struct {
 	Service string `json:"service"`
 	Version string `json:"version"`
@@ -34,14 +34,14 @@ type hop struct {
 	Error   string `json:"error"`
 }
 
-// answer is one request's outcome.
+// answer is the outcome of one request.
 type answer struct {
 	began, ended time.Time
 	hops         []hop
 	err          error
 }
 
-// version of the reviews that answered.
+// version is the version of reviews that answered.
 func (a answer) version() string {
 	for _, h := range a.hops {
 		if h.Service == "reviews" {
@@ -51,11 +51,11 @@ func (a answer) version() string {
 	return ""
 }
 
-// maxBody bounds what is read of an answer.
+// maxBody bounds what is read of a response.
 const maxBody = 1 << 20
 
-// chain asks for a page's whole chain of servers. A server that did not answer makes the request fail.
-func (c *client) chain(ctx context.Context) answer {
+// getChain requests the chain of servers behind a page. It fails if one of them did not answer.
+func (c *client) getChain(ctx context.Context) answer {
 	a := answer{began: time.Now()}
 	a.hops, a.err = c.fetch(ctx)
 	a.ended = time.Now()
@@ -76,7 +76,7 @@ func (c *client) fetch(ctx context.Context) ([]hop, error) {
 	return chain.Hops, nil
 }
 
-// get fetches a path; any status but 200 is an error.
+// get requests a path; another status than 200 is an error.
 func (c *client) get(ctx context.Context, path string) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+path, nil)
 	if err != nil {
@@ -97,7 +97,7 @@ func (c *client) get(ctx context.Context, path string) ([]byte, error) {
 	return body, nil
 }
 
-// traffic is a steady stream of requests, from several callers that each send one after the other.
+// traffic is a stream of requests from several callers, of which each waits for its answers.
 type traffic struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
@@ -106,21 +106,21 @@ type traffic struct {
 	answers []answer
 }
 
-// callers of steady traffic, and the pause of each between two requests.
+// callers is how many callers send traffic, pause how long each waits after an answer.
 const (
 	callers = 4
 	pause   = 5 * time.Millisecond
 )
 
-// steady starts steady traffic.
-func (c *client) steady(ctx context.Context) *traffic {
+// startTraffic starts traffic that runs until stop or the end of ctx.
+func (c *client) startTraffic(ctx context.Context) *traffic {
 	ctx, cancel := context.WithCancel(ctx)
 	t := &traffic{cancel: cancel}
 	for range callers {
 		t.wg.Go(func() {
 			for ctx.Err() == nil {
-				// The request under way at the end is let through: cutting it would count as a failure.
-				a := c.chain(context.WithoutCancel(ctx))
+				// A request that was cut at the end would count as failed.
+				a := c.getChain(context.WithoutCancel(ctx))
 				t.mu.Lock()
 				t.answers = append(t.answers, a)
 				t.mu.Unlock()
@@ -134,7 +134,7 @@ func (c *client) steady(ctx context.Context) *traffic {
 	return t
 }
 
-// snapshot is the answers so far, by their beginning.
+// snapshot returns the answers so far, in the order of their requests' beginnings.
 func (t *traffic) snapshot() []answer {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -143,14 +143,14 @@ func (t *traffic) snapshot() []answer {
 	return list
 }
 
-// stop ends the traffic and returns all answers.
+// stop stops the traffic and returns all answers.
 func (t *traffic) stop() []answer {
 	t.cancel()
 	t.wg.Wait()
 	return t.snapshot()
 }
 
-// failures lists the errors among answers, each kind once with its count.
+// failures counts the failed answers, and lists each different error with its count.
 func failures(list []answer) (count int, kinds []string) {
 	byText := map[string]int{}
 	for _, a := range list {
@@ -166,7 +166,7 @@ func failures(list []answer) (count int, kinds []string) {
 	return count, kinds
 }
 
-// percentile is the duration that share of the answers took at most.
+// percentile returns the duration that the share of successful answers did not exceed.
 func percentile(list []answer, share float64) time.Duration {
 	var times []time.Duration
 	for _, a := range list {
@@ -181,8 +181,8 @@ func percentile(list []answer, share float64) time.Duration {
 	return times[min(int(share*float64(len(times))), len(times)-1)]
 }
 
-// firstSettled is the first answer from which on, by the order of their beginnings, every answer is of the version; ok
-// is false if the last one is not, or fewer than least are.
+// firstSettled returns the first answer from which on all are of the version; ok is false if these are fewer than
+// least.
 func firstSettled(list []answer, version string, least int) (a answer, ok bool) {
 	i := len(list)
 	for i > 0 && list[i-1].err == nil && list[i-1].version() == version {

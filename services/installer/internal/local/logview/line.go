@@ -1,4 +1,5 @@
-// Package logview reads the log files of a mesh's processes: several as one, by time, by level, and as they grow.
+// Package logview reads the logs of a mesh's processes for `fairlead logs`: Open takes the files, Reader.Read merges
+// their lines by time, filtered by level and age, and Reader.Follow goes on with new lines.
 package logview
 
 import (
@@ -8,21 +9,21 @@ import (
 	"time"
 )
 
-// Line is a line of a log, without its end.
+// Line is a line of a log, without its newline.
 type Line struct {
-	// Source says whose it is.
+	// Source is the name of its log.
 	Source string
 	Text   string
-	// At is when it was written: what the line says, or else the line before it; zero if neither does.
+	// At is the time in the line, or that of the line before it; zero if neither has one.
 	At time.Time
-	// Level orders levels; a line that says none has that of the line before it.
+	// Level is the level in the line, or that of the line before it.
 	Level Level
 }
 
 // Level of a line.
 type Level int
 
-// Levels, from the one that says most.
+// Levels, the most verbose first.
 const (
 	Debug Level = iota - 1
 	Info
@@ -30,24 +31,25 @@ const (
 	Error
 )
 
-// LevelNames are the levels that --level offers; ParseLevel knows more spellings.
+// LevelNames are the values of --level; ParseLevel accepts more spellings.
 var LevelNames = []string{"debug", "info", "warn", "error"}
 
-// levels are the spellings of our services, of Envoy and of programs whose logs look like theirs.
+// levels are the spellings of Fairlead's services, of Envoy and of common logging libraries.
 var levels = map[string]Level{
 	"trace": Debug, "debug": Debug, "info": Info, "notice": Info, "warn": Warn, "warning": Warn, "error": Error, "critical": Error, "fatal": Error,
 }
 
-// ParseLevel reads a level.
+// ParseLevel parses a level in any of these spellings.
 func ParseLevel(text string) (Level, bool) {
 	l, ok := levels[strings.ToLower(text)]
 	return l, ok
 }
 
-// envoyTime is how Envoy's lines begin: [2026-01-02 15:04:05.000][thread][level][logger]. The time is UTC.
+// envoyTime is the time in Envoy's lines: [2026-01-02 15:04:05.000][thread][level][logger]. It is UTC.
 const envoyTime = "2006-01-02 15:04:05.000"
 
-// parse takes time and level out of a line: of JSON, as slog, zap and the like write it, or of Envoy's form.
+// parse finds time and level in a line: a JSON object, as slog, zap and others write it, or a line of Envoy. timed and
+// levelled say which of them it has.
 func parse(text []byte) (at time.Time, level Level, timed, levelled bool) {
 	switch {
 	case bytes.HasPrefix(text, []byte("{")):

@@ -10,43 +10,43 @@ import (
 	"time"
 )
 
-// Source is a log file and the name that its lines are shown under.
+// Source is a log file and the name of its lines.
 type Source struct{ Name, Path string }
 
-// Options say which lines are wanted.
+// Options choose lines.
 type Options struct {
-	// Tail is how many of the last wanted lines of each source are shown; negative means all.
+	// Tail is how many lines of each source are shown at most, the last ones; negative means all.
 	Tail int
-	// Since leaves out lines that were written before; zero leaves out none.
+	// Since excludes earlier lines; zero excludes none.
 	Since time.Time
-	// Level leaves out lines of lower levels.
+	// Level excludes lines of more verbose levels.
 	Level Level
 	// Poll is how often Follow looks for new lines.
 	Poll time.Duration
 }
 
-// maxLine is where a line is cut.
+// maxLine is the length at which a line is cut.
 const maxLine = 1 << 20
 
-// file reads the wanted lines of a source.
+// file reads the lines of one source that the options choose.
 type file struct {
 	source Source
 	opts   Options
 	f      *os.File
 	r      *bufio.Reader
-	// offset is what of the file was read, part an unfinished line at its end.
+	// offset is how much of the file was read; part is an unfinished line at its end.
 	offset int64
 	part   []byte
 	last   Line
 }
 
-// Reader shows sources. Open it, Read what is there, then Follow if more is wanted.
+// Reader reads sources: first Read, then Follow if new lines are wanted. Close it.
 type Reader struct {
 	opts  Options
 	files []*file
 }
 
-// Open opens the sources. One whose file does not exist yet is read once it does.
+// Open opens the sources. A file that does not exist yet is read by Follow once it does.
 func Open(sources []Source, opts Options) (*Reader, error) {
 	r := &Reader{opts: opts}
 	for _, s := range sources {
@@ -81,8 +81,7 @@ func (r *Reader) Close() {
 	}
 }
 
-// next returns the next wanted line; false at the end of what is written. A line without its end is not finished, and
-// waits for more.
+// next returns the next chosen line; false at the end of the file, where an unfinished line waits for its newline.
 func (f *file) next() (Line, bool, error) {
 	for f.f != nil {
 		chunk, err := f.r.ReadSlice('\n')
@@ -107,7 +106,7 @@ func (f *file) next() (Line, bool, error) {
 	return Line{}, false, nil
 }
 
-// line takes the finished line, and reports whether it is wanted.
+// line parses the finished line, and reports whether the options choose it.
 func (f *file) line() (Line, bool) {
 	text := f.part
 	if n := len(text); n > 0 && text[n-1] == '\n' {
@@ -127,7 +126,7 @@ func (f *file) line() (Line, bool) {
 	return line, line.Level >= f.opts.Level && !line.At.Before(f.opts.Since)
 }
 
-// Read passes what is written to show: the lines of all sources in the order of their times.
+// Read passes the lines of all sources to show, in the order of their times.
 func (r *Reader) Read(show func(Line) error) error {
 	heads := make([]func() (Line, bool, error), 0, len(r.files))
 	for _, f := range r.files {
@@ -151,7 +150,7 @@ func (r *Reader) Read(show func(Line) error) error {
 	return merge(heads, show)
 }
 
-// merge takes the oldest of the next lines of all, again and again.
+// merge passes lines to show until all heads are at their ends, each time the oldest of the heads' next lines.
 func merge(heads []func() (Line, bool, error), show func(Line) error) error {
 	lines := make([]*Line, len(heads))
 	for {
@@ -182,7 +181,7 @@ func merge(heads []func() (Line, bool, error), show func(Line) error) error {
 	}
 }
 
-// tail reads to the end and keeps the last lines.
+// tail reads to the end of the file and returns the last n chosen lines.
 func (f *file) tail(n int) ([]Line, error) {
 	var ring []Line
 	for {
@@ -199,7 +198,7 @@ func (f *file) tail(n int) ([]Line, error) {
 	}
 }
 
-// Follow passes lines to show as they are written, until ctx ends.
+// Follow passes lines to show as they are written, until ctx ends. Call it after Read.
 func (r *Reader) Follow(ctx context.Context, show func(Line) error) error {
 	tick := time.NewTicker(r.opts.Poll)
 	defer tick.Stop()
@@ -222,7 +221,7 @@ func (r *Reader) Follow(ctx context.Context, show func(Line) error) error {
 	}
 }
 
-// refresh opens a file that has come, and begins anew with one that was cut off or replaced.
+// refresh opens a file that exists by now, and opens it again if it was truncated or replaced.
 func (f *file) refresh() error {
 	if f.f == nil {
 		return f.open()

@@ -18,36 +18,36 @@ import (
 	"fairlead.dev/services/installer/internal/objectfile"
 )
 
-// Mesh is what a node needs of the mesh files. Everything keeps the order of the files.
+// Mesh holds the objects of the mesh files that decide what runs, in the order of the files.
 type Mesh struct {
-	// Files that were read.
+	// Files are the files that were read.
 	Files []string
-	// Objects are all documents.
+	// Objects are all objects, of any kind.
 	Objects []*objectfile.Object
-	// Deployments are what is run.
+	// Deployments are run.
 	Deployments []Deployment
-	// Services, Sidecars and Gateways decide which ports a Pod must listen on.
+	// Services, Sidecars and Gateways decide on which ports a Pod listens.
 	Services []*corev1.Service
 	Sidecars []*networkingv1.Sidecar
 	Gateways []*networkingv1.Gateway
-	// ProxyConfigs decide what proxies are started with.
+	// ProxyConfigs decide how proxies are started.
 	ProxyConfigs []proxyconfig.Resource
-	// Namespaces are the labels of the namespaces that the files describe.
+	// Namespaces are the labels of the Namespaces in the files.
 	Namespaces map[string]map[string]string
-	// Config is the mesh-wide configuration.
+	// Config is MeshConfig.
 	Config Config
 }
 
-// Deployment is a Deployment and the document it was read from.
+// Deployment is a Deployment with its object in the file, for errors.
 type Deployment struct {
 	*appsv1.Deployment
 	Source *objectfile.Object
 }
 
-// unsupported are kinds that run Pods on a cluster and that a single machine without containers does not run.
+// unsupported are the kinds that run Pods in a cluster and not here.
 var unsupported = map[string]bool{"StatefulSet": true, "DaemonSet": true, "ReplicaSet": true, "Job": true, "CronJob": true}
 
-// Load reads the files that paths name (see Files). All errors are reported at once, joined.
+// Load reads the files that paths name (objectfile.List). It returns all errors at once, joined.
 func Load(paths []string) (*Mesh, error) {
 	files, err := objectfile.List(paths)
 	if err != nil {
@@ -75,7 +75,7 @@ func Load(paths []string) (*Mesh, error) {
 	return m, nil
 }
 
-// index types the objects that matter here.
+// index decodes the objects of the kinds above.
 func (m *Mesh) index() error {
 	var errs []error
 	seen := map[string]*objectfile.Object{}
@@ -138,8 +138,7 @@ func (m *Mesh) add(o *objectfile.Object) error {
 	return nil
 }
 
-// decodeIstio fills out from o. Istio's types decode themselves and pass over unknown fields; config-watcher, which
-// reads the same files, does not.
+// decodeIstio decodes o into out. Istio's types ignore unknown fields; config-watcher refuses these in the same files.
 func decodeIstio(o *objectfile.Object, out any) error {
 	if err := yaml.Unmarshal(o.Raw, out); err != nil {
 		return o.Refuse("spec", objectfile.CleanYAML(err), "correct the field, or remove it")

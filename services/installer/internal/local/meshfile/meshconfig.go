@@ -9,18 +9,18 @@ import (
 	"fairlead.dev/services/installer/internal/objectfile"
 )
 
-// Config is what a node needs of MeshConfig.
+// Config holds the fields of MeshConfig that the local runtime needs.
 type Config struct {
-	// TrustDomain of the mesh; empty if the files do not say.
+	// TrustDomain of the mesh; empty if the files have none.
 	TrustDomain string `json:"trustDomain"`
-	// RootNamespace of the mesh; empty if the files do not say.
+	// RootNamespace of the mesh; empty if the files have none.
 	RootNamespace string `json:"rootNamespace"`
-	// DefaultConfig is the ProxyConfig of all proxies, as written.
+	// DefaultConfig is the ProxyConfig of all proxies.
 	DefaultConfig proxyconfig.Config `json:"defaultConfig"`
 }
 
-// readConfig takes MeshConfig from ConfigMap istio-system/istio, key mesh, where Istio keeps it. What else it says is
-// config-watcher's to judge.
+// readConfig decodes MeshConfig from key mesh of ConfigMap istio-system/istio, where Istio keeps it. config-watcher
+// validates its other fields.
 func (m *Mesh) readConfig(o *objectfile.Object) error {
 	cm := &corev1.ConfigMap{}
 	if err := o.Decode(cm); err != nil {
@@ -29,7 +29,7 @@ func (m *Mesh) readConfig(o *objectfile.Object) error {
 	return o.DecodeText("data.mesh", cm.Data["mesh"], &m.Config, "correct the YAML of MeshConfig")
 }
 
-// ProxyConfig is what the proxy of a Pod, of the object o, is started with.
+// ProxyConfig returns the configuration that a Pod's proxy starts with; o is the object that the annotations are from.
 func (m *Mesh) ProxyConfig(o *objectfile.Object, labels, annotations map[string]string) (proxyconfig.Config, error) {
 	var own proxyconfig.Config
 	const field = "spec.template.metadata.annotations[" + proxyconfig.Annotation + "]"

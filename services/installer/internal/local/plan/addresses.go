@@ -15,7 +15,7 @@ const (
 
 var loopback = netip.MustParsePrefix("127.0.0.0/8")
 
-// addresses hands out the addresses of one loopback range.
+// addresses allots the addresses of one loopback range.
 type addresses struct {
 	prefix netip.Prefix
 	pods   uint32
@@ -33,7 +33,7 @@ func newAddresses(prefix netip.Prefix, xdsServers int) (*addresses, error) {
 	return &addresses{prefix: prefix.Masked()}, nil
 }
 
-// at is the address at an offset of the range.
+// at returns the address at an offset in the range.
 func (a *addresses) at(offset uint32) netip.Addr {
 	b := a.prefix.Addr().As4()
 	n := uint32(b[0])<<24 | uint32(b[1])<<16 | uint32(b[2])<<8 | uint32(b[3])
@@ -41,7 +41,7 @@ func (a *addresses) at(offset uint32) netip.Addr {
 	return netip.AddrFrom4([4]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)})
 }
 
-// pod is the next Pod's address.
+// pod returns an address for the next Pod.
 func (a *addresses) pod() (netip.Addr, error) {
 	addr := a.at(podOffset + a.pods)
 	if a.pods+podOffset >= 1<<(32-a.prefix.Bits())-1 {

@@ -13,11 +13,11 @@ import (
 	"fairlead.dev/pkg/proxyconfig"
 )
 
-// ClusterID is the registry's cluster id; Istio's default.
+// ClusterID is the cluster id of all proxies; Istio's default.
 const ClusterID = "Kubernetes"
 
-// agent plans the Pod's node-agent, told by the environment what Istio's injection tells its own agent.
-func (w *deployment) agent(p *Pod) error {
+// agent plans the Pod's node-agent. Its environment is what Istio's injection gives to its agent.
+func (w *planner) agent(p *Pod) error {
 	l := w.o.Layout
 	path, err := w.o.Find("node-agent")
 	if err != nil {
@@ -41,7 +41,7 @@ func (w *deployment) agent(p *Pod) error {
 		Name: p.ID() + "/" + proxyContainer,
 		Path: path,
 		Log:  l.Log(p.ID() + "." + proxyContainer),
-		// The agent's own drain, and time to collect Envoy.
+		// The agent drains Envoy first, and then needs time until Envoy has ended.
 		Grace: w.o.Drain + 5*time.Second,
 		Args: []string{
 			"proxy", role,
@@ -65,7 +65,7 @@ func (w *deployment) agent(p *Pod) error {
 	return nil
 }
 
-func (w *deployment) agentEnv(e *environment, p *Pod, a *Agent) error {
+func (w *planner) agentEnv(e *environment, p *Pod, a *Agent) error {
 	e.set("POD_NAME", p.Name)
 	e.set("POD_NAMESPACE", p.Namespace)
 	e.set("INSTANCE_IP", p.IP.String())
@@ -84,7 +84,7 @@ func (w *deployment) agentEnv(e *environment, p *Pod, a *Agent) error {
 	}
 	e.set("TERMINATION_DRAIN_DURATION_SECONDS", fmt.Sprint(int(w.o.Drain.Seconds())))
 	e.set("EXIT_ON_ZERO_ACTIVE_CONNECTIONS", "true")
-	// Longer than it takes until the Pod counts as not ready and callers know: see agentProbe.
+	// Longer than it takes until callers know that the Pod is not ready: see agentProbe in package local.
 	e.set("MINIMUM_DRAIN_DURATION", "2s")
 
 	var apps string
@@ -119,7 +119,7 @@ func (w *deployment) agentEnv(e *environment, p *Pod, a *Agent) error {
 		}
 		e.set(v.Name, v.Value)
 	}
-	// A container istio-proxy in the template customises the agent.
+	// The env of a container istio-proxy in the template goes to the agent, as in Istio's injection.
 	for i, c := range p.spec.Spec.Containers {
 		if c.Name == proxyContainer {
 			if err := w.userEnv(e, p, c, fmt.Sprintf("spec.template.spec.containers[%d]", i)); err != nil {
@@ -130,7 +130,7 @@ func (w *deployment) agentEnv(e *environment, p *Pod, a *Agent) error {
 	return nil
 }
 
-// Manifest is the Pod as an object of the mesh, as a cluster's API server would hold it, status included.
+// Manifest is the Pod as an object of the mesh, as a cluster's API server would hold it, with its status.
 func (p *Pod) Manifest(ready bool, started time.Time) *corev1.Pod {
 	pod := &corev1.Pod{Spec: *p.spec.Spec.DeepCopy()}
 	pod.APIVersion, pod.Kind = "v1", "Pod"

@@ -11,15 +11,15 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// container plans container i of the Pod as a process.
-func (w *deployment) container(p *Pod, i int, targets []target, inner map[uint16]netip.AddrPort, proxyURL string) (*Container, error) {
+// container plans the process of the Pod's container i.
+func (w *planner) container(p *Pod, i int, targets []targetPort, appPorts map[uint16]netip.AddrPort, proxyURL string) (*Container, error) {
 	c := p.spec.Spec.Containers[i]
 	field := fmt.Sprintf("spec.template.spec.containers[%d]", i)
 	path, err := w.o.Find(c.Command[0])
 	if err != nil {
 		return nil, w.Source.Refuse(field+".command[0]", err.Error(), "build it into --bin-dir, put it into PATH, or write an absolute path")
 	}
-	out := &Container{Container: c.Name, Ports: containerPorts(c, inner)}
+	out := &Container{Container: c.Name, Ports: containerPorts(c, appPorts)}
 	out.Process = Process{
 		Name: p.ID() + "/" + c.Name,
 		Path: path,
@@ -39,23 +39,23 @@ func (w *deployment) container(p *Pod, i int, targets []target, inner map[uint16
 		out.Grace = time.Duration(*g) * time.Second
 	}
 	out.Listens = w.mustListen(c, out.Ports, targets)
-	if out.Probe, err = w.probe(p, c, field, inner); err != nil {
+	if out.Probe, err = w.probe(p, c, field, appPorts); err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-// containerPorts lists a container's ports with the addresses to listen on. A container that declares none is given
+// containerPorts lists a container's ports with the addresses to listen on. A container that declares no ports gets
 // those of the Services.
-func containerPorts(c corev1.Container, inner map[uint16]netip.AddrPort) []Port {
+func containerPorts(c corev1.Container, appPorts map[uint16]netip.AddrPort) []Port {
 	var ports []Port
 	for _, cp := range c.Ports {
-		if addr, ok := inner[uint16(cp.ContainerPort)]; ok {
+		if addr, ok := appPorts[uint16(cp.ContainerPort)]; ok {
 			ports = append(ports, Port{Name: cp.Name, Number: uint16(cp.ContainerPort), Listen: addr})
 		}
 	}
 	if len(ports) == 0 {
-		for number, addr := range inner {
+		for number, addr := range appPorts {
 			ports = append(ports, Port{Number: number, Listen: addr})
 		}
 		slices.SortFunc(ports, func(a, b Port) int { return int(a.Number) - int(b.Number) })
@@ -63,16 +63,16 @@ func containerPorts(c corev1.Container, inner map[uint16]netip.AddrPort) []Port 
 	return ports
 }
 
-// mustListen lists the ports on which a container has to listen before anything is sent to it: those that Services lead
-// to, or that of $PORT if they lead to none. Nobody expects a port of a container that declares none beside others.
-func (w *deployment) mustListen(c corev1.Container, ports []Port, targets []target) []netip.AddrPort {
+// mustListen lists the addresses on which a container must listen to be ready: the ports that Services lead to, or the
+// one of $PORT if there are none. A container without declared ports, beside other containers, need not listen.
+func (w *planner) mustListen(c corev1.Container, ports []Port, targets []targetPort) []netip.AddrPort {
 	applications := slices.DeleteFunc(slices.Clone(w.Spec.Template.Spec.Containers), func(c corev1.Container) bool { return c.Name == proxyContainer })
 	if len(ports) == 0 || len(c.Ports) == 0 && len(applications) > 1 {
 		return nil
 	}
 	var list []netip.AddrPort
 	for _, p := range ports {
-		if slices.ContainsFunc(targets, func(t target) bool { return t.number == p.Number }) {
+		if slices.ContainsFunc(targets, func(t targetPort) bool { return t.number == p.Number }) {
 			list = append(list, p.Listen)
 		}
 	}
@@ -82,7 +82,7 @@ func (w *deployment) mustListen(c corev1.Container, ports []Port, targets []targ
 	return list
 }
 
-// environment is an ordered set of variables; later ones may refer to earlier ones as $(NAME).
+// environment is an ordered set of variables. Values may refer to earlier variables as $(NAME).
 type environment struct {
 	names  []string
 	values map[string]string
@@ -95,7 +95,7 @@ func (e *environment) set(name, value string) {
 	e.values[name] = value
 }
 
-// list is the environment for exec, base first.
+// list returns the environment for exec, base first.
 func (e *environment) list(base []string) []string {
 	out := slices.Clone(base)
 	for _, n := range e.names {
@@ -104,8 +104,9 @@ func (e *environment) list(base []string) []string {
 	return out
 }
 
-// environment of a container: what the node tells every application, then what the Pod's author wrote.
-func (w *deployment) environment(p *Pod, c corev1.Container, field string, ports []Port, proxyURL string) (*environment, error) {
+// environment returns a container's variables: those that the local runtime gives to every application, then those of
+// the container's env.
+func (w *planner) environment(p *Pod, c corev1.Container, field string, ports []Port, proxyURL string) (*environment, error) {
 	e := &environment{values: map[string]string{}}
 	e.set("POD_NAME", p.Name)
 	e.set("POD_NAMESPACE", p.Namespace)
@@ -133,8 +134,8 @@ func (w *deployment) environment(p *Pod, c corev1.Container, field string, ports
 	return e, w.userEnv(e, p, c, field)
 }
 
-// userEnv adds the env of a container.
-func (w *deployment) userEnv(e *environment, p *Pod, c corev1.Container, field string) error {
+// userEnv adds the variables of a container's env.
+func (w *planner) userEnv(e *environment, p *Pod, c corev1.Container, field string) error {
 	for i, v := range c.Env {
 		at := fmt.Sprintf("%s.env[%d]", field, i)
 		value := expand(v.Value, e.values)
@@ -154,12 +155,12 @@ func (w *deployment) userEnv(e *environment, p *Pod, c corev1.Container, field s
 	return nil
 }
 
-// envName makes a port's name fit for an environment variable.
+// envName is a port's name as a part of a variable's name.
 func envName(port string) string {
 	return strings.ToUpper(strings.ReplaceAll(port, "-", "_"))
 }
 
-// podField is the value of the downward API's field.
+// podField returns the value of a downward API field; false if it is not supported.
 func podField(p *Pod, path string) (string, bool) {
 	for prefix, values := range map[string]map[string]string{"metadata.labels['": p.Labels, "metadata.annotations['": p.Annotations} {
 		if key, ok := strings.CutPrefix(path, prefix); ok {
@@ -184,8 +185,8 @@ func podField(p *Pod, path string) (string, bool) {
 	return "", false
 }
 
-// expand replaces $(NAME) by the variable's value; unknown ones stay, and $$ is $ (Kubernetes' rule for command, args
-// and env).
+// expand replaces $(NAME) by the variable's value, leaves unknown variables, and turns $$ into $ (Kubernetes' rule for
+// command, args and env).
 func expand(s string, vars map[string]string) string {
 	var b strings.Builder
 	for {
@@ -215,9 +216,9 @@ func expand(s string, vars map[string]string) string {
 	return b.String() + s
 }
 
-// probe plans the readiness probe, with Kubernetes' defaults. It goes to the application directly, past the sidecar, as
-// a rewritten probe does on a cluster.
-func (w *deployment) probe(p *Pod, c corev1.Container, field string, inner map[uint16]netip.AddrPort) (*Probe, error) {
+// probe plans the readiness probe with Kubernetes' defaults. It asks the application directly, not through the sidecar,
+// as a rewritten probe in a cluster does.
+func (w *planner) probe(p *Pod, c corev1.Container, field string, appPorts map[uint16]netip.AddrPort) (*Probe, error) {
 	rp := c.ReadinessProbe
 	if rp == nil {
 		return nil, nil
@@ -248,7 +249,7 @@ func (w *deployment) probe(p *Pod, c corev1.Container, field string, inner map[u
 		if host != "" {
 			return "", w.Source.Refuse(strings.TrimSuffix(at, "port")+"host", "is not supported", "remove it: the probe goes to the Pod")
 		}
-		addr, ok := inner[number]
+		addr, ok := appPorts[number]
 		if !ok {
 			return "", w.Source.Refuse(at, fmt.Sprintf("%d is no port of container %s", number, c.Name), "add it to the container's ports")
 		}
@@ -287,5 +288,5 @@ func (w *deployment) probe(p *Pod, c corev1.Container, field string, inner map[u
 	return probe, nil
 }
 
-// NodeName is the name of the only node.
+// NodeName is spec.nodeName of all Pods.
 const NodeName = "localhost"

@@ -1,6 +1,6 @@
-// Package plan decides what `fairlead up` runs: which processes with which arguments, on which addresses, and the
-// objects that describe them to the mesh. It is pure: mesh and options in, plan out; free ports are asked of the
-// caller.
+// Package plan decides what `fairlead up` runs: which processes with which arguments on which addresses, and the Pods
+// and Sidecars that describe them to config-watcher. New makes a Plan from the mesh files and Options, without I/O:
+// Options has functions that find programs and free ports. cli/up.go calls New, package local runs the Plan.
 package plan
 
 import (
@@ -17,7 +17,7 @@ import (
 	"fairlead.dev/services/installer/internal/local/rundir"
 )
 
-// Ports that Istio's users know.
+// Istio's port numbers, and those that `fairlead up` adds.
 const (
 	ConfigWatcherPort = 15060
 	SecurePort        = 15012
@@ -29,16 +29,16 @@ const (
 	ProxyPort = 15080
 )
 
-// SystemNamespace is where Fairlead's own identities live.
+// SystemNamespace is the namespace of the services' identities.
 const SystemNamespace = "istio-system"
 
-// InstanceLabel names a Pod on its own objects, so that a generated Sidecar selects exactly one.
+// InstanceLabel has the Pod's name as its value, so that a generated Sidecar selects exactly one Pod.
 const InstanceLabel = "fairlead.dev/instance"
 
-// Options are what the mesh files do not say.
+// Options are the inputs of New beside the mesh files.
 type Options struct {
 	Layout rundir.Layout
-	// Range is the loopback range that addresses are taken from.
+	// Range is the loopback range of all addresses.
 	Range netip.Prefix
 	// XDSServers is how many xds-servers run.
 	XDSServers int
@@ -46,19 +46,20 @@ type Options struct {
 	TrustDomain string
 	// ConfigPaths are the files and directories that config-watcher reads.
 	ConfigPaths []string
-	// FileGrace is how long the objects of a file that is gone, empty or cut off stay; config-watcher's default if 0.
+	// FileGrace is how long the objects of a file stay that is gone, empty or cut off; 0 means config-watcher's
+	// default.
 	FileGrace time.Duration
 	// LogLevel of Fairlead's own processes.
 	LogLevel string
-	// Drain is how long a proxy may take to finish what is under way when the mesh stops.
+	// Drain is how long a proxy may take to finish its requests when it is stopped.
 	Drain time.Duration
-	// Find resolves the name of a program to a path.
+	// Find returns the path of a program.
 	Find func(name string) (string, error)
 	// Envoy is the path of the Envoy binary.
 	Envoy string
-	// FreePort returns a TCP port of 127.0.0.1 that nobody uses.
+	// FreePort returns a free TCP port of 127.0.0.1.
 	FreePort func() (uint16, error)
-	// BaseEnv is what every process inherits (PATH and the like).
+	// BaseEnv is the environment that every process inherits (PATH and the like).
 	BaseEnv []string
 }
 
@@ -73,31 +74,31 @@ type Process struct {
 	Dir string
 	// Log is the file that standard output and error go to.
 	Log string
-	// Grace is how long the process may take to stop.
+	// Grace is how long the process may take to end after SIGTERM.
 	Grace time.Duration
 }
 
 // Service is one of Fairlead's own services.
 type Service struct {
 	Process
-	// Program is the binary's name, "xds-server".
+	// Program is the binary's name, as "xds-server" of xds-server-0.
 	Program string
 	// GRPC and Ops are the addresses it listens on.
 	GRPC, Ops netip.AddrPort
-	// Account is the service account of its identity in SystemNamespace.
+	// Account is the service account of its identity, in SystemNamespace.
 	Account string
-	// TokenFile holds its token for the ca.
+	// TokenFile holds the token with which it asks the ca for its certificate.
 	TokenFile string
 }
 
 // Kind says how a Pod takes part in the mesh.
 type Kind string
 
-// The kinds of Pods.
+// Kinds of Pods. A Plain Pod has no proxy.
 const (
 	Sidecar Kind = "sidecar"
 	Gateway Kind = "gateway"
-	// Proxyless is an application that speaks xDS itself: it has an agent and no Envoy.
+	// Proxyless is a Pod whose application is a proxyless gRPC client: it has an agent and no Envoy.
 	Proxyless Kind = "proxyless"
 	Plain     Kind = "plain"
 )
@@ -116,17 +117,17 @@ type Pod struct {
 	Containers []Container
 	// Agent is the node-agent; nil for a plain Pod.
 	Agent *Agent
-	// Sidecar is the generated Sidecar object as JSON; nil if a Sidecar of the user's selects the Pod, or none is
+	// Sidecar is the generated Sidecar object as JSON; nil if a Sidecar in the mesh files selects the Pod, or none is
 	// needed.
 	Sidecar []byte
-	// Listens are the addresses that the Pod's proxy, or a plain Pod's application, will listen on, as far as they are
-	// known beforehand.
+	// Listens are the addresses that the Pod's proxy, or a plain Pod's application, needs, as far as they are known
+	// beforehand. local.CheckPorts checks that they are free.
 	Listens []netip.AddrPort
 
 	spec *corev1.PodTemplateSpec
 }
 
-// ID is "<pod>.<namespace>", the name that the CLI's users know a proxy by.
+// ID is "<pod>.<namespace>", the proxy's name on the command line.
 func (p *Pod) ID() string { return p.Name + "." + p.Namespace }
 
 // NodeID is Envoy's node id.
@@ -143,11 +144,11 @@ type Container struct {
 	Process
 	// Container is its name in the Pod.
 	Container string
-	// Ports tell where each container port is really listened on.
+	// Ports say on which address the application listens for each container port.
 	Ports []Port
-	// Listens are those of its ports that requests are sent to, that of $PORT first.
+	// Listens are the addresses that requests are sent to, the one of $PORT first.
 	Listens []netip.AddrPort
-	// Probe decides whether it is ready; nil means as soon as it listens on all of Listens.
+	// Probe is the readiness probe; nil means ready when it listens on all of Listens.
 	Probe *Probe
 }
 
@@ -155,15 +156,15 @@ type Container struct {
 type Port struct {
 	Name   string
 	Number uint16
-	// Listen is the address handed to the application.
+	// Listen is the address that the application is told to listen on.
 	Listen netip.AddrPort
 }
 
 // Probe is a readiness probe. Exactly one of URL and TCP is set.
 type Probe struct {
-	// URL to GET; 200-399 is success.
+	// URL is requested with GET; a status from 200 to 399 is success.
 	URL string
-	// Host and Headers of the request.
+	// Host and Headers of the request to URL.
 	Host    string
 	Headers map[string]string
 	// TCP is an address to connect to.
@@ -180,13 +181,13 @@ type Agent struct {
 	StateDir string
 	// TokenFile holds the Pod's token.
 	TokenFile string
-	// Ready answers 200 at /healthz/ready when the proxy takes traffic; Status is the agent's own HTTP server.
+	// Ready is where /healthz/ready answers 200 when the proxy accepts traffic; Status is the agent's own HTTP server.
 	Ready, Status netip.AddrPort
-	// NoEnvoy is set where the application speaks xDS itself.
+	// NoEnvoy is set for proxyless gRPC clients.
 	NoEnvoy bool
 }
 
-// AdminSocket is Envoy's admin interface; empty where there is no Envoy.
+// AdminSocket is the unix socket of Envoy's admin interface; empty without Envoy.
 func (a *Agent) AdminSocket() string {
 	if a.NoEnvoy {
 		return ""
@@ -194,15 +195,16 @@ func (a *Agent) AdminSocket() string {
 	return filepath.Join(a.StateDir, "envoy-admin.sock")
 }
 
-// GRPCBootstrap is the bootstrap of an application that speaks xDS itself. It is there once everything it refers to is.
+// GRPCBootstrap is the xDS bootstrap file of a proxyless gRPC client. The agent writes it after all files that it
+// refers to.
 func (a *Agent) GRPCBootstrap() string { return filepath.Join(a.StateDir, "grpc-bootstrap.json") }
 
-// URL is a way into the mesh.
+// URL is an address of a gateway, for requests from outside of the mesh.
 type URL struct {
-	// Pod that answers.
+	// Pod is the gateway's Pod.
 	Pod string
 	URL string
-	// Hosts that the Gateway serves there; "*" is any.
+	// Hosts are the hosts of the Gateway's server there; "*" means any.
 	Hosts []string
 }
 
@@ -212,17 +214,17 @@ type Plan struct {
 	Services    []*Service
 	Pods        []*Pod
 	URLs        []URL
-	// Warnings are remarks on things that are likely not meant.
+	// Warnings are about settings that likely do not do what their author wants.
 	Warnings []string
 }
 
-// ConfigWatcher is the service that the CLI talks to.
+// ConfigWatcher returns the process of config-watcher.
 func (p *Plan) ConfigWatcher() *Service {
 	i := slices.IndexFunc(p.Services, func(s *Service) bool { return s.Program == "config-watcher" })
 	return p.Services[i]
 }
 
-// New makes the plan. Everything wrong with the mesh is reported at once, joined.
+// New plans a mesh. It reports all mistakes in the mesh files at once, joined.
 func New(m *meshfile.Mesh, o Options) (*Plan, error) {
 	addrs, err := newAddresses(o.Range, o.XDSServers)
 	if err != nil {
@@ -251,7 +253,7 @@ func New(m *meshfile.Mesh, o Options) (*Plan, error) {
 	return p, nil
 }
 
-// LongestPodID of the mesh's Deployments, for rundir.NewLayout.
+// LongestPodID returns the longest Pod.ID of the mesh's Deployments, for rundir.NewLayout.
 func LongestPodID(m *meshfile.Mesh) string {
 	longest := ""
 	for _, d := range m.Deployments {

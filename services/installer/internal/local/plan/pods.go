@@ -11,18 +11,18 @@ import (
 	"fairlead.dev/services/installer/internal/local/meshfile"
 )
 
-// Istio's labels and annotations that decide how a Pod takes part.
+// Istio's labels and annotations that decide a Pod's Kind.
 const (
 	injectKey      = "sidecar.istio.io/inject"
 	templatesKey   = "inject.istio.io/templates"
 	namespaceLabel = "istio-injection"
 	proxyContainer = "istio-proxy"
-	// tlsModeLabel tells callers that a sidecar terminates mutual TLS there; injection sets it.
+	// tlsModeLabel tells callers that a sidecar terminates mutual TLS there; Istio's injection sets it, too.
 	tlsModeLabel = "security.istio.io/tlsMode"
 )
 
-// deployment is the work of planning one Deployment.
-type deployment struct {
+// planner plans the Pods of one Deployment.
+type planner struct {
 	meshfile.Deployment
 	mesh  *meshfile.Mesh
 	o     Options
@@ -33,7 +33,7 @@ type deployment struct {
 
 // newPods plans the replicas of a Deployment.
 func newPods(m *meshfile.Mesh, d meshfile.Deployment, o Options, addrs *addresses) ([]*Pod, error) {
-	w := &deployment{Deployment: d, mesh: m, o: o, addrs: addrs, xds: list(discovery(addrs, o.XDSServers), netip.AddrPort.String)}
+	w := &planner{Deployment: d, mesh: m, o: o, addrs: addrs, xds: joinAddresses(xdsAddresses(addrs, o.XDSServers), netip.AddrPort.String)}
 	w.kind = podKind(m, d)
 	if err := w.check(); err != nil {
 		return nil, err
@@ -46,15 +46,15 @@ func newPods(m *meshfile.Mesh, d meshfile.Deployment, o Options, addrs *addresse
 		pod, err := w.pod(i)
 		errs = append(errs, err)
 		if err != nil {
-			break // the other replicas would say the same
+			break // the other replicas have the same error
 		}
 		pods = append(pods, pod)
 	}
 	return pods, errors.Join(errs...)
 }
 
-// podKind follows Istio's rules of injection, except that a namespace needs no istio-injection label: here every Pod is
-// injected unless it, or its namespace, says otherwise.
+// podKind follows Istio's rules of injection, except that a namespace needs no istio-injection label: a Pod is injected
+// unless it or its namespace turns that off.
 func podKind(m *meshfile.Mesh, d meshfile.Deployment) Kind {
 	t := d.Spec.Template
 	inject := t.Labels[injectKey]
@@ -73,8 +73,9 @@ func podKind(m *meshfile.Mesh, d meshfile.Deployment) Kind {
 	}
 }
 
-// check refuses what cannot be run without a cluster, rather than running something else than was written.
-func (w *deployment) check() error {
+// check returns errors for settings that have no effect without a cluster, so that nothing else runs than what is
+// written.
+func (w *planner) check() error {
 	var errs []error
 	refuse := func(field, problem, remedy string) {
 		errs = append(errs, w.Source.Refuse(field, problem, remedy))
@@ -123,7 +124,7 @@ func (w *deployment) check() error {
 }
 
 // pod plans replica i.
-func (w *deployment) pod(i int) (*Pod, error) {
+func (w *planner) pod(i int) (*Pod, error) {
 	ip, err := w.addrs.pod()
 	if err != nil {
 		return nil, err
@@ -149,7 +150,7 @@ func (w *deployment) pod(i int) (*Pod, error) {
 	}
 
 	targets := targetPorts(w.mesh, p)
-	listen, err := w.innerPorts(p, targets)
+	listen, err := w.applicationPorts(p, targets)
 	if err != nil {
 		return nil, err
 	}
@@ -160,7 +161,7 @@ func (w *deployment) pod(i int) (*Pod, error) {
 		}
 	}
 	if p.Kind == Proxyless {
-		p.Agent = &Agent{StateDir: w.o.Layout.Agent(p.ID()), NoEnvoy: true} // the containers are told where its files are
+		p.Agent = &Agent{StateDir: w.o.Layout.Agent(p.ID()), NoEnvoy: true} // containers are told StateDir's files
 	}
 	for i, c := range t.Spec.Containers {
 		if c.Name == proxyContainer {
@@ -177,14 +178,14 @@ func (w *deployment) pod(i int) (*Pod, error) {
 			return nil, err
 		}
 	}
-	p.Listens = append(p.Listens, w.listens(p, targets)...)
+	p.Listens = append(p.Listens, w.requiredAddresses(p, targets)...)
 	return p, nil
 }
 
-// innerPorts decides where the application listens for each of its ports: one without a proxy on the Pod's own address;
-// behind a sidecar on a free port of 127.0.0.1 (Istio allows a Sidecar no other defaultEndpoint), or where a Sidecar of
-// the user's says.
-func (w *deployment) innerPorts(p *Pod, targets []target) (map[uint16]netip.AddrPort, error) {
+// applicationPorts decides on which address the application listens for each of its ports: without a proxy on the Pod's
+// own address; behind a sidecar on a free port of 127.0.0.1, because Istio allows a Sidecar no other defaultEndpoint,
+// or where a Sidecar of the mesh files says.
+func (w *planner) applicationPorts(p *Pod, targets []targetPort) (map[uint16]netip.AddrPort, error) {
 	ports := map[uint16]netip.AddrPort{}
 	if p.Kind == Gateway {
 		return ports, nil
@@ -205,7 +206,7 @@ func (w *deployment) innerPorts(p *Pod, targets []target) (map[uint16]netip.Addr
 				return nil
 			}
 			if len(own.Spec.Ingress) == 0 {
-				// The proxy then forwards to the very port.
+				// A Sidecar without ingress listeners makes the proxy forward to the same port.
 				ports[number] = netip.AddrPortFrom(local, number)
 				return nil
 			}
@@ -235,8 +236,8 @@ func (w *deployment) innerPorts(p *Pod, targets []target) (map[uint16]netip.Addr
 	return ports, nil
 }
 
-// listens tells which addresses must be free for the Pod.
-func (w *deployment) listens(p *Pod, targets []target) []netip.AddrPort {
+// requiredAddresses lists the addresses that the Pod's proxy or application needs.
+func (w *planner) requiredAddresses(p *Pod, targets []targetPort) []netip.AddrPort {
 	var list []netip.AddrPort
 	at := func(ports ...uint16) {
 		for _, n := range ports {

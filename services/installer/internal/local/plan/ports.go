@@ -12,17 +12,17 @@ import (
 	"fairlead.dev/services/installer/internal/local/meshfile"
 )
 
-// target is a port of a Pod that some Service leads to.
-type target struct {
+// targetPort is a port of a Pod that a Service leads to.
+type targetPort struct {
 	number uint16
 	// service is the Service's port number.
 	service uint16
 	name    string
-	// protocol in the words of Sidecar: HTTP, TCP, ...; empty if the Service does not declare it.
+	// protocol is in the spelling of Sidecar: HTTP, TCP, ...; empty if the Service does not declare one.
 	protocol string
 }
 
-// selects tells whether all labels of selector are there; an empty selector selects nothing.
+// selects reports whether labels has all labels of selector; an empty selector selects nothing.
 func selects(selector, labels map[string]string) bool {
 	for k, v := range selector {
 		if labels[k] != v {
@@ -43,28 +43,28 @@ func servicesOf(m *meshfile.Mesh, p *Pod) []*corev1.Service {
 	return list
 }
 
-// targetPorts lists the ports that Services lead to, each once, sorted. Where two Services disagree about the protocol
-// the first one decides.
-func targetPorts(m *meshfile.Mesh, p *Pod) []target {
-	var list []target
+// targetPorts lists the ports that Services lead to, each once, sorted. The first Service decides the protocol.
+func targetPorts(m *meshfile.Mesh, p *Pod) []targetPort {
+	var list []targetPort
 	for _, s := range servicesOf(m, p) {
 		for _, sp := range s.Spec.Ports {
 			if sp.Protocol != "" && sp.Protocol != corev1.ProtocolTCP {
 				continue
 			}
-			number, ok := targetPort(sp, p)
-			if !ok || slices.ContainsFunc(list, func(t target) bool { return t.number == number }) {
+			number, ok := resolveTargetPort(sp, p)
+			if !ok || slices.ContainsFunc(list, func(t targetPort) bool { return t.number == number }) {
 				continue
 			}
-			list = append(list, target{number: number, service: uint16(sp.Port), name: sp.Name, protocol: protocol(sp)})
+			list = append(list, targetPort{number: number, service: uint16(sp.Port), name: sp.Name, protocol: protocol(sp)})
 		}
 	}
-	slices.SortFunc(list, func(a, b target) int { return int(a.number) - int(b.number) })
+	slices.SortFunc(list, func(a, b targetPort) int { return int(a.number) - int(b.number) })
 	return list
 }
 
-// targetPort resolves a Service port to the Pod's port; false if it is named and no container has the name.
-func targetPort(sp corev1.ServicePort, p *Pod) (uint16, bool) {
+// resolveTargetPort returns the Pod's port that a Service port leads to; false if it is named and no container has the
+// name.
+func resolveTargetPort(sp corev1.ServicePort, p *Pod) (uint16, bool) {
 	switch {
 	case sp.TargetPort.Type == intstr.String && sp.TargetPort.StrVal != "":
 		for _, c := range p.spec.Spec.Containers {
@@ -82,11 +82,10 @@ func targetPort(sp corev1.ServicePort, p *Pod) (uint16, bool) {
 	}
 }
 
-// protocols are the ones a port can be declared to speak (Istio, "Protocol Selection").
+// protocols are those that a Service port can declare (Istio, "Protocol Selection").
 var protocols = []string{"HTTP", "HTTPS", "GRPC", "HTTP2", "MONGO", "TCP", "TLS", "REDIS", "MYSQL", "GRPC-WEB"}
 
-// protocol is what a Service port is declared to speak, by appProtocol or by the prefix of its name; empty if it is
-// not.
+// protocol is the protocol that a Service port declares, by appProtocol or the prefix of its name; empty if none.
 func protocol(sp corev1.ServicePort) string {
 	if app := sp.AppProtocol; app != nil {
 		switch strings.ToLower(*app) {
@@ -97,24 +96,24 @@ func protocol(sp corev1.ServicePort) string {
 		case "kubernetes.io/wss":
 			return "HTTPS"
 		}
-		return known(*app)
+		return knownProtocol(*app)
 	}
 	if strings.HasPrefix(strings.ToLower(sp.Name), "grpc-web") {
 		return "GRPC-WEB"
 	}
 	prefix, _, _ := strings.Cut(sp.Name, "-")
-	return known(prefix)
+	return knownProtocol(prefix)
 }
 
-func known(name string) string {
+func knownProtocol(name string) string {
 	if name = strings.ToUpper(name); slices.Contains(protocols, name) {
 		return name
 	}
 	return ""
 }
 
-// gatewayURLs tells how the gateway Pod is reached: the servers of the Gateways that select it. A server's port is a
-// port of the gateway's Service, which leads to the port that the Pod listens on.
+// gatewayURLs lists the URLs of a gateway Pod: one for each server of the Gateways that select it. A server's port is a
+// port of the gateway's Service, which leads to a port of the Pod.
 func gatewayURLs(m *meshfile.Mesh, p *Pod) (urls []URL, warnings []string) {
 	for _, g := range m.Gateways {
 		if !selects(g.Spec.Selector, p.Labels) && len(g.Spec.Selector) > 0 {
@@ -133,13 +132,13 @@ func gatewayURLs(m *meshfile.Mesh, p *Pod) (urls []URL, warnings []string) {
 	return urls, warnings
 }
 
-// gatewayPort is the port that the gateway Pod listens on for a server.
+// gatewayPort is the Pod's port for a server of a Gateway.
 func gatewayPort(m *meshfile.Mesh, p *Pod, server *networkingv1alpha3.Server) uint16 {
 	number := uint16(server.GetPort().GetNumber())
 	for _, s := range servicesOf(m, p) {
 		for _, sp := range s.Spec.Ports {
 			if uint16(sp.Port) == number {
-				if t, ok := targetPort(sp, p); ok {
+				if t, ok := resolveTargetPort(sp, p); ok {
 					return t
 				}
 			}

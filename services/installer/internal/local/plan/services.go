@@ -10,16 +10,16 @@ import (
 // Issuer is the `iss` of the tokens that `fairlead up` issues.
 const Issuer = "https://fairlead.local"
 
-// TokenAudience is what Istio's CA and xDS server ask for, AdminAudience what Fairlead's own APIs ask of operators.
+// TokenAudience is the `aud` that Istio's CA and xDS server ask for, AdminAudience the one of Fairlead's own APIs.
 const (
 	TokenAudience = "istio-ca"
 	AdminAudience = "fairlead"
 )
 
-// AdminAccount is the service account that the CLI acts as.
+// AdminAccount is the service account of the CLI.
 const AdminAccount = "fairlead-admin"
 
-// serviceGrace is how long a service may take to close its streams.
+// serviceGrace is how long a service may take to close its streams and end.
 const serviceGrace = 10 * time.Second
 
 // addServices plans ca, config-watcher and the xds-servers.
@@ -63,13 +63,13 @@ func (p *Plan) addServices(o Options, addrs *addresses) error {
 		return nil
 	}
 
-	xdsServers := discovery(addrs, o.XDSServers)
+	xdsServers := xdsAddresses(addrs, o.XDSServers)
 	if err := add("ca", "ca", "ca", netip.AddrPortFrom(caAddr, SecurePort), []string{
 		"--grpc-address", netip.AddrPortFrom(caAddr, SecurePort).String(),
 		"--ca-dir", l.CADir(),
 		"--root-cert-out", l.RootCert(),
 		"--dns-names", SystemNamespace + "/xds-server=" + discoveryNames,
-		"--ip-addresses", SystemNamespace + "/xds-server=" + hosts(xdsServers),
+		"--ip-addresses", SystemNamespace + "/xds-server=" + joinHosts(xdsServers),
 		"--dns-names", SystemNamespace + "/ca=" + caNames,
 		"--ip-addresses", SystemNamespace + "/ca=" + caAddr.String(),
 	}); err != nil {
@@ -97,7 +97,7 @@ func (p *Plan) addServices(o Options, addrs *addresses) error {
 			"--secure-address", addr.String(),
 			"--config-watcher-address", watcher.String(),
 			"--instance", name,
-			"--peers", list(xdsServers, netip.AddrPort.String),
+			"--peers", joinAddresses(xdsServers, netip.AddrPort.String),
 		}); err != nil {
 			return err
 		}
@@ -105,15 +105,16 @@ func (p *Plan) addServices(o Options, addrs *addresses) error {
 	return nil
 }
 
-// Names by which Istio's agents know the services, which they verify: their default for discovery and certificates, and
-// those of deploy/kustomize. Agents dial "localhost" as istiod.istio-system.svc, so no certificate has that name.
+// DNS names in the certificates of xds-server and ca: those by which Istio's agents dial and verify them by default,
+// and those of deploy/kustomize. "localhost" is not among them, because agents that dial it verify
+// istiod.istio-system.svc.
 const (
 	discoveryNames = "istiod.istio-system.svc,istiod.istio-system"
 	caNames        = "ca.istio-system.svc,ca.istio-system"
 )
 
-// discovery is where the xds-servers serve.
-func discovery(addrs *addresses, n int) []netip.AddrPort {
+// xdsAddresses returns the gRPC addresses of n xds-servers.
+func xdsAddresses(addrs *addresses, n int) []netip.AddrPort {
 	all := make([]netip.AddrPort, n)
 	for i := range all {
 		all[i] = netip.AddrPortFrom(addrs.at(xdsOffset+uint32(i)), SecurePort)
@@ -121,8 +122,8 @@ func discovery(addrs *addresses, n int) []netip.AddrPort {
 	return all
 }
 
-// list writes addresses as agents and services take them.
-func list(of []netip.AddrPort, text func(netip.AddrPort) string) string {
+// joinAddresses joins addresses with commas, as the flags of agents and services take them.
+func joinAddresses(of []netip.AddrPort, text func(netip.AddrPort) string) string {
 	all := make([]string, 0, len(of))
 	for _, a := range of {
 		all = append(all, text(a))
@@ -130,6 +131,6 @@ func list(of []netip.AddrPort, text func(netip.AddrPort) string) string {
 	return strings.Join(all, ",")
 }
 
-func hosts(of []netip.AddrPort) string {
-	return list(of, func(a netip.AddrPort) string { return a.Addr().String() })
+func joinHosts(of []netip.AddrPort) string {
+	return joinAddresses(of, func(a netip.AddrPort) string { return a.Addr().String() })
 }

@@ -19,8 +19,8 @@ const (
 	ManagedBy      = "fairlead-up"
 )
 
-// userSidecar is the user's Sidecar whose workloadSelector chooses the Pod; nil if there is none. The first of the
-// files wins.
+// userSidecar returns the Sidecar of the mesh files whose workloadSelector selects the Pod, the first in the order of
+// the files; nil if there is none.
 func userSidecar(m *meshfile.Mesh, p *Pod) *networkingv1.Sidecar {
 	for _, s := range m.Sidecars {
 		if s.Namespace == p.Namespace && selects(s.Spec.GetWorkloadSelector().GetLabels(), p.Labels) {
@@ -30,7 +30,7 @@ func userSidecar(m *meshfile.Mesh, p *Pod) *networkingv1.Sidecar {
 	return nil
 }
 
-// userEndpoint is where a user's Sidecar expects the application's port.
+// userEndpoint returns the defaultEndpoint that a user's Sidecar has for a port.
 func userEndpoint(s *networkingv1.Sidecar, number uint16) (netip.AddrPort, bool) {
 	for _, l := range s.Spec.GetIngress() {
 		if l.GetPort().GetNumber() == uint32(number) {
@@ -41,7 +41,7 @@ func userEndpoint(s *networkingv1.Sidecar, number uint16) (netip.AddrPort, bool)
 	return netip.AddrPort{}, false
 }
 
-// defaultEgress are the hosts that Pods of a namespace may reach: those of the user's Sidecar without workloadSelector
+// defaultEgress returns the egress hosts of a generated Sidecar: those of the user's Sidecar without workloadSelector
 // in the namespace, else in the root namespace, else all.
 func defaultEgress(m *meshfile.Mesh, namespace string) []string {
 	for _, ns := range []string{namespace, SystemNamespace} {
@@ -61,12 +61,12 @@ func defaultEgress(m *meshfile.Mesh, namespace string) []string {
 	return []string{"*/*"}
 }
 
-// sidecar writes the Sidecar object of a Pod whose traffic nothing redirects: its listeners are on the Pod's own
-// address, and the application is told of the outbound one by HTTP_PROXY. The URL of that one is returned. A Sidecar of
-// the user's that selects the Pod is left in charge.
-func (w *deployment) sidecar(p *Pod, targets []target, inner map[uint16]netip.AddrPort) (proxyURL string, err error) {
+// sidecar generates the Sidecar of a Pod. No traffic is redirected here, so the Sidecar has listeners on the Pod's own
+// address, and an HTTP forward proxy whose URL, the result, the application gets as HTTP_PROXY. If a user's Sidecar
+// selects the Pod, nothing is generated.
+func (w *planner) sidecar(p *Pod, targets []targetPort, appPorts map[uint16]netip.AddrPort) (proxyURL string, err error) {
 	if own := userSidecar(w.mesh, p); own != nil {
-		return userProxy(own, p), nil
+		return userProxyURL(own, p), nil
 	}
 	spec := &networkingv1.Sidecar{
 		TypeMeta: metav1.TypeMeta{APIVersion: "networking.istio.io/v1", Kind: "Sidecar"},
@@ -85,7 +85,7 @@ func (w *deployment) sidecar(p *Pod, targets []target, inner map[uint16]netip.Ad
 			Port:            &networkingv1alpha3.SidecarPort{Number: uint32(t.number), Name: name, Protocol: t.protocol},
 			Bind:            p.IP.String(),
 			CaptureMode:     networkingv1alpha3.CaptureMode_NONE,
-			DefaultEndpoint: inner[t.number].String(),
+			DefaultEndpoint: appPorts[t.number].String(),
 		})
 	}
 	spec.Spec.Egress = []*networkingv1alpha3.IstioEgressListener{{
@@ -100,8 +100,8 @@ func (w *deployment) sidecar(p *Pod, targets []target, inner map[uint16]netip.Ad
 	return "http://" + netip.AddrPortFrom(p.IP, ProxyPort).String(), nil
 }
 
-// userProxy is the forward proxy that a user's Sidecar opens; empty if it opens none.
-func userProxy(s *networkingv1.Sidecar, p *Pod) string {
+// userProxyURL is the URL of the forward proxy that a user's Sidecar opens; empty if it opens none.
+func userProxyURL(s *networkingv1.Sidecar, p *Pod) string {
 	for _, l := range s.Spec.GetEgress() {
 		if strings.EqualFold(l.GetPort().GetProtocol(), "HTTP_PROXY") {
 			bind := l.GetBind()

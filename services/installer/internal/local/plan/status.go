@@ -7,7 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Status is the Pod's .status. changed is when its readiness last changed.
+// Status is the Pod's .status; changed is when its readiness last changed.
 func (p *Pod) Status(ready bool, changed time.Time) corev1.PodStatus {
 	state := corev1.ConditionFalse
 	if ready {

@@ -1,4 +1,6 @@
-// Package ports looks for free TCP ports and for who holds a busy one.
+// Package ports finds out which loopback addresses are free for `fairlead up`: Reserve and ReserveAuto reserve a range
+// for a mesh, Free hands out ports of 127.0.0.1, Check says which process holds a busy address, and Listening lists the
+// addresses on which a process listens.
 package ports
 
 import (
@@ -11,12 +13,12 @@ import (
 	"syscall"
 )
 
-// BusyError says that an address is taken.
+// BusyError says that another process listens on an address.
 type BusyError struct {
 	Addr netip.AddrPort
-	// For is what wanted it.
+	// For names the process that needs the address.
 	For string
-	// PID and Command of the holder; PID is 0 if it is another user's process.
+	// PID and Command of the process that listens; PID is 0 if it is another user's.
 	PID     int
 	Command string
 	Remedy  string
@@ -31,8 +33,8 @@ func (e *BusyError) Error() string {
 	return fmt.Sprintf("address %s, needed by %s, is held by %s; %s", e.Addr, e.For, holder, e.Remedy)
 }
 
-// Check tells whether an address can be listened on now; if it is taken the error is a *BusyError. Other errors, like
-// missing rights, are left to the process that will listen, which can say more.
+// Check returns a *BusyError if the address is in use. It returns nil on other errors, such as missing rights: the
+// process that will listen reports these.
 func Check(addr netip.AddrPort, wantedBy, remedy string) error {
 	lis, err := net.Listen("tcp4", addr.String())
 	if err == nil {
@@ -46,8 +48,8 @@ func Check(addr netip.AddrPort, wantedBy, remedy string) error {
 	return busy
 }
 
-// Ports of 127.0.0.1 for applications lie below the range that the kernel takes ports for outgoing connections from
-// (32768 and up by default), so that none is taken between being chosen and being listened on.
+// Ports of Free lie below the range from which the kernel takes ports of outgoing connections (32768 and up by
+// default), which could take one before the process listens on it.
 const (
 	firstFree = 20000
 	lastFree  = 32000
@@ -56,7 +58,8 @@ const (
 // Free hands out free TCP ports of 127.0.0.1, each once.
 type Free struct{ next, left int }
 
-// NewFree begins at a port that depends on seed, so that two meshes on one machine rarely meet.
+// NewFree returns a Free that begins at a port depending on seed, so that two meshes on one machine rarely try the
+// same.
 func NewFree(seed string) *Free {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(seed))

@@ -16,29 +16,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DefaultRange is where a mesh's addresses come from unless its user chooses another range.
+// DefaultRange is the default of --loopback-range.
 const DefaultRange = "127.66.0.0/16"
 
-// Auto asks for a loopback range that no other mesh uses.
+// Auto is the value of --loopback-range for ReserveAuto.
 const Auto = "auto"
 
-// Ranges that ReserveAuto chooses from are 127.n.0.0/16.
+// ReserveAuto chooses from 127.n.0.0/16, with n in these bounds.
 const (
 	firstAuto = 100
 	lastAuto  = 199
 )
 
-// Mesh is who reserves a range: `fairlead up` with a run directory.
+// Mesh is who holds a reservation: the process of `fairlead up` and its run directory.
 type Mesh struct {
 	PID    int    `json:"pid"`
 	RunDir string `json:"runDir"`
 }
 
-// TakenError says which mesh has a range that overlaps.
+// TakenError says that another mesh holds an overlapping range.
 type TakenError struct {
-	// Wanted is the range that was asked for, Range the one that is reserved.
+	// Wanted is the requested range, Range the one that is reserved.
 	Wanted, Range netip.Prefix
-	// Holder is zero if its file cannot be read, or names a directory that is unfit to be part of a command.
+	// Holder is zero if its file cannot be read, or holds a directory's name that is unsafe in a command to copy.
 	Holder Mesh
 }
 
@@ -51,14 +51,14 @@ func (e *TakenError) Error() string {
 	return fmt.Sprintf("loopback range %s is in use by %s; %s, or let `--loopback-range auto` (make: LOOPBACK=auto) find a free one", e.Range, by, stop)
 }
 
-// Reservation holds a loopback range until Release, or the end of the process: it is a locked file in the directory for
-// temporary files. Meshes of all users of the machine see it.
+// Reservation is a reserved loopback range, until Release or the end of the process. It is a locked file in the
+// directory for temporary files, so meshes of all users of the machine see it.
 type Reservation struct {
 	Prefix netip.Prefix
 	file   *os.File
 }
 
-// Reserve takes a range for a mesh. It returns a TakenError if another mesh has one that overlaps.
+// Reserve reserves a range. It returns a *TakenError if another mesh has one that overlaps.
 func Reserve(prefix netip.Prefix, by Mesh) (*Reservation, error) {
 	r, err := lock(prefix, by)
 	if err != nil {
@@ -66,7 +66,7 @@ func Reserve(prefix netip.Prefix, by Mesh) (*Reservation, error) {
 	}
 	files, err := filepath.Glob(reservation("*"))
 	if err != nil {
-		return r, nil //nolint:nilerr // no other is to be seen
+		return r, nil //nolint:nilerr // other reservations cannot be listed
 	}
 	for _, name := range files {
 		other, ok := reserved(name)
@@ -79,7 +79,7 @@ func Reserve(prefix netip.Prefix, by Mesh) (*Reservation, error) {
 	return r, nil
 }
 
-// ReserveAuto takes a /16 of loopback that no other mesh has reserved and where nobody listens.
+// ReserveAuto reserves a /16 of loopback that no mesh has reserved and on which no process listens.
 func ReserveAuto(by Mesh) (*Reservation, error) { return reserveAuto(by, sockets()) }
 
 func reserveAuto(by Mesh, busy []socket) (*Reservation, error) {
@@ -95,21 +95,21 @@ func reserveAuto(by Mesh, busy []socket) (*Reservation, error) {
 	return nil, fmt.Errorf("no loopback range from 127.%d.0.0/16 to 127.%d.0.0/16 is free; name one with --loopback-range", firstAuto, lastAuto)
 }
 
-// lock takes the file of a range.
+// lock creates and locks the file of a range.
 func lock(prefix netip.Prefix, by Mesh) (*Reservation, error) {
 	prefix = prefix.Masked()
 	name := reservation(fmt.Sprintf("%s-user%d", strings.ReplaceAll(prefix.String(), "/", "-"), os.Getuid()))
 	taken := &TakenError{Wanted: prefix, Range: prefix}
-	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o644) //nolint:gosec // others shall read who holds the range
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o644) //nolint:gosec // other users read who holds the range
 	if errors.Is(err, fs.ErrPermission) {
-		// Root of a user namespace may not open the file of the machine's root. Any name of this form is seen by
-		// others.
+		// Root in a user namespace may not open a file of the machine's root, so it creates one with a unique name,
+		// which the pattern of Reserve finds too.
 		f, err = os.CreateTemp(os.TempDir(), strings.TrimSuffix(filepath.Base(name), ".lock")+"-*.lock")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reserve loopback range %s: %w; remove the file, or choose another --loopback-range", prefix, err)
 	}
-	// A second name, which anybody may have given it here, means that the file is of something else.
+	// A file with a second hard link, which any user can create here, is not only a reservation's.
 	var st unix.Stat_t
 	if unix.Fstat(int(f.Fd()), &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || st.Nlink > 1 {
 		_ = f.Close()
@@ -135,19 +135,19 @@ func lock(prefix netip.Prefix, by Mesh) (*Reservation, error) {
 	return r, nil
 }
 
-// reservation is the name of a range's file.
+// reservation returns the path of a reservation's file.
 func reservation(name string) string {
 	return filepath.Join(os.TempDir(), "fairlead-loopback-"+name+".lock")
 }
 
-// reserved is the range that a file of this name is about.
+// reserved returns the range in the name of a reservation's file.
 func reserved(name string) (netip.Prefix, bool) {
 	base, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(name), "fairlead-loopback-"), "-user")
 	prefix, err := netip.ParsePrefix(strings.ReplaceAll(base, "-", "/"))
 	return prefix, err == nil
 }
 
-// locked tells whether a process holds the file.
+// locked reports whether a process holds the lock of the file.
 func locked(name string) bool {
 	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -157,7 +157,7 @@ func locked(name string) bool {
 	return unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) != nil
 }
 
-// readHolder reads who holds a range; zero if the file does not say.
+// readHolder reads who holds a reservation; zero if the file does not say.
 func readHolder(name string) Mesh {
 	var m Mesh
 	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
@@ -167,7 +167,7 @@ func readHolder(name string) Mesh {
 	defer f.Close()
 	const most = 8 << 10
 	raw, err := io.ReadAll(io.LimitReader(f, most))
-	// Other users write these files, and the directory is shown as part of a command.
+	// Other users write these files, and the error shows the directory as part of a command.
 	strange := func(c rune) bool {
 		return !strings.ContainsRune("/._-+@", c) && !unicode.IsLetter(c) && !unicode.IsDigit(c)
 	}
@@ -177,7 +177,7 @@ func readHolder(name string) Mesh {
 	return m
 }
 
-// Release gives the range back.
+// Release ends the reservation.
 func (r *Reservation) Release() {
-	_ = r.file.Close() // the lock goes with it
+	_ = r.file.Close() // releases the lock
 }

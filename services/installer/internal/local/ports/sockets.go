@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// listening is TCP_LISTEN in /proc/net/tcp.
+// listening is the state TCP_LISTEN in /proc/net/tcp.
 const listening = "0A"
 
 // socket is a listening TCP socket.
@@ -21,7 +21,7 @@ type socket struct {
 	inode string
 }
 
-// sockets lists the listening TCP sockets of the machine, as far as the kernel shows them.
+// sockets lists the listening TCP sockets of the network namespace.
 func sockets() []socket {
 	var list []socket
 	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
@@ -43,7 +43,7 @@ func sockets() []socket {
 	return list
 }
 
-// holder finds the process that listens on the address; 0 if it is not to be seen.
+// holder returns the process that listens on the address; 0 if it is not visible.
 func holder(addr netip.AddrPort) (pid int, command string) {
 	for _, s := range sockets() {
 		if s.addr.Port() == addr.Port() && (s.addr.Addr() == addr.Addr() || s.addr.Addr().IsUnspecified()) {
@@ -53,8 +53,8 @@ func holder(addr netip.AddrPort) (pid int, command string) {
 	return 0, ""
 }
 
-// Listening lists the TCP addresses on which the processes of a process group listen, sorted; group is the pid of its
-// leader. Processes of other users are not seen.
+// Listening lists the TCP addresses on which the processes of a process group listen, sorted; group is its leader's
+// pid. Processes of other users are not visible.
 func Listening(group int) []netip.AddrPort {
 	inodes := map[string]bool{}
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
@@ -79,8 +79,8 @@ func Listening(group int) []netip.AddrPort {
 	return slices.Compact(list)
 }
 
-// processGroup reads the process group from /proc/PID/stat; 0 if the process is gone. The command's name, in
-// parentheses, may hold spaces (proc_pid_stat).
+// processGroup reads the process group from a /proc/PID/stat; 0 if the process has ended. The command's name, in
+// parentheses, may contain spaces (proc_pid_stat(5)).
 func processGroup(stat string) int {
 	raw, err := os.ReadFile(stat)
 	if err != nil {
@@ -94,8 +94,8 @@ func processGroup(stat string) int {
 	return group
 }
 
-// parseHex reads "0A00007F:1F90": the address in 32-bit words as the machine keeps them, the port in network order
-// (proc_net_tcp).
+// parseHex parses "0A00007F:1F90": the address in 32-bit words of the machine's byte order, the port in network order
+// (proc_net_tcp(5)).
 func parseHex(s string) (netip.AddrPort, bool) {
 	host, port, ok := strings.Cut(s, ":")
 	b, err := hex.DecodeString(host)
@@ -113,7 +113,7 @@ func parseHex(s string) (netip.AddrPort, bool) {
 	return netip.AddrPortFrom(addr.Unmap(), uint16(n)), ok
 }
 
-// socketOwner finds the process that has the socket open.
+// socketOwner returns the process that has the socket open.
 func socketOwner(inode string) (pid int, command string) {
 	links, err := filepath.Glob("/proc/[0-9]*/fd/*")
 	if err != nil {

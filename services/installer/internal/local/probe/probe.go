@@ -1,5 +1,5 @@
-// Package probe asks a process whether it is ready: the readiness probes of Pods, and those of Fairlead's own services
-// and agents.
+// Package probe runs readiness probes like a kubelet: Once asks a process once, over HTTP or by a TCP connection, and a
+// Counter applies the thresholds. Package local calls both, for Pods and for Fairlead's own processes.
 package probe
 
 import (
@@ -15,23 +15,23 @@ import (
 	"fairlead.dev/services/installer/internal/local/plan"
 )
 
-// client follows no redirect: as for kubelet, any status from 200 to 399 is success.
+// client follows no redirect: as for a kubelet, every status from 200 to 399 is success.
 var client = &http.Client{
 	Transport: &http.Transport{
 		DisableKeepAlives: true,
-		// A probe asks whether the server answers, not who it is (Kubernetes' rule for scheme HTTPS).
+		// A kubelet does not verify the certificate for scheme HTTPS either.
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}, //nolint:gosec // see above
 	},
 	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 }
 
-// maxBody is how much of an answer is read, and maxReason how much of it is shown.
+// maxBody bounds what is read of a response, maxReason what is shown of it.
 const (
 	maxBody   = 4 << 10
 	maxReason = 300
 )
 
-// Once probes once; nil means success.
+// Once runs a probe once; nil means success.
 func Once(ctx context.Context, p *plan.Probe) error {
 	ctx, cancel := context.WithTimeout(ctx, p.Timeout)
 	defer cancel()
@@ -62,8 +62,8 @@ func Once(ctx context.Context, p *plan.Probe) error {
 	return nil
 }
 
-// reason is what an answer says about why the server is not ready: the failed checks of one of Fairlead's own, else its
-// beginning.
+// reason is why the server is not ready: the failed checks in the answer of Fairlead's /readyz, else the beginning of
+// the body.
 func reason(body []byte) string {
 	var own struct {
 		Failed []struct{ Check, Error string }
@@ -80,17 +80,17 @@ func reason(body []byte) string {
 	return text[:min(len(text), maxReason)]
 }
 
-// Counter turns answers into readiness by the probe's thresholds.
+// Counter turns results of a probe into readiness, by the probe's thresholds.
 type Counter struct {
 	probe           *plan.Probe
 	ready           bool
 	success, failed int
 }
 
-// NewCounter starts not ready.
+// NewCounter returns a counter that is not ready.
 func NewCounter(p *plan.Probe) *Counter { return &Counter{probe: p} }
 
-// Add takes an answer into account and tells whether the process is ready now.
+// Add counts a result and reports whether the process is ready now.
 func (c *Counter) Add(ok bool) bool {
 	if ok {
 		c.success, c.failed = c.success+1, 0

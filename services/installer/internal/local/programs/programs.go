@@ -1,4 +1,5 @@
-// Package programs finds the binaries that a mesh is made of.
+// Package programs finds the binaries of a mesh: Finder.Program those of Fairlead and of applications, Finder.Envoy
+// Envoy. BaseEnv is the environment that they inherit. Commands of cli that start programs call it.
 package programs
 
 import (
@@ -9,17 +10,17 @@ import (
 	"strings"
 )
 
-// Finder looks for programs in --bin-dir, beside this one, and in PATH.
+// Finder searches --bin-dir, the directory of this program, and PATH.
 type Finder struct {
 	// Executable is this program's path.
 	Executable string
-	// BinDir is searched first; empty means only the executable's directory.
+	// BinDir is searched first, if set.
 	BinDir string
-	// Getenv reads the environment.
+	// Getenv returns a variable of the environment.
 	Getenv func(string) string
 }
 
-// NotFoundError says that a program is missing.
+// NotFoundError says where a missing program was searched.
 type NotFoundError struct {
 	Program  string
 	Searched []string
@@ -39,8 +40,8 @@ func (f Finder) dirs() []string {
 	return append(dirs, filepath.Dir(f.Executable))
 }
 
-// Program finds a program by its name. An absolute path stands for itself; any other name is looked for in --bin-dir,
-// beside this program and, if it holds no slash, in PATH.
+// Program returns the absolute path of a program. A name with a slash is searched in the directories but not in PATH;
+// an absolute path must be an executable file.
 func (f Finder) Program(name string) (string, error) {
 	if filepath.IsAbs(name) {
 		if executable(name) {
@@ -63,7 +64,8 @@ func (f Finder) Program(name string) (string, error) {
 	return "", &NotFoundError{Program: name, Searched: dirs, Remedy: "build it with `make build`, or name its directory with --bin-dir"}
 }
 
-// Envoy finds Envoy: the given path, $ENVOY, beside the programs, in .tools of the directory above them, in PATH.
+// Envoy returns the absolute path of Envoy: given, else $ENVOY, else the first found in the directories of programs, in
+// .tools beside them, and in PATH.
 func (f Finder) Envoy(given string) (string, error) {
 	const remedy = "run `make tools`, or name an Envoy with --envoy or ENVOY"
 	for source, path := range map[string]string{"--envoy": given, "ENVOY": f.Getenv("ENVOY")} {
@@ -95,8 +97,8 @@ func executable(path string) bool {
 	return err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
 }
 
-// BaseEnv is what processes inherit of this one's environment: what programs need to work on the machine, and nothing
-// that would lead their traffic elsewhere.
+// BaseEnv returns the variables of this process that programs need on any machine. Proxy settings are not among them:
+// they would divert requests.
 func BaseEnv(getenv func(string) string) []string {
 	var env []string
 	for _, name := range []string{"PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR"} {

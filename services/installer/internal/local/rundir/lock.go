@@ -14,7 +14,7 @@ import (
 	"fairlead.dev/pkg/dirlock"
 )
 
-// InUseError says that another `fairlead up` runs on the directory.
+// InUseError says that another `fairlead up` uses the directory.
 type InUseError struct {
 	Dir string
 	PID int
@@ -25,16 +25,16 @@ func (e *InUseError) Error() string {
 	return fmt.Sprintf("run directory %s is in use by `fairlead up` with pid %d; stop it with `fairlead down --run-dir %s`, or choose another --run-dir", e.Dir, e.PID, e.Dir)
 }
 
-// ErrForeign says that a directory holds something else than a run.
+// ErrForeign says that a directory is not empty and no run directory, so it is not cleaned.
 var ErrForeign = errors.New("is not empty and is no run directory of fairlead; choose another --run-dir")
 
-// Lock is the right to use a run directory. It ends with Release, or with the process.
+// Lock is the use of a run directory by one process, until Release or the end of the process.
 type Lock struct {
 	layout Layout
 	held   *dirlock.Lock
 }
 
-// Acquire takes the directory into use: makes it, locks it, kills what a dead run left running, and removes that run's
+// Acquire creates and locks the directory, kills the processes of a `fairlead up` that was killed, and removes its
 // files.
 func Acquire(l Layout) (*Lock, error) {
 	if err := os.MkdirAll(l.Dir, 0o700); err != nil {
@@ -58,7 +58,7 @@ func Acquire(l Layout) (*Lock, error) {
 	return lock, nil
 }
 
-// checkForeign refuses to clean a directory that is not ours.
+// checkForeign returns ErrForeign for a directory that is not a run directory.
 func checkForeign(l Layout) error {
 	entries, err := os.ReadDir(l.Dir)
 	if err != nil {
@@ -75,7 +75,7 @@ func checkForeign(l Layout) error {
 	return nil
 }
 
-// prepare cleans up after a dead run.
+// prepare cleans up after an earlier run.
 func (l *Lock) prepare() error {
 	if s, err := Read(l.layout.Dir); err == nil {
 		s.killLeftovers()
@@ -94,7 +94,7 @@ func (l *Lock) prepare() error {
 	return nil
 }
 
-// removeFiles removes everything of a run except the lock.
+// removeFiles removes all files of the run directory except the lock.
 func (l *Lock) removeFiles() error {
 	entries, err := os.ReadDir(l.layout.Dir)
 	if err != nil {
@@ -109,7 +109,7 @@ func (l *Lock) removeFiles() error {
 	return errors.Join(errs...)
 }
 
-// Release ends the use of the directory. Logs and the last state stay for the reader; sockets outside the directory are
+// Release unlocks the directory. Logs and the last state stay for people to read; sockets outside the directory are
 // removed.
 func (l *Lock) Release() error {
 	var err error
@@ -119,7 +119,7 @@ func (l *Lock) Release() error {
 	return errors.Join(err, l.held.Release())
 }
 
-// Holder is the pid of the `fairlead up` that runs on the directory; 0 if none does.
+// Holder returns the pid of the `fairlead up` that uses the directory; 0 if none does.
 func Holder(l Layout) (int, error) {
 	pid, err := dirlock.Holder(l.Lock())
 	if err != nil {
@@ -128,7 +128,7 @@ func Holder(l Layout) (int, error) {
 	return pid, nil
 }
 
-// killLeftovers kills the processes of a run whose `fairlead up` is dead, if they are still the ones that it started.
+// killLeftovers kills the processes in the state of a dead `fairlead up`, if their pids still belong to them.
 func (s *State) killLeftovers() {
 	for _, p := range s.Processes() {
 		if p.PID > 0 && p.Birth != "" && Birth(p.PID) == p.Birth {
@@ -137,7 +137,8 @@ func (s *State) killLeftovers() {
 	}
 }
 
-// Birth identifies a process beyond its pid: when it began, in clock ticks since boot. Empty if no such process runs.
+// Birth is when a process started, in clock ticks since boot; with the pid it identifies the process. It is empty if no
+// such process runs.
 func Birth(pid int) string {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -145,7 +146,7 @@ func Birth(pid int) string {
 	}
 	// The second field, the name, may hold spaces and parentheses; the 22nd is starttime (proc(5)).
 	fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
-	// A zombie has ended; only its parent has not noticed yet.
+	// A zombie has ended and waits to be reaped.
 	if len(fields) < 20 || fields[0] == "Z" || fields[0] == "X" {
 		return ""
 	}

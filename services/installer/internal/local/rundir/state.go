@@ -11,20 +11,20 @@ import (
 	"fairlead.dev/services/installer/internal/proxyname"
 )
 
-// State is state.json: the running mesh as other commands see it. Fields are only ever added.
+// State is the content of state.json. Fields are only ever added: other versions of fairlead read it.
 type State struct {
 	// PID of `fairlead up`.
 	PID int `json:"pid"`
-	// Birth tells a later process with the same pid apart.
+	// Birth is of PID, see func Birth.
 	Birth     string    `json:"birth"`
 	Version   string    `json:"version"`
 	StartedAt time.Time `json:"startedAt"`
 	RunDir    string    `json:"runDir"`
-	// Ready is true once everything has been ready at the same time, and stays so.
+	// Ready is true from the time when everything was ready at once.
 	Ready        bool   `json:"ready"`
 	TrustDomain  string `json:"trustDomain"`
 	RootCertFile string `json:"rootCertFile"`
-	// AdminTokenFile holds the JWT of the CLI.
+	// AdminTokenFile holds the CLI's token.
 	AdminTokenFile string `json:"adminTokenFile"`
 	// ConfigWatcherAddress serves ConfigStoreService and FleetService.
 	ConfigWatcherAddress string    `json:"configWatcherAddress"`
@@ -32,11 +32,11 @@ type State struct {
 	ConfigPaths          []string  `json:"configPaths"`
 	Services             []Service `json:"services"`
 	Pods                 []Pod     `json:"pods"`
-	// URLs are the ways into the mesh.
+	// URLs are those of the gateways.
 	URLs []URL `json:"urls"`
 }
 
-// Process is a process that `fairlead up` keeps running.
+// Process is a process of the mesh.
 type Process struct {
 	Name string `json:"name"`
 	// PID is 0 while it does not run.
@@ -66,9 +66,9 @@ type Pod struct {
 	ServiceAccount string            `json:"serviceAccount"`
 	Labels         map[string]string `json:"labels"`
 	IP             string            `json:"ip"`
-	// Kind is "sidecar", "gateway" or "plain".
+	// Kind is a plan.Kind: "sidecar", "gateway", "proxyless" or "plain".
 	Kind string `json:"kind"`
-	// Ready as written into the Pod's status.
+	// Ready is the condition in the Pod's written status.
 	Ready      bool        `json:"ready"`
 	NodeID     string      `json:"nodeID,omitempty"`
 	Identity   string      `json:"identity"`
@@ -80,7 +80,7 @@ type Pod struct {
 type Container struct {
 	Process
 	Container string `json:"container"`
-	// Ports maps container port numbers to the addresses that the application really listens on.
+	// Ports maps container port numbers to the addresses on which the application listens.
 	Ports map[string]string `json:"ports"`
 }
 
@@ -94,7 +94,7 @@ type Agent struct {
 	TokenFile     string `json:"tokenFile"`
 }
 
-// URL is a way into the mesh through a gateway.
+// URL is an address of a gateway, for requests from outside of the mesh.
 type URL struct {
 	Pod   string   `json:"pod"`
 	URL   string   `json:"url"`
@@ -121,10 +121,10 @@ func (s *State) Processes() []Process {
 	return list
 }
 
-// Alive tells whether the `fairlead up` that wrote the state still runs.
+// Alive reports whether the `fairlead up` that wrote the state still runs.
 func (s *State) Alive() bool { return s.Birth != "" && Birth(s.PID) == s.Birth }
 
-// Write replaces state.json, atomically.
+// Write replaces state.json atomically.
 func (s *State) Write(l Layout) error {
 	b, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
@@ -140,7 +140,7 @@ func (s *State) Write(l Layout) error {
 	return nil
 }
 
-// Read reads the state of a run, dead or alive.
+// Read reads the state of a run directory, whether its mesh runs or not.
 func Read(dir string) (*State, error) {
 	name := Layout{Dir: dir}.State()
 	b, err := os.ReadFile(name)
@@ -154,10 +154,10 @@ func Read(dir string) (*State, error) {
 	return s, nil
 }
 
-// ErrNoMesh says that no mesh runs on the directory.
+// ErrNoMesh says that no mesh runs on the run directory.
 var ErrNoMesh = errors.New("no mesh runs there")
 
-// Open reads the state of a live run.
+// Open reads the state of a running mesh.
 func Open(dir string) (*State, error) {
 	s, err := Read(dir)
 	switch {
@@ -171,7 +171,7 @@ func Open(dir string) (*State, error) {
 	return s, nil
 }
 
-// Proxy finds a Pod with an agent by its name, as proxyname reads it. namespace may be empty.
+// Proxy returns the Pod with an agent that a name means (package proxyname). namespace may be empty.
 func (s *State) Proxy(name, namespace string) (*Pod, error) {
 	wanted, err := proxyname.Parse(name, namespace)
 	if err != nil {
@@ -192,7 +192,7 @@ func (s *State) Proxy(name, namespace string) (*Pod, error) {
 	return pods[i], nil
 }
 
-// Abs makes a run directory's name absolute.
+// Abs returns the absolute path of a run directory.
 func Abs(dir string) (string, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {

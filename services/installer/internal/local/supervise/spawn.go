@@ -1,5 +1,6 @@
-// Package supervise runs child processes and keeps them running: restarts with backoff, logs to files, and an end that
-// leaves nothing behind, in whatever way this process ends.
+// Package supervise runs child processes and restarts them with back-off, like a kubelet. Supervisor.Start keeps a
+// program running with its output in a log file, Process.Stop ends it with its process group. However this process
+// ends, SIGKILL included, its children end too. Package local runs a mesh's processes with it.
 package supervise
 
 import (
@@ -12,9 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// spawner starts processes from one operating system thread that lives as long as it. The kernel sends a child its
-// parent-death signal when the *thread* that made it ends (prctl(2), PR_SET_PDEATHSIG), and Go ends threads when it
-// likes; so this one is locked.
+// spawner starts processes from one operating system thread. The kernel sends a child its parent-death signal when the
+// thread that started it ends (prctl(2), PR_SET_PDEATHSIG), and Go may end any thread that no goroutine is locked to.
 type spawner struct {
 	jobs chan func()
 	done chan struct{}
@@ -23,7 +23,7 @@ type spawner struct {
 func newSpawner() *spawner {
 	s := &spawner{jobs: make(chan func()), done: make(chan struct{})}
 	go func() {
-		// Never unlocked: when the goroutine returns, the thread ends with it, and any child left is killed.
+		// It is never unlocked: when the goroutine returns, the thread ends, and the kernel kills the children.
 		runtime.LockOSThread()
 		for {
 			select {
@@ -39,8 +39,8 @@ func newSpawner() *spawner {
 
 var errClosed = errors.New("the supervisor is closed")
 
-// start runs cmd. The child leads a process group of its own, so that a terminal's Ctrl-C reaches only this process,
-// and is killed should this process die.
+// start starts cmd as the leader of a process group, so that a terminal's Ctrl-C does not reach it, and with SIGKILL as
+// its parent-death signal.
 func (s *spawner) start(cmd *exec.Cmd) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	result := make(chan error, 1)
@@ -54,8 +54,8 @@ func (s *spawner) start(cmd *exec.Cmd) error {
 
 func (s *spawner) close() { close(s.done) }
 
-// wait returns when cmd has ended, with everything else in its process group killed. The group is killed while the
-// leader is still a zombie, because until it is reaped nobody else can have its id.
+// wait returns after cmd has ended and the rest of its process group is killed. The group is killed while its leader is
+// a zombie: until that is reaped, no other group can get the same id.
 func wait(cmd *exec.Cmd) error {
 	for {
 		err := unix.Waitid(unix.P_PID, cmd.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
@@ -67,7 +67,7 @@ func wait(cmd *exec.Cmd) error {
 	return cmd.Wait()
 }
 
-// killGroup kills what is left of a process group.
+// killGroup kills a process group.
 func killGroup(pgid int) { _ = unix.Kill(-pgid, unix.SIGKILL) }
 
 // openLog opens a log file for appending; only its owner may read it.

@@ -14,7 +14,7 @@ import (
 	"fairlead.dev/pkg/clock"
 )
 
-// Spec is a program to keep running.
+// Spec is a program to run.
 type Spec struct {
 	Name string
 	Path string
@@ -22,28 +22,28 @@ type Spec struct {
 	Env  []string
 	// Dir is the working directory; empty means this process's.
 	Dir string
-	// Log is the file that its output is appended to.
+	// Log is the file to which its output is appended.
 	Log string
 	// Grace is how long it may take to end after SIGTERM before it is killed.
 	Grace time.Duration
 }
 
-// Status is what a process is at.
+// Status is a process's state.
 type Status struct {
 	Name string
 	// PID is 0 while it does not run.
 	PID int
-	// StartedAt is when the running process was started.
+	// StartedAt is when the process that runs, or ran last, was started.
 	StartedAt time.Time
-	// Restarts counts how often it was started again.
+	// Restarts counts the restarts.
 	Restarts int
-	// Exit says how it last ended, "exit status 1"; empty if it never did.
+	// Exit says how it last ended, as "exit status 1"; empty if it has not.
 	Exit string
-	// ExitCode of the last end; -1 if a signal ended it or it could not be started.
+	// ExitCode is its last exit code; -1 if a signal ended it or it could not be started.
 	ExitCode int
-	// Lived is how long the process ran that ended last; 0 if none has ended, or could not be started.
+	// Lived is how long the process that ended last has run; 0 if none has.
 	Lived time.Duration
-	// Stopped is true once it was asked to stop and is gone.
+	// Stopped is true after Stop has ended it.
 	Stopped bool
 }
 
@@ -51,21 +51,21 @@ type Status struct {
 type Config struct {
 	Clock clock.Clock
 	Log   *slog.Logger
-	// Changed is told of every start and end, one after the other per process. It must not block for long, and must not
-	// call Stop.
+	// Changed is called with every new status, one call at a time per process. It must not block, and must not call
+	// Stop.
 	Changed func(Status)
-	// MinBackoff and MaxBackoff bound the wait before a restart; it doubles with each, and starts anew once a process
-	// ran for StableAfter.
+	// MinBackoff and MaxBackoff bound the back-off before a restart. It doubles with each restart, and begins anew
+	// after the process has run for StableAfter.
 	MinBackoff, MaxBackoff, StableAfter time.Duration
 }
 
-// Supervisor keeps processes running. Its methods are safe for concurrent use.
+// Supervisor runs processes. Its methods are safe for concurrent use.
 type Supervisor struct {
 	cfg   Config
 	spawn *spawner
 }
 
-// New makes a supervisor. Close it when every process was stopped.
+// New returns a supervisor. Call Close after all processes are stopped.
 func New(cfg Config) *Supervisor {
 	cfg.Clock = clock.Or(cfg.Clock)
 	if cfg.MinBackoff == 0 {
@@ -83,14 +83,14 @@ func New(cfg Config) *Supervisor {
 	return &Supervisor{cfg: cfg, spawn: newSpawner()}
 }
 
-// Close ends the supervisor. Processes that still run are killed.
+// Close kills the processes that still run.
 func (s *Supervisor) Close() { s.spawn.close() }
 
-// Process is one kept program.
+// Process is a program that a Supervisor keeps running.
 type Process struct {
 	sup  *Supervisor
 	spec Spec
-	// stop is closed when the process shall end; gone when it has ended for good.
+	// stop is closed by Stop; gone is closed when the process has ended and is not restarted.
 	stop, gone chan struct{}
 	stopOnce   sync.Once
 
@@ -99,7 +99,7 @@ type Process struct {
 	proc   *os.Process // nil while it does not run
 }
 
-// Start runs the program and keeps it running. That it cannot be started shows in its status, and is tried again.
+// Start runs the program until Stop. If it cannot be started, its status says why, and it is tried again with back-off.
 func (s *Supervisor) Start(spec Spec) *Process {
 	p := &Process{
 		sup: s, spec: spec,
@@ -110,17 +110,17 @@ func (s *Supervisor) Start(spec Spec) *Process {
 	return p
 }
 
-// Status of the process now.
+// Status returns the current status.
 func (p *Process) Status() Status {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.status
 }
 
-// ErrNotRunning is returned where a running process is needed.
+// ErrNotRunning is Signal's error while the process does not run.
 var ErrNotRunning = errors.New("process is not running")
 
-// Signal sends a signal to the running process.
+// Signal sends a signal to the process.
 func (p *Process) Signal(sig os.Signal) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -130,8 +130,8 @@ func (p *Process) Signal(sig os.Signal) error {
 	return p.proc.Signal(sig)
 }
 
-// Stop asks the process to end, kills it after its grace period or when ctx ends, and returns when it and its process
-// group are gone. It may be called more than once.
+// Stop sends SIGTERM, and SIGKILL after the grace period or at the end of ctx. It returns when the process and its
+// process group have ended, and may be called more than once.
 func (p *Process) Stop(ctx context.Context) {
 	p.stopOnce.Do(func() { close(p.stop) })
 	_ = p.Signal(syscall.SIGTERM)
@@ -148,14 +148,14 @@ func (p *Process) Stop(ctx context.Context) {
 	<-p.gone
 }
 
-// run starts the program over and over until it is stopped.
+// run starts the program again and again until Stop.
 func (p *Process) run() {
 	defer close(p.gone)
 	cfg := p.sup.cfg
 	backoff := cfg.MinBackoff
 	for {
 		started := cfg.Clock.Now()
-		err := p.once()
+		err := p.runOnce()
 		if p.stopping() {
 			p.update(func(s *Status) { s.Stopped = true })
 			return
@@ -186,12 +186,12 @@ func (p *Process) stopping() bool {
 	}
 }
 
-// once runs the program to its end.
-func (p *Process) once() error {
+// runOnce runs the program until it ends.
+func (p *Process) runOnce() error {
 	cmd, err := p.start()
 	if err == nil {
 		if p.stopping() {
-			// Stop may have looked for a process before there was one.
+			// Stop was called before there was a process to signal.
 			_ = cmd.Process.Signal(syscall.SIGTERM)
 		}
 		err = wait(cmd)
@@ -238,7 +238,7 @@ func (p *Process) start() (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// update changes the status and tells of it.
+// update changes the status and calls Changed.
 func (p *Process) update(change func(*Status)) {
 	p.mu.Lock()
 	change(&p.status)

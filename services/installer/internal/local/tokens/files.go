@@ -13,10 +13,10 @@ import (
 	"fairlead.dev/pkg/clock"
 )
 
-// TTL of issued tokens; Kubernetes' default for projected ones.
+// TTL is the lifetime of tokens, Kubernetes' default for projected ones.
 const TTL = time.Hour
 
-// refresh is when tokens are written anew: at 80 % of their life, as kubelet does.
+// refresh is the age at which tokens are replaced, 80 % of TTL as in a kubelet.
 const refresh = TTL * 8 / 10
 
 // Files keeps token files fresh.
@@ -26,12 +26,12 @@ type Files struct {
 	files  map[string]Subject
 }
 
-// NewFiles keeps a token of each subject in the file that is its key.
+// NewFiles returns Files that keeps a token of each subject in the file that is its key.
 func NewFiles(issuer *Issuer, c clock.Clock, files map[string]Subject) *Files {
 	return &Files{issuer: issuer, clock: c, files: files}
 }
 
-// Write issues all tokens and writes them, 0600, each atomically.
+// Write issues and writes all tokens, each file atomically with mode 0600.
 func (f *Files) Write() error {
 	var names []string
 	for name := range f.files {
@@ -50,8 +50,8 @@ func (f *Files) Write() error {
 	return nil
 }
 
-// Run writes the tokens again before they expire, until ctx ends. A failed write is tried again every minute; the error
-// of the last one is handed to report.
+// Run writes new tokens before the old ones expire, until ctx ends. It passes an error to report, and tries again a
+// minute later.
 func (f *Files) Run(ctx context.Context, report func(error)) error {
 	wait := refresh
 	for {
@@ -68,7 +68,7 @@ func (f *Files) Run(ctx context.Context, report func(error)) error {
 	}
 }
 
-// WriteFile replaces a file atomically. Missing directories are made, 0700.
+// WriteFile replaces a file atomically, and creates missing directories with mode 0700.
 func WriteFile(name string, content []byte, mode fs.FileMode) error {
 	dir := filepath.Dir(name)
 	if err := os.MkdirAll(dir, 0o700); err != nil {

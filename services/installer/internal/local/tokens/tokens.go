@@ -1,5 +1,6 @@
-// Package tokens issues the service account tokens of a mesh without Kubernetes: what the API server projects into
-// Pods, from a key of the run directory.
+// Package tokens issues service account tokens for a mesh without Kubernetes, in place of the API server: an Issuer
+// signs them with a key of the run directory, and Files keeps the token files of services and Pods fresh, like a
+// kubelet.
 package tokens
 
 import (
@@ -27,7 +28,7 @@ type Issuer struct {
 	signer jose.Signer
 }
 
-// NewIssuer makes an issuer with a new P-256 key. name is the tokens' `iss`.
+// NewIssuer returns an issuer with a new P-256 key. name is the `iss` of its tokens.
 func NewIssuer(name string) (*Issuer, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -36,7 +37,7 @@ func NewIssuer(name string) (*Issuer, error) {
 	return issuerWith(name, key)
 }
 
-// LoadIssuer makes an issuer with the key that another one's KeyPEM gave.
+// LoadIssuer returns an issuer with a key from KeyPEM.
 func LoadIssuer(name string, keyPEM []byte) (*Issuer, error) {
 	block, _ := pem.Decode(keyPEM)
 	if block == nil {
@@ -65,7 +66,7 @@ func issuerWith(name string, key *ecdsa.PrivateKey) (*Issuer, error) {
 	return i, nil
 }
 
-// KeyPEM is the private key; keep it 0600.
+// KeyPEM returns the private key; its file must be readable by its owner alone.
 func (i *Issuer) KeyPEM() ([]byte, error) {
 	der, err := x509.MarshalECPrivateKey(i.key)
 	if err != nil {
@@ -74,23 +75,23 @@ func (i *Issuer) KeyPEM() ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), nil
 }
 
-// JWKS is the public key set as JSON.
+// JWKS returns the public key as a JSON Web Key Set.
 func (i *Issuer) JWKS() ([]byte, error) {
 	return json.MarshalIndent(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{
 		Key: &i.key.PublicKey, KeyID: i.keyID, Algorithm: string(jose.ES256), Use: "sig",
 	}}}, "", "  ")
 }
 
-// Subject is whom a token speaks for.
+// Subject is the service account that a token is for.
 type Subject struct {
 	Namespace, Account string
-	// Pod the token is bound to; empty for a person or a service.
+	// Pod is the Pod that the token is bound to; empty for a person or a service.
 	Pod string
-	// Audience of the token.
+	// Audience is the token's `aud`.
 	Audience string
 }
 
-// claims beyond the registered ones, as Kubernetes' bound tokens carry them.
+// claims are those of Kubernetes' bound tokens.
 type claims struct {
 	jwt.Claims
 	Kubernetes kubernetes `json:"kubernetes.io"`
@@ -106,7 +107,7 @@ type named struct {
 	Name string `json:"name"`
 }
 
-// Issue signs a token that is valid from now for ttl.
+// Issue returns a token that is valid from now for ttl.
 func (i *Issuer) Issue(s Subject, now time.Time, ttl time.Duration) (string, error) {
 	id := make([]byte, 16)
 	if _, err := rand.Read(id); err != nil {
@@ -119,7 +120,7 @@ func (i *Issuer) Issue(s Subject, now time.Time, ttl time.Duration) (string, err
 			Subject:  "system:serviceaccount:" + s.Namespace + ":" + s.Account,
 			Audience: jwt.Audience{s.Audience},
 			IssuedAt: jwt.NewNumericDate(now),
-			// A little in the past: clocks of one machine agree, truncation to seconds does not.
+			// A second earlier, because times in tokens are truncated to seconds.
 			NotBefore: jwt.NewNumericDate(now.Add(-time.Second)),
 			Expiry:    jwt.NewNumericDate(now.Add(ttl)),
 		},
