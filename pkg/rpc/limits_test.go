@@ -129,7 +129,8 @@ func TestLimitsOfAnIdentity(t *testing.T) {
 
 	_, err = f.dial(t, src, nil).UnaryCall(t.Context(), &testpb.SimpleRequest{})
 	wantCode(t, err, codes.Unavailable)
-	testkit.Eventually(t, testkit.Patience, func() error { // the server may count it after the client has seen it closed
+	// The server may count the connection after the client has seen it closed.
+	testkit.Eventually(t, testkit.Patience, func() error {
 		if f.rejected(t, "identity") < 1 {
 			return errors.New("no connection was refused for its identity")
 		}

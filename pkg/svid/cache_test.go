@@ -13,7 +13,7 @@ import (
 )
 
 func TestCache(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.cfg.CacheDir = filepath.Join(t.TempDir(), "svid")
 	file := filepath.Join(w.cfg.CacheDir, "svid.pem")
 	first := ready(t, w.start(t))

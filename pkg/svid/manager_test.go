@@ -80,7 +80,7 @@ func (s *caServer) calls() []string {
 	return append([]string{}, s.methods...)
 }
 
-type world struct {
+type fixture struct {
 	ca     *testkit.CA
 	issuer *testkit.Issuer
 	clock  *testkit.Clock
@@ -89,10 +89,10 @@ type world struct {
 	reg    *prometheus.Registry
 }
 
-// newWorld prepares everything but the CA's listening.
-func newWorld(t *testing.T) *world {
+// newFixture prepares a manager's configuration and a CA that does not listen yet.
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	w := &world{ca: testkit.PKI(t), issuer: testkit.NewIssuer(t), clock: testkit.NewClock(time.Now()), reg: prometheus.NewRegistry()}
+	w := &fixture{ca: testkit.PKI(t), issuer: testkit.NewIssuer(t), clock: testkit.NewClock(time.Now()), reg: prometheus.NewRegistry()}
 	w.server = &caServer{ca: w.ca, clock: w.clock, ttl: 24 * time.Hour, tls: w.ca.NewSVID("istio-system", "ca")}
 	w.cfg = svid.Config{
 		CAIDs:      []spiffeid.ID{w.ca.ID("istio-system", "ca")},
@@ -107,7 +107,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-func (w *world) serve(t *testing.T, lis net.Listener) {
+func (w *fixture) serve(t *testing.T, lis net.Listener) {
 	t.Helper()
 	j, err := auth.NewJWT(auth.JWTConfig{
 		JWKSFile: w.issuer.JWKSFile, Issuer: w.issuer.Name, Audiences: []string{"istio-ca"}, TrustDomain: w.ca.TrustDomain,
@@ -137,7 +137,7 @@ func (w *world) serve(t *testing.T, lis net.Listener) {
 }
 
 // start runs a CA and a manager.
-func (w *world) start(t *testing.T) *svid.Manager {
+func (w *fixture) start(t *testing.T) *svid.Manager {
 	t.Helper()
 	lis := testkit.LoopbackListener(t)
 	w.cfg.CAAddress = lis.Addr().String()
@@ -145,7 +145,7 @@ func (w *world) start(t *testing.T) *svid.Manager {
 	return w.run(t)
 }
 
-func (w *world) run(t *testing.T) *svid.Manager {
+func (w *fixture) run(t *testing.T) *svid.Manager {
 	t.Helper()
 	m, err := svid.New(w.cfg)
 	if err != nil {
@@ -195,7 +195,7 @@ func renewedFrom(t *testing.T, m *svid.Manager, old *tlsconf.Material) *tlsconf.
 }
 
 func TestFirstCertificateByTokenThenRenewalByCertificate(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.start(t)
 	first := ready(t, m)
 	if id, err := first.ID(); err != nil || id != w.cfg.Identity {
@@ -236,8 +236,9 @@ func TestFirstCertificateByTokenThenRenewalByCertificate(t *testing.T) {
 	})
 }
 
-// advance moves time in the manager's own steps, each after it has gone to sleep again: two timers, its own and the files'.
-func (w *world) advance(t *testing.T, d time.Duration) {
+// advance moves time in the manager's own steps, each after it has gone to sleep again: two timers, its own and the
+// files'.
+func (w *fixture) advance(t *testing.T, d time.Duration) {
 	t.Helper()
 	for d > 0 {
 		w.clock.WaitFor(t, 2)
@@ -249,7 +250,7 @@ func (w *world) advance(t *testing.T, d time.Duration) {
 }
 
 func TestRenewIsImmediate(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.start(t)
 	first := ready(t, m)
 	changed := m.Changed()
@@ -259,7 +260,7 @@ func TestRenewIsImmediate(t *testing.T) {
 }
 
 func TestRenewalFallsBackToTheToken(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.start(t)
 	first := ready(t, m)
 	// The CA no longer trusts certificates of its old root, the agent's file has both.
@@ -277,7 +278,7 @@ func TestRenewalFallsBackToTheToken(t *testing.T) {
 }
 
 func TestStartsBeforeTheCAAndWaits(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	address := testkit.FreeAddress(t)
 	w.cfg.CAAddress = address.String()
 	m := w.run(t)
@@ -303,7 +304,7 @@ func TestStartsBeforeTheCAAndWaits(t *testing.T) {
 }
 
 // keepAdvancing lets time pass until stop is called, one step each time the manager sleeps.
-func (w *world) keepAdvancing(t *testing.T, step time.Duration) (stop func()) {
+func (w *fixture) keepAdvancing(t *testing.T, step time.Duration) (stop func()) {
 	t.Helper()
 	quit, done := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -323,7 +324,7 @@ func (w *world) keepAdvancing(t *testing.T, step time.Duration) (stop func()) {
 }
 
 func TestKeepsTheCertificateWhileTheCAFails(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.start(t)
 	first := ready(t, m)
 	w.server.with(func() { w.server.sign = func(spiffeid.ID) spiffeid.ID { return w.ca.ID("bookinfo", "ratings") } })
@@ -351,7 +352,7 @@ func TestKeepsTheCertificateWhileTheCAFails(t *testing.T) {
 }
 
 func TestCheckAfterExpiry(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.start(t)
 	ready(t, m)
 	w.server.with(func() { w.server.sign = func(spiffeid.ID) spiffeid.ID { return w.ca.ID("a", "b") } })
@@ -363,7 +364,7 @@ func TestCheckAfterExpiry(t *testing.T) {
 
 // What an answer says about roots is not believed, whoever it comes from.
 func TestRootsOfTheAnswerAreNotAdopted(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	evil := testkit.PKI(t)
 	w.server.extra = [][]byte{evil.RootPEM}
 	m := w.start(t)
@@ -381,12 +382,12 @@ func TestRootsOfTheAnswerAreNotAdopted(t *testing.T) {
 }
 
 func TestImpostorsAreNotAsked(t *testing.T) {
-	for name, change := range map[string]func(*testing.T, *world){
-		"CA with another root":     func(t *testing.T, w *world) { w.server.tls = testkit.PKI(t).NewSVID("istio-system", "ca") },
-		"CA with another identity": func(_ *testing.T, w *world) { w.server.tls = w.ca.NewSVID("bookinfo", "details") },
+	for name, change := range map[string]func(*testing.T, *fixture){
+		"CA with another root":     func(t *testing.T, w *fixture) { w.server.tls = testkit.PKI(t).NewSVID("istio-system", "ca") },
+		"CA with another identity": func(_ *testing.T, w *fixture) { w.server.tls = w.ca.NewSVID("bookinfo", "details") },
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			change(t, w)
 			m := w.start(t)
 			testkit.Eventually(t, patience, func() error {
@@ -403,7 +404,7 @@ func TestImpostorsAreNotAsked(t *testing.T) {
 }
 
 func TestRootChangeReachesConsumersAndRenews(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.start(t)
 	first := ready(t, m)
 	next := testkit.PKI(t)
@@ -428,7 +429,7 @@ func TestRootChangeReachesConsumersAndRenews(t *testing.T) {
 }
 
 func TestRootFileMayComeLater(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	later := w.cfg.RootFile + ".later"
 	w.cfg.RootFile = later
 	m := w.start(t)
@@ -445,7 +446,7 @@ func TestRootFileMayComeLater(t *testing.T) {
 }
 
 func TestConfigIsChecked(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.cfg.CAAddress = "127.0.0.1:1"
 	for want, change := range map[string]func(*svid.Config){
 		"CA address":           func(c *svid.Config) { c.CAAddress = "" },

@@ -22,7 +22,7 @@ type Issuer struct {
 	Key      *ecdsa.PrivateKey
 }
 
-// NewIssuer makes a key and writes jwks.json into a directory of the test's.
+// NewIssuer returns an issuer with a new key, and writes jwks.json into a temporary directory.
 func NewIssuer(t testing.TB) *Issuer {
 	t.Helper()
 	i := &Issuer{t: t, Name: "https://issuer.test", JWKSFile: filepath.Join(t.TempDir(), "jwks.json"), KeyID: "key-1", Key: newKey(t)}
@@ -42,14 +42,14 @@ func (i *Issuer) WriteJWKS() {
 	WriteFile(i.t, i.JWKSFile, raw)
 }
 
-// Rotate changes key and key id, and the file with them.
+// Rotate replaces key and key id, and writes the file.
 func (i *Issuer) Rotate(keyID string) {
 	i.t.Helper()
 	i.Key, i.KeyID = newKey(i.t), keyID
 	i.WriteJWKS()
 }
 
-// Token is valid for an hour from now, for a service account and an audience.
+// Token returns a token of a service account that is valid for an hour from now.
 func (i *Issuer) Token(namespace, serviceAccount, audience string) string {
 	i.t.Helper()
 	now := time.Now()
@@ -59,7 +59,7 @@ func (i *Issuer) Token(namespace, serviceAccount, audience string) string {
 	})
 }
 
-// TokenFile writes Token to a file of the test's.
+// TokenFile writes a Token to a temporary file.
 func (i *Issuer) TokenFile(namespace, serviceAccount, audience string) string {
 	i.t.Helper()
 	path := filepath.Join(i.t.TempDir(), "token")
@@ -67,7 +67,7 @@ func (i *Issuer) TokenFile(namespace, serviceAccount, audience string) string {
 	return path
 }
 
-// Sign makes a token of any claims.
+// Sign returns a token with any claims.
 func (i *Issuer) Sign(claims any) string {
 	i.t.Helper()
 	signer, err := jose.NewSigner(

@@ -32,7 +32,8 @@ func pipe(t *testing.T) (client, server net.Conn) {
 	return client, server
 }
 
-// handshake connects and passes one byte each way, because in TLS 1.3 a client learns of its refusal only when it reads.
+// handshake connects and passes one byte each way, because in TLS 1.3 a client learns of its refusal only when it
+// reads.
 func handshake(t *testing.T, server, client *tls.Config) (serverErr, clientErr error) {
 	t.Helper()
 	c, s := pipe(t)

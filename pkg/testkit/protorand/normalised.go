@@ -11,27 +11,29 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// World is Istio's table for meshes that are normalised already: hosts in full, in the namespaces x, y and istio-system.
-var World = func() *Table {
+// Normalised is the table for objects as config-watcher normalises them: full host names, in the namespaces x, y and
+// istio-system.
+var Normalised = func() *Table {
 	table := Istio
 	table.Values = maps.Clone(table.Values)
 	for _, field := range []string{"hosts", "host", "VirtualService.hosts"} {
-		table.Values[field] = WorldHosts
+		table.Values[field] = NormalisedHosts
 	}
 	for _, field := range []string{"VirtualService.gateways", "HTTPMatchRequest.gateways", "L4MatchAttributes.gateways", "TLSMatchAttributes.gateways"} {
 		table.Values[field] = []string{"mesh", "x/n1", "istio-system/n2"}
 	}
-	table.Values["Destination.host"] = WorldHosts[:4]
-	table.Values["target_host"] = WorldHosts[:4]
+	table.Values["Destination.host"] = NormalisedHosts[:4]
+	table.Values["target_host"] = NormalisedHosts[:4]
 	table.Values["IstioEgressListener.hosts"] = []string{"./*", "*/*", "x/*", "y/c.y.svc.cluster.local"}
-	table.Values["TLSMatchAttributes.sni_hosts"] = WorldHosts[3:]
+	table.Values["TLSMatchAttributes.sni_hosts"] = NormalisedHosts[3:]
 	return &table
 }()
 
-// WorldHosts are the hosts of World; the last one is a wildcard.
-var WorldHosts = []string{"a.x.svc.cluster.local", "b.x.svc.cluster.local", "c.y.svc.cluster.local", "shared.example.com", "*.wild.example.com"}
+// NormalisedHosts are the hosts of Normalised; the last one is a wildcard.
+var NormalisedHosts = []string{"a.x.svc.cluster.local", "b.x.svc.cluster.local", "c.y.svc.cluster.local", "shared.example.com", "*.wild.example.com"}
 
-// accepted has a line per kind: its name, and the seeds of objects that config-watcher's validation accepts. A test of that keeps it true.
+// accepted has a line per kind: its name, and the seeds of objects that config-watcher's validation accepts. A test of
+// that keeps it true.
 //
 //go:embed accepted.txt
 var accepted string
@@ -49,10 +51,10 @@ var seeds = sync.OnceValue(func() map[string][]uint64 {
 	return out
 })
 
-// Accepted are the seeds with which FillSeeded makes an object of a kind that validation accepts.
+// Accepted returns the seeds with which FillSeeded makes an object of a kind that config-watcher's validation accepts.
 func Accepted(kind string) []uint64 { return seeds()[kind] }
 
-// FillSeeded is Fill with the random numbers of a seed. Sixteen seeds of 64 draw odd values far more often than usually.
+// FillSeeded is Fill with the random numbers of a seed. A quarter of the seeds draw odd values more often.
 func (t *Table) FillSeeded(seed uint64, m proto.Message) {
 	table := *t
 	if table.Odd == 0 && seed/16%4 == 3 {
