@@ -13,7 +13,7 @@ import (
 
 const mib = 1 << 20
 
-// TestWhenToTrim goes through looks one by one: how much was allocated before each, and whether it trims.
+// TestWhenToTrim has a row for each look: how much was allocated before it, and whether it trims.
 func TestWhenToTrim(t *testing.T) {
 	type look struct {
 		allocated uint64
@@ -59,7 +59,7 @@ func TestWhenToTrim(t *testing.T) {
 	}
 }
 
-// TestReader compares with what the process does: what it has allocated, and whether its collector is off.
+// TestReader compares the usage with what the test allocates, and with GOGC=off.
 func TestReader(t *testing.T) {
 	read := newReader()
 	before := read()

@@ -14,7 +14,7 @@ import (
 
 const root = "istio-system"
 
-// resource of a name says the name in the variable VAR, and the concurrency if it is not negative.
+// resource returns a ProxyConfig that sets the variable VAR to its name, and the concurrency if it is not negative.
 func resource(namespace, name string, concurrency int32, labels map[string]string, age time.Duration) proxyconfig.Resource {
 	r := proxyconfig.Resource{Namespace: namespace, Name: name, Created: time.Unix(1e9, 0).Add(-age), Spec: &networking.ProxyConfig{
 		EnvironmentVariables: map[string]string{"VAR": name, "OF_" + name: "yes"},

@@ -27,7 +27,7 @@ import (
 
 const patience = testkit.Patience
 
-// caServer is a small CA behind Istio's API. Fields may be changed under mu while it runs.
+// caServer is a small ca behind Istio's API. Tests change its fields under mu.
 type caServer struct {
 	securityv1alpha1.UnimplementedIstioCertificateServiceServer
 	mu      sync.Mutex
@@ -136,7 +136,7 @@ func (w *fixture) serve(t *testing.T, lis net.Listener) {
 	})
 }
 
-// start runs a CA and a manager.
+// start runs the ca and a manager.
 func (w *fixture) start(t *testing.T) *svid.Manager {
 	t.Helper()
 	lis := testkit.LoopbackListener(t)
@@ -208,7 +208,8 @@ func TestFirstCertificateByTokenThenRenewalByCertificate(t *testing.T) {
 		t.Error(err)
 	}
 
-	// Just before half life nothing happens, at half life it is renewed, with the certificate: the token is not needed.
+	// Just before half of its life the certificate is not renewed, at half it is, with the certificate instead of the
+	// token.
 	testkit.WriteFile(t, w.cfg.TokenFile, []byte("spoiled"))
 	w.advance(t, 12*time.Hour-time.Minute)
 	if n := len(w.server.calls()); n != 1 {
@@ -236,8 +237,7 @@ func TestFirstCertificateByTokenThenRenewalByCertificate(t *testing.T) {
 	})
 }
 
-// advance moves time in the manager's own steps, each after it has gone to sleep again: two timers, its own and the
-// files'.
+// advance moves the clock in the manager's own steps, each after its two timers run again, its own and the files'.
 func (w *fixture) advance(t *testing.T, d time.Duration) {
 	t.Helper()
 	for d > 0 {
@@ -263,7 +263,7 @@ func TestRenewalFallsBackToTheToken(t *testing.T) {
 	w := newFixture(t)
 	m := w.start(t)
 	first := ready(t, m)
-	// The CA no longer trusts certificates of its old root, the agent's file has both.
+	// The ca does not trust certificates of its old root any more; the root file has both roots.
 	next := testkit.PKI(t)
 	w.server.with(func() { w.server.ca = next })
 	w.server.tls.Set(current(t, next.NewSVID("istio-system", "ca")))
@@ -303,7 +303,7 @@ func TestStartsBeforeTheCAAndWaits(t *testing.T) {
 	ready(t, m)
 }
 
-// keepAdvancing lets time pass until stop is called, one step each time the manager sleeps.
+// keepAdvancing advances the clock by a step each time the manager sleeps, until stop is called.
 func (w *fixture) keepAdvancing(t *testing.T, step time.Duration) (stop func()) {
 	t.Helper()
 	quit, done := make(chan struct{}), make(chan struct{})
@@ -362,7 +362,7 @@ func TestCheckAfterExpiry(t *testing.T) {
 	}
 }
 
-// What an answer says about roots is not believed, whoever it comes from.
+// Roots in an answer are not adopted.
 func TestRootsOfTheAnswerAreNotAdopted(t *testing.T) {
 	w := newFixture(t)
 	evil := testkit.PKI(t)
@@ -409,7 +409,7 @@ func TestRootChangeReachesConsumersAndRenews(t *testing.T) {
 	first := ready(t, m)
 	next := testkit.PKI(t)
 
-	// Both roots: consumers see them, the certificate stays.
+	// With both roots in the file, Current has them, and the certificate stays.
 	both := append(append([]byte{}, w.ca.RootPEM...), next.RootPEM...)
 	changed := m.Changed()
 	testkit.WriteFile(t, w.cfg.RootFile, both)
@@ -418,7 +418,7 @@ func TestRootChangeReachesConsumersAndRenews(t *testing.T) {
 	if string(got.RootsPEM) != string(both) || !got.Certificate.Leaf.Equal(first.Certificate.Leaf) {
 		t.Error("want both roots and the same certificate")
 	}
-	// Only the new one: the certificate no longer verifies and is replaced at once.
+	// With only the new root, the certificate does not verify any more and is replaced at once.
 	w.server.with(func() { w.server.ca = next })
 	w.server.tls.Set(current(t, next.NewSVID("istio-system", "ca")))
 	testkit.WriteFile(t, w.cfg.RootFile, next.RootPEM)
