@@ -81,7 +81,7 @@ func (k *Keeper) look() {
 	}
 	if err := k.trim(); err != nil {
 		// The heap has been given back; only the binary's pages have not.
-		k.log.Debug("pages of the program were kept", "error", err)
+		k.log.Debug("pages of the binary were not dropped", "error", err)
 	}
 	took := k.clock.Now().Sub(start)
 	k.notBefore = start.Add(costPart * took)

@@ -33,12 +33,12 @@ func (m *Manager) restore() time.Time {
 	case errors.Is(err, fs.ErrNotExist):
 		return now
 	case err != nil:
-		m.cfg.Log.Warn("kept certificate is not used", "file", path, "error", err)
+		m.cfg.Log.Warn("cached certificate is not used", "file", path, "error", err)
 		return now
 	}
 	m.adopt(id)
 	next := m.renewalTime(id.leaf.NotBefore, id.leaf.NotAfter)
-	m.cfg.Log.Info("kept certificate is used", "identity", m.cfg.Identity.String(), "not_after", id.leaf.NotAfter, "renew_at", next)
+	m.cfg.Log.Info("cached certificate is used", "identity", m.cfg.Identity.String(), "not_after", id.leaf.NotAfter, "renew_at", next)
 	return next
 }
 
@@ -48,7 +48,7 @@ func (m *Manager) keep(id *identity) {
 		return
 	}
 	if err := store(m.cfg.CacheDir, id); err != nil {
-		m.cfg.Log.Warn("certificate could not be kept for the next start", "error", err)
+		m.cfg.Log.Warn("certificate cannot be cached for the next start", "error", err)
 	}
 }
 

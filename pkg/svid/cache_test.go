@@ -35,7 +35,7 @@ func TestCache(t *testing.T) {
 	t.Run("is used while the CA is away", func(t *testing.T) {
 		m := again(t, func(c *svid.Config) { c.CAAddress, c.TokenFile = "127.0.0.1:1", "" })
 		if !ready(t, m).Certificate.Leaf.Equal(first.Certificate.Leaf) || len(w.server.calls()) != requests {
-			t.Error("not the kept certificate")
+			t.Error("not the cached certificate")
 		}
 	})
 	t.Run("is renewed without a token", func(t *testing.T) {

@@ -62,7 +62,7 @@ func (c *Config) complete() error {
 	case c.Identity.IsZero():
 		return errors.New("svid: identity is required")
 	case c.TokenFile == "" && c.CacheDir == "":
-		return errors.New("svid: a token file is required, because there is no kept certificate to renew with")
+		return errors.New("svid: a token file is required, because there is no cached certificate to renew with")
 	case !c.TrustDomain.IsZero() && !c.Identity.MemberOf(c.TrustDomain):
 		return fmt.Errorf("svid: identity %s is not in trust domain %s", c.Identity, c.TrustDomain)
 	case c.TTL < 0:

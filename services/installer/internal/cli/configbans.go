@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
+	"fairlead.dev/pkg/auth"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 
 	"fairlead.dev/services/installer/internal/configapi"
@@ -55,12 +56,12 @@ func identityOf(text, trustDomain string) (identity, object string, err error) {
 	if err != nil {
 		return "", "", usage(fmt.Errorf("identity %q: %w; write <namespace>/<service account>, or the SPIFFE URI", text, err))
 	}
-	parts := strings.Split(id.Path(), "/") // "", "ns", <namespace>, "sa", <service account>
-	if len(parts) != 5 || parts[1] != "ns" || parts[3] != "sa" {
+	namespace, account, ok := auth.WorkloadOf(id)
+	if !ok {
 		return "", "", usage(fmt.Errorf("identity %q is no workload's: those are spiffe://<trust domain>/ns/<namespace>/sa/<service account>", text))
 	}
 	const longestName = 253 // of an object
-	if object = parts[2] + "." + parts[4]; !id.MemberOf(td) || len(object) > longestName {
+	if object = namespace + "." + account; !id.MemberOf(td) || len(object) > longestName {
 		sum := sha256.Sum256([]byte(text))
 		object = hex.EncodeToString(sum[:16])
 	}

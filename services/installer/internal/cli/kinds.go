@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -58,13 +59,8 @@ func kindName(s string) (string, error) {
 	if k, ok := written[lower]; ok {
 		return k, nil
 	}
-	var names []string
-	for name := range written {
-		names = append(names, name)
-	}
-	slices.Sort(names)
 	hint := "; kinds are " + strings.Join(kindNames, ", ")
-	if near := nearest.Name(lower, names); near != "" {
+	if near := nearest.Name(lower, slices.Sorted(maps.Keys(written))); near != "" {
 		hint = fmt.Sprintf("; did you mean %s?", written[near])
 	}
 	return "", usage(errors.New("unknown kind \"" + s + "\"" + hint))

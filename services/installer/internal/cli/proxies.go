@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 
@@ -91,12 +92,7 @@ func namespaces(ctx context.Context, client *configapi.Client) ([]string, error)
 		}
 	}
 	delete(found, "")
-	var list []string
-	for name := range found {
-		list = append(list, name)
-	}
-	slices.Sort(list)
-	return list, nil
+	return slices.Sorted(maps.Keys(found)), nil
 }
 
 // listProxies asks config-watcher for the connected proxies that a selection means. A namespace that the mesh does not

@@ -13,6 +13,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -66,6 +67,18 @@ func (c *Client) do(ctx context.Context, method, path string) ([]byte, error) {
 	return body, nil
 }
 
+// getJSON decodes a page of the admin interface into out; what names it in errors.
+func (c *Client) getJSON(ctx context.Context, path, what string, out any) error {
+	body, err := c.Get(ctx, path)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(body, out); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}
+
 // Dump is an answer of /config_dump by section.
 type Dump struct {
 	sections map[string]json.RawMessage
@@ -117,15 +130,8 @@ func (d *Dump) section(name string, out any) error {
 
 // Clusters fetches the clusters with their endpoints and these with their health.
 func (c *Client) Clusters(ctx context.Context) (*ClusterStatuses, error) {
-	body, err := c.Get(ctx, "/clusters?format=json")
-	if err != nil {
-		return nil, err
-	}
 	out := &ClusterStatuses{}
-	if err := json.Unmarshal(body, out); err != nil {
-		return nil, fmt.Errorf("clusters: %w", err)
-	}
-	return out, nil
+	return out, c.getJSON(ctx, "/clusters?format=json", "clusters", out)
 }
 
 // Certificate is the leaf of a certificate chain that the Envoy holds.
@@ -140,17 +146,13 @@ type Certificate struct {
 
 // Certificates fetches the Envoy's own certificates, as its TLS contexts hold them.
 func (c *Client) Certificates(ctx context.Context) ([]Certificate, error) {
-	body, err := c.Get(ctx, "/certs")
-	if err != nil {
-		return nil, err
-	}
 	var all struct {
 		Certificates []struct {
 			Chain []Certificate `json:"cert_chain"`
 		} `json:"certificates"`
 	}
-	if err := json.Unmarshal(body, &all); err != nil {
-		return nil, fmt.Errorf("certs: %w", err)
+	if err := c.getJSON(ctx, "/certs", "certs", &all); err != nil {
+		return nil, err
 	}
 	var list []Certificate
 	for _, c := range all.Certificates {
@@ -174,16 +176,12 @@ func Fresh(now, before []Certificate) *Certificate {
 
 // Version is Envoy's version, "1.40.0".
 func (c *Client) Version(ctx context.Context) (string, error) {
-	body, err := c.Get(ctx, "/server_info")
-	if err != nil {
-		return "", err
-	}
 	var info struct {
 		// Version is "<commit>/1.40.0/Clean/RELEASE/BoringSSL".
 		Version string `json:"version"`
 	}
-	if err := json.Unmarshal(body, &info); err != nil {
-		return "", fmt.Errorf("server info: %w", err)
+	if err := c.getJSON(ctx, "/server_info", "server info", &info); err != nil {
+		return "", err
 	}
 	parts := strings.Split(info.Version, "/")
 	return parts[min(1, len(parts)-1)], nil
@@ -191,18 +189,14 @@ func (c *Client) Version(ctx context.Context) (string, error) {
 
 // Stats fetches the counters and gauges whose names match filter, a regular expression.
 func (c *Client) Stats(ctx context.Context, filter string) (map[string]uint64, error) {
-	body, err := c.Get(ctx, "/stats?format=json&type=All&filter="+urlEscape(filter))
-	if err != nil {
-		return nil, err
-	}
 	var all struct {
 		Stats []struct {
 			Name  string      `json:"name"`
 			Value json.Number `json:"value"`
 		} `json:"stats"`
 	}
-	if err := json.Unmarshal(body, &all); err != nil {
-		return nil, fmt.Errorf("stats: %w", err)
+	if err := c.getJSON(ctx, "/stats?format=json&type=All&filter="+url.QueryEscape(filter), "stats", &all); err != nil {
+		return nil, err
 	}
 	out := map[string]uint64{}
 	for _, s := range all.Stats {

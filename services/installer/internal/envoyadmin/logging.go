@@ -2,10 +2,10 @@ package envoyadmin
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -37,30 +37,26 @@ func (c *Client) SetLogLevels(ctx context.Context, levels string) ([]Logger, err
 		return nil, err
 	}
 	if all != "" {
-		if there, err = c.logging(ctx, "?level="+urlEscape(all)); err != nil {
+		if there, err = c.logging(ctx, "?level="+url.QueryEscape(all)); err != nil {
 			return nil, err
 		}
 	}
 	if len(paths) > 0 {
-		return c.logging(ctx, "?paths="+urlEscape(strings.Join(paths, ",")))
+		return c.logging(ctx, "?paths="+url.QueryEscape(strings.Join(paths, ",")))
 	}
 	return there, nil
 }
 
 // ResetLogLevels sets the levels that the Envoy was started with.
 func (c *Client) ResetLogLevels(ctx context.Context) ([]Logger, error) {
-	body, err := c.Get(ctx, "/server_info")
-	if err != nil {
-		return nil, err
-	}
 	var info struct {
 		Options struct {
 			Level      string `json:"log_level"`
 			Components string `json:"component_log_level"`
 		} `json:"command_line_options"`
 	}
-	if err := json.Unmarshal(body, &info); err != nil {
-		return nil, fmt.Errorf("server info: %w", err)
+	if err := c.getJSON(ctx, "/server_info", "server info", &info); err != nil {
+		return nil, err
 	}
 	if info.Options.Level == "" {
 		return nil, errors.New("server info: Envoy does not say which log level it was started with; name one with --level")

@@ -2,10 +2,7 @@ package envoyadmin
 
 import (
 	"encoding/json"
-	"net/url"
 )
-
-func urlEscape(s string) string { return url.QueryEscape(s) }
 
 // The types below hold the fields of Envoy's configuration (envoy.config.*.v3, as its config dump spells them) that the
 // tables show.

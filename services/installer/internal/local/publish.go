@@ -78,7 +78,7 @@ func (n *Node) createObjects(ctx context.Context) error {
 	if err := n.checkFiles(ctx); err != nil {
 		return err
 	}
-	manifests, err := n.manifests()
+	manifests, err := n.manifests(n.cfg.Plan.Pods...)
 	if err != nil || len(manifests) == 0 {
 		return err
 	}
@@ -100,7 +100,7 @@ func (n *Node) retryUntilAccepted(ctx context.Context, write func(context.Contex
 		if errors.As(err, &refused) {
 			return &RefusedError{Err: err}
 		}
-		n.cfg.Log.Debug("config-watcher does not take the mesh yet", "error", err)
+		n.cfg.Log.Debug("config-watcher does not accept the mesh yet", "error", err)
 		if !n.wait(ctx, 200*time.Millisecond) {
 			return nil
 		}
@@ -115,10 +115,10 @@ func (n *Node) apply(ctx context.Context, manifests []byte) error {
 	return err
 }
 
-// manifests returns the Pods and the generated Sidecars as one text of documents.
-func (n *Node) manifests() ([]byte, error) {
+// manifests returns Pods and their generated Sidecars as one text of documents.
+func (n *Node) manifests(pods ...*plan.Pod) ([]byte, error) {
 	var docs [][]byte
-	for _, p := range n.cfg.Plan.Pods {
+	for _, p := range pods {
 		pod, err := json.Marshal(p.Manifest(false, n.cfg.Clock.Now()))
 		if err != nil {
 			return nil, fmt.Errorf("pod %s: %w", p.ID(), err)
@@ -150,13 +150,9 @@ func (n *Node) writeStatus(ctx context.Context, p *plan.Pod, ready bool) error {
 }
 
 func (n *Node) recreate(ctx context.Context, p *plan.Pod) error {
-	pod, err := json.Marshal(p.Manifest(false, n.cfg.Clock.Now()))
+	manifests, err := n.manifests(p)
 	if err != nil {
 		return err
 	}
-	docs := [][]byte{pod}
-	if p.Sidecar != nil {
-		docs = append(docs, p.Sidecar)
-	}
-	return n.apply(ctx, bytes.Join(docs, []byte("\n---\n")))
+	return n.apply(ctx, manifests)
 }

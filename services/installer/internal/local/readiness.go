@@ -28,26 +28,33 @@ const (
 // watchContainer keeps an application's readiness until ctx ends. An application may end again and again, or listen on
 // another port than the one that it was given.
 func (n *Node) watchContainer(ctx context.Context, c plan.Container) {
+	n.eachRun(ctx, c.Name, func(e processStatus) {
+		if d, why := requiredUptime(e, c); d > 0 {
+			n.statuses.setReadiness(c.Name, e.PID, false, why)
+			n.waitWhileRunning(ctx, c.Name, e.PID, d)
+		}
+		if c.Probe == nil {
+			n.waitListening(ctx, c, e.PID)
+			return
+		}
+		n.probeProcess(ctx, c.Name, e.PID, c.Probe, func(err error) string {
+			return "not ready: " + err.Error() + otherAddresses(e.PID, c.Listens)
+		})
+	})
+}
+
+// eachRun calls do for each run of a process, one after the other, until ctx ends.
+func (n *Node) eachRun(ctx context.Context, name string, do func(processStatus)) {
 	pid := 0
 	for ctx.Err() == nil {
 		changed := n.statuses.Changed()
-		e := n.statuses.get(c.Name)
+		e := n.statuses.get(name)
 		if e.PID == 0 || e.PID == pid {
 			waitFor(ctx, changed)
 			continue
 		}
 		pid = e.PID
-		if d, why := requiredUptime(e, c); d > 0 {
-			n.statuses.setReadiness(c.Name, pid, false, why)
-			n.waitWhileRunning(ctx, c.Name, pid, d)
-		}
-		if c.Probe != nil {
-			n.probeProcess(ctx, c.Name, pid, c.Probe, func(err error) string {
-				return "not ready: " + err.Error() + otherAddresses(pid, c.Listens)
-			})
-			continue
-		}
-		n.waitListening(ctx, c, pid)
+		do(e)
 	}
 }
 
@@ -103,17 +110,9 @@ func otherAddresses(pid int, should []netip.AddrPort) string {
 
 // probeOwnProcess keeps the readiness of one of Fairlead's own processes until ctx ends.
 func (n *Node) probeOwnProcess(ctx context.Context, name string, p *plan.Probe) {
-	pid := 0
-	for ctx.Err() == nil {
-		changed := n.statuses.Changed()
-		e := n.statuses.get(name)
-		if e.PID == 0 || e.PID == pid {
-			waitFor(ctx, changed)
-			continue
-		}
-		pid = e.PID
-		n.probeProcess(ctx, name, pid, p, func(err error) string { return "not ready: " + err.Error() })
-	}
+	n.eachRun(ctx, name, func(e processStatus) {
+		n.probeProcess(ctx, name, e.PID, p, func(err error) string { return "not ready: " + err.Error() })
+	})
 }
 
 // probeProcess probes a process until it ends.

@@ -59,7 +59,7 @@ func (n *Node) pollRevisions(ctx context.Context) {
 	defer cancel()
 	res, err := n.configAPI.ListProxies(ctx, &configv1.ListProxiesRequest{})
 	if err != nil {
-		n.cfg.Log.Debug("fleet is not known", "error", err)
+		n.cfg.Log.Debug("revisions of proxies cannot be read", "error", err)
 		return
 	}
 	n.mu.Lock()
@@ -87,7 +87,7 @@ func (n *Node) pollServedRevisions(ctx context.Context) {
 			} `json:"revision"`
 		}
 		if err := n.debugPage(ctx, s, "/debug/proxies", &answer); err != nil {
-			n.cfg.Log.Debug("revision of an xds-server is not known", "process", s.Name, "error", err)
+			n.cfg.Log.Debug("revision of an xds-server cannot be read", "process", s.Name, "error", err)
 			continue
 		}
 		n.mu.Lock()

@@ -53,7 +53,7 @@ func (n *Node) watchSources(ctx context.Context) error {
 	for n.wait(ctx, sourcesPeriod) {
 		answer, err := n.sources(ctx)
 		if err != nil {
-			n.cfg.Log.Debug("sources are not known", "error", err)
+			n.cfg.Log.Debug("sources cannot be read", "error", err)
 			continue
 		}
 		now, warnings := answer.problems(), slices.Concat(answer.Warnings, answer.duplicates(), n.unread(answer))

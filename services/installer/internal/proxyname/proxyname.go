@@ -6,6 +6,7 @@ package proxyname
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -187,12 +188,7 @@ func (w Wanted) notFound(all []Proxy) error {
 		}
 	}
 	slices.Sort(e.There)
-	candidates := make([]string, 0, len(ids))
-	for name := range ids {
-		candidates = append(candidates, name)
-	}
-	slices.Sort(candidates)
-	if near := nearest.Name(w.name, candidates); near != "" {
+	if near := nearest.Name(w.name, slices.Sorted(maps.Keys(ids))); near != "" {
 		if e.near = ids[near]; w.deployment {
 			e.near = "deploy/" + near
 		}

@@ -97,6 +97,16 @@ func (d *demo) identityOf(app string) string {
 // settledAnswers is how many answers in a row must be of the new version for a change to count as complete.
 const settledAnswers = 60
 
+// startTraffic starts traffic and waits for its first answers.
+func (d *demo) startTraffic(ctx context.Context) (*traffic, error) {
+	t := d.client.startTraffic(ctx)
+	err := waitUntil(ctx, func() bool { return len(t.snapshot()) >= settledAnswers })
+	if err != nil {
+		t.cancel()
+	}
+	return t, err
+}
+
 // shift applies the change under traffic, and measures when every proxy has acknowledged it and when requests follow
 // it.
 func (d *demo) shift(ctx context.Context) error {
@@ -104,11 +114,11 @@ func (d *demo) shift(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t := d.client.startTraffic(ctx)
-	defer t.cancel()
-	if err := waitUntil(ctx, func() bool { return len(t.snapshot()) >= settledAnswers }); err != nil {
+	t, err := d.startTraffic(ctx)
+	if err != nil {
 		return err
 	}
+	defer t.cancel()
 	write := time.Now()
 	res, err := d.configAPI.Apply(ctx, &configv1.ApplyRequest{Documents: []*configv1.Document{{Name: d.cfg.Change, Content: content}}})
 	if err != nil {
@@ -160,11 +170,11 @@ func (d *demo) killServer(ctx context.Context) error {
 	if victim == nil {
 		return errors.New("no proxy is connected to an xds-server of this mesh")
 	}
-	t := d.client.startTraffic(ctx)
-	defer t.cancel()
-	if err := waitUntil(ctx, func() bool { return len(t.snapshot()) >= settledAnswers }); err != nil {
+	t, err := d.startTraffic(ctx)
+	if err != nil {
 		return err
 	}
+	defer t.cancel()
 	kill := time.Now()
 	if err := syscall.Kill(victim.PID, syscall.SIGKILL); err != nil {
 		return fmt.Errorf("kill %s: %w", victim.Name, err)
@@ -181,10 +191,7 @@ func (d *demo) killServer(ctx context.Context) error {
 		return back == len(lost)
 	})
 	took := time.Since(kill)
-	// Some traffic follows on the new streams.
-	count := len(t.snapshot())
-	_ = waitUntil(ctx, func() bool { return len(t.snapshot()) >= count+settledAnswers })
-	list := t.stop()
+	list := t.stopAfter(ctx, settledAnswers)
 	d.check(err == nil && took <= reconnectLimit, "%d of %d proxies were connected again after %s (limit %s), %d bytes of configuration were sent to them",
 		back, len(lost), millis(took), reconnectLimit, bytes)
 	d.noFailures(list)
@@ -251,11 +258,11 @@ func (d *demo) renew(ctx context.Context) error {
 	if len(before) == 0 {
 		return fmt.Errorf("%s has no certificate", pod.ID())
 	}
-	t := d.client.startTraffic(ctx)
-	defer t.cancel()
-	if err := waitUntil(ctx, func() bool { return len(t.snapshot()) >= settledAnswers }); err != nil {
+	t, err := d.startTraffic(ctx)
+	if err != nil {
 		return err
 	}
+	defer t.cancel()
 	began := time.Now()
 	if err := syscall.Kill(pod.Agent.PID, syscall.SIGUSR1); err != nil {
 		return fmt.Errorf("signal the agent: %w", err)
@@ -270,9 +277,7 @@ func (d *demo) renew(ctx context.Context) error {
 		return fresh != nil
 	})
 	took := time.Since(began)
-	count := len(t.snapshot())
-	_ = waitUntil(ctx, func() bool { return len(t.snapshot()) >= count+settledAnswers })
-	list := t.stop()
+	list := t.stopAfter(ctx, settledAnswers)
 	if fresh == nil {
 		d.fail("%s still has the certificate %s", pod.ID(), before[0].Serial)
 	} else {

@@ -150,6 +150,13 @@ func (t *traffic) stop() []answer {
 	return t.snapshot()
 }
 
+// stopAfter stops the traffic after so many more answers, and returns all.
+func (t *traffic) stopAfter(ctx context.Context, more int) []answer {
+	count := len(t.snapshot()) + more
+	_ = waitUntil(ctx, func() bool { return len(t.snapshot()) >= count })
+	return t.stop()
+}
+
 // failures counts the failed answers, and lists each different error with its count.
 func failures(list []answer) (count int, kinds []string) {
 	byText := map[string]int{}

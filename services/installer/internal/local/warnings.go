@@ -8,19 +8,19 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 )
 
-// maxFindings is how many lines watchFindings prints after one look; a last line counts the others.
-const maxFindings = 50
+// maxWarnings is how many lines watchWarnings prints after one look; a last line counts the others.
+const maxWarnings = 50
 
-// watchFindings prints config-watcher's warnings about references between objects, and each that is resolved. It begins
+// watchWarnings prints config-watcher's warnings about references between objects, and each that is resolved. It begins
 // when the Pods are part of the mesh, because references to them would be warnings before. It prints a warning that two
 // looks in a row have seen: a person may be saving several files one after the other.
-func (n *Node) watchFindings(ctx context.Context) error {
+func (n *Node) watchWarnings(ctx context.Context) error {
 	waitFor(ctx, n.published)
 	var seen, told []string
 	for n.wait(ctx, sourcesPeriod) {
-		now, err := n.findings(ctx)
+		now, err := n.warnings(ctx)
 		if err != nil {
-			n.cfg.Log.Debug("findings are not known", "error", err)
+			n.cfg.Log.Debug("warnings cannot be read", "error", err)
 			continue
 		}
 		lines := []string{}
@@ -40,18 +40,18 @@ func (n *Node) watchFindings(ctx context.Context) error {
 			}
 		}
 		seen = now
-		for _, line := range lines[:min(len(lines), maxFindings)] {
+		for _, line := range lines[:min(len(lines), maxWarnings)] {
 			n.cfg.Console.Line(line)
 		}
-		if more := len(lines) - maxFindings; more > 0 {
+		if more := len(lines) - maxWarnings; more > 0 {
 			n.cfg.Console.Line(fmt.Sprintf("warning: %d more; `fairlead config status` lists them", more))
 		}
 	}
 	return nil
 }
 
-// findings asks config-watcher for its warnings.
-func (n *Node) findings(ctx context.Context) ([]string, error) {
+// warnings asks config-watcher for its warnings.
+func (n *Node) warnings(ctx context.Context) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	res, err := n.configAPI.ListWarnings(ctx, &configv1.ListWarningsRequest{})
