@@ -26,7 +26,7 @@ func completeFlag(cmd *cobra.Command, flag string, values ...string) {
 
 // queryForCompletion runs query with a client of config-watcher. It returns nil where no mesh runs: a completion prints
 // no errors.
-func (t *target) queryForCompletion(cmd *cobra.Command, ask func(ctx context.Context, client *configapi.Client) []string) []string {
+func (t *target) queryForCompletion(cmd *cobra.Command, query func(ctx context.Context, client *configapi.Client) []string) []string {
 	client, err := t.dial()
 	if err != nil {
 		return nil
@@ -34,7 +34,7 @@ func (t *target) queryForCompletion(cmd *cobra.Command, ask func(ctx context.Con
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
 	defer cancel()
-	return ask(ctx, client)
+	return query(ctx, client)
 }
 
 // withPrefix returns the names of the list that begin with text, sorted, each once.
@@ -69,9 +69,9 @@ func (t *target) proxyNames(cmd *cobra.Command) []string {
 }
 
 // completeProxies completes each of the first count arguments as a proxy.
-func (t *target) completeProxies(arguments int) completion {
+func (t *target) completeProxies(count int) completion {
 	return func(cmd *cobra.Command, a []string, begun string) ([]string, cobra.ShellCompDirective) {
-		if len(a) >= arguments {
+		if len(a) >= count {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
 		return withPrefix(t.proxyNames(cmd), begun), cobra.ShellCompDirectiveNoFileComp
