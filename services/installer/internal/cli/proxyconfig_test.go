@@ -59,7 +59,7 @@ func TestProxyConfigOfAFile(t *testing.T) {
 	if err != nil || json.Unmarshal([]byte(out), &tree) != nil || len(tree.Configs) < 4 || strings.Contains(out, `"name": "PassthroughCluster"`) {
 		t.Errorf("all as JSON: %d configs, %v", len(tree.Configs), err)
 	}
-	// What was written may be read again.
+	// The output of -o json can be read with --file.
 	file := filepath.Join(t.TempDir(), "dump")
 	testkit.WriteFile(t, file, []byte(out))
 	if out, _, _, err := split(nil, "pc", "c", "-f", file); err != nil || strings.Join(firstCells(out), " ") != "reviews.default.svc.cluster.local" {

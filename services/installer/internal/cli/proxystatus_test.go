@@ -249,7 +249,7 @@ func TestProxyIsFound(t *testing.T) {
 		return json.RawMessage(`{"x/envoy.config.cluster.v3.Cluster": [
 			{"name": "one", "version": "v1", "resource": {"name": "outbound|80|v1|one.shop"}}, {"name": "two", "version": "v2", "resource": {"name": "two", "private_key": "c2VjcmV0"}}]}`), nil
 	}
-	// config-watcher says xds-server-0; the proxy has moved.
+	// config-watcher names xds-server-0, but the proxy has moved.
 	zero := xdsPort(t, "sidecar~nobody", map[string]func(url.Values) (any, error){"/debug/why": explain, "/debug/proxies": status, "/debug/resources": served})
 	one := xdsPort(t, proxies[0].GetNodeId(), map[string]func(url.Values) (any, error){"/debug/why": explain, "/debug/proxies": status, "/debug/resources": served})
 	dir := m.runMesh(t, zero, one)

@@ -133,7 +133,7 @@ func (n *Node) reportReady(ctx context.Context) error {
 		}
 	}
 	if ctx.Err() != nil {
-		return nil //nolint:nilerr // the run's end is no failure of this task
+		return nil //nolint:nilerr // ctx ended, which is no failure
 	}
 	if err := n.setReady(n.cfg.Clock.Now().Sub(began)); err != nil {
 		return err

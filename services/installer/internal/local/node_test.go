@@ -142,7 +142,7 @@ spec:
 	}
 	t.Cleanup(func() { _ = lock.Release() })
 
-	// The server needs a key set to start with; it follows the file, which the node replaces by its own keys.
+	// The server starts with a key set, and follows its file, which the node replaces by its own keys.
 	issuer := testkit.NewIssuer(t)
 	if err := tokens.WriteFile(layout.JWKS(), mustRead(t, issuer.JWKSFile), 0o600); err != nil {
 		t.Fatal(err)
@@ -180,7 +180,7 @@ spec:
 		s.Ops = netip.MustParseAddrPort(ops.Listener.Addr().String())
 		s.Grace = time.Second
 	}
-	// The Pod's address is one that no other mesh on the machine can have taken.
+	// No other process uses the Pod's address.
 	free := testkit.FreeAddress(t)
 	c := &p.Pods[0].Containers[0]
 	c.Env = append(c.Env, "HOST="+free.Addr().String(), fmt.Sprintf("PORT=%d", free.Port()))
@@ -264,7 +264,7 @@ func TestNodeRunsAMeshUntilItIsStopped(t *testing.T) {
 	}
 	pid := state.Pods[0].Containers[0].PID
 
-	// A probe that fails makes the Pod not ready, without a restart.
+	// A failing probe makes the Pod not ready, without a restart.
 	testkit.WriteFile(t, w.sick, nil)
 	w.ready(t, "False")
 	if err := os.Remove(w.sick); err != nil {
@@ -272,8 +272,8 @@ func TestNodeRunsAMeshUntilItIsStopped(t *testing.T) {
 	}
 	w.ready(t, "True")
 
-	// So does a crash, and then the application is started again.
-	testkit.WriteFile(t, w.sick, nil) // stays not ready, to be seen
+	// A crash makes it not ready too, and the application is restarted.
+	testkit.WriteFile(t, w.sick, nil) // it stays not ready, so that the test sees it
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -282,7 +282,7 @@ func TestNodeRunsAMeshUntilItIsStopped(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.ready(t, "True")
-	testkit.Eventually(t, within, func() error { // the state is written beside the Pod's status, not before it
+	testkit.Eventually(t, within, func() error { // state.json may be written after the Pod's status
 		state, err = rundir.Open(w.cfg.Layout.Dir)
 		if err == nil && (state.Pods[0].Containers[0].PID == pid || state.Pods[0].Containers[0].Restarts == 0) {
 			err = fmt.Errorf("after the crash: %+v", state)
@@ -292,13 +292,13 @@ func TestNodeRunsAMeshUntilItIsStopped(t *testing.T) {
 
 	testkit.Eventually(t, within, w.prints("warning: x has no effect"))
 
-	// What it finds about objects in their mesh is told, and that it is so no more.
+	// The console prints config-watcher's warnings, and their end.
 	w.server.SetWarnings([]*configv1.Warning{{Text: "VirtualService shop/web: no such host"}}, nil)
 	testkit.Eventually(t, within, w.prints("warning: VirtualService shop/web: no such host"))
 	w.server.SetWarnings(nil, nil)
 	testkit.Eventually(t, within, w.prints("resolved: VirtualService shop/web: no such host"))
 
-	// What config-watcher refuses later is told, and that it is mended.
+	// The console prints what config-watcher refuses later, and its end.
 	w.setProblems(`"mesh.yaml:3: bad; mend it"`)
 	testkit.Eventually(t, within, w.prints("refused, the last good version stays: mesh.yaml:3: bad; mend it"))
 	w.setProblems("")

@@ -38,7 +38,7 @@ func (n *Node) stop() error {
 	for _, group := range [][]string{gateways, sidecars, apps, agents, xds, rest} {
 		var wg sync.WaitGroup
 		for _, name := range group {
-			if p := n.procs[name]; p != nil { // nil if the run ended before the Pods were known
+			if p := n.procs[name]; p != nil { // nil if Run ended before startPods
 				wg.Go(func() { p.Stop(ctx) })
 			}
 		}

@@ -16,7 +16,7 @@ const maxWarnings = 50
 // looks in a row have seen: a person may be saving several files one after the other.
 func (n *Node) watchWarnings(ctx context.Context) error {
 	waitFor(ctx, n.published)
-	var seen, told []string
+	var seen, printed []string
 	for n.wait(ctx, sourcesPeriod) {
 		now, err := n.warnings(ctx)
 		if err != nil {
@@ -25,17 +25,17 @@ func (n *Node) watchWarnings(ctx context.Context) error {
 		}
 		lines := []string{}
 		var kept []string
-		for _, text := range told {
+		for _, text := range printed {
 			if slices.Contains(now, text) {
 				kept = append(kept, text)
 			} else {
 				lines = append(lines, "resolved: "+text)
 			}
 		}
-		told = kept
+		printed = kept
 		for _, text := range now {
-			if slices.Contains(seen, text) && !slices.Contains(told, text) {
-				told = append(told, text)
+			if slices.Contains(seen, text) && !slices.Contains(printed, text) {
+				printed = append(printed, text)
 				lines = append(lines, "warning: "+text)
 			}
 		}

@@ -74,7 +74,7 @@ func (d *directory) walk(dir string, depth int) error {
 		path := filepath.Join(dir, name)
 		info, err := os.Stat(path)
 		if err != nil || strings.HasPrefix(name, ".") {
-			continue // a link into nothing, or hidden
+			continue // a broken link, or hidden
 		}
 		switch {
 		case info.IsDir():

@@ -33,7 +33,7 @@ func (o *Object) items() ([]*Object, error) {
 	}
 	switch {
 	case o.Kind != "List" && (err != nil || list.Items == nil || bytes.Equal(list.Items, []byte("null"))):
-		return []*Object{o}, nil //nolint:nilerr // it only has a name like a list's, and is judged as what it is
+		return []*Object{o}, nil //nolint:nilerr // a kind that only ends with "List"
 	case err != nil || list.Items == nil:
 		return nil, &Error{File: o.File, Line: o.Line, Object: "List", Field: "items", Problem: "is no list of objects", Remedy: "list the objects under items"}
 	}

@@ -83,7 +83,7 @@ func TestBoundsOfFiles(t *testing.T) {
 	}
 	refused(t, "more than 67108864 bytes", filepath.Join(large, "0.yaml"))
 
-	// Links that multiply: 12 to the power of 6 names.
+	// Links that multiply to 12 to the power of 6 names.
 	first := t.TempDir()
 	for at, level := first, 0; level < 6; level++ {
 		below := t.TempDir()

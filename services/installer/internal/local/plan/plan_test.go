@@ -107,11 +107,11 @@ func TestServices(t *testing.T) {
 		t.Errorf("config-watcher does not read the mesh file: %v", cw.Args)
 	}
 	for _, s := range p.Services {
-		// Whoever is authenticated by the JWKS must be told its file; every token file is of one service only.
+		// Every service gets the key set's file, and a token file of its own.
 		if !slices.Contains(s.Args, "/run/mesh/issuer/jwks.json") || s.TokenFile != "/run/mesh/tokens/"+s.Name {
 			t.Errorf("%s: %v, token %s", s.Name, s.Args, s.TokenFile)
 		}
-		// The xds-servers know each other, so that they can balance the proxies.
+		// Each xds-server gets the addresses of all, for balancing.
 		if s.Program == "xds-server" && !slices.Contains(s.Args, "127.66.0.12:15012,127.66.0.13:15012") {
 			t.Errorf("%s does not know its peers: %v", s.Name, s.Args)
 		}
@@ -347,7 +347,7 @@ spec:
 
 func TestProxyConfigReachesTheAgent(t *testing.T) {
 	a := make1(t, gateway+proxyConfigs).Pods[0].Agent
-	// As flag and variable, they win over the annotation that asks for 3.
+	// The flag and the variable win over the annotation, which asks for 3.
 	if !strings.HasSuffix(strings.Join(a.Args, " "), " --concurrency 5") {
 		t.Errorf("arguments %v", a.Args)
 	}

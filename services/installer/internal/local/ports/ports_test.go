@@ -52,7 +52,7 @@ func TestFreeHandsOutEachPortOnce(t *testing.T) {
 		}
 		seen[p] = true
 	}
-	// A port that is in use is passed over.
+	// A port in use is skipped.
 	probe := &Free{next: 25000, left: 10}
 	p, err := probe.Port()
 	if err != nil {

@@ -48,7 +48,7 @@ func TestStaleRunIsCleaned(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What a run that was killed leaves: files, a state, and perhaps a process.
+	// A killed `fairlead up` leaves files, a state, and perhaps a process.
 	left := exec.Command("sleep", "1000")
 	left.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := left.Start(); err != nil {
@@ -64,7 +64,7 @@ func TestStaleRunIsCleaned(t *testing.T) {
 	defer func() { _ = innocent.Process.Kill(); _ = innocent.Wait() }()
 	state := rundir.State{PID: 1, Services: []rundir.Service{
 		{Process: rundir.Process{Name: "left", PID: left.Process.Pid, Birth: rundir.Birth(left.Process.Pid)}},
-		// The pid of this one has gone to somebody else since.
+		// This process's pid belongs to another process by now.
 		{Process: rundir.Process{Name: "reused", PID: innocent.Process.Pid, Birth: "1"}},
 	}}
 	if err := state.Write(l); err != nil {

@@ -158,7 +158,7 @@ func TestBackoffDoublesAndStartsAnew(t *testing.T) {
 	clock := testkit.NewClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
 	s := newSupervisor(t, supervise.Config{Clock: clock, MinBackoff: time.Second, MaxBackoff: 4 * time.Second, StableAfter: time.Minute})
 	dir := t.TempDir()
-	// It runs for as long as the file "stay" is there.
+	// It runs as long as the file "stay" exists.
 	spec := shell(t, `while [ -e `+dir+`/stay ]; do sleep 0.02; done; exit 1`)
 	p := s.Start(spec)
 	for _, want := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 4 * time.Second} {
@@ -208,7 +208,7 @@ func TestStubbornIsKilledWithItsGroup(t *testing.T) {
 	testkit.Eventually(t, within, logContains(spec.Log, "child "))
 	pid, child := pidOf(t, p), childOf(t, spec.Log)
 	p.Stop(context.Background())
-	// The kernel takes a moment to end what was killed and is nobody's child any more.
+	// A killed process without a parent takes a moment to end.
 	testkit.Eventually(t, within, func() error {
 		if exists(pid) || exists(child) {
 			return fmt.Errorf("leader runs: %t, its child runs: %t", exists(pid), exists(child))
