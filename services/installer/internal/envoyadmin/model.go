@@ -24,14 +24,10 @@ func (m metadata) istioConfig() string {
 }
 
 type cluster struct {
-	Name          string          `json:"name"`
-	Type          string          `json:"type"`
-	ClusterType   json.RawMessage `json:"cluster_type"`
-	EDS           json.RawMessage `json:"eds_cluster_config"`
-	Metadata      metadata        `json:"metadata"`
-	LoadAssign    json.RawMessage `json:"load_assignment"`
-	AltStatName   string          `json:"alt_stat_name"`
-	LoadBalancing string          `json:"lb_policy"`
+	Name        string          `json:"name"`
+	Type        string          `json:"type"`
+	ClusterType json.RawMessage `json:"cluster_type"`
+	Metadata    metadata        `json:"metadata"`
 }
 
 type clustersDump struct {
@@ -98,7 +94,6 @@ type filter struct {
 }
 
 type filterChain struct {
-	Name  string `json:"name"`
 	Match struct {
 		Port      json.Number `json:"destination_port"`
 		Prefixes  []cidr      `json:"prefix_ranges"`
@@ -106,8 +101,7 @@ type filterChain struct {
 		Transport string      `json:"transport_protocol"`
 		ALPN      []string    `json:"application_protocols"`
 	} `json:"filter_chain_match"`
-	Filters         []filter        `json:"filters"`
-	TransportSocket json.RawMessage `json:"transport_socket"`
+	Filters []filter `json:"filters"`
 }
 
 type listener struct {
@@ -156,18 +150,15 @@ type httpOrTCP struct {
 }
 
 type stringMatch struct {
-	Prefix   string `json:"prefix"`
-	Path     string `json:"path"`
-	PathSep  string `json:"path_separated_prefix"`
-	Regex    *regex `json:"safe_regex"`
-	Connect  any    `json:"connect_matcher"`
-	Headers  []any  `json:"headers"`
-	Query    []any  `json:"query_parameters"`
-	CaseFree *bool  `json:"case_sensitive"`
-}
-
-type regex struct {
-	Regex string `json:"regex"`
+	Prefix  string `json:"prefix"`
+	Path    string `json:"path"`
+	PathSep string `json:"path_separated_prefix"`
+	Regex   *struct {
+		Regex string `json:"regex"`
+	} `json:"safe_regex"`
+	Connect any   `json:"connect_matcher"`
+	Headers []any `json:"headers"`
+	Query   []any `json:"query_parameters"`
 }
 
 type route struct {
@@ -263,10 +254,8 @@ func (d dataSource) text() []byte {
 }
 
 type dynamicSecret struct {
-	Name        string `json:"name"`
-	Version     string `json:"version_info"`
-	LastUpdated string `json:"last_updated"`
-	Secret      struct {
+	Name   string `json:"name"`
+	Secret struct {
 		TLS *struct {
 			Chain dataSource `json:"certificate_chain"`
 		} `json:"tls_certificate"`
