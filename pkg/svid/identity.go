@@ -115,7 +115,7 @@ func (id *identity) material(roots *tlsconf.Material) *tlsconf.Material {
 	}
 }
 
-// parseCerts parses all certificates of PEM texts, in their order.
+// parseCerts reads all certificates of PEM texts, in order.
 func parseCerts(texts ...string) ([]*x509.Certificate, error) {
 	var out []*x509.Certificate
 	for _, text := range texts {

@@ -20,7 +20,7 @@ import (
 	"fairlead.dev/pkg/tlsconf"
 )
 
-// DefaultTTL is the lifetime that is requested without Config.TTL; the ca may grant less.
+// DefaultTTL is asked for unless Config.TTL says otherwise; the CA may give less.
 const DefaultTTL = 24 * time.Hour
 
 // Config of a Manager. CAAddress, CAIDs, RootFile and Identity are required.

@@ -10,10 +10,10 @@ import (
 	"fairlead.dev/pkg/process"
 )
 
-// flushTimeout bounds the flush of traces at the end.
+// flushTimeout bounds how long the last traces may take to leave.
 const flushTimeout = 3 * time.Second
 
-// RunConfig holds a service's flags about telemetry.
+// RunConfig says what a service's flags said of its telemetry.
 type RunConfig struct {
 	// Service names the program.
 	Service string
@@ -23,8 +23,8 @@ type RunConfig struct {
 	OTLPEndpoint string
 }
 
-// Run calls serve with a logger for standard error, metrics and traces, and flushes the traces after it. A wrong value
-// is a usage error that names its flag.
+// Run gives a service its log on standard error, its metrics and its traces for as long as serve runs, and flushes the traces after it. A
+// value that cannot be used is an error of usage that names its flag.
 func Run(ctx context.Context, cfg RunConfig, serve func(*slog.Logger, *Telemetry) error) error {
 	log, err := NewLogger(os.Stderr, cfg.LogLevel, cfg.Service)
 	if err != nil {

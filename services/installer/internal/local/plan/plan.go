@@ -29,7 +29,7 @@ const (
 	ProxyPort = 15080
 )
 
-// SystemNamespace is the namespace of the services' identities.
+// SystemNamespace is where Fairlead's own identities live.
 const SystemNamespace = "istio-system"
 
 // InstanceLabel has the Pod's name as its value, so that a generated Sidecar selects exactly one Pod.

@@ -16,7 +16,7 @@ const (
 	AdminAudience = "fairlead"
 )
 
-// AdminAccount is the service account of the CLI.
+// AdminAccount is the service account that the CLI acts as.
 const AdminAccount = "fairlead-admin"
 
 // serviceGrace is how long a service may take to close its streams and end.

@@ -79,8 +79,8 @@ func Listening(group int) []netip.AddrPort {
 	return slices.Compact(list)
 }
 
-// processGroup reads the process group from a /proc/PID/stat; 0 if the process has ended. The command's name, in
-// parentheses, may contain spaces (proc_pid_stat(5)).
+// processGroup reads the process group from /proc/PID/stat; 0 if the process is gone. The command's name, in
+// parentheses, may hold spaces (proc_pid_stat).
 func processGroup(stat string) int {
 	raw, err := os.ReadFile(stat)
 	if err != nil {
@@ -113,7 +113,7 @@ func parseHex(s string) (netip.AddrPort, bool) {
 	return netip.AddrPortFrom(addr.Unmap(), uint16(n)), ok
 }
 
-// socketOwner returns the process that has the socket open.
+// socketOwner finds the process that has the socket open.
 func socketOwner(inode string) (pid int, command string) {
 	links, err := filepath.Glob("/proc/[0-9]*/fd/*")
 	if err != nil {

@@ -68,7 +68,7 @@ func (f *Files) Run(ctx context.Context, report func(error)) error {
 	}
 }
 
-// WriteFile replaces a file atomically, and creates missing directories with mode 0700.
+// WriteFile replaces a file atomically. Missing directories are made, 0700.
 func WriteFile(name string, content []byte, mode fs.FileMode) error {
 	dir := filepath.Dir(name)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
