@@ -45,8 +45,8 @@ func loggingOptions() []logging.Option {
 	}
 }
 
-// callLevel returns the log level for a call's outcome: mistakes of callers are not logged at the levels of a busy
-// server.
+// callLevel is Debug for ordinary outcomes, mistakes of callers among them, so that a busy server does not log each
+// call.
 func callLevel(code codes.Code) logging.Level {
 	switch code {
 	case codes.Unknown, codes.Internal, codes.DataLoss, codes.Unimplemented:
