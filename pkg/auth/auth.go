@@ -1,5 +1,6 @@
-// Package auth is the one place where Fairlead decides who calls and whether they may. An Authenticator turns a call's
-// credentials into a Peer; a Policy says which peers may call which method. The address a call comes from is never a credential.
+// Package auth decides who makes a call and whether they may. An Authenticator (MTLS, JWT, FirstOf) turns a call's
+// credentials into a Peer; a Policy says which peers may call which method. pkg/rpc applies both to every gRPC call,
+// and HTTP to requests of pkg/ops. The address of a caller is never a credential.
 package auth
 
 import (
@@ -30,24 +31,24 @@ type Peer struct {
 	Method string
 }
 
-// ErrNoCredentials means that the caller presented none of the kind an Authenticator looks for.
+// ErrNoCredentials means that a call has no credentials of the kind that an Authenticator verifies.
 var ErrNoCredentials = errors.New("no credentials presented")
 
-// Authenticator proves who makes a gRPC call. ctx is the call's incoming context: transport security in the peer, headers in the
-// incoming metadata. It must be quick and must not block on the network: a server runs it before it reads the message. Errors go
-// to the caller, so they must not reveal more than why the credentials were refused.
+// Authenticator proves who makes a gRPC call. ctx is the call's incoming context: transport security in the peer,
+// headers in the incoming metadata. It must be quick and must not block on the network: a server runs it before it
+// reads the message. Errors go to the caller, so they must not reveal more than why the credentials were refused.
 type Authenticator interface {
 	Authenticate(ctx context.Context) (Peer, error)
 }
 
 type peerKey struct{}
 
-// NewContext gives a context that carries the authenticated caller.
+// NewContext returns a context that carries the authenticated caller.
 func NewContext(ctx context.Context, p Peer) context.Context {
 	return context.WithValue(ctx, peerKey{}, p)
 }
 
-// PeerFrom is the authenticated caller of the call ctx belongs to; false if the method is open to anonymous callers.
+// PeerFrom returns the authenticated caller of a call; false if the method is open to anonymous callers.
 func PeerFrom(ctx context.Context) (Peer, bool) {
 	p, ok := ctx.Value(peerKey{}).(Peer)
 	return p, ok
@@ -65,7 +66,7 @@ func WorkloadID(td spiffeid.TrustDomain, namespace, serviceAccount string) (spif
 	return id, nil
 }
 
-// WorkloadOf is the opposite of WorkloadID; ok is false for an identity of any other form.
+// WorkloadOf is the inverse of WorkloadID; ok is false for an identity of another form.
 func WorkloadOf(id spiffeid.ID) (namespace, serviceAccount string, ok bool) {
 	parts := strings.Split(id.Path(), "/") // "", "ns", <namespace>, "sa", <service account>
 	if len(parts) != 5 || parts[1] != "ns" || parts[3] != "sa" {
@@ -74,12 +75,12 @@ func WorkloadOf(id spiffeid.ID) (namespace, serviceAccount string, ok bool) {
 	return parts[2], parts[4], true
 }
 
-// ErrExpired means that the connection was made with a certificate that is not valid now.
+// ErrExpired means that the certificate of the connection has expired since its handshake.
 var ErrExpired = errors.New("the client certificate has expired since this connection was made; connect anew with a renewed certificate or a token")
 
-// MTLS authenticates by the client certificate of the connection. The TLS configuration (tlsconf.Server) has verified
-// its chain; a certificate that was presented but not verified is refused, and so is one that has expired since: TLS
-// looks once, in the handshake, and a connection may outlive its certificate.
+// MTLS authenticates by the client certificate of the connection, whose chain TLS has verified in the handshake
+// (tlsconf.Server). It refuses a certificate that TLS has not verified, and one that has expired since the handshake: a
+// connection may outlive its certificate.
 func MTLS() Authenticator { return MTLSAt(clock.Real()) }
 
 // ClientCertificate returns the certificate that the client of the call's connection has shown, nil if it has shown
@@ -102,7 +103,7 @@ func clientCertificate(ctx context.Context) (leaf *x509.Certificate, verified bo
 	return info.State.PeerCertificates[0], len(info.State.VerifiedChains) > 0
 }
 
-// MTLSAt is MTLS by a clock.
+// MTLSAt is MTLS with a clock.
 func MTLSAt(c clock.Clock) Authenticator { return mtls{clock.Or(c)} }
 
 type mtls struct{ clock clock.Clock }
@@ -125,8 +126,8 @@ func (m mtls) Authenticate(ctx context.Context) (Peer, error) {
 	return Peer{ID: id, Method: MethodMTLS}, nil
 }
 
-// FirstOf asks each in turn and takes the first peer that is proven. If none is, the error is that of the first which found
-// credentials and refused them, else ErrNoCredentials.
+// FirstOf returns the peer of the first authenticator that accepts the call. If none does, the error is the first that
+// is not ErrNoCredentials, else ErrNoCredentials.
 func FirstOf(authenticators ...Authenticator) Authenticator { return firstOf(authenticators) }
 
 type firstOf []Authenticator

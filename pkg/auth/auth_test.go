@@ -85,7 +85,7 @@ func TestMTLS(t *testing.T) {
 		errors.Is(err, auth.ErrNoCredentials) {
 		t.Errorf("certificate without a verified chain: %v", err)
 	}
-	foreign := []*x509.Certificate{ca.Cert} // its SPIFFE id has no path but is an id: take one without any
+	foreign := []*x509.Certificate{ca.Cert} // a root's SPIFFE id has no path
 	bare := *ca.Cert
 	bare.URIs = nil
 	foreign[0] = &bare
@@ -94,7 +94,7 @@ func TestMTLS(t *testing.T) {
 	}
 }
 
-// TLS looks at a certificate in the handshake; every call looks again.
+// TLS verifies a certificate in the handshake only; MTLS checks its validity in every call.
 func TestMTLSRefusesExpiredCertificates(t *testing.T) {
 	start := time.Now()
 	clock := testkit.NewClock(start)

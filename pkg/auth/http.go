@@ -13,8 +13,8 @@ import (
 // ErrForbidden means that the caller is known and not allowed.
 var ErrForbidden = errors.New("not allowed for this identity")
 
-// HTTP puts HTTP requests through the same authenticators and rules as gRPC calls, for ops.Config.Authenticate. The error is
-// ErrForbidden when the caller is known but rule does not allow it.
+// HTTP returns a function that authenticates HTTP requests as gRPC calls are, for ops.Config.Authenticate. Its error is
+// ErrForbidden if the caller is authenticated and rule does not allow it.
 func HTTP(a Authenticator, rule Rule) func(*http.Request) error {
 	return func(r *http.Request) error {
 		p, err := a.Authenticate(incoming(r))

@@ -18,12 +18,12 @@ import (
 const (
 	maxJWKSBytes = 1 << 20
 	maxJWKSKeys  = 256
-	// jwksRecheck is how long a read key set is used without looking at the file again.
+	// jwksRecheck is how long a key set is used before its file is read again.
 	jwksRecheck = time.Second
 )
 
-// keySet follows a JWKS file. A file that no longer parses leaves the last good keys in force (it may be half written); a file
-// that is gone leaves none.
+// keySet holds the keys of a JWKS file. While the file cannot be parsed, because it may be half written, the last good
+// keys stay in force; without the file there are none.
 type keySet struct {
 	path  string
 	clock clock.Clock
@@ -35,7 +35,7 @@ type keySet struct {
 	err     error
 }
 
-// get gives the verification keys. With fresh it reads the file even if it has just been read.
+// get returns the verification keys. With fresh it reads the file even if it was just read.
 func (s *keySet) get(fresh bool) ([]jose.JSONWebKey, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,7 +69,7 @@ func (s *keySet) result() ([]jose.JSONWebKey, error) {
 	return s.keys, nil
 }
 
-// check is the trouble with the file, if any, even while older keys still serve.
+// check returns what is wrong with the file, also while older keys are in force.
 func (s *keySet) check() error {
 	_, _ = s.get(false)
 	s.mu.Lock()

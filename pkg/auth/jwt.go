@@ -18,17 +18,17 @@ import (
 )
 
 const (
-	// jwtLeeway forgives this much difference between the issuer's clock and ours.
+	// jwtLeeway is how far the issuer's clock and ours may differ.
 	jwtLeeway = 30 * time.Second
-	// maxTokenBytes bounds what is parsed before the signature is checked; service account tokens are about 1 KiB.
+	// maxTokenBytes bounds a token before it is parsed; service account tokens have about 1 KiB.
 	maxTokenBytes = 16 << 10
-	// maxKeyAttempts bounds the work for a token that names no key.
+	// maxKeyAttempts bounds how many keys are tried for a token that names none.
 	maxKeyAttempts = 16
 
 	subjectPrefix = "system:serviceaccount:"
 )
 
-// Asymmetric algorithms only: with a shared key, whoever verifies could also sign.
+// Asymmetric algorithms only: with a shared key, a verifier could sign tokens.
 var jwtAlgorithms = []jose.SignatureAlgorithm{
 	jose.ES256, jose.ES384, jose.ES512,
 	jose.RS256, jose.RS384, jose.RS512,
@@ -36,11 +36,11 @@ var jwtAlgorithms = []jose.SignatureAlgorithm{
 	jose.EdDSA,
 }
 
-// JWTConfig says which tokens are believed. All fields but Clock are required.
+// JWTConfig says which tokens are accepted. All fields but Clock are required.
 type JWTConfig struct {
 	// JWKSFile holds the issuer's public keys (RFC 7517). It is read again when it changes.
 	JWKSFile string
-	// Issuer is the exact `iss`.
+	// Issuer is the required `iss`.
 	Issuer string
 	// Audiences: `aud` must name at least one of them.
 	Audiences []string
@@ -49,14 +49,14 @@ type JWTConfig struct {
 	Clock       clock.Clock
 }
 
-// JWT authenticates Kubernetes service account tokens, presented as `authorization: Bearer <token>`, against a local key set.
-// It is safe for concurrent use.
+// JWT authenticates Kubernetes service account tokens, presented as `authorization: Bearer <token>`, against a local
+// key set. It is safe for concurrent use.
 type JWT struct {
 	cfg  JWTConfig
 	keys *keySet
 }
 
-// NewJWT checks the configuration. The key set is read when it is needed, so a file that appears later is fine; see Check.
+// NewJWT checks the configuration. It does not read the key set, so the file may appear later; see Check.
 func NewJWT(cfg JWTConfig) (*JWT, error) {
 	var errs []error
 	if cfg.JWKSFile == "" {
@@ -78,7 +78,7 @@ func NewJWT(cfg JWTConfig) (*JWT, error) {
 	return &JWT{cfg: cfg, keys: &keySet{path: cfg.JWKSFile, clock: cfg.Clock}}, nil
 }
 
-// Check is the trouble with the key set file, nil if there is none; for readiness.
+// Check returns what is wrong with the key set's file, nil if nothing is; it is a readiness check.
 func (j *JWT) Check() error { return j.keys.check() }
 
 // Authenticate verifies the bearer token in the call's metadata.
@@ -107,12 +107,12 @@ func BearerToken(ctx context.Context) (string, error) {
 	return strings.TrimSpace(token), nil
 }
 
-// Verify tells whose token it is. The error says why a token is refused without repeating anything from it.
+// Verify returns the service account of a token. The error says why the token is refused and repeats nothing of it.
 func (j *JWT) Verify(_ context.Context, token string) (Peer, error) {
 	if len(token) > maxTokenBytes {
 		return Peer{}, errors.New("token is too long")
 	}
-	// Three parts: the compact form. go-jose would take the JSON form too, which nobody sends as a bearer token.
+	// go-jose would also accept the JSON form, which no client sends as a bearer token.
 	if strings.Count(token, ".") != 2 {
 		return Peer{}, errors.New("token is not a signed JWT")
 	}
@@ -147,7 +147,7 @@ func (j *JWT) verifySignature(token *jwt.JSONWebToken) (*jwt.Claims, error) {
 				return &claims, nil
 			}
 		}
-		// A key the server has not seen yet may be new in the file; with a known one the signature is simply wrong.
+		// If the key set has no key of this id, the file may have a new one. If it has, the signature is wrong.
 		if slices.ContainsFunc(keys, func(k jose.JSONWebKey) bool { return header.KeyID != "" && k.KeyID == header.KeyID }) {
 			break
 		}

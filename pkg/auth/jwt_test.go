@@ -289,7 +289,7 @@ func FuzzJWTVerify(f *testing.F) {
 	f.Add("..")
 	f.Add(`{"payload":"","signatures":[{},{}]}`)
 	f.Fuzz(func(t *testing.T, token string) {
-		// The good token can be spelt in other ways (base64, ECDSA); what it says cannot be changed.
+		// The text of a valid token can be changed (base64, ECDSA), but not what it says.
 		if p, err := j.Verify(context.Background(), token); err == nil && p.ID != id("/ns/bookinfo/sa/reviews") {
 			t.Errorf("%q is accepted as %s", token, p.ID)
 		}

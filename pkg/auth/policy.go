@@ -10,8 +10,8 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 )
 
-// Policy maps a method, "/pkg.Service/Method", or a whole service, "/pkg.Service/*", to who may call it. The exact method wins
-// over the service. A method without an entry is denied to all.
+// Policy maps a method, "/pkg.Service/Method", or a service, "/pkg.Service/*", to the rule about its callers. A
+// method's own rule wins over its service's. Without a rule, every call is denied.
 type Policy map[string]Rule
 
 // Rule says whether an authenticated peer may call.
@@ -19,7 +19,7 @@ type Rule interface {
 	Allowed(Peer) bool
 }
 
-// RuleFor finds the rule for a full gRPC method; nil if there is none.
+// RuleFor returns the rule for a full gRPC method; nil if there is none.
 func (p Policy) RuleFor(fullMethod string) Rule {
 	if r, ok := p[fullMethod]; ok {
 		return r
@@ -31,7 +31,7 @@ func (p Policy) RuleFor(fullMethod string) Rule {
 	return p[fullMethod[:i]+"/*"]
 }
 
-// Validate finds entries that could never work: malformed keys, nil rules, ids that are no SPIFFE ids.
+// Validate returns errors for entries that can never work: malformed keys, nil rules, ids that are no SPIFFE ids.
 func (p Policy) Validate() error {
 	var errs []error
 	for _, key := range slices.Sorted(maps.Keys(p)) {
@@ -86,7 +86,7 @@ func (r idRule) Validate() error {
 	return nil
 }
 
-// Any allows who at least one of the rules allows.
+// Any allows the peers that one of the rules allows.
 func Any(rules ...Rule) Rule { return anyRule(rules) }
 
 type anyRule []Rule
@@ -95,7 +95,7 @@ func (a anyRule) Allowed(p Peer) bool {
 	return slices.ContainsFunc(a, func(r Rule) bool { return r.Allowed(p) })
 }
 
-// Why implements Explainer with the first rule that does.
+// Why implements Explainer with the first rule that is one.
 func (a anyRule) Why(p Peer) string {
 	for _, r := range a {
 		if e, ok := r.(Explainer); ok {
@@ -105,10 +105,10 @@ func (a anyRule) Why(p Peer) string {
 	return ""
 }
 
-// Explainer is a Rule that says why it does not allow a peer; "" says no more than that it does not.
+// Explainer is a Rule that explains why it does not allow a peer; an empty text means that it has nothing to add.
 type Explainer interface{ Why(p Peer) string }
 
-// WhyNot is what a peer is told whom a rule, which may be nil, does not allow.
+// WhyNot returns the text for a peer that a rule, which may be nil, does not allow.
 func WhyNot(r Rule, p Peer) string {
 	if e, ok := r.(Explainer); ok {
 		if why := e.Why(p); why != "" {
@@ -118,14 +118,14 @@ func WhyNot(r Rule, p Peer) string {
 	return "method is not allowed for this identity"
 }
 
-// Anonymous needs no authentication. It is for health checks, and for servers whose socket already admits one user only.
+// Anonymous allows calls without credentials. It is for health checks, and for unix sockets that admit one user only.
 func Anonymous() Rule { return anonymous{} }
 
 type anonymous struct{}
 
 func (anonymous) Allowed(Peer) bool { return true }
 
-// IsAnonymous tells whether rule is Anonymous.
+// IsAnonymous reports whether rule is Anonymous.
 func IsAnonymous(rule Rule) bool {
 	_, ok := rule.(anonymous)
 	return ok

@@ -1,5 +1,5 @@
-// Package clock is time as a dependency: code that waits or compares times takes a Clock, so that a test can decide what
-// time it is. The fake is testkit.Clock.
+// Package clock lets code take the time from a Clock, so that tests decide it: code gets one in its Config, Real in
+// programs and testkit.Clock in tests.
 package clock
 
 import "time"
@@ -12,7 +12,8 @@ type Clock interface {
 	NewTimer(d time.Duration) Timer
 }
 
-// Timer is time.Timer behind an interface. As with Go 1.23 timers, no stale value is received from C after Stop or Reset.
+// Timer is time.Timer behind an interface. As with Go 1.23 timers, no stale value is received from C after Stop or
+// Reset.
 type Timer interface {
 	C() <-chan time.Time
 	Stop() bool
@@ -22,7 +23,7 @@ type Timer interface {
 // Real is the machine's clock.
 func Real() Clock { return realClock{} }
 
-// Or gives c, or the machine's clock when c is nil; for optional Config fields.
+// Or returns c, or the machine's clock if c is nil; for optional Config fields.
 func Or(c Clock) Clock {
 	if c == nil {
 		return Real()

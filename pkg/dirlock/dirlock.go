@@ -1,5 +1,6 @@
-// Package dirlock locks a directory for one process. The lock is the kernel's (flock(2)): it ends with the process,
-// whatever ends that, so nothing needs cleaning up after a kill.
+// Package dirlock locks a directory for one process, by a lock file in it: Acquire locks, Holder says which process has
+// the lock. The kernel holds the lock (flock(2)) and releases it when the process ends, even by SIGKILL, so there is
+// nothing to clean up.
 package dirlock
 
 import (

@@ -15,8 +15,8 @@ import (
 
 const childEnv = "DIRLOCK_TEST_PATH"
 
-// TestMain lets the test program be the other process: it takes the lock that its environment names, says so, and waits
-// to be killed.
+// TestMain runs another process in the test binary: it takes the lock that its environment names, prints a line, and
+// waits to be killed.
 func TestMain(m *testing.M) {
 	path := os.Getenv(childEnv)
 	if path == "" {
@@ -61,7 +61,7 @@ func TestOneHolder(t *testing.T) {
 	}
 }
 
-// TestKillReleases kills the holder with SIGKILL: the next one gets the lock without anybody cleaning up.
+// TestKillReleases: after the holder was killed with SIGKILL, another process gets the lock.
 func TestKillReleases(t *testing.T) {
 	path := filepath.Join(t.TempDir(), ".lock")
 	other := exec.Command(os.Args[0])

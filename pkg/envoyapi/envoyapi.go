@@ -1,6 +1,7 @@
-// Package envoyapi knows the messages of Envoy's configuration: which one an EnvoyFilter's patch is of, and how to read
-// one that a user wrote. Known are the types of the go-control-plane release that Fairlead is built with, without those
-// of Envoy's contrib builds and of its second API.
+// Package envoyapi knows the messages of Envoy's API that an EnvoyFilter may patch: New and Decode make the message of
+// a patch, Operation says what a patch does, Validate checks a message and all that is packed in it. config-watcher
+// calls it to validate EnvoyFilters, xds-server to apply them. It knows the types of the go-control-plane release that
+// Fairlead is built with, without those of Envoy's contrib builds and of its v2 API.
 package envoyapi
 
 import (
@@ -16,7 +17,7 @@ import (
 	route "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	manager "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 
-	// jsonpb is Istio's decoder: unlike its successor it takes durations in Go's form.
+	// Istio decodes with jsonpb, which accepts durations in Go's form; its successor does not.
 	"github.com/golang/protobuf/jsonpb" //nolint:staticcheck,depguard // see above
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/protoadapt"
@@ -57,7 +58,8 @@ func New(applyTo networking.EnvoyFilter_ApplyTo) proto.Message {
 	}
 }
 
-// AgentsOwn lists the fields of a bootstrap, set in m, by which an agent and its proxy know and reach each other.
+// AgentsOwn lists the fields set in a bootstrap that only an agent may set, because agent and proxy reach each other by
+// them.
 func AgentsOwn(m proto.Message) []string {
 	b, _ := m.(*bootstrap.Bootstrap)
 	var own []string
@@ -73,8 +75,8 @@ func AgentsOwn(m proto.Message) []string {
 	return own
 }
 
-// Decode reads a patch's value as Istio does: it leaves out fields that this release's messages do not have, and fails
-// for an unknown type. A TypedStruct, which carries a message of a named type as plain JSON, becomes that message.
+// Decode decodes a patch's value as Istio does: it drops unknown fields and fails for an unknown type. A TypedStruct,
+// which carries a message of a named type as plain JSON, becomes that message.
 func Decode(applyTo networking.EnvoyFilter_ApplyTo, value *structpb.Struct) (proto.Message, error) {
 	m := New(applyTo)
 	if m == nil {
@@ -97,7 +99,7 @@ func fromStruct(value *structpb.Struct, into proto.Message) error {
 	return Rewrite(into, untypedStruct)
 }
 
-// clean drops what protobuf's decoder says of the position in the re-encoded JSON, and its deliberately unstable
+// clean removes from an error of protobuf's decoder the position in the re-encoded JSON and the deliberately unstable
 // spaces.
 func clean(err error) string {
 	msg := strings.Join(strings.Fields(strings.ReplaceAll(err.Error(), "\u00a0", " ")), " ")
@@ -110,7 +112,7 @@ func clean(err error) string {
 	return msg
 }
 
-// typedStruct is what both versions of the message offer.
+// typedStruct is the interface of both versions of TypedStruct.
 type typedStruct interface {
 	GetTypeUrl() string
 	GetValue() *structpb.Struct
@@ -121,7 +123,7 @@ func IsTypedStruct(name protoreflect.FullName) bool {
 	return name == "xds.type.v3.TypedStruct" || name == "udpa.type.v1.TypedStruct"
 }
 
-// untypedStruct returns the message that a TypedStruct stands for, all others as they are.
+// untypedStruct returns the message that a TypedStruct carries, and any other message as it is.
 func untypedStruct(m proto.Message) (proto.Message, error) {
 	t, ok := m.(typedStruct)
 	if !ok || !IsTypedStruct(m.ProtoReflect().Descriptor().FullName()) {
@@ -141,8 +143,8 @@ func untypedStruct(m proto.Message) (proto.Message, error) {
 
 var deterministic = proto.MarshalOptions{Deterministic: true}
 
-// Rewrite replaces what is packed in a message's Anys, at any depth, by what f returns for it. f may change what it is
-// given. An Any whose content is not changed keeps its bytes.
+// Rewrite replaces each message that is packed in an Any of m, at any depth, by the result of f, which may change its
+// argument. An Any whose content stays the same keeps its bytes.
 func Rewrite(m proto.Message, f func(proto.Message) (proto.Message, error)) error {
 	return eachAny(m.ProtoReflect(), func(a *anypb.Any) error {
 		inner, err := a.UnmarshalNew()
@@ -170,7 +172,8 @@ func Rewrite(m proto.Message, f func(proto.Message) (proto.Message, error)) erro
 	})
 }
 
-// Validate checks a message by its schema's rules, and all that is packed in it by theirs. The error names the field.
+// Validate validates a message, and all messages that are packed in it, by the rules of their schemas. The error names
+// the field.
 func Validate(m proto.Message) error {
 	if v, ok := m.(interface{ ValidateAll() error }); ok {
 		if err := v.ValidateAll(); err != nil {
@@ -186,7 +189,7 @@ func Validate(m proto.Message) error {
 	})
 }
 
-// eachAny calls f for the Anys of a message, but not for those packed in them.
+// eachAny calls f for each Any of a message, not for those inside of an Any.
 func eachAny(m protoreflect.Message, f func(*anypb.Any) error) error {
 	if a, ok := m.Interface().(*anypb.Any); ok {
 		return f(a)

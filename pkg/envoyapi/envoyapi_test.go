@@ -23,7 +23,7 @@ import (
 
 const module = "github.com/envoyproxy/go-control-plane/envoy"
 
-// TestEveryTypeIsKnown compares what is linked in with the packages of the module.
+// TestEveryTypeIsKnown compares the linked packages with those of the module go-control-plane.
 func TestEveryTypeIsKnown(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", module).Output()
 	if err != nil {
@@ -119,7 +119,7 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// TestValidate looks into what is packed, at any depth.
+// TestValidate: messages that are packed at any depth are validated.
 func TestValidate(t *testing.T) {
 	pack := func(m proto.Message) *anypb.Any {
 		a, err := anypb.New(m)

@@ -2,12 +2,11 @@ package envoyapi
 
 import networking "istio.io/api/networking/v1alpha3"
 
-// MaxProxyVersion is the length of the longest regular expression for versions that is matched; a longer one matches
-// no version.
+// MaxProxyVersion is the length of the longest regular expression for proxy versions; a longer one matches no version.
 const MaxProxyVersion = 1024
 
-// Operation returns what a patch does, as Istio reads it: an insertion is an addition where the order of the objects
-// does not matter. It returns INVALID for a patch that Istio accepts and that changes nothing on any proxy.
+// Operation returns what a patch does, as Istio reads it: INSERT_* counts as ADD for objects whose order does not
+// matter. It returns INVALID for a patch that Istio accepts and that changes nothing on any proxy.
 func Operation(p *networking.EnvoyFilter_EnvoyConfigObjectPatch) networking.EnvoyFilter_Patch_Operation {
 	op := p.GetPatch().GetOperation()
 	switch op {
@@ -49,7 +48,7 @@ func isFilter(applyTo networking.EnvoyFilter_ApplyTo) bool {
 	}
 }
 
-// effective reports whether Istio does anything for an operation on objects of a kind.
+// effective reports whether Istio implements an operation for objects of a kind.
 func effective(applyTo networking.EnvoyFilter_ApplyTo, op networking.EnvoyFilter_Patch_Operation) bool {
 	switch op {
 	case networking.EnvoyFilter_Patch_MERGE, networking.EnvoyFilter_Patch_MERGE_AND_REPLACE_LIST:

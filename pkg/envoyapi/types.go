@@ -1,7 +1,7 @@
 package envoyapi
 
 import (
-	// A message type that is not linked in is not known. TestEveryTypeIsKnown compares the list with the module.
+	// Decode knows the message types that are linked in. TestEveryTypeIsKnown compares this list with the module.
 	_ "github.com/cncf/xds/go/udpa/type/v1"
 	_ "github.com/cncf/xds/go/xds/type/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"

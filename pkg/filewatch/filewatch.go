@@ -1,4 +1,5 @@
-// Package filewatch reads files again whenever they may have changed.
+// Package filewatch calls a function whenever files may have changed: Follower.Run watches their directories and also
+// calls it at intervals. tlsconf.Files, config-watcher's access rules and node-agent's SDS files use it.
 package filewatch
 
 import (
@@ -13,19 +14,20 @@ import (
 	"fairlead.dev/pkg/clock"
 )
 
-// Follower follows files that others replace. All fields but Wake are required.
+// Follower watches files that other programs replace. All fields but Wake are required.
 type Follower struct {
-	// Files lists the files; it is asked before every Read. They need not exist.
+	// Files lists the files; Run calls it before every Read. They need not exist.
 	Files func() []string
-	// Read reads them, and says after how long to do so again although no change was seen: notifications get lost on some file systems.
+	// Read reads the files. It returns after how long Run calls it again even without a notification, because
+	// notifications get lost on some file systems.
 	Read func() time.Duration
-	// Wake is received from when there are other files.
+	// Wake makes Run call Files and Read at once; send to it when there are other files.
 	Wake  <-chan struct{}
 	Clock clock.Clock
 	Log   *slog.Logger
 }
 
-// Run reads, and reads again, until ctx ends.
+// Run calls Read at once, and after every change, until ctx ends.
 func (f Follower) Run(ctx context.Context) {
 	var events <-chan fsnotify.Event
 	var failures <-chan error
@@ -69,8 +71,8 @@ func cleaned(files []string) []string {
 	return out
 }
 
-// watch follows the directories of the files, and no others: files are replaced by renaming, and in volumes that Kubernetes mounts by switching
-// a link. What cannot be watched is read again.
+// watch watches the directories of the files: files are replaced by renaming, and in volumes that Kubernetes mounts by
+// changing a symbolic link. Files that cannot be watched are still read at intervals.
 func watch(w *fsnotify.Watcher, files []string) {
 	var dirs []string
 	for _, file := range files {
@@ -84,12 +86,12 @@ func watch(w *fsnotify.Watcher, files []string) {
 		}
 	}
 	for _, dir := range dirs {
-		_ = w.Add(dir) // again: it may be another directory by now
+		_ = w.Add(dir) // even if watched: the directory may have been replaced
 	}
 }
 
-// concerns tells whether an event may have changed one of the files, or the directory of one is gone and perhaps replaced. Other files in the
-// same directory may change often.
+// concerns reports whether an event may have changed one of the files or removed its directory. Other files of the same
+// directory may change often.
 func concerns(files []string, e fsnotify.Event) bool {
 	const kubernetesLink = "..data"
 	name := filepath.Clean(e.Name)

@@ -26,7 +26,7 @@ func TestConcerns(t *testing.T) {
 	}
 }
 
-// TestRun replaces a file, asks for another one in a directory that was not followed, and replaces that.
+// TestRun replaces a file, names another one in a directory that was not watched, and replaces that.
 func TestRun(t *testing.T) {
 	first, second := filepath.Join(t.TempDir(), "file"), filepath.Join(t.TempDir(), "file")
 	replace(t, first, []byte("1"))

@@ -1,4 +1,5 @@
-// Package footprint gives back memory that a process no longer needs: what starting took, and what a burst of work has left behind.
+// Package footprint returns memory to the system. A Keeper does so whenever the process has become idle after a burst
+// of work; config-watcher and xds-server run one as a task. node-agent calls Trim once, after start-up.
 package footprint
 
 import (
@@ -13,11 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Trim collects garbage, returns freed heap to the system and forgets which pages of the binary have been used: registering Envoy's message
-// types alone reads 10 MiB of them that are never needed again. Pages that are needed come back from the page cache; nothing is written and
-// nothing is lost.
+// Trim collects garbage, returns freed heap to the system, and drops the pages of the binary: registering Envoy's
+// message types alone reads 10 MiB of them that are not needed again. The kernel reads dropped pages from the page
+// cache when they are needed.
 func Trim() error {
-	// The runtime's pools let go of what they hold at the second collection.
+	// sync.Pools release their contents at the second collection only.
 	runtime.GC()
 	debug.FreeOSMemory()
 	exe, err := os.Readlink("/proc/self/exe")
@@ -43,8 +44,8 @@ func Trim() error {
 
 type addressRange struct{ start, end uintptr }
 
-// readOnly finds the mappings of the file exe that cannot be written, in the format of proc(5) /proc/pid/maps. Only those may be dropped: a
-// page that has been written is not in the file.
+// readOnly lists the read-only mappings of the file exe, in the format of proc(5) /proc/pid/maps. A written page must
+// not be dropped: its content is not in the file.
 func readOnly(maps io.Reader, exe string) ([]addressRange, error) {
 	var out []addressRange
 	lines := bufio.NewScanner(maps)

@@ -23,7 +23,7 @@ func TestReadOnly(t *testing.T) {
 	}
 }
 
-// The program goes on after its own pages have been dropped.
+// The test continues to run after Trim has dropped the pages of its binary.
 func TestTrim(t *testing.T) {
 	if err := Trim(); err != nil {
 		t.Fatal(err)

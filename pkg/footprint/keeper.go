@@ -10,34 +10,34 @@ import (
 	"fairlead.dev/pkg/clock"
 )
 
-// When a process trims itself. Under load the collector is left alone, so that work costs what it does without this package.
+// When a Keeper trims. It does not under load, when trimming would cost time.
 const (
-	// lookEvery is how often the heap is looked at.
+	// lookEvery is how often a Keeper looks at the heap.
 	lookEvery = time.Second
-	// restsAfter is how many times in a row nothing must have happened: what comes soon after a trim pays for getting the memory anew.
+	// restsAfter is after how many idle looks in a row the process counts as idle: work that comes soon after a trim
+	// must allocate the memory anew.
 	restsAfter = 6
-	// quietBytes, or quietPart of the live heap, may be allocated from one look to the next by a process that rests.
+	// quietBytes, or quietPart of the live heap, is how much an idle process may allocate between two looks.
 	quietBytes = 1 << 20
 	quietPart  = 64
-	// worthBytes, or worthPart of the live heap, must have been allocated since the last time. How much of it is garbage nobody knows before
-	// it has been collected: what was allocated while the last collection ran counts as live.
+	// worthBytes, or worthPart of the live heap, is how much must have been allocated since the last trim. The amount
+	// of garbage is not known before a collection: allocations during the last one count as live.
 	worthBytes = 8 << 20
 	worthPart  = 4
-	// costPart bounds what trimming takes of a core: a fiftieth.
+	// costPart bounds the time for trimming to a fiftieth of a core.
 	costPart = 50
 )
 
-// Keeper trims the process each time it has come to rest after work that left garbage behind.
-//
-// It sets nothing: GOGC and GOMEMLIMIT hold as ever, and with GOGC=off, which says that garbage is not to be collected, it does nothing.
+// Keeper trims the process when it has become idle after work that may have left garbage. It changes neither GOGC nor
+// GOMEMLIMIT, and does nothing with GOGC=off, which means that garbage is to stay.
 type Keeper struct {
 	clock clock.Clock
 	log   *slog.Logger
 	read  func() usage
 	trim  func() error
-	// allocated as of the last look and as of the last trim.
+	// allocated is the bytes allocated up to the last look, trimmed those up to the last trim.
 	allocated, trimmed uint64
-	// rests counts looks at which nothing had happened.
+	// rests counts the idle looks in a row.
 	rests     int
 	notBefore time.Time
 }
@@ -50,7 +50,7 @@ func NewKeeper(c clock.Clock, log *slog.Logger) *Keeper {
 	return &Keeper{clock: clock.Or(c), log: log, read: newReader(), trim: Trim}
 }
 
-// Run looks after the process until ctx ends.
+// Run looks at the heap every lookEvery, until ctx ends.
 func (k *Keeper) Run(ctx context.Context) error {
 	timer := k.clock.NewTimer(lookEvery)
 	defer timer.Stop()
@@ -65,7 +65,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 	}
 }
 
-// look trims if it is time to.
+// look trims if the process is idle and trimming is worth it.
 func (k *Keeper) look() {
 	u := k.read()
 	fresh := u.allocated - k.allocated
@@ -81,7 +81,7 @@ func (k *Keeper) look() {
 	}
 	if err := k.trim(); err != nil {
 		// The heap has been given back; only the binary's pages have not.
-		k.log.Debug("pages of the program were kept", "error", err)
+		k.log.Debug("pages of the binary were not dropped", "error", err)
 	}
 	took := k.clock.Now().Sub(start)
 	k.notBefore = start.Add(costPart * took)
@@ -90,9 +90,9 @@ func (k *Keeper) look() {
 	k.log.Debug("memory given back", "live_bytes", u.live, "took", took)
 }
 
-// usage is what the runtime says of the heap.
+// usage is the runtime's account of the heap.
 type usage struct {
-	// allocated counts bytes since the start, live is what the last collection found in use.
+	// allocated is the bytes allocated since the start; live is what the last collection found in use.
 	allocated, live uint64
 	// off is true if garbage is not collected.
 	off bool

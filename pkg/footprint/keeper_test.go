@@ -13,7 +13,7 @@ import (
 
 const mib = 1 << 20
 
-// TestWhenToTrim goes through looks one by one: how much was allocated before each, and whether it trims.
+// TestWhenToTrim has a row for each look: how much was allocated before it, and whether it trims.
 func TestWhenToTrim(t *testing.T) {
 	type look struct {
 		allocated uint64
@@ -26,19 +26,19 @@ func TestWhenToTrim(t *testing.T) {
 		off   bool
 		looks []look
 	}{
-		"after the start, once at rest": {live: 40 * mib, looks: slices.Concat([]look{{300 * mib, false}}, rest(5, look{0, true}), rest(9))},
-		"not under load": {live: 40 * mib, looks: slices.Concat([]look{{300 * mib, false}}, rest(5, look{2 * mib, false}), rest(5, look{2 * mib, false}),
+		"trims once, idle after the start": {live: 40 * mib, looks: slices.Concat([]look{{300 * mib, false}}, rest(5, look{0, true}), rest(9))},
+		"does not trim under load": {live: 40 * mib, looks: slices.Concat([]look{{300 * mib, false}}, rest(5, look{2 * mib, false}), rest(5, look{2 * mib, false}),
 			rest(5, look{mib / 2, true}))},
-		"a large heap rests with more going on": {live: 1 << 30, looks: slices.Concat([]look{{4 << 30, false}, {10 * mib, false}}, rest(4, look{10 * mib, true}))},
-		"after every burst":                     {live: 20 * mib, looks: slices.Concat([]look{{90 * mib, false}}, rest(5, look{0, true}, look{9 * mib, false}), rest(5, look{0, true}))},
-		"not for a little":                      {live: 20 * mib, looks: slices.Concat([]look{{90 * mib, false}}, rest(5, look{0, true}, look{7 * mib, false}), rest(9))},
-		"not for little beside the heap":        {live: 100 * mib, looks: slices.Concat([]look{{500 * mib, false}}, rest(5, look{0, true}, look{20 * mib, false}), rest(9))},
+		"with a large heap, idle means fewer than a part of it": {live: 1 << 30, looks: slices.Concat([]look{{4 << 30, false}, {10 * mib, false}}, rest(4, look{10 * mib, true}))},
+		"trims after every burst":                               {live: 20 * mib, looks: slices.Concat([]look{{90 * mib, false}}, rest(5, look{0, true}, look{9 * mib, false}), rest(5, look{0, true}))},
+		"does not trim for few allocations":                     {live: 20 * mib, looks: slices.Concat([]look{{90 * mib, false}}, rest(5, look{0, true}, look{7 * mib, false}), rest(9))},
+		"does not trim for few allocations beside a large heap": {live: 100 * mib, looks: slices.Concat([]look{{500 * mib, false}}, rest(5, look{0, true}, look{20 * mib, false}), rest(9))},
 		"little by little": {live: 4 * mib, looks: []look{
 			{mib, false}, {mib, false}, {mib, false}, {mib, false}, {mib, false}, {mib, false}, {mib, false}, {mib, true}, {mib, false},
 		}},
-		"as seldom as it is dear": {live: 20 * mib, took: 200 * time.Millisecond, looks: slices.Concat([]look{{90 * mib, false}}, rest(5, look{0, true}, look{90 * mib, false}),
+		"trims less often if trimming takes long": {live: 20 * mib, took: 200 * time.Millisecond, looks: slices.Concat([]look{{90 * mib, false}}, rest(5, look{0, true}, look{90 * mib, false}),
 			rest(8, look{0, true}))},
-		"never with GOGC=off": {live: 40 * mib, off: true, looks: slices.Concat([]look{{300 * mib, false}}, rest(20))},
+		"does not trim with GOGC=off": {live: 40 * mib, off: true, looks: slices.Concat([]look{{300 * mib, false}}, rest(20))},
 	} {
 		t.Run(name, func(t *testing.T) {
 			clock := testkit.NewClock(time.Unix(0, 0))
@@ -59,7 +59,7 @@ func TestWhenToTrim(t *testing.T) {
 	}
 }
 
-// TestReader compares with what the process does: what it has allocated, and whether its collector is off.
+// TestReader compares the usage with what the test allocates, and with GOGC=off.
 func TestReader(t *testing.T) {
 	read := newReader()
 	before := read()

@@ -1,4 +1,5 @@
-// Package nearest guesses which of several names somebody meant who has written another one.
+// Package nearest suggests names for errors: Name finds the known name that a misspelt one most likely means, Hint puts
+// it into a question.
 package nearest
 
 import (
@@ -6,7 +7,7 @@ import (
 	"strings"
 )
 
-// Name returns the candidate that a typing mistake most likely meant, empty if none is near. Case does not count.
+// Name returns the candidate nearest to word, empty if none is near. Case does not count.
 func Name(word string, candidates []string) string {
 	best, bestDistance := "", len(word)/3+1
 	if bestDistance > 3 {
@@ -26,7 +27,7 @@ func Name(word string, candidates []string) string {
 	return best
 }
 
-// Hint is Name as a question, "; did you mean \"x\"?", for the end of an error; empty if none is near.
+// Hint returns "; did you mean \"x\"?" for the end of an error; empty if no candidate is near.
 func Hint(word string, candidates []string) string {
 	name := Name(word, candidates)
 	if name == "" {
@@ -35,7 +36,7 @@ func Hint(word string, candidates []string) string {
 	return "; did you mean " + strconv.Quote(name) + "?"
 }
 
-// longest word that is compared: the work grows with the product of the lengths.
+// longest is the longest word that is compared, because the work grows with the product of the lengths.
 const longest = 128
 
 // distance is the edit distance with transpositions (optimal string alignment).

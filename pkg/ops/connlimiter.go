@@ -14,7 +14,7 @@ import (
 
 // connLimiter is a listener that bounds its open connections, in all and per address. It accepts every new connection;
 // beyond a limit it closes another, preferably one on which no handler runs. So clients that hold connections open,
-// idle or in the middle of a request, cannot keep a probe out. Server.Run wraps its listener in it.
+// idle or in the middle of a request, do not lock a probe out. Server.Run wraps its listener in it.
 type connLimiter struct {
 	net.Listener
 	max, perAddress int
@@ -69,8 +69,8 @@ func (l *connLimiter) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// victim returns the connection to be closed before one more of the newcomer's address is accepted; nil if there is
-// room. It is called with mu held.
+// victim returns the connection to close before one more of the newcomer's address is accepted; nil if there is room.
+// It is called with mu held.
 func (l *connLimiter) victim(newcomer string) *conn {
 	count := map[string]int{}
 	for c := range l.open {

@@ -16,13 +16,13 @@ import (
 	"fairlead.dev/pkg/tlsconf"
 )
 
-// Whoever opens 2,000 connections and holds them, in whichever state, keeps no probe waiting.
+// Probes are answered while a client holds 2,000 connections open, in any state.
 func TestProbesAreAnsweredBesideSilentConnections(t *testing.T) {
 	ca := testkit.PKI(t)
 	for name, tc := range map[string]struct {
 		say string
 		tls bool
-		// answers is whether the server answers what is said.
+		// answers is whether the server answers what was sent.
 		answers bool
 	}{
 		"silent":                 {},
@@ -51,7 +51,7 @@ func TestProbesAreAnsweredBesideSilentConnections(t *testing.T) {
 				}
 				t.Cleanup(func() { _ = conn.Close() })
 				_, _ = io.WriteString(conn, tc.say)
-				if tc.answers && i < 300 { // later ones are like them, and reading each takes its time
+				if tc.answers && i < 300 { // reading all would take long
 					_ = conn.SetReadDeadline(time.Now().Add(testkit.Patience))
 					_, _ = conn.Read(make([]byte, 1))
 				}
@@ -94,7 +94,7 @@ func probe(t *testing.T, client *http.Client, url string) error {
 	return nil
 }
 
-// A request that is being answered is not cut off for connections that ask for nothing.
+// A connection whose request is being handled is not closed to make room for idle ones.
 func TestRequestsAreNotCutOffForSilentConnections(t *testing.T) {
 	f := start(t, nil)
 	running, finish := make(chan struct{}), make(chan struct{})

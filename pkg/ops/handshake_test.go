@@ -15,7 +15,7 @@ import (
 	"fairlead.dev/pkg/tlsconf"
 )
 
-// The bound of a handshake ends with it: one connection takes any number of requests with long headers.
+// The bound of the handshake does not count later requests: one connection takes any number of them with long headers.
 func TestBoundEndsWithTheHandshake(t *testing.T) {
 	ca := testkit.PKI(t)
 	f := start(t, func(c *ops.Config) {

@@ -1,5 +1,6 @@
-// Package ops is the HTTP side of every service: /metrics, /livez and /readyz for anybody, and everything under /debug/, profiles
-// included, for authenticated callers.
+// Package ops is the operations port of every service, over HTTP: /metrics, /livez and /readyz for everybody, and pages
+// under /debug/, profiles included, for authenticated callers. A service adds checks (Server.Ready) and pages
+// (Server.Debug) and runs Server.Run as a task.
 package ops
 
 import (
@@ -28,7 +29,7 @@ import (
 
 const (
 	// maxConnections is many times what probes, scrapers and operators have open, and costs 3 MiB.
-	// maxConnectionsPerAddress is half of it, so that no address makes another's connections go.
+	// maxConnectionsPerAddress is half of it, so that one address cannot use up all.
 	maxConnections           = 256
 	maxConnectionsPerAddress = maxConnections / 2
 	// maxHeaderBytes has room for a token many times over.
@@ -36,9 +37,9 @@ const (
 	maxBodyBytes      = 1 << 20
 	readHeaderTimeout = 5 * time.Second
 	readTimeout       = 15 * time.Second
-	// idleTimeout is longer than the pause between two scrapes of most.
+	// idleTimeout is longer than the usual interval between two scrapes.
 	idleTimeout = 20 * time.Second
-	// writeTimeout leaves room for a 60 s profile, anonymousWriteTimeout for what anybody may ask for.
+	// writeTimeout is long enough for a 60 s profile; anonymousWriteTimeout is for /metrics and the probes.
 	writeTimeout          = 90 * time.Second
 	anonymousWriteTimeout = 15 * time.Second
 	stopTimeout           = 3 * time.Second
@@ -50,16 +51,16 @@ type Config struct {
 	Address string
 	// Listener is used instead of Address if set; Run closes it.
 	Listener net.Listener
-	// TLS makes the server speak TLS only. Without it, /debug/ is served on loopback only: a bearer token must not cross a
-	// network in the clear.
+	// TLS makes the server speak TLS only. Without it, /debug/ is served on loopback only, because a bearer token must
+	// not cross a network in the clear.
 	TLS      *tls.Config
 	Log      *slog.Logger
 	Gatherer prometheus.Gatherer
-	// Authenticate admits callers to /debug/: usually auth.HTTP. nil admits nobody.
+	// Authenticate authenticates requests to /debug/, usually auth.HTTP; nil denies all.
 	Authenticate func(*http.Request) error
 }
 
-// Handler describes one thing the server answers.
+// Handler describes a page.
 type Handler struct {
 	Path  string `json:"path"`
 	About string `json:"about"`
@@ -67,7 +68,7 @@ type Handler struct {
 	Anonymous bool `json:"anonymous"`
 }
 
-// Server is an ops server. Ready and Debug may be called until and while it runs.
+// Server is an operations port. Ready and Debug may be called before and while it runs.
 type Server struct {
 	cfg     Config
 	mux     *http.ServeMux
@@ -104,16 +105,16 @@ func New(cfg Config) *Server {
 	return s
 }
 
-// Ready adds a readiness check. check is called on every request to /readyz, must return at once and gives nil when ready; its
-// error is shown to anonymous callers.
+// Ready adds a readiness check. run is called for every request to /readyz and must return at once; nil means ready.
+// Its error is shown to anonymous callers.
 func (s *Server) Ready(name string, run func() error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.checks = append(s.checks, check{name, run})
 }
 
-// Debug adds an authenticated handler. path must start with /debug/ and be new; as with http.ServeMux, anything else is a
-// programming error and panics.
+// Debug adds an authenticated page. It panics if path does not start with /debug/ or exists already, as http.ServeMux
+// does: both are mistakes in the program.
 func (s *Server) Debug(path, about string, h http.Handler) {
 	if !strings.HasPrefix(path, "/debug/") {
 		panic(fmt.Sprintf("ops: debug path %q must start with /debug/", path))
@@ -121,8 +122,8 @@ func (s *Server) Debug(path, about string, h http.Handler) {
 	s.handle(path, about, false, h)
 }
 
-// Public adds a handler that answers GET to anybody; for what a probe or a scraper asks. It must not reveal configuration or
-// secrets. As with Debug, a path that exists already panics.
+// Public adds a page that answers GET to everybody. It must not reveal configuration or secrets. It panics if the path
+// exists already.
 func (s *Server) Public(path, about string, h http.Handler) { s.handle(path, about, true, h) }
 
 func (s *Server) handle(path, about string, anonymous bool, h http.Handler) {
@@ -132,7 +133,7 @@ func (s *Server) handle(path, about string, anonymous bool, h http.Handler) {
 	s.handlers = append(s.handlers, Handler{Path: path, About: about, Anonymous: anonymous})
 }
 
-// Handlers lists everything the server answers, by path.
+// Handlers lists all pages, sorted by path.
 func (s *Server) Handlers() []Handler {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -141,7 +142,7 @@ func (s *Server) Handlers() []Handler {
 	return out
 }
 
-// ServeHTTP is the one way in: what is not listed as anonymous is authenticated, unknown paths too.
+// ServeHTTP authenticates every request, also for unknown paths, except those for anonymous pages.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if c, ok := r.Context().Value(connKey{}).(*conn); ok {
 		c.setBusy(true)
@@ -150,7 +151,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.Header().Set("Cache-Control", "no-store")
 	if s.isAnonymous(r.URL.Path) {
-		// Only recorders in tests have no write deadline.
+		// An error means a recorder of a test, which has no deadline.
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(anonymousWriteTimeout))
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {
 			w.Header().Set("Allow", "GET, HEAD")
@@ -194,7 +195,7 @@ func (s *Server) admit(r *http.Request) (int, error) {
 	return http.StatusUnauthorized, err
 }
 
-// onLoopback is about the transport, not about who calls: both ends of a connection to a loopback address are on this machine.
+// onLoopback reports whether both ends of the connection are on this machine: its local address is a loopback address.
 func onLoopback(r *http.Request) bool {
 	local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 	if !ok {
@@ -204,7 +205,7 @@ func onLoopback(r *http.Request) bool {
 	return ok && tcp.IP.IsLoopback()
 }
 
-// logEvicted logs, at a limited rate, that connLimiter closes a connection to make room for another.
+// logEvicted logs, at most once a minute, that connLimiter closes a connection to make room for another.
 func (s *Server) logEvicted(c net.Conn) {
 	if s.logRate.Allow() {
 		s.cfg.Log.Warn("ops connection closed to make room for another", "address", c.RemoteAddr().String(), "limit", maxConnections,
@@ -259,7 +260,7 @@ func live(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, map[string]bool{"live": true})
 }
 
-// Failure is one failed check in the answer of /readyz.
+// Failure is a failed check in the answer of /readyz.
 type Failure struct {
 	Check string `json:"check"`
 	Error string `json:"error"`
@@ -303,7 +304,7 @@ func (s *Server) index(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, s.Handlers())
 }
 
-// NotFoundError says that there is no such thing as the request asks for.
+// NotFoundError is a page's error for something that does not exist; JSON answers 404.
 type NotFoundError struct{ Err error }
 
 // Error implements error.
@@ -312,7 +313,8 @@ func (e *NotFoundError) Error() string { return e.Err.Error() }
 // Unwrap returns the cause.
 func (e *NotFoundError) Unwrap() error { return e.Err }
 
-// JSON makes a handler of a function; its error becomes a 500 with the error's text, a NotFoundError a 404.
+// JSON makes a page of a function, whose result it writes as JSON. An error becomes status 500 with its text, a
+// NotFoundError 404.
 func JSON(f func(*http.Request) (any, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		v, err := f(r)

@@ -221,7 +221,7 @@ func TestDebugNeedsTLSOffLoopback(t *testing.T) {
 	}
 }
 
-// elsewhere makes connections look as if they came in on a public address.
+// elsewhere is a listener whose connections seem to come in on a public address.
 type elsewhere struct{ net.Listener }
 
 func (e elsewhere) Accept() (net.Conn, error) {

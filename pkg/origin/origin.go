@@ -1,5 +1,5 @@
-// Package origin names where a connection comes from, for limits per client that a client must not evade by using many
-// addresses. The name proves nothing about who the client is.
+// Package origin names where a connection comes from, for limits per client: Of returns one name for all addresses that
+// one client can use. The name proves nothing about the client's identity.
 package origin
 
 import (
@@ -7,8 +7,8 @@ import (
 	"net/netip"
 )
 
-// Of returns the origin of a remote address: an IPv4 address; the /64 of an IPv6 address, which is the smallest range
-// that a client is assigned; for other sockets the network's name, such as "unix".
+// Of returns the origin of a remote address: an IPv4 address itself; the /64 of an IPv6 address, which is the smallest
+// range that a client is assigned; the network's name, such as "unix", for other sockets.
 func Of(a net.Addr) string {
 	tcp, ok := a.(*net.TCPAddr)
 	if !ok {

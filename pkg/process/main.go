@@ -15,18 +15,18 @@ import (
 
 // Exit codes of every Fairlead program.
 const (
-	ExitOK      = 0 // did what was asked, or stopped because it was told to
-	ExitFailure = 1 // failed at run time
-	ExitUsage   = 2 // flags or arguments make no sense
-	ExitRefused = 3 // input (configuration, request) was checked and refused
+	ExitOK      = 0 // did what was asked, or was stopped by a signal
+	ExitFailure = 1 // failed while running
+	ExitUsage   = 2 // wrong flags or arguments
+	ExitRefused = 3 // input (a configuration, a request) is not valid
 )
 
-// burst is how long after the first signal another one counts as the same wish: timeout(1), for one, signals both the program and its
-// process group.
+// burst is how long after the first signal another counts as the same one: timeout(1), for example, signals both the
+// program and its process group.
 const burst = 250 * time.Millisecond
 
-// Main runs a program and exits. SIGINT or SIGTERM ends ctx, on which run should return; a second one exits at once. An error
-// is printed on stderr and decides the exit code: that of WithExitCode, else ExitFailure.
+// Main runs a program and exits. SIGINT or SIGTERM ends ctx, on which run must return; a second signal exits at once.
+// An error is printed on stderr; the exit code is that of WithExitCode, else ExitFailure.
 func Main(name string, run func(ctx context.Context) error) {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
@@ -83,7 +83,7 @@ func WithExitCode(err error, code int) error {
 	return &exitError{error: err, code: code}
 }
 
-// ExitCode is the code Main exits with for err.
+// ExitCode returns the code with which Main exits for err.
 func ExitCode(err error) int {
 	if err == nil {
 		return ExitOK

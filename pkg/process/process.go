@@ -1,4 +1,5 @@
-// Package process is the life of a program: signals, a group of tasks that live and die together, and exit codes.
+// Package process runs a program: Main handles signals and exit codes, Run runs a group of tasks that end together.
+// Every cmd/<name>/main.go calls Main, and every service's composition calls Run.
 package process
 
 import (
@@ -9,19 +10,20 @@ import (
 	"sync"
 )
 
-// Task is one long-running part of a program, such as a server or a watcher.
+// Task is a part of a program that runs until the program ends, such as a server or a watcher.
 type Task struct {
-	// Name appears in the error when the task fails.
+	// Name is in the error if the task fails.
 	Name string
-	// Run blocks until ctx ends or the task fails. Returning before ctx ends, even with nil, stops the whole group.
+	// Run blocks until ctx ends or the task fails. If it returns earlier, even with nil, the whole group ends.
 	Run func(ctx context.Context) error
 }
 
-// ErrEnded is the cause when a task returns nil although nobody asked it to stop.
+// ErrEnded is the cause if a task returns nil before ctx ends.
 var ErrEnded = errors.New("ended although nobody asked it to stop")
 
-// Run runs all tasks and waits for all of them. The first to return before ctx ends cancels the others and its error, with the
-// task's name, is the result. When ctx ends, tasks that return nil or ctx's error have stopped cleanly; if all did, the result is nil.
+// Run runs all tasks and waits for all of them. The first task that returns before ctx ends cancels the others, and its
+// error, with its name, is the result. After the end of ctx, a task that returns nil or ctx's error has stopped
+// cleanly; if all have, the result is nil.
 func Run(ctx context.Context, log *slog.Logger, tasks ...Task) error {
 	group, cancel := context.WithCancel(ctx)
 	defer cancel()

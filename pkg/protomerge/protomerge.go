@@ -1,4 +1,5 @@
-// Package protomerge merges protobuf messages as Istio's EnvoyFilters do.
+// Package protomerge merges protobuf messages as Istio merges an EnvoyFilter's patch into a resource: Rules.Merge.
+// Callers are xds-server's translate/patch, and node-agent for patches of the bootstrap.
 package protomerge
 
 import (
@@ -11,15 +12,15 @@ import (
 
 var deterministic = proto.MarshalOptions{Deterministic: true}
 
-// Rules of a merge: what from sets replaces a scalar, goes into a message, and is appended to a list. Beyond protobuf's own rules, what is packed
-// in an Any is merged inside if both are of one type, and a duration or a wrapped scalar is one value, which is replaced.
+// Rules say how to merge. As in protobuf, set scalars replace, messages are merged and lists are appended. Beyond that,
+// the contents of two Anys of one type are merged, and a duration or a wrapped scalar is replaced as one value.
 type Rules struct {
-	// ReplaceLists has a list replaced.
+	// ReplaceLists replaces lists instead of appending to them.
 	ReplaceLists bool
 }
 
-// Merge changes into, a message of the same type; from is only read. An error says which packed message is of a type that this program does not
-// know; into is of no use then.
+// Merge merges from into into, a message of the same type, and does not change from. An error means that a packed
+// message is of a type that this program does not know; into is then half merged and must not be used.
 func (m Rules) Merge(into, from proto.Message) error {
 	return m.message(into.ProtoReflect(), from.ProtoReflect())
 }
@@ -48,7 +49,7 @@ func (m Rules) message(into, from protoreflect.Message) error {
 	return err
 }
 
-// inside merges messages, and what is packed if both are an Any.
+// inside merges two messages; two Anys of one type by their contents.
 func (m Rules) inside(into, from protoreflect.Message) error {
 	a, ok := into.Interface().(*anypb.Any)
 	if !ok {
@@ -73,7 +74,7 @@ func (m Rules) inside(into, from protoreflect.Message) error {
 	return anypb.MarshalFrom(a, inner, deterministic)
 }
 
-// entries sets the entries of a map; of those that are an Any what is packed is merged.
+// entries sets the entries of a map; values that are Anys of one type are merged by their contents.
 func (m Rules) entries(fd protoreflect.FieldDescriptor, into, from protoreflect.Map) error {
 	var err error
 	from.Range(func(k protoreflect.MapKey, v protoreflect.Value) bool {
@@ -95,7 +96,7 @@ func cloned(fd protoreflect.FieldDescriptor, v protoreflect.Value) protoreflect.
 	return protoreflect.ValueOfMessage(proto.Clone(v.Message().Interface()).ProtoReflect())
 }
 
-// isValue reports whether a message is one value: a duration, a point in time or a wrapped scalar.
+// isValue reports whether a message counts as one value: a duration, a timestamp or a wrapped scalar.
 func isValue(d protoreflect.MessageDescriptor) bool {
 	switch d.FullName() {
 	case "google.protobuf.Duration", "google.protobuf.Timestamp",

@@ -1,5 +1,7 @@
-// Package proxyconfig works out the ProxyConfig that a workload's proxy is started with: MeshConfig's defaultConfig, the workload's annotation, and
-// the ProxyConfig resources that reach it, in the order in which Istio's injection lets them win.
+// Package proxyconfig computes the ProxyConfig with which a workload's proxy starts. Of merges MeshConfig's
+// defaultConfig, the ProxyConfig resources that apply to the workload, and its annotation, in the order of Istio's
+// injection. The local runtime of `fairlead up` calls it in place of injection; node-agent uses Config for what it is
+// started with.
 package proxyconfig
 
 import (
@@ -13,14 +15,14 @@ import (
 	networking "istio.io/api/networking/v1beta1"
 )
 
-// Annotation of a workload is a ProxyConfig in YAML.
+// Annotation is the annotation of a workload that holds a ProxyConfig in YAML.
 const Annotation = "proxy.istio.io/config"
 
-// onDemand is the variable by which ProxyConfigs carry Fairlead's field of that name. The control plane follows it in resources, live, so that no
-// proxy is started with it.
+// onDemand is the variable in which ProxyConfig resources carry Fairlead's field of that name. The control plane reads
+// it from the resources at any time, so it is not given to proxies.
 const onDemand = "FAIRLEAD_ON_DEMAND"
 
-// Members of a ProxyConfig in JSON.
+// Fields of a ProxyConfig in JSON.
 const (
 	concurrency   = "concurrency"
 	proxyMetadata = "proxyMetadata"
@@ -33,19 +35,19 @@ type Resource struct {
 	Spec            *networking.ProxyConfig
 }
 
-// Workload is what decides which resources reach a workload. Own is what its annotation says, nil for nothing.
+// Workload says which resources apply. Own is the workload's annotation, nil without one.
 type Workload struct {
 	Namespace string
 	Labels    map[string]string
 	Own       Config
 }
 
-// Config is an Istio ProxyConfig as decoded JSON or YAML, in the form of MeshConfig's defaultConfig.
+// Config is an Istio ProxyConfig as decoded from JSON or YAML, with the fields of MeshConfig's defaultConfig.
 type Config map[string]any
 
-// Of is the ProxyConfig of a workload. Field by field, and within maps entry by entry, the last of these wins: the defaults, the resources of the root
-// namespace, those of the workload's namespace, its annotation, the resources that select it. Of several resources of one rank the oldest wins.
-// The arguments stay as they are.
+// Of returns a workload's ProxyConfig. For each field, and each entry of a map, the last of these wins: the defaults,
+// the resources of the root namespace, those of the workload's namespace, its annotation, the resources that select it.
+// Among resources of one of these ranks, the oldest wins. Of does not change its arguments.
 func Of(defaults Config, resources []Resource, root string, w Workload) Config {
 	var mesh, namespace, selecting []Resource
 	for _, r := range resources {
@@ -74,7 +76,7 @@ func has(labels, wanted map[string]string) bool {
 	return true
 }
 
-// over lays resources of one rank over a base, the oldest last.
+// over merges the resources of one rank into a base, the oldest last.
 func over(base Config, rank []Resource) Config {
 	slices.SortFunc(rank, func(a, b Resource) int {
 		return -cmp.Or(a.Created.Compare(b.Created), strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
@@ -85,7 +87,7 @@ func over(base Config, rank []Resource) Config {
 	return base
 }
 
-// fields are those of a resource under the names that defaultConfig has for them.
+// fields returns a resource's fields under the names of defaultConfig.
 func fields(spec *networking.ProxyConfig) Config {
 	out := Config{}
 	if n := spec.GetConcurrency(); n != nil {
@@ -106,7 +108,7 @@ func fields(spec *networking.ProxyConfig) Config {
 	return out
 }
 
-// merge lays one tree over another: maps entry by entry, everything else whole.
+// merge merges two trees: maps entry by entry, any other value as a whole.
 func merge(base, over map[string]any) map[string]any {
 	out := maps.Clone(base)
 	if out == nil && len(over) > 0 {
@@ -123,11 +125,12 @@ func merge(base, over map[string]any) map[string]any {
 	return out
 }
 
-// Reserved are the variables that proxyMetadata may not set: those that decide which code a process loads, and where
-// the agent writes files.
+// Reserved are variables that proxyMetadata may not set, because they decide which code a process loads or where the
+// agent writes files.
 var Reserved = []string{"GLIBC_TUNABLES", "GRPC_XDS_BOOTSTRAP", "LD_AUDIT", "LD_LIBRARY_PATH", "LD_PRELOAD", "OUTPUT_CERTS", "PATH"}
 
-// Flags are the arguments of node-agent that the config asks for. A flag wins over the annotation, which the agent reads once more by itself.
+// Flags returns the arguments of node-agent for the config. A flag wins over the annotation, which the agent also
+// reads.
 func (c Config) Flags() []string {
 	var n float64
 	switch v := c[concurrency].(type) {
@@ -139,16 +142,16 @@ func (c Config) Flags() []string {
 		return nil
 	}
 	if n < 0 || n != float64(int32(n)) {
-		return nil // the agent refuses it where it stands
+		return nil // the agent refuses the annotation
 	}
 	return []string{"--concurrency", strconv.Itoa(int(n))}
 }
 
-// Variable of an environment.
+// Variable is a variable of an environment.
 type Variable struct{ Name, Value string }
 
-// Environment is what the agent's environment, and with it Envoy's, has besides, sorted by name. Reserved ones are
-// among them, for the caller to refuse.
+// Environment returns the variables that the config adds to the environment of the agent and its Envoy, sorted by name.
+// It includes Reserved ones, which the caller must refuse.
 func (c Config) Environment() []Variable {
 	metadata, _ := c[proxyMetadata].(map[string]any)
 	var out []Variable

@@ -14,7 +14,7 @@ import (
 
 const root = "istio-system"
 
-// resource of a name says the name in the variable VAR, and the concurrency if it is not negative.
+// resource returns a ProxyConfig that sets the variable VAR to its name, and the concurrency if it is not negative.
 func resource(namespace, name string, concurrency int32, labels map[string]string, age time.Duration) proxyconfig.Resource {
 	r := proxyconfig.Resource{Namespace: namespace, Name: name, Created: time.Unix(1e9, 0).Add(-age), Spec: &networking.ProxyConfig{
 		EnvironmentVariables: map[string]string{"VAR": name, "OF_" + name: "yes"},
@@ -41,20 +41,20 @@ func TestOf(t *testing.T) {
 		want      string // of VAR
 		flags     []string
 	}{
-		"nothing but the defaults":                     {nil, nil, "apps", "defaults", []string{"--concurrency", "1"}},
-		"the root namespace over the defaults":         {[]proxyconfig.Resource{mesh}, nil, "apps", "mesh", []string{"--concurrency", "2"}},
-		"the namespace over the root namespace":        {[]proxyconfig.Resource{apps, mesh}, nil, "apps", "apps", []string{"--concurrency", "3"}},
-		"another namespace is not reached":             {[]proxyconfig.Resource{apps, selecting}, nil, "other", "defaults", []string{"--concurrency", "1"}},
-		"the annotation over the namespace":            {[]proxyconfig.Resource{mesh, apps}, annotation, "apps", "annotation", []string{"--concurrency", "4"}},
-		"one that selects over the annotation":         {[]proxyconfig.Resource{selecting, mesh, apps}, annotation, "apps", "selecting", []string{"--concurrency", "5"}},
-		"one that selects others":                      {[]proxyconfig.Resource{resource("apps", "x", 9, map[string]string{"app": "db"}, 0)}, nil, "apps", "defaults", []string{"--concurrency", "1"}},
-		"a selector reaches no other namespace":        {[]proxyconfig.Resource{resource(root, "x", 9, web, 0)}, nil, "apps", "defaults", []string{"--concurrency", "1"}},
-		"a field that is not said is left":             {[]proxyconfig.Resource{mesh, resource("apps", "apps", -1, nil, 0)}, nil, "apps", "apps", []string{"--concurrency", "2"}},
-		"no threads are all threads":                   {[]proxyconfig.Resource{resource("apps", "apps", 0, nil, 0)}, nil, "apps", "apps", []string{"--concurrency", "0"}},
-		"the oldest of several":                        {[]proxyconfig.Resource{apps, resource("apps", "older", 7, nil, time.Hour)}, nil, "apps", "older", []string{"--concurrency", "7"}},
-		"of the same age, the first by name":           {[]proxyconfig.Resource{resource("apps", "b", 8, nil, 0), resource("apps", "a", 7, nil, 0)}, nil, "apps", "a", []string{"--concurrency", "7"}},
-		"a workload of the root namespace":             {[]proxyconfig.Resource{mesh}, nil, root, "mesh", []string{"--concurrency", "2"}},
-		"what is no number is for the agent to refuse": {nil, proxyconfig.Config{"concurrency": "many"}, "apps", "defaults", nil},
+		"nothing but the defaults":                      {nil, nil, "apps", "defaults", []string{"--concurrency", "1"}},
+		"the root namespace over the defaults":          {[]proxyconfig.Resource{mesh}, nil, "apps", "mesh", []string{"--concurrency", "2"}},
+		"the namespace over the root namespace":         {[]proxyconfig.Resource{apps, mesh}, nil, "apps", "apps", []string{"--concurrency", "3"}},
+		"another namespace is not reached":              {[]proxyconfig.Resource{apps, selecting}, nil, "other", "defaults", []string{"--concurrency", "1"}},
+		"the annotation over the namespace":             {[]proxyconfig.Resource{mesh, apps}, annotation, "apps", "annotation", []string{"--concurrency", "4"}},
+		"one that selects over the annotation":          {[]proxyconfig.Resource{selecting, mesh, apps}, annotation, "apps", "selecting", []string{"--concurrency", "5"}},
+		"one that selects others":                       {[]proxyconfig.Resource{resource("apps", "x", 9, map[string]string{"app": "db"}, 0)}, nil, "apps", "defaults", []string{"--concurrency", "1"}},
+		"a selector reaches no other namespace":         {[]proxyconfig.Resource{resource(root, "x", 9, web, 0)}, nil, "apps", "defaults", []string{"--concurrency", "1"}},
+		"a field that is not set is kept":               {[]proxyconfig.Resource{mesh, resource("apps", "apps", -1, nil, 0)}, nil, "apps", "apps", []string{"--concurrency", "2"}},
+		"concurrency 0 means all threads":               {[]proxyconfig.Resource{resource("apps", "apps", 0, nil, 0)}, nil, "apps", "apps", []string{"--concurrency", "0"}},
+		"the oldest of several":                         {[]proxyconfig.Resource{apps, resource("apps", "older", 7, nil, time.Hour)}, nil, "apps", "older", []string{"--concurrency", "7"}},
+		"of the same age, the first by name":            {[]proxyconfig.Resource{resource("apps", "b", 8, nil, 0), resource("apps", "a", 7, nil, 0)}, nil, "apps", "a", []string{"--concurrency", "7"}},
+		"a workload of the root namespace":              {[]proxyconfig.Resource{mesh}, nil, root, "mesh", []string{"--concurrency", "2"}},
+		"a concurrency that is no number makes no flag": {nil, proxyconfig.Config{"concurrency": "many"}, "apps", "defaults", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := proxyconfig.Of(defaults, tc.resources, root, proxyconfig.Workload{Namespace: tc.namespace, Labels: web, Own: tc.own})

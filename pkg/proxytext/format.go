@@ -9,10 +9,11 @@ import (
 	"strings"
 )
 
-// formatCommand is the beginning of a command in the format language of Envoy's header values and access logs: "%REQ(X?Y):10%".
+// formatCommand matches the beginning of a command in the format language of Envoy's header values and access logs:
+// "%REQ(X?Y):10%".
 var formatCommand = regexp.MustCompile(`^%([A-Z][A-Z0-9_]*)((?:\([^()]*\))?(?::[0-9]{1,9})?)%`)
 
-// What may stand behind a command's name.
+// What may follow a command's name.
 var (
 	noArgument     = regexp.MustCompile(`^(\(\))?$`)
 	anyArgument    = regexp.MustCompile(`^(\([ -~]*\))?$`)
@@ -25,8 +26,8 @@ var (
 	statusArgument = regexp.MustCompile(`^(\((CAMEL_STRING|SNAKE_STRING|NUMBER)?\))?$`)
 )
 
-// headerCommands are those of the commands that Envoy knows which a header value may have, by what may stand behind
-// their name. They tell of the request, its connections and the route: what the author of a route may see anyway.
+// headerCommands are the commands that a header value may have, with what may follow their name. They tell about the
+// request, its connections and the route, which a route's author may see.
 var headerCommands = commands(map[*regexp.Regexp]string{
 	noArgument: `
 		ACCESS_LOG_TYPE BYTES_RECEIVED BYTES_RETRANSMITTED BYTES_SENT CONNECTION_ID CONNECTION_TERMINATION_DETAILS CUSTOM_FLAGS
@@ -62,11 +63,10 @@ var headerCommands = commands(map[*regexp.Regexp]string{
 	statusArgument: `GRPC_STATUS`,
 })
 
-// operatorCommands are those that tell of the proxy itself, and so are for the mesh's operator, in access logs:
-// ENVIRONMENT has the process's variables, with whatever credentials are among them; FILTER_STATE and
-// UPSTREAM_FILTER_STATE have what filters keep for themselves, METADATA what is configured for listeners and virtual
-// hosts, also of others where a gateway is shared. Envoy's COALESCE and CEL, by which the same can be had, are not
-// known to Format.
+// operatorCommands are commands that only the mesh's operator may use, in access logs, because they tell about the
+// proxy: ENVIRONMENT has the process's variables, which may be credentials; FILTER_STATE and UPSTREAM_FILTER_STATE have
+// what filters store; METADATA has the configuration of listeners and virtual hosts, which on a shared gateway may be
+// other teams'. Format does not know Envoy's COALESCE and CEL, which can return the same.
 var operatorCommands = commands(map[*regexp.Regexp]string{
 	longArgument:   `ENVIRONMENT`,
 	stateArgument:  `FILTER_STATE UPSTREAM_FILTER_STATE`,
@@ -83,15 +83,15 @@ func commands(lists map[*regexp.Regexp]string) map[string]*regexp.Regexp {
 	return out
 }
 
-// Format checks the format of an access log as the proxy reads it: a lone percent sign or an unknown command makes it
-// refuse the value together with all that comes with it.
+// Format checks the format of an access log. Envoy refuses a resource with a lone percent sign or an unknown command in
+// it.
 func Format(value string) error { return check(value, operatorCommands) }
 
-// HeaderValue checks the value of a header that a route sets: Format, and that no command in it tells what is the
-// proxy's own.
+// HeaderValue checks the value of a header that a route sets: its format, and that it has no command of
+// operatorCommands.
 func HeaderValue(value string) error { return check(value, nil) }
 
-// check checks a value whose commands may be headerCommands, and those of more.
+// check checks a value whose commands may be headerCommands and those of more.
 func check(value string, more map[string]*regexp.Regexp) error {
 	for rest := value; ; {
 		i := strings.IndexByte(rest, '%')

@@ -39,7 +39,7 @@ func TestFormat(t *testing.T) {
 	}
 }
 
-// TestHeaderValue: of what an access log may have, a header value may have what tells of the request.
+// TestHeaderValue: a header value may have the commands that tell about the request, and no others.
 func TestHeaderValue(t *testing.T) {
 	for value, want := range map[string]string{
 		"a %REQ(x-id)% %DOWNSTREAM_PEER_URI_SAN% %UPSTREAM_HOST% %DYNAMIC_METADATA(a:b)% %HOSTNAME% 5%%": "",

@@ -1,5 +1,6 @@
-// Package proxytext checks texts that a proxy parses: regular expressions, and the formats of header values. One that the proxy refuses takes all
-// that comes with it along, so it is refused where the user still hears of it, and again before it is sent.
+// Package proxytext checks texts that Envoy parses: Regex a regular expression, Format the format of an access log,
+// HeaderValue that of a header. Envoy refuses a whole resource for one bad text in it, so config-watcher checks texts
+// when it validates objects, and xds-server again before it sends them.
 package proxytext
 
 import (
@@ -12,14 +13,14 @@ import (
 )
 
 const (
-	// maxRegexLength bounds the source of an expression, before anything is parsed.
+	// maxRegexLength bounds an expression before it is parsed.
 	maxRegexLength = 1024
-	// maxRegexProgram bounds the instructions an expression compiles to, as size counts them. It is half of the proxies' own limit
-	// (re2.max_program_size.error_level, 32768 in their bootstrap).
+	// maxRegexProgram bounds the instructions of a compiled expression, as counted by size. It is half of Envoy's limit
+	// (re2.max_program_size.error_level, 32768 in the bootstrap).
 	maxRegexProgram = 16384
 )
 
-// Regex checks a regular expression: it must be RE2 as the proxy's library has it, and not too large for it.
+// Regex checks that an expression is valid in Envoy's RE2 and not too large for it.
 func Regex(expression string) error {
 	if expression == "" {
 		return errors.New("the expression is empty")
@@ -44,7 +45,7 @@ func Regex(expression string) error {
 	return nil
 }
 
-// latin1 returns the expression as the proxy reads it: every byte is a character.
+// latin1 returns the expression as Envoy reads it: every byte is a character.
 func latin1(expression string) string {
 	runes := make([]rune, len(expression))
 	for i := range len(expression) {
@@ -53,7 +54,7 @@ func latin1(expression string) string {
 	return string(runes)
 }
 
-// size estimates the instructions of the proxy's program: it needs one for every range of a class.
+// size estimates the instructions of Envoy's program: it needs one for every range of a class.
 func size(program *syntax.Prog) int {
 	n := len(program.Inst)
 	for _, inst := range program.Inst {
@@ -64,7 +65,8 @@ func size(program *syntax.Prog) int {
 	return n
 }
 
-// checkEscapes refuses what Go's syntax has and the proxy's has not: characters that are no byte, and classes by other than their short names.
+// checkEscapes refuses escapes that Go's syntax has and Envoy's does not: characters above one byte, and classes by
+// their long names.
 func checkEscapes(expression string) error {
 	for rest := expression; ; {
 		_, after, ok := strings.Cut(rest, `\`)
@@ -92,7 +94,7 @@ func checkEscapes(expression string) error {
 	}
 }
 
-// braced returns what stands between the braces that text begins with.
+// braced returns the text between braces at the beginning of text.
 func braced(text string) (string, bool) {
 	inner, ok := strings.CutPrefix(text, "{")
 	if !ok {

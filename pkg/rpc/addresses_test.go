@@ -20,7 +20,7 @@ import (
 	"fairlead.dev/pkg/tlsconf"
 )
 
-// silence keeps connections from a loopback address open that say nothing, and opens each again when it is closed,
+// silence keeps connections from a loopback address open that send nothing, and opens each again when it is closed,
 // until the test ends.
 func (f *fixture) silence(t *testing.T, from string, connections int) {
 	t.Helper()
@@ -52,7 +52,7 @@ func (f *fixture) silence(t *testing.T, from string, connections int) {
 	opened.Wait()
 }
 
-// However many silent connections some addresses hold and open again, a client of another address is served at once.
+// A client of another address is served at once, however many silent connections some addresses hold and open again.
 func TestSilentAddressesKeepNobodyOut(t *testing.T) {
 	for _, addresses := range []int{1, 6} {
 		t.Run(fmt.Sprint(addresses), func(t *testing.T) {
@@ -72,7 +72,7 @@ func TestSilentAddressesKeepNobodyOut(t *testing.T) {
 	}
 }
 
-// cutOff is a connection that loses what is written after so many bytes.
+// cutOff is a connection that drops what is written after a number of bytes.
 type cutOff struct {
 	net.Conn
 	left int
@@ -88,8 +88,8 @@ func (c *cutOff) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// shows opens a connection with a certificate chain to which so many bytes of other certificates are added, and cuts
-// the handshake off after most bytes.
+// shows opens a connection with a certificate chain that is longer by the given number of bytes of other certificates,
+// and cuts the handshake off after most bytes.
 func (f *fixture) shows(t *testing.T, more, most int) (*tls.Conn, error) {
 	t.Helper()
 	src := f.ca.NewSVID("istio-system", "client")
@@ -114,7 +114,7 @@ func (f *fixture) shows(t *testing.T, more, most int) (*tls.Conn, error) {
 	return conn, conn.HandshakeContext(t.Context())
 }
 
-// intermediate is a certificate of about 2 KiB.
+// intermediate returns a certificate of about 2 KiB.
 func (f *fixture) intermediate() []byte {
 	block, _ := pem.Decode(f.ca.Sign(f.ca.ID("a", "b"), f.ca.Key.Public(), func(c *x509.Certificate) {
 		c.DNSNames = []string{strings.Repeat("x", 1500)}
@@ -122,7 +122,7 @@ func (f *fixture) intermediate() []byte {
 	return block.Bytes
 }
 
-// Certificates that never end are buffered no further than a real chain is long.
+// The server buffers no more of an unfinished certificate message than a real chain has.
 func TestUnfinishedHandshakesAreBounded(t *testing.T) {
 	f := start(t, nil)
 	const clients = 60
@@ -130,7 +130,7 @@ func TestUnfinishedHandshakesAreBounded(t *testing.T) {
 	for range clients {
 		_, _ = f.shows(t, 240_000, 220_000) // a client may be refused while it still writes
 	}
-	if grown := heap() - before; grown > 6<<20 { // twice what all may hold, and what the test itself needs
+	if grown := heap() - before; grown > 6<<20 { // twice the bound, for the test's own memory
 		t.Errorf("the heap grew by %d KiB", grown>>10)
 	}
 	testkit.Eventually(t, testkit.Patience, func() error {

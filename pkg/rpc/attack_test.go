@@ -19,7 +19,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	_ "google.golang.org/grpc/encoding/gzip" // the server takes what is compressed with it
+	_ "google.golang.org/grpc/encoding/gzip" // for compressed messages
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 
@@ -34,7 +34,7 @@ const (
 	attackers   = 60
 )
 
-// attack sends a long message to a method on each of some connections and finishes none, until the test ends.
+// attack sends a long, unfinished message to a method on each of some connections, until the test ends.
 func (f *fixture) attack(t *testing.T, src tlsconf.Source, method string) int64 {
 	t.Helper()
 	return testkit.Unfinished{
@@ -44,7 +44,7 @@ func (f *fixture) attack(t *testing.T, src tlsconf.Source, method string) int64 
 
 func heap() int64 {
 	var m runtime.MemStats
-	for range 2 { // what was in a pool goes with the second
+	for range 2 { // sync.Pools are empty after the second
 		runtime.GC()
 	}
 	runtime.ReadMemStats(&m)
@@ -53,7 +53,7 @@ func heap() int64 {
 
 func attacked(c *rpc.ServerConfig) { c.MaxRecvBytes = 16 << 20 }
 
-// Sixty messages of 15 MiB that never end cost a server what its limits say: not the 900 MiB that they declare.
+// Sixty unfinished messages of 15 MiB cost a server what its limits say, not the 900 MiB that they declare.
 func TestUnfinishedMessagesWithoutAuthentication(t *testing.T) {
 	f := start(t, attacked)
 	other := f.dial(t, f.ca.NewSVID("istio-system", "client"), nil)
@@ -76,7 +76,7 @@ func TestUnfinishedMessagesOfOneIdentity(t *testing.T) {
 	other := f.dial(t, f.ca.NewSVID("istio-system", "client"), nil)
 	before := heap()
 	sent := f.attack(t, f.ca.NewSVID("bookinfo", "reviews"), testService+"FullDuplexCall")
-	// Twice the longest message, what the connections may hold without asking, and what the test itself needs.
+	// Twice the longest message, what the connections may hold without a reservation, and the test's own memory.
 	if grown := heap() - before; grown > 64<<20 {
 		t.Errorf("the heap grew by %d MiB while %d MiB were sent", grown>>20, sent>>20)
 	}
@@ -89,7 +89,7 @@ func TestUnfinishedMessagesOfOneIdentity(t *testing.T) {
 	})
 }
 
-// A message of 4 MiB that is 4 KiB on the wire is refused at the limit, and does not grow beyond it first.
+// A message of 4 MiB, compressed to 4 KiB, is refused at the limit before it is expanded further.
 func TestCompressedMessagesAreBounded(t *testing.T) {
 	f := start(t, func(c *rpc.ServerConfig) { c.MaxRecvBytes = 1 << 20 })
 	client := f.dial(t, f.ca.NewSVID("istio-system", "client"), nil)
@@ -140,7 +140,7 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
-// A client that never ends its headers loses its connection once they are longer than the server takes.
+// A client that sends endless headers loses its connection once they are longer than the server's limit.
 func TestEndlessHeadersCloseTheConnection(t *testing.T) {
 	f := start(t, nil)
 	conn, framer := f.raw(t, f.ca.RootsOnly())
@@ -169,7 +169,7 @@ func TestEndlessHeadersCloseTheConnection(t *testing.T) {
 	}
 }
 
-// A server answers each header block that makes no call; a client that sends nothing else, and reads nothing, loses its
+// A server answers each header block that starts no call. A client that sends only these, and reads nothing, loses its
 // connection.
 func TestHeadersWithoutCallsCloseTheConnection(t *testing.T) {
 	f := start(t, nil)
@@ -187,14 +187,14 @@ func TestHeadersWithoutCallsCloseTheConnection(t *testing.T) {
 		}
 	}
 	if _, err := io.Copy(io.Discard, conn); err == nil {
-		t.Log("closed in order") // or by a reset; either way it has ended
+		t.Log("closed without a reset")
 	}
 	if n := f.rejected(t, "refusals"); n != 1 {
 		t.Errorf("%d connections were closed for refusals, want 1", n)
 	}
 }
 
-// raw opens a connection and says hello.
+// raw opens a connection and sends the preface.
 func (f *fixture) raw(t *testing.T, src tlsconf.Source) (*tls.Conn, *http2.Framer) {
 	t.Helper()
 	cfg := tlsconf.Client(src, f.ca.ID("istio-system", "server"))
@@ -214,9 +214,9 @@ func (f *fixture) raw(t *testing.T, src tlsconf.Source) (*tls.Conn, *http2.Frame
 	return conn, framer
 }
 
-// What a handler does not take counts, too: a client that reads no answers, and sends messages of five bytes in frames
-// of their own until its window is full, would make a server hold thirty times that. It is read from no further than
-// its identity's part.
+// Messages that no handler takes count too. A client that reads no answers, and sends messages of five bytes in frames
+// of their own until its window is full, would make a server hold thirty times that; the server stops reading at the
+// budget of its identity.
 func TestUnreadMessagesAreBounded(t *testing.T) {
 	t.Parallel()
 	f := start(t, func(c *rpc.ServerConfig) { c.MaxRecvBytes = 64 << 10 })
@@ -247,8 +247,7 @@ func TestUnreadMessagesAreBounded(t *testing.T) {
 	})
 }
 
-// Clients of one identity that all come at once with much to say, as after a server's restart, are all served, one
-// after the other.
+// Clients of one identity that all come at once with long messages, as after a server's restart, are all served.
 func TestManyLongMessagesAtOnce(t *testing.T) {
 	f := start(t, func(c *rpc.ServerConfig) { c.MaxRecvBytes = 1 << 20 })
 	src := f.ca.NewSVID("istio-system", "client")
@@ -268,7 +267,7 @@ func TestManyLongMessagesAtOnce(t *testing.T) {
 	}
 }
 
-// Sidecars that all start behind one address wait for each other for a moment; none is turned away.
+// Sidecars that all start behind one address wait for a slot, and none is refused.
 func TestManyClientsOfOneAddress(t *testing.T) {
 	const clients = 60
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
@@ -290,7 +289,7 @@ func TestManyClientsOfOneAddress(t *testing.T) {
 	}
 }
 
-// Connections that say nothing are few, and do not keep others out.
+// Silent connections are bounded, and do not keep others out.
 func TestIdleUnauthenticatedConnections(t *testing.T) {
 	f := start(t, func(c *rpc.ServerConfig) { c.UnauthenticatedTimeout = 8 * time.Second })
 	const idle = 300

@@ -27,39 +27,39 @@ import (
 // DefaultMaxBackoff is the longest pause between attempts to reach a server that is away.
 const DefaultMaxBackoff = 3 * time.Second
 
-// clientWindow is how many bytes a server may have on the way; a server pushes whole configurations.
+// clientWindow is how many bytes a server may send ahead of the client's reading; a server pushes whole configurations.
 const clientWindow = 4 << 20
 
 // ClientConfig describes a connection. Target and either TLS or Insecure are required.
 type ClientConfig struct {
-	// Target is "host:port", a list "a:1,b:2" of equal servers, or any gRPC target such as "unix:///run/x" or "dns:///name:1".
-	// The client uses one server of a list, chosen at random, and moves on to the next when it is lost. Names are resolved at
-	// every attempt.
+	// Target is "host:port", a list "a:1,b:2" of equal servers, or any gRPC target such as "unix:///run/x" or
+	// "dns:///name:1". The client uses one server of a list, chosen at random, and moves on to the next when it is
+	// lost. Names are resolved at every attempt.
 	Target string
-	// TLS is usually tlsconf.Client. Insecure must be said.
+	// TLS is usually tlsconf.Client. Insecure must be set for a client without TLS.
 	TLS      *tls.Config
 	Insecure bool
-	// TokenFile holds a bearer token, read again for every call, sent as `authorization: Bearer`. Needs TLS.
+	// TokenFile holds a bearer token, which is read for every call and sent as `authorization: Bearer`. It needs TLS.
 	TokenFile string
-	// KeepOrder takes the servers of a list in the order given instead of shuffled.
+	// KeepOrder tries the servers of a list in their order; without it they are shuffled.
 	KeepOrder bool
 
 	// MaxRecvBytes bounds one message. 0 means DefaultMaxRecvBytes.
 	MaxRecvBytes int
-	// KeepaliveTime without a frame makes the client ping, KeepaliveTimeout without an answer gives the server up. Defaults 30 s
-	// and 10 s.
+	// The client pings after KeepaliveTime without a frame, and closes the connection after KeepaliveTimeout without an
+	// answer. Defaults 30 s and 10 s.
 	KeepaliveTime, KeepaliveTimeout time.Duration
 	// MaxBackoff defaults to DefaultMaxBackoff.
 	MaxBackoff time.Duration
 
-	// Registerer gets the client metrics; nil means none are kept.
+	// Registerer registers the client's metrics; nil means none.
 	Registerer prometheus.Registerer
 	// TracerProvider for spans; nil means OpenTelemetry's global one.
 	TracerProvider trace.TracerProvider
 }
 
-// Dial prepares a connection. It does not wait for the server: calls fail with UNAVAILABLE while it is away, or wait with
-// grpc.WaitForReady.
+// Dial returns a connection that is made with the first call. While the server is away, calls fail with UNAVAILABLE, or
+// wait with grpc.WaitForReady.
 func Dial(cfg ClientConfig, opts ...grpc.DialOption) (*grpc.ClientConn, error) {
 	switch {
 	case cfg.Target == "":
@@ -123,8 +123,8 @@ func Dial(cfg ClientConfig, opts ...grpc.DialOption) (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
-// parseTarget turns a host:port list into a resolver with these addresses. They go to the dialler as names: gRPC's own DNS
-// resolver would back off for minutes when a name does not resolve yet.
+// parseTarget returns a resolver for a host:port list. The dialler gets the names themselves, because gRPC's DNS
+// resolver backs off for minutes if a name does not resolve yet.
 func parseTarget(target string) (string, resolver.Builder, error) {
 	if strings.Contains(target, "://") || strings.HasPrefix(target, "unix:") || strings.HasPrefix(target, "unix-abstract:") {
 		return target, nil, nil
@@ -145,7 +145,7 @@ func parseTarget(target string) (string, resolver.Builder, error) {
 
 const maxTokenBytes = 16 << 10
 
-// TokenFile is a call credential that reads a bearer token from a file for every call. It refuses to send it without TLS.
+// TokenFile returns call credentials that read a bearer token from a file for every call. They need TLS.
 func TokenFile(path string) credentials.PerRPCCredentials { return tokenFile(path) }
 
 type tokenFile string

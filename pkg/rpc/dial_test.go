@@ -22,7 +22,7 @@ import (
 	"fairlead.dev/pkg/testkit"
 )
 
-// named answers with its name.
+// named is a server that answers with its name.
 type named struct {
 	testpb.UnimplementedTestServiceServer
 	name string
@@ -93,7 +93,7 @@ func TestDialFailsOverWithinASecond(t *testing.T) {
 	})
 }
 
-// A server that accepts connections and says nothing must not hold up the others.
+// A server that accepts connections and sends nothing does not delay the client's use of the others.
 func TestDialPassesByASilentServer(t *testing.T) {
 	testkit.Quick(t, time.Second, func() time.Duration {
 		silent := testkit.LoopbackListener(t)
@@ -215,7 +215,7 @@ func TestServeStops(t *testing.T) {
 	lis := testkit.LoopbackListener(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	// A grace no test waits for: stopping must not need it when nothing is running.
+	// Without a running call, Serve must return at once, not after the grace period of an hour.
 	go func() { done <- rpc.Serve(ctx, s, lis, time.Hour) }()
 	if _, err := who(t, dialPlain(t, rpc.ClientConfig{Target: lis.Addr().String()})); err != nil {
 		t.Fatal(err)

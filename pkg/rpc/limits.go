@@ -16,8 +16,9 @@ const (
 	// all of them cost 37 MiB. The default is a tenth of MaxConnections if that is less.
 	DefaultMaxUnauthenticated = 1000
 	// DefaultMaxUnauthenticatedPerAddress leaves room for other addresses: it is a quarter of
-	// DefaultMaxUnauthenticated, and the default is a quarter of MaxUnauthenticated if that is less. 1,000 sidecars that
-	// start behind one address pass through it within a second or two, since each gives up its slot after its handshake.
+	// DefaultMaxUnauthenticated, and the default is a quarter of MaxUnauthenticated if that is less. 1,000 sidecars
+	// that start behind one address pass through it within a second or two, since each gives up its slot after its
+	// handshake.
 	DefaultMaxUnauthenticatedPerAddress = DefaultMaxUnauthenticated / 4
 	// DefaultUnauthenticatedTimeout is ten times what a client needs on a busy machine to connect and make its first
 	// call.

@@ -31,7 +31,7 @@ func (f *fixture) stream(t *testing.T, client testpb.TestServiceClient) testpb.T
 	return s
 }
 
-// echoed sends a message on a stream and receives its answer.
+// echoed sends a message on a stream and receives its echo.
 func echoed(s testpb.TestService_FullDuplexCallClient) error {
 	if err := s.Send(&testpb.StreamingOutputCallRequest{}); err != nil {
 		return err
@@ -40,7 +40,7 @@ func echoed(s testpb.TestService_FullDuplexCallClient) error {
 	return err
 }
 
-// drip sends a byte at a time.
+// drip returns a byte at a time.
 type drip struct{ io.Reader }
 
 func (d drip) Read(p []byte) (int, error) {
@@ -50,7 +50,7 @@ func (d drip) Read(p []byte) (int, error) {
 
 func TestSlowMessageIsCutOff(t *testing.T) {
 	f := start(t, func(c *rpc.ServerConfig) { c.MessageTimeout = 300 * time.Millisecond })
-	// One that sends its messages whole stays, however long it says nothing between them.
+	// A client that sends its messages whole is not closed, however long the pause between them.
 	silent := f.stream(t, f.dial(t, f.ca.NewSVID("istio-system", "client"), nil))
 	cfg := tlsconf.Client(f.ca.NewSVID("istio-system", "client"), f.ca.ID("istio-system", "server"))
 	cfg.NextProtos = []string{"h2"}
@@ -129,7 +129,8 @@ func TestLimitsOfAnIdentity(t *testing.T) {
 
 	_, err = f.dial(t, src, nil).UnaryCall(t.Context(), &testpb.SimpleRequest{})
 	wantCode(t, err, codes.Unavailable)
-	testkit.Eventually(t, testkit.Patience, func() error { // the server may count it after the client has seen it closed
+	// The server may count the connection after the client has seen it closed.
+	testkit.Eventually(t, testkit.Patience, func() error {
 		if f.rejected(t, "identity") < 1 {
 			return errors.New("no connection was refused for its identity")
 		}
@@ -156,7 +157,7 @@ func TestLimitsOfAnIdentity(t *testing.T) {
 	})
 }
 
-// The same holds for identities proven by tokens, which are known with the first call only.
+// The limits also hold for identities that are proven by a token, with the first call.
 func TestLimitsOfAnIdentityByToken(t *testing.T) {
 	f := start(t, func(c *rpc.ServerConfig) {
 		c.MaxConnectionsPerIdentity, c.UnauthenticatedTimeout = 1, 500*time.Millisecond
@@ -209,7 +210,7 @@ func TestCallsWithoutAuthentication(t *testing.T) {
 	wantCode(t, err, codes.ResourceExhausted)
 }
 
-// A stream may send any number of messages, as long as they are taken: many times what its identity may have pending.
+// A stream may send any number of messages as long as the handler takes them.
 func TestLongStreamsGiveBackWhatTheyTook(t *testing.T) {
 	f := start(t, func(c *rpc.ServerConfig) { c.MaxRecvBytes = 64 << 10 })
 	s, err := f.dial(t, f.ca.NewSVID("istio-system", "client"), nil).FullDuplexCall(t.Context())

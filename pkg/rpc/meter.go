@@ -15,7 +15,7 @@ const (
 	flagPadded          = 0x8
 	flagEndHeaders      = 0x4
 	messagePrefix       = 5
-	frameOverhead       = 128     // what gRPC spends on one DATA frame besides its payload, measured
+	frameOverhead       = 128     // memory of gRPC for one DATA frame beside its payload, measured
 	unpooledFrame       = 1 << 10 // a payload up to this length gets a buffer of its size,
 	pageFrame           = 4 << 10 // a longer one a pooled buffer of this size, or of maxFrame
 	maxFrame            = 16 << 10

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// frames writes HTTP/2 the way a client does.
+// frames writes HTTP/2 as a client does.
 type frames struct {
 	*http2.Framer
 	bytes.Buffer
@@ -45,7 +45,7 @@ func message(size int) []byte {
 	return append(binary.BigEndian.AppendUint32([]byte{0}, uint32(size)), make([]byte, size)...)
 }
 
-// feedAll hands p on in pieces of size, and admits every call.
+// feedAll feeds p in pieces of size, and opens every call.
 func feedAll(m *meter, p []byte, size int, now time.Time) {
 	for len(p) > 0 {
 		was := m.lastBlock
@@ -167,8 +167,7 @@ func TestMeterDue(t *testing.T) {
 	}
 }
 
-// FuzzMeter gives the meter what no client would send: it counts the same however it comes, and nothing is left when
-// all calls have ended.
+// FuzzMeter feeds any bytes: the counts do not depend on the pieces, and nothing is held after all calls have ended.
 func FuzzMeter(f *testing.F) {
 	for _, size := range []int{0, 10, 5000} {
 		frames := newFrames(f)
@@ -205,7 +204,7 @@ func FuzzMeter(f *testing.F) {
 	})
 }
 
-// BenchmarkMeter is what a frame of 16 KiB costs, which gRPC itself needs some microseconds for.
+// BenchmarkMeter measures a frame of 16 KiB; gRPC itself needs some microseconds for one.
 func BenchmarkMeter(b *testing.B) {
 	frames := newFrames(b)
 	frames.headers(b, 1)

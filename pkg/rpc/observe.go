@@ -14,7 +14,7 @@ import (
 	"fairlead.dev/pkg/auth"
 )
 
-// recoveryOption hides a panic from the caller and tells it to the log and the metrics.
+// recoveryOption logs and counts a panic, and hides it from the caller.
 func recoveryOption(log *slog.Logger, panics prometheus.Counter) recovery.Option {
 	return recovery.WithRecoveryHandlerContext(func(ctx context.Context, p any) error {
 		panics.Inc()
@@ -45,7 +45,8 @@ func loggingOptions() []logging.Option {
 	}
 }
 
-// callLevel keeps ordinary outcomes, the caller's mistakes among them, out of the log of a busy server.
+// callLevel is Debug for ordinary outcomes, mistakes of callers among them, so that a busy server does not log each
+// call.
 func callLevel(code codes.Code) logging.Level {
 	switch code {
 	case codes.Unknown, codes.Internal, codes.DataLoss, codes.Unimplemented:

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// checkPeerUID asks the kernel who is at the other end of a unix socket (SO_PEERCRED: the user at the time of connect).
+// checkPeerUID checks the user at the other end of a unix socket (SO_PEERCRED: the user at the time of connect).
 func checkPeerUID(conn net.Conn, allowed []uint32) error {
 	uc, ok := conn.(*net.UnixConn)
 	if !ok {

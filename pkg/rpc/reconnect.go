@@ -9,21 +9,19 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// reconnectTrailer is the trailer of a stream that ends with status OK because its client is to open another one; it
-// says why.
+// reconnectTrailer is the trailer of a stream that a server ends so that its client opens another; its value says why.
 const reconnectTrailer = "fairlead-reconnect"
 
-// AskToReconnect gives what the handler of a stream returns whose client is to open another stream: status OK, with the
-// reason in a trailer. Nothing has gone wrong then, and Istio's agent logs nearly every other status as a failure.
+// AskToReconnect returns what a handler must return to make its client open another stream: status OK, with the reason
+// in a trailer. The status is OK because Istio's agent logs nearly every other one as a failure.
 func AskToReconnect(ctx context.Context, why string) error {
 	if err := grpc.SetTrailer(ctx, metadata.Pairs(reconnectTrailer, why)); err != nil {
-		return status.Error(codes.Unavailable, why) // the stream is gone already
+		return status.Error(codes.Unavailable, why) // the stream has ended already
 	}
 	return nil
 }
 
-// ReconnectAsked returns why a server asked a client to open another stream; "" if a stream with these trailers ended
-// for another reason.
+// ReconnectAsked returns the reason of AskToReconnect in the trailers of a stream; empty if the stream ended otherwise.
 func ReconnectAsked(trailer metadata.MD) string {
 	if values := trailer.Get(reconnectTrailer); len(values) > 0 {
 		return values[0]

@@ -8,21 +8,22 @@ import (
 	"fairlead.dev/pkg/clock"
 )
 
-// Pauses before a stream is opened anew: the first, and the longest that doubling it comes to.
+// Bounds of the back-off before a stream is opened again; it doubles from the first to the second.
 const (
 	firstPause = 100 * time.Millisecond
 	maxPause   = 3 * time.Second
 )
 
-// Reopener opens a stream again and again. The zero value is ready to use.
+// Reopener keeps a stream open by opening it again with back-off. The zero value is ready to use.
 type Reopener struct {
 	Clock clock.Clock
-	// Rand gives jitter in [0, 1); nil means math/rand.
+	// Rand returns jitter in [0, 1); nil means math/rand.
 	Rand func() float64
 }
 
-// Run calls open until ctx ends. open runs one stream to its end and reports whether anything came of it, which makes the next pause a short
-// one again; ended is told why it ended and how long the pause will be, half to one and a half times the pause due.
+// Run calls open until ctx ends. open runs one stream to its end and reports whether it was useful, which resets the
+// back-off. ended is called with the error and the pause before the next stream, half to one and a half times the
+// back-off.
 func (r Reopener) Run(ctx context.Context, open func(context.Context) (useful bool, err error), ended func(err error, pause time.Duration)) {
 	if r.Rand == nil {
 		r.Rand = rand.Float64

@@ -11,7 +11,7 @@ import (
 	"fairlead.dev/pkg/rpc"
 )
 
-// instant is a clock that waits for nothing.
+// instant is a clock whose timers fire at once.
 type instant struct{ clock.Clock }
 
 func (instant) After(time.Duration) <-chan time.Time {
@@ -20,7 +20,7 @@ func (instant) After(time.Duration) <-chan time.Time {
 	return c
 }
 
-// The pause doubles up to its limit, and is the first one again after a stream that was of use.
+// The pause doubles up to its limit, and is the first one again after a useful stream.
 func TestReopenerPauses(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	broken := errors.New("broken")

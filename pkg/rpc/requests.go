@@ -7,14 +7,14 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Received is one request of a stream, or its end.
+// Received is a request of a stream, or the error that ended the stream.
 type Received[Request any] struct {
 	Message *Request
 	Err     error
 }
 
-// Requests reads a stream until its end, which is given as an error, so that its handler can wait for several things. The goroutine that reads
-// ends with the stream, which gRPC ends when the handler returns.
+// Requests reads a stream into a channel, so that its handler can wait for several things. Its goroutine ends with the
+// stream, which gRPC ends when the handler returns.
 func Requests[Request, Response any](stream grpc.BidiStreamingServer[Request, Response]) <-chan Received[Request] {
 	out := make(chan Received[Request])
 	go func() {
@@ -33,7 +33,7 @@ func Requests[Request, Response any](stream grpc.BidiStreamingServer[Request, Re
 	return out
 }
 
-// EndOf is what a handler returns when Requests gave an error: nil for a client that has said all it had to say.
+// EndOf returns what a handler must return after an error of Requests: nil if the client has closed its side.
 func EndOf(err error) error {
 	if errors.Is(err, io.EOF) {
 		return nil

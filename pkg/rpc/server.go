@@ -1,5 +1,7 @@
-// Package rpc builds gRPC servers and clients the way every Fairlead service has them: authenticated before a message is
-// decoded, bounded, observed, and recovering from panics.
+// Package rpc makes the gRPC servers and clients of all services. NewServer returns a server that authenticates a call
+// before it decodes a message, applies a Policy (pkg/auth), bounds connections, calls and memory, recovers from panics,
+// and has metrics, logs and traces; Serve runs it. Dial returns a client. Reopener and AskToReconnect are for long
+// streams.
 package rpc
 
 import (
@@ -46,11 +48,11 @@ type ServerConfig struct {
 	// TracerProvider for spans; nil means OpenTelemetry's global one, which telemetry.Setup sets.
 	TracerProvider trace.TracerProvider
 
-	// TLS is usually tlsconf.Server. Insecure, for unix sockets and for ports that are plaintext on purpose, must be said.
+	// TLS is usually tlsconf.Server. Insecure must be set for unix sockets and for ports that are plaintext on purpose.
 	TLS      *tls.Config
 	Insecure bool
-	// PeerUIDs admits only processes of these users on a unix socket; the kernel says which user a peer runs as. Empty
-	// admits all.
+	// PeerUIDs admits only processes of these users on a unix socket, by the kernel's account of the peer. Empty admits
+	// all.
 	PeerUIDs []uint32
 
 	// Authenticator proves who calls; Policy says who may. A nil Authenticator is allowed only if every rule is
@@ -68,9 +70,10 @@ type ServerConfig struct {
 	MaxConnections       int
 	MaxConcurrentStreams uint32
 	// MaxUnauthenticated and MaxUnauthenticatedPerAddress bound the unauthenticated connections: those whose client has
-	// neither shown a certificate nor made a call that was authenticated. One more makes the oldest
-	// of the address with the most go if its own has fewer, and waits for some seconds otherwise. A connection that is
-	// still unauthenticated after UnauthenticatedTimeout is closed. 0 means the default. They have no effect if Authenticator is nil.
+	// neither shown a certificate nor made a call that was authenticated. One more makes the oldest of the address with
+	// the most go if its own has fewer, and waits for some seconds otherwise. A connection that is still
+	// unauthenticated after UnauthenticatedTimeout is closed. 0 means the default. They have no effect if Authenticator
+	// is nil.
 	MaxUnauthenticated, MaxUnauthenticatedPerAddress int
 	UnauthenticatedTimeout                           time.Duration
 	// MaxConnectionsPerIdentity and MaxCallsPerIdentity (at once) bound what one identity has, however many workloads
@@ -101,7 +104,7 @@ type ServerConfig struct {
 	MaxConnectionAge, MaxConnectionAgeGrace time.Duration
 }
 
-// NewServer makes a server with the standard health service registered. opts come last and may add to what the builder sets.
+// NewServer returns a server with the standard health service. opts are applied last.
 func NewServer(cfg ServerConfig, opts ...grpc.ServerOption) (*grpc.Server, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, fmt.Errorf("gRPC server %s: %w", cfg.Service, err)
@@ -119,11 +122,11 @@ func NewServer(cfg ServerConfig, opts ...grpc.ServerOption) (*grpc.Server, error
 		grpc.Creds(newConnLimit(&cfg, m)),
 		grpc.InTapHandle(g.tap),
 		grpc.StatsHandler(callStats{}),
-		// A service holds a connection for each of many peers, most of which say little: gRPC's buffers of 32 KiB each way would be most of
-		// what an idle one costs.
+		// A service holds a connection for each of many peers that mostly send little. gRPC's default buffers, 32 KiB
+		// each way, would be most of the memory of an idle connection.
 		grpc.ReadBufferSize(connectionBuffer),
-		// Windows that do not change: to find their size gRPC would answer every message that comes after a pause with a ping, which on
-		// streams that say little doubles what a message costs either side.
+		// Static windows: to adapt them, gRPC would answer every message after a pause with a ping, which doubles the
+		// cost of a message on streams that send little.
 		grpc.StaticStreamWindowSize(serverWindow),
 		grpc.StaticConnWindowSize(serverWindow),
 		grpc.StatsHandler(otelgrpc.NewServerHandler(
@@ -131,8 +134,8 @@ func NewServer(cfg ServerConfig, opts ...grpc.ServerOption) (*grpc.Server, error
 			otelgrpc.WithMeterProvider(metricnoop.NewMeterProvider()),
 			otelgrpc.WithFilter(filters.Not(filters.HealthCheck())),
 		)),
-		// Outermost first. Recovery stands at both ends: inside, so that a handler's panic is counted and logged as the error
-		// the caller gets; outside, for the interceptors themselves.
+		// The first is outermost. Recovery is the innermost, so that a handler's panic is logged and counted as the
+		// error that the caller gets, and also the outermost, for panics of interceptors.
 		grpc.ChainUnaryInterceptor(
 			recovery.UnaryServerInterceptor(rec),
 			m.grpc.UnaryServerInterceptor(),
@@ -222,8 +225,8 @@ func tracerProvider(tp trace.TracerProvider) trace.TracerProvider {
 	return tp
 }
 
-// Serve serves on lis until ctx ends, then lets running calls finish for up to grace and closes what is left. It closes lis, and
-// returns nil after a stop that was asked for.
+// Serve serves on lis until ctx ends. It then lets running calls finish for up to grace, closes the rest, and returns
+// nil. It closes lis.
 func Serve(ctx context.Context, s *grpc.Server, lis net.Listener, grace time.Duration) error {
 	failed := make(chan error, 1)
 	go func() { failed <- s.Serve(lis) }()
@@ -278,8 +281,8 @@ func newServerMetrics(reg prometheus.Registerer) (*serverMetrics, error) {
 	return m, errors.Join(errs[:]...)
 }
 
-// register gives the collector that is registered already if there is an equal one, so that several servers or clients of one
-// program share a registry.
+// register registers a collector, or returns an equal one that is registered already, so that several servers or
+// clients of a program share one.
 func register[C prometheus.Collector](reg prometheus.Registerer, c C) (C, error) {
 	err := reg.Register(c)
 	var already prometheus.AlreadyRegisteredError

@@ -34,7 +34,7 @@ import (
 
 const testService = "/grpc.testing.TestService/"
 
-// service answers with the caller's identity; requests with these body lengths are special.
+// service answers with the caller's identity; some lengths of a request's body have a special meaning.
 type service struct {
 	testpb.UnimplementedTestServiceServer
 	called atomic.Int32
@@ -109,7 +109,7 @@ func (s *syncBuffer) String() string {
 	return s.b.String()
 }
 
-// start serves over TLS, accepting certificates and tokens, until the test ends.
+// start serves over TLS, accepts certificates and tokens, and stops at the end of the test.
 func start(t *testing.T, change func(*rpc.ServerConfig)) *fixture {
 	t.Helper()
 	f := &fixture{
@@ -176,7 +176,7 @@ func (f *fixture) conn(t *testing.T, src tlsconf.Source, change func(*rpc.Client
 	return conn
 }
 
-// rejected is how many connections the server has refused or closed for a reason.
+// rejected returns how many connections the server has refused or closed for a reason.
 func (f *fixture) rejected(t *testing.T, reason string) int {
 	t.Helper()
 	families, err := f.reg.Gather()
@@ -405,7 +405,7 @@ func TestConnectionLimit(t *testing.T) {
 	})
 }
 
-// A caller that is refused again and again loses its connection, so that what each refusal costs is bounded.
+// A connection is closed after many refused calls, so that their cost is bounded.
 func TestRefusalsCloseTheConnection(t *testing.T) {
 	f := start(t, nil)
 	client := f.dial(t, f.ca.RootsOnly(), nil)
@@ -421,7 +421,7 @@ func TestRefusalsCloseTheConnection(t *testing.T) {
 	}
 }
 
-// grpc-go does not stop the deadline timer of a call that a tap refuses; it must not outlive the connection.
+// grpc-go does not stop the deadline timer of a call that a tap refuses; the timer must end with the connection.
 func TestRefusedCallsEndWithTheConnection(t *testing.T) {
 	seen := make(chan context.Context, 1)
 	f := start(t, func(c *rpc.ServerConfig) { c.Authenticator = refusing{seen} })

@@ -9,8 +9,7 @@ import (
 	"testing"
 )
 
-// The limits of every port are the defaults of this package's servers and of ops's: no service can forget them unless
-// it makes a server itself.
+// The limits of every port are defaults of this package's servers and of ops's, so no service may make a server itself.
 func TestServicesMakeNoServersOfTheirOwn(t *testing.T) {
 	const services = "../../services"
 	var built int

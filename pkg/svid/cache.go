@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// CacheFile holds key and chain together, so that they are replaced together.
+// CacheFile is the file in CacheDir with key and chain, which are replaced together.
 const CacheFile = "svid.pem"
 
-// restore adopts the kept certificate, if it is still good, and gives the time when it must be renewed: now if there is none.
+// restore adopts the cached certificate if it is valid, and returns when it must be renewed; now if there is none.
 func (m *Manager) restore() time.Time {
 	now := m.cfg.Clock.Now()
 	if m.cfg.CacheDir == "" {
@@ -33,22 +33,22 @@ func (m *Manager) restore() time.Time {
 	case errors.Is(err, fs.ErrNotExist):
 		return now
 	case err != nil:
-		m.cfg.Log.Warn("kept certificate is not used", "file", path, "error", err)
+		m.cfg.Log.Warn("cached certificate is not used", "file", path, "error", err)
 		return now
 	}
 	m.adopt(id)
 	next := m.renewalTime(id.leaf.NotBefore, id.leaf.NotAfter)
-	m.cfg.Log.Info("kept certificate is used", "identity", m.cfg.Identity.String(), "not_after", id.leaf.NotAfter, "renew_at", next)
+	m.cfg.Log.Info("cached certificate is used", "identity", m.cfg.Identity.String(), "not_after", id.leaf.NotAfter, "renew_at", next)
 	return next
 }
 
-// keep writes id to the cache. Failing to is not fatal: the program has its certificate, only the next start has none.
+// keep writes id to the cache. It only logs an error, because the program has its certificate.
 func (m *Manager) keep(id *identity) {
 	if m.cfg.CacheDir == "" {
 		return
 	}
 	if err := store(m.cfg.CacheDir, id); err != nil {
-		m.cfg.Log.Warn("certificate could not be kept for the next start", "error", err)
+		m.cfg.Log.Warn("certificate cannot be cached for the next start", "error", err)
 	}
 }
 
@@ -87,7 +87,7 @@ func load(path string) (*identity, error) {
 	return id, nil
 }
 
-// store replaces the file atomically. The directory is made if it is missing and must belong to its owner alone.
+// store replaces the file atomically, and creates the directory, which must belong to its owner alone.
 func store(dir string, id *identity) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err

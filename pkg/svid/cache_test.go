@@ -13,7 +13,7 @@ import (
 )
 
 func TestCache(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.cfg.CacheDir = filepath.Join(t.TempDir(), "svid")
 	file := filepath.Join(w.cfg.CacheDir, "svid.pem")
 	first := ready(t, w.start(t))
@@ -35,7 +35,7 @@ func TestCache(t *testing.T) {
 	t.Run("is used while the CA is away", func(t *testing.T) {
 		m := again(t, func(c *svid.Config) { c.CAAddress, c.TokenFile = "127.0.0.1:1", "" })
 		if !ready(t, m).Certificate.Leaf.Equal(first.Certificate.Leaf) || len(w.server.calls()) != requests {
-			t.Error("not the kept certificate")
+			t.Error("not the cached certificate")
 		}
 	})
 	t.Run("is renewed without a token", func(t *testing.T) {

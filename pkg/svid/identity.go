@@ -24,12 +24,12 @@ const (
 	typeCSR         = "CERTIFICATE REQUEST"
 )
 
-// identity is a private key with the chain issued for it, leaf first, roots left out. It is immutable.
+// identity is a private key with its certificate chain, leaf first, without roots. It is immutable.
 type identity struct {
 	key   *ecdsa.PrivateKey
 	leaf  *x509.Certificate
 	chain []*x509.Certificate
-	// foreignRoots are self-signed certificates of the CA's answer, which are not sent to peers.
+	// foreignRoots are the self-signed certificates in the ca's answer; they are not sent to peers.
 	foreignRoots []*x509.Certificate
 
 	certPEM, keyPEM []byte
@@ -43,8 +43,8 @@ func newKey() (*ecdsa.PrivateKey, error) {
 	return key, nil
 }
 
-// newCSR asks for exactly the expected identity. A CA takes the identity from the caller's credentials, not from here; one that
-// checks the SANs finds them equal.
+// newCSR returns a CSR with the identity as its SAN. The ca takes the identity from the caller's credentials; one that
+// compares the SANs finds them equal.
 func newCSR(key *ecdsa.PrivateKey, id spiffeid.ID) ([]byte, error) {
 	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{URIs: []*url.URL{id.URL()}}, key)
 	if err != nil {
@@ -77,7 +77,7 @@ func newIdentity(key *ecdsa.PrivateKey, certs []*x509.Certificate) (*identity, e
 	return id, nil
 }
 
-// verify checks that peers with these roots will take the identity for want at the time now.
+// verify checks that peers with these roots accept the identity as want at the time now.
 func (id *identity) verify(roots *x509.CertPool, want spiffeid.ID, now time.Time) error {
 	got, err := x509svid.IDFromCert(id.leaf)
 	if err != nil {
@@ -93,7 +93,7 @@ func (id *identity) verify(roots *x509.CertPool, want spiffeid.ID, now time.Time
 	for _, c := range id.chain[1:] {
 		intermediates.AddCert(c)
 	}
-	// Used at both ends of connections, so it must be good for both.
+	// It is used at both ends of connections.
 	for _, usage := range []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth} {
 		if _, err := id.leaf.Verify(x509.VerifyOptions{
 			Roots: roots, Intermediates: intermediates, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{usage},

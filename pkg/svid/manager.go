@@ -1,6 +1,7 @@
-// Package svid keeps a program's X.509-SVID: it gets one from the ca service through Istio's IstioCertificateService, renews it at
-// half its life and follows the file with the root of trust. Roots come from that file only; what a CA's answer says about roots
-// is never believed.
+// Package svid gets and renews the X.509-SVID of a program. A Manager requests a certificate from the ca through
+// Istio's IstioCertificateService, renews it at half of its life, and follows the file with the root certificates; it
+// is the tlsconf.Source of all that the program serves and dials. Roots come from that file alone, never from the ca's
+// answer.
 package svid
 
 import (
@@ -26,27 +27,27 @@ const DefaultTTL = 24 * time.Hour
 type Config struct {
 	// CAAddress is the ca service's host:port, or a comma-separated list of them.
 	CAAddress string
-	// CAIDs are the SPIFFE ids of which the CA must have one.
+	// CAIDs are the SPIFFE ids that the ca may have.
 	CAIDs []spiffeid.ID
-	// TokenFile holds the JWT that proves the identity to the CA; it is read anew for every request. Without it only a valid
-	// certificate (from CacheDir) can be renewed.
+	// TokenFile holds the JWT with which the ca authenticates the request; it is read for every request. Without it,
+	// only a valid certificate from CacheDir can be renewed.
 	TokenFile string
-	// RootFile holds the PEM roots of trust; it is watched and re-read.
+	// RootFile holds the root certificates in PEM; it is read again when it changes.
 	RootFile string
-	// TrustDomain is Identity's; zero means that.
+	// TrustDomain is the trust domain of Identity, which is the default.
 	TrustDomain spiffeid.TrustDomain
-	// Identity the certificate must have.
+	// Identity is the SPIFFE id of the certificate.
 	Identity spiffeid.ID
-	// TTL to ask for. Default DefaultTTL.
+	// TTL is the lifetime to request. Default DefaultTTL.
 	TTL time.Duration
-	// CacheDir (mode 0700) keeps key and certificate across restarts; empty keeps them in memory only.
+	// CacheDir, of mode 0700, keeps key and certificate across restarts; empty keeps them in memory only.
 	CacheDir string
 
 	Clock clock.Clock
 	Log   *slog.Logger
-	// Registerer for metrics; nil means none are kept.
+	// Registerer registers the metrics; nil means none.
 	Registerer prometheus.Registerer
-	// Rand gives jitter in [0, 1); nil means math/rand.
+	// Rand returns jitter in [0, 1); nil means math/rand.
 	Rand func() float64
 }
 
@@ -61,7 +62,7 @@ func (c *Config) complete() error {
 	case c.Identity.IsZero():
 		return errors.New("svid: identity is required")
 	case c.TokenFile == "" && c.CacheDir == "":
-		return errors.New("svid: a token file is required, because there is no kept certificate to renew with")
+		return errors.New("svid: a token file is required, because there is no cached certificate to renew with")
 	case !c.TrustDomain.IsZero() && !c.Identity.MemberOf(c.TrustDomain):
 		return fmt.Errorf("svid: identity %s is not in trust domain %s", c.Identity, c.TrustDomain)
 	case c.TTL < 0:
@@ -80,10 +81,10 @@ func (c *Config) complete() error {
 	return nil
 }
 
-// maxSleep bounds every wait, so that a machine that was suspended notices within this time that a renewal is due.
+// maxSleep bounds every wait, so that a machine that was suspended notices a due renewal within this time.
 const maxSleep = 5 * time.Minute
 
-// Manager holds the SVID and is the tlsconf.Source of everything the program serves and dials with.
+// Manager gets, renews and holds the SVID.
 type Manager struct {
 	tlsconf.Notifier
 	cfg     Config
@@ -93,14 +94,14 @@ type Manager struct {
 
 	mu       sync.Mutex
 	own      *identity         // nil until issued
-	material *tlsconf.Material // own and roots put together
+	material *tlsconf.Material // own and the roots together
 	from     *tlsconf.Material // the roots in material
 	last     error             // of the last attempt, nil after a success
 }
 
 var _ tlsconf.Source = (*Manager)(nil)
 
-// New checks the configuration; Run does the work.
+// New checks the configuration; Run gets the certificate.
 func New(cfg Config) (*Manager, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
@@ -117,7 +118,7 @@ func New(cfg Config) (*Manager, error) {
 	}, nil
 }
 
-// Current is the own certificate, absent until issued, and the roots as the file now has them.
+// Current returns the certificate, nil until one is issued, and the roots that the file has now.
 func (m *Manager) Current() (*tlsconf.Material, error) {
 	roots, err := m.roots.Current()
 	if err != nil {
@@ -134,7 +135,7 @@ func (m *Manager) Current() (*tlsconf.Material, error) {
 	return m.material, nil
 }
 
-// Renew gets a new certificate now; it also cuts a waiting retry short.
+// Renew requests a new certificate now, also during a back-off.
 func (m *Manager) Renew() {
 	select {
 	case m.force <- struct{}{}:
@@ -142,7 +143,7 @@ func (m *Manager) Renew() {
 	}
 }
 
-// Check is nil while there is a valid certificate; for readiness.
+// Check returns an error while there is no valid certificate; it is a readiness check.
 func (m *Manager) Check() error {
 	m.mu.Lock()
 	own, last := m.own, m.last
@@ -162,7 +163,7 @@ func (m *Manager) Check() error {
 	return err
 }
 
-// WaitReady waits until there is a valid certificate. If ctx ends first the error says what stood in the way.
+// WaitReady waits for a valid certificate. If ctx ends first, the error is that of the last request.
 func (m *Manager) WaitReady(ctx context.Context) error {
 	for {
 		changed := m.Changed()
@@ -178,8 +179,8 @@ func (m *Manager) WaitReady(ctx context.Context) error {
 	}
 }
 
-// Run gets and renews the certificate until ctx ends. It never gives up: while the CA is away a running program keeps what it
-// has, a new one waits.
+// Run gets and renews the certificate until ctx ends. While the ca is away, the last certificate stays in use, and Run
+// tries again with back-off.
 func (m *Manager) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	followed := make(chan struct{})
@@ -223,14 +224,14 @@ func (m *Manager) Run(ctx context.Context) error {
 			next = time.Time{}
 		case <-changed:
 			if attempt > 0 {
-				next = time.Time{} // new roots may be what the attempts lacked
+				next = time.Time{} // attempts may have failed for lack of the new roots
 			}
 		}
 		timer.Stop()
 	}
 }
 
-// trustedBy tells whether the own certificate still verifies; true if there is none.
+// trustedBy reports whether the certificate verifies with the roots; true without a certificate.
 func (m *Manager) trustedBy(roots *tlsconf.Material) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -246,7 +247,7 @@ func (m *Manager) adopt(id *identity) {
 	m.Notify()
 }
 
-// failed records an attempt that did not work. It is the operator's business once nothing valid is left.
+// failed records and logs a failed attempt: as an error once there is no valid certificate left.
 func (m *Manager) failed(err error, wait time.Duration) {
 	m.metrics.failures.Inc()
 	m.mu.Lock()
@@ -265,8 +266,8 @@ func (m *Manager) hasOwn() bool {
 	return m.own != nil
 }
 
-// renewalTime is half of what is left of a certificate issued at from, give or take 10 %, so that a fleet that started together
-// does not renew together.
+// renewalTime is half of the time left at from, give or take 10 %, so that programs that started together do not renew
+// together.
 func (m *Manager) renewalTime(from, notAfter time.Time) time.Time {
 	half := float64(notAfter.Sub(from)) / 2
 	wait := time.Duration(half * (0.9 + 0.2*m.cfg.Rand()))

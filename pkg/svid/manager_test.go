@@ -27,7 +27,7 @@ import (
 
 const patience = testkit.Patience
 
-// caServer is a small CA behind Istio's API. Fields may be changed under mu while it runs.
+// caServer is a small ca behind Istio's API. Tests change its fields under mu.
 type caServer struct {
 	securityv1alpha1.UnimplementedIstioCertificateServiceServer
 	mu      sync.Mutex
@@ -80,7 +80,7 @@ func (s *caServer) calls() []string {
 	return append([]string{}, s.methods...)
 }
 
-type world struct {
+type fixture struct {
 	ca     *testkit.CA
 	issuer *testkit.Issuer
 	clock  *testkit.Clock
@@ -89,10 +89,10 @@ type world struct {
 	reg    *prometheus.Registry
 }
 
-// newWorld prepares everything but the CA's listening.
-func newWorld(t *testing.T) *world {
+// newFixture prepares a manager's configuration and a CA that does not listen yet.
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	w := &world{ca: testkit.PKI(t), issuer: testkit.NewIssuer(t), clock: testkit.NewClock(time.Now()), reg: prometheus.NewRegistry()}
+	w := &fixture{ca: testkit.PKI(t), issuer: testkit.NewIssuer(t), clock: testkit.NewClock(time.Now()), reg: prometheus.NewRegistry()}
 	w.server = &caServer{ca: w.ca, clock: w.clock, ttl: 24 * time.Hour, tls: w.ca.NewSVID("istio-system", "ca")}
 	w.cfg = svid.Config{
 		CAIDs:      []spiffeid.ID{w.ca.ID("istio-system", "ca")},
@@ -107,7 +107,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-func (w *world) serve(t *testing.T, lis net.Listener) {
+func (w *fixture) serve(t *testing.T, lis net.Listener) {
 	t.Helper()
 	j, err := auth.NewJWT(auth.JWTConfig{
 		JWKSFile: w.issuer.JWKSFile, Issuer: w.issuer.Name, Audiences: []string{"istio-ca"}, TrustDomain: w.ca.TrustDomain,
@@ -136,8 +136,8 @@ func (w *world) serve(t *testing.T, lis net.Listener) {
 	})
 }
 
-// start runs a CA and a manager.
-func (w *world) start(t *testing.T) *svid.Manager {
+// start runs the ca and a manager.
+func (w *fixture) start(t *testing.T) *svid.Manager {
 	t.Helper()
 	lis := testkit.LoopbackListener(t)
 	w.cfg.CAAddress = lis.Addr().String()
@@ -145,7 +145,7 @@ func (w *world) start(t *testing.T) *svid.Manager {
 	return w.run(t)
 }
 
-func (w *world) run(t *testing.T) *svid.Manager {
+func (w *fixture) run(t *testing.T) *svid.Manager {
 	t.Helper()
 	m, err := svid.New(w.cfg)
 	if err != nil {
@@ -195,7 +195,7 @@ func renewedFrom(t *testing.T, m *svid.Manager, old *tlsconf.Material) *tlsconf.
 }
 
 func TestFirstCertificateByTokenThenRenewalByCertificate(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.start(t)
 	first := ready(t, m)
 	if id, err := first.ID(); err != nil || id != w.cfg.Identity {
@@ -208,7 +208,8 @@ func TestFirstCertificateByTokenThenRenewalByCertificate(t *testing.T) {
 		t.Error(err)
 	}
 
-	// Just before half life nothing happens, at half life it is renewed, with the certificate: the token is not needed.
+	// Just before half of its life the certificate is not renewed, at half it is, with the certificate instead of the
+	// token.
 	testkit.WriteFile(t, w.cfg.TokenFile, []byte("spoiled"))
 	w.advance(t, 12*time.Hour-time.Minute)
 	if n := len(w.server.calls()); n != 1 {
@@ -236,8 +237,8 @@ func TestFirstCertificateByTokenThenRenewalByCertificate(t *testing.T) {
 	})
 }
 
-// advance moves time in the manager's own steps, each after it has gone to sleep again: two timers, its own and the files'.
-func (w *world) advance(t *testing.T, d time.Duration) {
+// advance moves the clock in the manager's own steps, each after its two timers run again, its own and the files'.
+func (w *fixture) advance(t *testing.T, d time.Duration) {
 	t.Helper()
 	for d > 0 {
 		w.clock.WaitFor(t, 2)
@@ -249,7 +250,7 @@ func (w *world) advance(t *testing.T, d time.Duration) {
 }
 
 func TestRenewIsImmediate(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.start(t)
 	first := ready(t, m)
 	changed := m.Changed()
@@ -259,10 +260,10 @@ func TestRenewIsImmediate(t *testing.T) {
 }
 
 func TestRenewalFallsBackToTheToken(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.start(t)
 	first := ready(t, m)
-	// The CA no longer trusts certificates of its old root, the agent's file has both.
+	// The ca does not trust certificates of its old root any more; the root file has both roots.
 	next := testkit.PKI(t)
 	w.server.with(func() { w.server.ca = next })
 	w.server.tls.Set(current(t, next.NewSVID("istio-system", "ca")))
@@ -277,7 +278,7 @@ func TestRenewalFallsBackToTheToken(t *testing.T) {
 }
 
 func TestStartsBeforeTheCAAndWaits(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	address := testkit.FreeAddress(t)
 	w.cfg.CAAddress = address.String()
 	m := w.run(t)
@@ -302,8 +303,8 @@ func TestStartsBeforeTheCAAndWaits(t *testing.T) {
 	ready(t, m)
 }
 
-// keepAdvancing lets time pass until stop is called, one step each time the manager sleeps.
-func (w *world) keepAdvancing(t *testing.T, step time.Duration) (stop func()) {
+// keepAdvancing advances the clock by a step each time the manager sleeps, until stop is called.
+func (w *fixture) keepAdvancing(t *testing.T, step time.Duration) (stop func()) {
 	t.Helper()
 	quit, done := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -323,7 +324,7 @@ func (w *world) keepAdvancing(t *testing.T, step time.Duration) (stop func()) {
 }
 
 func TestKeepsTheCertificateWhileTheCAFails(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.start(t)
 	first := ready(t, m)
 	w.server.with(func() { w.server.sign = func(spiffeid.ID) spiffeid.ID { return w.ca.ID("bookinfo", "ratings") } })
@@ -351,7 +352,7 @@ func TestKeepsTheCertificateWhileTheCAFails(t *testing.T) {
 }
 
 func TestCheckAfterExpiry(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.start(t)
 	ready(t, m)
 	w.server.with(func() { w.server.sign = func(spiffeid.ID) spiffeid.ID { return w.ca.ID("a", "b") } })
@@ -361,9 +362,9 @@ func TestCheckAfterExpiry(t *testing.T) {
 	}
 }
 
-// What an answer says about roots is not believed, whoever it comes from.
+// Roots in an answer are not adopted.
 func TestRootsOfTheAnswerAreNotAdopted(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	evil := testkit.PKI(t)
 	w.server.extra = [][]byte{evil.RootPEM}
 	m := w.start(t)
@@ -381,12 +382,12 @@ func TestRootsOfTheAnswerAreNotAdopted(t *testing.T) {
 }
 
 func TestImpostorsAreNotAsked(t *testing.T) {
-	for name, change := range map[string]func(*testing.T, *world){
-		"CA with another root":     func(t *testing.T, w *world) { w.server.tls = testkit.PKI(t).NewSVID("istio-system", "ca") },
-		"CA with another identity": func(_ *testing.T, w *world) { w.server.tls = w.ca.NewSVID("bookinfo", "details") },
+	for name, change := range map[string]func(*testing.T, *fixture){
+		"CA with another root":     func(t *testing.T, w *fixture) { w.server.tls = testkit.PKI(t).NewSVID("istio-system", "ca") },
+		"CA with another identity": func(_ *testing.T, w *fixture) { w.server.tls = w.ca.NewSVID("bookinfo", "details") },
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			change(t, w)
 			m := w.start(t)
 			testkit.Eventually(t, patience, func() error {
@@ -403,12 +404,12 @@ func TestImpostorsAreNotAsked(t *testing.T) {
 }
 
 func TestRootChangeReachesConsumersAndRenews(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.start(t)
 	first := ready(t, m)
 	next := testkit.PKI(t)
 
-	// Both roots: consumers see them, the certificate stays.
+	// With both roots in the file, Current has them, and the certificate stays.
 	both := append(append([]byte{}, w.ca.RootPEM...), next.RootPEM...)
 	changed := m.Changed()
 	testkit.WriteFile(t, w.cfg.RootFile, both)
@@ -417,7 +418,7 @@ func TestRootChangeReachesConsumersAndRenews(t *testing.T) {
 	if string(got.RootsPEM) != string(both) || !got.Certificate.Leaf.Equal(first.Certificate.Leaf) {
 		t.Error("want both roots and the same certificate")
 	}
-	// Only the new one: the certificate no longer verifies and is replaced at once.
+	// With only the new root, the certificate does not verify any more and is replaced at once.
 	w.server.with(func() { w.server.ca = next })
 	w.server.tls.Set(current(t, next.NewSVID("istio-system", "ca")))
 	testkit.WriteFile(t, w.cfg.RootFile, next.RootPEM)
@@ -428,7 +429,7 @@ func TestRootChangeReachesConsumersAndRenews(t *testing.T) {
 }
 
 func TestRootFileMayComeLater(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	later := w.cfg.RootFile + ".later"
 	w.cfg.RootFile = later
 	m := w.start(t)
@@ -445,7 +446,7 @@ func TestRootFileMayComeLater(t *testing.T) {
 }
 
 func TestConfigIsChecked(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.cfg.CAAddress = "127.0.0.1:1"
 	for want, change := range map[string]func(*svid.Config){
 		"CA address":           func(c *svid.Config) { c.CAAddress = "" },

@@ -21,12 +21,12 @@ const (
 	requestTimeout = 10 * time.Second
 
 	minRetry = 200 * time.Millisecond
-	// maxRetryWithout bounds the pause while there is no valid certificate, maxRetryWith while there still is.
+	// maxRetryWithout bounds the back-off without a valid certificate, maxRetryWith the one with it.
 	maxRetryWithout = 5 * time.Second
 	maxRetryWith    = time.Minute
 )
 
-// renew gets a certificate and gives the time of the next renewal.
+// renew requests a certificate and returns when to renew it.
 func (m *Manager) renew(ctx context.Context) (time.Time, error) {
 	roots, err := m.roots.Current()
 	if err != nil {
@@ -66,7 +66,7 @@ func (m *Manager) renew(ctx context.Context) (time.Time, error) {
 	return next, nil
 }
 
-// request asks the CA, with the current certificate if it is valid, else or if that fails with the token.
+// request authenticates with the current certificate if it is valid; without one, or if that fails, with the token.
 func (m *Manager) request(ctx context.Context, roots *tlsconf.Material, csr []byte) (*securityv1alpha1.IstioCertificateResponse, string, error) {
 	m.mu.Lock()
 	own := m.own
@@ -92,7 +92,7 @@ func (m *Manager) request(ctx context.Context, roots *tlsconf.Material, csr []by
 	return nil, "", fmt.Errorf("ask the CA at %s: %w", m.cfg.CAAddress, errors.Join(errs...))
 }
 
-// call makes one request on a connection of its own, so that the handshake is with exactly this material.
+// call makes one request on a connection of its own, whose handshake uses exactly this material.
 func (m *Manager) call(ctx context.Context, with *tlsconf.Material, tokenFile string, csr []byte) (*securityv1alpha1.IstioCertificateResponse, error) {
 	conn, err := rpc.Dial(rpc.ClientConfig{
 		Target:     m.cfg.CAAddress,
@@ -112,8 +112,8 @@ func (m *Manager) call(ctx context.Context, with *tlsconf.Material, tokenFile st
 	}, grpc.WaitForReady(false))
 }
 
-// warnForeignRoots tells of roots in the CA's answer that the root file does not have. They are not adopted: trust is distributed
-// by that file alone, and a CA that could add roots could never be distrusted.
+// warnForeignRoots logs roots in the ca's answer that the root file does not have. They are not adopted: roots are
+// distributed by that file alone, otherwise a compromised ca could add its own.
 func (m *Manager) warnForeignRoots(id *identity, roots *tlsconf.Material, now time.Time) {
 	for _, c := range id.foreignRoots {
 		if _, err := c.Verify(x509.VerifyOptions{Roots: roots.Roots, CurrentTime: now}); err != nil {
@@ -122,7 +122,7 @@ func (m *Manager) warnForeignRoots(id *identity, roots *tlsconf.Material, now ti
 	}
 }
 
-// retryAfter is the pause after a failed attempt: what the CA asks for, else exponential with jitter.
+// retryAfter is the pause after a failed attempt: the one that the ca asks for, else exponential back-off with jitter.
 func (m *Manager) retryAfter(err error, attempt int) time.Duration {
 	limit := maxRetryWithout
 	if m.Check() == nil {
@@ -148,7 +148,7 @@ func retryDelay(err error) time.Duration {
 	return 0
 }
 
-// fixed is a source that never changes.
+// fixed is a tlsconf.Source that never changes.
 type fixed struct{ m *tlsconf.Material }
 
 func (f fixed) Current() (*tlsconf.Material, error) { return f.m, nil }

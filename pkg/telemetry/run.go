@@ -23,8 +23,8 @@ type RunConfig struct {
 	OTLPEndpoint string
 }
 
-// Run gives a service its log on standard error, its metrics and its traces for as long as serve runs, and flushes the traces after it. A
-// value that cannot be used is an error of usage that names its flag.
+// Run gives a service its log on standard error, its metrics and its traces for as long as serve runs, and flushes the
+// traces after it. A value that cannot be used is an error of usage that names its flag.
 func Run(ctx context.Context, cfg RunConfig, serve func(*slog.Logger, *Telemetry) error) error {
 	log, err := NewLogger(os.Stderr, cfg.LogLevel, cfg.Service)
 	if err != nil {

@@ -1,4 +1,5 @@
-// Package telemetry sets up a program's logs, metrics and traces. Nothing leaves the process unless an OTLP endpoint is given.
+// Package telemetry sets up a program's logs, metrics and traces: NewLogger and Setup make them, and Run does so for a
+// service's whole life. Traces leave the process only if an OTLP endpoint is given.
 package telemetry
 
 import (
@@ -23,7 +24,8 @@ import (
 	"fairlead.dev/pkg/version"
 )
 
-// NewLogger writes JSON lines to w. level is debug, info, warn or error. Every line carries service.
+// NewLogger returns a logger that writes JSON lines to w. level is debug, info, warn or error. Every line has the
+// attribute service.
 func NewLogger(w io.Writer, level, service string) (*slog.Logger, error) {
 	var l slog.Level
 	switch strings.ToLower(level) {
@@ -47,25 +49,26 @@ type Config struct {
 	Service string
 	// Version of the program; empty means version.Version.
 	Version string
-	// OTLPEndpoint receives traces by gRPC: "https://host:4317", "http://host:4317" (no TLS) or "host:4317" (TLS). Empty: traces
-	// are not recorded.
+	// OTLPEndpoint receives traces by gRPC: "https://host:4317", "http://host:4317" (no TLS) or "host:4317" (TLS).
+	// Empty means that no traces are recorded.
 	OTLPEndpoint string
-	// Log hears of traces that could not be delivered. Optional.
+	// Log logs traces that could not be delivered. Optional.
 	Log *slog.Logger
 }
 
-// Telemetry is what a program reports through.
+// Telemetry holds a program's metrics and traces.
 type Telemetry struct {
-	// Registry is the program's own, with Go runtime, process and build metrics in it.
+	// Registry is the program's registry, with metrics of the Go runtime, the process and the build.
 	Registry *prometheus.Registry
-	// TracerProvider is a no-op without an endpoint. Setup also makes it OpenTelemetry's global one, which pkg/rpc falls back to.
+	// TracerProvider is a no-op without an endpoint. Setup also sets it as OpenTelemetry's global one, the default of
+	// pkg/rpc.
 	TracerProvider trace.TracerProvider
 
 	shutdown func(context.Context) error
 }
 
-// Setup builds a program's telemetry. It connects to nothing: traces are sent in the background and dropped while the endpoint
-// is away.
+// Setup makes a program's telemetry. It does not connect: traces are sent in the background, and dropped while the
+// endpoint is away.
 func Setup(ctx context.Context, cfg Config) (*Telemetry, error) {
 	if cfg.Service == "" {
 		return nil, fmt.Errorf("telemetry: Service is required")
@@ -100,7 +103,7 @@ func Setup(ctx context.Context, cfg Config) (*Telemetry, error) {
 	return t, nil
 }
 
-// Shutdown sends what is still buffered, until ctx ends.
+// Shutdown sends the buffered traces, until ctx ends.
 func (t *Telemetry) Shutdown(ctx context.Context) error {
 	if t.shutdown == nil {
 		return nil

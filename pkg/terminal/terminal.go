@@ -1,5 +1,5 @@
-// Package terminal keeps text of others from steering the terminal that it is shown on: names in files, logs of
-// applications and answers of proxies may hold control sequences.
+// Package terminal prevents terminal injection: names in files, logs of applications and answers of proxies may hold
+// control sequences, which Safe and Text escape.
 package terminal
 
 import (
@@ -9,8 +9,8 @@ import (
 	"os"
 )
 
-// Safe returns the writer for text of others: on a terminal, control characters but tab and line end are shown as \x1b
-// and not sent. A file or a pipe gets what is written, unchanged.
+// Safe returns a writer for untrusted text. If w is a terminal, control characters other than tab and newline are
+// escaped as \x1b; a file or a pipe gets the text unchanged.
 func Safe(w io.Writer) io.Writer {
 	f, ok := w.(*os.File)
 	if !ok {
@@ -22,23 +22,23 @@ func Safe(w io.Writer) io.Writer {
 	return &writer{to: w}
 }
 
-// Text shows a text's control characters.
+// Text escapes the control characters of a text.
 func Text(text string) string {
 	var b bytes.Buffer
 	w := &writer{to: &b}
-	_, _ = w.Write([]byte(text)) // a buffer takes everything
+	_, _ = w.Write([]byte(text)) // writes to a buffer do not fail
 	if w.held {
 		b.WriteByte(lead)
 	}
 	return b.String()
 }
 
-// lead begins the control characters U+0080 to U+009F in UTF-8.
+// lead is the first byte, in UTF-8, of the control characters U+0080 to U+009F.
 const lead = 0xc2
 
 type writer struct {
 	to io.Writer
-	// held is true if the last byte written was lead: what it means depends on the next one.
+	// held is set if the last byte written was lead, whose meaning depends on the next byte.
 	held bool
 }
 

@@ -23,7 +23,7 @@ func TestText(t *testing.T) {
 	}
 }
 
-// TestPieces: a control character does not get through in two writes.
+// TestPieces: a control character that is divided between two writes is escaped.
 func TestPieces(t *testing.T) {
 	var b bytes.Buffer
 	w := &writer{to: &b}
@@ -37,7 +37,7 @@ func TestPieces(t *testing.T) {
 	}
 }
 
-// TestSafe: a pipe gets everything, a terminal no control characters.
+// TestSafe: a pipe gets the text unchanged, a terminal no control characters.
 func TestSafe(t *testing.T) {
 	read, write, err := os.Pipe()
 	if err != nil {

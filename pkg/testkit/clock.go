@@ -9,7 +9,7 @@ import (
 	"fairlead.dev/pkg/clock"
 )
 
-// Clock is a clock.Clock that moves only when told to.
+// Clock is a clock.Clock that stands still between calls of Advance.
 type Clock struct {
 	mu      sync.Mutex
 	now     time.Time
@@ -19,12 +19,12 @@ type Clock struct {
 
 var _ clock.Clock = (*Clock)(nil)
 
-// NewClock stands at start.
+// NewClock returns a clock that stands at start.
 func NewClock(start time.Time) *Clock {
 	return &Clock{now: start, changed: make(chan struct{})}
 }
 
-// Now is where the clock stands.
+// Now returns the clock's time.
 func (c *Clock) Now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -34,14 +34,14 @@ func (c *Clock) Now() time.Time {
 // After is NewTimer(d).C().
 func (c *Clock) After(d time.Duration) <-chan time.Time { return c.NewTimer(d).C() }
 
-// NewTimer fires when the clock has been moved by d.
+// NewTimer returns a timer that fires when the clock was advanced by d.
 func (c *Clock) NewTimer(d time.Duration) clock.Timer {
 	t := &fakeTimer{clock: c, ch: make(chan time.Time, 1)}
 	t.Reset(d)
 	return t
 }
 
-// Advance moves the clock and fires what has become due, in order.
+// Advance moves the clock and fires the timers that are due, in their order.
 func (c *Clock) Advance(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -55,14 +55,15 @@ func (c *Clock) Advance(d time.Duration) {
 	c.wake()
 }
 
-// Waiters is how many timers are running.
+// Waiters counts the running timers.
 func (c *Clock) Waiters() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.timers)
 }
 
-// WaitFor blocks until at least n timers are running, so that Advance cannot come too early. It fails the test after Patience.
+// WaitFor waits until at least n timers run, so that code under test sees the next Advance. It fails the test after
+// Patience.
 func (c *Clock) WaitFor(t testing.TB, n int) {
 	t.Helper()
 	deadline := time.NewTimer(Patience)
@@ -82,7 +83,7 @@ func (c *Clock) WaitFor(t testing.TB, n int) {
 	}
 }
 
-// NextIn is how long until the next timer fires; false if none is running.
+// NextIn returns the time until the next timer fires; false if none runs.
 func (c *Clock) NextIn() (time.Duration, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -115,7 +116,7 @@ func (t *fakeTimer) Stop() bool {
 
 func (t *fakeTimer) stop() bool {
 	select {
-	case <-t.ch: // as in Go 1.23, nothing stale is received after Stop
+	case <-t.ch: // no stale value is received after Stop, as with Go 1.23's timers
 	default:
 	}
 	i := slices.Index(t.clock.timers, t)

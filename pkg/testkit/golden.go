@@ -34,7 +34,7 @@ func Golden(t testing.TB, path string, got []byte) {
 	}
 }
 
-// GoldenStale fails for every file that matches pattern and is not in used; with -update it removes it.
+// GoldenStale fails the test for every file that matches pattern and is not in used; with -update it removes the file.
 func GoldenStale(t testing.TB, pattern string, used []string) {
 	t.Helper()
 	files, err := filepath.Glob(pattern)

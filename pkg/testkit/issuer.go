@@ -16,7 +16,7 @@ type Issuer struct {
 	JWKSFile string
 }
 
-// NewIssuer makes a key and writes jwks.json into a directory of the test's.
+// NewIssuer returns an issuer with a new key, and writes jwks.json into a temporary directory.
 func NewIssuer(t testing.TB) *Issuer {
 	t.Helper()
 	inner, err := token.NewIssuer("https://issuer.test")
@@ -38,20 +38,20 @@ func (i *Issuer) WriteJWKS() {
 	WriteFile(i.t, i.JWKSFile, raw)
 }
 
-// Rotate changes key and key id, and the file with them.
+// Rotate replaces key and key id, and writes the file.
 func (i *Issuer) Rotate(keyID string) {
 	i.t.Helper()
 	i.Key, i.KeyID = newKey(i.t), keyID
 	i.WriteJWKS()
 }
 
-// Token is valid for an hour from now, for a service account and an audience.
+// Token returns a token of a service account that is valid for an hour from now.
 func (i *Issuer) Token(namespace, serviceAccount, audience string) string {
 	i.t.Helper()
 	return i.must(i.ServiceAccount(namespace, serviceAccount, audience, time.Hour))
 }
 
-// TokenFile writes Token to a file of the test's.
+// TokenFile writes a Token to a temporary file.
 func (i *Issuer) TokenFile(namespace, serviceAccount, audience string) string {
 	i.t.Helper()
 	path := filepath.Join(i.t.TempDir(), "token")
@@ -59,7 +59,7 @@ func (i *Issuer) TokenFile(namespace, serviceAccount, audience string) string {
 	return path
 }
 
-// Sign makes a token of any claims.
+// Sign returns a token with any claims.
 func (i *Issuer) Sign(claims any) string {
 	i.t.Helper()
 	return i.must(i.Issuer.Sign(claims))

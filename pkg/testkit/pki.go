@@ -21,7 +21,7 @@ import (
 	"fairlead.dev/pkg/tlsconf"
 )
 
-// TrustDomain of everything testkit issues unless told otherwise.
+// TrustDomain is the default trust domain of certificates and tokens.
 const TrustDomain = "cluster.local"
 
 // CA issues X.509-SVIDs for tests.
@@ -30,19 +30,19 @@ type CA struct {
 	TrustDomain spiffeid.TrustDomain
 	Cert        *x509.Certificate
 	Key         *ecdsa.PrivateKey
-	// RootPEM is Cert.
+	// RootPEM is Cert in PEM.
 	RootPEM []byte
 }
 
 var serials atomic.Int64
 
-// PKI makes a self-signed root for TrustDomain.
+// PKI returns a CA with a self-signed root for TrustDomain.
 func PKI(t testing.TB) *CA {
 	t.Helper()
 	return NewCA(t, TrustDomain, time.Now())
 }
 
-// NewCA makes a self-signed root for a trust domain, valid for ten years from a day before now.
+// NewCA returns a CA with a self-signed root for a trust domain, valid for ten years from the day before now.
 func NewCA(t testing.TB, trustDomain string, now time.Time) *CA {
 	t.Helper()
 	key := newKey(t)
@@ -63,7 +63,7 @@ func NewCA(t testing.TB, trustDomain string, now time.Time) *CA {
 	}
 }
 
-// Option changes a certificate before it is signed.
+// Option changes a certificate's template.
 type Option func(*x509.Certificate)
 
 // Valid sets the validity.
@@ -71,7 +71,7 @@ func Valid(notBefore, notAfter time.Time) Option {
 	return func(c *x509.Certificate) { c.NotBefore, c.NotAfter = notBefore, notAfter }
 }
 
-// ID is the SPIFFE id of a service account in the CA's trust domain.
+// ID returns the SPIFFE id of a service account in the CA's trust domain.
 func (ca *CA) ID(namespace, serviceAccount string) spiffeid.ID {
 	return spiffeid.RequireFromSegments(ca.TrustDomain, "ns", namespace, "sa", serviceAccount)
 }
@@ -88,7 +88,7 @@ func (ca *CA) NewSVID(namespace, serviceAccount string, opts ...Option) *Static 
 	return NewStatic(m)
 }
 
-// RootsOnly is a source without a certificate.
+// RootsOnly returns a source without a certificate.
 func (ca *CA) RootsOnly() *Static {
 	ca.t.Helper()
 	m, err := tlsconf.NewMaterial(nil, nil, ca.RootPEM)
@@ -98,7 +98,7 @@ func (ca *CA) RootsOnly() *Static {
 	return NewStatic(m)
 }
 
-// Sign issues a leaf for a key and gives it as PEM.
+// Sign issues a leaf for a public key, in PEM.
 func (ca *CA) Sign(id spiffeid.ID, public crypto.PublicKey, opts ...Option) []byte {
 	ca.t.Helper()
 	now := time.Now()
@@ -117,7 +117,7 @@ func (ca *CA) Sign(id spiffeid.ID, public crypto.PublicKey, opts ...Option) []by
 	return CertPEM(sign(ca.t, tmpl, ca.Cert, public, ca.Key))
 }
 
-// WriteRoot writes root-cert.pem into dir and gives its path.
+// WriteRoot writes root-cert.pem into dir and returns its path.
 func (ca *CA) WriteRoot(dir string) string {
 	ca.t.Helper()
 	path := filepath.Join(dir, "root-cert.pem")
@@ -125,7 +125,7 @@ func (ca *CA) WriteRoot(dir string) string {
 	return path
 }
 
-// WriteFile replaces path atomically, with mode 0600.
+// WriteFile replaces a file atomically, with mode 0600.
 func WriteFile(t testing.TB, path string, content []byte) {
 	t.Helper()
 	tmp := path + ".new"
@@ -137,7 +137,7 @@ func WriteFile(t testing.TB, path string, content []byte) {
 	}
 }
 
-// Static is a tlsconf.Source whose material changes only by Set.
+// Static is a tlsconf.Source that only Set changes.
 type Static struct {
 	tlsconf.Notifier
 	current atomic.Pointer[tlsconf.Material]
@@ -145,17 +145,17 @@ type Static struct {
 
 var _ tlsconf.Source = (*Static)(nil)
 
-// NewStatic starts with m.
+// NewStatic returns a source of m.
 func NewStatic(m *tlsconf.Material) *Static {
 	s := &Static{}
 	s.current.Store(m)
 	return s
 }
 
-// Current is what was set last.
+// Current returns the material.
 func (s *Static) Current() (*tlsconf.Material, error) { return s.current.Load(), nil }
 
-// Set replaces the material and tells those who wait.
+// Set replaces the material and notifies Changed.
 func (s *Static) Set(m *tlsconf.Material) {
 	s.current.Store(m)
 	s.Notify()

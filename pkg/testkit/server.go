@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-// NewServer issues the certificate of a server of some hosts, as one outside the mesh has it, and gives it and its key as PEM.
+// NewServer issues the certificate of an HTTPS server outside of the mesh, and returns chain and key in PEM.
 func (ca *CA) NewServer(hosts ...string) (chain, key []byte) {
 	ca.t.Helper()
 	k := newKey(ca.t)
 	return ca.SignServer(k.Public(), hosts...), KeyPEM(ca.t, k)
 }
 
-// SignServer issues the certificate of a server for a key and gives it as PEM.
+// SignServer issues a server's certificate for a public key, in PEM.
 func (ca *CA) SignServer(public crypto.PublicKey, hosts ...string) []byte {
 	ca.t.Helper()
 	now := time.Now()
@@ -27,7 +27,7 @@ func (ca *CA) SignServer(public crypto.PublicKey, hosts ...string) []byte {
 	}, ca.Cert, public, ca.Key))
 }
 
-// Revoke signs a list that revokes certificates, as PEM.
+// Revoke signs a certificate revocation list, in PEM.
 func (ca *CA) Revoke(serials ...*big.Int) []byte {
 	ca.t.Helper()
 	list := &x509.RevocationList{Number: big.NewInt(1), ThisUpdate: time.Now().Add(-time.Minute), NextUpdate: time.Now().Add(time.Hour)}

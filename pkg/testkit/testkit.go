@@ -1,5 +1,5 @@
-// Package testkit is what Fairlead's tests share: a clock that stands still, a CA, in-memory and loopback listeners, waiting
-// without sleeping, golden files.
+// Package testkit holds what tests of all modules share: Clock, which stands still, CA and Issuer for certificates and
+// tokens, listeners on loopback and in memory, Eventually, and Golden.
 package testkit
 
 import (
@@ -21,7 +21,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 )
 
-// Logger writes to the test's log, down to Debug.
+// Logger returns a logger that writes to the test's log, down to Debug.
 func Logger(t testing.TB) *slog.Logger {
 	t.Helper()
 	w := &testWriter{t: t, done: make(chan struct{})}
@@ -34,7 +34,7 @@ type testWriter struct {
 	done chan struct{}
 }
 
-// Write drops what arrives after the test: goroutines that stop late must not make it panic.
+// Write drops lines after the test's end, which would make it panic.
 func (w *testWriter) Write(p []byte) (int, error) {
 	select {
 	case <-w.done:
@@ -44,17 +44,18 @@ func (w *testWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Patience is how long to wait for what must happen: long enough for a machine that has much else to do, for a defect is what never happens.
+// Patience bounds waits for what must happen; it is long enough for a busy machine.
 const Patience = time.Minute
 
-// Eventually tries f until it gives nil, and fails the test with f's last error when within has passed. Unless within is what the test is about
-// it is Patience.
+// Eventually calls f until it returns nil, and fails the test with f's last error after within, which is Patience
+// unless the test is about a time.
 func Eventually(t testing.TB, within time.Duration, f func() error) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for deadline := time.Now().Add(within); ; {
-		late := time.Now().After(deadline) // asked before f: however long this test was held up, f has the last word
+		// Before f, so that f is called once more even if this test was held up past the deadline.
+		late := time.Now().After(deadline)
 		err := f()
 		if err == nil {
 			return
@@ -66,8 +67,8 @@ func Eventually(t testing.TB, within time.Duration, f func() error) {
 	}
 }
 
-// Quick asserts that f takes no longer than limit on a machine that has nothing else to do: one of ten attempts must show it, since what else the
-// machine does only ever adds. f returns what it took, so that preparations do not count.
+// Quick asserts that f takes no longer than limit on an idle machine: one of ten attempts must be that fast, because
+// other work on the machine only adds time. f returns the time that counts.
 func Quick(t testing.TB, limit time.Duration, f func() time.Duration) {
 	t.Helper()
 	var took []time.Duration
@@ -81,7 +82,7 @@ func Quick(t testing.TB, limit time.Duration, f func() time.Duration) {
 	t.Errorf("took %s in turn, want %s or less", took, limit)
 }
 
-// Bufconn is an in-memory listener and the option that makes a client connect to it. Use it with target "passthrough:///test".
+// Bufconn returns an in-memory listener and the dial option for it. The target is "passthrough:///test".
 func Bufconn(t testing.TB) (net.Listener, grpc.DialOption) {
 	t.Helper()
 	lis := bufconn.Listen(1 << 20)
@@ -89,11 +90,11 @@ func Bufconn(t testing.TB) (net.Listener, grpc.DialOption) {
 	return lis, grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) })
 }
 
-// ownPorts counts what FreeAddress has given away.
+// ownPorts counts the ports that FreeAddress has returned.
 var ownPorts atomic.Uint32
 
-// FreeAddress is an address of loopback at which nobody listens, and nobody but the test will: a port of 127.0.0.1 that was free a moment ago may be
-// anybody's by now, while this IP address is the process's own.
+// FreeAddress returns an address of loopback that no other process uses. A free port of 127.0.0.1 could be taken before
+// the test listens on it, so the address has an IP that belongs to this process alone.
 func FreeAddress(t testing.TB) netip.AddrPort {
 	t.Helper()
 	pid := os.Getpid()
@@ -101,7 +102,7 @@ func FreeAddress(t testing.TB) netip.AddrPort {
 	for {
 		address := netip.AddrPortFrom(ip, 20000+uint16(ownPorts.Add(1)%40000)) //nolint:gosec // a port
 		lis, err := new(net.ListenConfig).Listen(t.Context(), "tcp", address.String())
-		if errors.Is(err, syscall.EADDRINUSE) { // by somebody who listens on all addresses
+		if errors.Is(err, syscall.EADDRINUSE) { // by a process that listens on all addresses
 			continue
 		}
 		if err != nil {
@@ -112,7 +113,7 @@ func FreeAddress(t testing.TB) netip.AddrPort {
 	}
 }
 
-// Twin is the same port of another IP address that is the process's own.
+// Twin returns the same port of another IP address that belongs to this process alone.
 func Twin(address netip.AddrPort) netip.AddrPort {
 	ip := address.Addr().As4()
 	ip[1] ^= 64
@@ -136,7 +137,7 @@ func LoopbackListener(t testing.TB) net.Listener {
 	return Listen(t, netip.MustParseAddrPort("127.0.0.1:0"))
 }
 
-// Spans records finished spans of the returned provider.
+// Spans returns a provider and the recorder of its finished spans.
 func Spans(t testing.TB) (*tracetest.SpanRecorder, *sdktrace.TracerProvider) {
 	t.Helper()
 	rec := tracetest.NewSpanRecorder()

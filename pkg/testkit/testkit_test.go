@@ -120,7 +120,7 @@ func TestGoldenTellsDifferences(t *testing.T) {
 	}
 }
 
-// fakeT notes a failure instead of failing.
+// fakeT records a failure instead of failing.
 type fakeT struct {
 	testing.TB
 	failed atomic.Bool

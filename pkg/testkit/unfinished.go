@@ -14,20 +14,19 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// Unfinished is an attack: it calls a gRPC method on some connections of its own, each with a message of some size that
-// lacks its last byte until the test ends.
+// Unfinished is an attack: calls of a gRPC method, each with a message of Size that lacks its last byte until the test
+// ends.
 type Unfinished struct {
-	// TLS is a client's.
+	// TLS is the configuration of a client.
 	TLS *tls.Config
 	// URL is https://host:port/package.Service/Method.
 	URL               string
 	Connections, Size int
-	// Token is sent with each call if there is one.
+	// Token is sent with each call if it is not empty.
 	Token string
 }
 
-// Run starts the attack. It returns when the server has taken all it will for the moment, and gives how many bytes were
-// sent.
+// Run starts the attack. It returns how many bytes it has sent when the server has stopped reading.
 func (u Unfinished) Run(t testing.TB) int64 {
 	t.Helper()
 	var sent atomic.Int64
@@ -79,7 +78,7 @@ type message struct {
 	end  <-chan struct{}
 }
 
-// Read gives the message as far as it goes, and then nothing until the end.
+// Read returns the message up to its last byte, and then blocks until the end of the test.
 func (m *message) Read(p []byte) (int, error) {
 	if len(m.head) > 0 {
 		n := copy(p, m.head)

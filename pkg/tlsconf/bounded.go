@@ -5,9 +5,9 @@ import (
 	"net"
 )
 
-// MaxHandshakeBytes is how much a client may send before its TLS handshake is complete. crypto/tls itself holds up to
-// 256 KiB of an unfinished certificate message. A hello and a workload's certificate chain have less than 8 KiB, each
-// intermediate certificate a KiB or two more. It is also more than a TLS record, which has 16 KiB.
+// MaxHandshakeBytes is how much a client may send before its TLS handshake is complete; crypto/tls itself buffers up to
+// 256 KiB of an unfinished certificate message. A hello and a workload's certificate chain have less than 8 KiB, and
+// each intermediate certificate adds one or two. The bound is above the size of a TLS record, 16 KiB.
 const MaxHandshakeBytes = 32 << 10
 
 // BoundedConn is the connection below a server's TLS. Read fails once it has returned the bound's number of bytes since
@@ -18,16 +18,16 @@ type BoundedConn struct {
 	unbound     bool
 }
 
-// Bound returns the connection that a server hands to TLS in place of raw.
+// Bound returns the connection that a server passes to TLS instead of raw.
 func Bound(raw net.Conn, bytes int) *BoundedConn {
 	return &BoundedConn{Conn: raw, bound: bytes, left: bytes}
 }
 
-// Renew lets TLS read as many bytes again. A server that calls it before each Read from TLS also bounds handshake
-// messages that come after the handshake: one Read needs no more than one record of data.
+// Renew allows another bound of bytes. A server that calls it before each Read from TLS also bounds handshake messages
+// after the handshake, because one Read needs no more than one record of data.
 func (c *BoundedConn) Renew() { c.left = c.bound }
 
-// Unbind ends the bound. A server that cannot call Renew calls it after the handshake, more than once if need be.
+// Unbind removes the bound. A server that cannot call Renew calls it after the handshake; it may call it again.
 func (c *BoundedConn) Unbind() {
 	if !c.unbound { // a second call may come while another goroutine reads
 		c.unbound = true

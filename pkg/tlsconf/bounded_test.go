@@ -9,7 +9,7 @@ import (
 	"fairlead.dev/pkg/tlsconf"
 )
 
-// endless is a connection that always has more to read.
+// endless is a connection that can always be read from.
 type endless struct{ net.Conn }
 
 func (endless) Read(p []byte) (int, error) { return len(p), nil }

@@ -15,18 +15,20 @@ import (
 	"fairlead.dev/pkg/filewatch"
 )
 
-// FilesConfig names PEM files. CertFile and KeyFile go together and may both be empty.
+// FilesConfig names PEM files. CertFile and KeyFile are both set or both empty.
 type FilesConfig struct {
 	CertFile, KeyFile string
-	// RootFile holds the CA certificates to trust. Required.
+	// RootFile holds the root certificates. Required.
 	RootFile string
-	// Interval between reads even when no change was seen: notifications get lost on some file systems. Default 30 s.
+	// Interval is how often files are read even without a notification, because notifications get lost on some file
+	// systems. Default 30 s.
 	Interval time.Duration
 	Clock    clock.Clock
 	Log      *slog.Logger
 }
 
-// Files is a Source that follows files. It keeps the last good material while the files are missing, broken or half replaced.
+// Files is a Source that follows files. It keeps the last good material while files are missing, broken or half
+// replaced.
 type Files struct {
 	Notifier
 	cfg FilesConfig
@@ -36,7 +38,7 @@ type Files struct {
 	err     error
 }
 
-// NewFiles reads nothing yet: Current does, at its first call, and Run keeps up with changes.
+// NewFiles returns a source that reads the files at the first call of Current; Run follows their changes.
 func NewFiles(cfg FilesConfig) *Files {
 	if cfg.Interval <= 0 {
 		cfg.Interval = 30 * time.Second
@@ -48,7 +50,7 @@ func NewFiles(cfg FilesConfig) *Files {
 	return &Files{cfg: cfg}
 }
 
-// Current is the last good material. The error names the file that is in the way.
+// Current returns the last good material. If there is none, the error names the file.
 func (f *Files) Current() (*Material, error) {
 	f.mu.Lock()
 	m := f.current
@@ -65,7 +67,7 @@ func (f *Files) Current() (*Material, error) {
 	return f.current, nil
 }
 
-// Check is the trouble with the files, nil if there is none, even while older material serves; for readiness.
+// Check returns what is wrong with the files, also while older material is in use; it is a readiness check.
 func (f *Files) Check() error {
 	if _, err := f.Current(); err != nil {
 		return err
@@ -75,7 +77,7 @@ func (f *Files) Check() error {
 	return f.err
 }
 
-// Run follows the files until ctx ends. It never fails: see Check.
+// Run follows the files until ctx ends. It returns nil; Check reports problems.
 func (f *Files) Run(ctx context.Context) error {
 	files := slices.DeleteFunc([]string{f.cfg.CertFile, f.cfg.KeyFile, f.cfg.RootFile}, func(file string) bool { return file == "" })
 	filewatch.Follower{
@@ -88,7 +90,7 @@ func (f *Files) Run(ctx context.Context) error {
 	return nil
 }
 
-// interval is short while the files are missing or broken: somebody is probably about to put them right.
+// interval is short while files are missing or broken, which usually does not last.
 func (f *Files) interval() time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -144,7 +144,7 @@ func TestFilesAreReadAgainWithoutNotification(t *testing.T) {
 	first, second := current(t, ca.NewSVID("a", "b")), current(t, ca.NewSVID("a", "b"))
 	real, linked := t.TempDir(), t.TempDir()
 	in(real).write(t, first)
-	// Links into a directory that is not watched: as good as no notification.
+	// The files are links into a directory that is not watched, so there is no notification.
 	for _, name := range []string{"cert.pem", "key.pem", "root.pem"} {
 		if err := os.Symlink(filepath.Join(real, name), filepath.Join(linked, name)); err != nil {
 			t.Fatal(err)

@@ -8,7 +8,7 @@ import (
 	"fmt"
 )
 
-// NewMaterial parses PEM. cert and key are both empty or both given; roots are required.
+// NewMaterial parses PEM texts. certPEM and keyPEM are both empty or both given; roots are required.
 func NewMaterial(certPEM, keyPEM, rootsPEM []byte) (*Material, error) {
 	roots, err := ParseRoots(rootsPEM)
 	if err != nil {
@@ -27,8 +27,8 @@ func NewMaterial(certPEM, keyPEM, rootsPEM []byte) (*Material, error) {
 	return m, nil
 }
 
-// ParseRoots reads a PEM bundle of CA certificates. Anything in it that is not one is an error: a root that is skipped in silence
-// shows up much later as a failed handshake.
+// ParseRoots parses a PEM bundle of CA certificates. Anything else in it is an error: a root that was skipped silently
+// would show later as failed handshakes.
 func ParseRoots(bundle []byte) (*x509.CertPool, error) {
 	pool := x509.NewCertPool()
 	n := 0

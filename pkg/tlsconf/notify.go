@@ -8,7 +8,7 @@ type Notifier struct {
 	ch chan struct{}
 }
 
-// Changed is closed by the next Notify.
+// Changed returns a channel that the next Notify closes.
 func (n *Notifier) Changed() <-chan struct{} {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -18,7 +18,7 @@ func (n *Notifier) Changed() <-chan struct{} {
 	return n.ch
 }
 
-// Notify wakes everybody who waits on Changed.
+// Notify closes the channels of Changed.
 func (n *Notifier) Notify() {
 	n.mu.Lock()
 	defer n.mu.Unlock()

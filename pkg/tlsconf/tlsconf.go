@@ -1,6 +1,7 @@
-// Package tlsconf makes TLS configurations, of version 1.3 unless a server is told otherwise, whose certificate and
-// roots are looked up anew at every handshake, so that a renewed certificate or a changed root needs no restart. Peers
-// are verified by SPIFFE id and chain, never by DNS name.
+// Package tlsconf makes the TLS configurations of all services: Server, ServerFrom and Client. Each handshake takes
+// certificate and roots from a Source (Files, or svid.Manager), so a renewed certificate or a changed root needs no
+// restart. Peers are verified by SPIFFE id and chain, never by DNS name. TLS 1.3 is the only version unless ServerFrom
+// is told otherwise.
 package tlsconf
 
 import (
@@ -15,7 +16,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
 )
 
-// Material is one consistent view of a program's own certificate and of the roots it trusts. It is immutable.
+// Material is a certificate with the roots of the same moment. It is immutable.
 type Material struct {
 	// Certificate is nil until one has been issued; Certificate.Leaf is set otherwise.
 	Certificate *tls.Certificate
@@ -23,11 +24,11 @@ type Material struct {
 	RootsPEM    []byte
 	// CertPEM is the chain, leaf first, without the root. KeyPEM is secret.
 	CertPEM, KeyPEM []byte
-	// NotAfter is the leaf's; zero without a certificate.
+	// NotAfter is the leaf's end of validity; zero without a certificate.
 	NotAfter time.Time
 }
 
-// String shows nothing secret, so that a Material that ends in a log does no harm.
+// String shows nothing secret, so a Material may be logged.
 func (m *Material) String() string {
 	if m == nil || m.Certificate == nil {
 		return "Material(no certificate)"
@@ -46,24 +47,24 @@ func (m *Material) ID() (spiffeid.ID, error) {
 	return x509svid.IDFromCert(m.Certificate.Leaf)
 }
 
-// ErrNoCertificate means that none has been issued yet.
+// ErrNoCertificate means that no certificate has been issued yet.
 var ErrNoCertificate = errors.New("no certificate has been issued yet")
 
-// Source hands out the current material. Implementations are safe for concurrent use.
+// Source provides the current material. Implementations are safe for concurrent use.
 type Source interface {
-	// Current fails only if there are no roots, without which nothing can be verified.
+	// Current returns an error only if there are no roots.
 	Current() (*Material, error)
-	// Changed is closed at the next change. Take it before Current so as not to miss one.
+	// Changed returns a channel that the next change closes. Call it before Current, so that no change is missed.
 	Changed() <-chan struct{}
 }
 
-// Values of the options that say from which TLS version on a port is open.
+// Values of options for the lowest TLS version of a port.
 const (
 	Version12 = "1.2"
 	Version13 = "1.3"
 )
 
-// ParseVersion reads a TLS version that ServerFrom takes; "" is 1.3.
+// ParseVersion parses a TLS version for ServerFrom; empty is 1.3.
 func ParseVersion(text string) (uint16, error) {
 	switch text {
 	case Version13, "":
@@ -75,7 +76,7 @@ func ParseVersion(text string) (uint16, error) {
 	}
 }
 
-// fips are the cipher suites and curves of TLS 1.2 that FIPS 140-3 approves, as Go's own list in that mode has them.
+// fips are the cipher suites and curves of TLS 1.2 that FIPS 140-3 approves, as in Go's own list for that mode.
 var (
 	fipsSuites = []uint16{
 		tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
@@ -84,18 +85,17 @@ var (
 	fipsCurves = []tls.CurveID{tls.CurveP256, tls.CurveP384, tls.CurveP521}
 )
 
-// Server is ServerFrom TLS 1.3.
+// Server is ServerFrom with TLS 1.3.
 func Server(src Source, clientAuth tls.ClientAuthType) *tls.Config {
 	return ServerFrom(tls.VersionTLS13, src, clientAuth)
 }
 
-// ServerFrom authenticates itself with the source's certificate and verifies clients against its current roots.
-// clientAuth is tls.RequireAndVerifyClientCert, or tls.VerifyClientCertIfGiven where a token is accepted too; a client
-// certificate that is given must be an X.509-SVID of the server's own trust domain. There are no session tickets:
-// every connection is verified anew.
+// ServerFrom returns the configuration of a server: it presents the source's certificate and verifies clients against
+// the current roots. clientAuth is tls.RequireAndVerifyClientCert, or tls.VerifyClientCertIfGiven where a token is
+// accepted too; a client's certificate must be an X.509-SVID of the server's own trust domain. There are no session
+// tickets, so every connection is verified anew.
 //
-// With lowest being TLS 1.2, clients that do not offer TLS 1.3 are served with the suites and curves that FIPS 140-3
-// approves; the others are served as ever.
+// If lowest is TLS 1.2, clients that do not offer TLS 1.3 get the suites and curves that FIPS 140-3 approves.
 func ServerFrom(lowest uint16, src Source, clientAuth tls.ClientAuthType) *tls.Config {
 	return &tls.Config{
 		MinVersion:             lowest, //nolint:gosec // TLS 1.2 or 1.3
@@ -116,7 +116,7 @@ func ServerFrom(lowest uint16, src Source, clientAuth tls.ClientAuthType) *tls.C
 				ClientCAs:              m.Roots,
 				VerifyConnection: func(cs tls.ConnectionState) error {
 					if len(cs.PeerCertificates) == 0 {
-						return nil // whether that is allowed, ClientAuth has decided
+						return nil // ClientAuth allows clients without a certificate
 					}
 					if len(cs.VerifiedChains) == 0 {
 						return errors.New("client certificate was not verified")
@@ -133,12 +133,13 @@ func ServerFrom(lowest uint16, src Source, clientAuth tls.ClientAuthType) *tls.C
 	}
 }
 
-// Client presents the source's certificate, if there is one, and verifies that the server's chain ends in a current root and that
-// its SPIFFE id is one of allowed. With none given any id of the own certificate's trust domain will do.
+// Client returns the configuration of a client: it presents the source's certificate, if there is one, and verifies
+// that the server's chain ends in a current root and that its SPIFFE id is one of allowed. Without allowed, any id of
+// the own trust domain is accepted.
 func Client(src Source, allowed ...spiffeid.ID) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
-		// The standard verification is by DNS name and with roots fixed beforehand; VerifyConnection replaces all of it.
+		// The standard verification is by DNS name with fixed roots; VerifyConnection replaces it.
 		InsecureSkipVerify: true, //nolint:gosec // see VerifyConnection
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			m, err := src.Current()
@@ -179,7 +180,8 @@ func verifyServer(cs tls.ConnectionState, m *Material, allowed []spiffeid.ID) er
 	return verifyID(leaf, m, allowed)
 }
 
-// verifyID checks that leaf is an X.509-SVID (SPIFFE X509-SVID, section 4) and one of allowed or of the own trust domain.
+// verifyID checks that leaf is an X.509-SVID (SPIFFE X509-SVID, section 4) whose id is one of allowed or of the own
+// trust domain.
 func verifyID(leaf *x509.Certificate, m *Material, allowed []spiffeid.ID) error {
 	id, err := x509svid.IDFromCert(leaf)
 	if err != nil {

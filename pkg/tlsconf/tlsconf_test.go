@@ -18,7 +18,7 @@ import (
 	"fairlead.dev/pkg/tlsconf"
 )
 
-// pipe is a connection whose two ends buffer: in TLS 1.2 both may write at once.
+// pipe returns the ends of a connection that buffers: in TLS 1.2, both ends may write at once.
 func pipe(t *testing.T) (client, server net.Conn) {
 	t.Helper()
 	lis := testkit.LoopbackListener(t)
@@ -32,7 +32,7 @@ func pipe(t *testing.T) (client, server net.Conn) {
 	return client, server
 }
 
-// handshake connects and passes one byte each way, because in TLS 1.3 a client learns of its refusal only when it reads.
+// handshake connects and passes one byte each way: in TLS 1.3 a client learns that it is refused when it reads.
 func handshake(t *testing.T, server, client *tls.Config) (serverErr, clientErr error) {
 	t.Helper()
 	c, s := pipe(t)
@@ -76,7 +76,7 @@ func TestHandshakes(t *testing.T) {
 	caID := ca.ID("istio-system", "ca")
 	past := testkit.Valid(time.Now().Add(-2*time.Hour), time.Now().Add(-time.Hour))
 
-	// One bundle with both roots, so that only the trust domain tells the two apart.
+	// Both sides trust both roots, so that only the trust domain differs.
 	both := append(append([]byte{}, ca.RootPEM...), other.RootPEM...)
 	trustBoth := func(s *testkit.Static) *testkit.Static {
 		m, err := s.Current()
@@ -133,7 +133,7 @@ func TestHandshakes(t *testing.T) {
 	}
 }
 
-// withRoots gives s the roots of ca instead of its own.
+// withRoots replaces the roots of s by those of ca.
 func withRoots(t *testing.T, s *testkit.Static, ca *testkit.CA) *testkit.Static {
 	t.Helper()
 	m, err := s.Current()
@@ -153,9 +153,8 @@ func TestOlderTLSIsRefused(t *testing.T) {
 	}
 }
 
-// TestTLS12OnlyWithApprovedSuites: a server that is told so speaks TLS 1.2, with the suites that FIPS 140-3 approves
-// and no others, to those who offer nothing newer; the clients of tlsconf, which are Fairlead's services, still insist
-// on 1.3.
+// TestTLS12OnlyWithApprovedSuites: a server with ServerFrom(TLS 1.2) serves clients that offer nothing newer with the
+// suites that FIPS 140-3 approves and no others. The clients of tlsconf, Fairlead's services, still require 1.3.
 func TestTLS12OnlyWithApprovedSuites(t *testing.T) {
 	ca := testkit.PKI(t)
 	server := tlsconf.ServerFrom(tls.VersionTLS12, ca.NewSVID("istio-system", "ca"), tls.RequireAndVerifyClientCert)

@@ -1,4 +1,5 @@
-// Package version says which build a program is.
+// Package version tells which build a program is: Info reads it from the binary. `--version`, /debug/version and a
+// metric show it.
 package version
 
 import (
@@ -20,7 +21,7 @@ type Build struct {
 	Go string `json:"go"`
 }
 
-// Info is the running program's build.
+// Info returns the running program's build.
 func Info() Build {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -1,6 +1,7 @@
-// Package yamltext refuses YAML and JSON whose decoding would cost too much, before a decoder reads it. A decoder may
-// build a node of some hundred bytes from two bytes of text, and it writes out an anchor's content once for each alias;
-// so the length of a text does not bound the cost.
+// Package yamltext bounds what YAML and JSON cost before a decoder reads them: Check refuses a document whose decoding
+// would take too much memory. The length of a text is no bound: a decoder may build a node of some hundred bytes from
+// two bytes of text, and it writes an anchor's content out for each alias. config-watcher, node-agent and the CLI check
+// what they read.
 package yamltext
 
 import (
@@ -68,8 +69,8 @@ func Check(text []byte) error {
 
 var position = regexp.MustCompile(`^(?:error converting YAML to JSON: )?(?:yaml: )?line (\d+): `)
 
-// Unreadable is the error for a text that a parser does not accept: the line is the one that the parser's error err
-// names. Check refuses such a text, since a decoder with another parser might accept it.
+// Unreadable returns the error for a text that a parser does not accept, with the line that err names. Check refuses
+// such a text because another parser might accept it.
 func Unreadable(text []byte, err error) *Error {
 	reason, line := strings.TrimPrefix(err.Error(), "yaml: "), 1
 	if m := position.FindStringSubmatch(reason); m != nil {
@@ -84,7 +85,7 @@ func Unreadable(text []byte, err error) *Error {
 	return &Error{line, "not valid YAML: " + reason, remedy}
 }
 
-// tabbed tells whether a line is indented with a tab.
+// tabbed reports whether a line is indented with a tab.
 func tabbed(text []byte, line int) bool {
 	lines := bytes.SplitN(text, []byte("\n"), line+1)
 	if len(lines) < line {
@@ -94,7 +95,7 @@ func tabbed(text []byte, line int) bool {
 	return bytes.ContainsRune(is[:len(is)-len(bytes.TrimLeft(is, " \t"))], '\t')
 }
 
-// parse turns panics into errors: the parser has some for malformed input.
+// parse parses a text, and turns panics of the parser on malformed input into errors.
 func parse(text []byte, into *yaml.Node) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -146,7 +147,7 @@ func word(c byte) bool {
 // "https://a".
 func plain(c byte) bool { return word(c) || c == '-' || c == ':' || c == '.' || c == '/' || c == '@' }
 
-// size is how long a node is when it is written out.
+// size is a node's size when its aliases are written out.
 type size struct{ indicators, bytes int }
 
 // limit is where sums stop growing: beyond every bound, and small enough that the sum of two does not overflow.
@@ -159,13 +160,13 @@ func (s size) plus(o size) size {
 func (s size) tooMuch() bool { return s.indicators > MaxIndicators || s.bytes > MaxBytes }
 
 // expansion computes the size of a document with its aliases written out. It visits every node once: an anchor precedes
-// its aliases, so the anchor's size is known at the first alias.
+// its aliases, so its size is known at the first of them.
 type expansion struct {
 	anchors map[*yaml.Node]size
 	// worst is the alias with the largest size.
 	worst     *yaml.Node
 	worstSize size
-	// itself is an alias within the node that it refers to; nil if there is none.
+	// itself is an alias inside of the node that it refers to; nil if there is none.
 	itself *yaml.Node
 }
 
@@ -204,7 +205,7 @@ func (e *expansion) of(n *yaml.Node) size {
 		}
 		return s
 	}
-	// As it would be written: the text, an indicator for the node, and one between it and the next.
+	// The text, an indicator for the node, and one between it and the next.
 	s := size{indicators: 1, bytes: len(n.Value) + 2}
 	for _, c := range n.Content {
 		s = s.plus(e.of(c))

@@ -1,8 +1,8 @@
 // Command bookinfo plays one service of a small book shop: productpage, details, reviews (v1 to v3) or ratings.
 //
-// It is an ordinary program that knows nothing of the mesh: it listens on plain HTTP, calls its neighbours by the names of their Services
-// through the proxy that HTTP_PROXY names (if any), and hands trace headers on. What it shows of the mesh, the verified caller of each hop,
-// it reads from the X-Forwarded-Client-Cert header that its sidecar sets.
+// It is an ordinary program that knows nothing of the mesh: it listens on plain HTTP, calls its neighbours by the names
+// of their Services through the proxy that HTTP_PROXY names (if any), and hands trace headers on. What it shows of the
+// mesh, the verified caller of each hop, it reads from the X-Forwarded-Client-Cert header that its sidecar sets.
 //
 // Exit codes: 0 stopped by a signal, 1 failure while running, 2 wrong usage.
 package main
@@ -36,7 +36,7 @@ type options struct {
 	grace   time.Duration
 }
 
-// errUsage marks errors of the command line.
+// errUsage marks an error of the command line.
 var errUsage = errors.New("usage")
 
 func main() {
@@ -53,7 +53,7 @@ func main() {
 	os.Exit(exitFailure)
 }
 
-// command builds the command line. Defaults come from the environment that env reads: HOST, PORT, POD_NAME.
+// command returns the command line. env provides defaults: HOST, PORT, POD_NAME.
 func command(env func(string) string) *cobra.Command {
 	var o options
 	root := &cobra.Command{
@@ -108,7 +108,7 @@ func command(env func(string) string) *cobra.Command {
 	return root
 }
 
-// usageArgs marks what check refuses as wrong usage.
+// usageArgs marks the errors of check as wrong usage.
 func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := check(cmd, args); err != nil {
@@ -118,8 +118,8 @@ func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// defaultListen is every address on port 9080, as under Kubernetes. Where a port was assigned the program stays on loopback unless told otherwise, so
-// that nobody can pass its sidecar by.
+// defaultListen is port 9080 on every address, as under Kubernetes. With an assigned port the program listens on
+// loopback, so that no client can bypass its sidecar.
 func defaultListen(host, port string) string {
 	switch {
 	case port == "":
@@ -130,7 +130,7 @@ func defaultListen(host, port string) string {
 	return net.JoinHostPort(host, port)
 }
 
-// podName is the Pod's name: POD_NAME where it is given, else the host's name, which is the Pod's under Kubernetes.
+// podName is POD_NAME, or the host's name, which is the Pod's name under Kubernetes.
 func podName(env func(string) string) string {
 	if name := env("POD_NAME"); name != "" {
 		return name
@@ -142,14 +142,15 @@ func podName(env func(string) string) string {
 	return name
 }
 
-// serve answers requests on lis until ctx ends, then lets those under way finish within the grace period.
+// serve answers requests on lis until ctx ends, and then waits up to grace for those that are running.
 func serve(ctx context.Context, log *slog.Logger, lis net.Listener, grace time.Duration, handler http.Handler) error {
 	srv := &http.Server{
 		Handler:           handler,
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       15 * time.Second,
 		WriteTimeout:      30 * time.Second,
-		// Longer than the idle timeout that sidecars keep, so that it is never this side that closes under a request.
+		// Longer than the idle timeout of sidecars, so that the server does not close a connection while a request
+		// arrives.
 		IdleTimeout:    2 * time.Hour,
 		MaxHeaderBytes: 64 << 10,
 		ErrorLog:       slog.NewLogLogger(log.Handler(), slog.LevelWarn),

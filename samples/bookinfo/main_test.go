@@ -53,7 +53,7 @@ func TestPodName(t *testing.T) {
 	}
 }
 
-// TestShutdownFinishesRequests stops the server while a request is under way; the request must be answered and serve return nil.
+// TestShutdownFinishesRequests: a request that is running when the server is stopped gets its answer.
 func TestShutdownFinishesRequests(t *testing.T) {
 	started, release := make(chan struct{}), make(chan struct{})
 	handler := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// spec is the image to be.
+// spec describes an image.
 type spec struct {
 	name, user string
 	created    time.Time
@@ -25,7 +25,7 @@ type spec struct {
 	files      map[string]entry
 }
 
-// entry is a file of the image; a directory if mode says so.
+// entry is a file or a directory of the image.
 type entry struct {
 	mode int64
 	data []byte
@@ -33,13 +33,13 @@ type entry struct {
 
 const directory = 0o40000
 
-// passwd gives uid 1337 its name, since some programs look it up.
+// passwd names uid 1337, because some programs look their user up.
 const (
 	passwd = "root:x:0:0:root:/:/sbin/nologin\nistio-proxy:x:1337:1337:Fairlead:/:/sbin/nologin\n"
 	group  = "root:x:0:\nistio-proxy:x:1337:\n"
 )
 
-// addEntrypoint puts the binary in its place and takes the image's architecture from it.
+// addEntrypoint adds the binary, and sets the image's architecture to the binary's.
 func (s *spec) addEntrypoint(host string) error {
 	data, err := os.ReadFile(host)
 	if err != nil {
@@ -61,7 +61,7 @@ func (s *spec) addEntrypoint(host string) error {
 	return nil
 }
 
-// addFile copies a file, and what the loader needs if it is a dynamic executable.
+// addFile adds a file, and the libraries and loader of a dynamic executable.
 func (s *spec) addFile(host, image string) error {
 	data, err := os.ReadFile(host)
 	if err != nil {
@@ -90,7 +90,7 @@ func (s *spec) addFile(host, image string) error {
 	return nil
 }
 
-// put adds an entry and the directories above it.
+// put adds an entry and its parent directories.
 func (s *spec) put(p string, e entry) {
 	if s.files == nil {
 		s.files = map[string]entry{}
@@ -103,7 +103,7 @@ func (s *spec) put(p string, e entry) {
 	}
 }
 
-// imageConfig is the part of an OCI image configuration that is set.
+// imageConfig holds the fields of an OCI image configuration that are set.
 type imageConfig struct {
 	Created      time.Time `json:"created"`
 	Architecture string    `json:"architecture"`
@@ -131,7 +131,7 @@ type manifest struct {
 	Layers   []string
 }
 
-// write writes the archive: one layer, the configuration that names its digest, and the manifest that names both.
+// write writes the archive: a layer, the configuration with its digest, and the manifest that names both.
 func (s *spec) write(w io.Writer) error {
 	layer, err := s.layer()
 	if err != nil {
@@ -162,7 +162,7 @@ func (s *spec) write(w io.Writer) error {
 	return out.Close()
 }
 
-// layer is the image's file system, sorted by path.
+// layer returns the image's file system as a tar, sorted by path.
 func (s *spec) layer() ([]byte, error) {
 	var buffer bytes.Buffer
 	out := tar.NewWriter(&buffer)

@@ -11,14 +11,14 @@ import (
 	"strings"
 )
 
-// program is what an ELF header says.
+// program holds fields of an ELF header.
 type program struct {
 	arch        string
 	interpreter string
 	needed      []string
 }
 
-// architectures by ELF machine: the name in image configurations, and where Debian and Red Hat keep libraries.
+// architectures has, by ELF machine, the name in image configurations and where Debian and Red Hat keep libraries.
 var architectures = map[elf.Machine]struct {
 	name string
 	dirs []string
@@ -57,7 +57,7 @@ func inspect(data []byte) (program, error) {
 	return p, nil
 }
 
-// librariesOf lists the paths of the loader and of every library that it will look for, sorted; nothing for files that are no dynamic executables.
+// librariesOf lists the loader and every library that it will load, sorted; nothing for a static executable.
 func librariesOf(host string, data []byte, arch string) ([]string, error) {
 	main, err := inspect(data)
 	if errors.Is(err, errNotELF) {
@@ -94,7 +94,7 @@ func librariesOf(host string, data []byte, arch string) ([]string, error) {
 	return paths, nil
 }
 
-// findLibrary looks where the loader looks without its cache, which an image of this kind does not have.
+// findLibrary searches as the loader does without its cache, which the images do not have.
 func findLibrary(name, arch string) (path string, needed []string, err error) {
 	for _, machine := range architectures {
 		if machine.name != arch {

@@ -51,7 +51,7 @@ func mustImage(t *testing.T, epoch string, args ...string) string {
 	return out
 }
 
-// untar reads all of a tar.
+// untar returns all entries of a tar.
 func untar(t *testing.T, data []byte) (headers map[string]*tar.Header, contents map[string][]byte) {
 	t.Helper()
 	headers, contents = map[string]*tar.Header{}, map[string][]byte{}
@@ -70,7 +70,7 @@ func untar(t *testing.T, data []byte) (headers map[string]*tar.Header, contents 
 	}
 }
 
-// open reads an archive as a container runtime does: manifest, configuration, layer, digest.
+// open reads an archive as a container runtime does, and checks its digests.
 func open(t *testing.T, path string) (manifest, imageConfig, map[string]*tar.Header, map[string][]byte) {
 	t.Helper()
 	data, err := os.ReadFile(path)
@@ -162,7 +162,8 @@ func TestArchitectureOfTheBinary(t *testing.T) {
 	}
 }
 
-// A dynamic executable runs with nothing but what the image has: the loader is started from the unpacked layer, without the machine's cache or libraries.
+// A dynamic executable runs with the files of its image alone: the loader is started from the unpacked layer, without
+// the machine's cache and libraries.
 func TestDynamicExecutableBringsItsLibraries(t *testing.T) {
 	shell, err := exec.LookPath("bash")
 	if err != nil {

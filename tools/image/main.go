@@ -1,9 +1,10 @@
-// Command image writes a container image of one static binary as a docker-archive, without a container daemon or a registry:
+// Command image writes a container image of one static binary as a docker-archive, without a container daemon or a
+// registry:
 //
 //	go run ./tools/image -binary bin/ca -name fairlead/ca:dev -out bin/ca.tar
 //
-// The archive loads with `docker load`, `podman load`, `ctr images import`, `kind load image-archive` and `skopeo copy docker-archive:`. The same inputs give
-// the same bytes: every time stamp is that of SOURCE_DATE_EPOCH, or zero.
+// The archive loads with `docker load`, `podman load`, `ctr images import`, `kind load image-archive` and `skopeo copy
+// docker-archive:`. The same inputs give the same bytes: every time stamp is that of SOURCE_DATE_EPOCH, or zero.
 package main
 
 import (
@@ -33,7 +34,7 @@ func main() {
 	}
 }
 
-// usageError is about the command line.
+// usageError is an error of the command line.
 type usageError struct{ error }
 
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
@@ -87,7 +88,7 @@ func run(args []string, env func(string) string, stdout, stderr io.Writer) error
 	return err
 }
 
-// addFlag is the repeated -add.
+// addFlag is the value of the repeated flag -add.
 type addFlag []struct{ host, image string }
 
 func (a *addFlag) String() string { return "" }
@@ -103,7 +104,7 @@ func (a *addFlag) Set(value string) error {
 
 var reference = regexp.MustCompile(`^[a-z0-9]+([._/:-]+[a-z0-9]+)*:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`)
 
-// checkName wants a tag other than latest: a cluster always pulls latest, and these images are in no registry.
+// checkName requires a tag other than latest: clusters always pull latest, and these images are in no registry.
 func checkName(name string) error {
 	if !reference.MatchString(name) {
 		return fmt.Errorf("-name %q is not repository:tag", name)
@@ -125,7 +126,7 @@ func sourceDate(epoch string) (time.Time, error) {
 	return time.Unix(seconds, 0).UTC(), nil
 }
 
-// writeFile writes through a temporary file, so that a failure leaves no half archive behind.
+// writeFile writes through a temporary file, so that an error leaves no partial archive.
 func writeFile(path string, write func(io.Writer) error) (size int64, err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return 0, err

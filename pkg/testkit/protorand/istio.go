@@ -1,7 +1,7 @@
 package protorand
 
-// Istio is the table for the messages of Istio's traffic API. Its world is small, so that objects meet: the namespaces apps and other, the hosts of
-// Hosts, the subsets v1 and v2, the ports of Ports.
+// Istio is the table for objects of Istio's traffic API as users write them. It has few names, so that objects refer to
+// each other: the namespaces apps and other, the hosts of Hosts, the subsets v1 and v2, the ports of Ports.
 var Istio = Table{
 	Values: map[string][]string{
 		"hosts": Hosts, "host": Hosts, "target_host": Hosts,
@@ -127,7 +127,7 @@ var Istio = Table{
 		"L4MatchAttributes.source_subnet": true, "VirtualService.export_to": true, "DestinationRule.export_to": true, "ServiceEntry.workload_selector": true,
 	},
 	Never: map[string]bool{
-		// What the table of unsupported fields has, and what objects with it would all be refused for.
+		// Fields that config-watcher does not support: it would refuse every object with one.
 		"EnvoyFilter.target_refs": true, "DestinationRule.status": true,
 		"MeshConfig.service_entry_visibility": true, "MeshConfig.zone_aware_lb_setting": true, "MeshConfig.ca_certificates": true,
 		"MeshConfig.verify_certificate_at_client": true, "MeshConfig.ca": true, "MeshConfig.config_sources": true, "MeshConfig.certificates": true,
@@ -137,13 +137,13 @@ var Istio = Table{
 	},
 }
 
-// Hosts and Ports of the small world.
+// Hosts and Ports that objects refer to.
 var (
 	Hosts = []string{"server.apps.svc.cluster.local", "other.other.svc.cluster.local", "server", "www.example.com", "*.wild.example.com", "shop.example.com"}
 	Ports = []float64{80, 85, 443, 7070, 8080, 9090, 9091, 31400}
 )
 
-// patches are of every kind of object that a patch applies to.
+// patches has EnvoyFilter patches of every ApplyTo.
 var patches = []string{
 	`{"applyTo": "CLUSTER", "match": {"cluster": {"portNumber": 80}}, "patch": {"operation": "MERGE", "value": {"connect_timeout": "3s"}}}`,
 	`{"applyTo": "CLUSTER", "match": {"context": "SIDECAR_OUTBOUND"}, "patch": {"operation": "MERGE", "value": {"per_connection_buffer_limit_bytes": 70000}}}`,

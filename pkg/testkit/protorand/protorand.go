@@ -1,5 +1,6 @@
-// Package protorand makes random messages that are plausible more often than noise would be: which fields are set is drawn, and their values come
-// from a table by field name.
+// Package protorand makes random protobuf messages that are often valid: Table.Fill draws which fields are set, and
+// takes their values from a table by field name. Istio is the table for Istio's objects as users write them, Normalised
+// the one for objects as xds-server receives them. Fuzz tests and random histories use it.
 package protorand
 
 import (
@@ -13,13 +14,15 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// Source draws a number from 0 to n-1; n is at least 1. Everything is made from it, so that whoever provides it can repeat and shrink.
+// Source draws a number from 0 to n-1; n is at least 1. Fill takes all randomness from it, so its caller can repeat and
+// shrink a case.
 type Source func(n int) int
 
-// Bytes draws from bytes, which a fuzzer may choose, and after the last one from the numbers that they are the seed of.
+// Bytes returns a Source that draws from raw, which a fuzzer may choose, and after its end from a generator that raw
+// seeds.
 func Bytes(raw []byte) Source {
 	h := fnv.New64a()
-	_, _ = h.Write(raw)                         // a hash takes everything
+	_, _ = h.Write(raw)                         // writes to a hash do not fail
 	rest := rand.New(rand.NewPCG(h.Sum64(), 0)) //nolint:gosec // the same each time
 	return func(n int) int {
 		if len(raw) == 0 {
@@ -31,19 +34,21 @@ func Bytes(raw []byte) Source {
 	}
 }
 
-// Table says what fields hold.
+// Table says which values fields get.
 type Table struct {
-	// Values are texts, each for a field, by "Message.field" or "field" (names of protobuf). A field of type message takes them as JSON.
+	// Values are texts for a field, by "Message.field" or "field" (protobuf's names). A field of a message's type takes
+	// them as JSON.
 	Values map[string][]string
-	// Numbers are for fields of numbers, likewise.
+	// Numbers are numbers for a field, likewise.
 	Numbers map[string][]float64
-	// Always are fields that are never left out, "Message.field"; Never those that always are.
+	// Always are fields that are always set, "Message.field"; Never those that never are.
 	Always, Never map[string]bool
-	// Seldom are fields that are set once in a dozen times, for they exclude others; "Message" are all of its.
+	// Seldom are fields that are set once in a dozen times, because they exclude others; "Message" means all of its
+	// fields.
 	Seldom map[string]bool
-	// Deep is how many messages may be nested; 0 means 8.
+	// Deep bounds the nesting of messages; 0 means 8.
 	Deep int
-	// Odd is how seldom a value is odd: once in so many; 0 means 40.
+	// Odd says that one value in so many is odd; 0 means 40.
 	Odd int
 }
 
@@ -68,7 +73,7 @@ func (t *Table) message(from Source, m protoreflect.Message, depth int) {
 			chosen[one.Name()] = one.Fields().Get(from(one.Fields().Len())).Name()
 		}
 	}
-	// The deeper, the fewer: an object is as large as its first levels, not as the product of all.
+	// Deeper messages have fewer fields, so that an object's size does not multiply with its depth.
 	oneIn := min(2+depth, 4)
 	for i := range fields.Len() {
 		f := fields.Get(i)
@@ -93,7 +98,7 @@ func (t *Table) message(from Source, m protoreflect.Message, depth int) {
 	}
 }
 
-// name is what tables know a field by.
+// name is a field's key in tables.
 func name(f protoreflect.FieldDescriptor) string {
 	return string(f.ContainingMessage().Name()) + "." + string(f.Name())
 }
@@ -138,7 +143,7 @@ func (t *Table) field(from Source, m protoreflect.Message, f protoreflect.FieldD
 	}
 }
 
-// fill makes the message that a field holds.
+// fill fills the message that a field holds.
 func (t *Table) fill(from Source, m protoreflect.Message, f protoreflect.FieldDescriptor, depth int) {
 	if values := lookup(t.Values, f); len(values) > 0 {
 		text := values[from(len(values))]
@@ -164,7 +169,7 @@ func (t *Table) fill(from Source, m protoreflect.Message, f protoreflect.FieldDe
 	}
 }
 
-// scalar is a value for a field of kind's type, by what the table knows of f.
+// scalar returns a value for a field of kind's type, from the table's entries for f.
 func (t *Table) scalar(from Source, f, kind protoreflect.FieldDescriptor) protoreflect.Value {
 	switch kind.Kind() {
 	case protoreflect.BoolKind:
@@ -191,13 +196,13 @@ func (t *Table) scalar(from Source, f, kind protoreflect.FieldDescriptor) protor
 	}
 }
 
-// odd are texts that break what does not expect them.
+// odd are texts that code may not expect.
 var odd = []string{
 	"", " ", "*", "%", "%REQ(x)%", "a b", "A", "é", "\x00", "a\r\nb: c", "../..", "//", "(", "[", "\\", "\"", "'", "{}", ".", "..", "a..b", "-", "~",
 	strings.Repeat("a", 300), strings.Repeat("(", 200) + strings.Repeat(")", 200), "(a|b)*c{1,900}", "xn--a", "0.0.0.0", "::", "127.0.0.1", "%2F", "$(x)", "${x}",
 }
 
-// usualOdd is how seldom an odd value is drawn.
+// usualOdd is the default of Table.Odd.
 const usualOdd = 40
 
 func (t *Table) isOdd(from Source) bool {

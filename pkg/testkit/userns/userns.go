@@ -1,5 +1,6 @@
-// Package userns lets tests that make network namespaces or mounts run as any user: as root they run as they are, else
-// as root of new user, network and mount namespaces, and where those cannot be made they are skipped with the reason.
+// Package userns runs tests that need network namespaces or mounts as any user: Main and Again run them as root of new
+// user, network and mount namespaces, unless the user is root. Where namespaces cannot be made, the tests are skipped
+// with the reason.
 package userns
 
 import (
@@ -17,14 +18,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inside marks processes that run as root of namespaces made here.
+// inside is set in processes that run in namespaces of this package.
 const inside = "FAIRLEAD_TEST_USER_NAMESPACE"
 
-// namespaces are those in which a user may do what root does on a machine of its own.
+// namespaces are unshare's flags for namespaces in which the user may do what root does.
 var namespaces = []string{"-Urnm", "--map-auto", "--map-root-user"}
 
-// Main runs the tests of a package as root of new namespaces if the user is not root and that can be done, else as they
-// are; it does not return. TestMain calls it.
+// Main runs a package's tests as root of new namespaces, or as they are if the user is root or namespaces cannot be
+// made. It does not return. TestMain calls it.
 func Main(m *testing.M) {
 	if os.Getuid() == 0 || obstacle() != "" {
 		os.Exit(m.Run())
@@ -41,9 +42,8 @@ func Main(m *testing.M) {
 	os.Exit(0)
 }
 
-// Again runs the calling test, a function of its own and not a subtest, as root of new namespaces if the user is not
-// root. It returns true in the process that must not run it, too: where it has run there, or is skipped because that
-// cannot be done.
+// Again runs the calling test, which must not be a subtest, as root of new namespaces unless the user is root. It
+// returns true if the caller must return: the test has run there, or is skipped because that is not possible.
 func Again(t *testing.T, programs ...string) (done bool) {
 	t.Helper()
 	Need(t, programs...)
@@ -63,7 +63,7 @@ func Again(t *testing.T, programs ...string) (done bool) {
 	return true
 }
 
-// Need skips where namespaces cannot be made, or a program is missing. For root on CI that is a failure.
+// Need skips the test if namespaces cannot be made or a program is missing. For root on CI, that is a failure.
 func Need(t testing.TB, programs ...string) {
 	t.Helper()
 	missing := Missing(programs...)
@@ -76,7 +76,7 @@ func Need(t testing.TB, programs ...string) {
 	}
 }
 
-// Missing lists what the machine lacks of programs and of the right to make namespaces.
+// Missing lists which programs, or the right to make namespaces, the machine lacks.
 func Missing(programs ...string) []string {
 	var missing []string
 	if why := obstacle(); why != "" {
@@ -90,13 +90,13 @@ func Missing(programs ...string) []string {
 	return missing
 }
 
-// answers is how long what is left of a probe may hold its output open.
+// answers is how long processes that a probe has left behind may keep its output open.
 const answers = 5 * time.Second
 
 // obstacle is why namespaces cannot be made; empty if they can.
 var obstacle = sync.OnceValue(func() string {
 	if os.Getuid() != 0 {
-		// unshare leaves a child behind where user namespaces are refused.
+		// The program unshare leaves a child behind where user namespaces are refused, so the kernel is asked first.
 		bare := exec.Command("true")
 		bare.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER}
 		if err := bare.Run(); err != nil {
@@ -121,7 +121,7 @@ var obstacle = sync.OnceValue(func() string {
 	return ""
 })
 
-// command runs a program as root of new namespaces.
+// command returns a command that runs a program as root of new namespaces.
 func command(program ...string) *exec.Cmd {
 	script := []string{"sh", "-c", `ip link set lo up && exec "$@"`, "sh"}
 	cmd := exec.Command("unshare", append(append(namespaces[:len(namespaces):len(namespaces)], script...), program...)...)

@@ -20,14 +20,14 @@ const (
 	reviewsID = "spiffe://cluster.local/ns/default/sa/bookinfo-reviews"
 )
 
-// shop is the four services, connected as a mesh would do it: every request carries the identity of its caller.
+// shop is the four services, connected as in a mesh: every request carries the identity of its caller.
 type shop struct {
 	page *httptest.Server
-	// seen are the headers that ratings received last.
+	// seen receives the headers of each request to ratings.
 	seen chan http.Header
 }
 
-// client calls as the given identity: it stands in for the two sidecars.
+// client returns a client whose requests carry an identity, in place of the two sidecars.
 func client(t *testing.T, id string) *Client {
 	t.Helper()
 	c := NewClient(nil, 5*time.Second)

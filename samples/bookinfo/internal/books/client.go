@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-// maxAnswer limits what is read of another service's answer.
+// maxAnswer bounds what is read of another service's answer.
 const maxAnswer = 1 << 20
 
-// handedOn are the headers that every service hands on to the ones it calls: without them the spans of one request cannot be joined, and rules on
-// end-user match at the first hop only.
+// handedOn are the headers that each service passes on to the services that it calls: tracing needs them to join spans,
+// and rules on end-user need them after the first hop.
 var handedOn = []string{
 	"X-Request-Id",
 	"B3", "X-B3-Traceid", "X-B3-Spanid", "X-B3-Parentspanid", "X-B3-Sampled", "X-B3-Flags",
@@ -24,17 +24,17 @@ var handedOn = []string{
 	"End-User",
 }
 
-// URLs tell where the services are.
+// URLs are the base URLs of the services.
 type URLs struct {
 	Details, Reviews, Ratings string
 }
 
-// DefaultURLs are the names of the Services.
+// DefaultURLs returns the names of the Services.
 func DefaultURLs() *URLs {
 	return &URLs{Details: "http://details:9080", Reviews: "http://reviews:9080", Ratings: "http://ratings:9080"}
 }
 
-// Ref is the URL of the named service, to be set; nil for a service that nobody calls.
+// Ref returns the field of a service's URL; nil for a service that no other calls.
 func (u *URLs) Ref(service string) *string {
 	switch service {
 	case "details":
@@ -52,7 +52,7 @@ type Client struct {
 	http *http.Client
 }
 
-// NewClient returns a client whose calls end after timeout. Which proxy a call goes through is what proxy says, as in http.Transport; nil
+// NewClient returns a client whose calls end after timeout. proxy chooses the proxy of a call as in http.Transport; nil
 // means none.
 func NewClient(proxy func(*http.Request) (*url.URL, error), timeout time.Duration) *Client {
 	return &Client{http: &http.Client{
@@ -63,24 +63,24 @@ func NewClient(proxy func(*http.Request) (*url.URL, error), timeout time.Duratio
 			MaxIdleConnsPerHost: 32,
 			IdleConnTimeout:     30 * time.Second,
 		},
-		// A redirect is an answer like any other; the mesh may rewrite, it does not send this client elsewhere.
+		// A redirect is returned as an answer.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 }
 
-// UpstreamError is an answer of another service that is no use.
+// UpstreamError says that another service has sent no usable answer.
 type UpstreamError struct {
 	// Status is the answer's HTTP status, 503 if there was no answer.
 	Status int
-	// Reason is for people.
+	// Reason is a text for people.
 	Reason string
 }
 
 // Error implements error.
 func (e *UpstreamError) Error() string { return e.Reason }
 
-// get decodes the JSON answer of a GET of url into out. Headers that belong to the whole request are taken over from the incoming one. The
-// error is always an *UpstreamError.
+// get requests url and decodes the JSON answer into out. It passes the headers of handedOn on from the incoming
+// request. The error is always an *UpstreamError.
 func (c *Client) get(ctx context.Context, incoming http.Header, url string, out any) *UpstreamError {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -109,7 +109,7 @@ func (c *Client) get(ctx context.Context, incoming http.Header, url string, out 
 	return nil
 }
 
-// excerpt is the beginning of an error's body.
+// excerpt returns the beginning of an error's body.
 func excerpt(body []byte) string {
 	const limit = 200
 	var p problem

@@ -2,7 +2,7 @@ package books
 
 import "net/http"
 
-// Book is what details knows of a book.
+// Book is what details stores of a book.
 type Book struct {
 	ID        string `json:"id"`
 	Title     string `json:"title"`
@@ -20,13 +20,13 @@ type DetailsAnswer struct {
 	Book
 }
 
-// stock is what the shop sells. The id is the index.
+// stock is the shop's books; a book's id is its index.
 var stock = []Book{
 	{ID: "0", Title: "The Comedy of Errors", Author: "William Shakespeare", Year: 1595, Type: "paperback", Pages: 200, Publisher: "PublisherA", Language: "English"},
 	{ID: "1", Title: "Twelfth Night", Author: "William Shakespeare", Year: 1602, Type: "paperback", Pages: 232, Publisher: "PublisherA", Language: "English"},
 }
 
-// find is the book of that id.
+// find returns the book of an id.
 func find(id string) (Book, bool) {
 	for _, b := range stock {
 		if b.ID == id {
@@ -36,7 +36,7 @@ func find(id string) (Book, bool) {
 	return Book{}, false
 }
 
-// NewDetails is the details service.
+// NewDetails returns the details service.
 func NewDetails(c Config) (http.Handler, error) {
 	mux := newMux()
 	mux.HandleFunc("GET /details/{id}", func(w http.ResponseWriter, r *http.Request) {

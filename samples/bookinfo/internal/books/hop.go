@@ -1,4 +1,6 @@
-// Package books holds the four services of the book shop as HTTP handlers.
+// Package books implements the services of the book shop as HTTP handlers: NewProductPage, NewDetails, NewReviews and
+// NewRatings. Every JSON answer has the identity of its caller, as the sidecar verified it, so that tests and `fairlead
+// demo` can check the mesh. samples/bookinfo/main.go serves one of them.
 package books
 
 import (
@@ -7,29 +9,30 @@ import (
 	"net/http"
 )
 
-// Server names who answered a request.
+// Server says which Pod answered a request.
 type Server struct {
 	Service string `json:"service"`
 	Version string `json:"version"`
 	Pod     string `json:"pod"`
 }
 
-// Hop is one server on a request's way, with the caller that server saw.
+// Hop is one server of a request's chain, with the caller that it saw.
 type Hop struct {
 	Server
-	// Caller is the SPIFFE URI that the server's sidecar verified in the TLS handshake; empty if the request came without mutual TLS.
+	// Caller is the SPIFFE URI that the server's sidecar verified in the TLS handshake; empty if the request came
+	// without mutual TLS.
 	Caller string `json:"caller"`
-	// Error tells why the server gave no answer; empty if it did.
+	// Error is why the server gave no answer; empty if it did.
 	Error string `json:"error,omitempty"`
 }
 
-// Answer is what every JSON answer of the shop begins with.
+// Answer is the beginning of every JSON answer.
 type Answer struct {
 	ServedBy Server `json:"served_by"`
 	Caller   string `json:"caller"`
 }
 
-// Config is what a service is made of.
+// Config holds what a service needs.
 type Config struct {
 	Server Server
 	URLs   URLs
@@ -37,12 +40,12 @@ type Config struct {
 	Log    *slog.Logger
 }
 
-// answer begins an answer to r.
+// answer returns the beginning of an answer to r.
 func (c Config) answer(r *http.Request) Answer {
 	return Answer{ServedBy: c.Server, Caller: Caller(r.Header)}
 }
 
-// hop makes the answer a step of a chain.
+// hop returns the answer as a step of a chain.
 func (a Answer) hop() Hop { return Hop{Server: a.ServedBy, Caller: a.Caller} }
 
 // problem is the JSON answer of a request that failed.
@@ -51,7 +54,7 @@ type problem struct {
 	Error string `json:"error"`
 }
 
-// writeJSON answers with v. An error while writing means that the client has gone; nobody is left to be told.
+// writeJSON answers with v. It ignores errors of writing: the client has gone.
 func writeJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
@@ -65,7 +68,7 @@ func (c Config) fail(w http.ResponseWriter, r *http.Request, status int, message
 	writeJSON(w, status, problem{Answer: c.answer(r), Error: message})
 }
 
-// newMux is a mux that answers /healthz.
+// newMux returns a mux that answers /healthz.
 func newMux() *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {

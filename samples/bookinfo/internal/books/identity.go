@@ -5,12 +5,12 @@ import (
 	"strings"
 )
 
-// Caller is the identity of the client that the own sidecar has verified: the URI of the last element of X-Forwarded-Client-Cert, which is the
-// element that the sidecar added (earlier ones are what the client's side passed on). It is "" without that header: no sidecar, or no
-// mutual TLS.
+// Caller returns the identity of the client that the server's own sidecar has verified: the URI of the last element of
+// X-Forwarded-Client-Cert, which that sidecar has added; earlier elements come from the client's side. It is empty
+// without the header: there is no sidecar, or no mutual TLS.
 //
-// The format is Envoy's: elements divided by commas, of key=value pairs divided by semicolons, values optionally in double quotes with
-// backslash escapes.
+// The format is Envoy's: elements divided by commas, of key=value pairs divided by semicolons, values optionally in
+// double quotes with backslash escapes.
 func Caller(h http.Header) string {
 	// Several header lines mean the same as one joined by commas (RFC 9110, 5.3).
 	joined := strings.Join(h.Values("X-Forwarded-Client-Cert"), ",")
@@ -42,7 +42,7 @@ func splitUnquoted(s string, sep byte) []string {
 	return append(parts, s[start:])
 }
 
-// unquote takes a value out of its double quotes, if it has any.
+// unquote removes a value's double quotes, if it has any.
 func unquote(s string) string {
 	if len(s) < 2 || s[0] != '"' || s[len(s)-1] != '"' {
 		return s

@@ -33,7 +33,7 @@ func TestCaller(t *testing.T) {
 	}
 }
 
-// FuzzCaller feeds what a foreign client could send. Whatever it is, an element added behind it by the sidecar decides.
+// FuzzCaller: after any header of a client, the element that the sidecar appends decides.
 func FuzzCaller(f *testing.F) {
 	f.Add(`URI=spiffe://a/ns/b/sa/c`)
 	f.Add(`Subject="\"`)

@@ -19,10 +19,10 @@ var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
 	"rest":   func(stars int) int { return max(0, 5-stars) },
 }).Parse(pageSource))
 
-// sessionCookie holds the name of the user. It proves nothing: who signs in under a name is that user. It exists to route by user.
+// sessionCookie holds the user's name, without a proof: it exists to route by user.
 const sessionCookie = "bookinfo-user"
 
-// maxUser limits the length of a user's name.
+// maxUser bounds the length of a user's name.
 const maxUser = 64
 
 // static serves the style sheet.
@@ -42,7 +42,7 @@ type pageData struct {
 	Hops    []Hop
 }
 
-// page shows the first book. Parts that could not be had are told in their place; the page itself is always 200.
+// page shows the first book. Its status is always 200; parts that are not available show an error in their place.
 func (p productPage) page(w http.ResponseWriter, r *http.Request) {
 	v := p.gather(r.Context(), r, stock[0].ID)
 	var out bytes.Buffer
@@ -67,7 +67,8 @@ func (p productPage) page(w http.ResponseWriter, r *http.Request) {
 	_, _ = out.WriteTo(w)
 }
 
-// asUser replaces the end-user header of a browser's request by the user who signed in, so that rules of the mesh can match on it.
+// asUser replaces the end-user header of a browser's request by the name of the user who signed in, for the mesh's
+// rules.
 func asUser(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c, err := r.Cookie(sessionCookie); err == nil && validUser(c.Value) {
@@ -93,7 +94,7 @@ func logout(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, "/productpage", http.StatusSeeOther)
 }
 
-// validUser keeps names to what may stand in a cookie and in a header.
+// validUser reports whether a name may stand in a cookie and in a header.
 func validUser(name string) bool {
 	if name == "" || len(name) > maxUser {
 		return false

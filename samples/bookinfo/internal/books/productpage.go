@@ -36,19 +36,19 @@ type ProductRatingsAnswer struct {
 	Ratings RatingsAnswer `json:"ratings"`
 }
 
-// ChainAnswer is the answer to GET /api/v1/products/{id}/chain: every server that took part in the page, in the order of the calls, with the
-// caller each of them saw. The status is 503 if one of them failed.
+// ChainAnswer is the answer to GET /api/v1/products/{id}/chain: every server behind the page, in the order of the
+// calls, with the caller that it saw. The status is 503 if one of them failed.
 type ChainAnswer struct {
 	Answer
 	Hops []Hop `json:"hops"`
 }
 
-// productPage is the service in front.
+// productPage is the service that the gateway sends requests to.
 type productPage struct {
 	Config
 }
 
-// NewProductPage is the productpage service.
+// NewProductPage returns the productpage service.
 func NewProductPage(c Config) (http.Handler, error) {
 	p := productPage{c}
 	mux := newMux()
@@ -94,7 +94,8 @@ func (p productPage) ratings(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// relay fetches what another service says of the product in the path into out; it answers itself and returns false if that fails.
+// relay decodes another service's answer about the product in the path into out. If that fails, it answers the request
+// with the error and returns false.
 func (p productPage) relay(w http.ResponseWriter, r *http.Request, base string, out any) bool {
 	book, ok := find(r.PathValue("id"))
 	if !ok {
@@ -125,7 +126,7 @@ func (p productPage) chain(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, status, ChainAnswer{Answer: p.answer(r), Hops: v.hops})
 }
 
-// view is everything the page shows of one book. A part that could not be had is an error beside an empty value.
+// view is what the page shows of one book; a part that is not available has an error.
 type view struct {
 	details    DetailsAnswer
 	detailsErr *UpstreamError
@@ -134,7 +135,7 @@ type view struct {
 	hops       []Hop
 }
 
-// gather asks details and reviews, at the same time.
+// gather calls details and reviews, both at once.
 func (p productPage) gather(ctx context.Context, r *http.Request, id string) view {
 	var v view
 	var wg sync.WaitGroup

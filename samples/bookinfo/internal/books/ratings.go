@@ -10,7 +10,7 @@ type RatingsAnswer struct {
 	Ratings map[string]int `json:"ratings"`
 }
 
-// NewRatings is the ratings service.
+// NewRatings returns the ratings service.
 func NewRatings(c Config) (http.Handler, error) {
 	mux := newMux()
 	mux.HandleFunc("GET /ratings/{id}", func(w http.ResponseWriter, r *http.Request) {

@@ -7,17 +7,17 @@ import (
 	"slices"
 )
 
-// colours of the stars, by version of reviews; a version without one shows no stars and does not call ratings.
+// colours are the colours of the stars, by version of reviews; a version without one does not call ratings.
 var colours = map[string]string{"v1": "", "v2": "black", "v3": "red"}
 
-// Review is one reader's opinion.
+// Review is a reader's opinion.
 type Review struct {
 	Reviewer string  `json:"reviewer"`
 	Text     string  `json:"text"`
 	Rating   *Rating `json:"rating,omitempty"`
 }
 
-// Rating is how many stars a reader gives. Error is set instead if ratings could not tell.
+// Rating is a number of stars; Error is set instead if ratings was not available.
 type Rating struct {
 	Stars int    `json:"stars,omitempty"`
 	Color string `json:"color,omitempty"`
@@ -29,11 +29,11 @@ type ReviewsAnswer struct {
 	Answer
 	ID      string   `json:"id"`
 	Reviews []Review `json:"reviews"`
-	// Upstream are the hops behind this one.
+	// Upstream are the hops after this one.
 	Upstream []Hop `json:"upstream,omitempty"`
 }
 
-// NewReviews is the reviews service in the version of c.Server. An unknown version is an error.
+// NewReviews returns the reviews service in the version of c.Server, which must be known.
 func NewReviews(c Config) (http.Handler, error) {
 	colour, ok := colours[c.Server.Version]
 	if !ok {
@@ -55,7 +55,7 @@ func NewReviews(c Config) (http.Handler, error) {
 	return mux, nil
 }
 
-// rate adds what ratings says to the reviews, or why it says nothing, and returns the hop.
+// rate adds the answer of ratings, or its error, to the reviews, and returns the hop.
 func (c Config) rate(r *http.Request, id, colour string, reviews []Review) Hop {
 	var ratings RatingsAnswer
 	if err := c.Client.get(r.Context(), r.Header, c.URLs.Ratings+"/ratings/"+id, &ratings); err != nil {
@@ -73,7 +73,7 @@ func (c Config) rate(r *http.Request, id, colour string, reviews []Review) Hop {
 	return ratings.hop()
 }
 
-// opinions are what readers say of the book.
+// opinions returns the reviews of a book.
 func opinions(b Book) []Review {
 	return []Review{
 		{Reviewer: "Reviewer1", Text: fmt.Sprintf("I read %s on a train and missed my stop twice. Two pairs of twins are two pairs more than I expected to care about.", b.Title)},

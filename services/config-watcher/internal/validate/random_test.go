@@ -78,7 +78,7 @@ func TestAcceptedSeeds(t *testing.T) {
 		accepted := 0
 		for seed := uint64(0); seed < objects && accepted < enough; seed++ {
 			spec := newSpec()
-			protorand.World.FillSeeded(seed, spec)
+			protorand.Normalised.FillSeeded(seed, spec)
 			if accepts(spec) {
 				accepted++
 				fmt.Fprintf(&list, " %d", seed)

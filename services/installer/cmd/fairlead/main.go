@@ -1,4 +1,7 @@
-// Command fairlead runs and operates a Fairlead service mesh. `fairlead help exit-codes` lists its exit codes.
+// Command fairlead runs and operates a Fairlead service mesh; `fairlead help exit-codes` lists its exit codes. Its
+// rooms are below internal: cli is the command line; local and the packages below it are the local runtime of `fairlead
+// up`; configapi, opsclient and envoyadmin are the clients with which commands ask config-watcher, operations ports and
+// Envoys; objectfile reads files of objects.
 package main
 
 import (

@@ -9,7 +9,7 @@ import (
 )
 
 func TestWhoAmIAndCanI(t *testing.T) {
-	m := newMesh(t)
+	m := newFixture(t)
 	if out, _, err := m.run("", "config", "whoami"); err != nil || !strings.HasPrefix(out, "spiffe://cluster.local/ns/istio-system/sa/fairlead-admin, by jwt\n") || !strings.Contains(out, "admin   *") {
 		t.Errorf("whoami: %q, %v", out, err)
 	}
@@ -28,7 +28,7 @@ func TestWhoAmIAndCanI(t *testing.T) {
 }
 
 func TestBanAndUnban(t *testing.T) {
-	m := newMesh(t)
+	m := newFixture(t)
 	for name, tc := range map[string]struct{ identity, shown, until string }{
 		"short":   {"edge/batch", "ns/edge/sa/batch", "48h"},
 		"whole":   {"spiffe://cluster.local/ns/edge/sa/other", "spiffe://cluster.local/ns/edge/sa/other", ""},
@@ -66,7 +66,7 @@ func TestBanAndUnban(t *testing.T) {
 }
 
 func TestAudit(t *testing.T) {
-	m := newMesh(t)
+	m := newFixture(t)
 	line := `{"seq":7,"time":"2030-01-01T00:00:00Z","identity":"spiffe://cluster.local/ns/ops/sa/x","address":"127.0.0.1:5","call":"Apply","result":"refused","code":"PermissionDenied","suppressed":3,"objects":[{"verb":"apply","kind":"Gateway","namespace":"edge","name":"web"}],"prev":""}`
 	m.SetAudit(&configv1.ListAuditResponse{Lines: []string{line}, Verified: "1 lines, 7 to 7"})
 	out, _, err := m.run("", "config", "audit", "-n", "5", "--verify")

@@ -14,21 +14,21 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 
 	"fairlead.dev/services/installer/internal/cli"
-	"fairlead.dev/services/installer/internal/rundir"
-	"fairlead.dev/services/installer/internal/storetest"
+	"fairlead.dev/services/installer/internal/configapi/configapitest"
+	"fairlead.dev/services/installer/internal/local/rundir"
 )
 
-// mesh is a config-watcher and the flags to reach it.
-type mesh struct {
-	*storetest.Server
+// fixture is a fake config-watcher and the flags to reach it.
+type fixture struct {
+	*configapitest.Server
 	flags []string
 }
 
-func newMesh(t *testing.T) *mesh {
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	issuer := testkit.NewIssuer(t)
-	s := storetest.Start(t, storetest.Config{JWKSFile: issuer.JWKSFile, Issuer: issuer.Name})
-	return &mesh{s, []string{
+	s := configapitest.Start(t, configapitest.Config{JWKSFile: issuer.JWKSFile, Issuer: issuer.Name})
+	return &fixture{s, []string{
 		"--config-watcher-address", s.Address, "--root-cert-file", s.RootFile, "--trust-domain", testkit.TrustDomain,
 		"--token-file", issuer.TokenFile("istio-system", "fairlead-admin", "fairlead"),
 	}}
@@ -43,7 +43,7 @@ func run(stdin string, args ...string) (out string, code int, err error) {
 	return stdout.String(), process.ExitCode(err), err
 }
 
-func (m *mesh) run(stdin string, args ...string) (string, int, error) {
+func (m *fixture) run(stdin string, args ...string) (string, int, error) {
 	return run(stdin, append(args, m.flags...)...)
 }
 
@@ -85,7 +85,7 @@ func TestHelpOfExitCodes(t *testing.T) {
 }
 
 func TestApplyGetDelete(t *testing.T) {
-	m := newMesh(t)
+	m := newFixture(t)
 	name := file(t, object)
 	out, _, err := m.run("", "config", "apply", "-f", name, "--dry-run")
 	if err != nil || out != "VirtualService shop/web created (dry run)\n" || m.Object("VirtualService", "shop", "web") != nil {
@@ -120,7 +120,7 @@ func TestApplyGetDelete(t *testing.T) {
 }
 
 func TestApplyWarns(t *testing.T) {
-	m := newMesh(t)
+	m := newFixture(t)
 	name := file(t, strings.ReplaceAll(object, "web", "ineffective"))
 	const want = "VirtualService shop/ineffective created\n  warning: VirtualService shop/ineffective: spec: has no effect\n"
 	if out, _, err := m.run("", "config", "apply", "-f", name); err != nil || out != want {
@@ -132,7 +132,7 @@ func TestApplyWarns(t *testing.T) {
 }
 
 func TestRefusedInput(t *testing.T) {
-	m := newMesh(t)
+	m := newFixture(t)
 	name := file(t, object+"---\n"+strings.ReplaceAll(object, "web", "broken"))
 	_, code, err := m.run("", "config", "apply", "-f", name)
 	if code != process.ExitRefused {
@@ -149,7 +149,7 @@ func TestRefusedInput(t *testing.T) {
 }
 
 func TestApplyWait(t *testing.T) {
-	m := newMesh(t)
+	m := newFixture(t)
 	name := file(t, object)
 	node := func(pod string) string { return "sidecar~127.0.0.1~" + pod + ".shop~shop.svc.cluster.local" }
 	m.SetFleet([]*configv1.ProxyStatus{{NodeId: node("a")}, {NodeId: node("b")}}, nil)
@@ -185,8 +185,8 @@ func TestApplyWait(t *testing.T) {
 	}
 }
 
-func TestTrouble(t *testing.T) {
-	m := newMesh(t)
+func TestConnectionErrorsNameTheRemedy(t *testing.T) {
+	m := newFixture(t)
 	closed := testkit.FreeAddress(t).String()
 	strangers := testkit.NewIssuer(t).TokenFile("istio-system", "fairlead-admin", "fairlead")
 	replace := func(flag, value string) []string {
@@ -218,7 +218,7 @@ func TestTrouble(t *testing.T) {
 
 // TestRunDirectory finds the mesh by its state.json.
 func TestRunDirectory(t *testing.T) {
-	m := newMesh(t)
+	m := newFixture(t)
 	dir := t.TempDir()
 	s := rundir.State{
 		PID: os.Getpid(), Birth: rundir.Birth(os.Getpid()), TrustDomain: testkit.TrustDomain,

@@ -10,17 +10,23 @@ import (
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 
-	"fairlead.dev/services/installer/internal/store"
+	"fairlead.dev/services/installer/internal/configapi"
 )
 
-// completeTimeout bounds what completion asks: somebody waits for it with a finger on the tab key.
+// completeTimeout bounds the calls of one completion: a person has pressed the tab key and waits.
 const completeTimeout = 5 * time.Second
 
-// completion is cobra's function for completing arguments and flags' values.
+// completion is the type of cobra's functions that complete arguments and values of flags.
 type completion = func(cmd *cobra.Command, a []string, begun string) ([]string, cobra.ShellCompDirective)
 
-// asked runs a question to config-watcher for completion; without a mesh, there is nothing to complete.
-func (t *target) asked(cmd *cobra.Command, ask func(ctx context.Context, client *store.Client) []string) []string {
+// completeFlag makes values the completions of a flag. Registration fails only for a flag that the command lacks.
+func completeFlag(cmd *cobra.Command, flag string, values ...string) {
+	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// queryForCompletion runs query with a client of config-watcher. It returns nil where no mesh runs: a completion prints
+// no errors.
+func (t *target) queryForCompletion(cmd *cobra.Command, query func(ctx context.Context, client *configapi.Client) []string) []string {
 	client, err := t.dial()
 	if err != nil {
 		return nil
@@ -28,20 +34,20 @@ func (t *target) asked(cmd *cobra.Command, ask func(ctx context.Context, client 
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
 	defer cancel()
-	return ask(ctx, client)
+	return query(ctx, client)
 }
 
-// begin keeps what begins with the text, sorted, each once.
-func begin(list []string, text string) []string {
+// withPrefix returns the names of the list that begin with text, sorted, each once.
+func withPrefix(list []string, text string) []string {
 	list = slices.DeleteFunc(slices.Clone(list), func(s string) bool { return !strings.HasPrefix(s, text) })
 	slices.Sort(list)
 	return slices.Compact(list)
 }
 
-// proxyNames lists the connected proxies, and those of the run directory.
+// proxyNames lists the connected proxies and those of the run directory, in the namespace of -n.
 func (t *target) proxyNames(cmd *cobra.Command) []string {
 	namespace, _ := cmd.Flags().GetString("namespace") // no such flag: all
-	names := t.asked(cmd, func(ctx context.Context, client *store.Client) []string {
+	names := t.queryForCompletion(cmd, func(ctx context.Context, client *configapi.Client) []string {
 		res, err := client.ListProxies(ctx, &configv1.ListProxiesRequest{Namespace: namespace})
 		if err != nil {
 			return nil
@@ -62,17 +68,17 @@ func (t *target) proxyNames(cmd *cobra.Command) []string {
 	return names
 }
 
-// completeProxies completes the first so many arguments as proxies.
-func (t *target) completeProxies(arguments int) completion {
+// completeProxies completes each of the first count arguments as a proxy.
+func (t *target) completeProxies(count int) completion {
 	return func(cmd *cobra.Command, a []string, begun string) ([]string, cobra.ShellCompDirective) {
-		if len(a) >= arguments {
+		if len(a) >= count {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		return begin(t.proxyNames(cmd), begun), cobra.ShellCompDirectiveNoFileComp
+		return withPrefix(t.proxyNames(cmd), begun), cobra.ShellCompDirectiveNoFileComp
 	}
 }
 
-// completeConfig completes `proxy-config`: a section and a proxy, in either order.
+// completeConfig completes the arguments of `proxy-config`: a section and a proxy, in either order.
 func (t *target) completeConfig(cmd *cobra.Command, a []string, begun string) ([]string, cobra.ShellCompDirective) {
 	var list []string
 	switch {
@@ -83,7 +89,7 @@ func (t *target) completeConfig(cmd *cobra.Command, a []string, begun string) ([
 			list = t.proxyNames(cmd)
 		}
 	}
-	return begin(list, begun), cobra.ShellCompDirectiveNoFileComp
+	return withPrefix(list, begun), cobra.ShellCompDirectiveNoFileComp
 }
 
 func isSection(name string) bool {
@@ -93,12 +99,12 @@ func isSection(name string) bool {
 
 // completeNamespaces completes --namespace.
 func (t *target) completeNamespaces(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
-	list := t.asked(cmd, func(ctx context.Context, client *store.Client) []string {
+	list := t.queryForCompletion(cmd, func(ctx context.Context, client *configapi.Client) []string {
 		list, err := namespaces(ctx, client)
 		if err != nil {
 			return nil
 		}
 		return list
 	})
-	return begin(list, begun), cobra.ShellCompDirectiveNoFileComp
+	return withPrefix(list, begun), cobra.ShellCompDirectiveNoFileComp
 }

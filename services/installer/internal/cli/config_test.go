@@ -16,9 +16,9 @@ import (
 	"fairlead.dev/services/installer/internal/cli"
 )
 
-// withFile is a mesh of which a file has VirtualService shop/web, and where something is to be said of it.
-func withFile(t *testing.T) *mesh {
-	m := newMesh(t)
+// newFixtureWithFile is a fixture whose config-watcher has VirtualService shop/web from a file, with findings about it.
+func newFixtureWithFile(t *testing.T) *fixture {
+	m := newFixture(t)
 	until := timestamppb.New(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
 	m.SetFiles([]*configv1.Object{{
 		Key:    &configv1.ObjectKey{ApiVersion: "networking.istio.io/v1", Kind: "VirtualService", Namespace: "shop", Name: "web"},
@@ -31,8 +31,8 @@ func withFile(t *testing.T) *mesh {
 	return m
 }
 
-// says runs a command that must do well and say things.
-func (m *mesh) says(t *testing.T, args []string, want ...string) {
+// mustPrint runs a command that must succeed and print all of want.
+func (m *fixture) mustPrint(t *testing.T, args []string, want ...string) {
 	t.Helper()
 	out, code, err := m.run("", args...)
 	if err != nil || code != process.ExitOK {
@@ -46,28 +46,28 @@ func (m *mesh) says(t *testing.T, args []string, want ...string) {
 }
 
 func TestConfigOfEverySource(t *testing.T) {
-	m := withFile(t)
-	m.says(t, []string{"config", "get"}, "SOURCE", "LOCATION", "file     mesh.yaml:515 (its file is not whole, stays until 2026-01-02T03:04:05Z)")
-	m.says(t, []string{"config", "get", "vs", "web", "-n", "shop", "-o", "yaml"}, "hosts:\n  - web")
-	m.says(t, []string{"config", "status"}, "SOURCE   STATE", "file     read", "STAYS     VirtualService shop/web   file     mesh.yaml:515   mesh.yaml is gone", "UNREAD    HTTPRoute shop/r")
+	m := newFixtureWithFile(t)
+	m.mustPrint(t, []string{"config", "get"}, "SOURCE", "LOCATION", "file     mesh.yaml:515 (its file is not whole, stays until 2026-01-02T03:04:05Z)")
+	m.mustPrint(t, []string{"config", "get", "vs", "web", "-n", "shop", "-o", "yaml"}, "hosts:\n  - web")
+	m.mustPrint(t, []string{"config", "status"}, "SOURCE   STATE", "file     read", "STAYS     VirtualService shop/web   file     mesh.yaml:515   mesh.yaml is gone", "UNREAD    HTTPRoute shop/r")
 	for _, args := range [][]string{{"config", "status", "vs/web", "-n", "shop"}, {"config", "status", "vs", "web", "-n", "shop"}} {
-		m.says(t, args, "VirtualService shop/web\nin force:  yes\nsource:    file\nlocation:  mesh.yaml:515", "STAYS")
+		m.mustPrint(t, args, "VirtualService shop/web\nin force:  yes\nsource:    file\nlocation:  mesh.yaml:515", "STAYS")
 	}
-	m.says(t, []string{"config", "status", "vs/web", "-n", "shop", "-o", "json"}, `"location": "mesh.yaml:515"`, `"FINDING_TYPE_STAYS"`)
+	m.mustPrint(t, []string{"config", "status", "vs/web", "-n", "shop", "-o", "json"}, `"location": "mesh.yaml:515"`, `"FINDING_TYPE_STAYS"`)
 	name := file(t, object)
-	m.says(t, []string{"config", "apply", "-f", name}, "VirtualService shop/web created, overrides mesh.yaml:515\n")
-	m.says(t, []string{"config", "apply", "-f", name, "-o", "json"}, `"mesh.yaml:515"`)
-	m.says(t, []string{"config", "get", "vs"}, "memory   (overrides mesh.yaml:515)")
-	m.says(t, []string{"config", "get", "--source", "memory"}, "memory")
+	m.mustPrint(t, []string{"config", "apply", "-f", name}, "VirtualService shop/web created, overrides mesh.yaml:515\n")
+	m.mustPrint(t, []string{"config", "apply", "-f", name, "-o", "json"}, `"mesh.yaml:515"`)
+	m.mustPrint(t, []string{"config", "get", "vs"}, "memory   (overrides mesh.yaml:515)")
+	m.mustPrint(t, []string{"config", "get", "--source", "memory"}, "memory")
 	if out, _, err := m.run("", "config", "get", "--source", "file"); err != nil || strings.Contains(out, "web") {
 		t.Errorf("of files, where the store's counts: %q, %v", out, err)
 	}
-	m.says(t, []string{"config", "status", "vs/web", "-n", "shop"}, "source:    memory", "overrides: mesh.yaml:515")
-	m.says(t, []string{"config", "delete", "-f", name}, "VirtualService shop/web deleted; that of mesh.yaml:515 is in force\n")
+	m.mustPrint(t, []string{"config", "status", "vs/web", "-n", "shop"}, "source:    memory", "overrides: mesh.yaml:515")
+	m.mustPrint(t, []string{"config", "delete", "-f", name}, "VirtualService shop/web deleted; that of mesh.yaml:515 is in force\n")
 }
 
 func TestUnknownKindsAndNamespaces(t *testing.T) {
-	m := withFile(t)
+	m := newFixtureWithFile(t)
 	for _, tc := range []struct {
 		args []string
 		code int
@@ -88,17 +88,17 @@ func TestUnknownKindsAndNamespaces(t *testing.T) {
 			t.Errorf("%v: %d, %v; want %d, %q", tc.args, code, err, tc.code, tc.want)
 		}
 	}
-	m.says(t, []string{"proxy-status", "-n", "shop"}, "newest revision")
+	m.mustPrint(t, []string{"proxy-status", "-n", "shop"}, "newest revision")
 }
 
 func TestListsAndUnreadKindsInFiles(t *testing.T) {
-	m := newMesh(t)
+	m := newFixture(t)
 	list := file(t, "apiVersion: v1\nkind: List\nitems:\n- "+strings.ReplaceAll(strings.TrimSpace(object), "\n", "\n  ")+"\n")
-	m.says(t, []string{"config", "apply", "-f", list}, "VirtualService shop/web created\n")
+	m.mustPrint(t, []string{"config", "apply", "-f", list}, "VirtualService shop/web created\n")
 	deployment := file(t, "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\n---\n"+object)
-	m.says(t, []string{"config", "delete", "-f", deployment}, "Deployment default/web skipped (", "objects.yaml:1): the store keeps no objects of this kind\n", "VirtualService shop/web deleted\n")
-	m.says(t, []string{"config", "apply", "-f", list}, "created")
-	m.says(t, []string{"config", "delete", "-f", list}, "VirtualService shop/web deleted\n")
+	m.mustPrint(t, []string{"config", "delete", "-f", deployment}, "Deployment default/web skipped (", "objects.yaml:1): the store keeps no objects of this kind\n", "VirtualService shop/web deleted\n")
+	m.mustPrint(t, []string{"config", "apply", "-f", list}, "created")
+	m.mustPrint(t, []string{"config", "delete", "-f", list}, "VirtualService shop/web deleted\n")
 	typo := file(t, strings.Replace(object, "VirtualService", "VirtualServce", 1))
 	if _, code, err := m.run("", "config", "delete", "-f", typo); code != process.ExitRefused || !strings.Contains(err.Error(), "did you mean VirtualService?") {
 		t.Errorf("a misspelt kind: %d, %v", code, err)
@@ -106,7 +106,7 @@ func TestListsAndUnreadKindsInFiles(t *testing.T) {
 }
 
 func TestEdit(t *testing.T) {
-	m := withFile(t)
+	m := newFixtureWithFile(t)
 	dir := t.TempDir()
 	run := func(script string) (string, error) {
 		t.Helper()

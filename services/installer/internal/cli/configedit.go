@@ -14,7 +14,8 @@ import (
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 
-	"fairlead.dev/services/installer/internal/mesh"
+	"fairlead.dev/services/installer/internal/configapi"
+	"fairlead.dev/services/installer/internal/objectfile"
 )
 
 func newEdit(env Env, t *target) *cobra.Command {
@@ -60,7 +61,7 @@ func edit(ctx context.Context, env Env, t *target, key *configv1.ObjectKey, out 
 	if err := openEditor(ctx, env, file); err != nil {
 		return err
 	}
-	after, err := mesh.ReadFile(file)
+	after, err := objectfile.ReadFile(file)
 	if err != nil {
 		return err
 	}
@@ -69,7 +70,7 @@ func edit(ctx context.Context, env Env, t *target, key *configv1.ObjectKey, out 
 		return nil
 	}
 	if err := apply(ctx, env, t, applyFlags{files: []string{file}, out: newFormat("json")}, out); err != nil {
-		// The text took work: it must not be lost with the directory.
+		// The person's work must outlive the temporary directory.
 		kept, keepErr := os.CreateTemp("", "fairlead-edit-*.yaml")
 		if keepErr != nil {
 			return err
@@ -83,19 +84,16 @@ func edit(ctx context.Context, env Env, t *target, key *configv1.ObjectKey, out 
 	return nil
 }
 
-// editable is the object in force as YAML, without its status, which is not edited. The resource version of one in the
-// store is kept: an object that somebody else changes meanwhile is refused.
+// editable returns the object in force as YAML, without its status. An object of the store keeps its resource version,
+// so that apply refuses it if somebody else has changed it meanwhile.
 func editable(ctx context.Context, t *target, key *configv1.ObjectKey) ([]byte, error) {
-	client, err := t.dial()
+	var res *configv1.GetResponse
+	err := t.call(ctx, func(ctx context.Context, client *configapi.Client) (err error) {
+		res, err = client.Get(ctx, &configv1.GetRequest{Key: key, InForce: true})
+		return err
+	})
 	if err != nil {
 		return nil, err
-	}
-	defer client.Close()
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	res, err := client.Get(ctx, &configv1.GetRequest{Key: key, InForce: true})
-	if err != nil {
-		return nil, exit(client.Explain(err))
 	}
 	var tree map[string]any
 	if err := json.Unmarshal(res.GetObject().GetManifest(), &tree); err != nil {
@@ -105,7 +103,7 @@ func editable(ctx context.Context, t *target, key *configv1.ObjectKey) ([]byte, 
 	return yaml.Marshal(tree)
 }
 
-// openEditor runs the editor, a command with arguments, on a file.
+// openEditor runs the editor's command, which may have arguments, on a file.
 func openEditor(ctx context.Context, env Env, file string) error {
 	editor := env.Getenv("VISUAL")
 	orDefault(&editor, env.Getenv("EDITOR"))

@@ -13,13 +13,13 @@ import (
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 
-	"fairlead.dev/services/installer/internal/store"
+	"fairlead.dev/services/installer/internal/configapi"
 	"fairlead.dev/services/installer/internal/table"
 )
 
 // configStatusFlags are the flags of `fairlead config status`.
 type configStatusFlags struct {
-	scope
+	selection
 	out *format
 }
 
@@ -51,7 +51,7 @@ With a name it shows which source the object in force comes from, too.`,
 	return cmd
 }
 
-// objectNamed reads KIND, KIND/NAME and KIND NAME.
+// objectNamed parses KIND, KIND/NAME and KIND NAME; no argument gives two empty strings.
 func objectNamed(a []string) (kind, name string, err error) {
 	if len(a) == 0 {
 		return "", "", nil
@@ -72,26 +72,21 @@ func configStatus(ctx context.Context, t *target, f configStatusFlags, a []strin
 	if err != nil {
 		return err
 	}
-	client, err := t.dial()
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
 	req := &configv1.StatusRequest{Kind: kind, Namespace: f.namespace, Name: name}
 	if name != "" {
 		req.Namespace = objectKey(kind, f.namespace, name).GetNamespace()
 	}
-	res, err := client.Status(ctx, req)
-	if err != nil {
-		return exit(client.Explain(err))
-	}
+	var res *configv1.StatusResponse
 	var object *configv1.Object
-	if name != "" {
-		if object, err = inForce(ctx, client, objectKey(kind, f.namespace, name), len(res.GetFindings()) > 0); err != nil {
+	err = t.call(ctx, func(ctx context.Context, client *configapi.Client) (err error) {
+		if res, err = client.Status(ctx, req); err != nil || name == "" {
 			return err
 		}
+		object, err = inForce(ctx, client, objectKey(kind, f.namespace, name), len(res.GetFindings()) > 0)
+		return err
+	})
+	if err != nil {
+		return err
 	}
 	if f.out.value != "" {
 		return printStatus(out, f.out.value, object, res)
@@ -109,18 +104,18 @@ func configStatus(ctx context.Context, t *target, f configStatusFlags, a []strin
 	return findingsTable(res).Write(out)
 }
 
-// inForce fetches the object that counts. It returns nil, and no error, if no such object is in force and config-watcher
-// has findings about one of that name.
-func inForce(ctx context.Context, client *store.Client, key *configv1.ObjectKey, hasFindings bool) (*configv1.Object, error) {
+// inForce returns the object in force. If there is none and config-watcher has findings about one of that name, it
+// returns nil and no error: the findings say why.
+func inForce(ctx context.Context, client *configapi.Client, key *configv1.ObjectKey, hasFindings bool) (*configv1.Object, error) {
 	res, err := client.Get(ctx, &configv1.GetRequest{Key: key, InForce: true})
 	if err == nil {
 		return res.GetObject(), nil
 	}
 	err = client.Explain(err)
-	if missing := new(store.NotFoundError); hasFindings && errors.As(err, &missing) {
+	if missing := new(configapi.NotFoundError); hasFindings && errors.As(err, &missing) {
 		return nil, nil
 	}
-	return nil, exit(err)
+	return nil, err
 }
 
 func printInForce(out io.Writer, kind, name string, o *configv1.Object) {
@@ -146,7 +141,7 @@ func printInForce(out io.Writer, kind, name string, o *configv1.Object) {
 	}
 }
 
-// printStatus prints what config-watcher has answered as JSON or YAML.
+// printStatus prints config-watcher's answer as JSON or YAML.
 func printStatus(out io.Writer, as string, object *configv1.Object, res *configv1.StatusResponse) error {
 	status, err := messageTree(res)
 	if err != nil {

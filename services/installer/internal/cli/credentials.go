@@ -18,17 +18,17 @@ import (
 	"fairlead.dev/pkg/svid"
 	"fairlead.dev/pkg/tlsconf"
 
-	"fairlead.dev/services/installer/internal/plan"
-	"fairlead.dev/services/installer/internal/rundir"
-	"fairlead.dev/services/installer/internal/tokens"
+	"fairlead.dev/services/installer/internal/local/plan"
+	"fairlead.dev/services/installer/internal/local/rundir"
+	"fairlead.dev/services/installer/internal/local/tokens"
 )
 
-// Files of a credentials directory. The certificate's are named as istioctl --cert-dir wants them.
+// Names of the files in a credentials directory; istioctl --cert-dir expects those of certificate, key and root.
 const (
 	tokenName, rootName, chainName, keyName = "istio-token", "root-cert.pem", "cert-chain.pem", "key.pem"
 )
 
-// credentialsTimeout bounds what the ca may take.
+// credentialsTimeout bounds the wait for the ca's certificate.
 const credentialsTimeout = 30 * time.Second
 
 func newCredentials(t *target) *cobra.Command {
@@ -69,7 +69,8 @@ Whoever has the files is that account; a cluster has ` + "`kubectl create token`
 	return cmd
 }
 
-// writeCredentials issues a token with the mesh's own key and asks the mesh's ca for a certificate.
+// writeCredentials issues a token with the mesh's own signing key, gets a certificate from the mesh's ca with it, and
+// writes both with the root certificate into the directory out.
 func writeCredentials(ctx context.Context, s *rundir.State, namespace, account, out string, ttl time.Duration) error {
 	td, err := spiffeid.TrustDomainFromString(s.TrustDomain)
 	if err != nil {
@@ -106,7 +107,7 @@ func writeCredentials(ctx context.Context, s *rundir.State, namespace, account, 
 	return errors.Join(tokens.WriteFile(filepath.Join(out, chainName), m.CertPEM, 0o644), tokens.WriteFile(filepath.Join(out, keyName), m.KeyPEM, 0o600))
 }
 
-// certificate asks the mesh's ca with a token.
+// certificate gets a certificate for id from the mesh's ca, with the token in tokenFile.
 func certificate(ctx context.Context, s *rundir.State, id spiffeid.ID, tokenFile string) (*tlsconf.Material, error) {
 	ca, err := auth.WorkloadID(id.TrustDomain(), plan.SystemNamespace, "ca")
 	if err != nil {

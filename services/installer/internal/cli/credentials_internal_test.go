@@ -8,10 +8,10 @@ import (
 	"time"
 
 	"fairlead.dev/pkg/process"
-	"fairlead.dev/services/installer/internal/rundir"
+	"fairlead.dev/services/installer/internal/local/rundir"
 )
 
-// TestCredentialsOfNobody: a name that is no service account's leaves no file.
+// TestCredentialsOfNobody: a name that no service account can have leaves no file.
 func TestCredentialsOfNobody(t *testing.T) {
 	for _, account := range []string{"../x", "a/b/c"} {
 		out := filepath.Join(t.TempDir(), "out")

@@ -11,8 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"fairlead.dev/services/installer/internal/demo"
-	"fairlead.dev/services/installer/internal/ports"
+	"fairlead.dev/services/installer/internal/local/demo"
+	"fairlead.dev/services/installer/internal/local/ports"
 )
 
 func newDemo(env Env) *cobra.Command {

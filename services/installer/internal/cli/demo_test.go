@@ -9,7 +9,7 @@ import (
 	"fairlead.dev/pkg/testkit"
 )
 
-// The demo runs `fairlead up` with flags of its own, which `up` must accept.
+// The demo runs `fairlead up` with flags that it chooses, which `up` must accept.
 func TestDemoStartsAMesh(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir()) // a demo that fails keeps its directory
 	mesh := filepath.Join(t.TempDir(), "mesh.yaml")
@@ -21,7 +21,7 @@ func TestDemoStartsAMesh(t *testing.T) {
 }
 
 func TestEmptyFileIsRefusedByItsName(t *testing.T) {
-	m := newMesh(t)
+	m := newFixture(t)
 	path := filepath.Join(t.TempDir(), "empty.yaml")
 	testkit.WriteFile(t, path, []byte("\n \n"))
 	_, code, err := m.run("", "config", "apply", "-f", path)

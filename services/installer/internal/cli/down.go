@@ -15,7 +15,7 @@ import (
 
 	"fairlead.dev/pkg/process"
 
-	"fairlead.dev/services/installer/internal/rundir"
+	"fairlead.dev/services/installer/internal/local/rundir"
 )
 
 func newDown(t *target) *cobra.Command {
@@ -32,8 +32,8 @@ func newDown(t *target) *cobra.Command {
 	return cmd
 }
 
-// poll is how often another process is looked after.
-const poll = 50 * time.Millisecond
+// pollInterval is how often a command looks whether another process has ended or is ready.
+const pollInterval = 50 * time.Millisecond
 
 func down(ctx context.Context, t *target, timeout time.Duration, out io.Writer) error {
 	dir, err := rundir.Abs(t.runDir)
@@ -66,12 +66,12 @@ func down(ctx context.Context, t *target, timeout time.Duration, out io.Writer) 
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("pid %d still runs after %s; see %s, or kill it: its children end with it", pid, timeout, l.Log("fairlead"))
-		case <-time.After(poll):
+		case <-time.After(pollInterval):
 		}
 	}
 }
 
-// detach starts `fairlead up` in a session of its own and returns when it is ready.
+// detach starts `fairlead up` as a session leader in the background, and returns when the mesh is ready.
 func detach(ctx context.Context, env Env, t *target, f upFlags, out io.Writer) error {
 	tmp, err := os.MkdirTemp("", "fairlead-up-")
 	if err != nil {
@@ -107,7 +107,7 @@ func detach(ctx context.Context, env Env, t *target, f upFlags, out io.Writer) e
 		case <-ctx.Done():
 			_ = cmd.Process.Signal(syscall.SIGTERM)
 			return errors.Join(ctx.Err(), <-ended)
-		case <-time.After(poll):
+		case <-time.After(pollInterval):
 		}
 		if _, err := os.Stat(f.readyFile); err == nil {
 			break
@@ -121,7 +121,7 @@ func detach(ctx context.Context, env Env, t *target, f upFlags, out io.Writer) e
 	return nil
 }
 
-// detachFailed hands on what the background process said, with its exit code.
+// detachFailed is the error of a background process that has ended: its output and its exit code.
 func detachFailed(err error, output string) error {
 	text, readErr := os.ReadFile(output)
 	if readErr != nil {
@@ -135,7 +135,7 @@ func detachFailed(err error, output string) error {
 	return process.WithExitCode(fmt.Errorf("the mesh did not come up:\n%s", text), code)
 }
 
-// args are the flags as arguments for another `fairlead up`.
+// args returns the flags as arguments for the background process.
 func (f upFlags) args(t *target) []string {
 	list := []string{
 		"up", "--run-dir", t.runDir,

@@ -7,18 +7,18 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// filesFlag adds -f, --filename, as kubectl has it: it may be repeated, and take a list separated by commas.
+// filesFlag adds -f, --filename, as in kubectl: it may be repeated, and takes a list separated by commas.
 func filesFlag(fs *pflag.FlagSet, files *[]string, about string) {
 	fs.VarP((*fileList)(files), "filename", "f", about+"; may be repeated, or a list with commas")
 }
 
-// fileList is the value of a flag that names files.
+// fileList is the value of --filename.
 type fileList []string
 
 // String, Set and Type implement pflag.Value.
 func (l *fileList) String() string { return strings.Join(*l, ",") }
 
-// Set adds a file, or the files of a list. A file whose name has commas is taken for what it is.
+// Set adds a file, or the files of a list. A name with commas that is an existing file is taken as one file.
 func (l *fileList) Set(text string) error {
 	if _, err := os.Stat(text); err == nil || !strings.Contains(text, ",") {
 		*l = append(*l, text)
@@ -32,5 +32,5 @@ func (l *fileList) Set(text string) error {
 	return nil
 }
 
-// Type names the values.
+// Type is shown in the help.
 func (l *fileList) Type() string { return "FILE" }

@@ -1,15 +1,17 @@
 package cli
 
-// istioctlCommand says what does the work of a command of istioctl here.
+// istioctlCommand says which command of fairlead replaces one of istioctl.
 type istioctlCommand struct {
-	// name has the words, with blanks between them, that stand for the command and that fairlead does not have; empty
-	// where it has all of them. example is what users of istioctl write; rows without it are not in the table.
+	// name lists the words, separated by blanks, that users type for the command and fairlead does not know; empty if
+	// fairlead has the command. example is what users of istioctl write; rows without one are not in the table of the
+	// documentation.
 	name, example string
-	// instead is what does the work here; it is in Markdown.
+	// instead says, in Markdown, what replaces the command.
 	instead string
 }
 
-// fromIstioctl is the table "istioctl → fairlead" of docs/reference/cli.md. Unknown commands are looked up in it, too.
+// fromIstioctl is the table "istioctl → fairlead" of docs/reference/cli.md. istioctlHint looks unknown commands up in
+// it.
 var fromIstioctl = []istioctlCommand{
 	{"", "proxy-status [POD]", "`fairlead proxy-status [POD]`; a POD is shown with the revisions that it was sent and has acknowledged, not compared with a dump"},
 	{"", "proxy-config cluster|listener|route|endpoint|secret|bootstrap|ecds|all POD", "the same, with the same aliases and filters; the order of section and POD does not matter"},
@@ -44,7 +46,7 @@ var fromIstioctl = []istioctlCommand{
 	{"options", "options", "`fairlead help`"},
 }
 
-// istioctlFlags are flags of istioctl that fairlead has not, and what there is for them.
+// istioctlFlags are flags of istioctl that fairlead does not have, with what to do instead; flagHint shows it.
 var istioctlFlags = map[string]string{
 	"kubeconfig":     whichMesh,
 	"context":        whichMesh,

@@ -3,12 +3,13 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	"fairlead.dev/pkg/nearest"
 
-	"fairlead.dev/services/installer/internal/mesh"
+	"fairlead.dev/services/installer/internal/objectfile"
 )
 
 // shortKinds are kubectl's and istioctl's short names of the kinds that the store knows.
@@ -18,7 +19,7 @@ var shortKinds = map[string]string{
 	"eps": "EndpointSlice", "no": "Node", "svc": "Service", "po": "Pod", "ns": "Namespace", "cm": "ConfigMap", "sa": "ServiceAccount",
 }
 
-// kindNames are the kinds in their own spelling.
+// kindNames are the kinds that config-watcher knows, as their objects spell them.
 var kindNames = []string{
 	"VirtualService", "DestinationRule", "Gateway", "ServiceEntry", "Sidecar", "WorkloadEntry", "WorkloadGroup", "EnvoyFilter", "ProxyConfig",
 	"PeerAuthentication", "RequestAuthentication", "AuthorizationPolicy", "Telemetry", "WasmPlugin",
@@ -28,7 +29,7 @@ var kindNames = []string{
 // clusterScoped are the kinds without a namespace.
 var clusterScoped = map[string]bool{"Namespace": true, "Node": true, "IdentityBan": true}
 
-// kindSpellings are what completion offers: the kinds in lower case, and their short names.
+// kindSpellings yields what completion offers: the kinds in lower case, and their short names.
 func kindSpellings(yield func(string) bool) {
 	for _, k := range kindNames {
 		if !yield(strings.ToLower(k)) {
@@ -42,10 +43,10 @@ func kindSpellings(yield func(string) bool) {
 	}
 }
 
-// kindName makes the kind of what a person writes: short name, any case, plural. A name that is no kind's is wrong
-// usage, and the error has the nearest one.
+// kindName returns the kind that a person means: a short name, any case, the plural. An unknown name is wrong usage,
+// and the error suggests the nearest one.
 func kindName(s string) (string, error) {
-	// virtualservices.networking.istio.io
+	// The group of a name like virtualservices.networking.istio.io does not count.
 	lower, _, _ := strings.Cut(strings.ToLower(s), ".")
 	if k, ok := shortKinds[lower]; ok {
 		return k, nil
@@ -58,13 +59,8 @@ func kindName(s string) (string, error) {
 	if k, ok := written[lower]; ok {
 		return k, nil
 	}
-	var names []string
-	for name := range written {
-		names = append(names, name)
-	}
-	slices.Sort(names)
 	hint := "; kinds are " + strings.Join(kindNames, ", ")
-	if near := nearest.Name(lower, names); near != "" {
+	if near := nearest.Name(lower, slices.Sorted(maps.Keys(written))); near != "" {
 		hint = fmt.Sprintf("; did you mean %s?", written[near])
 	}
 	return "", usage(errors.New("unknown kind \"" + s + "\"" + hint))
@@ -82,8 +78,8 @@ func plural(one string) string {
 	return one + "s"
 }
 
-// unreadKind refuses an object whose kind can only be a mistake: one that is not known, in a group of Istio's.
-func unreadKind(o *mesh.Object) error {
+// checkKind refuses an object of an unknown kind in one of Istio's API groups: it is a typing mistake.
+func checkKind(o *objectfile.Object) error {
 	if slices.Contains(kindNames, o.Kind) || !strings.HasSuffix(o.GroupVersionKind().Group, ".istio.io") {
 		return nil
 	}

@@ -17,25 +17,25 @@ import (
 
 	"fairlead.dev/pkg/nearest"
 
-	"fairlead.dev/services/installer/internal/logview"
+	"fairlead.dev/services/installer/internal/local/logview"
+	"fairlead.dev/services/installer/internal/local/rundir"
 	"fairlead.dev/services/installer/internal/proxyname"
-	"fairlead.dev/services/installer/internal/rundir"
 )
 
 // logFlags are the flags of `fairlead logs`.
 type logFlags struct {
-	scope
+	selection
 	container string
 	follow    bool
 	tail      int
 	since     time.Duration
 	level     string
 	prefix    bool
-	// defaultTail and defaultPrefix are true where the flag is not given.
+	// defaultTail and defaultPrefix are true if the flag is not given.
 	defaultTail, defaultPrefix bool
 }
 
-// severalTail is how many lines of each log are shown of several logs.
+// severalTail is the default of --tail for several logs.
 const severalTail = 20
 
 func newLogs(t *target) *cobra.Command {
@@ -71,7 +71,7 @@ Exit code 0, with a line on standard error, if no line is to be shown; 1 if ther
 	fs.DurationVar(&f.since, "since", 0, "only lines younger than this, as 10m")
 	fs.StringVar(&f.level, "level", "debug", "only lines of this level and above: "+strings.Join(logview.LevelNames, ", "))
 	fs.BoolVar(&f.prefix, "prefix", false, "begin each line with the name of its log (default: if there are several)")
-	_ = cmd.RegisterFlagCompletionFunc("level", cobra.FixedCompletions(logview.LevelNames, cobra.ShellCompDirectiveNoFileComp)) // fails only if the command lacks the flag
+	completeFlag(cmd, "level", logview.LevelNames...)
 	return cmd
 }
 
@@ -83,7 +83,7 @@ func showLogs(ctx context.Context, t *target, names []string, f logFlags, out, d
 	if f.since < 0 {
 		return usage(fmt.Errorf("--since %s is negative", f.since))
 	}
-	state, err := t.anyState()
+	state, err := t.lastState()
 	if err != nil {
 		return err
 	}
@@ -91,7 +91,7 @@ func showLogs(ctx context.Context, t *target, names []string, f logFlags, out, d
 	if err != nil {
 		return err
 	}
-	opts := logview.Options{Tail: f.tail, Level: level, Poll: 2 * poll}
+	opts := logview.Options{Tail: f.tail, Level: level, Poll: 2 * pollInterval}
 	if f.since > 0 {
 		opts.Since = time.Now().Add(-f.since)
 	}
@@ -131,28 +131,28 @@ func showLogs(ctx context.Context, t *target, names []string, f logFlags, out, d
 	return r.Follow(ctx, func(l logview.Line) error { return errors.Join(show(l), buffered.Flush()) })
 }
 
-// anyState is the state of the mesh of the run directory, whether it runs or has ended.
-func (t *target) anyState() (*rundir.State, error) {
+// lastState reads the state of the run directory's mesh, which may have ended.
+func (t *target) lastState() (*rundir.State, error) {
 	dir, err := rundir.Abs(t.runDir)
 	if err != nil {
 		return nil, err
 	}
 	state, err := rundir.Read(dir)
 	if errors.Is(err, os.ErrNotExist) {
-		return t.state() // which says what to do
+		return t.state() // for its error, which names the remedy
 	}
 	return state, err
 }
 
-// meshProcess is one of a mesh's processes with the Pod that it belongs to, if any.
+// meshProcess is a process of the mesh with its log; pod is nil for a service.
 type meshProcess struct {
 	name, log string
-	// program of a service.
+	// program is a service's binary, "xds-server" of xds-server-0.
 	program string
 	pod     *rundir.Pod
 }
 
-// processes lists a mesh's processes: `fairlead up` itself, services, and those of the Pods.
+// processes lists `fairlead up` itself, the services, and the processes of the Pods.
 func processes(s *rundir.State) []meshProcess {
 	list := []meshProcess{{name: "fairlead", log: rundir.Layout{Dir: s.RunDir}.Log("fairlead")}}
 	for _, svc := range s.Services {
@@ -170,7 +170,7 @@ func processes(s *rundir.State) []meshProcess {
 	return list
 }
 
-// sources finds the logs that names mean, in the order of the processes.
+// sources returns the logs that names and flags choose, in the order of processes.
 func (f logFlags) sources(s *rundir.State, names []string) ([]logview.Source, error) {
 	selector, err := f.labels()
 	if err != nil {
@@ -182,14 +182,14 @@ func (f logFlags) sources(s *rundir.State, names []string) ([]logview.Source, er
 		}
 	}
 	all := processes(s)
-	// Flags about Pods leave out what is none.
+	// With a flag about Pods, no name means all Pods and no services.
 	podsOnly := f.namespace != "" || f.container != "" || selector != nil
 	chosen := make([]bool, len(all))
 	for i, p := range all {
 		chosen[i] = len(names) == 0 && (p.pod != nil || !podsOnly)
 	}
 	for _, name := range names {
-		if err := f.mark(all, chosen, name); err != nil {
+		if err := f.selectByName(all, chosen, name); err != nil {
 			return nil, err
 		}
 	}
@@ -220,8 +220,8 @@ func (f logFlags) sources(s *rundir.State, names []string) ([]logview.Source, er
 	return nil, errors.New("no process has all that the flags ask for; `fairlead logs` without them shows all")
 }
 
-// mark chooses the processes of a name.
-func (f logFlags) mark(all []meshProcess, chosen []bool, name string) error {
+// selectByName sets chosen for the processes that a name means: a process, a program or a Pod.
+func (f logFlags) selectByName(all []meshProcess, chosen []bool, name string) error {
 	found := false
 	var services []string
 	var pods []proxyname.Proxy
@@ -272,7 +272,7 @@ func (f logFlags) mark(all []meshProcess, chosen []bool, name string) error {
 	return nil
 }
 
-// knownNamespace refuses a namespace that no Pod is in.
+// knownNamespace returns a *namespaceError if no Pod is in the namespace.
 func knownNamespace(s *rundir.State, name string) error {
 	var there []string
 	for _, p := range s.Pods {
@@ -287,7 +287,7 @@ func knownNamespace(s *rundir.State, name string) error {
 
 // completeLogs completes names of processes and Pods.
 func (t *target) completeLogs(_ *cobra.Command, a []string, begun string) ([]string, cobra.ShellCompDirective) {
-	state, err := t.anyState()
+	state, err := t.lastState()
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
@@ -300,5 +300,5 @@ func (t *target) completeLogs(_ *cobra.Command, a []string, begun string) ([]str
 		}
 	}
 	list = slices.DeleteFunc(list, func(name string) bool { return slices.Contains(a, name) })
-	return begin(list, begun), cobra.ShellCompDirectiveNoFileComp
+	return withPrefix(list, begun), cobra.ShellCompDirectiveNoFileComp
 }

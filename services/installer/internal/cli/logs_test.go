@@ -13,7 +13,7 @@ import (
 	"fairlead.dev/pkg/testkit"
 
 	"fairlead.dev/services/installer/internal/cli"
-	"fairlead.dev/services/installer/internal/rundir"
+	"fairlead.dev/services/installer/internal/local/rundir"
 )
 
 // loggedMesh is the run directory of a mesh that has ended.

@@ -18,7 +18,7 @@ import (
 // short is istioctl's name of the output that a command has without -o.
 const short = "short"
 
-// format is the value of -o; "" means the table that a command prints without it.
+// format is the value of -o; empty means the command's table.
 type format struct {
 	value   string
 	allowed []string
@@ -42,15 +42,13 @@ func (f *format) Set(s string) error {
 	return nil
 }
 
-// Type names the values.
+// Type is shown in the help.
 func (f *format) Type() string { return strings.Join(f.allowed, "|") }
 
 // outputFlag adds -o.
 func outputFlag(cmd *cobra.Command, f *format) {
 	cmd.Flags().VarP(f, "output", "o", "output format")
-	_ = cmd.RegisterFlagCompletionFunc("output", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		return f.allowed, cobra.ShellCompDirectiveNoFileComp
-	}) // fails only if the command lacks the flag
+	completeFlag(cmd, "output", f.allowed...)
 }
 
 // printTree prints a value as JSON or YAML.
@@ -71,8 +69,8 @@ func printMessage(w io.Writer, as string, m proto.Message) error {
 	return printTree(w, as, tree)
 }
 
-// messageTree is a protobuf message, with all of its fields, as what encoding/json prints: protojson itself varies its
-// blanks on purpose, and people compare what a command prints.
+// messageTree converts a protobuf message, with all of its fields, to what encoding/json prints. protojson varies its
+// blanks on purpose, and people compare outputs.
 func messageTree(m proto.Message) (tree any, err error) {
 	text, err := protojson.MarshalOptions{EmitUnpopulated: true}.Marshal(m)
 	if err != nil {
@@ -82,7 +80,7 @@ func messageTree(m proto.Message) (tree any, err error) {
 	return tree, err
 }
 
-// printJSONOr prints JSON text as JSON or as YAML.
+// printJSONOr prints JSON text, as YAML if asYAML is set.
 func printJSONOr(w io.Writer, text []byte, asYAML bool) error {
 	if asYAML {
 		y, err := yaml.JSONToYAML(text)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 
@@ -14,38 +15,38 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 
 	"fairlead.dev/pkg/nearest"
+	"fairlead.dev/services/installer/internal/configapi"
 	"fairlead.dev/services/installer/internal/proxyname"
-	"fairlead.dev/services/installer/internal/store"
 )
 
-// scope are the flags that say which namespaces a command is about.
-type scope struct {
+// selection holds the flags that choose objects or proxies: namespace and labels.
+type selection struct {
 	namespace string
 	all       bool
 	selector  string
 }
 
-// register adds -n and -A; about ends the description of -n.
-func (s *scope) register(cmd *cobra.Command, t *target, about string) {
+// register adds -n and -A; about ends the help of -n.
+func (s *selection) register(cmd *cobra.Command, t *target, about string) {
 	fs := cmd.Flags()
 	t.namespaceFlag(cmd, &s.namespace, "namespace "+about)
 	fs.BoolVarP(&s.all, "all-namespaces", "A", false, "all namespaces")
 	cmd.MarkFlagsMutuallyExclusive("namespace", "all-namespaces")
 }
 
-// namespaceFlag adds -n, which completion completes with the namespaces of the mesh.
+// namespaceFlag adds -n, and completes it with the namespaces of the mesh.
 func (t *target) namespaceFlag(cmd *cobra.Command, namespace *string, about string) {
 	cmd.Flags().StringVarP(namespace, "namespace", "n", "", about)
 	_ = cmd.RegisterFlagCompletionFunc("namespace", t.completeNamespaces) // fails only if the command lacks the flag
 }
 
-// registerSelector adds -l.
-func (s *scope) registerSelector(cmd *cobra.Command, of string) {
+// registerSelector adds -l; of says whose labels.
+func (s *selection) registerSelector(cmd *cobra.Command, of string) {
 	cmd.Flags().StringVarP(&s.selector, "selector", "l", "", "only those whose "+of+" match, as in app=web,version!=v1")
 }
 
-// labels reads the selector; nil if there is none.
-func (s *scope) labels() (labels.Selector, error) {
+// labels parses -l; nil without one.
+func (s *selection) labels() (labels.Selector, error) {
 	if s.selector == "" {
 		return nil, nil
 	}
@@ -56,7 +57,7 @@ func (s *scope) labels() (labels.Selector, error) {
 	return selector, nil
 }
 
-// namespaceError says that the mesh does not have a namespace.
+// namespaceError is the error for a namespace that the mesh does not have.
 type namespaceError struct {
 	name  string
 	there []string
@@ -71,19 +72,19 @@ func (e *namespaceError) Error() string {
 	return text
 }
 
-// namespaces lists those that proxies and objects are in.
-func namespaces(ctx context.Context, client *store.Client) ([]string, error) {
+// namespaces lists the namespaces of all proxies and objects in force.
+func namespaces(ctx context.Context, client *configapi.Client) ([]string, error) {
 	found := map[string]bool{}
 	proxies, err := client.ListProxies(ctx, &configv1.ListProxiesRequest{})
 	if err != nil {
-		return nil, client.Explain(err)
+		return nil, err
 	}
 	for _, p := range proxies.GetProxies() {
 		found[p.GetNamespace()] = true
 	}
 	objects, err := client.List(ctx, &configv1.ListRequest{InForce: true, WithoutManifests: true})
 	if err != nil {
-		return nil, client.Explain(err)
+		return nil, err
 	}
 	for _, o := range objects.GetObjects() {
 		if found[o.GetKey().GetNamespace()] = true; o.GetKey().GetKind() == "Namespace" {
@@ -91,63 +92,54 @@ func namespaces(ctx context.Context, client *store.Client) ([]string, error) {
 		}
 	}
 	delete(found, "")
-	var list []string
-	for name := range found {
-		list = append(list, name)
-	}
-	slices.Sort(list)
-	return list, nil
+	return slices.Sorted(maps.Keys(found)), nil
 }
 
-// fleet asks config-watcher for the proxies of a scope. A namespace that the mesh does not have is an error.
-func (t *target) fleet(ctx context.Context, s scope) (*configv1.ListProxiesResponse, error) {
+// listProxies asks config-watcher for the connected proxies that a selection means. A namespace that the mesh does not
+// have is a *namespaceError.
+func (t *target) listProxies(ctx context.Context, s selection) (res *configv1.ListProxiesResponse, err error) {
 	selector, err := s.labels()
 	if err != nil {
 		return nil, err
 	}
-	client, err := t.dial()
-	if err != nil {
-		return nil, err
-	}
-	defer client.Close()
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	res, err := client.ListProxies(ctx, &configv1.ListProxiesRequest{Namespace: s.namespace})
-	if err != nil {
-		return nil, exit(client.Explain(err))
-	}
-	res.Proxies = slices.DeleteFunc(res.GetProxies(), func(p *configv1.ProxyStatus) bool {
-		return s.namespace != "" && p.GetNamespace() != s.namespace
-	})
-	if s.namespace != "" && len(res.GetProxies()) == 0 {
-		there, err := namespaces(ctx, client)
+	err = t.call(ctx, func(ctx context.Context, client *configapi.Client) (err error) {
+		if res, err = client.ListProxies(ctx, &configv1.ListProxiesRequest{Namespace: s.namespace}); err != nil {
+			return err
+		}
+		res.Proxies = slices.DeleteFunc(res.GetProxies(), func(p *configv1.ProxyStatus) bool {
+			return s.namespace != "" && p.GetNamespace() != s.namespace
+		})
+		if s.namespace != "" && len(res.GetProxies()) == 0 {
+			there, err := namespaces(ctx, client)
+			if err != nil {
+				return err
+			}
+			if !slices.Contains(there, s.namespace) {
+				return &namespaceError{s.namespace, there}
+			}
+		}
+		if selector == nil {
+			return nil
+		}
+		of, err := workloadLabels(ctx, client, s.namespace)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		if !slices.Contains(there, s.namespace) {
-			return nil, &namespaceError{s.namespace, there}
-		}
-	}
-	if selector == nil {
-		return res, nil
-	}
-	of, err := workloadLabels(ctx, client, s.namespace)
-	if err != nil {
-		return nil, err
-	}
-	res.Proxies = slices.DeleteFunc(res.GetProxies(), func(p *configv1.ProxyStatus) bool {
-		return !selector.Matches(of[p.GetNamespace()+"/"+podName(p)])
+		res.Proxies = slices.DeleteFunc(res.GetProxies(), func(p *configv1.ProxyStatus) bool {
+			return !selector.Matches(of[p.GetNamespace()+"/"+podName(p)])
+		})
+		return nil
 	})
-	return res, nil
+	return res, err
 }
 
-// workloadLabels are the labels of Pods and WorkloadEntries, by "<namespace>/<name>".
-func workloadLabels(ctx context.Context, client *store.Client, namespace string) (map[string]labels.Set, error) {
+// workloadLabels returns the labels of Pods and WorkloadEntries by "<namespace>/<name>".
+func workloadLabels(ctx context.Context, client *configapi.Client, namespace string) (map[string]labels.Set, error) {
 	out := map[string]labels.Set{}
 	for _, kind := range []string{"WorkloadEntry", "Pod"} {
 		res, err := client.List(ctx, &configv1.ListRequest{Kind: kind, Namespace: namespace, InForce: true})
 		if err != nil {
-			return nil, exit(client.Explain(err))
+			return nil, err
 		}
 		for _, o := range res.GetObjects() {
 			var tree struct {
@@ -163,8 +155,8 @@ func workloadLabels(ctx context.Context, client *store.Client, namespace string)
 	return out, nil
 }
 
-// selected keeps the objects that a selector of labels selects.
-func selected(objects []*configv1.Object, selector labels.Selector) ([]*configv1.Object, error) {
+// filterByLabels returns the objects that a selector selects.
+func filterByLabels(objects []*configv1.Object, selector labels.Selector) ([]*configv1.Object, error) {
 	kept := []*configv1.Object{}
 	for _, o := range objects {
 		var tree struct {
@@ -180,15 +172,16 @@ func selected(objects []*configv1.Object, selector labels.Selector) ([]*configv1
 	return kept, nil
 }
 
-// podName is the name of the proxy's workload.
+// podName is the name of the proxy's workload, without its namespace.
 func podName(p *configv1.ProxyStatus) string {
 	return strings.TrimSuffix(proxyName(p.GetNodeId()), "."+p.GetNamespace())
 }
 
-// choose returns the proxies of a name, verified ones before those that only say so, at least one.
-func choose(all []*configv1.ProxyStatus, wanted proxyname.Wanted) ([]*configv1.ProxyStatus, error) {
+// matchProxies returns the proxies that a name means, at least one. Where a verified proxy has a name, unverified ones
+// of the same name are left out: anybody may claim it.
+func matchProxies(all []*configv1.ProxyStatus, wanted proxyname.Wanted) ([]*configv1.ProxyStatus, error) {
 	all = verifiedFirst(all)
-	found, err := wanted.Find(refs(all))
+	found, err := wanted.Find(proxyRefs(all))
 	if err != nil {
 		return nil, err
 	}
@@ -205,10 +198,10 @@ func choose(all []*configv1.ProxyStatus, wanted proxyname.Wanted) ([]*configv1.P
 	return kept, nil
 }
 
-// chooseOne is choose for a command that needs a single proxy.
-func chooseOne(all []*configv1.ProxyStatus, wanted proxyname.Wanted) (*configv1.ProxyStatus, error) {
+// matchOneProxy is matchProxies for commands that need a single proxy.
+func matchOneProxy(all []*configv1.ProxyStatus, wanted proxyname.Wanted) (*configv1.ProxyStatus, error) {
 	all = verifiedFirst(all)
-	i, err := wanted.One(refs(all))
+	i, err := wanted.One(proxyRefs(all))
 	if err != nil {
 		return nil, err
 	}
@@ -229,7 +222,7 @@ func verifiedFirst(all []*configv1.ProxyStatus) []*configv1.ProxyStatus {
 	return all
 }
 
-func refs(all []*configv1.ProxyStatus) []proxyname.Proxy {
+func proxyRefs(all []*configv1.ProxyStatus) []proxyname.Proxy {
 	list := make([]proxyname.Proxy, 0, len(all))
 	for _, p := range all {
 		name, namespace, _ := strings.Cut(proxyName(p.GetNodeId()), ".")
@@ -241,8 +234,8 @@ func refs(all []*configv1.ProxyStatus) []proxyname.Proxy {
 	return list
 }
 
-// nothing says on standard error that there is nothing to show: standard output stays what it is with something.
-func nothing(w io.Writer, what string, s scope) error {
+// reportEmpty says on standard error that nothing matches; standard output keeps the form that it has for results.
+func reportEmpty(w io.Writer, what string, s selection) error {
 	if s.namespace != "" {
 		what += fmt.Sprintf(" in namespace %s", s.namespace)
 	}

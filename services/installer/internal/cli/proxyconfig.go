@@ -15,13 +15,13 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"fairlead.dev/services/installer/internal/envoyadmin"
-	"fairlead.dev/services/installer/internal/mesh"
+	"fairlead.dev/services/installer/internal/local/rundir"
+	"fairlead.dev/services/installer/internal/objectfile"
 	"fairlead.dev/services/installer/internal/proxyname"
-	"fairlead.dev/services/installer/internal/rundir"
 	"fairlead.dev/services/installer/internal/table"
 )
 
-// proxyless is the kind of a Pod whose program speaks xDS itself: it has an agent and no Envoy.
+// proxyless is rundir's kind of a Pod whose application is a proxyless gRPC client: it has an agent and no Envoy.
 const proxyless = "proxyless"
 
 // configFlags are the flags of `fairlead proxy-config`.
@@ -93,17 +93,14 @@ Exit code 0, with a line on standard error, if nothing is there or nothing passe
 	cmd.MarkFlagsMutuallyExclusive("served", "filename")
 	outputFlag(cmd, f.out)
 	t.registerServers(fs)
-	complete := func(flag string, values ...string) {
-		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)) // fails only if the command lacks the flag
-	}
-	complete("direction", "inbound", "outbound")
-	complete("type", "EDS", "STATIC", "STRICT_DNS", "LOGICAL_DNS", "ORIGINAL_DST", "HTTP", "TCP", "HTTP+TCP")
-	complete("status", "HEALTHY", "UNHEALTHY", "DEGRADED", "DRAINING")
-	complete("level", envoyadmin.LogLevels...)
+	completeFlag(cmd, "direction", "inbound", "outbound")
+	completeFlag(cmd, "type", "EDS", "STATIC", "STRICT_DNS", "LOGICAL_DNS", "ORIGINAL_DST", "HTTP", "TCP", "HTTP+TCP")
+	completeFlag(cmd, "status", "HEALTHY", "UNHEALTHY", "DEGRADED", "DRAINING")
+	completeFlag(cmd, "level", envoyadmin.LogLevels...)
 	return cmd
 }
 
-// check refuses flags that do not go with the section.
+// check refuses flags that have no meaning for the section.
 func (f configFlags) check(sec envoyadmin.Section) error {
 	switch {
 	case sec == allSections:
@@ -126,9 +123,9 @@ func (f configFlags) check(sec envoyadmin.Section) error {
 func proxyConfig(ctx context.Context, env Env, t *target, a []string, f configFlags, out, diagnostics io.Writer) error {
 	switch {
 	case f.file != "":
-		return fileConfig(env, a[0], f, out, diagnostics)
+		return dumpFileConfig(env, a[0], f, out, diagnostics)
 	case f.selector != "":
-		return logsOfMany(ctx, t, a[0], f, out, diagnostics)
+		return logLevelsBySelector(ctx, t, a[0], f, out, diagnostics)
 	}
 	sec, proxy, err := sectionAndProxy(a)
 	if err == nil {
@@ -149,17 +146,17 @@ func proxyConfig(ctx context.Context, env Env, t *target, a []string, f configFl
 	}
 	pod, err := state.Proxy(proxy, f.namespace)
 	if missing := new(proxyname.NotFoundError); errors.As(err, &missing) {
-		return elsewhere(ctx, t, proxy, sec, f, err, out, diagnostics)
+		return showConnectedElsewhere(ctx, t, proxy, sec, f, err, out, diagnostics)
 	}
 	if err != nil {
 		return err
 	}
 	if pod.Kind == proxyless {
-		return programConfig(ctx, t, pod, sec, f, out, diagnostics)
+		return proxylessConfig(ctx, t, pod, sec, f, out, diagnostics)
 	}
 	client := envoyadmin.New(pod.Agent.AdminSocket)
 	if sec == logLevels {
-		err = logConfig(ctx, client, f, out)
+		err = logLevelConfig(ctx, client, f, out)
 	} else {
 		err = envoyConfig(ctx, client, pod.ID(), sec, f, out, diagnostics)
 	}
@@ -169,10 +166,10 @@ func proxyConfig(ctx context.Context, env Env, t *target, a []string, f configFl
 	return nil
 }
 
-// elsewhere shows the control plane's view of a proxy that is connected and not one of the run directory's. missing
-// says that the run directory does not have it.
-func elsewhere(ctx context.Context, t *target, proxy string, sec envoyadmin.Section, f configFlags, missing error, out, diagnostics io.Writer) error {
-	c, err := t.connect(ctx, proxy, f.namespace)
+// showConnectedElsewhere shows what the xds-server has for a connected proxy that this run directory did not start.
+// missing is the error to return if no such proxy is connected either.
+func showConnectedElsewhere(ctx context.Context, t *target, proxy string, sec envoyadmin.Section, f configFlags, missing error, out, diagnostics io.Writer) error {
+	c, err := t.findProxy(ctx, proxy, f.namespace)
 	if unknown := new(namespaceError); errors.As(err, &unknown) {
 		return err
 	}
@@ -186,8 +183,8 @@ func elsewhere(ctx context.Context, t *target, proxy string, sec envoyadmin.Sect
 	return c.showServed(ctx, sec, f, out, diagnostics)
 }
 
-// programConfig shows what the control plane has for a gRPC program, which has no Envoy that could be asked.
-func programConfig(ctx context.Context, t *target, pod *rundir.Pod, sec envoyadmin.Section, f configFlags, out, diagnostics io.Writer) error {
+// proxylessConfig shows what the xds-server has for a proxyless gRPC client: it has no Envoy to ask.
+func proxylessConfig(ctx context.Context, t *target, pod *rundir.Pod, sec envoyadmin.Section, f configFlags, out, diagnostics io.Writer) error {
 	switch sec {
 	case logLevels:
 		return fmt.Errorf("%s is a gRPC program without an Envoy: set its log levels by its own means, as GRPC_GO_LOG_SEVERITY_LEVEL or GRPC_VERBOSITY in its environment", pod.ID())
@@ -204,8 +201,8 @@ func programConfig(ctx context.Context, t *target, pod *rundir.Pod, sec envoyadm
 	return servedConfig(ctx, t, pod.ID(), sec, f, out, diagnostics)
 }
 
-// fileConfig shows a dump that somebody has kept.
-func fileConfig(env Env, section string, f configFlags, out, diagnostics io.Writer) error {
+// dumpFileConfig shows a section of a config dump in a file.
+func dumpFileConfig(env Env, section string, f configFlags, out, diagnostics io.Writer) error {
 	sec, ok := findSection(section, false)
 	if !ok {
 		return usage(fmt.Errorf("%q is no section; choose one of %s", section, strings.Join(sectionNames(), ", ")))
@@ -216,9 +213,9 @@ func fileConfig(env Env, section string, f configFlags, out, diagnostics io.Writ
 	var text []byte
 	var err error
 	if f.file == "-" {
-		text, err = mesh.Read("standard input", env.In)
+		text, err = objectfile.Read("standard input", env.In)
 	} else {
-		text, err = readAny(f.file)
+		text, err = readAnyFile(f.file)
 	}
 	if err != nil {
 		return err
@@ -230,12 +227,12 @@ func fileConfig(env Env, section string, f configFlags, out, diagnostics io.Writ
 	return showDump(dump, f.file, sec, f, dump.EndpointsTable, out, diagnostics)
 }
 
-// logsOfMany shows and sets the log levels of all proxies that a selector selects.
-func logsOfMany(ctx context.Context, t *target, section string, f configFlags, out, diagnostics io.Writer) error {
+// logLevelsBySelector shows, and sets if the flags say so, the log levels of all Envoys whose Pods -l selects.
+func logLevelsBySelector(ctx context.Context, t *target, section string, f configFlags, out, diagnostics io.Writer) error {
 	if sec, _ := findSection(section, false); sec != logLevels {
 		return usage(errors.New("--selector is for `fairlead proxy-config log`; name one PROXY for the other sections"))
 	}
-	which := scope{namespace: f.namespace, selector: f.selector}
+	which := selection{namespace: f.namespace, selector: f.selector}
 	selector, err := which.labels()
 	if err != nil {
 		return err
@@ -262,7 +259,7 @@ func logsOfMany(ctx context.Context, t *target, section string, f configFlags, o
 		return printTree(out, f.out.value, loggers)
 	}
 	if len(names) == 0 {
-		return nothing(diagnostics, "proxies", which)
+		return reportEmpty(diagnostics, "proxies", which)
 	}
 	slices.Sort(names)
 	tab := &table.Table{Header: []string{"PROXY", "LOGGER", "LEVEL"}}
@@ -274,7 +271,7 @@ func logsOfMany(ctx context.Context, t *target, section string, f configFlags, o
 	return tab.Write(out)
 }
 
-// setLoggers lists the loggers of an Envoy, after it has set what the flags ask for.
+// setLoggers sets the log levels that the flags ask for, and lists the loggers.
 func setLoggers(ctx context.Context, client *envoyadmin.Client, f configFlags) ([]envoyadmin.Logger, error) {
 	switch {
 	case f.reset:
@@ -285,7 +282,7 @@ func setLoggers(ctx context.Context, client *envoyadmin.Client, f configFlags) (
 	return client.Loggers(ctx)
 }
 
-func logConfig(ctx context.Context, client *envoyadmin.Client, f configFlags, out io.Writer) error {
+func logLevelConfig(ctx context.Context, client *envoyadmin.Client, f configFlags, out io.Writer) error {
 	list, err := setLoggers(ctx, client, f)
 	if err != nil {
 		return err
@@ -296,7 +293,7 @@ func logConfig(ctx context.Context, client *envoyadmin.Client, f configFlags, ou
 	return envoyadmin.LoggersTable(list).Write(out)
 }
 
-// envoyConfig asks an Envoy.
+// envoyConfig shows a section of what an Envoy holds.
 func envoyConfig(ctx context.Context, client *envoyadmin.Client, name string, sec envoyadmin.Section, f configFlags, out, diagnostics io.Writer) error {
 	dump, err := client.Dump(ctx)
 	if err != nil {
@@ -312,16 +309,17 @@ func envoyConfig(ctx context.Context, client *envoyadmin.Client, name string, se
 	return showDump(dump, name, sec, f, endpoints, out, diagnostics)
 }
 
-// tabled are the sections that have a table, in the order in which `all` shows them.
-var tabled = []envoyadmin.Section{
+// tableSections are the sections that `all` shows, in this order.
+var tableSections = []envoyadmin.Section{
 	envoyadmin.Clusters, envoyadmin.Listeners, envoyadmin.Routes, envoyadmin.Endpoints, envoyadmin.Secrets, envoyadmin.Extensions,
 }
 
-// showDump prints a section of a dump, or all of them. endpoints makes their table, nil for that of the dump.
+// showDump prints a section of a dump, or all of them. endpoints makes the table of endpoints; nil takes them from the
+// dump.
 func showDump(dump *envoyadmin.Dump, name string, sec envoyadmin.Section, f configFlags, endpoints func() (*table.Table, error), out, diagnostics io.Writer) error {
 	wanted := []envoyadmin.Section{sec}
 	if sec == allSections {
-		wanted = tabled
+		wanted = tableSections
 	}
 	for _, s := range wanted {
 		var err error

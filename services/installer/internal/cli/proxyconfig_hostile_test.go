@@ -7,7 +7,7 @@ import (
 	"fairlead.dev/pkg/process"
 )
 
-// TestDumpWithoutEnd: a file that never ends is refused once it is longer than any dump.
+// TestDumpWithoutEnd: a file that never ends is refused once it is longer than objectfile.MaxFileBytes.
 func TestDumpWithoutEnd(t *testing.T) {
 	_, code, err := run("", "proxy-config", "clusters", "-f", "/dev/zero")
 	if code == process.ExitOK || err == nil || !strings.Contains(err.Error(), "/dev/zero") {

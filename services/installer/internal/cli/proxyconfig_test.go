@@ -17,10 +17,10 @@ import (
 	"fairlead.dev/pkg/testkit"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 
-	"fairlead.dev/services/installer/internal/rundir"
+	"fairlead.dev/services/installer/internal/local/rundir"
 )
 
-// kept is what an Envoy has dumped.
+// kept is an Envoy's dump in a file.
 const kept = "../envoyadmin/testdata/config_dump.json"
 
 // firstCells are the first cells of a table's rows, each once.
@@ -59,7 +59,7 @@ func TestProxyConfigOfAFile(t *testing.T) {
 	if err != nil || json.Unmarshal([]byte(out), &tree) != nil || len(tree.Configs) < 4 || strings.Contains(out, `"name": "PassthroughCluster"`) {
 		t.Errorf("all as JSON: %d configs, %v", len(tree.Configs), err)
 	}
-	// What was written may be read again.
+	// The output of -o json can be read with --file.
 	file := filepath.Join(t.TempDir(), "dump")
 	testkit.WriteFile(t, file, []byte(out))
 	if out, _, _, err := split(nil, "pc", "c", "-f", file); err != nil || strings.Join(firstCells(out), " ") != "reviews.default.svc.cluster.local" {
@@ -111,7 +111,7 @@ func envoy(t *testing.T) string {
 	return lis.Addr().String()
 }
 
-// addPods adds an Envoy, a gRPC program and a plain Pod to the state of a run directory.
+// addPods adds an Envoy, a proxyless gRPC client and a plain Pod to the state of a run directory.
 func addPods(t *testing.T, dir string) {
 	t.Helper()
 	s, err := rundir.Read(dir)
@@ -131,7 +131,7 @@ func addPods(t *testing.T, dir string) {
 }
 
 func TestProxyConfigOfAMesh(t *testing.T) {
-	m := newMesh(t)
+	m := newFixture(t)
 	const node, far = "sidecar~10.0.0.1~grpc-0.shop~shop.svc.cluster.local#0001", "sidecar~10.0.0.2~far-0.shop~x"
 	m.SetFleet([]*configv1.ProxyStatus{
 		{NodeId: node, Namespace: "shop", XdsServer: "xds-server-0/1"}, {NodeId: far, Namespace: "shop", XdsServer: "xds-server-1/1"},

@@ -9,19 +9,19 @@ import (
 	"github.com/spf13/cobra"
 
 	"fairlead.dev/services/installer/internal/envoyadmin"
-	"fairlead.dev/services/installer/internal/rundir"
+	"fairlead.dev/services/installer/internal/local/rundir"
 )
 
 func newProxy(t *target) *cobra.Command {
 	return group("proxy", "Operate a proxy", newProxyRenew(t))
 }
 
-// renewal is what `proxy renew` tells.
+// renewal is what `proxy renew` prints.
 type renewal struct {
 	Proxy  string                  `json:"proxy"`
 	Before *envoyadmin.Certificate `json:"before"`
 	After  *envoyadmin.Certificate `json:"after"`
-	// Milliseconds until Envoy served with the new certificate.
+	// Milliseconds is the time until Envoy had the new certificate.
 	Milliseconds float64 `json:"milliseconds"`
 }
 
@@ -93,12 +93,12 @@ func renew(ctx context.Context, t *target, name, namespace string, timeout time.
 		select {
 		case <-ctx.Done():
 			return nil, fmt.Errorf("proxy %s has no new certificate after %s; see %s", pod.ID(), timeout, pod.Agent.Log)
-		case <-time.After(poll):
+		case <-time.After(pollInterval):
 		}
 	}
 }
 
-// askRenewal sends the agent the signal on which it renews.
+// askRenewal sends the agent SIGUSR1, on which it renews its certificate.
 func askRenewal(p rundir.Process) error {
 	if p.PID == 0 || rundir.Birth(p.PID) != p.Birth {
 		return fmt.Errorf("its agent does not run; see %s", p.Log)

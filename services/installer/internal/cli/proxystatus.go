@@ -23,7 +23,7 @@ import (
 
 // statusFlags are the flags of `fairlead proxy-status`.
 type statusFlags struct {
-	scope
+	selection
 	verbose bool
 	out     *format
 }
@@ -79,18 +79,18 @@ func proxyStatus(ctx context.Context, t *target, name string, f statusFlags, out
 			return usage(err)
 		}
 	}
-	res, err := t.fleet(ctx, f.scope)
+	res, err := t.listProxies(ctx, f.selection)
 	if err != nil {
 		return err
 	}
 	if name != "" {
 		res.Refusals = slices.DeleteFunc(res.GetRefusals(), func(r *configv1.Refusal) bool { return !strings.HasPrefix(proxyName(r.GetNodeId()), name) })
-		kept, err := choose(res.GetProxies(), wanted)
+		kept, err := matchProxies(res.GetProxies(), wanted)
 		if err != nil && len(res.GetRefusals()) == 0 {
 			return err
 		}
 		for i, p := range kept {
-			kept[i] = t.live(ctx, p)
+			kept[i] = t.liveStatus(ctx, p)
 			if acked := kept[i].GetAcked(); acked.GetEpoch() == res.GetRevision().GetEpoch() && acked.GetSequence() > res.GetRevision().GetSequence() {
 				res.Revision = acked // it came between the two answers
 			}
@@ -98,7 +98,7 @@ func proxyStatus(ctx context.Context, t *target, name string, f statusFlags, out
 		res.Proxies = kept
 	}
 	if len(res.GetProxies()) == 0 {
-		if err := nothing(diagnostics, "connected proxies", f.scope); err != nil {
+		if err := reportEmpty(diagnostics, "connected proxies", f.selection); err != nil {
 			return err
 		}
 	}
@@ -121,9 +121,9 @@ func proxyStatus(ctx context.Context, t *target, name string, f statusFlags, out
 	return printRefusals(out, res)
 }
 
-// live asks the xds-server itself for a proxy's status: what waits changes faster than it is reported. It returns the reported status where
-// the xds-server cannot be asked.
-func (t *target) live(ctx context.Context, reported *configv1.ProxyStatus) *configv1.ProxyStatus {
+// liveStatus asks the xds-server itself for a proxy's status, because reports to config-watcher lag behind. It returns
+// reported if the xds-server does not answer.
+func (t *target) liveStatus(ctx context.Context, reported *configv1.ProxyStatus) *configv1.ProxyStatus {
 	servers, tokenFile, err := t.xdsServers(serverName(reported))
 	if err != nil {
 		return reported
@@ -131,24 +131,24 @@ func (t *target) live(ctx context.Context, reported *configv1.ProxyStatus) *conf
 	var answer struct {
 		Proxies []json.RawMessage `json:"proxies"`
 	}
-	c := &connection{reported.GetNodeId(), servers, tokenFile}
+	c := &connectedProxy{reported.GetNodeId(), servers, tokenFile}
 	if c.ask(ctx, "/debug/proxies", url.Values{}, &answer) != nil || len(answer.Proxies) != 1 {
 		return reported
 	}
 	now := &configv1.ProxyStatus{}
-	// An xds-server of a later version may say more.
+	// An xds-server of a later version may send more fields.
 	if (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(answer.Proxies[0], now) != nil || now.GetNodeId() != reported.GetNodeId() ||
 		now.GetIdentity() != reported.GetIdentity() {
 		return reported
 	}
-	now.XdsServer = reported.GetXdsServer() // with the run that config-watcher knows it by
+	now.XdsServer = reported.GetXdsServer() // the instance, with its run
 	return now
 }
 
-// usualTypes have a column in every table.
+// usualTypes are the xDS types with a column in every table; others get one if a proxy has asked for them.
 var usualTypes = []string{"CDS", "LDS", "EDS", "RDS"}
 
-// statusTable has a row for each proxy; a wide one says more of who it is.
+// statusTable has a row for each proxy; wide adds columns about its identity and connection.
 func statusTable(res *configv1.ListProxiesResponse, wide bool, now time.Time) *table.Table {
 	columns := slices.Clone(usualTypes)
 	for _, p := range res.GetProxies() {
@@ -166,19 +166,19 @@ func statusTable(res *configv1.ListProxiesResponse, wide bool, now time.Time) *t
 	for _, p := range res.GetProxies() {
 		row := []string{shownName(p)}
 		for _, column := range columns {
-			row = append(row, cell(p, column))
+			row = append(row, typeCell(p, column))
 		}
 		row = append(row, revisionOf(p.GetAcked()), p.GetXdsServer(), p.GetProxyVersion())
 		if wide {
-			row = append(row, proxyType(p.GetNodeId()), since(p, now), p.GetIdentity(), p.GetClass(), p.GetNodeId())
+			row = append(row, proxyType(p.GetNodeId()), connectedFor(p, now), p.GetIdentity(), p.GetClass(), p.GetNodeId())
 		}
 		tab.Add(row...)
 	}
 	return tab
 }
 
-// proxyType is the first part of a node id, "sidecar" or "router"; a gRPC program that is its own proxy is "proxyless",
-// whatever it says.
+// proxyType is the first part of a node id, "sidecar" or "router"; "proxyless" for a proxyless gRPC client, which
+// xds-server marks with "#".
 func proxyType(nodeID string) string {
 	if strings.Contains(nodeID, "#") {
 		return "proxyless"
@@ -187,15 +187,15 @@ func proxyType(nodeID string) string {
 	return kind
 }
 
-// since is how long the proxy has been connected.
-func since(p *configv1.ProxyStatus, now time.Time) string {
+// connectedFor is how long the proxy has been connected.
+func connectedFor(p *configv1.ProxyStatus, now time.Time) string {
 	if p.GetConnectedAt() == nil {
 		return ""
 	}
 	return max(now.Sub(p.GetConnectedAt().AsTime()), 0).Round(time.Second).String()
 }
 
-func cell(p *configv1.ProxyStatus, column string) string {
+func typeCell(p *configv1.ProxyStatus, column string) string {
 	for _, ty := range p.GetTypes() {
 		if shortType(ty.GetTypeUrl()) == column {
 			return typeStatus(ty)
@@ -224,7 +224,7 @@ func detailTable(res *configv1.ListProxiesResponse, now time.Time) *table.Table 
 	return tab
 }
 
-// typeStatus is the state of one xDS type in istioctl's words.
+// typeStatus is the state of an xDS type in istioctl's words.
 func typeStatus(t *configv1.ProxyTypeStatus) string {
 	switch {
 	case t.GetRejection() != nil:
@@ -234,14 +234,14 @@ func typeStatus(t *configv1.ProxyTypeStatus) string {
 	case t.GetSent() == nil && (t.GetPending() > 0 || t.GetResources() == 0):
 		return "NOT SENT"
 	}
-	// A proxy that has come back with all it needs is sent nothing.
+	// A proxy that reconnects with all that it needs is sent nothing.
 	return "SYNCED"
 }
 
-// shownPending is how many names a table shows of those that wait.
+// shownPending is how many names of waiting resources a table shows.
 const shownPending = 3
 
-// waiting says what one type waits for: the answer to a response, and what is to be sent after it.
+// waiting says what a type waits for: the proxy's answer to a response, and resources that are to be sent after it.
 func waiting(t *configv1.ProxyTypeStatus, now time.Time) string {
 	var parts []string
 	if t.GetAwaiting() {
@@ -262,7 +262,7 @@ func waiting(t *configv1.ProxyTypeStatus, now time.Time) string {
 	return strings.Join(parts, "; ")
 }
 
-// printRejections gives the reasons, which are too long for a table.
+// printRejections prints the reasons of NACKs below the table, for which they are too long.
 func printRejections(out io.Writer, res *configv1.ListProxiesResponse) error {
 	var errs []error
 	for _, p := range res.GetProxies() {
@@ -283,7 +283,7 @@ func printRejections(out io.Writer, res *configv1.ListProxiesResponse) error {
 	return errors.Join(errs...)
 }
 
-// printRefusals tells which proxies an xds-server has refused lately because their identity uses too much.
+// printRefusals prints the streams that xds-servers have refused because their identity exceeds its budget.
 func printRefusals(out io.Writer, res *configv1.ListProxiesResponse) error {
 	var errs []error
 	for _, r := range res.GetRefusals() {
@@ -301,7 +301,7 @@ func revisionOf(r *configv1.Revision) string {
 	return fmt.Sprint(r.GetSequence())
 }
 
-// shownName is the proxy's name in a table, with a mark if the mesh knows no workload of its identity.
+// shownName is the proxy's name in a table, marked if no workload of the mesh has its identity.
 func shownName(p *configv1.ProxyStatus) string {
 	if p.GetUnverified() {
 		return proxyName(p.GetNodeId()) + " (unverified)"
@@ -309,7 +309,7 @@ func shownName(p *configv1.ProxyStatus) string {
 	return proxyName(p.GetNodeId())
 }
 
-// proxyName takes "<pod>.<namespace>" out of a node id.
+// proxyName is the part "<pod>.<namespace>" of a node id.
 func proxyName(nodeID string) string {
 	parts := strings.Split(nodeID, "~")
 	if len(parts) != 4 {
@@ -318,7 +318,7 @@ func proxyName(nodeID string) string {
 	return parts[2]
 }
 
-// typeNames are the usual names of xDS types.
+// typeNames are the usual abbreviations of xDS types.
 var typeNames = map[string]string{
 	"envoy.config.cluster.v3.Cluster":                  "CDS",
 	"envoy.config.endpoint.v3.ClusterLoadAssignment":   "EDS",

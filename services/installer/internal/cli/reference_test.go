@@ -23,7 +23,7 @@ Written by ` + "`go test ./services/installer/internal/cli -run TestReference -u
 
 `
 
-// TestReference holds docs/reference/cli.md to what the commands are.
+// TestReference compares docs/reference/cli.md with the commands, and with -update rewrites it.
 func TestReference(t *testing.T) {
 	root := newRoot(Env{Getenv: func(string) string { return "" }})
 	root.InitDefaultHelpCmd()
@@ -92,7 +92,7 @@ func reference(c *cobra.Command) string {
 	return b.String()
 }
 
-// TestEveryCommandIsDescribed asks each command for what users need of it.
+// TestEveryCommandIsDescribed checks that each command has what its help needs.
 func TestEveryCommandIsDescribed(t *testing.T) {
 	root := newRoot(Env{Getenv: func(string) string { return "" }})
 	for _, c := range commands(root) {

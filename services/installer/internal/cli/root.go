@@ -1,4 +1,8 @@
-// Package cli is the command line of fairlead.
+// Package cli is the command line of fairlead: Run builds the tree of commands (newRoot), and each file holds one
+// command or what several share. Commands reach a mesh in three ways: target.call makes calls to config-watcher
+// (package configapi), connectedProxy.ask reads debug pages of xds-servers (package opsclient), and envoyadmin asks an
+// Envoy of this machine. `up`, `down`, `demo`, `logs` and `credentials` work on the local runtime, package local and
+// those below it. cmd/fairlead/main.go calls Run.
 package cli
 
 import (
@@ -14,17 +18,17 @@ import (
 	"fairlead.dev/pkg/version"
 )
 
-// Env is what the commands use of the world.
+// Env is what commands use of the process that they run in; tests replace it.
 type Env struct {
 	In       io.Reader
 	Out, Err io.Writer
-	// Executable is the path of this program; the other programs are looked for beside it.
+	// Executable is the path of this program. The other programs are looked for in its directory.
 	Executable string
 	// Getenv reads the environment.
 	Getenv func(string) string
 }
 
-// Run runs the command line. The exit code is in the error, for process.Main.
+// Run runs a command line. process.Main takes the exit code from the error.
 func Run(ctx context.Context, env Env, args []string) error {
 	root := newRoot(env)
 	root.SetArgs(args)
@@ -42,7 +46,7 @@ func newRoot(env Env) *cobra.Command {
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
-	// kubectl's --filename, and --file as istioctl has it for dumps, are one flag.
+	// istioctl calls the flag for dumps --file, kubectl the flag for objects --filename. Here they are one flag.
 	root.SetGlobalNormalizationFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 		if name == "file" {
 			name = "filename"
@@ -53,7 +57,8 @@ func newRoot(env Env) *cobra.Command {
 	root.SetOut(terminal.Safe(env.Out))
 	root.SetErr(terminal.Safe(env.Err))
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		// pflag fails on the flags of an unknown command before cobra sees the command; the error names the command.
+		// For an unknown command with flags, pflag fails before cobra looks at the command. The error names the
+		// command.
 		if words := cmd.Flags().Args(); cmd.HasSubCommands() && len(words) > 0 {
 			return knownCommand(cmd, words)
 		}
@@ -72,7 +77,7 @@ func newRoot(env Env) *cobra.Command {
 	return root
 }
 
-// complete turns the completion of file names off for every command that completes no arguments itself.
+// complete turns the completion of file names off for every command without ValidArgsFunction.
 func complete(cmd *cobra.Command) {
 	if cmd.ValidArgsFunction == nil {
 		cmd.ValidArgsFunction = cobra.NoFileCompletions
@@ -88,7 +93,7 @@ func usage(err error) error { return process.WithExitCode(err, process.ExitUsage
 // refused marks an error as refused input.
 func refused(err error) error { return process.WithExitCode(err, process.ExitRefused) }
 
-// args makes a check of arguments answer with the exit code for wrong usage.
+// args wraps a check of arguments: its error gets the exit code for wrong usage.
 func args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, a []string) error {
 		if err := check(cmd, a); err != nil {
@@ -98,7 +103,8 @@ func args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// group makes a command that only has sub-commands: without one, or with an unknown one, it is wrong usage.
+// group returns a command that only has sub-commands. Called alone, it prints its help; an unknown sub-command is wrong
+// usage.
 func group(use, short string, subs ...*cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: use, Short: short, Args: knownCommand,

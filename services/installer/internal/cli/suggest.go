@@ -12,8 +12,8 @@ import (
 	"fairlead.dev/pkg/nearest"
 )
 
-// knownCommand checks the arguments of a command that only groups others: cobra leaves it arguments only if the first
-// one names no sub-command.
+// knownCommand is the Args of a command that only groups others: cobra passes arguments to it only if the first names
+// no sub-command.
 func knownCommand(cmd *cobra.Command, a []string) error {
 	if len(a) == 0 {
 		return nil
@@ -21,9 +21,8 @@ func knownCommand(cmd *cobra.Command, a []string) error {
 	return usage(fmt.Errorf("unknown command %q%s; see `%s --help`", a[0], commandHint(cmd, a), cmd.CommandPath()))
 }
 
-// commandHint guesses which command the user meant by words that name none below cmd. It names, in this order, what does
-// the work of istioctl's command of this name, the command with the nearest name below cmd, and one of this name
-// elsewhere in the tree.
+// commandHint suggests a command for words that name none below cmd. It tries, in this order, the table of istioctl's
+// commands, the nearest name below cmd, and a command of this name elsewhere in the tree.
 func commandHint(cmd *cobra.Command, words []string) string {
 	if cmd == cmd.Root() {
 		if hint := istioctlHint(words); hint != "" {
@@ -51,8 +50,7 @@ func commandHint(cmd *cobra.Command, words []string) string {
 	return ""
 }
 
-// istioctlHint tells what does the work of a command of istioctl. Of istioctl's experimental commands the second word is
-// the name.
+// istioctlHint says what replaces a command of istioctl; of `istioctl x NAME` it looks NAME up.
 func istioctlHint(words []string) string {
 	word, experimental := words[0], slices.Contains([]string{"x", "exp", "experimental"}, words[0])
 	if experimental && len(words) > 1 {
@@ -71,7 +69,7 @@ func istioctlHint(words []string) string {
 	return ": istioctl's; instead: " + fromIstioctl[i].instead
 }
 
-// findNamed finds a command by its name, or an alias, anywhere under another one.
+// findNamed finds a command by its name or alias anywhere below under.
 func findNamed(under *cobra.Command, name string) *cobra.Command {
 	for _, sub := range under.Commands() {
 		if sub.Hidden || sub.Name() == "completion" {
@@ -87,7 +85,7 @@ func findNamed(under *cobra.Command, name string) *cobra.Command {
 	return nil
 }
 
-// flagHint guesses which flag the user meant, from pflag's error about an unknown flag.
+// flagHint suggests a flag, from pflag's error about an unknown one.
 func flagHint(cmd *cobra.Command, err error) string {
 	var missing *pflag.NotExistError
 	if !errors.As(err, &missing) {

@@ -1,24 +1,26 @@
 package cli
 
 import (
+	"context"
 	"errors"
 
 	"github.com/spf13/pflag"
 
-	"fairlead.dev/services/installer/internal/rundir"
-	"fairlead.dev/services/installer/internal/store"
+	"fairlead.dev/services/installer/internal/configapi"
+	"fairlead.dev/services/installer/internal/local/rundir"
 )
 
-// target is the mesh that a command talks to: that of the run directory, unless flags name another.
+// target holds the flags that say which mesh a command talks to: the one of the run directory, unless flags name
+// another.
 type target struct {
 	runDir string
 
 	address, tokenFile, rootFile, trustDomain string
-	// xdsAddresses are operations ports of xds-servers.
+	// xdsAddresses are the operations ports of xds-servers.
 	xdsAddresses []string
 }
 
-// register adds the flags for set-ups without a run directory.
+// register adds the flags that replace a run directory.
 func (t *target) register(fs *pflag.FlagSet) {
 	fs.StringVar(&t.address, "config-watcher-address", "", "address of config-watcher, host:port (default: that of the run directory)")
 	fs.StringVar(&t.tokenFile, "token-file", "", "file with a JWT of audience fairlead (default: that of the run directory)")
@@ -26,14 +28,14 @@ func (t *target) register(fs *pflag.FlagSet) {
 	fs.StringVar(&t.trustDomain, "trust-domain", "", "trust domain of config-watcher (default: that of the run directory, or cluster.local)")
 }
 
-// registerServers adds the flag for commands that ask xds-servers, too.
+// registerServers adds the flags of register, and the one for commands that also ask xds-servers.
 func (t *target) registerServers(fs *pflag.FlagSet) {
 	t.register(fs)
 	fs.StringSliceVar(&t.xdsAddresses, "xds-server-address", nil,
 		"operations ports of the xds-servers, host:port (default: those of the run directory)")
 }
 
-// state is the running mesh of the run directory.
+// state reads the state of the mesh that runs on the run directory; an error if none runs.
 func (t *target) state() (*rundir.State, error) {
 	dir, err := rundir.Abs(t.runDir)
 	if err != nil {
@@ -42,9 +44,9 @@ func (t *target) state() (*rundir.State, error) {
 	return rundir.Open(dir)
 }
 
-// dial prepares a client of the mesh's config-watcher.
-func (t *target) dial() (*store.Client, error) {
-	cfg := store.Config{Address: t.address, RootFile: t.rootFile, TokenFile: t.tokenFile, TrustDomain: t.trustDomain}
+// dial returns a client of the mesh's config-watcher, which connects at its first call. The caller closes it.
+func (t *target) dial() (*configapi.Client, error) {
+	cfg := configapi.Config{Address: t.address, RootFile: t.rootFile, TokenFile: t.tokenFile, TrustDomain: t.trustDomain}
 	if t.address == "" {
 		s, err := t.state()
 		if err != nil {
@@ -62,7 +64,20 @@ func (t *target) dial() (*store.Client, error) {
 	if err := cfg.CheckFiles(); err != nil {
 		return nil, err
 	}
-	return store.Dial(cfg)
+	return configapi.Dial(cfg)
+}
+
+// call dials config-watcher and runs do, whose calls must end within callTimeout. An error of do gets a text for people
+// (configapi.Client.Explain) and its exit code.
+func (t *target) call(ctx context.Context, do func(ctx context.Context, client *configapi.Client) error) error {
+	client, err := t.dial()
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return withExitCode(client.Explain(do(ctx, client)))
 }
 
 func orDefault(s *string, value string) {

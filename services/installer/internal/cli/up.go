@@ -17,16 +17,17 @@ import (
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/terminal"
 
-	"fairlead.dev/services/installer/internal/console"
 	"fairlead.dev/services/installer/internal/local"
-	"fairlead.dev/services/installer/internal/mesh"
-	"fairlead.dev/services/installer/internal/plan"
-	"fairlead.dev/services/installer/internal/ports"
-	"fairlead.dev/services/installer/internal/programs"
-	"fairlead.dev/services/installer/internal/rundir"
+	"fairlead.dev/services/installer/internal/local/console"
+	"fairlead.dev/services/installer/internal/local/meshfile"
+	"fairlead.dev/services/installer/internal/local/plan"
+	"fairlead.dev/services/installer/internal/local/ports"
+	"fairlead.dev/services/installer/internal/local/programs"
+	"fairlead.dev/services/installer/internal/local/rundir"
+	"fairlead.dev/services/installer/internal/objectfile"
 )
 
-// defaultFileGrace is how long the objects of a mesh file stay that is gone, empty or cut off.
+// defaultFileGrace is how long the objects of a mesh file stay in force after the file is gone, empty or cut off.
 const defaultFileGrace = 30 * time.Second
 
 // upFlags are the flags of `fairlead up`.
@@ -81,7 +82,7 @@ Ctrl-C drains the proxies, ends everything and leaves no process behind.`,
 	return cmd
 }
 
-// check refuses flags that cannot be.
+// check refuses values of flags that are out of range.
 func (f upFlags) check() error {
 	var level slog.Level
 	switch {
@@ -97,12 +98,13 @@ func (f upFlags) check() error {
 	return nil
 }
 
-// up runs a mesh until ctx ends.
+// up runs a mesh until ctx ends: it reserves a loopback range, plans the processes, locks the run directory and runs
+// local.Node.
 func up(ctx context.Context, env Env, t *target, f upFlags) error {
 	if err := f.check(); err != nil {
 		return usage(err)
 	}
-	// A closed terminal ends the mesh as Ctrl-C does.
+	// SIGHUP, the end of the terminal, stops the mesh as Ctrl-C does.
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP)
 	defer stop()
 
@@ -130,7 +132,7 @@ func up(ctx context.Context, env Env, t *target, f upFlags) error {
 	return f.run(ctx, env, p, layout, opts)
 }
 
-// starting says what is about to be started.
+// starting is the first line that `up` prints.
 func (f upFlags) starting(p *plan.Plan, logs string) string {
 	says := fmt.Sprintf("starting %d services and %d Pods; logs are in %s", len(p.Services), len(p.Pods), logs)
 	if len(f.files) == 0 {
@@ -179,7 +181,7 @@ func (f upFlags) run(ctx context.Context, env Env, p *plan.Plan, layout rundir.L
 	return err
 }
 
-// reserve takes the loopback range to use, for the mesh in a run directory.
+// reserve reserves the loopback range of the flags for the mesh in a run directory.
 func (f upFlags) reserve(runDir string) (*ports.Reservation, error) {
 	by := ports.Mesh{PID: os.Getpid(), RunDir: runDir}
 	if f.loopbackRange == ports.Auto {
@@ -192,12 +194,12 @@ func (f upFlags) reserve(runDir string) (*ports.Reservation, error) {
 	return ports.Reserve(p, by)
 }
 
-// plan reads the mesh files and decides what to run.
+// plan reads the mesh files and plans what to run.
 func (f upFlags) plan(env Env, dir string, prefix netip.Prefix) (*plan.Plan, rundir.Layout, plan.Options, error) {
 	fail := func(err error) (*plan.Plan, rundir.Layout, plan.Options, error) {
 		return nil, rundir.Layout{}, plan.Options{}, err
 	}
-	m, err := mesh.Load(f.files)
+	m, err := meshfile.Load(f.files)
 	if err != nil {
 		return fail(refused(err))
 	}
@@ -222,15 +224,16 @@ func (f upFlags) plan(env Env, dir string, prefix netip.Prefix) (*plan.Plan, run
 	}
 	p, err := plan.New(m, opts)
 	if err != nil {
-		return fail(classify(err))
+		return fail(planError(err))
 	}
 	return p, opts.Layout, opts, nil
 }
 
-// classify gives an error of the plan its exit code: what the user wrote is refused, flags are wrong usage.
-func classify(err error) error {
+// planError gives an error of plan.New its exit code: mistakes in mesh files are refused input, those in flags wrong
+// usage.
+func planError(err error) error {
 	var (
-		bad     *mesh.Error
+		bad     *objectfile.Error
 		missing *programs.NotFoundError
 	)
 	switch {
@@ -254,7 +257,7 @@ func absolute(paths []string) ([]string, error) {
 	return out, nil
 }
 
-// newConsole redraws a table on a terminal, and prints plain lines elsewhere.
+// newConsole returns a console that redraws a table on a terminal, and one that prints plain lines elsewhere.
 func newConsole(env Env) console.Console {
 	if file, ok := env.Out.(*os.File); ok && term.IsTerminal(int(file.Fd())) && env.Getenv("TERM") != "dumb" {
 		return console.NewTerminal(file, clock.Real(), func() (int, int) {

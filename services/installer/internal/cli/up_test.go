@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"fairlead.dev/services/installer/internal/plan"
+	"fairlead.dev/services/installer/internal/local/plan"
 )
 
 func TestUpWithoutFilesSaysSo(t *testing.T) {

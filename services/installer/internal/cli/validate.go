@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"fairlead.dev/pkg/process"
-	"fairlead.dev/services/installer/internal/programs"
+	"fairlead.dev/services/installer/internal/local/programs"
 )
 
 // validateFlags are the flags of `fairlead validate`.
@@ -51,7 +51,7 @@ judged. What depends on other objects, such as a host that does not exist, is no
 	return cmd
 }
 
-// validate runs `config-watcher validate`: what a valid object is, config-watcher alone knows.
+// validate runs `config-watcher validate`: the rules for valid objects are config-watcher's.
 func validate(ctx context.Context, env Env, f validateFlags, out io.Writer) error {
 	if len(f.files) == 0 {
 		return usage(errors.New("name a file or a directory with -f; - is standard input"))

@@ -10,7 +10,7 @@ import (
 	"fairlead.dev/pkg/testkit"
 )
 
-// fakeWatcher makes a directory with a config-watcher that prints its arguments and its input, says no on standard
+// fakeWatcher makes a directory with a config-watcher that prints its arguments and its input, prints "no" on standard
 // error, and exits with code.
 func fakeWatcher(t *testing.T, code string) string {
 	t.Helper()

@@ -12,22 +12,23 @@ import (
 
 	"fairlead.dev/pkg/version"
 
-	"fairlead.dev/services/installer/internal/programs"
-	"fairlead.dev/services/installer/internal/rundir"
+	"fairlead.dev/services/installer/internal/local/programs"
+	"fairlead.dev/services/installer/internal/local/rundir"
+	"fairlead.dev/services/installer/internal/opsclient"
 	"fairlead.dev/services/installer/internal/table"
 )
 
-// component is one line of `fairlead version`.
+// component is a row of `fairlead version`.
 type component struct {
 	Name    string `json:"name"`
 	Version string `json:"version"`
-	// Source says who told: "running" for a process, "binary" for a file.
+	// Source is "running" if the process was asked, "binary" if the file was.
 	Source string `json:"source"`
 	// Error says why the version is not known.
 	Error string `json:"error,omitempty"`
 }
 
-// services are the programs that a mesh is made of besides fairlead and Envoy.
+// services are the programs of a mesh besides fairlead and Envoy.
 var services = []string{"ca", "config-watcher", "xds-server", "node-agent"}
 
 func newVersion(env Env, t *target) *cobra.Command {
@@ -70,11 +71,12 @@ func printVersions(out io.Writer, list []component) error {
 	return tab.Write(out)
 }
 
-// versions asks everything that can be asked. What cannot is listed with the reason.
+// versions asks the running services of the run directory, and the binaries of those that do not run. A component that
+// does not answer is listed with the reason.
 func versions(ctx context.Context, t *target, find programs.Finder, envoy string) []component {
 	list := []component{{Name: "fairlead", Version: build(version.Info()), Source: "running"}}
 	asked := map[string]bool{}
-	// No mesh there is no trouble here: then the binaries are asked.
+	// Without a mesh all binaries are asked.
 	if state, err := t.state(); err == nil {
 		for _, s := range state.Services {
 			c := component{Name: s.Name, Source: "running"}
@@ -108,14 +110,14 @@ func build(b version.Build) string {
 	return v + " " + b.Go
 }
 
-// runningVersion asks a running service.
+// runningVersion asks a service that runs.
 func runningVersion(ctx context.Context, state *rundir.State, s rundir.Service) (version.Build, error) {
 	var b version.Build
-	err := askOps(ctx, s.OpsAddress, state.AdminTokenFile, "/debug/version", nil, &b)
+	err := opsclient.Get(ctx, s.OpsAddress, state.AdminTokenFile, "/debug/version", nil, &b)
 	return b, err
 }
 
-// binaryComponent asks a binary.
+// binaryComponent runs a program to ask its version; err is why it was not found.
 func binaryComponent(ctx context.Context, name, path string, err error) component {
 	c := component{Name: name, Source: "binary"}
 	if err == nil {
@@ -128,11 +130,11 @@ func binaryComponent(ctx context.Context, name, path string, err error) componen
 }
 
 func binaryVersion(ctx context.Context, path string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	ctx, cancel := context.WithTimeout(ctx, opsclient.Timeout)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, path, "--version").Output()
 	if err != nil {
-		// Programs with commands have one for it.
+		// Programs that have sub-commands have "version".
 		if out, err = exec.CommandContext(ctx, path, "version").Output(); err != nil {
 			return "", fmt.Errorf("%s --version: %w", path, err)
 		}
@@ -140,8 +142,8 @@ func binaryVersion(ctx context.Context, path string) (string, error) {
 	return shortVersion(string(out)), nil
 }
 
-// shortVersion takes the version out of what programs print: "ca version ca 1.2.3 (rev) go1.26.0" or JSON, as ours do, and
-// "envoy  version: <commit>/1.40.0/Clean/RELEASE/BoringSSL" of Envoy.
+// shortVersion finds the version in what a program prints: JSON or "ca version ca 1.2.3 (rev) go1.26.0" of Fairlead's,
+// "envoy version: <commit>/1.40.0/Clean/RELEASE/BoringSSL" of Envoy.
 func shortVersion(out string) string {
 	var b version.Build
 	if json.Unmarshal([]byte(out), &b) == nil && b.Version != "" {

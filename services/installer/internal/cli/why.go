@@ -13,29 +13,31 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"fairlead.dev/services/installer/internal/opsclient"
 	"fairlead.dev/services/installer/internal/table"
 )
 
-// explained is xds-server's answer to why, /debug/why.
-type explained struct {
-	Proxy              string          `json:"proxy"`
-	Candidates         []resourceName  `json:"candidates,omitempty"`
-	Type               string          `json:"type,omitempty"`
-	Name               string          `json:"name,omitempty"`
-	RouteConfiguration string          `json:"routeConfiguration,omitempty"`
-	Version            string          `json:"version,omitempty"`
-	Revision           uint64          `json:"revision,omitempty"`
-	Sent               uint64          `json:"sent,omitempty"`
-	Acked              uint64          `json:"acked,omitempty"`
-	Class              string          `json:"class,omitempty"`
-	Workload           *explainedFrom  `json:"workload,omitempty"`
-	Sidecar            string          `json:"sidecar,omitempty"`
-	Problem            string          `json:"problem,omitempty"`
-	MadeFrom           []explainedFrom `json:"madeFrom"`
-	PassedOver         []explainedFrom `json:"passedOver,omitempty"`
-	NotFound           []string        `json:"notFound,omitempty"`
-	LookedUp           []string        `json:"lookedUp,omitempty"`
-	// Warnings are what config-watcher finds about the objects above and others for the same host; WarningsUnknown is why it could not be asked.
+// explanation is xds-server's answer at /debug/why: the objects that a resource was made from.
+type explanation struct {
+	Proxy              string            `json:"proxy"`
+	Candidates         []resourceName    `json:"candidates,omitempty"`
+	Type               string            `json:"type,omitempty"`
+	Name               string            `json:"name,omitempty"`
+	RouteConfiguration string            `json:"routeConfiguration,omitempty"`
+	Version            string            `json:"version,omitempty"`
+	Revision           uint64            `json:"revision,omitempty"`
+	Sent               uint64            `json:"sent,omitempty"`
+	Acked              uint64            `json:"acked,omitempty"`
+	Class              string            `json:"class,omitempty"`
+	Workload           *explainedObject  `json:"workload,omitempty"`
+	Sidecar            string            `json:"sidecar,omitempty"`
+	Problem            string            `json:"problem,omitempty"`
+	MadeFrom           []explainedObject `json:"madeFrom"`
+	PassedOver         []explainedObject `json:"passedOver,omitempty"`
+	NotFound           []string          `json:"notFound,omitempty"`
+	LookedUp           []string          `json:"lookedUp,omitempty"`
+	// Warnings are config-watcher's about the objects of the answer and others for the same host; WarningsUnknown says
+	// why they could not be read.
 	Warnings        []string `json:"warnings,omitempty"`
 	WarningsUnknown string   `json:"warningsUnknown,omitempty"`
 }
@@ -45,7 +47,7 @@ type resourceName struct {
 	Name string `json:"name"`
 }
 
-type explainedFrom struct {
+type explainedObject struct {
 	Kind       string `json:"kind"`
 	Namespace  string `json:"namespace,omitempty"`
 	Name       string `json:"name"`
@@ -55,9 +57,9 @@ type explainedFrom struct {
 	Detail     string `json:"detail,omitempty"`
 }
 
-func (o explainedFrom) id() string { return fullName(o.Namespace, o.Name) }
+func (o explainedObject) id() string { return fullName(o.Namespace, o.Name) }
 
-func (o explainedFrom) generation() string {
+func (o explainedObject) generation() string {
 	if o.Generation == 0 {
 		return ""
 	}
@@ -97,27 +99,27 @@ host that several resources belong to is answered with their list: choose one by
 	fs.BoolVar(&f.all, "all", false, "explain all resources that RESOURCE may mean")
 	outputFlag(cmd, f.out)
 	t.registerServers(fs)
-	_ = cmd.RegisterFlagCompletionFunc("type", cobra.FixedCompletions(slices.Sorted(maps.Values(servedTypes)), cobra.ShellCompDirectiveNoFileComp)) // fails only if the command lacks the flag
+	completeFlag(cmd, "type", slices.Sorted(maps.Values(servedTypes))...)
 	return cmd
 }
 
 func why(ctx context.Context, t *target, proxy, name string, f whyFlags, out io.Writer) error {
-	c, err := t.connect(ctx, proxy, f.namespace)
+	c, err := t.findProxy(ctx, proxy, f.namespace)
 	if err != nil {
 		return err
 	}
-	ask := func(kind, name string) (*explained, error) {
-		e := &explained{}
+	ask := func(kind, name string) (*explanation, error) {
+		e := &explanation{}
 		return e, c.ask(ctx, "/debug/why", url.Values{"type": {kind}, "name": {name}}, e)
 	}
 	first, err := ask(f.kind, name)
-	if no := new(refusedError); errors.As(err, &no) && no.status == http.StatusInternalServerError {
+	if no := new(opsclient.StatusError); errors.As(err, &no) && no.Code == http.StatusInternalServerError {
 		return fmt.Errorf("%w; `fairlead proxy-config %s clusters --served` and its like list what there is", err, proxyName(c.nodeID))
 	}
 	if err != nil {
 		return err
 	}
-	answers := []*explained{first}
+	answers := []*explanation{first}
 	if len(first.Candidates) > 0 {
 		if !f.all {
 			return ambiguous(name, first.Candidates)
@@ -131,7 +133,7 @@ func why(ctx context.Context, t *target, proxy, name string, f whyFlags, out io.
 			answers = append(answers, e)
 		}
 	}
-	t.warn(ctx, answers)
+	t.addWarnings(ctx, answers)
 	if f.out.value != "" {
 		var tree any = answers
 		if !f.all {
@@ -154,7 +156,7 @@ func why(ctx context.Context, t *target, proxy, name string, f whyFlags, out io.
 	return nil
 }
 
-// ambiguous tells what a name may mean.
+// ambiguous is the error for a name that several resources have.
 func ambiguous(name string, candidates []resourceName) error {
 	tab := &table.Table{Header: []string{"TYPE", "NAME"}}
 	for _, c := range candidates {
@@ -164,7 +166,7 @@ func ambiguous(name string, candidates []resourceName) error {
 		name, strings.Join(tab.Lines(), "\n  "))
 }
 
-func (e *explained) print(out io.Writer) error {
+func (e *explanation) print(out io.Writer) error {
 	head := [][2]string{
 		{"resource", e.Name}, {"type", e.Type}, {"in", e.RouteConfiguration}, {"version", e.Version}, {"revision", e.revisions()},
 		{"proxy", e.proxy()}, {"class", e.Class}, {"sidecar", e.Sidecar}, {"problem", strings.Join(strings.Fields(e.Problem), " ")},
@@ -174,11 +176,11 @@ func (e *explained) print(out io.Writer) error {
 			fmt.Fprintf(out, "%-10s %s\n", line[0]+":", line[1])
 		}
 	}
-	errs := []error{objectTable(out, "made from", []string{"KIND", "OBJECT", "GENERATION", "SOURCE", "LOCATION", "DETAIL"}, e.MadeFrom, func(o explainedFrom) []string {
+	errs := []error{objectTable(out, "made from", []string{"KIND", "OBJECT", "GENERATION", "SOURCE", "LOCATION", "DETAIL"}, e.MadeFrom, func(o explainedObject) []string {
 		return []string{o.Kind, o.id(), o.generation(), o.Source, o.Location, o.Detail}
 	})}
 	if len(e.PassedOver) > 0 {
-		errs = append(errs, objectTable(out, "passed over", []string{"KIND", "OBJECT", "GENERATION", "BECAUSE"}, e.PassedOver, func(o explainedFrom) []string {
+		errs = append(errs, objectTable(out, "passed over", []string{"KIND", "OBJECT", "GENERATION", "BECAUSE"}, e.PassedOver, func(o explainedObject) []string {
 			return []string{o.Kind, o.id(), o.generation(), o.Detail}
 		}))
 	}
@@ -192,7 +194,7 @@ func (e *explained) print(out io.Writer) error {
 	return errors.Join(errs...)
 }
 
-func (e *explained) revisions() string {
+func (e *explanation) revisions() string {
 	text := fmt.Sprint(e.Revision)
 	if e.Sent > 0 {
 		text += fmt.Sprintf("; of its type, revision %d was sent last and %d acknowledged", e.Sent, e.Acked)
@@ -200,7 +202,7 @@ func (e *explained) revisions() string {
 	return text
 }
 
-func (e *explained) proxy() string {
+func (e *explanation) proxy() string {
 	text := proxyName(e.Proxy)
 	if w := e.Workload; w != nil {
 		text += ", " + w.Kind + " " + w.id()
@@ -212,7 +214,7 @@ func (e *explained) proxy() string {
 }
 
 // objectTable prints objects under a title, as an indented table.
-func objectTable(out io.Writer, title string, header []string, list []explainedFrom, row func(explainedFrom) []string) error {
+func objectTable(out io.Writer, title string, header []string, list []explainedObject, row func(explainedObject) []string) error {
 	if len(list) == 0 {
 		_, err := fmt.Fprintf(out, "\n%s: nothing of the mesh\n", title)
 		return err

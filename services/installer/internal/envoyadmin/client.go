@@ -1,4 +1,8 @@
-// Package envoyadmin reads a proxy's admin interface and shows what the proxy holds.
+// Package envoyadmin asks an Envoy's admin interface and shows what the Envoy holds. A Client fetches: Dump (the
+// configuration), Clusters (endpoints with their health), Certificates, Loggers, Stats. A Dump is filtered by Only and
+// shown as tables (ClustersTable, RoutesTable, ...) or as JSON without private keys. ServedDump makes a Dump of the
+// resources that an xds-server has for a proxy, so that both are shown alike. Callers are `fairlead proxy-config`,
+// `proxy renew`, the demo and the local runtime.
 package envoyadmin
 
 import (
@@ -9,19 +13,20 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"slices"
 	"strings"
 	"time"
 )
 
-// Client talks to one Envoy's admin interface on a unix socket.
+// Client asks one Envoy's admin interface on a unix socket.
 type Client struct {
 	socket string
 	http   *http.Client
 }
 
-// New returns a client of the admin interface at socket.
+// New returns a client of the admin interface at socket; it connects anew for each request.
 func New(socket string) *Client {
 	return &Client{socket: socket, http: &http.Client{
 		Timeout: 15 * time.Second,
@@ -34,7 +39,7 @@ func New(socket string) *Client {
 	}}
 }
 
-// Get reads a path of the admin interface.
+// Get reads a page of the admin interface.
 func (c *Client) Get(ctx context.Context, path string) ([]byte, error) {
 	return c.do(ctx, http.MethodGet, path)
 }
@@ -62,12 +67,24 @@ func (c *Client) do(ctx context.Context, method, path string) ([]byte, error) {
 	return body, nil
 }
 
-// Dump is the proxy's configuration, divided by what it is about.
+// getJSON decodes a page of the admin interface into out; what names it in errors.
+func (c *Client) getJSON(ctx context.Context, path, what string, out any) error {
+	body, err := c.Get(ctx, path)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(body, out); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}
+
+// Dump is an answer of /config_dump by section.
 type Dump struct {
 	sections map[string]json.RawMessage
 }
 
-// Dump reads the proxy's configuration, endpoints included.
+// Dump fetches the configuration, endpoints included.
 func (c *Client) Dump(ctx context.Context) (*Dump, error) {
 	body, err := c.Get(ctx, "/config_dump?include_eds")
 	if err != nil {
@@ -76,7 +93,7 @@ func (c *Client) Dump(ctx context.Context) (*Dump, error) {
 	return ParseDump(body)
 }
 
-// ParseDump reads what /config_dump answers.
+// ParseDump parses the text of a config dump.
 func ParseDump(body []byte) (*Dump, error) {
 	var dump struct {
 		Configs []json.RawMessage `json:"configs"`
@@ -99,7 +116,7 @@ func ParseDump(body []byte) (*Dump, error) {
 
 const adminPrefix = "type.googleapis.com/envoy.admin.v3."
 
-// section decodes a section; out keeps its zero value where the dump has none, because Envoy leaves empty ones out.
+// section decodes a section into out. Envoy leaves out empty sections; out then keeps its zero value.
 func (d *Dump) section(name string, out any) error {
 	raw, ok := d.sections[adminPrefix+name]
 	if !ok {
@@ -111,20 +128,13 @@ func (d *Dump) section(name string, out any) error {
 	return nil
 }
 
-// Clusters lists the proxy's clusters with their endpoints, as /clusters knows them.
+// Clusters fetches the clusters with their endpoints and these with their health.
 func (c *Client) Clusters(ctx context.Context) (*ClusterStatuses, error) {
-	body, err := c.Get(ctx, "/clusters?format=json")
-	if err != nil {
-		return nil, err
-	}
 	out := &ClusterStatuses{}
-	if err := json.Unmarshal(body, out); err != nil {
-		return nil, fmt.Errorf("clusters: %w", err)
-	}
-	return out, nil
+	return out, c.getJSON(ctx, "/clusters?format=json", "clusters", out)
 }
 
-// Certificate is one of the certificates that the proxy holds.
+// Certificate is the leaf of a certificate chain that the Envoy holds.
 type Certificate struct {
 	Serial string `json:"serial_number"`
 	Names  []struct {
@@ -134,19 +144,15 @@ type Certificate struct {
 	NotAfter  time.Time `json:"expiration_time"`
 }
 
-// Certificates lists the proxy's own certificates, as its TLS contexts hold them.
+// Certificates fetches the Envoy's own certificates, as its TLS contexts hold them.
 func (c *Client) Certificates(ctx context.Context) ([]Certificate, error) {
-	body, err := c.Get(ctx, "/certs")
-	if err != nil {
-		return nil, err
-	}
 	var all struct {
 		Certificates []struct {
 			Chain []Certificate `json:"cert_chain"`
 		} `json:"certificates"`
 	}
-	if err := json.Unmarshal(body, &all); err != nil {
-		return nil, fmt.Errorf("certs: %w", err)
+	if err := c.getJSON(ctx, "/certs", "certs", &all); err != nil {
+		return nil, err
 	}
 	var list []Certificate
 	for _, c := range all.Certificates {
@@ -157,7 +163,8 @@ func (c *Client) Certificates(ctx context.Context) ([]Certificate, error) {
 	return list, nil
 }
 
-// Fresh is a certificate of now that was not there before; nil if there is none. Envoy lists the old one too until the last of its users has gone.
+// Fresh returns a certificate of now that is not in before; nil if there is none. Envoy lists a renewed certificate
+// beside the old one until the last connection that uses the old one ends.
 func Fresh(now, before []Certificate) *Certificate {
 	for i, c := range now {
 		if !slices.ContainsFunc(before, func(b Certificate) bool { return b.Serial == c.Serial }) {
@@ -169,35 +176,27 @@ func Fresh(now, before []Certificate) *Certificate {
 
 // Version is Envoy's version, "1.40.0".
 func (c *Client) Version(ctx context.Context) (string, error) {
-	body, err := c.Get(ctx, "/server_info")
-	if err != nil {
-		return "", err
-	}
 	var info struct {
 		// Version is "<commit>/1.40.0/Clean/RELEASE/BoringSSL".
 		Version string `json:"version"`
 	}
-	if err := json.Unmarshal(body, &info); err != nil {
-		return "", fmt.Errorf("server info: %w", err)
+	if err := c.getJSON(ctx, "/server_info", "server info", &info); err != nil {
+		return "", err
 	}
 	parts := strings.Split(info.Version, "/")
 	return parts[min(1, len(parts)-1)], nil
 }
 
-// Stats reads the counters and gauges whose names match filter, a regular expression.
+// Stats fetches the counters and gauges whose names match filter, a regular expression.
 func (c *Client) Stats(ctx context.Context, filter string) (map[string]uint64, error) {
-	body, err := c.Get(ctx, "/stats?format=json&type=All&filter="+urlEscape(filter))
-	if err != nil {
-		return nil, err
-	}
 	var all struct {
 		Stats []struct {
 			Name  string      `json:"name"`
 			Value json.Number `json:"value"`
 		} `json:"stats"`
 	}
-	if err := json.Unmarshal(body, &all); err != nil {
-		return nil, fmt.Errorf("stats: %w", err)
+	if err := c.getJSON(ctx, "/stats?format=json&type=All&filter="+url.QueryEscape(filter), "stats", &all); err != nil {
+		return nil, err
 	}
 	out := map[string]uint64{}
 	for _, s := range all.Stats {

@@ -19,7 +19,7 @@ import (
 	"fairlead.dev/services/installer/internal/table"
 )
 
-// admin serves what a real Envoy 1.40 answered, shortened, on a unix socket.
+// admin serves shortened answers of a real Envoy 1.40 on a unix socket.
 func admin(t *testing.T) *envoyadmin.Client {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "admin") // t.TempDir may be too long for a socket
@@ -86,8 +86,8 @@ func TestTables(t *testing.T) {
 	}
 }
 
-// TestOnlyANameIsShown leaves out what has another name, and nothing else.
-func TestOnlyANameIsShown(t *testing.T) {
+// TestNameFilterKeepsOtherSections: the filter by name removes the resources of other names from its section only.
+func TestNameFilterKeepsOtherSections(t *testing.T) {
 	c := admin(t)
 	dump, err := c.Dump(context.Background())
 	if err != nil {

@@ -8,40 +8,42 @@ import (
 	"strings"
 )
 
-// Filter says which resources of a section are wanted; a field that is empty says nothing.
+// Filter chooses resources of a section. An empty field matches everything; a text matches if the value contains it.
 type Filter struct {
-	// Name is a part of the resource's name; of virtual hosts, of their name or of one of their domains.
+	// Name matches a resource's name; of virtual hosts, their name or one of their domains.
 	Name string
-	// FQDN, Subset and Cluster are parts of what they name, Direction is inbound or outbound.
+	// FQDN, Subset and Cluster match the parts of a cluster's name; Direction is inbound or outbound.
 	FQDN, Subset, Direction, Cluster string
 	// Port of a cluster, a listener, a virtual host or an endpoint.
 	Port int
-	// Address is a part of a listener's or an endpoint's address.
+	// Address matches a listener's or an endpoint's address.
 	Address string
-	// Type of a cluster, as its table shows it, or of a listener: HTTP, TCP or HTTP+TCP.
+	// Type is a cluster's discovery type, or what a listener serves: HTTP, TCP or HTTP+TCP.
 	Type string
-	// Status of an endpoint, as its table shows it: HEALTHY, UNHEALTHY, ...
+	// Status is an endpoint's health as the table shows it: HEALTHY, UNHEALTHY, ...
 	Status string
 }
 
-// names pairs each field that is set with its flag.
-func (f Filter) names() []string {
-	var set []string
-	for _, field := range []struct {
-		flag string
-		set  bool
-	}{
-		{"name", f.Name != ""}, {"fqdn", f.FQDN != ""}, {"subset", f.Subset != ""}, {"direction", f.Direction != ""}, {"cluster", f.Cluster != ""},
-		{"port", f.Port != 0}, {"address", f.Address != ""}, {"type", f.Type != ""}, {"status", f.Status != ""},
-	} {
-		if field.set {
-			set = append(set, field.flag)
-		}
-	}
-	return set
+// field is a field of a Filter.
+type field struct {
+	flag  string
+	set   bool
+	clear func()
 }
 
-// filters say which fields mean something for a section.
+// fields lists the fields, each with the flag that sets it.
+func (f *Filter) fields() []field {
+	text := func(flag string, value *string) field {
+		return field{flag, *value != "", func() { *value = "" }}
+	}
+	return []field{
+		text("name", &f.Name), text("fqdn", &f.FQDN), text("subset", &f.Subset), text("direction", &f.Direction),
+		text("cluster", &f.Cluster), {"port", f.Port != 0, func() { f.Port = 0 }},
+		text("address", &f.Address), text("type", &f.Type), text("status", &f.Status),
+	}
+}
+
+// filters lists, by section, the fields that mean something for it.
 var filters = map[Section][]string{
 	Clusters:     {"name", "fqdn", "subset", "direction", "port", "type"},
 	Listeners:    {"name", "address", "port", "type"},
@@ -52,59 +54,39 @@ var filters = map[Section][]string{
 	Extensions:   {"name"},
 }
 
-// Check refuses a filter that would not be looked at.
+// Check returns an error that names the first field that is set and means nothing for the section.
 func (f Filter) Check(s Section) error {
-	for _, name := range f.names() {
-		if !slices.Contains(filters[s], name) {
-			allowed := "none"
-			if len(filters[s]) > 0 {
-				allowed = "--" + strings.Join(filters[s], ", --")
-			}
-			return fmt.Errorf("--%s does not filter this section; its filters: %s", name, allowed)
+	for _, field := range f.fields() {
+		if !field.set || slices.Contains(filters[s], field.flag) {
+			continue
 		}
+		allowed := "none"
+		if len(filters[s]) > 0 {
+			allowed = "--" + strings.Join(filters[s], ", --")
+		}
+		return fmt.Errorf("--%s does not filter this section; its filters: %s", field.flag, allowed)
 	}
 	return nil
 }
 
-// of keeps the fields that mean something for a section, for a filter over all of them. A section that has none of the
-// fields is left whole.
-func (f Filter) of(s Section) Filter {
-	for _, name := range f.names() {
-		if slices.Contains(filters[s], name) {
-			continue
-		}
-		switch name {
-		case "name":
-			f.Name = ""
-		case "fqdn":
-			f.FQDN = ""
-		case "subset":
-			f.Subset = ""
-		case "direction":
-			f.Direction = ""
-		case "cluster":
-			f.Cluster = ""
-		case "port":
-			f.Port = 0
-		case "address":
-			f.Address = ""
-		case "type":
-			f.Type = ""
-		case "status":
-			f.Status = ""
+// forSection returns the filter without the fields that mean nothing for the section.
+func (f Filter) forSection(s Section) Filter {
+	for _, field := range f.fields() {
+		if !slices.Contains(filters[s], field.flag) {
+			field.clear()
 		}
 	}
 	return f
 }
 
-// Only returns the dump with those resources of a section that the filter wants. A route configuration of another name
-// stays with those of its virtual hosts that are wanted.
+// Only returns the dump with only those resources of a section that the filter matches. Of a route configuration that
+// does not match by name, the matching virtual hosts stay.
 func (d *Dump) Only(s Section, f Filter) (*Dump, error) {
 	from := s
 	if s == VirtualHosts {
 		from = Routes
 	}
-	f = f.of(s)
+	f = f.forSection(s)
 	raw, ok := d.sections[adminPrefix+string(from)]
 	if !ok || f == (Filter{}) {
 		return d, nil
@@ -134,7 +116,8 @@ func (d *Dump) Only(s Section, f Filter) (*Dump, error) {
 	return out, nil
 }
 
-// keep reports whether an element of a section's lists is wanted. It takes out of the element the parts that are not.
+// keep reports whether the filter matches an element of one of a section's lists. It removes from the element the
+// virtual hosts or endpoints that do not match.
 func (f Filter) keep(s Section, element any) bool {
 	switch s {
 	case Clusters:
@@ -164,7 +147,7 @@ func (f Filter) keep(s Section, element any) bool {
 	return true
 }
 
-// cluster reports whether the fields about clusters want one of this name.
+// cluster reports whether the fields about clusters match this cluster name.
 func (f Filter) cluster(name string) bool {
 	n := parseClusterName(name)
 	return strings.Contains(n.host, f.FQDN) && strings.Contains(n.subset, f.Subset) && strings.Contains(name, f.Cluster) &&
@@ -181,8 +164,8 @@ func (f Filter) listener(l listener) bool {
 		slices.ContainsFunc(hosts, func(host string) bool { return strings.Contains(host, f.Address) })
 }
 
-// routes takes the virtual hosts out of a route configuration that are not wanted, and reports whether something is
-// left. whole keeps all of a route configuration whose own name contains the text.
+// routes removes the virtual hosts that do not match from a route configuration, and reports whether anything is left.
+// With whole, a route configuration whose own name matches keeps all of them.
 func (f Filter) routes(element any, whole bool) bool {
 	name, _ := at(element, "route_config", "name").(string)
 	wholly := whole && f.Name != "" && strings.Contains(name, f.Name)
@@ -206,10 +189,10 @@ func (f Filter) routes(element any, whole bool) bool {
 	return len(hosts) > 0 || wholly && f.FQDN == "" && f.Port == 0
 }
 
-// endpoints takes the endpoints out of an assignment that are not wanted, and reports whether something is left.
+// endpoints removes the endpoints that do not match from an assignment, and reports whether any is left.
 func (f Filter) endpoints(element any) bool {
 	name, _ := at(element, "endpoint_config", "cluster_name").(string)
-	if !strings.Contains(name, f.Name) || !f.clusterOf(name) {
+	if !strings.Contains(name, f.Name) || !f.endpointsCluster(name) {
 		return false
 	}
 	if f.Port == 0 && f.Address == "" && f.Status == "" {
@@ -230,8 +213,8 @@ func (f Filter) endpoints(element any) bool {
 	return left > 0
 }
 
-// clusterOf is cluster for the cluster of endpoints, whose port is another one than the endpoints'.
-func (f Filter) clusterOf(name string) bool {
+// endpointsCluster is cluster for filters of endpoints: their Port is the endpoints', not the cluster's.
+func (f Filter) endpointsCluster(name string) bool {
 	f.Port = 0
 	return f.cluster(name)
 }
@@ -240,12 +223,12 @@ func (f Filter) endpoint(a address, status string) bool {
 	return strings.Contains(a.host(), f.Address) && (f.Port == 0 || a.port() == fmt.Sprint(f.Port)) && (f.Status == "" || strings.EqualFold(status, f.Status))
 }
 
-// Only keeps the endpoints that the filter wants.
+// Only returns the endpoints that the filter matches.
 func (c *ClusterStatuses) Only(f Filter) *ClusterStatuses {
-	f = f.of(Endpoints)
+	f = f.forSection(Endpoints)
 	out := &ClusterStatuses{}
 	for _, s := range c.Clusters {
-		if !strings.Contains(s.Name, f.Name) || !f.clusterOf(s.Name) {
+		if !strings.Contains(s.Name, f.Name) || !f.endpointsCluster(s.Name) {
 			continue
 		}
 		kept := s
@@ -260,7 +243,7 @@ func (c *ClusterStatuses) Only(f Filter) *ClusterStatuses {
 	return out
 }
 
-// at is what a tree has at a path; nil if nothing.
+// at returns the value at a path of a JSON tree; nil if there is none.
 func at(tree any, path ...string) any {
 	for _, key := range path {
 		fields, _ := tree.(map[string]any)
@@ -269,7 +252,7 @@ func at(tree any, path ...string) any {
 	return tree
 }
 
-// decode makes a typed value of a part of a tree, and reports whether it could.
+// decode decodes a part of a JSON tree into out, and reports whether it fits.
 func decode(tree, out any) bool {
 	text, err := json.Marshal(tree)
 	return err == nil && json.Unmarshal(text, out) == nil

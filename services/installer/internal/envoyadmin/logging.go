@@ -2,10 +2,10 @@ package envoyadmin
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -13,7 +13,7 @@ import (
 	"fairlead.dev/services/installer/internal/table"
 )
 
-// LogLevels are the levels that an Envoy's logger may have, from the one that says most.
+// LogLevels are the levels of Envoy's loggers, the most verbose first.
 var LogLevels = []string{"trace", "debug", "info", "warning", "error", "critical", "off"}
 
 // Logger is one of Envoy's loggers.
@@ -22,11 +22,11 @@ type Logger struct {
 	Level string `json:"level"`
 }
 
-// Loggers lists Envoy's loggers, sorted by name.
+// Loggers fetches the loggers with their levels, sorted by name.
 func (c *Client) Loggers(ctx context.Context) ([]Logger, error) { return c.logging(ctx, "") }
 
-// SetLogLevels changes loggers' levels and lists all loggers then. levels is "<level>" for all of them, or
-// "<logger>:<level>", separated by commas. Nothing is changed if a logger or a level does not exist.
+// SetLogLevels changes levels of loggers and returns all loggers with their new levels. levels is "<level>" for all of
+// them, or "<logger>:<level>", separated by commas. It changes nothing if a logger or a level does not exist.
 func (c *Client) SetLogLevels(ctx context.Context, levels string) ([]Logger, error) {
 	there, err := c.Loggers(ctx)
 	if err != nil {
@@ -37,30 +37,26 @@ func (c *Client) SetLogLevels(ctx context.Context, levels string) ([]Logger, err
 		return nil, err
 	}
 	if all != "" {
-		if there, err = c.logging(ctx, "?level="+urlEscape(all)); err != nil {
+		if there, err = c.logging(ctx, "?level="+url.QueryEscape(all)); err != nil {
 			return nil, err
 		}
 	}
 	if len(paths) > 0 {
-		return c.logging(ctx, "?paths="+urlEscape(strings.Join(paths, ",")))
+		return c.logging(ctx, "?paths="+url.QueryEscape(strings.Join(paths, ",")))
 	}
 	return there, nil
 }
 
-// ResetLogLevels gives the loggers the levels that Envoy was started with.
+// ResetLogLevels sets the levels that the Envoy was started with.
 func (c *Client) ResetLogLevels(ctx context.Context) ([]Logger, error) {
-	body, err := c.Get(ctx, "/server_info")
-	if err != nil {
-		return nil, err
-	}
 	var info struct {
 		Options struct {
 			Level      string `json:"log_level"`
 			Components string `json:"component_log_level"`
 		} `json:"command_line_options"`
 	}
-	if err := json.Unmarshal(body, &info); err != nil {
-		return nil, fmt.Errorf("server info: %w", err)
+	if err := c.getJSON(ctx, "/server_info", "server info", &info); err != nil {
+		return nil, err
 	}
 	if info.Options.Level == "" {
 		return nil, errors.New("server info: Envoy does not say which log level it was started with; name one with --level")
@@ -68,7 +64,8 @@ func (c *Client) ResetLogLevels(ctx context.Context) ([]Logger, error) {
 	return c.SetLogLevels(ctx, strings.TrimSuffix(info.Options.Level+","+info.Options.Components, ","))
 }
 
-// parseLevels reads the levels of SetLogLevels: that of all loggers, and those of single ones in Envoy's spelling.
+// parseLevels parses the levels of SetLogLevels: all is the level of all loggers, paths are single ones in Envoy's
+// spelling.
 func parseLevels(levels string, there []Logger) (all string, paths []string, err error) {
 	var names []string
 	for _, l := range there {
@@ -96,7 +93,7 @@ func parseLevels(levels string, there []Logger) (all string, paths []string, err
 	return all, paths, nil
 }
 
-// logging asks /logging, which answers with all loggers, "  <name>: <level>" a line.
+// logging posts to /logging, which answers with a line " <name>: <level>" for each logger.
 func (c *Client) logging(ctx context.Context, query string) ([]Logger, error) {
 	body, err := c.do(ctx, http.MethodPost, "/logging"+query)
 	if err != nil {
@@ -112,7 +109,7 @@ func (c *Client) logging(ctx context.Context, query string) ([]Logger, error) {
 	return list, nil
 }
 
-// LoggersTable shows loggers.
+// LoggersTable is the table of loggers.
 func LoggersTable(list []Logger) *table.Table {
 	t := &table.Table{Header: []string{"LOGGER", "LEVEL"}}
 	for _, l := range list {

@@ -2,38 +2,32 @@ package envoyadmin
 
 import (
 	"encoding/json"
-	"net/url"
 )
 
-func urlEscape(s string) string { return url.QueryEscape(s) }
-
-// The types below are the parts of Envoy's configuration (envoy.config.*.v3, in the spelling of its config dump) that the tables show.
+// The types below hold the fields of Envoy's configuration (envoy.config.*.v3, as its config dump spells them) that the
+// tables show.
 
 type metadata struct {
 	Filter map[string]json.RawMessage `json:"filter_metadata"`
 }
 
-// istioConfig is the user's object that a resource came from: metadata of "istio", field config, a path like
-// /apis/networking.istio.io/v1/namespaces/default/virtual-service/reviews.
+// istioConfig is the path of the object that a resource was made from, like
+// /apis/networking.istio.io/v1/namespaces/default/virtual-service/reviews: field config of the metadata of "istio".
 func (m metadata) istioConfig() string {
 	var istio struct {
 		Config string `json:"config"`
 	}
 	if raw, ok := m.Filter["istio"]; ok {
-		_ = json.Unmarshal(raw, &istio) // not an object: nothing to show
+		_ = json.Unmarshal(raw, &istio) // other metadata has no path
 	}
 	return istio.Config
 }
 
 type cluster struct {
-	Name          string          `json:"name"`
-	Type          string          `json:"type"`
-	ClusterType   json.RawMessage `json:"cluster_type"`
-	EDS           json.RawMessage `json:"eds_cluster_config"`
-	Metadata      metadata        `json:"metadata"`
-	LoadAssign    json.RawMessage `json:"load_assignment"`
-	AltStatName   string          `json:"alt_stat_name"`
-	LoadBalancing string          `json:"lb_policy"`
+	Name        string          `json:"name"`
+	Type        string          `json:"type"`
+	ClusterType json.RawMessage `json:"cluster_type"`
+	Metadata    metadata        `json:"metadata"`
 }
 
 type clustersDump struct {
@@ -100,7 +94,6 @@ type filter struct {
 }
 
 type filterChain struct {
-	Name  string `json:"name"`
 	Match struct {
 		Port      json.Number `json:"destination_port"`
 		Prefixes  []cidr      `json:"prefix_ranges"`
@@ -108,8 +101,7 @@ type filterChain struct {
 		Transport string      `json:"transport_protocol"`
 		ALPN      []string    `json:"application_protocols"`
 	} `json:"filter_chain_match"`
-	Filters         []filter        `json:"filters"`
-	TransportSocket json.RawMessage `json:"transport_socket"`
+	Filters []filter `json:"filters"`
 }
 
 type listener struct {
@@ -117,7 +109,7 @@ type listener struct {
 	Address      address       `json:"address"`
 	FilterChains []filterChain `json:"filter_chains"`
 	Default      *filterChain  `json:"default_filter_chain"`
-	// API is set for the listeners of gRPC clients: they have no address, and one HttpConnectionManager.
+	// API is set for the listeners of proxyless gRPC clients, which have no address and one HttpConnectionManager.
 	API *struct {
 		Manager json.RawMessage `json:"api_listener"`
 	} `json:"api_listener"`
@@ -144,7 +136,7 @@ type listenersDump struct {
 	} `json:"dynamic_listeners"`
 }
 
-// httpOrTCP is what the tables need of an HttpConnectionManager or a TcpProxy.
+// httpOrTCP holds the fields of an HttpConnectionManager or a TcpProxy that the tables show.
 type httpOrTCP struct {
 	Type string `json:"@type"`
 	RDS  *struct {
@@ -158,18 +150,15 @@ type httpOrTCP struct {
 }
 
 type stringMatch struct {
-	Prefix   string `json:"prefix"`
-	Path     string `json:"path"`
-	PathSep  string `json:"path_separated_prefix"`
-	Regex    *regex `json:"safe_regex"`
-	Connect  any    `json:"connect_matcher"`
-	Headers  []any  `json:"headers"`
-	Query    []any  `json:"query_parameters"`
-	CaseFree *bool  `json:"case_sensitive"`
-}
-
-type regex struct {
-	Regex string `json:"regex"`
+	Prefix  string `json:"prefix"`
+	Path    string `json:"path"`
+	PathSep string `json:"path_separated_prefix"`
+	Regex   *struct {
+		Regex string `json:"regex"`
+	} `json:"safe_regex"`
+	Connect any   `json:"connect_matcher"`
+	Headers []any `json:"headers"`
+	Query   []any `json:"query_parameters"`
 }
 
 type route struct {
@@ -204,7 +193,7 @@ type routesDump struct {
 	} `json:"dynamic_route_configs"`
 }
 
-// ClusterStatuses is what /clusters?format=json answers.
+// ClusterStatuses is the answer of /clusters?format=json.
 type ClusterStatuses struct {
 	Clusters []ClusterStatus `json:"cluster_statuses"`
 }
@@ -230,7 +219,7 @@ type lbEndpoint struct {
 	Health string `json:"health_status"`
 }
 
-// status is in the words of /clusters, where an endpoint of which nothing bad is known is healthy.
+// status is in the words of /clusters, where an endpoint without a known problem is HEALTHY.
 func (e lbEndpoint) status() string {
 	if e.Health == "" || e.Health == "UNKNOWN" {
 		return "HEALTHY"
@@ -265,10 +254,8 @@ func (d dataSource) text() []byte {
 }
 
 type dynamicSecret struct {
-	Name        string `json:"name"`
-	Version     string `json:"version_info"`
-	LastUpdated string `json:"last_updated"`
-	Secret      struct {
+	Name   string `json:"name"`
+	Secret struct {
 		TLS *struct {
 			Chain dataSource `json:"certificate_chain"`
 		} `json:"tls_certificate"`

@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// Section names a part of the configuration.
+// Section is a part of the configuration, named as in Envoy's dump.
 type Section string
 
-// The sections that can be shown.
+// Sections that a Dump can show.
 const (
 	Clusters  Section = "ClustersConfigDump"
 	Listeners Section = "ListenersConfigDump"
@@ -22,13 +22,13 @@ const (
 	Bootstrap Section = "BootstrapConfigDump"
 	// Extensions are the extension configs (ECDS).
 	Extensions Section = "EcdsConfigDump"
-	// VirtualHosts are a part of Routes.
+	// VirtualHosts are shown from the section Routes.
 	VirtualHosts Section = "VirtualHosts"
 )
 
 const redacted = "[redacted]"
 
-// JSON is a section as indented JSON without any private key. Envoy leaves keys out of its dump by itself; that is not relied on.
+// JSON is a section as indented JSON without private keys. Envoy redacts keys in its dump; this does not rely on it.
 func (d *Dump) JSON(s Section) ([]byte, error) {
 	if s == VirtualHosts {
 		return d.virtualHostsJSON()
@@ -44,7 +44,7 @@ func (d *Dump) JSON(s Section) ([]byte, error) {
 	return text, nil
 }
 
-// Redacted is JSON text, indented, without any private key.
+// Redacted returns JSON text, indented, with private keys replaced.
 func Redacted(text []byte) ([]byte, error) {
 	dec := json.NewDecoder(bytes.NewReader(text))
 	dec.UseNumber()
@@ -55,7 +55,7 @@ func Redacted(text []byte) ([]byte, error) {
 	return json.MarshalIndent(redact(tree), "", "  ")
 }
 
-// AllJSON is the whole dump, as Envoy shapes it, without any private key.
+// AllJSON is the whole dump in Envoy's form, without private keys.
 func (d *Dump) AllJSON() ([]byte, error) {
 	configs := []json.RawMessage{}
 	for _, name := range slices.Sorted(maps.Keys(d.sections)) {
@@ -68,7 +68,7 @@ func (d *Dump) AllJSON() ([]byte, error) {
 	return json.MarshalIndent(map[string]any{"configs": configs}, "", "  ")
 }
 
-// redact replaces what is or may hold a private key.
+// redact replaces the values that are, or may hold, a private key.
 func redact(v any) any {
 	switch v := v.(type) {
 	case map[string]any:

@@ -10,13 +10,13 @@ import (
 	"fairlead.dev/services/installer/internal/table"
 )
 
-// weightedCluster is one destination of several.
+// weightedCluster is one of several destinations with its weight.
 type weightedCluster struct {
 	Name   string      `json:"name"`
 	Weight json.Number `json:"weight"`
 }
 
-// routeAction is what a route does with a request that it forwards (envoy.config.route.v3.RouteAction).
+// routeAction holds fields of envoy.config.route.v3.RouteAction.
 type routeAction struct {
 	Cluster       string `json:"cluster"`
 	ClusterHeader string `json:"cluster_header"`
@@ -34,7 +34,7 @@ type routeAction struct {
 	} `json:"request_mirror_policies"`
 }
 
-// redirect is where a route sends the client instead (envoy.config.route.v3.RedirectAction).
+// redirect holds fields of envoy.config.route.v3.RedirectAction.
 type redirect struct {
 	Host   string      `json:"host_redirect"`
 	Path   string      `json:"path_redirect"`
@@ -44,7 +44,7 @@ type redirect struct {
 	Port   json.Number `json:"port_redirect"`
 }
 
-// destination says where a route leads, with the shares of several destinations.
+// destination is the cell DESTINATION: clusters with their shares and mirrors, a redirect, or a status.
 func (r route) destination() string {
 	switch {
 	case r.Route != nil:
@@ -79,8 +79,8 @@ func (a *routeAction) target() string {
 	return shownCluster(a.Cluster)
 }
 
-// shares lists destinations with the part of the traffic that each is to have. Subsets of one host follow it without
-// it.
+// shares lists destinations with their part of the traffic. A subset after another of the same host is shown without
+// the host.
 func shares(list []weightedCluster) []string {
 	total := 0.0
 	for _, c := range list {
@@ -125,7 +125,7 @@ func shownCluster(name string) string {
 	return text
 }
 
-// String writes the parts of the URL that are other than the request's.
+// String writes the parts of the URL that the redirect changes.
 func (r redirect) String() string {
 	text := ""
 	if r.Scheme != "" || r.HTTPS {
@@ -141,7 +141,7 @@ func (r redirect) String() string {
 	return text + r.Path + r.Prefix
 }
 
-// RoutesTable shows the routes.
+// RoutesTable has a row for each route.
 func (d *Dump) RoutesTable() (*table.Table, error) {
 	all, err := d.routeConfigs()
 	if err != nil {
@@ -178,7 +178,7 @@ func (d *Dump) routeConfigs() ([]routeConfig, error) {
 	return all, nil
 }
 
-// domains shows the shortest names of a virtual host: those that people write.
+// domains shows the shortest domains of a virtual host, which are those that people write.
 func domains(list []string) string {
 	const shown = 2
 	list = slices.Clone(list)

@@ -6,13 +6,13 @@ import (
 	"strings"
 )
 
-// Served is a resource as an xds-server serves it: a message in JSON with the field names of its proto file.
+// Served is a resource that an xds-server has for a proxy, in JSON with the field names of its proto file.
 type Served struct {
 	Name, Version string
 	Resource      json.RawMessage
 }
 
-// servedAs says in which list of which section Envoy would dump a resource of a type, and under which field.
+// servedAs says, by type, in which section and list Envoy's dump has a resource, and under which field.
 var servedAs = map[string]struct {
 	section     Section
 	list, field string
@@ -27,9 +27,9 @@ var servedAs = map[string]struct {
 
 const virtualHostType = "envoy.config.route.v3.VirtualHost"
 
-// ServedDump is what an Envoy would dump that holds the resources, by type URL. Types that an Envoy does not dump are
-// left out. Virtual hosts that are resources of their own, "<route configuration>/<virtual host>", are shown in their
-// route configuration, as Envoy does.
+// ServedDump returns what an Envoy that holds the resources would dump. resources are keyed by type URL; types that
+// Envoy does not dump are left out. Virtual hosts that are resources of their own, "<route configuration>/<virtual
+// host>", are put into their route configuration, as Envoy does.
 func ServedDump(resources map[string][]Served) (*Dump, error) {
 	d := &Dump{sections: map[string]json.RawMessage{}}
 	hosts := map[string][]json.RawMessage{}
@@ -73,7 +73,7 @@ func ServedDump(resources map[string][]Served) (*Dump, error) {
 	return d, nil
 }
 
-// join adds virtual hosts to those of a route configuration.
+// join adds virtual hosts to a route configuration.
 func join(config map[string]json.RawMessage, more []json.RawMessage) error {
 	var list []json.RawMessage
 	if raw, ok := config["virtual_hosts"]; ok {
@@ -86,7 +86,7 @@ func join(config map[string]json.RawMessage, more []json.RawMessage) error {
 	return err
 }
 
-// Wanted reports whether a filter wants a resource of a type URL.
+// Wanted reports whether a filter matches a resource of a type URL.
 func Wanted(url string, r Served, f Filter) (bool, error) {
 	var tree any
 	if err := json.Unmarshal(r.Resource, &tree); err != nil {
@@ -95,11 +95,11 @@ func Wanted(url string, r Served, f Filter) (bool, error) {
 	if strings.HasSuffix(url, "/"+virtualHostType) {
 		config, _, _ := strings.Cut(r.Name, "/")
 		element := map[string]any{"route_config": map[string]any{"name": config, "virtual_hosts": []any{tree}}}
-		return f.of(VirtualHosts).keep(VirtualHosts, element), nil
+		return f.forSection(VirtualHosts).keep(VirtualHosts, element), nil
 	}
 	as, ok := servedAs[url[strings.LastIndexByte(url, '/')+1:]]
 	if !ok {
 		return strings.Contains(r.Name, f.Name), nil
 	}
-	return f.of(as.section).keep(as.section, map[string]any{"name": r.Name, as.field: tree}), nil
+	return f.forSection(as.section).keep(as.section, map[string]any{"name": r.Name, as.field: tree}), nil
 }

@@ -12,7 +12,7 @@ import (
 	"fairlead.dev/services/installer/internal/table"
 )
 
-// ClustersTable shows the clusters, sorted by name.
+// ClustersTable has a row for each cluster, sorted by name.
 func (d *Dump) ClustersTable() (*table.Table, error) {
 	var dump clustersDump
 	if err := d.section("ClustersConfigDump", &dump); err != nil {
@@ -38,7 +38,7 @@ func (d *Dump) ClustersTable() (*table.Table, error) {
 	return t, nil
 }
 
-// kind is the discovery type; Envoy leaves STATIC, its default, out.
+// kind is the discovery type. Envoy leaves STATIC out, the default.
 func (c cluster) kind() string {
 	switch {
 	case c.Type == "" && len(c.ClusterType) > 0:
@@ -53,7 +53,7 @@ func (c cluster) kind() string {
 
 type clusterName struct{ direction, port, subset, host string }
 
-// parseClusterName takes Istio's names apart: outbound|9080|v1|reviews.default.svc.cluster.local.
+// parseClusterName parses Istio's cluster names: outbound|9080|v1|reviews.default.svc.cluster.local.
 func parseClusterName(name string) clusterName {
 	parts := strings.Split(name, "|")
 	if len(parts) != 4 {
@@ -62,7 +62,7 @@ func parseClusterName(name string) clusterName {
 	return clusterName{direction: parts[0], port: parts[1], subset: parts[2], host: parts[3]}
 }
 
-// objectName turns the path of a user's object into name.namespace.
+// objectName turns the path of istioConfig into name.namespace.
 func objectName(path string) string {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	i := slices.Index(parts, "namespaces")
@@ -72,7 +72,7 @@ func objectName(path string) string {
 	return parts[i+3] + "." + parts[i+1]
 }
 
-// ListenersTable shows the listeners with a row for each filter chain.
+// ListenersTable has a row for each filter chain.
 func (d *Dump) ListenersTable() (*table.Table, error) {
 	var dump listenersDump
 	if err := d.section("ListenersConfigDump", &dump); err != nil {
@@ -135,7 +135,7 @@ func (c filterChain) match() string {
 	return strings.Join(parts, "; ")
 }
 
-// kind is what the listener's filter chains do with a connection: HTTP, TCP, or HTTP+TCP; empty for something else.
+// kind says what the listener's filter chains serve: HTTP, TCP, HTTP+TCP, or nothing of these (empty).
 func (l listener) kind() string {
 	chains := l.FilterChains
 	if l.Default != nil {
@@ -162,7 +162,7 @@ func (l listener) kind() string {
 	return ""
 }
 
-// destination is where the chain's last HTTP or TCP filter leads.
+// destination is where the last HTTP or TCP filter of the chain sends requests or connections.
 func (c filterChain) destination() string {
 	for _, f := range slices.Backward(c.Filters) {
 		var cfg httpOrTCP
@@ -197,7 +197,7 @@ func inlineRoutes(r routeConfig) []string {
 	return list
 }
 
-// String is the path part of a match, as istioctl writes it; a star shows that headers or parameters matter too.
+// String is the path of a match as istioctl writes it, with a mark if headers or query parameters matter too.
 func (m stringMatch) String() string {
 	s := ""
 	switch {
@@ -218,7 +218,7 @@ func (m stringMatch) String() string {
 	return s
 }
 
-// EndpointsTable shows the endpoints.
+// EndpointsTable has a row for each endpoint, with the health that Envoy knows.
 func (c *ClusterStatuses) EndpointsTable() *table.Table {
 	t := &table.Table{Header: []string{"ENDPOINT", "STATUS", "OUTLIER CHECK", "CLUSTER"}}
 	for _, cl := range c.Clusters {
@@ -242,7 +242,7 @@ func sortEndpoints(t *table.Table) {
 	slices.SortStableFunc(t.Rows, func(a, b []string) int { return strings.Compare(a[3]+" "+a[0], b[3]+" "+b[0]) })
 }
 
-// EndpointsTable shows the endpoints of assignments (EDS), of which nobody says whether a check has failed.
+// EndpointsTable has a row for each endpoint of the assignments (EDS); results of health checks are not in a dump.
 func (d *Dump) EndpointsTable() (*table.Table, error) {
 	var dump endpointsDump
 	if err := d.section(string(Endpoints), &dump); err != nil {
@@ -260,7 +260,7 @@ func (d *Dump) EndpointsTable() (*table.Table, error) {
 	return t, nil
 }
 
-// ExtensionsTable shows the extension configs (ECDS).
+// ExtensionsTable has a row for each extension config (ECDS).
 func (d *Dump) ExtensionsTable() (*table.Table, error) {
 	var dump struct {
 		Filters []struct {
@@ -284,7 +284,7 @@ func (d *Dump) ExtensionsTable() (*table.Table, error) {
 	return t, nil
 }
 
-// SecretsTable shows the certificates that the proxy holds; now decides whether they are valid.
+// SecretsTable has a row for each certificate that the proxy holds; now decides whether it is valid.
 func (d *Dump) SecretsTable(now time.Time) (*table.Table, error) {
 	var dump secretsDump
 	if err := d.section("SecretsConfigDump", &dump); err != nil {

@@ -9,7 +9,7 @@ import (
 	"fairlead.dev/services/installer/internal/table"
 )
 
-// VirtualHostsTable shows the virtual hosts, wherever the proxy has them from.
+// VirtualHostsTable has a row for each virtual host, of RDS or VHDS.
 func (d *Dump) VirtualHostsTable() (*table.Table, error) {
 	all, err := d.routeConfigs()
 	if err != nil {
@@ -30,8 +30,7 @@ func (d *Dump) VirtualHostsTable() (*table.Table, error) {
 	return t, nil
 }
 
-// virtualHostsJSON lists the virtual hosts as Envoy has them, without any private key, each with the name of its route
-// configuration.
+// virtualHostsJSON lists the virtual hosts without private keys, each with the name of its route configuration.
 func (d *Dump) virtualHostsJSON() ([]byte, error) {
 	var dump struct {
 		Static  []json.RawMessage `json:"static_route_configs"`

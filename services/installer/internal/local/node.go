@@ -1,4 +1,12 @@
-// Package local runs a mesh on one machine: it is the node, the kubelet and the API server's projection of tokens that a cluster would be.
+// Package local runs the mesh of `fairlead up` on one machine. A Node stands for what a cluster would do: it starts and
+// restarts the processes of a plan (the kubelet), writes their Pods and these Pods' status into config-watcher (the API
+// server's clients), issues service account tokens, probes readiness, and shows all of it on a console. New takes the
+// plan; Run blocks until the mesh has ended. cli/up.go is the only caller.
+//
+// The packages below are its parts: meshfile reads the mesh files, plan decides what to run, ports reserves addresses,
+// programs finds binaries, rundir holds the run directory and state.json, supervise keeps processes running, probe asks
+// whether they are ready, tokens issues their tokens, console prints. logview and demo serve `fairlead logs` and
+// `fairlead demo`.
 package local
 
 import (
@@ -12,12 +20,12 @@ import (
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/process"
 
-	"fairlead.dev/services/installer/internal/console"
-	"fairlead.dev/services/installer/internal/plan"
-	"fairlead.dev/services/installer/internal/rundir"
-	"fairlead.dev/services/installer/internal/store"
-	"fairlead.dev/services/installer/internal/supervise"
-	"fairlead.dev/services/installer/internal/tokens"
+	"fairlead.dev/services/installer/internal/configapi"
+	"fairlead.dev/services/installer/internal/local/console"
+	"fairlead.dev/services/installer/internal/local/plan"
+	"fairlead.dev/services/installer/internal/local/rundir"
+	"fairlead.dev/services/installer/internal/local/supervise"
+	"fairlead.dev/services/installer/internal/local/tokens"
 )
 
 // Config of a Node. All fields are required unless said otherwise.
@@ -28,18 +36,18 @@ type Config struct {
 	Log    *slog.Logger
 	// Console shows what goes on.
 	Console console.Console
-	// EnvoyBinary and ConfigPaths are told to other commands.
+	// EnvoyBinary and ConfigPaths are written into state.json for other commands.
 	EnvoyBinary string
 	ConfigPaths []string
-	// ReadyFile is written when everything is ready, and removed at the end; empty means none.
+	// ReadyFile is written when everything is ready, and removed when Run ends; empty means none.
 	ReadyFile string
-	// ReadyTimeout ends the run if not everything is ready by then; 0 means to wait for ever.
+	// ReadyTimeout ends Run with an error if not everything is ready by then; 0 means no limit.
 	ReadyTimeout time.Duration
-	// StopTimeout bounds the end; what still runs then is killed.
+	// StopTimeout bounds the stop; processes that still run then are killed.
 	StopTimeout time.Duration
 }
 
-// RefusedError is an error about what the user wrote.
+// RefusedError is an error in the mesh files: config-watcher refuses an object, or the files cannot be listed.
 type RefusedError struct{ Err error }
 
 // Error implements error.
@@ -48,29 +56,30 @@ func (e *RefusedError) Error() string { return e.Err.Error() }
 // Unwrap gives the cause.
 func (e *RefusedError) Unwrap() error { return e.Err }
 
-// Node runs the plan.
+// Node runs a plan.
 type Node struct {
-	cfg   Config
-	board *board
-	sup   *supervise.Supervisor
-	store *store.Client
-	// procs is written before the first task starts and by the task that publishes the Pods; it is read when no task runs any more.
+	cfg       Config
+	statuses  *statuses
+	sup       *supervise.Supervisor
+	configAPI *configapi.Client
+	// procs is written before the first task starts and by the task that publishes the Pods, and read after all tasks
+	// have ended.
 	procs map[string]*supervise.Process
 	// published is closed when the Pods' objects are part of the mesh.
 	published chan struct{}
 
-	writing sync.Mutex // of state.json
+	stateMu sync.Mutex // held while state.json is written
 
 	mu    sync.Mutex
-	pods  map[string]bool // readiness as written
+	pods  map[string]bool // by Pod ID, the readiness that its written status has
 	ready bool
-	fleet fleet
+	seen  observations
 	start time.Time
 }
 
-// New makes a node. Nothing runs before Run.
+// New returns a node; Run starts the processes.
 func New(cfg Config) (*Node, error) {
-	client, err := store.Dial(store.Config{
+	client, err := configapi.Dial(configapi.Config{
 		Address:     cfg.Plan.ConfigWatcher().GRPC.String(),
 		RootFile:    cfg.Layout.RootCert(),
 		TokenFile:   cfg.Layout.AdminToken(),
@@ -80,23 +89,23 @@ func New(cfg Config) (*Node, error) {
 		return nil, err
 	}
 	return &Node{
-		cfg: cfg, store: client, board: newBoard(),
+		cfg: cfg, configAPI: client, statuses: newStatuses(),
 		procs: map[string]*supervise.Process{}, published: make(chan struct{}),
-		pods:  map[string]bool{},
-		fleet: newFleet(),
+		pods: map[string]bool{},
+		seen: newObservations(),
 	}, nil
 }
 
-// Run starts everything, keeps it running until ctx ends or something fails for good, and then ends it in order: gateways, sidecars,
-// applications, services. When it returns no process is left.
+// Run starts the services and then the Pods, keeps them running until ctx ends or a task fails, and stops them in
+// order: gateways, sidecars, applications, services. No process is left when it returns.
 func (n *Node) Run(ctx context.Context) error {
-	defer n.store.Close()
+	defer n.configAPI.Close()
 	n.start = n.cfg.Clock.Now()
 	issuer, err := n.prepare()
 	if err != nil {
 		return err
 	}
-	n.sup = supervise.New(supervise.Config{Clock: n.cfg.Clock, Log: n.cfg.Log, Changed: n.board.process})
+	n.sup = supervise.New(supervise.Config{Clock: n.cfg.Clock, Log: n.cfg.Log, Changed: n.statuses.setProcess})
 	defer n.sup.Close()
 	for _, s := range n.cfg.Plan.Services {
 		n.startProcess(s.Process)
@@ -111,20 +120,20 @@ func (n *Node) Run(ctx context.Context) error {
 	return err
 }
 
-// tasks is everything that goes on while the mesh runs.
+// tasks lists what runs concurrently while the mesh is up.
 func (n *Node) tasks(issuer *tokens.Files) []process.Task {
 	tasks := []process.Task{
 		{Name: "tokens", Run: func(ctx context.Context) error {
 			return issuer.Run(ctx, func(err error) { n.cfg.Log.Error("tokens were not renewed", "error", err) })
 		}},
 		{Name: "mesh", Run: n.publish},
-		{Name: "fatal exits", Run: n.watchFatal},
+		{Name: "usage errors", Run: n.watchUsageErrors},
 		{Name: "state", Run: n.keepState},
-		{Name: "fleet", Run: n.observe},
+		{Name: "revisions", Run: n.watchRevisions},
 		{Name: "files", Run: n.watchSources},
-		{Name: "findings", Run: n.watchFindings},
-		{Name: "console", Run: n.show},
-		{Name: "ready", Run: n.announce},
+		{Name: "warnings", Run: n.watchWarnings},
+		{Name: "console", Run: n.showConsole},
+		{Name: "ready", Run: n.reportReady},
 	}
 	watch := func(name string, run func(context.Context)) {
 		tasks = append(tasks, process.Task{Name: "probe " + name, Run: func(ctx context.Context) error {
@@ -133,7 +142,7 @@ func (n *Node) tasks(issuer *tokens.Files) []process.Task {
 		}})
 	}
 	probe := func(name string, p *plan.Probe) {
-		watch(name, func(ctx context.Context) { n.watchReady(ctx, name, p) })
+		watch(name, func(ctx context.Context) { n.probeOwnProcess(ctx, name, p) })
 	}
 	for _, s := range n.cfg.Plan.Services {
 		probe(s.Name, serviceProbe(s))
@@ -149,8 +158,8 @@ func (n *Node) tasks(issuer *tokens.Files) []process.Task {
 	return tasks
 }
 
-// startPods starts the Pods' processes. As on a cluster, where a kubelet runs what the API server tells it to, that comes after the mesh
-// knows the Pods: a proxy that came first would be configured as a workload that nobody has described.
+// startPods starts the Pods' processes. publish calls it after it has written the Pods' objects, because xds-server
+// configures a proxy that connects earlier as one without a workload.
 func (n *Node) startPods() {
 	for _, p := range n.podProcesses() {
 		n.startProcess(p)
@@ -185,8 +194,9 @@ func (n *Node) podProcesses() []plan.Process {
 	return list
 }
 
-// watchFatal ends the run when one of Fairlead's own programs refuses its flags: starting it again would change nothing.
-func (n *Node) watchFatal(ctx context.Context) error {
+// watchUsageErrors fails when one of Fairlead's own programs exits with process.ExitUsage: it would refuse the same
+// flags again.
+func (n *Node) watchUsageErrors(ctx context.Context) error {
 	own := map[string]string{}
 	for _, s := range n.cfg.Plan.Services {
 		own[s.Name] = s.Log
@@ -197,8 +207,8 @@ func (n *Node) watchFatal(ctx context.Context) error {
 		}
 	}
 	for ctx.Err() == nil {
-		changed := n.board.Changed()
-		for name, e := range n.board.Snapshot() {
+		changed := n.statuses.Changed()
+		for name, e := range n.statuses.Snapshot() {
 			log, ok := own[name]
 			if ok && e.PID == 0 && e.ExitCode == process.ExitUsage {
 				return fmt.Errorf("%s does not accept its flags:\n%s\nsee %s; are all binaries of one build?", name, lastLines(log, 3), log)
@@ -209,10 +219,10 @@ func (n *Node) watchFatal(ctx context.Context) error {
 	return nil
 }
 
-// setPodReady notes what was written of a Pod.
+// setPodReady records the readiness that publish has written into a Pod's status.
 func (n *Node) setPodReady(id string, ready bool) {
 	n.mu.Lock()
 	n.pods[id] = ready
 	n.mu.Unlock()
-	n.board.touch()
+	n.statuses.wake()
 }

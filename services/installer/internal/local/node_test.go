@@ -22,19 +22,19 @@ import (
 	"fairlead.dev/pkg/testkit"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 
-	"fairlead.dev/services/installer/internal/console"
-	"fairlead.dev/services/installer/internal/mesh"
-	"fairlead.dev/services/installer/internal/plan"
-	"fairlead.dev/services/installer/internal/rundir"
-	"fairlead.dev/services/installer/internal/storetest"
-	"fairlead.dev/services/installer/internal/supervise"
-	"fairlead.dev/services/installer/internal/tokens"
+	"fairlead.dev/services/installer/internal/configapi/configapitest"
+	"fairlead.dev/services/installer/internal/local/console"
+	"fairlead.dev/services/installer/internal/local/meshfile"
+	"fairlead.dev/services/installer/internal/local/plan"
+	"fairlead.dev/services/installer/internal/local/rundir"
+	"fairlead.dev/services/installer/internal/local/supervise"
+	"fairlead.dev/services/installer/internal/local/tokens"
 )
 
-// within is how long anything here may take on a busy machine.
+// within bounds every wait, with time for a busy machine.
 const within = testkit.Patience
 
-// TestMain lets the test binary play the programs that a node runs.
+// TestMain runs the programs of the fixtures' Pods and services in the test binary, under other names.
 func TestMain(m *testing.M) {
 	switch filepath.Base(os.Args[0]) {
 	case "service", "config-watcher":
@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "picky: unknown flag: --new")
 		os.Exit(2)
 	case "deaf":
-		// It listens where it likes.
+		// It ignores $HOST and $PORT.
 		_ = http.ListenAndServe("127.0.0.1:0", http.NotFoundHandler()) //nolint:gosec // a test's
 	case "flap":
 		fmt.Fprintln(os.Stderr, "no database")
@@ -61,7 +61,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// screen is a console that remembers.
+// screen is a console that keeps what it prints.
 type screen struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -79,24 +79,24 @@ func (s *screen) String() string {
 	return s.buf.String()
 }
 
-// world is a node with a config-watcher that this test serves itself, and one plain Pod.
-type world struct {
+// fixture is a node with a fake config-watcher and one plain Pod.
+type fixture struct {
 	cfg    Config
-	server *storetest.Server
+	server *configapitest.Server
 	screen *screen
 	sick   string
-	// problems is what config-watcher says of the files.
+	// problems is config-watcher's answer about the files.
 	mu       sync.Mutex
 	problems string
 }
 
-func (w *world) setProblems(json string) {
+func (w *fixture) setProblems(json string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.problems = json
 }
 
-// program makes the test binary available under a name.
+// program links the test binary under a name.
 func program(t *testing.T, dir, name string) string {
 	t.Helper()
 	self, err := os.Executable()
@@ -110,10 +110,10 @@ func program(t *testing.T, dir, name string) string {
 	return path
 }
 
-func newWorld(t *testing.T, extra string) *world {
+func newFixture(t *testing.T, extra string) *fixture {
 	t.Helper()
 	dir := t.TempDir()
-	w := &world{screen: &screen{}, sick: filepath.Join(dir, "sick")}
+	w := &fixture{screen: &screen{}, sick: filepath.Join(dir, "sick")}
 	file := filepath.Join(dir, "mesh.yaml")
 	testkit.WriteFile(t, file, []byte(`apiVersion: apps/v1
 kind: Deployment
@@ -131,7 +131,7 @@ spec:
         readinessProbe: {httpGet: {path: /, port: 18080}, periodSeconds: 1, failureThreshold: 1}
         `+extra+`
 `))
-	m, err := mesh.Load([]string{file})
+	m, err := meshfile.Load([]string{file})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,12 +142,12 @@ spec:
 	}
 	t.Cleanup(func() { _ = lock.Release() })
 
-	// The server needs a key set to start with; it follows the file, which the node replaces by its own keys.
+	// The server starts with a key set, and follows its file, which the node replaces by its own keys.
 	issuer := testkit.NewIssuer(t)
 	if err := tokens.WriteFile(layout.JWKS(), mustRead(t, issuer.JWKSFile), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	w.server = storetest.Start(t, storetest.Config{JWKSFile: layout.JWKS(), Issuer: plan.Issuer})
+	w.server = configapitest.Start(t, configapitest.Config{JWKSFile: layout.JWKS(), Issuer: plan.Issuer})
 	if err := tokens.WriteFile(layout.RootCert(), mustRead(t, w.server.RootFile), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -180,7 +180,7 @@ spec:
 		s.Ops = netip.MustParseAddrPort(ops.Listener.Addr().String())
 		s.Grace = time.Second
 	}
-	// The Pod's address is one that no other mesh on the machine can have taken.
+	// No other process uses the Pod's address.
 	free := testkit.FreeAddress(t)
 	c := &p.Pods[0].Containers[0]
 	c.Env = append(c.Env, "HOST="+free.Addr().String(), fmt.Sprintf("PORT=%d", free.Port()))
@@ -204,8 +204,8 @@ func mustRead(t *testing.T, name string) []byte {
 	return b
 }
 
-// start runs the node; stop ends it and returns its error.
-func (w *world) start(t *testing.T) (n *Node, stop func() error) {
+// start runs the node; stop stops it and returns Run's error.
+func (w *fixture) start(t *testing.T) (n *Node, stop func() error) {
 	t.Helper()
 	n, err := New(w.cfg)
 	if err != nil {
@@ -222,8 +222,8 @@ func (w *world) start(t *testing.T) (n *Node, stop func() error) {
 	return n, stop
 }
 
-// ready waits until the Pod's status in the store says so.
-func (w *world) ready(t *testing.T, want string) {
+// ready waits until the stored Pod's condition Ready is want.
+func (w *fixture) ready(t *testing.T, want string) {
 	t.Helper()
 	testkit.Eventually(t, within, func() error {
 		if got := podCondition(w.server.Object("Pod", "shop", "web-0")); got != want {
@@ -245,8 +245,8 @@ func podCondition(pod map[string]any) string {
 	return "unknown"
 }
 
-func TestLifeOfAMesh(t *testing.T) {
-	w := newWorld(t, "")
+func TestNodeRunsAMeshUntilItIsStopped(t *testing.T) {
+	w := newFixture(t, "")
 	_, stop := w.start(t)
 	testkit.Eventually(t, within, func() error {
 		if _, err := os.Stat(w.cfg.ReadyFile); err != nil {
@@ -264,7 +264,7 @@ func TestLifeOfAMesh(t *testing.T) {
 	}
 	pid := state.Pods[0].Containers[0].PID
 
-	// A probe that fails makes the Pod not ready, without a restart.
+	// A failing probe makes the Pod not ready, without a restart.
 	testkit.WriteFile(t, w.sick, nil)
 	w.ready(t, "False")
 	if err := os.Remove(w.sick); err != nil {
@@ -272,8 +272,8 @@ func TestLifeOfAMesh(t *testing.T) {
 	}
 	w.ready(t, "True")
 
-	// So does a crash, and then the application is started again.
-	testkit.WriteFile(t, w.sick, nil) // stays not ready, to be seen
+	// A crash makes it not ready too, and the application is restarted.
+	testkit.WriteFile(t, w.sick, nil) // it stays not ready, so that the test sees it
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -282,7 +282,7 @@ func TestLifeOfAMesh(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.ready(t, "True")
-	testkit.Eventually(t, within, func() error { // the state is written beside the Pod's status, not before it
+	testkit.Eventually(t, within, func() error { // state.json may be written after the Pod's status
 		state, err = rundir.Open(w.cfg.Layout.Dir)
 		if err == nil && (state.Pods[0].Containers[0].PID == pid || state.Pods[0].Containers[0].Restarts == 0) {
 			err = fmt.Errorf("after the crash: %+v", state)
@@ -292,13 +292,13 @@ func TestLifeOfAMesh(t *testing.T) {
 
 	testkit.Eventually(t, within, w.prints("warning: x has no effect"))
 
-	// What it finds about objects in their mesh is told, and that it is so no more.
+	// The console prints config-watcher's warnings, and their end.
 	w.server.SetWarnings([]*configv1.Warning{{Text: "VirtualService shop/web: no such host"}}, nil)
 	testkit.Eventually(t, within, w.prints("warning: VirtualService shop/web: no such host"))
 	w.server.SetWarnings(nil, nil)
 	testkit.Eventually(t, within, w.prints("resolved: VirtualService shop/web: no such host"))
 
-	// What config-watcher refuses later is told, and that it is mended.
+	// The console prints what config-watcher refuses later, and its end.
 	w.setProblems(`"mesh.yaml:3: bad; mend it"`)
 	testkit.Eventually(t, within, w.prints("refused, the last good version stays: mesh.yaml:3: bad; mend it"))
 	w.setProblems("")
@@ -317,7 +317,7 @@ func TestLifeOfAMesh(t *testing.T) {
 	}
 }
 
-func (w *world) prints(want string) func() error {
+func (w *fixture) prints(want string) func() error {
 	return func() error {
 		if !strings.Contains(w.screen.String(), want) {
 			return fmt.Errorf("console lacks %q:\n%s", want, w.screen)
@@ -327,7 +327,7 @@ func (w *world) prints(want string) func() error {
 }
 
 func TestRefusedFileEndsTheRun(t *testing.T) {
-	w := newWorld(t, "imagePullPolicy: broken")
+	w := newFixture(t, "imagePullPolicy: broken")
 	n, err := New(w.cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -343,7 +343,7 @@ func TestRefusedFileEndsTheRun(t *testing.T) {
 }
 
 func TestWrongFlagsEndTheRun(t *testing.T) {
-	w := newWorld(t, "")
+	w := newFixture(t, "")
 	w.cfg.Plan.Services[0].Path = program(t, t.TempDir(), "picky")
 	n, err := New(w.cfg)
 	if err != nil {
@@ -354,7 +354,7 @@ func TestWrongFlagsEndTheRun(t *testing.T) {
 	}
 }
 
-// movable is a clock that can be set forward.
+// movable is a clock that a test can set forward.
 type movable struct {
 	clock.Clock
 	ahead atomic.Int64
@@ -363,7 +363,7 @@ type movable struct {
 func (m *movable) Now() time.Time { return m.Clock.Now().Add(time.Duration(m.ahead.Load())) }
 
 func TestReadyTimeoutNamesWhatIsMissing(t *testing.T) {
-	w := newWorld(t, "")
+	w := newFixture(t, "")
 	testkit.WriteFile(t, w.sick, nil)
 	late := &movable{Clock: clock.Real()}
 	w.cfg.Clock, w.cfg.ReadyTimeout = late, time.Hour
@@ -386,26 +386,26 @@ func TestReadyTimeoutNamesWhatIsMissing(t *testing.T) {
 	}
 }
 
-func TestBoardDropsVerdictsOfEarlierProcesses(t *testing.T) {
-	b := newBoard()
+func TestStatusesDropResultsForEarlierProcesses(t *testing.T) {
+	b := newStatuses()
 	changed := b.Changed()
-	b.process(statusOf("web", 1))
+	b.setProcess(statusOf("web", 1))
 	select {
 	case <-changed:
 	default:
 		t.Error("nobody was told")
 	}
-	b.probed("web", 1, true, "")
-	b.process(statusOf("web", 2))
+	b.setReadiness("web", 1, true, "")
+	b.setProcess(statusOf("web", 2))
 	if e := b.get("web"); e.Ready || e.PID != 2 {
 		t.Errorf("a new process is ready at once: %+v", e)
 	}
-	b.probed("web", 1, true, "")
+	b.setReadiness("web", 1, true, "")
 	if b.get("web").Ready {
 		t.Error("the verdict about an earlier process counts")
 	}
 	changed = b.Changed()
-	b.probed("web", 2, false, "starting")
+	b.setReadiness("web", 2, false, "starting")
 	select {
 	case <-changed:
 		t.Error("told of nothing new")

@@ -13,12 +13,12 @@ import (
 
 	"fairlead.dev/pkg/svid"
 
-	"fairlead.dev/services/installer/internal/plan"
-	"fairlead.dev/services/installer/internal/ports"
-	"fairlead.dev/services/installer/internal/tokens"
+	"fairlead.dev/services/installer/internal/local/plan"
+	"fairlead.dev/services/installer/internal/local/ports"
+	"fairlead.dev/services/installer/internal/local/tokens"
 )
 
-// prepare writes what the processes need before they start: directories, the issuer's keys, tokens.
+// prepare creates the directories, the token issuer's keys and the tokens, which the processes need when they start.
 func (n *Node) prepare() (*tokens.Files, error) {
 	l := n.cfg.Layout
 	dirs := []string{l.Logs(), filepath.Dir(l.RootCert()), l.CADir(), l.StoreDir()}
@@ -39,7 +39,7 @@ func (n *Node) prepare() (*tokens.Files, error) {
 		}
 	}
 	for _, s := range n.cfg.Plan.Services {
-		// A certificate of an earlier run has the addresses of that run.
+		// A cached certificate of an earlier run has that run's addresses.
 		if err := os.Remove(filepath.Join(l.ServiceState(s.Name), svid.CacheFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("run directory: %w", err)
 		}
@@ -63,7 +63,7 @@ func (n *Node) prepare() (*tokens.Files, error) {
 	return files, files.Write()
 }
 
-// subjects lists the token files and whom each speaks for.
+// subjects returns, for each token file, the service account that its token is for.
 func (n *Node) subjects() map[string]tokens.Subject {
 	files := map[string]tokens.Subject{
 		n.cfg.Layout.AdminToken(): {Namespace: plan.SystemNamespace, Account: plan.AdminAccount, Audience: plan.AdminAudience},
@@ -79,11 +79,11 @@ func (n *Node) subjects() map[string]tokens.Subject {
 	return files
 }
 
-// CheckPorts refuses to start on addresses that somebody else listens on.
+// CheckPorts returns an error if another process listens on an address of the plan.
 func CheckPorts(p *plan.Plan) error {
 	const remedy = "stop it, or choose another range with --loopback-range (auto finds a free one)"
 	var errs []error
-	byHolder := map[int]bool{} // one address of each holder is enough to know what to do
+	byHolder := map[int]bool{} // of each holder, one address is reported
 	check := func(addr netip.AddrPort, wantedBy string) {
 		err := ports.Check(addr, wantedBy, remedy)
 		var busy *ports.BusyError
@@ -111,7 +111,7 @@ func CheckPorts(p *plan.Plan) error {
 	return errors.Join(errs...)
 }
 
-// lastLines is the end of a log file, for an error message.
+// lastLines returns the end of a log file, for an error message.
 func lastLines(name string, count int) string {
 	f, err := os.Open(name)
 	if err != nil {

@@ -10,11 +10,11 @@ import (
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/svid"
 
-	"fairlead.dev/services/installer/internal/plan"
-	"fairlead.dev/services/installer/internal/rundir"
+	"fairlead.dev/services/installer/internal/local/plan"
+	"fairlead.dev/services/installer/internal/local/rundir"
 )
 
-// TestCertificatesOfAnEarlierRunAreNotKept: they have that run's addresses, which clients would not find.
+// TestCertificatesOfAnEarlierRunAreNotKept: they have that run's addresses, so clients would not verify them.
 func TestCertificatesOfAnEarlierRunAreNotKept(t *testing.T) {
 	layout := rundir.NewLayout(t.TempDir(), "")
 	service := &plan.Service{Account: "xds-server", TokenFile: layout.Token("xds-server-0")}

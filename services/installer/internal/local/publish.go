@@ -14,15 +14,15 @@ import (
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 
-	"fairlead.dev/services/installer/internal/plan"
-	"fairlead.dev/services/installer/internal/store"
+	"fairlead.dev/services/installer/internal/configapi"
+	"fairlead.dev/services/installer/internal/local/plan"
 )
 
-// callTimeout bounds one call of config-watcher.
+// callTimeout bounds one call to config-watcher.
 const callTimeout = 5 * time.Second
 
-// podReady tells whether all containers of the Pod are ready, its proxy included.
-func podReady(p *plan.Pod, entries map[string]entry) bool {
+// podReady reports whether all containers of the Pod and its agent are ready.
+func podReady(p *plan.Pod, entries map[string]processStatus) bool {
 	if p.Agent != nil && !entries[p.Agent.Name].Ready {
 		return false
 	}
@@ -34,18 +34,18 @@ func podReady(p *plan.Pod, entries map[string]entry) bool {
 	return true
 }
 
-// publish keeps the Pods' objects in config-watcher true: it creates them, starts their processes, then writes their status whenever
-// readiness changes. While config-watcher is away it tries again; what it then writes is the newest.
+// publish writes the Pods' objects into config-watcher, starts the Pods' processes, and then writes a Pod's status
+// whenever its readiness changes. It repeats a write that fails with the newest readiness.
 func (n *Node) publish(ctx context.Context) error {
-	if err := n.create(ctx); err != nil || ctx.Err() != nil {
+	if err := n.createObjects(ctx); err != nil || ctx.Err() != nil {
 		return err
 	}
 	close(n.published)
 	n.startPods()
 	written := map[string]bool{}
 	for ctx.Err() == nil {
-		changed := n.board.Changed()
-		entries := n.board.Snapshot()
+		changed := n.statuses.Changed()
+		entries := n.statuses.Snapshot()
 		failed := false
 		for _, p := range n.cfg.Plan.Pods {
 			ready := podReady(p, entries)
@@ -73,20 +73,21 @@ func (n *Node) publish(ctx context.Context) error {
 	return nil
 }
 
-// create writes the Pods and the generated Sidecars, all or none, once the user's own files have been found good.
-func (n *Node) create(ctx context.Context) error {
+// createObjects checks the user's files, and then writes the Pods and the generated Sidecars, all or none.
+func (n *Node) createObjects(ctx context.Context) error {
 	if err := n.checkFiles(ctx); err != nil {
 		return err
 	}
-	manifests, err := n.manifests()
+	manifests, err := n.manifests(n.cfg.Plan.Pods...)
 	if err != nil || len(manifests) == 0 {
 		return err
 	}
-	return n.untilTaken(ctx, func(ctx context.Context) error { return n.apply(ctx, manifests) })
+	return n.retryUntilAccepted(ctx, func(ctx context.Context) error { return n.apply(ctx, manifests) })
 }
 
-// untilTaken repeats a write until config-watcher is there to take it. A refusal ends the run: nothing else could work.
-func (n *Node) untilTaken(ctx context.Context, write func(context.Context) error) error {
+// retryUntilAccepted repeats a write until config-watcher accepts it. If config-watcher refuses it, the error is a
+// *RefusedError and ends Run.
+func (n *Node) retryUntilAccepted(ctx context.Context, write func(context.Context) error) error {
 	for ctx.Err() == nil {
 		call, cancel := context.WithTimeout(ctx, callTimeout)
 		err := write(call)
@@ -94,12 +95,12 @@ func (n *Node) untilTaken(ctx context.Context, write func(context.Context) error
 		if err == nil {
 			return nil
 		}
-		err = n.store.Explain(err)
-		var refused *store.RefusedError
+		err = n.configAPI.Explain(err)
+		var refused *configapi.RefusedError
 		if errors.As(err, &refused) {
 			return &RefusedError{Err: err}
 		}
-		n.cfg.Log.Debug("config-watcher does not take the mesh yet", "error", err)
+		n.cfg.Log.Debug("config-watcher does not accept the mesh yet", "error", err)
 		if !n.wait(ctx, 200*time.Millisecond) {
 			return nil
 		}
@@ -110,14 +111,14 @@ func (n *Node) untilTaken(ctx context.Context, write func(context.Context) error
 func (n *Node) apply(ctx context.Context, manifests []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	_, err := n.store.Apply(ctx, &configv1.ApplyRequest{Documents: []*configv1.Document{{Name: "fairlead-up", Content: manifests}}}, grpc.WaitForReady(true))
+	_, err := n.configAPI.Apply(ctx, &configv1.ApplyRequest{Documents: []*configv1.Document{{Name: "fairlead-up", Content: manifests}}}, grpc.WaitForReady(true))
 	return err
 }
 
-// manifests joins the objects that describe the Pods.
-func (n *Node) manifests() ([]byte, error) {
+// manifests returns Pods and their generated Sidecars as one text of documents.
+func (n *Node) manifests(pods ...*plan.Pod) ([]byte, error) {
 	var docs [][]byte
-	for _, p := range n.cfg.Plan.Pods {
+	for _, p := range pods {
 		pod, err := json.Marshal(p.Manifest(false, n.cfg.Clock.Now()))
 		if err != nil {
 			return nil, fmt.Errorf("pod %s: %w", p.ID(), err)
@@ -137,25 +138,21 @@ func (n *Node) writeStatus(ctx context.Context, p *plan.Pod, ready bool) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	_, err = n.store.UpdateStatus(ctx, &configv1.UpdateStatusRequest{
+	_, err = n.configAPI.UpdateStatus(ctx, &configv1.UpdateStatusRequest{
 		Key:    &configv1.ObjectKey{ApiVersion: "v1", Kind: "Pod", Namespace: p.Namespace, Name: p.Name},
 		Status: body,
 	}, grpc.WaitForReady(true))
 	if status.Code(err) == codes.NotFound {
-		// Somebody deleted the Pod, or the store was lost: as on a cluster, the node writes it again.
+		// The Pod was deleted, or the store was lost: write it again, as a kubelet's mirror Pod is.
 		return errors.Join(n.recreate(ctx, p), err)
 	}
 	return err
 }
 
 func (n *Node) recreate(ctx context.Context, p *plan.Pod) error {
-	pod, err := json.Marshal(p.Manifest(false, n.cfg.Clock.Now()))
+	manifests, err := n.manifests(p)
 	if err != nil {
 		return err
 	}
-	docs := [][]byte{pod}
-	if p.Sidecar != nil {
-		docs = append(docs, p.Sidecar)
-	}
-	return n.apply(ctx, bytes.Join(docs, []byte("\n---\n")))
+	return n.apply(ctx, manifests)
 }

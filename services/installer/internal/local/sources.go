@@ -2,11 +2,8 @@ package local
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"io"
 	"maps"
-	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -15,21 +12,21 @@ import (
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 
-	"fairlead.dev/pkg/rpc"
-
-	"fairlead.dev/services/installer/internal/mesh"
-	"fairlead.dev/services/installer/internal/plan"
+	"fairlead.dev/services/installer/internal/local/plan"
+	"fairlead.dev/services/installer/internal/objectfile"
+	"fairlead.dev/services/installer/internal/opsclient"
 )
 
-// checkFiles has config-watcher judge the user's files before anything depends on them, so that a mesh does not come up half.
+// checkFiles sends the user's files to config-watcher as a dry run, so that a mistake in them ends Run before Pods
+// start.
 func (n *Node) checkFiles(ctx context.Context) error {
-	files, err := mesh.Files(n.cfg.ConfigPaths)
+	files, err := objectfile.List(n.cfg.ConfigPaths)
 	if err != nil {
 		return &RefusedError{Err: err}
 	}
 	var docs []*configv1.Document
 	for _, f := range files {
-		content, err := mesh.ReadFile(f)
+		content, err := objectfile.ReadFile(f)
 		if err != nil {
 			return err
 		}
@@ -38,29 +35,29 @@ func (n *Node) checkFiles(ctx context.Context) error {
 	if len(docs) == 0 {
 		return nil
 	}
-	return n.untilTaken(ctx, func(ctx context.Context) error {
-		_, err := n.store.Apply(ctx, &configv1.ApplyRequest{Documents: docs, DryRun: true, SkipUnread: true}, grpc.WaitForReady(true))
+	return n.retryUntilAccepted(ctx, func(ctx context.Context) error {
+		_, err := n.configAPI.Apply(ctx, &configv1.ApplyRequest{Documents: docs, DryRun: true, SkipUnread: true}, grpc.WaitForReady(true))
 		return err
 	})
 }
 
-// sourcesPeriod is how often config-watcher is asked about the user's files. A person who has just saved one is waiting.
+// sourcesPeriod is how often watchSources asks; a person who has just saved a file waits for the answer.
 const sourcesPeriod = 500 * time.Millisecond
 
-// watchSources tells the person what config-watcher refuses of the files, which are followed live: the last good
-// version of a refused object stays in use. It also tells what is accepted and has no effect, which objects nobody
-// reads, and which files are gone, empty or cut off.
+// watchSources prints what config-watcher, which follows the user's files, reports about them: refused objects, whose
+// last good version stays in force, warnings, objects of kinds that no service reads, and files that are gone, empty or
+// cut off.
 func (n *Node) watchSources(ctx context.Context) error {
 	var known, warned []string
 	staying := map[string]stayingFile{}
 	for n.wait(ctx, sourcesPeriod) {
 		answer, err := n.sources(ctx)
 		if err != nil {
-			n.cfg.Log.Debug("sources are not known", "error", err)
+			n.cfg.Log.Debug("sources cannot be read", "error", err)
 			continue
 		}
 		now, warnings := answer.problems(), slices.Concat(answer.Warnings, answer.duplicates(), n.unread(answer))
-		staying = n.tellStaying(staying, answer.staying())
+		staying = n.reportStayingFiles(staying, answer.staying())
 		for _, w := range warnings {
 			if !slices.Contains(warned, w) {
 				n.cfg.Console.Line("warning: " + w)
@@ -80,7 +77,7 @@ func (n *Node) watchSources(ctx context.Context) error {
 	return nil
 }
 
-// sourcesAnswer is what is read of config-watcher's /debug/sources.
+// sourcesAnswer holds fields of config-watcher's /debug/sources.
 type sourcesAnswer struct {
 	Sources []struct {
 		Problems   []string      `json:"problems"`
@@ -91,7 +88,7 @@ type sourcesAnswer struct {
 	Warnings []string `json:"warnings"`
 }
 
-// stayingFile is a file whose objects stay in force although it is gone, empty or cut off.
+// stayingFile is a file that is gone, empty or cut off while its objects stay in force.
 type stayingFile struct {
 	File    string    `json:"file"`
 	Objects int       `json:"objects"`
@@ -99,9 +96,9 @@ type stayingFile struct {
 	Text    string    `json:"text"`
 }
 
-// sources asks config-watcher how its sources do.
+// sources asks config-watcher about its sources.
 func (n *Node) sources(ctx context.Context) (answer sourcesAnswer, err error) {
-	err = n.debug(ctx, n.cfg.Plan.ConfigWatcher(), "/debug/sources", &answer)
+	err = n.debugPage(ctx, n.cfg.Plan.ConfigWatcher(), "/debug/sources", &answer)
 	return answer, err
 }
 
@@ -129,8 +126,8 @@ func (a sourcesAnswer) staying() map[string]stayingFile {
 	return files
 }
 
-// unread lists the objects that nobody reads. Deployments that were there at the start are run, and so read; one that
-// came later is not.
+// unread lists the objects whose kinds no service reads. Deployments that were in the files at the start are run; one
+// that came later is listed.
 func (n *Node) unread(a sourcesAnswer) (list []string) {
 	for _, s := range a.Sources {
 		for _, text := range s.Unread {
@@ -146,7 +143,7 @@ func (n *Node) unread(a sourcesAnswer) (list []string) {
 	return list
 }
 
-// deploymentOf reads the namespace and name of a Deployment from a line about an object that nobody reads.
+// deploymentOf finds the Deployment that a line about an unread object is about.
 func deploymentOf(text string) (name string, ok bool) {
 	object, _, ok := strings.Cut(text, ": kind: apps/v1 Deployment: ")
 	if !ok {
@@ -154,13 +151,14 @@ func deploymentOf(text string) (name string, ok bool) {
 	}
 	_, name, ok = strings.Cut(object, ": Deployment ")
 	if !strings.Contains(name, "/") {
-		name = mesh.DefaultNamespace + "/" + name
+		name = objectfile.DefaultNamespace + "/" + name
 	}
 	return name, ok
 }
 
-// tellStaying tells which files have come to be gone, empty or cut off, and how that ended for those before.
-func (n *Node) tellStaying(before, now map[string]stayingFile) map[string]stayingFile {
+// reportStayingFiles prints which files have begun to be gone, empty or cut off since before, and how that ended for
+// the others.
+func (n *Node) reportStayingFiles(before, now map[string]stayingFile) map[string]stayingFile {
 	for _, name := range slices.Sorted(maps.Keys(now)) {
 		if before[name].Text != now[name].Text {
 			n.cfg.Console.Line("warning: " + now[name].Text)
@@ -178,31 +176,9 @@ func (n *Node) tellStaying(before, now map[string]stayingFile) map[string]stayin
 	return now
 }
 
-// maxDebug bounds what is read of a debug page.
-const maxDebug = 8 << 20
-
-// debug reads a debug page of a service, which answers JSON to administrators.
-func (n *Node) debug(ctx context.Context, s *plan.Service, path string, out any) error {
-	token, err := rpc.ReadToken(n.cfg.Layout.AdminToken())
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.Ops.String()+path, nil)
-	if err != nil {
-		return err
-	}
-	req.Header.Set("Authorization", "Bearer "+token)
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return err
-	}
-	defer res.Body.Close()
-	if res.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s%s: %s", s.Name, path, res.Status)
-	}
-	if err := json.NewDecoder(io.LimitReader(res.Body, maxDebug)).Decode(out); err != nil {
+// debugPage decodes a /debug/ page of a service into out, with the administrator's token of the run directory.
+func (n *Node) debugPage(ctx context.Context, s *plan.Service, path string, out any) error {
+	if err := opsclient.Get(ctx, s.Ops.String(), n.cfg.Layout.AdminToken(), path, nil, out); err != nil {
 		return fmt.Errorf("%s%s: %w", s.Name, path, err)
 	}
 	return nil

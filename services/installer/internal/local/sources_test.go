@@ -9,18 +9,19 @@ import (
 
 	"fairlead.dev/pkg/testkit"
 
-	"fairlead.dev/services/installer/internal/console"
-	"fairlead.dev/services/installer/internal/plan"
+	"fairlead.dev/services/installer/internal/local/console"
+	"fairlead.dev/services/installer/internal/local/plan"
 )
 
-// lines is a console that keeps what it is told.
+// lines is a console that keeps its lines.
 type lines []string
 
 func (l *lines) Show([]console.Row) {}
 func (l *lines) Line(s string)      { *l = append(*l, s) }
 
-// TestTellsOfFiles: a person is told of files that are not whole and how that ends, and of objects that nobody reads.
-func TestTellsOfFiles(t *testing.T) {
+// TestWatchSourcesReportsFiles: files that are gone, empty or cut off are printed, then how that ends, and objects of
+// kinds that no service reads.
+func TestWatchSourcesReportsFiles(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	clock := testkit.NewClock(now)
 	screen := &lines{}
@@ -41,16 +42,16 @@ func TestTellsOfFiles(t *testing.T) {
 	}
 	gone := parse(`{"sources":[{"name":"file","staying":[{"file":"mesh.yaml","objects":3,"until":"2026-01-02T03:04:35Z","text":"mesh.yaml is gone: ..."}]}]}`).staying()
 	empty := parse(`{"sources":[{"name":"file","staying":[{"file":"mesh.yaml","objects":3,"until":"2026-01-02T03:04:35Z","text":"mesh.yaml is empty: ..."}]}]}`).staying()
-	state := n.tellStaying(nil, gone)
-	state = n.tellStaying(state, gone)
+	state := n.reportStayingFiles(nil, gone)
+	state = n.reportStayingFiles(state, gone)
 	expect("warning: mesh.yaml is gone: ...")
-	state = n.tellStaying(state, empty)
+	state = n.reportStayingFiles(state, empty)
 	expect("warning: mesh.yaml is empty: ...")
-	state = n.tellStaying(state, nil)
+	state = n.reportStayingFiles(state, nil)
 	expect("mesh.yaml is whole again: the objects are those that it says")
-	state = n.tellStaying(state, gone)
+	state = n.reportStayingFiles(state, gone)
 	clock.Advance(30 * time.Second)
-	n.tellStaying(state, nil)
+	n.reportStayingFiles(state, nil)
 	expect("warning: mesh.yaml is gone: ...", "mesh.yaml did not become whole again: its 3 last objects are removed")
 
 	const end = ": nobody reads this kind; ..."

@@ -7,14 +7,14 @@ import (
 
 	"fairlead.dev/pkg/version"
 
-	"fairlead.dev/services/installer/internal/plan"
-	"fairlead.dev/services/installer/internal/rundir"
+	"fairlead.dev/services/installer/internal/local/plan"
+	"fairlead.dev/services/installer/internal/local/rundir"
 )
 
-// keepState rewrites state.json at every change.
+// keepState writes state.json at every change.
 func (n *Node) keepState(ctx context.Context) error {
 	for ctx.Err() == nil {
-		changed := n.board.Changed()
+		changed := n.statuses.Changed()
 		if err := n.writeState(); err != nil {
 			return err
 		}
@@ -23,16 +23,16 @@ func (n *Node) keepState(ctx context.Context) error {
 	return nil
 }
 
-// writeState writes what is known now; one at a time, so that an older state never replaces a newer one.
+// writeState writes state.json. The lock keeps an older state from replacing a newer one.
 func (n *Node) writeState() error {
-	n.writing.Lock()
-	defer n.writing.Unlock()
+	n.stateMu.Lock()
+	defer n.stateMu.Unlock()
 	return n.state().Write(n.cfg.Layout)
 }
 
-// state is the mesh as other commands see it.
+// state returns the content of state.json.
 func (n *Node) state() *rundir.State {
-	entries := n.board.Snapshot()
+	entries := n.statuses.Snapshot()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	p, l := n.cfg.Plan, n.cfg.Layout

@@ -6,10 +6,10 @@ import (
 	"os"
 	"sync"
 
-	"fairlead.dev/services/installer/internal/plan"
+	"fairlead.dev/services/installer/internal/local/plan"
 )
 
-// stop ends all processes, group after group, each group at once. What has not ended when its time is up is killed.
+// stop stops all processes in groups, one group after the other. Processes that still run after StopTimeout are killed.
 func (n *Node) stop() error {
 	ctx, cancel := context.WithTimeout(context.Background(), n.cfg.StopTimeout)
 	defer cancel()
@@ -22,7 +22,7 @@ func (n *Node) stop() error {
 		case p.Agent == nil:
 		case p.Kind == plan.Gateway:
 			gateways = append(gateways, p.Agent.Name)
-		case p.Agent.NoEnvoy: // it serves its applications to their end
+		case p.Agent.NoEnvoy: // a proxyless gRPC client uses its agent until it ends
 			agents = append(agents, p.Agent.Name)
 		default:
 			sidecars = append(sidecars, p.Agent.Name)
@@ -38,7 +38,7 @@ func (n *Node) stop() error {
 	for _, group := range [][]string{gateways, sidecars, apps, agents, xds, rest} {
 		var wg sync.WaitGroup
 		for _, name := range group {
-			if p := n.procs[name]; p != nil { // nil if the run ended before the Pods were known
+			if p := n.procs[name]; p != nil { // nil if Run ended before startPods
 				wg.Go(func() { p.Stop(ctx) })
 			}
 		}

@@ -1,10 +1,12 @@
-// Package proxyname finds proxies by the names that people write on the command line: a Pod's name or the beginning of
-// one, with its namespace or without, or a Deployment's.
+// Package proxyname finds proxies by the names that people write on the command line: "[pod/|deploy/]NAME[.NAMESPACE]",
+// or the beginning of a Pod's name. Parse reads such a name; Wanted.Find and Wanted.One choose from a list. Commands
+// call it with the connected proxies, rundir with the Pods of its state.
 package proxyname
 
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -12,7 +14,7 @@ import (
 	"fairlead.dev/pkg/nearest"
 )
 
-// Proxy is one that can be meant.
+// Proxy is a candidate.
 type Proxy struct {
 	// Name of the Pod.
 	Name      string
@@ -24,14 +26,14 @@ type Proxy struct {
 // ID is "<pod>.<namespace>".
 func (p Proxy) ID() string { return p.Name + "." + p.Namespace }
 
-// Wanted is what somebody has written.
+// Wanted is a parsed name.
 type Wanted struct {
 	text            string
 	deployment      bool
 	name, namespace string
 }
 
-// Parse reads "[pod/|deploy/]NAME[.NAMESPACE]". namespace is that of a flag, empty if there is none.
+// Parse parses a name. namespace is the value of -n, empty without it.
 func Parse(text, namespace string) (Wanted, error) {
 	w := Wanted{text: text, name: text, namespace: namespace}
 	if kind, name, ok := strings.Cut(text, "/"); ok {
@@ -50,7 +52,7 @@ func Parse(text, namespace string) (Wanted, error) {
 	return w, nil
 }
 
-// AmbiguousError says that a name is too short.
+// AmbiguousError says that several proxies match.
 type AmbiguousError struct {
 	Name    string
 	Matches []string
@@ -61,10 +63,10 @@ func (e *AmbiguousError) Error() string {
 	return fmt.Sprintf("proxy %q could be any of %s; write more of the name", e.Name, few(e.Matches))
 }
 
-// NotFoundError says that there is no such proxy.
+// NotFoundError says that no proxy matches.
 type NotFoundError struct {
 	Name, Namespace string
-	// There are the names of all proxies that can be meant.
+	// There are the names of all candidates.
 	There []string
 	near  string
 }
@@ -86,7 +88,7 @@ func (e *NotFoundError) Error() string {
 	return text + "; there are " + few(e.There)
 }
 
-// few lists names, a screen of them at most.
+// few joins names, twelve at most.
 func few(names []string) string {
 	const shown = 12
 	if len(names) > shown+1 {
@@ -95,8 +97,8 @@ func few(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// Find returns the indices of those that are meant, at least one: the one whose whole name it is, else those whose
-// names begin so. A Deployment means all of its Pods.
+// Find returns the indices of the candidates that match, at least one: those with exactly this name, else those whose
+// names begin with it. A Deployment's name matches all of its Pods.
 func (w Wanted) Find(all []Proxy) ([]int, error) {
 	var begin, exact []int
 	for i, p := range all {
@@ -116,7 +118,7 @@ func (w Wanted) Find(all []Proxy) ([]int, error) {
 	if len(exact) > 0 {
 		return exact, nil
 	}
-	// A Pod's whole name, in whichever namespaces, goes before longer names that begin so.
+	// A Pod of exactly this name, in any namespace, is preferred to Pods whose names only begin so.
 	if whole := slices.DeleteFunc(slices.Clone(begin), func(i int) bool { return all[i].Name != w.name }); len(whole) > 0 {
 		return whole, nil
 	}
@@ -126,8 +128,8 @@ func (w Wanted) Find(all []Proxy) ([]int, error) {
 	return nil, w.notFound(all)
 }
 
-// One is Find for a command that needs a single proxy: of a Deployment's Pods it is the first by name. Several proxies
-// that share one name are streams of one Pod, of which the first counts.
+// One is Find for commands that need a single proxy. Of a Deployment's Pods it returns the first by name. Several
+// candidates of one name are streams of one Pod; the first is returned.
 func (w Wanted) One(all []Proxy) (int, error) {
 	found, err := w.Find(all)
 	if err != nil {
@@ -146,11 +148,11 @@ func (w Wanted) One(all []Proxy) (int, error) {
 	return found[0], nil
 }
 
-// generated is what Kubernetes, or `fairlead up`, adds to a Deployment's name in its Pods' names.
+// generated is the suffix that Kubernetes or `fairlead up` adds to a Deployment's name for its Pods.
 var generated = regexp.MustCompile(`^-([a-z0-9]+-[a-z0-9]{5}|[0-9]+)$`)
 
-// of tells whether the Pod belongs to a Deployment, "<name>" or "<name>.<namespace>". Where nobody has said which
-// Deployment the Pod is of, its name tells.
+// of reports whether the Pod belongs to a Deployment, "<name>" or "<name>.<namespace>". If the candidate's Workload is
+// not known, its own name decides.
 func (p Proxy) of(deployment string) bool {
 	name, namespaced := strings.CutSuffix(deployment, "."+p.Namespace)
 	for _, d := range []string{deployment, name} {
@@ -186,12 +188,7 @@ func (w Wanted) notFound(all []Proxy) error {
 		}
 	}
 	slices.Sort(e.There)
-	candidates := make([]string, 0, len(ids))
-	for name := range ids {
-		candidates = append(candidates, name)
-	}
-	slices.Sort(candidates)
-	if near := nearest.Name(w.name, candidates); near != "" {
+	if near := nearest.Name(w.name, slices.Sorted(maps.Keys(ids))); near != "" {
 		if e.near = ids[near]; w.deployment {
 			e.near = "deploy/" + near
 		}

@@ -10,7 +10,7 @@ import (
 	"fairlead.dev/services/installer/internal/proxyname"
 )
 
-// proxies are those of a small mesh. Only web's Deployment is known.
+// proxies are the candidates; only web's has a Workload.
 var proxies = []proxyname.Proxy{
 	{Name: "web-1", Namespace: "shop", Workload: "web"},
 	{Name: "web-0", Namespace: "shop", Workload: "web"},

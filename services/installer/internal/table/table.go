@@ -1,4 +1,4 @@
-// Package table sets text in columns.
+// Package table formats rows of text in columns, for the tables of the command line and of `fairlead up`.
 package table
 
 import (
@@ -19,7 +19,7 @@ func (t *Table) Add(cells ...string) { t.Rows = append(t.Rows, cells) }
 // gap between columns.
 const gap = "   "
 
-// Lines sets the table, a line for each row. An empty cell is shown as "-". No line ends with blanks.
+// Lines formats the table, a line for each row. An empty cell is shown as "-". No line ends with blanks.
 func (t *Table) Lines() []string {
 	widths := make([]int, len(t.Header))
 	rows := append([][]string{t.Header}, t.Rows...)
@@ -43,7 +43,7 @@ func (t *Table) Lines() []string {
 	return lines
 }
 
-// show makes a cell fit for one line.
+// show makes a cell one line.
 func show(cell string) string {
 	if cell == "" {
 		return "-"
@@ -51,7 +51,7 @@ func show(cell string) string {
 	return strings.Join(strings.Fields(cell), " ")
 }
 
-// Write sets the table on w.
+// Write prints the table.
 func (t *Table) Write(w io.Writer) error {
 	_, err := io.WriteString(w, strings.Join(t.Lines(), "\n")+"\n")
 	return err

@@ -22,7 +22,7 @@ import (
 // A small world, so that edits meet each other: every name is drawn from few.
 var (
 	namespaces = []string{"x", "y", "istio-system"}
-	hosts      = protorand.WorldHosts
+	hosts      = protorand.NormalisedHosts
 	exports    = [][]string{{"*"}, {"*"}, {"x"}, {"y"}, {"x", "y"}}
 	ports      = []uint32{80, 8080, 3306}
 	networks   = []string{"", "net1", "net2"}
@@ -112,7 +112,7 @@ var kinds = []struct {
 func anything(t *rapid.T, ns, name string, to []string, n int) *configv1.Resource {
 	kind := rapid.SampledFrom(kinds).Draw(t, "of the whole API")
 	spec := kind.spec()
-	protorand.World.FillSeeded(rapid.SampledFrom(protorand.Accepted(kind.name)).Draw(t, "fields"), spec)
+	protorand.Normalised.FillSeeded(rapid.SampledFrom(protorand.Accepted(kind.name)).Draw(t, "fields"), spec)
 	return meshtest.Config(kind.name, ns, name, spec, meshtest.ExportedTo(to...), meshtest.Aged(time.Duration(n)))
 }
 

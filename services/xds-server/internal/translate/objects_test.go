@@ -163,19 +163,19 @@ func drawObjects(t testing.TB, from protorand.Source) world {
 
 // fill makes a spec that validation accepts.
 func (d objectDrawer) fill(kind string, spec proto.Message) {
-	protorand.World.FillSeeded(pick(d, protorand.Accepted(kind)...), spec)
+	protorand.Normalised.FillSeeded(pick(d, protorand.Accepted(kind)...), spec)
 }
 
 func (d objectDrawer) workload(w *configv1.Workload) {
 	w.Labels = pick(d, map[string]string{"app": "server", "istio": "ingressgateway"}, map[string]string{"app": "client", "version": "v1", "istio": "ingressgateway"})
 	w.Locality = &configv1.Locality{Region: pick(d, "", "region1"), Zone: pick(d, "", "zone1")}
-	for i, host := range protorand.WorldHosts[:d.from(3)] {
+	for i, host := range protorand.NormalisedHosts[:d.from(3)] {
 		w.Targets = append(w.Targets, &configv1.ServiceTarget{Hostname: host, Namespace: pick(d, "x", "y"), Port: 80, TargetPort: pick(d, uint32(80), 8080, 8080+uint32(i))}) //nolint:gosec // small
 	}
 }
 
 func (d objectDrawer) service() *configv1.Resource {
-	host := pick(d, protorand.WorldHosts...)
+	host := pick(d, protorand.NormalisedHosts...)
 	ns, kind := pick(d, objectNamespaces...), "ServiceEntry"
 	if parts := strings.Split(host, "."); strings.HasSuffix(host, ".svc.cluster.local") {
 		ns, kind = parts[1], pick(d, "Service", "Service", "ServiceEntry")
@@ -225,7 +225,7 @@ func (d objectDrawer) kubernetes(s *configv1.Service) {
 	case 0:
 		s.Headless, s.Resolution = true, configv1.Resolution_RESOLUTION_PASSTHROUGH
 	case 1:
-		s.ExternalName, s.Ports, s.Selector, s.MeshExternal = pick(d, protorand.WorldHosts[:4]...), nil, nil, true
+		s.ExternalName, s.Ports, s.Selector, s.MeshExternal = pick(d, protorand.NormalisedHosts[:4]...), nil, nil, true
 		s.Resolution = configv1.Resolution_RESOLUTION_DNS
 	default:
 		s.Addresses = pick(d, []string{"10.96.0.1"}, []string{"10.96.0.2"}, []string{"10.96.0.1", "fd01::1"})

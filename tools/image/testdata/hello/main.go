@@ -1,4 +1,4 @@
-// Command hello is what the tests put into an image.
+// Command hello is the binary of the tests' images.
 package main
 
 import "fmt"

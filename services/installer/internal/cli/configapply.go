@@ -1,0 +1,211 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+
+	"fairlead.dev/services/installer/internal/configapi"
+)
+
+// applyFlags are the flags of `fairlead config apply`.
+type applyFlags struct {
+	files   []string
+	dryRun  bool
+	skip    bool
+	wait    bool
+	timeout time.Duration
+	out     *format
+}
+
+func newApply(env Env, t *target) *cobra.Command {
+	f := applyFlags{out: newFormat("json", "yaml")}
+	cmd := &cobra.Command{
+		Use:   "apply -f FILE|DIR|-",
+		Short: "Create or replace objects: all of them, or none if one is refused",
+		Example: `  fairlead config apply -f reviews-v3.yaml --wait
+  fairlead config apply -f - --dry-run < mesh.yaml`,
+		Args: args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return apply(cmd.Context(), env, t, f, cmd.OutOrStdout())
+		},
+	}
+	fs := cmd.Flags()
+	filesFlag(fs, &f.files, "file, directory, or - for standard input")
+	fs.BoolVar(&f.dryRun, "dry-run", false, "check everything and change nothing")
+	fs.BoolVar(&f.skip, "skip-unread", false, "pass over objects of kinds that nobody in the mesh reads, such as Deployments, and name them; without it they are refused")
+	fs.BoolVar(&f.wait, "wait", false, "wait until every connected proxy has acknowledged the change, and tell how it ended")
+	fs.DurationVar(&f.timeout, "timeout", 30*time.Second, "how long --wait waits")
+	outputFlag(cmd, f.out)
+	return cmd
+}
+
+// applyAnswer is what `config apply` prints with -o json or yaml.
+type applyAnswer struct {
+	Results []appliedObject `json:"results"`
+	// Skipped are the objects that --skip-unread has left out: no service reads their kinds.
+	Skipped []string `json:"skipped,omitempty"`
+	// Broken are warnings about other objects that the change has caused.
+	Broken   []string    `json:"broken,omitempty"`
+	Revision uint64      `json:"revision"`
+	DryRun   bool        `json:"dryRun,omitempty"`
+	Wait     *waitAnswer `json:"wait,omitempty"`
+}
+
+type appliedObject struct {
+	Kind      string `json:"kind"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
+	// Action is "created", "configured" or "unchanged".
+	Action string `json:"action"`
+	// Warnings are findings about the object: fields without an effect, references to nothing.
+	Warnings []string `json:"warnings,omitempty"`
+	// Overrides are the places of the same object in files. The store's version is in force instead of them.
+	Overrides []string `json:"overrides,omitempty"`
+	// OverriddenBy is the place of the same object that is in force instead of this one.
+	OverriddenBy string `json:"overriddenBy,omitempty"`
+}
+
+func apply(ctx context.Context, env Env, t *target, f applyFlags, out io.Writer) error {
+	docs, err := documents(env, f.files)
+	if err != nil {
+		return err
+	}
+	client, err := t.dial()
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	began := time.Now()
+	call, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	res, err := client.Apply(call, &configv1.ApplyRequest{Documents: docs, DryRun: f.dryRun, SkipUnread: f.skip})
+	if err != nil {
+		return withExitCode(client.Explain(err))
+	}
+	answer := applyAnswer{Revision: res.GetRevision(), DryRun: f.dryRun, Results: []appliedObject{}}
+	for _, r := range res.GetResults() {
+		o := appliedObject{
+			Kind: r.GetKey().GetKind(), Namespace: r.GetKey().GetNamespace(), Name: r.GetKey().GetName(), Action: action(r.GetAction()),
+			Warnings: r.GetWarnings(),
+		}
+		for _, p := range r.GetOverrides() {
+			o.Overrides = append(o.Overrides, placeName(p))
+		}
+		if r.GetOverriddenBy() != nil {
+			o.OverriddenBy = placeName(r.GetOverriddenBy())
+		}
+		answer.Results = append(answer.Results, o)
+	}
+	answer.Broken = warningTexts(res.GetBroken())
+	for _, u := range res.GetUnread() {
+		answer.Skipped = append(answer.Skipped, fmt.Sprintf("%s: %s: %s", u.GetLocation(), u.GetObject(), u.GetMessage()))
+	}
+	if f.out.value == "" {
+		answer.print(out)
+	}
+	var waitErr error
+	if f.wait && !f.dryRun {
+		answer.Wait, waitErr = wait(ctx, client, res.GetRevision(), f.timeout, began)
+		if answer.Wait != nil && f.out.value == "" {
+			answer.Wait.print(out)
+		}
+	}
+	if f.out.value != "" {
+		if err := printTree(out, f.out.value, answer); err != nil {
+			return err
+		}
+	}
+	return waitErr
+}
+
+func action(a configv1.Action) string {
+	return strings.ToLower(strings.TrimPrefix(a.String(), "ACTION_"))
+}
+
+func (a applyAnswer) print(out io.Writer) {
+	suffix := ""
+	if a.DryRun {
+		suffix = " (dry run)"
+	}
+	for _, r := range a.Results {
+		over := ""
+		if len(r.Overrides) > 0 {
+			over = ", overrides " + strings.Join(r.Overrides, ", ")
+		}
+		fmt.Fprintf(out, "%s %s %s%s%s\n", r.Kind, fullName(r.Namespace, r.Name), r.Action, suffix, over)
+		if r.OverriddenBy != "" {
+			fmt.Fprintf(out, "  warning: has no effect: the same object of %s counts\n", r.OverriddenBy)
+		}
+		for _, w := range r.Warnings {
+			fmt.Fprintf(out, "  warning: %s\n", w)
+		}
+	}
+	for _, s := range a.Skipped {
+		fmt.Fprintf(out, "skipped: %s\n", s)
+	}
+	printNewWarnings(out, a.Broken, a.DryRun)
+}
+
+// waitAnswer says which proxies have acknowledged a revision by the end of --wait.
+type waitAnswer struct {
+	Revision uint64      `json:"revision"`
+	Acked    uint32      `json:"acked"`
+	Pending  []string    `json:"pending"`
+	Rejected []rejection `json:"rejected"`
+	// Milliseconds is the time from the write to the end of the wait.
+	Milliseconds float64 `json:"milliseconds"`
+}
+
+type rejection struct {
+	Proxy  string `json:"proxy"`
+	Type   string `json:"type"`
+	Reason string `json:"reason"`
+}
+
+// wait waits until every connected proxy has acknowledged the revision, 0 for the newest, or timeout has passed. It
+// returns an error as well as the answer if not every proxy has.
+func wait(ctx context.Context, client *configapi.Client, revision uint64, timeout time.Duration, began time.Time) (*waitAnswer, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	res, err := client.WaitAcked(ctx, &configv1.WaitAckedRequest{Sequence: revision})
+	if err != nil {
+		return nil, withExitCode(client.Explain(err))
+	}
+	w := &waitAnswer{
+		Revision: res.GetRevision().GetSequence(), Acked: res.GetAcked(), Pending: []string{}, Rejected: []rejection{},
+		Milliseconds: float64(time.Since(began).Microseconds()) / 1000,
+	}
+	for _, id := range res.GetPending() {
+		w.Pending = append(w.Pending, proxyName(id))
+	}
+	for _, p := range res.GetRejected() {
+		for _, ty := range p.GetTypes() {
+			if r := ty.GetRejection(); r != nil {
+				w.Rejected = append(w.Rejected, rejection{proxyName(p.GetNodeId()), shortType(ty.GetTypeUrl()), r.GetMessage()})
+			}
+		}
+	}
+	if len(w.Pending)+len(res.GetRejected()) > 0 {
+		return w, fmt.Errorf("revision %d: not every proxy has taken it (%d pending, %d rejected); see `fairlead proxy-status`",
+			w.Revision, len(w.Pending), len(res.GetRejected()))
+	}
+	return w, nil
+}
+
+func (w *waitAnswer) print(out io.Writer) {
+	fmt.Fprintf(out, "revision %d: %d proxies acked, %d pending, %d rejected after %.1f ms\n",
+		w.Revision, w.Acked, len(w.Pending), len(w.Rejected), w.Milliseconds)
+	for _, p := range w.Pending {
+		fmt.Fprintf(out, "  pending: %s\n", p)
+	}
+	for _, r := range w.Rejected {
+		fmt.Fprintf(out, "  rejected: %s, %s: %s\n", r.Proxy, r.Type, r.Reason)
+	}
+}

@@ -1,0 +1,331 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+
+	"fairlead.dev/services/installer/internal/configapi"
+	"fairlead.dev/services/installer/internal/objectfile"
+	"fairlead.dev/services/installer/internal/table"
+)
+
+// objectArg is an object that an argument names, or all objects of a kind.
+type objectArg struct {
+	kind string
+	// name is empty for all objects of the kind.
+	name string
+}
+
+// parseObjectArgs parses kubectl's ways to name objects: KIND[,KIND]..., KIND NAME..., KIND/NAME.... No argument, or
+// "all", means the objects of all kinds.
+func parseObjectArgs(a []string) ([]objectArg, error) {
+	if len(a) == 0 || len(a) == 1 && a[0] == "all" {
+		return []objectArg{{}}, nil
+	}
+	var list []objectArg
+	if strings.Contains(a[0], "/") {
+		for _, word := range a {
+			kind, name, ok := strings.Cut(word, "/")
+			if !ok || kind == "" || name == "" {
+				return nil, fmt.Errorf("%q: write every object as KIND/NAME, as in vs/reviews", word)
+			}
+			kind, err := kindName(kind)
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, objectArg{kind, name})
+		}
+		return list, nil
+	}
+	for _, word := range strings.Split(a[0], ",") {
+		if word == "" {
+			return nil, fmt.Errorf("%q: an empty kind in the list", a[0])
+		}
+		kind, err := kindName(word)
+		if err != nil {
+			return nil, err
+		}
+		if len(a) == 1 {
+			list = append(list, objectArg{kind: kind})
+		}
+		for _, name := range a[1:] {
+			if strings.Contains(name, "/") {
+				return nil, fmt.Errorf("%q: after KIND come names alone; or write every object as KIND/NAME", name)
+			}
+			list = append(list, objectArg{kind, name})
+		}
+	}
+	return list, nil
+}
+
+// getObject fetches a named object: the stored one, or with inForce the one in force. An empty namespace means
+// "default"; if there is no such object, the name may end with its namespace, as in vs/reviews.shop.
+func getObject(ctx context.Context, client *configapi.Client, n objectArg, namespace string, inForce bool) (*configv1.Object, error) {
+	res, err := client.Get(ctx, &configv1.GetRequest{Key: objectKey(n.kind, namespace, n.name), InForce: inForce})
+	if err == nil {
+		return res.GetObject(), nil
+	}
+	first := client.Explain(err)
+	dot := strings.LastIndexByte(n.name, '.')
+	if missing := new(configapi.NotFoundError); clusterScoped[n.kind] || !errors.As(first, &missing) {
+		return nil, first
+	}
+	if namespace == "" && dot > 0 {
+		res, err = client.Get(ctx, &configv1.GetRequest{Key: objectKey(n.kind, n.name[dot+1:], n.name[:dot]), InForce: inForce})
+		if err == nil {
+			return res.GetObject(), nil
+		}
+	}
+	return nil, hintNamespaces(ctx, client, n, inForce, first)
+}
+
+// hintNamespaces adds to missing, the error about an object that does not exist, the namespaces that have an object of
+// that kind and name. It returns missing alone if there are none or the caller may not list them.
+func hintNamespaces(ctx context.Context, client *configapi.Client, n objectArg, inForce bool, missing error) error {
+	res, err := client.List(ctx, &configv1.ListRequest{Kind: n.kind, InForce: inForce, WithoutManifests: true})
+	if err != nil {
+		return missing
+	}
+	var namespaces []string
+	for _, o := range res.GetObjects() {
+		if o.GetKey().GetName() == n.name {
+			namespaces = append(namespaces, o.GetKey().GetNamespace())
+		}
+	}
+	if len(namespaces) == 0 {
+		return missing
+	}
+	slices.Sort(namespaces)
+	return &configapi.NotFoundError{Message: fmt.Sprintf("%s; there is one in namespace %s: add -n %s", missing, strings.Join(namespaces, ", "), namespaces[0])}
+}
+
+// getFlags are the flags of `fairlead config get`.
+type getFlags struct {
+	selection
+	source string
+	out    *format
+}
+
+func newGet(t *target) *cobra.Command {
+	f := getFlags{out: newFormat("wide", "json", "yaml", "name")}
+	cmd := &cobra.Command{
+		Use:   "get [KIND[,KIND]... [NAME]... | KIND/NAME...]",
+		Short: "Show the objects in force, whatever source they come from",
+		Long: `Show the objects in force, whatever source they come from: all, those of kinds, or those named. SOURCE is "memory" for what config apply has
+stored, "file" for the files that config-watcher follows (those of fairlead up -f), "mesh-config-file" for its option of that name; LOCATION is the
+place in the file. An object that several sources have counts once: --mesh-config-file before the store, the store before files.
+
+Kinds may be written short (vs, dr, gw, se, we, wg, sc, ef, pa), in any case and in the plural.
+An object without -n is looked for in namespace default; NAME.NAMESPACE names its namespace. With -A it is looked for in all.
+
+Exit code 0, with a line on standard error, if there are no such objects; 1 if a named object does not exist.`,
+		Example: `  fairlead config get vs,dr -n shop
+  fairlead config get vs/reviews dr/reviews.default -o yaml
+  fairlead config get pods -A -l app=reviews`,
+		ValidArgsFunction: t.completeObjects,
+		RunE: func(cmd *cobra.Command, a []string) error {
+			return get(cmd.Context(), t, f, a, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	f.register(cmd, t, "of the objects (default: all; \"default\" for a named object)")
+	f.registerSelector(cmd, "labels")
+	cmd.Flags().StringVar(&f.source, "source", "", "only the objects of a source, memory for those that config apply has stored, in force or not (default: what is in force)")
+	completeFlag(cmd, "source", storeSource, "file", "mesh-config-file")
+	outputFlag(cmd, f.out)
+	return cmd
+}
+
+func get(ctx context.Context, t *target, f getFlags, a []string, out, diagnostics io.Writer) error {
+	wanted, err := parseObjectArgs(a)
+	if err != nil {
+		return usage(err)
+	}
+	selector, err := f.labels()
+	if err != nil {
+		return err
+	}
+	objects := []*configv1.Object{}
+	single := len(wanted) == 1 && wanted[0].name != "" && !f.all
+	err = t.call(ctx, func(ctx context.Context, client *configapi.Client) error {
+		for _, n := range wanted {
+			found, err := f.find(ctx, client, n)
+			if err != nil {
+				return err
+			}
+			objects = append(objects, found...)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if selector != nil {
+		if objects, err = filterByLabels(objects, selector); err != nil {
+			return err
+		}
+		single = false
+	}
+	if len(objects) == 0 {
+		if err := reportEmpty(diagnostics, "objects", f.selection); err != nil {
+			return err
+		}
+	}
+	return printObjects(out, f.out.value, objects, single)
+}
+
+// find lists the objects that one argument means.
+func (f getFlags) find(ctx context.Context, client *configapi.Client, n objectArg) ([]*configv1.Object, error) {
+	if n.name != "" && !f.all {
+		o, err := getObject(ctx, client, n, f.namespace, f.source != storeSource)
+		if err != nil {
+			return nil, err
+		}
+		return []*configv1.Object{o}, nil
+	}
+	tabular := f.selector == "" && f.out.value != "json" && f.out.value != "yaml"
+	res, err := client.List(ctx, &configv1.ListRequest{Kind: n.kind, Namespace: f.namespace, InForce: f.source != storeSource, WithoutManifests: tabular})
+	if err != nil {
+		return nil, err
+	}
+	list := slices.DeleteFunc(res.GetObjects(), func(o *configv1.Object) bool {
+		return n.name != "" && o.GetKey().GetName() != n.name || f.source != "" && o.GetSource() != f.source
+	})
+	if n.name != "" && len(list) == 0 {
+		return nil, fmt.Errorf("%s %q is in no namespace", n.kind, n.name)
+	}
+	return list, nil
+}
+
+// objectKey returns the key of an object; an empty namespace means "default" for kinds that have one.
+func objectKey(kind, namespace, name string) *configv1.ObjectKey {
+	if namespace == "" && !clusterScoped[kind] {
+		namespace = objectfile.DefaultNamespace
+	}
+	return &configv1.ObjectKey{Kind: kind, Namespace: namespace, Name: name}
+}
+
+// completeObjects completes kinds, after commas too, and names of objects.
+func (t *target) completeObjects(cmd *cobra.Command, a []string, begun string) ([]string, cobra.ShellCompDirective) {
+	prefix, kind, short := "", "", begun
+	switch {
+	case len(a) > 0 && !strings.Contains(a[0], "/"):
+		kind = a[0]
+	case strings.Contains(begun, "/"):
+		kind, short, _ = strings.Cut(begun, "/")
+		prefix = kind + "/"
+	default:
+		if i := strings.LastIndexByte(begun, ','); i >= 0 {
+			prefix, short = begun[:i+1], begun[i+1:]
+		}
+		list := slices.Collect(kindSpellings)
+		return addPrefix(prefix, withPrefix(list, strings.ToLower(short))), cobra.ShellCompDirectiveNoFileComp
+	}
+	namespace, _ := cmd.Flags().GetString("namespace") // no such flag: all
+	names := t.queryForCompletion(cmd, func(ctx context.Context, client *configapi.Client) []string {
+		var list []string
+		for _, one := range strings.Split(kind, ",") {
+			one, err := kindName(one)
+			if err != nil {
+				continue
+			}
+			res, err := client.List(ctx, &configv1.ListRequest{Kind: one, Namespace: namespace, InForce: true, WithoutManifests: true})
+			if err != nil {
+				continue
+			}
+			for _, o := range res.GetObjects() {
+				name := o.GetKey().GetName()
+				if ns := o.GetKey().GetNamespace(); namespace == "" && ns != "" && ns != objectfile.DefaultNamespace {
+					name += "." + ns
+				}
+				list = append(list, name)
+			}
+		}
+		return list
+	})
+	return addPrefix(prefix, withPrefix(names, short)), cobra.ShellCompDirectiveNoFileComp
+}
+
+func addPrefix(prefix string, list []string) []string {
+	for i := range list {
+		list[i] = prefix + list[i]
+	}
+	return list
+}
+
+// printObjects prints objects. In JSON and YAML, single prints the object itself, otherwise it is a List, as in
+// kubectl.
+func printObjects(out io.Writer, as string, objects []*configv1.Object, single bool) error {
+	switch as {
+	case "json", "yaml":
+		var text []byte
+		if single {
+			text = objects[0].GetManifest()
+		} else {
+			items := []json.RawMessage{}
+			for _, o := range objects {
+				items = append(items, o.GetManifest())
+			}
+			var err error
+			text, err = json.Marshal(map[string]any{"apiVersion": "v1", "kind": "List", "items": items})
+			if err != nil {
+				return err
+			}
+		}
+		var indented bytes.Buffer
+		if err := json.Indent(&indented, text, "", "  "); err != nil {
+			return err
+		}
+		return printJSONOr(out, indented.Bytes(), as == "yaml")
+	}
+	if as == "name" {
+		for _, o := range objects {
+			fmt.Fprintln(out, strings.ToLower(o.GetKey().GetKind())+"/"+o.GetKey().GetName())
+		}
+		return nil
+	}
+	tab := &table.Table{Header: []string{"NAMESPACE", "KIND", "NAME", "GENERATION", "SOURCE", "LOCATION"}}
+	if as == "wide" {
+		tab.Header = append(tab.Header, "API VERSION", "RESOURCE VERSION")
+	}
+	for _, o := range objects {
+		k := o.GetKey()
+		generation := "" // files keep none
+		if g := o.GetGeneration(); g > 0 {
+			generation = fmt.Sprint(g)
+		}
+		row := []string{k.GetNamespace(), k.GetKind(), k.GetName(), generation, o.GetSource(), locationOf(o)}
+		if as == "wide" {
+			row = append(row, k.GetApiVersion(), o.GetResourceVersion())
+		}
+		tab.Add(row...)
+	}
+	return tab.Write(out)
+}
+
+// locationOf is the cell LOCATION: the object's place, which places it overrides, and until when it stays without its
+// file.
+func locationOf(o *configv1.Object) string {
+	var parts []string
+	for _, p := range o.GetOverrides() {
+		parts = append(parts, "overrides "+placeName(p))
+	}
+	if until := o.GetStaysUntil(); until != nil {
+		parts = append(parts, "its file is not whole, stays until "+until.AsTime().UTC().Format(time.RFC3339))
+	}
+	text := o.GetLocation()
+	if len(parts) > 0 {
+		text = strings.TrimSpace(text + " (" + strings.Join(parts, ", ") + ")")
+	}
+	return text
+}

@@ -1,0 +1,281 @@
+package cli_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"fairlead.dev/pkg/auth"
+	"fairlead.dev/pkg/ops"
+	"fairlead.dev/pkg/process"
+	"fairlead.dev/pkg/testkit"
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+
+	"fairlead.dev/services/installer/internal/local/rundir"
+	"fairlead.dev/services/installer/internal/proxyname"
+)
+
+const typePrefix = "type.googleapis.com/envoy.config."
+
+func revision(n uint64) *configv1.Revision { return &configv1.Revision{Sequence: n} }
+
+// twoProxies is a.shop, which has a type in each state, and b.shop, which has asked for nothing.
+func twoProxies() []*configv1.ProxyStatus {
+	return []*configv1.ProxyStatus{
+		{NodeId: "sidecar~127.0.0.1~a.shop~x", XdsServer: "xds-server-0/1", ProxyVersion: "1.40.0", Acked: revision(4), Types: []*configv1.ProxyTypeStatus{
+			{TypeUrl: typePrefix + "cluster.v3.Cluster", Sent: revision(4), Acked: revision(4), Resources: 7, BytesSent: 100},
+			{
+				TypeUrl: typePrefix + "endpoint.v3.ClusterLoadAssignment", Sent: revision(5), Acked: revision(4), Awaiting: true, Pending: 4,
+				PendingNames: []string{"one", "two", "three", "four"},
+			},
+			{TypeUrl: typePrefix + "listener.v3.Listener", Sent: revision(5), Acked: revision(3), Rejection: &configv1.Rejection{
+				Message: "bad  filter", Revision: revision(5), ResourceNames: []string{"0.0.0.0_80", "0.0.0.0_81"},
+			}},
+			{TypeUrl: typePrefix + "route.v3.RouteConfiguration"},
+			{TypeUrl: typePrefix + "core.v3.TypedExtensionConfig", Resources: 3}, // held since before it connected
+			{TypeUrl: typePrefix + "route.v3.VirtualHost", Sent: revision(4), Acked: revision(4), Pending: 1, PendingNames: []string{"80/web:80"}},
+		}},
+		{NodeId: "sidecar~127.0.0.2~b.shop~x", XdsServer: "xds-server-1/2"},
+	}
+}
+
+func TestProxyStatus(t *testing.T) {
+	m := newFixture(t)
+	m.SetFleet(twoProxies(), nil)
+	for name, tc := range map[string]struct {
+		args []string
+		file string
+	}{
+		"all":     {[]string{"proxy-status"}, "proxy-status.txt"},
+		"verbose": {[]string{"proxy-status", "-v"}, "proxy-status-v.txt"},
+		"one":     {[]string{"proxy-status", "a"}, "proxy-status-one.txt"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out, _, err := m.run("", tc.args...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			testkit.Golden(t, filepath.Join("testdata", tc.file), []byte(out))
+		})
+	}
+	if out, _, err := m.run("", "proxy-status", "b", "-o", "json"); err != nil || strings.Contains(out, "a.shop") || !strings.Contains(out, "b.shop") {
+		t.Errorf("one proxy: %q, %v", out, err)
+	}
+	if out, _, err := m.run("", "proxy-status", "a", "-o", "yaml"); err != nil || !strings.Contains(out, "message: bad  filter") {
+		t.Errorf("yaml: %q, %v", out, err)
+	}
+	if _, code, err := m.run("", "proxy-status", "c"); code != process.ExitFailure || !strings.Contains(err.Error(), "a.shop, b.shop") {
+		t.Errorf("no such proxy: %d, %v", code, err)
+	}
+}
+
+// xdsPort runs the operations port of an xds-server that one proxy is connected to. It returns its address.
+func xdsPort(t *testing.T, node string, answers map[string]func(url.Values) (any, error)) string {
+	t.Helper()
+	lis := testkit.LoopbackListener(t)
+	server := ops.New(ops.Config{
+		Listener: lis, Log: testkit.Logger(t), Gatherer: prometheus.NewRegistry(),
+		Authenticate: func(r *http.Request) error {
+			switch r.Header.Get("Authorization") {
+			case "Bearer forbidden":
+				return auth.ErrForbidden
+			case "Bearer unknown":
+				return auth.ErrNoCredentials
+			}
+			return nil
+		},
+	})
+	for path, answer := range answers {
+		server.Debug(path, "canned", ops.JSON(func(r *http.Request) (any, error) {
+			if got := r.URL.Query().Get("proxy"); got != node {
+				return nil, &ops.NotFoundError{Err: fmt.Errorf("no proxy %q is connected here", got)}
+			}
+			return answer(r.URL.Query())
+		}))
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- server.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return lis.Addr().String()
+}
+
+// explain answers /debug/why as an xds-server does; the name "many" has two resources.
+func explain(q url.Values) (any, error) {
+	if q.Get("name") == "none" {
+		return nil, errors.New("proxy has no resource \"none\"")
+	}
+	if q.Get("name") == "nobody" {
+		return json.RawMessage(`{"proxy": "sidecar~127.0.0.1~a.shop~x", "type": "virtualhosts", "name": "nobody", "problem": "the class has no such resource", "madeFrom": []}`), nil
+	}
+	if q.Get("name") == "many" {
+		return json.RawMessage(`{"proxy": "sidecar~127.0.0.1~a.shop~x", "madeFrom": [], "candidates": [
+			{"type": "virtualhosts", "name": "80/reviews:80"}, {"type": "clusters", "name": "outbound|80||reviews"}]}`), nil
+	}
+	return json.RawMessage(`{"proxy": "sidecar~127.0.0.1~a.shop~x", "type": "clusters", "name": "` + q.Get("name") + `", "version": "abc", "revision": 12,
+		"sent": 11, "acked": 10, "class": "c1", "workload": {"kind": "Pod", "namespace": "shop", "name": "a", "generation": 2},
+		"madeFrom": [
+			{"kind": "DestinationRule", "namespace": "shop", "name": "reviews", "source": "memory", "generation": 5},
+			{"kind": "EndpointSet", "namespace": "shop", "name": "reviews:80", "detail": "2 endpoints of 1 cluster"},
+			{"kind": "Service", "namespace": "shop", "name": "reviews", "source": "file", "generation": 1, "location": "mesh.yaml:4", "detail": "reviews.shop"}],
+		"passedOver": [{"kind": "DestinationRule", "namespace": "else", "name": "reviews", "detail": "rules are looked up in shop"}],
+		"notFound": ["no PeerAuthentication in namespace shop"], "lookedUp": ["MeshConfig"]}`), nil
+}
+
+func tokenFile(t *testing.T, token string) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "token")
+	testkit.WriteFile(t, name, []byte(token))
+	return name
+}
+
+func TestWhy(t *testing.T) {
+	m := newFixture(t)
+	node := twoProxies()[0].GetNodeId()
+	here := xdsPort(t, node, map[string]func(url.Values) (any, error){"/debug/why": explain})
+	elsewhere := xdsPort(t, "sidecar~nobody", map[string]func(url.Values) (any, error){"/debug/why": explain})
+	ask := func(token string, args ...string) (string, int, error) {
+		return run("", append(append([]string{"why"}, args...),
+			"--xds-server-address", elsewhere+","+here, "--token-file", tokenFile(t, token))...)
+	}
+	out, _, err := ask("good", node, "outbound|80||reviews")
+	if err != nil {
+		t.Fatal(err)
+	}
+	testkit.Golden(t, filepath.Join("testdata", "why.txt"), []byte(out))
+
+	if out, code, err := ask("good", node, "nobody", "--type", "virtualhosts"); code != process.ExitFailure || err == nil || !strings.Contains(err.Error(), "virtualhosts --served") {
+		t.Errorf("no such resource: %q, %d, %v", out, code, err)
+	}
+	out, _, err = ask("good", node, "many", "--all")
+	if err != nil || strings.Count(out, "made from:") != 2 || !strings.Contains(out, "resource:  80/reviews:80") {
+		t.Errorf("--all: %q, %v", out, err)
+	}
+	out, _, err = ask("good", node, "outbound|80||reviews", "-o", "json")
+	var answer struct {
+		MadeFrom []struct{ Generation int }
+		LookedUp []string
+	}
+	if err != nil || json.Unmarshal([]byte(out), &answer) != nil || len(answer.MadeFrom) != 3 || answer.MadeFrom[0].Generation != 5 || len(answer.LookedUp) != 1 {
+		t.Errorf("json: %q, %v", out, err)
+	}
+	if out, _, err := ask("good", node, "outbound|80||reviews", "-o", "yaml"); err != nil || !strings.Contains(out, "generation: 5") {
+		t.Errorf("yaml: %q, %v", out, err)
+	}
+	for name, tc := range map[string]struct {
+		token, proxy, resource string
+		says                   []string
+	}{
+		"ambiguous":       {"good", node, "many", []string{"virtualhosts", "80/reviews:80", "outbound|80||reviews", "--type"}},
+		"no resource":     {"good", node, "none", []string{here, "has no resource"}},
+		"no proxy":        {"good", "c.shop", "reviews", []string{"no xds-server knows proxy \"c.shop\"", here, elsewhere}},
+		"another's token": {"forbidden", node, "reviews", []string{"does not allow it", "--token-file"}},
+		"no credentials":  {"unknown", node, "reviews", []string{"does not allow it"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, code, err := ask(tc.token, tc.proxy, tc.resource)
+			if code != process.ExitFailure {
+				t.Errorf("exit code %d, %v", code, err)
+			}
+			for _, want := range tc.says {
+				if err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("%v lacks %q", err, want)
+				}
+			}
+		})
+	}
+	m.SetFleet(twoProxies(), nil)
+	if _, code, err := m.run("", "why", "a", "reviews"); code != process.ExitUsage || !strings.Contains(err.Error(), "--xds-server-address") {
+		t.Errorf("no xds-server is known: %d, %v", code, err)
+	}
+}
+
+// runMesh writes the state of a running mesh with two xds-servers and returns its run directory.
+func (m *fixture) runMesh(t *testing.T, addresses ...string) string {
+	t.Helper()
+	s := rundir.State{
+		PID: os.Getpid(), Birth: rundir.Birth(os.Getpid()), TrustDomain: testkit.TrustDomain,
+		ConfigWatcherAddress: m.Address, RootCertFile: m.RootFile, AdminTokenFile: m.flags[len(m.flags)-1],
+	}
+	for i, a := range addresses {
+		s.Services = append(s.Services, rundir.Service{
+			Process: rundir.Process{Name: fmt.Sprintf("xds-server-%d", i)}, Program: "xds-server", OpsAddress: a,
+		})
+	}
+	dir := t.TempDir()
+	if err := s.Write(rundir.Layout{Dir: dir}); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// TestProxyIsFound: the xds-server that config-watcher names is asked, and another one if the proxy has moved.
+func TestProxyIsFound(t *testing.T) {
+	m := newFixture(t)
+	proxies := twoProxies()
+	m.SetFleet(proxies, nil)
+	live := &configv1.ProxyStatus{NodeId: proxies[0].GetNodeId(), XdsServer: "xds-server-1/2", Types: []*configv1.ProxyTypeStatus{{
+		TypeUrl: typePrefix + "cluster.v3.Cluster", Sent: revision(9), Acked: revision(8), Awaiting: true, Pending: 1, PendingNames: []string{"late"},
+		AwaitingSince: timestamppb.New(time.Now().Add(-time.Hour)),
+	}}}
+	status := func(url.Values) (any, error) {
+		raw, err := protojson.Marshal(live)
+		return map[string]any{"proxies": []json.RawMessage{raw}}, err
+	}
+	served := func(q url.Values) (any, error) {
+		if q.Get("spelling") != "proto" {
+			return nil, errors.New("the spelling of Envoy's dump was not asked for")
+		}
+		if q.Get("type") == "nametables" {
+			return json.RawMessage(`{"x/istio.networking.nds.v1.NameTable": [{"name": "", "version": "v1", "resource": {"table": {"web.shop": {"ips": ["10.0.0.1", "10.0.0.2"]}}}}]}`), nil
+		}
+		return json.RawMessage(`{"x/envoy.config.cluster.v3.Cluster": [
+			{"name": "one", "version": "v1", "resource": {"name": "outbound|80|v1|one.shop"}}, {"name": "two", "version": "v2", "resource": {"name": "two", "private_key": "c2VjcmV0"}}]}`), nil
+	}
+	// config-watcher names xds-server-0, but the proxy has moved.
+	zero := xdsPort(t, "sidecar~nobody", map[string]func(url.Values) (any, error){"/debug/why": explain, "/debug/proxies": status, "/debug/resources": served})
+	one := xdsPort(t, proxies[0].GetNodeId(), map[string]func(url.Values) (any, error){"/debug/why": explain, "/debug/proxies": status, "/debug/resources": served})
+	dir := m.runMesh(t, zero, one)
+	for name, tc := range map[string]struct {
+		args []string
+		says string
+	}{
+		"why":                  {[]string{"why", "a", "outbound|80||reviews"}, "outbound|80||reviews"},
+		"proxy-status is live": {[]string{"proxy-status", "a"}, "ack for 36"},
+		"served":               {[]string{"proxy-config", "a", "clusters", "--served"}, "one.shop       80     v1"},
+		"served to the agent":  {[]string{"proxy-config", "a", "nametable", "--served"}, "web.shop   10.0.0.1, 10.0.0.2"},
+		"served, of a name":    {[]string{"proxy-config", "a", "clusters", "--served", "--name", "tw", "-o", "yaml"}, "- name: two"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out, _, err := run("", append(tc.args, "--run-dir", dir)...)
+			if err != nil || !strings.Contains(out, tc.says) || strings.Contains(out, "c2VjcmV0") {
+				t.Errorf("%q, %v", out, err)
+			}
+		})
+	}
+	if out, _, err := run("", "proxy-config", "a", "clusters", "--served", "--name", "tw", "--run-dir", dir); err != nil || strings.Contains(out, "one") {
+		t.Errorf("another name is shown: %q, %v", out, err)
+	}
+	m.SetFleet([]*configv1.ProxyStatus{{NodeId: "sidecar~127.0.0.1~web-0.shop~x"}, {NodeId: "sidecar~127.0.0.1~web-1.shop~x"}}, nil)
+	_, code, err := run("", "why", "web", "reviews", "--run-dir", dir)
+	if ambiguous := new(proxyname.AmbiguousError); code != process.ExitFailure || !errors.As(err, &ambiguous) {
+		t.Errorf("a name that two proxies have: %d, %v", code, err)
+	}
+}
