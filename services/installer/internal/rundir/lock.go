@@ -1,14 +1,15 @@
 package rundir
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
 	"fairlead.dev/pkg/dirlock"
@@ -137,15 +138,14 @@ func (s *State) killLeftovers() {
 
 // Birth identifies a process beyond its pid: when it began, in clock ticks since boot. Empty if no such process runs.
 func Birth(pid int) string {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	process, err := procfs.NewProc(pid)
 	if err != nil {
 		return ""
 	}
-	// The second field, the name, may hold spaces and parentheses; the 22nd is starttime (proc(5)).
-	fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
+	stat, err := process.Stat()
 	// A zombie has ended; only its parent has not noticed yet.
-	if len(fields) < 20 || fields[0] == "Z" || fields[0] == "X" {
+	if err != nil || stat.State == "Z" || stat.State == "X" {
 		return ""
 	}
-	return fields[19]
+	return strconv.FormatUint(stat.Starttime, 10)
 }
