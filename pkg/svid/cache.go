@@ -9,7 +9,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
+
+	"fairlead.dev/pkg/fileio"
 )
 
 // CacheFile holds key and chain together, so that they are replaced together.
@@ -99,16 +102,5 @@ func store(dir string, id *identity) error {
 	if mode := info.Mode().Perm(); mode&0o077 != 0 {
 		return fmt.Errorf("directory %s has mode %04o, must be 0700", dir, mode)
 	}
-	tmp, err := os.CreateTemp(dir, CacheFile+".*") // mode 0600
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.Remove(tmp.Name()) }() // fails once it has been renamed
-	if _, err = tmp.Write(append(append([]byte{}, id.keyPEM...), id.certPEM...)); err == nil {
-		err = tmp.Sync()
-	}
-	if err = errors.Join(err, tmp.Close()); err != nil {
-		return err
-	}
-	return os.Rename(tmp.Name(), filepath.Join(dir, CacheFile))
+	return fileio.Write(filepath.Join(dir, CacheFile), slices.Concat(id.keyPEM, id.certPEM), 0o600)
 }

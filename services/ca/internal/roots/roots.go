@@ -5,14 +5,12 @@ package roots
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"os"
 	"sync"
 	"time"
 
+	"fairlead.dev/pkg/fileio"
 	"fairlead.dev/services/ca/internal/trust"
 )
 
@@ -66,7 +64,7 @@ func (k *Keeper) Publish(ctx context.Context) error {
 func (k *Keeper) publish(ctx context.Context) error {
 	all := []string{k.cfg.Own}
 	if k.cfg.ExtraFile != "" {
-		text, err := readBounded(k.cfg.ExtraFile)
+		text, err := fileio.Read(k.cfg.ExtraFile, maxFileBytes)
 		if err != nil {
 			return fmt.Errorf("extra roots: %w", err)
 		}
@@ -116,17 +114,4 @@ func (k *Keeper) Check() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.trouble
-}
-
-func readBounded(path string) (text []byte, err error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, file.Close()) }()
-	text, err = io.ReadAll(io.LimitReader(file, maxFileBytes+1))
-	if err == nil && len(text) > maxFileBytes {
-		err = fmt.Errorf("%s is larger than %d bytes", path, maxFileBytes)
-	}
-	return text, err
 }
