@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"fairlead.dev/pkg/fileio"
+	"fairlead.dev/pkg/tlsconf"
 )
 
 // CacheFile holds key and chain together, so that they are replaced together.
@@ -79,9 +80,9 @@ func load(path string) (*identity, error) {
 	if !ok {
 		return nil, fmt.Errorf("%s: private key is not ECDSA", path)
 	}
-	certs, err := parseCerts(string(rest))
+	certs, err := tlsconf.ParseCertificates(rest)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, fmt.Errorf("%s: chain: %w", path, err)
 	}
 	id, err := newIdentity(key, certs)
 	if err != nil {
