@@ -5,14 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"sync"
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
 
 	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/fileio"
 )
 
 const (
@@ -44,7 +43,7 @@ func (s *keySet) get(fresh bool) ([]jose.JSONWebKey, error) {
 		return s.result()
 	}
 	s.checked = now
-	raw, err := readLimited(s.path, maxJWKSBytes)
+	raw, err := fileio.Read(s.path, maxJWKSBytes)
 	switch {
 	case err != nil:
 		s.raw, s.keys = nil, nil
@@ -98,20 +97,4 @@ func parseJWKS(raw []byte) ([]jose.JSONWebKey, error) {
 		keys = append(keys, k)
 	}
 	return keys, nil
-}
-
-func readLimited(path string, limit int64) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	raw, err := io.ReadAll(io.LimitReader(f, limit+1))
-	if err != nil {
-		return nil, err
-	}
-	if int64(len(raw)) > limit {
-		return nil, fmt.Errorf("%s: larger than %d bytes", path, limit)
-	}
-	return raw, nil
 }

@@ -9,7 +9,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
+
+	"fairlead.dev/pkg/fileio"
+	"fairlead.dev/pkg/tlsconf"
 )
 
 // CacheFile is the file in CacheDir with key and chain, which are replaced together.
@@ -76,9 +80,9 @@ func load(path string) (*identity, error) {
 	if !ok {
 		return nil, fmt.Errorf("%s: private key is not ECDSA", path)
 	}
-	certs, err := parseCerts(string(rest))
+	certs, err := tlsconf.ParseCertificates(rest)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, fmt.Errorf("%s: chain: %w", path, err)
 	}
 	id, err := newIdentity(key, certs)
 	if err != nil {
@@ -99,16 +103,5 @@ func store(dir string, id *identity) error {
 	if mode := info.Mode().Perm(); mode&0o077 != 0 {
 		return fmt.Errorf("directory %s has mode %04o, must be 0700", dir, mode)
 	}
-	tmp, err := os.CreateTemp(dir, CacheFile+".*") // mode 0600
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.Remove(tmp.Name()) }() // fails once it has been renamed
-	if _, err = tmp.Write(append(append([]byte{}, id.keyPEM...), id.certPEM...)); err == nil {
-		err = tmp.Sync()
-	}
-	if err = errors.Join(err, tmp.Close()); err != nil {
-		return err
-	}
-	return os.Rename(tmp.Name(), filepath.Join(dir, CacheFile))
+	return fileio.Write(filepath.Join(dir, CacheFile), slices.Concat(id.keyPEM, id.certPEM), 0o600)
 }

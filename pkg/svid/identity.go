@@ -114,26 +114,3 @@ func (id *identity) material(roots *tlsconf.Material) *tlsconf.Material {
 		CertPEM: id.certPEM, KeyPEM: id.keyPEM, NotAfter: id.leaf.NotAfter,
 	}
 }
-
-// parseCerts reads all certificates of PEM texts, in order.
-func parseCerts(texts ...string) ([]*x509.Certificate, error) {
-	var out []*x509.Certificate
-	for _, text := range texts {
-		rest := []byte(text)
-		for {
-			var block *pem.Block
-			if block, rest = pem.Decode(rest); block == nil {
-				break
-			}
-			if block.Type != typeCertificate {
-				return nil, fmt.Errorf("chain holds a %s", block.Type)
-			}
-			c, err := x509.ParseCertificate(block.Bytes)
-			if err != nil {
-				return nil, fmt.Errorf("certificate %d of the chain: %w", len(out)+1, err)
-			}
-			out = append(out, c)
-		}
-	}
-	return out, nil
-}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -45,9 +46,9 @@ func (m *Manager) renew(ctx context.Context) (time.Time, error) {
 		return time.Time{}, err
 	}
 	now := m.cfg.Clock.Now()
-	certs, err := parseCerts(answer.GetCertChain()...)
+	certs, err := tlsconf.ParseCertificates([]byte(strings.Join(answer.GetCertChain(), "\n")))
 	if err != nil {
-		return time.Time{}, fmt.Errorf("answer of the CA: %w", err)
+		return time.Time{}, fmt.Errorf("answer of the CA: chain: %w", err)
 	}
 	id, err := newIdentity(key, certs)
 	if err != nil {

@@ -10,7 +10,6 @@ import (
 	"encoding/pem"
 	"math/big"
 	"net/url"
-	"os"
 	"path/filepath"
 	"sync/atomic"
 	"testing"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
+	"fairlead.dev/pkg/fileio"
 	"fairlead.dev/pkg/tlsconf"
 )
 
@@ -128,11 +128,7 @@ func (ca *CA) WriteRoot(dir string) string {
 // WriteFile replaces a file atomically, with mode 0600.
 func WriteFile(t testing.TB, path string, content []byte) {
 	t.Helper()
-	tmp := path + ".new"
-	if err := os.WriteFile(tmp, content, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(tmp, path); err != nil {
+	if err := fileio.Write(path, content, 0o600); err != nil {
 		t.Fatal(err)
 	}
 }

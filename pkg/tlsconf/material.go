@@ -27,31 +27,52 @@ func NewMaterial(certPEM, keyPEM, rootsPEM []byte) (*Material, error) {
 	return m, nil
 }
 
-// ParseRoots parses a PEM bundle of CA certificates. Anything else in it is an error: a root that was skipped silently
-// would show later as failed handshakes.
+// ParseRoots reads a PEM bundle of root certificates, as ParseAuthorities does.
 func ParseRoots(bundle []byte) (*x509.CertPool, error) {
+	certs, err := ParseAuthorities(bundle)
+	if err != nil {
+		return nil, fmt.Errorf("root certificates: %w", err)
+	}
 	pool := x509.NewCertPool()
-	n := 0
-	for rest := bundle; ; {
-		var block *pem.Block
-		if block, rest = pem.Decode(rest); block == nil {
-			break
+	for _, cert := range certs {
+		pool.AddCert(cert)
+	}
+	return pool, nil
+}
+
+// ParseAuthorities reads a PEM bundle of CA certificates, of which there must be one at least. Anything in it that is not
+// one is an error: a root that is skipped in silence shows up much later as a failed handshake.
+func ParseAuthorities(bundle []byte) ([]*x509.Certificate, error) {
+	certs, err := ParseCertificates(bundle)
+	if err != nil {
+		return nil, err
+	}
+	for i, cert := range certs {
+		if !cert.IsCA {
+			return nil, fmt.Errorf("entry %d (%s) is not a certificate authority's", i+1, cert.Subject)
 		}
-		n++
+	}
+	if len(certs) == 0 {
+		return nil, errors.New("no certificate in PEM")
+	}
+	return certs, nil
+}
+
+// ParseCertificates reads PEM certificates in their order. A block of another type is an error.
+func ParseCertificates(text []byte) ([]*x509.Certificate, error) {
+	var certs []*x509.Certificate
+	for {
+		var block *pem.Block
+		if block, text = pem.Decode(text); block == nil {
+			return certs, nil
+		}
 		if block.Type != "CERTIFICATE" {
-			return nil, fmt.Errorf("root certificates: entry %d is a %s, not a CERTIFICATE", n, block.Type)
+			return nil, fmt.Errorf("entry %d is a %q, not a CERTIFICATE", len(certs)+1, block.Type)
 		}
 		cert, err := x509.ParseCertificate(block.Bytes)
 		if err != nil {
-			return nil, fmt.Errorf("root certificates: entry %d: %w", n, err)
+			return nil, fmt.Errorf("entry %d: %w", len(certs)+1, err)
 		}
-		if !cert.IsCA {
-			return nil, fmt.Errorf("root certificates: entry %d (%s) is not a CA certificate", n, cert.Subject)
-		}
-		pool.AddCert(cert)
+		certs = append(certs, cert)
 	}
-	if n == 0 {
-		return nil, errors.New("root certificates: no PEM certificate found")
-	}
-	return pool, nil
 }

@@ -272,10 +272,10 @@ func TestParseRoots(t *testing.T) {
 	ca := testkit.PKI(t)
 	m := current(t, ca.NewSVID("a", "b"))
 	for want, bundle := range map[string]string{
-		"no PEM certificate":   "hello",
-		"not a CERTIFICATE":    string(ca.RootPEM) + string(m.KeyPEM),
-		"not a CA certificate": string(m.CertPEM),
-		"entry 1":              "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+		"no certificate in PEM":         "hello",
+		"not a CERTIFICATE":             string(ca.RootPEM) + string(m.KeyPEM),
+		"not a certificate authority's": string(m.CertPEM),
+		"entry 1":                       "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
 	} {
 		if _, err := tlsconf.ParseRoots([]byte(bundle)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)

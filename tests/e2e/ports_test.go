@@ -1,14 +1,10 @@
 package e2e
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"net"
 	"net/http"
-	"os"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -113,19 +109,9 @@ func probe(ctx context.Context, url string) error {
 // resident is how many MiB of memory a process has.
 func resident(t *testing.T, pid int) int {
 	t.Helper()
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		t.Fatal(err)
+	status, err := testkit.ProcessStatus(pid)
+	if err != nil || status.VmRSS == 0 {
+		t.Fatalf("process %d says nothing of its memory: %v", pid, err)
 	}
-	for line := range bytes.Lines(status) {
-		if kib, ok := strings.CutPrefix(string(line), "VmRSS:"); ok {
-			n, err := strconv.Atoi(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(kib), "kB")))
-			if err != nil {
-				t.Fatal(err)
-			}
-			return n >> 10
-		}
-	}
-	t.Fatalf("process %d says nothing of its memory", pid)
-	return 0
+	return int(status.VmRSS >> 20)
 }

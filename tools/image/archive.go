@@ -3,9 +3,6 @@ package main
 import (
 	"archive/tar"
 	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -14,11 +11,20 @@ import (
 	"path/filepath"
 	"slices"
 	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/static"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
 // spec describes an image.
 type spec struct {
-	name, user string
+	tag        name.Tag
+	user       string
 	created    time.Time
 	arch       string
 	entrypoint string
@@ -103,63 +109,24 @@ func (s *spec) put(p string, e entry) {
 	}
 }
 
-// imageConfig holds the fields of an OCI image configuration that are set.
-type imageConfig struct {
-	Created      time.Time `json:"created"`
-	Architecture string    `json:"architecture"`
-	OS           string    `json:"os"`
-	Config       runConfig `json:"config"`
-	RootFS       rootFS    `json:"rootfs"`
-}
-
-type runConfig struct {
-	User       string
-	Env        []string
-	Entrypoint []string
-	WorkingDir string
-}
-
-type rootFS struct {
-	Type    string   `json:"type"`
-	DiffIDs []string `json:"diff_ids"`
-}
-
-// manifest is an element of a docker-archive's manifest.json.
-type manifest struct {
-	Config   string
-	RepoTags []string
-	Layers   []string
-}
-
-// write writes the archive: a layer, the configuration with its digest, and the manifest that names both.
+// write writes the archive of an image with one layer.
 func (s *spec) write(w io.Writer) error {
 	layer, err := s.layer()
 	if err != nil {
 		return err
 	}
-	sum := sha256.Sum256(layer)
-	config, err := json.Marshal(imageConfig{
-		Created: s.created, Architecture: s.arch, OS: "linux",
-		Config: runConfig{User: s.user, Env: []string{"PATH=/usr/local/bin"}, Entrypoint: []string{s.entrypoint}, WorkingDir: "/"},
-		RootFS: rootFS{Type: "layers", DiffIDs: []string{"sha256:" + hex.EncodeToString(sum[:])}},
+	image, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{
+		Created: v1.Time{Time: s.created}, Architecture: s.arch, OS: "linux",
+		Config: v1.Config{User: s.user, Env: []string{"PATH=/usr/local/bin"}, Entrypoint: []string{s.entrypoint}, WorkingDir: "/"},
+		RootFS: v1.RootFS{Type: "layers"},
 	})
 	if err != nil {
 		return err
 	}
-	list, err := json.Marshal([]manifest{{Config: "config.json", RepoTags: []string{s.name}, Layers: []string{"layer.tar"}}})
-	if err != nil {
+	if image, err = mutate.AppendLayers(image, static.NewLayer(layer, types.DockerUncompressedLayer)); err != nil {
 		return err
 	}
-	out := tar.NewWriter(w)
-	for _, file := range []struct {
-		name string
-		data []byte
-	}{{"manifest.json", list}, {"config.json", config}, {"layer.tar", layer}} {
-		if err := s.writeEntry(out, file.name, entry{mode: 0o644, data: file.data}); err != nil {
-			return err
-		}
-	}
-	return out.Close()
+	return tarball.Write(s.tag, image, w)
 }
 
 // layer returns the image's file system as a tar, sorted by path.
@@ -176,13 +143,13 @@ func (s *spec) layer() ([]byte, error) {
 	return buffer.Bytes(), err
 }
 
-func (s *spec) writeEntry(out *tar.Writer, name string, e entry) error {
-	header := &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: e.mode & 0o7777, Size: int64(len(e.data)), ModTime: s.created, Format: tar.FormatPAX}
+func (s *spec) writeEntry(out *tar.Writer, path string, e entry) error {
+	header := &tar.Header{Typeflag: tar.TypeReg, Name: path, Mode: e.mode & 0o7777, Size: int64(len(e.data)), ModTime: s.created, Format: tar.FormatPAX}
 	if e.mode&directory != 0 {
-		header.Typeflag, header.Name = tar.TypeDir, name+"/"
+		header.Typeflag, header.Name = tar.TypeDir, path+"/"
 	}
 	if err := out.WriteHeader(header); err != nil {
-		return fmt.Errorf("%s: %w", name, err)
+		return fmt.Errorf("%s: %w", path, err)
 	}
 	_, err := out.Write(e.data)
 	return err

@@ -3,9 +3,6 @@ package main
 import (
 	"archive/tar"
 	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"io"
 	"os"
@@ -14,6 +11,10 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/validate"
 )
 
 // buildHello compiles the test's binary for an architecture.
@@ -70,36 +71,46 @@ func untar(t *testing.T, data []byte) (headers map[string]*tar.Header, contents 
 	}
 }
 
-// open reads an archive as a container runtime does, and checks its digests.
-func open(t *testing.T, path string) (manifest, imageConfig, map[string]*tar.Header, map[string][]byte) {
+// open reads an archive as a container runtime does, and checks every digest in it.
+func open(t *testing.T, path string) (tarball.Manifest, *v1.ConfigFile, map[string]*tar.Header, map[string][]byte) {
 	t.Helper()
-	data, err := os.ReadFile(path)
+	list, err := tarball.LoadManifest(func() (io.ReadCloser, error) { return os.Open(path) })
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, outer := untar(t, data)
-	var list []manifest
-	if err := json.Unmarshal(outer["manifest.json"], &list); err != nil || len(list) != 1 || len(list[0].Layers) != 1 {
-		t.Fatalf("manifest %s: %v", outer["manifest.json"], err)
-	}
-	var config imageConfig
-	if err := json.Unmarshal(outer[list[0].Config], &config); err != nil {
+	image, err := tarball.ImageFromPath(path, nil)
+	if err != nil {
 		t.Fatal(err)
 	}
-	layer := outer[list[0].Layers[0]]
-	sum := sha256.Sum256(layer)
-	if len(config.RootFS.DiffIDs) != 1 || config.RootFS.DiffIDs[0] != "sha256:"+hex.EncodeToString(sum[:]) {
-		t.Errorf("diff_ids %v are not the layer's digest", config.RootFS.DiffIDs)
+	if err := validate.Image(image); err != nil {
+		t.Error(err)
 	}
-	headers, contents := untar(t, layer)
-	return list[0], config, headers, contents
+	config, err := image.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	layers, err := image.Layers()
+	if err != nil || len(layers) != 1 {
+		t.Fatalf("%d layers, %v", len(layers), err)
+	}
+	layer, err := layers[0].Uncompressed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer layer.Close()
+	data, err := io.ReadAll(layer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	headers, contents := untar(t, data)
+	return list, config, headers, contents
 }
 
 func TestImageOfAStaticBinary(t *testing.T) {
 	binary := buildHello(t, "amd64")
 	list, config, headers, contents := open(t, mustImage(t, "1700000000", "-binary", binary, "-name", "fairlead/hello:dev"))
-	if strings.Join(list.RepoTags, " ") != "fairlead/hello:dev" {
-		t.Errorf("tags %v", list.RepoTags)
+	if strings.Join(list[0].RepoTags, " ") != "fairlead/hello:dev" {
+		t.Errorf("tags %v", list[0].RepoTags)
 	}
 	if config.OS != "linux" || config.Architecture != "amd64" || config.Config.User != "1337:1337" || !config.Created.Equal(time.Unix(1700000000, 0)) {
 		t.Errorf("configuration %+v", config)

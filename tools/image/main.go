@@ -8,6 +8,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"flag"
 	"fmt"
@@ -18,6 +19,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
 )
 
 func main() {
@@ -43,7 +46,7 @@ func run(args []string, env func(string) string, stdout, stderr io.Writer) error
 	flags := flag.NewFlagSet("image", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	binary := flags.String("binary", "", "static Linux binary; becomes /usr/local/bin/<its name> and the entry point (required)")
-	name := flags.String("name", "", "repository:tag of the image (required)")
+	image := flags.String("name", "", "repository:tag of the image (required)")
 	out := flags.String("out", "", "archive to write (required)")
 	user := flags.String("user", "1337:1337", "numeric uid:gid the image runs as")
 	var extra addFlag
@@ -57,10 +60,11 @@ func run(args []string, env func(string) string, stdout, stderr io.Writer) error
 	if flags.NArg() > 0 {
 		return usagef("unexpected argument %q", flags.Arg(0))
 	}
-	if *binary == "" || *name == "" || *out == "" {
+	if *binary == "" || *image == "" || *out == "" {
 		return usagef("-binary, -name and -out are required")
 	}
-	if err := checkName(*name); err != nil {
+	tag, err := parseName(*image)
+	if err != nil {
 		return usageError{err}
 	}
 	if !regexp.MustCompile(`^[0-9]+:[0-9]+$`).MatchString(*user) {
@@ -71,7 +75,7 @@ func run(args []string, env func(string) string, stdout, stderr io.Writer) error
 		return usageError{err}
 	}
 
-	spec := spec{name: *name, user: *user, created: created}
+	spec := spec{tag: tag, user: *user, created: created}
 	if err := spec.addEntrypoint(*binary); err != nil {
 		return err
 	}
@@ -80,11 +84,15 @@ func run(args []string, env func(string) string, stdout, stderr io.Writer) error
 			return err
 		}
 	}
-	size, err := writeFile(*out, spec.write)
-	if err != nil {
+	var archive bytes.Buffer
+	if err := spec.write(&archive); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(stdout, "%s: %s, %.1f MiB\n", *out, *name, float64(size)/(1<<20))
+	size := archive.Len()
+	if err := writeFile(*out, archive.Bytes()); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(stdout, "%s: %s, %.1f MiB\n", *out, *image, float64(size)/(1<<20))
 	return err
 }
 
@@ -102,17 +110,16 @@ func (a *addFlag) Set(value string) error {
 	return nil
 }
 
-var reference = regexp.MustCompile(`^[a-z0-9]+([._/:-]+[a-z0-9]+)*:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`)
-
-// checkName requires a tag other than latest: clusters always pull latest, and these images are in no registry.
-func checkName(name string) error {
-	if !reference.MatchString(name) {
-		return fmt.Errorf("-name %q is not repository:tag", name)
+// parseName wants a tag other than latest: a cluster always pulls latest, and these images are in no registry.
+func parseName(text string) (name.Tag, error) {
+	tag, err := name.NewTag(text)
+	if err != nil {
+		return tag, fmt.Errorf("-name %q is not repository:tag: %w", text, err)
 	}
-	if strings.HasSuffix(name, ":latest") {
-		return fmt.Errorf("-name %q: choose another tag, clusters try to pull latest from a registry", name)
+	if tag.TagStr() == name.DefaultTag {
+		return tag, fmt.Errorf("-name %q: write repository:tag with another tag than latest, which clusters try to pull from a registry", text)
 	}
-	return nil
+	return tag, nil
 }
 
 func sourceDate(epoch string) (time.Time, error) {
@@ -126,26 +133,18 @@ func sourceDate(epoch string) (time.Time, error) {
 	return time.Unix(seconds, 0).UTC(), nil
 }
 
-// writeFile writes through a temporary file, so that an error leaves no partial archive.
-func writeFile(path string, write func(io.Writer) error) (size int64, err error) {
+// writeFile writes through a second file, so that a failure leaves no half archive behind.
+func writeFile(path string, content []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return 0, err
+		return err
 	}
-	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-")
+	unfinished := path + ".new"
+	err := os.WriteFile(unfinished, content, 0o644)
+	if err == nil {
+		err = os.Rename(unfinished, path)
+	}
 	if err != nil {
-		return 0, err
+		return errors.Join(err, os.Remove(unfinished))
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.Remove(file.Name()))
-		}
-	}()
-	if err := errors.Join(write(file), file.Chmod(0o644)); err != nil {
-		return 0, errors.Join(err, file.Close())
-	}
-	size, err = file.Seek(0, io.SeekCurrent)
-	if err = errors.Join(err, file.Close()); err != nil {
-		return 0, err
-	}
-	return size, os.Rename(file.Name(), path)
+	return nil
 }

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
 	"fairlead.dev/tests/bench/internal/machine"
@@ -88,17 +89,8 @@ func (s *sidecar) resident() (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(status)) {
-		if fields := strings.Fields(line); len(fields) > 1 && fields[0] == "VmRSS:" {
-			kb, err := strconv.ParseInt(fields[1], 10, 64)
-			return kb << 10, err
-		}
-	}
-	return 0, fmt.Errorf("process %d says nothing of its memory", pid)
+	memory, err := machine.MemoryOf(pid)
+	return memory.Resident, err
 }
 
 // cpu is the time of processors that Envoy has used.
@@ -117,19 +109,13 @@ func (s *sidecar) cpu() (time.Duration, error) {
 
 // envoy finds the process: the agent's child.
 func (s *sidecar) envoy() (int, error) {
-	files, err := filepath.Glob("/proc/[0-9]*/stat")
+	processes, err := procfs.AllProcs()
 	if err != nil {
 		return 0, err
 	}
-	for _, file := range files {
-		raw, err := os.ReadFile(file)
-		if err != nil {
-			continue // it has ended
-		}
-		// After the name in parentheses: state, parent.
-		_, rest, ok := strings.Cut(string(raw), ") ")
-		if fields := strings.Fields(rest); ok && len(fields) > 1 && fields[1] == strconv.Itoa(s.agent.PID()) {
-			return strconv.Atoi(filepath.Base(filepath.Dir(file)))
+	for _, p := range processes {
+		if stat, err := p.Stat(); err == nil && stat.PPID == s.agent.PID() {
+			return p.PID, nil
 		}
 	}
 	return 0, errors.New("the agent has no Envoy")

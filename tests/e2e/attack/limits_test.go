@@ -1,7 +1,6 @@
 package attack
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,6 +11,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
+
+	"fairlead.dev/pkg/testkit"
 )
 
 // deployment reads what deploy/ says of a service.
@@ -65,15 +66,9 @@ func collectorLimit(t *testing.T, c corev1.Container) string {
 
 // resident is the resident memory of a process, in bytes.
 func resident(pid int) (int64, error) {
-	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0, err
+	status, err := testkit.ProcessStatus(pid)
+	if err == nil && status.VmRSS == 0 {
+		err = fmt.Errorf("process %d has no resident memory", pid) // it has ended and was not waited for
 	}
-	for line := range bytes.Lines(content) {
-		if rest, ok := bytes.CutPrefix(line, []byte("VmRSS:")); ok {
-			kib, err := strconv.ParseInt(string(bytes.TrimSpace(bytes.TrimSuffix(bytes.TrimSpace(rest), []byte("kB")))), 10, 64)
-			return kib << 10, err
-		}
-	}
-	return 0, fmt.Errorf("process %d has no resident memory", pid) // it has ended and was not waited for
+	return int64(status.VmRSS), err
 }

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -213,21 +214,14 @@ func reach(other netip.Addr) func() error {
 
 // tentative tells whether a device of the calling thread's machine has a global IPv6 address that it does not answer for yet.
 func tentative(name string) bool {
-	raw, err := os.ReadFile("/proc/thread-self/net/if_inet6")
+	link, err := netlink.LinkByName(name)
 	if err != nil {
-		return false // no IPv6
+		return false // the caller looks for it itself
 	}
-	const global, flag = "00", 0x40 // IFA_F_TENTATIVE
-	for line := range strings.Lines(string(raw)) {
-		f := strings.Fields(line) // address, index, length, scope, flags, device
-		if len(f) != 6 || f[5] != name || f[3] != global {
-			continue
-		}
-		if flags, err := strconv.ParseUint(f[4], 16, 32); err == nil && flags&flag != 0 {
-			return true
-		}
-	}
-	return false
+	addresses, _ := netlink.AddrList(link, netlink.FAMILY_V6) // an error is that there is no IPv6
+	return slices.ContainsFunc(addresses, func(a netlink.Addr) bool {
+		return a.Scope == unix.RT_SCOPE_UNIVERSE && a.Flags&unix.IFA_F_TENTATIVE != 0
+	})
 }
 
 func (n *Network) setup(h *Host) string {

@@ -10,8 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"syscall"
 	"testing"
 
@@ -112,19 +110,9 @@ func (c *child) as(namespace, account string) context.Context {
 // resident is the memory that the process has, in bytes.
 func (c *child) resident() int {
 	c.t.Helper()
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", c.cmd.Process.Pid))
-	if err != nil {
-		c.t.Fatal(err)
+	status, err := testkit.ProcessStatus(c.cmd.Process.Pid)
+	if err != nil || status.VmRSS == 0 {
+		c.t.Fatalf("no resident memory: %v", err)
 	}
-	for line := range strings.Lines(string(data)) {
-		if fields := strings.Fields(line); len(fields) == 3 && fields[0] == "VmRSS:" {
-			kib, err := strconv.Atoi(fields[1])
-			if err != nil {
-				c.t.Fatal(err)
-			}
-			return kib << 10
-		}
-	}
-	c.t.Fatal("no VmRSS")
-	return 0
+	return int(status.VmRSS)
 }

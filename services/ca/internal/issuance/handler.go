@@ -15,6 +15,7 @@ import (
 	security "istio.io/api/security/v1alpha1"
 
 	"fairlead.dev/pkg/auth"
+	"fairlead.dev/pkg/quota"
 	"fairlead.dev/services/ca/internal/authn"
 	"fairlead.dev/services/ca/internal/csr"
 	"fairlead.dev/services/ca/internal/policy"
@@ -55,12 +56,23 @@ type Config struct {
 // Service is istio.v1.auth.IstioCertificateService.
 type Service struct {
 	security.UnimplementedIstioCertificateServiceServer
-	cfg   Config
-	lines *lines
+	cfg Config
+	// lines limits the audit lines of refused requests, for each caller: one that is refused again and again fills
+	// nobody's disk. Certificates issued are not limited: each is a line.
+	lines *quota.Callers
 }
 
-// New makes a Service.
-func New(cfg Config) *Service { return &Service{cfg: cfg, lines: newLines()} }
+// The audit lines that each caller's refused requests may have. A person sees what is wrong from the first; the counters
+// count every refusal.
+const (
+	refusedLinesEvery  = time.Second
+	refusedLinesAtOnce = 20
+)
+
+// New makes the service.
+func New(cfg Config) *Service {
+	return &Service{cfg: cfg, lines: quota.New(refusedLinesEvery, refusedLinesAtOnce)}
+}
 
 // request is one certificate request with its caller.
 type request struct {
@@ -156,7 +168,7 @@ func (s *Service) reject(ctx context.Context, req request, err error, took time.
 	}
 	s.cfg.Metrics.Refused(rejected.Reason)
 	s.cfg.Metrics.duration.WithLabelValues("refused").Observe(took.Seconds())
-	if leftOut, ok := s.lines.allow(caller.ID.String(), s.cfg.Clock.Now()); ok {
+	if leftOut, ok := s.lines.Allow(caller.ID.String(), s.cfg.Clock.Now()); ok {
 		s.cfg.Log.InfoContext(ctx, "audit", append([]any{
 			"decision", "refused", "caller", caller.ID.String(), "method", caller.Method, "reason", string(rejected.Reason),
 			"detail", rejected.Detail, "duration", took, "lines_left_out", leftOut,

@@ -19,6 +19,7 @@ import (
 
 	"fairlead.dev/pkg/auth"
 	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/fileio"
 	"fairlead.dev/pkg/ops"
 	"fairlead.dev/pkg/process"
 	"fairlead.dev/pkg/rpc"
@@ -251,7 +252,7 @@ func (s *Server) writeBundle(bundle []byte) error {
 	if s.cfg.RootCertOut == "" {
 		return nil
 	}
-	if err := store.WriteAtomically(s.cfg.RootCertOut, bundle, 0o644); err != nil {
+	if err := fileio.Write(s.cfg.RootCertOut, bundle, 0o644); err != nil {
 		return fmt.Errorf("--root-cert-out: %w", err)
 	}
 	return nil

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"syscall"
 	"time"
+
+	"fairlead.dev/pkg/dirlock"
+	"fairlead.dev/pkg/fileio"
 )
 
 // maxFileBytes bounds what is read from the directory.
@@ -76,76 +78,29 @@ func readPrivate(path string) ([]byte, error) {
 	if err := checkOwner(path, info); err != nil {
 		return nil, err
 	}
-	if info.Size() > maxFileBytes {
-		return nil, fmt.Errorf("%s has %d bytes, the limit is %d", path, info.Size(), maxFileBytes)
-	}
-	text := make([]byte, info.Size())
-	if _, err := file.ReadAt(text, 0); err != nil {
+	text, err := fileio.ReadAll(file, maxFileBytes)
+	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", path, err)
 	}
 	return text, nil
 }
 
-// writeSynced writes a new file and waits until it is on disk.
-func writeSynced(path string, data []byte, mode fs.FileMode) error {
-	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
-	if err != nil {
-		return err
-	}
-	_, err = file.Write(data)
-	return errors.Join(err, file.Chmod(mode), file.Sync(), file.Close())
-}
-
-func syncDir(path string) error {
-	dir, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
-}
-
-// WriteAtomically replaces path by a file with the data and mode, so that a reader sees the old or the new content and a crash leaves one of the two.
-func WriteAtomically(path string, data []byte, mode fs.FileMode) error {
-	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-")
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	_, err = file.Write(data)
-	err = errors.Join(err, file.Chmod(mode), file.Sync(), file.Close())
-	if err == nil {
-		err = os.Rename(file.Name(), path)
-	}
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, errors.Join(err, os.Remove(file.Name())))
-	}
-	return syncDir(filepath.Dir(path))
-}
-
-// lock takes the advisory lock of a file, which the kernel releases when the process ends, however it ends.
+// lock takes the lock of the ca's directory, and waits for another process that holds it, at most for the timeout.
 func lock(ctx context.Context, path string, timeout time.Duration) (unlock func(), err error) {
-	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("open the lock of the ca's directory: %w", err)
-	}
-	deadline := time.NewTimer(timeout)
-	defer deadline.Stop()
-	retry := time.NewTicker(20 * time.Millisecond)
-	defer retry.Stop()
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("%s is still held by another process after %s; stop the other process that uses this directory", path, timeout))
+	defer cancel()
 	for {
-		err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		held, err := dirlock.Acquire(path)
 		if err == nil {
-			// Closing releases the lock; the file stays, since removing it would let two processes lock two files of one name.
-			return func() { _ = file.Close() }, nil
+			return func() { _ = held.Release() }, nil
 		}
-		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
-			return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), file.Close())
+		if _, inUse := errors.AsType[*dirlock.InUseError](err); !inUse {
+			return nil, fmt.Errorf("lock the ca's directory: %w", err)
 		}
 		select {
 		case <-ctx.Done():
-			return nil, errors.Join(ctx.Err(), file.Close())
-		case <-deadline.C:
-			return nil, errors.Join(fmt.Errorf("%s is still held by another process after %s; stop the other process that uses this directory", path, timeout), file.Close())
-		case <-retry.C:
+			return nil, context.Cause(ctx)
+		case <-time.After(20 * time.Millisecond):
 		}
 	}
 }

@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"fairlead.dev/pkg/fileio"
 )
 
 // bundleState is the content of bundle.json: the last bundle numbered.
@@ -44,7 +46,7 @@ func Generation(ctx context.Context, dir string, roots []string) (uint64, error)
 	if err != nil {
 		return 0, err
 	}
-	return next.Generation, WriteAtomically(path, append(text, '\n'), 0o600)
+	return next.Generation, fileio.Write(path, append(text, '\n'), 0o600)
 }
 
 func readState(path string) (bundleState, error) {

@@ -25,6 +25,8 @@ import (
 	"time"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
+
+	"fairlead.dev/pkg/fileio"
 )
 
 const (
@@ -138,17 +140,14 @@ func create(cfg Config) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := writeSynced(filepath.Join(folder, keyName), keyPEM, 0o600); err != nil {
+	if err := fileio.Write(filepath.Join(folder, keyName), keyPEM, 0o600); err != nil {
 		return err
 	}
-	if err := writeSynced(filepath.Join(folder, certName), encodeCertificate(der), 0o600); err != nil {
-		return err
-	}
-	if err := syncDir(folder); err != nil {
+	if err := fileio.Write(filepath.Join(folder, certName), encodeCertificate(der), 0o600); err != nil {
 		return err
 	}
 	if err := os.Rename(folder, filepath.Join(cfg.Dir, rootFolder)); err != nil {
 		return err
 	}
-	return syncDir(cfg.Dir)
+	return fileio.FS{}.SyncDir(cfg.Dir)
 }

@@ -192,7 +192,7 @@ func TestOpenRejects(t *testing.T) {
 		"empty key":        {func(c *Config) { write(t, filepath.Join(c.Dir, keyFile), "") }, "restore the file"},
 		"half a key":       {func(c *Config) { write(t, filepath.Join(c.Dir, keyFile), "-----BEGIN PRIVATE KEY-----\nMIGH") }, "restore the file"},
 		"a damaged key":    {func(c *Config) { write(t, filepath.Join(c.Dir, keyFile), string(pemBlock("PRIVATE KEY", "secret"))) }, "PKCS#8"},
-		"a large key":      {func(c *Config) { write(t, filepath.Join(c.Dir, keyFile), strings.Repeat("x", maxFileBytes+1)) }, "limit"},
+		"a large key":      {func(c *Config) { write(t, filepath.Join(c.Dir, keyFile), strings.Repeat("x", maxFileBytes+1)) }, "too large"},
 		"another's cert":   {func(c *Config) { write(t, filepath.Join(c.Dir, certFile), string(otherCert)) }, "is not the key of"},
 		"two certificates": {func(c *Config) { write(t, filepath.Join(c.Dir, certFile), string(otherCert)+string(otherCert)) }, "more than one"},
 		"no PEM":           {func(c *Config) { write(t, filepath.Join(c.Dir, certFile), "root") }, "CERTIFICATE"},
@@ -279,25 +279,5 @@ func TestGenerationChangesWithTheBundle(t *testing.T) {
 	write(t, filepath.Join(cfg.Dir, bundleName), "{")
 	if _, err := Generation(t.Context(), cfg.Dir, []string{"a"}); err == nil || !strings.Contains(err.Error(), bundleName) {
 		t.Errorf("damaged state: got %v", err)
-	}
-}
-
-func TestWriteAtomically(t *testing.T) {
-	dir := t.TempDir()
-	path := filepath.Join(dir, "root-cert.pem")
-	for _, text := range []string{"one", "two"} {
-		if err := WriteAtomically(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		if got, err := os.ReadFile(path); err != nil || string(got) != text {
-			t.Errorf("read %q, %v", got, err)
-		}
-	}
-	entries, err := os.ReadDir(dir)
-	if err != nil || len(entries) != 1 {
-		t.Errorf("left behind: %v, %v", entries, err)
-	}
-	if err := WriteAtomically(filepath.Join(dir, "none", "x"), nil, 0o644); err == nil {
-		t.Error("wrote into a directory that does not exist")
 	}
 }

@@ -7,13 +7,12 @@ package trustbundle
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"os"
 	"sync"
 	"time"
+
+	"fairlead.dev/pkg/fileio"
 )
 
 const (
@@ -67,7 +66,7 @@ func (m *Manager) Publish(ctx context.Context) error {
 func (m *Manager) publish(ctx context.Context) error {
 	all := []string{m.cfg.Own}
 	if m.cfg.ExtraFile != "" {
-		text, err := readBounded(m.cfg.ExtraFile)
+		text, err := fileio.Read(m.cfg.ExtraFile, maxFileBytes)
 		if err != nil {
 			return fmt.Errorf("extra roots: %w", err)
 		}
@@ -118,17 +117,4 @@ func (m *Manager) Check() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.problem
-}
-
-func readBounded(path string) (text []byte, err error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, file.Close()) }()
-	text, err = io.ReadAll(io.LimitReader(file, maxFileBytes+1))
-	if err == nil && len(text) > maxFileBytes {
-		err = fmt.Errorf("%s is larger than %d bytes", path, maxFileBytes)
-	}
-	return text, err
 }

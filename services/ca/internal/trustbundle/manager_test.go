@@ -74,7 +74,7 @@ func TestRunFollowsTheExtraRootsFile(t *testing.T) {
 	step(append(both, one.RootPEM...), 2, "") // the same roots, one of them twice
 	step([]byte("-----BEGIN"), 2, "no certificate in PEM")
 	step(nil, 2, "no certificate in PEM")
-	step([]byte(strings.Repeat("x", maxFileBytes+1)), 2, "larger than")
+	step([]byte(strings.Repeat("x", maxFileBytes+1)), 2, "too large")
 	leaf, err := one.NewSVID("default", "reviews").Current()
 	if err != nil {
 		t.Fatal(err)

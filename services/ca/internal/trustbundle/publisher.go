@@ -2,12 +2,13 @@ package trustbundle
 
 import (
 	"context"
-	"crypto/x509"
 	"encoding/pem"
 	"errors"
 	"fmt"
 	"slices"
 	"sync"
+
+	"fairlead.dev/pkg/tlsconf"
 )
 
 // Bundle is one generation of the trust bundle. It is immutable.
@@ -68,27 +69,13 @@ func (p *Publisher) Current() (*Bundle, <-chan struct{}) {
 
 // ParseRoots reads a PEM file of root certificates and returns each as a PEM text of its own.
 func ParseRoots(text []byte) ([]string, error) {
-	var roots []string
-	for {
-		var block *pem.Block
-		block, text = pem.Decode(text)
-		if block == nil {
-			break
-		}
-		if block.Type != "CERTIFICATE" {
-			return nil, fmt.Errorf("PEM block %d is of type %q, wanted CERTIFICATE", len(roots)+1, block.Type)
-		}
-		cert, err := x509.ParseCertificate(block.Bytes)
-		if err != nil {
-			return nil, fmt.Errorf("certificate %d: %w", len(roots)+1, err)
-		}
-		if !cert.BasicConstraintsValid || !cert.IsCA {
-			return nil, fmt.Errorf("certificate %d (%s) is not a certificate authority's", len(roots)+1, cert.Subject)
-		}
-		roots = append(roots, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: block.Bytes})))
+	certs, err := tlsconf.ParseAuthorities(text)
+	if err != nil {
+		return nil, err
 	}
-	if len(roots) == 0 {
-		return nil, errors.New("no certificate in PEM")
+	var roots []string
+	for _, cert := range certs {
+		roots = append(roots, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw})))
 	}
 	return roots, nil
 }

@@ -3,8 +3,6 @@ package access
 import (
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"slices"
 	"strings"
 
@@ -12,6 +10,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"fairlead.dev/pkg/auth"
+	"fairlead.dev/pkg/fileio"
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
@@ -55,17 +54,12 @@ type rolesFile struct {
 // load reads a file of roles. It returns the text, and the grants by identity; its error joins all that is wrong with
 // the file.
 func load(path string, td spiffeid.TrustDomain) (string, map[string][]Grant, error) {
-	file, err := os.Open(path)
+	text, err := fileio.Read(path, maxFileBytes)
+	if errors.Is(err, fileio.ErrTooLarge) {
+		return "", nil, fmt.Errorf("%w; give roles to fewer identities, in more namespaces each", err)
+	}
 	if err != nil {
 		return "", nil, err
-	}
-	defer file.Close() //nolint:errcheck // it was only read
-	text, err := io.ReadAll(io.LimitReader(file, maxFileBytes+1))
-	if err != nil {
-		return "", nil, err
-	}
-	if len(text) > maxFileBytes {
-		return "", nil, fmt.Errorf("%s: more than %d bytes; give roles to fewer identities, in more namespaces each", path, maxFileBytes)
 	}
 	var parsed rolesFile
 	if err := yaml.UnmarshalStrict(text, &parsed); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -11,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"fairlead.dev/pkg/auth"
+	"fairlead.dev/pkg/quota"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/source/memory"
 )
@@ -23,17 +25,22 @@ const (
 	maxRefusedName = 253
 	// maxReason bounds the message, in bytes.
 	maxReason = 500
+	// refusedAtOnce lines are each caller's, and one more every refusedEvery: a caller who is refused again and again
+	// pushes no other caller's refusals out of the kept files. A person sees what is wrong from the first; at this rate
+	// one caller needs half a day to fill a file of refusals.
+	refusedAtOnce = 20
+	refusedEvery  = time.Minute
 )
 
 // Recorder records the calls of the configuration API. It is safe for concurrent use.
 type Recorder struct {
 	log      *Log
-	refusals *quotas
+	refusals *quota.Callers
 }
 
 // NewRecorder makes a recorder that writes to a log.
 func NewRecorder(log *Log) *Recorder {
-	return &Recorder{log: log, refusals: newQuotas()}
+	return &Recorder{log: log, refusals: quota.New(refusedEvery, refusedAtOnce)}
 }
 
 // caller returns an entry with the caller and method of the call that ctx belongs to; ok is false if ctx belongs to no
@@ -110,7 +117,7 @@ func (r *Recorder) Refuse(ctx context.Context, verb string, keys []object.Key, e
 		return
 	}
 	now := r.log.cfg.Clock.Now()
-	if e.Suppressed, ok = r.refusals.allow(e.Identity, now); !ok {
+	if e.Suppressed, ok = r.refusals.Allow(e.Identity, now); !ok {
 		return
 	}
 	e.Result = Refused
@@ -123,7 +130,7 @@ func (r *Recorder) Refuse(ctx context.Context, verb string, keys []object.Key, e
 		}
 	}
 	if r.log.refused.Append(e) != nil {
-		r.refusals.unwritten(e.Identity, now, e.Suppressed+1)
+		r.refusals.Suppress(e.Identity, now, e.Suppressed+1)
 	}
 }
 

@@ -120,22 +120,6 @@ func TestRefusalsAreBounded(t *testing.T) {
 	}
 }
 
-// TestRefusedCallersAreForgotten: more callers than are remembered share one quota, until others are over.
-func TestRefusedCallersAreForgotten(t *testing.T) {
-	q := newQuotas()
-	now := epoch
-	for i := range maxRefusedCallers {
-		q.of(fmt.Sprint("caller-", i), now).limit.AllowN(now, 1)
-	}
-	if q.of("one more", now) != q.beyond || q.of("another", now) != q.beyond || len(q.callers) != maxRefusedCallers {
-		t.Errorf("%d callers", len(q.callers))
-	}
-	now = now.Add(refusedEvery)
-	if q.of("one more", now) == q.beyond || len(q.callers) != 1 {
-		t.Errorf("%d callers", len(q.callers))
-	}
-}
-
 // TestTamperedRefusals: what is changed in the file of refusals shows.
 func TestTamperedRefusals(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit.log")

@@ -20,6 +20,7 @@ import (
 	"fairlead.dev/pkg/auth"
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/dirlock"
+	"fairlead.dev/pkg/fileio"
 	"fairlead.dev/pkg/footprint"
 	"fairlead.dev/pkg/ops"
 	"fairlead.dev/pkg/process"
@@ -43,7 +44,6 @@ import (
 	"fairlead.dev/services/config-watcher/internal/pipeline"
 	"fairlead.dev/services/config-watcher/internal/revision"
 	"fairlead.dev/services/config-watcher/internal/source"
-	"fairlead.dev/services/config-watcher/internal/source/disk"
 	"fairlead.dev/services/config-watcher/internal/source/lastgood"
 	"fairlead.dev/services/config-watcher/internal/source/memory"
 	"fairlead.dev/services/config-watcher/internal/source/record"
@@ -68,7 +68,7 @@ type Deps struct {
 	// Identity replaces the certificate from the ca.
 	Identity tlsconf.Source
 	// StoreFS is the file system of --store-dir.
-	StoreFS disk.FS
+	StoreFS fileio.FS
 }
 
 // Service is an opened config-watcher: its ports are bound.

@@ -19,10 +19,10 @@ import (
 	"google.golang.org/grpc/status"
 	security "istio.io/api/security/v1beta1"
 
+	"fairlead.dev/pkg/fileio"
 	"fairlead.dev/pkg/process"
 	"fairlead.dev/pkg/testkit"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
-	"fairlead.dev/services/config-watcher/internal/source/disk"
 )
 
 const strictApps = `
@@ -317,8 +317,8 @@ func TestStoreAlarm(t *testing.T) {
 	w := newWorld(t)
 	var full atomic.Bool
 	r := w.start(w.options(), func(d *Deps) {
-		d.StoreFS = disk.FS{Fault: func(step disk.Step, path string) error {
-			if full.Load() && step == disk.StepWrite {
+		d.StoreFS = fileio.FS{Fault: func(step fileio.Step, path string) error {
+			if full.Load() && step == fileio.StepWrite {
 				return &os.PathError{Op: "write", Path: path, Err: syscall.ENOSPC}
 			}
 			return nil

@@ -6,6 +6,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"fairlead.dev/pkg/auth"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
@@ -53,11 +54,7 @@ func WorkloadIdentity(identity string) (namespace, account string, ok bool) {
 	if err != nil || id.String() != identity {
 		return "", "", false
 	}
-	parts := strings.Split(id.Path(), "/") // "", "ns", <namespace>, "sa", <service account>
-	if len(parts) != 5 || parts[1] != "ns" || parts[3] != "sa" {
-		return "", "", false
-	}
-	return parts[2], parts[4], true
+	return auth.WorkloadOf(id)
 }
 
 // IsIdentityBan reports whether a key is an IdentityBan's.

@@ -15,6 +15,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"fairlead.dev/pkg/auth"
+	"fairlead.dev/pkg/fileio"
 	"fairlead.dev/pkg/svid"
 	"fairlead.dev/pkg/tlsconf"
 
@@ -97,14 +98,14 @@ func writeCredentials(ctx context.Context, s *rundir.State, namespace, account, 
 		return fmt.Errorf("the mesh's root: %w", err)
 	}
 	tokenFile := filepath.Join(out, tokenName)
-	if err := errors.Join(tokens.WriteFile(tokenFile, []byte(token), 0o600), tokens.WriteFile(filepath.Join(out, rootName), root, 0o644)); err != nil {
+	if err := errors.Join(fileio.Replace(tokenFile, []byte(token)), fileio.Write(filepath.Join(out, rootName), root, 0o644)); err != nil {
 		return err
 	}
 	m, err := certificate(ctx, s, id, tokenFile)
 	if err != nil {
 		return err
 	}
-	return errors.Join(tokens.WriteFile(filepath.Join(out, chainName), m.CertPEM, 0o644), tokens.WriteFile(filepath.Join(out, keyName), m.KeyPEM, 0o600))
+	return errors.Join(fileio.Write(filepath.Join(out, chainName), m.CertPEM, 0o644), fileio.Write(filepath.Join(out, keyName), m.KeyPEM, 0o600))
 }
 
 // certificate gets a certificate for id from the mesh's ca, with the token in tokenFile.

@@ -11,11 +11,11 @@ import (
 
 	"google.golang.org/grpc"
 
+	"fairlead.dev/pkg/fileio"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 
 	"fairlead.dev/services/installer/internal/local/console"
 	"fairlead.dev/services/installer/internal/local/plan"
-	"fairlead.dev/services/installer/internal/local/tokens"
 )
 
 // showConsole redraws the console at every change, and every second for ages and revisions.
@@ -201,7 +201,7 @@ func (n *Node) setReady(after time.Duration) error {
 	if err != nil {
 		return err
 	}
-	if err := tokens.WriteFile(n.cfg.ReadyFile, append(body, '\n'), 0o600); err != nil {
+	if err := fileio.Replace(n.cfg.ReadyFile, append(body, '\n')); err != nil {
 		return fmt.Errorf("ready file: %w", err)
 	}
 	return nil

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/fileio"
 	"fairlead.dev/pkg/testkit"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 
@@ -28,7 +29,6 @@ import (
 	"fairlead.dev/services/installer/internal/local/plan"
 	"fairlead.dev/services/installer/internal/local/rundir"
 	"fairlead.dev/services/installer/internal/local/supervise"
-	"fairlead.dev/services/installer/internal/local/tokens"
 )
 
 // within bounds every wait, with time for a busy machine.
@@ -144,11 +144,11 @@ spec:
 
 	// The server starts with a key set, and follows its file, which the node replaces by its own keys.
 	issuer := testkit.NewIssuer(t)
-	if err := tokens.WriteFile(layout.JWKS(), mustRead(t, issuer.JWKSFile), 0o600); err != nil {
+	if err := fileio.Replace(layout.JWKS(), mustRead(t, issuer.JWKSFile)); err != nil {
 		t.Fatal(err)
 	}
 	w.server = configapitest.Start(t, configapitest.Config{JWKSFile: layout.JWKS(), Issuer: plan.Issuer})
-	if err := tokens.WriteFile(layout.RootCert(), mustRead(t, w.server.RootFile), 0o600); err != nil {
+	if err := fileio.Replace(layout.RootCert(), mustRead(t, w.server.RootFile)); err != nil {
 		t.Fatal(err)
 	}
 	ops := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {

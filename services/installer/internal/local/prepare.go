@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"fairlead.dev/pkg/fileio"
 	"fairlead.dev/pkg/svid"
 
 	"fairlead.dev/services/installer/internal/local/plan"
@@ -56,7 +57,7 @@ func (n *Node) prepare() (*tokens.Files, error) {
 	if err != nil {
 		return nil, fmt.Errorf("key set: %w", err)
 	}
-	if err := errors.Join(tokens.WriteFile(l.IssuerKey(), key, 0o600), tokens.WriteFile(l.JWKS(), jwks, 0o644)); err != nil {
+	if err := errors.Join(fileio.Replace(l.IssuerKey(), key), fileio.Write(l.JWKS(), jwks, 0o644)); err != nil {
 		return nil, fmt.Errorf("issuer: %w", err)
 	}
 	files := tokens.NewFiles(issuer, n.cfg.Clock, n.subjects())

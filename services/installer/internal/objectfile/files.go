@@ -8,7 +8,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
+
+	"fairlead.dev/pkg/fileio"
 )
 
 // Bounds of what is read. config-watcher reads the same files with the same bounds.
@@ -125,25 +126,25 @@ func isMeshFile(name string) bool {
 // ReadFile reads a file of at most MaxFileBytes. It refuses a pipe or a device, on which config-watcher, which follows
 // the same files, would block.
 func ReadFile(path string) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	f, err := fileio.OpenRegular(path)
+	if errors.Is(err, fileio.ErrNotRegular) {
+		return nil, &Error{File: path, Problem: "not a regular file", Remedy: "name a file or a directory"}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("mesh file: %w", err)
 	}
 	defer f.Close()
-	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-		return nil, errors.Join(err, &Error{File: path, Problem: "not a regular file", Remedy: "name a file or a directory"})
-	}
 	return Read(path, f)
 }
 
 // Read reads from to its end, at most MaxFileBytes; name is for errors.
 func Read(name string, from io.Reader) ([]byte, error) {
-	content, err := io.ReadAll(io.LimitReader(from, MaxFileBytes+1))
+	content, err := fileio.ReadAll(from, MaxFileBytes)
+	if errors.Is(err, fileio.ErrTooLarge) {
+		return nil, &Error{File: name, Problem: fmt.Sprintf("more than %d bytes", MaxFileBytes), Remedy: "divide it into several files"}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
-	}
-	if len(content) > MaxFileBytes {
-		return nil, &Error{File: name, Problem: fmt.Sprintf("more than %d bytes", MaxFileBytes), Remedy: "divide it into several files"}
 	}
 	return content, nil
 }

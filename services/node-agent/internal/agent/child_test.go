@@ -98,12 +98,8 @@ func (c *child) envoyPID() int {
 }
 
 func gone(pid int) error {
-	err := syscall.Kill(pid, 0)
-	if err == syscall.ESRCH {
-		return nil
-	}
-	// A process that nobody has waited for yet is as good as gone.
-	if stat, rerr := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); rerr == nil && strings.Contains(string(stat), ") Z ") {
+	// A process that nobody has waited for yet is as good as gone: it has no memory.
+	if status, err := testkit.ProcessStatus(pid); err != nil || status.VmRSS == 0 {
 		return nil
 	}
 	return fmt.Errorf("process %d is still there", pid)
@@ -191,19 +187,12 @@ func TestMemory(t *testing.T) {
 	if status, _, err := get(c.url(15020, "/stats/prometheus")); err != nil || status != http.StatusOK {
 		t.Fatalf("scrape: %d %v", status, err)
 	}
-	memory := map[string]int{}
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", c.cmd.Process.Pid))
+	memory, err := testkit.ProcessStatus(c.cmd.Process.Pid)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for line := range strings.Lines(string(data)) {
-		fields := strings.Fields(line)
-		if len(fields) == 3 && fields[2] == "kB" {
-			memory[fields[0]], _ = strconv.Atoi(fields[1])
-		}
-	}
-	t.Logf("RSS %d KiB: %d private, %d of the binary", memory["VmRSS:"], memory["RssAnon:"], memory["RssFile:"])
-	if got := memory["VmRSS:"]; got > maxMemory || got == 0 {
+	t.Logf("RSS %d KiB: %d private, %d of the binary", memory.VmRSS>>10, memory.RssAnon>>10, memory.RssFile>>10)
+	if got := memory.VmRSS >> 10; got > maxMemory || got == 0 {
 		t.Errorf("RSS %d KiB, want at most %d", got, maxMemory)
 	}
 }

@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/fileio"
 	"fairlead.dev/pkg/tlsconf"
 	"fairlead.dev/services/node-agent/internal/readiness"
-	"fairlead.dev/services/node-agent/internal/statedir"
 )
 
 // retryPause is the time between attempts to write.
@@ -99,7 +99,7 @@ func replace(path string, data []byte) error {
 	if held, err := os.ReadFile(path); err == nil && bytes.Equal(held, data) {
 		return nil
 	}
-	return statedir.WriteFile(path, data)
+	return fileio.Write(path, data, 0o600)
 }
 
 // Drain makes every later Check fail, so that the workload gets no new traffic.

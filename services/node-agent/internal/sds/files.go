@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -18,6 +17,7 @@ import (
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 
 	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/fileio"
 	"fairlead.dev/pkg/filewatch"
 	"fairlead.dev/pkg/tlsconf"
 )
@@ -260,13 +260,14 @@ func (s *fileSecret) roots() ([]byte, error) {
 
 // readFile reads a regular file of at most maxFileSize.
 func readFile(path string) ([]byte, error) {
-	info, err := os.Stat(path)
+	f, err := fileio.OpenRegular(path)
 	if err != nil {
 		return nil, err
 	}
-	if !info.Mode().IsRegular() || info.Size() > maxFileSize {
-		return nil, fmt.Errorf("%s: want a file of at most %d bytes", path, maxFileSize)
+	defer f.Close()
+	raw, err := fileio.ReadAll(f, maxFileSize)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	raw, err := os.ReadFile(path)
-	return bytes.TrimSpace(raw), err
+	return bytes.TrimSpace(raw), nil
 }

@@ -11,7 +11,8 @@ import (
 	"path/filepath"
 	"syscall"
 
-	"golang.org/x/sys/unix"
+	"fairlead.dev/pkg/dirlock"
+	"fairlead.dev/pkg/fileio"
 )
 
 // Names of the files in the directory, which other programs use too.
@@ -41,7 +42,7 @@ func (d *Dir) SocketPath(name string) (string, error) {
 // Dir is an existing state directory.
 type Dir struct {
 	path string
-	lock *os.File
+	lock *dirlock.Lock
 }
 
 // Open makes the directory if it is absent, makes sure that only this user has access, and locks it, so that two agents
@@ -66,22 +67,18 @@ func Open(path string) (*Dir, error) {
 			return nil, fmt.Errorf("state directory: %w", err)
 		}
 	}
-	lock, err := os.OpenFile(filepath.Join(abs, lockFile), os.O_CREATE|os.O_RDWR, 0o600)
+	lock, err := dirlock.Acquire(filepath.Join(abs, lockFile))
+	if _, inUse := errors.AsType[*dirlock.InUseError](err); inUse {
+		return nil, fmt.Errorf("state directory %s is in use by another agent: give each its own --state-dir", abs)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("state directory: %w", err)
-	}
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		lock.Close()
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fmt.Errorf("state directory %s is in use by another agent: give each its own --state-dir", abs)
-		}
-		return nil, fmt.Errorf("state directory %s: lock: %w", abs, err)
 	}
 	return &Dir{path: abs, lock: lock}, nil
 }
 
 // Close releases the directory. Sockets are removed by their listeners.
-func (d *Dir) Close() error { return d.lock.Close() }
+func (d *Dir) Close() error { return d.lock.Release() }
 
 // Path is the absolute path of a file in the directory.
 func (d *Dir) Path(name string) string { return filepath.Join(d.path, name) }
@@ -96,26 +93,7 @@ func (d *Dir) EnvoyPath(name string) string {
 }
 
 // Write replaces a file whole, mode 0600.
-func (d *Dir) Write(name string, data []byte) error { return WriteFile(d.Path(name), data) }
-
-// WriteFile replaces a file whole, mode 0600: whoever opens it reads the old
-// content or the new.
-func WriteFile(path string, data []byte) error {
-	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*") // CreateTemp makes files 0600
-	if err != nil {
-		return err
-	}
-	_, werr := tmp.Write(data)
-	if err := errors.Join(werr, tmp.Close()); err != nil {
-		_ = os.Remove(tmp.Name())
-		return err
-	}
-	if err := os.Rename(tmp.Name(), path); err != nil {
-		_ = os.Remove(tmp.Name())
-		return err
-	}
-	return nil
-}
+func (d *Dir) Write(name string, data []byte) error { return fileio.Write(d.Path(name), data, 0o600) }
 
 // removeStale removes the socket that a killed agent left at path. The caller holds the directory's lock, so no process
 // listens there.

@@ -24,11 +24,12 @@ import (
 	"fairlead.dev/pkg/ops"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/plan"
+	"fairlead.dev/services/xds-server/internal/serve"
 )
 
 // Types that istioctl asks an xDS server for. The resources of IstioType are pages as bytes, one for each name.
 const (
-	IstioType       = "istio.io/debug"
+	IstioType       = serve.DebugType
 	IstioSyncType   = IstioType + "/syncz"
 	IstioConfigType = IstioType + "/config_dump"
 )

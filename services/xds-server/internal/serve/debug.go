@@ -15,8 +15,8 @@ import (
 	"fairlead.dev/pkg/version"
 )
 
-// debugType begins the types by which istioctl asks an xDS server about its proxies.
-const debugType = "istio.io/debug"
+// DebugType begins the types by which istioctl asks an xDS server about its proxies.
+const DebugType = "istio.io/debug"
 
 // Debug answers Istio's debug types, for those whom the rule allows: they reveal the whole mesh, so no workload's own
 // credential is enough.
@@ -26,7 +26,7 @@ type Debug struct {
 	Answer func(typeURL string, names []string) ([]*anypb.Any, error)
 }
 
-func isDebugType(url string) bool { return url == debugType || strings.HasPrefix(url, debugType+"/") }
+func isDebugType(url string) bool { return url == DebugType || strings.HasPrefix(url, DebugType+"/") }
 
 // questions keeps apart the streams that ask for debug types. Only the goroutine that receives uses it.
 type questions struct{ begun, debug bool }
@@ -91,7 +91,7 @@ func (m *worldMonitor) answer(req *discovery.DiscoveryRequest) error {
 	}
 	return m.stream.watch(nil, func() error {
 		return m.AggregatedDiscoveryService_StreamAggregatedResourcesServer.Send(&discovery.DiscoveryResponse{
-			TypeUrl: req.GetTypeUrl(), Resources: resources, Nonce: debugType, ControlPlane: m.stream.server.controlPlane(),
+			TypeUrl: req.GetTypeUrl(), Resources: resources, Nonce: DebugType, ControlPlane: m.stream.server.controlPlane(),
 		})
 	})
 }
@@ -103,7 +103,7 @@ func (m *deltaMonitor) answer(req *discovery.DeltaDiscoveryRequest) error {
 		return err
 	}
 	name := strings.Join(req.GetResourceNamesSubscribe(), ",")
-	out := &discovery.DeltaDiscoveryResponse{TypeUrl: req.GetTypeUrl(), Nonce: debugType, ControlPlane: m.stream.server.controlPlane()}
+	out := &discovery.DeltaDiscoveryResponse{TypeUrl: req.GetTypeUrl(), Nonce: DebugType, ControlPlane: m.stream.server.controlPlane()}
 	for _, r := range resources {
 		out.Resources = append(out.Resources, &discovery.Resource{Name: name, Resource: r})
 	}

@@ -95,7 +95,7 @@ func (m *deltaMonitor) Recv() (*discovery.DeltaDiscoveryRequest, error) {
 			return nil, err
 		}
 		debug, err := m.stream.divert(r.GetTypeUrl())
-		if debug && err == nil && r.GetResponseNonce() != debugType { // an acknowledgement otherwise
+		if debug && err == nil && r.GetResponseNonce() != DebugType { // an acknowledgement otherwise
 			err = m.answer(r.DeltaDiscoveryRequest)
 		}
 		if err != nil {
@@ -137,7 +137,7 @@ func (m *worldMonitor) Recv() (*discovery.DiscoveryRequest, error) {
 			return nil, err
 		}
 		debug, err := m.stream.divert(req.GetTypeUrl())
-		if debug && err == nil && req.GetResponseNonce() != debugType { // an acknowledgement otherwise
+		if debug && err == nil && req.GetResponseNonce() != DebugType { // an acknowledgement otherwise
 			err = m.answer(req)
 		}
 		if err != nil {

@@ -2,7 +2,6 @@
 package machine
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"os"
@@ -13,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 )
 
@@ -172,25 +172,15 @@ type Memory struct {
 	Resident, Peak, Anonymous int64
 }
 
-// Memory reads /proc/<pid>/status.
-func (p *Process) Memory() (Memory, error) {
-	f, err := os.Open(fmt.Sprintf("/proc/%d/status", p.PID()))
+// Memory is what the process holds now.
+func (p *Process) Memory() (Memory, error) { return MemoryOf(p.PID()) }
+
+// MemoryOf is what the process with this pid holds now.
+func MemoryOf(pid int) (Memory, error) {
+	process, err := procfs.NewProc(pid)
 	if err != nil {
 		return Memory{}, err
 	}
-	defer f.Close()
-	var m Memory
-	to := map[string]*int64{"VmRSS:": &m.Resident, "VmHWM:": &m.Peak, "RssAnon:": &m.Anonymous}
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		fields := strings.Fields(lines.Text())
-		if len(fields) < 2 || to[fields[0]] == nil {
-			continue
-		}
-		kb, err := strconv.ParseInt(fields[1], 10, 64)
-		if err != nil {
-			return Memory{}, fmt.Errorf("%s: %w", f.Name(), err)
-		}
-		*to[fields[0]] = kb << 10
-	}
-	return m, nil
+	status, err := process.NewStatus()
+	return Memory{Resident: int64(status.VmRSS), Peak: int64(status.VmHWM), Anonymous: int64(status.RssAnon)}, err
 }

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"fairlead.dev/pkg/fileio"
 	"fairlead.dev/pkg/testkit"
 )
 
@@ -322,10 +323,7 @@ func (m *Mesh) OpenGate(t *testing.T, program string) {
 func (m *Mesh) WriteConfig(t *testing.T, name, content string) {
 	t.Helper()
 	path := filepath.Join(m.ConfigDir, name)
-	if err := os.WriteFile(path+".tmp", []byte(content), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(path+".tmp", path); err != nil {
+	if err := fileio.Write(path, []byte(content), 0o644); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
+	"fairlead.dev/pkg/fileio"
 	"fairlead.dev/pkg/testkit"
 
 	"fairlead.dev/tests/e2e/internal/fleet"
@@ -152,8 +153,7 @@ func (l *LAN) XDSMetric(i int, name string) (float64, error) {
 func (l *LAN) WriteConfig(name, content string) {
 	l.t.Helper()
 	path := filepath.Join(l.config, name)
-	l.write(path+".tmp", []byte(content), 0o644)
-	if err := os.Rename(path+".tmp", path); err != nil {
+	if err := fileio.Write(path, []byte(content), 0o644); err != nil {
 		l.t.Fatal(err)
 	}
 }

@@ -6,17 +6,15 @@ import (
 	"io"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/pkg/testkit/userns"
+	"fairlead.dev/tests/internal/netns"
 	"fairlead.dev/tests/scenarios/internal/format"
 	"fairlead.dev/tests/scenarios/internal/wire"
 )
@@ -28,25 +26,15 @@ func TestMain(m *testing.M) { userns.Main(m) }
 func machine(t *testing.T) func(func() error) error {
 	t.Helper()
 	userns.Need(t, "ip")
-	work, answers := make(chan func() error), make(chan error)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread, and with it the namespace, ends with the goroutine
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			t.Error(err)
-		}
-		for f := range work {
-			answers <- f()
-		}
-	}()
-	t.Cleanup(func() { close(work) })
-	in := func(f func() error) error {
-		work <- f
-		return <-answers
-	}
-	if err := in(func() error { return exec.Command("ip", "link", "set", "lo", "up").Run() }); err != nil {
+	host, err := netns.New(t.Name())
+	if err != nil {
 		t.Fatal(err)
 	}
-	return in
+	t.Cleanup(func() { _ = host.Close() })
+	if err := host.Run("", "ip", "link", "set", "lo", "up"); err != nil {
+		t.Fatal(err)
+	}
+	return host.In
 }
 
 func TestSniffer(t *testing.T) {

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"fairlead.dev/pkg/fileio"
 )
 
 // entry is a file found by list.
@@ -70,7 +72,7 @@ func list(paths []string, known func(path string) bool, wasFile func(e entry) bo
 			l.failed[p] = err
 		case info.IsDir() && wasFile(entry{p, filepath.Base(p), p, info}):
 			l.dirs = append(l.dirs, filepath.Dir(p))
-			l.failed[p] = fmt.Errorf("%s: %w: it was one, and is a directory now: put the file back, or give the directory another name", p, errNoFile)
+			l.failed[p] = fmt.Errorf("%s: %w: it was one, and is a directory now: put the file back, or give the directory another name", p, fileio.ErrNotRegular)
 		case info.IsDir():
 			before, bounds := len(l.files), &bounds{root: p}
 			if err := l.walk(bounds, p, filepath.Base(filepath.Clean(p)), 0); err != nil {
@@ -81,7 +83,7 @@ func list(paths []string, known func(path string) bool, wasFile func(e entry) bo
 			}
 		case !info.Mode().IsRegular():
 			l.dirs = append(l.dirs, filepath.Dir(p))
-			l.failed[p] = fmt.Errorf("%s: %w: name a file or a directory", p, errNoFile)
+			l.failed[p] = fmt.Errorf("%s: %w: name a file or a directory", p, fileio.ErrNotRegular)
 		default:
 			l.dirs = append(l.dirs, filepath.Dir(p))
 			l.files = append(l.files, entry{p, filepath.Base(p), p, info})
@@ -97,9 +99,6 @@ func (l *listing) has(path string) bool {
 	_, found := slices.BinarySearchFunc(l.files, path, func(e entry, path string) int { return strings.Compare(e.path, path) })
 	return found
 }
-
-// errNoFile is said of a pipe, a socket or a device: opening or reading one may never end.
-var errNoFile = errors.New("not a regular file")
 
 // bounds counts what walk finds below a configured path.
 type bounds struct {

@@ -8,11 +8,11 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	kjson "k8s.io/apimachinery/pkg/util/json"
 
+	"fairlead.dev/pkg/fileio"
 	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/validate"
@@ -274,21 +274,10 @@ func (st *fileState) next(d Decoded, source string) Decoded {
 
 // readFile reads a file with a bound. What has become a pipe or a device since it was found is not waited for.
 func readFile(path string) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	f, err := fileio.OpenRegular(path)
 	if err != nil {
 		return nil, err
 	}
-	content, err := readRegular(f)
+	content, err := Bounded(f)
 	return content, errors.Join(err, f.Close())
-}
-
-func readRegular(f *os.File) ([]byte, error) {
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, errNoFile
-	}
-	return Bounded(f)
 }

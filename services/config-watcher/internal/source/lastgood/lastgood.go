@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"fairlead.dev/pkg/clock"
-	"fairlead.dev/services/config-watcher/internal/source/disk"
+	"fairlead.dev/pkg/fileio"
 )
 
 const (
@@ -35,7 +35,7 @@ const (
 type Config struct {
 	// Path is the directory; it is made when something is written.
 	Path  string
-	FS    disk.FS
+	FS    fileio.FS
 	Log   *slog.Logger
 	Clock clock.Clock
 }
@@ -103,7 +103,7 @@ func (d *Dir) List(below string) ([]string, error) {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
-		if err != nil || e.IsDir() || disk.Temporary(e.Name()) {
+		if err != nil || e.IsDir() || fileio.Temporary(e.Name()) {
 			return err
 		}
 		rel, err := filepath.Rel(d.cfg.Path, path)
@@ -149,7 +149,7 @@ func (d *Dir) clean() {
 	d.flushing.Lock()
 	defer d.flushing.Unlock()
 	_ = filepath.WalkDir(d.cfg.Path, func(path string, e fs.DirEntry, err error) error {
-		if err == nil && disk.Temporary(e.Name()) {
+		if err == nil && fileio.Temporary(e.Name()) {
 			_ = os.Remove(path)
 		}
 		return nil

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/fileio"
 	"fairlead.dev/pkg/testkit"
-	"fairlead.dev/services/config-watcher/internal/source/disk"
 )
 
 func TestWritesBehind(t *testing.T) {
@@ -61,8 +61,8 @@ func TestWritesBehind(t *testing.T) {
 func TestUnwritable(t *testing.T) {
 	var full atomic.Bool
 	var writes atomic.Int64
-	d := New(Config{Path: t.TempDir(), Log: testkit.Logger(t), Clock: testkit.NewClock(time.Unix(1, 0)), FS: disk.FS{Fault: func(step disk.Step, _ string) error {
-		if step == disk.StepWrite {
+	d := New(Config{Path: t.TempDir(), Log: testkit.Logger(t), Clock: testkit.NewClock(time.Unix(1, 0)), FS: fileio.FS{Fault: func(step fileio.Step, _ string) error {
+		if step == fileio.StepWrite {
 			writes.Add(1)
 			if full.Load() {
 				return syscall.ENOSPC

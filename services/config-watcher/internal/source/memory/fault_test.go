@@ -14,11 +14,11 @@ import (
 	"time"
 
 	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/fileio"
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/pkg/testkit/userns"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/source"
-	"fairlead.dev/services/config-watcher/internal/source/disk"
 	"fairlead.dev/services/config-watcher/internal/source/lastgood"
 )
 
@@ -68,8 +68,8 @@ type faults struct {
 	failed atomic.Int64
 }
 
-func (f *faults) fs() disk.FS {
-	return disk.FS{Fault: func(step disk.Step, path string) error {
+func (f *faults) fs() fileio.FS {
+	return fileio.FS{Fault: func(step fileio.Step, path string) error {
 		n, at := f.count.Add(1), f.at.Load()
 		if at > 0 && (n == at || n > at && f.rest.Load()) {
 			f.failed.Add(1)
@@ -193,8 +193,8 @@ func TestFullDisk(t *testing.T) {
 	dir := t.TempDir()
 	clk := testkit.NewClock(time.Unix(1000, 0))
 	var full atomic.Bool
-	h := startConfig(t, Config{Dir: dir, Clock: clk, FS: disk.FS{Fault: func(step disk.Step, path string) error {
-		if full.Load() && (step == disk.StepWrite || step == disk.StepMkdir) {
+	h := startConfig(t, Config{Dir: dir, Clock: clk, FS: fileio.FS{Fault: func(step fileio.Step, path string) error {
+		if full.Load() && (step == fileio.StepWrite || step == fileio.StepMkdir) {
 			return &fs.PathError{Op: "write", Path: path, Err: syscall.ENOSPC}
 		}
 		return nil

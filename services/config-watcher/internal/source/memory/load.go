@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sync/errgroup"
 	kjson "k8s.io/apimachinery/pkg/util/json"
 
+	"fairlead.dev/pkg/fileio"
 	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/source"
-	"fairlead.dev/services/config-watcher/internal/source/disk"
 	"fairlead.dev/services/config-watcher/internal/source/record"
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
@@ -157,7 +157,7 @@ func (s *Store) read() (contents, error) {
 			return fs.SkipDir
 		case d.IsDir():
 			return nil
-		case disk.Temporary(name):
+		case fileio.Temporary(name):
 			_ = os.Remove(path) // of a write that was never acknowledged
 			return nil
 		case !strings.HasSuffix(name, ".json"), rel == journalName, rel == markName:

@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"fairlead.dev/pkg/fileio"
 	"fairlead.dev/services/config-watcher/internal/object"
-	"fairlead.dev/services/config-watcher/internal/source/disk"
 	"fairlead.dev/services/config-watcher/internal/source/record"
 )
 
@@ -26,7 +26,7 @@ const (
 	// for a few bytes' sake.
 	minProbe, maxProbe = 64 << 10, 16 << 20
 	// probeName is the file that a look writes.
-	probeName = disk.TempPrefix + "probe"
+	probeName = fileio.TempPrefix + "probe"
 )
 
 // alarm is the store's state after a write that failed for a reason of the disk's, such as no space. While it lasts
@@ -66,7 +66,7 @@ func (s *Store) persist(put []*Item, del []object.Key) error {
 		return nil
 	}
 	s.refused++
-	if disk.Exhausted(err) || t.undone != nil {
+	if fileio.Exhausted(err) || t.undone != nil {
 		s.raise(err, t)
 	}
 	return fmt.Errorf("%w: %w", ErrNotWritable, err)

@@ -15,10 +15,10 @@ import (
 	"time"
 
 	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/fileio"
 	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/source"
-	"fairlead.dev/services/config-watcher/internal/source/disk"
 	"fairlead.dev/services/config-watcher/internal/source/lastgood"
 	"fairlead.dev/services/config-watcher/internal/source/record"
 	"fairlead.dev/services/config-watcher/internal/validate"
@@ -47,7 +47,7 @@ type Config struct {
 	// Saved keeps a second copy of each object, a moment later; nil keeps none.
 	Saved *lastgood.Dir
 	// FS is the file system of Dir.
-	FS    disk.FS
+	FS    fileio.FS
 	Log   *slog.Logger
 	Clock clock.Clock
 	// Audit, if not nil, is told of every write just before it is stored; its error refuses the write.

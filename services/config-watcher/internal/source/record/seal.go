@@ -8,9 +8,10 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strings"
+
+	"fairlead.dev/pkg/fileio"
 )
 
 const (
@@ -42,12 +43,12 @@ func ReadKeys(path string) (*Keys, error) {
 	if info.Mode().Perm()&0o077 != 0 {
 		return nil, fmt.Errorf("%s has mode %04o, so others than its owner can get at the keys; run: chmod 0600 %s", path, info.Mode().Perm(), path)
 	}
-	text, err := io.ReadAll(io.LimitReader(f, maxKeyFileBytes+1))
+	text, err := fileio.ReadAll(f, maxKeyFileBytes)
+	if errors.Is(err, fileio.ErrTooLarge) {
+		return nil, fmt.Errorf("%s: %w; keep one key a line", path, err)
+	}
 	if err != nil {
 		return nil, err
-	}
-	if len(text) > maxKeyFileBytes {
-		return nil, fmt.Errorf("%s has more than %d bytes; keep one key a line", path, maxKeyFileBytes)
 	}
 	k := &Keys{all: map[string]cipher.AEAD{}}
 	for i, line := range strings.Split(string(text), "\n") {

@@ -6,10 +6,11 @@ import (
 	"encoding/hex"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/prometheus/procfs"
 )
 
 // listening is the state TCP_LISTEN in /proc/net/tcp.
@@ -19,6 +20,21 @@ const listening = "0A"
 type socket struct {
 	addr  netip.AddrPort
 	inode string
+}
+
+// link is what file descriptors of the socket link to.
+func (s socket) link() string { return "socket:[" + s.inode + "]" }
+
+// owner finds the process that has the socket open; 0 if it is not to be seen.
+func (s socket) owner() (pid int, command string) {
+	processes, _ := procfs.AllProcs()
+	for _, p := range processes {
+		if targets, _ := p.FileDescriptorTargets(); slices.Contains(targets, s.link()) {
+			command, _ = p.Comm()
+			return p.PID, command
+		}
+	}
+	return 0, ""
 }
 
 // sockets lists the listening TCP sockets of the network namespace.
@@ -47,7 +63,7 @@ func sockets() []socket {
 func holder(addr netip.AddrPort) (pid int, command string) {
 	for _, s := range sockets() {
 		if s.addr.Port() == addr.Port() && (s.addr.Addr() == addr.Addr() || s.addr.Addr().IsUnspecified()) {
-			return socketOwner(s.inode)
+			return s.owner()
 		}
 	}
 	return 0, ""
@@ -56,42 +72,25 @@ func holder(addr netip.AddrPort) (pid int, command string) {
 // Listening lists the TCP addresses on which the processes of a process group listen, sorted; group is its leader's
 // pid. Processes of other users are not visible.
 func Listening(group int) []netip.AddrPort {
-	inodes := map[string]bool{}
-	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
-	for _, stat := range stats {
-		if processGroup(stat) != group {
+	links := map[string]bool{}
+	processes, _ := procfs.AllProcs()
+	for _, p := range processes {
+		if stat, err := p.Stat(); err != nil || stat.PGRP != group {
 			continue
 		}
-		links, _ := filepath.Glob(filepath.Join(filepath.Dir(stat), "fd", "*"))
-		for _, link := range links {
-			if target, err := os.Readlink(link); err == nil {
-				inodes[target] = true
-			}
+		targets, _ := p.FileDescriptorTargets()
+		for _, target := range targets {
+			links[target] = true
 		}
 	}
 	var list []netip.AddrPort
 	for _, s := range sockets() {
-		if inodes["socket:["+s.inode+"]"] {
+		if links[s.link()] {
 			list = append(list, s.addr)
 		}
 	}
 	slices.SortFunc(list, netip.AddrPort.Compare)
 	return slices.Compact(list)
-}
-
-// processGroup reads the process group from /proc/PID/stat; 0 if the process is gone. The command's name, in
-// parentheses, may hold spaces (proc_pid_stat).
-func processGroup(stat string) int {
-	raw, err := os.ReadFile(stat)
-	if err != nil {
-		return 0
-	}
-	fields := strings.Fields(string(raw[strings.LastIndexByte(string(raw), ')')+1:])) // state, parent, group
-	if len(fields) < 3 {
-		return 0
-	}
-	group, _ := strconv.Atoi(fields[2])
-	return group
 }
 
 // parseHex parses "0A00007F:1F90": the address in 32-bit words of the machine's byte order, the port in network order
@@ -111,22 +110,4 @@ func parseHex(s string) (netip.AddrPort, bool) {
 	}
 	addr, ok := netip.AddrFromSlice(b)
 	return netip.AddrPortFrom(addr.Unmap(), uint16(n)), ok
-}
-
-// socketOwner finds the process that has the socket open.
-func socketOwner(inode string) (pid int, command string) {
-	links, err := filepath.Glob("/proc/[0-9]*/fd/*")
-	if err != nil {
-		return 0, ""
-	}
-	for _, link := range links {
-		if target, err := os.Readlink(link); err != nil || target != "socket:["+inode+"]" {
-			continue
-		}
-		dir := filepath.Dir(filepath.Dir(link))
-		pid, _ = strconv.Atoi(filepath.Base(dir))
-		comm, _ := os.ReadFile(filepath.Join(dir, "comm"))
-		return pid, strings.TrimSpace(string(comm))
-	}
-	return 0, ""
 }

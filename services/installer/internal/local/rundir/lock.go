@@ -1,14 +1,15 @@
 package rundir
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
 	"fairlead.dev/pkg/dirlock"
@@ -140,15 +141,14 @@ func (s *State) killLeftovers() {
 // Birth is when a process started, in clock ticks since boot; with the pid it identifies the process. It is empty if no
 // such process runs.
 func Birth(pid int) string {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	process, err := procfs.NewProc(pid)
 	if err != nil {
 		return ""
 	}
-	// The second field, the name, may hold spaces and parentheses; the 22nd is starttime (proc(5)).
-	fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
-	// A zombie has ended and waits to be reaped.
-	if len(fields) < 20 || fields[0] == "Z" || fields[0] == "X" {
+	stat, err := process.Stat()
+	// A zombie has ended; only its parent has not noticed yet.
+	if err != nil || stat.State == "Z" || stat.State == "X" {
 		return ""
 	}
-	return fields[19]
+	return strconv.FormatUint(stat.Starttime, 10)
 }

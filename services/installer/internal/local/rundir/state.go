@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"fairlead.dev/pkg/fileio"
 	"fairlead.dev/services/installer/internal/proxyname"
 )
 
@@ -130,11 +131,7 @@ func (s *State) Write(l Layout) error {
 	if err != nil {
 		return fmt.Errorf("state: %w", err)
 	}
-	tmp := l.State() + ".new"
-	if err := os.WriteFile(tmp, append(b, '\n'), 0o600); err != nil {
-		return fmt.Errorf("state: %w", err)
-	}
-	if err := os.Rename(tmp, l.State()); err != nil {
+	if err := fileio.Write(l.State(), append(b, '\n'), 0o600); err != nil {
 		return fmt.Errorf("state: %w", err)
 	}
 	return nil

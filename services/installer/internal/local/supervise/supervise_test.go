@@ -17,6 +17,7 @@ import (
 
 	"fairlead.dev/pkg/testkit"
 
+	"fairlead.dev/services/installer/internal/local/rundir"
 	"fairlead.dev/services/installer/internal/local/supervise"
 )
 
@@ -85,12 +86,7 @@ func pidOf(t *testing.T, p *supervise.Process) int {
 	return p.Status().PID
 }
 
-func exists(pid int) bool { return syscall.Kill(pid, 0) == nil && !zombie(pid) }
-
-func zombie(pid int) bool {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	return err == nil && strings.Contains(string(b), ") Z ")
-}
+func exists(pid int) bool { return rundir.Birth(pid) != "" }
 
 func logContains(path, want string) func() error {
 	return func() error {

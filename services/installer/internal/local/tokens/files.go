@@ -2,15 +2,12 @@ package tokens
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
 	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/fileio"
 )
 
 // TTL is the lifetime of tokens, Kubernetes' default for projected ones.
@@ -43,7 +40,7 @@ func (f *Files) Write() error {
 		if err != nil {
 			return err
 		}
-		if err := WriteFile(name, []byte(token), 0o600); err != nil {
+		if err := fileio.Replace(name, []byte(token)); err != nil {
 			return fmt.Errorf("token file: %w", err)
 		}
 	}
@@ -66,25 +63,4 @@ func (f *Files) Run(ctx context.Context, report func(error)) error {
 			wait = time.Minute
 		}
 	}
-}
-
-// WriteFile replaces a file atomically. Missing directories are made, 0700.
-func WriteFile(name string, content []byte, mode fs.FileMode) error {
-	dir := filepath.Dir(name)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	tmp, err := os.CreateTemp(dir, "."+filepath.Base(name)+"-*")
-	if err != nil {
-		return err
-	}
-	_, err = tmp.Write(content)
-	err = errors.Join(err, tmp.Chmod(mode), tmp.Close())
-	if err == nil {
-		err = os.Rename(tmp.Name(), name)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(tmp.Name()))
-	}
-	return nil
 }

@@ -2,7 +2,6 @@ package issuance
 
 import (
 	"bytes"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -47,22 +46,5 @@ func TestRefusalsOfOneCallerDoNotFillTheLog(t *testing.T) {
 	}
 	if got := s.cfg.Metrics.Counts().Refused[rejection.CSRMalformed]; got != 1003 {
 		t.Errorf("%d refusals counted, want all 1003", got)
-	}
-}
-
-// However many callers are refused, few are remembered, and none forever.
-func TestCallersWithRefusalsAreForgotten(t *testing.T) {
-	l, now := newLines(), time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	written := 0
-	for i := range 3 * maxLineCallers {
-		if _, ok := l.allow(fmt.Sprint(i), now); ok {
-			written++
-		}
-	}
-	if len(l.callers) != maxLineCallers || written != maxLineCallers+refusedLinesAtOnce {
-		t.Errorf("%d callers remembered and %d lines, want %d and %d", len(l.callers), written, maxLineCallers, maxLineCallers+refusedLinesAtOnce)
-	}
-	if _, ok := l.allow("late", now.Add(time.Minute)); !ok || len(l.callers) != 1 {
-		t.Errorf("a minute later %d callers are remembered, want the one", len(l.callers))
 	}
 }

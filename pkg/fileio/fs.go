@@ -1,9 +1,8 @@
-// Package disk is what config-watcher does to files that must outlive it: written atomically and durably, one step at a
-// time, so that a test can make each of the steps fail.
-package disk
+package fileio
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -42,9 +41,26 @@ func (f FS) step(s Step, path string) error {
 	return f.Fault(s, path)
 }
 
-// Prepare writes content to a new file in dir and returns its path; the content is on disk then. What fails leaves
-// nothing behind.
+// Write replaces the file at path, or the symbolic link there, atomically and durably: whoever opens it reads the old
+// content or the new, and the new content and its name are on disk when Write returns. The directory must exist. The file
+// has exactly this mode, whatever the umask and the mode of the file that was there.
+func Write(path string, content []byte, mode fs.FileMode) error {
+	if err := (FS{}).write(path, content, mode); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return nil
+}
+
+// Replace is Write for a file that only its owner may read. Missing directories are made, open to their owner only.
+func Replace(path string, content []byte) error { return FS{}.Replace(path, content) }
+
+// Prepare writes content to a new file in dir, which only its owner may read, and returns its path; the content is on
+// disk then. Where it fails it leaves nothing behind.
 func (f FS) Prepare(dir string, content []byte) (string, error) {
+	return f.prepare(dir, content, 0o600)
+}
+
+func (f FS) prepare(dir string, content []byte, mode fs.FileMode) (string, error) {
 	if err := f.step(StepCreate, dir); err != nil {
 		return "", err
 	}
@@ -54,6 +70,9 @@ func (f FS) Prepare(dir string, content []byte) (string, error) {
 	}
 	if err = f.step(StepWrite, file.Name()); err == nil {
 		_, err = file.Write(content)
+	}
+	if err == nil {
+		err = file.Chmod(mode)
 	}
 	if err == nil {
 		if err = f.step(StepSync, file.Name()); err == nil {
@@ -74,14 +93,17 @@ func (f FS) Rename(from, to string) error {
 	return os.Rename(from, to)
 }
 
-// Replace replaces a file atomically and durably: content and name are on disk when it returns. Missing directories are
-// made.
+// Replace does what the function Replace does; each step asks f.Fault first.
 func (f FS) Replace(path string, content []byte) error {
-	dir := filepath.Dir(path)
-	if err := f.MakeDir(dir); err != nil {
+	if err := f.MakeDir(filepath.Dir(path)); err != nil {
 		return err
 	}
-	temp, err := f.Prepare(dir, content)
+	return f.write(path, content, 0o600)
+}
+
+func (f FS) write(path string, content []byte, mode fs.FileMode) error {
+	dir := filepath.Dir(path)
+	temp, err := f.prepare(dir, content, mode)
 	if err != nil {
 		return err
 	}
@@ -138,7 +160,11 @@ func (f FS) SyncDir(dir string) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(d.Sync(), d.Close())
+	err = d.Sync()
+	if errors.Is(err, syscall.EINVAL) { // the file system cannot flush a directory
+		err = nil
+	}
+	return errors.Join(err, d.Close())
 }
 
 // Temporary tells the name of a file that is being written.
