@@ -11,6 +11,7 @@ import (
 	"fairlead.dev/pkg/svid"
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/pkg/tlsconf"
+	"fairlead.dev/proto/fairlead/contract"
 )
 
 // What every Fairlead program has inside gets a certificate by token, from an address and a root file alone, and renews it by certificate, over a restart of the ca.
@@ -65,7 +66,7 @@ func (h *harness) agent(rootFile string) *svid.Manager {
 		CAAddress: h.server.Addr().String(),
 		CAIDs:     []spiffeid.ID{spiffeid.RequireFromString("spiffe://cluster.local/ns/istio-system/sa/ca")},
 		TokenFile: h.issuer.TokenFile("default", "reviews", tokenAudience), RootFile: rootFile,
-		Identity: spiffeid.RequireFromString(reviewsID), Log: testkit.Logger(h.t),
+		Identity: spiffeid.RequireFromString(reviewsID), TTL: contract.CertificateTTL, Log: testkit.Logger(h.t),
 	})
 	if err != nil {
 		h.t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"fairlead.dev/pkg/tlsconf"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/ca/internal/policy"
 )
 
@@ -44,7 +45,7 @@ type Options struct {
 // Defaults of the lifetimes. They are the ca's to decide: whoever asks, for whatever.
 const (
 	// defaultTTL is Istio's: with renewal at half, an outage of the ca of 12 h is seen by new workloads only.
-	defaultTTL = 24 * time.Hour
+	defaultTTL = contract.CertificateTTL
 	// defaultMinTTL keeps one who wishes for seconds from renewing all the time; the least that Fairlead's agent asks
 	// for.
 	defaultMinTTL = time.Minute

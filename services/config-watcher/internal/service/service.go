@@ -28,6 +28,7 @@ import (
 	"fairlead.dev/pkg/tlsconf"
 	"fairlead.dev/pkg/version"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
 	secretv1 "fairlead.dev/proto/fairlead/secret/v1"
 	"fairlead.dev/services/config-watcher/internal/access"
 	"fairlead.dev/services/config-watcher/internal/aggregate"
@@ -222,7 +223,7 @@ func (s *Service) buildIdentity() (err error) {
 	}
 	s.svid, err = svid.New(svid.Config{
 		CAAddress: s.cfg.CAAddress, CAIDs: []spiffeid.ID{s.cfg.ca}, TokenFile: s.cfg.CATokenFile, RootFile: s.cfg.RootCertFile, TrustDomain: s.cfg.trustDomain,
-		Identity: s.cfg.own, CacheDir: cache, Clock: s.deps.Clock, Log: s.deps.Log, Registerer: s.deps.Registry,
+		Identity: s.cfg.own, TTL: contract.CertificateTTL, CacheDir: cache, Clock: s.deps.Clock, Log: s.deps.Log, Registerer: s.deps.Registry,
 	})
 	s.identity = s.svid
 	return err

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"fairlead.dev/pkg/svid"
+	"fairlead.dev/proto/fairlead/contract"
 
 	"fairlead.dev/services/installer/internal/plan"
 	"fairlead.dev/services/installer/internal/ports"
@@ -66,14 +67,14 @@ func (n *Node) prepare() (*tokens.Files, error) {
 // subjects lists the token files and whom each speaks for.
 func (n *Node) subjects() map[string]tokens.Subject {
 	files := map[string]tokens.Subject{
-		n.cfg.Layout.AdminToken(): {Namespace: plan.SystemNamespace, Account: plan.AdminAccount, Audience: plan.AdminAudience},
+		n.cfg.Layout.AdminToken(): {Namespace: contract.SystemNamespace, Account: contract.AdminAccount, Audience: contract.AdminAudience},
 	}
 	for _, s := range n.cfg.Plan.Services {
-		files[s.TokenFile] = tokens.Subject{Namespace: plan.SystemNamespace, Account: s.Account, Audience: plan.TokenAudience}
+		files[s.TokenFile] = tokens.Subject{Namespace: contract.SystemNamespace, Account: s.Account, Audience: contract.TokenAudience}
 	}
 	for _, p := range n.cfg.Plan.Pods {
 		if p.Agent != nil {
-			files[p.Agent.TokenFile] = tokens.Subject{Namespace: p.Namespace, Account: p.ServiceAccount, Pod: p.Name, Audience: plan.TokenAudience}
+			files[p.Agent.TokenFile] = tokens.Subject{Namespace: p.Namespace, Account: p.ServiceAccount, Pod: p.Name, Audience: contract.TokenAudience}
 		}
 	}
 	return files

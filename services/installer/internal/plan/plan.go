@@ -28,9 +28,6 @@ const (
 	ProxyPort = 15080
 )
 
-// SystemNamespace is where Fairlead's own identities live.
-const SystemNamespace = "istio-system"
-
 // InstanceLabel names a Pod on its own objects, so that a generated Sidecar selects exactly one.
 const InstanceLabel = "fairlead.dev/instance"
 
@@ -83,7 +80,7 @@ type Service struct {
 	Program string
 	// GRPC and Ops are the addresses it listens on.
 	GRPC, Ops netip.AddrPort
-	// Account is the service account of its identity in SystemNamespace.
+	// Account is the service account of its identity in contract.SystemNamespace.
 	Account string
 	// TokenFile holds its token for the ca.
 	TokenFile string

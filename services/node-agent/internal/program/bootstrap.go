@@ -11,6 +11,8 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/protobuf/encoding/protojson"
+
+	"fairlead.dev/proto/fairlead/contract"
 )
 
 const (
@@ -25,7 +27,7 @@ const (
 	minimumRefresh = time.Second
 	// maximumRefresh holds whatever lifetime was asked for: the ca may give less, a day
 	// unless its flags say otherwise.
-	maximumRefresh  = 24 * time.Hour / refreshes
+	maximumRefresh  = contract.CertificateTTL / refreshes
 	certificateFile = "cert-chain.pem"
 	keyFile         = "key.pem"
 	rootFile        = "root-cert.pem"

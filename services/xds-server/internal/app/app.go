@@ -28,6 +28,7 @@ import (
 	"fairlead.dev/pkg/version"
 	cav1 "fairlead.dev/proto/fairlead/ca/v1"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
 	secretv1 "fairlead.dev/proto/fairlead/secret/v1"
 	"fairlead.dev/services/xds-server/internal/balance"
 	"fairlead.dev/services/xds-server/internal/certificate"
@@ -87,7 +88,7 @@ func (s *Server) wire(ctx context.Context) error {
 	// Identity: the own certificate, for the ADS port and for config-watcher.
 	identity, err := svid.New(svid.Config{
 		CAAddress: cfg.CAAddress, CAIDs: []spiffeid.ID{cfg.CA}, TokenFile: cfg.CATokenFile, RootFile: cfg.RootCertFile, TrustDomain: cfg.Domain,
-		Identity: cfg.Own, CacheDir: cfg.StateDir, Log: deps.Log, Registerer: deps.Registry,
+		Identity: cfg.Own, TTL: contract.CertificateTTL, CacheDir: cfg.StateDir, Log: deps.Log, Registerer: deps.Registry,
 	})
 	if err != nil {
 		return fmt.Errorf("identity: %w", err)

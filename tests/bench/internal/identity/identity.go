@@ -20,6 +20,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"fairlead.dev/pkg/svid"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/tests/bench/internal/machine"
 )
 
@@ -132,7 +133,7 @@ func (a *Authority) Certificate(ctx context.Context, namespace, account string) 
 		return nil, err
 	}
 	m, err := svid.New(svid.Config{
-		CAAddress: a.Address, CAIDs: []spiffeid.ID{ID(SystemNamespace, "ca")}, TokenFile: token, RootFile: a.RootFile, Identity: ID(namespace, account),
+		CAAddress: a.Address, CAIDs: []spiffeid.ID{ID(SystemNamespace, "ca")}, TokenFile: token, RootFile: a.RootFile, Identity: ID(namespace, account), TTL: contract.CertificateTTL,
 	})
 	if err != nil {
 		return nil, err
