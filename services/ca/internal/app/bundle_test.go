@@ -1,4 +1,4 @@
-package server
+package app
 
 import (
 	"context"
@@ -16,6 +16,7 @@ import (
 
 	"fairlead.dev/pkg/testkit"
 	cav1 "fairlead.dev/proto/fairlead/ca/v1"
+	"fairlead.dev/proto/fairlead/contract"
 )
 
 func watch(ctx context.Context, t *testing.T, h *harness) cav1.TrustService_WatchBundleClient {
@@ -37,14 +38,14 @@ func send(t *testing.T, stream cav1.TrustService_WatchBundleClient, subscriber s
 // page gets a debug page as the administrator.
 func (h *harness) page(path string, into any) {
 	h.t.Helper()
-	if status := h.get(path, h.issuer.Token("istio-system", "fairlead-admin", adminAudience), into); status != http.StatusOK {
+	if status := h.get(path, h.issuer.Token("istio-system", "fairlead-admin", contract.AdminAudience), into); status != http.StatusOK {
 		h.t.Fatalf("%s: HTTP %d", path, status)
 	}
 }
 
 func (h *harness) get(path, token string, into any) int {
 	h.t.Helper()
-	req, err := http.NewRequestWithContext(h.t.Context(), http.MethodGet, "http://"+h.server.OpsAddr().String()+path, nil)
+	req, err := http.NewRequestWithContext(h.t.Context(), http.MethodGet, "http://"+h.server.Addr("ops-address").String()+path, nil)
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -199,10 +200,10 @@ func TestEveryHandlerIsGuarded(t *testing.T) {
 	tokens := map[string]string{
 		"nobody":                  "",
 		"a workload":              h.token("default", "reviews"),
-		"a workload, admin's aud": h.issuer.Token("default", "reviews", adminAudience),
+		"a workload, admin's aud": h.issuer.Token("default", "reviews", contract.AdminAudience),
 		"admin, wrong aud":        h.token("istio-system", "fairlead-admin"),
 	}
-	for _, handler := range h.server.Handlers() {
+	for _, handler := range h.server.Ops.Handlers() {
 		for who, token := range tokens {
 			status := h.get(handler.Path, token, nil)
 			if open := status == http.StatusOK; open != anonymous[handler.Path] {

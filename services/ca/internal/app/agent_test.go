@@ -1,4 +1,4 @@
-package server
+package app
 
 import (
 	"context"
@@ -28,7 +28,7 @@ func TestFairleadsOwnAgents(t *testing.T) {
 	}
 
 	o := h.options
-	o.GRPCAddress = h.server.Addr().String()
+	o.GRPCAddress = h.server.Addr("grpc-address").String()
 	h.stop()
 	again := startWith(t, h.issuer, o)
 	manager.Renew()
@@ -63,9 +63,9 @@ func TestAgentsShowTheirTokenWhenRenewalsEnd(t *testing.T) {
 func (h *harness) agent(rootFile string) *svid.Manager {
 	h.t.Helper()
 	manager, err := svid.New(svid.Config{
-		CAAddress: h.server.Addr().String(),
+		CAAddress: h.server.Addr("grpc-address").String(),
 		CAIDs:     []spiffeid.ID{spiffeid.RequireFromString("spiffe://cluster.local/ns/istio-system/sa/ca")},
-		TokenFile: h.issuer.TokenFile("default", "reviews", tokenAudience), RootFile: rootFile,
+		TokenFile: h.issuer.TokenFile("default", "reviews", contract.TokenAudience), RootFile: rootFile,
 		Identity: spiffeid.RequireFromString(reviewsID), TTL: contract.CertificateTTL, Log: testkit.Logger(h.t),
 	})
 	if err != nil {

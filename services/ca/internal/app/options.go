@@ -1,15 +1,15 @@
-// Package server wires the ca together: options in, a running process out.
-package server
+package app
 
 import (
+	"cmp"
 	"errors"
-	"fmt"
 	"runtime"
 	"time"
 
 	"github.com/spf13/pflag"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
+	"fairlead.dev/pkg/service"
 	"fairlead.dev/pkg/tlsconf"
 	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/ca/internal/policy"
@@ -17,18 +17,16 @@ import (
 
 // Options are the ca's flags.
 type Options struct {
-	GRPCAddress, OpsAddress string
-	LogLevel, OTLPEndpoint  string
-	ShutdownGrace           time.Duration
+	service.Options
 
-	TrustDomain, Identity string
-	Dir                   string
-	RootTTL               time.Duration
-	RootCertOut           string
-	ExtraRootsFile        string
+	GRPCAddress    string
+	Identity       string
+	Dir            string
+	RootTTL        time.Duration
+	RootCertOut    string
+	ExtraRootsFile string
 
-	JWKSFile, Issuer           string
-	AdminJWKSFile, AdminIssuer string
+	JWKSFile, Issuer string
 
 	WorkloadTTL, MinWorkloadTTL, MaxWorkloadTTL time.Duration
 	MaxRenewalAge                               time.Duration
@@ -44,14 +42,12 @@ type Options struct {
 
 // Defaults of the lifetimes. They are the ca's to decide: whoever asks, for whatever.
 const (
-	// defaultTTL is Istio's: with renewal at half, an outage of the ca of 12 h is seen by new workloads only.
-	defaultTTL = contract.CertificateTTL
 	// defaultMinTTL keeps one who wishes for seconds from renewing all the time; the least that Fairlead's agent asks
 	// for.
 	defaultMinTTL = time.Minute
 	// defaultMaxTTL is the ordinary lifetime: a stolen key is of use for a day. An operator may allow more, Istio's ca
 	// allows 90 days.
-	defaultMaxTTL = defaultTTL
+	defaultMaxTTL = contract.CertificateTTL
 	// defaultMaxRenewalAge leaves a machine that gets its tokens by hand a month between two of them. Pods have a new
 	// token every hour and do not notice.
 	defaultMaxRenewalAge = 30 * 24 * time.Hour
@@ -64,13 +60,8 @@ const defaultMaxWatches = 1500
 
 // AddFlags registers the flags and sets their defaults.
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
+	o.Options.AddFlags(flags, service.Help{"shutdown-grace": "how long running requests may take after SIGTERM"})
 	flags.StringVar(&o.GRPCAddress, "grpc-address", ":15012", "address of the gRPC port (TLS)")
-	flags.StringVar(&o.OpsAddress, "ops-address", ":15014", "address of the HTTP port for metrics, probes and debugging")
-	flags.StringVar(&o.LogLevel, "log-level", "info", "debug, info, warn or error")
-	flags.StringVar(&o.OTLPEndpoint, "otlp-endpoint", "", "where traces go (OTLP over gRPC); empty: nowhere")
-	flags.DurationVar(&o.ShutdownGrace, "shutdown-grace", 10*time.Second, "how long running requests may take after SIGTERM")
-
-	flags.StringVar(&o.TrustDomain, "trust-domain", "cluster.local", "trust domain of all identities")
 	flags.StringVar(&o.Identity, "identity", "istio-system/ca", "the ca's own identity, namespace/service-account")
 	flags.StringVar(&o.Dir, "ca-dir", "", "directory of the root certificate and key, 0700; made if missing (required)")
 	flags.DurationVar(&o.RootTTL, "root-ttl", 10*365*24*time.Hour, "lifetime of a root made now")
@@ -79,10 +70,8 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 
 	flags.StringVar(&o.JWKSFile, "jwks-file", "", "keys that verify callers' tokens (RFC 7517); followed while the ca runs (required)")
 	flags.StringVar(&o.Issuer, "issuer", "", "issuer that callers' tokens must name (required)")
-	flags.StringVar(&o.AdminJWKSFile, "admin-jwks-file", "", "keys that verify administrators' tokens for /debug; empty: /debug is closed")
-	flags.StringVar(&o.AdminIssuer, "admin-issuer", "", "issuer that administrators' tokens must name (default: the value of --issuer)")
 
-	flags.DurationVar(&o.WorkloadTTL, "workload-ttl", defaultTTL, "lifetime of certificates whose request wishes for none, the ca's own included")
+	flags.DurationVar(&o.WorkloadTTL, "workload-ttl", contract.CertificateTTL, "lifetime of certificates whose request wishes for none, the ca's own included")
 	flags.DurationVar(&o.MinWorkloadTTL, "min-workload-ttl", defaultMinTTL, "shortest lifetime; shorter wishes are raised to it")
 	flags.DurationVar(&o.MaxWorkloadTTL, "max-workload-ttl", defaultMaxTTL, "longest lifetime; longer wishes are cut to it")
 	flags.DurationVar(&o.MaxRenewalAge, "max-renewal-age", defaultMaxRenewalAge,
@@ -118,84 +107,60 @@ type config struct {
 	policy    *policy.Policy
 }
 
-// adminAccount and forwarderAccount are service accounts in the namespace of the ca: the CLI's and xds-server's.
-const adminAccount, forwarderAccount = "fairlead-admin", "xds-server"
-
 // noForwarder is the value of --forwarder that closes ForwardingService.
 const noForwarder = "none"
 
 // check reports everything that is wrong with the options at once.
 func (o Options) check() (*config, error) {
 	c := &config{Options: o}
-	var errs []error
-	fail := func(flag string, err error) {
-		if err != nil {
-			errs = append(errs, fmt.Errorf("--%s: %w", flag, err))
-		}
-	}
-	required := func(flag, value string) {
-		if value == "" {
-			fail(flag, errors.New("is required"))
-		}
-	}
-	atLeast := func(flag string, value, least time.Duration) {
-		if value < least {
-			fail(flag, fmt.Errorf("%s is less than %s", value, least))
-		}
-	}
-	required("ca-dir", o.Dir)
-	required("jwks-file", o.JWKSFile)
-	required("issuer", o.Issuer)
-	required("grpc-address", o.GRPCAddress)
-	required("ops-address", o.OpsAddress)
-	atLeast("root-ttl", o.RootTTL, time.Minute)
-	atLeast("workload-ttl", o.WorkloadTTL, time.Second)
-	atLeast("min-workload-ttl", o.MinWorkloadTTL, 0)
-	atLeast("workload-ttl", o.WorkloadTTL, o.MinWorkloadTTL)
-	atLeast("max-workload-ttl", o.MaxWorkloadTTL, o.WorkloadTTL)
-	atLeast("max-renewal-age", o.MaxRenewalAge, 0)
-	atLeast("clock-skew", o.Backdate, 0)
-	atLeast("shutdown-grace", o.ShutdownGrace, 0)
+	c.AdminIssuer = cmp.Or(o.AdminIssuer, o.Issuer)
+	var errs service.FlagErrors
+	c.trustDomain = c.Check(&errs)
+	errs.Required("ca-dir", o.Dir)
+	errs.Required("jwks-file", o.JWKSFile)
+	errs.Required("issuer", o.Issuer)
+	errs.Required("grpc-address", o.GRPCAddress)
+	errs.AtLeast("root-ttl", o.RootTTL, time.Minute)
+	errs.AtLeast("workload-ttl", o.WorkloadTTL, time.Second)
+	errs.AtLeast("min-workload-ttl", o.MinWorkloadTTL, 0)
+	errs.AtLeast("workload-ttl", o.WorkloadTTL, o.MinWorkloadTTL)
+	errs.AtLeast("max-workload-ttl", o.MaxWorkloadTTL, o.WorkloadTTL)
+	errs.AtLeast("max-renewal-age", o.MaxRenewalAge, 0)
+	errs.AtLeast("clock-skew", o.Backdate, 0)
 	if o.Workers < 1 || o.Queue < 1 || o.QueueWait <= 0 || o.MaxWatches < 1 {
 		errs = append(errs, errors.New("--workers, --queue, --queue-wait and --max-bundle-watches must be more than 0"))
 	}
-	if c.AdminIssuer == "" {
-		c.AdminIssuer = o.Issuer
-	}
 	dns, err := policy.ParseDNSNames(o.DNSNames)
-	fail("dns-names", err)
+	errs.Add("dns-names", err)
 	ips, err := policy.ParseIPAddresses(o.IPAddresses)
-	fail("ip-addresses", err)
+	errs.Add("ip-addresses", err)
 	c.minTLS, err = tlsconf.ParseVersion(o.TLSMinVersion)
-	fail("tls-min-version", err)
+	errs.Add("tls-min-version", err)
 	impersonators, err := policy.ParseImpersonators(o.Impersonators)
-	fail("impersonators", err)
-	td, err := spiffeid.TrustDomainFromString(o.TrustDomain)
-	fail("trust-domain", err)
+	errs.Add("impersonators", err)
 	own, err := policy.ParseWorkload(o.Identity)
-	fail("identity", err)
-	forwarder := policy.Workload{Namespace: own.Namespace, ServiceAccount: forwarderAccount}
+	errs.Add("identity", err)
+	forwarder := policy.Workload{Namespace: own.Namespace, ServiceAccount: contract.XDSServerAccount}
 	if o.Forwarder != "" && o.Forwarder != noForwarder {
 		forwarder, err = policy.ParseWorkload(o.Forwarder)
-		fail("forwarder", err)
+		errs.Add("forwarder", err)
 	}
-	if len(errs) > 0 {
-		return nil, errors.Join(errs...)
-	}
-	c.trustDomain = td
-	if c.identity, err = own.ID(td); err != nil {
+	if err := errs.Err(); err != nil {
 		return nil, err
 	}
-	if c.admin, err = (policy.Workload{Namespace: own.Namespace, ServiceAccount: adminAccount}).ID(td); err != nil {
+	if c.identity, err = own.ID(c.trustDomain); err != nil {
+		return nil, err
+	}
+	if c.admin, err = (policy.Workload{Namespace: own.Namespace, ServiceAccount: contract.AdminAccount}).ID(c.trustDomain); err != nil {
 		return nil, err
 	}
 	if o.Forwarder != noForwarder {
-		if c.forwarder, err = forwarder.ID(td); err != nil {
+		if c.forwarder, err = forwarder.ID(c.trustDomain); err != nil {
 			return nil, err
 		}
 	}
 	c.policy, err = policy.New(policy.Config{
-		TrustDomain: td, DefaultTTL: o.WorkloadTTL, MinTTL: o.MinWorkloadTTL, MaxTTL: o.MaxWorkloadTTL, MaxRenewalAge: o.MaxRenewalAge,
+		TrustDomain: c.trustDomain, DefaultTTL: o.WorkloadTTL, MinTTL: o.MinWorkloadTTL, MaxTTL: o.MaxWorkloadTTL, MaxRenewalAge: o.MaxRenewalAge,
 		Backdate: o.Backdate, DNSNames: dns, IPAddresses: ips, Impersonators: impersonators,
 	})
 	return c, err

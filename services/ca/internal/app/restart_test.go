@@ -1,4 +1,4 @@
-package server
+package app
 
 import (
 	"crypto/rand"
@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"fairlead.dev/pkg/process"
+	"fairlead.dev/pkg/service"
 	"fairlead.dev/pkg/testkit"
 )
 
@@ -88,7 +89,7 @@ func TestOwnCertificateIsRenewedAtHalfLife(t *testing.T) {
 		return nil
 	})
 	// What the port serves is the new one.
-	raw, err := tls.Dial("tcp", h.server.Addr().String(), &tls.Config{
+	raw, err := tls.Dial("tcp", h.server.Addr("grpc-address").String(), &tls.Config{
 		MinVersion: tls.VersionTLS13, RootCAs: h.roots(), ServerName: "ca.istio-system.svc", Time: clock.Now,
 	})
 	if err != nil {
@@ -136,7 +137,7 @@ func TestRefusesToStart(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			o := defaults(t, issuer)
 			tc.change(&o)
-			_, err := Open(t.Context(), o, Deps{Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry()})
+			_, err := Open(t.Context(), &o, service.Deps{Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry()})
 			if err == nil {
 				t.Fatal("started")
 			}

@@ -1,29 +1,28 @@
-package server
+// Package app puts the ca together: its options, the one list that wires all of it, who may call which method, the
+// pages under /debug and the metrics that are read from other packages.
+package app
 
 import (
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"net"
 	"net/http"
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"go.opentelemetry.io/otel/trace"
-	"google.golang.org/grpc"
 	security "istio.io/api/security/v1alpha1"
 
 	"fairlead.dev/pkg/auth"
-	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/ops"
 	"fairlead.dev/pkg/process"
 	"fairlead.dev/pkg/rpc"
+	"fairlead.dev/pkg/service"
 	"fairlead.dev/pkg/tlsconf"
 	cav1 "fairlead.dev/proto/fairlead/ca/v1"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/ca/internal/admission"
 	"fairlead.dev/services/ca/internal/authn"
 	"fairlead.dev/services/ca/internal/issuance"
@@ -36,10 +35,6 @@ import (
 )
 
 const (
-	// tokenAudience is what callers' tokens are made for, as in Istio.
-	tokenAudience = "istio-ca"
-	// adminAudience is what administrators' tokens are made for.
-	adminAudience = "fairlead"
 	// maxMessageBytes holds a request with the largest CSR (csr.MaxPEMBytes) and its metadata, which names a workload
 	// at most, or the token of a forwarded request (maxHeaderBytes).
 	maxMessageBytes = 25 << 10
@@ -62,50 +57,31 @@ const (
 	rootWarning = 90 * 24 * time.Hour
 )
 
-// Deps are what a test may want to replace. Log and Registry are required.
-type Deps struct {
-	Log      *slog.Logger
-	Registry *prometheus.Registry
-	Tracer   trace.TracerProvider
-	Clock    clock.Clock
-}
-
 // Server is an opened ca: its root is loaded, its own certificate issued, its ports bound.
 type Server struct {
+	*service.Process
 	cfg       *config
-	deps      Deps
-	grpc      *grpc.Server
-	grpcLis   net.Listener
-	ops       *ops.Server
-	opsLis    net.Listener
 	serving   *serving.Source
 	keeper    *roots.Keeper
 	publisher *trust.Publisher
 	gate      *admission.Gate
 }
 
-// Check validates options without touching anything.
-func Check(o Options) error {
-	_, err := o.check()
-	return err
-}
-
 // Open loads or makes the root and binds the ports. Run must follow.
-func Open(ctx context.Context, o Options, deps Deps) (_ *Server, err error) {
+func Open(ctx context.Context, o *Options, deps service.Deps) (_ *Server, err error) {
 	cfg, err := o.check()
 	if err != nil {
 		return nil, process.WithExitCode(err, process.ExitUsage)
 	}
-	deps.Clock = clock.Or(deps.Clock)
-	s := &Server{cfg: cfg, deps: deps}
+	s := &Server{cfg: cfg, Process: service.New(cfg.Options.Options, deps)}
 	defer func() {
 		if err != nil {
-			s.close()
+			s.Close()
 		}
 	}()
 
 	// Trust: the root, the bundle that holds it, and the signer that uses it.
-	root, err := store.Open(ctx, store.Config{Dir: o.Dir, TrustDomain: cfg.trustDomain, RootTTL: o.RootTTL, Now: deps.Clock.Now()})
+	root, err := store.Open(ctx, store.Config{Dir: o.Dir, TrustDomain: cfg.trustDomain, RootTTL: o.RootTTL, Now: s.Clock.Now()})
 	if err != nil {
 		return nil, err
 	}
@@ -115,7 +91,7 @@ func Open(ctx context.Context, o Options, deps Deps) (_ *Server, err error) {
 		return store.Generation(ctx, o.Dir, roots)
 	})
 	s.keeper = roots.New(roots.Config{
-		Own: string(root.CertPEM), ExtraFile: o.ExtraRootsFile, Out: s.writeBundle, Publisher: s.publisher, Clock: deps.Clock, Log: deps.Log,
+		Own: string(root.CertPEM), ExtraFile: o.ExtraRootsFile, Out: s.writeBundle, Publisher: s.publisher, Clock: s.Clock, Log: s.Log,
 	})
 	if err := s.keeper.Publish(ctx); err != nil {
 		return nil, err
@@ -123,48 +99,48 @@ func Open(ctx context.Context, o Options, deps Deps) (_ *Server, err error) {
 
 	// The ca's own certificate.
 	s.serving = serving.New(serving.Config{
-		Identity: cfg.identity, Policy: cfg.policy, Signer: sign, Publisher: s.publisher, Clock: deps.Clock, Log: deps.Log,
+		Identity: cfg.identity, Policy: cfg.policy, Signer: sign, Publisher: s.publisher, Clock: s.Clock, Log: s.Log,
 	})
 	if err := s.serving.Renew(); err != nil {
 		return nil, err
 	}
 
 	// Ports first, services then, so that a port in use is told before anything runs.
-	if s.grpcLis, err = listen(ctx, o.GRPCAddress); err != nil {
-		return nil, fmt.Errorf("--grpc-address: %w", err)
-	}
-	if s.opsLis, err = listen(ctx, o.OpsAddress); err != nil {
-		return nil, fmt.Errorf("--ops-address: %w", err)
-	}
-	acks := trust.NewAcks(o.MaxWatches)
-	metrics, tokens, err := s.buildGRPC(sign, acks)
+	lis, err := s.Listen(ctx, "grpc-address", o.GRPCAddress)
 	if err != nil {
 		return nil, err
 	}
-	return s, s.buildOps(root, acks, metrics, tokens)
-}
-
-func listen(ctx context.Context, address string) (net.Listener, error) {
-	return (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	if err := s.ServeOps(ctx, service.Admin{ID: cfg.admin, Audience: contract.AdminAudience}); err != nil {
+		return nil, err
+	}
+	acks := trust.NewAcks(o.MaxWatches)
+	metrics, tokens, err := s.buildGRPC(lis, sign, acks)
+	if err != nil {
+		return nil, err
+	}
+	s.buildOps(root, acks, metrics, tokens)
+	s.Task("own certificate", s.serving.Run)
+	s.Task("trust bundle", s.keeper.Run)
+	return s, nil
 }
 
 // buildGRPC joins authentication, issuing and the bundle watch to the gRPC port.
-func (s *Server) buildGRPC(sign *signer.Signer, acks *trust.Acks) (*issuance.Metrics, *auth.JWT, error) {
+func (s *Server) buildGRPC(lis net.Listener, sign *signer.Signer, acks *trust.Acks) (*issuance.Metrics, *auth.JWT, error) {
 	var err error
-	s.gate, err = admission.New(admission.Config{Workers: s.cfg.Workers, Queue: s.cfg.Queue, Wait: s.cfg.QueueWait, Clock: s.deps.Clock})
+	s.gate, err = admission.New(admission.Config{Workers: s.cfg.Workers, Queue: s.cfg.Queue, Wait: s.cfg.QueueWait, Clock: s.Clock})
 	if err != nil {
 		return nil, nil, err
 	}
-	metrics := issuance.NewMetrics(s.deps.Registry, s.gate)
+	metrics := issuance.NewMetrics(s.Registry, s.gate)
 	tokens, err := auth.NewJWT(auth.JWTConfig{
-		JWKSFile: s.cfg.JWKSFile, Issuer: s.cfg.Issuer, Audiences: []string{tokenAudience}, TrustDomain: s.cfg.trustDomain, Clock: s.deps.Clock,
+		JWKSFile: s.cfg.JWKSFile, Issuer: s.cfg.Issuer, Audiences: []string{contract.TokenAudience}, TrustDomain: s.cfg.trustDomain, Clock: s.Clock,
 	})
 	if err != nil {
 		return nil, nil, err
 	}
 	callers := authn.Recorded(
-		authn.TokenForOld(auth.FirstOf(auth.MTLSAt(s.deps.Clock), tokens), tokens, s.cfg.MaxRenewalAge, s.deps.Clock),
-		s.deps.Log, func() { metrics.Refused(refusal.Unauthenticated) }, s.deps.Clock)
+		authn.TokenForOld(auth.FirstOf(auth.MTLSAt(s.Clock), tokens), tokens, s.cfg.MaxRenewalAge, s.Clock),
+		s.Log, func() { metrics.Refused(refusal.Unauthenticated) }, s.Clock)
 
 	policy := auth.Policy{
 		security.IstioCertificateService_CreateCertificate_FullMethodName: auth.AnyIdentity(),
@@ -173,8 +149,8 @@ func (s *Server) buildGRPC(sign *signer.Signer, acks *trust.Acks) (*issuance.Met
 	if !s.cfg.forwarder.IsZero() {
 		policy[cav1.ForwardingService_ForwardCertificateRequest_FullMethodName] = auth.IDs(s.cfg.forwarder.String())
 	}
-	s.grpc, err = rpc.NewServer(rpc.ServerConfig{
-		Service: "ca", Log: s.deps.Log, Registerer: s.deps.Registry, TracerProvider: s.deps.Tracer,
+	server, err := s.ServeGRPC("grpc", lis, rpc.ServerConfig{
+		Service:       "ca",
 		TLS:           tlsconf.ServerFrom(s.cfg.minTLS, s.serving, tls.VerifyClientCertIfGiven),
 		Authenticator: callers,
 		Policy:        policy,
@@ -186,66 +162,32 @@ func (s *Server) buildGRPC(sign *signer.Signer, acks *trust.Acks) (*issuance.Met
 		return nil, nil, err
 	}
 	certificates := issuance.New(issuance.Config{
-		Gate: s.gate, Policy: s.cfg.policy, Signer: sign, Clock: s.deps.Clock, Log: s.deps.Log, Metrics: metrics, Random: rand.Float64,
+		Gate: s.gate, Policy: s.cfg.policy, Signer: sign, Clock: s.Clock, Log: s.Log, Metrics: metrics, Random: rand.Float64,
 	})
-	security.RegisterIstioCertificateServiceServer(s.grpc, certificates)
-	cav1.RegisterForwardingServiceServer(s.grpc, issuance.NewForwarding(certificates, tokens))
-	cav1.RegisterTrustServiceServer(s.grpc, trust.NewServer(s.publisher, acks, s.deps.Clock, rand.Float64))
+	security.RegisterIstioCertificateServiceServer(server, certificates)
+	cav1.RegisterForwardingServiceServer(server, issuance.NewForwarding(certificates, tokens))
+	cav1.RegisterTrustServiceServer(server, trust.NewServer(s.publisher, acks, s.Clock, rand.Float64))
 	return metrics, tokens, nil
 }
 
-// buildOps sets up the HTTP port, which shares nothing with the gRPC port's queue.
-func (s *Server) buildOps(root *store.Root, acks *trust.Acks, metrics *issuance.Metrics, tokens *auth.JWT) error {
-	var admin func(*http.Request) error
-	if s.cfg.AdminJWKSFile != "" {
-		jwt, err := auth.NewJWT(auth.JWTConfig{
-			JWKSFile: s.cfg.AdminJWKSFile, Issuer: s.cfg.AdminIssuer, Audiences: []string{adminAudience}, TrustDomain: s.cfg.trustDomain, Clock: s.deps.Clock,
-		})
-		if err != nil {
-			return err
-		}
-		admin = auth.HTTP(jwt, auth.IDs(s.cfg.admin.String()))
-	}
-	s.ops = ops.New(ops.Config{Listener: s.opsLis, Log: s.deps.Log, Gatherer: s.deps.Registry, Authenticate: admin})
-	s.ops.Ready("own-certificate", s.certificateValid)
-	s.ops.Ready("root", func() error { return expired("the root", root.Certificate.NotAfter, s.deps.Clock.Now()) })
-	s.ops.Ready("jwks", once(tokens.Check))
-	s.ops.Debug("/debug/bundle", "the trust bundle and who verifies with which generation", ops.JSON(func(*http.Request) (any, error) {
+// buildOps adds checks, pages and metrics to the HTTP port, which shares nothing with the gRPC port's queue.
+func (s *Server) buildOps(root *store.Root, acks *trust.Acks, metrics *issuance.Metrics, tokens *auth.JWT) {
+	s.Ops.Ready("own-certificate", s.certificateValid)
+	s.Ops.Ready("root", func() error { return expired("the root", root.Certificate.NotAfter, s.Clock.Now()) })
+	s.Ops.Ready("jwks", once(tokens.Check))
+	s.Ops.Debug("/debug/bundle", "the trust bundle and who verifies with which generation", ops.JSON(func(*http.Request) (any, error) {
 		return s.bundlePage(acks)
 	}))
-	s.ops.Debug("/debug/issued", "how many certificates were issued and refused since the start, and why", ops.JSON(func(*http.Request) (any, error) {
+	s.Ops.Debug("/debug/issued", "how many certificates were issued and refused since the start, and why", ops.JSON(func(*http.Request) (any, error) {
 		return metrics.Counts(), nil
 	}))
 	s.registerGauges(root, acks)
-	return nil
 }
-
-// Addr is the address of the gRPC port.
-func (s *Server) Addr() net.Addr { return s.grpcLis.Addr() }
-
-// OpsAddr is the address of the HTTP port.
-func (s *Server) OpsAddr() net.Addr { return s.opsLis.Addr() }
-
-// Handlers lists what the HTTP port answers.
-func (s *Server) Handlers() []ops.Handler { return s.ops.Handlers() }
 
 // Run serves until ctx ends; requests that are running then may finish.
 func (s *Server) Run(ctx context.Context) error {
-	s.deps.Log.Info("ca serves", "address", s.Addr().String(), "trust_domain", s.cfg.trustDomain.Name(), "identity", s.cfg.identity.String())
-	return process.Run(ctx, s.deps.Log,
-		process.Task{Name: "grpc", Run: func(ctx context.Context) error { return rpc.Serve(ctx, s.grpc, s.grpcLis, s.cfg.ShutdownGrace) }},
-		process.Task{Name: "ops", Run: s.ops.Run},
-		process.Task{Name: "own certificate", Run: s.serving.Run},
-		process.Task{Name: "trust bundle", Run: s.keeper.Run},
-	)
-}
-
-func (s *Server) close() {
-	for _, l := range []net.Listener{s.grpcLis, s.opsLis} {
-		if l != nil {
-			_ = l.Close()
-		}
-	}
+	s.Log.Info("ca serves", "address", s.Addr("grpc-address").String(), "trust_domain", s.cfg.trustDomain.Name(), "identity", s.cfg.identity.String())
+	return s.Process.Run(ctx)
 }
 
 func (s *Server) writeBundle(bundle []byte) error {
@@ -259,10 +201,10 @@ func (s *Server) writeBundle(bundle []byte) error {
 }
 
 func (s *Server) logRoot(root *store.Root) {
-	s.deps.Log.Info("root opened", "made_now", root.Created, "directory", s.cfg.Dir, "subject", root.Certificate.Subject.String(),
+	s.Log.Info("root opened", "made_now", root.Created, "directory", s.cfg.Dir, "subject", root.Certificate.Subject.String(),
 		"sha256", fingerprint(root.Certificate.Raw), "not_after", root.Certificate.NotAfter)
-	if left := root.Certificate.NotAfter.Sub(s.deps.Clock.Now()); left < rootWarning {
-		s.deps.Log.Warn("root expires soon", "not_after", root.Certificate.NotAfter, "left", left.Round(time.Second))
+	if left := root.Certificate.NotAfter.Sub(s.Clock.Now()); left < rootWarning {
+		s.Log.Warn("root expires soon", "not_after", root.Certificate.NotAfter, "left", left.Round(time.Second))
 	}
 }
 
@@ -271,7 +213,7 @@ func (s *Server) certificateValid() error {
 	if err != nil {
 		return err
 	}
-	return expired("the ca's own certificate", m.NotAfter, s.deps.Clock.Now())
+	return expired("the ca's own certificate", m.NotAfter, s.Clock.Now())
 }
 
 func expired(what string, notAfter, now time.Time) error {

@@ -1,4 +1,4 @@
-package server
+package app
 
 import (
 	"bytes"
@@ -22,7 +22,9 @@ import (
 	security "istio.io/api/security/v1alpha1"
 
 	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/service"
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/ca/internal/catest"
 )
 
@@ -43,9 +45,11 @@ type harness struct {
 func defaults(t *testing.T, issuer *testkit.Issuer) Options {
 	t.Helper()
 	return Options{
-		GRPCAddress: "127.0.0.1:0", OpsAddress: "127.0.0.1:0", ShutdownGrace: 5 * time.Second,
-		TrustDomain: testkit.TrustDomain, Identity: "istio-system/ca", Dir: filepath.Join(t.TempDir(), "ca"), RootTTL: 24 * time.Hour,
-		JWKSFile: issuer.JWKSFile, Issuer: issuer.Name, AdminJWKSFile: issuer.JWKSFile,
+		Options: service.Options{
+			OpsAddress: "127.0.0.1:0", ShutdownGrace: 5 * time.Second, TrustDomain: testkit.TrustDomain, AdminJWKSFile: issuer.JWKSFile,
+		},
+		GRPCAddress: "127.0.0.1:0", Identity: "istio-system/ca", Dir: filepath.Join(t.TempDir(), "ca"), RootTTL: 24 * time.Hour,
+		JWKSFile: issuer.JWKSFile, Issuer: issuer.Name,
 		WorkloadTTL: time.Hour, MaxWorkloadTTL: 2 * time.Hour, MaxRenewalAge: 24 * time.Hour, Backdate: time.Minute,
 		DNSNames: []string{"istio-system/ca=ca.istio-system.svc"}, Workers: 2, Queue: 64, QueueWait: time.Second, MaxWatches: 8,
 	}
@@ -71,7 +75,7 @@ func startAt(t *testing.T, issuer *testkit.Issuer, o Options, by clock.Clock) *h
 	t.Helper()
 	h := &harness{t: t, issuer: issuer, options: o, registry: prometheus.NewRegistry(), log: &logBuffer{}}
 	var err error
-	h.server, err = Open(t.Context(), o, Deps{Log: slog.New(slog.NewJSONHandler(h.log, nil)), Registry: h.registry, Clock: by})
+	h.server, err = Open(t.Context(), &o, service.Deps{Log: slog.New(slog.NewJSONHandler(h.log, nil)), Registry: h.registry, Clock: by})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +110,7 @@ func (h *harness) dial(cert *tls.Certificate) *grpc.ClientConn {
 	if cert != nil {
 		cfg.Certificates = []tls.Certificate{*cert}
 	}
-	conn, err := grpc.NewClient(h.server.Addr().String(), grpc.WithTransportCredentials(credentials.NewTLS(cfg)))
+	conn, err := grpc.NewClient(h.server.Addr("grpc-address").String(), grpc.WithTransportCredentials(credentials.NewTLS(cfg)))
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -120,7 +124,7 @@ func as(ctx context.Context, token string) context.Context {
 }
 
 func (h *harness) token(namespace, account string) string {
-	return h.issuer.Token(namespace, account, tokenAudience)
+	return h.issuer.Token(namespace, account, contract.TokenAudience)
 }
 
 // create asks for a certificate.

@@ -1,4 +1,4 @@
-package server
+package app
 
 import (
 	"crypto/sha256"
@@ -70,7 +70,7 @@ func fingerprint(der []byte) string {
 // registerGauges registers what is read when it is asked for.
 func (s *Server) registerGauges(root *store.Root, acks *trust.Acks) {
 	gauge := func(name, help string, value func() float64) {
-		s.deps.Registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value))
+		s.Registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value))
 	}
 	generation := func() uint64 {
 		if bundle, _ := s.publisher.Current(); bundle != nil {
@@ -96,7 +96,7 @@ func (s *Server) registerGauges(root *store.Root, acks *trust.Acks) {
 		refusal.WatchDisplaced: func() uint64 { displaced, _ := acks.Refused(); return displaced },
 		refusal.WatchLimit:     func() uint64 { _, rejected := acks.Refused(); return rejected },
 	} {
-		s.deps.Registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+		s.Registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Name: "fairlead_ca_bundle_watches_refused_total", ConstLabels: prometheus.Labels{"reason": string(reason)},
 			Help: "Bundle watches refused: watch_limit (not opened), watch_displaced (ended to make room for an identity that has fewer).",
 		}, func() float64 { return float64(count()) }))

@@ -1,4 +1,4 @@
-package server
+package app
 
 import (
 	"crypto/ecdsa"
@@ -134,7 +134,7 @@ func TestConfiguredIPAddresses(t *testing.T) {
 	for _, rule := range []string{"istio-system/xds-server", "a/b=", "a/b=istiod.istio-system.svc", "a/b=127.0.0.1:15012", "a/b=0.0.0.0", "a/b=fe80::1%eth0", "a/b=224.0.0.1"} {
 		o := h.options
 		o.IPAddresses = []string{rule}
-		if err := Check(o); err == nil || !strings.Contains(err.Error(), "--ip-addresses") {
+		if _, err := o.check(); err == nil || !strings.Contains(err.Error(), "--ip-addresses") {
 			t.Errorf("%q: %v", rule, err)
 		}
 	}
@@ -151,7 +151,7 @@ func TestRefusedOptionsOfForwarding(t *testing.T) {
 	} {
 		o := h.options
 		change(&o)
-		if err := Check(o); err == nil || !strings.Contains(err.Error(), flag) {
+		if _, err := o.check(); err == nil || !strings.Contains(err.Error(), flag) {
 			t.Errorf("%s: %v", flag, err)
 		}
 	}

@@ -1,4 +1,4 @@
-package server
+package app
 
 import (
 	"crypto/x509"
@@ -14,6 +14,7 @@ import (
 	security "istio.io/api/security/v1alpha1"
 
 	"fairlead.dev/pkg/testkit"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/ca/internal/catest"
 	"fairlead.dev/services/ca/internal/issuance"
 )
@@ -183,7 +184,7 @@ func TestTokensRefused(t *testing.T) {
 	now := time.Now()
 	claims := func(change func(map[string]any)) map[string]any {
 		c := map[string]any{
-			"iss": h.issuer.Name, "aud": []string{tokenAudience}, "sub": "system:serviceaccount:default:reviews",
+			"iss": h.issuer.Name, "aud": []string{contract.TokenAudience}, "sub": "system:serviceaccount:default:reviews",
 			"iat": now.Unix(), "nbf": now.Unix(), "exp": now.Add(time.Hour).Unix(),
 		}
 		change(c)
@@ -199,7 +200,7 @@ func TestTokensRefused(t *testing.T) {
 		"other issuer":   h.issuer.Sign(claims(func(c map[string]any) { c["iss"] = "https://elsewhere.example" })),
 		"a user":         h.issuer.Sign(claims(func(c map[string]any) { c["sub"] = "admin" })),
 		"path in name":   h.issuer.Sign(claims(func(c map[string]any) { c["sub"] = "system:serviceaccount:default:a/sa/b" })),
-		"other key":      other.Token("default", "reviews", tokenAudience),
+		"other key":      other.Token("default", "reviews", contract.TokenAudience),
 		"alg none":       none,
 		"not a token":    "reviews",
 		"none at all":    "",
