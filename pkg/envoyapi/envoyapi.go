@@ -15,6 +15,7 @@ import (
 	listener "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	route "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	manager "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+
 	// jsonpb is Istio's decoder: unlike its successor it takes durations in Go's form.
 	"github.com/golang/protobuf/jsonpb" //nolint:staticcheck,depguard // see above
 	"google.golang.org/protobuf/proto"

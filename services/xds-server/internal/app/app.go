@@ -32,6 +32,7 @@ import (
 	secretv1 "fairlead.dev/proto/fairlead/secret/v1"
 	"fairlead.dev/services/xds-server/internal/balance"
 	"fairlead.dev/services/xds-server/internal/certificate"
+	"fairlead.dev/services/xds-server/internal/configsource"
 	"fairlead.dev/services/xds-server/internal/credential"
 	"fairlead.dev/services/xds-server/internal/debug"
 	"fairlead.dev/services/xds-server/internal/options"
@@ -40,7 +41,6 @@ import (
 	"fairlead.dev/services/xds-server/internal/serve"
 	"fairlead.dev/services/xds-server/internal/store"
 	"fairlead.dev/services/xds-server/internal/translate"
-	"fairlead.dev/services/xds-server/internal/upstream"
 )
 
 const (
@@ -151,7 +151,7 @@ func (s *Server) wire(ctx context.Context) error {
 
 	// Following the mesh.
 	config := configv1.NewConfigServiceClient(conn)
-	mesh, err := upstream.New(upstream.Config{Watcher: config, Subscriber: self, Apply: ads.Apply, Busy: ads.MostSettled, Bans: ads.EnforceBans,
+	mesh, err := configsource.New(configsource.Config{Watcher: config, Subscriber: self, Apply: ads.Apply, Busy: ads.MostSettled, Bans: ads.EnforceBans,
 		Log: deps.Log, Registerer: deps.Registry})
 	if err != nil {
 		return err

@@ -25,9 +25,9 @@ import (
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/pkg/tlsconf"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
 	"fairlead.dev/services/xds-server/internal/options"
-	"fairlead.dev/services/xds-server/internal/replica"
 )
 
 const reviews = "reviews.default.svc.cluster.local"
@@ -39,7 +39,7 @@ func mkdir(t *testing.T, dir string) {
 	}
 }
 
-func mesh() []*configv1.Resource {
+func bookMesh() []*configv1.Resource {
 	return []*configv1.Resource{
 		meshtest.Service("default", reviews, 9080, func(s *configv1.Service) { s.Addresses = []string{"10.96.0.1"} }),
 		meshtest.Endpoints("default", reviews, 9080, "10.1.0.1", "10.1.0.2"),
@@ -48,7 +48,7 @@ func mesh() []*configv1.Resource {
 }
 
 func redirect(to string) *configv1.Resource {
-	return meshtest.Config(replica.KindVirtualService, "default", "reviews", &networking.VirtualService{
+	return meshtest.Config(mesh.KindVirtualService, "default", "reviews", &networking.VirtualService{
 		Hosts: []string{reviews},
 		Http: []*networking.HTTPRoute{{
 			Redirect: &networking.HTTPRedirect{Uri: to},
@@ -146,7 +146,7 @@ func redirects(t *testing.T, m *discovery.DeltaDiscoveryResponse) string {
 // TestWholeServer follows one change from config-watcher to an authenticated proxy and its acknowledgement back, with the real translators.
 func TestWholeServer(t *testing.T) {
 	pki := testkit.PKI(t)
-	watcher := startWatcher(t, pki, append(mesh(), redirect("/one"))...)
+	watcher := startWatcher(t, pki, append(bookMesh(), redirect("/one"))...)
 	spans, tracer := testkit.Spans(t)
 	server := startServer(t, pki, watcher.address, tracer)
 	server.ready(t)
@@ -231,7 +231,7 @@ func TestNotReadyBeforeTheFirstRevision(t *testing.T) {
 
 func TestWhoMayConnect(t *testing.T) {
 	pki, issuer := testkit.PKI(t), testkit.NewIssuer(t)
-	watcher := startWatcher(t, pki, mesh()...)
+	watcher := startWatcher(t, pki, bookMesh()...)
 	withTokens := startServer(t, pki, watcher.address, noop.NewTracerProvider(), func(o *options.Options) {
 		o.JWKSFile, o.Issuer = issuer.JWKSFile, issuer.Name
 	})
@@ -277,7 +277,7 @@ func TestWhoMayConnect(t *testing.T) {
 
 func TestDebugPages(t *testing.T) {
 	pki, issuer := testkit.PKI(t), testkit.NewIssuer(t)
-	watcher := startWatcher(t, pki, mesh()...)
+	watcher := startWatcher(t, pki, bookMesh()...)
 	server := startServer(t, pki, watcher.address, noop.NewTracerProvider(), func(o *options.Options) {
 		o.AdminJWKSFile, o.AdminIssuer = issuer.JWKSFile, issuer.Name
 	})
@@ -324,7 +324,7 @@ func TestDebugPages(t *testing.T) {
 func sidecar(t *testing.T) *configv1.Resource {
 	t.Helper()
 	address := testkit.FreeAddress(t)
-	return meshtest.Config(replica.KindSidecar, "default", "productpage", &networking.Sidecar{
+	return meshtest.Config(mesh.KindSidecar, "default", "productpage", &networking.Sidecar{
 		Egress: []*networking.IstioEgressListener{{
 			Port:        &networking.SidecarPort{Number: uint32(address.Port()), Protocol: "HTTP_PROXY", Name: "http-proxy"},
 			Bind:        address.Addr().String(),

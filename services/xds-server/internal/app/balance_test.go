@@ -27,7 +27,7 @@ import (
 // TestOnlyReplicasAskReplicas tries every method that replicas have for each other, on every port, with every kind of caller.
 func TestOnlyReplicasAskReplicas(t *testing.T) {
 	pki, issuer := testkit.PKI(t), testkit.NewIssuer(t)
-	watcher := startWatcher(t, pki, mesh()...)
+	watcher := startWatcher(t, pki, bookMesh()...)
 	server := startServer(t, pki, watcher.address, noop.NewTracerProvider(), func(o *options.Options) {
 		o.JWKSFile, o.Issuer, o.PlaintextAddress = issuer.JWKSFile, issuer.Name, "127.0.0.1:0"
 	})
@@ -100,7 +100,7 @@ func call(t *testing.T, conn *grpc.ClientConn, method string) codes.Code {
 // count.
 func TestReplicasFindEachOther(t *testing.T) {
 	pki := testkit.PKI(t)
-	watcher := startWatcher(t, pki, mesh()...)
+	watcher := startWatcher(t, pki, bookMesh()...)
 	// The list must be known before the servers start.
 	var addresses []string
 	for range 3 {

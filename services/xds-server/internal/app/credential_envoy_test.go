@@ -19,8 +19,8 @@ import (
 	"fairlead.dev/pkg/testkit"
 	secretv1 "fairlead.dev/proto/fairlead/secret/v1"
 	"fairlead.dev/services/xds-server/internal/envoytest"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
-	"fairlead.dev/services/xds-server/internal/replica"
 )
 
 // httpsClient asks one HTTPS server of a gateway over a connection of its own.
@@ -77,7 +77,7 @@ func TestCredentialsOnEnvoy(t *testing.T) {
 				gatewayOf(server("simple", networking.ServerTLSSettings_SIMPLE, "shop-tls"), server("missing", networking.ServerTLSSettings_SIMPLE, "nothing"),
 					server("mutual", networking.ServerTLSSettings_MUTUAL, "mutual"), server("open", networking.ServerTLSSettings_MUTUAL, "without-ca"),
 					server("optional", networking.ServerTLSSettings_OPTIONAL_MUTUAL, "mutual")),
-				meshtest.Config(replica.KindVirtualService, "edge", "shop", &networking.VirtualService{
+				meshtest.Config(mesh.KindVirtualService, "edge", "shop", &networking.VirtualService{
 					Hosts: []string{"*"}, Gateways: []string{"edge/shop"},
 					Http: []*networking.HTTPRoute{{DirectResponse: &networking.HTTPDirectResponse{
 						Status: 200, Body: &networking.HTTPBody{Specifier: &networking.HTTPBody_String_{String_: "hello"}},

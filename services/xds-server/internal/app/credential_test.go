@@ -20,9 +20,9 @@ import (
 	"fairlead.dev/pkg/tlsconf"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	secretv1 "fairlead.dev/proto/fairlead/secret/v1"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
 	"fairlead.dev/services/xds-server/internal/options"
-	"fairlead.dev/services/xds-server/internal/replica"
 )
 
 // gatewayWorkload is a Workload that the Gateways of these tests select.
@@ -50,7 +50,7 @@ func httpsServer(port uint32, name, host string, tls *networking.ServerTLSSettin
 }
 
 func gatewayOf(servers ...*networking.Server) *configv1.Resource {
-	return meshtest.Config(replica.KindGateway, "edge", "shop", &networking.Gateway{
+	return meshtest.Config(mesh.KindGateway, "edge", "shop", &networking.Gateway{
 		Selector: map[string]string{"istio": "ingressgateway"}, Servers: servers,
 	})
 }
@@ -89,9 +89,9 @@ func TestCredentials(t *testing.T) {
 	simple := &networking.ServerTLSSettings{Mode: networking.ServerTLSSettings_SIMPLE, CredentialName: "shop-tls"}
 	mutual := &networking.ServerTLSSettings{Mode: networking.ServerTLSSettings_MUTUAL, CredentialName: "mutual"}
 	foreign := &networking.ServerTLSSettings{Mode: networking.ServerTLSSettings_SIMPLE, CredentialName: "kubernetes://edge/shop-tls"}
-	watcher := startWatcher(t, pki, append(mesh(), gatewayWorkload("edge", "10.1.0.20"), gatewayWorkload("other", "10.1.0.21"),
+	watcher := startWatcher(t, pki, append(bookMesh(), gatewayWorkload("edge", "10.1.0.20"), gatewayWorkload("other", "10.1.0.21"),
 		gatewayOf(httpsServer(443, "simple", "a.example.com", simple), httpsServer(443, "mutual", "b.example.com", mutual), httpsServer(443, "foreign", "c.example.com", foreign)),
-		meshtest.Config(replica.KindDestinationRule, "edge", "upstream", &networking.DestinationRule{
+		meshtest.Config(mesh.KindDestinationRule, "edge", "upstream", &networking.DestinationRule{
 			Host: reviews, TrafficPolicy: &networking.TrafficPolicy{Tls: &networking.ClientTLSSettings{Mode: networking.ClientTLSSettings_MUTUAL, CredentialName: "client"}},
 		}))...)
 	server := startServer(t, pki, watcher.address, noop.NewTracerProvider(), func(o *options.Options) {

@@ -13,9 +13,9 @@ import (
 	"fairlead.dev/pkg/testkit"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/envoytest"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
 	"fairlead.dev/services/xds-server/internal/options"
-	"fairlead.dev/services/xds-server/internal/replica"
 )
 
 // reportedBytes sums what one xds-server has reported to have sent to productpage; known is false before it has reported the proxy.
@@ -53,10 +53,10 @@ func TestEnvoyLive(t *testing.T) {
 			pki := testkit.PKI(t)
 			ratings := "ratings.default.svc.cluster.local"
 			rule := func(name, host string, d time.Duration) *configv1.Resource {
-				return meshtest.Config(replica.KindDestinationRule, "default", name, meshtest.DestinationRule(host, d))
+				return meshtest.Config(mesh.KindDestinationRule, "default", name, meshtest.DestinationRule(host, d))
 			}
 			listen := sidecar(t)
-			watcher := startWatcher(t, pki, append(mesh(), meshtest.Service("default", ratings, 9080), meshtest.Endpoints("default", ratings, 9080, "10.1.0.3"),
+			watcher := startWatcher(t, pki, append(bookMesh(), meshtest.Service("default", ratings, 9080), meshtest.Endpoints("default", ratings, 9080, "10.1.0.3"),
 				rule("reviews", reviews, time.Second), listen)...)
 			plaintext := func(name string) func(*options.Options) {
 				return func(o *options.Options) { o.PlaintextAddress, o.Instance = "127.0.0.1:0", name }

@@ -14,9 +14,9 @@ import (
 	"fairlead.dev/pkg/testkit"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/envoytest"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
 	"fairlead.dev/services/xds-server/internal/options"
-	"fairlead.dev/services/xds-server/internal/replica"
 )
 
 // luaHeader is the configuration of a filter that answers with a header.
@@ -42,7 +42,7 @@ func TestEnvoyFiltersOnEnvoy(t *testing.T) {
 			envoytest.Binary(t)
 			pki := testkit.PKI(t)
 			place := testkit.FreeAddress(t)
-			ingress := meshtest.Config(replica.KindSidecar, "default", "ingress", &networking.Sidecar{
+			ingress := meshtest.Config(mesh.KindSidecar, "default", "ingress", &networking.Sidecar{
 				Ingress: []*networking.IstioIngressListener{{
 					Port: &networking.SidecarPort{Number: uint32(place.Port()), Protocol: "HTTP", Name: "http"}, Bind: place.Addr().String(),
 					DefaultEndpoint: strings.TrimPrefix(application.URL, "http://"),

@@ -20,8 +20,8 @@ import (
 	"fairlead.dev/pkg/tlsconf"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	secretv1 "fairlead.dev/proto/fairlead/secret/v1"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
-	"fairlead.dev/services/xds-server/internal/replica"
 )
 
 // ofAccount makes a Workload one of a service account, with one label.
@@ -51,17 +51,17 @@ func TestClaimsGiveNoCredentials(t *testing.T) {
 		if selector != nil {
 			spec.WorkloadSelector = &typev1beta1.WorkloadSelector{MatchLabels: selector}
 		}
-		return meshtest.Config(replica.KindDestinationRule, "edge", name, spec)
+		return meshtest.Config(mesh.KindDestinationRule, "edge", name, spec)
 	}
 	simple := func(credential string) *networking.ServerTLSSettings {
 		return &networking.ServerTLSSettings{Mode: networking.ServerTLSSettings_SIMPLE, CredentialName: credential}
 	}
-	watcher := startWatcher(t, pki, append(mesh(),
+	watcher := startWatcher(t, pki, append(bookMesh(),
 		gatewayWorkload("edge", "10.1.0.20"),
 		meshtest.Workload("edge", "batch", "10.1.0.30", ofAccount("batch", "app", "batch")),
 		meshtest.Workload("edge", "payments", "10.1.0.31", ofAccount("payments", "app", "payments")),
 		gatewayOf(httpsServer(443, "simple", "a.example.com", simple("shop-tls"))),
-		meshtest.Config(replica.KindGateway, "edge", "for-all", &networking.Gateway{
+		meshtest.Config(mesh.KindGateway, "edge", "for-all", &networking.Gateway{
 			Servers: []*networking.Server{httpsServer(8443, "all", "all.example.com", simple("for-all"))},
 		}),
 		rule("gateways", nil, "upstream"), rule("payments", map[string]string{"app": "payments"}, "payments"),
@@ -141,7 +141,7 @@ func TestClaimsGiveNoCredentials(t *testing.T) {
 // what it is.
 func TestForgedRejections(t *testing.T) {
 	pki := testkit.PKI(t)
-	watcher := startWatcher(t, pki, append(mesh(),
+	watcher := startWatcher(t, pki, append(bookMesh(),
 		// A machine, whose WorkloadEntry is named otherwise than its proxy.
 		meshtest.Workload("edge", "entry-of-the-machine", "10.1.0.40", ofAccount("machine", "app", "machine")),
 		meshtest.Workload("edge", "batch", "10.1.0.30", ofAccount("batch", "app", "batch")))...)

@@ -27,10 +27,10 @@ import (
 	"fairlead.dev/pkg/rpc"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/balance"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
 	"fairlead.dev/services/xds-server/internal/plan"
 	"fairlead.dev/services/xds-server/internal/plan/plantest"
-	"fairlead.dev/services/xds-server/internal/replica"
 	"fairlead.dev/services/xds-server/internal/serve"
 	"fairlead.dev/services/xds-server/internal/store"
 )
@@ -114,7 +114,7 @@ func (s *service) start(i int) *server {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	r.ads.Apply(replica.Empty().Apply(&configv1.Revision{Epoch: "test", Sequence: 1}, s.mesh, nil))
+	r.ads.Apply(mesh.Empty().Apply(&configv1.Revision{Epoch: "test", Sequence: 1}, s.mesh, nil))
 	lis, err := (&net.ListenConfig{}).Listen(s.t.Context(), "tcp", net.JoinHostPort(r.host, s.port))
 	if err != nil {
 		s.t.Fatal(err)
@@ -334,8 +334,8 @@ func (s *service) connect(n int) (proxies []*proxy, seen *observed, stop func())
 	return proxies, seen, stop
 }
 
-// mesh is ten services with endpoints.
-func mesh() []*configv1.Resource {
+// tenServices is ten services with endpoints.
+func tenServices() []*configv1.Resource {
 	var resources []*configv1.Resource
 	for i := range 10 {
 		host := "svc-" + strconv.Itoa(i) + ".default.svc.cluster.local"

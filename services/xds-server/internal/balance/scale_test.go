@@ -32,7 +32,7 @@ func TestScaleOut(t *testing.T) {
 		streams, times = 600, 4
 	}
 	clock := hurried{time.Now(), times}
-	s := &service{t: t, clock: clock, mesh: mesh(), port: "0"}
+	s := &service{t: t, clock: clock, mesh: tenServices(), port: "0"}
 	s.scale(3)
 	proxies, seen, stop := s.connect(streams)
 	testkit.Eventually(t, patience, func() error {

@@ -18,8 +18,8 @@ import (
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/class"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
-	"fairlead.dev/services/xds-server/internal/replica"
 )
 
 // TestEveryFieldMakesAnotherClass changes each field of the key by its name, so that a field which is added and forgotten in the hash fails.
@@ -209,7 +209,7 @@ func FuzzParseNode(f *testing.F) {
 		if n.Namespace == "" || n.Name == "" || n.Type == 0 {
 			t.Errorf("accepted %q as %+v", id, n)
 		}
-		n.Key(replica.Empty())
+		n.Key(mesh.Empty())
 	})
 }
 
@@ -235,7 +235,7 @@ func TestKeyFollowsTheWorkload(t *testing.T) {
 	selects := meshtest.PeerAuthentication("shop", "p", "STRICT", func(pa *security.PeerAuthentication) {
 		pa.Selector = &typev1beta1.WorkloadSelector{MatchLabels: map[string]string{"app": "z"}}
 	})
-	sidecar := meshtest.Config(replica.KindSidecar, "shop", "s", &networking.Sidecar{
+	sidecar := meshtest.Config(mesh.KindSidecar, "shop", "s", &networking.Sidecar{
 		WorkloadSelector: &networking.WorkloadSelector{Labels: map[string]string{"other": "y"}},
 	})
 	mesh := meshtest.Mesh(&meshv1alpha1.MeshConfig{TrustDomain: "td"})
@@ -288,7 +288,7 @@ func TestWhereAWorkloadRuns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rule := meshtest.Config(replica.KindDestinationRule, "shop", "near", &networking.DestinationRule{Host: "a", TrafficPolicy: &networking.TrafficPolicy{
+	rule := meshtest.Config(mesh.KindDestinationRule, "shop", "near", &networking.DestinationRule{Host: "a", TrafficPolicy: &networking.TrafficPolicy{
 		LoadBalancer: &networking.LoadBalancerSettings{LocalityLbSetting: &networking.LocalityLoadBalancerSetting{
 			FailoverPriority: []string{class.NetworkLabel, class.RegionLabel, class.ZoneLabel, class.ClusterLabel},
 		}},
@@ -329,7 +329,7 @@ func TestIdentityOfSidecars(t *testing.T) {
 		if selector != nil {
 			spec.WorkloadSelector = &typev1beta1.WorkloadSelector{MatchLabels: selector}
 		}
-		return meshtest.Config(replica.KindDestinationRule, namespace, "r", spec)
+		return meshtest.Config(mesh.KindDestinationRule, namespace, "r", spec)
 	}
 	web := map[string]string{"app": "web"}
 	for name, tc := range map[string]struct {
@@ -451,10 +451,10 @@ func TestAddressesOfBoundListeners(t *testing.T) {
 			var resources []*configv1.Resource
 			if c.own != nil {
 				c.own.WorkloadSelector = &networking.WorkloadSelector{Labels: map[string]string{"app": "web"}}
-				resources = append(resources, meshtest.Config(replica.KindSidecar, "shop", "own", c.own))
+				resources = append(resources, meshtest.Config(mesh.KindSidecar, "shop", "own", c.own))
 			}
 			if c.inherited != nil {
-				resources = append(resources, meshtest.Config(replica.KindSidecar, "istio-system", "mesh", c.inherited))
+				resources = append(resources, meshtest.Config(mesh.KindSidecar, "istio-system", "mesh", c.inherited))
 			}
 			n := &class.Node{Namespace: "shop", Name: "web"}
 			resources = append(resources, meshtest.Workload("shop", "web", "10.0.0.1"))

@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
-	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/mesh"
 )
 
 // maxExpected bounds the keys that Expected lists.
@@ -15,7 +15,7 @@ const maxExpected = 128
 // Expected lists keys of namespaces (see Key.OfNamespace) that the sidecars of the mesh's workloads are likely to have, the most frequent
 // first, of those that take virtual hosts and stand upon what everybody shares. It is a guess: only a proxy says what it really is, and it
 // may have another key.
-func Expected(state *replica.State) []*Key {
+func Expected(state *mesh.Snapshot) []*Key {
 	counts, keys := map[Hash]int{}, map[Hash]*Key{}
 	state.Workloads(func(w *configv1.Workload) {
 		if w.GetTlsMode() != configv1.TlsMode_TLS_MODE_ISTIO {

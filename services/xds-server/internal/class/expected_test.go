@@ -9,8 +9,8 @@ import (
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/class"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
-	"fairlead.dev/services/xds-server/internal/replica"
 )
 
 func TestExpectedIsWhatSidecarsOfTheWorkloadsHave(t *testing.T) {
@@ -24,11 +24,11 @@ func TestExpectedIsWhatSidecarsOfTheWorkloadsHave(t *testing.T) {
 		w.TlsMode = configv1.TlsMode_TLS_MODE_DISABLED
 		w.Targets = []*configv1.ServiceTarget{{Hostname: "x.plain.svc.cluster.local", Port: 80}}
 	})
-	state, _ := replica.Empty().Apply(&configv1.Revision{Sequence: 1}, []*configv1.Resource{
+	state, _ := mesh.Empty().Apply(&configv1.Revision{Sequence: 1}, []*configv1.Resource{
 		workload("a", "one", "s.a.svc.cluster.local"),
 		workload("b", "one", "s.b.svc.cluster.local"), workload("b", "two", "t.b.svc.cluster.local"),
 		workload("limited", "one", "s.limited.svc.cluster.local"),
-		meshtest.Config(replica.KindSidecar, "limited", "sc", &networking.Sidecar{}),
+		meshtest.Config(mesh.KindSidecar, "limited", "sc", &networking.Sidecar{}),
 		workload("elsewhere", "one", "example.com"),
 		plain,
 	}, nil)

@@ -13,7 +13,7 @@ import (
 
 	networking "istio.io/api/networking/v1alpha3"
 
-	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/mesh"
 )
 
 // NodeType is the role of a proxy.
@@ -114,12 +114,12 @@ type Key struct {
 	GatewayTopology GatewayTopology
 	// ProxyHeaders is what the proxy's own ProxyConfig says of the headers that proxies add, if it is not what the mesh says for all.
 	ProxyHeaders ProxyHeaders
-	// ProxyMatches are the conditions of EnvoyFilters on the proxy itself that it meets, as replica.ProxyMatch.ID, sorted.
+	// ProxyMatches are the conditions of EnvoyFilters on the proxy itself that it meets, as mesh.ProxyMatch.ID, sorted.
 	ProxyMatches []string
 }
 
 // WithSidecar returns the key with the Sidecar resource that the state has for a workload of its namespace with these labels.
-func (k *Key) WithSidecar(state *replica.State, labels map[string]string) *Key {
+func (k *Key) WithSidecar(state *mesh.Snapshot, labels map[string]string) *Key {
 	with := *k
 	with.Sidecar = ""
 	if k.Type == Router {
@@ -133,7 +133,7 @@ func (k *Key) WithSidecar(state *replica.State, labels map[string]string) *Key {
 
 // bindsAddress tells whether the proxy's Sidecar has listeners that are bound although traffic is redirected, and that have to know the workload's
 // addresses for it.
-func (k *Key) bindsAddress(state *replica.State) bool {
+func (k *Key) bindsAddress(state *mesh.Snapshot) bool {
 	namespace, name, ok := strings.Cut(k.Sidecar, "/")
 	if !ok {
 		return false
@@ -182,14 +182,14 @@ func (k *Key) OfNamespace() *Key {
 	}
 }
 
-// OfEverybody returns the key of what all namespaces share: it is that of a proxy which belongs to none. It is nil where a Sidecar resource
+// OfMesh returns the key of what all namespaces share: it is that of a proxy which belongs to none. It is nil where a Sidecar resource
 // decides what the proxy sees.
-func (k *Key) OfEverybody() *Key {
+func (k *Key) OfMesh() *Key {
 	if k.Sidecar != "" {
 		return nil
 	}
 	shared := k.OfNamespace()
-	shared.Namespace, shared.DNSDomain = replica.Everybody, "svc."+clusterDomain(k.DNSDomain)
+	shared.Namespace, shared.DNSDomain = mesh.Global, "svc."+clusterDomain(k.DNSDomain)
 	return shared
 }
 

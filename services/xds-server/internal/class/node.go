@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
-	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/mesh"
 )
 
 // dnsCaptureMetadata is where Istio's agents say "true" if they answer DNS queries.
@@ -226,18 +226,18 @@ func version(n *core.Node) string {
 // Key derives the class from the node and the mesh, and returns the topics whose change may make it another one. What
 // the mesh knows of the workload is not asked of the node: labels, place, network, targets and annotations are those of
 // its Workload, see Node.Workload. A proxy without one has none, and no credentials.
-func (n *Node) Key(state *replica.State) (*Key, replica.Topics) {
-	topics := replica.Topics{}
-	topics.Add(replica.MeshTopic())
-	for _, t := range slices.Concat(replica.SelectedLabelsTopics(n.Namespace), replica.ProxyMatchesTopics(n.Namespace)) {
+func (n *Node) Key(state *mesh.Snapshot) (*Key, mesh.Topics) {
+	topics := mesh.Topics{}
+	topics.Add(mesh.MeshTopic())
+	for _, t := range slices.Concat(mesh.SelectedLabelsTopics(n.Namespace), mesh.ProxyMatchesTopics(n.Namespace)) {
 		topics.Add(t)
 	}
-	topics.Add(replica.SelectsCredentialTopic(n.Namespace))
-	topics.Add(replica.WorkloadTopic(n.Namespace, n.Name))
+	topics.Add(mesh.SelectsCredentialTopic(n.Namespace))
+	topics.Add(mesh.WorkloadTopic(n.Namespace, n.Name))
 	w, _ := n.Workload(state) // whose node names another's workload is nobody here, and refused by who serves it
 	if w.GetName() != n.Name || len(w.GetAddresses()) == 0 {
 		for _, a := range n.Addresses {
-			topics.Add(replica.AddressTopic(a))
+			topics.Add(mesh.AddressTopic(a))
 		}
 	}
 	k := &Key{
@@ -252,13 +252,13 @@ func (n *Node) Key(state *replica.State) (*Key, replica.Topics) {
 		k.OffersMTLS = n.Type == Proxyless && w.GetTlsMode() == configv1.TlsMode_TLS_MODE_ISTIO
 		labels = located(w.GetLabels(), k.Locality, w.GetNetwork(), w.GetCluster())
 	}
-	topics.Add(replica.ManyNetworksTopic())
+	topics.Add(mesh.ManyNetworksTopic())
 	if state.ManyNetworks() {
 		k.Network = w.GetNetwork()
 	}
 	addresses := n.addresses(state, w)
 	k.DNSCapture, k.Families = n.DNSCapture, familiesOf(addresses)
-	for _, t := range replica.SidecarTopics(n.Namespace, state.Mesh().GetRootNamespace()) {
+	for _, t := range mesh.SidecarTopics(n.Namespace, state.Mesh().GetRootNamespace()) {
 		topics.Add(t)
 	}
 	k = k.WithSidecar(state, labels)
@@ -281,7 +281,7 @@ func (n *Node) Key(state *replica.State) (*Key, replica.Topics) {
 		k.Addresses = addresses
 	}
 	var facts map[string]string
-	state.ProxyMatches(n.Namespace, func(p *replica.ProxyMatch) {
+	state.ProxyMatches(n.Namespace, func(p *mesh.ProxyMatch) {
 		if facts == nil {
 			facts = n.facts(w)
 		}
@@ -297,9 +297,9 @@ func (n *Node) Key(state *replica.State) (*Key, replica.Topics) {
 // hasCredentials reports whether a workload with these labels may have credentials: a gateway, and what a
 // DestinationRule with a credentialName selects. That a proxy calls itself a router does not make its workload a
 // gateway, a Gateway whose selector it meets does.
-func (n *Node) hasCredentials(state *replica.State, labels map[string]string, topics replica.Topics) bool {
+func (n *Node) hasCredentials(state *mesh.Snapshot, labels map[string]string, topics mesh.Topics) bool {
 	if n.Type == Router {
-		for _, t := range replica.GatewaysTopics(labels) {
+		for _, t := range mesh.GatewaysTopics(labels) {
 			topics.Add(t)
 		}
 		if state.IsGateway(labels) {
@@ -318,7 +318,7 @@ const (
 
 // onDemand decides whether the proxy holds only what it calls: the workload's annotation, else what the proxy was started with, else the
 // mesh's default.
-func (n *Node) onDemand(state *replica.State, annotations map[string]string) bool {
+func (n *Node) onDemand(state *mesh.Snapshot, annotations map[string]string) bool {
 	for _, said := range []string{annotations[OnDemandAnnotation], n.OnDemand, state.Mesh().GetDefaultConfig().GetProxyMetadata()[OnDemandMetadata]} {
 		if on, err := strconv.ParseBool(said); err == nil {
 			return on
@@ -327,11 +327,11 @@ func (n *Node) onDemand(state *replica.State, annotations map[string]string) boo
 	return false
 }
 
-func targets(state *replica.State, w *configv1.Workload, topics replica.Topics) []Target {
+func targets(state *mesh.Snapshot, w *configv1.Workload, topics mesh.Topics) []Target {
 	var found []Target
 	for _, t := range w.GetTargets() {
 		target := Target{Hostname: t.GetHostname(), Namespace: or(t.GetNamespace(), w.GetNamespace()), Port: t.GetPort(), TargetPort: t.GetTargetPort()}
-		topics.Add(replica.ServiceTopic(target.Hostname))
+		topics.Add(mesh.ServiceTopic(target.Hostname))
 		for _, p := range state.ServiceIn(target.Hostname, target.Namespace, target.Port).GetPorts() {
 			if p.GetNumber() == target.Port {
 				target.Protocol = int32(p.GetProtocol())

@@ -9,7 +9,7 @@ import (
 
 	"fairlead.dev/pkg/auth"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
-	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/mesh"
 )
 
 // defaultAccount is the service account of a Workload that names none, as Kubernetes has it of Pods. A WorkloadEntry
@@ -40,7 +40,7 @@ func (n *Node) Authorize(id spiffeid.ID) error {
 // Workload returns the mesh's object of the proxy, nil if the mesh knows none that is the caller's. The error, an
 // ErrForeign, says that the node id names a Workload of another service account: such a proxy is not served. Who has
 // proven no identity is believed the name.
-func (n *Node) Workload(state *replica.State) (*configv1.Workload, error) {
+func (n *Node) Workload(state *mesh.Snapshot) (*configv1.Workload, error) {
 	w := state.Workload(n.Namespace, n.Name)
 	switch {
 	case w == nil:
@@ -57,7 +57,7 @@ func (n *Node) Workload(state *replica.State) (*configv1.Workload, error) {
 
 // machine finds the Workload of a machine, whose WorkloadEntry may be named otherwise than its proxy: at one of its
 // addresses, and of its service account.
-func (n *Node) machine(state *replica.State) *configv1.Workload {
+func (n *Node) machine(state *mesh.Snapshot) *configv1.Workload {
 	for _, a := range n.Addresses {
 		for _, w := range state.WorkloadsAt(a) {
 			if w.GetSource().GetKind() != podKind && n.owns(w) {
@@ -78,7 +78,7 @@ func account(w *configv1.Workload) string { return cmp.Or(w.GetServiceAccount(),
 
 // addresses are the Workload's. Before it has any, and where there is none, they are those claimed that are no other
 // account's.
-func (n *Node) addresses(state *replica.State, w *configv1.Workload) []string {
+func (n *Node) addresses(state *mesh.Snapshot, w *configv1.Workload) []string {
 	if len(w.GetAddresses()) > 0 {
 		return w.GetAddresses()
 	}

@@ -12,8 +12,8 @@ import (
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/class"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
-	"fairlead.dev/services/xds-server/internal/replica"
 )
 
 // authorized is a node of namespace shop whose caller's account is proven; "" leaves it unproven.
@@ -93,8 +93,8 @@ configPatches:
 		meshtest.Service("gateways", "e.gateways.svc.cluster.local", 15443, func(s *configv1.Service) {
 			s.NetworkGateway = &configv1.NetworkGateway{Network: "n7", Addresses: []string{"192.0.2.1"}, Port: 15443}
 		}),
-		meshtest.Config(replica.KindGateway, "shop", "g", &networking.Gateway{Selector: map[string]string{"istio": "gateway"}}),
-		meshtest.Config(replica.KindSidecar, "shop", "s", &networking.Sidecar{
+		meshtest.Config(mesh.KindGateway, "shop", "g", &networking.Gateway{Selector: map[string]string{"istio": "gateway"}}),
+		meshtest.Config(mesh.KindSidecar, "shop", "s", &networking.Sidecar{
 			WorkloadSelector: &networking.WorkloadSelector{Labels: map[string]string{"topology.kubernetes.io/region": "claimed"}},
 		}),
 		meshtest.Workload("shop", "gateway", "10.0.0.7", from("Pod", "gateway"), func(w *configv1.Workload) { w.Labels = map[string]string{"istio": "gateway"} }),

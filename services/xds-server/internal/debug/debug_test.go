@@ -21,9 +21,9 @@ import (
 	ndsv1 "fairlead.dev/proto/istio/networking/nds/v1"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/debug"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
 	"fairlead.dev/services/xds-server/internal/plan"
-	"fairlead.dev/services/xds-server/internal/replica"
 	"fairlead.dev/services/xds-server/internal/store"
 	"fairlead.dev/services/xds-server/internal/translate"
 	"fairlead.dev/services/xds-server/internal/translate/nametable"
@@ -70,7 +70,7 @@ func newPages(t *testing.T, change func(*class.Key), resources ...*configv1.Reso
 	if err != nil {
 		t.Fatal(err)
 	}
-	state, applied := replica.Empty().Apply(&configv1.Revision{Epoch: "test", Sequence: 7}, resources, nil)
+	state, applied := mesh.Empty().Apply(&configv1.Revision{Epoch: "test", Sequence: 7}, resources, nil)
 	if len(applied.Rejected) > 0 {
 		t.Fatal(applied.Rejected)
 	}
@@ -200,21 +200,21 @@ func shop() []*configv1.Resource {
 		meshtest.Endpoints("shop", reviews, 9080, "10.1.0.1", "10.1.0.2"),
 		meshtest.Service("shop", ratings, 9080, service(source("Service", "ratings", 1))),
 		meshtest.Workload("shop", "web-0", "10.1.0.9", func(w *configv1.Workload) { w.Source = source("Pod", "web-0", 2) }),
-		meshtest.Config(replica.KindVirtualService, "shop", "reviews", &networking.VirtualService{
+		meshtest.Config(mesh.KindVirtualService, "shop", "reviews", &networking.VirtualService{
 			Hosts: []string{reviews}, Gateways: []string{"mesh"}, Http: to(reviews, "v1"),
 		}, from(source("VirtualService", "reviews", 4))),
-		meshtest.Config(replica.KindDestinationRule, "shop", "reviews", rule, from(source("DestinationRule", "reviews", 5))),
-		meshtest.Config(replica.KindDestinationRule, "shop", "reviews-more", second,
+		meshtest.Config(mesh.KindDestinationRule, "shop", "reviews", rule, from(source("DestinationRule", "reviews", 5))),
+		meshtest.Config(mesh.KindDestinationRule, "shop", "reviews-more", second,
 			from(source("DestinationRule", "reviews-more", 6)), meshtest.Aged(time.Hour)),
-		meshtest.Config(replica.KindDestinationRule, "shop", "selective", selective),
-		meshtest.Config(replica.KindDestinationRule, "elsewhere", "reviews", meshtest.DestinationRule(reviews, time.Minute)),
-		meshtest.Config(replica.KindDestinationRule, "istio-system", "hidden", meshtest.DestinationRule(reviews, time.Minute),
+		meshtest.Config(mesh.KindDestinationRule, "shop", "selective", selective),
+		meshtest.Config(mesh.KindDestinationRule, "elsewhere", "reviews", meshtest.DestinationRule(reviews, time.Minute)),
+		meshtest.Config(mesh.KindDestinationRule, "istio-system", "hidden", meshtest.DestinationRule(reviews, time.Minute),
 			meshtest.ExportedTo("istio-system")),
-		meshtest.Config(replica.KindVirtualService, "elsewhere", "private", &networking.VirtualService{
+		meshtest.Config(mesh.KindVirtualService, "elsewhere", "private", &networking.VirtualService{
 			Hosts: []string{reviews}, Gateways: []string{"mesh"}, Http: to(ratings, ""),
 		}, meshtest.ExportedTo("elsewhere")),
-		meshtest.Config(replica.KindGateway, "shop", "front", &networking.Gateway{}),
-		meshtest.Config(replica.KindVirtualService, "shop", "ingress", &networking.VirtualService{
+		meshtest.Config(mesh.KindGateway, "shop", "front", &networking.Gateway{}),
+		meshtest.Config(mesh.KindVirtualService, "shop", "ingress", &networking.VirtualService{
 			Hosts: []string{reviews}, Gateways: []string{"shop/front"}, Http: to(ratings, ""),
 		}),
 	}
@@ -382,7 +382,7 @@ func TestWhyFailures(t *testing.T) {
 
 // TestWhySidecar names what the Sidecar keeps from a proxy.
 func TestWhySidecar(t *testing.T) {
-	sidecar := meshtest.Config(replica.KindSidecar, "shop", "lean", &networking.Sidecar{
+	sidecar := meshtest.Config(mesh.KindSidecar, "shop", "lean", &networking.Sidecar{
 		Egress: []*networking.IstioEgressListener{{Hosts: []string{"./" + ratings}}},
 	}, from(source("Sidecar", "lean", 9)))
 	p := newPages(t, nil, append(shop(), sidecar)...)

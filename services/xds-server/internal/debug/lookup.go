@@ -11,30 +11,30 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/plan"
-	"fairlead.dev/services/xds-server/internal/replica"
 	"fairlead.dev/services/xds-server/internal/translate/names"
 )
 
-// mesh is the reserved gateway name that means every sidecar.
-const mesh = "mesh"
+// meshGateway is the reserved gateway name that means every sidecar.
+const meshGateway = "mesh"
 
 // lookup says of the questions that a build has asked which have no answer, and of the objects in question which do not count.
 type lookup struct {
-	state  *replica.State
+	state  *mesh.Snapshot
 	key    *class.Key
 	client string
 	root   string
-	used   map[replica.Key]bool
+	used   map[mesh.Key]bool
 	// origins are all that the build has read.
 	origins []input.Origin
 	// host is that of the one virtual host that is asked about; "" means the whole resource.
 	host string
 }
 
-func newLookup(state *replica.State, key *class.Key, origins []input.Origin) *lookup {
+func newLookup(state *mesh.Snapshot, key *class.Key, origins []input.Origin) *lookup {
 	l := &lookup{
-		state: state, key: key, client: key.Namespace, root: state.Mesh().GetRootNamespace(), used: map[replica.Key]bool{}, origins: origins,
+		state: state, key: key, client: key.Namespace, root: state.Mesh().GetRootNamespace(), used: map[mesh.Key]bool{}, origins: origins,
 	}
 	for _, o := range origins {
 		l.used[o.Key] = true
@@ -47,7 +47,7 @@ func (l *lookup) describe(origins []input.Origin) []object {
 	list := []object{}
 	seen := map[string]bool{}
 	for _, o := range origins {
-		if o.Key.Kind != replica.KindEndpointSet {
+		if o.Key.Kind != mesh.KindEndpointSet {
 			list = append(list, describeOrigin(o))
 			continue
 		}
@@ -83,40 +83,40 @@ func plural(n int, noun string) string {
 }
 
 // absent lists the questions without an answer. Those about wildcard hosts are part of those about a host.
-func (l *lookup) absent(topics []replica.Topic) []string {
+func (l *lookup) absent(topics []mesh.Topic) []string {
 	var list []string
 	selected := false
 	for _, t := range topics {
 		missing, where := false, ""
 		switch t.Subject {
-		case replica.SubjectService:
+		case mesh.SubjectService:
 			missing, where = len(l.state.ServicesOf(t.A, l.client)) == 0, l.visible()
-		case replica.SubjectEndpoints:
+		case mesh.SubjectEndpoints:
 			missing = !slices.ContainsFunc(l.state.ServicesOf(t.A, l.client), func(s *configv1.Service) bool {
 				return len(l.state.Endpoints(s, parsePort(t.B))) > 0
 			})
-		case replica.SubjectHostRoutes:
+		case mesh.SubjectHostRoutes:
 			missing, where = t.B != "*" && len(l.state.VirtualServicesOf(l.client, t.A, t.B)) == 0, l.visible()
-		case replica.SubjectDestinationRule:
+		case mesh.SubjectDestinationRule:
 			missing, where = t.A != "*" && !l.ruled(t.A), " in namespaces "+strings.Join(l.ruleNamespaces(t.A), ", ")
-		case replica.SubjectPeerAuthentications:
+		case mesh.SubjectPeerAuthentications:
 			missing = len(l.state.PeerAuthentications(t.A)) == 0
-		case replica.SubjectGateways:
+		case mesh.SubjectGateways:
 			if !selected {
 				selected = true
 				if len(l.state.Gateways(l.key.Labels)) == 0 {
 					list = append(list, "no Gateway that selects the proxy's labels")
 				}
 			}
-		case replica.SubjectWorkload:
+		case mesh.SubjectWorkload:
 			missing = l.state.Workload(t.A, t.B) == nil
-		case replica.SubjectAddress:
+		case mesh.SubjectAddress:
 			missing = len(l.state.WorkloadsAt(t.A)) == 0
-		case replica.SubjectMesh:
+		case mesh.SubjectMesh:
 			missing, where = l.state.MeshSource() == nil, ": all mesh-wide settings are defaults"
-		case replica.SubjectPlace:
+		case mesh.SubjectPlace:
 			missing, where = len(l.state.ServicesAt(l.client, parsePort(t.A), t.B)) == 0, l.visible()
-		case replica.SubjectSuffix:
+		case mesh.SubjectSuffix:
 			missing, where = !l.state.AnyUnder(l.client, t.A), l.visible()
 		}
 		if missing {
@@ -130,14 +130,14 @@ func (l *lookup) visible() string { return ", visible to namespace " + l.client 
 
 // ruled reports whether the build has used a DestinationRule for the host.
 func (l *lookup) ruled(host string) bool {
-	return slices.ContainsFunc(l.rules(l.ruleNamespaces(host), host), func(r *replica.DestinationRule) bool { return l.used[r.Key] })
+	return slices.ContainsFunc(l.rules(l.ruleNamespaces(host), host), func(r *mesh.DestinationRule) bool { return l.used[r.Key] })
 }
 
 // rules lists the DestinationRules of the namespaces that name the host or a wildcard that covers it.
-func (l *lookup) rules(namespaces []string, host string) []*replica.DestinationRule {
-	var found []*replica.DestinationRule
+func (l *lookup) rules(namespaces []string, host string) []*mesh.DestinationRule {
+	var found []*mesh.DestinationRule
 	for _, ns := range namespaces {
-		for h := range replica.Covering(host) {
+		for h := range mesh.Covering(host) {
 			found = append(found, l.state.DestinationRules(ns, h)...)
 		}
 	}
@@ -163,10 +163,10 @@ func (l *lookup) ruleNamespaces(host string) []string {
 const fewHosts = 8
 
 // passedOver lists VirtualServices and DestinationRules that name a host in question and have no part in the resource, with the reason.
-func (l *lookup) passedOver(topics []replica.Topic) []object {
+func (l *lookup) passedOver(topics []mesh.Topic) []object {
 	hosts := 0
 	for _, t := range topics {
-		if t.Subject == replica.SubjectDestinationRule || t.Subject == replica.SubjectHostRoutes {
+		if t.Subject == mesh.SubjectDestinationRule || t.Subject == mesh.SubjectHostRoutes {
 			hosts++
 		}
 	}
@@ -174,7 +174,7 @@ func (l *lookup) passedOver(topics []replica.Topic) []object {
 		return nil
 	}
 	var list []object
-	seen := map[replica.Key]bool{}
+	seen := map[mesh.Key]bool{}
 	add := func(o input.Origin, reason string) {
 		if l.used[o.Key] || seen[o.Key] {
 			return
@@ -186,15 +186,15 @@ func (l *lookup) passedOver(topics []replica.Topic) []object {
 	}
 	for _, t := range topics {
 		switch {
-		case t.Subject == replica.SubjectService && l.key.Sidecar != "":
+		case t.Subject == mesh.SubjectService && l.key.Sidecar != "":
 			for _, svc := range l.state.ServicesOf(t.A, l.client) {
-				add(input.Origin{Key: replica.ServiceKey(svc), Source: svc.GetSource()}, "the Sidecar "+l.key.Sidecar+" does not import it, or another one of its name goes before it")
+				add(input.Origin{Key: mesh.ServiceKey(svc), Source: svc.GetSource()}, "the Sidecar "+l.key.Sidecar+" does not import it, or another one of its name goes before it")
 			}
-		case t.Subject == replica.SubjectDestinationRule && t.A != "*":
-			for _, rule := range l.rules(l.namespaces(replica.KindDestinationRule), t.A) {
+		case t.Subject == mesh.SubjectDestinationRule && t.A != "*":
+			for _, rule := range l.rules(l.namespaces(mesh.KindDestinationRule), t.A) {
 				add(input.Origin{Key: rule.Key, Source: rule.Source}, l.unruly(t.A, rule))
 			}
-		case t.Subject == replica.SubjectHostRoutes && t.B != "*":
+		case t.Subject == mesh.SubjectHostRoutes && t.B != "*":
 			found := l.state.VirtualServicesOf(l.client, t.A, t.B)
 			imported := input.NewView(l.key, l.state).Reader().VirtualServicesOf(t.A, t.B)
 			for i, vs := range found {
@@ -204,15 +204,15 @@ func (l *lookup) passedOver(topics []replica.Topic) []object {
 				}
 				add(input.Origin{Key: vs.Key, Source: vs.Source}, reason)
 			}
-			for _, ns := range l.namespaces(replica.KindVirtualService) {
+			for _, ns := range l.namespaces(mesh.KindVirtualService) {
 				for _, vs := range l.state.VirtualServicesOf(ns, t.A, t.B) {
 					add(input.Origin{Key: vs.Key, Source: vs.Source}, l.hidden(vs.ExportedTo))
 				}
 			}
-			if t.A != mesh {
+			if t.A != meshGateway {
 				continue
 			}
-			for _, gateway := range l.keys(replica.KindGateway) {
+			for _, gateway := range l.keys(mesh.KindGateway) {
 				for _, vs := range l.state.VirtualServicesOf(l.client, gateway, t.B) {
 					if slices.Contains(vs.Spec.GetHosts(), "*") {
 						continue // about whatever comes in there
@@ -220,7 +220,7 @@ func (l *lookup) passedOver(topics []replica.Topic) []object {
 					add(input.Origin{Key: vs.Key, Source: vs.Source}, "it is bound to gateway "+gateway+" and not to mesh")
 				}
 			}
-		case t.Subject == replica.SubjectGatewayRoutes && t.B != mesh:
+		case t.Subject == mesh.SubjectGatewayRoutes && t.B != meshGateway:
 			found := l.state.VirtualServices(l.client, t.B)
 			for i, vs := range found {
 				if l.host == "" || slices.Contains(vs.Spec.GetHosts(), l.host) {
@@ -233,7 +233,7 @@ func (l *lookup) passedOver(topics []replica.Topic) []object {
 }
 
 // untaken says why a VirtualService for a host does not count for sidecars; before are those that are asked first.
-func (l *lookup) untaken(vs *replica.VirtualService, before []*replica.VirtualService, host string) string {
+func (l *lookup) untaken(vs *mesh.VirtualService, before []*mesh.VirtualService, host string) string {
 	for _, other := range before {
 		switch {
 		case !l.used[other.Key]:
@@ -247,7 +247,7 @@ func (l *lookup) untaken(vs *replica.VirtualService, before []*replica.VirtualSe
 }
 
 // unjoined says why a VirtualService of a gateway has no part in its routes; before are the older ones.
-func (l *lookup) unjoined(vs *replica.VirtualService, before []*replica.VirtualService) string {
+func (l *lookup) unjoined(vs *mesh.VirtualService, before []*mesh.VirtualService) string {
 	for _, other := range before {
 		if l.used[other.Key] && slices.ContainsFunc(other.Spec.GetHosts(), func(h string) bool { return slices.Contains(vs.Spec.GetHosts(), h) }) {
 			return "VirtualService " + other.Key.Namespace + "/" + other.Key.Name + " is older, and of several routes for a host that match everything the oldest counts"
@@ -261,7 +261,7 @@ func (l *lookup) hidden(exportedTo []string) string {
 }
 
 // unruly says why a DestinationRule for the host does not count.
-func (l *lookup) unruly(host string, rule *replica.DestinationRule) string {
+func (l *lookup) unruly(host string, rule *mesh.DestinationRule) string {
 	namespaces := l.ruleNamespaces(host)
 	selector := rule.Spec.GetWorkloadSelector().GetMatchLabels()
 	switch {
@@ -269,9 +269,9 @@ func (l *lookup) unruly(host string, rule *replica.DestinationRule) string {
 		return "rules for this host are looked up in namespaces " + strings.Join(namespaces, ", ")
 	case !rule.Visible(l.client):
 		return l.hidden(rule.ExportedTo)
-	case len(selector) > 0 && (rule.Key.Namespace != l.client || !replica.Matches(selector, l.key.Labels)):
+	case len(selector) > 0 && (rule.Key.Namespace != l.client || !mesh.Matches(selector, l.key.Labels)):
 		return "its workload selector does not select the proxy"
-	case slices.ContainsFunc(l.state.DestinationRules(rule.Key.Namespace, rule.Spec.GetHost()), func(o *replica.DestinationRule) bool { return l.used[o.Key] }):
+	case slices.ContainsFunc(l.state.DestinationRules(rule.Key.Namespace, rule.Spec.GetHost()), func(o *mesh.DestinationRule) bool { return l.used[o.Key] }):
 		return "older rules for the host have a trafficPolicy and all of its subsets already"
 	default:
 		return "a rule for a more specific host, or of a namespace that goes before, is there"
@@ -304,7 +304,7 @@ func (l *lookup) namespaces(kind string) []string {
 }
 
 // narrow leaves what concerns one virtual host of a route configuration.
-func (l *lookup) narrow(origins []input.Origin, topics []replica.Topic, vh *route.VirtualHost) ([]input.Origin, []replica.Topic) {
+func (l *lookup) narrow(origins []input.Origin, topics []mesh.Topic, vh *route.VirtualHost) ([]input.Origin, []mesh.Topic) {
 	host, _, _ := names.ParseSniffedRoute(vh.GetName())
 	hosts := map[string]bool{host: true}
 	for _, cluster := range clusters(vh) {
@@ -315,7 +315,7 @@ func (l *lookup) narrow(origins []input.Origin, topics []replica.Topic, vh *rout
 	l.host = host
 	concerned := routedBy(vh)
 	for _, o := range l.origins {
-		if o.Key.Kind == replica.KindVirtualService && !concerned[o.Key] {
+		if o.Key.Kind == mesh.KindVirtualService && !concerned[o.Key] {
 			delete(l.used, o.Key) // it has a part in other virtual hosts of the table
 		}
 	}
@@ -326,27 +326,27 @@ func (l *lookup) narrow(origins []input.Origin, topics []replica.Topic, vh *rout
 	}
 	origins = slices.DeleteFunc(slices.Clone(origins), func(o input.Origin) bool {
 		switch o.Key.Kind {
-		case replica.KindService:
+		case mesh.KindService:
 			name, _, _ := strings.Cut(o.Key.Name, "/")
 			return !hosts[name]
-		case replica.KindEndpointSet:
+		case mesh.KindEndpointSet:
 			name, _, _ := strings.Cut(o.Key.Name, ":")
 			return !hosts[name]
-		case replica.KindVirtualService, replica.KindDestinationRule:
+		case mesh.KindVirtualService, mesh.KindDestinationRule:
 			return !concerned[o.Key]
 		}
 		return false
 	})
-	topics = slices.DeleteFunc(slices.Clone(topics), func(t replica.Topic) bool {
+	topics = slices.DeleteFunc(slices.Clone(topics), func(t mesh.Topic) bool {
 		switch t.Subject {
-		case replica.SubjectService, replica.SubjectDestinationRule, replica.SubjectEndpoints:
+		case mesh.SubjectService, mesh.SubjectDestinationRule, mesh.SubjectEndpoints:
 			return !hosts[t.A]
-		case replica.SubjectHostRoutes:
+		case mesh.SubjectHostRoutes:
 			return t.B != host
-		case replica.SubjectServices:
+		case mesh.SubjectServices:
 			return true
-		case replica.SubjectGatewayRoutes:
-			return t.B == mesh
+		case mesh.SubjectGatewayRoutes:
+			return t.B == meshGateway
 		}
 		return false
 	})
@@ -355,12 +355,12 @@ func (l *lookup) narrow(origins []input.Origin, topics []replica.Topic, vh *rout
 
 // routedBy lists the VirtualServices that a virtual host's routes were made from, which the routes' metadata names:
 // "/apis/networking.istio.io/v1/namespaces/<namespace>/virtual-service/<name>".
-func routedBy(vh *route.VirtualHost) map[replica.Key]bool {
-	keys := map[replica.Key]bool{}
+func routedBy(vh *route.VirtualHost) map[mesh.Key]bool {
+	keys := map[mesh.Key]bool{}
 	for _, r := range vh.GetRoutes() {
 		parts := strings.Split(r.GetMetadata().GetFilterMetadata()["istio"].GetFields()["config"].GetStringValue(), "/")
 		if len(parts) == 8 && parts[6] == "virtual-service" {
-			keys[replica.Key{Kind: replica.KindVirtualService, Namespace: parts[5], Name: parts[7]}] = true
+			keys[mesh.Key{Kind: mesh.KindVirtualService, Namespace: parts[5], Name: parts[7]}] = true
 		}
 	}
 	return keys

@@ -9,8 +9,8 @@ import (
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/class"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
-	"fairlead.dev/services/xds-server/internal/replica"
 )
 
 // shadowed is shop with younger objects that older ones leave without an effect, for reviews; one of them routes ratings as well.
@@ -26,10 +26,10 @@ func shadowed() []*configv1.Resource {
 	rule := meshtest.DestinationRule(reviews, time.Minute)
 	rule.Subsets = []*networking.Subset{{Name: "v1"}}
 	return append(shop(),
-		meshtest.Config(replica.KindVirtualService, "shop", "younger", to(reviews, ratings), meshtest.Aged(time.Hour)),
-		meshtest.Config(replica.KindVirtualService, "shop", "opaque", opaque, meshtest.Aged(time.Hour)),
-		meshtest.Config(replica.KindVirtualService, "shop", "wide", to("*.shop.svc.cluster.local"), meshtest.Aged(time.Hour)),
-		meshtest.Config(replica.KindDestinationRule, "shop", "younger", rule, meshtest.Aged(2*time.Hour)),
+		meshtest.Config(mesh.KindVirtualService, "shop", "younger", to(reviews, ratings), meshtest.Aged(time.Hour)),
+		meshtest.Config(mesh.KindVirtualService, "shop", "opaque", opaque, meshtest.Aged(time.Hour)),
+		meshtest.Config(mesh.KindVirtualService, "shop", "wide", to("*.shop.svc.cluster.local"), meshtest.Aged(time.Hour)),
+		meshtest.Config(mesh.KindDestinationRule, "shop", "younger", rule, meshtest.Aged(2*time.Hour)),
 	)
 }
 
@@ -85,13 +85,13 @@ func TestWhyShadowedAtGateway(t *testing.T) {
 	elsewhere := to(nil)
 	elsewhere.Hosts = []string{"b.example.org"}
 	p := newPages(t, func(k *class.Key) { k.Type = class.Router }, append(shop(),
-		meshtest.Config(replica.KindGateway, "shop", "edge", &networking.Gateway{Servers: []*networking.Server{{
+		meshtest.Config(mesh.KindGateway, "shop", "edge", &networking.Gateway{Servers: []*networking.Server{{
 			Port: &networking.Port{Number: 80, Name: "http", Protocol: "HTTP"}, Hosts: []string{"*.example.com"},
 		}}}),
-		meshtest.Config(replica.KindVirtualService, "shop", "first", to(nil)),
-		meshtest.Config(replica.KindVirtualService, "shop", "second", to(nil), meshtest.Aged(time.Hour)),
-		meshtest.Config(replica.KindVirtualService, "shop", "third", to(&networking.StringMatch{MatchType: &networking.StringMatch_Prefix{Prefix: "/b"}}), meshtest.Aged(2*time.Hour)),
-		meshtest.Config(replica.KindVirtualService, "shop", "elsewhere", elsewhere),
+		meshtest.Config(mesh.KindVirtualService, "shop", "first", to(nil)),
+		meshtest.Config(mesh.KindVirtualService, "shop", "second", to(nil), meshtest.Aged(time.Hour)),
+		meshtest.Config(mesh.KindVirtualService, "shop", "third", to(&networking.StringMatch{MatchType: &networking.StringMatch_Prefix{Prefix: "/b"}}), meshtest.Aged(2*time.Hour)),
+		meshtest.Config(mesh.KindVirtualService, "shop", "elsewhere", elsewhere),
 	)...)
 	a := p.why("http.80", "routes")
 	for _, id := range []string{"VirtualService shop/first", "VirtualService shop/third"} {

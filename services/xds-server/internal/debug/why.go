@@ -10,8 +10,8 @@ import (
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/plan"
-	"fairlead.dev/services/xds-server/internal/replica"
 )
 
 // object is an object of the mesh that has, or might have had, a part in a resource.
@@ -132,7 +132,7 @@ func (d *pages) explain(p *configv1.ProxyStatus, c *plan.Class, m match) (*expla
 	}
 	if w := state.Workload(p.GetNamespace(), p.GetWorkload()); w != nil {
 		o := describeOrigin(input.Origin{
-			Key: replica.Key{Kind: replica.KindWorkload, Namespace: w.GetNamespace(), Name: w.GetName()}, Source: w.GetSource(),
+			Key: mesh.Key{Kind: mesh.KindWorkload, Namespace: w.GetNamespace(), Name: w.GetName()}, Source: w.GetSource(),
 		})
 		e.Workload = &o
 	}
@@ -158,7 +158,7 @@ func describeOrigin(o input.Origin) object {
 		Kind: s.GetKind(), Namespace: s.GetNamespace(), Name: s.GetName(), Source: s.GetSource(), Generation: s.GetGeneration(),
 		Location: s.GetLocation(),
 	}
-	if o.Key.Kind == replica.KindService {
+	if o.Key.Kind == mesh.KindService {
 		out.Detail = o.Key.Name
 	}
 	return out

@@ -35,9 +35,9 @@ import (
 	ndsv1 "fairlead.dev/proto/istio/networking/nds/v1"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/plan"
 	"fairlead.dev/services/xds-server/internal/proxytest"
-	"fairlead.dev/services/xds-server/internal/replica"
 	"fairlead.dev/services/xds-server/internal/serve"
 	"fairlead.dev/services/xds-server/internal/store"
 	"fairlead.dev/services/xds-server/internal/translate"
@@ -68,7 +68,7 @@ type server struct {
 	ads      *serve.Server
 	address  string
 	conn     *grpc.ClientConn
-	state    *replica.State
+	state    *mesh.Snapshot
 	sequence uint64
 	shut     func()
 }
@@ -80,7 +80,7 @@ func start(t *testing.T) *server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &server{t: t, state: replica.Empty()}
+	s := &server{t: t, state: mesh.Empty()}
 	// The order of types is tested elsewhere; here nothing may wait for it for long.
 	s.ads, err = serve.New(serve.Config{Engine: engine, Log: log, Registerer: registry, Instance: "test", OrderTimeout: 200 * time.Millisecond})
 	if err != nil {
@@ -189,7 +189,7 @@ type failer interface {
 }
 
 // scratch builds what a proxy should hold without an engine, a class that lived before, or anything recorded.
-func scratch(t failer, p *proxytest.Proxy, state *replica.State, demands map[string][]string) map[string]map[string]string {
+func scratch(t failer, p *proxytest.Proxy, state *mesh.Snapshot, demands map[string][]string) map[string]map[string]string {
 	parsed, err := class.ParseNode(p.Node)
 	if err != nil {
 		t.Fatal(err)
@@ -307,7 +307,7 @@ func calm(t *testing.T, proxies []*proxytest.Proxy, servers []*server) {
 	t.Cleanup(fresh.shut)
 	fresh.sequence = servers[0].sequence
 	fresh.state = servers[0].state
-	fresh.ads.Apply(fresh.state, &replica.Change{Topics: replica.Topics{}})
+	fresh.ads.Apply(fresh.state, &mesh.Change{Topics: mesh.Topics{}})
 	for _, p := range proxies {
 		p.CalmDown()
 		p.Connect(t, fresh.conn)
@@ -315,7 +315,7 @@ func calm(t *testing.T, proxies []*proxytest.Proxy, servers []*server) {
 }
 
 // agree waits until every proxy holds what it should.
-func agree(rt failer, proxies []*proxytest.Proxy, state *replica.State) {
+func agree(rt failer, proxies []*proxytest.Proxy, state *mesh.Snapshot) {
 	for _, p := range proxies {
 		want := scratch(rt, p, state, p.Demands())
 		deadline := time.Now().Add(patience)
@@ -335,7 +335,7 @@ func agree(rt failer, proxies []*proxytest.Proxy, state *replica.State) {
 
 // followed adds to what an on-demand proxy should hold the clusters that virtual hosts of its mirrored to at some time: they are given unasked, and
 // stay. What they are made of must be right all the same.
-func followed(t failer, p *proxytest.Proxy, state *replica.State, want, got map[string]map[string]string) {
+func followed(t failer, p *proxytest.Proxy, state *mesh.Snapshot, want, got map[string]map[string]string) {
 	if len(p.Demands()) == 0 {
 		return
 	}

@@ -11,8 +11,8 @@ import (
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/class"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/proxytest"
-	"fairlead.dev/services/xds-server/internal/replica"
 )
 
 // TestNamespacesDoNotLeak gives a namespace objects that it exports to nobody, of every kind and with any fields, and its own proxies; and services
@@ -42,7 +42,7 @@ func TestNamespacesDoNotLeak(t *testing.T) {
 		server := start(t)
 		defer server.shut()
 		server.apply(slices.Collect(maps.Values(all)), nil)
-		want, err := replica.FromResources(slices.Collect(maps.Values(open)))
+		want, err := mesh.FromResources(slices.Collect(maps.Values(open)))
 		if err != nil {
 			rt.Fatal(err)
 		}

@@ -14,9 +14,9 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/envoytest"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
 	"fairlead.dev/services/xds-server/internal/proxytest"
-	"fairlead.dev/services/xds-server/internal/replica"
 )
 
 // envoyHistories of at least so many edits are seen by each of the real Envoys.
@@ -67,7 +67,7 @@ func all(*configv1.ResourceKey) bool { return true }
 
 // permanentPorts leaves out Sidecars that can hide the permanent services.
 func permanentPorts(k *configv1.ResourceKey) bool {
-	return k.GetKind() != replica.KindSidecar || k.GetNamespace() == "y"
+	return k.GetKind() != mesh.KindSidecar || k.GetNamespace() == "y"
 }
 
 // TestRealEnvoyAgrees sends the edits through real Envoys, by delta, by the state of the world and on demand. Between edits their streams

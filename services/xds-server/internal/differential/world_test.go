@@ -15,8 +15,8 @@ import (
 
 	"fairlead.dev/pkg/testkit/protorand"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
-	"fairlead.dev/services/xds-server/internal/replica"
 )
 
 // A small world, so that edits meet each other: every name is drawn from few.
@@ -70,9 +70,9 @@ func object(t *rapid.T, ns string, to []string) *configv1.Resource {
 		r.GetEndpointSet().Endpoints[1].Network = rapid.SampledFrom(networks).Draw(t, "network")
 		return forAudience(r)
 	case 7, 8:
-		return meshtest.Config(replica.KindDestinationRule, ns, name, destinationRule(host, n), meshtest.ExportedTo(to...))
+		return meshtest.Config(mesh.KindDestinationRule, ns, name, destinationRule(host, n), meshtest.ExportedTo(to...))
 	case 9, 10:
-		return meshtest.Config(replica.KindVirtualService, ns, name, virtualService(t, host, n), meshtest.ExportedTo(to...), meshtest.Aged(time.Duration(n)))
+		return meshtest.Config(mesh.KindVirtualService, ns, name, virtualService(t, host, n), meshtest.ExportedTo(to...), meshtest.Aged(time.Duration(n)))
 	case 11:
 		s := &networking.Sidecar{Egress: []*networking.IstioEgressListener{{
 			Hosts: rapid.SampledFrom([][]string{{"./*"}, {"*/*"}, {"x/*", "istio-system/*"}, {"~/*"}}).Draw(t, "egress"),
@@ -80,7 +80,7 @@ func object(t *rapid.T, ns string, to []string) *configv1.Resource {
 		if n == 1 {
 			s.WorkloadSelector = &networking.WorkloadSelector{Labels: map[string]string{"app": "d"}}
 		}
-		return meshtest.Config(replica.KindSidecar, ns, "s", s)
+		return meshtest.Config(mesh.KindSidecar, ns, "s", s)
 	case 12:
 		return meshtest.PeerAuthentication(ns, name, []string{"STRICT", "PERMISSIVE", "DISABLE"}[n-1])
 	case 13:
@@ -101,11 +101,11 @@ var kinds = []struct {
 	name string
 	spec func() proto.Message
 }{
-	{replica.KindVirtualService, func() proto.Message { return &networking.VirtualService{} }},
-	{replica.KindDestinationRule, func() proto.Message { return &networking.DestinationRule{} }},
-	{replica.KindSidecar, func() proto.Message { return &networking.Sidecar{} }},
-	{replica.KindPeerAuthentication, func() proto.Message { return &security.PeerAuthentication{} }},
-	{replica.KindGateway, func() proto.Message { return &networking.Gateway{} }},
+	{mesh.KindVirtualService, func() proto.Message { return &networking.VirtualService{} }},
+	{mesh.KindDestinationRule, func() proto.Message { return &networking.DestinationRule{} }},
+	{mesh.KindSidecar, func() proto.Message { return &networking.Sidecar{} }},
+	{mesh.KindPeerAuthentication, func() proto.Message { return &security.PeerAuthentication{} }},
+	{mesh.KindGateway, func() proto.Message { return &networking.Gateway{} }},
 }
 
 // anything is an object with any fields of the API that validation lets pass.

@@ -2,14 +2,14 @@ package input
 
 import (
 	"fairlead.dev/services/xds-server/internal/credential"
-	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/mesh"
 )
 
 // kindSecret is the kind of the objects that credentials are read from.
 const kindSecret = "Secret"
 
 // Identity returns the verified SPIFFE URI of a workload that may have credentials, "" for all others. A result that was made from it is not shared between workloads.
-func (r *Reader) Identity() string { return r.only(ForWorkload).Identity }
+func (r *Reader) Identity() string { return r.only(WorkloadScope).Identity }
 
 // Credential returns the credential of a name in the namespace of the class's identity, nil if there is none; known is false while that has
 // yet to be learnt. To have read it is what makes it be asked for. Without an identity nothing is, and there is none.
@@ -18,7 +18,7 @@ func (r *Reader) Credential(name string) (c *credential.Credential, known bool) 
 	if ref.Identity == "" {
 		return nil, true
 	}
-	r.record(replica.CredentialTopic(ref))
+	r.record(mesh.CredentialTopic(ref))
 	if c, known = r.view.state.Credentials().Get(ref); c != nil {
 		r.trace.credential(ref)
 	}
@@ -28,14 +28,14 @@ func (r *Reader) Credential(name string) (c *credential.Credential, known bool) 
 // UsesCredential reports whether a DestinationRule that the client sees, and that selects nobody in particular, has the
 // credentialName, which is given without its scheme.
 func (r *Reader) UsesCredential(name string) bool {
-	r.only(ForNamespace)
-	r.record(replica.CredentialUseTopics(r.client(), name)...)
+	r.only(NamespaceScope)
+	r.record(mesh.CredentialUseTopics(r.client(), name)...)
 	return r.view.state.UsesCredential(r.client(), name)
 }
 
 // SelectsCredential reports whether a DestinationRule of the client's namespace selects the workload, and has the credentialName, which is
 // given without its scheme.
 func (r *Reader) SelectsCredential(name string) bool {
-	r.record(replica.SelectsCredentialTopic(r.client()))
+	r.record(mesh.SelectsCredentialTopic(r.client()))
 	return r.view.state.SelectsCredential(r.client(), r.Labels(), name)
 }

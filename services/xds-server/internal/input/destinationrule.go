@@ -6,25 +6,25 @@ import (
 	"google.golang.org/protobuf/proto"
 	networking "istio.io/api/networking/v1alpha3"
 
-	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/mesh"
 )
 
 // DestinationRule returns the rule that applies to a hostname for this class, nil if none does. It is looked up in the client's
 // namespace, then the service's, then the root namespace, as Istio does; within one an exact host beats a wildcard and a longer wildcard
 // a shorter one. Rules of one namespace for one host are merged: the oldest gives the traffic policy, each adds the subsets whose names
 // are new. A rule with a workload selector counts only where it selects the class, in its own namespace, and beats one without.
-func (r *Reader) DestinationRule(hostname string) *replica.DestinationRule {
+func (r *Reader) DestinationRule(hostname string) *mesh.DestinationRule {
 	return r.destinationRule(hostname, r.selected)
 }
 
 // InboundDestinationRule is DestinationRule for connections that the class accepts for the hostname: rules with a workload selector are
 // about what the selected workloads call, and do not count.
-func (r *Reader) InboundDestinationRule(hostname string) *replica.DestinationRule {
-	return r.destinationRule(hostname, func(*replica.DestinationRule) bool { return false })
+func (r *Reader) InboundDestinationRule(hostname string) *mesh.DestinationRule {
+	return r.destinationRule(hostname, func(*mesh.DestinationRule) bool { return false })
 }
 
-func (r *Reader) destinationRule(hostname string, selected func(*replica.DestinationRule) bool) *replica.DestinationRule {
-	r.record(replica.DestinationRulesTopics(hostname)...)
+func (r *Reader) destinationRule(hostname string, selected func(*mesh.DestinationRule) bool) *mesh.DestinationRule {
+	r.record(mesh.DestinationRulesTopics(hostname)...)
 	client, root := r.client(), r.Mesh().GetRootNamespace()
 	var owner string
 	if svc := r.Service(hostname); svc != nil {
@@ -47,14 +47,14 @@ func (r *Reader) destinationRule(hostname string, selected func(*replica.Destina
 }
 
 // selected reports whether a rule's workload selector selects the class.
-func (r *Reader) selected(rule *replica.DestinationRule) bool {
-	return rule.Key.Namespace == r.client() && replica.Matches(rule.Spec.GetWorkloadSelector().GetMatchLabels(), r.Labels())
+func (r *Reader) selected(rule *mesh.DestinationRule) bool {
+	return rule.Key.Namespace == r.client() && mesh.Matches(rule.Spec.GetWorkloadSelector().GetMatchLabels(), r.Labels())
 }
 
 // ruleIn returns the rule of one namespace that applies to the hostname.
-func (r *Reader) ruleIn(namespace, hostname string, selected func(*replica.DestinationRule) bool) *replica.DestinationRule {
-	for host := range replica.Covering(hostname) {
-		var chosen, general []*replica.DestinationRule
+func (r *Reader) ruleIn(namespace, hostname string, selected func(*mesh.DestinationRule) bool) *mesh.DestinationRule {
+	for host := range mesh.Covering(hostname) {
+		var chosen, general []*mesh.DestinationRule
 		for _, rule := range r.view.state.DestinationRules(namespace, host) {
 			switch {
 			case !rule.Visible(r.client()):
@@ -77,7 +77,7 @@ func (r *Reader) ruleIn(namespace, hostname string, selected func(*replica.Desti
 }
 
 // mergeRules joins rules for one host, oldest first. It also returns those that have a part in the result.
-func mergeRules(rules []*replica.DestinationRule) (*replica.DestinationRule, []*replica.DestinationRule) {
+func mergeRules(rules []*mesh.DestinationRule) (*mesh.DestinationRule, []*mesh.DestinationRule) {
 	if len(rules) == 1 {
 		return rules[0], rules
 	}

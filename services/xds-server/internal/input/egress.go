@@ -8,7 +8,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
-	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/mesh"
 )
 
 // egress says which services of which namespaces a client may address: those that one of the rules admits.
@@ -102,11 +102,11 @@ func (e egress) all() bool {
 }
 
 // virtualServices keeps those that have at least one host in common with what is admitted in their namespace.
-func (e egress) virtualServices(found []*replica.VirtualService) []*replica.VirtualService {
+func (e egress) virtualServices(found []*mesh.VirtualService) []*mesh.VirtualService {
 	if e.all() {
 		return found
 	}
-	var kept []*replica.VirtualService
+	var kept []*mesh.VirtualService
 	for _, vs := range found {
 		if slices.ContainsFunc(vs.Spec.GetHosts(), func(h string) bool { return e.admits(vs.Key.Namespace, h, overlap) }) {
 			kept = append(kept, vs)
@@ -133,7 +133,7 @@ func (r *Reader) imports(e egress, svc *configv1.Service) bool {
 	if e.all() {
 		return false
 	}
-	r.record(replica.VirtualServicesToTopic(svc.GetHostname()))
+	r.record(mesh.VirtualServicesToTopic(svc.GetHostname()))
 	found := r.view.state.VirtualServicesTo(r.client(), svc.GetHostname())
 	return slices.ContainsFunc(e, func(one rules) bool {
 		return len(egress{one}.virtualServices(found)) > 0 && !named(one.excluded, svc.GetNamespace(), svc.GetHostname(), covers)
@@ -154,7 +154,7 @@ func (r *Reader) EgressListeners() []*networking.IstioEgressListener {
 	}
 	root := r.Mesh().GetRootNamespace()
 	if len(own.Spec.GetEgress()) == 0 {
-		r.record(replica.SidecarTopics(own.Key.Namespace, root)...)
+		r.record(mesh.SidecarTopics(own.Key.Namespace, root)...)
 	}
 	found, from := r.view.state.EgressListeners(own, root)
 	if from != own {

@@ -7,8 +7,8 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
-	"fairlead.dev/services/xds-server/internal/replica"
 )
 
 // TestDestinationsOfAdmittedVirtualServices: what a Sidecar holds back is reached where a VirtualService that it admits sends there.
@@ -19,7 +19,7 @@ func TestDestinationsOfAdmittedVirtualServices(t *testing.T) {
 			spec.Http[0].Route = append(spec.Http[0].Route, &networking.HTTPRouteDestination{Destination: &networking.Destination{Host: d}})
 		}
 		spec.Http[0].Mirror = &networking.Destination{Host: "copies"}
-		return meshtest.Config(replica.KindVirtualService, namespace, name, spec)
+		return meshtest.Config(mesh.KindVirtualService, namespace, name, spec)
 	}
 	resources := []*configv1.Resource{
 		meshtest.Service("client", "own", 80), meshtest.Service("server", "far", 80), meshtest.Service("server", "copies", 80), meshtest.Service("server", "other", 80),
@@ -65,7 +65,7 @@ func TestDestinationsOfAdmittedVirtualServices(t *testing.T) {
 // TestImportedServicesHavePorts: a port that only an imported service has gets its listener.
 func TestImportedServicesHavePorts(t *testing.T) {
 	far := meshtest.Service("server", "far", 81)
-	vs := meshtest.Config(replica.KindVirtualService, "client", "vs", &networking.VirtualService{
+	vs := meshtest.Config(mesh.KindVirtualService, "client", "vs", &networking.VirtualService{
 		Hosts: []string{"own"}, Gateways: []string{"mesh"},
 		Tcp: []*networking.TCPRoute{{Route: []*networking.RouteDestination{{Destination: &networking.Destination{Host: "far"}}}}},
 	})

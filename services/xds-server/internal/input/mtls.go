@@ -7,7 +7,7 @@ import (
 	security "istio.io/api/security/v1beta1"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
-	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/mesh"
 )
 
 // MTLSMode says what the class's own side accepts on a port.
@@ -44,7 +44,7 @@ func (r *Reader) AutoMTLS(svc *configv1.Service) bool {
 // InboundMTLS returns the mode on one of the workload's ports. The port's own mode of the workload's PeerAuthentication wins, then that
 // object's mode, the namespace's, the root namespace's; of several of one rank the oldest counts. UNSET inherits.
 func (r *Reader) InboundMTLS(targetPort uint32) MTLSMode {
-	topic := replica.Topic{Subject: subjectInboundMTLS, A: strconv.FormatUint(uint64(targetPort), 10)}
+	topic := mesh.Topic{Subject: subjectInboundMTLS, A: strconv.FormatUint(uint64(targetPort), 10)}
 	return derive(r, topic, func(r *Reader) MTLSMode { return r.inboundMTLS(targetPort) }, identical)
 }
 
@@ -101,8 +101,8 @@ func (r *Reader) PeerMTLS(namespaceName string, labels map[string]string, port u
 }
 
 // peerAuthentications returns the oldest object of the namespace that selects the labels, and the oldest without a selector.
-func (r *Reader) peerAuthentications(namespace string, labels map[string]string) (selected, general *replica.PeerAuthentication) {
-	r.record(replica.PeerAuthenticationsTopic(namespace))
+func (r *Reader) peerAuthentications(namespace string, labels map[string]string) (selected, general *mesh.PeerAuthentication) {
+	r.record(mesh.PeerAuthenticationsTopic(namespace))
 	for _, pa := range r.view.state.PeerAuthentications(namespace) {
 		selector := pa.Spec.GetSelector().GetMatchLabels()
 		switch {
@@ -111,7 +111,7 @@ func (r *Reader) peerAuthentications(namespace string, labels map[string]string)
 				general = pa
 				traceOne(r.trace, pa)
 			}
-		case selected == nil && replica.Matches(selector, labels):
+		case selected == nil && mesh.Matches(selector, labels):
 			selected = pa
 			traceOne(r.trace, pa)
 		}

@@ -8,8 +8,8 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
-	"fairlead.dev/services/xds-server/internal/replica"
 )
 
 // TestSpeaks: only services that the class may address count, not those that another of their name hides.
@@ -63,7 +63,7 @@ func TestOpaqueRoutes(t *testing.T) {
 	route := func(name string, change func(*networking.VirtualService)) *configv1.Resource {
 		vs := &networking.VirtualService{Hosts: []string{name}}
 		change(vs)
-		return meshtest.Config(replica.KindVirtualService, "client", name, vs)
+		return meshtest.Config(mesh.KindVirtualService, "client", name, vs)
 	}
 	r := client(t,
 		route("http", func(vs *networking.VirtualService) { vs.Http = []*networking.HTTPRoute{{}} }),

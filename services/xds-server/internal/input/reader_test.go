@@ -15,8 +15,8 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
-	"fairlead.dev/services/xds-server/internal/replica"
 )
 
 // client is a sidecar of namespace "client" with labels app=c.
@@ -37,7 +37,7 @@ func sidecar(namespace, name string, selector map[string]string, hosts ...string
 	if selector != nil {
 		s.WorkloadSelector = &networking.WorkloadSelector{Labels: selector}
 	}
-	return meshtest.Config(replica.KindSidecar, namespace, name, s)
+	return meshtest.Config(mesh.KindSidecar, namespace, name, s)
 }
 
 func hostnames(services []*configv1.Service) []string {
@@ -182,7 +182,7 @@ func rule(namespace, name, host string, change ...func(*networking.DestinationRu
 	for _, f := range change {
 		f(r)
 	}
-	return meshtest.Config(replica.KindDestinationRule, namespace, name, r)
+	return meshtest.Config(mesh.KindDestinationRule, namespace, name, r)
 }
 
 func selecting(app string) func(*networking.DestinationRule) {
@@ -238,7 +238,7 @@ func TestDestinationRule(t *testing.T) {
 		}
 	})
 	t.Run("not exported", func(t *testing.T) {
-		r := meshtest.Config(replica.KindDestinationRule, "server", "r", &networking.DestinationRule{Host: host}, meshtest.ExportedTo("server"))
+		r := meshtest.Config(mesh.KindDestinationRule, "server", "r", &networking.DestinationRule{Host: host}, meshtest.ExportedTo("server"))
 		if got := client(t, r, service).DestinationRule(host); got != nil {
 			t.Errorf("got %s", got.Key)
 		}
@@ -288,10 +288,10 @@ func TestInboundMTLS(t *testing.T) {
 }
 
 func virtualService(namespace, name string, age time.Duration, gateways []string, hosts ...string) *configv1.Resource {
-	return meshtest.Config(replica.KindVirtualService, namespace, name, &networking.VirtualService{Hosts: hosts, Gateways: gateways}, meshtest.Aged(age))
+	return meshtest.Config(mesh.KindVirtualService, namespace, name, &networking.VirtualService{Hosts: hosts, Gateways: gateways}, meshtest.Aged(age))
 }
 
-func names(found []*replica.VirtualService) []string {
+func names(found []*mesh.VirtualService) []string {
 	var names []string
 	for _, v := range found {
 		names = append(names, v.Key.Namespace+"/"+v.Key.Name)
@@ -303,7 +303,7 @@ func TestVirtualServices(t *testing.T) {
 	resources := []*configv1.Resource{
 		virtualService("b", "young", time.Hour, nil, "x.example.com"), virtualService("a", "old", -time.Hour, []string{"mesh", "a/gw"}, "*.example.com"),
 		virtualService("a", "edge", 0, []string{"gw"}, "x.example.com"),
-		meshtest.Config(replica.KindVirtualService, "b", "hidden", &networking.VirtualService{Hosts: []string{"x.example.com"}}, meshtest.ExportedTo("b")),
+		meshtest.Config(mesh.KindVirtualService, "b", "hidden", &networking.VirtualService{Hosts: []string{"x.example.com"}}, meshtest.ExportedTo("b")),
 	}
 	r := client(t, resources...)
 	for name, tc := range map[string]struct{ got, want []string }{
@@ -324,7 +324,7 @@ func TestVirtualServices(t *testing.T) {
 
 func TestGateways(t *testing.T) {
 	gw := func(namespace, name string, selector map[string]string) *configv1.Resource {
-		return meshtest.Config(replica.KindGateway, namespace, name, &networking.Gateway{Selector: selector})
+		return meshtest.Config(mesh.KindGateway, namespace, name, &networking.Gateway{Selector: selector})
 	}
 	router := &class.Key{Type: class.Router, Namespace: "edge", Labels: map[string]string{"istio": "ingressgateway", "app": "gw"}}
 	resources := []*configv1.Resource{

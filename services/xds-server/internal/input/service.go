@@ -10,20 +10,20 @@ import (
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/class"
-	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/mesh"
 )
 
 // Services lists the services that the class may address, by exportTo and the Sidecar's egress hosts, sorted by hostname. Of several with
 // one hostname only the one that wins is listed: the client's namespace first, then the oldest.
 func (r *Reader) Services() []*configv1.Service {
-	return derive(r, replica.Topic{Subject: subjectServices}, func(r *Reader) []*configv1.Service {
+	return derive(r, mesh.Topic{Subject: subjectServices}, func(r *Reader) []*configv1.Service {
 		return r.servicesBy(r.egress())
 	}, slices.Equal)
 }
 
 // Service returns the service of a hostname that the class may address, nil if there is none.
 func (r *Reader) Service(hostname string) *configv1.Service {
-	r.record(replica.ServiceTopic(hostname))
+	r.record(mesh.ServiceTopic(hostname))
 	egress := r.egress()
 	found := r.view.state.ServicesOf(hostname, r.client())
 	i := slices.IndexFunc(found, egress.service)
@@ -39,7 +39,7 @@ func (r *Reader) Service(hostname string) *configv1.Service {
 
 // TargetService returns the service of one of the class's own targets, whether the class may address it or not; nil if it is gone.
 func (r *Reader) TargetService(t class.Target) *configv1.Service {
-	r.record(replica.ServiceTopic(t.Hostname))
+	r.record(mesh.ServiceTopic(t.Hostname))
 	svc := r.view.state.ServiceIn(t.Hostname, t.Namespace, t.Port)
 	r.trace.service(svc)
 	return svc
@@ -51,7 +51,7 @@ func (r *Reader) Endpoints(hostname string, port uint32) []*configv1.EndpointSet
 	if svc == nil {
 		return nil
 	}
-	r.record(replica.EndpointsTopic(hostname, port))
+	r.record(mesh.EndpointsTopic(hostname, port))
 	sets := r.view.state.Endpoints(svc, port)
 	r.trace.endpoints(svc, sets)
 	return sets
@@ -61,7 +61,7 @@ func (r *Reader) Endpoints(hostname string, port uint32) []*configv1.EndpointSet
 // reaches what the class's namespace may see.
 func (r *Reader) EgressServices(l *networking.IstioEgressListener) []*configv1.Service {
 	rules := parseEgress(r.client(), l.GetHosts())
-	topic := replica.Topic{Subject: subjectEgressServices, A: strings.Join(l.GetHosts(), ",")}
+	topic := mesh.Topic{Subject: subjectEgressServices, A: strings.Join(l.GetHosts(), ",")}
 	return derive(r, topic, func(r *Reader) []*configv1.Service { return r.servicesBy(rules) }, slices.Equal)
 }
 
@@ -83,16 +83,16 @@ func (r *Reader) Concrete(hostname string) *configv1.Service {
 // VIPs lists the addresses by which clients of the class connect to a service, networks apart: those that it was given, or those allocated
 // for it where the agent tells the workload of them.
 func (r *Reader) VIPs(svc *configv1.Service) []string {
-	out := replica.VIPs(svc)
+	out := mesh.VIPs(svc)
 	if len(out) == 0 && r.Class().DNSCapture {
-		out = slices.DeleteFunc(replica.AutoVIPs(svc), func(a string) bool { return !r.Class().Families.Has(a) })
+		out = slices.DeleteFunc(mesh.AutoVIPs(svc), func(a string) bool { return !r.Class().Families.Has(a) })
 	}
 	return out
 }
 
 // egress returns what the Sidecar lets the class address.
 func (r *Reader) egress() egress {
-	return derive(r, replica.Topic{Subject: subjectEgress}, func(r *Reader) egress {
+	return derive(r, mesh.Topic{Subject: subjectEgress}, func(r *Reader) egress {
 		listeners := r.EgressListeners()
 		if len(listeners) == 0 {
 			return allEgress()
@@ -110,12 +110,12 @@ func (r *Reader) servicesBy(rules egress) []*configv1.Service {
 	ns := r.client()
 	byHost := map[string]*configv1.Service{}
 	for _, from := range rules.namespaces() {
-		r.record(replica.ServicesInTopics(ns, from)...)
+		r.record(mesh.ServicesInTopics(ns, from)...)
 		r.view.state.ServicesIn(ns, from, func(svc *configv1.Service) {
 			if !rules.service(svc) {
 				return
 			}
-			if held, ok := byHost[svc.GetHostname()]; !ok || replica.Wins(svc, held, ns) {
+			if held, ok := byHost[svc.GetHostname()]; !ok || mesh.Wins(svc, held, ns) {
 				byHost[svc.GetHostname()] = svc
 			}
 		})
@@ -136,13 +136,13 @@ func (r *Reader) addImported(rules egress, byHost map[string]*configv1.Service) 
 		return
 	}
 	ns := r.client()
-	r.record(replica.VirtualServicesTopics(ns, meshGateway)...)
+	r.record(mesh.VirtualServicesTopics(ns, meshGateway)...)
 	for _, vs := range rules.virtualServices(r.view.state.VirtualServices(ns, meshGateway)) {
-		for _, host := range replica.Destinations(vs.Spec) {
+		for _, host := range mesh.Destinations(vs.Spec) {
 			if byHost[host] != nil {
 				continue
 			}
-			r.record(replica.ServiceTopic(host))
+			r.record(mesh.ServiceTopic(host))
 			found := r.view.state.ServicesOf(host, ns)
 			if i := slices.IndexFunc(found, func(svc *configv1.Service) bool { return r.imports(rules, svc) }); i >= 0 {
 				byHost[host] = found[i]
@@ -159,12 +159,12 @@ func (r *Reader) ServicesAt(port uint32, address string, protocols ...configv1.P
 		// There are as many places as services, and few builds ask for each: keeping the answers would cost more than finding them.
 		return r.servicesAt(port, address, protocols)
 	}
-	topic := replica.Topic{Subject: subjectPlaced, A: strconv.FormatUint(uint64(port), 10), B: fmt.Sprint(protocols)}
+	topic := mesh.Topic{Subject: subjectPlaced, A: strconv.FormatUint(uint64(port), 10), B: fmt.Sprint(protocols)}
 	return derive(r, topic, func(r *Reader) []*configv1.Service { return r.servicesAt(port, address, protocols) }, slices.Equal)
 }
 
 func (r *Reader) servicesAt(port uint32, address string, protocols []configv1.Protocol) []*configv1.Service {
-	r.record(replica.ServicesAtTopic(port, address))
+	r.record(mesh.ServicesAtTopic(port, address))
 	found := r.view.state.ServicesAt(r.client(), port, address, protocols...)
 	return slices.DeleteFunc(found, func(svc *configv1.Service) bool { return r.Service(svc.GetHostname()) != svc })
 }
@@ -172,12 +172,12 @@ func (r *Reader) servicesAt(port uint32, address string, protocols []configv1.Pr
 // Speaks reports whether a service that the class may address by the egress listener, nil meaning any, has a port of that number which
 // speaks one of the protocols.
 func (r *Reader) Speaks(l *networking.IstioEgressListener, port uint32, protocols ...configv1.Protocol) bool {
-	topic := replica.Topic{
+	topic := mesh.Topic{
 		Subject: subjectSpeaks, A: strconv.FormatUint(uint64(port), 10), B: fmt.Sprint(protocols) + strings.Join(l.GetHosts(), ","),
 	}
 	return derive(r, topic, func(r *Reader) bool {
 		return r.speaks(l, protocols, func(r *Reader, p configv1.Protocol, f func(*configv1.Service) bool) {
-			r.record(replica.SpeakingTopic(port, p))
+			r.record(mesh.SpeakingTopic(port, p))
 			r.view.state.Speaking(r.client(), port, p, f)
 		})
 	}, identical)
@@ -185,11 +185,11 @@ func (r *Reader) Speaks(l *networking.IstioEgressListener, port uint32, protocol
 
 // SpeaksUnplaced is Speaks for the services that clients of the class reach at no address in particular.
 func (r *Reader) SpeaksUnplaced(l *networking.IstioEgressListener, port uint32, protocols ...configv1.Protocol) bool {
-	topic := replica.Topic{
+	topic := mesh.Topic{
 		Subject: subjectSpeaks, A: "unplaced " + strconv.FormatUint(uint64(port), 10), B: fmt.Sprint(protocols) + strings.Join(l.GetHosts(), ","),
 	}
 	return derive(r, topic, func(r *Reader) bool {
-		r.record(replica.ServicesAtTopic(port, ""))
+		r.record(mesh.ServicesAtTopic(port, ""))
 		return r.speaks(l, protocols, func(r *Reader, p configv1.Protocol, f func(*configv1.Service) bool) {
 			r.view.state.SpeakingAt(r.client(), port, "", p, func(svc *configv1.Service) bool {
 				return len(r.VIPs(svc)) > 0 || f(svc)
@@ -236,6 +236,6 @@ func (r *Reader) Admits(l *networking.IstioEgressListener, svc *configv1.Service
 
 // AnyUnder reports whether there is a service, exported to the client, that the wildcard host covers.
 func (r *Reader) AnyUnder(wildcard string) bool {
-	r.record(replica.AnyUnderTopic(wildcard))
+	r.record(mesh.AnyUnderTopic(wildcard))
 	return r.view.state.AnyUnder(r.client(), wildcard)
 }

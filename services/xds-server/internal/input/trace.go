@@ -10,19 +10,19 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/credential"
-	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/mesh"
 )
 
 // Origin is an object of the mesh that a build has read.
 type Origin struct {
-	Key replica.Key
+	Key mesh.Key
 	// Source is the user's object; nil where the mesh's own is all that is known.
 	Source *configv1.SourceRef
 }
 
 // Trace collects the objects that a build reads, for people who ask why a resource is what it is. A nil Trace collects nothing.
 type Trace struct {
-	origins map[replica.Key]*configv1.SourceRef
+	origins map[mesh.Key]*configv1.SourceRef
 }
 
 // Origins lists what was read, sorted by kind, namespace and name.
@@ -38,20 +38,20 @@ func (t *Trace) Origins() []Origin {
 }
 
 // TracedReader returns a reader for a class at a state, and the trace of what it will read. It shares no derived answer with others.
-func TracedReader(key *class.Key, state *replica.State) (*Reader, *Trace) {
-	t := &Trace{origins: map[replica.Key]*configv1.SourceRef{}}
+func TracedReader(key *class.Key, state *mesh.Snapshot) (*Reader, *Trace) {
+	t := &Trace{origins: map[mesh.Key]*configv1.SourceRef{}}
 	r := NewView(key, state).Reader()
 	r.trace = t
 	return r, t
 }
 
 // Topics lists what the reader has recorded, derived answers resolved, sorted.
-func (r *Reader) Topics() []replica.Topic {
-	all := replica.Topics{}
-	var add func(topics replica.Topics)
-	add = func(topics replica.Topics) {
+func (r *Reader) Topics() []mesh.Topic {
+	all := mesh.Topics{}
+	var add func(topics mesh.Topics)
+	add = func(topics mesh.Topics) {
 		for t := range topics {
-			if t.Subject < replica.SubjectDerived {
+			if t.Subject < mesh.SubjectDerived {
 				all.Add(t)
 			} else if a, ok := r.view.answers[t]; ok {
 				add(a.deps)
@@ -59,30 +59,30 @@ func (r *Reader) Topics() []replica.Topic {
 		}
 	}
 	add(r.deps)
-	return slices.SortedFunc(maps.Keys(all), func(a, b replica.Topic) int {
+	return slices.SortedFunc(maps.Keys(all), func(a, b mesh.Topic) int {
 		return cmp.Or(cmp.Compare(a.Subject, b.Subject), cmp.Compare(a.A, b.A), cmp.Compare(a.B, b.B))
 	})
 }
 
 func (t *Trace) credential(ref credential.Ref) {
-	t.add(replica.Key{Kind: kindSecret, Namespace: credential.NamespaceOf(ref.Identity), Name: ref.Name}, nil)
+	t.add(mesh.Key{Kind: kindSecret, Namespace: credential.NamespaceOf(ref.Identity), Name: ref.Name}, nil)
 }
 
-func (t *Trace) add(key replica.Key, source *configv1.SourceRef) {
+func (t *Trace) add(key mesh.Key, source *configv1.SourceRef) {
 	if t != nil {
 		t.origins[key] = source
 	}
 }
 
-func (t *Trace) mesh(state *replica.State) {
+func (t *Trace) mesh(state *mesh.Snapshot) {
 	if t != nil && state.MeshSource() != nil {
-		t.add(replica.Key{Kind: replica.KindMeshConfig}, state.MeshSource())
+		t.add(mesh.Key{Kind: mesh.KindMeshConfig}, state.MeshSource())
 	}
 }
 
 func (t *Trace) service(svc *configv1.Service) {
 	if t != nil && svc != nil {
-		t.add(replica.ServiceKey(svc), svc.GetSource())
+		t.add(mesh.ServiceKey(svc), svc.GetSource())
 	}
 }
 
@@ -91,17 +91,17 @@ func (t *Trace) endpoints(svc *configv1.Service, sets []*configv1.EndpointSet) {
 		return
 	}
 	for _, set := range sets {
-		t.add(replica.EndpointSetKey(svc, set), nil)
+		t.add(mesh.EndpointSetKey(svc, set), nil)
 	}
 }
 
-func traceOne[T proto.Message](t *Trace, c *replica.Config[T]) {
+func traceOne[T proto.Message](t *Trace, c *mesh.Config[T]) {
 	if t != nil && c != nil {
 		t.add(c.Key, c.Source)
 	}
 }
 
-func traceAll[T proto.Message](t *Trace, list []*replica.Config[T]) {
+func traceAll[T proto.Message](t *Trace, list []*mesh.Config[T]) {
 	for _, c := range list {
 		traceOne(t, c)
 	}

@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"fairlead.dev/services/xds-server/internal/class"
-	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/mesh"
 )
 
 // View is one class's view of the mesh at one revision. Answers that many builds need are derived once and kept while what they are made
@@ -15,17 +15,17 @@ import (
 type View struct {
 	key    *class.Key
 	common class.Common
-	state  *replica.State
+	state  *mesh.Snapshot
 	// answers are kept over revisions.
-	answers map[replica.Topic]*answer
+	answers map[mesh.Topic]*answer
 	// users finds the answers that were made from a topic, and perhaps some that are no longer.
-	users map[replica.Topic][]replica.Topic
+	users map[mesh.Topic][]mesh.Topic
 }
 
 // Subjects of derived answers. An answer may build on those of lower subjects only, never the other way round: Advance renews them in
 // this order.
 const (
-	subjectEgress = replica.SubjectDerived + iota
+	subjectEgress = mesh.SubjectDerived + iota
 	subjectServices
 	subjectEgressServices
 	subjectSpeaks
@@ -41,23 +41,23 @@ const (
 // answer is one derived answer and the look-ups it was made from.
 type answer struct {
 	value any
-	deps  replica.Topics
-	reach Reach
+	deps  mesh.Topics
+	scope Scope
 	// renew computes the answer anew and reports whether it is another one.
 	renew func(a *answer, r *Reader) (changed bool)
 }
 
 // NewView returns the view of a class at a state.
-func NewView(key *class.Key, state *replica.State) *View {
-	return &View{key: key, common: key.Common(), state: state, answers: map[replica.Topic]*answer{}, users: map[replica.Topic][]replica.Topic{}}
+func NewView(key *class.Key, state *mesh.Snapshot) *View {
+	return &View{key: key, common: key.Common(), state: state, answers: map[mesh.Topic]*answer{}, users: map[mesh.Topic][]mesh.Topic{}}
 }
 
 // Reader returns a reader for one build.
-func (v *View) Reader() *Reader { return &Reader{view: v, deps: replica.Topics{}} }
+func (v *View) Reader() *Reader { return &Reader{view: v, deps: mesh.Topics{}} }
 
 // Meets reports whether a topic that a reader recorded is one of those that match accepts, or was derived from one.
-func (v *View) Meets(t replica.Topic, match func(replica.Topic) bool) bool {
-	if t.Subject < replica.SubjectDerived {
+func (v *View) Meets(t mesh.Topic, match func(mesh.Topic) bool) bool {
+	if t.Subject < mesh.SubjectDerived {
 		return match(t)
 	}
 	a, ok := v.answers[t]
@@ -73,8 +73,8 @@ func (v *View) Meets(t replica.Topic, match func(replica.Topic) bool) bool {
 }
 
 // Sources calls f for a topic that a reader recorded, or for those that it was derived from.
-func (v *View) Sources(t replica.Topic, f func(replica.Topic)) {
-	if t.Subject < replica.SubjectDerived {
+func (v *View) Sources(t mesh.Topic, f func(mesh.Topic)) {
+	if t.Subject < mesh.SubjectDerived {
 		f(t)
 		return
 	}
@@ -86,7 +86,7 @@ func (v *View) Sources(t replica.Topic, f func(replica.Topic)) {
 }
 
 // Derived calls f for the derived answers that were made from a topic that match accepts.
-func (v *View) Derived(match func(replica.Topic) bool, f func(replica.Topic)) {
+func (v *View) Derived(match func(mesh.Topic) bool, f func(mesh.Topic)) {
 	for topic := range v.answers {
 		if v.Meets(topic, match) {
 			f(topic)
@@ -98,15 +98,15 @@ func (v *View) Derived(match func(replica.Topic) bool, f func(replica.Topic)) {
 func (v *View) Class() *class.Key { return v.key }
 
 // State returns the state the view is at.
-func (v *View) State() *replica.State { return v.state }
+func (v *View) State() *mesh.Snapshot { return v.state }
 
 // Advance moves the view to a later state, of which touched are the topics that changed. It returns the topics to find dependants by: the
 // touched ones and those of derived answers that came out different. touched itself stays as it is.
-func (v *View) Advance(state *replica.State, touched replica.Topics) replica.Topics {
+func (v *View) Advance(state *mesh.Snapshot, touched mesh.Topics) mesh.Topics {
 	v.state = state
-	var renew []replica.Topic
-	seen := replica.Topics{}
-	find := func(t replica.Topic) {
+	var renew []mesh.Topic
+	seen := mesh.Topics{}
+	find := func(t mesh.Topic) {
 		for _, user := range v.users[t] {
 			if !seen.Has(user) {
 				seen.Add(user)
@@ -142,7 +142,7 @@ func (v *View) Advance(state *replica.State, touched replica.Topics) replica.Top
 }
 
 // Touched reports whether Advance could find that an answer is another one.
-func (v *View) Touched(topics replica.Topics) bool {
+func (v *View) Touched(topics mesh.Topics) bool {
 	if len(v.users) == 0 {
 		return false
 	}
@@ -155,10 +155,10 @@ func (v *View) Touched(topics replica.Topics) bool {
 }
 
 // SetState moves the view to a later state that touches none of its answers.
-func (v *View) SetState(state *replica.State) { v.state = state }
+func (v *View) SetState(state *mesh.Snapshot) { v.state = state }
 
 // use notes what an answer was made from.
-func (v *View) use(topic replica.Topic, deps, before replica.Topics) {
+func (v *View) use(topic mesh.Topic, deps, before mesh.Topics) {
 	for t := range deps {
 		if !before.Has(t) && !slices.Contains(v.users[t], topic) {
 			v.users[t] = append(v.users[t], topic)
@@ -167,8 +167,8 @@ func (v *View) use(topic replica.Topic, deps, before replica.Topics) {
 }
 
 // Forget drops the derived answers that nothing needs any more: live reports whether some build depends on a topic.
-func (v *View) Forget(live func(replica.Topic) bool) {
-	needed := replica.Topics{}
+func (v *View) Forget(live func(mesh.Topic) bool) {
+	needed := mesh.Topics{}
 	for subject := subjectsEnd - 1; subject >= subjectEgress; subject-- {
 		for topic, a := range v.answers {
 			if topic.Subject != subject {
@@ -177,7 +177,7 @@ func (v *View) Forget(live func(replica.Topic) bool) {
 			if !live(topic) && !needed.Has(topic) {
 				delete(v.answers, topic)
 				for t := range a.deps {
-					v.users[t] = slices.DeleteFunc(v.users[t], func(user replica.Topic) bool { return user == topic })
+					v.users[t] = slices.DeleteFunc(v.users[t], func(user mesh.Topic) bool { return user == topic })
 					if len(v.users[t]) == 0 {
 						delete(v.users, t)
 					}
@@ -193,18 +193,18 @@ func (v *View) Forget(live func(replica.Topic) bool) {
 
 // derive returns the derived answer of a topic and records it. compute runs only when there is none yet or its look-ups were touched; same
 // says whether two answers are equal. Objects of a state are replaced only when their content changes, so comparing pointers is enough.
-func derive[T any](r *Reader, topic replica.Topic, compute func(*Reader) T, same func(a, b T) bool) T {
+func derive[T any](r *Reader, topic mesh.Topic, compute func(*Reader) T, same func(a, b T) bool) T {
 	r.record(topic)
 	a, ok := r.view.answers[topic]
 	if !ok {
 		inner := r.view.Reader()
 		inner.trace = r.trace
-		a = &answer{value: compute(inner), deps: inner.deps, reach: inner.reach}
+		a = &answer{value: compute(inner), deps: inner.deps, scope: inner.scope}
 		a.renew = func(a *answer, r *Reader) bool {
 			value := compute(r)
 			unchanged := same(a.value.(T), value)
 			r.view.use(topic, r.deps, a.deps)
-			a.deps, a.reach = r.deps, r.reach
+			a.deps, a.scope = r.deps, r.scope
 			if !unchanged {
 				a.value = value
 			}
@@ -213,7 +213,7 @@ func derive[T any](r *Reader, topic replica.Topic, compute func(*Reader) T, same
 		r.view.answers[topic] = a
 		r.view.use(topic, a.deps, nil)
 	}
-	r.reach = max(r.reach, a.reach)
+	r.scope = max(r.scope, a.scope)
 	return a.value.(T)
 }
 

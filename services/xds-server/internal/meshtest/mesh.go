@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
-	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/mesh"
 )
 
 // Epoch is the creation time of objects that are made without one.
@@ -26,7 +26,7 @@ var Epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 // Resource finishes a resource: its hash is what config-watcher would send.
 func Resource(kind, namespace, name string, body *configv1.Resource) *configv1.Resource {
 	body.Key = &configv1.ResourceKey{Kind: kind, Namespace: namespace, Name: name}
-	hash, err := replica.HashOf(body)
+	hash, err := mesh.HashOf(body)
 	if err != nil {
 		panic(err) // a body that cannot be encoded is a broken test
 	}
@@ -44,7 +44,7 @@ func Service(namespace, hostname string, port uint32, change ...func(*configv1.S
 	for _, f := range change {
 		f(s)
 	}
-	return Resource(replica.KindService, namespace, hostname, &configv1.Resource{Body: &configv1.Resource_Service{Service: s}})
+	return Resource(mesh.KindService, namespace, hostname, &configv1.Resource{Body: &configv1.Resource_Service{Service: s}})
 }
 
 // Endpoints makes the endpoints of a service port.
@@ -57,13 +57,13 @@ func Endpoints(namespace, hostname string, port uint32, addresses ...string) *co
 			Address: a, Port: port, Health: configv1.Health_HEALTH_READY, TlsMode: configv1.TlsMode_TLS_MODE_ISTIO,
 		})
 	}
-	return Resource(replica.KindEndpointSet, namespace, fmt.Sprintf("%s:%d/test", hostname, port),
+	return Resource(mesh.KindEndpointSet, namespace, fmt.Sprintf("%s:%d/test", hostname, port),
 		&configv1.Resource{Body: &configv1.Resource_EndpointSet{EndpointSet: set}})
 }
 
 // ForAudience makes of a service, or of its endpoints, those that the namespaces see in place of what is exported to all. They count as the oldest.
 func ForAudience(r *configv1.Resource, namespaces ...string) *configv1.Resource {
-	key := replica.Key{Kind: r.GetKey().GetKind(), Namespace: r.GetKey().GetNamespace(), Name: r.GetKey().GetName() + "/" + namespaces[0]}
+	key := mesh.Key{Kind: r.GetKey().GetKind(), Namespace: r.GetKey().GetNamespace(), Name: r.GetKey().GetName() + "/" + namespaces[0]}
 	if s := r.GetService(); s != nil {
 		s.ExportedTo, s.Audience, s.CreationTime = namespaces, namespaces[0], timestamppb.New(Epoch)
 	}
@@ -82,7 +82,7 @@ func Workload(namespace, name, address string, change ...func(*configv1.Workload
 	for _, f := range change {
 		f(w)
 	}
-	return Resource(replica.KindWorkload, namespace, name, &configv1.Resource{Body: &configv1.Resource_Workload{Workload: w}})
+	return Resource(mesh.KindWorkload, namespace, name, &configv1.Resource{Body: &configv1.Resource_Workload{Workload: w}})
 }
 
 // Config makes an object of Istio's APIs, exported to all. change may alter it.
@@ -111,7 +111,7 @@ func EnvoyFilter(namespace, name, spec string, change ...func(*configv1.IstioCon
 	if namespace != "istio-system" {
 		change = append([]func(*configv1.IstioConfig){ExportedTo(namespace)}, change...)
 	}
-	return Config(replica.KindEnvoyFilter, namespace, name, f, change...)
+	return Config(mesh.KindEnvoyFilter, namespace, name, f, change...)
 }
 
 // Mesh makes the mesh-wide settings.
@@ -120,7 +120,7 @@ func Mesh(settings *meshv1alpha1.MeshConfig) *configv1.Resource {
 	if err != nil {
 		panic(err) // settings that cannot be encoded are a broken test
 	}
-	return Resource(replica.KindMeshConfig, "", "default", &configv1.Resource{Body: &configv1.Resource_MeshConfig{
+	return Resource(mesh.KindMeshConfig, "", "default", &configv1.Resource{Body: &configv1.Resource_MeshConfig{
 		MeshConfig: &configv1.MeshConfig{Settings: packed},
 	}})
 }
@@ -141,9 +141,9 @@ func Visible(namespaces ...string) func(*configv1.Service) {
 }
 
 // State builds a state and fails the test if a resource is not understood.
-func State(t testing.TB, resources ...*configv1.Resource) *replica.State {
+func State(t testing.TB, resources ...*configv1.Resource) *mesh.Snapshot {
 	t.Helper()
-	s, err := replica.FromResources(resources)
+	s, err := mesh.FromResources(resources)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,5 +169,5 @@ func PeerAuthentication(namespace, name, mode string, change ...func(*security.P
 	for _, f := range change {
 		f(pa)
 	}
-	return Config(replica.KindPeerAuthentication, namespace, name, pa)
+	return Config(mesh.KindPeerAuthentication, namespace, name, pa)
 }

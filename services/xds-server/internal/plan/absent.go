@@ -6,7 +6,7 @@ import (
 	"maps"
 	"slices"
 
-	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/mesh"
 )
 
 // absences are the names that watchers of one class ask for and that the class has no resource for. Such a name holds
@@ -67,7 +67,7 @@ func (a *absences) join(url, name string, who any) bool {
 }
 
 // put keeps a name for those who ask for it.
-func (a *absences) put(url, name string, askers []any, topics replica.Topics) {
+func (a *absences) put(url, name string, askers []any, topics mesh.Topics) {
 	if a.slots == nil {
 		a.slots, a.heads = map[string]map[string]int32{}, map[uint64]int32{}
 	}
@@ -162,7 +162,7 @@ func (a *absences) relink() {
 }
 
 // take removes the names that one of the topics may bring into being, and returns them in order.
-func (a *absences) take(sets ...replica.Topics) []absentName {
+func (a *absences) take(sets ...mesh.Topics) []absentName {
 	if len(a.heads) == 0 {
 		return nil
 	}
@@ -265,14 +265,14 @@ func (t *tier) clean(url string) (clean []*tier) {
 // absent reports whether a name that only so many ask for stands for nothing, and which topics may change that. What
 // failed, what has yet to come, and what depends on a credential, which is followed only while a plan has it, does not
 // count as absent.
-func (t *tier) absent(url, name string, askers int) (topics replica.Topics, absent bool) {
+func (t *tier) absent(url, name string, askers int) (topics mesh.Topics, absent bool) {
 	if a := t.own.plan(url).resources[name]; a == nil || len(a.askers) != askers {
 		return nil, false
 	}
 	if f := t.look(url, name); f.action == nil || f.listed > 0 {
 		return nil, false
 	}
-	topics = replica.Topics{}
+	topics = mesh.Topics{}
 	for ; t != nil; t = t.below {
 		p := t.own.types[url]
 		if p == nil {
@@ -291,9 +291,9 @@ func (t *tier) absent(url, name string, askers int) (topics replica.Topics, abse
 	}
 	for topic := range topics {
 		switch topic.Subject {
-		case replica.SubjectCredential:
+		case mesh.SubjectCredential:
 			return nil, false
-		case replica.SubjectOwnNamespace: // it never changes
+		case mesh.SubjectOwnNamespace: // it never changes
 			delete(topics, topic)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"fairlead.dev/services/xds-server/internal/input"
-	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/store"
 )
 
@@ -25,7 +25,7 @@ type action struct {
 	built, stale bool
 	// inputs that the last run read, and how far what it read holds.
 	inputs []*topicNode
-	reach  input.Reach
+	scope  input.Scope
 	// failure of the last run; the result before it stays.
 	failure error
 
@@ -57,13 +57,13 @@ func (a *action) ask(who any) {
 
 // topicNode is a recorded dependency and the actions that have it.
 type topicNode struct {
-	topic   replica.Topic
+	topic   mesh.Topic
 	actions []*action
 }
 
 // attach replaces the action's inputs. A run that failed may have stopped before it read all it needs, so the inputs of the one before it
 // stay too.
-func (l *layer) attach(a *action, topics replica.Topics, failure error) {
+func (l *layer) attach(a *action, topics mesh.Topics, failure error) {
 	if failure != nil {
 		for _, node := range a.inputs {
 			topics.Add(node.topic)
@@ -112,7 +112,7 @@ func (l *layer) unbuild(a *action) {
 		l.engine.fails(-1)
 		delete(l.failed, a)
 	}
-	a.inputs, a.failure, a.blob, a.built, a.stale, a.pending, a.reach = nil, nil, nil, false, false, false, input.ForEverybody
+	a.inputs, a.failure, a.blob, a.built, a.stale, a.pending, a.scope = nil, nil, nil, false, false, false, input.MeshScope
 }
 
 // errNames marks a list of names that no xDS type may have.

@@ -11,7 +11,7 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
-	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/mesh"
 )
 
 // Changes lists, per type URL, the names whose item may have changed.
@@ -194,7 +194,7 @@ func (c *Class) publish() {
 }
 
 // Explain builds one resource anew and tells what it was made from: the objects read and the questions asked. It does not change the plan.
-func (c *Class) Explain(url, name string) (origins []input.Origin, topics []replica.Topic, err error) {
+func (c *Class) Explain(url, name string) (origins []input.Origin, topics []mesh.Topic, err error) {
 	t, ok := c.engine.translators[url]
 	if !ok {
 		return nil, nil, fmt.Errorf("nobody makes resources of type %s", url)

@@ -18,7 +18,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/credential"
 	"fairlead.dev/services/xds-server/internal/input"
-	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/store"
 )
 
@@ -73,7 +73,7 @@ type Engine struct {
 	current *step
 
 	mu       sync.Mutex
-	state    *replica.State
+	state    *mesh.Snapshot
 	sequence uint64
 	served   *configv1.Revision
 	classes  map[class.Hash]*Class
@@ -84,7 +84,7 @@ type Engine struct {
 
 // tierID names a shared tier.
 type tierID struct {
-	reach input.Reach
+	scope input.Scope
 	hash  class.Hash
 }
 
@@ -95,7 +95,7 @@ func NewEngine(cfg Config) (*Engine, error) {
 	}
 	e := &Engine{
 		translators: map[string]Translator{}, store: cfg.Store, log: cfg.Log, clock: clock.Or(cfg.Clock),
-		linger: cfg.Linger, workers: cfg.Workers, credentials: cfg.Credentials, state: replica.Empty(), classes: map[class.Hash]*Class{},
+		linger: cfg.Linger, workers: cfg.Workers, credentials: cfg.Credentials, state: mesh.Empty(), classes: map[class.Hash]*Class{},
 		shared:   map[tierID]*tier{},
 		expected: expectations{urls: cfg.Ahead, arrived: make(chan struct{}, 1), held: map[tierID]time.Time{}},
 	}
@@ -116,7 +116,7 @@ func NewEngine(cfg Config) (*Engine, error) {
 }
 
 // State returns the newest state.
-func (e *Engine) State() *replica.State {
+func (e *Engine) State() *mesh.Snapshot {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.state
@@ -138,7 +138,7 @@ func (e *Engine) Knows(url string) bool {
 // Apply brings every class to a later state, of which change tells what is different from the one before, and tells the watchers. It
 // returns the number of resources that came out different. regroup, if not nil, is called when Acquire already gives classes of the new
 // state and before the others are brought there: the moment for proxies to change class.
-func (e *Engine) Apply(state *replica.State, change *replica.Change, regroup func()) int {
+func (e *Engine) Apply(state *mesh.Snapshot, change *mesh.Change, regroup func()) int {
 	e.applying.Lock()
 	defer e.applying.Unlock()
 	return e.apply(state.WithCredentials(e.State().Credentials()), change, regroup)
@@ -148,15 +148,15 @@ func (e *Engine) Apply(state *replica.State, change *replica.Change, regroup fun
 func (e *Engine) ApplyCredentials(set *credential.Set, changed []credential.Ref) int {
 	e.applying.Lock()
 	defer e.applying.Unlock()
-	change := &replica.Change{Topics: replica.Topics{}}
+	change := &mesh.Change{Topics: mesh.Topics{}}
 	for _, ref := range changed {
-		change.Topics.Add(replica.CredentialTopic(ref))
+		change.Topics.Add(mesh.CredentialTopic(ref))
 	}
 	return e.apply(e.State().WithCredentials(set), change, nil)
 }
 
 // apply does the work of both. The caller holds applying.
-func (e *Engine) apply(state *replica.State, change *replica.Change, regroup func()) int {
+func (e *Engine) apply(state *mesh.Snapshot, change *mesh.Change, regroup func()) int {
 	e.advance(state, change)
 	if regroup != nil {
 		regroup()
@@ -178,7 +178,7 @@ func (e *Engine) apply(state *replica.State, change *replica.Change, regroup fun
 }
 
 // advance moves the state and the shared layers on.
-func (e *Engine) advance(state *replica.State, change *replica.Change) {
+func (e *Engine) advance(state *mesh.Snapshot, change *mesh.Change) {
 	e.step.Lock()
 	defer e.step.Unlock()
 	e.mu.Lock()
@@ -187,8 +187,8 @@ func (e *Engine) advance(state *replica.State, change *replica.Change) {
 	e.current = &step{sequence: e.sequence, state: state, change: change}
 	current, tiers := e.current, slices.Collect(maps.Values(e.shared))
 	e.mu.Unlock()
-	for _, reach := range []input.Reach{input.ForEverybody, input.ForNamespace} {
-		layer := slices.DeleteFunc(slices.Clone(tiers), func(t *tier) bool { return t.reach != reach })
+	for _, scope := range []input.Scope{input.MeshScope, input.NamespaceScope} {
+		layer := slices.DeleteFunc(slices.Clone(tiers), func(t *tier) bool { return t.scope != scope })
 		each(e.workers, layer, func(t *tier) {
 			defer t.lock()()
 			t.advance(current)
@@ -234,8 +234,8 @@ func (e *Engine) Acquire(key *class.Key, w Watcher) *Class {
 	hash := key.Hash()
 	c, ok := e.classes[hash]
 	if !ok {
-		below := e.tier(key.OfNamespace(), input.ForNamespace, e.tier(key.OfEverybody(), input.ForEverybody, nil))
-		c = newClass(e, key, newTier(e, key, input.ForWorkload, below, e.state, e.sequence))
+		below := e.tier(key.OfNamespace(), input.NamespaceScope, e.tier(key.OfMesh(), input.MeshScope, nil))
+		c = newClass(e, key, newTier(e, key, input.WorkloadScope, below, e.state, e.sequence))
 		below.users++
 		e.classes[hash] = c
 	}
@@ -246,14 +246,14 @@ func (e *Engine) Acquire(key *class.Key, w Watcher) *Class {
 }
 
 // tier returns the shared tier of a key, which may be nil. The caller holds mu.
-func (e *Engine) tier(key *class.Key, reach input.Reach, below *tier) *tier {
+func (e *Engine) tier(key *class.Key, scope input.Scope, below *tier) *tier {
 	if key == nil {
 		return nil
 	}
-	id := tierID{reach, key.Hash()}
+	id := tierID{scope, key.Hash()}
 	t, ok := e.shared[id]
 	if !ok {
-		t = newTier(e, key, reach, below, e.state, e.sequence)
+		t = newTier(e, key, scope, below, e.state, e.sequence)
 		e.shared[id] = t
 		if below != nil {
 			below.users++
@@ -276,14 +276,14 @@ func (e *Engine) Release(c *Class, w Watcher) {
 func (e *Engine) Failing() int { return int(e.failing.Load()) }
 
 // follow and unfollow tell what the resources of a layer have begun and ceased to depend on.
-func (e *Engine) follow(t replica.Topic) {
-	if t.Subject == replica.SubjectCredential && e.credentials != nil {
+func (e *Engine) follow(t mesh.Topic) {
+	if t.Subject == mesh.SubjectCredential && e.credentials != nil {
 		e.credentials.Follow(t.Credential())
 	}
 }
 
-func (e *Engine) unfollow(t replica.Topic) {
-	if t.Subject == replica.SubjectCredential && e.credentials != nil {
+func (e *Engine) unfollow(t mesh.Topic) {
+	if t.Subject == mesh.SubjectCredential && e.credentials != nil {
 		e.credentials.Unfollow(t.Credential())
 	}
 }
@@ -337,7 +337,7 @@ func (e *Engine) unuse(t *tier) (dead []*tier) {
 		if t.users--; t.users > 0 {
 			break
 		}
-		delete(e.shared, tierID{t.reach, t.hash})
+		delete(e.shared, tierID{t.scope, t.hash})
 		dead = append(dead, t)
 	}
 	return dead

@@ -21,10 +21,10 @@ import (
 	"fairlead.dev/pkg/testkit"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/class"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
 	"fairlead.dev/services/xds-server/internal/plan"
 	"fairlead.dev/services/xds-server/internal/plan/plantest"
-	"fairlead.dev/services/xds-server/internal/replica"
 	"fairlead.dev/services/xds-server/internal/store"
 )
 
@@ -34,13 +34,13 @@ type bench struct {
 	set      *plantest.Set
 	clock    *testkit.Clock
 	registry *prometheus.Registry
-	state    *replica.State
+	state    *mesh.Snapshot
 	sequence uint64
 }
 
 func newBench(t *testing.T, resources ...*configv1.Resource) *bench {
 	t.Helper()
-	b := &bench{set: plantest.New(), clock: testkit.NewClock(meshtest.Epoch), registry: prometheus.NewPedanticRegistry(), state: replica.Empty()}
+	b := &bench{set: plantest.New(), clock: testkit.NewClock(meshtest.Epoch), registry: prometheus.NewPedanticRegistry(), state: mesh.Empty()}
 	var err error
 	b.Engine, err = plan.NewEngine(plan.Config{
 		Translators: b.set.Translators(), Store: store.New(), Log: testkit.Logger(t), Registerer: b.registry, Clock: b.clock,
@@ -129,7 +129,7 @@ func rule(host string, timeout time.Duration) *networking.DestinationRule {
 const a, b2 = "a.default.svc.cluster.local", "b.default.svc.cluster.local"
 
 func TestOnlyWhatAChangeTouchesIsBuilt(t *testing.T) {
-	mesh := []*configv1.Resource{
+	services := []*configv1.Resource{
 		meshtest.Service("default", a, 80), meshtest.Service("default", b2, 80),
 		meshtest.Endpoints("default", a, 80, "10.0.0.1"), meshtest.Endpoints("default", b2, 80, "10.0.0.2"),
 	}
@@ -142,7 +142,7 @@ func TestOnlyWhatAChangeTouchesIsBuilt(t *testing.T) {
 			meshtest.Workload("default", "w", "10.0.0.9"), map[string]int{}, nil,
 		},
 		"the same again": {
-			mesh[0], map[string]int{}, nil,
+			services[0], map[string]int{}, nil,
 		},
 		"endpoints of one service": {
 			meshtest.Endpoints("default", a, 80, "10.0.0.7"),
@@ -153,19 +153,19 @@ func TestOnlyWhatAChangeTouchesIsBuilt(t *testing.T) {
 			meshtest.Endpoints("default", "c.default.svc.cluster.local", 80, "10.0.0.7"), map[string]int{}, nil,
 		},
 		"destination rule of one service": {
-			meshtest.Config(replica.KindDestinationRule, "default", "r", rule(a, time.Second)),
+			meshtest.Config(mesh.KindDestinationRule, "default", "r", rule(a, time.Second)),
 			map[string]int{"Cluster 80|" + a: 1},
 			[]string{"Cluster 80|" + a},
 		},
 		"destination rule that changes no byte": {
-			meshtest.Config(replica.KindDestinationRule, "default", "r", rule(a, 0)),
+			meshtest.Config(mesh.KindDestinationRule, "default", "r", rule(a, 0)),
 			map[string]int{"Cluster 80|" + a: 1}, nil,
 		},
 		"destination rule of an absent service": {
-			meshtest.Config(replica.KindDestinationRule, "default", "r", rule("c.default.svc.cluster.local", time.Second)), map[string]int{}, nil,
+			meshtest.Config(mesh.KindDestinationRule, "default", "r", rule("c.default.svc.cluster.local", time.Second)), map[string]int{}, nil,
 		},
 		"destination rule exported to somebody else": {
-			meshtest.Config(replica.KindDestinationRule, "other", "r", rule(a, time.Second), meshtest.ExportedTo("other")),
+			meshtest.Config(mesh.KindDestinationRule, "other", "r", rule(a, time.Second), meshtest.ExportedTo("other")),
 			map[string]int{"Cluster 80|" + a: 1}, nil,
 		},
 		"service seen by somebody else": {
@@ -173,15 +173,15 @@ func TestOnlyWhatAChangeTouchesIsBuilt(t *testing.T) {
 			map[string]int{"Cluster *o.other.svc.cluster.local": 1, "Listener *o.other.svc.cluster.local": 1}, nil,
 		},
 		"virtual service": {
-			meshtest.Config(replica.KindVirtualService, "default", "v", &networking.VirtualService{Hosts: []string{a}}),
+			meshtest.Config(mesh.KindVirtualService, "default", "v", &networking.VirtualService{Hosts: []string{a}}),
 			map[string]int{"RouteConfiguration 80": 1}, []string{"RouteConfiguration 80"},
 		},
 		"virtual service of a gateway": {
-			meshtest.Config(replica.KindVirtualService, "default", "v", &networking.VirtualService{Hosts: []string{a}, Gateways: []string{"default/gw"}}),
+			meshtest.Config(mesh.KindVirtualService, "default", "v", &networking.VirtualService{Hosts: []string{a}, Gateways: []string{"default/gw"}}),
 			map[string]int{}, nil,
 		},
 		"Sidecar that selects others": {
-			meshtest.Config(replica.KindSidecar, "default", "s", &networking.Sidecar{
+			meshtest.Config(mesh.KindSidecar, "default", "s", &networking.Sidecar{
 				WorkloadSelector: &networking.WorkloadSelector{Labels: map[string]string{"app": "x"}},
 				Egress:           []*networking.IstioEgressListener{{Hosts: []string{"~/*"}}},
 			}), map[string]int{}, nil,
@@ -194,7 +194,7 @@ func TestOnlyWhatAChangeTouchesIsBuilt(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t, mesh...)
+			b := newBench(t, services...)
 			_, w := b.class("client", "80|"+a, "80|"+b2)
 			b.set.Builds()
 			b.edit([]*configv1.Resource{tc.edit})
@@ -247,8 +247,8 @@ func TestFailureKeepsTheLastGoodVersion(t *testing.T) {
 			good := blob(t, c, resource.ClusterType, "80|"+a)
 			b.set.Break("80|"+a, broken)
 			b.edit([]*configv1.Resource{
-				meshtest.Config(replica.KindDestinationRule, "default", "r", rule(a, time.Second)),
-				meshtest.Config(replica.KindDestinationRule, "default", "s", rule(b2, time.Second)),
+				meshtest.Config(mesh.KindDestinationRule, "default", "r", rule(a, time.Second)),
+				meshtest.Config(mesh.KindDestinationRule, "default", "s", rule(b2, time.Second)),
 			})
 			if d := cmp.Diff([]string{"Cluster 80|" + b2}, w.take()); d != "" {
 				t.Errorf("changes (-want +got):\n%s", d)
@@ -266,7 +266,7 @@ func TestFailureKeepsTheLastGoodVersion(t *testing.T) {
 				t.Error(err)
 			}
 			b.set.Break("80|"+a, nil)
-			b.edit([]*configv1.Resource{meshtest.Config(replica.KindDestinationRule, "default", "r", rule(a, 2*time.Second))})
+			b.edit([]*configv1.Resource{meshtest.Config(mesh.KindDestinationRule, "default", "r", rule(a, 2*time.Second))})
 			if d := cmp.Diff([]string{"Cluster 80|" + a}, w.take()); d != "" {
 				t.Errorf("changes after mending (-want +got):\n%s", d)
 			}
@@ -286,7 +286,7 @@ func TestIncompleteIsUsed(t *testing.T) {
 	c, w := b.class("client")
 	old := blob(t, c, resource.ClusterType, "80|"+a)
 	b.set.Break("80|"+a, &plan.Incomplete{Err: errors.New("without x")})
-	b.edit([]*configv1.Resource{meshtest.Config(replica.KindDestinationRule, "default", "r", rule(a, time.Second))})
+	b.edit([]*configv1.Resource{meshtest.Config(mesh.KindDestinationRule, "default", "r", rule(a, time.Second))})
 	if d := cmp.Diff([]string{"Cluster 80|" + a}, w.take()); d != "" {
 		t.Errorf("changes (-want +got):\n%s", d)
 	}
@@ -300,7 +300,7 @@ func TestIncompleteIsUsed(t *testing.T) {
 		t.Errorf("explained with %v", err)
 	}
 	b.set.Break("80|"+a, nil)
-	b.edit([]*configv1.Resource{meshtest.Config(replica.KindDestinationRule, "default", "r", rule(a, 2*time.Second))})
+	b.edit([]*configv1.Resource{meshtest.Config(mesh.KindDestinationRule, "default", "r", rule(a, 2*time.Second))})
 	if f := c.Failures(""); len(f) != 0 || b.Failing() != 0 {
 		t.Errorf("failures after mending %v", f)
 	}

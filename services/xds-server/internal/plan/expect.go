@@ -53,8 +53,8 @@ func (e *Engine) hold(key *class.Key) *tier {
 	defer e.step.RUnlock()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	t := e.tier(key, input.ForNamespace, e.tier(key.OfEverybody(), input.ForEverybody, nil))
-	id := tierID{t.reach, t.hash}
+	t := e.tier(key, input.NamespaceScope, e.tier(key.OfMesh(), input.MeshScope, nil))
+	id := tierID{t.scope, t.hash}
 	if _, ok := e.expected.held[id]; !ok {
 		t.users++
 	}

@@ -11,10 +11,10 @@ import (
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/class"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
 	"fairlead.dev/services/xds-server/internal/plan"
 	"fairlead.dev/services/xds-server/internal/plan/plantest"
-	"fairlead.dev/services/xds-server/internal/replica"
 	"fairlead.dev/services/xds-server/internal/store"
 
 	"fairlead.dev/pkg/testkit"
@@ -29,7 +29,7 @@ func sidecarOf(namespace, name, address, host string) *configv1.Resource {
 }
 
 func TestExpectedSidecarsArePlannedAhead(t *testing.T) {
-	b := &bench{set: plantest.New(), clock: testkit.NewClock(meshtest.Epoch), registry: prometheus.NewPedanticRegistry(), state: replica.Empty()}
+	b := &bench{set: plantest.New(), clock: testkit.NewClock(meshtest.Epoch), registry: prometheus.NewPedanticRegistry(), state: mesh.Empty()}
 	var err error
 	b.Engine, err = plan.NewEngine(plan.Config{
 		Translators: b.set.Translators(), Store: store.New(), Log: testkit.Logger(t), Registerer: b.registry, Clock: b.clock,

@@ -7,7 +7,7 @@ import (
 
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
-	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/mesh"
 )
 
 // meshGateway is the gateway whose VirtualServices have hosts that every sidecar may address.
@@ -19,7 +19,7 @@ type layer struct {
 	name   string
 	view   *input.View
 	types  map[string]*typePlan
-	nodes  map[replica.Topic]*topicNode
+	nodes  map[mesh.Topic]*topicNode
 	failed map[*action]Failure
 	// told are the texts of *Incomplete errors that were logged: one EnvoyFilter may be left out of many resources.
 	told map[string]struct{}
@@ -36,9 +36,9 @@ type typePlan struct {
 	lists, resources map[string]*action
 }
 
-func newLayer(e *Engine, key *class.Key, state *replica.State, name string) *layer {
+func newLayer(e *Engine, key *class.Key, state *mesh.Snapshot, name string) *layer {
 	return &layer{
-		engine: e, name: name, view: input.NewView(key, state), types: map[string]*typePlan{}, nodes: map[replica.Topic]*topicNode{},
+		engine: e, name: name, view: input.NewView(key, state), types: map[string]*typePlan{}, nodes: map[mesh.Topic]*topicNode{},
 		failed: map[*action]Failure{}, told: map[string]struct{}{},
 	}
 }
@@ -60,7 +60,7 @@ func (l *layer) plan(url string) *typePlan {
 }
 
 // dependants collects the actions that depend on one of the topics, each once, in an order that does not depend on chance.
-func (l *layer) dependants(topics replica.Topics) []*action {
+func (l *layer) dependants(topics mesh.Topics) []*action {
 	var found []*action
 	seen := map[*action]struct{}{}
 	collect := func(node *topicNode) {
@@ -164,7 +164,7 @@ func (l *layer) ran(a *action, r *input.Reader, err error) {
 		stopped = nil // it went to its end
 	}
 	l.attach(a, r.Dependencies(), stopped)
-	a.reach = r.Reach()
+	a.scope = r.Scope()
 	a.built, a.stale = true, false
 	switch {
 	case err != nil:
@@ -200,7 +200,7 @@ func (l *layer) ran(a *action, r *input.Reader, err error) {
 
 // forget drops derived answers that no action depends on any more.
 func (l *layer) forget() {
-	l.view.Forget(func(t replica.Topic) bool {
+	l.view.Forget(func(t mesh.Topic) bool {
 		_, ok := l.nodes[t]
 		return ok
 	})

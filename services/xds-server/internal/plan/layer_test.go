@@ -16,9 +16,9 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
 	"fairlead.dev/services/xds-server/internal/plan"
-	"fairlead.dev/services/xds-server/internal/replica"
 	"fairlead.dev/services/xds-server/internal/store"
 )
 
@@ -120,9 +120,9 @@ func randomObject(rt *rapid.T) *configv1.Resource {
 	case 3:
 		host = rapid.SampledFrom([]string{host, "*.a.svc.cluster.local", "*.local"}).Draw(rt, "rule host")
 		name := rapid.SampledFrom([]string{"r1", "r2"}).Draw(rt, "rule")
-		return meshtest.Config(replica.KindDestinationRule, ns, name, rule(host, time.Duration(n)*time.Second), meshtest.ExportedTo(to...))
+		return meshtest.Config(mesh.KindDestinationRule, ns, name, rule(host, time.Duration(n)*time.Second), meshtest.ExportedTo(to...))
 	case 4:
-		return meshtest.Config(replica.KindVirtualService, ns, "v", &networking.VirtualService{Hosts: []string{host, fmt.Sprintf("only%d.example.com", n)}},
+		return meshtest.Config(mesh.KindVirtualService, ns, "v", &networking.VirtualService{Hosts: []string{host, fmt.Sprintf("only%d.example.com", n)}},
 			meshtest.ExportedTo(to...))
 	case 5:
 		selector := rapid.SampledFrom([]string{"", "workloadSelector: {labels: {app: x}}", "priority: 1"}).Draw(rt, "selector")
@@ -131,7 +131,7 @@ func randomObject(rt *rapid.T) *configv1.Resource {
 			selector+"\nconfigPatches: [{applyTo: CLUSTER, match: {context: "+side+"}, patch: {operation: REMOVE}}]")
 	default:
 		hosts := rapid.SampledFrom([][]string{{"*/*"}, {"./*"}, {"a/*"}, {"~/*"}}).Draw(rt, "egress")
-		return meshtest.Config(replica.KindSidecar, "b", "s", &networking.Sidecar{Egress: []*networking.IstioEgressListener{{Hosts: hosts}}})
+		return meshtest.Config(mesh.KindSidecar, "b", "s", &networking.Sidecar{Egress: []*networking.IstioEgressListener{{Hosts: hosts}}})
 	}
 }
 
@@ -186,7 +186,7 @@ func compare(rt *rapid.T, b *bench, c *plan.Class) {
 	}
 }
 
-func built(rt *rapid.T, tr plan.Translator, key *class.Key, state *replica.State, name string) string {
+func built(rt *rapid.T, tr plan.Translator, key *class.Key, state *mesh.Snapshot, name string) string {
 	m, err := tr.Build(input.NewView(key, state).Reader(), name)
 	if err != nil {
 		rt.Fatal(err)

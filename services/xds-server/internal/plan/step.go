@@ -3,14 +3,14 @@ package plan
 import (
 	"slices"
 
-	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/mesh"
 )
 
 // step is a move of the engine from one state to the next.
 type step struct {
 	sequence uint64
-	state    *replica.State
-	change   *replica.Change
+	state    *mesh.Snapshot
+	change   *mesh.Change
 }
 
 // advance takes a step, which the tier below has taken. The caller holds the locks.
@@ -24,7 +24,7 @@ func (t *tier) advance(s *step) {
 	t.done = done{stepping: true, changed: Changes{}}
 	defer func() { t.done.stepping = false }()
 	namespace := t.own.view.Class().Namespace
-	moved := replica.Topics{}
+	moved := mesh.Topics{}
 	if t.overEverybody() {
 		moved = s.change.Private[namespace]
 	}
@@ -102,10 +102,10 @@ func (t *tier) inherit() {
 }
 
 // newHosts lists the hosts that topics are about and that no list of the type is for.
-func (p *typePlan) newHosts(topics replica.Topics) []string {
+func (p *typePlan) newHosts(topics mesh.Topics) []string {
 	var hosts []string
 	for t := range topics {
-		if host, ok := replica.HostOf(meshGateway, t); ok && p.lists[host] == nil {
+		if host, ok := mesh.HostOf(meshGateway, t); ok && p.lists[host] == nil {
 			hosts = append(hosts, host)
 		}
 	}

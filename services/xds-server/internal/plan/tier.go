@@ -10,7 +10,7 @@ import (
 
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
-	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/mesh"
 )
 
 // tier is one of up to three plans that a class's is made of: what everybody shares, upon it what differs for the namespace, upon that
@@ -18,8 +18,8 @@ import (
 // tier below does not have, or a question whose answer is private to the namespace.
 type tier struct {
 	below *tier // nil for the lowest
-	// reach is that of the results which hold in the tier and in those above it.
-	reach input.Reach
+	// scope is that of the results which hold in the tier and in those above it.
+	scope input.Scope
 	hash  class.Hash
 	// users are the tiers directly above; the engine's mutex guards it.
 	users int
@@ -28,7 +28,7 @@ type tier struct {
 	sequence uint64 // of the engine's states
 	own      *layer
 	// private are the topics whose answer below is not this tier's.
-	private replica.Topics
+	private mesh.Topics
 	// special are the actions whose results do not hold in tiers above.
 	special map[*action]struct{}
 	items   map[string]*btree.Map[string, Item]
@@ -68,10 +68,10 @@ func (t *tally) replace(old, next Item) {
 	}
 }
 
-func newTier(e *Engine, key *class.Key, reach input.Reach, below *tier, state *replica.State, sequence uint64) *tier {
+func newTier(e *Engine, key *class.Key, scope input.Scope, below *tier, state *mesh.Snapshot, sequence uint64) *tier {
 	t := &tier{
-		below: below, reach: reach, hash: key.Hash(), sequence: sequence, own: newLayer(e, key, state, key.Hash().String()),
-		private: replica.Topics{}, special: map[*action]struct{}{}, items: map[string]*btree.Map[string, Item]{},
+		below: below, scope: scope, hash: key.Hash(), sequence: sequence, own: newLayer(e, key, state, key.Hash().String()),
+		private: mesh.Topics{}, special: map[*action]struct{}{}, items: map[string]*btree.Map[string, Item]{},
 		tallies: map[string]*tally{}, dirty: map[string]struct{}{}, types: map[string]*TypeSnapshot{}, unasked: map[*action]time.Time{},
 		done: done{changed: Changes{}},
 	}
@@ -82,7 +82,7 @@ func newTier(e *Engine, key *class.Key, reach input.Reach, below *tier, state *r
 }
 
 // overEverybody reports whether the tier is a namespace's on what everybody shares.
-func (t *tier) overEverybody() bool { return t.below != nil && t.below.reach == input.ForEverybody }
+func (t *tier) overEverybody() bool { return t.below != nil && t.below.scope == input.MeshScope }
 
 // lock takes the mutexes of the tier and of all below it; the result gives them back.
 func (t *tier) lock() (unlock func()) {
@@ -181,7 +181,7 @@ func (t *tier) lookList(url, host string) *action {
 
 // differs reports whether what an action of a tier below has read may be otherwise in this tier.
 func (t *tier) differs(a *action) bool {
-	if a.reach >= t.reach && a.reach > t.below.reach {
+	if a.scope >= t.scope && a.scope > t.below.scope {
 		return true
 	}
 	if len(t.private) == 0 || len(a.inputs) == 0 {
@@ -218,7 +218,7 @@ func (t *tier) list(url string) {
 }
 
 // affected lists the actions below that depend on topics.
-func (t *tier) affected(topics replica.Topics) []*action {
+func (t *tier) affected(topics mesh.Topics) []*action {
 	if len(topics) == 0 {
 		return nil
 	}
@@ -253,7 +253,7 @@ func (t *tier) considerList(p *typePlan, host string) {
 	var needed bool
 	switch {
 	case host == "":
-		needed = t.reach == input.ForWorkload // what belongs to no host is every class's own
+		needed = t.scope == input.WorkloadScope // what belongs to no host is every class's own
 	case t.below == nil:
 		needed = true
 	default:
@@ -430,7 +430,7 @@ func (t *tier) settle(a *action) {
 
 // ran notes that an action was done or undone.
 func (t *tier) ran(a *action) {
-	if a.built && a.reach > t.reach {
+	if a.built && a.scope > t.scope {
 		t.special[a] = struct{}{}
 	} else {
 		delete(t.special, a)

@@ -10,7 +10,7 @@ import (
 
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
-	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/mesh"
 )
 
 // Translator makes the resources of one xDS type. Its methods are pure: the same answers of the Reader give the same result. They are
@@ -50,7 +50,7 @@ type Fleeting interface {
 }
 
 // List lists the whole wildcard set of a class at a state, from scratch.
-func List(t Translator, key *class.Key, state *replica.State) ([]string, error) {
+func List(t Translator, key *class.Key, state *mesh.Snapshot) ([]string, error) {
 	all, err := listNames(t, input.NewView(key, state).Reader(), "")
 	if err != nil {
 		return nil, err

@@ -3,17 +3,17 @@ package serve
 import (
 	"sync"
 
-	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/mesh"
 )
 
 // audience finds the streams whose proxies may become another class when a topic changes, without asking every stream.
 type audience struct {
 	mu      sync.Mutex
-	byTopic map[replica.Topic]map[*stream]struct{}
+	byTopic map[mesh.Topic]map[*stream]struct{}
 }
 
 // set replaces the topics of a stream.
-func (a *audience) set(st *stream, before, after replica.Topics) {
+func (a *audience) set(st *stream, before, after mesh.Topics) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for t := range before {
@@ -36,7 +36,7 @@ func (a *audience) set(st *stream, before, after replica.Topics) {
 }
 
 // of lists the streams that one of the topics may concern, each once.
-func (a *audience) of(topics replica.Topics) []*stream {
+func (a *audience) of(topics mesh.Topics) []*stream {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	seen := map[*stream]struct{}{}

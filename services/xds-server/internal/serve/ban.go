@@ -8,7 +8,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"fairlead.dev/pkg/auth"
-	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/mesh"
 )
 
 // bans are the identities that administrators have shut out, each with what its streams are told.
@@ -29,7 +29,7 @@ func (b *bans) of(peer *auth.Peer) error {
 // EnforceBans ends the streams of identities that the state bans, and refuses new ones until it no longer does. The
 // client of config-watcher calls it as soon as it holds a revision with other bans: before the revision is applied,
 // which may wait for proxies that are busy.
-func (s *Server) EnforceBans(state *replica.State) {
+func (s *Server) EnforceBans(state *mesh.Snapshot) {
 	refusals := map[string]error{}
 	for _, b := range state.IdentityBans() {
 		text := fmt.Sprintf("identity %s is banned from this mesh", b.GetIdentity())

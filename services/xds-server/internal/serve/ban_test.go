@@ -16,8 +16,8 @@ import (
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/pkg/tlsconf"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
-	"fairlead.dev/services/xds-server/internal/replica"
 )
 
 // mutualPort serves a server's ADS to certificates, until the test ends.
@@ -74,7 +74,7 @@ func TestBannedIdentity(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	ban := meshtest.Resource(replica.KindIdentityBan, "", "default.batch", &configv1.Resource{Body: &configv1.Resource_IdentityBan{
+	ban := meshtest.Resource(mesh.KindIdentityBan, "", "default.batch", &configv1.Resource{Body: &configv1.Resource_IdentityBan{
 		IdentityBan: &configv1.IdentityBan{Identity: "spiffe://cluster.local/ns/default/sa/batch", Reason: "its key was stolen"},
 	}})
 	r.edit(ban)

@@ -15,13 +15,13 @@ import (
 
 	"fairlead.dev/pkg/testkit"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
-	"fairlead.dev/services/xds-server/internal/replica"
 )
 
 // onlyA is a Sidecar that lets the workloads with app=pod address service A only.
 func onlyA() *configv1.Resource {
-	return meshtest.Config(replica.KindSidecar, "default", "only-a", &networking.Sidecar{
+	return meshtest.Config(mesh.KindSidecar, "default", "only-a", &networking.Sidecar{
 		WorkloadSelector: &networking.WorkloadSelector{Labels: map[string]string{"app": "pod"}},
 		Egress:           []*networking.IstioEgressListener{{Hosts: []string{"default/" + hostA}}},
 	})

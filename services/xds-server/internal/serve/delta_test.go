@@ -12,12 +12,12 @@ import (
 
 	"fairlead.dev/pkg/testkit"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
-	"fairlead.dev/services/xds-server/internal/replica"
 )
 
 func virtualService(name string, hosts ...string) *configv1.Resource {
-	return meshtest.Config(replica.KindVirtualService, "default", name, &networking.VirtualService{Hosts: hosts})
+	return meshtest.Config(mesh.KindVirtualService, "default", name, &networking.VirtualService{Hosts: hosts})
 }
 
 func TestDeltaFirstConfigAndUpdates(t *testing.T) {

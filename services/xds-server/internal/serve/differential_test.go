@@ -16,10 +16,10 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
 	"fairlead.dev/services/xds-server/internal/plan/plantest"
 	"fairlead.dev/services/xds-server/internal/proxytest"
-	"fairlead.dev/services/xds-server/internal/replica"
 )
 
 var (
@@ -41,10 +41,10 @@ func drawEdit(t *rapid.T) *configv1.Resource {
 		return meshtest.Endpoints(ns, host, port, fmt.Sprintf("10.0.0.%d", rapid.IntRange(1, 3).Draw(t, "address")))
 	case 3:
 		seconds := rapid.IntRange(0, 2).Draw(t, "seconds")
-		return meshtest.Config(replica.KindDestinationRule, ns, name, meshtest.DestinationRule(host, time.Duration(seconds)*time.Second),
+		return meshtest.Config(mesh.KindDestinationRule, ns, name, meshtest.DestinationRule(host, time.Duration(seconds)*time.Second),
 			meshtest.ExportedTo(visible...))
 	case 4:
-		return meshtest.Config(replica.KindVirtualService, ns, name, &networking.VirtualService{Hosts: []string{host}}, meshtest.ExportedTo(visible...))
+		return meshtest.Config(mesh.KindVirtualService, ns, name, &networking.VirtualService{Hosts: []string{host}}, meshtest.ExportedTo(visible...))
 	case 5:
 		s := &networking.Sidecar{Egress: []*networking.IstioEgressListener{{Hosts: []string{
 			rapid.SampledFrom([]string{"./*", "*/*", "x/*", "~/*", "*/" + host}).Draw(t, "egress"),
@@ -52,7 +52,7 @@ func drawEdit(t *rapid.T) *configv1.Resource {
 		if rapid.Bool().Draw(t, "selects") {
 			s.WorkloadSelector = &networking.WorkloadSelector{Labels: map[string]string{"app": rapid.SampledFrom([]string{"d", "w"}).Draw(t, "app")}}
 		}
-		return meshtest.Config(replica.KindSidecar, ns, name, s)
+		return meshtest.Config(mesh.KindSidecar, ns, name, s)
 	case 6:
 		return tables(rapid.SampledFrom([]string{"", "x-a", "x-b"}).Draw(t, "header"))
 	default:
@@ -66,7 +66,7 @@ func fromScratch(t *rapid.T, p *proxytest.Proxy, resources map[string]*configv1.
 	for _, r := range resources {
 		all = append(all, r)
 	}
-	state, err := replica.FromResources(all)
+	state, err := mesh.FromResources(all)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -208,7 +208,7 @@ func settle(proxies []*proxytest.Proxy, apply func(upserts, removed []*configv1.
 	var sidecars []*configv1.Resource
 	for _, ns := range worldNamespaces {
 		for _, name := range []string{"n1", "n2"} {
-			sidecars = append(sidecars, meshtest.Config(replica.KindSidecar, ns, name, &networking.Sidecar{}))
+			sidecars = append(sidecars, meshtest.Config(mesh.KindSidecar, ns, name, &networking.Sidecar{}))
 		}
 	}
 	apply(nil, sidecars)
@@ -216,13 +216,13 @@ func settle(proxies []*proxytest.Proxy, apply func(upserts, removed []*configv1.
 		var upserts []*configv1.Resource
 		for _, ns := range worldNamespaces {
 			upserts = append(upserts,
-				meshtest.Config(replica.KindVirtualService, ns, "n1", &networking.VirtualService{Hosts: []string{fmt.Sprint("final", round)}}),
+				meshtest.Config(mesh.KindVirtualService, ns, "n1", &networking.VirtualService{Hosts: []string{fmt.Sprint("final", round)}}),
 				meshtest.PeerAuthentication(ns, "n1", []string{"STRICT", "DISABLE"}[round], nil...))
 			for i, host := range worldHosts {
 				upserts = append(upserts, meshtest.Service(ns, host, 80), meshtest.Endpoints(ns, host, 80, fmt.Sprintf("10.9.%d.%d", round, i)),
 					meshtest.Endpoints(ns, host, 81, fmt.Sprintf("10.9.%d.%d", round, i)),
-					meshtest.Config(replica.KindVirtualService, ns, fmt.Sprint("final-", round, host), &networking.VirtualService{Hosts: []string{host}}),
-					meshtest.Config(replica.KindDestinationRule, ns, "final-"+host, meshtest.DestinationRule(host, time.Duration(100+round)*time.Second)))
+					meshtest.Config(mesh.KindVirtualService, ns, fmt.Sprint("final-", round, host), &networking.VirtualService{Hosts: []string{host}}),
+					meshtest.Config(mesh.KindDestinationRule, ns, "final-"+host, meshtest.DestinationRule(host, time.Duration(100+round)*time.Second)))
 			}
 		}
 		apply(append(upserts, tables(fmt.Sprint("x-final-", round))), nil)

@@ -25,10 +25,10 @@ import (
 	"fairlead.dev/pkg/rpc"
 	"fairlead.dev/pkg/testkit"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
 	"fairlead.dev/services/xds-server/internal/plan"
 	"fairlead.dev/services/xds-server/internal/plan/plantest"
-	"fairlead.dev/services/xds-server/internal/replica"
 	"fairlead.dev/services/xds-server/internal/serve"
 	"fairlead.dev/services/xds-server/internal/store"
 )
@@ -55,7 +55,7 @@ type replicaServer struct {
 	clock    *testkit.Clock
 	conn     *grpc.ClientConn
 	registry *prometheus.Registry
-	state    *replica.State
+	state    *mesh.Snapshot
 	sequence uint64
 	// shut ends the server; the test's end does too.
 	shut func()
@@ -93,7 +93,7 @@ func startWith(t testing.TB, how setup, resources []*configv1.Resource) *replica
 	if how.translators == nil {
 		how.translators = (*plantest.Set).Translators
 	}
-	r := &replicaServer{t: t, set: plantest.New(), clock: testkit.NewClock(meshtest.Epoch), registry: prometheus.NewPedanticRegistry(), state: replica.Empty()}
+	r := &replicaServer{t: t, set: plantest.New(), clock: testkit.NewClock(meshtest.Epoch), registry: prometheus.NewPedanticRegistry(), state: mesh.Empty()}
 	var err error
 	r.engine, err = plan.NewEngine(plan.Config{
 		Translators: how.translators(r.set), Store: store.New(), Log: log, Registerer: r.registry, Clock: r.clock,
@@ -360,7 +360,7 @@ func basicMesh() []*configv1.Resource {
 }
 
 func timeoutRule(name, host string, seconds int) *configv1.Resource {
-	return meshtest.Config(replica.KindDestinationRule, "default", name, meshtest.DestinationRule(host, time.Duration(seconds)*time.Second))
+	return meshtest.Config(mesh.KindDestinationRule, "default", name, meshtest.DestinationRule(host, time.Duration(seconds)*time.Second))
 }
 
 // connectAll subscribes to everything as a sidecar does, and acknowledges it.

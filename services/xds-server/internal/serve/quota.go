@@ -15,8 +15,8 @@ import (
 	"fairlead.dev/pkg/auth"
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/services/xds-server/internal/class"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/plan"
-	"fairlead.dev/services/xds-server/internal/replica"
 )
 
 // Defaults of what one identity may use. All Pods of a Deployment share one identity, so all but the floors grow with
@@ -85,7 +85,7 @@ type quotas struct {
 	addresses  int
 	maxNames   int64
 	// state is the newest state of the mesh.
-	state   func() *replica.State
+	state   func() *mesh.Snapshot
 	refused func(Refusal)
 	// names is what the names of all identities take.
 	names atomic.Int64
@@ -287,7 +287,7 @@ func (a *account) joins(node string, key *class.Key, workloads int) error {
 
 // planOf identifies the whole plan that a class stands on.
 func planOf(key *class.Key) class.Hash {
-	if shared := key.OfEverybody(); shared != nil {
+	if shared := key.OfMesh(); shared != nil {
 		return shared.Hash()
 	}
 	return key.OfNamespace().Hash()

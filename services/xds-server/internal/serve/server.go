@@ -19,8 +19,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"fairlead.dev/pkg/clock"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/plan"
-	"fairlead.dev/services/xds-server/internal/replica"
 	"fairlead.dev/services/xds-server/internal/store"
 )
 
@@ -139,7 +139,7 @@ func New(cfg Config) (*Server, error) {
 		learnt:             newMemory(clock.Or(cfg.Clock)),
 		debug:              cfg.Debug,
 		rand:               cfg.Rand, draining: make(chan struct{}), streams: map[*stream]struct{}{},
-		audience: audience{byTopic: map[replica.Topic]map[*stream]struct{}{}},
+		audience: audience{byTopic: map[mesh.Topic]map[*stream]struct{}{}},
 	}
 	_, untraced := tracers.(noop.TracerProvider)
 	s.traced = !untraced
@@ -165,7 +165,7 @@ func orDefault[T comparable](v, d T) T {
 }
 
 // Apply brings every proxy to a later state of the mesh. One call at a time.
-func (s *Server) Apply(state *replica.State, change *replica.Change) {
+func (s *Server) Apply(state *mesh.Snapshot, change *mesh.Change) {
 	start := s.clock.Now()
 	round := s.pace.begin(s.Streams())
 	ctx, span := s.startRevision(state.Revision())
@@ -180,7 +180,7 @@ func (s *Server) Apply(state *replica.State, change *replica.Change) {
 }
 
 // regroup moves the streams whose proxies have become another class. It waits for none that is busy with a request: such a one moves after it.
-func (s *Server) regroup(touched replica.Topics) {
+func (s *Server) regroup(touched mesh.Topics) {
 	var group errgroup.Group
 	group.SetLimit(8)
 	for _, st := range s.audience.of(touched) {

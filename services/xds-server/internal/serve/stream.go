@@ -17,8 +17,8 @@ import (
 	"fairlead.dev/pkg/auth"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/class"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/plan"
-	"fairlead.dev/services/xds-server/internal/replica"
 	"fairlead.dev/services/xds-server/internal/store"
 )
 
@@ -51,7 +51,7 @@ type stream struct {
 	// verified is true while the mesh has a Workload of the proxy's proven identity.
 	verified bool
 	// topics whose change may make the class another one.
-	topics replica.Topics
+	topics mesh.Topics
 	// types in the order they are sent in.
 	types []*subscription
 	// aside are the types that were asked for and are not served.
@@ -122,7 +122,7 @@ func (s *stream) identify(n *core.Node) error {
 // reports whether anything may be different from what the client holds. The caller holds mu.
 func (s *stream) reclassify() (touched bool) {
 	var key *class.Key
-	for state := (*replica.State)(nil); state != s.server.engine.State(); {
+	for state := (*mesh.Snapshot)(nil); state != s.server.engine.State(); {
 		// If the mesh moves on before the audience knows the topics, regroup may pass by this stream.
 		state = s.server.engine.State()
 		w, err := s.node.Workload(state)
@@ -134,7 +134,7 @@ func (s *stream) reclassify() (touched bool) {
 			s.verified = verified
 			s.server.reports.touch(s)
 		}
-		var topics replica.Topics
+		var topics mesh.Topics
 		key, topics = s.node.Key(state)
 		s.server.audience.set(s, s.topics, topics)
 		s.topics = topics

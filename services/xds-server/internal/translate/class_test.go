@@ -20,9 +20,9 @@ import (
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/credential"
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
 	"fairlead.dev/services/xds-server/internal/plan"
-	"fairlead.dev/services/xds-server/internal/replica"
 	"fairlead.dev/services/xds-server/internal/store"
 	"fairlead.dev/services/xds-server/internal/translate"
 )
@@ -39,7 +39,7 @@ var entrance = meshtest.Service("shop", "entrance.shop.svc.cluster.local", 15443
 })
 
 // telling is a mesh in which every field of a class's key matters to something; its network does with an entrance to another.
-func telling(t testing.TB, more ...*configv1.Resource) *replica.State {
+func telling(t testing.TB, more ...*configv1.Resource) *mesh.Snapshot {
 	located := func(address, zone string) *configv1.EndpointSet {
 		return &configv1.EndpointSet{
 			Hostname: otherHost, Port: 80, Cluster: zone, LabelSets: []*configv1.LabelSet{{}}, Localities: []*configv1.Locality{{Region: "eu", Zone: zone}},
@@ -47,27 +47,27 @@ func telling(t testing.TB, more ...*configv1.Resource) *replica.State {
 		}
 	}
 	set := func(s *configv1.EndpointSet) *configv1.Resource {
-		return meshtest.Resource(replica.KindEndpointSet, "shop", otherHost+":80/"+s.GetCluster(), &configv1.Resource{Body: &configv1.Resource_EndpointSet{EndpointSet: s}})
+		return meshtest.Resource(mesh.KindEndpointSet, "shop", otherHost+":80/"+s.GetCluster(), &configv1.Resource{Body: &configv1.Resource_EndpointSet{EndpointSet: s}})
 	}
 	return meshtest.State(t, append(more,
 		meshtest.Service("shop", "auto.example.com", 80, func(s *configv1.Service) { s.AutoAddresses = []string{"240.240.0.1"} }),
 		meshtest.Service("shop", webHost, 80), meshtest.Service("shop", otherHost, 80), set(located("10.0.0.1", "a")), set(located("10.0.0.2", "b")),
-		meshtest.Config(replica.KindDestinationRule, "shop", "near", &networking.DestinationRule{Host: otherHost, TrafficPolicy: &networking.TrafficPolicy{
+		meshtest.Config(mesh.KindDestinationRule, "shop", "near", &networking.DestinationRule{Host: otherHost, TrafficPolicy: &networking.TrafficPolicy{
 			OutlierDetection: &networking.OutlierDetection{Consecutive_5XxErrors: wrapperspb.UInt32(1), Interval: durationpb.New(time.Second)},
 			LoadBalancer:     &networking.LoadBalancerSettings{LocalityLbSetting: &networking.LocalityLoadBalancerSetting{Enabled: wrapperspb.Bool(true)}},
 		}}),
-		meshtest.Config(replica.KindSidecar, "shop", "narrow", &networking.Sidecar{
+		meshtest.Config(mesh.KindSidecar, "shop", "narrow", &networking.Sidecar{
 			WorkloadSelector: &networking.WorkloadSelector{Labels: map[string]string{"narrow": "yes"}},
 			Egress:           []*networking.IstioEgressListener{{Hosts: []string{"~/*"}}},
 		}),
-		meshtest.Config(replica.KindSidecar, "shop", "bound", &networking.Sidecar{
+		meshtest.Config(mesh.KindSidecar, "shop", "bound", &networking.Sidecar{
 			WorkloadSelector: &networking.WorkloadSelector{Labels: map[string]string{"bound": "yes"}},
 			Ingress:          []*networking.IstioIngressListener{{Port: &networking.SidecarPort{Number: 8080, Name: "http", Protocol: "HTTP"}, DefaultEndpoint: "127.0.0.1:8080"}},
 		}),
 		meshtest.PeerAuthentication("shop", "strict", "STRICT", func(pa *security.PeerAuthentication) {
 			pa.Selector = &typev1beta1.WorkloadSelector{MatchLabels: map[string]string{"app": "strict"}}
 		}),
-		meshtest.Config(replica.KindGateway, "shop", "web", &networking.Gateway{
+		meshtest.Config(mesh.KindGateway, "shop", "web", &networking.Gateway{
 			Selector: map[string]string{"app": "web"},
 			Servers: []*networking.Server{{
 				Port: &networking.Port{Number: 443, Name: "https", Protocol: "HTTPS"}, Hosts: []string{"*"},
@@ -86,14 +86,14 @@ configPatches:
 }
 
 // matched is the condition on proxies that the mesh has.
-func matched(t *testing.T, state *replica.State) (id string) {
+func matched(t *testing.T, state *mesh.Snapshot) (id string) {
 	t.Helper()
-	state.ProxyMatches("shop", func(p *replica.ProxyMatch) { id = p.ID })
+	state.ProxyMatches("shop", func(p *mesh.ProxyMatch) { id = p.ID })
 	return id
 }
 
 // bytesOf builds all that proxies of a class may ask for and returns a version of each resource.
-func bytesOf(t *testing.T, key *class.Key, state *replica.State) map[string]string {
+func bytesOf(t *testing.T, key *class.Key, state *mesh.Snapshot) map[string]string {
 	t.Helper()
 	out := map[string]string{}
 	s := store.New()

@@ -13,9 +13,9 @@ import (
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/class"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
 	"fairlead.dev/services/xds-server/internal/plan"
-	"fairlead.dev/services/xds-server/internal/replica"
 	"fairlead.dev/services/xds-server/internal/store"
 	"fairlead.dev/services/xds-server/internal/translate"
 )
@@ -30,9 +30,9 @@ func largeMesh(services int) []*configv1.Resource {
 			s.Addresses = []string{fmt.Sprintf("10.%d.%d.%d", 100+i>>16, i>>8&255, i&255)}
 		}), meshtest.Endpoints(ns, host, 80, fmt.Sprintf("10.1.%d.%d", i>>8&255, i&255), fmt.Sprintf("10.2.%d.%d", i>>8&255, i&255)))
 		if i%10 == 5 {
-			out = append(out, meshtest.Config(replica.KindVirtualService, ns, fmt.Sprint("vs", i), &networking.VirtualService{
+			out = append(out, meshtest.Config(mesh.KindVirtualService, ns, fmt.Sprint("vs", i), &networking.VirtualService{
 				Hosts: []string{host}, Http: []*networking.HTTPRoute{{Route: []*networking.HTTPRouteDestination{{Destination: &networking.Destination{Host: host}}}}},
-			}), meshtest.Config(replica.KindDestinationRule, ns, fmt.Sprint("dr", i), meshtest.DestinationRule(host, time.Second)))
+			}), meshtest.Config(mesh.KindDestinationRule, ns, fmt.Sprint("dr", i), meshtest.DestinationRule(host, time.Second)))
 		}
 	}
 	return out
@@ -52,7 +52,7 @@ func (n *nobody) Changed(changes, _ plan.Changes) {
 // crowd is an engine with classes that hold everything.
 type crowd struct {
 	*plan.Engine
-	state    *replica.State
+	state    *mesh.Snapshot
 	sequence uint64
 	classes  []*plan.Class
 	heard    *nobody
@@ -66,7 +66,7 @@ func newCrowd(b *testing.B, services, classes int) *crowd {
 	if err != nil {
 		b.Fatal(err)
 	}
-	c := &crowd{Engine: e, state: replica.Empty(), heard: &nobody{}}
+	c := &crowd{Engine: e, state: mesh.Empty(), heard: &nobody{}}
 	c.edit(largeMesh(services)...)
 	c.join(b, services, classes)
 	return c
@@ -149,7 +149,7 @@ func BenchmarkChange(b *testing.B) {
 				return meshtest.Endpoints("ns7", hostOf(7), 80, fmt.Sprintf("10.3.%d.%d", i>>8&255, i&255))
 			},
 			"virtual service": func(i int) *configv1.Resource {
-				return meshtest.Config(replica.KindVirtualService, "ns5", "vs5", &networking.VirtualService{
+				return meshtest.Config(mesh.KindVirtualService, "ns5", "vs5", &networking.VirtualService{
 					Hosts: []string{hostOf(5)}, Http: []*networking.HTTPRoute{{
 						Route: []*networking.HTTPRouteDestination{{Destination: &networking.Destination{Host: hostOf(5 + i%2)}}},
 					}},

@@ -24,8 +24,8 @@ import (
 
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/services/xds-server/internal/envoytest"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/plan"
-	"fairlead.dev/services/xds-server/internal/replica"
 	"fairlead.dev/services/xds-server/internal/translate/cluster"
 	"fairlead.dev/services/xds-server/internal/translate/endpoint"
 	"fairlead.dev/services/xds-server/internal/translate/listener"
@@ -53,7 +53,7 @@ func TestEnvoyAcceptsRandomMeshes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			state, err := replica.FromResources(resources)
+			state, err := mesh.FromResources(resources)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -22,7 +22,7 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
-	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/mesh"
 )
 
 // testCase is one file of testdata/in: a class and a normalised mesh. Services are configv1.Service with short forms for what is the same in
@@ -106,7 +106,7 @@ var specTypes = map[string]func() proto.Message{
 // world is a class at a state, and the clusters that it asks for.
 type world struct {
 	key   *class.Key
-	state *replica.State
+	state *mesh.Snapshot
 	asks  []string
 }
 
@@ -133,7 +133,7 @@ func parse(t testing.TB, path string, raw []byte) world {
 	if err != nil {
 		t.Fatalf("%s: %v", path, err)
 	}
-	state, err := replica.FromResources(resources)
+	state, err := mesh.FromResources(resources)
 	if err != nil {
 		t.Fatalf("%s: %v", path, err)
 	}

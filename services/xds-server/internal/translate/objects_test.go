@@ -17,9 +17,9 @@ import (
 	"fairlead.dev/pkg/testkit/protorand"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/class"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
 	"fairlead.dev/services/xds-server/internal/plan"
-	"fairlead.dev/services/xds-server/internal/replica"
 	"fairlead.dev/services/xds-server/internal/translate"
 )
 
@@ -95,12 +95,12 @@ var (
 		name string
 		spec func() proto.Message
 	}{
-		{replica.KindVirtualService, func() proto.Message { return &networking.VirtualService{} }},
-		{replica.KindDestinationRule, func() proto.Message { return &networking.DestinationRule{} }},
-		{replica.KindGateway, func() proto.Message { return &networking.Gateway{} }},
-		{replica.KindSidecar, func() proto.Message { return &networking.Sidecar{} }},
-		{replica.KindPeerAuthentication, func() proto.Message { return &security.PeerAuthentication{} }},
-		{replica.KindEnvoyFilter, func() proto.Message { return &networking.EnvoyFilter{} }},
+		{mesh.KindVirtualService, func() proto.Message { return &networking.VirtualService{} }},
+		{mesh.KindDestinationRule, func() proto.Message { return &networking.DestinationRule{} }},
+		{mesh.KindGateway, func() proto.Message { return &networking.Gateway{} }},
+		{mesh.KindSidecar, func() proto.Message { return &networking.Sidecar{} }},
+		{mesh.KindPeerAuthentication, func() proto.Message { return &security.PeerAuthentication{} }},
+		{mesh.KindEnvoyFilter, func() proto.Message { return &networking.EnvoyFilter{} }},
 	}
 )
 
@@ -140,13 +140,13 @@ func drawObjects(t testing.TB, from protorand.Source) world {
 		d.fill(kind.name, spec)
 		ns := pick(d, objectNamespaces...)
 		to := []string{"*"}
-		if kind.name != replica.KindGateway && ns != "istio-system" {
+		if kind.name != mesh.KindGateway && ns != "istio-system" {
 			to = pick(d, []string{"*"}, []string{ns})
 		}
 		add(meshtest.Config(kind.name, ns, pick(d, "n1", "n2", "n3"), spec, meshtest.ExportedTo(to...), meshtest.Aged(time.Duration(from(3)))))
 	}
 	add(meshtest.Workload("x", "d", "10.0.1.100", d.workload))
-	state, err := replica.FromResources(resources)
+	state, err := mesh.FromResources(resources)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -216,7 +216,7 @@ func (d objectDrawer) service() *configv1.Resource {
 		}
 		s.SubjectAltNames = pick(d, nil, []string{"spiffe://cluster.local/ns/x/sa/a"})
 	}
-	return meshtest.Resource(replica.KindService, ns, host, &configv1.Resource{Body: &configv1.Resource_Service{Service: s}})
+	return meshtest.Resource(mesh.KindService, ns, host, &configv1.Resource{Body: &configv1.Resource_Service{Service: s}})
 }
 
 func (d objectDrawer) kubernetes(s *configv1.Service) {
@@ -260,6 +260,6 @@ func (d objectDrawer) endpoints(s *configv1.Service, p *configv1.ServicePort) *c
 		}
 		set.Endpoints = append(set.Endpoints, e)
 	}
-	return meshtest.Resource(replica.KindEndpointSet, s.GetNamespace(), fmt.Sprintf("%s:%d/test", s.GetHostname(), p.GetNumber()),
+	return meshtest.Resource(mesh.KindEndpointSet, s.GetNamespace(), fmt.Sprintf("%s:%d/test", s.GetHostname(), p.GetNumber()),
 		&configv1.Resource{Body: &configv1.Resource_EndpointSet{EndpointSet: set}})
 }

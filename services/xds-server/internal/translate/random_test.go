@@ -12,8 +12,8 @@ import (
 
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/plan"
-	"fairlead.dev/services/xds-server/internal/replica"
 	"fairlead.dev/services/xds-server/internal/translate"
 	"fairlead.dev/services/xds-server/internal/translate/nametable"
 )
@@ -95,7 +95,7 @@ func TestRandomMeshes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		state, err := replica.FromResources(resources)
+		state, err := mesh.FromResources(resources)
 		if err != nil {
 			t.Fatal(err)
 		}

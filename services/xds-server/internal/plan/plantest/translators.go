@@ -20,8 +20,8 @@ import (
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/plan"
-	"fairlead.dev/services/xds-server/internal/replica"
 )
 
 // Set is one translator per type and counts what they do. Clusters are named "<port>|<host>", and those of services outside the mesh differ
@@ -160,7 +160,7 @@ func buildCluster(r *input.Reader, name string) proto.Message {
 	if rule := r.DestinationRule(host); rule != nil {
 		c.ConnectTimeout = rule.Spec.GetTrafficPolicy().GetConnectionPool().GetTcp().GetConnectTimeout()
 	}
-	for _, f := range r.EnvoyFilters(replica.At(replica.PatchedClusters, replica.Outbound)) {
+	for _, f := range r.EnvoyFilters(mesh.At(mesh.PatchedClusters, mesh.Outbound)) {
 		if r.Selected(f) {
 			c.AltStatName += " " + f.Name()
 		}

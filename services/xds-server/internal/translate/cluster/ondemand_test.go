@@ -13,8 +13,8 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
-	"fairlead.dev/services/xds-server/internal/replica"
 	"fairlead.dev/services/xds-server/internal/translate/cluster"
 )
 
@@ -79,8 +79,8 @@ func TestOnDemand(t *testing.T) {
 				if err := got.ValidateAll(); err != nil {
 					t.Error(err)
 				}
-				if got.GetName() != tc.name || r.Reach() != input.ForEverybody {
-					t.Errorf("%q, holds for %v", got.GetName(), r.Reach())
+				if got.GetName() != tc.name || r.Scope() != input.MeshScope {
+					t.Errorf("%q, holds for %v", got.GetName(), r.Scope())
 				}
 				switch {
 				case tc.want != "":
@@ -115,7 +115,7 @@ func TestOnDemandSidecar(t *testing.T) {
 	state := meshtest.State(t,
 		service("db.svc", 3306, configv1.Protocol_PROTOCOL_TCP, []string{"10.0.0.1"}),
 		service("*.example.com", 443, configv1.Protocol_PROTOCOL_TLS, nil),
-		meshtest.Config(replica.KindSidecar, "default", "s", &networking.Sidecar{Egress: []*networking.IstioEgressListener{
+		meshtest.Config(mesh.KindSidecar, "default", "s", &networking.Sidecar{Egress: []*networking.IstioEgressListener{
 			{Hosts: []string{"./other.svc"}},
 			{Hosts: []string{"*/*"}, Port: &networking.SidecarPort{Number: 7000, Protocol: "TCP"}},
 		}}),

@@ -10,8 +10,8 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
-	"fairlead.dev/services/xds-server/internal/replica"
 )
 
 // TestPassthroughPort: what leads on from a service's own address maps the port; a server is called by its own.
@@ -29,7 +29,7 @@ func TestPassthroughPort(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			state := meshtest.State(t,
 				service("a.svc", 80, configv1.Protocol_PROTOCOL_HTTP, tc.addresses, func(s *configv1.Service) { s.Ports[0].TargetPort = 8080 }, tc.change),
-				meshtest.Config(replica.KindDestinationRule, "default", "a", &networking.DestinationRule{Host: "a.svc", TrafficPolicy: &networking.TrafficPolicy{
+				meshtest.Config(mesh.KindDestinationRule, "default", "a", &networking.DestinationRule{Host: "a.svc", TrafficPolicy: &networking.TrafficPolicy{
 					LoadBalancer: &networking.LoadBalancerSettings{LbPolicy: &networking.LoadBalancerSettings_Simple{Simple: networking.LoadBalancerSettings_PASSTHROUGH}},
 				}}))
 			key := &class.Key{Type: class.Sidecar, Namespace: "default", Interception: class.Redirect}

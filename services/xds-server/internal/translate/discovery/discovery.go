@@ -10,7 +10,7 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
-	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/translate/gateway"
 	"fairlead.dev/services/xds-server/internal/translate/names"
 	"fairlead.dev/services/xds-server/internal/translate/policy"
@@ -41,7 +41,7 @@ type Cluster struct {
 	Service *configv1.Service
 	Spec    *configv1.ServicePort
 	// Rule is the DestinationRule that applies, or nil; Subset is the cluster's, or nil.
-	Rule   *replica.DestinationRule
+	Rule   *mesh.DestinationRule
 	Labels *networking.Subset
 	// Policy is the resolved traffic policy, never nil.
 	Policy *networking.TrafficPolicy
@@ -103,7 +103,7 @@ func passesMesh(r *input.Reader, svc *configv1.Service) bool {
 	return r.Class().Type == class.Router && r.MeshGateways() && gateway.PassesMeshTo(r, svc)
 }
 
-func subsets(rule *replica.DestinationRule) []*networking.Subset {
+func subsets(rule *mesh.DestinationRule) []*networking.Subset {
 	if rule == nil {
 		return nil
 	}

@@ -15,7 +15,7 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
-	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/translate/discovery"
 )
 
@@ -173,8 +173,8 @@ func isNear(r *input.Reader, c discovery.Cluster, m member) bool {
 	if !c.Service.GetNodeLocal() {
 		return true
 	}
-	node := m.labels[replica.LabelHostname]
-	return node != "" && node == r.Labels()[replica.LabelHostname]
+	node := m.labels[mesh.LabelHostname]
+	return node != "" && node == r.Labels()[mesh.LabelHostname]
 }
 
 // reach gives the endpoint the address that a proxy of these families connects to, and for one that has both the other one too; ok is false

@@ -9,8 +9,8 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
-	"fairlead.dev/services/xds-server/internal/replica"
 	"fairlead.dev/services/xds-server/internal/translate/endpoint"
 	"fairlead.dev/services/xds-server/internal/translate/names"
 )
@@ -24,12 +24,12 @@ func TestFailoverPriorityOfClasses(t *testing.T) {
 		priority []string
 		labels   map[string]string
 		nearest  string
-		reach    input.Reach
+		reach    input.Scope
 	}{
-		{"no rule", nil, map[string]string{"rack": "1"}, "10.0.0.1", input.ForEverybody},
-		{"client in rack 1", []string{"rack"}, map[string]string{"rack": "1", "app": "x"}, "10.0.0.1", input.ForWorkload},
-		{"client in rack 2", []string{"rack"}, map[string]string{"rack": "2", "app": "y"}, "10.0.0.2", input.ForWorkload},
-		{"rack 2 for all", []string{"rack=2"}, map[string]string{"rack": "1"}, "10.0.0.2", input.ForEverybody},
+		{"no rule", nil, map[string]string{"rack": "1"}, "10.0.0.1", input.MeshScope},
+		{"client in rack 1", []string{"rack"}, map[string]string{"rack": "1", "app": "x"}, "10.0.0.1", input.WorkloadScope},
+		{"client in rack 2", []string{"rack"}, map[string]string{"rack": "2", "app": "y"}, "10.0.0.2", input.WorkloadScope},
+		{"rack 2 for all", []string{"rack=2"}, map[string]string{"rack": "1"}, "10.0.0.2", input.MeshScope},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			endpoints := meshtest.Endpoints("default", host, 80, "10.0.0.1", "10.0.0.2")
@@ -38,7 +38,7 @@ func TestFailoverPriorityOfClasses(t *testing.T) {
 			set.GetEndpoints()[1].LabelSet = 1
 			resources := []*configv1.Resource{meshtest.Service("default", host, 80), endpoints}
 			if tc.priority != nil {
-				resources = append(resources, meshtest.Config(replica.KindDestinationRule, "default", "a", &networking.DestinationRule{
+				resources = append(resources, meshtest.Config(mesh.KindDestinationRule, "default", "a", &networking.DestinationRule{
 					Host: host, TrafficPolicy: &networking.TrafficPolicy{
 						OutlierDetection: &networking.OutlierDetection{},
 						LoadBalancer: &networking.LoadBalancerSettings{
@@ -61,8 +61,8 @@ func TestFailoverPriorityOfClasses(t *testing.T) {
 			if got := first.GetLbEndpoints()[0].GetEndpoint().GetAddress().GetSocketAddress().GetAddress(); got != tc.nearest || first.GetPriority() != 0 {
 				t.Errorf("%s comes first, want %s", got, tc.nearest)
 			}
-			if r.Reach() != tc.reach {
-				t.Errorf("holds for %v, want %v", r.Reach(), tc.reach)
+			if r.Scope() != tc.reach {
+				t.Errorf("holds for %v, want %v", r.Scope(), tc.reach)
 			}
 		})
 	}

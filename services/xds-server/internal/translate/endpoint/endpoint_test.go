@@ -14,7 +14,7 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
-	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/translate/discovery"
 	"fairlead.dev/services/xds-server/internal/translate/names"
 )
@@ -46,7 +46,7 @@ func familyReader(t *testing.T, f class.Families, svc *configv1.Service, shards 
 			Body: &configv1.Resource_EndpointSet{EndpointSet: shard},
 		})
 	}
-	state, err := replica.FromResources(resources)
+	state, err := mesh.FromResources(resources)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/input"
-	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/translate/discovery"
 )
 
@@ -77,8 +77,8 @@ func prioritise(r *input.Reader, c discovery.Cluster, out *endpointv3.ClusterLoa
 
 // nearestFirst orders as the Service's trafficDistribution asks, without outlier detection: where there is a near endpoint, it is used.
 func nearestFirst(r *input.Reader, c discovery.Cluster, out *endpointv3.ClusterLoadAssignment, members []member) {
-	if replica.MindsNode(c.Service) {
-		byLabels(out, members, r.Labels, []string{replica.LabelHostname})
+	if mesh.MindsNode(c.Service) {
+		byLabels(out, members, r.Labels, []string{mesh.LabelHostname})
 	}
 	failover(out, parseLocality(r.Class().Locality), nil)
 }

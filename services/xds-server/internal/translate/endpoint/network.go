@@ -7,7 +7,7 @@ import (
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/input"
-	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/translate/discovery"
 )
 
@@ -15,20 +15,20 @@ import (
 type networks struct {
 	reader *input.Reader
 	// entrances has the gateways of the networks that were asked for, as far as the class can connect to them.
-	entrances map[string][]replica.NetworkGateway
+	entrances map[string][]mesh.NetworkGateway
 }
 
 // gateways lists those through which an endpoint of another network is reached; none for all others: where it is not known who is where, and where
 // a network has no gateways, everybody reaches everybody.
-func (n *networks) gateways(m member) []replica.NetworkGateway {
+func (n *networks) gateways(m member) []mesh.NetworkGateway {
 	if !n.isOther(m) {
 		return nil
 	}
 	found, known := n.entrances[m.GetNetwork()]
 	if !known {
-		found = slices.DeleteFunc(n.reader.NetworkGateways(m.GetNetwork()), func(g replica.NetworkGateway) bool { return !n.reader.Class().Families.Has(g.Address) })
+		found = slices.DeleteFunc(n.reader.NetworkGateways(m.GetNetwork()), func(g mesh.NetworkGateway) bool { return !n.reader.Class().Families.Has(g.Address) })
 		if n.entrances == nil {
-			n.entrances = map[string][]replica.NetworkGateway{}
+			n.entrances = map[string][]mesh.NetworkGateway{}
 		}
 		n.entrances[m.GetNetwork()] = found
 	}
@@ -61,7 +61,7 @@ func (n *networks) across(c discovery.Cluster, members []member) []member {
 	}
 	type entrance struct {
 		locality string
-		replica.NetworkGateway
+		mesh.NetworkGateway
 	}
 	at := map[entrance]int{}
 	out := make([]member, 0, len(members))

@@ -14,8 +14,8 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
-	"fairlead.dev/services/xds-server/internal/replica"
 	"fairlead.dev/services/xds-server/internal/translate/endpoint"
 	"fairlead.dev/services/xds-server/internal/translate/names"
 )
@@ -37,7 +37,7 @@ func TestNetworks(t *testing.T) {
 	}
 	two := entrance("two", "n2", 15443, "192.0.2.1", "192.0.2.2", "fd00::1")
 	rule := func(mode networking.ClientTLSSettings_TLSmode) *configv1.Resource {
-		return meshtest.Config(replica.KindDestinationRule, "default", "a", &networking.DestinationRule{
+		return meshtest.Config(mesh.KindDestinationRule, "default", "a", &networking.DestinationRule{
 			Host: host, TrafficPolicy: &networking.TrafficPolicy{Tls: &networking.ClientTLSSettings{Mode: mode}},
 		})
 	}

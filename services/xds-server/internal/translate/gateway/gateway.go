@@ -12,7 +12,7 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
-	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/translate/names"
 	"fairlead.dev/services/xds-server/internal/translate/protocol"
 )
@@ -32,7 +32,7 @@ const (
 
 // Server is one server of one Gateway.
 type Server struct {
-	Gateway *replica.Gateway
+	Gateway *mesh.Gateway
 	Spec    *networking.Server
 }
 

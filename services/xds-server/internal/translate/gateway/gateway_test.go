@@ -9,8 +9,8 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
-	"fairlead.dev/services/xds-server/internal/replica"
 	"fairlead.dev/services/xds-server/internal/translate/gateway"
 )
 
@@ -58,7 +58,7 @@ func TestPassesMeshTo(t *testing.T) {
 		"none":                {server(auto, "*"), nil, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			state := meshtest.State(t, meshtest.Config(replica.KindGateway, "gateways", "g", &networking.Gateway{Servers: []*networking.Server{tc.server}}))
+			state := meshtest.State(t, meshtest.Config(mesh.KindGateway, "gateways", "g", &networking.Gateway{Servers: []*networking.Server{tc.server}}))
 			r := input.NewView(&class.Key{Type: class.Router, Namespace: "gateways"}, state).Reader()
 			if got := gateway.PassesMeshTo(r, tc.service); got != tc.want {
 				t.Errorf("got %v, want %v", got, tc.want)
@@ -84,7 +84,7 @@ func TestAdmits(t *testing.T) {
 		{nil, "shop", "a.example.com", ""},
 	} {
 		server := gateway.Server{
-			Gateway: &replica.Gateway{Key: replica.Key{Namespace: "gateways", Name: "g"}},
+			Gateway: &mesh.Gateway{Key: mesh.Key{Namespace: "gateways", Name: "g"}},
 			Spec:    &networking.Server{Hosts: tc.hosts},
 		}
 		if got := strings.Join(server.Admits(tc.namespace, tc.host), " "); got != tc.want {

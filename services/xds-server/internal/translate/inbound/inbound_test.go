@@ -6,7 +6,7 @@ import (
 
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
-	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/mesh"
 )
 
 func TestDestination(t *testing.T) {
@@ -31,7 +31,7 @@ func TestDestination(t *testing.T) {
 		{"127.0.0.1:0", captured, Destination{}, "1-65535"},
 		{"127.0.0.1:http", captured, Destination{}, "1-65535"},
 	} {
-		got, err := destination(input.NewView(tc.key, replica.Empty()).Reader(), tc.endpoint)
+		got, err := destination(input.NewView(tc.key, mesh.Empty()).Reader(), tc.endpoint)
 		if got != tc.want || (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
 			t.Errorf("%q: %+v, %v, want %+v, %q", tc.endpoint, got, err, tc.want, tc.err)
 		}

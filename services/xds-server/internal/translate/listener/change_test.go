@@ -10,8 +10,8 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
-	"fairlead.dev/services/xds-server/internal/replica"
 )
 
 func speaking(p configv1.Protocol, addresses ...string) func(*configv1.Service) {
@@ -44,7 +44,7 @@ func TestWhatRebuilds(t *testing.T) {
 		{"TLS told by SNI", "0.0.0.0_443", meshtest.Service("default", "a.example.com", 443, speaking(tls)), "eager"},
 		{"first TLS told by SNI", "0.0.0.0_80", meshtest.Service("default", "a.example.com", 80, speaking(tls)), always},
 		{"a service", "virtualOutbound", meshtest.Service("default", "a.svc", 80, speaking(tcp)), ""},
-		{"HTTP routes", "0.0.0.0_80", meshtest.Config(replica.KindVirtualService, "default", "vs", &networking.VirtualService{
+		{"HTTP routes", "0.0.0.0_80", meshtest.Config(mesh.KindVirtualService, "default", "vs", &networking.VirtualService{
 			Hosts: []string{"web.svc"}, Http: []*networking.HTTPRoute{{}},
 		}), ""},
 	} {
@@ -55,8 +55,8 @@ func TestWhatRebuilds(t *testing.T) {
 			if _, err := (Translator{}).Build(r, tc.listener); err != nil {
 				t.Fatal(err)
 			}
-			if r.Reach() != input.ForEverybody {
-				t.Errorf("%s: %s holds for %v", tc.name, tc.listener, r.Reach())
+			if r.Scope() != input.MeshScope {
+				t.Errorf("%s: %s holds for %v", tc.name, tc.listener, r.Scope())
 			}
 			state, change := view.State().Apply(nil, []*configv1.Resource{tc.added}, nil)
 			want := tc.rebuilds == always || tc.rebuilds == "eager" && !onDemand

@@ -10,7 +10,7 @@ import (
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/input"
-	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/translate/discovery"
 	"fairlead.dev/services/xds-server/internal/translate/dynamic"
 	"fairlead.dev/services/xds-server/internal/translate/hcm"
@@ -24,7 +24,7 @@ import (
 func outbound(r *input.Reader, s *shared) (*listenerv3.Listener, error) {
 	out := base(r, names.Listener(s.Address, s.Port), s.Address, s.Port, corev3.TrafficDirection_OUTBOUND)
 	if s.bound {
-		filters, err := outboundHTTP(r, out.GetName(), names.OutboundRoute(s.Port), r.ServicesAt(s.Port, replica.Wherever))
+		filters, err := outboundHTTP(r, out.GetName(), names.OutboundRoute(s.Port), r.ServicesAt(s.Port, mesh.Wherever))
 		if err != nil {
 			return nil, err
 		}
@@ -50,7 +50,7 @@ func outbound(r *input.Reader, s *shared) (*listenerv3.Listener, error) {
 
 func networksOf(m member) []*corev3.CidrRange {
 	var out []*corev3.CidrRange
-	for _, network := range replica.Networks(m.Service) {
+	for _, network := range mesh.Networks(m.Service) {
 		out = append(out, cidr(network))
 	}
 	return out
@@ -58,7 +58,7 @@ func networksOf(m member) []*corev3.CidrRange {
 
 // plainHTTPChain adds the chain for requests that are not encrypted.
 func plainHTTPChain(r *input.Reader, out *listenerv3.Listener, routeName string, port uint32) error {
-	filters, err := outboundHTTP(r, out.GetName(), routeName, r.ServicesAt(port, replica.Wherever))
+	filters, err := outboundHTTP(r, out.GetName(), routeName, r.ServicesAt(port, mesh.Wherever))
 	if err != nil {
 		return err
 	}

@@ -20,8 +20,8 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
-	"fairlead.dev/services/xds-server/internal/replica"
 	"fairlead.dev/services/xds-server/internal/translate/names"
 	"fairlead.dev/services/xds-server/internal/translate/protocol"
 	"fairlead.dev/services/xds-server/internal/translate/reach"
@@ -34,7 +34,7 @@ var (
 )
 
 // drawMesh makes a few services that collide in names, addresses and ports, and rules about some of them.
-func drawMesh(t *rapid.T) (*class.Key, *replica.State) {
+func drawMesh(t *rapid.T) (*class.Key, *mesh.Snapshot) {
 	namespace := rapid.SampledFrom([]string{"a", "b"})
 	host := rapid.SampledFrom([]string{"one.a.svc", "two.a.svc", "three.b.svc", "www.example.com", "*.example.com"})
 	port := rapid.SampledFrom(meshPorts)
@@ -66,7 +66,7 @@ func drawMesh(t *rapid.T) (*class.Key, *replica.State) {
 			} else {
 				vs.Tls = []*networking.TLSRoute{{Route: to, Match: []*networking.TLSMatchAttributes{{SniHosts: vs.GetHosts()}}}}
 			}
-			resources = append(resources, meshtest.Config(replica.KindVirtualService, own, fmt.Sprint("vs-", i), vs))
+			resources = append(resources, meshtest.Config(mesh.KindVirtualService, own, fmt.Sprint("vs-", i), vs))
 		}
 		if rapid.IntRange(0, 3).Draw(t, "rule") == 0 {
 			rule := &networking.DestinationRule{Host: host.Draw(t, "rule's host"), TrafficPolicy: &networking.TrafficPolicy{
@@ -74,7 +74,7 @@ func drawMesh(t *rapid.T) (*class.Key, *replica.State) {
 					IdleTimeout: durationpb.New(time.Minute),
 				}},
 			}}
-			resources = append(resources, meshtest.Config(replica.KindDestinationRule, own, fmt.Sprint("dr-", i), rule))
+			resources = append(resources, meshtest.Config(mesh.KindDestinationRule, own, fmt.Sprint("dr-", i), rule))
 		}
 	}
 	if rapid.Bool().Draw(t, "sidecar") {
@@ -88,7 +88,7 @@ func drawMesh(t *rapid.T) (*class.Key, *replica.State) {
 			}
 			spec.Egress = append(spec.Egress, l)
 		}
-		resources = append(resources, meshtest.Config(replica.KindSidecar, "a", "s", spec))
+		resources = append(resources, meshtest.Config(mesh.KindSidecar, "a", "s", spec))
 	}
 	if rapid.Bool().Draw(t, "proxy port") {
 		resources = append(resources, meshtest.Mesh(&meshv1alpha1.MeshConfig{ProxyHttpPort: 8080}))
@@ -102,7 +102,7 @@ func drawMesh(t *rapid.T) (*class.Key, *replica.State) {
 	for _, k := range slices.Sorted(maps.Keys(byKey)) {
 		resources = append(resources, byKey[k])
 	}
-	state, err := replica.FromResources(resources)
+	state, err := mesh.FromResources(resources)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +213,7 @@ func ranged(m member) bool {
 }
 
 // listed is Names and HostNames of all services.
-func listed(t *rapid.T, r *input.Reader, state *replica.State) map[string]bool {
+func listed(t *rapid.T, r *input.Reader, state *mesh.Snapshot) map[string]bool {
 	all, err := Translator{}.Names(r)
 	if err != nil {
 		t.Fatal(err)

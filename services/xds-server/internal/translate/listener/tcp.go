@@ -17,7 +17,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"fairlead.dev/services/xds-server/internal/input"
-	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/translate/dynamic"
 	"fairlead.dev/services/xds-server/internal/translate/gateway"
 	"fairlead.dev/services/xds-server/internal/translate/names"
@@ -44,7 +44,7 @@ type l4match interface {
 	GetDestinationSubnets() []string
 }
 
-func (c caller) admits(r *input.Reader, vs *replica.VirtualService, m l4match) bool {
+func (c caller) admits(r *input.Reader, vs *mesh.VirtualService, m l4match) bool {
 	if m.GetPort() != 0 && m.GetPort() != c.port {
 		return false
 	}
@@ -55,7 +55,7 @@ func (c caller) admits(r *input.Reader, vs *replica.VirtualService, m l4match) b
 	}
 	// Whose traffic it is can be said of sidecars only: behind a gateway everything comes from the gateway.
 	return c.gateway != route.MeshGateway || (m.GetSourceNamespace() == "" || m.GetSourceNamespace() == r.Namespace()) &&
-		(len(m.GetSourceLabels()) == 0 || replica.Matches(m.GetSourceLabels(), r.Labels()))
+		(len(m.GetSourceLabels()) == 0 || mesh.Matches(m.GetSourceLabels(), r.Labels()))
 }
 
 // l4chain is a filter chain of a layer 4 route; match is nil if it takes every connection.
@@ -80,7 +80,7 @@ func (c l4chain) chain() *listenerv3.FilterChain {
 
 // tcpRoutes builds the chains of the TCP routes of a VirtualService that apply to the caller, in order, up to the first that takes every
 // connection.
-func tcpRoutes(r *input.Reader, vs *replica.VirtualService, c caller) ([]l4chain, error) {
+func tcpRoutes(r *input.Reader, vs *mesh.VirtualService, c caller) ([]l4chain, error) {
 	var out []l4chain
 	uses := func() { r.Uses(vs) }
 	for i, in := range vs.Spec.GetTcp() {
@@ -114,7 +114,7 @@ func tcpRoutes(r *input.Reader, vs *replica.VirtualService, c caller) ([]l4chain
 
 // tlsRoutes builds the chains of the TLS routes of a VirtualService that apply to the caller. admit narrows an SNI host to what the listener
 // serves of it.
-func tlsRoutes(r *input.Reader, vs *replica.VirtualService, c caller, admit func(host string) []string) ([]l4chain, error) {
+func tlsRoutes(r *input.Reader, vs *mesh.VirtualService, c caller, admit func(host string) []string) ([]l4chain, error) {
 	var out []l4chain
 	for i, in := range vs.Spec.GetTls() {
 		filters, err := toDestinations(r, in.GetRoute(), c)

@@ -8,8 +8,8 @@ import (
 
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
-	"fairlead.dev/services/xds-server/internal/replica"
 )
 
 // TestTunnelOfWeightedDestinations: a connection has one tunnel, whichever destination it goes to.
@@ -19,7 +19,7 @@ func TestTunnelOfWeightedDestinations(t *testing.T) {
 		return &networking.TrafficPolicy{Tunnel: &networking.TrafficPolicy_TunnelSettings{TargetHost: target, TargetPort: 443}}
 	}
 	state := meshtest.State(t, meshtest.Service("default", host, 3128),
-		meshtest.Config(replica.KindDestinationRule, "default", "proxy", &networking.DestinationRule{Host: host, Subsets: []*networking.Subset{
+		meshtest.Config(mesh.KindDestinationRule, "default", "proxy", &networking.DestinationRule{Host: host, Subsets: []*networking.Subset{
 			{Name: "a", TrafficPolicy: tunnel("a.example.com")}, {Name: "same", TrafficPolicy: tunnel("a.example.com")},
 			{Name: "b", TrafficPolicy: tunnel("b.example.com")}, {Name: "none"},
 		}}))

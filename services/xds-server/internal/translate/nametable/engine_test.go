@@ -15,9 +15,9 @@ import (
 	ndsv1 "fairlead.dev/proto/istio/networking/nds/v1"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
 	"fairlead.dev/services/xds-server/internal/plan"
-	"fairlead.dev/services/xds-server/internal/replica"
 	"fairlead.dev/services/xds-server/internal/store"
 	"fairlead.dev/services/xds-server/internal/translate/nametable"
 )
@@ -38,13 +38,13 @@ type engine struct {
 	t testing.TB
 	*plan.Engine
 	builds   atomic.Int64
-	state    *replica.State
+	state    *mesh.Snapshot
 	sequence uint64
 }
 
 func newEngine(t testing.TB, resources ...*configv1.Resource) *engine {
 	t.Helper()
-	e := &engine{t: t, state: replica.Empty()}
+	e := &engine{t: t, state: mesh.Empty()}
 	var err error
 	e.Engine, err = plan.NewEngine(plan.Config{
 		Translators: []plan.Translator{counting{builds: &e.builds}}, Store: store.New(), Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
@@ -150,9 +150,9 @@ func TestBuildsWhatIsNeeded(t *testing.T) {
 	}{
 		{name: "endpoints of a service with a VIP", upserts: []*configv1.Resource{meshtest.Endpoints("shop", web, 80, "10.1.0.1")}},
 		{name: "a workload", upserts: []*configv1.Resource{meshtest.Workload("shop", "w", "10.1.0.1")}},
-		{name: "a DestinationRule", upserts: []*configv1.Resource{meshtest.Config(replica.KindDestinationRule, "shop", "d", meshtest.DestinationRule(web, 0))}},
+		{name: "a DestinationRule", upserts: []*configv1.Resource{meshtest.Config(mesh.KindDestinationRule, "shop", "d", meshtest.DestinationRule(web, 0))}},
 		{name: "a VirtualService", upserts: []*configv1.Resource{
-			meshtest.Config(replica.KindVirtualService, "shop", "v", &networking.VirtualService{Hosts: []string{"new.example.com"}}),
+			meshtest.Config(mesh.KindVirtualService, "shop", "v", &networking.VirtualService{Hosts: []string{"new.example.com"}}),
 		}},
 		{name: "another port", upserts: []*configv1.Resource{web2}, built: 1},
 		{name: "a service", upserts: []*configv1.Resource{meshtest.Service("shop", "a.example.com", 80, at("10.0.0.3"))}, built: 1, heard: 3},
@@ -161,7 +161,7 @@ func TestBuildsWhatIsNeeded(t *testing.T) {
 		{name: "one that is not ready", upserts: []*configv1.Resource{func() *configv1.Resource {
 			r := pods(db, 80, configv1.Health_HEALTH_READY, "10.1.0.1", "10.1.0.2")
 			r.GetEndpointSet().GetEndpoints()[1].Health = configv1.Health_HEALTH_NOT_READY
-			return meshtest.Resource(replica.KindEndpointSet, "data", r.GetKey().GetName(), &configv1.Resource{Body: r.GetBody()})
+			return meshtest.Resource(mesh.KindEndpointSet, "data", r.GetKey().GetName(), &configv1.Resource{Body: r.GetBody()})
 		}()}, built: 1},
 		{name: "a service that one namespace sees", upserts: []*configv1.Resource{
 			meshtest.Service("data", "private", 80, at("10.0.0.9"), meshtest.Visible("data")),
@@ -228,7 +228,7 @@ func TestEmptyTable(t *testing.T) {
 			}
 		}
 	}
-	e.edit(meshtest.Config(replica.KindSidecar, "blind", "s", &networking.Sidecar{Egress: []*networking.IstioEgressListener{{Hosts: []string{"~/*"}}}}))
+	e.edit(meshtest.Config(mesh.KindSidecar, "blind", "s", &networking.Sidecar{Egress: []*networking.IstioEgressListener{{Hosts: []string{"~/*"}}}}))
 	lean := e.client(sidecar("blind"))
 	if lean.subscribe(); len(lean.table(t)) != 0 {
 		t.Errorf("a Sidecar that admits nothing leaves %v", lean.table(t))

@@ -12,8 +12,8 @@ import (
 	ndsv1 "fairlead.dev/proto/istio/networking/nds/v1"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
-	"fairlead.dev/services/xds-server/internal/replica"
 	"fairlead.dev/services/xds-server/internal/translate/nametable"
 )
 
@@ -67,7 +67,7 @@ func pods(host string, port uint32, health configv1.Health, addresses ...string)
 	for i, e := range r.GetEndpointSet().GetEndpoints() {
 		e.Hostname, e.Health = "h-"+string(rune('0'+i)), health
 	}
-	return meshtest.Resource(replica.KindEndpointSet, "data", r.GetKey().GetName(), &configv1.Resource{Body: r.GetBody()})
+	return meshtest.Resource(mesh.KindEndpointSet, "data", r.GetKey().GetName(), &configv1.Resource{Body: r.GetBody()})
 }
 
 func TestTable(t *testing.T) {
@@ -203,25 +203,25 @@ func TestView(t *testing.T) {
 		meshtest.Service("shop", "open", 80, at("10.0.0.1")),
 		meshtest.Service("data", "private", 80, at("10.0.0.2"), meshtest.Visible("data")),
 		meshtest.Service("data", "twice", 80, at("10.0.0.3")), meshtest.Service("shop", "twice", 80, at("10.0.0.4")),
-		meshtest.Config(replica.KindSidecar, "lean", "s", &networking.Sidecar{Egress: []*networking.IstioEgressListener{{Hosts: []string{"data/*"}}}}),
+		meshtest.Config(mesh.KindSidecar, "lean", "s", &networking.Sidecar{Egress: []*networking.IstioEgressListener{{Hosts: []string{"data/*"}}}}),
 	}
 	for _, tc := range []struct {
 		namespace string
 		want      map[string][]string
-		reach     input.Reach
+		scope     input.Scope
 	}{
-		{"elsewhere", map[string][]string{"open": {"10.0.0.1"}, "twice": {"10.0.0.3"}}, input.ForEverybody},
-		{"shop", map[string][]string{"open": {"10.0.0.1"}, "twice": {"10.0.0.4"}}, input.ForEverybody},
-		{"data", map[string][]string{"open": {"10.0.0.1"}, "private": {"10.0.0.2"}, "twice": {"10.0.0.3"}}, input.ForEverybody},
-		{"lean", map[string][]string{"twice": {"10.0.0.3"}}, input.ForNamespace},
+		{"elsewhere", map[string][]string{"open": {"10.0.0.1"}, "twice": {"10.0.0.3"}}, input.MeshScope},
+		{"shop", map[string][]string{"open": {"10.0.0.1"}, "twice": {"10.0.0.4"}}, input.MeshScope},
+		{"data", map[string][]string{"open": {"10.0.0.1"}, "private": {"10.0.0.2"}, "twice": {"10.0.0.3"}}, input.MeshScope},
+		{"lean", map[string][]string{"twice": {"10.0.0.3"}}, input.NamespaceScope},
 	} {
 		t.Run(tc.namespace, func(t *testing.T) {
 			got, r := build(t, sidecar(tc.namespace), mesh...)
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Error(diff)
 			}
-			if r.Reach() != tc.reach {
-				t.Errorf("holds for %v, want %v", r.Reach(), tc.reach)
+			if r.Scope() != tc.scope {
+				t.Errorf("holds for %v, want %v", r.Scope(), tc.scope)
 			}
 		})
 	}

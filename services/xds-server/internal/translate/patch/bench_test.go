@@ -25,7 +25,7 @@ func BenchmarkBuild(b *testing.B) {
 		{"one", translator(resource.ClusterType), []*configv1.Resource{one}},
 	} {
 		b.Run(c.name, func(b *testing.B) {
-			view := input.NewView(sidecar(), meshtest.State(b, mesh(c.filters...)...))
+			view := input.NewView(sidecar(), meshtest.State(b, patchedMesh(c.filters...)...))
 			b.ReportAllocs()
 			for b.Loop() {
 				if m, err := c.of.Build(view.Reader(), "outbound|80||"+web); m == nil || err != nil {

@@ -7,7 +7,7 @@ import (
 
 	"fairlead.dev/pkg/envoyapi"
 	"fairlead.dev/services/xds-server/internal/class"
-	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/translate/bootstrap"
 )
 
@@ -16,15 +16,15 @@ type bootstraps struct{}
 
 func newBootstraps(site, proto.Message) resource { return bootstraps{} }
 
-// sideOfBootstrap is a gateway's, or for the one of a sidecar, which has both of its sides, the inbound one: see replica.places.
+// sideOfBootstrap is a gateway's, or for the one of a sidecar, which has both of its sides, the inbound one: see mesh.contexts.
 func sideOfBootstrap(s site, _ proto.Message) string {
 	if s.r.Class().Type == class.Router {
-		return replica.Gateways
+		return mesh.Gateways
 	}
-	return replica.Inbound
+	return mesh.Inbound
 }
 
-func (bootstraps) concerns(*replica.Patch) bool { return true }
+func (bootstraps) concerns(*mesh.Patch) bool { return true }
 
 func (bootstraps) patch(m proto.Message, patches []*use) (proto.Message, error) {
 	out := m.(*bootstrapv3.Bootstrap)

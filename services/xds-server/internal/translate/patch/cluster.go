@@ -10,7 +10,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"fairlead.dev/services/xds-server/internal/class"
-	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/translate/names"
 )
 
@@ -36,15 +36,15 @@ func newClusters(s site, m proto.Message) resource {
 func sideOfCluster(s site, _ proto.Message) string {
 	switch {
 	case s.r.Class().Type == class.Router:
-		return replica.Gateways
+		return mesh.Gateways
 	case strings.HasPrefix(s.name, string(names.DirectionInbound)+"|") || s.name == names.InboundPassthroughCluster:
-		return replica.Inbound
+		return mesh.Inbound
 	default:
-		return replica.Outbound
+		return mesh.Outbound
 	}
 }
 
-func (c clusters) concerns(p *replica.Patch) bool {
+func (c clusters) concerns(p *mesh.Patch) bool {
 	if p.Operation == networking.EnvoyFilter_Patch_ADD {
 		return p.Value.(*cluster.Cluster).GetName() == c.name
 	}
@@ -99,7 +99,7 @@ type extensions struct{ site }
 
 func newExtensions(s site, _ proto.Message) resource { return extensions{s} }
 
-func (extensions) concerns(*replica.Patch) bool { return false }
+func (extensions) concerns(*mesh.Patch) bool { return false }
 func (extensions) patch(m proto.Message, _ []*use) (proto.Message, error) {
 	return m, nil
 }

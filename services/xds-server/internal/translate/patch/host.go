@@ -11,7 +11,7 @@ import (
 	route "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 
 	"fairlead.dev/services/xds-server/internal/input"
-	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/translate/names"
 	routes "fairlead.dev/services/xds-server/internal/translate/route"
 )
@@ -37,7 +37,7 @@ func (p patchedHosts) HostNames(r *input.Reader, host string) ([]string, error) 
 	return slices.Compact(out), nil
 }
 
-func (p patchedHosts) place() replica.Place { return p.places[replica.Outbound] }
+func (p patchedHosts) place() mesh.Place { return p.places[mesh.Outbound] }
 
 // added lists the patches for the class that add a virtual host to a route configuration.
 func (p patchedHosts) added(r *input.Reader, table string) []*use {
@@ -45,7 +45,7 @@ func (p patchedHosts) added(r *input.Reader, table string) []*use {
 	var found []*use
 	for _, f := range r.EnvoyFilters(p.place()) {
 		for _, patch := range f.Patches {
-			if !addsHost(patch) || !isOn(replica.Outbound, patch) || !t.is(patch) || !isHostName(patch.Value.(*route.VirtualHost).GetName()) {
+			if !addsHost(patch) || !isOn(mesh.Outbound, patch) || !t.is(patch) || !isHostName(patch.Value.(*route.VirtualHost).GetName()) {
 				continue
 			}
 			if r.Selected(f) && r.Meets(patch.Proxy) {

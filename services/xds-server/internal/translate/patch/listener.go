@@ -13,7 +13,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"fairlead.dev/services/xds-server/internal/class"
-	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/translate/names"
 	"fairlead.dev/services/xds-server/internal/translate/pack"
 )
@@ -28,21 +28,21 @@ type listeners struct {
 
 func newListeners(s site, m proto.Message) resource {
 	built, _ := m.(*listener.Listener)
-	return listeners{s, built, built != nil && sideOfListener(s, built) == replica.Inbound}
+	return listeners{s, built, built != nil && sideOfListener(s, built) == mesh.Inbound}
 }
 
 func sideOfListener(s site, m proto.Message) string {
 	switch {
 	case s.r.Class().Type == class.Router:
-		return replica.Gateways
+		return mesh.Gateways
 	case m.(*listener.Listener).GetTrafficDirection() == core.TrafficDirection_INBOUND:
-		return replica.Inbound
+		return mesh.Inbound
 	default:
-		return replica.Outbound
+		return mesh.Outbound
 	}
 }
 
-func (l listeners) concerns(p *replica.Patch) bool {
+func (l listeners) concerns(p *mesh.Patch) bool {
 	switch p.Spec.GetApplyTo() {
 	case networking.EnvoyFilter_LISTENER:
 		if p.Operation == networking.EnvoyFilter_Patch_ADD {
@@ -62,7 +62,7 @@ func (l listeners) concerns(p *replica.Patch) bool {
 }
 
 // is reports whether the patch's match admits the listener, whatever its port.
-func (l listeners) is(p *replica.Patch) bool {
+func (l listeners) is(p *mesh.Patch) bool {
 	m := p.Spec.GetMatch()
 	if m.GetObjectTypes() != nil && m.GetListener() == nil {
 		return p.Spec.GetApplyTo() == networking.EnvoyFilter_LISTENER_FILTER // for which Istio looks at no other match
@@ -72,19 +72,19 @@ func (l listeners) is(p *replica.Patch) bool {
 }
 
 // onPort reports whether the patch's match admits the port: the listener's, or where it takes connections to several the chain's.
-func (l listeners) onPort(p *replica.Patch, chain *listener.FilterChain) bool {
+func (l listeners) onPort(p *mesh.Patch, chain *listener.FilterChain) bool {
 	port := p.Spec.GetMatch().GetListener().GetPortNumber()
 	return port == 0 || port == l.built.GetAddress().GetSocketAddress().GetPortValue() ||
 		l.name == names.VirtualInbound && chain != nil && port == chain.GetFilterChainMatch().GetDestinationPort().GetValue()
 }
 
-func (l listeners) anyChain(p *replica.Patch) bool {
+func (l listeners) anyChain(p *mesh.Patch) bool {
 	return slices.ContainsFunc(l.built.GetFilterChains(), func(c *listener.FilterChain) bool { return l.inChain(p, c) }) ||
 		l.built.GetDefaultFilterChain() != nil && l.inChain(p, l.built.GetDefaultFilterChain())
 }
 
 // inChain reports whether the patch's match admits a chain.
-func (l listeners) inChain(p *replica.Patch, chain *listener.FilterChain) bool {
+func (l listeners) inChain(p *mesh.Patch, chain *listener.FilterChain) bool {
 	m, match := p.Spec.GetMatch().GetListener().GetFilterChain(), chain.GetFilterChainMatch()
 	if !l.onPort(p, chain) ||
 		m.GetName() != "" && m.GetName() != chain.GetName() ||

@@ -15,8 +15,8 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/plan"
-	"fairlead.dev/services/xds-server/internal/replica"
 	"fairlead.dev/services/xds-server/internal/translate/bootstrap"
 )
 
@@ -24,17 +24,17 @@ import (
 func Over(t plan.Translator) plan.Translator {
 	switch t.TypeURL() {
 	case resourcev3.ListenerType:
-		return over(t, replica.PatchedListeners, networking.EnvoyFilter_LISTENER, sideOfListener, newListeners)
+		return over(t, mesh.PatchedListeners, networking.EnvoyFilter_LISTENER, sideOfListener, newListeners)
 	case resourcev3.RouteType:
-		return over(t, replica.PatchedRoutes, networking.EnvoyFilter_INVALID, sideOfRoutes, newRoutes)
+		return over(t, mesh.PatchedRoutes, networking.EnvoyFilter_INVALID, sideOfRoutes, newRoutes)
 	case resourcev3.VirtualHostType:
-		return patchedHosts{over(t, replica.PatchedHosts, networking.EnvoyFilter_INVALID, sideOfRoutes, newHosts)}
+		return patchedHosts{over(t, mesh.PatchedHosts, networking.EnvoyFilter_INVALID, sideOfRoutes, newHosts)}
 	case resourcev3.ClusterType:
-		return over(t, replica.PatchedClusters, networking.EnvoyFilter_CLUSTER, sideOfCluster, newClusters)
+		return over(t, mesh.PatchedClusters, networking.EnvoyFilter_CLUSTER, sideOfCluster, newClusters)
 	case resourcev3.ExtensionConfigType:
-		return over(t, replica.PatchedExtensions, networking.EnvoyFilter_EXTENSION_CONFIG, nil, newExtensions)
+		return over(t, mesh.PatchedExtensions, networking.EnvoyFilter_EXTENSION_CONFIG, nil, newExtensions)
 	case bootstrap.TypeURL:
-		return over(t, replica.PatchedBootstraps, networking.EnvoyFilter_INVALID, sideOfBootstrap, newBootstraps)
+		return over(t, mesh.PatchedBootstraps, networking.EnvoyFilter_INVALID, sideOfBootstrap, newBootstraps)
 	default:
 		return t
 	}
@@ -44,7 +44,7 @@ func Over(t plan.Translator) plan.Translator {
 type patched struct {
 	plan.Translator
 	// places of its patches, by side.
-	places map[string]replica.Place
+	places map[string]mesh.Place
 	// adds is what a patch that adds a resource applies to; INVALID if none does.
 	adds networking.EnvoyFilter_ApplyTo
 	// side of the proxy that a resource is on; nil where all resources are added.
@@ -55,9 +55,9 @@ type patched struct {
 
 func over(t plan.Translator, kind string, adds networking.EnvoyFilter_ApplyTo, side func(site, proto.Message) string,
 	of func(site, proto.Message) resource) patched {
-	places := map[string]replica.Place{}
-	for _, side := range []string{replica.Inbound, replica.Outbound, replica.Gateways} {
-		places[side] = replica.At(kind, side)
+	places := map[string]mesh.Place{}
+	for _, side := range []string{mesh.Inbound, mesh.Outbound, mesh.Gateways} {
+		places[side] = mesh.At(kind, side)
 	}
 	return patched{t, places, adds, side, of}
 }
@@ -72,7 +72,7 @@ type site struct {
 // resource knows how one resource is patched.
 type resource interface {
 	// concerns reports whether a patch may change the resource, without reading anything of the class.
-	concerns(p *replica.Patch) bool
+	concerns(p *mesh.Patch) bool
 	// patch applies patches in order to a copy that belongs to it; it returns nil where the resource is removed.
 	patch(m proto.Message, patches []*use) (proto.Message, error)
 	// check refuses what the proxy would refuse.
@@ -81,8 +81,8 @@ type resource interface {
 
 // use is a patch in use for one resource.
 type use struct {
-	*replica.Patch
-	filter *replica.EnvoyFilter
+	*mesh.Patch
+	filter *mesh.EnvoyFilter
 	// done is true once it has changed something.
 	done bool
 }
@@ -129,16 +129,16 @@ func (p patched) additions(r *input.Reader, wanted func(name string) bool) []*us
 }
 
 // isOn reports whether a patch is for one side of a proxy.
-func isOn(side string, p *replica.Patch) bool {
+func isOn(side string, p *mesh.Patch) bool {
 	switch p.Spec.GetMatch().GetContext() {
 	case networking.EnvoyFilter_ANY:
 		return true
 	case networking.EnvoyFilter_SIDECAR_INBOUND:
-		return side == replica.Inbound
+		return side == mesh.Inbound
 	case networking.EnvoyFilter_SIDECAR_OUTBOUND:
-		return side == replica.Outbound
+		return side == mesh.Outbound
 	case networking.EnvoyFilter_GATEWAY:
-		return side == replica.Gateways
+		return side == mesh.Gateways
 	default:
 		return false
 	}
@@ -187,12 +187,12 @@ func (p patched) add(at site) (proto.Message, error) {
 
 // set is what one filter has for one resource.
 type set struct {
-	filter  *replica.EnvoyFilter
-	patches []*replica.Patch
+	filter  *mesh.EnvoyFilter
+	patches []*mesh.Patch
 }
 
 // choose finds what filters have for a resource at a place. What only one workload can answer is asked last.
-func choose(r *input.Reader, made resource, place replica.Place, filters []*replica.EnvoyFilter) []set {
+func choose(r *input.Reader, made resource, place mesh.Place, filters []*mesh.EnvoyFilter) []set {
 	var sets []set
 	for _, f := range filters {
 		s := set{filter: f}
@@ -235,7 +235,7 @@ func apply(made resource, r *input.Reader, m proto.Message, sets []set) (proto.M
 }
 
 // try applies sets to a copy. A panic is an error: it is the patches' fault.
-func try(made resource, m proto.Message, sets []set) (out proto.Message, done []*replica.EnvoyFilter, err error) {
+func try(made resource, m proto.Message, sets []set) (out proto.Message, done []*mesh.EnvoyFilter, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("patching panicked: %v\n%s", p, debug.Stack())

@@ -20,33 +20,33 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
 	"fairlead.dev/services/xds-server/internal/plan"
-	"fairlead.dev/services/xds-server/internal/replica"
 	"fairlead.dev/services/xds-server/internal/translate"
 	"fairlead.dev/services/xds-server/internal/translate/bootstrap"
 )
 
 const web = "web.shop.svc.cluster.local"
 
-// mesh is a sidecar's and a gateway's: a service with an HTTP and a TCP port, and a Gateway.
-func mesh(filters ...*configv1.Resource) []*configv1.Resource {
+// patchedMesh is a sidecar's and a gateway's: a service with an HTTP and a TCP port, and a Gateway.
+func patchedMesh(filters ...*configv1.Resource) []*configv1.Resource {
 	return append([]*configv1.Resource{
 		meshtest.Service("shop", web, 80, func(s *configv1.Service) {
 			s.Addresses = []string{"10.96.0.1"}
 			s.Ports = append(s.Ports, &configv1.ServicePort{Name: "tcp", Number: 3306, TargetPort: 3306, Protocol: configv1.Protocol_PROTOCOL_TCP})
 		}),
 		meshtest.Endpoints("shop", web, 80, "10.0.0.1"),
-		meshtest.Config(replica.KindDestinationRule, "shop", "web", &networking.DestinationRule{
+		meshtest.Config(mesh.KindDestinationRule, "shop", "web", &networking.DestinationRule{
 			Host: web, Subsets: []*networking.Subset{{Name: "v1", Labels: map[string]string{"version": "v1"}}},
 		}),
-		meshtest.Config(replica.KindGateway, "shop", "gw", &networking.Gateway{
+		meshtest.Config(mesh.KindGateway, "shop", "gw", &networking.Gateway{
 			Selector: map[string]string{"istio": "gateway"},
 			Servers: []*networking.Server{{
 				Port: &networking.Port{Number: 8080, Name: "http", Protocol: "HTTP"}, Hosts: []string{"shop/*.example.com"},
 			}},
 		}),
-		meshtest.Config(replica.KindVirtualService, "shop", "web", &networking.VirtualService{
+		meshtest.Config(mesh.KindVirtualService, "shop", "web", &networking.VirtualService{
 			Hosts: []string{"www.example.com"}, Gateways: []string{"shop/gw"},
 			Http: []*networking.HTTPRoute{{Name: "all", Route: []*networking.HTTPRouteDestination{{Destination: &networking.Destination{Host: web}}}}},
 		}),
@@ -88,7 +88,7 @@ func translator(url string) plan.Translator {
 // build makes a resource of a class.
 func build(t testing.TB, key *class.Key, url, name string, filters ...*configv1.Resource) (proto.Message, error) {
 	t.Helper()
-	return translator(url).Build(input.NewView(key, meshtest.State(t, mesh(filters...)...)).Reader(), name)
+	return translator(url).Build(input.NewView(key, meshtest.State(t, patchedMesh(filters...)...)).Reader(), name)
 }
 
 // text is what the tests look at of a resource.

@@ -16,9 +16,9 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
 	"fairlead.dev/services/xds-server/internal/plan"
-	"fairlead.dev/services/xds-server/internal/replica"
 	"fairlead.dev/services/xds-server/internal/translate/bootstrap"
 )
 
@@ -107,7 +107,7 @@ func TestRandomPatches(t *testing.T) {
 			filters = append(filters, meshtest.EnvoyFilter(rapid.SampledFrom([]string{"shop", "istio-system"}).Draw(t, "namespace"), fmt.Sprint("f", i),
 				"configPatches: ["+strings.Join(patches, ", ")+"]"))
 		}
-		state, err := replica.FromResources(mesh(filters...))
+		state, err := mesh.FromResources(patchedMesh(filters...))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -10,7 +10,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"fairlead.dev/services/xds-server/internal/class"
-	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/translate/gateway"
 	"fairlead.dev/services/xds-server/internal/translate/names"
 	routes "fairlead.dev/services/xds-server/internal/translate/route"
@@ -30,10 +30,10 @@ type tables struct {
 
 func newRoutes(s site, m proto.Message) resource {
 	built, _ := m.(*route.RouteConfiguration)
-	t := &tables{site: s, on: replica.Outbound, built: built.GetVirtualHosts(), discovered: built.GetVhds() != nil}
+	t := &tables{site: s, on: mesh.Outbound, built: built.GetVirtualHosts(), discovered: built.GetVhds() != nil}
 	switch {
 	case s.r.Class().Type == class.Router:
-		t.on = replica.Gateways
+		t.on = mesh.Gateways
 	case s.name == names.HTTPProxyRoute:
 		t.ports = []uint32{uint32(max(s.r.Mesh().GetProxyHttpPort(), 0))}
 	default:
@@ -48,13 +48,13 @@ func newRoutes(s site, m proto.Message) resource {
 
 func sideOfRoutes(s site, _ proto.Message) string {
 	if s.r.Class().Type == class.Router {
-		return replica.Gateways
+		return mesh.Gateways
 	}
-	return replica.Outbound
+	return mesh.Outbound
 }
 
 // is reports whether the patch's match admits the route configuration.
-func (t *tables) is(p *replica.Patch) bool {
+func (t *tables) is(p *mesh.Patch) bool {
 	m := p.Spec.GetMatch().GetRouteConfiguration()
 	if m == nil {
 		return p.Spec.GetMatch().GetObjectTypes() == nil
@@ -62,7 +62,7 @@ func (t *tables) is(p *replica.Patch) bool {
 	if m.GetName() != "" && m.GetName() != t.name {
 		return false
 	}
-	if t.on != replica.Gateways {
+	if t.on != mesh.Gateways {
 		return m.GetPortNumber() == 0 || slices.Contains(t.ports, m.GetPortNumber()) // portName and gateway are for gateways alone, in Istio too
 	}
 	if m.GetPortNumber() == 0 && m.GetPortName() == "" && m.GetGateway() == "" {
@@ -91,7 +91,7 @@ func (t *tables) findServers() {
 	}
 }
 
-func (t *tables) concerns(p *replica.Patch) bool {
+func (t *tables) concerns(p *mesh.Patch) bool {
 	switch {
 	case p.Spec.GetApplyTo() == networking.EnvoyFilter_ROUTE_CONFIGURATION:
 		return t.is(p)
@@ -139,13 +139,13 @@ func (t *tables) patch(m proto.Message, patches []*use) (proto.Message, error) {
 }
 
 // isHost knows the virtual host of an inbound port by the workload's port, too.
-func (t *tables) isHost(p *replica.Patch, h *route.VirtualHost) bool {
+func (t *tables) isHost(p *mesh.Patch, h *route.VirtualHost) bool {
 	return isHost(p, h.GetName(), h.GetDomains()) ||
-		t.on == replica.Inbound && len(t.ports) == 1 && isHost(p, names.InboundVirtualHost(t.ports[0]), h.GetDomains())
+		t.on == mesh.Inbound && len(t.ports) == 1 && isHost(p, names.InboundVirtualHost(t.ports[0]), h.GetDomains())
 }
 
 // isHost reports whether the patch's match admits a virtual host.
-func isHost(p *replica.Patch, name string, domains []string) bool {
+func isHost(p *mesh.Patch, name string, domains []string) bool {
 	m := p.Spec.GetMatch().GetRouteConfiguration().GetVhost()
 	return (m.GetName() == "" || m.GetName() == name) && (m.GetDomainName() == "" || slices.Contains(domains, m.GetDomainName()))
 }
@@ -177,7 +177,7 @@ var httpRoutes = list[*route.Route]{
 func inboundRoutes(s site, inline *route.RouteConfiguration, patches []*use) error {
 	s.name = inline.GetName()
 	cluster, _ := names.ParseCluster(s.name)
-	t := &tables{site: s, on: replica.Inbound, ports: []uint32{cluster.Port}}
+	t := &tables{site: s, on: mesh.Inbound, ports: []uint32{cluster.Port}}
 	_, err := t.patch(inline, patches)
 	return err
 }
@@ -187,7 +187,7 @@ func (t *tables) check(m proto.Message) error {
 }
 
 // addsHost reports whether a patch adds a virtual host.
-func addsHost(p *replica.Patch) bool {
+func addsHost(p *mesh.Patch) bool {
 	return p.Spec.GetApplyTo() == networking.EnvoyFilter_VIRTUAL_HOST && p.Operation == networking.EnvoyFilter_Patch_ADD
 }
 
@@ -215,7 +215,7 @@ func newHosts(s site, m proto.Message) resource {
 	return h
 }
 
-func (h *hosts) concerns(p *replica.Patch) bool {
+func (h *hosts) concerns(p *mesh.Patch) bool {
 	if !h.is(p) {
 		return false
 	}

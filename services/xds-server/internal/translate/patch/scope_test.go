@@ -87,7 +87,7 @@ func TestScope(t *testing.T) {
 	}
 	t.Run("proxy match", func(t *testing.T) {
 		f := meshtest.EnvoyFilter("shop", "a", matching)
-		state := meshtest.State(t, mesh(f)...)
+		state := meshtest.State(t, patchedMesh(f)...)
 		for metadata, want := range map[string]int{"1.2 b": 3, "2.1 b": 10, "1.2 c": 10} {
 			version, a, _ := strings.Cut(metadata, " ")
 			node := &class.Node{Type: class.Sidecar, Name: "web", Namespace: "shop", Interception: class.Redirect,
@@ -104,20 +104,20 @@ func TestScope(t *testing.T) {
 func TestReach(t *testing.T) {
 	for name, c := range map[string]struct {
 		filters []*configv1.Resource
-		want    input.Reach
+		want    input.Scope
 	}{
-		"none":          {nil, input.ForEverybody},
-		"for everybody": {[]*configv1.Resource{meshtest.EnvoyFilter("istio-system", "a", timeout("", 3))}, input.ForEverybody},
+		"none":          {nil, input.MeshScope},
+		"for everybody": {[]*configv1.Resource{meshtest.EnvoyFilter("istio-system", "a", timeout("", 3))}, input.MeshScope},
 		"selected elsewhere": {[]*configv1.Resource{meshtest.EnvoyFilter("istio-system", "a",
-			"workloadSelector: {labels: {app: web}}\n"+filter("CLUSTER", "cluster: {portNumber: 81}", "operation: REMOVE"))}, input.ForEverybody},
-		"selected": {[]*configv1.Resource{meshtest.EnvoyFilter("istio-system", "a", timeout("workloadSelector: {labels: {app: web}}", 3))}, input.ForWorkload},
+			"workloadSelector: {labels: {app: web}}\n"+filter("CLUSTER", "cluster: {portNumber: 81}", "operation: REMOVE"))}, input.MeshScope},
+		"selected": {[]*configv1.Resource{meshtest.EnvoyFilter("istio-system", "a", timeout("workloadSelector: {labels: {app: web}}", 3))}, input.WorkloadScope},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := input.NewView(sidecar().OfEverybody(), meshtest.State(t, mesh(c.filters...)...)).Reader()
+			r := input.NewView(sidecar().OfMesh(), meshtest.State(t, patchedMesh(c.filters...)...)).Reader()
 			if _, err := translator(resource.ClusterType).Build(r, "PassthroughCluster"); err != nil {
 				t.Fatal(err)
 			}
-			if got := r.Reach(); got != c.want {
+			if got := r.Scope(); got != c.want {
 				t.Errorf("reach %d, want %d", got, c.want)
 			}
 		})
@@ -138,7 +138,7 @@ func TestAdditions(t *testing.T) {
 		"extension config": {resource.ExtensionConfigType, filter("EXTENSION_CONFIG", "", "operation: ADD, value: "+lua), "lua", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			state := meshtest.State(t, mesh(meshtest.EnvoyFilter("shop", "f", c.spec))...)
+			state := meshtest.State(t, patchedMesh(meshtest.EnvoyFilter("shop", "f", c.spec))...)
 			names, err := plan.List(translator(c.url), sidecar(), state)
 			if err != nil || !slices.Contains(names, c.want) || !slices.IsSorted(names) {
 				t.Fatalf("%v, %v", names, err)
@@ -160,7 +160,7 @@ func TestAdditions(t *testing.T) {
 			"mine.com": "", "MINE.com, '*.mine.com'": "", "web.shop": "is that of host " + web, "'*'": "is that of another virtual host", "a.b, A.b": "another virtual host",
 		} {
 			f := meshtest.EnvoyFilter("shop", "f", filter("VIRTUAL_HOST", "routeConfiguration: {name: '80'}", "operation: ADD, value: {name: mine, domains: ["+domains+"]}"))
-			names, err := plan.List(translator(resource.VirtualHostType), discovered(), meshtest.State(t, mesh(f)...))
+			names, err := plan.List(translator(resource.VirtualHostType), discovered(), meshtest.State(t, patchedMesh(f)...))
 			if err != nil || !slices.Contains(names, "80/mine") {
 				t.Fatalf("%v, %v", names, err)
 			}

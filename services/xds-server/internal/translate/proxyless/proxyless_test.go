@@ -11,8 +11,8 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
-	"fairlead.dev/services/xds-server/internal/replica"
 )
 
 const reviews = "reviews.shop.svc.cluster.local"
@@ -54,7 +54,7 @@ func dnsService(s *configv1.Service) {
 }
 
 func virtualService(host string, routes ...*networking.HTTPRoute) *configv1.Resource {
-	return meshtest.Config(replica.KindVirtualService, "shop", "vs", &networking.VirtualService{Hosts: []string{host}, Http: routes})
+	return meshtest.Config(mesh.KindVirtualService, "shop", "vs", &networking.VirtualService{Hosts: []string{host}, Http: routes})
 }
 
 func toReviews() []*networking.HTTPRouteDestination {
@@ -107,11 +107,11 @@ func TestTargets(t *testing.T) {
 // Two programs of different namespaces that call a host by its full name share the bytes.
 func TestFullNamesAreShared(t *testing.T) {
 	r := program(t, meshtest.Service("shop", reviews, 9080, grpcPort))
-	if _, err := listener(r, reviews+":9080"); err != nil || r.Reach() != input.ForEverybody {
-		t.Errorf("reach %d, %v", r.Reach(), err)
+	if _, err := listener(r, reviews+":9080"); err != nil || r.Scope() != input.MeshScope {
+		t.Errorf("reach %d, %v", r.Scope(), err)
 	}
-	if _, err := listener(r, "reviews:9080"); err != nil || r.Reach() != input.ForNamespace {
-		t.Errorf("short name: reach %d, %v", r.Reach(), err)
+	if _, err := listener(r, "reviews:9080"); err != nil || r.Scope() != input.NamespaceScope {
+		t.Errorf("short name: reach %d, %v", r.Scope(), err)
 	}
 }
 
@@ -131,7 +131,7 @@ func TestLoadBalancers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			rule := &networking.DestinationRule{Host: reviews, TrafficPolicy: &networking.TrafficPolicy{LoadBalancer: tc.policy}}
-			r := program(t, meshtest.Service("shop", reviews, 9080, grpcPort), meshtest.Config(replica.KindDestinationRule, "shop", "r", rule))
+			r := program(t, meshtest.Service("shop", reviews, 9080, grpcPort), meshtest.Config(mesh.KindDestinationRule, "shop", "r", rule))
 			out, err := cluster(r, "outbound|9080||"+reviews)
 			valid(t, out, err)
 			if out.GetLbPolicy() != tc.want || len(out.GetLoadBalancingPolicy().GetPolicies()) != tc.list {
@@ -179,7 +179,7 @@ func TestDNS(t *testing.T) {
 // The server's identities are those of its endpoints.
 func TestClientMTLS(t *testing.T) {
 	rule := func(mode networking.ClientTLSSettings_TLSmode) *configv1.Resource {
-		return meshtest.Config(replica.KindDestinationRule, "shop", "r", &networking.DestinationRule{
+		return meshtest.Config(mesh.KindDestinationRule, "shop", "r", &networking.DestinationRule{
 			Host: reviews, TrafficPolicy: &networking.TrafficPolicy{Tls: &networking.ClientTLSSettings{Mode: mode}},
 		})
 	}

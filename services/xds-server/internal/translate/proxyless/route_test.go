@@ -14,8 +14,8 @@ import (
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/class"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
-	"fairlead.dev/services/xds-server/internal/replica"
 	"fairlead.dev/services/xds-server/internal/translate/hcm"
 )
 
@@ -128,7 +128,7 @@ func TestActions(t *testing.T) {
 
 // A hash of the caller's address is one of its channel.
 func TestHash(t *testing.T) {
-	rule := meshtest.Config(replica.KindDestinationRule, "shop", "r", &networking.DestinationRule{
+	rule := meshtest.Config(mesh.KindDestinationRule, "shop", "r", &networking.DestinationRule{
 		Host: reviews, TrafficPolicy: &networking.TrafficPolicy{LoadBalancer: hash(&networking.LoadBalancerSettings_ConsistentHashLB{
 			HashKey: &networking.LoadBalancerSettings_ConsistentHashLB_UseSourceIp{UseSourceIp: true},
 		})},

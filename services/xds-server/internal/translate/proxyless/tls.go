@@ -12,7 +12,7 @@ import (
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/input"
-	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/translate/discovery"
 	"fairlead.dev/services/xds-server/internal/translate/endpoint"
 	"fairlead.dev/services/xds-server/internal/translate/names"
@@ -81,7 +81,7 @@ func demanded(r *input.Reader, c discovery.Cluster) bool {
 			if int(e.GetLabelSet()) < len(shard.GetLabelSets()) {
 				labels = shard.GetLabelSets()[e.GetLabelSet()].GetLabels()
 			}
-			if c.Labels != nil && !replica.Matches(c.Labels.GetLabels(), labels) {
+			if c.Labels != nil && !mesh.Matches(c.Labels.GetLabels(), labels) {
 				continue
 			}
 			id := kind{e.GetLabelSet(), e.GetPort()}

@@ -11,7 +11,7 @@ import (
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/input"
-	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/translate/protocol"
 	"fairlead.dev/services/xds-server/internal/translate/scope"
 )
@@ -83,11 +83,11 @@ func Addresses(r *input.Reader, m Member) []string {
 
 // perPod tells service ports that clients reach by the addresses of their Pods.
 func perPod(m Member) bool {
-	return m.Service.GetHeadless() && len(replica.VIPs(m.Service)) == 0 && !protocol.IsTLS(m.Port.GetProtocol())
+	return m.Service.GetHeadless() && len(mesh.VIPs(m.Service)) == 0 && !protocol.IsTLS(m.Port.GetProtocol())
 }
 
 // IsRanged tells service ports that clients reach at all addresses of some networks.
-func IsRanged(m Member) bool { return len(replica.Networks(m.Service)) > 0 }
+func IsRanged(m Member) bool { return len(mesh.Networks(m.Service)) > 0 }
 
 // Unplaced tells service ports that clients reach at any address.
 func Unplaced(r *input.Reader, m Member) bool {
@@ -113,7 +113,7 @@ func at(r *input.Reader, address string, port uint32, protocols ...configv1.Prot
 	key := address
 	if address == Anywhere {
 		key = ""
-		p.Ranged = membersAt(r, egress, replica.Within, port, protocols)
+		p.Ranged = membersAt(r, egress, mesh.Within, port, protocols)
 		p.HTTP = slices.ContainsFunc(p.Ranged, func(m Member) bool { return protocol.IsSniffed(m.Port.GetProtocol()) })
 	}
 	for _, m := range membersAt(r, egress, key, port, protocols) {
@@ -148,7 +148,7 @@ func Ranged(r *input.Reader, port uint32) []Member {
 	if !ok {
 		return nil
 	}
-	return membersAt(r, egress, replica.Within, port, protocol.Opaque)
+	return membersAt(r, egress, mesh.Within, port, protocol.Opaque)
 }
 
 // reachedAt tells whether a member of a service that is found at an address is reached there.
@@ -160,7 +160,7 @@ func reachedAt(r *input.Reader, m Member, address string) bool {
 		return Unplaced(r, m)
 	}
 	// Or the address was allocated, and the client does not know it.
-	return perPod(m) && !slices.Contains(replica.AutoVIPs(m.Service), address)
+	return perPod(m) && !slices.Contains(mesh.AutoVIPs(m.Service), address)
 }
 
 func (p *Place) join(m Member) {
@@ -190,7 +190,7 @@ func ByName(r *input.Reader, serverName string, port uint32) (Member, bool) {
 	if !ok {
 		return Member{}, false
 	}
-	for host := range replica.Covering(serverName) {
+	for host := range mesh.Covering(serverName) {
 		svc := r.Service(host)
 		if svc == nil || egress != nil && !r.Admits(egress, svc) {
 			continue
@@ -218,7 +218,7 @@ func ByNetwork(r *input.Reader, address string, port uint32, serverName string) 
 		if protocol.IsTLS(m.Port.GetProtocol()) && !covers(m.Service.GetHostname(), serverName) {
 			continue
 		}
-		for _, network := range replica.Networks(m.Service) {
+		for _, network := range mesh.Networks(m.Service) {
 			if network.Contains(ip) && network.Bits() > bits {
 				best, bits = m, network.Bits()
 			}
@@ -228,7 +228,7 @@ func ByNetwork(r *input.Reader, address string, port uint32, serverName string) 
 }
 
 func covers(hostname, serverName string) bool {
-	for host := range replica.Covering(serverName) {
+	for host := range mesh.Covering(serverName) {
 		if host == hostname {
 			return true
 		}

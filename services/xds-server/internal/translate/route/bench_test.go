@@ -10,13 +10,13 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
-	"fairlead.dev/services/xds-server/internal/replica"
 	"fairlead.dev/services/xds-server/internal/translate/route"
 )
 
 // largeMesh has so many services with addresses in ten namespaces, every tenth with a VirtualService.
-func largeMesh(b *testing.B, services int) *replica.State {
+func largeMesh(b *testing.B, services int) *mesh.Snapshot {
 	var out []*configv1.Resource
 	for i := range services {
 		namespace := fmt.Sprintf("ns-%d", i%10)
@@ -25,7 +25,7 @@ func largeMesh(b *testing.B, services int) *replica.State {
 			s.Addresses = []string{fmt.Sprintf("10.96.%d.%d", i/250, 1+i%250)}
 		}))
 		if i%10 == 0 {
-			out = append(out, meshtest.Config(replica.KindVirtualService, namespace, fmt.Sprintf("vs-%d", i), &networking.VirtualService{
+			out = append(out, meshtest.Config(mesh.KindVirtualService, namespace, fmt.Sprintf("vs-%d", i), &networking.VirtualService{
 				Hosts: []string{host}, Gateways: []string{"mesh"},
 				Http: []*networking.HTTPRoute{{Route: []*networking.HTTPRouteDestination{{Destination: &networking.Destination{Host: host}}}}},
 			}, meshtest.Aged(time.Duration(i))))

@@ -21,7 +21,7 @@ import (
 
 	"fairlead.dev/pkg/proxytext"
 	"fairlead.dev/services/xds-server/internal/envoytest"
-	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/translate/hcm"
 	"fairlead.dev/services/xds-server/internal/translate/match"
 )
@@ -56,7 +56,7 @@ func translated(t *testing.T, in *networking.HTTPRoute) (*routev3.Route, error) 
 	if in.GetRoute() == nil && in.GetDirectResponse() == nil {
 		in.Route = []*networking.HTTPRouteDestination{weighted(1)}
 	}
-	vs := &replica.VirtualService{Spec: &networking.VirtualService{Http: []*networking.HTTPRoute{in}}}
+	vs := &mesh.VirtualService{Spec: &networking.VirtualService{Http: []*networking.HTTPRoute{in}}}
 	routes, err := newBuilder(r, 80, MeshGateway).virtualService(vs)
 	if err != nil {
 		return nil, err

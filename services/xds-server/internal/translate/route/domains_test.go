@@ -30,8 +30,8 @@ func TestShortNames(t *testing.T) {
 	} {
 		r := emptyReader(t, tc.namespace, tc.domain)
 		short := shortNames(r, tc.host)
-		if got := strings.Join(short, " "); got != tc.want || r.Reach() != input.ForEverybody {
-			t.Errorf("%s for %s in %q: %q for %d, want %q", tc.host, tc.namespace, tc.domain, got, r.Reach(), tc.want)
+		if got := strings.Join(short, " "); got != tc.want || r.Scope() != input.MeshScope {
+			t.Errorf("%s for %s in %q: %q for %d, want %q", tc.host, tc.namespace, tc.domain, got, r.Scope(), tc.want)
 		}
 		for _, name := range short {
 			if hostname, ok := completed(r, name); !ok || hostname != tc.host {
@@ -51,8 +51,8 @@ func TestCompleted(t *testing.T) {
 		if ok != (want != "") || ok && got != want {
 			t.Errorf("%q: %q, %v, want %q", name, got, ok, want)
 		}
-		if personal := !strings.Contains(name, ".") && name != ""; personal != (r.Reach() != input.ForEverybody) {
-			t.Errorf("%q: reach %d", name, r.Reach())
+		if personal := !strings.Contains(name, ".") && name != ""; personal != (r.Scope() != input.MeshScope) {
+			t.Errorf("%q: reach %d", name, r.Scope())
 		}
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"fairlead.dev/services/xds-server/internal/input"
-	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/translate/gateway"
 	"fairlead.dev/services/xds-server/internal/translate/names"
 )
@@ -46,7 +46,7 @@ type gatewayHosts struct {
 	byDomain map[string]*routev3.VirtualHost
 	domains  []string
 	// from has the routes' VirtualServices where somebody asks why.
-	from map[*routev3.Route]*replica.VirtualService
+	from map[*routev3.Route]*mesh.VirtualService
 }
 
 func (g *gatewayHosts) host(domain string, port uint32) *routev3.VirtualHost {
@@ -106,9 +106,9 @@ func (g *gatewayHosts) add(r *input.Reader, server gateway.Server, secure bool) 
 }
 
 // note remembers whose routes these are.
-func (g *gatewayHosts) note(routes []*routev3.Route, vs *replica.VirtualService) {
+func (g *gatewayHosts) note(routes []*routev3.Route, vs *mesh.VirtualService) {
 	if g.from == nil {
-		g.from = map[*routev3.Route]*replica.VirtualService{}
+		g.from = map[*routev3.Route]*mesh.VirtualService{}
 	}
 	for _, route := range routes {
 		g.from[route] = vs

@@ -6,7 +6,7 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 
 	"fairlead.dev/services/xds-server/internal/input"
-	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/translate/discovery"
 )
 
@@ -42,8 +42,8 @@ func toHost(r *input.Reader, hostname string, port uint32) ([]*routev3.Route, er
 
 // namesHost tells whether a VirtualService is about a host that is no service. A wildcard is not where it is about services: they are routed
 // one by one.
-func namesHost(r *input.Reader, vs *replica.VirtualService, hostname string) bool {
-	for host := range replica.Covering(hostname) {
+func namesHost(r *input.Reader, vs *mesh.VirtualService, hostname string) bool {
+	for host := range mesh.Covering(hostname) {
 		if host == "*" || !slices.Contains(vs.Spec.GetHosts(), host) {
 			continue
 		}

@@ -11,7 +11,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
-	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/mesh"
 )
 
 func TestRetryConditions(t *testing.T) {
@@ -67,10 +67,10 @@ func FuzzAssign(f *testing.F) {
 // nothing knows no destinations.
 type nothing struct{}
 
-func (nothing) Namespace() string                               { return "" }
-func (nothing) Labels() map[string]string                       { return nil }
-func (nothing) Concrete(string) *configv1.Service               { return nil }
-func (nothing) DestinationRule(string) *replica.DestinationRule { return nil }
+func (nothing) Namespace() string                            { return "" }
+func (nothing) Labels() map[string]string                    { return nil }
+func (nothing) Concrete(string) *configv1.Service            { return nil }
+func (nothing) DestinationRule(string) *mesh.DestinationRule { return nil }
 
 func weighted(weight int32) *networking.HTTPRouteDestination {
 	return &networking.HTTPRouteDestination{Destination: &networking.Destination{Host: "a"}, Weight: weight}
@@ -129,7 +129,7 @@ func TestErrorsNameObjectAndField(t *testing.T) {
 				m[0].Method = &networking.StringMatch{MatchType: &networking.StringMatch_Exact{Exact: "GET"}}
 			}
 			b := &builder{reader: nothing{}, gateways: map[string]bool{MeshGateway: true}, port: 80}
-			vs := &replica.VirtualService{Key: replica.Key{Namespace: "ns", Name: "vs"}, Spec: &networking.VirtualService{Http: []*networking.HTTPRoute{http}}}
+			vs := &mesh.VirtualService{Key: mesh.Key{Namespace: "ns", Name: "vs"}, Spec: &networking.VirtualService{Http: []*networking.HTTPRoute{http}}}
 			_, err := b.virtualService(vs)
 			if err == nil || !strings.HasPrefix(err.Error(), "VirtualService ns/vs: http[0].") || !strings.Contains(err.Error(), want) {
 				t.Errorf("error %v, want one with %q", err, want)
@@ -144,7 +144,7 @@ func TestShortCircuit(t *testing.T) {
 	}
 	answer := &networking.HTTPDirectResponse{Status: 200}
 	b := &builder{reader: nothing{}, gateways: map[string]bool{MeshGateway: true}, port: 80}
-	routes, err := b.virtualService(&replica.VirtualService{Spec: &networking.VirtualService{Http: []*networking.HTTPRoute{
+	routes, err := b.virtualService(&mesh.VirtualService{Spec: &networking.VirtualService{Http: []*networking.HTTPRoute{
 		{Name: "one", Match: prefix("/one"), DirectResponse: answer},
 		{Name: "all", Match: prefix("/"), DirectResponse: answer},
 		{Name: "never", DirectResponse: answer},

@@ -11,7 +11,7 @@ import (
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/input"
-	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/translate/names"
 	"fairlead.dev/services/xds-server/internal/translate/policy"
 	"fairlead.dev/services/xds-server/internal/translate/protocol"
@@ -73,12 +73,12 @@ func (t *table) concrete(hostname string) *configv1.Service {
 
 // routing lists the VirtualServices that route a host which is no service. A wildcard host that is about services has none: they are
 // routed one by one.
-func (t *table) routing(hostname string) []*replica.VirtualService {
+func (t *table) routing(hostname string) []*mesh.VirtualService {
 	if strings.HasPrefix(hostname, "*") && t.anyUnder(hostname) {
 		return nil
 	}
 	found := t.r.VirtualServicesOf(MeshGateway, hostname)
-	return slices.DeleteFunc(slices.Clone(found), func(vs *replica.VirtualService) bool {
+	return slices.DeleteFunc(slices.Clone(found), func(vs *mesh.VirtualService) bool {
 		return !slices.Contains(vs.Spec.GetHosts(), hostname) || !t.listener.Admits(t.r, vs.Key.Namespace, hostname) || !t.speaks(vs)
 	})
 }
@@ -242,7 +242,7 @@ func (t *table) matching(host string) (hostname string, ok bool) {
 	if _, err := netip.ParseAddr(bare(host)); err == nil {
 		return "", false
 	}
-	for domain := range replica.Covering(host) {
+	for domain := range mesh.Covering(host) {
 		if domain == host || domain == "*" || strings.Count(domain, ".") > maxWildcardDots {
 			continue
 		}

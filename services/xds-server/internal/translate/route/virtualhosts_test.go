@@ -16,9 +16,9 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
 	"fairlead.dev/services/xds-server/internal/plan"
-	"fairlead.dev/services/xds-server/internal/replica"
 	"fairlead.dev/services/xds-server/internal/translate/route"
 )
 
@@ -95,7 +95,7 @@ func drawVirtualServices(t *rapid.T) []*configv1.Resource {
 				spec.Http[0].Match = []*networking.HTTPMatchRequest{match}
 			}
 		}
-		out = append(out, meshtest.Config(replica.KindVirtualService, rapid.SampledFrom(collidingNamespaces).Draw(t, "namespace"), name, spec,
+		out = append(out, meshtest.Config(mesh.KindVirtualService, rapid.SampledFrom(collidingNamespaces).Draw(t, "namespace"), name, spec,
 			func(c *configv1.IstioConfig) { c.ExportedTo, c.CreationTime = drawExport(t), drawTime(t) }))
 	}
 	return out
@@ -116,18 +116,18 @@ func drawSidecar(t *rapid.T) []*configv1.Resource {
 	default:
 		return nil
 	}
-	return []*configv1.Resource{meshtest.Config(replica.KindSidecar, "default", "default", spec)}
+	return []*configv1.Resource{meshtest.Config(mesh.KindSidecar, "default", "default", spec)}
 }
 
-func drawState(t *rapid.T) *replica.State {
-	state, err := replica.FromResources(slices.Concat(drawServices(t), drawVirtualServices(t), drawSidecar(t)))
+func drawState(t *rapid.T) *mesh.Snapshot {
+	state, err := mesh.FromResources(slices.Concat(drawServices(t), drawVirtualServices(t), drawSidecar(t)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return state
 }
 
-func drawClass(t *rapid.T, state *replica.State) *class.Key {
+func drawClass(t *rapid.T, state *mesh.Snapshot) *class.Key {
 	key := &class.Key{Type: class.Sidecar, Interception: class.Redirect, Namespace: rapid.SampledFrom([]string{"default", "other"}).Draw(t, "client")}
 	key.DNSDomain = key.Namespace + ".svc.cluster.local"
 	if rapid.Bool().Draw(t, "labelled") {
@@ -136,7 +136,7 @@ func drawClass(t *rapid.T, state *replica.State) *class.Key {
 	return key.WithSidecar(state, key.Labels)
 }
 
-func newReader(key *class.Key, state *replica.State) *input.Reader {
+func newReader(key *class.Key, state *mesh.Snapshot) *input.Reader {
 	return input.NewView(key, state).Reader()
 }
 
@@ -294,14 +294,14 @@ func TestSharing(t *testing.T) {
 		state := drawState(t)
 		key := drawClass(t, state)
 		key.VirtualHosts, key.OnDemand = true, rapid.Bool().Draw(t, "on demand")
-		tiers := []*class.Key{key.OfEverybody(), key.OfNamespace()}
+		tiers := []*class.Key{key.OfMesh(), key.OfNamespace()}
 		// holds tells whether a result is the class's, too.
 		holds := func(tier int, r *input.Reader) bool {
 			if tier == 0 {
-				return r.Reach() == input.ForEverybody &&
-					!slices.ContainsFunc(r.Topics(), func(topic replica.Topic) bool { return state.IsPrivate(key.Namespace, topic) })
+				return r.Scope() == input.MeshScope &&
+					!slices.ContainsFunc(r.Topics(), func(topic mesh.Topic) bool { return state.IsPrivate(key.Namespace, topic) })
 			}
-			return r.Reach() <= input.ForNamespace
+			return r.Scope() <= input.NamespaceScope
 		}
 		var translator route.VirtualHosts
 		names, err := plan.List(translator, key, state)
@@ -356,7 +356,7 @@ func TestHostsAreBuiltAlone(t *testing.T) {
 			return
 		}
 		for _, topic := range r.Topics() {
-			if topic.Subject == replica.SubjectServices || topic.Subject == replica.SubjectGatewayRoutes {
+			if topic.Subject == mesh.SubjectServices || topic.Subject == mesh.SubjectGatewayRoutes {
 				t.Fatalf("reads %s", topic)
 			}
 		}
@@ -371,7 +371,7 @@ func TestOneBadVirtualService(t *testing.T) {
 	}}}
 	state := meshtest.State(t,
 		meshtest.Service("default", "a.default.svc.cluster.local", 80), meshtest.Service("default", "b.default.svc.cluster.local", 80),
-		meshtest.Config(replica.KindVirtualService, "default", "bad", bad))
+		meshtest.Config(mesh.KindVirtualService, "default", "bad", bad))
 	for _, onDemand := range []bool{false, true} {
 		key := &class.Key{
 			Type: class.Sidecar, Interception: class.Redirect, Namespace: "default", DNSDomain: "default.svc.cluster.local",

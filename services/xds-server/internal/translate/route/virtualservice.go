@@ -13,7 +13,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
-	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/translate/hcm"
 	"fairlead.dev/services/xds-server/internal/translate/names"
 	"fairlead.dev/services/xds-server/internal/translate/pack"
@@ -27,7 +27,7 @@ type reader interface {
 	Namespace() string
 	Labels() map[string]string
 	Concrete(hostname string) *configv1.Service
-	DestinationRule(hostname string) *replica.DestinationRule
+	DestinationRule(hostname string) *mesh.DestinationRule
 }
 
 // builder turns the HTTP routes of VirtualServices into Envoy's, for one listener port of one class.
@@ -44,7 +44,7 @@ type builder struct {
 
 // virtualService returns the routes of a VirtualService that apply here, in order, up to the first that matches everything. None is no
 // error: then the VirtualService does not speak about this port, source or gateway.
-func (b *builder) virtualService(vs *replica.VirtualService) ([]*routev3.Route, error) {
+func (b *builder) virtualService(vs *mesh.VirtualService) ([]*routev3.Route, error) {
 	var out []*routev3.Route
 	for i, in := range vs.Spec.GetHttp() {
 		matches := in.GetMatch()
@@ -76,14 +76,14 @@ func (b *builder) virtualService(vs *replica.VirtualService) ([]*routev3.Route, 
 }
 
 // speaks tells whether virtualService has routes to return.
-func (b *builder) speaks(vs *replica.VirtualService) bool {
+func (b *builder) speaks(vs *mesh.VirtualService) bool {
 	return slices.ContainsFunc(vs.Spec.GetHttp(), func(in *networking.HTTPRoute) bool {
 		return len(in.GetMatch()) == 0 || slices.ContainsFunc(in.GetMatch(), func(m *networking.HTTPMatchRequest) bool { return b.applies(vs, m) })
 	})
 }
 
 // applies decides what does not depend on the request: port, gateway and source of a match.
-func (b *builder) applies(vs *replica.VirtualService, m *networking.HTTPMatchRequest) bool {
+func (b *builder) applies(vs *mesh.VirtualService, m *networking.HTTPMatchRequest) bool {
 	if m == nil {
 		return true
 	}
@@ -101,7 +101,7 @@ func (b *builder) applies(vs *replica.VirtualService, m *networking.HTTPMatchReq
 
 // isFrom tells whether the proxy is a source that a match asks for.
 func (b *builder) isFrom(m *networking.HTTPMatchRequest) bool {
-	if len(m.GetSourceLabels()) > 0 && !replica.Matches(m.GetSourceLabels(), b.reader.Labels()) {
+	if len(m.GetSourceLabels()) > 0 && !mesh.Matches(m.GetSourceLabels(), b.reader.Labels()) {
 		return false
 	}
 	return m.GetSourceNamespace() == "" || m.GetSourceNamespace() == b.reader.Namespace()
@@ -115,7 +115,7 @@ func QualifiedGateway(gateway, namespace string) string {
 	return namespace + "/" + gateway
 }
 
-func (b *builder) route(vs *replica.VirtualService, in *networking.HTTPRoute, m *networking.HTTPMatchRequest) (*routev3.Route, error) {
+func (b *builder) route(vs *mesh.VirtualService, in *networking.HTTPRoute, m *networking.HTTPMatchRequest) (*routev3.Route, error) {
 	match, err := requestMatch(m)
 	if err != nil {
 		return nil, err

@@ -7,8 +7,8 @@ import (
 
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
-	"fairlead.dev/services/xds-server/internal/replica"
 	"fairlead.dev/services/xds-server/internal/translate/scope"
 )
 
@@ -19,7 +19,7 @@ func TestForRoute(t *testing.T) {
 	}}
 	state := meshtest.State(t,
 		meshtest.Service("default", "near.default.svc.cluster.local", 80), meshtest.Service("far", "far.far.svc.cluster.local", 8080),
-		meshtest.Config(replica.KindSidecar, "default", "default", sidecar))
+		meshtest.Config(mesh.KindSidecar, "default", "default", sidecar))
 	limited := (&class.Key{Type: class.Sidecar, Interception: class.Redirect, Namespace: "default", DNSDomain: "default.svc.cluster.local"}).WithSidecar(state, nil)
 	free := *limited
 	free.Sidecar = ""

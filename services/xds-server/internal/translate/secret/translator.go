@@ -13,8 +13,8 @@ import (
 
 	"fairlead.dev/services/xds-server/internal/credential"
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/plan"
-	"fairlead.dev/services/xds-server/internal/replica"
 	"fairlead.dev/services/xds-server/internal/translate/names"
 )
 
@@ -61,7 +61,7 @@ func uses(r *input.Reader, name, ref string) bool {
 	named := r.SelectsCredential
 	if r.IsGateway() {
 		named = func(ref string) bool { return r.UsesCredential(ref) || r.SelectsCredential(ref) }
-		if slices.ContainsFunc(r.Gateways(), func(g *replica.Gateway) bool { return serves(g, name) }) {
+		if slices.ContainsFunc(r.Gateways(), func(g *mesh.Gateway) bool { return serves(g, name) }) {
 			return true
 		}
 	}
@@ -75,7 +75,7 @@ func uses(r *input.Reader, name, ref string) bool {
 }
 
 // serves reports whether a server of the Gateway has the secret's credential.
-func serves(g *replica.Gateway, name string) bool {
+func serves(g *mesh.Gateway, name string) bool {
 	for _, server := range g.Spec.GetServers() {
 		tls := server.GetTls()
 		for _, named := range append([]string{tls.GetCredentialName(), tls.GetCaCertCredentialName()}, tls.GetCredentialNames()...) {

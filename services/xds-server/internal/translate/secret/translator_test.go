@@ -13,9 +13,9 @@ import (
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/credential"
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
 	"fairlead.dev/services/xds-server/internal/plan"
-	"fairlead.dev/services/xds-server/internal/replica"
 	"fairlead.dev/services/xds-server/internal/translate/secret"
 )
 
@@ -28,22 +28,22 @@ func TestBuild(t *testing.T) {
 		return &networking.TrafficPolicy{Tls: &networking.ClientTLSSettings{CredentialName: name}}
 	}
 	state := meshtest.State(t,
-		meshtest.Config(replica.KindGateway, "any", "mine", &networking.Gateway{Selector: map[string]string{"app": "edge"}, Servers: []*networking.Server{
+		meshtest.Config(mesh.KindGateway, "any", "mine", &networking.Gateway{Selector: map[string]string{"app": "edge"}, Servers: []*networking.Server{
 			tls(&networking.ServerTLSSettings{CredentialName: "both"}), tls(&networking.ServerTLSSettings{CredentialNames: []string{"first", "second"}}),
 			tls(&networking.ServerTLSSettings{CredentialName: "pending", CaCertCredentialName: "clients"}), tls(&networking.ServerTLSSettings{CredentialName: "absent"}),
 			tls(&networking.ServerTLSSettings{CredentialName: "kubernetes://edge/both"}), tls(&networking.ServerTLSSettings{CredentialName: "kubernetes://other/both"}),
 			tls(&networking.ServerTLSSettings{CredentialName: "kubernetes-gateway://edge/both"}), tls(&networking.ServerTLSSettings{CredentialName: "kubernetes-gateway://other/both"}),
 			tls(&networking.ServerTLSSettings{CredentialName: "kubernetes-gateway://both"}), tls(&networking.ServerTLSSettings{CredentialName: "sds://both"}),
 		}}),
-		meshtest.Config(replica.KindGateway, "edge", "another's", &networking.Gateway{Selector: map[string]string{"app": "other"}, Servers: []*networking.Server{
+		meshtest.Config(mesh.KindGateway, "edge", "another's", &networking.Gateway{Selector: map[string]string{"app": "other"}, Servers: []*networking.Server{
 			tls(&networking.ServerTLSSettings{CredentialName: "unused"}),
 		}}),
-		meshtest.Config(replica.KindDestinationRule, "edge", "client", &networking.DestinationRule{
+		meshtest.Config(mesh.KindDestinationRule, "edge", "client", &networking.DestinationRule{
 			Host: "a.example.com", TrafficPolicy: client("client"), Subsets: []*networking.Subset{{Name: "v1", TrafficPolicy: client("subset")}},
 		}),
-		meshtest.Config(replica.KindDestinationRule, "edge", "qualified", &networking.DestinationRule{Host: "c.example.com", TrafficPolicy: client("kubernetes-gateway://edge/qualified")}),
-		meshtest.Config(replica.KindDestinationRule, "edge", "foreign", &networking.DestinationRule{Host: "d.example.com", TrafficPolicy: client("kubernetes-gateway://other/unused")}),
-		meshtest.Config(replica.KindDestinationRule, "other", "hidden", &networking.DestinationRule{Host: "b.example.com", TrafficPolicy: client("hidden")},
+		meshtest.Config(mesh.KindDestinationRule, "edge", "qualified", &networking.DestinationRule{Host: "c.example.com", TrafficPolicy: client("kubernetes-gateway://edge/qualified")}),
+		meshtest.Config(mesh.KindDestinationRule, "edge", "foreign", &networking.DestinationRule{Host: "d.example.com", TrafficPolicy: client("kubernetes-gateway://other/unused")}),
+		meshtest.Config(mesh.KindDestinationRule, "other", "hidden", &networking.DestinationRule{Host: "b.example.com", TrafficPolicy: client("hidden")},
 			meshtest.ExportedTo("other")),
 	)
 	pair := &secretv1.Credential{CertificateChain: []byte("chain"), PrivateKey: []byte("key"), CaCertificates: []byte("ca"), Crl: []byte("crl")}
@@ -121,7 +121,7 @@ func TestSidecar(t *testing.T) {
 		if app != "" {
 			spec.WorkloadSelector = &typev1beta1.WorkloadSelector{MatchLabels: map[string]string{"app": app}}
 		}
-		return meshtest.Config(replica.KindDestinationRule, "shop", name, spec)
+		return meshtest.Config(mesh.KindDestinationRule, "shop", name, spec)
 	}
 	known := map[credential.Ref]*credential.Credential{}
 	for _, name := range []string{"own", "own-cacert", "others", "everybodys"} {

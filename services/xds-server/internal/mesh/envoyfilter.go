@@ -1,4 +1,4 @@
-package replica
+package mesh
 
 import (
 	"crypto/sha256"
@@ -203,7 +203,7 @@ func decodeEnvoyFilter(e *entry, c *configv1.IstioConfig) (any, error) {
 
 // EnvoyFilters lists the filters for clients in the namespace that may matter at the place: by priority, those that are for everybody
 // before the namespace's own, the oldest first. Whom they select is left to the caller.
-func (s *State) EnvoyFilters(to string, place Place) []*EnvoyFilter {
+func (s *Snapshot) EnvoyFilters(to string, place Place) []*EnvoyFilter {
 	var found []*EnvoyFilter
 	for _, t := range []string{"*", to} {
 		s.patches.scan(join(t, string(place))+sep, func(_ string, f *EnvoyFilter) bool {
@@ -222,7 +222,7 @@ func EnvoyFiltersTopics(to string, place Place) []Topic {
 
 // ProxyMatches calls f for the conditions that EnvoyFilters for clients in the namespace have on the proxy itself; one may come several
 // times.
-func (s *State) ProxyMatches(namespace string, f func(*ProxyMatch)) {
+func (s *Snapshot) ProxyMatches(namespace string, f func(*ProxyMatch)) {
 	for _, to := range []string{"*", namespace} {
 		s.conditions.scan(to+sep, func(_ string, p *ProxyMatch) bool {
 			f(p)

@@ -1,4 +1,4 @@
-package replica
+package mesh
 
 import (
 	"net/netip"
@@ -122,7 +122,7 @@ func protocolKey(p configv1.Protocol) string { return strconv.Itoa(int(p)) }
 // a VIP, also one that was allocated, or as a headless service by the address of an endpoint. Address "" means the services that have neither,
 // and those whose VIPs are allocated; Within those with networks, Wherever those with resolution DYNAMIC_DNS. With protocols, only
 // services that have a port of the number and one of them are listed.
-func (s *State) ServicesAt(to string, port uint32, address string, protocols ...configv1.Protocol) []*configv1.Service {
+func (s *Snapshot) ServicesAt(to string, port uint32, address string, protocols ...configv1.Protocol) []*configv1.Service {
 	prefix := join(number(port), address) + sep
 	if len(protocols) == 0 {
 		return s.placed(nil, to, prefix)
@@ -141,12 +141,12 @@ func ServicesAtTopic(port uint32, address string) Topic {
 
 // Speaking calls f for the services exported to the namespace one of whose ports has the number and the protocol, in order of hostname,
 // until f returns false.
-func (s *State) Speaking(to string, port uint32, p configv1.Protocol, f func(*configv1.Service) bool) {
+func (s *Snapshot) Speaking(to string, port uint32, p configv1.Protocol, f func(*configv1.Service) bool) {
 	s.SpeakingAt(to, port, anyAddress, p, f)
 }
 
 // SpeakingAt is Speaking for those that ServicesAt lists for the address; ServicesAtTopic names its answer, too.
-func (s *State) SpeakingAt(to string, port uint32, address string, p configv1.Protocol, f func(*configv1.Service) bool) {
+func (s *Snapshot) SpeakingAt(to string, port uint32, address string, p configv1.Protocol, f func(*configv1.Service) bool) {
 	s.places.scan(join(number(port), address, protocolKey(p))+sep, func(_ string, e *entry) bool {
 		svc := e.value.(*configv1.Service)
 		return !visible(svc.GetExportedTo(), to) || f(svc)
@@ -158,7 +158,7 @@ func SpeakingTopic(port uint32, p configv1.Protocol) Topic {
 	return Topic{SubjectSpeaks, number(port), protocolKey(p)}
 }
 
-func (s *State) placed(found []*configv1.Service, to, prefix string) []*configv1.Service {
+func (s *Snapshot) placed(found []*configv1.Service, to, prefix string) []*configv1.Service {
 	s.places.scan(prefix, func(_ string, e *entry) bool {
 		if svc := e.value.(*configv1.Service); visible(svc.GetExportedTo(), to) && !slices.Contains(found, svc) {
 			found = append(found, svc)
@@ -169,7 +169,7 @@ func (s *State) placed(found []*configv1.Service, to, prefix string) []*configv1
 }
 
 // AnyUnder reports whether there is a service exported to the namespace that the wildcard host covers.
-func (s *State) AnyUnder(to, wildcard string) bool {
+func (s *Snapshot) AnyUnder(to, wildcard string) bool {
 	found := false
 	for _, t := range []string{"*", to} {
 		s.suffixes.scan(join(t, reversed(strings.TrimPrefix(wildcard, "*"))), func(string, int) bool {
@@ -191,7 +191,7 @@ func reversed(s string) string {
 }
 
 // Hosts calls f for every name that services have and that VirtualServices of the gateway name, each once.
-func (s *State) Hosts(gateway string, f func(host string)) {
+func (s *Snapshot) Hosts(gateway string, f func(host string)) {
 	last := ""
 	s.services.m.Scan(func(key string, _ *entry) bool {
 		host, _, _ := strings.Cut(key, sep)
@@ -215,7 +215,7 @@ func (s *State) Hosts(gateway string, f func(host string)) {
 }
 
 // HasHost reports whether some service has the name.
-func (s *State) HasHost(host string) bool {
+func (s *Snapshot) HasHost(host string) bool {
 	found := false
 	s.services.scan(host+sep, func(string, *entry) bool {
 		found = true
@@ -225,7 +225,7 @@ func (s *State) HasHost(host string) bool {
 }
 
 // NamesHost reports whether some VirtualService of the gateway names exactly the host.
-func (s *State) NamesHost(gateway, host string) bool {
+func (s *Snapshot) NamesHost(gateway, host string) bool {
 	found := false
 	s.hostRoutes.scan(join(gateway, host)+sep, func(string, *VirtualService) bool {
 		found = true

@@ -1,4 +1,4 @@
-package replica
+package mesh
 
 import configv1 "fairlead.dev/proto/fairlead/config/v1"
 
@@ -6,7 +6,7 @@ import configv1 "fairlead.dev/proto/fairlead/config/v1"
 const KindIdentityBan = "IdentityBan"
 
 // IdentityBans lists the identities that are shut out.
-func (s *State) IdentityBans() []*configv1.IdentityBan {
+func (s *Snapshot) IdentityBans() []*configv1.IdentityBan {
 	x, ok := s.kinds[KindIdentityBan]
 	if !ok {
 		return nil

@@ -1,5 +1,5 @@
-// Package upstream follows the mesh as config-watcher streams it, and keeps the last whole state while config-watcher is away.
-package upstream
+// Package configsource follows the mesh as config-watcher streams it, and keeps the last whole state while config-watcher is away.
+package configsource
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/rpc"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
-	"fairlead.dev/services/xds-server/internal/replica"
+	"fairlead.dev/services/xds-server/internal/mesh"
 )
 
 // maxHeldKeys bounds the keys of one Held message: about 1 MiB of names and hashes.
@@ -40,14 +40,14 @@ type Config struct {
 	Watcher    Watcher
 	Subscriber *configv1.Subscriber
 	// Apply takes over a newer state. It is called from one goroutine; revisions that arrive while it runs are joined into its next call.
-	Apply func(*replica.State, *replica.Change)
+	Apply func(*mesh.Snapshot, *mesh.Change)
 	// Busy, if not nil, gives a channel that is closed once what was applied last has arrived where it was to, nil if it has, and a number
 	// that grows on the way. Newer revisions are held back meanwhile, so that each proxy is sent what many of them change at once; how
 	// long is bounded.
 	Busy func() (settled <-chan struct{}, progress uint64)
 	// Bans, if not nil, is called at once with a state in which other identities are banned than before; it must not
 	// block.
-	Bans       func(*replica.State)
+	Bans       func(*mesh.Snapshot)
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
 	Clock      clock.Clock
@@ -61,8 +61,8 @@ type Client struct {
 	metrics metrics
 
 	mu      sync.Mutex
-	state   *replica.State
-	pending *replica.Change
+	state   *mesh.Snapshot
+	pending *mesh.Change
 	// queued counts the revisions joined in pending.
 	queued int
 	// from is the stream that the newest of them came over.
@@ -86,7 +86,7 @@ func New(cfg Config) (*Client, error) {
 	f := promauto.With(cfg.Registerer)
 	name := func(n string) string { return prometheus.BuildFQName("fairlead", "xds_server", n) }
 	return &Client{
-		cfg: cfg, state: replica.Empty(), ready: make(chan struct{}, 1), trouble: errors.New("not connected yet"),
+		cfg: cfg, state: mesh.Empty(), ready: make(chan struct{}, 1), trouble: errors.New("not connected yet"),
 		metrics: metrics{
 			connected: f.NewGauge(prometheus.GaugeOpts{Name: name("config_watcher_connected"), Help: "1 while a watch on config-watcher is open and has delivered, else 0."}),
 			queued:    f.NewGauge(prometheus.GaugeOpts{Name: name("queued_revisions"), Help: "Revisions received and not yet served from."}),
@@ -109,7 +109,7 @@ func (c *Client) Ready() error {
 }
 
 // State returns the newest whole state.
-func (c *Client) State() *replica.State {
+func (c *Client) State() *mesh.Snapshot {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.state

@@ -1,4 +1,4 @@
-package replica
+package mesh
 
 import (
 	"encoding/hex"
@@ -12,8 +12,8 @@ import (
 	"fairlead.dev/services/xds-server/internal/credential"
 )
 
-// State is the mesh at one revision. It is immutable and safe for concurrent use.
-type State struct {
+// Snapshot is the mesh at one revision. It is immutable and safe for concurrent use.
+type Snapshot struct {
 	revision *configv1.Revision
 	mesh     *meshSettings
 	// kinds holds every resource by kind and then by "<namespace>/<name>".
@@ -83,8 +83,8 @@ func (c *Change) Merge(later *Change) {
 }
 
 // Empty returns the state before the first revision: nothing in it, the mesh settings all defaults.
-func Empty() *State {
-	return &State{
+func Empty() *Snapshot {
+	return &Snapshot{
 		mesh:     defaultMesh(),
 		kinds:    map[string]index[*entry]{},
 		services: newIndex[*entry](), exported: newIndex[*entry](), endpoints: newIndex[*entry](),
@@ -99,7 +99,7 @@ func Empty() *State {
 }
 
 // FromResources builds a state from scratch; hashes that are absent are computed. It is for tests and offline tools.
-func FromResources(resources []*configv1.Resource) (*State, error) {
+func FromResources(resources []*configv1.Resource) (*Snapshot, error) {
 	s, change := Empty().Apply(nil, resources, nil)
 	return s, errors.Join(change.Rejected...)
 }
@@ -107,7 +107,7 @@ func FromResources(resources []*configv1.Resource) (*State, error) {
 // Apply returns the state after a revision, and what changed. Resources whose hash is equal to the one held count as unchanged.
 // It costs O(len(upserts)+len(removed)). Only one goroutine may apply to a state and its descendants; the messages given become part of
 // the state and must not be changed any more.
-func (s *State) Apply(revision *configv1.Revision, upserts []*configv1.Resource, removed []*configv1.ResourceKey) (*State, *Change) {
+func (s *Snapshot) Apply(revision *configv1.Revision, upserts []*configv1.Resource, removed []*configv1.ResourceKey) (*Snapshot, *Change) {
 	next := s.fork()
 	if revision != nil {
 		next.revision = revision
@@ -133,7 +133,7 @@ func (s *State) Apply(revision *configv1.Revision, upserts []*configv1.Resource,
 	return next, change
 }
 
-func (s *State) fork() *State {
+func (s *Snapshot) fork() *Snapshot {
 	next := *s
 	next.kinds = make(map[string]index[*entry], len(s.kinds))
 	for kind, x := range s.kinds {
@@ -151,19 +151,19 @@ func (s *State) fork() *State {
 }
 
 // Revision returns the revision the state belongs to; nil before the first.
-func (s *State) Revision() *configv1.Revision { return s.revision }
+func (s *Snapshot) Revision() *configv1.Revision { return s.revision }
 
 // Mesh returns the mesh-wide settings after defaults; never nil. The caller must not change it.
-func (s *State) Mesh() *meshv1alpha1.MeshConfig { return s.mesh.settings }
+func (s *Snapshot) Mesh() *meshv1alpha1.MeshConfig { return s.mesh.settings }
 
 // ClusterDomain returns the DNS suffix of service names, "cluster.local". MeshTopic names it too.
-func (s *State) ClusterDomain() string { return s.mesh.clusterDomain }
+func (s *Snapshot) ClusterDomain() string { return s.mesh.clusterDomain }
 
 // MeshSource returns the user's object behind Mesh; nil while only defaults apply.
-func (s *State) MeshSource() *configv1.SourceRef { return s.mesh.source }
+func (s *Snapshot) MeshSource() *configv1.SourceRef { return s.mesh.source }
 
 // Len returns the number of resources.
-func (s *State) Len() int {
+func (s *Snapshot) Len() int {
 	n := 0
 	for _, x := range s.kinds {
 		n += x.m.Len()
@@ -173,7 +173,7 @@ func (s *State) Len() int {
 
 // Held lists what the state holds, in the form a Watch is resumed with: per kind sorted keys and their hashes. Parts carry at most
 // maxKeys keys.
-func (s *State) Held(maxKeys int) []*configv1.Held {
+func (s *Snapshot) Held(maxKeys int) []*configv1.Held {
 	kinds := make([]string, 0, len(s.kinds))
 	for kind := range s.kinds {
 		kinds = append(kinds, kind)
@@ -196,7 +196,7 @@ func (s *State) Held(maxKeys int) []*configv1.Held {
 }
 
 // HashOf returns the hash of one resource in hexadecimal; "" where there is none.
-func (s *State) HashOf(key Key) string {
+func (s *Snapshot) HashOf(key Key) string {
 	if x, ok := s.kinds[key.Kind]; ok {
 		if e, ok := x.get(key.path()); ok {
 			return hex.EncodeToString(e.hash[:])
@@ -206,6 +206,6 @@ func (s *State) HashOf(key Key) string {
 }
 
 // String describes the state for logs.
-func (s *State) String() string {
+func (s *Snapshot) String() string {
 	return fmt.Sprintf("revision %s/%d with %d resources", s.revision.GetEpoch(), s.revision.GetSequence(), s.Len())
 }

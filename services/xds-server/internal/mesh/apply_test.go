@@ -1,4 +1,4 @@
-package replica_test
+package mesh_test
 
 import (
 	"fmt"
@@ -10,14 +10,14 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
-	"fairlead.dev/services/xds-server/internal/replica"
 )
 
 func TestAnUnreadableResourceLeavesTheLastGoodOne(t *testing.T) {
-	good := meshtest.Config(replica.KindSidecar, "a", "s", &networking.Sidecar{})
+	good := meshtest.Config(mesh.KindSidecar, "a", "s", &networking.Sidecar{})
 	state := meshtest.State(t, good)
-	hash := state.HashOf(replica.Key{Kind: "Sidecar", Namespace: "a", Name: "s"})
+	hash := state.HashOf(mesh.Key{Kind: "Sidecar", Namespace: "a", Name: "s"})
 	for name, spec := range map[string]*anypb.Any{
 		"garbage":    {TypeUrl: "type.googleapis.com/istio.networking.v1alpha3.Sidecar", Value: []byte{0xff}},
 		"other kind": {TypeUrl: "type.googleapis.com/istio.networking.v1alpha3.Gateway"},
@@ -28,7 +28,7 @@ func TestAnUnreadableResourceLeavesTheLastGoodOne(t *testing.T) {
 			if len(change.Rejected) != 1 || len(change.Keys) != 0 {
 				t.Errorf("change %+v", change)
 			}
-			if got := next.HashOf(replica.Key{Kind: "Sidecar", Namespace: "a", Name: "s"}); got != hash {
+			if got := next.HashOf(mesh.Key{Kind: "Sidecar", Namespace: "a", Name: "s"}); got != hash {
 				t.Errorf("hash %s, want %s", got, hash)
 			}
 			if next.Sidecar("a", "", nil) == nil {
@@ -69,7 +69,7 @@ func TestHeldResumesExactly(t *testing.T) {
 }
 
 func TestMeshSettings(t *testing.T) {
-	state := replica.Empty()
+	state := mesh.Empty()
 	if got := state.Mesh().GetRootNamespace(); got != "istio-system" {
 		t.Errorf("root namespace %q before any settings", got)
 	}
@@ -78,7 +78,7 @@ func TestMeshSettings(t *testing.T) {
 	if got := next.Mesh(); got.GetRootNamespace() != "root" || got.GetTrustDomain() != "cluster.local" || !got.GetEnableAutoMtls().GetValue() {
 		t.Errorf("settings %v", got)
 	}
-	if !change.Topics.Has(replica.MeshTopic()) {
+	if !change.Topics.Has(mesh.MeshTopic()) {
 		t.Error("topic not touched")
 	}
 	next, _ = next.Apply(nil, nil, []*configv1.ResourceKey{settings.GetKey()})
@@ -97,7 +97,7 @@ func TestCovering(t *testing.T) {
 		"10.0.0.": {"10.0.0.", "*.0.0.", "*.0.", "*"},
 	} {
 		var got []string
-		for h := range replica.Covering(host) {
+		for h := range mesh.Covering(host) {
 			got = append(got, h)
 		}
 		if fmt.Sprint(got) != fmt.Sprint(want) {
@@ -116,7 +116,7 @@ func BenchmarkApply(b *testing.B) {
 				ns := fmt.Sprintf("ns%d", i%10)
 				resources = append(resources, meshtest.Service(ns, host, 80), meshtest.Endpoints(ns, host, 80, "10.0.0.1", "10.0.0.2"))
 			}
-			state, err := replica.FromResources(resources)
+			state, err := mesh.FromResources(resources)
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -1,4 +1,4 @@
-package replica
+package mesh
 
 import (
 	"slices"
@@ -7,7 +7,7 @@ import (
 )
 
 // VirtualServicesTo lists the VirtualServices of sidecars, exported to the namespace, that send to the host; oldest first.
-func (s *State) VirtualServicesTo(to, host string) []*VirtualService {
+func (s *Snapshot) VirtualServicesTo(to, host string) []*VirtualService {
 	var found []*VirtualService
 	s.destinations.scan(host+sep, func(_ string, v *VirtualService) bool {
 		if v.Visible(to) {

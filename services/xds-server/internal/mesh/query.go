@@ -1,4 +1,4 @@
-package replica
+package mesh
 
 import (
 	"cmp"
@@ -12,7 +12,7 @@ import (
 
 // ServicesOf lists the services of one hostname that are exported to the namespace, whatever they are called and wherever they live, one of
 // each namespace; the one that wins a conflict comes first: the client's own namespace, then the oldest.
-func (s *State) ServicesOf(hostname, to string) []*configv1.Service {
+func (s *Snapshot) ServicesOf(hostname, to string) []*configv1.Service {
 	var found []*configv1.Service
 	s.services.scan(hostname+sep, func(_ string, e *entry) bool {
 		svc := e.value.(*configv1.Service)
@@ -62,7 +62,7 @@ func isKubernetes(svc *configv1.Service) bool { return svc.GetSource().GetKind()
 
 // ServicesIn calls f for every service exported to the namespace, in order of its own namespace and then hostname; ns narrows to the
 // services of one namespace, "" means all. A hostname that several namespaces define, or one for several audiences, comes several times.
-func (s *State) ServicesIn(to, ns string, f func(*configv1.Service)) {
+func (s *Snapshot) ServicesIn(to, ns string, f func(*configv1.Service)) {
 	for _, t := range []string{"*", to} {
 		prefix := t + sep
 		if ns != "" {
@@ -81,7 +81,7 @@ func ServicesInTopics(to, ns string) []Topic {
 }
 
 // Endpoints lists the shards of one port of a service.
-func (s *State) Endpoints(svc *configv1.Service, port uint32) []*configv1.EndpointSet {
+func (s *Snapshot) Endpoints(svc *configv1.Service, port uint32) []*configv1.EndpointSet {
 	var sets []*configv1.EndpointSet
 	prefix := join(svc.GetHostname(), number(port), svc.GetNamespace(), svc.GetAudience()) + sep
 	s.endpoints.scan(prefix, func(_ string, e *entry) bool {
@@ -95,7 +95,7 @@ func (s *State) Endpoints(svc *configv1.Service, port uint32) []*configv1.Endpoi
 func EndpointsTopic(hostname string, port uint32) Topic { return endpointsTopic(hostname, port) }
 
 // VirtualServices lists the VirtualServices exported to the namespace and bound to the gateway ("mesh" or "<ns>/<name>"), oldest first.
-func (s *State) VirtualServices(to, gateway string) []*VirtualService {
+func (s *Snapshot) VirtualServices(to, gateway string) []*VirtualService {
 	return merge(s.gatewayRoutes, join("*", gateway)+sep, join(to, gateway)+sep)
 }
 
@@ -106,7 +106,7 @@ func VirtualServicesTopics(to, gateway string) []Topic {
 
 // VirtualServicesOf lists those of VirtualServices that name the host, exactly or by a wildcard that covers it; oldest first within each
 // host, the most specific host first.
-func (s *State) VirtualServicesOf(to, gateway, host string) []*VirtualService {
+func (s *Snapshot) VirtualServicesOf(to, gateway, host string) []*VirtualService {
 	var found []*VirtualService
 	for h := range Covering(host) {
 		s.hostRoutes.scan(join(gateway, h)+sep, func(_ string, v *VirtualService) bool {
@@ -125,7 +125,7 @@ func VirtualServicesOfTopics(gateway, host string) []Topic {
 }
 
 // DestinationRules lists the rules in one namespace whose host is exactly the one given, oldest first, wherever they are exported to.
-func (s *State) DestinationRules(namespace, host string) []*DestinationRule {
+func (s *Snapshot) DestinationRules(namespace, host string) []*DestinationRule {
 	return merge(s.rules, join(namespace, host)+sep)
 }
 
@@ -136,7 +136,7 @@ func DestinationRulesTopics(hostname string) []Topic {
 
 // Sidecar returns the Sidecar that applies to a workload of the namespace with these labels, nil if none does: one of its namespace that
 // selects it, else its namespace's without a selector, else the root namespace's; the oldest where several qualify.
-func (s *State) Sidecar(namespace, root string, labels map[string]string) *Sidecar {
+func (s *Snapshot) Sidecar(namespace, root string, labels map[string]string) *Sidecar {
 	var byDefault *Sidecar
 	for _, found := range merge(s.sidecars, namespace+sep) {
 		selector := found.Spec.GetWorkloadSelector().GetLabels()
@@ -162,7 +162,7 @@ func (s *State) Sidecar(namespace, root string, labels map[string]string) *Sidec
 
 // EgressListeners lists the egress listeners of a workload whose Sidecar is own, and the Sidecar that has them: one that names none inherits those
 // of its namespace's default, or else of the mesh's. None, and nil, where nothing limits what the workload may address.
-func (s *State) EgressListeners(own *Sidecar, root string) ([]*networking.IstioEgressListener, *Sidecar) {
+func (s *Snapshot) EgressListeners(own *Sidecar, root string) ([]*networking.IstioEgressListener, *Sidecar) {
 	if own == nil {
 		return nil, nil
 	}
@@ -180,7 +180,7 @@ func SidecarTopics(namespace, root string) []Topic {
 }
 
 // SidecarNamed returns one Sidecar, nil if there is none.
-func (s *State) SidecarNamed(namespace, name string) *Sidecar {
+func (s *Snapshot) SidecarNamed(namespace, name string) *Sidecar {
 	e, _ := s.kinds[KindSidecar].lookup(Key{KindSidecar, namespace, name}.path())
 	if e == nil {
 		return nil
@@ -193,7 +193,7 @@ func (s *State) SidecarNamed(namespace, name string) *Sidecar {
 func SidecarNamedTopic(namespace string) Topic { return Topic{SubjectSidecars, namespace, ""} }
 
 // PeerAuthentications lists the PeerAuthentications of a namespace, oldest first.
-func (s *State) PeerAuthentications(namespace string) []*PeerAuthentication {
+func (s *Snapshot) PeerAuthentications(namespace string) []*PeerAuthentication {
 	return merge(s.authentications, namespace+sep)
 }
 
@@ -203,7 +203,7 @@ func PeerAuthenticationsTopic(namespace string) Topic {
 }
 
 // Gateways lists the Gateways whose selector matches the labels, oldest first.
-func (s *State) Gateways(labels map[string]string) []*Gateway {
+func (s *Snapshot) Gateways(labels map[string]string) []*Gateway {
 	prefixes := []string{sep}
 	for _, k := range sortedKeys(labels) {
 		prefixes = append(prefixes, k+"="+labels[k]+sep)
@@ -214,7 +214,7 @@ func (s *State) Gateways(labels map[string]string) []*Gateway {
 
 // IsGateway reports whether workloads with the labels are gateways: one that has a selector selects them. A Gateway
 // without a selector is for all routers, and tells nothing about who is one.
-func (s *State) IsGateway(labels map[string]string) bool {
+func (s *Snapshot) IsGateway(labels map[string]string) bool {
 	return slices.ContainsFunc(s.Gateways(labels), Selective)
 }
 
@@ -231,13 +231,13 @@ func GatewaysTopics(labels map[string]string) []Topic {
 }
 
 // MeshGateways reports whether any Gateway has a server that passes mesh TLS through.
-func (s *State) MeshGateways() bool { return s.meshGateways > 0 }
+func (s *Snapshot) MeshGateways() bool { return s.meshGateways > 0 }
 
 // MeshGatewaysTopic names the answer of MeshGateways.
 func MeshGatewaysTopic() Topic { return Topic{SubjectMeshGateways, "", ""} }
 
 // NetworkGateways lists where a network is entered, sorted; empty if no Service leads into it.
-func (s *State) NetworkGateways(network string) []NetworkGateway {
+func (s *Snapshot) NetworkGateways(network string) []NetworkGateway {
 	var found []NetworkGateway
 	s.networks.scan(network+sep, func(_ string, e *entry) bool {
 		g := e.value.(*configv1.Service).GetNetworkGateway()
@@ -262,13 +262,13 @@ type NetworkGateway struct {
 func NetworkGatewaysTopic(network string) Topic { return Topic{SubjectNetworkGateways, network, ""} }
 
 // ManyNetworks reports whether any network has gateways: only then it matters which one a proxy is in.
-func (s *State) ManyNetworks() bool { return !s.networks.empty() }
+func (s *Snapshot) ManyNetworks() bool { return !s.networks.empty() }
 
 // ManyNetworksTopic names the answer of ManyNetworks.
 func ManyNetworksTopic() Topic { return Topic{SubjectNetworkGateways, "", ""} }
 
 // Workload returns one workload, nil if there is none.
-func (s *State) Workload(namespace, name string) *configv1.Workload {
+func (s *Snapshot) Workload(namespace, name string) *configv1.Workload {
 	e, _ := s.kinds[KindWorkload].lookup(Key{KindWorkload, namespace, name}.path())
 	if e == nil {
 		return nil
@@ -278,7 +278,7 @@ func (s *State) Workload(namespace, name string) *configv1.Workload {
 }
 
 // WorkloadsOf counts the workloads of a namespace that run as a service account. It costs one look-up.
-func (s *State) WorkloadsOf(namespace, serviceAccount string) int {
+func (s *Snapshot) WorkloadsOf(namespace, serviceAccount string) int {
 	n, _ := s.accounts.get(join(namespace, serviceAccount))
 	return n
 }
@@ -287,7 +287,7 @@ func (s *State) WorkloadsOf(namespace, serviceAccount string) int {
 func WorkloadTopic(namespace, name string) Topic { return Topic{SubjectWorkload, namespace, name} }
 
 // Workloads calls f for every workload.
-func (s *State) Workloads(f func(*configv1.Workload)) {
+func (s *Snapshot) Workloads(f func(*configv1.Workload)) {
 	x, ok := s.kinds[KindWorkload]
 	if !ok {
 		return
@@ -301,7 +301,7 @@ func (s *State) Workloads(f func(*configv1.Workload)) {
 }
 
 // WorkloadsAt lists the workloads of an address.
-func (s *State) WorkloadsAt(address string) []*configv1.Workload {
+func (s *Snapshot) WorkloadsAt(address string) []*configv1.Workload {
 	var found []*configv1.Workload
 	s.addresses.scan(address+sep, func(_ string, e *entry) bool {
 		found = append(found, e.value.(*configv1.Workload))
@@ -317,7 +317,7 @@ func AddressTopic(address string) Topic { return Topic{SubjectAddress, address, 
 func MeshTopic() Topic { return Topic{SubjectMesh, "", ""} }
 
 // SelectedLabels returns those of the labels whose key some selector tests that can apply to workloads of the namespace.
-func (s *State) SelectedLabels(namespace string, labels map[string]string) map[string]string {
+func (s *Snapshot) SelectedLabels(namespace string, labels map[string]string) map[string]string {
 	selected := map[string]string{}
 	for k, v := range labels {
 		if _, ok := s.selected.get(join(namespace, k)); ok {
@@ -419,7 +419,7 @@ func Covering(host string) func(yield func(string) bool) {
 
 // ServiceIn returns the service of a hostname that lives in the namespace, whoever may see it; nil if there is none. Where there are several for
 // different audiences it is one that has the port, and of these rather what the namespace itself sees.
-func (s *State) ServiceIn(hostname, namespace string, port uint32) *configv1.Service {
+func (s *Snapshot) ServiceIn(hostname, namespace string, port uint32) *configv1.Service {
 	var found *configv1.Service
 	best := -1
 	s.services.scan(join(hostname, namespace)+sep, func(_ string, e *entry) bool {

@@ -1,4 +1,4 @@
-package replica
+package mesh
 
 import (
 	"slices"
@@ -11,14 +11,14 @@ import (
 
 // WithCredentials returns the same revision beside other credentials. They are no part of the revision: Held does not name them, and they
 // play no part in Apply.
-func (s *State) WithCredentials(set *credential.Set) *State {
+func (s *Snapshot) WithCredentials(set *credential.Set) *Snapshot {
 	with := *s
 	with.credentials = set
 	return &with
 }
 
 // Credentials returns what is known of credentials.
-func (s *State) Credentials() *credential.Set { return s.credentials }
+func (s *Snapshot) Credentials() *credential.Set { return s.credentials }
 
 // CredentialTopic names the answer of Credentials().Get.
 func CredentialTopic(ref credential.Ref) Topic {
@@ -30,7 +30,7 @@ func (t Topic) Credential() credential.Ref { return credential.Ref{Identity: t.A
 
 // UsesCredential reports whether a DestinationRule for clients in the namespace that selects nobody in particular has
 // the credentialName, which is given without its scheme.
-func (s *State) UsesCredential(to, name string) bool {
+func (s *Snapshot) UsesCredential(to, name string) bool {
 	return slices.ContainsFunc([]string{"*", to}, func(t string) bool {
 		_, ok := s.credentialUses.get(join(t, name))
 		return ok
@@ -44,7 +44,7 @@ func CredentialUseTopics(to, name string) []Topic {
 
 // SelectsCredential reports whether a DestinationRule in the namespace has a workload selector that matches the labels, and the credentialName,
 // which is given without its scheme; "" is any.
-func (s *State) SelectsCredential(namespace string, labels map[string]string, name string) bool {
+func (s *Snapshot) SelectsCredential(namespace string, labels map[string]string, name string) bool {
 	found := false
 	s.credentialSelectors.scan(namespace+sep, func(_ string, rule *DestinationRule) bool {
 		found = Matches(rule.Spec.GetWorkloadSelector().GetMatchLabels(), labels) && (name == "" || slices.Contains(credentialNames(rule.Spec), name))

@@ -1,4 +1,4 @@
-package replica_test
+package mesh_test
 
 import (
 	"testing"
@@ -6,14 +6,14 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
-	"fairlead.dev/services/xds-server/internal/replica"
 )
 
 // TestMeshGateways: the answer changes with the first Gateway that passes mesh TLS through and with the last, and only then its topic is touched.
 func TestMeshGateways(t *testing.T) {
 	gateway := func(name string, mode networking.ServerTLSSettings_TLSmode) *configv1.Resource {
-		return meshtest.Config(replica.KindGateway, "gateways", name, &networking.Gateway{Servers: []*networking.Server{
+		return meshtest.Config(mesh.KindGateway, "gateways", name, &networking.Gateway{Servers: []*networking.Server{
 			{Tls: &networking.ServerTLSSettings{Mode: networking.ServerTLSSettings_SIMPLE}}, {Tls: &networking.ServerTLSSettings{Mode: mode}},
 		}})
 	}
@@ -38,11 +38,11 @@ func TestMeshGateways(t *testing.T) {
 		if step.upsert != nil {
 			upserts = append(upserts, step.upsert)
 		} else {
-			removed = append(removed, &configv1.ResourceKey{Kind: replica.KindGateway, Namespace: "gateways", Name: step.remove})
+			removed = append(removed, &configv1.ResourceKey{Kind: mesh.KindGateway, Namespace: "gateways", Name: step.remove})
 		}
 		next, change := state.Apply(nil, upserts, removed)
-		if next.MeshGateways() != step.want || change.Topics.Has(replica.MeshGatewaysTopic()) != step.touched {
-			t.Errorf("%s: got %v, touched %v", step.name, next.MeshGateways(), change.Topics.Has(replica.MeshGatewaysTopic()))
+		if next.MeshGateways() != step.want || change.Topics.Has(mesh.MeshGatewaysTopic()) != step.touched {
+			t.Errorf("%s: got %v, touched %v", step.name, next.MeshGateways(), change.Topics.Has(mesh.MeshGatewaysTopic()))
 		}
 		state = next
 	}

@@ -1,4 +1,4 @@
-package replica
+package mesh
 
 import (
 	"slices"
@@ -11,7 +11,7 @@ import (
 
 // writer changes a State that nobody else can see yet and collects the topics it touches.
 type writer struct {
-	state  *State
+	state  *Snapshot
 	forked map[string]bool
 	topics Topics
 	// private collects changes of State.Private.

@@ -1,4 +1,4 @@
-package replica_test
+package mesh_test
 
 import (
 	"fmt"
@@ -14,8 +14,8 @@ import (
 	"pgregory.net/rapid"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
-	"fairlead.dev/services/xds-server/internal/replica"
 )
 
 var (
@@ -56,15 +56,15 @@ func drawResource(t *rapid.T) *configv1.Resource {
 		if selector != nil {
 			vs.Http = []*networking.HTTPRoute{{Match: []*networking.HTTPMatchRequest{{SourceLabels: selector}}}}
 		}
-		return meshtest.Config(replica.KindVirtualService, ns, name, vs, export, aged)
+		return meshtest.Config(mesh.KindVirtualService, ns, name, vs, export, aged)
 	case 4:
-		return meshtest.Config(replica.KindDestinationRule, ns, name, &networking.DestinationRule{Host: host}, export, aged)
+		return meshtest.Config(mesh.KindDestinationRule, ns, name, &networking.DestinationRule{Host: host}, export, aged)
 	case 5:
 		s := &networking.Sidecar{Egress: []*networking.IstioEgressListener{{Hosts: []string{"./*"}}}}
 		if selector != nil {
 			s.WorkloadSelector = &networking.WorkloadSelector{Labels: selector}
 		}
-		return meshtest.Config(replica.KindSidecar, ns, name, s, aged)
+		return meshtest.Config(mesh.KindSidecar, ns, name, s, aged)
 	case 6:
 		return meshtest.PeerAuthentication(ns, name, rapid.SampledFrom([]string{"STRICT", "PERMISSIVE"}).Draw(t, "mode"),
 			func(pa *security.PeerAuthentication) {
@@ -73,9 +73,9 @@ func drawResource(t *rapid.T) *configv1.Resource {
 				}
 			})
 	case 7:
-		return meshtest.Config(replica.KindGateway, ns, name, &networking.Gateway{Selector: selector}, aged)
+		return meshtest.Config(mesh.KindGateway, ns, name, &networking.Gateway{Selector: selector}, aged)
 	default:
-		return meshtest.Resource(replica.KindNamespace, "", ns, &configv1.Resource{Body: &configv1.Resource_Namespace{
+		return meshtest.Resource(mesh.KindNamespace, "", ns, &configv1.Resource{Body: &configv1.Resource_Namespace{
 			Namespace: &configv1.Namespace{Name: ns, Labels: selector},
 		}})
 	}
@@ -84,44 +84,44 @@ func drawResource(t *rapid.T) *configv1.Resource {
 // question is one look-up with all arguments and the topics by which its answer is found again.
 type question struct {
 	name   string
-	topics []replica.Topic
-	ask    func(*replica.State) string
+	topics []mesh.Topic
+	ask    func(*mesh.Snapshot) string
 }
 
 // questions enumerates every look-up over the small world.
 func questions() []question {
 	var all []question
-	add := func(name string, topics []replica.Topic, ask func(*replica.State) string) {
+	add := func(name string, topics []mesh.Topic, ask func(*mesh.Snapshot) string) {
 		all = append(all, question{name, topics, ask})
 	}
 	for _, ns := range namespaces {
 		for _, in := range append([]string{""}, namespaces...) {
-			add("ServicesIn "+ns+" "+in, replica.ServicesInTopics(ns, in), func(s *replica.State) string {
+			add("ServicesIn "+ns+" "+in, mesh.ServicesInTopics(ns, in), func(s *mesh.Snapshot) string {
 				var found []string
 				s.ServicesIn(ns, in, func(svc *configv1.Service) { found = append(found, text(svc)) })
 				return strings.Join(found, "\n")
 			})
 		}
 		for _, host := range hosts {
-			add("ServicesOf "+ns+" "+host, []replica.Topic{replica.ServiceTopic(host)}, func(s *replica.State) string { return texts(s.ServicesOf(host, ns)) })
-			add("ServiceIn "+ns+" "+host, []replica.Topic{replica.ServiceTopic(host)}, func(s *replica.State) string { return text(s.ServiceIn(host, ns, 81)) })
-			add("DestinationRules "+ns+" "+host, replica.DestinationRulesTopics(host), func(s *replica.State) string { return configs(s.DestinationRules(ns, host)) })
+			add("ServicesOf "+ns+" "+host, []mesh.Topic{mesh.ServiceTopic(host)}, func(s *mesh.Snapshot) string { return texts(s.ServicesOf(host, ns)) })
+			add("ServiceIn "+ns+" "+host, []mesh.Topic{mesh.ServiceTopic(host)}, func(s *mesh.Snapshot) string { return text(s.ServiceIn(host, ns, 81)) })
+			add("DestinationRules "+ns+" "+host, mesh.DestinationRulesTopics(host), func(s *mesh.Snapshot) string { return configs(s.DestinationRules(ns, host)) })
 			for port := range uint32(3) {
-				add(fmt.Sprint("Endpoints ", ns, host, port), []replica.Topic{replica.EndpointsTopic(host, 80+port)}, func(s *replica.State) string {
+				add(fmt.Sprint("Endpoints ", ns, host, port), []mesh.Topic{mesh.EndpointsTopic(host, 80+port)}, func(s *mesh.Snapshot) string {
 					return texts(s.Endpoints(&configv1.Service{Hostname: host, Namespace: ns}, 80+port)) + texts(s.Endpoints(&configv1.Service{Hostname: host, Namespace: ns, Audience: "a"}, 80+port))
 				})
 			}
 			for _, gw := range []string{"mesh", "a/gw", "b/gw"} {
-				add("VirtualServicesOf "+ns+" "+gw+" "+host, replica.VirtualServicesOfTopics(gw, host), func(s *replica.State) string {
+				add("VirtualServicesOf "+ns+" "+gw+" "+host, mesh.VirtualServicesOfTopics(gw, host), func(s *mesh.Snapshot) string {
 					return configs(s.VirtualServicesOf(ns, gw, host))
 				})
 			}
 		}
 		for _, gw := range []string{"mesh", "a/gw", "b/gw"} {
-			add("VirtualServices "+ns+" "+gw, replica.VirtualServicesTopics(ns, gw), func(s *replica.State) string { return configs(s.VirtualServices(ns, gw)) })
+			add("VirtualServices "+ns+" "+gw, mesh.VirtualServicesTopics(ns, gw), func(s *mesh.Snapshot) string { return configs(s.VirtualServices(ns, gw)) })
 		}
 		for _, l := range labels {
-			add(fmt.Sprint("Sidecar ", ns, l), replica.SidecarTopics(ns, "c"), func(s *replica.State) string {
+			add(fmt.Sprint("Sidecar ", ns, l), mesh.SidecarTopics(ns, "c"), func(s *mesh.Snapshot) string {
 				if found := s.Sidecar(ns, "c", l); found != nil {
 					return found.Key.String() + fmt.Sprintf(" %x", found.Hash)
 				}
@@ -129,12 +129,12 @@ func questions() []question {
 			})
 		}
 		for _, address := range []string{"", "10.0.0.1", "10.9.0.1"} {
-			add("ServicesAt "+ns+address, []replica.Topic{replica.ServicesAtTopic(80, address)}, func(s *replica.State) string {
+			add("ServicesAt "+ns+address, []mesh.Topic{mesh.ServicesAtTopic(80, address)}, func(s *mesh.Snapshot) string {
 				return texts(s.ServicesAt(ns, 80, address))
 			})
 		}
 		for p := range configv1.Protocol_name {
-			add(fmt.Sprint("Speaking ", ns, p), []replica.Topic{replica.SpeakingTopic(80, configv1.Protocol(p))}, func(s *replica.State) string {
+			add(fmt.Sprint("Speaking ", ns, p), []mesh.Topic{mesh.SpeakingTopic(80, configv1.Protocol(p))}, func(s *mesh.Snapshot) string {
 				var found []*configv1.Service
 				s.Speaking(ns, 80, configv1.Protocol(p), func(svc *configv1.Service) bool {
 					found = append(found, svc)
@@ -143,19 +143,19 @@ func questions() []question {
 				return texts(found)
 			})
 		}
-		add("PeerAuthentications "+ns, []replica.Topic{replica.PeerAuthenticationsTopic(ns)}, func(s *replica.State) string { return configs(s.PeerAuthentications(ns)) })
+		add("PeerAuthentications "+ns, []mesh.Topic{mesh.PeerAuthenticationsTopic(ns)}, func(s *mesh.Snapshot) string { return configs(s.PeerAuthentications(ns)) })
 		for _, name := range []string{"n1", "n2"} {
-			add("Workload "+ns+name, []replica.Topic{replica.WorkloadTopic(ns, name)}, func(s *replica.State) string { return text(s.Workload(ns, name)) })
+			add("Workload "+ns+name, []mesh.Topic{mesh.WorkloadTopic(ns, name)}, func(s *mesh.Snapshot) string { return text(s.Workload(ns, name)) })
 		}
-		add("SelectedLabels "+ns, replica.SelectedLabelsTopics(ns), func(s *replica.State) string {
+		add("SelectedLabels "+ns, mesh.SelectedLabelsTopics(ns), func(s *mesh.Snapshot) string {
 			return fmt.Sprint(s.SelectedLabels(ns, map[string]string{"app": "x", "version": "v1", "other": "o"}))
 		})
 	}
 	for _, l := range labels {
-		add(fmt.Sprint("Gateways ", l), replica.GatewaysTopics(l), func(s *replica.State) string { return configs(s.Gateways(l)) })
+		add(fmt.Sprint("Gateways ", l), mesh.GatewaysTopics(l), func(s *mesh.Snapshot) string { return configs(s.Gateways(l)) })
 	}
 	for _, address := range []string{"10.0.0.1", "10.0.0.2"} {
-		add("WorkloadsAt "+address, []replica.Topic{replica.AddressTopic(address)}, func(s *replica.State) string { return texts(s.WorkloadsAt(address)) })
+		add("WorkloadsAt "+address, []mesh.Topic{mesh.AddressTopic(address)}, func(s *mesh.Snapshot) string { return texts(s.WorkloadsAt(address)) })
 	}
 	return all
 }
@@ -176,7 +176,7 @@ func texts[T proto.Message](list []T) string {
 	return strings.Join(s, "\n")
 }
 
-func configs[T proto.Message](list []*replica.Config[T]) string {
+func configs[T proto.Message](list []*mesh.Config[T]) string {
 	var s []string
 	for _, c := range list {
 		s = append(s, fmt.Sprintf("%s %x", c.Key, c.Hash))
@@ -189,7 +189,7 @@ func configs[T proto.Message](list []*replica.Config[T]) string {
 func TestEditsAgreeWithAScratchBuild(t *testing.T) {
 	all := questions()
 	rapid.Check(t, func(t *rapid.T) {
-		state := replica.Empty()
+		state := mesh.Empty()
 		held := map[string]*configv1.Resource{}
 		for range rapid.IntRange(1, 12).Draw(t, "edits") {
 			before := make([]string, len(all))
@@ -218,7 +218,7 @@ func TestEditsAgreeWithAScratchBuild(t *testing.T) {
 			if len(change.Rejected) > 0 {
 				t.Fatal(change.Rejected)
 			}
-			scratch, err := replica.FromResources(slices.Collect(values(held)))
+			scratch, err := mesh.FromResources(slices.Collect(values(held)))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -244,47 +244,47 @@ func TestEditsAgreeWithAScratchBuild(t *testing.T) {
 }
 
 // checkPrivate: an answer that a namespace gets and everybody does not has a topic that the state calls private to the namespace.
-func checkPrivate(t *rapid.T, s *replica.State) {
-	check := func(name, ns string, topics []replica.Topic, ask func(to string) string) {
-		if own, all := ask(ns), ask(replica.Everybody); own != all && !slices.ContainsFunc(topics, func(t replica.Topic) bool { return s.IsPrivate(ns, t) }) {
+func checkPrivate(t *rapid.T, s *mesh.Snapshot) {
+	check := func(name, ns string, topics []mesh.Topic, ask func(to string) string) {
+		if own, all := ask(ns), ask(mesh.Global); own != all && !slices.ContainsFunc(topics, func(t mesh.Topic) bool { return s.IsPrivate(ns, t) }) {
 			t.Fatalf("%s is %q for %s and %q for everybody, but none of %v is private", name, own, ns, all, topics)
 		}
 	}
 	for _, ns := range namespaces {
 		for _, host := range hosts {
-			check("ServicesOf "+host, ns, []replica.Topic{replica.ServiceTopic(host)}, func(to string) string { return texts(s.ServicesOf(host, to)) })
-			check("visible rules of "+host, ns, replica.DestinationRulesTopics(host), func(to string) string {
-				var found []*replica.DestinationRule
+			check("ServicesOf "+host, ns, []mesh.Topic{mesh.ServiceTopic(host)}, func(to string) string { return texts(s.ServicesOf(host, to)) })
+			check("visible rules of "+host, ns, mesh.DestinationRulesTopics(host), func(to string) string {
+				var found []*mesh.DestinationRule
 				for _, from := range []string{to, "a", "root"} {
-					for h := range replica.Covering(host) {
+					for h := range mesh.Covering(host) {
 						found = append(found, s.DestinationRules(from, h)...)
 					}
 				}
-				return configs(slices.DeleteFunc(found, func(r *replica.DestinationRule) bool { return !r.Visible(to) }))
+				return configs(slices.DeleteFunc(found, func(r *mesh.DestinationRule) bool { return !r.Visible(to) }))
 			})
-			check("VirtualServicesOf "+host, ns, replica.VirtualServicesOfTopics("mesh", host), func(to string) string {
+			check("VirtualServicesOf "+host, ns, mesh.VirtualServicesOfTopics("mesh", host), func(to string) string {
 				return configs(s.VirtualServicesOf(to, "mesh", host))
 			})
 		}
-		check("VirtualServices", ns, replica.VirtualServicesTopics(replica.Everybody, "mesh"), func(to string) string {
+		check("VirtualServices", ns, mesh.VirtualServicesTopics(mesh.Global, "mesh"), func(to string) string {
 			return configs(s.VirtualServices(to, "mesh"))
 		})
-		check("ServicesIn", ns, replica.ServicesInTopics(replica.Everybody, ""), func(to string) string {
+		check("ServicesIn", ns, mesh.ServicesInTopics(mesh.Global, ""), func(to string) string {
 			var found []*configv1.Service
 			s.ServicesIn(to, "", func(svc *configv1.Service) { found = append(found, svc) })
 			return texts(found)
 		})
 		for _, address := range []string{"", "10.0.0.1", "10.9.0.1"} {
-			check("ServicesAt "+address, ns, []replica.Topic{replica.ServicesAtTopic(80, address)}, func(to string) string {
+			check("ServicesAt "+address, ns, []mesh.Topic{mesh.ServicesAtTopic(80, address)}, func(to string) string {
 				return texts(s.ServicesAt(to, 80, address))
 			})
 		}
 		for _, wildcard := range []string{"*.example.com", "*.com", "*.a"} {
-			check("AnyUnder "+wildcard, ns, []replica.Topic{replica.AnyUnderTopic(wildcard)}, func(to string) string {
+			check("AnyUnder "+wildcard, ns, []mesh.Topic{mesh.AnyUnderTopic(wildcard)}, func(to string) string {
 				return fmt.Sprint(s.AnyUnder(to, wildcard))
 			})
 		}
-		check("Speaking", ns, []replica.Topic{replica.SpeakingTopic(80, configv1.Protocol_PROTOCOL_TCP)}, func(to string) string {
+		check("Speaking", ns, []mesh.Topic{mesh.SpeakingTopic(80, configv1.Protocol_PROTOCOL_TCP)}, func(to string) string {
 			var found []*configv1.Service
 			s.Speaking(to, 80, configv1.Protocol_PROTOCOL_TCP, func(svc *configv1.Service) bool {
 				found = append(found, svc)

@@ -1,4 +1,4 @@
-package replica
+package mesh
 
 import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"

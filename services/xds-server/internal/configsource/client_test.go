@@ -1,4 +1,4 @@
-package upstream_test
+package configsource_test
 
 import (
 	"context"
@@ -16,9 +16,9 @@ import (
 
 	"fairlead.dev/pkg/testkit"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/configsource"
+	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
-	"fairlead.dev/services/xds-server/internal/replica"
-	"fairlead.dev/services/xds-server/internal/upstream"
 )
 
 const patience = testkit.Patience
@@ -83,12 +83,12 @@ type applied struct {
 }
 
 // follow runs a client against a fake config-watcher. Each call of apply waits for the gate, if there is one.
-func follow(t *testing.T, gate <-chan struct{}) (*watcherFake, *upstream.Client, <-chan applied) {
+func follow(t *testing.T, gate <-chan struct{}) (*watcherFake, *configsource.Client, <-chan applied) {
 	t.Helper()
-	return followWith(t, gate, func(*upstream.Config) {})
+	return followWith(t, gate, func(*configsource.Config) {})
 }
 
-func followWith(t *testing.T, gate <-chan struct{}, change func(*upstream.Config)) (*watcherFake, *upstream.Client, <-chan applied) {
+func followWith(t *testing.T, gate <-chan struct{}, change func(*configsource.Config)) (*watcherFake, *configsource.Client, <-chan applied) {
 	t.Helper()
 	fake := &watcherFake{streams: make(chan *watchFake, 10)}
 	lis, dialer := testkit.Bufconn(t)
@@ -100,10 +100,10 @@ func followWith(t *testing.T, gate <-chan struct{}, change func(*upstream.Config
 		t.Fatal(err)
 	}
 	got := make(chan applied, 100)
-	cfg := upstream.Config{
+	cfg := configsource.Config{
 		Watcher: configv1.NewConfigServiceClient(conn), Subscriber: &configv1.Subscriber{Instance: "test"}, Log: testkit.Logger(t),
 		Registerer: prometheus.NewPedanticRegistry(), Rand: func() float64 { return 0 },
-		Apply: func(s *replica.State, change *replica.Change) {
+		Apply: func(s *mesh.Snapshot, change *mesh.Change) {
 			got <- applied{s.Revision().GetSequence(), s.Len(), len(change.Keys)}
 			if gate != nil {
 				<-gate
@@ -111,7 +111,7 @@ func followWith(t *testing.T, gate <-chan struct{}, change func(*upstream.Config
 		},
 	}
 	change(&cfg)
-	c, err := upstream.New(cfg)
+	c, err := configsource.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,7 +186,7 @@ func TestResumeKeepsTheStateOverOutages(t *testing.T) {
 
 	// Another epoch counts from 1 again and sends the difference only.
 	m := chunk("f", 1, true, meshtest.Service("default", "c", 80))
-	m.Removed = []*configv1.ResourceKey{{Kind: replica.KindService, Namespace: "default", Name: "a"}}
+	m.Removed = []*configv1.ResourceKey{{Kind: mesh.KindService, Namespace: "default", Name: "a"}}
 	w.send <- m
 	if d := cmp.Diff(applied{1, 3, 2}, take(t, got), cmp.AllowUnexported(applied{})); d != "" {
 		t.Error(d)
@@ -226,7 +226,7 @@ func TestRevisionsJoinWhileOneIsApplied(t *testing.T) {
 }
 
 // received waits until the client holds a revision.
-func received(t *testing.T, c *upstream.Client, sequence uint64) {
+func received(t *testing.T, c *configsource.Client, sequence uint64) {
 	t.Helper()
 	testkit.Eventually(t, patience, func() error {
 		if got := c.State().Revision().GetSequence(); got != sequence {
@@ -288,7 +288,7 @@ func TestRevisionsWaitForBusyProxies(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			clock := testkit.NewClock(meshtest.Epoch)
-			fake, c, got := followWith(t, nil, func(cfg *upstream.Config) { cfg.Clock, cfg.Busy = clock, tc.fleet.busy })
+			fake, c, got := followWith(t, nil, func(cfg *configsource.Config) { cfg.Clock, cfg.Busy = clock, tc.fleet.busy })
 			w := take(t, fake.streams)
 			w.send <- chunk("e", 1, true, meshtest.Service("default", "a", 80))
 			if d := cmp.Diff(applied{1, 1, 1}, take(t, got), cmp.AllowUnexported(applied{})); d != "" {
@@ -327,7 +327,7 @@ func TestGarbageIsCountedAndPassedOver(t *testing.T) {
 	fake, _, got := follow(t, nil)
 	w := take(t, fake.streams)
 	w.send <- chunk("e", 1, true, meshtest.Service("default", "a", 80), &configv1.Resource{
-		Key:  &configv1.ResourceKey{Kind: replica.KindSidecar, Namespace: "default", Name: "s"},
+		Key:  &configv1.ResourceKey{Kind: mesh.KindSidecar, Namespace: "default", Name: "s"},
 		Body: &configv1.Resource_IstioConfig{IstioConfig: &configv1.IstioConfig{}},
 	})
 	if d := cmp.Diff(applied{1, 1, 1}, take(t, got), cmp.AllowUnexported(applied{})); d != "" {

@@ -1,4 +1,4 @@
-package replica
+package mesh
 
 import (
 	"crypto/sha256"

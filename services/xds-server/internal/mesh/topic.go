@@ -1,4 +1,4 @@
-package replica
+package mesh
 
 import (
 	"fmt"
@@ -151,7 +151,7 @@ func namespaceText(ns string) string {
 	switch ns {
 	case "*":
 		return "all namespaces"
-	case Everybody:
+	case Global:
 		return "no namespace in particular"
 	default:
 		return "namespace " + ns

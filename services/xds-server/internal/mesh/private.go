@@ -1,4 +1,4 @@
-package replica
+package mesh
 
 import (
 	"slices"
@@ -8,18 +8,18 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 )
 
-// Everybody is the namespace of nobody: what a client there sees is what all namespaces see, as far as none has something of its own.
-const Everybody = ""
+// Global is the namespace of nobody: what a client there sees is what all namespaces see, as far as none has something of its own.
+const Global = ""
 
 // Private calls f for the topics whose answer for a client in the namespace may differ from the answer for Everybody: some object that
 // is only exported to it, or that takes precedence in it, has a part in them. All other topics have one answer for all namespaces, except
 // those that a client's own labels, targets or Sidecar decide.
-func (s *State) Private(namespace string, f func(Topic)) {
+func (s *Snapshot) Private(namespace string, f func(Topic)) {
 	s.privates.scan(namespace+sep, func(key string, _ int) bool {
 		f(parseTopic(key[len(namespace)+len(sep):]))
 		return true
 	})
-	if namespace != Everybody {
+	if namespace != Global {
 		f(OwnNamespaceTopic(namespace))
 	}
 }
@@ -28,7 +28,7 @@ func (s *State) Private(namespace string, f func(Topic)) {
 func OwnNamespaceTopic(namespace string) Topic { return Topic{SubjectOwnNamespace, namespace, ""} }
 
 // IsPrivate reports whether Private names the topic.
-func (s *State) IsPrivate(namespace string, t Topic) bool {
+func (s *Snapshot) IsPrivate(namespace string, t Topic) bool {
 	if t.Subject == SubjectOwnNamespace {
 		return t.A == namespace
 	}
