@@ -1,4 +1,4 @@
-package service
+package app
 
 import (
 	"bytes"
@@ -309,7 +309,7 @@ func TestKeysShowNowhere(t *testing.T) {
 		strings.Replace(tlsSecret("shop", "typed", chain, key), "tls.key: ", "tls.key: !!binary ", 1)+"---\n"+
 		"apiVersion: v1\nkind: Secret\nmetadata: {name: plain, namespace: shop}\nstringData:\n  tls.crt: x\n  tls.key: "+fmt.Sprintf("%q", key)+"\n---\n"+
 		"apiVersion: v1\nkind: Secret\nmetadata: {name: pem, namespace: shop}\ndata:\n  tls.crt: x\n  tls.key: "+fmt.Sprintf("%q", key)+"\n"))
-	r := w.start(o, func(d *Deps) {
+	r := w.start(o, func(d *deps) {
 		d.Log = slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	})
 	r.ready()
@@ -372,7 +372,7 @@ func TestKeysShowNowhere(t *testing.T) {
 	}
 	admin := w.issuer.Token("istio-system", "fairlead-admin", "fairlead")
 	pages := 0
-	for _, h := range r.Handlers() {
+	for _, h := range r.Ops.Handlers() {
 		if strings.Contains(h.Path, "pprof/") {
 			continue
 		}

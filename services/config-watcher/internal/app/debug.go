@@ -1,4 +1,4 @@
-package service
+package app
 
 import (
 	"fmt"
@@ -49,7 +49,7 @@ type stayingState struct {
 	Text string `json:"text,omitempty"`
 }
 
-func (s *Service) sourceStates(withProblems bool) []sourceState {
+func (s *Server) sourceStates(withProblems bool) []sourceState {
 	out := []sourceState{}
 	for _, src := range s.sources {
 		st := src.Status()
@@ -119,11 +119,11 @@ const maxFindings = 1000
 // pageSize bounds one answer of /debug/resources.
 const pageSize = 500
 
-func (s *Service) registerDebug() {
-	s.ops.Public("/readyz/sources", "state of each source; a degraded one does not make the service unready", ops.JSON(func(*http.Request) (any, error) {
+func (s *Server) registerDebug() {
+	s.Ops.Public("/readyz/sources", "state of each source; a degraded one does not make the service unready", ops.JSON(func(*http.Request) (any, error) {
 		return s.sourceStates(false), nil
 	}))
-	s.ops.Debug("/debug/sources", "state of each source, refused objects and why, objects in several sources, of kinds that nobody reads, or of files that are gone, fields without an effect, references to what is not there", ops.JSON(func(*http.Request) (any, error) {
+	s.Ops.Debug("/debug/sources", "state of each source, refused objects and why, objects in several sources, of kinds that nobody reads, or of files that are gone, fields without an effect, references to what is not there", ops.JSON(func(*http.Request) (any, error) {
 		page := sourcesPage{Sources: s.sourceStates(true), Conflicts: s.joined.Conflicts(), Warnings: texts(s.joined.Warnings()), Findings: []string{}}
 		for i, f := range s.findings.All() {
 			if i == maxFindings {
@@ -136,10 +136,10 @@ func (s *Service) registerDebug() {
 		}
 		return page, nil
 	}))
-	s.ops.Debug("/debug/resources", "the normalised mesh: ?kind= ?namespace= ?name= ?offset=", ops.JSON(s.resources))
-	s.ops.Debug("/debug/credentials", "TLS credentials of gateways: whose they are and until when they are valid, nothing of their content",
+	s.Ops.Debug("/debug/resources", "the normalised mesh: ?kind= ?namespace= ?name= ?offset=", ops.JSON(s.resources))
+	s.Ops.Debug("/debug/credentials", "TLS credentials of gateways: whose they are and until when they are valid, nothing of their content",
 		ops.JSON(func(*http.Request) (any, error) { return s.secrets.Summaries(), nil }))
-	s.ops.Debug("/debug/fleet", "proxies as the xds-servers report them", ops.JSON(func(r *http.Request) (any, error) {
+	s.Ops.Debug("/debug/fleet", "proxies as the xds-servers report them", ops.JSON(func(r *http.Request) (any, error) {
 		out := []json.RawMessage{}
 		for _, p := range s.fleet.List(r.URL.Query().Get("namespace")) {
 			js, err := protojson.Marshal(p)
@@ -152,7 +152,7 @@ func (s *Service) registerDebug() {
 	}))
 }
 
-func (s *Service) resources(r *http.Request) (any, error) {
+func (s *Server) resources(r *http.Request) (any, error) {
 	q := r.URL.Query()
 	offset, _ := strconv.Atoi(q.Get("offset"))
 	snapshot, _ := s.revisions.Current()

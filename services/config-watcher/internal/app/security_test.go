@@ -1,4 +1,4 @@
-package service
+package app
 
 import (
 	"context"
@@ -96,7 +96,7 @@ func TestEveryHTTPHandlerIsAuthenticated(t *testing.T) {
 	r.ready()
 	admin := w.issuer.Token("istio-system", "fairlead-admin", "fairlead")
 	open := map[string]bool{"/metrics": true, "/livez": true, "/readyz": true, "/readyz/sources": true}
-	for _, h := range r.Handlers() {
+	for _, h := range r.Ops.Handlers() {
 		if h.Anonymous != open[h.Path] {
 			t.Errorf("%s is anonymous: %v", h.Path, h.Anonymous)
 		}
@@ -146,7 +146,7 @@ func TestMetricsAreWellFormed(t *testing.T) {
 func TestChangeIsTraced(t *testing.T) {
 	w := newWorld(t)
 	recorder, provider := testkit.Spans(t)
-	r := w.start(w.options(), func(d *Deps) { d.Tracer = provider })
+	r := w.start(w.options(), func(d *deps) { d.Tracer = provider })
 	sub := r.subscribe(nil, nil)
 	sub.until(r.apply(shop).Revision)
 	testkit.Eventually(t, patience, func() error {

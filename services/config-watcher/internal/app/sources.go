@@ -1,4 +1,4 @@
-package service
+package app
 
 import (
 	"errors"
@@ -33,7 +33,7 @@ const (
 )
 
 // openDirectories takes --store-dir and --state-dir into use and reads the keys for what is kept there.
-func (s *Service) openDirectories() error {
+func (s *Server) openDirectories() error {
 	seen := map[string]bool{}
 	for _, d := range []struct{ flag, dir string }{{"--store-dir", s.cfg.StoreDir}, {"--state-dir", s.cfg.StateDir}} {
 		if d.dir == "" {
@@ -66,7 +66,7 @@ func (s *Service) openDirectories() error {
 		s.locks = append(s.locks, lock)
 	}
 	if s.cfg.StateDir != "" {
-		s.saved = lastgood.New(lastgood.Config{Path: filepath.Join(s.cfg.StateDir, savedName), Log: s.deps.Log, Clock: s.deps.Clock})
+		s.saved = lastgood.New(lastgood.Config{Path: filepath.Join(s.cfg.StateDir, savedName), Log: s.Log, Clock: s.Clock})
 		var err error
 		if s.counter, err = revision.OpenCounter(filepath.Join(s.cfg.StateDir, counterName)); err != nil {
 			return fmt.Errorf("--state-dir: %w", err)
@@ -75,10 +75,10 @@ func (s *Service) openDirectories() error {
 	return s.readKeys()
 }
 
-func (s *Service) readKeys() error {
+func (s *Server) readKeys() error {
 	if s.cfg.StoreKeyFile == "" {
 		if s.cfg.StoreDir != "" || s.cfg.StateDir != "" {
-			s.deps.Log.Info("Secrets are kept on disk in the clear, readable by this user only; --store-encryption-key-file encrypts them",
+			s.Log.Info("Secrets are kept on disk in the clear, readable by this user only; --store-encryption-key-file encrypts them",
 				"store_dir", s.cfg.StoreDir, "state_dir", s.cfg.StateDir)
 		}
 		return nil
@@ -88,12 +88,12 @@ func (s *Service) readKeys() error {
 		return fmt.Errorf("--store-encryption-key-file: %w", err)
 	}
 	s.codec.Sealer = keys
-	s.deps.Log.Info("Secrets on disk are encrypted", "key", keys.Key())
+	s.Log.Info("Secrets on disk are encrypted", "key", keys.Key())
 	return nil
 }
 
 // unlock gives the directories up.
-func (s *Service) unlock() {
+func (s *Server) unlock() {
 	for _, l := range s.locks {
 		_ = l.Release()
 	}
@@ -103,25 +103,25 @@ func (s *Service) unlock() {
 	}
 }
 
-func (s *Service) buildSources(recorder *audit.Recorder) {
+func (s *Server) buildSources(recorder *audit.Recorder) {
 	if s.cfg.MeshConfigFile != "" {
 		s.sources = append(s.sources, s.files(meshConfigSource, file.MeshConfig(), s.cfg.MeshConfigFile))
 	}
-	s.store = memory.New(memory.Config{Dir: s.cfg.StoreDir, Codec: s.codec, Saved: s.saved, FS: s.deps.StoreFS, Log: s.deps.Log, Clock: s.deps.Clock, Audit: recorder.Accept})
+	s.store = memory.New(memory.Config{Dir: s.cfg.StoreDir, Codec: s.codec, Saved: s.saved, FS: s.storeFS, Log: s.Log, Clock: s.Clock, Audit: recorder.Accept})
 	s.sources = append(s.sources, s.store)
 	if len(s.cfg.ConfigDirs) > 0 {
 		s.sources = append(s.sources, s.files(fileSource, file.Decoder{}, s.cfg.ConfigDirs...))
 	}
 }
 
-func (s *Service) files(name string, decode file.Decoder, paths ...string) *file.Source {
+func (s *Server) files(name string, decode file.Decoder, paths ...string) *file.Source {
 	return file.New(file.Config{
-		Name: name, Paths: paths, Resync: s.cfg.ResyncPeriod, Grace: s.cfg.FileGrace, Decode: decode, Saved: s.saved, Codec: s.codec, Log: s.deps.Log, Clock: s.deps.Clock,
+		Name: name, Paths: paths, Resync: s.cfg.ResyncPeriod, Grace: s.cfg.FileGrace, Decode: decode, Saved: s.saved, Codec: s.codec, Log: s.Log, Clock: s.Clock,
 	})
 }
 
 // unsaved says why the sources' last good state is not on disk; nil if it is, or is kept nowhere.
-func (s *Service) unsaved() error {
+func (s *Server) unsaved() error {
 	if s.saved == nil {
 		return nil
 	}
@@ -131,7 +131,7 @@ func (s *Service) unsaved() error {
 // settled reports whether no source holds the first revision up: each has been read, or is served from the state in
 // which it was read last. A mesh without the objects of a source that nobody has read would take their traffic away,
 // and their protection.
-func (s *Service) settled() bool {
+func (s *Server) settled() bool {
 	for _, src := range s.sources {
 		if !src.Status().Settled() {
 			return false
@@ -143,7 +143,7 @@ func (s *Service) settled() bool {
 // sourcesReady fails until there is a revision, naming who holds it up. A source that degrades later leaves the service
 // ready: taking it away would turn one source's failure into everybody's. Its text is for anybody, so it names flags
 // and no paths.
-func (s *Service) sourcesReady() error {
+func (s *Server) sourcesReady() error {
 	if snapshot, _ := s.revisions.Current(); snapshot != nil {
 		return nil
 	}

@@ -1,4 +1,4 @@
-package service
+package app
 
 import (
 	"context"
@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -303,7 +302,7 @@ func TestRolesAreFollowed(t *testing.T) {
 	} {
 		o := r.w.options()
 		o.StoreDir, o.RolesFile = "", r.w.rolesFile(text)
-		if _, err := Open(t.Context(), o, Deps{Log: testkit.Logger(t), Registry: prometheus.NewRegistry(), Identity: r.w.ca.NewSVID("istio-system", "config-watcher")}); err == nil || !strings.Contains(err.Error(), "--roles-file") {
+		if _, err := open(t.Context(), &o, r.w.deps(r.w.ca.NewSVID("istio-system", "config-watcher"))); err == nil || !strings.Contains(err.Error(), "--roles-file") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

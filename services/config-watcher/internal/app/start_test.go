@@ -1,4 +1,4 @@
-package service
+package app
 
 import (
 	"context"
@@ -22,7 +22,7 @@ import (
 func TestStartsWithoutCA(t *testing.T) {
 	w := newWorld(t)
 	identity := w.ca.RootsOnly()
-	r := w.start(w.options(), func(d *Deps) { d.Identity = identity })
+	r := w.start(w.options(), func(d *deps) { d.Identity = identity })
 	testkit.Eventually(t, patience, func() error {
 		resp, err := r.http("/readyz", "")
 		if err != nil {
@@ -50,7 +50,7 @@ func TestCAAway(t *testing.T) {
 	o.RootCertFile = w.ca.WriteRoot(w.dir)
 	o.CATokenFile = w.issuer.TokenFile("istio-system", "config-watcher", "istio-ca")
 	o.StateDir = filepath.Join(w.dir, "state")
-	r := w.start(o, func(d *Deps) { d.Identity = nil })
+	r := w.start(o, func(d *deps) { d.Identity = nil })
 	testkit.Eventually(t, patience, func() error {
 		if snapshot, _ := r.revisions.Current(); snapshot == nil {
 			return fmt.Errorf("no revision without the ca")
@@ -145,7 +145,7 @@ func TestOptions(t *testing.T) {
 	} {
 		o := w.options()
 		c.change(&o)
-		err := Check(o)
+		_, err := o.check()
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%s: %v", name, err)
 		}

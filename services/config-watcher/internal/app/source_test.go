@@ -1,4 +1,4 @@
-package service
+package app
 
 import (
 	"context"
@@ -14,7 +14,6 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	security "istio.io/api/security/v1beta1"
@@ -235,7 +234,7 @@ func TestOneOwnerOfDirectories(t *testing.T) {
 	} {
 		c := o
 		change(&c)
-		_, err := Open(context.Background(), c, Deps{Log: testkit.Logger(t), Registry: prometheus.NewRegistry(), Identity: w.ca.RootsOnly()})
+		_, err := open(context.Background(), &c, w.deps(w.ca.RootsOnly()))
 		if err == nil || process.ExitCode(err) != process.ExitUsage || !strings.Contains(err.Error(), flag) || !strings.Contains(err.Error(), fmt.Sprintf("pid %d", os.Getpid())) {
 			t.Errorf("%s: %v", flag, err)
 		}
@@ -290,7 +289,7 @@ func TestStoredSecretsAreEncrypted(t *testing.T) {
 	for _, keys := range []string{"", other} {
 		c := o
 		c.StoreKeyFile = keys
-		s, err := Open(context.Background(), c, Deps{Log: testkit.Logger(t), Registry: prometheus.NewRegistry(), Identity: w.ca.RootsOnly()})
+		s, err := open(context.Background(), &c, w.deps(w.ca.RootsOnly()))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -316,7 +315,7 @@ func TestStoredSecretsAreEncrypted(t *testing.T) {
 func TestStoreAlarm(t *testing.T) {
 	w := newWorld(t)
 	var full atomic.Bool
-	r := w.start(w.options(), func(d *Deps) {
+	r := w.start(w.options(), func(d *deps) {
 		d.StoreFS = disk.FS{Fault: func(step disk.Step, path string) error {
 			if full.Load() && step == disk.StepWrite {
 				return &os.PathError{Op: "write", Path: path, Err: syscall.ENOSPC}

@@ -1,4 +1,6 @@
-package service
+// Package app puts config-watcher together: its options, the one list that wires all of it, which sources there are,
+// who may call which method and which namespaces a caller sees, and the pages under /debug.
+package app
 
 import (
 	"context"
@@ -7,23 +9,19 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
-	"net/http"
 	"path/filepath"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 
 	"fairlead.dev/pkg/auth"
-	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/dirlock"
 	"fairlead.dev/pkg/footprint"
-	"fairlead.dev/pkg/ops"
 	"fairlead.dev/pkg/process"
 	"fairlead.dev/pkg/rpc"
+	"fairlead.dev/pkg/service"
 	"fairlead.dev/pkg/svid"
 	"fairlead.dev/pkg/tlsconf"
 	"fairlead.dev/pkg/version"
@@ -52,33 +50,27 @@ import (
 )
 
 const (
-	// adminAudience is what the command line's and administrators' tokens are made for.
-	adminAudience = "fairlead"
 	// maxMessageBytes holds the largest Apply, and a Held message of some hundred thousand resources.
 	maxMessageBytes = 17 << 20
 	// tracerName of the spans of configuration changes.
 	tracerName = "fairlead.dev/services/config-watcher"
 )
 
-// Deps are what a test may want to replace. Log and Registry are required.
-type Deps struct {
-	Log      *slog.Logger
-	Registry *prometheus.Registry
-	Tracer   trace.TracerProvider
-	Clock    clock.Clock
+// deps are what a test replaces.
+type deps struct {
+	service.Deps
 	// Identity replaces the certificate from the ca.
 	Identity tlsconf.Source
 	// StoreFS is the file system of --store-dir.
 	StoreFS disk.FS
 }
 
-// Service is an opened config-watcher: its ports are bound.
-type Service struct {
-	cfg  *config
-	deps Deps
-
+// Server is an opened config-watcher: its ports are bound.
+type Server struct {
+	*service.Process
+	cfg      *config
+	storeFS  disk.FS
 	identity tlsconf.Source
-	svid     *svid.Manager
 
 	locks     []*dirlock.Lock
 	saved     *lastgood.Dir
@@ -97,22 +89,21 @@ type Service struct {
 	fleet     *fleet.Table
 	findings  *findings.Keeper
 	watch     *fanout.Server
+	grpc      *grpc.Server
 	stop      chan struct{}
-
-	grpc    *grpc.Server
-	grpcLis net.Listener
-	ops     *ops.Server
-	opsLis  net.Listener
 }
 
 // Open wires everything and binds the ports. Run must follow.
-func Open(ctx context.Context, o Options, deps Deps) (_ *Service, err error) {
+func Open(ctx context.Context, o *Options, given service.Deps) (*Server, error) {
+	return open(ctx, o, deps{Deps: given})
+}
+
+func open(ctx context.Context, o *Options, d deps) (_ *Server, err error) {
 	cfg, err := o.check()
 	if err != nil {
 		return nil, process.WithExitCode(err, process.ExitUsage)
 	}
-	deps.Clock = clock.Or(deps.Clock)
-	s := &Service{cfg: cfg, deps: deps, stop: make(chan struct{})}
+	s := &Server{cfg: cfg, Process: service.New(cfg.Options.Options, d.Deps), storeFS: d.StoreFS, identity: d.Identity, stop: make(chan struct{})}
 	defer func() {
 		if err != nil {
 			s.close()
@@ -132,38 +123,38 @@ func Open(ctx context.Context, o Options, deps Deps) (_ *Service, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.audit, err = audit.Open(audit.Config{Path: cfg.AuditLog, Log: deps.Log, Registerer: deps.Registry, Clock: deps.Clock}); err != nil {
+	if s.audit, err = audit.Open(audit.Config{Path: cfg.AuditLog, Log: s.Log, Registerer: s.Registry, Clock: s.Clock}); err != nil {
 		return nil, err
 	}
 	recorder := audit.NewRecorder(s.audit)
 	s.buildSources(recorder)
-	s.revisions = revision.NewLog(epoch, deps.Clock)
+	s.revisions = revision.NewLog(epoch, s.Clock)
 	if s.counter != nil {
 		s.revisions.Continue(s.counter, func(err error) {
-			deps.Log.Warn("the number of a revision was not kept; after a restart, numbers may be used again", "error", err)
+			s.Log.Warn("the number of a revision was not kept; after a restart, numbers may be used again", "error", err)
 		})
 	}
-	s.fleet = fleet.NewTable(deps.Clock)
-	observer := metrics.New(deps.Registry, metrics.State{
+	s.fleet = fleet.NewTable(s.Clock)
+	observer := metrics.New(s.Registry, metrics.State{
 		Sources: s.sources, Revisions: s.revisions, Fleet: s.fleet.Counts,
 		Conflicts: func() int { return len(s.joined.Conflicts()) }, Pending: func() int { return s.pipeline.Pending() },
 		Refused: s.store.Refused, Unsaved: s.unsaved,
 	}, s.fleet)
-	s.findings = findings.New(findings.Config{Domain: cfg.DomainSuffix, Log: deps.Log, Clock: deps.Clock})
+	s.findings = findings.New(findings.Config{Domain: cfg.DomainSuffix, Log: s.Log, Clock: s.Clock})
 	s.pipeline = pipeline.New(pipeline.Config{
 		Mesh:    normalise.New(normalise.Config{Cluster: cfg.ClusterID, Domain: cfg.DomainSuffix, TrustDomain: cfg.TrustDomain}),
-		Log:     deps.Log,
+		Log:     s.Log,
 		Out:     s.revisions,
 		Settled: s.settled,
-		Clock:   deps.Clock,
+		Clock:   s.Clock,
 		Tracer:  s.tracer(),
 		Observe: observer,
 		Seen:    s.findings.Submit,
 	})
 	// Secrets leave the way here: they are never part of a revision.
 	s.secrets = credential.NewTable()
-	s.bans = ban.NewTable(ban.Config{Protected: cfg.needed, Next: s.pipeline.Submit, Clock: deps.Clock, Log: deps.Log})
-	s.joined = aggregate.New(deps.Log, func(ctx context.Context, changes []normalise.Change) {
+	s.bans = ban.NewTable(ban.Config{Protected: cfg.needed, Next: s.pipeline.Submit, Clock: s.Clock, Log: s.Log})
+	s.joined = aggregate.New(s.Log, func(ctx context.Context, changes []normalise.Change) {
 		s.findings.SubmitCredentials(changes)
 		if others := s.secrets.Take(changes); len(others) > 0 {
 			s.bans.Submit(ctx, others)
@@ -171,29 +162,28 @@ func Open(ctx context.Context, o Options, deps Deps) (_ *Service, err error) {
 	}, s.sources...)
 	// Who may do what in the configuration API.
 	s.access, err = access.New(access.Config{
-		Admin: cfg.admins, TrustDomain: cfg.trustDomain, File: cfg.RolesFile, Root: s.meshWide, Bans: s.bans, Log: deps.Log, Registerer: deps.Registry, Clock: deps.Clock,
+		Admin: cfg.admin, TrustDomain: cfg.trustDomain, File: cfg.RolesFile, Root: s.meshWide, Bans: s.bans, Log: s.Log, Registerer: s.Registry, Clock: s.Clock,
 	})
 	if err != nil {
 		return nil, process.WithExitCode(fmt.Errorf("--roles-file: %w", err), process.ExitUsage)
 	}
 	// From the revision log to subscribers.
 	self := &configv1.Subscriber{Instance: "config-watcher/" + epoch, Version: version.Version}
-	s.watch = fanout.NewServer(s.revisions, deps.Log, self, observer)
+	s.watch = fanout.NewServer(s.revisions, s.Log, self, observer)
 	// Ports, so that one in use is told before anything runs.
-	if s.grpcLis, err = listen(ctx, o.GRPCAddress); err != nil {
-		return nil, fmt.Errorf("--grpc-address: %w", err)
-	}
-	if s.opsLis, err = listen(ctx, o.OpsAddress); err != nil {
-		return nil, fmt.Errorf("--ops-address: %w", err)
-	}
-	if err := s.buildGRPC(recorder); err != nil {
+	lis, err := s.Listen(ctx, "grpc-address", o.GRPCAddress)
+	if err != nil {
 		return nil, err
 	}
-	return s, s.buildOps()
-}
-
-func listen(ctx context.Context, address string) (net.Listener, error) {
-	return (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	if err := s.ServeOps(ctx, service.Admin{ID: cfg.admin, Audience: contract.AdminAudience}); err != nil {
+		return nil, err
+	}
+	if err := s.buildGRPC(lis, recorder); err != nil {
+		return nil, err
+	}
+	s.registerOps()
+	s.addTasks()
+	return s, nil
 }
 
 // newEpoch names this run.
@@ -205,35 +195,35 @@ func newEpoch() (string, error) {
 	return hex.EncodeToString(b), nil
 }
 
-func (s *Service) tracer() trace.Tracer {
-	if s.deps.Tracer == nil {
+func (s *Server) tracer() trace.Tracer {
+	if s.Tracer == nil {
 		return nil
 	}
-	return s.deps.Tracer.Tracer(tracerName)
+	return s.Tracer.Tracer(tracerName)
 }
 
-func (s *Service) buildIdentity() (err error) {
-	if s.deps.Identity != nil {
-		s.identity = s.deps.Identity
+func (s *Server) buildIdentity() (err error) {
+	if s.identity != nil {
 		return nil
 	}
 	cache := ""
 	if s.cfg.StateDir != "" {
 		cache = filepath.Join(s.cfg.StateDir, "svid")
 	}
-	s.svid, err = svid.New(svid.Config{
-		CAAddress: s.cfg.CAAddress, CAIDs: []spiffeid.ID{s.cfg.ca}, TokenFile: s.cfg.CATokenFile, RootFile: s.cfg.RootCertFile, TrustDomain: s.cfg.trustDomain,
-		Identity: s.cfg.own, TTL: contract.CertificateTTL, CacheDir: cache, Clock: s.deps.Clock, Log: s.deps.Log, Registerer: s.deps.Registry,
+	s.identity, err = s.Identity(svid.Config{
+		CAAddress: s.cfg.CAAddress, CAIDs: []spiffeid.ID{s.cfg.ca}, TokenFile: s.cfg.CATokenFile, RootFile: s.cfg.RootCertFile,
+		Identity: s.cfg.own, TTL: contract.CertificateTTL, CacheDir: cache,
 	})
-	s.identity = s.svid
 	return err
 }
 
 // buildGRPC opens the contracts to those who may use them.
-func (s *Service) buildGRPC(recorder *audit.Recorder) error {
-	var authenticator = auth.MTLSAt(s.deps.Clock)
+func (s *Server) buildGRPC(lis net.Listener, recorder *audit.Recorder) error {
+	var authenticator = auth.MTLSAt(s.Clock)
 	if s.cfg.JWKSFile != "" {
-		jwt, err := s.jwt(s.cfg.JWKSFile, s.cfg.Issuer)
+		jwt, err := auth.NewJWT(auth.JWTConfig{
+			JWKSFile: s.cfg.JWKSFile, Issuer: s.cfg.Issuer, Audiences: []string{contract.AdminAudience}, TrustDomain: s.cfg.trustDomain, Clock: s.Clock,
+		})
 		if err != nil {
 			return err
 		}
@@ -241,8 +231,8 @@ func (s *Service) buildGRPC(recorder *audit.Recorder) error {
 	}
 	xds, users := auth.IDs(s.cfg.xdsServer.String()), s.access.Rule()
 	var err error
-	s.grpc, err = rpc.NewServer(rpc.ServerConfig{
-		Service: "config-watcher", Log: s.deps.Log, Registerer: s.deps.Registry, TracerProvider: s.deps.Tracer,
+	s.grpc, err = s.ServeGRPC("grpc", lis, rpc.ServerConfig{
+		Service:       "config-watcher",
 		TLS:           tlsconf.Server(s.identity, tls.VerifyClientCertIfGiven),
 		Authenticator: authenticator,
 		Policy: auth.Policy{
@@ -262,7 +252,7 @@ func (s *Service) buildGRPC(recorder *audit.Recorder) error {
 	configv1.RegisterFleetServiceServer(s.grpc, fleetService)
 	secretv1.RegisterSecretServiceServer(s.grpc, credential.NewServer(credential.ServerConfig{
 		Table: s.secrets, References: credential.NewReferences(s.revisions), Fleet: s.fleet, Bans: s.bans, TrustDomain: s.cfg.trustDomain,
-		Stop: s.stop, Clock: s.deps.Clock, Log: s.deps.Log,
+		Stop: s.stop, Clock: s.Clock, Log: s.Log,
 		// The first revision waits for every source, and for nothing that the table does not hold by then.
 		Ready: func() <-chan struct{} {
 			snapshot, changed := s.revisions.Current()
@@ -273,14 +263,10 @@ func (s *Service) buildGRPC(recorder *audit.Recorder) error {
 		},
 	}))
 	configv1.RegisterConfigStoreServiceServer(s.grpc, storeapi.NewServer(storeapi.Config{
-		Store: s.store, Sources: s.sources, Revisions: s.pipeline, Elsewhere: s.joined, Access: s.access, Audit: recorder, Findings: s.findings, Needed: s.cfg.needed, Log: s.deps.Log, Stop: s.stop,
+		Store: s.store, Sources: s.sources, Revisions: s.pipeline, Elsewhere: s.joined, Access: s.access, Audit: recorder, Findings: s.findings, Needed: s.cfg.needed, Log: s.Log, Stop: s.stop,
 	}))
 	configv1.RegisterAccessServiceServer(s.grpc, access.NewService(s.access, s.audit))
 	return nil
-}
-
-func (s *Service) jwt(jwks, issuer string) (*auth.JWT, error) {
-	return auth.NewJWT(auth.JWTConfig{JWKSFile: jwks, Issuer: issuer, Audiences: []string{adminAudience}, TrustDomain: s.cfg.trustDomain, Clock: s.deps.Clock})
 }
 
 // configService joins the two halves of ConfigService.
@@ -300,74 +286,52 @@ func (c configService) Report(stream grpc.BidiStreamingServer[configv1.ReportReq
 	return c.report.Report(stream)
 }
 
-func (s *Service) buildOps() error {
-	var admin func(*http.Request) error
-	if s.cfg.AdminJWKSFile != "" {
-		jwt, err := s.jwt(s.cfg.AdminJWKSFile, s.cfg.AdminIssuer)
-		if err != nil {
-			return err
-		}
-		admin = auth.HTTP(jwt, auth.IDs(s.cfg.admins.String()))
-	}
-	s.ops = ops.New(ops.Config{Listener: s.opsLis, Log: s.deps.Log, Gatherer: s.deps.Registry, Authenticate: admin})
-	s.ops.Ready("own-certificate", func() error {
+// registerOps adds checks and pages to the HTTP port.
+func (s *Server) registerOps() {
+	s.Ops.Ready("own-certificate", func() error {
 		m, err := s.identity.Current()
 		if err == nil && m.Certificate == nil {
 			err = tlsconf.ErrNoCertificate
 		}
 		return err
 	})
-	s.ops.Ready("sources", s.sourcesReady)
+	s.Ops.Ready("sources", s.sourcesReady)
 	s.registerDebug()
-	return nil
 }
 
-// Addr is the address of the gRPC port.
-func (s *Service) Addr() net.Addr { return s.grpcLis.Addr() }
-
-// OpsAddr is the address of the HTTP port.
-func (s *Service) OpsAddr() net.Addr { return s.opsLis.Addr() }
-
-// Handlers lists what the HTTP port answers.
-func (s *Service) Handlers() []ops.Handler { return s.ops.Handlers() }
-
-// Run serves until ctx ends. Watches and reports are then ended, so that subscribers move on; unary calls may finish.
-func (s *Service) Run(ctx context.Context) error {
-	s.deps.Log.Info("config-watcher serves", "address", s.Addr().String(), "trust_domain", s.cfg.TrustDomain, "identity", s.cfg.own.String(), "epoch", s.revisions.Epoch())
-	defer context.AfterFunc(ctx, func() {
-		s.watch.Stop()
-		close(s.stop)
-	})()
-	tasks := []process.Task{
-		{Name: "grpc", Run: func(ctx context.Context) error { return rpc.Serve(ctx, s.grpc, s.grpcLis, s.cfg.ShutdownGrace) }},
-		{Name: "ops", Run: s.ops.Run},
-		{Name: "pipeline", Run: s.pipeline.Run},
-		{Name: "findings", Run: s.findings.Run},
-		{Name: "bans", Run: s.bans.Run},
-		{Name: "roles", Run: s.access.Run},
-		{Name: "memory", Run: footprint.NewKeeper(nil, s.deps.Log).Run},
-	}
-	if s.svid != nil {
-		tasks = append(tasks, process.Task{Name: "own certificate", Run: s.svid.Run})
-	}
-	statuses := gatewaystatus.NewUpdater(gatewaystatus.Config{
-		Revisions: s.revisions, Fleet: s.fleet, Credentials: s.secrets, Store: s.store, Log: s.deps.Log, Clock: s.deps.Clock,
-	})
-	tasks = append(tasks, process.Task{Name: "status of gateways", Run: statuses.Run})
+// addTasks adds what runs besides the ports.
+func (s *Server) addTasks() {
+	s.Task("pipeline", s.pipeline.Run)
+	s.Task("findings", s.findings.Run)
+	s.Task("bans", s.bans.Run)
+	s.Task("roles", s.access.Run)
+	s.Task("memory", footprint.NewKeeper(nil, s.Log).Run)
+	s.Task("status of gateways", gatewaystatus.NewUpdater(gatewaystatus.Config{
+		Revisions: s.revisions, Fleet: s.fleet, Credentials: s.secrets, Store: s.store, Log: s.Log, Clock: s.Clock,
+	}).Run)
 	for _, src := range s.sources {
-		tasks = append(tasks, process.Task{Name: "source " + src.Name(), Run: func(ctx context.Context) error {
+		s.Task("source "+src.Name(), func(ctx context.Context) error {
 			err := src.Run(ctx)
 			if errors.Is(err, record.ErrLocked) {
 				return process.WithExitCode(err, process.ExitUsage)
 			}
 			return err
-		}})
+		})
 	}
 	if s.saved != nil {
-		tasks = append(tasks, process.Task{Name: "last good state", Run: s.saved.Run})
+		s.Task("last good state", s.saved.Run)
 	}
+}
+
+// Run serves until ctx ends. Watches and reports are then ended, so that subscribers move on; unary calls may finish.
+func (s *Server) Run(ctx context.Context) error {
+	s.Log.Info("config-watcher serves", "address", s.Addr("grpc-address").String(), "trust_domain", s.cfg.TrustDomain, "identity", s.cfg.own.String(), "epoch", s.revisions.Epoch())
+	defer context.AfterFunc(ctx, func() {
+		s.watch.Stop()
+		close(s.stop)
+	})()
 	defer s.unlock()
-	err := process.Run(ctx, s.deps.Log, tasks...)
+	err := s.Process.Run(ctx)
 	if s.saved != nil {
 		// What the sources have read last must be there after the next start; a failure has been logged.
 		_ = s.saved.Flush()
@@ -375,14 +339,10 @@ func (s *Service) Run(ctx context.Context) error {
 	return err
 }
 
-func (s *Service) close() {
+func (s *Server) close() {
 	s.unlock()
 	if s.audit != nil {
 		_ = s.audit.Close() // every line is on disk already
 	}
-	for _, l := range []net.Listener{s.grpcLis, s.opsLis} {
-		if l != nil {
-			_ = l.Close()
-		}
-	}
+	s.Close()
 }

@@ -1,4 +1,4 @@
-package service
+package app
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 )
 
 // meshWide lists namespaces whose objects hold for the whole mesh.
-func (s *Service) meshWide() []string {
+func (s *Server) meshWide() []string {
 	return []string{s.cfg.SystemNamespace, s.root.of(s)}
 }
 
@@ -24,7 +24,7 @@ type rootNamespace struct {
 	hash, name string
 }
 
-func (r *rootNamespace) of(s *Service) string {
+func (r *rootNamespace) of(s *Server) string {
 	snapshot, _ := s.revisions.Current()
 	res := snapshot.Get(resource.Key{Kind: resource.KindMeshConfig, Name: "default"})
 	r.mu.Lock()
@@ -39,7 +39,7 @@ func (r *rootNamespace) of(s *Service) string {
 }
 
 // sight implements fleet.Sight: xds-servers see all proxies, others those of namespaces whose objects they may list.
-func (s *Service) sight(ctx context.Context, namespace string) (func(string) bool, error) {
+func (s *Server) sight(ctx context.Context, namespace string) (func(string) bool, error) {
 	p, err := access.Caller(ctx)
 	if err != nil {
 		return nil, err

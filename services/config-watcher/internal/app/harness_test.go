@@ -1,4 +1,4 @@
-package service
+package app
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 
 	"fairlead.dev/pkg/rpc"
+	"fairlead.dev/pkg/service"
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/pkg/tlsconf"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
@@ -37,29 +38,34 @@ func newWorld(t testing.TB) *world {
 
 func (w *world) options() Options {
 	return Options{
-		GRPCAddress: "127.0.0.1:0", OpsAddress: "127.0.0.1:0", ResyncPeriod: time.Second, FileGrace: time.Second, TrustDomain: testkit.TrustDomain, SystemNamespace: "istio-system", ClusterID: "Kubernetes",
+		Options:     service.Options{OpsAddress: "127.0.0.1:0", ShutdownGrace: time.Second, TrustDomain: testkit.TrustDomain},
+		GRPCAddress: "127.0.0.1:0", ResyncPeriod: time.Second, FileGrace: time.Second, SystemNamespace: "istio-system", ClusterID: "Kubernetes",
 		DomainSuffix: "cluster.local", CAAddress: "127.0.0.1:1", RootCertFile: filepath.Join(w.dir, "root-cert.pem"), StoreDir: filepath.Join(w.dir, "store"),
-		JWKSFile: w.issuer.JWKSFile, Issuer: w.issuer.Name, ShutdownGrace: time.Second,
+		JWKSFile: w.issuer.JWKSFile, Issuer: w.issuer.Name,
 	}
+}
+
+// deps are those of a config-watcher with an identity.
+func (w *world) deps(identity tlsconf.Source) deps {
+	return deps{Deps: service.Deps{Log: testkit.Logger(w.t), Registry: prometheus.NewRegistry()}, Identity: identity}
 }
 
 // running is a config-watcher of the test.
 type running struct {
-	*Service
-	w        *world
-	Registry *prometheus.Registry
-	stop     func()
+	*Server
+	w    *world
+	stop func()
 }
 
 // start runs a config-watcher until the test ends or stop is called.
-func (w *world) start(o Options, change ...func(*Deps)) *running {
+func (w *world) start(o Options, change ...func(*deps)) *running {
 	w.t.Helper()
-	deps := Deps{Log: testkit.Logger(w.t), Registry: prometheus.NewRegistry(), Identity: w.ca.NewSVID("istio-system", "config-watcher")}
+	deps := w.deps(w.ca.NewSVID("istio-system", "config-watcher"))
 	for _, f := range change {
 		f(&deps)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	s, err := Open(ctx, o, deps)
+	s, err := open(ctx, &o, deps)
 	if err != nil {
 		cancel()
 		w.t.Fatal(err)
@@ -67,7 +73,7 @@ func (w *world) start(o Options, change ...func(*Deps)) *running {
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()
 	stopped := false
-	r := &running{Service: s, w: w, Registry: deps.Registry}
+	r := &running{Server: s, w: w}
 	r.stop = func() {
 		if stopped {
 			return
@@ -95,7 +101,7 @@ func (r *running) dial(account string) *grpc.ClientConn {
 		src = r.w.ca.NewSVID("istio-system", account)
 	}
 	conn, err := rpc.Dial(rpc.ClientConfig{
-		Target: r.Addr().String(), TLS: tlsconf.Client(src, r.w.ca.ID("istio-system", "config-watcher")), MaxRecvBytes: 32 << 20,
+		Target: r.Addr("grpc-address").String(), TLS: tlsconf.Client(src, r.w.ca.ID("istio-system", "config-watcher")), MaxRecvBytes: 32 << 20,
 	})
 	if err != nil {
 		r.w.t.Fatal(err)
@@ -231,7 +237,7 @@ func (s *subscriber) get(kind, namespace, name string) *configv1.Resource {
 
 // http asks the ops server, with a token if not empty.
 func (r *running) http(path, token string) (*http.Response, error) {
-	req, err := http.NewRequest(http.MethodGet, "http://"+r.OpsAddr().String()+path, nil)
+	req, err := http.NewRequest(http.MethodGet, "http://"+r.Addr("ops-address").String()+path, nil)
 	if err != nil {
 		return nil, err
 	}
