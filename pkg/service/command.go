@@ -20,9 +20,12 @@ const flushTimeout = 3 * time.Second
 // Main runs the root command of a program and exits; see process.Main.
 func Main(root *cobra.Command) { process.Main(root.Name(), root.ExecuteContext) }
 
-// Root completes the root command of a program: wrong flags exit with process.ExitUsage, and only Main prints errors.
+// Root completes the root command of a program: wrong flags exit with process.ExitUsage, only Main prints errors, and it
+// takes no arguments unless it says otherwise.
 func Root(root *cobra.Command) *cobra.Command {
-	root.Args = Args(cobra.NoArgs)
+	if root.Args == nil {
+		root.Args = Args(cobra.NoArgs)
+	}
 	root.SilenceUsage, root.SilenceErrors = true, true
 	root.Version = version.Info().String()
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return process.WithExitCode(err, process.ExitUsage) })

@@ -1,5 +1,6 @@
-// Package agent puts the parts of the node agent together.
-package agent
+// Package app puts the node agent together: the one list that wires all of it, beside an Envoy (Run) or beside proxyless
+// gRPC programs (program.go), and the bootstrap that Envoy starts with.
+package app
 
 import (
 	"context"
@@ -23,6 +24,7 @@ import (
 	"fairlead.dev/pkg/ops"
 	"fairlead.dev/pkg/process"
 	"fairlead.dev/pkg/rpc"
+	"fairlead.dev/pkg/service"
 	"fairlead.dev/pkg/svid"
 	"fairlead.dev/pkg/telemetry"
 	"fairlead.dev/pkg/tlsconf"
@@ -66,14 +68,15 @@ func Run(ctx context.Context, c *config.Config, log *slog.Logger, out Output) er
 		return err
 	}
 
+	p := service.New(service.Options{}, service.Deps{Log: log, Registry: tel.Registry, Tracer: tel.TracerProvider})
 	// The start order: who answers DNS queries, who owns the key, who hands it to Envoy, who connects
 	// Envoy to the control plane, what Envoy starts with, Envoy. The sockets
 	// are open before Envoy is there to look for them.
-	names, err := nameServer(c, tel.Registry, log)
+	names, err := nameServer(c, p)
 	if err != nil {
 		return err
 	}
-	secrets, err := secretManager(c, dir, tel.Registry, log)
+	secrets, err := secretManager(c, dir, p)
 	if err != nil {
 		return err
 	}
@@ -93,35 +96,27 @@ func Run(ctx context.Context, c *config.Config, log *slog.Logger, out Output) er
 	if err != nil {
 		return err
 	}
-	relayServer := serverConfig("relay", tel.Registry, log, relay.MaxRequest)
+	relayServer := serverConfig("relay", relay.MaxRequest)
 	if keeper != nil {
 		relayServer.PeerUIDs = append(relayServer.PeerUIDs, 0) // a program that runs as root can read the files, too
+		p.Task("files of gRPC programs", keeper.Run)
 	}
-	relayTask, err := socketServer(dir, statedir.XDS, adsRelay.Register, relayServer, relay.ServerOptions()...)
-	if err != nil {
+	if err := serveSocket(p, dir, statedir.XDS, adsRelay.Register, relayServer, relay.ServerOptions()...); err != nil {
 		return err
 	}
-	tasks := []process.Task{
-		{Name: "secret manager", Run: secrets.Run},
-		{Name: "renewal signal", Run: renewOnSignal(secrets, log)},
-		relayTask,
-	}
+	p.Task("renewal signal", renewOnSignal(secrets, log))
 	if names.Server != nil {
-		tasks = append(tasks, process.Task{Name: "DNS", Run: names.Run})
-	}
-	if keeper != nil {
-		tasks = append(tasks, process.Task{Name: "files of gRPC programs", Run: keeper.Run})
+		p.Task("DNS", names.Run)
 	}
 	if c.NoEnvoy {
-		return beside(ctx, c, programs{keeper, adsRelay}, tel.Registry, log, tasks)
+		return beside(ctx, c, programs{keeper, adsRelay}, p)
 	}
 
 	sdsServer, err := sds.New(sds.Config{Source: secrets, Log: log, Registerer: tel.Registry})
 	if err != nil {
 		return err
 	}
-	sdsTask, err := socketServer(dir, statedir.SDS, sdsServer.Register, serverConfig("sds", tel.Registry, log, rpc.DefaultMaxRecvBytes))
-	if err != nil {
+	if err := serveSocket(p, dir, statedir.SDS, sdsServer.Register, serverConfig("sds", rpc.DefaultMaxRecvBytes)); err != nil {
 		return err
 	}
 	start, err := newBootstrap(c, dir)
@@ -146,38 +141,36 @@ func Run(ctx context.Context, c *config.Config, log *slog.Logger, out Output) er
 	// ended, or a drain would have no certificates and no endpoints.
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	return process.Run(serving, log, append(tasks,
-		sdsTask,
-		process.Task{Name: "certificate files", Run: sdsServer.Run},
-		process.Task{Name: "status server", Run: server.Run},
-		process.Task{Name: "Envoy", Run: func(hard context.Context) error {
-			if c.BootstrapXDS {
-				waiting, cancel := context.WithCancel(hard)
-				defer context.AfterFunc(ctx, cancel)()
-				supervisor.Options.Bootstrap = patched(waiting, dir, start, supervisor.Options, adsRelay, log)
-				if waiting.Err() != nil { // Envoy has nothing to drain
-					stop()
-					return nil
-				}
-			}
-			err := supervisor.Run(hard, ctx)
-			if err == nil {
+	p.Task("certificate files", sdsServer.Run)
+	p.Task("status server", server.Run)
+	p.Task("Envoy", func(hard context.Context) error {
+		if c.BootstrapXDS {
+			waiting, cancel := context.WithCancel(hard)
+			defer context.AfterFunc(ctx, cancel)()
+			supervisor.Options.Bootstrap = patched(waiting, dir, start, supervisor.Options, adsRelay, log)
+			if waiting.Err() != nil { // Envoy has nothing to drain
 				stop()
+				return nil
 			}
-			return err
-		}},
-	)...)
+		}
+		err := supervisor.Run(hard, ctx)
+		if err == nil {
+			stop()
+		}
+		return err
+	})
+	return p.Run(serving)
 }
 
 // dnsServer answers DNS queries, where that was asked for.
 type dnsServer struct{ *nameserver.Server }
 
 // nameServer opens the ports for DNS queries, if there are to be any.
-func nameServer(c *config.Config, reg prometheus.Registerer, log *slog.Logger) (dnsServer, error) {
+func nameServer(c *config.Config, p *service.Process) (dnsServer, error) {
 	if c.DNS == nil {
 		return dnsServer{}, nil
 	}
-	s, err := nameserver.New(nameserver.Config{Addresses: c.DNS.Addresses, Namespace: c.Namespace, Resolv: c.DNS.Resolv, Log: log, Registerer: reg})
+	s, err := nameserver.New(nameserver.Config{Addresses: c.DNS.Addresses, Namespace: c.Namespace, Resolv: c.DNS.Resolv, Log: p.Log, Registerer: p.Registry})
 	return dnsServer{s}, err
 }
 
@@ -189,34 +182,22 @@ func (s dnsServer) table() *relay.Own {
 	return &relay.Own{TypeURL: ndsv1.NameTableType, Authority: bootstrap.XDSCluster, Take: s.Take}
 }
 
-func secretManager(c *config.Config, dir *statedir.Dir, reg prometheus.Registerer, log *slog.Logger) (*svid.Manager, error) {
+func secretManager(c *config.Config, dir *statedir.Dir, p *service.Process) (*svid.Manager, error) {
 	id, err := c.Identity()
 	if err != nil {
 		return nil, process.WithExitCode(err, process.ExitUsage)
 	}
-	cfg := svid.Config{
-		CAAddress:   c.CAAddress,
-		CAIDs:       c.CAIDs,
-		TokenFile:   c.TokenFile,
-		RootFile:    c.RootCertFile,
-		TrustDomain: c.TrustDomain,
-		Identity:    id,
-		TTL:         c.SecretTTL,
-		Log:         log,
-		Registerer:  reg,
-	}
+	cfg := svid.Config{CAAddress: c.CAAddress, CAIDs: c.CAIDs, TokenFile: c.TokenFile, RootFile: c.RootCertFile, Identity: id, TTL: c.SecretTTL}
 	if c.CacheCertificate {
 		cfg.CacheDir = dir.Path(statedir.Cache)
 	}
-	return svid.New(cfg)
+	return p.Identity(cfg)
 }
 
 // serverConfig is that of a server on a unix socket: for this user only.
-func serverConfig(name string, reg prometheus.Registerer, log *slog.Logger, maxRequest int) rpc.ServerConfig {
+func serverConfig(name string, maxRequest int) rpc.ServerConfig {
 	return rpc.ServerConfig{
 		Service:              name,
-		Log:                  log,
-		Registerer:           reg,
 		Insecure:             true, // a unix socket
 		PeerUIDs:             []uint32{uint32(os.Geteuid())},
 		Policy:               auth.Policy{"/envoy.service.secret.v3.SecretDiscoveryService/*": auth.Anonymous(), "/envoy.service.discovery.v3.AggregatedDiscoveryService/*": auth.Anonymous()},
@@ -226,20 +207,18 @@ func serverConfig(name string, reg prometheus.Registerer, log *slog.Logger, maxR
 	}
 }
 
-// socketServer opens the socket at once and serves it when the task runs.
-func socketServer(dir *statedir.Dir, name string, register func(*grpc.Server), cfg rpc.ServerConfig, opts ...grpc.ServerOption) (process.Task, error) {
-	server, err := rpc.NewServer(cfg, opts...)
-	if err != nil {
-		return process.Task{}, err
-	}
-	register(server)
+// serveSocket opens the socket at once; what connects is served when p runs.
+func serveSocket(p *service.Process, dir *statedir.Dir, name string, register func(*grpc.Server), cfg rpc.ServerConfig, opts ...grpc.ServerOption) error {
 	lis, err := dir.Listen(name)
 	if err != nil {
-		return process.Task{}, err
+		return err
 	}
-	return process.Task{Name: cfg.Service, Run: func(ctx context.Context) error {
-		return rpc.Serve(ctx, server, lis, 0)
-	}}, nil
+	server, err := p.ServeGRPC(cfg.Service, lis, cfg, opts...)
+	if err != nil {
+		return err
+	}
+	register(server)
+	return nil
 }
 
 func newSupervisor(c *config.Config, dir *statedir.Dir, binary string, admin *envoy.Admin, prober *ready.Prober, log *slog.Logger, out Output) *envoy.Supervisor {

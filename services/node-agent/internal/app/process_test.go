@@ -1,4 +1,4 @@
-package agent_test
+package app_test
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package agent_test
+package app_test
 
 import (
 	"context"
@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"fairlead.dev/pkg/testkit"
-	"fairlead.dev/services/node-agent/internal/agent"
+	"fairlead.dev/services/node-agent/internal/app"
 	"fairlead.dev/services/node-agent/internal/config"
 	"fairlead.dev/services/node-agent/internal/envoy"
 	"fairlead.dev/services/node-agent/internal/statedir"
@@ -48,7 +48,7 @@ type proxy struct {
 	admin  *envoy.Admin
 	stop   context.CancelFunc
 	log    *logWatch
-	// ended receives what agent.Run returned.
+	// ended receives what app.Run returned.
 	ended chan error
 }
 
@@ -94,7 +94,7 @@ func (m *mesh) startIn(stateDir, ca, xds string, env ...string) *proxy {
 	p := &proxy{t: t, ip: ip, config: c, stop: cancel, ended: make(chan error, 1), admin: envoy.NewAdmin(filepath.Join(c.StateDir, statedir.Admin))}
 	p.log = &logWatch{Handler: testkit.Logger(t).Handler()}
 	log := slog.New(p.log)
-	go func() { p.ended <- agent.Run(ctx, c, log, agent.Output{Stdout: io.Discard, Stderr: &lines{t: t}}) }()
+	go func() { p.ended <- app.Run(ctx, c, log, app.Output{Stdout: io.Discard, Stderr: &lines{t: t}}) }()
 	t.Cleanup(func() {
 		cancel()
 		select {

@@ -1,4 +1,4 @@
-package agent
+package app
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
+	"fairlead.dev/pkg/service"
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/services/node-agent/internal/sds"
 	"fairlead.dev/services/node-agent/internal/statedir"
@@ -41,19 +42,19 @@ func TestSocketsAreForOneUser(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			cfg := serverConfig("sds", prometheus.NewRegistry(), testkit.Logger(t), 1<<20)
+			cfg := serverConfig("sds", 1<<20)
 			if !slices.Equal(cfg.PeerUIDs, []uint32{own}) {
 				t.Errorf("admits users %v, want %d alone", cfg.PeerUIDs, own)
 			}
 			cfg.PeerUIDs = []uint32{tc.admit}
-			task, err := socketServer(dir, statedir.SDS, server.Register, cfg)
-			if err != nil {
+			p := service.New(service.Options{}, service.Deps{Log: testkit.Logger(t), Registry: prometheus.NewRegistry()})
+			if err := serveSocket(p, dir, statedir.SDS, server.Register, cfg); err != nil {
 				t.Fatal(err)
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 			defer cancel()
 			done := make(chan error, 1)
-			go func() { done <- task.Run(ctx) }()
+			go func() { done <- p.Run(ctx) }()
 			conn, err := grpc.NewClient("unix://"+dir.Path(statedir.SDS), grpc.WithTransportCredentials(insecure.NewCredentials()))
 			if err != nil {
 				t.Fatal(err)

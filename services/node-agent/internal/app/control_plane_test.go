@@ -1,4 +1,4 @@
-package agent_test
+package app_test
 
 import (
 	"crypto/tls"
@@ -27,7 +27,7 @@ func TestStartsBeforeControlPlane(t *testing.T) {
 	m := newMesh(t)
 	caAddress, xdsAddress := testkit.FreeAddress(t).String(), testkit.FreeAddress(t).String()
 	p := m.start(caAddress, xdsAddress)
-	m.inbound("1", p.ip, app(t, http.HandlerFunc(hello)), false)
+	m.inbound("1", p.ip, application(t, http.HandlerFunc(hello)), false)
 	notReady := func(why string) {
 		t.Helper()
 		testkit.Eventually(t, testkit.Patience, func() error {
@@ -63,7 +63,7 @@ func TestFailover(t *testing.T) {
 		addresses[i], servers[i].seen, servers[i].stop = m.xds("")
 	}
 	p := m.start(ca, strings.Join(addresses[:], ","))
-	to := app(t, http.HandlerFunc(hello))
+	to := application(t, http.HandlerFunc(hello))
 	m.inbound("1", p.ip, to, false)
 	p.wantReady()
 
@@ -105,7 +105,7 @@ func TestRenewalUnderTraffic(t *testing.T) {
 	ca, _ := m.ca("", time.Hour)
 	xds, _, _ := m.xds("")
 	p := m.start(ca, xds)
-	m.inbound("1", p.ip, app(t, http.HandlerFunc(hello)), true)
+	m.inbound("1", p.ip, application(t, http.HandlerFunc(hello)), true)
 	p.wantReady()
 
 	client := m.pki.NewSVID("shop", "client")

@@ -1,16 +1,16 @@
-package agent
+package app
 
 import (
 	"context"
 	"log/slog"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/ops"
 	"fairlead.dev/pkg/process"
+	"fairlead.dev/pkg/service"
 	"fairlead.dev/pkg/tlsconf"
 	"fairlead.dev/services/node-agent/internal/config"
 	"fairlead.dev/services/node-agent/internal/node"
@@ -56,29 +56,28 @@ func newKeeper(c *config.Config, dir *statedir.Dir, source tlsconf.Source, log *
 
 // beside runs an agent without an Envoy until ctx ends and the programs beside
 // it have had their time to end, too.
-func beside(ctx context.Context, c *config.Config, p programs, reg *prometheus.Registry, log *slog.Logger, tasks []process.Task) error {
-	s := ops.New(ops.Config{Address: c.StatusAddress.String(), Log: log, Gatherer: reg})
-	s.Ready("programs", func() error { return p.check(context.Background()) })
-	s.Public("/healthz/ready", "200 when the programs beside the agent have what they need", status.Ready(p.check))
-	s.Public("/stats/prometheus", "the agent's metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
+func beside(ctx context.Context, c *config.Config, of programs, p *service.Process) error {
+	s := ops.New(ops.Config{Address: c.StatusAddress.String(), Log: p.Log, Gatherer: p.Registry})
+	s.Ready("programs", func() error { return of.check(context.Background()) })
+	s.Public("/healthz/ready", "200 when the programs beside the agent have what they need", status.Ready(of.check))
+	s.Public("/stats/prometheus", "the agent's metrics", promhttp.HandlerFor(p.Registry, promhttp.HandlerOpts{}))
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	return process.Run(serving, log, append(tasks,
-		process.Task{Name: "status server", Run: s.Run},
-		process.Task{Name: "drain", Run: func(hard context.Context) error {
-			select {
-			case <-ctx.Done():
-				if p.files != nil {
-					p.files.Drain() // first: whoever reads of the drain must not find the workload ready
-				}
-				log.Info("draining", "streams", p.relay.Active())
-				p.drain(hard, c.Drain, clock.Real())
-			case <-hard.Done():
+	p.Task("status server", s.Run)
+	p.Task("drain", func(hard context.Context) error {
+		select {
+		case <-ctx.Done():
+			if of.files != nil {
+				of.files.Drain() // first: whoever reads of the drain must not find the workload ready
 			}
-			stop()
-			return nil
-		}},
-	)...)
+			p.Log.Info("draining", "streams", of.relay.Active())
+			of.drain(hard, c.Drain, clock.Real())
+		case <-hard.Done():
+		}
+		stop()
+		return nil
+	})
+	return p.Run(serving)
 }
 
 func (p programs) check(ctx context.Context) error {

@@ -1,4 +1,4 @@
-package agent_test
+package app_test
 
 import (
 	"context"
@@ -20,8 +20,8 @@ import (
 // application.
 const appPort = 9080
 
-// app is the application behind a proxy.
-func app(t *testing.T, h http.Handler) netip.AddrPort {
+// application serves h as the application behind a proxy.
+func application(t *testing.T, h http.Handler) netip.AddrPort {
 	t.Helper()
 	s := httptest.NewServer(h)
 	t.Cleanup(s.Close)
@@ -49,7 +49,7 @@ func TestProxyBecomesReady(t *testing.T) {
 			ca, _ := m.ca("", time.Hour)
 			xds, seen, _ := m.xds("")
 			p := m.start(ca, xds, tc.env)
-			m.inbound("1", p.ip, app(t, http.HandlerFunc(hello)), false)
+			m.inbound("1", p.ip, application(t, http.HandlerFunc(hello)), false)
 			p.wantReady()
 			if status, body, err := get(p.url(appPort, "/")); err != nil || status != http.StatusOK || body != "hello" {
 				t.Errorf("application through the proxy: %d %q %v", status, body, err)
@@ -82,7 +82,7 @@ func TestDrainFinishesRequests(t *testing.T) {
 	xds, _, _ := m.xds("")
 	p := m.start(ca, xds)
 	arrived, release := make(chan struct{}), make(chan struct{})
-	m.inbound("1", p.ip, app(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	m.inbound("1", p.ip, application(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/slow" {
 			close(arrived)
 			<-release
