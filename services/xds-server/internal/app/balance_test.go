@@ -20,15 +20,15 @@ import (
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/pkg/tlsconf"
 	xdsv1 "fairlead.dev/proto/fairlead/xds/v1"
+	"fairlead.dev/services/xds-server/internal/app"
 	"fairlead.dev/services/xds-server/internal/meshtest"
-	"fairlead.dev/services/xds-server/internal/options"
 )
 
 // TestOnlyReplicasAskReplicas tries every method that replicas have for each other, on every port, with every kind of caller.
 func TestOnlyReplicasAskReplicas(t *testing.T) {
 	pki, issuer := testkit.PKI(t), testkit.NewIssuer(t)
 	watcher := startWatcher(t, pki, bookMesh()...)
-	server := startServer(t, pki, watcher.address, noop.NewTracerProvider(), func(o *options.Options) {
+	server := startServer(t, pki, watcher.address, noop.NewTracerProvider(), func(o *app.Options) {
 		o.JWKSFile, o.Issuer, o.PlaintextAddress = issuer.JWKSFile, issuer.Name, "127.0.0.1:0"
 	})
 	server.ready(t)
@@ -107,7 +107,7 @@ func TestReplicasFindEachOther(t *testing.T) {
 		addresses = append(addresses, testkit.FreeAddress(t).String())
 	}
 	begin := func(i int, watcher string) *instance {
-		return startServer(t, pki, watcher, noop.NewTracerProvider(), func(o *options.Options) {
+		return startServer(t, pki, watcher, noop.NewTracerProvider(), func(o *app.Options) {
 			o.SecureAddress, o.Instance, o.Peers, o.RebalancePeriod = addresses[i], fmt.Sprint("xds-server-", i), addresses, time.Second
 		})
 	}

@@ -1,4 +1,4 @@
-package options_test
+package app
 
 import (
 	"crypto/tls"
@@ -6,21 +6,19 @@ import (
 	"testing"
 
 	"github.com/spf13/pflag"
-
-	"fairlead.dev/services/xds-server/internal/options"
 )
 
 // parse reads flags beside those that are required.
-func parse(t *testing.T, args ...string) (*options.Config, error) {
+func parse(t *testing.T, args ...string) (*config, error) {
 	t.Helper()
-	var o options.Options
+	var o Options
 	flags := pflag.NewFlagSet("xds-server", pflag.ContinueOnError)
 	o.AddFlags(flags)
 	required := []string{"--config-watcher-address=c:1", "--ca-address=ca:1", "--root-cert-file=r", "--state-dir=s"}
 	if err := flags.Parse(append(required, args...)); err != nil {
 		t.Fatal(err)
 	}
-	return o.Check()
+	return o.check()
 }
 
 func TestDefaultsHold(t *testing.T) {
@@ -28,14 +26,14 @@ func TestDefaultsHold(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Instance == "" || c.Own.String() != "spiffe://cluster.local/ns/istio-system/sa/xds-server" || c.PlaintextAddress != "" {
+	if c.Instance == "" || c.own.String() != "spiffe://cluster.local/ns/istio-system/sa/xds-server" || c.PlaintextAddress != "" {
 		t.Errorf("got %+v", c)
 	}
-	if len(c.Debuggers) != 1 || c.Debuggers[0] != c.Admin || c.MinTLS != tls.VersionTLS13 || !c.ForwardCertificateRequests {
+	if len(c.debuggers) != 1 || c.debuggers[0] != c.admin || c.minTLS != tls.VersionTLS13 || !c.ForwardCertificateRequests {
 		t.Errorf("got %+v", c)
 	}
-	if c, err = parse(t, "--debug-identities=istio-system/default", "--tls-min-version=1.2"); err != nil || len(c.Debuggers) != 2 ||
-		c.Debuggers[1].String() != "spiffe://cluster.local/ns/istio-system/sa/default" || c.MinTLS != tls.VersionTLS12 {
+	if c, err = parse(t, "--debug-identities=istio-system/default", "--tls-min-version=1.2"); err != nil || len(c.debuggers) != 2 ||
+		c.debuggers[1].String() != "spiffe://cluster.local/ns/istio-system/sa/default" || c.minTLS != tls.VersionTLS12 {
 		t.Errorf("got %+v, %v", c, err)
 	}
 }

@@ -1,7 +1,7 @@
-// Package options is what xds-server is told by its flags, checked once.
-package options
+package app
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -13,35 +13,33 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"fairlead.dev/pkg/auth"
+	"fairlead.dev/pkg/service"
 	"fairlead.dev/pkg/tlsconf"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/xds-server/internal/balance"
 	"fairlead.dev/services/xds-server/internal/serve"
 )
-
-// adminAccount is the service account that operators' tools act as, in xds-server's own namespace.
-const adminAccount = "fairlead-admin"
 
 // maxLimit bounds the limits themselves: a number far beyond any use, with which no product overflows.
 const maxLimit = 1 << 24
 
 // Options are the flags as given.
 type Options struct {
-	SecureAddress, PlaintextAddress, OpsAddress    string
-	LogLevel, OTLPEndpoint                         string
+	service.Options
+
+	SecureAddress, PlaintextAddress                string
 	ConfigWatcherAddress                           string
 	Instance                                       string
-	TrustDomain, Identity                          string
+	Identity                                       string
 	CAAddress, CATokenFile, RootCertFile           string
 	StateDir                                       string
 	JWKSFile, Issuer                               string
-	AdminJWKSFile, AdminIssuer                     string
 	Peers                                          []string
 	RebalancePeriod                                time.Duration
 	MaxConnectionAge                               time.Duration
 	MaxOnDemandHosts, MaxUnsentMiB, MaxResponseMiB int
 	MinIdentityStreams, MaxAddressStreams          int
 	MaxNamesMiB                                    int
-	ShutdownGrace                                  time.Duration
 	ForwardCertificateRequests                     bool
 	TLSMinVersion                                  string
 	DebugIdentities                                []string
@@ -49,15 +47,17 @@ type Options struct {
 
 // AddFlags declares the flags.
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
+	o.ShutdownGrace = 5 * time.Second
+	o.Options.AddFlags(flags, service.Help{
+		"shutdown-grace":  "how long open calls may take to end on SIGTERM",
+		"admin-jwks-file": "keys that verify operators' tokens for /debug (audience fairlead); empty: /debug is closed",
+		"admin-issuer":    "issuer that operators' tokens must name (default: the value of --issuer)",
+	})
 	flags.StringVar(&o.SecureAddress, "secure-address", ":15012", "address of the ADS port: mutual TLS, or TLS with a token")
 	flags.StringVar(&o.PlaintextAddress, "plaintext-address", "", "address of an ADS port without TLS and without authentication, usually :15010; empty: off")
-	flags.StringVar(&o.OpsAddress, "ops-address", ":15014", "address of the HTTP port for metrics, probes and debugging")
-	flags.StringVar(&o.LogLevel, "log-level", "info", "debug, info, warn or error")
-	flags.StringVar(&o.OTLPEndpoint, "otlp-endpoint", "", "where traces go (OTLP over gRPC); empty: nowhere")
 
 	flags.StringVar(&o.ConfigWatcherAddress, "config-watcher-address", "", "host:port of config-watcher, or a list of them (required)")
 	flags.StringVar(&o.Instance, "instance", "", "name of this process in statuses (default: the host's name)")
-	flags.StringVar(&o.TrustDomain, "trust-domain", "cluster.local", "trust domain of all identities")
 	flags.StringVar(&o.Identity, "identity", "istio-system/xds-server", "xds-server's own identity, namespace/service-account")
 	flags.StringVar(&o.CAAddress, "ca-address", "", "host:port of ca, or a list of them (required)")
 	flags.StringVar(&o.CATokenFile, "ca-token-file", "", "token that proves the own identity to ca (audience istio-ca); followed while xds-server runs")
@@ -65,8 +65,6 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.StateDir, "state-dir", "", "directory, 0700, that keeps the own certificate over restarts; empty: it is kept in memory")
 	flags.StringVar(&o.JWKSFile, "jwks-file", "", "keys that verify proxies' tokens (audience istio-ca); empty: only client certificates are accepted")
 	flags.StringVar(&o.Issuer, "issuer", "", "issuer that tokens must name (required with --jwks-file)")
-	flags.StringVar(&o.AdminJWKSFile, "admin-jwks-file", "", "keys that verify operators' tokens for /debug (audience fairlead); empty: /debug is closed")
-	flags.StringVar(&o.AdminIssuer, "admin-issuer", "", "issuer that operators' tokens must name (default: the value of --issuer)")
 
 	flags.BoolVar(&o.ForwardCertificateRequests, "forward-certificate-requests", true,
 		"answer workloads' certificate requests on the ADS port by asking ca with the token that the workload sent")
@@ -93,66 +91,50 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 		"how many streams one address may have on the plaintext port")
 	flags.IntVar(&o.MaxNamesMiB, "max-names-mib", serve.DefaultMaxNamesBytes>>20,
 		"MiB, over all proxies, for names that they ask for and the mesh does not list for them; beyond it who has more than an equal share is refused")
-	flags.DurationVar(&o.ShutdownGrace, "shutdown-grace", 5*time.Second, "how long open calls may take to end on SIGTERM")
 }
 
-// Config is the options, checked and parsed.
-type Config struct {
+// config is the options, checked and parsed.
+type config struct {
 	Options
-	Domain spiffeid.TrustDomain
-	// Own identity, and those of the peers, which live in the same namespace.
-	Own, CA, ConfigWatcher, Admin spiffeid.ID
-	// Debuggers may ask for Istio's debug types; the administrator is the first.
-	Debuggers []spiffeid.ID
-	// MinTLS is the lowest version of TLS on the ADS port.
-	MinTLS uint16
+	trustDomain spiffeid.TrustDomain
+	// own identity is the peers', too. The others live in the same namespace.
+	own, ca, configWatcher, admin spiffeid.ID
+	// debuggers may ask for Istio's debug types; the administrator is the first.
+	debuggers []spiffeid.ID
+	// minTLS is the lowest version of TLS on the ADS port.
+	minTLS uint16
 }
 
-// Check reports everything that is wrong with the options at once.
-func (o Options) Check() (*Config, error) {
-	var errs []error
-	fail := func(flag string, err error) {
-		if err != nil {
-			errs = append(errs, fmt.Errorf("--%s: %w", flag, err))
-		}
-	}
-	required := func(flag, value string) {
-		if value == "" {
-			fail(flag, errors.New("is required"))
-		}
-	}
-	required("secure-address", o.SecureAddress)
-	required("ops-address", o.OpsAddress)
-	required("config-watcher-address", o.ConfigWatcherAddress)
-	required("ca-address", o.CAAddress)
-	required("root-cert-file", o.RootCertFile)
+// check reports everything that is wrong with the options at once.
+func (o Options) check() (*config, error) {
+	c := &config{Options: o}
+	c.AdminIssuer = cmp.Or(o.AdminIssuer, o.Issuer)
+	var errs service.FlagErrors
+	c.trustDomain = c.Check(&errs)
+	errs.Required("secure-address", o.SecureAddress)
+	errs.Required("config-watcher-address", o.ConfigWatcherAddress)
+	errs.Required("ca-address", o.CAAddress)
+	errs.Required("root-cert-file", o.RootCertFile)
 	if o.CATokenFile == "" && o.StateDir == "" {
-		fail("ca-token-file", errors.New("is required unless --state-dir holds a valid certificate"))
+		errs.Add("ca-token-file", errors.New("is required unless --state-dir holds a valid certificate"))
 	}
 	if o.JWKSFile != "" {
-		required("issuer", o.Issuer)
-	}
-	c := &Config{Options: o}
-	if c.AdminIssuer == "" {
-		c.AdminIssuer = o.Issuer
-	}
-	if o.AdminJWKSFile != "" && c.AdminIssuer == "" {
-		fail("admin-issuer", errors.New("is required with --admin-jwks-file"))
+		errs.Required("issuer", o.Issuer)
 	}
 	for _, p := range o.Peers {
 		if host, port, err := net.SplitHostPort(p); err != nil || host == "" || port == "" {
-			fail("peers", fmt.Errorf("%q is not host:port", p))
+			errs.Add("peers", fmt.Errorf("%q is not host:port", p))
 		}
 	}
 	if o.RebalancePeriod < time.Second && len(o.Peers) > 0 {
-		fail("rebalance-period", errors.New("must be at least 1s; without --peers nothing is balanced"))
+		errs.Add("rebalance-period", errors.New("must be at least 1s; without --peers nothing is balanced"))
 	}
 	if o.MaxConnectionAge == 0 {
-		fail("max-connection-age", errors.New("must not be 0; a negative duration means for ever"))
+		errs.Add("max-connection-age", errors.New("must not be 0; a negative duration means for ever"))
 	}
 	limit := func(flag string, n int) {
 		if n < 1 || n > maxLimit {
-			fail(flag, fmt.Errorf("must be from 1 to %d, is %d", maxLimit, n))
+			errs.Add(flag, fmt.Errorf("must be from 1 to %d, is %d", maxLimit, n))
 		}
 	}
 	limit("max-on-demand-hosts", o.MaxOnDemandHosts)
@@ -161,53 +143,44 @@ func (o Options) Check() (*Config, error) {
 	limit("min-identity-streams", o.MinIdentityStreams)
 	limit("max-address-streams", o.MaxAddressStreams)
 	limit("max-names-mib", o.MaxNamesMiB)
-	if o.ShutdownGrace < 0 {
-		fail("shutdown-grace", errors.New("must not be negative"))
-	}
 	if o.Instance == "" {
 		host, err := os.Hostname()
-		fail("instance", err)
+		errs.Add("instance", err)
 		c.Instance = host
 	}
 	var err error
-	c.MinTLS, err = tlsconf.ParseVersion(o.TLSMinVersion)
-	fail("tls-min-version", err)
-	fail("trust-domain", c.identities())
-	if err := errors.Join(errs...); err != nil {
-		return nil, err
+	c.minTLS, err = tlsconf.ParseVersion(o.TLSMinVersion)
+	errs.Add("tls-min-version", err)
+	if !c.trustDomain.IsZero() {
+		c.identities(&errs)
 	}
-	return c, nil
+	return c, errs.Err()
 }
 
-func (c *Config) identities() error {
-	td, err := spiffeid.TrustDomainFromString(c.TrustDomain)
-	if err != nil {
-		return err
+// identities works out the identities that the options name, in the trust domain.
+func (c *config) identities(errs *service.FlagErrors) {
+	id := func(flag, namespace, account string) spiffeid.ID {
+		id, err := auth.WorkloadID(c.trustDomain, namespace, account)
+		errs.Add(flag, err)
+		return id
 	}
-	c.Domain = td
-	namespace, account, ok := strings.Cut(c.Identity, "/")
+	workload := func(flag, text string) (namespace, account string, ok bool) {
+		if namespace, account, ok = strings.Cut(text, "/"); !ok {
+			errs.Add(flag, fmt.Errorf("%q is not namespace/service-account", text))
+		}
+		return namespace, account, ok
+	}
+	namespace, account, ok := workload("identity", c.Identity)
 	if !ok {
-		return fmt.Errorf("--identity: %q is not namespace/service-account", c.Identity)
+		return
 	}
-	for _, id := range []struct {
-		to      *spiffeid.ID
-		account string
-	}{{&c.Own, account}, {&c.CA, "ca"}, {&c.ConfigWatcher, "config-watcher"}, {&c.Admin, adminAccount}} {
-		if *id.to, err = auth.WorkloadID(td, namespace, id.account); err != nil {
-			return fmt.Errorf("--identity: %w", err)
-		}
-	}
-	c.Debuggers = []spiffeid.ID{c.Admin}
+	c.own = id("identity", namespace, account)
+	c.ca, c.configWatcher = id("identity", namespace, contract.CAAccount), id("identity", namespace, contract.ConfigWatcherAccount)
+	c.admin = id("identity", namespace, contract.AdminAccount)
+	c.debuggers = []spiffeid.ID{c.admin}
 	for _, text := range c.DebugIdentities {
-		namespace, account, ok := strings.Cut(text, "/")
-		if !ok {
-			return fmt.Errorf("--debug-identities: %q is not namespace/service-account", text)
+		if namespace, account, ok := workload("debug-identities", text); ok {
+			c.debuggers = append(c.debuggers, id("debug-identities", namespace, account))
 		}
-		id, err := auth.WorkloadID(td, namespace, account)
-		if err != nil {
-			return fmt.Errorf("--debug-identities: %w", err)
-		}
-		c.Debuggers = append(c.Debuggers, id)
 	}
-	return nil
 }
