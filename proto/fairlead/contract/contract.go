@@ -56,18 +56,18 @@ func GatewayName(name, namespace string) string {
 }
 
 // ServiceName returns the name in the resource key of a Service.
-func ServiceName(s *configv1.Service) string { return visibleTo(s.GetHostname(), s.GetAudience()) }
+func ServiceName(s *configv1.Service) string { return visibilityName(s.GetHostname(), s.GetAudience()) }
 
 // EndpointSetName returns the name in the resource key of an EndpointSet.
 func EndpointSetName(s *configv1.EndpointSet) string {
-	return visibleTo(s.GetHostname()+":"+strconv.FormatUint(uint64(s.GetPort()), 10)+"/"+s.GetCluster(), s.GetAudience())
+	return visibilityName(s.GetHostname()+":"+strconv.FormatUint(uint64(s.GetPort()), 10)+"/"+s.GetCluster(), s.GetAudience())
 }
 
-// visibleTo adds the namespace that stands for those which see a Service. It is empty unless several Services, each
-// visible to other namespaces, have one hostname.
-func visibleTo(name, namespace string) string {
-	if namespace == "" {
+// visibilityName adds the visibility of a Service, which is empty unless several Services with one hostname are visible to
+// different namespaces: then it is the first of the namespaces that see this one (configv1.Service.audience).
+func visibilityName(name, visibility string) string {
+	if visibility == "" {
 		return name
 	}
-	return name + "/" + namespace
+	return name + "/" + visibility
 }
