@@ -3,7 +3,6 @@ package service_test
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"fairlead.dev/pkg/auth"
+	"fairlead.dev/pkg/ops"
 	"fairlead.dev/pkg/process"
 	"fairlead.dev/pkg/service"
 	"fairlead.dev/pkg/svid"
@@ -70,14 +70,8 @@ func openWebhook(ctx context.Context, o *webhookOptions, deps service.Deps) (_ *
 		return nil, err
 	}
 	p.Ops.Ready("identity", identity.Check)
-	reviews := &http.Server{Handler: http.NotFoundHandler(), ReadHeaderTimeout: time.Second}
-	p.Task("webhook", func(ctx context.Context) error {
-		defer context.AfterFunc(ctx, func() { _ = reviews.Close() })()
-		if err := reviews.Serve(tls.NewListener(lis, tlsconf.Server(identity, tls.NoClientCert))); !errors.Is(err, http.ErrServerClosed) {
-			return err
-		}
-		return nil
-	})
+	reviews := ops.HTTP{Listener: lis, TLS: tlsconf.Server(identity, tls.NoClientCert), Handler: http.NotFoundHandler(), Log: p.Log}
+	p.Task("webhook", reviews.Serve)
 	return p, nil
 }
 
