@@ -20,8 +20,8 @@ const flushTimeout = 3 * time.Second
 // Main runs the root command of a program and exits; see process.Main.
 func Main(root *cobra.Command) { process.Main(root.Name(), root.ExecuteContext) }
 
-// Root completes the root command of a program: wrong flags exit with process.ExitUsage, only Main prints errors, and it
-// takes no arguments unless it says otherwise.
+// Root completes the root command of a program: wrong flags exit with process.ExitUsage, only Main prints errors, and
+// it takes no arguments unless it says otherwise.
 func Root(root *cobra.Command) *cobra.Command {
 	if root.Args == nil {
 		root.Args = Args(cobra.NoArgs)

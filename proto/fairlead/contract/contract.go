@@ -63,8 +63,8 @@ func EndpointSetName(s *configv1.EndpointSet) string {
 	return visibilityName(s.GetHostname()+":"+strconv.FormatUint(uint64(s.GetPort()), 10)+"/"+s.GetCluster(), s.GetAudience())
 }
 
-// visibilityName adds the visibility of a Service, which is empty unless several Services with one hostname are visible to
-// different namespaces: then it is the first of the namespaces that see this one (configv1.Service.audience).
+// visibilityName adds the visibility of a Service, which is empty unless several Services with one hostname are visible
+// to different namespaces: then it is the first of the namespaces that see this one (configv1.Service.audience).
 func visibilityName(name, visibility string) string {
 	if visibility == "" {
 		return name

@@ -14,7 +14,8 @@ import (
 	"fairlead.dev/proto/fairlead/contract"
 )
 
-// What every Fairlead program has inside gets a certificate by token, from an address and a root file alone, and renews it by certificate, over a restart of the ca.
+// What every Fairlead program has inside gets a certificate by token, from an address and a root file alone, and renews
+// it by certificate, over a restart of the ca.
 func TestFairleadsOwnAgents(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "root-cert.pem")
 	h := start(t, func(o *Options) { o.RootCertOut = out })

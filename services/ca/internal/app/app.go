@@ -47,11 +47,11 @@ const (
 	// maxIdentityConnections holds a Deployment of a thousand Pods of one service account that start together, and
 	// leaves two connections in five to everybody else.
 	maxIdentityConnections = maxConnections * 3 / 5
-	// maxStreams of one connection is what a node's proxy that asks for many workloads at once makes use of, and little
-	// enough that one connection costs no more than about 1 MiB.
+	// maxStreams of one connection is enough for a node's proxy that asks for many workloads at once, and keeps the
+	// memory of one connection below about 1 MiB.
 	maxStreams = 32
-	// maxIdle closes the connections of Istio's agents, which keep theirs for the next renewal in half a day, so that a
-	// whole mesh may start one after another.
+	// maxIdle closes the connections of Istio's agents, which would keep them until the next renewal half a day later.
+	// So the agents of a whole mesh can connect one after another.
 	maxIdle = 30 * time.Second
 	// rootWarning is how long before its end the root is warned about.
 	rootWarning = 90 * 24 * time.Hour
@@ -223,7 +223,8 @@ func expired(what string, notAfter, now time.Time) error {
 	return fmt.Errorf("%s expired at %s", what, notAfter.Format(time.RFC3339))
 }
 
-// once passes a check's errors on until it has passed. A ca that loses its token keys later still renews by certificate, so it must stay in service.
+// once makes a readiness check that reports errors only until it has passed for the first time. A ca that loses its
+// token keys later still renews by certificate, so it must stay ready.
 func once(check func() error) func() error {
 	var passed atomic.Bool
 	return func() error {

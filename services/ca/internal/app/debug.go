@@ -15,7 +15,7 @@ import (
 	"fairlead.dev/services/ca/internal/trust"
 )
 
-// maxBehindShown bounds the debug page.
+// maxBehindShown is how many subscribers /debug/bundle lists at most.
 const maxBehindShown = 100
 
 // bundlePage is /debug/bundle.
@@ -26,7 +26,7 @@ type bundlePage struct {
 	// Watches is how many subscribers are connected; Behind is how many of them have not acknowledged the generation.
 	Watches int `json:"watches"`
 	Behind  int `json:"behind"`
-	// BehindFirst are the first of those.
+	// BehindFirst are the first maxBehindShown of those that have not.
 	BehindFirst []trust.Subscription `json:"behind_first"`
 	// Problem is why the newest roots could not be published, empty if they were.
 	Problem string `json:"problem,omitempty"`
@@ -67,7 +67,7 @@ func fingerprint(der []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// registerGauges registers what is read when it is asked for.
+// registerGauges registers the metrics whose values are read when they are scraped.
 func (s *Server) registerGauges(root *store.Root, acks *trust.Acks) {
 	gauge := func(name, help string, value func() float64) {
 		s.Registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value))

@@ -19,10 +19,12 @@ import (
 	"fairlead.dev/services/ca/internal/catest"
 )
 
-// More callers than the ca takes on: each gets a certificate or a RESOURCE_EXHAUSTED that says when to come back, and health checks are answered meanwhile.
+// More callers than the ca takes on: each gets a certificate or a RESOURCE_EXHAUSTED that says when to come back, and
+// health checks are answered meanwhile.
 func TestOverloadIsBoundedAndHealthAnswers(t *testing.T) {
 	h := start(t, func(o *Options) { o.Workers, o.Queue, o.QueueWait = 1, 3, 200*time.Millisecond })
-	// The only worker is busy until somebody has been refused and health has been asked for: however fast it is, there is overload.
+	// The only worker is busy until somebody has been refused and health has been asked for: however fast it is, there
+	// is overload.
 	free, err := h.server.gate.Enter(t.Context(), "busy")
 	if err != nil {
 		t.Fatal(err)

@@ -40,22 +40,20 @@ type Options struct {
 	MaxWatches     int
 }
 
-// Defaults of the lifetimes. They are the ca's to decide: whoever asks, for whatever.
+// Limits of lifetimes. The ca applies them to every request.
 const (
-	// defaultMinTTL keeps one who wishes for seconds from renewing all the time; the least that Fairlead's agent asks
-	// for.
+	// defaultMinTTL keeps a client that asks for seconds from renewing all the time. Fairlead's agent asks for no less.
 	defaultMinTTL = time.Minute
-	// defaultMaxTTL is the ordinary lifetime: a stolen key is of use for a day. An operator may allow more, Istio's ca
-	// allows 90 days.
+	// defaultMaxTTL is the default lifetime, so that a stolen key is of use for a day. Istio's ca allows 90 days.
 	defaultMaxTTL = contract.CertificateTTL
-	// defaultMaxRenewalAge leaves a machine that gets its tokens by hand a month between two of them. Pods have a new
-	// token every hour and do not notice.
+	// defaultMaxRenewalAge lets a machine that gets its tokens by hand live with one token a month. Pods get a new
+	// token every hour.
 	defaultMaxRenewalAge = 30 * 24 * time.Hour
 )
 
-// defaultMaxWatches is what fits into the memory that deploy/kustomize/base/ca gives the process, beside issuing: a
-// watch costs about 21 KiB, up to 29 KiB with the largest headers, its connection about 40 KiB, and what the garbage
-// collector has not got to yet the same again. A Deployment of 1,000 Pods has room.
+// defaultMaxWatches fits, besides issuing, into the memory that deploy/kustomize/base/ca gives the process: a watch
+// costs about 21 KiB (29 KiB with the largest headers), its connection about 40 KiB, and garbage that is not collected
+// yet the same again. There is room for a Deployment of 1,000 Pods.
 const defaultMaxWatches = 1500
 
 // AddFlags registers the flags and sets their defaults.

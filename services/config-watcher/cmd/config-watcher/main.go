@@ -1,4 +1,5 @@
-// Command config-watcher reads the mesh's configuration, validates and normalises it, and streams it to the xds-servers.
+// Command config-watcher reads the mesh's configuration, validates and normalises it, and streams it to the
+// xds-servers.
 package main
 
 import (

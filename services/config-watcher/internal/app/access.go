@@ -18,7 +18,7 @@ func (s *Server) meshWide() []string {
 	return []string{s.cfg.SystemNamespace, s.root.of(s)}
 }
 
-// rootNamespace is that of the mesh configuration, read again when that changes.
+// rootNamespace caches MeshConfig's root namespace, by the hash of the MeshConfig.
 type rootNamespace struct {
 	mu         sync.Mutex
 	hash, name string
@@ -38,7 +38,8 @@ func (r *rootNamespace) of(s *Server) string {
 	return r.name
 }
 
-// sight implements fleet.Sight: xds-servers see all proxies, others those of namespaces whose objects they may list.
+// sight implements fleet.Sight: xds-servers see all proxies, other callers those of the namespaces whose objects they
+// may list.
 func (s *Server) sight(ctx context.Context, namespace string) (func(string) bool, error) {
 	p, err := access.Caller(ctx)
 	if err != nil {

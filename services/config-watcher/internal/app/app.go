@@ -50,9 +50,9 @@ import (
 )
 
 const (
-	// maxMessageBytes holds the largest Apply, and a Held message of some hundred thousand resources.
+	// maxMessageBytes is enough for the largest Apply, and for a Held message of some hundred thousand resources.
 	maxMessageBytes = 17 << 20
-	// tracerName of the spans of configuration changes.
+	// tracerName is the tracer of the spans of configuration changes.
 	tracerName = "fairlead.dev/services/config-watcher"
 )
 
@@ -109,16 +109,16 @@ func open(ctx context.Context, o *Options, d deps) (_ *Server, err error) {
 			s.close()
 		}
 	}()
-	// Directories that are ours alone.
+	// Directories that no other process may use.
 	if err := s.openDirectories(); err != nil {
 		return nil, process.WithExitCode(err, process.ExitUsage)
 	}
-	// Who we are.
+	// The own certificate.
 	if err := s.buildIdentity(); err != nil {
 		return nil, err
 	}
-	// From the sources to the revision log. The first source that has an object decides: what an operator pins by flag, then what was written
-	// through the API, then files.
+	// From the sources to the revision log. Of one object in several sources the first source's counts: the file of
+	// --mesh-config-file, then the API, then files.
 	epoch, err := newEpoch()
 	if err != nil {
 		return nil, err
@@ -151,7 +151,7 @@ func open(ctx context.Context, o *Options, d deps) (_ *Server, err error) {
 		Observe: observer,
 		Seen:    s.findings.Submit,
 	})
-	// Secrets leave the way here: they are never part of a revision.
+	// Secrets are taken out here: they are never part of a revision.
 	s.secrets = credential.NewTable()
 	s.bans = ban.NewTable(ban.Config{Protected: cfg.needed, Next: s.pipeline.Submit, Clock: s.Clock, Log: s.Log})
 	s.joined = aggregate.New(s.Log, func(ctx context.Context, changes []normalise.Change) {
@@ -186,7 +186,7 @@ func open(ctx context.Context, o *Options, d deps) (_ *Server, err error) {
 	return s, nil
 }
 
-// newEpoch names this run.
+// newEpoch makes the random name of this run, within which revisions are numbered.
 func newEpoch() (string, error) {
 	b := make([]byte, 8)
 	if _, err := rand.Read(b); err != nil {
@@ -217,7 +217,7 @@ func (s *Server) buildIdentity() (err error) {
 	return err
 }
 
-// buildGRPC opens the contracts to those who may use them.
+// buildGRPC registers the gRPC services and says who may call them.
 func (s *Server) buildGRPC(lis net.Listener, recorder *audit.Recorder) error {
 	var authenticator = auth.MTLSAt(s.Clock)
 	if s.cfg.JWKSFile != "" {
@@ -253,7 +253,7 @@ func (s *Server) buildGRPC(lis net.Listener, recorder *audit.Recorder) error {
 	secretv1.RegisterSecretServiceServer(s.grpc, credential.NewServer(credential.ServerConfig{
 		Table: s.secrets, References: credential.NewReferences(s.revisions), Fleet: s.fleet, Bans: s.bans, TrustDomain: s.cfg.trustDomain,
 		Stop: s.stop, Clock: s.Clock, Log: s.Log,
-		// The first revision waits for every source, and for nothing that the table does not hold by then.
+		// When there is a first revision, every source has been read, so the table holds all Secrets.
 		Ready: func() <-chan struct{} {
 			snapshot, changed := s.revisions.Current()
 			if snapshot != nil {
@@ -299,7 +299,7 @@ func (s *Server) registerOps() {
 	s.registerDebug()
 }
 
-// addTasks adds what runs besides the ports.
+// addTasks adds the tasks besides those of the ports.
 func (s *Server) addTasks() {
 	s.Task("pipeline", s.pipeline.Run)
 	s.Task("findings", s.findings.Run)

@@ -237,7 +237,8 @@ func TestResumeSendsDifferenceOnly(t *testing.T) {
 	}
 	again := r.subscribe(held, nil)
 	again.next()
-	// Changed: the VirtualService and the Workload, which has lost its target. Removed: the Service and its EndpointSet.
+	// Changed: the VirtualService and the Workload, which has lost its target. Removed: the Service and its
+	// EndpointSet.
 	if again.upserts != 2 || again.removed != 2 {
 		t.Errorf("resumed with %d upserts and %d removals", again.upserts, again.removed)
 	}

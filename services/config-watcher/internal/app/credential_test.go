@@ -219,7 +219,8 @@ func TestCredentialsOfOthers(t *testing.T) {
 	}
 }
 
-// TestAuthorities: "<name>-cacert" is the Secret of that name or the authority beside a server's certificate, and never a key.
+// TestAuthorities: "<name>-cacert" is the Secret of that name or the authority beside a server's certificate, and never
+// a key.
 func TestAuthorities(t *testing.T) {
 	w := newWorld(t)
 	r := w.start(w.options())
@@ -292,7 +293,8 @@ func (j *journal) Write(p []byte) (int, error) {
 	return j.text.Write(p)
 }
 
-// TestKeysShowNowhere calls everything there is beside SecretService and looks for a key in what comes back, in every form it may have.
+// TestKeysShowNowhere calls everything there is beside SecretService and looks for a key in what comes back, in every
+// form it may have.
 func TestKeysShowNowhere(t *testing.T) {
 	w := newWorld(t)
 	log := &journal{}

@@ -22,18 +22,18 @@ type sourceState struct {
 	Name     string `json:"name"`
 	Synced   bool   `json:"synced"`
 	Degraded string `json:"degraded,omitempty"`
-	// LastGood is when the state was saved that is served in the place of what was not read since the start.
+	// LastGood is when the last good state was saved, while that is served because nothing was read since the start.
 	LastGood *time.Time `json:"last_good,omitempty"`
 	// Alarm says that the source takes no writes.
 	Alarm   string `json:"alarm,omitempty"`
 	Objects int    `json:"objects"`
 	Refused int    `json:"refused"`
-	// Held counts what stands in for broken security objects and holds their workloads closed.
+	// Held counts the placeholders of broken security objects, which keep the workloads of these closed.
 	Held     int      `json:"held_closed,omitempty"`
 	Problems []string `json:"problems,omitempty"`
-	// Duplicates are objects that are in two files, of which the first counts.
+	// Duplicates are objects that stand in two files; the first file counts.
 	Duplicates []string `json:"duplicates,omitempty"`
-	// Unread counts objects of kinds that nobody reads; UnreadObjects names them, up to source.MaxUnread.
+	// Unread counts objects of kinds without an effect; UnreadObjects names them, up to source.MaxUnread.
 	Unread        int      `json:"unread,omitempty"`
 	UnreadObjects []string `json:"unread_objects,omitempty"`
 	// Staying are the files whose objects stay although the file is gone, empty or cut off.
@@ -96,9 +96,9 @@ func texts(ps object.Problems) []string {
 type sourcesPage struct {
 	Sources   []sourceState        `json:"sources"`
 	Conflicts []aggregate.Conflict `json:"conflicts"`
-	// Warnings are of what is accepted and has no effect.
+	// Warnings name what is accepted and has no effect.
 	Warnings []string `json:"warnings"`
-	// Findings are what is found about objects in the mesh that they are in, at most maxFindings of them.
+	// Findings of package analyze, at most maxFindings.
 	Findings []string `json:"findings"`
 	// Unsaved says why the sources' last good state is not on disk.
 	Unsaved string `json:"unsaved,omitempty"`

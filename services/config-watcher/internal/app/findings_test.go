@@ -67,8 +67,8 @@ func warningTexts(list []*configv1.Warning) []string {
 	return out
 }
 
-// TestFindings: what is wrong with an object among others is told when it is written, when others make it wrong, and in its status for as long as
-// it is so.
+// TestFindings: what is wrong with an object among others is told when it is written, when others make it wrong, and in
+// its status for as long as it is so.
 func TestFindings(t *testing.T) {
 	w := newWorld(t)
 	r := w.start(w.options())

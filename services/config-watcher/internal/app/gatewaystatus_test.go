@@ -57,7 +57,8 @@ func (s gatewayStatus) text() string {
 	return strings.Join(out, ", ")
 }
 
-// TestGatewayStatus: the status of a Gateway follows the proxies' answers and the credentials, and is no change of the mesh.
+// TestGatewayStatus: the status of a Gateway follows the proxies' answers and the credentials, and is no change of the
+// mesh.
 func TestGatewayStatus(t *testing.T) {
 	w := newWorld(t)
 	r := w.start(w.options())

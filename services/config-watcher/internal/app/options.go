@@ -80,7 +80,7 @@ type config struct {
 	own, ca, xdsServer, admin spiffeid.ID
 }
 
-// needed says for what the mesh needs an identity; "" if it does not.
+// needed says what needs an identity, for the refusal of a ban on it; "" if nothing does.
 func (c *config) needed(identity string) string {
 	for id, what := range map[spiffeid.ID]string{
 		c.own: "config-watcher", c.ca: "the ca", c.xdsServer: "the xds-servers", c.admin: "the first administrator",

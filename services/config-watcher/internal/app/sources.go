@@ -32,7 +32,7 @@ const (
 	fileSource       = "file"
 )
 
-// openDirectories takes --store-dir and --state-dir into use and reads the keys for what is kept there.
+// openDirectories makes and locks --store-dir and --state-dir, and reads the keys that encrypt what is kept there.
 func (s *Server) openDirectories() error {
 	seen := map[string]bool{}
 	for _, d := range []struct{ flag, dir string }{{"--store-dir", s.cfg.StoreDir}, {"--state-dir", s.cfg.StateDir}} {
@@ -92,7 +92,7 @@ func (s *Server) readKeys() error {
 	return nil
 }
 
-// unlock gives the directories up.
+// unlock releases the directories.
 func (s *Server) unlock() {
 	for _, l := range s.locks {
 		_ = l.Release()
@@ -128,9 +128,8 @@ func (s *Server) unsaved() error {
 	return s.saved.Failure()
 }
 
-// settled reports whether no source holds the first revision up: each has been read, or is served from the state in
-// which it was read last. A mesh without the objects of a source that nobody has read would take their traffic away,
-// and their protection.
+// settled reports whether the first revision may be made: each source has been read, or is served from its last good
+// state. A revision without the objects of a source that was not read would remove their routes and their policies.
 func (s *Server) settled() bool {
 	for _, src := range s.sources {
 		if !src.Status().Settled() {
@@ -140,9 +139,9 @@ func (s *Server) settled() bool {
 	return true
 }
 
-// sourcesReady fails until there is a revision, naming who holds it up. A source that degrades later leaves the service
-// ready: taking it away would turn one source's failure into everybody's. Its text is for anybody, so it names flags
-// and no paths.
+// sourcesReady is a readiness check: it fails until there is a revision, and names the sources that it waits for. The
+// service stays ready when a source degrades later, because all others still work. The text is public: it names flags,
+// never paths.
 func (s *Server) sourcesReady() error {
 	if snapshot, _ := s.revisions.Current(); snapshot != nil {
 		return nil

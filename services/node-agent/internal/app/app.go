@@ -1,5 +1,5 @@
-// Package app puts the node agent together: the one list that wires all of it, beside an Envoy (Run) or beside proxyless
-// gRPC programs (program.go), and the bootstrap that Envoy starts with.
+// Package app puts the node agent together: the one list that wires all of it, beside an Envoy (Run) or beside
+// proxyless gRPC programs (program.go), and the bootstrap that Envoy starts with.
 package app
 
 import (
@@ -43,8 +43,8 @@ import (
 // Output of Envoy: access logs and its own log.
 type Output struct{ Stdout, Stderr io.Writer }
 
-// Run is the agent: it returns nil after ctx has ended and the proxy has been
-// drained, or when Envoy was told to quit, and otherwise the cause of the end.
+// Run runs the agent. It returns nil after ctx has ended and the proxy has been drained, or after Envoy was told to
+// quit, and otherwise the error that ended it.
 func Run(ctx context.Context, c *config.Config, log *slog.Logger, out Output) error {
 	for _, w := range c.Warnings {
 		log.Warn("configuration", "warning", w)
@@ -69,9 +69,8 @@ func Run(ctx context.Context, c *config.Config, log *slog.Logger, out Output) er
 	}
 
 	p := service.New(service.Options{}, service.Deps{Log: log, Registry: tel.Registry, Tracer: tel.TracerProvider})
-	// The start order: who answers DNS queries, who owns the key, who hands it to Envoy, who connects
-	// Envoy to the control plane, what Envoy starts with, Envoy. The sockets
-	// are open before Envoy is there to look for them.
+	// In the order of the start: DNS proxy, key and certificate, xDS proxy, SDS, Envoy's bootstrap, Envoy. The sockets
+	// are open before Envoy looks for them.
 	names, err := nameServer(c, p)
 	if err != nil {
 		return err
@@ -137,8 +136,8 @@ func Run(ctx context.Context, c *config.Config, log *slog.Logger, out Output) er
 		return err
 	}
 
-	// Only Envoy hears of the signal. Everything else serves it until it has
-	// ended, or a drain would have no certificates and no endpoints.
+	// Only Envoy is stopped by the signal. All other tasks run until it has ended: while it drains, it needs
+	// certificates and endpoints.
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	p.Task("certificate files", sdsServer.Run)
@@ -162,10 +161,10 @@ func Run(ctx context.Context, c *config.Config, log *slog.Logger, out Output) er
 	return p.Run(serving)
 }
 
-// dnsServer answers DNS queries, where that was asked for.
+// dnsServer is the DNS proxy; nil where the configuration asks for none.
 type dnsServer struct{ *nameserver.Server }
 
-// nameServer opens the ports for DNS queries, if there are to be any.
+// nameServer opens the ports of the DNS proxy, if the configuration asks for one.
 func nameServer(c *config.Config, p *service.Process) (dnsServer, error) {
 	if c.DNS == nil {
 		return dnsServer{}, nil
@@ -174,7 +173,7 @@ func nameServer(c *config.Config, p *service.Process) (dnsServer, error) {
 	return dnsServer{s}, err
 }
 
-// table is what the server takes of Envoy's stream.
+// table is the resource that the xDS proxy subscribes to for the DNS proxy: the name table.
 func (s dnsServer) table() *relay.Own {
 	if s.Server == nil {
 		return nil
@@ -194,7 +193,7 @@ func secretManager(c *config.Config, dir *statedir.Dir, p *service.Process) (*sv
 	return p.Identity(cfg)
 }
 
-// serverConfig is that of a server on a unix socket: for this user only.
+// serverConfig is the configuration of a server on a unix socket that admits this user only.
 func serverConfig(name string, maxRequest int) rpc.ServerConfig {
 	return rpc.ServerConfig{
 		Service:              name,
@@ -207,7 +206,7 @@ func serverConfig(name string, maxRequest int) rpc.ServerConfig {
 	}
 }
 
-// serveSocket opens the socket at once; what connects is served when p runs.
+// serveSocket opens a unix socket in dir, and adds the task that serves it.
 func serveSocket(p *service.Process, dir *statedir.Dir, name string, register func(*grpc.Server), cfg rpc.ServerConfig, opts ...grpc.ServerOption) error {
 	lis, err := dir.Listen(name)
 	if err != nil {
@@ -246,7 +245,7 @@ func newSupervisor(c *config.Config, dir *statedir.Dir, binary string, admin *en
 	}
 }
 
-// transparent is whether Envoy is to keep the addresses of the connections it takes over.
+// transparent reports whether Envoy keeps the callers' addresses of connections that it takes over (TPROXY).
 func transparent(c *config.Config) bool {
 	return c.Role == config.Sidecar && !c.NoEnvoy && c.Interception == meshv1alpha1.ProxyConfig_TPROXY.String()
 }
@@ -285,8 +284,8 @@ func renewOnSignal(m *svid.Manager, log *slog.Logger) func(context.Context) erro
 	}
 }
 
-// findEnvoy gives the absolute path of the binary: Envoy is started in another
-// directory. It is empty where no Envoy runs.
+// findEnvoy returns the absolute path of the binary, because Envoy is started in another directory; "" if no Envoy
+// runs.
 func findEnvoy(c *config.Config) (string, error) {
 	if c.NoEnvoy {
 		return "", nil

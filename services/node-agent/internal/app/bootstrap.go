@@ -20,7 +20,7 @@ import (
 	"fairlead.dev/services/node-agent/internal/statedir"
 )
 
-// newBootstrap makes and writes what Envoy starts with.
+// newBootstrap builds and writes Envoy's bootstrap.
 func newBootstrap(c *config.Config, dir *statedir.Dir) (*bootstrapv3.Bootstrap, error) {
 	n, err := node.New(c)
 	if err != nil {
@@ -46,8 +46,9 @@ func newBootstrap(c *config.Config, dir *statedir.Dir) (*bootstrapv3.Bootstrap, 
 	return b, bootstrap.Write(dir, b)
 }
 
-// patched asks an xds-server what EnvoyFilters change of the bootstrap, and returns the path of the one to start with. What Envoy would not start
-// with is left out, and the xds-server is told why. ctx ends the wait for one.
+// patched asks an xds-server how EnvoyFilters change the bootstrap, and returns the path of the bootstrap to start
+// with. If Envoy rejects the changed one, that is base's, and the xds-server is told why. It waits for an xds-server
+// until ctx ends.
 func patched(ctx context.Context, dir *statedir.Dir, base *bootstrapv3.Bootstrap, o envoy.Options, from *relay.Relay, log *slog.Logger) string {
 	path := o.Bootstrap
 	err := from.Fetch(ctx, base.GetNode(), bootstrap.TypeURL, func(a *anypb.Any) error {
@@ -78,7 +79,7 @@ func patched(ctx context.Context, dir *statedir.Dir, base *bootstrapv3.Bootstrap
 	return path
 }
 
-// writePatched writes the bootstrap with a change, as protobuf: it may have messages that only Envoy knows.
+// writePatched writes the changed bootstrap as protobuf, not JSON: it may contain messages that only Envoy knows.
 func writePatched(dir *statedir.Dir, base, change *bootstrapv3.Bootstrap) error {
 	if change.GetNode() != nil {
 		return errors.New("the xds-server sent a whole bootstrap, not what EnvoyFilters change of one")

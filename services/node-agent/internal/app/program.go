@@ -20,18 +20,17 @@ import (
 	"fairlead.dev/services/node-agent/internal/status"
 )
 
-// idlePoll is how often a draining agent looks whether programs are left.
+// idlePoll is how often a draining agent looks whether gRPC programs are still connected.
 const idlePoll = 100 * time.Millisecond
 
-// programs is the agent's side of gRPC programs that speak xDS themselves.
+// programs is what the agent does for proxyless gRPC programs.
 type programs struct {
 	// files is nil where none are kept.
 	files *program.Keeper
 	relay *relay.Relay
 }
 
-// newKeeper makes what keeps the files of gRPC programs; nil if nobody asks for
-// any.
+// newKeeper makes what writes the files of proxyless gRPC programs; nil if the configuration asks for none.
 func newKeeper(c *config.Config, dir *statedir.Dir, source tlsconf.Source, log *slog.Logger) (*program.Keeper, error) {
 	if c.CertificateDir == "" {
 		return nil, nil //nolint:nilnil // none is no error
@@ -54,8 +53,7 @@ func newKeeper(c *config.Config, dir *statedir.Dir, source tlsconf.Source, log *
 	return program.NewKeeper(keep), nil
 }
 
-// beside runs an agent without an Envoy until ctx ends and the programs beside
-// it have had their time to end, too.
+// beside runs an agent without an Envoy until ctx ends and the gRPC programs have had their time to end, too.
 func beside(ctx context.Context, c *config.Config, of programs, p *service.Process) error {
 	s := ops.New(ops.Config{Address: c.StatusAddress.String(), Log: p.Log, Gatherer: p.Registry})
 	s.Ready("programs", func() error { return of.check(context.Background()) })
@@ -87,8 +85,7 @@ func (p programs) check(ctx context.Context) error {
 	return p.files.Check(ctx)
 }
 
-// drain goes on serving as Envoy's drain does: for a time, or until nobody is
-// left.
+// drain waits as Envoy's drain does: for the configured time, or until no program is connected.
 func (p programs) drain(hard context.Context, d config.Drain, c clock.Clock) {
 	var end <-chan time.Time
 	if d.Termination > 0 {

@@ -1,5 +1,5 @@
-// Package app puts xds-server together: its options, the one list that wires all of it, and who may call which method on
-// which port.
+// Package app puts xds-server together: its options, the one list that wires all of it, and who may call which method
+// on which port.
 package app
 
 import (
@@ -41,7 +41,7 @@ import (
 )
 
 const (
-	// adsMethods is the service on the ADS ports; the secure one has that of package balance too.
+	// adsMethods are served on both ADS ports; the secure port serves those of packages balance and certificate, too.
 	adsMethods = "/envoy.service.discovery.v3.AggregatedDiscoveryService/*"
 	// maxRevisionBytes bounds one chunk of a revision: 1 MiB, or one resource.
 	maxRevisionBytes = 64 << 20
@@ -92,7 +92,8 @@ func (s *Server) wire(ctx context.Context) error {
 
 	self := &configv1.Subscriber{Instance: cfg.Instance + "/" + uuid.NewString()[:8], Version: version.Version}
 
-	// The engine: state of the mesh in, bytes per class out. What resources are made from decides which credentials are asked for.
+	// The engine: snapshots of the mesh in, bytes per class out. It subscribes to the credentials that resources refer
+	// to.
 	var engine *plan.Engine
 	credentials, err := credential.NewClient(credential.Config{
 		Watcher: secretv1.NewSecretServiceClient(conn), Instance: self.GetInstance(), Log: s.Log, Registerer: s.Registry,
@@ -181,7 +182,8 @@ func (s *Server) wire(ctx context.Context) error {
 	return nil
 }
 
-// identified runs a client of config-watcher or of the peers once the own certificate is there: a connection made without it would go on being anonymous.
+// identified runs a client of config-watcher or of the peers once there is an own certificate: a connection that was
+// made without it would stay anonymous.
 func identified(identity *svid.Manager, run func(context.Context) error) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if err := identity.WaitReady(ctx); err != nil {
@@ -191,8 +193,8 @@ func identified(identity *svid.Manager, run func(context.Context) error) func(co
 	}
 }
 
-// connectionAge is when clients are asked to connect anew, and how long their streams have then, which end by
-// themselves within that time: no stream is cut that would not have ended.
+// connectionAge returns when clients are asked to reconnect, and how long their streams may go on then. Package serve
+// ends every stream within that time, so gRPC cuts none.
 func (s *Server) connectionAge() (age, grace time.Duration) {
 	if s.cfg.MaxConnectionAge < 0 { // streams are to live for ever
 		return -1, 0
@@ -200,7 +202,7 @@ func (s *Server) connectionAge() (age, grace time.Duration) {
 	return 0, s.cfg.MaxConnectionAge + s.cfg.MaxConnectionAge/5
 }
 
-// certificates prepares the connection to ca over which requests are forwarded, as this xds-server and with the
+// certificates prepares the forwarding of certificate requests to ca, with this xds-server's certificate and the
 // callers' tokens.
 func (s *Server) certificates(identity tlsconf.Source, ads *serve.Server) (*certificate.Forwarder, error) {
 	conn, err := s.Dial("ca-address", rpc.ClientConfig{Target: s.cfg.CAAddress, TLS: tlsconf.Client(identity, s.cfg.ca)})
@@ -212,8 +214,8 @@ func (s *Server) certificates(identity tlsconf.Source, ads *serve.Server) (*cert
 	})
 }
 
-// secure opens the ADS port: a client certificate or a token, of the own trust domain. The other replicas, and nobody else, may ask for the
-// load there. Certificates are nil if requests for them are not answered.
+// secure opens the ADS port for client certificates and tokens of the own trust domain. Only the other replicas may ask
+// for the load. certificates is nil if certificate requests are not forwarded.
 func (s *Server) secure(
 	ctx context.Context, identity tlsconf.Source, ads *serve.Server, balancer *balance.Balancer, certificates *certificate.Forwarder,
 ) error {

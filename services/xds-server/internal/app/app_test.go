@@ -143,7 +143,8 @@ func redirects(t *testing.T, m *discovery.DeltaDiscoveryResponse) string {
 	return ""
 }
 
-// TestWholeServer follows one change from config-watcher to an authenticated proxy and its acknowledgement back, with the real translators.
+// TestWholeServer follows one change from config-watcher to an authenticated proxy and its acknowledgement back, with
+// the real translators.
 func TestWholeServer(t *testing.T) {
 	pki := testkit.PKI(t)
 	watcher := startWatcher(t, pki, append(bookMesh(), redirect("/one"))...)
@@ -320,7 +321,8 @@ func TestDebugPages(t *testing.T) {
 	}
 }
 
-// sidecar gives productpage listeners on loopback addresses instead of captured traffic: an egress proxy port and nothing inbound.
+// sidecar gives productpage listeners on loopback addresses instead of captured traffic: an egress proxy port and
+// nothing inbound.
 func sidecar(t *testing.T) *configv1.Resource {
 	t.Helper()
 	address := testkit.FreeAddress(t)

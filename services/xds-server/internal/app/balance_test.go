@@ -24,7 +24,8 @@ import (
 	"fairlead.dev/services/xds-server/internal/meshtest"
 )
 
-// TestOnlyReplicasAskReplicas tries every method that replicas have for each other, on every port, with every kind of caller.
+// TestOnlyReplicasAskReplicas tries every method that replicas have for each other, on every port, with every kind of
+// caller.
 func TestOnlyReplicasAskReplicas(t *testing.T) {
 	pki, issuer := testkit.PKI(t), testkit.NewIssuer(t)
 	watcher := startWatcher(t, pki, bookMesh()...)
@@ -96,8 +97,8 @@ func call(t *testing.T, conn *grpc.ClientConn, method string) codes.Code {
 	return status.Code(stream.RecvMsg(&emptypb.Empty{}))
 }
 
-// Replicas that know of each other by --peers find each other over mutual TLS, whichever starts first; one without configuration does not
-// count.
+// Replicas that know of each other by --peers find each other over mutual TLS, whichever starts first; one without
+// configuration does not count.
 func TestReplicasFindEachOther(t *testing.T) {
 	pki := testkit.PKI(t)
 	watcher := startWatcher(t, pki, bookMesh()...)

@@ -83,7 +83,8 @@ func keyOf(s *tlsv3.Secret) string {
 	return string(s.GetTlsCertificate().GetPrivateKey().GetInlineBytes())
 }
 
-// TestCredentials follows credentials from config-watcher to the proxies that may have them, and to nobody and nothing else.
+// TestCredentials follows credentials from config-watcher to the proxies that may have them, and to nobody and nothing
+// else.
 func TestCredentials(t *testing.T) {
 	pki, issuer := testkit.PKI(t), testkit.NewIssuer(t)
 	simple := &networking.ServerTLSSettings{Mode: networking.ServerTLSSettings_SIMPLE, CredentialName: "shop-tls"}

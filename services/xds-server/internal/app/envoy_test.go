@@ -18,7 +18,8 @@ import (
 	"fairlead.dev/services/xds-server/internal/meshtest"
 )
 
-// reportedBytes sums what one xds-server has reported to have sent to productpage; known is false before it has reported the proxy.
+// reportedBytes sums what one xds-server has reported to have sent to productpage; known is false before it has
+// reported the proxy.
 func (f *watcherFake) reportedBytes(server string, sequence uint64) (bytes uint64, known bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -45,7 +46,8 @@ func productpage(t *testing.T) *core.Node {
 	return &core.Node{Id: "sidecar~127.0.0.1~productpage.default~default.svc.cluster.local", Metadata: metadata}
 }
 
-// TestEnvoyLive runs the real Envoy through first configuration, updates with warming, removal, and a move to another replica.
+// TestEnvoyLive runs the real Envoy through first configuration, updates with warming, removal, and a move to another
+// replica.
 func TestEnvoyLive(t *testing.T) {
 	for _, apiType := range []core.ApiConfigSource_ApiType{core.ApiConfigSource_DELTA_GRPC, core.ApiConfigSource_GRPC} {
 		t.Run(apiType.String(), func(t *testing.T) {

@@ -32,8 +32,8 @@ func beforeRouter(operation, value string) string {
   patch: {operation: ` + operation + `, value: ` + value + `}`
 }
 
-// TestEnvoyFiltersOnEnvoy: a Lua filter works, one whose configuration comes by ECDS too, and follows changes; a filter that would break the
-// listener is left out and leaves the others working.
+// TestEnvoyFiltersOnEnvoy: a Lua filter works, one whose configuration comes by ECDS too, and follows changes; a filter
+// that would break the listener is left out and leaves the others working.
 func TestEnvoyFiltersOnEnvoy(t *testing.T) {
 	application := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }))
 	t.Cleanup(application.Close)

@@ -33,7 +33,8 @@ import (
 
 const patience = testkit.Patience
 
-// watcherFake is a config-watcher with real TLS that keeps a set of resources: a new subscriber gets all of it, an old one the difference.
+// watcherFake is a config-watcher with real TLS that keeps a set of resources: a new subscriber gets all of it, an old
+// one the difference.
 type watcherFake struct {
 	configv1.UnimplementedConfigServiceServer
 	address string
@@ -208,7 +209,8 @@ type instance struct {
 	stop                   func()
 }
 
-// startServer runs a whole xds-server against a config-watcher. Its certificate is the one that it kept from before: there is no ca here.
+// startServer runs a whole xds-server against a config-watcher. Its certificate is the one that it kept from before:
+// there is no ca here.
 func startServer(t *testing.T, pki *testkit.CA, watcher string, tracer trace.TracerProvider, change ...func(*app.Options)) *instance {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "state")

@@ -20,7 +20,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/serve"
 )
 
-// maxLimit bounds the limits themselves: a number far beyond any use, with which no product overflows.
+// maxLimit bounds the values of limits, so that no product of two overflows.
 const maxLimit = 1 << 24
 
 // Options are the flags as given.
@@ -97,7 +97,7 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 type config struct {
 	Options
 	trustDomain spiffeid.TrustDomain
-	// own identity is the peers', too. The others live in the same namespace.
+	// own is the identity of this xds-server and of its peers. All are in one namespace.
 	own, ca, configWatcher, admin spiffeid.ID
 	// debuggers may ask for Istio's debug types; the administrator is the first.
 	debuggers []spiffeid.ID
