@@ -1,5 +1,5 @@
 // Package app puts the node agent together: the one list that wires all of it, beside an Envoy (Run) or beside
-// proxyless gRPC programs (program.go), and the bootstrap that Envoy starts with.
+// proxyless gRPC programs (proxyless.go), and the bootstrap that Envoy starts with.
 package app
 
 import (
@@ -108,7 +108,7 @@ func Run(ctx context.Context, c *config.Config, log *slog.Logger, out Output) er
 		p.Task("DNS", names.Run)
 	}
 	if c.NoEnvoy {
-		return beside(ctx, c, programs{keeper, adsRelay}, p)
+		return beside(ctx, c, grpcClients{keeper, adsRelay}, p)
 	}
 
 	sdsServer, err := sds.New(sds.Config{Source: secrets, Log: log, Registerer: tel.Registry})

@@ -23,8 +23,8 @@ import (
 // idlePoll is how often a draining agent looks whether gRPC programs are still connected.
 const idlePoll = 100 * time.Millisecond
 
-// programs is what the agent does for proxyless gRPC programs.
-type programs struct {
+// grpcClients is what the agent does for proxyless gRPC programs.
+type grpcClients struct {
 	// files is nil where none are kept.
 	files *program.Keeper
 	relay *relay.Relay
@@ -54,10 +54,10 @@ func newKeeper(c *config.Config, dir *statedir.Dir, source tlsconf.Source, log *
 }
 
 // beside runs an agent without an Envoy until ctx ends and the gRPC programs have had their time to end, too.
-func beside(ctx context.Context, c *config.Config, of programs, p *service.Process) error {
+func beside(ctx context.Context, c *config.Config, clients grpcClients, p *service.Process) error {
 	s := ops.New(ops.Config{Address: c.StatusAddress.String(), Log: p.Log, Gatherer: p.Registry})
-	s.Ready("programs", func() error { return of.check(context.Background()) })
-	s.Public("/healthz/ready", "200 when the programs beside the agent have what they need", status.Ready(of.check))
+	s.Ready("programs", func() error { return clients.check(context.Background()) })
+	s.Public("/healthz/ready", "200 when the programs beside the agent have what they need", status.Ready(clients.check))
 	s.Public("/stats/prometheus", "the agent's metrics", promhttp.HandlerFor(p.Registry, promhttp.HandlerOpts{}))
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -65,11 +65,11 @@ func beside(ctx context.Context, c *config.Config, of programs, p *service.Proce
 	p.Task("drain", func(hard context.Context) error {
 		select {
 		case <-ctx.Done():
-			if of.files != nil {
-				of.files.Drain() // first: whoever reads of the drain must not find the workload ready
+			if clients.files != nil {
+				clients.files.Drain() // first: whoever reads of the drain must not find the workload ready
 			}
-			p.Log.Info("draining", "streams", of.relay.Active())
-			of.drain(hard, c.Drain, clock.Real())
+			p.Log.Info("draining", "streams", clients.relay.Active())
+			clients.drain(hard, c.Drain, clock.Real())
 		case <-hard.Done():
 		}
 		stop()
@@ -78,15 +78,15 @@ func beside(ctx context.Context, c *config.Config, of programs, p *service.Proce
 	return p.Run(serving)
 }
 
-func (p programs) check(ctx context.Context) error {
-	if p.files == nil {
+func (g grpcClients) check(ctx context.Context) error {
+	if g.files == nil {
 		return nil
 	}
-	return p.files.Check(ctx)
+	return g.files.Check(ctx)
 }
 
 // drain waits as Envoy's drain does: for the configured time, or until no program is connected.
-func (p programs) drain(hard context.Context, d config.Drain, c clock.Clock) {
+func (g grpcClients) drain(hard context.Context, d config.Drain, c clock.Clock) {
 	var end <-chan time.Time
 	if d.Termination > 0 {
 		end = c.After(d.Termination)
@@ -107,7 +107,7 @@ func (p programs) drain(hard context.Context, d config.Drain, c clock.Clock) {
 			return
 		case <-c.After(wait):
 		}
-		if p.relay.Active() == 0 {
+		if g.relay.Active() == 0 {
 			return
 		}
 		wait = idlePoll
