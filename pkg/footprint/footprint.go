@@ -1,5 +1,4 @@
-// Package footprint gives back memory that a process no longer needs: what starting took, and what a burst of work has
-// left behind.
+// Package footprint gives back memory that a process no longer needs: what starting took, and what a burst of work has left behind.
 package footprint
 
 import (
@@ -22,9 +21,9 @@ func CollectOften() {
 	}
 }
 
-// Trim collects garbage, returns freed heap to the system and forgets which pages of the binary have been used:
-// registering Envoy's message types alone reads 10 MiB of them that are never needed again. Pages that are needed come
-// back from the page cache; nothing is written and nothing is lost.
+// Trim collects garbage, returns freed heap to the system and forgets which pages of the binary have been used: registering Envoy's message
+// types alone reads 10 MiB of them that are never needed again. Pages that are needed come back from the page cache; nothing is written and
+// nothing is lost.
 func Trim() error {
 	// The runtime's pools let go of what they hold at the second collection.
 	runtime.GC()
@@ -52,8 +51,8 @@ func Trim() error {
 
 type addressRange struct{ start, end uintptr }
 
-// readOnly finds the mappings of the file exe that cannot be written, in the format of proc(5) /proc/pid/maps. Only
-// those may be dropped: a page that has been written is not in the file.
+// readOnly finds the mappings of the file exe that cannot be written, in the format of proc(5) /proc/pid/maps. Only those may be dropped: a
+// page that has been written is not in the file.
 func readOnly(maps io.Reader, exe string) ([]addressRange, error) {
 	var out []addressRange
 	lines := bufio.NewScanner(maps)

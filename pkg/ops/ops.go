@@ -1,5 +1,5 @@
-// Package ops is the HTTP side of every service: /metrics, /livez and /readyz for anybody, and everything under
-// /debug/, profiles included, for authenticated callers.
+// Package ops is the HTTP side of every service: /metrics, /livez and /readyz for anybody, and everything under /debug/, profiles
+// included, for authenticated callers.
 package ops
 
 import (
@@ -50,8 +50,8 @@ type Config struct {
 	Address string
 	// Listener is used instead of Address if set; Run closes it.
 	Listener net.Listener
-	// TLS makes the server speak TLS only. Without it, /debug/ is served on loopback only: a bearer token must not
-	// cross a network in the clear.
+	// TLS makes the server speak TLS only. Without it, /debug/ is served on loopback only: a bearer token must not cross a
+	// network in the clear.
 	TLS      *tls.Config
 	Log      *slog.Logger
 	Gatherer prometheus.Gatherer
@@ -104,16 +104,16 @@ func New(cfg Config) *Server {
 	return s
 }
 
-// Ready adds a readiness check. check is called on every request to /readyz, must return at once and gives nil when
-// ready; its error is shown to anonymous callers.
+// Ready adds a readiness check. check is called on every request to /readyz, must return at once and gives nil when ready; its
+// error is shown to anonymous callers.
 func (s *Server) Ready(name string, run func() error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.checks = append(s.checks, check{name, run})
 }
 
-// Debug adds an authenticated handler. path must start with /debug/ and be new; as with http.ServeMux, anything else is
-// a programming error and panics.
+// Debug adds an authenticated handler. path must start with /debug/ and be new; as with http.ServeMux, anything else is a
+// programming error and panics.
 func (s *Server) Debug(path, about string, h http.Handler) {
 	if !strings.HasPrefix(path, "/debug/") {
 		panic(fmt.Sprintf("ops: debug path %q must start with /debug/", path))
@@ -121,8 +121,8 @@ func (s *Server) Debug(path, about string, h http.Handler) {
 	s.handle(path, about, false, h)
 }
 
-// Public adds a handler that answers GET to anybody; for what a probe or a scraper asks. It must not reveal
-// configuration or secrets. As with Debug, a path that exists already panics.
+// Public adds a handler that answers GET to anybody; for what a probe or a scraper asks. It must not reveal configuration or
+// secrets. As with Debug, a path that exists already panics.
 func (s *Server) Public(path, about string, h http.Handler) { s.handle(path, about, true, h) }
 
 func (s *Server) handle(path, about string, anonymous bool, h http.Handler) {
@@ -190,8 +190,7 @@ func (s *Server) admit(r *http.Request) (int, error) {
 	return http.StatusUnauthorized, err
 }
 
-// onLoopback is about the transport, not about who calls: both ends of a connection to a loopback address are on this
-// machine.
+// onLoopback is about the transport, not about who calls: both ends of a connection to a loopback address are on this machine.
 func onLoopback(r *http.Request) bool {
 	local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 	if !ok {
