@@ -14,13 +14,13 @@ import (
 
 // connLimiter is a listener that bounds its open connections, in all and per address. It accepts every new connection;
 // beyond a limit it closes another, preferably one on which no handler runs. So clients that hold connections open,
-// idle or in the middle of a request, do not lock a probe out. Server.Run wraps its listener in it.
+// idle or in the middle of a request, cannot keep a probe out. HTTP.Serve wraps its listener in it.
 type connLimiter struct {
 	net.Listener
 	max, perAddress int
 	// tls is true if the connections are for TLS.
 	tls bool
-	// onEvict is called with a connection that is about to be closed to make room for another.
+	// onEvict, which may be nil, is called with a connection that is about to be closed to make room for another.
 	onEvict func(net.Conn)
 
 	mu   sync.Mutex
@@ -63,7 +63,9 @@ func (l *connLimiter) Accept() (net.Conn, error) {
 	l.open[c] = struct{}{}
 	l.mu.Unlock()
 	if victim != nil {
-		l.onEvict(victim)
+		if l.onEvict != nil {
+			l.onEvict(victim)
+		}
 		_ = victim.Conn.Close()
 	}
 	return c, nil
@@ -112,7 +114,7 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// setBusy is called by ServeHTTP before and after it handles a request.
+// setBusy is called by HTTP.ServeHTTP before and after it handles a request.
 func (c *conn) setBusy(busy bool) {
 	c.limiter.mu.Lock()
 	defer c.limiter.mu.Unlock()
@@ -133,7 +135,7 @@ func unbindHandshake(nc net.Conn, state http.ConnState) {
 
 type connKey struct{}
 
-// withConn is the http.Server's ConnContext; ServeHTTP finds the connection by it.
+// withConn is the http.Server's ConnContext; HTTP.ServeHTTP finds the connection by it.
 func withConn(ctx context.Context, c net.Conn) context.Context {
 	if t, ok := c.(*tls.Conn); ok {
 		c = t.NetConn()

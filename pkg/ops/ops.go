@@ -144,10 +144,6 @@ func (s *Server) Handlers() []Handler {
 
 // ServeHTTP authenticates every request, also for unknown paths, except those for anonymous pages.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if c, ok := r.Context().Value(connKey{}).(*conn); ok {
-		c.setBusy(true)
-		defer c.setBusy(false)
-	}
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.Header().Set("Cache-Control", "no-store")
 	if s.isAnonymous(r.URL.Path) {
@@ -222,35 +218,8 @@ func (s *Server) Run(ctx context.Context) error {
 			return fmt.Errorf("ops server: %w", err)
 		}
 	}
-	lis = newConnLimiter(lis, s.cfg.TLS != nil, s.logEvicted)
-	if s.cfg.TLS != nil {
-		lis = tls.NewListener(lis, s.cfg.TLS) // outermost, or net/http does not see that it is TLS
-	}
-	server := &http.Server{
-		Handler:           s,
-		ConnContext:       withConn,
-		ConnState:         unbindHandshake,
-		ReadHeaderTimeout: readHeaderTimeout,
-		ReadTimeout:       readTimeout,
-		WriteTimeout:      writeTimeout,
-		IdleTimeout:       idleTimeout,
-		MaxHeaderBytes:    maxHeaderBytes,
-		ErrorLog:          slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelWarn),
-	}
 	s.cfg.Log.Info("ops server listens", "address", lis.Addr().String())
-	failed := make(chan error, 1)
-	go func() { failed <- server.Serve(lis) }()
-	select {
-	case err := <-failed:
-		return fmt.Errorf("ops server: %w", err)
-	case <-ctx.Done():
-	}
-	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
-	defer cancel()
-	if err := server.Shutdown(stop); err != nil {
-		_ = server.Close()
-	}
-	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
+	if err := (HTTP{Listener: lis, TLS: s.cfg.TLS, Handler: s, Log: s.cfg.Log, OnEvict: s.logEvicted}).Serve(ctx); err != nil {
 		return fmt.Errorf("ops server: %w", err)
 	}
 	return nil

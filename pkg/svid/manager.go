@@ -20,10 +20,7 @@ import (
 	"fairlead.dev/pkg/tlsconf"
 )
 
-// DefaultTTL is asked for unless Config.TTL says otherwise; the CA may give less.
-const DefaultTTL = 24 * time.Hour
-
-// Config of a Manager. CAAddress, CAIDs, RootFile and Identity are required.
+// Config of a Manager. CAAddress, CAIDs, RootFile, Identity and TTL are required.
 type Config struct {
 	// CAAddress is the ca service's host:port, or a comma-separated list of them.
 	CAAddress string
@@ -38,7 +35,7 @@ type Config struct {
 	TrustDomain spiffeid.TrustDomain
 	// Identity is the SPIFFE id of the certificate.
 	Identity spiffeid.ID
-	// TTL is the lifetime to request. Default DefaultTTL.
+	// TTL is the lifetime to request; the ca may give less. Required.
 	TTL time.Duration
 	// CacheDir, of mode 0700, keeps key and certificate across restarts; empty keeps them in memory only.
 	CacheDir string
@@ -65,11 +62,8 @@ func (c *Config) complete() error {
 		return errors.New("svid: a token file is required, because there is no cached certificate to renew with")
 	case !c.TrustDomain.IsZero() && !c.Identity.MemberOf(c.TrustDomain):
 		return fmt.Errorf("svid: identity %s is not in trust domain %s", c.Identity, c.TrustDomain)
-	case c.TTL < 0:
-		return fmt.Errorf("svid: TTL %s is negative", c.TTL)
-	}
-	if c.TTL == 0 {
-		c.TTL = DefaultTTL
+	case c.TTL <= 0:
+		return fmt.Errorf("svid: TTL %s is not more than 0", c.TTL)
 	}
 	c.Clock = clock.Or(c.Clock)
 	if c.Log == nil {

@@ -99,6 +99,7 @@ func newFixture(t *testing.T) *fixture {
 		TokenFile:  w.issuer.TokenFile("bookinfo", "reviews", "istio-ca"),
 		RootFile:   w.ca.WriteRoot(t.TempDir()),
 		Identity:   w.ca.ID("bookinfo", "reviews"),
+		TTL:        24 * time.Hour,
 		Clock:      w.clock,
 		Log:        testkit.Logger(t),
 		Registerer: w.reg,
@@ -455,7 +456,8 @@ func TestConfigIsChecked(t *testing.T) {
 		"identity is required": func(c *svid.Config) { c.Identity = spiffeid.ID{} },
 		"token file":           func(c *svid.Config) { c.TokenFile = "" },
 		"not in trust domain":  func(c *svid.Config) { c.TrustDomain = spiffeid.RequireTrustDomainFromString("other.example") },
-		"negative":             func(c *svid.Config) { c.TTL = -1 },
+		"TTL 0s is not":        func(c *svid.Config) { c.TTL = 0 },
+		"TTL -1s is not":       func(c *svid.Config) { c.TTL = -time.Second },
 	} {
 		cfg := w.cfg
 		change(&cfg)

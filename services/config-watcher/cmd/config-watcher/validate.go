@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"fairlead.dev/pkg/process"
+	"fairlead.dev/pkg/service"
 	"fairlead.dev/services/config-watcher/internal/offline"
 )
 
@@ -23,7 +24,7 @@ func newValidate() *cobra.Command {
 		Long: "validate decodes and validates the objects of files as config-watcher does when it follows them, and prints what it says of\n" +
 			"each. A bare mesh configuration, as --mesh-config-file takes it, is judged as well. - is the standard input.\n\n" +
 			"Exit codes: 0 everything is accepted, 2 wrong usage or a path that cannot be read, 3 something is refused.",
-		Args: usage(cobra.ArbitraryArgs),
+		Args: service.Args(cobra.ArbitraryArgs),
 		RunE: func(cmd *cobra.Command, paths []string) error {
 			return validate(cmd, output, strict, paths)
 		},

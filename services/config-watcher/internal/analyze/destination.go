@@ -7,6 +7,7 @@ import (
 
 	networking "istio.io/api/networking/v1alpha3"
 
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
@@ -61,8 +62,8 @@ func (r *reader) clients(vs *networking.VirtualService) []string {
 	}
 	exported := r.exported(r.object)
 	var out []string
-	for _, name := range gatewaysOf(vs, r.namespace(), r.mesh.domain) {
-		if name != meshGateway {
+	for _, name := range gatewaysOf(vs, r.namespace()) {
+		if name != contract.MeshGateway {
 			ns, rest, _ := strings.Cut(name, "/")
 			if g := r.config("Gateway", ns, rest); g != nil {
 				for _, from := range r.selected(g.Body.(*networking.Gateway).GetSelector()) {

@@ -7,6 +7,7 @@ import (
 
 	networking "istio.io/api/networking/v1alpha3"
 
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
@@ -45,7 +46,7 @@ func checkEgress(r *reader) {
 
 func (r *reader) checkEgressHost(field, entry, ns, host string) {
 	in := func(o *object.Object) bool { return ns == all || o.Key.Namespace == ns }
-	found := slices.Concat(r.services(host), r.routes(meshGateway, host))
+	found := slices.Concat(r.services(host), r.routes(contract.MeshGateway, host))
 	if slices.ContainsFunc(found, in) || r.covering(host) != "" {
 		return
 	}

@@ -6,21 +6,19 @@ import (
 
 	networking "istio.io/api/networking/v1alpha3"
 
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
-// meshGateway is the reserved gateway name that stands for all sidecars.
-const meshGateway = "mesh"
-
 // gatewaysOf lists the gateways that a VirtualService or one of its matches names, as "mesh" or "<namespace>/<name>",
 // each once.
-func gatewaysOf(vs *networking.VirtualService, namespace, domain string) []string {
+func gatewaysOf(vs *networking.VirtualService, namespace string) []string {
 	var out []string
 	known := map[string]bool{}
 	eachGateway(vs, func(_, name string) {
-		if name = normalise.GatewayName(name, namespace, domain); !known[name] {
+		if name = contract.GatewayName(name, namespace); !known[name] {
 			known[name] = true
 			out = append(out, name)
 		}
@@ -37,7 +35,7 @@ func eachGateway(vs *networking.VirtualService, f func(field, name string)) {
 		}
 	}
 	if len(vs.GetGateways()) == 0 {
-		f("spec.gateways", meshGateway)
+		f("spec.gateways", contract.MeshGateway)
 	}
 	each("spec", vs.GetGateways())
 	for i, in := range vs.GetHttp() {
@@ -60,8 +58,8 @@ func eachGateway(vs *networking.VirtualService, f func(field, name string)) {
 // checkGateways finds Gateways that a VirtualService is bound to and that are not there.
 func checkGateways(r *reader) {
 	eachGateway(r.object.Body.(*networking.VirtualService), func(field, name string) {
-		full := normalise.GatewayName(name, r.namespace(), r.mesh.domain)
-		if full == meshGateway {
+		full := contract.GatewayName(name, r.namespace())
+		if full == contract.MeshGateway {
 			return
 		}
 		ns, rest, _ := strings.Cut(full, "/")

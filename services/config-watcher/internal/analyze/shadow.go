@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
@@ -23,7 +24,7 @@ func bindings(o *object.Object, vs *networking.VirtualService, domain string) []
 	}
 	var out []binding
 	known := map[binding]bool{}
-	for _, gateway := range gatewaysOf(vs, o.Key.Namespace, domain) {
+	for _, gateway := range gatewaysOf(vs, o.Key.Namespace) {
 		for _, host := range vs.GetHosts() {
 			if len(out) == mostBindings {
 				return out
@@ -101,7 +102,7 @@ func (r *reader) shadowedBy(b binding, vs *networking.VirtualService, older []*o
 		}
 	}
 	who := "sidecars take the oldest VirtualService for a host"
-	if b.gateway != meshGateway {
+	if b.gateway != contract.MeshGateway {
 		who = "at gateway " + b.gateway + " one route of a host can match everything, the oldest"
 	}
 	remedy := "join the routes in one VirtualService, or take the host out of one of them"
@@ -145,7 +146,7 @@ func (c claim) coveredBy(older []claim, gateway string) bool {
 		switch {
 		case !o.reaches(c):
 			return false
-		case c.protocol == "http" && gateway == meshGateway:
+		case c.protocol == "http" && gateway == contract.MeshGateway:
 			return true
 		case c.protocol == "http":
 			return o.everything && c.everything
@@ -189,7 +190,7 @@ func (r *reader) claims(o *object.Object, gateway string) []claim {
 			return
 		}
 		c := claim{route: route, protocol: protocol, everything: everything, names: names, port: m.GetPort()}
-		if gateway == meshGateway {
+		if gateway == contract.MeshGateway {
 			c.labels, c.namespace = m.GetSourceLabels(), m.GetSourceNamespace()
 		}
 		out = append(out, c)
@@ -243,14 +244,14 @@ func (r *reader) applies(o *object.Object, vs *networking.VirtualService, m sour
 	names := m.GetGateways()
 	if len(names) == 0 {
 		names = vs.GetGateways()
-		if gateway != meshGateway && (len(m.GetSourceLabels()) > 0 || m.GetSourceNamespace() != "") && slices.Contains(names, meshGateway) {
+		if gateway != contract.MeshGateway && (len(m.GetSourceLabels()) > 0 || m.GetSourceNamespace() != "") && slices.Contains(names, contract.MeshGateway) {
 			return false
 		}
 	}
 	if len(names) == 0 {
-		return gateway == meshGateway
+		return gateway == contract.MeshGateway
 	}
-	return slices.ContainsFunc(names, func(name string) bool { return normalise.GatewayName(name, o.Key.Namespace, r.mesh.domain) == gateway })
+	return slices.ContainsFunc(names, func(name string) bool { return contract.GatewayName(name, o.Key.Namespace) == gateway })
 }
 
 // matchesEverything tells whether no request of a port and source gets past a match.

@@ -81,14 +81,6 @@ func (m *Mesh) buildServices(h hostKey) []*configv1.Service {
 	return out
 }
 
-// audienceName is the name of a resource of a service: what it has in common with other audiences, and the audience.
-func audienceName(name, audience string) string {
-	if audience == "" {
-		return name
-	}
-	return name + "/" + audience
-}
-
 // sameAudience reports whether two Services of one hostname and namespace are one.
 func sameAudience(a *configv1.Service) func(*configv1.Service) bool {
 	return func(b *configv1.Service) bool { return a.Audience == b.Audience }

@@ -13,6 +13,7 @@ import (
 
 	"fairlead.dev/pkg/testkit/protorand"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/resource"
 	"fairlead.dev/services/config-watcher/internal/validate"
@@ -120,7 +121,7 @@ func TestAudiences(t *testing.T) {
 			if svc := s.held[k].GetService(); svc != nil {
 				out = append(out, fmt.Sprintf("%s to %v:", k.Name, svc.ExportedTo))
 				for _, p := range svc.Ports {
-					out = append(out, fmt.Sprint(p.Number, "=", s.endpoints(k.Namespace, audienceName(fmt.Sprintf("%s:%d/Kubernetes", host, p.Number), svc.Audience))))
+					out = append(out, fmt.Sprint(p.Number, "=", s.endpoints(k.Namespace, contract.EndpointSetName(&configv1.EndpointSet{Hostname: host, Port: p.Number, Cluster: "Kubernetes", Audience: svc.Audience}))))
 				}
 			}
 		}

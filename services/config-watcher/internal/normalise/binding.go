@@ -4,10 +4,9 @@ import (
 	"slices"
 
 	networking "istio.io/api/networking/v1alpha3"
-)
 
-// meshGateway is the reserved gateway name that stands for all sidecars.
-const meshGateway = "mesh"
+	"fairlead.dev/proto/fairlead/contract"
+)
 
 // bindMatches makes the gateways of a VirtualService, whose names are resolved, list all that its matches name. A match may name gateways that
 // the object does not: they override the object's for that match. The matches that name none are bound to the object's own by name then.
@@ -77,8 +76,8 @@ func bound(own []string, m sourced) []string {
 	if len(m.GetGateways()) > 0 {
 		return m.GetGateways()
 	}
-	if (len(m.GetSourceLabels()) > 0 || m.GetSourceNamespace() != "") && slices.Contains(own, meshGateway) {
-		return []string{meshGateway}
+	if (len(m.GetSourceLabels()) > 0 || m.GetSourceNamespace() != "") && slices.Contains(own, contract.MeshGateway) {
+		return []string{contract.MeshGateway}
 	}
 	return slices.Clone(own)
 }

@@ -8,6 +8,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/resource"
 	"fairlead.dev/services/config-watcher/internal/validate"
@@ -116,7 +117,7 @@ func (m *Mesh) virtualService(o *object.Object, s *networking.VirtualService) *n
 	out := proto.Clone(s).(*networking.VirtualService)
 	resolveNames(out, o.Key.Namespace, m.cfg.Domain)
 	if len(out.Gateways) == 0 {
-		out.Gateways = []string{meshGateway}
+		out.Gateways = []string{contract.MeshGateway}
 	}
 	var routes []*networking.HTTPRoute
 	for _, r := range out.Http {
@@ -175,7 +176,7 @@ func resolveNames(vs *networking.VirtualService, ns, domain string) {
 	}
 	gateways := func(list []string) {
 		for i, g := range list {
-			list[i] = GatewayName(g, ns, domain)
+			list[i] = contract.GatewayName(g, ns)
 		}
 	}
 	destination := func(d *networking.Destination) {

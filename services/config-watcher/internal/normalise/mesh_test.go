@@ -348,11 +348,6 @@ func TestNames(t *testing.T) {
 			t.Errorf("Host(%q) = %q, want %q", in, got, want)
 		}
 	}
-	for in, want := range map[string]string{"mesh": "mesh", "g": "ns/g", "./g": "ns/g", "x/g": "x/g", "g.x": "x/g", "g.x.svc.cluster.local": "x/g"} {
-		if got := GatewayName(in, "ns", "d"); got != want {
-			t.Errorf("GatewayName(%q) = %q, want %q", in, got, want)
-		}
-	}
 	for in, want := range map[string]string{"": "[*]", ".": "[ns]", "*": "[*]", "~": "[~]", "b,a,.": "[a b ns]"} {
 		var list []string
 		if in != "" {

@@ -31,28 +31,6 @@ func entryHost(name string) string {
 	return Host(name, "", "")
 }
 
-// GatewayName resolves a gateway's name in a VirtualService of the namespace to "<namespace>/<name>", or "mesh".
-func GatewayName(name, namespace, domain string) string {
-	if name == meshGateway {
-		return name
-	}
-	if ns, rest, ok := strings.Cut(name, "/"); ok {
-		if ns == "." {
-			ns = namespace
-		}
-		return ns + "/" + rest
-	}
-	if !strings.Contains(name, ".") {
-		return namespace + "/" + name
-	}
-	// The old dotted form: name.namespace.svc.<domain>, or shortened from the right.
-	parts := strings.Split(strings.TrimSuffix(name, "."), ".")
-	if len(parts) >= 2 && (len(parts) == 2 || parts[2] == "svc") {
-		return parts[1] + "/" + parts[0]
-	}
-	return namespace + "/" + name
-}
-
 // nobody is the visibility of what is exported to no namespace: it equals no namespace's name.
 const nobody = "~"
 

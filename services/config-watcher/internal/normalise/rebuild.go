@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/resource"
 )
@@ -114,13 +115,13 @@ func (m *Mesh) rebuildServices(d *Delta, hosts set[hostKey]) {
 }
 
 func serviceKey(s *configv1.Service) resource.Key {
-	return resource.Key{Kind: resource.KindService, Namespace: s.Namespace, Name: audienceName(s.Hostname, s.Audience)}
+	return resource.Key{Kind: resource.KindService, Namespace: s.Namespace, Name: contract.ServiceName(s)}
 }
 
 func (m *Mesh) rebuildEndpoints(d *Delta, h hostKey) {
 	var keys []resource.Key
 	for _, es := range m.endpointSets(h) {
-		k := resource.Key{Kind: resource.KindEndpointSet, Namespace: h.namespace, Name: audienceName(fmt.Sprintf("%s:%d/%s", es.Hostname, es.Port, es.Cluster), es.Audience)}
+		k := resource.Key{Kind: resource.KindEndpointSet, Namespace: h.namespace, Name: contract.EndpointSetName(es)}
 		keys = append(keys, k)
 		m.emit(d, k, es)
 	}

@@ -8,6 +8,7 @@ import (
 
 	networking "istio.io/api/networking/v1alpha3"
 
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
@@ -24,7 +25,7 @@ const (
 // (https://istio.io/latest/docs/reference/config/networking/virtual-service/).
 func checkVirtualService(c *checker, _ *object.Object, vs *networking.VirtualService) {
 	isDelegate := len(vs.Hosts) == 0
-	mesh := len(vs.Gateways) == 0 || contains(vs.Gateways, "mesh")
+	mesh := len(vs.Gateways) == 0 || contains(vs.Gateways, contract.MeshGateway)
 	c.gatewayRefs("spec.gateways", vs.Gateways)
 	if isDelegate {
 		if len(vs.Gateways) > 0 {
@@ -175,7 +176,7 @@ func (c *checker) gatewayRefs(path string, list []string) {
 		at := index(path, i)
 		ns, name, ok := strings.Cut(s, "/")
 		switch {
-		case s == "mesh":
+		case s == contract.MeshGateway:
 		case short:
 			// Istio's webhook looks no further than to the first name without a namespace.
 			if ok && (!dnsLabel(ns) || !dnsLabel(name)) || !ok && nameProblem(s) != "" {

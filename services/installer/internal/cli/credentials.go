@@ -18,6 +18,7 @@ import (
 	"fairlead.dev/pkg/fileio"
 	"fairlead.dev/pkg/svid"
 	"fairlead.dev/pkg/tlsconf"
+	"fairlead.dev/proto/fairlead/contract"
 
 	"fairlead.dev/services/installer/internal/local/plan"
 	"fairlead.dev/services/installer/internal/local/rundir"
@@ -89,7 +90,7 @@ func writeCredentials(ctx context.Context, s *rundir.State, namespace, account, 
 	if err != nil {
 		return err
 	}
-	token, err := issuer.Issue(tokens.Subject{Namespace: namespace, Account: account, Audience: plan.TokenAudience}, time.Now(), ttl)
+	token, err := issuer.Issue(tokens.Subject{Namespace: namespace, Account: account, Audience: contract.TokenAudience}, time.Now(), ttl)
 	if err != nil {
 		return err
 	}
@@ -110,7 +111,7 @@ func writeCredentials(ctx context.Context, s *rundir.State, namespace, account, 
 
 // certificate gets a certificate for id from the mesh's ca, with the token in tokenFile.
 func certificate(ctx context.Context, s *rundir.State, id spiffeid.ID, tokenFile string) (*tlsconf.Material, error) {
-	ca, err := auth.WorkloadID(id.TrustDomain(), plan.SystemNamespace, "ca")
+	ca, err := auth.WorkloadID(id.TrustDomain(), contract.SystemNamespace, contract.CAAccount)
 	if err != nil {
 		return nil, err
 	}
@@ -122,7 +123,7 @@ func certificate(ctx context.Context, s *rundir.State, id spiffeid.ID, tokenFile
 	}
 	var log strings.Builder
 	manager, err := svid.New(svid.Config{
-		CAAddress: address, CAIDs: []spiffeid.ID{ca}, TokenFile: tokenFile, RootFile: s.RootCertFile, TrustDomain: id.TrustDomain(), Identity: id,
+		CAAddress: address, CAIDs: []spiffeid.ID{ca}, TokenFile: tokenFile, RootFile: s.RootCertFile, TrustDomain: id.TrustDomain(), Identity: id, TTL: contract.CertificateTTL,
 		Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn})), Registerer: prometheus.NewRegistry(),
 	})
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 	"fairlead.dev/pkg/rpc"
 	"fairlead.dev/pkg/tlsconf"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
 )
 
 // Config says where config-watcher is, and how it and the caller authenticate.
@@ -50,7 +51,7 @@ func Dial(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("trust domain %q: %w", cfg.TrustDomain, err)
 	}
-	id, err := spiffeid.FromSegments(td, "ns", "istio-system", "sa", "config-watcher")
+	id, err := spiffeid.FromSegments(td, "ns", contract.SystemNamespace, "sa", contract.ConfigWatcherAccount)
 	if err != nil {
 		return nil, fmt.Errorf("identity of config-watcher: %w", err)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"fairlead.dev/pkg/fileio"
 	"fairlead.dev/pkg/svid"
+	"fairlead.dev/proto/fairlead/contract"
 
 	"fairlead.dev/services/installer/internal/local/plan"
 	"fairlead.dev/services/installer/internal/local/ports"
@@ -67,14 +68,14 @@ func (n *Node) prepare() (*tokens.Files, error) {
 // subjects returns, for each token file, the service account that its token is for.
 func (n *Node) subjects() map[string]tokens.Subject {
 	files := map[string]tokens.Subject{
-		n.cfg.Layout.AdminToken(): {Namespace: plan.SystemNamespace, Account: plan.AdminAccount, Audience: plan.AdminAudience},
+		n.cfg.Layout.AdminToken(): {Namespace: contract.SystemNamespace, Account: contract.AdminAccount, Audience: contract.AdminAudience},
 	}
 	for _, s := range n.cfg.Plan.Services {
-		files[s.TokenFile] = tokens.Subject{Namespace: plan.SystemNamespace, Account: s.Account, Audience: plan.TokenAudience}
+		files[s.TokenFile] = tokens.Subject{Namespace: contract.SystemNamespace, Account: s.Account, Audience: contract.TokenAudience}
 	}
 	for _, p := range n.cfg.Plan.Pods {
 		if p.Agent != nil {
-			files[p.Agent.TokenFile] = tokens.Subject{Namespace: p.Namespace, Account: p.ServiceAccount, Pod: p.Name, Audience: plan.TokenAudience}
+			files[p.Agent.TokenFile] = tokens.Subject{Namespace: p.Namespace, Account: p.ServiceAccount, Pod: p.Name, Audience: contract.TokenAudience}
 		}
 	}
 	return files

@@ -12,6 +12,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
 
 	"fairlead.dev/pkg/tlsconf"
 
@@ -123,7 +124,7 @@ func (n *Node) pollCertificates(ctx context.Context) {
 
 // serviceExpiry returns the end of the certificate that a service shows in a TLS handshake.
 func (n *Node) serviceExpiry(ctx context.Context, s *plan.Service) (time.Time, error) {
-	id, err := spiffeid.FromString(fmt.Sprintf("spiffe://%s/ns/%s/sa/%s", n.cfg.Plan.TrustDomain, plan.SystemNamespace, s.Account))
+	id, err := spiffeid.FromString(fmt.Sprintf("spiffe://%s/ns/%s/sa/%s", n.cfg.Plan.TrustDomain, contract.SystemNamespace, s.Account))
 	if err != nil {
 		return time.Time{}, err
 	}

@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"fairlead.dev/pkg/version"
+	"fairlead.dev/proto/fairlead/contract"
 
 	"fairlead.dev/services/installer/internal/local/plan"
 	"fairlead.dev/services/installer/internal/local/rundir"
@@ -58,7 +59,7 @@ func (n *Node) state() *rundir.State {
 	for _, svc := range p.Services {
 		s.Services = append(s.Services, rundir.Service{
 			Process: proc(svc.Process), Program: svc.Program, GRPCAddress: svc.GRPC.String(), OpsAddress: svc.Ops.String(),
-			Identity: identity(plan.SystemNamespace, svc.Account),
+			Identity: identity(contract.SystemNamespace, svc.Account),
 		})
 	}
 	for _, pod := range p.Pods {

@@ -3,21 +3,14 @@
 package main
 
 import (
-	"context"
 	"os"
-	"runtime/debug"
 
-	"fairlead.dev/pkg/process"
+	"fairlead.dev/pkg/footprint"
+	"fairlead.dev/pkg/service"
 	"fairlead.dev/services/node-agent/internal/command"
 )
 
 func main() {
-	// There is one agent per workload: memory matters more than the little CPU
-	// the collector takes. GOGC in the environment wins.
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(50)
-	}
-	process.Main("node-agent", func(ctx context.Context) error {
-		return command.Root(os.Stdout, os.Stderr).ExecuteContext(ctx)
-	})
+	footprint.CollectOften() // there is one agent per workload
+	service.Main(command.Root(os.Stdout, os.Stderr))
 }

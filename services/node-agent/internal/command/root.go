@@ -12,28 +12,23 @@ import (
 	"golang.org/x/sys/unix"
 
 	"fairlead.dev/pkg/process"
+	"fairlead.dev/pkg/service"
 	"fairlead.dev/pkg/telemetry"
 	"fairlead.dev/pkg/version"
-	"fairlead.dev/services/node-agent/internal/agent"
+	"fairlead.dev/services/node-agent/internal/app"
 	"fairlead.dev/services/node-agent/internal/config"
 )
 
 // Root makes the command tree, writing to the given streams.
 func Root(stdout, stderr io.Writer) *cobra.Command {
-	root := &cobra.Command{
-		Use:           "node-agent",
-		Short:         "Identity, configuration and life cycle of a workload's Envoy",
-		Version:       version.Info().String(),
-		SilenceUsage:  true,
-		SilenceErrors: true,
-		Args:          usage(cobra.NoArgs),
-		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
+	root := service.Root(&cobra.Command{
+		Use:   "node-agent",
+		Short: "Identity, configuration and life cycle of a workload's Envoy",
+		Args:  usage(cobra.NoArgs),
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	})
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
-		return process.WithExitCode(err, process.ExitUsage)
-	})
 	root.AddCommand(proxy(stdout, stderr), initialise(stderr), request(), wait(), versionCommand())
 	return root
 }
@@ -57,7 +52,7 @@ func proxy(stdout, stderr io.Writer) *cobra.Command {
 			if err != nil {
 				return process.WithExitCode(fmt.Errorf("--log-level: %w", err), process.ExitUsage)
 			}
-			return agent.Run(cmd.Context(), c, log, agent.Output{Stdout: stdout, Stderr: stderr})
+			return app.Run(cmd.Context(), c, log, app.Output{Stdout: stdout, Stderr: stderr})
 		},
 	}
 	flags.Register(cmd.Flags())

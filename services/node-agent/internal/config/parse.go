@@ -16,6 +16,8 @@ import (
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+
+	"fairlead.dev/proto/fairlead/contract"
 )
 
 const (
@@ -29,13 +31,11 @@ const (
 	defaultEnvoyBinary  = "/usr/local/bin/envoy"
 	defaultDiscovery    = "xds-server.istio-system.svc:15012"
 	defaultCA           = "ca.istio-system.svc:15012"
-	systemNamespace     = "istio-system"
 
 	defaultFileFlush        = time.Second
 	defaultEnvoyDrain       = 45 * time.Second
 	defaultTerminationDrain = 5 * time.Second
 	defaultMinimumDrain     = 5 * time.Second
-	defaultSecretTTL        = 24 * time.Hour
 )
 
 // Host is the machine that Parse reads from; ThisHost in production.
@@ -101,13 +101,13 @@ func Parse(role string, f Flags, h Host) (*Config, error) {
 	for a := range strings.SplitSeq(c.CAAddress, ",") {
 		errs = append(errs, checkHostPort("CA address", a))
 	}
-	c.DiscoveryIDs, err = ids("--discovery-id", f.DiscoveryID, c.TrustDomain, "xds-server")
+	c.DiscoveryIDs, err = ids("--discovery-id", f.DiscoveryID, c.TrustDomain, contract.XDSServerAccount)
 	errs = append(errs, err)
-	c.CAIDs, err = ids("--ca-id", f.CAID, c.TrustDomain, "ca")
+	c.CAIDs, err = ids("--ca-id", f.CAID, c.TrustDomain, contract.CAAccount)
 	errs = append(errs, err)
 	c.TokenFile, c.RootCertFile = f.TokenFile, f.RootCertFile
 	c.CacheCertificate = f.Cache
-	c.SecretTTL = env.duration("SECRET_TTL", defaultSecretTTL)
+	c.SecretTTL = env.duration("SECRET_TTL", contract.CertificateTTL)
 
 	c.StateDir = cmp.Or(f.StateDir, pc.GetConfigPath(), defaultStateDir)
 	errs = append(errs, c.parseProxyless(env))
@@ -262,7 +262,7 @@ func ids(flag string, given []string, td spiffeid.TrustDomain, account string) (
 		if td.IsZero() {
 			return nil, nil
 		}
-		id, err := spiffeid.FromSegments(td, "ns", systemNamespace, "sa", account)
+		id, err := spiffeid.FromSegments(td, "ns", contract.SystemNamespace, "sa", account)
 		return []spiffeid.ID{id}, err
 	}
 	var out []spiffeid.ID

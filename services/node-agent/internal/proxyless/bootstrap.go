@@ -12,6 +12,8 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/protobuf/encoding/protojson"
+
+	"fairlead.dev/proto/fairlead/contract"
 )
 
 const (
@@ -23,9 +25,8 @@ const (
 	// refreshes is how often gRPC reads the files within the lifetime of a certificate.
 	refreshes      = 96
 	minimumRefresh = time.Second
-	// maximumRefresh fits a certificate of a day, the ca's default: the ca may issue shorter ones than the agent asks
-	// for.
-	maximumRefresh  = 24 * time.Hour / refreshes
+	// maximumRefresh fits the ca's default lifetime: the ca may issue shorter certificates than the agent asks for.
+	maximumRefresh  = contract.CertificateTTL / refreshes
 	certificateFile = "cert-chain.pem"
 	keyFile         = "key.pem"
 	rootFile        = "root-cert.pem"

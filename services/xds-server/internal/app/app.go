@@ -1,20 +1,17 @@
-// Package app puts xds-server together.
+// Package app puts xds-server together: its options, the one list that wires all of it, and who may call which method
+// on which port.
 package app
 
 import (
 	"context"
 	"crypto/tls"
 	"fmt"
-	"log/slog"
 	"net"
-	"net/http"
 	"time"
 
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"github.com/google/uuid"
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
-	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/anypb"
 
@@ -23,18 +20,19 @@ import (
 	"fairlead.dev/pkg/ops"
 	"fairlead.dev/pkg/process"
 	"fairlead.dev/pkg/rpc"
+	"fairlead.dev/pkg/service"
 	"fairlead.dev/pkg/svid"
 	"fairlead.dev/pkg/tlsconf"
 	"fairlead.dev/pkg/version"
 	cav1 "fairlead.dev/proto/fairlead/ca/v1"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
 	secretv1 "fairlead.dev/proto/fairlead/secret/v1"
 	"fairlead.dev/services/xds-server/internal/balance"
 	"fairlead.dev/services/xds-server/internal/certificate"
 	"fairlead.dev/services/xds-server/internal/configsource"
 	"fairlead.dev/services/xds-server/internal/credential"
 	"fairlead.dev/services/xds-server/internal/debug"
-	"fairlead.dev/services/xds-server/internal/options"
 	"fairlead.dev/services/xds-server/internal/plan"
 	"fairlead.dev/services/xds-server/internal/report"
 	"fairlead.dev/services/xds-server/internal/serve"
@@ -43,38 +41,29 @@ import (
 )
 
 const (
-	// adsMethods is the service on the ADS ports; the secure one has that of package balance too.
+	// adsMethods are served on both ADS ports; the secure port serves those of packages balance and certificate, too.
 	adsMethods = "/envoy.service.discovery.v3.AggregatedDiscoveryService/*"
-	// proxyAudience is what Istio's agents ask their tokens for, adminAudience what operators' tools do.
-	proxyAudience = "istio-ca"
-	adminAudience = "fairlead"
-	// maxUpstreamBytes bounds one chunk of a revision: 1 MiB, or one resource.
-	maxUpstreamBytes = 64 << 20
+	// maxRevisionBytes bounds one chunk of a revision: 1 MiB, or one resource.
+	maxRevisionBytes = 64 << 20
 	// maxRequestBytes bounds one request of a proxy: names and versions of all it holds.
 	maxRequestBytes = 16 << 20
 )
 
-// Deps are what the process gives.
-type Deps struct {
-	Log      *slog.Logger
-	Registry *prometheus.Registry
-	Tracer   trace.TracerProvider
-}
-
-// Server is one xds-server. SecureListener and the others are open once New has returned, so that their addresses are known.
+// Server is an opened xds-server: its ports are bound.
 type Server struct {
-	SecureListener, PlaintextListener, OpsListener net.Listener
-
-	cfg   *options.Config
-	deps  Deps
-	tasks []process.Task
+	*service.Process
+	cfg *config
 }
 
-// New wires everything and opens the ports; Run starts it.
-func New(ctx context.Context, cfg *options.Config, deps Deps) (*Server, error) {
-	s := &Server{cfg: cfg, deps: deps}
+// Open wires everything and binds the ports. Run must follow.
+func Open(ctx context.Context, o *Options, deps service.Deps) (*Server, error) {
+	cfg, err := o.check()
+	if err != nil {
+		return nil, process.WithExitCode(err, process.ExitUsage)
+	}
+	s := &Server{Process: service.New(cfg.Options.Options, deps), cfg: cfg}
 	if err := s.wire(ctx); err != nil {
-		s.closeListeners()
+		s.Close()
 		return nil, err
 	}
 	return s, nil
@@ -82,51 +71,51 @@ func New(ctx context.Context, cfg *options.Config, deps Deps) (*Server, error) {
 
 // wire makes the parts and the tasks that run them.
 func (s *Server) wire(ctx context.Context) error {
-	cfg, deps := s.cfg, s.deps
+	cfg := s.cfg
 
 	// Identity: the own certificate, for the ADS port and for config-watcher.
-	identity, err := svid.New(svid.Config{
-		CAAddress: cfg.CAAddress, CAIDs: []spiffeid.ID{cfg.CA}, TokenFile: cfg.CATokenFile, RootFile: cfg.RootCertFile, TrustDomain: cfg.Domain,
-		Identity: cfg.Own, CacheDir: cfg.StateDir, Log: deps.Log, Registerer: deps.Registry,
+	identity, err := s.Identity(svid.Config{
+		CAAddress: cfg.CAAddress, CAIDs: []spiffeid.ID{cfg.ca}, TokenFile: cfg.CATokenFile, RootFile: cfg.RootCertFile,
+		Identity: cfg.own, TTL: contract.CertificateTTL, CacheDir: cfg.StateDir,
 	})
 	if err != nil {
 		return fmt.Errorf("identity: %w", err)
 	}
 
 	// config-watcher: the mesh and credentials from it, the proxies' state to it.
-	conn, err := rpc.Dial(rpc.ClientConfig{
-		Target: cfg.ConfigWatcherAddress, TLS: tlsconf.Client(identity, cfg.ConfigWatcher), MaxRecvBytes: maxUpstreamBytes,
-		Registerer: deps.Registry, TracerProvider: deps.Tracer,
+	conn, err := s.Dial("config-watcher-address", rpc.ClientConfig{
+		Target: cfg.ConfigWatcherAddress, TLS: tlsconf.Client(identity, cfg.configWatcher), MaxRecvBytes: maxRevisionBytes,
 	})
 	if err != nil {
-		return fmt.Errorf("--config-watcher-address: %w", err)
+		return err
 	}
 
 	self := &configv1.Subscriber{Instance: cfg.Instance + "/" + uuid.NewString()[:8], Version: version.Version}
 
-	// The engine: state of the mesh in, bytes per class out. What resources are made from decides which credentials are asked for.
+	// The engine: snapshots of the mesh in, bytes per class out. It subscribes to the credentials that resources refer
+	// to.
 	var engine *plan.Engine
 	credentials, err := credential.NewClient(credential.Config{
-		Watcher: secretv1.NewSecretServiceClient(conn), Instance: self.GetInstance(), Log: deps.Log, Registerer: deps.Registry,
+		Watcher: secretv1.NewSecretServiceClient(conn), Instance: self.GetInstance(), Log: s.Log, Registerer: s.Registry,
 		Apply: func(set *credential.Set, changed []credential.Ref) { engine.ApplyCredentials(set, changed) },
 	})
 	if err != nil {
 		return err
 	}
 	engine, err = plan.NewEngine(plan.Config{
-		Translators: translate.All(), Store: store.New(), Log: deps.Log, Registerer: deps.Registry, Credentials: credentials,
+		Translators: translate.All(), Store: store.New(), Log: s.Log, Registerer: s.Registry, Credentials: credentials,
 		Ahead: []string{resource.ClusterType, resource.EndpointType, resource.ListenerType, resource.VirtualHostType},
 	})
 	if err != nil {
 		return err
 	}
-	debuggers := make([]string, 0, len(cfg.Debuggers))
-	for _, id := range cfg.Debuggers {
+	debuggers := make([]string, 0, len(cfg.debuggers))
+	for _, id := range cfg.debuggers {
 		debuggers = append(debuggers, id.String())
 	}
 	var istio *debug.Istio
 	ads, err := serve.New(serve.Config{
-		Engine: engine, Log: deps.Log, Registerer: deps.Registry, TracerProvider: deps.Tracer, Instance: cfg.Instance,
+		Engine: engine, Log: s.Log, Registerer: s.Registry, TracerProvider: s.Tracer, Instance: cfg.Instance,
 		MaxConnectionAge: cfg.MaxConnectionAge, MaxOnDemandHosts: cfg.MaxOnDemandHosts,
 		MaxUnsentBytes: cfg.MaxUnsentMiB << 20, MaxResponseBytes: cfg.MaxResponseMiB << 20,
 		MinStreams: cfg.MinIdentityStreams, MaxAddressStreams: cfg.MaxAddressStreams, MaxNamesBytes: cfg.MaxNamesMiB << 20,
@@ -151,63 +140,50 @@ func (s *Server) wire(ctx context.Context) error {
 	// Following the mesh.
 	config := configv1.NewConfigServiceClient(conn)
 	mesh, err := configsource.New(configsource.Config{Watcher: config, Subscriber: self, Apply: ads.Apply, Busy: ads.MostSettled, Bans: ads.EnforceBans,
-		Log: deps.Log, Registerer: deps.Registry})
+		Log: s.Log, Registerer: s.Registry})
 	if err != nil {
 		return err
 	}
-	reporter, err := report.New(report.Config{Sink: config, Fleet: ads, Subscriber: self, Log: deps.Log})
+	reporter, err := report.New(report.Config{Sink: config, Fleet: ads, Subscriber: self, Log: s.Log})
 	if err != nil {
 		return err
 	}
 
 	// The other replicas: how many proxies each has, and who has too many.
 	balancer, err := balance.New(balance.Config{
-		Fleet: ads, Instance: self.GetInstance(), Peers: cfg.Peers, TLS: tlsconf.Client(identity, cfg.Own), Period: cfg.RebalancePeriod,
-		Log: deps.Log, Registerer: deps.Registry,
+		Fleet: ads, Instance: self.GetInstance(), Peers: cfg.Peers, TLS: tlsconf.Client(identity, cfg.own), Period: cfg.RebalancePeriod,
+		Log: s.Log, Registerer: s.Registry,
 	})
 	if err != nil {
 		return err
 	}
 
 	// Ports.
-	secure, err := s.secure(ctx, identity, ads, balancer, certificates)
-	if err != nil {
+	if err := s.secure(ctx, identity, ads, balancer, certificates); err != nil {
 		return err
 	}
-	plaintext, err := s.plaintext(ctx, ads)
-	if err != nil {
+	if err := s.plaintext(ctx, ads); err != nil {
 		return err
 	}
-	pages, err := s.ops(ctx)
-	if err != nil {
+	if err := s.ServeOps(ctx, service.Admin{ID: cfg.admin, Audience: contract.AdminAudience}); err != nil {
 		return err
 	}
-	pages.Ready("identity", identity.Check)
-	pages.Ready("configuration", mesh.Ready)
-	debug.Register(pages, ops.JSON, ads, engine)
+	s.Ops.Ready("identity", identity.Check)
+	s.Ops.Ready("configuration", mesh.Ready)
+	debug.Register(s.Ops, ops.JSON, ads, engine)
 
-	s.tasks = append(s.tasks, []process.Task{
-		{Name: "identity", Run: identity.Run},
-		{Name: "ops", Run: pages.Run},
-		{Name: "mesh", Run: identified(identity, mesh.Run)},
-		{Name: "credentials", Run: identified(identity, credentials.Run)},
-		{Name: "report", Run: identified(identity, reporter.Run)},
-		{Name: "engine", Run: engine.Run},
-		{Name: "balance", Run: identified(identity, balancer.Run)},
-		{Name: "drain", Run: ads.Run},
-		{Name: "memory", Run: footprint.NewKeeper(nil, deps.Log).Run},
-		{Name: "ads", Run: func(ctx context.Context) error { return rpc.Serve(ctx, secure, s.SecureListener, cfg.ShutdownGrace) }},
-		{Name: "connection", Run: func(ctx context.Context) error { <-ctx.Done(); return conn.Close() }},
-	}...)
-	if plaintext != nil {
-		s.tasks = append(s.tasks, process.Task{Name: "plaintext ads", Run: func(ctx context.Context) error {
-			return rpc.Serve(ctx, plaintext, s.PlaintextListener, cfg.ShutdownGrace)
-		}})
-	}
+	s.Task("mesh", identified(identity, mesh.Run))
+	s.Task("credentials", identified(identity, credentials.Run))
+	s.Task("report", identified(identity, reporter.Run))
+	s.Task("engine", engine.Run)
+	s.Task("balance", identified(identity, balancer.Run))
+	s.Task("drain", ads.Run)
+	s.Task("memory", footprint.NewKeeper(nil, s.Log).Run)
 	return nil
 }
 
-// identified runs a client of config-watcher or of the peers once the own certificate is there: a connection made without it would go on being anonymous.
+// identified runs a client of config-watcher or of the peers once there is an own certificate: a connection that was
+// made without it would stay anonymous.
 func identified(identity *svid.Manager, run func(context.Context) error) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if err := identity.WaitReady(ctx); err != nil {
@@ -217,11 +193,8 @@ func identified(identity *svid.Manager, run func(context.Context) error) func(co
 	}
 }
 
-// Run runs until ctx ends or a part fails.
-func (s *Server) Run(ctx context.Context) error { return process.Run(ctx, s.deps.Log, s.tasks...) }
-
-// connectionAge is when clients are asked to connect anew, and how long their streams have then, which end by
-// themselves within that time: no stream is cut that would not have ended.
+// connectionAge returns when clients are asked to reconnect, and how long their streams may go on then. Package serve
+// ends every stream within that time, so gRPC cuts none.
 func (s *Server) connectionAge() (age, grace time.Duration) {
 	if s.cfg.MaxConnectionAge < 0 { // streams are to live for ever
 		return -1, 0
@@ -229,117 +202,78 @@ func (s *Server) connectionAge() (age, grace time.Duration) {
 	return 0, s.cfg.MaxConnectionAge + s.cfg.MaxConnectionAge/5
 }
 
-// certificates prepares the connection to ca over which requests are forwarded, as this xds-server and with the
+// certificates prepares the forwarding of certificate requests to ca, with this xds-server's certificate and the
 // callers' tokens.
 func (s *Server) certificates(identity tlsconf.Source, ads *serve.Server) (*certificate.Forwarder, error) {
-	conn, err := rpc.Dial(rpc.ClientConfig{
-		Target: s.cfg.CAAddress, TLS: tlsconf.Client(identity, s.cfg.CA), Registerer: s.deps.Registry, TracerProvider: s.deps.Tracer,
-	})
+	conn, err := s.Dial("ca-address", rpc.ClientConfig{Target: s.cfg.CAAddress, TLS: tlsconf.Client(identity, s.cfg.ca)})
 	if err != nil {
-		return nil, fmt.Errorf("--ca-address: %w", err)
+		return nil, err
 	}
-	s.tasks = append(s.tasks, process.Task{Name: "ca connection", Run: func(ctx context.Context) error { <-ctx.Done(); return conn.Close() }})
 	return certificate.New(certificate.Config{
-		CA: cav1.NewForwardingServiceClient(conn), Banned: ads.Banned, Log: s.deps.Log, Registerer: s.deps.Registry,
+		CA: cav1.NewForwardingServiceClient(conn), Banned: ads.Banned, Log: s.Log, Registerer: s.Registry,
 	})
 }
 
-// secure opens the ADS port: a client certificate or a token, of the own trust domain. The other replicas, and nobody else, may ask for the
-// load there. Certificates are nil if requests for them are not answered.
+// secure opens the ADS port for client certificates and tokens of the own trust domain. Only the other replicas may ask
+// for the load. certificates is nil if certificate requests are not forwarded.
 func (s *Server) secure(
 	ctx context.Context, identity tlsconf.Source, ads *serve.Server, balancer *balance.Balancer, certificates *certificate.Forwarder,
-) (g *grpc.Server, err error) {
+) error {
 	authenticator, clientAuth := auth.MTLS(), tls.RequireAndVerifyClientCert
 	if s.cfg.JWKSFile != "" {
 		tokens, err := auth.NewJWT(auth.JWTConfig{
-			JWKSFile: s.cfg.JWKSFile, Issuer: s.cfg.Issuer, Audiences: []string{proxyAudience}, TrustDomain: s.cfg.Domain,
+			JWKSFile: s.cfg.JWKSFile, Issuer: s.cfg.Issuer, Audiences: []string{contract.TokenAudience}, TrustDomain: s.cfg.trustDomain,
 		})
 		if err != nil {
-			return nil, fmt.Errorf("--jwks-file: %w", err)
+			return fmt.Errorf("--jwks-file: %w", err)
 		}
 		authenticator, clientAuth = auth.FirstOf(authenticator, tokens), tls.VerifyClientCertIfGiven
 	}
-	if s.SecureListener, err = listen(ctx, "secure-address", s.cfg.SecureAddress); err != nil {
-		return nil, err
-	}
-	policy := auth.Policy{adsMethods: auth.InTrustDomain(s.cfg.Domain), balance.Methods: auth.IDs(s.cfg.Own.String())}
-	if certificates != nil {
-		policy[certificate.Method] = auth.InTrustDomain(s.cfg.Domain)
-	}
-	age, grace := s.connectionAge()
-	g, err = rpc.NewServer(rpc.ServerConfig{
-		Service: "ads", Log: s.deps.Log, Registerer: s.deps.Registry, TracerProvider: s.deps.Tracer,
-		TLS: tlsconf.ServerFrom(s.cfg.MinTLS, identity, clientAuth), Authenticator: authenticator,
-		Policy:       policy,
-		MaxRecvBytes: maxRequestBytes, MaxConnectionAge: age, MaxConnectionAgeGrace: grace,
-	}, grpc.ForceServerCodecV2(serve.Codec()))
+	lis, err := s.Listen(ctx, "secure-address", s.cfg.SecureAddress)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	ads.Register(g)
+	policy := auth.Policy{adsMethods: auth.InTrustDomain(s.cfg.trustDomain), balance.Methods: auth.IDs(s.cfg.own.String())}
+	if certificates != nil {
+		policy[certificate.Method] = auth.InTrustDomain(s.cfg.trustDomain)
+	}
+	g, err := s.serveADS("ads", lis, ads, rpc.ServerConfig{
+		Service: "ads", TLS: tlsconf.ServerFrom(s.cfg.minTLS, identity, clientAuth), Authenticator: authenticator, Policy: policy,
+	})
+	if err != nil {
+		return err
+	}
 	balancer.Register(g)
 	if certificates != nil {
 		certificates.Register(g)
 	}
-	return g, nil
+	return nil
 }
 
 // plaintext opens the ADS port without TLS, if it is asked for.
-func (s *Server) plaintext(ctx context.Context, ads *serve.Server) (g *grpc.Server, err error) {
+func (s *Server) plaintext(ctx context.Context, ads *serve.Server) error {
 	if s.cfg.PlaintextAddress == "" {
-		return nil, nil //nolint:nilnil // off
+		return nil
 	}
-	s.deps.Log.Warn("a plaintext ADS port is open: whoever reaches it reads every proxy's configuration", "address", s.cfg.PlaintextAddress)
-	if s.PlaintextListener, err = listen(ctx, "plaintext-address", s.cfg.PlaintextAddress); err != nil {
-		return nil, err
+	s.Log.Warn("a plaintext ADS port is open: whoever reaches it reads every proxy's configuration", "address", s.cfg.PlaintextAddress)
+	lis, err := s.Listen(ctx, "plaintext-address", s.cfg.PlaintextAddress)
+	if err != nil {
+		return err
 	}
-	age, grace := s.connectionAge()
-	g, err = rpc.NewServer(rpc.ServerConfig{
-		Service: "plaintext-ads", Log: s.deps.Log, Registerer: s.deps.Registry, TracerProvider: s.deps.Tracer, Insecure: true,
-		Policy: auth.Policy{adsMethods: auth.Anonymous()}, MaxRecvBytes: maxRequestBytes,
-		MaxConnectionAge: age, MaxConnectionAgeGrace: grace,
-	}, grpc.ForceServerCodecV2(serve.Codec()))
+	_, err = s.serveADS("plaintext ads", lis, ads, rpc.ServerConfig{
+		Service: "plaintext-ads", Insecure: true, Policy: auth.Policy{adsMethods: auth.Anonymous()},
+	})
+	return err
+}
+
+// serveADS serves ADS on a port, with what the ADS ports have in common added to cfg.
+func (s *Server) serveADS(task string, lis net.Listener, ads *serve.Server, cfg rpc.ServerConfig) (*grpc.Server, error) {
+	cfg.MaxRecvBytes = maxRequestBytes
+	cfg.MaxConnectionAge, cfg.MaxConnectionAgeGrace = s.connectionAge()
+	g, err := s.ServeGRPC(task, lis, cfg, grpc.ForceServerCodecV2(serve.Codec()))
 	if err != nil {
 		return nil, err
 	}
 	ads.Register(g)
 	return g, nil
-}
-
-// ops opens the HTTP port.
-func (s *Server) ops(ctx context.Context) (*ops.Server, error) {
-	var authenticate func(*http.Request) error // nobody, unless there are keys to verify operators' tokens with
-	if s.cfg.AdminJWKSFile != "" {
-		tokens, err := auth.NewJWT(auth.JWTConfig{
-			JWKSFile: s.cfg.AdminJWKSFile, Issuer: s.cfg.AdminIssuer, Audiences: []string{adminAudience}, TrustDomain: s.cfg.Domain,
-		})
-		if err != nil {
-			return nil, fmt.Errorf("--admin-jwks-file: %w", err)
-		}
-		authenticate = auth.HTTP(tokens, auth.IDs(s.cfg.Admin.String()))
-	}
-	var err error
-	if s.OpsListener, err = listen(ctx, "ops-address", s.cfg.OpsAddress); err != nil {
-		return nil, err
-	}
-	return ops.New(ops.Config{
-		Listener: s.OpsListener, Log: s.deps.Log, Gatherer: s.deps.Registry,
-		Authenticate: authenticate,
-	}), nil
-}
-
-func listen(ctx context.Context, flag, address string) (net.Listener, error) {
-	lis, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
-	if err != nil {
-		return nil, fmt.Errorf("--%s: %w", flag, err)
-	}
-	return lis, nil
-}
-
-func (s *Server) closeListeners() {
-	for _, lis := range []net.Listener{s.SecureListener, s.PlaintextListener, s.OpsListener} {
-		if lis != nil {
-			_ = lis.Close() // nothing was served yet
-		}
-	}
 }

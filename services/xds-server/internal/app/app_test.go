@@ -25,9 +25,9 @@ import (
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/pkg/tlsconf"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/app"
 	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
-	"fairlead.dev/services/xds-server/internal/options"
 )
 
 const reviews = "reviews.default.svc.cluster.local"
@@ -143,7 +143,8 @@ func redirects(t *testing.T, m *discovery.DeltaDiscoveryResponse) string {
 	return ""
 }
 
-// TestWholeServer follows one change from config-watcher to an authenticated proxy and its acknowledgement back, with the real translators.
+// TestWholeServer follows one change from config-watcher to an authenticated proxy and its acknowledgement back, with
+// the real translators.
 func TestWholeServer(t *testing.T) {
 	pki := testkit.PKI(t)
 	watcher := startWatcher(t, pki, append(bookMesh(), redirect("/one"))...)
@@ -232,7 +233,7 @@ func TestNotReadyBeforeTheFirstRevision(t *testing.T) {
 func TestWhoMayConnect(t *testing.T) {
 	pki, issuer := testkit.PKI(t), testkit.NewIssuer(t)
 	watcher := startWatcher(t, pki, bookMesh()...)
-	withTokens := startServer(t, pki, watcher.address, noop.NewTracerProvider(), func(o *options.Options) {
+	withTokens := startServer(t, pki, watcher.address, noop.NewTracerProvider(), func(o *app.Options) {
 		o.JWKSFile, o.Issuer = issuer.JWKSFile, issuer.Name
 	})
 	withoutTokens := startServer(t, pki, watcher.address, noop.NewTracerProvider())
@@ -278,7 +279,7 @@ func TestWhoMayConnect(t *testing.T) {
 func TestDebugPages(t *testing.T) {
 	pki, issuer := testkit.PKI(t), testkit.NewIssuer(t)
 	watcher := startWatcher(t, pki, bookMesh()...)
-	server := startServer(t, pki, watcher.address, noop.NewTracerProvider(), func(o *options.Options) {
+	server := startServer(t, pki, watcher.address, noop.NewTracerProvider(), func(o *app.Options) {
 		o.AdminJWKSFile, o.AdminIssuer = issuer.JWKSFile, issuer.Name
 	})
 	server.ready(t)
@@ -320,7 +321,8 @@ func TestDebugPages(t *testing.T) {
 	}
 }
 
-// sidecar gives productpage listeners on loopback addresses instead of captured traffic: an egress proxy port and nothing inbound.
+// sidecar gives productpage listeners on loopback addresses instead of captured traffic: an egress proxy port and
+// nothing inbound.
 func sidecar(t *testing.T) *configv1.Resource {
 	t.Helper()
 	address := testkit.FreeAddress(t)

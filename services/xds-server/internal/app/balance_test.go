@@ -20,15 +20,16 @@ import (
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/pkg/tlsconf"
 	xdsv1 "fairlead.dev/proto/fairlead/xds/v1"
+	"fairlead.dev/services/xds-server/internal/app"
 	"fairlead.dev/services/xds-server/internal/meshtest"
-	"fairlead.dev/services/xds-server/internal/options"
 )
 
-// TestOnlyReplicasAskReplicas tries every method that replicas have for each other, on every port, with every kind of caller.
+// TestOnlyReplicasAskReplicas tries every method that replicas have for each other, on every port, with every kind of
+// caller.
 func TestOnlyReplicasAskReplicas(t *testing.T) {
 	pki, issuer := testkit.PKI(t), testkit.NewIssuer(t)
 	watcher := startWatcher(t, pki, bookMesh()...)
-	server := startServer(t, pki, watcher.address, noop.NewTracerProvider(), func(o *options.Options) {
+	server := startServer(t, pki, watcher.address, noop.NewTracerProvider(), func(o *app.Options) {
 		o.JWKSFile, o.Issuer, o.PlaintextAddress = issuer.JWKSFile, issuer.Name, "127.0.0.1:0"
 	})
 	server.ready(t)
@@ -96,8 +97,8 @@ func call(t *testing.T, conn *grpc.ClientConn, method string) codes.Code {
 	return status.Code(stream.RecvMsg(&emptypb.Empty{}))
 }
 
-// Replicas that know of each other by --peers find each other over mutual TLS, whichever starts first; one without configuration does not
-// count.
+// Replicas that know of each other by --peers find each other over mutual TLS, whichever starts first; one without
+// configuration does not count.
 func TestReplicasFindEachOther(t *testing.T) {
 	pki := testkit.PKI(t)
 	watcher := startWatcher(t, pki, bookMesh()...)
@@ -107,7 +108,7 @@ func TestReplicasFindEachOther(t *testing.T) {
 		addresses = append(addresses, testkit.FreeAddress(t).String())
 	}
 	begin := func(i int, watcher string) *instance {
-		return startServer(t, pki, watcher, noop.NewTracerProvider(), func(o *options.Options) {
+		return startServer(t, pki, watcher, noop.NewTracerProvider(), func(o *app.Options) {
 			o.SecureAddress, o.Instance, o.Peers, o.RebalancePeriod = addresses[i], fmt.Sprint("xds-server-", i), addresses, time.Second
 		})
 	}

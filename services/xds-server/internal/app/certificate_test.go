@@ -20,7 +20,7 @@ import (
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/pkg/tlsconf"
 	cav1 "fairlead.dev/proto/fairlead/ca/v1"
-	"fairlead.dev/services/xds-server/internal/options"
+	"fairlead.dev/services/xds-server/internal/app"
 )
 
 // caFake tells in a certificate's place by whom which token was forwarded for whom.
@@ -58,15 +58,15 @@ func startCA(t *testing.T, pki *testkit.CA) string {
 func TestCertificateRequestsOnTheADSPort(t *testing.T) {
 	pki, issuer := testkit.PKI(t), testkit.NewIssuer(t)
 	ca := startCA(t, pki)
-	serve := func(change func(*options.Options)) *instance {
-		return startServer(t, pki, "127.0.0.1:1", noop.NewTracerProvider(), func(o *options.Options) {
+	serve := func(change func(*app.Options)) *instance {
+		return startServer(t, pki, "127.0.0.1:1", noop.NewTracerProvider(), func(o *app.Options) {
 			o.JWKSFile, o.Issuer, o.CAAddress, o.PlaintextAddress = issuer.JWKSFile, issuer.Name, ca, "127.0.0.1:0"
 			change(o)
 		})
 	}
-	server := serve(func(*options.Options) {})
-	closed := serve(func(o *options.Options) { o.ForwardCertificateRequests = false })
-	away := serve(func(o *options.Options) { o.CAAddress = "127.0.0.1:1" })
+	server := serve(func(*app.Options) {})
+	closed := serve(func(o *app.Options) { o.ForwardCertificateRequests = false })
+	away := serve(func(o *app.Options) { o.CAAddress = "127.0.0.1:1" })
 	id := pki.ID("istio-system", "xds-server")
 	anonymous, certificate := tlsconf.Client(pki.RootsOnly(), id), tlsconf.Client(pki.NewSVID("default", "web"), id)
 	stranger := tlsconf.Client(testkit.PKI(t).NewSVID("default", "web"), id)
@@ -103,7 +103,7 @@ func TestCertificateRequestsOnTheADSPort(t *testing.T) {
 func TestTLS12OnTheADSPort(t *testing.T) {
 	pki := testkit.PKI(t)
 	serve := func(version string) string {
-		return startServer(t, pki, "127.0.0.1:1", noop.NewTracerProvider(), func(o *options.Options) { o.TLSMinVersion = version }).secure
+		return startServer(t, pki, "127.0.0.1:1", noop.NewTracerProvider(), func(o *app.Options) { o.TLSMinVersion = version }).secure
 	}
 	open, usual := serve("1.2"), serve("1.3")
 	for name, tc := range map[string]struct {

@@ -60,9 +60,9 @@ func (r rewritten) RoundTrip(req *http.Request) (*http.Response, error) {
 	return r.transport.RoundTrip(out)
 }
 
-// TestCredentialsOnEnvoy: gateways that are the real Envoy answer with the credential, with a replaced one without an update of the listener,
-// and with the last one when it is removed; a credential that is not there costs nothing but its own server; a gateway of another namespace
-// is not given it.
+// TestCredentialsOnEnvoy: gateways that are the real Envoy answer with the credential, with a replaced one without an
+// update of the listener, and with the last one when it is removed; a credential that is not there costs nothing but
+// its own server; a gateway of another namespace is not given it.
 func TestCredentialsOnEnvoy(t *testing.T) {
 	for _, apiType := range []core.ApiConfigSource_ApiType{core.ApiConfigSource_DELTA_GRPC, core.ApiConfigSource_GRPC} {
 		t.Run(apiType.String(), func(t *testing.T) {
@@ -121,8 +121,8 @@ func TestCredentialsOnEnvoy(t *testing.T) {
 				}
 			}
 			answers(client, "simple.example.com", chain)
-			// Nobody has waited for a credential that is missing; a state-of-the-world stream cannot say that it is, so there Envoy waits 5 s, and not the
-			// 15 s that are its default.
+			// Nobody has waited for a credential that is missing; a state-of-the-world stream cannot say that it is, so
+			// there Envoy waits 5 s, and not the 15 s that are its default.
 			for name, n := range e.Stats("init_fetch_timeout$") {
 				if n != 0 && apiType == core.ApiConfigSource_DELTA_GRPC {
 					t.Errorf("%s is %d", name, n)

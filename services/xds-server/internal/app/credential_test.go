@@ -20,9 +20,9 @@ import (
 	"fairlead.dev/pkg/tlsconf"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	secretv1 "fairlead.dev/proto/fairlead/secret/v1"
+	"fairlead.dev/services/xds-server/internal/app"
 	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
-	"fairlead.dev/services/xds-server/internal/options"
 )
 
 // gatewayWorkload is a Workload that the Gateways of these tests select.
@@ -83,7 +83,8 @@ func keyOf(s *tlsv3.Secret) string {
 	return string(s.GetTlsCertificate().GetPrivateKey().GetInlineBytes())
 }
 
-// TestCredentials follows credentials from config-watcher to the proxies that may have them, and to nobody and nothing else.
+// TestCredentials follows credentials from config-watcher to the proxies that may have them, and to nobody and nothing
+// else.
 func TestCredentials(t *testing.T) {
 	pki, issuer := testkit.PKI(t), testkit.NewIssuer(t)
 	simple := &networking.ServerTLSSettings{Mode: networking.ServerTLSSettings_SIMPLE, CredentialName: "shop-tls"}
@@ -94,7 +95,7 @@ func TestCredentials(t *testing.T) {
 		meshtest.Config(mesh.KindDestinationRule, "edge", "upstream", &networking.DestinationRule{
 			Host: reviews, TrafficPolicy: &networking.TrafficPolicy{Tls: &networking.ClientTLSSettings{Mode: networking.ClientTLSSettings_MUTUAL, CredentialName: "client"}},
 		}))...)
-	server := startServer(t, pki, watcher.address, noop.NewTracerProvider(), func(o *options.Options) {
+	server := startServer(t, pki, watcher.address, noop.NewTracerProvider(), func(o *app.Options) {
 		o.AdminJWKSFile, o.AdminIssuer, o.PlaintextAddress = issuer.JWKSFile, issuer.Name, "127.0.0.1:0"
 	})
 	server.ready(t)

@@ -12,13 +12,14 @@ import (
 
 	"fairlead.dev/pkg/testkit"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/app"
 	"fairlead.dev/services/xds-server/internal/envoytest"
 	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
-	"fairlead.dev/services/xds-server/internal/options"
 )
 
-// reportedBytes sums what one xds-server has reported to have sent to productpage; known is false before it has reported the proxy.
+// reportedBytes sums what one xds-server has reported to have sent to productpage; known is false before it has
+// reported the proxy.
 func (f *watcherFake) reportedBytes(server string, sequence uint64) (bytes uint64, known bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -45,7 +46,8 @@ func productpage(t *testing.T) *core.Node {
 	return &core.Node{Id: "sidecar~127.0.0.1~productpage.default~default.svc.cluster.local", Metadata: metadata}
 }
 
-// TestEnvoyLive runs the real Envoy through first configuration, updates with warming, removal, and a move to another replica.
+// TestEnvoyLive runs the real Envoy through first configuration, updates with warming, removal, and a move to another
+// replica.
 func TestEnvoyLive(t *testing.T) {
 	for _, apiType := range []core.ApiConfigSource_ApiType{core.ApiConfigSource_DELTA_GRPC, core.ApiConfigSource_GRPC} {
 		t.Run(apiType.String(), func(t *testing.T) {
@@ -58,8 +60,8 @@ func TestEnvoyLive(t *testing.T) {
 			listen := sidecar(t)
 			watcher := startWatcher(t, pki, append(bookMesh(), meshtest.Service("default", ratings, 9080), meshtest.Endpoints("default", ratings, 9080, "10.1.0.3"),
 				rule("reviews", reviews, time.Second), listen)...)
-			plaintext := func(name string) func(*options.Options) {
-				return func(o *options.Options) { o.PlaintextAddress, o.Instance = "127.0.0.1:0", name }
+			plaintext := func(name string) func(*app.Options) {
+				return func(o *app.Options) { o.PlaintextAddress, o.Instance = "127.0.0.1:0", name }
 			}
 			first := startServer(t, pki, watcher.address, noop.NewTracerProvider(), plaintext("first"))
 			second := startServer(t, pki, watcher.address, noop.NewTracerProvider(), plaintext("second"))

@@ -13,10 +13,10 @@ import (
 
 	"fairlead.dev/pkg/testkit"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/app"
 	"fairlead.dev/services/xds-server/internal/envoytest"
 	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
-	"fairlead.dev/services/xds-server/internal/options"
 )
 
 // luaHeader is the configuration of a filter that answers with a header.
@@ -32,8 +32,8 @@ func beforeRouter(operation, value string) string {
   patch: {operation: ` + operation + `, value: ` + value + `}`
 }
 
-// TestEnvoyFiltersOnEnvoy: a Lua filter works, one whose configuration comes by ECDS too, and follows changes; a filter that would break the
-// listener is left out and leaves the others working.
+// TestEnvoyFiltersOnEnvoy: a Lua filter works, one whose configuration comes by ECDS too, and follows changes; a filter
+// that would break the listener is left out and leaves the others working.
 func TestEnvoyFiltersOnEnvoy(t *testing.T) {
 	application := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }))
 	t.Cleanup(application.Close)
@@ -59,7 +59,7 @@ func TestEnvoyFiltersOnEnvoy(t *testing.T) {
 			}
 			inline := filter("inline", beforeRouter("INSERT_BEFORE", `{name: lua, typed_config: `+luaHeader("x-inline", "yes")+`}`))
 			watcher := startWatcher(t, pki, ingress, meshtest.PeerAuthentication("default", "off", "DISABLE"), inline, discovered("one"))
-			server := startServer(t, pki, watcher.address, noop.NewTracerProvider(), func(o *options.Options) { o.PlaintextAddress = "127.0.0.1:0" })
+			server := startServer(t, pki, watcher.address, noop.NewTracerProvider(), func(o *app.Options) { o.PlaintextAddress = "127.0.0.1:0" })
 			server.ready(t)
 			e := envoytest.Start(t, envoytest.Bootstrap(t, productpage(t), apiType, envoytest.Secrets(t, pki, "default", "default"), server.plaintext), nil)
 			e.Ready()

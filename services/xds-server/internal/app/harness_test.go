@@ -23,17 +23,18 @@ import (
 
 	"fairlead.dev/pkg/auth"
 	"fairlead.dev/pkg/rpc"
+	"fairlead.dev/pkg/service"
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/pkg/tlsconf"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	secretv1 "fairlead.dev/proto/fairlead/secret/v1"
 	"fairlead.dev/services/xds-server/internal/app"
-	"fairlead.dev/services/xds-server/internal/options"
 )
 
 const patience = testkit.Patience
 
-// watcherFake is a config-watcher with real TLS that keeps a set of resources: a new subscriber gets all of it, an old one the difference.
+// watcherFake is a config-watcher with real TLS that keeps a set of resources: a new subscriber gets all of it, an old
+// one the difference.
 type watcherFake struct {
 	configv1.UnimplementedConfigServiceServer
 	address string
@@ -208,8 +209,9 @@ type instance struct {
 	stop                   func()
 }
 
-// startServer runs a whole xds-server against a config-watcher. Its certificate is the one that it kept from before: there is no ca here.
-func startServer(t *testing.T, pki *testkit.CA, watcher string, tracer trace.TracerProvider, change ...func(*options.Options)) *instance {
+// startServer runs a whole xds-server against a config-watcher. Its certificate is the one that it kept from before:
+// there is no ca here.
+func startServer(t *testing.T, pki *testkit.CA, watcher string, tracer trace.TracerProvider, change ...func(*app.Options)) *instance {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "state")
 	own, err := pki.NewSVID("istio-system", "xds-server").Current()
@@ -218,18 +220,14 @@ func startServer(t *testing.T, pki *testkit.CA, watcher string, tracer trace.Tra
 	}
 	mkdir(t, dir)
 	testkit.WriteFile(t, filepath.Join(dir, "svid.pem"), append(append([]byte{}, own.KeyPEM...), own.CertPEM...))
-	var o options.Options
+	var o app.Options
 	o.AddFlags(pflag.NewFlagSet("xds-server", pflag.ContinueOnError)) // for the defaults
 	o.SecureAddress, o.OpsAddress, o.ConfigWatcherAddress, o.CAAddress = "127.0.0.1:0", "127.0.0.1:0", watcher, "127.0.0.1:1"
 	o.RootCertFile, o.StateDir, o.Instance, o.MaxConnectionAge = pki.WriteRoot(t.TempDir()), dir, "xds-server-0", time.Hour
 	for _, f := range change {
 		f(&o)
 	}
-	cfg, err := o.Check()
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := app.New(t.Context(), cfg, app.Deps{Log: testkit.Logger(t), Registry: prometheus.NewRegistry(), Tracer: tracer})
+	s, err := app.Open(t.Context(), &o, service.Deps{Log: testkit.Logger(t), Registry: prometheus.NewRegistry(), Tracer: tracer})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -240,9 +238,9 @@ func startServer(t *testing.T, pki *testkit.CA, watcher string, tracer trace.Tra
 			t.Errorf("run: %v", err)
 		}
 	})
-	i := &instance{secure: s.SecureListener.Addr().String(), ops: s.OpsListener.Addr().String(), stop: func() { cancel(); wg.Wait() }}
-	if s.PlaintextListener != nil {
-		i.plaintext = s.PlaintextListener.Addr().String()
+	i := &instance{secure: s.Addr("secure-address").String(), ops: s.Addr("ops-address").String(), stop: func() { cancel(); wg.Wait() }}
+	if o.PlaintextAddress != "" {
+		i.plaintext = s.Addr("plaintext-address").String()
 	}
 	t.Cleanup(i.stop)
 	return i

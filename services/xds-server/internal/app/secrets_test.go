@@ -14,7 +14,8 @@ import (
 	"fairlead.dev/pkg/testkit"
 )
 
-// secretsFake is config-watcher's half of SecretService: a set of credentials by "<namespace>/<name>". While it is held it answers nothing.
+// secretsFake is config-watcher's half of SecretService: a set of credentials by "<namespace>/<name>". While it is held
+// it answers nothing.
 type secretsFake struct {
 	secretv1.UnimplementedSecretServiceServer
 

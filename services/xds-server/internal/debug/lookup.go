@@ -9,15 +9,13 @@ import (
 	route "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/plan"
 	"fairlead.dev/services/xds-server/internal/translate/names"
 )
-
-// meshGateway is the reserved gateway name that means every sidecar.
-const meshGateway = "mesh"
 
 // lookup says of the questions that a build has asked which have no answer, and of the objects in question which do not count.
 type lookup struct {
@@ -209,7 +207,7 @@ func (l *lookup) passedOver(topics []mesh.Topic) []object {
 					add(input.Origin{Key: vs.Key, Source: vs.Source}, l.hidden(vs.ExportedTo))
 				}
 			}
-			if t.A != meshGateway {
+			if t.A != contract.MeshGateway {
 				continue
 			}
 			for _, gateway := range l.keys(mesh.KindGateway) {
@@ -220,7 +218,7 @@ func (l *lookup) passedOver(topics []mesh.Topic) []object {
 					add(input.Origin{Key: vs.Key, Source: vs.Source}, "it is bound to gateway "+gateway+" and not to mesh")
 				}
 			}
-		case t.Subject == mesh.SubjectGatewayRoutes && t.B != meshGateway:
+		case t.Subject == mesh.SubjectGatewayRoutes && t.B != contract.MeshGateway:
 			found := l.state.VirtualServices(l.client, t.B)
 			for i, vs := range found {
 				if l.host == "" || slices.Contains(vs.Spec.GetHosts(), l.host) {
@@ -346,7 +344,7 @@ func (l *lookup) narrow(origins []input.Origin, topics []mesh.Topic, vh *route.V
 		case mesh.SubjectServices:
 			return true
 		case mesh.SubjectGatewayRoutes:
-			return t.B == meshGateway
+			return t.B == contract.MeshGateway
 		}
 		return false
 	})

@@ -8,12 +8,10 @@ import (
 
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/mesh"
 )
-
-// meshGateway is the reserved gateway name that means every sidecar.
-const meshGateway = "mesh"
 
 // Reader answers for one class at one revision, during one build. It is not safe for concurrent use. What it returns is shared and must
 // not be changed.
@@ -115,7 +113,7 @@ func (r *Reader) VirtualServices(gateway string) []*mesh.VirtualService {
 // OpaqueRoutes lists those of VirtualServices("mesh") that have routes for bytes other than HTTP.
 func (r *Reader) OpaqueRoutes() []*mesh.VirtualService {
 	return derive(r, mesh.Topic{Subject: subjectOpaqueRoutes}, func(r *Reader) []*mesh.VirtualService {
-		return slices.DeleteFunc(slices.Clone(r.VirtualServices(meshGateway)), func(vs *mesh.VirtualService) bool {
+		return slices.DeleteFunc(slices.Clone(r.VirtualServices(contract.MeshGateway)), func(vs *mesh.VirtualService) bool {
 			return len(vs.Spec.GetTcp()) == 0 && len(vs.Spec.GetTls()) == 0
 		})
 	}, slices.Equal)
@@ -129,7 +127,7 @@ func (r *Reader) VirtualServicesOf(gateway, hostname string) []*mesh.VirtualServ
 }
 
 func (r *Reader) admitted(gateway string, found []*mesh.VirtualService) []*mesh.VirtualService {
-	if gateway == meshGateway {
+	if gateway == contract.MeshGateway {
 		found = r.egress().virtualServices(found)
 	}
 	return found

@@ -9,6 +9,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/mesh"
 )
@@ -136,8 +137,8 @@ func (r *Reader) addImported(rules egress, byHost map[string]*configv1.Service) 
 		return
 	}
 	ns := r.client()
-	r.record(mesh.VirtualServicesTopics(ns, meshGateway)...)
-	for _, vs := range rules.virtualServices(r.view.state.VirtualServices(ns, meshGateway)) {
+	r.record(mesh.VirtualServicesTopics(ns, contract.MeshGateway)...)
+	for _, vs := range rules.virtualServices(r.view.state.VirtualServices(ns, contract.MeshGateway)) {
 		for _, host := range mesh.Destinations(vs.Spec) {
 			if byHost[host] != nil {
 				continue

@@ -2,12 +2,12 @@ package mesh
 
 import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
 )
 
 // EndpointSetKey is the key of the endpoints of one port of a service in one cluster.
 func EndpointSetKey(svc *configv1.Service, set *configv1.EndpointSet) Key {
-	name := set.GetHostname() + ":" + number(set.GetPort()) + "/" + set.GetCluster()
-	return Key{KindEndpointSet, svc.GetNamespace(), visibilityName(name, set.GetAudience())}
+	return Key{KindEndpointSet, svc.GetNamespace(), contract.EndpointSetName(set)}
 }
 
 func (w *writer) indexEndpoints(e *entry, v *configv1.EndpointSet, add bool) {

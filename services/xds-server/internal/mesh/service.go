@@ -6,18 +6,12 @@ import (
 	"strings"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
 )
 
 // ServiceKey is the key of a service: its hostname, and its visibility (configv1.Service.audience) if it has one.
 func ServiceKey(svc *configv1.Service) Key {
-	return Key{KindService, svc.GetNamespace(), visibilityName(svc.GetHostname(), svc.GetAudience())}
-}
-
-func visibilityName(name, visibility string) string {
-	if visibility == "" {
-		return name
-	}
-	return name + "/" + visibility
+	return Key{KindService, svc.GetNamespace(), contract.ServiceName(svc)}
 }
 
 func (w *writer) indexService(_ *entry, v *configv1.Service, add bool) {

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
 )
 
 // Subject says what a Topic is about.
@@ -170,7 +171,7 @@ func hostText(host string) string {
 }
 
 func gatewayText(gateway string) string {
-	if gateway == meshGateway {
+	if gateway == contract.MeshGateway {
 		return "the mesh"
 	}
 	return "gateway " + gateway

@@ -3,17 +3,15 @@ package mesh
 import (
 	"maps"
 	"slices"
-	"strings"
 
 	networking "istio.io/api/networking/v1alpha3"
-)
 
-// meshGateway is the reserved gateway name that stands for all sidecars.
-const meshGateway = "mesh"
+	"fairlead.dev/proto/fairlead/contract"
+)
 
 func (w *writer) indexVirtualService(v *VirtualService, add bool) {
 	gateways := boundTo(v)
-	if slices.Contains(gateways, meshGateway) {
+	if slices.Contains(gateways, contract.MeshGateway) {
 		for _, host := range Destinations(v.Spec) {
 			put(w, &w.next.destinations, add, join(host, age(v.Created), v.Key.Namespace, v.Key.Name), v)
 			w.touch(SubjectDestinations, host, "")
@@ -44,13 +42,10 @@ func (w *writer) indexVirtualService(v *VirtualService, add bool) {
 func boundTo(v *VirtualService) []string {
 	gateways := []string{}
 	for _, gw := range v.Spec.GetGateways() {
-		if gw != meshGateway && !strings.Contains(gw, "/") {
-			gw = v.Key.Namespace + "/" + gw
-		}
-		gateways = append(gateways, gw)
+		gateways = append(gateways, contract.GatewayName(gw, v.Key.Namespace))
 	}
 	if len(gateways) == 0 {
-		return []string{meshGateway}
+		return []string{contract.MeshGateway}
 	}
 	slices.Sort(gateways)
 	return slices.Compact(gateways)

@@ -5,13 +5,11 @@ import (
 	"slices"
 	"strings"
 
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/mesh"
 )
-
-// meshGateway is the gateway whose VirtualServices have hosts that every sidecar may address.
-const meshGateway = "mesh"
 
 // layer keeps the actions of one key, and which of them depend on what. Its owner guards it.
 type layer struct {
@@ -120,7 +118,7 @@ func (l *layer) runList(a *action) (before []string) {
 // gone reports whether the list is of a host that no longer exists.
 func (l *layer) gone(a *action) bool {
 	state := l.view.State()
-	return a.name != "" && len(a.names) == 0 && a.failure == nil && !state.HasHost(a.name) && !state.NamesHost(meshGateway, a.name)
+	return a.name != "" && len(a.names) == 0 && a.failure == nil && !state.HasHost(a.name) && !state.NamesHost(contract.MeshGateway, a.name)
 }
 
 // runResource does a resource again and reports whether its bytes are others.

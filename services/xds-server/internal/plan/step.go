@@ -3,6 +3,7 @@ package plan
 import (
 	"slices"
 
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/xds-server/internal/mesh"
 )
 
@@ -105,7 +106,7 @@ func (t *tier) inherit() {
 func (p *typePlan) newHosts(topics mesh.Topics) []string {
 	var hosts []string
 	for t := range topics {
-		if host, ok := mesh.HostOf(meshGateway, t); ok && p.lists[host] == nil {
+		if host, ok := mesh.HostOf(contract.MeshGateway, t); ok && p.lists[host] == nil {
 			hosts = append(hosts, host)
 		}
 	}

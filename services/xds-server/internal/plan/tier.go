@@ -8,6 +8,7 @@ import (
 
 	"github.com/tidwall/btree"
 
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/mesh"
@@ -205,7 +206,7 @@ func (t *tier) list(url string) {
 	p.listing = true
 	if t.below == nil {
 		t.considerList(p, "")
-		t.own.view.State().Hosts(meshGateway, func(host string) { t.considerList(p, host) })
+		t.own.view.State().Hosts(contract.MeshGateway, func(host string) { t.considerList(p, host) })
 		return
 	}
 	t.below.list(url) // before what is listed here: it may be there already

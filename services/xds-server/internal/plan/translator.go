@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/mesh"
@@ -56,7 +57,7 @@ func List(t Translator, key *class.Key, state *mesh.Snapshot) ([]string, error) 
 		return nil, err
 	}
 	view := input.NewView(key, state)
-	state.Hosts(meshGateway, func(host string) {
+	state.Hosts(contract.MeshGateway, func(host string) {
 		names, e := listNames(t, view.Reader(), host)
 		all, err = append(all, names...), errors.Join(err, e)
 	})

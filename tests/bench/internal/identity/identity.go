@@ -15,6 +15,7 @@ import (
 
 	"fairlead.dev/pkg/svid"
 	"fairlead.dev/pkg/testkit/token"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/tests/bench/internal/machine"
 )
 
@@ -119,7 +120,7 @@ func (a *Authority) Certificate(ctx context.Context, namespace, account string) 
 		return nil, err
 	}
 	m, err := svid.New(svid.Config{
-		CAAddress: a.Address, CAIDs: []spiffeid.ID{ID(SystemNamespace, "ca")}, TokenFile: token, RootFile: a.RootFile, Identity: ID(namespace, account),
+		CAAddress: a.Address, CAIDs: []spiffeid.ID{ID(SystemNamespace, "ca")}, TokenFile: token, RootFile: a.RootFile, Identity: ID(namespace, account), TTL: contract.CertificateTTL,
 	})
 	if err != nil {
 		return nil, err

@@ -26,6 +26,7 @@ import (
 	"fairlead.dev/pkg/testkit"
 	"fairlead.dev/pkg/tlsconf"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
 
 	"fairlead.dev/services/installer/internal/objectfile"
 )
@@ -64,13 +65,13 @@ func Start(t testing.TB, cfg Config) *Server {
 	ca := testkit.PKI(t)
 	s := &Server{objects: map[string]*configv1.Object{}}
 	s.RootFile = ca.WriteRoot(t.TempDir())
-	tokens, err := auth.NewJWT(auth.JWTConfig{JWKSFile: cfg.JWKSFile, Issuer: cfg.Issuer, Audiences: []string{"fairlead"}, TrustDomain: ca.TrustDomain})
+	tokens, err := auth.NewJWT(auth.JWTConfig{JWKSFile: cfg.JWKSFile, Issuer: cfg.Issuer, Audiences: []string{contract.AdminAudience}, TrustDomain: ca.TrustDomain})
 	if err != nil {
 		t.Fatal(err)
 	}
-	admin := auth.IDs(ca.ID("istio-system", "fairlead-admin").String())
+	admin := auth.IDs(ca.ID(contract.SystemNamespace, contract.AdminAccount).String())
 	g, err := rpc.NewServer(rpc.ServerConfig{
-		Service: "test", Log: testkit.Logger(t), Registerer: prometheus.NewRegistry(), TLS: tlsconf.Server(ca.NewSVID("istio-system", "config-watcher"), tls.VerifyClientCertIfGiven),
+		Service: "test", Log: testkit.Logger(t), Registerer: prometheus.NewRegistry(), TLS: tlsconf.Server(ca.NewSVID(contract.SystemNamespace, contract.ConfigWatcherAccount), tls.VerifyClientCertIfGiven),
 		Authenticator: tokens,
 		Policy:        auth.Policy{"/fairlead.config.v1.ConfigStoreService/*": admin, "/fairlead.config.v1.FleetService/*": admin, "/fairlead.config.v1.AccessService/*": admin},
 	})

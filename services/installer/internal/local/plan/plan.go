@@ -29,9 +29,6 @@ const (
 	ProxyPort = 15080
 )
 
-// SystemNamespace is where Fairlead's own identities live.
-const SystemNamespace = "istio-system"
-
 // InstanceLabel has the Pod's name as its value, so that a generated Sidecar selects exactly one Pod.
 const InstanceLabel = "fairlead.dev/instance"
 
@@ -85,7 +82,7 @@ type Service struct {
 	Program string
 	// GRPC and Ops are the addresses it listens on.
 	GRPC, Ops netip.AddrPort
-	// Account is the service account of its identity, in SystemNamespace.
+	// Account is the service account of its identity in contract.SystemNamespace.
 	Account string
 	// TokenFile holds the token with which it asks the ca for its certificate.
 	TokenFile string

@@ -5,19 +5,12 @@ import (
 	"net/netip"
 	"strings"
 	"time"
+
+	"fairlead.dev/proto/fairlead/contract"
 )
 
 // Issuer is the `iss` of the tokens that `fairlead up` issues.
 const Issuer = "https://fairlead.local"
-
-// TokenAudience is the `aud` that Istio's CA and xDS server ask for, AdminAudience the one of Fairlead's own APIs.
-const (
-	TokenAudience = "istio-ca"
-	AdminAudience = "fairlead"
-)
-
-// AdminAccount is the service account that the CLI acts as.
-const AdminAccount = "fairlead-admin"
 
 // serviceGrace is how long a service may take to close its streams and end.
 const serviceGrace = 10 * time.Second
@@ -64,14 +57,14 @@ func (p *Plan) addServices(o Options, addrs *addresses) error {
 	}
 
 	xdsServers := xdsAddresses(addrs, o.XDSServers)
-	if err := add("ca", "ca", "ca", netip.AddrPortFrom(caAddr, SecurePort), []string{
+	if err := add("ca", "ca", contract.CAAccount, netip.AddrPortFrom(caAddr, SecurePort), []string{
 		"--grpc-address", netip.AddrPortFrom(caAddr, SecurePort).String(),
 		"--ca-dir", l.CADir(),
 		"--root-cert-out", l.RootCert(),
-		"--dns-names", SystemNamespace + "/xds-server=" + discoveryNames,
-		"--ip-addresses", SystemNamespace + "/xds-server=" + joinHosts(xdsServers),
-		"--dns-names", SystemNamespace + "/ca=" + caNames,
-		"--ip-addresses", SystemNamespace + "/ca=" + caAddr.String(),
+		"--dns-names", contract.SystemNamespace + "/" + contract.XDSServerAccount + "=" + discoveryNames,
+		"--ip-addresses", contract.SystemNamespace + "/" + contract.XDSServerAccount + "=" + joinHosts(xdsServers),
+		"--dns-names", contract.SystemNamespace + "/" + contract.CAAccount + "=" + caNames,
+		"--ip-addresses", contract.SystemNamespace + "/" + contract.CAAccount + "=" + caAddr.String(),
 	}); err != nil {
 		return err
 	}
@@ -87,13 +80,13 @@ func (p *Plan) addServices(o Options, addrs *addresses) error {
 	if o.FileGrace > 0 {
 		config = append(config, "--file-grace-period", o.FileGrace.String())
 	}
-	if err := add("config-watcher", "config-watcher", "config-watcher", watcher, client("config-watcher"), config); err != nil {
+	if err := add("config-watcher", "config-watcher", contract.ConfigWatcherAccount, watcher, client("config-watcher"), config); err != nil {
 		return err
 	}
 
 	for i, addr := range xdsServers {
 		name := fmt.Sprintf("xds-server-%d", i)
-		if err := add(name, "xds-server", "xds-server", addr, client(name), []string{
+		if err := add(name, "xds-server", contract.XDSServerAccount, addr, client(name), []string{
 			"--secure-address", addr.String(),
 			"--config-watcher-address", watcher.String(),
 			"--instance", name,

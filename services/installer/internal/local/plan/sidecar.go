@@ -10,6 +10,7 @@ import (
 	networkingv1 "istio.io/client-go/pkg/apis/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/installer/internal/local/meshfile"
 )
 
@@ -44,7 +45,7 @@ func userEndpoint(s *networkingv1.Sidecar, number uint16) (netip.AddrPort, bool)
 // defaultEgress returns the egress hosts of a generated Sidecar: those of the user's Sidecar without workloadSelector
 // in the namespace, else in the root namespace, else all.
 func defaultEgress(m *meshfile.Mesh, namespace string) []string {
-	for _, ns := range []string{namespace, SystemNamespace} {
+	for _, ns := range []string{namespace, contract.SystemNamespace} {
 		for _, s := range m.Sidecars {
 			if s.Namespace != ns || len(s.Spec.GetWorkloadSelector().GetLabels()) > 0 {
 				continue

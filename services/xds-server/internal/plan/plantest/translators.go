@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/plan"
@@ -213,7 +214,7 @@ func buildRoutes(r *input.Reader, name string) proto.Message {
 		return nil
 	}
 	rc := &route.RouteConfiguration{Name: name}
-	for _, vs := range r.VirtualServices("mesh") {
+	for _, vs := range r.VirtualServices(contract.MeshGateway) {
 		rc.VirtualHosts = append(rc.VirtualHosts, &route.VirtualHost{
 			Name: vs.Key.Namespace + "/" + vs.Key.Name, Domains: vs.Spec.GetHosts(),
 		})

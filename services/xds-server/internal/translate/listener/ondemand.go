@@ -10,11 +10,11 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/translate/names"
 	"fairlead.dev/services/xds-server/internal/translate/protocol"
 	"fairlead.dev/services/xds-server/internal/translate/reach"
-	"fairlead.dev/services/xds-server/internal/translate/route"
 	"fairlead.dev/services/xds-server/internal/translate/scope"
 )
 
@@ -55,7 +55,7 @@ func needsOwn(r *input.Reader, m member) bool {
 
 // special tells whether connections to a service port are more than bytes to its cluster.
 func special(r *input.Reader, m member) bool {
-	for _, vs := range r.VirtualServicesOf(route.MeshGateway, m.Service.GetHostname()) {
+	for _, vs := range r.VirtualServicesOf(contract.MeshGateway, m.Service.GetHostname()) {
 		if protocol.IsTLS(m.Port.GetProtocol()) && len(vs.Spec.GetTls()) > 0 || !protocol.IsTLS(m.Port.GetProtocol()) && len(vs.Spec.GetTcp()) > 0 {
 			return true
 		}
@@ -156,7 +156,7 @@ func onDemandTLS(r *input.Reader, port uint32) ([]l4chain, error) {
 		if len(vs.Spec.GetTls()) == 0 || !slices.ContainsFunc(vs.Spec.GetHosts(), func(host string) bool { return toldBySNI(r, host, port) }) {
 			continue
 		}
-		found, err := tlsRoutes(r, vs, caller{port: port, gateway: route.MeshGateway}, func(host string) []string { return []string{host} })
+		found, err := tlsRoutes(r, vs, caller{port: port, gateway: contract.MeshGateway}, func(host string) []string { return []string{host} })
 		if err != nil {
 			return nil, err
 		}

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/translate/dynamic"
@@ -48,12 +49,12 @@ func (c caller) admits(r *input.Reader, vs *mesh.VirtualService, m l4match) bool
 		return false
 	}
 	if len(m.GetGateways()) > 0 && !slices.ContainsFunc(m.GetGateways(), func(name string) bool {
-		return route.QualifiedGateway(name, vs.Key.Namespace) == c.gateway
+		return contract.GatewayName(name, vs.Key.Namespace) == c.gateway
 	}) {
 		return false
 	}
 	// Whose traffic it is can be said of sidecars only: behind a gateway everything comes from the gateway.
-	return c.gateway != route.MeshGateway || (m.GetSourceNamespace() == "" || m.GetSourceNamespace() == r.Namespace()) &&
+	return c.gateway != contract.MeshGateway || (m.GetSourceNamespace() == "" || m.GetSourceNamespace() == r.Namespace()) &&
 		(len(m.GetSourceLabels()) == 0 || mesh.Matches(m.GetSourceLabels(), r.Labels()))
 }
 
@@ -279,13 +280,13 @@ func memberTCP(r *input.Reader, m member) ([]*listenerv3.Filter, error) {
 // memberChains builds the chains of a service port for what is not HTTP. The last one takes every connection, unless bySNI says that the
 // listener is shared and SNI alone tells services apart, or TLS routes of a VirtualService leave hosts out.
 func memberChains(r *input.Reader, m member, bySNI bool) ([]l4chain, error) {
-	c := caller{port: m.Port.GetNumber(), gateway: route.MeshGateway}
+	c := caller{port: m.Port.GetNumber(), gateway: contract.MeshGateway}
 	out, err := narrowerTLS(r, m, c)
 	if err != nil {
 		return nil, err
 	}
 	narrower := len(out)
-	for _, vs := range r.VirtualServicesOf(route.MeshGateway, m.Service.GetHostname()) {
+	for _, vs := range r.VirtualServicesOf(contract.MeshGateway, m.Service.GetHostname()) {
 		var found []l4chain
 		var err error
 		if protocol.IsTLS(m.Port.GetProtocol()) {

@@ -20,6 +20,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"fairlead.dev/pkg/proxytext"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/xds-server/internal/envoytest"
 	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/translate/hcm"
@@ -57,7 +58,7 @@ func translated(t *testing.T, in *networking.HTTPRoute) (*routev3.Route, error) 
 		in.Route = []*networking.HTTPRouteDestination{weighted(1)}
 	}
 	vs := &mesh.VirtualService{Spec: &networking.VirtualService{Http: []*networking.HTTPRoute{in}}}
-	routes, err := newBuilder(r, 80, MeshGateway).virtualService(vs)
+	routes, err := newBuilder(r, 80, contract.MeshGateway).virtualService(vs)
 	if err != nil {
 		return nil, err
 	}

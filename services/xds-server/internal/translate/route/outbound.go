@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/translate/names"
 	"fairlead.dev/services/xds-server/internal/translate/protocol"
@@ -85,7 +86,7 @@ func sniffed(r *input.Reader, name, hostname string, port uint32) (*routev3.Rout
 	if i < 0 || !protocol.IsSniffed(svc.GetPorts()[i].GetProtocol()) {
 		return nil, nil
 	}
-	host, err := newBuilder(r, port, MeshGateway).service(r, svc, svc.GetPorts()[i])
+	host, err := newBuilder(r, port, contract.MeshGateway).service(r, svc, svc.GetPorts()[i])
 	if err != nil {
 		return nil, err
 	}

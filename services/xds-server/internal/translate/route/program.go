@@ -5,6 +5,7 @@ import (
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/translate/discovery"
@@ -19,7 +20,7 @@ func ToHost(r *input.Reader, hostname string, port uint32) ([]*routev3.Route, er
 }
 
 func toHost(r *input.Reader, hostname string, port uint32) ([]*routev3.Route, error) {
-	b := newBuilder(r, port, MeshGateway)
+	b := newBuilder(r, port, contract.MeshGateway)
 	svc := r.Concrete(hostname)
 	if spec := discovery.Port(svc, port); spec != nil {
 		host, err := b.service(r, svc, spec)
@@ -28,7 +29,7 @@ func toHost(r *input.Reader, hostname string, port uint32) ([]*routev3.Route, er
 	if svc != nil {
 		return nil, nil
 	}
-	for _, vs := range r.VirtualServicesOf(MeshGateway, hostname) {
+	for _, vs := range r.VirtualServicesOf(contract.MeshGateway, hostname) {
 		if !namesHost(r, vs, hostname) {
 			continue
 		}

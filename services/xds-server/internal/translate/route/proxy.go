@@ -6,6 +6,7 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/translate/scope"
 )
@@ -20,7 +21,7 @@ func forwardProxy(r *input.Reader, listener scope.Listener) ([]*routev3.VirtualH
 		known[svc.GetHostname()] = true
 		ports := httpPorts(svc, allPorts)
 		for _, port := range ports {
-			host, err := newBuilder(r, port.GetNumber(), MeshGateway).service(r, svc, port)
+			host, err := newBuilder(r, port.GetNumber(), contract.MeshGateway).service(r, svc, port)
 			if err != nil {
 				return nil, err
 			}
@@ -35,7 +36,7 @@ func forwardProxy(r *input.Reader, listener scope.Listener) ([]*routev3.VirtualH
 	}
 	t := newTable(r, listener)
 	t.port = implicitPort
-	for _, vs := range r.VirtualServices(MeshGateway) {
+	for _, vs := range r.VirtualServices(contract.MeshGateway) {
 		for _, hostname := range vs.Spec.GetHosts() {
 			if known[hostname] || !isCanonical(hostname) || len(t.routing(hostname)) == 0 {
 				continue

@@ -6,6 +6,8 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	networking "istio.io/api/networking/v1alpha3"
+
+	"fairlead.dev/proto/fairlead/contract"
 )
 
 var redirectCodes = map[uint32]routev3.RedirectAction_RedirectResponseCode{
@@ -52,7 +54,7 @@ func (b *builder) redirectPort(in *networking.HTTPRedirect) uint32 {
 		if p.DerivePort == networking.HTTPRedirect_FROM_REQUEST_PORT {
 			// Envoy cannot take the port from the request; but a route belongs to one port of a listener.
 			port = b.port
-		} else if in.GetAuthority() == "" && b.gateways[MeshGateway] && b.port != 80 && b.port != 443 {
+		} else if in.GetAuthority() == "" && b.gateways[contract.MeshGateway] && b.port != 80 && b.port != 443 {
 			// The client has written its unusual port; a gateway's clients may write any.
 			return usual
 		}

@@ -11,6 +11,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/xds-server/internal/mesh"
 )
 
@@ -128,7 +129,7 @@ func TestErrorsNameObjectAndField(t *testing.T) {
 			if m := http.GetMatch(); len(m) == 2 {
 				m[0].Method = &networking.StringMatch{MatchType: &networking.StringMatch_Exact{Exact: "GET"}}
 			}
-			b := &builder{reader: nothing{}, gateways: map[string]bool{MeshGateway: true}, port: 80}
+			b := &builder{reader: nothing{}, gateways: map[string]bool{contract.MeshGateway: true}, port: 80}
 			vs := &mesh.VirtualService{Key: mesh.Key{Namespace: "ns", Name: "vs"}, Spec: &networking.VirtualService{Http: []*networking.HTTPRoute{http}}}
 			_, err := b.virtualService(vs)
 			if err == nil || !strings.HasPrefix(err.Error(), "VirtualService ns/vs: http[0].") || !strings.Contains(err.Error(), want) {
@@ -143,7 +144,7 @@ func TestShortCircuit(t *testing.T) {
 		return []*networking.HTTPMatchRequest{{Uri: &networking.StringMatch{MatchType: &networking.StringMatch_Prefix{Prefix: p}}}}
 	}
 	answer := &networking.HTTPDirectResponse{Status: 200}
-	b := &builder{reader: nothing{}, gateways: map[string]bool{MeshGateway: true}, port: 80}
+	b := &builder{reader: nothing{}, gateways: map[string]bool{contract.MeshGateway: true}, port: 80}
 	routes, err := b.virtualService(&mesh.VirtualService{Spec: &networking.VirtualService{Http: []*networking.HTTPRoute{
 		{Name: "one", Match: prefix("/one"), DirectResponse: answer},
 		{Name: "all", Match: prefix("/"), DirectResponse: answer},
@@ -180,7 +181,7 @@ func TestRedirectPort(t *testing.T) {
 		{"from the protocol, elsewhere", &networking.HTTPRedirect{Authority: "a", RedirectPort: &networking.HTTPRedirect_DerivePort{}}, 8080, false, 0},
 		{"left alone", &networking.HTTPRedirect{Scheme: "https"}, 8080, false, 0},
 	} {
-		b := &builder{port: tc.port, secure: tc.secure, gateways: map[string]bool{MeshGateway: true}}
+		b := &builder{port: tc.port, secure: tc.secure, gateways: map[string]bool{contract.MeshGateway: true}}
 		got, err := b.redirect(tc.in)
 		if err != nil || got.GetPortRedirect() != tc.want {
 			t.Errorf("%s: %d (%v), want %d", tc.name, got.GetPortRedirect(), err, tc.want)

@@ -10,6 +10,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/translate/names"
@@ -36,7 +37,7 @@ type table struct {
 }
 
 func newTable(r *input.Reader, listener scope.Listener) *table {
-	return &table{builder: newBuilder(r, listener.Port, MeshGateway), r: r, listener: listener, known: map[string]bool{}}
+	return &table{builder: newBuilder(r, listener.Port, contract.MeshGateway), r: r, listener: listener, known: map[string]bool{}}
 }
 
 // has tells whether the table has a virtual host for a hostname: of a service with such an HTTP port, or on port 80 of VirtualServices.
@@ -77,7 +78,7 @@ func (t *table) routing(hostname string) []*mesh.VirtualService {
 	if strings.HasPrefix(hostname, "*") && t.anyUnder(hostname) {
 		return nil
 	}
-	found := t.r.VirtualServicesOf(MeshGateway, hostname)
+	found := t.r.VirtualServicesOf(contract.MeshGateway, hostname)
 	return slices.DeleteFunc(slices.Clone(found), func(vs *mesh.VirtualService) bool {
 		return !slices.Contains(vs.Spec.GetHosts(), hostname) || !t.listener.Admits(t.r, vs.Key.Namespace, hostname) || !t.speaks(vs)
 	})
@@ -213,7 +214,7 @@ func (t *table) all() ([]*routev3.VirtualHost, error) {
 		hostnames = append(hostnames, svc.GetHostname())
 	}
 	if t.port == implicitPort {
-		for _, vs := range t.r.VirtualServices(MeshGateway) {
+		for _, vs := range t.r.VirtualServices(contract.MeshGateway) {
 			hostnames = append(hostnames, vs.Spec.GetHosts()...)
 		}
 	}
@@ -275,7 +276,7 @@ func httpPorts(svc *configv1.Service, number uint32) []*configv1.ServicePort {
 // how specific its host is and then of age, or straight to the cluster. b.port must be the port's number. Domains are left to the caller.
 func (b *builder) service(r *input.Reader, svc *configv1.Service, port *configv1.ServicePort) (*routev3.VirtualHost, error) {
 	host := virtualHost(names.HostPort(svc.GetHostname(), port.GetNumber()))
-	for _, vs := range r.VirtualServicesOf(MeshGateway, svc.GetHostname()) {
+	for _, vs := range r.VirtualServicesOf(contract.MeshGateway, svc.GetHostname()) {
 		routes, err := b.virtualService(vs)
 		if err != nil {
 			return nil, err

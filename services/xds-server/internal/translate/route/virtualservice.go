@@ -3,7 +3,6 @@ package route
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
@@ -13,14 +12,12 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/translate/hcm"
 	"fairlead.dev/services/xds-server/internal/translate/names"
 	"fairlead.dev/services/xds-server/internal/translate/pack"
 )
-
-// MeshGateway is the reserved gateway name that stands for all sidecars.
-const MeshGateway = "mesh"
 
 // reader is what building routes needs to know of destinations and of the caller.
 type reader interface {
@@ -91,9 +88,9 @@ func (b *builder) applies(vs *mesh.VirtualService, m *networking.HTTPMatchReques
 		return false
 	}
 	for _, gateway := range m.GetGateways() {
-		if name := QualifiedGateway(gateway, vs.Key.Namespace); b.gateways[name] {
+		if name := contract.GatewayName(gateway, vs.Key.Namespace); b.gateways[name] {
 			// Only sidecars are a source; a gateway is chosen whatever the labels.
-			return name != MeshGateway || b.isFrom(m)
+			return name != contract.MeshGateway || b.isFrom(m)
 		}
 	}
 	return len(m.GetGateways()) == 0 && b.isFrom(m)
@@ -105,14 +102,6 @@ func (b *builder) isFrom(m *networking.HTTPMatchRequest) bool {
 		return false
 	}
 	return m.GetSourceNamespace() == "" || m.GetSourceNamespace() == b.reader.Namespace()
-}
-
-// QualifiedGateway returns "mesh" or "<namespace>/<name>" for a gateway as VirtualServices name it.
-func QualifiedGateway(gateway, namespace string) string {
-	if gateway == MeshGateway || strings.Contains(gateway, "/") {
-		return gateway
-	}
-	return namespace + "/" + gateway
 }
 
 func (b *builder) route(vs *mesh.VirtualService, in *networking.HTTPRoute, m *networking.HTTPMatchRequest) (*routev3.Route, error) {

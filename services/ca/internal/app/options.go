@@ -1,0 +1,165 @@
+package app
+
+import (
+	"cmp"
+	"errors"
+	"runtime"
+	"time"
+
+	"github.com/spf13/pflag"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+
+	"fairlead.dev/pkg/service"
+	"fairlead.dev/pkg/tlsconf"
+	"fairlead.dev/proto/fairlead/contract"
+	"fairlead.dev/services/ca/internal/policy"
+)
+
+// Options are the ca's flags.
+type Options struct {
+	service.Options
+
+	GRPCAddress    string
+	Identity       string
+	Dir            string
+	RootTTL        time.Duration
+	RootCertOut    string
+	ExtraRootsFile string
+
+	JWKSFile, Issuer string
+
+	WorkloadTTL, MinWorkloadTTL, MaxWorkloadTTL time.Duration
+	MaxRenewalAge                               time.Duration
+	Backdate                                    time.Duration
+	DNSNames, IPAddresses, Impersonators        []string
+	Forwarder                                   string
+	TLSMinVersion                               string
+
+	Workers, Queue int
+	QueueWait      time.Duration
+	MaxWatches     int
+}
+
+// Limits of lifetimes. The ca applies them to every request.
+const (
+	// defaultMinTTL keeps a client that asks for seconds from renewing all the time. Fairlead's agent asks for no less.
+	defaultMinTTL = time.Minute
+	// defaultMaxTTL is the default lifetime, so that a stolen key is of use for a day. Istio's ca allows 90 days.
+	defaultMaxTTL = contract.CertificateTTL
+	// defaultMaxRenewalAge lets a machine that gets its tokens by hand live with one token a month. Pods get a new
+	// token every hour.
+	defaultMaxRenewalAge = 30 * 24 * time.Hour
+)
+
+// defaultMaxWatches fits, besides issuing, into the memory that deploy/kustomize/base/ca gives the process: a watch
+// costs about 21 KiB (29 KiB with the largest headers), its connection about 40 KiB, and garbage that is not collected
+// yet the same again. There is room for a Deployment of 1,000 Pods.
+const defaultMaxWatches = 1500
+
+// AddFlags registers the flags and sets their defaults.
+func (o *Options) AddFlags(flags *pflag.FlagSet) {
+	o.Options.AddFlags(flags, service.Help{"shutdown-grace": "how long running requests may take after SIGTERM"})
+	flags.StringVar(&o.GRPCAddress, "grpc-address", ":15012", "address of the gRPC port (TLS)")
+	flags.StringVar(&o.Identity, "identity", "istio-system/ca", "the ca's own identity, namespace/service-account")
+	flags.StringVar(&o.Dir, "ca-dir", "", "directory of the root certificate and key, 0700; made if missing (required)")
+	flags.DurationVar(&o.RootTTL, "root-ttl", 10*365*24*time.Hour, "lifetime of a root made now")
+	flags.StringVar(&o.RootCertOut, "root-cert-out", "", "file to which the public trust bundle is written whenever it changes")
+	flags.StringVar(&o.ExtraRootsFile, "extra-roots-file", "", "PEM file of roots to trust besides the ca's own; followed while the ca runs")
+
+	flags.StringVar(&o.JWKSFile, "jwks-file", "", "keys that verify callers' tokens (RFC 7517); followed while the ca runs (required)")
+	flags.StringVar(&o.Issuer, "issuer", "", "issuer that callers' tokens must name (required)")
+
+	flags.DurationVar(&o.WorkloadTTL, "workload-ttl", contract.CertificateTTL, "lifetime of certificates whose request wishes for none, the ca's own included")
+	flags.DurationVar(&o.MinWorkloadTTL, "min-workload-ttl", defaultMinTTL, "shortest lifetime; shorter wishes are raised to it")
+	flags.DurationVar(&o.MaxWorkloadTTL, "max-workload-ttl", defaultMaxTTL, "longest lifetime; longer wishes are cut to it")
+	flags.DurationVar(&o.MaxRenewalAge, "max-renewal-age", defaultMaxRenewalAge,
+		"how long after a workload last showed a token its certificates may be renewed with a certificate; 0: never")
+	flags.DurationVar(&o.Backdate, "clock-skew", 2*time.Minute, "how far certificates start in the past, for verifiers whose clocks are behind")
+	flags.StringArrayVar(&o.DNSNames, "dns-names", nil, "DNS names in the certificates of a workload: namespace/service-account=name,name (repeatable)")
+	flags.StringArrayVar(&o.IPAddresses, "ip-addresses", nil,
+		"IP addresses in the certificates of a workload, for clients that dial it by address: namespace/service-account=ip,ip (repeatable)")
+	flags.StringVar(&o.Forwarder, "forwarder", "",
+		"who may forward certificate requests with the tokens of workloads, namespace/service-account "+
+			"(default: xds-server in the namespace of --identity); \"none\": nobody")
+	flags.StringVar(&o.TLSMinVersion, "tls-min-version", tlsconf.Version13,
+		"lowest TLS version of the gRPC port: 1.3, or 1.2 with the cipher suites that FIPS 140-3 approves")
+	flags.StringArrayVar(&o.Impersonators, "impersonators", nil,
+		"who may ask for whose certificates by metadata ImpersonatedIdentity: namespace/service-account=namespace/service-account,namespace/* (repeatable)")
+
+	flags.IntVar(&o.Workers, "workers", runtime.GOMAXPROCS(0), "requests worked on at once")
+	flags.IntVar(&o.Queue, "queue", 256, "requests that may wait; of more, those of the callers who have most are refused with RESOURCE_EXHAUSTED")
+	flags.DurationVar(&o.QueueWait, "queue-wait", time.Second, "how long a request may wait")
+	flags.IntVar(&o.MaxWatches, "max-bundle-watches", defaultMaxWatches,
+		"bundle watches that may be open at once, about 70 KiB each with its connection; identities share them evenly")
+}
+
+// config is the options, checked and parsed.
+type config struct {
+	Options
+	trustDomain spiffeid.TrustDomain
+	identity    spiffeid.ID
+	admin       spiffeid.ID
+	// forwarder is zero if nobody may forward requests.
+	forwarder spiffeid.ID
+	minTLS    uint16
+	policy    *policy.Policy
+}
+
+// noForwarder is the value of --forwarder that closes ForwardingService.
+const noForwarder = "none"
+
+// check reports everything that is wrong with the options at once.
+func (o Options) check() (*config, error) {
+	c := &config{Options: o}
+	c.AdminIssuer = cmp.Or(o.AdminIssuer, o.Issuer)
+	var errs service.FlagErrors
+	c.trustDomain = c.Check(&errs)
+	errs.Required("ca-dir", o.Dir)
+	errs.Required("jwks-file", o.JWKSFile)
+	errs.Required("issuer", o.Issuer)
+	errs.Required("grpc-address", o.GRPCAddress)
+	errs.AtLeast("root-ttl", o.RootTTL, time.Minute)
+	errs.AtLeast("workload-ttl", o.WorkloadTTL, time.Second)
+	errs.AtLeast("min-workload-ttl", o.MinWorkloadTTL, 0)
+	errs.AtLeast("workload-ttl", o.WorkloadTTL, o.MinWorkloadTTL)
+	errs.AtLeast("max-workload-ttl", o.MaxWorkloadTTL, o.WorkloadTTL)
+	errs.AtLeast("max-renewal-age", o.MaxRenewalAge, 0)
+	errs.AtLeast("clock-skew", o.Backdate, 0)
+	if o.Workers < 1 || o.Queue < 1 || o.QueueWait <= 0 || o.MaxWatches < 1 {
+		errs = append(errs, errors.New("--workers, --queue, --queue-wait and --max-bundle-watches must be more than 0"))
+	}
+	dns, err := policy.ParseDNSNames(o.DNSNames)
+	errs.Add("dns-names", err)
+	ips, err := policy.ParseIPAddresses(o.IPAddresses)
+	errs.Add("ip-addresses", err)
+	c.minTLS, err = tlsconf.ParseVersion(o.TLSMinVersion)
+	errs.Add("tls-min-version", err)
+	impersonators, err := policy.ParseImpersonators(o.Impersonators)
+	errs.Add("impersonators", err)
+	own, err := policy.ParseWorkload(o.Identity)
+	errs.Add("identity", err)
+	forwarder := policy.Workload{Namespace: own.Namespace, ServiceAccount: contract.XDSServerAccount}
+	if o.Forwarder != "" && o.Forwarder != noForwarder {
+		forwarder, err = policy.ParseWorkload(o.Forwarder)
+		errs.Add("forwarder", err)
+	}
+	if err := errs.Err(); err != nil {
+		return nil, err
+	}
+	if c.identity, err = own.ID(c.trustDomain); err != nil {
+		return nil, err
+	}
+	if c.admin, err = (policy.Workload{Namespace: own.Namespace, ServiceAccount: contract.AdminAccount}).ID(c.trustDomain); err != nil {
+		return nil, err
+	}
+	if o.Forwarder != noForwarder {
+		if c.forwarder, err = forwarder.ID(c.trustDomain); err != nil {
+			return nil, err
+		}
+	}
+	c.policy, err = policy.New(policy.Config{
+		TrustDomain: c.trustDomain, DefaultTTL: o.WorkloadTTL, MinTTL: o.MinWorkloadTTL, MaxTTL: o.MaxWorkloadTTL, MaxRenewalAge: o.MaxRenewalAge,
+		Backdate: o.Backdate, DNSNames: dns, IPAddresses: ips, Impersonators: impersonators,
+	})
+	return c, err
+}

@@ -1,0 +1,62 @@
+package app
+
+import (
+	"context"
+	"sync"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	mesh "istio.io/api/mesh/v1alpha1"
+
+	"fairlead.dev/services/config-watcher/internal/access"
+	"fairlead.dev/services/config-watcher/internal/object"
+	"fairlead.dev/services/config-watcher/internal/resource"
+)
+
+// meshWide lists namespaces whose objects hold for the whole mesh.
+func (s *Server) meshWide() []string {
+	return []string{s.cfg.SystemNamespace, s.root.of(s)}
+}
+
+// rootNamespace caches MeshConfig's root namespace, by the hash of the MeshConfig.
+type rootNamespace struct {
+	mu         sync.Mutex
+	hash, name string
+}
+
+func (r *rootNamespace) of(s *Server) string {
+	snapshot, _ := s.revisions.Current()
+	res := snapshot.Get(resource.Key{Kind: resource.KindMeshConfig, Name: "default"})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if hash := string(res.GetHash()); hash != r.hash {
+		settings := &mesh.MeshConfig{}
+		if res.GetMeshConfig().GetSettings().UnmarshalTo(settings) == nil {
+			r.hash, r.name = hash, settings.GetRootNamespace()
+		}
+	}
+	return r.name
+}
+
+// sight implements fleet.Sight: xds-servers see all proxies, other callers those of the namespaces whose objects they
+// may list.
+func (s *Server) sight(ctx context.Context, namespace string) (func(string) bool, error) {
+	p, err := access.Caller(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if p.ID == s.cfg.xdsServer {
+		return nil, nil //nolint:nilnil // all
+	}
+	may := func(namespace string) error {
+		return s.access.May(p.ID.String(), access.List, object.Key{Kind: "Proxy", Namespace: namespace})
+	}
+	err = s.access.Anywhere(p.ID.String(), access.List)
+	if namespace != "" {
+		err = may(namespace)
+	}
+	if err != nil {
+		return nil, status.Error(codes.PermissionDenied, err.Error())
+	}
+	return func(namespace string) bool { return may(namespace) == nil }, nil
+}

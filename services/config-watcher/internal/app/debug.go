@@ -1,0 +1,187 @@
+package app
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"encoding/json"
+
+	"fairlead.dev/pkg/ops"
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/config-watcher/internal/aggregate"
+	"fairlead.dev/services/config-watcher/internal/object"
+	"fairlead.dev/services/config-watcher/internal/resource"
+)
+
+// sourceState is a source as /readyz/sources and /debug/sources show it.
+type sourceState struct {
+	Name     string `json:"name"`
+	Synced   bool   `json:"synced"`
+	Degraded string `json:"degraded,omitempty"`
+	// LastGood is when the last good state was saved, while that is served because nothing was read since the start.
+	LastGood *time.Time `json:"last_good,omitempty"`
+	// Alarm says that the source takes no writes.
+	Alarm   string `json:"alarm,omitempty"`
+	Objects int    `json:"objects"`
+	Refused int    `json:"refused"`
+	// Held counts the placeholders of broken security objects, which keep the workloads of these closed.
+	Held     int      `json:"held_closed,omitempty"`
+	Problems []string `json:"problems,omitempty"`
+	// Duplicates are objects that stand in two files; the first file counts.
+	Duplicates []string `json:"duplicates,omitempty"`
+	// Unread counts objects of kinds without an effect; UnreadObjects names them, up to source.MaxUnread.
+	Unread        int      `json:"unread,omitempty"`
+	UnreadObjects []string `json:"unread_objects,omitempty"`
+	// Staying are the files whose objects stay although the file is gone, empty or cut off.
+	Staying []stayingState `json:"staying,omitempty"`
+}
+
+// stayingState is a file whose objects stay for its grace period.
+type stayingState struct {
+	Objects int       `json:"objects"`
+	Until   time.Time `json:"until"`
+	// File and Text, which names its objects, are for administrators.
+	File string `json:"file,omitempty"`
+	Text string `json:"text,omitempty"`
+}
+
+func (s *Server) sourceStates(withProblems bool) []sourceState {
+	out := []sourceState{}
+	for _, src := range s.sources {
+		st := src.Status()
+		row := sourceState{Name: src.Name(), Synced: st.Synced, Objects: st.Objects, Refused: len(st.Problems), Held: st.Held, Unread: st.UnreadTotal}
+		for _, f := range st.Staying {
+			staying := stayingState{Objects: len(f.Objects), Until: f.Until}
+			if withProblems {
+				staying.File, staying.Text = f.File, f.String()
+			}
+			row.Staying = append(row.Staying, staying)
+		}
+		if !st.LastGood.IsZero() {
+			row.LastGood = &st.LastGood
+		}
+		if st.Alarm != nil {
+			row.Alarm = "takes no writes; objects can be deleted"
+			if withProblems {
+				row.Alarm += ": " + st.Alarm.Error()
+			}
+		}
+		if st.Degraded != nil {
+			row.Degraded = "cannot be read"
+			if withProblems {
+				row.Degraded = st.Degraded.Error()
+			}
+		}
+		if withProblems {
+			row.Problems, row.Duplicates, row.UnreadObjects = texts(st.Problems.Sorted()), texts(st.Duplicates.Sorted()), texts(st.Unread)
+		}
+		out = append(out, row)
+	}
+	return out
+}
+
+func texts(ps object.Problems) []string {
+	out := make([]string, len(ps))
+	for i, p := range ps {
+		out[i] = p.Error()
+	}
+	return out
+}
+
+// sourcesPage is the answer of /debug/sources.
+type sourcesPage struct {
+	Sources   []sourceState        `json:"sources"`
+	Conflicts []aggregate.Conflict `json:"conflicts"`
+	// Warnings name what is accepted and has no effect.
+	Warnings []string `json:"warnings"`
+	// Findings of package analyze, at most maxFindings.
+	Findings []string `json:"findings"`
+	// Unsaved says why the sources' last good state is not on disk.
+	Unsaved string `json:"unsaved,omitempty"`
+}
+
+// resourcesPage is the answer of /debug/resources.
+type resourcesPage struct {
+	Revision  json.RawMessage   `json:"revision"`
+	Total     int               `json:"total"`
+	Resources []json.RawMessage `json:"resources"`
+	// Next is the offset of the next page, 0 if this is the last.
+	Next int `json:"next,omitempty"`
+}
+
+// maxFindings bounds the findings on /debug/sources.
+const maxFindings = 1000
+
+// pageSize bounds one answer of /debug/resources.
+const pageSize = 500
+
+func (s *Server) registerDebug() {
+	s.Ops.Public("/readyz/sources", "state of each source; a degraded one does not make the service unready", ops.JSON(func(*http.Request) (any, error) {
+		return s.sourceStates(false), nil
+	}))
+	s.Ops.Debug("/debug/sources", "state of each source, refused objects and why, objects in several sources, of kinds that nobody reads, or of files that are gone, fields without an effect, references to what is not there", ops.JSON(func(*http.Request) (any, error) {
+		page := sourcesPage{Sources: s.sourceStates(true), Conflicts: s.joined.Conflicts(), Warnings: texts(s.joined.Warnings()), Findings: []string{}}
+		for i, f := range s.findings.All() {
+			if i == maxFindings {
+				break
+			}
+			page.Findings = append(page.Findings, f.Error())
+		}
+		if err := s.unsaved(); err != nil {
+			page.Unsaved = err.Error()
+		}
+		return page, nil
+	}))
+	s.Ops.Debug("/debug/resources", "the normalised mesh: ?kind= ?namespace= ?name= ?offset=", ops.JSON(s.resources))
+	s.Ops.Debug("/debug/credentials", "TLS credentials of gateways: whose they are and until when they are valid, nothing of their content",
+		ops.JSON(func(*http.Request) (any, error) { return s.secrets.Summaries(), nil }))
+	s.Ops.Debug("/debug/fleet", "proxies as the xds-servers report them", ops.JSON(func(r *http.Request) (any, error) {
+		out := []json.RawMessage{}
+		for _, p := range s.fleet.List(r.URL.Query().Get("namespace")) {
+			js, err := protojson.Marshal(p)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, js)
+		}
+		return out, nil
+	}))
+}
+
+func (s *Server) resources(r *http.Request) (any, error) {
+	q := r.URL.Query()
+	offset, _ := strconv.Atoi(q.Get("offset"))
+	snapshot, _ := s.revisions.Current()
+	if snapshot == nil {
+		return nil, fmt.Errorf("no revision yet: %w", s.sourcesReady())
+	}
+	page := resourcesPage{Resources: []json.RawMessage{}}
+	var err error
+	if page.Revision, err = protojson.Marshal(snapshot.Revision()); err != nil {
+		return nil, err
+	}
+	match := func(want, got string) bool { return want == "" || want == got }
+	snapshot.Each(func(k resource.Key, res *configv1.Resource) bool {
+		if !match(q.Get("kind"), k.Kind) || !match(q.Get("namespace"), k.Namespace) || !match(q.Get("name"), k.Name) {
+			return true
+		}
+		if page.Total++; page.Total <= offset {
+			return true
+		}
+		if len(page.Resources) >= pageSize {
+			page.Next = offset + pageSize
+			return true
+		}
+		var js []byte
+		if js, err = protojson.Marshal(res); err != nil {
+			return false
+		}
+		page.Resources = append(page.Resources, js)
+		return true
+	})
+	return page, err
+}

@@ -1,0 +1,175 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"fairlead.dev/pkg/dirlock"
+	"fairlead.dev/services/config-watcher/internal/audit"
+	"fairlead.dev/services/config-watcher/internal/revision"
+	"fairlead.dev/services/config-watcher/internal/source"
+	"fairlead.dev/services/config-watcher/internal/source/file"
+	"fairlead.dev/services/config-watcher/internal/source/lastgood"
+	"fairlead.dev/services/config-watcher/internal/source/memory"
+	"fairlead.dev/services/config-watcher/internal/source/record"
+)
+
+const (
+	// lockName is the file in --store-dir and --state-dir that the process locks.
+	lockName = ".lock"
+	// savedName is the directory in --state-dir that holds the sources' last good state.
+	savedName = "sources"
+	// counterName is the file in --state-dir that holds the newest revision's number.
+	counterName = "revision"
+)
+
+// Names of the sources, besides memory.Name.
+const (
+	meshConfigSource = "mesh-config-file"
+	fileSource       = "file"
+)
+
+// openDirectories makes and locks --store-dir and --state-dir, and reads the keys that encrypt what is kept there.
+func (s *Server) openDirectories() error {
+	seen := map[string]bool{}
+	for _, d := range []struct{ flag, dir string }{{"--store-dir", s.cfg.StoreDir}, {"--state-dir", s.cfg.StateDir}} {
+		if d.dir == "" {
+			continue
+		}
+		if err := os.MkdirAll(d.dir, 0o700); err != nil {
+			return fmt.Errorf("%s: %w", d.flag, err)
+		}
+		dir, err := filepath.EvalSymlinks(d.dir)
+		if err != nil {
+			return fmt.Errorf("%s: %w", d.flag, err)
+		}
+		if dir, err = filepath.Abs(dir); err != nil {
+			return fmt.Errorf("%s: %w", d.flag, err)
+		}
+		if seen[dir] {
+			continue
+		}
+		seen[dir] = true
+		lock, err := dirlock.Acquire(filepath.Join(dir, lockName))
+		var inUse *dirlock.InUseError
+		switch {
+		case errors.As(err, &inUse) && inUse.PID != 0:
+			return fmt.Errorf("%s: %s is in use by the config-watcher with pid %d; stop that one, or give this one a directory of its own", d.flag, d.dir, inUse.PID)
+		case errors.As(err, &inUse):
+			return fmt.Errorf("%s: %s is in use by another config-watcher; stop that one, or give this one a directory of its own", d.flag, d.dir)
+		case err != nil:
+			return fmt.Errorf("%s: %w", d.flag, err)
+		}
+		s.locks = append(s.locks, lock)
+	}
+	if s.cfg.StateDir != "" {
+		s.saved = lastgood.New(lastgood.Config{Path: filepath.Join(s.cfg.StateDir, savedName), Log: s.Log, Clock: s.Clock})
+		var err error
+		if s.counter, err = revision.OpenCounter(filepath.Join(s.cfg.StateDir, counterName)); err != nil {
+			return fmt.Errorf("--state-dir: %w", err)
+		}
+	}
+	return s.readKeys()
+}
+
+func (s *Server) readKeys() error {
+	if s.cfg.StoreKeyFile == "" {
+		if s.cfg.StoreDir != "" || s.cfg.StateDir != "" {
+			s.Log.Info("Secrets are kept on disk in the clear, readable by this user only; --store-encryption-key-file encrypts them",
+				"store_dir", s.cfg.StoreDir, "state_dir", s.cfg.StateDir)
+		}
+		return nil
+	}
+	keys, err := record.ReadKeys(s.cfg.StoreKeyFile)
+	if err != nil {
+		return fmt.Errorf("--store-encryption-key-file: %w", err)
+	}
+	s.codec.Sealer = keys
+	s.Log.Info("Secrets on disk are encrypted", "key", keys.Key())
+	return nil
+}
+
+// unlock releases the directories.
+func (s *Server) unlock() {
+	for _, l := range s.locks {
+		_ = l.Release()
+	}
+	s.locks = nil
+	if s.counter != nil {
+		_ = s.counter.Close()
+	}
+}
+
+func (s *Server) buildSources(recorder *audit.Recorder) {
+	if s.cfg.MeshConfigFile != "" {
+		s.sources = append(s.sources, s.files(meshConfigSource, file.MeshConfig(), s.cfg.MeshConfigFile))
+	}
+	s.store = memory.New(memory.Config{Dir: s.cfg.StoreDir, Codec: s.codec, Saved: s.saved, FS: s.storeFS, Log: s.Log, Clock: s.Clock, Audit: recorder.Accept})
+	s.sources = append(s.sources, s.store)
+	if len(s.cfg.ConfigDirs) > 0 {
+		s.sources = append(s.sources, s.files(fileSource, file.Decoder{}, s.cfg.ConfigDirs...))
+	}
+}
+
+func (s *Server) files(name string, decode file.Decoder, paths ...string) *file.Source {
+	return file.New(file.Config{
+		Name: name, Paths: paths, Resync: s.cfg.ResyncPeriod, Grace: s.cfg.FileGrace, Decode: decode, Saved: s.saved, Codec: s.codec, Log: s.Log, Clock: s.Clock,
+	})
+}
+
+// unsaved says why the sources' last good state is not on disk; nil if it is, or is kept nowhere.
+func (s *Server) unsaved() error {
+	if s.saved == nil {
+		return nil
+	}
+	return s.saved.Failure()
+}
+
+// settled reports whether the first revision may be made: each source has been read, or is served from its last good
+// state. A revision without the objects of a source that was not read would remove their routes and their policies.
+func (s *Server) settled() bool {
+	for _, src := range s.sources {
+		if !src.Status().Settled() {
+			return false
+		}
+	}
+	return true
+}
+
+// sourcesReady is a readiness check: it fails until there is a revision, and names the sources that it waits for. The
+// service stays ready when a source degrades later, because all others still work. The text is public: it names flags,
+// never paths.
+func (s *Server) sourcesReady() error {
+	if snapshot, _ := s.revisions.Current(); snapshot != nil {
+		return nil
+	}
+	var waiting []string
+	for _, src := range s.sources {
+		switch st := src.Status(); {
+		case st.Settled():
+		case st.Degraded == nil:
+			waiting = append(waiting, src.Name()+" is being read")
+		default:
+			waiting = append(waiting, fmt.Sprintf("%s cannot be read and never was with this --state-dir: %s; the log and /debug/sources name the path", src.Name(), remedy(src)))
+		}
+	}
+	if len(waiting) == 0 {
+		return errors.New("the first revision is being built")
+	}
+	return fmt.Errorf("not synced yet: %s", strings.Join(waiting, "; "))
+}
+
+// remedy says what to do about a source that cannot be read.
+func remedy(src source.Source) string {
+	switch src.Name() {
+	case meshConfigSource:
+		return "make the file of --mesh-config-file readable, or remove the flag"
+	case memory.Name:
+		return "make --store-dir readable, or bring it back"
+	default:
+		return "make every --config-dir exist and be readable, or remove the flag"
+	}
+}
