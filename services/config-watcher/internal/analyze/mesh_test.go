@@ -67,7 +67,7 @@ func (f *fixture) take(changes ...normalise.Change) {
 		f.t.Fatal(d.Errors)
 	}
 	f.Configure(f.normalised.Settings())
-	f.pass(d.Seen...)
+	f.pass(d.Discovered...)
 	f.Judge(0)
 }
 

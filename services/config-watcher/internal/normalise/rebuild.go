@@ -12,7 +12,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/resource"
 )
 
-// rebuild recomputes everything dirty and records what changed.
+// rebuild recomputes everything dirty and records the changes in d.
 func (m *Mesh) rebuild(d *Delta) {
 	todo := m.dirty
 	m.dirty = newDirty()
@@ -41,7 +41,7 @@ func (m *Mesh) rebuild(d *Delta) {
 		m.emit(d, resource.Key{Kind: resource.KindIdentityBan, Name: k.Name}, m.ban(k))
 	}
 	for k := range todo.configs {
-		body, err := m.config(k)
+		body, err := m.istioConfig(k)
 		if err != nil {
 			d.Errors = append(d.Errors, fmt.Errorf("%s: %w", k, err))
 			continue
@@ -50,8 +50,8 @@ func (m *Mesh) rebuild(d *Delta) {
 	}
 }
 
-// configKey is the resource key of an Istio object. One without a namespace holds for the whole mesh, see
-// object.Object.Held: it goes where the mesh's own are.
+// configKey is the resource key of an Istio object. An object without a namespace holds for the whole mesh (see
+// object.Object.Held) and goes into the root namespace.
 func (m *Mesh) configKey(k object.Key) resource.Key {
 	out := resource.Key{Kind: k.Kind, Namespace: k.Namespace, Name: k.Name}
 	if out.Namespace == "" {
@@ -73,12 +73,13 @@ func (m *Mesh) rebuildMesh(d *Delta) {
 	m.emit(d, resource.Key{Kind: resource.KindMeshConfig, Name: "default"}, body)
 }
 
-// rebuildServices builds the services, then tells them the addresses allocated for them, which may move those of others.
+// rebuildServices builds the Services and then writes the allocated addresses into them, and into others whose address
+// moved.
 func (m *Mesh) rebuildServices(d *Delta, hosts set[hostKey]) {
 	for h := range hosts {
 		services := m.buildServices(h)
 		for _, old := range m.built[h] {
-			if !slices.ContainsFunc(services, sameAudience(old)) {
+			if !slices.ContainsFunc(services, sameVisibility(old)) {
 				m.emit(d, serviceKey(old), nil)
 			}
 		}
@@ -87,13 +88,13 @@ func (m *Mesh) rebuildServices(d *Delta, hosts set[hostKey]) {
 		} else {
 			m.built[h] = services
 		}
-		if first := firstToWantVIP(h, services); first != nil {
+		if first := oldestWantingVIP(h, services); first != nil {
 			m.vips.want(h, first.GetCreationTime().AsTime())
 		} else {
 			m.vips.drop(h)
 		}
 	}
-	for h := range m.vips.settle() {
+	for h := range m.vips.takeMoved() {
 		hosts.add(h)
 	}
 	for h := range hosts {
@@ -114,13 +115,13 @@ func (m *Mesh) rebuildServices(d *Delta, hosts set[hostKey]) {
 }
 
 func serviceKey(s *configv1.Service) resource.Key {
-	return resource.Key{Kind: resource.KindService, Namespace: s.Namespace, Name: audienceName(s.Hostname, s.Audience)}
+	return resource.Key{Kind: resource.KindService, Namespace: s.Namespace, Name: visibilityName(s.Hostname, s.Audience)}
 }
 
 func (m *Mesh) rebuildEndpoints(d *Delta, h hostKey) {
 	var keys []resource.Key
 	for _, es := range m.endpointSets(h) {
-		k := resource.Key{Kind: resource.KindEndpointSet, Namespace: h.namespace, Name: audienceName(fmt.Sprintf("%s:%d/%s", es.Hostname, es.Port, es.Cluster), es.Audience)}
+		k := resource.Key{Kind: resource.KindEndpointSet, Namespace: h.namespace, Name: visibilityName(fmt.Sprintf("%s:%d/%s", es.Hostname, es.Port, es.Cluster), es.Audience)}
 		keys = append(keys, k)
 		m.emit(d, k, es)
 	}
@@ -136,7 +137,7 @@ func (m *Mesh) rebuildEndpoints(d *Delta, h hostKey) {
 	}
 }
 
-// emit records a resource's new state; a nil body removes it. What did not change is not recorded.
+// emit records the new state of a resource; a nil body removes it. An unchanged resource is not recorded.
 func (m *Mesh) emit(d *Delta, k resource.Key, body proto.Message) {
 	if body == nil {
 		if _, ok := m.out[k]; ok {
@@ -157,7 +158,8 @@ func (m *Mesh) emit(d *Delta, k resource.Key, body proto.Message) {
 	d.Upserts = append(d.Upserts, r)
 }
 
-// claimants are the objects behind a hostname, the deciding one first: the Kubernetes Service, then ServiceEntries, oldest first.
+// claimants are the objects behind a hostname: the Kubernetes Service first, then ServiceEntries, oldest first. The
+// first decides.
 func (m *Mesh) claimants(h hostKey) []*object.Object {
 	var out []*object.Object
 	for o := range m.claims[h].all {

@@ -142,7 +142,7 @@ func (p *Pipeline) build(ctx context.Context, first bool) {
 	}
 	span.End()
 	if p.cfg.Seen != nil {
-		p.cfg.Seen(delta.Seen, p.cfg.Mesh.Settings())
+		p.cfg.Seen(delta.Discovered, p.cfg.Mesh.Settings())
 	}
 	p.mu.Lock()
 	p.applied, p.sequence = taken, sequence
