@@ -219,7 +219,7 @@ func TestWhoMayRead(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
 			r.shop()
-			r.fleet.Report("xds-1").Take(report(tc.account, tc.kind), true)
+			r.fleet.Report("xds-1").Apply(report(tc.account, tc.kind), true)
 			a := r.watch(tc.instance)
 			s := a.subscribe(tc.ask, tc.credential)
 			if !tc.want && tc.credential != "edge-tls-cacert" {
@@ -239,18 +239,18 @@ func TestRightsComeAndGo(t *testing.T) {
 	r := newRig(t)
 	r.shop()
 	reporter := r.fleet.Report("xds-1")
-	reporter.Take(&configv1.ReportRequest{}, true)
+	reporter.Apply(&configv1.ReportRequest{}, true)
 	a := r.watch("xds-1")
 	s := a.subscribe("edge", "edge-tls")
 	r.clock.WaitFor(t, 1)
-	reporter.Take(report("edge", "router"), false)
+	reporter.Apply(report("edge", "router"), false)
 	if !a.next(s) {
 		t.Fatal("not handed out once the proxy is reported")
 	}
 	leave := &configv1.ReportRequest{Disconnected: []string{report("edge", "router").Proxies[0].NodeId}}
 	away := func(d time.Duration) {
 		t.Helper()
-		reporter.Take(leave, false)
+		reporter.Apply(leave, false)
 		testkit.Eventually(t, testkit.Patience, func() error {
 			if in, ok := r.clock.NextIn(); !ok || in != fleet.Grace {
 				return fmt.Errorf("looks again in %v", in)
@@ -261,7 +261,7 @@ func TestRightsComeAndGo(t *testing.T) {
 	}
 	// Back in time: no answer until the next change, which is the removal of the Gateway.
 	away(fleet.Grace / 2)
-	reporter.Take(report("edge", "router"), false)
+	reporter.Apply(report("edge", "router"), false)
 	r.commit(nil, gatewayKey("edge"))
 	if a.next(s) {
 		t.Error("still handed out although nothing names it")
@@ -284,7 +284,7 @@ func TestRightsComeAndGo(t *testing.T) {
 	if a.next(s) {
 		t.Error("still handed out to a proxy that has gone")
 	}
-	reporter.Take(report("edge", "router"), false)
+	reporter.Apply(report("edge", "router"), false)
 	if !a.next(s) {
 		t.Error("not handed out when the proxy is back")
 	}
@@ -300,7 +300,7 @@ func TestRightsComeAndGo(t *testing.T) {
 func TestCostOfSubscriptions(t *testing.T) {
 	r := newRig(t)
 	r.shop()
-	r.fleet.Report("xds-1").Take(report("edge", "router"), true)
+	r.fleet.Report("xds-1").Apply(report("edge", "router"), true)
 	a := r.watch("xds-1")
 	taken := 0
 	for cost := 0; cost <= maxIdentityCost; taken++ {

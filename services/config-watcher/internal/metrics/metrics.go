@@ -1,4 +1,5 @@
-// Package metrics is what config-watcher tells Prometheus.
+// Package metrics registers config-watcher's Prometheus metrics. Metrics observes the pipeline and the fan-out; a
+// collector reads State on every scrape.
 package metrics
 
 import (
@@ -15,22 +16,22 @@ import (
 
 const namespace = "fairlead_config_watcher"
 
-// Watchers is told about subscribers besides the metrics; the fleet table.
+// Watchers also receives the subscribers that Metrics counts; the fleet table implements it.
 type Watchers interface {
 	Subscribed(instance string)
 	Unsubscribed(instance string)
 }
 
-// State is what is read when Prometheus asks.
+// State is what a scrape reads.
 type State struct {
 	Sources   []source.Source
 	Conflicts func() int
 	Pending   func() int
 	Revisions *revision.Log
 	Fleet     func() (proxies, reporters int)
-	// Refused counts writes that the store's directory did not take.
+	// Refused counts writes that the store's directory refused.
 	Refused func() uint64
-	// Unsaved says why the sources' last good state is not on disk.
+	// Unsaved returns why the sources' last good state is not on disk; nil if it is.
 	Unsaved func() error
 }
 
@@ -105,7 +106,7 @@ func (m *Metrics) Sent(_ *configv1.Revision, resources, bytes int) {
 // Acked implements fanout.Observer.
 func (m *Metrics) Acked(string, uint64) { m.acks.Inc() }
 
-// collector reads the state when asked.
+// collector reads State on every scrape.
 type collector struct {
 	state State
 

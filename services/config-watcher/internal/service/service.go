@@ -94,7 +94,7 @@ type Service struct {
 	pipeline  *pipeline.Pipeline
 	revisions *revision.Log
 	fleet     *fleet.Table
-	findings  *findings.Keeper
+	findings  *findings.Analyzer
 	watch     *fanout.Server
 	stop      chan struct{}
 
@@ -150,14 +150,14 @@ func Open(ctx context.Context, o Options, deps Deps) (_ *Service, err error) {
 	}, s.fleet)
 	s.findings = findings.New(findings.Config{Domain: cfg.DomainSuffix, Log: deps.Log, Clock: deps.Clock})
 	s.pipeline = pipeline.New(pipeline.Config{
-		Mesh:    normalise.New(normalise.Config{Cluster: cfg.ClusterID, Domain: cfg.DomainSuffix, TrustDomain: cfg.TrustDomain}),
-		Log:     deps.Log,
-		Out:     s.revisions,
-		Settled: s.settled,
-		Clock:   deps.Clock,
-		Tracer:  s.tracer(),
-		Observe: observer,
-		Seen:    s.findings.Submit,
+		Mesh:       normalise.New(normalise.Config{Cluster: cfg.ClusterID, Domain: cfg.DomainSuffix, TrustDomain: cfg.TrustDomain}),
+		Log:        deps.Log,
+		Out:        s.revisions,
+		Settled:    s.settled,
+		Clock:      deps.Clock,
+		Tracer:     s.tracer(),
+		Observe:    observer,
+		Discovered: s.findings.Submit,
 	})
 	// Secrets leave the way here: they are never part of a revision.
 	s.secrets = credential.NewTable()

@@ -16,7 +16,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
-// Findings are what is found about objects in the mesh that they are in; findings.Keeper has them.
+// Findings are what is found about objects in the mesh that they are in; findings.Analyzer has them.
 type Findings interface {
 	Wait(ctx context.Context) error
 	Of(object.Key) []analyze.Finding
@@ -24,7 +24,7 @@ type Findings interface {
 	About(host string) []analyze.Finding
 	Mark() uint64
 	Since(mark uint64, but []object.Key) []analyze.Finding
-	Try(ctx context.Context, changes []normalise.Change) (own, others []analyze.Finding, err error)
+	DryRun(ctx context.Context, changes []normalise.Change) (own, others []analyze.Finding, err error)
 }
 
 // maxBroken bounds how many findings about other objects an answer holds.
@@ -72,7 +72,7 @@ func (s *Server) judge(ctx context.Context, out *configv1.ApplyResponse, results
 		for _, r := range results {
 			changes = append(changes, normalise.Change{Key: r.Item.Key, Object: r.Item.Object()})
 		}
-		found, others, err := s.findings.Try(ctx, changes)
+		found, others, err := s.findings.DryRun(ctx, changes)
 		if err != nil {
 			return
 		}

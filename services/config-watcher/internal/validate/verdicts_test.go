@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// judged checks what is said of an object: want is a regular expression for the refusal, or behind "~" for a warning of an object that is accepted;
-// empty means accepted.
+// judged checks the result of an object: want is a regular expression for the problems, or after "~" for a warning of
+// an accepted object; empty means accepted.
 func judged(t *testing.T, yaml, want string) {
 	t.Helper()
 	o, got := check(t, yaml)
@@ -24,7 +24,7 @@ func judged(t *testing.T, yaml, want string) {
 	}
 }
 
-// TestIstiosVerdicts has objects of the kinds that are about services, workloads and extensions, and Istio's verdict on them.
+// TestIstiosVerdicts has objects about services, workloads and extensions, and Istio's verdict on them.
 func TestIstiosVerdicts(t *testing.T) {
 	se := func(spec string) string { return of("ServiceEntry", "{"+spec+"}") }
 	const (
