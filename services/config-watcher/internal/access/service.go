@@ -15,7 +15,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
-// Bounds of the lines of the audit log in one answer.
+// Bounds of the audit lines in one answer.
 const (
 	defaultLines = 100
 	maxLines     = 1000
@@ -34,7 +34,7 @@ type Service struct {
 	lines  Lines
 }
 
-// NewService makes a service that answers from an Access and an audit log.
+// NewService returns a service for an Access and an audit log.
 func NewService(a *Access, lines Lines) *Service { return &Service{access: a, lines: lines} }
 
 // Caller returns the verified caller of the call that ctx belongs to. The error is a status for the caller.

@@ -25,15 +25,6 @@ func selectorKey(selector map[string]string) string {
 	return strings.TrimSuffix(b.String(), ",")
 }
 
-func (s *selection) selects(labels map[string]string) bool {
-	for k, v := range s.selector {
-		if got, ok := labels[k]; !ok || got != v {
-			return false
-		}
-	}
-	return true
-}
-
 // namespaces lists the namespaces of the workloads, sorted.
 func (s *selection) namespaces() []string {
 	if s == nil {
@@ -72,7 +63,7 @@ func (m *Mesh) countSelector(selector map[string]string, add bool) {
 		s = &selection{selector: selector, users: 1, workloads: map[object.Key]struct{}{}}
 		m.selections[key] = s
 		for k, labels := range m.workloads {
-			if s.selects(labels) {
+			if object.HasLabels(labels, s.selector) {
 				s.workloads[k] = struct{}{}
 			}
 		}
@@ -115,7 +106,7 @@ func (m *Mesh) updateWorkload(k object.Key, labels map[string]string, ok bool) {
 	}
 	for key, s := range m.selections {
 		_, was := s.workloads[k]
-		is := ok && s.selects(labels)
+		is := ok && object.HasLabels(labels, s.selector)
 		if was == is {
 			continue
 		}

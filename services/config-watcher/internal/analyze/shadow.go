@@ -155,15 +155,8 @@ func (c claim) coveredBy(older []claim, gateway string) bool {
 
 // reaches reports whether the claim covers the ports and sources of another claim.
 func (c claim) reaches(o claim) bool {
-	if c.protocol != o.protocol || c.port != 0 && c.port != o.port || c.namespace != "" && c.namespace != o.namespace {
-		return false
-	}
-	for k, v := range c.labels {
-		if got, ok := o.labels[k]; !ok || got != v {
-			return false
-		}
-	}
-	return true
+	return c.protocol == o.protocol && (c.port == 0 || c.port == o.port) && (c.namespace == "" || c.namespace == o.namespace) &&
+		object.HasLabels(o.labels, c.labels)
 }
 
 // sourceMatch is what HTTP, TLS and TCP matches have in common about port and source.

@@ -27,7 +27,7 @@ import (
 
 var epoch = time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// banned is a Bans that a test changes.
+// banned is a Bans that the test controls.
 type banned struct {
 	identity string
 	changed  chan struct{}
@@ -42,7 +42,7 @@ func (b *banned) Banned(identity string) *object.Ban {
 
 func (b *banned) Changed() <-chan struct{} { return b.changed }
 
-// rig is a SecretService with everything that decides about its answers.
+// rig is a SecretService with everything that its answers depend on.
 type rig struct {
 	t     *testing.T
 	clock *testkit.Clock
@@ -118,7 +118,7 @@ func gateway(app string, names ...string) *networking.Gateway {
 	return &networking.Gateway{Selector: map[string]string{"app": app}, Servers: []*networking.Server{{Tls: &networking.ServerTLSSettings{CredentialNames: names}}}}
 }
 
-// report says that an instance has one proxy of an account.
+// report is an instance's report of one proxy of an account.
 func report(account, kind string) *configv1.ReportRequest {
 	return &configv1.ReportRequest{Proxies: []*configv1.ProxyStatus{{NodeId: kind + "~10.0.0.1~" + account + ".shop~d", Identity: identityOf(account), Namespace: "shop"}}}
 }
@@ -152,7 +152,7 @@ func (a *asker) subscribe(account, name string) *secretv1.Subscription {
 	return s
 }
 
-// next is whether the next answer, which must be to the subscription, has a credential.
+// next reports whether the next answer, which must be to the subscription, has a credential.
 func (a *asker) next(s *secretv1.Subscription) bool {
 	a.t.Helper()
 	m, err := a.stream.Recv()
@@ -165,7 +165,7 @@ func (a *asker) next(s *secretv1.Subscription) bool {
 	return m.GetCredential() != nil
 }
 
-// shop is a mesh of a gateway, a sidecar with a rule, and a batch job of the same namespace.
+// shop is a mesh of a gateway, a sidecar with a DestinationRule, and a batch job in one namespace.
 func (r *rig) shop() {
 	all := map[resource.Key]proto.Message{
 		gatewayKey("edge"): gateway("edge", "edge-tls", "kubernetes-gateway://shop/qualified", "kubernetes-gateway://other/foreign"),
@@ -189,8 +189,8 @@ func (r *rig) shop() {
 	}
 }
 
-// TestWhoMayRead: a credential goes to the identity of a workload that a Gateway or DestinationRule with it holds for,
-// if the asking xds-server has reported the identity as connected, and to nobody else.
+// TestWhoMayRead: a credential is answered only for the identity of a workload that a Gateway or DestinationRule with
+// the credential selects, and only if the subscribing xds-server has reported the identity as connected.
 func TestWhoMayRead(t *testing.T) {
 	for name, tc := range map[string]struct {
 		instance      string
@@ -233,9 +233,10 @@ func TestWhoMayRead(t *testing.T) {
 	}
 }
 
-// TestRightsComeAndGo follows one subscription: it waits for the report, survives a reconnection without a word, and is
-// withdrawn when the proxy stays away, when nothing names the credential, and when the identity is banned.
-func TestRightsComeAndGo(t *testing.T) {
+// TestPermissionsOfASubscriptionChange: a subscription waits for the proxy's report, gets no new answer after a quick
+// reconnection, and loses the credential when the proxy stays away, when no object names it, and when the identity is
+// banned.
+func TestPermissionsOfASubscriptionChange(t *testing.T) {
 	r := newRig(t)
 	r.shop()
 	reporter := r.fleet.Report("xds-1")
@@ -259,7 +260,7 @@ func TestRightsComeAndGo(t *testing.T) {
 		})
 		r.clock.Advance(d)
 	}
-	// Back in time: no answer until the next change, which is the removal of the Gateway.
+	// The proxy is back in time: no answer until the next change, the removal of the Gateway.
 	away(fleet.Grace / 2)
 	reporter.Apply(report("edge", "router"), false)
 	r.commit(nil, gatewayKey("edge"))
@@ -295,8 +296,8 @@ func TestRightsComeAndGo(t *testing.T) {
 	}
 }
 
-// TestCostOfSubscriptions: what one identity is asked for beyond its budget is absent, and the stream goes on for the
-// others.
+// TestCostOfSubscriptions: subscriptions beyond an identity's budget are answered without a credential, and the stream
+// goes on for other identities.
 func TestCostOfSubscriptions(t *testing.T) {
 	r := newRig(t)
 	r.shop()
@@ -313,7 +314,7 @@ func TestCostOfSubscriptions(t *testing.T) {
 		}
 		_ = a.stream.Send(m) // the reader has the reason
 	}()
-	// The one too many is answered at once; the others wait for what would allow them.
+	// The subscription beyond the budget is answered at once; the others wait until they are allowed.
 	m, err := a.stream.Recv()
 	if err != nil || m.GetSubscription().GetName() != fmt.Sprintf("s-%06d", taken-1) || m.GetCredential() != nil {
 		t.Fatalf("answer %v, %v", m.GetSubscription(), err)

@@ -7,8 +7,8 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 )
 
-// gatewayPrefix is the prefix of the node IDs of gateway proxies.
-const gatewayPrefix = "router~"
+// GatewayPrefix is the prefix of the node IDs of gateway proxies.
+const GatewayPrefix = "router~"
 
 // count is the number of proxies of an identity on an xds-server, and the number of gateways among them.
 type count struct{ proxies, routers int }
@@ -35,7 +35,7 @@ func (p presence) add(status *configv1.ProxyStatus) bool {
 	}
 	before := p.now[identity]
 	after := count{before.proxies + 1, before.routers}
-	if strings.HasPrefix(status.GetNodeId(), gatewayPrefix) {
+	if strings.HasPrefix(status.GetNodeId(), GatewayPrefix) {
 		after.routers++
 	}
 	p.now[identity] = after
@@ -50,7 +50,7 @@ func (p presence) remove(status *configv1.ProxyStatus, at time.Time) bool {
 		return false
 	}
 	after := count{before.proxies - 1, before.routers}
-	if strings.HasPrefix(status.GetNodeId(), gatewayPrefix) {
+	if strings.HasPrefix(status.GetNodeId(), GatewayPrefix) {
 		after.routers--
 	}
 	if p.now[identity] = after; after.proxies == 0 {

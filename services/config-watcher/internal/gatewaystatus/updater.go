@@ -27,9 +27,6 @@ import (
 // minInterval is the least time between two updates.
 const minInterval = 500 * time.Millisecond
 
-// gatewayPrefix is the prefix of the node IDs of gateway proxies.
-const gatewayPrefix = "router~"
-
 // Config of an Updater. All fields are required.
 type Config struct {
 	Revisions   *revision.Log
@@ -147,13 +144,13 @@ func (u *Updater) gateways(snapshot *revision.Snapshot) (all, own []*Gateway) {
 
 // assign finds the proxies of each Gateway.
 func (u *Updater) assign(snapshot *revision.Snapshot, all []*Gateway) {
-	u.cfg.Fleet.Each(gatewayPrefix, func(p *configv1.ProxyStatus) {
+	u.cfg.Fleet.Each(fleet.GatewayPrefix, func(p *configv1.ProxyStatus) {
 		w := snapshot.Get(resource.Key{Kind: resource.KindWorkload, Namespace: p.GetNamespace(), Name: p.GetWorkload()}).GetWorkload()
 		if w == nil || p.GetUnverified() {
 			return
 		}
 		for _, g := range all {
-			if !selects(g.Spec.GetSelector(), w.GetLabels()) {
+			if !object.HasLabels(w.GetLabels(), g.Spec.GetSelector()) {
 				continue
 			}
 			since := u.seen[resource.Key{Kind: "Gateway", Namespace: g.Namespace, Name: g.Name}].since
@@ -163,15 +160,6 @@ func (u *Updater) assign(snapshot *revision.Snapshot, all []*Gateway) {
 			})
 		}
 	})
-}
-
-func selects(selector, labels map[string]string) bool {
-	for k, v := range selector {
-		if got, ok := labels[k]; !ok || got != v {
-			return false
-		}
-	}
-	return true
 }
 
 // rejection is the error of a listener or route configuration that a proxy has rejected since a revision.

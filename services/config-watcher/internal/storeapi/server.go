@@ -21,19 +21,19 @@ import (
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
-// revisionWithin is how long a write waits for the revision that contains it. After that it answers with revision 0: it is stored, but sources
-// that have not synced keep any revision from being made.
+// revisionWithin is how long a write waits for the revision that contains it. After that it answers with revision 0:
+// the object is stored, but a source that has not synced keeps every revision from being made.
 const revisionWithin = 10 * time.Second
 
 // maxApplyBytes bounds one Apply.
 const maxApplyBytes = 16 << 20
 
-// Revisions tells when what was written is in a revision.
+// Revisions waits until everything written before the call is in a revision; pipeline.Pipeline implements it.
 type Revisions interface {
 	Wait(ctx context.Context) (uint64, error)
 }
 
-// Elsewhere is what all sources have; aggregate.Aggregate joins them.
+// Elsewhere has the objects of all sources; aggregate.Aggregate implements it.
 type Elsewhere interface {
 	Get(object.Key) *object.Object
 	Others(k object.Key, than string) (more, less []*object.Object)
@@ -55,7 +55,7 @@ type Server struct {
 	sources   []source.Source
 }
 
-// Config has no optional fields.
+// Config of a Server. All fields are required.
 type Config struct {
 	Store     *memory.Store
 	Revisions Revisions
@@ -63,12 +63,12 @@ type Config struct {
 	Access    Access
 	Audit     Audit
 	Findings  Findings
-	// Needed says for what the mesh needs an identity, which cannot be banned then; "" if it does not.
+	// Needed returns what the mesh needs an identity for, which then cannot be banned; "" if nothing.
 	Needed func(identity string) string
 	Log    *slog.Logger
-	// Stop ends watches when it is closed, for a drain.
+	// Stop is closed to end watches, so that the server can drain.
 	Stop <-chan struct{}
-	// Sources in the order in which they count.
+	// Sources are in order of precedence.
 	Sources []source.Source
 }
 
@@ -80,7 +80,7 @@ func NewServer(cfg Config) *Server {
 	}
 }
 
-// revision waits for the revision that contains what was just written.
+// revision waits for the revision that contains the last write and returns its number, 0 if none comes in time.
 func (s *Server) revision(ctx context.Context) uint64 {
 	ctx, cancel := context.WithTimeout(ctx, revisionWithin)
 	defer cancel()
@@ -95,7 +95,8 @@ func (s *Server) revision(ctx context.Context) uint64 {
 // loadedWithin is how long a call waits for a store that is still reading its directory.
 const loadedWithin = 5 * time.Second
 
-// loaded waits for the store, so that callers need not time the start of the process. The store itself refuses what comes too early.
+// loaded waits for the store, so that callers need not wait for the start of the process. The store itself refuses
+// early calls.
 func (s *Server) loaded(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, loadedWithin)
 	defer cancel()
@@ -106,7 +107,7 @@ func (s *Server) loaded(ctx context.Context) {
 	}
 }
 
-// key reads an ObjectKey; the API version may be left out where the kind's name is unambiguous.
+// key converts an ObjectKey. The API version may be left out if only one group has the kind.
 func key(k *configv1.ObjectKey) (object.Key, error) {
 	out := object.Key{Kind: k.GetKind(), Namespace: k.GetNamespace(), Name: k.GetName()}
 	if out.Kind == "" || out.Name == "" {
@@ -168,7 +169,7 @@ func (s *Server) Get(ctx context.Context, req *configv1.GetRequest) (*configv1.G
 	return &configv1.GetResponse{Object: s.objectProto(it)}, nil
 }
 
-// explain says where an object is that the store does not have.
+// explain names the source of an object that the store does not have.
 func (s *Server) explain(k object.Key, err error) error {
 	if errors.Is(err, memory.ErrNotFound) {
 		if o := s.elsewhere.Get(k); o != nil {
@@ -394,15 +395,15 @@ func (s *Server) Apply(ctx context.Context, req *configv1.ApplyRequest) (_ *conf
 	}
 	if changed && !req.DryRun {
 		if out.Revision = s.revision(ctx); out.Revision == 0 {
-			return out, nil // some source has not been read yet: anything may be missing
+			return out, nil // a source has not been read: references cannot be resolved yet
 		}
 	}
-	s.judge(ctx, out, results, keys, mark, req.DryRun)
+	s.addFindings(ctx, out, results, keys, mark, req.DryRun)
 	return out, nil
 }
 
-// applied decodes all documents and gathers the problems of all of them. Objects of kinds that nobody reads are
-// refused, or returned if the caller wants them to be passed over.
+// applied decodes all documents and collects their problems. Objects of unread kinds are refused, or returned as
+// skipped if the caller asks for that.
 func (s *Server) applied(req *configv1.ApplyRequest) (writes []memory.Write, skipped object.Problems, err error) {
 	var problems object.Problems
 	seen := map[object.Key]string{}
