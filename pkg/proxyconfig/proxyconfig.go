@@ -1,5 +1,7 @@
-// Package proxyconfig works out the ProxyConfig that a workload's proxy is started with: MeshConfig's defaultConfig, the workload's annotation, and
-// the ProxyConfig resources that reach it, in the order in which Istio's injection lets them win.
+// Package proxyconfig computes the ProxyConfig that a workload's proxy starts with (installer and node-agent call it):
+// MeshConfig's defaultConfig, the workload's annotation and the ProxyConfig resources that apply to it, in Istio's order
+// of precedence. config-watcher, which starts no proxy, may use the names alone (Annotation, OnDemand): it reads what
+// ProxyConfigs say about on-demand configuration.
 package proxyconfig
 
 import (
@@ -16,9 +18,9 @@ import (
 // Annotation of a workload is a ProxyConfig in YAML.
 const Annotation = "proxy.istio.io/config"
 
-// onDemand is the variable by which ProxyConfigs carry Fairlead's field of that name. The control plane follows it in resources, live, so that no
-// proxy is started with it.
-const onDemand = "FAIRLEAD_ON_DEMAND"
+// OnDemand is the variable in which a ProxyConfig carries Fairlead's field onDemand. No proxy starts with it: the control
+// plane reads it from the resources, so that a change takes effect without a restart.
+const OnDemand = "FAIRLEAD_ON_DEMAND"
 
 // Members of a ProxyConfig in JSON.
 const (
@@ -93,7 +95,7 @@ func fields(spec *networking.ProxyConfig) Config {
 	}
 	metadata := map[string]any{}
 	for k, v := range spec.GetEnvironmentVariables() {
-		if k != onDemand {
+		if k != OnDemand {
 			metadata[k] = v
 		}
 	}
@@ -153,7 +155,7 @@ func (c Config) Environment() []Variable {
 	metadata, _ := c[proxyMetadata].(map[string]any)
 	var out []Variable
 	for _, k := range slices.Sorted(maps.Keys(metadata)) {
-		if v, ok := metadata[k].(string); ok && k != onDemand {
+		if v, ok := metadata[k].(string); ok && k != OnDemand {
 			out = append(out, Variable{k, v})
 		}
 	}

@@ -1,6 +1,7 @@
 package access
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -92,10 +93,7 @@ func (s *Service) ListAudit(ctx context.Context, req *configv1.ListAuditRequest)
 	if err := s.access.IsAdmin(p.ID.String()); err != nil {
 		return nil, status.Error(codes.PermissionDenied, err.Error())
 	}
-	n := int(min(req.Last, maxLines))
-	if n == 0 {
-		n = defaultLines
-	}
+	n := int(cmp.Or(min(req.Last, maxLines), defaultLines))
 	out := &configv1.ListAuditResponse{}
 	if out.Lines, err = s.lines.Last(n); err == nil && req.Verify {
 		out.Verified, out.Broken, err = s.lines.Verify()

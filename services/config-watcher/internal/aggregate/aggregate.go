@@ -5,6 +5,7 @@ package aggregate
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 
@@ -107,13 +108,8 @@ type Conflict struct {
 func (a *Aggregate) Conflicts() []Conflict {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	keys := make([]object.Key, 0, len(a.shadows))
-	for k := range a.shadows {
-		keys = append(keys, k)
-	}
-	slices.SortFunc(keys, object.Key.Compare)
 	out := []Conflict{}
-	for _, k := range keys {
+	for _, k := range slices.SortedFunc(maps.Keys(a.shadows), object.Key.Compare) {
 		list := a.objects[k]
 		c := Conflict{Object: k.String(), Counts: list[0].Source}
 		for _, o := range list[1:] {

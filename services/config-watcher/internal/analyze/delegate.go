@@ -1,6 +1,7 @@
 package analyze
 
 import (
+	"cmp"
 	"fmt"
 
 	networking "istio.io/api/networking/v1alpha3"
@@ -32,10 +33,7 @@ func checkDelegates(r *reader) {
 }
 
 func delegateOf(in *networking.HTTPRoute, namespace string) (ns, name string) {
-	if ns = in.GetDelegate().GetNamespace(); ns == "" {
-		ns = namespace
-	}
-	return ns, in.GetDelegate().GetName()
+	return cmp.Or(in.GetDelegate().GetNamespace(), namespace), in.GetDelegate().GetName()
 }
 
 // delegate returns the VirtualService that a route delegates to; nil if it cannot delegate.

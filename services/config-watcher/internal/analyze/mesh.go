@@ -1,6 +1,7 @@
 package analyze
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 
@@ -64,11 +65,8 @@ type Delta struct{ Appeared, Vanished []Finding }
 
 // New returns an empty mesh. domain is the DNS suffix of service names, "cluster.local" by default.
 func New(domain string) *Mesh {
-	if domain == "" {
-		domain = "cluster.local"
-	}
 	return &Mesh{
-		domain: domain, settings: validate.DefaultMeshConfig(), analyzed: map[object.Key]*analyzed{}, services: map[string][]*object.Object{}, rules: map[string][]*object.Object{},
+		domain: cmp.Or(domain, "cluster.local"), settings: validate.DefaultMeshConfig(), analyzed: map[object.Key]*analyzed{}, services: map[string][]*object.Object{}, rules: map[string][]*object.Object{},
 		routes: map[binding][]*object.Object{}, servers: map[serverKind][]*object.Object{}, names: map[serverName][]*object.Object{}, secrets: map[ref]secret{},
 		configMaps: map[ref]bool{}, workloads: map[object.Key]map[string]string{}, selections: map[string]*selection{}, namespaces: map[string]int{},
 		declared: map[string]bool{},
@@ -208,16 +206,7 @@ func (m *Mesh) index(o *object.Object, add bool) {
 // updateByAge adds an object to a list sorted by age, or removes it.
 func updateByAge[K comparable](lists map[K][]*object.Object, key K, o *object.Object, add bool) {
 	list := lists[key]
-	at, found := slices.BinarySearchFunc(list, o, func(a, b *object.Object) int {
-		switch {
-		case a.Key == b.Key && a.Created.Equal(b.Created):
-			return 0
-		case object.Older(a, b):
-			return -1
-		default:
-			return 1
-		}
-	})
+	at, found := slices.BinarySearchFunc(list, o, object.CompareAge)
 	switch {
 	case add && !found:
 		lists[key] = slices.Insert(list, at, o)

@@ -5,6 +5,7 @@ package audit
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -139,12 +140,7 @@ type Log struct {
 // Open opens the log and reads its last line. It removes and logs an incomplete line at the end, whose write was never
 // acknowledged.
 func Open(cfg Config) (*Log, error) {
-	if cfg.MaxBytes == 0 {
-		cfg.MaxBytes = DefaultMaxBytes
-	}
-	if cfg.Keep == 0 {
-		cfg.Keep = DefaultKeep
-	}
+	cfg.MaxBytes, cfg.Keep = cmp.Or(cfg.MaxBytes, DefaultMaxBytes), cmp.Or(cfg.Keep, DefaultKeep)
 	f := promauto.With(cfg.Registerer)
 	l := &Log{
 		cfg: cfg, next: 1,

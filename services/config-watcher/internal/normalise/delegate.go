@@ -1,6 +1,7 @@
 package normalise
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -21,11 +22,7 @@ func MergeDelegate(root *networking.HTTPRoute, routes []*networking.HTTPRoute) [
 		}
 		r.Match = match
 		r.Delegate = nil
-		if root.Name != "" && r.Name != "" {
-			r.Name = root.Name + "-" + r.Name
-		} else if r.Name == "" {
-			r.Name = root.Name
-		}
+		r.Name = joinNames(root.Name, r.Name)
 		inherit(root, r)
 		out = append(out, r)
 	}
@@ -40,30 +37,15 @@ func inherit(root, r *networking.HTTPRoute) {
 		r.Rewrite, r.Fault, r.Mirror, r.Mirrors = nil, nil, nil, nil
 	}
 	if len(r.Route) > 0 {
-		if r.Rewrite == nil {
-			r.Rewrite = root.Rewrite
-		}
-		if r.Fault == nil {
-			r.Fault = root.Fault
-		}
+		r.Rewrite, r.Fault = cmp.Or(r.Rewrite, root.Rewrite), cmp.Or(r.Fault, root.Fault)
 		if r.Mirror == nil && len(r.Mirrors) == 0 {
 			r.Mirror, r.Mirrors, r.MirrorPercentage = root.Mirror, root.Mirrors, root.MirrorPercentage
 			//nolint:staticcheck // deprecated in Istio, still served
 			r.MirrorPercent = root.MirrorPercent
 		}
 	}
-	if r.Timeout == nil {
-		r.Timeout = root.Timeout
-	}
-	if r.Retries == nil {
-		r.Retries = root.Retries
-	}
-	if r.CorsPolicy == nil {
-		r.CorsPolicy = root.CorsPolicy
-	}
-	if r.Headers == nil {
-		r.Headers = root.Headers
-	}
+	r.Timeout, r.Retries = cmp.Or(r.Timeout, root.Timeout), cmp.Or(r.Retries, root.Retries)
+	r.CorsPolicy, r.Headers = cmp.Or(r.CorsPolicy, root.CorsPolicy), cmp.Or(r.Headers, root.Headers)
 }
 
 // mergeMatches combines each of the delegate's alternatives with every one of the root's that it lies within. fits is
@@ -136,15 +118,15 @@ func mergeMatch(root, own *networking.HTTPMatchRequest) *networking.HTTPMatchReq
 	if root.Uri != nil {
 		out.IgnoreUriCase = root.IgnoreUriCase
 	}
-	if root.Name != "" && out.Name != "" {
-		out.Name = root.Name + "-" + out.Name
-	} else if out.Name == "" {
-		out.Name = root.Name
-	}
-	if out.StatPrefix == "" {
-		out.StatPrefix = root.StatPrefix
-	}
+	out.Name, out.StatPrefix = joinNames(root.Name, out.Name), cmp.Or(out.StatPrefix, root.StatPrefix)
 	return out
+}
+
+func joinNames(root, own string) string {
+	if root == "" || own == "" {
+		return root + own
+	}
+	return root + "-" + own
 }
 
 // narrowSource leaves in own the gateways and the namespace for which both matches hold; false if there is none.
@@ -155,9 +137,7 @@ func narrowSource(root, own *networking.HTTPMatchRequest) bool {
 	case len(root.Gateways) > 0 && slices.ContainsFunc(own.Gateways, func(g string) bool { return !slices.Contains(root.Gateways, g) }):
 		return false
 	}
-	if own.SourceNamespace == "" {
-		own.SourceNamespace = root.SourceNamespace
-	}
+	own.SourceNamespace = cmp.Or(own.SourceNamespace, root.SourceNamespace)
 	return root.SourceNamespace == "" || own.SourceNamespace == root.SourceNamespace
 }
 

@@ -126,17 +126,11 @@ func (m *Mesh) identity(namespace, account string) string {
 }
 
 func (m *Mesh) localityOf(in *instance) *configv1.Locality {
-	if in.locality != nil {
-		return in.locality
-	}
-	return m.nodes[in.node]
+	return cmp.Or(in.locality, m.nodes[in.node])
 }
 
 func (m *Mesh) networkOf(in *instance) string {
-	if in.network != "" {
-		return in.network
-	}
-	return m.clusterNetwork()
+	return cmp.Or(in.network, m.clusterNetwork())
 }
 
 // add makes an endpoint of an instance on a port of the instance. Its address is the first one; the first address of
@@ -279,11 +273,7 @@ func slicePort(s *discoveryv1.EndpointSlice, port *configv1.ServicePort) (uint32
 // sliceInstance is the Pod that a slice's endpoint refers to, or an instance made from the endpoint itself.
 func (m *Mesh) sliceInstance(o *object.Object, e *discoveryv1.Endpoint) *instance {
 	if e.TargetRef != nil && e.TargetRef.Kind == "Pod" {
-		ns := e.TargetRef.Namespace
-		if ns == "" {
-			ns = o.Key.Namespace
-		}
-		if in := m.instances.byKey[instKey{"Pod", ns, e.TargetRef.Name}]; in != nil {
+		if in := m.instances.byKey[instKey{"Pod", cmp.Or(e.TargetRef.Namespace, o.Key.Namespace), e.TargetRef.Name}]; in != nil {
 			return in
 		}
 	}

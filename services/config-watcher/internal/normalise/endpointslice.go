@@ -1,6 +1,8 @@
 package normalise
 
 import (
+	"cmp"
+
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"fairlead.dev/services/config-watcher/internal/object"
@@ -61,11 +63,7 @@ func slicePods(o *object.Object) []instKey {
 	var out []instKey
 	for _, e := range o.Body.(*discoveryv1.EndpointSlice).Endpoints {
 		if e.TargetRef != nil && e.TargetRef.Kind == "Pod" {
-			ns := e.TargetRef.Namespace
-			if ns == "" {
-				ns = o.Key.Namespace
-			}
-			out = append(out, instKey{"Pod", ns, e.TargetRef.Name})
+			out = append(out, instKey{"Pod", cmp.Or(e.TargetRef.Namespace, o.Key.Namespace), e.TargetRef.Name})
 		}
 	}
 	return out

@@ -1,6 +1,7 @@
 package normalise
 
 import (
+	"cmp"
 	"reflect"
 	"strings"
 
@@ -51,12 +52,9 @@ func fromPod(o *object.Object, p *object.Pod) *instance {
 		return nil
 	}
 	in := &instance{
-		key: instKey{"Pod", o.Key.Namespace, o.Key.Name}, object: o, labels: o.Labels, account: p.ServiceAccount, node: p.Node, addresses: p.Addresses,
+		key: instKey{"Pod", o.Key.Namespace, o.Key.Name}, object: o, labels: o.Labels, account: cmp.Or(p.ServiceAccount, "default"), node: p.Node, addresses: p.Addresses,
 		network: o.Labels[labelNetwork], health: podHealth(p), tlsMode: configv1.TlsMode_TLS_MODE_DISABLED, ports: p.Ports,
 		hostname: p.Hostname, subdomain: p.Subdomain,
-	}
-	if in.account == "" {
-		in.account = "default"
 	}
 	if o.Labels[labelTLSMode] == "istio" {
 		in.tlsMode = configv1.TlsMode_TLS_MODE_ISTIO
@@ -98,13 +96,7 @@ func podLocality(labels map[string]string) *configv1.Locality {
 }
 
 func topologyLocality(labels map[string]string) *configv1.Locality {
-	region, zone := labels[labelRegion], labels[labelZone]
-	if region == "" {
-		region = labels[labelRegionLegacy]
-	}
-	if zone == "" {
-		zone = labels[labelZoneLegacy]
-	}
+	region, zone := cmp.Or(labels[labelRegion], labels[labelRegionLegacy]), cmp.Or(labels[labelZone], labels[labelZoneLegacy])
 	if region == "" && zone == "" {
 		return nil
 	}

@@ -1,6 +1,7 @@
 package normalise
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -137,10 +138,7 @@ func (m *Mesh) virtualService(o *object.Object, s *networking.VirtualService) *n
 // delegated returns the routes that replace a delegating route: none if the delegate is missing or not exported to the
 // root's namespace.
 func (m *Mesh) delegated(namespace string, r *networking.HTTPRoute) []*networking.HTTPRoute {
-	ns := r.Delegate.Namespace
-	if ns == "" {
-		ns = namespace
-	}
+	ns := cmp.Or(r.Delegate.Namespace, namespace)
 	o := m.configs[object.Key{Group: validate.GroupNetworking, Kind: "VirtualService", Namespace: ns, Name: r.Delegate.Name}]
 	if o == nil {
 		return nil
@@ -161,11 +159,7 @@ func delegateNames(o *object.Object) []namespacedName {
 		if r.Delegate == nil {
 			continue
 		}
-		ns := r.Delegate.Namespace
-		if ns == "" {
-			ns = o.Key.Namespace
-		}
-		if k := (namespacedName{ns, r.Delegate.Name}); !slices.Contains(out, k) {
+		if k := (namespacedName{cmp.Or(r.Delegate.Namespace, o.Key.Namespace), r.Delegate.Name}); !slices.Contains(out, k) {
 			out = append(out, k)
 		}
 	}

@@ -10,6 +10,7 @@
 package normalise
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"sort"
@@ -36,16 +37,7 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	if c.Cluster == "" {
-		c.Cluster = "Kubernetes"
-	}
-	if c.Domain == "" {
-		c.Domain = "cluster.local"
-	}
-	if c.TrustDomain == "" {
-		c.TrustDomain = "cluster.local"
-	}
-	return c
+	return Config{Cluster: cmp.Or(c.Cluster, "Kubernetes"), Domain: cmp.Or(c.Domain, "cluster.local"), TrustDomain: cmp.Or(c.TrustDomain, "cluster.local")}
 }
 
 // Change is the new state of one object; a nil Object means that the object is gone.

@@ -79,8 +79,7 @@ func ExportedTo(exportTo, fallback []string, namespace string) []string {
 	if len(out) == 0 {
 		return []string{exportedToNone}
 	}
-	slices.Sort(out)
-	return slices.Compact(out)
+	return sortedUnique(out)
 }
 
 // VisibleTo reports whether a namespace is among those that ExportedTo has returned.

@@ -2,6 +2,7 @@ package normalise
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -53,11 +54,7 @@ func (m *Mesh) rebuild(d *Delta) {
 // configKey is the resource key of an Istio object. An object without a namespace holds for the whole mesh (see
 // object.Object.Held) and goes into the root namespace.
 func (m *Mesh) configKey(k object.Key) resource.Key {
-	out := resource.Key{Kind: k.Kind, Namespace: k.Namespace, Name: k.Name}
-	if out.Namespace == "" {
-		out.Namespace = m.settings.GetRootNamespace()
-	}
-	return out
+	return resource.Key{Kind: k.Kind, Namespace: cmp.Or(k.Namespace, m.settings.GetRootNamespace()), Name: k.Name}
 }
 
 func (m *Mesh) rebuildMesh(d *Delta) {
@@ -166,16 +163,13 @@ func (m *Mesh) claimants(h hostKey) []*object.Object {
 		out = append(out, m.owners[o])
 	}
 	slices.SortFunc(out, func(a, b *object.Object) int {
-		if (a.Key.Kind == "Service") != (b.Key.Kind == "Service") {
-			if a.Key.Kind == "Service" {
+		if service := a.Key.Kind == "Service"; service != (b.Key.Kind == "Service") {
+			if service {
 				return -1
 			}
 			return 1
 		}
-		if object.Older(a, b) {
-			return -1
-		}
-		return 1
+		return object.CompareAge(a, b)
 	})
 	return out
 }

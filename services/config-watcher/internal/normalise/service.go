@@ -1,6 +1,7 @@
 package normalise
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strings"
@@ -153,12 +154,7 @@ func fromServiceEntry(o *object.Object, se *networking.ServiceEntry, hostname st
 	return out
 }
 
-func entryTarget(p *networking.ServicePort) uint32 {
-	if p.TargetPort != 0 {
-		return p.TargetPort
-	}
-	return p.Number
-}
+func entryTarget(p *networking.ServicePort) uint32 { return cmp.Or(p.TargetPort, p.Number) }
 
 // entryProtocol is the declared protocol, or else the one that the port's name declares.
 func entryProtocol(p *networking.ServicePort) configv1.Protocol {
@@ -169,9 +165,7 @@ func entryProtocol(p *networking.ServicePort) configv1.Protocol {
 }
 
 func sortedUnique(list []string) []string {
-	out := slices.Clone(list)
-	slices.Sort(out)
-	return slices.Compact(out)
+	return slices.Compact(slices.Sorted(slices.Values(list)))
 }
 
 // canonicalAddresses writes addresses and CIDRs in their shortest form, sorted. A CIDR of one address becomes that

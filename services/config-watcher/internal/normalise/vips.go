@@ -1,8 +1,10 @@
 package normalise
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -42,14 +44,9 @@ func newVIPs() *vips {
 	return &vips{created: map[hostKey]time.Time{}, owners: map[uint32]hostKey{}, attempt: map[hostKey]uint32{}, moved: set[hostKey]{}}
 }
 
-func (v *vips) older(a, b hostKey) bool {
-	if x, y := v.created[a], v.created[b]; !x.Equal(y) {
-		return x.Before(y)
-	}
-	if a.namespace != b.namespace {
-		return a.namespace < b.namespace
-	}
-	return a.hostname < b.hostname
+// compare orders hosts by age, and those of one age by name.
+func (v *vips) compare(a, b hostKey) int {
+	return cmp.Or(v.created[a].Compare(v.created[b]), cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.hostname, b.hostname))
 }
 
 // want records that a host needs an address.
@@ -86,7 +83,7 @@ func (v *vips) place(h hostKey, n uint32) {
 	for tries := attemptsOf(h); n < vipSlots; n++ {
 		at := tries.at(n)
 		other, taken := v.owners[at]
-		if taken && !v.older(h, other) {
+		if taken && v.compare(h, other) >= 0 {
 			continue
 		}
 		v.owners[at], v.attempt[h] = h, n
@@ -109,17 +106,8 @@ func (v *vips) place(h hostKey, n uint32) {
 // takeMoved returns the hosts whose address may have changed since its last call.
 func (v *vips) takeMoved() set[hostKey] {
 	if v.stale {
-		hosts, before := make([]hostKey, 0, len(v.created)), v.attempt
-		for h := range v.created {
-			hosts = append(hosts, h)
-		}
-		slices.SortFunc(hosts, func(a, b hostKey) int {
-			if v.older(a, b) {
-				return -1
-			}
-			return 1
-		})
-		moved := v.moved
+		hosts := slices.SortedFunc(maps.Keys(v.created), v.compare)
+		before, moved := v.attempt, v.moved
 		v.owners, v.attempt, v.moved, v.stale, v.retried = map[uint32]hostKey{}, map[hostKey]uint32{}, set[hostKey]{}, false, 0
 		for _, h := range hosts {
 			v.place(h, 0)

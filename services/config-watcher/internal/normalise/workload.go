@@ -12,10 +12,7 @@ import (
 
 // workload builds the Workload of a Pod, or else of a WorkloadEntry; nil if there is neither.
 func (m *Mesh) workload(w namespacedName) *configv1.Workload {
-	in := m.instances.byKey[instKey{"Pod", w.namespace, w.name}]
-	if in == nil {
-		in = m.instances.byKey[instKey{"WorkloadEntry", w.namespace, w.name}]
-	}
+	in := cmp.Or(m.instances.byKey[instKey{"Pod", w.namespace, w.name}], m.instances.byKey[instKey{"WorkloadEntry", w.namespace, w.name}])
 	if in == nil {
 		return nil
 	}

@@ -72,10 +72,8 @@ type Object struct {
 	Held bool
 }
 
-// Older reports whether a wins over b by Istio's rule "the oldest wins": creation time, then namespace and name.
-func Older(a, b *Object) bool {
-	if !a.Created.Equal(b.Created) {
-		return a.Created.Before(b.Created)
-	}
-	return a.Key.Compare(b.Key) < 0
-}
+// CompareAge orders objects by Istio's rule "the oldest wins": creation time, then kind, namespace and name.
+func CompareAge(a, b *Object) int { return cmp.Or(a.Created.Compare(b.Created), a.Key.Compare(b.Key)) }
+
+// Older reports whether a wins over b by Istio's rule "the oldest wins".
+func Older(a, b *Object) bool { return CompareAge(a, b) < 0 }

@@ -177,14 +177,6 @@ func places(list []*object.Object) []*configv1.Place {
 	return out
 }
 
-// first is the object of a list that is in force; nil if the list is empty.
-func first(list []*object.Object) *object.Object {
-	if len(list) == 0 {
-		return nil
-	}
-	return list[0]
-}
-
 // render makes JSON of an object from a file. Parts that config-watcher does not keep are replaced by a text that is
 // not a valid value, so that nobody writes the JSON back by mistake.
 func render(o *object.Object) ([]byte, error) {

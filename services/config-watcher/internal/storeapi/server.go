@@ -387,7 +387,9 @@ func (s *Server) Apply(ctx context.Context, req *configv1.ApplyRequest) (_ *conf
 			res.ResourceVersion = r.Item.Version
 		}
 		more, less := s.elsewhere.Others(r.Item.Key, memory.Name)
-		res.OverriddenBy, res.Overrides = place(first(more)), places(less)
+		if res.Overrides = places(less); len(more) > 0 {
+			res.OverriddenBy = place(more[0])
+		}
 		for _, w := range writes[i].Object.Warnings {
 			res.Warnings = append(res.Warnings, w.Error())
 		}

@@ -46,37 +46,21 @@ type kind struct {
 	check func(c *checker, o *object.Object)
 }
 
-func spec[T any, P interface {
-	*T
-	proto.Message
-}](check func(*checker, *object.Object, P)) (func() proto.Message, func(*checker, *object.Object)) {
-	newSpec := func() proto.Message { return P(new(T)) }
-	if check == nil {
-		return newSpec, nil
-	}
-	return newSpec, func(c *checker, o *object.Object) { check(c, o, o.Body.(P)) }
-}
-
-func body[T any](check func(*checker, *object.Object, *T)) (func() any, func(*checker, *object.Object)) {
-	newBody := func() any { return new(T) }
-	if check == nil {
-		return newBody, nil
-	}
-	return newBody, func(c *checker, o *object.Object) { check(c, o, o.Body.(*T)) }
-}
-
 func istio[T any, P interface {
 	*T
 	proto.Message
 }](group, name string, versions []string, check func(*checker, *object.Object, P)) kind {
-	k := kind{group: group, name: name, versions: versions}
-	k.newSpec, k.check = spec[T, P](check)
-	return k
+	return kind{
+		group: group, name: name, versions: versions, newSpec: func() proto.Message { return P(new(T)) },
+		check: func(c *checker, o *object.Object) { check(c, o, o.Body.(P)) },
+	}
 }
 
 func kubernetes[T any](group, name, version string, scope Scope, check func(*checker, *object.Object, *T)) kind {
-	k := kind{group: group, name: name, versions: []string{version}, scope: scope}
-	k.newBody, k.check = body(check)
+	k := kind{group: group, name: name, versions: []string{version}, scope: scope, newBody: func() any { return new(T) }}
+	if check != nil {
+		k.check = func(c *checker, o *object.Object) { check(c, o, o.Body.(*T)) }
+	}
 	return k
 }
 

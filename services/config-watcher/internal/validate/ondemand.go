@@ -9,8 +9,8 @@ import (
 	networkingv1beta1 "istio.io/api/networking/v1beta1"
 	"sigs.k8s.io/yaml"
 
+	"fairlead.dev/pkg/proxyconfig"
 	"fairlead.dev/pkg/yamltext"
-
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
@@ -18,9 +18,8 @@ import (
 // switches it. Istio's ProxyConfig types have no such field; it is stored as an entry of proxyMetadata
 // (environmentVariables in the resource).
 const (
-	OnDemandAnnotation    = "fairlead.dev/on-demand"
-	OnDemandMetadata      = "FAIRLEAD_ON_DEMAND"
-	ProxyConfigAnnotation = "proxy.istio.io/config"
+	OnDemandAnnotation = "fairlead.dev/on-demand"
+	OnDemandMetadata   = proxyconfig.OnDemand
 
 	onDemandField = "onDemand"
 	// maxProxyConfig bounds the YAML of the annotation, in bytes.
@@ -81,8 +80,8 @@ func (c *checker) onDemandAnnotations(o *object.Object) {
 	if s, written := o.Annotations[OnDemandAnnotation]; written {
 		c.onDemandText(field("metadata.annotations", OnDemandAnnotation), s)
 	}
-	if text := o.Annotations[ProxyConfigAnnotation]; text != "" {
-		at := field("metadata.annotations", ProxyConfigAnnotation)
+	if text := o.Annotations[proxyconfig.Annotation]; text != "" {
+		at := field("metadata.annotations", proxyconfig.Annotation)
 		tree, reason := proxyConfigTree(text)
 		if reason != "" {
 			c.fail(at, nil, reason, "write a ProxyConfig in YAML")
@@ -124,7 +123,7 @@ func proxyConfigTree(text string) (tree map[string]any, reason string) {
 // OnDemandOf returns onDemand in a workload's annotation proxy.istio.io/config: "true", "false", or "" if it is not
 // set.
 func OnDemandOf(annotations map[string]string) string {
-	text := annotations[ProxyConfigAnnotation]
+	text := annotations[proxyconfig.Annotation]
 	if text == "" {
 		return ""
 	}

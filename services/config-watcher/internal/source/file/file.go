@@ -9,6 +9,7 @@
 package file
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -88,12 +89,7 @@ type Source struct {
 
 // New returns a source; Run reads.
 func New(cfg Config) *Source {
-	if cfg.Resync == 0 {
-		cfg.Resync = DefaultResync
-	}
-	if cfg.Grace == 0 {
-		cfg.Grace = DefaultGrace
-	}
+	cfg.Resync, cfg.Grace = cmp.Or(cfg.Resync, DefaultResync), cmp.Or(cfg.Grace, DefaultGrace)
 	if cfg.Decode.Decode == nil {
 		cfg.Decode = manifests(cfg.Saved != nil)
 	}

@@ -19,6 +19,8 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime"
+
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/object"
@@ -311,7 +313,7 @@ func (s *Store) prepare(w Write, version uint64) (Result, error) {
 	case w.Verb == Update && old == nil:
 		return Result{}, fmt.Errorf("%s: %w", k, ErrNotFound)
 	}
-	tree := deepCopy(w.Doc.Tree).(map[string]any)
+	tree := runtime.DeepCopyJSON(w.Doc.Tree)
 	meta, _ := tree["metadata"].(map[string]any)
 	if meta == nil {
 		meta = map[string]any{}
@@ -425,24 +427,6 @@ func withoutServerFields(v any) any {
 	return out
 }
 
-func deepCopy(v any) any {
-	switch t := v.(type) {
-	case map[string]any:
-		out := make(map[string]any, len(t))
-		for k, e := range t {
-			out[k] = deepCopy(e)
-		}
-		return out
-	case []any:
-		out := make([]any, len(t))
-		for i, e := range t {
-			out[i] = deepCopy(e)
-		}
-		return out
-	}
-	return v
-}
-
 // Delete deletes an object. version, if not empty, must be the current one.
 func (s *Store) Delete(ctx context.Context, k object.Key, version string) error {
 	s.mu.Lock()
@@ -487,7 +471,7 @@ func (s *Store) Edit(ctx context.Context, k object.Key, version string, edit fun
 	if version != "" && version != old.Version {
 		return Result{}, stale(k, version, old)
 	}
-	tree, err := edit(deepCopy(old.tree).(map[string]any))
+	tree, err := edit(runtime.DeepCopyJSON(old.tree))
 	if err != nil {
 		return Result{}, err
 	}
