@@ -73,7 +73,12 @@ type Object struct {
 }
 
 // CompareAge orders objects by Istio's rule "the oldest wins": creation time, then kind, namespace and name.
-func CompareAge(a, b *Object) int { return cmp.Or(a.Created.Compare(b.Created), a.Key.Compare(b.Key)) }
+func CompareAge(a, b *Object) int {
+	if c := a.Created.Compare(b.Created); c != 0 {
+		return c
+	}
+	return a.Key.Compare(b.Key)
+}
 
 // Older reports whether a wins over b by Istio's rule "the oldest wins".
 func Older(a, b *Object) bool { return CompareAge(a, b) < 0 }
