@@ -211,7 +211,7 @@ func (a *Access) May(identity, verb string, k object.Key) error {
 			return nil
 		}
 	}
-	what := thing(k)
+	what := describe(k)
 	switch {
 	case validate.IsIdentityBan(k) && writes(verb):
 		return denied("%s may not %s %s: only administrators ban"+remedy, identity, verb, what)
@@ -224,8 +224,8 @@ func (a *Access) May(identity, verb string, k object.Key) error {
 	}
 }
 
-// thing names an object, or all objects that a key without a name stands for.
-func thing(k object.Key) string {
+// describe names an object, or all objects that a key without a name stands for.
+func describe(k object.Key) string {
 	switch {
 	case k.Name != "":
 		return k.String()

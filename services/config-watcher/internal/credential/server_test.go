@@ -42,8 +42,8 @@ func (b *banned) Banned(identity string) *object.Ban {
 
 func (b *banned) Changed() <-chan struct{} { return b.changed }
 
-// rig is a SecretService with everything that its answers depend on.
-type rig struct {
+// fixture is a SecretService with everything that its answers depend on.
+type fixture struct {
 	t     *testing.T
 	clock *testkit.Clock
 	table *Table
@@ -53,9 +53,9 @@ type rig struct {
 	conn  *grpc.ClientConn
 }
 
-func newRig(t *testing.T) *rig {
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	r := &rig{t: t, clock: testkit.NewClock(epoch), table: NewTable(), bans: &banned{changed: make(chan struct{})}}
+	r := &fixture{t: t, clock: testkit.NewClock(epoch), table: NewTable(), bans: &banned{changed: make(chan struct{})}}
 	r.log, r.fleet = revision.NewLog("test", r.clock), fleet.NewTable(r.clock)
 	g := grpc.NewServer()
 	stop := make(chan struct{})
@@ -83,7 +83,7 @@ func newRig(t *testing.T) *rig {
 
 func identityOf(account string) string { return "spiffe://cluster.local/ns/shop/sa/" + account }
 
-func (r *rig) commit(upserts map[resource.Key]proto.Message, removed ...resource.Key) {
+func (r *fixture) commit(upserts map[resource.Key]proto.Message, removed ...resource.Key) {
 	r.t.Helper()
 	var list []*configv1.Resource
 	for k, body := range upserts {
@@ -123,13 +123,13 @@ func report(account, kind string) *configv1.ReportRequest {
 	return &configv1.ReportRequest{Proxies: []*configv1.ProxyStatus{{NodeId: kind + "~10.0.0.1~" + account + ".shop~d", Identity: identityOf(account), Namespace: "shop"}}}
 }
 
-type asker struct {
+type subscriber struct {
 	t      *testing.T
 	stream grpc.BidiStreamingClient[secretv1.WatchRequest, secretv1.WatchResponse]
 }
 
 // watch opens a stream for an instance.
-func (r *rig) watch(instance string) *asker {
+func (r *fixture) watch(instance string) *subscriber {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	r.t.Cleanup(cancel)
@@ -140,10 +140,10 @@ func (r *rig) watch(instance string) *asker {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	return &asker{r.t, stream}
+	return &subscriber{r.t, stream}
 }
 
-func (a *asker) subscribe(account, name string) *secretv1.Subscription {
+func (a *subscriber) subscribe(account, name string) *secretv1.Subscription {
 	a.t.Helper()
 	s := &secretv1.Subscription{Namespace: "shop", Name: name, Identity: identityOf(account)}
 	if err := a.stream.Send(&secretv1.WatchRequest{Subscribe: []*secretv1.Subscription{s}}); err != nil {
@@ -153,7 +153,7 @@ func (a *asker) subscribe(account, name string) *secretv1.Subscription {
 }
 
 // next reports whether the next answer, which must be to the subscription, has a credential.
-func (a *asker) next(s *secretv1.Subscription) bool {
+func (a *subscriber) next(s *secretv1.Subscription) bool {
 	a.t.Helper()
 	m, err := a.stream.Recv()
 	if err != nil {
@@ -166,7 +166,7 @@ func (a *asker) next(s *secretv1.Subscription) bool {
 }
 
 // shop is a mesh of a gateway, a sidecar with a DestinationRule, and a batch job in one namespace.
-func (r *rig) shop() {
+func (r *fixture) shop() {
 	all := map[resource.Key]proto.Message{
 		gatewayKey("edge"): gateway("edge", "edge-tls", "kubernetes-gateway://shop/qualified", "kubernetes-gateway://other/foreign"),
 		{Kind: kindRule, Namespace: "shop", Name: "client"}: &networking.DestinationRule{
@@ -217,7 +217,7 @@ func TestWhoMayRead(t *testing.T) {
 		"a gateway that no rule's selector is": {"xds-1", "edge", "router", "edge", "client-tls", false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t)
+			r := newFixture(t)
 			r.shop()
 			r.fleet.Report("xds-1").Apply(report(tc.account, tc.kind), true)
 			a := r.watch(tc.instance)
@@ -237,7 +237,7 @@ func TestWhoMayRead(t *testing.T) {
 // reconnection, and loses the credential when the proxy stays away, when no object names it, and when the identity is
 // banned.
 func TestPermissionsOfASubscriptionChange(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	r.shop()
 	reporter := r.fleet.Report("xds-1")
 	reporter.Apply(&configv1.ReportRequest{}, true)
@@ -299,7 +299,7 @@ func TestPermissionsOfASubscriptionChange(t *testing.T) {
 // TestCostOfSubscriptions: subscriptions beyond an identity's budget are answered without a credential, and the stream
 // goes on for other identities.
 func TestCostOfSubscriptions(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	r.shop()
 	r.fleet.Report("xds-1").Apply(report("edge", "router"), true)
 	a := r.watch("xds-1")

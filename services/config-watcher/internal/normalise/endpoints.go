@@ -17,8 +17,8 @@ import (
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-// endpointSets builds an EndpointSet for every TCP port of a hostname. A port without endpoints has an empty set, which
-// tells xds-server that exportedToNone serves it. Services whose proxies connect to the address or name that the client
+// endpointSets builds an EndpointSet for every TCP port of a hostname; an empty one for a port without endpoints, so
+// that xds-server knows that nothing serves it. Services whose proxies connect to the address or name that the client
 // asked for have no sets, except headless ones.
 func (m *Mesh) endpointSets(h hostKey) []*configv1.EndpointSet {
 	var out []*configv1.EndpointSet

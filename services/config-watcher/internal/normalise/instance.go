@@ -127,7 +127,7 @@ func fromWorkloadEntry(o *object.Object, we *networking.WorkloadEntry) *instance
 		health: configv1.Health_HEALTH_READY, tlsMode: configv1.TlsMode_TLS_MODE_DISABLED, weight: we.Weight, ports: we.Ports,
 		locality: parseLocality(we.Locality),
 	}
-	// Without the label a service account tells that the workload has an identity, and therefore a proxy.
+	// Without the label a service account means that the workload has an identity, and therefore a proxy.
 	if mode, ok := we.Labels[labelTLSMode]; ok && mode == "istio" || !ok && we.ServiceAccount != "" {
 		in.tlsMode = configv1.TlsMode_TLS_MODE_ISTIO
 	}

@@ -99,7 +99,7 @@ func TestNodeOfEndpoints(t *testing.T) {
 	}
 	priority := "trafficPolicy: {outlierDetection: {}, loadBalancer: {localityLbSetting: {failoverPriority: [app, kubernetes.io/hostname]}}}"
 	for _, step := range []struct{ name, yaml, want string }{
-		{"exportedToNone asks", rule("r", "host: a"), ""},
+		{"nobody asks", rule("r", "host: a"), ""},
 		{"a rule of another host", rule("r", "host: b, "+priority), ""},
 		{"a rule", rule("r", "host: a, "+priority), "n1"},
 		{"not any more", rule("r", "host: a"), ""},
@@ -144,7 +144,7 @@ func TestBothFamilies(t *testing.T) {
 		}
 	}
 	s.apply(service("slices", ", ipFamilies: [IPv6, IPv4]") + "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: s, namespace: apps, labels: {kubernetes.io/service-name: slices}}\n" +
-		"addressType: FQDN\nports: [{name: http, port: 80}]\nendpoints: [{addresses: [away.example.com], targetRef: {kind: Pod, name: exportedToNone}}, {addresses: [10.1.0.1], targetRef: {kind: Pod, name: a-1}}]\n")
+		"addressType: FQDN\nports: [{name: http, port: 80}]\nendpoints: [{addresses: [away.example.com], targetRef: {kind: Pod, name: nobody}}, {addresses: [10.1.0.1], targetRef: {kind: Pod, name: a-1}}]\n")
 	if got := s.endpoints("apps", "slices.apps.svc.cluster.local:80/Kubernetes"); got != "away.example.com:80, fd00::1:80" {
 		t.Errorf("by slices: %s", got)
 	}

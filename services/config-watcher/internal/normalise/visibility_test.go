@@ -140,8 +140,8 @@ func TestVisibilities(t *testing.T) {
 			" www.example.com/apps to [apps]: 80=10.9.0.1:80 81=10.9.0.2:81 82=10.9.0.3:82 www.example.com/shop to [shop]: 81=10.9.0.2:81 82=10.9.0.3:82"},
 		{name: "the one for all goes", gone: "e2", want: "www.example.com/apps to [apps]: 80=10.9.0.1:80 82=10.9.0.3:82 www.example.com/shop to [shop]: 82=10.9.0.3:82"},
 		{name: "one is left", gone: "e3", want: "www.example.com to [apps]: 80=10.9.0.1:80"},
-		{name: "all for exportedToAll", yaml: static("e1", "'*'", "80", "10.9.0.1", "") + public, want: "www.example.com to [*]: 80=10.9.0.1:80 81=10.9.0.2:81"},
-		{name: "one for exportedToNone", yaml: static("e1", "'~'", "80", "10.9.0.1", "") + public, want: "www.example.com to [*]: 81=10.9.0.2:81 www.example.com/~ to [~]: 80=10.9.0.1:80 81=10.9.0.2:81"},
+		{name: "all exported to all namespaces", yaml: static("e1", "'*'", "80", "10.9.0.1", "") + public, want: "www.example.com to [*]: 80=10.9.0.1:80 81=10.9.0.2:81"},
+		{name: "one exported to none", yaml: static("e1", "'~'", "80", "10.9.0.1", "") + public, want: "www.example.com to [*]: 81=10.9.0.2:81 www.example.com/~ to [~]: 80=10.9.0.1:80 81=10.9.0.2:81"},
 		{name: "an endpoint changes", yaml: static("e1", ".", "80", "10.9.0.1", "") + static("e2", "'*'", "81", "10.9.0.7", ""), want: "www.example.com to [*]: 81=10.9.0.7:81 www.example.com/apps to [apps]: 80=10.9.0.1:80 81=10.9.0.7:81"},
 	} {
 		if step.gone != "" {

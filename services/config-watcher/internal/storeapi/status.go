@@ -39,7 +39,7 @@ func (s *Server) Status(ctx context.Context, req *configv1.StatusRequest) (*conf
 	for _, src := range s.sources {
 		st := src.Status()
 		row := &configv1.SourceStatus{Name: src.Name(), Synced: st.Synced, Objects: uint32(st.Objects), Refused: uint32(len(st.Problems)), Unread: uint32(st.UnreadTotal)}
-		row.Degraded, row.Alarm = told(st.Degraded, "cannot be read", everything), told(st.Alarm, "takes no writes", everything)
+		row.Degraded, row.Alarm = errorText(st.Degraded, "cannot be read", everything), errorText(st.Alarm, "takes no writes", everything)
 		if !st.LastGood.IsZero() {
 			row.LastGood = timestamppb.New(st.LastGood)
 		}
@@ -85,8 +85,8 @@ func (s *Server) Status(ctx context.Context, req *configv1.StatusRequest) (*conf
 	return out, nil
 }
 
-// told is an error's full text for callers who may list everything, and briefly for others.
-func told(err error, briefly string, everything bool) string {
+// errorText is an error's full text for callers who may list everything, and briefly for others.
+func errorText(err error, briefly string, everything bool) string {
 	switch {
 	case err == nil:
 		return ""

@@ -20,8 +20,8 @@ import (
 )
 
 // DefaultMeshConfig sets the defaults of MeshConfig, the same as Istio's
-// (https://istio.io/latest/docs/reference/config/istio.mesh.v1alpha1/). No other place sets any: normalise replaces the
-// trust domain alone, and xds-server reads a MeshConfig that is complete.
+// (https://istio.io/latest/docs/reference/config/istio.mesh.v1alpha1/). A change of a default belongs here: normalise
+// replaces the trust domain alone, and xds-server's own defaults hold only until the first revision.
 func DefaultMeshConfig() *mesh.MeshConfig {
 	return &mesh.MeshConfig{
 		ProxyListenPort:                15001,

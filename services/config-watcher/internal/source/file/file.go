@@ -408,7 +408,7 @@ func (s *Source) deliver(ctx context.Context, c coverage) {
 // report logs problems that are new.
 func (s *Source) report(problems, duplicates, unread object.Problems, c coverage) {
 	now := map[string]bool{}
-	say := func(text string, log func()) {
+	logOnce := func(text string, log func()) {
 		now[text] = true
 		if !s.reported[text] {
 			log()
@@ -416,7 +416,7 @@ func (s *Source) report(problems, duplicates, unread object.Problems, c coverage
 	}
 	for _, p := range problems {
 		text := p.Error()
-		say(text, func() {
+		logOnce(text, func() {
 			if validate.IsSecurity(p) {
 				s.cfg.Log.Error("security object refused, what is new in it is not enforced", "source", s.cfg.Name, "problem", text)
 			} else {
@@ -425,27 +425,27 @@ func (s *Source) report(problems, duplicates, unread object.Problems, c coverage
 		})
 	}
 	for _, p := range duplicates {
-		say(p.Error(), func() {
+		logOnce(p.Error(), func() {
 			s.cfg.Log.Warn("object is in two files, the first counts", "source", s.cfg.Name, "object", p.Error())
 		})
 	}
 	for _, p := range unread[:min(len(unread), source.MaxUnread)] {
-		say(p.Error(), func() {
+		logOnce(p.Error(), func() {
 			s.cfg.Log.Warn("object of a kind that nobody reads", "source", s.cfg.Name, "object", p.Error())
 		})
 	}
 	if more := len(unread) - source.MaxUnread; more > 0 {
-		say(fmt.Sprint("unread: ", more), func() {
+		logOnce(fmt.Sprint("unread: ", more), func() {
 			s.cfg.Log.Warn("further objects of kinds that nobody reads", "source", s.cfg.Name, "objects", more)
 		})
 	}
 	if c.degraded != nil {
-		say(fmt.Sprint("degraded: ", c.degraded), func() {
+		logOnce(fmt.Sprint("degraded: ", c.degraded), func() {
 			s.cfg.Log.Warn("source cannot be read, its last objects stay", "source", s.cfg.Name, "error", c.degraded)
 		})
 	}
 	if !c.lastGood.IsZero() {
-		say(fmt.Sprint("last good: ", c.lastGood), func() {
+		logOnce(fmt.Sprint("last good: ", c.lastGood), func() {
 			s.cfg.Log.Warn("source was not read since the start, its last good state is served", "source", s.cfg.Name, "saved", c.lastGood)
 		})
 	}
