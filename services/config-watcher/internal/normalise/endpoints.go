@@ -245,7 +245,7 @@ func (m *Mesh) sliceEndpoints(b *setBuilder, o *object.Object, svc *corev1.Servi
 		in := m.sliceInstance(o, &e)
 		addresses := e.Addresses[:1]
 		if all := ofFamilies(in.addresses, svc.Spec.IPFamilies); len(svc.Spec.IPFamilies) > 1 && len(all) > 0 {
-			addresses = all // all // EndpointSlices are of one family each: a Pod with both stands in two, and counts once.
+			addresses = all // EndpointSlices are of one family each: a Pod with both stands in two, and counts once.
 		}
 		added := m.add(b, in, addresses, number, sliceHealth(e.Conditions))
 		if e.Hostname != nil {

@@ -32,7 +32,7 @@ type checker struct {
 
 // fail adds a problem at a JSON path. value is what the user wrote, nil if there is nothing to show.
 func (c *checker) fail(path string, value any, reason, remedy string) {
-	c.add(&c.problems, object.Problem{Field: path, Value: object.Quote(value), Reason: reason, Remedy: remedy})
+	c.add(&c.problems, path, value, reason, remedy)
 }
 
 // warn says that the field at a JSON path has no effect.
@@ -40,16 +40,16 @@ func (c *checker) warn(path string, v verdict) { c.remark(path, "has no effect: 
 
 // remark adds a warning about an accepted field at a JSON path.
 func (c *checker) remark(path, reason, remedy string) {
-	c.add(&c.warnings, object.Problem{Field: path, Reason: reason, Remedy: remedy})
+	c.add(&c.warnings, path, nil, reason, remedy)
 }
 
-func (c *checker) add(to *object.Problems, p object.Problem) {
-	if len(*to) >= maxProblems || c.follows(p.Field) {
+func (c *checker) add(to *object.Problems, path string, value any, reason, remedy string) {
+	if len(*to) >= maxProblems || c.follows(path) {
 		return
 	}
-	p.Object = c.object
+	p := object.Problem{Object: c.object, Field: path, Value: object.Quote(value), Reason: reason, Remedy: remedy}
 	if c.doc != nil {
-		p.Location = c.doc.FieldLocation(p.Field)
+		p.Location = c.doc.FieldLocation(path)
 	}
 	*to = append(*to, p)
 }
