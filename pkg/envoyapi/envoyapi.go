@@ -1,8 +1,8 @@
 // Package envoyapi knows the messages of Envoy's configuration: which one a patch of an EnvoyFilter is of, and how to
 // read one that a user wrote. It knows the types of the go-control-plane release that Fairlead is built with, without
-// Envoy's contrib builds and its v2 API. xds-server applies patches with it. config-watcher, which knows nothing else of
-// Envoy, may use it for one purpose: to check the match, the operation and the value of an EnvoyFilter's patches when it
-// validates the object.
+// Envoy's contrib builds and its v2 API. xds-server applies patches with it. config-watcher, which knows nothing else
+// of Envoy, may use it for one purpose: to check the match, the operation and the value of an EnvoyFilter's patches
+// when it validates the object.
 package envoyapi
 
 import (

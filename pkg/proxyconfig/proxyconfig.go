@@ -1,7 +1,7 @@
 // Package proxyconfig computes the ProxyConfig that a workload's proxy starts with (installer and node-agent call it):
-// MeshConfig's defaultConfig, the workload's annotation and the ProxyConfig resources that apply to it, in Istio's order
-// of precedence. config-watcher, which starts no proxy, may use the names alone (Annotation, OnDemand): it reads what
-// ProxyConfigs say about on-demand configuration.
+// MeshConfig's defaultConfig, the workload's annotation and the ProxyConfig resources that apply to it, in Istio's
+// order of precedence. config-watcher, which starts no proxy, may use the names alone (Annotation, OnDemand): it reads
+// what ProxyConfigs say about on-demand configuration.
 package proxyconfig
 
 import (
@@ -18,8 +18,8 @@ import (
 // Annotation of a workload is a ProxyConfig in YAML.
 const Annotation = "proxy.istio.io/config"
 
-// OnDemand is the variable in which a ProxyConfig carries Fairlead's field onDemand. No proxy starts with it: the control
-// plane reads it from the resources, so that a change takes effect without a restart.
+// OnDemand is the variable in which a ProxyConfig carries Fairlead's field onDemand. No proxy starts with it: the
+// control plane reads it from the resources, so that a change takes effect without a restart.
 const OnDemand = "FAIRLEAD_ON_DEMAND"
 
 // Members of a ProxyConfig in JSON.
@@ -45,9 +45,9 @@ type Workload struct {
 // Config is an Istio ProxyConfig as decoded JSON or YAML, in the form of MeshConfig's defaultConfig.
 type Config map[string]any
 
-// Of is the ProxyConfig of a workload. Field by field, and within maps entry by entry, the last of these wins: the defaults, the resources of the root
-// namespace, those of the workload's namespace, its annotation, the resources that select it. Of several resources of one rank the oldest wins.
-// The arguments stay as they are.
+// Of is the ProxyConfig of a workload. Field by field, and within maps entry by entry, the last of these wins: the
+// defaults, the resources of the root namespace, those of the workload's namespace, its annotation, the resources that
+// select it. Of several resources of one rank the oldest wins. The arguments stay as they are.
 func Of(defaults Config, resources []Resource, root string, w Workload) Config {
 	var mesh, namespace, selecting []Resource
 	for _, r := range resources {
@@ -129,7 +129,8 @@ func merge(base, over map[string]any) map[string]any {
 // the agent writes files.
 var Reserved = []string{"GLIBC_TUNABLES", "GRPC_XDS_BOOTSTRAP", "LD_AUDIT", "LD_LIBRARY_PATH", "LD_PRELOAD", "OUTPUT_CERTS", "PATH"}
 
-// Flags are the arguments of node-agent that the config asks for. A flag wins over the annotation, which the agent reads once more by itself.
+// Flags are the arguments of node-agent that the config asks for. A flag wins over the annotation, which the agent
+// reads once more by itself.
 func (c Config) Flags() []string {
 	var n float64
 	switch v := c[concurrency].(type) {
