@@ -114,7 +114,7 @@ func (a *Access) read() error {
 	defer a.mu.Unlock()
 	if err != nil {
 		if a.broken != err.Error() {
-			a.cfg.Log.Error("roles cannot be read; those read last stay in force", "error", err)
+			a.cfg.Log.Error("roles cannot be read; the last good ones stay in force", "error", err)
 		}
 		a.broken = err.Error()
 		return err

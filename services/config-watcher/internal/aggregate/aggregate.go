@@ -62,7 +62,7 @@ func (a *Aggregate) warn(before, after *object.Object) {
 		return
 	}
 	for _, w := range after.Warnings {
-		a.log.Warn("object accepted, a field of it has no effect", "source", after.Source, "warning", w.Error())
+		a.log.Warn("object accepted, one of its fields has no effect", "source", after.Source, "warning", w.Error())
 	}
 }
 
@@ -90,7 +90,7 @@ func (a *Aggregate) put(from string, e source.Event) *object.Object {
 	}
 	if _, known := a.shadows[e.Key]; len(list) > 1 && !known {
 		a.shadows[e.Key] = struct{}{}
-		a.log.Warn("object is in two sources, the first counts", "object", e.Key.String(), "counts", list[0].Source, "shadowed", list[1].Source)
+		a.log.Warn("object is in two sources, the first is in force", "object", e.Key.String(), "counts", list[0].Source, "shadowed", list[1].Source)
 	} else if len(list) <= 1 {
 		delete(a.shadows, e.Key)
 	}

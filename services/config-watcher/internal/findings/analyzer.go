@@ -183,7 +183,7 @@ func (a *Analyzer) publish(d analyze.Delta, submitted uint64) {
 			a.cfg.Log.Warn("more findings about the mesh, see /debug/sources", "count", len(d.Appeared)-maxLogged)
 			break
 		}
-		a.cfg.Log.Warn("object accepted, but not all that it says can take effect", "source", f.Source, "finding", f.Error())
+		a.cfg.Log.Warn("object accepted, but a part of it has no effect", "source", f.Source, "finding", f.Error())
 	}
 }
 

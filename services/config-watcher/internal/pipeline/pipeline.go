@@ -124,7 +124,7 @@ func (p *Pipeline) build(ctx context.Context, first bool) {
 	spanCtx, span := p.start(parent, len(changes))
 	delta := p.cfg.Mesh.Apply(changes)
 	for _, err := range delta.Errors {
-		p.cfg.Log.Error("object could not be normalised, its last state stays", "error", err)
+		p.cfg.Log.Error("object could not be normalised, its last resources stay", "error", err)
 		p.observeFailure(err)
 	}
 	sequence := p.sequenceNow()

@@ -129,7 +129,7 @@ func (s *Source) Run(ctx context.Context) error {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
 		// Without notifications changes are found at the next resync.
-		s.cfg.Log.Warn("no file notifications, changes are found by reading again", "source", s.cfg.Name, "period", s.cfg.Resync, "error", err)
+		s.cfg.Log.Warn("no file notifications, changes are found by reading at intervals", "source", s.cfg.Name, "period", s.cfg.Resync, "error", err)
 	}
 	var events chan fsnotify.Event
 	var failures chan error
@@ -217,7 +217,7 @@ func (s *Source) scan(ctx context.Context, watcher *fsnotify.Watcher, full bool)
 	if watcher != nil {
 		for _, d := range found.dirs {
 			if addErr := watcher.Add(d); addErr != nil && !errors.Is(addErr, fs.ErrNotExist) {
-				s.cfg.Log.Warn("directory cannot be watched, its changes are found by reading again", "source", s.cfg.Name, "dir", d, "error", addErr)
+				s.cfg.Log.Warn("directory cannot be watched, its changes are found by reading at intervals", "source", s.cfg.Name, "dir", d, "error", addErr)
 			}
 		}
 	}
@@ -418,7 +418,7 @@ func (s *Source) report(problems, duplicates, unread object.Problems, c coverage
 		text := p.Error()
 		logOnce(text, func() {
 			if validate.IsSecurity(p) {
-				s.cfg.Log.Error("security object refused, what is new in it is not enforced", "source", s.cfg.Name, "problem", text)
+				s.cfg.Log.Error("security object refused, its new content is not enforced", "source", s.cfg.Name, "problem", text)
 			} else {
 				s.cfg.Log.Warn("object refused, its last good version stays", "source", s.cfg.Name, "problem", text)
 			}
@@ -426,17 +426,17 @@ func (s *Source) report(problems, duplicates, unread object.Problems, c coverage
 	}
 	for _, p := range duplicates {
 		logOnce(p.Error(), func() {
-			s.cfg.Log.Warn("object is in two files, the first counts", "source", s.cfg.Name, "object", p.Error())
+			s.cfg.Log.Warn("object is in two files, the first is in force", "source", s.cfg.Name, "object", p.Error())
 		})
 	}
 	for _, p := range unread[:min(len(unread), source.MaxUnread)] {
 		logOnce(p.Error(), func() {
-			s.cfg.Log.Warn("object of a kind that nobody reads", "source", s.cfg.Name, "object", p.Error())
+			s.cfg.Log.Warn("object of a kind that the mesh does not read", "source", s.cfg.Name, "object", p.Error())
 		})
 	}
 	if more := len(unread) - source.MaxUnread; more > 0 {
 		logOnce(fmt.Sprint("unread: ", more), func() {
-			s.cfg.Log.Warn("further objects of kinds that nobody reads", "source", s.cfg.Name, "objects", more)
+			s.cfg.Log.Warn("more objects of kinds that the mesh does not read", "source", s.cfg.Name, "objects", more)
 		})
 	}
 	if c.degraded != nil {
@@ -446,7 +446,7 @@ func (s *Source) report(problems, duplicates, unread object.Problems, c coverage
 	}
 	if !c.lastGood.IsZero() {
 		logOnce(fmt.Sprint("last good: ", c.lastGood), func() {
-			s.cfg.Log.Warn("source was not read since the start, its last good state is served", "source", s.cfg.Name, "saved", c.lastGood)
+			s.cfg.Log.Warn("source has not been read since the start, its last good state is served", "source", s.cfg.Name, "saved", c.lastGood)
 		})
 	}
 	s.reported = now

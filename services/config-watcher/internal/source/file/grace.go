@@ -86,7 +86,7 @@ func (s *Source) extendGrace(st *fileState, now time.Time, why string, kept map[
 	}
 	if !g.logged || changed {
 		g.logged, changed = true, true
-		s.cfg.Log.Warn("file is not whole, its last objects stay for a while", "source", s.cfg.Name, "file", st.entry.path, "file_state", why,
+		s.cfg.Log.Warn("file is gone, empty or incomplete, its last objects stay for a while", "source", s.cfg.Name, "file", st.entry.path, "file_state", why,
 			"objects", len(s.staying(st).Objects), "until", g.since.Add(s.cfg.Grace))
 	}
 	return left, changed
@@ -101,7 +101,7 @@ func (s *Source) endGrace(st *fileState) bool {
 	st.grace = nil
 	s.dropGrace(st.entry)
 	if logged {
-		s.cfg.Log.Info("file is whole again, its objects are those that it says", "source", s.cfg.Name, "file", st.entry.path)
+		s.cfg.Log.Info("file is complete again, its objects are in force", "source", s.cfg.Name, "file", st.entry.path)
 	}
 	return logged
 }
@@ -111,7 +111,7 @@ func (s *Source) expireGrace(st *fileState, next Decoded) {
 	lost := st.removed(next)
 	gone := slices.DeleteFunc(slices.Clone(st.objects), func(o *object.Object) bool { return !lost[o.Key] })
 	s.dropGrace(st.entry)
-	s.cfg.Log.Warn("file did not become whole again, its last objects are removed", "source", s.cfg.Name, "file", st.entry.path, "file_state", st.grace.why,
+	s.cfg.Log.Warn("file was not completed in time, its last objects are removed", "source", s.cfg.Name, "file", st.entry.path, "file_state", st.grace.why,
 		"objects", len(gone), "names", names(gone))
 	st.grace = nil
 }
@@ -260,7 +260,7 @@ func (s *Source) savedGrace(e entry, now time.Time) time.Time {
 	}
 	since, parseErr := time.Parse(time.RFC3339Nano, strings.TrimSpace(string(text)))
 	if err = errors.Join(err, parseErr); err != nil {
-		s.cfg.Log.Warn("saved begin of a grace cannot be read, it begins anew", "source", s.cfg.Name, "file", e.path, "error", err)
+		s.cfg.Log.Warn("saved start of a grace cannot be read, the grace starts now", "source", s.cfg.Name, "file", e.path, "error", err)
 		return now
 	}
 	if since.After(now) {

@@ -378,7 +378,7 @@ func (s *Store) serveSaved(ctx context.Context) {
 	if at.IsZero() || !s.lastGood.IsZero() {
 		return
 	}
-	s.cfg.Log.Warn("source was not read since the start, its last good state is served", "source", Name, "saved", at)
+	s.cfg.Log.Warn("source has not been read since the start, its last good state is served", "source", Name, "saved", at)
 	s.provisional, s.lastGood = objects, at
 	s.deliver(ctx, nil, objects)
 }
