@@ -199,7 +199,7 @@ func trafficDistribution(own *string, annotations map[string]string) string {
 }
 
 // wantsVIP reports whether a service needs an allocated address: it comes from ServiceEntries alone, its hostname is
-// one name, it has no address, and proxies do not connect to whatever the client asked for.
+// one name, it has no address, no label forbids it, and proxies do not connect to whatever the client asked for.
 func wantsVIP(h hostKey, s *configv1.Service) bool {
 	if s.Source.Kind != "ServiceEntry" || len(s.Addresses) > 0 || strings.HasPrefix(h.hostname, "*") || s.Labels[validate.AutoAllocateLabel] == "false" {
 		return false

@@ -56,8 +56,8 @@ func (s *Server) allow(ctx context.Context, verb string, k object.Key) error {
 	return nil
 }
 
-// readable returns which objects of a list the caller may see. A namespace, or every namespace, that the caller may not
-// list is an error.
+// readable returns a filter for the objects of a list that the caller may see. It returns an error if the caller names
+// a namespace that it may not list, or may list none at all.
 func (s *Server) readable(ctx context.Context, verb, kind, namespace string) (func(object.Key) bool, error) {
 	identity, err := callerOf(ctx)
 	if err != nil {
