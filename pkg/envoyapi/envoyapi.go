@@ -1,7 +1,8 @@
 // Package envoyapi knows the messages of Envoy's API that an EnvoyFilter may patch: New and Decode make the message of
-// a patch, Operation says what a patch does, Validate checks a message and all that is packed in it. config-watcher
-// calls it to validate EnvoyFilters, xds-server to apply them. It knows the types of the go-control-plane release that
-// Fairlead is built with, without those of Envoy's contrib builds and of its v2 API.
+// a patch, Operation says what a patch does, Validate checks a message and all that is packed in it. xds-server applies
+// patches with it. config-watcher, which knows nothing else of Envoy, uses it for one purpose: to check the match, the
+// operation and the value of an EnvoyFilter's patches. It knows the types of the go-control-plane release that Fairlead
+// is built with, without those of Envoy's contrib builds and of its v2 API.
 package envoyapi
 
 import (

@@ -1,7 +1,7 @@
 // Package proxyconfig computes the ProxyConfig with which a workload's proxy starts. Of merges MeshConfig's
 // defaultConfig, the ProxyConfig resources that apply to the workload, and its annotation, in the order of Istio's
 // injection. The local runtime of `fairlead up` calls it in place of injection; node-agent uses Config for what it is
-// started with.
+// started with. config-watcher, which starts no proxy, uses the names alone (Annotation, OnDemand).
 package proxyconfig
 
 import (
@@ -18,9 +18,9 @@ import (
 // Annotation is the annotation of a workload that holds a ProxyConfig in YAML.
 const Annotation = "proxy.istio.io/config"
 
-// onDemand is the variable in which ProxyConfig resources carry Fairlead's field of that name. The control plane reads
-// it from the resources at any time, so it is not given to proxies.
-const onDemand = "FAIRLEAD_ON_DEMAND"
+// OnDemand is the variable in which a ProxyConfig carries Fairlead's field onDemand. No proxy starts with it: the
+// control plane reads it from the resources, so that a change takes effect without a restart.
+const OnDemand = "FAIRLEAD_ON_DEMAND"
 
 // Fields of a ProxyConfig in JSON.
 const (
@@ -95,7 +95,7 @@ func fields(spec *networking.ProxyConfig) Config {
 	}
 	metadata := map[string]any{}
 	for k, v := range spec.GetEnvironmentVariables() {
-		if k != onDemand {
+		if k != OnDemand {
 			metadata[k] = v
 		}
 	}
@@ -156,7 +156,7 @@ func (c Config) Environment() []Variable {
 	metadata, _ := c[proxyMetadata].(map[string]any)
 	var out []Variable
 	for _, k := range slices.Sorted(maps.Keys(metadata)) {
-		if v, ok := metadata[k].(string); ok && k != onDemand {
+		if v, ok := metadata[k].(string); ok && k != OnDemand {
 			out = append(out, Variable{k, v})
 		}
 	}

@@ -44,7 +44,7 @@ func validate(cmd *cobra.Command, output string, strict bool, paths []string) er
 	var summary offline.Summary
 	out := bufio.NewWriter(cmd.OutOrStdout())
 	verdicts := []offline.Verdict{}
-	err := offline.Judge(paths, cmd.InOrStdin(), func(v offline.Verdict) {
+	err := offline.Validate(paths, cmd.InOrStdin(), func(v offline.Verdict) {
 		summary.Add(v)
 		if output == "json" {
 			verdicts = append(verdicts, v)

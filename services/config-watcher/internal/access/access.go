@@ -1,4 +1,5 @@
-// Package access decides who may do what in the configuration API: it binds roles to identities and namespaces.
+// Package access decides which identity may use which verb on objects of the config API. Access reads roles from the
+// file of --roles-file; package storeapi calls May and Anywhere for each call, and Service implements AccessService.
 package access
 
 import (
@@ -20,7 +21,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
-// rereadAfter is how often the file is read even if no change was noticed.
+// rereadAfter is the interval of reading the file if no change was noticed.
 const rereadAfter = 10 * time.Second
 
 // Bans looks up banned identities; ban.Table implements it.
@@ -29,13 +30,13 @@ type Bans interface {
 	Changed() <-chan struct{}
 }
 
-// Config of an Access. All fields but File and Root are required.
+// Config of an Access. File and Root are optional.
 type Config struct {
-	// Admin is an administrator whatever the file says.
+	// Admin is an administrator in addition to those of the file.
 	Admin spiffeid.ID
-	// TrustDomain of identities that the file names as "<namespace>/<service account>".
+	// TrustDomain completes identities that the file names as "<namespace>/<service account>".
 	TrustDomain spiffeid.TrustDomain
-	// File of roles. If it is empty, only Admin has a role.
+	// File is the path of the roles file. If it is empty, only Admin has a role.
 	File string
 	// Root lists the namespaces whose objects apply to the whole mesh.
 	Root func() []string
@@ -52,14 +53,14 @@ type Access struct {
 
 	mu      sync.Mutex
 	grants  map[string][]Grant // by identity
-	broken  string             // why the file cannot be used, empty if it can
-	text    string             // of the file when it was read last
+	broken  string             // why the file cannot be used; empty if it can
+	text    string             // content of the file when it was last read
 	changed chan struct{}
 }
 
 // Grant allows an identity some verbs in some namespaces.
 type Grant struct {
-	// Role that was given, empty if verbs were listed. A list of verbs never makes an administrator.
+	// Role is empty if the file lists verbs. A list of verbs never makes an administrator.
 	Role       string
 	Verbs      []string
 	Namespaces []string
@@ -68,7 +69,7 @@ type Grant struct {
 // everywhere stands for all namespaces, and for objects without a namespace.
 const everywhere = "*"
 
-// New reads the file. A file that cannot be used is an error here; later, Run keeps the last good state.
+// New reads the file and returns an error if it cannot be used. Later errors leave the last good roles in force.
 func New(cfg Config) (*Access, error) {
 	a := &Access{cfg: cfg, changed: make(chan struct{})}
 	if err := a.read(); err != nil {
@@ -103,7 +104,7 @@ func (a *Access) Run(ctx context.Context) error {
 	return nil
 }
 
-// read loads the file and replaces the grants. On an error, the grants stay as they are; the error is logged once.
+// read loads the file and replaces the grants. After an error the grants stay; the error is logged once.
 func (a *Access) read() error {
 	text, grants, err := "", map[string][]Grant{}, error(nil)
 	if a.cfg.File != "" {
@@ -113,7 +114,7 @@ func (a *Access) read() error {
 	defer a.mu.Unlock()
 	if err != nil {
 		if a.broken != err.Error() {
-			a.cfg.Log.Error("roles cannot be read; those read last stay in force", "error", err)
+			a.cfg.Log.Error("roles cannot be read; the last good ones stay in force", "error", err)
 		}
 		a.broken = err.Error()
 		return err
@@ -149,7 +150,7 @@ func (a *Access) Grants(identity string) []Grant {
 	return a.grants[identity]
 }
 
-// DeniedError says that an identity may not do what it asked for, and how to change that.
+// DeniedError says why an identity may not do something, and how to change that.
 type DeniedError struct{ Reason string }
 
 // Error implements error.
@@ -157,7 +158,7 @@ func (e *DeniedError) Error() string { return e.Reason }
 
 func denied(format string, args ...any) error { return &DeniedError{fmt.Sprintf(format, args...)} }
 
-// remedy ends the message of every refusal that a role would lift.
+// remedy ends the messages of refusals that a role would lift.
 const remedy = "; an administrator gives roles in the file of --roles-file"
 
 // known returns nil if the identity is not banned and has at least one grant.
@@ -175,7 +176,7 @@ func (a *Access) known(identity string) error {
 	return nil
 }
 
-// Rule admits identities that have at least one grant. The server checks it before it reads a message.
+// Rule admits identities with at least one grant. The gRPC server checks it before it reads a message.
 func (a *Access) Rule() auth.Rule { return rule{a} }
 
 type rule struct{ access *Access }
@@ -210,7 +211,7 @@ func (a *Access) May(identity, verb string, k object.Key) error {
 			return nil
 		}
 	}
-	what := thing(k)
+	what := describe(k)
 	switch {
 	case validate.IsIdentityBan(k) && writes(verb):
 		return denied("%s may not %s %s: only administrators ban"+remedy, identity, verb, what)
@@ -223,8 +224,8 @@ func (a *Access) May(identity, verb string, k object.Key) error {
 	}
 }
 
-// thing names an object, or the objects that a key without a name stands for.
-func thing(k object.Key) string {
+// describe names an object, or all objects that a key without a name stands for.
+func describe(k object.Key) string {
 	switch {
 	case k.Name != "":
 		return k.String()

@@ -32,16 +32,16 @@ const (
 	Admin  = "admin"
 )
 
-// Verbs returns all verbs, sorted.
+// Verbs lists all verbs, sorted.
 func Verbs() []string { return []string{Create, Delete, Get, List, Patch, Update, Watch} }
 
 // verbsOf are the verbs of each role.
 var verbsOf = map[string][]string{Viewer: {Get, List, Watch}, Editor: Verbs(), Admin: Verbs()}
 
-// maxFileBytes bounds the file: some 10,000 roles.
+// maxFileBytes bounds the file to some 10,000 roles.
 const maxFileBytes = 1 << 20
 
-// rolesFile is the file of --roles-file.
+// rolesFile is the content of the file of --roles-file.
 type rolesFile struct {
 	Roles []struct {
 		Identities []string `json:"identities"`
@@ -51,8 +51,7 @@ type rolesFile struct {
 	} `json:"roles"`
 }
 
-// load reads a file of roles. It returns the text, and the grants by identity; its error joins all that is wrong with
-// the file.
+// load reads a roles file. It returns the text and the grants by identity. Its error joins all mistakes in the file.
 func load(path string, td spiffeid.TrustDomain) (string, map[string][]Grant, error) {
 	text, err := fileio.Read(path, maxFileBytes)
 	if errors.Is(err, fileio.ErrTooLarge) {

@@ -1,6 +1,7 @@
 package access
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -15,7 +16,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
-// Bounds of the lines of the audit log in one answer.
+// Bounds of the audit lines in one answer.
 const (
 	defaultLines = 100
 	maxLines     = 1000
@@ -34,7 +35,7 @@ type Service struct {
 	lines  Lines
 }
 
-// NewService makes a service that answers from an Access and an audit log.
+// NewService returns a service for an Access and an audit log.
 func NewService(a *Access, lines Lines) *Service { return &Service{access: a, lines: lines} }
 
 // Caller returns the verified caller of the call that ctx belongs to. The error is a status for the caller.
@@ -92,10 +93,7 @@ func (s *Service) ListAudit(ctx context.Context, req *configv1.ListAuditRequest)
 	if err := s.access.IsAdmin(p.ID.String()); err != nil {
 		return nil, status.Error(codes.PermissionDenied, err.Error())
 	}
-	n := int(min(req.Last, maxLines))
-	if n == 0 {
-		n = defaultLines
-	}
+	n := int(cmp.Or(min(req.Last, maxLines), defaultLines))
 	out := &configv1.ListAuditResponse{}
 	if out.Lines, err = s.lines.Last(n); err == nil && req.Verify {
 		out.Verified, out.Broken, err = s.lines.Verify()

@@ -1,9 +1,11 @@
-// Package aggregate joins the sources into one set of objects.
+// Package aggregate merges the objects of all sources into one set. Sources call its handler with changed objects, and
+// it passes changes of the merged set on to its Sink (the ban table, then the pipeline).
 package aggregate
 
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 
@@ -12,18 +14,18 @@ import (
 	"fairlead.dev/services/config-watcher/internal/source"
 )
 
-// Sink takes the changes of the joined set, in order.
+// Sink receives the changes of the merged set, in order.
 type Sink func(ctx context.Context, changes []normalise.Change)
 
-// Aggregate decides which source's version of an object counts: that of the first source in the order given to New, whatever the order of
-// arrival. It is safe for concurrent use; the sink is called by one goroutine at a time.
+// Aggregate decides which source's version of an object is in force: that of the first source in New's order. It is
+// safe for concurrent use and calls the sink from one goroutine at a time.
 type Aggregate struct {
 	log  *slog.Logger
 	sink Sink
 	rank map[string]int
 
 	mu      sync.Mutex
-	objects map[object.Key][]*object.Object // by rank, the first counts
+	objects map[object.Key][]*object.Object // by the order of sources; the first is in force
 	shadows map[object.Key]struct{}
 }
 
@@ -54,13 +56,13 @@ func (a *Aggregate) handle(ctx context.Context, from string, events []source.Eve
 	}
 }
 
-// warn logs what has no effect in an object that counts now, unless the one before it had the same.
+// warn logs the warnings of an object that comes into force, unless the version before it had the same.
 func (a *Aggregate) warn(before, after *object.Object) {
 	if after == nil || before != nil && slices.Equal(before.Warnings, after.Warnings) {
 		return
 	}
 	for _, w := range after.Warnings {
-		a.log.Warn("object accepted, a field of it has no effect", "source", after.Source, "warning", w.Error())
+		a.log.Warn("object accepted, one of its fields has no effect", "source", after.Source, "warning", w.Error())
 	}
 }
 
@@ -71,7 +73,7 @@ func first(list []*object.Object) *object.Object {
 	return list[0]
 }
 
-// put files the event's object under its source and returns the object that counts now.
+// put stores the event's object under its source and returns the object in force.
 func (a *Aggregate) put(from string, e source.Event) *object.Object {
 	list := slices.DeleteFunc(slices.Clone(a.objects[e.Key]), func(o *object.Object) bool { return o.Source == from })
 	if e.Object != nil {
@@ -88,7 +90,7 @@ func (a *Aggregate) put(from string, e source.Event) *object.Object {
 	}
 	if _, known := a.shadows[e.Key]; len(list) > 1 && !known {
 		a.shadows[e.Key] = struct{}{}
-		a.log.Warn("object is in two sources, the first counts", "object", e.Key.String(), "counts", list[0].Source, "shadowed", list[1].Source)
+		a.log.Warn("object is in two sources, the first is in force", "object", e.Key.String(), "counts", list[0].Source, "shadowed", list[1].Source)
 	} else if len(list) <= 1 {
 		delete(a.shadows, e.Key)
 	}
@@ -106,13 +108,8 @@ type Conflict struct {
 func (a *Aggregate) Conflicts() []Conflict {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	keys := make([]object.Key, 0, len(a.shadows))
-	for k := range a.shadows {
-		keys = append(keys, k)
-	}
-	slices.SortFunc(keys, object.Key.Compare)
 	out := []Conflict{}
-	for _, k := range keys {
+	for _, k := range slices.SortedFunc(maps.Keys(a.shadows), object.Key.Compare) {
 		list := a.objects[k]
 		c := Conflict{Object: k.String(), Counts: list[0].Source}
 		for _, o := range list[1:] {
@@ -123,7 +120,7 @@ func (a *Aggregate) Conflicts() []Conflict {
 	return out
 }
 
-// Warnings are of what has no effect in the objects that count, sorted.
+// Warnings lists the warnings of the objects in force, sorted.
 func (a *Aggregate) Warnings() object.Problems {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -134,7 +131,7 @@ func (a *Aggregate) Warnings() object.Problems {
 	return out.Sorted()
 }
 
-// Others returns what other sources than one have under a key: those that count more than it, and those that count less.
+// Others returns the versions of an object from sources before, and from sources after, the named one.
 func (a *Aggregate) Others(k object.Key, than string) (more, less []*object.Object) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -149,19 +146,19 @@ func (a *Aggregate) Others(k object.Key, than string) (more, less []*object.Obje
 	return more, less
 }
 
-// All returns what the sources have under each key, sorted by key: first the object that counts.
+// All returns the versions of every object, sorted by key; the version in force comes first.
 func (a *Aggregate) All() [][]*object.Object {
 	a.mu.Lock()
 	out := make([][]*object.Object, 0, len(a.objects))
 	for _, list := range a.objects {
-		out = append(out, list) // put replaces lists, it does not change them
+		out = append(out, list) // put replaces lists and never changes one
 	}
 	a.mu.Unlock()
 	slices.SortFunc(out, func(x, y []*object.Object) int { return x[0].Key.Compare(y[0].Key) })
 	return out
 }
 
-// Get returns the object that counts under a key, nil if there is none.
+// Get returns the object in force; nil if there is none.
 func (a *Aggregate) Get(k object.Key) *object.Object {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/source"
 )
 
-// fake is a source whose events the test sends.
+// fake is a source that the test sends events from.
 type fake struct {
 	name   string
 	handle source.Handler
@@ -37,7 +37,7 @@ func (f *fake) put(names ...string) {
 	f.handle(context.Background(), f.name, events)
 }
 
-func TestFirstSourceCounts(t *testing.T) {
+func TestFirstSourceIsInForce(t *testing.T) {
 	first, second := &fake{name: "first"}, &fake{name: "second"}
 	var log []string
 	a := New(testkit.Logger(t), func(_ context.Context, changes []normalise.Change) {

@@ -14,7 +14,8 @@ import (
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
-// large is a mesh of n Services, VirtualServices, DestinationRules and Gateways each; all VirtualServices are at one of the Gateways, too.
+// large is a mesh of n Services, VirtualServices, DestinationRules and Gateways each. All VirtualServices name one of
+// the Gateways.
 func large(n int) []normalise.Change {
 	var out []normalise.Change
 	add := func(group, kind, ns, name string, body any) {
@@ -44,28 +45,28 @@ func BenchmarkWhole(b *testing.B) {
 	changes := large(5000)
 	for b.Loop() {
 		m := New("")
-		m.Take(changes)
-		m.Judge(0)
+		m.Apply(changes)
+		m.Analyze(0)
 		if found := m.All(); len(found) > 0 {
 			b.Fatal(found[0].Error())
 		}
 	}
 }
 
-// BenchmarkChange is a VirtualService that comes to mean another host, and back, among 20,000 objects.
+// BenchmarkChange changes the host of one VirtualService among 20,000 objects, and back.
 func BenchmarkChange(b *testing.B) {
 	m := New("")
-	m.Take(large(5000))
-	m.Judge(0)
+	m.Apply(large(5000))
+	m.Analyze(0)
 	m.Changes()
 	k := object.Key{Group: validate.GroupNetworking, Kind: "VirtualService", Namespace: "ns-7", Name: "svc-7"}
-	there := m.judged[k].object
+	there := m.analyzed[k].object
 	gone := *there
 	gone.Body = &networking.VirtualService{Hosts: []string{"svc-7"}, Http: []*networking.HTTPRoute{{Route: []*networking.HTTPRouteDestination{{Destination: &networking.Destination{Host: "nobody"}}}}}}
 	for b.Loop() {
 		for i, o := range []*object.Object{&gone, there} {
-			m.Take([]normalise.Change{{Key: k, Object: o}})
-			m.Judge(0)
+			m.Apply([]normalise.Change{{Key: k, Object: o}})
+			m.Analyze(0)
 			if len(m.Of(k)) != 1-i {
 				b.Fatal(m.Of(k))
 			}
@@ -74,28 +75,28 @@ func BenchmarkChange(b *testing.B) {
 	}
 }
 
-// TestOneChangeIsSmall: what a change costs does not grow with the mesh.
-func TestOneChangeIsSmall(t *testing.T) {
+// TestCostOfChangeIsIndependentOfMesh: the cost of a change does not grow with the mesh.
+func TestCostOfChangeIsIndependentOfMesh(t *testing.T) {
 	m := New("")
-	m.Take(large(5000))
-	m.Judge(0)
+	m.Apply(large(5000))
+	m.Analyze(0)
 	before := m.changes
 	k := object.Key{Kind: "Service", Namespace: "ns-7", Name: "svc-7"}
-	o := m.judged[k].object
-	m.Take([]normalise.Change{{Key: k}})
+	o := m.analyzed[k].object
+	m.Apply([]normalise.Change{{Key: k}})
 	if len(m.dirty) > 4 { // the route, the rule
-		t.Errorf("a Service that goes has %d objects judged anew", len(m.dirty))
+		t.Errorf("a Service that goes has %d objects to analyze again", len(m.dirty))
 	}
-	m.Judge(0)
+	m.Analyze(0)
 	if len(m.Changes().Appeared) != 2 {
 		t.Errorf("found %+v after %+v", m.Changes(), before)
 	}
 	testkit.Quick(t, 5*time.Millisecond, func() time.Duration {
 		began := time.Now()
-		m.Take([]normalise.Change{{Key: k, Object: o}})
-		m.Judge(0)
-		m.Take([]normalise.Change{{Key: k}})
-		m.Judge(0)
+		m.Apply([]normalise.Change{{Key: k, Object: o}})
+		m.Analyze(0)
+		m.Apply([]normalise.Change{{Key: k}})
+		m.Analyze(0)
 		return time.Since(began)
 	})
 }

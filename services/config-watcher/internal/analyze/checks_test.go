@@ -9,7 +9,7 @@ import (
 	"fairlead.dev/pkg/testkit"
 )
 
-// base is a mesh in which nothing is wrong: services of two namespaces, a host outside, a gateway with its workload.
+// base is a mesh without findings: services of two namespaces, a ServiceEntry, a gateway with its workload.
 const base = `
 {apiVersion: v1, kind: Namespace, metadata: {name: empty}}
 ---
@@ -44,7 +44,7 @@ spec: {selector: {istio: ingress}, servers: [{port: {number: 80, name: http, pro
 {apiVersion: v1, kind: Pod, metadata: {name: ingress-0, namespace: edge, labels: {istio: ingress, app: ingress}}, spec: {containers: [{name: istio-proxy, image: proxy}]}}
 `
 
-// object writes an object of the networking group.
+// networkingObject writes an object of the networking group.
 func networkingObject(kind, namespace, name, spec string) string {
 	return fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: %s\nmetadata: {name: %s, namespace: %s}\nspec: %s\n", kind, name, namespace, spec)
 }
@@ -58,14 +58,14 @@ func to(destination string) string {
 	return vs("{hosts: [reviews], http: [{route: [{destination: {" + destination + "}}]}]}")
 }
 
-// TestChecks has a good and a bad case for each check, and what people write that is no mistake.
+// TestChecks has a good and a bad case for each check, and correct objects that look like mistakes.
 func TestChecks(t *testing.T) {
 	server := func(tls string) string {
 		return gateway("{selector: {istio: ingress}, servers: [{port: {number: 443, name: https, protocol: HTTPS}, hosts: [a.example.com], tls: {" + tls + "}}]}")
 	}
 	for name, tc := range map[string]struct {
 		yaml []string
-		// want are "<code> <kind> <field>" of what is found, says parts of the first finding's text.
+		// want has "<code> <kind> <field>" of each finding, says has parts of the first finding's text.
 		want, says []string
 	}{
 		"nothing": {},

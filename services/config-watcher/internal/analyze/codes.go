@@ -1,6 +1,6 @@
 package analyze
 
-// Codes of what is found.
+// Codes of findings.
 const (
 	HostNotFound           Code = "HostNotFound"
 	PortNotFound           Code = "PortNotFound"
@@ -16,13 +16,13 @@ const (
 	ServerShadowed         Code = "GatewayShadowed"
 )
 
-// Description is a row of the reference page.
+// Description is a row of the reference page, docs/reference/findings.md.
 type Description struct {
 	Code     Code
 	Severity Severity
-	// Istio is the code of the message with which Istio's analyzers tell of the same; "" if none does.
+	// Istio is the code of the message of Istio's analyzers for the same mistake; "" if there is none.
 	Istio string
-	// About says what is found, in one sentence.
+	// About describes the finding in one sentence.
 	About string
 	// Effect says what proxies do meanwhile.
 	Effect string

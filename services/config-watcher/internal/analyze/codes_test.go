@@ -8,7 +8,7 @@ import (
 	"fairlead.dev/pkg/testkit"
 )
 
-// TestReferencePage keeps docs/reference/findings.md like the list of codes.
+// TestReferencePage: docs/reference/findings.md equals the list of codes.
 func TestReferencePage(t *testing.T) {
 	var b strings.Builder
 	b.WriteString(`# What is found about objects in their mesh
@@ -28,7 +28,7 @@ older one. That is no reason to refuse it, since the missing part may come later
 	testkit.Golden(t, "../../../../docs/reference/findings.md", []byte(b.String()))
 }
 
-// TestDescriptions: every code that a check reports is described, once.
+// TestDescriptions: every code that a check reports has one description.
 func TestDescriptions(t *testing.T) {
 	known := map[Code]bool{}
 	for _, d := range Descriptions() {

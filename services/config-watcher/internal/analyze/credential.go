@@ -10,15 +10,15 @@ import (
 	"fairlead.dev/services/config-watcher/internal/normalise"
 )
 
-// checkCredentials finds credentialNames of a Gateway's servers that stand for no usable Secret where the gateway's
-// workloads are. Without workloads there is no namespace to look in, which is said of the selector.
+// checkCredentials finds credentialNames in a Gateway's servers for which there is no usable Secret in the namespace of
+// the gateway's workloads. Without workloads there is no namespace to look in; checkSelector reports that.
 func checkCredentials(r *reader) {
 	g := r.object.Body.(*networking.Gateway)
 	for i, s := range g.GetServers() {
 		tls := s.GetTls()
 		switch tls.GetMode() {
 		case networking.ServerTLSSettings_PASSTHROUGH, networking.ServerTLSSettings_AUTO_PASSTHROUGH, networking.ServerTLSSettings_ISTIO_MUTUAL:
-			continue // these have no use for one
+			continue // these use no Secret
 		}
 		field := fmt.Sprintf("spec.servers[%d].tls.", i)
 		for _, ns := range r.selected(g.GetSelector()) {
@@ -41,8 +41,9 @@ func checkCredentials(r *reader) {
 	}
 }
 
-// checkRuleCredentials finds credentialNames of a DestinationRule that stand for no usable Secret: of one for chosen
-// workloads in its own namespace, else in those of gateways, since sidecars have no use for it then.
+// checkRuleCredentials finds credentialNames in a DestinationRule for which there is no usable Secret: in the rule's
+// own namespace if it has a workloadSelector, otherwise in the namespaces of gateways, because sidecars do not use the
+// credential then.
 func checkRuleCredentials(r *reader) {
 	rule := r.object.Body.(*networking.DestinationRule)
 	check := func(field string, tls *networking.ClientTLSSettings) {
@@ -63,7 +64,7 @@ func checkRuleCredentials(r *reader) {
 			need = needsKey
 		}
 		for i, ns := range namespaces {
-			// One gateway that has it is enough: the others may have no use for the host.
+			// One gateway that has it is enough: the others may send nothing to the host.
 			if code, _ := r.credential(tls.GetCredentialName(), ns, need); code == "" {
 				return
 			}
@@ -84,7 +85,7 @@ func checkRuleCredentials(r *reader) {
 	}
 }
 
-// need is what a credential is for.
+// need is the part of a credential that is needed.
 type need int
 
 const (
@@ -108,10 +109,11 @@ func (r *reader) checkCredential(field, name, ns string, what need) {
 	r.report(code, field, name, reason, remedy)
 }
 
-// credential tells whether a credentialName stands for something usable for workloads of a namespace; an empty code
-// means that it does.
+// credential reports whether a credentialName names a usable Secret for workloads of a namespace; an empty code means
+// that it does.
 func (r *reader) credential(name, ns string, what need) (code Code, reason string) {
 	at := credential.WithoutScheme(name)
+	// refused by validation, or not the name of a Secret
 	if at == "" {
 		return "", "" // refused elsewhere, or none of a Secret
 	}
@@ -137,13 +139,13 @@ func (r *reader) credential(name, ns string, what need) (code Code, reason strin
 		}
 		return CredentialUnusable, fmt.Sprintf("Secret %s/%s has no certificate and key", ns, at)
 	}
-	base := strings.TrimSuffix(at, authoritySuffix)
-	ca, plain := look(base+authoritySuffix), look(base)
+	base := strings.TrimSuffix(at, credential.AuthoritySuffix)
+	ca, plain := look(base+credential.AuthoritySuffix), look(base)
 	if own.authority || ca.authority || plain.authority {
 		return "", ""
 	}
 	if !own.there && !ca.there && !plain.there {
-		return CredentialNotFound, fmt.Sprintf("there is no Secret %s/%s, nor %s", ns, at, base+authoritySuffix)
+		return CredentialNotFound, fmt.Sprintf("there is no Secret %s/%s, nor %s", ns, at, base+credential.AuthoritySuffix)
 	}
-	return CredentialUnusable, fmt.Sprintf("Secret %s/%s has no certificates to verify with, and there is none named %s", ns, at, base+authoritySuffix)
+	return CredentialUnusable, fmt.Sprintf("Secret %s/%s has no certificates to verify with, and there is none named %s", ns, at, base+credential.AuthoritySuffix)
 }

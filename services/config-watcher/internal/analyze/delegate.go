@@ -1,6 +1,7 @@
 package analyze
 
 import (
+	"cmp"
 	"fmt"
 
 	networking "istio.io/api/networking/v1alpha3"
@@ -9,7 +10,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-// checkDelegates finds routes that delegate to what cannot be delegated to.
+// checkDelegates finds routes whose delegate does not exist, has hosts, or is not visible.
 func checkDelegates(r *reader) {
 	for i, in := range r.object.Body.(*networking.VirtualService).GetHttp() {
 		if in.GetDelegate() == nil {
@@ -19,26 +20,23 @@ func checkDelegates(r *reader) {
 		ns, name := delegateOf(in, r.namespace())
 		o := r.config("VirtualService", ns, name)
 		switch {
-		case o == nil && !r.inhabited(ns):
+		case o == nil && !r.namespaceExists(ns):
 			r.report(DelegateNotFound, field, ns+"/"+name, "there is no such VirtualService; "+noNamespace(ns), "create it, or correct the name")
 		case o == nil:
 			r.report(DelegateNotFound, field, ns+"/"+name, "there is no such VirtualService", "create it, without hosts, or correct the name")
 		case len(o.Body.(*networking.VirtualService).GetHosts()) > 0:
 			r.report(DelegateNotFound, field, ns+"/"+name, "that VirtualService has hosts of its own and can be no delegate", "remove its hosts and gateways")
 		case !normalise.VisibleTo(r.exported(o), r.namespace()):
-			r.report(DelegateNotFound, field, ns+"/"+name, fmt.Sprintf("that VirtualService is not exported to namespace %s, only to %s", r.namespace(), shownTo(r.exported(o))), "export it there")
+			r.report(DelegateNotFound, field, ns+"/"+name, fmt.Sprintf("that VirtualService is not exported to namespace %s, only to %s", r.namespace(), exportedText(r.exported(o))), "export it there")
 		}
 	}
 }
 
 func delegateOf(in *networking.HTTPRoute, namespace string) (ns, name string) {
-	if ns = in.GetDelegate().GetNamespace(); ns == "" {
-		ns = namespace
-	}
-	return ns, in.GetDelegate().GetName()
+	return cmp.Or(in.GetDelegate().GetNamespace(), namespace), in.GetDelegate().GetName()
 }
 
-// delegate returns the VirtualService that a route delegates to; nil if it cannot.
+// delegate returns the VirtualService that a route delegates to; nil if it cannot delegate.
 func (r *reader) delegate(in *networking.HTTPRoute, root *object.Object) *networking.VirtualService {
 	ns, name := delegateOf(in, root.Key.Namespace)
 	o := r.config("VirtualService", ns, name)

@@ -12,13 +12,12 @@ import (
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-// checkDestinations finds destinations of a VirtualService that lead nowhere: by their host, their port or their
-// subset.
+// checkDestinations finds destinations of a VirtualService whose host, port or subset does not exist.
 func checkDestinations(r *reader) {
 	vs := r.object.Body.(*networking.VirtualService)
 	clients := r.clients(vs)
 	eachDestination(vs, func(field string, d *networking.Destination) {
-		if d.GetHost() == "" || r.effort > mostEffort {
+		if d.GetHost() == "" || r.effort > maxEffort {
 			return
 		}
 		services := r.destinationHost(field+".host", d.Host, clients)
@@ -30,7 +29,7 @@ func checkDestinations(r *reader) {
 	})
 }
 
-// eachDestination calls f for every destination of a VirtualService, mirrors included, with its path.
+// eachDestination calls f for every destination of a VirtualService, mirrors included, with its JSON path.
 func eachDestination(vs *networking.VirtualService, f func(field string, d *networking.Destination)) {
 	for i, in := range vs.GetHttp() {
 		for j, to := range in.GetRoute() {
@@ -53,9 +52,9 @@ func eachDestination(vs *networking.VirtualService, f func(field string, d *netw
 	}
 }
 
-// clients lists namespaces whose proxies have a VirtualService's routes; none if that cannot be told. One that is
-// exported to every namespace is taken to be meant for its own, unless that is the root namespace; at a gateway the
-// clients are the gateway's workloads. The routes of a delegate are had by the clients of others.
+// clients lists the namespaces whose proxies use a VirtualService's routes; none if they are not known. A
+// VirtualService that is exported to every namespace is assumed to be meant for its own, and for unknown ones if that
+// is the root namespace. For a gateway the clients are the gateway's workloads. A delegate has no clients of its own.
 func (r *reader) clients(vs *networking.VirtualService) []string {
 	if len(vs.GetHosts()) == 0 {
 		return nil
@@ -75,7 +74,7 @@ func (r *reader) clients(vs *networking.VirtualService) []string {
 			continue
 		}
 		switch {
-		case !slices.Contains(exported, all):
+		case !slices.Contains(exported, allNamespaces):
 			out = append(out, exported...)
 		case r.namespace() == r.settings().GetRootNamespace():
 			return nil
@@ -86,8 +85,7 @@ func (r *reader) clients(vs *networking.VirtualService) []string {
 	return out
 }
 
-// destinationHost returns the services that a host stands for among those that clients see, and reports if there are
-// none.
+// destinationHost returns the services of a host that the clients see, and reports if there are none.
 func (r *reader) destinationHost(field, name string, clients []string) []*object.Object {
 	host := r.host(name)
 	found := r.services(host)
@@ -102,7 +100,7 @@ func (r *reader) destinationHost(field, name string, clients []string) []*object
 	var exported []string
 	for _, o := range found {
 		to := r.exported(o)
-		if r.effort += len(clients) * (1 + len(to)); r.effort > mostEffort {
+		if r.effort += len(clients) * (1 + len(to)); r.effort > maxEffort {
 			return nil
 		}
 		exported = append(exported, to...)
@@ -112,13 +110,13 @@ func (r *reader) destinationHost(field, name string, clients []string) []*object
 	}
 	if len(seen) == 0 {
 		r.report(HostNotFound, field, name, fmt.Sprintf("%s of namespace %s is not exported to namespace %s, only to %s",
-			found[0].Key.Kind, found[0].Key.Namespace, listed(clients), shownTo(exported)),
+			found[0].Key.Kind, found[0].Key.Namespace, listed(clients), exportedText(exported)),
 			"export it there, or bring the VirtualService to where it is seen")
 	}
 	return seen
 }
 
-// noHost reports a host without any service, and says what was likely meant.
+// noHost reports a host without any service, and suggests the likely one.
 func (r *reader) noHost(field, name, host string) {
 	reason, remedy := fmt.Sprintf("no Service or ServiceEntry has the host %s", host), "create it, or correct the name"
 	full := host + ".svc." + r.mesh.domain
@@ -132,13 +130,13 @@ func (r *reader) noHost(field, name, host string) {
 		remedy = fmt.Sprintf("create it, or write %s.<namespace>.svc.%s if it is in another namespace", name, r.mesh.domain)
 	case strings.Count(host, ".") == 1 && len(r.services(full)) > 0:
 		remedy = "write " + full + ": a name with a dot is taken as it is"
-	case strings.HasSuffix(host, ".svc."+r.mesh.domain) && !strings.Contains(namespace, ".") && !r.inhabited(namespace):
+	case strings.HasSuffix(host, ".svc."+r.mesh.domain) && !strings.Contains(namespace, ".") && !r.namespaceExists(namespace):
 		reason += "; " + noNamespace(namespace)
 	}
 	r.report(HostNotFound, field, name, reason, remedy)
 }
 
-// isAlias tells ExternalName Services, which are other names of hosts: ports and subsets are those of the hosts.
+// isAlias reports whether the services are ExternalName Services, whose ports and subsets are those of another host.
 func isAlias(services []*object.Object) bool {
 	return !slices.ContainsFunc(services, func(o *object.Object) bool { return len(normalise.PortsOf(o)) > 0 })
 }
@@ -162,7 +160,7 @@ func (r *reader) destinationPort(field string, d *networking.Destination, servic
 		"use one of its ports: "+listed(slices.Compact(has)))
 }
 
-// destinationSubset reports a subset that no client's rule for the host defines.
+// destinationSubset reports a subset that no client's DestinationRule for the host defines.
 func (r *reader) destinationSubset(field string, d *networking.Destination, services []*object.Object, clients []string) {
 	if d.GetSubset() == "" {
 		return
@@ -174,14 +172,14 @@ func (r *reader) destinationSubset(field string, d *networking.Destination, serv
 	}
 	exported := r.exported(r.object)
 	for _, o := range r.rules(host) {
-		// A rule of another client namespace may define it for the clients there.
+		// A rule in the namespace of other clients may define the subset for them.
 		if ns := o.Key.Namespace; defines(o, d.Subset) && (len(clients) == 0 || normalise.VisibleTo(exported, ns)) {
 			candidates = append(candidates, ns)
 		}
 	}
 	var decides *object.Object
 	for _, client := range candidates {
-		if r.effort > mostEffort {
+		if r.effort > maxEffort {
 			return
 		}
 		rules := r.rulesFor(host, client, services[0].Key.Namespace)
@@ -212,9 +210,9 @@ func defines(rule *object.Object, subset string) bool {
 	return slices.ContainsFunc(rule.Body.(*networking.DestinationRule).GetSubsets(), func(s *networking.Subset) bool { return s.GetName() == subset })
 }
 
-// rulesFor lists the DestinationRules that may hold for a client's requests to a host, oldest first: they are looked up
-// in the client's namespace, the service's and the root namespace, in each the most specific host first. Rules for
-// chosen workloads count for all of them.
+// rulesFor lists the DestinationRules that may apply to a client's requests to a host, oldest first. They come from the
+// client's namespace, else the service's, else the root namespace; in each the most specific host wins. A rule with a
+// workloadSelector is assumed to select the client.
 func (r *reader) rulesFor(host, client, owner string) []*object.Object {
 	root := r.settings().GetRootNamespace()
 	order := []string{client, owner, root}
@@ -244,8 +242,8 @@ func (r *reader) rulesFor(host, client, owner string) []*object.Object {
 	return nil
 }
 
-// rulesElsewhere lists the rules for exactly a host in further namespaces: they hold for workloads that no rule before
-// was chosen for.
+// rulesElsewhere lists the rules for exactly a host in further namespaces. They apply to workloads that no earlier rule
+// selects.
 func (r *reader) rulesElsewhere(host, client string, namespaces []string) []*object.Object {
 	var out []*object.Object
 	for _, o := range r.rules(host) {
@@ -273,18 +271,18 @@ func covering(host string) func(func(string) bool) {
 	}
 }
 
-// mostListed bounds what a message names.
-const mostListed = 8
+// maxListed bounds the names in a message.
+const maxListed = 8
 
 func listed(names []string) string {
-	if more := len(names) - mostListed; more > 0 {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:mostListed], ", "), more)
+	if more := len(names) - maxListed; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:maxListed], ", "), more)
 	}
 	return strings.Join(names, ", ")
 }
 
-// shownTo says to whom something is exported.
-func shownTo(exported []string) string {
+// exportedText lists the namespaces that an object is exported to.
+func exportedText(exported []string) string {
 	exported = slices.DeleteFunc(slices.Clone(exported), func(ns string) bool { return ns == "~" })
 	slices.Sort(exported)
 	if exported = slices.Compact(exported); len(exported) == 0 {

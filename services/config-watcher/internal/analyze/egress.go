@@ -11,8 +11,8 @@ import (
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-// managedBy is the label of what `fairlead up` has made of the user's objects, and its value there: its mistakes are
-// the user's object's.
+// managedBy is the label, and managedByUp its value, of objects that `fairlead up` makes from the user's objects.
+// checkEgress skips them: the user's object is reported instead.
 const managedBy, managedByUp = "app.kubernetes.io/managed-by", "fairlead-up"
 
 // checkEgress finds egress hosts of a Sidecar that import nothing.
@@ -24,16 +24,16 @@ func checkEgress(r *reader) {
 		for j, entry := range l.GetHosts() {
 			ns, host, found := strings.Cut(entry, "/")
 			if !found || strings.HasPrefix(ns, "~") {
-				continue // what is taken out may be missing
+				continue // an excluded host may be missing
 			}
 			field := fmt.Sprintf("spec.egress[%d].hosts[%d]", i, j)
 			if ns == "." {
 				if r.namespace() == r.settings().GetRootNamespace() {
-					continue // that of each workload
+					continue // the namespace of each workload
 				}
 				ns = r.namespace()
 			}
-			if ns != all && !r.inhabited(ns) {
+			if ns != allNamespaces && !r.namespaceExists(ns) {
 				r.report(NamespaceNotFound, field, entry, noNamespace(ns), "create it, or correct the name")
 				continue
 			}
@@ -45,7 +45,7 @@ func checkEgress(r *reader) {
 }
 
 func (r *reader) checkEgressHost(field, entry, ns, host string) {
-	in := func(o *object.Object) bool { return ns == all || o.Key.Namespace == ns }
+	in := func(o *object.Object) bool { return ns == allNamespaces || o.Key.Namespace == ns }
 	found := slices.Concat(r.services(host), r.routes(contract.MeshGateway, host))
 	if slices.ContainsFunc(found, in) || r.covering(host) != "" {
 		return

@@ -1,9 +1,10 @@
-// Package analyze judges objects by what other objects say: references to what does not exist, and objects that older
-// ones leave without an effect. Package validate judges each object alone and refuses it; what is found here is a
-// warning, since the missing part may come later.
+// Package analyze finds mistakes that one object alone does not show: references to objects that do not exist, and
+// objects that older ones leave without effect. Package validate checks each object alone and refuses it; a finding is
+// a warning, because the missing object may come later.
 //
-// Mesh keeps the objects indexed. Each check is a pure function of one object and of what it reads through a reader,
-// which records what was read: a change judges those objects anew that have read something about it, and no others.
+// Package findings feeds the running mesh to Mesh and keeps the results; Mesh.DryRun previews changes for the config
+// API. Each check is a function of one object and of what it reads through a reader. The reader records the topics that
+// the check read, so that a change repeats only the checks that read something about it.
 package analyze
 
 import (
@@ -17,26 +18,26 @@ import (
 // Severity says how bad a finding is.
 type Severity string
 
-// Warning is the severity of what may be on purpose, or not there yet.
+// Warning is the severity of all findings: each may be intended, or repaired by an object that comes later.
 const Warning Severity = "warning"
 
-// Code names a kind of finding. Codes are stable: people search for them, and tools filter by them.
+// Code names a kind of finding. Codes are stable, because people search for them and tools filter by them.
 type Code string
 
-// Anchor is where the reference page, docs/reference/findings.md, tells of the code.
+// Anchor is the code's anchor in the reference page, docs/reference/findings.md.
 func (c Code) Anchor() string { return strings.ToLower(string(c)) }
 
-// Finding is one thing that is wrong with an object in the mesh that it is in.
+// Finding is one mistake about one object.
 type Finding struct {
 	Code     Code
 	Severity Severity
 	Key      object.Key
-	// Source has delivered the object.
+	// Source is the source that delivered the object.
 	Source string
 	object.Problem
 }
 
-// Error renders the finding on one line, its code last.
+// Error renders the finding on one line, with its code at the end.
 func (f Finding) Error() string { return f.Problem.Error() + " [" + string(f.Code) + "]" }
 
 // Compare orders findings by object, field and code.
@@ -44,7 +45,7 @@ func (f Finding) Compare(o Finding) int {
 	return cmp.Or(f.Key.Compare(o.Key), cmp.Compare(f.Field, o.Field), cmp.Compare(f.Code, o.Code), strings.Compare(f.Problem.Error(), o.Problem.Error()))
 }
 
-// sorted orders findings and drops repetitions.
+// sorted orders findings and removes duplicates.
 func sorted(list []Finding) []Finding {
 	slices.SortFunc(list, Finding.Compare)
 	return slices.Compact(list)

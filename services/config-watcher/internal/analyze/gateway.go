@@ -26,8 +26,8 @@ func gatewaysOf(vs *networking.VirtualService, namespace string) []string {
 	return out
 }
 
-// eachGateway calls f for every gateway that a VirtualService names, with its path; for "mesh" if the object itself
-// names none.
+// eachGateway calls f for every gateway that a VirtualService names, with its JSON path. A VirtualService that names
+// none has "mesh".
 func eachGateway(vs *networking.VirtualService, f func(field, name string)) {
 	each := func(field string, names []string) {
 		for i, name := range names {
@@ -55,7 +55,7 @@ func eachGateway(vs *networking.VirtualService, f func(field, name string)) {
 	}
 }
 
-// checkGateways finds Gateways that a VirtualService is bound to and that are not there.
+// checkGateways finds Gateways that a VirtualService names and that do not exist.
 func checkGateways(r *reader) {
 	eachGateway(r.object.Body.(*networking.VirtualService), func(field, name string) {
 		full := contract.GatewayName(name, r.namespace())
@@ -69,7 +69,7 @@ func checkGateways(r *reader) {
 		reason := fmt.Sprintf("there is no Gateway %s", full)
 		remedy := "create it, or correct the name"
 		switch {
-		case !r.inhabited(ns):
+		case !r.namespaceExists(ns):
 			reason += "; " + noNamespace(ns)
 		case !strings.Contains(name, "/"):
 			remedy = fmt.Sprintf("create it, or write <namespace>/%s if it is in another namespace", name)
@@ -87,7 +87,7 @@ func checkSelector(r *reader) {
 	}
 }
 
-// checkServerHosts finds namespaces in the hosts of servers in which nothing is.
+// checkServerHosts finds namespaces in the hosts of servers that do not exist.
 func checkServerHosts(r *reader) {
 	for i, server := range r.object.Body.(*networking.Gateway).GetServers() {
 		for j, host := range server.GetHosts() {
@@ -98,7 +98,7 @@ func checkServerHosts(r *reader) {
 	}
 }
 
-// checkExportTo finds namespaces in exportTo in which nothing is.
+// checkExportTo finds namespaces in exportTo that do not exist.
 func checkExportTo(r *reader) {
 	for i, ns := range validate.ExportTo(r.object) {
 		field := fmt.Sprintf("spec.exportTo[%d]", i)
@@ -111,25 +111,25 @@ func checkExportTo(r *reader) {
 
 func (r *reader) checkNamespace(field, value, ns string) {
 	switch ns {
-	case "", ".", all, "~":
+	case "", ".", allNamespaces, "~":
 		return
 	}
-	if !r.inhabited(ns) {
+	if !r.namespaceExists(ns) {
 		r.report(NamespaceNotFound, field, value, noNamespace(ns), "create it, or correct the name")
 	}
 }
 
-// serverKind is a place to listen at and how connections there begin.
+// serverKind is a port and bind address and the kind of the connections there, see normalise.ServerKind.
 type serverKind struct{ port, bind, kind string }
 
 func (k serverKind) topic() topic { return topic{subjectServers, k.port + k.bind, k.kind} }
 
-// serverName is a place to listen at and a host that TLS is terminated for there.
+// serverName is a port and bind address and a host that TLS is terminated for there.
 type serverName struct{ port, bind, host string }
 
 func (n serverName) topic() topic { return topic{subjectServerNames, n.port + n.bind, n.host} }
 
-// servers lists what the servers of a Gateway take.
+// servers lists the ports and the TLS hosts of a Gateway's servers.
 func servers(g *networking.Gateway) (kinds []serverKind, names []serverName) {
 	for _, s := range g.GetServers() {
 		kinds = append(kinds, kindOf(s))
@@ -144,7 +144,7 @@ func kindOf(s *networking.Server) serverKind {
 	return serverKind{portText(s.GetPort().GetNumber()), s.GetBind(), normalise.ServerKind(s)}
 }
 
-// terminates tells servers that decrypt, which have a filter chain for their hosts whatever routes there are.
+// terminates reports whether a server terminates TLS. Its hosts then have filter chains even without routes.
 func terminates(s *networking.Server) bool {
 	return normalise.ServerKind(s) == normalise.BeginsTLS &&
 		s.GetTls().GetMode() != networking.ServerTLSSettings_PASSTHROUGH && s.GetTls().GetMode() != networking.ServerTLSSettings_AUTO_PASSTHROUGH
@@ -162,8 +162,8 @@ func namesOf(s *networking.Server) []serverName {
 	return out
 }
 
-// checkServersShadowed finds servers, and hosts of servers, that an older Gateway of the same workloads leaves without
-// an effect.
+// checkServersShadowed finds servers, and hosts of servers, that have no effect because of an older Gateway of the same
+// workloads.
 func checkServersShadowed(r *reader) {
 	g := r.object.Body.(*networking.Gateway)
 	for i, s := range g.GetServers() {
@@ -187,7 +187,7 @@ func checkServersShadowed(r *reader) {
 	}
 }
 
-// otherKind returns the Gateway that has a server's port for connections that begin otherwise; nil if none does.
+// otherKind returns the Gateway that uses a server's port for another kind of connections; nil if there is none.
 func (r *reader) otherKind(g *networking.Gateway, s *networking.Server) *object.Object {
 	own := kindOf(s)
 	var taker *object.Object
@@ -199,16 +199,16 @@ func (r *reader) otherKind(g *networking.Gateway, s *networking.Server) *object.
 		}
 	}
 	if same := r.oldestSharing(g, r.mesh.servers[own]); taker != nil && same != nil && object.Older(same, taker) {
-		return nil // the port is of this kind all the same
+		return nil // an older Gateway has made the port this kind
 	}
 	return taker
 }
 
 // oldestSharing returns the oldest Gateway of a list that is older than the object and shares a workload with it; nil
-// if none does.
+// if there is none.
 func (r *reader) oldestSharing(g *networking.Gateway, list []*object.Object) *object.Object {
-	for _, o := range list[:min(len(list), mostScanned)] {
-		if r.effort++; r.effort > mostEffort || !object.Older(o, r.object) {
+	for _, o := range list[:min(len(list), maxScanned)] {
+		if r.effort++; r.effort > maxEffort || !object.Older(o, r.object) {
 			return nil
 		}
 		if r.sharesWorkload(g, o.Body.(*networking.Gateway)) {

@@ -13,8 +13,8 @@ import (
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
-// TestCostIsBounded: no object, and no crowd of objects for one host, makes the judgement of the mesh long. Each of these is accepted by
-// validation; without bounds they take from half a minute to days.
+// TestCostIsBounded: neither one object nor many objects for one host make the analysis of the mesh long. Validation
+// accepts each of these; without bounds they take from half a minute to days.
 func TestCostIsBounded(t *testing.T) {
 	names := func(n int, form string) []string {
 		out := make([]string, n)
@@ -84,8 +84,8 @@ func TestCostIsBounded(t *testing.T) {
 			testkit.Quick(t, 5*time.Second, func() time.Duration {
 				m := New("")
 				began := time.Now()
-				m.Take(changes)
-				m.Judge(0)
+				m.Apply(changes)
+				m.Analyze(0)
 				took := time.Since(began)
 				t.Logf("%s, %d findings", took, len(m.All()))
 				return took

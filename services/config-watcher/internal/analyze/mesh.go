@@ -1,19 +1,19 @@
 package analyze
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 
 	mesh "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 
-	"fairlead.dev/services/config-watcher/internal/credential"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
-// checks are what each kind is judged by.
+// checks lists the checks of each kind.
 var checks = map[string][]func(*reader){
 	"Service":         {checkExportTo},
 	"VirtualService":  {checkDestinations, checkGateways, checkDelegates, checkExportTo, checkRoutesShadowed},
@@ -23,8 +23,8 @@ var checks = map[string][]func(*reader){
 	"ServiceEntry":    {checkExportTo},
 }
 
-// judged is an object that checks judge: what they have found, and what they have read for it.
-type judged struct {
+// analyzed is an object that has checks, with their findings and the topics that they read.
+type analyzed struct {
 	object   *object.Object
 	topics   []topic
 	findings []Finding
@@ -37,106 +37,103 @@ type ref struct{ namespace, name string }
 // binding is a gateway, "mesh" or "<namespace>/<name>", and a host that VirtualServices bind to it.
 type binding struct{ gateway, host string }
 
-// Mesh is the indexed state of the objects and what is found about them. It is not safe for concurrent use.
+// Mesh is the indexed objects and the findings about them. It is not safe for concurrent use.
 type Mesh struct {
 	domain   string
 	settings *mesh.MeshConfig
 
-	judged     map[object.Key]*judged
+	analyzed   map[object.Key]*analyzed
 	services   map[string][]*object.Object // by host
 	rules      map[string][]*object.Object // by host, oldest first
 	routes     map[binding][]*object.Object
 	servers    map[serverKind][]*object.Object // Gateways by port and kind, oldest first
 	names      map[serverName][]*object.Object // Gateways by port and host of servers that terminate TLS, oldest first
 	secrets    map[ref]secret
-	configMaps map[ref]bool // those with certificates to verify with
+	configMaps map[ref]bool // ConfigMaps with CA certificates
 	workloads  map[object.Key]map[string]string
 	selections map[string]*selection
-	declared   map[string]bool // namespaces with an object of their own
-	namespaces map[string]int  // how many objects tell of the namespace
+	declared   map[string]bool // namespaces with a Namespace object
+	namespaces map[string]int  // number of objects in each namespace, its Namespace object included
 
-	readers map[topic][]*judged
-	dirty   []*judged
+	readers map[topic][]*analyzed
+	dirty   []*analyzed
 	changes Delta
 }
 
-// Delta is what has changed of the findings: Appeared and Vanished have no finding in common.
+// Delta is a change of the findings. No finding is in both lists.
 type Delta struct{ Appeared, Vanished []Finding }
 
-// New returns an empty mesh of a DNS domain, "cluster.local" if it is empty.
+// New returns an empty mesh. domain is the DNS suffix of service names, "cluster.local" by default.
 func New(domain string) *Mesh {
-	if domain == "" {
-		domain = "cluster.local"
-	}
 	return &Mesh{
-		domain: domain, settings: validate.DefaultMeshConfig(), judged: map[object.Key]*judged{}, services: map[string][]*object.Object{}, rules: map[string][]*object.Object{},
+		domain: cmp.Or(domain, "cluster.local"), settings: validate.DefaultMeshConfig(), analyzed: map[object.Key]*analyzed{}, services: map[string][]*object.Object{}, rules: map[string][]*object.Object{},
 		routes: map[binding][]*object.Object{}, servers: map[serverKind][]*object.Object{}, names: map[serverName][]*object.Object{}, secrets: map[ref]secret{},
 		configMaps: map[ref]bool{}, workloads: map[object.Key]map[string]string{}, selections: map[string]*selection{}, namespaces: map[string]int{},
 		declared: map[string]bool{},
-		readers:  map[topic][]*judged{},
+		readers:  map[topic][]*analyzed{},
 	}
 }
 
-// Configure takes over the mesh's settings, on which every judgement may depend.
+// Configure takes over the mesh configuration. A change marks every object as dirty.
 func (m *Mesh) Configure(settings *mesh.MeshConfig) {
 	if settings == m.settings || settings == nil {
 		return
 	}
 	m.settings = settings
-	for _, j := range m.judged {
+	for _, j := range m.analyzed {
 		m.mark(j)
 	}
 }
 
-// IsCredential tells the kinds of which no revision tells.
+// IsCredential reports whether a key is a Secret's or a ConfigMap's, which no revision holds.
 func IsCredential(k object.Key) bool {
 	return k.Group == "" && (k.Kind == "Secret" || k.Kind == "ConfigMap")
 }
 
-// Concerns tells the kinds that findings depend on.
-func Concerns(k object.Key) bool { return takers[object.Key{Group: k.Group, Kind: k.Kind}] != nil }
+// Concerns reports whether findings depend on objects of the key's kind.
+func Concerns(k object.Key) bool { return updaters[object.Key{Group: k.Group, Kind: k.Kind}] != nil }
 
-// takers take over a change of an object of each kind.
-var takers = map[object.Key]func(*Mesh, object.Key, *object.Object){
-	{Kind: "Secret"}: func(m *Mesh, k object.Key, o *object.Object) { m.takeSecret(ref{k.Namespace, k.Name}, secretOf(o)) },
+// updaters take over a change of an object of each kind.
+var updaters = map[object.Key]func(*Mesh, object.Key, *object.Object){
+	{Kind: "Secret"}: func(m *Mesh, k object.Key, o *object.Object) { m.updateSecret(ref{k.Namespace, k.Name}, secretOf(o)) },
 	{Kind: "ConfigMap"}: func(m *Mesh, k object.Key, o *object.Object) {
-		m.takeConfigMap(ref{k.Namespace, k.Name}, secretOf(o).authority)
+		m.updateConfigMap(ref{k.Namespace, k.Name}, secretOf(o).authority)
 	},
-	{Kind: "Namespace"}: func(m *Mesh, k object.Key, o *object.Object) { m.declare(k.Name, o != nil) },
-	{Kind: "Pod"}:       (*Mesh).takePod,
-	{Kind: "Service"}:   (*Mesh).takeJudged,
-	{Group: validate.GroupNetworking, Kind: "WorkloadEntry"}:   (*Mesh).takePod,
-	{Group: validate.GroupNetworking, Kind: "VirtualService"}:  (*Mesh).takeJudged,
-	{Group: validate.GroupNetworking, Kind: "DestinationRule"}: (*Mesh).takeJudged,
-	{Group: validate.GroupNetworking, Kind: "Gateway"}:         (*Mesh).takeJudged,
-	{Group: validate.GroupNetworking, Kind: "Sidecar"}:         (*Mesh).takeJudged,
-	{Group: validate.GroupNetworking, Kind: "ServiceEntry"}:    (*Mesh).takeJudged,
+	{Kind: "Namespace"}: func(m *Mesh, k object.Key, o *object.Object) { m.updateNamespace(k.Name, o != nil) },
+	{Kind: "Pod"}:       (*Mesh).updatePod,
+	{Kind: "Service"}:   (*Mesh).updateAnalyzed,
+	{Group: validate.GroupNetworking, Kind: "WorkloadEntry"}:   (*Mesh).updatePod,
+	{Group: validate.GroupNetworking, Kind: "VirtualService"}:  (*Mesh).updateAnalyzed,
+	{Group: validate.GroupNetworking, Kind: "DestinationRule"}: (*Mesh).updateAnalyzed,
+	{Group: validate.GroupNetworking, Kind: "Gateway"}:         (*Mesh).updateAnalyzed,
+	{Group: validate.GroupNetworking, Kind: "Sidecar"}:         (*Mesh).updateAnalyzed,
+	{Group: validate.GroupNetworking, Kind: "ServiceEntry"}:    (*Mesh).updateAnalyzed,
 }
 
-// Take takes over changes: it keeps the indices and marks what has to be judged anew.
-func (m *Mesh) Take(changes []normalise.Change) {
+// Apply takes over changes: it updates the indices and marks the objects whose checks read about them. Analyze then
+// repeats those checks.
+func (m *Mesh) Apply(changes []normalise.Change) {
 	for _, c := range changes {
-		if take := takers[object.Key{Group: c.Key.Group, Kind: c.Key.Kind}]; take != nil {
-			take(m, c.Key, c.Object)
+		if update := updaters[object.Key{Group: c.Key.Group, Kind: c.Key.Kind}]; update != nil {
+			update(m, c.Key, c.Object)
 		}
 	}
 }
 
-// declare notes that a namespace has an object of its own, or none any more. It counts once, however often the object
-// changes.
-func (m *Mesh) declare(namespace string, there bool) {
+// updateNamespace records whether a namespace has a Namespace object.
+func (m *Mesh) updateNamespace(namespace string, there bool) {
 	switch {
 	case there && !m.declared[namespace]:
 		m.declared[namespace] = true
-		m.inhabit(namespace, 1)
+		m.countNamespace(namespace, 1)
 	case !there && m.declared[namespace]:
 		delete(m.declared, namespace)
-		m.inhabit(namespace, -1)
+		m.countNamespace(namespace, -1)
 	}
 }
 
-// inhabit counts what tells of a namespace.
-func (m *Mesh) inhabit(namespace string, by int) {
+// countNamespace adds by to the number of objects in a namespace.
+func (m *Mesh) countNamespace(namespace string, by int) {
 	before := m.namespaces[namespace]
 	if before+by <= 0 {
 		delete(m.namespaces, namespace)
@@ -148,8 +145,8 @@ func (m *Mesh) inhabit(namespace string, by int) {
 	}
 }
 
-func (m *Mesh) takeJudged(k object.Key, o *object.Object) {
-	old := m.judged[k]
+func (m *Mesh) updateAnalyzed(k object.Key, o *object.Object) {
+	old := m.analyzed[k]
 	if old != nil {
 		m.index(old.object, false)
 	}
@@ -159,71 +156,62 @@ func (m *Mesh) takeJudged(k object.Key, o *object.Object) {
 	switch {
 	case o == nil && old == nil:
 	case o == nil:
-		delete(m.judged, k)
+		delete(m.analyzed, k)
 		m.forget(old)
-		m.inhabit(k.Namespace, -1)
+		m.countNamespace(k.Namespace, -1)
 	case old == nil:
-		j := &judged{object: o}
-		m.judged[k] = j
+		j := &analyzed{object: o}
+		m.analyzed[k] = j
 		m.mark(j)
-		m.inhabit(k.Namespace, 1)
+		m.countNamespace(k.Namespace, 1)
 	default:
 		old.object = o
 		m.mark(old)
 	}
 }
 
-// index files an object under what others ask for, or takes it away, and touches the questions that it answers.
+// index adds an object to the indices that checks read, or removes it, and touches the topics that it affects.
 func (m *Mesh) index(o *object.Object, add bool) {
 	k := o.Key
 	m.touch(topic{subjectObject, k.Kind, k.Namespace + "/" + k.Name})
 	switch s := o.Body.(type) {
 	case *networking.VirtualService:
 		for _, b := range bindings(o, s, m.domain) {
-			file(m.routes, b, o, add)
+			updateByAge(m.routes, b, o, add)
 			m.touch(topic{subjectRoutes, b.gateway, b.host})
 		}
 	case *networking.DestinationRule:
 		host := normalise.Host(s.Host, k.Namespace, m.domain)
-		file(m.rules, host, o, add)
+		updateByAge(m.rules, host, o, add)
 		m.touch(topic{subjectRule, host, ""})
 	case *networking.Gateway:
-		m.selectBy(s.GetSelector(), add)
+		m.countSelector(s.GetSelector(), add)
 		kinds, names := servers(s)
 		for _, key := range kinds {
-			file(m.servers, key, o, add)
+			updateByAge(m.servers, key, o, add)
 			m.touch(key.topic())
 		}
 		for _, key := range names {
-			file(m.names, key, o, add)
+			updateByAge(m.names, key, o, add)
 			m.touch(key.topic())
 		}
 	default:
 		for _, host := range normalise.HostsOf(o, m.domain) {
-			file(m.services, host, o, add)
+			updateByAge(m.services, host, o, add)
 			m.touch(topic{subjectHost, host, ""})
 		}
 	}
 }
 
-// file adds an object to a list by age, or takes it off.
-func file[K comparable](lists map[K][]*object.Object, key K, o *object.Object, add bool) {
+// updateByAge adds an object to a list sorted by age, or removes it.
+func updateByAge[K comparable](lists map[K][]*object.Object, key K, o *object.Object, add bool) {
 	list := lists[key]
-	at, found := slices.BinarySearchFunc(list, o, func(a, b *object.Object) int {
-		switch {
-		case a.Key == b.Key && a.Created.Equal(b.Created):
-			return 0
-		case object.Older(a, b):
-			return -1
-		default:
-			return 1
-		}
-	})
+	at, found := slices.BinarySearchFunc(list, o, object.CompareAge)
 	switch {
 	case add && !found:
 		lists[key] = slices.Insert(list, at, o)
 	case add:
-		list[at] = o // an object that lists the key twice
+		list[at] = o // the object lists the key twice
 	case found && len(list) == 1:
 		delete(lists, key)
 	case found:
@@ -231,29 +219,29 @@ func file[K comparable](lists map[K][]*object.Object, key K, o *object.Object, a
 	}
 }
 
-// touch marks the objects that have read about a topic.
+// touch marks the objects whose checks have read the topic.
 func (m *Mesh) touch(t topic) {
 	for _, j := range m.readers[t] {
 		m.mark(j)
 	}
 }
 
-func (m *Mesh) mark(j *judged) {
+func (m *Mesh) mark(j *analyzed) {
 	if !j.dirty {
 		j.dirty = true
 		m.dirty = append(m.dirty, j)
 	}
 }
 
-// forget ends the judgement of an object that is gone.
-func (m *Mesh) forget(j *judged) {
+// forget removes an object's findings.
+func (m *Mesh) forget(j *analyzed) {
 	m.read(j, nil)
 	m.changes.Vanished = append(m.changes.Vanished, j.findings...)
 	j.findings, j.object = nil, nil
 }
 
-// read replaces what an object's checks have read.
-func (m *Mesh) read(j *judged, topics []topic) {
+// read replaces the topics that an object's checks have read.
+func (m *Mesh) read(j *analyzed, topics []topic) {
 	kept := make(map[topic]bool, len(topics))
 	for _, t := range topics {
 		kept[t] = true
@@ -283,15 +271,15 @@ func (m *Mesh) read(j *judged, topics []topic) {
 	j.topics = topics
 }
 
-// Judge judges up to n of the objects that changes have touched; n <= 0 means all. It reports whether none is left.
-func (m *Mesh) Judge(n int) bool {
+// Analyze repeats the checks of up to n marked objects; n <= 0 means all. It reports whether none is left.
+func (m *Mesh) Analyze(n int) bool {
 	if n <= 0 || n > len(m.dirty) {
 		n = len(m.dirty)
 	}
 	for _, j := range m.dirty[:n] {
 		j.dirty = false
 		if j.object == nil {
-			continue // gone meanwhile
+			continue // removed since it was marked
 		}
 		r := &reader{mesh: m, object: j.object}
 		for _, check := range checks[j.object.Key.Kind] {
@@ -317,7 +305,7 @@ func without(list, others []Finding) []Finding {
 	return slices.DeleteFunc(slices.Clone(list), func(f Finding) bool { return known[f] })
 }
 
-// Changes returns what has changed of the findings since it was called last.
+// Changes returns how the findings have changed since its last call.
 func (m *Mesh) Changes() Delta {
 	out := m.changes
 	m.changes = Delta{}
@@ -327,7 +315,7 @@ func (m *Mesh) Changes() Delta {
 
 // Of lists the findings about an object.
 func (m *Mesh) Of(k object.Key) []Finding {
-	if j := m.judged[k]; j != nil {
+	if j := m.analyzed[k]; j != nil {
 		return j.findings
 	}
 	return nil
@@ -336,14 +324,14 @@ func (m *Mesh) Of(k object.Key) []Finding {
 // All lists all findings, sorted.
 func (m *Mesh) All() []Finding {
 	var out []Finding
-	for _, j := range m.judged {
+	for _, j := range m.analyzed {
 		out = append(out, j.findings...)
 	}
 	slices.SortFunc(out, Finding.Compare)
 	return out
 }
 
-// About lists the keys of the VirtualServices and DestinationRules that name exactly a host.
+// About lists the VirtualServices and DestinationRules for exactly a host.
 func (m *Mesh) About(host string) []object.Key {
 	var out []object.Key
 	for _, o := range m.rules[host] {
@@ -360,7 +348,7 @@ func (m *Mesh) About(host string) []object.Key {
 	return slices.Compact(out)
 }
 
-// secret is what a Secret is good for.
+// secret says which parts a Secret has.
 type secret struct{ there, key, authority bool }
 
 func secretOf(o *object.Object) secret {
@@ -371,7 +359,7 @@ func secretOf(o *object.Object) secret {
 	return secret{there: true, key: c.HasKey(), authority: c.Authority() != nil}
 }
 
-func (m *Mesh) takeSecret(at ref, now secret) {
+func (m *Mesh) updateSecret(at ref, now secret) {
 	old := m.secrets[at]
 	if now == old {
 		return
@@ -379,9 +367,9 @@ func (m *Mesh) takeSecret(at ref, now secret) {
 	switch {
 	case !now.there:
 		delete(m.secrets, at)
-		m.inhabit(at.namespace, -1)
+		m.countNamespace(at.namespace, -1)
 	case !old.there:
-		m.inhabit(at.namespace, 1)
+		m.countNamespace(at.namespace, 1)
 		fallthrough
 	default:
 		m.secrets[at] = now
@@ -389,8 +377,8 @@ func (m *Mesh) takeSecret(at ref, now secret) {
 	m.touch(topic{subjectSecret, at.namespace, at.name})
 }
 
-// takeConfigMap notes ConfigMaps that gateways verify clients with; others are for something else.
-func (m *Mesh) takeConfigMap(at ref, authority bool) {
+// updateConfigMap records whether a ConfigMap has CA certificates.
+func (m *Mesh) updateConfigMap(at ref, authority bool) {
 	if authority == m.configMaps[at] {
 		return
 	}
@@ -403,6 +391,3 @@ func (m *Mesh) takeConfigMap(at ref, authority bool) {
 }
 
 func portText(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
-
-// authoritySuffix ends references to what peers are verified with, as credential.Table has them.
-const authoritySuffix = credential.AuthoritySuffix

@@ -13,7 +13,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
-// decode makes objects of YAML documents. Kinds that the mesh does not read are left out.
+// decode makes objects of YAML documents and leaves out kinds that the mesh does not read.
 func decode(t testing.TB, file, text string) []*object.Object {
 	t.Helper()
 	docs, problems := manifest.Parse(file, []byte(text))
@@ -34,11 +34,11 @@ func decode(t testing.TB, file, text string) []*object.Object {
 	return out
 }
 
-// fixture is a mesh as config-watcher has it: normalised and analysed.
+// fixture is a normalised mesh and its findings.
 type fixture struct {
 	t          testing.TB
 	normalised *normalise.Mesh
-	// seen are the objects that the mesh was given.
+	// seen are the objects that the mesh has received.
 	seen  map[object.Key]*object.Object
 	clock time.Time
 	*Mesh
@@ -51,7 +51,7 @@ func newFixture(t testing.TB, texts ...string) *fixture {
 	return f
 }
 
-// take passes changes on as the pipeline does: credentials beside the normalised mesh.
+// take passes changes on as the pipeline does: credentials are not part of the normalised mesh.
 func (f *fixture) take(changes ...normalise.Change) {
 	f.t.Helper()
 	var rest []normalise.Change
@@ -67,12 +67,12 @@ func (f *fixture) take(changes ...normalise.Change) {
 		f.t.Fatal(d.Errors)
 	}
 	f.Configure(f.normalised.Settings())
-	f.pass(d.Seen...)
-	f.Judge(0)
+	f.pass(d.Discovered...)
+	f.Analyze(0)
 }
 
 func (f *fixture) pass(changes ...normalise.Change) {
-	f.Take(changes)
+	f.Apply(changes)
 	for _, c := range changes {
 		if c.Object == nil {
 			delete(f.seen, c.Key)
@@ -82,7 +82,7 @@ func (f *fixture) pass(changes ...normalise.Change) {
 	}
 }
 
-// present lists the objects that the mesh was given and are there.
+// present lists the objects that the mesh has received and not removed.
 func (f *fixture) present() []normalise.Change {
 	var out []normalise.Change
 	for k, o := range f.seen {
@@ -97,7 +97,7 @@ func (f *fixture) apply(texts ...string) {
 	for _, text := range texts {
 		for _, o := range decode(f.t, "mesh.yaml", text) {
 			if o.Created.IsZero() {
-				// As the store has it: an object keeps its time of creation, and one that came later is younger.
+				// As in the store: an object keeps its creation time, and a later object is younger.
 				f.clock = f.clock.Add(time.Second)
 				o.Created = f.clock
 				if old := f.seen[o.Key]; old != nil {
@@ -113,7 +113,7 @@ func (f *fixture) apply(texts ...string) {
 // normaliseChange is short for a change.
 type normaliseChange = normalise.Change
 
-// key is the key of an object, named as Key.String has it.
+// key is the key of an object that Key.String would name so.
 func (f *fixture) key(name string) object.Key {
 	kind, rest, _ := strings.Cut(name, " ")
 	k := object.Key{Kind: kind, Group: validate.GroupsOf(kind)[0]}

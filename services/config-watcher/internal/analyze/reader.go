@@ -13,46 +13,47 @@ import (
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
-// subject is what a topic is about.
+// subject is the kind of a topic. Each constant says what a and b of the topic are.
 type subject uint8
 
 const (
-	// subjectHost, the services of a host: a = host, which may be a wildcard.
+	// subjectHost is about the services of a host: a = host, which may be a wildcard.
 	subjectHost subject = iota
-	// subjectRule, the DestinationRules for a host: a = host.
+	// subjectRule is about the DestinationRules for a host: a = host.
 	subjectRule
-	// subjectObject, an object of a networking kind: a = kind, b = "<namespace>/<name>".
+	// subjectObject is about an object of a networking kind: a = kind, b = "<namespace>/<name>".
 	subjectObject
-	// subjectSecret, the credential of a reference: a = namespace, b = name.
+	// subjectSecret is about a Secret or ConfigMap: a = namespace, b = name.
 	subjectSecret
-	// subjectNamespace, whether anything is in a namespace: a = namespace.
+	// subjectNamespace is about the existence of a namespace: a = namespace.
 	subjectNamespace
-	// subjectSelected, the workloads that a selector selects: a = selector.
+	// subjectSelected is about the workloads that a selector selects: a = selector.
 	subjectSelected
-	// subjectGatewayNamespaces, the namespaces of the workloads that Gateways select.
+	// subjectGatewayNamespaces is about the namespaces of the workloads that Gateways select.
 	subjectGatewayNamespaces
-	// subjectRoutes, the VirtualServices of a gateway for a host: a = gateway, b = host.
+	// subjectRoutes is about the VirtualServices of a gateway for a host: a = gateway, b = host.
 	subjectRoutes
-	// subjectServers, the Gateways with servers of a kind on a port: a = port, b = kind.
+	// subjectServers is about the Gateways with servers of a kind on a port: a = port, b = kind.
 	subjectServers
-	// subjectServerNames, the Gateways that terminate TLS for a host on a port: a = port, b = host.
+	// subjectServerNames is about the Gateways that terminate TLS for a host on a port: a = port, b = host.
 	subjectServerNames
 )
 
-// topic is a question that a change may answer in another way.
+// topic is a part of the mesh that a check reads and a change may affect.
 type topic struct {
 	subject subject
 	a, b    string
 }
 
-// reader answers the questions of checks about one object, records them and collects what the checks report.
+// reader gives the checks of one object access to the mesh. It records the topics that they read and collects their
+// findings.
 type reader struct {
 	mesh   *Mesh
 	object *object.Object
 	topics []topic
-	known  map[topic]bool // those of topics
+	known  map[topic]bool // the same as topics
 	found  []Finding
-	effort int // comparisons so far, see mostEffort
+	effort int // comparisons so far, see maxEffort
 }
 
 func (r *reader) record(s subject, a, b string) {
@@ -67,12 +68,12 @@ func (r *reader) record(s subject, a, b string) {
 	r.topics = append(r.topics, t)
 }
 
-// mostFindings bounds the findings about one object: they are shown with it wherever it is read.
-const mostFindings = 100
+// maxFindings bounds the findings about one object, which are shown with it everywhere.
+const maxFindings = 100
 
 // report adds a finding about the object.
 func (r *reader) report(code Code, field string, value any, reason, remedy string) {
-	if len(r.found) == mostFindings {
+	if len(r.found) == maxFindings {
 		return
 	}
 	r.found = append(r.found, Finding{
@@ -87,7 +88,7 @@ func (r *reader) namespace() string { return r.object.Key.Namespace }
 
 func (r *reader) settings() *mesh.MeshConfig { return r.mesh.settings }
 
-// host is a name as hosts are compared.
+// host resolves a name to the form in which hosts are compared.
 func (r *reader) host(name string) string { return normalise.Host(name, r.namespace(), r.mesh.domain) }
 
 // services lists the objects that have a host, visible or not.
@@ -119,7 +120,6 @@ func wildcards(host string) func(func(string) bool) {
 	}
 }
 
-// exported are the namespaces that an object is exported to, see normalise.ExportedTo.
 func (r *reader) exported(o *object.Object) []string {
 	return normalise.ObjectExportedTo(o, r.mesh.settings)
 }
@@ -133,19 +133,19 @@ func (r *reader) rules(host string) []*object.Object {
 // config returns an object of a networking kind; nil if there is none.
 func (r *reader) config(kind, namespace, name string) *object.Object {
 	r.record(subjectObject, kind, namespace+"/"+name)
-	if j := r.mesh.judged[object.Key{Group: validate.GroupNetworking, Kind: kind, Namespace: namespace, Name: name}]; j != nil {
+	if j := r.mesh.analyzed[object.Key{Group: validate.GroupNetworking, Kind: kind, Namespace: namespace, Name: name}]; j != nil {
 		return j.object
 	}
 	return nil
 }
 
-// inhabited reports whether the mesh has heard of a namespace: by its own object, or by any object in it.
-func (r *reader) inhabited(namespace string) bool {
+// namespaceExists reports whether a namespace has a Namespace object or any other object.
+func (r *reader) namespaceExists(namespace string) bool {
 	r.record(subjectNamespace, namespace, "")
 	return r.mesh.namespaces[namespace] > 0 || namespace == r.settings().GetRootNamespace() || namespace == validate.MeshNamespace
 }
 
-// noNamespace is what to say of a namespace in which nothing is.
+// noNamespace says in a message that a namespace does not exist.
 func noNamespace(namespace string) string {
 	return fmt.Sprintf("nothing is in namespace %s, and it has no object", namespace)
 }
@@ -168,7 +168,7 @@ func (r *reader) gatewayNamespaces() []string {
 	return slices.Compact(out)
 }
 
-// sharesWorkload reports whether two Gateways select a workload in common, or would.
+// sharesWorkload reports whether two Gateways have equal selectors or select a common workload.
 func (r *reader) sharesWorkload(a, b *networking.Gateway) bool {
 	one, other := selectorKey(a.GetSelector()), selectorKey(b.GetSelector())
 	if one == other {
@@ -185,12 +185,12 @@ func (r *reader) routes(gateway, host string) []*object.Object {
 	return r.mesh.routes[binding{gateway, host}]
 }
 
-// all is the visibility of what every namespace sees.
-const all = "*"
+// allNamespaces is the exportedTo of an object that every namespace sees.
+const allNamespaces = "*"
 
-// within reports whether all who see one object see the other as well.
+// within reports whether all namespaces that see one object see the other as well.
 func within(inner, outer []string) bool {
-	if slices.Contains(outer, all) {
+	if slices.Contains(outer, allNamespaces) {
 		return true
 	}
 	seen := make(map[string]bool, len(outer))

@@ -10,7 +10,8 @@ import (
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-// checkRuleHost finds DestinationRules for a host that nothing has. A wildcard host is for whatever it will cover.
+// checkRuleHost finds DestinationRules for a host that no service has. It skips wildcard hosts, which may cover later
+// services.
 func checkRuleHost(r *reader) {
 	rule := r.object.Body.(*networking.DestinationRule)
 	if host := r.host(rule.GetHost()); !strings.HasPrefix(host, "*") && len(r.services(host)) == 0 {
@@ -18,16 +19,16 @@ func checkRuleHost(r *reader) {
 	}
 }
 
-// checkRuleShadowed finds what older DestinationRules of the namespace for the same host, which a rule is joined with,
-// leave without an effect.
+// checkRuleShadowed finds parts of a DestinationRule that have no effect because of older ones of the namespace for the
+// same host, which are merged with it.
 func checkRuleShadowed(r *reader) {
 	rule := r.object.Body.(*networking.DestinationRule)
 	host := r.host(rule.GetHost())
 	exported, selector := r.exported(r.object), selectorKey(rule.GetWorkloadSelector().GetMatchLabels())
 	var older []*object.Object
 	rules := r.rules(host)
-	for _, o := range rules[:min(len(rules), mostScanned)] {
-		if o.Key == r.object.Key || len(older) == mostOlder {
+	for _, o := range rules[:min(len(rules), maxScanned)] {
+		if o.Key == r.object.Key || len(older) == maxOlder {
 			break
 		}
 		other := o.Body.(*networking.DestinationRule)
@@ -47,7 +48,7 @@ func checkRuleShadowed(r *reader) {
 	}
 	for i, s := range rule.GetSubsets() {
 		for _, o := range older {
-			if r.effort += len(o.Body.(*networking.DestinationRule).GetSubsets()); r.effort > mostEffort {
+			if r.effort += len(o.Body.(*networking.DestinationRule).GetSubsets()); r.effort > maxEffort {
 				return
 			}
 			if same := subsetOf(o.Body.(*networking.DestinationRule), s.GetName()); same != nil {

@@ -12,7 +12,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-// pods are those that `fairlead up` makes of the Deployments of a file.
+// pods are the Pods that `fairlead up` makes from the Deployments of a file.
 func pods(t *testing.T, text string) []normalise.Change {
 	t.Helper()
 	docs, problems := manifest.Parse("mesh.yaml", []byte(text))
@@ -46,7 +46,7 @@ func pods(t *testing.T, text string) []normalise.Change {
 	return out
 }
 
-// TestSamples: nothing is found about the sample mesh, and about what the guide applies to it.
+// TestSamples: the sample mesh, and the objects that the guide applies to it, have no findings.
 func TestSamples(t *testing.T) {
 	dir := "../../../../samples/bookinfo"
 	f := newFixture(t)
@@ -59,7 +59,7 @@ func TestSamples(t *testing.T) {
 		f.apply(string(text))
 		f.want()
 	}
-	if len(f.workloads) == 0 || len(f.judged) == 0 {
-		t.Errorf("%d workloads, %d objects", len(f.workloads), len(f.judged))
+	if len(f.workloads) == 0 || len(f.analyzed) == 0 {
+		t.Errorf("%d workloads, %d objects", len(f.workloads), len(f.analyzed))
 	}
 }

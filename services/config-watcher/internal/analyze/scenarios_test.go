@@ -20,7 +20,7 @@ import (
 
 const scenarios = "../../../../tests/scenarios"
 
-// topology is what these tests need of a scenario's topology.
+// topology is the part of a scenario's topology that these tests read.
 type topology struct {
 	Namespaces map[string]map[string]string `json:"namespaces"`
 	Mesh       string                       `json:"mesh"`
@@ -114,7 +114,7 @@ func (top *topology) documents() []string {
 
 var variable = regexp.MustCompile(`(?m)([^\n]*?)\$\{([a-z0-9]+):([^}]*)\}`)
 
-// stands replaces the variables of a scenario by values of the right form.
+// stands replaces the variables of a scenario by values of the same form.
 func stands(t *testing.T, text string) string {
 	ca := testkit.PKI(t)
 	chain, key := ca.NewServer("a.example.com")
@@ -143,7 +143,7 @@ func stands(t *testing.T, text string) string {
 	})
 }
 
-// play applies what a scenario applies, and gathers what is found after each step.
+// play applies the objects of a scenario and collects the findings after each step.
 func (f *fixture) play(steps []step, gather func()) {
 	t := f.t.(*testing.T)
 	for _, s := range steps {
@@ -164,8 +164,8 @@ func (f *fixture) play(steps []step, gather func()) {
 	}
 }
 
-// TestScenarios lists what is found in the meshes of the scenarios, which serve as the corpus of what people write: a finding about a scenario that
-// does not mean it is a false alarm. A change of the list is looked at one by one.
+// TestScenarios lists the findings about the meshes of the scenarios, the corpus of what people write: a finding that a
+// scenario does not intend is a false alarm. Review each change of the list.
 func TestScenarios(t *testing.T) {
 	var out strings.Builder
 	files, err := filepath.Glob(filepath.Join(scenarios, "*/*.yaml"))
@@ -210,13 +210,13 @@ func TestScenarios(t *testing.T) {
 	testkit.Golden(t, "testdata/scenarios.txt", []byte(out.String()))
 }
 
-// sameFromScratch compares the findings with those of a mesh that is given all objects at once.
+// sameFromScratch compares the findings with those of a mesh that receives all objects at once.
 func (f *fixture) sameFromScratch() {
 	f.t.Helper()
 	fresh := New("")
 	fresh.Configure(f.settings)
-	fresh.Take(f.present())
-	fresh.Judge(0)
+	fresh.Apply(f.present())
+	fresh.Analyze(0)
 	if got, want := texts(f.All()), texts(fresh.All()); !slices.Equal(got, want) {
 		f.t.Errorf("kept up to date\n  %s\nfrom scratch\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))
 	}

@@ -9,14 +9,14 @@ import (
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-// selection is the workloads that one selector of Gateways selects.
+// selection is the set of workloads that a selector of Gateways selects.
 type selection struct {
 	selector  map[string]string
 	users     int
 	workloads map[object.Key]struct{}
 }
 
-// selectorKey writes a selector so that equal ones are equal.
+// selectorKey writes a selector so that equal selectors have equal text.
 func selectorKey(selector map[string]string) string {
 	var b strings.Builder
 	for _, k := range slices.Sorted(maps.Keys(selector)) {
@@ -25,16 +25,7 @@ func selectorKey(selector map[string]string) string {
 	return strings.TrimSuffix(b.String(), ",")
 }
 
-func (s *selection) selects(labels map[string]string) bool {
-	for k, v := range s.selector {
-		if got, ok := labels[k]; !ok || got != v {
-			return false
-		}
-	}
-	return true
-}
-
-// namespaces lists those of the workloads, sorted.
+// namespaces lists the namespaces of the workloads, sorted.
 func (s *selection) namespaces() []string {
 	if s == nil {
 		return nil
@@ -63,8 +54,8 @@ func (s *selection) meets(o *selection) bool {
 	return false
 }
 
-// selectBy counts the Gateways with a selector. The first one has the workloads looked through, once.
-func (m *Mesh) selectBy(selector map[string]string, add bool) {
+// countSelector counts the Gateways with a selector. The first one searches all workloads once.
+func (m *Mesh) countSelector(selector map[string]string, add bool) {
 	key := selectorKey(selector)
 	s := m.selections[key]
 	switch {
@@ -72,7 +63,7 @@ func (m *Mesh) selectBy(selector map[string]string, add bool) {
 		s = &selection{selector: selector, users: 1, workloads: map[object.Key]struct{}{}}
 		m.selections[key] = s
 		for k, labels := range m.workloads {
-			if s.selects(labels) {
+			if object.HasLabels(labels, s.selector) {
 				s.workloads[k] = struct{}{}
 			}
 		}
@@ -87,18 +78,17 @@ func (m *Mesh) selectBy(selector map[string]string, add bool) {
 	}
 }
 
-func (m *Mesh) takePod(k object.Key, o *object.Object) {
+func (m *Mesh) updatePod(k object.Key, o *object.Object) {
 	if o == nil {
-		m.takeWorkload(k, nil, false)
+		m.updateWorkload(k, nil, false)
 		return
 	}
 	labels, ok := normalise.WorkloadLabels(o)
-	m.takeWorkload(k, labels, ok)
+	m.updateWorkload(k, labels, ok)
 }
 
-// takeWorkload follows a Pod or WorkloadEntry through the selections: ok is false for one that is gone. Only its labels
-// count.
-func (m *Mesh) takeWorkload(k object.Key, labels map[string]string, ok bool) {
+// updateWorkload updates the selections with the labels of a Pod or WorkloadEntry; ok is false if it is gone.
+func (m *Mesh) updateWorkload(k object.Key, labels map[string]string, ok bool) {
 	old, had := m.workloads[k]
 	if ok == had && maps.Equal(old, labels) {
 		return
@@ -110,13 +100,13 @@ func (m *Mesh) takeWorkload(k object.Key, labels map[string]string, ok bool) {
 	}
 	switch {
 	case ok && !had:
-		m.inhabit(k.Namespace, 1)
+		m.countNamespace(k.Namespace, 1)
 	case had && !ok:
-		m.inhabit(k.Namespace, -1)
+		m.countNamespace(k.Namespace, -1)
 	}
 	for key, s := range m.selections {
 		_, was := s.workloads[k]
-		is := ok && s.selects(labels)
+		is := ok && object.HasLabels(labels, s.selector)
 		if was == is {
 			continue
 		}

@@ -12,11 +12,10 @@ import (
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-// mostBindings bounds the pairs of a gateway and a host that a VirtualService is judged by. Those beyond are not looked
-// at: a hundred hosts at forty gateways are more than anybody reads findings about.
-const mostBindings = 4096
+// maxBindings bounds the gateway and host pairs of a VirtualService that are analyzed; more pairs get no findings.
+const maxBindings = 4096
 
-// bindings lists the gateways and hosts that a VirtualService is bound to, each pair once and at most mostBindings. A
+// bindings lists the gateways and hosts that a VirtualService is bound to, each pair once and at most maxBindings. A
 // delegate has none.
 func bindings(o *object.Object, vs *networking.VirtualService, domain string) []binding {
 	if len(vs.GetHosts()) == 0 {
@@ -26,7 +25,7 @@ func bindings(o *object.Object, vs *networking.VirtualService, domain string) []
 	known := map[binding]bool{}
 	for _, gateway := range gatewaysOf(vs, o.Key.Namespace) {
 		for _, host := range vs.GetHosts() {
-			if len(out) == mostBindings {
+			if len(out) == maxBindings {
 				return out
 			}
 			if b := (binding{gateway, normalise.Host(host, o.Key.Namespace, domain)}); !known[b] {
@@ -38,26 +37,25 @@ func bindings(o *object.Object, vs *networking.VirtualService, domain string) []
 	return out
 }
 
-// mostOlder bounds how many older VirtualServices of one host and gateway a VirtualService is compared with.
-const mostOlder = 64
+// maxOlder bounds how many older VirtualServices of one host and gateway a VirtualService is compared with.
+const maxOlder = 64
 
-// mostEffort bounds the comparisons that the judgement of one object may take, some tens of milliseconds. What is
-// beyond it is not looked at: findings are advice, and no object may keep all others from theirs. mostScanned bounds
-// how many objects of one host or port are looked through.
-const mostEffort, mostScanned = 1 << 21, 512
+// maxEffort bounds the comparisons for one object, some tens of milliseconds, so that no object delays the findings
+// about others; what is beyond gets no findings. maxScanned bounds how many objects of one host or port are compared.
+const maxEffort, maxScanned = 1 << 21, 512
 
-// checkRoutesShadowed finds routes that older VirtualServices for the same host and gateway leave without an effect.
-// Sidecars take, for a port and a source, the HTTP routes of the oldest that has any; gateways join the routes of all,
-// of which only the first that matches everything counts, as sidecars do with TCP. Of TLS routes the oldest for a
-// server name counts.
+// checkRoutesShadowed finds routes that have no effect because of older VirtualServices for the same host and gateway.
+// For one port and source sidecars take the HTTP routes of the oldest VirtualService that has any. Gateways join the
+// routes of all, and of several routes that match everything only the oldest has an effect; the same holds for TCP on
+// sidecars. For TLS the oldest route for an SNI host has an effect.
 func checkRoutesShadowed(r *reader) {
 	vs := r.object.Body.(*networking.VirtualService)
 	exported := r.exported(r.object)
-	covers := map[*object.Object]bool{} // whether those who see the object see an older one as well
+	covers := map[*object.Object]bool{} // whether every namespace that sees the object sees the older one
 	for _, b := range bindings(r.object, vs, r.mesh.domain) {
 		var older []*object.Object
 		for _, o := range r.routes(b.gateway, b.host) {
-			if o.Key == r.object.Key || len(older) == mostOlder || r.effort > mostEffort {
+			if o.Key == r.object.Key || len(older) == maxOlder || r.effort > maxEffort {
 				break
 			}
 			covered, known := covers[o]
@@ -78,7 +76,7 @@ func checkRoutesShadowed(r *reader) {
 	}
 }
 
-// shadowedBy reports what older VirtualServices leave without an effect of the routes of one gateway and host.
+// shadowedBy reports the routes for one gateway and host that have no effect because of older VirtualServices.
 func (r *reader) shadowedBy(b binding, vs *networking.VirtualService, older []*object.Object) {
 	own := r.claims(r.object, b.gateway)
 	if len(own) == 0 {
@@ -88,11 +86,11 @@ func (r *reader) shadowedBy(b binding, vs *networking.VirtualService, older []*o
 	for i, o := range older {
 		earlier[i] = r.claims(o, b.gateway)
 		r.effort += len(own) * len(earlier[i])
-		if r.effort > mostEffort {
+		if r.effort > maxEffort {
 			return
 		}
 	}
-	lost := map[string]*object.Object{} // the route's path -> who has what it wants
+	lost := map[string]*object.Object{} // path of a route -> older VirtualService that takes its traffic
 	kept := map[string]bool{}
 	for _, c := range own {
 		if i := slices.IndexFunc(earlier, func(before []claim) bool { return c.coveredBy(before, b.gateway) }); i >= 0 {
@@ -122,7 +120,7 @@ func (r *reader) shadowedBy(b binding, vs *networking.VirtualService, older []*o
 	}
 }
 
-// claim is what one match of a route takes.
+// claim is the traffic that one match of a route takes.
 type claim struct {
 	// route is the path of the route, "spec.http[0]", and protocol its kind.
 	route, protocol string
@@ -131,11 +129,11 @@ type claim struct {
 	namespace       string
 	// everything is true if the route takes all requests or connections of its port and source.
 	everything bool
-	// names are the server names of a TLS route.
+	// names are the SNI hosts of a TLS route.
 	names []string
 }
 
-// coveredBy reports whether the claims of an older VirtualService leave nothing of the claim.
+// coveredBy reports whether the claims of an older VirtualService take all of the claim's traffic.
 func (c claim) coveredBy(older []claim, gateway string) bool {
 	if c.protocol == "tls" {
 		return !slices.ContainsFunc(c.names, func(name string) bool {
@@ -156,37 +154,30 @@ func (c claim) coveredBy(older []claim, gateway string) bool {
 	})
 }
 
-// reaches reports whether the claim is about every port and source that another one is about.
+// reaches reports whether the claim covers the ports and sources of another claim.
 func (c claim) reaches(o claim) bool {
-	if c.protocol != o.protocol || c.port != 0 && c.port != o.port || c.namespace != "" && c.namespace != o.namespace {
-		return false
-	}
-	for k, v := range c.labels {
-		if got, ok := o.labels[k]; !ok || got != v {
-			return false
-		}
-	}
-	return true
+	return c.protocol == o.protocol && (c.port == 0 || c.port == o.port) && (c.namespace == "" || c.namespace == o.namespace) &&
+		object.HasLabels(o.labels, c.labels)
 }
 
-// sourced is what matches of all protocols say of port and source.
-type sourced interface {
+// sourceMatch is what HTTP, TLS and TCP matches have in common about port and source.
+type sourceMatch interface {
 	GetPort() uint32
 	GetGateways() []string
 	GetSourceLabels() map[string]string
 	GetSourceNamespace() string
 }
 
-// claims lists what a VirtualService takes at a gateway.
+// claims lists the traffic that a VirtualService takes at a gateway.
 func (r *reader) claims(o *object.Object, gateway string) []claim {
 	vs := o.Body.(*networking.VirtualService)
 	var out []claim
-	add := func(route, protocol string, m sourced, everything bool, names []string) {
+	add := func(route, protocol string, m sourceMatch, everything bool, names []string) {
 		r.effort += 1 + len(m.GetGateways())
 		if len(m.GetGateways()) == 0 {
 			r.effort += len(vs.GetGateways())
 		}
-		if r.effort > mostEffort || !r.applies(o, vs, m, gateway) {
+		if r.effort > maxEffort || !r.applies(o, vs, m, gateway) {
 			return
 		}
 		c := claim{route: route, protocol: protocol, everything: everything, names: names, port: m.GetPort()}
@@ -218,7 +209,7 @@ func (r *reader) claims(o *object.Object, gateway string) []claim {
 	return out
 }
 
-// httpMatches lists the matches of a route; of one that delegates, those of its delegate's routes within its own.
+// httpMatches lists the matches of a route; for a delegating route, the merged matches of its delegate's routes.
 func (r *reader) httpMatches(o *object.Object, in *networking.HTTPRoute) []*networking.HTTPMatchRequest {
 	routes := []*networking.HTTPRoute{in}
 	if in.GetDelegate() != nil {
@@ -238,9 +229,9 @@ func (r *reader) httpMatches(o *object.Object, in *networking.HTTPRoute) []*netw
 	return out
 }
 
-// applies reports whether a match holds at a gateway. Its own gateways go before those of its VirtualService; without
-// any, one with a source is about sidecars where the VirtualService is.
-func (r *reader) applies(o *object.Object, vs *networking.VirtualService, m sourced, gateway string) bool {
+// applies reports whether a match holds at a gateway. Its own gateways replace those of its VirtualService. Without own
+// gateways, a match by source holds for sidecars alone if the VirtualService names "mesh".
+func (r *reader) applies(o *object.Object, vs *networking.VirtualService, m sourceMatch, gateway string) bool {
 	names := m.GetGateways()
 	if len(names) == 0 {
 		names = vs.GetGateways()
@@ -254,7 +245,7 @@ func (r *reader) applies(o *object.Object, vs *networking.VirtualService, m sour
 	return slices.ContainsFunc(names, func(name string) bool { return contract.GatewayName(name, o.Key.Namespace) == gateway })
 }
 
-// matchesEverything tells whether no request of a port and source gets past a match.
+// matchesEverything reports whether a match takes every request of its port and source.
 func matchesEverything(m *networking.HTTPMatchRequest) bool {
 	if m.GetScheme() != nil || m.GetMethod() != nil || m.GetAuthority() != nil || len(m.GetHeaders())+len(m.GetWithoutHeaders())+len(m.GetQueryParams()) > 0 {
 		return false

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestShadowed has objects in the order in which they are made: the first is the oldest.
+// TestShadowed has objects in the order of their creation: the first is the oldest.
 func TestShadowed(t *testing.T) {
 	v := func(ns, name, spec string) string { return networkingObject("VirtualService", ns, name, spec) }
 	d := func(name, spec string) string { return networkingObject("DestinationRule", "shop", name, spec) }
@@ -81,8 +81,8 @@ func TestShadowed(t *testing.T) {
 	}
 }
 
-// TestComeAndGo follows findings while what they are about comes and goes.
-func TestComeAndGo(t *testing.T) {
+// TestFindingsFollowObjects: findings appear and vanish with the objects that they depend on.
+func TestFindingsFollowObjects(t *testing.T) {
 	f := newFixture(t, base)
 	f.Changes()
 	f.apply(to("host: late, subset: v1"))
@@ -107,7 +107,7 @@ func TestComeAndGo(t *testing.T) {
 	f.remove("VirtualService shop/x")
 	f.want()
 	known := map[topic]bool{}
-	for _, j := range f.judged {
+	for _, j := range f.analyzed {
 		for _, topic := range j.topics {
 			known[topic] = true
 		}
@@ -147,8 +147,8 @@ func TestComeAndGo(t *testing.T) {
 	f.sameFromScratch()
 }
 
-// TestTry tells what would be found, and changes nothing.
-func TestTry(t *testing.T) {
+// TestDryRun: DryRun returns the findings of changes and leaves the mesh as it was.
+func TestDryRun(t *testing.T) {
 	f := newFixture(t, base, to("host: reviews"), networkingObject("Gateway", "edge", "secure", "{selector: {istio: ingress}, servers: [{port: {number: 443, name: s, protocol: HTTPS}, hosts: [a.example.com], tls: {mode: SIMPLE, credentialName: pair}}]}"),
 		secretYAML(t, "edge", "pair", "tls.crt", "tls.key"))
 	f.Changes()
@@ -162,18 +162,18 @@ func TestTry(t *testing.T) {
 		}
 		return out
 	}
-	own, others := f.Try(changes(networkingObject("VirtualService", "shop", "young", "{hosts: [reviews], http: [{route: [{destination: {host: nobody}}]}]}")))
+	own, others := f.DryRun(changes(networkingObject("VirtualService", "shop", "young", "{hosts: [reviews], http: [{route: [{destination: {host: nobody}}]}]}")))
 	if len(own) != 2 || len(others) != 0 {
 		t.Errorf("own %q, others %q", texts(own), texts(others))
 	}
 	f.want()
 	gone := []normaliseChange{{Key: f.key("Service shop/reviews")}, {Key: f.key("Secret edge/pair")}, {Key: f.key("Pod edge/ingress-0")}, {Key: f.key("Namespace empty")}}
-	own, others = f.Try(gone[:2])
+	own, others = f.DryRun(gone[:2])
 	if len(own) != 0 || len(others) != 4 { // route, two rules, credential
 		t.Errorf("own %q, others %q", texts(own), texts(others))
 	}
 	f.want()
-	if own, others = f.Try(gone); len(own) != 0 || len(others) != 5 { // nobody serves the Gateways: their credentials are not looked for
+	if own, others = f.DryRun(gone); len(own) != 0 || len(others) != 5 { // no workload serves the Gateways: their credentials are not checked
 		t.Errorf("own %q, others %q", texts(own), texts(others))
 	}
 	f.want()

@@ -87,7 +87,7 @@ type Server struct {
 	pipeline  *pipeline.Pipeline
 	revisions *revision.Log
 	fleet     *fleet.Table
-	findings  *findings.Keeper
+	findings  *findings.Analyzer
 	watch     *fanout.Server
 	grpc      *grpc.Server
 	stop      chan struct{}
@@ -142,14 +142,14 @@ func open(ctx context.Context, o *Options, d deps) (_ *Server, err error) {
 	}, s.fleet)
 	s.findings = findings.New(findings.Config{Domain: cfg.DomainSuffix, Log: s.Log, Clock: s.Clock})
 	s.pipeline = pipeline.New(pipeline.Config{
-		Mesh:    normalise.New(normalise.Config{Cluster: cfg.ClusterID, Domain: cfg.DomainSuffix, TrustDomain: cfg.TrustDomain}),
-		Log:     s.Log,
-		Out:     s.revisions,
-		Settled: s.settled,
-		Clock:   s.Clock,
-		Tracer:  s.tracer(),
-		Observe: observer,
-		Seen:    s.findings.Submit,
+		Mesh:       normalise.New(normalise.Config{Cluster: cfg.ClusterID, Domain: cfg.DomainSuffix, TrustDomain: cfg.TrustDomain}),
+		Log:        s.Log,
+		Out:        s.revisions,
+		Settled:    s.settled,
+		Clock:      s.Clock,
+		Tracer:     s.tracer(),
+		Observe:    observer,
+		Discovered: s.findings.Submit,
 	})
 	// Secrets are taken out here: they are never part of a revision.
 	s.secrets = credential.NewTable()

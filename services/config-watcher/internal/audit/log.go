@@ -1,9 +1,11 @@
-// Package audit records who has written what through the configuration API. A line is on disk before its write takes
-// effect, and contains the hash of the line before it, so that changed and removed lines are detected.
+// Package audit records every write through the config API, and every refused one. Recorder makes the entries: the
+// store calls Accept before a write takes effect, package storeapi calls Refuse. Log writes them to disk. Each line
+// contains the hash of the line before it, so that Verify detects changed and removed lines.
 package audit
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -24,47 +26,47 @@ import (
 
 // Bounds of the log.
 const (
-	// DefaultMaxBytes is the size at which a file is rotated: some 30,000 writes.
+	// DefaultMaxBytes is the size at which a file is rotated; it holds some 30,000 writes.
 	DefaultMaxBytes = 16 << 20
-	// DefaultKeep is how many rotated files are kept: 144 MiB with the current one, some 270,000 writes.
+	// DefaultKeep is the number of rotated files: 144 MiB with the current one, some 270,000 writes.
 	DefaultKeep = 8
-	// refusedMaxBytes and refusedKeep bound the file of refusals, which has the same name with refusedSuffix: 8 MiB. At
-	// least 800 lines come after one before it is removed.
+	// refusedMaxBytes and refusedKeep bound the file of refusals, whose name ends with refusedSuffix: 8 MiB. At least
+	// 800 lines follow a line before it is removed.
 	refusedMaxBytes = 4 << 20
 	refusedKeep     = 1
 	// maxObjects bounds the objects of one line; a larger Apply gets several lines.
 	maxObjects = 200
-	// reserveBytes of disk are reserved for the lines of deletions, some 500, so that users can still delete objects
-	// when the disk is full.
+	// reserveBytes of disk are reserved for the lines of some 500 deletions, so that users can delete objects when the
+	// disk is full.
 	reserveBytes = 256 << 10
 )
 
-// refusedSuffix is what the name of the file of refusals ends with. They have a file and a chain of their own, so that
-// they never push out the lines of what was done.
+// refusedSuffix ends the name of the file of refusals. They have a file and a chain of their own, so that they never
+// displace the lines of accepted writes.
 const refusedSuffix = ".refused"
 
-// ErrUnwritable means that a line could not be written; the write that it describes must not take effect.
+// ErrUnwritable means that a line could not be written; its write must not take effect.
 var ErrUnwritable = errors.New("the audit log cannot be written, and nothing is changed without it")
 
-// ErrNoFile means that there is no audit file: lines go to the process's log only.
+// ErrNoFile means that there is no audit file: lines go only to the process's log.
 var ErrNoFile = errors.New("audit lines go to config-watcher's log alone; set --audit-log or --store-dir to keep them")
 
 // Results of a call.
 const (
-	// Accepted calls took effect once the line was written, unless a Failed line follows.
+	// Accepted calls took effect after the line was written, unless a Failed line follows.
 	Accepted = "accepted"
 	// Refused calls have changed nothing.
 	Refused = "refused"
-	// Failed calls were accepted and could not be stored.
+	// Failed calls were accepted but could not be stored.
 	Failed = "failed"
 )
 
 // Entry is one line.
 type Entry struct {
-	// Sequence is the number of the line. Refused lines are counted apart.
+	// Sequence is the number of the line. Lines of refusals have their own numbers.
 	Sequence uint64    `json:"seq"`
 	Time     time.Time `json:"time"`
-	// Identity is the caller's, verified by Method. Address is the remote address; it proves nothing.
+	// Identity is the caller, verified by Method. Address is the remote address, which is not verified.
 	Identity string `json:"identity"`
 	Method   string `json:"method,omitempty"`
 	Address  string `json:"address,omitempty"`
@@ -74,10 +76,11 @@ type Entry struct {
 	// Code and Reason are the status of a refused or failed call.
 	Code   string `json:"code,omitempty"`
 	Reason string `json:"reason,omitempty"`
-	// Suppressed counts the caller's refusals before this line that have no line of their own, because of their rate.
+	// Suppressed is the number of the caller's refusals since its last line that got no line, because they came too
+	// fast.
 	Suppressed uint64   `json:"suppressed,omitempty"`
 	Objects    []Object `json:"objects,omitempty"`
-	// More counts the objects of a refused call that Objects leaves out.
+	// More is the number of a refused call's objects that Objects leaves out.
 	More int `json:"more,omitempty"`
 	// Prev is the hash of the previous line.
 	Prev string `json:"prev"`
@@ -96,7 +99,7 @@ type Object struct {
 	After  *State `json:"after,omitempty"`
 }
 
-// State identifies the content of an object without disclosing it. A Secret has no hash, since a short value could be
+// State identifies the content of an object without disclosing it. A Secret has no hash, because a short value could be
 // guessed from it.
 type State struct {
 	ResourceVersion string `json:"resourceVersion"`
@@ -130,19 +133,14 @@ type Log struct {
 	reserved bool
 	// refused is the log of refusals; nil in that log itself.
 	refused *Log
-	// room, if not nil, is called before each write and makes it fail, as a full disk does; for tests.
+	// room, if not nil, is called before each write and can make it fail like a full disk; for tests.
 	room func(bytes int) error
 }
 
-// Open opens the log and reads its last line. An incomplete line at the end, whose write was never acknowledged, is
-// removed and logged.
+// Open opens the log and reads its last line. It removes and logs an incomplete line at the end, whose write was never
+// acknowledged.
 func Open(cfg Config) (*Log, error) {
-	if cfg.MaxBytes == 0 {
-		cfg.MaxBytes = DefaultMaxBytes
-	}
-	if cfg.Keep == 0 {
-		cfg.Keep = DefaultKeep
-	}
+	cfg.MaxBytes, cfg.Keep = cmp.Or(cfg.MaxBytes, DefaultMaxBytes), cmp.Or(cfg.Keep, DefaultKeep)
 	f := promauto.With(cfg.Registerer)
 	l := &Log{
 		cfg: cfg, next: 1,
@@ -173,7 +171,7 @@ func Open(cfg Config) (*Log, error) {
 	return l, nil
 }
 
-// open opens the newest file and continues the chain from its last line, or from that of the file before if it is
+// open opens the newest file. It continues the chain from the last line, or from the file before if the newest one is
 // empty.
 func (l *Log) open() error {
 	file, err := os.OpenFile(l.cfg.Path, os.O_RDWR|os.O_CREATE, 0o600)
@@ -195,14 +193,14 @@ func (l *Log) open() error {
 	case whole > 0:
 		content = content[:whole]
 	case l.prev == "":
-		content, _ = os.ReadFile(rotated(l.cfg.Path, 1)) // there is none before the first rotation
+		content, _ = os.ReadFile(rotated(l.cfg.Path, 1)) // no file before the first rotation
 	default:
-		content = nil // rotate has begun the file, and the chain is known
+		content = nil // rotate has begun the file; the chain is known
 	}
 	if last := lastLine(content); last != nil {
 		e, hash, err := parse(last)
 		if err != nil {
-			// The damaged line stays in the file, and Verify reports it.
+			// The damaged line stays in the file for Verify to report.
 			l.cfg.Log.Error("the audit log is damaged at its end", "path", l.cfg.Path, "error", err)
 		}
 		l.next, l.prev = e.Sequence+1, hash
@@ -239,8 +237,8 @@ func hashOf(text []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Append writes entries and sets their Sequence, Time and Prev. If it returns nil, all their lines are on disk; if not,
-// none is.
+// Append writes entries and sets their Sequence, Time and Prev. If it returns nil all lines are on disk, otherwise none
+// is.
 func (l *Log) Append(entries ...Entry) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -273,7 +271,7 @@ func (l *Log) Append(entries ...Entry) error {
 		l.reserved = false
 		err = l.write(text.Bytes())
 	} else if err == nil && !l.reserved && !deletes {
-		l.reserve() // an earlier deletion used the reserve, and there is room again
+		l.reserve() // an earlier deletion has used the reserve, and there is room again
 	}
 	if err != nil {
 		l.failures.Inc()
@@ -319,7 +317,7 @@ func names(objects []Object) []string {
 	return out
 }
 
-// write appends text to the file and syncs it. On an error it truncates the file to its previous size.
+// write appends text to the file and syncs it. After an error it truncates the file to its former size.
 func (l *Log) write(text []byte) error {
 	if l.cfg.Path == "" {
 		return nil
@@ -348,14 +346,14 @@ func (l *Log) write(text []byte) error {
 
 func rotated(path string, n int) string { return fmt.Sprintf("%s.%d", path, n) }
 
-// rotate begins a new file. If it cannot, the current file grows beyond MaxBytes: losing lines would be worse.
+// rotate begins a new file. If that fails the current file grows beyond MaxBytes, so that no line is lost.
 func (l *Log) rotate() {
 	if l.cfg.Path == "" {
 		return
 	}
 	_ = os.Remove(rotated(l.cfg.Path, l.cfg.Keep))
 	for n := l.cfg.Keep - 1; n > 0; n-- {
-		_ = os.Rename(rotated(l.cfg.Path, n), rotated(l.cfg.Path, n+1)) // some are not there yet
+		_ = os.Rename(rotated(l.cfg.Path, n), rotated(l.cfg.Path, n+1)) // some do not exist yet
 	}
 	if err := os.Rename(l.cfg.Path, rotated(l.cfg.Path, 1)); err != nil {
 		l.cfg.Log.Warn("audit log cannot be rotated", "path", l.cfg.Path, "error", err)
@@ -371,8 +369,8 @@ func (l *Log) rotate() {
 
 func (l *Log) reservePath() string { return l.cfg.Path + ".reserve" }
 
-// reserve writes a file of reserveBytes, which Append removes when the disk is full and a deletion must be recorded. If
-// it cannot be written, deletions fail like other writes once the disk is full.
+// reserve writes the reserve file, which Append removes when the disk is full and a deletion must be recorded. Without
+// the file deletions fail like other writes when the disk is full.
 func (l *Log) reserve() {
 	if l.cfg.Path == "" || l.refused == nil {
 		return // a refusal changes nothing

@@ -53,7 +53,7 @@ func intact(t *testing.T, l *Log, want string) {
 	}
 }
 
-// TestChain: the chain goes on over restarts, rotations and a line that was cut off by a crash, and old files go.
+// TestChain: the chain continues over restarts, rotations and a line that a crash cut off, and old files are removed.
 func TestChain(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit", "audit.log")
 	small := func(c *Config) { c.MaxBytes, c.Keep = 1000, 3 }
@@ -105,7 +105,7 @@ func TestChain(t *testing.T) {
 	}
 }
 
-// TestTampering: whatever is changed in a file, taken out or taken off shows, with its place.
+// TestTampering: Verify finds every changed or removed line of a file, and its place.
 func TestTampering(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func([]byte) []byte
@@ -148,8 +148,8 @@ func TestTampering(t *testing.T) {
 	}
 }
 
-// TestFullDisk: what cannot be written is an error and leaves the chain whole, deletions have room that was kept for
-// them, and it goes on when there is room again.
+// TestFullDisk: on a full disk a write is an error and leaves the chain intact, deletions use the reserve, and writes
+// succeed when there is room again.
 func TestFullDisk(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit.log")
 	l := open(t, path)

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// Last returns the newest n lines of what was done and the newest n of what was refused, so that neither hides the
-// other, by time, oldest first, as JSON.
+// Last returns the newest n accepted lines and the newest n refused lines, so that neither hides the other. They are
+// JSON, sorted by time, oldest first.
 func (l *Log) Last(n int) ([]string, error) {
 	if l.cfg.Path == "" {
 		return nil, ErrNoFile
@@ -43,7 +43,7 @@ func (l *Log) Last(n int) ([]string, error) {
 	return append(out, refused...), nil
 }
 
-// timeOf is the time of a line; none of one that is damaged, which Verify reports.
+// timeOf is the time of a line; zero if the line is damaged.
 func timeOf(text string) time.Time {
 	var e Entry
 	_ = json.Unmarshal([]byte(text), &e)
@@ -91,10 +91,9 @@ func linesOf(path string) ([]string, error) {
 	return strings.Split(string(bytes.TrimSuffix(content, []byte("\n"))), "\n"), nil
 }
 
-// Verify checks the chains over all files that are kept, of what was done and of what was refused. It returns a
-// description of what it has checked, and the place where the chain is broken, "" if it is intact. It cannot detect
-// that the newest lines were removed before the start, or that all lines were written anew; for that, compare the hash
-// at the end with the hashes in the process's log.
+// Verify checks the chains of all files, accepted and refused. It returns a description of what it has checked, and the
+// place where a chain is broken, "" if none is. It does not detect that the newest lines were removed before the start,
+// or that all lines were rewritten; compare the hash at the end with the hashes in the process's log for that.
 func (l *Log) Verify() (covers, broken string, err error) {
 	if l.cfg.Path == "" {
 		return "", "", ErrNoFile

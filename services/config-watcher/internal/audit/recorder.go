@@ -17,13 +17,13 @@ import (
 	"fairlead.dev/services/config-watcher/internal/source/memory"
 )
 
-// Bounds of the line of a refusal: its caller chose its content, and nothing of it was checked.
+// Bounds of a refusal's line, whose content the caller has chosen and nobody has checked.
 const (
-	// maxRefusedObjects are named; the line counts the others.
+	// maxRefusedObjects bounds the objects in the line; it counts the others.
 	maxRefusedObjects = 3
-	// maxRefusedName is the longest text, in bytes, of each part of an object's key: what Kubernetes allows a name.
+	// maxRefusedName bounds each part of an object's key in bytes, as Kubernetes bounds names.
 	maxRefusedName = 253
-	// maxReason bounds the message, in bytes.
+	// maxReason bounds the message in bytes.
 	maxReason = 500
 	// refusedAtOnce lines are each caller's, and one more every refusedEvery: a caller who is refused again and again
 	// pushes no other caller's refusals out of the kept files. A person sees what is wrong from the first; at this rate
@@ -32,19 +32,18 @@ const (
 	refusedEvery  = time.Minute
 )
 
-// Recorder records the calls of the configuration API. It is safe for concurrent use.
+// Recorder records the calls of the config API. It is safe for concurrent use.
 type Recorder struct {
 	log      *Log
 	refusals *quota.Callers
 }
 
-// NewRecorder makes a recorder that writes to a log.
+// NewRecorder returns a recorder that writes to a log.
 func NewRecorder(log *Log) *Recorder {
 	return &Recorder{log: log, refusals: quota.New(refusedEvery, refusedAtOnce)}
 }
 
-// caller returns an entry with the caller and method of the call that ctx belongs to; ok is false if ctx belongs to no
-// call.
+// caller returns an entry with the caller and method of the call of ctx; ok is false if ctx belongs to no call.
 func caller(ctx context.Context) (e Entry, ok bool) {
 	who, ok := auth.PeerFrom(ctx)
 	if !ok {
@@ -59,8 +58,8 @@ func caller(ctx context.Context) (e Entry, ok bool) {
 	return e, true
 }
 
-// Accept records what a call is about to write; the memory source calls it as memory.Config.Audit. Writes that
-// config-watcher makes itself, such as the status of Gateways, belong to no call and are not recorded.
+// Accept records the writes of a call before they take effect; the memory source calls it as memory.Config.Audit. It
+// does not record config-watcher's own writes, such as the status of Gateways, which belong to no call.
 func (r *Recorder) Accept(ctx context.Context, commits []memory.Commit) error {
 	e, ok := caller(ctx)
 	if !ok {
@@ -98,8 +97,8 @@ func stateOf(it *memory.Item) *State {
 	return s
 }
 
-// Refuse records that a call was refused, or, if failed is set, that it was accepted and could not be stored. keys are
-// the objects as far as they are known. Append logs an error; nothing must be undone then.
+// Refuse records that a call was refused or, if failed is true, accepted but not stored. keys are the objects, as far
+// as they are known. Append logs its own errors; nothing must be undone then.
 func (r *Recorder) Refuse(ctx context.Context, verb string, keys []object.Key, err error, failed bool) {
 	e, ok := caller(ctx)
 	if !ok {
@@ -134,8 +133,8 @@ func (r *Recorder) Refuse(ctx context.Context, verb string, keys []object.Key, e
 	}
 }
 
-// cut shortens s to n bytes, and further until it takes no more than encoded bytes in JSON, where a character may take
-// six times as many.
+// cut shortens s to n bytes, and further until its JSON has at most encoded bytes: a character may take six times as
+// many there.
 func cut(s string, n, encoded int) string {
 	for {
 		s = object.Cut(s, n)
@@ -146,7 +145,7 @@ func cut(s string, n, encoded int) string {
 	}
 }
 
-// verbOf describes what a call was to do to objects.
+// verbOf returns entries for a verb on objects.
 func verbOf(verb string, keys []object.Key) []Object {
 	var out []Object
 	for _, k := range keys {

@@ -40,7 +40,7 @@ func entriesOf(t *testing.T, l *Log, n int) []Entry {
 	return out
 }
 
-// TestFloodOfRefusals: whatever one caller is refused, for hours, the lines of writes and another's refusal stay.
+// TestFloodOfRefusals: hours of refusals of one caller do not displace the lines of writes and of another's refusal.
 func TestFloodOfRefusals(t *testing.T) {
 	clock := testkit.NewClock(epoch)
 	path := filepath.Join(t.TempDir(), "audit.log")
@@ -97,8 +97,8 @@ func TestFloodOfRefusals(t *testing.T) {
 	}
 }
 
-// TestRefusalsAreBounded: a thousand refusals of one caller have some lines, the next line counts the rest, and another
-// caller has its own.
+// TestRefusalsAreBounded: a thousand refusals of one caller make a few lines, the next line counts the rest, and
+// another caller has a quota of its own.
 func TestRefusalsAreBounded(t *testing.T) {
 	clock := testkit.NewClock(epoch)
 	l := open(t, filepath.Join(t.TempDir(), "audit.log"), func(c *Config) { c.Clock = clock })
@@ -120,7 +120,7 @@ func TestRefusalsAreBounded(t *testing.T) {
 	}
 }
 
-// TestTamperedRefusals: what is changed in the file of refusals shows.
+// TestTamperedRefusals: Verify finds changed lines in the file of refusals.
 func TestTamperedRefusals(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit.log")
 	l := open(t, path)

@@ -1,4 +1,5 @@
-// Package ban keeps the identities that administrators have banned, and ends bans at their time.
+// Package ban keeps the IdentityBans in force and ends each at its time. The aggregate submits changes to Table, which
+// passes them on to the pipeline; packages access and credential call Banned.
 package ban
 
 import (
@@ -14,7 +15,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
-// Config has no optional fields.
+// Config of a Table. All fields are required.
 type Config struct {
 	// Protected returns why the mesh needs an identity, which must then not be banned; "" for all others.
 	Protected func(identity string) string

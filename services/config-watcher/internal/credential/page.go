@@ -10,20 +10,20 @@ import (
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-// Summary is what the admin page shows of a credential.
+// Summary is a credential's entry on the admin page.
 type Summary struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	Version   string `json:"version"`
-	// Hosts and NotAfter are those of the server's certificate; absent if the credential has none.
+	// Hosts and NotAfter are from the server certificate; absent if the credential has none.
 	Hosts    []string   `json:"hosts,omitempty"`
 	NotAfter *time.Time `json:"notAfter,omitempty"`
-	// Verifies is true if it has certificates to verify clients with, Revokes if it has a revocation list.
+	// Verifies is true if the credential has CA certificates, Revokes if it has a revocation list.
 	Verifies bool `json:"verifies,omitempty"`
 	Revokes  bool `json:"revokes,omitempty"`
 }
 
-// Summaries lists all credentials by namespace and name.
+// Summaries lists all credentials, sorted by namespace and name.
 func (t *Table) Summaries() []Summary {
 	t.mu.Lock()
 	out := make([]Summary, 0, len(t.held))

@@ -9,6 +9,7 @@ import (
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/config-watcher/internal/normalise"
+	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/resource"
 	"fairlead.dev/services/config-watcher/internal/revision"
 )
@@ -56,8 +57,8 @@ func NewReferences(log *revision.Log) *References {
 	}
 }
 
-// Sync applies the newest revision. The returned version changes if an answer of MayUse may have changed; the channel
-// is closed when there is a newer revision. Each watch calls it.
+// Sync applies the newest revision; each watch calls it. The returned version changes if an answer of MayUse may have
+// changed; the channel closes when there is a newer revision.
 func (r *References) Sync() (version uint64, revised <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -69,16 +70,16 @@ func (r *References) Sync() (version uint64, revised <-chan struct{}) {
 	if r.at == nil {
 		touched = true
 		snapshot.Each(func(k resource.Key, res *configv1.Resource) bool {
-			r.take(k, res)
+			r.apply(k, res)
 			return true
 		})
 	} else {
 		d := r.log.Between(r.at, snapshot)
 		for _, res := range d.Upserts {
-			touched = r.take(resource.KeyOf(res.GetKey()), res) || touched
+			touched = r.apply(resource.KeyOf(res.GetKey()), res) || touched
 		}
 		for _, k := range d.Removed {
-			touched = r.take(k, nil) || touched
+			touched = r.apply(k, nil) || touched
 		}
 	}
 	r.at = snapshot
@@ -88,8 +89,8 @@ func (r *References) Sync() (version uint64, revised <-chan struct{}) {
 	return r.version, revised
 }
 
-// take applies one resource, nil if it was removed, and reports whether an answer of MayUse may have changed.
-func (r *References) take(k resource.Key, res *configv1.Resource) bool {
+// apply applies one resource, nil if it was removed, and reports whether an answer of MayUse may have changed.
+func (r *References) apply(k resource.Key, res *configv1.Resource) bool {
 	switch k.Kind {
 	case resource.KindWorkload:
 		_, asked := r.workloads[k.Namespace]
@@ -224,14 +225,7 @@ func (u *use) reaches(namespace string, router bool) bool {
 	}
 }
 
-func (u *use) selects(w *configv1.Workload) bool {
-	for k, v := range u.selector {
-		if got, ok := w.GetLabels()[k]; !ok || got != v {
-			return false
-		}
-	}
-	return true
-}
+func (u *use) selects(w *configv1.Workload) bool { return object.HasLabels(w.GetLabels(), u.selector) }
 
 // workloadsOf returns the Workloads of an identity. It is called with mu held.
 func (r *References) workloadsOf(namespace, identity string) []*configv1.Workload {

@@ -23,7 +23,7 @@ const (
 	maxNameBytes     = 253 // of a Secret's name, and of a namespace's
 	maxIdentityBytes = 2048
 	maxInstanceBytes = 512
-	// subscriptionBytes is what a subscription costs besides its names: its map entries.
+	// subscriptionBytes is the memory of a subscription besides its names: its map entries.
 	subscriptionBytes = 256
 	// maxIdentityCost bounds what the subscriptions for one identity cost on one stream: some 5,000 credentials, more
 	// than one gateway can serve within Envoy's own limits. So one identity cannot use up the stream that all
@@ -36,11 +36,11 @@ const (
 // a burst of connections, and so may the revision that names the credential.
 const answerWithin = 3 * time.Second
 
-// readyWithin is how long a subscriber waits for the sources to be read before it is refused, so that it tries another
+// readyWithin is how long a subscriber waits until the sources are read. Then it gets UNAVAILABLE and tries another
 // replica.
 const readyWithin = 2 * time.Second
 
-// Fleet knows which identities' proxies are connected to which xds-server; fleet.Table implements it.
+// Fleet knows the identities of the proxies that are connected to each xds-server; fleet.Table implements it.
 type Fleet interface {
 	Connected(instance, identity string) fleet.Presence
 	IdentitiesChanged() <-chan struct{}
@@ -52,15 +52,15 @@ type Bans interface {
 	Changed() <-chan struct{}
 }
 
-// ServerConfig has no optional fields.
+// ServerConfig of a Server. All fields are required.
 type ServerConfig struct {
 	Table       *Table
 	References  *References
 	Fleet       Fleet
 	Bans        Bans
 	TrustDomain spiffeid.TrustDomain
-	// Ready returns nil once the table holds what the sources have; before, a channel that is closed when that may have
-	// changed.
+	// Ready returns nil after the table has the credentials of all sources, and before a channel that closes when that
+	// may have changed.
 	Ready func() <-chan struct{}
 	// Stop is closed to end all watches when the process drains.
 	Stop  <-chan struct{}
@@ -74,10 +74,10 @@ type Server struct {
 	cfg ServerConfig
 }
 
-// NewServer makes a server.
+// NewServer returns a server for a table.
 func NewServer(cfg ServerConfig) *Server { return &Server{cfg: cfg} }
 
-// subscription names a credential, and the identity on whose behalf it is read.
+// subscription names a credential and the identity on whose behalf it is read.
 type subscription struct {
 	ref      Ref
 	identity string
@@ -93,7 +93,7 @@ func (s subscription) cost() int {
 
 // answered is the last answer to a subscription.
 type answered struct {
-	// sent is false until the first answer. A subscription that is not allowed yet is not answered before patience.
+	// sent is false until the first answer. A subscription that is not allowed yet gets none before patience.
 	sent     bool
 	patience time.Time
 	version  string
@@ -111,10 +111,10 @@ type watch struct {
 	recheck time.Time
 }
 
-// Watch implements SecretService. It answers each new subscription, and again whenever the answer changes. A credential
-// that a proxy may not read is answered like one that does not exist. It may be read only on behalf of an identity that
-// the subscribing xds-server has reported as connected, and that has a Workload to which a Gateway or DestinationRule
-// that names the credential applies.
+// Watch implements SecretService. It answers each new subscription, and again whenever the answer changes. It hands out
+// a credential only on behalf of an identity that the subscribing xds-server has reported as connected and whose
+// Workload is selected by a Gateway or DestinationRule that names the credential. The answer to any other subscription
+// is the same as for a credential that does not exist.
 func (s *Server) Watch(stream grpc.BidiStreamingServer[secretv1.WatchRequest, secretv1.WatchResponse]) error {
 	if err := s.ready(stream); err != nil {
 		return err
@@ -135,7 +135,7 @@ func (s *Server) Watch(stream grpc.BidiStreamingServer[secretv1.WatchRequest, se
 			case <-s.cfg.Stop:
 				return status.Error(codes.Unavailable, "config-watcher is stopping")
 			case <-revised:
-				// Most revisions change nothing about who may read what.
+				// Most revisions change no permission.
 				var now uint64
 				now, revised = s.cfg.References.Sync()
 				again = now != version
@@ -156,7 +156,7 @@ func (s *Server) Watch(stream grpc.BidiStreamingServer[secretv1.WatchRequest, se
 						return status.Error(codes.InvalidArgument, "the name of the instance is too long")
 					}
 				}
-				if err := w.take(r.Message); err != nil {
+				if err := w.apply(r.Message); err != nil {
 					return err
 				}
 			}
@@ -165,7 +165,7 @@ func (s *Server) Watch(stream grpc.BidiStreamingServer[secretv1.WatchRequest, se
 	}
 }
 
-// timer returns a channel that fires at recheck, nil if that is zero, and the function that stops it.
+// timer returns a channel that fires at recheck, nil if recheck is zero, and a function that stops the timer.
 func (w *watch) timer() (due <-chan time.Time, stop func()) {
 	if w.recheck.IsZero() {
 		return nil, func() {}
@@ -185,8 +185,8 @@ func (w *watch) answerAll() error {
 	return nil
 }
 
-// take applies a request: it drops and adds subscriptions, and answers the new ones.
-func (w *watch) take(m *secretv1.WatchRequest) error {
+// apply applies a request: it drops and adds subscriptions, and answers the new ones.
+func (w *watch) apply(m *secretv1.WatchRequest) error {
 	for _, p := range m.GetUnsubscribe() {
 		w.drop(subscriptionOf(p))
 	}
@@ -233,9 +233,9 @@ func (w *watch) answer(sub subscription, last *answered) error {
 	switch verdict, recheck := w.mayRead(sub); {
 	case verdict == allowed:
 		found = w.server.cfg.Table.Get(sub.ref)
-		w.lookAgain(recheck)
+		w.recheckAt(recheck)
 	case verdict == notYet && !last.sent && w.server.cfg.Clock.Now().Before(last.patience):
-		w.lookAgain(last.patience)
+		w.recheckAt(last.patience)
 		return nil
 	}
 	if last.sent && found.Version() == last.version {
@@ -245,7 +245,7 @@ func (w *watch) answer(sub subscription, last *answered) error {
 	return w.stream.Send(&secretv1.WatchResponse{Subscription: sub.proto(), Credential: found.Proto()})
 }
 
-func (w *watch) lookAgain(at time.Time) {
+func (w *watch) recheckAt(at time.Time) {
 	if !at.IsZero() && (w.recheck.IsZero() || at.Before(w.recheck)) {
 		w.recheck = at
 	}
@@ -255,7 +255,7 @@ func subscriptionOf(p *secretv1.Subscription) subscription {
 	return subscription{Ref{p.GetNamespace(), p.GetName()}, p.GetIdentity()}
 }
 
-// verdict says whether a credential is handed out on behalf of an identity.
+// verdict says whether a credential may be read on behalf of an identity.
 type verdict int
 
 const (
@@ -284,7 +284,7 @@ func (w *watch) mayRead(sub subscription) (verdict, time.Time) {
 	return allowed, p.Recheck
 }
 
-// ready waits until the table holds what the sources have: an earlier answer could be wrong.
+// ready waits until the table has the credentials of all sources; an earlier answer could be wrong.
 func (s *Server) ready(stream grpc.ServerStream) error {
 	limit := time.NewTimer(readyWithin)
 	defer limit.Stop()

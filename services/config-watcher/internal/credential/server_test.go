@@ -27,7 +27,7 @@ import (
 
 var epoch = time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// banned is a Bans that a test changes.
+// banned is a Bans that the test controls.
 type banned struct {
 	identity string
 	changed  chan struct{}
@@ -42,8 +42,8 @@ func (b *banned) Banned(identity string) *object.Ban {
 
 func (b *banned) Changed() <-chan struct{} { return b.changed }
 
-// rig is a SecretService with everything that decides about its answers.
-type rig struct {
+// fixture is a SecretService with everything that its answers depend on.
+type fixture struct {
 	t     *testing.T
 	clock *testkit.Clock
 	table *Table
@@ -53,9 +53,9 @@ type rig struct {
 	conn  *grpc.ClientConn
 }
 
-func newRig(t *testing.T) *rig {
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	r := &rig{t: t, clock: testkit.NewClock(epoch), table: NewTable(), bans: &banned{changed: make(chan struct{})}}
+	r := &fixture{t: t, clock: testkit.NewClock(epoch), table: NewTable(), bans: &banned{changed: make(chan struct{})}}
 	r.log, r.fleet = revision.NewLog("test", r.clock), fleet.NewTable(r.clock)
 	g := grpc.NewServer()
 	stop := make(chan struct{})
@@ -83,7 +83,7 @@ func newRig(t *testing.T) *rig {
 
 func identityOf(account string) string { return "spiffe://cluster.local/ns/shop/sa/" + account }
 
-func (r *rig) commit(upserts map[resource.Key]proto.Message, removed ...resource.Key) {
+func (r *fixture) commit(upserts map[resource.Key]proto.Message, removed ...resource.Key) {
 	r.t.Helper()
 	var list []*configv1.Resource
 	for k, body := range upserts {
@@ -118,18 +118,18 @@ func gateway(app string, names ...string) *networking.Gateway {
 	return &networking.Gateway{Selector: map[string]string{"app": app}, Servers: []*networking.Server{{Tls: &networking.ServerTLSSettings{CredentialNames: names}}}}
 }
 
-// report says that an instance has one proxy of an account.
+// report is an instance's report of one proxy of an account.
 func report(account, kind string) *configv1.ReportRequest {
 	return &configv1.ReportRequest{Proxies: []*configv1.ProxyStatus{{NodeId: kind + "~10.0.0.1~" + account + ".shop~d", Identity: identityOf(account), Namespace: "shop"}}}
 }
 
-type asker struct {
+type subscriber struct {
 	t      *testing.T
 	stream grpc.BidiStreamingClient[secretv1.WatchRequest, secretv1.WatchResponse]
 }
 
 // watch opens a stream for an instance.
-func (r *rig) watch(instance string) *asker {
+func (r *fixture) watch(instance string) *subscriber {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	r.t.Cleanup(cancel)
@@ -140,10 +140,10 @@ func (r *rig) watch(instance string) *asker {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	return &asker{r.t, stream}
+	return &subscriber{r.t, stream}
 }
 
-func (a *asker) subscribe(account, name string) *secretv1.Subscription {
+func (a *subscriber) subscribe(account, name string) *secretv1.Subscription {
 	a.t.Helper()
 	s := &secretv1.Subscription{Namespace: "shop", Name: name, Identity: identityOf(account)}
 	if err := a.stream.Send(&secretv1.WatchRequest{Subscribe: []*secretv1.Subscription{s}}); err != nil {
@@ -152,8 +152,8 @@ func (a *asker) subscribe(account, name string) *secretv1.Subscription {
 	return s
 }
 
-// next is whether the next answer, which must be to the subscription, has a credential.
-func (a *asker) next(s *secretv1.Subscription) bool {
+// next reports whether the next answer, which must be to the subscription, has a credential.
+func (a *subscriber) next(s *secretv1.Subscription) bool {
 	a.t.Helper()
 	m, err := a.stream.Recv()
 	if err != nil {
@@ -165,8 +165,8 @@ func (a *asker) next(s *secretv1.Subscription) bool {
 	return m.GetCredential() != nil
 }
 
-// shop is a mesh of a gateway, a sidecar with a rule, and a batch job of the same namespace.
-func (r *rig) shop() {
+// shop is a mesh of a gateway, a sidecar with a DestinationRule, and a batch job in one namespace.
+func (r *fixture) shop() {
 	all := map[resource.Key]proto.Message{
 		gatewayKey("edge"): gateway("edge", "edge-tls", "kubernetes-gateway://shop/qualified", "kubernetes-gateway://other/foreign"),
 		{Kind: kindRule, Namespace: "shop", Name: "client"}: &networking.DestinationRule{
@@ -189,8 +189,8 @@ func (r *rig) shop() {
 	}
 }
 
-// TestWhoMayRead: a credential goes to the identity of a workload that a Gateway or DestinationRule with it holds for,
-// if the asking xds-server has reported the identity as connected, and to nobody else.
+// TestWhoMayRead: a credential is answered only for the identity of a workload that a Gateway or DestinationRule with
+// the credential selects, and only if the subscribing xds-server has reported the identity as connected.
 func TestWhoMayRead(t *testing.T) {
 	for name, tc := range map[string]struct {
 		instance      string
@@ -217,9 +217,9 @@ func TestWhoMayRead(t *testing.T) {
 		"a gateway that no rule's selector is": {"xds-1", "edge", "router", "edge", "client-tls", false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t)
+			r := newFixture(t)
 			r.shop()
-			r.fleet.Report("xds-1").Take(report(tc.account, tc.kind), true)
+			r.fleet.Report("xds-1").Apply(report(tc.account, tc.kind), true)
 			a := r.watch(tc.instance)
 			s := a.subscribe(tc.ask, tc.credential)
 			if !tc.want && tc.credential != "edge-tls-cacert" {
@@ -233,24 +233,25 @@ func TestWhoMayRead(t *testing.T) {
 	}
 }
 
-// TestRightsComeAndGo follows one subscription: it waits for the report, survives a reconnection without a word, and is
-// withdrawn when the proxy stays away, when nothing names the credential, and when the identity is banned.
-func TestRightsComeAndGo(t *testing.T) {
-	r := newRig(t)
+// TestPermissionsOfASubscriptionChange: a subscription waits for the proxy's report, gets no new answer after a quick
+// reconnection, and loses the credential when the proxy stays away, when no object names it, and when the identity is
+// banned.
+func TestPermissionsOfASubscriptionChange(t *testing.T) {
+	r := newFixture(t)
 	r.shop()
 	reporter := r.fleet.Report("xds-1")
-	reporter.Take(&configv1.ReportRequest{}, true)
+	reporter.Apply(&configv1.ReportRequest{}, true)
 	a := r.watch("xds-1")
 	s := a.subscribe("edge", "edge-tls")
 	r.clock.WaitFor(t, 1)
-	reporter.Take(report("edge", "router"), false)
+	reporter.Apply(report("edge", "router"), false)
 	if !a.next(s) {
 		t.Fatal("not handed out once the proxy is reported")
 	}
 	leave := &configv1.ReportRequest{Disconnected: []string{report("edge", "router").Proxies[0].NodeId}}
 	away := func(d time.Duration) {
 		t.Helper()
-		reporter.Take(leave, false)
+		reporter.Apply(leave, false)
 		testkit.Eventually(t, testkit.Patience, func() error {
 			if in, ok := r.clock.NextIn(); !ok || in != fleet.Grace {
 				return fmt.Errorf("looks again in %v", in)
@@ -259,9 +260,9 @@ func TestRightsComeAndGo(t *testing.T) {
 		})
 		r.clock.Advance(d)
 	}
-	// Back in time: no answer until the next change, which is the removal of the Gateway.
+	// The proxy is back in time: no answer until the next change, the removal of the Gateway.
 	away(fleet.Grace / 2)
-	reporter.Take(report("edge", "router"), false)
+	reporter.Apply(report("edge", "router"), false)
 	r.commit(nil, gatewayKey("edge"))
 	if a.next(s) {
 		t.Error("still handed out although nothing names it")
@@ -284,7 +285,7 @@ func TestRightsComeAndGo(t *testing.T) {
 	if a.next(s) {
 		t.Error("still handed out to a proxy that has gone")
 	}
-	reporter.Take(report("edge", "router"), false)
+	reporter.Apply(report("edge", "router"), false)
 	if !a.next(s) {
 		t.Error("not handed out when the proxy is back")
 	}
@@ -295,12 +296,12 @@ func TestRightsComeAndGo(t *testing.T) {
 	}
 }
 
-// TestCostOfSubscriptions: what one identity is asked for beyond its budget is absent, and the stream goes on for the
-// others.
+// TestCostOfSubscriptions: subscriptions beyond an identity's budget are answered without a credential, and the stream
+// goes on for other identities.
 func TestCostOfSubscriptions(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	r.shop()
-	r.fleet.Report("xds-1").Take(report("edge", "router"), true)
+	r.fleet.Report("xds-1").Apply(report("edge", "router"), true)
 	a := r.watch("xds-1")
 	taken := 0
 	for cost := 0; cost <= maxIdentityCost; taken++ {
@@ -313,7 +314,7 @@ func TestCostOfSubscriptions(t *testing.T) {
 		}
 		_ = a.stream.Send(m) // the reader has the reason
 	}()
-	// The one too many is answered at once; the others wait for what would allow them.
+	// The subscription beyond the budget is answered at once; the others wait until they are allowed.
 	m, err := a.stream.Recv()
 	if err != nil || m.GetSubscription().GetName() != fmt.Sprintf("s-%06d", taken-1) || m.GetCredential() != nil {
 		t.Fatalf("answer %v, %v", m.GetSubscription(), err)

@@ -1,5 +1,7 @@
-// Package credential keeps the TLS credentials of gateways apart from the rest of the configuration, and serves them to
-// xds-servers by reference, one at a time, only on behalf of a proxy that may read them.
+// Package credential keeps the TLS credentials of gateways apart from revisions and serves them with
+// SecretService.Watch (Server). Table holds the credentials that sources deliver; References knows which Workload may
+// use which one, from the Gateways and DestinationRules of the newest revision. A credential is sent to an xds-server
+// only by reference and only on behalf of a proxy that may use it.
 package credential
 
 import (
@@ -11,7 +13,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
-// AuthoritySuffix marks a reference to the part of a credential that clients are verified with.
+// AuthoritySuffix marks a reference to the CA certificates of a credential.
 const AuthoritySuffix = "-cacert"
 
 // Ref names a credential.
@@ -31,7 +33,7 @@ func NewTable() *Table {
 	return &Table{held: map[Ref]*object.Credential{}, public: map[Ref]*object.Credential{}, changed: make(chan struct{})}
 }
 
-// Take stores the credentials among the changes and returns the other changes: a Secret is never part of a revision.
+// Take stores the credentials among the changes and returns the other changes, which may become part of a revision.
 func (t *Table) Take(changes []normalise.Change) (others []normalise.Change) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -64,8 +66,8 @@ func (t *Table) Take(changes []normalise.Change) (others []normalise.Change) {
 	return others
 }
 
-// of returns the map that holds the credentials of such objects; nil if the object is no credential, as the mesh's own
-// ConfigMap.
+// of returns the map for an object's credentials; nil if objects of its kind, or the mesh configuration's ConfigMap,
+// are none.
 func (t *Table) of(k object.Key) map[Ref]*object.Credential {
 	switch {
 	case k.Group != "" || validate.IsMeshConfig(k):
@@ -79,8 +81,8 @@ func (t *Table) of(k object.Key) map[Ref]*object.Credential {
 	}
 }
 
-// Get returns the credential of a reference, nil if there is none. For "<name>-cacert" it returns only the CA
-// certificates: of the Secret of that name; else of the Secret <name>; else of the ConfigMaps of these names.
+// Get returns the credential of a reference; nil if there is none. For "<name>-cacert" it returns only the CA
+// certificates: those of the Secret <name>-cacert, else of the Secret <name>, else of the ConfigMaps of these names.
 func (t *Table) Get(ref Ref) *object.Credential {
 	t.mu.Lock()
 	defer t.mu.Unlock()

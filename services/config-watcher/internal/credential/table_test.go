@@ -27,7 +27,7 @@ func pair(key string) *v1.Secret {
 
 func TestTable(t *testing.T) {
 	table := NewTable()
-	// woken reports whether a step has woken those who wait.
+	// woken reports whether a step has closed the channel of Changed.
 	woken := func(changes ...normalise.Change) bool {
 		t.Helper()
 		before := table.Changed()
@@ -69,7 +69,7 @@ func TestTable(t *testing.T) {
 		t.Errorf("%d left", n)
 	}
 
-	// What is no Secret goes on, in order; a custom resource of the same name is none.
+	// Other kinds are passed on in order, and so is a custom resource named Secret.
 	custom := normalise.Change{Key: object.Key{Group: "example.com", Kind: "Secret", Namespace: "shop", Name: "tls"}}
 	in := []normalise.Change{change("Service", "a", nil), change("Secret", "tls", pair("one")), custom, change("Pod", "b", nil)}
 	others := table.Take(in)
@@ -78,7 +78,8 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// TestConfigMaps: what clients are verified with may be in a ConfigMap; a Secret of the name goes first, and the mesh's own is not looked at.
+// TestConfigMaps: CA certificates may be in a ConfigMap; a Secret of the same name wins, and the mesh configuration is
+// not read.
 func TestConfigMaps(t *testing.T) {
 	ca := testkit.PKI(t)
 	configMap := func(namespace, name, text string) normalise.Change {

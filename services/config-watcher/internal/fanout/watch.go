@@ -1,5 +1,6 @@
-// Package fanout streams revisions to subscribers. A subscriber is sent the difference between what it holds and the newest revision; while it
-// reads slowly nothing queues up for it: the next difference is computed when the last has been written.
+// Package fanout implements ConfigService.Watch: it streams revisions to xds-servers. Server sends each subscriber the
+// difference between what it holds and the newest revision. Nothing is queued for a slow reader: the next difference is
+// computed after the last one has been written.
 package fanout
 
 import (
@@ -25,15 +26,15 @@ import (
 
 // Limits of a stream.
 const (
-	// ChunkBytes bounds a chunk unless a single resource is larger.
+	// ChunkBytes bounds the size of a chunk. A single larger resource is a chunk of its own.
 	ChunkBytes = 1 << 20
-	// MaxHeld bounds what a subscriber may say it holds.
+	// MaxHeld bounds the number of resources that a subscriber may say it holds.
 	MaxHeld = 4 << 20
-	// helloWithin bounds the introduction.
+	// helloWithin bounds the time until the subscriber's hello.
 	helloWithin = 30 * time.Second
 )
 
-// Observer hears of subscribers; for metrics and the fleet.
+// Observer receives events of subscribers, for metrics and the fleet.
 type Observer interface {
 	Subscribed(instance string)
 	Unsubscribed(instance string)
@@ -41,7 +42,7 @@ type Observer interface {
 	Acked(instance string, sequence uint64)
 }
 
-// Server implements the Watch half of ConfigService.
+// Server implements the Watch method of ConfigService.
 type Server struct {
 	log     *revision.Log
 	slog    *slog.Logger
@@ -52,15 +53,15 @@ type Server struct {
 	stopOnce sync.Once
 }
 
-// NewServer makes a server that introduces itself as self. observe may be nil.
+// NewServer returns a server that presents itself to subscribers as self. observe may be nil.
 func NewServer(log *revision.Log, logger *slog.Logger, self *configv1.Subscriber, observe Observer) *Server {
 	return &Server{log: log, slog: logger, self: self, observe: observe, stop: make(chan struct{})}
 }
 
-// Stop ends all streams with UNAVAILABLE, so that subscribers move to another replica while this one drains.
+// Stop ends all streams with UNAVAILABLE, so that subscribers move to another replica before this one stops.
 func (s *Server) Stop() { s.stopOnce.Do(func() { close(s.stop) }) }
 
-// held is what the subscriber has said it holds, by key.
+// held is what the subscriber holds, by key.
 type held map[resource.Key]resource.Hash
 
 func (h held) take(m *configv1.Held) error {
@@ -80,7 +81,6 @@ func (h held) take(m *configv1.Held) error {
 	return nil
 }
 
-// interest is the subscriber's filter.
 type interest struct{ kinds, namespaces []string }
 
 func (f interest) wants(k resource.Key) bool {
@@ -139,7 +139,8 @@ func (s *Server) Watch(stream grpc.BidiStreamingServer[configv1.WatchRequest, co
 	}
 }
 
-// firstWithin is how long a subscriber is kept waiting for the first revision before it is sent away to try another replica.
+// firstWithin is how long a subscriber waits for the first revision before it gets UNAVAILABLE and tries another
+// replica.
 const firstWithin = 2 * time.Second
 
 func (s *Server) first(ctx context.Context) (*revision.Snapshot, <-chan struct{}) {
@@ -193,7 +194,7 @@ func (s *Server) introduction(ctx context.Context, requests <-chan rpc.Received[
 	}
 }
 
-// initial leads from what the subscriber holds to the snapshot.
+// initial is the difference between what the subscriber holds and the snapshot.
 func initial(has held, to *revision.Snapshot, f interest) revision.Difference {
 	var d revision.Difference
 	to.Each(func(k resource.Key, r *configv1.Resource) bool {
@@ -228,11 +229,12 @@ func filtered(d revision.Difference, f interest) revision.Difference {
 // sender divides differences into chunks.
 type sender struct {
 	stream  grpc.BidiStreamingServer[configv1.WatchRequest, configv1.WatchResponse]
-	server  *configv1.Subscriber // until the first chunk
+	server  *configv1.Subscriber // nil after the first chunk
 	observe Observer
 }
 
-// send writes one revision. It always ends with a commit, even if nothing changed for this subscriber: it then knows that it is up to date.
+// send writes one revision. The last chunk has commit set even if nothing has changed for this subscriber, so that it
+// knows that it is up to date.
 func (s *sender) send(to *revision.Snapshot, d revision.Difference) error {
 	chunk := &configv1.WatchResponse{Revision: to.Revision(), Server: s.server}
 	s.server = nil

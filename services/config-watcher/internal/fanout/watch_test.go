@@ -32,7 +32,7 @@ func (o onlyWatch) Watch(s grpc.BidiStreamingServer[configv1.WatchRequest, confi
 	return o.Server.Watch(s)
 }
 
-// serve runs a Server on loopback over a log.
+// serve runs a Server for a log on loopback.
 func serve(t *testing.T) (*revision.Log, configv1.ConfigServiceClient, *Server) {
 	t.Helper()
 	log := revision.NewLog("epoch", clock.Real())
@@ -70,7 +70,7 @@ func open(t *testing.T, c configv1.ConfigServiceClient, requests ...*configv1.Wa
 		t.Fatal(err)
 	}
 	for _, r := range requests {
-		// EOF: the server has refused an earlier request already, and Recv says why.
+		// EOF: the server has refused an earlier request, and Recv returns why.
 		if err := w.Send(r); err != nil && !errors.Is(err, io.EOF) {
 			t.Fatal(err)
 		}
@@ -101,7 +101,7 @@ func TestLargeStateGoesInChunks(t *testing.T) {
 	for i := range count {
 		all = append(all, namespace(t, fmt.Sprintf("ns-%05d", i), strings.Repeat("x", size)))
 	}
-	// One resource that fits in no chunk goes alone.
+	// A resource larger than a chunk is sent alone.
 	all = append(all, namespace(t, "zz-huge", strings.Repeat("y", 2<<20)))
 	log.Commit(all, nil, "")
 	chunks := receiveOne(t, open(t, client, hello))
@@ -128,7 +128,7 @@ func TestSlowSubscriberGetsNewestDifference(t *testing.T) {
 	log.Commit(nil, nil, "")
 	w := open(t, client, hello)
 	receiveOne(t, w)
-	// Nothing is read while far more than flow control lets pass is committed.
+	// The subscriber reads nothing while far more is committed than flow control lets pass.
 	const revisions, size = 400, 200_000
 	for i := range revisions {
 		log.Commit([]*configv1.Resource{namespace(t, "busy", fmt.Sprint(i, strings.Repeat("x", size)))}, nil, "")
@@ -150,13 +150,13 @@ func TestSlowSubscriberGetsNewestDifference(t *testing.T) {
 	}
 }
 
-func TestIntroduction(t *testing.T) {
+func TestHello(t *testing.T) {
 	log, client, s := serve(t)
 	log.Commit([]*configv1.Resource{namespace(t, "a", "1"), namespace(t, "b", "1")}, nil, "")
 	held := func(keys []string, hashes []byte) *configv1.WatchRequest {
 		return &configv1.WatchRequest{Message: &configv1.WatchRequest_Held{Held: &configv1.Held{Kind: "Namespace", Keys: keys, Hashes: hashes}}}
 	}
-	t.Run("held resources are not sent, unknown ones removed", func(t *testing.T) {
+	t.Run("held resources are not sent, and unknown ones are removed", func(t *testing.T) {
 		got := receiveOne(t, open(t, client, held([]string{"/a", "/b", "/c"}, slices.Concat(namespace(t, "a", "1").Hash, namespace(t, "b", "old").Hash, make([]byte, 16))), hello))
 		if len(got[0].Upserts) != 1 || got[0].Upserts[0].Key.Name != "b" || len(got[0].Removed) != 1 || got[0].Removed[0].Name != "c" {
 			t.Errorf("got %v", got)
@@ -174,7 +174,7 @@ func TestIntroduction(t *testing.T) {
 			}
 		})
 	}
-	t.Run("stopping sends subscribers away", func(t *testing.T) {
+	t.Run("Stop ends streams with UNAVAILABLE", func(t *testing.T) {
 		w := open(t, client, hello)
 		receiveOne(t, w)
 		s.Stop()
@@ -184,7 +184,7 @@ func TestIntroduction(t *testing.T) {
 	})
 }
 
-func TestNoRevisionYet(t *testing.T) {
+func TestSubscribersAreSentAwayBeforeTheFirstRevision(t *testing.T) {
 	_, client, _ := serve(t)
 	if _, err := open(t, client, hello).Recv(); status.Code(err) != codes.Unavailable {
 		t.Errorf("got %v", err)

@@ -18,7 +18,7 @@ func rev(sequence uint64) *configv1.Revision {
 	return &configv1.Revision{Epoch: "e", Sequence: sequence, StateHash: []byte(fmt.Sprintf("state-%010d", sequence))}
 }
 
-// proxy reports a node id, connected at a second, with an acknowledged revision (0: none).
+// proxy is the report of a node ID that connected at a second and has acknowledged a revision (0: none).
 func report(at int64, acked uint64, ids ...string) *configv1.ReportRequest {
 	m := &configv1.ReportRequest{Revision: rev(acked)}
 	for _, id := range ids {
@@ -32,7 +32,7 @@ func report(at int64, acked uint64, ids ...string) *configv1.ReportRequest {
 }
 
 func verdict(t *Table, sequence uint64) string {
-	v, _, _ := t.Judge(rev(sequence), nil)
+	v, _, _ := t.ProgressOf(rev(sequence), nil)
 	out := fmt.Sprintf("acked %d pending [%s]", v.Acked, strings.Join(v.Pending, " "))
 	for _, r := range v.Rejected {
 		out += " rejected " + r.NodeId + "@" + r.XdsServer
@@ -56,32 +56,32 @@ func TestReplicasComeAndGo(t *testing.T) {
 	table.Subscribed("x0")
 	table.Subscribed("x1")
 	r0 := table.Report("x0")
-	r0.Take(report(1, 5, "a", "b"), true)
+	r0.Apply(report(1, 5, "a", "b"), true)
 	expect("one of two xds-servers reports", "acked 2 pending [] incomplete")
 	r1 := table.Report("x1")
-	r1.Take(report(1, 4, "c"), true)
+	r1.Apply(report(1, 4, "c"), true)
 	expect("both report", "acked 2 pending [c]")
-	r1.Take(report(2, 4, "b"), false)
+	r1.Apply(report(2, 4, "b"), false)
 	expect("b moved to the other", "acked 1 pending [b c]")
-	r1.Take(report(2, 5, "b", "c"), false)
+	r1.Apply(report(2, 5, "b", "c"), false)
 	expect("and acknowledges there", "acked 3 pending []")
-	r0.Take(&configv1.ReportRequest{Disconnected: []string{"b"}}, false)
+	r0.Apply(&configv1.ReportRequest{Disconnected: []string{"b"}}, false)
 	expect("the old one has noticed", "acked 3 pending []")
 
 	r0.Close()
 	table.Unsubscribed("x0")
 	expect("x0 is lost: its proxies are unknown", "acked 2 pending [a]")
-	r1.Take(report(3, 5, "a"), false)
+	r1.Apply(report(3, 5, "a"), false)
 	expect("its proxy came back elsewhere", "acked 3 pending []")
-	r1.Take(&configv1.ReportRequest{Disconnected: []string{"a"}}, false)
+	r1.Apply(&configv1.ReportRequest{Disconnected: []string{"a"}}, false)
 	expect("and left for good: what x0 has said of it does not count", "acked 2 pending []")
-	r1.Take(report(3, 5, "a"), false)
+	r1.Apply(report(3, 5, "a"), false)
 	r1.Close()
 	expect("all are lost", "acked 0 pending [a b c] incomplete")
 	again := table.Report("x1")
-	again.Take(report(3, 5, "a"), true)
+	again.Apply(report(3, 5, "a"), true)
 	expect("a new stream is complete: b and c have gone", "acked 1 pending []")
-	r1.Take(report(9, 1, "ghost"), false)
+	r1.Apply(report(9, 1, "ghost"), false)
 	r1.Close()
 	expect("the old stream says no more", "acked 1 pending []")
 	again.Close()
@@ -113,7 +113,7 @@ func TestRejections(t *testing.T) {
 		{"rejected an older one and nothing else comes", reject(4, 5, false), "acked 0 pending [] rejected a@x"},
 		{"acknowledged in the end", report(1, 5, "a"), "acked 1 pending []"},
 	} {
-		r.Take(c.message, false)
+		r.Apply(c.message, false)
 		if got := verdict(table, 5); got != c.want {
 			t.Errorf("%s: %s, want %s", c.name, got, c.want)
 		}
@@ -125,7 +125,7 @@ func TestSettledProxies(t *testing.T) {
 	r := table.Report("x")
 	m := report(1, 4, "a", "b")
 	m.Proxies[0].Settled = true
-	r.Take(m, true)
+	r.Apply(m, true)
 	expect := func(step, want string) {
 		t.Helper()
 		if got := verdict(table, 5); got != want {
@@ -133,15 +133,15 @@ func TestSettledProxies(t *testing.T) {
 		}
 	}
 	expect("revision 4 is served", "acked 0 pending [a b]")
-	r.Take(&configv1.ReportRequest{Proxies: report(1, 4, "c").Proxies}, false)
+	r.Apply(&configv1.ReportRequest{Proxies: report(1, 4, "c").Proxies}, false)
 	expect("a message without a revision is not the last of its round", "acked 0 pending [a b c]")
-	r.Take(&configv1.ReportRequest{Revision: rev(5)}, false)
+	r.Apply(&configv1.ReportRequest{Revision: rev(5)}, false)
 	expect("revision 5 is served, and a is settled", "acked 1 pending [b c]")
 	if got := table.List("")[0].GetAcked().GetSequence(); got != 5 {
 		t.Errorf("the settled proxy is listed with revision %d", got)
 	}
-	r.Take(report(1, 4, "a"), false)
-	r.Take(&configv1.ReportRequest{Revision: rev(5)}, false)
+	r.Apply(report(1, 4, "a"), false)
+	r.Apply(&configv1.ReportRequest{Revision: rev(5)}, false)
 	expect("and is not settled any more", "acked 0 pending [a b c]")
 }
 
@@ -170,7 +170,7 @@ func TestWaitAcked(t *testing.T) {
 	s := NewService(table, log, nil, func(context.Context, string) (func(string) bool, error) { return nil, nil })
 	log.Commit(nil, nil, "")
 	r := table.Report("x")
-	r.Take(report(1, 0, "a"), true)
+	r.Apply(report(1, 0, "a"), true)
 	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	defer cancel()
 	done := make(chan *configv1.WaitAckedResponse, 1)
@@ -198,7 +198,7 @@ func TestWaitAcked(t *testing.T) {
 		done <- got
 	}()
 	log.Commit(nil, nil, "")
-	r.Take(report(1, 2, "a"), false)
+	r.Apply(report(1, 2, "a"), false)
 	select {
 	case got := <-done:
 		if got.Acked != 1 || got.Revision.Sequence != 2 {
@@ -209,7 +209,7 @@ func TestWaitAcked(t *testing.T) {
 	}
 }
 
-// TestUnverifiedProxies: who is nobody the mesh knows neither holds up a wait nor ends it, and is listed.
+// TestUnverifiedProxies: an unverified proxy neither delays a wait nor ends it, and is listed.
 func TestUnverifiedProxies(t *testing.T) {
 	table := NewTable(testkit.NewClock(time.Unix(1000, 0)))
 	r := table.Report("x")
@@ -218,7 +218,7 @@ func TestUnverifiedProxies(t *testing.T) {
 	m.Proxies[1].Acked, m.Proxies[1].Unverified = nil, true
 	m.Proxies[2].Unverified = true
 	m.Proxies[2].Types = []*configv1.ProxyTypeStatus{{TypeUrl: "t", Rejection: &configv1.Rejection{Revision: rev(5), Message: "forged"}}}
-	r.Take(m, true)
+	r.Apply(m, true)
 	if got, want := verdict(table, 5), "acked 1 pending []"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
@@ -231,8 +231,8 @@ func TestUnverifiedProxies(t *testing.T) {
 	}
 }
 
-// TestIdentitiesOfOneNodeID: what another identity says under a node id, here or at another xds-server, says nothing of
-// the owner.
+// TestIdentitiesOfOneNodeID: a report by another identity under the same node ID, on this or another xds-server, does
+// not change the owner's.
 func TestIdentitiesOfOneNodeID(t *testing.T) {
 	table := NewTable(testkit.NewClock(time.Unix(1000, 0)))
 	as := func(identity string, m *configv1.ReportRequest) *configv1.ReportRequest {
@@ -255,30 +255,31 @@ func TestIdentitiesOfOneNodeID(t *testing.T) {
 		}
 	}
 	r0, r1 := table.Report("x0"), table.Report("x1")
-	r0.Take(as("owner", report(1, 5, "a")), true)
-	r1.Take(&configv1.ReportRequest{Revision: rev(5)}, true)
+	r0.Apply(as("owner", report(1, 5, "a")), true)
+	r1.Apply(&configv1.ReportRequest{Revision: rev(5)}, true)
 	expect("the owner alone", "acked 1 pending []", 1)
-	r1.Take(forged(9), false)
+	r1.Apply(forged(9), false)
 	expect("forged at another replica", "acked 1 pending []", 2)
-	r0.Take(forged(10), false)
+	r0.Apply(forged(10), false)
 	expect("and at the same", "acked 1 pending []", 2)
 	again := as("owner", report(1, 5, "a"))
 	again.Disconnected = []string{"a"}
-	r0.Take(again, false)
+	r0.Apply(again, false)
 	expect("the forger leaves, the owner is reported anew", "acked 1 pending []", 2)
 	r0.Close()
-	r1.Take(forged(11), false)
+	r1.Apply(forged(11), false)
 	expect("the owner's xds-server is lost: the forger has not moved it", "acked 0 pending [a]", 2)
 }
 
-// TestAckedGoesForward reports a fleet in several messages, of which the last one says what is served.
+// TestAckedGoesForward: an acknowledged revision never goes back while a report comes in several messages, of which the
+// last one names the served revision.
 func TestAckedGoesForward(t *testing.T) {
 	table := NewTable(testkit.NewClock(time.Unix(1000, 0)))
 	r := table.Report("x0")
-	r.Take(report(1, 4, "a", "b"), true)
+	r.Apply(report(1, 4, "a", "b"), true)
 	say := func(step string, want uint64, m *configv1.ReportRequest) {
 		t.Helper()
-		r.Take(m, false)
+		r.Apply(m, false)
 		for _, p := range table.List("") {
 			if p.NodeId == "a" && p.Acked.GetSequence() != want {
 				t.Errorf("%s: a has acknowledged %d, want %d", step, p.Acked.GetSequence(), want)

@@ -7,27 +7,27 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 )
 
-// routers begin the node ids of gateway proxies.
-const routers = "router~"
+// GatewayPrefix is the prefix of the node IDs of gateway proxies.
+const GatewayPrefix = "router~"
 
-// count is how many proxies of an identity an xds-server has, and how many of them are gateways.
+// count is the number of proxies of an identity on an xds-server, and the number of gateways among them.
 type count struct{ proxies, routers int }
 
-// left is when the last proxy of an identity went, and whether there was a gateway among those that went last.
-type left struct {
+// departure is when the last proxy of an identity left, and whether a gateway was among the last ones.
+type departure struct {
 	at     time.Time
 	router bool
 }
 
-// presence is which identities an instance has proxies of, and had until a moment ago.
+// presence records the identities whose proxies are connected to an instance, or left it less than Grace ago.
 type presence struct {
 	now  map[string]count
-	past map[string]left
+	past map[string]departure
 }
 
-func newPresence() presence { return presence{now: map[string]count{}, past: map[string]left{}} }
+func newPresence() presence { return presence{now: map[string]count{}, past: map[string]departure{}} }
 
-// add counts a proxy, unless it is unverified, and reports whether its identity, or a gateway of it, is new.
+// add counts a proxy, unless it is unverified. It reports whether the identity, or a gateway of it, is new.
 func (p presence) add(status *configv1.ProxyStatus) bool {
 	identity := status.GetIdentity()
 	if identity == "" || status.GetUnverified() {
@@ -35,14 +35,14 @@ func (p presence) add(status *configv1.ProxyStatus) bool {
 	}
 	before := p.now[identity]
 	after := count{before.proxies + 1, before.routers}
-	if strings.HasPrefix(status.GetNodeId(), routers) {
+	if strings.HasPrefix(status.GetNodeId(), GatewayPrefix) {
 		after.routers++
 	}
 	p.now[identity] = after
 	return before.proxies == 0 || before.routers == 0 && after.routers > 0
 }
 
-// remove takes add back and reports whether that was the identity's last proxy, or last gateway.
+// remove reverses add. It reports whether the proxy was the identity's last one, or its last gateway.
 func (p presence) remove(status *configv1.ProxyStatus, at time.Time) bool {
 	identity := status.GetIdentity()
 	before := p.now[identity]
@@ -50,7 +50,7 @@ func (p presence) remove(status *configv1.ProxyStatus, at time.Time) bool {
 		return false
 	}
 	after := count{before.proxies - 1, before.routers}
-	if strings.HasPrefix(status.GetNodeId(), routers) {
+	if strings.HasPrefix(status.GetNodeId(), GatewayPrefix) {
 		after.routers--
 	}
 	if p.now[identity] = after; after.proxies == 0 {
@@ -58,12 +58,12 @@ func (p presence) remove(status *configv1.ProxyStatus, at time.Time) bool {
 	}
 	gone := after.proxies == 0 || before.routers > 0 && after.routers == 0
 	if gone {
-		p.past[identity] = left{at, before.routers > 0}
+		p.past[identity] = departure{at, before.routers > 0}
 	}
 	return gone
 }
 
-// forget drops what is longer ago than Grace.
+// forget drops departures that are older than Grace.
 func (p presence) forget(now time.Time) {
 	for identity, l := range p.past {
 		if now.Sub(l.at) >= Grace {
@@ -72,29 +72,29 @@ func (p presence) forget(now time.Time) {
 	}
 }
 
-// Presence is what an xds-server has reported of an identity.
+// Presence is what an xds-server has reported about an identity.
 type Presence struct {
-	// Connected is true if it has a proxy of the identity, or had one less than Grace ago. Router is true if one of
+	// Connected is true if a proxy of the identity is connected or was less than Grace ago; Router is true if one of
 	// those is a gateway.
 	Connected, Router bool
-	// Recheck is when time alone may change the answer; zero for never.
+	// Recheck is when the answer may change without a report; zero for never.
 	Recheck time.Time
 }
 
-// Connected tells what an instance has reported of an identity; an empty instance means any. It costs a few look-ups
-// for each instance.
+// Connected returns what an instance has reported about an identity; name "" means any instance. It costs a few map
+// look-ups for each instance.
 func (t *Table) Connected(name, identity string) Presence {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var out Presence
 	if name != "" {
 		if in := t.instances[name]; in != nil {
-			out.join(in.at(identity, t.clock.Now()))
+			out.join(in.presenceOf(identity, t.clock.Now()))
 		}
 		return out
 	}
 	for _, in := range t.instances {
-		out.join(in.at(identity, t.clock.Now()))
+		out.join(in.presenceOf(identity, t.clock.Now()))
 	}
 	return out
 }
@@ -106,8 +106,8 @@ func (p *Presence) join(o Presence) {
 	}
 }
 
-// at is what the instance has reported of an identity.
-func (in *instance) at(identity string, now time.Time) Presence {
+// presenceOf is what the instance has reported about an identity.
+func (in *instance) presenceOf(identity string, now time.Time) Presence {
 	var lost time.Time
 	if in.stream == 0 {
 		if lost = in.lostAt.Add(Grace); !now.Before(lost) {
@@ -122,14 +122,14 @@ func (in *instance) at(identity string, now time.Time) Presence {
 	return out
 }
 
-// IdentitiesChanged is closed when Connected may answer otherwise than before, unless by time alone.
+// IdentitiesChanged is closed when an answer of Connected may have changed because of a report.
 func (t *Table) IdentitiesChanged() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.identities
 }
 
-// touchIdentities wakes who waits for IdentitiesChanged. The caller holds t.mu.
+// touchIdentities closes the channel of IdentitiesChanged. The caller holds t.mu.
 func (t *Table) touchIdentities() {
 	close(t.identities)
 	t.identities = make(chan struct{})

@@ -15,8 +15,8 @@ func TestRefusalsAreListedForAWhile(t *testing.T) {
 	table := NewTable(clk)
 	r := table.Report("x0")
 	refusal := &configv1.Refusal{NodeId: "greedy", Identity: "spiffe://cluster.local/ns/apps/sa/web", Budget: "names", At: timestamppb.New(clk.Now())}
-	r.Take(&configv1.ReportRequest{Refusals: &configv1.Refusals{Refusals: []*configv1.Refusal{refusal}}}, true)
-	r.Take(report(1, 5, "a"), false) // a report that says nothing of refusals leaves them
+	r.Apply(&configv1.ReportRequest{Refusals: &configv1.Refusals{Refusals: []*configv1.Refusal{refusal}}}, true)
+	r.Apply(report(1, 5, "a"), false) // a report that says nothing of refusals leaves them
 	for namespace, want := range map[string]int{"": 1, "apps": 1, "other": 0} {
 		got := table.Refusals(namespace)
 		if len(got) != want || want > 0 && got[0].GetXdsServer() != "x0" {

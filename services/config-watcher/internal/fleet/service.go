@@ -15,10 +15,10 @@ import (
 	"fairlead.dev/services/config-watcher/internal/revision"
 )
 
-// longestWait bounds WaitAcked where the caller set no deadline.
+// longestWait bounds WaitAcked if the caller has set no deadline.
 const longestWait = 5 * time.Minute
 
-// Service implements FleetService and the Report half of ConfigService.
+// Service implements FleetService and the Report method of ConfigService.
 type Service struct {
 	configv1.UnimplementedFleetServiceServer
 	table *Table
@@ -27,11 +27,11 @@ type Service struct {
 	sight Sight
 }
 
-// Sight tells which namespaces' proxies the caller may see: the one that it names, or of all that it does not name; nil
-// means all. The error is its answer.
+// Sight reports which namespaces' proxies the caller may see. If namespace is not empty the caller asks for that one
+// alone. A nil visible means all namespaces. The service returns err to the caller.
 type Sight func(ctx context.Context, namespace string) (visible func(namespace string) bool, err error)
 
-// NewService serves a table. Closing stop ends report streams and waits, for a drain.
+// NewService serves a table. Closing stop ends report streams and waits, so that the server can drain.
 func NewService(t *Table, log *revision.Log, stop <-chan struct{}, sight Sight) *Service {
 	return &Service{table: t, log: log, stop: stop, sight: sight}
 }
@@ -83,7 +83,7 @@ func (s *Service) Report(stream grpc.BidiStreamingServer[configv1.ReportRequest,
 				reporter = s.table.Report(name)
 			}
 			received++
-			reporter.Take(r.message, received == 1)
+			reporter.Apply(r.message, received == 1)
 			if received%answerEvery != 1 {
 				continue
 			}
@@ -101,7 +101,8 @@ func closeReporter(r *Reporter) {
 	}
 }
 
-// answerEvery is how many reports have one answer: the first one's says what the sender has to know, and each would wake it.
+// answerEvery is the number of reports for each answer. The first answer says all that the sender needs, and every
+// answer wakes it up.
 const answerEvery = 64
 
 // ListProxies implements FleetService.
@@ -121,8 +122,8 @@ func (s *Service) ListProxies(ctx context.Context, req *configv1.ListProxiesRequ
 	return out, nil
 }
 
-// WaitAcked implements FleetService, for the proxies that the caller may see. It answers a little before the caller's
-// deadline, so that the caller learns who is pending.
+// WaitAcked implements FleetService for the proxies that the caller may see. It answers shortly before the caller's
+// deadline, so that the caller learns which proxies are pending.
 func (s *Service) WaitAcked(ctx context.Context, req *configv1.WaitAckedRequest) (*configv1.WaitAckedResponse, error) {
 	visible, err := s.sight(ctx, "")
 	if err != nil {
@@ -135,7 +136,7 @@ func (s *Service) WaitAcked(ctx context.Context, req *configv1.WaitAckedRequest)
 	limit := s.table.clock.NewTimer(budget(ctx))
 	defer limit.Stop()
 	for {
-		v, changed, recheck := s.table.Judge(target, visible)
+		v, changed, recheck := s.table.ProgressOf(target, visible)
 		if v.Done() {
 			return answer(target, v), nil
 		}
@@ -165,12 +166,12 @@ func budget(ctx context.Context) time.Duration {
 	return max(left-min(left/10, 500*time.Millisecond), 0)
 }
 
-func answer(target *configv1.Revision, v Verdict) *configv1.WaitAckedResponse {
+func answer(target *configv1.Revision, v Progress) *configv1.WaitAckedResponse {
 	return &configv1.WaitAckedResponse{Revision: target, Acked: v.Acked, Pending: v.Pending, Rejected: v.Rejected}
 }
 
-// target finds the revision to wait for: the newest if sequence is 0. A sequence that has been superseded is reached by everything later, so
-// only its number counts.
+// target returns the revision to wait for, the newest one if sequence is 0. For an earlier revision only the number
+// counts, because proxies may skip to a later one.
 func (s *Service) target(ctx context.Context, sequence uint64) (*configv1.Revision, error) {
 	for {
 		snapshot, changed := s.log.Current()

@@ -1,4 +1,6 @@
-// Package fleet keeps what the xds-servers report of their proxies and answers who has acknowledged which revision.
+// Package fleet keeps what xds-servers report about their proxies. ConfigService.Report streams it into Table through
+// Service; FleetService (`fairlead proxy-status`, `config apply --wait`) reads which proxies have acknowledged a
+// revision, and package credential asks Connected before it serves a Secret.
 package fleet
 
 import (
@@ -15,8 +17,9 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 )
 
-// Grace is how long the proxies of a lost report stream still count: their xds-server, or another one, reports them again meanwhile. It is
-// also how long after the start, or after a subscriber appeared, the fleet is considered incomplete while reports are missing.
+// Grace is how long the proxies of a lost report stream still count, because their xds-server or another one will
+// report them again. For the same time after the start, or after a subscriber appeared, the fleet counts as incomplete
+// while reports are missing.
 const Grace = 10 * time.Second
 
 // Table is the fleet. It is safe for concurrent use.
@@ -26,27 +29,27 @@ type Table struct {
 
 	mu        sync.Mutex
 	instances map[string]*instance
-	// watching are the subscribers of the watch: each is expected to report too.
+	// watching are the subscribers of ConfigService.Watch. Each is expected to report too.
 	watching map[string]*watcher
 	changed  chan struct{}
 	// identities is closed when presence changes.
 	identities chan struct{}
 }
 
-// instance is one reporting xds-server.
+// instance is one xds-server that reports.
 type instance struct {
 	stream   uint64 // the stream that reports now; 0 after it was lost
 	last     uint64
 	lostAt   time.Time
 	revision *configv1.Revision
-	// proxies by node id; nearly always one of each. Nil until the first message.
+	// proxies by node ID, mostly one of each; nil before the first message
 	proxies  map[string][]*configv1.ProxyStatus
 	presence presence
 	refusals []*configv1.Refusal
 }
 
-// put takes the newest status of a proxy over and reports whether its identity, or a gateway of it, is new. What
-// several identities say of one node id is kept apart: none speaks for another.
+// put stores the newest status of a proxy and reports whether its identity, or a gateway of it, is new. Proxies with
+// one node ID and different identities are kept apart, so that none can report for another.
 func (in *instance) put(p *configv1.ProxyStatus, now time.Time) bool {
 	of := in.proxies[p.GetNodeId()]
 	if i := slices.IndexFunc(of, func(other *configv1.ProxyStatus) bool { return keyOf(other) == keyOf(p) }); i >= 0 {
@@ -62,7 +65,7 @@ func (in *instance) put(p *configv1.ProxyStatus, now time.Time) bool {
 	return in.presence.add(p)
 }
 
-// drop forgets a proxy and reports whether it was the last of its identity, or its last gateway.
+// drop removes a proxy and reports whether it was its identity's last one, or last gateway.
 func (in *instance) drop(k key, now time.Time) (flipped bool) {
 	left := slices.DeleteFunc(in.proxies[k.nodeID], func(p *configv1.ProxyStatus) bool {
 		if keyOf(p) != k {
@@ -79,7 +82,7 @@ func (in *instance) drop(k key, now time.Time) (flipped bool) {
 	return flipped
 }
 
-// dropNode forgets what all identities have said of a node id.
+// dropNode removes the proxies of all identities with a node ID.
 func (in *instance) dropNode(nodeID string, now time.Time) (flipped bool) {
 	for _, p := range in.proxies[nodeID] {
 		flipped = in.presence.remove(p, now) || flipped
@@ -88,13 +91,14 @@ func (in *instance) dropNode(nodeID string, now time.Time) (flipped bool) {
 	return flipped
 }
 
-// key is what makes two reports be about one proxy.
+// key identifies a proxy.
 type key struct{ nodeID, identity string }
 
 func keyOf(p *configv1.ProxyStatus) key { return key{p.GetNodeId(), p.GetIdentity()} }
 
-// acked returns the revision that a proxy of the instance has acknowledged: one that is settled has whatever is served,
-// of which the proxy's own status may know before the instance's number comes, with the last of several messages.
+// acked returns the revision that a proxy of the instance has acknowledged. A settled proxy has everything that the
+// instance serves. Its own status may name a later revision, because the instance's number comes with the last of
+// several messages.
 func (in *instance) acked(p *configv1.ProxyStatus) *configv1.Revision {
 	own := p.GetAcked()
 	if !p.GetSettled() || in.revision == nil || own.GetEpoch() == in.revision.GetEpoch() && own.GetSequence() > in.revision.GetSequence() {
@@ -118,7 +122,7 @@ func (t *Table) touch() {
 	t.changed = make(chan struct{})
 }
 
-// Subscribed notes that an instance watches; a report is expected of it.
+// Subscribed records that an instance watches; a report is expected of it.
 func (t *Table) Subscribed(name string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -131,7 +135,7 @@ func (t *Table) Subscribed(name string) {
 	t.touch()
 }
 
-// Unsubscribed takes Subscribed back.
+// Unsubscribed reverses Subscribed.
 func (t *Table) Unsubscribed(name string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -150,7 +154,8 @@ type Reporter struct {
 	id    uint64
 }
 
-// Report opens a report stream of an instance. Its first message replaces what an earlier stream of the instance has said.
+// Report opens a report stream of an instance. Its first message replaces everything from the instance's earlier
+// streams.
 func (t *Table) Report(name string) *Reporter {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -164,9 +169,9 @@ func (t *Table) Report(name string) *Reporter {
 	return &Reporter{table: t, name: name, id: in.stream}
 }
 
-// Take takes one message over; first says that it is complete. A message of a stream that another one of the same instance has replaced is
-// ignored.
-func (r *Reporter) Take(m *configv1.ReportRequest, first bool) {
+// Apply stores one message; first says that the message lists everything. A message of a stream that a newer one of the
+// instance has replaced is ignored.
+func (r *Reporter) Apply(m *configv1.ReportRequest, first bool) {
 	t := r.table
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -176,8 +181,7 @@ func (r *Reporter) Take(m *configv1.ReportRequest, first bool) {
 	}
 	now := t.clock.Now()
 	in.presence.forget(now)
-	// Identities that stay, although their proxies are reported anew, are not seen to have left: Grace covers the time
-	// in between.
+	// Identities whose proxies are reported anew do not count as gone: Grace covers the time in between.
 	flipped := first
 	if first || in.proxies == nil {
 		for _, of := range in.proxies {
@@ -211,7 +215,7 @@ func (r *Reporter) Take(m *configv1.ReportRequest, first bool) {
 	t.touch()
 }
 
-// moved forgets what lost streams have said of a proxy: it has been seen elsewhere since, and if it leaves there it is gone. The caller holds t.mu.
+// moved removes a proxy from lost streams: it has been reported elsewhere since. The caller holds t.mu.
 func (t *Table) moved(k key) {
 	for _, in := range t.instances {
 		if in.stream == 0 {
@@ -220,7 +224,7 @@ func (t *Table) moved(k key) {
 	}
 }
 
-// Close ends the stream: its proxies count for Grace longer.
+// Close ends the stream. Its proxies count for Grace longer.
 func (r *Reporter) Close() {
 	t := r.table
 	t.mu.Lock()
@@ -233,7 +237,7 @@ func (r *Reporter) Close() {
 	}
 }
 
-// proxy is one proxy as far as it counts.
+// proxy is the status of a proxy and the instance that it counts for.
 type proxy struct {
 	status *configv1.ProxyStatus
 	// reported is false while the xds-server's report stream is lost.
@@ -242,8 +246,8 @@ type proxy struct {
 	acked    *configv1.Revision
 }
 
-// proxies lists every proxy once: a proxy that moved is reported by both replicas for a moment, and the newer connection counts; one that is
-// reported by a lost stream counts only if no living one reports it. The caller holds t.mu.
+// proxies lists every proxy once. If two replicas report it, which happens while it moves, the newer connection counts;
+// one of a lost stream counts only if no open stream reports it. The caller holds t.mu.
 func (t *Table) proxies() map[key]proxy {
 	out := map[key]proxy{}
 	now := t.clock.Now()
@@ -264,7 +268,7 @@ func (t *Table) proxies() map[key]proxy {
 	return out
 }
 
-// current is the status as it would be reported now.
+// current is the status with the acknowledged revision of the moment.
 func (p proxy) current() *configv1.ProxyStatus {
 	status := proto.Clone(p.status).(*configv1.ProxyStatus)
 	status.Acked = p.acked
@@ -282,12 +286,11 @@ func better(a, b proxy) bool {
 	return a.status.XdsServer < b.status.XdsServer
 }
 
-// byKey orders by node id and identity.
 func byKey(a, b *configv1.ProxyStatus) int {
 	return cmp.Or(strings.Compare(a.NodeId, b.NodeId), strings.Compare(a.Identity, b.Identity))
 }
 
-// List returns the proxies of a namespace, all if empty, sorted by namespace, workload, node id and identity.
+// List returns the proxies of a namespace, "" for all, sorted by namespace, workload, node ID and identity.
 func (t *Table) List(namespace string) []*configv1.ProxyStatus {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -303,11 +306,11 @@ func (t *Table) List(namespace string) []*configv1.ProxyStatus {
 	return out
 }
 
-// refusalLife is how long a refusal is shown after it last happened.
+// refusalLife is how long a refused stream is listed after its last attempt.
 const refusalLife = 10 * time.Minute
 
-// Refusals lists the streams that xds-servers have refused lately because their identity uses too much, sorted by
-// identity and node id; those of a namespace are the ones whose identity is of it.
+// Refusals lists the streams that xds-servers have recently refused because their identity exceeds a budget, sorted by
+// identity and node ID. namespace selects by the identity's namespace; "" means all.
 func (t *Table) Refusals(namespace string) []*configv1.Refusal {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -326,14 +329,14 @@ func (t *Table) Refusals(namespace string) []*configv1.Refusal {
 	return out
 }
 
-// namespaceOf is the namespace of a SPIFFE URI; empty for what is none, as the addresses of a plaintext port.
+// namespaceOf is the namespace of a SPIFFE URI; empty for any other text, such as the address of a plaintext client.
 func namespaceOf(identity string) string {
 	_, rest, _ := strings.Cut(identity, "/ns/")
 	namespace, _, _ := strings.Cut(rest, "/")
 	return namespace
 }
 
-// Each calls f for the status of every proxy whose node id begins so, as it would be reported now; f must not keep or change it.
+// Each calls f with the status of every proxy whose node ID has the prefix. f must not keep or change it.
 func (t *Table) Each(nodeIDs string, f func(*configv1.ProxyStatus)) {
 	for _, p := range t.starting(nodeIDs) {
 		f(p.current())
@@ -360,7 +363,7 @@ func (t *Table) Changed() <-chan struct{} {
 	return t.changed
 }
 
-// Counts for metrics: proxies, and instances that report.
+// Counts returns the number of proxies and of instances with an open report stream, for metrics.
 func (t *Table) Counts() (proxies, reporters int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -372,31 +375,31 @@ func (t *Table) Counts() (proxies, reporters int) {
 	return len(t.proxies()), reporters
 }
 
-// Verdict is how a revision stands in the fleet.
-type Verdict struct {
+// Progress is how far a revision has reached the fleet.
+type Progress struct {
 	Acked    uint32
 	Pending  []string
 	Rejected []*configv1.ProxyStatus
-	// Incomplete is true while some xds-server has not reported yet.
+	// Incomplete is true while an xds-server that should report has not reported.
 	Incomplete bool
 }
 
-// Done reports whether waiting longer cannot change the answer to "has everybody acknowledged, or somebody rejected".
-func (v Verdict) Done() bool {
+// Done reports whether everybody has acknowledged, or somebody rejected, so that waiting longer changes nothing.
+func (v Progress) Done() bool {
 	return len(v.Rejected) > 0 || len(v.Pending) == 0 && !v.Incomplete
 }
 
-// Judge tells how a revision stands now, as far as the proxies of known workloads go: those that are unverified count
-// neither way. Proxies of namespaces that are not visible count neither; nil means that all are. The channel is closed
-// at the next change; recheck is when time alone may change the answer, 0 for never.
-func (t *Table) Judge(target *configv1.Revision, visible func(namespace string) bool) (v Verdict, changed <-chan struct{}, recheck time.Duration) {
+// ProgressOf returns how far a revision has reached the proxies of known workloads in visible namespaces; a nil visible
+// means all. Unverified proxies do not count. The channel is closed at the next change; recheck is the time after which
+// the answer may change without one, 0 for never.
+func (t *Table) ProgressOf(target *configv1.Revision, visible func(namespace string) bool) (v Progress, changed <-chan struct{}, recheck time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for k, p := range t.proxies() {
 		switch {
 		case visible != nil && !visible(p.status.Namespace):
 		case p.status.GetUnverified():
-			// Whoever is nobody the mesh knows could else hold up every change, or have it taken for rejected.
+			// An unknown proxy could otherwise delay every change, or make it count as rejected.
 		case !p.reported:
 			v.Pending = append(v.Pending, k.nodeID)
 		case Reached(p.acked, target):
@@ -426,7 +429,7 @@ func (t *Table) Judge(target *configv1.Revision, visible func(namespace string) 
 		}
 	}
 	if len(t.instances) == 0 {
-		// Nobody has reported yet: just after a start the xds-servers are still on their way back.
+		// Just after the start no xds-server has reconnected yet.
 		if until := t.start.Add(Grace); now.Before(until) {
 			v.Incomplete = true
 			later(until)
@@ -440,8 +443,8 @@ func (t *Table) Judge(target *configv1.Revision, visible func(namespace string) 
 	return v, t.changed, recheck
 }
 
-// Reached reports whether an acknowledged revision contains the target. Sequences compare within one epoch only; across epochs, as after a
-// restart or with a proxy whose xds-server follows another replica, equal state hashes mean the same state.
+// Reached reports whether an acknowledged revision contains the target. Sequences compare only within one epoch. Across
+// epochs, as after a restart or if the proxy's xds-server follows another replica, equal state hashes mean equal state.
 func Reached(acked, target *configv1.Revision) bool {
 	if acked == nil {
 		return false
@@ -452,8 +455,8 @@ func Reached(acked, target *configv1.Revision) bool {
 	return len(target.StateHash) > 0 && bytes.Equal(acked.StateHash, target.StateHash)
 }
 
-// rejected reports whether the proxy has refused something that the target contains: the newest response of a type is a rejected one, and the
-// xds-server has no other under way although it serves the target.
+// rejected reports whether the proxy has rejected a part of the target: the newest response of a type was rejected for
+// it, or for an earlier revision and the xds-server sends no other one although it serves the target.
 func rejected(p proxy, target *configv1.Revision) bool {
 	for _, ts := range p.status.GetTypes() {
 		r := ts.GetRejection()

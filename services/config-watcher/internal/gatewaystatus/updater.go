@@ -24,11 +24,8 @@ import (
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
-// pace is the least time between two looks at the fleet: whatever happens meanwhile is one.
-const pace = 500 * time.Millisecond
-
-// routers begin the node ids of gateway proxies.
-const routers = "router~"
+// minInterval is the least time between two updates.
+const minInterval = 500 * time.Millisecond
 
 // Config of an Updater. All fields are required.
 type Config struct {
@@ -40,23 +37,23 @@ type Config struct {
 	Clock       clock.Clock
 }
 
-// Updater keeps the status of the store's Gateways. Those of other sources are left as they are.
+// Updater keeps the status of the Gateways in the store. It leaves those of other sources alone.
 type Updater struct {
 	cfg Config
-	// seen are the Gateways as they were last, by name.
+	// seen are the Gateways of the last update.
 	seen map[resource.Key]*known
-	// written is what the statuses say.
+	// written are the statuses of the last update, by "<namespace>/<name>".
 	written map[string]written
 }
 
-// written is what the status of a Gateway of some age says of one of its generations.
+// written is the status of one generation of a Gateway.
 type written struct {
 	age        string
 	generation int64
-	verdict    Verdict
+	status     Status
 }
 
-// known is a Gateway's newest state and the revision that brought it.
+// known is a Gateway's newest version and the revision that brought it.
 type known struct {
 	hash  string
 	since *configv1.Revision
@@ -66,7 +63,7 @@ type known struct {
 // NewUpdater returns an updater; Run does the work.
 func NewUpdater(cfg Config) *Updater { return &Updater{cfg: cfg, seen: map[resource.Key]*known{}} }
 
-// Run writes statuses until ctx ends.
+// Run writes statuses until ctx ends. Each new revision, proxy report or credential starts an update.
 func (u *Updater) Run(ctx context.Context) error {
 	for {
 		snapshot, revised := u.cfg.Revisions.Current()
@@ -78,7 +75,7 @@ func (u *Updater) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-u.cfg.Clock.After(pace):
+		case <-u.cfg.Clock.After(minInterval):
 		}
 		select {
 		case <-ctx.Done():
@@ -90,7 +87,7 @@ func (u *Updater) Run(ctx context.Context) error {
 	}
 }
 
-// update writes the statuses that are others than before.
+// update writes the statuses that have changed.
 func (u *Updater) update(ctx context.Context, snapshot *revision.Snapshot) {
 	all, own := u.gateways(snapshot)
 	if len(own) == 0 {
@@ -98,16 +95,16 @@ func (u *Updater) update(ctx context.Context, snapshot *revision.Snapshot) {
 		return
 	}
 	u.assign(snapshot, all)
-	held := func(ref credential.Ref) bool { return u.cfg.Credentials.Get(ref) != nil }
+	hasCredential := func(ref credential.Ref) bool { return u.cfg.Credentials.Get(ref) != nil }
 	now := map[string]written{}
 	for _, g := range own {
 		name := g.Namespace + "/" + g.Name
-		w := written{g.Age, g.Generation, Judge(g, all, held)}
+		w := written{g.Age, g.Generation, Evaluate(g, all, hasCredential)}
 		if reflect.DeepEqual(w, u.written[name]) {
 			now[name] = w
 			continue
 		}
-		switch err := u.write(ctx, g, w.verdict); {
+		switch err := u.write(ctx, g, w.status); {
 		case err == nil:
 			now[name] = w
 		case !errors.Is(err, memory.ErrNotFound):
@@ -117,7 +114,7 @@ func (u *Updater) update(ctx context.Context, snapshot *revision.Snapshot) {
 	u.written = now
 }
 
-// gateways lists those of the snapshot, and those of them that are the store's.
+// gateways lists the Gateways of the snapshot, and those of them that the store delivers.
 func (u *Updater) gateways(snapshot *revision.Snapshot) (all, own []*Gateway) {
 	seen := map[resource.Key]*known{}
 	snapshot.EachOf("Gateway", func(k resource.Key, r *configv1.Resource) bool {
@@ -126,7 +123,7 @@ func (u *Updater) gateways(snapshot *revision.Snapshot) (all, own []*Gateway) {
 		if hash := string(r.GetHash()); state == nil || state.hash != hash {
 			spec := &networking.Gateway{}
 			if err := config.GetSpec().UnmarshalTo(spec); err != nil {
-				return true // a Gateway of Kubernetes' own API is none of these
+				return true // a Gateway of Kubernetes' Gateway API
 			}
 			state = &known{hash: hash, since: snapshot.Revision(), spec: spec}
 		}
@@ -147,13 +144,13 @@ func (u *Updater) gateways(snapshot *revision.Snapshot) (all, own []*Gateway) {
 
 // assign finds the proxies of each Gateway.
 func (u *Updater) assign(snapshot *revision.Snapshot, all []*Gateway) {
-	u.cfg.Fleet.Each(routers, func(p *configv1.ProxyStatus) {
+	u.cfg.Fleet.Each(fleet.GatewayPrefix, func(p *configv1.ProxyStatus) {
 		w := snapshot.Get(resource.Key{Kind: resource.KindWorkload, Namespace: p.GetNamespace(), Name: p.GetWorkload()}).GetWorkload()
 		if w == nil || p.GetUnverified() {
 			return
 		}
 		for _, g := range all {
-			if !selects(g.Spec.GetSelector(), w.GetLabels()) {
+			if !object.HasLabels(w.GetLabels(), g.Spec.GetSelector()) {
 				continue
 			}
 			since := u.seen[resource.Key{Kind: "Gateway", Namespace: g.Namespace, Name: g.Name}].since
@@ -165,16 +162,7 @@ func (u *Updater) assign(snapshot *revision.Snapshot, all []*Gateway) {
 	})
 }
 
-func selects(selector, labels map[string]string) bool {
-	for k, v := range selector {
-		if got, ok := labels[k]; !ok || got != v {
-			return false
-		}
-	}
-	return true
-}
-
-// rejection is what a proxy has refused of listeners and routes since a revision.
+// rejection is the error of a listener or route configuration that a proxy has rejected since a revision.
 func rejection(p *configv1.ProxyStatus, since *configv1.Revision) string {
 	for _, t := range p.GetTypes() {
 		r := t.GetRejection()
@@ -187,8 +175,8 @@ func rejection(p *configv1.ProxyStatus, since *configv1.Revision) string {
 	return ""
 }
 
-// write puts a verdict into the status of the stored object, if that is another one than it says. What others have written there stays.
-func (u *Updater) write(ctx context.Context, g *Gateway, v Verdict) error {
+// write replaces the status of the stored object if it has changed. Fields of the status that others have written stay.
+func (u *Updater) write(ctx context.Context, g *Gateway, s Status) error {
 	k := object.Key{Group: validate.GroupNetworking, Kind: "Gateway", Namespace: g.Namespace, Name: g.Name}
 	_, err := u.cfg.Store.Edit(ctx, k, "", func(tree map[string]any) (map[string]any, error) {
 		before, _ := tree["status"].(map[string]any)
@@ -197,8 +185,8 @@ func (u *Updater) write(ctx context.Context, g *Gateway, v Verdict) error {
 			after = map[string]any{}
 		}
 		after["observedGeneration"] = g.Generation
-		after["conditions"] = conditions(before, v.Conditions, u.cfg.Clock.Now())
-		after["servers"] = servers(v.Servers)
+		after["conditions"] = conditions(before, s.Conditions, u.cfg.Clock.Now())
+		after["servers"] = servers(s.Servers)
 		if !reflect.DeepEqual(before, after) {
 			tree["status"] = after
 		}
@@ -207,7 +195,7 @@ func (u *Updater) write(ctx context.Context, g *Gateway, v Verdict) error {
 	return err
 }
 
-// conditions keeps the time of those that hold as before, and those of other types.
+// conditions keeps the transition time of conditions that have not changed, and conditions of other types.
 func conditions(before map[string]any, now []Condition, at time.Time) []any {
 	old, _ := before["conditions"].([]any)
 	var out []any

@@ -14,8 +14,8 @@ func fill(begin, piece, end string, n int) string {
 	return begin + strings.Repeat(piece, (n-len(begin)-len(end))/len(piece)) + end
 }
 
-// TestHostileDocuments: no document costs more to refuse or to read than stated, whatever stands in it. What is
-// allocated in all is more than what the heap can grow by.
+// TestHostileDocuments: no document allocates more than the case allows, whether it is read or refused. All allocations
+// count, so the heap grows by less.
 func TestHostileDocuments(t *testing.T) {
 	for name, tc := range map[string]struct {
 		text string
@@ -60,14 +60,14 @@ func TestHostileDocuments(t *testing.T) {
 	}
 }
 
-// TestManyBrokenDocuments: the problems of a file are bounded as its documents are.
+// TestManyBrokenDocuments: MaxDocuments bounds the problems of a file too.
 func TestManyBrokenDocuments(t *testing.T) {
 	if _, problems := Parse("f", []byte(strings.Repeat("---\nx\n", MaxDocuments+10))); len(problems) != MaxDocuments+1 {
 		t.Errorf("%d problems", len(problems))
 	}
 }
 
-// TestLongPaths: a name of a megabyte above many members is not repeated for each.
+// TestLongPaths: a name of a megabyte is not copied for each of the many members below it.
 func TestLongPaths(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("a: {? " + strings.Repeat("x", mib) + " : {")
@@ -96,7 +96,7 @@ func TestLongPaths(t *testing.T) {
 	}
 }
 
-// TestEachKeepsOneDocument: what was handed on is not held.
+// TestEachKeepsOneDocument: Each keeps no document after its callback has returned.
 func TestEachKeepsOneDocument(t *testing.T) {
 	doc := "---\n" + fill("a:\n", "- b: c\n", "", 100_000)
 	const documents = 40

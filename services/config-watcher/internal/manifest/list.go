@@ -7,9 +7,9 @@ import (
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-// items returns the objects of a List, each with its own line, and any other document as it is. Lists are "kind: List",
-// and the lists of one kind that an API server answers with, such as VirtualServiceList, whose items need not repeat
-// what the list says of them. A List in a List is divided, too.
+// items returns the objects of a List, each with its own line, and any other document as it is. A List is an object of
+// "kind: List" or of a kind such as VirtualServiceList, which an API server answers with; items of the latter may leave
+// out apiVersion and kind. Lists inside Lists are divided too.
 func items(doc *Document) ([]*Document, *object.Problem) {
 	kind, _ := doc.Tree["kind"].(string)
 	of, isList := strings.CutSuffix(kind, "List")

@@ -1,4 +1,6 @@
-// Package manifest turns a user's YAML or JSON into generic objects and remembers where each field stood.
+// Package manifest decodes YAML or JSON into generic object trees and remembers the line of each field. Sources call
+// Each (or Parse) with the content of one file and pass each Document to package validate; Fragments finds the
+// documents that do not decode.
 package manifest
 
 import (
@@ -18,25 +20,23 @@ import (
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-// Limits before decoding. A document above them, or above those of package yamltext, is refused unread.
+// Limits before decoding. A document above them, or above those of package yamltext, is refused without being read.
 const (
-	// MaxFileBytes is room for as many ordinary objects as MaxDocuments. A file is in memory as a whole while it is
-	// read.
+	// MaxFileBytes holds MaxDocuments ordinary objects. A file is in memory as a whole while it is read.
 	MaxFileBytes     = 64 << 20
 	MaxDocumentBytes = yamltext.MaxBytes
 	// MaxDocuments bounds the documents of one file, and with them its problems.
 	MaxDocuments = 100_000
-	// maxDepth bounds nesting: no kind nests deeper than a few dozen levels, and parsers recurse.
+	// maxDepth bounds nesting, because parsers recurse. No kind nests deeper than a few dozen levels.
 	maxDepth = 200
-	// maxPath bounds the path of a field, which repeats the names of all members above it: what is deeper is named by
-	// its ancestor.
+	// maxPath bounds the path of a field, which repeats the names of all members above it. Deeper fields get the line
+	// of their ancestor.
 	maxPath = 1 << 10
-	// maxIndex bounds what the paths of a document take in memory. A field that is left out is found by its ancestor,
-	// too.
+	// maxIndex bounds the memory of one document's paths in bytes. Fields beyond it get the line of their ancestor.
 	maxIndex = 16 << 20
 )
 
-// Document is one object of a file, decoded as far as a generic tree.
+// Document is one object of a file, decoded into a generic tree.
 type Document struct {
 	// File is the name given to Parse.
 	File string
@@ -46,20 +46,21 @@ type Document struct {
 	Tree map[string]any
 
 	text []byte
-	// first is the line of text in File: that of the List for an item of one, Line otherwise.
+	// first is the line of text in File: the List's line for an item of a List, Line otherwise.
 	first int
 	// prefix is the path of the object within its document, set for items of a List.
 	prefix string
 	lines  map[string]int
 }
 
-// Location is "file:line" of the document, or the line alone of nothing is known of the file.
+// Location is "file:line" of the document; empty without a file name.
 func (d *Document) Location() string { return locate(d.File, d.Line) }
 
-// FieldLocation is "file:line" of the field at the JSON path ("spec.http[0].route"), or of its nearest ancestor that was written.
+// FieldLocation is "file:line" of the field at the JSON path ("spec.http[0].route"), or of its nearest ancestor in the
+// text.
 func (d *Document) FieldLocation(path string) string { return locate(d.File, d.line(path)) }
 
-// line of the field at a path, or of its nearest ancestor that was written.
+// line returns the line of the field at a path, or of its nearest ancestor in the text.
 func (d *Document) line(path string) int {
 	if d.prefix != "" {
 		path = strings.TrimSuffix(d.prefix+"."+path, ".")
@@ -77,7 +78,7 @@ func (d *Document) line(path string) int {
 	return max(d.Line, d.first)
 }
 
-// index maps JSON paths of the text to its lines. The items of a List share one.
+// index maps the JSON paths of the text to its lines. The items of a List share one index.
 func (d *Document) index() map[string]int {
 	if d.lines == nil {
 		d.lines = indexLines(d.text)
@@ -98,16 +99,16 @@ func LineOf(location string) int {
 	return line
 }
 
-// Parse is Each for content with few documents: it returns them all.
+// Parse is Each for content with few documents: it returns all of them.
 func Parse(file string, content []byte) ([]*Document, object.Problems) {
 	var docs []*Document
 	problems := Each(file, content, func(d *Document) { docs = append(docs, d) })
 	return docs, problems
 }
 
-// Each divides content at "---" lines, decodes one document after the other and hands it to do, so that only one of
-// them is in memory at a time. Documents that decode are handed on even if others do not; empty ones are skipped; a
-// List of any kind is handed on as its items. Each never panics on any input.
+// Each divides content at "---" lines and calls do with one document after the other, so that only one of them is in
+// memory at a time. It skips empty documents, passes on the items of a List in its place, and goes on after a document
+// that does not decode. It never panics, whatever the content.
 func Each(file string, content []byte, do func(*Document)) object.Problems {
 	if len(content) > MaxFileBytes {
 		return object.Problems{{Location: file, Reason: fmt.Sprintf("file has more than %d bytes", MaxFileBytes), Remedy: "divide it into several files"}}
@@ -140,8 +141,8 @@ type Fragment struct {
 // Location is "file:line" of the fragment.
 func (f Fragment) Location() string { return locate(f.File, f.Line) }
 
-// Fragments returns the documents of content that Parse reports as problems, of those whose text matches. Content that
-// Parse refuses unread is one fragment; a document beyond MaxDocuments is one each.
+// Fragments returns the documents of content that do not decode and whose text matches. Content above MaxFileBytes is
+// one fragment, and so is each document beyond MaxDocuments.
 func Fragments(file string, content []byte, match func(text []byte) bool) []Fragment {
 	if len(content) > MaxFileBytes {
 		if !match(content) {
@@ -167,7 +168,7 @@ func Fragments(file string, content []byte, match func(text []byte) bool) []Frag
 	return out
 }
 
-// Empty tells content without any document: nothing but blanks, comments and dividers.
+// Empty reports whether content has no document: nothing but blanks, comments and dividers.
 func Empty(content []byte) bool {
 	for range split(content) {
 		return false
@@ -180,7 +181,7 @@ type part struct {
 	text []byte
 }
 
-// split cuts at lines that start with "---" and drops parts that hold nothing but comments.
+// split cuts content at lines that start with "---" and drops parts that hold nothing but comments.
 func split(content []byte) iter.Seq[part] {
 	return func(yield func(part) bool) {
 		content := bytes.TrimPrefix(content, []byte("\xef\xbb\xbf"))
@@ -224,7 +225,7 @@ func blank(text []byte) bool {
 }
 
 func decode(file string, p part) ([]*Document, *object.Problem) {
-	// Content starts at the first line that is neither blank nor a comment: that is where an editor should jump to.
+	// A document begins at its first line that is neither blank nor a comment: editors jump there.
 	line := p.line
 	text := p.text
 	for {
@@ -257,10 +258,10 @@ func decode(file string, p part) ([]*Document, *object.Problem) {
 	return items(&Document{File: file, Line: line, Tree: m, text: text, first: line})
 }
 
-// toTree decodes YAML (or JSON) with duplicate keys refused. Numbers become int64 or float64 as in Kubernetes.
+// toTree decodes YAML or JSON and refuses duplicate keys. Numbers become int64 or float64 as in Kubernetes.
 func toTree(text []byte) (tree any, err error) {
 	defer func() {
-		// The YAML decoder reports some malformed input by panicking with its own types; whatever it is, it is the document's fault.
+		// The YAML decoder panics with its own types on some malformed input.
 		if r := recover(); r != nil {
 			tree, err = nil, fmt.Errorf("cannot be parsed: %v", r)
 		}
@@ -278,14 +279,15 @@ func toTree(text []byte) (tree any, err error) {
 	return tree, nil
 }
 
-// overridesMerged tells whether a text has no key twice but those that override what "<<" merged, which the strict decoder takes for duplicates. A merge
-// that does not come first is not among them: the decoder would let it win over the keys before it.
+// overridesMerged reports whether the only duplicate keys of text are those that override what "<<" merged; the strict
+// decoder takes these for duplicates. It is false if a merge follows other keys: the decoder would let the merge win
+// over them.
 func overridesMerged(text []byte) bool {
 	var root yaml3.Node
 	return bytes.Contains(text, []byte("<<")) && yaml3.Unmarshal(text, &root) == nil && mergesFirst(&root)
 }
 
-// mergesFirst tells whether every mapping has its merge before its keys, and each key once.
+// mergesFirst reports whether every mapping has its merge before its keys, and each key once.
 func mergesFirst(n *yaml3.Node) bool {
 	var keys map[string]bool
 	if n.Kind == yaml3.MappingNode {
@@ -307,7 +309,7 @@ func mergesFirst(n *yaml3.Node) bool {
 
 var yamlLine = regexp.MustCompile(`(?:yaml: |^)(?:unmarshal errors:\s*)?line (\d+): `)
 
-// yamlError turns the decoder's relative line into one of the file.
+// yamlError returns the error's line in the file, and its text without it.
 func yamlError(first int, err error) (int, string) {
 	msg := strings.TrimPrefix(err.Error(), "error converting YAML to JSON: ")
 	msg = strings.Join(strings.Fields(msg), " ")
@@ -319,7 +321,8 @@ func yamlError(first int, err error) (int, string) {
 	return first, object.Cut(strings.TrimPrefix(msg, "yaml: "), 300)
 }
 
-// tooDeep bounds nesting before a recursive parser sees the text: brackets outside quotes, and indentation.
+// tooDeep reports whether brackets outside quotes, or block levels within one line, nest beyond maxDepth. It runs
+// before a recursive parser sees the text.
 func tooDeep(text []byte) bool {
 	depth, quote := 0, byte(0)
 	for i := 0; i < len(text); i++ {
@@ -351,7 +354,7 @@ func tooDeep(text []byte) bool {
 	return nested(text)
 }
 
-// nested reports whether the line that text begins with opens more than maxDepth block levels by itself.
+// nested reports whether the first line of text opens more than maxDepth block levels.
 func nested(text []byte) bool {
 	n := 0
 	for i := 0; i+1 < len(text) && text[i] != '\n'; i++ {
@@ -369,7 +372,7 @@ func nested(text []byte) bool {
 	return false
 }
 
-// indexLines maps JSON paths to lines relative to the text's first. It returns an empty map for text that does not parse.
+// indexLines maps JSON paths to lines, counted from the first line of text. The map is empty if text does not parse.
 func indexLines(text []byte) (lines map[string]int) {
 	lines = map[string]int{}
 	defer func() { _ = recover() }()
@@ -404,8 +407,8 @@ func indexLines(text []byte) (lines map[string]int) {
 
 var plainField = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-// Field appends a member to a JSON path: "spec.http", or `headers["x-user"]` where the name is no identifier. A path
-// that is long already stays as it is, and a long name is cut.
+// Field appends a member to a JSON path: "spec.http", or `headers["x-user"]` if the name is no identifier. A path
+// longer than maxPath stays as it is, and a long name is cut.
 func Field(path, name string) string {
 	if len(path) > maxPath {
 		return path

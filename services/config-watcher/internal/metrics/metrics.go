@@ -1,4 +1,5 @@
-// Package metrics is what config-watcher tells Prometheus.
+// Package metrics registers config-watcher's Prometheus metrics. Metrics observes the pipeline and the fan-out; a
+// collector reads State on every scrape.
 package metrics
 
 import (
@@ -15,22 +16,22 @@ import (
 
 const namespace = "fairlead_config_watcher"
 
-// Watchers is told about subscribers besides the metrics; the fleet table.
+// Watchers also receives the subscribers that Metrics counts; the fleet table implements it.
 type Watchers interface {
 	Subscribed(instance string)
 	Unsubscribed(instance string)
 }
 
-// State is what is read when Prometheus asks.
+// State is what a scrape reads.
 type State struct {
 	Sources   []source.Source
 	Conflicts func() int
 	Pending   func() int
 	Revisions *revision.Log
 	Fleet     func() (proxies, reporters int)
-	// Refused counts writes that the store's directory did not take.
+	// Refused counts writes that the store's directory refused.
 	Refused func() uint64
-	// Unsaved says why the sources' last good state is not on disk.
+	// Unsaved returns why the sources' last good state is not on disk; nil if it is.
 	Unsaved func() error
 }
 
@@ -105,7 +106,7 @@ func (m *Metrics) Sent(_ *configv1.Revision, resources, bytes int) {
 // Acked implements fanout.Observer.
 func (m *Metrics) Acked(string, uint64) { m.acks.Inc() }
 
-// collector reads the state when asked.
+// collector reads State on every scrape.
 type collector struct {
 	state State
 
@@ -132,10 +133,10 @@ func newCollector(s State) *collector {
 		sequence:  d("revision_sequence", "Sequence of the newest revision; 0 before the first."),
 		proxies:   d("proxies", "Proxies that xds-servers report as connected."),
 		reporters: d("reporters", "xds-servers with an open report stream."),
-		lastGood:  d("source_last_good", "1 while a source is served from the state that an earlier run has saved, since it was not read since the start.", "source"),
+		lastGood:  d("source_last_good", "1 while a source serves the state that an earlier run has saved, because it has not been read since the start.", "source"),
 		held:      d("source_held_closed", "Broken security objects without a good version, whose workloads are held closed.", "source"),
 		staying:   d("source_staying", "Objects of a source that stay although their file is gone, empty or cut off.", "source"),
-		unread:    d("source_unread", "Objects of a source of kinds that nobody reads.", "source"),
+		unread:    d("source_unread", "Objects of a source whose kinds the mesh does not read.", "source"),
 		alarm:     d("store_alarm", "1 while the store takes no writes because its directory cannot be written."),
 		refused:   d("store_refused_writes_total", "Writes and deletions that the store's directory did not take."),
 		unsaved:   d("last_good_unsaved", "1 while the last good state of the sources cannot be saved in --state-dir."),

@@ -9,10 +9,10 @@ import (
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
-// bans are the identities that are shut out: no endpoint leads to their workloads.
+// bans are the IdentityBans in force. No EndpointSet holds an endpoint of a banned identity.
 type bans struct {
 	objects map[object.Key]*object.Object
-	// count is how many objects ban an identity.
+	// count is the number of objects that ban an identity.
 	count map[string]int
 }
 
@@ -20,8 +20,8 @@ func newBans() bans { return bans{objects: map[object.Key]*object.Object{}, coun
 
 func (b bans) holds(identity string) bool { return b.count[identity] > 0 }
 
-// takeBan takes over an IdentityBan and marks the endpoints of the workloads that it is about.
-func (m *Mesh) takeBan(k object.Key, o *object.Object) {
+// updateBan takes over an IdentityBan and marks the endpoints of its identity.
+func (m *Mesh) updateBan(k object.Key, o *object.Object) {
 	m.dirty.bans.add(k)
 	if old := m.bans.objects[k]; old != nil {
 		identity := old.Body.(*object.Ban).Identity
@@ -39,7 +39,7 @@ func (m *Mesh) takeBan(k object.Key, o *object.Object) {
 	}
 }
 
-// touchIdentity marks every endpoint that may have the identity.
+// touchIdentity marks every EndpointSet that may hold an endpoint of the identity.
 func (m *Mesh) touchIdentity(identity string) {
 	namespace, account, ok := validate.WorkloadIdentity(identity)
 	if !ok {
@@ -60,7 +60,7 @@ func (m *Mesh) touchIdentity(identity string) {
 	}
 }
 
-// ban builds the resource of an IdentityBan; nil if the object is gone.
+// ban builds the IdentityBan resource of an object; nil if the object is gone.
 func (m *Mesh) ban(k object.Key) proto.Message {
 	o := m.bans.objects[k]
 	if o == nil {

@@ -9,8 +9,8 @@ import (
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
-// TestBannedEndpoints: no endpoint leads to workloads of a banned identity, whatever lists them, until the ban is
-// lifted.
+// TestBannedEndpoints: no EndpointSet holds a workload of a banned identity until the ban is lifted, whichever object
+// lists the workload.
 func TestBannedEndpoints(t *testing.T) {
 	s := newState(t, `
 apiVersion: v1

@@ -8,11 +8,12 @@ import (
 	"fairlead.dev/proto/fairlead/contract"
 )
 
-// bindMatches makes the gateways of a VirtualService, whose names are resolved, list all that its matches name. A match may name gateways that
-// the object does not: they override the object's for that match. The matches that name none are bound to the object's own by name then.
+// bindMatches makes a VirtualService list all gateways that its matches name. A match's own gateways replace those of
+// the VirtualService; so that the longer list does not widen the other matches, bindMatches writes the VirtualService's
+// former gateways into each of them. Gateway names are resolved before.
 func bindMatches(vs *networking.VirtualService) {
 	all := slices.Clone(vs.Gateways)
-	eachMatch(vs, func(m sourced) {
+	eachMatch(vs, func(m sourceMatch) {
 		for _, g := range m.GetGateways() {
 			if !slices.Contains(all, g) {
 				all = append(all, g)
@@ -27,12 +28,12 @@ func bindMatches(vs *networking.VirtualService) {
 			r.Match = []*networking.HTTPMatchRequest{{}}
 		}
 		for _, m := range r.Match {
-			m.Gateways = bound(vs.Gateways, m)
+			m.Gateways = boundGateways(vs.Gateways, m)
 		}
 	}
 	for _, r := range vs.Tls {
 		for _, m := range r.Match {
-			m.Gateways = bound(vs.Gateways, m)
+			m.Gateways = boundGateways(vs.Gateways, m)
 		}
 	}
 	for _, r := range vs.Tcp {
@@ -40,20 +41,20 @@ func bindMatches(vs *networking.VirtualService) {
 			r.Match = []*networking.L4MatchAttributes{{}}
 		}
 		for _, m := range r.Match {
-			m.Gateways = bound(vs.Gateways, m)
+			m.Gateways = boundGateways(vs.Gateways, m)
 		}
 	}
 	vs.Gateways = all
 }
 
-// sourced is what matches of all protocols say of where a request comes from.
-type sourced interface {
+// sourceMatch is what HTTP, TLS and TCP matches have in common about the source of a request.
+type sourceMatch interface {
 	GetGateways() []string
 	GetSourceLabels() map[string]string
 	GetSourceNamespace() string
 }
 
-func eachMatch(vs *networking.VirtualService, f func(sourced)) {
+func eachMatch(vs *networking.VirtualService, f func(sourceMatch)) {
 	for _, r := range vs.Http {
 		for _, m := range r.Match {
 			f(m)
@@ -71,8 +72,9 @@ func eachMatch(vs *networking.VirtualService, f func(sourced)) {
 	}
 }
 
-// bound lists the gateways of a match in an object with its own ones. Only sidecars have the labels and the namespace of a source.
-func bound(own []string, m sourced) []string {
+// boundGateways returns the gateways of a match in an object with the gateways own. A match of source labels or of a
+// source namespace holds for sidecars alone.
+func boundGateways(own []string, m sourceMatch) []string {
 	if len(m.GetGateways()) > 0 {
 		return m.GetGateways()
 	}

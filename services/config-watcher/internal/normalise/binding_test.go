@@ -9,7 +9,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-func TestMatchesNameGateways(t *testing.T) {
+func TestGatewaysOfMatches(t *testing.T) {
 	for name, tc := range map[string]struct{ in, want string }{
 		"none": {
 			`{gateways: ["mesh"], http: [{match: [{port: 80}]}, {name: "rest"}]}`,

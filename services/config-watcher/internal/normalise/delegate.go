@@ -1,6 +1,7 @@
 package normalise
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -9,9 +10,9 @@ import (
 )
 
 // MergeDelegate combines a delegating route with the routes of its delegate
-// (https://istio.io/latest/docs/reference/config/networking/virtual-service/#Delegate): each delegate route is narrowed by the root's matches and
-// takes the root's policies where it has none. A delegate route with a match that lies within none of the root's takes no effect at all. The
-// delegate's routes may be changed and are part of the result.
+// (https://istio.io/latest/docs/reference/config/networking/virtual-service/#Delegate). The root's matches narrow each
+// route of the delegate, and the route takes the root's policies that it lacks. A route with a match that lies within
+// none of the root's matches is dropped as a whole. MergeDelegate may change routes and returns some of them.
 func MergeDelegate(root *networking.HTTPRoute, routes []*networking.HTTPRoute) []*networking.HTTPRoute {
 	var out []*networking.HTTPRoute
 	for _, r := range routes {
@@ -21,53 +22,34 @@ func MergeDelegate(root *networking.HTTPRoute, routes []*networking.HTTPRoute) [
 		}
 		r.Match = match
 		r.Delegate = nil
-		if root.Name != "" && r.Name != "" {
-			r.Name = root.Name + "-" + r.Name
-		} else if r.Name == "" {
-			r.Name = root.Name
-		}
+		r.Name = joinNames(root.Name, r.Name)
 		inherit(root, r)
 		out = append(out, r)
 	}
 	return out
 }
 
-// inherit gives a route the root's policies where it has none of its own. A root's direct answer takes the place of destinations. A redirect or a
-// direct answer takes no rewrite and no fault.
+// inherit gives r the policies of root that it lacks. A direct response of root replaces destinations. A redirect or a
+// direct response takes no rewrite, fault or mirror.
 func inherit(root, r *networking.HTTPRoute) {
 	if root.DirectResponse != nil && len(r.Route) > 0 {
 		r.DirectResponse, r.Route = root.DirectResponse, nil
 		r.Rewrite, r.Fault, r.Mirror, r.Mirrors = nil, nil, nil, nil
 	}
 	if len(r.Route) > 0 {
-		if r.Rewrite == nil {
-			r.Rewrite = root.Rewrite
-		}
-		if r.Fault == nil {
-			r.Fault = root.Fault
-		}
+		r.Rewrite, r.Fault = cmp.Or(r.Rewrite, root.Rewrite), cmp.Or(r.Fault, root.Fault)
 		if r.Mirror == nil && len(r.Mirrors) == 0 {
 			r.Mirror, r.Mirrors, r.MirrorPercentage = root.Mirror, root.Mirrors, root.MirrorPercentage
 			//nolint:staticcheck // deprecated in Istio, still served
 			r.MirrorPercent = root.MirrorPercent
 		}
 	}
-	if r.Timeout == nil {
-		r.Timeout = root.Timeout
-	}
-	if r.Retries == nil {
-		r.Retries = root.Retries
-	}
-	if r.CorsPolicy == nil {
-		r.CorsPolicy = root.CorsPolicy
-	}
-	if r.Headers == nil {
-		r.Headers = root.Headers
-	}
+	r.Timeout, r.Retries = cmp.Or(r.Timeout, root.Timeout), cmp.Or(r.Retries, root.Retries)
+	r.CorsPolicy, r.Headers = cmp.Or(r.CorsPolicy, root.CorsPolicy), cmp.Or(r.Headers, root.Headers)
 }
 
-// mergeMatches combines alternatives: each of the delegate's with every one of the root's that it lies within. fits is false if there is one
-// that lies within none.
+// mergeMatches combines each of the delegate's alternatives with every one of the root's that it lies within. fits is
+// false if an alternative lies within none.
 func mergeMatches(root, own []*networking.HTTPMatchRequest) (out []*networking.HTTPMatchRequest, fits bool) {
 	if len(root) == 0 {
 		return own, true
@@ -98,7 +80,7 @@ func cloneMatches(in []*networking.HTTPMatchRequest) []*networking.HTTPMatchRequ
 	return out
 }
 
-// mergeMatch is the match that holds where both do; nil where they contradict each other.
+// mergeMatch is the match that holds where both do; nil if they contradict each other.
 func mergeMatch(root, own *networking.HTTPMatchRequest) *networking.HTTPMatchRequest {
 	if root.Uri != nil && own.Uri != nil && root.IgnoreUriCase != own.IgnoreUriCase {
 		return nil
@@ -136,18 +118,18 @@ func mergeMatch(root, own *networking.HTTPMatchRequest) *networking.HTTPMatchReq
 	if root.Uri != nil {
 		out.IgnoreUriCase = root.IgnoreUriCase
 	}
-	if root.Name != "" && out.Name != "" {
-		out.Name = root.Name + "-" + out.Name
-	} else if out.Name == "" {
-		out.Name = root.Name
-	}
-	if out.StatPrefix == "" {
-		out.StatPrefix = root.StatPrefix
-	}
+	out.Name, out.StatPrefix = joinNames(root.Name, out.Name), cmp.Or(out.StatPrefix, root.StatPrefix)
 	return out
 }
 
-// narrowSource leaves in own the gateways and the namespace for which both matches hold.
+func joinNames(root, own string) string {
+	if root == "" || own == "" {
+		return root + own
+	}
+	return root + "-" + own
+}
+
+// narrowSource leaves in own the gateways and the namespace for which both matches hold; false if there is none.
 func narrowSource(root, own *networking.HTTPMatchRequest) bool {
 	switch {
 	case len(own.Gateways) == 0:
@@ -155,9 +137,7 @@ func narrowSource(root, own *networking.HTTPMatchRequest) bool {
 	case len(root.Gateways) > 0 && slices.ContainsFunc(own.Gateways, func(g string) bool { return !slices.Contains(root.Gateways, g) }):
 		return false
 	}
-	if own.SourceNamespace == "" {
-		own.SourceNamespace = root.SourceNamespace
-	}
+	own.SourceNamespace = cmp.Or(own.SourceNamespace, root.SourceNamespace)
 	return root.SourceNamespace == "" || own.SourceNamespace == root.SourceNamespace
 }
 
@@ -175,7 +155,7 @@ func narrowAll(root map[string]*networking.StringMatch, own *map[string]*network
 	return true
 }
 
-// excludeAll joins negated conditions: two different ones on one header cannot be said by one.
+// excludeAll joins withoutHeaders; false if both match one header differently, because one condition cannot say that.
 func excludeAll(root map[string]*networking.StringMatch, own *map[string]*networking.StringMatch) bool {
 	for k, v := range root {
 		if got, ok := (*own)[k]; ok && !proto.Equal(got, v) {
@@ -189,7 +169,7 @@ func excludeAll(root map[string]*networking.StringMatch, own *map[string]*networ
 	return true
 }
 
-// narrow leaves in own the condition that holds where both do. As in Istio the delegate's condition must lie within the root's; false otherwise.
+// narrow leaves in own the condition that holds where both do. As in Istio it is false unless own lies within root.
 func narrow(root *networking.StringMatch, own **networking.StringMatch) bool {
 	if root.GetMatchType() == nil {
 		return true

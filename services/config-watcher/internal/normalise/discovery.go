@@ -11,16 +11,17 @@ import (
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
-// namespaceNameLabel is on every namespace of a cluster, whether an object of a file says so or not.
+// namespaceNameLabel is a label of every namespace of a cluster, so it is matched even if the Namespace object of a
+// file lacks it.
 const namespaceNameLabel = "kubernetes.io/metadata.name"
 
-// discovery is MeshConfig.discoverySelectors: which namespaces the mesh sees. What is in the others is kept aside, and takes part once its
-// namespace is selected.
+// discovery is MeshConfig.discoverySelectors: which namespaces the mesh discovers. Objects of other namespaces wait in
+// hidden until their namespace is selected.
 type discovery struct {
-	// selectors are alternatives; none select everything.
+	// selectors are alternatives; no selector selects every namespace.
 	selectors []labels.Selector
-	aside     map[object.Key]*object.Object
-	// stale is true if another set of namespaces is selected than the last time that things were put aside.
+	hidden    map[object.Key]*object.Object
+	// stale is true if the set of selected namespaces may have changed since the last rediscover.
 	stale bool
 }
 
@@ -36,7 +37,8 @@ func selectorsOf(settings *mesh.MeshConfig) ([]labels.Selector, error) {
 	return out, nil
 }
 
-// discovered reports whether the mesh sees a namespace. It always sees its own: the root namespace and the one of its configuration.
+// discovered reports whether the mesh discovers a namespace. It always discovers the root namespace and the one of the
+// mesh configuration.
 func (m *Mesh) discovered(namespace string) bool {
 	if len(m.discovery.selectors) == 0 || namespace == "" || namespace == m.settings.GetRootNamespace() || namespace == validate.MeshNamespace {
 		return true
@@ -53,14 +55,15 @@ func (m *Mesh) discovered(namespace string) bool {
 	return false
 }
 
-// rediscover takes in what has come into sight, and puts aside what has gone out of it.
+// rediscover takes over hidden objects whose namespace is now selected, and hides objects whose namespace no longer is.
+// Apply calls it once per change set, after namespaces and settings.
 func (m *Mesh) rediscover() {
 	if !m.discovery.stale {
 		return
 	}
 	m.discovery.stale = false
 	shown := map[string]bool{}
-	sees := func(namespace string) bool {
+	discovered := func(namespace string) bool {
 		known, ok := shown[namespace]
 		if !ok {
 			known = m.discovered(namespace)
@@ -68,10 +71,10 @@ func (m *Mesh) rediscover() {
 		}
 		return known
 	}
-	for k, o := range m.discovery.aside {
-		if sees(k.Namespace) {
-			delete(m.discovery.aside, k)
-			m.takeNamespaced(k, o)
+	for k, o := range m.discovery.hidden {
+		if discovered(k.Namespace) {
+			delete(m.discovery.hidden, k)
+			m.updateNamespaced(k, o)
 		}
 	}
 	if len(m.discovery.selectors) == 0 {
@@ -79,7 +82,7 @@ func (m *Mesh) rediscover() {
 	}
 	var hidden []*object.Object
 	hide := func(o *object.Object) {
-		if o != nil && !sees(o.Key.Namespace) {
+		if o != nil && !discovered(o.Key.Namespace) {
 			hidden = append(hidden, o)
 		}
 	}
@@ -96,13 +99,13 @@ func (m *Mesh) rediscover() {
 		hide(o)
 	}
 	for _, o := range hidden {
-		m.takeNamespaced(o.Key, nil)
-		m.discovery.aside[o.Key] = o
+		m.updateNamespaced(o.Key, nil)
+		m.discovery.hidden[o.Key] = o
 	}
 }
 
-// rediscoverBy follows a change of the mesh's settings.
-func (m *Mesh) rediscoverBy(before *mesh.MeshConfig) error {
+// updateDiscovery compiles the discoverySelectors after a change of the mesh configuration.
+func (m *Mesh) updateDiscovery(before *mesh.MeshConfig) error {
 	same := before.GetRootNamespace() == m.settings.GetRootNamespace() &&
 		proto.Equal(&mesh.MeshConfig{DiscoverySelectors: before.GetDiscoverySelectors()}, &mesh.MeshConfig{DiscoverySelectors: m.settings.GetDiscoverySelectors()})
 	if same {

@@ -60,7 +60,7 @@ metadata: {name: web, namespace: named}
 spec: {ports: [{port: 80}]}
 `
 
-// namespaces that the state has something of, other than the Namespace itself.
+// namespaces lists the namespaces of which the state has a resource other than the Namespace itself.
 func (s *state) namespaces() string {
 	var out []string
 	for k := range s.held {
@@ -72,7 +72,8 @@ func (s *state) namespaces() string {
 	return strings.Join(out, " ")
 }
 
-// TestDiscoverySelectors: what is in a namespace outside takes no part, and comes and goes with the namespace's labels and the selectors.
+// TestDiscoverySelectors: objects of an undiscovered namespace have no effect; they come and go with the namespace's
+// labels and with the selectors.
 func TestDiscoverySelectors(t *testing.T) {
 	const all, some = "a b istio-system named", "a istio-system named"
 	selected := objects(t, selectedMesh)
@@ -96,7 +97,7 @@ func TestDiscoverySelectors(t *testing.T) {
 			if got := s.namespaces(); got != some {
 				t.Fatalf("with b left out again: sees %q, want %q", got, some)
 			}
-			// What goes while it is not seen does not come back.
+			// An object removed while its namespace was undiscovered does not come back.
 			for _, o := range order {
 				if o.Key.Namespace == "b" && o.Key.Kind == "DestinationRule" {
 					s.change(Change{o.Key, nil})

@@ -3,6 +3,7 @@ package normalise
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -16,17 +17,18 @@ import (
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-// endpointSets builds the endpoints of every proxied port of a hostname, also where there are none: the reader then knows that the port is
-// served by nobody. Services that go where the client asked for have no sets, except headless ones.
+// endpointSets builds an EndpointSet for every TCP port of a hostname; an empty one for a port without endpoints, so
+// that xds-server knows that nothing serves it. Services whose proxies connect to the address or name that the client
+// asked for have no sets, except headless ones.
 func (m *Mesh) endpointSets(h hostKey) []*configv1.EndpointSet {
 	var out []*configv1.EndpointSet
 	for _, svc := range m.built[h] {
-		out = m.appendEndpointSets(out, svc, m.forAudience(m.claimants(h), svc.ExportedTo))
+		out = m.appendEndpointSets(out, svc, m.visibleClaimants(m.claimants(h), svc.ExportedTo))
 	}
 	return out
 }
 
-// appendEndpointSets is endpointSets for one audience of a hostname, which sees these claimants.
+// appendEndpointSets is endpointSets for one Service of a hostname, built from these claimants.
 func (m *Mesh) appendEndpointSets(out []*configv1.EndpointSet, svc *configv1.Service, claimants []*object.Object) []*configv1.EndpointSet {
 	if svc.Resolution == configv1.Resolution_RESOLUTION_DYNAMIC_DNS || svc.Resolution == configv1.Resolution_RESOLUTION_PASSTHROUGH && !svc.Headless {
 		return out
@@ -55,17 +57,17 @@ func (m *Mesh) appendEndpointSets(out []*configv1.EndpointSet, svc *configv1.Ser
 	return out
 }
 
-// candidate is one endpoint before labels and localities are interned.
+// candidate is one endpoint before its labels and locality are replaced by indices into the set's lists.
 type candidate struct {
 	endpoint *configv1.Endpoint
 	labels   map[string]string
 	locality *configv1.Locality
 }
 
-// setBuilder gathers endpoints and puts them in a canonical order.
+// setBuilder collects the endpoints of one EndpointSet and sorts them.
 type setBuilder struct {
 	items []candidate
-	// byNode is true if endpoints have to say which node they are on.
+	// byNode is true if endpoints carry the label of their node, see Mesh.byNode.
 	byNode bool
 }
 
@@ -105,13 +107,8 @@ func (b *setBuilder) build(hostname string, port uint32, cluster string) *config
 }
 
 func labelText(labels map[string]string) string {
-	keys := make([]string, 0, len(labels))
-	for k := range labels {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
 	var b strings.Builder
-	for _, k := range keys {
+	for _, k := range slices.Sorted(maps.Keys(labels)) {
 		b.WriteString(k)
 		b.WriteByte(0)
 		b.WriteString(labels[k])
@@ -120,7 +117,7 @@ func labelText(labels map[string]string) string {
 	return b.String()
 }
 
-// identity is the SPIFFE URI of a service account; empty where the account is unknown.
+// identity is the SPIFFE URI of a service account; empty if the account is unknown.
 func (m *Mesh) identity(namespace, account string) string {
 	if account == "" {
 		return ""
@@ -129,21 +126,16 @@ func (m *Mesh) identity(namespace, account string) string {
 }
 
 func (m *Mesh) localityOf(in *instance) *configv1.Locality {
-	if in.locality != nil {
-		return in.locality
-	}
-	return m.nodes[in.node]
+	return cmp.Or(in.locality, m.nodes[in.node])
 }
 
 func (m *Mesh) networkOf(in *instance) string {
-	if in.network != "" {
-		return in.network
-	}
-	return m.clusterNetwork()
+	return cmp.Or(in.network, m.clusterNetwork())
 }
 
-// add makes an endpoint of an instance on a port of its own, unless its identity is banned: then it is returned and
-// left out. It has the first of the addresses, and the first of the other family besides.
+// add makes an endpoint of an instance on a port of the instance. Its address is the first one; the first address of
+// the other IP family is its additional address. It returns the endpoint of a banned identity too, but leaves it out of
+// the set.
 func (m *Mesh) add(b *setBuilder, in *instance, addresses []string, port uint32, health configv1.Health) *configv1.Endpoint {
 	address := addresses[0]
 	if strings.HasPrefix(address, "/") || strings.HasPrefix(address, "@") {
@@ -169,7 +161,7 @@ func (m *Mesh) add(b *setBuilder, in *instance, addresses []string, port uint32,
 	return e
 }
 
-// familyOf is empty for what is no IP address.
+// familyOf is the IP family of an address; empty for text that is no IP address.
 func familyOf(address string) corev1.IPFamily {
 	switch ip, err := netip.ParseAddr(address); {
 	case err != nil:
@@ -181,7 +173,7 @@ func familyOf(address string) corev1.IPFamily {
 	}
 }
 
-// ofFamilies keeps the addresses of the families, in their order; all if none are named.
+// ofFamilies keeps the addresses of the families, in the order of the families; all if no family is named.
 func ofFamilies(addresses []string, families []corev1.IPFamily) []string {
 	if len(families) == 0 {
 		return addresses
@@ -197,14 +189,15 @@ func ofFamilies(addresses []string, families []corev1.IPFamily) []string {
 	return out
 }
 
-// serviceEndpoints finds the endpoints of a Kubernetes Service: its EndpointSlices if there are any, else the workloads it selects.
+// serviceEndpoints finds the endpoints of a Kubernetes Service: its EndpointSlices if there are any, otherwise the Pods
+// that it selects, and the WorkloadEntries that it selects in either case.
 func (m *Mesh) serviceEndpoints(b *setBuilder, o *object.Object, s *corev1.Service, svc *configv1.Service, port *configv1.ServicePort) {
-	slices := m.bySlice[workKey{o.Key.Namespace, o.Key.Name}]
+	slices := m.bySlice[namespacedName{o.Key.Namespace, o.Key.Name}]
 	for k := range slices.all {
 		m.sliceEndpoints(b, m.slices[k], s, port)
 	}
 	m.instances.matching(o.Key.Namespace, ownerSelector(owner{"Service", o.Key.Namespace, o.Key.Name}, o), func(in *instance) {
-		addresses := ofFamilies(in.places(), s.Spec.IPFamilies)
+		addresses := ofFamilies(in.endpointAddresses(), s.Spec.IPFamilies)
 		if slices.len() > 0 && in.key.kind == "Pod" || len(addresses) == 0 {
 			return
 		}
@@ -223,7 +216,7 @@ func (m *Mesh) serviceEndpoints(b *setBuilder, o *object.Object, s *corev1.Servi
 	})
 }
 
-// targetPort is the port on the instance that a service port leads to.
+// targetPort is the port of the instance that a service port leads to; false if the instance has none.
 func targetPort(in *instance, port *configv1.ServicePort) (uint32, bool) {
 	if in.key.kind != "Pod" {
 		if p, ok := in.ports[port.Name]; ok {
@@ -252,7 +245,7 @@ func (m *Mesh) sliceEndpoints(b *setBuilder, o *object.Object, svc *corev1.Servi
 		in := m.sliceInstance(o, &e)
 		addresses := e.Addresses[:1]
 		if all := ofFamilies(in.addresses, svc.Spec.IPFamilies); len(svc.Spec.IPFamilies) > 1 && len(all) > 0 {
-			addresses = all // Kubernetes has EndpointSlices for each family: the Pod comes twice, and counts once.
+			addresses = all // EndpointSlices are of one family each: a Pod with both stands in two, and counts once.
 		}
 		added := m.add(b, in, addresses, number, sliceHealth(e.Conditions))
 		if e.Hostname != nil {
@@ -261,7 +254,8 @@ func (m *Mesh) sliceEndpoints(b *setBuilder, o *object.Object, svc *corev1.Servi
 	}
 }
 
-// slicePort finds the slice's port of a service port: the one of its name, which is empty where the Service's only port has none.
+// slicePort finds the slice's port with the name of the service port. The name is empty if it is the Service's only
+// port and unnamed.
 func slicePort(s *discoveryv1.EndpointSlice, port *configv1.ServicePort) (uint32, bool) {
 	for _, p := range s.Ports {
 		name := ""
@@ -276,14 +270,10 @@ func slicePort(s *discoveryv1.EndpointSlice, port *configv1.ServicePort) (uint32
 	return 0, false
 }
 
-// sliceInstance is the Pod behind a slice's endpoint, or what the slice itself says where there is none.
+// sliceInstance is the Pod that a slice's endpoint refers to, or an instance made from the endpoint itself.
 func (m *Mesh) sliceInstance(o *object.Object, e *discoveryv1.Endpoint) *instance {
 	if e.TargetRef != nil && e.TargetRef.Kind == "Pod" {
-		ns := e.TargetRef.Namespace
-		if ns == "" {
-			ns = o.Key.Namespace
-		}
-		if in := m.instances.byKey[instKey{"Pod", ns, e.TargetRef.Name}]; in != nil {
+		if in := m.instances.byKey[instKey{"Pod", cmp.Or(e.TargetRef.Namespace, o.Key.Namespace), e.TargetRef.Name}]; in != nil {
 			return in
 		}
 	}
@@ -297,7 +287,7 @@ func (m *Mesh) sliceInstance(o *object.Object, e *discoveryv1.Endpoint) *instanc
 	return in
 }
 
-// sliceHealth reads the conditions; an absent ready means ready (Kubernetes' rule).
+// sliceHealth reads an endpoint's conditions. Kubernetes' rule: without ready the endpoint is ready.
 func sliceHealth(c discoveryv1.EndpointConditions) configv1.Health {
 	switch {
 	case c.Ready == nil || *c.Ready:
@@ -319,18 +309,18 @@ func (m *Mesh) entryEndpoints(b *setBuilder, o *object.Object, se *networking.Se
 	for _, we := range se.Endpoints {
 		in := fromWorkloadEntry(o, we)
 		in.key = instKey{namespace: o.Key.Namespace}
-		places := in.places()
-		if len(places) == 0 {
+		addresses := in.endpointAddresses()
+		if len(addresses) == 0 {
 			continue
 		}
 		target, _ := targetPort(in, own)
-		m.add(b, in, places, target, configv1.Health_HEALTH_READY)
+		m.add(b, in, addresses, target, configv1.Health_HEALTH_READY)
 	}
 	selector := entrySelector(se)
 	m.instances.matching(o.Key.Namespace, selector, func(in *instance) {
-		if places := in.places(); len(places) > 0 {
+		if addresses := in.endpointAddresses(); len(addresses) > 0 {
 			target, _ := targetPort(in, own)
-			m.add(b, in, places, target, in.health)
+			m.add(b, in, addresses, target, in.health)
 		}
 	})
 	dns := se.Resolution == networking.ServiceEntry_DNS || se.Resolution == networking.ServiceEntry_DNS_ROUND_ROBIN

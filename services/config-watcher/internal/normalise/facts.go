@@ -13,8 +13,8 @@ import (
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
-// HostsOf lists the hostnames of a Service or ServiceEntry, each once, as Host writes them; none of other kinds.
-// Partial wildcards, which validation warns of, are no hosts that traffic can be sent to.
+// HostsOf lists the hostnames of a Service or ServiceEntry as Host writes them, each once; none for other kinds.
+// Partial wildcards, which validation warns of, are left out: no traffic can be sent to them.
 func HostsOf(o *object.Object, domain string) []string {
 	switch b := o.Body.(type) {
 	case *corev1.Service:
@@ -31,11 +31,11 @@ func HostsOf(o *object.Object, domain string) []string {
 	return nil
 }
 
-// PortsOf lists the ports of a Service or ServiceEntry; an ExternalName has none.
+// PortsOf lists the ports of a Service or ServiceEntry; an ExternalName Service has none.
 func PortsOf(o *object.Object) []*configv1.ServicePort { return ownerPorts(o) }
 
-// ObjectExportedTo are the namespaces that an object of a kind with exportTo is exported to by it and by the mesh's
-// defaults, as ExportedTo has them. A DestinationRule for chosen clients is exported to its own namespace alone.
+// ObjectExportedTo resolves the exportTo of an object, or the mesh's default for its kind, as ExportedTo does. A
+// DestinationRule with a workloadSelector is exported to its own namespace alone. Kinds without exportTo yield "*".
 func ObjectExportedTo(o *object.Object, settings *mesh.MeshConfig) []string {
 	ns := o.Key.Namespace
 	switch s := o.Body.(type) {
@@ -49,11 +49,11 @@ func ObjectExportedTo(o *object.Object, settings *mesh.MeshConfig) []string {
 		}
 		return ExportedTo(s.ExportTo, settings.GetDefaultDestinationRuleExportTo(), ns)
 	}
-	return []string{everyone}
+	return []string{exportedToAll}
 }
 
-// WorkloadLabels are the labels of a Pod or WorkloadEntry that selectors are compared with; ok is false for what is no
-// workload, or none any more.
+// WorkloadLabels are the labels of a Pod or WorkloadEntry that selectors match; ok is false for other kinds and for a
+// Pod that has ended.
 func WorkloadLabels(o *object.Object) (labels map[string]string, ok bool) {
 	switch b := o.Body.(type) {
 	case *object.Pod:
@@ -64,15 +64,15 @@ func WorkloadLabels(o *object.Object) (labels map[string]string, ok bool) {
 	return nil, false
 }
 
-// How connections to a server of a Gateway begin: with a request, a handshake, or any bytes. Servers of different kinds
-// cannot share a port.
+// Kinds of servers of a Gateway by the first bytes of a connection: an HTTP request, a TLS handshake, or any bytes.
+// Servers of different kinds cannot share a port.
 const (
 	BeginsHTTP = "HTTP"
 	BeginsTLS  = "TLS"
 	BeginsTCP  = "TCP"
 )
 
-// ServerKind says how connections to a server begin.
+// ServerKind returns the kind of a server.
 func ServerKind(s *networking.Server) string {
 	switch protocol := strings.ToUpper(s.GetPort().GetProtocol()); {
 	case slices.Contains([]string{"HTTP", "HTTP2", "GRPC", "GRPC-WEB"}, protocol):

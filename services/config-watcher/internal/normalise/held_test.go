@@ -12,9 +12,9 @@ import (
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
-// TestHeldMeshIsInTheRootNamespace: what holds the whole mesh closed is where proxies look for the mesh's own
-// PeerAuthentication, and moves with that.
-func TestHeldMeshIsInTheRootNamespace(t *testing.T) {
+// TestHeldMeshPolicyIsInTheRootNamespace: the PeerAuthentication that holds the whole mesh closed is in the root
+// namespace, and moves when the root namespace changes.
+func TestHeldMeshPolicyIsInTheRootNamespace(t *testing.T) {
 	holds := validate.HoldsIn("a.yaml", []byte("apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {na"))
 	if len(holds) != 1 {
 		t.Fatal(manifest.Parse("a.yaml", nil))

@@ -10,19 +10,19 @@ type set[K comparable] map[K]struct{}
 
 func (s set[K]) add(k K) { s[k] = struct{}{} }
 
-// bag is a set that is mostly of one or two: as a list until it has many.
-type bag[K comparable] struct {
+// smallSet is a set that mostly has one or two members. It is a slice until it has more than maxFew.
+type smallSet[K comparable] struct {
 	few  []K
 	many set[K]
 }
 
-// maxFew is how long the list gets; a map costs as much as ten members or more.
+// maxFew is the longest slice; a map costs as much memory as ten members or more.
 const maxFew = 8
 
-func (b bag[K]) len() int { return len(b.few) + len(b.many) }
+func (b smallSet[K]) len() int { return len(b.few) + len(b.many) }
 
 // all calls yield for every member, in no order, until it returns false.
-func (b bag[K]) all(yield func(K) bool) {
+func (b smallSet[K]) all(yield func(K) bool) {
 	for _, k := range b.few {
 		if !yield(k) {
 			return
@@ -35,7 +35,7 @@ func (b bag[K]) all(yield func(K) bool) {
 	}
 }
 
-func (b *bag[K]) add(k K) {
+func (b *smallSet[K]) add(k K) {
 	switch {
 	case b.many != nil:
 		b.many.add(k)
@@ -52,15 +52,15 @@ func (b *bag[K]) add(k K) {
 	}
 }
 
-func (b *bag[K]) remove(k K) {
+func (b *smallSet[K]) remove(k K) {
 	delete(b.many, k)
 	if i := slices.Index(b.few, k); i >= 0 {
 		b.few = slices.Delete(b.few, i, i+1)
 	}
 }
 
-// multimap maps a key to a set and forgets empty sets.
-type multimap[K, V comparable] map[K]bag[V]
+// multimap maps a key to a set. It drops empty sets.
+type multimap[K, V comparable] map[K]smallSet[V]
 
 func (m multimap[K, V]) add(k K, v V) {
 	b := m[k]
@@ -80,14 +80,14 @@ func (m multimap[K, V]) remove(k K, v V) {
 	}
 }
 
-// owner is what selects workloads: a Kubernetes Service or a ServiceEntry.
+// owner names a Service or a ServiceEntry, which select workloads and claim hostnames.
 type owner struct{ kind, namespace, name string }
 
-// allWorkloads is the selector of a ServiceEntry that has one without labels: as in Istio, it is of all workloads of the namespace. It is filed under a pair
-// that no label is.
+// allWorkloads is the selector of a ServiceEntry whose workloadSelector has no labels: as in Istio it selects all
+// workloads of the namespace. It is indexed under a pair that no workload has as label.
 var allWorkloads = map[string]string{"": ""}
 
-// selectors finds the owners whose selector matches given labels without trying them all: each is filed under one pair of its selector.
+// selectors finds the owners whose selector matches given labels. Each owner is indexed under one pair of its selector.
 type selectors struct {
 	byPair   map[string]multimap[label, owner]
 	selector map[owner]map[string]string
@@ -97,8 +97,8 @@ func newSelectors() *selectors {
 	return &selectors{byPair: map[string]multimap[label, owner]{}, selector: map[owner]map[string]string{}}
 }
 
-// anchor is the pair that a selector is filed under: the smallest, so that it can be found again.
-func anchor(selector map[string]string) label {
+// indexPair is the pair that a selector is indexed under: the one with the smallest key.
+func indexPair(selector map[string]string) label {
 	var out label
 	first := true
 	for k, v := range selector {
@@ -112,7 +112,7 @@ func anchor(selector map[string]string) label {
 // set replaces the owner's selector; an empty one removes it.
 func (s *selectors) set(o owner, selector map[string]string) {
 	if old := s.selector[o]; len(old) > 0 {
-		s.byPair[o.namespace].remove(anchor(old), o)
+		s.byPair[o.namespace].remove(indexPair(old), o)
 		delete(s.selector, o)
 	}
 	if len(selector) == 0 {
@@ -123,7 +123,7 @@ func (s *selectors) set(o owner, selector map[string]string) {
 		ns = multimap[label, owner]{}
 		s.byPair[o.namespace] = ns
 	}
-	ns.add(anchor(selector), o)
+	ns.add(indexPair(selector), o)
 	s.selector[o] = selector
 }
 
@@ -188,14 +188,14 @@ func (x *instances) remove(k instKey) {
 	}
 }
 
-// matching calls f for every instance of the namespace that the selector matches, in no order. It looks only at the instances that carry the
-// rarest pair of the selector.
+// matching calls f for every instance of the namespace that the selector matches, in no order. It compares only the
+// instances with the rarest pair of the selector.
 func (x *instances) matching(namespace string, selector map[string]string, f func(*instance)) {
 	ns := x.byPair[namespace]
 	if ns == nil || len(selector) == 0 {
 		return
 	}
-	var smallest bag[instKey]
+	var smallest smallSet[instKey]
 	first := true
 	for k, v := range selector {
 		b := ns[label{k, v}]

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestMultimap makes random changes and compares with maps of maps, with sets on both sides of the length at which a list becomes a map.
+// TestMultimap makes random changes and compares the result with maps of maps, for sets shorter and longer than maxFew.
 func TestMultimap(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	got, want := multimap[int, int]{}, map[int]map[int]struct{}{}

@@ -1,6 +1,7 @@
 package normalise
 
 import (
+	"cmp"
 	"reflect"
 	"strings"
 
@@ -10,7 +11,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-// Labels and annotations that decide about endpoints.
+// Labels that decide about endpoints.
 const (
 	labelTLSMode      = "security.istio.io/tlsMode"
 	labelLocality     = "istio-locality"
@@ -23,10 +24,10 @@ const (
 	labelServiceName  = "kubernetes.io/service-name"
 )
 
-// instKey names a workload instance.
+// instKey names a workload instance; kind is Pod or WorkloadEntry.
 type instKey struct{ kind, namespace, name string }
 
-// instance is what a Pod or a WorkloadEntry contributes to the mesh: the two are alike to everything that selects workloads.
+// instance is what a Pod or a WorkloadEntry contributes to endpoints and Workloads. Selectors match both alike.
 type instance struct {
 	key       instKey
 	object    *object.Object
@@ -34,7 +35,7 @@ type instance struct {
 	labels    map[string]string
 	account   string
 	node      string
-	locality  *configv1.Locality // from the object itself; nil: ask the node
+	locality  *configv1.Locality // of the object itself; nil means the node's
 	network   string
 	health    configv1.Health
 	tlsMode   configv1.TlsMode
@@ -45,18 +46,15 @@ type instance struct {
 	hostname, subdomain string
 }
 
-// fromPod returns nil for Pods that have ended: they are no part of the mesh.
+// fromPod makes an instance of a Pod; nil if the Pod has ended.
 func fromPod(o *object.Object, p *object.Pod) *instance {
 	if p.Ended {
 		return nil
 	}
 	in := &instance{
-		key: instKey{"Pod", o.Key.Namespace, o.Key.Name}, object: o, labels: o.Labels, account: p.ServiceAccount, node: p.Node, addresses: p.Addresses,
+		key: instKey{"Pod", o.Key.Namespace, o.Key.Name}, object: o, labels: o.Labels, account: cmp.Or(p.ServiceAccount, "default"), node: p.Node, addresses: p.Addresses,
 		network: o.Labels[labelNetwork], health: podHealth(p), tlsMode: configv1.TlsMode_TLS_MODE_DISABLED, ports: p.Ports,
 		hostname: p.Hostname, subdomain: p.Subdomain,
-	}
-	if in.account == "" {
-		in.account = "default"
 	}
 	if o.Labels[labelTLSMode] == "istio" {
 		in.tlsMode = configv1.TlsMode_TLS_MODE_ISTIO
@@ -76,16 +74,17 @@ func podHealth(p *object.Pod) configv1.Health {
 	}
 }
 
-// places are the addresses; of a machine in a network, which only its gateways reach, the empty one if it has none.
-func (in *instance) places() []string {
+// endpointAddresses are the instance's addresses. A WorkloadEntry of a network may have none, because only the
+// network's gateways reach it; it yields one empty address.
+func (in *instance) endpointAddresses() []string {
 	if len(in.addresses) == 0 && in.network != "" && in.key.kind != "Pod" {
 		return []string{""}
 	}
 	return in.addresses
 }
 
-// podLocality reads the label that overrides the node's place ("region.zone.subzone", since labels have no slashes), or the topology labels
-// that Kubernetes copies from the node; nil if the Pod says nothing.
+// podLocality reads the Pod's istio-locality label, or the topology labels that Kubernetes copies from the node; nil if
+// the Pod has none. The label separates "region.zone.subzone" by dots, since labels have no slashes.
 func podLocality(labels map[string]string) *configv1.Locality {
 	if s := labels[labelLocality]; s != "" {
 		if !strings.Contains(s, "/") {
@@ -97,13 +96,7 @@ func podLocality(labels map[string]string) *configv1.Locality {
 }
 
 func topologyLocality(labels map[string]string) *configv1.Locality {
-	region, zone := labels[labelRegion], labels[labelZone]
-	if region == "" {
-		region = labels[labelRegionLegacy]
-	}
-	if zone == "" {
-		zone = labels[labelZoneLegacy]
-	}
+	region, zone := cmp.Or(labels[labelRegion], labels[labelRegionLegacy]), cmp.Or(labels[labelZone], labels[labelZoneLegacy])
 	if region == "" && zone == "" {
 		return nil
 	}
@@ -126,14 +119,15 @@ func parseLocality(s string) *configv1.Locality {
 	return l
 }
 
-// fromWorkloadEntry makes an instance of a WorkloadEntry object or of one inline endpoint of a ServiceEntry (then o is the ServiceEntry).
+// fromWorkloadEntry makes an instance of a WorkloadEntry, or of one endpoint of a ServiceEntry (then o is the
+// ServiceEntry).
 func fromWorkloadEntry(o *object.Object, we *networking.WorkloadEntry) *instance {
 	in := &instance{
 		key: instKey{"WorkloadEntry", o.Key.Namespace, o.Key.Name}, object: o, labels: we.Labels, account: we.ServiceAccount, network: we.Network,
 		health: configv1.Health_HEALTH_READY, tlsMode: configv1.TlsMode_TLS_MODE_DISABLED, weight: we.Weight, ports: we.Ports,
 		locality: parseLocality(we.Locality),
 	}
-	// The label decides; a service account without it means a workload with an identity, hence with a proxy.
+	// Without the label a service account means that the workload has an identity, and therefore a proxy.
 	if mode, ok := we.Labels[labelTLSMode]; ok && mode == "istio" || !ok && we.ServiceAccount != "" {
 		in.tlsMode = configv1.TlsMode_TLS_MODE_ISTIO
 	}
@@ -143,23 +137,22 @@ func fromWorkloadEntry(o *object.Object, we *networking.WorkloadEntry) *instance
 	return in
 }
 
-// same reports whether two instances contribute the same to endpoints and workloads, whatever else of their objects changed.
+// same reports whether two instances contribute the same to endpoints and Workloads.
 func (in *instance) same(o *instance) bool {
 	if in == nil || o == nil {
 		return in == o
 	}
 	a, b := *in, *o
 	a.object, b.object = nil, nil
-	return reflect.DeepEqual(a, b) && reflect.DeepEqual(meaningful(in.object.Annotations), meaningful(o.object.Annotations)) &&
+	return reflect.DeepEqual(a, b) && reflect.DeepEqual(meshAnnotations(in.object.Annotations), meshAnnotations(o.object.Annotations)) &&
 		in.object.Location == o.object.Location && in.object.Source == o.object.Source && in.object.Generation == o.object.Generation
 }
 
-// sameLabels reports whether the same selectors match both.
 func sameLabels(a, b *instance) bool {
 	return a != nil && b != nil && reflect.DeepEqual(a.labels, b.labels)
 }
 
-// matches reports whether a selector selects the labels; an empty selector selects nothing (Kubernetes' rule for Services).
+// matches reports whether a selector selects the labels. An empty selector selects nothing, as in a Kubernetes Service.
 func matches(selector, labels map[string]string) bool {
 	if len(selector) == 0 {
 		return false

@@ -1,6 +1,7 @@
 package normalise
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -14,15 +15,16 @@ import (
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
-// config builds the IstioConfig of an object; nil if the object is gone, or has no resource of its own (a delegate, a WorkloadGroup).
-func (m *Mesh) config(k object.Key) (proto.Message, error) {
+// istioConfig builds the IstioConfig of an object; nil if the object is gone or its kind has no resource (a delegate
+// VirtualService, a WorkloadGroup).
+func (m *Mesh) istioConfig(k object.Key) (proto.Message, error) {
 	o := m.configs[k]
 	if o == nil {
 		return nil, nil
 	}
 	ns := m.configKey(k).Namespace
 	var spec proto.Message
-	exported := []string{"*"}
+	exported := []string{exportedToAll}
 	switch s := o.Body.(type) {
 	case *networking.VirtualService:
 		if len(s.Hosts) == 0 {
@@ -51,14 +53,15 @@ func (m *Mesh) config(k object.Key) (proto.Message, error) {
 		return nil, err
 	}
 	return &configv1.IstioConfig{
-		Spec: packed, Labels: o.Labels, Annotations: meaningful(o.Annotations), CreationTime: created(o.Created), ExportedTo: exported, Source: sourceRef(o),
+		Spec: packed, Labels: o.Labels, Annotations: meshAnnotations(o.Annotations), CreationTime: created(o.Created), ExportedTo: exported, Source: sourceRef(o),
 	}, nil
 }
 
-// ownOrRoot is the reach of kinds without exportTo (Sidecar, PeerAuthentication, ...): their namespace, or the mesh from the root namespace.
+// ownOrRoot is the exportedTo of kinds without exportTo (Sidecar, PeerAuthentication, ...): their own namespace, or all
+// namespaces for an object of the root namespace.
 func (m *Mesh) ownOrRoot(namespace string) []string {
 	if namespace == m.settings.GetRootNamespace() {
-		return []string{"*"}
+		return []string{exportedToAll}
 	}
 	return []string{namespace}
 }
@@ -69,7 +72,7 @@ func destinationRule(s *networking.DestinationRule, ns, domain string) *networki
 	return out
 }
 
-// gateway resolves the namespace part of server hosts, and leaves out cipher suites that proxies do not know.
+// gateway resolves the namespace in server hosts and leaves out cipher suites that Envoy does not know.
 func gateway(s *networking.Gateway, ns string) *networking.Gateway {
 	out := proto.Clone(s).(*networking.Gateway)
 	for _, srv := range out.Servers {
@@ -81,7 +84,8 @@ func gateway(s *networking.Gateway, ns string) *networking.Gateway {
 	return out
 }
 
-// sidecar writes hosts as Host has them. The namespace "." stays: in the root namespace's Sidecar it means that of each workload.
+// sidecar writes egress hosts as Host does. The namespace "." stays: in the root namespace's Sidecar it means that of
+// each workload.
 func sidecar(s *networking.Sidecar, ns, domain string) *networking.Sidecar {
 	out := proto.Clone(s).(*networking.Sidecar)
 	for _, l := range out.Ingress {
@@ -105,7 +109,7 @@ func knownCiphers(tls *networking.ServerTLSSettings) {
 }
 
 func ownNamespace(host, ns string) string {
-	host = strings.TrimSuffix(strings.ToLower(host), ".") // as Host has it
+	host = strings.TrimSuffix(strings.ToLower(host), ".") // as Host does
 	if rest, ok := strings.CutPrefix(host, "./"); ok {
 		return ns + "/" + rest
 	}
@@ -132,12 +136,10 @@ func (m *Mesh) virtualService(o *object.Object, s *networking.VirtualService) *n
 	return out
 }
 
-// delegated are the routes that a delegating route stands for: none while the delegate is missing or not exported to the root's namespace.
+// delegated returns the routes that replace a delegating route: none if the delegate is missing or not exported to the
+// root's namespace.
 func (m *Mesh) delegated(namespace string, r *networking.HTTPRoute) []*networking.HTTPRoute {
-	ns := r.Delegate.Namespace
-	if ns == "" {
-		ns = namespace
-	}
+	ns := cmp.Or(r.Delegate.Namespace, namespace)
 	o := m.configs[object.Key{Group: validate.GroupNetworking, Kind: "VirtualService", Namespace: ns, Name: r.Delegate.Name}]
 	if o == nil {
 		return nil
@@ -151,18 +153,14 @@ func (m *Mesh) delegated(namespace string, r *networking.HTTPRoute) []*networkin
 	return MergeDelegate(r, d.Http)
 }
 
-// delegateNames lists what a VirtualService delegates to.
-func delegateNames(o *object.Object) []workKey {
-	var out []workKey
+// delegateNames lists the VirtualServices that a VirtualService delegates to.
+func delegateNames(o *object.Object) []namespacedName {
+	var out []namespacedName
 	for _, r := range o.Body.(*networking.VirtualService).Http {
 		if r.Delegate == nil {
 			continue
 		}
-		ns := r.Delegate.Namespace
-		if ns == "" {
-			ns = o.Key.Namespace
-		}
-		if k := (workKey{ns, r.Delegate.Name}); !slices.Contains(out, k) {
+		if k := (namespacedName{cmp.Or(r.Delegate.Namespace, o.Key.Namespace), r.Delegate.Name}); !slices.Contains(out, k) {
 			out = append(out, k)
 		}
 	}

@@ -1,19 +1,24 @@
-// Package normalise turns users' objects into the normalised mesh: everything that does not depend on the asking proxy.
+// Package normalise turns users' objects into the resources of the normalised mesh: everything that does not depend on
+// the proxy that asks. Package pipeline calls Mesh.Apply with changed objects and commits the Delta as a revision;
+// package analyze uses the same rules (Host, ExportedTo, MergeDelegate, ...).
 //
-// The rules are pure functions (Host, ExportedTo, service, endpointSets, virtualService, ...). Mesh joins them: it keeps the objects indexed, so
-// that a change recomputes only what it touches, and the last hash of every resource, so that a recomputation without effect is no change. An
-// endpoint event recomputes the EndpointSets of the services that select the workload, and no Service.
+// A file holds the rules for one kind of resource: service.go Service, endpoints.go EndpointSet, workload.go Workload,
+// istio.go the Istio kinds. Mesh indexes the objects, so that a change recomputes only what depends on it, and
+// remembers the hash of every resource, so that equal results are no change. A change of an endpoint recomputes the
+// EndpointSets of the services that select the workload, and no Service. Defaults of MeshConfig are not set here:
+// validate.DefaultMeshConfig sets them.
 package normalise
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"sort"
 
 	"google.golang.org/protobuf/proto"
 	mesh "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/config-watcher/internal/object"
@@ -21,56 +26,49 @@ import (
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
-// Config holds what is the same for the whole mesh and comes from no object.
+// Config holds the settings of the whole mesh that come from no object.
 type Config struct {
-	// Cluster is the id of the registry's cluster, "Kubernetes" by default.
+	// Cluster is the ID of the cluster that EndpointSets and Workloads belong to, "Kubernetes" by default.
 	Cluster string
 	// Domain is the DNS suffix of service names, "cluster.local" by default.
 	Domain string
-	// TrustDomain holds unless the mesh configuration names another; "cluster.local" by default.
+	// TrustDomain is used unless the mesh configuration names another; "cluster.local" by default.
 	TrustDomain string
 }
 
 func (c Config) withDefaults() Config {
-	if c.Cluster == "" {
-		c.Cluster = "Kubernetes"
-	}
-	if c.Domain == "" {
-		c.Domain = "cluster.local"
-	}
-	if c.TrustDomain == "" {
-		c.TrustDomain = "cluster.local"
-	}
-	return c
+	return Config{Cluster: cmp.Or(c.Cluster, "Kubernetes"), Domain: cmp.Or(c.Domain, "cluster.local"), TrustDomain: cmp.Or(c.TrustDomain, "cluster.local")}
 }
 
-// Change is a new state of one object; a nil Object means that it is gone.
+// Change is the new state of one object; a nil Object means that the object is gone.
 type Change struct {
 	Key    object.Key
 	Object *object.Object
 }
 
-// Delta is how the normalised mesh changed. A key is upserted or removed, never both. Both are sorted by key.
+// Delta is a change of the normalised mesh. Each key is upserted or removed, never both. Both lists are sorted by key.
 type Delta struct {
 	Upserts []*configv1.Resource
 	Removed []resource.Key
-	// Errors are objects that could not be turned into resources; what was there before stays.
+	// Errors name objects that could not be turned into resources. Their earlier resources stay.
 	Errors []error
-	// Seen are the objects, but for the mesh's own settings and bans, as the mesh has come to see them: those that it does not see any more,
-	// because they are gone or their namespace is not selected, have none.
-	Seen []Change
+	// Discovered are the changed objects as the mesh discovers them: an object that is gone, or whose namespace is not
+	// selected any more, is nil. IdentityBans and the mesh configuration are left out.
+	Discovered []Change
 }
 
 // Empty reports whether nothing changed.
 func (d Delta) Empty() bool { return len(d.Upserts) == 0 && len(d.Removed) == 0 }
 
-// hostKey names a service: one hostname of one namespace.
+// hostKey names a hostname of one namespace. Its Services differ in visibility.
 type hostKey struct{ namespace, hostname string }
 
-// workKey names a Workload resource: a Pod and a WorkloadEntry of the same name are one, and the Pod wins.
-type workKey struct{ namespace, name string }
+// namespacedName names a Workload, which a Pod and a WorkloadEntry of the same name share (the Pod wins), or an
+// EndpointSlice, a Kubernetes Service or a VirtualService.
+type namespacedName struct{ namespace, name string }
 
-// Mesh is the indexed state. It is not safe for concurrent use.
+// Mesh is the state of the normalised mesh: the objects, indexed, and the hashes of the resources. It is not safe for
+// concurrent use.
 type Mesh struct {
 	cfg Config
 
@@ -83,64 +81,64 @@ type Mesh struct {
 	claims     multimap[hostKey, owner]
 	selectors  *selectors
 	instances  *instances
-	slices     map[workKey]*object.Object
-	bySlice    multimap[workKey, workKey] // service -> slices
-	sliceOf    map[workKey]workKey        // slice -> service
-	sliceRefs  multimap[instKey, workKey] // Pod -> slices that refer to it
+	slices     map[namespacedName]*object.Object
+	bySlice    multimap[namespacedName, namespacedName] // service -> slices
+	sliceOf    map[namespacedName]namespacedName        // slice -> service
+	sliceRefs  multimap[instKey, namespacedName]        // Pod -> slices that refer to it
 	configs    map[object.Key]*object.Object
-	delegates  multimap[workKey, object.Key] // delegate -> VirtualServices that name it
-	// nodeRules are the hosts of the DestinationRules that test the node of endpoints.
+	delegates  multimap[namespacedName, object.Key] // delegate -> VirtualServices that name it
+	// nodeRules are the hosts of the DestinationRules that need the node label of endpoints.
 	nodeRules map[object.Key]string
 	discovery discovery
 	bans      bans
-	// onDemandConfigs are the ProxyConfigs that say whether sidecars hold only what they call.
+	// onDemandConfigs are the ProxyConfigs that switch on-demand configuration on or off.
 	onDemandConfigs set[object.Key]
 
 	vips *vips
 
-	// built and ports keep what endpoint and workload events read of services, so that they need not rebuild any. A host has one Service for each
-	// of its audiences.
+	// built and ports are the Services of each hostname and the ports of each owner, so that a change of an endpoint or
+	// a workload rebuilds no Service.
 	built map[hostKey][]*configv1.Service
 	ports map[owner][]*configv1.ServicePort
 
-	out       map[resource.Key][]byte // key -> hash of what was last given out
+	out       map[resource.Key][]byte // key -> hash of the resource that the last Delta upserted
 	endpoints map[hostKey][]resource.Key
 
 	dirty dirty
-	// seen gathers Delta.Seen.
-	seen []Change
+	// discoveredChanges collects Delta.Discovered.
+	discoveredChanges []Change
 }
 
-// dirty is what has to be recomputed.
+// dirty is the set of resources that rebuild has to recompute.
 type dirty struct {
 	mesh       bool
 	namespaces set[string]
 	services   set[hostKey]
 	endpoints  set[hostKey]
-	workloads  set[workKey]
+	workloads  set[namespacedName]
 	configs    set[object.Key]
 	bans       set[object.Key]
 }
 
 func newDirty() dirty {
-	return dirty{namespaces: set[string]{}, services: set[hostKey]{}, endpoints: set[hostKey]{}, workloads: set[workKey]{}, configs: set[object.Key]{}, bans: set[object.Key]{}}
+	return dirty{namespaces: set[string]{}, services: set[hostKey]{}, endpoints: set[hostKey]{}, workloads: set[namespacedName]{}, configs: set[object.Key]{}, bans: set[object.Key]{}}
 }
 
-// New returns an empty mesh. Its first Apply also gives out the default mesh configuration.
+// New returns an empty mesh. Its first Apply also upserts the default mesh configuration.
 func New(cfg Config) *Mesh {
 	m := &Mesh{
 		cfg: cfg.withDefaults(), namespaces: map[string]*object.Object{}, nodes: map[string]*configv1.Locality{}, owners: map[owner]*object.Object{},
-		claims: multimap[hostKey, owner]{}, selectors: newSelectors(), instances: newInstances(), slices: map[workKey]*object.Object{}, bySlice: multimap[workKey, workKey]{},
-		sliceOf: map[workKey]workKey{}, sliceRefs: multimap[instKey, workKey]{}, configs: map[object.Key]*object.Object{}, delegates: multimap[workKey, object.Key]{}, nodeRules: map[object.Key]string{}, onDemandConfigs: set[object.Key]{},
+		claims: multimap[hostKey, owner]{}, selectors: newSelectors(), instances: newInstances(), slices: map[namespacedName]*object.Object{}, bySlice: multimap[namespacedName, namespacedName]{},
+		sliceOf: map[namespacedName]namespacedName{}, sliceRefs: multimap[instKey, namespacedName]{}, configs: map[object.Key]*object.Object{}, delegates: multimap[namespacedName, object.Key]{}, nodeRules: map[object.Key]string{}, onDemandConfigs: set[object.Key]{},
 		vips: newVIPs(), built: map[hostKey][]*configv1.Service{}, ports: map[owner][]*configv1.ServicePort{}, out: map[resource.Key][]byte{}, endpoints: map[hostKey][]resource.Key{}, dirty: newDirty(),
-		bans: newBans(), discovery: discovery{aside: map[object.Key]*object.Object{}},
+		bans: newBans(), discovery: discovery{hidden: map[object.Key]*object.Object{}},
 	}
 	m.settings = m.defaultSettings()
 	m.dirty.mesh = true
 	return m
 }
 
-// Settings are the mesh-wide settings in force. They are not changed any more once they are in force.
+// Settings is the mesh configuration in force, defaults included. The caller must not change it.
 func (m *Mesh) Settings() *mesh.MeshConfig { return m.settings }
 
 func (m *Mesh) defaultSettings() *mesh.MeshConfig {
@@ -149,22 +147,22 @@ func (m *Mesh) defaultSettings() *mesh.MeshConfig {
 	return s
 }
 
-// Apply takes over changes and returns their effect. Changes of one call belong together: no intermediate state is seen.
+// Apply takes over changes and returns their effect. The changes of one call take effect together.
 func (m *Mesh) Apply(changes []Change) Delta {
 	var d Delta
-	// Which namespaces the mesh sees is settled first, and once: the rest follows from it.
+	// Namespaces and settings first: they decide which of the other objects the mesh discovers.
 	for _, c := range changes {
-		if c.decidesSight() {
-			m.take(c, &d)
+		if c.decidesDiscovery() {
+			m.update(c, &d)
 		}
 	}
 	m.rediscover()
 	for _, c := range changes {
-		if !c.decidesSight() {
-			m.take(c, &d)
+		if !c.decidesDiscovery() {
+			m.update(c, &d)
 		}
 	}
-	d.Seen, m.seen = m.seen, nil
+	d.Discovered, m.discoveredChanges = m.discoveredChanges, nil
 	m.rebuild(&d)
 	sort.Slice(d.Upserts, func(i, j int) bool {
 		return resource.KeyOf(d.Upserts[i].Key).Compare(resource.KeyOf(d.Upserts[j].Key)) < 0
@@ -173,57 +171,57 @@ func (m *Mesh) Apply(changes []Change) Delta {
 	return d
 }
 
-// decidesSight tells the kinds that say which namespaces the mesh sees.
-func (c Change) decidesSight() bool {
+// decidesDiscovery reports whether the object is of a kind that decides which namespaces the mesh discovers.
+func (c Change) decidesDiscovery() bool {
 	return c.Key.Group == "" && c.Key.Kind == "Namespace" || validate.IsMeshConfig(c.Key)
 }
 
-// take updates the indices with one change and marks what depends on it.
-func (m *Mesh) take(c Change, d *Delta) {
+// update updates the indices with one change and marks what depends on it as dirty.
+func (m *Mesh) update(c Change, d *Delta) {
 	switch k := c.Key; {
 	case k.Group == "" && k.Kind == "Namespace":
-		m.seen = append(m.seen, c)
-		m.takeNamespace(k.Name, c.Object)
+		m.discoveredChanges = append(m.discoveredChanges, c)
+		m.updateNamespace(k.Name, c.Object)
 	case k.Group == "" && k.Kind == "Node":
-		m.takeNode(k.Name, c.Object)
+		m.updateNode(k.Name, c.Object)
 	case validate.IsMeshConfig(k):
-		m.takeMesh(c.Object, d)
+		m.updateMesh(c.Object, d)
 	case validate.IsIdentityBan(k):
-		m.takeBan(k, c.Object)
+		m.updateBan(k, c.Object)
 	case m.discovered(k.Namespace):
-		m.takeNamespaced(k, c.Object)
+		m.updateNamespaced(k, c.Object)
 	case c.Object == nil:
-		delete(m.discovery.aside, k)
+		delete(m.discovery.hidden, k)
 	default:
-		m.discovery.aside[k] = c.Object
+		m.discovery.hidden[k] = c.Object
 	}
 }
 
-// takeNamespaced is take for what the mesh sees or not by its namespace.
-func (m *Mesh) takeNamespaced(k object.Key, o *object.Object) {
-	m.seen = append(m.seen, Change{k, o})
+// updateNamespaced is update for an object of a discovered namespace.
+func (m *Mesh) updateNamespaced(k object.Key, o *object.Object) {
+	m.discoveredChanges = append(m.discoveredChanges, Change{k, o})
 	switch {
 	case k.Group == "" && k.Kind == "Service", k.Group == validate.GroupNetworking && k.Kind == "ServiceEntry":
-		m.takeOwner(owner{k.Kind, k.Namespace, k.Name}, o)
+		m.updateOwner(owner{k.Kind, k.Namespace, k.Name}, o)
 	case k.Group == "" && k.Kind == "Pod":
 		var in *instance
 		if o != nil {
 			in = fromPod(o, o.Body.(*object.Pod))
 		}
-		m.takeInstance(instKey{"Pod", k.Namespace, k.Name}, in)
+		m.updateInstance(instKey{"Pod", k.Namespace, k.Name}, in)
 	case k.Group == validate.GroupNetworking && k.Kind == "WorkloadEntry":
 		var in *instance
 		if o != nil {
 			in = fromWorkloadEntry(o, o.Body.(*networking.WorkloadEntry))
 			in.labels = merged(o.Labels, in.labels)
 		}
-		m.takeInstance(instKey{"WorkloadEntry", k.Namespace, k.Name}, in)
+		m.updateInstance(instKey{"WorkloadEntry", k.Namespace, k.Name}, in)
 	case k.Group == validate.GroupDiscovery && k.Kind == "EndpointSlice":
-		m.takeSlice(workKey{k.Namespace, k.Name}, o)
+		m.updateSlice(namespacedName{k.Namespace, k.Name}, o)
 	case k.Group == "" && k.Kind == "Endpoints":
-		m.takeEndpoints(k, o)
+		m.updateEndpoints(k, o)
 	case k.Group != "":
-		m.takeConfig(k, o)
+		m.updateConfig(k, o)
 	}
 }
 
@@ -231,17 +229,12 @@ func merged(base, over map[string]string) map[string]string {
 	if len(base) == 0 {
 		return over
 	}
-	out := make(map[string]string, len(base)+len(over))
-	for k, v := range base {
-		out[k] = v
-	}
-	for k, v := range over {
-		out[k] = v
-	}
+	out := maps.Clone(base)
+	maps.Copy(out, over)
 	return out
 }
 
-func (m *Mesh) takeNamespace(name string, o *object.Object) {
+func (m *Mesh) updateNamespace(name string, o *object.Object) {
 	network, seen := m.clusterNetwork(), m.discovered(name)
 	if o == nil {
 		delete(m.namespaces, name)
@@ -255,7 +248,8 @@ func (m *Mesh) takeNamespace(name string, o *object.Object) {
 	}
 }
 
-// clusterNetwork is the network of every workload that names none: a label of the root namespace, as in Istio's multi-network set-up.
+// clusterNetwork is the network of every workload that names none: a label of the root namespace, as in Istio's
+// multi-network installation.
 func (m *Mesh) clusterNetwork() string {
 	if o := m.namespaces[validate.MeshNamespace]; o != nil {
 		return o.Labels[labelNetwork]
@@ -263,7 +257,7 @@ func (m *Mesh) clusterNetwork() string {
 	return ""
 }
 
-func (m *Mesh) takeNode(name string, o *object.Object) {
+func (m *Mesh) updateNode(name string, o *object.Object) {
 	var l *configv1.Locality
 	if o != nil {
 		l = topologyLocality(o.Labels)
@@ -281,13 +275,13 @@ func (m *Mesh) takeNode(name string, o *object.Object) {
 	}
 }
 
-func (m *Mesh) takeMesh(o *object.Object, d *Delta) {
+func (m *Mesh) updateMesh(o *object.Object, d *Delta) {
 	settings := m.defaultSettings()
 	if o != nil {
 		text := o.Body.(*corev1.ConfigMap).Data[validate.MeshKey]
 		got, _, problems := validate.MeshConfigOver(settings, "", []byte(text))
 		if err := problems.Err(); err != nil {
-			// Sources validate before they deliver, so this is a defect; the settings in force stay.
+			// Sources validate before they deliver, so this is a defect of Fairlead. The settings in force stay.
 			d.Errors = append(d.Errors, fmt.Errorf("%s: %w", o.Key, err))
 			return
 		}
@@ -306,7 +300,7 @@ func (m *Mesh) takeMesh(o *object.Object, d *Delta) {
 	if proto.Equal(settings, before) {
 		return
 	}
-	if err := m.rediscoverBy(before); err != nil {
+	if err := m.updateDiscovery(before); err != nil {
 		d.Errors = append(d.Errors, fmt.Errorf("MeshConfig.discoverySelectors: %w", err))
 	}
 	m.allDirty()
@@ -318,14 +312,14 @@ func (m *Mesh) allDirty() {
 		m.dirty.endpoints.add(h)
 	}
 	for k := range m.instances.byKey {
-		m.dirty.workloads.add(workKey{k.namespace, k.name})
+		m.dirty.workloads.add(namespacedName{k.namespace, k.name})
 	}
 	for k := range m.configs {
 		m.dirty.configs.add(k)
 	}
 }
 
-// hosts are the hostnames an owner claims.
+// hosts are the hostnames that an owner claims.
 func (m *Mesh) hosts(o owner, obj *object.Object) []hostKey {
 	if obj == nil {
 		return nil
@@ -351,7 +345,7 @@ func ownerSelector(o owner, obj *object.Object) map[string]string {
 	return entrySelector(obj.Body.(*networking.ServiceEntry))
 }
 
-// entrySelector is what a ServiceEntry selects workloads by; nil if it selects none.
+// entrySelector is the selector of a ServiceEntry's workloads; nil if it selects none.
 func entrySelector(se *networking.ServiceEntry) map[string]string {
 	if se.GetWorkloadSelector() != nil && len(se.GetWorkloadSelector().GetLabels()) == 0 {
 		return allWorkloads
@@ -359,17 +353,17 @@ func entrySelector(se *networking.ServiceEntry) map[string]string {
 	return se.GetWorkloadSelector().GetLabels()
 }
 
-func (m *Mesh) takeOwner(o owner, obj *object.Object) {
+func (m *Mesh) updateOwner(o owner, obj *object.Object) {
 	touch := func(obj *object.Object) {
 		for _, h := range m.hosts(o, obj) {
 			m.dirty.services.add(h)
 			m.dirty.endpoints.add(h)
 		}
 		m.instances.matching(o.namespace, ownerSelector(o, obj), func(in *instance) {
-			m.dirty.workloads.add(workKey{in.key.namespace, in.key.name})
+			m.dirty.workloads.add(namespacedName{in.key.namespace, in.key.name})
 		})
 		if o.kind == "Service" && obj != nil {
-			m.eachSlicePod(workKey{o.namespace, o.name}, func(k instKey) { m.dirty.workloads.add(workKey{k.namespace, k.name}) })
+			m.eachSlicePod(namespacedName{o.namespace, o.name}, func(k instKey) { m.dirty.workloads.add(namespacedName{k.namespace, k.name}) })
 		}
 	}
 	old := m.owners[o]
@@ -391,7 +385,7 @@ func (m *Mesh) takeOwner(o owner, obj *object.Object) {
 	touch(obj)
 }
 
-func (m *Mesh) takeInstance(k instKey, in *instance) {
+func (m *Mesh) updateInstance(k instKey, in *instance) {
 	old := m.instances.byKey[k]
 	if old.same(in) {
 		if in != nil {
@@ -408,15 +402,15 @@ func (m *Mesh) takeInstance(k instKey, in *instance) {
 			m.touchInstance(in)
 		}
 	}
-	m.dirty.workloads.add(workKey{k.namespace, k.name})
+	m.dirty.workloads.add(namespacedName{k.namespace, k.name})
 }
 
-// touchInstance marks the endpoints of every service that leads to the instance, and the instance itself.
+// touchInstance marks the Workload of the instance and the endpoints of every service that leads to it.
 func (m *Mesh) touchInstance(in *instance) {
 	if in == nil {
 		return
 	}
-	m.dirty.workloads.add(workKey{in.key.namespace, in.key.name})
+	m.dirty.workloads.add(namespacedName{in.key.namespace, in.key.name})
 	m.selectors.matching(in.key.namespace, in.labels, func(o owner) {
 		for _, h := range m.hosts(o, m.owners[o]) {
 			m.dirty.endpoints.add(h)
@@ -427,70 +421,7 @@ func (m *Mesh) touchInstance(in *instance) {
 	}
 }
 
-func (m *Mesh) takeSlice(k workKey, o *object.Object) {
-	m.touchSlice(k)
-	if old := m.slices[k]; old != nil {
-		m.bySlice.remove(m.sliceOf[k], k)
-		for _, pod := range slicePods(old) {
-			m.sliceRefs.remove(pod, k)
-			m.touchSliceTarget(m.sliceOf[k], pod)
-		}
-		delete(m.sliceOf, k)
-		delete(m.slices, k)
-	}
-	if o == nil {
-		return
-	}
-	m.slices[k] = o
-	svc := workKey{k.namespace, o.Labels[labelServiceName]}
-	m.sliceOf[k] = svc
-	m.bySlice.add(svc, k)
-	for _, pod := range slicePods(o) {
-		m.sliceRefs.add(pod, k)
-		m.touchSliceTarget(svc, pod)
-	}
-	m.touchSlice(k)
-}
-
-// touchSliceTarget marks a Pod whose targets depend on a slice: only where no selector says so already.
-func (m *Mesh) touchSliceTarget(svc workKey, pod instKey) {
-	o := owner{"Service", svc.namespace, svc.name}
-	if len(ownerSelector(o, m.owners[o])) == 0 {
-		m.dirty.workloads.add(workKey{pod.namespace, pod.name})
-	}
-}
-
-func (m *Mesh) touchSlice(slice workKey) {
-	svc, ok := m.sliceOf[slice]
-	if !ok {
-		return
-	}
-	m.dirty.endpoints.add(hostKey{svc.namespace, Host(svc.name, svc.namespace, m.cfg.Domain)})
-}
-
-func (m *Mesh) eachSlicePod(svc workKey, f func(instKey)) {
-	for k := range m.bySlice[svc].all {
-		for _, pod := range slicePods(m.slices[k]) {
-			f(pod)
-		}
-	}
-}
-
-func slicePods(o *object.Object) []instKey {
-	var out []instKey
-	for _, e := range o.Body.(*discoveryv1.EndpointSlice).Endpoints {
-		if e.TargetRef != nil && e.TargetRef.Kind == "Pod" {
-			ns := e.TargetRef.Namespace
-			if ns == "" {
-				ns = o.Key.Namespace
-			}
-			out = append(out, instKey{"Pod", ns, e.TargetRef.Name})
-		}
-	}
-	return out
-}
-
-func (m *Mesh) takeConfig(k object.Key, o *object.Object) {
+func (m *Mesh) updateConfig(k object.Key, o *object.Object) {
 	m.dirty.configs.add(k)
 	if k.Kind == "ProxyConfig" && k.Group == validate.GroupNetworking {
 		m.touchProxyConfig(k, o)
@@ -509,7 +440,7 @@ func (m *Mesh) takeConfig(k object.Key, o *object.Object) {
 				m.delegates.add(d, k)
 			}
 		}
-		for root := range m.delegates[workKey{k.Namespace, k.Name}].all {
+		for root := range m.delegates[namespacedName{k.Namespace, k.Name}].all {
 			m.dirty.configs.add(root)
 		}
 	}

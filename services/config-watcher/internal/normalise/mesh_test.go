@@ -45,7 +45,7 @@ func put(list ...*object.Object) []Change {
 	return out
 }
 
-// state follows a Mesh by its deltas alone.
+// state holds the resources of a Mesh as its deltas give them.
 type state struct {
 	t    testing.TB
 	mesh *Mesh
@@ -90,7 +90,7 @@ func (s *state) change(changes ...Change) {
 	}
 }
 
-// touched lists the kinds of the last delta, sorted, removals with a minus.
+// touched lists the kinds of the last delta, sorted, with a minus before removals.
 func (s *state) touched() string {
 	var out []string
 	for _, r := range s.last.Upserts {
@@ -156,25 +156,25 @@ func TestServiceAndPods(t *testing.T) {
 	if got := s.targets("apps", "a-2"); got != fqdnA+":80>8080" {
 		t.Errorf("targets of a Pod that is not ready: %s", got)
 	}
-	t.Run("readiness touches endpoints only", func(t *testing.T) {
+	t.Run("readiness changes endpoints only", func(t *testing.T) {
 		s.apply(pod("a-2", "a", "10.1.0.2", true, ""))
 		if got := s.touched(); got != "EndpointSet "+fqdnA+":80/Kubernetes" {
 			t.Errorf("touched %s", got)
 		}
 	})
-	t.Run("an unrelated Pod touches itself only", func(t *testing.T) {
+	t.Run("an unrelated Pod changes its own Workload only", func(t *testing.T) {
 		s.apply(pod("z-1", "z", "10.1.9.1", true, ""))
 		if got := s.touched(); got != "Workload z-1" {
 			t.Errorf("touched %s", got)
 		}
 	})
-	t.Run("relabelled out of the service", func(t *testing.T) {
+	t.Run("a Pod relabelled out of the service leaves it", func(t *testing.T) {
 		s.apply(pod("a-2", "other", "10.1.0.2", true, ""))
 		if got := s.endpoints("apps", fqdnA+":80/Kubernetes"); got != "10.1.0.1:8080 istio v1" || s.targets("apps", "a-2") != "" {
 			t.Errorf("endpoints %s, targets %s", got, s.targets("apps", "a-2"))
 		}
 	})
-	t.Run("locality comes with the Node", func(t *testing.T) {
+	t.Run("the Node brings the locality", func(t *testing.T) {
 		s.apply("apiVersion: v1\nkind: Node\nmetadata: {name: n1, labels: {topology.kubernetes.io/region: r, topology.kubernetes.io/zone: z}}\n")
 		if got := s.endpoints("apps", fqdnA+":80/Kubernetes"); got != "10.1.0.1:8080 istio r/z/ v1" {
 			t.Errorf("endpoints %s", got)
@@ -184,7 +184,7 @@ func TestServiceAndPods(t *testing.T) {
 			t.Errorf("label does not win over the Node: %s", got)
 		}
 	})
-	t.Run("the service goes", func(t *testing.T) {
+	t.Run("a removed service takes its endpoints along", func(t *testing.T) {
 		s.remove("Service", "apps", "a")
 		if got := s.touched(); got != "-EndpointSet "+fqdnA+":80/Kubernetes, -Service "+fqdnA+", Workload a-1" {
 			t.Errorf("touched %s", got)
@@ -374,7 +374,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestReplicasAgree feeds the same objects in different orders and groupings, with detours, and expects the same hashes.
+// TestReplicasAgree feeds the same objects in different orders and groupings, with detours, and expects the same
+// hashes.
 func TestReplicasAgree(t *testing.T) {
 	yaml := service("a", "") + service("b", "") + pod("a-1", "a", "10.1.0.1", true, "") + pod("b-1", "b", "10.1.0.2", true, "") +
 		"---\napiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: x, namespace: apps}\nspec: {hosts: [" + fqdnA + ", x.example.com], ports: [{number: 80, name: http, protocol: HTTP}, {number: 81, name: more, protocol: HTTP}], resolution: STATIC, endpoints: [{address: 10.9.0.1}]}\n" +

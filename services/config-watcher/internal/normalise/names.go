@@ -9,9 +9,9 @@ import (
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-// Host turns a short name into an FQDN as Istio does: only a name without any dot is relative ("reviews.apps" is taken as it is). DNS knows
-// no case, and all that compares hostnames later does: they are written in lower case and without a dot at the end from here on, and addresses in
-// their shortest form.
+// Host turns a short name into an FQDN. As in Istio only a name without a dot is short: "reviews.apps" stays. The
+// result is in lower case, without a dot at the end, and IP addresses are in their shortest form, so that hostnames can
+// be compared as text.
 func Host(name, namespace, domain string) string {
 	name = strings.ToLower(name)
 	if ip, err := netip.ParseAddr(name); err == nil {
@@ -23,7 +23,7 @@ func Host(name, namespace, domain string) string {
 	return name + "." + namespace + ".svc." + domain
 }
 
-// entryHost is Host for the hosts of a ServiceEntry, which are names as they stand: one without a dot is no service of the namespace.
+// entryHost is Host for the hosts of a ServiceEntry, which are complete names even without a dot.
 func entryHost(name string) string {
 	if !strings.Contains(name, ".") {
 		name += "."
@@ -31,22 +31,22 @@ func entryHost(name string) string {
 	return Host(name, "", "")
 }
 
-// nobody is the visibility of what is exported to no namespace: it equals no namespace's name.
-const nobody = "~"
+// exportedToNone is the exportedTo of an object that no namespace sees. No namespace has this name.
+const exportedToNone = "~"
 
-// ExportedTo resolves exportTo, or the mesh's default where the object says nothing, to namespaces.
+// ExportedTo resolves exportTo, or fallback if it is empty, to sorted namespaces; ["*"] means all of them.
 func ExportedTo(exportTo, fallback []string, namespace string) []string {
 	if len(exportTo) == 0 {
 		exportTo = fallback
 	}
 	if len(exportTo) == 0 {
-		return []string{"*"}
+		return []string{exportedToAll}
 	}
 	var out []string
 	for _, e := range exportTo {
 		switch e = strings.TrimSpace(e); e {
 		case "*":
-			return []string{"*"}
+			return []string{exportedToAll}
 		case ".":
 			out = append(out, namespace)
 		case "~", "":
@@ -55,24 +55,24 @@ func ExportedTo(exportTo, fallback []string, namespace string) []string {
 		}
 	}
 	if len(out) == 0 {
-		return []string{nobody}
+		return []string{exportedToNone}
 	}
-	slices.Sort(out)
-	return slices.Compact(out)
+	return sortedUnique(out)
 }
 
-// VisibleTo reports whether a namespace is among those resolved by ExportedTo.
+// VisibleTo reports whether a namespace is among those that ExportedTo has returned.
 func VisibleTo(exported []string, namespace string) bool {
-	return slices.Contains(exported, "*") || slices.Contains(exported, namespace)
+	return slices.Contains(exported, exportedToAll) || slices.Contains(exported, namespace)
 }
 
-// wellKnownTCP are ports whose protocols have the server speak first: without a declared protocol they must not be sniffed.
+// wellKnownTCP are ports of protocols in which the server speaks first. Without a declared protocol Envoy must not
+// sniff them.
 var wellKnownTCP = map[int32]bool{25: true, 53: true, 3306: true, 27017: true}
 
-// PortProtocol decides what a Kubernetes Service port speaks, from appProtocol or the prefix of its name
+// PortProtocol decides the protocol of a Kubernetes Service port from appProtocol or the prefix of its name
 // (https://istio.io/latest/docs/ops/configuration/traffic-management/protocol-selection/).
 func PortProtocol(number int32, name, transport, appProtocol string) configv1.Protocol {
-	if transport == "UDP" || transport == "SCTP" { // no proxy takes either
+	if transport == "UDP" || transport == "SCTP" { // sent to no proxy
 		return configv1.Protocol_PROTOCOL_UDP
 	}
 	switch appProtocol {
@@ -98,7 +98,8 @@ func PortProtocol(number int32, name, transport, appProtocol string) configv1.Pr
 	return p
 }
 
-// ParseProtocol reads a protocol's name as Istio's kinds write it; unknown and empty names are sniffed.
+// ParseProtocol reads a protocol's name as Istio's kinds write it. Envoy sniffs the protocol of unknown and empty
+// names.
 func ParseProtocol(s string) configv1.Protocol {
 	switch strings.ToLower(s) {
 	case "tcp":
@@ -129,8 +130,8 @@ func ParseProtocol(s string) configv1.Protocol {
 	return configv1.Protocol_PROTOCOL_UNSPECIFIED
 }
 
-// meaningful keeps the annotations that mean something to the mesh. The injector's own record is large and of no use to anybody else.
-func meaningful(annotations map[string]string) map[string]string {
+// meshAnnotations keeps the annotations of Istio and Fairlead. It drops the injector's status, which is large.
+func meshAnnotations(annotations map[string]string) map[string]string {
 	var out map[string]string
 	for k, v := range annotations {
 		domain, _, _ := strings.Cut(k, "/")

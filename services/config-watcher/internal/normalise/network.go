@@ -10,14 +10,14 @@ import (
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-// Istio's labels of the Services of east-west gateways, and the port of those that name none.
+// Istio's label of the Services of east-west gateways, and the port of a Service without it.
 const (
 	labelGatewayPort   = "networking.istio.io/gatewayPort"
 	networkGatewayPort = 15443
 )
 
-// networkGateway is what a Service that leads into a network says of it; nil for others, and while it has no address outside. Host names of load
-// balancers are no addresses: endpoints of proxies are not names.
+// networkGateway is the east-west gateway that a Service with a network label is; nil for other Services and while it
+// has no external IP. Host names of load balancers do not count: endpoints need IP addresses.
 func networkGateway(o *object.Object, s *corev1.Service) *configv1.NetworkGateway {
 	network := o.Labels[labelNetwork]
 	if network == "" {

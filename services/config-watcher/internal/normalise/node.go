@@ -10,8 +10,8 @@ import (
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-// labelHostname is the node of a workload: among its own labels, and among those of endpoints where clients are asked to mind the node. It is left
-// out elsewhere, because every node would make a set of labels of its own.
+// labelHostname names a workload's node. Workloads always have it; endpoints have it only if byNode says so, because
+// every node makes a label set of its own.
 const labelHostname = corev1.LabelHostname
 
 func nodeLabels(in *instance) map[string]string {
@@ -21,7 +21,8 @@ func nodeLabels(in *instance) map[string]string {
 	return map[string]string{labelHostname: in.node}
 }
 
-// byNode tells whether the endpoints of a service have to say which node they are on: the Service asks for it, the mesh, or a DestinationRule.
+// byNode reports whether the endpoints of a service carry the label of their node. The Service, the mesh or a
+// DestinationRule can ask for it.
 func (m *Mesh) byNode(svc *configv1.Service) bool {
 	if svc.NodeLocal || svc.TrafficDistribution == corev1.ServiceTrafficDistributionPreferSameNode || prefersNode(m.settings.GetLocalityLbSetting()) {
 		return true
@@ -34,11 +35,11 @@ func (m *Mesh) byNode(svc *configv1.Service) bool {
 	return false
 }
 
-// touchNodeRule follows a DestinationRule that tests the node of endpoints.
+// touchNodeRule updates nodeRules with a DestinationRule.
 func (m *Mesh) touchNodeRule(k object.Key, o *object.Object) {
 	before, now := m.nodeRules[k], ""
 	if o != nil {
-		if rule, ok := o.Body.(*networking.DestinationRule); ok && testsNode(rule) {
+		if rule, ok := o.Body.(*networking.DestinationRule); ok && usesNode(rule) {
 			now = Host(rule.Host, k.Namespace, m.cfg.Domain)
 		}
 	}
@@ -55,14 +56,14 @@ func (m *Mesh) touchNodeRule(k object.Key, o *object.Object) {
 	}
 }
 
-// covers tells whether a host, which may be a wildcard or empty, is about a hostname.
+// covers reports whether a host, possibly a wildcard or empty, matches a hostname.
 func covers(host, hostname string) bool {
 	suffix, wildcard := strings.CutPrefix(host, "*")
 	return wildcard && strings.HasSuffix(hostname, suffix) || host == hostname
 }
 
-// testsNode tells whether a rule orders endpoints, or chooses them for a subset, by their node.
-func testsNode(rule *networking.DestinationRule) bool {
+// usesNode reports whether a rule orders endpoints by node, or chooses those of a subset by node.
+func usesNode(rule *networking.DestinationRule) bool {
 	policies := []*networking.TrafficPolicy{rule.GetTrafficPolicy()}
 	for _, s := range rule.GetSubsets() {
 		if _, tested := s.GetLabels()[labelHostname]; tested {

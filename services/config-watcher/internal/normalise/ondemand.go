@@ -9,27 +9,28 @@ import (
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
-// workloadAnnotations are the annotations that mean something to the mesh. Where ProxyConfigs decide whether the workload's sidecar holds only
-// what it calls, the result stands in the annotation that says so itself.
+// workloadAnnotations are the annotations of a Workload resource. If a ProxyConfig decides about on-demand
+// configuration, workloadAnnotations writes its value into the annotation that a user could set on the workload.
 func (m *Mesh) workloadAnnotations(in *instance) map[string]string {
-	out := meaningful(in.object.Annotations)
+	out := meshAnnotations(in.object.Annotations)
 	if _, own := out[validate.OnDemandAnnotation]; own {
 		return out
 	}
-	said := m.onDemand(in)
-	if said == "" {
+	value := m.onDemand(in)
+	if value == "" {
 		return out
 	}
 	out = maps.Clone(out)
 	if out == nil {
 		out = map[string]string{}
 	}
-	out[validate.OnDemandAnnotation] = said
+	out[validate.OnDemandAnnotation] = value
 	return out
 }
 
-// onDemand asks the ProxyConfigs in the order in which Istio lets them win: the one that selects the workload, the workload's annotation, the
-// namespace's, the mesh's. Within each, the oldest that says something wins.
+// onDemand returns the value of the first that has one, in Istio's order for ProxyConfigs: the ProxyConfig that selects
+// the workload, the workload's annotation, the namespace's ProxyConfig, the mesh's. Of several of one rank the oldest
+// wins.
 func (m *Mesh) onDemand(in *instance) string {
 	var selecting, namespace, root *object.Object
 	older := func(best **object.Object, o *object.Object) {
@@ -53,21 +54,21 @@ func (m *Mesh) onDemand(in *instance) string {
 		}
 	}
 	if selecting != nil {
-		return saidOnDemand(selecting)
+		return onDemandVariable(selecting)
 	}
-	if said := validate.OnDemandOf(in.object.Annotations); said != "" {
-		return said
+	if value := validate.OnDemandOf(in.object.Annotations); value != "" {
+		return value
 	}
 	if namespace != nil {
-		return saidOnDemand(namespace)
+		return onDemandVariable(namespace)
 	}
-	return saidOnDemand(root)
+	return onDemandVariable(root)
 }
 
-// touchProxyConfig follows the ProxyConfigs that say something of onDemand, and marks the workloads that one of them may reach.
+// touchProxyConfig updates onDemandConfigs and marks the workloads that the old or the new ProxyConfig applies to.
 func (m *Mesh) touchProxyConfig(k object.Key, o *object.Object) {
 	for _, o := range []*object.Object{m.configs[k], o} {
-		if saidOnDemand(o) == "" {
+		if onDemandVariable(o) == "" {
 			continue
 		}
 		selector := proxyConfigOf(o).GetSelector().GetMatchLabels()
@@ -81,7 +82,7 @@ func (m *Mesh) touchProxyConfig(k object.Key, o *object.Object) {
 			}
 		}
 	}
-	if saidOnDemand(o) != "" {
+	if onDemandVariable(o) != "" {
 		m.onDemandConfigs.add(k)
 	} else {
 		delete(m.onDemandConfigs, k)
@@ -89,14 +90,14 @@ func (m *Mesh) touchProxyConfig(k object.Key, o *object.Object) {
 }
 
 func (m *Mesh) touchWorkload(in *instance) {
-	m.dirty.workloads.add(workKey{in.key.namespace, in.key.name})
+	m.dirty.workloads.add(namespacedName{in.key.namespace, in.key.name})
 }
 
-func saidOnDemand(o *object.Object) string {
+func onDemandVariable(o *object.Object) string {
 	return proxyConfigOf(o).GetEnvironmentVariables()[validate.OnDemandMetadata]
 }
 
-// proxyConfigOf is nil, and may be asked all the same, where o is none.
+// proxyConfigOf returns the ProxyConfig of an object; nil, whose getters may be called, if it has none.
 func proxyConfigOf(o *object.Object) *networkingv1beta1.ProxyConfig {
 	if o == nil {
 		return nil

@@ -28,8 +28,8 @@ func (s *state) onDemand(name string) string {
 	return w.GetAnnotations()[validate.OnDemandAnnotation]
 }
 
-// TestOnDemandPrecedence: the annotation, the ProxyConfig that selects the workload, the annotation that is a ProxyConfig, the namespace's
-// ProxyConfig, the mesh's.
+// TestOnDemandPrecedence: the annotation fairlead.dev/on-demand wins, then the ProxyConfig that selects the workload,
+// the annotation proxy.istio.io/config, the namespace's ProxyConfig, and the mesh's.
 func TestOnDemandPrecedence(t *testing.T) {
 	const (
 		lean     = `{fairlead.dev/on-demand: "true"}`
@@ -61,7 +61,7 @@ func TestOnDemandPrecedence(t *testing.T) {
 			if got := s.onDemand("a-1"); got != c.want {
 				t.Errorf("%q, want %q", got, c.want)
 			}
-			// The order of arrival makes no difference.
+			// The order of arrival does not matter.
 			s = newState(t, c.more)
 			s.apply(annotated("a-1", "a", c.annotations))
 			if got := s.onDemand("a-1"); got != c.want {
@@ -71,7 +71,7 @@ func TestOnDemandPrecedence(t *testing.T) {
 	}
 }
 
-// TestOnDemandFollowsProxyConfigs: a change touches the workloads that it may reach, and no others.
+// TestOnDemandFollowsProxyConfigs: a changed ProxyConfig changes the Workloads that it applies to, and no others.
 func TestOnDemandFollowsProxyConfigs(t *testing.T) {
 	s := newState(t, annotated("a-1", "a", "{}")+annotated("b-1", "b", "{}"))
 	for _, step := range []struct{ name, apply, a, b, touched string }{

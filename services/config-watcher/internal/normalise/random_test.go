@@ -26,8 +26,8 @@ import (
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
-// FuzzMesh converts objects with any fields, which no validation has seen, in several revisions. Nothing may panic, no object may be changed, and
-// what the mesh is in the end must not depend on the way there.
+// FuzzMesh applies unvalidated objects with random fields in several steps. Apply must not panic and must not change an
+// object, and the final mesh must not depend on the steps.
 func FuzzMesh(f *testing.F) {
 	for seed := range 250 {
 		f.Add(fmt.Append(nil, seed))
@@ -105,10 +105,10 @@ func bodies(changes []Change) []proto.Message {
 	return out
 }
 
-// drawer makes objects of a small world.
+// drawer makes random objects with few different names, so that they refer to each other.
 type drawer struct{ from protorand.Source }
 
-// odd draws values that break what does not expect them far more often than usually.
+// odd draws unusual values far more often than users write them.
 var odd = func() *protorand.Table {
 	table := protorand.Istio
 	table.Odd, table.Seldom = 12, nil
@@ -255,7 +255,7 @@ func (d drawer) slice() *discoveryv1.EndpointSlice {
 	return out
 }
 
-// TestDrawer makes sure that objects of FuzzMesh meet: most kinds of resources come out.
+// TestDrawer: objects of FuzzMesh refer to each other, so that most kinds of resources result.
 func TestDrawer(t *testing.T) {
 	kinds := map[string]int{}
 	for seed := range 200 {

@@ -2,6 +2,7 @@ package normalise
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -13,7 +14,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/resource"
 )
 
-// rebuild recomputes everything dirty and records what changed.
+// rebuild recomputes everything dirty and records the changes in d.
 func (m *Mesh) rebuild(d *Delta) {
 	todo := m.dirty
 	m.dirty = newDirty()
@@ -42,7 +43,7 @@ func (m *Mesh) rebuild(d *Delta) {
 		m.emit(d, resource.Key{Kind: resource.KindIdentityBan, Name: k.Name}, m.ban(k))
 	}
 	for k := range todo.configs {
-		body, err := m.config(k)
+		body, err := m.istioConfig(k)
 		if err != nil {
 			d.Errors = append(d.Errors, fmt.Errorf("%s: %w", k, err))
 			continue
@@ -51,14 +52,10 @@ func (m *Mesh) rebuild(d *Delta) {
 	}
 }
 
-// configKey is the resource key of an Istio object. One without a namespace holds for the whole mesh, see
-// object.Object.Held: it goes where the mesh's own are.
+// configKey is the resource key of an Istio object. An object without a namespace holds for the whole mesh (see
+// object.Object.Held) and goes into the root namespace.
 func (m *Mesh) configKey(k object.Key) resource.Key {
-	out := resource.Key{Kind: k.Kind, Namespace: k.Namespace, Name: k.Name}
-	if out.Namespace == "" {
-		out.Namespace = m.settings.GetRootNamespace()
-	}
-	return out
+	return resource.Key{Kind: k.Kind, Namespace: cmp.Or(k.Namespace, m.settings.GetRootNamespace()), Name: k.Name}
 }
 
 func (m *Mesh) rebuildMesh(d *Delta) {
@@ -74,12 +71,13 @@ func (m *Mesh) rebuildMesh(d *Delta) {
 	m.emit(d, resource.Key{Kind: resource.KindMeshConfig, Name: "default"}, body)
 }
 
-// rebuildServices builds the services, then tells them the addresses allocated for them, which may move those of others.
+// rebuildServices builds the Services and then writes the allocated addresses into them, and into others whose address
+// moved.
 func (m *Mesh) rebuildServices(d *Delta, hosts set[hostKey]) {
 	for h := range hosts {
 		services := m.buildServices(h)
 		for _, old := range m.built[h] {
-			if !slices.ContainsFunc(services, sameAudience(old)) {
+			if !slices.ContainsFunc(services, sameVisibility(old)) {
 				m.emit(d, serviceKey(old), nil)
 			}
 		}
@@ -88,13 +86,13 @@ func (m *Mesh) rebuildServices(d *Delta, hosts set[hostKey]) {
 		} else {
 			m.built[h] = services
 		}
-		if first := firstToWantVIP(h, services); first != nil {
+		if first := oldestWantingVIP(h, services); first != nil {
 			m.vips.want(h, first.GetCreationTime().AsTime())
 		} else {
 			m.vips.drop(h)
 		}
 	}
-	for h := range m.vips.settle() {
+	for h := range m.vips.takeMoved() {
 		hosts.add(h)
 	}
 	for h := range hosts {
@@ -137,7 +135,7 @@ func (m *Mesh) rebuildEndpoints(d *Delta, h hostKey) {
 	}
 }
 
-// emit records a resource's new state; a nil body removes it. What did not change is not recorded.
+// emit records the new state of a resource; a nil body removes it. An unchanged resource is not recorded.
 func (m *Mesh) emit(d *Delta, k resource.Key, body proto.Message) {
 	if body == nil {
 		if _, ok := m.out[k]; ok {
@@ -158,23 +156,21 @@ func (m *Mesh) emit(d *Delta, k resource.Key, body proto.Message) {
 	d.Upserts = append(d.Upserts, r)
 }
 
-// claimants are the objects behind a hostname, the deciding one first: the Kubernetes Service, then ServiceEntries, oldest first.
+// claimants are the objects behind a hostname: the Kubernetes Service first, then ServiceEntries, oldest first. The
+// first decides.
 func (m *Mesh) claimants(h hostKey) []*object.Object {
 	var out []*object.Object
 	for o := range m.claims[h].all {
 		out = append(out, m.owners[o])
 	}
 	slices.SortFunc(out, func(a, b *object.Object) int {
-		if (a.Key.Kind == "Service") != (b.Key.Kind == "Service") {
-			if a.Key.Kind == "Service" {
+		if service := a.Key.Kind == "Service"; service != (b.Key.Kind == "Service") {
+			if service {
 				return -1
 			}
 			return 1
 		}
-		if object.Older(a, b) {
-			return -1
-		}
-		return 1
+		return object.CompareAge(a, b)
 	})
 	return out
 }

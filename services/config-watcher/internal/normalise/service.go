@@ -1,6 +1,7 @@
 package normalise
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strings"
@@ -16,7 +17,8 @@ import (
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
-// buildService builds the Service of a hostname from objects that claim it, the deciding one first; nil if none has a port or is an alias.
+// buildService builds the Service of a hostname from its claimants; nil if none has a port or is an alias
+// (ExternalName).
 func buildService(h hostKey, claimants []*object.Object) *configv1.Service {
 	var out *configv1.Service
 	for _, o := range claimants {
@@ -38,7 +40,7 @@ func buildService(h hostKey, claimants []*object.Object) *configv1.Service {
 	return out
 }
 
-// ownerPorts are the ports an owner's own object lists.
+// ownerPorts are the ports that the object of an owner lists.
 func ownerPorts(o *object.Object) []*configv1.ServicePort {
 	switch b := o.Body.(type) {
 	case *corev1.Service:
@@ -49,8 +51,8 @@ func ownerPorts(o *object.Object) []*configv1.ServicePort {
 	return nil
 }
 
-// join adds what a later object of the same hostname brings: names that its servers may show, and if it is of the same kind, addresses and
-// ports; on a port that both have, the first object's wins.
+// join adds a later claimant of the same hostname: its SANs, and with the same resolution its ports and, from an object
+// of the same kind, its addresses. A port number or name that is taken is not added.
 func join(into, from *configv1.Service) {
 	into.SubjectAltNames = sortedUnique(append(into.SubjectAltNames, from.SubjectAltNames...))
 	if into.Resolution != from.Resolution || into.ExternalName != "" {
@@ -74,7 +76,7 @@ func created(t time.Time) *timestamppb.Timestamp {
 	return timestamppb.New(t)
 }
 
-// fromService builds the Service of a Kubernetes Service, but for who may see it.
+// fromService builds the Service of a Kubernetes Service, without exportedTo.
 func fromService(o *object.Object, s *corev1.Service, hostname string) *configv1.Service {
 	out := &configv1.Service{
 		Hostname: hostname, Name: o.Key.Name, Namespace: o.Key.Namespace, Resolution: configv1.Resolution_RESOLUTION_STATIC,
@@ -125,8 +127,7 @@ func clusterIPs(s *corev1.Service) []string {
 			out = append(out, ip)
 		}
 	}
-	slices.Sort(out)
-	return slices.Compact(out)
+	return sortedUnique(out)
 }
 
 var resolutions = map[networking.ServiceEntry_Resolution]configv1.Resolution{
@@ -137,7 +138,7 @@ var resolutions = map[networking.ServiceEntry_Resolution]configv1.Resolution{
 	networking.ServiceEntry_DYNAMIC_DNS:     configv1.Resolution_RESOLUTION_DYNAMIC_DNS,
 }
 
-// fromServiceEntry builds the Service of one host of a ServiceEntry, but for who may see it.
+// fromServiceEntry builds the Service of one host of a ServiceEntry, without exportedTo.
 func fromServiceEntry(o *object.Object, se *networking.ServiceEntry, hostname string) *configv1.Service {
 	out := &configv1.Service{
 		Hostname: hostname, Name: o.Key.Name, Namespace: o.Key.Namespace, Resolution: resolutions[se.Resolution],
@@ -153,14 +154,9 @@ func fromServiceEntry(o *object.Object, se *networking.ServiceEntry, hostname st
 	return out
 }
 
-func entryTarget(p *networking.ServicePort) uint32 {
-	if p.TargetPort != 0 {
-		return p.TargetPort
-	}
-	return p.Number
-}
+func entryTarget(p *networking.ServicePort) uint32 { return cmp.Or(p.TargetPort, p.Number) }
 
-// entryProtocol is the declared protocol, or what the port's name says where none is declared.
+// entryProtocol is the declared protocol, or else the one that the port's name declares.
 func entryProtocol(p *networking.ServicePort) configv1.Protocol {
 	if p.Protocol != "" {
 		return ParseProtocol(p.Protocol)
@@ -169,12 +165,11 @@ func entryProtocol(p *networking.ServicePort) configv1.Protocol {
 }
 
 func sortedUnique(list []string) []string {
-	out := slices.Clone(list)
-	slices.Sort(out)
-	return slices.Compact(out)
+	return slices.Compact(slices.Sorted(slices.Values(list)))
 }
 
-// canonicalAddresses writes addresses and networks in their shortest form, sorted; a network of one address is that address.
+// canonicalAddresses writes addresses and CIDRs in their shortest form, sorted. A CIDR of one address becomes that
+// address.
 func canonicalAddresses(texts []string) []string {
 	var out []string
 	for _, text := range texts {
@@ -190,7 +185,7 @@ func canonicalAddresses(texts []string) []string {
 	return sortedUnique(out)
 }
 
-// trafficDistribution is the Service's own, or the annotation's, in Kubernetes' spelling.
+// trafficDistribution is the field of a Service, or the annotation in Kubernetes' spelling.
 func trafficDistribution(own *string, annotations map[string]string) string {
 	if own != nil {
 		return *own
@@ -203,8 +198,8 @@ func trafficDistribution(own *string, annotations map[string]string) string {
 	return ""
 }
 
-// wantsVIP tells whether an address is allocated for a service: for a single name that ServiceEntries alone are about, none of which says
-// where clients connect to, or leaves it to them.
+// wantsVIP reports whether a service needs an allocated address: it comes from ServiceEntries alone, its hostname is
+// one name, it has no address, no label forbids it, and proxies do not connect to whatever the client asked for.
 func wantsVIP(h hostKey, s *configv1.Service) bool {
 	if s.Source.Kind != "ServiceEntry" || len(s.Addresses) > 0 || strings.HasPrefix(h.hostname, "*") || s.Labels[validate.AutoAllocateLabel] == "false" {
 		return false

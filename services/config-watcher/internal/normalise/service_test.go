@@ -63,7 +63,8 @@ func TestAllocatedAddresses(t *testing.T) {
 	}
 }
 
-// TestSeveralObjectsOfOneHost: what ServiceEntries of one host and namespace say is joined; of a Kubernetes Service's host, names alone.
+// TestSeveralObjectsOfOneHost: ServiceEntries of one host and namespace make one Service; a ServiceEntry for the host
+// of a Kubernetes Service adds its SANs alone.
 func TestSeveralObjectsOfOneHost(t *testing.T) {
 	s := newState(t, service("a", "")+pod("a-1", "a", "10.1.0.1", true, "")+
 		entry("a", "", "hosts: [a.example.com], resolution: STATIC, addresses: [10.5.0.2, 10.5.1.7/24], subjectAltNames: [xx], endpoints: [{address: 10.9.0.1}], ports: [{name: http, number: 80}]")+
@@ -84,7 +85,7 @@ func TestSeveralObjectsOfOneHost(t *testing.T) {
 	}
 }
 
-// TestNodeOfEndpoints: endpoints say their node where a rule or the mesh tests it, as long as it does.
+// TestNodeOfEndpoints: endpoints carry the label of their node while a rule or the mesh uses it.
 func TestNodeOfEndpoints(t *testing.T) {
 	s := newState(t, "---\napiVersion: v1\nkind: Pod\nmetadata: {name: a-1, namespace: apps, labels: {app: a}}\nspec: {nodeName: n1, containers: []}\n"+
 		"status: {phase: Running, podIP: 10.1.0.1, conditions: [{type: Ready, status: 'True'}]}\n"+
@@ -159,7 +160,7 @@ func TestBothFamilies(t *testing.T) {
 	}
 }
 
-// TestNetworkGateways: a Service with a network's label leads into it, at the addresses outside that it has.
+// TestNetworkGateways: a Service with a network label is the network's gateway at its external addresses.
 func TestNetworkGateways(t *testing.T) {
 	for name, c := range map[string]struct{ labels, more, want string }{
 		"load balancer":  {"topology.istio.io/network: n2", "status: {loadBalancer: {ingress: [{ip: 192.0.2.9}, {ip: 192.0.2.1}, {hostname: lb.example.com}]}}", "n2 [192.0.2.1 192.0.2.9] 15443"},
@@ -190,8 +191,9 @@ func TestAddressesOfNetworks(t *testing.T) {
 	}
 }
 
-// TestSelectorOfAll has a ServiceEntry whose workloadSelector has no labels: it is of all workloads of the namespace, those that come later too.
-func TestSelectorOfAll(t *testing.T) {
+// TestSelectorWithoutLabels: a workloadSelector without labels selects all workloads of the namespace, later ones
+// included.
+func TestSelectorWithoutLabels(t *testing.T) {
 	s := newState(t, entry("all", "", "hosts: [all.example.com, '*-part.example.com', all.example.com], resolution: STATIC, workloadSelector: {}, ports: [{name: http, number: 80, protocol: HTTP}]")+
 		pod("a", "a", "10.8.0.1", true, ""))
 	const name = "all.example.com:80/Kubernetes"
@@ -218,8 +220,8 @@ func TestSelectorOfAll(t *testing.T) {
 	}
 }
 
-// TestNoPorts has a ServiceEntry without ports: its host is as unknown as without it.
-func TestNoPorts(t *testing.T) {
+// TestServiceEntryWithoutPorts: a ServiceEntry without ports makes no Service.
+func TestServiceEntryWithoutPorts(t *testing.T) {
 	s := newState(t, entry("portless", "", "hosts: [a.example.com], resolution: DNS"))
 	if svc := s.service("apps", "a.example.com"); svc != nil {
 		t.Errorf("service %v", svc)

@@ -1,38 +1,41 @@
 package normalise
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
 	"time"
 )
 
-// Istio's networks for addresses that stand for hosts of ServiceEntries without any.
+// Istio's networks of allocated addresses.
 var (
 	vip4 = netip.MustParsePrefix("240.240.0.0/16").Addr().As4()
 	vip6 = netip.MustParsePrefix("2001:2::/48").Addr().As16()
 )
 
 const (
-	// vipSlots is a prime, so that every sequence of attempts tries all of them.
+	// vipSlots is a prime, so that every sequence of attempts visits all slots.
 	vipSlots = 65011
-	// lastOctets of an address that are used: those that no network could take for itself or for everybody.
+	// lastOctets is the number of last octets in use: 1 to 254, neither network nor broadcast addresses.
 	lastOctets = 254
 )
 
-// vips allocates an IPv4 address for every host that wants one. Which host gets which follows from the hosts alone: each tries the addresses
-// of a sequence made from its name, and where two want the same the older has it, so a new host moves no other and every replica says the
-// same after every restart. (Hosts without a creation time, as files have them, are taken in the order of their names.)
+// vips allocates an IPv4 and an IPv6 address for every host that needs one. The allocation follows from the set of
+// hosts alone: each host tries the slots of a sequence made from its name, and the older host wins a slot. So a new
+// host moves no older one, and all replicas agree after any restart. Hosts without a creation time, which files have,
+// are ordered by name.
 type vips struct {
 	created map[hostKey]time.Time
 	owners  map[uint32]hostKey
-	// attempt says how often a host with a slot had to try again.
+	// attempt is the index in its sequence of the slot that a host has.
 	attempt map[hostKey]uint32
-	// moved are hosts whose address may be another one.
+	// moved are hosts whose address may have changed since the last takeMoved.
 	moved set[hostKey]
-	// stale is true if a host went that others may have made room for.
+	// stale is true if a host was dropped whose slot others may take over.
 	stale   bool
 	retried int
 }
@@ -41,17 +44,12 @@ func newVIPs() *vips {
 	return &vips{created: map[hostKey]time.Time{}, owners: map[uint32]hostKey{}, attempt: map[hostKey]uint32{}, moved: set[hostKey]{}}
 }
 
-func (v *vips) older(a, b hostKey) bool {
-	if x, y := v.created[a], v.created[b]; !x.Equal(y) {
-		return x.Before(y)
-	}
-	if a.namespace != b.namespace {
-		return a.namespace < b.namespace
-	}
-	return a.hostname < b.hostname
+// compare orders hosts by age, and those of one age by name.
+func (v *vips) compare(a, b hostKey) int {
+	return cmp.Or(v.created[a].Compare(v.created[b]), cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.hostname, b.hostname))
 }
 
-// want says that a host needs an address, drop that it needs none.
+// want records that a host needs an address.
 func (v *vips) want(h hostKey, created time.Time) {
 	if had, ok := v.created[h]; ok {
 		if had.Equal(created) {
@@ -79,12 +77,13 @@ func (v *vips) drop(h hostKey) {
 	v.moved.add(h)
 }
 
-// place finds a slot from the n-th attempt on; whom it drives out looks on from there. The outcome is the same in whatever order hosts come.
+// place gives h the first slot that it wins, from its n-th attempt on, and then goes on with the host that h displaced.
+// The result does not depend on the order in which hosts come.
 func (v *vips) place(h hostKey, n uint32) {
 	for tries := attemptsOf(h); n < vipSlots; n++ {
 		at := tries.at(n)
 		other, taken := v.owners[at]
-		if taken && !v.older(h, other) {
+		if taken && v.compare(h, other) >= 0 {
 			continue
 		}
 		v.owners[at], v.attempt[h] = h, n
@@ -104,20 +103,11 @@ func (v *vips) place(h hostKey, n uint32) {
 	}
 }
 
-// settle returns the hosts whose address may have changed since the last time.
-func (v *vips) settle() set[hostKey] {
+// takeMoved returns the hosts whose address may have changed since its last call.
+func (v *vips) takeMoved() set[hostKey] {
 	if v.stale {
-		hosts, before := make([]hostKey, 0, len(v.created)), v.attempt
-		for h := range v.created {
-			hosts = append(hosts, h)
-		}
-		slices.SortFunc(hosts, func(a, b hostKey) int {
-			if v.older(a, b) {
-				return -1
-			}
-			return 1
-		})
-		moved := v.moved
+		hosts := slices.SortedFunc(maps.Keys(v.created), v.compare)
+		before, moved := v.attempt, v.moved
 		v.owners, v.attempt, v.moved, v.stale, v.retried = map[uint32]hostKey{}, map[hostKey]uint32{}, set[hostKey]{}, false, 0
 		for _, h := range hosts {
 			v.place(h, 0)
@@ -133,7 +123,7 @@ func (v *vips) settle() set[hostKey] {
 	return out
 }
 
-// addresses are the host's; none if it wants none, or if there are more hosts than addresses.
+// addresses are the host's IPv4 and IPv6 address; none if it needs none, or if all slots belong to older hosts.
 func (v *vips) addresses(h hostKey) []string {
 	n, ok := v.attempt[h]
 	if !ok {

@@ -18,7 +18,7 @@ func hostsOf(n int) map[hostKey]time.Time {
 }
 
 func allocated(v *vips) map[hostKey]string {
-	v.settle()
+	v.takeMoved()
 	out := map[hostKey]string{}
 	for h := range v.created {
 		out[h] = fmt.Sprint(v.addresses(h))
@@ -34,7 +34,8 @@ func filled(hosts map[hostKey]time.Time) *vips {
 	return v
 }
 
-// TestVIPsFollowFromTheHosts: in whatever order hosts come and go, what is left has the same addresses, each its own, in Istio's networks.
+// TestVIPsFollowFromTheHosts: the remaining hosts have the same addresses in whatever order hosts came and went. Each
+// address is unique and in Istio's networks.
 func TestVIPsFollowFromTheHosts(t *testing.T) {
 	hosts := hostsOf(20_000) // enough that many want the same
 	want := allocated(filled(hosts))
@@ -63,7 +64,7 @@ func TestVIPsFollowFromTheHosts(t *testing.T) {
 			v.want(h, at.Add(time.Hour))
 			hosts[h] = at
 			if rand.IntN(100) == 0 {
-				v.settle()
+				v.takeMoved()
 			}
 		}
 	}
@@ -97,7 +98,7 @@ func TestMoreHostsThanAddresses(t *testing.T) {
 		t.Errorf("%d hosts have no address", without)
 	}
 	v.drop(hostKey{"a", "7"})
-	if moved := v.settle(); len(moved) == 0 || v.addresses(hostKey{"a", fmt.Sprint(vipSlots)}) == nil {
+	if moved := v.takeMoved(); len(moved) == 0 || v.addresses(hostKey{"a", fmt.Sprint(vipSlots)}) == nil {
 		t.Error("an address that is free again is not used")
 	}
 }

@@ -10,12 +10,9 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 )
 
-// workload builds the Workload of a Pod or WorkloadEntry, the Pod if there are both; nil if there is neither.
-func (m *Mesh) workload(w workKey) *configv1.Workload {
-	in := m.instances.byKey[instKey{"Pod", w.namespace, w.name}]
-	if in == nil {
-		in = m.instances.byKey[instKey{"WorkloadEntry", w.namespace, w.name}]
-	}
+// workload builds the Workload of a Pod, or else of a WorkloadEntry; nil if there is neither.
+func (m *Mesh) workload(w namespacedName) *configv1.Workload {
+	in := cmp.Or(m.instances.byKey[instKey{"Pod", w.namespace, w.name}], m.instances.byKey[instKey{"WorkloadEntry", w.namespace, w.name}])
 	if in == nil {
 		return nil
 	}
@@ -58,8 +55,8 @@ func (m *Mesh) ownerTargets(in *instance, o owner, h hostKey) []*configv1.Servic
 	return out
 }
 
-// sliceTargets covers Services without a selector, whose EndpointSlices name the Pod.
-func (m *Mesh) sliceTargets(slice workKey) []*configv1.ServiceTarget {
+// sliceTargets are the targets of Services without a selector, whose EndpointSlices name the Pod.
+func (m *Mesh) sliceTargets(slice namespacedName) []*configv1.ServiceTarget {
 	svc := m.sliceOf[slice]
 	o := owner{"Service", svc.namespace, svc.name}
 	obj := m.owners[o]

@@ -2,11 +2,11 @@ package object
 
 import "time"
 
-// Ban shuts an identity out of the mesh: the body of an IdentityBan.
+// Ban is the body of an IdentityBan, which bans an identity from the mesh.
 type Ban struct {
 	// Identity is the SPIFFE URI of a workload.
 	Identity string
-	// Reason is what the identity's owner is told.
+	// Reason is repeated to the identity's owner when a stream or call is refused.
 	Reason string
 	// Until is when the ban ends; zero if it lasts until it is lifted.
 	Until time.Time

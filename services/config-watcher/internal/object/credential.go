@@ -14,20 +14,20 @@ import (
 	secretv1 "fairlead.dev/proto/fairlead/secret/v1"
 )
 
-// Names of a Secret's entries that a gateway reads: those of type kubernetes.io/tls, and those that Istio takes besides.
+// Names of a Secret's entries that a gateway reads: those of type kubernetes.io/tls, then those that only Istio knows.
 const (
 	tlsChain, tlsKey, tlsCA, tlsCRL                 = corev1.TLSCertKey, corev1.TLSPrivateKeyKey, "ca.crt", "ca.crl"
 	genericChain, genericKey, genericCA, genericCRL = "cert", "key", "cacert", "crl"
 )
 
-// Credential is what a gateway reads of a Secret. However it is printed, logged or encoded, what it holds does not show; only Proto tells.
-// It is immutable.
+// Credential is the part of a Secret, or of a ConfigMap with certificates, that a gateway reads. Printing, logging and
+// encoding it shows "(redacted)"; only Proto gives the content. It is immutable.
 type Credential struct {
 	chain, key, ca, crl []byte
 	version             string
 }
 
-// Entry is one entry of a Secret, with the name that the user has given it.
+// Entry is one entry of a Secret under the name that the user has given it.
 type Entry struct {
 	Name  string
 	Value []byte
@@ -36,10 +36,10 @@ type Entry struct {
 // Format hides the value.
 func (e Entry) Format(f fmt.State, _ rune) { _, _ = fmt.Fprint(f, e.Name+"=(redacted)") }
 
-// Entries are those of a Secret that make a Credential; without a name where the Secret has none.
+// Entries are the entries of a Secret that make a Credential. Those that the Secret lacks have no name.
 type Entries struct{ Chain, Key, CA, CRL Entry }
 
-// EntriesOf finds them. Of the two sets of names Istio's own goes first.
+// EntriesOf returns the entries of s that make a credential. Istio's entry names win over those of kubernetes.io/tls.
 func EntriesOf(s *corev1.Secret) Entries {
 	var e Entries
 	if !holdsTLS(s.Type) {
@@ -77,7 +77,8 @@ func EntriesOf(s *corev1.Secret) Entries {
 	return e
 }
 
-// holdsTLS tells types of Secrets that gateways may read: of Kubernetes' own, only those for TLS and for anything.
+// holdsTLS reports whether a gateway may read a Secret of the type: "kubernetes.io/tls", "Opaque", or a user's own
+// type.
 func holdsTLS(t corev1.SecretType) bool {
 	switch t {
 	case corev1.SecretTypeServiceAccountToken, corev1.SecretTypeDockercfg, corev1.SecretTypeDockerConfigJson, corev1.SecretTypeBasicAuth,
@@ -97,8 +98,9 @@ func CredentialOf(s *corev1.Secret) *Credential {
 	return newCredential(e.Chain.Value, e.Key.Value, e.CA.Value, e.CRL.Value)
 }
 
-// AuthorityOf returns what gateways may verify clients with in a ConfigMap, under the names that it has in a Secret; nil if it has no
-// certificates there. Most ConfigMaps are for something else: what cannot be read is no mistake.
+// AuthorityOf returns the CA certificates, and the revocation list, that a ConfigMap holds under the entry names of a
+// Secret; nil if it has none. A ConfigMap whose entries cannot be read is no mistake: most ConfigMaps are for something
+// else.
 func AuthorityOf(m *corev1.ConfigMap) *Credential {
 	for _, names := range [][2]string{{genericCA, genericCRL}, {tlsCA, tlsCRL}} {
 		certificates, list := []byte(m.Data[names[0]]), []byte(m.Data[names[1]])
@@ -115,7 +117,7 @@ func AuthorityOf(m *corev1.ConfigMap) *Credential {
 	return nil
 }
 
-// certificatesOnly tells PEM of which every block is a certificate, and of which there is one at least.
+// certificatesOnly reports whether text is PEM with at least one block and every block is a certificate.
 func certificatesOnly(text []byte) bool {
 	found := false
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
@@ -138,7 +140,7 @@ func newCredential(chain, key, ca, crl []byte) *Credential {
 	return c
 }
 
-// Authority returns the credential's part that clients are verified with; nil if it has none.
+// Authority returns the part that peers are verified with; nil if the credential has none.
 func (c *Credential) Authority() *Credential {
 	if c == nil || len(c.ca) == 0 {
 		return nil

@@ -2,8 +2,8 @@ package object
 
 import corev1 "k8s.io/api/core/v1"
 
-// Endpoints are what Kubernetes deprecates, and still mirrors in EndpointSlices.
+// Endpoints is the Kubernetes kind that EndpointSlice replaces. Objects of users still have it.
 type Endpoints = corev1.Endpoints //nolint:staticcheck // users have them
 
-// EndpointAddress is one of Endpoints.
+// EndpointAddress is one address of an Endpoints object.
 type EndpointAddress = corev1.EndpointAddress //nolint:staticcheck // of Endpoints

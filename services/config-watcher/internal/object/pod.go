@@ -2,9 +2,9 @@ package object
 
 import corev1 "k8s.io/api/core/v1"
 
-// Pod is what the mesh reads of a Pod beside its metadata: a hundredth of the object.
+// Pod is what the mesh reads of a Pod beside its metadata, about a hundredth of the object.
 type Pod struct {
-	// Ended is true once its containers have run to their end, Ending once it is to be deleted.
+	// Ended is true after the containers have run to their end, Ending after the Pod's deletion has been requested.
 	Ended, Ending bool
 	Ready         bool
 	// Addresses has no duplicates; the first is the primary one.
@@ -12,11 +12,11 @@ type Pod struct {
 	ServiceAccount      string
 	Node                string
 	Hostname, Subdomain string
-	// Ports of the containers that have names.
+	// Ports maps the names of container ports to their numbers.
 	Ports map[string]uint32
 }
 
-// PodOf reads a Pod; the result shares no memory with it that would keep the rest.
+// PodOf reads a Pod. The result keeps no part of p in memory.
 func PodOf(p *corev1.Pod) *Pod {
 	out := &Pod{
 		Ended:  p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed,

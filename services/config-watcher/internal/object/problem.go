@@ -6,16 +6,16 @@ import (
 	"strings"
 )
 
-// Problem is one thing a user got wrong, told so that it can be repaired without asking: where, which object, which field, what value, what
-// to do.
+// Problem is one mistake in a user's configuration. It names the place, the object, the field, the value and the
+// remedy, so that the user can repair it without asking.
 type Problem struct {
-	// Location is "mesh.yaml:12", empty where the input was no file.
+	// Location is "mesh.yaml:12"; empty if the input was no file.
 	Location string
-	// Object is "VirtualService apps/server"; empty where the input did not get as far as an object.
+	// Object is "VirtualService apps/server"; empty if the mistake comes before an object could be identified.
 	Object string
-	// Field is the JSON path, "spec.http[0].route[0].weight"; empty where the object as a whole is meant.
+	// Field is the JSON path, "spec.http[0].route[0].weight"; empty if the mistake is in the object as a whole.
 	Field string
-	// Value is the offending value as written, shortened; empty where there is none.
+	// Value is the offending value as written, shortened; empty if there is none.
 	Value string
 	// Reason says what is wrong.
 	Reason string
@@ -36,7 +36,7 @@ func (p Problem) Error() string {
 	return b.String()
 }
 
-// Description is the problem without its place.
+// Description is the problem without location, object and field.
 func (p Problem) Description() string {
 	out := p.Reason
 	if p.Value != "" {
@@ -77,7 +77,7 @@ func (ps Problems) Sorted() Problems {
 	return out
 }
 
-// maxValue bounds what of a user's value is repeated in an error.
+// maxValue bounds how many bytes of a user's value an error repeats.
 const maxValue = 120
 
 // Quote renders a value for Problem.Value: quoted if a string, cut if long.

@@ -1,5 +1,5 @@
-// Package offline judges files of objects without a mesh: it decodes and validates them as the file source does, and
-// says of each object what the source would say of it. Command `config-watcher validate` prints what it says.
+// Package offline validates files of objects without a mesh, exactly as the file source would. Command `config-watcher
+// validate` calls Validate and prints the verdicts.
 package offline
 
 import (
@@ -16,25 +16,24 @@ import (
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
-// Stdin names the standard input among paths, and StdinName in verdicts.
+// Stdin is the path that stands for the standard input; StdinName is its name in verdicts.
 const (
 	Stdin     = "-"
 	StdinName = "stdin"
 )
 
-// Verdict is what is said of one object. Text that cannot be attributed to an object has one of its own, without a
-// kind.
+// Verdict is the result for one object. Text that belongs to no object has a verdict without a kind.
 type Verdict struct {
 	File      string `json:"file"`
 	Line      int    `json:"line"`
 	Kind      string `json:"kind,omitempty"`
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name,omitempty"`
-	// Ignored is true of an object whose kind config-watcher does not read.
+	// Ignored is true for an object of a kind that config-watcher does not read.
 	Ignored bool `json:"ignored,omitempty"`
-	// Errors are why the object is refused; it is accepted if there are none.
+	// Errors are the reasons why the object is refused; it is accepted if there are none.
 	Errors []Finding `json:"errors"`
-	// Warnings are of what is accepted and has no effect, or another one than it seems.
+	// Warnings are about accepted fields that have no effect, or another one than expected.
 	Warnings []Finding `json:"warnings"`
 }
 
@@ -45,7 +44,7 @@ type Finding struct {
 	Message string `json:"message"`
 }
 
-// Object is "VirtualService apps/server", empty if the kind is not known.
+// Object is "VirtualService apps/server"; empty if the kind is not known.
 func (v Verdict) Object() string {
 	if v.Kind == "" {
 		return ""
@@ -53,10 +52,10 @@ func (v Verdict) Object() string {
 	return object.Key{Kind: v.Kind, Namespace: v.Namespace, Name: v.Name}.String()
 }
 
-// Judge judges the objects of the files that paths name, one after the other, and hands each verdict to say. A path is
-// a file, a directory with its subdirectories, a named pipe, or Stdin, which is read from in. Its error names a path
-// that cannot be read; then nothing was judged.
-func Judge(paths []string, in io.Reader, say func(Verdict)) error {
+// Validate validates the objects in the files that paths name and passes each verdict to report. A path is a file, a
+// directory with its subdirectories, a named pipe, or Stdin, which is read from in. An error names a path that cannot
+// be read; then nothing was validated.
+func Validate(paths []string, in io.Reader, report func(Verdict)) error {
 	var named []string
 	for _, p := range paths {
 		if p != Stdin {
@@ -67,65 +66,65 @@ func Judge(paths []string, in io.Reader, say func(Verdict)) error {
 	if err != nil {
 		return err
 	}
-	j := judge{say: say, seen: map[object.Key]string{}}
+	run := validation{report: report, seen: map[object.Key]string{}}
 	if len(named) < len(paths) {
 		content, err := file.Bounded(in)
 		if err != nil {
 			return fmt.Errorf("standard input: %w", err)
 		}
-		j.content(StdinName, content, true)
+		run.content(StdinName, content, true)
 	}
 	for _, f := range files {
 		content, err := file.Content(f)
 		if err != nil {
-			j.say(whole(f, []Finding{{Line: 1, Message: "cannot be read: " + err.Error() + "; make it a file that can be read, or do not name it"}}, nil))
+			run.report(fileVerdict(f, []Finding{{Line: 1, Message: "cannot be read: " + err.Error() + "; make it a file that can be read, or do not name it"}}, nil))
 			continue
 		}
-		j.content(f, content, slices.Contains(named, f))
+		run.content(f, content, slices.Contains(named, f))
 	}
 	return nil
 }
 
-// judge is one call of Judge.
-type judge struct {
-	say func(Verdict)
+// validation is one call of Validate.
+type validation struct {
+	report func(Verdict)
 	// seen are the locations of the objects accepted so far.
 	seen map[object.Key]string
 }
 
-// whole is the verdict on a file as a whole.
-func whole(name string, errs, warnings []Finding) Verdict {
+// fileVerdict is the verdict on a file as a whole.
+func fileVerdict(name string, errs, warnings []Finding) Verdict {
 	return Verdict{File: name, Line: 1, Errors: append([]Finding{}, errs...), Warnings: append([]Finding{}, warnings...)}
 }
 
-// content judges what a file holds. A file that the caller has named must hold something.
-func (j *judge) content(name string, content []byte, named bool) {
+// content validates the content of a file. A file that the caller has named must hold an object.
+func (run *validation) content(name string, content []byte, named bool) {
 	if isMeshConfig(name, content) {
-		j.meshConfig(name, content)
+		run.meshConfig(name, content)
 		return
 	}
 	found := false
 	problems := manifest.Each(name, content, func(doc *manifest.Document) {
 		found = true
-		j.document(doc)
+		run.document(doc)
 	})
 	for _, p := range problems {
 		found = true
 		v := Verdict{File: name, Errors: findings(p), Warnings: []Finding{}}
 		v.Line = v.Errors[0].Line
-		j.say(v)
+		run.report(v)
 	}
 	switch nothing := (Finding{Line: 1, Message: "holds no object; write one, or do not name it"}); {
 	case found:
 	case named:
-		j.say(whole(name, []Finding{nothing}, nil))
+		run.report(fileVerdict(name, []Finding{nothing}, nil))
 	default:
 		nothing.Message = "holds no object; write one, or remove it"
-		j.say(whole(name, nil, []Finding{nothing}))
+		run.report(fileVerdict(name, nil, []Finding{nothing}))
 	}
 }
 
-func (j *judge) document(doc *manifest.Document) {
+func (run *validation) document(doc *manifest.Document) {
 	key, _ := validate.Identify(doc.Tree)
 	v := Verdict{File: doc.File, Line: doc.Line, Kind: key.Kind, Namespace: key.Namespace, Name: key.Name, Errors: []Finding{}, Warnings: []Finding{}}
 	o, err := validate.Document(doc)
@@ -133,10 +132,10 @@ func (j *judge) document(doc *manifest.Document) {
 	switch {
 	case err == nil:
 		v.Warnings = append(v.Warnings, findings(o.Warnings...)...)
-		if first, twice := j.seen[key]; twice {
+		if first, twice := run.seen[key]; twice {
 			v.Warnings = append(v.Warnings, Finding{Line: doc.Line, Message: "same object as at " + first + ", which counts; remove one of them"})
 		} else {
-			j.seen[key] = doc.Location()
+			run.seen[key] = doc.Location()
 		}
 	case errors.Is(err, validate.ErrIgnored):
 		v.Ignored = true
@@ -145,27 +144,28 @@ func (j *judge) document(doc *manifest.Document) {
 	default:
 		v.Errors = append(v.Errors, Finding{Line: doc.Line, Message: err.Error()})
 	}
-	j.say(v)
+	run.report(v)
 }
 
-// meshConfig judges a bare mesh configuration.
-func (j *judge) meshConfig(name string, content []byte) {
+// meshConfig validates a mesh configuration without an object around it.
+func (run *validation) meshConfig(name string, content []byte) {
 	_, warnings, problems := validate.MeshConfig(name, content)
 	v := Verdict{File: name, Line: 1, Kind: "MeshConfig", Name: validate.MeshName, Namespace: validate.MeshNamespace}
 	v.Errors, v.Warnings = findings(problems...), findings(warnings...)
-	j.say(v)
+	run.report(v)
 }
 
-// isMeshConfig tells whether the content is a bare mesh configuration, as --mesh-config-file takes it.
+// isMeshConfig reports whether the content is a mesh configuration without an object around it, as --mesh-config-file
+// takes it.
 func isMeshConfig(name string, content []byte) bool {
 	if bytes.Contains(content, []byte("apiVersion")) {
-		return false // parsed once only: no field of MeshConfig has this name
+		return false // avoids parsing twice: no field of MeshConfig has this name
 	}
 	docs, _ := manifest.Parse(name, content)
 	return len(docs) > 0 && validate.IsBareMeshConfig(docs[0].Tree)
 }
 
-// findings are problems without what a verdict says of the object.
+// findings returns problems without the parts that the verdict has.
 func findings(problems ...object.Problem) []Finding {
 	out := make([]Finding, 0, len(problems))
 	for _, p := range problems {
@@ -176,13 +176,13 @@ func findings(problems ...object.Problem) []Finding {
 
 // Summary counts verdicts.
 type Summary struct {
-	// Objects is the number of verdicts, those of text that is no object included.
+	// Objects is the number of verdicts, including those of text that is no object.
 	Objects  int `json:"objects"`
 	Accepted int `json:"accepted"`
 	Refused  int `json:"refused"`
-	// Warned is how many of the accepted ones have warnings.
+	// Warned is the number of accepted objects with warnings.
 	Warned int `json:"warned"`
-	// Ignored is how many are of kinds that config-watcher does not read, and Kinds which those are.
+	// Ignored is the number of objects of kinds that config-watcher does not read; Kinds are those kinds.
 	Ignored int      `json:"ignored"`
 	Kinds   []string `json:"ignoredKinds,omitempty"`
 }
@@ -208,7 +208,7 @@ func (s *Summary) Add(v Verdict) {
 	}
 }
 
-// String is the summary as a sentence's worth of counts.
+// String writes the counts as a sentence.
 func (s Summary) String() string {
 	out := fmt.Sprintf("%d objects: %d accepted, %d refused, %d with warnings", s.Objects, s.Accepted, s.Refused, s.Warned)
 	if s.Objects == 1 {

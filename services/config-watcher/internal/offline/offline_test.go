@@ -24,9 +24,9 @@ const (
 		"- {apiVersion: v1, kind: ServiceAccount, metadata: {name: a}}\n- {apiVersion: v1, kind: ServiceAccount, metadata: {name: B}}\n"
 )
 
-func judge(t *testing.T, stdin string, paths ...string) (verdicts []offline.Verdict, s offline.Summary) {
+func run(t *testing.T, stdin string, paths ...string) (verdicts []offline.Verdict, s offline.Summary) {
 	t.Helper()
-	err := offline.Judge(paths, strings.NewReader(stdin), func(v offline.Verdict) {
+	err := offline.Validate(paths, strings.NewReader(stdin), func(v offline.Verdict) {
 		verdicts = append(verdicts, v)
 		s.Add(v)
 	})
@@ -36,7 +36,7 @@ func judge(t *testing.T, stdin string, paths ...string) (verdicts []offline.Verd
 	return verdicts, s
 }
 
-func TestJudge(t *testing.T) {
+func TestValidate(t *testing.T) {
 	for name, tc := range map[string]struct {
 		content string
 		// want has a line for each verdict: "line object: errors/warnings".
@@ -58,7 +58,7 @@ func TestJudge(t *testing.T) {
 		"ConfigMap":         {"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata: {mesh: \"rootNamespace: A\"}\n", []string{"1 ConfigMap istio-system/istio 1/0"}, "rootNamespace"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			verdicts, _ := judge(t, tc.content, offline.Stdin)
+			verdicts, _ := run(t, tc.content, offline.Stdin)
 			var got, text []string
 			for _, v := range verdicts {
 				got = append(got, describe(v))
@@ -87,7 +87,7 @@ func describe(v offline.Verdict) string {
 	return out
 }
 
-// TestPaths judges directories as the file source lists them; only what is named must hold something.
+// TestPaths: directories are listed as the file source does, and only a named file must hold an object.
 func TestPaths(t *testing.T) {
 	dir := t.TempDir()
 	for name, content := range map[string]string{"a.yaml": good, "below/b.json": `{"apiVersion":"v1","kind":"ServiceAccount","metadata":{"name":"a"}}`, ".hidden.yaml": bad, "notes.txt": bad, "empty.yml": "# nothing yet\n"} {
@@ -96,26 +96,26 @@ func TestPaths(t *testing.T) {
 		}
 		testkit.WriteFile(t, filepath.Join(dir, name), []byte(content))
 	}
-	verdicts, s := judge(t, "", dir, filepath.Join(dir, "a.yaml"))
+	verdicts, s := run(t, "", dir, filepath.Join(dir, "a.yaml"))
 	if len(verdicts) != 3 || s.Refused != 0 || s.Warned != 1 || s.Accepted != 3 {
 		t.Errorf("%+v of %+v", s, verdicts)
 	}
-	if verdicts, s = judge(t, bad, filepath.Join(dir, "empty.yml"), offline.Stdin); s.Refused != 2 || verdicts[0].File != offline.StdinName {
+	if verdicts, s = run(t, bad, filepath.Join(dir, "empty.yml"), offline.Stdin); s.Refused != 2 || verdicts[0].File != offline.StdinName {
 		t.Errorf("%+v of %+v", s, verdicts)
 	}
 	for name, path := range map[string]string{"no such file": filepath.Join(dir, "x.yaml"), "no *.yaml": t.TempDir(), "not a regular file": "/dev/null"} {
 		said := 0
-		err := offline.Judge([]string{filepath.Join(dir, "a.yaml"), path}, nil, func(offline.Verdict) { said++ })
+		err := offline.Validate([]string{filepath.Join(dir, "a.yaml"), path}, nil, func(offline.Verdict) { said++ })
 		if err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), name) || said > 0 {
 			t.Errorf("%s: %v, %d verdicts", name, err, said)
 		}
 	}
 }
 
-// TestAsTheSource compares the verdict on every sample with what validation itself says.
+// TestAsTheSource: the verdict on every sample equals the result of package validate.
 func TestAsTheSource(t *testing.T) {
 	const samples = "../../../../samples/bookinfo"
-	verdicts, _ := judge(t, "", samples)
+	verdicts, _ := run(t, "", samples)
 	got := map[string]bool{}
 	for _, v := range verdicts {
 		got[v.File+":"+strconv.Itoa(v.Line)] = len(v.Errors) == 0

@@ -1,4 +1,5 @@
-// Package pipeline is the one worker between the sources and the subscribers: it gathers changes, normalises them and commits revisions.
+// Package pipeline is the single worker between sources and subscribers. The aggregate submits changed objects;
+// Pipeline.Run applies them to normalise.Mesh and commits each result as a revision.
 package pipeline
 
 import (
@@ -17,39 +18,40 @@ import (
 	"fairlead.dev/services/config-watcher/internal/revision"
 )
 
-// Observer hears of every commit; for metrics.
+// Observer is called after every commit, for metrics.
 type Observer interface {
 	Committed(snapshot *revision.Snapshot, delta normalise.Delta, took time.Duration)
 	Failed(err error)
 }
 
-// Config of a pipeline. All fields but Tracer, Observe and Seen are required.
+// Config of a pipeline. Tracer, Observe and Discovered are optional.
 type Config struct {
 	Mesh *normalise.Mesh
 	Log  *slog.Logger
 	Out  *revision.Log
-	// Settled reports whether every source has synced, or is served from its last good state. It is asked until it is
-	// true once.
+	// Settled reports whether every source has synced or is served from its last good state. It is called until it has
+	// returned true once.
 	Settled func() bool
 	Clock   clock.Clock
 	Tracer  trace.Tracer
 	Observe Observer
-	// Seen, if not nil, is told what the mesh has come to see, with the settings in force, once the revision with it is out.
-	Seen func(changes []normalise.Change, settings *mesh.MeshConfig)
+	// Discovered receives the changed objects of discovered namespaces, and the mesh configuration, after the commit of
+	// their revision. It may be nil.
+	Discovered func(changes []normalise.Change, settings *mesh.MeshConfig)
 }
 
-// Pipeline turns changes into revisions. The first change goes out at once; changes that arrive while a revision is being built gather into
-// the next: there is no timer.
+// Pipeline turns changes into revisions. It applies a first change at once. Changes that arrive while it builds a
+// revision go into the next one; there is no timer.
 type Pipeline struct {
 	cfg Config
 
 	mu      sync.Mutex
 	changes []normalise.Change
 	ctx     context.Context // trace of the first pending change
-	taken   uint64          // changes submitted so far
+	taken   uint64          // number of submissions so far
 	wake    chan struct{}
 
-	// Guarded by mu: what is in a revision.
+	// applied is the number of submissions that revision sequence contains. mu guards both.
 	applied  uint64
 	sequence uint64
 	advanced chan struct{}
@@ -60,7 +62,7 @@ func New(cfg Config) *Pipeline {
 	return &Pipeline{cfg: cfg, wake: make(chan struct{}, 1), advanced: make(chan struct{})}
 }
 
-// Submit queues changes; the aggregate calls it.
+// Submit queues changes. The ban table calls it with changes of the aggregate.
 func (p *Pipeline) Submit(ctx context.Context, changes []normalise.Change) {
 	p.mu.Lock()
 	if len(p.changes) == 0 {
@@ -72,7 +74,7 @@ func (p *Pipeline) Submit(ctx context.Context, changes []normalise.Change) {
 	p.Poke()
 }
 
-// Poke makes the pipeline look again whether the sources have settled.
+// Poke makes the pipeline call Settled again.
 func (p *Pipeline) Poke() {
 	select {
 	case p.wake <- struct{}{}:
@@ -80,10 +82,10 @@ func (p *Pipeline) Poke() {
 	}
 }
 
-// pollSettled is how often the sources are asked while the first revision waits for them; sources also poke.
+// pollSettled is the interval of calling Settled before the first revision; sources also call Poke.
 const pollSettled = 50 * time.Millisecond
 
-// Run works until ctx ends.
+// Run applies changes until ctx ends.
 func (p *Pipeline) Run(ctx context.Context) error {
 	settled := false
 	for {
@@ -106,7 +108,7 @@ func (p *Pipeline) Run(ctx context.Context) error {
 	}
 }
 
-// build turns everything pending into one revision. The first one is committed even if it is empty.
+// build commits one revision with everything pending. The first revision is committed even if it is empty.
 func (p *Pipeline) build(ctx context.Context, first bool) {
 	p.mu.Lock()
 	changes, parent, taken := p.changes, p.ctx, p.taken
@@ -122,7 +124,7 @@ func (p *Pipeline) build(ctx context.Context, first bool) {
 	spanCtx, span := p.start(parent, len(changes))
 	delta := p.cfg.Mesh.Apply(changes)
 	for _, err := range delta.Errors {
-		p.cfg.Log.Error("object could not be normalised, its last state stays", "error", err)
+		p.cfg.Log.Error("object could not be normalised, its last resources stay", "error", err)
 		p.observeFailure(err)
 	}
 	sequence := p.sequenceNow()
@@ -141,8 +143,8 @@ func (p *Pipeline) build(ctx context.Context, first bool) {
 		}
 	}
 	span.End()
-	if p.cfg.Seen != nil {
-		p.cfg.Seen(delta.Seen, p.cfg.Mesh.Settings())
+	if p.cfg.Discovered != nil {
+		p.cfg.Discovered(delta.Discovered, p.cfg.Mesh.Settings())
 	}
 	p.mu.Lock()
 	p.applied, p.sequence = taken, sequence
@@ -170,7 +172,7 @@ func (p *Pipeline) start(parent context.Context, changes int) (context.Context, 
 	return p.cfg.Tracer.Start(parent, "config change", trace.WithAttributes(attribute.Int("fairlead.changes", changes)))
 }
 
-// traceParent is the W3C trace context of the span, empty if there is none.
+// traceParent is the W3C trace context of the span; empty if there is none.
 func traceParent(ctx context.Context) string {
 	carrier := propagation.MapCarrier{}
 	propagation.TraceContext{}.Inject(ctx, carrier)
@@ -197,7 +199,7 @@ func (p *Pipeline) Wait(ctx context.Context) (uint64, error) {
 	}
 }
 
-// Pending counts changes that no revision contains yet.
+// Pending is the number of changes that no revision contains yet.
 func (p *Pipeline) Pending() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/revision"
 )
 
-// slow blocks in Committed until told to go on, so that changes gather.
+// slow blocks in Committed until the test releases it, so that changes gather.
 type slow struct {
 	entered chan uint64
 	leave   chan struct{}
@@ -32,7 +32,7 @@ func change(name, value string) []normalise.Change {
 	return []normalise.Change{{Key: k, Object: &object.Object{Key: k, Labels: map[string]string{"v": value}}}}
 }
 
-func TestGathersWhileBuilding(t *testing.T) {
+func TestChangesGatherWhileARevisionIsBuilt(t *testing.T) {
 	var settled atomic.Bool
 	log := revision.NewLog("e", clock.Real())
 	obs := slow{entered: make(chan uint64), leave: make(chan struct{})}
@@ -55,7 +55,7 @@ func TestGathersWhileBuilding(t *testing.T) {
 	if got := <-obs.entered; got != 1 {
 		t.Fatalf("first revision is %d", got)
 	}
-	// The first revision is being finished: everything below belongs to the second.
+	// The first revision is not finished: everything below belongs to the second.
 	for i := range 100 {
 		p.Submit(ctx, change("busy", fmt.Sprint(i)))
 	}
@@ -81,7 +81,7 @@ func TestGathersWhileBuilding(t *testing.T) {
 	if busy.GetNamespace().GetLabels()["v"] != "99" || snapshot.Get(resource.Key{Kind: "Namespace", Name: "early"}) == nil {
 		t.Errorf("newest state %v", busy)
 	}
-	// A change without effect makes no revision, and a waiting writer is answered all the same.
+	// A change without effect makes no revision, and Wait returns nevertheless.
 	p.Submit(ctx, change("last", "1"))
 	if sequence, err := p.Wait(ctx); err != nil || sequence != 2 {
 		t.Errorf("no effect: %d %v", sequence, err)

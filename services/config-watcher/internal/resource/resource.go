@@ -1,7 +1,9 @@
-// Package resource names and hashes the items of the normalised mesh.
+// Package resource names, encodes and hashes the resources of the normalised mesh, which revisions consist of. Package
+// normalise makes them with New; package revision sums their hashes with Sum.
 package resource
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"strings"
@@ -25,13 +27,7 @@ type Key struct {
 
 // Compare orders keys by kind, namespace and name.
 func (k Key) Compare(o Key) int {
-	if c := strings.Compare(k.Kind, o.Kind); c != 0 {
-		return c
-	}
-	if c := strings.Compare(k.Namespace, o.Namespace); c != 0 {
-		return c
-	}
-	return strings.Compare(k.Name, o.Name)
+	return cmp.Or(strings.Compare(k.Kind, o.Kind), strings.Compare(k.Namespace, o.Namespace), strings.Compare(k.Name, o.Name))
 }
 
 // Proto returns the key as a message.
@@ -44,7 +40,7 @@ func KeyOf(k *configv1.ResourceKey) Key {
 	return Key{Kind: k.GetKind(), Namespace: k.GetNamespace(), Name: k.GetName()}
 }
 
-// Kinds of the normalised mesh that are no Istio kinds.
+// Kinds of the normalised mesh that are not Istio's.
 const (
 	KindService     = "Service"
 	KindEndpointSet = "EndpointSet"
@@ -54,11 +50,11 @@ const (
 	KindIdentityBan = "IdentityBan"
 )
 
-// Deterministic is how everything that is hashed is encoded.
+// Deterministic encodes everything that is hashed.
 var Deterministic = proto.MarshalOptions{Deterministic: true}
 
 // New makes a resource of a body: *configv1.IstioConfig, Service, EndpointSet, Workload, MeshConfig, Namespace or
-// IdentityBan. The body must not be changed afterwards: resources are shared by all snapshots and streams.
+// IdentityBan. The caller must not change the body afterwards: all snapshots and streams share it.
 func New(key Key, body proto.Message) (*configv1.Resource, error) {
 	enc, err := Deterministic.Marshal(body)
 	if err != nil {
@@ -85,7 +81,7 @@ func New(key Key, body proto.Message) (*configv1.Resource, error) {
 	return r, nil
 }
 
-// Any packs a message with deterministic encoding, as everything within a hashed body must be.
+// Any packs a message that is part of a hashed body.
 func Any(m proto.Message) (*anypb.Any, error) {
 	out := &anypb.Any{}
 	if err := anypb.MarshalFrom(out, m, Deterministic); err != nil {
@@ -94,11 +90,11 @@ func Any(m proto.Message) (*anypb.Any, error) {
 	return out, nil
 }
 
-// Sum is a hash of a set of resources that does not depend on their order and can be kept up to date in constant time per change: the sum
-// modulo 2^128 of the SHA-256 of every key and hash. It detects differences between honest replicas; it is no signature.
+// Sum is the hash of a set of resources: the sum modulo 2^128 of the SHA-256 of every key and hash. It does not depend
+// on their order, and a change costs constant time. It detects differences between honest replicas; it is no signature.
 type Sum struct{ hi, lo uint64 }
 
-// Add takes a resource into the sum.
+// Add adds a resource to the sum.
 func (s *Sum) Add(k Key, hash []byte) {
 	hi, lo := item(k, hash)
 	old := s.lo
@@ -109,7 +105,7 @@ func (s *Sum) Add(k Key, hash []byte) {
 	}
 }
 
-// Remove takes a resource out of the sum.
+// Remove removes a resource from the sum.
 func (s *Sum) Remove(k Key, hash []byte) {
 	hi, lo := item(k, hash)
 	if s.lo < lo {

@@ -9,21 +9,21 @@ import (
 	"strings"
 )
 
-// counterWidth is the length of a counter's file: the digits of the largest number and a line's end.
+// counterWidth is the length of a counter's file in bytes: the digits of the largest number and a line break.
 const counterWidth = 21
 
-// counterBits leave room above every number that is read, so that those that follow never begin again at 0.
+// counterBits bounds the number that is read, so that counting on from it never overflows.
 const counterBits = 63
 
-// Counter keeps the number of the newest revision in a file, so that a later run of the process counts on. Each number
-// is written in place in one system call: a killed process loses none, a machine that loses power may lose the last
-// ones.
+// Counter keeps the number of the newest revision in a file, so that the next run of the process counts on from it.
+// Each number is written in place by one system call: a killed process loses none, a machine that loses power may lose
+// the last ones.
 type Counter struct {
 	file *os.File
 	last uint64
 }
 
-// OpenCounter opens the counter at path, or makes one. A file that is no counter's is an error.
+// OpenCounter opens the counter's file at path, or creates it. A file with other content is an error.
 func OpenCounter(path string) (*Counter, error) {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -44,10 +44,10 @@ func OpenCounter(path string) (*Counter, error) {
 	return c, nil
 }
 
-// Last is the number of the newest revision, 0 before the first.
+// Last is the number of the newest revision; 0 before the first.
 func (c *Counter) Last() uint64 { return c.last }
 
-// store notes the number of a revision.
+// store writes the number of a revision.
 func (c *Counter) store(n uint64) error {
 	c.last = n
 	_, err := c.file.WriteAt(fmt.Appendf(nil, "%0*d\n", counterWidth-1, n), 0)

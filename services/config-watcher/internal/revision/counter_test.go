@@ -12,7 +12,7 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 )
 
-func TestNumbersGoOn(t *testing.T) {
+func TestNumbersContinueAfterRestart(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "revision")
 	run := func(commits int) (last *Snapshot, log *Log) {
 		c, err := OpenCounter(path)

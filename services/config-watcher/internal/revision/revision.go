@@ -1,4 +1,5 @@
-// Package revision numbers the states of the mesh: immutable snapshots and the keys that changed between them.
+// Package revision keeps the numbered states of the normalised mesh. The pipeline commits each change to Log as a
+// Snapshot; ConfigService.Watch (package fanout) reads the newest one and, with Between, the resources that changed.
 package revision
 
 import (
@@ -21,17 +22,17 @@ type item struct {
 
 func less(a, b item) bool { return a.key.Compare(b.key) < 0 }
 
-// Snapshot is one state of the mesh. It is immutable and safe for concurrent use; resources must not be changed by readers.
+// Snapshot is one state of the mesh. It is immutable and safe for concurrent use; readers must not change resources.
 type Snapshot struct {
 	revision *configv1.Revision
 	items    *btree.BTreeG[item]
 	sum      resource.Sum
 }
 
-// Revision returns the snapshot's number; the caller must not change it.
+// Revision returns the snapshot's revision; the caller must not change it.
 func (s *Snapshot) Revision() *configv1.Revision { return s.revision }
 
-// Sequence of the revision; 0 for a nil snapshot.
+// Sequence is the revision's number; 0 for a nil snapshot.
 func (s *Snapshot) Sequence() uint64 {
 	if s == nil {
 		return 0
@@ -42,7 +43,7 @@ func (s *Snapshot) Sequence() uint64 {
 // Len counts the resources.
 func (s *Snapshot) Len() int { return s.items.Len() }
 
-// Get returns a resource, nil if there is none.
+// Get returns a resource; nil if there is none.
 func (s *Snapshot) Get(k resource.Key) *configv1.Resource {
 	if s == nil {
 		return nil
@@ -68,19 +69,20 @@ func (s *Snapshot) EachIn(kind, namespace string, f func(resource.Key, *configv1
 	})
 }
 
-// Difference is what leads from one state to another, sorted by key.
+// Difference turns one snapshot into another. Both lists are sorted by key.
 type Difference struct {
 	Upserts []*configv1.Resource
 	Removed []resource.Key
 }
 
-// Limits of the memory of changed keys: a subscriber further behind costs one comparison of everything.
+// Limits of the changed keys that Log remembers. For a subscriber further behind, Between compares whole snapshots.
 const (
 	keepRevisions = 4096
 	keepKeys      = 200_000
 )
 
-// Log holds the newest snapshot and the keys changed by recent revisions. One writer commits; any number of readers follow.
+// Log holds the newest snapshot and the keys changed by recent revisions. One writer commits, any number of readers
+// follow.
 type Log struct {
 	epoch string
 	clock clock.Clock
@@ -88,11 +90,11 @@ type Log struct {
 	mu      sync.Mutex
 	current *Snapshot
 	changed chan struct{}
-	// keys[i] are those changed by revision first+i.
+	// keys[i] are the keys changed by revision first+i.
 	first uint64
 	keys  [][]resource.Key
 	total int
-	// counter is nil if numbers are not kept.
+	// counter is nil if numbers are not kept in a file.
 	counter *Counter
 	failed  func(error)
 }
@@ -102,8 +104,8 @@ func NewLog(epoch string, c clock.Clock) *Log {
 	return &Log{epoch: epoch, clock: c, changed: make(chan struct{}), first: 1}
 }
 
-// Continue makes the log count on from where the counter ends, and keep its numbers there. It is called before the
-// first Commit. failed is told of numbers that could not be kept; the revisions are good nevertheless.
+// Continue makes the log count on from the counter's number and store each new one there. It is called before the first
+// Commit. failed is called when a number could not be stored; the revision holds nevertheless.
 func (l *Log) Continue(c *Counter, failed func(error)) {
 	l.counter, l.failed, l.first = c, failed, c.Last()+1
 }
@@ -111,7 +113,7 @@ func (l *Log) Continue(c *Counter, failed func(error)) {
 // Epoch returns the epoch of all revisions.
 func (l *Log) Epoch() string { return l.epoch }
 
-// Commit closes the next revision. Even an empty change makes one.
+// Commit closes the next revision. An empty change makes one too.
 func (l *Log) Commit(upserts []*configv1.Resource, removed []resource.Key, traceParent string) *Snapshot {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -167,14 +169,14 @@ func (l *Log) next() uint64 {
 	return l.current.Sequence() + 1
 }
 
-// Current returns the newest snapshot, nil before the first, and a channel that is closed when a newer one exists.
+// Current returns the newest snapshot, nil before the first, and a channel that closes when a newer one exists.
 func (l *Log) Current() (*Snapshot, <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.current, l.changed
 }
 
-// Between computes what leads from one snapshot of this log to a later one, in time proportional to what changed in between.
+// Between returns the difference from one snapshot of this log to a later one, in time proportional to what changed.
 func (l *Log) Between(from, to *Snapshot) Difference {
 	l.mu.Lock()
 	var recent [][]resource.Key
@@ -211,7 +213,7 @@ func (d *Difference) add(k resource.Key, before, after *configv1.Resource) {
 	}
 }
 
-// compare goes through both snapshots once.
+// compare returns the difference by reading both snapshots as a whole.
 func (s *Snapshot) compare(to *Snapshot) Difference {
 	var d Difference
 	to.Each(func(k resource.Key, r *configv1.Resource) bool {

@@ -21,8 +21,8 @@ func ns(name, value string) *configv1.Resource {
 	return r
 }
 
-// TestDifferenceLeadsFromAnyToAny applies random edits and checks that the difference between any two revisions, by remembered keys or by
-// comparison, leads from the one to the other and holds nothing superfluous.
+// TestDifferenceLeadsFromAnyToAny: after random edits the difference between any two revisions, by remembered keys or
+// by comparison, turns the one into the other and has no superfluous entry.
 func TestDifferenceLeadsFromAnyToAny(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := NewLog("e", testkit.NewClock(time.Unix(0, 0)))

@@ -13,24 +13,24 @@ import (
 	"fairlead.dev/services/config-watcher/internal/source/memory"
 )
 
-// verbApply is what the audit log calls an Apply whose objects may be new or not.
+// verbApply is the verb of Apply in the audit log, since its objects may be new or not.
 const verbApply = "apply"
 
-// Access decides who may do what; access.Access does.
+// Access decides which identity may do what; access.Access implements it.
 type Access interface {
 	May(identity, verb string, k object.Key) error
 	Anywhere(identity, verb string) error
-	// Changed is closed when the roles change, BansChanged when a ban does.
+	// Changed closes when the roles change, BansChanged when the bans change.
 	Changed() <-chan struct{}
 	BansChanged() <-chan struct{}
 }
 
-// Audit keeps what was refused; what is done is kept by the store's own hook. audit.Recorder does both.
+// Audit records refused writes; audit.Recorder implements it. The store calls the recorder for accepted ones.
 type Audit interface {
 	Refuse(ctx context.Context, verb string, keys []object.Key, err error, failed bool)
 }
 
-// callerOf is the verified identity of the call.
+// callerOf is the verified identity of the caller.
 func callerOf(ctx context.Context) (string, error) {
 	p, err := access.Caller(ctx)
 	if err != nil {
@@ -43,7 +43,8 @@ func deniedStatus(err error) error {
 	return status.Error(codes.PermissionDenied, object.Cut(err.Error(), maxMessage))
 }
 
-// allow is nil if the caller may do a thing to an object. It is asked before anything tells whether the object exists.
+// allow returns an error unless the caller may use the verb on an object. Call it before anything reveals whether the
+// object exists.
 func (s *Server) allow(ctx context.Context, verb string, k object.Key) error {
 	identity, err := callerOf(ctx)
 	if err != nil {
@@ -55,8 +56,8 @@ func (s *Server) allow(ctx context.Context, verb string, k object.Key) error {
 	return nil
 }
 
-// readable returns what of a list the caller may see. It is an error to name a namespace that it may not, or to have
-// none; of all namespaces it is shown those that it may.
+// readable returns a filter for the objects of a list that the caller may see. It returns an error if the caller names
+// a namespace that it may not list, or may list none at all.
 func (s *Server) readable(ctx context.Context, verb, kind, namespace string) (func(object.Key) bool, error) {
 	identity, err := callerOf(ctx)
 	if err != nil {
@@ -73,8 +74,8 @@ func (s *Server) readable(ctx context.Context, verb, kind, namespace string) (fu
 	return func(k object.Key) bool { return s.access.May(identity, verb, k) == nil }, nil
 }
 
-// mayApply is nil if the caller may write all of the objects. Whoever may only create, or only update, writes with the
-// verb that the store holds it to.
+// mayApply returns an error unless the caller may write all objects. If the caller may only create or only update an
+// object, mayApply sets the write's verb accordingly, which the store enforces.
 func (s *Server) mayApply(ctx context.Context, writes []memory.Write) error {
 	identity, err := callerOf(ctx)
 	if err != nil {
@@ -106,7 +107,7 @@ func (s *Server) mayApply(ctx context.Context, writes []memory.Write) error {
 	return statusOf(problems.Err())
 }
 
-// checkBan refuses bans that would take the mesh down, or the caller's own rights.
+// checkBan refuses bans of identities that the mesh needs, and of the caller.
 func (s *Server) checkBan(ctx context.Context, o *object.Object) error {
 	identity, err := callerOf(ctx)
 	if err != nil {
@@ -132,7 +133,7 @@ func (s *Server) banProblems(caller string, o *object.Object) object.Problems {
 	return object.Problems{p}
 }
 
-// refused audits a write that was not done; err is nil for one that was.
+// refused audits a write that failed; err is nil for one that did not.
 func (s *Server) refused(ctx context.Context, verb string, keys []object.Key, err error) {
 	if err == nil {
 		return

@@ -1,4 +1,6 @@
-// Package storeapi serves ConfigStoreService over the memory store.
+// Package storeapi implements ConfigStoreService, the config API that `fairlead config` calls, over the store (package
+// source/memory). Server authorises each call, validates objects, writes them and waits for the revision that contains
+// them; server.go has the methods.
 package storeapi
 
 import (
@@ -14,7 +16,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/source/memory"
 )
 
-// maxViolations and maxMessage bound an error: gRPC carries it in headers.
+// maxViolations and maxMessage bound an error, because gRPC carries it in headers.
 const (
 	maxViolations = 20
 	maxMessage    = 4 << 10
@@ -47,7 +49,7 @@ func statusOf(err error) error {
 	return status.Error(codes.Internal, object.Cut(err.Error(), maxMessage))
 }
 
-// invalid is INVALID_ARGUMENT with one line and one google.rpc.BadRequest violation a problem.
+// invalid returns INVALID_ARGUMENT with one line and one google.rpc.BadRequest violation for each problem.
 func invalid(problems object.Problems) error {
 	st := status.New(codes.InvalidArgument, object.Cut(problems.Error(), maxMessage))
 	details := &errdetails.BadRequest{}

@@ -16,7 +16,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
-// Findings are what is found about objects in the mesh that they are in; findings.Keeper has them.
+// Findings are the findings about the objects of the mesh; findings.Analyzer implements it.
 type Findings interface {
 	Wait(ctx context.Context) error
 	Of(object.Key) []analyze.Finding
@@ -24,10 +24,10 @@ type Findings interface {
 	About(host string) []analyze.Finding
 	Mark() uint64
 	Since(mark uint64, but []object.Key) []analyze.Finding
-	Try(ctx context.Context, changes []normalise.Change) (own, others []analyze.Finding, err error)
+	DryRun(ctx context.Context, changes []normalise.Change) (own, others []analyze.Finding, err error)
 }
 
-// maxBroken bounds how many findings about other objects an answer holds.
+// maxBroken bounds the findings about other objects in an answer.
 const maxBroken = 100
 
 func warning(f analyze.Finding) *configv1.Warning {
@@ -45,8 +45,8 @@ func warnings(list []analyze.Finding, most int) []*configv1.Warning {
 	return out
 }
 
-// broken lists what is found since a mark about objects that the caller may see, but for those that were written. It is
-// called when what was written is in a revision.
+// broken lists the findings since a mark about objects that the caller may see, except the written ones. Call it after
+// the write is in a revision.
 func (s *Server) broken(ctx context.Context, mark uint64, written []object.Key) []*configv1.Warning {
 	if err := s.findings.Wait(ctx); err != nil {
 		return nil
@@ -54,7 +54,7 @@ func (s *Server) broken(ctx context.Context, mark uint64, written []object.Key) 
 	return warnings(s.shownTo(ctx, s.findings.Since(mark, written)), maxBroken)
 }
 
-// shownTo leaves the findings about objects that the caller may read.
+// shownTo returns the findings about objects that the caller may read.
 func (s *Server) shownTo(ctx context.Context, list []analyze.Finding) []analyze.Finding {
 	identity, err := callerOf(ctx)
 	if err != nil {
@@ -63,16 +63,16 @@ func (s *Server) shownTo(ctx context.Context, list []analyze.Finding) []analyze.
 	return slices.DeleteFunc(slices.Clone(list), func(f analyze.Finding) bool { return s.access.May(identity, access.Get, f.Key) != nil })
 }
 
-// judge adds to the results of a write what is found about the objects, and to the answer what has become wrong about
-// others.
-func (s *Server) judge(ctx context.Context, out *configv1.ApplyResponse, results []memory.Result, keys []object.Key, mark uint64, dryRun bool) {
+// addFindings adds the findings about the written objects to their results, and new findings about others to the
+// answer.
+func (s *Server) addFindings(ctx context.Context, out *configv1.ApplyResponse, results []memory.Result, keys []object.Key, mark uint64, dryRun bool) {
 	own := func(k object.Key) []analyze.Finding { return s.findings.Of(k) }
 	if dryRun {
 		var changes []normalise.Change
 		for _, r := range results {
 			changes = append(changes, normalise.Change{Key: r.Item.Key, Object: r.Item.Object()})
 		}
-		found, others, err := s.findings.Try(ctx, changes)
+		found, others, err := s.findings.DryRun(ctx, changes)
 		if err != nil {
 			return
 		}
@@ -119,14 +119,13 @@ func (s *Server) ListWarnings(ctx context.Context, req *configv1.ListWarningsReq
 	return out, nil
 }
 
-// maxAsked bounds how many hosts and objects one call may ask about.
+// maxAsked bounds the hosts, and the objects, of one call.
 const maxAsked = 1000
 
-// messages is the field of status that holds findings, as Istio names it. It is not stored: it says what is found when
-// the object is read.
+// messages is the field of status with findings, named as in Istio. It is not stored: each read computes it.
 const messages = "validationMessages"
 
-// withFindings puts what is found about an object into its status.
+// withFindings writes the findings about an object into its status.
 func withFindings(manifest []byte, list []analyze.Finding) []byte {
 	if len(list) == 0 && !bytes.Contains(manifest, []byte(`"`+messages+`"`)) {
 		return manifest
@@ -158,7 +157,7 @@ func withFindings(manifest []byte, list []analyze.Finding) []byte {
 	return text
 }
 
-// withoutMessages takes findings out of a status that comes back from a reader.
+// withoutMessages removes findings from the status of an object that a client sends back.
 func withoutMessages(tree map[string]any) {
 	st, _ := tree["status"].(map[string]any)
 	if _, has := st[messages]; !has {

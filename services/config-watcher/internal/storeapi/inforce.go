@@ -23,7 +23,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
-// getInForce returns the object that counts, whatever source it comes from.
+// getInForce returns the version of an object that is in force, from whichever source.
 func (s *Server) getInForce(ctx context.Context, k object.Key) (*configv1.Object, error) {
 	if o := s.elsewhere.Get(k); o != nil {
 		_, less := s.elsewhere.Others(k, o.Source)
@@ -42,7 +42,7 @@ func (s *Server) getInForce(ctx context.Context, k object.Key) (*configv1.Object
 	return nil, status.Errorf(codes.NotFound, "%s: not found%s", k, nearest.Hint(k.Name, names))
 }
 
-// listInForce returns the objects of a kind and namespace that count, whatever source they come from; empty means all.
+// listInForce returns the objects in force of a kind and namespace, from all sources; empty means all.
 func (s *Server) listInForce(ctx context.Context, req *configv1.ListRequest, readable func(object.Key) bool) (*configv1.ListResponse, error) {
 	all := s.elsewhere.All()
 	if err := s.knownNamespace(ctx, req.Namespace, all); err != nil {
@@ -64,7 +64,7 @@ func (s *Server) listInForce(ctx context.Context, req *configv1.ListRequest, rea
 	return out, nil
 }
 
-// knownKind refuses a kind that does not exist; empty means all kinds.
+// knownKind refuses an unknown kind; empty means all kinds.
 func knownKind(kind string) error {
 	if kind == "" || len(validate.GroupsOf(kind)) > 0 {
 		return nil
@@ -80,8 +80,8 @@ func unknownKind(kind string) object.Problem {
 	return object.Problem{Field: "kind", Value: object.Quote(kind), Reason: "unknown kind", Remedy: remedy}
 }
 
-// knownNamespace refuses a namespace in which nothing is and that no Namespace object names; empty means all. Of other
-// namespaces it names only one that the caller may list.
+// knownNamespace refuses a namespace without any object; empty means all. Its message suggests only namespaces that the
+// caller may list.
 func (s *Server) knownNamespace(ctx context.Context, namespace string, all [][]*object.Object) error {
 	if namespace == "" || namespace == validate.DefaultNamespace || namespace == validate.MeshNamespace {
 		return nil
@@ -115,13 +115,13 @@ func (s *Server) knownNamespace(ctx context.Context, namespace string, all [][]*
 	return status.Errorf(codes.NotFound, "namespace %q: no object is in it, and no Namespace is called so%s", namespace, hint)
 }
 
-// stay names an object of a source.
+// stay names an object of one source.
 type stay struct {
 	source string
 	key    object.Key
 }
 
-// stayUntil tells of each object that stays without its file until when.
+// stayUntil returns the objects whose file is gone and that stay until a time.
 func (s *Server) stayUntil() map[stay]time.Time {
 	out := map[stay]time.Time{}
 	for _, src := range s.sources {
@@ -134,11 +134,11 @@ func (s *Server) stayUntil() map[stay]time.Time {
 	return out
 }
 
-// inForce is the first of the objects of one key, which counts, as callers see it.
+// inForce converts the first object of a list, which is in force, for callers.
 func (s *Server) inForce(list []*object.Object, until map[stay]time.Time, withManifest bool) (*configv1.Object, error) {
 	o := list[0]
 	var out *configv1.Object
-	// The store may have changed since; it may also serve what it cannot read from its last good state.
+	// The store may have changed since. It may also serve an object that it cannot read from its last good state.
 	if it, err := s.store.Get(o.Key); o.Source == memory.Name && err == nil {
 		if out = bareProto(it); withManifest {
 			out = s.objectProto(it)
@@ -177,19 +177,11 @@ func places(list []*object.Object) []*configv1.Place {
 	return out
 }
 
-// first is the object of a list that counts, nil if there is none.
-func first(list []*object.Object) *object.Object {
-	if len(list) == 0 {
-		return nil
-	}
-	return list[0]
-}
-
-// render makes JSON of an object of a file from what is kept of it. Where only a part is kept, a text takes the place
-// of the rest, which is no valid value: what was read so cannot be written back by mistake.
+// render makes JSON of an object from a file. Parts that config-watcher does not keep are replaced by a text that is
+// not a valid value, so that nobody writes the JSON back by mistake.
 func render(o *object.Object) ([]byte, error) {
 	tree := map[string]any{}
-	if whole(o.Body) {
+	if isWhole(o.Body) {
 		js, err := json.Marshal(o.Body)
 		if err != nil {
 			return nil, err
@@ -239,8 +231,8 @@ func render(o *object.Object) ([]byte, error) {
 	return json.Marshal(tree)
 }
 
-// whole tells the bodies that are kept as they were decoded.
-func whole(body any) bool {
+// isWhole reports whether a body is kept as it was decoded.
+func isWhole(body any) bool {
 	switch body.(type) {
 	case *corev1.Service, *corev1.Endpoints, *corev1.ConfigMap, *discoveryv1.EndpointSlice: //nolint:staticcheck // users have Endpoints
 		return true

@@ -24,7 +24,7 @@ func jsonObject(field string, text []byte) (map[string]any, error) {
 	return m, nil
 }
 
-// mergePatch is RFC 7396 §2.
+// mergePatch implements RFC 7396 §2.
 func mergePatch(target, patch any) any {
 	p, ok := patch.(map[string]any)
 	if !ok {

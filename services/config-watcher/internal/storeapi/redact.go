@@ -7,13 +7,13 @@ import (
 	"fairlead.dev/services/config-watcher/internal/source/memory"
 )
 
-// lastApplied is where kubectl keeps a copy of the whole object.
+// lastApplied is the annotation in which kubectl keeps a copy of the whole object.
 const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
 
-// redacted stands for the values of a Secret. It is not valid base64, so that what was read cannot be written back by mistake.
+// redacted replaces the values of a Secret. It is not valid base64, so that nobody writes it back by mistake.
 const redacted = "(redacted)"
 
-// shown is an object as callers see it: of a Secret they are told the names of its entries and nothing of the values.
+// shown is an object's manifest for callers. A Secret's shows the names of its entries and no value.
 func shown(it *memory.Item) []byte {
 	if it.Key.Group != "" || it.Key.Kind != "Secret" {
 		return it.Manifest

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -21,19 +20,19 @@ import (
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
-// revisionWithin is how long a write waits for the revision that contains it. After that it answers with revision 0: it is stored, but sources
-// that have not synced keep any revision from being made.
+// revisionWithin is how long a write waits for the revision that contains it. After that it answers with revision 0:
+// the object is stored, but a source that has not synced keeps every revision from being made.
 const revisionWithin = 10 * time.Second
 
 // maxApplyBytes bounds one Apply.
 const maxApplyBytes = 16 << 20
 
-// Revisions tells when what was written is in a revision.
+// Revisions waits until everything written before the call is in a revision; pipeline.Pipeline implements it.
 type Revisions interface {
 	Wait(ctx context.Context) (uint64, error)
 }
 
-// Elsewhere is what all sources have; aggregate.Aggregate joins them.
+// Elsewhere has the objects of all sources; aggregate.Aggregate implements it.
 type Elsewhere interface {
 	Get(object.Key) *object.Object
 	Others(k object.Key, than string) (more, less []*object.Object)
@@ -55,7 +54,7 @@ type Server struct {
 	sources   []source.Source
 }
 
-// Config has no optional fields.
+// Config of a Server. All fields are required.
 type Config struct {
 	Store     *memory.Store
 	Revisions Revisions
@@ -63,12 +62,12 @@ type Config struct {
 	Access    Access
 	Audit     Audit
 	Findings  Findings
-	// Needed says for what the mesh needs an identity, which cannot be banned then; "" if it does not.
+	// Needed returns what the mesh needs an identity for, which then cannot be banned; "" if nothing.
 	Needed func(identity string) string
 	Log    *slog.Logger
-	// Stop ends watches when it is closed, for a drain.
+	// Stop is closed to end watches, so that the server can drain.
 	Stop <-chan struct{}
-	// Sources in the order in which they count.
+	// Sources are in order of precedence.
 	Sources []source.Source
 }
 
@@ -80,7 +79,7 @@ func NewServer(cfg Config) *Server {
 	}
 }
 
-// revision waits for the revision that contains what was just written.
+// revision waits for the revision that contains the last write and returns its number, 0 if none comes in time.
 func (s *Server) revision(ctx context.Context) uint64 {
 	ctx, cancel := context.WithTimeout(ctx, revisionWithin)
 	defer cancel()
@@ -95,7 +94,8 @@ func (s *Server) revision(ctx context.Context) uint64 {
 // loadedWithin is how long a call waits for a store that is still reading its directory.
 const loadedWithin = 5 * time.Second
 
-// loaded waits for the store, so that callers need not time the start of the process. The store itself refuses what comes too early.
+// loaded waits for the store, so that callers need not wait for the start of the process. The store itself refuses
+// early calls.
 func (s *Server) loaded(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, loadedWithin)
 	defer cancel()
@@ -106,7 +106,7 @@ func (s *Server) loaded(ctx context.Context) {
 	}
 }
 
-// key reads an ObjectKey; the API version may be left out where the kind's name is unambiguous.
+// key converts an ObjectKey. The API version may be left out if only one group has the kind.
 func key(k *configv1.ObjectKey) (object.Key, error) {
 	out := object.Key{Kind: k.GetKind(), Namespace: k.GetNamespace(), Name: k.GetName()}
 	if out.Kind == "" || out.Name == "" {
@@ -168,7 +168,7 @@ func (s *Server) Get(ctx context.Context, req *configv1.GetRequest) (*configv1.G
 	return &configv1.GetResponse{Object: s.objectProto(it)}, nil
 }
 
-// explain says where an object is that the store does not have.
+// explain names the source of an object that the store does not have.
 func (s *Server) explain(k object.Key, err error) error {
 	if errors.Is(err, memory.ErrNotFound) {
 		if o := s.elsewhere.Get(k); o != nil {
@@ -386,7 +386,9 @@ func (s *Server) Apply(ctx context.Context, req *configv1.ApplyRequest) (_ *conf
 			res.ResourceVersion = r.Item.Version
 		}
 		more, less := s.elsewhere.Others(r.Item.Key, memory.Name)
-		res.OverriddenBy, res.Overrides = place(first(more)), places(less)
+		if res.Overrides = places(less); len(more) > 0 {
+			res.OverriddenBy = place(more[0])
+		}
 		for _, w := range writes[i].Object.Warnings {
 			res.Warnings = append(res.Warnings, w.Error())
 		}
@@ -394,15 +396,15 @@ func (s *Server) Apply(ctx context.Context, req *configv1.ApplyRequest) (_ *conf
 	}
 	if changed && !req.DryRun {
 		if out.Revision = s.revision(ctx); out.Revision == 0 {
-			return out, nil // some source has not been read yet: anything may be missing
+			return out, nil // a source has not been read: references cannot be resolved yet
 		}
 	}
-	s.judge(ctx, out, results, keys, mark, req.DryRun)
+	s.addFindings(ctx, out, results, keys, mark, req.DryRun)
 	return out, nil
 }
 
-// applied decodes all documents and gathers the problems of all of them. Objects of kinds that nobody reads are
-// refused, or returned if the caller wants them to be passed over.
+// applied decodes all documents and collects their problems. Objects of unread kinds are refused, or returned as
+// skipped if the caller asks for that.
 func (s *Server) applied(req *configv1.ApplyRequest) (writes []memory.Write, skipped object.Problems, err error) {
 	var problems object.Problems
 	seen := map[object.Key]string{}
@@ -440,66 +442,4 @@ func (s *Server) applied(req *configv1.ApplyRequest) (writes []memory.Write, ski
 		}
 	}
 	return writes, skipped, problems.Err()
-}
-
-// Watch implements ConfigStoreService.
-func (s *Server) Watch(req *configv1.ConfigStoreServiceWatchRequest, stream grpc.ServerStreamingServer[configv1.ConfigStoreServiceWatchResponse]) error {
-	ctx := stream.Context()
-	s.loaded(ctx)
-	others, banned := s.access.Changed(), s.access.BansChanged()
-	readable, err := s.readable(ctx, access.Watch, req.Kind, req.Namespace)
-	if err != nil {
-		return err
-	}
-	items, w, err := s.store.Watch(req.Kind, req.Namespace)
-	if err != nil {
-		return statusOf(err)
-	}
-	defer w.Stop()
-	for _, it := range items {
-		if !readable(it.Key) {
-			continue
-		}
-		if err := stream.Send(&configv1.ConfigStoreServiceWatchResponse{Type: configv1.EventType_EVENT_TYPE_ADDED, Object: s.objectProto(it)}); err != nil {
-			return err
-		}
-	}
-	if err := stream.Send(&configv1.ConfigStoreServiceWatchResponse{Type: configv1.EventType_EVENT_TYPE_SYNCED}); err != nil {
-		return err
-	}
-	for {
-		select {
-		case <-stream.Context().Done():
-			return status.FromContextError(stream.Context().Err()).Err()
-		case <-s.stop:
-			return status.Error(codes.Unavailable, "config-watcher is stopping")
-		case <-others:
-			return status.Error(codes.Aborted, "roles have changed; watch again")
-		case <-banned:
-			banned = s.access.BansChanged()
-			if _, err := s.readable(ctx, access.Watch, req.Kind, req.Namespace); err != nil {
-				return err
-			}
-			continue
-		case <-w.Ready():
-		}
-		events, err := w.Take()
-		if err != nil {
-			return statusOf(err)
-		}
-		for _, e := range events {
-			if !readable(e.Item.Key) {
-				continue
-			}
-			if err := stream.Send(&configv1.ConfigStoreServiceWatchResponse{Type: eventTypes[e.Type], Object: s.objectProto(e.Item)}); err != nil {
-				return err
-			}
-		}
-	}
-}
-
-var eventTypes = map[memory.EventType]configv1.EventType{
-	memory.Added:    configv1.EventType_EVENT_TYPE_ADDED,
-	memory.Modified: configv1.EventType_EVENT_TYPE_MODIFIED,
-	memory.Deleted:  configv1.EventType_EVENT_TYPE_DELETED,
 }

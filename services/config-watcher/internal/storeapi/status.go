@@ -14,8 +14,8 @@ import (
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-// Status implements ConfigStoreService. Callers are told of the objects that they may list, and of what could not be
-// read as an object, such as a path, only if they may list everything.
+// Status implements ConfigStoreService. It shows findings about objects that the caller may list, and those about no
+// object, such as an unreadable path, only to callers who may list everything.
 func (s *Server) Status(ctx context.Context, req *configv1.StatusRequest) (*configv1.StatusResponse, error) {
 	s.loaded(ctx)
 	if err := knownKind(req.Kind); err != nil {
@@ -39,7 +39,7 @@ func (s *Server) Status(ctx context.Context, req *configv1.StatusRequest) (*conf
 	for _, src := range s.sources {
 		st := src.Status()
 		row := &configv1.SourceStatus{Name: src.Name(), Synced: st.Synced, Objects: uint32(st.Objects), Refused: uint32(len(st.Problems)), Unread: uint32(st.UnreadTotal)}
-		row.Degraded, row.Alarm = told(st.Degraded, "cannot be read", everything), told(st.Alarm, "takes no writes", everything)
+		row.Degraded, row.Alarm = errorText(st.Degraded, "cannot be read", everything), errorText(st.Alarm, "takes no writes", everything)
 		if !st.LastGood.IsZero() {
 			row.LastGood = timestamppb.New(st.LastGood)
 		}
@@ -85,8 +85,8 @@ func (s *Server) Status(ctx context.Context, req *configv1.StatusRequest) (*conf
 	return out, nil
 }
 
-// told is an error's text for those who may read all of it.
-func told(err error, briefly string, everything bool) string {
+// errorText is an error's full text for callers who may list everything, and briefly for others.
+func errorText(err error, briefly string, everything bool) string {
 	switch {
 	case err == nil:
 		return ""
@@ -104,7 +104,7 @@ func finding(kind configv1.FindingType, source string, p object.Problem) *config
 	return &configv1.Finding{Type: kind, Object: p.Object, Source: source, Location: p.Location, Message: message}
 }
 
-// placeText names where an object is written, for a sentence.
+// placeText names the place of an object in a sentence.
 func placeText(o *object.Object) string {
 	if o.Location == "" {
 		return "source " + o.Source
@@ -112,7 +112,7 @@ func placeText(o *object.Object) string {
 	return o.Location
 }
 
-// comparePlaces orders "file:line" by file and then by the line's number.
+// comparePlaces orders "file:line" by file and then by line number.
 func comparePlaces(a, b string) int {
 	fileA, lineA := cutLine(a)
 	fileB, lineB := cutLine(b)
@@ -126,7 +126,7 @@ func cutLine(location string) (file, line string) {
 	return location, ""
 }
 
-// keyOf reads what object.Key.String has written; the group is not in it.
+// keyOf parses the text of object.Key.String, which has no group.
 func keyOf(text string) (k object.Key, ok bool) {
 	kind, name, ok := strings.Cut(text, " ")
 	if !ok {

@@ -13,10 +13,10 @@ import (
 // GroupFairlead is the API group of Fairlead's own kinds.
 const GroupFairlead = "fairlead.dev"
 
-// KindIdentityBan is the kind that shuts an identity out of the mesh.
+// KindIdentityBan is the kind that bans an identity from the mesh.
 const KindIdentityBan = "IdentityBan"
 
-// maxBanReason bounds what every refused stream is told.
+// maxBanReason bounds the reason in bytes. xds-server repeats it to every stream that it refuses.
 const maxBanReason = 500
 
 // identityBan is an IdentityBan as users write it.
@@ -47,7 +47,7 @@ func (b *identityBan) kept() *object.Ban {
 	return out
 }
 
-// WorkloadIdentity takes spiffe://<trust domain>/ns/<namespace>/sa/<service account> apart; ok is false for every other
+// WorkloadIdentity splits spiffe://<trust domain>/ns/<namespace>/sa/<service account>; ok is false for every other
 // text.
 func WorkloadIdentity(identity string) (namespace, account string, ok bool) {
 	id, err := spiffeid.FromString(identity)

@@ -9,7 +9,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-// TestIdentityBanObjects: what a ban says is read strictly, and only workloads are banned.
+// TestIdentityBanObjects: an IdentityBan is decoded strictly, and bans only identities of workloads.
 func TestIdentityBanObjects(t *testing.T) {
 	for name, tc := range map[string]struct{ spec, want string }{
 		"whole":          {"identity: spiffe://cluster.local/ns/a/sa/b, reason: stolen, until: '2030-01-01T00:00:00Z'", ""},

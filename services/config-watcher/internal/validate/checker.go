@@ -2,74 +2,75 @@ package validate
 
 import (
 	"fmt"
+	"maps"
 	"slices"
-	"sort"
 
 	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-// maxProblems bounds what is reported of one object.
+// maxProblems bounds the problems, and the warnings, of one object.
 const maxProblems = 100
 
-// checker gathers the problems of one object.
+// checker collects the problems and warnings of one object. The methods named after a field or a type check it; path
+// and at are the JSON path of what they check.
 type checker struct {
 	object string
-	// namespace is the object's; empty for one that has none.
+	// namespace is the object's; empty for a cluster-scoped object.
 	namespace string
 	doc       *manifest.Document
 	problems  object.Problems
-	// warnings are of what is accepted and has no effect.
+	// warnings are about fields that are accepted.
 	warnings object.Problems
-	// packed makes strictMessage look into messages that are packed in others.
+	// packed is true within the value of an EnvoyFilter: strictMessage then looks into google.protobuf.Any, too, and an
+	// unknown field is a warning.
 	packed bool
-	// missing are the paths of what strict decoding has refused, and meant those that misspelt names stand for, see repair.
+	// missing are the paths that strict decoding has refused; meant are the fields that misspelt names stand for. See
+	// repair.
 	missing, meant []string
 }
 
 // fail adds a problem at a JSON path. value is what the user wrote, nil if there is nothing to show.
 func (c *checker) fail(path string, value any, reason, remedy string) {
-	if len(c.problems) >= maxProblems || c.follows(path) {
+	c.add(&c.problems, path, value, reason, remedy)
+}
+
+// warn says that the field at a JSON path has no effect.
+func (c *checker) warn(path string, v verdict) { c.remark(path, "has no effect: "+v.reason, v.remedy) }
+
+// remark adds a warning about an accepted field at a JSON path.
+func (c *checker) remark(path, reason, remedy string) {
+	c.add(&c.warnings, path, nil, reason, remedy)
+}
+
+func (c *checker) add(to *object.Problems, path string, value any, reason, remedy string) {
+	if len(*to) >= maxProblems || c.follows(path) {
 		return
 	}
 	p := object.Problem{Object: c.object, Field: path, Value: object.Quote(value), Reason: reason, Remedy: remedy}
 	if c.doc != nil {
 		p.Location = c.doc.FieldLocation(path)
 	}
-	c.problems = append(c.problems, p)
+	*to = append(*to, p)
 }
 
-// warn says that what stands at a JSON path has no effect.
-func (c *checker) warn(path string, v verdict) { c.remark(path, "has no effect: "+v.reason, v.remedy) }
-
-// remark says something of what stands at a JSON path, and is accepted.
-func (c *checker) remark(path, reason, remedy string) {
-	if len(c.warnings) >= maxProblems || c.follows(path) {
-		return
-	}
-	p := object.Problem{Object: c.object, Field: path, Reason: reason, Remedy: remedy}
-	if c.doc != nil {
-		p.Location = c.doc.FieldLocation(path)
-	}
-	c.warnings = append(c.warnings, p)
+// again records that item i of a list has the key k, and returns the last earlier item that has it.
+func again[K comparable](seen map[K]int, k K, i int) (earlier int, dup bool) {
+	earlier, dup = seen[k]
+	seen[k] = i
+	return earlier, dup
 }
 
 func index(path string, i int) string { return fmt.Sprintf("%s[%d]", path, i) }
 
 func field(path, name string) string { return manifest.Field(path, name) }
 
-func contains(list []string, s string) bool { return slices.Contains(list, s) }
-
 func sortedKeys[V any](m map[string]V) []string {
-	out := make([]string, 0, len(m))
-	for k := range m {
-		out = append(out, k)
-	}
-	sort.Strings(out)
-	return out
+	return slices.Sorted(maps.Keys(m))
 }
 
-// metadataFields are those of Kubernetes' ObjectMeta; sources deliver objects as exported from a cluster too.
+// metadataFields are the fields of Kubernetes' ObjectMeta, all of them, since users also load objects exported from a
+// cluster.
 var metadataFields = []string{"name", "namespace", "labels", "annotations", "resourceVersion", "generation", "creationTimestamp", "uid", "finalizers",
 	"ownerReferences", "managedFields", "deletionTimestamp", "deletionGracePeriodSeconds", "generateName", "selfLink"}
 
@@ -81,7 +82,7 @@ func (c *checker) meta(tree map[string]any, o *object.Object) {
 		return
 	}
 	for _, name := range sortedKeys(m) {
-		if !contains(metadataFields, name) {
+		if !slices.Contains(metadataFields, name) {
 			c.unknown("metadata", name, metadataFields, m)
 		}
 	}
@@ -124,10 +125,10 @@ func (c *checker) meta(tree map[string]any, o *object.Object) {
 	}
 }
 
-// internalAnnotations are those that Istio writes itself, and refuses of users.
+// internalAnnotations are annotations that Istio writes itself and refuses from users.
 var internalAnnotations = []string{"internal.istio.io/parents", "internal.istio.io/parent-namespace", "internal.istio.io/webhook-always-reject"}
 
-// ownAnnotations refuses what no user may say of an object of Istio's kinds.
+// ownAnnotations refuses annotations that no user may set on an object of Istio's kinds.
 func (c *checker) ownAnnotations(o *object.Object) {
 	for _, name := range internalAnnotations {
 		if v, ok := o.Annotations[name]; ok {

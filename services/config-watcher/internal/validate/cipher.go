@@ -8,25 +8,26 @@ import (
 // allCiphers stands for every suite in an expression.
 const allCiphers = "ALL"
 
-// CipherSuites returns those of a server's cipher suites that proxies are given: what they do not know, and what is
-// listed twice, they are not. They would refuse the whole listener for it.
+// CipherSuites returns the cipher suites of a server that Envoy accepts, each once. Envoy would refuse the whole
+// listener for any other suite, and for a suite listed twice. Package normalise writes the result into the resource.
 func CipherSuites(list []string) []string {
 	var out []string
 	for _, s := range list {
-		if s != "" && isCipher(s) && !contains(out, s) {
+		if s != "" && isCipher(s) && !slices.Contains(out, s) {
 			out = append(out, s)
 		}
 	}
 	return out
 }
 
-// isCipher tells suites and expressions of suites: "-AES128-SHA", "!AES128-SHA" and "+AES128-SHA" take one out of those
-// before, for good, or to their end; "[AES128-SHA|AES256-SHA]" are of one rank; "@STRENGTH" sorts.
+// isCipher reports whether s is a suite that Envoy knows, or an expression of such suites: "-AES128-SHA" removes a
+// suite, "!AES128-SHA" bans it, "+AES128-SHA" moves it to the end, "[AES128-SHA
+// AES256-SHA]" gives two the same rank, and "@STRENGTH" sorts.
 func isCipher(s string) bool {
 	if len(cipherParts(s)) == 0 {
 		return s == "@STRENGTH"
 	}
-	return !slices.ContainsFunc(cipherParts(s), func(part string) bool { return part != allCiphers && !contains(cipherSuites, part) })
+	return !slices.ContainsFunc(cipherParts(s), func(part string) bool { return part != allCiphers && !slices.Contains(cipherSuites, part) })
 }
 
 // cipherParts are the suites that an expression names.
@@ -43,7 +44,7 @@ func cipherParts(s string) []string {
 	return []string{s}
 }
 
-// anyCipher reports whether a list that has only expressions of isCipher leaves any suite.
+// anyCipher reports whether a list of expressions that isCipher accepts leaves any suite.
 func anyCipher(list []string) bool {
 	chosen, banned := map[string]bool{}, map[string]bool{}
 	for _, s := range list {
@@ -71,7 +72,7 @@ func anyCipher(list []string) bool {
 	return len(chosen) > 0
 }
 
-// ciphers warns of cipher suites that proxies are not given, and refuses expressions that they would refuse.
+// ciphers warns of cipher suites that Envoy does not know, and refuses expressions that Envoy would refuse.
 func (c *checker) ciphers(at string, list []string) {
 	for i, s := range list {
 		switch plain := s == "" || s[0] >= '0' && s[0] <= '9' || s[0] >= 'A' && s[0] <= 'Z' || s[0] >= 'a' && s[0] <= 'z'; {

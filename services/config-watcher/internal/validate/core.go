@@ -15,7 +15,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-// Annotations and labels by which Services and ServiceEntries say more than their fields do.
+// Annotations and labels of Services and ServiceEntries that the mesh reads.
 const (
 	ExportToAnnotation            = "networking.istio.io/exportTo"
 	TrafficDistributionAnnotation = "networking.istio.io/traffic-distribution"
@@ -25,7 +25,7 @@ const (
 // TrafficDistributions are the known values of trafficDistribution.
 var TrafficDistributions = []string{corev1.ServiceTrafficDistributionPreferClose, corev1.ServiceTrafficDistributionPreferSameZone, corev1.ServiceTrafficDistributionPreferSameNode}
 
-// trafficDistribution checks the annotation, which is read without regard to case.
+// trafficDistribution checks the annotation, whose value is not case-sensitive.
 func (c *checker) trafficDistribution(o *object.Object) {
 	v, ok := o.Annotations[TrafficDistributionAnnotation]
 	if ok && v != "" && !slices.ContainsFunc(TrafficDistributions, func(known string) bool { return strings.EqualFold(v, known) }) {
@@ -52,20 +52,17 @@ func checkService(c *checker, o *object.Object, s *corev1.Service) {
 	} else if len(s.Spec.Ports) == 0 && s.Spec.ClusterIP != corev1.ClusterIPNone {
 		c.fail("spec.ports", nil, "missing", "list the ports")
 	}
-	names := map[string]int{}
-	numbers := map[string]int{}
+	names, numbers := map[string]int{}, map[string]int{}
 	for i, p := range s.Spec.Ports {
 		at := index("spec.ports", i)
-		if p.Port < 1 || p.Port > 65535 {
-			c.fail(at+".port", p.Port, "not a port", "use 1 to 65535")
-		}
+		checkPort(c, at+".port", p.Port)
 		if p.Name == "" && len(s.Spec.Ports) > 1 {
 			c.fail(at+".name", nil, "missing", "name every port of a service that has several")
 		}
 		if p.Name != "" {
 			c.portName(at+".name", p.Name)
 		}
-		if first, dup := names[p.Name]; dup && p.Name != "" {
+		if first, dup := again(names, p.Name, i); dup && p.Name != "" {
 			c.fail(at+".name", p.Name, fmt.Sprintf("same name as ports[%d]", first), "rename one of them")
 		}
 		switch p.Protocol {
@@ -74,10 +71,9 @@ func checkService(c *checker, o *object.Object, s *corev1.Service) {
 			c.fail(at+".protocol", string(p.Protocol), "unknown protocol", "use TCP, UDP or SCTP")
 		}
 		key := fmt.Sprintf("%d/%s", p.Port, cmp.Or(p.Protocol, corev1.ProtocolTCP))
-		if first, dup := numbers[key]; dup {
+		if first, dup := again(numbers, key, i); dup {
 			c.fail(at+".port", p.Port, fmt.Sprintf("same port as ports[%d]", first), "keep one of them")
 		}
-		names[p.Name], numbers[key] = i, i
 		if p.TargetPort.Type == intstr.Int && (p.TargetPort.IntVal < 0 || p.TargetPort.IntVal > 65535) {
 			c.fail(at+".targetPort", p.TargetPort.IntVal, "not a port", "use 1 to 65535, or a container port's name")
 		}
@@ -90,8 +86,8 @@ func checkService(c *checker, o *object.Object, s *corev1.Service) {
 		}
 	}
 	for i, ip := range s.Spec.ClusterIPs {
-		if ip != corev1.ClusterIPNone && ip != "" && !isIP(ip) {
-			c.fail(index("spec.clusterIPs", i), ip, "not an IP address", "correct it")
+		if ip != corev1.ClusterIPNone && ip != "" {
+			c.ip(index("spec.clusterIPs", i), ip)
 		}
 	}
 	if ip := s.Spec.ClusterIP; ip != "" && ip != corev1.ClusterIPNone && !isIP(ip) {
@@ -102,19 +98,15 @@ func checkService(c *checker, o *object.Object, s *corev1.Service) {
 
 func checkPod(c *checker, o *object.Object, p *corev1.Pod) {
 	c.onDemandAnnotations(o)
-	if ip := p.Status.PodIP; ip != "" && !isIP(ip) {
-		c.fail("status.podIP", ip, "not an IP address", "correct it")
+	if ip := p.Status.PodIP; ip != "" {
+		c.ip("status.podIP", ip)
 	}
 	for i, ip := range p.Status.PodIPs {
-		if !isIP(ip.IP) {
-			c.fail(index("status.podIPs", i)+".ip", ip.IP, "not an IP address", "correct it")
-		}
+		c.ip(index("status.podIPs", i)+".ip", ip.IP)
 	}
 	for i, ct := range p.Spec.Containers {
 		for j, port := range ct.Ports {
-			if port.ContainerPort < 1 || port.ContainerPort > 65535 {
-				c.fail(index(index("spec.containers", i)+".ports", j)+".containerPort", port.ContainerPort, "not a port", "use 1 to 65535")
-			}
+			checkPort(c, index(index("spec.containers", i)+".ports", j)+".containerPort", port.ContainerPort)
 		}
 	}
 	if sa := p.Spec.ServiceAccountName; sa != "" && !dnsSubdomain(sa) {
@@ -128,18 +120,14 @@ func checkEndpoints(c *checker, _ *object.Object, e *object.Endpoints) {
 		c.endpointAddresses(at+".addresses", s.Addresses)
 		c.endpointAddresses(at+".notReadyAddresses", s.NotReadyAddresses)
 		for j, p := range s.Ports {
-			if p.Port < 1 || p.Port > 65535 {
-				c.fail(index(at+".ports", j)+".port", p.Port, "not a port", "use 1 to 65535")
-			}
+			checkPort(c, index(at+".ports", j)+".port", p.Port)
 		}
 	}
 }
 
 func (c *checker) endpointAddresses(at string, addresses []object.EndpointAddress) {
 	for i, a := range addresses {
-		if !isIP(a.IP) {
-			c.fail(index(at, i)+".ip", a.IP, "not an IP address", "correct it")
-		}
+		c.ip(index(at, i)+".ip", a.IP)
 	}
 }
 
@@ -162,13 +150,13 @@ func checkEndpointSlice(c *checker, _ *object.Object, s *discoveryv1.EndpointSli
 		}
 	}
 	for i, p := range s.Ports {
-		if p.Port != nil && (*p.Port < 1 || *p.Port > 65535) {
-			c.fail(index("ports", i)+".port", *p.Port, "not a port", "use 1 to 65535")
+		if p.Port != nil {
+			checkPort(c, index("ports", i)+".port", *p.Port)
 		}
 	}
 }
 
-// Mesh configuration lives where Istio keeps it.
+// Name of the ConfigMap with the mesh configuration, and of its entry, as in Istio.
 const (
 	MeshNamespace = "istio-system"
 	MeshName      = "istio"
@@ -180,7 +168,8 @@ func IsMeshConfig(k object.Key) bool {
 	return k.Kind == "ConfigMap" && k.Group == "" && k.Namespace == MeshNamespace && k.Name == MeshName
 }
 
-// meshNetworks warns of Istio's other way to say where networks are; every installation has the key, with nothing in it.
+// meshNetworks warns of networks listed in meshNetworks, which Fairlead does not read. Every installation has the key,
+// mostly with an empty value.
 func (c *checker) meshNetworks(text string) {
 	docs, problems := manifest.Parse("", []byte(text))
 	if len(problems) > 0 || len(docs) == 0 {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,13 +18,13 @@ import (
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-// ErrIgnored marks an object of a kind that is none of the mesh's business, such as a Deployment; see UnreadError.
+// ErrIgnored marks an object of a kind that the mesh does not read, such as a Deployment; see UnreadError.
 var ErrIgnored = errors.New("kind is not read by the mesh")
 
-// DefaultNamespace is where a namespaced object without a namespace goes.
+// DefaultNamespace is the namespace of a namespaced object that names none.
 const DefaultNamespace = "default"
 
-// Identify reads what names an object, as far as it can be read: Key.Kind and Key.Name may be empty.
+// Identify reads an object's key and API version as far as they can be read: Kind and Name of the key may be empty.
 func Identify(tree map[string]any) (key object.Key, apiVersion string) {
 	apiVersion, _ = tree["apiVersion"].(string)
 	key.Kind, _ = tree["kind"].(string)
@@ -42,8 +43,8 @@ func Identify(tree map[string]any) (key object.Key, apiVersion string) {
 	return key, apiVersion
 }
 
-// Document decodes and checks one object. It returns the object, with warnings of what has no effect in it, or every
-// problem found, or an UnreadError. The returned object's Source is left to the caller.
+// Document decodes and checks one object. It returns the object with warnings about fields without effect, or
+// object.Problems with every problem found, or an UnreadError. The caller sets the object's Source.
 func Document(doc *manifest.Document) (*object.Object, error) {
 	key, apiVersion := Identify(doc.Tree)
 	c := &checker{object: key.String(), namespace: key.Namespace, doc: doc}
@@ -68,7 +69,7 @@ func Document(doc *manifest.Document) (*object.Object, error) {
 		c.fail("kind", key.Kind, "no kind of "+key.Group, suggestion(key.Kind, kindNames(key.Group)))
 		return nil, c.problems.Err()
 	}
-	if v := apiVersion[strings.IndexByte(apiVersion, '/')+1:]; !contains(k.versions, v) {
+	if v := apiVersion[strings.IndexByte(apiVersion, '/')+1:]; !slices.Contains(k.versions, v) {
 		c.fail("apiVersion", apiVersion, "version is not served for "+k.name, "use "+Canonical(k.group, k.name))
 	}
 	o := &object.Object{Key: key, APIVersion: apiVersion, Location: doc.Location()}
@@ -90,7 +91,7 @@ func Document(doc *manifest.Document) (*object.Object, error) {
 	return o, nil
 }
 
-// kept is what the mesh reads of a valid object's body, see object.Object.
+// kept returns the part of a valid object's body that the mesh reads, see object.Object.Body.
 func kept(o *object.Object) any {
 	switch b := o.Body.(type) {
 	case *corev1.Pod:
@@ -117,7 +118,7 @@ func kept(o *object.Object) any {
 	}
 }
 
-// run calls the kind's check and turns a panic into a problem: one object must never take the service down.
+// run calls the kind's check and turns a panic into a problem, so that no object stops the process.
 func (c *checker) run(k *kind, o *object.Object) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -137,12 +138,12 @@ func kindNames(group string) []string {
 	return out
 }
 
-// istioTop are the members an Istio object may have.
+// istioTop are the top-level members of an Istio object.
 var istioTop = []string{"apiVersion", "kind", "metadata", "spec", "status"}
 
 func (c *checker) istioBody(k *kind, tree map[string]any, o *object.Object) {
 	for _, name := range sortedKeys(tree) {
-		if !contains(istioTop, name) {
+		if !slices.Contains(istioTop, name) {
 			c.unknown("", name, istioTop, tree)
 		}
 	}
@@ -161,8 +162,8 @@ func (c *checker) istioBody(k *kind, tree map[string]any, o *object.Object) {
 	c.supported(k.name, "spec", msg.ProtoReflect())
 }
 
-// decodeSpec decodes a tree strictly into a message of the kind. Where parts of it are refused it decodes the others. It returns false if there is
-// nothing to examine.
+// decodeSpec decodes a tree strictly into a message of the kind. If strict decoding refuses fields, it decodes the
+// others. It returns false if no field is left to check.
 func (c *checker) decodeSpec(path, kindName string, tree any, into proto.Message) bool {
 	before := len(c.problems)
 	c.strictMessage(path, tree, into.ProtoReflect().Descriptor())
@@ -173,7 +174,7 @@ func (c *checker) decodeSpec(path, kindName string, tree any, into proto.Message
 	}
 	js, err := json.Marshal(tree)
 	if err == nil {
-		// The types' own decoder, as Istio uses it: it takes durations in Go's form ("10ms") as well as in protobuf's.
+		// The types' own decoder, as in Istio: it accepts durations in Go's form ("10ms") as well as in protobuf's.
 		err = json.Unmarshal(js, into)
 	}
 	if err != nil && !refused {
@@ -182,7 +183,7 @@ func (c *checker) decodeSpec(path, kindName string, tree any, into proto.Message
 	return err == nil
 }
 
-// cleanProtoError drops the position in the re-encoded JSON, which tells a user nothing, and protobuf's deliberately unstable spaces.
+// cleanProtoError removes the position in the re-encoded JSON and the spaces that protobuf varies on purpose.
 func cleanProtoError(err error) string {
 	msg := strings.Join(strings.Fields(strings.ReplaceAll(err.Error(), "\u00a0", " ")), " ")
 	msg = strings.TrimPrefix(msg, "proto: ")
@@ -196,7 +197,7 @@ func cleanProtoError(err error) string {
 
 func (c *checker) kubernetesBody(k *kind, tree map[string]any, o *object.Object) {
 	if len(c.problems) > 0 {
-		// What is wrong with the metadata has been reported.
+		// Problems of the metadata have been reported.
 		tree = maps.Clone(tree)
 		delete(tree, "metadata")
 	}
@@ -220,7 +221,7 @@ func (c *checker) kubernetesBody(k *kind, tree map[string]any, o *object.Object)
 	}
 }
 
-// Digest hashes what a source can tell apart: the object and its location.
+// Digest hashes an object and its location.
 func Digest(tree map[string]any, location string) [16]byte {
 	js, err := json.Marshal(tree)
 	if err != nil {

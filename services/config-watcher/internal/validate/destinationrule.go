@@ -25,15 +25,14 @@ func checkDestinationRule(c *checker, _ *object.Object, dr *networking.Destinati
 			c.fail(at+".name", nil, "missing", "name the subset")
 		} else {
 			c.subsetName(at+".name", s.Name)
-			if first, dup := seen[s.Name]; dup {
+			if first, dup := again(seen, s.Name, i); dup {
 				c.fail(at+".name", s.Name, fmt.Sprintf("same name as subsets[%d]", first), "rename one of them")
 			}
-			seen[s.Name] = i
 		}
 		c.looseLabels(at+".labels", s.Labels)
 		c.trafficPolicy(at+".trafficPolicy", s.TrafficPolicy)
 	}
-	c.exportTo("spec.exportTo", dr.ExportTo, exporter{chosen: dr.WorkloadSelector != nil})
+	c.exportTo("spec.exportTo", dr.ExportTo, exporter{selective: dr.WorkloadSelector != nil})
 	if dr.WorkloadSelector != nil {
 		c.workloadLabels("spec.workloadSelector.matchLabels", dr.WorkloadSelector.MatchLabels)
 		if len(dr.WorkloadSelector.MatchLabels) == 0 {
@@ -63,7 +62,7 @@ func (c *checker) trafficPolicy(at string, p *networking.TrafficPolicy) {
 		if s.Port == nil {
 			c.fail(pp+".port", nil, "missing", "name the port by number")
 		} else {
-			c.ruledPort(pp+".port.number", s.Port.Number, i, seen)
+			c.portLevelPort(pp+".port.number", s.Port.Number, i, seen)
 		}
 		if s.LoadBalancer == nil && s.ConnectionPool == nil && s.OutlierDetection == nil && s.Tls == nil {
 			c.fail(pp, nil, "nothing is set for the port", "set loadBalancer, connectionPool, outlierDetection or tls")
@@ -84,15 +83,15 @@ func (c *checker) trafficPolicy(at string, p *networking.TrafficPolicy) {
 		case reason != "":
 			c.fail(at+".tunnel.targetHost", t.TargetHost, reason, "name one host, or an address")
 		}
-		c.port(at+".tunnel.targetPort", t.TargetPort)
+		checkPort(c, at+".tunnel.targetPort", t.TargetPort)
 	}
 	if b := p.RetryBudget; b.GetPercent() != nil {
 		c.percent(at+".retryBudget.percent", b.Percent.Value)
 	}
 }
 
-// ruledPort warns of a port's settings that no port takes.
-func (c *checker) ruledPort(at string, n uint32, i int, seen map[uint32]int) {
+// portLevelPort warns of port-level settings for a port that no service can have, or that earlier settings name.
+func (c *checker) portLevelPort(at string, n uint32, i int, seen map[uint32]int) {
 	if n < 1 || n > 65535 {
 		c.warn(at, verdict{"no service has such a port", "use 1 to 65535"})
 		return
@@ -147,8 +146,8 @@ func (c *checker) connectionPool(at string, p *networking.ConnectionPoolSettings
 			c.fail(at+".http.useClientProtocol", true, "cannot be combined with h2UpgradePolicy UPGRADE", "keep one of them")
 		}
 		if k := h.Http2KeepAlive; k != nil {
-			c.needed(at+".http.http2KeepAlive.interval", k.Interval)
-			c.needed(at+".http.http2KeepAlive.timeout", k.Timeout)
+			c.requiredDuration(at+".http.http2KeepAlive.interval", k.Interval)
+			c.requiredDuration(at+".http.http2KeepAlive.timeout", k.Timeout)
 		}
 	}
 	if t := p.Tcp; t != nil {
@@ -162,7 +161,7 @@ func (c *checker) connectionPool(at string, p *networking.ConnectionPoolSettings
 	}
 }
 
-// keepalive times are whole seconds for the operating system's socket options.
+// keepalive checks keepalive times, which the operating system takes in whole seconds.
 func (c *checker) keepalive(at string, k *networking.ConnectionPoolSettings_TCPSettings_TcpKeepalive) {
 	for _, part := range []struct {
 		at    string
@@ -175,8 +174,8 @@ func (c *checker) keepalive(at string, k *networking.ConnectionPoolSettings_TCPS
 	}
 }
 
-// needed is duration for a value that has no default.
-func (c *checker) needed(at string, d *durationpb.Duration) {
+// requiredDuration is duration for a field that must be set.
+func (c *checker) requiredDuration(at string, d *durationpb.Duration) {
 	if d == nil {
 		c.fail(at, nil, "missing", `set a time, like "10s"`)
 		return
@@ -190,7 +189,7 @@ func (c *checker) notNegative(at string, n int32) {
 	}
 }
 
-// clientTLS checks how a connection to the destination is secured: certificates come either by file or by credential name.
+// clientTLS checks the TLS settings towards a destination. Certificates come from files or from a credentialName.
 func (c *checker) clientTLS(at string, t *networking.ClientTLSSettings) {
 	if t == nil {
 		return
@@ -217,13 +216,13 @@ func (c *checker) clientTLS(at string, t *networking.ClientTLSSettings) {
 		}
 		c.printable(index(at+".subjectAltNames", i), san)
 	}
-	c.askable(at+".clientCertificate", t.ClientCertificate)
-	c.askable(at+".privateKey", t.PrivateKey)
-	c.askable(at+".caCertificates", t.CaCertificates)
-	c.askable(at+".caCrl", t.CaCrl)
+	c.filePath(at+".clientCertificate", t.ClientCertificate)
+	c.filePath(at+".privateKey", t.PrivateKey)
+	c.filePath(at+".caCertificates", t.CaCertificates)
+	c.filePath(at+".caCrl", t.CaCrl)
 }
 
-// clientCertificates checks what each mode is given.
+// clientCertificates checks that each mode has the certificates that it needs, and no others.
 func (c *checker) clientCertificates(at string, t *networking.ClientTLSSettings) {
 	files := t.ClientCertificate != "" || t.PrivateKey != "" || t.CaCertificates != ""
 	skips := t.InsecureSkipVerify.GetValue()

@@ -15,7 +15,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-// Short names of what an EnvoyFilter says.
+// Short names of the patch operations.
 const (
 	merge      = networking.EnvoyFilter_Patch_MERGE
 	mergeLists = networking.EnvoyFilter_Patch_MERGE_AND_REPLACE_LIST
@@ -23,7 +23,8 @@ const (
 	remove     = networking.EnvoyFilter_Patch_REMOVE
 )
 
-// matchKinds has the kind of match that fits objects of a kind; patches of the others are for all of them, whatever the match says.
+// matchKinds has the kind of match that selects objects of a kind. Patches of the other kinds apply to all objects,
+// whatever the match says.
 var matchKinds = map[networking.EnvoyFilter_ApplyTo]string{
 	networking.EnvoyFilter_LISTENER:            "listener",
 	networking.EnvoyFilter_FILTER_CHAIN:        "listener",
@@ -35,8 +36,8 @@ var matchKinds = map[networking.EnvoyFilter_ApplyTo]string{
 	networking.EnvoyFilter_CLUSTER:             "cluster",
 }
 
-// checkEnvoyFilter follows https://istio.io/latest/docs/reference/config/networking/envoy-filter/ and Istio's own verdicts: what Istio takes and then
-// makes nothing of is accepted with a warning.
+// checkEnvoyFilter follows https://istio.io/latest/docs/reference/config/networking/envoy-filter/ and Istio's own
+// verdicts: a patch that Istio accepts and ignores is accepted with a warning.
 func checkEnvoyFilter(c *checker, _ *object.Object, ef *networking.EnvoyFilter) {
 	c.selector("spec.workloadSelector.labels", ef.WorkloadSelector != nil, ef.WorkloadSelector.GetLabels())
 	if len(ef.TargetRefs) > 0 && ef.WorkloadSelector != nil {
@@ -53,7 +54,7 @@ func checkEnvoyFilter(c *checker, _ *object.Object, ef *networking.EnvoyFilter) 
 
 func (c *checker) configPatch(at string, p *networking.EnvoyFilter_EnvoyConfigObjectPatch) {
 	if p.GetMatch().GetContext() == networking.EnvoyFilter_WAYPOINT {
-		return // the tables say that it reaches nothing
+		return // the table of ineffective values has it
 	}
 	op := p.GetPatch().GetOperation()
 	switch {
@@ -87,14 +88,15 @@ func (c *checker) configPatch(at string, p *networking.EnvoyFilter_EnvoyConfigOb
 	c.patchValue(at+".patch.value", p, effect)
 }
 
-// filterPath is where a match names a filter.
+// filterPath is the field in which a match names a filter.
 var filterPath = map[networking.EnvoyFilter_ApplyTo]string{
 	networking.EnvoyFilter_NETWORK_FILTER:  "listener.filterChain.filter.name",
 	networking.EnvoyFilter_HTTP_FILTER:     "listener.filterChain.filter.subFilter.name",
 	networking.EnvoyFilter_LISTENER_FILTER: "listener.listenerFilter",
 }
 
-// patchMatch checks that the match is of the kind that fits, and what it says. It returns false if it does not fit.
+// patchMatch checks that the match is of the kind that fits applyTo, and checks its fields. It returns false if it does
+// not fit.
 func (c *checker) patchMatch(at string, applyTo networking.EnvoyFilter_ApplyTo, m *networking.EnvoyFilter_EnvoyConfigObjectMatch) bool {
 	if v := m.GetProxy().GetProxyVersion(); len(v) > envoyapi.MaxProxyVersion {
 		c.remark(at+".proxy.proxyVersion", "matches no proxy: more than 1024 bytes are not looked at", "write a shorter one")
@@ -140,7 +142,7 @@ func matchKind(m *networking.EnvoyFilter_EnvoyConfigObjectMatch) string {
 	}
 }
 
-// matchesNothing says of a condition that no object can meet it.
+// matchesNothing warns that no object can meet a condition.
 func (c *checker) matchesNothing(at, reason, remedy string) {
 	c.remark(at, "matches nothing: "+reason, remedy)
 }
@@ -151,7 +153,7 @@ func (c *checker) matchedPort(at string, n uint32) {
 	}
 }
 
-// listenerMatch returns false if the match of a filter is none.
+// listenerMatch returns false if it refuses the match.
 func (c *checker) listenerMatch(at string, applyTo networking.EnvoyFilter_ApplyTo, m *networking.EnvoyFilter_ListenerMatch) bool {
 	c.matchedPort(at+".portNumber", m.GetPortNumber())
 	if m.GetListenerFilter() != "" && applyTo != networking.EnvoyFilter_LISTENER_FILTER {
@@ -194,7 +196,7 @@ func (c *checker) listenerMatch(at string, applyTo networking.EnvoyFilter_ApplyT
 	return true
 }
 
-// oldManager is what the HTTP connection manager was called before Envoy 1.14. Istio takes the name and matches nothing by it.
+// oldManager is the name of the HTTP connection manager before Envoy 1.14. Istio accepts it, and matches nothing by it.
 const oldManager = "envoy.http_connection_manager"
 
 func (c *checker) routeMatch(at string, applyTo networking.EnvoyFilter_ApplyTo, context networking.EnvoyFilter_PatchContext, m *networking.EnvoyFilter_RouteConfigurationMatch) {
@@ -215,7 +217,8 @@ func (c *checker) routeMatch(at string, applyTo networking.EnvoyFilter_ApplyTo, 
 	}
 }
 
-// patchValue reads the value by the schema of what is patched. What the schema does not have is left out, as Istio does, and said.
+// patchValue decodes the value as the message that the patch applies to. As in Istio a field that the message does not
+// have is left out; here with a warning.
 func (c *checker) patchValue(at string, p *networking.EnvoyFilter_EnvoyConfigObjectPatch, effect networking.EnvoyFilter_Patch_Operation) {
 	value := p.Patch.Value
 	if value == nil {
@@ -223,7 +226,7 @@ func (c *checker) patchValue(at string, p *networking.EnvoyFilter_EnvoyConfigObj
 	}
 	known := len(c.problems)
 	c.packed = true
-	c.strictMessage(at, whole(value.AsMap()), envoyapi.New(p.ApplyTo).ProtoReflect().Descriptor())
+	c.strictMessage(at, integers(value.AsMap()), envoyapi.New(p.ApplyTo).ProtoReflect().Descriptor())
 	c.packed = false
 	if len(c.problems) > known {
 		return
@@ -240,7 +243,7 @@ func (c *checker) patchValue(at string, p *networking.EnvoyFilter_EnvoyConfigObj
 		c.warn(at, verdict{"REMOVE needs no value", "remove it"})
 		return
 	case merge, mergeLists:
-		// Only part of an object: it is checked with what it is merged into.
+		// A part of an object is validated when it is merged.
 		if proto.Size(m) == 0 {
 			c.warn(at, verdict{"there is nothing to merge", "write the configuration to apply"})
 		}
@@ -257,7 +260,8 @@ func (c *checker) patchValue(at string, p *networking.EnvoyFilter_EnvoyConfigObj
 	}
 }
 
-// bootstrap refuses to change that by which an agent and its proxy know and reach each other, and says whom a patch reaches.
+// bootstrap refuses patches of the fields by which agent and Envoy reach each other, and says which proxies a patch
+// reaches.
 func (c *checker) bootstrap(at string, m proto.Message) {
 	for _, path := range envoyapi.AgentsOwn(m) {
 		c.fail(at+"."+path, nil, "is the agent's: without it there is no configuration at all", "remove it")
@@ -266,8 +270,8 @@ func (c *checker) bootstrap(at string, m proto.Message) {
 		"set it in proxyMetadata, or in environmentVariables of a ProxyConfig, and restart them")
 }
 
-// whole turns the numbers of a Struct, which are all fractions, into whole ones where they are.
-func whole(v any) any {
+// integers turns the numbers of a Struct, which are all float64, into int64 if they are whole.
+func integers(v any) any {
 	switch t := v.(type) {
 	case float64:
 		if t == math.Trunc(t) && math.Abs(t) < 1<<53 {
@@ -275,17 +279,17 @@ func whole(v any) any {
 		}
 	case map[string]any:
 		for k := range t {
-			t[k] = whole(t[k])
+			t[k] = integers(t[k])
 		}
 	case []any:
 		for i := range t {
-			t[i] = whole(t[i])
+			t[i] = integers(t[i])
 		}
 	}
 	return v
 }
 
-// strictAny checks a packed message by the type that it names.
+// strictAny checks a packed message by its @type.
 func (c *checker) strictAny(path string, v any) {
 	m, ok := v.(map[string]any)
 	if !ok {
@@ -318,14 +322,15 @@ func (c *checker) strictAny(path string, v any) {
 	c.strictMessage(path, rest, d)
 }
 
-// standsUnderValue reports whether a type's JSON is no object of its fields: packed, it stands under "value".
+// standsUnderValue reports whether a packed message of the type has its JSON under "value", since that JSON is no
+// object of its fields.
 func standsUnderValue(d protoreflect.MessageDescriptor) bool {
 	return d.ParentFile().Package() == "google.protobuf"
 }
 
 func (c *checker) typedStruct(path string, m map[string]any) {
 	for _, name := range sortedKeys(m) {
-		if !contains([]string{"type_url", "typeUrl", "value"}, name) {
+		if !slices.Contains([]string{"type_url", "typeUrl", "value"}, name) {
 			c.unknown(path, name, []string{"type_url", "value"}, m)
 		}
 	}

@@ -94,7 +94,7 @@ func TestEnvoyFilter(t *testing.T) {
 		{"wildcard", of("EnvoyFilter", "{workloadSelector: {labels: {a: '*'}}, configPatches: [{applyTo: CLUSTER, patch: {operation: REMOVE}}]}"), `wildcards are not supported`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			judged(t, c.yaml, c.want)
+			checkVerdict(t, c.yaml, c.want)
 		})
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-// ExportTo is what an object of a kind with exportTo says itself: its field, or the annotation of a Service.
+// ExportTo returns an object's own exportTo: the field, or the annotation of a Service.
 func ExportTo(o *object.Object) []string {
 	switch b := o.Body.(type) {
 	case *corev1.Service:

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/url"
 	"regexp"
+	"slices"
 
 	extensions "istio.io/api/extensions/v1alpha1"
 	typev1beta1 "istio.io/api/type/v1beta1"
@@ -13,7 +14,8 @@ import (
 
 var sha256RE = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// checkWasmPlugin refuses plug-ins that may decide about access; the others would only be missing.
+// checkWasmPlugin refuses plug-ins of the phases that decide about access. Fairlead runs no plug-in, and without these
+// access would be open.
 func checkWasmPlugin(c *checker, o *object.Object, w *extensions.WasmPlugin) {
 	c.attached(w.Selector, w.TargetRef, w.TargetRefs)
 	c.module("spec", w)
@@ -25,8 +27,7 @@ func checkWasmPlugin(c *checker, o *object.Object, w *extensions.WasmPlugin) {
 	}
 }
 
-// checkTrafficExtension checks the kind that is to follow WasmPlugin. As with that, one that may decide about access is
-// refused.
+// checkTrafficExtension checks the kind that succeeds WasmPlugin, and refuses the same phases.
 func checkTrafficExtension(c *checker, o *object.Object, t *extensions.TrafficExtension) {
 	c.attached(t.Selector, nil, t.TargetRefs)
 	switch f := t.FilterConfig.(type) {
@@ -51,7 +52,7 @@ func checkTrafficExtension(c *checker, o *object.Object, t *extensions.TrafficEx
 	}
 }
 
-// module is what both kinds say of a Wasm module.
+// module is a Wasm module in either kind.
 type module interface {
 	GetUrl() string
 	GetSha256() string
@@ -63,32 +64,31 @@ type module interface {
 func (c *checker) module(at string, m module) {
 	if m.GetUrl() == "" {
 		c.fail(at+".url", nil, "missing", "say where the module is")
-	} else if u, err := moduleURL(m.GetUrl()); err != nil || !contains([]string{"", "file", "http", "https", "oci"}, u.Scheme) {
+	} else if u, err := moduleURL(m.GetUrl()); err != nil || !slices.Contains([]string{"", "file", "http", "https", "oci"}, u.Scheme) {
 		c.fail(at+".url", m.GetUrl(), "not the URL of a module", `write it with file, http, https or oci, like "oci://registry/image:tag"`)
 	}
 	if s := m.GetSha256(); s != "" && !sha256RE.MatchString(s) {
 		c.fail(at+".sha256", s, "not a SHA-256", "write 64 digits, 0 to 9 and a to f")
 	}
-	c.longest(at+".imagePullSecret", m.GetImagePullSecret(), 253)
-	c.longest(at+".pluginName", m.GetPluginName(), 256)
+	c.maxLength(at+".imagePullSecret", m.GetImagePullSecret(), 253)
+	c.maxLength(at+".pluginName", m.GetPluginName(), 256)
 	seen := map[string]int{}
 	for i, e := range m.GetVmConfig().GetEnv() {
 		at := index(at+".vmConfig.env", i)
 		if e.Name == "" {
 			c.fail(at+".name", nil, "missing", "name the variable")
 		}
-		c.longest(at+".name", e.Name, 256)
-		if first, dup := seen[e.Name]; dup {
+		c.maxLength(at+".name", e.Name, 256)
+		if first, dup := again(seen, e.Name, i); dup {
 			c.fail(at+".name", e.Name, fmt.Sprintf("same name as env[%d]", first), "keep one of them")
 		}
 		if e.ValueFrom != extensions.EnvValueSource_INLINE && e.Value != "" {
 			c.fail(at+".value", e.Value, "the value comes from elsewhere", "remove it, or use valueFrom INLINE")
 		}
-		seen[e.Name] = i
 	}
 }
 
-// moduleURL reads a URL, which for an image of a registry may lack the scheme.
+// moduleURL parses the URL of a module. The URL of an image in a registry may lack the scheme.
 func moduleURL(s string) (*url.URL, error) {
 	if u, err := url.ParseRequestURI(s); err == nil {
 		return u, nil
@@ -96,7 +96,7 @@ func moduleURL(s string) (*url.URL, error) {
 	return url.ParseRequestURI("http://" + s)
 }
 
-func (c *checker) longest(at, s string, most int) {
+func (c *checker) maxLength(at, s string, most int) {
 	if len(s) > most {
 		c.fail(at, s, fmt.Sprintf("longer than %d bytes", most), "use a shorter one")
 	}
@@ -104,6 +104,6 @@ func (c *checker) longest(at, s string, most int) {
 
 func (c *checker) matchedPorts(at string, ports []*typev1beta1.PortSelector) {
 	for i, p := range ports {
-		c.port(index(at, i)+".number", p.Number)
+		checkPort(c, index(at, i)+".number", p.Number)
 	}
 }

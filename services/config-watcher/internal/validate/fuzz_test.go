@@ -9,7 +9,8 @@ import (
 	"fairlead.dev/services/config-watcher/internal/manifest"
 )
 
-// FuzzDocument feeds whole files through parser, strict decoding and every rule. Nothing may panic, and a refusal must say what is wrong.
+// FuzzDocument passes files through the parser, strict decoding and every check. Nothing may panic, and a refusal must
+// have a reason.
 func FuzzDocument(f *testing.F) {
 	for _, kind := range []string{"VirtualService", "DestinationRule", "Gateway", "Sidecar", "ServiceEntry", "WorkloadEntry", "PeerAuthentication", "Service", "Pod"} {
 		f.Add([]byte(of(kind, "{hosts: [a], http: [{route: [{destination: {host: a}, weight: 1}], match: [{uri: {regex: '('}}], timeout: 1s}], host: b, servers: [{}], ports: [{}]}")))
@@ -29,8 +30,7 @@ func FuzzDocument(f *testing.F) {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		defer func() {
-			// The most that a document of the largest size may take to decode; what a few aliases make of a short one
-			// is far beyond it.
+			// The most that decoding the largest document may take. A few aliases in a short one would take far more.
 			if runtime.ReadMemStats(&after); after.TotalAlloc-before.TotalAlloc > 512<<20 {
 				t.Errorf("%d MiB were allocated for %d bytes", (after.TotalAlloc-before.TotalAlloc)>>20, len(content))
 			}

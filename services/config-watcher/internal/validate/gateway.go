@@ -32,15 +32,14 @@ func checkGateway(c *checker, o *object.Object, g *networking.Gateway) {
 				"set spec.selector to the labels of the gateway's Pods")
 		}
 		if s.Port.GetName() != "" {
-			if first, dup := ports[s.Port.Name]; dup {
+			if first, dup := again(ports, s.Port.Name, i); dup {
 				c.fail(at+".port.name", s.Port.Name, fmt.Sprintf("same port name as servers[%d]", first), "port names are unique within a gateway: rename one of them")
 			}
-			ports[s.Port.Name] = i
 		}
 	}
 }
 
-// usesCredential reports whether a server shows a certificate of a Secret.
+// usesCredential reports whether a server's certificate comes from a Secret.
 func usesCredential(tls *networking.ServerTLSSettings) bool {
 	switch tls.GetMode() {
 	case networking.ServerTLSSettings_SIMPLE, networking.ServerTLSSettings_MUTUAL, networking.ServerTLSSettings_OPTIONAL_MUTUAL:
@@ -73,7 +72,7 @@ func (c *checker) server(at string, s *networking.Server) {
 	case socket && n != 0:
 		c.fail(at+".port.number", n, "a unix socket has no port", "set it to 0")
 	case !socket:
-		c.port(at+".port.number", n)
+		checkPort(c, at+".port.number", n)
 	}
 	if s.Port.Name == "" {
 		c.fail(at+".port.name", nil, "port has no name", `name it after its protocol, such as "http"`)
@@ -83,7 +82,8 @@ func (c *checker) server(at string, s *networking.Server) {
 	c.serverProtocol(at, s)
 }
 
-// gatewayHost checks "host", or "namespace/host" with "." and "*" as namespaces. A host is a name with a dot, a wildcard or an IPv4 address.
+// gatewayHost checks "host" or "namespace/host", with "." and "*" as namespaces. A host is a name with a dot, a
+// wildcard or an IPv4 address.
 func (c *checker) gatewayHost(at, s string) {
 	ns, host, ok := strings.Cut(s, "/")
 	switch {
@@ -93,7 +93,7 @@ func (c *checker) gatewayHost(at, s string) {
 		c.fail(at, s, "not a namespace before the slash", `use a namespace, "." for this one or "*" for any`)
 		return
 	case ns != "." && ns != "*":
-		c.realNamespace(at, ns)
+		c.possibleNamespace(at, ns)
 	}
 	switch reason := hostProblem(host); {
 	case host == "*":
@@ -135,7 +135,7 @@ func (c *checker) serverProtocol(at string, s *networking.Server) {
 	}
 }
 
-// passesTLS tells modes that terminate no TLS.
+// passesTLS reports whether a server passes TLS through without terminating it.
 func passesTLS(t *networking.ServerTLSSettings) bool {
 	return t.Mode == networking.ServerTLSSettings_PASSTHROUGH || t.Mode == networking.ServerTLSSettings_AUTO_PASSTHROUGH
 }

@@ -17,20 +17,21 @@ import (
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-// peerAuthentication is the security kind that Fairlead enforces. One that is left out would open what it closes; the
-// other kinds of its group are refused however they are written, see refuseUnenforced.
+// peerAuthentication is the one security kind that Fairlead enforces. Without a broken PeerAuthentication the mesh
+// would accept plaintext that the user forbids; hence Hold. Objects of the other kinds of the group are always refused,
+// see refuseUnenforced.
 const peerAuthentication = "PeerAuthentication"
 
-// Hold is what a source puts in the place of a security object that it cannot use, if it knows no good version: a
+// Hold is the object that a source delivers in place of a broken security object of which it knows no good version: a
 // PeerAuthentication with mode STRICT.
 type Hold struct {
 	Object *object.Object
-	// Uncertain is true if the broken object's name or namespace could not be read: it may be any of those that the
+	// Uncertain is true if the broken object's name or namespace could not be read. It may then be any object that the
 	// source knows a good version of.
 	Uncertain bool
 }
 
-// Problem tells what the hold does, for a user to find beside what is wrong with the object.
+// Problem says which part of the mesh the hold closes. Sources report it beside the problems of the broken object.
 func (h Hold) Problem() object.Problem {
 	what := "the whole mesh"
 	if ns := h.Object.Key.Namespace; ns != "" {
@@ -46,9 +47,9 @@ func (h Hold) Problem() object.Problem {
 	}
 }
 
-// HoldOf returns the hold for a document that Document has refused; ok is false if the document is no
-// PeerAuthentication. The selector is kept if it can be read. Without one the object would have been its namespace's,
-// and where not even the namespace can be read, the mesh's.
+// HoldOf returns the hold for a document that Document has refused; ok is false if it is no PeerAuthentication. The
+// hold has the selector of the document if that can be read. Without one it holds for the namespace, and if that cannot
+// be read, for the mesh.
 func HoldOf(doc *manifest.Document) (h Hold, ok bool) {
 	key, _ := Identify(doc.Tree)
 	if !mayBePeerAuthentication(key.Group, key.Kind) {
@@ -68,7 +69,7 @@ func HoldOf(doc *manifest.Document) (h Hold, ok bool) {
 	for k, v := range match {
 		text, isText := v.(string)
 		if !isText {
-			labels = nil // what it would select is not known: all of the namespace
+			labels = nil // an unknown selector: hold the whole namespace
 			break
 		}
 		labels[k] = text
@@ -79,7 +80,7 @@ func HoldOf(doc *manifest.Document) (h Hold, ok bool) {
 	return hold(key.Namespace, key.Name, doc.Location(), labels), true
 }
 
-// listsPeerAuthentication tells a list of them whose own kind is none that is read.
+// listsPeerAuthentication reports whether an object of an unread kind lists a PeerAuthentication under items.
 func listsPeerAuthentication(tree map[string]any) bool {
 	items, _ := tree["items"].([]any)
 	for _, item := range items {
@@ -91,19 +92,20 @@ func listsPeerAuthentication(tree map[string]any) bool {
 	return false
 }
 
-// Words of a text that does not decode. What is cut off in the middle is not taken for a whole name.
+// Patterns of a text that does not decode. A name must be followed by a delimiter, so that half of one is not taken for
+// a whole name.
 var (
 	securityText = regexp.MustCompile(`(?m)["']?apiVersion["']?\s*:\s*["']?` + regexp.QuoteMeta(GroupSecurity) + `/`)
-	// A value may have a tag, an anchor or a block's sign before it.
+	// A tag, an anchor or a block indicator may precede the value.
 	kindText  = regexp.MustCompile(`(?m)(?:^|[^-.\w])["']?kind["']?\s*:\s*(?:[!&|>]\S*\s+)*["']?([A-Za-z]*)`)
 	itemsText = regexp.MustCompile(`(?m)(?:^|[^-.\w])["']?items["']?\s*:`)
-	// commentText is a line of comment, up to whatever YAML takes for a line's end.
+	// commentText is a comment up to any of YAML's line breaks.
 	commentText   = regexp.MustCompile(`(?m)^[ \t]*#[^\n\r\x{85}\x{2028}\x{2029}]*`)
 	nameText      = regexp.MustCompile(`(?m)(?:^|[\s{,])["']?name["']?\s*:\s*["']?([a-z0-9][-a-z0-9.]*)["']?\s*(?:[,}\n#])`)
 	namespaceText = regexp.MustCompile(`(?m)(?:^|[\s{,])["']?namespace["']?\s*:\s*["']?([a-z0-9][-a-z0-9]*)["']?\s*(?:[,}\n#])`)
 )
 
-// HoldsIn returns the holds for the documents of content that do not even decode, such as the first half of one.
+// HoldsIn returns the holds for the documents of content that do not decode, such as the first half of an object.
 func HoldsIn(file string, content []byte) []Hold {
 	var out []Hold
 	for _, f := range manifest.Fragments(file, content, func(text []byte) bool {
@@ -119,8 +121,8 @@ func HoldsIn(file string, content []byte) []Hold {
 func holdText(f manifest.Fragment) (h Hold, ok bool) {
 	text := commentText.ReplaceAll(f.Text, nil)
 	kind := word(kindText, text)
-	if several(text) {
-		// Whose of the objects a namespace is, and how many there are, nothing tells.
+	if mayBeSeveral(text) {
+		// No way to tell which object a namespace belongs to, and how many objects there are.
 		if !namesPeerAuthentication(text) {
 			return Hold{}, false
 		}
@@ -132,13 +134,13 @@ func holdText(f manifest.Fragment) (h Hold, ok bool) {
 	default:
 		return Hold{}, false
 	}
-	// A namespace that is not written may have been cut off with the rest.
+	// A namespace that is not in the text may have been cut off with the rest.
 	return hold(word(namespaceText, text), word(nameText, text), f.Location(), nil), true
 }
 
-// several tells a text that may be of more than one object: a List, or documents without a line between them. One
-// object may name its kind and namespace again, in an annotation with what was last applied.
-func several(text []byte) bool {
+// mayBeSeveral reports whether a text may hold more than one object: a List, or documents without a divider. One object
+// may repeat its own kind and namespace in an annotation with its last applied configuration.
+func mayBeSeveral(text []byte) bool {
 	if itemsText.Match(text) {
 		return true
 	}
@@ -153,8 +155,8 @@ func several(text []byte) bool {
 	return false
 }
 
-// namesPeerAuthentication tells a text in which one of the objects is a PeerAuthentication, or is of its group and of a
-// kind that cannot be read.
+// namesPeerAuthentication reports whether one of the objects in a text is a PeerAuthentication, or has its group and an
+// unreadable kind.
 func namesPeerAuthentication(text []byte) bool {
 	unread := 0
 	for range words(securityText, text) {
@@ -171,7 +173,7 @@ func namesPeerAuthentication(text []byte) bool {
 	return unread > 0
 }
 
-// words are what re finds, one at a time: a text may have millions.
+// words yields the matches of re one at a time, because a text may have millions.
 func words(re *regexp.Regexp, text []byte) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for {
@@ -191,8 +193,7 @@ func words(re *regexp.Regexp, text []byte) iter.Seq[string] {
 	}
 }
 
-// HoldKey is the hold for an object of which nothing can be read but its key; ok is false if that is no
-// PeerAuthentication's.
+// HoldKey is the hold for an object of which only the key is known; ok is false if it is no PeerAuthentication.
 func HoldKey(key object.Key, location string) (h Hold, ok bool) {
 	if key.Group != GroupSecurity || key.Kind != peerAuthentication {
 		return Hold{}, false
@@ -208,7 +209,7 @@ func word(re *regexp.Regexp, text []byte) string {
 	return string(m[1])
 }
 
-// mayBePeerAuthentication tells the kind, however it is misspelt or cut off.
+// mayBePeerAuthentication reports whether a kind is PeerAuthentication, misspelt or cut off included.
 func mayBePeerAuthentication(group, kind string) bool {
 	if kind == peerAuthentication {
 		return group == "" || nearest.Name(group, []string{GroupSecurity}) != ""
@@ -222,8 +223,8 @@ func mayBePeerAuthentication(group, kind string) bool {
 
 var objectName = regexp.MustCompile(`^[a-z0-9][-a-z0-9.]{0,252}$`)
 
-// hold makes the object. It has no creation time, so among others of its rank it goes first. If it is not certain whose
-// it is, it has a name that no object has.
+// hold makes the object. It has no creation time, so it wins over others of its rank. If namespace or name are unknown,
+// it gets a name that no user's object has.
 func hold(namespace, name, location string, labels map[string]string) Hold {
 	h := Hold{Uncertain: namespace == "" || !objectName.MatchString(name)}
 	if h.Uncertain {
@@ -244,15 +245,15 @@ func hold(namespace, name, location string, labels map[string]string) Hold {
 	return h
 }
 
-// IsSecurity tells the problems of objects that protect: what is refused of them is not enforced.
+// IsSecurity reports whether a problem is about an object of a security kind.
 func IsSecurity(p object.Problem) bool {
 	kind, _, _ := strings.Cut(p.Object, " ")
 	k, _ := find(GroupSecurity, kind)
 	return k != nil
 }
 
-// HoldDamaged is the hold for a damaged record that may have been a PeerAuthentication's: nothing in it is certain, so
-// it holds for the whole mesh.
+// HoldDamaged is the hold for a damaged record that may have been a PeerAuthentication's. It holds for the whole mesh,
+// because nothing in the record is certain.
 func HoldDamaged(location string, text []byte) (h Hold, ok bool) {
 	if !bytes.Contains(text, []byte(GroupSecurity)) && !bytes.Contains(text, []byte(peerAuthentication)) {
 		return Hold{}, false

@@ -10,7 +10,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/manifest"
 )
 
-// holdsOf is what a source does with a text: the holds of the documents that are refused and of those that do not
+// holdsOf returns the holds that a source delivers for a text: those of refused documents and of documents that do not
 // decode.
 func holdsOf(t *testing.T, text string) []Hold {
 	t.Helper()

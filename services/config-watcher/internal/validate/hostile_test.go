@@ -9,8 +9,8 @@ import (
 	"fairlead.dev/pkg/testkit"
 )
 
-// TestHostileVirtualServices has what somebody might write to break a proxy, to reach another's traffic or to forge logs. want is a regular
-// expression for the refusal; empty means that it is harmless and accepted.
+// TestHostileVirtualServices has VirtualServices that an attacker might write to break a proxy, to reach another's
+// traffic or to forge logs. want is a regular expression for the refusal; empty means harmless and accepted.
 func TestHostileVirtualServices(t *testing.T) {
 	const ok = "route: [{" + dest + "}]"
 	// text quotes any string as YAML.
@@ -126,8 +126,8 @@ func TestHostileVirtualServices(t *testing.T) {
 	}
 }
 
-// TestManyProblemsAreFew: an object that is wrong everywhere is told briefly.
-func TestManyProblemsAreFew(t *testing.T) {
+// TestProblemsAreBounded: an object with many mistakes gets at most maxProblems problems.
+func TestProblemsAreBounded(t *testing.T) {
 	_, got := check(t, http("route: ["+strings.TrimSuffix(strings.Repeat("{destination: {host: '*'}},", 5000), ",")+"]"))
 	if n := strings.Count(got, "\n"); n > maxProblems {
 		t.Errorf("%d problems", n)

@@ -10,7 +10,7 @@ import (
 	"fairlead.dev/pkg/proxytext"
 )
 
-// pseudoHeaders are those that a match may test like any other header. A request has no status.
+// pseudoHeaders are the pseudo-headers that a match may test. ":status" is accepted, but a request has none.
 var pseudoHeaders = []string{":authority", ":method", ":path", ":scheme", ":status"}
 
 func (c *checker) matchHeader(at, name string, m *networking.StringMatch) {
@@ -67,7 +67,7 @@ func (c *checker) changedHeader(at, name, value string, request bool) {
 			c.fail(at, nil, "a response has no such header", "set it on the request")
 			return
 		}
-		// It rewrites the authority, as it stands: no command in it is evaluated.
+		// The value is the authority itself: Envoy evaluates no command operators in it.
 		c.authority(at, value)
 	case strings.HasPrefix(name, ":"):
 		c.fail(at, nil, "pseudo-headers cannot be changed", "only :authority can; use rewrite for the path")
@@ -84,7 +84,8 @@ func (c *checker) changedHeader(at, name, value string, request bool) {
 	}
 }
 
-// commandsRE is what Istio's webhook takes for the commands of a header's value. Access logs have more: "%REQ(x):10%" and "%PROTOCOL()%".
+// commandsRE matches header values whose command operators Istio's webhook accepts. It refuses some that access logs
+// may have: "%REQ(x):10%" and "%PROTOCOL()%".
 var commandsRE = func() *regexp.Regexp {
 	const (
 		text      = `(?:\\.|[^\\)"])*`
@@ -94,12 +95,12 @@ var commandsRE = func() *regexp.Regexp {
 	return regexp.MustCompile(`(?s)^(?:[^%]|%%|%[^%(]+%|%[^%(]*` + arguments + `%)*$`)
 }()
 
-// isAuthority tells the two names of the header that says which host a request is for.
+// isAuthority reports whether a header is ":authority" or its HTTP/1 name "host".
 func isAuthority(name string) bool {
 	return strings.EqualFold(name, ":authority") || strings.EqualFold(name, "host")
 }
 
-// oneAuthority checks that a route rewrites the authority in one way.
+// oneAuthority checks that a route rewrites the authority only once.
 func (c *checker) oneAuthority(at string, r *networking.HTTPRoute) {
 	chosen := r.Rewrite.GetAuthority()
 	request := r.Headers.GetRequest()
@@ -133,7 +134,8 @@ func (c *checker) headerValueText(at, s string) {
 	}
 }
 
-// authority checks what a proxy writes into a Host header or a Location as it stands: a host, with a port or without. Servers refuse others.
+// authority checks the value of a Host header, or the host of a Location: a host with or without port. Servers refuse
+// others.
 func (c *checker) authority(at, s string) {
 	if s == "" {
 		c.warn(at, verdict{"host is empty", "name a host, or leave it out"})
@@ -145,7 +147,7 @@ func (c *checker) authority(at, s string) {
 	}
 }
 
-// printable refuses control characters, which no request line and no header has, and which would forge lines of a log.
+// printable refuses control characters. No request line and no header has them, and they would forge lines of a log.
 func (c *checker) printable(at, s string) bool {
 	if !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f }) {
 		return true
@@ -154,7 +156,7 @@ func (c *checker) printable(at, s string) bool {
 	return false
 }
 
-// matchText checks text that a part of a request is compared with.
+// matchText checks the text that a part of a request is compared with.
 func (c *checker) matchText(at, s string) {
 	if len(s) > maxHeaderValue {
 		c.fail(at, nil, "longer than 16 KiB", "shorten it")
@@ -163,7 +165,7 @@ func (c *checker) matchText(at, s string) {
 	c.printable(at, s)
 }
 
-// caption checks text for people: names of routes and of their statistics.
+// caption checks a name that people read: of a route or of its statistics.
 func (c *checker) caption(at, s string) {
 	if len(s) > maxCaption {
 		c.fail(at, nil, "longer than 256 bytes", "shorten it")

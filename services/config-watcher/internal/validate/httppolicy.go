@@ -2,6 +2,7 @@ package validate
 
 import (
 	nethttp "net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -41,7 +42,7 @@ func (c *checker) retries(at string, r *networking.HTTPRetry) {
 		switch trimmed := strings.TrimSpace(cond); {
 		case err == nil && nethttp.StatusText(code) == "":
 			c.fail(at+".retryOn", cond, "no HTTP status that is known", "use one that RFC 9110 or another has assigned, such as 503")
-		case err == nil, contains(retryOn, cond):
+		case err == nil, slices.Contains(retryOn, cond):
 		case trimmed != cond:
 			c.fail(at+".retryOn", cond, "has a space", "divide conditions by commas alone")
 		default:
@@ -78,7 +79,7 @@ func (c *checker) delay(at string, d *networking.HTTPFaultInjection_Delay) {
 	case old > 100:
 		c.remark(at+".percent", "more than 100 counts as 100", "use 0 to 100")
 	}
-	c.share(at, d.Percentage)
+	c.faultPercentage(at, d.Percentage)
 	switch {
 	case d.Percentage != nil && old != 0:
 		c.warn(at+".percent", verdict{"percentage comes before it", "remove it"})
@@ -88,14 +89,14 @@ func (c *checker) delay(at string, d *networking.HTTPFaultInjection_Delay) {
 	switch t := d.HttpDelayType.(type) {
 	case *networking.HTTPFaultInjection_Delay_FixedDelay:
 		c.duration(at+".fixedDelay", t.FixedDelay)
-	case *networking.HTTPFaultInjection_Delay_ExponentialDelay: // the table of unsupported fields has it
+	case *networking.HTTPFaultInjection_Delay_ExponentialDelay: // listed as unsupported
 	default:
 		c.warn(at, verdict{"no delay is set", `set fixedDelay, like "5s"`})
 	}
 }
 
 func (c *checker) abort(at string, a *networking.HTTPFaultInjection_Abort) {
-	c.share(at, a.Percentage)
+	c.faultPercentage(at, a.Percentage)
 	if a.Percentage == nil {
 		c.warn(at, verdict{"without a percentage it strikes nobody", "set percentage"})
 	}
@@ -105,17 +106,17 @@ func (c *checker) abort(at string, a *networking.HTTPFaultInjection_Abort) {
 			c.fail(at+".httpStatus", t.HttpStatus, "no final HTTP status", "use 200 to 599")
 		}
 	case *networking.HTTPFaultInjection_Abort_GrpcStatus:
-		if !contains(grpcStatus, t.GrpcStatus) {
+		if !slices.Contains(grpcStatus, t.GrpcStatus) {
 			c.fail(at+".grpcStatus", t.GrpcStatus, "no gRPC status", suggestion(t.GrpcStatus, grpcStatus))
 		}
-	case *networking.HTTPFaultInjection_Abort_Http2Error: // the table of unsupported fields has it
+	case *networking.HTTPFaultInjection_Abort_Http2Error: // listed as unsupported
 	default:
 		c.warn(at, verdict{"no error is set", "set httpStatus or grpcStatus"})
 	}
 }
 
-// share checks how many requests a fault strikes, of which proxies count in millionths.
-func (c *checker) share(at string, p *networking.Percent) {
+// faultPercentage checks the share of requests that a fault applies to, which Envoy counts in millionths.
+func (c *checker) faultPercentage(at string, p *networking.Percent) {
 	if p == nil {
 		return
 	}
@@ -125,7 +126,7 @@ func (c *checker) share(at string, p *networking.Percent) {
 	}
 }
 
-// corsMethods are those that Istio's webhook takes, all of HTTP's.
+// corsMethods are the methods that Istio's webhook accepts: all of HTTP's.
 var corsMethods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "CONNECT", "OPTIONS", "TRACE", "*"}
 
 func (c *checker) cors(at string, p *networking.CorsPolicy) {
@@ -150,7 +151,7 @@ func (c *checker) cors(at string, p *networking.CorsPolicy) {
 		}
 	}
 	for i, m := range p.AllowMethods {
-		if !contains(corsMethods, m) {
+		if !slices.Contains(corsMethods, m) {
 			c.fail(index(at+".allowMethods", i), m, "no method of HTTP", suggestion(m, corsMethods))
 		}
 	}

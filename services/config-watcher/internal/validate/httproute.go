@@ -3,6 +3,7 @@ package validate
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	networking "istio.io/api/networking/v1alpha3"
@@ -78,11 +79,11 @@ func (c *checker) httpAction(at string, r *networking.HTTPRoute, role routeRole)
 			c.fail(at+"."+part.field, nil, "cannot be combined with "+actions[0], "remove "+part.field)
 		}
 	}
-	c.prefixes(at, r)
+	c.redirectPrefix(at, r)
 }
 
-// prefixes checks that a redirect that replaces a prefix has one to replace.
-func (c *checker) prefixes(at string, r *networking.HTTPRoute) {
+// redirectPrefix checks that a redirect that replaces a prefix has a prefix match.
+func (c *checker) redirectPrefix(at string, r *networking.HTTPRoute) {
 	if r.Redirect.GetPrefixRewrite() == "" {
 		return
 	}
@@ -93,7 +94,7 @@ func (c *checker) prefixes(at string, r *networking.HTTPRoute) {
 	}
 }
 
-// delegateOf checks a route that leaves its requests to another VirtualService.
+// delegateOf checks a route that delegates to another VirtualService.
 func (c *checker) delegateOf(at string, r *networking.HTTPRoute, role routeRole) {
 	if role == delegate {
 		c.fail(at+".delegate", nil, "a delegate cannot delegate further", "put the routes here")
@@ -113,7 +114,7 @@ func (c *checker) delegateOf(at string, r *networking.HTTPRoute, role routeRole)
 	if !dnsSubdomain(r.Delegate.Name) {
 		c.warn(at+".delegate.name", verdict{"no VirtualService can have this name", "name the VirtualService that holds the routes"})
 	}
-	c.realNamespace(at+".delegate.namespace", r.Delegate.Namespace)
+	c.possibleNamespace(at+".delegate.namespace", r.Delegate.Namespace)
 }
 
 func (c *checker) httpMatch(at string, m *networking.HTTPMatchRequest) {
@@ -133,7 +134,7 @@ func (c *checker) httpMatch(at string, m *networking.HTTPMatchRequest) {
 	for _, name := range sortedKeys(m.WithoutHeaders) {
 		value := m.WithoutHeaders[name]
 		if value.GetRegex() == "*" {
-			// No expression, but Istio's way here to ask for a header that is not there at all.
+			// Not an expression: Istio's way to match requests without the header.
 			value = &networking.StringMatch{}
 		}
 		c.matchHeader(at+".withoutHeaders", name, value)
@@ -149,11 +150,11 @@ func (c *checker) httpMatch(at string, m *networking.HTTPMatchRequest) {
 	if ns := m.SourceNamespace; ns != "" && !nameLabel(ns) {
 		c.fail(at+".sourceNamespace", ns, "not a namespace", "name a namespace")
 	} else {
-		c.realNamespace(at+".sourceNamespace", ns)
+		c.possibleNamespace(at+".sourceNamespace", ns)
 	}
 }
 
-// stringMatch checks one condition. An empty one asks that there is a value.
+// stringMatch checks a condition. An empty one matches any value that is present.
 func (c *checker) stringMatch(at string, m *networking.StringMatch) {
 	switch t := m.GetMatchType().(type) {
 	case *networking.StringMatch_Exact:
@@ -172,7 +173,8 @@ func (c *checker) stringMatch(at string, m *networking.StringMatch) {
 	}
 }
 
-// uriMatch checks the condition on the path, whose prefix alone may be empty, and warns of one that no path meets.
+// uriMatch checks the condition on the path, in which only the prefix may be empty, and warns of one that no path
+// meets.
 func (c *checker) uriMatch(at string, m *networking.StringMatch) {
 	switch t := m.GetMatchType().(type) {
 	case nil:
@@ -195,7 +197,7 @@ func (c *checker) uriMatch(at string, m *networking.StringMatch) {
 	}
 }
 
-// redirectCodes are those Envoy can send.
+// redirectCodes are the statuses that Envoy can redirect with.
 var redirectCodes = []uint32{301, 302, 303, 307, 308}
 
 func (c *checker) redirect(at string, r *networking.HTTPRedirect) {
@@ -208,32 +210,26 @@ func (c *checker) redirect(at string, r *networking.HTTPRedirect) {
 	if r.Uri != "" && r.PrefixRewrite != "" {
 		c.fail(at+".prefixRewrite", r.PrefixRewrite, "cannot be set together with uri", "keep one of them")
 	}
-	if code := r.RedirectCode; code != 0 {
-		ok := false
-		for _, k := range redirectCodes {
-			ok = ok || k == code
-		}
-		if !ok {
-			c.fail(at+".redirectCode", code, "no redirect status", "use 301, 302, 303, 307 or 308")
-		}
+	if code := r.RedirectCode; code != 0 && !slices.Contains(redirectCodes, code) {
+		c.fail(at+".redirectCode", code, "no redirect status", "use 301, 302, 303, 307 or 308")
 	}
 	if p, ok := r.RedirectPort.(*networking.HTTPRedirect_Port); ok && p.Port != 0 {
-		c.port(at+".port", p.Port)
+		checkPort(c, at+".port", p.Port)
 	} else if ok {
 		c.warn(at+".port", verdict{"0 is no port", "name the port, or remove it"})
 	}
 	if r.Scheme != "" && r.Scheme != "http" && r.Scheme != "https" {
 		c.fail(at+".scheme", r.Scheme, "unknown scheme", "use http or https")
 	}
-	c.location(at+".uri", r.Uri)
-	c.location(at+".prefixRewrite", r.PrefixRewrite)
+	c.redirectPath(at+".uri", r.Uri)
+	c.redirectPath(at+".prefixRewrite", r.PrefixRewrite)
 	if r.Authority != "" {
 		c.authority(at+".authority", r.Authority)
 	}
 }
 
-// location checks the path of a redirect, which stands in the response right behind the host.
-func (c *checker) location(at, s string) {
+// redirectPath checks the path of a redirect, which follows the host in the Location.
+func (c *checker) redirectPath(at, s string) {
 	if s == "" {
 		return
 	}
@@ -290,7 +286,7 @@ func (c *checker) rewrite(at string, r *networking.HTTPRewrite) {
 	}
 	re, err := regexp.Compile(x.Match)
 	if err != nil {
-		return // told as the proxy reads it
+		return // c.regex has reported it
 	}
 	for _, m := range backReference.FindAllStringSubmatch(x.Rewrite, -1) {
 		switch ref := m[1]; {

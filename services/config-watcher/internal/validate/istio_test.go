@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// TestAsIstio has rules of Istio's webhook whose verdict nobody would guess, one accepted and some refused objects each. want is as expect has it.
+// TestAsIstio has surprising rules of Istio's webhook, with one accepted and some refused objects each. want is that of
+// expect.
 func TestAsIstio(t *testing.T) {
 	const ok = "route: [{" + dest + "}]"
 	bound := func(hosts, rest string) string {
@@ -131,7 +132,7 @@ func TestCipherSuites(t *testing.T) {
 	}
 }
 
-// TestUnreachable: rules that get no traffic are told, and no others.
+// TestUnreachable: routes that get no traffic are reported, and no others.
 func TestUnreachable(t *testing.T) {
 	const ok = "route: [{" + dest + "}]"
 	for name, tc := range map[string]struct{ http, want string }{

@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// wildcardLabelRE is the first label of a host that may be a wildcard, whole or in part.
+// wildcardLabelRE matches the first label of a host, which may be a wildcard or begin with one.
 var wildcardLabelRE = regexp.MustCompile(`^(\*|(\*-?)?[a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])?)$`)
 
-// hostProblem says why Istio's webhook refuses a host; "" if it does not. An address is no host. A host of one label
-// may be a number, as that of a Service may.
+// hostProblem returns why Istio's webhook refuses a host; "" if it does not. An IP address is no host. A host of one
+// label may be a number, since a Service's name may.
 func hostProblem(s string) string {
 	first, rest, dotted := strings.Cut(s, ".")
 	switch {
@@ -31,7 +31,7 @@ func hostProblem(s string) string {
 	return ""
 }
 
-// nameProblem is hostProblem for what may be no wildcard.
+// nameProblem is hostProblem for a name without wildcard.
 func nameProblem(s string) string {
 	switch {
 	case s == "":
@@ -61,7 +61,7 @@ func domainProblem(s string) string {
 
 const hostRemedy = `use letters, digits, '-' and '.', at most 63 characters between dots; a wildcard is the whole first label: "*.example.com"`
 
-// istioHost checks a host that a route, a rule or a destination names.
+// istioHost checks the host of a route, a rule or a destination.
 func (c *checker) istioHost(at, s string) bool {
 	switch reason := hostProblem(s); {
 	case s == "":
@@ -74,14 +74,14 @@ func (c *checker) istioHost(at, s string) bool {
 	return false
 }
 
-// wholeWildcard warns of a host of the mesh that only a wildcard within a label would match.
+// wholeWildcard warns of a host that matches hosts of the mesh only by a wildcard within a label.
 func (c *checker) wholeWildcard(at, s string) {
 	if PartialWildcard(s) {
 		c.warn(at, verdict{"only a wildcard that is the whole first label matches hosts of the mesh", `write "*.example.com", or the hosts one by one`})
 	}
 }
 
-// covered reports whether a name, or each name of a wildcard, lies within one of the hosts.
+// covered reports whether a name, or every name of a wildcard, lies within one of the hosts.
 func covered(name string, hosts []string) bool {
 	for _, h := range hosts {
 		suffix, wild := strings.CutPrefix(h, "*")
@@ -92,20 +92,20 @@ func covered(name string, hosts []string) bool {
 	return false
 }
 
-// realNamespace warns of a namespace that Istio's webhook takes and that Kubernetes cannot have.
-func (c *checker) realNamespace(at, s string) {
+// possibleNamespace warns of a namespace that Istio's webhook accepts and Kubernetes does not.
+func (c *checker) possibleNamespace(at, s string) {
 	if s != "" && !dnsLabel(s) {
 		c.warn(at, verdict{"no namespace can have this name", "use at most 63 lower-case letters, digits and '-'"})
 	}
 }
 
-// Labels as Istio's webhook takes them: their values have no limit, and their prefixes may have upper case.
+// Labels as Istio's webhook accepts them: values of any length, prefixes with upper case.
 var (
 	looseKeyRE   = regexp.MustCompile(`^([a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])?(\.[a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])?)*/)?([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]$`)
 	looseValueRE = regexp.MustCompile(`^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$`)
 )
 
-// looseLabels checks labels that workloads are chosen by, and warns of those that no workload can have.
+// looseLabels checks labels that select workloads, and warns of labels that no workload can have.
 func (c *checker) looseLabels(path string, m map[string]string) {
 	for _, k := range sortedKeys(m) {
 		prefix, name, found := strings.Cut(k, "/")
@@ -123,7 +123,7 @@ func (c *checker) looseLabels(path string, m map[string]string) {
 	}
 }
 
-// noWorkload warns of a label that chooses nobody.
+// noWorkload warns of a label that selects no workload.
 func (c *checker) noWorkload(at string) {
 	c.warn(at, verdict{"no workload can have such a label", "use at most 63 letters, digits, '-', '_' and '.', with an optional DNS prefix in lower case"})
 }

@@ -1,5 +1,8 @@
-// Package validate decodes the objects of Kubernetes' and Istio's kinds strictly and checks every field along Istio's own rules. It is the one
-// place that does: the store API, every source and the admission webhook use it. It has no state and does no I/O.
+// Package validate decodes objects of Kubernetes' and Istio's kinds strictly and checks every field by Istio's own
+// rules. All configuration passes it: the file source and the config API (package storeapi) call Document for each
+// object, `config-watcher validate` calls it through package offline, and a broken PeerAuthentication becomes a Hold
+// (HoldOf, HoldsIn). kinds.go has the table of kinds; each kind's check function is in the file of its name. It is also
+// the one place that sets MeshConfig's defaults (DefaultMeshConfig). It has no state and does no I/O.
 package validate
 
 import (
@@ -20,7 +23,7 @@ const (
 	GroupDiscovery  = "discovery.k8s.io"
 )
 
-// Scope says where a kind lives.
+// Scope says whether a kind's objects have a namespace.
 type Scope int
 
 // Scopes.
@@ -39,48 +42,32 @@ type kind struct {
 	newSpec func() proto.Message
 	// newBody makes an empty Kubernetes object; nil for Istio kinds.
 	newBody func() any
-	// check examines a decoded body; nil where strict decoding is all there is.
+	// check checks a decoded body; nil if strict decoding is enough.
 	check func(c *checker, o *object.Object)
-}
-
-func spec[T any, P interface {
-	*T
-	proto.Message
-}](check func(*checker, *object.Object, P)) (func() proto.Message, func(*checker, *object.Object)) {
-	newSpec := func() proto.Message { return P(new(T)) }
-	if check == nil {
-		return newSpec, nil
-	}
-	return newSpec, func(c *checker, o *object.Object) { check(c, o, o.Body.(P)) }
-}
-
-func body[T any](check func(*checker, *object.Object, *T)) (func() any, func(*checker, *object.Object)) {
-	newBody := func() any { return new(T) }
-	if check == nil {
-		return newBody, nil
-	}
-	return newBody, func(c *checker, o *object.Object) { check(c, o, o.Body.(*T)) }
 }
 
 func istio[T any, P interface {
 	*T
 	proto.Message
 }](group, name string, versions []string, check func(*checker, *object.Object, P)) kind {
-	k := kind{group: group, name: name, versions: versions}
-	k.newSpec, k.check = spec[T, P](check)
-	return k
+	return kind{
+		group: group, name: name, versions: versions, newSpec: func() proto.Message { return P(new(T)) },
+		check: func(c *checker, o *object.Object) { check(c, o, o.Body.(P)) },
+	}
 }
 
 func kubernetes[T any](group, name, version string, scope Scope, check func(*checker, *object.Object, *T)) kind {
-	k := kind{group: group, name: name, versions: []string{version}, scope: scope}
-	k.newBody, k.check = body(check)
+	k := kind{group: group, name: name, versions: []string{version}, scope: scope, newBody: func() any { return new(T) }}
+	if check != nil {
+		k.check = func(c *checker, o *object.Object) { check(c, o, o.Body.(*T)) }
+	}
 	return k
 }
 
 var networkingVersions = []string{"v1", "v1beta1", "v1alpha3"}
 
-// kinds is every kind that Fairlead reads. A kind of another name in one of Istio's groups is a mistake of the user; any other kind is ignored,
-// as Istio ignores it.
+// kinds is every kind that Fairlead reads. In a group of Istio, or of Fairlead, another kind is a mistake; elsewhere it
+// is ignored, as in Istio.
 var kinds = []kind{
 	istio(GroupNetworking, "VirtualService", networkingVersions, checkVirtualService),
 	istio(GroupNetworking, "DestinationRule", networkingVersions, checkDestinationRule),
@@ -111,7 +98,7 @@ var kinds = []kind{
 	kubernetes(GroupFairlead, KindIdentityBan, "v1", Cluster, checkIdentityBan),
 }
 
-// find returns the kind's row; own reports whether the group is one of those whose every kind Fairlead must know.
+// find returns the row of a kind; own reports whether the group is Istio's or Fairlead's, whose kinds are all known.
 func find(group, name string) (k *kind, own bool) {
 	for i := range kinds {
 		if kinds[i].group == group {
@@ -124,7 +111,7 @@ func find(group, name string) (k *kind, own bool) {
 	return nil, own
 }
 
-// Canonical is the API version objects of the kind are stored under; empty for unknown kinds.
+// Canonical is the API version that objects of the kind are stored under; empty for unknown kinds.
 func Canonical(group, name string) string {
 	k, _ := find(group, name)
 	if k == nil {
@@ -136,7 +123,7 @@ func Canonical(group, name string) string {
 	return group + "/" + k.versions[0]
 }
 
-// ScopeOf tells whether the kind is namespaced; ok is false for unknown kinds.
+// ScopeOf returns the kind's scope; ok is false for unknown kinds.
 func ScopeOf(group, name string) (scope Scope, ok bool) {
 	k, _ := find(group, name)
 	if k == nil {
@@ -156,7 +143,8 @@ func GroupsOf(name string) []string {
 	return out
 }
 
-// refuseUnenforced refuses a policy kind whole: an object that is stored but not enforced would only look like protection.
+// refuseUnenforced refuses every object of a policy kind: one that is stored but not enforced would only look like
+// protection.
 func refuseUnenforced[P proto.Message](consequence string) func(*checker, *object.Object, P) {
 	return func(c *checker, o *object.Object, _ P) {
 		c.fail("spec", nil, o.Key.Kind+" is not enforced by this version of Fairlead, "+consequence, "remove the object, or keep the workload out of reach by other means")

@@ -93,7 +93,7 @@ func (c *checker) consistentHash(at string, h *networking.LoadBalancerSettings_C
 	}
 }
 
-// largestMaglev is the size of Envoy's largest table, which Istio's webhook does not take any more.
+// largestMaglev is the size of Envoy's largest Maglev table. Istio's webhook refuses it.
 const largestMaglev = 5000011
 
 func (c *checker) cookie(at string, k *networking.LoadBalancerSettings_ConsistentHashLB_HTTPCookie) {
@@ -109,23 +109,22 @@ func (c *checker) cookie(at string, k *networking.LoadBalancerSettings_Consisten
 	seen := map[string]int{}
 	for i, a := range k.GetAttributes() {
 		ap := index(at+".attributes", i)
-		if first, dup := seen[a.GetName()]; dup {
+		if first, dup := again(seen, a.GetName(), i); dup {
 			c.fail(ap+".name", a.GetName(), fmt.Sprintf("same name as attributes[%d]", first), "keep one of them")
 		}
-		seen[a.GetName()] = i
 		c.token(ap+".name", a.GetName(), "cookie attribute")
 		c.cookiePart(ap+".value", a.GetValue())
 	}
 }
 
-// cookiePart checks the value of an attribute, which a semicolon would end.
+// cookiePart checks the value of a cookie attribute, which a semicolon would end.
 func (c *checker) cookiePart(at, s string) {
 	if c.printable(at, s) && strings.Contains(s, ";") {
 		c.fail(at, s, "a semicolon ends the value", "write what follows as an attribute of its own")
 	}
 }
 
-// prime tests by trial division: Envoy refuses a Maglev table of any other size. It takes 1 for a prime.
+// prime reports whether Envoy accepts n as the size of a Maglev table: a prime, or 1.
 func prime(n uint64) bool {
 	if n < 1 {
 		return false
@@ -138,8 +137,8 @@ func prime(n uint64) bool {
 	return true
 }
 
-// placeLabels say where a workload runs.
-var placeLabels = []string{"topology.kubernetes.io/region", "topology.kubernetes.io/zone", "topology.istio.io/subzone"}
+// topologyLabels name region, zone and subzone of a workload.
+var topologyLabels = []string{"topology.kubernetes.io/region", "topology.kubernetes.io/zone", "topology.istio.io/subzone"}
 
 func (c *checker) localityLB(at string, l *networking.LocalityLoadBalancerSetting) {
 	if l == nil {
@@ -151,16 +150,16 @@ func (c *checker) localityLB(at string, l *networking.LocalityLoadBalancerSettin
 	if len(l.Distribute) > 0 && len(l.FailoverPriority) > 0 {
 		c.warn(at+".failoverPriority", verdict{"distribute decides where requests go", "keep one of them"})
 	}
-	from := places{}
+	from := localities{}
 	for i, d := range l.Distribute {
 		dp := index(at+".distribute", i)
-		c.place(dp+".from", d.From, from)
+		c.locality(dp+".from", d.From, from)
 		total := uint64(0)
-		// The most general go last: shares have no order.
-		to := places{}
+		// The most general go last: the map has no order.
+		to := localities{}
 		for _, dest := range slices.SortedFunc(maps.Keys(d.To), general) {
 			tp := field(dp+".to", dest)
-			c.place(tp, dest, to)
+			c.locality(tp, dest, to)
 			if w := d.To[dest]; w < 1 || w > 100 {
 				c.fail(tp, w, "weight is no percentage", "use 1 to 100")
 			}
@@ -182,7 +181,7 @@ func (c *checker) localityLB(at string, l *networking.LocalityLoadBalancerSettin
 	}
 	for i, p := range l.FailoverPriority {
 		ip := index(at+".failoverPriority", i)
-		if len(l.Failover) > 0 && slices.Contains(placeLabels, p) {
+		if len(l.Failover) > 0 && slices.Contains(topologyLabels, p) {
 			c.fail(ip, p, "orders places, as failover does", "keep one of them")
 		}
 		if key, value, _ := strings.Cut(p, "="); !labelKey(key) || !labelValue(value) {
@@ -206,12 +205,12 @@ func (c *checker) failover(at, from, to string) {
 	}
 }
 
-// places are localities that were named before, each under itself and under the region and the zone that it lies in.
-type places map[string]string
+// localities are those already named. Each is also stored under the region, and the region and zone, that it lies in.
+type localities map[string]string
 
-// place checks a locality that shares are from or for, and that none named before covers it: "*" covers what comes behind it, a region or zone all
-// that lies in it, and whatever lies in it the whole.
-func (c *checker) place(at, s string, before places) {
+// locality checks a locality and that none already named overlaps with it: "*" covers all that follow, a region or zone
+// covers all that lies in it, and a locality within it covers the region or zone.
+func (c *checker) locality(at, s string, before localities) {
 	parts := strings.SplitN(s, "/", 3)
 	for i, p := range parts {
 		if p == "" {
@@ -235,7 +234,7 @@ func (c *checker) place(at, s string, before places) {
 	}
 }
 
-func (p places) covering(parts []string) string {
+func (p localities) covering(parts []string) string {
 	if p["*"] != "" {
 		return "*"
 	}
@@ -254,7 +253,7 @@ func (p places) covering(parts []string) string {
 	return ""
 }
 
-// general orders places from the special to the general.
+// general orders localities from the special to the general.
 func general(a, b string) int {
 	return cmp.Or(
 		cmp.Compare(strings.Count(a, "*"), strings.Count(b, "*")),

@@ -19,8 +19,9 @@ import (
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-// DefaultMeshConfig is what holds where the user says nothing: Istio's own defaults
-// (https://istio.io/latest/docs/reference/config/istio.mesh.v1alpha1/).
+// DefaultMeshConfig sets the defaults of MeshConfig, the same as Istio's
+// (https://istio.io/latest/docs/reference/config/istio.mesh.v1alpha1/). A change of a default belongs here: normalise
+// replaces the trust domain alone, and xds-server's own defaults hold only until the first revision.
 func DefaultMeshConfig() *mesh.MeshConfig {
 	return &mesh.MeshConfig{
 		ProxyListenPort:                15001,
@@ -62,13 +63,14 @@ func defaultProxyConfig() *mesh.ProxyConfig {
 	}
 }
 
-// MeshConfig decodes a mesh configuration (the ConfigMap's text, or a file) over the defaults. file is used in warnings and problems only.
+// MeshConfig decodes a mesh configuration (the ConfigMap's entry, or a file) over the defaults. Only warnings and
+// problems name file.
 func MeshConfig(file string, text []byte) (config *mesh.MeshConfig, warnings, problems object.Problems) {
 	return MeshConfigOver(DefaultMeshConfig(), file, text)
 }
 
-// IsBareMeshConfig tells whether a document is a mesh configuration that is no object: it has nothing that names an
-// object, and at least one field of MeshConfig.
+// IsBareMeshConfig reports whether a document is a mesh configuration without an object around it: it has no member of
+// an object and at least one field of MeshConfig.
 func IsBareMeshConfig(tree map[string]any) bool {
 	for _, name := range istioTop {
 		if _, has := tree[name]; has {
@@ -76,10 +78,10 @@ func IsBareMeshConfig(tree map[string]any) bool {
 		}
 	}
 	fields := fieldNames((&mesh.MeshConfig{}).ProtoReflect().Descriptor())
-	return slices.ContainsFunc(sortedKeys(tree), func(name string) bool { return contains(fields, name) })
+	return slices.ContainsFunc(sortedKeys(tree), func(name string) bool { return slices.Contains(fields, name) })
 }
 
-// MeshConfigOver is MeshConfig with defaults of the caller's. It takes the defaults over and changes them.
+// MeshConfigOver is MeshConfig with the caller's defaults, which it changes and returns.
 func MeshConfigOver(out *mesh.MeshConfig, file string, text []byte) (config *mesh.MeshConfig, warnings, problems object.Problems) {
 	docs, problems := manifest.Parse(file, text)
 	if len(problems) > 0 {
@@ -110,8 +112,8 @@ func MeshConfigOver(out *mesh.MeshConfig, file string, text []byte) (config *mes
 	return out, c.warnings, nil
 }
 
-// overlay copies every field that the user wrote, zero values included ("enableTracing: false", "mode: REGISTRY_ONLY"), from src over dst.
-// Messages merge field by field, lists and maps are replaced.
+// overlay copies every field that the user wrote from src over dst, zero values included ("enableTracing: false",
+// "mode: REGISTRY_ONLY"). Messages merge field by field; lists and maps are replaced.
 func overlay(dst, src protoreflect.Message, tree map[string]any) {
 	fields := src.Descriptor().Fields()
 	for name, v := range tree {
@@ -151,7 +153,7 @@ func (c *checker) meshConfig(m *mesh.MeshConfig) {
 	c.portNumber("proxyHttpPort", m.ProxyHttpPort)
 	c.duration("connectTimeout", m.ConnectTimeout)
 	c.duration("dnsRefreshRate", m.DnsRefreshRate)
-	c.positive("protocolDetectionTimeout", m.ProtocolDetectionTimeout)
+	c.durationNotNegative("protocolDetectionTimeout", m.ProtocolDetectionTimeout)
 	c.accessLog(m)
 	c.oneOf("meshMTLS.cipherSuites", m.GetMeshMTLS().GetCipherSuites(), "unknown cipher suite", cipherSuites)
 	c.oneOf("tlsDefaults.cipherSuites", m.GetTlsDefaults().GetCipherSuites(), "unknown cipher suite", cipherSuites)
@@ -170,7 +172,7 @@ func (c *checker) meshConfig(m *mesh.MeshConfig) {
 	}
 	if d := m.DefaultConfig; d != nil {
 		c.duration("defaultConfig.drainDuration", d.DrainDuration)
-		c.positive("defaultConfig.terminationDrainDuration", d.TerminationDrainDuration)
+		c.durationNotNegative("defaultConfig.terminationDrainDuration", d.TerminationDrainDuration)
 		c.duration("defaultConfig.fileFlushInterval", d.FileFlushInterval)
 		c.headerValueText("defaultConfig.proxyHeaders.server.value", d.GetProxyHeaders().GetServer().GetValue())
 		c.portNumber("defaultConfig.proxyAdminPort", d.ProxyAdminPort)
@@ -193,14 +195,14 @@ func (c *checker) meshConfig(m *mesh.MeshConfig) {
 	}
 }
 
-// positive checks a duration that may be nothing.
-func (c *checker) positive(path string, d *durationpb.Duration) {
+// durationNotNegative checks a duration that may be 0.
+func (c *checker) durationNotNegative(path string, d *durationpb.Duration) {
 	if d != nil && c.durationRange(path, d) && d.AsDuration() < 0 {
 		c.fail(path, d.AsDuration(), "negative", "use 0s or more")
 	}
 }
 
-// accessLog checks what the proxies are to write: a format that one of them cannot read would cost it the listener.
+// accessLog checks the access log's format. Envoy would refuse the listener for a format that it cannot parse.
 func (c *checker) accessLog(m *mesh.MeshConfig) {
 	const at = "accessLogFormat"
 	c.printable("accessLogFile", m.AccessLogFile)
@@ -240,7 +242,7 @@ func (c *checker) accessLogText(at, s string) {
 	}
 }
 
-// LabelSelector is what a selector of labels selects. An empty one selects everything.
+// LabelSelector compiles a label selector. An empty one selects everything.
 func LabelSelector(in *mesh.LabelSelector) (labels.Selector, error) {
 	out := &metav1.LabelSelector{MatchLabels: in.GetMatchLabels()}
 	for _, e := range in.GetMatchExpressions() {

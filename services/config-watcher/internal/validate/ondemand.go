@@ -9,30 +9,30 @@ import (
 	networkingv1beta1 "istio.io/api/networking/v1beta1"
 	"sigs.k8s.io/yaml"
 
+	"fairlead.dev/pkg/proxyconfig"
 	"fairlead.dev/pkg/yamltext"
-
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-// Whether a sidecar holds only what it calls: the annotation of a workload says so, or Fairlead's own field of ProxyConfig. A ProxyConfig
-// carries the field as an entry of its proxyMetadata (environmentVariables in the resource), where Istio's types have room for it.
+// On-demand configuration of sidecars: the workload's annotation, or Fairlead's own field onDemand of ProxyConfig,
+// switches it. Istio's ProxyConfig types have no such field; it is stored as an entry of proxyMetadata
+// (environmentVariables in the resource).
 const (
-	OnDemandAnnotation    = "fairlead.dev/on-demand"
-	OnDemandMetadata      = "FAIRLEAD_ON_DEMAND"
-	ProxyConfigAnnotation = "proxy.istio.io/config"
+	OnDemandAnnotation = "fairlead.dev/on-demand"
+	OnDemandMetadata   = proxyconfig.OnDemand
 
 	onDemandField = "onDemand"
-	// maxProxyConfig bounds the annotation's YAML that is looked at.
+	// maxProxyConfig bounds the YAML of the annotation, in bytes.
 	maxProxyConfig = 1 << 20
 )
 
-// liftOnDemand returns the tree of a ProxyConfig with the field onDemand, which Istio's type does not have, moved into the map named into.
-// It reports a value that is no boolean, and one that contradicts the map's.
+// liftOnDemand moves the field onDemand of a ProxyConfig's tree into the map named into, and returns the tree. It
+// reports a value that is not boolean or contradicts the map's.
 func (c *checker) liftOnDemand(path string, tree map[string]any, into string) map[string]any {
 	at := field(path, into)
 	metadata, _ := tree[into].(map[string]any)
-	said := metadata[OnDemandMetadata]
-	if s, isString := said.(string); isString {
+	entry := metadata[OnDemandMetadata]
+	if s, isString := entry.(string); isString {
 		c.onDemandText(field(at, OnDemandMetadata), s)
 	}
 	value, written := tree[onDemandField]
@@ -50,9 +50,9 @@ func (c *checker) liftOnDemand(path string, tree map[string]any, into string) ma
 		return out
 	}
 	if tree[into] != nil && metadata == nil {
-		return out // strict decoding reports what is there instead of a map
+		return out // strict decoding reports the wrong type
 	}
-	if s, isString := said.(string); isString && parseBool(s) != on {
+	if s, isString := entry.(string); isString && parseBool(s) != on {
 		c.fail(field(path, onDemandField), on, "contradicts "+at+"."+OnDemandMetadata, "keep one of them")
 	}
 	metadata = maps.Clone(metadata)
@@ -75,13 +75,13 @@ func (c *checker) onDemandText(path, s string) {
 	}
 }
 
-// onDemandAnnotations checks what a workload's annotations say.
+// onDemandAnnotations checks a workload's annotations about on-demand configuration.
 func (c *checker) onDemandAnnotations(o *object.Object) {
 	if s, written := o.Annotations[OnDemandAnnotation]; written {
 		c.onDemandText(field("metadata.annotations", OnDemandAnnotation), s)
 	}
-	if text := o.Annotations[ProxyConfigAnnotation]; text != "" {
-		at := field("metadata.annotations", ProxyConfigAnnotation)
+	if text := o.Annotations[proxyconfig.Annotation]; text != "" {
+		at := field("metadata.annotations", proxyconfig.Annotation)
 		tree, reason := proxyConfigTree(text)
 		if reason != "" {
 			c.fail(at, nil, reason, "write a ProxyConfig in YAML")
@@ -91,8 +91,8 @@ func (c *checker) onDemandAnnotations(o *object.Object) {
 	}
 }
 
-// ownProxyConfig warns of what has no effect in the ProxyConfig of a workload. Whether it is one is for the workload's agent to judge: a workload that
-// runs stays in the mesh.
+// ownProxyConfig warns of fields without effect in the ProxyConfig of a workload's annotation. It refuses nothing,
+// because a running workload stays in the mesh; the workload's agent judges the rest.
 func (c *checker) ownProxyConfig(at string, tree map[string]any) {
 	config := &mesh.ProxyConfig{}
 	js, err := json.Marshal(tree)
@@ -120,9 +120,10 @@ func proxyConfigTree(text string) (tree map[string]any, reason string) {
 	return tree, ""
 }
 
-// OnDemandOf returns what a workload's annotation proxy.istio.io/config says of onDemand: "true", "false" or, for nothing, "".
+// OnDemandOf returns onDemand in a workload's annotation proxy.istio.io/config: "true", "false", or "" if it is not
+// set.
 func OnDemandOf(annotations map[string]string) string {
-	text := annotations[ProxyConfigAnnotation]
+	text := annotations[proxyconfig.Annotation]
 	if text == "" {
 		return ""
 	}
@@ -131,8 +132,8 @@ func OnDemandOf(annotations map[string]string) string {
 		return ""
 	}
 	metadata, _ := new(checker).liftOnDemand("", tree, "proxyMetadata")["proxyMetadata"].(map[string]any)
-	said, _ := metadata[OnDemandMetadata].(string)
-	return said
+	value, _ := metadata[OnDemandMetadata].(string)
+	return value
 }
 
 func checkProxyConfig(c *checker, _ *object.Object, p *networkingv1beta1.ProxyConfig) {

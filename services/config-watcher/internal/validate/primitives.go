@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,7 +18,7 @@ const (
 	maxHeaderName  = 256
 	maxHeaderValue = 16 << 10
 	maxCaption     = 256
-	maxAuthority   = 262 // a name of 255, and a port
+	maxAuthority   = 262 // a name of 255 bytes and a port
 )
 
 var (
@@ -26,7 +27,7 @@ var (
 	nameLabelRE = regexp.MustCompile(`^[a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])?$`)
 	portNameRE  = regexp.MustCompile(`^[a-zA-Z0-9]([-a-zA-Z0-9_.]*[a-zA-Z0-9])?$`)
 	labelKeyRE  = regexp.MustCompile(`^([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]$`)
-	// tokenRE is RFC 9110's token: what a header or method name may be made of.
+	// tokenRE is RFC 9110's token: the characters of a header's or a method's name.
 	tokenRE = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")
 )
 
@@ -44,7 +45,7 @@ func dnsSubdomain(s string) bool {
 	return true
 }
 
-// fqdn accepts a short name, a dotted name, with or without a trailing dot.
+// fqdn reports whether s is a short or dotted name, with or without a trailing dot.
 func fqdn(s string) bool {
 	s = strings.TrimSuffix(s, ".")
 	if len(s) == 0 || len(s) > 255 {
@@ -58,15 +59,16 @@ func fqdn(s string) bool {
 	return true
 }
 
-// dnsName accepts a name in the DNS: labels of letters, digits and '-', of which the last is no number, even if a dot
-// ends the name.
+// dnsName reports whether s is a name in the DNS: labels of letters, digits and '-', the last one not a number, with or
+// without a trailing dot.
 func dnsName(s string) bool {
 	return nameProblem(s) == "" && nameProblem(strings.TrimSuffix(s, ".")) == ""
 }
 
 func nameLabel(s string) bool { return len(s) <= 63 && nameLabelRE.MatchString(s) }
 
-// PartialWildcard tells hosts such as "*-a.example.com", whose wildcard is not the whole first label.
+// PartialWildcard reports whether a host such as "*-a.example.com" has a wildcard that is only a part of the first
+// label.
 func PartialWildcard(host string) bool {
 	return strings.HasPrefix(host, "*") && host != "*" && !strings.HasPrefix(host, "*.")
 }
@@ -88,7 +90,13 @@ func (c *checker) ipOrCIDR(path, s string) {
 	}
 }
 
-func (c *checker) port(path string, n uint32) {
+func (c *checker) ip(path, s string) {
+	if !isIP(s) {
+		c.fail(path, s, "not an IP address", "correct it")
+	}
+}
+
+func checkPort[N int32 | uint32](c *checker, path string, n N) {
 	if n < 1 || n > 65535 {
 		c.fail(path, n, "not a port", "use 1 to 65535")
 	}
@@ -104,7 +112,7 @@ func (c *checker) portName(path, s string) {
 	}
 }
 
-// entryPortName checks the name of a port where Istio wants a label of the DNS.
+// entryPortName is portName where Istio requires a DNS label.
 func (c *checker) entryPortName(path, s string) {
 	if s == "" || nameLabel(s) {
 		c.portName(path, s)
@@ -142,17 +150,17 @@ func (c *checker) labels(path string, m map[string]string) {
 	}
 }
 
-// protocols that Istio knows for a port.
+// protocols are the protocols that Istio knows for a port.
 var protocols = []string{"HTTP", "HTTPS", "HTTP2", "GRPC", "GRPC-WEB", "MONGO", "REDIS", "MYSQL", "TCP", "TLS", "UDP"}
 
 func (c *checker) protocol(path, s string, more ...string) {
 	known := append(append([]string(nil), protocols...), more...)
-	if !contains(known, strings.ToUpper(s)) {
+	if !slices.Contains(known, strings.ToUpper(s)) {
 		c.fail(path, s, "unknown protocol", suggestion(s, known))
 	}
 }
 
-// durationText checks how a duration is written: Go's form, of which protobuf's ("1.5s") is a part.
+// durationText checks the text of a duration: Go's form, which includes protobuf's ("1.5s").
 func (c *checker) durationText(path string, v any) {
 	s, ok := v.(string)
 	if !ok {
@@ -164,7 +172,7 @@ func (c *checker) durationText(path string, v any) {
 	}
 }
 
-// duration checks a value of at least one millisecond, the least that Envoy's timers resolve.
+// duration checks a duration of at least one millisecond, the resolution of Envoy's timers.
 func (c *checker) duration(path string, d *durationpb.Duration) {
 	if d == nil {
 		return
@@ -193,13 +201,13 @@ func (c *checker) percent(path string, v float64) {
 	}
 }
 
-// regex checks that the proxy compiles the expression and that it is not too large.
+// regex checks that Envoy compiles the expression and that it is not too large.
 func (c *checker) regex(path, s string) bool {
 	if err := proxytext.Regex(s); err != nil {
 		c.fail(path, s, err.Error(), "see https://github.com/google/re2/wiki/Syntax")
 		return false
 	}
-	// Istio's webhook reads characters where the proxy reads bytes.
+	// Istio's webhook reads characters, Envoy reads bytes.
 	if _, err := regexp.Compile(s); err != nil {
 		c.fail(path, s, "not a regular expression in RE2 syntax: "+strings.TrimPrefix(err.Error(), "error parsing regexp: "), "see https://github.com/google/re2/wiki/Syntax")
 		return false
@@ -219,16 +227,16 @@ func (c *checker) token(path, s, what string) {
 	}
 }
 
-// exporter tells exportTo what has the list.
+// exporter says whose exportTo a list is.
 type exporter struct {
-	// service is true for a Service, a ServiceEntry and the defaults of MeshConfig: they may have "~", for nobody.
+	// service is true for a Service, a ServiceEntry and MeshConfig's defaults, which may have "~": exported to no
+	// namespace.
 	service bool
-	// chosen is true for a DestinationRule with a workloadSelector, which reaches its own namespace alone.
-	chosen bool
+	// selective is true for a DestinationRule with a workloadSelector, which applies in its own namespace alone.
+	selective bool
 }
 
-// exportTo checks the namespaces that an object is exported to: names, "." for the object's own namespace, or "*" or
-// "~" alone.
+// exportTo checks a list of namespaces: names, "." for the object's own namespace, or "*" or "~" alone.
 func (c *checker) exportTo(path string, list []string, of exporter) {
 	seen := map[string]bool{}
 	for i, s := range list {
@@ -243,10 +251,10 @@ func (c *checker) exportTo(path string, list []string, of exporter) {
 			c.fail(at, s, "only a service can be exported to nobody", `write "." for the object's own namespace, or delete the object`)
 		case named && !nameLabel(s):
 			c.fail(at, s, "not a namespace", `use a namespace, "." for the object's own or "*" for all`)
-		case of.chosen && to != c.namespace:
+		case of.selective && to != c.namespace:
 			c.fail(at, s, "a rule with workloadSelector is about workloads of its own namespace alone", `remove it, or write "."`)
 		case named:
-			c.realNamespace(at, s)
+			c.possibleNamespace(at, s)
 		}
 		seen[to] = true
 	}
@@ -258,8 +266,8 @@ func (c *checker) exportTo(path string, list []string, of exporter) {
 	}
 }
 
-// workloadLabels checks the labels of a selector: wildcards would look like they match more than they do. A label that no workload can have selects
-// nothing, which Istio accepts.
+// workloadLabels checks the labels of a selector. It refuses wildcards, which Istio compares as text. It accepts, as
+// Istio does, a label that no workload can have.
 func (c *checker) workloadLabels(path string, m map[string]string) {
 	for _, k := range sortedKeys(m) {
 		switch {
@@ -273,10 +281,10 @@ func (c *checker) workloadLabels(path string, m map[string]string) {
 	}
 }
 
-// maxSocketPath is the longest name of a unix socket that Linux binds.
+// maxSocketPath is the longest path of a unix socket that Linux binds.
 const maxSocketPath = 107
 
-// unixSocket checks the address form "unix:///path" or "unix://@abstract".
+// unixSocket checks an address "unix:///path" or "unix://@abstract".
 func (c *checker) unixSocket(path, s string) {
 	rest := strings.TrimPrefix(s, "unix://")
 	if len(rest) < 2 || rest[0] != '/' && rest[0] != '@' || strings.HasSuffix(rest, "/") {

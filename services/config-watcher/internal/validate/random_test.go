@@ -16,8 +16,8 @@ import (
 	"fairlead.dev/services/config-watcher/internal/manifest"
 )
 
-// TestRandomObjects makes objects of every kind of the traffic API, templates aside, with random fields. No rule may panic; every refusal names a field and a remedy;
-// and enough must be accepted that the rules behind the first refusal are reached, too.
+// TestRandomObjects makes objects of every kind of the traffic API, templates aside, with random fields. No check may
+// panic, every refusal names a field and a remedy, and enough objects are accepted that every check runs.
 func TestRandomObjects(t *testing.T) {
 	for i := range kinds {
 		k := &kinds[i]
@@ -45,7 +45,7 @@ func TestRandomObjects(t *testing.T) {
 	}
 }
 
-// documented sends an object through parser and rules.
+// documented passes an object through the parser and the checks.
 func documented(t *testing.T, k *kind, spec proto.Message) error {
 	t.Helper()
 	raw, err := protojson.Marshal(spec)
@@ -69,7 +69,7 @@ func documented(t *testing.T, k *kind, spec proto.Message) error {
 	return err
 }
 
-// TestAcceptedSeeds keeps the list of random objects that other services' tests take for accepted ones.
+// TestAcceptedSeeds: validation accepts the random objects that other services' tests use as accepted ones.
 func TestAcceptedSeeds(t *testing.T) {
 	const objects, enough = 2000, 200
 	var list strings.Builder

@@ -6,13 +6,11 @@ import (
 	"strings"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
-
-	"fairlead.dev/services/config-watcher/internal/manifest"
 )
 
-// repair takes out of a tree what strict decoding has refused since the object had so many problems, so that the rules
-// can examine the rest. From then on fail and remark leave out what only follows from a part that is missing. usable is
-// false if nothing is left to examine.
+// repair removes from a tree the fields that strict decoding has refused since the object had before problems, so that
+// the checks can read the rest. From then on fail and remark drop problems that only follow from a removed field.
+// usable is false if nothing is left to check.
 func (c *checker) repair(path string, tree any, d protoreflect.MessageDescriptor, before int) (repaired any, usable bool) {
 	if len(c.problems) == before {
 		c.missing = append(c.missing, c.meant...)
@@ -28,8 +26,8 @@ func (c *checker) repair(path string, tree any, d protoreflect.MessageDescriptor
 	return without(path, tree, d, refused), true
 }
 
-// leaveOut notes the fields of all problems since the object had so many of them: they are not part of what the rules
-// examine. It returns false if there may be more than are known, or if the whole of what is at path is refused.
+// leaveOut records the fields of all problems since the object had before of them as missing. It returns false if there
+// are too many problems to know all of them, or if the field at path itself is refused.
 func (c *checker) leaveOut(path string, before int) bool {
 	for _, p := range c.problems[before:] {
 		if p.Field == path {
@@ -41,15 +39,15 @@ func (c *checker) leaveOut(path string, before int) bool {
 	return len(c.problems) < maxProblems
 }
 
-// follows reports whether a problem at a path may only follow from a part that strict decoding has refused: it is in
-// that part or in the field that a misspelt name stands for, or it is about the object that lacks the part.
+// follows reports whether a problem at a path may only be the consequence of a refused field: it lies in that field, in
+// the field that a misspelt name stands for, or it is about the object that lacks the field.
 func (c *checker) follows(path string) bool {
 	return slices.ContainsFunc(c.missing, func(m string) bool {
 		return path == m || strings.HasPrefix(path, m) && (path[len(m)] == '.' || path[len(m)] == '[') || path == parent(m)
 	})
 }
 
-// parent is the path of the object or list that a field is of.
+// parent is the path of the object or list that holds a field.
 func parent(path string) string {
 	end := strings.LastIndexAny(path, ".[")
 	if strings.HasSuffix(path, `"]`) {
@@ -58,8 +56,8 @@ func parent(path string) string {
 	return path[:max(end, 0)]
 }
 
-// without copies a tree and leaves the fields at the refused paths out. Items of lists keep their places: an empty one
-// stands for one that is refused.
+// without copies a tree without the refused paths. Items of lists keep their index: an empty item replaces a refused
+// one.
 func without(path string, v any, d protoreflect.MessageDescriptor, refused map[string]bool) any {
 	m, ok := v.(map[string]any)
 	if !ok {
@@ -67,7 +65,7 @@ func without(path string, v any, d protoreflect.MessageDescriptor, refused map[s
 	}
 	out := maps.Clone(m)
 	for name, inner := range m {
-		at := manifest.Field(path, name)
+		at := field(path, name)
 		f := fieldOf(d, name)
 		switch {
 		case refused[at] || f == nil:
@@ -90,7 +88,7 @@ func entriesWithout(path string, v any, d protoreflect.MessageDescriptor, refuse
 	}
 	out := maps.Clone(m)
 	for key, inner := range m {
-		at := manifest.Field(path, key)
+		at := field(path, key)
 		if refused[at] {
 			delete(out, key)
 		} else if d != nil {
@@ -122,7 +120,7 @@ func itemsWithout(path string, v any, f protoreflect.FieldDescriptor, refused ma
 	return out
 }
 
-// fieldOf finds a field by either of its names in JSON; nil if there is none.
+// fieldOf finds a field by its JSON name or its proto name; nil if there is none.
 func fieldOf(d protoreflect.MessageDescriptor, name string) protoreflect.FieldDescriptor {
 	if f := d.Fields().ByJSONName(name); f != nil {
 		return f

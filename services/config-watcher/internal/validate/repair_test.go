@@ -10,7 +10,8 @@ import (
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-// TestOneMistakeHidesNoOther has objects with several mistakes of different kinds: each is reported, and nothing that only follows from another.
+// TestOneMistakeHidesNoOther: of several mistakes of different kinds in one object each is reported, and no problem
+// that only follows from another.
 func TestOneMistakeHidesNoOther(t *testing.T) {
 	for _, c := range []struct {
 		name, yaml string
@@ -49,7 +50,7 @@ func TestOneMistakeOfTheMeshHidesNoOther(t *testing.T) {
 	}
 }
 
-// fields are those that problems are about, sorted.
+// fields lists the fields of problems, sorted.
 func fields(problems object.Problems) []string {
 	var out []string
 	for _, p := range problems {
@@ -59,7 +60,7 @@ func fields(problems object.Problems) []string {
 	return out
 }
 
-// problemsOf are those of one document.
+// problemsOf returns the problems of one document.
 func problemsOf(t *testing.T, yaml string) object.Problems {
 	t.Helper()
 	docs, problems := manifest.Parse("f.yaml", []byte(yaml))

@@ -25,7 +25,7 @@ func secured(s string) string {
 	return server("port: {number: 443, name: https, protocol: HTTPS}, hosts: [a.com], tls: {" + s + "}")
 }
 
-// TestRules has one accepted and some refused objects a rule. want is as expect has it.
+// TestRules has one accepted and some refused objects for each rule. want is that of expect.
 func TestRules(t *testing.T) {
 	ok := "route: [{" + dest + "}]"
 	cases := []struct{ name, yaml, want string }{

@@ -12,15 +12,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-// minRSABits is the least that Envoy loads.
+// minRSABits is the shortest RSA key that Envoy loads.
 const minRSABits = 2048
 
-// checkSecret examines what a gateway would read of a Secret, so that a proxy is never sent what it would refuse. No problem repeats
-// anything of the content.
+// checkSecret checks the entries of a Secret that a gateway would read, so that Envoy accepts them. No problem repeats
+// any of the content.
 func checkSecret(c *checker, _ *object.Object, s *corev1.Secret) {
 	e := object.EntriesOf(s)
 	if s.Type == corev1.SecretTypeTLS || e.Chain.Name != "" || e.Key.Name != "" {
@@ -34,12 +33,12 @@ func checkSecret(c *checker, _ *object.Object, s *corev1.Secret) {
 	}
 }
 
-// entryPath is where the user has written an entry.
+// entryPath is the field in which the user has written an entry.
 func entryPath(s *corev1.Secret, name string) string {
 	if _, ok := s.StringData[name]; ok {
-		return manifest.Field("stringData", name)
+		return field("stringData", name)
 	}
-	return manifest.Field("data", name)
+	return field("data", name)
 }
 
 func (c *checker) keyPair(e object.Entries, s *corev1.Secret) {
@@ -80,14 +79,14 @@ func (c *checker) keyPair(e object.Entries, s *corev1.Secret) {
 		c.fail(chainPath, nil, "key of a kind that Envoy does not load ("+leaf.PublicKeyAlgorithm.String()+")", "use RSA or ECDSA")
 		return
 	}
-	// The error is not repeated: it tells of the inside of a key.
+	// The error is not repeated: it describes the key.
 	if _, err := tls.X509KeyPair(e.Chain.Value, e.Key.Value); err != nil {
 		c.fail(keyPath, nil, "the key cannot be read, or is not that of the first certificate in "+e.Chain.Name,
 			"store the certificate and the key that it was issued for; the chain starts with the server's own certificate")
 	}
 }
 
-// certificates examines PEM certificates and returns the first.
+// certificates checks PEM certificates and returns the first one.
 func (c *checker) certificates(path string, content []byte) (first *x509.Certificate) {
 	count := 0
 	for rest := content; ; {

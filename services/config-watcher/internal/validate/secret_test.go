@@ -46,7 +46,7 @@ func pkcs8(t *testing.T, key any) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
 }
 
-// keyLines are texts by which a leaked key can be told.
+// keyLines are texts that would show a leaked key.
 func keyLines(key []byte) []string {
 	var lines []string
 	for l := range strings.Lines(string(key)) {
@@ -162,8 +162,8 @@ func TestSecrets(t *testing.T) {
 	}
 }
 
-// TestSecretsDoNotShow prints a decoded Secret in every way there is.
-func TestSecretsDoNotShow(t *testing.T) {
+// TestSecretsAreRedacted: no way of printing a decoded Secret shows its content.
+func TestSecretsAreRedacted(t *testing.T) {
 	pki := testkit.PKI(t)
 	chain, key := pki.NewServer("shop.example.com")
 	o, err := Document(secretOf(t, "kubernetes.io/tls", map[string][]byte{"tls.crt": chain, "tls.key": key}))

@@ -20,8 +20,6 @@ func checkPeerAuthentication(c *checker, _ *object.Object, pa *security.PeerAuth
 		c.fail("spec.portLevelMtls", nil, "needs a selector: ports mean nothing for a whole namespace", "add selector.matchLabels")
 	}
 	for _, port := range slices.Sorted(maps.Keys(pa.PortLevelMtls)) {
-		if port < 1 || port > 65535 {
-			c.fail(field("spec.portLevelMtls", strconv.FormatUint(uint64(port), 10)), port, "not a port", "use 1 to 65535")
-		}
+		checkPort(c, field("spec.portLevelMtls", strconv.FormatUint(uint64(port), 10)), port)
 	}
 }

@@ -6,7 +6,7 @@ import (
 	typev1beta1 "istio.io/api/type/v1beta1"
 )
 
-// selector checks the labels of a selector of workloads; given is false where there is no selector.
+// selector checks the labels of a workload selector; given is false if there is no selector.
 func (c *checker) selector(at string, given bool, labels map[string]string) {
 	c.workloadLabels(at, labels)
 	if given && len(labels) == 0 {
@@ -14,7 +14,7 @@ func (c *checker) selector(at string, given bool, labels map[string]string) {
 	}
 }
 
-// targetKinds are what a policy may be attached to, by group.
+// targetKinds are the kinds that a policy may target, by group.
 var targetKinds = map[string][]string{
 	"gateway.networking.k8s.io": {"Gateway", "GatewayClass"},
 	"networking.istio.io":       {"ServiceEntry"},
@@ -22,7 +22,7 @@ var targetKinds = map[string][]string{
 	"core":                      {"Service"},
 }
 
-// attached checks what a policy is for: the workloads of a selector, or targets.
+// attached checks what a policy applies to: a selector or targets.
 func (c *checker) attached(s *typev1beta1.WorkloadSelector, ref *typev1beta1.PolicyTargetReference, refs []*typev1beta1.PolicyTargetReference) {
 	c.selector("spec.selector.matchLabels", s != nil, s.GetMatchLabels())
 	at := "spec.targetRefs"
@@ -38,7 +38,7 @@ func (c *checker) attached(s *typev1beta1.WorkloadSelector, ref *typev1beta1.Pol
 	}
 }
 
-// target checks a target as Istio's webhook does.
+// target checks a policy's target as Istio's webhook does.
 func (c *checker) target(at string, ref *typev1beta1.PolicyTargetReference) {
 	c.targetName(at, ref)
 	if !slices.Contains(targetKinds[ref.Group], ref.Kind) {
@@ -46,8 +46,8 @@ func (c *checker) target(at string, ref *typev1beta1.PolicyTargetReference) {
 	}
 }
 
-// filterTargets checks what an EnvoyFilter is attached to. Names are wanted by the CRD, which istioctl does not know;
-// kinds by nobody.
+// filterTargets checks the targets of an EnvoyFilter. The CRD requires a name; neither the CRD nor istioctl checks the
+// kind.
 func (c *checker) filterTargets(at string, refs []*typev1beta1.PolicyTargetReference) {
 	for i, ref := range refs {
 		at := index(at, i)

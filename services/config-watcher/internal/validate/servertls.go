@@ -3,30 +3,31 @@ package validate
 import (
 	"encoding/base64"
 	"encoding/hex"
+	"slices"
 	"strings"
 
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-// cipherSuites that Envoy's TLS library knows, in OpenSSL's names.
+// cipherSuites are the suites of Envoy's TLS library, by their OpenSSL names.
 var cipherSuites = []string{
 	"ECDHE-ECDSA-AES128-GCM-SHA256", "ECDHE-RSA-AES128-GCM-SHA256", "ECDHE-ECDSA-AES256-GCM-SHA384", "ECDHE-RSA-AES256-GCM-SHA384", "ECDHE-ECDSA-CHACHA20-POLY1305",
 	"ECDHE-RSA-CHACHA20-POLY1305", "ECDHE-ECDSA-AES128-SHA", "ECDHE-RSA-AES128-SHA", "ECDHE-ECDSA-AES256-SHA", "ECDHE-RSA-AES256-SHA", "AES128-GCM-SHA256", "AES128-SHA",
 	"AES256-GCM-SHA384", "AES256-SHA", "DES-CBC3-SHA",
 }
 
-// curves that it knows.
+// curves are the curves of Envoy's TLS library.
 var curves = []string{"P-256", "P-384", "P-521", "X25519", "X25519MLKEM768"}
 
 func (c *checker) oneOf(at string, list []string, reason string, known []string) {
 	for i, s := range list {
-		if !contains(known, s) {
+		if !slices.Contains(known, s) {
 			c.fail(index(at, i), s, reason, suggestion(s, known))
 		}
 	}
 }
 
-// serverTLS checks the TLS settings of a port that is encrypted.
+// serverTLS checks the TLS settings of an encrypted port.
 func (c *checker) serverTLS(at string, t *networking.ServerTLSSettings) {
 	if t == nil {
 		return
@@ -65,12 +66,12 @@ func (c *checker) serverTLS(at string, t *networking.ServerTLSSettings) {
 	}
 }
 
-// verifiesClients tells modes that ask clients for certificates.
+// verifiesClients reports whether the mode asks clients for certificates.
 func verifiesClients(t *networking.ServerTLSSettings) bool {
 	return t.Mode != networking.ServerTLSSettings_SIMPLE && !passesTLS(t)
 }
 
-// serverModes warns of settings that have no effect in the mode. ISTIO_MUTUAL takes no certificates at all.
+// serverModes warns of settings without effect in the mode, and refuses certificates in mode ISTIO_MUTUAL.
 func (c *checker) serverModes(at string, t *networking.ServerTLSSettings) {
 	const (
 		passes = 1 << iota // modes that terminate no TLS
@@ -96,7 +97,7 @@ func (c *checker) serverModes(at string, t *networking.ServerTLSSettings) {
 	}{
 		{"caCertificates", t.CaCertificates != "", passes | simple, mesh},
 		{"caCertCredentialName", t.CaCertCredentialName != "", passes | simple | mesh, 0},
-		// It takes certificates of every authority: with ISTIO_MUTUAL those that are not of the mesh.
+		// It accepts certificates of every authority: with ISTIO_MUTUAL those from outside the mesh.
 		{"insecureSkipVerify", t.InsecureSkipVerify.GetValue(), passes | simple, mesh},
 		{"caCrl", t.CaCrl != "" && t.CredentialName == "" && len(t.CredentialNames) == 0, passes | mesh, simple},
 		{"subjectAltNames", len(t.SubjectAltNames) > 0, passes | simple, 0},
@@ -121,7 +122,8 @@ func (c *checker) serverModes(at string, t *networking.ServerTLSSettings) {
 	}
 }
 
-// serverCertificates checks that each mode has what it needs, from exactly one place.
+// serverCertificates checks that the server's certificates come from exactly one place, and that the mode has what it
+// needs.
 func (c *checker) serverCertificates(at string, t *networking.ServerTLSSettings) {
 	c.credentialName(at+".credentialName", t.CredentialName)
 	for i, name := range t.CredentialNames {
@@ -148,14 +150,14 @@ func (c *checker) serverCertificates(at string, t *networking.ServerTLSSettings)
 			c.fail(at+".caCrl", t.CaCrl, "cannot be combined with credentialName", "remove it; a Secret has its own list, in ca.crl")
 		}
 	case secrets:
-		c.besideSecrets(at, t)
+		c.unusedFiles(at, t)
 	default:
 		c.serverFiles(at, t)
 	}
 }
 
-// besideSecrets warns of files that a server with a Secret does not use: clients are verified with the Secret's authorities.
-func (c *checker) besideSecrets(at string, t *networking.ServerTLSSettings) {
+// unusedFiles warns of files that a server with a Secret does not use, because the Secret has their content.
+func (c *checker) unusedFiles(at string, t *networking.ServerTLSSettings) {
 	c.fewCertificates(at+".credentialNames", len(t.CredentialNames))
 	for _, file := range []struct{ name, path string }{
 		{"serverCertificate", t.ServerCertificate}, {"privateKey", t.PrivateKey}, {"caCertificates", t.CaCertificates}, {"caCrl", t.CaCrl},
@@ -184,8 +186,8 @@ func (c *checker) serverFiles(at string, t *networking.ServerTLSSettings) {
 			c.warn(pp+".caCertificates", verdict{"clients are verified with tls.caCertificates, whichever certificate they are shown", "set it there"})
 		}
 	}
-	c.askable(at+".caCertificates", t.CaCertificates)
-	c.askable(at+".caCrl", t.CaCrl)
+	c.filePath(at+".caCertificates", t.CaCertificates)
+	c.filePath(at+".caCrl", t.CaCrl)
 	if !verifiesClients(t) {
 		return
 	}
@@ -208,18 +210,19 @@ func (c *checker) certificateFiles(at, certificate, key string) {
 	if certificate == "" || key == "" {
 		c.fail(at, nil, "serverCertificate and privateKey belong together", "set both")
 	}
-	c.askable(at+".serverCertificate", certificate)
-	c.askable(at+".privateKey", key)
+	c.filePath(at+".serverCertificate", certificate)
+	c.filePath(at+".privateKey", key)
 }
 
-// askable checks the path of a file that the proxy's agent is asked for, perhaps of two in one name with "~" between them.
-func (c *checker) askable(at, path string) {
+// filePath checks the path of a file that Envoy requests from the agent by SDS. The resource name joins two paths with
+// "~".
+func (c *checker) filePath(at, path string) {
 	if c.printable(at, path) && strings.Contains(path, "~") {
 		c.fail(at, path, "a path with ~ cannot be asked for", "give the file another name")
 	}
 }
 
-// credentialName warns of schemes that nothing serves.
+// credentialName warns of schemes that no secret is served for.
 func (c *checker) credentialName(at, name string) {
 	scheme, _, found := strings.Cut(name, "://")
 	if !found || scheme == "kubernetes" {

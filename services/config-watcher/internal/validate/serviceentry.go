@@ -10,7 +10,8 @@ import (
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-// checkServiceEntry follows https://istio.io/latest/docs/reference/config/networking/service-entry/ and the rules of its CRD.
+// checkServiceEntry follows https://istio.io/latest/docs/reference/config/networking/service-entry/ and the rules of
+// its CRD.
 func checkServiceEntry(c *checker, o *object.Object, se *networking.ServiceEntry) {
 	if len(se.Hosts) == 0 {
 		c.fail("spec.hosts", nil, "missing", "list the hosts")
@@ -19,10 +20,9 @@ func checkServiceEntry(c *checker, o *object.Object, se *networking.ServiceEntry
 	for i, h := range se.Hosts {
 		at := index("spec.hosts", i)
 		c.entryHost(at, h)
-		if first, dup := seen[strings.ToLower(h)]; dup {
+		if first, dup := again(seen, strings.ToLower(h), i); dup {
 			c.remark(at, fmt.Sprintf("same host as hosts[%d]", first), "keep one of them")
 		}
-		seen[strings.ToLower(h)] = i
 	}
 	c.selector("spec.workloadSelector.labels", se.WorkloadSelector != nil, se.WorkloadSelector.GetLabels())
 	if se.WorkloadSelector != nil && len(se.Endpoints) > 0 {
@@ -56,7 +56,7 @@ func checkServiceEntry(c *checker, o *object.Object, se *networking.ServiceEntry
 			c.fail(at+".address", e.Address, fmt.Sprintf("a unix socket stands for one port, the ServiceEntry has %d", len(se.Ports)), "write one ServiceEntry for each port")
 		}
 		for _, name := range sortedKeys(e.Ports) {
-			if !hasPort(se.Ports, name) {
+			if !slices.ContainsFunc(se.Ports, func(p *networking.ServicePort) bool { return p.Name == name }) {
 				c.fail(field(at+".ports", name), name, "no port of the ServiceEntry has this name", "use the name of one of spec.ports")
 			}
 		}
@@ -69,16 +69,7 @@ func checkServiceEntry(c *checker, o *object.Object, se *networking.ServiceEntry
 	}
 }
 
-func hasPort(ports []*networking.ServicePort, name string) bool {
-	for _, p := range ports {
-		if p.Name == name {
-			return true
-		}
-	}
-	return false
-}
-
-// entryHost checks a host as Istio does, which takes a wildcard that is only a part of the first label, too.
+// entryHost checks a host. Like Istio it accepts a wildcard that is a part of the first label, with a warning.
 func (c *checker) entryHost(at, h string) {
 	name := h
 	switch {
@@ -106,29 +97,28 @@ func (c *checker) entryPorts(se *networking.ServiceEntry) {
 	names, numbers := map[string]int{}, map[uint32]int{}
 	for i, p := range se.Ports {
 		at := index("spec.ports", i)
-		c.port(at+".number", p.Number)
+		checkPort(c, at+".number", p.Number)
 		c.entryPortName(at+".name", p.Name)
 		if p.TargetPort != 0 {
-			c.port(at+".targetPort", p.TargetPort)
+			checkPort(c, at+".targetPort", p.TargetPort)
 		}
 		if p.Protocol != "" {
 			c.protocol(at+".protocol", p.Protocol, "HTTP_PROXY")
 		}
-		if first, dup := names[p.Name]; dup {
+		if first, dup := again(names, p.Name, i); dup {
 			c.fail(at+".name", p.Name, fmt.Sprintf("same name as ports[%d]", first), "rename one of them")
 		}
-		if first, dup := numbers[p.Number]; dup {
+		if first, dup := again(numbers, p.Number, i); dup {
 			c.fail(at+".number", p.Number, fmt.Sprintf("same number as ports[%d]", first), "keep one of them")
 		}
-		if len(se.Hosts) > 1 && se.Resolution != networking.ServiceEntry_NONE && !contains(tellingProtocols, strings.ToUpper(p.Protocol)) {
+		if len(se.Hosts) > 1 && se.Resolution != networking.ServiceEntry_NONE && !slices.Contains(protocolsWithHost, strings.ToUpper(p.Protocol)) {
 			c.fail(at+".protocol", p.Protocol, "the clients of several hosts must say which one they want", "declare HTTP, HTTP2, GRPC, GRPC-WEB, HTTPS or TLS, or write one ServiceEntry for each host")
 		}
-		names[p.Name], numbers[p.Number] = i, i
 	}
 }
 
-// tellingProtocols are those whose clients say which host they want.
-var tellingProtocols = []string{"HTTP", "HTTP2", "GRPC", "GRPC-WEB", "HTTP_PROXY", "HTTPS", "TLS"}
+// protocolsWithHost are the protocols in which clients name the host.
+var protocolsWithHost = []string{"HTTP", "HTTP2", "GRPC", "GRPC-WEB", "HTTP_PROXY", "HTTPS", "TLS"}
 
 func (c *checker) entryResolution(se *networking.ServiceEntry) {
 	switch se.Resolution {
@@ -179,7 +169,7 @@ func (c *checker) entryResolution(se *networking.ServiceEntry) {
 			c.warn("spec.workloadSelector", verdict{"resolution DYNAMIC_DNS looks up the requested host", "remove workloadSelector, or use resolution STATIC"})
 		}
 		for i, p := range se.Ports {
-			if !contains([]string{"HTTP", "HTTP2", "GRPC", "TLS"}, strings.ToUpper(p.Protocol)) {
+			if !slices.Contains([]string{"HTTP", "HTTP2", "GRPC", "TLS"}, strings.ToUpper(p.Protocol)) {
 				c.fail(index("spec.ports", i)+".protocol", p.Protocol, "resolution DYNAMIC_DNS needs a protocol whose clients name the host", "use HTTP, HTTP2, GRPC or TLS")
 			}
 			if p.TargetPort != 0 && p.TargetPort != p.Number {
@@ -194,10 +184,10 @@ func checkWorkloadEntry(c *checker, o *object.Object, we *networking.WorkloadEnt
 	c.workloadEntry("spec", we, false)
 }
 
-// workloadEntry checks one endpoint; ipOnly where names cannot be resolved.
+// workloadEntry checks one endpoint. ipOnly is true if the resolution looks up no names.
 func (c *checker) workloadEntry(at string, we *networking.WorkloadEntry, ipOnly bool) {
 	switch a := we.Address; {
-	case a == "" && we.Network != "": // reached through the network's gateways alone
+	case a == "" && we.Network != "": // reached only through the network's gateways
 	case a == "":
 		c.fail(at+".address", nil, "missing", "set an IP address, a DNS name or unix:///path, or the network whose gateways lead there")
 	case strings.HasPrefix(a, "unix://"):
@@ -213,7 +203,7 @@ func (c *checker) workloadEntry(at string, we *networking.WorkloadEntry, ipOnly 
 	}
 	for _, name := range sortedKeys(we.Ports) {
 		c.entryPortName(field(at+".ports", name), name)
-		c.port(field(at+".ports", name), we.Ports[name])
+		checkPort(c, field(at+".ports", name), we.Ports[name])
 	}
 	c.labels(at+".labels", we.Labels)
 	if parts := strings.Split(we.Locality, "/"); we.Locality != "" && (len(parts) > 3 || strings.Contains(we.Locality, "*") || slices.Contains(parts, "")) {

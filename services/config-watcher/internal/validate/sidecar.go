@@ -3,6 +3,7 @@ package validate
 import (
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -46,13 +47,12 @@ func (c *checker) ingressListeners(s *networking.Sidecar) {
 			c.fail(at+".port", nil, "missing", "set number, protocol and name")
 			continue
 		}
-		c.port(at+".port.number", l.Port.Number)
+		checkPort(c, at+".port.number", l.Port.Number)
 		c.listenerName(at+".port.name", l.Port.Name)
 		c.listenerProtocol(at+".port.protocol", l.Port.Protocol)
-		if first, dup := seen[l.Port.Number]; dup {
+		if first, dup := again(seen, l.Port.Number, i); dup {
 			c.fail(at+".port.number", l.Port.Number, fmt.Sprintf("same port as ingress[%d]: what arrives there has one destination", first), "keep one of them")
 		}
-		seen[l.Port.Number] = i
 		if l.Bind != "" && !isIP(l.Bind) {
 			c.fail(at+".bind", l.Bind, "not an IP address", `use an address such as "0.0.0.0"; inbound unix sockets are not supported`)
 		}
@@ -62,14 +62,14 @@ func (c *checker) ingressListeners(s *networking.Sidecar) {
 	}
 }
 
-// listenerName checks the name of a Sidecar's port, which may be left out.
+// listenerName checks the name of a Sidecar's port, which is optional.
 func (c *checker) listenerName(at, s string) {
 	if s != "" {
 		c.entryPortName(at, s)
 	}
 }
 
-// listenerProtocol checks the protocol of a Sidecar's listener: proxies carry no datagrams.
+// listenerProtocol checks the protocol of a Sidecar's listener. Sidecars do not proxy UDP.
 func (c *checker) listenerProtocol(at, s string) {
 	switch {
 	case s == "":
@@ -100,7 +100,7 @@ func (c *checker) ingressTLS(at string, l *networking.IstioIngressListener) {
 	c.serverTLS(at, t)
 }
 
-// defaultEndpoint is where the sidecar forwards to: the application on this host only.
+// defaultEndpoint checks the address that the sidecar forwards to, which is always the workload's own.
 func (c *checker) defaultEndpoint(at, s string) {
 	if s == "" {
 		return
@@ -119,7 +119,7 @@ func (c *checker) defaultEndpoint(at, s string) {
 	if err != nil || port == 0 {
 		c.fail(at, s, "not an address with port", remedy)
 	}
-	if !contains([]string{"", "127.0.0.1", "::1", "0.0.0.0", "::"}, host) {
+	if !slices.Contains([]string{"", "127.0.0.1", "::1", "0.0.0.0", "::"}, host) {
 		c.fail(at, s, "a sidecar forwards only to its own workload", remedy)
 	}
 }
@@ -154,7 +154,7 @@ func (c *checker) egressListeners(s *networking.Sidecar) {
 		onSocket := strings.HasPrefix(l.Bind, "unix://")
 		switch {
 		case !onSocket:
-			c.port(at+".port.number", l.Port.Number)
+			checkPort(c, at+".port.number", l.Port.Number)
 		case l.Port.Number != 0:
 			c.fail(at+".port.number", l.Port.Number, "a unix socket has no port", "write 0, or bind an IP address")
 		}
@@ -162,10 +162,9 @@ func (c *checker) egressListeners(s *networking.Sidecar) {
 		if onSocket {
 			key = l.Bind
 		}
-		if first, dup := seen[key]; dup {
+		if first, dup := again(seen, key, i); dup {
 			c.fail(at+".port.number", l.Port.Number, fmt.Sprintf("same port and bind as egress[%d]", first), "keep one of them")
 		}
-		seen[key] = i
 	}
 }
 
@@ -183,7 +182,7 @@ func (c *checker) egressBind(at string, l *networking.IstioEgressListener) {
 	}
 }
 
-// egressHost checks "<namespace>/<dnsName>"; a '~' before the namespace takes the host out, and alone stands for no namespace.
+// egressHost checks "<namespace>/<dnsName>". "~<namespace>/..." excludes the host; "~" alone stands for no namespace.
 func (c *checker) egressHost(at, s string) {
 	full, host, ok := strings.Cut(s, "/")
 	ns := strings.TrimPrefix(full, "~")

@@ -10,17 +10,15 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"fairlead.dev/pkg/nearest"
-	"fairlead.dev/services/config-watcher/internal/manifest"
 )
 
-// strictMessage compares a JSON tree with a message's schema and reports what protobuf's own decoder would either drop or tell only vaguely:
-// unknown members, wrong types, unknown enum values, two members of one choice.
+// strictMessage compares a JSON tree with a message's schema. It reports what protobuf's decoder drops or describes
+// poorly: unknown fields, wrong types, unknown enum values, two fields of one oneof.
 func (c *checker) strictMessage(path string, v any, d protoreflect.MessageDescriptor) {
 	if v == nil {
 		return
 	}
-	if ok, done := c.wellKnown(path, v, d); done {
-		_ = ok
+	if c.wellKnown(path, v, d) {
 		return
 	}
 	m, ok := v.(map[string]any)
@@ -35,7 +33,7 @@ func (c *checker) strictMessage(path string, v any, d protoreflect.MessageDescri
 			c.unknown(path, name, fieldNames(d), m)
 			continue
 		}
-		child := manifest.Field(path, name)
+		child := field(path, name)
 		if one := f.ContainingOneof(); one != nil && !one.IsSynthetic() && m[name] != nil {
 			if other := chosen[one.Name()]; other != "" {
 				c.fail(child, nil, "cannot be set together with "+other, "keep one of them")
@@ -59,7 +57,7 @@ func (c *checker) strictField(path string, v any, f protoreflect.FieldDescriptor
 			return
 		}
 		for _, key := range sortedKeys(m) {
-			at := manifest.Field(path, key)
+			at := field(path, key)
 			c.strictMapKey(at, key, f.MapKey())
 			c.strictSingular(at, m[key], f.MapValue())
 		}
@@ -70,7 +68,7 @@ func (c *checker) strictField(path string, v any, f protoreflect.FieldDescriptor
 			return
 		}
 		for i, item := range l {
-			at := fmt.Sprintf("%s[%d]", path, i)
+			at := index(path, i)
 			if item == nil {
 				c.fail(at, nil, "item is empty", "remove it or fill it in")
 				continue
@@ -167,7 +165,7 @@ func (c *checker) strictInteger(path string, v any, k protoreflect.Kind) {
 	case float64:
 		f = t
 	case string:
-		// JSON has no 64-bit integers: protobuf writes them, and accepts every integer, as a string.
+		// JSON has no 64-bit integers: protobuf writes them as strings, and accepts any integer as a string.
 		n, err := strconv.ParseFloat(t, 64)
 		if err != nil {
 			c.fail(path, v, "expected a whole number, found a string", "write the number without quotes or units")
@@ -186,9 +184,8 @@ func (c *checker) strictInteger(path string, v any, k protoreflect.Kind) {
 	}
 }
 
-// wellKnown handles the types whose JSON form is no object of their fields; done is false for all other messages.
-func (c *checker) wellKnown(path string, v any, d protoreflect.MessageDescriptor) (ok, done bool) {
-	before := len(c.problems)
+// wellKnown checks messages whose JSON is not an object of their fields; it returns false for all others.
+func (c *checker) wellKnown(path string, v any, d protoreflect.MessageDescriptor) bool {
 	switch d.FullName() {
 	case "google.protobuf.Duration":
 		c.durationText(path, v)
@@ -198,7 +195,7 @@ func (c *checker) wellKnown(path string, v any, d protoreflect.MessageDescriptor
 			c.fail(path, v, "no point in time", `write it like "2026-01-31T12:00:00Z"`)
 		}
 	case "google.protobuf.Struct", "google.protobuf.Value", "google.protobuf.ListValue", "google.protobuf.FieldMask", "google.protobuf.Empty":
-		// Free-form; protobuf's decoder checks what there is to check.
+		// Free-form; protobuf's decoder checks the rest.
 	case "google.protobuf.Any":
 		if c.packed {
 			c.strictAny(path, v)
@@ -207,22 +204,23 @@ func (c *checker) wellKnown(path string, v any, d protoreflect.MessageDescriptor
 		"google.protobuf.Int32Value", "google.protobuf.Int64Value", "google.protobuf.UInt32Value", "google.protobuf.UInt64Value":
 		c.strictScalar(path, v, d.Fields().ByName("value").Kind())
 	default:
-		return false, false
+		return false
 	}
-	return len(c.problems) == before, true
+	return true
 }
 
-// unknown reports a member that the schema does not have. The members beside it tell whether the known one that it may stand for is there, too. In the
-// value of an EnvoyFilter it is accepted and left out, as Istio does: it may be of another release of Envoy.
+// unknown reports a field that the schema does not have. If the field that the name may stand for is not among beside,
+// problems about that field are left out. In the value of an EnvoyFilter it is a warning, as in Istio: the field may be
+// of another release of Envoy.
 func (c *checker) unknown(path, name string, known []string, beside map[string]any) {
 	if c.packed {
-		c.remark(manifest.Field(path, name), fmt.Sprintf("is left out: unknown field %q", name), suggestion(name, known))
+		c.remark(field(path, name), fmt.Sprintf("is left out: unknown field %q", name), suggestion(name, known))
 		return
 	}
 	if near := nearest.Name(name, known); near != "" && beside[near] == nil {
-		c.meant = append(c.meant, manifest.Field(path, near))
+		c.meant = append(c.meant, field(path, near))
 	}
-	c.fail(manifest.Field(path, name), nil, fmt.Sprintf("unknown field %q", name), suggestion(name, known))
+	c.fail(field(path, name), nil, fmt.Sprintf("unknown field %q", name), suggestion(name, known))
 }
 
 func suggestion(name string, known []string) string {
@@ -263,7 +261,8 @@ func typeName(v any) string {
 
 var kubernetesUnknown = regexp.MustCompile(`^(unknown|duplicate) field "(.*)"$`)
 
-// strictKubernetes turns sigs.k8s.io/json's `unknown field "spec.ports[0].prt"` into a problem with a suggestion from the Go type.
+// strictKubernetes turns an error of sigs.k8s.io/json, `unknown field "spec.ports[0].prt"`, into a problem with a
+// suggestion from the Go type.
 func (c *checker) strictKubernetes(msg string, into any, tree map[string]any) {
 	m := kubernetesUnknown.FindStringSubmatch(msg)
 	if m == nil {
@@ -283,7 +282,7 @@ func (c *checker) strictKubernetes(msg string, into any, tree map[string]any) {
 	c.unknown(in, name, goFields(reflect.TypeOf(into), in), beside)
 }
 
-// valueAt is what stands at a path of a tree, nil if nothing does.
+// valueAt returns the value at a path of a tree; nil if there is none.
 func valueAt(tree any, path string) any {
 	for _, seg := range segments(path) {
 		switch t := tree.(type) {

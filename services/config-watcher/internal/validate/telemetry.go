@@ -6,8 +6,8 @@ import (
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-// checkTelemetry follows https://istio.io/latest/docs/reference/config/telemetry/. Expressions of filters are not read:
-// nothing evaluates them.
+// checkTelemetry follows https://istio.io/latest/docs/reference/config/telemetry/. It does not parse the expressions of
+// filters, because nothing evaluates them.
 func checkTelemetry(c *checker, _ *object.Object, t *telemetry.Telemetry) {
 	c.attached(t.Selector, t.TargetRef, t.TargetRefs)
 	for i, l := range t.AccessLogging {

@@ -9,51 +9,51 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-// unreachable warns of rules that get no traffic, because one before them takes it all. Rules that delegate are no
-// reason: what their delegates leave is for the rules behind.
+// unreachable warns of rules and matches that get no traffic because an earlier one takes all of it. A rule that
+// delegates is no such earlier one: requests that its delegate does not match go to the rules after it.
 func (c *checker) unreachable(vs *networking.VirtualService) {
-	var http, tls, tcp rules
+	var http, tls, tcp routeList
 	for i, r := range vs.Http {
 		at := index("spec.http", i)
-		http.open(c, at, len(r.Match), r.Delegate == nil)
+		http.addRule(c, at, len(r.Match), r.Delegate == nil)
 		for j, m := range r.Match {
-			http.match(c, index(at+".match", j), m, r.Delegate == nil)
+			http.addMatch(c, index(at+".match", j), m, r.Delegate == nil)
 		}
 	}
 	for i, r := range vs.Tls {
 		at := index("spec.tls", i)
-		tls.open(c, at, len(r.Match), true)
+		tls.addRule(c, at, len(r.Match), true)
 		for j, m := range r.Match {
-			tls.match(c, index(at+".match", j), m, true)
+			tls.addMatch(c, index(at+".match", j), m, true)
 		}
 	}
 	for i, r := range vs.Tcp {
 		at := index("spec.tcp", i)
-		tcp.open(c, at, len(r.Match), true)
+		tcp.addRule(c, at, len(r.Match), true)
 		for j, m := range r.Match {
-			tcp.match(c, index(at+".match", j), m, true)
+			tcp.addMatch(c, index(at+".match", j), m, true)
 		}
 	}
 }
 
-// rules is what one list of rules has taken so far.
-type rules struct {
-	// all is the first rule or match that takes everything.
+// routeList is what the rules of one list have taken so far.
+type routeList struct {
+	// all is the path of the first rule or match that takes everything.
 	all string
-	// same are the matches, by their conditions.
+	// same maps the conditions of a match to its path.
 	same map[string]string
-	// prefixes are matches of a path's beginning, by their other conditions and then by that beginning; lengths are
-	// those of the beginnings.
+	// prefixes maps, for matches by path prefix, the other conditions and then the prefix to the path of the match.
+	// lengths are the lengths of the prefixes, sorted.
 	prefixes map[string]map[string]string
 	lengths  []int
 }
 
-func (r *rules) warn(c *checker, at, by string) {
+func (r *routeList) warn(c *checker, at, by string) {
 	c.remark(at, "is never reached: "+strings.TrimPrefix(by, "spec.")+" takes the same traffic", "remove it, or move it up")
 }
 
-// open begins a rule with so many matches; takes is false if the rule leaves traffic to those behind it.
-func (r *rules) open(c *checker, at string, matches int, takes bool) {
+// addRule adds a rule with a number of matches; takes is false if the rule leaves traffic to those after it.
+func (r *routeList) addRule(c *checker, at string, matches int, takes bool) {
 	switch {
 	case r.all != "":
 		r.warn(c, at, r.all)
@@ -62,16 +62,16 @@ func (r *rules) open(c *checker, at string, matches int, takes bool) {
 	}
 }
 
-func (r *rules) match(c *checker, at string, m proto.Message, takes bool) {
+func (r *routeList) addMatch(c *checker, at string, m proto.Message, takes bool) {
 	if r.all != "" {
-		if !strings.HasPrefix(r.all, at[:strings.LastIndexByte(at, '.')+1]) { // else the rule itself was told
+		if !strings.HasPrefix(r.all, at[:strings.LastIndexByte(at, '.')+1]) { // otherwise addRule has warned of the whole rule
 			return
 		}
 		r.warn(c, at, r.all)
 		return
 	}
-	key, rest, path, beginning := conditions(m)
-	if by := r.taken(key, rest, path); by != "" {
+	key, rest, path, prefix := conditions(m)
+	if by := r.coveredBy(key, rest, path); by != "" {
 		r.warn(c, at, by)
 		return
 	}
@@ -82,10 +82,10 @@ func (r *rules) match(c *checker, at string, m proto.Message, takes bool) {
 		r.same, r.prefixes = map[string]string{}, map[string]map[string]string{}
 	}
 	r.same[key] = at
-	if rest == "" && (path == "" || path == "/") && beginning {
+	if rest == "" && (path == "" || path == "/") && prefix {
 		r.all = at
 	}
-	if beginning {
+	if prefix {
 		if r.prefixes[rest] == nil {
 			r.prefixes[rest] = map[string]string{}
 		}
@@ -96,8 +96,8 @@ func (r *rules) match(c *checker, at string, m proto.Message, takes bool) {
 	}
 }
 
-// taken returns the match before that takes all that one with these conditions would.
-func (r *rules) taken(key, rest, path string) string {
+// coveredBy returns the earlier match that takes all that a match of these conditions would take.
+func (r *routeList) coveredBy(key, rest, path string) string {
 	if by := r.same[key]; by != "" {
 		return by
 	}
@@ -117,9 +117,9 @@ func (r *rules) taken(key, rest, path string) string {
 	return ""
 }
 
-// conditions returns the conditions of a match as text: all of them, and, for one whose path is compared letter by
-// letter, those other than the path, and the path. beginning is true if the path has only to begin so.
-func conditions(m proto.Message) (key, rest, path string, beginning bool) {
+// conditions returns the conditions of a match as text: key has all of them; rest has those without the path, and path
+// the path's text, if it is compared by prefix or exactly. prefix is true if it is compared by prefix.
+func conditions(m proto.Message) (key, rest, path string, prefix bool) {
 	m = proto.Clone(m)
 	request, ok := m.(*networking.HTTPMatchRequest)
 	if !ok {
@@ -147,7 +147,7 @@ func conditions(m proto.Message) (key, rest, path string, beginning bool) {
 
 func text(m proto.Message) string {
 	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
-	if err != nil { // text that is no UTF-8, of which the object is refused
+	if err != nil { // text that is not UTF-8, for which the object is refused
 		return fmt.Sprint(m)
 	}
 	return string(b)

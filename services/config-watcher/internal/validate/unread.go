@@ -8,28 +8,28 @@ import (
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-// UnreadError says that an object is of a kind that nobody in the mesh reads, such as a Deployment or an HTTPRoute. It
+// UnreadError says that an object is of a kind that the mesh does not read, such as a Deployment or an HTTPRoute. It
 // wraps ErrIgnored.
 type UnreadError struct{ Problem object.Problem }
 
 // Error implements error.
 func (e *UnreadError) Error() string { return e.Problem.Error() }
 
-// Unwrap makes it an ErrIgnored.
+// Unwrap returns ErrIgnored.
 func (e *UnreadError) Unwrap() error { return ErrIgnored }
 
-// runsPods are the kinds that `fairlead up`, or a cluster, makes Pods of.
+// runsPods are the kinds from which `fairlead up`, or a cluster, makes Pods.
 var runsPods = map[string][]string{
 	"apps":  {"Deployment", "StatefulSet", "DaemonSet", "ReplicaSet"},
 	"batch": {"Job", "CronJob"},
 }
 
-// RunsPods tells the kinds that describe Pods to be run: of them the mesh reads the Pods.
+// RunsPods reports whether a kind describes Pods to be run; the mesh reads those Pods.
 func RunsPods(group, kind string) bool { return slices.Contains(runsPods[group], kind) }
 
 // unread is the error for an object whose kind is not in the table.
 func unread(key object.Key, apiVersion string, doc *manifest.Document) error {
-	// Whether an unknown kind lives in namespaces is not known either.
+	// An unknown kind may be cluster-scoped: no default namespace.
 	meta, _ := doc.Tree["metadata"].(map[string]any)
 	key.Namespace, _ = meta["namespace"].(string)
 	reason, remedy := "nobody reads this kind", "remove it; Fairlead reads Istio's kinds and the Kubernetes kinds that describe the mesh"
@@ -47,7 +47,7 @@ func unread(key object.Key, apiVersion string, doc *manifest.Document) error {
 	}}
 }
 
-// meantKind guesses which known kind an unknown one stands for, as "v1 Service"; empty if none is near.
+// meantKind guesses which known kind an unknown one stands for, as "v1 Service"; empty if no name is similar.
 func meantKind(key object.Key) string {
 	name := nearest.Name(key.Kind, KindNames())
 	if name == "" {
@@ -56,8 +56,8 @@ func meantKind(key object.Key) string {
 	return Canonical(GroupsOf(name)[0], name) + " " + name
 }
 
-// mistakenGroup tells a kind that is known, in a group that can only be a mistake: none, or one that is nearly written
-// like the kind's own. A kind of this name in any other group is somebody else's.
+// mistakenGroup reports whether a known kind has a group that can only be a mistake: an empty one, or one written
+// almost like the kind's own. A kind of this name in any other group is another API's.
 func mistakenGroup(key object.Key) bool {
 	groups := GroupsOf(key.Kind)
 	if len(groups) == 0 || slices.Contains(groups, key.Group) {

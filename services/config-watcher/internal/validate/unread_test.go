@@ -8,8 +8,8 @@ import (
 	"fairlead.dev/services/config-watcher/internal/manifest"
 )
 
-// TestUnreadKinds: a kind that nobody reads is named with the nearest one that is; what can only be meant for a known
-// kind is refused.
+// TestUnreadKinds: an unread kind is reported with the most similar kind that is read; a kind that can only be a
+// misspelt known one is refused.
 func TestUnreadKinds(t *testing.T) {
 	for text, want := range map[string]string{
 		"apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: a, namespace: apps}":                   "m.yaml:1: Deployment apps/a: kind: apps/v1 Deployment: the mesh reads Pods, not this kind; `fairlead up -f`",
@@ -43,7 +43,7 @@ func TestUnreadKinds(t *testing.T) {
 	}
 }
 
-// TestHoldOfMistakenGroup: a PeerAuthentication whose group is misspelt still closes what it would have closed.
+// TestHoldOfMistakenGroup: a PeerAuthentication with a misspelt group gets the hold of its namespace.
 func TestHoldOfMistakenGroup(t *testing.T) {
 	for group, want := range map[string]bool{"security.istio.oi/v1": true, "v1": true, "example.com/v1": false} {
 		docs, _ := manifest.Parse("m.yaml", []byte("apiVersion: "+group+"\nkind: PeerAuthentication\nmetadata: {name: a, namespace: apps}\nspec: {mtls: {mode: STRICT}}\n"))

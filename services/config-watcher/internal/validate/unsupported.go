@@ -7,7 +7,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// Fields and values that are refused, and fields and kinds that are accepted with a warning.
+// Tables by field ("VirtualService.http.name") or value: unsupported ones are refused, ineffective ones are accepted
+// with a warning.
 var (
 	//go:embed unsupported.txt
 	unsupportedTable string
@@ -18,7 +19,7 @@ var (
 	ineffective = parseTable(ineffectiveTable)
 )
 
-// verdict says why a field or value is refused or of no effect, and what to do.
+// verdict says why a field or value is refused or has no effect, and what to do.
 type verdict struct{ reason, remedy string }
 
 func parseTable(table string) map[string]verdict {
@@ -32,8 +33,8 @@ func parseTable(table string) map[string]verdict {
 	return out
 }
 
-// supported reports what the two tables have of a decoded message: fields and values that are not supported are problems, what has no effect is a
-// warning. name is the message's place in the tables, path its place in the object.
+// supported reports fields and values of a decoded message that are in the two tables. name is the message's path in
+// the tables, path its JSON path in the object.
 func (c *checker) supported(name, path string, m protoreflect.Message) {
 	if r, ok := ineffective[name]; ok {
 		c.warn(path, r)

@@ -16,7 +16,7 @@ var tables = map[string]struct {
 	rows map[string]verdict
 }{"unsupported": {unsupportedTable, unsupported}, "ineffective": {ineffectiveTable, ineffective}}
 
-// TestTablesNameFieldsThatExist keeps misspelt rows out of the tables: a row that matches no field does nothing.
+// TestTablesNameFieldsThatExist: every row of the tables names a field that exists.
 func TestTablesNameFieldsThatExist(t *testing.T) {
 	for name, table := range tables {
 		t.Run(name, func(t *testing.T) {
@@ -45,7 +45,7 @@ func TestTablesNameFieldsThatExist(t *testing.T) {
 	}
 }
 
-// unknownField says what is wrong with a row's path, nothing if it leads somewhere.
+// unknownField returns what is wrong with a row's path; "" if the field exists.
 func unknownField(path string) string {
 	kindName, rest, _ := strings.Cut(path, ".")
 	var d protoreflect.MessageDescriptor

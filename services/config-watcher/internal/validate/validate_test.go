@@ -29,8 +29,8 @@ func check(t testing.TB, yaml string) (*object.Object, string) {
 	return o, ""
 }
 
-// expect checks a document and what is said of it: want is a regular expression for the refusal, or behind "warns: " for the warning of what is
-// accepted; "" is for what is accepted.
+// expect checks the result of a document: want is a regular expression for the problems, or after "warns: " for the
+// warnings of an accepted object; "" means accepted without warnings.
 func expect(t *testing.T, yaml, want string) {
 	t.Helper()
 	o, got := check(t, yaml)
@@ -117,7 +117,7 @@ func TestDurationsInGoForm(t *testing.T) {
 	}
 }
 
-func TestEveryProblemOfABatchIsTold(t *testing.T) {
+func TestEveryProblemOfABatchIsReported(t *testing.T) {
 	_, got := check(t, of("VirtualService", `{hosts: ["a..b"], http: [{route: [{destination: {host: "*"}, weight: -5}], timeout: 0s, fault: {abort: {httpStatus: 99}}}]}`))
 	for _, want := range []string{`hosts\[0\]`, `destination\.host`, `weight: -5: weight is negative`, `timeout`, `httpStatus`} {
 		if !regexp.MustCompile(want).MatchString(got) {

@@ -6,14 +6,14 @@ import (
 	"testing"
 )
 
-// judged checks what is said of an object: want is a regular expression for the refusal, or behind "~" for a warning of an object that is accepted;
-// empty means accepted.
-func judged(t *testing.T, yaml, want string) {
+// checkVerdict checks the result of an object: want is a regular expression for the problems, or after "~" for a
+// warning of an accepted object; empty means accepted.
+func checkVerdict(t *testing.T, yaml, want string) {
 	t.Helper()
 	o, got := check(t, yaml)
 	if warning, ok := strings.CutPrefix(want, "~"); ok && got == "" {
-		if said := o.Warnings.Error(); !regexp.MustCompile("(?m)" + warning).MatchString(said) {
-			t.Errorf("warnings %s\nwant %s", said, warning)
+		if got := o.Warnings.Error(); !regexp.MustCompile("(?m)" + warning).MatchString(got) {
+			t.Errorf("warnings %s\nwant %s", got, warning)
 		}
 		return
 	}
@@ -24,7 +24,7 @@ func judged(t *testing.T, yaml, want string) {
 	}
 }
 
-// TestIstiosVerdicts has objects of the kinds that are about services, workloads and extensions, and Istio's verdict on them.
+// TestIstiosVerdicts has objects about services, workloads and extensions, and Istio's verdict on them.
 func TestIstiosVerdicts(t *testing.T) {
 	se := func(spec string) string { return of("ServiceEntry", "{"+spec+"}") }
 	const (
@@ -143,6 +143,6 @@ func TestIstiosVerdicts(t *testing.T) {
 		{"telemetry, tags", tel("tracing: [{customTags: {'': {literal: {value: ''}}, b: {header: {}}, c: {environment: {}}}}]"), `(?s)tag has no name.*literal.value: missing.*header.name: missing.*environment.name: missing`},
 		{"telemetry, overrides", tel("metrics: [{overrides: [{match: {customMetric: ''}, tagOverrides: {a: {}, b: {operation: REMOVE, value: x}}}]}]"), `(?s)customMetric: missing.*missing for operation UPSERT.*no meaning for operation REMOVE`},
 	} {
-		t.Run(c.name, func(t *testing.T) { judged(t, c.yaml, c.want) })
+		t.Run(c.name, func(t *testing.T) { checkVerdict(t, c.yaml, c.want) })
 	}
 }

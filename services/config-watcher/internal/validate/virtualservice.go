@@ -12,7 +12,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-// routeRole says what a VirtualService's HTTP routes are: whole, or half of a delegation.
+// routeRole is the part that an HTTP route has in a delegation.
 type routeRole int
 
 const (
@@ -21,11 +21,10 @@ const (
 	delegate              // belongs to a VirtualService without hosts
 )
 
-// checkVirtualService follows the rules of Istio's VirtualService reference
-// (https://istio.io/latest/docs/reference/config/networking/virtual-service/).
+// checkVirtualService follows https://istio.io/latest/docs/reference/config/networking/virtual-service/.
 func checkVirtualService(c *checker, _ *object.Object, vs *networking.VirtualService) {
 	isDelegate := len(vs.Hosts) == 0
-	mesh := len(vs.Gateways) == 0 || contains(vs.Gateways, contract.MeshGateway)
+	mesh := len(vs.Gateways) == 0 || slices.Contains(vs.Gateways, contract.MeshGateway)
 	c.gatewayRefs("spec.gateways", vs.Gateways)
 	if isDelegate {
 		if len(vs.Gateways) > 0 {
@@ -70,7 +69,8 @@ func checkVirtualService(c *checker, _ *object.Object, vs *networking.VirtualSer
 	c.unreachable(vs)
 }
 
-// virtualHosts checks the hosts. Two of which one covers the other would leave it to chance whose routes a request takes.
+// virtualHosts checks the hosts. It refuses a host that another one covers, since it would be undefined whose routes
+// apply.
 func (c *checker) virtualHosts(vs *networking.VirtualService, mesh bool) {
 	valid := true
 	for i, h := range vs.Hosts {
@@ -103,7 +103,7 @@ func (c *checker) virtualHosts(vs *networking.VirtualService, mesh bool) {
 		first[h], folded[strings.ToLower(h)] = i, i
 	}
 	for i, h := range vs.Hosts {
-		// Each wildcard that covers the host begins with a star and ends as the host does.
+		// Each wildcard that covers the host is "*" and an end of the host.
 		rest := strings.TrimPrefix(h, "*")
 		for cut := range len(rest) + 1 {
 			if j, covers := first["*"+rest[cut:]]; covers && vs.Hosts[j] != h {
@@ -114,7 +114,7 @@ func (c *checker) virtualHosts(vs *networking.VirtualService, mesh bool) {
 	}
 }
 
-// hasSNI tells a VirtualService with a TLS route that names servers.
+// hasSNI reports whether a TLS route names SNI hosts.
 func hasSNI(vs *networking.VirtualService) bool {
 	return slices.ContainsFunc(vs.Tls, func(r *networking.TLSRoute) bool {
 		return slices.ContainsFunc(r.Match, func(m *networking.TLSMatchAttributes) bool { return len(m.SniHosts) > 0 })
@@ -123,7 +123,8 @@ func hasSNI(vs *networking.VirtualService) bool {
 
 var clusterSNIRE = regexp.MustCompile(`^outbound_[^_]*[0-9][^_]*_[^_]*_[^_]*[a-zA-Z]`)
 
-// clusterSNI tells the names that sidecars ask each other for, "outbound_.80_._.reviews.apps.svc.cluster.local".
+// clusterSNI reports whether s is an SNI that sidecars send each other, like
+// "outbound_.80_._.reviews.apps.svc.cluster.local".
 func clusterSNI(s string) bool { return len(s) <= 255 && clusterSNIRE.MatchString(s) }
 
 func (c *checker) tlsRoute(at string, r *networking.TLSRoute, hosts []string) {
@@ -143,7 +144,7 @@ func (c *checker) tlsRoute(at string, r *networking.TLSRoute, hosts []string) {
 	c.l4Routes(at+".route", r.Route)
 }
 
-// sniHost checks a server name that a TLS route is for: one of the hosts, or a part of one.
+// sniHost checks the SNI of a TLS route: one of the hosts, or a part of one.
 func (c *checker) sniHost(at, s string, hosts []string) {
 	switch {
 	case isIP(s):
@@ -161,14 +162,14 @@ func (c *checker) l4Match(at string, subnets []string, port uint32, labels map[s
 		c.ipOrCIDR(index(at+".destinationSubnets", i), s)
 	}
 	if port != 0 {
-		c.port(at+".port", port)
+		checkPort(c, at+".port", port)
 	}
 	c.looseLabels(at+".sourceLabels", labels)
 	c.gatewayRefs(at+".gateways", gateways)
-	c.realNamespace(at+".sourceNamespace", namespace)
+	c.possibleNamespace(at+".sourceNamespace", namespace)
 }
 
-// gatewayRefs checks gateways' names as a VirtualService writes them: "mesh", "name", "namespace/name", or an old dotted name.
+// gatewayRefs checks the gateways of a VirtualService: "mesh", "name", "namespace/name", or an old dotted name.
 func (c *checker) gatewayRefs(path string, list []string) {
 	const remedy = `use "mesh", "<name>" or "<namespace>/<name>"`
 	short := false
@@ -178,7 +179,7 @@ func (c *checker) gatewayRefs(path string, list []string) {
 		switch {
 		case s == contract.MeshGateway:
 		case short:
-			// Istio's webhook looks no further than to the first name without a namespace.
+			// Istio's webhook stops at the first name without a namespace.
 			if ok && (!dnsLabel(ns) || !dnsLabel(name)) || !ok && nameProblem(s) != "" {
 				c.warn(at, verdict{"no Gateway can have this name", remedy})
 			}
@@ -210,7 +211,8 @@ func (c *checker) l4Routes(at string, routes []*networking.RouteDestination) {
 	c.weights(at, weights)
 }
 
-// weights are relative: any not negative number, not all zero. A single destination gets everything whatever its weight.
+// weights checks the weights of destinations, which are relative to their sum: not negative, and not all 0 if there are
+// several.
 func (c *checker) weights(at string, weights []int32) {
 	var sum int64
 	for i, w := range weights {
@@ -242,7 +244,7 @@ func (c *checker) destination(at string, d *networking.Destination) {
 		c.subsetName(at+".subset", d.Subset)
 	}
 	if d.Port != nil {
-		c.port(at+".port.number", d.Port.Number)
+		checkPort(c, at+".port.number", d.Port.Number)
 	}
 }
 

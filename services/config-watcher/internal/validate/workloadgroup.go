@@ -10,8 +10,8 @@ import (
 
 var probeHeaderRE = regexp.MustCompile(`^[-A-Za-z0-9]+$`)
 
-// checkWorkloadGroup follows https://istio.io/latest/docs/reference/config/networking/workload-group/. The template is
-// not examined: what it says is the workloads' own until they register.
+// checkWorkloadGroup follows https://istio.io/latest/docs/reference/config/networking/workload-group/. It does not
+// check the template, which has no effect before workloads register.
 func checkWorkloadGroup(c *checker, _ *object.Object, wg *networking.WorkloadGroup) {
 	if wg.Template == nil {
 		c.fail("spec.template", nil, "missing", "describe the workloads")
@@ -35,7 +35,7 @@ func (c *checker) readinessProbe(at string, p *networking.ReadinessProbe) {
 	switch m := p.HealthCheckMethod.(type) {
 	case *networking.ReadinessProbe_HttpGet:
 		at += ".httpGet"
-		c.port(at+".port", m.HttpGet.GetPort())
+		checkPort(c, at+".port", m.HttpGet.GetPort())
 		if s := m.HttpGet.GetScheme(); s != "" && s != "HTTP" && s != "HTTPS" {
 			c.fail(at+".scheme", s, "unknown scheme", "use HTTP or HTTPS")
 		}
@@ -45,7 +45,7 @@ func (c *checker) readinessProbe(at string, p *networking.ReadinessProbe) {
 			}
 		}
 	case *networking.ReadinessProbe_TcpSocket:
-		c.port(at+".tcpSocket.port", m.TcpSocket.GetPort())
+		checkPort(c, at+".tcpSocket.port", m.TcpSocket.GetPort())
 	case *networking.ReadinessProbe_Exec:
 		if len(m.Exec.GetCommand()) == 0 {
 			c.fail(at+".exec.command", nil, "missing", "write the command")

@@ -7,11 +7,11 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-// zoneAware checks the settings of load balancing by zones, which have no effect yet. Regions, zones and subzones are
-// Envoy's matter there: the labels of failoverPriority say something else.
+// zoneAware checks zone-aware load balancing, which has no effect yet. Envoy itself orders regions, zones and subzones
+// there, so failoverPriority may name only other labels.
 func (c *checker) zoneAware(at string, z *networking.ZoneAwareLoadBalancerSetting) {
 	for i, p := range z.GetFailoverPriority() {
-		if slices.Contains(placeLabels, p) {
+		if slices.Contains(topologyLabels, p) {
 			c.fail(index(at+".failoverPriority", i), p, "places are ordered without it", "remove it")
 		}
 	}

@@ -13,8 +13,8 @@ import (
 	"fairlead.dev/pkg/testkit"
 )
 
-// TestBoundsOfADirectory: beyond a bound the source names the directory, the limit and the remedy, keeps its objects,
-// and reads again when the directory is in order.
+// TestBoundsOfADirectory: beyond a bound the source reports the directory, the limit and the remedy, and keeps its
+// objects; it reads the directory again when that is within the bounds.
 func TestBoundsOfADirectory(t *testing.T) {
 	for name, tc := range map[string]struct {
 		disturb func(t *testing.T, dir string)
@@ -63,8 +63,7 @@ func TestBoundsOfADirectory(t *testing.T) {
 	}
 }
 
-// TestManyNames: a directory of more names than the bound ends the listing at the bound, before any of them is looked
-// at.
+// TestManyNames: in a directory of too many names the listing ends at the bound, before it examines any of them.
 func TestManyNames(t *testing.T) {
 	dir := t.TempDir()
 	for i := range 3 * entriesAtOnce {
@@ -76,8 +75,8 @@ func TestManyNames(t *testing.T) {
 	}
 }
 
-// TestNoFile: what is no file is neither opened nor waited for; a path that is configured says so.
-func TestNoFile(t *testing.T) {
+// TestIrregularFiles: a pipe, socket or device is neither opened nor waited for; a configured one is reported.
+func TestIrregularFiles(t *testing.T) {
 	dir := t.TempDir()
 	pipe := filepath.Join(dir, "pipe.yaml")
 	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
@@ -114,7 +113,7 @@ func link(t *testing.T, to, name string) {
 	}
 }
 
-// sparse makes a file of zeros that takes no room.
+// sparse makes a file of zeros that takes no disk space.
 func sparse(t *testing.T, path string, size int64) {
 	t.Helper()
 	write(t, path, "")

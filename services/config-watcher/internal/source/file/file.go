@@ -1,14 +1,21 @@
-// Package file reads objects from YAML and JSON files: directories, read with their subdirectories, or single files. Changes are noticed through
-// the operating system's notifications and by reading everything again from time to time. Files may be replaced by renaming, and whole
-// directories by switching a symbolic link, as Kubernetes does with ConfigMap volumes.
+// Package file is the source that reads objects from YAML and JSON files: single files, or directories with their
+// subdirectories. Source.Run reads all files at the start, a changed one after a notification of the operating system,
+// and all of them again at intervals. Files may be replaced by renaming, and whole directories by switching a symbolic
+// link, as Kubernetes does with ConfigMap volumes.
+//
+// scan lists the files (list.go) and reads those that have changed (read.go). deliver merges them and passes on the
+// difference. If a file is gone, empty or cut off, its objects stay for a grace (grace.go). The last good state
+// outlives a restart (saved.go).
 package file
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -24,32 +31,33 @@ import (
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
-// Times of the source. A writer that does not rename produces several notifications and, for a moment, an empty or half file.
+// Times of the source. A writer that does not rename causes several notifications and, for a moment, an empty or
+// incomplete file.
 const (
-	settle = 15 * time.Millisecond
-	// quiet is how long a file must not have been written to before content that lacks objects is believed, where nobody
-	// can tell whether it is still open.
+	debounce = 15 * time.Millisecond
+	// quiet is how long a file must not have been written to before content that lacks objects is trusted, if it is not
+	// known whether a writer still has it open.
 	quiet = 250 * time.Millisecond
-	// quietInGrace is that for a file that was gone, empty or cut off just before: its writer is slow.
+	// quietInGrace is quiet for a file that was just gone, empty or cut off: its writer is slow.
 	quietInGrace = time.Second
 )
 
-// DefaultResync is how often everything is read again without a notification.
+// DefaultResync is the interval of reading everything without a notification.
 const DefaultResync = 30 * time.Second
 
 // Config of a source. Name, Paths, Log and Clock are required.
 type Config struct {
 	Name  string
 	Paths []string
-	// Resync is how often everything is read again; DefaultResync if 0.
+	// Resync is the interval of reading everything; DefaultResync if 0.
 	Resync time.Duration
 	// Grace is how long the objects of a file that is gone, empty or cut off stay; DefaultGrace if 0.
 	Grace time.Duration
-	// Decode makes objects of a file's content; those of Kubernetes and Istio if zero.
+	// Decode decodes a file's content; if zero, objects of Kubernetes' and Istio's kinds.
 	Decode Decoder
-	// Saved keeps the last good state across restarts; nil keeps none.
+	// Saved keeps the last good state across restarts; if nil it is not kept.
 	Saved *lastgood.Dir
-	// Codec is how Saved's records are written.
+	// Codec encodes Saved's records.
 	Codec record.Codec
 	Log   *slog.Logger
 	Clock clock.Clock
@@ -60,17 +68,17 @@ type Source struct {
 	cfg     Config
 	handler source.Handler
 
-	mu       sync.Mutex
-	synced   bool
-	degraded error
-	problems object.Problems
-	objects  int
-	held     int
-	lastGood time.Time
-	twice    object.Problems
-	stay     []source.Staying
-	unread   object.Problems
-	unreads  int
+	mu         sync.Mutex
+	synced     bool
+	degraded   error
+	problems   object.Problems
+	objects    int
+	held       int
+	lastGood   time.Time
+	duplicates object.Problems
+	stay       []source.Staying
+	unread     object.Problems
+	unreads    int
 
 	// Used by Run's goroutine only.
 	roots     map[string]*root
@@ -81,12 +89,7 @@ type Source struct {
 
 // New returns a source; Run reads.
 func New(cfg Config) *Source {
-	if cfg.Resync == 0 {
-		cfg.Resync = DefaultResync
-	}
-	if cfg.Grace == 0 {
-		cfg.Grace = DefaultGrace
-	}
+	cfg.Resync, cfg.Grace = cmp.Or(cfg.Resync, DefaultResync), cmp.Or(cfg.Grace, DefaultGrace)
 	if cfg.Decode.Decode == nil {
 		cfg.Decode = manifests(cfg.Saved != nil)
 	}
@@ -116,17 +119,17 @@ func (s *Source) Status() source.Status {
 	defer s.mu.Unlock()
 	return source.Status{
 		Synced: s.synced, Degraded: s.degraded, LastGood: s.lastGood, Problems: s.problems, Objects: s.objects, Held: s.held,
-		Duplicates: s.twice, Staying: s.stay, Unread: s.unread, UnreadTotal: s.unreads,
+		Duplicates: s.duplicates, Staying: s.stay, Unread: s.unread, UnreadTotal: s.unreads,
 	}
 }
 
-// Run implements source.Source. It returns an error if a saved state is needed that is encrypted with a key that was
-// not given: to go on without it would lose what it holds.
+// Run implements source.Source. It returns an error if it needs a saved state that is encrypted with a key that was not
+// given: without the state its objects would be lost.
 func (s *Source) Run(ctx context.Context) error {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
-		// Without notifications the periodic reading remains.
-		s.cfg.Log.Warn("no file notifications, changes are found by reading again", "source", s.cfg.Name, "period", s.cfg.Resync, "error", err)
+		// Without notifications changes are found at the next resync.
+		s.cfg.Log.Warn("no file notifications, changes are found by reading at intervals", "source", s.cfg.Name, "period", s.cfg.Resync, "error", err)
 	}
 	var events chan fsnotify.Event
 	var failures chan error
@@ -136,7 +139,7 @@ func (s *Source) Run(ctx context.Context) error {
 	}
 	resync := s.cfg.Clock.NewTimer(s.cfg.Resync)
 	defer resync.Stop()
-	next := newAlarm(s.cfg.Clock)
+	next := newEarliestTimer(s.cfg.Clock)
 	defer next.timer.Stop()
 	again, err := s.scan(ctx, watcher, true)
 	for {
@@ -156,8 +159,8 @@ func (s *Source) Run(ctx context.Context) error {
 				continue
 			}
 			drain(events)
-			// Not put off by later notifications: a directory that never rests is still read.
-			next.within(settle)
+			// Later notifications do not postpone it, so that a directory that always changes is still read.
+			next.within(debounce)
 			continue
 		case lost := <-failures:
 			s.cfg.Log.Warn("file notifications lost, reading everything again", "source", s.cfg.Name, "error", lost)
@@ -172,21 +175,21 @@ func (s *Source) Run(ctx context.Context) error {
 	}
 }
 
-// alarm is a timer that only ever comes earlier than it was set to.
-type alarm struct {
+// earliestTimer is a timer that can only be moved forward.
+type earliestTimer struct {
 	clock clock.Clock
 	timer clock.Timer
 	due   time.Time // zero while it is not set
 }
 
-func newAlarm(c clock.Clock) *alarm {
-	a := &alarm{clock: c, timer: c.NewTimer(time.Hour)}
+func newEarliestTimer(c clock.Clock) *earliestTimer {
+	a := &earliestTimer{clock: c, timer: c.NewTimer(time.Hour)}
 	a.timer.Stop()
 	return a
 }
 
-// within makes the alarm ring after d, unless it rings earlier anyway.
-func (a *alarm) within(d time.Duration) {
+// within makes the timer fire after d at the latest.
+func (a *earliestTimer) within(d time.Duration) {
 	due := a.clock.Now().Add(d)
 	if a.due.IsZero() || due.Before(a.due) {
 		a.due = due
@@ -204,8 +207,8 @@ func drain(events chan fsnotify.Event) {
 	}
 }
 
-// scan brings the state up to date: full reads every file, otherwise only those whose metadata changed. It returns when to scan again, 0 for
-// not before the next notification.
+// scan brings the state up to date and delivers changes. If full is true it reads every file, otherwise only those
+// whose metadata has changed. It returns when to scan again, 0 for not before the next notification.
 func (s *Source) scan(ctx context.Context, watcher *fsnotify.Watcher, full bool) (time.Duration, error) {
 	found := list(s.cfg.Paths, func(path string) bool {
 		st := s.files[path]
@@ -214,7 +217,7 @@ func (s *Source) scan(ctx context.Context, watcher *fsnotify.Watcher, full bool)
 	if watcher != nil {
 		for _, d := range found.dirs {
 			if addErr := watcher.Add(d); addErr != nil && !errors.Is(addErr, fs.ErrNotExist) {
-				s.cfg.Log.Warn("directory cannot be watched, its changes are found by reading again", "source", s.cfg.Name, "dir", d, "error", addErr)
+				s.cfg.Log.Warn("directory cannot be watched, its changes are found by reading at intervals", "source", s.cfg.Name, "dir", d, "error", addErr)
 			}
 		}
 	}
@@ -251,24 +254,24 @@ func (s *Source) scan(ctx context.Context, watcher *fsnotify.Watcher, full bool)
 		}
 	}
 	for path, st := range s.files {
-		// A configured path that cannot be listed says nothing about its files: they stay as they are.
+		// A configured path that cannot be listed says nothing about its files: their objects stay.
 		if found.failed[st.entry.root] != nil || found.has(path) {
 			continue
 		}
 		if len(st.objects) > 0 {
-			wait, told := s.hold(st, now, isGone, nil)
+			wait, told := s.extendGrace(st, now, isGone, nil)
 			if changed = changed || told; wait > 0 {
 				later(wait)
 				continue
 			}
-			s.expire(st, Decoded{})
+			s.expireGrace(st, Decoded{})
 		}
 		delete(s.files, path)
-		s.forget(st.entry)
+		s.removeSaved(st.entry)
 		changed = true
 	}
 	c := s.coverage(found)
-	// Most notifications are of files beside those that are read: their directory is what is watched.
+	// Most notifications are about other files of a watched directory.
 	if status := s.Status(); changed || c.degraded != nil || status.Degraded != nil || !status.Synced {
 		s.deliver(ctx, c)
 	}
@@ -278,12 +281,12 @@ func (s *Source) scan(ctx context.Context, watcher *fsnotify.Watcher, full bool)
 	return again, nil
 }
 
-// coverage is how much of what is configured has been read.
+// coverage says which part of the configured paths has been read.
 type coverage struct {
-	// complete is true if all of it has, in this run.
+	// complete is true if this run has read all of it.
 	complete bool
-	// lastGood is set if all of it has, partly in an earlier run: when the newest state that is served from there was
-	// saved.
+	// lastGood is set if all of it has been read, some of it only by an earlier run. It is when the newest state from
+	// there was saved.
 	lastGood time.Time
 	degraded error
 }
@@ -327,20 +330,16 @@ func (s *Source) coverage(found listing) coverage {
 	return c
 }
 
-// deliver joins the files, first file first, and hands the difference on.
+// deliver merges the objects of all files, in the order of their paths, and passes the difference on.
 func (s *Source) deliver(ctx context.Context, c coverage) {
-	paths := make([]string, 0, len(s.files))
-	for p := range s.files {
-		paths = append(paths, p)
-	}
-	slices.Sort(paths)
+	paths := slices.Sorted(maps.Keys(s.files))
 	next := map[object.Key]*object.Object{}
-	var problems, twice, unread object.Problems
+	var problems, duplicates, unread object.Problems
 	var stay []source.Staying
 	for _, p := range paths {
 		st := s.files[p]
 		problems, unread = append(problems, st.problems...), append(unread, st.unread...)
-		if st.grace != nil && st.grace.said {
+		if st.grace != nil && st.grace.logged {
 			stay = append(stay, s.staying(st))
 		}
 		for _, o := range st.objects {
@@ -348,7 +347,7 @@ func (s *Source) deliver(ctx context.Context, c coverage) {
 				continue
 			}
 			if other, dup := next[o.Key]; dup {
-				twice = append(twice, object.Problem{
+				duplicates = append(duplicates, object.Problem{
 					Location: o.Location, Object: o.Key.String(), Reason: "same object as at " + other.Location + ", which counts", Remedy: "remove one of them",
 				})
 				continue
@@ -356,7 +355,7 @@ func (s *Source) deliver(ctx context.Context, c coverage) {
 			next[o.Key] = o
 		}
 	}
-	// What stays of a file gives way to the same object in another one: it has moved there.
+	// An object that only stays gives way to the same object in another file: the user has moved it there.
 	for _, p := range paths {
 		for _, o := range s.files[p].objects {
 			if s.files[p].covers(o.Key) && next[o.Key] == nil {
@@ -385,11 +384,11 @@ func (s *Source) deliver(ctx context.Context, c coverage) {
 	}
 	slices.SortFunc(events, func(a, b source.Event) int { return a.Key.Compare(b.Key) })
 	s.delivered = next
-	s.report(problems, twice, unread, c)
-	// Whoever sees the change can read what was wrong with it; synced is only who has handed everything on.
+	s.report(problems, duplicates, unread, c)
+	// Problems are visible before the change, synced only after everything has been delivered.
 	s.mu.Lock()
 	s.problems, s.degraded, s.objects, s.held = problems, c.degraded, len(next), held
-	s.twice, s.stay, s.unread, s.unreads = twice, stay, unread.Sorted()[:min(len(unread), source.MaxUnread)], len(unread)
+	s.duplicates, s.stay, s.unread, s.unreads = duplicates, stay, unread.Sorted()[:min(len(unread), source.MaxUnread)], len(unread)
 	s.mu.Unlock()
 	if len(events) > 0 {
 		s.handler(ctx, s.cfg.Name, events)
@@ -406,10 +405,10 @@ func (s *Source) deliver(ctx context.Context, c coverage) {
 	}
 }
 
-// report logs what is new among the problems, each once.
-func (s *Source) report(problems, twice, unread object.Problems, c coverage) {
+// report logs problems that are new.
+func (s *Source) report(problems, duplicates, unread object.Problems, c coverage) {
 	now := map[string]bool{}
-	say := func(text string, log func()) {
+	logOnce := func(text string, log func()) {
 		now[text] = true
 		if !s.reported[text] {
 			log()
@@ -417,37 +416,37 @@ func (s *Source) report(problems, twice, unread object.Problems, c coverage) {
 	}
 	for _, p := range problems {
 		text := p.Error()
-		say(text, func() {
+		logOnce(text, func() {
 			if validate.IsSecurity(p) {
-				s.cfg.Log.Error("security object refused, what is new in it is not enforced", "source", s.cfg.Name, "problem", text)
+				s.cfg.Log.Error("security object refused, its new content is not enforced", "source", s.cfg.Name, "problem", text)
 			} else {
 				s.cfg.Log.Warn("object refused, its last good version stays", "source", s.cfg.Name, "problem", text)
 			}
 		})
 	}
-	for _, p := range twice {
-		say(p.Error(), func() {
-			s.cfg.Log.Warn("object is in two files, the first counts", "source", s.cfg.Name, "object", p.Error())
+	for _, p := range duplicates {
+		logOnce(p.Error(), func() {
+			s.cfg.Log.Warn("object is in two files, the first is in force", "source", s.cfg.Name, "object", p.Error())
 		})
 	}
 	for _, p := range unread[:min(len(unread), source.MaxUnread)] {
-		say(p.Error(), func() {
-			s.cfg.Log.Warn("object of a kind that nobody reads", "source", s.cfg.Name, "object", p.Error())
+		logOnce(p.Error(), func() {
+			s.cfg.Log.Warn("object of a kind that the mesh does not read", "source", s.cfg.Name, "object", p.Error())
 		})
 	}
 	if more := len(unread) - source.MaxUnread; more > 0 {
-		say(fmt.Sprint("unread: ", more), func() {
-			s.cfg.Log.Warn("further objects of kinds that nobody reads", "source", s.cfg.Name, "objects", more)
+		logOnce(fmt.Sprint("unread: ", more), func() {
+			s.cfg.Log.Warn("more objects of kinds that the mesh does not read", "source", s.cfg.Name, "objects", more)
 		})
 	}
 	if c.degraded != nil {
-		say(fmt.Sprint("degraded: ", c.degraded), func() {
+		logOnce(fmt.Sprint("degraded: ", c.degraded), func() {
 			s.cfg.Log.Warn("source cannot be read, its last objects stay", "source", s.cfg.Name, "error", c.degraded)
 		})
 	}
 	if !c.lastGood.IsZero() {
-		say(fmt.Sprint("last good: ", c.lastGood), func() {
-			s.cfg.Log.Warn("source was not read since the start, its last good state is served", "source", s.cfg.Name, "saved", c.lastGood)
+		logOnce(fmt.Sprint("last good: ", c.lastGood), func() {
+			s.cfg.Log.Warn("source has not been read since the start, its last good state is served", "source", s.cfg.Name, "saved", c.lastGood)
 		})
 	}
 	s.reported = now

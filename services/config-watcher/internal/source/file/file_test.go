@@ -124,28 +124,28 @@ func TestFollowsDirectory(t *testing.T) {
 	if !v.src.HasSynced() {
 		t.Error("delivered but not synced")
 	}
-	t.Run("new file in a new directory", func(t *testing.T) {
+	t.Run("a new file in a new directory is read", func(t *testing.T) {
 		if err := os.Mkdir(filepath.Join(dir, "sub"), 0o700); err != nil {
 			t.Fatal(err)
 		}
 		write(t, b, `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"b"}}`)
 		v.wait("a2=1 a=1 b=")
 	})
-	t.Run("written in place", func(t *testing.T) {
+	t.Run("a file written in place is read", func(t *testing.T) {
 		write(t, a, ns("a", "2")+ns("a2", "1"))
 		v.wait("a2=1 a=2 b=")
 	})
-	t.Run("replaced by renaming", func(t *testing.T) {
+	t.Run("a file replaced by renaming is read", func(t *testing.T) {
 		testkit.WriteFile(t, a, []byte(ns("a", "3")))
 		v.wait("a=3 b=")
 	})
-	t.Run("removed", func(t *testing.T) {
+	t.Run("objects of a removed file are removed", func(t *testing.T) {
 		if err := os.Remove(b); err != nil {
 			t.Fatal(err)
 		}
 		v.wait("a=3")
 	})
-	t.Run("hidden files and other names do not count", func(t *testing.T) {
+	t.Run("hidden files and other names are skipped", func(t *testing.T) {
 		write(t, filepath.Join(dir, ".a.yaml"), ns("hidden", ""))
 		write(t, filepath.Join(dir, "a.yaml~"), ns("backup", ""))
 		write(t, filepath.Join(dir, "z.yml"), ns("z", ""))
@@ -167,12 +167,12 @@ func TestBrokenObjectsKeepTheirLastGoodVersion(t *testing.T) {
 	testkit.WriteFile(t, path, []byte(ns("a", "4")))
 	v.wait("a=4")
 	v.waitProblem("")
-	t.Run("emptied while it is written", func(t *testing.T) {
+	t.Run("a file emptied while it is written keeps its objects", func(t *testing.T) {
 		write(t, path, "")
 		write(t, path, ns("a", "5"))
 		v.wait("a=5")
 	})
-	t.Run("removed and written again", func(t *testing.T) {
+	t.Run("a file removed and written again keeps its objects", func(t *testing.T) {
 		v.mu.Lock()
 		before := v.batches
 		v.mu.Unlock()
@@ -187,7 +187,7 @@ func TestBrokenObjectsKeepTheirLastGoodVersion(t *testing.T) {
 			t.Errorf("objects went and came back: %d batches", v.batches-before)
 		}
 	})
-	t.Run("removed for good", func(t *testing.T) {
+	t.Run("objects of a file removed for good are removed", func(t *testing.T) {
 		if err := os.Remove(path); err != nil {
 			t.Fatal(err)
 		}
@@ -195,7 +195,7 @@ func TestBrokenObjectsKeepTheirLastGoodVersion(t *testing.T) {
 	})
 }
 
-// TestConfigMapVolume switches the ..data link as the kubelet does.
+// TestConfigMapVolume: the source follows the ..data link, which the test switches as the kubelet does.
 func TestConfigMapVolume(t *testing.T) {
 	dir := t.TempDir()
 	version := func(name, content string) {
@@ -225,7 +225,7 @@ func TestConfigMapVolume(t *testing.T) {
 	v.wait("a=2")
 }
 
-func TestSameObjectTwice(t *testing.T) {
+func TestFirstFileOfAnObjectIsInForce(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "a.yaml"), ns("x", "first"))
 	write(t, filepath.Join(dir, "b.yaml"), ns("x", "second"))
@@ -240,7 +240,7 @@ func TestSameObjectTwice(t *testing.T) {
 	v.wait("x=second")
 }
 
-func TestPathThatComesLater(t *testing.T) {
+func TestPathThatAppearsLaterIsRead(t *testing.T) {
 	base := t.TempDir()
 	good, late := filepath.Join(base, "good"), filepath.Join(base, "late")
 	if err := os.Mkdir(good, 0o700); err != nil {
@@ -260,7 +260,7 @@ func TestPathThatComesLater(t *testing.T) {
 	}
 	write(t, filepath.Join(late, "b.yaml"), ns("b", "1"))
 	v.wait("a=1 b=1")
-	t.Run("a directory that goes away takes nothing with it", func(t *testing.T) {
+	t.Run("objects of a directory that disappears stay", func(t *testing.T) {
 		if err := os.RemoveAll(late); err != nil {
 			t.Fatal(err)
 		}
@@ -274,7 +274,7 @@ func TestPathThatComesLater(t *testing.T) {
 	})
 }
 
-// TestResyncFindsWhatNotificationsMissed changes a file behind a link whose directory is not watched.
+// TestResyncFindsWhatNotificationsMissed: a resync reads a changed file behind a link whose directory is not watched.
 func TestResyncFindsWhatNotificationsMissed(t *testing.T) {
 	elsewhere := filepath.Join(t.TempDir(), "real.yaml")
 	write(t, elsewhere, ns("a", "1"))
@@ -288,8 +288,8 @@ func TestResyncFindsWhatNotificationsMissed(t *testing.T) {
 	v.wait("a=2")
 }
 
-// TestNothingNewCostsLittle: a notification about some other file of the directory must not cost a look at every object.
-func TestNothingNewCostsLittle(t *testing.T) {
+// TestOtherFilesCostLittle: a notification about another file of the directory does not cost a pass over all objects.
+func TestOtherFilesCostLittle(t *testing.T) {
 	const objects = 500
 	var text strings.Builder
 	for i := range objects {

@@ -11,8 +11,8 @@ import (
 	"fairlead.dev/services/config-watcher/internal/manifest"
 )
 
-// Files lists the files that a source with these paths would read, sorted, for callers that read once. It refuses a
-// path that cannot be read and a directory without any file. A path that is a named pipe stands for its content.
+// Files lists the files that a source with these paths would read, sorted, for callers that read once (package
+// offline). A path that cannot be read and a directory without any file are errors. A named pipe is listed as a file.
 func Files(paths []string) ([]string, error) {
 	var out []string
 	var errs []error

@@ -19,19 +19,19 @@ import (
 
 // Times of a grace.
 const (
-	// DefaultGrace is how long the objects of a file that is gone, empty or cut off stay. Editors that replace a file
-	// take some milliseconds, the switch of a ConfigMap's link too, and a person who moves a file away and back some
+	// DefaultGrace is how long the objects of a file that is gone, empty or cut off stay. Editors, and the switch of a
+	// ConfigMap volume's link, take milliseconds to replace a file; a person who moves a file away and back takes
 	// seconds.
 	DefaultGrace = 30 * time.Second
 	// MinGrace is longer than any program takes to replace a file.
 	MinGrace = time.Second
-	// saidAfter is how long a grace lasts before anybody is told: most end with the editor's next system call.
-	saidAfter = 400 * time.Millisecond
-	// openPoll is how soon a file is looked at again that somebody has open for writing.
+	// loggedAfter is how old a grace is when it is logged. Most end before, with the editor's next system call.
+	loggedAfter = 400 * time.Millisecond
+	// openPoll is when a file is read again that a process has open for writing.
 	openPoll = 100 * time.Millisecond
 )
 
-// Why objects of a file stay, as it follows the file's name.
+// Reasons why objects of a file stay; they follow the file's name in messages.
 const (
 	isGone      = "is gone"
 	isEmpty     = "is empty"
@@ -41,77 +41,77 @@ const (
 	cutDocument = "ends with an object that is refused, and may be cut off"
 )
 
-// grace is the time for which objects of a file outlive what the file says.
+// grace is the time for which objects stay that the file no longer has.
 type grace struct {
 	since time.Time
 	why   string
-	// kept are the objects that stay beside those of the newest content. It is nil if nothing of the newest content was
-	// taken over: then all of the file's objects stay.
+	// kept are the objects that stay beside those of the newest content. Nil means that nothing of the newest content
+	// was taken over and all former objects stay.
 	kept map[object.Key]bool
-	// said is true once the log has told.
-	said bool
+	// logged is true after the grace has been logged.
+	logged bool
 }
 
-// covers tells whether an object of the file stays only by its grace. Objects of a file that is being written do not:
-// they are the newest that there are.
+// covers reports whether an object stays only because of the grace. While a file is being written its objects are the
+// newest known, so they do not count as such.
 func (st *fileState) covers(k object.Key) bool {
 	return st.grace != nil && st.grace.why != isWritten && (st.grace.kept == nil || st.grace.kept[k])
 }
 
-// left is how long the grace of a file still lasts; 0 if it is over.
-func (s *Source) left(st *fileState, now time.Time) time.Duration {
+// graceLeft is the remaining time of the file's grace; 0 if it is over.
+func (s *Source) graceLeft(st *fileState, now time.Time) time.Duration {
 	return max(st.grace.since.Add(s.cfg.Grace).Sub(now), 0)
 }
 
-// hold begins the grace of a file, or goes on with the one that it has, whose end stays the same. It returns when to
-// look again, 0 if the grace is over, and whether what is to be told of the file has changed.
-func (s *Source) hold(st *fileState, now time.Time, why string, kept map[object.Key]bool) (again time.Duration, changed bool) {
+// extendGrace begins a grace or continues the present one, whose end does not change. It returns when to read again, 0
+// if the grace is over, and whether the state that users see has changed.
+func (s *Source) extendGrace(st *fileState, now time.Time, why string, kept map[object.Key]bool) (again time.Duration, changed bool) {
 	if st.grace == nil {
 		st.grace = &grace{since: s.savedGrace(st.entry, now)}
 		s.saveGrace(st.entry, st.grace.since)
 	}
 	g := st.grace
 	if g.kept != nil && kept == nil {
-		// The content beside which objects were kept is not what the file has: if it comes back it is judged again.
+		// The content beside which objects were kept is gone; if it comes back it must be decoded again.
 		st.info, st.sum = nil, [len(st.sum)]byte{}
 	}
-	changed = g.said && g.why != why
+	changed = g.logged && g.why != why
 	g.why, g.kept = why, kept
-	left := s.left(st, now)
+	left := s.graceLeft(st, now)
 	if left == 0 {
 		return 0, changed
 	}
-	if until := g.since.Add(saidAfter).Sub(now); !g.said && until > 0 {
+	if until := g.since.Add(loggedAfter).Sub(now); !g.logged && until > 0 {
 		return min(until, left), changed
 	}
-	if !g.said || changed {
-		g.said, changed = true, true
-		s.cfg.Log.Warn("file is not whole, its last objects stay for a while", "source", s.cfg.Name, "file", st.entry.path, "file_state", why,
+	if !g.logged || changed {
+		g.logged, changed = true, true
+		s.cfg.Log.Warn("file is gone, empty or incomplete, its last objects stay for a while", "source", s.cfg.Name, "file", st.entry.path, "file_state", why,
 			"objects", len(s.staying(st).Objects), "until", g.since.Add(s.cfg.Grace))
 	}
 	return left, changed
 }
 
-// release ends the grace of a file whose content counts again, and reports whether it was told of.
-func (s *Source) release(st *fileState) bool {
+// endGrace ends the grace of a file whose content is in force again, and reports whether it was logged.
+func (s *Source) endGrace(st *fileState) bool {
 	if st.grace == nil {
 		return false
 	}
-	said := st.grace.said
+	logged := st.grace.logged
 	st.grace = nil
 	s.dropGrace(st.entry)
-	if said {
-		s.cfg.Log.Info("file is whole again, its objects are those that it says", "source", s.cfg.Name, "file", st.entry.path)
+	if logged {
+		s.cfg.Log.Info("file is complete again, its objects are in force", "source", s.cfg.Name, "file", st.entry.path)
 	}
-	return said
+	return logged
 }
 
-// expire ends the grace of a file that did not become whole again, and tells what goes with it.
-func (s *Source) expire(st *fileState, next Decoded) {
-	lost := st.lost(next)
+// expireGrace removes the objects of a file that was not restored in time.
+func (s *Source) expireGrace(st *fileState, next Decoded) {
+	lost := st.removed(next)
 	gone := slices.DeleteFunc(slices.Clone(st.objects), func(o *object.Object) bool { return !lost[o.Key] })
 	s.dropGrace(st.entry)
-	s.cfg.Log.Warn("file did not become whole again, its last objects are removed", "source", s.cfg.Name, "file", st.entry.path, "file_state", st.grace.why,
+	s.cfg.Log.Warn("file was not completed in time, its last objects are removed", "source", s.cfg.Name, "file", st.entry.path, "file_state", st.grace.why,
 		"objects", len(gone), "names", names(gone))
 	st.grace = nil
 }
@@ -127,7 +127,7 @@ func names(objects []*object.Object) []string {
 	return out
 }
 
-// staying are the objects of a file that stay by its grace.
+// staying describes the objects of a file that stay because of its grace.
 func (s *Source) staying(st *fileState) source.Staying {
 	out := source.Staying{File: st.entry.name, Why: st.grace.why, Until: st.grace.since.Add(s.cfg.Grace)}
 	for _, o := range st.objects {
@@ -139,8 +139,8 @@ func (s *Source) staying(st *fileState) source.Staying {
 	return out
 }
 
-// lost are the objects that new content does not have any more. What stood in for broken objects is none.
-func (st *fileState) lost(next Decoded) map[object.Key]bool {
+// removed are the objects that new content no longer has, without holds.
+func (st *fileState) removed(next Decoded) map[object.Key]bool {
 	have := map[object.Key]bool{}
 	for _, o := range next.Objects {
 		have[o.Key] = true
@@ -154,14 +154,14 @@ func (st *fileState) lost(next Decoded) map[object.Key]bool {
 	return lost
 }
 
-// keep returns which objects of the last content stay beside the new one because the new one seems to be cut off: those
-// that it lacks, and, where it ends in the middle of a line, the last version of the object that ends there.
-func (st *fileState) keep(content []byte, d Decoded, lost map[object.Key]bool) (kept map[object.Key]bool, why string) {
+// keptBy returns which former objects stay beside new content that seems to be cut off: those that it lacks, and the
+// last version of the object in whose middle the content ends.
+func (st *fileState) keptBy(content []byte, d Decoded, lost map[object.Key]bool) (kept map[object.Key]bool, why string) {
 	endsInLine := len(content) > 0 && content[len(content)-1] != '\n'
 	switch {
 	case endsInLine && (st.wholeLine || !st.seen):
 		why = cutLine
-		// The last object may be the first half of what it is to be.
+		// The last object may be incomplete.
 		for _, o := range st.objects {
 			if st.wholeLine && o.Key == d.Last && !o.Held {
 				lost[o.Key] = true
@@ -178,8 +178,8 @@ func (st *fileState) keep(content []byte, d Decoded, lost map[object.Key]bool) (
 	return lost, why
 }
 
-// keeping is the content with the kept objects in their last version.
-func (st *fileState) keeping(next Decoded, kept map[object.Key]bool) Decoded {
+// withKept returns the new content with the kept objects in their former version.
+func (st *fileState) withKept(next Decoded, kept map[object.Key]bool) Decoded {
 	next.Objects = slices.DeleteFunc(next.Objects, func(o *object.Object) bool { return kept[o.Key] })
 	for _, o := range st.objects {
 		if kept[o.Key] {
@@ -189,9 +189,9 @@ func (st *fileState) keeping(next Decoded, kept map[object.Key]bool) Decoded {
 	return next
 }
 
-// blank tells content that takes every object away, and how: nobody means that in one stroke more often than a writer
-// has come no further yet.
-func blank(content []byte) (why string, ok bool) {
+// emptiness reports whether content has no object, and why. More often the writer has not written them yet than the
+// user has removed all of them at once.
+func emptiness(content []byte) (why string, ok bool) {
 	switch {
 	case !manifest.Empty(content):
 		return "", false
@@ -201,9 +201,9 @@ func blank(content []byte) (why string, ok bool) {
 	return isBlank, true
 }
 
-// openForWriting tells whether a process has the file open for writing. The kernel knows: it gives a lease for reading
-// only while nobody has. It is given up at once. Where leases are not to be had, as on a network file system or of
-// somebody else's file, nothing is known and the answer is no.
+// openForWriting reports whether a process has the file open for writing. It asks the kernel for a read lease, which is
+// only given while no process has, and returns the lease at once. If leases are not available, as on a network file
+// system or for another user's file, it returns false.
 func openForWriting(path string) bool {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -217,7 +217,7 @@ func openForWriting(path string) bool {
 	return errors.Is(err, syscall.EAGAIN)
 }
 
-// The begin of a grace is saved beside the objects of the file, so that a restart does not make it longer.
+// The start of a grace is saved beside the file's objects, so that a restart does not prolong it.
 const graceSuffix = ".grace"
 
 func (s *Source) graceFile(e entry) string {
@@ -236,7 +236,7 @@ func (s *Source) dropGrace(e entry) {
 	}
 }
 
-// inGrace tells whether an earlier run was in the grace of a file, or this one is.
+// inGrace reports whether a file is in a grace of this run or of an earlier one.
 func (s *Source) inGrace(e entry) bool {
 	if st := s.files[e.path]; st != nil {
 		return st.grace != nil
@@ -248,8 +248,8 @@ func (s *Source) inGrace(e entry) bool {
 	return err == nil
 }
 
-// savedGrace is when the grace of a file has begun: now, unless an earlier run has saved an earlier time. A time to
-// come is a clock's that was wrong.
+// savedGrace is when the grace of a file began: now, unless an earlier run has saved an earlier time. A time in the
+// future comes from a wrong clock and is ignored.
 func (s *Source) savedGrace(e entry, now time.Time) time.Time {
 	if s.cfg.Saved == nil {
 		return now
@@ -260,7 +260,7 @@ func (s *Source) savedGrace(e entry, now time.Time) time.Time {
 	}
 	since, parseErr := time.Parse(time.RFC3339Nano, strings.TrimSpace(string(text)))
 	if err = errors.Join(err, parseErr); err != nil {
-		s.cfg.Log.Warn("saved begin of a grace cannot be read, it begins anew", "source", s.cfg.Name, "file", e.path, "error", err)
+		s.cfg.Log.Warn("saved start of a grace cannot be read, the grace starts now", "source", s.cfg.Name, "file", e.path, "error", err)
 		return now
 	}
 	if since.After(now) {

@@ -16,7 +16,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/source/lastgood"
 )
 
-// stage is a source whose scans and clock the test drives.
+// stage is a source whose scans and clock the test controls.
 type stage struct {
 	t       *testing.T
 	src     *Source
@@ -28,14 +28,14 @@ type stage struct {
 	removed int
 }
 
-// newStage starts in the future of the files that the test writes: they are not fresh.
+// newStage starts the clock later than the files that the test writes, so that they are not fresh.
 func newStage(t *testing.T, paths ...string) *stage {
 	s := &stage{t: t, clock: testkit.NewClock(time.Now().Add(time.Hour)), state: filepath.Join(t.TempDir(), "state"), paths: paths}
 	s.start()
 	return s
 }
 
-// start begins a run of the process with what the last one has saved.
+// start begins a run of the process with the state that the last one has saved.
 func (s *stage) start() {
 	s.t.Helper()
 	if s.saved != nil {
@@ -59,7 +59,7 @@ func (s *stage) start() {
 	s.scan()
 }
 
-// scan lets the source look, and again as soon as it wants to within the time given.
+// scan runs a scan, and those that it asks for within the time given.
 func (s *stage) scan() time.Duration {
 	s.t.Helper()
 	again, err := s.src.scan(s.t.Context(), nil, false)
@@ -69,7 +69,7 @@ func (s *stage) scan() time.Duration {
 	return again
 }
 
-// pass lets time pass and the source look whenever it asked to.
+// pass advances the clock and runs the scans that the source has asked for.
 func (s *stage) pass(d time.Duration) {
 	s.t.Helper()
 	for d > 0 {
@@ -83,7 +83,7 @@ func (s *stage) pass(d time.Duration) {
 	s.scan()
 }
 
-// want compares the objects, "a=1 b=1", and what is told of their grace: "" for nothing.
+// want compares the objects, "a=1 b=1", and the reported grace: "" for none.
 func (s *stage) want(objects, staying string) {
 	s.t.Helper()
 	var got []string
@@ -106,8 +106,8 @@ func (s *stage) want(objects, staying string) {
 	}
 }
 
-// TestGrace is the table of what happens to the objects of a file in each case: at once, after a second, just before the
-// end of the grace, and after it.
+// TestGrace lists, for each change of a file, its objects at once, after a second, just before the end of the grace,
+// and after it.
 func TestGrace(t *testing.T) {
 	good := ns("a", "1") + ns("b", "1") + ns("c", "1")
 	broken := strings.Replace(ns("b", "2"), "labels", "lables", 1)
@@ -183,7 +183,8 @@ func replaceBy(path string, make func() error) error {
 	return make()
 }
 
-// TestGraceEndsWhenTheFileIsBack: as it was, with other objects, or in a state that is no better.
+// TestGraceEndsWhenTheFileIsBack: the grace ends when the file is back as it was or with other objects, and goes on if
+// its new state is no better.
 func TestGraceEndsWhenTheFileIsBack(t *testing.T) {
 	good := ns("a", "1") + ns("b", "1")
 	for name, c := range map[string]struct{ content, objects, told string }{
@@ -216,7 +217,7 @@ func TestGraceEndsWhenTheFileIsBack(t *testing.T) {
 			if name == "as it was" && s.removed > 0 {
 				t.Errorf("%d removals", s.removed)
 			}
-			// The grace is one, however often the file changes in it.
+			// The end of the grace does not move, however often the file changes.
 			s.pass(20 * time.Second)
 			if got := s.src.Status().Staying; len(got) > 0 {
 				t.Errorf("still in its grace: %v", got)
@@ -225,8 +226,8 @@ func TestGraceEndsWhenTheFileIsBack(t *testing.T) {
 	}
 }
 
-// TestKeptObjectsAreNotForgotten: objects were kept beside content that was cut off; then that file vanishes and comes
-// back as it was. They have the rest of the grace, no more and no less.
+// TestKeptObjectsAreNotForgotten: objects kept beside cut-off content stay for the rest of the grace when that file
+// vanishes and comes back.
 func TestKeptObjectsAreNotForgotten(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "mesh.yaml")
 	write(t, path, ns("a", "1")+ns("b", "1"))
@@ -248,8 +249,8 @@ func TestKeptObjectsAreNotForgotten(t *testing.T) {
 	s.want("a=1", "")
 }
 
-// TestSlowWriters: nothing of a file counts while somebody has it open for writing, or has just added to it, but not for
-// ever.
+// TestSlowWriters: a file's content is not taken over while a process has it open for writing or has just written to
+// it, until the grace is over.
 func TestSlowWriters(t *testing.T) {
 	good := ns("a", "1") + ns("b", "1") + ns("c", "1")
 	next := strings.ReplaceAll(good, `"1"`, `"2"`)
@@ -295,7 +296,7 @@ func TestSlowWriters(t *testing.T) {
 			}
 		})
 	}
-	t.Run("one that never ends", func(t *testing.T) {
+	t.Run("a writer that never ends", func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "mesh.yaml")
 		write(t, path, good)
 		s := newStage(t, path)
@@ -317,7 +318,7 @@ func TestSlowWriters(t *testing.T) {
 	})
 }
 
-// told is what is told now, for a test that does not care.
+// told is the present report, for a test that does not check it.
 func told(s *stage) string {
 	text := ""
 	for _, st := range s.src.Status().Staying {
@@ -329,7 +330,8 @@ func told(s *stage) string {
 	return text
 }
 
-// TestRestartInGrace: the end of a grace stays where it was, and what vanished while nobody looked has one as well.
+// TestRestartInGrace: a restart does not move the end of a grace, and a file that vanished between two runs has one
+// too.
 func TestRestartInGrace(t *testing.T) {
 	for _, configured := range []string{"directory", "file"} {
 		t.Run("a configured "+configured, func(t *testing.T) {
@@ -358,7 +360,7 @@ func TestRestartInGrace(t *testing.T) {
 			s.want("", "")
 		})
 	}
-	t.Run("a clock that was ahead", func(t *testing.T) {
+	t.Run("a start in the future is ignored", func(t *testing.T) {
 		dir := t.TempDir()
 		path := filepath.Join(dir, "mesh.yaml")
 		write(t, path, ns("a", "1"))
@@ -374,7 +376,7 @@ func TestRestartInGrace(t *testing.T) {
 		s.pass(time.Second)
 		s.want("", "")
 	})
-	t.Run("vanished meanwhile", func(t *testing.T) {
+	t.Run("a file that vanished between two runs", func(t *testing.T) {
 		dir := t.TempDir()
 		path := filepath.Join(dir, "mesh.yaml")
 		write(t, path, ns("a", "1"))
@@ -389,7 +391,7 @@ func TestRestartInGrace(t *testing.T) {
 		s.pass(time.Second)
 		s.want("b=1", "")
 	})
-	t.Run("cut off", func(t *testing.T) {
+	t.Run("a file that was cut off", func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "mesh.yaml")
 		write(t, path, ns("a", "1")+ns("b", "1"))
 		s := newStage(t, path)
@@ -403,9 +405,8 @@ func TestRestartInGrace(t *testing.T) {
 	})
 }
 
-// TestBackIsNoticedAtOnce: the end of a grace that is far away does not keep the source from looking when the file is
-// back.
-func TestBackIsNoticedAtOnce(t *testing.T) {
+// TestReturnedFileIsReadAtOnce: a file that is back is read at once, however far the end of its grace is away.
+func TestReturnedFileIsReadAtOnce(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "mesh.yaml")
 	write(t, path, ns("a", "1"))
 	v := runConfig(t, Config{Paths: []string{path}, Resync: time.Hour, Grace: time.Hour})
@@ -421,7 +422,7 @@ func TestBackIsNoticedAtOnce(t *testing.T) {
 	v.waitStatus("whole", func(st source.Status) bool { return len(st.Staying) == 0 })
 }
 
-// TestUnreadObjectsAreNamed: kinds that nobody reads are told, and nothing is held up by them.
+// TestUnreadObjectsAreNamed: objects of unread kinds are reported, and delay nothing.
 func TestUnreadObjectsAreNamed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "mesh.yaml")
 	write(t, path, ns("a", "1")+"---\napiVersion: v1\nkind: List\nitems:\n- apiVersion: gateway.networking.k8s.io/v1\n  kind: HTTPRoute\n  metadata: {name: r, namespace: apps}\n- apiVersion: v1\n  kind: Namespace\n  metadata: {name: b}\n")

@@ -18,30 +18,30 @@ import (
 // entry is a file found by list.
 type entry struct {
 	path string
-	name string // for locations
-	root string // the configured path it belongs to
+	name string // name of the file in locations
+	root string // configured path that the file belongs to
 	info fs.FileInfo
 }
 
-// Bounds of what is read of one configured path. Beyond them nothing of it is, and its last objects stay.
+// Bounds of one configured path. Beyond them none of it is read, and its last objects stay.
 const (
-	// maxDepth bounds directories in directories, against symbolic links that lead back.
+	// maxDepth bounds nested directories, since symbolic links may form a loop.
 	maxDepth = 16
-	// maxEntries bounds the names looked at, whatever they are: five times the largest mesh there is a test of, with an
-	// object in each file. Links that lead back more than once at each level are bounded by it, too.
+	// maxEntries bounds the names in a path, of whatever kind: five times the largest tested mesh with one object in
+	// each file. It also bounds loops of links that branch at each level.
 	maxEntries = 100_000
-	// maxTotalBytes bounds the files together. Objects take up to three times what their text does, and a
+	// maxTotalBytes bounds the total size of the files. Decoded objects take up to three times as much, and
 	// config-watcher has 1 GiB by default.
 	maxTotalBytes = 256 << 20
-	// entriesAtOnce is how many names of a directory are in memory at a time before they count against maxEntries.
+	// entriesAtOnce is the number of names of a directory that are read before they count against maxEntries.
 	entriesAtOnce = 1024
 )
 
-// listing is what list finds.
+// listing is the result of list.
 type listing struct {
 	files []entry
 	dirs  []string // to watch
-	// failed are configured paths that could not be read: nothing can be said about their files.
+	// failed are configured paths that could not be read, whose files are unknown.
 	failed map[string]error
 
 	wasFile func(e entry) bool
@@ -55,10 +55,9 @@ func (l *listing) err() error {
 	return errors.Join(errs...)
 }
 
-// list finds the files of the configured paths, sorted. Hidden names are skipped: they are editors' and Kubernetes'
-// own. A configured file that was there before (known) and is not now has been removed; any other path that cannot be
-// read has failed. What was a file before (wasFile) and is something else now is listed as a file, which cannot be
-// read.
+// list finds the files of the configured paths, sorted. It skips hidden names, which editors and Kubernetes use. A
+// configured file that is known from before and does not exist has been removed; any other path that cannot be read has
+// failed. A path that wasFile reports as a former file is listed even if it is no regular file now; reading it fails.
 func list(paths []string, known func(path string) bool, wasFile func(e entry) bool) listing {
 	l := listing{failed: map[string]error{}, wasFile: wasFile}
 	for _, p := range paths {
@@ -67,7 +66,7 @@ func list(paths []string, known func(path string) bool, wasFile func(e entry) bo
 		case errors.Is(err, fs.ErrNotExist) && known(p):
 			l.dirs = append(l.dirs, filepath.Dir(p))
 		case err != nil:
-			// The parent is watched so that the path is noticed when it comes.
+			// The parent is watched to notice when the path appears.
 			l.dirs = append(l.dirs, filepath.Dir(p))
 			l.failed[p] = err
 		case info.IsDir() && wasFile(entry{p, filepath.Base(p), p, info}):
@@ -94,18 +93,18 @@ func list(paths []string, known func(path string) bool, wasFile func(e entry) bo
 	return l
 }
 
-// has tells whether the path is among the files found.
+// has reports whether a path is among the files.
 func (l *listing) has(path string) bool {
 	_, found := slices.BinarySearchFunc(l.files, path, func(e entry, path string) int { return strings.Compare(e.path, path) })
 	return found
 }
 
-// bounds counts what walk finds below a configured path.
+// bounds counts the names and bytes that walk finds below a configured path.
 type bounds struct {
 	root    string
 	entries int
 	bytes   int64
-	// exceeded is set with the error of a bound.
+	// exceeded is true after a bound was exceeded.
 	exceeded bool
 }
 
@@ -142,7 +141,7 @@ func (l *listing) walk(b *bounds, dir, name string, depth int) error {
 		path := filepath.Join(dir, it.Name())
 		info, err := os.Stat(path)
 		if errors.Is(err, fs.ErrNotExist) {
-			// A link into nothing is a file that cannot be read; anything else is gone since ReadDir.
+			// A dangling link is listed as a file that cannot be read; anything else has been removed since ReadDir.
 			if link, err := os.Lstat(path); err == nil && link.Mode()&fs.ModeSymlink != 0 && manifestName(it.Name()) {
 				l.files = append(l.files, entry{path, name + "/" + it.Name(), b.root, link})
 			}
@@ -169,7 +168,7 @@ func (l *listing) walk(b *bounds, dir, name string, depth int) error {
 	return nil
 }
 
-// readDir is os.ReadDir, unsorted, that ends at the bound.
+// readDir is os.ReadDir, unsorted, bounded by maxEntries.
 func readDir(b *bounds, dir string) ([]os.DirEntry, error) {
 	f, err := os.Open(dir)
 	if err != nil {

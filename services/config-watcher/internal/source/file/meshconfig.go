@@ -12,8 +12,8 @@ import (
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
-// MeshConfig decodes files that hold a bare mesh configuration. It becomes the ConfigMap that Istio keeps it in, so
-// that it goes the same way as one from anywhere else.
+// MeshConfig decodes files that hold a mesh configuration without an object around it, as --mesh-config-file does. It
+// makes the ConfigMap in which Istio keeps it, so that it is handled like one from any other source.
 func MeshConfig() Decoder { return Decoder{Decode: meshConfig, Restore: restoreMeshConfig} }
 
 func meshConfig(name string, content []byte) Decoded {
@@ -36,7 +36,7 @@ func meshConfig(name string, content []byte) Decoded {
 	}}}
 }
 
-// restoreMeshConfig makes the object again of what meshConfig has made of it.
+// restoreMeshConfig makes the object again from what meshConfig has saved.
 func restoreMeshConfig(name string, _ int, saved []byte) (*object.Object, error) {
 	var content string
 	if err := json.Unmarshal(saved, &content); err != nil {

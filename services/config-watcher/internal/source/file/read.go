@@ -18,32 +18,33 @@ import (
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
-// Decoded is what a file's content says.
+// Decoded is the decoded content of a file.
 type Decoded struct {
 	Objects []*object.Object
-	// Contents are the Objects as they are saved, each at its object's place: JSON that Decoder.Restore takes. Where
-	// nothing is saved there are none.
+	// Contents are the saved forms of Objects, in the same order: JSON that Decoder.Restore takes. Empty if nothing is
+	// saved.
 	Contents [][]byte
-	// Refused are objects that were recognised but are not valid.
+	// Refused are the keys of objects that are not valid.
 	Refused []object.Key
-	// Unreadable is true if part of the file could not even be attributed to an object.
+	// Unreadable is true if a part of the content belongs to no known object.
 	Unreadable bool
-	// Last is the object that the content ends with, empty if that could not be read; LastRefused tells that it was
+	// Last is the object at the end of the content, empty if it could not be read. LastRefused is true if it was
 	// refused.
 	Last        object.Key
 	LastRefused bool
-	// Unread are objects of kinds that nobody reads.
+	// Unread are problems of objects of kinds that the mesh does not read.
 	Unread object.Problems
-	// Holds take the place of security objects that are refused, if no good version is known.
+	// Holds replace refused security objects of which no good version is known.
 	Holds    []validate.Hold
 	Problems object.Problems
 }
 
-// Decoder makes objects of files. name is for locations: the last element of the configured path and what is below it.
+// Decoder decodes files. name is the file's name in locations: the last element of the configured path and what is
+// below it.
 type Decoder struct {
-	// Decode reads a file's content.
+	// Decode decodes a file's content.
 	Decode func(name string, content []byte) Decoded
-	// Restore makes an object of what was saved of it, as Decode made it then.
+	// Restore makes an object again from its saved form.
 	Restore func(name string, line int, saved []byte) (*object.Object, error)
 }
 
@@ -65,7 +66,8 @@ func decodeManifests(saved bool, name string, content []byte) Decoded {
 		var unread *validate.UnreadError
 		if errors.As(err, &unread) {
 			if hold, ok := validate.HoldOf(doc); ok {
-				// It would have closed something: nobody reads it, and that is no reason to leave it open.
+				// A PeerAuthentication in a misspelt group would have closed something: it is refused and held, not
+				// ignored.
 				d.Holds, ps = append(d.Holds, hold), object.Problems{unread.Problem}
 				err = ps
 			}
@@ -80,7 +82,7 @@ func decodeManifests(saved bool, name string, content []byte) Decoded {
 		case errors.As(err, &ps):
 			d.Problems = append(d.Problems, ps...)
 			d.LastRefused = true
-			// A kind that does not exist may be the misspelt one of any object.
+			// The kind is unknown: the object may be a misspelt version of any former object.
 			key := d.Last
 			if _, known := validate.ScopeOf(key.Group, key.Kind); known && key.Name != "" {
 				d.Refused = append(d.Refused, key)
@@ -106,7 +108,7 @@ func decodeManifests(saved bool, name string, content []byte) Decoded {
 	return d
 }
 
-// restoreManifest makes the object again of its document's tree.
+// restoreManifest makes an object again from the tree of its document.
 func restoreManifest(name string, line int, saved []byte) (*object.Object, error) {
 	doc := &manifest.Document{File: name, Line: line}
 	if err := kjson.Unmarshal(saved, &doc.Tree); err != nil {
@@ -115,37 +117,37 @@ func restoreManifest(name string, line int, saved []byte) (*object.Object, error
 	return validate.Document(doc)
 }
 
-// fileState is what is known of one file.
+// fileState is the state of one file.
 type fileState struct {
 	entry entry
 	info  fs.FileInfo
 	sum   [sha256.Size]byte
-	// objects are the file's: those of its newest content, the last good versions of those that are refused in it, and
+	// objects are those of the newest content, the last good versions of those that it has in an invalid form, and
 	// holds.
 	objects []*object.Object
-	// problems of the newest content, and its objects of kinds that nobody reads.
+	// problems and unread are those of the newest content.
 	problems, unread object.Problems
-	// grace is set while objects outlive what the file says.
+	// grace is set while objects stay that the file no longer has.
 	grace *grace
-	// wholeLine is true if the content that was taken over last, and not for cut off, ended with a line's end.
+	// wholeLine is true if the newest complete content ended with a line break.
 	wholeLine bool
-	// seen is true once the file's content has been taken over in this run. Until then objects are those that an
-	// earlier run has saved, if any.
+	// seen is true after this run has taken over content of the file. Until then objects are those that an earlier run
+	// has saved.
 	seen bool
-	// restored is when they were saved; zero if there are none.
+	// restored is when the saved objects were saved; zero if there are none.
 	restored time.Time
-	// failure says why a file that has not been seen cannot be read.
+	// failure is why a file that has not been seen cannot be read.
 	failure error
 }
 
-// read brings the state up to date with the file. It returns when to look again, 0 if there is no need, and whether
-// objects or problems may have changed. What takes objects away counts at once if the content is whole and valid and
-// nobody is writing it; otherwise the objects stay for the grace.
+// read brings the state up to date with the file. It returns when to read again, 0 for no need, and whether objects or
+// problems may have changed. Content that removes objects is taken over at once if it is complete and valid and nobody
+// writes the file; otherwise the objects stay for a grace.
 func (s *Source) read(st *fileState, f entry, full bool, now time.Time) (again time.Duration, changed bool, err error) {
-	expired := st.grace != nil && s.left(st, now) == 0
+	expired := st.grace != nil && s.graceLeft(st, now) == 0
 	unchanged := st.info != nil && os.SameFile(st.info, f.info) && st.info.Size() == f.info.Size() && st.info.ModTime().Equal(f.info.ModTime())
 	if unchanged && !full && !expired {
-		again, changed = s.same(st, now)
+		again, changed = s.unchanged(st, now)
 		return again, changed, nil
 	}
 	writing := openForWriting(f.path)
@@ -158,8 +160,8 @@ func (s *Source) read(st *fileState, f entry, full bool, now time.Time) (again t
 			}
 			st.failure = failure
 		}
-		// What cannot be read says nothing: the last objects stay as long as that lasts.
-		s.release(st)
+		// A file that cannot be read says nothing: the last objects stay meanwhile.
+		s.endGrace(st)
 		st.problems = object.Problems{{Location: f.path, Reason: "cannot be read: " + failure.Error(), Remedy: "make it a file that config-watcher can read, or remove it"}}
 		return time.Second, true, nil
 	}
@@ -167,7 +169,7 @@ func (s *Source) read(st *fileState, f entry, full bool, now time.Time) (again t
 	sum := sha256.Sum256(content)
 	if st.seen && sum == st.sum && !unreadable(st.problems) && (!expired || st.grace.kept == nil) {
 		st.info = f.info
-		again, changed = s.same(st, now)
+		again, changed = s.unchanged(st, now)
 		return again, changed, nil
 	}
 	d := s.cfg.Decode.Decode(f.name, content)
@@ -177,7 +179,7 @@ func (s *Source) read(st *fileState, f entry, full bool, now time.Time) (again t
 		rest = quietInGrace
 	}
 	fresh := age >= 0 && age < rest
-	why, none := blank(content)
+	why, none := emptiness(content)
 	endsInLine := len(content) > 0 && content[len(content)-1] != '\n'
 	if !st.seen && (d.Unreadable || len(d.Refused) > 0 || none || fresh || writing || endsInLine || s.inGrace(f)) {
 		// The last good versions may be needed.
@@ -185,19 +187,19 @@ func (s *Source) read(st *fileState, f entry, full bool, now time.Time) (again t
 			return 0, false, err
 		}
 	}
-	next := st.next(d, s.cfg.Name)
-	lost := st.lost(next)
+	next := st.merge(d, s.cfg.Name)
+	lost := st.removed(next)
 	if len(st.objects) > 0 && !expired {
 		switch {
 		case none:
 		case writing:
 			why = isWritten
 		case fresh && (len(lost) > 0 || st.grace != nil && (d.Unreadable || d.LastRefused)):
-			// Perhaps only the first part has been written yet.
+			// Perhaps only the first part has been written so far.
 			why = isWritten
 		}
 		if why != "" {
-			if again, changed = s.hold(st, now, why, nil); again > 0 {
+			if again, changed = s.extendGrace(st, now, why, nil); again > 0 {
 				if why == isWritten {
 					again = min(again, max(rest-age, openPoll))
 				}
@@ -206,9 +208,9 @@ func (s *Source) read(st *fileState, f entry, full bool, now time.Time) (again t
 			expired = true
 		}
 	}
-	if kept, why := st.keep(content, d, lost); len(kept) > 0 && !expired {
-		if again, _ = s.hold(st, now, why, kept); again > 0 {
-			next = st.keeping(next, kept)
+	if kept, why := st.keptBy(content, d, lost); len(kept) > 0 && !expired {
+		if again, _ = s.extendGrace(st, now, why, kept); again > 0 {
+			next = st.withKept(next, kept)
 		} else {
 			expired = true
 		}
@@ -216,9 +218,9 @@ func (s *Source) read(st *fileState, f entry, full bool, now time.Time) (again t
 	switch {
 	case again > 0:
 	case expired:
-		s.expire(st, next)
+		s.expireGrace(st, next)
 	default:
-		s.release(st)
+		s.endGrace(st)
 	}
 	s.save(f, next, d)
 	st.info, st.sum, st.wholeLine = f.info, sum, !endsInLine || again > 0
@@ -227,31 +229,31 @@ func (s *Source) read(st *fileState, f entry, full bool, now time.Time) (again t
 	return again, true, nil
 }
 
-// same goes on with a file that is as it was read last.
-func (s *Source) same(st *fileState, now time.Time) (again time.Duration, changed bool) {
+// unchanged continues the grace of a file that is the same as when it was last read.
+func (s *Source) unchanged(st *fileState, now time.Time) (again time.Duration, changed bool) {
 	switch {
 	case st.grace == nil:
 		return 0, false
 	case st.grace.kept == nil:
-		return 0, s.release(st)
+		return 0, s.endGrace(st)
 	}
-	return s.hold(st, now, st.grace.why, st.grace.kept)
+	return s.extendGrace(st, now, st.grace.why, st.grace.kept)
 }
 
 func unreadable(ps object.Problems) bool {
 	return len(ps) == 1 && strings.HasPrefix(ps[0].Reason, "cannot be read: ")
 }
 
-// next are the objects after new content: its valid ones, and the last good version of those that it has in a form that
-// is not valid; if part of the content cannot be attributed, any object that is not in the rest may be meant by it and
-// stays. A security object of which there is no good version is held.
-func (st *fileState) next(d Decoded, source string) Decoded {
+// merge returns the objects after new content: its valid ones, and the last good version of those that it has in an
+// invalid form. If a part of the content belongs to no known object, every former object that is missing may be meant
+// by it and stays. A security object without a good version is replaced by its hold.
+func (st *fileState) merge(d Decoded, source string) Decoded {
 	next := Decoded{Objects: slices.Clone(d.Objects), Problems: slices.Clone(d.Problems)}
 	have := map[object.Key]bool{}
 	for _, o := range d.Objects {
 		have[o.Key] = true
 	}
-	stays := map[string]bool{} // kinds of which an object stays because part of the content cannot be attributed
+	stays := map[string]bool{} // kinds with an object that stays because a part of the content belongs to no known object
 	for _, old := range st.objects {
 		if !old.Held && !have[old.Key] && (d.Unreadable || slices.Contains(d.Refused, old.Key)) {
 			next.Objects = append(next.Objects, old)

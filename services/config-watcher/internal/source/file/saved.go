@@ -17,23 +17,23 @@ import (
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
-// The last good state of a file source is, below its name, a directory for each configured path with a file for each
-// file there that has objects, one record a line, and one more file that says that the path was read. Directories and
-// files are named by hashes of what they stand for: a path that is not configured any more is not looked for, and what
-// was saved of it is removed once everything that is configured has been read.
+// The last good state of a file source is in a directory of its name: for each configured path a directory, in it a
+// file of records for each file with objects, one record a line, and the file readMark. Directories and files are named
+// by hashes of what they stand for. The state of paths that are no longer configured is removed after all configured
+// ones have been read.
 
 // savedSuffix ends the names of files with records.
 const savedSuffix = ".jsonl"
 
-// readMark is the file that says that a configured path was read whole.
+// readMark is the file that marks a configured path as completely read.
 const readMark = "read"
 
-// root is a configured path.
+// root is the state of a configured path.
 type root struct {
-	// seen is true once it has been read whole in this run.
+	// seen is true after this run has read it completely.
 	seen bool
-	// tried is true once an earlier run's state has been looked for because the path could not be read, restored when
-	// that was saved; searched is true once it has been looked for files that are missing.
+	// tried is true after the state of an earlier run was looked for because the path cannot be read; restored is when
+	// that state was saved. searched is true after missing files were looked for.
 	tried    bool
 	searched bool
 	restored time.Time
@@ -55,15 +55,15 @@ func (s *Source) savedFile(e entry) string {
 	return filepath.Join(s.savedRoot(e.root), shortHash(e.name)+savedSuffix)
 }
 
-// saveRoot notes that a configured path was read whole.
+// saveRoot marks a configured path as completely read.
 func (s *Source) saveRoot(path string) {
 	if s.cfg.Saved != nil {
 		s.cfg.Saved.Put(filepath.Join(s.savedRoot(path), readMark), []byte(path+"\n"))
 	}
 }
 
-// save writes a file's objects behind. Those of d are new; of the others, which are not valid any more in the file, the
-// saved version stays.
+// save writes a file's objects to the last good state. Objects of d are new; for the others, which are no longer valid
+// in the file, the saved version stays.
 func (s *Source) save(e entry, next, d Decoded) {
 	if s.cfg.Saved == nil {
 		return
@@ -113,15 +113,15 @@ func (s *Source) save(e entry, next, d Decoded) {
 	s.cfg.Saved.Put(s.savedFile(e), text.Bytes())
 }
 
-// forget removes what was saved of a file that is gone.
-func (s *Source) forget(e entry) {
+// removeSaved removes the saved state of a file that is gone.
+func (s *Source) removeSaved(e entry) {
 	if s.cfg.Saved != nil {
 		s.cfg.Saved.Remove(s.savedFile(e))
 		s.dropGrace(e)
 	}
 }
 
-// wasFile tells whether a path was a file before, in this run or in an earlier one that saved its objects.
+// wasFile reports whether a path was a file before, in this run or in an earlier one that saved its objects.
 func (s *Source) wasFile(e entry) bool {
 	if s.files[e.path] != nil {
 		return true
@@ -133,7 +133,8 @@ func (s *Source) wasFile(e entry) bool {
 	return err == nil
 }
 
-// prune removes what was saved of other paths and files than there are, once all of these are known.
+// prune removes the saved state of paths and files that do not exist any more. It is called once, after all have been
+// read.
 func (s *Source) prune() {
 	if s.cfg.Saved == nil {
 		return
@@ -160,8 +161,8 @@ func (s *Source) prune() {
 	}
 }
 
-// saved reads the records of a saved file. Of those that are damaged it tells a problem each, and a hold for those that
-// may have been security objects; only a record whose key was not given is an error.
+// saved reads the records of a saved file. It logs damaged records, and returns a hold for each that may have been a
+// security object. An error means a record whose key was not given.
 func (s *Source) saved(rel string) (records []record.Record, lost []validate.Hold, at time.Time, err error) {
 	content, at, err := s.cfg.Saved.Get(rel)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -181,7 +182,7 @@ func (s *Source) saved(rel string) (records []record.Record, lost []validate.Hol
 			return nil, nil, time.Time{}, fmt.Errorf("saved state %s, line %d: %w; give the key with --store-encryption-key-file, or remove the file to go without what it holds", rel, i+1, err)
 		case err != nil:
 			s.cfg.Log.Error("saved object is damaged, it is left out", "source", s.cfg.Name, "file", rel, "line", i+1, "object", r.Key.String(), "error", err)
-			// Nothing that a damaged line says is certain, not even its namespace.
+			// Nothing in a damaged line is certain, not even its namespace.
 			if hold, ok := validate.HoldDamaged(fmt.Sprintf("%s:%d", rel, i+1), line); ok {
 				lost = append(lost, hold)
 			}
@@ -192,7 +193,7 @@ func (s *Source) saved(rel string) (records []record.Record, lost []validate.Hol
 	return records, lost, at, nil
 }
 
-// restore fills a file that has not been seen with what an earlier run has saved of it.
+// restore fills a file that has not been seen with its saved objects.
 func (s *Source) restore(st *fileState) error {
 	if s.cfg.Saved == nil || !st.restored.IsZero() {
 		return nil
@@ -226,7 +227,7 @@ func (s *Source) fill(st *fileState, records []record.Record, lost []validate.Ho
 	}
 }
 
-// restoreRoot fills in the files of a configured path that cannot be read and was not read in this run. It reports
+// restoreRoot restores the files of a configured path that cannot be read and was not read in this run. It reports
 // whether there were any.
 func (s *Source) restoreRoot(path string) (bool, error) {
 	r := s.roots[path]
@@ -237,7 +238,7 @@ func (s *Source) restoreRoot(path string) (bool, error) {
 	dir := s.savedRoot(path)
 	_, at, err := s.cfg.Saved.Get(filepath.Join(dir, readMark))
 	if err != nil {
-		return false, nil //nolint:nilerr // it was never read: that is what the caller finds
+		return false, nil //nolint:nilerr // it was never read, which the caller finds out itself
 	}
 	newest, err := s.restoreFiles(path, nil)
 	if err != nil {
@@ -250,8 +251,8 @@ func (s *Source) restoreRoot(path string) (bool, error) {
 	return true, nil
 }
 
-// restoreMissing fills in the files that an earlier run has read in the configured paths that can be read, and that are
-// not there: their grace begins now, or has begun then.
+// restoreMissing restores the files that an earlier run has read in readable paths and that do not exist now. Their
+// grace begins now, or began then.
 func (s *Source) restoreMissing(found listing) error {
 	for path, r := range s.roots {
 		if s.cfg.Saved == nil || r.searched || found.failed[path] != nil {
@@ -269,8 +270,8 @@ func (s *Source) restoreMissing(found listing) error {
 	return nil
 }
 
-// restoreFiles fills in what an earlier run has saved of the files of a configured path, but for those whose saved
-// state is in except. It returns when the newest was saved.
+// restoreFiles restores the saved files of a configured path, except those in except. It returns when the newest was
+// saved.
 func (s *Source) restoreFiles(path string, except map[string]bool) (newest time.Time, err error) {
 	all, err := s.cfg.Saved.List(s.savedRoot(path))
 	if err != nil {
@@ -288,7 +289,7 @@ func (s *Source) restoreFiles(path string, except map[string]bool) (newest time.
 		if saved.After(newest) {
 			newest = saved
 		}
-		// Where nothing tells the file's name any more, its record's own stands for it.
+		// Without records nothing gives the file's name, so the saved file's name replaces it.
 		e := entry{path: filepath.Join(path, filepath.Base(rel)), name: filepath.Base(rel), root: path}
 		if len(records) > 0 {
 			e.name = records[0].File

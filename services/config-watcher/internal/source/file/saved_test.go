@@ -25,7 +25,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/source/record"
 )
 
-// restarts runs a source again and again with one directory of last good states.
+// restarts runs a source repeatedly with one directory of last good states.
 type restarts struct {
 	t     *testing.T
 	dir   string
@@ -37,7 +37,7 @@ func newRestarts(t *testing.T, paths ...string) *restarts {
 	return &restarts{t: t, dir: filepath.Join(t.TempDir(), "state"), paths: paths}
 }
 
-// run starts the source; what it does is saved when the returned view is stopped.
+// run starts the source; its state is saved when the returned view is stopped.
 func (r *restarts) run() *view {
 	r.t.Helper()
 	saved := lastgood.New(lastgood.Config{Path: r.dir, Log: testkit.Logger(r.t), Clock: clock.Real()})
@@ -52,7 +52,7 @@ func (r *restarts) run() *view {
 	return v
 }
 
-// files lists what is saved, the marks of whole paths left out.
+// files lists the saved files without the marks of read paths.
 func (r *restarts) files() []string {
 	r.t.Helper()
 	var out []string
@@ -97,8 +97,8 @@ func pa(name, namespace, spec string) string {
 	return fmt.Sprintf("---\napiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: %s, namespace: %s}\nspec: %s\n", name, namespace, spec)
 }
 
-// closed lists the PeerAuthentications that are delivered: "namespace/name mode labels", and "held" of those that stand
-// in for a broken one.
+// closed lists the delivered PeerAuthentications: "namespace/name mode labels", and "held" for those that replace a
+// broken one.
 func (v *view) closed() string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -116,7 +116,8 @@ func (v *view) closed() string {
 	return strings.Join(out, ", ")
 }
 
-// TestUnreadableAtStart: a source that cannot be read settles only with what it was once read as, and says so.
+// TestUnreadableAtStart: a source that cannot be read settles only if an earlier run has saved its state, and reports
+// that it serves this state.
 func TestUnreadableAtStart(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "mesh")
 	a := filepath.Join(dir, "a.yaml")
@@ -167,7 +168,8 @@ func TestUnreadableAtStart(t *testing.T) {
 	}
 }
 
-// TestLastGoodVersionsOutliveRestart breaks objects before a restart and while the watcher is down.
+// TestLastGoodVersionsOutliveRestart: last good versions outlive a restart, whether the object broke before it or while
+// the watcher was down.
 func TestLastGoodVersionsOutliveRestart(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "mesh.yaml")
 	strict := pa("strict", "apps", "{mtls: {mode: STRICT}}")
@@ -189,7 +191,7 @@ func TestLastGoodVersionsOutliveRestart(t *testing.T) {
 		}
 		v.stop()
 	}
-	t.Run("broken while down", func(t *testing.T) {
+	t.Run("an object broken while down keeps its last good version", func(t *testing.T) {
 		testkit.WriteFile(t, path, []byte(strings.Replace(ns("a", "3"), "labels", "lables", 1)+ns("c", "3")+pa("strict", "apps", "{mtls: {mode: STRI}}")))
 		v := r.run()
 		v.t = t
@@ -199,7 +201,7 @@ func TestLastGoodVersionsOutliveRestart(t *testing.T) {
 		}
 		v.stop()
 	})
-	t.Run("removed while down", func(t *testing.T) {
+	t.Run("an object removed while down is removed", func(t *testing.T) {
 		testkit.WriteFile(t, path, []byte(ns("c", "3")))
 		v := r.run()
 		v.t = t
@@ -207,7 +209,7 @@ func TestLastGoodVersionsOutliveRestart(t *testing.T) {
 		v.wait("c=3")
 		v.stop()
 	})
-	t.Run("file removed while down", func(t *testing.T) {
+	t.Run("objects of a file removed while down stay for the grace", func(t *testing.T) {
 		other := filepath.Join(filepath.Dir(path), "dir", "x.yaml")
 		put(t, other, ns("x", "1"))
 		r.paths = append(r.paths, filepath.Dir(other))
@@ -228,8 +230,8 @@ func TestLastGoodVersionsOutliveRestart(t *testing.T) {
 	})
 }
 
-// TestAnotherConfigurationIsNotResurrected: objects of a path that is not configured any more are not loaded, and are
-// forgotten.
+// TestAnotherConfigurationIsNotResurrected: saved objects of a path that is no longer configured are not loaded, and
+// are removed.
 func TestAnotherConfigurationIsNotResurrected(t *testing.T) {
 	base := t.TempDir()
 	one, two := filepath.Join(base, "one"), filepath.Join(base, "two")
@@ -255,8 +257,8 @@ func TestAnotherConfigurationIsNotResurrected(t *testing.T) {
 	}
 }
 
-// TestDamagedStateIsNamed: what is whole of a damaged state is served, and where a security object was, the mesh is
-// held closed.
+// TestDamagedStateIsNamed: intact records of a damaged state are served, and a damaged record of a security object
+// holds the mesh closed.
 func TestDamagedStateIsNamed(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "mesh")
 	put(t, filepath.Join(dir, "a.yaml"), ns("a", "1")+ns("b", "1")+pa("strict", "apps", "{mtls: {mode: STRICT}}"))
@@ -287,8 +289,8 @@ func TestDamagedStateIsNamed(t *testing.T) {
 	v.waitProblem("holds the whole mesh closed: STRICT until corrected")
 }
 
-// TestBrokenSecurityObjectHoldsClosed: without a last good version, what the object would have selected is closed until
-// it is corrected.
+// TestBrokenSecurityObjectHoldsClosed: without a last good version, the workloads that the object selects are held
+// closed until it is corrected.
 func TestBrokenSecurityObjectHoldsClosed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "mesh.yaml")
 	selected := pa("strict", "apps", "{selector: {matchLabels: {app: x}}, mtls: {mode: STRICT}}")
@@ -317,7 +319,7 @@ func TestBrokenSecurityObjectHoldsClosed(t *testing.T) {
 				return nil
 			})
 			v.waitProblem("")
-			// Now there is a last good version.
+			// From here on there is a last good version.
 			testkit.WriteFile(t, path, []byte(ns("a", "2")+c.text))
 			v.wait("a=2 strict=")
 			if got := v.closed(); got != "apps/strict STRICT map[app:x]" {
@@ -328,8 +330,8 @@ func TestBrokenSecurityObjectHoldsClosed(t *testing.T) {
 	}
 }
 
-// TestLinkIntoNothing: a file whose link leads nowhere cannot be read; it was not removed.
-func TestLinkIntoNothing(t *testing.T) {
+// TestDanglingLink: a file behind a dangling link counts as unreadable, not as removed.
+func TestDanglingLink(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "mesh")
 	target := filepath.Join(filepath.Dir(dir), "target.yaml")
 	put(t, target, ns("b", "1"))
@@ -410,8 +412,8 @@ func TestSavedSecretsAreEncrypted(t *testing.T) {
 	v.wait("a=1 s=")
 }
 
-// TestSomethingElseInPlaceOfAFile: a file that something else takes the place of cannot be read; it was not removed,
-// before and after a restart. Once its name was free, anything may have it.
+// TestSomethingElseInPlaceOfAFile: a file that a directory, pipe or socket replaces counts as unreadable, not as
+// removed, before and after a restart. After the name was free for a while the replacement is ignored.
 func TestSomethingElseInPlaceOfAFile(t *testing.T) {
 	strict := pa("strict", "apps", "{mtls: {mode: STRICT}}")
 	for name, replace := range map[string]func(t *testing.T, path string){

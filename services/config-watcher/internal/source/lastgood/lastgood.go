@@ -1,5 +1,5 @@
-// Package lastgood keeps the last good state of the sources in files, so that it outlives a restart. It writes behind:
-// sources say what changed, and a moment later it is on disk; Flush at the end of the process loses nothing.
+// Package lastgood keeps the last good state of the sources in files, so that it outlives a restart. Sources call Put
+// and Remove; Dir.Run writes the changes a moment later, and Flush at the end of the process writes the rest.
 package lastgood
 
 import (
@@ -21,39 +21,38 @@ import (
 )
 
 const (
-	// delay gathers what changes together, such as the files of one `kubectl apply`. What a kill within it loses is the
-	// last good version of an object that was good less than this ago; its source has the object itself.
+	// delay is how long changes gather before they are written, such as the files of one `kubectl apply`. A kill within
+	// it loses only the last good version of objects that were good less than this ago.
 	delay = 200 * time.Millisecond
-	// retryAfter is how long a directory that could not be written is left alone: changes go on gathering, at most one
-	// per file.
+	// retryAfter is the pause after a failed write. Changes gather meanwhile, at most one per file.
 	retryAfter = 2 * time.Second
-	// writers write files at once: the file system joins their flushes.
+	// writers is the number of files written at once; the file system joins their flushes.
 	writers = 16
 )
 
 // Config of a Dir. Path, Log and Clock are required.
 type Config struct {
-	// Path is the directory; it is made when something is written.
+	// Path is the directory. It is created by the first write.
 	Path  string
 	FS    fileio.FS
 	Log   *slog.Logger
 	Clock clock.Clock
 }
 
-// Dir is a directory of last good states, each in a file of its own. It is safe for concurrent use.
+// Dir is a directory of last good states, one file each. It is safe for concurrent use.
 type Dir struct {
 	cfg  Config
 	wake chan struct{}
 
-	// flushing is held while files are written, so that an older content never comes after a newer one.
+	// flushing is held while files are written, so that older content never overwrites newer.
 	flushing sync.Mutex
 
 	mu      sync.Mutex
-	pending map[string][]byte // by relative path; nil removes
+	pending map[string][]byte // by relative path; nil removes the file
 	failure error
 }
 
-// New makes a Dir; Run writes.
+// New returns a Dir; Run writes.
 func New(cfg Config) *Dir {
 	return &Dir{cfg: cfg, wake: make(chan struct{}, 1), pending: map[string][]byte{}}
 }
@@ -74,9 +73,9 @@ func (d *Dir) set(rel string, content []byte) {
 	}
 }
 
-// Get returns a file's content and when it was saved. The error wraps fs.ErrNotExist if there is none.
+// Get returns a file's content and when it was saved. The error wraps fs.ErrNotExist if there is no such file.
 func (d *Dir) Get(rel string) ([]byte, time.Time, error) {
-	d.flushing.Lock() // what is being written now is in neither place
+	d.flushing.Lock() // content that is being written is in neither place
 	defer d.flushing.Unlock()
 	d.mu.Lock()
 	content, waits := d.pending[rel]
@@ -96,7 +95,7 @@ func (d *Dir) Get(rel string) ([]byte, time.Time, error) {
 	return content, info.ModTime(), err
 }
 
-// List returns the relative paths of the files on disk below a relative directory, sorted.
+// List returns the relative paths of the files on disk below a directory, sorted.
 func (d *Dir) List(below string) ([]string, error) {
 	var out []string
 	err := filepath.WalkDir(filepath.Join(d.cfg.Path, below), func(path string, e fs.DirEntry, err error) error {
@@ -113,14 +112,14 @@ func (d *Dir) List(below string) ([]string, error) {
 	return out, err
 }
 
-// Failure says why the newest state could not be saved; nil while it could. It is tried again.
+// Failure is why the newest state could not be saved; nil if it was. Run tries again.
 func (d *Dir) Failure() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.failure
 }
 
-// Run writes what changes until ctx ends. Whoever stops it calls Flush when the sources have stopped, too.
+// Run writes changes until ctx ends. Call Flush after the sources have stopped.
 func (d *Dir) Run(ctx context.Context) error {
 	d.clean()
 	for {
@@ -144,7 +143,7 @@ func (d *Dir) Run(ctx context.Context) error {
 	}
 }
 
-// clean removes what a kill has left half-written.
+// clean removes temporary files that a kill has left.
 func (d *Dir) clean() {
 	d.flushing.Lock()
 	defer d.flushing.Unlock()
@@ -156,7 +155,7 @@ func (d *Dir) clean() {
 	})
 }
 
-// Flush writes everything that waits. What fails goes on waiting.
+// Flush writes all pending changes. Those that fail stay pending.
 func (d *Dir) Flush() error {
 	d.flushing.Lock()
 	defer d.flushing.Unlock()
@@ -195,7 +194,7 @@ func (d *Dir) Flush() error {
 	return err
 }
 
-// write brings a file to its content. One that has it already is left alone: after a restart that is nearly every one.
+// write brings a file to its content. It does not write equal content, which most files have after a restart.
 func (d *Dir) write(path string, content []byte) error {
 	if content == nil {
 		return d.cfg.FS.Remove(path)

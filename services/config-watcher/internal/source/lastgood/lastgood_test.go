@@ -39,7 +39,7 @@ func TestWritesBehind(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	// The end of the process: what came last is not lost.
+	// Flush at the end of the process writes the last changes.
 	d.Remove("c")
 	d.Put("d", []byte("3"))
 	if err := d.Flush(); err != nil {
@@ -57,8 +57,9 @@ func TestWritesBehind(t *testing.T) {
 	}
 }
 
-// TestUnwritable: what cannot be saved waits, newer content in the place of older, and is saved as soon as it can be.
-func TestUnwritable(t *testing.T) {
+// TestUnwritableDirectory: changes that cannot be written stay pending, the newest of each file, and are written as
+// soon as the directory can be.
+func TestUnwritableDirectory(t *testing.T) {
 	var full atomic.Bool
 	var writes atomic.Int64
 	d := New(Config{Path: t.TempDir(), Log: testkit.Logger(t), Clock: testkit.NewClock(time.Unix(1, 0)), FS: fileio.FS{Fault: func(step fileio.Step, _ string) error {

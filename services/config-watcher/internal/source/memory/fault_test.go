@@ -22,7 +22,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/source/lastgood"
 )
 
-// startConfig is start with more to choose.
+// startConfig is start with a Config.
 func startConfig(t testing.TB, cfg Config) *harness {
 	t.Helper()
 	cfg.Log = testkit.Logger(t)
@@ -41,7 +41,7 @@ func startConfig(t testing.TB, cfg Config) *harness {
 	return h
 }
 
-// tree is every file below a directory with its content, but for damaged ones that are kept.
+// tree is every file below a directory with its content, without kept damaged ones.
 func tree(t testing.TB, dir string) string {
 	t.Helper()
 	var out strings.Builder
@@ -59,7 +59,7 @@ func tree(t testing.TB, dir string) string {
 	return out.String()
 }
 
-// faults counts the steps of a write and makes one of them fail, and perhaps all after it.
+// faults counts the steps of a write and makes one of them fail, or also all steps after it.
 type faults struct {
 	count  atomic.Int64
 	at     atomic.Int64 // the step that fails; 0 for none
@@ -87,9 +87,9 @@ func (f *faults) arm(n int64, rest bool) {
 	f.at.Store(n)
 }
 
-// TestEveryStepMayFail makes each step of a write of several objects fail, alone or with all that follow. The write is
-// refused, and what is in memory and, once the directory can be written again, on disk, is as before; so it is after a
-// kill in that moment, unless the kill leaves the write whole.
+// TestEveryStepMayFail makes each step of a write of several objects fail, alone or with all later ones. The write is
+// refused, and everything is as before in memory and, after the directory can be written again, on disk. After a kill
+// at that moment the write is undone or whole.
 func TestEveryStepMayFail(t *testing.T) {
 	for _, rest := range []bool{false, true} {
 		for n := int64(1); ; n++ {
@@ -118,7 +118,7 @@ func TestEveryStepMayFail(t *testing.T) {
 			if len(h.events) != events || h.Status().Objects != 2 || h.Status().Alarm == nil || h.Refused() != 1 {
 				t.Errorf("%s: events %v, status %+v", what, h.events[events:], h.Status())
 			}
-			// Killed now: all or nothing.
+			// A kill now leaves all or nothing.
 			killed := t.TempDir()
 			if err := os.CopyFS(killed, os.DirFS(dir)); err != nil {
 				t.Fatal(err)
@@ -134,13 +134,13 @@ func TestEveryStepMayFail(t *testing.T) {
 				t.Errorf("%s: after a kill %q, %v", what, got, after.Status().Problems)
 			}
 			after.stop()
-			// Still refused while the disk is as it is, at once and without touching it.
+			// The next write is refused at once, without touching the disk.
 			if rest {
 				if _, err := h.Write(context.Background(), writes(t, ns("other", "1")), false); !errors.Is(err, ErrNotWritable) {
 					t.Errorf("%s: with the alarm on: %v", what, err)
 				}
 			}
-			// It works again: the alarm ends by itself, everything is as before, and writes go on.
+			// The disk works again: the alarm ends by itself, everything is as before, and writes succeed.
 			f.arm(0, false)
 			clk.Advance(probeEvery)
 			testkit.Eventually(t, patience, func() error {
@@ -159,8 +159,8 @@ func TestEveryStepMayFail(t *testing.T) {
 	}
 }
 
-// TestLongNames writes names that are too long for a file, which are two objects if they end differently; where a
-// shorter one goes has not changed.
+// TestLongNames: names too long for a file are different objects if only their ends differ, and the path of a shorter
+// name is its own.
 func TestLongNames(t *testing.T) {
 	dir := t.TempDir()
 	h := start(t, dir, clock.Real())
@@ -187,8 +187,8 @@ func TestLongNames(t *testing.T) {
 	}
 }
 
-// TestFullDisk fills the disk: writes are refused with the reason, deletions go on, and make room; then writes go on,
-// without a restart.
+// TestFullDisk: on a full disk writes are refused with the reason, and deletions succeed and make room; then writes
+// succeed without a restart.
 func TestFullDisk(t *testing.T) {
 	dir := t.TempDir()
 	clk := testkit.NewClock(time.Unix(1000, 0))
@@ -223,7 +223,7 @@ func TestFullDisk(t *testing.T) {
 		t.Errorf("a deletion has made room, and nobody looked: %v", st.Alarm)
 	}
 	h.apply(ns("c", "1"))
-	// Without anybody asking it ends as well.
+	// The alarm also ends without a write.
 	full.Store(true)
 	if _, err := h.Write(context.Background(), writes(t, ns("d", "1")), false); err == nil {
 		t.Error("written on a full disk")
@@ -239,7 +239,7 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// TestFullFileSystem is TestFullDisk on a file system that is really full.
+// TestFullFileSystem is TestFullDisk on a real full file system.
 func TestFullFileSystem(t *testing.T) {
 	if userns.Again(t) {
 		return
@@ -280,8 +280,8 @@ func TestFullFileSystem(t *testing.T) {
 	}
 }
 
-// TestDamagedJournal cuts a journal off at every length: whole objects stay, those concerned are named, and the store
-// takes writes.
+// TestDamagedJournal: after a journal that was cut off at any length intact objects stay, those that the journal names
+// are reported, and the store takes writes.
 func TestDamagedJournal(t *testing.T) {
 	dir := t.TempDir()
 	h := start(t, dir, clock.Real())
@@ -315,8 +315,8 @@ func withSaved(t testing.TB, dir string) *lastgood.Dir {
 	return lastgood.New(lastgood.Config{Path: dir, Log: testkit.Logger(t), Clock: clock.Real()})
 }
 
-// TestDamagedObjectIsServedFromLastGood damages files in every way: each is served in its last good version, named,
-// kept, and mended by the next write.
+// TestDamagedObjectIsServedFromLastGood: a file damaged in any way is served in its last good version, reported, kept,
+// and replaced by the next write.
 func TestDamagedObjectIsServedFromLastGood(t *testing.T) {
 	for name, harm := range map[string]func(path string) error{
 		"cut off":    func(p string) error { return os.Truncate(p, 20) },
@@ -374,8 +374,8 @@ func flip(path string, at int) error {
 	return os.WriteFile(path, content, 0o600)
 }
 
-// TestDamagedSecurityObjectHoldsClosed: without a last good version its namespace is closed, also after the next
-// restart, until it is written again or deleted.
+// TestDamagedSecurityObjectHoldsClosed: without a last good version its namespace is held closed, also after a restart,
+// until the object is written again or deleted.
 func TestDamagedSecurityObjectHoldsClosed(t *testing.T) {
 	dir := t.TempDir()
 	strict := "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: strict, namespace: apps}\nspec: {selector: {matchLabels: {app: x}}, mtls: {mode: STRICT}}\n"
@@ -406,7 +406,7 @@ func TestDamagedSecurityObjectHoldsClosed(t *testing.T) {
 	}
 }
 
-// TestFilesOfEarlierVersions reads an object without a checksum, and gives it one.
+// TestFilesOfEarlierVersions: an object without a checksum is read, and written again with one.
 func TestFilesOfEarlierVersions(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, relPath(key("a")))

@@ -17,12 +17,12 @@ import (
 	"fairlead.dev/services/config-watcher/internal/source/record"
 )
 
-// journal is a write in progress: prepared files that have to be renamed, and files that have to go. Paths are relative
-// to the store's directory.
+// journal describes a write of several files in progress: prepared files that must be renamed, and files that must be
+// deleted. Paths are relative to the store's directory.
 type journal struct {
 	Rename []rename `json:"rename,omitempty"`
 	Delete []string `json:"delete,omitempty"`
-	// Put are whole objects: what a journal of an earlier version has in the place of Rename.
+	// Put are whole objects, which journals of an earlier version have instead of Rename.
 	Put []json.RawMessage `json:"put,omitempty"`
 }
 
@@ -32,8 +32,8 @@ type rename struct {
 	SHA256 string `json:"sha256"`
 }
 
-// checked is a journal with its checksum; a journal of an earlier version stands alone.
-type checked struct {
+// checksummed is a journal with its checksum. Journals of an earlier version have none around them.
+type checksummed struct {
 	SHA256  string          `json:"sha256"`
 	Journal json.RawMessage `json:"journal"`
 }
@@ -52,14 +52,14 @@ func encodeJournal(t *transaction) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return json.Marshal(checked{SHA256: hexSum(body), Journal: body})
+	return json.Marshal(checksummed{SHA256: hexSum(body), Journal: body})
 }
 
 var errJournal = errors.New("its checksum is not that of its content")
 
 func decodeJournal(content []byte) (journal, error) {
 	var j journal
-	var c checked
+	var c checksummed
 	if err := json.Unmarshal(content, &c); err != nil {
 		return j, err
 	}
@@ -88,8 +88,8 @@ func (j journal) paths() []string {
 	return out
 }
 
-// replay finishes a write that was interrupted after its journal was complete. A journal that is damaged is kept under
-// another name: the objects' own files decide, and the problem names those that the journal may have been about.
+// replay finishes a write that was interrupted after its journal was complete. It renames a damaged journal: the
+// objects' own files count then, and a problem names the objects that the journal may have been about.
 func (s *Store) replay() (object.Problems, error) {
 	path := filepath.Join(s.cfg.Dir, journalName)
 	content, err := os.ReadFile(path)
@@ -117,7 +117,7 @@ func (s *Store) replay() (object.Problems, error) {
 	return problems, s.cfg.FS.Remove(path)
 }
 
-// finish does what is left of a write.
+// finish does the remaining steps of a write.
 func (s *Store) finish(j journal) (object.Problems, error) {
 	var problems object.Problems
 	for _, r := range j.Rename {
@@ -157,13 +157,13 @@ func (s *Store) finish(j journal) (object.Problems, error) {
 	return problems, nil
 }
 
-// Words of a journal that does not decode.
+// Patterns of a journal that does not decode.
 var (
 	journalPath   = regexp.MustCompile(`"path":"([^"]+)"`)
 	journalObject = regexp.MustCompile(`"kind":"([A-Za-z]+)","metadata":\{[^{}]*"name":"([^"]+)"(?:,"namespace":"([^"]+)")?`)
 )
 
-// mentioned lists the objects that a damaged journal still names.
+// mentioned lists the objects that a damaged journal names.
 func mentioned(content []byte) []string {
 	var out []string
 	for _, m := range journalPath.FindAllSubmatch(content, -1) {

@@ -22,27 +22,27 @@ import (
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
-// ErrGone means that the store's directory has lost everything that it held.
+// ErrGone means that the store's directory has lost everything that it had.
 var ErrGone = errors.New("the store's directory is empty, and it was not when it was last used")
 
-// damage is a file that cannot be used.
+// damage describes a file that cannot be used.
 type damage struct {
 	problems object.Problems
-	// hold stands in for the object, if that is a security object of which no good version is known.
+	// hold replaces the object, if it is a security object without a known good version.
 	hold *object.Object
 }
 
-// contents is what a directory holds.
+// contents is the content of the store's directory.
 type contents struct {
 	items   []*Item
-	lines   map[string][]byte // by path: the files of items, as they are or should be
-	rewrite []string          // paths of those that are not as they should be
+	lines   map[string][]byte // by path: the files of items, as they should be
+	rewrite []string          // paths of files that must be written again
 	damaged map[string]damage
-	// problems are of the directory, not of one file.
+	// problems are about the directory as a whole.
 	problems object.Problems
 }
 
-// load reads the directory and delivers. Until it can, what an earlier run has saved is served.
+// load reads the directory and delivers its objects. Run calls it until it succeeds.
 func (s *Store) load(ctx context.Context) error {
 	c := contents{}
 	if s.cfg.Dir != "" {
@@ -53,7 +53,7 @@ func (s *Store) load(ctx context.Context) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// Versions of this run lie beyond those of every earlier one, deleted objects' included.
+	// Versions of this run are greater than those of every earlier one, deleted objects' included.
 	s.version = uint64(s.cfg.Clock.Now().UnixNano())
 	delivered := s.provisional
 	s.provisional = nil
@@ -81,7 +81,7 @@ func (s *Store) load(ctx context.Context) error {
 	return nil
 }
 
-// deliver hands on what is different from what was delivered before; the caller holds s.mu.
+// deliver passes on the difference between two sets of objects; the caller holds s.mu.
 func (s *Store) deliver(ctx context.Context, before, next map[object.Key]*object.Object) {
 	var events []source.Event
 	for k := range before {
@@ -99,9 +99,8 @@ func (s *Store) deliver(ctx context.Context, before, next map[object.Key]*object
 	}
 }
 
-// refresh writes files anew that are not as they should be, such as Secrets that are encrypted with another key than
-// the first, and brings the last good state to what was read; the caller holds s.mu. A file that cannot be written
-// stays as it is.
+// refresh writes files again that are not as they should be, such as Secrets that are encrypted with another key than
+// the first, and updates the last good state; the caller holds s.mu. A file that cannot be written stays as it is.
 func (s *Store) refresh(c contents) {
 	var files errgroup.Group
 	files.SetLimit(writers)
@@ -132,8 +131,8 @@ func (s *Store) refresh(c contents) {
 	}
 }
 
-// read reads the directory. It fails if any of it cannot be read; a file that is read and damaged is no failure: its
-// last good version counts, if there is one, and all others do.
+// read reads the directory. It fails if a part of it cannot be read. A damaged file is no failure: the object's last
+// good version is used, if there is one.
 func (s *Store) read() (contents, error) {
 	c := contents{lines: map[string][]byte{}, damaged: map[string]damage{}}
 	dir := s.cfg.Dir
@@ -171,8 +170,8 @@ func (s *Store) read() (contents, error) {
 	return c, s.mark(c)
 }
 
-// mark notes that the directory is a store's, and notices if it was one and is none any more: an empty directory in its
-// place, such as a volume that was not mounted, must not be taken for a mesh whose objects were deleted.
+// mark marks the directory as a store's. It fails if the directory was a store and is empty now, since an empty
+// directory, such as a volume that is not mounted, must not delete all objects of the mesh.
 func (s *Store) mark(c contents) error {
 	path := filepath.Join(s.cfg.Dir, markName)
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
@@ -192,7 +191,7 @@ func (s *Store) readFile(rel string, c *contents) error {
 	path := filepath.Join(s.cfg.Dir, rel)
 	content, err := os.ReadFile(path)
 	if err != nil {
-		// Another time it may be whole: without a good version this is no state to begin with.
+		// A later attempt may succeed: without a good version loading must fail.
 		if it, line := s.savedItem(rel); it != nil {
 			c.items, c.lines[rel] = append(c.items, it), line
 			c.damaged[rel] = damage{problems: object.Problems{served(path, it, "file cannot be read: "+err.Error())}}
@@ -224,7 +223,8 @@ func (s *Store) readFile(rel string, c *contents) error {
 	return nil
 }
 
-// lost puts the last good version into a damaged file's place, or else what holds its workloads closed.
+// lost returns the damage of a file, and adds the object's last good version to c or, if there is none, a hold to the
+// damage.
 func (s *Store) lost(rel, path string, err error, c *contents) damage {
 	if it, _ := s.savedItem(rel); it != nil {
 		c.items = append(c.items, it)
@@ -253,7 +253,7 @@ func served(path string, it *Item, reason string) object.Problem {
 	}
 }
 
-// refusedError is an object that is whole and not valid: written by a version with other rules.
+// refusedError is an object that is intact but not valid: a version with other rules has written it.
 type refusedError struct {
 	problems object.Problems
 	doc      *manifest.Document
@@ -271,8 +271,8 @@ func (e *refusedError) damage(path string) damage {
 	return d
 }
 
-// decode reads an object's file. current is false if it is to be written again: it has no checksum, as an earlier
-// version wrote it, or is not encrypted as it should be.
+// decode decodes an object's file. current is false if the file must be written again: it has no checksum, as an
+// earlier version wrote it, or is not encrypted as it should be.
 func (s *Store) decode(content []byte) (it *Item, current bool, err error) {
 	r, err := s.cfg.Codec.Decode(content)
 	current = true
@@ -286,7 +286,7 @@ func (s *Store) decode(content []byte) (it *Item, current bool, err error) {
 	return it, current && s.cfg.Codec.Current(r), err
 }
 
-// plain tells an object as earlier versions kept it: without anything around it.
+// plain reports whether content is an object in the format of earlier versions, without a record around it.
 func plain(content []byte) bool {
 	var o struct {
 		APIVersion string `json:"apiVersion"`
@@ -334,7 +334,7 @@ func (s *Store) savedItem(rel string) (*Item, []byte) {
 	return it, line
 }
 
-// savedObjects reads the whole last good state and tells when its newest part was saved: zero if the store was never
+// savedObjects reads the whole last good state and returns when its newest part was saved; zero if the store was never
 // read with this --state-dir.
 func (s *Store) savedObjects() (map[object.Key]*object.Object, time.Time) {
 	if s.cfg.Saved == nil || s.cfg.Dir == "" {
@@ -370,7 +370,7 @@ func (s *Store) savedObjects() (map[object.Key]*object.Object, time.Time) {
 	return out, newest
 }
 
-// serveSaved delivers the last good state in the place of a directory that cannot be read.
+// serveSaved delivers the last good state while the directory cannot be read.
 func (s *Store) serveSaved(ctx context.Context) {
 	objects, at := s.savedObjects()
 	s.mu.Lock()
@@ -378,7 +378,7 @@ func (s *Store) serveSaved(ctx context.Context) {
 	if at.IsZero() || !s.lastGood.IsZero() {
 		return
 	}
-	s.cfg.Log.Warn("source was not read since the start, its last good state is served", "source", Name, "saved", at)
+	s.cfg.Log.Warn("source has not been read since the start, its last good state is served", "source", Name, "saved", at)
 	s.provisional, s.lastGood = objects, at
 	s.deliver(ctx, nil, objects)
 }

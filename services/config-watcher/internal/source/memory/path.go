@@ -12,22 +12,22 @@ import (
 
 // Names in the store's directory beside those of kinds.
 const (
-	// journalName holds a write of several objects until all of their files are in place, so that it survives a kill
-	// whole or not at all.
+	// journalName is the file that describes a write of several objects until all of their files are in place, so that
+	// a kill leaves the write whole or undone.
 	journalName = "journal.json"
-	// markName says that the directory was used as a store.
+	// markName is the file that marks the directory as a store's.
 	markName = "store.json"
-	// damagedDir keeps damaged files that were replaced since.
+	// damagedDir keeps damaged files after they were replaced.
 	damagedDir = "damaged"
-	// clusterDir stands for "no namespace": no namespace can have this name.
+	// clusterDir is the directory of cluster-scoped objects. No namespace can have this name.
 	clusterDir = "_cluster"
 )
 
-// maxName is the longest name of a file that file systems take, in bytes (NAME_MAX).
+// maxName is the longest name of a file in bytes (NAME_MAX).
 const maxName = 255
 
-// relPath is where an object is kept: <kind>.<group>/<namespace>/<name>.json. Every part is escaped, so no name leads
-// out of the directory; one that is too long for a file keeps its beginning and ends with its hash.
+// relPath is the path of an object's file: <kind>.<group>/<namespace>/<name>.json. Every part is escaped, so that no
+// name leads out of the directory; a part that is too long for a file name is shortened and ends with its hash.
 func relPath(k object.Key) string {
 	kind := k.Kind
 	if k.Group != "" {
@@ -40,7 +40,7 @@ func relPath(k object.Key) string {
 	return filepath.Join(escape(kind, ""), ns, escape(k.Name, ".json"))
 }
 
-// escape makes a file's name of a text and an ending. Only a shortened one holds "~".
+// escape makes a file name of a text and a suffix. Only a shortened name contains "~".
 func escape(text, ending string) string {
 	name := strings.ReplaceAll(url.PathEscape(text), "~", "%7E")
 	if len(name)+len(ending) > maxName {
@@ -51,8 +51,7 @@ func escape(text, ending string) string {
 	return name + ending
 }
 
-// keyOf reads the key from a path as far as it is there: a shortened name is not. The path is not damaged with the
-// file.
+// keyOf reads an object's key from its path, without parts that were shortened. It works for a damaged file too.
 func keyOf(rel string) object.Key {
 	var k object.Key
 	parts := strings.Split(filepath.ToSlash(rel), "/")
@@ -79,7 +78,7 @@ func shortHash(text string) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// savedDir is the store's place among the last good states: another --store-dir has another one.
+// savedDir is the store's directory in the last good state. Each --store-dir has its own.
 func (s *Store) savedDir() string {
 	dir := s.cfg.Dir
 	if abs, err := filepath.Abs(dir); err == nil {

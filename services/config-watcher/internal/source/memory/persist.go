@@ -15,35 +15,35 @@ import (
 )
 
 const (
-	// writers write files at once: the file system joins their flushes, which is far quicker than one after the other.
+	// writers is the number of files written at once. The file system joins their flushes, which is far quicker than
+	// one after the other.
 	writers = 16
-	// probeEvery is how often a store with an alarm looks whether its directory can be written again, without being
-	// asked.
+	// probeEvery is how often Run probes the directory during an alarm.
 	probeEvery = 5 * time.Second
-	// probeApart is the least time between two looks, so that a client that keeps trying costs the disk little.
+	// probeApart is the least time between two probes, so that a client that keeps trying costs the disk little.
 	probeApart = time.Second
-	// minProbe and maxProbe bound what a look writes: as much as the write that failed, so that the alarm does not end
-	// for a few bytes' sake.
+	// minProbe and maxProbe bound the size of a probe. A probe is as large as the write that failed, so that a few free
+	// bytes do not end the alarm.
 	minProbe, maxProbe = 64 << 10, 16 << 20
-	// probeName is the file that a look writes.
+	// probeName is the file that a probe writes.
 	probeName = fileio.TempPrefix + "probe"
 )
 
-// alarm is the store's state after a write that failed for a reason of the disk's, such as no space. While it lasts
-// objects cannot be written, and can be deleted; it ends by itself when the directory can be written again.
+// alarm is the state after a write that failed because of the disk, such as no space. Meanwhile objects cannot be
+// written, but can be deleted. It ends when a probe succeeds.
 type alarm struct {
 	err error
-	// need is how many bytes the write had.
+	// need is the size of the failed write in bytes.
 	need int
-	// last is when a look was taken.
+	// last is the time of the last probe.
 	last time.Time
-	// repair has to succeed before anything else is written: what a failed write has changed is still to be put back.
+	// repair undoes what a failed write has changed. It must succeed before anything else is written.
 	repair func() error
 }
 
-// persist writes and deletes files; the caller holds s.mu. When it returns nil everything is on disk; when it fails,
-// everything is as before, in memory and on disk. If even that cannot be achieved at once, nothing else is written
-// before it is.
+// persist writes and deletes files; the caller holds s.mu. If it returns nil everything is on disk; if it fails
+// everything is as before, in memory and on disk. If it cannot undo a failed write at once, nothing else is written
+// before that is undone.
 func (s *Store) persist(put []*Item, del []object.Key) error {
 	if s.cfg.Dir == "" {
 		return nil
@@ -67,13 +67,13 @@ func (s *Store) persist(put []*Item, del []object.Key) error {
 	}
 	s.refused++
 	if fileio.Exhausted(err) || t.undone != nil {
-		s.raise(err, t)
+		s.raiseAlarm(err, t)
 	}
 	return fmt.Errorf("%w: %w", ErrNotWritable, err)
 }
 
-// raise sets the alarm.
-func (s *Store) raise(err error, t *transaction) {
+// raiseAlarm sets the alarm.
+func (s *Store) raiseAlarm(err error, t *transaction) {
 	s.alarm = &alarm{err: err, last: s.cfg.Clock.Now(), repair: t.undone, need: minProbe}
 	for _, f := range t.put {
 		s.alarm.need += len(f.content)
@@ -82,8 +82,8 @@ func (s *Store) raise(err error, t *transaction) {
 	s.cfg.Log.Error("store takes no writes until its directory can be written again; objects can be deleted", "dir", s.cfg.Dir, "error", err)
 }
 
-// probe looks whether the directory can be written again, at most every probeApart unless at once; the caller holds
-// s.mu.
+// probe writes to the directory and ends the alarm if that succeeds, at most every probeApart unless atOnce is true;
+// the caller holds s.mu.
 func (s *Store) probe(atOnce bool) {
 	now := s.cfg.Clock.Now()
 	if since := now.Sub(s.alarm.last); !atOnce && since >= 0 && since < probeApart {
@@ -109,21 +109,21 @@ func (s *Store) probe(atOnce bool) {
 type file struct {
 	rel     string
 	content []byte
-	// temp is the prepared file, relative like rel.
+	// temp is the path of the prepared file, relative like rel.
 	temp string
-	// aside is where a damaged file that was in the place has been kept.
+	// aside is the second name of a damaged file that was at the path.
 	aside string
 }
 
-// transaction is a write of several files that happens whole or not at all.
+// transaction is a write of several files, which takes effect as a whole or not at all.
 type transaction struct {
 	put []*file
 	del []string
-	// undone is set if the transaction failed half-way and could not be undone: it undoes it.
+	// undone is set if the transaction failed and could not be undone; it tries again to undo it.
 	undone func() error
 }
 
-// begin prepares the files of a write. Where it fails nothing has changed.
+// begin prepares the files of a write. If it fails nothing has changed.
 func (s *Store) begin(put []*Item, del []object.Key) (*transaction, error) {
 	t := &transaction{}
 	for _, it := range put {
@@ -139,7 +139,7 @@ func (s *Store) begin(put []*Item, del []object.Key) (*transaction, error) {
 	return t, s.stage(t)
 }
 
-// stage writes the files of a transaction beside their places.
+// stage writes the temporary files of a transaction.
 func (s *Store) stage(t *transaction) error {
 	var files errgroup.Group
 	files.SetLimit(writers)
@@ -163,7 +163,7 @@ func (s *Store) stage(t *transaction) error {
 	return nil
 }
 
-// discard removes prepared files. One that cannot be removed is removed at the next start.
+// discard removes temporary files. The next start removes those that cannot be removed now.
 func (s *Store) discard(t *transaction) error {
 	var errs []error
 	for _, f := range t.put {
@@ -176,8 +176,7 @@ func (s *Store) discard(t *transaction) error {
 	return errors.Join(errs...)
 }
 
-// commit puts prepared files into their places and deletes. If it fails half-way it undoes what it has changed, and no
-// more than that.
+// commit renames the temporary files and deletes. If it fails it undoes what it has changed.
 func (s *Store) commit(t *transaction) error {
 	journal := filepath.Join(s.cfg.Dir, journalName)
 	journalled := len(t.put)+len(t.del) > 1
@@ -188,7 +187,7 @@ func (s *Store) commit(t *transaction) error {
 		}
 		if err != nil {
 			if removed := s.cfg.FS.Remove(journal); removed != nil {
-				// A journal that may be whole must not be finished after a restart.
+				// The journal may be complete, and must not be finished after a restart.
 				t.undone = func() error { return errors.Join(s.cfg.FS.Remove(journal), s.discard(t)) }
 				return errors.Join(err, removed)
 			}
@@ -214,7 +213,7 @@ func (s *Store) commit(t *transaction) error {
 	return errors.Join(err, s.discard(t))
 }
 
-// move renames and deletes, and tells the files that it may have changed.
+// move renames and deletes, and returns the files that it may have changed.
 func (s *Store) move(t *transaction) (touched []*file, err error) {
 	dirs := map[string]struct{}{}
 	for _, f := range t.put {
@@ -246,8 +245,7 @@ func (s *Store) move(t *transaction) (touched []*file, err error) {
 	return touched, nil
 }
 
-// keepAside gives a damaged file a second name, so that nothing that replaces it takes it from those who may still read
-// something in it.
+// keepAside gives a damaged file a second name, so that its content can still be examined after it was replaced.
 func (s *Store) keepAside(f *file) error {
 	if _, damaged := s.damaged[f.rel]; !damaged {
 		return nil
@@ -264,8 +262,8 @@ func (s *Store) keepAside(f *file) error {
 	return s.cfg.FS.SyncDir(filepath.Dir(aside))
 }
 
-// undo brings files back to what is in memory, or to the damaged files that were there. It is a transaction itself: a
-// kill on the way leaves the write whole or undone.
+// undo restores files to what is in memory, or to the damaged files that were there. It is itself a transaction: a kill
+// leaves the write whole or undone.
 func (s *Store) undo(touched []*file) error {
 	back := &transaction{}
 	var errs []error
@@ -302,7 +300,7 @@ func (s *Store) undo(touched []*file) error {
 	return s.cfg.FS.Remove(journal)
 }
 
-// byPath finds the item whose file has a path; nil if there is none.
+// byPath returns the item whose file has a path; nil if there is none.
 func (s *Store) byPath(rel string) *Item {
 	for k, it := range s.items {
 		if relPath(k) == rel {
@@ -312,7 +310,7 @@ func (s *Store) byPath(rel string) *Item {
 	return nil
 }
 
-// saveBehind copies what was written to the last good state.
+// saveBehind copies a write to the last good state.
 func (s *Store) saveBehind(t *transaction, del []object.Key) {
 	if s.cfg.Saved == nil {
 		return

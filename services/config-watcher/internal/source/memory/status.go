@@ -29,7 +29,7 @@ func (s *Store) Status() source.Status {
 	return st
 }
 
-// allProblems are those of the directory and of every damaged file; the caller holds s.mu.
+// allProblems are the problems of the directory and of every damaged file; the caller holds s.mu.
 func (s *Store) allProblems() object.Problems {
 	out := slices.Clone(s.problems)
 	for _, d := range s.damaged {
@@ -38,15 +38,15 @@ func (s *Store) allProblems() object.Problems {
 	return out.Sorted()
 }
 
-// Refused counts the writes that the directory did not take.
+// Refused is the number of writes that failed because of the directory.
 func (s *Store) Refused() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.refused
 }
 
-// mended forgets the damaged file that a write or a deletion has replaced, and ends what stood in for its object.
-func (s *Store) mended(k object.Key, events []source.Event) []source.Event {
+// clearDamage drops the damage of a file that a write or a deletion has replaced, and removes its hold.
+func (s *Store) clearDamage(k object.Key, events []source.Event) []source.Event {
 	rel := relPath(k)
 	d, was := s.damaged[rel]
 	if !was {

@@ -1,5 +1,10 @@
-// Package memory is the object store behind ConfigStoreService: the configuration API where there is no Kubernetes. Objects live in memory and,
-// with a directory, as one JSON file each with a checksum, written before a write is acknowledged.
+// Package memory is the object store behind ConfigStoreService, the config API for meshes without Kubernetes. Objects
+// are in memory and, if Config.Dir is set, in one JSON file each with a checksum, which is on disk before the write is
+// acknowledged. Package storeapi calls Store's Write, Edit, Delete, Get, List and Watch; as a source the Store delivers
+// its objects to the aggregate.
+//
+// store.go computes writes, persist.go makes them durable and journal.go finishes interrupted ones; load.go reads the
+// directory at the start.
 package memory
 
 import (
@@ -14,6 +19,8 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime"
+
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/pkg/fileio"
 	"fairlead.dev/services/config-watcher/internal/manifest"
@@ -27,7 +34,7 @@ import (
 // Name of the source.
 const Name = "memory"
 
-// Errors that callers tell apart.
+// Errors that callers distinguish.
 var (
 	ErrNotFound = errors.New("not found")
 	ErrExists   = errors.New("already exists")
@@ -40,27 +47,27 @@ var (
 
 // Config of a store. Log and Clock are required.
 type Config struct {
-	// Dir keeps the objects; empty keeps them in memory only.
+	// Dir is the directory of the objects; if it is empty they are only in memory.
 	Dir string
-	// Codec is how files are written.
+	// Codec encodes the files.
 	Codec record.Codec
-	// Saved keeps a second copy of each object, a moment later; nil keeps none.
+	// Saved keeps a second copy of each object; if nil there is none.
 	Saved *lastgood.Dir
 	// FS is the file system of Dir.
 	FS    fileio.FS
 	Log   *slog.Logger
 	Clock clock.Clock
-	// Audit, if not nil, is told of every write just before it is stored; its error refuses the write.
+	// Audit is called before each write is stored, and its error refuses the write; it may be nil.
 	Audit func(context.Context, []Commit) error
 }
 
-// Commit is what a write does to one object. Before is nil for a new object, After for one that is deleted.
+// Commit is the change of one object by a write. Before is nil for a new object, After for a deleted one.
 type Commit struct {
 	Key           object.Key
 	Before, After *Item
 }
 
-// audit tells of a write; the caller holds s.mu.
+// audit calls Config.Audit; the caller holds s.mu.
 func (s *Store) audit(ctx context.Context, put []*Item, del ...object.Key) error {
 	if s.cfg.Audit == nil {
 		return nil
@@ -88,7 +95,7 @@ type Item struct {
 	object *object.Object
 }
 
-// Object is the item as sources deliver it.
+// Object is the item as the store delivers it.
 func (it *Item) Object() *object.Object { return it.object }
 
 // Store is the memory source. It is safe for concurrent use.
@@ -106,9 +113,9 @@ type Store struct {
 	alarm    *alarm
 	refused  uint64
 	damaged  map[string]damage // by path
-	problems object.Problems   // of no file in particular
-	// provisional is what is served of the last good state while the directory cannot be read, and lastGood when that
-	// was saved.
+	problems object.Problems   // about the directory as a whole
+	// provisional are the objects of the last good state that are served while the directory cannot be read; lastGood
+	// is when they were saved.
 	provisional map[object.Key]*object.Object
 	lastGood    time.Time
 	watchers    map[*Watcher]struct{}
@@ -125,8 +132,8 @@ func (s *Store) Name() string { return Name }
 // Handle implements source.Source.
 func (s *Store) Handle(h source.Handler) { s.handler = h }
 
-// Run loads the directory, trying again while it cannot be read; writes then deliver their own changes. It returns an
-// error if an object is encrypted with a key that was not given: to go on without it would lose the object.
+// Run loads the directory and tries again while it cannot be read. Then it probes the directory during an alarm. It
+// returns an error if an object is encrypted with a key that was not given: without the key the object would be lost.
 func (s *Store) Run(ctx context.Context) error {
 	for {
 		err := s.load(ctx)
@@ -161,7 +168,7 @@ func (s *Store) Run(ctx context.Context) error {
 	}
 }
 
-// Loaded is closed once the store can be used.
+// Loaded closes when the store can be used.
 func (s *Store) Loaded() <-chan struct{} { return s.ready }
 
 // HasSynced implements source.Source.
@@ -210,7 +217,7 @@ func selected(it *Item, kind, namespace string) bool {
 	return (kind == "" || it.Key.Kind == kind) && (namespace == "" || it.Key.Namespace == namespace)
 }
 
-// Verb says what a write expects of the object.
+// Verb says whether a write expects the object to exist.
 type Verb int
 
 // Verbs.
@@ -225,7 +232,7 @@ type Write struct {
 	Doc    *manifest.Document
 	Object *object.Object
 	Verb   Verb
-	// KeepAbsentStatus keeps the stored status where the document has none.
+	// KeepAbsentStatus keeps the stored status if the document has none.
 	KeepAbsentStatus bool
 }
 
@@ -236,7 +243,7 @@ type Result struct {
 	Changed bool
 }
 
-// Write performs all writes or none. dryRun only tells what would happen.
+// Write performs all writes or none. With dryRun it only returns the results.
 func (s *Store) Write(ctx context.Context, writes []Write, dryRun bool) ([]Result, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -284,16 +291,16 @@ func (s *Store) install(ctx context.Context, changed []*Item) {
 		s.items[it.Key] = it
 		events[i] = source.Event{Key: it.Key, Object: it.object}
 		s.notify(it, existed, false)
-		events = s.mended(it.Key, events)
+		events = s.clearDamage(it.Key, events)
 	}
 	s.handler(ctx, Name, events)
 }
 
-// createdLayout is RFC 3339 with fractions: of two objects that contradict each other the older one wins, also of those that were written within
-// a second.
+// createdLayout is RFC 3339 with fractions of a second, so that "the oldest wins" also holds for objects that were
+// written within one second.
 const createdLayout = "2006-01-02T15:04:05.000000Z07:00"
 
-// serverFields of metadata are set by the store, whatever the user wrote.
+// serverFields are the fields of metadata that the store sets, whatever the user has written.
 var serverFields = []string{"resourceVersion", "generation", "creationTimestamp", "uid", "managedFields", "selfLink"}
 
 // prepare computes the new state of one object without changing anything.
@@ -306,7 +313,7 @@ func (s *Store) prepare(w Write, version uint64) (Result, error) {
 	case w.Verb == Update && old == nil:
 		return Result{}, fmt.Errorf("%s: %w", k, ErrNotFound)
 	}
-	tree := deepCopy(w.Doc.Tree).(map[string]any)
+	tree := runtime.DeepCopyJSON(w.Doc.Tree)
 	meta, _ := tree["metadata"].(map[string]any)
 	if meta == nil {
 		meta = map[string]any{}
@@ -359,7 +366,7 @@ func createdOf(it *Item) string {
 	return c
 }
 
-// itemOf makes an item of a decoded object and the tree that is to be stored: the same but for what the store sets in metadata.
+// itemOf makes an item of a decoded object and the tree to store, which differs from the decoded one in serverFields.
 func itemOf(decoded *object.Object, tree map[string]any) (*Item, error) {
 	js, err := json.Marshal(tree)
 	if err != nil {
@@ -378,12 +385,11 @@ func itemOf(decoded *object.Object, tree map[string]any) (*Item, error) {
 	return &Item{Key: o.Key, APIVersion: o.APIVersion, Version: version, Generation: o.Generation, Manifest: js, tree: tree, object: &o}, nil
 }
 
-// sameContent compares everything the user decides.
+// sameContent compares everything that the user decides.
 func sameContent(a, b map[string]any) bool {
 	return reflect.DeepEqual(userPart(a, true), userPart(b, true))
 }
 
-// sameSpec compares everything but metadata and status.
 func sameSpec(a, b map[string]any) bool {
 	return reflect.DeepEqual(userPart(a, false), userPart(b, false))
 }
@@ -421,25 +427,7 @@ func withoutServerFields(v any) any {
 	return out
 }
 
-func deepCopy(v any) any {
-	switch t := v.(type) {
-	case map[string]any:
-		out := make(map[string]any, len(t))
-		for k, e := range t {
-			out[k] = deepCopy(e)
-		}
-		return out
-	case []any:
-		out := make([]any, len(t))
-		for i, e := range t {
-			out[i] = deepCopy(e)
-		}
-		return out
-	}
-	return v
-}
-
-// Delete removes an object. version, if not empty, must be current.
+// Delete deletes an object. version, if not empty, must be the current one.
 func (s *Store) Delete(ctx context.Context, k object.Key, version string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -464,12 +452,12 @@ func (s *Store) Delete(ctx context.Context, k object.Key, version string) error 
 		delete(s.items, k)
 		s.notify(old, true, true)
 	}
-	s.handler(ctx, Name, s.mended(k, []source.Event{{Key: k}}))
+	s.handler(ctx, Name, s.clearDamage(k, []source.Event{{Key: k}}))
 	return nil
 }
 
-// Edit replaces an object by the result of a function of its current tree, which the function may change. version, if not empty, must be
-// current.
+// Edit replaces an object by the result of edit, which may change the tree that it receives. version, if not empty,
+// must be the current one.
 func (s *Store) Edit(ctx context.Context, k object.Key, version string, edit func(tree map[string]any) (map[string]any, error)) (Result, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -483,7 +471,7 @@ func (s *Store) Edit(ctx context.Context, k object.Key, version string, edit fun
 	if version != "" && version != old.Version {
 		return Result{}, stale(k, version, old)
 	}
-	tree, err := edit(deepCopy(old.tree).(map[string]any))
+	tree, err := edit(runtime.DeepCopyJSON(old.tree))
 	if err != nil {
 		return Result{}, err
 	}

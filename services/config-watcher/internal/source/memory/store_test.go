@@ -78,7 +78,7 @@ func TestSurvivesKill(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The clock goes back: versions must not repeat all the same.
+	// Versions must not repeat even if the clock goes back.
 	second := start(t, dir, testkit.NewClock(time.Unix(10, 0)))
 	got, err := second.Get(key("a"))
 	if err != nil || got.Version != a.Version || string(got.Manifest) != string(a.Manifest) || got.Generation != a.Generation {
@@ -98,7 +98,8 @@ func TestSurvivesKill(t *testing.T) {
 	}
 }
 
-// TestInterruptedWrite kills a write of two objects after its journal was complete and one file was written.
+// TestInterruptedWrite: a write of two objects that was killed after its journal was complete and one file was written
+// is finished at the next start.
 func TestInterruptedWrite(t *testing.T) {
 	dir := t.TempDir()
 	h := start(t, dir, clock.Real())
@@ -162,7 +163,7 @@ func TestAllOrNothing(t *testing.T) {
 	}
 }
 
-func TestOlderWithinASecond(t *testing.T) {
+func TestOlderObjectsWithinASecondAreOrdered(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	c := testkit.NewClock(now)
 	h := start(t, t.TempDir(), c)
@@ -179,7 +180,7 @@ func TestUnwritableDirectoryChangesNothing(t *testing.T) {
 	dir := t.TempDir()
 	h := start(t, dir, clock.Real())
 	h.apply(ns("a", "1"))
-	// A file where a directory has to be: no permissions involved, since tests may run as root.
+	// A file in place of a directory: permissions would not stop tests that run as root.
 	testkit.WriteFile(t, filepath.Join(dir, "ConfigMap"), []byte("in the way"))
 	cm := "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: x, namespace: other}\n"
 	if _, err := h.Write(context.Background(), writes(t, cm), false); !errors.Is(err, ErrNotWritable) {

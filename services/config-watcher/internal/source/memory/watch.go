@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// ErrSlow ends a watch whose reader fell too far behind; it starts over with a new watch.
+// ErrSlow ends a watch whose reader is too far behind. The reader must watch again.
 var ErrSlow = errors.New("watcher fell too far behind")
 
 // EventType is what happened to an object.
@@ -24,10 +24,10 @@ type Event struct {
 	Item *Item
 }
 
-// maxQueue bounds what waits for one reader.
+// maxQueue bounds the events that wait for one reader.
 const maxQueue = 10_000
 
-// Watcher delivers the changes since it was made, in order.
+// Watcher returns the changes since its creation, in order.
 type Watcher struct {
 	store           *Store
 	kind, namespace string
@@ -38,7 +38,7 @@ type Watcher struct {
 	wake     chan struct{}
 }
 
-// Watch returns the objects of a kind and namespace (empty means all) and a watcher of everything after.
+// Watch returns the objects of a kind and namespace (empty means all), and a watcher of all later changes.
 func (s *Store) Watch(kind, namespace string) ([]*Item, *Watcher, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -50,7 +50,7 @@ func (s *Store) Watch(kind, namespace string) ([]*Item, *Watcher, error) {
 	return s.list(kind, namespace), w, nil
 }
 
-// notify tells watchers; the caller holds s.mu.
+// notify queues an event for watchers; the caller holds s.mu.
 func (s *Store) notify(it *Item, existed, gone bool) {
 	e := Event{Type: Added, Item: it}
 	switch {
@@ -80,10 +80,10 @@ func (w *Watcher) push(e Event) {
 	}
 }
 
-// Ready is signalled when Take has something to say.
+// Ready receives a value when Take has events or an error.
 func (w *Watcher) Ready() <-chan struct{} { return w.wake }
 
-// Take returns what has happened since the last call.
+// Take returns the events since its last call.
 func (w *Watcher) Take() ([]Event, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package record is how config-watcher keeps an object on disk: one line of JSON with a checksum, and with its content
-// encrypted where that is secret.
+// Package record encodes an object for the disk: one line of JSON with a checksum, with encrypted content for a Secret
+// if there is a key. The file source (its saved state) and the store use Codec; ReadKeys reads the keys.
 package record
 
 import (
@@ -15,37 +15,36 @@ import (
 )
 
 var (
-	// ErrDamaged means that a record is not what was written.
+	// ErrDamaged means that a record is not as it was written.
 	ErrDamaged = errors.New("damaged")
-	// ErrLocked means that a record is encrypted with a key that was not given. It is whole: with the key it can be
-	// read.
+	// ErrLocked means that a record is encrypted with a key that was not given. The record is intact.
 	ErrLocked = errors.New("encrypted with a key that was not given")
 )
 
-// Record is one object and where it was read.
+// Record is one object and the place that it was read from.
 type Record struct {
 	Key object.Key
-	// File and Line are the place of the object's document in a file source; empty and 0 elsewhere.
+	// File and Line are the place of the object in a file source; empty and 0 for others.
 	File string
 	Line int
 	// Content is JSON on one line.
 	Content []byte
-	// Sealed is the id of the key that the content was encrypted with; set by Decode, empty for a record that was not.
+	// Sealed is the ID of the key that encrypted the content, set by Decode; empty for content in the clear.
 	Sealed string
 }
 
-// Sealer encrypts and decrypts what is kept on disk. Keys from a file are one implementation; one that asks a key
-// server would be another.
+// Sealer encrypts and decrypts content. Keys implements it with keys from a file; a key server could be another
+// implementation.
 type Sealer interface {
-	// Key is the id of the key that encrypts now.
+	// Key is the ID of the key that encrypts.
 	Key() string
-	// Seal encrypts and authenticates plain with a key, and authenticates context with it.
+	// Seal encrypts plain with a key and authenticates it together with context.
 	Seal(key string, plain, context []byte) ([]byte, error)
-	// Open is the reverse of Seal. It returns an error that wraps ErrLocked if it does not have the key.
+	// Open reverses Seal. It returns an error that wraps ErrLocked if it does not have the key.
 	Open(key string, sealed, context []byte) ([]byte, error)
 }
 
-// Codec writes and reads records. The zero Codec encrypts nothing.
+// Codec encodes and decodes records. The zero Codec does not encrypt.
 type Codec struct {
 	// Sealer encrypts Secrets; nil leaves them in the clear.
 	Sealer Sealer
@@ -69,11 +68,10 @@ type wireKey struct {
 	Name      string `json:"name"`
 }
 
-// secret tells the objects whose content is encrypted where there is a key.
+// secret reports whether an object's content is encrypted if there is a key.
 func secret(k object.Key) bool { return k.Group == "" && k.Kind == "Secret" }
 
-// Current tells whether a record that was read is sealed the way that Encode would seal it now; if not, writing it
-// again changes that.
+// Current reports whether a decoded record is encrypted as Encode would do now.
 func (c Codec) Current(r Record) bool {
 	if !secret(r.Key) || c.Sealer == nil {
 		return r.Sealed == ""
@@ -81,7 +79,7 @@ func (c Codec) Current(r Record) bool {
 	return r.Sealed == c.Sealer.Key()
 }
 
-// Encode returns the record's line, which ends with a newline.
+// Encode returns the record's line with a line break.
 func (c Codec) Encode(r Record) ([]byte, error) {
 	w := wire{Key: wireKey(r.Key), File: r.File, Line: r.Line}
 	payload := r.Content
@@ -98,13 +96,13 @@ func (c Codec) Encode(r Record) ([]byte, error) {
 	if err != nil || w.Seal != "" {
 		return append(head, '\n'), err
 	}
-	// The content goes in as it is: encoding it once more could change bytes that the checksum covers.
+	// The content is inserted as it is: encoding it again could change bytes that the checksum covers.
 	line := append(head[:len(head)-1], `,"object":`...)
 	return append(append(line, r.Content...), '}', '\n'), nil
 }
 
-// Decode reads a record's line. Its errors wrap ErrDamaged or ErrLocked; Key is set as far as it could be read, and
-// only a hint if the record is damaged.
+// Decode decodes a record's line. Its errors wrap ErrDamaged or ErrLocked. Key is set as far as it could be read; for a
+// damaged record it is only a hint.
 func (c Codec) Decode(line []byte) (Record, error) {
 	var w wire
 	if err := json.Unmarshal(line, &w); err != nil {
@@ -131,12 +129,12 @@ func (c Codec) Decode(line []byte) (Record, error) {
 	return r, nil
 }
 
-// context binds encrypted content to the object that it is of, so that it cannot be put into another one's place.
+// context binds encrypted content to its object, so that it cannot replace another object's.
 func context(w wire) []byte {
 	return bytes.Join([][]byte{[]byte(w.Key.Group), []byte(w.Key.Kind), []byte(w.Key.Namespace), []byte(w.Key.Name)}, []byte{0})
 }
 
-// sum is the checksum of everything in the record but itself.
+// sum is the checksum of all parts of the record.
 func sum(w wire, payload []byte) string {
 	h := sha256.New()
 	for _, part := range [][]byte{context(w), []byte(w.File), []byte(strconv.Itoa(w.Line)), []byte(w.Seal), payload} {

@@ -23,7 +23,7 @@ func newKey() string {
 	return base64.StdEncoding.EncodeToString(key)
 }
 
-// keys writes the lines into a file of keys and reads it.
+// keys writes the lines into a key file and reads it.
 func keys(t testing.TB, lines ...string) *Keys {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "keys")
@@ -56,8 +56,8 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// TestDamageIsFound changes, removes and cuts every byte of a record: what is read is an error or what was written,
-// never something else.
+// TestDamageIsFound changes, removes and cuts every byte of a record: Decode returns an error or the original, never
+// anything else.
 func TestDamageIsFound(t *testing.T) {
 	c := Codec{Sealer: keys(t, newKey())}
 	for _, k := range []object.Key{secretKey, plainKey} {
@@ -116,8 +116,8 @@ func TestRotation(t *testing.T) {
 	}
 }
 
-// TestContentBelongsToItsObject puts one Secret's encrypted content into the record of another, with a checksum that
-// fits.
+// TestContentBelongsToItsObject: encrypted content of one Secret in the record of another is refused, even with a
+// correct checksum.
 func TestContentBelongsToItsObject(t *testing.T) {
 	k := keys(t, newKey())
 	sealed, err := k.Seal(k.Key(), []byte(`{"mine":1}`), context(wire{Key: wireKey(secretKey)}))

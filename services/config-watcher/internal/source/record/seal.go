@@ -15,14 +15,14 @@ import (
 )
 
 const (
-	// keyBytes is the size of a key of AES-256.
+	// keyBytes is the size of an AES-256 key.
 	keyBytes = 32
 	// maxKeyFileBytes bounds the file of keys: some hundred keys, far more than a rotation has.
 	maxKeyFileBytes = 16 << 10
 )
 
-// Keys encrypts with AES-256-GCM. The first key encrypts, all of them decrypt, so a key is rotated by putting the new
-// one first, and by removing the old one after the next start, which encrypts everything anew.
+// Keys encrypts with AES-256-GCM. The first key encrypts, all keys decrypt. To rotate a key, put the new one first, and
+// remove the old one after the next start, which encrypts everything anew.
 type Keys struct {
 	first string
 	all   map[string]cipher.AEAD
@@ -58,7 +58,7 @@ func ReadKeys(path string) (*Keys, error) {
 		}
 		key, ok := decodeKey(line)
 		if !ok {
-			// Never the line itself: it may be a key with a typing error.
+			// The line is not shown: it may be a key with a typing error.
 			return nil, fmt.Errorf("%s:%d: not a key of %d bytes in base64 or hexadecimal; make one with: head -c %d /dev/urandom | base64", path, i+1, keyBytes, keyBytes)
 		}
 		if err := k.add(key); err != nil {
@@ -89,7 +89,7 @@ func (k *Keys) add(key []byte) error {
 	if err != nil {
 		return err
 	}
-	// The id tells keys apart and nothing about them: a hash of 256 random bits cannot be turned round.
+	// The ID says nothing about the key: a hash of 256 random bits cannot be reversed.
 	digest := sha256.Sum256(append([]byte("fairlead store key\x00"), key...))
 	id := hex.EncodeToString(digest[:4])
 	if k.all[id] != nil {

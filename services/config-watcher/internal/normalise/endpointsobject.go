@@ -9,26 +9,26 @@ import (
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-// takeEndpoints takes an Endpoints object as Kubernetes mirrors it: each of its subsets, and each address family of one, is an EndpointSlice
-// of the Service that has the object's name.
-func (m *Mesh) takeEndpoints(k object.Key, o *object.Object) {
+// updateEndpoints takes over an Endpoints object. As Kubernetes mirrors it, each address family of each subset becomes
+// an EndpointSlice of the Service with the object's name.
+func (m *Mesh) updateEndpoints(k object.Key, o *object.Object) {
 	var mirrored []*discoveryv1.EndpointSlice
 	if o != nil {
 		mirrored = slicesOf(o.Body.(*object.Endpoints))
 	}
 	for i := 0; ; i++ {
 		// No EndpointSlice can have such a name.
-		name := workKey{k.Namespace, fmt.Sprintf("%s/%d", k.Name, i)}
+		name := namespacedName{k.Namespace, fmt.Sprintf("%s/%d", k.Name, i)}
 		if i >= len(mirrored) {
 			if m.slices[name] == nil {
 				return
 			}
-			m.takeSlice(name, nil)
+			m.updateSlice(name, nil)
 			continue
 		}
 		slice := *o
 		slice.Labels, slice.Body = map[string]string{labelServiceName: k.Name}, mirrored[i]
-		m.takeSlice(name, &slice)
+		m.updateSlice(name, &slice)
 	}
 }
 

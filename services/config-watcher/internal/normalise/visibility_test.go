@@ -19,7 +19,8 @@ import (
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
-// seenFrom is what a namespace sees of each host: its Service, and the endpoints of that, without what says who else sees them.
+// seenFrom is what a namespace sees of each host: its Service and the Service's endpoints, without the fields that name
+// other namespaces.
 func seenFrom(held map[resource.Key]*configv1.Resource, namespace string) map[string]proto.Message {
 	visible := map[hostKey]*configv1.Service{}
 	for _, r := range held {
@@ -56,12 +57,12 @@ func text(seen map[string]proto.Message) string {
 	return strings.ReplaceAll(b.String(), "  ", " ")
 }
 
-// TestNamespacesSeeWhatIsExportedToThem: of the hosts of the mesh a namespace sees exactly what it would see if there were no Services and
-// ServiceEntries but those that are exported to it.
+// TestNamespacesSeeWhatIsExportedToThem: a namespace sees exactly the hosts that it would see in a mesh of the Services
+// and ServiceEntries that are exported to it.
 func TestNamespacesSeeWhatIsExportedToThem(t *testing.T) {
 	split := 0
 	for seed := range 1000 {
-		d := drawer{protorand.Bytes(fmt.Append(nil, "audience", seed))}
+		d := drawer{protorand.Bytes(fmt.Append(nil, "visibility", seed))}
 		drawn := map[object.Key]*object.Object{}
 		for range 4 + d.from(12) {
 			o, se := d.object(), &networking.ServiceEntry{}
@@ -102,12 +103,13 @@ func TestNamespacesSeeWhatIsExportedToThem(t *testing.T) {
 	}
 	t.Logf("%d Services beside others of their hosts", split)
 	if split < 500 {
-		t.Error("hosts with several audiences are too rare")
+		t.Error("hosts with several visibilities are too rare")
 	}
 }
 
-// TestAudiences: objects of one host that are exported to different namespaces.
-func TestAudiences(t *testing.T) {
+// TestVisibilities: objects of one host that are exported to different namespaces make one Service for each set of
+// namespaces.
+func TestVisibilities(t *testing.T) {
 	const host = "www.example.com"
 	static := func(name, to, port, address, more string) string {
 		return entry(name, ", creationTimestamp: '2026-01-0"+name[1:]+"T00:00:00Z'",
@@ -139,8 +141,8 @@ func TestAudiences(t *testing.T) {
 			" www.example.com/apps to [apps]: 80=10.9.0.1:80 81=10.9.0.2:81 82=10.9.0.3:82 www.example.com/shop to [shop]: 81=10.9.0.2:81 82=10.9.0.3:82"},
 		{name: "the one for all goes", gone: "e2", want: "www.example.com/apps to [apps]: 80=10.9.0.1:80 82=10.9.0.3:82 www.example.com/shop to [shop]: 82=10.9.0.3:82"},
 		{name: "one is left", gone: "e3", want: "www.example.com to [apps]: 80=10.9.0.1:80"},
-		{name: "all for everyone", yaml: static("e1", "'*'", "80", "10.9.0.1", "") + public, want: "www.example.com to [*]: 80=10.9.0.1:80 81=10.9.0.2:81"},
-		{name: "one for nobody", yaml: static("e1", "'~'", "80", "10.9.0.1", "") + public, want: "www.example.com to [*]: 81=10.9.0.2:81 www.example.com/~ to [~]: 80=10.9.0.1:80 81=10.9.0.2:81"},
+		{name: "all exported to all namespaces", yaml: static("e1", "'*'", "80", "10.9.0.1", "") + public, want: "www.example.com to [*]: 80=10.9.0.1:80 81=10.9.0.2:81"},
+		{name: "one exported to none", yaml: static("e1", "'~'", "80", "10.9.0.1", "") + public, want: "www.example.com to [*]: 81=10.9.0.2:81 www.example.com/~ to [~]: 80=10.9.0.1:80 81=10.9.0.2:81"},
 		{name: "an endpoint changes", yaml: static("e1", ".", "80", "10.9.0.1", "") + static("e2", "'*'", "81", "10.9.0.7", ""), want: "www.example.com to [*]: 81=10.9.0.7:81 www.example.com/apps to [apps]: 80=10.9.0.1:80 81=10.9.0.7:81"},
 	} {
 		if step.gone != "" {
@@ -163,8 +165,8 @@ func TestAudiences(t *testing.T) {
 	}
 }
 
-// TestAudiencesOfService: a Kubernetes Service, and a ServiceEntry of its host that others do not see.
-func TestAudiencesOfService(t *testing.T) {
+// TestVisibilitiesOfService: a Kubernetes Service, and a ServiceEntry for its host that other namespaces do not see.
+func TestVisibilitiesOfService(t *testing.T) {
 	s := newState(t, service("a", "")+pod("a-1", "a", "10.1.0.1", true, "")+
 		entry("b", "", "hosts: ["+fqdnA+"], exportTo: ['.'], resolution: STATIC, subjectAltNames: [secret], workloadSelector: {labels: {app: a}}, ports: [{name: more, number: 8081}]"))
 	if all := s.service("apps", fqdnA); len(all.SubjectAltNames) != 0 || len(all.Ports) != 1 || all.ExportedTo[0] != "*" {

@@ -8,49 +8,49 @@ import (
 	"fairlead.dev/services/config-watcher/internal/validate"
 )
 
-// Try tells what would be found if changes were taken over: about the changed objects themselves, and newly about
-// others. It leaves the mesh as it was. What is marked must have been judged, and Changes called, before.
-func (m *Mesh) Try(changes []normalise.Change) (own, others []Finding) {
-	undo := make([]func(), 0, len(changes))
+// DryRun returns the findings that changes would cause: about the changed objects, and new ones about others. It leaves
+// the mesh as it was. Before the call Analyze must have left nothing, and Changes must have been called.
+func (m *Mesh) DryRun(changes []normalise.Change) (own, others []Finding) {
+	undos := make([]func(), 0, len(changes))
 	changed := map[object.Key]bool{}
 	for _, c := range changes {
 		changed[c.Key] = true
-		undo = append(undo, m.restoring(c.Key))
-		m.Take([]normalise.Change{c})
+		undos = append(undos, m.undo(c.Key))
+		m.Apply([]normalise.Change{c})
 	}
-	m.Judge(0)
+	m.Analyze(0)
 	for k := range changed {
 		own = append(own, m.Of(k)...)
 	}
 	others = slices.DeleteFunc(m.Changes().Appeared, func(f Finding) bool { return changed[f.Key] })
-	for _, f := range slices.Backward(undo) {
+	for _, f := range slices.Backward(undos) {
 		f()
 	}
-	m.Judge(0)
+	m.Analyze(0)
 	m.Changes()
 	return sorted(own), sorted(others)
 }
 
-// restoring returns what brings an object back as it is now.
-func (m *Mesh) restoring(k object.Key) func() {
+// undo returns a function that restores the present state of an object.
+func (m *Mesh) undo(k object.Key) func() {
 	at := ref{k.Namespace, k.Name}
 	switch {
 	case k.Group == "" && k.Kind == "Secret":
 		old := m.secrets[at]
-		return func() { m.takeSecret(at, old) }
+		return func() { m.updateSecret(at, old) }
 	case k.Group == "" && k.Kind == "ConfigMap":
 		old := m.configMaps[at]
-		return func() { m.takeConfigMap(at, old) }
+		return func() { m.updateConfigMap(at, old) }
 	case k.Group == "" && k.Kind == "Namespace":
 		old := m.declared[k.Name]
-		return func() { m.declare(k.Name, old) }
+		return func() { m.updateNamespace(k.Name, old) }
 	case k.Group == "" && k.Kind == "Pod", k.Group == validate.GroupNetworking && k.Kind == "WorkloadEntry":
 		old, had := m.workloads[k]
-		return func() { m.takeWorkload(k, old, had) }
+		return func() { m.updateWorkload(k, old, had) }
 	}
 	var old *object.Object
-	if j := m.judged[k]; j != nil {
+	if j := m.analyzed[k]; j != nil {
 		old = j.object
 	}
-	return func() { m.Take([]normalise.Change{{Key: k, Object: old}}) }
+	return func() { m.Apply([]normalise.Change{{Key: k, Object: old}}) }
 }

@@ -9,14 +9,14 @@ import (
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-// everyone is the visibility of what all namespaces see.
-const everyone = "*"
+// exportedToAll is the visibility of an object that all namespaces see.
+const exportedToAll = "*"
 
-// exportedTo are the namespaces that an owner is exported to.
 func (m *Mesh) exportedTo(o *object.Object) []string { return ObjectExportedTo(o, m.settings) }
 
-// audiences divides the namespaces by which of the claimants they see; ["*"] stands for those that no other audience names. Mostly there is one.
-func (m *Mesh) audiences(claimants []*object.Object) [][]string {
+// visibilities divides the namespaces into sets that see the same claimants of a hostname. The set {"*"} stands for all
+// namespaces that no other set names. Most hostnames have one set.
+func (m *Mesh) visibilities(claimants []*object.Object) [][]string {
 	exported := make([][]string, 0, 1)
 	same := true
 	for _, o := range claimants {
@@ -30,7 +30,7 @@ func (m *Mesh) audiences(claimants []*object.Object) [][]string {
 		return exported[:1]
 	}
 	var out [][]string
-	var seen []string
+	var seen []string // which claimants each set sees
 	for _, namespace := range sortedUnique(slices.Concat(exported...)) {
 		var which strings.Builder
 		for i, to := range exported {
@@ -48,46 +48,47 @@ func (m *Mesh) audiences(claimants []*object.Object) [][]string {
 	return out
 }
 
-// forAudience keeps of the claimants of a hostname those that an audience sees.
-func (m *Mesh) forAudience(claimants []*object.Object, audience []string) []*object.Object {
+// visibleClaimants keeps of the claimants of a hostname those that the namespaces of a set see.
+func (m *Mesh) visibleClaimants(claimants []*object.Object, visibility []string) []*object.Object {
 	if len(claimants) < 2 {
 		return claimants
 	}
 	var out []*object.Object
 	for _, o := range claimants {
-		if VisibleTo(m.exportedTo(o), audience[0]) {
+		if VisibleTo(m.exportedTo(o), visibility[0]) {
 			out = append(out, o)
 		}
 	}
 	return out
 }
 
-// buildServices builds the Services of a hostname, one for each audience; those of objects without a port, which are no alias, are left out.
+// buildServices builds the Services of a hostname, one for each visibility. A Service that has no port and is no alias
+// (ExternalName) is left out.
 func (m *Mesh) buildServices(h hostKey) []*configv1.Service {
 	claimants := m.claimants(h)
-	audiences := m.audiences(claimants)
+	visibilities := m.visibilities(claimants)
 	var out []*configv1.Service
-	for _, audience := range audiences {
-		s := buildService(h, m.forAudience(claimants, audience))
+	for _, visibility := range visibilities {
+		s := buildService(h, m.visibleClaimants(claimants, visibility))
 		if s == nil {
 			continue
 		}
-		s.ExportedTo = audience
-		if len(audiences) > 1 && audience[0] != everyone {
-			s.Audience = audience[0]
+		s.ExportedTo = visibility
+		if len(visibilities) > 1 && visibility[0] != exportedToAll {
+			s.Audience = visibility[0]
 		}
 		out = append(out, s)
 	}
 	return out
 }
 
-// sameAudience reports whether two Services of one hostname and namespace are one.
-func sameAudience(a *configv1.Service) func(*configv1.Service) bool {
+// sameVisibility returns a function that reports whether another Service of the hostname has the key of a.
+func sameVisibility(a *configv1.Service) func(*configv1.Service) bool {
 	return func(b *configv1.Service) bool { return a.Audience == b.Audience }
 }
 
-// firstToWantVIP returns the oldest of a host's Services for which an address is allocated; nil if there is none.
-func firstToWantVIP(h hostKey, services []*configv1.Service) *configv1.Service {
+// oldestWantingVIP returns the oldest of a host's Services that need an allocated address; nil if there is none.
+func oldestWantingVIP(h hostKey, services []*configv1.Service) *configv1.Service {
 	var first *configv1.Service
 	for _, s := range services {
 		if wantsVIP(h, s) && (first == nil || s.GetCreationTime().AsTime().Before(first.GetCreationTime().AsTime())) {

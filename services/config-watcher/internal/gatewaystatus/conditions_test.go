@@ -18,8 +18,8 @@ func server(port uint32, protocol, credentialName string) *networking.Server {
 	return s
 }
 
-// text is a verdict on one line.
-func text(v Verdict) string {
+// text is a status on one line.
+func text(v Status) string {
 	var out []string
 	for _, c := range v.Conditions {
 		out = append(out, fmt.Sprintf("%s=%v(%s: %s)", c.Type, c.Holds, c.Reason, c.Message))
@@ -30,11 +30,11 @@ func text(v Verdict) string {
 	return strings.Join(out, "\n")
 }
 
-func TestJudge(t *testing.T) {
+func TestEvaluate(t *testing.T) {
 	acked := Proxy{NodeID: "router~1~a.gateways~x", Namespace: "gateways", Workload: "a", Acked: true}
 	waiting := Proxy{NodeID: "router~2~b.gateways~x", Namespace: "gateways", Workload: "b"}
 	refusing := Proxy{NodeID: "router~3~c.gateways~x", Namespace: "gateways", Rejection: "Listener 0.0.0.0_80: no"}
-	held := func(ref credential.Ref) bool { return ref == credential.Ref{Namespace: "gateways", Name: "there"} }
+	has := func(ref credential.Ref) bool { return ref == credential.Ref{Namespace: "gateways", Name: "there"} }
 	older := &Gateway{Namespace: "first", Name: "g", Age: "1", Spec: &networking.Gateway{Servers: []*networking.Server{server(80, "TCP", "")}}, Proxies: []Proxy{acked}}
 	elsewhere := &Gateway{Namespace: "first", Name: "elsewhere", Age: "1", Spec: older.Spec, Proxies: []Proxy{waiting}}
 	for name, tc := range map[string]struct {
@@ -65,7 +65,7 @@ func TestJudge(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := &Gateway{Namespace: "gateways", Name: "g", Age: "2", Spec: &networking.Gateway{Servers: tc.servers}, Proxies: tc.proxies}
-			got := text(Judge(g, append([]*Gateway{g}, tc.others...), held))
+			got := text(Evaluate(g, append([]*Gateway{g}, tc.others...), has))
 			for _, want := range tc.want {
 				if !strings.Contains(got, want) {
 					t.Errorf("%q is not in\n%s", want, got)
@@ -75,7 +75,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-func TestListed(t *testing.T) {
+func TestLongListsAreCut(t *testing.T) {
 	var names []string
 	for i := range 15 {
 		names = append(names, fmt.Sprintf("proxy-%02d", i))

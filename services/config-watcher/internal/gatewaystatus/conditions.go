@@ -1,4 +1,6 @@
-// Package gatewaystatus says, in the status of each Gateway, what has become of it: which proxies have it, and which of its servers are served.
+// Package gatewaystatus writes the status of Gateways: which proxies have acknowledged a Gateway, and which of its
+// servers are served. Updater.Run reads the fleet and writes to the store; Evaluate computes the conditions of one
+// Gateway.
 package gatewaystatus
 
 import (
@@ -13,27 +15,27 @@ import (
 	"fairlead.dev/services/config-watcher/internal/normalise"
 )
 
-// Gateway is one Gateway of the mesh, whichever source it comes from.
+// Gateway is one Gateway of the mesh, from whichever source.
 type Gateway struct {
 	Namespace, Name string
 	Generation      int64
 	Spec            *networking.Gateway
-	// Older decides between servers that want one port: less is older.
+	// Age orders Gateways that want one port: the smaller string is the older Gateway.
 	Age string
-	// Proxies are those that the Gateway selects, by node id.
+	// Proxies are the connected proxies that the Gateway selects, by node ID.
 	Proxies []Proxy
 }
 
-// Proxy is a connected gateway proxy, with regard to one Gateway.
+// Proxy is a connected gateway proxy and its state for one Gateway.
 type Proxy struct {
 	NodeID, Namespace, Workload string
-	// Acked is true if the proxy has acknowledged the Gateway as it is now.
+	// Acked is true if the proxy has acknowledged the Gateway's newest version.
 	Acked bool
-	// Rejection is what it says of a listener or route configuration that it has refused since.
+	// Rejection is the error with which the proxy has rejected a listener or route configuration since that version.
 	Rejection string
 }
 
-// name is the proxy as people know it.
+// name names the proxy in messages.
 func (p Proxy) name() string {
 	if p.Workload != "" {
 		return p.Namespace + "/" + p.Workload
@@ -41,7 +43,7 @@ func (p Proxy) name() string {
 	return p.NodeID
 }
 
-// Reasons of conditions and of servers that are not served.
+// Reasons of conditions and of servers.
 const (
 	reasonAccepted   = "Accepted"
 	reasonProgrammed = "Programmed"
@@ -53,35 +55,32 @@ const (
 	reasonResolved   = "Resolved"
 )
 
-// Server is what became of one server.
+// Server is the status of one server.
 type Server struct {
 	Name, Port, Hosts string
-	// Reason is reasonProgrammed, or why it is not.
+	// Reason is reasonProgrammed, or the reason why the server is not served.
 	Reason, Message string
 }
 
-// Condition is one of a Gateway's.
+// Condition is one condition of a Gateway.
 type Condition struct {
 	Type            string
 	Holds           bool
 	Reason, Message string
 }
 
-// Verdict is what became of a Gateway.
-type Verdict struct {
+// Status is the status of a Gateway.
+type Status struct {
 	Conditions []Condition
 	Servers    []Server
 }
 
-// Held tells whether there is a credential.
-type Held func(credential.Ref) bool
-
-// Judge says what became of a Gateway among all others.
-func Judge(g *Gateway, all []*Gateway, held Held) Verdict {
-	var v Verdict
+// Evaluate returns the status of a Gateway among all Gateways. hasCredential reports whether a credential exists.
+func Evaluate(g *Gateway, all []*Gateway, hasCredential func(credential.Ref) bool) Status {
+	var out Status
 	accepted := Condition{"Accepted", true, reasonAccepted, "the Gateway is valid and part of the mesh"}
 	resolved := Condition{"ResolvedRefs", true, reasonResolved, "every credential is there"}
-	programmed := onProxies(g)
+	programmed := programmedOn(g)
 	for _, spec := range g.Spec.GetServers() {
 		s := Server{
 			Name: cmp.Or(spec.GetName(), spec.GetPort().GetName()), Port: fmt.Sprintf("%d/%s", spec.GetPort().GetNumber(), strings.ToUpper(spec.GetPort().GetProtocol())),
@@ -90,18 +89,18 @@ func Judge(g *Gateway, all []*Gateway, held Held) Verdict {
 		if other := conflicting(g, spec, all); other != "" {
 			s.Reason, s.Message = reasonConflict, "Gateway "+other+" is older and uses the port for another protocol"
 			accepted = Condition{"Accepted", false, reasonConflict, fmt.Sprintf("server %s: %s", s.Name, s.Message)}
-		} else if missing := missingCredentials(g, spec.GetTls(), held); missing != "" {
+		} else if missing := missingCredentials(g, spec.GetTls(), hasCredential); missing != "" {
 			s.Reason, s.Message = reasonCredential, missing
 			resolved = Condition{"ResolvedRefs", false, reasonCredential, fmt.Sprintf("server %s: %s", s.Name, missing)}
 		}
-		v.Servers = append(v.Servers, s)
+		out.Servers = append(out.Servers, s)
 	}
-	v.Conditions = []Condition{accepted, resolved, programmed}
-	return v
+	out.Conditions = []Condition{accepted, resolved, programmed}
+	return out
 }
 
-// onProxies says whether every proxy has the Gateway.
-func onProxies(g *Gateway) Condition {
+// programmedOn is the condition whether every proxy has acknowledged the Gateway.
+func programmedOn(g *Gateway) Condition {
 	var pending, rejected, has []string
 	for _, p := range g.Proxies {
 		switch {
@@ -125,19 +124,19 @@ func onProxies(g *Gateway) Condition {
 	}
 }
 
-// mostListed bounds what a message names.
-const mostListed = 10
+// maxListed bounds the names in a message.
+const maxListed = 10
 
 func listed(names []string) string {
 	slices.Sort(names)
-	if more := len(names) - mostListed; more > 0 {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:mostListed], ", "), more)
+	if more := len(names) - maxListed; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:maxListed], ", "), more)
 	}
 	return strings.Join(names, ", ")
 }
 
-// conflicting names the older Gateway that has the server's port for connections that begin otherwise; "" if there is none. Only Gateways
-// that share a proxy meet.
+// conflicting names the older Gateway that uses the server's port for another kind of connections; "" if there is none.
+// Only Gateways that share a proxy conflict.
 func conflicting(g *Gateway, spec *networking.Server, all []*Gateway) string {
 	for _, other := range all {
 		if other == g || other.Age >= g.Age {
@@ -159,10 +158,10 @@ func sharesProxy(a, b *Gateway) bool {
 	})
 }
 
-// missingCredentials says which credentials of a server some proxy is not served; "" if none.
-func missingCredentials(g *Gateway, tls *networking.ServerTLSSettings, held Held) string {
+// missingCredentials names the credentials of a server that some proxy does not get; "" if none is missing.
+func missingCredentials(g *Gateway, tls *networking.ServerTLSSettings, hasCredential func(credential.Ref) bool) string {
 	var missing []string
-	look := func(name, what string) {
+	check := func(name, what string) {
 		if name == "" {
 			return
 		}
@@ -172,7 +171,7 @@ func missingCredentials(g *Gateway, tls *networking.ServerTLSSettings, held Held
 			switch {
 			case namespace != "" && namespace != p.Namespace:
 				text = fmt.Sprintf("Secret %s/%s is not served to gateways of namespace %s", namespace, ref, p.Namespace)
-			case !held(credential.Ref{Namespace: p.Namespace, Name: ref}):
+			case !hasCredential(credential.Ref{Namespace: p.Namespace, Name: ref}):
 				text = fmt.Sprintf("Secret %s/%s is not there, or has no %s", p.Namespace, ref, what)
 			}
 			if text != "" && !slices.Contains(missing, text) {
@@ -185,18 +184,18 @@ func missingCredentials(g *Gateway, tls *networking.ServerTLSSettings, held Held
 		names = []string{name}
 	}
 	for _, name := range names {
-		look(name, "certificate and key")
+		check(name, "certificate and key")
 	}
 	switch authority := tls.GetCaCertCredentialName(); {
 	case authority != "":
-		look(strings.TrimSuffix(authority, credential.AuthoritySuffix)+credential.AuthoritySuffix, "certificates to verify clients with")
+		check(strings.TrimSuffix(authority, credential.AuthoritySuffix)+credential.AuthoritySuffix, "certificates to verify clients with")
 	case len(names) > 0 && (tls.GetMode() == networking.ServerTLSSettings_MUTUAL || tls.GetMode() == networking.ServerTLSSettings_OPTIONAL_MUTUAL):
-		look(strings.TrimSuffix(names[0], credential.AuthoritySuffix)+credential.AuthoritySuffix, "certificates to verify clients with")
+		check(strings.TrimSuffix(names[0], credential.AuthoritySuffix)+credential.AuthoritySuffix, "certificates to verify clients with")
 	}
 	return listed(missing)
 }
 
-// reference divides a credentialName, which may have a scheme and a namespace.
+// reference splits a credentialName, which may have a scheme, into namespace and name.
 func reference(name string) (namespace, ref string) {
 	_, rest, found := strings.Cut(name, "://")
 	if !found {
