@@ -40,7 +40,7 @@ type Fleet interface {
 	// Accepting reports whether new ones are served.
 	Accepting() bool
 	// Move asks up to n streams to reconnect and returns how many it has asked.
-	Move(n int) int
+	Reconnect(n int) int
 }
 
 // Config of a Balancer. Fleet, Instance, Log, Registerer and, if there are Peers, TLS or Insecure are required.
@@ -78,7 +78,7 @@ type Balancer struct {
 
 	mu sync.Mutex
 	// left are streams that were asked to move, oldest first.
-	left []departure
+	departures []departure
 }
 
 // departure is how many streams were asked to move at one moment.
@@ -168,14 +168,14 @@ func (b *Balancer) round(ctx context.Context) {
 	if v.move = min(v.move, int(maxRate*window.Seconds())+1); v.move == 0 {
 		return
 	}
-	moved := b.move(ctx, v, window)
+	moved := b.giveAway(ctx, v, window)
 	b.judge.moved(moved)
 	b.metrics.moved.Add(float64(moved))
 	b.cfg.Log.Info("streams asked to move to other replicas", "moved", moved, "excess", v.move, "share", int(v.share), "replicas", v.replicas)
 }
 
 // move gives streams away one by one, or a few at a time, at random moments spread over the window. It stops at the share, whoever leaves.
-func (b *Balancer) move(ctx context.Context, v verdict, window time.Duration) (moved int) {
+func (b *Balancer) giveAway(ctx context.Context, v verdict, window time.Duration) (moved int) {
 	start, steps := b.cfg.Clock.Now(), max(1, min(v.move, int(window/step)))
 	for i := range steps {
 		at := start.Add(time.Duration((float64(i) + b.cfg.Rand()) * float64(window) / float64(steps)))
@@ -186,7 +186,7 @@ func (b *Balancer) move(ctx context.Context, v verdict, window time.Duration) (m
 		if n <= 0 {
 			continue
 		}
-		n = b.cfg.Fleet.Move(n)
+		n = b.cfg.Fleet.Reconnect(n)
 		b.depart(n)
 		moved += n
 	}
@@ -208,18 +208,18 @@ func (b *Balancer) until(ctx context.Context, at time.Time) bool {
 func (b *Balancer) depart(n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.left = append(b.left, departure{at: b.cfg.Clock.Now(), n: n})
+	b.departures = append(b.departures, departure{at: b.cfg.Clock.Now(), n: n})
 }
 
 func (b *Balancer) inTransit() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	since := b.cfg.Clock.Now().Add(-arrival)
-	for len(b.left) > 0 && !b.left[0].at.After(since) {
-		b.left = b.left[1:]
+	for len(b.departures) > 0 && !b.departures[0].at.After(since) {
+		b.departures = b.departures[1:]
 	}
 	n := 0
-	for _, d := range b.left {
+	for _, d := range b.departures {
 		n += d.n
 	}
 	return n

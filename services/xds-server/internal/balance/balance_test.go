@@ -28,7 +28,7 @@ type fleet struct {
 	mu      sync.Mutex
 	streams int
 	ready   bool
-	// asked is what each call of Move asked for.
+	// asked is what each call of Reconnect asked for.
 	asked []int
 }
 
@@ -40,7 +40,7 @@ func (f *fleet) Streams() int {
 
 func (f *fleet) Accepting() bool { return f.ready }
 
-func (f *fleet) Move(n int) int {
+func (f *fleet) Reconnect(n int) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.asked = append(f.asked, n)
@@ -102,7 +102,7 @@ func TestMoveIsSpreadAndStopsAtTheShare(t *testing.T) {
 	clock := testkit.NewClock(epoch)
 	b := balancer(t, config(f, func(c *Config) { c.Clock = clock }))
 	moved := make(chan int)
-	go func() { moved <- b.move(t.Context(), verdict{move: 100, target: 500}, 2500*time.Millisecond) }()
+	go func() { moved <- b.giveAway(t.Context(), verdict{move: 100, target: 500}, 2500*time.Millisecond) }()
 	for i := range 25 {
 		clock.WaitFor(t, 1)
 		if i == 10 {

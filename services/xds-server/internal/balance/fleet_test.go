@@ -219,8 +219,8 @@ func (o *observed) failure() error {
 	return nil
 }
 
-// errMoved means that the replica has asked the proxy to reconnect for the sake of balance.
-var errMoved = errors.New("moved")
+// errAskedToReconnect means that the replica has asked the proxy to reconnect for the sake of balance.
+var errAskedToReconnect = errors.New("moved")
 
 // order is that of a sidecar.
 var order = []string{resource.ClusterType, resource.EndpointType, resource.ListenerType, resource.RouteType}
@@ -232,7 +232,7 @@ func (p *proxy) run(ctx context.Context) {
 		switch {
 		case ctx.Err() != nil:
 			return
-		case !errors.Is(err, errMoved):
+		case !errors.Is(err, errAskedToReconnect):
 			p.seen.failed(p.id, err)
 			return
 		case len(p.held) < len(order):
@@ -286,7 +286,7 @@ func (p *proxy) stream(ctx context.Context) error {
 	for {
 		m, err := client.Recv()
 		if errors.Is(err, io.EOF) && strings.Contains(rpc.ReconnectAsked(client.Trailer()), "has more proxies than the others") {
-			return errMoved
+			return errAskedToReconnect
 		}
 		if err != nil {
 			return err

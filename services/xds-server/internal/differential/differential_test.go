@@ -139,7 +139,7 @@ func fleet(t *rapid.T, moody bool) []*proxytest.Proxy {
 	var all []*proxytest.Proxy
 	add := func(delta bool, n *core.Node, demands map[string][]string) {
 		all = append(all, proxytest.New(proxytest.Config{
-			Delta: delta, Node: n, Agent: true, Children: children, Demands: demands, Moody: moody, Seed: rapid.Uint64().Draw(t, "seed"),
+			Delta: delta, Node: n, Agent: true, Children: children, Demands: demands, RejectsAtRandom: moody, Seed: rapid.Uint64().Draw(t, "seed"),
 		}))
 	}
 	for i, delta := range []bool{true, false} {
@@ -309,7 +309,7 @@ func calm(t *testing.T, proxies []*proxytest.Proxy, servers []*server) {
 	fresh.state = servers[0].state
 	fresh.ads.Apply(fresh.state, &mesh.Change{Topics: mesh.Topics{}})
 	for _, p := range proxies {
-		p.CalmDown()
+		p.StopRejecting()
 		p.Connect(t, fresh.conn)
 	}
 }

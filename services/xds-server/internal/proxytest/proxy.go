@@ -52,9 +52,9 @@ type Proxy struct {
 
 	mu sync.Mutex
 	// moody proxies reject now and then; a rejected response is not applied.
-	moody, lies bool
-	rand        *rand.Rand
-	held        map[string]map[string]string // content by type and name
+	rejectsAtRandom, statesDroppedVersions bool
+	rand                                   *rand.Rand
+	held                                   map[string]map[string]string // content by type and name
 	// versions are what a delta client would state on reconnect, and by "" the version of a state-of-the-world type.
 	versions map[string]map[string]string
 	asked    map[string][]string
@@ -71,17 +71,17 @@ type Config struct {
 	// Demands are names asked for besides what is held, by type.
 	Demands map[string][]string
 	// Moody proxies reject now and then, until CalmDown.
-	Moody bool
-	Seed  uint64
+	RejectsAtRandom bool
+	Seed            uint64
 	// Lies makes the proxy say, as Envoy does, that it holds virtual hosts which it has dropped with their route configuration. A stream
 	// that breaks right after a route configuration has come back, and before its virtual hosts have, then leaves the server no way to know.
-	Lies bool
+	StatesDroppedVersions bool
 }
 
 // New makes a proxy that is not connected.
 func New(cfg Config) *Proxy {
 	p := &Proxy{
-		Delta: cfg.Delta, Node: cfg.Node, Agent: cfg.Agent, children: cfg.Children, demands: cfg.Demands, moody: cfg.Moody, lies: cfg.Lies,
+		Delta: cfg.Delta, Node: cfg.Node, Agent: cfg.Agent, children: cfg.Children, demands: cfg.Demands, rejectsAtRandom: cfg.RejectsAtRandom, statesDroppedVersions: cfg.StatesDroppedVersions,
 		rand: rand.New(rand.NewPCG(cfg.Seed, 1)), asked: map[string][]string{}, //nolint:gosec // a test that can be repeated
 		held: map[string]map[string]string{}, versions: map[string]map[string]string{},
 	}
@@ -118,7 +118,7 @@ func (p *Proxy) Connect(t testing.TB, conn *grpc.ClientConn) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	go p.runWorld(stream)
+	go p.runSotw(stream)
 }
 
 // Demands are the names asked for besides what is held, by type.
@@ -135,7 +135,7 @@ func (p *Proxy) Disconnect() {
 
 // verdict decides on a response.
 func (p *Proxy) verdict() *rpcstatus.Status {
-	if p.moody && p.rand.IntN(4) == 0 {
+	if p.rejectsAtRandom && p.rand.IntN(4) == 0 {
 		return &rpcstatus.Status{Code: int32(codes.InvalidArgument), Message: "in a mood"}
 	}
 	return nil
@@ -187,8 +187,8 @@ func (p *Proxy) runDelta(stream discovery.AggregatedDiscoveryService_DeltaAggreg
 				if r.GetResource() == nil { // "there is none"
 					continue
 				}
-				if url == vhds && !p.hasTable(r.GetName()) {
-					if p.lies {
+				if url == vhds && !p.hasRouteConfig(r.GetName()) {
+					if p.statesDroppedVersions {
 						p.versions[url][r.GetName()] = r.GetVersion()
 					}
 					continue
@@ -211,7 +211,7 @@ func (p *Proxy) runDelta(stream discovery.AggregatedDiscoveryService_DeltaAggreg
 	}
 }
 
-func (p *Proxy) runWorld(stream discovery.AggregatedDiscoveryService_StreamAggregatedResourcesClient) {
+func (p *Proxy) runSotw(stream discovery.AggregatedDiscoveryService_StreamAggregatedResourcesClient) {
 	defer close(p.done)
 	first, nonces := p.Node, map[string]string{}
 	send := func(url string, failure *rpcstatus.Status) {
@@ -267,7 +267,7 @@ func (p *Proxy) runWorld(stream discovery.AggregatedDiscoveryService_StreamAggre
 }
 
 // hasTable reports whether the route configuration of a virtual host is held.
-func (p *Proxy) hasTable(host string) bool {
+func (p *Proxy) hasRouteConfig(host string) bool {
 	_, ok := p.held[rds][host[:strings.LastIndexByte(host, '/')]]
 	return ok
 }
@@ -306,7 +306,7 @@ func (p *Proxy) follow(parent string) (child string, added, gone []string) {
 			if child == rds {
 				of := func(host, _ string) bool { return strings.HasPrefix(host, name+"/") }
 				maps.DeleteFunc(p.held[vhds], of)
-				if !p.lies {
+				if !p.statesDroppedVersions {
 					maps.DeleteFunc(p.versions[vhds], of)
 				}
 			}
@@ -330,8 +330,8 @@ func (p *Proxy) State() map[string]map[string]string {
 }
 
 // CalmDown ends the rejections.
-func (p *Proxy) CalmDown() {
+func (p *Proxy) StopRejecting() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.moody = false
+	p.rejectsAtRandom = false
 }

@@ -166,7 +166,7 @@ func TestAnAttackerIsMovedFirst(t *testing.T) {
 	if n := r.ads.Streams(); n != 6 {
 		t.Errorf("%d streams count, want one for each workload, 6", n)
 	}
-	if n := r.ads.Move(10); n != 10 {
+	if n := r.ads.Reconnect(10); n != 10 {
 		t.Errorf("%d moved, want 10", n)
 	}
 	r.streamsOf("attacker", attackers, serve.DefaultMinStreams-10)

@@ -13,13 +13,13 @@ import (
 
 // bans are the identities that administrators have shut out, each with what its streams are told.
 type bans struct {
-	refusals atomic.Pointer[map[string]error]
+	statuses atomic.Pointer[map[string]error]
 }
 
 // of returns why an authenticated caller is refused, nil if it is not. A caller of the plaintext port has no identity
 // that could be banned.
-func (b *bans) of(peer *auth.Peer) error {
-	refusals := b.refusals.Load()
+func (idents *bans) of(peer *auth.Peer) error {
+	refusals := idents.statuses.Load()
 	if refusals == nil || peer == nil {
 		return nil
 	}
@@ -41,7 +41,7 @@ func (s *Server) EnforceBans(state *mesh.Snapshot) {
 		}
 		refusals[b.GetIdentity()] = status.Error(codes.PermissionDenied, text+"; an administrator lifts it with `fairlead config unban`")
 	}
-	s.bans.refusals.Store(&refusals)
+	s.bans.statuses.Store(&refusals)
 	ended := 0
 	for _, st := range s.all() {
 		if why := s.bans.of(st.peer); why != nil {

@@ -29,24 +29,24 @@ type Debug struct {
 func isDebugType(url string) bool { return url == debugType || strings.HasPrefix(url, debugType+"/") }
 
 // questions keeps apart the streams that ask for debug types. Only the goroutine that receives uses it.
-type questions struct{ begun, debug bool }
+type debugRequests struct{ begun, debug bool }
 
 // divert reports whether a request is for a debug type and is to be answered here. A stream asks either for debug
 // types or for a proxy's configuration: its node is no proxy's then, and go-control-plane's loop never sends on it.
-func (s *stream) divert(typeURL string) (bool, error) {
-	first := !s.questions.begun
-	s.questions.begun = true
+func (st *stream) isDebugRequest(typeURL string) (bool, error) {
+	first := !st.debugRequests.begun
+	st.debugRequests.begun = true
 	debug := isDebugType(typeURL)
 	switch {
-	case !debug && !s.questions.debug:
+	case !debug && !st.debugRequests.debug:
 		return false, nil
 	case !debug:
 		return false, status.Errorf(codes.InvalidArgument, "this stream has asked for debug types; ask for %q on another one", typeURL)
-	case !first && !s.questions.debug:
+	case !first && !st.debugRequests.debug:
 		return false, status.Errorf(codes.InvalidArgument, "%s is asked for on a stream of its own, not on a proxy's", typeURL)
 	}
-	s.questions.debug = true
-	return true, s.server.mayDebug(s.peer)
+	st.debugRequests.debug = true
+	return true, st.server.mayDebug(st.peer)
 }
 
 func (s *Server) mayDebug(peer *auth.Peer) error {
@@ -62,7 +62,7 @@ func (s *Server) mayDebug(peer *auth.Peer) error {
 }
 
 // ask gets the answer and logs who has asked for what.
-func (s *Server) ask(peer *auth.Peer, typeURL string, names []string) ([]*anypb.Any, error) {
+func (s *Server) answerDebug(peer *auth.Peer, typeURL string, names []string) ([]*anypb.Any, error) {
 	resources, err := s.debug.Answer(typeURL, names)
 	s.log.Info("debug type asked for", "identity", peer.ID.String(), "type", typeURL, "names", names[:min(len(names), 1)], "error", err)
 	return resources, err
@@ -78,18 +78,18 @@ func (s *Server) controlPlane() *core.ControlPlane {
 }
 
 // fail ends the stream with an error that its loop would not report, and gives what the loop's Recv returns.
-func (s *stream) fail(err error) error {
-	s.end(err)
+func (st *stream) endWithStatus(err error) error {
+	st.end(err)
 	return io.EOF
 }
 
 // answer answers a state-of-the-world request for a debug type.
-func (m *worldMonitor) answer(req *discovery.DiscoveryRequest) error {
-	resources, err := m.stream.server.ask(m.stream.peer, req.GetTypeUrl(), req.GetResourceNames())
+func (m *sotwMonitor) answerDebug(req *discovery.DiscoveryRequest) error {
+	resources, err := m.stream.server.answerDebug(m.stream.peer, req.GetTypeUrl(), req.GetResourceNames())
 	if err != nil {
 		return err
 	}
-	return m.stream.watch(nil, func() error {
+	return m.stream.timeSend(nil, func() error {
 		return m.AggregatedDiscoveryService_StreamAggregatedResourcesServer.Send(&discovery.DiscoveryResponse{
 			TypeUrl: req.GetTypeUrl(), Resources: resources, Nonce: debugType, ControlPlane: m.stream.server.controlPlane(),
 		})
@@ -97,8 +97,8 @@ func (m *worldMonitor) answer(req *discovery.DiscoveryRequest) error {
 }
 
 // answer answers a delta request for a debug type; its resources have the name that was asked for.
-func (m *deltaMonitor) answer(req *discovery.DeltaDiscoveryRequest) error {
-	resources, err := m.stream.server.ask(m.stream.peer, req.GetTypeUrl(), req.GetResourceNamesSubscribe())
+func (m *deltaMonitor) answerDebug(req *discovery.DeltaDiscoveryRequest) error {
+	resources, err := m.stream.server.answerDebug(m.stream.peer, req.GetTypeUrl(), req.GetResourceNamesSubscribe())
 	if err != nil {
 		return err
 	}
@@ -107,7 +107,7 @@ func (m *deltaMonitor) answer(req *discovery.DeltaDiscoveryRequest) error {
 	for _, r := range resources {
 		out.Resources = append(out.Resources, &discovery.Resource{Name: name, Resource: r})
 	}
-	return m.stream.watch(nil, func() error {
+	return m.stream.timeSend(nil, func() error {
 		return m.AggregatedDiscoveryService_DeltaAggregatedResourcesServer.Send(out)
 	})
 }

@@ -144,7 +144,7 @@ func differential(t *testing.T, rt *rapid.T, moody bool) {
 	var proxies []*proxytest.Proxy
 	for i, ns := range []string{"x", "x", "y", "y"} {
 		p := proxytest.New(proxytest.Config{
-			Delta: i%2 == 0, Node: node([]string{"d", "w"}[i%2], ns), Children: proxytest.SameName, Moody: moody, Lies: true,
+			Delta: i%2 == 0, Node: node([]string{"d", "w"}[i%2], ns), Children: proxytest.SameName, RejectsAtRandom: moody, StatesDroppedVersions: true,
 			Seed: rapid.Uint64().Draw(rt, "seed"),
 		})
 		p.Connect(t, servers[i%2].conn)
@@ -203,7 +203,7 @@ func differential(t *testing.T, rt *rapid.T, moody bool) {
 // settle ends the rejections and changes every resource once more, so that nothing is held back because a version was rejected.
 func settle(proxies []*proxytest.Proxy, apply func(upserts, removed []*configv1.Resource)) {
 	for _, p := range proxies {
-		p.CalmDown()
+		p.StopRejecting()
 	}
 	var sidecars []*configv1.Resource
 	for _, ns := range worldNamespaces {

@@ -9,12 +9,12 @@ func (s *Server) Kept() (streams, nameBytes, names int) {
 		st.mu.Lock()
 		kept := 0
 		for _, sub := range st.types {
-			kept += sub.names.len() + sub.unsure.len() + sub.absent.len() + sub.fresh.len() + sub.deferred.len() + len(sub.withheld)
+			kept += sub.names.len() + sub.unconfirmedRemovals.len() + sub.absent.len() + sub.requested.len() + sub.deferred.len() + len(sub.rejectedVersions)
 		}
-		for _, held := range st.stated {
+		for _, held := range st.initialHosts {
 			kept += len(held)
 		}
-		kept += st.expired.len()
+		kept += st.refusedHosts.len()
 		streams, nameBytes, names = streams+1, max(nameBytes, st.nameBytes), max(names, kept)
 		st.mu.Unlock()
 	}
@@ -29,8 +29,8 @@ func (s *Server) Waiting() int {
 	s.budget.mu.Lock()
 	defer s.budget.mu.Unlock()
 	n := 0
-	for _, a := range s.budget.lines {
-		n += len(a.queues[first].waiting) + len(a.queues[later].waiting)
+	for _, sh := range s.budget.queuedShares {
+		n += len(sh.queues[initialConfig].waiting) + len(sh.queues[updatedConfig].waiting)
 	}
 	return n
 }

@@ -34,7 +34,7 @@ func (s *Server) DeltaAggregatedResources(grpcStream discovery.AggregatedDiscove
 	return s.handle(st, func(ctx context.Context) error {
 		loop := delta.NewServer(ctx, st, xds.CallbackFuncs{
 			StreamDeltaResponseFunc: func(_ int64, _ *discovery.DeltaDiscoveryRequest, m *discovery.DeltaDiscoveryResponse) {
-				st.sentDelta(m)
+				st.deltaSent(m)
 			},
 		}, config.DeactivateLegacyWildcardForTypes(namedTypes))
 		return loop.DeltaStreamHandler(monitored, resource.AnyType)
@@ -44,12 +44,12 @@ func (s *Server) DeltaAggregatedResources(grpcStream discovery.AggregatedDiscove
 // StreamAggregatedResources implements the ADS service.
 func (s *Server) StreamAggregatedResources(grpcStream discovery.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
 	st := s.newStream(grpcStream.Context(), false)
-	monitored := &worldMonitor{grpcStream, st}
+	monitored := &sotwMonitor{grpcStream, st}
 	return s.handle(st, func(ctx context.Context) error {
 		loop := sotw.NewServer(ctx, st, xds.CallbackFuncs{
-			StreamRequestFunc: func(_ int64, req *discovery.DiscoveryRequest) error { st.overhear(req); return nil },
+			StreamRequestFunc: func(_ int64, req *discovery.DiscoveryRequest) error { st.observeSotw(req); return nil },
 			StreamResponseFunc: func(_ context.Context, _ int64, _ *discovery.DiscoveryRequest, m *discovery.DiscoveryResponse) {
-				st.sentWorld(m)
+				st.sotwSent(m)
 			},
 		}, sotw.WithOrderedADS(), sotw.WithLogger(log.LoggerFuncs{}), config.DeactivateLegacyWildcardForTypes(namedTypes))
 		return loop.StreamHandler(monitored, resource.AnyType)
@@ -58,7 +58,7 @@ func (s *Server) StreamAggregatedResources(grpcStream discovery.AggregatedDiscov
 
 func (s *Server) newStream(ctx context.Context, incremental bool) *stream {
 	st := &stream{server: s, delta: incremental, ctx: ctx, connectedAt: s.clock.Now(), wake: make(chan struct{}, 1)}
-	st.leave = make(chan error, 1)
+	st.endWith = make(chan error, 1)
 	st.clock = s.clock.Now
 	if peer, ok := auth.PeerFrom(ctx); ok {
 		st.peer = &peer
@@ -110,8 +110,8 @@ func (s *Server) handle(st *stream, loop func(context.Context) error) error {
 			return status.FromContextError(ctx.Err()).Err()
 		case <-s.draining:
 			return rpc.AskToReconnect(st.ctx, "xds-server is shutting down")
-		case why := <-st.leave:
-			if errors.Is(why, errMoved) {
+		case why := <-st.endWith:
+			if errors.Is(why, errRebalanced) {
 				return rpc.AskToReconnect(st.ctx, why.Error())
 			}
 			return why
@@ -129,7 +129,7 @@ func (s *Server) handle(st *stream, loop func(context.Context) error) error {
 			overdue = s.clock.After(s.orderTimeout)
 		case <-overdue:
 			overdue = nil
-			st.retry()
+			st.flushAfterTimeout()
 		}
 	}
 }

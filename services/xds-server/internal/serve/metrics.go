@@ -33,16 +33,16 @@ type typeMetrics struct {
 func (m *metrics) of(url string) *typeMetrics {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if t, ok := m.types[url]; ok {
-		return t
+	if tm, ok := m.types[url]; ok {
+		return tm
 	}
 	name := shortType(url)
-	t := &typeMetrics{
+	tm := &typeMetrics{
 		pushes: m.pushes.WithLabelValues(name), sentBytes: m.sentBytes.WithLabelValues(name), nacks: m.nacks.WithLabelValues(name),
 		ackSeconds: m.ackSeconds.WithLabelValues(name),
 	}
-	m.types[url] = t
-	return t
+	m.types[url] = tm
+	return tm
 }
 
 func newMetrics(reg prometheus.Registerer, s *Server) *metrics {
@@ -102,10 +102,10 @@ func (s *Server) countStreams(is func(*stream) bool) float64 {
 }
 
 // waiting reports whether something is on its way or queued.
-func (s *stream) waiting() bool {
-	s.lock()
-	defer s.unlock()
-	for _, sub := range s.types {
+func (st *stream) waiting() bool {
+	st.lock()
+	defer st.unlock()
+	for _, sub := range st.types {
 		if sub.pending() || sub.deferred.len() > 0 {
 			return true
 		}

@@ -37,7 +37,7 @@ const (
 	streamsPerWorkload = 3
 	// silentStreams is how many streams beyond the limit are open while they have not said which proxy they are of, so
 	// that those which are refused can be named.
-	silentStreams = 16
+	unidentifiedStreams = 16
 	// minClasses and classesPerWorkload bound the classes: a workload's before and after a change of its labels.
 	minClasses, classesPerWorkload = 8, 2
 	// minPlans bounds the whole plans that an identity's classes stand on, one for each combination of locality,
@@ -118,9 +118,9 @@ type account struct {
 
 // classUse is a class that an identity's streams are of.
 type classUse struct {
-	streams int
-	left    time.Time
-	plan    class.Hash
+	streams     int
+	unusedSince time.Time
+	plan        class.Hash
 }
 
 // bucket is a token bucket: at is when it will be full.
@@ -204,7 +204,7 @@ func (q *quotas) open(ctx context.Context, caller *auth.Peer) (*account, error) 
 	a := q.accountOf(ctx, caller)
 	workloads := a.workloads()
 	allowed := a.streamsAllowed(workloads)
-	if a.streams >= allowed+silentStreams {
+	if a.streams >= allowed+unidentifiedStreams {
 		return nil, a.refuse("", BudgetStreams, a.streamsText(a.streams+1, allowed, workloads))
 	}
 	if wait := a.opens.take(q.clock.Now(), 1, float64(allowed)/openEvery.Seconds(), float64(allowed*opensPerStream)); wait > 0 {
@@ -232,7 +232,7 @@ func (a *account) close(c *plan.Class) {
 	a.streams--
 	if c != nil {
 		a.known--
-		a.leave(c.Key(), false)
+		a.leaveClass(c.Key(), false)
 	}
 }
 
@@ -241,7 +241,7 @@ func (a *account) retract(key *class.Key) {
 	a.quotas.mu.Lock()
 	defer a.quotas.mu.Unlock()
 	a.known--
-	a.leave(key, true)
+	a.leaveClass(key, true)
 }
 
 // admit counts a stream whose proxy is known now, and joins its class, unless there are too many of one or the other.
@@ -252,16 +252,16 @@ func (a *account) admit(node string, key *class.Key) error {
 	if allowed := a.streamsAllowed(workloads); a.known >= allowed {
 		return a.refuse(node, BudgetStreams, a.streamsText(a.known+1, allowed, workloads))
 	}
-	if err := a.joins(node, key, workloads); err != nil {
+	if err := a.checkClasses(node, key, workloads); err != nil {
 		return err
 	}
 	a.known++
-	a.join(key)
+	a.addToClass(key)
 	return nil
 }
 
 // joins reports an error if a class is one too many.
-func (a *account) joins(node string, key *class.Key, workloads int) error {
+func (a *account) checkClasses(node string, key *class.Key, workloads int) error {
 	hash := key.Hash()
 	if a.classes[hash] != nil {
 		return nil
@@ -294,7 +294,7 @@ func planOf(key *class.Key) class.Hash {
 }
 
 // join counts a stream of a class.
-func (a *account) join(key *class.Key) {
+func (a *account) addToClass(key *class.Key) {
 	hash := key.Hash()
 	if a.classes[hash] == nil {
 		a.classes[hash] = &classUse{plan: planOf(key)}
@@ -304,7 +304,7 @@ func (a *account) join(key *class.Key) {
 
 // leave is the opposite of join. moved is true where the mesh has made the proxy another class: the old one is not
 // charged any more.
-func (a *account) leave(key *class.Key, moved bool) {
+func (a *account) leaveClass(key *class.Key, moved bool) {
 	use := a.classes[key.Hash()]
 	if use == nil {
 		return
@@ -312,7 +312,7 @@ func (a *account) leave(key *class.Key, moved bool) {
 	if use.streams--; use.streams > 0 {
 		return
 	}
-	if use.left = a.quotas.clock.Now(); moved {
+	if use.unusedSince = a.quotas.clock.Now(); moved {
 		delete(a.classes, key.Hash())
 	}
 }
@@ -320,23 +320,23 @@ func (a *account) leave(key *class.Key, moved bool) {
 // expire forgets the classes that the engine no longer keeps.
 func (a *account) expire(now time.Time) {
 	for hash, use := range a.classes {
-		if use.streams == 0 && now.Sub(use.left) >= classLinger {
+		if use.streams == 0 && now.Sub(use.unusedSince) >= classLinger {
 			delete(a.classes, hash)
 		}
 	}
 }
 
 // regroup moves a stream's count to another class. The mesh decides it, so that nothing is refused.
-func (a *account) regroup(from, to *class.Key) {
+func (a *account) reclassify(from, to *class.Key) {
 	a.quotas.mu.Lock()
 	defer a.quotas.mu.Unlock()
-	a.leave(from, true)
-	a.join(to)
+	a.leaveClass(from, true)
+	a.addToClass(to)
 }
 
 // spend counts bytes of names and returns why it does not: what is over the identity's budget is refused; what is over
 // that of all, only if the identity has more than an equal share of it.
-func (a *account) spend(n int64) (refused string) {
+func (a *account) chargeNames(n int64) (refused string) {
 	q := a.quotas
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -356,7 +356,7 @@ func (a *account) spend(n int64) (refused string) {
 }
 
 // refund takes bytes of names back.
-func (a *account) refund(n int64) {
+func (a *account) refundNames(n int64) {
 	a.quotas.mu.Lock()
 	defer a.quotas.mu.Unlock()
 	a.names -= n
@@ -364,23 +364,23 @@ func (a *account) refund(n int64) {
 }
 
 // worked weighs a request, in names.
-func (a *account) worked(names int) {
+func (a *account) addWork(names int) {
 	a.quotas.mu.Lock()
 	defer a.quotas.mu.Unlock()
-	a.weigh(names)
+	a.chargeWork(names)
 }
 
 // weigh returns how long the identity's next request has to wait.
-func (a *account) weigh(names int) time.Duration {
+func (a *account) chargeWork(names int) time.Duration {
 	perSecond := float64(workPerSecond + workPerWorkload*a.workloads())
 	return a.work.take(a.quotas.clock.Now(), float64(names), perSecond, workBurst*perSecond)
 }
 
 // pace waits until the identity may have another request of so many bytes read. What is not read, gRPC's flow control
 // leaves with the client.
-func (a *account) pace(ctx context.Context, bytes int) error {
+func (a *account) throttle(ctx context.Context, bytes int) error {
 	a.quotas.mu.Lock()
-	wait := a.weigh(1 + bytes/requestBytes)
+	wait := a.chargeWork(1 + bytes/requestBytes)
 	a.quotas.mu.Unlock()
 	if wait <= 0 {
 		return nil

@@ -13,10 +13,10 @@ import (
 
 // reporter is whom a status is about: of one node id, what each identity says of it is kept apart, so that nobody
 // speaks for another.
-type reporter struct{ node, identity string }
+type statusKey struct{ node, identity string }
 
 // reporter of the stream, whose node is known.
-func (s *stream) reporter() reporter { return reporter{s.node.ID, s.node.Identity} }
+func (st *stream) statusKey() statusKey { return statusKey{st.node.ID, st.node.Identity} }
 
 // reports keeps which streams' status may have changed since the reporter looked, so that a report costs what has changed.
 type reports struct {
@@ -25,57 +25,57 @@ type reports struct {
 	mu    sync.Mutex
 	dirty []*stream
 	// gone are those whose last stream has ended.
-	gone map[reporter]struct{}
+	gone map[statusKey]struct{}
 	// nodes are the open streams of each node id, oldest first.
 	nodes map[string][]*stream
 }
 
 // touch notes that a stream's status may be another one.
-func (r *reports) touch(s *stream) {
-	if s.reported.Swap(true) {
+func (r *reports) markChanged(st *stream) {
+	if st.reportQueued.Swap(true) {
 		return
 	}
 	r.mu.Lock()
-	r.dirty = append(r.dirty, s)
+	r.dirty = append(r.dirty, st)
 	r.mu.Unlock()
 	r.notifier.Notify()
 }
 
 // opened is called when a stream's node is known.
-func (r *reports) opened(s *stream) {
+func (r *reports) opened(st *stream) {
 	r.mu.Lock()
-	r.nodes[s.node.ID] = append(r.nodes[s.node.ID], s)
-	delete(r.gone, s.reporter())
+	r.nodes[st.node.ID] = append(r.nodes[st.node.ID], st)
+	delete(r.gone, st.statusKey())
 	r.mu.Unlock()
-	r.touch(s)
+	r.markChanged(st)
 }
 
 // closed is called when a stream whose node is known has ended.
-func (r *reports) closed(s *stream) {
-	id := s.node.ID
+func (r *reports) closed(st *stream) {
+	id := st.node.ID
 	r.mu.Lock()
-	if s.reported.Load() {
+	if st.reportQueued.Load() {
 		// While nobody takes reports, clients that come and go must leave nothing.
-		r.dirty = slices.DeleteFunc(r.dirty, func(other *stream) bool { return other == s })
+		r.dirty = slices.DeleteFunc(r.dirty, func(other *stream) bool { return other == st })
 	}
 	var next *stream
-	left := slices.DeleteFunc(r.nodes[id], func(other *stream) bool { return other == s })
+	left := slices.DeleteFunc(r.nodes[id], func(other *stream) bool { return other == st })
 	if len(left) == 0 {
 		delete(r.nodes, id)
 	} else {
 		r.nodes[id] = left
 	}
 	for _, other := range newest(left) {
-		if other.reporter() == s.reporter() {
+		if other.statusKey() == st.statusKey() {
 			next = other
 		}
 	}
 	if next == nil {
-		r.gone[s.reporter()] = struct{}{}
+		r.gone[st.statusKey()] = struct{}{}
 	}
 	r.mu.Unlock()
 	if next != nil {
-		r.touch(next)
+		r.markChanged(next)
 	}
 	r.notifier.Notify()
 }
@@ -87,9 +87,9 @@ func newest(of []*stream) []*stream {
 		return of
 	}
 	var found []*stream
-	for _, s := range slices.Backward(of) {
-		if !slices.ContainsFunc(found, func(other *stream) bool { return other.node.Identity == s.node.Identity }) {
-			found = append(found, s)
+	for _, st := range slices.Backward(of) {
+		if !slices.ContainsFunc(found, func(other *stream) bool { return other.node.Identity == st.node.Identity }) {
+			found = append(found, st)
 		}
 	}
 	return found
@@ -105,10 +105,10 @@ func (r *reports) take(all bool) (streams []*stream, gone []string) {
 		left[who.node] = true
 	}
 	clear(r.gone)
-	for _, s := range r.dirty {
-		s.reported.Store(false)
-		if id := s.node.ID; !all && !left[id] && slices.Contains(newest(r.nodes[id]), s) {
-			streams = append(streams, s)
+	for _, st := range r.dirty {
+		st.reportQueued.Store(false)
+		if id := st.node.ID; !all && !left[id] && slices.Contains(newest(r.nodes[id]), st) {
+			streams = append(streams, st)
 		}
 	}
 	r.dirty = nil
@@ -196,13 +196,13 @@ func (s *Server) noteFailures() {
 	}
 	for _, st := range s.all() {
 		if st.in(other) {
-			s.reports.touch(st)
+			s.reports.markChanged(st)
 		}
 	}
 }
 
-func (s *stream) in(classes map[*plan.Class]bool) bool {
-	s.lock()
-	defer s.unlock()
-	return classes[s.class]
+func (st *stream) in(classes map[*plan.Class]bool) bool {
+	st.lock()
+	defer st.unlock()
+	return classes[st.class]
 }

@@ -16,7 +16,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace"
 	"go.opentelemetry.io/otel/trace/noop"
-	"golang.org/x/sync/errgroup"
 
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/services/xds-server/internal/mesh"
@@ -92,25 +91,25 @@ type Server struct {
 	rand               func() float64
 	metrics            *metrics
 	// traced is true if spans go somewhere.
-	traced   bool
-	reports  reports
-	budget   budget
-	pace     pace
-	runs     runs
-	learnt   *memory
-	quotas   quotas
-	refusals refusals
+	traced        bool
+	reports       reports
+	budget        budget
+	settling      settleTracker
+	chunks        chunkCache
+	onDemandNames *onDemandMemory
+	quotas        quotas
+	refusals      refusals
 	// standIns are described at stream.standIn.
-	standIns *store.Store
+	emptyEndpoints *store.Store
 	// failing is what could not be built at the last Apply, by class; only Apply uses it.
 	failing map[*plan.Class]string
 	// draining is closed when the process is about to end.
 	draining  chan struct{}
 	drainOnce sync.Once
 
-	audience audience
-	bans     bans
-	debug    Debug
+	subscribers subscribersIndex
+	bans        bans
+	debug       Debug
 
 	mu      sync.Mutex
 	streams map[*stream]struct{}
@@ -127,19 +126,19 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		engine: cfg.Engine, log: cfg.Log, tracer: tracers.Tracer("fairlead.dev/services/xds-server/serve"), clock: clock.Or(cfg.Clock),
-		instance: cfg.Instance, standIns: store.New(), maxAge: orDefault(cfg.MaxConnectionAge, DefaultMaxConnectionAge),
+		instance: cfg.Instance, emptyEndpoints: store.New(), maxAge: orDefault(cfg.MaxConnectionAge, DefaultMaxConnectionAge),
 		orderTimeout:       orDefault(cfg.OrderTimeout, DefaultOrderTimeout),
 		stallTimeout:       orDefault(cfg.StallTimeout, DefaultStallTimeout),
 		maxSubscribedBytes: orDefault(cfg.MaxSubscribedBytes, DefaultMaxSubscribedBytes),
 		maxNameBytes:       orDefault(cfg.MaxNameBytes, DefaultMaxNameBytes),
 		maxOnDemandHosts:   orDefault(cfg.MaxOnDemandHosts, DefaultMaxOnDemandHosts),
 		maxResponseBytes:   orDefault(cfg.MaxResponseBytes, DefaultMaxResponseBytes),
-		reports:            reports{gone: map[reporter]struct{}{}, nodes: map[string][]*stream{}},
+		reports:            reports{gone: map[statusKey]struct{}{}, nodes: map[string][]*stream{}},
 		budget:             budget{limit: int64(orDefault(cfg.MaxUnsentBytes, DefaultMaxUnsentBytes))},
-		learnt:             newMemory(clock.Or(cfg.Clock)),
+		onDemandNames:      newOnDemandMemory(clock.Or(cfg.Clock)),
 		debug:              cfg.Debug,
 		rand:               cfg.Rand, draining: make(chan struct{}), streams: map[*stream]struct{}{},
-		audience: audience{byTopic: map[mesh.Topic]map[*stream]struct{}{}},
+		subscribers: subscribersIndex{byTopic: map[mesh.Topic]map[*stream]struct{}{}},
 	}
 	_, untraced := tracers.(noop.TracerProvider)
 	s.traced = !untraced
@@ -167,29 +166,16 @@ func orDefault[T comparable](v, d T) T {
 // Apply brings every proxy to a later state of the mesh. One call at a time.
 func (s *Server) Apply(state *mesh.Snapshot, change *mesh.Change) {
 	start := s.clock.Now()
-	round := s.pace.begin(s.Streams())
+	round := s.settling.beginRound(s.Streams())
 	ctx, span := s.startRevision(state.Revision())
 	defer span.End()
-	n := s.engine.Apply(state, change, func() { s.regroup(change.Topics) })
+	n := s.engine.Apply(state, change, func() { s.reclassify(change.Topics) })
 	s.metrics.revisions.Inc()
 	s.metrics.applySeconds.Observe(s.clock.Now().Sub(start).Seconds())
 	s.log.DebugContext(ctx, "revision applied", "sequence", state.Revision().GetSequence(), "changed", len(change.Keys), "resources", n)
 	s.noteFailures()
-	s.pace.answered(round)
+	s.settling.responseAnswered(round)
 	s.reports.notifier.Notify()
-}
-
-// regroup moves the streams whose proxies have become another class. It waits for none that is busy with a request: such a one moves after it.
-func (s *Server) regroup(touched mesh.Topics) {
-	var group errgroup.Group
-	group.SetLimit(8)
-	for _, st := range s.audience.of(touched) {
-		group.Go(func() error {
-			st.regroup()
-			return nil
-		})
-	}
-	_ = group.Wait() // the functions return no errors
 }
 
 func (s *Server) all() []*stream {

@@ -66,7 +66,7 @@ func (r *refusals) add(of Refusal) {
 		r.kept = slices.Delete(r.kept, i, i+1)
 	} else {
 		r.log.Warn("stream refused: its identity uses too much", "node", of.NodeID, "identity", of.Identity, "budget", string(of.Budget), "reason", of.Reason)
-		r.make(of.Identity)
+		r.makeRoom(of.Identity)
 	}
 	r.kept = append(r.kept, of)
 	if r.changed = true; of.Count == 1 || of.At.Sub(r.reportedAt) >= refusalGap {
@@ -76,7 +76,7 @@ func (r *refusals) add(of Refusal) {
 }
 
 // make makes room for one of an identity.
-func (r *refusals) make(identity string) {
+func (r *refusals) makeRoom(identity string) {
 	of := func(k Refusal) bool { return k.Identity == identity }
 	n := 0
 	for _, k := range r.kept {

@@ -1,8 +1,6 @@
 package serve
 
 import (
-	"sync/atomic"
-
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/encoding/proto"
@@ -51,8 +49,8 @@ func (f *deltaFrame) ProtoReflect() protoreflect.Message {
 		for _, name := range f.out.missing {
 			m.Resources = append(m.Resources, notFound(name))
 		}
-		for _, b := range f.out.blobs {
-			m.Resources = append(m.Resources, b.Resource)
+		for _, blob := range f.out.blobs {
+			m.Resources = append(m.Resources, blob.Resource)
 		}
 	}
 	return m.ProtoReflect()
@@ -64,10 +62,10 @@ const (
 	deltaTypeURL       = 4
 	deltaNonce         = 5
 	deltaRemoved       = 6
-	worldVersionInfo   = 1
-	worldTypeURL       = 4
-	worldNonce         = 5
-	resources          = 2
+	sotwVersionInfo    = 1
+	sotwTypeURL        = 4
+	sotwNonce          = 5
+	responseResources  = 2
 	resourceName       = 3
 	resourceAliases    = 4
 )
@@ -90,44 +88,44 @@ func (f *deltaFrame) encode() mem.BufferSlice {
 	}
 	for _, name := range out.missing {
 		text := 1 + protowire.SizeBytes(len(name))
-		head = protowire.AppendVarint(protowire.AppendTag(head, resources, protowire.BytesType), uint64(2*text)) //nolint:gosec // a size
+		head = protowire.AppendVarint(protowire.AppendTag(head, responseResources, protowire.BytesType), uint64(2*text)) //nolint:gosec // a size
 		head = appendText(appendText(head, resourceName, name), resourceAliases, name)
 	}
 	return out.body(head, false)
 }
 
 // worldFrame is a state-of-the-world response with its resources apart.
-type worldFrame struct {
+type sotwFrame struct {
 	*discovery.DiscoveryResponse
 	out *response
 }
 
 // ProtoReflect implements proto.Message.
-func (f *worldFrame) ProtoReflect() protoreflect.Message {
+func (f *sotwFrame) ProtoReflect() protoreflect.Message {
 	m := f.DiscoveryResponse
 	if len(m.GetResources()) == 0 {
 		m.Resources = make([]*anypb.Any, 0, len(f.out.blobs))
-		for _, b := range f.out.blobs {
-			m.Resources = append(m.Resources, b.Resource.GetResource())
+		for _, blob := range f.out.blobs {
+			m.Resources = append(m.Resources, blob.Resource.GetResource())
 		}
 	}
 	return m.ProtoReflect()
 }
 
-func (f *worldFrame) encode() mem.BufferSlice {
+func (f *sotwFrame) encode() mem.BufferSlice {
 	m, out := f.DiscoveryResponse, f.out
 	head := make([]byte, 0, 64+len(m.GetTypeUrl())+len(m.GetVersionInfo()))
-	head = appendText(head, worldVersionInfo, m.GetVersionInfo())
-	head = appendText(head, worldTypeURL, m.GetTypeUrl())
-	head = appendText(head, worldNonce, m.GetNonce())
+	head = appendText(head, sotwVersionInfo, m.GetVersionInfo())
+	head = appendText(head, sotwTypeURL, m.GetTypeUrl())
+	head = appendText(head, sotwNonce, m.GetNonce())
 	return out.body(head, true)
 }
 
 // body is the whole response.
-func (r *response) body(head []byte, world bool) mem.BufferSlice {
+func (r *response) body(head []byte, sotw bool) mem.BufferSlice {
 	room := min(len(r.blobs), manyBlobs) + len(r.blobs)/8 + 2
 	buffers := append(make(mem.BufferSlice, 0, room), mem.SliceBuffer(head))
-	return r.watched(r.stream.server.runs.append(buffers, r.blobs, world))
+	return r.watched(r.stream.server.chunks.append(buffers, r.blobs, sotw))
 }
 
 func appendText(to []byte, field protowire.Number, text string) []byte {
@@ -149,7 +147,7 @@ func (r *response) watched(buffers mem.BufferSlice) mem.BufferSlice {
 	}
 	end := make([]byte, 0, marker)
 	r.marked = true
-	r.stream.began()
+	r.stream.largeSendBegan()
 	return append(buffers, mem.NewBuffer(&end, pool{r}))
 }
 
@@ -164,21 +162,6 @@ func (pool) Get(length int) *[]byte { b := make([]byte, length); return &b }
 
 // Put implements mem.BufferPool.
 func (p pool) Put(*[]byte) {
-	p.r.stream.took()
+	p.r.stream.largeSendTaken()
 	p.r.release()
-}
-
-// charge is what a response takes of the budget.
-type charge struct {
-	held   atomic.Int64
-	stream *stream
-	// marked is true if a marker will release it.
-	marked bool
-}
-
-// release gives it back, once.
-func (c *charge) release() {
-	if size := c.held.Swap(0); size > 0 {
-		c.stream.server.budget.give(&c.stream.account.unsent, int(size))
-	}
 }

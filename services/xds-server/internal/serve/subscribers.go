@@ -7,41 +7,41 @@ import (
 )
 
 // audience finds the streams whose proxies may become another class when a topic changes, without asking every stream.
-type audience struct {
+type subscribersIndex struct {
 	mu      sync.Mutex
 	byTopic map[mesh.Topic]map[*stream]struct{}
 }
 
 // set replaces the topics of a stream.
-func (a *audience) set(st *stream, before, after mesh.Topics) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+func (idx *subscribersIndex) replace(st *stream, before, after mesh.Topics) {
+	idx.mu.Lock()
+	defer idx.mu.Unlock()
 	for t := range before {
 		if after.Has(t) {
 			continue
 		}
-		if delete(a.byTopic[t], st); len(a.byTopic[t]) == 0 {
-			delete(a.byTopic, t)
+		if delete(idx.byTopic[t], st); len(idx.byTopic[t]) == 0 {
+			delete(idx.byTopic, t)
 		}
 	}
 	for t := range after {
 		if before.Has(t) {
 			continue
 		}
-		if a.byTopic[t] == nil {
-			a.byTopic[t] = map[*stream]struct{}{}
+		if idx.byTopic[t] == nil {
+			idx.byTopic[t] = map[*stream]struct{}{}
 		}
-		a.byTopic[t][st] = struct{}{}
+		idx.byTopic[t][st] = struct{}{}
 	}
 }
 
 // of lists the streams that one of the topics may concern, each once.
-func (a *audience) of(topics mesh.Topics) []*stream {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+func (idx *subscribersIndex) subscribers(topics mesh.Topics) []*stream {
+	idx.mu.Lock()
+	defer idx.mu.Unlock()
 	seen := map[*stream]struct{}{}
 	for t := range topics {
-		for st := range a.byTopic[t] {
+		for st := range idx.byTopic[t] {
 			seen[st] = struct{}{}
 		}
 	}

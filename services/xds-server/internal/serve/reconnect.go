@@ -8,22 +8,22 @@ import (
 )
 
 // minMoveAge is how old a stream must be to be moved: its proxy should not be sent on while it starts, nor from replica to replica.
-const minMoveAge = 5 * time.Second
+const minReconnectAge = 5 * time.Second
 
 // errMoved ends a stream as its maximum age does: its client is asked to reconnect.
-var errMoved = errors.New("this xds-server has more proxies than the others")
+var errRebalanced = errors.New("this xds-server has more proxies than the others")
 
 // mover tells a stream's handler to end it.
-type mover struct {
+type ender struct {
 	// leave has room for one error, which the first caller of end puts in.
-	leave   chan error
-	leaving atomic.Bool
+	endWith chan error
+	ending  atomic.Bool
 }
 
 // end makes the handler end the stream with an error. It waits for nothing.
-func (m *mover) end(why error) {
-	if !m.leaving.Swap(true) {
-		m.leave <- why
+func (e *ender) end(why error) {
+	if !e.ending.Swap(true) {
+		e.endWith <- why
 	}
 }
 
@@ -49,9 +49,9 @@ func (s *Server) Accepting() bool {
 // Move ends up to n streams so that their proxies reconnect, to another replica if there is one, and returns how many
 // it has ended. Those go first of which an identity has more than workloads, then the oldest: whoever has just come
 // stays. Streams whose proxies wait for something, their first configuration above all, stay too.
-func (s *Server) Move(n int) int {
+func (s *Server) Reconnect(n int) int {
 	streams := s.all()
-	youngest := s.clock.Now().Add(-minMoveAge)
+	youngest := s.clock.Now().Add(-minReconnectAge)
 	streams = slices.DeleteFunc(streams, func(st *stream) bool { return st.connectedAt.After(youngest) })
 	slices.SortFunc(streams, func(a, b *stream) int { return a.connectedAt.Compare(b.connectedAt) })
 	excess := s.quotas.excesses()
@@ -61,7 +61,7 @@ func (s *Server) Move(n int) int {
 			if moved >= n {
 				break
 			}
-			if first && excess[st.account] == 0 || !st.move() {
+			if first && excess[st.account] == 0 || !st.reconnectIfIdle() {
 				continue
 			}
 			if moved++; first {
@@ -73,17 +73,17 @@ func (s *Server) Move(n int) int {
 }
 
 // move ends the stream unless its proxy waits for something.
-func (s *stream) move() bool {
-	s.lock()
-	defer s.unlock()
-	if s.closed || s.leaving.Load() || s.class == nil || len(s.types) == 0 {
+func (st *stream) reconnectIfIdle() bool {
+	st.lock()
+	defer st.unlock()
+	if st.closed || st.ending.Load() || st.class == nil || len(st.types) == 0 {
 		return false
 	}
-	for _, sub := range s.types {
+	for _, sub := range st.types {
 		if !sub.answered || sub.pending() {
 			return false
 		}
 	}
-	s.end(errMoved)
+	st.end(errRebalanced)
 	return true
 }

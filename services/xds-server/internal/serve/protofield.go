@@ -16,49 +16,49 @@ var (
 )
 
 // field is one of a message as it stands on the wire.
-type field struct {
+type protoField struct {
 	number    protowire.Number
 	delimited bool
 	// head are the bytes before the content, size those of the whole.
-	head, size int
-	whole      []byte
+	headerBytes, size int
+	raw               []byte
 }
 
 // content is what a delimited field holds. It is valid while the field is.
-func (f *field) content() []byte { return f.whole[f.head:] }
+func (f *protoField) content() []byte { return f.raw[f.headerBytes:] }
 
 // longest is the most that a field can take: as much as gRPC could ever be told to let through.
-const longest = 1<<31 - 1
+const maxFieldBytes = 1<<31 - 1
 
 // measure reads where the first field of raw ends, which may be beyond raw. The size is 0 if raw does not even tell that.
-func measure(raw []byte) (f field, err error) {
+func measureField(raw []byte) (f protoField, err error) {
 	if len(raw) >= 2 && raw[0]&0x87 == byte(protowire.BytesType) && raw[0] > 7 && raw[1] < 0x80 {
-		return field{number: protowire.Number(raw[0] >> 3), delimited: true, head: 2, size: 2 + int(raw[1])}, nil
+		return protoField{number: protowire.Number(raw[0] >> 3), delimited: true, headerBytes: 2, size: 2 + int(raw[1])}, nil
 	}
 	number, kind, n := protowire.ConsumeTag(raw)
 	if n < 0 {
-		return field{}, truncated(n)
+		return protoField{}, truncated(n)
 	}
-	f = field{number: number, head: n}
+	f = protoField{number: number, headerBytes: n}
 	switch kind {
 	case protowire.BytesType:
-		length, n := protowire.ConsumeVarint(raw[f.head:])
+		length, n := protowire.ConsumeVarint(raw[f.headerBytes:])
 		if n < 0 {
-			return field{}, truncated(n)
+			return protoField{}, truncated(n)
 		}
-		if length > longest {
-			return field{}, errFieldSize
+		if length > maxFieldBytes {
+			return protoField{}, errFieldSize
 		}
-		f.delimited, f.head = true, f.head+n
-		f.size = f.head + int(length) //nolint:gosec // checked above
+		f.delimited, f.headerBytes = true, f.headerBytes+n
+		f.size = f.headerBytes + int(length) //nolint:gosec // checked above
 	case protowire.StartGroupType, protowire.EndGroupType:
-		return field{}, errFieldGroup
+		return protoField{}, errFieldGroup
 	default:
-		n := protowire.ConsumeFieldValue(number, kind, raw[f.head:])
+		n := protowire.ConsumeFieldValue(number, kind, raw[f.headerBytes:])
 		if n < 0 {
-			return field{}, truncated(n)
+			return protoField{}, truncated(n)
 		}
-		f.size = f.head + n
+		f.size = f.headerBytes + n
 	}
 	return f, nil
 }
@@ -73,7 +73,7 @@ func truncated(n int) error {
 
 // eachField calls f for each field of a message that came in pieces. Only what lies across two pieces is copied; the field is valid during
 // the call.
-func eachField(data mem.BufferSlice, f func(field) error) error {
+func eachField(data mem.BufferSlice, f func(protoField) error) error {
 	var piece, joint []byte
 	next := func() bool {
 		for len(piece) == 0 && len(data) > 0 {
@@ -82,12 +82,12 @@ func eachField(data mem.BufferSlice, f func(field) error) error {
 		return len(piece) > 0
 	}
 	for next() {
-		at, err := measure(piece)
+		at, err := measureField(piece)
 		if err != nil {
 			return err
 		}
 		if at.size > 0 && at.size <= len(piece) {
-			at.whole, piece = piece[:at.size:at.size], piece[at.size:]
+			at.raw, piece = piece[:at.size:at.size], piece[at.size:]
 		} else {
 			joint, piece = append(joint[:0], piece...), nil
 			for at.size == 0 || len(joint) < at.size {
@@ -100,12 +100,12 @@ func eachField(data mem.BufferSlice, f func(field) error) error {
 				}
 				joint, piece = append(joint, piece[:n]...), piece[n:]
 				if at.size == 0 {
-					if at, err = measure(joint); err != nil {
+					if at, err = measureField(joint); err != nil {
 						return err
 					}
 				}
 			}
-			at.whole = joint
+			at.raw = joint
 		}
 		if err := f(at); err != nil {
 			return err

@@ -12,92 +12,92 @@ import (
 
 // holding is what a client says it holds when it connects: names and versions, mostly exactly what its class has. They are counted as they
 // come, and only taken apart where the count says that something is different.
-type holding struct {
+type initialVersions struct {
 	tally plan.Tally
 	// raw is the request as it came, size the bytes of its entries.
-	raw  mem.BufferSlice
-	size int
+	buffers mem.BufferSlice
+	size    int
 	// versions by name, once taken apart.
 	versions map[string]string
 }
 
 // held makes a holding of what was decoded already.
-func held(versions map[string]string) *holding {
-	h := &holding{versions: versions}
+func initialVersionsOf(versions map[string]string) *initialVersions {
+	v := &initialVersions{versions: versions}
 	for name, version := range versions {
-		h.tally.AddString(version)
-		h.size += len(name) + len(version)
+		v.tally.AddString(version)
+		v.size += len(name) + len(version)
 	}
-	return h
+	return v
 }
 
 // none reports whether the client holds nothing.
-func (h *holding) none() bool { return h == nil || h.tally.Count() == 0 }
+func (v *initialVersions) empty() bool { return v == nil || v.tally.Count() == 0 }
 
 // all takes the holding apart.
-func (h *holding) all() map[string]string {
-	if h == nil {
+func (v *initialVersions) decoded() map[string]string {
+	if v == nil {
 		return nil
 	}
-	if h.versions == nil && len(h.raw) > 0 {
-		h.versions = make(map[string]string, h.tally.Count())
-		_ = eachField(h.raw, func(f field) error { // decode has read it without an error
+	if v.versions == nil && len(v.buffers) > 0 {
+		v.versions = make(map[string]string, v.tally.Count())
+		_ = eachField(v.buffers, func(f protoField) error { // decode has read it without an error
 			if f.number != initialResourceVersions || !f.delimited {
 				return nil
 			}
 			if name, version, ok := consumeEntry(f.content()); ok && utf8.Valid(name) && utf8.Valid(version) {
-				h.versions[string(name)] = string(version)
+				v.versions[string(name)] = string(version)
 			}
 			return nil
 		})
 	}
-	return h.versions
+	return v.versions
 }
 
 // asking is a long list of names that a client subscribes to, counted and taken apart as a holding is.
-type asking struct {
+type longNames struct {
 	tally    plan.Tally
-	raw      mem.BufferSlice
+	buffers  mem.BufferSlice
 	wildcard bool
 	names    []string
 }
 
 // counted is the tally of the names.
-func (a *asking) counted() plan.Tally {
-	if a == nil {
+func (l *longNames) total() plan.Tally {
+	if l == nil {
 		return plan.Tally{}
 	}
-	return a.tally
+	return l.tally
 }
 
 // count is the number of names.
-func (a *asking) count() int { t := a.counted(); return t.Count() }
+func (l *longNames) count() int { t := l.total(); return t.Count() }
 
 // all takes the list apart.
-func (a *asking) all() []string {
-	if a == nil {
+func (l *longNames) decoded() []string {
+	if l == nil {
 		return nil
 	}
-	if a.names == nil && len(a.raw) > 0 {
-		a.names = make([]string, 0, a.tally.Count())
-		_ = eachField(a.raw, func(f field) error { // as in holding.all
+	if l.names == nil && len(l.buffers) > 0 {
+		l.names = make([]string, 0, l.tally.Count())
+		_ = eachField(l.buffers, func(f protoField) error { // as in holding.all
 			if f.number == resourceNamesSubscribe && f.delimited {
-				a.names = append(a.names, string(f.content()))
+				l.names = append(l.names, string(f.content()))
 			}
 			return nil
 		})
 	}
-	return a.names
+	return l.names
 }
 
 // consumeEntry reads an entry of a map of strings.
 func consumeEntry(raw []byte) (key, value []byte, ok bool) {
 	for len(raw) > 0 {
-		f, err := measure(raw)
+		f, err := measureField(raw)
 		if err != nil || f.size == 0 || f.size > len(raw) {
 			return nil, nil, false
 		}
-		f.whole, raw = raw[:f.size], raw[f.size:]
+		f.raw, raw = raw[:f.size], raw[f.size:]
 		switch {
 		case !f.delimited:
 		case f.number == 1:
@@ -119,35 +119,35 @@ const (
 // ours it is an ordinary message.
 type deltaRequest struct {
 	*discovery.DeltaDiscoveryRequest
-	held  *holding
-	asked *asking
+	initial       *initialVersions
+	subscribeList *longNames
 	// data is what held and asked have yet to be read from.
-	data mem.BufferSlice
+	buffers mem.BufferSlice
 	// size is that of the request, where the codec is ours.
 	size int
 }
 
 // decode reads a request.
 func (r *deltaRequest) decode(data mem.BufferSlice) error {
-	h, a := &holding{}, &asking{}
+	v, l := &initialVersions{}, &longNames{}
 	r.size = data.Len()
 	var rest []byte
-	err := eachField(data, func(f field) error {
+	err := eachField(data, func(f protoField) error {
 		switch {
 		case f.number == initialResourceVersions && f.delimited:
 			if _, version, ok := consumeEntry(f.content()); ok {
-				h.size += len(f.content())
-				h.tally.Add(version)
+				v.size += len(f.content())
+				v.tally.Add(version)
 			}
 		case f.number == resourceNamesSubscribe && f.delimited:
 			name := f.content()
 			if !utf8.Valid(name) {
 				return errNotUTF8
 			}
-			a.tally.Add(name)
-			a.wildcard = a.wildcard || string(name) == "*"
+			l.tally.Add(name)
+			l.wildcard = l.wildcard || string(name) == "*"
 		default:
-			rest = append(rest, f.whole...)
+			rest = append(rest, f.raw...)
 		}
 		return nil
 	})
@@ -157,15 +157,15 @@ func (r *deltaRequest) decode(data mem.BufferSlice) error {
 	if err := proto.Unmarshal(rest, r.DeltaDiscoveryRequest); err != nil {
 		return err
 	}
-	a.raw, r.held = data, h
-	if a.count() > shortSet {
-		r.asked = a
-	} else if a.count() > 0 {
-		r.ResourceNamesSubscribe = a.all()
+	l.buffers, r.initial = data, v
+	if l.count() > shortSet {
+		r.subscribeList = l
+	} else if l.count() > 0 {
+		r.ResourceNamesSubscribe = l.decoded()
 	}
-	if r.asked != nil || h.tally.Count() > 0 {
+	if r.subscribeList != nil || v.tally.Count() > 0 {
 		data.Ref()
-		h.raw, r.data = data, data
+		v.buffers, r.buffers = data, data
 	}
 	return nil
 }

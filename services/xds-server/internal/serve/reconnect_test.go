@@ -26,7 +26,7 @@ func movedAway(t *testing.T, c *deltaClient) {
 // The oldest streams go, no more than asked for; who has just come, and who waits for something, stays.
 func TestMoveTakesTheOldestThatWaitForNothing(t *testing.T) {
 	r := start(t, basicMesh()...)
-	if n := r.ads.Move(10); n != 0 {
+	if n := r.ads.Reconnect(10); n != 0 {
 		t.Fatalf("%d of no streams moved", n)
 	}
 	unconfigured := r.delta("unconfigured", "default")
@@ -43,7 +43,7 @@ func TestMoveTakesTheOldestThatWaitForNothing(t *testing.T) {
 	older.connectAll()
 	r.acked("older")
 	r.clock.Advance(time.Second)
-	if n := r.ads.Move(10); n != 0 {
+	if n := r.ads.Reconnect(10); n != 0 {
 		t.Errorf("%d young streams moved", n)
 	}
 	r.clock.Advance(10 * time.Second)
@@ -51,12 +51,12 @@ func TestMoveTakesTheOldestThatWaitForNothing(t *testing.T) {
 	young.connectAll()
 	r.acked("young")
 
-	if n := r.ads.Move(1); n != 1 {
+	if n := r.ads.Reconnect(1); n != 1 {
 		t.Errorf("%d moved, want 1", n)
 	}
 	movedAway(t, oldest)
 	r.streams(4)
-	if n := r.ads.Move(10); n != 1 {
+	if n := r.ads.Reconnect(10); n != 1 {
 		t.Errorf("%d moved, want the one other", n)
 	}
 	movedAway(t, older)
@@ -65,7 +65,7 @@ func TestMoveTakesTheOldestThatWaitForNothing(t *testing.T) {
 	// The configuration arrives: from then on the stream can be moved.
 	unconfigured.ack(waiting)
 	r.acked("unconfigured")
-	if n := r.ads.Move(10); n != 1 {
+	if n := r.ads.Reconnect(10); n != 1 {
 		t.Errorf("%d moved, want 1", n)
 	}
 	movedAway(t, unconfigured)

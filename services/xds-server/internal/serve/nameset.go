@@ -16,113 +16,113 @@ type nameSet struct {
 	list  []string
 	index map[string]int32 // positions in list; nil while that is short, or in order
 	// ordered is true while list is in order and belongs to somebody else.
-	ordered bool
+	shared bool
 }
 
 // fill makes the set that of names, which are in order and stay as they are. The set must be empty.
-func (s *nameSet) fill(names []string) { s.list, s.index, s.ordered = names, nil, true }
+func (set *nameSet) setShared(names []string) { set.list, set.index, set.shared = names, nil, true }
 
 // is reports whether the set was filled with the very list, and is still that.
-func (s *nameSet) is(names []string) bool {
-	return s.ordered && len(s.list) == len(names) && (len(names) == 0 || &s.list[0] == &names[0])
+func (set *nameSet) shares(names []string) bool {
+	return set.shared && len(set.list) == len(names) && (len(names) == 0 || &set.list[0] == &names[0])
 }
 
 // own makes the set one that can be changed.
-func (s *nameSet) own() {
-	if !s.ordered {
+func (set *nameSet) makeOwned() {
+	if !set.shared {
 		return
 	}
-	s.list, s.ordered = slices.Clone(s.list), false
-	s.reindex()
+	set.list, set.shared = slices.Clone(set.list), false
+	set.reindex()
 }
 
 // reindex makes the index anew, if the list is long enough to want one.
-func (s *nameSet) reindex() {
-	if len(s.list) <= shortSet {
+func (set *nameSet) reindex() {
+	if len(set.list) <= shortSet {
 		return
 	}
-	s.index = make(map[string]int32, len(s.list))
-	for i, n := range s.list {
-		s.index[n] = int32(i) //nolint:gosec // far fewer names fit the budget of a stream
+	set.index = make(map[string]int32, len(set.list))
+	for i, n := range set.list {
+		set.index[n] = int32(i) //nolint:gosec // far fewer names fit the budget of a stream
 	}
 }
 
-func (s *nameSet) len() int { return len(s.list) }
+func (set *nameSet) len() int { return len(set.list) }
 
-func (s *nameSet) find(name string) int {
-	if s.ordered {
-		if i, ok := slices.BinarySearch(s.list, name); ok {
+func (set *nameSet) find(name string) int {
+	if set.shared {
+		if i, ok := slices.BinarySearch(set.list, name); ok {
 			return i
 		}
 		return -1
 	}
-	if s.index != nil {
-		if i, ok := s.index[name]; ok {
+	if set.index != nil {
+		if i, ok := set.index[name]; ok {
 			return int(i)
 		}
 		return -1
 	}
-	return slices.Index(s.list, name)
+	return slices.Index(set.list, name)
 }
 
-func (s *nameSet) has(name string) bool { return s.find(name) >= 0 }
+func (set *nameSet) has(name string) bool { return set.find(name) >= 0 }
 
 // add reports whether the name is new.
-func (s *nameSet) add(name string) bool {
-	if s.has(name) {
+func (set *nameSet) add(name string) bool {
+	if set.has(name) {
 		return false
 	}
-	s.own()
-	s.list = append(s.list, name)
-	if s.index != nil {
-		s.index[name] = int32(len(s.list) - 1) //nolint:gosec // as in reindex
+	set.makeOwned()
+	set.list = append(set.list, name)
+	if set.index != nil {
+		set.index[name] = int32(len(set.list) - 1) //nolint:gosec // as in reindex
 	} else {
-		s.reindex()
+		set.reindex()
 	}
 	return true
 }
 
-func (s *nameSet) remove(name string) {
-	if !s.has(name) {
+func (set *nameSet) remove(name string) {
+	if !set.has(name) {
 		return
 	}
-	s.own()
-	i, last := s.find(name), len(s.list)-1
-	s.list[i] = s.list[last]
-	s.list[last] = ""
-	s.list = s.list[:last]
-	if s.index != nil {
-		delete(s.index, name)
+	set.makeOwned()
+	i, last := set.find(name), len(set.list)-1
+	set.list[i] = set.list[last]
+	set.list[last] = ""
+	set.list = set.list[:last]
+	if set.index != nil {
+		delete(set.index, name)
 		if i < last {
-			s.index[s.list[i]] = int32(i) //nolint:gosec // as above
+			set.index[set.list[i]] = int32(i) //nolint:gosec // as above
 		}
 	}
 	if last == 0 {
-		s.clear()
+		set.clear()
 	}
 }
 
 // clear empties the set; what a long one took is given back.
-func (s *nameSet) clear() {
-	if s.index != nil || s.ordered {
-		s.list, s.index, s.ordered = nil, nil, false
+func (set *nameSet) clear() {
+	if set.index != nil || set.shared {
+		set.list, set.index, set.shared = nil, nil, false
 		return
 	}
-	clear(s.list)
-	s.list = s.list[:0]
+	clear(set.list)
+	set.list = set.list[:0]
 }
 
 // sorted lists the names in order; the list is valid until the set changes.
-func (s *nameSet) sorted() []string {
-	if !s.ordered && !slices.IsSorted(s.list) {
-		slices.Sort(s.list)
-		for i, n := range s.list {
-			if s.index != nil {
-				s.index[n] = int32(i) //nolint:gosec // as above
+func (set *nameSet) sorted() []string {
+	if !set.shared && !slices.IsSorted(set.list) {
+		slices.Sort(set.list)
+		for i, n := range set.list {
+			if set.index != nil {
+				set.index[n] = int32(i) //nolint:gosec // as above
 			}
 		}
 	}
-	return s.list
+	return set.list
 }
 
 // nameList is a set that may be long and changes seldom: in order, at 16 bytes a name beside the text, which is shared.
@@ -134,15 +134,15 @@ type nameList struct {
 }
 
 // share makes the set that of names, which are in order and stay as they are. The set must be empty.
-func (l *nameList) share(names []string) { l.list, l.shared = names, true }
+func (l *nameList) setShared(names []string) { l.list, l.shared = names, true }
 
 // is reports whether the set shares the very list.
-func (l *nameList) is(names []string) bool {
+func (l *nameList) shares(names []string) bool {
 	return l.shared && len(l.list) == len(names) && len(l.more) == 0 && (len(names) == 0 || &l.list[0] == &names[0])
 }
 
 // own makes the list one that can be changed.
-func (l *nameList) own() {
+func (l *nameList) makeOwned() {
 	if l.shared {
 		l.list, l.shared = slices.Clone(l.list), false
 	}
@@ -171,7 +171,7 @@ func (l *nameList) add(names []string) {
 	if len(names) == 0 {
 		return
 	}
-	l.own()
+	l.makeOwned()
 	if len(l.list) == 0 {
 		l.list = slices.Clone(names)
 		return
@@ -196,7 +196,7 @@ func (l *nameList) add(names []string) {
 // remove takes a name out and reports whether it was in.
 func (l *nameList) remove(name string) bool {
 	if i, ok := slices.BinarySearch(l.list, name); ok {
-		l.own()
+		l.makeOwned()
 		l.list = slices.Delete(l.list, i, i+1)
 		return true
 	}

@@ -1,0 +1,176 @@
+package serve
+
+import (
+	"strings"
+
+	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/plan"
+	"fairlead.dev/services/xds-server/internal/store"
+)
+
+// maxRejectionBytes is where Envoy's message is cut.
+const maxRejectionBytes = 4096
+
+// rejected takes a NACK: the versions it blames are not sent again, and what the client holds of the type is unknown from here.
+func (st *stream) handleNACK(sub *subscription, out *response, message string) {
+	st.endOutstanding(sub, out, message)
+	sub.newClustersAnswered(out)
+	sub.metrics.nacks.Inc()
+	blamed, named := blamedResources(sub.url, out, message)
+	if sub.url == resource.VirtualHostType {
+		blamed, named = st.blamedHosts(sub, out, message)
+	}
+	sub.rejectedTogether = !named && len(blamed) > 1
+	names := make([]string, 0, len(blamed))
+	for _, blob := range blamed {
+		sub.rejectVersion(blob)
+		names = append(names, blob.Name())
+	}
+	sub.resendAll = true
+	for _, name := range out.removed {
+		if name != placeholderHost(routeConfigOf(name)) {
+			st.addUnconfirmedRemoval(sub, name)
+		}
+	}
+	if sub.url == resource.RouteType {
+		st.routeConfigsRejected(out)
+	}
+	if len(message) > maxRejectionBytes {
+		message = strings.ToValidUTF8(message[:maxRejectionBytes], "")
+	}
+	sub.rejection = &configv1.Rejection{
+		ResourceNames: names, Message: message, Revision: out.revision, RejectedAt: timestamppb.New(st.server.clock.Now()),
+	}
+	st.server.log.Warn("proxy rejected a response", "node", st.node.ID, "type", sub.url, "resources", names, "error", message,
+		"revision", out.revision.GetSequence())
+}
+
+// blameHosts returns the virtual hosts that a NACK blames. Envoy applies nothing of the route configuration that holds the culprit, and
+// what it applied of others depends on chance: those are sent again, each by itself if it is not clear which one is to blame.
+func (st *stream) blamedHosts(sub *subscription, out *response, message string) (blamed []*store.Blob, named bool) {
+	culprit := ""
+	for _, name := range out.routeConfigs {
+		if mentions(message, name) && strings.Contains(message, "route "+name) {
+			culprit = name
+		}
+	}
+	if len(out.routeConfigs) == 1 {
+		return out.blobs, false
+	}
+	for _, blob := range out.blobs {
+		if routeConfigOf(blob.Name()) == culprit {
+			blamed = append(blamed, blob)
+		} else {
+			st.markDirty(sub, blob.Name())
+		}
+	}
+	for _, name := range out.routeConfigs {
+		if rc := st.routeConfigs[name]; rc != nil && culprit == "" {
+			rc.isolated = true
+		}
+	}
+	return blamed, false
+}
+
+// culprits returns the resources that a NACK blames. Envoy names them for clusters and listeners only; otherwise the whole response is to
+// blame.
+func blamedResources(url string, out *response, message string) (blamed []*store.Blob, named bool) {
+	if url == resource.ClusterType || url == resource.ListenerType {
+		for _, blob := range out.blobs {
+			if mentions(message, blob.Name()) {
+				blamed = append(blamed, blob)
+			}
+		}
+	}
+	if len(blamed) > 0 {
+		return blamed, true
+	}
+	return out.blobs, false
+}
+
+// mentions reports whether the text holds the name as a word of its own, not as part of a longer name.
+func mentions(text, name string) bool {
+	if name == "" {
+		return false
+	}
+	for i := 0; ; {
+		j := strings.Index(text[i:], name)
+		if j < 0 {
+			return false
+		}
+		start, end := i+j, i+j+len(name)
+		if (start == 0 || !inName(text[start-1])) && (end == len(text) || !inName(text[end])) {
+			return true
+		}
+		// Envoy ends a name with ": " and a sentence with ".": that is no part of the name.
+		if (start == 0 || !inName(text[start-1])) && text[end] == '.' && (end+1 == len(text) || text[end+1] == ' ') {
+			return true
+		}
+		i = start + 1
+	}
+}
+
+func inName(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("|._-*/", c) >= 0
+}
+
+// readmit ends the ban on versions that were accepted or are history.
+func (st *stream) forgetRejections(sub *subscription, out *response) {
+	if len(sub.rejectedVersions) == 0 {
+		return
+	}
+	for _, blob := range out.blobs {
+		if sub.rejectedVersions[blob.Name()] == blob.Version() {
+			delete(sub.rejectedVersions, blob.Name())
+		}
+	}
+	current := st.class.Snapshot().Type(sub.url)
+	for name, version := range sub.rejectedVersions {
+		item, _ := current.Get(name)
+		if !st.covers(sub, name, item) || item.Blob == nil || item.Blob.Version() != version {
+			delete(sub.rejectedVersions, name)
+		}
+	}
+}
+
+// free lifts the ban on rejected versions that were blamed together once one of them has changed: it is another set then.
+func (st *stream) retryRejectedTogether(sub *subscription, current *plan.TypeSnapshot) {
+	if !sub.rejectedTogether {
+		return
+	}
+	for name, version := range sub.rejectedVersions {
+		if item, _ := current.Get(name); item.Blob == nil || item.Blob.Version() != version {
+			for name := range sub.rejectedVersions {
+				st.markDirty(sub, name)
+			}
+			sub.rejectedVersions, sub.rejectedTogether = nil, false
+			return
+		}
+	}
+}
+
+// withhold keeps a rejected version from being sent again.
+func (sub *subscription) rejectVersion(blob *store.Blob) {
+	if sub.rejectedVersions == nil {
+		sub.rejectedVersions = map[string]string{}
+	}
+	sub.rejectedVersions[blob.Name()] = blob.Version()
+}
+
+// doubt notes that the client may still hold what it was told to remove, as far as there is room for such names.
+func (st *stream) addUnconfirmedRemoval(sub *subscription, name string) {
+	if !sub.unconfirmedRemovals.has(name) && st.chargeName(name) == "" {
+		sub.unconfirmedRemovals.add(name)
+	}
+}
+
+// trust ends doubt.
+func (st *stream) confirmRemoval(sub *subscription, name string) {
+	if sub.unconfirmedRemovals.len() > 0 && sub.unconfirmedRemovals.has(name) {
+		sub.unconfirmedRemovals.remove(name)
+		st.refundName(name)
+	}
+}

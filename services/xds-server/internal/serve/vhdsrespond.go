@@ -1,0 +1,114 @@
+package serve
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+
+	"fairlead.dev/services/xds-server/internal/plan"
+)
+
+// collectHosts is collect for virtual hosts. All changes of one route configuration go in one response; the first response releases it.
+func (st *stream) collectHosts(sub *subscription, current *plan.TypeSnapshot, c *candidate) {
+	c.missing = append(c.missing, st.refusedHosts.sorted()...)
+	c.removed = append(c.removed, st.droppedHosts.sorted()...)
+	c.answered = map[string]int{}
+	size, routeConfigName, skip, alone := st.collectWholeRouteConfigs(current, c), "", false, false
+	for _, name := range sub.dirty.sorted() {
+		rc := st.routeConfigs[routeConfigOf(name)]
+		if rc == nil {
+			c.incomplete = true
+			if !sub.names.has(name) { // its route configuration was given up
+				c.settled = append(c.settled, name)
+			}
+			continue
+		}
+		if at := routeConfigOf(name); at != routeConfigName {
+			// Another table: is there room for it beside those before?
+			said := len(c.blobs) + len(c.removed)
+			skip = size > st.server.maxResponseBytes || said > 0 && (rc.isolated || alone)
+			routeConfigName, alone, c.incomplete = at, alone || rc.isolated && !skip, c.incomplete || skip
+		}
+		if skip {
+			continue
+		}
+		item, _ := current.Get(name)
+		if item.Blob != nil && st.leadsToNewCluster(item.Blob) {
+			c.incomplete = true
+			continue
+		}
+		c.answered[routeConfigName]++
+		c.settled = append(c.settled, name)
+		switch {
+		case st.covers(sub, name, item) && item.Blob != nil:
+			if sub.rejectedVersions[name] == item.Blob.Version() {
+				break
+			}
+			size += item.Blob.Size()
+			c.blobs = append(c.blobs, item.Blob)
+			if !item.Wildcard {
+				c.onDemandNames = append(c.onDemandNames, name)
+			}
+		case sub.requested.has(name):
+			c.absent = append(c.absent, name)
+			c.missing = append(c.missing, name)
+		default:
+			if sub.names.has(name) {
+				c.absent = append(c.absent, name)
+			}
+			c.removed = append(c.removed, name)
+		}
+	}
+	st.collectPlaceholders(c)
+}
+
+// collectTables puts the virtual hosts of tables that are to be sent whole into the response, and returns their bytes.
+func (st *stream) collectWholeRouteConfigs(current *plan.TypeSnapshot, c *candidate) (size int) {
+	for _, name := range slices.Sorted(maps.Keys(st.routeConfigs)) {
+		rc := st.routeConfigs[name]
+		if !rc.sendAll || rc.suspended {
+			continue
+		}
+		l := current.Listing(name + "/")
+		if size += l.Size; size > st.server.maxResponseBytes && len(c.blobs) > 0 {
+			c.incomplete = true
+			return size
+		}
+		c.answered[name] += len(l.Blobs)
+		c.blobs = append(c.blobs, l.Blobs...)
+	}
+	return size
+}
+
+// releaseTables adds what releases route configurations of which the response holds nothing.
+func (st *stream) collectPlaceholders(c *candidate) {
+	if len(st.routeConfigs) == 0 {
+		return
+	}
+	said := map[string]bool{}
+	for _, blob := range c.blobs {
+		said[routeConfigOf(blob.Name())] = true
+	}
+	for _, names := range [][]string{c.removed, c.missing} {
+		for _, name := range names {
+			said[routeConfigOf(name)] = true
+		}
+	}
+	hosts := st.subscription(resource.VirtualHostType)
+	for _, name := range slices.Sorted(maps.Keys(st.routeConfigs)) {
+		if rc := st.routeConfigs[name]; rc.hostsSent || rc.suspended || said[name] {
+			continue
+		}
+		if _, ok := c.answered[name]; !ok && (st.routeConfigs[name].sendAll && c.incomplete || len(st.hostsIn(&hosts.dirty, name)) > 0) {
+			continue // its virtual hosts come in a later response
+		}
+		c.removed = append(c.removed, placeholderHost(name))
+		c.answered[name]++
+	}
+}
+
+// refuses reports whether virtual hosts are to be answered with "not found", or removed because their route configuration was dropped.
+func (st *stream) hasUnsentHostAnswers(sub *subscription) bool {
+	return sub.url == resource.VirtualHostType && st.refusedHosts.len()+st.droppedHosts.len() > 0
+}
