@@ -10,7 +10,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/store"
 )
 
-// sent notes the nonce of the response that goes out.
+// noteSent remembers the nonce of a response that the loop is about to send.
 func (st *stream) noteSent(message any, url, nonce string) {
 	st.lock()
 	defer st.unlock()
@@ -31,7 +31,9 @@ func (st *stream) noteSent(message any, url, nonce string) {
 	st.server.reports.markChanged(st)
 }
 
-// acknowledge takes the verdict on the outstanding response, if the request carries it, and reports whether it does.
+// handleNonce is called for every request. If the request carries the nonce of the outstanding response, it is an ACK,
+// or a NACK if it has error details. handleNonce reports whether it is one of the two. The flush that follows sends
+// what waited for the answer.
 func (st *stream) handleNonce(sub *subscription, nonce string, failure *rpcstatus.Status) bool {
 	out := sub.outstanding
 	if out == nil || nonce == "" || nonce != out.nonce {
@@ -67,7 +69,8 @@ func (st *stream) handleNonce(sub *subscription, nonce string, failure *rpcstatu
 	return true
 }
 
-// finish ends the life of an outstanding response.
+// endOutstanding closes the books on an outstanding response: acknowledged, rejected, dropped by the loop, or lost with
+// its stream. An empty failure means acknowledged.
 func (st *stream) endOutstanding(sub *subscription, out *response, failure string) {
 	sub.outstanding = nil
 	st.server.settling.responseAnswered(out.round)
@@ -84,8 +87,8 @@ func (st *stream) endOutstanding(sub *subscription, out *response, failure strin
 	out.span.End()
 }
 
-// keep notes what a state-of-the-world client holds: the resources of a response that it acknowledges, or those that
-// the version in its first request stands for.
+// noteAcked keeps what a sotw client holds: the resources of an acknowledged response, or those that the version in its
+// first request stands for.
 func (sub *subscription) noteAcked(blobs []*store.Blob) {
 	if sub.ackedBlobs == nil || sub.complete() {
 		sub.ackedBlobs = make(map[string]*store.Blob, len(blobs))
@@ -95,7 +98,7 @@ func (sub *subscription) noteAcked(blobs []*store.Blob) {
 	}
 }
 
-// sentDelta and sentWorld are called by the loop right before a response goes out.
+// deltaSent and sotwSent are callbacks: the loop calls them right before it sends a response.
 func (st *stream) deltaSent(m *discovery.DeltaDiscoveryResponse) {
 	st.noteSent(m, m.GetTypeUrl(), m.GetNonce())
 }

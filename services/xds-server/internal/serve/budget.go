@@ -6,29 +6,31 @@ import (
 	"sync/atomic"
 )
 
-// budget bounds the bytes that were handed to gRPC and that the network has not taken yet. Who is refused waits in line, with its changes
-// where they were; those who have no configuration yet stand before those who have an old one.
+// budget bounds the bytes that were handed to gRPC and that the network has not taken yet (Config.MaxUnsentBytes). A
+// stream whose response does not fit waits in a queue, with its names still dirty. Streams that have no configuration
+// yet go before those that have an older one.
 //
-// An account may have as much under way as is left for the others: alone it has half of the limit, beside one that has its half too a third,
-// and so on. Something is left however many streams of some accounts do not read. An account with nothing under way goes before one with
-// something.
+// Each account may have as many bytes unsent as are left for the others: alone it may use half of the limit, beside
+// another that uses its half a third, and so on. So some bytes are always left, however many streams of some accounts
+// do not read. An account without unsent bytes goes before one with some.
 type budget struct {
 	limit int64
 
 	mu sync.Mutex
-	// used may exceed limit by one response, so that one larger than the limit can go out at all.
+	// used may exceed limit by one response; otherwise a response larger than the limit could never be sent.
 	used int64
-	// lines are the shares with streams in line, in the order of their turns.
+	// queuedShares are the shares with waiting streams, in the order of their turns.
 	queuedShares []*share
-	// starving is how many shares have nothing under way and streams in line, by urgency.
+	// starving counts, by urgency, the shares that have waiting streams and no unsent bytes.
 	starving [urgencies]int
-	// round counts when there was more to take than before; blocked is the last in which there was not enough for a share with nothing.
+	// round increases whenever bytes are given back. blocked is the last round in which there were too few bytes for a
+	// starving share.
 	round, blocked uint64
-	// serving is true while a goroutine serves the lines.
+	// serving is true while the goroutine of startServing runs.
 	serving bool
 }
 
-// Urgencies of what a stream waits for: its first configuration, or a newer one.
+// Urgencies of what a stream waits for: its first configuration, or an update.
 const (
 	initialConfig = iota
 	updatedConfig
@@ -42,15 +44,15 @@ func urgencyOf(answered bool) int {
 	return initialConfig
 }
 
-// share is what one account has of the budget, whose mutex guards it.
+// share is the part of the budget that one account uses. The budget's mutex guards it.
 type share struct {
 	used   int64
 	queues [urgencies]queue
-	// starving is true where the share counts among the budget's.
+	// starving is true where budget.starving counts this share.
 	starving [urgencies]bool
-	// lined is true while it is one of the budget's lines.
+	// inQueue is true while the share is in budget.queuedShares.
 	inQueue bool
-	// blocked is the last round in which it asked for more than it may have.
+	// blocked is the last round in which the share asked for more than it may have.
 	blocked uint64
 }
 
@@ -58,13 +60,13 @@ func (sh *share) waits() bool {
 	return len(sh.queues[initialConfig].waiting)+len(sh.queues[updatedConfig].waiting) > 0
 }
 
-// queue is a line of streams, each in it once.
+// queue holds waiting streams, each once, first in first out.
 type queue struct {
 	line    []*stream
 	waiting map[*stream]struct{}
 }
 
-// push puts a stream at the end of the line, or back at its head.
+// push adds a stream at the end, or with back at the head.
 func (q *queue) push(st *stream, back bool) {
 	if _, ok := q.waiting[st]; ok {
 		return
@@ -100,7 +102,8 @@ func (q *queue) drop(st *stream) {
 	}
 }
 
-// take asks for size bytes. Refused, the stream is in line, and its flush is called when its turn has come. served says that it is its turn.
+// take reserves size bytes for a response of the stream. If it returns false, the stream is in the queue, and the
+// budget calls flushInTurn when it is its turn. inTurn is true in a call from there.
 func (b *budget) take(st *stream, size, urgency int, inTurn bool) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -108,7 +111,7 @@ func (b *budget) take(st *stream, size, urgency int, inTurn bool) bool {
 	if b.fits(sh, int64(size)) && !b.yields(sh, urgency, inTurn) {
 		b.used += int64(size)
 		sh.used += int64(size)
-		if inTurn && sh.inQueue { // the others' turn
+		if inTurn && sh.inQueue { // the turn passes to the other accounts
 			i := slices.Index(b.queuedShares, sh)
 			b.queuedShares = append(slices.Delete(b.queuedShares, i, i+1), sh)
 		}
@@ -126,7 +129,7 @@ func (b *budget) take(st *stream, size, urgency int, inTurn bool) bool {
 	return false
 }
 
-// fits reports whether an account may have so many bytes more under way.
+// fits reports whether the account of the share may have so many more bytes unsent.
 func (b *budget) fits(sh *share, size int64) bool {
 	if sh.used == 0 {
 		return b.used == 0 || b.used+size <= b.limit
@@ -134,7 +137,7 @@ func (b *budget) fits(sh *share, size int64) bool {
 	return sh.used+size <= b.limit-b.used
 }
 
-// yields reports whether somebody in line goes before a stream of the account.
+// yields reports whether a waiting stream goes before a stream of this share.
 func (b *budget) yields(sh *share, urgency int, inTurn bool) bool {
 	for u := range urgency + 1 {
 		if !inTurn && len(sh.queues[u].waiting) > 0 || b.starving[u] > 0 && (sh.used > 0 || !inTurn) {
@@ -144,7 +147,8 @@ func (b *budget) yields(sh *share, urgency int, inTurn bool) bool {
 	return false
 }
 
-// note keeps what the budget knows of a share in line with it. A share that comes back goes before the others.
+// updateShare brings starving and queuedShares up to date with the share. With back, a share that is queued again goes
+// before the others.
 func (b *budget) updateShare(sh *share, back bool) {
 	for u := range urgencies {
 		if starving := sh.used == 0 && len(sh.queues[u].waiting) > 0; starving != sh.starving[u] {
@@ -169,7 +173,7 @@ func (b *budget) updateShare(sh *share, back bool) {
 	sh.inQueue = sh.waits()
 }
 
-// give returns bytes of an account and serves who waits for them.
+// giveBack returns bytes of an account and starts to serve waiting streams.
 func (b *budget) giveBack(sh *share, size int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -179,7 +183,7 @@ func (b *budget) giveBack(sh *share, size int) {
 	b.startServing()
 }
 
-// leave takes a stream out of the line.
+// remove takes a stream that ends out of the queue.
 func (b *budget) remove(st *stream) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -194,14 +198,15 @@ func (b *budget) remove(st *stream) {
 	b.startServing()
 }
 
-// contended reports whether somebody waits who would go on if the account had less under way.
+// contended reports whether a stream waits that could go on if the account had fewer bytes unsent.
 func (b *budget) contended(sh *share) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return sh.inQueue || b.starving[initialConfig]+b.starving[updatedConfig] > 0
 }
 
-// serve starts to serve the lines, in a goroutine of its own: bytes are given back from within the transport. The caller holds b.mu.
+// startServing calls flushInTurn of waiting streams, in a goroutine of its own because the transport calls giveBack.
+// The caller holds b.mu.
 func (b *budget) startServing() {
 	b.round++
 	if b.serving || b.used >= b.limit || len(b.queuedShares) == 0 {
@@ -215,7 +220,7 @@ func (b *budget) startServing() {
 	}()
 }
 
-// next takes the next stream out of a line while there are bytes.
+// next takes the next stream out of its queue; nil if no bytes are left.
 func (b *budget) next() *stream {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -243,15 +248,15 @@ func (b *budget) inUse() int64 {
 	return b.used
 }
 
-// charge is what a response takes of the budget.
+// budgetBytes are the bytes that a response has reserved in the budget.
 type budgetBytes struct {
 	unsent atomic.Int64
 	stream *stream
-	// marked is true if a marker will release it.
+	// marked is true if the end marker of the encoded response releases the bytes (encode.go).
 	marked bool
 }
 
-// release gives it back, once.
+// release gives the bytes back. Calls after the first do nothing.
 func (c *budgetBytes) release() {
 	if size := c.unsent.Swap(0); size > 0 {
 		c.stream.server.budget.giveBack(&c.stream.account.unsent, int(size))

@@ -9,25 +9,24 @@ import (
 	"fairlead.dev/services/xds-server/internal/plan"
 )
 
-// hearing is how a stream hears of changes without making the caller wait: a revision is applied to all streams by a
-// few goroutines, and a client whose request is long must not hold up the others. What comes while the stream's mutex
-// is taken waits here for who holds it.
+// changeQueue holds changes of the class that arrive while the stream's mutex is taken; whoever holds the mutex applies
+// them before unlocking. A few goroutines bring a revision to all streams, and a client with a long request must not
+// hold up the others.
 type changeQueue struct {
 	changesMu sync.Mutex
 	changes   []queuedChange
-	// upTo is the newest revision whose changes the stream has heard of, all of them: what was served when the mutex
-	// was taken. It goes with the stream's mutex.
+	// servedRevision is the newest revision whose changes the stream has applied. The stream's mutex guards it.
 	servedRevision *configv1.Revision
 }
 
-// heardChange is one call of Changed, and what was served before it, or one of regroup.
+// queuedChange is a call of Changed, or of enqueueReclassify, and the revision that was served before it.
 type queuedChange struct {
 	changed, added plan.Changes
 	servedBefore   *configv1.Revision
 	reclassify     bool
 }
 
-// lock takes the stream's mutex and everything that has changed until then.
+// lock takes the stream's mutex and applies the queued changes.
 func (st *stream) lock() {
 	st.mu.Lock()
 	served := st.server.engine.Served()
@@ -35,8 +34,8 @@ func (st *stream) lock() {
 	st.servedRevision = served
 }
 
-// unlock gives the mutex back. Changes that came meanwhile are taken over first, and those that come in between by
-// whoever has it next.
+// unlock applies the queued changes and releases the mutex. If a change is queued meanwhile, unlock takes the mutex
+// again, unless somebody else has it, who will apply the change.
 func (st *stream) unlock() {
 	for {
 		served := st.server.engine.Served()
@@ -49,12 +48,13 @@ func (st *stream) unlock() {
 	}
 }
 
-// Changed implements plan.Watcher.
+// Changed implements plan.Watcher: the class calls it after a revision has changed resources. added are the names among
+// them that are new.
 func (st *stream) Changed(changes, arrived plan.Changes) {
 	st.enqueue(queuedChange{changed: changes, added: arrived})
 }
 
-// tell has the stream hear of something, at once unless its mutex is taken.
+// enqueue queues a change and applies it at once if the stream's mutex is free.
 func (st *stream) enqueue(c queuedChange) {
 	st.changesMu.Lock()
 	c.servedBefore = st.server.engine.Served()
@@ -71,7 +71,7 @@ func (st *stream) noChangesQueued() bool {
 	return len(st.changes) == 0
 }
 
-// hear takes over what has changed. The caller holds s.mu.
+// applyChanges applies the queued changes and sends what they have made dirty. The caller holds mu.
 func (st *stream) applyChanges() {
 	st.changesMu.Lock()
 	queued := st.changes
@@ -95,7 +95,7 @@ func (st *stream) applyChanges() {
 	}
 }
 
-// changed marks what may be different from what the client holds, and reports whether anything is.
+// applyChange marks the changed names that the subscriptions cover, and reports whether there are any.
 func (st *stream) applyChange(changes, arrived plan.Changes) (touched bool) {
 	for url, names := range changes {
 		sub := st.subscription(url)

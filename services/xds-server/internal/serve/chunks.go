@@ -13,35 +13,36 @@ import (
 )
 
 const (
-	// manyBlobs is from how many resources on a response is put together from runs.
+	// manyBlobs is the number of resources from which a response is put together from chunks.
 	manyBlobs = 64
-	// runMask makes a resource in 16 the last of its run, on average.
+	// chunkMask makes one resource in 16 the last of its chunk, on average.
 	chunkMask = 15
 )
 
-// runs joins the resources of large responses to longer pieces, because what gRPC does for each piece costs more than the bytes of most
-// resources. Where a run ends is decided by the last resource in it alone, so responses that differ in a few resources have all other
-// runs in common, and share them as long as one of them is on its way. It is safe for concurrent use.
+// chunkCache joins the encoded resources of large responses to chunks, because gRPC spends more on each buffer than
+// most resources have bytes. Whether a resource ends a chunk depends on its hash alone, so responses that differ in a
+// few resources have all other chunks in common. They share them while one of the responses is being sent. It is safe
+// for concurrent use.
 type chunkCache struct {
 	mu    sync.Mutex
 	byKey map[chunkKey]weak.Pointer[chunk]
-	// most is how many entries are there before dead ones are looked for.
+	// sweepAt is the number of entries at which collected ones are deleted.
 	sweepAt int
 }
 
-// runKey tells runs apart, but for chance.
+// chunkKey is the sum of the resources' hashes; chunkOf compares the resources besides.
 type chunkKey struct {
 	hi, lo uint64
 	sotw   bool
 }
 
-// run is the wire form of some resources.
+// chunk is the encoded form of some resources.
 type chunk struct {
 	blobs []*store.Blob
 	frame []byte
 }
 
-// append adds the fields of blobs, for a state-of-the-world response if world is true, to a response.
+// append adds the encoded resources to a response, as fields of a sotw response or of a delta one.
 func (c *chunkCache) append(to mem.BufferSlice, blobs []*store.Blob, sotw bool) mem.BufferSlice {
 	if len(blobs) < manyBlobs {
 		for _, blob := range blobs {
@@ -68,7 +69,7 @@ func (c *chunkCache) append(to mem.BufferSlice, blobs []*store.Blob, sotw bool) 
 	return to
 }
 
-// of returns the run of blobs. The caller holds mu.
+// chunkOf returns the chunk of these resources, from the cache if it is there. The caller holds mu.
 func (c *chunkCache) chunkOf(key chunkKey, blobs []*store.Blob) *chunk {
 	if p, ok := c.byKey[key]; ok {
 		if found := p.Value(); found != nil && slices.Equal(found.blobs, blobs) {
@@ -98,7 +99,8 @@ func (c *chunkCache) chunkOf(key chunkKey, blobs []*store.Blob) *chunk {
 	return found
 }
 
-// run is the "pool" of its buffers, by which they keep it: nothing is put back, for others may use the same bytes.
+// A chunk is the mem.BufferPool of its buffers, so that they keep it reachable. Nothing is ever reused: other responses
+// may use the same bytes.
 
 // Get implements mem.BufferPool; nobody calls it.
 func (*chunk) Get(length int) *[]byte { b := make([]byte, length); return &b }

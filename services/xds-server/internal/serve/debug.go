@@ -15,24 +15,26 @@ import (
 	"fairlead.dev/pkg/version"
 )
 
-// debugType begins the types by which istioctl asks an xDS server about its proxies.
+// debugType is the prefix of the types by which istioctl asks an xDS server about its proxies.
 const debugType = "istio.io/debug"
 
-// Debug answers Istio's debug types, for those whom the rule allows: they reveal the whole mesh, so no workload's own
-// credential is enough.
+// Debug answers Istio's debug types for the callers whom the rule allows. The answers reveal the whole mesh, so that
+// the credential of a workload is not enough.
 type Debug struct {
 	Allowed auth.Rule
-	// Answer gives the resources of a type; its errors have gRPC statuses and end the stream.
+	// Answer returns the resources of a type. Its errors have gRPC statuses and end the stream.
 	Answer func(typeURL string, names []string) ([]*anypb.Any, error)
 }
 
 func isDebugType(url string) bool { return url == debugType || strings.HasPrefix(url, debugType+"/") }
 
-// questions keeps apart the streams that ask for debug types. Only the goroutine that receives uses it.
+// debugRequests remembers whether a stream has begun, and whether with a debug type. Only the receiving goroutine uses
+// it.
 type debugRequests struct{ begun, debug bool }
 
-// divert reports whether a request is for a debug type and is to be answered here. A stream asks either for debug
-// types or for a proxy's configuration: its node is no proxy's then, and go-control-plane's loop never sends on it.
+// isDebugRequest reports whether a request is for a debug type, which the monitor then answers itself. A stream may
+// request either debug types or the configuration of a proxy: the node of a debug stream is no proxy's, and
+// go-control-plane's loop never sends on it.
 func (st *stream) isDebugRequest(typeURL string) (bool, error) {
 	first := !st.debugRequests.begun
 	st.debugRequests.begun = true
@@ -61,29 +63,30 @@ func (s *Server) mayDebug(peer *auth.Peer) error {
 	}
 }
 
-// ask gets the answer and logs who has asked for what.
+// answerDebug gets the answer and logs who has asked for what.
 func (s *Server) answerDebug(peer *auth.Peer, typeURL string, names []string) ([]*anypb.Any, error) {
 	resources, err := s.debug.Answer(typeURL, names)
 	s.log.Info("debug type asked for", "identity", peer.ID.String(), "type", typeURL, "names", names[:min(len(names), 1)], "error", err)
 	return resources, err
 }
 
-// controlPlane tells istioctl who has answered, in the form that Istio has for that.
+// controlPlane tells istioctl which server has answered, in Istio's format.
 func (s *Server) controlPlane() *core.ControlPlane {
 	id, err := json.Marshal(map[string]any{"Component": "xds-server", "ID": s.instance, "Info": map[string]string{"version": version.Version}})
 	if err != nil {
-		return nil // strings only
+		return nil // the map has strings only, which always marshal
 	}
 	return &core.ControlPlane{Identifier: string(id)}
 }
 
-// fail ends the stream with an error that its loop would not report, and gives what the loop's Recv returns.
+// endWithStatus ends the stream with an error that the loop would not pass on. It returns the error that Recv gives the
+// loop.
 func (st *stream) endWithStatus(err error) error {
 	st.end(err)
 	return io.EOF
 }
 
-// answer answers a state-of-the-world request for a debug type.
+// answerDebug answers a sotw request for a debug type.
 func (m *sotwMonitor) answerDebug(req *discovery.DiscoveryRequest) error {
 	resources, err := m.stream.server.answerDebug(m.stream.peer, req.GetTypeUrl(), req.GetResourceNames())
 	if err != nil {
@@ -96,7 +99,7 @@ func (m *sotwMonitor) answerDebug(req *discovery.DiscoveryRequest) error {
 	})
 }
 
-// answer answers a delta request for a debug type; its resources have the name that was asked for.
+// answerDebug answers a delta request for a debug type. Each resource has the requested name.
 func (m *deltaMonitor) answerDebug(req *discovery.DeltaDiscoveryRequest) error {
 	resources, err := m.stream.server.answerDebug(m.stream.peer, req.GetTypeUrl(), req.GetResourceNamesSubscribe())
 	if err != nil {

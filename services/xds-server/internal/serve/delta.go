@@ -9,7 +9,8 @@ import (
 	"fairlead.dev/services/xds-server/internal/plan"
 )
 
-// CreateDeltaWatch implements cache.ConfigWatcher: it takes one delta request, in the order of the stream.
+// CreateDeltaWatch implements cache.ConfigWatcher. The delta loop calls it for every request, in the order of arrival:
+// a subscription, an ACK, a NACK, or both in one. Responses go to the channel, now or later.
 func (st *stream) CreateDeltaWatch(req *cache.DeltaRequest, state cache.Subscription, to chan cache.DeltaResponse) (func(), error) {
 	payload := st.nextPayload()
 	defer payload.freeBuffers()
@@ -27,7 +28,7 @@ func (st *stream) CreateDeltaWatch(req *cache.DeltaRequest, state cache.Subscrip
 	if err != nil {
 		return nil, err
 	}
-	req.Reset() // what waits for an answer needs no more than the type
+	req.Reset() // a request that waits for its response needs no more than the type
 	req.TypeUrl = sub.url
 	sub.open = watch{delta: req, deltaTo: to}
 	st.flush()
@@ -37,7 +38,8 @@ func (st *stream) CreateDeltaWatch(req *cache.DeltaRequest, state cache.Subscrip
 	return sub.cancel, nil
 }
 
-// updateDelta takes over what the request subscribes to.
+// updateDelta applies the names that the request subscribes to and unsubscribes from. isNew is true for the first
+// request of the type on this stream, which also states the client's initial resource versions.
 func (st *stream) updateDelta(sub *subscription, payload requestPayload, wildcard, isNew bool) error {
 	wasWildcard := sub.wildcard
 	var names []string
@@ -60,7 +62,8 @@ func (st *stream) updateDelta(sub *subscription, payload requestPayload, wildcar
 	}
 	for _, name := range payload.unsubscribe {
 		if sub.wildcard && sub.names.has(name) {
-			// The protocol wants the resource sent again, or said to be gone, when only the explicit part of the subscription ends.
+			// The protocol demands an answer for a name that is unsubscribed while the wildcard still covers it: the
+			// resource again, or its removal.
 			defer st.markRequested(sub, name)
 		}
 	}
@@ -72,7 +75,7 @@ func (st *stream) updateDelta(sub *subscription, payload requestPayload, wildcar
 		}
 		st.markAllRequested(sub, names, payload.initial)
 		if !payload.initial.empty() {
-			st.remember(sub, sub.names.all()) // asked for in an earlier stream, perhaps another server's
+			st.remember(sub, sub.names.all()) // requested in an earlier stream, perhaps of another replica
 		}
 		return nil
 	case isNew:
@@ -90,7 +93,7 @@ func (st *stream) updateDelta(sub *subscription, payload requestPayload, wildcar
 	return nil
 }
 
-// askAll marks names that a client waits for; it does not wait for those it holds in the current version.
+// markAllRequested marks names that the client waits for, except those that it holds in the current version.
 func (st *stream) markAllRequested(sub *subscription, names []string, initial *initialVersions) {
 	if len(names) == 0 {
 		return
@@ -110,7 +113,7 @@ func (st *stream) markAllRequested(sub *subscription, names []string, initial *i
 	}
 }
 
-// checkHeld bounds what a client may say it holds: the names are kept until the response that settles them.
+// checkHeld bounds the initial resource versions of a request, which are kept until the first response is made.
 func (st *stream) checkHeld(initial *initialVersions) error {
 	if size := initial.size + initial.tally.Count()*nameOverhead; size > st.server.maxSubscribedBytes {
 		return status.Error(codes.ResourceExhausted, "too many resources said to be held on one stream")
@@ -118,7 +121,8 @@ func (st *stream) checkHeld(initial *initialVersions) error {
 	return nil
 }
 
-// openDelta takes over the first request of a type: what the client holds already is not sent.
+// openDelta handles the first request of a type other than virtual hosts: only what differs from the client's initial
+// resource versions is marked dirty.
 func (st *stream) openDelta(sub *subscription, initial *initialVersions) {
 	current := st.class.Snapshot().Type(sub.url)
 	if !initial.empty() && st.holdsListing(sub, current, initial) {
@@ -143,9 +147,9 @@ func (st *stream) openDelta(sub *subscription, initial *initialVersions) {
 	}
 	st.requestWarmingEndpoints(sub)
 	if sub.url == resource.ClusterType && len(held) > 0 {
-		st.remember(sub, sub.names.all()) // it was asked for in an earlier stream, perhaps another server's
+		st.remember(sub, sub.names.all()) // requested in an earlier stream, perhaps of another replica
 	}
-	// A client that holds nothing waits for an answer, if only to learn that there is nothing.
+	// A client that holds nothing waits for a response, even an empty one.
 	sub.responseDue = sub.wildcard && len(held) == 0
 	sub.answered = sub.dirty.len() == 0 && !sub.responseDue
 	if !sub.names.shared {
@@ -160,7 +164,8 @@ func (st *stream) openDelta(sub *subscription, initial *initialVersions) {
 	}
 }
 
-// holdsListing reports whether the client holds, in the current versions, all that the subscription covers, where that is what a listing has.
+// holdsListing reports whether the subscription covers exactly the resources that the class lists, and the client holds
+// all of them in the current versions. It compares tallies; the initial versions stay undecoded.
 func (st *stream) holdsListing(sub *subscription, current *plan.TypeSnapshot, initial *initialVersions) bool {
 	if sub.url == resource.RouteType || sub.wildcard == (sub.names.len() > 0) {
 		return false

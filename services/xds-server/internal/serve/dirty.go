@@ -6,7 +6,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/plan"
 )
 
-// touch marks a name as possibly different from what the client holds.
+// markDirty notes that a resource may differ from what the client holds. The next flush looks at it.
 func (st *stream) markDirty(sub *subscription, name string) {
 	if sub.answered && sub.clean() {
 		sub.heldRevision = st.servedRevision
@@ -17,7 +17,8 @@ func (st *stream) markDirty(sub *subscription, name string) {
 	}
 }
 
-// touchAll marks all that the subscription covers, and what the client may hold although it should not.
+// markAllDirty marks everything that the subscription covers, and everything that the client may still hold although it
+// was told to remove it.
 func (st *stream) markAllDirty(sub *subscription, snapshot *plan.TypeSnapshot) {
 	if st.markListingDirty(sub, snapshot) {
 		return
@@ -36,7 +37,9 @@ func (st *stream) markAllDirty(sub *subscription, snapshot *plan.TypeSnapshot) {
 	}
 }
 
-// touchListing is touchAll for the common case, in which all that the subscription covers is what a listing has: it takes that over as it is.
+// markListingDirty does the work of markAllDirty for the usual case: the subscription covers exactly what the class
+// lists, and nothing is marked yet. The dirty set then shares the listing's names. It reports whether this was the
+// case.
 func (st *stream) markListingDirty(sub *subscription, snapshot *plan.TypeSnapshot) bool {
 	if sub.url == resource.VirtualHostType || sub.dirty.len()+sub.unconfirmedRemovals.len()+sub.deferred.len() > 0 {
 		return false
@@ -55,14 +58,15 @@ func (st *stream) markListingDirty(sub *subscription, snapshot *plan.TypeSnapsho
 	return true
 }
 
-// ask marks a name that the client waits for: it is sent or said to be absent, whatever the client is thought to hold.
+// markRequested marks a resource that the client waits for: it is sent, or said to be absent, whatever the client
+// holds.
 func (st *stream) markRequested(sub *subscription, name string) {
 	st.markDirty(sub, name)
 	sub.requested.add(name)
 	sub.absent.remove(name)
 }
 
-// touchIfHeld marks a name if the subscription may have to do with it, and reports whether.
+// markDirtyIfHeld marks a name if the subscription covers it, and reports whether it does.
 func (st *stream) markDirtyIfHeld(sub *subscription, name string) bool {
 	switch {
 	case sub.url == resource.VirtualHostType:
@@ -75,7 +79,8 @@ func (st *stream) markDirtyIfHeld(sub *subscription, name string) bool {
 	}
 }
 
-// touchDifferent marks what one snapshot has and another has not, or not in the same version.
+// markDifferencesDirty marks the names whose resource differs between two snapshots. reclassify calls it with the old
+// class and the new one.
 func (st *stream) markDifferencesDirty(sub *subscription, before, after *plan.TypeSnapshot) {
 	compare := func(name string) bool {
 		a, _ := before.Get(name)

@@ -10,12 +10,13 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// smallResponse is up to how many bytes a response counts as taken by the network when gRPC has accepted it: no more than that fits a
-// stream's write quota.
+// smallResponse is the size up to which a response counts as taken by the network when gRPC has accepted it, because it
+// fits the write quota of a stream.
 const smallResponse = 64 << 10
 
-// Codec is what the gRPC servers that a Server is registered with should send with (grpc.ForceServerCodecV2): resources go to the network
-// from where the store holds them, neither marshalled nor copied for each stream. Without it everything works, at that cost.
+// Codec is the codec for gRPC servers that a Server is registered with (grpc.ForceServerCodecV2). With it, the
+// resources of a response are sent from the store's memory and are neither marshalled nor copied for each stream.
+// Another codec works too, at that cost.
 func Codec() encoding.CodecV2 { return codec{encoding.GetCodecV2(proto.Name)} }
 
 type codec struct{ encoding.CodecV2 }
@@ -36,7 +37,7 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	return c.CodecV2.Unmarshal(data, v)
 }
 
-// deltaFrame is a delta response with its resources apart. Where the codec is not ours it is an ordinary message.
+// deltaFrame is a delta response whose resources are still in the store. To another codec it is an ordinary message.
 type deltaFrame struct {
 	*discovery.DeltaDiscoveryResponse
 	out *response
@@ -56,7 +57,7 @@ func (f *deltaFrame) ProtoReflect() protoreflect.Message {
 	return m.ProtoReflect()
 }
 
-// Numbers of fields of the responses.
+// Field numbers of the responses and of Resource.
 const (
 	deltaSystemVersion = 1
 	deltaTypeURL       = 4
@@ -94,7 +95,7 @@ func (f *deltaFrame) encode() mem.BufferSlice {
 	return out.body(head, false)
 }
 
-// worldFrame is a state-of-the-world response with its resources apart.
+// sotwFrame is a sotw response whose resources are still in the store.
 type sotwFrame struct {
 	*discovery.DiscoveryResponse
 	out *response
@@ -121,7 +122,7 @@ func (f *sotwFrame) encode() mem.BufferSlice {
 	return out.body(head, true)
 }
 
-// body is the whole response.
+// body encodes the whole response: head, then the resources.
 func (r *response) body(head []byte, sotw bool) mem.BufferSlice {
 	room := min(len(r.blobs), manyBlobs) + len(r.blobs)/8 + 2
 	buffers := append(make(mem.BufferSlice, 0, room), mem.SliceBuffer(head))
@@ -135,12 +136,13 @@ func appendText(to []byte, field protowire.Number, text string) []byte {
 	return protowire.AppendString(protowire.AppendTag(to, field, protowire.BytesType), text)
 }
 
-// notFound says to an on-demand client that a virtual host does not exist: a request that waits for it is answered at once.
+// notFound tells an on-demand client that a virtual host does not exist. Envoy then answers the request that waits for
+// it.
 func notFound(name string) *discovery.Resource {
 	return &discovery.Resource{Name: name, Aliases: []string{name}}
 }
 
-// watched adds to a large response an empty buffer whose release says that the network has taken what is before it.
+// watched appends an empty buffer to a large response. When gRPC frees it, the network has taken everything before it.
 func (r *response) watched(buffers mem.BufferSlice) mem.BufferSlice {
 	if r.size <= smallResponse {
 		return buffers
@@ -151,16 +153,16 @@ func (r *response) watched(buffers mem.BufferSlice) mem.BufferSlice {
 	return append(buffers, mem.NewBuffer(&end, pool{r}))
 }
 
-// marker is the least capacity of a buffer that gRPC gives back to its pool.
+// marker is the least capacity of a buffer that gRPC returns to its pool.
 const marker = 1<<10 + 1
 
-// pool is the "pool" of a marker.
+// pool is the mem.BufferPool of the marker buffer.
 type pool struct{ r *response }
 
 // Get implements mem.BufferPool; nobody calls it.
 func (pool) Get(length int) *[]byte { b := make([]byte, length); return &b }
 
-// Put implements mem.BufferPool.
+// Put implements mem.BufferPool. gRPC calls it when the network has taken the response, or when the stream has ended.
 func (p pool) Put(*[]byte) {
 	p.r.stream.largeSendTaken()
 	p.r.release()

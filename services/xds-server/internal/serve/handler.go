@@ -21,13 +21,13 @@ import (
 	"fairlead.dev/pkg/rpc"
 )
 
-// An empty list of names means "all" only where the protocol says so.
+// namedTypes are requested by name only: for them an empty list of names is not the legacy wildcard.
 var namedTypes = []string{
 	resource.EndpointType, resource.RouteType, resource.ScopedRouteType, resource.VirtualHostType, resource.SecretType,
 	resource.RuntimeType, resource.ExtensionConfigType,
 }
 
-// DeltaAggregatedResources implements the ADS service.
+// DeltaAggregatedResources implements the ADS service: the delta (incremental) variant.
 func (s *Server) DeltaAggregatedResources(grpcStream discovery.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
 	st := s.newStream(grpcStream.Context(), true)
 	monitored := &deltaMonitor{grpcStream, st}
@@ -41,7 +41,7 @@ func (s *Server) DeltaAggregatedResources(grpcStream discovery.AggregatedDiscove
 	})
 }
 
-// StreamAggregatedResources implements the ADS service.
+// StreamAggregatedResources implements the ADS service: the state-of-the-world (sotw) variant.
 func (s *Server) StreamAggregatedResources(grpcStream discovery.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
 	st := s.newStream(grpcStream.Context(), false)
 	monitored := &sotwMonitor{grpcStream, st}
@@ -66,8 +66,8 @@ func (s *Server) newStream(ctx context.Context, incremental bool) *stream {
 	return st
 }
 
-// handle runs a stream's loop until it ends or must end. It returns without waiting for the loop, which may be stuck in a send that only
-// the end of the call can break.
+// handle runs a stream's loop until it ends, or until the stream must end for another reason. It does not wait for the
+// loop then: the loop may be stuck in a send that only the end of the call interrupts.
 func (s *Server) handle(st *stream, loop func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(st.ctx)
 	defer cancel()
@@ -90,7 +90,7 @@ func (s *Server) handle(st *stream, loop func(context.Context) error) error {
 	}
 	var expired <-chan time.Time
 	if cert := auth.ClientCertificate(st.ctx); cert != nil {
-		// TLS and pkg/rpc go by the real clock. pkg/rpc closes the connection a second later.
+		// TLS and pkg/rpc use the real clock. pkg/rpc closes the connection a second after the certificate has expired.
 		expired = s.clock.After(time.Until(cert.NotAfter))
 	}
 	done := make(chan error, 1)
@@ -134,7 +134,7 @@ func (s *Server) handle(st *stream, loop func(context.Context) error) error {
 	}
 }
 
-// guard runs a loop, which has a goroutine of its own that the gRPC server's recovery does not cover.
+// guard recovers from a panic of the loop, whose goroutine the gRPC server's recovery does not cover.
 func (s *Server) guard(ctx context.Context, loop func(context.Context) error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {

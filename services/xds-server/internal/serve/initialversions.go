@@ -10,18 +10,19 @@ import (
 	"fairlead.dev/services/xds-server/internal/plan"
 )
 
-// holding is what a client says it holds when it connects: names and versions, mostly exactly what its class has. They are counted as they
-// come, and only taken apart where the count says that something is different.
+// initialVersions are the names and versions that a delta client states in its first request of a type
+// (initial_resource_versions). Usually they are exactly what its class has, so they are only tallied at first, and
+// decoded where the tally differs from the class's.
 type initialVersions struct {
 	tally plan.Tally
-	// raw is the request as it came, size the bytes of its entries.
+	// buffers hold the encoded request; size is the number of bytes of its entries.
 	buffers mem.BufferSlice
 	size    int
-	// versions by name, once taken apart.
+	// versions by name; nil until they are decoded.
 	versions map[string]string
 }
 
-// held makes a holding of what was decoded already.
+// initialVersionsOf is for versions that the codec has decoded already.
 func initialVersionsOf(versions map[string]string) *initialVersions {
 	v := &initialVersions{versions: versions}
 	for name, version := range versions {
@@ -31,17 +32,17 @@ func initialVersionsOf(versions map[string]string) *initialVersions {
 	return v
 }
 
-// none reports whether the client holds nothing.
+// empty reports whether the client holds nothing.
 func (v *initialVersions) empty() bool { return v == nil || v.tally.Count() == 0 }
 
-// all takes the holding apart.
+// decoded returns the versions by name.
 func (v *initialVersions) decoded() map[string]string {
 	if v == nil {
 		return nil
 	}
 	if v.versions == nil && len(v.buffers) > 0 {
 		v.versions = make(map[string]string, v.tally.Count())
-		_ = eachField(v.buffers, func(f protoField) error { // decode has read it without an error
+		_ = eachField(v.buffers, func(f protoField) error { // deltaRequest.decode has read it without an error
 			if f.number != initialResourceVersions || !f.delimited {
 				return nil
 			}
@@ -54,7 +55,7 @@ func (v *initialVersions) decoded() map[string]string {
 	return v.versions
 }
 
-// asking is a long list of names that a client subscribes to, counted and taken apart as a holding is.
+// longNames is a long list of names that a delta request subscribes to, tallied and decoded like initialVersions.
 type longNames struct {
 	tally    plan.Tally
 	buffers  mem.BufferSlice
@@ -62,7 +63,7 @@ type longNames struct {
 	names    []string
 }
 
-// counted is the tally of the names.
+// total is the tally of the names; a nil list is empty.
 func (l *longNames) total() plan.Tally {
 	if l == nil {
 		return plan.Tally{}
@@ -70,17 +71,16 @@ func (l *longNames) total() plan.Tally {
 	return l.tally
 }
 
-// count is the number of names.
 func (l *longNames) count() int { t := l.total(); return t.Count() }
 
-// all takes the list apart.
+// decoded returns the names.
 func (l *longNames) decoded() []string {
 	if l == nil {
 		return nil
 	}
 	if l.names == nil && len(l.buffers) > 0 {
 		l.names = make([]string, 0, l.tally.Count())
-		_ = eachField(l.buffers, func(f protoField) error { // as in holding.all
+		_ = eachField(l.buffers, func(f protoField) error { // as in initialVersions.decoded
 			if f.number == resourceNamesSubscribe && f.delimited {
 				l.names = append(l.names, string(f.content()))
 			}
@@ -90,7 +90,7 @@ func (l *longNames) decoded() []string {
 	return l.names
 }
 
-// consumeEntry reads an entry of a map of strings.
+// consumeEntry reads an entry of a map<string, string>.
 func consumeEntry(raw []byte) (key, value []byte, ok bool) {
 	for len(raw) > 0 {
 		f, err := measureField(raw)
@@ -109,25 +109,25 @@ func consumeEntry(raw []byte) (key, value []byte, ok bool) {
 	return key, value, true
 }
 
-// Numbers of fields of DeltaDiscoveryRequest.
+// Field numbers of DeltaDiscoveryRequest.
 const (
 	resourceNamesSubscribe  = 3
 	initialResourceVersions = 5
 )
 
-// deltaRequest is a delta request with what the client holds apart, and the names it subscribes to if they are many. Where the codec is not
-// ours it is an ordinary message.
+// deltaRequest is a delta request whose initial resource versions, and whose subscribed names if they are many, are
+// still encoded. To another codec than Codec it is an ordinary message.
 type deltaRequest struct {
 	*discovery.DeltaDiscoveryRequest
 	initial       *initialVersions
 	subscribeList *longNames
-	// data is what held and asked have yet to be read from.
+	// buffers hold the request for initial and subscribeList.
 	buffers mem.BufferSlice
-	// size is that of the request, where the codec is ours.
+	// size is the size of the encoded request; 0 with another codec.
 	size int
 }
 
-// decode reads a request.
+// decode reads a request. The codec calls it.
 func (r *deltaRequest) decode(data mem.BufferSlice) error {
 	v, l := &initialVersions{}, &longNames{}
 	r.size = data.Len()

@@ -7,7 +7,7 @@ import (
 	"github.com/envoyproxy/go-control-plane/pkg/cache/v3"
 )
 
-// deltaResponse and worldResponse carry a finished message through go-control-plane's loops.
+// deltaResponse and sotwResponse carry a finished message through go-control-plane's loops.
 type deltaResponse struct {
 	request *cache.DeltaRequest
 	message *discovery.DeltaDiscoveryResponse
@@ -26,7 +26,7 @@ func (r *deltaResponse) GetResponseVersion() string { return r.message.GetSystem
 
 func (r *deltaResponse) GetContext() context.Context { return r.ctx }
 
-// What the client holds is this package's own business.
+// This package tracks what the client holds by itself.
 func (r *deltaResponse) GetNextVersionMap() map[string]string { return nil }
 
 func (r *deltaResponse) GetReturnedResources() map[string]string { return nil }

@@ -29,7 +29,7 @@ type typeMetrics struct {
 	ackSeconds               prometheus.Observer
 }
 
-// of returns the metrics of a type that somebody makes.
+// of returns the metrics of a type that some translator makes.
 func (m *metrics) of(url string) *typeMetrics {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -101,7 +101,7 @@ func (s *Server) countStreams(is func(*stream) bool) float64 {
 	return float64(n)
 }
 
-// waiting reports whether something is on its way or queued.
+// waiting reports whether a response is outstanding or waits to be sent.
 func (st *stream) waiting() bool {
 	st.lock()
 	defer st.unlock()
@@ -113,5 +113,6 @@ func (st *stream) waiting() bool {
 	return false
 }
 
-// shortType is the message name of a type URL, "Cluster": few values, fit for a label.
+// shortType is the message name of a type URL, such as "Cluster". Only served types come here, so that it is fit for a
+// label.
 func shortType(url string) string { return url[strings.LastIndexByte(url, '.')+1:] }

@@ -8,21 +8,24 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// transit knows since when a stream's bytes are stuck.
+// stallDetector tells for how long a client has taken no data. Server.handle closes the stream after
+// Config.StallTimeout.
 type stallDetector struct {
 	clock func() time.Time
-	// sending is the response that the loop is about to send; only the loop's goroutine uses it.
+	// sending is the response that the loop is about to send. Only the loop's goroutine uses it.
 	sending *response
-	// heard is the large part of the state-of-the-world request that the loop is at; likewise.
+	// sotwPayload belongs to the sotw request that the loop is handling. Only the loop's goroutine uses it.
 	sotwPayload requestPayload
-	// since is when the send in progress has begun, in nanoseconds; 0 if there is none.
+	// sendingSince is when the current send began, in nanoseconds; 0 if there is none.
 	sendingSince atomic.Int64
-	// large is how many large responses the network has not taken, moved when it last took one.
+	// largeUnsent counts the large responses that the network has not taken yet; lastProgress is when it last took one,
+	// in nanoseconds.
 	largeUnsent  atomic.Int32
 	lastProgress atomic.Int64
 }
 
-// watch runs a send. What gRPC has accepted of a small response counts as taken.
+// timeSend runs a send. A small response counts as taken when gRPC has accepted it, so that its budget is released
+// here.
 func (d *stallDetector) timeSend(out *response, send func() error) error {
 	d.sendingSince.Store(d.clock().UnixNano())
 	err := send()
@@ -33,7 +36,7 @@ func (d *stallDetector) timeSend(out *response, send func() error) error {
 	return err
 }
 
-// began and took count the large responses on their way.
+// largeSendBegan and largeSendTaken count the large responses that the network has not taken yet.
 func (d *stallDetector) largeSendBegan() {
 	if d.largeUnsent.Add(1) == 1 {
 		d.lastProgress.Store(d.clock().UnixNano())
@@ -45,7 +48,8 @@ func (d *stallDetector) largeSendTaken() {
 	d.largeUnsent.Add(-1)
 }
 
-// stalledFor returns for how long the client has taken no data. A large response may take its time as long as nobody waits for its bytes.
+// stalledFor returns for how long the client has taken no data. contended is true if other streams wait for the bytes
+// of this client's account; if none does, a large response may take as long as it needs.
 func (d *stallDetector) stalledFor(contended bool) time.Duration {
 	since := d.sendingSince.Load()
 	if since == 0 && contended && d.largeUnsent.Load() > 0 {
@@ -57,7 +61,7 @@ func (d *stallDetector) stalledFor(contended bool) time.Duration {
 	return d.clock().Sub(time.Unix(0, since))
 }
 
-// next returns the response that a message belongs to, nil if it is not known.
+// takeSending returns the response that a message belongs to, nil if there is none.
 func (d *stallDetector) takeSending(message any) *response {
 	out := d.sending
 	d.sending = nil
@@ -67,7 +71,7 @@ func (d *stallDetector) takeSending(message any) *response {
 	return out
 }
 
-// deltaMonitor stands between go-control-plane's loop and gRPC.
+// deltaMonitor is the stream that go-control-plane's loop uses in place of gRPC's.
 type deltaMonitor struct {
 	discovery.AggregatedDiscoveryService_DeltaAggregatedResourcesServer
 	stream *stream
@@ -84,7 +88,7 @@ func (m *deltaMonitor) Send(r *discovery.DeltaDiscoveryResponse) error {
 	})
 }
 
-// Recv implements stream.DeltaStream. Requests for debug types are answered here.
+// Recv implements stream.DeltaStream. It answers requests for debug types itself and detaches the payload of others.
 func (m *deltaMonitor) Recv() (*discovery.DeltaDiscoveryRequest, error) {
 	for {
 		r := &deltaRequest{DeltaDiscoveryRequest: &discovery.DeltaDiscoveryRequest{}}
@@ -95,7 +99,7 @@ func (m *deltaMonitor) Recv() (*discovery.DeltaDiscoveryRequest, error) {
 			return nil, err
 		}
 		debug, err := m.stream.isDebugRequest(r.GetTypeUrl())
-		if debug && err == nil && r.GetResponseNonce() != debugType { // an acknowledgement otherwise
+		if debug && err == nil && r.GetResponseNonce() != debugType { // a request with that nonce is an ACK
 			err = m.answerDebug(r.DeltaDiscoveryRequest)
 		}
 		if err != nil {
@@ -109,7 +113,7 @@ func (m *deltaMonitor) Recv() (*discovery.DeltaDiscoveryRequest, error) {
 	}
 }
 
-// worldMonitor is deltaMonitor for the state of the world.
+// sotwMonitor does the same for sotw streams.
 type sotwMonitor struct {
 	discovery.AggregatedDiscoveryService_StreamAggregatedResourcesServer
 	stream *stream
@@ -126,7 +130,7 @@ func (m *sotwMonitor) Send(r *discovery.DiscoveryResponse) error {
 	})
 }
 
-// Recv implements stream.Stream. Requests for debug types are answered here.
+// Recv implements stream.Stream. It answers requests for debug types itself and detaches the payload of others.
 func (m *sotwMonitor) Recv() (*discovery.DiscoveryRequest, error) {
 	for {
 		req, err := m.AggregatedDiscoveryService_StreamAggregatedResourcesServer.Recv()
@@ -137,7 +141,7 @@ func (m *sotwMonitor) Recv() (*discovery.DiscoveryRequest, error) {
 			return nil, err
 		}
 		debug, err := m.stream.isDebugRequest(req.GetTypeUrl())
-		if debug && err == nil && req.GetResponseNonce() != debugType { // an acknowledgement otherwise
+		if debug && err == nil && req.GetResponseNonce() != debugType { // a request with that nonce is an ACK
 			err = m.answerDebug(req)
 		}
 		if err != nil {

@@ -11,10 +11,11 @@ import (
 	"fairlead.dev/services/xds-server/internal/store"
 )
 
-// maxRejectionBytes is where Envoy's message is cut.
+// maxRejectionBytes bounds the part of Envoy's error message that a status shows.
 const maxRejectionBytes = 4096
 
-// rejected takes a NACK: the versions it blames are not sent again, and what the client holds of the type is unknown from here.
+// handleNACK is called by handleNonce. The versions that the NACK blames are not sent again until they change;
+// everything else of the type is sent once more, because it is unknown how much of the response the client has applied.
 func (st *stream) handleNACK(sub *subscription, out *response, message string) {
 	st.endOutstanding(sub, out, message)
 	sub.newClustersAnswered(out)
@@ -48,8 +49,9 @@ func (st *stream) handleNACK(sub *subscription, out *response, message string) {
 		"revision", out.revision.GetSequence())
 }
 
-// blameHosts returns the virtual hosts that a NACK blames. Envoy applies nothing of the route configuration that holds the culprit, and
-// what it applied of others depends on chance: those are sent again, each by itself if it is not clear which one is to blame.
+// blamedHosts does the work of blamedResources for virtual hosts. Envoy applies no virtual host of the route
+// configuration that contains the bad one, and an arbitrary part of the others. The others are sent again, and if the
+// message does not name the route configuration, each route configuration in a response of its own.
 func (st *stream) blamedHosts(sub *subscription, out *response, message string) (blamed []*store.Blob, named bool) {
 	culprit := ""
 	for _, name := range out.routeConfigs {
@@ -75,8 +77,8 @@ func (st *stream) blamedHosts(sub *subscription, out *response, message string) 
 	return blamed, false
 }
 
-// culprits returns the resources that a NACK blames. Envoy names them for clusters and listeners only; otherwise the whole response is to
-// blame.
+// blamedResources returns the resources that a NACK blames, and whether its message names them. Envoy names clusters
+// and listeners; for other types, the whole response is to blame.
 func blamedResources(url string, out *response, message string) (blamed []*store.Blob, named bool) {
 	if url == resource.ClusterType || url == resource.ListenerType {
 		for _, blob := range out.blobs {
@@ -91,7 +93,7 @@ func blamedResources(url string, out *response, message string) (blamed []*store
 	return out.blobs, false
 }
 
-// mentions reports whether the text holds the name as a word of its own, not as part of a longer name.
+// mentions reports whether the text contains the name as a word, and not as part of a longer name.
 func mentions(text, name string) bool {
 	if name == "" {
 		return false
@@ -105,7 +107,7 @@ func mentions(text, name string) bool {
 		if (start == 0 || !inName(text[start-1])) && (end == len(text) || !inName(text[end])) {
 			return true
 		}
-		// Envoy ends a name with ": " and a sentence with ".": that is no part of the name.
+		// Envoy writes ": " or the full stop of a sentence after a name; neither is part of it.
 		if (start == 0 || !inName(text[start-1])) && text[end] == '.' && (end+1 == len(text) || text[end+1] == ' ') {
 			return true
 		}
@@ -117,7 +119,8 @@ func inName(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("|._-*/", c) >= 0
 }
 
-// readmit ends the ban on versions that were accepted or are history.
+// forgetRejections lifts the rejection of versions that the client has accepted after all, and of versions that are not
+// current any more.
 func (st *stream) forgetRejections(sub *subscription, out *response) {
 	if len(sub.rejectedVersions) == 0 {
 		return
@@ -136,7 +139,8 @@ func (st *stream) forgetRejections(sub *subscription, out *response) {
 	}
 }
 
-// free lifts the ban on rejected versions that were blamed together once one of them has changed: it is another set then.
+// retryRejectedTogether lifts the rejection of versions that one NACK has blamed together as soon as one of them has
+// changed: only one of them may have been bad.
 func (st *stream) retryRejectedTogether(sub *subscription, current *plan.TypeSnapshot) {
 	if !sub.rejectedTogether {
 		return
@@ -152,7 +156,7 @@ func (st *stream) retryRejectedTogether(sub *subscription, current *plan.TypeSna
 	}
 }
 
-// withhold keeps a rejected version from being sent again.
+// rejectVersion keeps a rejected version from being sent again.
 func (sub *subscription) rejectVersion(blob *store.Blob) {
 	if sub.rejectedVersions == nil {
 		sub.rejectedVersions = map[string]string{}
@@ -160,14 +164,15 @@ func (sub *subscription) rejectVersion(blob *store.Blob) {
 	sub.rejectedVersions[blob.Name()] = blob.Version()
 }
 
-// doubt notes that the client may still hold what it was told to remove, as far as there is room for such names.
+// addUnconfirmedRemoval notes that the client may still hold a resource that a rejected response has removed. If the
+// name budget has no room for the name, nothing is noted.
 func (st *stream) addUnconfirmedRemoval(sub *subscription, name string) {
 	if !sub.unconfirmedRemovals.has(name) && st.chargeName(name) == "" {
 		sub.unconfirmedRemovals.add(name)
 	}
 }
 
-// trust ends doubt.
+// confirmRemoval notes that the client has acknowledged the removal of a resource.
 func (st *stream) confirmRemoval(sub *subscription, name string) {
 	if sub.unconfirmedRemovals.len() > 0 && sub.unconfirmedRemovals.has(name) {
 		sub.unconfirmedRemovals.remove(name)

@@ -5,7 +5,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// price charges the account for those of the subscription's new names that are not the class's own.
+// chargeNewNames charges the account for the added names that the class does not list. The error ends the stream.
 func (st *stream) chargeNewNames(sub *subscription, added []string) error {
 	current := st.class.Snapshot().Type(sub.url)
 	var costly []string
@@ -26,8 +26,8 @@ func (st *stream) chargeNewNames(sub *subscription, added []string) error {
 	return nil
 }
 
-// charge counts a name that is kept beside a subscription's, and charges the account for it. It returns why it does
-// not.
+// chargeName charges the stream and the account for a name that is kept outside the subscribed names. It returns "" or
+// the reason why it is refused.
 func (st *stream) chargeName(name string) (refused string) {
 	if st.countName(name) != nil {
 		st.uncountName(name)
@@ -39,13 +39,13 @@ func (st *stream) chargeName(name string) (refused string) {
 	return refused
 }
 
-// discharge takes a charge back.
+// refundName reverses chargeName.
 func (st *stream) refundName(name string) {
 	st.uncountName(name)
 	st.refundAccount(name)
 }
 
-// spend charges the account, or returns why it does not.
+// chargeAccount charges the account for bytes of names. It returns "" or the reason why it is refused.
 func (st *stream) chargeAccount(bytes int) (refused string) {
 	if refused = st.account.chargeNames(int64(bytes)); refused == "" {
 		st.names += int64(bytes)
@@ -53,14 +53,15 @@ func (st *stream) chargeAccount(bytes int) (refused string) {
 	return refused
 }
 
-// refund takes the charge for a name back.
+// refundAccount returns to the account what one name was charged.
 func (st *stream) refundAccount(name string) {
 	n := int64(len(name) + nameCost)
 	st.names -= n
 	st.account.refundNames(n)
 }
 
-// count counts a name against what one stream may keep, whoever it is shared with.
+// countName counts a name against MaxSubscribedBytes, which holds for each stream, whether the name is shared with
+// others or not.
 func (st *stream) countName(name string) error {
 	if st.nameBytes += len(name) + nameOverhead; st.nameBytes > st.server.maxSubscribedBytes {
 		return errTooManyNames
@@ -74,6 +75,6 @@ const tooManyNames = "too many resource names subscribed to on one stream"
 
 var errTooManyNames = status.Error(codes.ResourceExhausted, tooManyNames)
 
-// nameOverhead is what a name counts beside its text against the limit of one stream, which it does whether it is
-// shared or not. What it costs, the account is charged: see nameCost.
+// nameOverhead is what countName adds for each name. It is no measure of memory: that is nameCost, which the account is
+// charged.
 const nameOverhead = 64

@@ -5,29 +5,29 @@ import (
 )
 
 const (
-	// shortSet is up to how many names a nameSet is a mere list.
+	// shortSet is the length up to which a nameSet has no index.
 	shortSet = 16
-	// longList is how many names a nameList keeps in order; more than that are a map.
+	// longList is the length up to which a nameList is a sorted list; further names are in a map.
 	longList = 16 << 10
 )
 
-// nameSet is a set that is empty or short most of the time and takes next to nothing then. The zero value is empty.
+// nameSet is a set that is empty or short most of the time and then takes little memory. The zero value is empty.
 type nameSet struct {
 	list  []string
-	index map[string]int32 // positions in list; nil while that is short, or in order
-	// ordered is true while list is in order and belongs to somebody else.
+	index map[string]int32 // positions in list; nil if that is short or shared
+	// shared is true while list is sorted and belongs to somebody else.
 	shared bool
 }
 
-// fill makes the set that of names, which are in order and stay as they are. The set must be empty.
+// setShared fills an empty set with names, which are sorted and must not change.
 func (set *nameSet) setShared(names []string) { set.list, set.index, set.shared = names, nil, true }
 
-// is reports whether the set was filled with the very list, and is still that.
+// shares reports whether the set still is the very list that setShared was called with.
 func (set *nameSet) shares(names []string) bool {
 	return set.shared && len(set.list) == len(names) && (len(names) == 0 || &set.list[0] == &names[0])
 }
 
-// own makes the set one that can be changed.
+// makeOwned copies a shared list, so that the set can be changed.
 func (set *nameSet) makeOwned() {
 	if !set.shared {
 		return
@@ -36,7 +36,7 @@ func (set *nameSet) makeOwned() {
 	set.reindex()
 }
 
-// reindex makes the index anew, if the list is long enough to want one.
+// reindex makes the index, if the list is long enough.
 func (set *nameSet) reindex() {
 	if len(set.list) <= shortSet {
 		return
@@ -94,7 +94,7 @@ func (set *nameSet) remove(name string) {
 	if set.index != nil {
 		delete(set.index, name)
 		if i < last {
-			set.index[set.list[i]] = int32(i) //nolint:gosec // as above
+			set.index[set.list[i]] = int32(i) //nolint:gosec // as in reindex
 		}
 	}
 	if last == 0 {
@@ -102,7 +102,7 @@ func (set *nameSet) remove(name string) {
 	}
 }
 
-// clear empties the set; what a long one took is given back.
+// clear empties the set and frees the memory of a long one.
 func (set *nameSet) clear() {
 	if set.index != nil || set.shared {
 		set.list, set.index, set.shared = nil, nil, false
@@ -112,20 +112,21 @@ func (set *nameSet) clear() {
 	set.list = set.list[:0]
 }
 
-// sorted lists the names in order; the list is valid until the set changes.
+// sorted lists the names in order. The list is valid until the set changes.
 func (set *nameSet) sorted() []string {
 	if !set.shared && !slices.IsSorted(set.list) {
 		slices.Sort(set.list)
 		for i, n := range set.list {
 			if set.index != nil {
-				set.index[n] = int32(i) //nolint:gosec // as above
+				set.index[n] = int32(i) //nolint:gosec // as in reindex
 			}
 		}
 	}
 	return set.list
 }
 
-// nameList is a set that may be long and changes seldom: in order, at 16 bytes a name beside the text, which is shared.
+// nameList is a set that may be long and seldom changes: sorted, at 16 bytes for each name beside its text, which is
+// shared with the class.
 type nameList struct {
 	list []string
 	more map[string]struct{}
@@ -133,15 +134,15 @@ type nameList struct {
 	shared bool
 }
 
-// share makes the set that of names, which are in order and stay as they are. The set must be empty.
+// setShared fills an empty set with names, which are sorted and must not change.
 func (l *nameList) setShared(names []string) { l.list, l.shared = names, true }
 
-// is reports whether the set shares the very list.
+// shares reports whether the set still is the very list that setShared was called with.
 func (l *nameList) shares(names []string) bool {
 	return l.shared && len(l.list) == len(names) && len(l.more) == 0 && (len(names) == 0 || &l.list[0] == &names[0])
 }
 
-// own makes the list one that can be changed.
+// makeOwned copies a shared list, so that the set can be changed.
 func (l *nameList) makeOwned() {
 	if l.shared {
 		l.list, l.shared = slices.Clone(l.list), false
@@ -158,7 +159,7 @@ func (l *nameList) has(name string) bool {
 	return ok
 }
 
-// add takes names that are not in the set, sorted.
+// add adds sorted names that are not in the set.
 func (l *nameList) add(names []string) {
 	room := max(longList-len(l.list), 0)
 	for _, n := range names[min(room, len(names)):] {
@@ -193,7 +194,7 @@ func (l *nameList) add(names []string) {
 	l.list = append(append(merged, old...), names...)
 }
 
-// remove takes a name out and reports whether it was in.
+// remove removes a name and reports whether it was in the set.
 func (l *nameList) remove(name string) bool {
 	if i, ok := slices.BinarySearch(l.list, name); ok {
 		l.makeOwned()
@@ -207,14 +208,14 @@ func (l *nameList) remove(name string) bool {
 	return false
 }
 
-// intern replaces the text of a name in the set by an equal one that others share.
+// intern replaces the text of a name in the set by an equal one that is shared.
 func (l *nameList) intern(name string) {
 	if i, ok := slices.BinarySearch(l.list, name); ok && !l.shared {
 		l.list[i] = name
 	}
 }
 
-// each calls f for every name until it returns false.
+// each calls f for every name until f returns false.
 func (l *nameList) each(f func(name string) bool) {
 	for _, n := range l.list {
 		if !f(n) {
@@ -228,7 +229,7 @@ func (l *nameList) each(f func(name string) bool) {
 	}
 }
 
-// all lists the names; the list must not be changed and is valid until the set changes.
+// all lists the names. The list must not be changed and is valid until the set changes.
 func (l *nameList) all() []string {
 	if len(l.more) == 0 {
 		return l.list

@@ -11,19 +11,19 @@ import (
 	"fairlead.dev/pkg/clock"
 )
 
-// Bounds of what is remembered of workloads that hold only what they call.
+// Bounds of onDemandMemory.
 const (
 	maxRememberedWorkloads = 4096
-	maxRememberedNames     = 1024 // per workload
+	maxRememberedNames     = 1024 // for each workload
 	maxRememberedBytes     = 16 << 20
 	rememberFor            = 30 * time.Minute
 )
 
-// onDemand reports whether the proxy holds only what it asks for.
+// onDemand reports whether the proxy holds only the clusters and virtual hosts that it requests by name.
 func (st *stream) onDemand() bool { return st.class.Key().OnDemand }
 
-// admitHosts says which of the virtual hosts asked for by name are subscribed to; those beyond the limit are answered with "not found" and
-// not kept.
+// limitHosts returns those of the requested virtual hosts that the stream may subscribe to. The others are answered
+// with "not found".
 func (st *stream) limitHosts(hosts *subscription, names []string) []string {
 	room := st.server.maxOnDemandHosts - hosts.names.len()
 	admitted := make([]string, 0, min(max(room, 0), len(names)))
@@ -49,7 +49,8 @@ func (st *stream) limitHosts(hosts *subscription, names []string) []string {
 	return admitted
 }
 
-// adopt subscribes to what an on-demand client says it holds and does not name: it has asked for it in an earlier stream.
+// subscribeHeld subscribes an on-demand client to the resources that it holds and has not named in its request: it has
+// requested them on an earlier stream.
 func (st *stream) subscribeHeld(sub *subscription, held map[string]string) {
 	if !st.onDemand() || len(held) == 0 {
 		return
@@ -64,7 +65,8 @@ func (st *stream) subscribeHeld(sub *subscription, held map[string]string) {
 	st.subscribeWithinLimits(sub, names)
 }
 
-// recall subscribes to what the workload has asked for in earlier streams, for a client that holds nothing.
+// subscribeRemembered subscribes an on-demand client that holds nothing to what its workload has requested on earlier
+// streams.
 func (st *stream) subscribeRemembered(sub *subscription) {
 	if !st.onDemand() {
 		return
@@ -76,7 +78,8 @@ func (st *stream) subscribeRemembered(sub *subscription) {
 	}
 }
 
-// take subscribes to names as far as the limits allow.
+// subscribeWithinLimits subscribes to names that the client has not requested on this stream, as far as the limits
+// allow.
 func (st *stream) subscribeWithinLimits(sub *subscription, names []string) {
 	slices.Sort(names)
 	if sub.url == resource.VirtualHostType {
@@ -92,32 +95,32 @@ func (st *stream) subscribeWithinLimits(sub *subscription, names []string) {
 	sub.names.add(names)
 	st.plan(sub, names)
 	if st.chargeNewNames(sub, names) != nil {
-		st.unsubscribe(sub, slices.Clone(names)) // the client has not asked for them, it only might
+		st.unsubscribe(sub, slices.Clone(names)) // there is no room, and the client has not requested them
 		return
 	}
 	st.remember(sub, names)
 }
 
-// learn remembers names that the workload has asked for and that exist.
+// remember keeps names that an on-demand client has requested and that exist, for its next stream.
 func (st *stream) remember(sub *subscription, names []string) {
 	if len(names) > 0 && st.onDemand() && (sub.url == resource.VirtualHostType || sub.url == resource.ClusterType) {
 		st.server.onDemandNames.remember(st.statusKey(), sub.url, names)
 	}
 }
 
-// memory remembers, of workloads that hold only what they call, what they have called: after a restart they are given it at once. It is
-// bounded, and loses the workload first that was not heard of for longest.
+// onDemandMemory keeps what on-demand workloads have requested, so that a restarted proxy is sent it at once. It is
+// bounded and drops the workload first that has had no stream and no new name for longest.
 type onDemandMemory struct {
 	clock clock.Clock
 
 	mu        sync.Mutex
 	workloads map[statusKey]*list.Element
-	// order has the one heard of last in front.
+	// order has the most recently used workload in front.
 	order *list.List
 	bytes int
 }
 
-// workload is what one workload has asked for, by type.
+// rememberedWorkload is what one workload has requested, by type.
 type rememberedWorkload struct {
 	id    statusKey
 	names map[string]*nameList
@@ -160,7 +163,7 @@ func (m *onDemandMemory) remember(id statusKey, url string, names []string) {
 	}
 }
 
-// recall lists what is remembered; the list is the caller's.
+// names lists what is remembered. The list is the caller's.
 func (m *onDemandMemory) names(id statusKey, url string) []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -179,7 +182,7 @@ func (m *onDemandMemory) names(id statusKey, url string) []string {
 	return slices.Clone(w.names[url].all())
 }
 
-// left notes that a stream of the workload has ended: what it has asked for is remembered for a while from now.
+// streamEnded notes that a stream of the workload has ended: its names are remembered for rememberFor from now.
 func (m *onDemandMemory) streamEnded(id statusKey) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -11,7 +11,8 @@ import (
 	"fairlead.dev/services/xds-server/internal/store"
 )
 
-// flush hands out every response that can go now, in order. It is called with mu held after anything that may have made one possible.
+// flush hands out every response that can go now, in send order. It is called with mu held after everything that may
+// have made a response possible: a request, a change, an ACK, a timeout, a turn of the budget.
 func (st *stream) flush() {
 	if st.ending.Load() {
 		return
@@ -26,7 +27,7 @@ func (st *stream) flush() {
 			continue
 		}
 		if !st.respond(sub) {
-			return // the budget calls again
+			return // the budget calls flushInTurn later
 		}
 		waits = waits || sub.deferred.len() > 0 || sub.url == resource.VirtualHostType && sub.outstanding == nil && sub.dirty.len() > 0
 	}
@@ -47,7 +48,7 @@ func (st *stream) flush() {
 	}
 }
 
-// resume is flush for a stream whose turn it is to use the budget.
+// flushInTurn is called by the budget when it is this stream's turn to use bytes.
 func (st *stream) flushInTurn() {
 	st.lock()
 	defer st.unlock()
@@ -59,7 +60,8 @@ func (st *stream) flushInTurn() {
 	st.budgetTurn = false
 }
 
-// retry sends what has waited too long for what goes before it.
+// flushAfterTimeout is called by Server.handle when the order timeout has passed: what has waited that long is sent
+// although the types before it are not acknowledged.
 func (st *stream) flushAfterTimeout() {
 	st.lock()
 	defer st.unlock()
@@ -72,10 +74,14 @@ func (st *stream) flushAfterTimeout() {
 	st.flush()
 }
 
-// gated reports whether an update must wait for the types before it: listeners and routes until clusters that are new to the client, which
-// they may refer to, were taken over (Envoy holds the ACK of clusters back until they are warm), routes also until listeners were sent,
-// virtual hosts until their route configurations were. For clusters virtual hosts wait one by one, see early. First responses never wait, and
-// nothing waits longer than the order timeout.
+// waitsForEarlierTypes reports whether an update must wait for another type ("make before break"):
+//
+//   - Listeners and routes wait until the client has taken over the clusters that are new to it and that they may
+//     refer to. Envoy sends the ACK of clusters when they are warm.
+//   - Routes also wait until listeners were sent, and virtual hosts until their route configurations were.
+//   - Virtual hosts wait for new clusters one by one: leadsToNewCluster.
+//
+// First responses never wait, and no response waits longer than the order timeout.
 func (st *stream) waitsForEarlierTypes(sub *subscription) bool {
 	if !sub.answered || !sub.pending() {
 		return false
@@ -104,7 +110,7 @@ func (st *stream) waitsForEarlierTypes(sub *subscription) bool {
 	return false
 }
 
-// early reports whether a virtual host leads to a cluster that the client does not have yet.
+// leadsToNewCluster reports whether a virtual host routes to a cluster that the client does not have yet.
 func (st *stream) leadsToNewCluster(blob *store.Blob) bool {
 	cds := st.subscription(resource.ClusterType)
 	if cds == nil || cds.newClusters.len() == 0 || !cds.pending() || st.orderTimedOut() {
@@ -117,8 +123,8 @@ func (st *stream) orderTimedOut() bool {
 	return !st.waitingSince.IsZero() && st.server.clock.Now().Sub(st.waitingSince) >= st.server.orderTimeout
 }
 
-// referred reports whether removals of the type must wait: clusters until routes, virtual hosts and listeners that may have referred to
-// them are replaced, endpoints until their clusters are gone.
+// removalsMustWait reports whether removals of the type must wait: those of clusters until the routes, virtual hosts
+// and listeners that may refer to them are replaced, those of endpoints until their clusters are removed.
 func (st *stream) removalsMustWait(sub *subscription) bool {
 	if sub.url != resource.ClusterType && sub.url != resource.EndpointType {
 		return false
@@ -135,19 +141,20 @@ func (st *stream) removalsMustWait(sub *subscription) bool {
 	return waits && !st.orderTimedOut()
 }
 
-// reached reports whether the client holds everything of the type up to a revision.
+// holdsRevision reports whether the client holds everything of the type up to a revision.
 func (sub *subscription) holdsRevision(revision *configv1.Revision) bool {
 	return revision != nil && sub.heldRevision != nil && sub.heldRevision.GetEpoch() == revision.GetEpoch() && sub.heldRevision.GetSequence() >= revision.GetSequence()
 }
 
-// arrives notes that a cluster is new to the client.
+// noteNewCluster notes that a dirty cluster is new to the client. It does nothing for other types.
 func (st *stream) noteNewCluster(sub *subscription, name string) {
 	if sub.url == resource.ClusterType && sub.dirty.has(name) {
 		sub.newClusters.add(name)
 	}
 }
 
-// arrived notes that the client was given clusters it did not have, and has said what became of them.
+// newClustersAnswered is called when the client has acknowledged or rejected a response: its clusters are not new any
+// more.
 func (sub *subscription) newClustersAnswered(out *response) {
 	if sub.newClusters.len() == 0 {
 		return
@@ -160,14 +167,14 @@ func (sub *subscription) newClustersAnswered(out *response) {
 	}
 }
 
-// sendOrder of types on one stream: clusters before what refers to them, endpoints right after their clusters, and names after the listeners
-// at the addresses they stand for.
+// sendOrder is the order in which the types of one stream are sent: clusters before everything that refers to them,
+// their endpoints right after them, and the name table after the listeners at whose addresses its names point.
 var sendOrder = []string{
 	resource.ClusterType, resource.EndpointType, resource.ListenerType, resource.RouteType, resource.VirtualHostType,
 	resource.SecretType, resource.ExtensionConfigType, ndsv1.NameTableType,
 }
 
-// rank is a type's place in the order; types that it does not name come last.
+// rank is the position of a type in sendOrder; other types come last.
 func rank(url string) int {
 	if i := slices.Index(sendOrder, url); i >= 0 {
 		return i

@@ -9,31 +9,32 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// inbox carries what is large in requests past go-control-plane's loop, which would keep it for as long as the stream lives: names and
-// versions, and the node. The loop is left what it needs to tell wildcard subscriptions from others.
+// payloadQueue carries the large parts of requests past go-control-plane's loop: node, names and versions, which the
+// loop would keep until the stream ends. The loop gets placeholders that let it tell wildcard subscriptions from
+// others.
 type payloadQueue struct {
 	queueMu sync.Mutex
-	// received are requests that the loop has not come to yet, at most two.
+	// queued payloads belong to requests that the loop has not handled yet, at most two.
 	queued []requestPayload
 }
 
-// parcel is the large part of one request.
+// requestPayload is the large part of one request.
 type requestPayload struct {
 	node                   *core.Node
 	subscribe, unsubscribe []string
-	// asked are the names in place of subscribe where they are many.
+	// subscribeList takes the place of subscribe if the names are many.
 	subscribeList *longNames
 	initial       *initialVersions
-	// data is what held and asked are read from.
+	// buffers hold what initial and subscribeList have not decoded yet.
 	buffers mem.BufferSlice
 }
 
-// says reports whether the request changes what is subscribed to.
+// changesSubscription reports whether the request subscribes to names or unsubscribes from some.
 func (p *requestPayload) changesSubscription() bool {
 	return len(p.subscribe)+len(p.unsubscribe)+p.subscribeList.count() > 0
 }
 
-// names lists what the request subscribes to.
+// subscribed lists the names that the request subscribes to.
 func (p *requestPayload) subscribed() []string {
 	if p.subscribeList != nil {
 		return p.subscribeList.decoded()
@@ -41,10 +42,10 @@ func (p *requestPayload) subscribed() []string {
 	return p.subscribe
 }
 
-// free gives back the bytes of the request: what was not read until then never is.
+// freeBuffers frees the encoded request. initial and subscribeList cannot be decoded any more.
 func (p *requestPayload) freeBuffers() { p.buffers.Free() }
 
-// Stand-ins for the names of a request. One name says as much as many.
+// Placeholders for the names of a request: the loop treats many names as it treats one.
 var (
 	placeholderNames            = []string{"-"}
 	placeholderWildcard         = []string{"*"}
@@ -70,7 +71,8 @@ func (q *payloadQueue) push(p requestPayload) {
 	q.queued = append(q.queued, p)
 }
 
-// nextParcel returns what belongs to the request that the loop is at: it takes them in the order of arrival.
+// nextPayload returns the payload of the request that the loop is handling. Requests are handled in the order of
+// arrival.
 func (q *payloadQueue) nextPayload() requestPayload {
 	q.queueMu.Lock()
 	defer q.queueMu.Unlock()
@@ -84,7 +86,7 @@ func (q *payloadQueue) nextPayload() requestPayload {
 	return p
 }
 
-// keepDelta takes the large part out of a request.
+// detachDelta moves the payload of a delta request to the queue.
 func (q *payloadQueue) detachDelta(r *deltaRequest) {
 	req := r.DeltaDiscoveryRequest
 	if r.initial == nil {
@@ -110,7 +112,7 @@ func (q *payloadQueue) detachDelta(r *deltaRequest) {
 	}
 }
 
-// keepWorld takes the large part out of a request.
+// detachSotw moves the payload of a sotw request to the queue.
 func (q *payloadQueue) detachSotw(req *discovery.DiscoveryRequest) {
 	q.push(requestPayload{node: req.GetNode(), subscribe: req.GetResourceNames()})
 	req.Node = nil

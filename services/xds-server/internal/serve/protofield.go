@@ -8,29 +8,30 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Errors of a request that is no message.
+// Errors of a request that is no valid message.
 var (
 	errNotUTF8    = errors.New("a resource name is not valid UTF-8")
 	errFieldGroup = errors.New("a group in a request, which has none")
 	errFieldSize  = errors.New("a field longer than any message")
 )
 
-// field is one of a message as it stands on the wire.
+// protoField is one encoded field of a protobuf message.
 type protoField struct {
 	number    protowire.Number
 	delimited bool
-	// head are the bytes before the content, size those of the whole.
+	// headerBytes is the number of bytes before the content, size the number of all bytes.
 	headerBytes, size int
 	raw               []byte
 }
 
-// content is what a delimited field holds. It is valid while the field is.
+// content returns the bytes of a length-delimited field. They are valid as long as the field is.
 func (f *protoField) content() []byte { return f.raw[f.headerBytes:] }
 
-// longest is the most that a field can take: as much as gRPC could ever be told to let through.
+// maxFieldBytes is the most that gRPC could be configured to receive.
 const maxFieldBytes = 1<<31 - 1
 
-// measure reads where the first field of raw ends, which may be beyond raw. The size is 0 if raw does not even tell that.
+// measureField finds out where the first field of raw ends, which may be beyond raw. The size is 0 if raw is too short
+// to tell.
 func measureField(raw []byte) (f protoField, err error) {
 	if len(raw) >= 2 && raw[0]&0x87 == byte(protowire.BytesType) && raw[0] > 7 && raw[1] < 0x80 {
 		return protoField{number: protowire.Number(raw[0] >> 3), delimited: true, headerBytes: 2, size: 2 + int(raw[1])}, nil
@@ -63,7 +64,7 @@ func measureField(raw []byte) (f protoField, err error) {
 	return f, nil
 }
 
-// truncated tells what is wrong from what is not all there.
+// truncated returns nil if the error of protowire only means that the input is too short.
 func truncated(n int) error {
 	if err := protowire.ParseError(n); !errors.Is(err, io.ErrUnexpectedEOF) {
 		return err
@@ -71,8 +72,8 @@ func truncated(n int) error {
 	return nil
 }
 
-// eachField calls f for each field of a message that came in pieces. Only what lies across two pieces is copied; the field is valid during
-// the call.
+// eachField calls f for each field of a message that is spread over buffers. Only a field that crosses buffers is
+// copied. The field is valid during the call.
 func eachField(data mem.BufferSlice, f func(protoField) error) error {
 	var piece, joint []byte
 	next := func() bool {

@@ -9,12 +9,13 @@ import (
 	"fairlead.dev/services/xds-server/internal/mesh"
 )
 
-// reclassify moves the stream to another class if the mesh has made its proxy one, and ends it if the node id has become another account's. It
-// reports whether anything may be different from what the client holds. The caller holds mu.
+// reclassify moves the stream to another class if the current snapshot puts its proxy there. It ends the stream if the
+// proxy's Workload has become one of another service account. It reports whether some resource may differ from what the
+// client holds. The caller holds mu.
 func (st *stream) reclassify() (touched bool) {
 	var key *class.Key
 	for state := (*mesh.Snapshot)(nil); state != st.server.engine.State(); {
-		// If the mesh moves on before the audience knows the topics, regroup may pass by this stream.
+		// If a newer snapshot is applied before the index has the new topics, Server.reclassify may miss this stream.
 		state = st.server.engine.State()
 		w, err := st.node.Workload(state)
 		if err != nil {
@@ -34,8 +35,9 @@ func (st *stream) reclassify() (touched bool) {
 		return false
 	}
 	before, old := st.class.Snapshot(), st.class
-	// The old class may be at the new state already, without having said so: what it has not said is different from what the client holds.
-	late := old.Undelivered()
+	// The snapshot of the old class may contain changes that it has not reported to the stream yet: the client does not
+	// hold those either.
+	undelivered := old.Undelivered()
 	st.class = st.server.engine.Acquire(key, st)
 	st.account.reclassify(old.Key(), key)
 	for _, sub := range st.types {
@@ -45,7 +47,7 @@ func (st *stream) reclassify() (touched bool) {
 	after := st.class.Snapshot()
 	for _, sub := range st.types {
 		st.markDifferencesDirty(sub, before.Type(sub.url), after.Type(sub.url))
-		for _, name := range late[sub.url] {
+		for _, name := range undelivered[sub.url] {
 			st.markDirtyIfHeld(sub, name)
 		}
 		old.Release(st, sub.url, sub.names.all())
@@ -55,7 +57,9 @@ func (st *stream) reclassify() (touched bool) {
 	return true
 }
 
-// regroup moves the streams whose proxies have become another class. It waits for none that is busy with a request: such a one moves after it.
+// reclassify makes the streams that depend on one of the topics look whether their proxies have changed class. Apply
+// calls it before classes report their changes. It does not wait for a stream that is busy with a request: that stream
+// reclassifies when the request is done.
 func (s *Server) reclassify(touched mesh.Topics) {
 	var group errgroup.Group
 	group.SetLimit(8)
@@ -68,5 +72,5 @@ func (s *Server) reclassify(touched mesh.Topics) {
 	_ = group.Wait() // the functions return no errors
 }
 
-// regroup makes the stream look whether the mesh has made its proxy another class.
+// enqueueReclassify calls reclassify, later if the stream's mutex is taken.
 func (st *stream) enqueueReclassify() { st.enqueue(queuedChange{reclassify: true}) }

@@ -7,28 +7,29 @@ import (
 	"time"
 )
 
-// minMoveAge is how old a stream must be to be moved: its proxy should not be sent on while it starts, nor from replica to replica.
+// minReconnectAge is how old a stream must be before Reconnect ends it: a proxy that is starting, or that has just come
+// from another replica, is left alone.
 const minReconnectAge = 5 * time.Second
 
-// errMoved ends a stream as its maximum age does: its client is asked to reconnect.
+// errRebalanced makes Server.handle ask the client to reconnect, as at the maximum age.
 var errRebalanced = errors.New("this xds-server has more proxies than the others")
 
-// mover tells a stream's handler to end it.
+// ender makes Server.handle end the stream.
 type ender struct {
-	// leave has room for one error, which the first caller of end puts in.
+	// endWith has room for one error, which the first call of end puts in.
 	endWith chan error
 	ending  atomic.Bool
 }
 
-// end makes the handler end the stream with an error. It waits for nothing.
+// end ends the stream with an error. It does not wait. Calls after the first do nothing.
 func (e *ender) end(why error) {
 	if !e.ending.Swap(true) {
 		e.endWith <- why
 	}
 }
 
-// Streams is how many streams are open, without those that an identity has beyond its workloads: who opens many must
-// not push the proxies of others to other replicas.
+// Streams is the number of open streams, without those that an identity has beyond its workloads: one who opens many
+// must not push the proxies of others to other replicas.
 func (s *Server) Streams() int {
 	s.mu.Lock()
 	open := len(s.streams)
@@ -36,7 +37,7 @@ func (s *Server) Streams() int {
 	return max(open-s.quotas.excess(), 0)
 }
 
-// Accepting reports whether new streams are served: there is a configuration, and the process is not about to end.
+// Accepting reports whether new streams are served: a revision was applied, and the process is not draining.
 func (s *Server) Accepting() bool {
 	select {
 	case <-s.draining:
@@ -46,9 +47,9 @@ func (s *Server) Accepting() bool {
 	}
 }
 
-// Move ends up to n streams so that their proxies reconnect, to another replica if there is one, and returns how many
-// it has ended. Those go first of which an identity has more than workloads, then the oldest: whoever has just come
-// stays. Streams whose proxies wait for something, their first configuration above all, stay too.
+// Reconnect asks up to n clients to reconnect, which takes them to another replica if there is one, and returns how
+// many it has asked. The balancer calls it. It begins with streams that an identity has beyond its workloads, then
+// takes the oldest. Streams that are young, or that wait for a response or an ACK, stay.
 func (s *Server) Reconnect(n int) int {
 	streams := s.all()
 	youngest := s.clock.Now().Add(-minReconnectAge)
@@ -72,7 +73,7 @@ func (s *Server) Reconnect(n int) int {
 	return moved
 }
 
-// move ends the stream unless its proxy waits for something.
+// reconnectIfIdle asks the client to reconnect, unless it waits for something, and reports whether it was asked.
 func (st *stream) reconnectIfIdle() bool {
 	st.lock()
 	defer st.unlock()

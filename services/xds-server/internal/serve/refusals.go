@@ -14,29 +14,30 @@ import (
 )
 
 const (
-	// refusalLife is how long a refusal is shown after it last happened: long enough to be looked for.
+	// refusalLife is how long a refusal is shown after it last happened.
 	refusalLife = 10 * time.Minute
-	// maxRefusals bounds the refusals that are remembered, and maxOfIdentity those of one identity, whose node ids are
-	// made up at will.
+	// maxRefusals bounds the refusals that are kept, maxOfIdentity those of one identity, which can invent node ids at
+	// will.
 	maxRefusals, maxOfIdentity = 256, 8
-	// refusalGap is the least time between two reports of refusals, which a client can cause as often as it likes.
+	// refusalGap is the least time between two notifications of the reporter about repeated refusals: clients can cause
+	// them as often as they like.
 	refusalGap = time.Second
 )
 
-// Refusal is a stream that was ended because its identity uses too much.
+// Refusal is a stream that was refused because its identity uses too much (quota.go).
 type Refusal struct {
-	// NodeID of the proxy; "" if the stream had not said it.
+	// NodeID of the proxy; "" if the stream had not sent its node.
 	NodeID string
 	// Identity is a SPIFFE ID, or "address <address>" on the plaintext port.
 	Identity string
 	Budget   Budget
 	Reason   string
-	// At is when it last happened, Count how often it has.
+	// At is when it last happened, Count how often.
 	At    time.Time
 	Count uint64
 }
 
-// refusals remembers those of late.
+// refusals keeps the refusals of the last refusalLife.
 type refusals struct {
 	clock   clock.Clock
 	log     *slog.Logger
@@ -44,14 +45,14 @@ type refusals struct {
 	notify  func()
 
 	mu sync.Mutex
-	// kept has the one that last happened at the end.
+	// kept is sorted by the time of the last occurrence.
 	kept []Refusal
-	// changed is true if some have not been reported, reportedAt when some last were.
+	// changed is true if some refusals were not reported yet; reportedAt is when the reporter was last notified.
 	changed    bool
 	reportedAt time.Time
 }
 
-// add notes a refusal.
+// add counts a refusal.
 func (r *refusals) add(of Refusal) {
 	r.metrics.refused.WithLabelValues(string(of.Budget)).Inc()
 	r.mu.Lock()
@@ -75,7 +76,7 @@ func (r *refusals) add(of Refusal) {
 	}
 }
 
-// make makes room for one of an identity.
+// makeRoom deletes the oldest refusal if there are too many, of the identity or in all.
 func (r *refusals) makeRoom(identity string) {
 	of := func(k Refusal) bool { return k.Identity == identity }
 	n := 0
@@ -97,7 +98,7 @@ func (r *refusals) expire(now time.Time) {
 	r.kept = slices.DeleteFunc(r.kept, func(k Refusal) bool { return now.Sub(k.At) >= refusalLife })
 }
 
-// list returns those of late.
+// list returns the current refusals.
 func (r *refusals) list() []Refusal {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -121,8 +122,8 @@ func (s *Server) Refusals() []*configv1.Refusal {
 	return out
 }
 
-// NewRefusals is Refusals if any has happened since the last call, or for all; nil otherwise. It is for one caller, the
-// reporter.
+// NewRefusals returns what Refusals does if there is a new one since the last call, or if all is true; nil otherwise.
+// Only the reporter calls it.
 func (s *Server) NewRefusals(all bool) *configv1.Refusals {
 	r := &s.refusals
 	r.mu.Lock()

@@ -11,26 +11,26 @@ import (
 	"fairlead.dev/services/xds-server/internal/plan"
 )
 
-// reporter is whom a status is about: of one node id, what each identity says of it is kept apart, so that nobody
-// speaks for another.
+// statusKey identifies a status. The streams that different identities open with one node id have different statuses,
+// so that nobody reports for another.
 type statusKey struct{ node, identity string }
 
-// reporter of the stream, whose node is known.
+// statusKey is valid once the stream has sent its node.
 func (st *stream) statusKey() statusKey { return statusKey{st.node.ID, st.node.Identity} }
 
-// reports keeps which streams' status may have changed since the reporter looked, so that a report costs what has changed.
+// reports keeps which streams may have another status than at the last Report, so that a report costs what has changed.
 type reports struct {
 	notifier tlsconf.Notifier
 
 	mu    sync.Mutex
 	dirty []*stream
-	// gone are those whose last stream has ended.
+	// gone are the keys whose last stream has ended.
 	gone map[statusKey]struct{}
-	// nodes are the open streams of each node id, oldest first.
+	// nodes has the open streams of each node id, oldest first.
 	nodes map[string][]*stream
 }
 
-// touch notes that a stream's status may be another one.
+// markChanged notes that the status of a stream may have changed, and notifies the reporter.
 func (r *reports) markChanged(st *stream) {
 	if st.reportQueued.Swap(true) {
 		return
@@ -41,7 +41,7 @@ func (r *reports) markChanged(st *stream) {
 	r.notifier.Notify()
 }
 
-// opened is called when a stream's node is known.
+// opened is called when a stream has sent its node.
 func (r *reports) opened(st *stream) {
 	r.mu.Lock()
 	r.nodes[st.node.ID] = append(r.nodes[st.node.ID], st)
@@ -50,12 +50,11 @@ func (r *reports) opened(st *stream) {
 	r.markChanged(st)
 }
 
-// closed is called when a stream whose node is known has ended.
+// closed is called when a stream that has sent its node ends.
 func (r *reports) closed(st *stream) {
 	id := st.node.ID
 	r.mu.Lock()
 	if st.reportQueued.Load() {
-		// While nobody takes reports, clients that come and go must leave nothing.
 		r.dirty = slices.DeleteFunc(r.dirty, func(other *stream) bool { return other == st })
 	}
 	var next *stream
@@ -80,8 +79,8 @@ func (r *reports) closed(st *stream) {
 	r.notifier.Notify()
 }
 
-// newest lists, of the streams of one node id, the newest of each identity: two Pods of one account are not told apart,
-// two accounts are.
+// newest returns the newest stream of each identity among the streams of one node id. Two Pods of one service account
+// with one node id share a status, the Pods of two accounts do not.
 func newest(of []*stream) []*stream {
 	if len(of) < 2 {
 		return of
@@ -95,8 +94,9 @@ func newest(of []*stream) []*stream {
 	return found
 }
 
-// take returns the streams to report and the node ids that have left, both once. Where one identity has left a node id,
-// those that stay are reported anew: whoever hears that a node id has left forgets all of it.
+// take returns the streams to report, each once, and the node ids whose stream has ended. If one identity has left a
+// node id, the other identities of the node id are reported again, because the receiver forgets everything about a node
+// id that has left.
 func (r *reports) take(all bool) (streams []*stream, gone []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -126,14 +126,14 @@ func (r *reports) take(all bool) (streams []*stream, gone []string) {
 	return streams, gone
 }
 
-// Changed is closed at the next change of some proxy's status, or of the revision served. Take it before Report.
+// Changed is closed at the next change of some status or of the served revision. Take the channel before Report.
 func (s *Server) Changed() <-chan struct{} { return s.reports.notifier.Changed() }
 
-// Served returns the revision that is served from; nil before the first.
+// Served returns the revision that is served; nil before the first.
 func (s *Server) Served() *configv1.Revision { return s.engine.Served() }
 
-// Report returns what the last Report has not: statuses that may be others, and nodes that have left; or, for all, every status. It costs
-// what has changed. Both lists are sorted. It is for one caller, the reporter.
+// Report returns the statuses that may have changed since the last call, and the node ids whose stream has ended; with
+// all, every status. Both lists are sorted. Only the reporter calls it.
 func (s *Server) Report(all bool) (statuses []*configv1.ProxyStatus, gone []string) {
 	streams, gone := s.reports.take(all)
 	for _, st := range streams {
@@ -146,8 +146,8 @@ func (s *Server) Report(all bool) (statuses []*configv1.ProxyStatus, gone []stri
 	return statuses, gone
 }
 
-// Statuses lists the connected proxies, sorted by node id and identity. Of several streams of one node and identity the
-// newest counts.
+// Statuses lists the connected proxies, sorted by node id and identity. If a node id and identity have several streams,
+// the newest counts.
 func (s *Server) Statuses() []*configv1.ProxyStatus {
 	s.reports.mu.Lock()
 	streams := make([]*stream, 0, len(s.reports.nodes))
@@ -171,7 +171,7 @@ func sortStatuses(statuses []*configv1.ProxyStatus) {
 	})
 }
 
-// noteFailures makes the reporter look at the proxies of classes in which other resources cannot be built than before.
+// noteFailures is called after each Apply. It marks the proxies of classes whose build errors have changed.
 func (s *Server) noteFailures() {
 	if len(s.failing) == 0 && s.engine.Failing() == 0 {
 		return

@@ -9,8 +9,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// admit checks a request's node and finds the subscription to its type. Both are nil for a type that nobody makes: such a request is never
-// answered. The caller holds s.mu.
+// acceptRequest checks the node of a request and returns the subscription of its type. For a type that no translator
+// makes, subscription and error are nil: the request is never answered. The caller holds mu.
 func (st *stream) acceptRequest(node *core.Node, typeURL string) (sub *subscription, isNew bool, err error) {
 	if st.closed {
 		return nil, false, status.Error(codes.Unavailable, "stream is closing")
@@ -24,12 +24,13 @@ func (st *stream) acceptRequest(node *core.Node, typeURL string) (sub *subscript
 	return st.subscriptionFor(typeURL)
 }
 
-// ambientTypes begin the types that Istio's ztunnels and waypoints are configured with. A proxy that asks for one
-// waits for it, so its stream ends with the reason; what an agent only tells, such as its workload's health, is left
-// aside.
+// ambientTypes are prefixes of the types that configure Istio's ztunnels and waypoints. A proxy that requests one waits
+// for the answer, so its stream ends with an error that says so. Other unknown types are ignored: agents send some only
+// to tell something, such as the health of their workload.
 var ambientTypes = []string{"type.googleapis.com/istio.workload.", "type.googleapis.com/istio.security."}
 
-// leaveAside counts the types that nobody makes: go-control-plane's loop remembers each for as long as the stream lives.
+// countUnservedType bounds the types that no translator makes, because go-control-plane's loop remembers each until the
+// stream ends.
 func (st *stream) countUnservedType(typeURL string) error {
 	if len(typeURL) > maxTypeURLBytes {
 		return status.Errorf(codes.InvalidArgument, "type URL of %d bytes, at most %d are read", len(typeURL), maxTypeURLBytes)
@@ -50,14 +51,14 @@ func (st *stream) countUnservedType(typeURL string) error {
 	return nil
 }
 
-// maxTypes bounds the types of one stream, those that are served and those that are not, and maxTypeURLBytes the names of the latter: Envoy
-// asks for fewer than ten, the longest of which has 90 bytes.
+// maxTypes bounds the types of one stream, served and unserved ones each, and maxTypeURLBytes the type URLs of unserved
+// ones. Envoy requests fewer than ten types, and the longest type URL has 90 bytes.
 const (
 	maxTypes        = 16
 	maxTypeURLBytes = 256
 )
 
-// of returns the subscription to a type, nil if there is none.
+// subscription returns the subscription of a type, nil if there is none.
 func (st *stream) subscription(url string) *subscription {
 	for _, sub := range st.types {
 		if sub.url == url {
@@ -67,7 +68,7 @@ func (st *stream) subscription(url string) *subscription {
 	return nil
 }
 
-// typeOf returns the subscription of a type and whether it is new. The types of a stream are kept in the order they are sent in.
+// subscriptionFor returns the subscription of a type and whether it is new. New ones are inserted in send order.
 func (st *stream) subscriptionFor(url string) (sub *subscription, isNew bool, err error) {
 	if sub := st.subscription(url); sub != nil {
 		return sub, false, nil

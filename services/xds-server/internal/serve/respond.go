@@ -13,22 +13,22 @@ import (
 	"fairlead.dev/services/xds-server/internal/store"
 )
 
-// draft is a response that may still not go out, and what becomes of the names it was made from.
+// candidate is a response that respond has collected and may still drop, with what it means for the marked names.
 type candidate struct {
 	*response
-	// done names are settled by it; deferred, absent and found ones among them.
+	// settled names need no other response; deferred, absent and onDemandNames are among them.
 	settled, deferred, absent, onDemandNames []string
-	// left is true if some of what is dirty has to wait for a later response.
+	// incomplete is true if some dirty names have to wait for a later response.
 	incomplete bool
-	// served tells, by route configuration, what of it goes out.
+	// answered counts the virtual hosts of the response by route configuration.
 	answered map[string]int
 }
 
-// respond makes the response to an open watch, if there is anything to say, and hands it to the server's loop. It returns false if the
-// stream must wait for the budget; nothing has changed then.
+// respond makes the response to an open watch, if there is anything to say, and hands it to go-control-plane's loop. It
+// returns false if the stream must wait for the budget; nothing has changed in that case.
 func (st *stream) respond(sub *subscription) bool {
-	later := st.removalsMustWait(sub)
-	if sub.dirty.len() == 0 && !sub.responseDue && (sub.deferred.len() == 0 || later) && !st.hasUnsentHostAnswers(sub) {
+	deferRemovals := st.removalsMustWait(sub)
+	if sub.dirty.len() == 0 && !sub.responseDue && (sub.deferred.len() == 0 || deferRemovals) && !st.hasUnsentHostAnswers(sub) {
 		return true
 	}
 	snapshot := st.class.Snapshot()
@@ -37,7 +37,7 @@ func (st *stream) respond(sub *subscription) bool {
 	if sub.resendAll && sub.dirty.len() > 0 {
 		st.markAllDirty(sub, current)
 	}
-	if !later {
+	if !deferRemovals {
 		for _, name := range sub.deferred.sorted() {
 			sub.dirty.add(name)
 		}
@@ -48,10 +48,10 @@ func (st *stream) respond(sub *subscription) bool {
 	if sub.url == resource.VirtualHostType {
 		st.collectHosts(sub, current, c)
 	} else {
-		st.collect(sub, current, c, later)
+		st.collect(sub, current, c, deferRemovals)
 	}
 	if !st.delta && !sub.complete() {
-		c.removed = nil // the state of the world cannot say that such a resource is gone
+		c.removed = nil // a sotw response of this type cannot say that a resource is gone
 	}
 	out, updated := c.response, c.blobs
 	empty := len(out.blobs)+len(out.removed)+len(out.missing) == 0
@@ -70,7 +70,8 @@ func (st *stream) respond(sub *subscription) bool {
 	}
 	out.unsent.Store(int64(out.size))
 	if !st.handToLoop(sub, current, out) {
-		// The loop's buffer holds one response per type, so this needs a client that opens types by the dozen.
+		// The loop's channel has room for one response per type that go-control-plane knows, so it is full only if a
+		// client uses many types that nobody knows.
 		out.release()
 		return true
 	}
@@ -94,7 +95,7 @@ func (st *stream) respond(sub *subscription) bool {
 	return true
 }
 
-// settle takes over what a draft says of the names.
+// settle applies to the subscription what the response says of its names.
 func (st *stream) settle(sub *subscription, c *candidate) {
 	if len(c.settled) == sub.dirty.len() {
 		sub.dirty.clear()
@@ -140,14 +141,15 @@ func (st *stream) settle(sub *subscription, c *candidate) {
 	}
 }
 
-// chunked types may be sent in parts: the client waits for each of their resources by itself. Clusters and listeners may not, because
-// Envoy goes on to the next type, or says that it is ready, after the first response.
+// splittable types may be sent in several responses, because the client waits for each of their resources by itself.
+// Clusters and listeners may not: after the first response Envoy goes on to the next type, or reports that it is ready.
 func (st *stream) splittable(sub *subscription) bool {
 	return sub.url == resource.EndpointType || st.delta && (sub.url == resource.RouteType || sub.url == resource.VirtualHostType)
 }
 
-// collect puts what dirty names stand for into the response.
-func (st *stream) collect(sub *subscription, current *plan.TypeSnapshot, c *candidate, later bool) {
+// collect adds to the response what each dirty name stands for: a resource, a removal, or nothing. With deferRemovals,
+// removals stay in the deferred set unless the client waits for the answer.
+func (st *stream) collect(sub *subscription, current *plan.TypeSnapshot, c *candidate, deferRemovals bool) {
 	size, chunked := 0, st.splittable(sub)
 	if sub.dirty.shared && len(sub.rejectedVersions) == 0 {
 		if l := current.Listing(""); sub.dirty.shares(l.Names) && (!chunked || l.Size <= st.server.maxResponseBytes) {
@@ -159,7 +161,7 @@ func (st *stream) collect(sub *subscription, current *plan.TypeSnapshot, c *cand
 		item, _ := current.Get(name)
 		switch {
 		case item.Pending:
-			c.incomplete = true // it is touched again when it is known
+			c.incomplete = true // the class marks it dirty again once it is known
 			continue
 		case sub.wants(name, item) && item.Blob != nil:
 			if sub.rejectedVersions[name] == item.Blob.Version() {
@@ -173,7 +175,7 @@ func (st *stream) collect(sub *subscription, current *plan.TypeSnapshot, c *cand
 			if !item.Wildcard && sub.wildcard {
 				c.onDemandNames = append(c.onDemandNames, name)
 			}
-		case later && !sub.requested.has(name):
+		case deferRemovals && !sub.requested.has(name):
 			c.deferred = append(c.deferred, name)
 			sub.deferredAt = c.revision
 		default:
@@ -189,21 +191,22 @@ func (st *stream) collect(sub *subscription, current *plan.TypeSnapshot, c *cand
 	}
 }
 
-// standIn is what a state-of-the-world client is sent for endpoints that it waits for and that there are none of, nil for anything else. A
-// response of that protocol cannot say so, and Envoy neither uses a cluster nor acknowledges it before its endpoints have come: it would wait for endpoints
-// that have gone since it was sent their cluster, and the update without the cluster for its acknowledgement.
+// emptyEndpoints returns an empty ClusterLoadAssignment for endpoints that a sotw client waits for and that do not
+// exist; nil for anything else. A sotw response cannot say that they are gone. Envoy would keep warming their cluster:
+// it neither uses the cluster nor sends the ACK of its response, and the next update of clusters would wait for that
+// ACK.
 func (st *stream) emptyEndpoints(sub *subscription, name string) *store.Blob {
 	if st.delta || sub.url != resource.EndpointType || !sub.requested.has(name) {
 		return nil
 	}
 	blob, err := st.server.emptyEndpoints.Put(sub.url, name, &endpoint.ClusterLoadAssignment{ClusterName: name})
-	if err != nil { // a name that is not UTF-8: it cannot be sent, either
+	if err != nil { // the name is not UTF-8, so that it cannot be sent
 		return nil
 	}
 	return blob
 }
 
-// measure works out the bytes of a response.
+// measure sets the size of a response: the bytes of its resources and names.
 func (r *response) measure() {
 	r.size = 0
 	for _, blob := range r.blobs {
@@ -216,8 +219,8 @@ func (r *response) measure() {
 	}
 }
 
-// hand gives a response to the server's loop. The message is the stream's own, because the loop writes the nonce into it; the resources
-// are added when it is sent.
+// handToLoop gives a response to go-control-plane's loop, which sends it. The loop writes the nonce into the message,
+// so each stream has a message of its own; the resources are added while it is encoded (encode.go).
 func (st *stream) handToLoop(sub *subscription, current *plan.TypeSnapshot, out *response) bool {
 	if st.delta {
 		m := &discovery.DeltaDiscoveryResponse{
@@ -241,8 +244,8 @@ func (st *stream) handToLoop(sub *subscription, current *plan.TypeSnapshot, out 
 	}
 }
 
-// whole lists all that the subscription covers. In place of a rejected version stands the last one that was
-// acknowledged: a complete response that leaves it out would remove it.
+// allResources lists what the subscription covers. Where the current version was rejected, it lists the last version
+// that the client has acknowledged: the client would remove a resource that a complete sotw response leaves out.
 func (st *stream) allResources(sub *subscription, current *plan.TypeSnapshot) []*store.Blob {
 	var blobs []*store.Blob
 	take := func(name string, item plan.Item) bool {
@@ -269,7 +272,8 @@ func (st *stream) allResources(sub *subscription, current *plan.TypeSnapshot) []
 	return blobs
 }
 
-// news are those of blobs that the client has not acknowledged: the dirty ones, and what has changed without the stream's having been told yet.
+// unacked lists the blobs that the client has not acknowledged: the dirty ones, and those that have changed without the
+// stream having been told yet.
 func (sub *subscription) unacked(blobs []*store.Blob) (fresh []*store.Blob) {
 	for _, blob := range blobs {
 		if sub.ackedBlobs[blob.Name()] != blob {
@@ -279,8 +283,7 @@ func (sub *subscription) unacked(blobs []*store.Blob) (fresh []*store.Blob) {
 	return fresh
 }
 
-// worldVersion is the version of the state that a state-of-the-world client holds after a response: a hash of the
-// resources subscribed to, of rejected ones in the version that the client keeps.
+// sotwVersion is the version_info of a sotw response: a hash of everything that the client holds after it.
 func (st *stream) sotwVersion(sub *subscription, current *plan.TypeSnapshot) string {
 	if sub.wildcard && sub.names.len() == 0 && len(sub.rejectedVersions) == 0 {
 		return current.Version()

@@ -2,25 +2,26 @@ package serve
 
 import "sync"
 
-// pace counts the responses on their way, so that the next revision, and the report of this one, can wait for them. It counts those of one
-// round, which begins with a revision: what a client has left unanswered in an earlier one holds nothing up again.
+// settleTracker counts the responses that wait for an ACK or NACK, so that the next revision, and the report about this
+// one, can wait for them (Settled, MostSettled). It counts those of one round, which begins with a revision: a client
+// that has not answered in an earlier round holds nothing up.
 type settleTracker struct {
 	mu    sync.Mutex
 	round uint64
-	// awaited are the round's responses without an answer, and the revision itself while it is applied.
+	// awaited counts the responses of the round without an answer, and the revision itself while it is being applied.
 	awaited int
-	// answers counts those that came, in all rounds.
+	// answers counts the answers of all rounds.
 	answers uint64
-	// few is up to how many awaited responses most proxies have what they need.
+	// stragglers is the number of awaited responses at which most proxies count as settled.
 	stragglers int
-	// most and all are closed when few, and none, are awaited; nil if nobody waits for it.
+	// mostSettled is closed when no more than stragglers are awaited, allSettled when none are; nil if nobody waits.
 	mostSettled, allSettled chan struct{}
 }
 
-// fewOf so many streams are stragglers, which the next revision does not wait for.
+// stragglerShare is the part of the streams, one in so many, that the next revision does not wait for.
 const stragglerShare = 16
 
-// begin starts a round: a revision is about to be applied to so many streams.
+// beginRound is called before a revision is applied; streams is the number of open streams.
 func (t *settleTracker) beginRound(streams int) (round uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -29,7 +30,7 @@ func (t *settleTracker) beginRound(streams int) (round uint64) {
 	return t.round
 }
 
-// handed counts a response; the round it belongs to is given back with answered.
+// addResponse counts a response and returns its round, for responseAnswered.
 func (t *settleTracker) addResponse() (round uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -37,7 +38,7 @@ func (t *settleTracker) addResponse() (round uint64) {
 	return t.round
 }
 
-// answered takes a response, or the revision, off the count.
+// responseAnswered takes a response, or the revision itself, off the count.
 func (t *settleTracker) responseAnswered(round uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -56,7 +57,8 @@ func (t *settleTracker) responseAnswered(round uint64) {
 	}
 }
 
-// Settled is closed once every response sent since the last revision has been acknowledged or rejected; nil if they have.
+// Settled returns a channel that is closed once every response since the last revision is acknowledged or rejected; nil
+// if all are.
 func (s *Server) Settled() <-chan struct{} {
 	t := &s.settling
 	t.mu.Lock()
@@ -70,7 +72,7 @@ func (s *Server) Settled() <-chan struct{} {
 	return t.allSettled
 }
 
-// MostSettled is Settled but for a few stragglers. progress grows with every answer of a proxy.
+// MostSettled is like Settled, but does not wait for a few stragglers. progress grows with every answer of a proxy.
 func (s *Server) MostSettled() (settled <-chan struct{}, progress uint64) {
 	t := &s.settling
 	t.mu.Lock()

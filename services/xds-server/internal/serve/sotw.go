@@ -6,7 +6,8 @@ import (
 	"github.com/envoyproxy/go-control-plane/pkg/cache/v3"
 )
 
-// CreateWatch implements cache.ConfigWatcher: it takes one state-of-the-world request.
+// CreateWatch implements cache.ConfigWatcher. The sotw loop calls it for every request whose nonce is current or empty.
+// Responses go to the channel, now or later.
 func (st *stream) CreateWatch(req *cache.Request, state cache.Subscription, to chan cache.Response) (func(), error) {
 	st.lock()
 	defer st.unlock()
@@ -17,7 +18,7 @@ func (st *stream) CreateWatch(req *cache.Request, state cache.Subscription, to c
 		return nil, err
 	}
 	if out := sub.outstanding; out != nil && out.nonce == "" {
-		// The loop drops a response that it has not sent when a request of the same type comes in between.
+		// The loop drops a response that it has not sent yet when another request of the type arrives.
 		st.endOutstanding(sub, out, "dropped")
 		out.release()
 		for _, blob := range out.blobs {
@@ -29,7 +30,7 @@ func (st *stream) CreateWatch(req *cache.Request, state cache.Subscription, to c
 	if err := st.updateSotw(sub, payload.subscribe, req.GetVersionInfo(), state.IsWildcard(), isNew); err != nil {
 		return nil, err
 	}
-	req.Reset() // as above
+	req.Reset() // a request that waits for its response needs no more than the type
 	req.TypeUrl = sub.url
 	sub.open = watch{sotw: req, sotwTo: to}
 	st.flush()
@@ -37,7 +38,7 @@ func (st *stream) CreateWatch(req *cache.Request, state cache.Subscription, to c
 	return sub.cancel, nil
 }
 
-// updateWorld takes over what the request subscribes to: all names, every time.
+// updateSotw applies the names of a request, which always lists all names of the subscription.
 func (st *stream) updateSotw(sub *subscription, wanted []string, version string, wildcard, isNew bool) error {
 	wasWildcard := sub.wildcard
 	sub.wildcard = wildcard
@@ -49,8 +50,9 @@ func (st *stream) updateSotw(sub *subscription, wanted []string, version string,
 	st.unsubscribe(sub, gone)
 	current := st.class.Snapshot().Type(sub.url)
 	if isNew {
-		// Of a wildcard type the client holds what its version says. Of names it may not: it can have dropped one and asked for it again
-		// since, and the version is still that of the response before.
+		// For a wildcard type, the version in the first request tells what the client holds. For named resources it
+		// does not: the client may have dropped a name and requested it again, and still states the version of the
+		// response before.
 		if sub.wildcard && sub.names.len() == 0 && version == current.Version() {
 			sub.answered = true
 			sub.noteAcked(st.allResources(sub, current))
@@ -71,8 +73,9 @@ func (st *stream) updateSotw(sub *subscription, wanted []string, version string,
 	return nil
 }
 
-// overhear sees every state-of-the-world request, also those that the loop leaves aside because their nonce is stale. What such a request
-// gives up the client has dropped: if a later one asks for it again, it must be sent again.
+// observeSotw is called for every sotw request before CreateWatch, also for those with a stale nonce, which the loop
+// ignores. The client has already dropped the resources whose names such a request leaves out; if it requests one
+// again, the resource must be sent again.
 func (st *stream) observeSotw(req *cache.Request) {
 	payload := st.nextPayload()
 	st.lock()
@@ -88,7 +91,8 @@ func (st *stream) observeSotw(req *cache.Request) {
 	st.unsubscribe(sub, gone)
 }
 
-// compare lists what a state-of-the-world request has and the subscription has not, and the other way round.
+// diffNames lists the names of a sotw request that the subscription lacks, and those of the subscription that the
+// request lacks.
 func (sub *subscription) diffNames(wanted []string) (added, gone []string) {
 	wanted = slices.DeleteFunc(slices.Clone(wanted), func(name string) bool { return name == "*" })
 	slices.Sort(wanted)

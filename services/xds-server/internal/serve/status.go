@@ -10,7 +10,7 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 )
 
-// status describes the stream; nil before its proxy is known.
+// status describes the stream; nil before it has sent its node.
 func (st *stream) status() *configv1.ProxyStatus {
 	st.lock()
 	defer st.unlock()
@@ -27,7 +27,7 @@ func (st *stream) status() *configv1.ProxyStatus {
 	acked := st.servedRevision
 	for _, sub := range st.types {
 		if sub.acked == nil && sub.sent == nil && sub.clean() && st.countHeld(sub) > 0 {
-			sub.acked = st.servedRevision // it came back with all that it should have
+			sub.acked = st.servedRevision // the client reconnected and holds everything already
 		}
 		status.Types = append(status.Types, st.typeStatus(sub))
 		if sub.clean() {
@@ -68,7 +68,7 @@ func (st *stream) typeStatus(sub *subscription) *configv1.ProxyTypeStatus {
 		t.AwaitingSince = timestamppb.New(sub.outstanding.sentAt)
 	}
 	for _, waiting := range []*nameSet{&sub.dirty, &sub.deferred} {
-		t.Pending += uint32(waiting.len()) //nolint:gosec // as above
+		t.Pending += uint32(waiting.len()) //nolint:gosec // counts are small
 		t.PendingNames = append(t.PendingNames, waiting.list[:min(waiting.len(), maxPendingNames-len(t.PendingNames))]...)
 	}
 	if t.Rejection == nil {
@@ -77,16 +77,16 @@ func (st *stream) typeStatus(sub *subscription) *configv1.ProxyTypeStatus {
 	return t
 }
 
-// maxPendingNames is how many of the names that wait a status tells.
+// maxPendingNames bounds the names of waiting resources in a status.
 const maxPendingNames = 10
 
-// held counts what the client holds of a type.
+// countHeld counts the resources of a type that the client holds.
 func (st *stream) countHeld(sub *subscription) int {
 	asked := sub.names.len() - sub.absent.len()
 	current := st.class.Snapshot().Type(sub.url)
 	switch {
 	case sub.url == resource.VirtualHostType && len(st.routeConfigs) > 0:
-		// The client holds the virtual hosts of nearly all of its class's route configurations.
+		// The client holds the virtual hosts of nearly all route configurations of its class.
 		return current.Len() + asked
 	case sub.wildcard && sub.names.len() > 0 && st.onDemand():
 		return current.Len() + asked
@@ -97,8 +97,8 @@ func (st *stream) countHeld(sub *subscription) int {
 	}
 }
 
-// unbuilt reports resources of the subscription that xds-server itself could not make: like a rejection, they mean that the proxy does not
-// run what the user wrote.
+// unbuilt returns a rejection for resources of the subscription that could not be built: as after a NACK, the proxy
+// does not run what the user wrote.
 func (st *stream) unbuilt(sub *subscription) *configv1.Rejection {
 	var r *configv1.Rejection
 	for _, f := range st.class.Failures(sub.url) {

@@ -20,57 +20,57 @@ import (
 	"fairlead.dev/services/xds-server/internal/store"
 )
 
-// stream is one ADS stream: the ConfigWatcher and the callbacks of its own go-control-plane server, and a Watcher of its class.
-//
-// Locks: mu may be held while calling the class, the engine and the budget, never the other way round.
+// stream is one ADS stream. It implements the cache (cache.ConfigWatcher) and the callbacks of its own go-control-plane
+// server, and plan.Watcher for its class. The fields below mu are guarded by mu; doc.go gives the order of the locks.
 type stream struct {
 	server *Server
 	delta  bool
 	peer   *auth.Peer // nil on the plaintext port
 	ctx    context.Context
-	// account is charged for what the stream uses.
+	// account is charged for what the stream uses (quota.go).
 	account *account
 
 	connectedAt time.Time
-	// wake asks the stream's handler to try again after the order timeout.
+	// wake asks Server.handle to call flushAfterTimeout once the order timeout has passed.
 	wake chan struct{}
 	payloadQueue
 	stallDetector
 	ender
 	changeQueue
 	debugRequests debugRequests
-	// reported is true while the reporter has yet to look at the stream.
+	// reportQueued is true while the stream is in reports.dirty.
 	reportQueued atomic.Bool
 
 	mu     sync.Mutex
 	closed bool
 	node   *class.Node
 	class  *plan.Class
-	// verified is true while the mesh has a Workload of the proxy's proven identity.
+	// verified is true while the mesh has a Workload of the proxy's verified identity.
 	verified bool
-	// topics whose change may make the class another one.
+	// topics are those whose change may put the proxy into another class.
 	topics mesh.Topics
-	// types in the order they are sent in.
+	// types are the subscriptions, in send order.
 	types []*subscription
-	// aside are the types that were asked for and are not served.
+	// unservedTypes are the type URLs that were requested and that no translator makes.
 	unservedTypes []string
-	// warming are clusters that were sent before any endpoints were asked for.
+	// warmingClusters are the clusters sent before the client has subscribed to any endpoints.
 	warmingClusters [][]*store.Blob
-	// nameBytes counts the names that the stream keeps, names is what the account is charged for those that are not the
-	// class's own.
+	// nameBytes counts the names that the stream keeps; names is what the account is charged for those that the class
+	// does not list.
 	nameBytes int
 	names     int64
-	// gatedSince is when something first had to wait for what goes before it; zero if nothing waits.
+	// waitingSince is when a response first had to wait for another type; zero if none waits.
 	waitingSince time.Time
-	// again is true if the flush in progress has found something for a type that it had passed.
+	// flushAgain is true if the flush in progress has marked a type dirty that it has passed already.
 	flushAgain bool
-	// served is true while it is the stream's turn to use the budget.
+	// budgetTurn is true while flushInTurn runs: it is the stream's turn to use the budget.
 	budgetTurn bool
 	acked      *configv1.Revision
 	virtualHosts
 }
 
-// identify reads the node of the first request and finds the class.
+// identify reads the node of the first request, checks it against the peer's identity and joins the stream to its
+// class. The caller holds mu. Later calls do nothing.
 func (st *stream) identify(n *core.Node) error {
 	if st.node != nil {
 		return nil
@@ -86,7 +86,7 @@ func (st *stream) identify(n *core.Node) error {
 		}
 	}
 	if node.Type == class.Proxyless {
-		// Each gRPC program of a workload has a stream of its own under one node id, and each has to be asked what it has acknowledged.
+		// All proxyless gRPC clients of a workload share one node id, and each has a stream and a status of its own.
 		node.ID = fmt.Sprintf("%s#%08x", node.ID, rand.Uint32())
 	}
 	for {
@@ -110,13 +110,15 @@ func (st *stream) identify(n *core.Node) error {
 			st.server.reports.opened(st)
 			return nil
 		}
-		// The mesh has moved on in between, and regroup may have passed by this stream already.
+		// A newer snapshot was applied meanwhile, and Server.reclassify may have run before the stream was in the
+		// index.
 		st.server.engine.Release(c, st)
 		st.account.retract(key)
 	}
 }
 
-// close gives back what the stream holds.
+// close releases everything that the stream holds: class, names, budget, account. Server.handle calls it when the
+// stream ends.
 func (st *stream) close() {
 	st.lock()
 	defer st.unlock()
@@ -143,6 +145,7 @@ func (st *stream) close() {
 		st.server.reports.closed(st)
 		st.server.onDemandNames.streamEnded(st.statusKey())
 	}
-	// The stream's loop may end later, and hold it until then: not with all that its client has asked for.
+	// The stream's loop may end later than this and keeps the stream reachable until then; the names must not stay with
+	// it.
 	st.types, st.warmingClusters, st.topics, st.virtualHosts = nil, nil, nil, virtualHosts{}
 }

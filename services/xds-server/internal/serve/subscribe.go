@@ -10,7 +10,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/plan"
 )
 
-// subscribe adds names to a subscription and plans them.
+// subscribe adds names to a subscription, plans them in the class and charges the account.
 func (st *stream) subscribe(sub *subscription, names []string) error {
 	if len(names) > shortSet {
 		var t plan.Tally
@@ -30,7 +30,7 @@ func (st *stream) subscribe(sub *subscription, names []string) error {
 	return nil
 }
 
-// planAtOnce is how many names are planned before other clients and revisions have their turn: less than 1 ms' worth.
+// planAtOnce is how many names are planned before other streams and revisions get their turn: less than 1 ms.
 const planAtOnce = 64
 
 func (st *stream) subscribePart(sub *subscription, names []string) error {
@@ -65,8 +65,8 @@ func (st *stream) subscribePart(sub *subscription, names []string) error {
 	return st.chargeNewNames(sub, added)
 }
 
-// subscribeListing is subscribe for a client that asks by name for just what its class is known to ask for: the names are the class's, and
-// need not be planned one by one.
+// subscribeListing does the work of subscribe for a client that requests by name exactly what its class lists. The
+// stream then shares the names of the listing, and they need not be planned one by one.
 func (st *stream) subscribeListing(sub *subscription, names plan.Tally) (done bool, err error) {
 	if names.Count() <= shortSet || sub.names.len() > 0 || sub.wildcard || sub.url == resource.VirtualHostType {
 		return false, nil
@@ -83,7 +83,8 @@ func (st *stream) subscribeListing(sub *subscription, names plan.Tally) (done bo
 	return true, nil
 }
 
-// plan asks the class for what the subscription has added, and takes over its names in place of the request's: they are shared.
+// plan makes the class build what the subscription has added. The stream keeps the class's copy of each name, so that
+// the text is shared.
 func (st *stream) plan(sub *subscription, added []string) {
 	listed := sub.wildcard || sub.url == resource.VirtualHostType
 	if len(added) == 0 && (!listed || sub.planned) {

@@ -6,13 +6,14 @@ import (
 	"fairlead.dev/services/xds-server/internal/mesh"
 )
 
-// audience finds the streams whose proxies may become another class when a topic changes, without asking every stream.
+// subscribersIndex finds the streams that depend on a topic. Server.reclassify uses it, so that a change does not look
+// at all streams.
 type subscribersIndex struct {
 	mu      sync.Mutex
 	byTopic map[mesh.Topic]map[*stream]struct{}
 }
 
-// set replaces the topics of a stream.
+// replace changes the topics of a stream.
 func (idx *subscribersIndex) replace(st *stream, before, after mesh.Topics) {
 	idx.mu.Lock()
 	defer idx.mu.Unlock()
@@ -35,7 +36,7 @@ func (idx *subscribersIndex) replace(st *stream, before, after mesh.Topics) {
 	}
 }
 
-// of lists the streams that one of the topics may concern, each once.
+// subscribers lists the streams that depend on one of the topics, each once.
 func (idx *subscribersIndex) subscribers(topics mesh.Topics) []*stream {
 	idx.mu.Lock()
 	defer idx.mu.Unlock()

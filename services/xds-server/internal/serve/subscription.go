@@ -12,59 +12,64 @@ import (
 	"fairlead.dev/services/xds-server/internal/store"
 )
 
-// subscription is one xDS type on one stream. What the client holds is not kept: it is the class's snapshot, except for the names in
-// dirty and deferred.
+// subscription is one xDS type on one stream. It does not store what the client holds: that is the snapshot of the
+// class, except for the names in dirty and deferred.
 type subscription struct {
 	url     string
 	metrics *typeMetrics
 
 	wildcard bool
-	// planned is true once the class was asked for the wildcard set.
+	// planned is true once the class has planned the resources that it lists of this type.
 	planned bool
-	// names asked for.
+	// names are the subscribed names, without "*".
 	names nameList
-	// costly are those of names that the account is charged for: the class does not list them.
+	// chargedNames are the names among them that the class does not list; the account is charged for these.
 	chargedNames nameList
-	// absent are those of names that were answered with "there is none".
+	// absent names were answered with "there is no such resource".
 	absent nameSet
 
-	// dirty names may differ from what the client holds. fresh ones among them are answered even if there is nothing to say.
+	// dirty names may differ from what the client holds. Those in requested are answered even if the resource does not
+	// exist or has not changed.
 	dirty, requested nameSet
-	// deferred names are removals that wait until nothing refers to the resource any more; deferredAt is the revision of the last of them.
+	// deferred names are removals that wait until nothing refers to the resource any more; deferredAt is the revision
+	// of the last of them.
 	deferred   nameSet
 	deferredAt *configv1.Revision
-	// arriving are clusters that the client does not have yet: what may refer to them waits for them.
+	// newClusters are clusters that the client does not have yet: what refers to them waits until it does.
 	newClusters nameSet
-	// owed is true while the first response must go out even if empty; for virtual hosts, while some route configuration waits for its
-	// first ones.
+	// responseDue is true while a response must go out even if it is empty: the first one of a wildcard, and for
+	// virtual hosts the first one of each route configuration.
 	responseDue bool
-	// answered is true once the client has all it needs for a start: a first response was made, or none was necessary.
+	// answered is true once a first response was made, or none was needed because the client holds everything.
 	answered bool
 
 	open        watch
 	outstanding *response
-	// cancel is how the loop takes the open watch back.
+	// cancel is called by the loop to withdraw the open watch.
 	cancel func()
 
-	// withheld are versions that were rejected: they are not sent again. If blamed together, a change of one frees all.
+	// rejectedVersions, by name, are not sent again. With rejectedTogether, one NACK has blamed all of them without
+	// naming one, and a change of one lifts the rejection of all.
 	rejectedVersions map[string]string
 	rejectedTogether bool
-	// resend is true after a NACK: what the client holds is unknown, the next response carries the whole type.
+	// resendAll is true after a NACK: it is unknown what the client holds, and the next response carries the whole
+	// type.
 	resendAll bool
-	// unsure names were removed by a response that was rejected: the client may still hold them.
+	// unconfirmedRemovals were removed by a rejected response: the client may still hold them.
 	unconfirmedRemovals nameSet
 	rejection           *configv1.Rejection
 
-	// good is, for state of the world, what the client holds: see keep.
+	// ackedBlobs is what a sotw client holds; nil for delta. See noteAcked.
 	ackedBlobs map[string]*store.Blob
 
 	sent, acked *configv1.Revision
-	// base is, while something waits, the revision up to which the client holds everything; nil if it never did.
+	// heldRevision is set while something waits: the revision up to which the client holds everything; nil if there is
+	// none.
 	heldRevision *configv1.Revision
 	bytes        uint64
 }
 
-// watch is an open request: the server's loop waits for at most one response to it. One of the channels is set.
+// watch is a request that waits for its response. The fields of one protocol variant are set.
 type watch struct {
 	delta   *cache.DeltaRequest
 	deltaTo chan cache.DeltaResponse
@@ -72,47 +77,49 @@ type watch struct {
 	sotwTo  chan cache.Response
 }
 
-// isOpen reports whether the loop waits.
+// isOpen reports whether the loop waits for a response.
 func (w *watch) isOpen() bool { return w.deltaTo != nil || w.sotwTo != nil }
 
-// response is one that was handed to the server's loop and not acknowledged yet.
+// response was handed to go-control-plane's loop and is not acknowledged yet.
 type response struct {
 	budgetBytes
-	message any    // what the loop sends
+	message any    // the protobuf message that the loop sends
 	nonce   string // "" until it is sent
 	blobs   []*store.Blob
 	removed []string
-	// missing are virtual hosts that are said not to exist.
+	// missing are virtual hosts that are answered with "not found".
 	missing  []string
 	revision *configv1.Revision
-	// base is set if the client holds everything up to this revision once it acknowledges; whole if the type was sent from the start.
+	// heldRevision is set if the client holds everything up to this revision once it acknowledges the response.
 	heldRevision *configv1.Revision
-	// tables are route configurations that the client has only through this response.
+	// routeConfigs are those that the client holds only because of this response; for virtual hosts, those whose
+	// virtual hosts it contains.
 	routeConfigs []string
 	size         int
 	sentAt       time.Time
-	// round it was handed out in, see pace.
+	// round is the round of settleTracker in which the response was handed out.
 	round uint64
 	span  trace.Span
 }
 
-// wants reports whether the item is part of the subscription.
+// wants reports whether the subscription covers the resource. For virtual hosts, see covers.
 func (sub *subscription) wants(name string, item plan.Item) bool {
 	return sub.wildcard && item.Wildcard || sub.names.has(name)
 }
 
-// complete reports whether a state-of-the-world response of the type lists all that the subscription covers, so that what it leaves out is
-// gone: clusters and listeners do always, also those that are asked for by name, and what else has a wildcard.
+// complete reports whether a sotw response of the type lists everything that the subscription covers, so that the
+// client removes what is left out. This holds for clusters and listeners, even when they are requested by name, and for
+// all wildcards.
 func (sub *subscription) complete() bool {
 	return sub.wildcard || sub.url == resource.ClusterType || sub.url == resource.ListenerType
 }
 
-// clean reports whether the client holds all it should.
+// clean reports whether the client holds everything it should.
 func (sub *subscription) clean() bool {
 	return sub.dirty.len() == 0 && sub.deferred.len() == 0 && sub.outstanding == nil && !sub.responseDue && sub.rejection == nil
 }
 
-// pending reports whether an update is on its way or waits to be sent; removals that can wait do not count.
+// pending reports whether a response is outstanding or must be sent. Deferred removals do not count.
 func (sub *subscription) pending() bool {
 	return sub != nil && (sub.outstanding != nil || sub.dirty.len() > 0 || sub.responseDue)
 }

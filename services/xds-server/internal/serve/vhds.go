@@ -10,48 +10,57 @@ import (
 	"fairlead.dev/services/xds-server/internal/store"
 )
 
-// table is a route configuration that the client holds and whose virtual hosts are resources of their own, named
-// "<route configuration>/<host>". The client says only once that it takes virtual hosts; it is sent those of every route configuration
-// that it subscribes to, after the configuration itself, for it drops those that it has no configuration for.
+// routeConfig is a route configuration that the client holds and whose virtual hosts are resources of their own (VHDS),
+// named "<route configuration>/<host>". A client subscribes to virtual hosts without naming them. It is sent the
+// virtual hosts of every route configuration that it subscribes to, after the route configuration: it would drop them
+// before.
 type routeConfig struct {
-	// released is true once the client has its first virtual hosts: until then, even if there are none, its listener waits.
+	// hostsSent is true once a response about its virtual hosts was sent. Until then the listener in Envoy waits, even
+	// if there are no virtual hosts.
 	hostsSent bool
-	// hidden is true while the configuration that the client holds takes no virtual hosts. The client keeps those it has and shows them
-	// again later, so names that change meanwhile are kept.
+	// suspended is true while the client holds a version of the route configuration without VHDS, or the route
+	// configuration is removed. The client keeps the virtual hosts and uses them again with a later version, so
+	// changedHosts collects the names that change meanwhile.
 	suspended    bool
 	changedHosts nameSet
-	// whole is true while all its virtual hosts are to be sent, without their names being marked.
+	// sendAll is true while all its virtual hosts are to be sent, without their names being in the dirty set.
 	sendAll bool
-	// alone is true after a rejection that may be another table's fault: its virtual hosts are sent apart from others'.
+	// isolated is true after a NACK that does not say which route configuration is to blame: its virtual hosts are sent
+	// in a response of their own.
 	isolated bool
 }
 
-// tables are what a stream knows of its virtual hosts.
+// virtualHosts is what a stream knows of its route configurations with VHDS.
 type virtualHosts struct {
 	routeConfigs map[string]*routeConfig
-	// retained are the route configurations that the client held when it connected: only theirs are the virtual hosts it says it holds.
+	// initialRouteConfigs are the route configurations that the client held when it connected. Only for these does it
+	// really hold the virtual hosts that it states.
 	initialRouteConfigs map[string]struct{}
-	// routesSeen is true once the client has said which route configurations it holds.
+	// initialRouteConfigsKnown is true once the client has sent its first request for route configurations.
 	initialRouteConfigsKnown bool
-	// stated are versions of virtual hosts that the client says it holds, by route configuration, until that configuration lives.
+	// initialHosts are the virtual hosts and versions that the client has stated in its first request, by route
+	// configuration, until that route configuration is in routeConfigs.
 	initialHosts map[string]map[string]string
-	// statedListing takes the place of stated where the client says it holds just what a listing has.
+	// initialHostListing takes the place of initialHosts if the client has stated exactly what the class lists.
 	initialHostListing *plan.Listing
-	// ghosts are virtual hosts of route configurations that the client has dropped. It has dropped these too, but would say that it holds
-	// them when it connects again: they are removed by name.
+	// droppedHosts belong to route configurations that the client has dropped. It has dropped these virtual hosts with
+	// them, but would state that it holds them when it reconnects. So they are removed by name.
 	droppedHosts nameSet
-	// expired names were asked for on demand beyond the limit: they are answered with "not found" and forgotten.
+	// refusedHosts were requested on demand beyond MaxOnDemandHosts: they are answered with "not found" and forgotten.
 	refusedHosts    nameSet
 	hostLimitLogged bool
 }
 
-// tableOf returns the name of the route configuration that a virtual host belongs to: what precedes the last slash.
+// routeConfigOf returns the name of the route configuration that a virtual host belongs to: the part before the last
+// slash.
 func routeConfigOf(host string) string { return host[:max(strings.LastIndexByte(host, '/'), 0)] }
 
-// none is a name that no virtual host has: its removal releases a route configuration that has none.
+// placeholderHost is a name that no virtual host has. Its removal is sent for a route configuration without virtual
+// hosts.
 func placeholderHost(routeConfigName string) string { return routeConfigName + "/none" }
 
-// touchHost marks a virtual host if it belongs to a configuration that the client holds.
+// markHostDirty marks a virtual host if it belongs to a route configuration that the client holds, and reports whether
+// it does.
 func (st *stream) markHostDirty(hosts *subscription, name string) bool {
 	rc := st.routeConfigs[routeConfigOf(name)]
 	switch {
@@ -61,14 +70,14 @@ func (st *stream) markHostDirty(hosts *subscription, name string) bool {
 		rc.changedHosts.add(name)
 		return false
 	case rc.sendAll && !hosts.names.has(name):
-		return true // it goes out with the others
+		return true // it is sent with the others
 	default:
 		st.markDirty(hosts, name)
 		return true
 	}
 }
 
-// touchTable marks all virtual hosts of a route configuration.
+// markHostsDirty marks all virtual hosts of a route configuration.
 func (st *stream) markHostsDirty(hosts *subscription, current *plan.TypeSnapshot, name string) {
 	if rc := st.routeConfigs[name]; rc != nil && rc.sendAll {
 		return
@@ -76,7 +85,7 @@ func (st *stream) markHostsDirty(hosts *subscription, current *plan.TypeSnapshot
 	st.eachHost(hosts, current, name, func(host string, _ *store.Blob) { st.markDirty(hosts, host) })
 }
 
-// eachHost calls f for the virtual hosts that a table is to have.
+// eachHost calls f for the virtual hosts that the client should have of a route configuration.
 func (st *stream) eachHost(hosts *subscription, current *plan.TypeSnapshot, name string, f func(host string, blob *store.Blob)) {
 	current.ScanPrefix(name+"/", func(host string, item plan.Item) bool {
 		if routeConfigOf(host) == name && (item.Wildcard || hosts.names.has(host)) {
@@ -86,7 +95,7 @@ func (st *stream) eachHost(hosts *subscription, current *plan.TypeSnapshot, name
 	})
 }
 
-// touchTables marks all virtual hosts of all route configurations.
+// markAllHostsDirty marks the virtual hosts of all route configurations.
 func (st *stream) markAllHostsDirty(hosts *subscription, current *plan.TypeSnapshot) {
 	for name, rc := range st.routeConfigs {
 		if !rc.suspended {
@@ -95,7 +104,7 @@ func (st *stream) markAllHostsDirty(hosts *subscription, current *plan.TypeSnaps
 	}
 }
 
-// sentRoutes is called when a response with route configurations was handed over: their virtual hosts follow it.
+// routeConfigsSent is called when a response with route configurations was handed out: their virtual hosts follow.
 func (st *stream) routeConfigsSent(out *response, sent []*store.Blob) {
 	for _, blob := range sent {
 		if blob.VirtualHosts && st.delta {
@@ -111,7 +120,7 @@ func (st *stream) routeConfigsSent(out *response, sent []*store.Blob) {
 	}
 }
 
-// openTable notes that the client holds a route configuration that takes virtual hosts, and reports whether it is new.
+// holdRouteConfig notes that the client holds a route configuration with VHDS, and reports whether it is new.
 func (st *stream) holdRouteConfig(name string) bool {
 	rc, ok := st.routeConfigs[name]
 	if !ok {
@@ -141,7 +150,8 @@ func (st *stream) holdRouteConfig(name string) bool {
 	return false
 }
 
-// hideTable notes that a route configuration takes no virtual hosts, or is gone.
+// suspendRouteConfig notes that the client holds a version of the route configuration without VHDS, or that it was
+// removed.
 func (st *stream) suspendRouteConfig(name string) {
 	rc := st.routeConfigs[name]
 	if rc == nil || rc.suspended {
@@ -160,7 +170,7 @@ func (st *stream) suspendRouteConfig(name string) {
 	hosts.responseDue = st.awaitsFirstHosts()
 }
 
-// closeTable forgets a route configuration, with all its virtual hosts: the client has dropped it.
+// dropRouteConfig forgets a route configuration with all its virtual hosts. It is called when the client unsubscribes.
 func (st *stream) dropRouteConfig(name string) {
 	if _, ok := st.initialRouteConfigs[name]; ok {
 		delete(st.initialRouteConfigs, name)
@@ -190,7 +200,7 @@ func (st *stream) dropRouteConfig(name string) {
 	hosts.responseDue = st.awaitsFirstHosts()
 }
 
-// hostsIn lists those of a set that belong to a route configuration.
+// hostsIn lists the names of a set that belong to a route configuration.
 func (st *stream) hostsIn(set *nameSet, routeConfigName string) []string {
 	var found []string
 	for _, host := range set.list {
@@ -201,7 +211,8 @@ func (st *stream) hostsIn(set *nameSet, routeConfigName string) []string {
 	return found
 }
 
-// unreleased reports whether some route configuration waits for its first virtual hosts.
+// awaitsFirstHosts reports whether the client waits for the first response about the virtual hosts of some route
+// configuration.
 func (st *stream) awaitsFirstHosts() bool {
 	for _, rc := range st.routeConfigs {
 		if !rc.hostsSent && !rc.suspended {
@@ -211,7 +222,8 @@ func (st *stream) awaitsFirstHosts() bool {
 	return false
 }
 
-// rejectedRoutes takes back that the client holds route configurations that it had from a response it has rejected.
+// routeConfigsRejected forgets the route configurations that the client has only seen in a response that it has
+// rejected.
 func (st *stream) routeConfigsRejected(out *response) {
 	for _, name := range out.routeConfigs {
 		if _, ok := st.initialRouteConfigs[name]; !ok {
@@ -220,7 +232,7 @@ func (st *stream) routeConfigsRejected(out *response) {
 	}
 }
 
-// covers reports whether the item is something that the client is to have.
+// covers reports whether the client should hold the resource. It is wants, also for virtual hosts.
 func (st *stream) covers(sub *subscription, name string, item plan.Item) bool {
 	if sub.url != resource.VirtualHostType {
 		return sub.wants(name, item)

@@ -8,7 +8,8 @@ import (
 	"fairlead.dev/services/xds-server/internal/store"
 )
 
-// openHosts takes over the first request for virtual hosts: what the client says it holds counts once the route configuration lives.
+// openVirtualHosts handles the first request for virtual hosts. The versions that the client states are compared once
+// their route configuration is in routeConfigs.
 func (st *stream) openVirtualHosts(hosts *subscription, initial *initialVersions) error {
 	st.plan(hosts, nil)
 	if l := st.class.Snapshot().Type(hosts.url).Listing(""); !initial.empty() && l.HasVersions(initial.tally) {
@@ -49,7 +50,8 @@ func (st *stream) openVirtualHosts(hosts *subscription, initial *initialVersions
 	return nil
 }
 
-// openRoutes takes over which route configurations the client says it holds; those that are not sent again live from here.
+// openRouteConfigs handles the first request for route configurations: those that the client states and that need not
+// be sent again are in routeConfigs from now on.
 func (st *stream) openRouteConfigs(routes *subscription, held map[string]string) {
 	st.initialRouteConfigsKnown = true
 	if len(held) > 0 {
@@ -73,7 +75,8 @@ func (st *stream) openRouteConfigs(routes *subscription, held map[string]string)
 	}
 }
 
-// fill marks the virtual hosts of a new table that the client does not hold, and those that it holds and should not.
+// markNewRouteConfig marks the virtual hosts of a route configuration that has just come into routeConfigs: those that
+// the client does not hold in the current version, and those that it holds and should not.
 func (st *stream) markNewRouteConfig(hosts *subscription, name string, rc *routeConfig) {
 	for _, host := range st.hostsIn(&st.droppedHosts, name) {
 		st.droppedHosts.remove(host)
@@ -118,13 +121,13 @@ func (st *stream) markNewRouteConfig(hosts *subscription, name string, rc *route
 	st.forgetInitialHosts(name)
 }
 
-// compareListing marks the virtual hosts of a table that are not as in the listing that the client says it holds.
+// markListingDifferences marks the virtual hosts of a route configuration that differ from initialHostListing.
 func (st *stream) markListingDifferences(hosts *subscription, current *plan.TypeSnapshot, name string) {
 	is, was := current.Listing(name+"/"), st.initialHostListing
 	i := sort.SearchStrings(was.Names, name+"/")
 	for _, blob := range is.Blobs {
 		for ; i < len(was.Names) && was.Names[i] < blob.Name(); i++ {
-			st.markDirty(hosts, was.Names[i]) // gone meanwhile
+			st.markDirty(hosts, was.Names[i]) // removed meanwhile
 		}
 		if i < len(was.Names) && was.Names[i] == blob.Name() {
 			if i++; was.Blobs[i-1] == blob {

@@ -9,7 +9,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/plan"
 )
 
-// collectHosts is collect for virtual hosts. All changes of one route configuration go in one response; the first response releases it.
+// collectHosts does the work of collect for virtual hosts. All changes of one route configuration go into one response.
 func (st *stream) collectHosts(sub *subscription, current *plan.TypeSnapshot, c *candidate) {
 	c.missing = append(c.missing, st.refusedHosts.sorted()...)
 	c.removed = append(c.removed, st.droppedHosts.sorted()...)
@@ -19,13 +19,13 @@ func (st *stream) collectHosts(sub *subscription, current *plan.TypeSnapshot, c 
 		rc := st.routeConfigs[routeConfigOf(name)]
 		if rc == nil {
 			c.incomplete = true
-			if !sub.names.has(name) { // its route configuration was given up
+			if !sub.names.has(name) { // the client has dropped its route configuration
 				c.settled = append(c.settled, name)
 			}
 			continue
 		}
 		if at := routeConfigOf(name); at != routeConfigName {
-			// Another table: is there room for it beside those before?
+			// The first name of another route configuration: is there room for it in this response?
 			said := len(c.blobs) + len(c.removed)
 			skip = size > st.server.maxResponseBytes || said > 0 && (rc.isolated || alone)
 			routeConfigName, alone, c.incomplete = at, alone || rc.isolated && !skip, c.incomplete || skip
@@ -63,7 +63,8 @@ func (st *stream) collectHosts(sub *subscription, current *plan.TypeSnapshot, c 
 	st.collectPlaceholders(c)
 }
 
-// collectTables puts the virtual hosts of tables that are to be sent whole into the response, and returns their bytes.
+// collectWholeRouteConfigs adds all virtual hosts of the route configurations that are marked sendAll, and returns
+// their bytes.
 func (st *stream) collectWholeRouteConfigs(current *plan.TypeSnapshot, c *candidate) (size int) {
 	for _, name := range slices.Sorted(maps.Keys(st.routeConfigs)) {
 		rc := st.routeConfigs[name]
@@ -81,7 +82,8 @@ func (st *stream) collectWholeRouteConfigs(current *plan.TypeSnapshot, c *candid
 	return size
 }
 
-// releaseTables adds what releases route configurations of which the response holds nothing.
+// collectPlaceholders adds a removal to the response for each route configuration that has no virtual hosts: the
+// listener in Envoy waits for the first response about them.
 func (st *stream) collectPlaceholders(c *candidate) {
 	if len(st.routeConfigs) == 0 {
 		return
@@ -108,7 +110,8 @@ func (st *stream) collectPlaceholders(c *candidate) {
 	}
 }
 
-// refuses reports whether virtual hosts are to be answered with "not found", or removed because their route configuration was dropped.
+// hasUnsentHostAnswers reports whether virtual hosts must be answered with "not found", or removed because the client
+// has dropped their route configuration.
 func (st *stream) hasUnsentHostAnswers(sub *subscription) bool {
 	return sub.url == resource.VirtualHostType && st.refusedHosts.len()+st.droppedHosts.len() > 0
 }

@@ -9,12 +9,12 @@ import (
 	"fairlead.dev/services/xds-server/internal/store"
 )
 
-// followClusters makes sure that the endpoints of updated clusters go out again, changed or not, or are said to be gone: Envoy warms an
-// updated cluster and does not ask.
+// resendEndpoints marks the endpoints of clusters that were just sent. Envoy warms an updated cluster: it waits for the
+// endpoints to be sent again, changed or not, and does not request them.
 func (st *stream) resendEndpoints(updated []*store.Blob) {
 	eds := st.subscription(resource.EndpointType)
 	if eds == nil {
-		// A client that reconnects may name the endpoints it holds only after it was sent the clusters.
+		// A client that reconnects may subscribe to the endpoints that it holds only after it was sent the clusters.
 		st.keepWarmingClusters(updated)
 		return
 	}
@@ -26,7 +26,7 @@ func (st *stream) resendEndpoints(updated []*store.Blob) {
 	}
 }
 
-// toWarm keeps clusters until the client asks for endpoints.
+// keepWarmingClusters keeps clusters until the client subscribes to endpoints.
 func (st *stream) keepWarmingClusters(updated []*store.Blob) {
 	if !slices.ContainsFunc(updated, func(blob *store.Blob) bool { return blob.EndpointsName != "" }) {
 		return
@@ -44,7 +44,7 @@ func (st *stream) keepWarmingClusters(updated []*store.Blob) {
 	st.warmingClusters = [][]*store.Blob{slices.Collect(maps.Values(once))}
 }
 
-// followMirrors gives an on-demand client the clusters that the virtual hosts it was sent mirror to.
+// subscribeMirrors subscribes an on-demand client to the clusters that its new virtual hosts mirror requests to.
 func (st *stream) subscribeMirrors(updated []*store.Blob) {
 	cds := st.subscription(resource.ClusterType)
 	if !st.onDemand() || cds == nil {
@@ -62,7 +62,8 @@ func (st *stream) subscribeMirrors(updated []*store.Blob) {
 	}
 }
 
-// warm asks for the endpoints that a client waits for when it first subscribes to any, because their clusters were sent on this stream.
+// requestWarmingEndpoints is called when the client first subscribes to endpoints: it marks those of the clusters that
+// were sent before on this stream.
 func (st *stream) requestWarmingEndpoints(sub *subscription) {
 	if sub.url != resource.EndpointType {
 		return
@@ -70,7 +71,7 @@ func (st *stream) requestWarmingEndpoints(sub *subscription) {
 	warming := st.warmingClusters
 	st.warmingClusters = nil
 	if len(warming) > 0 && sub.names.len() > 0 && len(sub.names.more) == 0 && sub.dirty.shares(sub.names.list) && sub.requested.len()+sub.absent.len() == 0 {
-		sub.requested.setShared(sub.names.list) // all that it asks for is sent anyway
+		sub.requested.setShared(sub.names.list) // everything that it subscribes to is sent anyway
 		return
 	}
 	for _, updated := range warming {
