@@ -50,8 +50,8 @@ func (st *stream) unlock() {
 
 // Changed implements plan.Watcher: the class calls it after a revision has changed resources. added are the names among
 // them that are new.
-func (st *stream) Changed(changes, arrived plan.Changes) {
-	st.enqueue(queuedChange{changed: changes, added: arrived})
+func (st *stream) Changed(changes, added plan.Changes) {
+	st.enqueue(queuedChange{changed: changes, added: added})
 }
 
 // enqueue queues a change and applies it at once if the stream's mutex is free.
@@ -96,7 +96,7 @@ func (st *stream) applyChanges() {
 }
 
 // applyChange marks the changed names that the subscriptions cover, and reports whether there are any.
-func (st *stream) applyChange(changes, arrived plan.Changes) (touched bool) {
+func (st *stream) applyChange(changes, added plan.Changes) (touched bool) {
 	for url, names := range changes {
 		sub := st.subscription(url)
 		if sub == nil {
@@ -106,7 +106,7 @@ func (st *stream) applyChange(changes, arrived plan.Changes) (touched bool) {
 			touched = st.markDirtyIfHeld(sub, name) || touched
 		}
 		if url == resource.ClusterType {
-			for _, name := range arrived[url] {
+			for _, name := range added[url] {
 				st.noteNewCluster(sub, name)
 			}
 		}

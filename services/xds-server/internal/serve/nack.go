@@ -20,10 +20,7 @@ func (st *stream) handleNACK(sub *subscription, out *response, message string) {
 	st.endOutstanding(sub, out, message)
 	sub.newClustersAnswered(out)
 	sub.metrics.nacks.Inc()
-	blamed, named := blamedResources(sub.url, out, message)
-	if sub.url == resource.VirtualHostType {
-		blamed, named = st.blamedHosts(sub, out, message)
-	}
+	blamed, named := st.blamedResources(sub, out, message)
 	sub.rejectedTogether = !named && len(blamed) > 1
 	names := make([]string, 0, len(blamed))
 	for _, blob := range blamed {
@@ -52,7 +49,7 @@ func (st *stream) handleNACK(sub *subscription, out *response, message string) {
 // blamedHosts does the work of blamedResources for virtual hosts. Envoy applies no virtual host of the route
 // configuration that contains the bad one, and an arbitrary part of the others. The others are sent again, and if the
 // message does not name the route configuration, each route configuration in a response of its own.
-func (st *stream) blamedHosts(sub *subscription, out *response, message string) (blamed []*store.Blob, named bool) {
+func (st *stream) blamedHosts(sub *subscription, out *response, message string) (blamed []*store.Blob) {
 	culprit := ""
 	for _, name := range out.routeConfigs {
 		if mentions(message, name) && strings.Contains(message, "route "+name) {
@@ -60,7 +57,7 @@ func (st *stream) blamedHosts(sub *subscription, out *response, message string) 
 		}
 	}
 	if len(out.routeConfigs) == 1 {
-		return out.blobs, false
+		return out.blobs
 	}
 	for _, blob := range out.blobs {
 		if routeConfigOf(blob.Name()) == culprit {
@@ -74,13 +71,16 @@ func (st *stream) blamedHosts(sub *subscription, out *response, message string) 
 			rc.isolated = true
 		}
 	}
-	return blamed, false
+	return blamed
 }
 
 // blamedResources returns the resources that a NACK blames, and whether its message names them. Envoy names clusters
 // and listeners; for other types, the whole response is to blame.
-func blamedResources(url string, out *response, message string) (blamed []*store.Blob, named bool) {
-	if url == resource.ClusterType || url == resource.ListenerType {
+func (st *stream) blamedResources(sub *subscription, out *response, message string) (blamed []*store.Blob, named bool) {
+	switch sub.url {
+	case resource.VirtualHostType:
+		return st.blamedHosts(sub, out, message), false
+	case resource.ClusterType, resource.ListenerType:
 		for _, blob := range out.blobs {
 			if mentions(message, blob.Name()) {
 				blamed = append(blamed, blob)

@@ -99,7 +99,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	for i := range 2 * maxRememberedNames {
 		many = append(many, fmt.Sprint("name-", i))
 	}
-	id := func(a ...any) statusKey { return statusKey{node: fmt.Sprint(a...)} }
+	id := func(a ...any) proxyKey { return proxyKey{node: fmt.Sprint(a...)} }
 	for i := range maxRememberedWorkloads + 10 {
 		m.remember(id(i), "t", many[:3])
 	}

@@ -71,7 +71,7 @@ func (st *stream) subscribeRemembered(sub *subscription) {
 	if !st.onDemand() {
 		return
 	}
-	names := st.server.onDemandNames.names(st.statusKey(), sub.url)
+	names := st.server.onDemandNames.names(st.proxyKey(), sub.url)
 	st.subscribeWithinLimits(sub, slices.DeleteFunc(names, sub.names.has))
 	for _, name := range names {
 		st.markDirtyIfHeld(sub, name)
@@ -104,7 +104,7 @@ func (st *stream) subscribeWithinLimits(sub *subscription, names []string) {
 // remember keeps names that an on-demand client has requested and that exist, for its next stream.
 func (st *stream) remember(sub *subscription, names []string) {
 	if len(names) > 0 && st.onDemand() && (sub.url == resource.VirtualHostType || sub.url == resource.ClusterType) {
-		st.server.onDemandNames.remember(st.statusKey(), sub.url, names)
+		st.server.onDemandNames.remember(st.proxyKey(), sub.url, names)
 	}
 }
 
@@ -114,7 +114,7 @@ type onDemandMemory struct {
 	clock clock.Clock
 
 	mu        sync.Mutex
-	workloads map[statusKey]*list.Element
+	workloads map[proxyKey]*list.Element
 	// order has the most recently used workload in front.
 	order *list.List
 	bytes int
@@ -122,7 +122,7 @@ type onDemandMemory struct {
 
 // rememberedWorkload is what one workload has requested, by type.
 type rememberedWorkload struct {
-	id    statusKey
+	id    proxyKey
 	names map[string]*nameList
 	count int
 	bytes int
@@ -130,10 +130,10 @@ type rememberedWorkload struct {
 }
 
 func newOnDemandMemory(c clock.Clock) *onDemandMemory {
-	return &onDemandMemory{clock: c, workloads: map[statusKey]*list.Element{}, order: list.New()}
+	return &onDemandMemory{clock: c, workloads: map[proxyKey]*list.Element{}, order: list.New()}
 }
 
-func (m *onDemandMemory) remember(id statusKey, url string, names []string) {
+func (m *onDemandMemory) remember(id proxyKey, url string, names []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	e, ok := m.workloads[id]
@@ -164,7 +164,7 @@ func (m *onDemandMemory) remember(id statusKey, url string, names []string) {
 }
 
 // names lists what is remembered. The list is the caller's.
-func (m *onDemandMemory) names(id statusKey, url string) []string {
+func (m *onDemandMemory) names(id proxyKey, url string) []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	e, ok := m.workloads[id]
@@ -183,7 +183,7 @@ func (m *onDemandMemory) names(id statusKey, url string) []string {
 }
 
 // streamEnded notes that a stream of the workload has ended: its names are remembered for rememberFor from now.
-func (m *onDemandMemory) streamEnded(id statusKey) {
+func (m *onDemandMemory) streamEnded(id proxyKey) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if e, ok := m.workloads[id]; ok {

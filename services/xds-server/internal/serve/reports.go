@@ -11,21 +11,22 @@ import (
 	"fairlead.dev/services/xds-server/internal/plan"
 )
 
-// statusKey identifies a status. The streams that different identities open with one node id have different statuses,
+// proxyKey identifies a proxy. The streams that different identities open with one node id have different statuses,
 // so that nobody reports for another.
-type statusKey struct{ node, identity string }
+type proxyKey struct{ node, identity string }
 
-// statusKey is valid once the stream has sent its node.
-func (st *stream) statusKey() statusKey { return statusKey{st.node.ID, st.node.Identity} }
+// proxyKey is valid once the stream has sent its node.
+func (st *stream) proxyKey() proxyKey { return proxyKey{st.node.ID, st.node.Identity} }
 
 // reports keeps which streams may have another status than at the last Report, so that a report costs what has changed.
 type reports struct {
 	notifier tlsconf.Notifier
 
-	mu    sync.Mutex
-	dirty []*stream
+	mu sync.Mutex
+	// dirty are the streams that were marked since the last take.
+	dirty map[*stream]struct{}
 	// gone are the keys whose last stream has ended.
-	gone map[statusKey]struct{}
+	gone map[proxyKey]struct{}
 	// nodes has the open streams of each node id, oldest first.
 	nodes map[string][]*stream
 }
@@ -36,7 +37,7 @@ func (r *reports) markChanged(st *stream) {
 		return
 	}
 	r.mu.Lock()
-	r.dirty = append(r.dirty, st)
+	r.dirty[st] = struct{}{}
 	r.mu.Unlock()
 	r.notifier.Notify()
 }
@@ -45,7 +46,7 @@ func (r *reports) markChanged(st *stream) {
 func (r *reports) opened(st *stream) {
 	r.mu.Lock()
 	r.nodes[st.node.ID] = append(r.nodes[st.node.ID], st)
-	delete(r.gone, st.statusKey())
+	delete(r.gone, st.proxyKey())
 	r.mu.Unlock()
 	r.markChanged(st)
 }
@@ -54,23 +55,21 @@ func (r *reports) opened(st *stream) {
 func (r *reports) closed(st *stream) {
 	id := st.node.ID
 	r.mu.Lock()
-	if st.reportQueued.Load() {
-		r.dirty = slices.DeleteFunc(r.dirty, func(other *stream) bool { return other == st })
-	}
+	delete(r.dirty, st)
 	var next *stream
-	left := slices.DeleteFunc(r.nodes[id], func(other *stream) bool { return other == st })
-	if len(left) == 0 {
+	remaining := slices.DeleteFunc(r.nodes[id], func(other *stream) bool { return other == st })
+	if len(remaining) == 0 {
 		delete(r.nodes, id)
 	} else {
-		r.nodes[id] = left
+		r.nodes[id] = remaining
 	}
-	for _, other := range newest(left) {
-		if other.statusKey() == st.statusKey() {
+	for _, other := range newest(remaining) {
+		if other.proxyKey() == st.proxyKey() {
 			next = other
 		}
 	}
 	if next == nil {
-		r.gone[st.statusKey()] = struct{}{}
+		r.gone[st.proxyKey()] = struct{}{}
 	}
 	r.mu.Unlock()
 	if next != nil {
@@ -100,19 +99,19 @@ func newest(of []*stream) []*stream {
 func (r *reports) take(all bool) (streams []*stream, gone []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	left := map[string]bool{}
+	goneNodes := map[string]bool{}
 	for who := range r.gone {
-		left[who.node] = true
+		goneNodes[who.node] = true
 	}
 	clear(r.gone)
-	for _, st := range r.dirty {
+	for st := range r.dirty {
 		st.reportQueued.Store(false)
-		if id := st.node.ID; !all && !left[id] && slices.Contains(newest(r.nodes[id]), st) {
+		if id := st.node.ID; !all && !goneNodes[id] && slices.Contains(newest(r.nodes[id]), st) {
 			streams = append(streams, st)
 		}
 	}
-	r.dirty = nil
-	for id := range left {
+	r.dirty = map[*stream]struct{}{}
+	for id := range goneNodes {
 		gone = append(gone, id)
 		if !all {
 			streams = append(streams, newest(r.nodes[id])...)

@@ -131,7 +131,7 @@ func New(cfg Config) (*Server, error) {
 		maxNameBytes:       orDefault(cfg.MaxNameBytes, DefaultMaxNameBytes),
 		maxOnDemandHosts:   orDefault(cfg.MaxOnDemandHosts, DefaultMaxOnDemandHosts),
 		maxResponseBytes:   orDefault(cfg.MaxResponseBytes, DefaultMaxResponseBytes),
-		reports:            reports{gone: map[statusKey]struct{}{}, nodes: map[string][]*stream{}},
+		reports:            reports{dirty: map[*stream]struct{}{}, gone: map[proxyKey]struct{}{}, nodes: map[string][]*stream{}},
 		budget:             budget{limit: int64(orDefault(cfg.MaxUnsentBytes, DefaultMaxUnsentBytes))},
 		onDemandNames:      newOnDemandMemory(clock.Or(cfg.Clock)),
 		debug:              cfg.Debug,

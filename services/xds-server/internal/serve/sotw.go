@@ -6,7 +6,7 @@ import (
 	"github.com/envoyproxy/go-control-plane/pkg/cache/v3"
 )
 
-// CreateWatch implements cache.ConfigWatcher. The sotw loop calls it for every request whose nonce is current or empty.
+// CreateWatch implements cache.ConfigWatcher. The sotw loop calls it for every request, except those with a stale nonce.
 // Responses go to the channel, now or later.
 func (st *stream) CreateWatch(req *cache.Request, state cache.Subscription, to chan cache.Response) (func(), error) {
 	st.lock()

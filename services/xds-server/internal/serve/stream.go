@@ -143,7 +143,7 @@ func (st *stream) close() {
 	if st.class != nil {
 		st.server.engine.Release(st.class, st)
 		st.server.reports.closed(st)
-		st.server.onDemandNames.streamEnded(st.statusKey())
+		st.server.onDemandNames.streamEnded(st.proxyKey())
 	}
 	// The stream's loop may end later than this and keeps the stream reachable until then; the names must not stay with
 	// it.
