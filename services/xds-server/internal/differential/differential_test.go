@@ -46,7 +46,7 @@ import (
 const (
 	// wantEdits are made by rapid's default number of checks.
 	wantEdits     = 10_000
-	editsPerWorld = 100
+	editsPerMesh = 100
 	patience      = testkit.Patience
 )
 
@@ -70,7 +70,7 @@ type server struct {
 	conn     *grpc.ClientConn
 	state    *mesh.Snapshot
 	sequence uint64
-	shut     func()
+	Stop     func()
 }
 
 func start(t *testing.T) *server {
@@ -102,7 +102,7 @@ func start(t *testing.T) *server {
 	if s.conn, err = grpc.NewClient(lis.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
 		t.Fatal(err)
 	}
-	s.shut = sync.OnceFunc(func() {
+	s.Stop = sync.OnceFunc(func() {
 		_ = s.conn.Close() // the test is over
 		stop()
 		if err := <-served; err != nil {
@@ -251,23 +251,23 @@ func scratch(t failer, p *proxytest.Proxy, state *mesh.Snapshot, demands map[str
 	return want
 }
 
-// TestDeltaWorldAndScratchAgree edits meshes of two replicas at random while proxies of every class come, go, drop their streams, move
+// TestDeltaSotwAndScratchAgree edits meshes of two replicas at random while proxies of every class come, go, drop their streams, move
 // between the replicas, and in half of the meshes reject responses. Every few edits, and in the end, all must hold what a build from scratch
 // gives. -rapid.checks sets how many meshes of a hundred edits each there are.
-func TestDeltaWorldAndScratchAgree(t *testing.T) {
+func TestDeltaSotwAndScratchAgree(t *testing.T) {
 	edits := 0
-	rapid.Check(t, func(rt *rapid.T) { edits += world(t, rt, rapid.Bool().Draw(rt, "moody")) })
+	rapid.Check(t, func(rt *rapid.T) { edits += editMesh(t, rt, rapid.Bool().Draw(rt, "moody")) })
 	t.Logf("%d random edits", edits)
 	if flag.Lookup("rapid.checks").Value.String() == "100" && edits < wantEdits && !t.Failed() {
 		t.Errorf("%d edits, want %d", edits, wantEdits)
 	}
 }
 
-func world(t *testing.T, rt *rapid.T, moody bool) (edits int) {
+func editMesh(t *testing.T, rt *rapid.T, moody bool) (edits int) {
 	servers := []*server{start(t), start(t)}
 	held := map[string]*configv1.Resource{}
 	for _, s := range servers {
-		defer s.shut()
+		defer s.Stop()
 		s.apply([]*configv1.Resource{settings(0)}, nil)
 	}
 	proxies := fleet(rt, moody)
@@ -276,7 +276,7 @@ func world(t *testing.T, rt *rapid.T, moody bool) (edits int) {
 		defer p.Disconnect()
 	}
 	checked := 0
-	for edits < editsPerWorld {
+	for edits < editsPerMesh {
 		upserts, removed := revision(rt, held)
 		if rapid.IntRange(0, 40).Draw(rt, "settings") == 0 {
 			upserts = append(upserts, settings(edits))
@@ -304,7 +304,7 @@ func world(t *testing.T, rt *rapid.T, moody bool) (edits int) {
 // calm ends the rejections, and begins with servers that know of none: what was rejected is not sent again unchanged by those that do.
 func calm(t *testing.T, proxies []*proxytest.Proxy, servers []*server) {
 	fresh := start(t)
-	t.Cleanup(fresh.shut)
+	t.Cleanup(fresh.Stop)
 	fresh.sequence = servers[0].sequence
 	fresh.state = servers[0].state
 	fresh.ads.Apply(fresh.state, &mesh.Change{Topics: mesh.Topics{}})

@@ -40,7 +40,7 @@ func TestNamespacesDoNotLeak(t *testing.T) {
 			}
 		}
 		server := start(t)
-		defer server.shut()
+		defer server.Stop()
 		server.apply(slices.Collect(maps.Values(all)), nil)
 		want, err := mesh.FromResources(slices.Collect(maps.Values(open)))
 		if err != nil {

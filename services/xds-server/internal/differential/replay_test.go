@@ -103,7 +103,7 @@ func TestRealEnvoyAgrees(t *testing.T) {
 func replay(t *testing.T, steps []step, who proxytest.Config, protocol core.ApiConfigSource_ApiType) {
 	servers := []*server{start(t), start(t)}
 	for _, s := range servers {
-		t.Cleanup(s.shut)
+		t.Cleanup(s.Stop)
 		s.apply(permanent(), nil)
 	}
 	p := proxytest.New(who)

@@ -27,7 +27,7 @@ func someBlobs(t testing.TB, n int) []*store.Blob {
 	return blobs
 }
 
-func TestRunsAreTheBytesOfTheirResources(t *testing.T) {
+func TestChunksHaveTheBytesOfTheirResources(t *testing.T) {
 	blobs := someBlobs(t, 500)
 	var r chunkCache
 	for _, n := range []int{0, 1, manyBlobs - 1, manyBlobs, 500} {
@@ -43,7 +43,7 @@ func TestRunsAreTheBytesOfTheirResources(t *testing.T) {
 	}
 }
 
-func TestResponsesThatDifferInAResourceShareRuns(t *testing.T) {
+func TestResponsesThatDifferInOneResourceShareChunks(t *testing.T) {
 	blobs := someBlobs(t, 500)
 	var r chunkCache
 	first := r.append(nil, blobs, false)

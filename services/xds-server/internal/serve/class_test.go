@@ -37,7 +37,7 @@ func TestProxyChangesClass(t *testing.T) {
 
 	r.edit(onlyA())
 	clusters := c.expect(cds, "-80|"+hostB)
-	if p := r.status("other"); p.GetAcked().GetSequence() != r.sequence {
+	if p := r.status("other"); p.GetAcked().GetSequence() != r.Sequence {
 		t.Errorf("a proxy that the Sidecar does not select was touched: %v", p)
 	}
 	c.ack(clusters)
@@ -52,7 +52,7 @@ func TestProxyChangesClass(t *testing.T) {
 			}
 			break
 		}
-		if p := r.status("pod"); p.GetAcked().GetSequence() != r.sequence {
+		if p := r.status("pod"); p.GetAcked().GetSequence() != r.Sequence {
 			return fmt.Errorf("status %v", p)
 		}
 		return nil
@@ -82,7 +82,7 @@ func TestBusyProxyChangesClassAfterwards(t *testing.T) {
 	other.connectAll()
 	r.acked("pod")
 	r.acked("other")
-	release := sync.OnceFunc(r.ads.Busy("pod"))
+	release := sync.OnceFunc(r.ADS.Busy("pod"))
 	defer release()
 	applied := make(chan struct{})
 	go func() {
@@ -110,7 +110,7 @@ func TestBusyProxyChangesClassAfterwards(t *testing.T) {
 		for len(c.got) > 0 {
 			c.ack(<-c.got)
 		}
-		if p := r.status("pod"); p.GetAcked().GetSequence() != r.sequence {
+		if p := r.status("pod"); p.GetAcked().GetSequence() != r.Sequence {
 			return fmt.Errorf("status %v", p)
 		}
 		return nil
@@ -134,7 +134,7 @@ func TestClassesAreIsolated(t *testing.T) {
 	}
 }
 
-func TestConfigurationArrivesAfterTheProxy(t *testing.T) {
+func TestProxyIsConfiguredByALaterRevision(t *testing.T) {
 	r := start(t, meshtest.Mesh(&meshv1alpha1.MeshConfig{}))
 	c := r.delta("pod", "default")
 	c.subscribe(cds, "*")
@@ -148,7 +148,7 @@ func TestConfigurationArrivesAfterTheProxy(t *testing.T) {
 	r.acked("pod")
 }
 
-func TestStalledClientIsCutOff(t *testing.T) {
+func TestStreamOfAStalledClientEnds(t *testing.T) {
 	r := start(t, basicMesh()...)
 	c := r.delta("pod", "default")
 	c.connectAll()
@@ -163,7 +163,7 @@ func TestStalledClientIsCutOff(t *testing.T) {
 	r.acked("pod")
 }
 
-func TestMetadataOutsideTheClassChangesNothing(t *testing.T) {
+func TestMetadataOutsideTheClassSharesTheClass(t *testing.T) {
 	r := start(t, basicMesh()...)
 	one := r.delta("one", "default")
 	one.connectAll()

@@ -62,21 +62,21 @@ func TestNamesAreChargedWhatTheyCost(t *testing.T) {
 					for len(c.got) > 0 {
 						c.ack(<-c.got)
 					}
-					return !typeStatus(p, url).GetAwaiting() && r.ads.Names() == have
+					return !typeStatus(p, url).GetAwaiting() && r.ADS.Names() == have
 				})
 			}
 			take(n, 1, 1)
-			before, charged := heap(), r.ads.NamesBytes()
+			before, charged := heap(), r.ADS.NamesBytes()
 			take(2*n, n, n+1)
 			took := heap() - before
-			charged = r.ads.NamesBytes() - charged
+			charged = r.ADS.NamesBytes() - charged
 			t.Logf("a name takes %d bytes, and %d are charged", took/n, charged/n)
 			if 10*charged < 8*took {
 				t.Errorf("%d bytes are charged for what takes %d", charged, took)
 			}
 			c.send(&discovery.DeltaDiscoveryRequest{TypeUrl: url, ResourceNamesUnsubscribe: namesOf(url, 2*n, n)})
 			testkit.Eventually(t, patience, func() error {
-				if got := r.ads.NamesBytes(); got > 1<<10 {
+				if got := r.ADS.NamesBytes(); got > 1<<10 {
 					return fmt.Errorf("%d bytes are charged for names that were given up", got)
 				}
 				return nil

@@ -20,7 +20,7 @@ import (
 )
 
 // debugging is a server that answers debug types for ops/admin, and what connects a caller to it.
-func debugging(t *testing.T, pki *testkit.CA) (r *replicaServer, connect func(*testkit.Static) *grpc.ClientConn) {
+func debugging(t *testing.T, pki *testkit.CA) (r *fixture, connect func(*testkit.Static) *grpc.ClientConn) {
 	t.Helper()
 	r = startWith(t, setup{log: testkit.Logger(t), change: func(c *serve.Config) {
 		c.Debug = serve.Debug{Allowed: auth.IDs(pki.ID("ops", "admin").String()), Answer: func(typeURL string, names []string) ([]*anypb.Any, error) {
@@ -76,7 +76,7 @@ func TestDebugTypesAreForAdministrators(t *testing.T) {
 	}{
 		"a workload":                    {connect(pki.NewSVID("default", "web")), []*discovery.DiscoveryRequest{syncz()}, codes.PermissionDenied},
 		"its namesake elsewhere":        {connect(pki.NewSVID("default", "admin")), []*discovery.DiscoveryRequest{syncz()}, codes.PermissionDenied},
-		"nobody, on the plaintext port": {r.conn, []*discovery.DiscoveryRequest{syncz()}, codes.Unauthenticated},
+		"nobody, on the plaintext port": {r.Conn, []*discovery.DiscoveryRequest{syncz()}, codes.Unauthenticated},
 		"what cannot be answered":       {admin, []*discovery.DiscoveryRequest{{TypeUrl: "istio.io/debug"}}, codes.InvalidArgument},
 		"a proxy's type after it":       {admin, []*discovery.DiscoveryRequest{syncz(), {TypeUrl: cds}}, codes.InvalidArgument},
 	} {
@@ -86,7 +86,7 @@ func TestDebugTypesAreForAdministrators(t *testing.T) {
 			}
 		})
 	}
-	if n := len(r.ads.Statuses()); n != 0 {
+	if n := len(r.ADS.Statuses()); n != 0 {
 		t.Errorf("%d of those who ask are taken for proxies", n)
 	}
 }
@@ -102,8 +102,8 @@ func TestDebugTypesByDelta(t *testing.T) {
 	c.expect("istio.io/debug", "+syncz")
 }
 
-// TestTypesThatAreNotServedAreRefused: a proxy that would wait for a type is told so; a proxy's stream stays one.
-func TestTypesThatAreNotServedAreRefused(t *testing.T) {
+// TestAmbientTypesAreRefused: a proxy that would wait for a type is told so; a proxy's stream stays one.
+func TestAmbientTypesAreRefused(t *testing.T) {
 	pki := testkit.PKI(t)
 	r, connect := debugging(t, pki)
 	for url, want := range map[string]codes.Code{

@@ -54,8 +54,8 @@ func TestDeltaUnrelatedChangeSendsNothing(t *testing.T) {
 	for i := range 3 {
 		r.edit(meshtest.Workload("other", "w", fmt.Sprintf("10.2.0.%d", i)), meshtest.Service("other", "o.other", 81, meshtest.Visible("other")))
 		p := r.status("pod")
-		if p.GetAcked().GetSequence() != r.sequence {
-			t.Fatalf("revision %d changes nothing for the proxy and must count as acknowledged at once, got %d", r.sequence, p.GetAcked().GetSequence())
+		if p.GetAcked().GetSequence() != r.Sequence {
+			t.Fatalf("revision %d changes nothing for the proxy and must count as acknowledged at once, got %d", r.Sequence, p.GetAcked().GetSequence())
 		}
 		for _, ty := range p.GetTypes() {
 			if got, want := ty.GetBytesSent(), typeStatus(before, ty.GetTypeUrl()).GetBytesSent(); got != want {
@@ -86,7 +86,7 @@ func TestDeltaUpdatedClusterIsFollowedByItsEndpoints(t *testing.T) {
 	r.acked("pod")
 }
 
-func TestDeltaKnownClusterHoldsUpNothing(t *testing.T) {
+func TestDeltaUpdatedClusterDelaysNothing(t *testing.T) {
 	r := start(t, basicMesh()...)
 	c := r.delta("pod", "default")
 	c.connectAll()
@@ -100,7 +100,7 @@ func TestDeltaKnownClusterHoldsUpNothing(t *testing.T) {
 	r.acked("pod")
 }
 
-func TestDeltaOrderGivesUpWaiting(t *testing.T) {
+func TestDeltaOrderTimeout(t *testing.T) {
 	r := start(t, basicMesh()...)
 	c := r.delta("pod", "default")
 	c.connectAll()
@@ -114,7 +114,7 @@ func TestDeltaOrderGivesUpWaiting(t *testing.T) {
 	c.ack(c.expect(rds, "+80")) // although the clusters were never acknowledged
 }
 
-func TestDeltaRemovedClusterGoesLast(t *testing.T) {
+func TestDeltaClusterIsRemovedLast(t *testing.T) {
 	mesh := basicMesh()
 	r := start(t, append(mesh, virtualService("v", hostA))...)
 	c := r.delta("pod", "default")
@@ -193,7 +193,7 @@ func TestDeltaReconnect(t *testing.T) {
 	mesh := basicMesh()
 	first := start(t, mesh...)
 	clusters, endpoints, listeners, routes := first.delta("pod", "default").connectAll()
-	reconnect := func(r *replicaServer) *deltaClient {
+	reconnect := func(r *fixture) *deltaClient {
 		c := r.delta("again", "default")
 		c.send(&discovery.DeltaDiscoveryRequest{TypeUrl: cds, InitialResourceVersions: versions(clusters)})
 		c.send(&discovery.DeltaDiscoveryRequest{
@@ -203,7 +203,7 @@ func TestDeltaReconnect(t *testing.T) {
 		c.send(&discovery.DeltaDiscoveryRequest{TypeUrl: rds, ResourceNamesSubscribe: []string{"80"}, InitialResourceVersions: versions(routes)})
 		return c
 	}
-	for name, r := range map[string]*replicaServer{"same replica": first, "another replica": start(t, mesh...)} {
+	for name, r := range map[string]*fixture{"same replica": first, "another replica": start(t, mesh...)} {
 		t.Run(name+", nothing changed", func(t *testing.T) {
 			c := reconnect(r)
 			defer c.cancel()
@@ -238,7 +238,7 @@ func TestDeltaReconnect(t *testing.T) {
 	})
 }
 
-func TestNodeIsChecked(t *testing.T) {
+func TestInvalidNodeIsRefused(t *testing.T) {
 	r := start(t, basicMesh()...)
 	for name, change := range map[string]func(*discovery.DeltaDiscoveryRequest){
 		"no node":      func(m *discovery.DeltaDiscoveryRequest) { m.Node = nil },
@@ -289,7 +289,7 @@ func TestNoConfigurationYet(t *testing.T) {
 	}
 }
 
-func TestStreamsEndInTime(t *testing.T) {
+func TestStreamsEndAtTheirMaximumAgeAndOnDrain(t *testing.T) {
 	r := start(t, basicMesh()...)
 	c := r.delta("pod", "default")
 	c.connectAll()
@@ -299,10 +299,10 @@ func TestStreamsEndInTime(t *testing.T) {
 	c.asked("maximum connection age reached")
 	c = r.delta("pod", "default")
 	c.connectAll()
-	r.ads.Drain()
+	r.ADS.Drain()
 	c.asked("shutting down")
 	testkit.Eventually(t, patience, func() error {
-		if got := r.ads.Statuses(); len(got) != 0 {
+		if got := r.ADS.Statuses(); len(got) != 0 {
 			return fmt.Errorf("still connected: %v", got)
 		}
 		return nil

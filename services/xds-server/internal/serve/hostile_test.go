@@ -25,7 +25,7 @@ func TestHostileClient(t *testing.T) {
 		names := rapid.SliceOfN(name, 0, 4)
 		nonce := rapid.SampledFrom([]string{"", "1", "2", "3", "9999999999", "x"})
 		delta := rapid.Bool().Draw(rt, "delta")
-		c, w := r.delta("bad", "default"), r.world("bad", "default")
+		c, w := r.delta("bad", "default"), r.sotw("bad", "default")
 		defer c.cancel()
 		defer w.cancel()
 		for i := range rapid.IntRange(1, 30).Draw(rt, "requests") {
@@ -69,8 +69,8 @@ func TestHostileClient(t *testing.T) {
 		for len(good.got) > 0 {
 			good.ack(<-good.got)
 		}
-		if got := r.status("good").GetAcked().GetSequence(); got != r.sequence {
-			return fmt.Errorf("revision %d, acknowledged %d", r.sequence, got)
+		if got := r.status("good").GetAcked().GetSequence(); got != r.Sequence {
+			return fmt.Errorf("revision %d, acknowledged %d", r.Sequence, got)
 		}
 		return nil
 	})

@@ -86,15 +86,15 @@ func TestWorkloadOfAnotherAccount(t *testing.T) {
 	r.edit(podOf("changes", "other"))
 	changes.refused(`Workload default/changes of service account "other"`)
 	testkit.Eventually(t, patience, func() error {
-		if left := r.ads.Statuses(); len(left) > 0 {
+		if left := r.ADS.Statuses(); len(left) > 0 {
 			return fmt.Errorf("left: %v", left)
 		}
 		return nil
 	})
 }
 
-// TestPlaintextIsNobody: who has proven no identity is never verified, whatever Workload its node id names.
-func TestPlaintextIsNobody(t *testing.T) {
+// TestPlaintextCallerIsNeverVerified: who has proven no identity is never verified, whatever Workload its node id names.
+func TestPlaintextCallerIsNeverVerified(t *testing.T) {
 	r := start(t, append(basicMesh(), onlyA(), podOf("pod", "web"))...)
 	c := r.delta("pod", "default")
 	c.subscribe(cds, "*")
@@ -125,7 +125,7 @@ func TestIdentitiesShareANodeID(t *testing.T) {
 	expect := func(step string, want ...string) {
 		t.Helper()
 		testkit.Eventually(t, patience, func() error {
-			if got := identities(r.ads.Statuses()); !slices.Equal(got, want) {
+			if got := identities(r.ADS.Statuses()); !slices.Equal(got, want) {
 				return fmt.Errorf("%s: %v, want %v", step, got, want)
 			}
 			return nil
@@ -135,7 +135,7 @@ func TestIdentitiesShareANodeID(t *testing.T) {
 	expect("one", "a")
 	b, again := open("b"), open("a")
 	expect("two accounts, three streams", "a", "b")
-	r.ads.Report(true)
+	r.ADS.Report(true)
 	again.cancel()
 	expect("an older stream of the account is left", "a", "b")
 	b.cancel()
@@ -144,7 +144,7 @@ func TestIdentitiesShareANodeID(t *testing.T) {
 	var gone []string
 	var stay []*configv1.ProxyStatus
 	testkit.Eventually(t, patience, func() error {
-		statuses, left := r.ads.Report(false)
+		statuses, left := r.ADS.Report(false)
 		if len(left) > 0 {
 			gone, stay = left, statuses
 		}
@@ -158,13 +158,13 @@ func TestIdentitiesShareANodeID(t *testing.T) {
 	}
 }
 
-// TestClaimedDomainsMakeNoClasses: the DNS domain is the mesh's, whatever a node id ends in.
-func TestClaimedDomainsMakeNoClasses(t *testing.T) {
+// TestClassDoesNotDependOnTheDomainOfTheNodeID: the DNS domain is the mesh's, whatever a node id ends in.
+func TestClassDoesNotDependOnTheDomainOfTheNodeID(t *testing.T) {
 	r := start(t, basicMesh()...)
 	classes := map[string]bool{}
 	for i, domain := range []string{"default.svc.cluster.local", "", "example.com", "default.svc.made.up"} {
 		pod := fmt.Sprint("pod-", i)
-		c := r.deltaOver(context.Background(), r.conn, &core.Node{Id: "sidecar~10.0.0.1~" + pod + ".default~" + domain})
+		c := r.deltaOver(context.Background(), r.Conn, &core.Node{Id: "sidecar~10.0.0.1~" + pod + ".default~" + domain})
 		c.subscribe(cds, "*")
 		c.ack(c.next())
 		classes[r.acked(pod).GetClass()] = true

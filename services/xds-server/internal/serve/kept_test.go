@@ -39,8 +39,8 @@ func endsWith(t *testing.T, ended <-chan error, want codes.Code) {
 	}
 }
 
-// TestLittleIsKeptOfRequests opens streams whose nodes and requests are large in what is not used.
-func TestLittleIsKeptOfRequests(t *testing.T) {
+// TestLargeRequestsAreNotKept opens streams whose nodes and requests are large in what is not used.
+func TestLargeRequestsAreNotKept(t *testing.T) {
 	const streams, most = 16, 64 << 10
 	junk := protowire.AppendBytes(protowire.AppendTag(nil, 1000, protowire.BytesType), make([]byte, 1<<20))
 	for name, first := range map[string]func(pod string, m *discovery.DeltaDiscoveryRequest) *core.Node{
@@ -104,8 +104,8 @@ func TestNodeWithManyEntriesIsRefused(t *testing.T) {
 	endsWith(t, c.err, codes.InvalidArgument)
 }
 
-// TestTypesThatNobodyMakesAreBounded asks for types that do not exist; go-control-plane's loop remembers each.
-func TestTypesThatNobodyMakesAreBounded(t *testing.T) {
+// TestUnservedTypesAreBounded asks for types that do not exist; go-control-plane's loop remembers each.
+func TestUnservedTypesAreBounded(t *testing.T) {
 	r := startQuiet(t, basicMesh()...)
 	good := r.delta("good", "default")
 	for range 3 {
@@ -119,7 +119,7 @@ func TestTypesThatNobodyMakesAreBounded(t *testing.T) {
 		c.subscribe(fmt.Sprint("type.googleapis.com/nobody.", i))
 	}
 	endsWith(t, c.err, codes.ResourceExhausted)
-	w := r.world("long", "default")
+	w := r.sotw("long", "default")
 	w.send("type.googleapis.com/"+strings.Repeat("x", 1<<10), nil)
 	endsWith(t, w.err, codes.InvalidArgument)
 }

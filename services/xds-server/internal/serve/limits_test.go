@@ -47,7 +47,7 @@ func TestNamesOfAllIdentitiesAreBounded(t *testing.T) {
 	if err := ask("modest", 2000, 600); err != nil {
 		t.Errorf("an identity with less than an equal share: %v", err)
 	}
-	if n := r.ads.NamesBytes(); n <= 1<<20 {
+	if n := r.ADS.NamesBytes(); n <= 1<<20 {
 		t.Errorf("all names take %d bytes, so that nothing was shown", n)
 	}
 	err = ask("modest", 3000, 600)

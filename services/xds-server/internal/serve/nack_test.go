@@ -10,7 +10,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/meshtest"
 )
 
-func TestDeltaNackNamesTheCulprit(t *testing.T) {
+func TestDeltaNACKBlamesTheResourceThatItNames(t *testing.T) {
 	r := start(t, basicMesh()...)
 	c := r.delta("pod", "default")
 	c.connectAll()
@@ -50,12 +50,12 @@ func TestDeltaNackNamesTheCulprit(t *testing.T) {
 		"# TYPE fairlead_xds_server_nacks_total counter\nfairlead_xds_server_nacks_total{type=\"Cluster\"} 1\n" +
 		"fairlead_xds_server_nacks_total{type=\"ClusterLoadAssignment\"} 0\nfairlead_xds_server_nacks_total{type=\"Listener\"} 0\n" +
 		"fairlead_xds_server_nacks_total{type=\"RouteConfiguration\"} 0\n"
-	if err := testutil.GatherAndCompare(r.registry, strings.NewReader(want), "fairlead_xds_server_nacks_total"); err != nil {
+	if err := testutil.GatherAndCompare(r.Registry, strings.NewReader(want), "fairlead_xds_server_nacks_total"); err != nil {
 		t.Error(err)
 	}
 }
 
-func TestDeltaNackWithoutANameBlamesTheResponse(t *testing.T) {
+func TestDeltaNACKWithoutANameBlamesTheResponse(t *testing.T) {
 	r := start(t, basicMesh()...)
 	c := r.delta("pod", "default")
 	c.connectAll()
@@ -75,7 +75,7 @@ func TestDeltaNackWithoutANameBlamesTheResponse(t *testing.T) {
 	r.acked("pod")
 }
 
-func TestDeltaRejectedVersionComesBackOnlyWhenAnotherOneWasThere(t *testing.T) {
+func TestDeltaRejectedVersionIsSentAgainOnlyAfterAnotherOne(t *testing.T) {
 	r := start(t, basicMesh()...)
 	c := r.delta("pod", "default")
 	c.connectAll()
@@ -111,7 +111,7 @@ func TestStaleNonceIsIgnored(t *testing.T) {
 	r.acked("pod")
 }
 
-func TestLatestWins(t *testing.T) {
+func TestUpdateDuringAnOutstandingResponseIsSentAfterIt(t *testing.T) {
 	r := start(t, basicMesh()...)
 	c := r.delta("pod", "default")
 	c.connectAll()

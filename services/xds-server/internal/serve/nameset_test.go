@@ -92,7 +92,7 @@ func TestLongNameListsStayCorrect(t *testing.T) {
 	}
 }
 
-func TestMemoryIsBounded(t *testing.T) {
+func TestOnDemandMemoryIsBounded(t *testing.T) {
 	clock := testkit.NewClock(time.Unix(1000, 0))
 	m := newOnDemandMemory(clock)
 	var many []string

@@ -19,7 +19,7 @@ import (
 const nds = ndsv1.NameTableType
 
 // startNaming is start with name tables besides.
-func startNaming(t *testing.T, resources ...*configv1.Resource) *replicaServer {
+func startNaming(t *testing.T, resources ...*configv1.Resource) *fixture {
 	t.Helper()
 	return startWith(t, setup{log: testkit.Logger(t), translators: func(set *plantest.Set) []plan.Translator {
 		return append(set.Translators(), nametable.Translator{})
@@ -140,10 +140,10 @@ func TestNameTableByName(t *testing.T) {
 	}
 }
 
-// TestNameTableWorld is the same in the state of the world, where an empty list of names means all.
-func TestNameTableWorld(t *testing.T) {
+// TestNameTableSotw is the same in the state of the world, where an empty list of names means all.
+func TestNameTableSotw(t *testing.T) {
 	r := startNaming(t, append(basicMesh(), vip(hostC, "10.96.0.1"))...)
-	c := r.world("pod", "default")
+	c := r.sotw("pod", "default")
 	c.subscribe(nds)
 	first := c.next()
 	c.ack(first)
@@ -161,7 +161,7 @@ func TestNameTableWorld(t *testing.T) {
 	r.acked("pod")
 
 	c.cancel()
-	again := r.world("pod", "default")
+	again := r.sotw("pod", "default")
 	again.accepted[nds] = second.GetVersionInfo()
 	again.subscribe(nds)
 	r.acked("pod")

@@ -73,7 +73,7 @@ func TestClustersOnDemand(t *testing.T) {
 	r.acked("pod")
 	// Others that appear are not its business.
 	r.edit(service("other", 80))
-	if got := typeStatus(r.acked("pod"), cds); got.GetSent().GetSequence() == r.sequence || got.GetResources() != 2 {
+	if got := typeStatus(r.acked("pod"), cds); got.GetSent().GetSequence() == r.Sequence || got.GetResources() != 2 {
 		t.Errorf("status %v", got)
 	}
 }
@@ -106,7 +106,7 @@ func TestOnDemandReconnect(t *testing.T) {
 	r.acked("pod")
 }
 
-func TestRestartedProxyIsGivenWhatItHadAskedFor(t *testing.T) {
+func TestRestartedProxyIsSentWhatItsWorkloadHasRequested(t *testing.T) {
 	r := startHosts(t, basicMesh()...)
 	use := func(c *deltaClient) {
 		c.subscribe(cds, "*")
@@ -162,7 +162,7 @@ func TestOnDemandLimit(t *testing.T) {
 	const metric = "# HELP fairlead_xds_server_refused_virtual_hosts_total Virtual hosts asked for on demand that were refused because the " +
 		"stream had asked for too many.\n# TYPE fairlead_xds_server_refused_virtual_hosts_total counter\n" +
 		"fairlead_xds_server_refused_virtual_hosts_total 3\n"
-	if err := testutil.GatherAndCompare(r.registry, strings.NewReader(metric), "fairlead_xds_server_refused_virtual_hosts_total"); err != nil {
+	if err := testutil.GatherAndCompare(r.Registry, strings.NewReader(metric), "fairlead_xds_server_refused_virtual_hosts_total"); err != nil {
 		t.Error(err)
 	}
 	// One given up makes room.
@@ -172,7 +172,7 @@ func TestOnDemandLimit(t *testing.T) {
 }
 
 // gone waits until the proxy has no stream any more.
-func (r *replicaServer) gone(pod string) {
+func (r *fixture) gone(pod string) {
 	r.t.Helper()
 	testkit.Eventually(r.t, patience, func() error {
 		if p := r.status(pod); p != nil {

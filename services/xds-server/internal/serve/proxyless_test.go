@@ -9,10 +9,10 @@ import (
 )
 
 // gRPC asks for clusters and listeners by name, and takes what a response leaves out for gone.
-func TestWorldByNameIsWhole(t *testing.T) {
+func TestSotwResponseByNameListsAllNames(t *testing.T) {
 	mesh := basicMesh()
 	r := start(t, mesh...)
-	c := r.world("pod", "default")
+	c := r.sotw("pod", "default")
 	c.subscribe(cds, "80|"+hostA, "80|"+hostB, "80|c")
 	c.ack(c.expect(cds, "80|"+hostA, "80|"+hostB))
 	r.acked("pod")
@@ -40,13 +40,13 @@ func TestWorldByNameIsWhole(t *testing.T) {
 func TestStreamsOfOneWorkload(t *testing.T) {
 	r := start(t, basicMesh()...)
 	for range 2 {
-		c := r.world("pod", "default")
+		c := r.sotw("pod", "default")
 		c.node.Metadata = &structpb.Struct{Fields: map[string]*structpb.Value{"GENERATOR": structpb.NewStringValue("grpc")}}
 		c.subscribe(cds, "80|"+hostA)
 		c.ack(c.expect(cds, "80|"+hostA))
 	}
 	ids := map[string]bool{}
-	for _, p := range r.ads.Statuses() {
+	for _, p := range r.ADS.Statuses() {
 		ids[p.GetNodeId()] = true
 	}
 	if len(ids) != 2 {

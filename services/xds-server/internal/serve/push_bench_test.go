@@ -118,7 +118,7 @@ func BenchmarkPush(b *testing.B) {
 		probe := r.delta("probe", "default")
 		probe.subscribe(eds, "80|"+hostA)
 		f.message.Resources = probe.next().GetResources()
-		r.shut()
+		r.Stop()
 		lis, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			b.Fatal(err)
@@ -144,7 +144,7 @@ func BenchmarkPush(b *testing.B) {
 	})
 	b.Run("server", func(b *testing.B) {
 		r := startQuiet(b, basicMesh()...)
-		c := gather(b, r.conn.Target(), streams, endpointsOf([]string{"80|" + hostA, "80|" + hostB}))
+		c := gather(b, r.Conn.Target(), streams, endpointsOf([]string{"80|" + hostA, "80|" + hostB}))
 		c.acked.Wait()
 		n := 0
 		b.ResetTimer()
@@ -192,13 +192,13 @@ func BenchmarkStream(b *testing.B) {
 	measure := func(b *testing.B, requests func(from int) func(i int) []*discovery.DeltaDiscoveryRequest) float64 {
 		// All streams come from one address here, which has no more than its share of the names.
 		r := startWith(b, setup{change: func(c *serve.Config) { c.MaxNamesBytes = 4 << 30 }}, resources)
-		gather(b, r.conn.Target(), few, requests(0)).acked.Wait()
+		gather(b, r.Conn.Target(), few, requests(0)).acked.Wait()
 		r.settled(few)
 		before := heap()
-		gather(b, r.conn.Target(), more, requests(few)).acked.Wait()
+		gather(b, r.Conn.Target(), more, requests(few)).acked.Wait()
 		r.settled(few + more)
 		per := float64(heap()-before) / more / 1000
-		r.shut()
+		r.Stop()
 		return per
 	}
 	for b.Loop() {
@@ -216,11 +216,11 @@ func BenchmarkStream(b *testing.B) {
 }
 
 // settled waits until so many proxies hold all there is for them.
-func (r *replicaServer) settled(n int) {
+func (r *fixture) settled(n int) {
 	r.t.Helper()
 	testkit.Eventually(r.t, patience, func() error {
 		done := 0
-		for _, p := range r.ads.Statuses() {
+		for _, p := range r.ADS.Statuses() {
 			if p.GetSettled() {
 				done++
 			}

@@ -35,7 +35,7 @@ type calling struct {
 func (c *calling) Context() context.Context { return c.ctx }
 
 // authenticated opens a port on which callers are what callerHeader says, of namespace default.
-func (r *replicaServer) authenticated() *replicaServer {
+func (r *fixture) authenticated() *fixture {
 	r.t.Helper()
 	g := grpc.NewServer(grpc.ForceServerCodecV2(serve.Codec()), grpc.StreamInterceptor(
 		func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
@@ -46,7 +46,7 @@ func (r *replicaServer) authenticated() *replicaServer {
 			}
 			return handler(srv, &calling{ss, auth.NewContext(ss.Context(), auth.Peer{ID: id, Method: "test"})})
 		}))
-	r.ads.Register(g)
+	r.ADS.Register(g)
 	lis := testkit.LoopbackListener(r.t)
 	served := make(chan error, 1)
 	go func() { served <- g.Serve(lis) }()
@@ -56,8 +56,8 @@ func (r *replicaServer) authenticated() *replicaServer {
 			r.t.Error(err)
 		}
 	})
-	secure := *r
-	secure.conn = dial(r.t, lis.Addr().String())
+	server, secure := *r.Server, *r
+	server.Conn, secure.Server = dial(r.t, lis.Addr().String()), &server
 	return &secure
 }
 
@@ -72,7 +72,7 @@ func dial(t testing.TB, address string) *grpc.ClientConn {
 }
 
 // as opens a delta stream of a proxy with a service account's identity.
-func (r *replicaServer) as(account, pod string) *deltaClient {
+func (r *fixture) as(account, pod string) *deltaClient {
 	r.t.Helper()
 	return r.deltaWith(metadata.AppendToOutgoingContext(context.Background(), callerHeader, account), node(pod, "default"))
 }
@@ -98,12 +98,12 @@ func (c *deltaClient) connected() error {
 
 // refused asserts that a stream was refused for a budget, and that this very refusal is remembered with all these texts:
 // there may be others for the same budget.
-func (r *replicaServer) refused(err error, budget string, texts ...string) {
+func (r *fixture) refused(err error, budget string, texts ...string) {
 	r.t.Helper()
 	if status.Code(err) != codes.ResourceExhausted {
 		r.t.Fatalf("the stream ended with %v, want %v", err, codes.ResourceExhausted)
 	}
-	for _, f := range r.ads.Refusals() {
+	for _, f := range r.ADS.Refusals() {
 		if f.GetBudget() != budget || f.GetReason() != status.Convert(err).Message() {
 			continue
 		}
@@ -114,7 +114,7 @@ func (r *replicaServer) refused(err error, budget string, texts ...string) {
 		}
 		return
 	}
-	r.t.Errorf("no refusal for %s with %q is remembered: %v", budget, status.Convert(err).Message(), r.ads.Refusals())
+	r.t.Errorf("no refusal for %s with %q is remembered: %v", budget, status.Convert(err).Message(), r.ADS.Refusals())
 }
 
 // workloads are n of an account.
@@ -147,8 +147,8 @@ func TestStreamsOfOneIdentityAreBounded(t *testing.T) {
 	}
 }
 
-// TestRefusedStreamsMayNotComeInAStorm reconnects in a loop, as a proxy does that is refused.
-func TestRefusedStreamsMayNotComeInAStorm(t *testing.T) {
+// TestReconnectLoopIsRefused reconnects in a loop, as a proxy does that is refused.
+func TestReconnectLoopIsRefused(t *testing.T) {
 	r := startQuiet(t, basicMesh()...).authenticated()
 	var err error
 	for i := 0; err == nil; i++ {
@@ -170,11 +170,11 @@ func TestRefusedStreamsMayNotComeInAStorm(t *testing.T) {
 	r.refused(r.as("one", "one").connected(), "stream_rate", "spiffe://cluster.local/ns/default/sa/one")
 	r.clock.Advance(time.Minute)
 	testkit.Eventually(t, patience, func() error { return r.as("one", "one").connected() })
-	if n := len(r.ads.Refusals()); n > 8 {
+	if n := len(r.ADS.Refusals()); n > 8 {
 		t.Errorf("%d refusals of one identity are remembered", n)
 	}
 	r.clock.Advance(time.Hour)
-	if n := len(r.ads.Refusals()); n > 0 {
+	if n := len(r.ADS.Refusals()); n > 0 {
 		t.Errorf("%d refusals are remembered an hour later", n)
 	}
 }
@@ -198,7 +198,7 @@ func TestDeploymentReconnectsAtOnce(t *testing.T) {
 			c.cancel()
 		}
 	}
-	if refused := r.ads.Refusals(); len(refused) > 0 {
+	if refused := r.ADS.Refusals(); len(refused) > 0 {
 		t.Errorf("refused: %v", refused)
 	}
 }
@@ -300,8 +300,8 @@ func TestNamesOfOneIdentityAreBounded(t *testing.T) {
 	})
 }
 
-// TestRequestsOfOneIdentityArePaced asks again and again for names that are looked up one by one.
-func TestRequestsOfOneIdentityArePaced(t *testing.T) {
+// TestRequestsOfOneIdentityAreThrottled asks again and again for names that are looked up one by one.
+func TestRequestsOfOneIdentityAreThrottled(t *testing.T) {
 	const request = 2000
 	r := startQuiet(t, basicMesh()...).authenticated()
 	c := r.as("one", "one")

@@ -10,10 +10,10 @@ import (
 )
 
 // settles waits until the fleet has settled, or has not.
-func (r *replicaServer) settles(want bool) {
+func (r *fixture) settles(want bool) {
 	r.t.Helper()
 	testkit.Eventually(r.t, patience, func() error {
-		if got := r.ads.Settled() == nil; got != want {
+		if got := r.ADS.Settled() == nil; got != want {
 			return fmt.Errorf("settled %v, want %v", got, want)
 		}
 		return nil
@@ -28,17 +28,17 @@ func TestSettledWhenEverybodyHasAnswered(t *testing.T) {
 	r.settles(true)
 
 	r.edit(meshtest.Endpoints("default", hostA, 80, "10.1.0.11"))
-	settled := r.ads.Settled()
+	settled := r.ADS.Settled()
 	if settled == nil {
 		t.Fatal("settled before anybody has answered")
 	}
-	most, before := r.ads.MostSettled()
+	most, before := r.ADS.MostSettled()
 	if most == nil {
 		t.Fatal("of two proxies none is a straggler")
 	}
 	a.ack(a.next())
 	testkit.Eventually(t, patience, func() error {
-		if _, now := r.ads.MostSettled(); now != before+1 {
+		if _, now := r.ADS.MostSettled(); now != before+1 {
 			return fmt.Errorf("%d answers, want 1", now-before)
 		}
 		return nil
@@ -59,7 +59,7 @@ func TestSettledWhenEverybodyHasAnswered(t *testing.T) {
 }
 
 // What is unanswered when the next revision is applied holds up no later one, and neither does a proxy that leaves.
-func TestSettledWithoutThoseThatDoNotAnswer(t *testing.T) {
+func TestSettledDoesNotWaitForResponsesOfEarlierRounds(t *testing.T) {
 	r := start(t, basicMesh()...)
 	silent, leaving := r.delta("silent", "default"), r.delta("leaving", "default")
 	silent.connectAll()
@@ -90,7 +90,7 @@ func TestSettledWithoutChanges(t *testing.T) {
 	a.connectAll()
 	r.settles(true)
 	r.edit()
-	if r.ads.Settled() != nil {
+	if r.ADS.Settled() != nil {
 		t.Error("waits for nobody")
 	}
 }

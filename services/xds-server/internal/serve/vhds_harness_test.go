@@ -29,7 +29,7 @@ func withVirtualHosts(set *plantest.Set) []plan.Translator {
 	for _, t := range set.Translators() {
 		switch t.TypeURL() {
 		case rds:
-			all = append(all, routeTables{}, virtualHosts{})
+			all = append(all, routeConfigTranslator{}, virtualHostTranslator{})
 		case cds:
 			all = append(all, clustersOnDemand{t})
 		default:
@@ -48,13 +48,13 @@ func (t clustersOnDemand) HostNames(r *input.Reader, host string) ([]string, err
 	return t.Translator.HostNames(r, host)
 }
 
-type routeTables struct{}
+type routeConfigTranslator struct{}
 
-func (routeTables) TypeURL() string                                   { return rds }
-func (routeTables) Names(*input.Reader) ([]string, error)             { return nil, nil }
-func (routeTables) HostNames(*input.Reader, string) ([]string, error) { return nil, nil }
+func (routeConfigTranslator) TypeURL() string                                   { return rds }
+func (routeConfigTranslator) Names(*input.Reader) ([]string, error)             { return nil, nil }
+func (routeConfigTranslator) HostNames(*input.Reader, string) ([]string, error) { return nil, nil }
 
-func (routeTables) Build(r *input.Reader, name string) (proto.Message, error) {
+func (routeConfigTranslator) Build(r *input.Reader, name string) (proto.Message, error) {
 	port, err := strconv.Atoi(name)
 	if err != nil {
 		return nil, nil //nolint:nilerr // no such table
@@ -72,12 +72,12 @@ func (routeTables) Build(r *input.Reader, name string) (proto.Message, error) {
 	return rc, nil
 }
 
-type virtualHosts struct{}
+type virtualHostTranslator struct{}
 
-func (virtualHosts) TypeURL() string                       { return vhds }
-func (virtualHosts) Names(*input.Reader) ([]string, error) { return nil, nil }
+func (virtualHostTranslator) TypeURL() string                       { return vhds }
+func (virtualHostTranslator) Names(*input.Reader) ([]string, error) { return nil, nil }
 
-func (virtualHosts) HostNames(r *input.Reader, host string) ([]string, error) {
+func (virtualHostTranslator) HostNames(r *input.Reader, host string) ([]string, error) {
 	if r.Class().OnDemand {
 		return nil, nil
 	}
@@ -89,7 +89,7 @@ func (virtualHosts) HostNames(r *input.Reader, host string) ([]string, error) {
 	return names, nil
 }
 
-func (virtualHosts) Build(r *input.Reader, name string) (proto.Message, error) {
+func (virtualHostTranslator) Build(r *input.Reader, name string) (proto.Message, error) {
 	table, authority, _ := strings.Cut(name, "/")
 	host, _, _ := strings.Cut(authority, ":")
 	if r.Service(host) == nil && !r.Class().OnDemand || strings.HasPrefix(host, "none") {
@@ -113,7 +113,7 @@ func (virtualHosts) Build(r *input.Reader, name string) (proto.Message, error) {
 }
 
 // startHosts is a server that sends virtual hosts apart.
-func startHosts(t testing.TB, resources ...*configv1.Resource) *replicaServer {
+func startHosts(t testing.TB, resources ...*configv1.Resource) *fixture {
 	t.Helper()
 	return startWith(t, setup{log: testkit.Logger(t), translators: withVirtualHosts}, resources)
 }

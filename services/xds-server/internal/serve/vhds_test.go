@@ -12,7 +12,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/meshtest"
 )
 
-func changedTables() *configv1.Resource { return tables("x-changed") }
+func changedRouteConfigs() *configv1.Resource { return routeConfigs("x-changed") }
 
 func service(host string, port uint32) *configv1.Resource {
 	return meshtest.Service("default", host, port)
@@ -37,7 +37,7 @@ func TestVirtualHostsFollowTheirRouteConfiguration(t *testing.T) {
 	r.acked("pod")
 
 	// A changed route configuration leaves its virtual hosts alone.
-	r.edit(changedTables())
+	r.edit(changedRouteConfigs())
 	c.ack(c.expect(rds, "+80", "+81"))
 	r.acked("pod")
 	c.silent("tables changed")
@@ -54,7 +54,7 @@ func TestVirtualHostsFollowTheirRouteConfiguration(t *testing.T) {
 	r.acked("pod")
 }
 
-func TestVirtualHostsBeforeRoutes(t *testing.T) {
+func TestVirtualHostsRequestedBeforeRoutes(t *testing.T) {
 	r := startHosts(t, basicMesh()...)
 	c := r.delta("pod", "default")
 	c.subscribe(vhds)
@@ -65,7 +65,7 @@ func TestVirtualHostsBeforeRoutes(t *testing.T) {
 	r.acked("pod")
 }
 
-func TestRouteConfigurationWithoutHostsIsReleased(t *testing.T) {
+func TestRouteConfigurationWithoutVirtualHostsIsAnswered(t *testing.T) {
 	r := startHosts(t, basicMesh()...)
 	c := r.delta("pod", "default")
 	c.subscribe(rds, "80", "81", "82")
@@ -78,9 +78,9 @@ func TestRouteConfigurationWithoutHostsIsReleased(t *testing.T) {
 	r.acked("pod")
 }
 
-func TestStateOfTheWorldHasNoVirtualHosts(t *testing.T) {
+func TestSotwHasNoVirtualHosts(t *testing.T) {
 	r := startHosts(t, basicMesh()...)
-	c := r.world("pod", "default")
+	c := r.sotw("pod", "default")
 	c.subscribe(rds, "80")
 	c.ack(c.expect(rds, "80"))
 	if got := r.acked("pod"); len(got.GetTypes()) != 1 {
@@ -244,7 +244,7 @@ func TestRejectedVirtualHosts(t *testing.T) {
 		c.nack(routes, "no")
 		c.ack(c.expect(vhds, "-"+hostNameA, "-"+hostNameB))
 		r.rejected("pod", rds)
-		r.edit(changedTables())
+		r.edit(changedRouteConfigs())
 		c.ack(c.expect(rds, "+80"))
 		c.ack(c.expect(vhds, "+"+hostNameA, "+"+hostNameB))
 		r.acked("pod")
@@ -276,17 +276,17 @@ func TestVirtualHostsWaitForClusters(t *testing.T) {
 	c.ack(c.expect(cds, "-80|"+hostA))
 }
 
-func TestBothCodecsSayTheSame(t *testing.T) {
+func TestCodecSendsTheSameAsGRPCs(t *testing.T) {
 	var got [2]*discovery.DeltaDiscoveryResponse
 	var world [2]*discovery.DiscoveryResponse
 	for i, plain := range []bool{false, true} {
-		r := startWith(t, setup{translators: withVirtualHosts, plain: plain}, append(basicMesh(), service("none", 80)))
+		r := startWith(t, setup{translators: withVirtualHosts, defaultCodec: plain}, append(basicMesh(), service("none", 80)))
 		c := r.delta("pod", "default").onDemand()
 		c.subscribe(rds, "80", "81")
 		c.ack(c.expect(rds, "+80", "+81"))
 		c.subscribe(vhds, hostNameA, "80/none:80")
 		got[i] = c.expect(vhds, "?80/none:80", "+"+hostNameA, "-81/none")
-		w := r.world("world", "default")
+		w := r.sotw("world", "default")
 		w.subscribe(cds)
 		world[i] = w.next()
 	}
