@@ -18,7 +18,6 @@ import (
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
-	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
@@ -27,51 +26,50 @@ import (
 	"fairlead.dev/pkg/rpc"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/balance"
-	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
-	"fairlead.dev/services/xds-server/internal/plan"
 	"fairlead.dev/services/xds-server/internal/plan/plantest"
 	"fairlead.dev/services/xds-server/internal/serve"
-	"fairlead.dev/services/xds-server/internal/store"
+	"fairlead.dev/services/xds-server/internal/servetest"
 )
 
 // hurried is the machine's clock, several times as fast. What waits for the network seems so much the slower.
-type hurried struct {
+type fasterClock struct {
 	start time.Time
 	times int
 }
 
-func (h hurried) Now() time.Time                         { return h.start.Add(time.Since(h.start) * time.Duration(h.times)) }
-func (h hurried) After(d time.Duration) <-chan time.Time { return h.NewTimer(d).C() }
-func (h hurried) NewTimer(d time.Duration) clock.Timer {
-	return hurriedTimer{time.NewTimer(d / time.Duration(h.times)), h.times}
+func (h fasterClock) Now() time.Time {
+	return h.start.Add(time.Since(h.start) * time.Duration(h.times))
+}
+func (h fasterClock) After(d time.Duration) <-chan time.Time { return h.NewTimer(d).C() }
+func (h fasterClock) NewTimer(d time.Duration) clock.Timer {
+	return fasterTimer{time.NewTimer(d / time.Duration(h.times)), h.times}
 }
 
-type hurriedTimer struct {
+type fasterTimer struct {
 	timer *time.Timer
 	times int
 }
 
-func (t hurriedTimer) C() <-chan time.Time        { return t.timer.C }
-func (t hurriedTimer) Stop() bool                 { return t.timer.Stop() }
-func (t hurriedTimer) Reset(d time.Duration) bool { return t.timer.Reset(d / time.Duration(t.times)) }
+func (t fasterTimer) C() <-chan time.Time        { return t.timer.C }
+func (t fasterTimer) Stop() bool                 { return t.timer.Stop() }
+func (t fasterTimer) Reset(d time.Duration) bool { return t.timer.Reset(d / time.Duration(t.times)) }
 
 // service is what Kubernetes has for the replicas: a name that resolves to all of them, and connections that go to any.
-type service struct {
+type kubeService struct {
 	t     testing.TB
 	clock clock.Clock
 	mesh  []*configv1.Resource
 
 	mu       sync.Mutex
-	replicas []*server
+	replicas []*balancedReplica
 	port     string
 }
 
 // server is one replica: a real ADS server on an address of its own.
-type server struct {
-	ads      *serve.Server
-	host     string
-	registry *prometheus.Registry
+type balancedReplica struct {
+	*servetest.Server
+	host string
 	// conns are shared by the proxies; each carries many streams.
 	conns []*grpc.ClientConn
 }
@@ -79,7 +77,7 @@ type server struct {
 const connsPerReplica = 8
 
 // LookupHost implements the balancers' resolver.
-func (s *service) LookupHost(context.Context, string) ([]string, error) {
+func (s *kubeService) LookupHost(context.Context, string) ([]string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var hosts []string
@@ -90,7 +88,7 @@ func (s *service) LookupHost(context.Context, string) ([]string, error) {
 }
 
 // scale starts replicas until there are n.
-func (s *service) scale(n int) {
+func (s *kubeService) scale(n int) {
 	s.t.Helper()
 	for i := len(s.replicas); i < n; i++ {
 		r := s.start(i)
@@ -100,21 +98,13 @@ func (s *service) scale(n int) {
 	}
 }
 
-func (s *service) start(i int) *server {
+func (s *kubeService) start(i int) *balancedReplica {
 	s.t.Helper()
-	log := slog.New(slog.DiscardHandler)
-	r := &server{host: fmt.Sprintf("127.77.0.%d", i+1), registry: prometheus.NewRegistry()}
-	engine, err := plan.NewEngine(plan.Config{
-		Translators: plantest.New().Translators(), Store: store.New(), Log: log, Registerer: r.registry, Clock: s.clock,
+	r := &balancedReplica{host: fmt.Sprintf("127.77.0.%d", i+1)}
+	r.Server = servetest.New(s.t, servetest.Config{
+		Translators: plantest.New().Translators(), Clock: s.clock, Change: func(c *serve.Config) { c.Instance = r.host },
 	})
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	r.ads, err = serve.New(serve.Config{Engine: engine, Log: log, Registerer: r.registry, Clock: s.clock, Instance: r.host})
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	r.ads.Apply(mesh.Empty().Apply(&configv1.Revision{Epoch: "test", Sequence: 1}, s.mesh, nil))
+	r.Apply(s.mesh, nil)
 	lis, err := (&net.ListenConfig{}).Listen(s.t.Context(), "tcp", net.JoinHostPort(r.host, s.port))
 	if err != nil {
 		s.t.Fatal(err)
@@ -123,21 +113,15 @@ func (s *service) start(i int) *server {
 		s.t.Fatal(err)
 	}
 	b, err := balance.New(balance.Config{
-		Fleet: r.ads, Instance: r.host, Peers: []string{"xds-server-peers:" + s.port}, Insecure: true,
-		Log: log, Registerer: r.registry, Clock: s.clock, Resolver: s,
+		Fleet: r.ADS, Instance: r.host, Peers: []string{"xds-server-peers:" + s.port}, Insecure: true,
+		Log: slog.New(slog.DiscardHandler), Registerer: r.Registry, Clock: s.clock, Resolver: s,
 	})
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	g, err := rpc.NewServer(rpc.ServerConfig{
-		Service: "ads", Log: log, Registerer: r.registry, Insecure: true, MaxConcurrentStreams: 10_000,
-		Policy: auth.Policy{"/envoy.service.discovery.v3.AggregatedDiscoveryService/*": auth.Anonymous(), balance.Methods: auth.Anonymous()},
-	}, grpc.ForceServerCodecV2(serve.Codec()))
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	r.ads.Register(g)
-	b.Register(g)
+	policy := servetest.Policy(auth.Anonymous())
+	policy[balance.Methods] = auth.Anonymous()
+	stop := r.Listen(lis, rpc.ServerConfig{Insecure: true, MaxConcurrentStreams: 10_000, Policy: policy, Registerer: r.Registry}, b.Register)
 	for range connsPerReplica {
 		conn, err := grpc.NewClient(lis.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 		if err != nil {
@@ -145,30 +129,26 @@ func (s *service) start(i int) *server {
 		}
 		r.conns = append(r.conns, conn)
 	}
-	ctx, stop := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
-	running.Go(func() {
-		if err := rpc.Serve(ctx, g, lis, 0); err != nil {
-			s.t.Errorf("serve: %v", err)
-		}
-	})
 	running.Go(func() {
 		if err := b.Run(ctx); err != nil {
 			s.t.Errorf("balance: %v", err)
 		}
 	})
 	s.t.Cleanup(func() {
-		stop()
+		cancel()
 		for _, conn := range r.conns {
 			_ = conn.Close() // the test is over
 		}
 		running.Wait()
+		stop()
 	})
 	return r
 }
 
 // pick is a connection to any of the replicas.
-func (s *service) pick() *grpc.ClientConn {
+func (s *kubeService) pick() *grpc.ClientConn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	conns := s.replicas[rand.IntN(len(s.replicas))].conns
@@ -176,19 +156,19 @@ func (s *service) pick() *grpc.ClientConn {
 }
 
 // counts are the streams of each replica.
-func (s *service) counts() []int {
+func (s *kubeService) counts() []int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var counts []int
 	for _, r := range s.replicas {
-		counts = append(counts, r.ads.Streams())
+		counts = append(counts, r.ADS.Streams())
 	}
 	return counts
 }
 
 // proxy is a delta client that holds what it was sent and states it when it reconnects.
 type proxy struct {
-	service *service
+	service *kubeService
 	seen    *observed
 	id      string
 	held    map[string]map[string]string
@@ -319,7 +299,7 @@ func (p *proxy) stream(ctx context.Context) error {
 }
 
 // connect starts n proxies, which run until the test ends; stop ends them and waits.
-func (s *service) connect(n int) (proxies []*proxy, seen *observed, stop func()) {
+func (s *kubeService) connect(n int) (proxies []*proxy, seen *observed, stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	seen = &observed{}

@@ -38,11 +38,11 @@ type verdict struct {
 
 // judge decides, round by round, how many streams a replica should give away. It has no clock: it is told what the peers answered.
 type judge struct {
-	peers map[string]*record
+	peers map[string]*peerRecord
 }
 
 // record is what is known of a peer from the rounds before.
-type record struct {
+type peerRecord struct {
 	streams int
 	// ready is for how many rounds it has been so.
 	ready int
@@ -52,13 +52,13 @@ type record struct {
 	tried int
 }
 
-func newJudge() *judge { return &judge{peers: map[string]*record{}} }
+func newJudge() *judge { return &judge{peers: map[string]*peerRecord{}} }
 
 // decide looks at one round's answers; the own replica's and repeated ones among them are ignored. Each replica decides for itself: it
 // gives away down to the mean and never below, whatever the others do meanwhile, because streams under way count as if they were still
 // where they came from.
 func (j *judge) decide(own Load, answers []Load) verdict {
-	counted := j.take(own, answers)
+	counted := j.update(own, answers)
 	limit := expectedArrivals * (len(counted) + 1)
 	for {
 		total, n := own.Streams+own.InTransit, len(counted)+1
@@ -89,9 +89,9 @@ func (j *judge) decide(own Load, answers []Load) verdict {
 }
 
 // take brings the records up to date and returns the peers that count.
-func (j *judge) take(own Load, answers []Load) []Load {
+func (j *judge) update(own Load, answers []Load) []Load {
 	known := j.peers
-	j.peers = make(map[string]*record, len(answers))
+	j.peers = make(map[string]*peerRecord, len(answers))
 	var counted []Load
 	for _, p := range answers {
 		if p.Instance == own.Instance || j.peers[p.Instance] != nil {
@@ -99,11 +99,11 @@ func (j *judge) take(own Load, answers []Load) []Load {
 		}
 		r := known[p.Instance]
 		if r == nil {
-			r = &record{}
+			r = &peerRecord{}
 		}
 		j.peers[p.Instance] = r
 		if !p.Ready {
-			*r = record{}
+			*r = peerRecord{}
 			continue
 		}
 		if p.Streams > r.streams {

@@ -104,7 +104,7 @@ func TestPeerThatCannotBeReached(t *testing.T) {
 }
 
 // world is replicas and streams that reconnect at random, in rounds.
-type world struct {
+type simulation struct {
 	rand    *rand.Rand
 	judges  []*judge
 	streams [][]int // of each replica, oldest first: the numbers of the streams
@@ -114,8 +114,8 @@ type world struct {
 	moves []int // of each stream
 }
 
-func newWorld(r *rand.Rand, loads []int) *world {
-	w := &world{rand: r, back: map[int][]int{}, streams: make([][]int, len(loads))}
+func newWorld(r *rand.Rand, loads []int) *simulation {
+	w := &simulation{rand: r, back: map[int][]int{}, streams: make([][]int, len(loads))}
 	for i, n := range loads {
 		w.judges = append(w.judges, newJudge())
 		for range n {
@@ -126,12 +126,12 @@ func newWorld(r *rand.Rand, loads []int) *world {
 	return w
 }
 
-func (w *world) load(i, inTransit int) Load {
+func (w *simulation) load(i, inTransit int) Load {
 	return Load{Instance: fmt.Sprint(i), Streams: len(w.streams[i]), InTransit: inTransit, Ready: true}
 }
 
 // round lets every replica decide once, one after the other. Streams asked to move are under way while some of the others decide.
-func (w *world) round() (moved int, _ error) {
+func (w *simulation) round() (moved int, _ error) {
 	n := len(w.judges)
 	inTransit := make([]int, n) // of this round: those of the last one have arrived
 	mean := float64(len(w.moves)) / float64(n)
@@ -168,7 +168,7 @@ func (w *world) round() (moved int, _ error) {
 	return moved, nil
 }
 
-func (w *world) counts() []int {
+func (w *simulation) counts() []int {
 	var counts []int
 	for _, s := range w.streams {
 		counts = append(counts, len(s))
@@ -177,7 +177,7 @@ func (w *world) counts() []int {
 }
 
 // settle runs rounds until nothing has moved for some of them.
-func (w *world) settle(most int) (rounds, moved int, err error) {
+func (w *simulation) settle(most int) (rounds, moved int, err error) {
 	for quiet := 0; quiet < 3; rounds++ {
 		if rounds > most {
 			return rounds, moved, fmt.Errorf("not balanced after %d rounds: %v", rounds, w.counts())
@@ -213,7 +213,7 @@ func TestConverges(t *testing.T) {
 }
 
 // surplus is what the replicas have above the mean and the slack.
-func (w *world) surplus() (n float64) {
+func (w *simulation) surplus() (n float64) {
 	mean := float64(len(w.moves)) / float64(len(w.streams))
 	for _, s := range w.streams {
 		n += max(0, float64(len(s))-mean-slack(mean))

@@ -31,8 +31,8 @@ func TestScaleOut(t *testing.T) {
 	if testing.Short() {
 		streams, times = 600, 4
 	}
-	clock := hurried{time.Now(), times}
-	s := &service{t: t, clock: clock, mesh: tenServices(), port: "0"}
+	clock := fasterClock{time.Now(), times}
+	s := &kubeService{t: t, clock: clock, mesh: tenServices(), port: "0"}
 	s.scale(3)
 	proxies, seen, stop := s.connect(streams)
 	testkit.Eventually(t, patience, func() error {

@@ -1,16 +1,13 @@
 package differential_test
 
 import (
-	"context"
 	"errors"
 	"flag"
 	"fmt"
-	"log/slog"
 	"maps"
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -21,15 +18,10 @@ import (
 	hcm "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"github.com/google/go-cmp/cmp"
-	"github.com/prometheus/client_golang/prometheus"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 	"pgregory.net/rapid"
 
-	"fairlead.dev/pkg/auth"
-	"fairlead.dev/pkg/rpc"
 	"fairlead.dev/pkg/testkit"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	ndsv1 "fairlead.dev/proto/istio/networking/nds/v1"
@@ -39,15 +31,15 @@ import (
 	"fairlead.dev/services/xds-server/internal/plan"
 	"fairlead.dev/services/xds-server/internal/proxytest"
 	"fairlead.dev/services/xds-server/internal/serve"
-	"fairlead.dev/services/xds-server/internal/store"
+	"fairlead.dev/services/xds-server/internal/servetest"
 	"fairlead.dev/services/xds-server/internal/translate"
 )
 
 const (
 	// wantEdits are made by rapid's default number of checks.
-	wantEdits     = 10_000
+	wantEdits    = 10_000
 	editsPerMesh = 100
-	patience      = testkit.Patience
+	patience     = testkit.Patience
 )
 
 // TestMain makes fewer meshes under the race detector, which takes ten times as long.
@@ -62,61 +54,11 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// server is one replica: the real engine and translators behind a real ADS port.
-type server struct {
-	t        *testing.T
-	ads      *serve.Server
-	address  string
-	conn     *grpc.ClientConn
-	state    *mesh.Snapshot
-	sequence uint64
-	Stop     func()
-}
-
-func start(t *testing.T) *server {
-	log := slog.New(slog.DiscardHandler)
-	registry := prometheus.NewRegistry()
-	engine, err := plan.NewEngine(plan.Config{Translators: translate.All(), Store: store.New(), Log: log, Registerer: registry})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &server{t: t, state: mesh.Empty()}
-	// The order of types is tested elsewhere; here nothing may wait for it for long.
-	s.ads, err = serve.New(serve.Config{Engine: engine, Log: log, Registerer: registry, Instance: "test", OrderTimeout: 200 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
-	g, err := rpc.NewServer(rpc.ServerConfig{
-		Service: "ads", Log: log, Registerer: registry, Insecure: true,
-		Policy: auth.Policy{"/envoy.service.discovery.v3.AggregatedDiscoveryService/*": auth.Anonymous()},
-	}, grpc.ForceServerCodecV2(serve.Codec()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.ads.Register(g)
-	lis := testkit.LoopbackListener(t)
-	s.address = lis.Addr().String()
-	ctx, stop := context.WithCancel(context.Background())
-	served := make(chan error, 1)
-	go func() { served <- rpc.Serve(ctx, g, lis, 0) }()
-	if s.conn, err = grpc.NewClient(lis.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
-		t.Fatal(err)
-	}
-	s.Stop = sync.OnceFunc(func() {
-		_ = s.conn.Close() // the test is over
-		stop()
-		if err := <-served; err != nil {
-			t.Errorf("serve: %v", err)
-		}
-	})
-	return s
-}
-
-func (s *server) apply(upserts []*configv1.Resource, removed []*configv1.ResourceKey) {
-	s.sequence++
-	next, change := s.state.Apply(&configv1.Revision{Epoch: "test", Sequence: s.sequence}, upserts, removed)
-	s.state = next
-	s.ads.Apply(next, change)
+// start starts a replica with the real translators. The caller stops it.
+func start(t *testing.T) *servetest.Server {
+	return servetest.Start(t, servetest.Config{Translators: translate.All(), Change: func(c *serve.Config) {
+		c.OrderTimeout = 200 * time.Millisecond // the order of types is tested elsewhere; here nothing should wait for long
+	}})
 }
 
 func node(kind, name, namespace, ip string, fields map[string]any) *core.Node {
@@ -264,15 +206,15 @@ func TestDeltaSotwAndScratchAgree(t *testing.T) {
 }
 
 func editMesh(t *testing.T, rt *rapid.T, moody bool) (edits int) {
-	servers := []*server{start(t), start(t)}
+	servers := []*servetest.Server{start(t), start(t)}
 	held := map[string]*configv1.Resource{}
 	for _, s := range servers {
 		defer s.Stop()
-		s.apply([]*configv1.Resource{settings(0)}, nil)
+		s.Apply([]*configv1.Resource{settings(0)}, nil)
 	}
 	proxies := fleet(rt, moody)
 	for i, p := range proxies {
-		p.Connect(t, servers[i%2].conn)
+		p.Connect(t, servers[i%2].Conn)
 		defer p.Disconnect()
 	}
 	checked := 0
@@ -283,34 +225,34 @@ func editMesh(t *testing.T, rt *rapid.T, moody bool) (edits int) {
 		}
 		edits += len(upserts) + len(removed)
 		for _, s := range servers {
-			s.apply(upserts, removed)
+			s.Apply(upserts, removed)
 		}
 		if rapid.IntRange(0, 2).Draw(rt, "move") == 0 {
 			who := rapid.IntRange(0, len(proxies)-1).Draw(rt, "who")
-			proxies[who].Connect(t, servers[rapid.IntRange(0, 1).Draw(rt, "where")].conn)
+			proxies[who].Connect(t, servers[rapid.IntRange(0, 1).Draw(rt, "where")].Conn)
 		}
 		if !moody && edits-checked >= 25 {
-			agree(rt, proxies, servers[0].state)
+			agree(rt, proxies, servers[0].Snapshot)
 			checked = edits
 		}
 	}
 	if moody {
 		calm(t, proxies, servers)
 	}
-	agree(rt, proxies, servers[0].state)
+	agree(rt, proxies, servers[0].Snapshot)
 	return edits
 }
 
 // calm ends the rejections, and begins with servers that know of none: what was rejected is not sent again unchanged by those that do.
-func calm(t *testing.T, proxies []*proxytest.Proxy, servers []*server) {
+func calm(t *testing.T, proxies []*proxytest.Proxy, servers []*servetest.Server) {
 	fresh := start(t)
 	t.Cleanup(fresh.Stop)
-	fresh.sequence = servers[0].sequence
-	fresh.state = servers[0].state
-	fresh.ads.Apply(fresh.state, &mesh.Change{Topics: mesh.Topics{}})
+	fresh.Sequence = servers[0].Sequence
+	fresh.Snapshot = servers[0].Snapshot
+	fresh.ADS.Apply(fresh.Snapshot, &mesh.Change{Topics: mesh.Topics{}})
 	for _, p := range proxies {
 		p.StopRejecting()
-		p.Connect(t, fresh.conn)
+		p.Connect(t, fresh.Conn)
 	}
 }
 

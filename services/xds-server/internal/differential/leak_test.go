@@ -41,18 +41,18 @@ func TestNamespacesDoNotLeak(t *testing.T) {
 		}
 		server := start(t)
 		defer server.Stop()
-		server.apply(slices.Collect(maps.Values(all)), nil)
+		server.Apply(slices.Collect(maps.Values(all)), nil)
 		want, err := mesh.FromResources(slices.Collect(maps.Values(open)))
 		if err != nil {
 			rt.Fatal(err)
 		}
 		// The secretive namespace's proxies come first: what is built for them is there when the others ask.
 		for _, p := range observers() {
-			p.Connect(t, server.conn)
+			p.Connect(t, server.Conn)
 			defer p.Disconnect()
 			state := want
 			if strings.HasSuffix(p.Node.GetId(), "~"+secretive+".svc.cluster.local") {
-				state = server.state
+				state = server.Snapshot
 			}
 			agree(rt, []*proxytest.Proxy{p}, state)
 		}

@@ -17,6 +17,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
 	"fairlead.dev/services/xds-server/internal/proxytest"
+	"fairlead.dev/services/xds-server/internal/servetest"
 )
 
 // envoyHistories of at least so many edits are seen by each of the real Envoys.
@@ -101,34 +102,34 @@ func TestRealEnvoyAgrees(t *testing.T) {
 }
 
 func replay(t *testing.T, steps []step, who proxytest.Config, protocol core.ApiConfigSource_ApiType) {
-	servers := []*server{start(t), start(t)}
+	servers := []*servetest.Server{start(t), start(t)}
 	for _, s := range servers {
 		t.Cleanup(s.Stop)
-		s.apply(permanent(), nil)
+		s.Apply(permanent(), nil)
 	}
 	p := proxytest.New(who)
 	if who.Demands != nil {
 		// What the proxy calls: servers remember what another stream of the workload has asked for.
 		for _, s := range servers {
-			p.Connect(t, s.conn)
-			agree(t, []*proxytest.Proxy{p}, s.state)
+			p.Connect(t, s.Conn)
+			agree(t, []*proxytest.Proxy{p}, s.Snapshot)
 			p.Disconnect()
 		}
 	}
-	gate := startGate(t, servers[0].address)
+	gate := startGate(t, servers[0].Conn.Target())
 	e := envoytest.Start(t, envoytest.Bootstrap(t, who.Node, protocol, envoytest.Secrets(t, testkit.PKI(t), "x", "default"), gate.socket), envoytest.Alone)
 	e.Ready()
 	edits := 0
 	for i, s := range steps {
 		edits += s.edits()
 		for _, server := range servers {
-			server.apply(s.upserts, s.removed)
+			server.Apply(s.upserts, s.removed)
 		}
 		if (i+1)%10 == 0 || i == len(steps)-1 {
-			agrees(t, e, scratch(t, p, servers[0].state, who.Demands), edits)
+			agrees(t, e, scratch(t, p, servers[0].Snapshot, who.Demands), edits)
 		}
 		if (i+1)%20 == 0 {
-			gate.move(servers[i/20%2].address)
+			gate.move(servers[i/20%2].Conn.Target())
 		}
 	}
 	t.Logf("%d random edits", edits)

@@ -18,8 +18,8 @@ import (
 	"fairlead.dev/services/xds-server/internal/serve"
 )
 
-// attack opens all streams that an identity may have, each of which asks for made-up names and gives them up, as fast
-// as it is read from, until the context ends. It returns at once; wait returns when it has ended.
+// attack opens all streams that an identity may have. Until ctx ends, each subscribes to made-up names and unsubscribes
+// from them as fast as the server reads. attack returns at once; wait returns when all streams have ended.
 func (r *fixture) attack(ctx context.Context) (wait func()) {
 	ended := make(chan struct{})
 	const streams = serve.DefaultMinStreams
@@ -30,7 +30,7 @@ func (r *fixture) attack(ctx context.Context) (wait func()) {
 				r.churn(ctx, i, n)
 				select {
 				case <-ctx.Done():
-				case <-time.After(10 * time.Millisecond): // as a proxy that is refused
+				case <-time.After(10 * time.Millisecond): // as a proxy that was refused
 				}
 			}
 		}()
@@ -74,8 +74,8 @@ func (r *fixture) churn(ctx context.Context, i, n int) {
 	}
 }
 
-// reaction changes the mesh again and again, every few milliseconds, and returns the times within which half of the changes and 99 of 100
-// reach a proxy. It takes a second, so that it sees more of an attack than its beginning.
+// reaction changes the mesh every few milliseconds and returns the times within which half of the changes, and 99 of
+// 100, reach a proxy. It takes a second, so that it covers more than the beginning of an attack.
 func (r *fixture) reaction(c *deltaClient, from int) (median, p99 time.Duration) {
 	r.t.Helper()
 	const changes = 200
@@ -93,16 +93,15 @@ func (r *fixture) reaction(c *deltaClient, from int) (median, p99 time.Duration)
 	return took[changes/2], took[changes*99/100-1]
 }
 
-// The attack's own clients run in this process and share its processors. That alone may cost so much: of one change in a
-// hundred some turns of goroutines that take all, of one in two that the caches are cold. The attack suite in tests/e2e
-// measures the same with the clients in a process of their own.
+// The clients of the attack run in this process and share its processors. That alone may cost so much: for one change
+// in a hundred some turns of busy goroutines, for one in two the cold caches. The attack suite in tests/e2e measures
+// the same with clients in another process.
 const (
 	turns = 40 * time.Millisecond
 	cold  = time.Millisecond
 )
 
-// TestAnAttackDoesNotDelayOthers compares how long changes take to a proxy at rest and while another identity does what
-// it can.
+// TestAnAttackDoesNotDelayOthers compares how long changes take to reach a proxy at rest and during an attack.
 func TestAnAttackDoesNotDelayOthers(t *testing.T) {
 	mesh := basicMesh()
 	for i := range 300 {
@@ -116,7 +115,7 @@ func TestAnAttackDoesNotDelayOthers(t *testing.T) {
 	rightful.ack(rightful.next())
 	before := heap()
 	var took []string
-	// As testkit.Quick: one of some attempts must show it, since what else the machine does only ever adds.
+	// As in testkit.Quick, one of several attempts must succeed: other load on the machine only adds time.
 	for i := range 5 {
 		median, rest := r.reaction(rightful, 2*i)
 		ctx, stop := context.WithCancel(t.Context())
@@ -145,7 +144,8 @@ func TestAnAttackDoesNotDelayOthers(t *testing.T) {
 	t.Errorf("half of the changes and 99 of 100 took %v", took)
 }
 
-// TestAnIdentityWithTooManyStreamsReconnectsFirst has an identity with more streams than workloads beside older proxies of others.
+// TestAnIdentityWithTooManyStreamsReconnectsFirst has an identity with more streams than workloads beside older proxies
+// of other identities.
 func TestAnIdentityWithTooManyStreamsReconnectsFirst(t *testing.T) {
 	r := startQuiet(t, append(basicMesh(), append(workloads("web", 5), workloads("attacker", 1)...)...)...).authenticated()
 	var rightful, attackers []*deltaClient
@@ -194,8 +194,7 @@ func (r *fixture) streamsOf(account string, clients []*deltaClient, want int) {
 	})
 }
 
-// TestSubscribedResourceIsSentOnceItExists asks for names before there is anything of them, in both variants of the
-// protocol.
+// TestSubscribedResourceIsSentOnceItExists subscribes to names before the resources exist, in both protocol variants.
 func TestSubscribedResourceIsSentOnceItExists(t *testing.T) {
 	r := startQuiet(t, basicMesh()...)
 	c, w := r.delta("delta", "default"), r.sotw("world", "default")

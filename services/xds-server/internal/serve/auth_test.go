@@ -39,8 +39,8 @@ func (r *fixture) secure(t *testing.T, pki *testkit.CA) (connect func(caller *te
 	}
 }
 
-// TestNodeMustBelongToTheCallersIdentity tries nodes on the authenticated port: a caller may only be a proxy of its own namespace
-// and account.
+// TestNodeMustBelongToTheCallersIdentity: on the authenticated port, a caller may only be a proxy of its own namespace
+// and service account.
 func TestNodeMustBelongToTheCallersIdentity(t *testing.T) {
 	r := start(t, basicMesh()...)
 	pki := testkit.PKI(t)

@@ -14,8 +14,8 @@ import (
 	"fairlead.dev/services/xds-server/internal/meshtest"
 )
 
-// TestBannedIdentity: its streams end with the reason and new ones are refused with it, others of the namespace go on,
-// and when the ban is lifted it is served again.
+// TestBannedIdentity: the streams of a banned identity end with the reason, and new ones are refused with it. Other
+// identities of the namespace go on. When the ban is lifted, the identity is served again.
 func TestBannedIdentity(t *testing.T) {
 	r := start(t, basicMesh()...)
 	pki := testkit.PKI(t)

@@ -29,7 +29,7 @@ func bigMesh() []*configv1.Resource {
 	return resources
 }
 
-// lazy subscribes to all clusters, on a connection of its own, and reads nothing.
+// lazy subscribes to all clusters on a connection of its own and reads nothing.
 func (r *fixture) lazy(pod string) (read func() error, leave func()) {
 	r.t.Helper()
 	return r.lazyWith(context.Background(), pod)
@@ -89,7 +89,7 @@ func TestFirstConfigurationsGoBeforeUpdates(t *testing.T) {
 		}
 		return nil
 	})
-	// Both wait, whoever came first; what changes meanwhile is not lost, and the newest wins.
+	// Both streams wait, in either order; the change is not lost, and the newest version is sent.
 	r.edit(meshtest.Endpoints("default", hostA, 80, "10.1.0.2"))
 	r.edit(meshtest.Endpoints("default", hostA, 80, "10.1.0.3"))
 	r.waiting(1)
@@ -128,7 +128,7 @@ func TestStreamsThatTakeNoDataEnd(t *testing.T) {
 		if r.ADS.Waiting() == 0 {
 			return nil
 		}
-		r.clock.Advance(31 * time.Second) // again where the send had its bytes, but had not begun
+		r.clock.Advance(31 * time.Second) // again, if the send had its bytes but had not begun
 		return errors.New("the lazy client holds its bytes")
 	})
 	fresh.expect(eds, "+80|"+hostA)
@@ -177,8 +177,9 @@ func TestLargeResponsesAreSplitWhereTheProtocolAllows(t *testing.T) {
 	r.acked("world")
 }
 
-// TestClientsThatDoNotReadDelayNoOtherIdentity fills the budget with streams of one identity that do not read. Another identity is configured and hears of
-// changes all the same, while no time passes after which those streams would end; and what the one has to itself, it uses when it reads.
+// TestClientsThatDoNotReadDelayNoOtherIdentity fills the budget with streams of one identity that do not read. Another
+// identity is configured and sent changes while the clock stands still, so that those streams do not end. When the
+// first identity reads, it may use its whole part of the budget.
 func TestClientsThatDoNotReadDelayNoOtherIdentity(t *testing.T) {
 	r := startWith(t, setup{change: func(c *serve.Config) { c.MaxUnsentBytes = 2 << 20 }}, bigMesh()).authenticated()
 	attacker := metadata.AppendToOutgoingContext(context.Background(), callerHeader, "attacker")
@@ -206,7 +207,7 @@ func TestClientsThatDoNotReadDelayNoOtherIdentity(t *testing.T) {
 		t.Errorf("the streams that do not read have %d KiB under way, want little more than half of the budget", n>>10)
 	}
 	for _, read := range reads {
-		go func() { _ = read() }() // an error shows in what waits
+		go func() { _ = read() }() // an error shows in the number of waiting streams
 	}
 	r.waiting(0)
 }

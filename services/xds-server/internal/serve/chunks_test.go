@@ -69,7 +69,7 @@ func TestResponsesThatDifferInOneResourceShareChunks(t *testing.T) {
 	}
 }
 
-// BenchmarkLargeResponse puts together what a stream is sent first.
+// BenchmarkLargeResponse encodes the first response of a stream.
 func BenchmarkLargeResponse(b *testing.B) {
 	blobs := someBlobs(b, 1000)
 	var r chunkCache

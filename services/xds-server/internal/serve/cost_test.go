@@ -18,19 +18,19 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate"
 )
 
-// realTranslators are what proxies are served with.
+// realTranslators are those of the xds-server binary.
 func realTranslators(*plantest.Set) []plan.Translator { return translate.All() }
 
-// heap is what lives on the heap.
+// heap returns the bytes in use on the heap.
 func heap() int64 {
 	var m runtime.MemStats
 	runtime.GC()
-	runtime.GC() // pools let go at the second
+	runtime.GC() // sync.Pools are emptied by the second collection
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc) //nolint:gosec // far less than 2^63
 }
 
-// madeUp are names of a type that no mesh has.
+// madeUp makes names of a type that no mesh has.
 var madeUp = map[string]func(i int) string{
 	resource.ClusterType:         func(i int) string { return fmt.Sprintf("outbound|80||made-up-%06d.nowhere.svc.cluster.local", i) },
 	resource.EndpointType:        func(i int) string { return fmt.Sprintf("outbound|80||made-up-%06d.nowhere.svc.cluster.local", i) },
@@ -48,8 +48,8 @@ func namesOf(url string, from, n int) []string {
 	return names
 }
 
-// TestNamesAreChargedWhatTheyCost subscribes to names that do not exist, and compares what a stream is charged for them
-// with what they take.
+// TestNamesAreChargedWhatTheyCost subscribes to names that do not exist, and compares what the account is charged for
+// them with the memory that they take.
 func TestNamesAreChargedWhatTheyCost(t *testing.T) {
 	const n = 3000
 	for _, url := range slices.Sorted(maps.Keys(madeUp)) {
@@ -81,7 +81,7 @@ func TestNamesAreChargedWhatTheyCost(t *testing.T) {
 				}
 				return nil
 			})
-			// Under the race detector pools drop and keep at random.
+			// Under the race detector, pools drop and keep at random.
 			if left := heap() - before; left > took/2 && !raceEnabled {
 				t.Errorf("of %d bytes for names that were given up %d are left", took, left)
 			}

@@ -19,7 +19,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/serve"
 )
 
-// debugging is a server that answers debug types for ops/admin, and what connects a caller to it.
+// debugging starts a server that answers debug types for ops/admin. connect dials it with a certificate.
 func debugging(t *testing.T, pki *testkit.CA) (r *fixture, connect func(*testkit.Static) *grpc.ClientConn) {
 	t.Helper()
 	r = startWith(t, setup{log: testkit.Logger(t), change: func(c *serve.Config) {
@@ -33,8 +33,7 @@ func debugging(t *testing.T, pki *testkit.CA) (r *fixture, connect func(*testkit
 	return r, r.secure(t, pki)
 }
 
-// ask opens a stream, sends state-of-the-world requests of a client whose node is no proxy's, and gives the answers
-// until the first error.
+// ask opens a stream as istioctl, sends sotw requests and returns the responses until the first error.
 func ask(t *testing.T, conn *grpc.ClientConn, requests ...*discovery.DiscoveryRequest) (got []*discovery.DiscoveryResponse, err error) {
 	t.Helper()
 	stream, err := discovery.NewAggregatedDiscoveryServiceClient(conn).StreamAggregatedResources(t.Context())
@@ -45,7 +44,7 @@ func ask(t *testing.T, conn *grpc.ClientConn, requests ...*discovery.DiscoveryRe
 		if i == 0 {
 			req.Node = &core.Node{Id: "debug~0.0.0.0~istioctl~cluster.local"}
 		}
-		if err = stream.Send(req); err == nil || errors.Is(err, io.EOF) { // Recv has the reason
+		if err = stream.Send(req); err == nil || errors.Is(err, io.EOF) { // Recv returns the reason
 			var m *discovery.DiscoveryResponse
 			if m, err = stream.Recv(); err == nil {
 				got = append(got, m)
@@ -102,7 +101,8 @@ func TestDebugTypesByDelta(t *testing.T) {
 	c.expect("istio.io/debug", "+syncz")
 }
 
-// TestAmbientTypesAreRefused: a proxy that would wait for a type is told so; a proxy's stream stays one.
+// TestAmbientTypesAreRefused: a proxy that would wait for such a type is told that it is not served, and a stream of a
+// proxy cannot become a debug stream.
 func TestAmbientTypesAreRefused(t *testing.T) {
 	pki := testkit.PKI(t)
 	r, connect := debugging(t, pki)
@@ -119,7 +119,7 @@ func TestAmbientTypesAreRefused(t *testing.T) {
 			t.Errorf("%s: %v, want %v", url, err, want)
 		}
 	}
-	// What an agent tells of its workload, and what it only would like to have, costs it nothing.
+	// Types that agents only send to tell something, or can do without, are ignored.
 	c := r.delta("pod", "default")
 	c.connectAll()
 	for _, url := range []string{"type.googleapis.com/istio.v1.HealthInformation", "type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig"} {

@@ -74,8 +74,8 @@ func TestDeltaUpdatedClusterIsFollowedByItsEndpoints(t *testing.T) {
 		meshtest.PeerAuthentication("default", "p", "STRICT"))
 	clusters := c.expect(cds, "+80|"+hostA, "+80|"+hostC)
 	endpoints := c.expect(eds, "+80|"+hostA)
-	// As Envoy does: the ACK of the clusters is held back until their endpoints have come. Listeners and routes, which may refer to the new one,
-	// wait for it.
+	// Envoy sends the ACK of clusters after it has their endpoints. Listeners and routes wait for that ACK, because
+	// they may refer to the new cluster.
 	c.ack(endpoints)
 	if p := r.status("pod"); !typeStatus(p, cds).GetAwaiting() || typeStatus(p, lds).GetAwaiting() || typeStatus(p, rds).GetAwaiting() {
 		t.Errorf("listeners or routes went out before the clusters were warm: %v", p)
@@ -128,7 +128,7 @@ func TestDeltaClusterIsRemovedLast(t *testing.T) {
 	c.ack(routes)
 	clusters := c.expect(cds, "-80|"+hostA)
 	c.ack(clusters)
-	// A client that keeps its subscription is told in the end that the endpoints are gone.
+	// A client that stays subscribed is told in the end that the endpoints are gone.
 	c.ack(c.expect(eds, "-80|"+hostA))
 	r.acked("pod")
 }
@@ -169,7 +169,7 @@ func TestDeltaSubscribeAgainSendsAgain(t *testing.T) {
 	r.until("pod", "unsubscribed", func(p *configv1.ProxyStatus) bool { return typeStatus(p, eds).GetResources() == 0 })
 	r.edit(meshtest.Endpoints("default", hostA, 80, "10.1.0.9"))
 	c.subscribe(eds, "80|"+hostB)
-	c.ack(c.expect(eds, "+80|"+hostB)) // nothing came for the name given up
+	c.ack(c.expect(eds, "+80|"+hostB)) // nothing came for the name that was unsubscribed
 }
 
 func TestDeltaWildcardAndNames(t *testing.T) {
@@ -177,10 +177,10 @@ func TestDeltaWildcardAndNames(t *testing.T) {
 	c := r.delta("pod", "default")
 	c.subscribe(cds, "*", "80|"+hostA)
 	c.ack(c.expect(cds, "+80|"+hostA, "+80|"+hostB))
-	// Giving up the explicit part while the wildcard stays has the resource sent again.
+	// If only the name is unsubscribed while the wildcard stays, the resource is sent again.
 	c.send(&discovery.DeltaDiscoveryRequest{TypeUrl: cds, ResourceNamesUnsubscribe: []string{"80|" + hostA}})
 	c.ack(c.expect(cds, "+80|"+hostA))
-	// Giving up the wildcard leaves nothing.
+	// Without the wildcard too, nothing is left.
 	c.send(&discovery.DeltaDiscoveryRequest{TypeUrl: cds, ResourceNamesUnsubscribe: []string{"*"}})
 	r.until("pod", "unsubscribed", func(p *configv1.ProxyStatus) bool { return typeStatus(p, cds).GetResources() == 0 })
 	r.edit(timeoutRule("r", hostA, 7))

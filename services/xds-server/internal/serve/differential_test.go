@@ -27,7 +27,7 @@ var (
 	drawnNamespaces = []string{"x", "y"}
 )
 
-// drawEdit makes a resource of a small mesh, so that edits meet each other.
+// drawEdit makes a resource of a small mesh, in which random edits often touch the same objects.
 func drawEdit(t *rapid.T) *configv1.Resource {
 	ns := rapid.SampledFrom(drawnNamespaces).Draw(t, "namespace")
 	host := rapid.SampledFrom(drawnHosts).Draw(t, "host")
@@ -60,7 +60,8 @@ func drawEdit(t *rapid.T) *configv1.Resource {
 	}
 }
 
-// fromScratch builds what the proxy should hold without an engine, a class held over revisions, or anything recorded.
+// fromScratch builds what the proxy should hold without an engine, a class from earlier revisions, or anything
+// recorded.
 func fromScratch(t *rapid.T, p *proxytest.Proxy, resources map[string]*configv1.Resource) map[string]map[string]string {
 	var all []*configv1.Resource
 	for _, r := range resources {
@@ -102,7 +103,7 @@ func fromScratch(t *rapid.T, p *proxytest.Proxy, resources map[string]*configv1.
 			}
 		}
 		if tr.TypeURL() == vhds {
-			// Those of the tables that the proxy needs, if it takes them apart.
+			// Only virtual hosts of route configurations that the proxy holds, and only for delta.
 			names = slices.DeleteFunc(names, func(name string) bool {
 				table, _, _ := strings.Cut(name, "/")
 				_, ok := want[short(rds)][table]
@@ -124,8 +125,9 @@ func fromScratch(t *rapid.T, p *proxytest.Proxy, resources map[string]*configv1.
 	return want
 }
 
-// TestProxiesAgreeWithAScratchBuild edits a mesh of two replicas at random while delta and state-of-the-world proxies of several classes
-// come, go, move between the replicas and reject responses. In the end all must hold what a build from scratch gives.
+// TestProxiesAgreeWithAScratchBuild edits the mesh of two replicas at random. Meanwhile, delta and sotw proxies of
+// several classes connect, disconnect, change replicas and reject responses. In the end each must hold what a build
+// from scratch returns.
 func TestProxiesAgreeWithAScratchBuild(t *testing.T) {
 	for name, moody := range map[string]bool{"content": false, "with rejections": true} {
 		t.Run(name, func(t *testing.T) {
@@ -200,7 +202,7 @@ func differential(t *testing.T, rt *rapid.T, moody bool) {
 	}
 }
 
-// settle ends the rejections and changes every resource once more, so that nothing is held back because a version was rejected.
+// settle ends the rejections and changes every resource once more, so that no rejected version is current.
 func settle(proxies []*proxytest.Proxy, apply func(upserts, removed []*configv1.Resource)) {
 	for _, p := range proxies {
 		p.StopRejecting()
@@ -229,7 +231,7 @@ func settle(proxies []*proxytest.Proxy, apply func(upserts, removed []*configv1.
 	}
 }
 
-// tables is a mesh whose route configurations hold a header.
+// routeConfigs is a mesh setting that all route configurations contain.
 func routeConfigs(header string) *configv1.Resource {
 	return meshtest.Mesh(&meshv1alpha1.MeshConfig{AccessLogFile: header})
 }

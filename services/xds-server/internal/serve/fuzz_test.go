@@ -24,7 +24,7 @@ const (
 	fuzzedHosts     = 8
 )
 
-// script is what a hostile client does, byte by byte; it ends with the bytes.
+// script drives a hostile client byte by byte; the client ends with the last byte.
 type script struct{ left []byte }
 
 func (s *script) next() int {
@@ -61,14 +61,15 @@ func (s *script) names() []string {
 	return names
 }
 
-// fuzzServer is a server with small limits.
+// fuzzServer has small limits.
 func fuzzServer(t testing.TB) *fixture {
 	return startWith(t, setup{translators: withVirtualHosts, change: func(c *serve.Config) {
 		c.MaxSubscribedBytes, c.MaxOnDemandHosts, c.MaxUnsentBytes, c.MaxResponseBytes = fuzzedNameBytes, fuzzedHosts, 1<<10, 1<<8
 	}}, basicMesh())
 }
 
-// play lets a client follow the script: any order of subscriptions and their ends, of verdicts on what came and on what never did.
+// play runs a client by the script: subscriptions, unsubscriptions, ACKs and NACKs in any order, also of responses that
+// were never sent.
 func play(r *fixture, s *script) error {
 	delta, onDemand := s.next()%2 == 0, s.next()%2 == 0
 	var (
@@ -157,7 +158,7 @@ func play(r *fixture, s *script) error {
 	return nil
 }
 
-// quiet waits until nothing is left of the clients.
+// quiet waits until the server keeps nothing of the clients.
 func (r *fixture) quiet() error {
 	for range 3000 {
 		if streams, _, _ := r.ADS.Kept(); streams == 0 && r.ADS.Unsent() == 0 && r.ADS.Waiting() == 0 {

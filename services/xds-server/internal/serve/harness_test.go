@@ -51,13 +51,13 @@ type fixture struct {
 	clock *testkit.Clock
 }
 
-// start runs a server that has the resources as its first revision; none at all leaves it without any.
+// start starts a server whose first revision has the resources; without resources it has no revision.
 func start(t testing.TB, resources ...*configv1.Resource) *fixture {
 	t.Helper()
 	return startWith(t, setup{log: testkit.Logger(t)}, resources)
 }
 
-// startQuiet is start for tests that run thousands of steps.
+// startQuiet is start without a log, for tests with thousands of steps.
 func startQuiet(t testing.TB, resources ...*configv1.Resource) *fixture {
 	t.Helper()
 	return startWith(t, setup{}, resources)
@@ -147,11 +147,11 @@ func typeStatus(p *configv1.ProxyStatus, url string) *configv1.ProxyTypeStatus {
 }
 
 func node(pod, namespace string) *core.Node {
-	ip := fmt.Sprintf("10.0.%d.%d", len(pod), pod[0]) // its own, as long as pods are named apart
+	ip := fmt.Sprintf("10.0.%d.%d", len(pod), pod[0]) // differs as long as the names of the pods do
 	return &core.Node{Id: fmt.Sprintf("sidecar~%s~%s.%s~%s.svc.cluster.local", ip, pod, namespace, namespace)}
 }
 
-// nack is Envoy's answer to what it does not like.
+// nack is the status of a NACK, as Envoy sends it.
 func nack(message string) *rpcstatus.Status {
 	return &rpcstatus.Status{Code: int32(codes.InvalidArgument), Message: message}
 }
@@ -185,7 +185,7 @@ func open[Request, Response any, S adsStream[Request, Response]](
 		t.Fatal(err)
 	}
 	c := client[Request, Response]{t: t, stream: stream, node: node, got: make(chan *Response, 100), err: make(chan error, 1), cancel: cancel}
-	go receive(stream.Recv, c.got, c.err) // it does not keep the node alive
+	go receive(stream.Recv, c.got, c.err) // it does not keep the node reachable
 	return c
 }
 
@@ -249,13 +249,13 @@ func (r *fixture) deltaOver(ctx context.Context, conn *grpc.ClientConn, node *co
 
 func (c *deltaClient) send(m *discovery.DeltaDiscoveryRequest) {
 	c.t.Helper()
-	m.Node, c.node = c.node, nil // as Envoy: only in the first request
+	m.Node, c.node = c.node, nil // like Envoy, only in the first request
 	if err := c.stream.Send(m); err != nil {
 		c.t.Fatal(err)
 	}
 }
 
-// subscribe asks for names; none is the legacy wildcard.
+// subscribe subscribes to names; without names, to the legacy wildcard.
 func (c *deltaClient) subscribe(url string, names ...string) {
 	c.t.Helper()
 	c.send(&discovery.DeltaDiscoveryRequest{TypeUrl: url, ResourceNamesSubscribe: names})
@@ -271,8 +271,8 @@ func (c *deltaClient) nack(m *discovery.DeltaDiscoveryResponse, message string) 
 	c.send(&discovery.DeltaDiscoveryRequest{TypeUrl: m.GetTypeUrl(), ResponseNonce: m.GetNonce(), ErrorDetail: nack(message)})
 }
 
-// expect takes the next response, which must be this: "+name" for each resource in order, "?name" for one that is said not to exist, "-name"
-// for each removed one.
+// expect takes the next response, which must be this: "+name" for each resource in order, "?name" for each "not found",
+// "-name" for each removed one.
 func (c *deltaClient) expect(url string, want ...string) *discovery.DeltaDiscoveryResponse {
 	c.t.Helper()
 	m := c.next()
@@ -300,7 +300,7 @@ func describe(m *discovery.DeltaDiscoveryResponse) []string {
 	return s
 }
 
-// asked fails the test unless the stream ends in order, asked to reconnect for this reason.
+// asked fails the test unless the client is asked to reconnect for this reason.
 func (c *deltaClient) asked(why string) {
 	c.t.Helper()
 	err := c.ended()
@@ -319,7 +319,7 @@ func versions(ms ...*discovery.DeltaDiscoveryResponse) map[string]string {
 	return v
 }
 
-// basicMesh is two services with endpoints.
+// basicMesh has two services with endpoints.
 func basicMesh() []*configv1.Resource {
 	return []*configv1.Resource{
 		meshtest.Service("default", hostA, 80), meshtest.Endpoints("default", hostA, 80, "10.1.0.1"),
@@ -331,7 +331,7 @@ func timeoutRule(name, host string, seconds int) *configv1.Resource {
 	return meshtest.Config(mesh.KindDestinationRule, "default", name, meshtest.DestinationRule(host, time.Duration(seconds)*time.Second))
 }
 
-// connectAll subscribes to everything as a sidecar does, and acknowledges it.
+// connectAll subscribes to everything, as a sidecar does, and acknowledges it.
 func (c *deltaClient) connectAll() (clusters, endpoints, listeners, routes *discovery.DeltaDiscoveryResponse) {
 	c.t.Helper()
 	c.subscribe(cds, "*")
@@ -368,14 +368,14 @@ func (r *fixture) until(pod, what string, is func(*configv1.ProxyStatus) bool) *
 	return p
 }
 
-// rejected waits until a NACK of the type has arrived.
+// rejected waits until the status of a proxy has a rejection of the type, and returns it.
 func (r *fixture) rejected(pod, url string) *configv1.Rejection {
 	r.t.Helper()
 	p := r.until(pod, "rejected", func(p *configv1.ProxyStatus) bool { return typeStatus(p, url).GetRejection() != nil })
 	return typeStatus(p, url).GetRejection()
 }
 
-// answered waits until every response was acknowledged or rejected.
+// answered waits until every response to a proxy was acknowledged or rejected.
 func (r *fixture) answered(pod string) *configv1.ProxyStatus {
 	r.t.Helper()
 	return r.until(pod, "answered", func(p *configv1.ProxyStatus) bool {

@@ -13,8 +13,8 @@ import (
 	"fairlead.dev/services/xds-server/internal/meshtest"
 )
 
-// TestHostileClient sends requests in any order with any content, while the mesh changes, and never acknowledges what it got on purpose.
-// The server must neither panic (Internal) nor stop serving others.
+// TestHostileClient sends requests in any order with any content while the mesh changes. The server must neither panic
+// (Internal) nor stop serving others.
 func TestHostileClient(t *testing.T) {
 	r := startQuiet(t, basicMesh()...)
 	good := r.delta("good", "default")

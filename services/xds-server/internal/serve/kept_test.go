@@ -16,7 +16,7 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 )
 
-// withMetadata is a node with n entries of text.
+// withMetadata is a node with n metadata entries.
 func withMetadata(pod string, n int, value string) *core.Node {
 	out := node(pod, "default")
 	out.Metadata = &structpb.Struct{Fields: map[string]*structpb.Value{}}
@@ -39,7 +39,7 @@ func endsWith(t *testing.T, ended <-chan error, want codes.Code) {
 	}
 }
 
-// TestLargeRequestsAreNotKept opens streams whose nodes and requests are large in what is not used.
+// TestLargeRequestsAreNotKept opens streams whose nodes and requests have large parts that are not used.
 func TestLargeRequestsAreNotKept(t *testing.T) {
 	const streams, most = 16, 64 << 10
 	junk := protowire.AppendBytes(protowire.AppendTag(nil, 1000, protowire.BytesType), make([]byte, 1<<20))
@@ -96,7 +96,7 @@ func TestLargeRequestsAreNotKept(t *testing.T) {
 	}
 }
 
-// TestNodeWithManyEntriesIsRefused sends twenty thousand tiny entries, which take several times what they are long.
+// TestNodeWithManyEntriesIsRefused sends thousands of tiny entries, which take several times their length in memory.
 func TestNodeWithManyEntriesIsRefused(t *testing.T) {
 	r := startQuiet(t, basicMesh()...)
 	c := r.deltaWith(t.Context(), withMetadata("pod", 16000, ""))
@@ -104,7 +104,7 @@ func TestNodeWithManyEntriesIsRefused(t *testing.T) {
 	endsWith(t, c.err, codes.InvalidArgument)
 }
 
-// TestUnservedTypesAreBounded asks for types that do not exist; go-control-plane's loop remembers each.
+// TestUnservedTypesAreBounded requests types that do not exist; go-control-plane's loop remembers each.
 func TestUnservedTypesAreBounded(t *testing.T) {
 	r := startQuiet(t, basicMesh()...)
 	good := r.delta("good", "default")

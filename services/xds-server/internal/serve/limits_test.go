@@ -23,7 +23,8 @@ func TestStreamsOfOneAddressAreBounded(t *testing.T) {
 	}
 }
 
-// TestNamesOfAllIdentitiesAreBounded has one identity use up what there is for all. One that asks for less than an equal share is served.
+// TestNamesOfAllIdentitiesAreBounded lets one identity use up the limit of all. An identity with less than an equal
+// share is served.
 func TestNamesOfAllIdentitiesAreBounded(t *testing.T) {
 	r := startWith(t, setup{change: func(c *serve.Config) { c.MaxNamesBytes = 1 << 20 }}, basicMesh()).authenticated()
 	ask := func(account string, from, n int) error {

@@ -27,7 +27,7 @@ func TestVirtualHostsOnDemand(t *testing.T) {
 	r.edit(virtualService("v", hostA))
 	c.ack(c.expect(vhds, "+"+hostNameA))
 
-	// A name that nothing knows has a virtual host all the same, and gets real routes when the service appears.
+	// A host that no service has gets a virtual host too, and real routes when its service appears.
 	c.subscribe(vhds, "80/later:80")
 	c.ack(c.expect(vhds, "+80/later:80"))
 	r.edit(service("later", 80))
@@ -35,7 +35,7 @@ func TestVirtualHostsOnDemand(t *testing.T) {
 	r.remove(service("later", 80))
 	c.ack(c.expect(vhds, "+80/later:80"))
 
-	// What there is none of is said not to exist, and sent when there is.
+	// A virtual host that does not exist is answered with "not found", and sent once it exists.
 	c.subscribe(vhds, "80/none:80")
 	c.ack(c.expect(vhds, "?80/none:80"))
 	c.silent("an absent name")
@@ -44,7 +44,7 @@ func TestVirtualHostsOnDemand(t *testing.T) {
 		t.Errorf("%d virtual hosts held, want 2", got)
 	}
 
-	// Names of a table that is not there wait for it.
+	// Virtual hosts of a route configuration that the client does not hold wait for it.
 	c.subscribe(vhds, "81/"+hostA+":81")
 	c.silent("no table")
 	c.subscribe(rds, "81")
@@ -63,7 +63,7 @@ func TestClustersOnDemand(t *testing.T) {
 	c.subscribe(eds, "80|"+hostA)
 	c.ack(c.expect(eds, "+80|"+hostA))
 	r.acked("pod")
-	// Envoy never asks for it again: it is sent when it appears.
+	// Envoy never requests it again: it is sent when it appears.
 	r.edit(service("nowhere", 80))
 	c.ack(c.expect(cds, "+80|nowhere"))
 	r.remove(service("nowhere", 80))
@@ -71,7 +71,7 @@ func TestClustersOnDemand(t *testing.T) {
 	r.edit(service("nowhere", 80))
 	c.ack(c.expect(cds, "+80|nowhere"))
 	r.acked("pod")
-	// Others that appear are not its business.
+	// Other services that appear change nothing.
 	r.edit(service("other", 80))
 	if got := typeStatus(r.acked("pod"), cds); got.GetSent().GetSequence() == r.Sequence || got.GetResources() != 2 {
 		t.Errorf("status %v", got)
@@ -92,7 +92,7 @@ func TestOnDemandReconnect(t *testing.T) {
 	c.ack(clusters)
 	first.acked("pod")
 
-	// As Envoy does: versions of all it holds, without naming what it had asked for.
+	// Like Envoy, the client states the versions of all that it holds, without the names that it has requested before.
 	r := startHosts(t, basicMesh()...)
 	again := r.delta("pod", "default").onDemand()
 	again.send(&discovery.DeltaDiscoveryRequest{TypeUrl: cds, InitialResourceVersions: versions(clusters)})
@@ -134,7 +134,7 @@ func TestRestartedProxyIsSentWhatItsWorkloadHasRequested(t *testing.T) {
 
 	other := r.delta("other", "default").onDemand()
 	other.subscribe(cds, "*")
-	other.ack(other.expect(cds)) // another workload of the class has asked for nothing
+	other.ack(other.expect(cds)) // another workload of the class has requested nothing
 
 	r.clock.Advance(31 * time.Minute)
 	late := r.delta("pod", "default").onDemand()
@@ -165,7 +165,7 @@ func TestOnDemandLimit(t *testing.T) {
 	if err := testutil.GatherAndCompare(r.Registry, strings.NewReader(metric), "fairlead_xds_server_refused_virtual_hosts_total"); err != nil {
 		t.Error(err)
 	}
-	// One given up makes room.
+	// An unsubscribed one makes room.
 	c.send(&discovery.DeltaDiscoveryRequest{TypeUrl: vhds, ResourceNamesUnsubscribe: []string{"80/h0:80"}})
 	c.subscribe(vhds, "80/h9:80")
 	c.ack(c.expect(vhds, "+80/h9:80"))

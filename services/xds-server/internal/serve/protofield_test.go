@@ -17,7 +17,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/plan"
 )
 
-// inPieces cuts bytes as the network may.
+// inPieces splits bytes into buffers, as the network may.
 func inPieces(raw []byte, cuts []int) mem.BufferSlice {
 	var data mem.BufferSlice
 	for _, n := range cuts {
@@ -89,7 +89,7 @@ func TestRequestThatIsNoMessage(t *testing.T) {
 	}
 }
 
-// BenchmarkDecodeReconnect reads what a proxy of a mesh of 1,000 services says when it comes back.
+// BenchmarkDecodeReconnect reads the first request of a proxy that reconnects in a mesh of 1,000 services.
 func BenchmarkDecodeReconnect(b *testing.B) {
 	req := &discovery.DeltaDiscoveryRequest{TypeUrl: "type", InitialResourceVersions: map[string]string{}}
 	for i := range 1000 {

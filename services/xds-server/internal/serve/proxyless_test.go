@@ -8,7 +8,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/meshtest"
 )
 
-// gRPC asks for clusters and listeners by name, and takes what a response leaves out for gone.
+// gRPC requests clusters and listeners by name, and drops the resources that a response leaves out.
 func TestSotwResponseByNameListsAllNames(t *testing.T) {
 	mesh := basicMesh()
 	r := start(t, mesh...)
@@ -20,7 +20,7 @@ func TestSotwResponseByNameListsAllNames(t *testing.T) {
 	// One changes: all are sent.
 	r.edit(timeoutRule("r", hostA, 7))
 	c.ack(c.expect(cds, "80|"+hostA, "80|"+hostB))
-	// One appears that was asked for, one goes.
+	// One that was requested appears, another one is removed.
 	r.edit(meshtest.Service("default", "c", 80))
 	c.ack(c.expect(cds, "80|"+hostA, "80|"+hostB, "80|c"))
 	r.remove(mesh[:2]...)
@@ -36,7 +36,7 @@ func TestSotwResponseByNameListsAllNames(t *testing.T) {
 	c.ack(c.expect(cds, "80|"+hostB, "80|c"))
 }
 
-// The programs of one workload have one node id and each a status of its own.
+// The proxyless gRPC clients of one workload have one node id, and each has a status of its own.
 func TestStreamsOfOneWorkload(t *testing.T) {
 	r := start(t, basicMesh()...)
 	for range 2 {

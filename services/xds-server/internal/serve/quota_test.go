@@ -24,7 +24,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/serve"
 )
 
-// callerHeader names the service account that a caller on a test's authenticated port is.
+// callerHeader names the service account of a caller on the port of authenticated.
 const callerHeader = "test-service-account"
 
 type calling struct {
@@ -34,7 +34,7 @@ type calling struct {
 
 func (c *calling) Context() context.Context { return c.ctx }
 
-// authenticated opens a port on which callers are what callerHeader says, of namespace default.
+// authenticated opens a port on which callers have the service account in callerHeader, of namespace default.
 func (r *fixture) authenticated() *fixture {
 	r.t.Helper()
 	g := grpc.NewServer(grpc.ForceServerCodecV2(serve.Codec()), grpc.StreamInterceptor(
@@ -77,7 +77,7 @@ func (r *fixture) as(account, pod string) *deltaClient {
 	return r.deltaWith(metadata.AppendToOutgoingContext(context.Background(), callerHeader, account), node(pod, "default"))
 }
 
-// connected subscribes to clusters, and reports how the stream ended if it did.
+// connected subscribes to clusters and returns the error with which the stream has ended, if it has.
 func (c *deltaClient) connected() error {
 	c.t.Helper()
 	if err := c.stream.Send(&discovery.DeltaDiscoveryRequest{Node: c.node, TypeUrl: cds, ResourceNamesSubscribe: []string{"*"}}); err != nil {
@@ -96,8 +96,8 @@ func (c *deltaClient) connected() error {
 	}
 }
 
-// refused asserts that a stream was refused for a budget, and that this very refusal is remembered with all these texts:
-// there may be others for the same budget.
+// refused asserts that err refuses a stream for a budget, and that Refusals has the same refusal with all these texts.
+// There may be other refusals for the same budget.
 func (r *fixture) refused(err error, budget string, texts ...string) {
 	r.t.Helper()
 	if status.Code(err) != codes.ResourceExhausted {
@@ -117,7 +117,7 @@ func (r *fixture) refused(err error, budget string, texts ...string) {
 	r.t.Errorf("no refusal for %s with %q is remembered: %v", budget, status.Convert(err).Message(), r.ADS.Refusals())
 }
 
-// workloads are n of an account.
+// workloads are n workloads of a service account.
 func workloads(account string, n int) []*configv1.Resource {
 	var all []*configv1.Resource
 	for i := range n {
@@ -147,7 +147,7 @@ func TestStreamsOfOneIdentityAreBounded(t *testing.T) {
 	}
 }
 
-// TestReconnectLoopIsRefused reconnects in a loop, as a proxy does that is refused.
+// TestReconnectLoopIsRefused reconnects in a loop, as a refused proxy does.
 func TestReconnectLoopIsRefused(t *testing.T) {
 	r := startQuiet(t, basicMesh()...).authenticated()
 	var err error
@@ -179,8 +179,8 @@ func TestReconnectLoopIsRefused(t *testing.T) {
 	}
 }
 
-// TestDeploymentReconnectsAtOnce has all Pods of a large Deployment, which share one identity, lose and open their
-// streams twice at once.
+// TestDeploymentReconnectsAtOnce: all Pods of a large Deployment, which share one identity, lose and open their streams
+// twice at once.
 func TestDeploymentReconnectsAtOnce(t *testing.T) {
 	const pods = 1000
 	r := startQuiet(t, append(basicMesh(), workloads("web", pods)...)...).authenticated()
@@ -203,8 +203,8 @@ func TestDeploymentReconnectsAtOnce(t *testing.T) {
 	}
 }
 
-// TestClassesOfOneIdentityAreBounded connects proxies whose claims differ, one after the other: the engine keeps a
-// class for a while.
+// TestClassesOfOneIdentityAreBounded connects proxies with different metadata one after the other: the engine keeps
+// each class for a while.
 func TestClassesOfOneIdentityAreBounded(t *testing.T) {
 	for name, tc := range map[string]struct {
 		claim   func(n *core.Node, i int)
@@ -254,7 +254,7 @@ func TestClassesOfOneIdentityAreBounded(t *testing.T) {
 	}
 }
 
-// TestNamesOfOneIdentityAreBounded subscribes to names without end, in both variants of the protocol, and leaves.
+// TestNamesOfOneIdentityAreBounded subscribes to names until it is refused, in both protocol variants, and disconnects.
 func TestNamesOfOneIdentityAreBounded(t *testing.T) {
 	const request = 2000
 	r := startWith(t, setup{translators: realTranslators, change: func(c *serve.Config) { c.MaxSubscribedBytes = 16 << 20 }}, basicMesh()).authenticated()
@@ -300,7 +300,7 @@ func TestNamesOfOneIdentityAreBounded(t *testing.T) {
 	})
 }
 
-// TestRequestsOfOneIdentityAreThrottled asks again and again for names that are looked up one by one.
+// TestRequestsOfOneIdentityAreThrottled requests names again and again that are looked up one by one.
 func TestRequestsOfOneIdentityAreThrottled(t *testing.T) {
 	const request = 2000
 	r := startQuiet(t, basicMesh()...).authenticated()

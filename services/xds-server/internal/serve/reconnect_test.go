@@ -23,7 +23,7 @@ func movedAway(t *testing.T, c *deltaClient) {
 	c.asked("more proxies than the others")
 }
 
-// The oldest streams go, no more than asked for; who has just come, and who waits for something, stays.
+// Reconnect ends the oldest streams, no more than requested. Young streams and streams that wait for something stay.
 func TestReconnectTakesTheOldestStreamsThatWaitForNothing(t *testing.T) {
 	r := start(t, basicMesh()...)
 	if n := r.ADS.Reconnect(10); n != 0 {
@@ -31,7 +31,7 @@ func TestReconnectTakesTheOldestStreamsThatWaitForNothing(t *testing.T) {
 	}
 	unconfigured := r.delta("unconfigured", "default")
 	unconfigured.subscribe(cds, "*")
-	waiting := unconfigured.next() // and not acknowledged
+	waiting := unconfigured.next() // not acknowledged
 	silent := r.delta("silent", "default")
 	r.streams(2)
 	r.clock.Advance(time.Second)
@@ -62,7 +62,7 @@ func TestReconnectTakesTheOldestStreamsThatWaitForNothing(t *testing.T) {
 	movedAway(t, older)
 	r.streams(3)
 
-	// The configuration arrives: from then on the stream can be moved.
+	// When its configuration is acknowledged, the stream can be ended.
 	unconfigured.ack(waiting)
 	r.acked("unconfigured")
 	if n := r.ADS.Reconnect(10); n != 1 {

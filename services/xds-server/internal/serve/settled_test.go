@@ -9,7 +9,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/meshtest"
 )
 
-// settles waits until the fleet has settled, or has not.
+// settles waits until Settled says that all proxies have answered, or that some have not.
 func (r *fixture) settles(want bool) {
 	r.t.Helper()
 	testkit.Eventually(r.t, patience, func() error {
@@ -48,7 +48,7 @@ func TestSettledWhenEverybodyHasAnswered(t *testing.T) {
 		t.Error("settled when one of two has answered")
 	default:
 	}
-	b.nack(b.next(), "no") // an answer, too
+	b.nack(b.next(), "no") // a NACK is an answer too
 	for _, closed := range []<-chan struct{}{settled, most} {
 		select {
 		case <-closed:
@@ -58,7 +58,8 @@ func TestSettledWhenEverybodyHasAnswered(t *testing.T) {
 	}
 }
 
-// What is unanswered when the next revision is applied holds up no later one, and neither does a proxy that leaves.
+// A response that is unanswered when the next revision is applied delays no later one, and neither does a proxy that
+// disconnects.
 func TestSettledDoesNotWaitForResponsesOfEarlierRounds(t *testing.T) {
 	r := start(t, basicMesh()...)
 	silent, leaving := r.delta("silent", "default"), r.delta("leaving", "default")
@@ -71,19 +72,19 @@ func TestSettledDoesNotWaitForResponsesOfEarlierRounds(t *testing.T) {
 	leaving.ack(leaving.next())
 	r.settles(false)
 	r.edit(meshtest.Endpoints("default", hostA, 80, "10.1.0.12"))
-	r.settles(false) // the one that answers
+	r.settles(false) // the proxy that answers
 	leaving.next()
 	leaving.cancel()
 	r.settles(true)
 
-	// The late answer is one of an earlier round; what it lets go belongs to this one.
+	// The late ACK belongs to an earlier round; the response that it lets go belongs to this one.
 	silent.ack(late)
 	r.settles(false)
 	silent.ack(silent.next())
 	r.settles(true)
 }
 
-// A revision that changes nothing for anybody settles at once.
+// A revision that changes nothing for any proxy is settled at once.
 func TestSettledWithoutChanges(t *testing.T) {
 	r := start(t, basicMesh()...)
 	a := r.delta("aaa", "default")

@@ -112,7 +112,7 @@ func TestSotwFirstConfigAndUpdates(t *testing.T) {
 	c.ack(c.expect(eds, "80|"+hostA))
 	r.acked("pod")
 
-	// Clusters come whole, the endpoints of the one that changed follow.
+	// All clusters are sent; the endpoints of the changed one follow.
 	r.edit(timeoutRule("r", hostA, 7), virtualService("v", hostA))
 	clusters := c.expect(cds, "80|"+hostA, "80|"+hostB)
 	c.ack(c.expect(eds, "80|"+hostA))
@@ -156,7 +156,8 @@ func TestSotwReconnect(t *testing.T) {
 				c.names[url], c.accepted[url] = held.names[url], held.accepted[url]
 				c.send(url, nil)
 			}
-			// Endpoints and routes come again, because a version does not tell what of the names the client still holds.
+			// Endpoints and routes are sent again, because the version does not tell which of the names the client
+			// still holds.
 			c.ack(c.expect(eds, "80|"+hostA, "80|"+hostB))
 			c.ack(c.expect(rds, "80"))
 			p := r.acked("again")
@@ -207,8 +208,8 @@ func TestSotwNACKKeepsTheLastAcknowledgedVersion(t *testing.T) {
 	r.acked("pod")
 }
 
-// A client that keeps the last good version of a rejected cluster does not hold what a mesh without that cluster
-// gives: the version it states must say so, or the cluster stays after a reconnect.
+// A client that keeps the last good version of a rejected cluster does not hold the same as a mesh without that
+// cluster. The version that it states must be another one, or the cluster would stay after a reconnect.
 func TestSotwReconnectAfterARejectedResourceIsRemoved(t *testing.T) {
 	mesh := basicMesh()
 	first := start(t, mesh...)

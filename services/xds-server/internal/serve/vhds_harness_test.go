@@ -21,9 +21,9 @@ import (
 
 const vhds = resource.VirtualHostType
 
-// withVirtualHosts is plantest's set with a route configuration per port, of which delta sidecars are sent the virtual hosts apart:
-// "<port>/<host>:<port>". A VirtualService of a host changes its virtual host. On demand, a virtual host is whatever is asked for, and
-// clusters are there by name only. Ports from 9000 have their routes inline.
+// withVirtualHosts is plantest's set with a route configuration for each port. Delta sidecars get its virtual hosts as
+// resources of their own, named "<port>/<host>:<port>". A VirtualService of a host changes its virtual host. On demand,
+// every requested virtual host exists, and clusters exist by name only. Ports from 9000 have their routes inline.
 func withVirtualHosts(set *plantest.Set) []plan.Translator {
 	var all []plan.Translator
 	for _, t := range set.Translators() {
@@ -57,10 +57,10 @@ func (routeConfigTranslator) HostNames(*input.Reader, string) ([]string, error) 
 func (routeConfigTranslator) Build(r *input.Reader, name string) (proto.Message, error) {
 	port, err := strconv.Atoi(name)
 	if err != nil {
-		return nil, nil //nolint:nilerr // no such table
+		return nil, nil //nolint:nilerr // no such route configuration
 	}
 	rc := &route.RouteConfiguration{Name: name}
-	if header := r.Mesh().GetAccessLogFile(); header != "" { // something that changes every table
+	if header := r.Mesh().GetAccessLogFile(); header != "" { // something that changes every route configuration
 		rc.InternalOnlyHeaders = []string{header}
 	}
 	if r.Class().VirtualHosts && port < 9000 {
@@ -112,13 +112,13 @@ func (virtualHostTranslator) Build(r *input.Reader, name string) (proto.Message,
 	return vh, nil
 }
 
-// startHosts is a server that sends virtual hosts apart.
+// startHosts starts a server with withVirtualHosts.
 func startHosts(t testing.TB, resources ...*configv1.Resource) *fixture {
 	t.Helper()
 	return startWith(t, setup{log: testkit.Logger(t), translators: withVirtualHosts}, resources)
 }
 
-// onDemand says that the client holds only what it asks for.
+// onDemand makes the client hold only what it requests by name.
 func (c *deltaClient) onDemand() *deltaClient {
 	meta, err := structpb.NewStruct(map[string]any{class.OnDemandMetadata: "true"})
 	if err != nil {
@@ -133,7 +133,8 @@ const (
 	hostNameB = "80/" + hostB + ":80"
 )
 
-// connectHosts subscribes to a route configuration and to virtual hosts, in Envoy's order, and acknowledges what comes.
+// connectHosts subscribes to a route configuration and to virtual hosts, in Envoy's order, and acknowledges the
+// responses.
 func (c *deltaClient) connectHosts(want ...string) {
 	c.t.Helper()
 	c.subscribe(rds, "80")
@@ -142,7 +143,7 @@ func (c *deltaClient) connectHosts(want ...string) {
 	c.ack(c.expect(vhds, want...))
 }
 
-// silent checks, by asking for something else, that nothing was sent.
+// silent checks that nothing was sent: it requests something else and takes the next response.
 func (c *deltaClient) silent(why string) {
 	c.t.Helper()
 	c.subscribe(eds, "silence|"+why)

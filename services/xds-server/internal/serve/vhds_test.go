@@ -24,27 +24,27 @@ func TestVirtualHostsFollowTheirRouteConfiguration(t *testing.T) {
 	c.connectHosts("+"+hostNameA, "+"+hostNameB)
 	r.acked("pod")
 
-	// A route configuration subscribed to later brings its virtual hosts, without a request for them.
+	// A route configuration that is subscribed to later brings its virtual hosts, without a request for them.
 	c.subscribe(rds, "81")
 	routes := c.expect(rds, "+81")
 	c.ack(c.expect(vhds, "+81/c:81"))
 	c.ack(routes)
 	r.acked("pod")
 
-	// All that a revision changes of one goes in one response, and nothing else goes.
+	// All changes of a revision to one route configuration come in one response, and nothing else comes.
 	r.change([]*configv1.Resource{virtualService("v", hostA), service("d", 80)}, basicMesh()[2:])
 	c.ack(c.expect(vhds, "+"+hostNameA, "+80/d:80", "-"+hostNameB))
 	r.acked("pod")
 
-	// A changed route configuration leaves its virtual hosts alone.
+	// A changed route configuration does not send its virtual hosts again.
 	r.edit(changedRouteConfigs())
 	c.ack(c.expect(rds, "+80", "+81"))
 	r.acked("pod")
 	c.silent("tables changed")
 
-	// Given up and subscribed to again, it brings all of them again.
+	// After an unsubscription and a new subscription, all virtual hosts are sent again.
 	c.send(&discovery.DeltaDiscoveryRequest{TypeUrl: rds, ResourceNamesUnsubscribe: []string{"81"}})
-	c.ack(c.expect(vhds, "-81/c:81")) // or the client would say later that it holds it
+	c.ack(c.expect(vhds, "-81/c:81")) // or the client would state later that it holds it
 	r.until("pod", "unsubscribed", func(p *configv1.ProxyStatus) bool { return typeStatus(p, rds).GetResources() == 1 })
 	r.edit(virtualService("w", "c"))
 	c.silent("nobody has a table for it")
@@ -88,7 +88,8 @@ func TestSotwHasNoVirtualHosts(t *testing.T) {
 	}
 }
 
-// held is what a client has of the virtual hosts of basicMesh and of a few more tables.
+// held returns the versions that a client holds of basicMesh's route configurations and virtual hosts, and of a few
+// more.
 func held(t *testing.T, resources ...*configv1.Resource) (routes, hosts map[string]string) {
 	t.Helper()
 	r := startHosts(t, resources...)
@@ -191,7 +192,7 @@ func TestRejectedVirtualHosts(t *testing.T) {
 		}
 		c.silent("a rejected version is not sent again")
 		r.edit(service("d", 80))
-		// The type goes out whole, but for what was rejected, and what may not have been removed is removed again.
+		// The whole type is sent except what was rejected, and what may not have been removed is removed again.
 		c.ack(c.expect(vhds, "+80/d:80", "-"+hostNameB))
 		r.edit(virtualService("w", hostA))
 		c.ack(c.expect(vhds, "+"+hostNameA))
@@ -222,14 +223,14 @@ func TestRejectedVirtualHosts(t *testing.T) {
 		c.ack(c.expect(rds, "+80", "+81", "+82"))
 		c.subscribe(vhds)
 		c.nack(c.expect(vhds, "+"+hostNameA, "+"+hostNameB, "+81/c:81", "-82/none"), "bad regex")
-		// Each table by itself: the good ones are served.
+		// Each route configuration in a response of its own: the good ones are served.
 		c.nack(c.expect(vhds, "+"+hostNameA, "+"+hostNameB), "bad regex")
 		c.ack(c.expect(vhds, "+81/c:81"))
 		c.silent("the culprit stays away")
 		if got := r.rejected("pod", vhds); !slices.Equal(got.GetResourceNames(), []string{hostNameA, hostNameB}) {
 			t.Errorf("rejection %v", got)
 		}
-		// One of them changes: it is another set.
+		// One of them changes, so that the set is another one.
 		r.edit(virtualService("v", hostA))
 		c.ack(c.expect(vhds, "+"+hostNameA, "+"+hostNameB))
 		r.acked("pod")
@@ -269,7 +270,7 @@ func TestVirtualHostsWaitForClusters(t *testing.T) {
 	c.ack(c.expect(vhds, "+80/"+hostC+":80"))
 	r.acked("pod")
 
-	// A cluster goes after what may have referred to it.
+	// A cluster is removed after the virtual host that may have referred to it.
 	r.change(nil, basicMesh()[:2])
 	hosts := c.expect(vhds, "-"+hostNameA)
 	c.ack(hosts)

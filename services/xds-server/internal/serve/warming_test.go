@@ -9,8 +9,8 @@ import (
 	"fairlead.dev/services/xds-server/internal/meshtest"
 )
 
-// Envoy neither uses nor acknowledges a cluster before its endpoints have come, and the clusters' next update waits for that
-// acknowledgement. So endpoints that go before they were sent have to be answered at once.
+// Envoy neither uses nor acknowledges a cluster before it has its endpoints, and the next update of clusters waits for
+// that ACK. So endpoints that are removed before they were sent must be answered at once.
 
 func TestEndpointsRemovedWhileTheirNewClusterWarms(t *testing.T) {
 	late := []*configv1.Resource{meshtest.Service("default", hostC, 80), meshtest.Endpoints("default", hostC, 80, "10.1.0.3")}
