@@ -197,7 +197,7 @@ func (r *fixture) streamsOf(account string, clients []*deltaClient, want int) {
 // TestSubscribedResourceIsSentOnceItExists subscribes to names before the resources exist, in both protocol variants.
 func TestSubscribedResourceIsSentOnceItExists(t *testing.T) {
 	r := startQuiet(t, basicMesh()...)
-	c, w := r.delta("delta", "default"), r.sotw("world", "default")
+	c, w := r.delta("delta", "default"), r.sotw("sotw", "default")
 	name := "80|" + hostC
 	c.subscribe(eds, name)
 	c.ack(c.expect(eds, "-"+name))
@@ -207,7 +207,7 @@ func TestSubscribedResourceIsSentOnceItExists(t *testing.T) {
 	c.ack(c.expect(eds, "+"+name))
 	w.ack(w.next())
 	r.acked("delta")
-	r.acked("world")
+	r.acked("sotw")
 	r.remove(meshtest.Service("default", hostC, 80))
 	c.ack(c.expect(eds, "-"+name))
 	r.acked("delta")

@@ -86,7 +86,7 @@ func TestClientReconnectsWhenItsCertificateExpires(t *testing.T) {
 	r.acked("pod")
 	r.clock.WaitFor(t, 2) // watchdog and certificate
 	r.clock.Advance(time.Hour)
-	c.asked("certificate of this connection has expired")
+	c.askedToReconnect("certificate of this connection has expired")
 }
 
 func claiming(account string) *core.Node {

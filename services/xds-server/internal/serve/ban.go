@@ -44,8 +44,8 @@ func (s *Server) EnforceBans(state *mesh.Snapshot) {
 	s.bans.statuses.Store(&refusals)
 	ended := 0
 	for _, st := range s.all() {
-		if why := s.bans.of(st.peer); why != nil {
-			st.end(why)
+		if err := s.bans.of(st.peer); err != nil {
+			st.end(err)
 			ended++
 		}
 	}
@@ -57,9 +57,9 @@ func (s *Server) Banned(caller auth.Peer) error { return s.bans.of(&caller) }
 
 // refuseBanned is called after a stream was registered: either it finds the ban, or EnforceBans finds the stream.
 func (s *Server) refuseBanned(st *stream) error {
-	why := s.bans.of(st.peer)
-	if why != nil {
+	err := s.bans.of(st.peer)
+	if err != nil {
 		s.metrics.banned.Inc()
 	}
-	return why
+	return err
 }

@@ -29,8 +29,8 @@ func bigMesh() []*configv1.Resource {
 	return resources
 }
 
-// lazy subscribes to all clusters on a connection of its own and reads nothing.
-func (r *fixture) lazy(pod string) (read func() error, leave func()) {
+// clientThatDoesNotRead subscribes to all clusters on a connection of its own and reads nothing.
+func (r *fixture) clientThatDoesNotRead(pod string) (read func() error, leave func()) {
 	r.t.Helper()
 	return r.lazyWith(context.Background(), pod)
 }
@@ -82,7 +82,7 @@ func TestFirstConfigurationsGoBeforeUpdates(t *testing.T) {
 	old.ack(old.expect(eds, "+80|"+hostA))
 	r.acked("old")
 
-	read, _ := r.lazy("lazy")
+	read, _ := r.clientThatDoesNotRead("lazy")
 	testkit.Eventually(t, patience, func() error {
 		if r.ADS.Unsent() < 300<<10 {
 			return fmt.Errorf("%d bytes under way", r.ADS.Unsent())
@@ -120,7 +120,7 @@ func TestFirstConfigurationsGoBeforeUpdates(t *testing.T) {
 
 func TestStreamsThatTakeNoDataEnd(t *testing.T) {
 	r := startBudget(t)
-	read, _ := r.lazy("lazy")
+	read, _ := r.clientThatDoesNotRead("lazy")
 	fresh := r.delta("fresh", "default")
 	fresh.subscribe(eds, "80|"+hostA)
 	r.waiting(1)
@@ -144,7 +144,7 @@ func TestStreamsThatTakeNoDataEnd(t *testing.T) {
 
 func TestStreamsThatEndReturnTheirBytes(t *testing.T) {
 	r := startBudget(t)
-	_, leave := r.lazy("lazy")
+	_, leave := r.clientThatDoesNotRead("lazy")
 	fresh := r.delta("fresh", "default")
 	fresh.subscribe(eds, "80|"+hostA)
 	r.waiting(1)
@@ -170,11 +170,11 @@ func TestLargeResponsesAreSplitWhereTheProtocolAllows(t *testing.T) {
 	}
 	c.ack(c.expect(eds, "+80|"+hostB))
 	r.acked("pod")
-	w := r.sotw("world", "default")
+	w := r.sotw("sotw", "default")
 	w.subscribe(eds, "80|"+hostA, "80|"+hostB)
 	w.ack(w.expect(eds, "80|"+hostA))
 	w.ack(w.expect(eds, "80|"+hostB))
-	r.acked("world")
+	r.acked("sotw")
 }
 
 // TestClientsThatDoNotReadDelayNoOtherIdentity fills the budget with streams of one identity that do not read. Another

@@ -80,30 +80,30 @@ func (st *stream) applyChanges() {
 	if len(queued) == 0 || st.closed || st.class == nil {
 		return
 	}
-	touched := false
+	dirty := false
 	for _, c := range queued {
 		st.servedRevision = c.servedBefore
 		if c.reclassify {
-			touched = st.reclassify() || touched
+			dirty = st.reclassify() || dirty
 			continue
 		}
-		touched = st.applyChange(c.changed, c.added) || touched
+		dirty = st.applyChange(c.changed, c.added) || dirty
 	}
-	if touched {
+	if dirty {
 		st.server.reports.markChanged(st)
 		st.flush()
 	}
 }
 
 // applyChange marks the changed names that the subscriptions cover, and reports whether there are any.
-func (st *stream) applyChange(changes, added plan.Changes) (touched bool) {
+func (st *stream) applyChange(changes, added plan.Changes) (dirty bool) {
 	for url, names := range changes {
 		sub := st.subscription(url)
 		if sub == nil {
 			continue
 		}
 		for _, name := range names {
-			touched = st.markDirtyIfHeld(sub, name) || touched
+			dirty = st.markDirtyIfHeld(sub, name) || dirty
 		}
 		if url == resource.ClusterType {
 			for _, name := range added[url] {
@@ -111,5 +111,5 @@ func (st *stream) applyChange(changes, added plan.Changes) (touched bool) {
 			}
 		}
 	}
-	return touched
+	return dirty
 }

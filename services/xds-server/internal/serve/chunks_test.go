@@ -37,7 +37,7 @@ func TestChunksHaveTheBytesOfTheirResources(t *testing.T) {
 				want = append(want, blobField(blob, sotw).ReadOnlyData()...)
 			}
 			if got := r.append(nil, blobs[:n], sotw).Materialize(); !bytes.Equal(got, want) {
-				t.Errorf("%d resources, state of the world %v: %d bytes that are not the %d of the resources", n, sotw, len(got), len(want))
+				t.Errorf("%d resources, sotw %v: %d bytes that are not the %d of the resources", n, sotw, len(got), len(want))
 			}
 		}
 	}

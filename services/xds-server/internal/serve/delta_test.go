@@ -296,11 +296,11 @@ func TestStreamsEndAtTheirMaximumAgeAndOnDrain(t *testing.T) {
 	r.acked("pod")
 	r.clock.WaitFor(t, 2) // connection age and watchdog
 	r.clock.Advance(30 * time.Minute)
-	c.asked("maximum connection age reached")
+	c.askedToReconnect("maximum connection age reached")
 	c = r.delta("pod", "default")
 	c.connectAll()
 	r.ADS.Drain()
-	c.asked("shutting down")
+	c.askedToReconnect("shutting down")
 	testkit.Eventually(t, patience, func() error {
 		if got := r.ADS.Statuses(); len(got) != 0 {
 			return fmt.Errorf("still connected: %v", got)

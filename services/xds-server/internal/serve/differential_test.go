@@ -105,8 +105,8 @@ func fromScratch(t *rapid.T, p *proxytest.Proxy, resources map[string]*configv1.
 		if tr.TypeURL() == vhds {
 			// Only virtual hosts of route configurations that the proxy holds, and only for delta.
 			names = slices.DeleteFunc(names, func(name string) bool {
-				table, _, _ := strings.Cut(name, "/")
-				_, ok := want[short(rds)][table]
+				routeConfig, _, _ := strings.Cut(name, "/")
+				_, ok := want[short(rds)][routeConfig]
 				return !ok || !p.Delta
 			})
 		}
@@ -129,14 +129,14 @@ func fromScratch(t *rapid.T, p *proxytest.Proxy, resources map[string]*configv1.
 // several classes connect, disconnect, change replicas and reject responses. In the end each must hold what a build
 // from scratch returns.
 func TestProxiesAgreeWithAScratchBuild(t *testing.T) {
-	for name, moody := range map[string]bool{"content": false, "with rejections": true} {
+	for name, rejecting := range map[string]bool{"content": false, "with rejections": true} {
 		t.Run(name, func(t *testing.T) {
-			rapid.Check(t, func(rt *rapid.T) { differential(t, rt, moody) })
+			rapid.Check(t, func(rt *rapid.T) { differential(t, rt, rejecting) })
 		})
 	}
 }
 
-func differential(t *testing.T, rt *rapid.T, moody bool) {
+func differential(t *testing.T, rt *rapid.T, rejecting bool) {
 	seed := meshtest.Workload("x", "d", "10.0.9.1")
 	apart := setup{translators: withVirtualHosts}
 	servers := []*fixture{startWith(t, apart, []*configv1.Resource{seed}), startWith(t, apart, []*configv1.Resource{seed})}
@@ -146,7 +146,7 @@ func differential(t *testing.T, rt *rapid.T, moody bool) {
 	var proxies []*proxytest.Proxy
 	for i, ns := range []string{"x", "x", "y", "y"} {
 		p := proxytest.New(proxytest.Config{
-			Delta: i%2 == 0, Node: node([]string{"d", "w"}[i%2], ns), Children: proxytest.SameName, RejectsAtRandom: moody, StatesDroppedVersions: true,
+			Delta: i%2 == 0, Node: node([]string{"d", "w"}[i%2], ns), Children: proxytest.SameName, RejectsAtRandom: rejecting, StatesDroppedVersions: true,
 			Seed: rapid.Uint64().Draw(rt, "seed"),
 		})
 		p.Connect(t, servers[i%2].Conn)
@@ -183,7 +183,7 @@ func differential(t *testing.T, rt *rapid.T, moody bool) {
 			proxies[rapid.IntRange(0, len(proxies)-1).Draw(rt, "who")].Connect(t, servers[rapid.IntRange(0, 1).Draw(rt, "where")].Conn)
 		}
 	}
-	if moody {
+	if rejecting {
 		settle(proxies, apply)
 	}
 	for _, p := range proxies {

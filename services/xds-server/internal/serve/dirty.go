@@ -23,17 +23,17 @@ func (st *stream) markAllDirty(sub *subscription, snapshot *plan.TypeSnapshot) {
 	if st.markListingDirty(sub, snapshot) {
 		return
 	}
-	touch := func(name string) bool { st.markDirty(sub, name); return true }
-	sub.names.each(touch)
+	mark := func(name string) bool { st.markDirty(sub, name); return true }
+	sub.names.each(mark)
 	for _, name := range sub.unconfirmedRemovals.list {
-		touch(name)
+		mark(name)
 	}
 	if sub.url == resource.VirtualHostType {
 		st.markAllHostsDirty(sub, snapshot)
 		return
 	}
 	if sub.wildcard {
-		snapshot.Scan(func(name string, item plan.Item) bool { return !item.Wildcard || touch(name) })
+		snapshot.Scan(func(name string, item plan.Item) bool { return !item.Wildcard || mark(name) })
 	}
 }
 

@@ -113,11 +113,11 @@ func (s *Server) handle(st *stream, loop func(context.Context) error) error {
 			return status.FromContextError(ctx.Err()).Err()
 		case <-s.draining:
 			return rpc.AskToReconnect(st.ctx, "xds-server is shutting down")
-		case why := <-st.endWith:
-			if errors.Is(why, errRebalanced) {
-				return rpc.AskToReconnect(st.ctx, why.Error())
+		case err := <-st.endWith:
+			if errors.Is(err, errRebalanced) {
+				return rpc.AskToReconnect(st.ctx, err.Error())
 			}
-			return why
+			return err
 		case <-age:
 			return rpc.AskToReconnect(st.ctx, "maximum connection age reached")
 		case <-expired:

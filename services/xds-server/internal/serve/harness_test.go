@@ -300,8 +300,8 @@ func describe(m *discovery.DeltaDiscoveryResponse) []string {
 	return s
 }
 
-// asked fails the test unless the client is asked to reconnect for this reason.
-func (c *deltaClient) asked(why string) {
+// askedToReconnect fails the test unless the client is asked to reconnect for this reason.
+func (c *deltaClient) askedToReconnect(why string) {
 	c.t.Helper()
 	err := c.ended()
 	if got := rpc.ReconnectAsked(c.stream.Trailer()); !errors.Is(err, io.EOF) || !strings.Contains(got, why) {

@@ -36,7 +36,7 @@ func TestDeltaNACKBlamesTheResourceThatItNames(t *testing.T) {
 	c.ack(c.expect(cds, "+80|"+hostB, "+80|c"))
 	c.ack(c.expect(eds, "+80|"+hostB))
 	if got := typeStatus(r.answered("pod"), cds).GetRejection().GetResourceNames(); !slices.Equal(got, []string{"80|" + hostA}) {
-		t.Errorf("still rejected: %v, want the culprit until it changes", got)
+		t.Errorf("still rejected: %v, want the blamed resource until it changes", got)
 	}
 
 	// The rejected resource changes.

@@ -46,7 +46,7 @@ func TestVirtualHostsOnDemand(t *testing.T) {
 
 	// Virtual hosts of a route configuration that the client does not hold wait for it.
 	c.subscribe(vhds, "81/"+hostA+":81")
-	c.silent("no table")
+	c.silent("no route configuration")
 	c.subscribe(rds, "81")
 	c.ack(c.expect(rds, "+81"))
 	c.ack(c.expect(vhds, "+81/"+hostA+":81"))

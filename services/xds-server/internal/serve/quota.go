@@ -274,7 +274,7 @@ func (a *account) checkClasses(node string, key *class.Key, workloads int) error
 		return nil
 	}
 	a.expire(a.quotas.clock.Now())
-	allowed, whole := max(minClasses, classesPerWorkload*workloads), max(minPlans, classesPerWorkload*workloads)
+	allowed, allowedPlans := max(minClasses, classesPerWorkload*workloads), max(minPlans, classesPerWorkload*workloads)
 	if len(a.classes) >= allowed {
 		return a.refuse(node, BudgetClasses, fmt.Sprintf("%s has proxies of %d classes, %d are allowed: %d for each of the %d workloads that the mesh "+
 			"has of it, at least %d; what its proxies say of themselves differs more than that (/debug/class shows the classes)",
@@ -284,10 +284,10 @@ func (a *account) checkClasses(node string, key *class.Key, workloads int) error
 	for _, use := range a.classes {
 		plans[use.plan] = struct{}{}
 	}
-	if len(plans) > whole {
+	if len(plans) > allowedPlans {
 		return a.refuse(node, BudgetClasses, fmt.Sprintf("%s has proxies of %d kinds, which differ in locality, network, interception or the like, "+
 			"%d are allowed: %d for each of the %d workloads that the mesh has of it, at least %d (/debug/class shows the classes)",
-			a.id, len(plans), whole, classesPerWorkload, workloads, minPlans))
+			a.id, len(plans), allowedPlans, classesPerWorkload, workloads, minPlans))
 	}
 	return nil
 }

@@ -12,7 +12,7 @@ import (
 // reclassify moves the stream to another class if the current snapshot puts its proxy there. It ends the stream if the
 // proxy's Workload has become one of another service account. It reports whether some resource may differ from what the
 // client holds. The caller holds mu.
-func (st *stream) reclassify() (touched bool) {
+func (st *stream) reclassify() (dirty bool) {
 	var key *class.Key
 	for state := (*mesh.Snapshot)(nil); state != st.server.engine.State(); {
 		// If a newer snapshot is applied before the index has the new topics, Server.reclassify may miss this stream.
@@ -60,10 +60,10 @@ func (st *stream) reclassify() (touched bool) {
 // reclassify makes the streams that depend on one of the topics look whether their proxies have changed class. Apply
 // calls it before classes report their changes. It does not wait for a stream that is busy with a request: that stream
 // reclassifies when the request is done.
-func (s *Server) reclassify(touched mesh.Topics) {
+func (s *Server) reclassify(changed mesh.Topics) {
 	var group errgroup.Group
 	group.SetLimit(8)
-	for _, st := range s.subscribers.subscribers(touched) {
+	for _, st := range s.subscribers.of(changed) {
 		group.Go(func() error {
 			st.enqueueReclassify()
 			return nil

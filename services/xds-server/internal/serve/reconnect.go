@@ -22,9 +22,9 @@ type ender struct {
 }
 
 // end ends the stream with an error. It does not wait. Calls after the first do nothing.
-func (e *ender) end(why error) {
+func (e *ender) end(err error) {
 	if !e.ending.Swap(true) {
-		e.endWith <- why
+		e.endWith <- err
 	}
 }
 

@@ -20,7 +20,7 @@ func (r *fixture) streams(want int) {
 
 func movedAway(t *testing.T, c *deltaClient) {
 	t.Helper()
-	c.asked("more proxies than the others")
+	c.askedToReconnect("more proxies than the others")
 }
 
 // Reconnect ends the oldest streams, no more than requested. Young streams and streams that wait for something stay.

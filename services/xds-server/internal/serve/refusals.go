@@ -53,25 +53,25 @@ type refusals struct {
 }
 
 // add counts a refusal.
-func (r *refusals) add(of Refusal) {
-	r.metrics.refused.WithLabelValues(string(of.Budget)).Inc()
+func (r *refusals) add(refusal Refusal) {
+	r.metrics.refused.WithLabelValues(string(refusal.Budget)).Inc()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	of.At, of.Count = r.clock.Now(), 1
-	r.expire(of.At)
+	refusal.At, refusal.Count = r.clock.Now(), 1
+	r.expire(refusal.At)
 	same := func(k Refusal) bool {
-		return k.NodeID == of.NodeID && k.Identity == of.Identity && k.Budget == of.Budget
+		return k.NodeID == refusal.NodeID && k.Identity == refusal.Identity && k.Budget == refusal.Budget
 	}
 	if i := slices.IndexFunc(r.kept, same); i >= 0 {
-		of.Count += r.kept[i].Count
+		refusal.Count += r.kept[i].Count
 		r.kept = slices.Delete(r.kept, i, i+1)
 	} else {
-		r.log.Warn("stream refused: its identity uses too much", "node", of.NodeID, "identity", of.Identity, "budget", string(of.Budget), "reason", of.Reason)
-		r.makeRoom(of.Identity)
+		r.log.Warn("stream refused: its identity uses too much", "node", refusal.NodeID, "identity", refusal.Identity, "budget", string(refusal.Budget), "reason", refusal.Reason)
+		r.makeRoom(refusal.Identity)
 	}
-	r.kept = append(r.kept, of)
-	if r.changed = true; of.Count == 1 || of.At.Sub(r.reportedAt) >= refusalGap {
-		r.reportedAt = of.At
+	r.kept = append(r.kept, refusal)
+	if r.changed = true; refusal.Count == 1 || refusal.At.Sub(r.reportedAt) >= refusalGap {
+		r.reportedAt = refusal.At
 		r.notify()
 	}
 }

@@ -20,8 +20,8 @@ type candidate struct {
 	settled, deferred, absent, onDemandNames []string
 	// incomplete is true if some dirty names have to wait for a later response.
 	incomplete bool
-	// answered counts the virtual hosts of the response by route configuration.
-	answered map[string]int
+	// answered has the route configurations whose virtual hosts the response contains or removes.
+	answered map[string]bool
 }
 
 // respond makes the response to an open watch, if there is anything to say, and hands it to go-control-plane's loop. It

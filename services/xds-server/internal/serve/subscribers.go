@@ -36,8 +36,8 @@ func (idx *subscribersIndex) replace(st *stream, before, after mesh.Topics) {
 	}
 }
 
-// subscribers lists the streams that depend on one of the topics, each once.
-func (idx *subscribersIndex) subscribers(topics mesh.Topics) []*stream {
+// of lists the streams that depend on one of the topics, each once.
+func (idx *subscribersIndex) of(topics mesh.Topics) []*stream {
 	idx.mu.Lock()
 	defer idx.mu.Unlock()
 	seen := map[*stream]struct{}{}

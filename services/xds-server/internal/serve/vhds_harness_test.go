@@ -90,7 +90,7 @@ func (virtualHostTranslator) HostNames(r *input.Reader, host string) ([]string, 
 }
 
 func (virtualHostTranslator) Build(r *input.Reader, name string) (proto.Message, error) {
-	table, authority, _ := strings.Cut(name, "/")
+	routeConfig, authority, _ := strings.Cut(name, "/")
 	host, _, _ := strings.Cut(authority, ":")
 	if r.Service(host) == nil && !r.Class().OnDemand || strings.HasPrefix(host, "none") {
 		return nil, nil
@@ -105,7 +105,7 @@ func (virtualHostTranslator) Build(r *input.Reader, name string) (proto.Message,
 			Name:  by,
 			Match: &route.RouteMatch{PathSpecifier: &route.RouteMatch_Prefix{Prefix: "/"}},
 			Action: &route.Route_Route{Route: &route.RouteAction{
-				ClusterSpecifier: &route.RouteAction_Cluster{Cluster: table + "|" + host},
+				ClusterSpecifier: &route.RouteAction_Cluster{Cluster: routeConfig + "|" + host},
 			}},
 		}}
 	}

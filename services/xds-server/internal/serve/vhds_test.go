@@ -40,14 +40,14 @@ func TestVirtualHostsFollowTheirRouteConfiguration(t *testing.T) {
 	r.edit(changedRouteConfigs())
 	c.ack(c.expect(rds, "+80", "+81"))
 	r.acked("pod")
-	c.silent("tables changed")
+	c.silent("only the route configurations changed")
 
 	// After an unsubscription and a new subscription, all virtual hosts are sent again.
 	c.send(&discovery.DeltaDiscoveryRequest{TypeUrl: rds, ResourceNamesUnsubscribe: []string{"81"}})
 	c.ack(c.expect(vhds, "-81/c:81")) // or the client would state later that it holds it
 	r.until("pod", "unsubscribed", func(p *configv1.ProxyStatus) bool { return typeStatus(p, rds).GetResources() == 1 })
 	r.edit(virtualService("w", "c"))
-	c.silent("nobody has a table for it")
+	c.silent("no route configuration contains it")
 	c.subscribe(rds, "81")
 	c.ack(c.expect(rds, "+81"))
 	c.ack(c.expect(vhds, "+81/c:81"))
@@ -134,7 +134,7 @@ func TestVirtualHostsOnReconnect(t *testing.T) {
 			[]string{"+" + hostNameA, "+81/d:81", "-" + hostNameB},
 		},
 		{
-			"ghosts are removed, hosts of other tables ignored", nil, nil,
+			"hosts that do not exist are removed, those of other route configurations ignored", nil, nil,
 			func(c *deltaClient) {
 				askHosts(c, with(map[string]string{"80/ghost:80": "x", "9999/other:1": "x", "nonsense": "y"}))
 				askRoutes(c, "80", "81")
@@ -142,7 +142,7 @@ func TestVirtualHostsOnReconnect(t *testing.T) {
 			[]string{"-80/ghost:80"},
 		},
 		{
-			"a table that the client does not hold has no hosts either", nil, nil,
+			"hosts of a route configuration that the client does not hold are not held either", nil, nil,
 			func(c *deltaClient) {
 				askHosts(c, hosts)
 				askRoutes(c, "80")
@@ -152,7 +152,7 @@ func TestVirtualHostsOnReconnect(t *testing.T) {
 			[]string{"+81/c:81"},
 		},
 		{
-			"a table held without any host is released", nil, nil,
+			"a route configuration held without any host is answered", nil, nil,
 			func(c *deltaClient) {
 				askRoutes(c, "80", "81")
 				askHosts(c, map[string]string{"81/c:81": hosts["81/c:81"]})
@@ -180,7 +180,7 @@ func TestVirtualHostsOnReconnect(t *testing.T) {
 }
 
 func TestRejectedVirtualHosts(t *testing.T) {
-	t.Run("of one table", func(t *testing.T) {
+	t.Run("of one route configuration", func(t *testing.T) {
 		r := startHosts(t, basicMesh()...)
 		c := r.delta("pod", "default")
 		c.connectHosts("+"+hostNameA, "+"+hostNameB)
@@ -200,7 +200,7 @@ func TestRejectedVirtualHosts(t *testing.T) {
 			t.Errorf("rejection after mending: %v", got)
 		}
 	})
-	t.Run("first ones, the table named", func(t *testing.T) {
+	t.Run("first ones, the message names the route configuration", func(t *testing.T) {
 		r := startHosts(t, append(basicMesh(), service("c", 81))...)
 		c := r.delta("pod", "default")
 		c.subscribe(rds, "80", "81")
@@ -216,7 +216,7 @@ func TestRejectedVirtualHosts(t *testing.T) {
 		c.ack(c.expect(vhds, "+81/c:81"))
 		r.acked("pod")
 	})
-	t.Run("first ones, nobody named", func(t *testing.T) {
+	t.Run("first ones, the message names none", func(t *testing.T) {
 		r := startHosts(t, append(basicMesh(), service("c", 81))...)
 		c := r.delta("pod", "default")
 		c.subscribe(rds, "80", "81", "82")
@@ -226,7 +226,7 @@ func TestRejectedVirtualHosts(t *testing.T) {
 		// Each route configuration in a response of its own: the good ones are served.
 		c.nack(c.expect(vhds, "+"+hostNameA, "+"+hostNameB), "bad regex")
 		c.ack(c.expect(vhds, "+81/c:81"))
-		c.silent("the culprit stays away")
+		c.silent("the rejected one is not sent")
 		if got := r.rejected("pod", vhds); !slices.Equal(got.GetResourceNames(), []string{hostNameA, hostNameB}) {
 			t.Errorf("rejection %v", got)
 		}
@@ -279,7 +279,7 @@ func TestVirtualHostsWaitForClusters(t *testing.T) {
 
 func TestCodecSendsTheSameAsGRPCs(t *testing.T) {
 	var got [2]*discovery.DeltaDiscoveryResponse
-	var world [2]*discovery.DiscoveryResponse
+	var sotw [2]*discovery.DiscoveryResponse
 	for i, plain := range []bool{false, true} {
 		r := startWith(t, setup{translators: withVirtualHosts, defaultCodec: plain}, append(basicMesh(), service("none", 80)))
 		c := r.delta("pod", "default").onDemand()
@@ -287,14 +287,14 @@ func TestCodecSendsTheSameAsGRPCs(t *testing.T) {
 		c.ack(c.expect(rds, "+80", "+81"))
 		c.subscribe(vhds, hostNameA, "80/none:80")
 		got[i] = c.expect(vhds, "?80/none:80", "+"+hostNameA, "-81/none")
-		w := r.sotw("world", "default")
+		w := r.sotw("sotw", "default")
 		w.subscribe(cds)
-		world[i] = w.next()
+		sotw[i] = w.next()
 	}
-	if !proto.Equal(got[0], got[1]) || !proto.Equal(world[0], world[1]) {
-		t.Errorf("with our codec:\n%v\n%v\nwith gRPC's:\n%v\n%v", got[0], world[0], got[1], world[1])
+	if !proto.Equal(got[0], got[1]) || !proto.Equal(sotw[0], sotw[1]) {
+		t.Errorf("with our codec:\n%v\n%v\nwith gRPC's:\n%v\n%v", got[0], sotw[0], got[1], sotw[1])
 	}
-	if len(got[0].GetResources()[0].GetAliases()) != 1 || len(world[0].GetResources()) == 0 {
-		t.Errorf("%v %v", got[0], world[0])
+	if len(got[0].GetResources()[0].GetAliases()) != 1 || len(sotw[0].GetResources()) == 0 {
+		t.Errorf("%v %v", got[0], sotw[0])
 	}
 }

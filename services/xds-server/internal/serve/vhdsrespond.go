@@ -13,8 +13,8 @@ import (
 func (st *stream) collectHosts(sub *subscription, current *plan.TypeSnapshot, c *candidate) {
 	c.missing = append(c.missing, st.refusedHosts.sorted()...)
 	c.removed = append(c.removed, st.droppedHosts.sorted()...)
-	c.answered = map[string]int{}
-	size, routeConfigName, skip, alone := st.collectWholeRouteConfigs(current, c), "", false, false
+	c.answered = map[string]bool{}
+	size, routeConfigName, postponed, isolated := st.collectWholeRouteConfigs(current, c), "", false, false
 	for _, name := range sub.dirty.sorted() {
 		rc := st.routeConfigs[routeConfigOf(name)]
 		if rc == nil {
@@ -26,11 +26,11 @@ func (st *stream) collectHosts(sub *subscription, current *plan.TypeSnapshot, c 
 		}
 		if at := routeConfigOf(name); at != routeConfigName {
 			// The first name of another route configuration: is there room for it in this response?
-			said := len(c.blobs) + len(c.removed)
-			skip = size > st.server.maxResponseBytes || said > 0 && (rc.isolated || alone)
-			routeConfigName, alone, c.incomplete = at, alone || rc.isolated && !skip, c.incomplete || skip
+			collected := len(c.blobs) + len(c.removed)
+			postponed = size > st.server.maxResponseBytes || collected > 0 && (rc.isolated || isolated)
+			routeConfigName, isolated, c.incomplete = at, isolated || rc.isolated && !postponed, c.incomplete || postponed
 		}
-		if skip {
+		if postponed {
 			continue
 		}
 		item, _ := current.Get(name)
@@ -38,7 +38,7 @@ func (st *stream) collectHosts(sub *subscription, current *plan.TypeSnapshot, c 
 			c.incomplete = true
 			continue
 		}
-		c.answered[routeConfigName]++
+		c.answered[routeConfigName] = true
 		c.settled = append(c.settled, name)
 		switch {
 		case st.covers(sub, name, item) && item.Blob != nil:
@@ -76,7 +76,7 @@ func (st *stream) collectWholeRouteConfigs(current *plan.TypeSnapshot, c *candid
 			c.incomplete = true
 			return size
 		}
-		c.answered[name] += len(l.Blobs)
+		c.answered[name] = true
 		c.blobs = append(c.blobs, l.Blobs...)
 	}
 	return size
@@ -88,25 +88,25 @@ func (st *stream) collectPlaceholders(c *candidate) {
 	if len(st.routeConfigs) == 0 {
 		return
 	}
-	said := map[string]bool{}
+	mentioned := map[string]bool{}
 	for _, blob := range c.blobs {
-		said[routeConfigOf(blob.Name())] = true
+		mentioned[routeConfigOf(blob.Name())] = true
 	}
 	for _, names := range [][]string{c.removed, c.missing} {
 		for _, name := range names {
-			said[routeConfigOf(name)] = true
+			mentioned[routeConfigOf(name)] = true
 		}
 	}
 	hosts := st.subscription(resource.VirtualHostType)
 	for _, name := range slices.Sorted(maps.Keys(st.routeConfigs)) {
-		if rc := st.routeConfigs[name]; rc.hostsSent || rc.suspended || said[name] {
+		if rc := st.routeConfigs[name]; rc.hostsSent || rc.suspended || mentioned[name] {
 			continue
 		}
 		if _, ok := c.answered[name]; !ok && (st.routeConfigs[name].sendAll && c.incomplete || len(st.hostsIn(&hosts.dirty, name)) > 0) {
 			continue // its virtual hosts come in a later response
 		}
 		c.removed = append(c.removed, placeholderHost(name))
-		c.answered[name]++
+		c.answered[name] = true
 	}
 }
 

@@ -26,7 +26,7 @@ func TestEndpointsRemovedWhileTheirNewClusterWarms(t *testing.T) {
 		c.ack(cluster)
 		c.ack(c.expect(cds, "-80|"+hostC))
 	})
-	t.Run("state of the world", func(t *testing.T) {
+	t.Run("sotw", func(t *testing.T) {
 		r := start(t, basicMesh()...)
 		c := r.sotw("pod", "default")
 		c.connectAll()
@@ -64,7 +64,7 @@ func TestEndpointsRemovedWhileTheirChangedClusterWarms(t *testing.T) {
 		c.ack(cluster)
 		c.ack(c.expect(cds, "-80|"+hostB))
 	})
-	t.Run("state of the world", func(t *testing.T) {
+	t.Run("sotw", func(t *testing.T) {
 		r := start(t, basicMesh()...)
 		c := r.sotw("pod", "default")
 		c.connectAll()
@@ -78,7 +78,7 @@ func TestEndpointsRemovedWhileTheirChangedClusterWarms(t *testing.T) {
 		c.ack(clusters)
 		c.ack(c.expect(cds, "80|"+hostA))
 	})
-	t.Run("state of the world, endpoints asked for only then", func(t *testing.T) {
+	t.Run("sotw, endpoints requested only afterwards", func(t *testing.T) {
 		r := start(t, basicMesh()...)
 		c := r.sotw("pod", "default")
 		c.subscribe(cds)
