@@ -32,7 +32,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/servetest"
 )
 
-// hurried is the machine's clock, several times as fast. What waits for the network seems so much the slower.
+// fasterClock is the machine's clock, several times as fast. The network seems slower by as much.
 type fasterClock struct {
 	start time.Time
 	times int
@@ -55,7 +55,8 @@ func (t fasterTimer) C() <-chan time.Time        { return t.timer.C }
 func (t fasterTimer) Stop() bool                 { return t.timer.Stop() }
 func (t fasterTimer) Reset(d time.Duration) bool { return t.timer.Reset(d / time.Duration(t.times)) }
 
-// service is what Kubernetes has for the replicas: a name that resolves to all of them, and connections that go to any.
+// kubeService does what a Service of Kubernetes does for the replicas: its name resolves to all of them, and a
+// connection goes to any of them.
 type kubeService struct {
 	t     testing.TB
 	clock clock.Clock
@@ -66,7 +67,7 @@ type kubeService struct {
 	port     string
 }
 
-// server is one replica: a real ADS server on an address of its own.
+// balancedReplica is one replica: a real ADS server on an address of its own.
 type balancedReplica struct {
 	*servetest.Server
 	host string
@@ -147,7 +148,7 @@ func (s *kubeService) start(i int) *balancedReplica {
 	return r
 }
 
-// pick is a connection to any of the replicas.
+// pick returns a connection to any of the replicas.
 func (s *kubeService) pick() *grpc.ClientConn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -155,7 +156,7 @@ func (s *kubeService) pick() *grpc.ClientConn {
 	return conns[rand.IntN(len(conns))]
 }
 
-// counts are the streams of each replica.
+// counts returns the number of streams of each replica.
 func (s *kubeService) counts() []int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -166,13 +167,13 @@ func (s *kubeService) counts() []int {
 	return counts
 }
 
-// proxy is a delta client that holds what it was sent and states it when it reconnects.
+// proxy is a delta client that keeps what it was sent and states it when it reconnects.
 type proxy struct {
 	service *kubeService
 	seen    *observed
 	id      string
 	held    map[string]map[string]string
-	// moves is how often it was asked to.
+	// moves is how often it was asked to reconnect.
 	moves int
 }
 
@@ -199,13 +200,13 @@ func (o *observed) failure() error {
 	return nil
 }
 
-// errAskedToReconnect means that the replica has asked the proxy to reconnect for the sake of balance.
+// errAskedToReconnect means that the replica has asked the proxy to reconnect because others have fewer streams.
 var errAskedToReconnect = errors.New("moved")
 
-// order is that of a sidecar.
+// order is the order in which a sidecar subscribes to types.
 var order = []string{resource.ClusterType, resource.EndpointType, resource.ListenerType, resource.RouteType}
 
-// run stays connected until ctx ends or a stream ends in another way than by being moved.
+// run stays connected until ctx ends, or until a stream ends for another reason than balancing.
 func (p *proxy) run(ctx context.Context) {
 	for {
 		err := p.stream(ctx)
@@ -229,7 +230,7 @@ func (p *proxy) run(ctx context.Context) {
 	}
 }
 
-// stream opens one and receives until it ends.
+// stream opens one stream and receives until it ends.
 func (p *proxy) stream(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -250,7 +251,7 @@ func (p *proxy) stream(ctx context.Context) error {
 		case resource.RouteType:
 			names = []string{"80"}
 		}
-		// An error of Send is io.EOF; Recv has the reason.
+		// An error of Send is io.EOF; Recv returns the reason.
 		_ = client.Send(&discovery.DeltaDiscoveryRequest{
 			Node: node, TypeUrl: url, ResourceNamesSubscribe: names, InitialResourceVersions: p.held[url],
 		})
@@ -314,7 +315,7 @@ func (s *kubeService) connect(n int) (proxies []*proxy, seen *observed, stop fun
 	return proxies, seen, stop
 }
 
-// tenServices is ten services with endpoints.
+// tenServices has ten services with endpoints.
 func tenServices() []*configv1.Resource {
 	var resources []*configv1.Resource
 	for i := range 10 {

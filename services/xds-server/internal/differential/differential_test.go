@@ -36,7 +36,7 @@ import (
 )
 
 const (
-	// wantEdits are made by rapid's default number of checks.
+	// wantEdits is the number of edits with rapid's default number of checks.
 	wantEdits    = 10_000
 	editsPerMesh = 100
 	patience     = testkit.Patience
@@ -72,8 +72,8 @@ func node(kind, name, namespace, ip string, fields map[string]any) *core.Node {
 	}
 }
 
-// fleet is one proxy of every sort, of either protocol.
-func fleet(t *rapid.T, moody bool) []*proxytest.Proxy {
+// drawProxies returns proxies of every kind, of both protocol variants.
+func drawProxies(t *rapid.T, rejecting bool) []*proxytest.Proxy {
 	demands := map[string][]string{
 		resource.VirtualHostType: {"80/a.x.svc.cluster.local", "80/nowhere.example.com", "8080/c.y:8080", "80/a"},
 		resource.ClusterType:     {"outbound|80||a.x.svc.cluster.local", "outbound|3306||c.y.svc.cluster.local", "ondemand|tcp|10.96.0.1|3306"},
@@ -81,7 +81,7 @@ func fleet(t *rapid.T, moody bool) []*proxytest.Proxy {
 	var all []*proxytest.Proxy
 	add := func(delta bool, n *core.Node, demands map[string][]string) {
 		all = append(all, proxytest.New(proxytest.Config{
-			Delta: delta, Node: n, Agent: true, Children: children, Demands: demands, RejectsAtRandom: moody, Seed: rapid.Uint64().Draw(t, "seed"),
+			Delta: delta, Node: n, Agent: true, Children: children, Demands: demands, RejectsAtRandom: rejecting, Seed: rapid.Uint64().Draw(t, "seed"),
 		}))
 	}
 	for i, delta := range []bool{true, false} {
@@ -96,7 +96,7 @@ func fleet(t *rapid.T, moody bool) []*proxytest.Proxy {
 	return all
 }
 
-// children reads what Envoy would ask for because of a cluster or a listener.
+// children lists what Envoy would subscribe to because of a cluster or a listener.
 func children(url, name string, content []byte) []string {
 	var out []string
 	switch url {
@@ -124,14 +124,15 @@ func children(url, name string, content []byte) []string {
 	return out
 }
 
-// failer is what a test of either kind has.
-type failer interface {
+// testingT is what rapid.T and testing.T have in common.
+type testingT interface {
 	Fatal(args ...any)
 	Fatalf(format string, args ...any)
 }
 
-// scratch builds what a proxy should hold without an engine, a class that lived before, or anything recorded.
-func scratch(t failer, p *proxytest.Proxy, state *mesh.Snapshot, demands map[string][]string) map[string]map[string]string {
+// buildFromScratch builds what a proxy should hold without an engine, a class from earlier revisions, or anything
+// recorded.
+func buildFromScratch(t testingT, p *proxytest.Proxy, state *mesh.Snapshot, demands map[string][]string) map[string]map[string]string {
 	parsed, err := class.ParseNode(p.Node)
 	if err != nil {
 		t.Fatal(err)
@@ -193,9 +194,10 @@ func scratch(t failer, p *proxytest.Proxy, state *mesh.Snapshot, demands map[str
 	return want
 }
 
-// TestDeltaSotwAndScratchAgree edits meshes of two replicas at random while proxies of every class come, go, drop their streams, move
-// between the replicas, and in half of the meshes reject responses. Every few edits, and in the end, all must hold what a build from scratch
-// gives. -rapid.checks sets how many meshes of a hundred edits each there are.
+// TestDeltaSotwAndScratchAgree edits the meshes of two replicas at random. Meanwhile proxies of every class connect,
+// disconnect, lose their streams, change replicas and, in half of the meshes, reject responses. Every few edits, and in
+// the end, all must hold what a build from scratch returns. -rapid.checks sets the number of meshes; each has a hundred
+// edits.
 func TestDeltaSotwAndScratchAgree(t *testing.T) {
 	edits := 0
 	rapid.Check(t, func(rt *rapid.T) { edits += editMesh(t, rt, rapid.Bool().Draw(rt, "moody")) })
@@ -205,21 +207,21 @@ func TestDeltaSotwAndScratchAgree(t *testing.T) {
 	}
 }
 
-func editMesh(t *testing.T, rt *rapid.T, moody bool) (edits int) {
+func editMesh(t *testing.T, rt *rapid.T, rejecting bool) (edits int) {
 	servers := []*servetest.Server{start(t), start(t)}
 	held := map[string]*configv1.Resource{}
 	for _, s := range servers {
 		defer s.Stop()
 		s.Apply([]*configv1.Resource{settings(0)}, nil)
 	}
-	proxies := fleet(rt, moody)
+	proxies := drawProxies(rt, rejecting)
 	for i, p := range proxies {
 		p.Connect(t, servers[i%2].Conn)
 		defer p.Disconnect()
 	}
 	checked := 0
 	for edits < editsPerMesh {
-		upserts, removed := revision(rt, held)
+		upserts, removed := drawRevision(rt, held)
 		if rapid.IntRange(0, 40).Draw(rt, "settings") == 0 {
 			upserts = append(upserts, settings(edits))
 		}
@@ -231,20 +233,21 @@ func editMesh(t *testing.T, rt *rapid.T, moody bool) (edits int) {
 			who := rapid.IntRange(0, len(proxies)-1).Draw(rt, "who")
 			proxies[who].Connect(t, servers[rapid.IntRange(0, 1).Draw(rt, "where")].Conn)
 		}
-		if !moody && edits-checked >= 25 {
-			agree(rt, proxies, servers[0].Snapshot)
+		if !rejecting && edits-checked >= 25 {
+			waitForAgreement(rt, proxies, servers[0].Snapshot)
 			checked = edits
 		}
 	}
-	if moody {
-		calm(t, proxies, servers)
+	if rejecting {
+		stopRejecting(t, proxies, servers)
 	}
-	agree(rt, proxies, servers[0].Snapshot)
+	waitForAgreement(rt, proxies, servers[0].Snapshot)
 	return edits
 }
 
-// calm ends the rejections, and begins with servers that know of none: what was rejected is not sent again unchanged by those that do.
-func calm(t *testing.T, proxies []*proxytest.Proxy, servers []*servetest.Server) {
+// stopRejecting ends the rejections and connects the proxies to a server that knows of none: the others do not send a
+// rejected version again.
+func stopRejecting(t *testing.T, proxies []*proxytest.Proxy, servers []*servetest.Server) {
 	fresh := start(t)
 	t.Cleanup(fresh.Stop)
 	fresh.Sequence = servers[0].Sequence
@@ -256,14 +259,14 @@ func calm(t *testing.T, proxies []*proxytest.Proxy, servers []*servetest.Server)
 	}
 }
 
-// agree waits until every proxy holds what it should.
-func agree(rt failer, proxies []*proxytest.Proxy, state *mesh.Snapshot) {
+// waitForAgreement waits until every proxy holds what it should.
+func waitForAgreement(rt testingT, proxies []*proxytest.Proxy, state *mesh.Snapshot) {
 	for _, p := range proxies {
-		want := scratch(rt, p, state, p.Demands())
+		want := buildFromScratch(rt, p, state, p.Demands())
 		deadline := time.Now().Add(patience)
 		for {
 			got := p.State()
-			followed(rt, p, state, want, got)
+			addMirroredClusters(rt, p, state, want, got)
 			if maps.EqualFunc(want, got, maps.Equal[map[string]string]) {
 				break
 			}
@@ -275,9 +278,9 @@ func agree(rt failer, proxies []*proxytest.Proxy, state *mesh.Snapshot) {
 	}
 }
 
-// followed adds to what an on-demand proxy should hold the clusters that virtual hosts of its mirrored to at some time: they are given unasked, and
-// stay. What they are made of must be right all the same.
-func followed(t failer, p *proxytest.Proxy, state *mesh.Snapshot, want, got map[string]map[string]string) {
+// addMirroredClusters adds the clusters to which some virtual host of an on-demand proxy has mirrored requests at some
+// time. They are sent without a request and stay subscribed; their content must be right all the same.
+func addMirroredClusters(t testingT, p *proxytest.Proxy, state *mesh.Snapshot, want, got map[string]map[string]string) {
 	if len(p.Demands()) == 0 {
 		return
 	}
@@ -292,13 +295,13 @@ func followed(t failer, p *proxytest.Proxy, state *mesh.Snapshot, want, got map[
 	}
 	demands := maps.Clone(p.Demands())
 	demands[resource.ClusterType] = append(extra, demands[resource.ClusterType]...)
-	with := scratch(t, p, state, demands)
+	with := buildFromScratch(t, p, state, demands)
 	for url := range want {
 		want[url] = with[url]
 	}
 }
 
-// difference names what differs, for people.
+// difference describes the differences for people.
 func difference(want, got map[string]map[string]string) string {
 	var out []string
 	for url := range want {
