@@ -218,7 +218,7 @@ func (l *lookup) passedOver(topics []mesh.Topic) []object {
 			for _, gateway := range l.keys(mesh.KindGateway) {
 				for _, vs := range l.state.VirtualServicesOf(l.client, gateway, t.B) {
 					if slices.Contains(vs.Spec.GetHosts(), "*") {
-						continue // the topic is about every host of the namespace
+						continue // it is about every host at the gateway, not about this one
 					}
 					add(input.Origin{Key: vs.Key, Source: vs.Source}, "it is bound to gateway "+gateway+" and not to mesh")
 				}

@@ -200,7 +200,7 @@ func buildFromScratch(t testingT, p *proxytest.Proxy, state *mesh.Snapshot, dema
 // edits.
 func TestDeltaSotwAndScratchAgree(t *testing.T) {
 	edits := 0
-	rapid.Check(t, func(rt *rapid.T) { edits += editMesh(t, rt, rapid.Bool().Draw(rt, "moody")) })
+	rapid.Check(t, func(rt *rapid.T) { edits += editMesh(t, rt, rapid.Bool().Draw(rt, "rejecting")) })
 	t.Logf("%d random edits", edits)
 	if flag.Lookup("rapid.checks").Value.String() == "100" && edits < wantEdits && !t.Failed() {
 		t.Errorf("%d edits, want %d", edits, wantEdits)

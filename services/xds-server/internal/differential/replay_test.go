@@ -89,7 +89,7 @@ func TestRealEnvoyAgrees(t *testing.T) {
 		keep     func(*configv1.ResourceKey) bool
 	}{
 		{"delta", core.ApiConfigSource_DELTA_GRPC, nil, nil, all},
-		{"world", core.ApiConfigSource_GRPC, nil, nil, all},
+		{"sotw", core.ApiConfigSource_GRPC, nil, nil, all},
 		{"on demand", core.ApiConfigSource_DELTA_GRPC, map[string]any{class.OnDemandMetadata: "true"}, demands, permanentPorts},
 	} {
 		t.Run(test.name, func(t *testing.T) {

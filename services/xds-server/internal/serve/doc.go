@@ -1,26 +1,26 @@
 // Package serve implements the ADS server: the delta and the state-of-the-world (sotw) variant of xDS.
 //
-// The stream loops are go-control-plane's. Behind each loop stands a cache object of this package, the stream. Its class
-// (package plan) tells it which resources may have changed, and it answers requests from the snapshot of the class:
-// nothing is built, marshalled or compared for each stream.
+// The stream loops are go-control-plane's. Behind each loop stands a cache object of this package, the stream. Its
+// class (package plan) tells it which resources may have changed, and it answers requests from the snapshot of the
+// class: nothing is built, marshalled or compared for each stream.
 //
 // # The life of a stream
 //
 //   - Open: Server.handle (handler.go) asks quotas.open (quota.go) and refuseBanned (ban.go), then runs the loop.
-//   - Receive: deltaMonitor.Recv or sotwMonitor.Recv (monitor.go) throttles the client (quota.go), answers Istio's debug
-//     types (debug.go) and moves node, names and versions past the loop (payload.go; initialversions.go decodes
+//   - Receive: deltaMonitor.Recv or sotwMonitor.Recv (monitor.go) throttles the client (quota.go), answers Istio's
+//     debug types (debug.go) and moves node, names and versions past the loop (payload.go; initialversions.go decodes
 //     initial_resource_versions).
 //   - First request: stream.identify (stream.go) checks the node against the peer's identity and joins the class.
 //   - Every request: CreateDeltaWatch (delta.go) or CreateWatch (sotw.go). acceptRequest (request.go) finds the
-//     subscription (subscription.go), handleNonce (ack.go) handles an ACK or NACK, and updateDelta or updateSotw changes
-//     the subscribed names (subscribe.go, namebudget.go).
+//     subscription (subscription.go), handleNonce (ack.go) handles an ACK or NACK, and updateDelta or updateSotw
+//     changes the subscribed names (subscribe.go, namebudget.go).
 //   - Mark: markDirty and its variants (dirty.go) note which resources may differ from what the client holds.
-//   - Send: flush (order.go) goes over the types in send order. waitsForEarlierTypes and removalsMustWait hold responses
-//     back (make before break). respond (respond.go; vhdsrespond.go for virtual hosts) collects a response, asks the
-//     budget (budget.go) and hands it to the loop. The monitor's Send encodes it (encode.go, chunks.go).
+//   - Send: flush (order.go) goes over the types in send order. waitsForEarlierTypes and removalsMustWait hold
+//     responses back (make before break). respond (respond.go; vhdsrespond.go for virtual hosts) collects a response,
+//     asks the budget (budget.go) and hands it to the loop. The monitor's Send encodes it (encode.go, chunks.go).
 //   - ACK or NACK: noteSent remembers the nonce, handleNonce compares it (ack.go). An ACK confirms what the client
-//     holds. After a NACK, handleNACK (nack.go) works out which versions are to blame and does not send them again until
-//     they change. Then flush sends what has waited.
+//     holds. After a NACK, handleNACK (nack.go) works out which versions are to blame and does not send them again
+//     until they change. Then flush sends what has waited.
 //   - Status: reports.markChanged (reports.go) queues the stream for the next Report, which stream.status (status.go)
 //     describes; settled.go counts the responses that are not answered yet.
 //   - End: the client, Drain, the maximum age, a stalled client, a ban, Reconnect (reconnect.go, called by package
@@ -36,12 +36,12 @@
 //
 // # Locks
 //
-// stream.mu guards a stream; it is taken by stream.lock and released by stream.unlock, which apply the changes that were
-// queued meanwhile. A goroutine that holds one stream's mu never takes another stream's. While mu is held, these may be
-// taken: account.planning, then the locks of class and engine, and those of budget, quotas, reports, subscribersIndex,
-// onDemandMemory and settleTracker, each released before the next. quotas.mu may be held when refusals.mu is taken.
-// Nobody who holds one of these locks takes a stream's mu: class and budget call streams without their locks.
-// Server.mu guards the set of streams, changeQueue.changesMu the queued changes and payloadQueue.queueMu the payloads;
-// nothing else is taken while one of them is held, except that changesMu is held when the engine's served revision is
-// read.
+// stream.mu guards a stream; it is taken by stream.lock and released by stream.unlock, which apply the changes that
+// were queued meanwhile. A goroutine that holds one stream's mu never takes another stream's. While mu is held, these
+// may be taken: account.planning, then the locks of class and engine, and those of budget, quotas, reports,
+// subscribersIndex, onDemandMemory and settleTracker, each released before the next. quotas.mu may be held when
+// refusals.mu is taken. Nobody who holds one of these locks takes a stream's mu: class and budget call streams without
+// their locks. Server.mu guards the set of streams, changeQueue.changesMu the queued changes and payloadQueue.queueMu
+// the payloads; nothing else is taken while one of them is held, except that changesMu is held when the engine's served
+// revision is read.
 package serve

@@ -46,9 +46,9 @@ func (s *Server) StreamAggregatedResources(grpcStream discovery.AggregatedDiscov
 	st := s.newStream(grpcStream.Context(), false)
 	monitored := &sotwMonitor{grpcStream, st}
 	return s.handle(st, func(ctx context.Context) error {
-		// WithOrderedADS makes the loop take all responses from one channel, in the order in which flush has put them in.
-		// It does not set that order: sendOrder does. Without it, the loop has a channel for each type and takes the
-		// responses in a random order.
+		// WithOrderedADS makes the loop take all responses from one channel, in the order in which flush has handed
+		// them out. It does not choose that order: sendOrder does. Without it, the loop has a channel for each type and
+		// takes the responses that are ready in a random order.
 		loop := sotw.NewServer(ctx, st, xds.CallbackFuncs{
 			StreamRequestFunc: func(_ int64, req *discovery.DiscoveryRequest) error { st.observeSotw(req); return nil },
 			StreamResponseFunc: func(_ context.Context, _ int64, _ *discovery.DiscoveryRequest, m *discovery.DiscoveryResponse) {

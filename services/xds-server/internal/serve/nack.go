@@ -50,24 +50,24 @@ func (st *stream) handleNACK(sub *subscription, out *response, message string) {
 // configuration that contains the bad one, and an arbitrary part of the others. The others are sent again, and if the
 // message does not name the route configuration, each route configuration in a response of its own.
 func (st *stream) blamedHosts(sub *subscription, out *response, message string) (blamed []*store.Blob) {
-	culprit := ""
+	blamedConfig := ""
 	for _, name := range out.routeConfigs {
 		if mentions(message, name) && strings.Contains(message, "route "+name) {
-			culprit = name
+			blamedConfig = name
 		}
 	}
 	if len(out.routeConfigs) == 1 {
 		return out.blobs
 	}
 	for _, blob := range out.blobs {
-		if routeConfigOf(blob.Name()) == culprit {
+		if routeConfigOf(blob.Name()) == blamedConfig {
 			blamed = append(blamed, blob)
 		} else {
 			st.markDirty(sub, blob.Name())
 		}
 	}
 	for _, name := range out.routeConfigs {
-		if rc := st.routeConfigs[name]; rc != nil && culprit == "" {
+		if rc := st.routeConfigs[name]; rc != nil && blamedConfig == "" {
 			rc.isolated = true
 		}
 	}

@@ -402,8 +402,8 @@ func (a *account) throttle(ctx context.Context, bytes int) error {
 }
 
 // refuse reports a refusal and returns the error that ends the stream.
-func (a *account) refuse(node string, b Budget, reason string) error {
-	a.quotas.refused(Refusal{NodeID: node, Identity: a.id, Budget: b, Reason: reason})
+func (a *account) refuse(node string, budget Budget, reason string) error {
+	a.quotas.refused(Refusal{NodeID: node, Identity: a.id, Budget: budget, Reason: reason})
 	return status.Error(codes.ResourceExhausted, reason)
 }
 

@@ -6,8 +6,8 @@ import (
 	"github.com/envoyproxy/go-control-plane/pkg/cache/v3"
 )
 
-// CreateWatch implements cache.ConfigWatcher. The sotw loop calls it for every request, except those with a stale nonce.
-// Responses go to the channel, now or later.
+// CreateWatch implements cache.ConfigWatcher. The sotw loop calls it for every request, except those with a stale
+// nonce. Responses go to the channel, now or later.
 func (st *stream) CreateWatch(req *cache.Request, state cache.Subscription, to chan cache.Response) (func(), error) {
 	st.lock()
 	defer st.unlock()
