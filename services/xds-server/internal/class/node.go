@@ -229,7 +229,7 @@ func version(n *core.Node) string {
 func (n *Node) Key(state *mesh.Snapshot) (*Key, mesh.Topics) {
 	topics := mesh.Topics{}
 	topics.Add(mesh.MeshTopic())
-	for _, t := range slices.Concat(mesh.SelectedLabelsTopics(n.Namespace), mesh.ProxyMatchesTopics(n.Namespace)) {
+	for _, t := range slices.Concat(mesh.RelevantLabelsTopics(n.Namespace), mesh.ProxyMatchesTopics(n.Namespace)) {
 		topics.Add(t)
 	}
 	topics.Add(mesh.SelectsCredentialTopic(n.Namespace))
@@ -263,7 +263,7 @@ func (n *Node) Key(state *mesh.Snapshot) (*Key, mesh.Topics) {
 	}
 	k = k.WithSidecar(state, labels)
 	k.VirtualHosts = n.VirtualHosts && n.Type == Sidecar
-	k.Labels = state.SelectedLabels(n.Namespace, labels)
+	k.Labels = state.RelevantLabels(n.Namespace, labels)
 	if w != nil && n.hasCredentials(state, k.Labels, topics) {
 		k.Identity = n.Identity
 	}

@@ -115,7 +115,7 @@ func (l *lookup) absent(topics []mesh.Topic) []string {
 			missing = len(l.state.WorkloadsAt(t.A)) == 0
 		case mesh.SubjectMesh:
 			missing, where = l.state.MeshSource() == nil, ": all mesh-wide settings are defaults"
-		case mesh.SubjectPlace:
+		case mesh.SubjectServicesAt:
 			missing, where = len(l.state.ServicesAt(l.client, parsePort(t.A), t.B)) == 0, l.visible()
 		case mesh.SubjectSuffix:
 			missing, where = !l.state.AnyUnder(l.client, t.A), l.visible()

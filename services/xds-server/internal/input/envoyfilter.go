@@ -9,7 +9,7 @@ import (
 
 // EnvoyFilters lists, in the order in which they apply, the EnvoyFilters for clients in the class's namespace that may matter at a place.
 // Which of them are for the class, and meant for its proxies, Selected and Meets say: a result that does not ask is shared.
-func (r *Reader) EnvoyFilters(place mesh.Place) []*mesh.EnvoyFilter {
+func (r *Reader) EnvoyFilters(place mesh.PatchContext) []*mesh.EnvoyFilter {
 	topic := mesh.Topic{Subject: subjectPatches, A: string(place)}
 	return derive(r, topic, func(r *Reader) []*mesh.EnvoyFilter {
 		r.record(mesh.EnvoyFiltersTopics(r.client(), place)...)

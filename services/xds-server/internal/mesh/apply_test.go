@@ -106,7 +106,8 @@ func TestCovering(t *testing.T) {
 	}
 }
 
-// BenchmarkApply shows that a revision costs what it changes: the figures of both sizes are to be equal within the noise.
+// BenchmarkApply shows that a revision costs what it changes: the figures of both sizes are to be equal within the
+// noise.
 func BenchmarkApply(b *testing.B) {
 	for _, services := range []int{1_000, 10_000} {
 		b.Run(fmt.Sprintf("services=%d", services), func(b *testing.B) {

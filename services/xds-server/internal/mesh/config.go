@@ -1,8 +1,10 @@
 package mesh
 
 import (
-	"crypto/sha256"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -17,7 +19,7 @@ type Config[T proto.Message] struct {
 	Key                 Key
 	Spec                T
 	Labels, Annotations map[string]string
-	// Created decides between conflicting objects: the oldest wins. Zero sorts first.
+	// Created decides between conflicting objects: the oldest wins. The zero time is the oldest.
 	Created time.Time
 	// ExportedTo lists the namespaces that may use the object; ["*"] means all.
 	ExportedTo []string
@@ -26,17 +28,17 @@ type Config[T proto.Message] struct {
 	Hash Hash
 }
 
-// These kinds are decoded; others pass through a State unread.
+// Kinds whose spec is all that is decoded.
 type (
-	// VirtualService is an object of that kind.
+	// VirtualService of networking.istio.io.
 	VirtualService = Config[*networking.VirtualService]
-	// DestinationRule is an object of that kind.
+	// DestinationRule of networking.istio.io.
 	DestinationRule = Config[*networking.DestinationRule]
-	// Gateway is an object of that kind.
+	// Gateway of networking.istio.io.
 	Gateway = Config[*networking.Gateway]
-	// Sidecar is an object of that kind.
+	// Sidecar of networking.istio.io.
 	Sidecar = Config[*networking.Sidecar]
-	// PeerAuthentication is an object of that kind.
+	// PeerAuthentication of security.istio.io.
 	PeerAuthentication = Config[*security.PeerAuthentication]
 )
 
@@ -51,64 +53,13 @@ func (c *Config[T]) Older(o *Config[T]) bool {
 	return c.Key.Name < o.Key.Name
 }
 
-// entry is one resource of a State. value is a *configv1.<Kind>, a *Config[T], *EnvoyFilter, *meshSettings, or nil for kinds nobody reads.
-type entry struct {
-	key   Key
-	hash  Hash
-	value any
-}
+// Visible reports whether the object may be used from the namespace.
+func (c *Config[T]) Visible(namespace string) bool { return visible(c.ExportedTo, namespace) }
 
-// decode turns a resource into an entry. An error names the resource.
-func decode(r *configv1.Resource) (*entry, error) {
-	e := &entry{key: keyOf(r.GetKey())}
-	if n := copy(e.hash[:], r.GetHash()); n != len(e.hash) {
-		var err error
-		if e.hash, err = HashOf(r); err != nil {
-			return nil, fmt.Errorf("%s: %w", e.key, err)
-		}
-	}
-	var err error
-	switch body := r.GetBody().(type) {
-	case *configv1.Resource_Service:
-		e.value = body.Service
-	case *configv1.Resource_EndpointSet:
-		e.value = body.EndpointSet
-	case *configv1.Resource_Workload:
-		e.value = body.Workload
-	case *configv1.Resource_MeshConfig:
-		e.value, err = decodeMesh(body.MeshConfig)
-	case *configv1.Resource_IdentityBan:
-		e.value = body.IdentityBan
-	case *configv1.Resource_IstioConfig:
-		e.value, err = decodeIstio(e, body.IstioConfig)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", e.key, err)
-	}
-	return e, nil
-}
-
-func decodeIstio(e *entry, c *configv1.IstioConfig) (any, error) {
-	switch e.key.Kind {
-	case KindVirtualService:
-		return decodeSpec(e, c, &networking.VirtualService{})
-	case KindDestinationRule:
-		return decodeSpec(e, c, &networking.DestinationRule{})
-	case KindGateway:
-		return decodeSpec(e, c, &networking.Gateway{})
-	case KindSidecar:
-		return decodeSpec(e, c, &networking.Sidecar{})
-	case KindPeerAuthentication:
-		return decodeSpec(e, c, &security.PeerAuthentication{})
-	case KindEnvoyFilter:
-		return decodeEnvoyFilter(e, c)
-	default:
-		return nil, nil //nolint:nilnil // a kind that nothing reads has no value
-	}
-}
-
-func decodeSpec[T proto.Message](e *entry, c *configv1.IstioConfig, spec T) (any, error) {
-	// Istio's API versions share one wire form, so the Any's version does not matter, only its kind does.
+// decodeConfig decodes the spec of a resource into spec.
+func decodeConfig[T proto.Message](e *entry, r *configv1.Resource, spec T) (*Config[T], error) {
+	c := r.GetIstioConfig()
+	// Istio's API versions share one wire form: the kind matters, not the version.
 	if got := string(c.GetSpec().MessageName().Name()); got != e.key.Kind {
 		return nil, fmt.Errorf("spec is a %q", got)
 	}
@@ -125,18 +76,92 @@ func decodeSpec[T proto.Message](e *entry, c *configv1.IstioConfig, spec T) (any
 	return cfg, nil
 }
 
-// HashOf computes the content hash of a resource's body as the contract defines it: the first 16 bytes of the SHA-256 of its
-// deterministic encoding.
-func HashOf(r *configv1.Resource) (Hash, error) {
-	m := r.ProtoReflect()
-	field := m.WhichOneof(m.Descriptor().Oneofs().ByName("body"))
-	if field == nil {
-		return Hash{}, fmt.Errorf("resource without a body")
-	}
-	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(m.Get(field).Message().Interface())
-	if err != nil {
-		return Hash{}, fmt.Errorf("encode: %w", err)
-	}
-	sum := sha256.Sum256(raw)
-	return Hash(sum[:16]), nil
+// visible reports whether an object exported to these namespaces may be used from ns.
+func visible(exportedTo []string, ns string) bool {
+	return slices.Contains(exportedTo, "*") || slices.Contains(exportedTo, ns)
 }
+
+// explicit lists the namespaces that see an object which not everybody sees.
+func explicit(exportedTo []string) []string {
+	if slices.Contains(exportedTo, "*") {
+		return nil
+	}
+	return exportedTo
+}
+
+// Matches reports whether every label of the selector is among the labels; an empty selector matches all.
+func Matches(selector, labels map[string]string) bool {
+	for k, v := range selector {
+		if got, ok := labels[k]; !ok || got != v {
+			return false
+		}
+	}
+	return true
+}
+
+// Covering yields the host itself and then the wildcard hosts that cover it, the most specific first:
+// a.b.c, *.b.c, *.c, *.
+func Covering(host string) func(yield func(string) bool) {
+	return func(yield func(string) bool) {
+		if !yield(host) || host == "*" {
+			return
+		}
+		rest := strings.TrimPrefix(host, "*.")
+		if rest != host {
+			// The wildcard itself was yielded above.
+			if _, after, ok := strings.Cut(rest, "."); ok {
+				rest = after
+			} else {
+				rest = ""
+			}
+		} else if _, after, ok := strings.Cut(host, "."); ok {
+			rest = after
+		} else {
+			rest = ""
+		}
+		for rest != "" {
+			if !yield("*." + rest) {
+				return
+			}
+			_, rest, _ = strings.Cut(rest, ".")
+		}
+		yield("*")
+	}
+}
+
+// wildcardOr returns "*" for a wildcard host and the host itself otherwise.
+func wildcardOr(host string) string {
+	if strings.HasPrefix(host, "*") {
+		return "*"
+	}
+	return host
+}
+
+// merge collects the objects under several prefixes, each once, oldest first.
+func merge[T interface {
+	comparable
+	Older(T) bool
+}](x index[T], prefixes ...string) []T {
+	var found []T
+	for _, p := range prefixes {
+		x.scan(p, func(_ string, v T) bool {
+			found = append(found, v)
+			return true
+		})
+	}
+	if len(prefixes) > 1 {
+		slices.SortStableFunc(found, func(a, b T) int {
+			if a == b {
+				return 0
+			}
+			if a.Older(b) {
+				return -1
+			}
+			return 1
+		})
+		found = slices.Compact(found)
+	}
+	return found
+}
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -9,15 +9,15 @@ import (
 	"fairlead.dev/services/xds-server/internal/credential"
 )
 
-// WithCredentials returns the same revision beside other credentials. They are no part of the revision: Held does not name them, and they
-// play no part in Apply.
+// WithCredentials returns the same revision with other credentials. Credentials are not part of a revision: Held does
+// not name them, and Apply does not change them.
 func (s *Snapshot) WithCredentials(set *credential.Set) *Snapshot {
 	with := *s
 	with.credentials = set
 	return &with
 }
 
-// Credentials returns what is known of credentials.
+// Credentials returns the credentials that are known; nil for none.
 func (s *Snapshot) Credentials() *credential.Set { return s.credentials }
 
 // CredentialTopic names the answer of Credentials().Get.
@@ -28,8 +28,8 @@ func CredentialTopic(ref credential.Ref) Topic {
 // Credential returns the reference that a topic of SubjectCredential is about.
 func (t Topic) Credential() credential.Ref { return credential.Ref{Identity: t.A, Name: t.B} }
 
-// UsesCredential reports whether a DestinationRule for clients in the namespace that selects nobody in particular has
-// the credentialName, which is given without its scheme.
+// UsesCredential reports whether a DestinationRule without a workload selector, for clients in the namespace, has the
+// credentialName, which is given without its scheme.
 func (s *Snapshot) UsesCredential(to, name string) bool {
 	return slices.ContainsFunc([]string{"*", to}, func(t string) bool {
 		_, ok := s.credentialUses.get(join(t, name))
@@ -42,15 +42,13 @@ func CredentialUseTopics(to, name string) []Topic {
 	return []Topic{{SubjectCredentialUse, "*", name}, {SubjectCredentialUse, to, name}}
 }
 
-// SelectsCredential reports whether a DestinationRule in the namespace has a workload selector that matches the labels, and the credentialName,
-// which is given without its scheme; "" is any.
+// SelectsCredential reports whether a DestinationRule in the namespace has a workload selector that matches the labels,
+// and the credentialName, which is given without its scheme; "" is any.
 func (s *Snapshot) SelectsCredential(namespace string, labels map[string]string, name string) bool {
-	found := false
-	s.credentialSelectors.scan(namespace+sep, func(_ string, rule *DestinationRule) bool {
-		found = Matches(rule.Spec.GetWorkloadSelector().GetMatchLabels(), labels) && (name == "" || slices.Contains(credentialNames(rule.Spec), name))
-		return !found
+	return slices.ContainsFunc(s.credentialSelectors.list(namespace+sep), func(rule *DestinationRule) bool {
+		return Matches(rule.Spec.GetWorkloadSelector().GetMatchLabels(), labels) &&
+			(name == "" || slices.Contains(credentialNames(rule.Spec), name))
 	})
-	return found
 }
 
 // SelectsCredentialTopic names the answers of SelectsCredential.
@@ -58,36 +56,28 @@ func SelectsCredentialTopic(namespace string) Topic {
 	return Topic{SubjectCredentialUse, namespace, ""}
 }
 
-func (w *writer) postCredentialUses(v *DestinationRule, add bool) {
+func (w *writer) indexCredentialUses(v *DestinationRule, add bool) {
 	names := credentialNames(v.Spec)
 	if len(names) > 0 && len(v.Spec.GetWorkloadSelector().GetMatchLabels()) > 0 {
-		put(w.state.credentialSelectors, add, join(v.Key.Namespace, v.Key.Name), v)
+		put(w, &w.next.credentialSelectors, add, join(v.Key.Namespace, v.Key.Name), v)
 		w.touch(SubjectCredentialUse, v.Key.Namespace, "")
 		return
 	}
 	for _, name := range names {
 		for _, to := range v.ExportedTo {
-			w.count(w.state.credentialUses, join(to, name), add)
+			w.count(&w.next.credentialUses, join(to, name), add)
 			w.touch(SubjectCredentialUse, to, name)
 		}
 	}
 }
 
-// credentialNames lists those of a rule, each once, without the scheme that they may have: "shop-tls" or "<namespace>/shop-tls".
+// credentialNames lists the credentialNames of a rule, each once, without a scheme: "shop-tls" or
+// "<namespace>/shop-tls".
 func credentialNames(rule *networking.DestinationRule) []string {
 	var found []string
-	of := func(p *networking.TrafficPolicy) {
-		found = append(found, p.GetTls().GetCredentialName())
-		for _, port := range p.GetPortLevelSettings() {
-			found = append(found, port.GetTls().GetCredentialName())
-		}
-	}
-	of(rule.GetTrafficPolicy())
-	for _, subset := range rule.GetSubsets() {
-		of(subset.GetTrafficPolicy())
-	}
-	for i, name := range found {
-		found[i] = strings.TrimPrefix(strings.TrimPrefix(name, "kubernetes://"), "kubernetes-gateway://")
+	for _, policy := range policies(rule) {
+		name := strings.TrimPrefix(policy.GetTls().GetCredentialName(), "kubernetes://")
+		found = append(found, strings.TrimPrefix(name, "kubernetes-gateway://"))
 	}
 	slices.Sort(found)
 	return slices.DeleteFunc(slices.Compact(found), func(name string) bool { return name == "" })

@@ -10,7 +10,8 @@ import (
 	"fairlead.dev/services/xds-server/internal/meshtest"
 )
 
-// TestMeshGateways: the answer changes with the first Gateway that passes mesh TLS through and with the last, and only then its topic is touched.
+// TestMeshGateways: the answer changes with the first Gateway that passes mesh TLS through and with the last, and only
+// then its topic is touched.
 func TestMeshGateways(t *testing.T) {
 	gateway := func(name string, mode networking.ServerTLSSettings_TLSmode) *configv1.Resource {
 		return meshtest.Config(mesh.KindGateway, "gateways", name, &networking.Gateway{Servers: []*networking.Server{

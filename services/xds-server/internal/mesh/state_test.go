@@ -147,8 +147,8 @@ func questions() []question {
 		for _, name := range []string{"n1", "n2"} {
 			add("Workload "+ns+name, []mesh.Topic{mesh.WorkloadTopic(ns, name)}, func(s *mesh.Snapshot) string { return text(s.Workload(ns, name)) })
 		}
-		add("SelectedLabels "+ns, mesh.SelectedLabelsTopics(ns), func(s *mesh.Snapshot) string {
-			return fmt.Sprint(s.SelectedLabels(ns, map[string]string{"app": "x", "version": "v1", "other": "o"}))
+		add("RelevantLabels "+ns, mesh.RelevantLabelsTopics(ns), func(s *mesh.Snapshot) string {
+			return fmt.Sprint(s.RelevantLabels(ns, map[string]string{"app": "x", "version": "v1", "other": "o"}))
 		})
 	}
 	for _, l := range labels {
@@ -184,8 +184,9 @@ func configs[T proto.Message](list []*mesh.Config[T]) string {
 	return strings.Join(s, "\n")
 }
 
-// TestEditsAgreeWithAScratchBuild edits a small mesh at random. After each edit every answer must be that of a state built from scratch;
-// an answer that has changed must have its topic touched; and the state before the edit must not have changed.
+// TestEditsAgreeWithAScratchBuild edits a small mesh at random. After each edit every answer must be that of a state
+// built from scratch; an answer that has changed must have its topic touched; and the state before the edit must not
+// have changed.
 func TestEditsAgreeWithAScratchBuild(t *testing.T) {
 	all := questions()
 	rapid.Check(t, func(t *rapid.T) {
@@ -243,7 +244,8 @@ func TestEditsAgreeWithAScratchBuild(t *testing.T) {
 	})
 }
 
-// checkPrivate: an answer that a namespace gets and everybody does not has a topic that the state calls private to the namespace.
+// checkPrivate: an answer that a namespace gets and everybody does not has a topic that the state calls private to the
+// namespace.
 func checkPrivate(t *rapid.T, s *mesh.Snapshot) {
 	check := func(name, ns string, topics []mesh.Topic, ask func(to string) string) {
 		if own, all := ask(ns), ask(mesh.Global); own != all && !slices.ContainsFunc(topics, func(t mesh.Topic) bool { return s.IsPrivate(ns, t) }) {

@@ -2,6 +2,7 @@ package mesh
 
 import (
 	"fmt"
+	"maps"
 	"net"
 	"strconv"
 	"strings"
@@ -16,13 +17,15 @@ type Subject uint8
 const (
 	// SubjectService: A = hostname.
 	SubjectService Subject = iota + 1
-	// SubjectServices, the list of services exported to a namespace: A = that namespace or "*", B = the services' namespace or "" for all.
+	// SubjectServices, the list of services exported to a namespace: A = that namespace or "*", B = the services'
+	// namespace or "" for all.
 	SubjectServices
 	// SubjectEndpoints: A = hostname, B = port.
 	SubjectEndpoints
 	// SubjectGatewayRoutes, the VirtualServices bound to a gateway: A = namespace exported to or "*", B = gateway.
 	SubjectGatewayRoutes
-	// SubjectHostRoutes, the VirtualServices of a gateway that name a host: A = gateway, B = host, "*" also for any wildcard host.
+	// SubjectHostRoutes, the VirtualServices of a gateway that name a host: A = gateway, B = host, "*" also for any
+	// wildcard host.
 	SubjectHostRoutes
 	// SubjectDestinationRule: A = host, or "*" for any wildcard host.
 	SubjectDestinationRule
@@ -38,24 +41,25 @@ const (
 	SubjectAddress
 	// SubjectMesh, the mesh-wide settings.
 	SubjectMesh
-	// SubjectSelectedLabels, the label keys that selectors test: A = namespace of the workloads, or "*".
-	SubjectSelectedLabels
-	// SubjectPlace, the services at an address and port: A = port, B = address, or "" for those without one.
-	SubjectPlace
+	// SubjectRelevantLabels, the label keys that objects test: A = namespace of the workloads, or "*".
+	SubjectRelevantLabels
+	// SubjectServicesAt, the services at an address and port: A = port, B = address, or "" for those without one.
+	SubjectServicesAt
 	// SubjectSpeaks, the services whose port of a number speaks a protocol: A = port, B = protocol.
 	SubjectSpeaks
 	// SubjectSuffix, whether there are services under a wildcard host: A = the wildcard host.
 	SubjectSuffix
 	// SubjectOwnNamespace, whether a namespace is the client's, which never changes: A = namespace.
 	SubjectOwnNamespace
-	// SubjectEnvoyFilters, those that may patch resources of a kind at one side of a proxy: A = namespace exported to or "*", B = the Place.
+	// SubjectEnvoyFilters, the EnvoyFilters with patches in a context: A = namespace exported to or "*", B = the
+	// PatchContext.
 	SubjectEnvoyFilters
 	// SubjectProxyMatches, the conditions that EnvoyFilters have on proxies: A = namespace exported to or "*".
 	SubjectProxyMatches
 	// SubjectCredential: A = identity of the proxy that it is for, B = name.
 	SubjectCredential
-	// SubjectCredentialUse, whether a DestinationRule has a credentialName: A = namespace exported to or "*", B = name; or whether one has a
-	// workload selector besides: A = its namespace, B = "".
+	// SubjectCredentialUse, whether a DestinationRule has a credentialName: A = namespace exported to or "*", B = name;
+	// or whether one has a workload selector besides: A = its namespace, B = "".
 	SubjectCredentialUse
 	// SubjectMeshGateways, whether a Gateway passes mesh TLS through.
 	SubjectMeshGateways
@@ -67,7 +71,7 @@ const (
 	SubjectDerived Subject = 128
 )
 
-// Topic names one answer of a State. Equal topics mean the same question.
+// Topic names one answer of a Snapshot. Equal topics mean the same question.
 type Topic struct {
 	Subject Subject
 	A, B    string
@@ -129,9 +133,9 @@ func (t Topic) String() string {
 		return "Service with gateways of network " + t.A
 	case SubjectMesh:
 		return "MeshConfig"
-	case SubjectSelectedLabels:
+	case SubjectRelevantLabels:
 		return "selectors of workload labels in " + namespaceText(t.A)
-	case SubjectPlace:
+	case SubjectServicesAt:
 		if t.B == "" {
 			return "Service without an address on port " + t.A
 		}
@@ -166,7 +170,7 @@ func hostText(host string) string {
 }
 
 func gatewayText(gateway string) string {
-	if gateway == "mesh" {
+	if gateway == meshGateway {
 		return "the mesh"
 	}
 	return "gateway " + gateway
@@ -184,8 +188,13 @@ func (t Topics) Has(topic Topic) bool {
 	return ok
 }
 
-func endpointsTopic(hostname string, port uint32) Topic {
-	return Topic{SubjectEndpoints, hostname, number(port)}
+// joined adds other topics to the set, which is made if it is nil.
+func (t Topics) joined(other Topics) Topics {
+	if t == nil {
+		t = Topics{}
+	}
+	maps.Copy(t, other)
+	return t
 }
 
 // Meets reports whether two sets have a topic in common.

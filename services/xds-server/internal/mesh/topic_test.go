@@ -26,7 +26,7 @@ func TestTopicsSayWhatTheyAre(t *testing.T) {
 		"Workload shop/web":                                 mesh.WorkloadTopic("shop", "web"),
 		"Workload with address 10.0.0.1":                    mesh.AddressTopic("10.0.0.1"),
 		"MeshConfig":                                        mesh.MeshTopic(),
-		"selectors of workload labels in namespace shop":    mesh.SelectedLabelsTopics("shop")[0],
+		"selectors of workload labels in namespace shop":    mesh.RelevantLabelsTopics("shop")[0],
 		"Service at 10.0.0.1:80":                            mesh.ServicesAtTopic(80, "10.0.0.1"),
 		"Service without an address on port 80":             mesh.ServicesAtTopic(80, ""),
 		"Service that speaks HTTP2 on port 80":              mesh.SpeakingTopic(80, configv1.Protocol_PROTOCOL_HTTP2),

@@ -6,7 +6,6 @@ import (
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
-	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
@@ -18,8 +17,6 @@ const (
 	passthroughSource, passthroughSourceV6 = "127.0.0.6", "::6"
 	// passthroughIdle closes connections to unknown destinations that nobody uses.
 	passthroughIdle = 5 * time.Minute
-
-	defaultConnectTimeout = 10 * time.Second
 )
 
 // fixed lists the clusters that do not depend on services.
@@ -39,7 +36,7 @@ func fixedCluster(r *input.Reader, name string) (*clusterv3.Cluster, error) {
 	out := &clusterv3.Cluster{
 		Name:                 name,
 		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
-		ConnectTimeout:       connectTimeout(r.Mesh()),
+		ConnectTimeout:       r.Mesh().GetConnectTimeout(),
 	}
 	if name == names.BlackHoleCluster {
 		return out, nil
@@ -67,11 +64,4 @@ func bindSource(r *input.Reader) *corev3.BindConfig {
 		out.ExtraSourceAddresses = append(out.ExtraSourceAddresses, &corev3.ExtraSourceAddress{Address: source(a)})
 	}
 	return out
-}
-
-func connectTimeout(mesh *meshv1alpha1.MeshConfig) *durationpb.Duration {
-	if mesh.GetConnectTimeout() != nil {
-		return mesh.GetConnectTimeout()
-	}
-	return durationpb.New(defaultConnectTimeout)
 }

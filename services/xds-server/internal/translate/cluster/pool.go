@@ -41,7 +41,7 @@ func circuitBreakers(pool *networking.ConnectionPoolSettings) *clusterv3.Circuit
 func connectionPool(out *clusterv3.Cluster, options *httpOptions, mesh *meshv1alpha1.MeshConfig, pool *networking.ConnectionPoolSettings) {
 	tcp, http := pool.GetTcp(), pool.GetHttp()
 	out.CircuitBreakers = circuitBreakers(pool)
-	out.ConnectTimeout = connectTimeout(mesh)
+	out.ConnectTimeout = mesh.GetConnectTimeout()
 	if tcp.GetConnectTimeout() != nil {
 		out.ConnectTimeout = tcp.GetConnectTimeout()
 	}

@@ -48,7 +48,7 @@ func TestFailoverPriorityOfClasses(t *testing.T) {
 				}))
 			}
 			state := meshtest.State(t, resources...)
-			key := &class.Key{Type: class.Sidecar, Namespace: "client", Labels: state.SelectedLabels("client", tc.labels)}
+			key := &class.Key{Type: class.Sidecar, Namespace: "client", Labels: state.RelevantLabels("client", tc.labels)}
 			if _, ok := key.Labels["app"]; ok {
 				t.Error("a label that nothing tests makes classes")
 			}

@@ -8,42 +8,20 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
-	setfilterstatecommonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/common/set_filter_state/v3"
-	corsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/cors/v3"
 	dfpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/dynamic_forward_proxy/v3"
-	faultv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/fault/v3"
-	grpcstatsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/grpc_stats/v3"
-	grpcwebv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/grpc_web/v3"
-	ondemandv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/on_demand/v3"
-	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
-	setfilterstatev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/set_filter_state/v3"
 	managerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
-	"fairlead.dev/services/xds-server/internal/translate/dynamic"
 	"fairlead.dev/services/xds-server/internal/translate/pack"
 )
 
-// Names of the filters that routes override.
 const (
-	CORSFilter  = "envoy.filters.http.cors"
-	FaultFilter = "envoy.filters.http.fault"
-
 	managerFilter  = "envoy.filters.network.http_connection_manager"
-	onDemandFilter = "envoy.filters.http.on_demand"
-	alpnFilter     = "envoy.filters.http.set_filter_state"
-	grpcStats      = "envoy.filters.http.grpc_stats"
-	grpcWeb        = "envoy.filters.http.grpc_web"
-	routerFilter   = "envoy.filters.http.router"
 	websocket      = "websocket"
 	connect        = "CONNECT"
 	meshServerName = "istio-envoy"
-
-	// clusterTimeout is how long a request waits for its cluster while the control plane does not answer.
-	clusterTimeout = 5 * time.Second
 )
 
 // A cluster may say in its metadata which ALPN values its connections offer when they carry HTTP; without, the cluster's TLS context decides.
@@ -90,7 +68,7 @@ func Build(o Options) (*listenerv3.Filter, error) {
 	}
 	m := &managerv3.HttpConnectionManager{
 		StatPrefix:        o.StatPrefix,
-		HttpFilters:       filters(o),
+		HttpFilters:       httpFilters(o),
 		AccessLog:         logs,
 		UseRemoteAddress:  wrapperspb.Bool(o.Role == Gateway),
 		StreamIdleTimeout: streamIdle(o),
@@ -180,36 +158,6 @@ func normalise(m *managerv3.HttpConnectionManager, kind meshv1alpha1.MeshConfig_
 	}
 }
 
-func filters(o Options) []*managerv3.HttpFilter {
-	var out []*managerv3.HttpFilter
-	add := func(name string, m proto.Message) {
-		out = append(out, &managerv3.HttpFilter{
-			Name: name, ConfigType: &managerv3.HttpFilter_TypedConfig{TypedConfig: pack.Any(m)},
-		})
-	}
-	if o.OnDemand {
-		// Before all others: they look up the request's route, and what they do would be done twice when the request starts anew with one.
-		add(onDemandFilter, findOnDemand())
-	}
-	if o.GRPCWeb {
-		add(grpcWeb, &grpcwebv3.GrpcWeb{})
-	}
-	add(grpcStats, &grpcstatsv3.FilterConfig{
-		EmitFilterState:        true,
-		PerMethodStatSpecifier: &grpcstatsv3.FilterConfig_StatsForAllMethods{StatsForAllMethods: wrapperspb.Bool(false)},
-	})
-	add(FaultFilter, &faultv3.HTTPFault{})
-	add(CORSFilter, &corsv3.Cors{})
-	if o.Role != SidecarInbound {
-		add(alpnFilter, offerALPN())
-	}
-	if o.Dynamic != nil {
-		add(dynamic.HTTPFilter, o.Dynamic)
-	}
-	add(routerFilter, &routerv3.Router{SuppressEnvoyHeaders: o.Headers.GetEnvoyDebugHeaders().GetDisabled().GetValue()})
-	return out
-}
-
 // discoveryPatience is how long a request waits for its virtual host. Routes end that limit for requests that have found one.
 const discoveryPatience = 5 * time.Second
 
@@ -219,32 +167,4 @@ func streamIdle(o Options) *durationpb.Duration {
 		return durationpb.New(discoveryPatience)
 	}
 	return durationpb.New(0)
-}
-
-// findOnDemand asks for clusters over ADS; virtual hosts are asked for wherever the route configuration takes them.
-func findOnDemand() *ondemandv3.OnDemand {
-	return &ondemandv3.OnDemand{Odcds: &ondemandv3.OnDemandCds{
-		Source: &corev3.ConfigSource{
-			ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}},
-			ResourceApiVersion:    corev3.ApiVersion_V3,
-		},
-		Timeout: durationpb.New(clusterTimeout),
-	}}
-}
-
-// offerALPN lets the chosen cluster decide, per request, what its TLS handshake offers: a port of undeclared protocol has one cluster for HTTP
-// and for other bytes, and the server tells them apart by what the client offers.
-func offerALPN() *setfilterstatev3.Config {
-	return &setfilterstatev3.Config{OnRequestHeaders: []*setfilterstatecommonv3.FilterStateValue{{
-		Key: &setfilterstatecommonv3.FilterStateValue_ObjectKey{ObjectKey: "envoy.network.application_protocols"},
-		Value: &setfilterstatecommonv3.FilterStateValue_FormatString{FormatString: &corev3.SubstitutionFormatString{
-			Format: &corev3.SubstitutionFormatString_TextFormatSource{TextFormatSource: &corev3.DataSource{
-				Specifier: &corev3.DataSource_InlineString{
-					InlineString: "%CLUSTER_METADATA(" + ALPNMetadataNamespace + ":" + ALPNMetadataKey + ")%",
-				},
-			}},
-			OmitEmptyValues: true,
-		}},
-		SkipIfEmpty: true,
-	}}}
 }

@@ -7,19 +7,14 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
-	rbacv3 "github.com/envoyproxy/go-control-plane/envoy/config/rbac/v3"
 	proxyprotocolv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/proxy_protocol/v3"
-	rbacfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/rbac/v3"
-	sniclusterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/sni_cluster/v3"
 	tcpproxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/translate/gateway"
 	"fairlead.dev/services/xds-server/internal/translate/hcm"
-	"fairlead.dev/services/xds-server/internal/translate/match"
 	"fairlead.dev/services/xds-server/internal/translate/names"
-	"fairlead.dev/services/xds-server/internal/translate/pack"
 	"fairlead.dev/services/xds-server/internal/translate/protocol"
 	"fairlead.dev/services/xds-server/internal/translate/tlsctx"
 )
@@ -196,7 +191,7 @@ func passedToMesh(r *input.Reader, server gateway.Server) ([]l4chain, error) {
 	if proxy.StatPrefix == "" {
 		proxy.StatPrefix = names.BlackHoleCluster
 	}
-	forward, err := tcpFilter(r, proxy)
+	filters, err := tcpChain{proxy: proxy, clusterBySNI: true}.filters(r)
 	if err != nil {
 		return nil, err
 	}
@@ -205,15 +200,5 @@ func passedToMesh(r *input.Reader, server gateway.Server) ([]l4chain, error) {
 		// What comes before the host in such a name is labels of it.
 		chosen.ServerNames = append(chosen.ServerNames, "*."+strings.TrimPrefix(host, "*."))
 	}
-	filters := []*listenerv3.Filter{
-		{Name: "envoy.filters.network.rbac", ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: pack.Any(&rbacfilterv3.RBAC{
-			StatPrefix: "sni_cluster.",
-			Rules: &rbacv3.RBAC{Action: rbacv3.RBAC_ALLOW, Policies: map[string]*rbacv3.Policy{"mesh": {
-				Permissions: []*rbacv3.Permission{{Rule: &rbacv3.Permission_RequestedServerName{RequestedServerName: match.Prefix(names.SNIPrefix)}}},
-				Principals:  []*rbacv3.Principal{{Identifier: &rbacv3.Principal_Any{Any: true}}},
-			}}},
-		})}},
-		{Name: "envoy.filters.network.sni_cluster", ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: pack.Any(&sniclusterv3.SniCluster{})}},
-	}
-	return []l4chain{{match: chosen, filters: append(filters, forward...)}}, nil
+	return []l4chain{{match: chosen, filters: filters}}, nil
 }

@@ -167,12 +167,12 @@ func chains(r *input.Reader, t target, kinds []variant) ([]*listenerv3.FilterCha
 				Headers:    r.ProxyHeaders(),
 			})
 		} else {
-			chain.Filters, err = tcpFilter(r, &tcpproxyv3.TcpProxy{
+			chain.Filters, err = tcpChain{proxy: &tcpproxyv3.TcpProxy{
 				StatPrefix:                      t.cluster,
 				ClusterSpecifier:                &tcpproxyv3.TcpProxy_Cluster{Cluster: t.cluster},
 				IdleTimeout:                     t.pool.GetTcp().GetIdleTimeout(),
 				MaxDownstreamConnectionDuration: t.pool.GetTcp().GetMaxConnectionDuration(),
-			})
+			}}.filters(r)
 		}
 		if err != nil {
 			return nil, err

@@ -3,28 +3,20 @@ package listener
 import (
 	"slices"
 	"strings"
-	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
-	setfilterstatecommonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/common/set_filter_state/v3"
-	setfilterstatev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/set_filter_state/v3"
 	tcpproxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/translate/names"
-	"fairlead.dev/services/xds-server/internal/translate/pack"
 	"fairlead.dev/services/xds-server/internal/translate/protocol"
 	"fairlead.dev/services/xds-server/internal/translate/reach"
 	"fairlead.dev/services/xds-server/internal/translate/route"
 	"fairlead.dev/services/xds-server/internal/translate/scope"
 )
-
-// clusterTimeout is how long a connection waits for its cluster while the control plane does not answer.
-const clusterTimeout = 5 * time.Second
 
 // A sidecar on demand has one listener per port number where bytes have to be looked at: for HTTP, which is routed by host, and for TLS to
 // services without an address, which is told by SNI. All other connections ask for a cluster named after their destination. Service ports
@@ -188,38 +180,9 @@ func toldBySNI(r *input.Reader, host string, port uint32) bool {
 
 // onDemandTCP forwards bytes to a cluster whose name is made from the connection.
 func onDemandTCP(r *input.Reader, format string) ([]*listenerv3.Filter, error) {
-	forward, err := outboundTCP(r, &tcpproxyv3.TcpProxy{
+	return tcpChain{outbound: true, clusterFormat: format, proxy: &tcpproxyv3.TcpProxy{
 		StatPrefix: "ondemand",
-		// Every connection has a name of its own; Envoy asks for one here all the same.
+		// Envoy requires a cluster although setCluster names one for every connection.
 		ClusterSpecifier: &tcpproxyv3.TcpProxy_Cluster{Cluster: names.BlackHoleCluster},
-	})
-	if err != nil {
-		return nil, err
-	}
-	choose := &setfilterstatev3.Config{OnNewConnection: []*setfilterstatecommonv3.FilterStateValue{{
-		Key: &setfilterstatecommonv3.FilterStateValue_ObjectKey{ObjectKey: "envoy.tcp_proxy.cluster"},
-		Value: &setfilterstatecommonv3.FilterStateValue_FormatString{FormatString: &corev3.SubstitutionFormatString{
-			Format: &corev3.SubstitutionFormatString_TextFormatSource{TextFormatSource: &corev3.DataSource{
-				Specifier: &corev3.DataSource_InlineString{InlineString: format},
-			}},
-		}},
-	}}}
-	return append([]*listenerv3.Filter{{
-		Name:       "envoy.filters.network.set_filter_state",
-		ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: pack.Any(choose)},
-	}}, forward...), nil
-}
-
-// outboundTCP makes the proxy ask for clusters that it does not have, where it is not given all of them.
-func outboundTCP(r *input.Reader, proxy *tcpproxyv3.TcpProxy) ([]*listenerv3.Filter, error) {
-	if r.Class().OnDemand {
-		proxy.OnDemand = &tcpproxyv3.TcpProxy_OnDemand{
-			OdcdsConfig: &corev3.ConfigSource{
-				ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}},
-				ResourceApiVersion:    corev3.ApiVersion_V3,
-			},
-			Timeout: durationpb.New(clusterTimeout),
-		}
-	}
-	return tcpFilter(r, proxy)
+	}}.filters(r)
 }

@@ -138,26 +138,10 @@ func onPorts(ports []uint32) *listenerv3.ListenerFilterChainMatchPredicate {
 
 // tcpProxy forwards bytes to one cluster.
 func tcpProxy(r *input.Reader, statPrefix, cluster string) ([]*listenerv3.Filter, error) {
-	return tcpFilter(r, &tcpproxyv3.TcpProxy{
+	return tcpChain{proxy: &tcpproxyv3.TcpProxy{
 		StatPrefix:       statPrefix,
 		ClusterSpecifier: &tcpproxyv3.TcpProxy_Cluster{Cluster: cluster},
-	})
-}
-
-func tcpFilter(r *input.Reader, proxy *tcpproxyv3.TcpProxy) ([]*listenerv3.Filter, error) {
-	logs, err := hcm.AccessLog(r.Mesh())
-	if err != nil {
-		return nil, err
-	}
-	proxy.AccessLog = logs
-	packed, err := pack.Checked(proxy)
-	if err != nil {
-		return nil, err
-	}
-	return []*listenerv3.Filter{{
-		Name:       "envoy.filters.network.tcp_proxy",
-		ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: packed},
-	}}, nil
+	}}.filters(r)
 }
 
 // httpFilters is a chain of one connection manager.

@@ -21,7 +21,6 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/dynamic"
 	"fairlead.dev/services/xds-server/internal/translate/gateway"
 	"fairlead.dev/services/xds-server/internal/translate/names"
-	"fairlead.dev/services/xds-server/internal/translate/pack"
 	"fairlead.dev/services/xds-server/internal/translate/policy"
 	"fairlead.dev/services/xds-server/internal/translate/protocol"
 	"fairlead.dev/services/xds-server/internal/translate/route"
@@ -228,7 +227,7 @@ func toDestinations(r *input.Reader, to []*networking.RouteDestination, c caller
 			return nil, fmt.Errorf("route[%d].destination: has another trafficPolicy.tunnel than route[0].destination, but a connection has one for all", i+1)
 		}
 	}
-	return outboundTCP(r, proxy)
+	return tcpChain{proxy: proxy, outbound: true}.filters(r)
 }
 
 func destinationCluster(r *input.Reader, to *networking.Destination, port uint32) names.Cluster {
@@ -270,14 +269,11 @@ func memberTCP(r *input.Reader, m member) ([]*listenerv3.Filter, error) {
 	c := names.Cluster{Direction: names.DirectionOutbound, Port: m.Port.GetNumber(), Hostname: m.Service.GetHostname()}
 	proxy := &tcpproxyv3.TcpProxy{StatPrefix: c.String(), ClusterSpecifier: &tcpproxyv3.TcpProxy_Cluster{Cluster: c.String()}}
 	limits(proxy, applies(r, c))
-	filters, err := outboundTCP(r, proxy)
-	if err != nil || !dynamic.Is(m.Service) || r.Class().OnDemand {
-		return filters, err
+	chain := tcpChain{proxy: proxy, outbound: true}
+	if dynamic.Is(m.Service) && !r.Class().OnDemand {
+		chain.resolveSNI = m.Port.GetNumber()
 	}
-	return append([]*listenerv3.Filter{{
-		Name:       dynamic.NetworkFilter,
-		ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: pack.Any(dynamic.ForHandshakes(r, m.Port.GetNumber()))},
-	}}, filters...), nil
+	return chain.filters(r)
 }
 
 // memberChains builds the chains of a service port for what is not HTTP. The last one takes every connection, unless bySNI says that the

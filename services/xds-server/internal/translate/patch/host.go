@@ -37,7 +37,7 @@ func (p patchedHosts) HostNames(r *input.Reader, host string) ([]string, error) 
 	return slices.Compact(out), nil
 }
 
-func (p patchedHosts) place() mesh.Place { return p.places[mesh.Outbound] }
+func (p patchedHosts) place() mesh.PatchContext { return p.places[mesh.Outbound] }
 
 // added lists the patches for the class that add a virtual host to a route configuration.
 func (p patchedHosts) added(r *input.Reader, table string) []*use {

@@ -44,7 +44,7 @@ func Over(t plan.Translator) plan.Translator {
 type patched struct {
 	plan.Translator
 	// places of its patches, by side.
-	places map[string]mesh.Place
+	places map[string]mesh.PatchContext
 	// adds is what a patch that adds a resource applies to; INVALID if none does.
 	adds networking.EnvoyFilter_ApplyTo
 	// side of the proxy that a resource is on; nil where all resources are added.
@@ -55,7 +55,7 @@ type patched struct {
 
 func over(t plan.Translator, kind string, adds networking.EnvoyFilter_ApplyTo, side func(site, proto.Message) string,
 	of func(site, proto.Message) resource) patched {
-	places := map[string]mesh.Place{}
+	places := map[string]mesh.PatchContext{}
 	for _, side := range []string{mesh.Inbound, mesh.Outbound, mesh.Gateways} {
 		places[side] = mesh.At(kind, side)
 	}
@@ -192,12 +192,12 @@ type set struct {
 }
 
 // choose finds what filters have for a resource at a place. What only one workload can answer is asked last.
-func choose(r *input.Reader, made resource, place mesh.Place, filters []*mesh.EnvoyFilter) []set {
+func choose(r *input.Reader, made resource, place mesh.PatchContext, filters []*mesh.EnvoyFilter) []set {
 	var sets []set
 	for _, f := range filters {
 		s := set{filter: f}
 		for _, p := range f.Patches {
-			if slices.Contains(p.Places, place) && made.concerns(p) && r.Selected(f) && r.Meets(p.Proxy) {
+			if slices.Contains(p.Contexts, place) && made.concerns(p) && r.Selected(f) && r.Meets(p.Proxy) {
 				s.patches = append(s.patches, p)
 			}
 		}

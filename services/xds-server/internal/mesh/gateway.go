@@ -1,0 +1,58 @@
+package mesh
+
+import (
+	"slices"
+
+	networking "istio.io/api/networking/v1alpha3"
+)
+
+func (w *writer) indexGateway(v *Gateway, add bool) {
+	selector := v.Spec.GetSelector()
+	label := "" // the first of the selector's: each Gateway is indexed once
+	if keys := sortedKeys(selector); len(keys) > 0 {
+		label = keys[0] + "=" + selector[keys[0]]
+	}
+	put(w, &w.next.gateways, add, join(label, age(v.Created), v.Key.Namespace, v.Key.Name), v)
+	w.touch(SubjectGateways, label, "")
+	passthrough := func(s *networking.Server) bool {
+		return s.GetTls().GetMode() == networking.ServerTLSSettings_AUTO_PASSTHROUGH
+	}
+	if slices.ContainsFunc(v.Spec.GetServers(), passthrough) && w.count(&w.next.autoPassthrough, "", add) {
+		w.touch(SubjectMeshGateways, "", "")
+	}
+	w.countRelevantLabels("*", selector, add)
+}
+
+// Gateways lists the Gateways whose selector matches the labels, oldest first.
+func (s *Snapshot) Gateways(labels map[string]string) []*Gateway {
+	prefixes := []string{sep}
+	for _, k := range sortedKeys(labels) {
+		prefixes = append(prefixes, k+"="+labels[k]+sep)
+	}
+	found := merge(s.gateways, prefixes...)
+	return slices.DeleteFunc(found, func(g *Gateway) bool { return !Matches(g.Spec.GetSelector(), labels) })
+}
+
+// IsGateway reports whether workloads with the labels are gateways: a Gateway that has a selector selects them. A
+// Gateway without a selector applies to all routers and does not make a workload one.
+func (s *Snapshot) IsGateway(labels map[string]string) bool {
+	return slices.ContainsFunc(s.Gateways(labels), Selective)
+}
+
+// Selective reports whether the Gateway has a selector.
+func Selective(g *Gateway) bool { return len(g.Spec.GetSelector()) > 0 }
+
+// GatewaysTopics names the answers of Gateways and IsGateway.
+func GatewaysTopics(labels map[string]string) []Topic {
+	topics := []Topic{{SubjectGateways, "", ""}}
+	for _, k := range sortedKeys(labels) {
+		topics = append(topics, Topic{SubjectGateways, k + "=" + labels[k], ""})
+	}
+	return topics
+}
+
+// MeshGateways reports whether a Gateway has a server of mode AUTO_PASSTHROUGH, which passes mutual TLS of the mesh on.
+func (s *Snapshot) MeshGateways() bool { return s.autoPassthrough.len() > 0 }
+
+// MeshGatewaysTopic names the answer of MeshGateways.
+func MeshGatewaysTopic() Topic { return Topic{SubjectMeshGateways, "", ""} }

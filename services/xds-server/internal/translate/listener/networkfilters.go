@@ -1,0 +1,126 @@
+package listener
+
+import (
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	rbacv3 "github.com/envoyproxy/go-control-plane/envoy/config/rbac/v3"
+	setfilterstatecommonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/common/set_filter_state/v3"
+	rbacfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/rbac/v3"
+	setfilterstatev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/set_filter_state/v3"
+	sniclusterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/sni_cluster/v3"
+	tcpproxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/translate/dynamic"
+	"fairlead.dev/services/xds-server/internal/translate/hcm"
+	"fairlead.dev/services/xds-server/internal/translate/match"
+	"fairlead.dev/services/xds-server/internal/translate/names"
+	"fairlead.dev/services/xds-server/internal/translate/pack"
+)
+
+// clusterTimeout is how long a connection waits for its cluster while the control plane does not answer.
+const clusterTimeout = 5 * time.Second
+
+// tcpChain is a filter chain that forwards bytes.
+type tcpChain struct {
+	// proxy is the last filter, without its access log.
+	proxy *tcpproxyv3.TcpProxy
+	// outbound is true for connections of a sidecar's application.
+	outbound bool
+	// clusterFormat makes the name of each connection's cluster by command operators; "" where proxy names the cluster.
+	clusterFormat string
+	// clusterBySNI takes the server name of the handshake for the name of the cluster.
+	clusterBySNI bool
+	// resolveSNI is the port of the host to connect to that the server name of the handshake names; 0 for none.
+	resolveSNI uint32
+}
+
+// networkFilters lists every network filter of a tcpChain in the order in which a connection passes them. A chain has the
+// filters whose function returns a configuration for it.
+var networkFilters = []struct {
+	name   string
+	config func(*input.Reader, tcpChain) proto.Message
+}{
+	{"envoy.filters.network.rbac", allowMeshSNI},
+	{"envoy.filters.network.sni_cluster", sniCluster},
+	{"envoy.filters.network.set_filter_state", setCluster},
+	{dynamic.NetworkFilter, resolveSNI},
+}
+
+// filters builds the network filters of the chain.
+func (c tcpChain) filters(r *input.Reader) ([]*listenerv3.Filter, error) {
+	var out []*listenerv3.Filter
+	for _, f := range networkFilters {
+		if config := f.config(r, c); config != nil {
+			out = append(out, &listenerv3.Filter{Name: f.name, ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: pack.Any(config)}})
+		}
+	}
+	var err error
+	if c.proxy.AccessLog, err = hcm.AccessLog(r.Mesh()); err != nil {
+		return nil, err
+	}
+	if c.outbound && r.Class().OnDemand {
+		c.proxy.OnDemand = &tcpproxyv3.TcpProxy_OnDemand{
+			OdcdsConfig: &corev3.ConfigSource{
+				ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}},
+				ResourceApiVersion:    corev3.ApiVersion_V3,
+			},
+			Timeout: durationpb.New(clusterTimeout),
+		}
+	}
+	packed, err := pack.Checked(c.proxy)
+	if err != nil {
+		return nil, err
+	}
+	return append(out, &listenerv3.Filter{
+		Name: "envoy.filters.network.tcp_proxy", ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: packed},
+	}), nil
+}
+
+// allowMeshSNI refuses server names that are not those of the clusters for AUTO_PASSTHROUGH: sni_cluster would take any
+// cluster's name.
+func allowMeshSNI(_ *input.Reader, c tcpChain) proto.Message {
+	if !c.clusterBySNI {
+		return nil
+	}
+	return &rbacfilterv3.RBAC{
+		StatPrefix: "sni_cluster.",
+		Rules: &rbacv3.RBAC{Action: rbacv3.RBAC_ALLOW, Policies: map[string]*rbacv3.Policy{"mesh": {
+			Permissions: []*rbacv3.Permission{{Rule: &rbacv3.Permission_RequestedServerName{RequestedServerName: match.Prefix(names.SNIPrefix)}}},
+			Principals:  []*rbacv3.Principal{{Identifier: &rbacv3.Principal_Any{Any: true}}},
+		}}},
+	}
+}
+
+func sniCluster(_ *input.Reader, c tcpChain) proto.Message {
+	if !c.clusterBySNI {
+		return nil
+	}
+	return &sniclusterv3.SniCluster{}
+}
+
+// setCluster names the cluster of each connection for tcp_proxy.
+func setCluster(_ *input.Reader, c tcpChain) proto.Message {
+	if c.clusterFormat == "" {
+		return nil
+	}
+	return &setfilterstatev3.Config{OnNewConnection: []*setfilterstatecommonv3.FilterStateValue{{
+		Key: &setfilterstatecommonv3.FilterStateValue_ObjectKey{ObjectKey: "envoy.tcp_proxy.cluster"},
+		Value: &setfilterstatecommonv3.FilterStateValue_FormatString{FormatString: &corev3.SubstitutionFormatString{
+			Format: &corev3.SubstitutionFormatString_TextFormatSource{TextFormatSource: &corev3.DataSource{
+				Specifier: &corev3.DataSource_InlineString{InlineString: c.clusterFormat},
+			}},
+		}},
+	}}}
+}
+
+func resolveSNI(r *input.Reader, c tcpChain) proto.Message {
+	if c.resolveSNI == 0 {
+		return nil
+	}
+	return dynamic.ForHandshakes(r, c.resolveSNI)
+}
