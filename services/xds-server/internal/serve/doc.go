@@ -15,7 +15,7 @@
 //     subscription (subscription.go), handleNonce (ack.go) handles an ACK or NACK, and updateDelta or updateSotw
 //     changes the subscribed names (subscribe.go, namebudget.go).
 //   - Mark: markDirty and its variants (dirty.go) note which resources may differ from what the client holds.
-//   - Send: flush (order.go) goes over the types in send order. waitsForEarlierTypes and removalsMustWait hold
+//   - Push: flush (order.go) goes over the types in send order. waitsForEarlierTypes and removalsMustWait hold
 //     responses back (make before break). respond (respond.go; vhdsrespond.go for virtual hosts) collects a response,
 //     asks the budget (budget.go) and hands it to the loop. The monitor's Send encodes it (encode.go, chunks.go).
 //   - ACK or NACK: noteSent remembers the nonce, handleNonce compares it (ack.go). An ACK confirms what the client

@@ -11,6 +11,21 @@ import (
 	"fairlead.dev/services/xds-server/internal/store"
 )
 
+// sendOrder is the order in which the types of one stream are sent: clusters before everything that refers to them,
+// their endpoints right after them, and the name table after the listeners at whose addresses its names point.
+var sendOrder = []string{
+	resource.ClusterType, resource.EndpointType, resource.ListenerType, resource.RouteType, resource.VirtualHostType,
+	resource.SecretType, resource.ExtensionConfigType, ndsv1.NameTableType,
+}
+
+// rank is the position of a type in sendOrder; other types come last.
+func rank(url string) int {
+	if i := slices.Index(sendOrder, url); i >= 0 {
+		return i
+	}
+	return len(sendOrder)
+}
+
 // flush hands out every response that can go now, in send order. It is called with mu held after everything that may
 // have made a response possible: a request, a change, an ACK, a timeout, a turn of the budget.
 func (st *stream) flush() {
@@ -165,19 +180,4 @@ func (sub *subscription) newClustersAnswered(out *response) {
 	for _, name := range out.removed {
 		sub.newClusters.remove(name)
 	}
-}
-
-// sendOrder is the order in which the types of one stream are sent: clusters before everything that refers to them,
-// their endpoints right after them, and the name table after the listeners at whose addresses its names point.
-var sendOrder = []string{
-	resource.ClusterType, resource.EndpointType, resource.ListenerType, resource.RouteType, resource.VirtualHostType,
-	resource.SecretType, resource.ExtensionConfigType, ndsv1.NameTableType,
-}
-
-// rank is the position of a type in sendOrder; other types come last.
-func rank(url string) int {
-	if i := slices.Index(sendOrder, url); i >= 0 {
-		return i
-	}
-	return len(sendOrder)
 }
