@@ -97,7 +97,7 @@ func TestNewChecksItsConfiguration(t *testing.T) {
 }
 
 // Streams are given away a few at a time over the whole window. Streams that end by themselves meanwhile count.
-func TestMoveIsSpreadAndStopsAtTheShare(t *testing.T) {
+func TestReconnectsAreSpreadAndStopAtTheMean(t *testing.T) {
 	f := &fleet{streams: 600, ready: true}
 	clock := testkit.NewClock(epoch)
 	b := balancer(t, config(f, func(c *Config) { c.Clock = clock }))
@@ -122,7 +122,7 @@ func TestMoveIsSpreadAndStopsAtTheShare(t *testing.T) {
 	}
 }
 
-func TestStreamsUnderWayAreForgottenWhenTheyHaveArrived(t *testing.T) {
+func TestStreamsInTransitCountUntilTheyHaveArrived(t *testing.T) {
 	clock := testkit.NewClock(epoch)
 	b := balancer(t, config(&fleet{}, func(c *Config) { c.Clock = clock }))
 	b.addDeparture(3)
