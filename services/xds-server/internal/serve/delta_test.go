@@ -7,7 +7,6 @@ import (
 
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	networking "istio.io/api/networking/v1alpha3"
 
 	"fairlead.dev/pkg/testkit"
@@ -258,9 +257,7 @@ func TestInvalidNodeIsRefused(t *testing.T) {
 			if err := c.stream.Send(m); err != nil {
 				t.Fatal(err)
 			}
-			if err := c.ended(); status.Code(err) != codes.InvalidArgument {
-				t.Errorf("got %v, want InvalidArgument", err)
-			}
+			c.endsWith(codes.InvalidArgument)
 		})
 	}
 	t.Run("too many names", func(t *testing.T) {
@@ -274,9 +271,7 @@ func TestInvalidNodeIsRefused(t *testing.T) {
 				break
 			}
 		}
-		if err := c.ended(); status.Code(err) != codes.ResourceExhausted {
-			t.Errorf("got %v, want ResourceExhausted", err)
-		}
+		c.endsWith(codes.ResourceExhausted)
 	})
 }
 
@@ -284,9 +279,7 @@ func TestNoConfigurationYet(t *testing.T) {
 	r := start(t)
 	c := r.delta("pod", "default")
 	c.subscribe(cds, "*")
-	if err := c.ended(); status.Code(err) != codes.Unavailable {
-		t.Errorf("got %v, want Unavailable", err)
-	}
+	c.endsWith(codes.Unavailable)
 }
 
 func TestStreamsEndAtTheirMaximumAgeAndOnDrain(t *testing.T) {

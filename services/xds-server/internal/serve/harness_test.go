@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
 	"fairlead.dev/pkg/rpc"
 	"fairlead.dev/pkg/testkit"
@@ -202,15 +203,11 @@ func receive[Response any](recv func() (*Response, error), got chan<- *Response,
 
 func (c *client[Request, Response]) next() *Response {
 	c.t.Helper()
-	select {
-	case m := <-c.got:
-		return m
-	case err := <-c.err:
+	m, err := c.nextOrEnd()
+	if err != nil {
 		c.t.Fatalf("stream ended: %v", err)
-	case <-time.After(patience):
-		c.t.Fatal("no response")
 	}
-	return nil
+	return m
 }
 
 // ended waits for the end of the stream.
@@ -222,6 +219,28 @@ func (c *client[Request, Response]) ended() error {
 	case <-time.After(patience):
 		c.t.Fatal("the stream is still open")
 		return nil
+	}
+}
+
+// endsWith waits for the end of the stream, whose status must have this code.
+func (c *client[Request, Response]) endsWith(want codes.Code) {
+	c.t.Helper()
+	if err := c.ended(); status.Code(err) != want {
+		c.t.Errorf("the stream ended with %v, want %s", err, want)
+	}
+}
+
+// nextOrEnd waits for the next response or the end of the stream.
+func (c *client[Request, Response]) nextOrEnd() (*Response, error) {
+	c.t.Helper()
+	select {
+	case m := <-c.got:
+		return m, nil
+	case err := <-c.err:
+		return nil, err
+	case <-time.After(patience):
+		c.t.Fatal("neither a response nor an end")
+		return nil, nil
 	}
 }
 

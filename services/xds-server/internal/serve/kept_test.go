@@ -4,12 +4,10 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/types/known/structpb"
 
@@ -24,19 +22,6 @@ func withMetadata(pod string, n int, value string) *core.Node {
 		out.Metadata.Fields[fmt.Sprint("E", i)] = structpb.NewStringValue(value)
 	}
 	return out
-}
-
-// endsWith waits for the end of a stream.
-func endsWith(t *testing.T, ended <-chan error, want codes.Code) {
-	t.Helper()
-	select {
-	case err := <-ended:
-		if status.Code(err) != want {
-			t.Errorf("ended with %v, want %s", err, want)
-		}
-	case <-time.After(patience):
-		t.Errorf("the stream stays, want %s", want)
-	}
 }
 
 // TestLargeRequestsAreNotKept opens streams whose nodes and requests have large parts that are not used.
@@ -101,7 +86,7 @@ func TestNodeWithManyEntriesIsRefused(t *testing.T) {
 	r := startQuiet(t, basicMesh()...)
 	c := r.deltaWith(t.Context(), withMetadata("pod", 16000, ""))
 	c.subscribe(cds)
-	endsWith(t, c.err, codes.InvalidArgument)
+	c.endsWith(codes.InvalidArgument)
 }
 
 // TestUnservedTypesAreBounded requests types that do not exist; go-control-plane's loop remembers each.
@@ -118,8 +103,8 @@ func TestUnservedTypesAreBounded(t *testing.T) {
 	for i := range 17 {
 		c.subscribe(fmt.Sprint("type.googleapis.com/nobody.", i))
 	}
-	endsWith(t, c.err, codes.ResourceExhausted)
+	c.endsWith(codes.ResourceExhausted)
 	w := r.sotw("long", "default")
 	w.send("type.googleapis.com/"+strings.Repeat("x", 1<<10), nil)
-	endsWith(t, w.err, codes.InvalidArgument)
+	w.endsWith(codes.InvalidArgument)
 }

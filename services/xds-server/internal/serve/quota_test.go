@@ -84,16 +84,11 @@ func (c *deltaClient) connected() error {
 		return c.ended()
 	}
 	c.node = nil
-	select {
-	case m := <-c.got:
+	m, err := c.nextOrEnd()
+	if err == nil {
 		c.ack(m)
-		return nil
-	case err := <-c.err:
-		return err
-	case <-time.After(patience):
-		c.t.Fatal("neither a response nor an end")
-		return nil
 	}
+	return err
 }
 
 // refused asserts that err refuses a stream for a budget, and that Refusals has the same refusal with all these texts.
