@@ -108,16 +108,18 @@ func (s *Server) handle(st *stream, loop func(context.Context) error) error {
 	for {
 		select {
 		case err := <-done:
-			return err
+			select {
+			case err = <-st.endWith: // endWithStatus has ended the loop
+				return st.endStatus(err)
+			default:
+				return err
+			}
 		case <-ctx.Done():
 			return status.FromContextError(ctx.Err()).Err()
 		case <-s.draining:
 			return rpc.AskToReconnect(st.ctx, "xds-server is shutting down")
 		case err := <-st.endWith:
-			if errors.Is(err, errRebalanced) {
-				return rpc.AskToReconnect(st.ctx, err.Error())
-			}
-			return err
+			return st.endStatus(err)
 		case <-age:
 			return rpc.AskToReconnect(st.ctx, "maximum connection age reached")
 		case <-expired:
@@ -135,6 +137,14 @@ func (s *Server) handle(st *stream, loop func(context.Context) error) error {
 			st.flushAfterTimeout()
 		}
 	}
+}
+
+// endStatus returns the status of a stream that ender.end has ended.
+func (st *stream) endStatus(err error) error {
+	if errors.Is(err, errRebalanced) {
+		return rpc.AskToReconnect(st.ctx, err.Error())
+	}
+	return err
 }
 
 // guard recovers from a panic of the loop, whose goroutine the gRPC server's recovery does not cover.
