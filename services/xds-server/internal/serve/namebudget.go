@@ -48,7 +48,7 @@ func (st *stream) refundName(name string) {
 // chargeAccount charges the account for bytes of names. It returns "" or the reason why it is refused.
 func (st *stream) chargeAccount(bytes int) (refused string) {
 	if refused = st.account.chargeNames(int64(bytes)); refused == "" {
-		st.names += int64(bytes)
+		st.chargedNameBytes += int64(bytes)
 	}
 	return refused
 }
@@ -56,7 +56,7 @@ func (st *stream) chargeAccount(bytes int) (refused string) {
 // refundAccount returns to the account what one name was charged.
 func (st *stream) refundAccount(name string) {
 	n := int64(len(name) + nameCost)
-	st.names -= n
+	st.chargedNameBytes -= n
 	st.account.refundNames(n)
 }
 

@@ -55,10 +55,10 @@ type stream struct {
 	unservedTypes []string
 	// warmingClusters are the clusters sent before the client has subscribed to any endpoints.
 	warmingClusters [][]*store.Blob
-	// nameBytes counts the names that the stream keeps; names is what the account is charged for those that the class
-	// does not list.
-	nameBytes int
-	names     int64
+	// nameBytes counts the names that the stream keeps (MaxSubscribedBytes); chargedNameBytes is what the account is
+	// charged for those that the class does not list.
+	nameBytes        int
+	chargedNameBytes int64
 	// waitingSince is when a response first had to wait for another type; zero if none waits.
 	waitingSince time.Time
 	// flushAgain is true if the flush in progress has marked a type dirty that it has passed already.
@@ -138,7 +138,7 @@ func (st *stream) close() {
 			st.class.Release(st, sub.url, sub.names.all())
 		}
 	}
-	st.account.refundNames(st.names)
+	st.account.refundNames(st.chargedNameBytes)
 	st.account.close(st.class)
 	if st.class != nil {
 		st.server.engine.Release(st.class, st)
