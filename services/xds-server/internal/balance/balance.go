@@ -1,5 +1,6 @@
-// Package balance keeps the proxies spread over the replicas of xds-server: each replica asks the others how many streams they have, and
-// asks those of its own streams that are too many to move. Where they go is up to whoever balances connections.
+// Package balance keeps the proxies spread over the replicas of xds-server. Each replica asks the others for the number
+// of their streams, and asks the clients of its own excess streams to reconnect. Where they reconnect to is up to the
+// load balancer between them.
 package balance
 
 import (
@@ -20,41 +21,42 @@ import (
 	xdsv1 "fairlead.dev/proto/fairlead/xds/v1"
 )
 
-// Methods are the service's on a gRPC server, as a policy names them.
+// Methods are those of the service on a gRPC server, for a policy.
 const Methods = "/fairlead.xds.v1.ReplicaService/*"
 
 const (
 	// DefaultPeriod is the time between two rounds.
 	DefaultPeriod = 5 * time.Second
-	// arrival is how long a stream that was asked to move counts as under way: about what a proxy needs to reconnect.
-	arrival = 2 * time.Second
-	// step is about how far apart streams are asked to move, maxRate how many of them are per second.
-	step    = 100 * time.Millisecond
-	maxRate = 200
+	// transitTime is how long a stream whose client was asked to reconnect counts as in transit: about what a proxy
+	// needs to reconnect.
+	transitTime = 2 * time.Second
+	// minInterval is about the least time between two requests to reconnect, maxRate the most streams per second.
+	minInterval = 100 * time.Millisecond
+	maxRate     = 200
 )
 
-// Fleet has the streams; serve.Server does.
+// Fleet has the streams; serve.Server implements it.
 type Fleet interface {
-	// Streams is how many are open.
+	// Streams is the number of open streams.
 	Streams() int
-	// Accepting reports whether new ones are served.
+	// Accepting reports whether new streams are served.
 	Accepting() bool
-	// Move asks up to n streams to reconnect and returns how many it has asked.
-	Move(n int) int
+	// Reconnect asks up to n clients to reconnect and returns how many it has asked.
+	Reconnect(n int) int
 }
 
 // Config of a Balancer. Fleet, Instance, Log, Registerer and, if there are Peers, TLS or Insecure are required.
 type Config struct {
 	Fleet Fleet
-	// Instance is unique per process run: the replica knows itself among its peers by it.
+	// Instance is unique for each run of the process: the replica recognises itself among its peers by it.
 	Instance string
-	// Peers are host:port of the replicas, this one among them or not. A name stands for all its addresses, looked up every round. Without
-	// any, nothing is ever moved.
+	// Peers are the replicas as host:port; this one may be among them. A name stands for all its addresses and is
+	// looked up in every round. Without peers, no client is asked to reconnect.
 	Peers []string
-	// TLS is usually tlsconf.Client with the replicas' common identity. Insecure must be said.
+	// TLS is usually tlsconf.Client with the common identity of the replicas. Insecure allows plaintext.
 	TLS      *tls.Config
 	Insecure bool
-	// Period, give or take a fifth, is the time between two rounds; 0 means DefaultPeriod.
+	// Period is the time between two rounds, up to a fifth shorter or longer; 0 means DefaultPeriod.
 	Period     time.Duration
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
@@ -67,21 +69,21 @@ type Config struct {
 	}
 }
 
-// Balancer tells the own load and moves what is too much of it.
+// Balancer answers the peers' questions for this replica's load, and reduces the load if it is above the mean.
 type Balancer struct {
 	xdsv1.UnimplementedReplicaServiceServer
 
 	cfg     Config
 	peers   *peers
-	judge   *judge
+	policy  *policy
 	metrics metrics
 
 	mu sync.Mutex
-	// left are streams that were asked to move, oldest first.
-	left []departure
+	// departures are the streams whose clients were asked to reconnect, oldest first.
+	departures []departure
 }
 
-// departure is how many streams were asked to move at one moment.
+// departure is how many clients were asked to reconnect at one moment.
 type departure struct {
 	at time.Time
 	n  int
@@ -114,7 +116,7 @@ func New(cfg Config) (*Balancer, error) {
 	}
 	f := promauto.With(cfg.Registerer)
 	return &Balancer{
-		cfg: cfg, peers: newPeers(cfg), judge: newJudge(),
+		cfg: cfg, peers: newPeers(cfg), policy: newPolicy(),
 		metrics: metrics{
 			moved: f.NewCounter(prometheus.CounterOpts{
 				Name: "fairlead_xds_server_moved_streams_total",
@@ -128,7 +130,7 @@ func New(cfg Config) (*Balancer, error) {
 	}, nil
 }
 
-// Register adds the service to a gRPC server, whose policy must admit the replicas only.
+// Register adds the service to a gRPC server, whose policy must admit only the replicas.
 func (b *Balancer) Register(g grpc.ServiceRegistrar) { xdsv1.RegisterReplicaServiceServer(g, b) }
 
 // GetLoad implements the service.
@@ -144,7 +146,7 @@ func (b *Balancer) load() Load {
 	return Load{Instance: b.cfg.Instance, Streams: b.cfg.Fleet.Streams(), InTransit: b.inTransit(), Ready: b.cfg.Fleet.Accepting()}
 }
 
-// Run balances until ctx ends. It never fails: who does not answer does not count.
+// Run balances until ctx ends. It never fails: a peer that does not answer does not count.
 func (b *Balancer) Run(ctx context.Context) error {
 	defer b.peers.close()
 	if len(b.cfg.Peers) == 0 {
@@ -152,49 +154,51 @@ func (b *Balancer) Run(ctx context.Context) error {
 		return nil
 	}
 	next := b.cfg.Clock.Now().Add(time.Duration(b.cfg.Rand() * float64(b.cfg.Period))) // replicas that start together ask one after the other
-	for b.until(ctx, next) {
+	for b.waitUntil(ctx, next) {
 		next = b.cfg.Clock.Now().Add(time.Duration((0.8 + 0.4*b.cfg.Rand()) * float64(b.cfg.Period)))
 		b.round(ctx)
 	}
 	return nil
 }
 
-// round asks the peers and moves what is too much, in the first half of the period: the second is for the streams to arrive.
+// round asks the peers and gives away excess streams in the first half of the period. In the second half they
+// reconnect.
 func (b *Balancer) round(ctx context.Context) {
 	answers := b.peers.ask(ctx)
-	v := b.judge.decide(b.load(), answers)
+	v := b.policy.decide(b.load(), answers)
 	b.metrics.peers.Set(float64(v.replicas))
 	window := b.cfg.Period / 2
-	if v.move = min(v.move, int(maxRate*window.Seconds())+1); v.move == 0 {
+	if v.excess = min(v.excess, int(maxRate*window.Seconds())+1); v.excess == 0 {
 		return
 	}
-	moved := b.move(ctx, v, window)
-	b.judge.moved(moved)
+	moved := b.giveAway(ctx, v, window)
+	b.policy.streamsMoved(moved)
 	b.metrics.moved.Add(float64(moved))
-	b.cfg.Log.Info("streams asked to move to other replicas", "moved", moved, "excess", v.move, "share", int(v.share), "replicas", v.replicas)
+	b.cfg.Log.Info("streams asked to move to other replicas", "moved", moved, "excess", v.excess, "share", int(v.share), "replicas", v.replicas)
 }
 
-// move gives streams away one by one, or a few at a time, at random moments spread over the window. It stops at the share, whoever leaves.
-func (b *Balancer) move(ctx context.Context, v verdict, window time.Duration) (moved int) {
-	start, steps := b.cfg.Clock.Now(), max(1, min(v.move, int(window/step)))
+// giveAway asks clients to reconnect, one or a few at a time, at random moments spread over the window. It stops when
+// the replica is down to the mean, also if streams end for other reasons.
+func (b *Balancer) giveAway(ctx context.Context, v decision, window time.Duration) (moved int) {
+	start, steps := b.cfg.Clock.Now(), max(1, min(v.excess, int(window/minInterval)))
 	for i := range steps {
 		at := start.Add(time.Duration((float64(i) + b.cfg.Rand()) * float64(window) / float64(steps)))
-		if !b.until(ctx, at) {
+		if !b.waitUntil(ctx, at) {
 			return moved
 		}
-		n := min(v.move*(i+1)/steps-v.move*i/steps, b.cfg.Fleet.Streams()-v.target)
+		n := min(v.excess*(i+1)/steps-v.excess*i/steps, b.cfg.Fleet.Streams()-v.target)
 		if n <= 0 {
 			continue
 		}
-		n = b.cfg.Fleet.Move(n)
-		b.depart(n)
+		n = b.cfg.Fleet.Reconnect(n)
+		b.addDeparture(n)
 		moved += n
 	}
 	return moved
 }
 
-// until waits for a moment; false if ctx ended before it.
-func (b *Balancer) until(ctx context.Context, at time.Time) bool {
+// waitUntil waits for a moment; it returns false if ctx ends before.
+func (b *Balancer) waitUntil(ctx context.Context, at time.Time) bool {
 	timer := b.cfg.Clock.NewTimer(at.Sub(b.cfg.Clock.Now()))
 	defer timer.Stop()
 	select {
@@ -205,21 +209,21 @@ func (b *Balancer) until(ctx context.Context, at time.Time) bool {
 	}
 }
 
-func (b *Balancer) depart(n int) {
+func (b *Balancer) addDeparture(n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.left = append(b.left, departure{at: b.cfg.Clock.Now(), n: n})
+	b.departures = append(b.departures, departure{at: b.cfg.Clock.Now(), n: n})
 }
 
 func (b *Balancer) inTransit() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	since := b.cfg.Clock.Now().Add(-arrival)
-	for len(b.left) > 0 && !b.left[0].at.After(since) {
-		b.left = b.left[1:]
+	since := b.cfg.Clock.Now().Add(-transitTime)
+	for len(b.departures) > 0 && !b.departures[0].at.After(since) {
+		b.departures = b.departures[1:]
 	}
 	n := 0
-	for _, d := range b.left {
+	for _, d := range b.departures {
 		n += d.n
 	}
 	return n

@@ -23,12 +23,12 @@ import (
 
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// fleet has streams that all can be moved and do not come back.
+// fleet has streams that all can be ended and do not come back.
 type fleet struct {
 	mu      sync.Mutex
 	streams int
 	ready   bool
-	// asked is what each call of Move asked for.
+	// asked is the argument of each call of Reconnect.
 	asked []int
 }
 
@@ -40,7 +40,7 @@ func (f *fleet) Streams() int {
 
 func (f *fleet) Accepting() bool { return f.ready }
 
-func (f *fleet) Move(n int) int {
+func (f *fleet) Reconnect(n int) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.asked = append(f.asked, n)
@@ -96,13 +96,13 @@ func TestNewChecksItsConfiguration(t *testing.T) {
 	}
 }
 
-// Streams go a few at a time over the whole window, and those that leave by themselves meanwhile are not moved in addition.
-func TestMoveIsSpreadAndStopsAtTheShare(t *testing.T) {
+// Streams are given away a few at a time over the whole window. Streams that end by themselves meanwhile count.
+func TestReconnectsAreSpreadAndStopAtTheMean(t *testing.T) {
 	f := &fleet{streams: 600, ready: true}
 	clock := testkit.NewClock(epoch)
 	b := balancer(t, config(f, func(c *Config) { c.Clock = clock }))
 	moved := make(chan int)
-	go func() { moved <- b.move(t.Context(), verdict{move: 100, target: 500}, 2500*time.Millisecond) }()
+	go func() { moved <- b.giveAway(t.Context(), decision{excess: 100, target: 500}, 2500*time.Millisecond) }()
 	for i := range 25 {
 		clock.WaitFor(t, 1)
 		if i == 10 {
@@ -122,16 +122,16 @@ func TestMoveIsSpreadAndStopsAtTheShare(t *testing.T) {
 	}
 }
 
-func TestStreamsUnderWayAreForgottenWhenTheyHaveArrived(t *testing.T) {
+func TestStreamsInTransitCountUntilTheyHaveArrived(t *testing.T) {
 	clock := testkit.NewClock(epoch)
 	b := balancer(t, config(&fleet{}, func(c *Config) { c.Clock = clock }))
-	b.depart(3)
-	clock.Advance(arrival / 2)
-	b.depart(4)
+	b.addDeparture(3)
+	clock.Advance(transitTime / 2)
+	b.addDeparture(4)
 	for _, step := range []struct {
 		after time.Duration
 		want  int
-	}{{0, 7}, {arrival / 2, 4}, {arrival / 2, 0}} {
+	}{{0, 7}, {transitTime / 2, 4}, {transitTime / 2, 0}} {
 		clock.Advance(step.after)
 		if m, err := b.GetLoad(t.Context(), nil); err != nil || int(m.GetInTransit()) != step.want {
 			t.Errorf("after %s more: %d under way, want %d (%v)", step.after, m.GetInTransit(), step.want, err)
@@ -139,7 +139,7 @@ func TestStreamsUnderWayAreForgottenWhenTheyHaveArrived(t *testing.T) {
 	}
 }
 
-// names resolves as told.
+// names is a resolver with the addresses that a test sets.
 type names struct{ hosts map[string][]string }
 
 func (n *names) LookupHost(_ context.Context, host string) ([]string, error) {
@@ -197,7 +197,7 @@ func TestPeersAreAskedByNameAndByAddress(t *testing.T) {
 	}
 	one, two := Load{Instance: "first", Streams: 7, Ready: true}, Load{Instance: "second", Streams: 3}
 	ask(one, two)
-	delete(resolver.hosts, "one") // the name service fails: what it last said holds
+	delete(resolver.hosts, "one") // the name service fails: its last answer stays in use
 	ask(one, two)
 	resolver.hosts["two"] = nil // but the address is configured too
 	ask(one, two)
@@ -211,7 +211,7 @@ func TestPeersAreAskedByNameAndByAddress(t *testing.T) {
 	ask(two)
 }
 
-// Whole rounds against real peers: those that are not ready get nothing.
+// Whole rounds against real peers: peers that are not ready get no streams.
 func TestRounds(t *testing.T) {
 	for name, tc := range map[string]struct {
 		peer *fleet

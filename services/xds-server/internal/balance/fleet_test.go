@@ -18,7 +18,6 @@ import (
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
-	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
@@ -27,51 +26,51 @@ import (
 	"fairlead.dev/pkg/rpc"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/balance"
-	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
-	"fairlead.dev/services/xds-server/internal/plan"
 	"fairlead.dev/services/xds-server/internal/plan/plantest"
 	"fairlead.dev/services/xds-server/internal/serve"
-	"fairlead.dev/services/xds-server/internal/store"
+	"fairlead.dev/services/xds-server/internal/servetest"
 )
 
-// hurried is the machine's clock, several times as fast. What waits for the network seems so much the slower.
-type hurried struct {
+// fasterClock is the machine's clock, several times as fast. The network seems slower by as much.
+type fasterClock struct {
 	start time.Time
 	times int
 }
 
-func (h hurried) Now() time.Time                         { return h.start.Add(time.Since(h.start) * time.Duration(h.times)) }
-func (h hurried) After(d time.Duration) <-chan time.Time { return h.NewTimer(d).C() }
-func (h hurried) NewTimer(d time.Duration) clock.Timer {
-	return hurriedTimer{time.NewTimer(d / time.Duration(h.times)), h.times}
+func (h fasterClock) Now() time.Time {
+	return h.start.Add(time.Since(h.start) * time.Duration(h.times))
+}
+func (h fasterClock) After(d time.Duration) <-chan time.Time { return h.NewTimer(d).C() }
+func (h fasterClock) NewTimer(d time.Duration) clock.Timer {
+	return fasterTimer{time.NewTimer(d / time.Duration(h.times)), h.times}
 }
 
-type hurriedTimer struct {
+type fasterTimer struct {
 	timer *time.Timer
 	times int
 }
 
-func (t hurriedTimer) C() <-chan time.Time        { return t.timer.C }
-func (t hurriedTimer) Stop() bool                 { return t.timer.Stop() }
-func (t hurriedTimer) Reset(d time.Duration) bool { return t.timer.Reset(d / time.Duration(t.times)) }
+func (t fasterTimer) C() <-chan time.Time        { return t.timer.C }
+func (t fasterTimer) Stop() bool                 { return t.timer.Stop() }
+func (t fasterTimer) Reset(d time.Duration) bool { return t.timer.Reset(d / time.Duration(t.times)) }
 
-// service is what Kubernetes has for the replicas: a name that resolves to all of them, and connections that go to any.
-type service struct {
+// kubeService does what a Service of Kubernetes does for the replicas: its name resolves to all of them, and a
+// connection goes to any of them.
+type kubeService struct {
 	t     testing.TB
 	clock clock.Clock
 	mesh  []*configv1.Resource
 
 	mu       sync.Mutex
-	replicas []*server
+	replicas []*balancedReplica
 	port     string
 }
 
-// server is one replica: a real ADS server on an address of its own.
-type server struct {
-	ads      *serve.Server
-	host     string
-	registry *prometheus.Registry
+// balancedReplica is one replica: a real ADS server on an address of its own.
+type balancedReplica struct {
+	*servetest.Server
+	host string
 	// conns are shared by the proxies; each carries many streams.
 	conns []*grpc.ClientConn
 }
@@ -79,7 +78,7 @@ type server struct {
 const connsPerReplica = 8
 
 // LookupHost implements the balancers' resolver.
-func (s *service) LookupHost(context.Context, string) ([]string, error) {
+func (s *kubeService) LookupHost(context.Context, string) ([]string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var hosts []string
@@ -90,7 +89,7 @@ func (s *service) LookupHost(context.Context, string) ([]string, error) {
 }
 
 // scale starts replicas until there are n.
-func (s *service) scale(n int) {
+func (s *kubeService) scale(n int) {
 	s.t.Helper()
 	for i := len(s.replicas); i < n; i++ {
 		r := s.start(i)
@@ -100,21 +99,13 @@ func (s *service) scale(n int) {
 	}
 }
 
-func (s *service) start(i int) *server {
+func (s *kubeService) start(i int) *balancedReplica {
 	s.t.Helper()
-	log := slog.New(slog.DiscardHandler)
-	r := &server{host: fmt.Sprintf("127.77.0.%d", i+1), registry: prometheus.NewRegistry()}
-	engine, err := plan.NewEngine(plan.Config{
-		Translators: plantest.New().Translators(), Store: store.New(), Log: log, Registerer: r.registry, Clock: s.clock,
+	r := &balancedReplica{host: fmt.Sprintf("127.77.0.%d", i+1)}
+	r.Server = servetest.New(s.t, servetest.Config{
+		Translators: plantest.New().Translators(), Clock: s.clock, Change: func(c *serve.Config) { c.Instance = r.host },
 	})
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	r.ads, err = serve.New(serve.Config{Engine: engine, Log: log, Registerer: r.registry, Clock: s.clock, Instance: r.host})
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	r.ads.Apply(mesh.Empty().Apply(&configv1.Revision{Epoch: "test", Sequence: 1}, s.mesh, nil))
+	r.Apply(s.mesh, nil)
 	lis, err := (&net.ListenConfig{}).Listen(s.t.Context(), "tcp", net.JoinHostPort(r.host, s.port))
 	if err != nil {
 		s.t.Fatal(err)
@@ -123,21 +114,15 @@ func (s *service) start(i int) *server {
 		s.t.Fatal(err)
 	}
 	b, err := balance.New(balance.Config{
-		Fleet: r.ads, Instance: r.host, Peers: []string{"xds-server-peers:" + s.port}, Insecure: true,
-		Log: log, Registerer: r.registry, Clock: s.clock, Resolver: s,
+		Fleet: r.ADS, Instance: r.host, Peers: []string{"xds-server-peers:" + s.port}, Insecure: true,
+		Log: slog.New(slog.DiscardHandler), Registerer: r.Registry, Clock: s.clock, Resolver: s,
 	})
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	g, err := rpc.NewServer(rpc.ServerConfig{
-		Service: "ads", Log: log, Registerer: r.registry, Insecure: true, MaxConcurrentStreams: 10_000,
-		Policy: auth.Policy{"/envoy.service.discovery.v3.AggregatedDiscoveryService/*": auth.Anonymous(), balance.Methods: auth.Anonymous()},
-	}, grpc.ForceServerCodecV2(serve.Codec()))
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	r.ads.Register(g)
-	b.Register(g)
+	policy := servetest.Policy(auth.Anonymous())
+	policy[balance.Methods] = auth.Anonymous()
+	stop := r.Listen(lis, rpc.ServerConfig{Insecure: true, MaxConcurrentStreams: 10_000, Policy: policy, Registerer: r.Registry}, b.Register)
 	for range connsPerReplica {
 		conn, err := grpc.NewClient(lis.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 		if err != nil {
@@ -145,54 +130,50 @@ func (s *service) start(i int) *server {
 		}
 		r.conns = append(r.conns, conn)
 	}
-	ctx, stop := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
-	running.Go(func() {
-		if err := rpc.Serve(ctx, g, lis, 0); err != nil {
-			s.t.Errorf("serve: %v", err)
-		}
-	})
 	running.Go(func() {
 		if err := b.Run(ctx); err != nil {
 			s.t.Errorf("balance: %v", err)
 		}
 	})
 	s.t.Cleanup(func() {
-		stop()
+		cancel()
 		for _, conn := range r.conns {
 			_ = conn.Close() // the test is over
 		}
 		running.Wait()
+		stop()
 	})
 	return r
 }
 
-// pick is a connection to any of the replicas.
-func (s *service) pick() *grpc.ClientConn {
+// pick returns a connection to any of the replicas.
+func (s *kubeService) pick() *grpc.ClientConn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	conns := s.replicas[rand.IntN(len(s.replicas))].conns
 	return conns[rand.IntN(len(conns))]
 }
 
-// counts are the streams of each replica.
-func (s *service) counts() []int {
+// counts returns the number of streams of each replica.
+func (s *kubeService) counts() []int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var counts []int
 	for _, r := range s.replicas {
-		counts = append(counts, r.ads.Streams())
+		counts = append(counts, r.ADS.Streams())
 	}
 	return counts
 }
 
-// proxy is a delta client that holds what it was sent and states it when it reconnects.
+// proxy is a delta client that keeps what it was sent and states it when it reconnects.
 type proxy struct {
-	service *service
+	service *kubeService
 	seen    *observed
 	id      string
 	held    map[string]map[string]string
-	// moves is how often it was asked to.
+	// moves is how often it was asked to reconnect.
 	moves int
 }
 
@@ -219,20 +200,20 @@ func (o *observed) failure() error {
 	return nil
 }
 
-// errMoved means that the replica has asked the proxy to reconnect for the sake of balance.
-var errMoved = errors.New("moved")
+// errAskedToReconnect means that the replica has asked the proxy to reconnect because others have fewer streams.
+var errAskedToReconnect = errors.New("moved")
 
-// order is that of a sidecar.
+// order is the order in which a sidecar subscribes to types.
 var order = []string{resource.ClusterType, resource.EndpointType, resource.ListenerType, resource.RouteType}
 
-// run stays connected until ctx ends or a stream ends in another way than by being moved.
+// run stays connected until ctx ends, or until a stream ends for another reason than balancing.
 func (p *proxy) run(ctx context.Context) {
 	for {
 		err := p.stream(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return
-		case !errors.Is(err, errMoved):
+		case !errors.Is(err, errAskedToReconnect):
 			p.seen.failed(p.id, err)
 			return
 		case len(p.held) < len(order):
@@ -249,7 +230,7 @@ func (p *proxy) run(ctx context.Context) {
 	}
 }
 
-// stream opens one and receives until it ends.
+// stream opens one stream and receives until it ends.
 func (p *proxy) stream(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -270,7 +251,7 @@ func (p *proxy) stream(ctx context.Context) error {
 		case resource.RouteType:
 			names = []string{"80"}
 		}
-		// An error of Send is io.EOF; Recv has the reason.
+		// An error of Send is io.EOF; Recv returns the reason.
 		_ = client.Send(&discovery.DeltaDiscoveryRequest{
 			Node: node, TypeUrl: url, ResourceNamesSubscribe: names, InitialResourceVersions: p.held[url],
 		})
@@ -286,7 +267,7 @@ func (p *proxy) stream(ctx context.Context) error {
 	for {
 		m, err := client.Recv()
 		if errors.Is(err, io.EOF) && strings.Contains(rpc.ReconnectAsked(client.Trailer()), "has more proxies than the others") {
-			return errMoved
+			return errAskedToReconnect
 		}
 		if err != nil {
 			return err
@@ -319,7 +300,7 @@ func (p *proxy) stream(ctx context.Context) error {
 }
 
 // connect starts n proxies, which run until the test ends; stop ends them and waits.
-func (s *service) connect(n int) (proxies []*proxy, seen *observed, stop func()) {
+func (s *kubeService) connect(n int) (proxies []*proxy, seen *observed, stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	seen = &observed{}
@@ -334,7 +315,7 @@ func (s *service) connect(n int) (proxies []*proxy, seen *observed, stop func())
 	return proxies, seen, stop
 }
 
-// tenServices is ten services with endpoints.
+// tenServices has ten services with endpoints.
 func tenServices() []*configv1.Resource {
 	var resources []*configv1.Resource
 	for i := range 10 {

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// answerTimeout bounds finding the peers, and then asking them.
+	// answerTimeout bounds the lookup of the peers, and then the calls to them.
 	answerTimeout = time.Second
 	// maxAnswerBytes bounds one answer: an instance and three numbers.
 	maxAnswerBytes = 4 << 10
@@ -61,7 +61,7 @@ func (p *peers) ask(ctx context.Context) []Load {
 	return answers
 }
 
-// addresses resolves the names anew. One that does not resolve stands for what it last did.
+// addresses resolves the names again. A name that does not resolve stands for its last addresses.
 func (p *peers) addresses(ctx context.Context) []string {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
@@ -89,7 +89,7 @@ func (p *peers) addresses(ctx context.Context) []string {
 	return all[:min(len(all), maxPeers)]
 }
 
-// connect makes conns those to the addresses.
+// connect opens and closes connections until conns has exactly these addresses.
 func (p *peers) connect(addresses []string) {
 	for address, conn := range p.conns {
 		if !slices.Contains(addresses, address) {

@@ -24,15 +24,15 @@ func imbalance(counts []int, streams int) float64 {
 	return float64(slices.Max(counts)) * float64(len(counts)) / float64(streams)
 }
 
-// Six replicas instead of three, with proxies that reconnect to any of them: within a minute all have about as many, no proxy has seen a
-// stream fail or been sent what it held, and then nothing is closed any more.
+// Three replicas become six, with proxies that reconnect to any of them. Within a minute all have about the same number
+// of streams; no proxy has seen a stream fail or been sent again what it held; and then no stream ends any more.
 func TestScaleOut(t *testing.T) {
 	streams, times := 3000, 2
 	if testing.Short() {
 		streams, times = 600, 4
 	}
-	clock := hurried{time.Now(), times}
-	s := &service{t: t, clock: clock, mesh: tenServices(), port: "0"}
+	clock := fasterClock{time.Now(), times}
+	s := &kubeService{t: t, clock: clock, mesh: tenServices(), port: "0"}
 	s.scale(3)
 	proxies, seen, stop := s.connect(streams)
 	testkit.Eventually(t, patience, func() error {
@@ -56,7 +56,7 @@ func TestScaleOut(t *testing.T) {
 	testkit.Eventually(t, time.Minute/time.Duration(times), within(1.15))
 	balanced := clock.Now().Sub(start)
 
-	// The last small excesses go; then a whole period without a move means that all are within the slack.
+	// The last small excesses are given away; a whole period without a move then means that all are within the slack.
 	last, quietSince := seen.moves.Load(), clock.Now()
 	testkit.Eventually(t, patience, func() error {
 		if n := seen.moves.Load(); n != last {

@@ -1,6 +1,6 @@
-// Package certificate answers Istio's certificate service on the ADS port, so that an agent needs one address for
-// configuration and certificates. It signs nothing: it forwards each request to the ca together with the token that the
-// caller sent, and the ca issues for the identity that the token proves.
+// Package certificate implements Istio's certificate service on the ADS port, so that an agent needs one address for
+// configuration and certificates. It signs nothing: it forwards each request to the ca together with the caller's
+// token, and the ca issues for the identity that the token proves.
 package certificate
 
 import (
@@ -28,31 +28,31 @@ import (
 	cav1 "fairlead.dev/proto/fairlead/ca/v1"
 )
 
-// Method is what a policy allows to whoever may ask for certificates here.
+// Method is what a policy must allow to callers that may request certificates.
 const Method = security.IstioCertificateService_CreateCertificate_FullMethodName
 
-// Limits. The ca has its own, and shares its workers evenly between workloads' identities.
+// Limits. The ca has its own, and shares its workers evenly between the identities of workloads.
 const (
-	// maxRequestBytes and maxTokenBytes are what the ca reads of a request.
+	// maxRequestBytes and maxTokenBytes are the limits of the ca.
 	maxRequestBytes, maxTokenBytes = 16 << 10, 8 << 10
-	// timeout bounds a request: the ca answers within its queue's wait of a second, or refuses.
+	// timeout bounds a request. The ca answers or refuses within the second that a request may wait in its queue.
 	timeout = 10 * time.Second
-	// DefaultMaxRequests are under way to the ca at once.
+	// DefaultMaxRequests is how many requests may be under way to the ca at once.
 	DefaultMaxRequests = 256
-	// DefaultMaxIdentityRequests of them are of one identity: the Pods of a Deployment start together.
+	// DefaultMaxIdentityRequests is how many of them may be of one identity: the Pods of a Deployment start together.
 	DefaultMaxIdentityRequests = 64
-	// retryAfter is what a caller beyond these limits is told to wait, up to twice as long.
+	// retryAfter is how long a caller beyond these limits is told to wait, up to twice as long.
 	retryAfter = time.Second
 )
 
-// impersonation is the metadata field in which a caller asks for another identity than its own.
+// impersonation is the metadata field in which a caller requests another identity than its own.
 const impersonation = "ImpersonatedIdentity"
 
 // Config of a Forwarder. CA, Banned, Log and Registerer are required.
 type Config struct {
-	// CA issues. The connection has xds-server's own client certificate.
+	// CA issues the certificates. Its connection uses xds-server's own client certificate.
 	CA cav1.ForwardingServiceClient
-	// Banned returns why a caller is shut out of the mesh, nil if it is not; serve.Server.Banned does.
+	// Banned returns the status for a banned caller, nil for others; serve.Server.Banned does.
 	Banned     func(auth.Peer) error
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
@@ -60,16 +60,16 @@ type Config struct {
 	MaxRequests, MaxIdentityRequests int
 }
 
-// Forwarder is istio.v1.auth.IstioCertificateService.
+// Forwarder implements istio.v1.auth.IstioCertificateService.
 type Forwarder struct {
 	security.UnimplementedIstioCertificateServiceServer
 	cfg      Config
 	requests *prometheus.CounterVec
 
 	mu sync.Mutex
-	// open counts the requests under way by identity; all is their sum.
-	open map[string]int
-	all  int
+	// underWay counts the requests under way by identity; total is their sum.
+	underWay map[string]int
+	total    int
 }
 
 // New checks the configuration.
@@ -79,7 +79,7 @@ func New(cfg Config) (*Forwarder, error) {
 	}
 	cfg.MaxRequests = cmp.Or(cfg.MaxRequests, DefaultMaxRequests)
 	cfg.MaxIdentityRequests = cmp.Or(cfg.MaxIdentityRequests, DefaultMaxIdentityRequests)
-	return &Forwarder{cfg: cfg, open: map[string]int{}, requests: promauto.With(cfg.Registerer).NewCounterVec(prometheus.CounterOpts{
+	return &Forwarder{cfg: cfg, underWay: map[string]int{}, requests: promauto.With(cfg.Registerer).NewCounterVec(prometheus.CounterOpts{
 		Name: "fairlead_xds_server_certificate_requests_total",
 		Help: "Certificate requests of workloads, by the gRPC status that they were answered with; OK ones were issued by the ca.",
 	}, []string{"code"})}, nil
@@ -115,11 +115,11 @@ func (f *Forwarder) forward(ctx context.Context, req *security.IstioCertificateR
 	if _, ok := req.GetMetadata().GetFields()[impersonation]; ok {
 		return nil, status.Errorf(codes.PermissionDenied, "requests with metadata %s are not forwarded; ask the ca at its own address", impersonation)
 	}
-	leave, err := f.enter(caller.ID.String())
+	end, err := f.begin(caller.ID.String())
 	if err != nil {
 		return nil, err
 	}
-	defer leave()
+	defer end()
 	address := ""
 	if p, ok := peer.FromContext(ctx); ok {
 		address = p.Addr.String()
@@ -130,13 +130,13 @@ func (f *Forwarder) forward(ctx context.Context, req *security.IstioCertificateR
 		Token: token, Identity: caller.ID.String(), Csr: req.GetCsr(), ValidityDuration: req.GetValidityDuration(), Address: address,
 	})
 	if err != nil {
-		return nil, f.explain(ctx, err)
+		return nil, f.callerError(ctx, err)
 	}
 	return &security.IstioCertificateResponse{CertChain: res.GetCertificateChain()}, nil
 }
 
-// tokenOf is the bearer token of the call. A client certificate proves who calls to this process alone: there is
-// nothing in it that could be shown to the ca, so a request without a token is refused.
+// tokenOf returns the bearer token of the call. A request without a token is refused: a client certificate proves the
+// caller to this process only, and there is nothing in it that could be shown to the ca.
 func tokenOf(ctx context.Context) (string, error) {
 	token, err := auth.BearerToken(ctx)
 	if errors.Is(err, auth.ErrNoCredentials) {
@@ -149,29 +149,29 @@ func tokenOf(ctx context.Context) (string, error) {
 	return token, nil
 }
 
-// enter counts a request until leave is called, and refuses it beyond the limits.
-func (f *Forwarder) enter(identity string) (leave func(), err error) {
+// begin counts a request until end is called. It refuses the request beyond the limits.
+func (f *Forwarder) begin(identity string) (end func(), err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch {
-	case f.open[identity] >= f.cfg.MaxIdentityRequests:
-		return nil, busy(fmt.Sprintf("%d certificate requests of %s are under way; retry later", f.open[identity], identity))
-	case f.all >= f.cfg.MaxRequests:
-		return nil, busy(fmt.Sprintf("%d certificate requests are under way; retry later", f.all))
+	case f.underWay[identity] >= f.cfg.MaxIdentityRequests:
+		return nil, retryLater(fmt.Sprintf("%d certificate requests of %s are under way; retry later", f.underWay[identity], identity))
+	case f.total >= f.cfg.MaxRequests:
+		return nil, retryLater(fmt.Sprintf("%d certificate requests are under way; retry later", f.total))
 	}
-	f.open[identity]++
-	f.all++
+	f.underWay[identity]++
+	f.total++
 	return func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		f.all--
-		if f.open[identity]--; f.open[identity] == 0 {
-			delete(f.open, identity)
+		f.total--
+		if f.underWay[identity]--; f.underWay[identity] == 0 {
+			delete(f.underWay, identity)
 		}
 	}, nil
 }
 
-func busy(why string) error {
+func retryLater(why string) error {
 	delay := retryAfter + rand.N(retryAfter)
 	st, err := status.New(codes.ResourceExhausted, why).WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(delay)})
 	if err != nil {
@@ -180,10 +180,10 @@ func busy(why string) error {
 	return st.Err()
 }
 
-// explain gives the caller the ca's answer, details and time to come back included, if it is about the caller's
-// request. What is about the connection of this process to the ca is nothing that the caller can mend: it may try
-// again.
-func (f *Forwarder) explain(ctx context.Context, err error) error {
+// callerError turns an error of the ca into the caller's. An answer about the request is passed on whole, with details
+// and retry delay. An error of the connection between this process and the ca becomes Unavailable, because the caller
+// cannot correct it and may try again.
+func (f *Forwarder) callerError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return status.FromContextError(ctx.Err()).Err()
 	}

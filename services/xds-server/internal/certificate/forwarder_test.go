@@ -28,12 +28,12 @@ import (
 	cav1 "fairlead.dev/proto/fairlead/ca/v1"
 )
 
-// ca answers with err, or with a chain; hold keeps its answers until it is closed.
+// ca answers with err, or with a chain; hold delays its answers until it is closed.
 type ca struct {
 	err  error
 	hold chan struct{}
 	got  chan *cav1.ForwardCertificateRequestRequest
-	// within is how long the last request might have taken.
+	// within is the deadline of the last request.
 	within time.Duration
 }
 
@@ -71,7 +71,7 @@ func forwarder(t *testing.T, c *ca, change func(*Config)) *Forwarder {
 	return f
 }
 
-// call is the context of a call of a service account with these authorization headers.
+// call is the context of a call by a service account with these authorization headers.
 func call(t *testing.T, account, method string, headers ...string) context.Context {
 	t.Helper()
 	ctx := auth.NewContext(t.Context(), auth.Peer{ID: spiffeid.RequireFromString("spiffe://cluster.local/ns/default/sa/" + account), Method: method})
@@ -102,7 +102,7 @@ func TestForwardsTheCallersTokenAndIdentity(t *testing.T) {
 	}
 }
 
-// TestNothingIsForwardedWithoutProof: what the ca could not verify, or reads no more of, never leaves this process.
+// TestNothingIsForwardedWithoutProof: requests that the ca could not verify, or would not read, are not forwarded.
 func TestNothingIsForwardedWithoutProof(t *testing.T) {
 	impersonating, err := structpb.NewStruct(map[string]any{impersonation: "spiffe://cluster.local/ns/default/sa/other"})
 	if err != nil {
@@ -144,8 +144,8 @@ func TestNothingIsForwardedWithoutProof(t *testing.T) {
 	}
 }
 
-// TestAnswersOfTheCA: what the ca says of the request is passed on whole; what it says of this xds-server is not the
-// caller's fault.
+// TestAnswersOfTheCA: an answer about the request is passed on whole; an error about this xds-server is not reported as
+// the caller's.
 func TestAnswersOfTheCA(t *testing.T) {
 	about := func(code codes.Code, more ...protoadapt.MessageV1) error {
 		st, err := status.New(code, "why").WithDetails(append(more, &errdetails.ErrorInfo{Reason: "overload", Domain: "ca.fairlead.dev"})...)
@@ -189,8 +189,8 @@ func receive[T any](t *testing.T, from <-chan T) (v T) {
 	return v
 }
 
-// TestRequestsAreBounded: one identity's requests leave room for others', and what is beyond the limits is told when
-// to come back.
+// TestRequestsAreBounded: the requests of one identity leave room for others, and a caller beyond the limits is told
+// when to retry.
 func TestRequestsAreBounded(t *testing.T) {
 	c := &ca{hold: make(chan struct{}), got: make(chan *cav1.ForwardCertificateRequestRequest, 10)}
 	f := forwarder(t, c, func(cfg *Config) { cfg.MaxRequests, cfg.MaxIdentityRequests = 3, 2 })
@@ -219,7 +219,7 @@ func TestRequestsAreBounded(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if f.all != 0 || len(f.open) != 0 {
-		t.Errorf("%d requests and %v are still counted", f.all, f.open)
+	if f.total != 0 || len(f.underWay) != 0 {
+		t.Errorf("%d requests and %v are still counted", f.total, f.underWay)
 	}
 }

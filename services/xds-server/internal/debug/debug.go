@@ -1,5 +1,5 @@
-// Package debug answers, as JSON, what this xds-server knows of its proxies, what it serves them, and why. Its handlers are for
-// authenticated operators only; they show no private key.
+// Package debug answers, as JSON, what this xds-server knows of its proxies, what it serves them, and why. Its handlers
+// are for authenticated operators only and show no private key.
 package debug
 
 import (
@@ -15,12 +15,12 @@ import (
 	"fairlead.dev/services/xds-server/internal/plan"
 )
 
-// Mux takes the handlers; ops.Server does.
+// Mux registers the handlers; ops.Server implements it.
 type Mux interface {
 	Debug(path, about string, h http.Handler)
 }
 
-// Fleet knows the proxies; serve.Server does.
+// Fleet has the statuses of the proxies; serve.Server implements it.
 type Fleet interface {
 	Statuses() []*configv1.ProxyStatus
 	Served() *configv1.Revision
@@ -104,8 +104,8 @@ func (d *pages) class(r *http.Request) (any, error) {
 	return all, nil
 }
 
-// status finds a connected proxy by its node id or its name, rather a verified one than one that only says so. A proxy
-// that is not here is an ops.NotFoundError: it may be connected to another xds-server.
+// status finds a connected proxy by its node id or name; a verified one goes before one that only claims the name. If
+// there is none it returns an ops.NotFoundError: the proxy may be connected to another xds-server.
 func (d *pages) status(proxy string) (*configv1.ProxyStatus, error) {
 	var found *configv1.ProxyStatus
 	for _, p := range d.fleet.Statuses() {

@@ -37,7 +37,7 @@ const (
 	subset  = "outbound|9080|v1|" + reviews
 )
 
-// fleet is one proxy of a class.
+// fleet has one proxy of a class.
 type fleet struct{ status *configv1.ProxyStatus }
 
 func (f fleet) Statuses() []*configv1.ProxyStatus { return []*configv1.ProxyStatus{f.status} }
@@ -104,7 +104,7 @@ func newPages(t *testing.T, change func(*class.Key), resources ...*configv1.Reso
 	return p
 }
 
-// get reads a page into out, and returns the error it answers with.
+// get reads a page into out. It returns the error that the page answers with.
 func (p *pages) get(path string, query url.Values, out any) string {
 	p.t.Helper()
 	w := httptest.NewRecorder()
@@ -164,8 +164,8 @@ func (p *pages) why(name, kind string) *answer {
 	return a
 }
 
-// mustSay asserts that some line holds the text.
-func mustSay(t *testing.T, lines []string, text string) {
+// assertLine asserts that some line contains the text.
+func assertLine(t *testing.T, lines []string, text string) {
 	t.Helper()
 	if !slices.ContainsFunc(lines, func(l string) bool { return strings.Contains(l, text) }) {
 		t.Errorf("no line says %q: %q", text, lines)
@@ -182,7 +182,7 @@ func from(s *configv1.SourceRef) func(*configv1.IstioConfig) {
 	return func(c *configv1.IstioConfig) { c.Source = s }
 }
 
-// shop is two services, of which reviews has rules, and objects about reviews that do not count.
+// shop has two services, rules for reviews, and objects about reviews that have no effect.
 func shop() []*configv1.Resource {
 	service := func(s *configv1.SourceRef) func(*configv1.Service) {
 		return func(svc *configv1.Service) { svc.Source = s }
@@ -237,7 +237,7 @@ func TestWhyCluster(t *testing.T) {
 	if a.from("Service shop/ratings") != nil {
 		t.Errorf("made from a service that it has nothing to do with: %+v", a.MadeFrom)
 	}
-	mustSay(t, a.NotFound, "no MeshConfig: all mesh-wide settings are defaults")
+	assertLine(t, a.NotFound, "no MeshConfig: all mesh-wide settings are defaults")
 	reasons := map[string]string{}
 	for _, o := range a.PassedOver {
 		reasons[o.id()] = o.Detail
@@ -262,9 +262,9 @@ func TestWhyNothingFound(t *testing.T) {
 	if a.from("Service shop/ratings") == nil {
 		t.Errorf("made from %+v", a.MadeFrom)
 	}
-	mustSay(t, a.NotFound, "no DestinationRule for host "+ratings+" in namespaces shop, istio-system")
+	assertLine(t, a.NotFound, "no DestinationRule for host "+ratings+" in namespaces shop, istio-system")
 	a = p.why("outbound|9080||"+ratings, "endpoints")
-	mustSay(t, a.NotFound, "no endpoints of "+ratings+" port 9080")
+	assertLine(t, a.NotFound, "no endpoints of "+ratings+" port 9080")
 }
 
 func TestWhyEndpoints(t *testing.T) {
@@ -274,7 +274,7 @@ func TestWhyEndpoints(t *testing.T) {
 	}
 }
 
-// TestWhyVirtualHost is the same for a virtual host of a route configuration and for one that is a resource.
+// TestWhyVirtualHost does the same for a virtual host in a route configuration and for one that is a resource.
 func TestWhyVirtualHost(t *testing.T) {
 	for name, separate := range map[string]bool{"inline": false, "separate": true} {
 		t.Run(name, func(t *testing.T) {
@@ -300,7 +300,7 @@ func TestWhyVirtualHost(t *testing.T) {
 				t.Errorf("passed over %+v", a.PassedOver)
 			}
 			a = p.why("9080/"+ratings+":9080", "")
-			mustSay(t, a.NotFound, "no VirtualService for host "+ratings+", bound to the mesh")
+			assertLine(t, a.NotFound, "no VirtualService for host "+ratings+", bound to the mesh")
 		})
 	}
 }
@@ -361,7 +361,7 @@ func TestWhyFailures(t *testing.T) {
 		if a.Problem == "" || a.Version != "" {
 			t.Errorf("answer %+v", a)
 		}
-		mustSay(t, a.NotFound, "no Service with host nowhere.shop.svc.cluster.local, visible to namespace shop")
+		assertLine(t, a.NotFound, "no Service with host nowhere.shop.svc.cluster.local, visible to namespace shop")
 	})
 	t.Run("not asked for", func(t *testing.T) {
 		a := p.why("outbound|9080|v2|"+reviews, "endpoints")
@@ -380,7 +380,7 @@ func TestWhyFailures(t *testing.T) {
 	})
 }
 
-// TestWhySidecar names what the Sidecar keeps from a proxy.
+// TestWhySidecar: the answer names the services that the Sidecar hides from a proxy.
 func TestWhySidecar(t *testing.T) {
 	sidecar := meshtest.Config(mesh.KindSidecar, "shop", "lean", &networking.Sidecar{
 		Egress: []*networking.IstioEgressListener{{Hosts: []string{"./" + ratings}}},
@@ -435,7 +435,7 @@ func TestResources(t *testing.T) {
 	}
 }
 
-// TestWhyNameTable: of the table that DNS is answered from, the services in it are the reason.
+// TestWhyNameTable: the answer lists the services in the name table.
 func TestWhyNameTable(t *testing.T) {
 	p := newPages(t, nil, shop()...)
 	a := p.why(nametable.Name, "")

@@ -7,7 +7,8 @@ import (
 	"fairlead.dev/services/xds-server/internal/meshtest"
 )
 
-// TestWhyEnvoyFilter names the filters that have changed a resource, and what was left out.
+// TestWhyEnvoyFilter: the answer names the EnvoyFilters that have changed a resource, and the patches that were left
+// out.
 func TestWhyEnvoyFilter(t *testing.T) {
 	patch := func(match, value string) string {
 		return "configPatches: [{applyTo: CLUSTER, match: {" + match + "}, patch: {operation: MERGE, value: {" + value + "}}}]"

@@ -14,28 +14,28 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/names"
 )
 
-// match is a resource that a person may have meant.
+// match is a resource that the operator may have meant.
 type match struct {
 	url, name string
-	// table is set for a virtual host that is no resource of its own: the route configuration that holds it, name being
-	// "<route configuration>/<virtual host>".
-	table string
+	// routeConfig is set for a virtual host that is part of a route configuration: its name. The name of the match is
+	// then "<route configuration>/<virtual host>".
+	routeConfig string
 }
 
 // finder looks for resources of one class.
 type finder struct {
 	class    *plan.Class
 	snapshot *plan.Snapshot
-	// url narrows to one type; "" means all.
+	// url is the type to look for; "" means all types.
 	url string
 }
 
 func newFinder(c *plan.Class, url string) *finder { return &finder{c, c.Snapshot(), url} }
 
-// find lists what the text may mean: a resource's name, or a host with or without a port and with or without its domain. A name that only
-// a cluster and its endpoints have means the cluster.
+// find lists the resources that the text may mean: a resource's name, or a host with or without port and domain. A name
+// that only a cluster and its endpoints have means the cluster.
 func (f *finder) find(text string) []match {
-	if exact := f.where(func(m match) bool { return m.name == text }); len(exact) > 0 {
+	if exact := f.resourcesWhere(func(m match) bool { return m.name == text }); len(exact) > 0 {
 		if len(exact) == 2 && exact[0].url == resource.ClusterType && exact[1].url == resource.EndpointType {
 			return exact[:1]
 		}
@@ -51,18 +51,20 @@ func (f *finder) find(text string) []match {
 	if host != "" {
 		full = append(full, host+"."+key.Namespace+"."+domain, host+"."+domain)
 	}
-	found := f.where(func(m match) bool {
-		// A port alone means the listeners on it, whatever their address, and what is for all hosts.
-		return m.is(port, func(h string) bool { return slices.Contains(full, h) || host == "" && m.url == resource.ListenerType })
+	found := f.resourcesWhere(func(m match) bool {
+		// A port alone means the listeners on it, at any address, and the resources for all hosts.
+		return m.belongsTo(port, func(h string) bool { return slices.Contains(full, h) || host == "" && m.url == resource.ListenerType })
 	})
 	if len(found) > 0 || host == "" {
 		return found
 	}
-	return f.where(func(m match) bool { return m.is(port, func(h string) bool { return strings.HasPrefix(h, host+".") }) })
+	return f.resourcesWhere(func(m match) bool {
+		return m.belongsTo(port, func(h string) bool { return strings.HasPrefix(h, host+".") })
+	})
 }
 
-// where lists the resources that satisfy a condition, virtual hosts that are no resources of their own among them.
-func (f *finder) where(condition func(match) bool) []match {
+// resourcesWhere lists the resources that satisfy a condition, including virtual hosts inside route configurations.
+func (f *finder) resourcesWhere(condition func(match) bool) []match {
 	var found []match
 	for _, url := range f.snapshot.URLs() {
 		if f.url != "" && f.url != url && (url != resource.RouteType || f.url != resource.VirtualHostType) {
@@ -88,19 +90,20 @@ func (f *finder) where(condition func(match) bool) []match {
 	return found
 }
 
-// failed reports whether the resource is one that could not be built.
+// failed reports whether the resource could not be built.
 func (f *finder) failed(m match) bool {
 	return slices.ContainsFunc(f.class.Failures(m.url), func(failure plan.Failure) bool { return failure.Name == m.name })
 }
 
-// is reports whether the resource belongs to a host that the condition accepts; and to the port, unless that is 0.
-func (m match) is(port uint32, condition func(host string) bool) bool {
-	host, number := m.place()
+// belongsTo reports whether the resource belongs to a host that the condition accepts, and to the port unless that is
+// 0.
+func (m match) belongsTo(port uint32, condition func(host string) bool) bool {
+	host, number := m.hostAndPort()
 	return (port == 0 || port == number) && condition(host)
 }
 
-// place is the host and port that a resource's name tells.
-func (m match) place() (host string, port uint32) {
+// hostAndPort reads the host and port in a resource's name.
+func (m match) hostAndPort() (host string, port uint32) {
 	switch m.url {
 	case resource.ClusterType, resource.EndpointType:
 		if c, ok := names.ParseCluster(m.name); ok {
@@ -147,7 +150,7 @@ func splitHost(text string) (host string, port uint32) {
 	return strings.ToLower(strings.TrimSuffix(text, ".")), 0
 }
 
-// routeConfiguration is the item's message; nil if it is none.
+// routeConfiguration returns the item's message; nil if it is no route configuration.
 func routeConfiguration(item plan.Item) *route.RouteConfiguration {
 	if item.Blob == nil {
 		return nil

@@ -27,22 +27,22 @@ import (
 	"fairlead.dev/services/xds-server/internal/serve"
 )
 
-// Types that istioctl asks an xDS server for. The resources of IstioType are pages as bytes, one for each name.
+// Types that istioctl requests from an xDS server. The resources of IstioType are pages as bytes, one for each name.
 const (
 	IstioType       = serve.DebugType
 	IstioSyncType   = IstioType + "/syncz"
 	IstioConfigType = IstioType + "/config_dump"
 )
 
-// Istio answers Istio's debug types with what the debug pages show.
+// Istio answers Istio's debug types with the content of the debug pages.
 type Istio struct{ pages *pages }
 
-// NewIstio makes the answers. The fleet may be known later than this is called, not later than the first question.
+// NewIstio makes an Istio. The fleet may be set later, before the first request.
 func NewIstio(fleet Fleet, engine *plan.Engine) *Istio {
 	return &Istio{&pages{fleet: fleet, engine: engine}}
 }
 
-// Answer gives the resources of a debug type for these names. Errors have gRPC statuses.
+// Answer returns the resources of a debug type for these names. Its errors have gRPC statuses.
 func (i *Istio) Answer(typeURL string, names []string) ([]*anypb.Any, error) {
 	switch typeURL {
 	case IstioSyncType:
@@ -54,7 +54,7 @@ func (i *Istio) Answer(typeURL string, names []string) ([]*anypb.Any, error) {
 		return i.configDump(names[0])
 	case IstioType:
 		if len(names) != 1 {
-			return nil, status.Errorf(codes.InvalidArgument, "%s takes one name: %s", typeURL, strings.Join(pageNames(i.table()), ", "))
+			return nil, status.Errorf(codes.InvalidArgument, "%s takes one name: %s", typeURL, strings.Join(pageNames(i.pagesByName()), ", "))
 		}
 		page, err := i.page(names[0])
 		if err != nil {
@@ -66,16 +66,16 @@ func (i *Istio) Answer(typeURL string, names []string) ([]*anypb.Any, error) {
 	}
 }
 
-// table has the pages by name. Those that Istio has too take its parameter proxyID.
-func (i *Istio) table() map[string]func(*http.Request) (any, error) {
+// pagesByName has the pages by name. Those that Istio has too take its parameter proxyID.
+func (i *Istio) pagesByName() map[string]func(*http.Request) (any, error) {
 	d := i.pages
 	return map[string]func(*http.Request) (any, error){
-		"list":        func(*http.Request) (any, error) { return pageNames(i.table()), nil },
+		"list":        func(*http.Request) (any, error) { return pageNames(i.pagesByName()), nil },
 		"syncz":       d.syncz,
 		"config_dump": i.dumpPage,
-		"edsz":        d.typed(resource.EndpointType),
-		"ecdsz":       d.typed(resource.ExtensionConfigType),
-		"ndsz":        d.typed("nametables"),
+		"edsz":        d.ofType(resource.EndpointType),
+		"ecdsz":       d.ofType(resource.ExtensionConfigType),
+		"ndsz":        d.ofType("nametables"),
 		"proxies":     d.proxies,
 		"refusals":    d.refusals,
 		"class":       d.class,
@@ -86,14 +86,14 @@ func (i *Istio) table() map[string]func(*http.Request) (any, error) {
 
 func pageNames[V any](table map[string]V) []string { return slices.Sorted(maps.Keys(table)) }
 
-// page is one page as JSON. istioctl lists what there is where it reads "404 page not found", and asks for a proxy
-// where it reads the other sentence.
+// page returns one page as JSON. istioctl lists the pages when it reads "404 page not found", and asks for a proxy when
+// it reads the other sentence.
 func (i *Istio) page(name string) ([]byte, error) {
 	u, err := url.Parse(name)
 	if err != nil {
 		return nil, status.Errorf(codes.InvalidArgument, "%q is not a page with parameters: %v", name, err)
 	}
-	page, ok := i.table()[u.Path]
+	page, ok := i.pagesByName()[u.Path]
 	if !ok {
 		return []byte("404 page not found: xds-server has no debug page " + u.Path), nil
 	}
@@ -104,10 +104,10 @@ func (i *Istio) page(name string) ([]byte, error) {
 	}
 	answer, err := page(&http.Request{Method: http.MethodGet, URL: u})
 	if errors.Is(err, errNoProxy) {
-		return []byte("You must provide a proxyID in the query string"), nil //nolint:nilerr // what istioctl looks for
+		return []byte("You must provide a proxyID in the query string"), nil //nolint:nilerr // the text that istioctl looks for
 	}
 	if err != nil {
-		return []byte(err.Error()), nil //nolint:nilerr // for the person who asked
+		return []byte(err.Error()), nil //nolint:nilerr // a text for the operator
 	}
 	raw, err := json.Marshal(answer)
 	if err != nil {
@@ -118,8 +118,8 @@ func (i *Istio) page(name string) ([]byte, error) {
 
 var errNoProxy = errors.New("no proxy is named; add ?proxyID=<node id or name.namespace>")
 
-// typed shows the resources of one type that a proxy is served.
-func (d *pages) typed(kind string) func(*http.Request) (any, error) {
+// ofType returns a page with the resources of one type that a proxy is served.
+func (d *pages) ofType(kind string) func(*http.Request) (any, error) {
 	return func(r *http.Request) (any, error) {
 		q := r.URL.Query()
 		if q.Get("proxy") == "" {
@@ -166,7 +166,7 @@ func revision(r *configv1.Revision) string {
 	return fmt.Sprint(r.GetSequence())
 }
 
-// configStatus is how far a proxy is with a type; `fairlead proxy-status` says the same.
+// configStatus is the state of a type at a proxy, as `fairlead proxy-status` shows it.
 func configStatus(t *configv1.ProxyTypeStatus) statusv3.ConfigStatus {
 	switch {
 	case t.GetRejection() != nil:
@@ -203,7 +203,7 @@ func (i *Istio) syncStatus() ([]*anypb.Any, error) {
 	return all, nil
 }
 
-// configDump is what a proxy is served, in the form of Envoy's own config_dump. Secrets are left out.
+// configDump has what a proxy is served, in the form of Envoy's own config_dump, without secrets.
 func (i *Istio) configDump(proxy string) ([]*anypb.Any, error) {
 	_, c, err := i.pages.proxy(proxy)
 	var missing *ops.NotFoundError
@@ -247,7 +247,7 @@ func each(c *plan.Class, typeURL string, f func(name, version string, m *anypb.A
 	})
 }
 
-// dumpPage is configDump as Envoy's administration page has it.
+// dumpPage is configDump in the form of Envoy's admin page.
 func (i *Istio) dumpPage(r *http.Request) (any, error) {
 	proxy := r.URL.Query().Get("proxy")
 	if proxy == "" {

@@ -62,7 +62,7 @@ func TestSyncStatusForIstioctl(t *testing.T) {
 	}
 }
 
-// TestConfigDumpForIstioctl: the form is Envoy's own, and no secret is in it.
+// TestConfigDumpForIstioctl: the form is Envoy's own, and it contains no secret.
 func TestConfigDumpForIstioctl(t *testing.T) {
 	p := newPages(t, nil, shop()...)
 	got, err := p.istio.Answer(debug.IstioConfigType, []string{"web-0.shop"})
@@ -99,7 +99,7 @@ func TestPagesForIstioctl(t *testing.T) {
 	p := newPages(t, nil, shop()...)
 	for name, want := range map[string]string{
 		"list":                          `"syncz"`,
-		"registryz":                     "404 page not found", // which istioctl answers with the list
+		"registryz":                     "404 page not found", // istioctl shows the list of pages then
 		"edsz":                          "You must provide a proxyID in the query string",
 		"config_dump":                   "You must provide a proxyID in the query string",
 		"edsz?proxyID=web-0.shop":       cluster,

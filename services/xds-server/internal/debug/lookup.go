@@ -17,16 +17,17 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/names"
 )
 
-// lookup says of the questions that a build has asked which have no answer, and of the objects in question which do not count.
+// lookup explains what a build has looked up: the lookups that found nothing, and the objects about the same hosts that
+// have no effect.
 type lookup struct {
 	state  *mesh.Snapshot
 	key    *class.Key
 	client string
 	root   string
 	used   map[mesh.Key]bool
-	// origins are all that the build has read.
+	// origins are all objects that the build has read.
 	origins []input.Origin
-	// host is that of the one virtual host that is asked about; "" means the whole resource.
+	// host is the host of the virtual host in question; "" means the whole resource.
 	host string
 }
 
@@ -40,7 +41,7 @@ func newLookup(state *mesh.Snapshot, key *class.Key, origins []input.Origin) *lo
 	return l
 }
 
-// describe shows the origins; of endpoints, which have no object of their own, the service port and how many there are.
+// describe shows the origins. Endpoints have no object of their own: it shows the service port and their number.
 func (l *lookup) describe(origins []input.Origin) []object {
 	list := []object{}
 	seen := map[string]bool{}
@@ -49,7 +50,7 @@ func (l *lookup) describe(origins []input.Origin) []object {
 			list = append(list, describeOrigin(o))
 			continue
 		}
-		// "<host>:<port>/<cluster>", and an audience
+		// "<host>:<port>/<cluster>", and the visibility if it is limited
 		name, _, _ := strings.Cut(o.Key.Name, "/")
 		host, port, ok := names.ParseSniffedRoute(name)
 		if !ok || seen[name] {
@@ -80,7 +81,7 @@ func plural(n int, noun string) string {
 	return strconv.Itoa(n) + " " + noun
 }
 
-// absent lists the questions without an answer. Those about wildcard hosts are part of those about a host.
+// absent lists the lookups that found nothing. Those for wildcard hosts are part of those for a host.
 func (l *lookup) absent(topics []mesh.Topic) []string {
 	var list []string
 	selected := false
@@ -96,7 +97,7 @@ func (l *lookup) absent(topics []mesh.Topic) []string {
 		case mesh.SubjectHostRoutes:
 			missing, where = t.B != "*" && len(l.state.VirtualServicesOf(l.client, t.A, t.B)) == 0, l.visible()
 		case mesh.SubjectDestinationRule:
-			missing, where = t.A != "*" && !l.ruled(t.A), " in namespaces "+strings.Join(l.ruleNamespaces(t.A), ", ")
+			missing, where = t.A != "*" && !l.usedRuleFor(t.A), " in namespaces "+strings.Join(l.ruleNamespaces(t.A), ", ")
 		case mesh.SubjectPeerAuthentications:
 			missing = len(l.state.PeerAuthentications(t.A)) == 0
 		case mesh.SubjectGateways:
@@ -126,8 +127,8 @@ func (l *lookup) absent(topics []mesh.Topic) []string {
 
 func (l *lookup) visible() string { return ", visible to namespace " + l.client }
 
-// ruled reports whether the build has used a DestinationRule for the host.
-func (l *lookup) ruled(host string) bool {
+// usedRuleFor reports whether the build has used a DestinationRule for the host.
+func (l *lookup) usedRuleFor(host string) bool {
 	return slices.ContainsFunc(l.rules(l.ruleNamespaces(host), host), func(r *mesh.DestinationRule) bool { return l.used[r.Key] })
 }
 
@@ -142,7 +143,8 @@ func (l *lookup) rules(namespaces []string, host string) []*mesh.DestinationRule
 	return found
 }
 
-// ruleNamespaces are where DestinationRules for a host are looked up: the client's, the service's and the root namespace.
+// ruleNamespaces are the namespaces in which DestinationRules for a host are looked up: the client's, the service's and
+// the root namespace.
 func (l *lookup) ruleNamespaces(host string) []string {
 	var list []string
 	if l.client != l.root {
@@ -157,10 +159,11 @@ func (l *lookup) ruleNamespaces(host string) []string {
 	return list
 }
 
-// fewHosts is how many hosts a resource may be about for passedOver to look at each.
+// fewHosts is the number of hosts of a resource up to which passedOver looks at each.
 const fewHosts = 8
 
-// passedOver lists VirtualServices and DestinationRules that name a host in question and have no part in the resource, with the reason.
+// passedOver lists the VirtualServices and DestinationRules that name a host in question and have no effect on the
+// resource, with the reason.
 func (l *lookup) passedOver(topics []mesh.Topic) []object {
 	hosts := 0
 	for _, t := range topics {
@@ -190,13 +193,13 @@ func (l *lookup) passedOver(topics []mesh.Topic) []object {
 			}
 		case t.Subject == mesh.SubjectDestinationRule && t.A != "*":
 			for _, rule := range l.rules(l.namespaces(mesh.KindDestinationRule), t.A) {
-				add(input.Origin{Key: rule.Key, Source: rule.Source}, l.unruly(t.A, rule))
+				add(input.Origin{Key: rule.Key, Source: rule.Source}, l.whyRuleIsNotUsed(t.A, rule))
 			}
 		case t.Subject == mesh.SubjectHostRoutes && t.B != "*":
 			found := l.state.VirtualServicesOf(l.client, t.A, t.B)
 			imported := input.NewView(l.key, l.state).Reader().VirtualServicesOf(t.A, t.B)
 			for i, vs := range found {
-				reason := l.untaken(vs, found[:i], t.B)
+				reason := l.whyNotForSidecars(vs, found[:i], t.B)
 				if !slices.Contains(imported, vs) {
 					reason = "the Sidecar " + l.key.Sidecar + " does not import it"
 				}
@@ -213,7 +216,7 @@ func (l *lookup) passedOver(topics []mesh.Topic) []object {
 			for _, gateway := range l.keys(mesh.KindGateway) {
 				for _, vs := range l.state.VirtualServicesOf(l.client, gateway, t.B) {
 					if slices.Contains(vs.Spec.GetHosts(), "*") {
-						continue // about whatever comes in there
+						continue // it is about every host at the gateway, not about this one
 					}
 					add(input.Origin{Key: vs.Key, Source: vs.Source}, "it is bound to gateway "+gateway+" and not to mesh")
 				}
@@ -222,7 +225,7 @@ func (l *lookup) passedOver(topics []mesh.Topic) []object {
 			found := l.state.VirtualServices(l.client, t.B)
 			for i, vs := range found {
 				if l.host == "" || slices.Contains(vs.Spec.GetHosts(), l.host) {
-					add(input.Origin{Key: vs.Key, Source: vs.Source}, l.unjoined(vs, found[:i]))
+					add(input.Origin{Key: vs.Key, Source: vs.Source}, l.whyNotInGatewayRoutes(vs, found[:i]))
 				}
 			}
 		}
@@ -230,8 +233,9 @@ func (l *lookup) passedOver(topics []mesh.Topic) []object {
 	return list
 }
 
-// untaken says why a VirtualService for a host does not count for sidecars; before are those that are asked first.
-func (l *lookup) untaken(vs *mesh.VirtualService, before []*mesh.VirtualService, host string) string {
+// whyNotForSidecars returns the reason why a VirtualService for a host has no effect on sidecars; before are those that
+// take precedence.
+func (l *lookup) whyNotForSidecars(vs *mesh.VirtualService, before []*mesh.VirtualService, host string) string {
 	for _, other := range before {
 		switch {
 		case !l.used[other.Key]:
@@ -244,8 +248,9 @@ func (l *lookup) untaken(vs *mesh.VirtualService, before []*mesh.VirtualService,
 	return "none of its routes is for this port and this proxy"
 }
 
-// unjoined says why a VirtualService of a gateway has no part in its routes; before are the older ones.
-func (l *lookup) unjoined(vs *mesh.VirtualService, before []*mesh.VirtualService) string {
+// whyNotInGatewayRoutes returns the reason why a VirtualService of a gateway has no effect on its routes; before are
+// the older ones.
+func (l *lookup) whyNotInGatewayRoutes(vs *mesh.VirtualService, before []*mesh.VirtualService) string {
 	for _, other := range before {
 		if l.used[other.Key] && slices.ContainsFunc(other.Spec.GetHosts(), func(h string) bool { return slices.Contains(vs.Spec.GetHosts(), h) }) {
 			return "VirtualService " + other.Key.Namespace + "/" + other.Key.Name + " is older, and of several routes for a host that match everything the oldest counts"
@@ -258,8 +263,8 @@ func (l *lookup) hidden(exportedTo []string) string {
 	return "it is exported to " + strings.Join(exportedTo, ", ") + " and not to the proxy's namespace " + l.client
 }
 
-// unruly says why a DestinationRule for the host does not count.
-func (l *lookup) unruly(host string, rule *mesh.DestinationRule) string {
+// whyRuleIsNotUsed returns the reason why a DestinationRule for the host has no effect.
+func (l *lookup) whyRuleIsNotUsed(host string, rule *mesh.DestinationRule) string {
 	namespaces := l.ruleNamespaces(host)
 	selector := rule.Spec.GetWorkloadSelector().GetMatchLabels()
 	switch {
@@ -279,7 +284,7 @@ func (l *lookup) unruly(host string, rule *mesh.DestinationRule) string {
 // keys lists the objects of a kind as "<namespace>/<name>".
 func (l *lookup) keys(kind string) []string {
 	var list []string
-	for _, part := range l.state.Held(maxHeld) {
+	for _, part := range l.state.Held(maxKeys) {
 		if part.GetKind() == kind {
 			list = append(list, part.GetKeys()...)
 		}
@@ -287,8 +292,8 @@ func (l *lookup) keys(kind string) []string {
 	return list
 }
 
-// maxHeld is how many keys a part of what a state holds may have.
-const maxHeld = 1 << 16
+// maxKeys bounds how many keys are read from one part of a snapshot.
+const maxKeys = 1 << 16
 
 // namespaces lists the namespaces that have objects of a kind, and the proxy's own.
 func (l *lookup) namespaces(kind string) []string {
@@ -301,7 +306,7 @@ func (l *lookup) namespaces(kind string) []string {
 	return slices.Compact(list)
 }
 
-// narrow leaves what concerns one virtual host of a route configuration.
+// narrow keeps what concerns one virtual host of a route configuration.
 func (l *lookup) narrow(origins []input.Origin, topics []mesh.Topic, vh *route.VirtualHost) ([]input.Origin, []mesh.Topic) {
 	host, _, _ := names.ParseSniffedRoute(vh.GetName())
 	hosts := map[string]bool{host: true}
@@ -314,7 +319,7 @@ func (l *lookup) narrow(origins []input.Origin, topics []mesh.Topic, vh *route.V
 	concerned := routedBy(vh)
 	for _, o := range l.origins {
 		if o.Key.Kind == mesh.KindVirtualService && !concerned[o.Key] {
-			delete(l.used, o.Key) // it has a part in other virtual hosts of the table
+			delete(l.used, o.Key) // it has an effect on other virtual hosts of the route configuration
 		}
 	}
 	for h := range hosts {
@@ -351,8 +356,8 @@ func (l *lookup) narrow(origins []input.Origin, topics []mesh.Topic, vh *route.V
 	return origins, topics
 }
 
-// routedBy lists the VirtualServices that a virtual host's routes were made from, which the routes' metadata names:
-// "/apis/networking.istio.io/v1/namespaces/<namespace>/virtual-service/<name>".
+// routedBy lists the VirtualServices that the routes of a virtual host were made from. The metadata of the routes names
+// them: "/apis/networking.istio.io/v1/namespaces/<namespace>/virtual-service/<name>".
 func routedBy(vh *route.VirtualHost) map[mesh.Key]bool {
 	keys := map[mesh.Key]bool{}
 	for _, r := range vh.GetRoutes() {
@@ -364,7 +369,7 @@ func routedBy(vh *route.VirtualHost) map[mesh.Key]bool {
 	return keys
 }
 
-// clusters lists the clusters that a virtual host sends to.
+// clusters lists the clusters that a virtual host routes to.
 func clusters(vh *route.VirtualHost) []string {
 	var list []string
 	for _, r := range vh.GetRoutes() {
@@ -391,6 +396,6 @@ func virtualHostIn(item plan.Item, name string) *route.VirtualHost {
 }
 
 func parsePort(text string) uint32 {
-	n, _ := strconv.ParseUint(text, 10, 16) // a topic's port
+	n, _ := strconv.ParseUint(text, 10, 16) // the port in a topic
 	return uint32(n)
 }

@@ -19,7 +19,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/bootstrap"
 )
 
-// kinds are the short names of types, as in `fairlead proxy-config`, in the order in which people look at them.
+// kinds are the short names of types, as in `fairlead proxy-config`, in the order in which operators look at them.
 var kinds = []struct{ name, url string }{
 	{"virtualhosts", resource.VirtualHostType}, {"clusters", resource.ClusterType}, {"endpoints", resource.EndpointType},
 	{"listeners", resource.ListenerType}, {"routes", resource.RouteType}, {"secrets", resource.SecretType},
@@ -34,7 +34,7 @@ func typeNames() []string {
 	return list
 }
 
-// typeName is the short name of a type, the type's URL where it has none.
+// typeName is the short name of a type, or its URL if it has none.
 func typeName(url string) string {
 	for _, k := range kinds {
 		if k.url == url {
@@ -44,7 +44,7 @@ func typeName(url string) string {
 	return url
 }
 
-// rank orders types as kinds does.
+// rank is the position of a type in kinds.
 func rank(url string) int {
 	for i, k := range kinds {
 		if k.url == url {
@@ -54,7 +54,7 @@ func rank(url string) int {
 	return len(kinds)
 }
 
-// typeURL reads a type: a short name, in singular or plural, a type's URL, or the message's name alone. "" stays "".
+// typeURL reads a type: a short name, in singular or plural, a type URL, or the message's name alone. "" stays "".
 func typeURL(text string, planned []string) (string, error) {
 	if text == "" {
 		return "", nil
@@ -77,14 +77,14 @@ func typeURL(text string, planned []string) (string, error) {
 	return "", fmt.Errorf("no type %q; choose one of %s, or give a type URL", text, strings.Join(typeNames(), ", "))
 }
 
-// served is one resource as a proxy is sent it.
-type served struct {
+// servedResource is one resource as a proxy is sent it.
+type servedResource struct {
 	Name     string          `json:"name"`
 	Version  string          `json:"version"`
 	Resource json.RawMessage `json:"resource"`
 }
 
-// shown is a resource without what is secret in it.
+// shown is a resource without its secrets.
 func shown(m *anypb.Any) proto.Message {
 	if m.GetTypeUrl() != resource.SecretType {
 		return m
@@ -93,7 +93,7 @@ func shown(m *anypb.Any) proto.Message {
 	if err := m.UnmarshalTo(s); err == nil {
 		out.Name = s.GetName()
 		if c := s.GetTlsCertificate(); c != nil {
-			// The chain is public: whoever connects is shown it.
+			// The chain is public: it is shown to every client that connects.
 			out.Type = &tlsv3.Secret_TlsCertificate{TlsCertificate: &tlsv3.TlsCertificate{
 				CertificateChain: c.GetCertificateChain(),
 				PrivateKey:       &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: "(redacted)"}},
@@ -121,14 +121,14 @@ func (d *pages) resources(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The config dump of an Envoy spells fields as their proto file does.
+	// The config dump of Envoy spells fields as their proto files do.
 	marshal := protojson.MarshalOptions{UseProtoNames: q.Get("spelling") == "proto"}
-	found := map[string][]served{}
+	found := map[string][]servedResource{}
 	for _, url := range snapshot.URLs() {
 		if wanted != "" && wanted != url {
 			continue
 		}
-		list := []served{}
+		list := []servedResource{}
 		snapshot.Type(url).Scan(func(name string, item plan.Item) bool {
 			if item.Blob == nil || q.Get("name") != "" && name != q.Get("name") {
 				return true
@@ -138,7 +138,7 @@ func (d *pages) resources(r *http.Request) (any, error) {
 				err = fmt.Errorf("%s: %w", name, err)
 				return false
 			}
-			list = append(list, served{name, item.Blob.Version(), raw})
+			list = append(list, servedResource{name, item.Blob.Version(), raw})
 			return true
 		})
 		if err != nil {

@@ -13,7 +13,8 @@ import (
 	"fairlead.dev/services/xds-server/internal/meshtest"
 )
 
-// shadowed is shop with younger objects that older ones leave without an effect, for reviews; one of them routes ratings as well.
+// shadowed is shop with younger objects for reviews that have no effect because of older ones; one of them routes
+// ratings as well.
 func shadowed() []*configv1.Resource {
 	to := func(hosts ...string) *networking.VirtualService {
 		return &networking.VirtualService{Hosts: hosts, Gateways: []string{"mesh"}, Http: []*networking.HTTPRoute{{
@@ -42,8 +43,9 @@ func (a *answer) passed(id string) string {
 	return ""
 }
 
-// TestWhyShadowed: what an older object leaves without an effect is passed over, with the reason, and is no part of what the resource was made
-// from, whether virtual hosts are resources of their own or parts of a table.
+// TestWhyShadowed: an object without effect because of an older one is passed over, with the reason, and is not among
+// those that the resource was made from. This holds for virtual hosts that are resources and for those in route
+// configurations.
 func TestWhyShadowed(t *testing.T) {
 	for name, change := range map[string]func(*class.Key){"tables": nil, "virtual hosts": func(k *class.Key) { k.VirtualHosts = true }} {
 		t.Run(name, func(t *testing.T) {
@@ -54,7 +56,7 @@ func TestWhyShadowed(t *testing.T) {
 			}
 			for id, reason := range map[string]string{
 				"VirtualService shop/younger": "VirtualService shop/reviews is older",
-				"VirtualService shop/opaque":  "", // older ones go before it, whatever it is about
+				"VirtualService shop/opaque":  "", // older ones take precedence, whatever it is about
 				"VirtualService shop/wide":    "VirtualService shop/reviews is for a more specific host",
 			} {
 				if got := a.passed(id); a.from(id) != nil || got == "" || !strings.Contains(got, reason) {
@@ -73,7 +75,7 @@ func TestWhyShadowed(t *testing.T) {
 	}
 }
 
-// TestWhyShadowedAtGateway: of several routes for a host that match everything the oldest counts.
+// TestWhyShadowedAtGateway: of several routes for a host that match everything, the oldest has an effect.
 func TestWhyShadowedAtGateway(t *testing.T) {
 	to := func(uri *networking.StringMatch) *networking.VirtualService {
 		r := &networking.HTTPRoute{Route: []*networking.HTTPRouteDestination{{Destination: &networking.Destination{Host: reviews}}}}

@@ -14,17 +14,17 @@ import (
 	"fairlead.dev/services/xds-server/internal/plan"
 )
 
-// object is an object of the mesh that has, or might have had, a part in a resource.
+// object is an object of the mesh that has an effect on a resource, or might have had one.
 type object struct {
 	Kind      string `json:"kind"`
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name"`
-	// Source delivered the object; "" for what the mesh itself has made.
+	// Source delivered the object; "" for objects that the mesh has made itself.
 	Source string `json:"source,omitempty"`
-	// Generation counts the changes of the object's spec; 0 where the source keeps none.
+	// Generation counts the changes of the object's spec; 0 if the source keeps none.
 	Generation int64  `json:"generation,omitempty"`
 	Location   string `json:"location,omitempty"`
-	// Detail says what of the object counts, or why it does not.
+	// Detail tells which part of the object has an effect, or why it has none.
 	Detail string `json:"detail,omitempty"`
 }
 
@@ -34,22 +34,23 @@ type candidate struct {
 	Name string `json:"name"`
 }
 
-// explanation is the answer to why. If the name may mean several resources, only Proxy and Candidates are set.
+// explanation is the answer of the page why. If the name may mean several resources, only Proxy and Candidates are set.
 type explanation struct {
 	Proxy      string      `json:"proxy"`
 	Candidates []candidate `json:"candidates,omitempty"`
 
 	Type string `json:"type,omitempty"`
 	Name string `json:"name,omitempty"`
-	// Table is the route configuration that holds the virtual host, where that is no resource of its own.
-	Table string `json:"routeConfiguration,omitempty"`
+	// RouteConfiguration contains the virtual host, if that is no resource of its own.
+	RouteConfiguration string `json:"routeConfiguration,omitempty"`
 	// Version is the hash of the bytes that proxies of the class are served; "" if there are none.
 	Version string `json:"version,omitempty"`
-	// Revision that the explanation is about; Sent and Acked are those of the newest response of the type to this proxy.
+	// Revision that the explanation is about. Sent and Acked are those of the newest response of the type to this
+	// proxy.
 	Revision uint64 `json:"revision,omitempty"`
 	Sent     uint64 `json:"sent,omitempty"`
 	Acked    uint64 `json:"acked,omitempty"`
-	// Class of the proxy, and the Workload and the Sidecar that have made it one.
+	// Class of the proxy, and the Workload and the Sidecar that have put it there.
 	Class    string  `json:"class,omitempty"`
 	Workload *object `json:"workload,omitempty"`
 	Sidecar  string  `json:"sidecar,omitempty"`
@@ -57,15 +58,15 @@ type explanation struct {
 	Problem string `json:"problem,omitempty"`
 	// MadeFrom are the objects that the resource was made from.
 	MadeFrom []object `json:"madeFrom"`
-	// PassedOver are objects that are about the same hosts and have no part in the resource.
+	// PassedOver are objects that are about the same hosts and have no effect on the resource.
 	PassedOver []object `json:"passedOver,omitempty"`
-	// NotFound lists what was looked up and is not there.
+	// NotFound lists the lookups that found nothing.
 	NotFound []string `json:"notFound,omitempty"`
-	// LookedUp lists everything that the resource depends on: a change of any of it builds the resource anew.
+	// LookedUp lists everything that the resource depends on: a change of any of it builds the resource again.
 	LookedUp []string `json:"lookedUp,omitempty"`
 }
 
-// maxCandidates is how many of the resources are listed that a name may mean.
+// maxCandidates bounds the resources that are listed if a name may mean several.
 const maxCandidates = 50
 
 func (d *pages) why(r *http.Request) (any, error) {
@@ -85,7 +86,7 @@ func (d *pages) why(r *http.Request) (any, error) {
 	found := newFinder(c, wanted).find(name)
 	switch {
 	case len(found) == 0 && wanted != "":
-		// What nobody has asked for yet may exist all the same.
+		// A resource that no proxy has requested yet may exist all the same.
 		found = []match{{url: wanted, name: name}}
 	case len(found) == 0:
 		return nil, fmt.Errorf("proxy %s.%s has no resource %q, and none for a host or port of that name", p.GetWorkload(), p.GetNamespace(), name)
@@ -102,14 +103,14 @@ func (d *pages) why(r *http.Request) (any, error) {
 // explain explains one resource.
 func (d *pages) explain(p *configv1.ProxyStatus, c *plan.Class, m match) (*explanation, error) {
 	url, name := m.url, m.name
-	if m.table != "" {
-		url, name = resource.RouteType, m.table
+	if m.routeConfig != "" {
+		url, name = resource.RouteType, m.routeConfig
 	}
 	state := d.engine.State()
 	origins, topics, err := c.Explain(url, name)
 	item, _ := c.Snapshot().Type(url).Get(name)
 	e := &explanation{
-		Proxy: p.GetNodeId(), Type: typeName(m.url), Name: m.name, Table: m.table, Revision: state.Revision().GetSequence(),
+		Proxy: p.GetNodeId(), Type: typeName(m.url), Name: m.name, RouteConfiguration: m.routeConfig, Revision: state.Revision().GetSequence(),
 		Class: c.ID(), Sidecar: c.Key().Sidecar,
 	}
 	if item.Blob != nil {
@@ -137,8 +138,8 @@ func (d *pages) explain(p *configv1.ProxyStatus, c *plan.Class, m match) (*expla
 		e.Workload = &o
 	}
 	look := newLookup(state, c.Key(), origins)
-	if m.table != "" {
-		origins, topics = look.narrow(origins, topics, virtualHostIn(item, strings.TrimPrefix(m.name, m.table+"/")))
+	if m.routeConfig != "" {
+		origins, topics = look.narrow(origins, topics, virtualHostIn(item, strings.TrimPrefix(m.name, m.routeConfig+"/")))
 	}
 	e.MadeFrom = look.describe(origins)
 	for _, t := range topics {
@@ -148,7 +149,7 @@ func (d *pages) explain(p *configv1.ProxyStatus, c *plan.Class, m match) (*expla
 	return e, nil
 }
 
-// describeOrigin shows the user's object where it is known, else the mesh's own.
+// describeOrigin shows the user's object if it is known, else the mesh's own.
 func describeOrigin(o input.Origin) object {
 	s := o.Source
 	if s.GetName() == "" {

@@ -1,16 +1,13 @@
 package differential_test
 
 import (
-	"context"
 	"errors"
 	"flag"
 	"fmt"
-	"log/slog"
 	"maps"
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -21,15 +18,10 @@ import (
 	hcm "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"github.com/google/go-cmp/cmp"
-	"github.com/prometheus/client_golang/prometheus"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 	"pgregory.net/rapid"
 
-	"fairlead.dev/pkg/auth"
-	"fairlead.dev/pkg/rpc"
 	"fairlead.dev/pkg/testkit"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	ndsv1 "fairlead.dev/proto/istio/networking/nds/v1"
@@ -39,15 +31,15 @@ import (
 	"fairlead.dev/services/xds-server/internal/plan"
 	"fairlead.dev/services/xds-server/internal/proxytest"
 	"fairlead.dev/services/xds-server/internal/serve"
-	"fairlead.dev/services/xds-server/internal/store"
+	"fairlead.dev/services/xds-server/internal/servetest"
 	"fairlead.dev/services/xds-server/internal/translate"
 )
 
 const (
-	// wantEdits are made by rapid's default number of checks.
-	wantEdits     = 10_000
-	editsPerWorld = 100
-	patience      = testkit.Patience
+	// wantEdits is the number of edits with rapid's default number of checks.
+	wantEdits    = 10_000
+	editsPerMesh = 100
+	patience     = testkit.Patience
 )
 
 // TestMain makes fewer meshes under the race detector, which takes ten times as long.
@@ -62,61 +54,11 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// server is one replica: the real engine and translators behind a real ADS port.
-type server struct {
-	t        *testing.T
-	ads      *serve.Server
-	address  string
-	conn     *grpc.ClientConn
-	state    *mesh.Snapshot
-	sequence uint64
-	shut     func()
-}
-
-func start(t *testing.T) *server {
-	log := slog.New(slog.DiscardHandler)
-	registry := prometheus.NewRegistry()
-	engine, err := plan.NewEngine(plan.Config{Translators: translate.All(), Store: store.New(), Log: log, Registerer: registry})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &server{t: t, state: mesh.Empty()}
-	// The order of types is tested elsewhere; here nothing may wait for it for long.
-	s.ads, err = serve.New(serve.Config{Engine: engine, Log: log, Registerer: registry, Instance: "test", OrderTimeout: 200 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
-	g, err := rpc.NewServer(rpc.ServerConfig{
-		Service: "ads", Log: log, Registerer: registry, Insecure: true,
-		Policy: auth.Policy{"/envoy.service.discovery.v3.AggregatedDiscoveryService/*": auth.Anonymous()},
-	}, grpc.ForceServerCodecV2(serve.Codec()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.ads.Register(g)
-	lis := testkit.LoopbackListener(t)
-	s.address = lis.Addr().String()
-	ctx, stop := context.WithCancel(context.Background())
-	served := make(chan error, 1)
-	go func() { served <- rpc.Serve(ctx, g, lis, 0) }()
-	if s.conn, err = grpc.NewClient(lis.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
-		t.Fatal(err)
-	}
-	s.shut = sync.OnceFunc(func() {
-		_ = s.conn.Close() // the test is over
-		stop()
-		if err := <-served; err != nil {
-			t.Errorf("serve: %v", err)
-		}
-	})
-	return s
-}
-
-func (s *server) apply(upserts []*configv1.Resource, removed []*configv1.ResourceKey) {
-	s.sequence++
-	next, change := s.state.Apply(&configv1.Revision{Epoch: "test", Sequence: s.sequence}, upserts, removed)
-	s.state = next
-	s.ads.Apply(next, change)
+// start starts a replica with the real translators. The caller stops it.
+func start(t *testing.T) *servetest.Server {
+	return servetest.Start(t, servetest.Config{Translators: translate.All(), Change: func(c *serve.Config) {
+		c.OrderTimeout = 200 * time.Millisecond // the order of types is tested elsewhere; here nothing should wait for long
+	}})
 }
 
 func node(kind, name, namespace, ip string, fields map[string]any) *core.Node {
@@ -130,8 +72,8 @@ func node(kind, name, namespace, ip string, fields map[string]any) *core.Node {
 	}
 }
 
-// fleet is one proxy of every sort, of either protocol.
-func fleet(t *rapid.T, moody bool) []*proxytest.Proxy {
+// drawProxies returns proxies of every kind, of both protocol variants.
+func drawProxies(t *rapid.T, rejecting bool) []*proxytest.Proxy {
 	demands := map[string][]string{
 		resource.VirtualHostType: {"80/a.x.svc.cluster.local", "80/nowhere.example.com", "8080/c.y:8080", "80/a"},
 		resource.ClusterType:     {"outbound|80||a.x.svc.cluster.local", "outbound|3306||c.y.svc.cluster.local", "ondemand|tcp|10.96.0.1|3306"},
@@ -139,7 +81,7 @@ func fleet(t *rapid.T, moody bool) []*proxytest.Proxy {
 	var all []*proxytest.Proxy
 	add := func(delta bool, n *core.Node, demands map[string][]string) {
 		all = append(all, proxytest.New(proxytest.Config{
-			Delta: delta, Node: n, Agent: true, Children: children, Demands: demands, Moody: moody, Seed: rapid.Uint64().Draw(t, "seed"),
+			Delta: delta, Node: n, Agent: true, Children: children, Demands: demands, RejectsAtRandom: rejecting, Seed: rapid.Uint64().Draw(t, "seed"),
 		}))
 	}
 	for i, delta := range []bool{true, false} {
@@ -154,7 +96,7 @@ func fleet(t *rapid.T, moody bool) []*proxytest.Proxy {
 	return all
 }
 
-// children reads what Envoy would ask for because of a cluster or a listener.
+// children lists what Envoy would subscribe to because of a cluster or a listener.
 func children(url, name string, content []byte) []string {
 	var out []string
 	switch url {
@@ -182,14 +124,15 @@ func children(url, name string, content []byte) []string {
 	return out
 }
 
-// failer is what a test of either kind has.
-type failer interface {
+// testingT is what rapid.T and testing.T have in common.
+type testingT interface {
 	Fatal(args ...any)
 	Fatalf(format string, args ...any)
 }
 
-// scratch builds what a proxy should hold without an engine, a class that lived before, or anything recorded.
-func scratch(t failer, p *proxytest.Proxy, state *mesh.Snapshot, demands map[string][]string) map[string]map[string]string {
+// buildFromScratch builds what a proxy should hold without an engine, a class from earlier revisions, or anything
+// recorded.
+func buildFromScratch(t testingT, p *proxytest.Proxy, state *mesh.Snapshot, demands map[string][]string) map[string]map[string]string {
 	parsed, err := class.ParseNode(p.Node)
 	if err != nil {
 		t.Fatal(err)
@@ -251,77 +194,79 @@ func scratch(t failer, p *proxytest.Proxy, state *mesh.Snapshot, demands map[str
 	return want
 }
 
-// TestDeltaWorldAndScratchAgree edits meshes of two replicas at random while proxies of every class come, go, drop their streams, move
-// between the replicas, and in half of the meshes reject responses. Every few edits, and in the end, all must hold what a build from scratch
-// gives. -rapid.checks sets how many meshes of a hundred edits each there are.
-func TestDeltaWorldAndScratchAgree(t *testing.T) {
+// TestDeltaSotwAndScratchAgree edits the meshes of two replicas at random. Meanwhile proxies of every class connect,
+// disconnect, lose their streams, change replicas and, in half of the meshes, reject responses. Every few edits, and in
+// the end, all must hold what a build from scratch returns. -rapid.checks sets the number of meshes; each has a hundred
+// edits.
+func TestDeltaSotwAndScratchAgree(t *testing.T) {
 	edits := 0
-	rapid.Check(t, func(rt *rapid.T) { edits += world(t, rt, rapid.Bool().Draw(rt, "moody")) })
+	rapid.Check(t, func(rt *rapid.T) { edits += editMesh(t, rt, rapid.Bool().Draw(rt, "rejecting")) })
 	t.Logf("%d random edits", edits)
 	if flag.Lookup("rapid.checks").Value.String() == "100" && edits < wantEdits && !t.Failed() {
 		t.Errorf("%d edits, want %d", edits, wantEdits)
 	}
 }
 
-func world(t *testing.T, rt *rapid.T, moody bool) (edits int) {
-	servers := []*server{start(t), start(t)}
+func editMesh(t *testing.T, rt *rapid.T, rejecting bool) (edits int) {
+	servers := []*servetest.Server{start(t), start(t)}
 	held := map[string]*configv1.Resource{}
 	for _, s := range servers {
-		defer s.shut()
-		s.apply([]*configv1.Resource{settings(0)}, nil)
+		defer s.Stop()
+		s.Apply([]*configv1.Resource{settings(0)}, nil)
 	}
-	proxies := fleet(rt, moody)
+	proxies := drawProxies(rt, rejecting)
 	for i, p := range proxies {
-		p.Connect(t, servers[i%2].conn)
+		p.Connect(t, servers[i%2].Conn)
 		defer p.Disconnect()
 	}
 	checked := 0
-	for edits < editsPerWorld {
-		upserts, removed := revision(rt, held)
+	for edits < editsPerMesh {
+		upserts, removed := drawRevision(rt, held)
 		if rapid.IntRange(0, 40).Draw(rt, "settings") == 0 {
 			upserts = append(upserts, settings(edits))
 		}
 		edits += len(upserts) + len(removed)
 		for _, s := range servers {
-			s.apply(upserts, removed)
+			s.Apply(upserts, removed)
 		}
 		if rapid.IntRange(0, 2).Draw(rt, "move") == 0 {
 			who := rapid.IntRange(0, len(proxies)-1).Draw(rt, "who")
-			proxies[who].Connect(t, servers[rapid.IntRange(0, 1).Draw(rt, "where")].conn)
+			proxies[who].Connect(t, servers[rapid.IntRange(0, 1).Draw(rt, "where")].Conn)
 		}
-		if !moody && edits-checked >= 25 {
-			agree(rt, proxies, servers[0].state)
+		if !rejecting && edits-checked >= 25 {
+			waitForAgreement(rt, proxies, servers[0].Snapshot)
 			checked = edits
 		}
 	}
-	if moody {
-		calm(t, proxies, servers)
+	if rejecting {
+		stopRejecting(t, proxies, servers)
 	}
-	agree(rt, proxies, servers[0].state)
+	waitForAgreement(rt, proxies, servers[0].Snapshot)
 	return edits
 }
 
-// calm ends the rejections, and begins with servers that know of none: what was rejected is not sent again unchanged by those that do.
-func calm(t *testing.T, proxies []*proxytest.Proxy, servers []*server) {
+// stopRejecting ends the rejections and connects the proxies to a server that knows of none: the others do not send a
+// rejected version again.
+func stopRejecting(t *testing.T, proxies []*proxytest.Proxy, servers []*servetest.Server) {
 	fresh := start(t)
-	t.Cleanup(fresh.shut)
-	fresh.sequence = servers[0].sequence
-	fresh.state = servers[0].state
-	fresh.ads.Apply(fresh.state, &mesh.Change{Topics: mesh.Topics{}})
+	t.Cleanup(fresh.Stop)
+	fresh.Sequence = servers[0].Sequence
+	fresh.Snapshot = servers[0].Snapshot
+	fresh.ADS.Apply(fresh.Snapshot, &mesh.Change{Topics: mesh.Topics{}})
 	for _, p := range proxies {
-		p.CalmDown()
-		p.Connect(t, fresh.conn)
+		p.StopRejecting()
+		p.Connect(t, fresh.Conn)
 	}
 }
 
-// agree waits until every proxy holds what it should.
-func agree(rt failer, proxies []*proxytest.Proxy, state *mesh.Snapshot) {
+// waitForAgreement waits until every proxy holds what it should.
+func waitForAgreement(rt testingT, proxies []*proxytest.Proxy, state *mesh.Snapshot) {
 	for _, p := range proxies {
-		want := scratch(rt, p, state, p.Demands())
+		want := buildFromScratch(rt, p, state, p.Demands())
 		deadline := time.Now().Add(patience)
 		for {
 			got := p.State()
-			followed(rt, p, state, want, got)
+			addMirroredClusters(rt, p, state, want, got)
 			if maps.EqualFunc(want, got, maps.Equal[map[string]string]) {
 				break
 			}
@@ -333,9 +278,9 @@ func agree(rt failer, proxies []*proxytest.Proxy, state *mesh.Snapshot) {
 	}
 }
 
-// followed adds to what an on-demand proxy should hold the clusters that virtual hosts of its mirrored to at some time: they are given unasked, and
-// stay. What they are made of must be right all the same.
-func followed(t failer, p *proxytest.Proxy, state *mesh.Snapshot, want, got map[string]map[string]string) {
+// addMirroredClusters adds the clusters to which some virtual host of an on-demand proxy has mirrored requests at some
+// time. They are sent without a request and stay subscribed; their content must be right all the same.
+func addMirroredClusters(t testingT, p *proxytest.Proxy, state *mesh.Snapshot, want, got map[string]map[string]string) {
 	if len(p.Demands()) == 0 {
 		return
 	}
@@ -350,13 +295,13 @@ func followed(t failer, p *proxytest.Proxy, state *mesh.Snapshot, want, got map[
 	}
 	demands := maps.Clone(p.Demands())
 	demands[resource.ClusterType] = append(extra, demands[resource.ClusterType]...)
-	with := scratch(t, p, state, demands)
+	with := buildFromScratch(t, p, state, demands)
 	for url := range want {
 		want[url] = with[url]
 	}
 }
 
-// difference names what differs, for people.
+// difference describes the differences for people.
 func difference(want, got map[string]map[string]string) string {
 	var out []string
 	for url := range want {

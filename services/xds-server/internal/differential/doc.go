@@ -1,3 +1,3 @@
-// Package differential tests that whatever way a proxy came to its configuration, by delta or by the state of the world, over reconnects,
-// moves to another replica, dropped streams and rejections, it is what the translators make from scratch.
+// Package differential tests that a proxy holds what the translators build from scratch, whatever its history: delta or
+// sotw, reconnects, changes of replica, lost streams and rejections.
 package differential

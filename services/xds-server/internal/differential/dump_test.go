@@ -24,7 +24,8 @@ import (
 	"fairlead.dev/services/xds-server/internal/envoytest"
 )
 
-// configuration is what a proxy has in use, by type and name. Virtual hosts stand in their route configuration, however they came there.
+// configuration is what a proxy has in use, by type and name. Virtual hosts are in their route configuration, whether
+// they came with it or by VHDS.
 type configuration map[string]map[string]proto.Message
 
 func newConfiguration() configuration {
@@ -74,7 +75,8 @@ func sortHosts(rc *route.RouteConfiguration) {
 	slices.SortFunc(rc.GetVirtualHosts(), func(a, b *route.VirtualHost) int { return strings.Compare(a.GetName(), b.GetName()) })
 }
 
-// flatten leaves of a load assignment what Envoy's dump shows of it: every endpoint with its place, sorted.
+// flatten reduces a load assignment to what Envoy's dump shows of it: every endpoint with its locality and priority,
+// sorted.
 func flatten(a *endpoint.ClusterLoadAssignment) {
 	a.Policy = nil
 	var out []*endpoint.LocalityLbEndpoints
@@ -102,13 +104,13 @@ func flatten(a *endpoint.ClusterLoadAssignment) {
 
 var errWarming = errors.New("still warming")
 
-// inUse reads what Envoy has in use, and fails while something of it is still on its way. Of endpoints it reads those of the
-// clusters that are told of them.
+// inUse reads what Envoy has in use. It fails while some of it is still warming. It reads the endpoints of EDS clusters
+// only.
 func inUse(e *envoytest.Process) (configuration, error) {
 	c := newConfiguration()
 	each := func(field string, f func(*anypb.Any) error) error {
 		code, raw, err := e.Get("/config_dump?include_eds&resource=" + url.QueryEscape(field))
-		if err != nil || code == http.StatusNotFound { // nothing of the sort
+		if err != nil || code == http.StatusNotFound { // nothing of this kind
 			return err
 		}
 		dump := &admin.ConfigDump{}
@@ -186,7 +188,7 @@ func assignment(c *cluster.Cluster) string {
 	return c.GetName()
 }
 
-// diff names what differs of two configurations, for people; "" if nothing does.
+// diff describes the differences between two configurations for people; "" if there are none.
 func (c configuration) diff(got configuration) string {
 	var out []string
 	for url, byName := range c {

@@ -15,9 +15,9 @@ import (
 	"fairlead.dev/services/xds-server/internal/proxytest"
 )
 
-// TestNamespacesDoNotLeak gives a namespace objects that it exports to nobody, of every kind and with any fields, and its own proxies; and services
-// and endpoints of others that are as that namespace alone sees them. What the proxies of others hold, from the same server, must be byte by byte
-// what they would hold if the namespace had nothing and saw nothing.
+// TestNamespacesDoNotLeak gives one namespace objects of every kind that it exports to nobody, and services and
+// endpoints of others that only this namespace sees. Proxies of other namespaces, at the same server, must hold byte
+// for byte what they would hold without all of these.
 func TestNamespacesDoNotLeak(t *testing.T) {
 	const secretive = "y"
 	rapid.Check(t, func(rt *rapid.T) {
@@ -31,35 +31,35 @@ func TestNamespacesDoNotLeak(t *testing.T) {
 		add(settings(rapid.IntRange(0, 1).Draw(rt, "settings")))
 		for range rapid.IntRange(5, 25).Draw(rt, "objects") {
 			ns := rapid.SampledFrom([]string{"x", "istio-system"}).Draw(rt, "namespace")
-			add(object(rt, ns, rapid.SampledFrom(exports).Draw(rt, "exported to")))
-			if private := object(rt, secretive, []string{secretive}); private.GetKey().GetNamespace() == secretive {
+			add(drawObject(rt, ns, rapid.SampledFrom(exports).Draw(rt, "exported to")))
+			if private := drawObject(rt, secretive, []string{secretive}); private.GetKey().GetNamespace() == secretive {
 				add(private)
 			}
-			if seen := object(rt, ns, []string{secretive}); seen.GetService().GetAudience() == secretive || seen.GetEndpointSet().GetAudience() == secretive {
+			if seen := drawObject(rt, ns, []string{secretive}); seen.GetService().GetAudience() == secretive || seen.GetEndpointSet().GetAudience() == secretive {
 				all[seen.GetKey().String()] = seen
 			}
 		}
 		server := start(t)
-		defer server.shut()
-		server.apply(slices.Collect(maps.Values(all)), nil)
+		defer server.Stop()
+		server.Apply(slices.Collect(maps.Values(all)), nil)
 		want, err := mesh.FromResources(slices.Collect(maps.Values(open)))
 		if err != nil {
 			rt.Fatal(err)
 		}
-		// The secretive namespace's proxies come first: what is built for them is there when the others ask.
+		// The proxies of that namespace come first, so that its resources are built when the others connect.
 		for _, p := range observers() {
-			p.Connect(t, server.conn)
+			p.Connect(t, server.Conn)
 			defer p.Disconnect()
 			state := want
 			if strings.HasSuffix(p.Node.GetId(), "~"+secretive+".svc.cluster.local") {
-				state = server.state
+				state = server.Snapshot
 			}
-			agree(rt, []*proxytest.Proxy{p}, state)
+			waitForAgreement(rt, []*proxytest.Proxy{p}, state)
 		}
 	})
 }
 
-// observers are proxies of a namespace with secrets, then of others, in either protocol.
+// observers are proxies of the namespace with private objects, then of others, of both protocol variants.
 func observers() []*proxytest.Proxy {
 	var all []*proxytest.Proxy
 	for _, ns := range []string{"y", "x", "elsewhere", "istio-system"} {

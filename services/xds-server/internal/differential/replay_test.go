@@ -17,9 +17,10 @@ import (
 	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
 	"fairlead.dev/services/xds-server/internal/proxytest"
+	"fairlead.dev/services/xds-server/internal/servetest"
 )
 
-// envoyHistories of at least so many edits are seen by each of the real Envoys.
+// envoyHistories is how many histories each real Envoy is sent, envoyEdits their least number of edits.
 const (
 	envoyHistories = 2
 	envoyEdits     = 200
@@ -33,14 +34,14 @@ type step struct {
 
 func (s step) edits() int { return len(s.upserts) + len(s.removed) }
 
-// history is a sequence of revisions with so many edits, of what is to be kept of them; the same seed makes the same ones.
+// history draws revisions with so many edits, of the objects that keep accepts. The same seed gives the same history.
 func history(seed, edits int, keep func(*configv1.ResourceKey) bool) []step {
 	return rapid.Custom(func(t *rapid.T) []step {
 		held := map[string]*configv1.Resource{}
 		var steps []step
 		for n := 0; n < edits; {
 			var s step
-			s.upserts, s.removed = revision(t, held)
+			s.upserts, s.removed = drawRevision(t, held)
 			s.upserts = slices.DeleteFunc(s.upserts, func(r *configv1.Resource) bool { return !keep(r.GetKey()) })
 			s.removed = slices.DeleteFunc(s.removed, func(k *configv1.ResourceKey) bool { return !keep(k) })
 			if rapid.IntRange(0, 40).Draw(t, "settings") == 0 {
@@ -53,8 +54,9 @@ func history(seed, edits int, keep func(*configv1.ResourceKey) bool) []step {
 	}).Example(seed)
 }
 
-// permanent is what the on-demand proxy calls: ports whose route configurations never go, for what is dropped with one is sent again when a
-// request asks for it, and here are none.
+// permanent is what the on-demand proxy calls: ports whose route configurations are never removed. Envoy drops the
+// virtual hosts of a removed one and requests them again only for a request of an application, of which there are none
+// here.
 func permanent() []*configv1.Resource {
 	return []*configv1.Resource{
 		settings(0),
@@ -70,8 +72,8 @@ func permanentPorts(k *configv1.ResourceKey) bool {
 	return k.GetKind() != mesh.KindSidecar || k.GetNamespace() == "y"
 }
 
-// TestRealEnvoyAgrees sends the edits through real Envoys, by delta, by the state of the world and on demand. Between edits their streams
-// move to the other replica. In the end what each has in use is what a build from scratch gives, and none has rejected anything.
+// TestRealEnvoyAgrees sends the edits to real Envoys: by delta, by sotw and on demand. Between edits their streams
+// change replicas. In the end each has in use what a build from scratch returns, and has rejected nothing.
 func TestRealEnvoyAgrees(t *testing.T) {
 	envoytest.Binary(t)
 	envoytest.NeedAlone(t)
@@ -87,7 +89,7 @@ func TestRealEnvoyAgrees(t *testing.T) {
 		keep     func(*configv1.ResourceKey) bool
 	}{
 		{"delta", core.ApiConfigSource_DELTA_GRPC, nil, nil, all},
-		{"world", core.ApiConfigSource_GRPC, nil, nil, all},
+		{"sotw", core.ApiConfigSource_GRPC, nil, nil, all},
 		{"on demand", core.ApiConfigSource_DELTA_GRPC, map[string]any{class.OnDemandMetadata: "true"}, demands, permanentPorts},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -101,41 +103,41 @@ func TestRealEnvoyAgrees(t *testing.T) {
 }
 
 func replay(t *testing.T, steps []step, who proxytest.Config, protocol core.ApiConfigSource_ApiType) {
-	servers := []*server{start(t), start(t)}
+	servers := []*servetest.Server{start(t), start(t)}
 	for _, s := range servers {
-		t.Cleanup(s.shut)
-		s.apply(permanent(), nil)
+		t.Cleanup(s.Stop)
+		s.Apply(permanent(), nil)
 	}
 	p := proxytest.New(who)
 	if who.Demands != nil {
-		// What the proxy calls: servers remember what another stream of the workload has asked for.
+		// Servers remember what another stream of the workload has requested: this is what the proxy calls.
 		for _, s := range servers {
-			p.Connect(t, s.conn)
-			agree(t, []*proxytest.Proxy{p}, s.state)
+			p.Connect(t, s.Conn)
+			waitForAgreement(t, []*proxytest.Proxy{p}, s.Snapshot)
 			p.Disconnect()
 		}
 	}
-	gate := startGate(t, servers[0].address)
+	gate := startGate(t, servers[0].Conn.Target())
 	e := envoytest.Start(t, envoytest.Bootstrap(t, who.Node, protocol, envoytest.Secrets(t, testkit.PKI(t), "x", "default"), gate.socket), envoytest.Alone)
 	e.Ready()
 	edits := 0
 	for i, s := range steps {
 		edits += s.edits()
 		for _, server := range servers {
-			server.apply(s.upserts, s.removed)
+			server.Apply(s.upserts, s.removed)
 		}
 		if (i+1)%10 == 0 || i == len(steps)-1 {
-			agrees(t, e, scratch(t, p, servers[0].state, who.Demands), edits)
+			waitForEnvoy(t, e, buildFromScratch(t, p, servers[0].Snapshot, who.Demands), edits)
 		}
 		if (i+1)%20 == 0 {
-			gate.move(servers[i/20%2].address)
+			gate.move(servers[i/20%2].Conn.Target())
 		}
 	}
 	t.Logf("%d random edits", edits)
 }
 
-// agrees waits until Envoy has in use what the resources make.
-func agrees(t *testing.T, e *envoytest.Process, resources map[string]map[string]string, edits int) {
+// waitForEnvoy waits until Envoy has in use what the resources make.
+func waitForEnvoy(t *testing.T, e *envoytest.Process, resources map[string]map[string]string, edits int) {
 	t.Helper()
 	want, err := expected(resources)
 	if err != nil {

@@ -29,13 +29,14 @@ import (
 	"fairlead.dev/pkg/testkit"
 )
 
-// Bootstrap makes Envoy ask for everything by ADS, of the first xds-server that can be reached, and for certificates by SDS of the
-// cluster sds-grpc, as a sidecar does. Addresses are host:port or paths of unix sockets; none for sds if it needs no certificates.
+// Bootstrap makes a configuration with which Envoy takes everything by ADS from the first xds-server that can be
+// reached, and certificates by SDS from the cluster sds-grpc, as a sidecar does. Addresses are host:port or paths of
+// unix sockets. sds is empty if Envoy needs no certificates.
 func Bootstrap(t testing.TB, node *core.Node, protocol core.ApiConfigSource_ApiType, sds string, servers ...string) *bootstrap.Bootstrap {
 	t.Helper()
 	node = proto.CloneOf(node)
 	if node.GetCluster() == "" {
-		node.Cluster = "test" // Envoy insists
+		node.Cluster = "test" // Envoy requires it
 	}
 	clusters := []*cluster.Cluster{GRPCCluster(t, "xds-grpc", servers...)}
 	if sds != "" {
@@ -60,7 +61,7 @@ func Bootstrap(t testing.TB, node *core.Node, protocol core.ApiConfigSource_ApiT
 	}
 }
 
-// GRPCCluster leads to the first address that can be reached.
+// GRPCCluster makes a cluster that leads to the first address that can be reached.
 func GRPCCluster(t testing.TB, name string, addresses ...string) *cluster.Cluster {
 	t.Helper()
 	options, err := anypb.New(&upstreams.HttpProtocolOptions{UpstreamProtocolOptions: &upstreams.HttpProtocolOptions_ExplicitHttpConfig_{
@@ -113,7 +114,8 @@ func address(t testing.TB, a string) *core.Address {
 	}}}
 }
 
-// Secrets serves a workload's certificate and roots by SDS until the test ends, as node-agent does, and returns the path of its socket.
+// Secrets serves the certificate of a workload and the trusted roots by SDS until the test ends, as node-agent does. It
+// returns the path of its socket.
 func Secrets(t testing.TB, pki *testkit.CA, namespace, serviceAccount string) (socket string) {
 	t.Helper()
 	m, err := pki.NewSVID(namespace, serviceAccount).Current()
@@ -143,7 +145,7 @@ func Secrets(t testing.TB, pki *testkit.CA, namespace, serviceAccount string) (s
 	return socket
 }
 
-// Socket is a path for a unix socket, short enough for one.
+// Socket returns a path for a unix socket that is short enough for one.
 func Socket(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "socket")
@@ -158,7 +160,8 @@ func Socket(t testing.TB) string {
 	return filepath.Join(dir, "s")
 }
 
-// Secure makes the bootstrap's connections to xds-server TLS, with the workload's certificate, to a server that shows the named identity.
+// Secure makes the bootstrap's connections to xds-server use TLS, with the workload's certificate, and require this
+// identity of the server.
 func Secure(t testing.TB, config *bootstrap.Bootstrap, pki *testkit.CA, namespace, serviceAccount, server string) *bootstrap.Bootstrap {
 	t.Helper()
 	m, err := pki.NewSVID(namespace, serviceAccount).Current()

@@ -25,10 +25,11 @@ import (
 	"fairlead.dev/pkg/testkit"
 )
 
-// startsWithin is far more than Envoy needs to serve.
+// startsWithin is far more than Envoy needs to start.
 const startsWithin = 30 * time.Second
 
-// Binary is the path of Envoy: what the environment variable ENVOY says, else what `make tools` has made. A test without one is skipped.
+// Binary returns the path of Envoy: the environment variable ENVOY, or else what `make tools` has installed. A test
+// without one is skipped.
 func Binary(t testing.TB) string {
 	t.Helper()
 	path := os.Getenv("ENVOY")
@@ -56,12 +57,12 @@ type Process struct {
 // Starter starts a prepared command, for example in a network namespace or as another user.
 type Starter func(*exec.Cmd) error
 
-// Start runs Envoy until the test ends. The bootstrap's admin interface is put on a unix socket; start is nil to just start it. What Envoy
-// has logged is shown if the test fails.
+// Start runs Envoy until the test ends, with the admin interface on a unix socket. start is nil to start it in the
+// ordinary way. Envoy's log is shown if the test fails.
 func Start(t testing.TB, config *bootstrap.Bootstrap, start Starter) *Process {
 	t.Helper()
 	binary := Binary(t)
-	dir, err := os.MkdirTemp("", "envoy") // short: a unix socket's path may have 107 bytes
+	dir, err := os.MkdirTemp("", "envoy") // short: the path of a unix socket may have 107 bytes
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +86,7 @@ func Start(t testing.TB, config *bootstrap.Bootstrap, start Starter) *Process {
 	}
 	ended := make(chan struct{})
 	go func() {
-		_ = cmd.Wait() // killed, or its log says why
+		_ = cmd.Wait() // killed, or its log has the reason
 		close(ended)
 	}()
 	t.Cleanup(func() {
@@ -112,7 +113,7 @@ func write(t testing.TB, dir string, config *bootstrap.Bootstrap) string {
 	return path
 }
 
-// Validate returns why Envoy's validation mode refuses a bootstrap, "" if it does not.
+// Validate returns the error of Envoy's validation mode for a bootstrap, "" if it accepts it.
 func Validate(t testing.TB, config *bootstrap.Bootstrap) string {
 	t.Helper()
 	path := write(t, t.TempDir(), config)
@@ -126,8 +127,8 @@ func Validate(t testing.TB, config *bootstrap.Bootstrap) string {
 	return fmt.Sprint(err, ": ", string(out))
 }
 
-// Alone starts Envoy with a network of its own, where all ports are free and nothing can be reached but unix sockets. It needs root, or
-// the right to make user namespaces.
+// Alone starts Envoy in a network namespace of its own, where all ports are free and only unix sockets lead out. It
+// needs root, or the right to make user namespaces.
 func Alone(cmd *exec.Cmd) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
 	if uid, gid := os.Getuid(), os.Getgid(); uid != 0 {
@@ -138,7 +139,7 @@ func Alone(cmd *exec.Cmd) error {
 	return cmd.Start()
 }
 
-// NeedAlone skips where Alone cannot start anything. For root on CI that is a failure.
+// NeedAlone skips the test where Alone cannot start anything. For root on CI it fails the test instead.
 func NeedAlone(t testing.TB) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "true")
@@ -162,7 +163,7 @@ func Pipe(path string) *core.Address {
 
 // Get asks the admin interface.
 func (p *Process) Get(path string) (status int, body []byte, err error) {
-	// Not the test's context: cleanups ask, too.
+	// The test's context has ended when cleanups ask.
 	req, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "http://admin"+path, nil)
 	if err != nil {
 		return 0, nil, err
@@ -175,7 +176,7 @@ func (p *Process) Get(path string) (status int, body []byte, err error) {
 	return res.StatusCode, body, errors.Join(err, res.Body.Close())
 }
 
-// Ready waits until Envoy serves.
+// Ready waits until Envoy is ready.
 func (p *Process) Ready() {
 	p.t.Helper()
 	testkit.Eventually(p.t, startsWithin, func() error {
@@ -203,7 +204,7 @@ func (p *Process) Stats(filter string) map[string]int {
 	return found
 }
 
-// Accepted fails the test if Envoy has refused an update, or waits for something before it can use one.
+// Accepted fails the test if Envoy has rejected an update, or waits for something before it can use one.
 func (p *Process) Accepted() {
 	p.t.Helper()
 	for name, n := range p.Stats("update_rejected|warming_clusters|total_listeners_warming") {

@@ -111,9 +111,9 @@ func TestAudiences(t *testing.T) {
 	vip := func(s *configv1.Service) { s.Addresses = []string{"10.96.0.1"} }
 	resources := []*configv1.Resource{
 		meshtest.Service("server", host, 80), meshtest.Endpoints("server", host, 80, "10.0.0.1"), meshtest.Service("younger", host, 80),
-		meshtest.ForAudience(meshtest.Service("server", host, 80, more, vip), "client", "near"), meshtest.ForAudience(meshtest.Endpoints("server", host, 80, "10.0.0.2"), "client"),
-		meshtest.ForAudience(meshtest.Endpoints("server", host, 81, "10.0.0.3"), "client"),
-		meshtest.ForAudience(meshtest.Service("server", host, 82), "~"),
+		meshtest.VisibleOnlyIn(meshtest.Service("server", host, 80, more, vip), "client", "near"), meshtest.VisibleOnlyIn(meshtest.Endpoints("server", host, 80, "10.0.0.2"), "client"),
+		meshtest.VisibleOnlyIn(meshtest.Endpoints("server", host, 81, "10.0.0.3"), "client"),
+		meshtest.VisibleOnlyIn(meshtest.Service("server", host, 82), "~"),
 	}
 	for namespace, want := range map[string]struct {
 		ports           int

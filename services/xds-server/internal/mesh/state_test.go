@@ -35,7 +35,7 @@ func drawResource(t *rapid.T) *configv1.Resource {
 	selector := rapid.SampledFrom(labels).Draw(t, "labels")
 	forAudience := func(r *configv1.Resource) *configv1.Resource {
 		if to := rapid.SampledFrom([][]string{nil, nil, {"a"}, {"b"}, {"a", "b"}}).Draw(t, "audience"); to != nil {
-			return meshtest.ForAudience(r, to...)
+			return meshtest.VisibleOnlyIn(r, to...)
 		}
 		return r
 	}

@@ -1,4 +1,4 @@
-// Package meshtest makes resources of a normalised mesh for tests, in the form config-watcher sends them.
+// Package meshtest makes resources of a normalised mesh for tests, in the form in which config-watcher sends them.
 package meshtest
 
 import (
@@ -20,10 +20,10 @@ import (
 	"fairlead.dev/services/xds-server/internal/mesh"
 )
 
-// Epoch is the creation time of objects that are made without one.
+// Epoch is the default creation time of objects.
 var Epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// Resource finishes a resource: its hash is what config-watcher would send.
+// Resource completes a resource with its key and its hash.
 func Resource(kind, namespace, name string, body *configv1.Resource) *configv1.Resource {
 	body.Key = &configv1.ResourceKey{Kind: kind, Namespace: namespace, Name: name}
 	hash, err := mesh.HashOf(body)
@@ -34,7 +34,7 @@ func Resource(kind, namespace, name string, body *configv1.Resource) *configv1.R
 	return body
 }
 
-// Service makes an HTTP service exported to all. change may alter it.
+// Service makes an HTTP service exported to all namespaces. change may alter it.
 func Service(namespace, hostname string, port uint32, change ...func(*configv1.Service)) *configv1.Resource {
 	s := &configv1.Service{
 		Hostname: hostname, Name: hostname, Namespace: namespace, ExportedTo: []string{"*"},
@@ -61,8 +61,9 @@ func Endpoints(namespace, hostname string, port uint32, addresses ...string) *co
 		&configv1.Resource{Body: &configv1.Resource_EndpointSet{EndpointSet: set}})
 }
 
-// ForAudience makes of a service, or of its endpoints, those that the namespaces see in place of what is exported to all. They count as the oldest.
-func ForAudience(r *configv1.Resource, namespaces ...string) *configv1.Resource {
+// VisibleOnlyIn turns a service, or its endpoints, into the variant that only these namespaces see, in place of what is
+// exported to all. Its creation time is Epoch.
+func VisibleOnlyIn(r *configv1.Resource, namespaces ...string) *configv1.Resource {
 	key := mesh.Key{Kind: r.GetKey().GetKind(), Namespace: r.GetKey().GetNamespace(), Name: r.GetKey().GetName() + "/" + namespaces[0]}
 	if s := r.GetService(); s != nil {
 		s.ExportedTo, s.Audience, s.CreationTime = namespaces, namespaces[0], timestamppb.New(Epoch)
@@ -85,7 +86,7 @@ func Workload(namespace, name, address string, change ...func(*configv1.Workload
 	return Resource(mesh.KindWorkload, namespace, name, &configv1.Resource{Body: &configv1.Resource_Workload{Workload: w}})
 }
 
-// Config makes an object of Istio's APIs, exported to all. change may alter it.
+// Config makes an object of Istio's APIs, exported to all namespaces. change may alter it.
 func Config(kind, namespace, name string, spec proto.Message, change ...func(*configv1.IstioConfig)) *configv1.Resource {
 	packed, err := anypb.New(spec)
 	if err != nil {
@@ -98,7 +99,8 @@ func Config(kind, namespace, name string, spec proto.Message, change ...func(*co
 	return Resource(kind, namespace, name, &configv1.Resource{Body: &configv1.Resource_IstioConfig{IstioConfig: c}})
 }
 
-// EnvoyFilter makes one from the YAML of its spec, for its namespace or, in istio-system, for everybody. change may alter it.
+// EnvoyFilter makes an EnvoyFilter from the YAML of its spec. It holds for its namespace or, in istio-system, for the
+// mesh. change may alter it.
 func EnvoyFilter(namespace, name, spec string, change ...func(*configv1.IstioConfig)) *configv1.Resource {
 	js, err := yaml.YAMLToJSON([]byte(spec))
 	if err != nil {
@@ -130,17 +132,17 @@ func Aged(d time.Duration) func(*configv1.IstioConfig) {
 	return func(c *configv1.IstioConfig) { c.CreationTime = timestamppb.New(Epoch.Add(d)) }
 }
 
-// ExportedTo sets who may use the object.
+// ExportedTo sets the namespaces that may use the object.
 func ExportedTo(namespaces ...string) func(*configv1.IstioConfig) {
 	return func(c *configv1.IstioConfig) { c.ExportedTo = namespaces }
 }
 
-// Visible sets who may address the service.
+// Visible sets the namespaces that may address the service.
 func Visible(namespaces ...string) func(*configv1.Service) {
 	return func(s *configv1.Service) { s.ExportedTo = namespaces }
 }
 
-// State builds a state and fails the test if a resource is not understood.
+// State builds a snapshot and fails the test if a resource is not understood.
 func State(t testing.TB, resources ...*configv1.Resource) *mesh.Snapshot {
 	t.Helper()
 	s, err := mesh.FromResources(resources)

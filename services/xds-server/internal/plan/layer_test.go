@@ -106,7 +106,7 @@ func randomObject(rt *rapid.T) *configv1.Resource {
 	n := rapid.IntRange(1, 3).Draw(rt, "variant")
 	forAudience := func(r *configv1.Resource) *configv1.Resource {
 		if to[0] != "*" && rapid.Bool().Draw(rt, "audience") {
-			return meshtest.ForAudience(r, to...)
+			return meshtest.VisibleOnlyIn(r, to...)
 		}
 		return r
 	}

@@ -1,4 +1,5 @@
-// Package proxytest has ADS clients for tests: they behave on the stream as Envoy does, and keep what they are sent.
+// Package proxytest has ADS clients for tests. They behave on the stream as Envoy does and keep the resources that they
+// are sent.
 package proxytest
 
 import (
@@ -31,31 +32,35 @@ const (
 	nds  = ndsv1.NameTableType
 )
 
-// Children lists what a proxy asks for because it holds a cluster (its endpoints) or a listener (its route configurations).
+// Children lists what a proxy subscribes to because it holds a cluster (its endpoints) or a listener (its route
+// configurations).
 type Children func(url, name string, content []byte) []string
 
-// SameName is for toy resources: endpoints are named like their cluster, route configurations like their listener.
+// SameName is for plantest's resources: endpoints are named like their cluster, route configurations like their
+// listener.
 func SameName(_, name string, _ []byte) []string { return []string{name} }
 
-// Proxy behaves as Envoy does on an ADS stream: wildcard clusters and listeners, endpoints and routes as these need them, virtual hosts
-// apart for delta, acknowledgements, sometimes a NACK, and versions retained over reconnects. It is safe for concurrent use.
+// Proxy behaves as Envoy does on an ADS stream. It has wildcard subscriptions to clusters and listeners, subscribes to
+// the endpoints and routes that these need, and with delta to virtual hosts. It acknowledges responses, or rejects
+// some, and keeps versions over reconnects. It is safe for concurrent use.
 type Proxy struct {
-	// Delta says which variant of the protocol it speaks.
+	// Delta selects the protocol variant: delta or sotw.
 	Delta bool
 	Node  *core.Node
-	// Agent says that it asks for the name table besides, as Istio's agents do on the proxy's stream.
+	// Agent makes the proxy subscribe to the name table too, as Istio's agent does on the stream of its proxy.
 	Agent bool
 
 	children Children
-	// demands are names that it asks for besides, by type: what an on-demand proxy calls.
+	// demands are other names that it subscribes to, by type: what an on-demand proxy calls.
 	demands map[string][]string
 
 	mu sync.Mutex
-	// moody proxies reject now and then; a rejected response is not applied.
-	moody, lies bool
-	rand        *rand.Rand
-	held        map[string]map[string]string // content by type and name
-	// versions are what a delta client would state on reconnect, and by "" the version of a state-of-the-world type.
+	// A proxy does not apply a response that it rejects.
+	rejectsAtRandom, statesDroppedVersions bool
+	rand                                   *rand.Rand
+	held                                   map[string]map[string]string // content by type and name
+	// versions are, by type and name, the initial resource versions that a delta client states when it reconnects; for
+	// a sotw client, the version of each type has the name "".
 	versions map[string]map[string]string
 	asked    map[string][]string
 	stop     context.CancelFunc
@@ -68,20 +73,21 @@ type Config struct {
 	Node     *core.Node
 	Agent    bool
 	Children Children
-	// Demands are names asked for besides what is held, by type.
+	// Demands are names that it subscribes to besides those that Children lists, by type.
 	Demands map[string][]string
-	// Moody proxies reject now and then, until CalmDown.
-	Moody bool
-	Seed  uint64
-	// Lies makes the proxy say, as Envoy does, that it holds virtual hosts which it has dropped with their route configuration. A stream
-	// that breaks right after a route configuration has come back, and before its virtual hosts have, then leaves the server no way to know.
-	Lies bool
+	// RejectsAtRandom makes the proxy reject one response in four, until StopRejecting.
+	RejectsAtRandom bool
+	Seed            uint64
+	// StatesDroppedVersions makes the proxy state versions that it no longer holds, as Envoy does: those of virtual
+	// hosts that it has dropped with their route configuration. If the stream breaks after the route configuration has
+	// come back and before its virtual hosts have, the server cannot know this.
+	StatesDroppedVersions bool
 }
 
 // New makes a proxy that is not connected.
 func New(cfg Config) *Proxy {
 	p := &Proxy{
-		Delta: cfg.Delta, Node: cfg.Node, Agent: cfg.Agent, children: cfg.Children, demands: cfg.Demands, moody: cfg.Moody, lies: cfg.Lies,
+		Delta: cfg.Delta, Node: cfg.Node, Agent: cfg.Agent, children: cfg.Children, demands: cfg.Demands, rejectsAtRandom: cfg.RejectsAtRandom, statesDroppedVersions: cfg.StatesDroppedVersions,
 		rand: rand.New(rand.NewPCG(cfg.Seed, 1)), asked: map[string][]string{}, //nolint:gosec // a test that can be repeated
 		held: map[string]map[string]string{}, versions: map[string]map[string]string{},
 	}
@@ -91,7 +97,7 @@ func New(cfg Config) *Proxy {
 	return p
 }
 
-// with adds the name table to types, if the proxy asks for it.
+// with adds the name table to types, if the proxy subscribes to it.
 func (p *Proxy) with(urls ...string) []string {
 	if p.Agent {
 		return append(urls, nds)
@@ -99,7 +105,7 @@ func (p *Proxy) with(urls ...string) []string {
 	return urls
 }
 
-// Connect opens a stream with what is held; an open one is dropped.
+// Connect opens a stream and states what the proxy holds. It ends the stream that is open.
 func (p *Proxy) Connect(t testing.TB, conn *grpc.ClientConn) {
 	t.Helper()
 	p.Disconnect()
@@ -118,13 +124,13 @@ func (p *Proxy) Connect(t testing.TB, conn *grpc.ClientConn) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	go p.runWorld(stream)
+	go p.runSotw(stream)
 }
 
-// Demands are the names asked for besides what is held, by type.
+// Demands are names that it subscribes to besides those that Children lists, by type.
 func (p *Proxy) Demands() map[string][]string { return p.demands }
 
-// Disconnect drops the stream, if there is one.
+// Disconnect ends the stream, if there is one.
 func (p *Proxy) Disconnect() {
 	if p.stop != nil {
 		p.stop()
@@ -133,9 +139,9 @@ func (p *Proxy) Disconnect() {
 	}
 }
 
-// verdict decides on a response.
+// verdict decides on a response: nil to acknowledge it, or the error of a NACK.
 func (p *Proxy) verdict() *rpcstatus.Status {
-	if p.moody && p.rand.IntN(4) == 0 {
+	if p.rejectsAtRandom && p.rand.IntN(4) == 0 {
 		return &rpcstatus.Status{Code: int32(codes.InvalidArgument), Message: "in a mood"}
 	}
 	return nil
@@ -184,11 +190,11 @@ func (p *Proxy) runDelta(stream discovery.AggregatedDiscoveryService_DeltaAggreg
 		failure := p.verdict()
 		if failure == nil {
 			for _, r := range m.GetResources() {
-				if r.GetResource() == nil { // "there is none"
+				if r.GetResource() == nil { // "not found"
 					continue
 				}
-				if url == vhds && !p.hasTable(r.GetName()) {
-					if p.lies {
+				if url == vhds && !p.hasRouteConfig(r.GetName()) {
+					if p.statesDroppedVersions {
 						p.versions[url][r.GetName()] = r.GetVersion()
 					}
 					continue
@@ -211,7 +217,7 @@ func (p *Proxy) runDelta(stream discovery.AggregatedDiscoveryService_DeltaAggreg
 	}
 }
 
-func (p *Proxy) runWorld(stream discovery.AggregatedDiscoveryService_StreamAggregatedResourcesClient) {
+func (p *Proxy) runSotw(stream discovery.AggregatedDiscoveryService_StreamAggregatedResourcesClient) {
 	defer close(p.done)
 	first, nonces := p.Node, map[string]string{}
 	send := func(url string, failure *rpcstatus.Status) {
@@ -250,7 +256,7 @@ func (p *Proxy) runWorld(stream discovery.AggregatedDiscoveryService_StreamAggre
 				}
 				name := cache.GetResourceName(msg)
 				if url == nds {
-					name = nametable.Name // which the message does not say
+					name = nametable.Name // the message has no name
 				}
 				if p.wants(url, name) {
 					p.held[url][name] = string(r.GetValue())
@@ -266,18 +272,20 @@ func (p *Proxy) runWorld(stream discovery.AggregatedDiscoveryService_StreamAggre
 	}
 }
 
-// hasTable reports whether the route configuration of a virtual host is held.
-func (p *Proxy) hasTable(host string) bool {
+// hasRouteConfig reports whether the proxy holds the route configuration of a virtual host.
+func (p *Proxy) hasRouteConfig(host string) bool {
 	_, ok := p.held[rds][host[:strings.LastIndexByte(host, '/')]]
 	return ok
 }
 
-// wants reports whether a resource was asked for: one that was given up while its response was on the way is ignored.
+// wants reports whether the proxy is subscribed to a resource: it ignores a response to a subscription that it has
+// ended meanwhile.
 func (p *Proxy) wants(url, name string) bool {
 	return url == cds || url == lds || url == vhds || url == nds || slices.Contains(p.asked[url], name)
 }
 
-// follow adjusts what is asked for to the clusters or listeners held. What is given up is forgotten.
+// follow adjusts the subscriptions to endpoints or routes to the clusters or listeners that the proxy holds. It drops
+// the resources that it unsubscribes from.
 func (p *Proxy) follow(parent string) (child string, added, gone []string) {
 	switch parent {
 	case cds:
@@ -306,7 +314,7 @@ func (p *Proxy) follow(parent string) (child string, added, gone []string) {
 			if child == rds {
 				of := func(host, _ string) bool { return strings.HasPrefix(host, name+"/") }
 				maps.DeleteFunc(p.held[vhds], of)
-				if !p.lies {
+				if !p.statesDroppedVersions {
 					maps.DeleteFunc(p.versions[vhds], of)
 				}
 			}
@@ -318,7 +326,7 @@ func (p *Proxy) follow(parent string) (child string, added, gone []string) {
 	return child, added, gone
 }
 
-// State copies what is held: content by type URL and name.
+// State copies what the proxy holds: content by type URL and name.
 func (p *Proxy) State() map[string]map[string]string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -329,9 +337,9 @@ func (p *Proxy) State() map[string]map[string]string {
 	return state
 }
 
-// CalmDown ends the rejections.
-func (p *Proxy) CalmDown() {
+// StopRejecting makes the proxy acknowledge all further responses.
+func (p *Proxy) StopRejecting() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.moody = false
+	p.rejectsAtRandom = false
 }

@@ -1,4 +1,4 @@
-// Package report tells config-watcher what became of the configuration: per proxy what was sent, acknowledged and rejected.
+// Package report tells config-watcher what was sent to each proxy, and what the proxy has acknowledged or rejected.
 package report
 
 import (
@@ -19,9 +19,9 @@ import (
 )
 
 const (
-	// gap is how long a message waits for the answers of proxies that were sent something, and the least time between messages: what
-	// happens meanwhile goes into one. perProxy is the time after a message for each proxy in it, at most maxGap, so that reports take no
-	// more than a few percent of the process's time.
+	// gap is how long a message waits for the answers of proxies that were just sent something, and the least time
+	// between two messages; changes meanwhile go into one message. After a message, the next one waits perProxy for
+	// each proxy in it, at most maxGap, so that reports take no more than a few percent of the process's time.
 	gap      = 10 * time.Millisecond
 	perProxy = 250 * time.Microsecond
 	maxGap   = time.Second
@@ -29,23 +29,24 @@ const (
 	batch = 500
 )
 
-// Sink opens a Report; configv1.ConfigServiceClient does.
+// Sink opens a Report stream; configv1.ConfigServiceClient implements it.
 type Sink interface {
 	Report(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[configv1.ReportRequest, configv1.ReportResponse], error)
 }
 
-// Fleet knows the proxies; serve.Server does.
+// Fleet has the statuses of the proxies; serve.Server implements it.
 type Fleet interface {
 	// Changed is closed at the next change; it is taken before Report.
 	Changed() <-chan struct{}
-	// Report returns statuses that may be others than at the last call, and nodes that have left since; for all, every status.
+	// Report returns the statuses that may have changed since the last call, and the node ids whose stream has ended;
+	// with all, every status.
 	Report(all bool) (statuses []*configv1.ProxyStatus, gone []string)
-	// NewRefusals returns the streams refused lately if there are others than at the last call, or for all; nil
+	// NewRefusals returns the refused streams if there is a new one since the last call, or if all is true; nil
 	// otherwise.
 	NewRefusals(all bool) *configv1.Refusals
-	// Served returns the revision that is served from. What it means for a proxy is in every Report made after.
+	// Served returns the revision that is served. Reports made afterwards include what it means for the proxies.
 	Served() *configv1.Revision
-	// Settled is closed once all proxies have answered what they were sent of the revision served; nil if they have.
+	// Settled is closed once all proxies have answered what they were sent of the served revision; nil if they have.
 	Settled() <-chan struct{}
 }
 
@@ -60,7 +61,7 @@ type Config struct {
 	Rand func() float64
 }
 
-// Reporter streams differences of the fleet's status.
+// Reporter streams the changes of the fleet's statuses.
 type Reporter struct{ cfg Config }
 
 // New checks the configuration; Run does the work.
@@ -72,7 +73,7 @@ func New(cfg Config) (*Reporter, error) {
 	return &Reporter{cfg}, nil
 }
 
-// Run reports until ctx ends, and for ever tries again.
+// Run reports until ctx ends. When a stream ends, it opens another one after a back-off.
 func (r *Reporter) Run(ctx context.Context) error {
 	rpc.Reopener{Clock: r.cfg.Clock, Rand: r.cfg.Rand}.Run(ctx, r.stream, func(err error, pause time.Duration) {
 		r.cfg.Log.Debug("report to config-watcher ended", "error", err, "retry_in", pause)
@@ -80,7 +81,7 @@ func (r *Reporter) Run(ctx context.Context) error {
 	return nil
 }
 
-// stream runs one Report; accepted is true if config-watcher took over at least one message.
+// stream runs one Report stream. accepted is true if config-watcher has accepted at least one message.
 func (r *Reporter) stream(ctx context.Context) (accepted bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -91,12 +92,12 @@ func (r *Reporter) stream(ctx context.Context) (accepted bool, err error) {
 	heard := listen(stream)
 	var (
 		served *configv1.Revision
-		next   time.Time // before which nothing is sent
+		next   time.Time // nothing is sent before
 	)
 	for all := true; ; {
 		changed := r.cfg.Fleet.Changed()
 		revision := r.cfg.Fleet.Served()
-		// A receiver that does not know settled proxies must be told of each what it has acknowledged.
+		// A receiver that does not know "settled" must be told for each proxy what it has acknowledged.
 		complete := all || revision != served && !heard.knowsSettled.Load()
 		messages := differences(r.cfg.Fleet, complete)
 		if len(messages) == 0 && (all || revision != served) {
@@ -134,7 +135,8 @@ func (r *Reporter) stream(ctx context.Context) (accepted bool, err error) {
 	}
 }
 
-// collect waits for what should go into one message: until the time given, and shortly for proxies that have yet to answer.
+// collect waits for changes that should go into one message: until the given time, and shortly for proxies that have
+// not answered yet.
 func (r *Reporter) collect(ctx context.Context, until time.Time) error {
 	if wait := until.Sub(r.cfg.Clock.Now()); wait > 0 {
 		select {
@@ -156,9 +158,9 @@ func (r *Reporter) collect(ctx context.Context, until time.Time) error {
 	return nil
 }
 
-// answers are what config-watcher says on a Report.
+// answers holds what config-watcher has answered on a Report stream.
 type answers struct {
-	// first is true once a message was taken over; knowsSettled as the newest answer says.
+	// first is true once a message was accepted; knowsSettled is that of the newest answer.
 	first, knowsSettled atomic.Bool
 	end                 chan error
 }
@@ -190,7 +192,7 @@ func differences(fleet Fleet, all bool) []*configv1.ReportRequest {
 		if len(messages) == 0 {
 			messages = append(messages, &configv1.ReportRequest{})
 		}
-		// Before any of the proxies: another identity may still use a node id that has left.
+		// In the first message, before all proxies: another identity may still use a node id that has left.
 		messages[0].Disconnected = gone
 	}
 	if refusals := fleet.NewRefusals(all); refusals != nil {

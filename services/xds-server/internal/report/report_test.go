@@ -24,8 +24,8 @@ import (
 	"fairlead.dev/services/xds-server/internal/report"
 )
 
-// fleetFake is a fleet that a test edits.
-type fleetFake struct {
+// fakeFleet is a fleet that a test edits.
+type fakeFleet struct {
 	// refusals are reported once.
 	refusals atomic.Pointer[configv1.Refusals]
 	tlsconf.Notifier
@@ -37,7 +37,7 @@ type fleetFake struct {
 	settled chan struct{}
 }
 
-func (f *fleetFake) Report(all bool) (statuses []*configv1.ProxyStatus, gone []string) {
+func (f *fakeFleet) Report(all bool) (statuses []*configv1.ProxyStatus, gone []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for id := range f.dirty {
@@ -54,36 +54,36 @@ func (f *fleetFake) Report(all bool) (statuses []*configv1.ProxyStatus, gone []s
 	return statuses, gone
 }
 
-func (f *fleetFake) NewRefusals(bool) *configv1.Refusals { return f.refusals.Swap(nil) }
+func (f *fakeFleet) NewRefusals(bool) *configv1.Refusals { return f.refusals.Swap(nil) }
 
-func (f *fleetFake) Served() *configv1.Revision {
+func (f *fakeFleet) Served() *configv1.Revision {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.served
 }
 
-func (f *fleetFake) Settled() <-chan struct{} {
+func (f *fakeFleet) Settled() <-chan struct{} {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.settled
 }
 
-// await makes the proxies have something to answer, answer makes them do it.
-func (f *fleetFake) await(answers chan struct{}) {
+// await makes the proxies owe an answer; answer makes them send it.
+func (f *fakeFleet) await(answers chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.settled = answers
 }
 
-func (f *fleetFake) answer() {
+func (f *fakeFleet) answer() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	close(f.settled)
 	f.settled = nil
 }
 
-// set changes what is served and some proxies; gone ones leave.
-func (f *fleetFake) set(served *configv1.Revision, gone string, statuses ...*configv1.ProxyStatus) {
+// set changes the served revision and some statuses; the proxies in gone disconnect.
+func (f *fakeFleet) set(served *configv1.Revision, gone string, statuses ...*configv1.ProxyStatus) {
 	f.mu.Lock()
 	f.served = served
 	for _, s := range statuses {
@@ -97,16 +97,16 @@ func (f *fleetFake) set(served *configv1.Revision, gone string, statuses ...*con
 	f.Notify()
 }
 
-// sinkFake is a config-watcher that hands received reports to the test.
-type sinkFake struct {
+// fakeSink is a config-watcher that passes the reports to the test.
+type fakeSink struct {
 	configv1.UnimplementedConfigServiceServer
 	got chan *configv1.ReportRequest
 	end chan error
-	// old is one that does not know settled proxies.
+	// old is true for one that does not know settled proxies.
 	old bool
 }
 
-func (f *sinkFake) Report(stream configv1.ConfigService_ReportServer) error {
+func (f *fakeSink) Report(stream configv1.ConfigService_ReportServer) error {
 	broken := make(chan error, 1)
 	go func() {
 		for n := uint64(1); ; n++ {
@@ -134,12 +134,12 @@ func proxy(id string, acked *configv1.Revision) *configv1.ProxyStatus {
 }
 
 // run starts a reporter of a fleet to a config-watcher.
-func run(t *testing.T, sink *sinkFake, fleet *fleetFake) (self *configv1.Subscriber, expect func(what string, want *configv1.ReportRequest)) {
+func run(t *testing.T, sink *fakeSink, fleet *fakeFleet) (self *configv1.Subscriber, expect func(what string, want *configv1.ReportRequest)) {
 	t.Helper()
 	return runWith(t, sink, fleet, nil)
 }
 
-func runWith(t *testing.T, sink *sinkFake, fleet *fleetFake, timer clock.Clock) (self *configv1.Subscriber, expect func(what string, want *configv1.ReportRequest)) {
+func runWith(t *testing.T, sink *fakeSink, fleet *fakeFleet, timer clock.Clock) (self *configv1.Subscriber, expect func(what string, want *configv1.ReportRequest)) {
 	t.Helper()
 	lis, dialer := testkit.Bufconn(t)
 	g := grpc.NewServer()
@@ -180,15 +180,15 @@ func runWith(t *testing.T, sink *sinkFake, fleet *fleetFake, timer clock.Clock) 
 	}
 }
 
-func newFleet() *fleetFake {
-	return &fleetFake{statuses: map[string]*configv1.ProxyStatus{}, dirty: map[string]bool{}}
+func newFleet() *fakeFleet {
+	return &fakeFleet{statuses: map[string]*configv1.ProxyStatus{}, dirty: map[string]bool{}}
 }
 
-func newSink(old bool) *sinkFake {
-	return &sinkFake{got: make(chan *configv1.ReportRequest, 100), end: make(chan error), old: old}
+func newSink(old bool) *fakeSink {
+	return &fakeSink{got: make(chan *configv1.ReportRequest, 100), end: make(chan error), old: old}
 }
 
-// A report waits for the proxies that have yet to answer, but not for long.
+// A report waits for proxies that have not answered yet, but not for long.
 func TestReportWaitsForAnswers(t *testing.T) {
 	sink, fleet := newSink(false), newFleet()
 	clock := testkit.NewClock(time.Unix(0, 0))
@@ -200,7 +200,7 @@ func TestReportWaitsForAnswers(t *testing.T) {
 	const gap = 10 * time.Millisecond
 	fleet.await(make(chan struct{}))
 	fleet.set(two, "", proxy("a", one))
-	clock.WaitFor(t, 1) // since the message before
+	clock.WaitFor(t, 1) // for the gap since the last message
 	clock.Advance(gap)
 	clock.WaitFor(t, 1) // for the proxy
 	a2 := proxy("a", two)

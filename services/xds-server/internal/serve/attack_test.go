@@ -18,9 +18,9 @@ import (
 	"fairlead.dev/services/xds-server/internal/serve"
 )
 
-// attack opens all streams that an identity may have, each of which asks for made-up names and gives them up, as fast
-// as it is read from, until the context ends. It returns at once; wait returns when it has ended.
-func (r *replicaServer) attack(ctx context.Context) (wait func()) {
+// attack opens all streams that an identity may have. Until ctx ends, each subscribes to made-up names and unsubscribes
+// from them as fast as the server reads. attack returns at once; wait returns when all streams have ended.
+func (r *fixture) attack(ctx context.Context) (wait func()) {
 	ended := make(chan struct{})
 	const streams = serve.DefaultMinStreams
 	for i := range streams {
@@ -30,7 +30,7 @@ func (r *replicaServer) attack(ctx context.Context) (wait func()) {
 				r.churn(ctx, i, n)
 				select {
 				case <-ctx.Done():
-				case <-time.After(10 * time.Millisecond): // as a proxy that is refused
+				case <-time.After(10 * time.Millisecond): // as a proxy that was refused
 				}
 			}
 		}()
@@ -43,10 +43,10 @@ func (r *replicaServer) attack(ctx context.Context) (wait func()) {
 }
 
 // churn is one stream of an attack.
-func (r *replicaServer) churn(ctx context.Context, i, n int) {
+func (r *fixture) churn(ctx context.Context, i, n int) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := discovery.NewAggregatedDiscoveryServiceClient(r.conn).DeltaAggregatedResources(
+	stream, err := discovery.NewAggregatedDiscoveryServiceClient(r.Conn).DeltaAggregatedResources(
 		metadata.AppendToOutgoingContext(ctx, callerHeader, "attacker"))
 	if err != nil {
 		return
@@ -74,9 +74,9 @@ func (r *replicaServer) churn(ctx context.Context, i, n int) {
 	}
 }
 
-// reaction changes the mesh again and again, every few milliseconds, and returns the times within which half of the changes and 99 of 100
-// reach a proxy. It takes a second, so that it sees more of an attack than its beginning.
-func (r *replicaServer) reaction(c *deltaClient, from int) (median, p99 time.Duration) {
+// reaction changes the mesh every few milliseconds and returns the times within which half of the changes, and 99 of
+// 100, reach a proxy. It takes a second, so that it covers more than the beginning of an attack.
+func (r *fixture) reaction(c *deltaClient, from int) (median, p99 time.Duration) {
 	r.t.Helper()
 	const changes = 200
 	took := make([]time.Duration, 0, changes)
@@ -93,17 +93,16 @@ func (r *replicaServer) reaction(c *deltaClient, from int) (median, p99 time.Dur
 	return took[changes/2], took[changes*99/100-1]
 }
 
-// The attack's own clients run in this process and share its processors. That alone may cost so much: of one change in a
-// hundred some turns of goroutines that take all, of one in two that the caches are cold. The attack suite in tests/e2e
-// measures the same with the clients in a process of their own.
+// The clients of the attack run in this process and share its processors. That alone may cost so much: for one change
+// in a hundred some turns of busy goroutines, for one in two the cold caches. The attack suite in tests/e2e measures
+// the same with clients in another process.
 const (
 	turns = 40 * time.Millisecond
 	cold  = time.Millisecond
 )
 
-// TestOthersDoNotNoticeAnAttack compares how long changes take to a proxy at rest and while another identity does what
-// it can.
-func TestOthersDoNotNoticeAnAttack(t *testing.T) {
+// TestAnAttackDoesNotDelayOthers compares how long changes take to reach a proxy at rest and during an attack.
+func TestAnAttackDoesNotDelayOthers(t *testing.T) {
 	mesh := basicMesh()
 	for i := range 300 {
 		mesh = append(mesh, meshtest.Service("default", fmt.Sprintf("service-%d.default.svc.cluster.local", i), 80))
@@ -116,13 +115,13 @@ func TestOthersDoNotNoticeAnAttack(t *testing.T) {
 	rightful.ack(rightful.next())
 	before := heap()
 	var took []string
-	// As testkit.Quick: one of some attempts must show it, since what else the machine does only ever adds.
+	// As in testkit.Quick, one of several attempts must succeed: other load on the machine only adds time.
 	for i := range 5 {
 		median, rest := r.reaction(rightful, 2*i)
 		ctx, stop := context.WithCancel(t.Context())
 		wait := r.attack(ctx)
 		testkit.Eventually(t, patience, func() error {
-			if r.ads.NamesBytes() == 0 {
+			if r.ADS.NamesBytes() == 0 {
 				return errors.New("no attack yet")
 			}
 			return nil
@@ -145,8 +144,9 @@ func TestOthersDoNotNoticeAnAttack(t *testing.T) {
 	t.Errorf("half of the changes and 99 of 100 took %v", took)
 }
 
-// TestAnAttackerIsMovedFirst has an identity with more streams than workloads beside older proxies of others.
-func TestAnAttackerIsMovedFirst(t *testing.T) {
+// TestAnIdentityWithTooManyStreamsReconnectsFirst has an identity with more streams than workloads beside older proxies
+// of other identities.
+func TestAnIdentityWithTooManyStreamsReconnectsFirst(t *testing.T) {
 	r := startQuiet(t, append(basicMesh(), append(workloads("web", 5), workloads("attacker", 1)...)...)...).authenticated()
 	var rightful, attackers []*deltaClient
 	for i := range 5 {
@@ -163,10 +163,10 @@ func TestAnAttackerIsMovedFirst(t *testing.T) {
 		r.acked(fmt.Sprintf("attacker-%d", i))
 	}
 	r.clock.Advance(time.Minute)
-	if n := r.ads.Streams(); n != 6 {
+	if n := r.ADS.Streams(); n != 6 {
 		t.Errorf("%d streams count, want one for each workload, 6", n)
 	}
-	if n := r.ads.Move(10); n != 10 {
+	if n := r.ADS.Reconnect(10); n != 10 {
 		t.Errorf("%d moved, want 10", n)
 	}
 	r.streamsOf("attacker", attackers, serve.DefaultMinStreams-10)
@@ -180,7 +180,7 @@ func TestAnAttackerIsMovedFirst(t *testing.T) {
 }
 
 // streamsOf waits until so many of the clients are connected.
-func (r *replicaServer) streamsOf(account string, clients []*deltaClient, want int) {
+func (r *fixture) streamsOf(account string, clients []*deltaClient, want int) {
 	r.t.Helper()
 	testkit.Eventually(r.t, patience, func() error {
 		ended := 0
@@ -194,11 +194,10 @@ func (r *replicaServer) streamsOf(account string, clients []*deltaClient, want i
 	})
 }
 
-// TestWhatDidNotExistIsSentWhenItDoes asks for names before there is anything of them, in both variants of the
-// protocol.
-func TestWhatDidNotExistIsSentWhenItDoes(t *testing.T) {
+// TestSubscribedResourceIsSentOnceItExists subscribes to names before the resources exist, in both protocol variants.
+func TestSubscribedResourceIsSentOnceItExists(t *testing.T) {
 	r := startQuiet(t, basicMesh()...)
-	c, w := r.delta("delta", "default"), r.world("world", "default")
+	c, w := r.delta("delta", "default"), r.sotw("sotw", "default")
 	name := "80|" + hostC
 	c.subscribe(eds, name)
 	c.ack(c.expect(eds, "-"+name))
@@ -208,7 +207,7 @@ func TestWhatDidNotExistIsSentWhenItDoes(t *testing.T) {
 	c.ack(c.expect(eds, "+"+name))
 	w.ack(w.next())
 	r.acked("delta")
-	r.acked("world")
+	r.acked("sotw")
 	r.remove(meshtest.Service("default", hostC, 80))
 	c.ack(c.expect(eds, "-"+name))
 	r.acked("delta")

@@ -1,14 +1,12 @@
 package serve_test
 
 import (
-	"context"
 	"crypto/tls"
 	"testing"
 	"time"
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -20,30 +18,17 @@ import (
 	"fairlead.dev/pkg/tlsconf"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/serve"
+	"fairlead.dev/services/xds-server/internal/servetest"
 )
 
-// secure serves the same ADS server on an authenticated port; what it returns connects a caller to it.
-func (r *replicaServer) secure(t *testing.T, pki *testkit.CA) func(caller *testkit.Static) *grpc.ClientConn {
+// secure serves ADS on a port that requires client certificates. connect dials it with a certificate.
+func (r *fixture) secure(t *testing.T, pki *testkit.CA) (connect func(caller *testkit.Static) *grpc.ClientConn) {
 	t.Helper()
-	g, err := rpc.NewServer(rpc.ServerConfig{
-		Service: "ads", Log: testkit.Logger(t), Registerer: prometheus.NewRegistry(), Authenticator: auth.MTLS(),
-		TLS:    tlsconf.Server(pki.NewSVID("istio-system", "xds-server"), tls.RequireAndVerifyClientCert),
-		Policy: auth.Policy{"/envoy.service.discovery.v3.AggregatedDiscoveryService/*": auth.InTrustDomain(pki.TrustDomain)},
-	}, grpc.ForceServerCodecV2(serve.Codec()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.ads.Register(g)
 	lis := testkit.LoopbackListener(t)
-	ctx, stop := context.WithCancel(context.Background())
-	served := make(chan error, 1)
-	go func() { served <- rpc.Serve(ctx, g, lis, 0) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-served; err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(r.Listen(lis, rpc.ServerConfig{
+		Authenticator: auth.MTLS(), Policy: servetest.Policy(auth.InTrustDomain(pki.TrustDomain)),
+		TLS: tlsconf.Server(pki.NewSVID("istio-system", "xds-server"), tls.RequireAndVerifyClientCert),
+	}))
 	return func(caller *testkit.Static) *grpc.ClientConn {
 		conn, err := rpc.Dial(rpc.ClientConfig{Target: lis.Addr().String(), TLS: tlsconf.Client(caller, pki.ID("istio-system", "xds-server"))})
 		if err != nil {
@@ -54,9 +39,9 @@ func (r *replicaServer) secure(t *testing.T, pki *testkit.CA) func(caller *testk
 	}
 }
 
-// TestIdentityBoundsTheNode tries nodes on the authenticated port: a caller may only be a proxy of its own namespace
-// and account.
-func TestIdentityBoundsTheNode(t *testing.T) {
+// TestNodeMustBelongToTheCallersIdentity: on the authenticated port, a caller may only be a proxy of its own namespace
+// and service account.
+func TestNodeMustBelongToTheCallersIdentity(t *testing.T) {
 	r := start(t, basicMesh()...)
 	pki := testkit.PKI(t)
 	connect := r.secure(t, pki)
@@ -92,8 +77,8 @@ func TestIdentityBoundsTheNode(t *testing.T) {
 	}
 }
 
-// TestStreamsEndInOrderWithTheCertificate: the client is asked to reconnect before pkg/rpc closes its connection.
-func TestStreamsEndInOrderWithTheCertificate(t *testing.T) {
+// TestClientReconnectsWhenItsCertificateExpires: the client is asked to reconnect before pkg/rpc closes its connection.
+func TestClientReconnectsWhenItsCertificateExpires(t *testing.T) {
 	r := startWith(t, setup{log: testkit.Logger(t), change: func(c *serve.Config) { c.MaxConnectionAge = -1 }}, basicMesh())
 	pki := testkit.PKI(t)
 	c := r.deltaOver(t.Context(), r.secure(t, pki)(pki.NewSVID("default", "web")), node("pod", "default"))
@@ -101,7 +86,7 @@ func TestStreamsEndInOrderWithTheCertificate(t *testing.T) {
 	r.acked("pod")
 	r.clock.WaitFor(t, 2) // watchdog and certificate
 	r.clock.Advance(time.Hour)
-	c.asked("certificate of this connection has expired")
+	c.askedToReconnect("certificate of this connection has expired")
 }
 
 func claiming(account string) *core.Node {

@@ -11,24 +11,24 @@ import (
 	"fairlead.dev/services/xds-server/internal/mesh"
 )
 
-// bans are the identities that administrators have shut out, each with what its streams are told.
+// bans has the status with which the streams of each banned identity end.
 type bans struct {
-	refusals atomic.Pointer[map[string]error]
+	statuses atomic.Pointer[map[string]error]
 }
 
-// of returns why an authenticated caller is refused, nil if it is not. A caller of the plaintext port has no identity
-// that could be banned.
-func (b *bans) of(peer *auth.Peer) error {
-	refusals := b.refusals.Load()
+// of returns the status for a banned caller, nil for others. Callers of the plaintext port have no identity, so that
+// they are never banned.
+func (idents *bans) of(peer *auth.Peer) error {
+	refusals := idents.statuses.Load()
 	if refusals == nil || peer == nil {
 		return nil
 	}
 	return (*refusals)[peer.ID.String()]
 }
 
-// EnforceBans ends the streams of identities that the state bans, and refuses new ones until it no longer does. The
-// client of config-watcher calls it as soon as it holds a revision with other bans: before the revision is applied,
-// which may wait for proxies that are busy.
+// EnforceBans ends the streams of the identities that the snapshot bans, and refuses new ones until a later snapshot
+// lifts the ban. The config source calls it as soon as a revision with other bans has arrived, before Apply: Apply may
+// have to wait until proxies have acknowledged the revision before.
 func (s *Server) EnforceBans(state *mesh.Snapshot) {
 	refusals := map[string]error{}
 	for _, b := range state.IdentityBans() {
@@ -41,25 +41,25 @@ func (s *Server) EnforceBans(state *mesh.Snapshot) {
 		}
 		refusals[b.GetIdentity()] = status.Error(codes.PermissionDenied, text+"; an administrator lifts it with `fairlead config unban`")
 	}
-	s.bans.refusals.Store(&refusals)
+	s.bans.statuses.Store(&refusals)
 	ended := 0
 	for _, st := range s.all() {
-		if why := s.bans.of(st.peer); why != nil {
-			st.end(why)
+		if err := s.bans.of(st.peer); err != nil {
+			st.end(err)
 			ended++
 		}
 	}
 	s.log.Info("bans of identities have changed", "banned", len(refusals), "streams_ended", ended)
 }
 
-// Banned returns why an authenticated caller is shut out of the mesh, nil if it is not.
+// Banned returns the status for a banned caller, nil for others. Other services of xds-server call it.
 func (s *Server) Banned(caller auth.Peer) error { return s.bans.of(&caller) }
 
-// refuseBanned is asked when a stream is registered, so that EnforceBans either finds it or has been here before it.
+// refuseBanned is called after a stream was registered: either it finds the ban, or EnforceBans finds the stream.
 func (s *Server) refuseBanned(st *stream) error {
-	why := s.bans.of(st.peer)
-	if why != nil {
+	err := s.bans.of(st.peer)
+	if err != nil {
 		s.metrics.banned.Inc()
 	}
-	return why
+	return err
 }

@@ -3,149 +3,156 @@ package serve
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 )
 
-// budget bounds the bytes that were handed to gRPC and that the network has not taken yet. Who is refused waits in line, with its changes
-// where they were; those who have no configuration yet stand before those who have an old one.
+// budget bounds the bytes that were handed to gRPC and that the network has not taken yet (Config.MaxUnsentBytes). A
+// stream whose response does not fit waits in a queue, with its names still dirty. Streams that have no configuration
+// yet go before those that have an older one.
 //
-// An account may have as much under way as is left for the others: alone it has half of the limit, beside one that has its half too a third,
-// and so on. Something is left however many streams of some accounts do not read. An account with nothing under way goes before one with
-// something.
+// Each account may have as many bytes unsent as are left for the others: alone it may use half of the limit, beside
+// another that uses its half a third, and so on. So some bytes are always left, however many streams of some accounts
+// do not read. An account without unsent bytes goes before one with some.
 type budget struct {
 	limit int64
 
 	mu sync.Mutex
-	// used may exceed limit by one response, so that one larger than the limit can go out at all.
+	// used may exceed limit by one response; otherwise a response larger than the limit could never be sent.
 	used int64
-	// lines are the shares with streams in line, in the order of their turns.
-	lines []*share
-	// starving is how many shares have nothing under way and streams in line, by urgency.
+	// queuedShares are the shares with waiting streams, in the order of their turns.
+	queuedShares []*share
+	// starving counts, by urgency, the shares that have waiting streams and no unsent bytes.
 	starving [urgencies]int
-	// round counts when there was more to take than before; blocked is the last in which there was not enough for a share with nothing.
+	// round increases whenever bytes are given back. blocked is the last round in which there were too few bytes for a
+	// starving share.
 	round, blocked uint64
-	// serving is true while a goroutine serves the lines.
+	// serving is true while the goroutine of startServing runs.
 	serving bool
 }
 
-// Urgencies of what a stream waits for: its first configuration, or a newer one.
+// Urgencies of what a stream waits for: its first configuration, or an update.
 const (
-	first = iota
-	later
+	initialConfig = iota
+	updatedConfig
 	urgencies
 )
 
 func urgencyOf(answered bool) int {
 	if answered {
-		return later
+		return updatedConfig
 	}
-	return first
+	return initialConfig
 }
 
-// share is what one account has of the budget, whose mutex guards it.
+// share is the part of the budget that one account uses. The budget's mutex guards it.
 type share struct {
 	used   int64
 	queues [urgencies]queue
-	// starving is true where the share counts among the budget's.
+	// starving is true where budget.starving counts this share.
 	starving [urgencies]bool
-	// lined is true while it is one of the budget's lines.
-	lined bool
-	// blocked is the last round in which it asked for more than it may have.
+	// inQueue is true while the share is in budget.queuedShares.
+	inQueue bool
+	// blocked is the last round in which the share asked for more than it may have.
 	blocked uint64
 }
 
-func (a *share) waits() bool { return len(a.queues[first].waiting)+len(a.queues[later].waiting) > 0 }
+func (sh *share) waits() bool {
+	return len(sh.queues[initialConfig].waiting)+len(sh.queues[updatedConfig].waiting) > 0
+}
 
-// queue is a line of streams, each in it once.
+// queue holds waiting streams, each once, first in first out.
 type queue struct {
 	line    []*stream
 	waiting map[*stream]struct{}
 }
 
-// push puts a stream at the end of the line, or back at its head.
-func (q *queue) push(s *stream, back bool) {
-	if _, ok := q.waiting[s]; ok {
+// push adds a stream at the end, or with back at the head.
+func (q *queue) push(st *stream, back bool) {
+	if _, ok := q.waiting[st]; ok {
 		return
 	}
 	if q.waiting == nil {
 		q.waiting = map[*stream]struct{}{}
 	}
-	q.waiting[s] = struct{}{}
+	q.waiting[st] = struct{}{}
 	if back {
-		q.line = slices.Insert(q.line, 0, s)
+		q.line = slices.Insert(q.line, 0, st)
 	} else {
-		q.line = append(q.line, s)
+		q.line = append(q.line, st)
 	}
 }
 
 func (q *queue) pop() *stream {
 	for len(q.line) > 0 {
-		s := q.line[0]
+		st := q.line[0]
 		q.line[0] = nil
 		q.line = q.line[1:]
-		if _, ok := q.waiting[s]; ok {
-			delete(q.waiting, s)
-			return s
+		if _, ok := q.waiting[st]; ok {
+			delete(q.waiting, st)
+			return st
 		}
 	}
 	q.line = nil
 	return nil
 }
 
-func (q *queue) drop(s *stream) {
-	if delete(q.waiting, s); len(q.waiting) == 0 {
+func (q *queue) drop(st *stream) {
+	if delete(q.waiting, st); len(q.waiting) == 0 {
 		q.line = nil
 	}
 }
 
-// take asks for size bytes. Refused, the stream is in line, and its flush is called when its turn has come. served says that it is its turn.
-func (b *budget) take(s *stream, size, urgency int, served bool) bool {
+// take reserves size bytes for a response of the stream. If it returns false, the stream is in the queue, and the
+// budget calls flushInTurn when it is its turn. inTurn is true in a call from there.
+func (b *budget) take(st *stream, size, urgency int, inTurn bool) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	a := &s.account.unsent
-	if b.fits(a, int64(size)) && !b.yields(a, urgency, served) {
+	sh := &st.account.unsent
+	if b.fits(sh, int64(size)) && !b.yields(sh, urgency, inTurn) {
 		b.used += int64(size)
-		a.used += int64(size)
-		if served && a.lined { // the others' turn
-			i := slices.Index(b.lines, a)
-			b.lines = append(slices.Delete(b.lines, i, i+1), a)
+		sh.used += int64(size)
+		if inTurn && sh.inQueue { // the turn passes to the other accounts
+			i := slices.Index(b.queuedShares, sh)
+			b.queuedShares = append(slices.Delete(b.queuedShares, i, i+1), sh)
 		}
-		b.note(a, false)
+		b.updateShare(sh, false)
 		return true
 	}
-	a.queues[urgency].push(s, served)
-	b.note(a, served)
+	sh.queues[urgency].push(st, inTurn)
+	b.updateShare(sh, inTurn)
 	switch {
-	case served && a.used == 0:
+	case inTurn && sh.used == 0:
 		b.blocked = b.round
-	case served:
-		a.blocked = b.round
+	case inTurn:
+		sh.blocked = b.round
 	}
 	return false
 }
 
-// fits reports whether an account may have so many bytes more under way.
-func (b *budget) fits(a *share, size int64) bool {
-	if a.used == 0 {
+// fits reports whether the account of the share may have so many more bytes unsent.
+func (b *budget) fits(sh *share, size int64) bool {
+	if sh.used == 0 {
 		return b.used == 0 || b.used+size <= b.limit
 	}
-	return a.used+size <= b.limit-b.used
+	return sh.used+size <= b.limit-b.used
 }
 
-// yields reports whether somebody in line goes before a stream of the account.
-func (b *budget) yields(a *share, urgency int, served bool) bool {
+// yields reports whether a waiting stream goes before a stream of this share.
+func (b *budget) yields(sh *share, urgency int, inTurn bool) bool {
 	for u := range urgency + 1 {
-		if !served && len(a.queues[u].waiting) > 0 || b.starving[u] > 0 && (a.used > 0 || !served) {
+		if !inTurn && len(sh.queues[u].waiting) > 0 || b.starving[u] > 0 && (sh.used > 0 || !inTurn) {
 			return true
 		}
 	}
 	return false
 }
 
-// note keeps what the budget knows of a share in line with it. A share that comes back goes before the others.
-func (b *budget) note(a *share, back bool) {
+// updateShare brings starving and queuedShares up to date with the share. With back, a share that is queued again goes
+// before the others.
+func (b *budget) updateShare(sh *share, back bool) {
 	for u := range urgencies {
-		if starving := a.used == 0 && len(a.queues[u].waiting) > 0; starving != a.starving[u] {
-			a.starving[u] = starving
+		if starving := sh.used == 0 && len(sh.queues[u].waiting) > 0; starving != sh.starving[u] {
+			sh.starving[u] = starving
 			if starving {
 				b.starving[u]++
 			} else {
@@ -153,80 +160,81 @@ func (b *budget) note(a *share, back bool) {
 			}
 		}
 	}
-	switch waits := a.waits(); {
-	case waits == a.lined:
+	switch waits := sh.waits(); {
+	case waits == sh.inQueue:
 	case !waits:
-		i := slices.Index(b.lines, a)
-		b.lines = slices.Delete(b.lines, i, i+1)
+		i := slices.Index(b.queuedShares, sh)
+		b.queuedShares = slices.Delete(b.queuedShares, i, i+1)
 	case back:
-		b.lines = slices.Insert(b.lines, 0, a)
+		b.queuedShares = slices.Insert(b.queuedShares, 0, sh)
 	default:
-		b.lines = append(b.lines, a)
+		b.queuedShares = append(b.queuedShares, sh)
 	}
-	a.lined = a.waits()
+	sh.inQueue = sh.waits()
 }
 
-// give returns bytes of an account and serves who waits for them.
-func (b *budget) give(a *share, size int) {
+// giveBack returns bytes of an account and starts to serve waiting streams.
+func (b *budget) giveBack(sh *share, size int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.used -= int64(size)
-	a.used -= int64(size)
-	b.note(a, false)
-	b.serve()
+	sh.used -= int64(size)
+	b.updateShare(sh, false)
+	b.startServing()
 }
 
-// leave takes a stream out of the line.
-func (b *budget) leave(s *stream) {
+// remove takes a stream that ends out of the queue.
+func (b *budget) remove(st *stream) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	a := &s.account.unsent
-	if !a.lined {
+	sh := &st.account.unsent
+	if !sh.inQueue {
 		return
 	}
 	for u := range urgencies {
-		a.queues[u].drop(s)
+		sh.queues[u].drop(st)
 	}
-	b.note(a, false)
-	b.serve()
+	b.updateShare(sh, false)
+	b.startServing()
 }
 
-// contended reports whether somebody waits who would go on if the account had less under way.
-func (b *budget) contended(a *share) bool {
+// contended reports whether a stream waits that could go on if the account had fewer bytes unsent.
+func (b *budget) contended(sh *share) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return a.lined || b.starving[first]+b.starving[later] > 0
+	return sh.inQueue || b.starving[initialConfig]+b.starving[updatedConfig] > 0
 }
 
-// serve starts to serve the lines, in a goroutine of its own: bytes are given back from within the transport. The caller holds b.mu.
-func (b *budget) serve() {
+// startServing calls flushInTurn of waiting streams, in a goroutine of its own because the transport calls giveBack.
+// The caller holds b.mu.
+func (b *budget) startServing() {
 	b.round++
-	if b.serving || b.used >= b.limit || len(b.lines) == 0 {
+	if b.serving || b.used >= b.limit || len(b.queuedShares) == 0 {
 		return
 	}
 	b.serving = true
 	go func() {
-		for s := b.next(); s != nil; s = b.next() {
-			s.resume()
+		for st := b.next(); st != nil; st = b.next() {
+			st.flushInTurn()
 		}
 	}()
 }
 
-// next takes the next stream out of a line while there are bytes.
+// next takes the next stream out of its queue; nil if no bytes are left.
 func (b *budget) next() *stream {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for u := range urgencies {
-		for _, a := range b.lines {
+		for _, sh := range b.queuedShares {
 			if b.used >= b.limit || b.blocked == b.round {
 				break
 			}
-			if a.blocked == b.round || b.starving[u] > 0 && !a.starving[u] {
+			if sh.blocked == b.round || b.starving[u] > 0 && !sh.starving[u] {
 				continue
 			}
-			if s := a.queues[u].pop(); s != nil {
-				b.note(a, false)
-				return s
+			if st := sh.queues[u].pop(); st != nil {
+				b.updateShare(sh, false)
+				return st
 			}
 		}
 	}
@@ -238,4 +246,19 @@ func (b *budget) inUse() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.used
+}
+
+// budgetBytes are the bytes that a response has reserved in the budget.
+type budgetBytes struct {
+	unsent atomic.Int64
+	stream *stream
+	// marked is true if the end marker of the encoded response releases the bytes (encode.go).
+	marked bool
+}
+
+// release gives the bytes back. Calls after the first do nothing.
+func (c *budgetBytes) release() {
+	if size := c.unsent.Swap(0); size > 0 {
+		c.stream.server.budget.giveBack(&c.stream.account.unsent, int(size))
+	}
 }

@@ -29,15 +29,15 @@ func bigMesh() []*configv1.Resource {
 	return resources
 }
 
-// lazy subscribes to all clusters, on a connection of its own, and reads nothing.
-func (r *replicaServer) lazy(pod string) (read func() error, leave func()) {
+// clientThatDoesNotRead subscribes to all clusters on a connection of its own and reads nothing.
+func (r *fixture) clientThatDoesNotRead(pod string) (read func() error, leave func()) {
 	r.t.Helper()
 	return r.lazyWith(context.Background(), pod)
 }
 
-func (r *replicaServer) lazyWith(ctx context.Context, pod string) (read func() error, leave func()) {
+func (r *fixture) lazyWith(ctx context.Context, pod string) (read func() error, leave func()) {
 	r.t.Helper()
-	conn, err := grpc.NewClient(r.conn.Target(), grpc.WithTransportCredentials(insecure.NewCredentials()),
+	conn, err := grpc.NewClient(r.Conn.Target(), grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithInitialWindowSize(64<<10), grpc.WithInitialConnWindowSize(64<<10))
 	if err != nil {
 		r.t.Fatal(err)
@@ -60,17 +60,17 @@ func (r *replicaServer) lazyWith(ctx context.Context, pod string) (read func() e
 	return func() error { _, err := stream.Recv(); return err }, cancel
 }
 
-func (r *replicaServer) waiting(n int) {
+func (r *fixture) waiting(n int) {
 	r.t.Helper()
 	testkit.Eventually(r.t, patience, func() error {
-		if got := r.ads.Waiting(); got != n {
+		if got := r.ADS.Waiting(); got != n {
 			return fmt.Errorf("%d streams wait, want %d", got, n)
 		}
 		return nil
 	})
 }
 
-func startBudget(t *testing.T) *replicaServer {
+func startBudget(t *testing.T) *fixture {
 	t.Helper()
 	return startWith(t, setup{change: func(c *serve.Config) { c.MaxUnsentBytes = 300 << 10 }}, bigMesh())
 }
@@ -82,14 +82,14 @@ func TestFirstConfigurationsGoBeforeUpdates(t *testing.T) {
 	old.ack(old.expect(eds, "+80|"+hostA))
 	r.acked("old")
 
-	read, _ := r.lazy("lazy")
+	read, _ := r.clientThatDoesNotRead("lazy")
 	testkit.Eventually(t, patience, func() error {
-		if r.ads.Unsent() < 300<<10 {
-			return fmt.Errorf("%d bytes under way", r.ads.Unsent())
+		if r.ADS.Unsent() < 300<<10 {
+			return fmt.Errorf("%d bytes under way", r.ADS.Unsent())
 		}
 		return nil
 	})
-	// Both wait, whoever came first; what changes meanwhile is not lost, and the newest wins.
+	// Both streams wait, in either order; the change is not lost, and the newest version is sent.
 	r.edit(meshtest.Endpoints("default", hostA, 80, "10.1.0.2"))
 	r.edit(meshtest.Endpoints("default", hostA, 80, "10.1.0.3"))
 	r.waiting(1)
@@ -111,24 +111,24 @@ func TestFirstConfigurationsGoBeforeUpdates(t *testing.T) {
 		t.Error("the update is not the newest")
 	}
 	testkit.Eventually(t, patience, func() error {
-		if n := r.ads.Unsent(); n != 0 {
+		if n := r.ADS.Unsent(); n != 0 {
 			return fmt.Errorf("%d bytes are still charged", n)
 		}
 		return nil
 	})
 }
 
-func TestStreamsThatTakeNoDataGiveWay(t *testing.T) {
+func TestStreamsThatTakeNoDataEnd(t *testing.T) {
 	r := startBudget(t)
-	read, _ := r.lazy("lazy")
+	read, _ := r.clientThatDoesNotRead("lazy")
 	fresh := r.delta("fresh", "default")
 	fresh.subscribe(eds, "80|"+hostA)
 	r.waiting(1)
 	testkit.Eventually(t, patience, func() error {
-		if r.ads.Waiting() == 0 {
+		if r.ADS.Waiting() == 0 {
 			return nil
 		}
-		r.clock.Advance(31 * time.Second) // again where the send had its bytes, but had not begun
+		r.clock.Advance(31 * time.Second) // again, if the send had its bytes but had not begun
 		return errors.New("the lazy client holds its bytes")
 	})
 	fresh.expect(eds, "+80|"+hostA)
@@ -142,23 +142,23 @@ func TestStreamsThatTakeNoDataGiveWay(t *testing.T) {
 	}
 }
 
-func TestStreamsThatLeaveGiveTheirBytesBack(t *testing.T) {
+func TestStreamsThatEndReturnTheirBytes(t *testing.T) {
 	r := startBudget(t)
-	_, leave := r.lazy("lazy")
+	_, leave := r.clientThatDoesNotRead("lazy")
 	fresh := r.delta("fresh", "default")
 	fresh.subscribe(eds, "80|"+hostA)
 	r.waiting(1)
 	leave()
 	fresh.expect(eds, "+80|"+hostA)
 	testkit.Eventually(t, patience, func() error {
-		if n := r.ads.Unsent(); n != 0 {
+		if n := r.ADS.Unsent(); n != 0 {
 			return fmt.Errorf("%d bytes are still charged", n)
 		}
 		return nil
 	})
 }
 
-func TestLargeResponsesAreCutWhereTheProtocolAllows(t *testing.T) {
+func TestLargeResponsesAreSplitWhereTheProtocolAllows(t *testing.T) {
 	r := startWith(t, setup{change: func(c *serve.Config) { c.MaxResponseBytes = 50 }}, basicMesh())
 	c := r.delta("pod", "default")
 	c.subscribe(cds, "*")
@@ -170,16 +170,17 @@ func TestLargeResponsesAreCutWhereTheProtocolAllows(t *testing.T) {
 	}
 	c.ack(c.expect(eds, "+80|"+hostB))
 	r.acked("pod")
-	w := r.world("world", "default")
+	w := r.sotw("sotw", "default")
 	w.subscribe(eds, "80|"+hostA, "80|"+hostB)
 	w.ack(w.expect(eds, "80|"+hostA))
 	w.ack(w.expect(eds, "80|"+hostB))
-	r.acked("world")
+	r.acked("sotw")
 }
 
-// TestWhoDoesNotReadHoldsUpNobodyElse fills the budget with streams of one identity that do not read. Another identity is configured and hears of
-// changes all the same, while no time passes after which those streams would end; and what the one has to itself, it uses when it reads.
-func TestWhoDoesNotReadHoldsUpNobodyElse(t *testing.T) {
+// TestClientsThatDoNotReadDelayNoOtherIdentity fills the budget with streams of one identity that do not read. Another
+// identity is configured and sent changes while the clock stands still, so that those streams do not end. When the
+// first identity reads, it may use its whole part of the budget.
+func TestClientsThatDoNotReadDelayNoOtherIdentity(t *testing.T) {
 	r := startWith(t, setup{change: func(c *serve.Config) { c.MaxUnsentBytes = 2 << 20 }}, bigMesh()).authenticated()
 	attacker := metadata.AppendToOutgoingContext(context.Background(), callerHeader, "attacker")
 	var reads []func() error
@@ -188,7 +189,7 @@ func TestWhoDoesNotReadHoldsUpNobodyElse(t *testing.T) {
 		reads = append(reads, read)
 	}
 	testkit.Eventually(t, patience, func() error {
-		if n := r.ads.Waiting(); n < serve.DefaultMinStreams/2 {
+		if n := r.ADS.Waiting(); n < serve.DefaultMinStreams/2 {
 			return fmt.Errorf("%d streams wait", n)
 		}
 		return nil
@@ -202,11 +203,11 @@ func TestWhoDoesNotReadHoldsUpNobodyElse(t *testing.T) {
 		r.edit(meshtest.Endpoints("default", hostA, 80, fmt.Sprintf("10.1.1.%d", i)))
 		c.ack(c.expect(eds, "+80|"+hostA))
 	}
-	if n := r.ads.Unsent(); n > 5<<18 {
+	if n := r.ADS.Unsent(); n > 5<<18 {
 		t.Errorf("the streams that do not read have %d KiB under way, want little more than half of the budget", n>>10)
 	}
 	for _, read := range reads {
-		go func() { _ = read() }() // an error shows in what waits
+		go func() { _ = read() }() // an error shows in the number of waiting streams
 	}
 	r.waiting(0)
 }

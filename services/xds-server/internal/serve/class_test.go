@@ -19,7 +19,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/meshtest"
 )
 
-// onlyA is a Sidecar that lets the workloads with app=pod address service A only.
+// onlyA is a Sidecar that lets the workloads with app=pod address only service A.
 func onlyA() *configv1.Resource {
 	return meshtest.Config(mesh.KindSidecar, "default", "only-a", &networking.Sidecar{
 		WorkloadSelector: &networking.WorkloadSelector{Labels: map[string]string{"app": "pod"}},
@@ -37,7 +37,7 @@ func TestProxyChangesClass(t *testing.T) {
 
 	r.edit(onlyA())
 	clusters := c.expect(cds, "-80|"+hostB)
-	if p := r.status("other"); p.GetAcked().GetSequence() != r.sequence {
+	if p := r.status("other"); p.GetAcked().GetSequence() != r.Sequence {
 		t.Errorf("a proxy that the Sidecar does not select was touched: %v", p)
 	}
 	c.ack(clusters)
@@ -45,14 +45,14 @@ func TestProxyChangesClass(t *testing.T) {
 	testkit.Eventually(t, patience, func() error {
 		for {
 			select {
-			case m := <-c.got: // the endpoints' removal, if it was faster than their unsubscription
+			case m := <-c.got: // the removal of the endpoints, if it came before their unsubscription
 				c.ack(m)
 				continue
 			default:
 			}
 			break
 		}
-		if p := r.status("pod"); p.GetAcked().GetSequence() != r.sequence {
+		if p := r.status("pod"); p.GetAcked().GetSequence() != r.Sequence {
 			return fmt.Errorf("status %v", p)
 		}
 		return nil
@@ -61,20 +61,20 @@ func TestProxyChangesClass(t *testing.T) {
 		t.Error("the class is the same although a selector tests a label of the workload now")
 	}
 
-	// The workload's label changes: the Sidecar no longer selects it.
+	// The workload's label changes, so that the Sidecar does not select it any more.
 	r.edit(meshtest.Workload("default", "pod", "10.0.0.1", func(w *configv1.Workload) { w.Labels["app"] = "else" }))
 	c.ack(c.expect(cds, "+80|"+hostB))
 	r.acked("pod")
 
-	// And the Sidecar goes: no label is tested any more, which is the first class again.
+	// Without the Sidecar, no label is relevant, and the proxy is in the first class again.
 	r.remove(onlyA())
 	if got := r.acked("pod").GetClass(); got != before {
 		t.Errorf("class %s, at first it was %s", got, before)
 	}
 }
 
-// TestBusyProxyChangesClassAfterwards has two revisions that make a proxy another class come in the middle of one of its requests: neither
-// waits for it, and the proxy is brought to the newest of them.
+// TestBusyProxyChangesClassAfterwards applies two revisions that reclassify a proxy in the middle of one of its
+// requests. Neither Apply waits for the request, and the proxy ends up at the newest revision.
 func TestBusyProxyChangesClassAfterwards(t *testing.T) {
 	r := start(t, append(basicMesh(), meshtest.Workload("default", "pod", "10.0.0.1"))...)
 	c, other := r.delta("pod", "default"), r.delta("other", "default")
@@ -82,7 +82,7 @@ func TestBusyProxyChangesClassAfterwards(t *testing.T) {
 	other.connectAll()
 	r.acked("pod")
 	r.acked("other")
-	release := sync.OnceFunc(r.ads.Busy("pod"))
+	release := sync.OnceFunc(r.ADS.Busy("pod"))
 	defer release()
 	applied := make(chan struct{})
 	go func() {
@@ -110,7 +110,7 @@ func TestBusyProxyChangesClassAfterwards(t *testing.T) {
 		for len(c.got) > 0 {
 			c.ack(<-c.got)
 		}
-		if p := r.status("pod"); p.GetAcked().GetSequence() != r.sequence {
+		if p := r.status("pod"); p.GetAcked().GetSequence() != r.Sequence {
 			return fmt.Errorf("status %v", p)
 		}
 		return nil
@@ -134,7 +134,7 @@ func TestClassesAreIsolated(t *testing.T) {
 	}
 }
 
-func TestConfigurationArrivesAfterTheProxy(t *testing.T) {
+func TestProxyIsConfiguredByALaterRevision(t *testing.T) {
 	r := start(t, meshtest.Mesh(&meshv1alpha1.MeshConfig{}))
 	c := r.delta("pod", "default")
 	c.subscribe(cds, "*")
@@ -148,12 +148,12 @@ func TestConfigurationArrivesAfterTheProxy(t *testing.T) {
 	r.acked("pod")
 }
 
-func TestStalledClientIsCutOff(t *testing.T) {
+func TestStreamOfAStalledClientEnds(t *testing.T) {
 	r := start(t, basicMesh()...)
 	c := r.delta("pod", "default")
 	c.connectAll()
 	r.acked("pod")
-	// A client that is merely idle survives the watchdog.
+	// The watchdog does not end the stream of an idle client.
 	for range 3 {
 		r.clock.WaitFor(t, 2)
 		r.clock.Advance(30 * time.Second)
@@ -163,7 +163,7 @@ func TestStalledClientIsCutOff(t *testing.T) {
 	r.acked("pod")
 }
 
-func TestMetadataOutsideTheClassChangesNothing(t *testing.T) {
+func TestMetadataOutsideTheClassSharesTheClass(t *testing.T) {
 	r := start(t, basicMesh()...)
 	one := r.delta("one", "default")
 	one.connectAll()

@@ -15,38 +15,40 @@ import (
 	"fairlead.dev/pkg/version"
 )
 
-// DebugType begins the types by which istioctl asks an xDS server about its proxies.
+// DebugType is the prefix of the types by which istioctl asks an xDS server about its proxies.
 const DebugType = "istio.io/debug"
 
-// Debug answers Istio's debug types, for those whom the rule allows: they reveal the whole mesh, so no workload's own
-// credential is enough.
+// Debug answers Istio's debug types for the callers whom the rule allows. The answers reveal the whole mesh, so that
+// the credential of a workload is not enough.
 type Debug struct {
 	Allowed auth.Rule
-	// Answer gives the resources of a type; its errors have gRPC statuses and end the stream.
+	// Answer returns the resources of a type. Its errors have gRPC statuses and end the stream.
 	Answer func(typeURL string, names []string) ([]*anypb.Any, error)
 }
 
 func isDebugType(url string) bool { return url == DebugType || strings.HasPrefix(url, DebugType+"/") }
 
-// questions keeps apart the streams that ask for debug types. Only the goroutine that receives uses it.
-type questions struct{ begun, debug bool }
+// debugRequests remembers whether a stream has begun, and whether with a debug type. Only the receiving goroutine uses
+// it.
+type debugRequests struct{ begun, debug bool }
 
-// divert reports whether a request is for a debug type and is to be answered here. A stream asks either for debug
-// types or for a proxy's configuration: its node is no proxy's then, and go-control-plane's loop never sends on it.
-func (s *stream) divert(typeURL string) (bool, error) {
-	first := !s.questions.begun
-	s.questions.begun = true
+// isDebugRequest reports whether a request is for a debug type, which the monitor then answers itself. A stream may
+// request either debug types or the configuration of a proxy: the node of a debug stream is no proxy's, and
+// go-control-plane's loop never sends on it.
+func (st *stream) isDebugRequest(typeURL string) (bool, error) {
+	first := !st.debugRequests.begun
+	st.debugRequests.begun = true
 	debug := isDebugType(typeURL)
 	switch {
-	case !debug && !s.questions.debug:
+	case !debug && !st.debugRequests.debug:
 		return false, nil
 	case !debug:
 		return false, status.Errorf(codes.InvalidArgument, "this stream has asked for debug types; ask for %q on another one", typeURL)
-	case !first && !s.questions.debug:
+	case !first && !st.debugRequests.debug:
 		return false, status.Errorf(codes.InvalidArgument, "%s is asked for on a stream of its own, not on a proxy's", typeURL)
 	}
-	s.questions.debug = true
-	return true, s.server.mayDebug(s.peer)
+	st.debugRequests.debug = true
+	return true, st.server.mayDebug(st.peer)
 }
 
 func (s *Server) mayDebug(peer *auth.Peer) error {
@@ -61,44 +63,45 @@ func (s *Server) mayDebug(peer *auth.Peer) error {
 	}
 }
 
-// ask gets the answer and logs who has asked for what.
-func (s *Server) ask(peer *auth.Peer, typeURL string, names []string) ([]*anypb.Any, error) {
+// answerDebug gets the answer and logs who has asked for what.
+func (s *Server) answerDebug(peer *auth.Peer, typeURL string, names []string) ([]*anypb.Any, error) {
 	resources, err := s.debug.Answer(typeURL, names)
 	s.log.Info("debug type asked for", "identity", peer.ID.String(), "type", typeURL, "names", names[:min(len(names), 1)], "error", err)
 	return resources, err
 }
 
-// controlPlane tells istioctl who has answered, in the form that Istio has for that.
+// controlPlane tells istioctl which server has answered, in Istio's format.
 func (s *Server) controlPlane() *core.ControlPlane {
 	id, err := json.Marshal(map[string]any{"Component": "xds-server", "ID": s.instance, "Info": map[string]string{"version": version.Version}})
 	if err != nil {
-		return nil // strings only
+		return nil // the map has strings only, which always marshal
 	}
 	return &core.ControlPlane{Identifier: string(id)}
 }
 
-// fail ends the stream with an error that its loop would not report, and gives what the loop's Recv returns.
-func (s *stream) fail(err error) error {
-	s.end(err)
+// endWithStatus ends the stream with an error that the loop would not pass on. It returns the error that Recv gives the
+// loop.
+func (st *stream) endWithStatus(err error) error {
+	st.end(err)
 	return io.EOF
 }
 
-// answer answers a state-of-the-world request for a debug type.
-func (m *worldMonitor) answer(req *discovery.DiscoveryRequest) error {
-	resources, err := m.stream.server.ask(m.stream.peer, req.GetTypeUrl(), req.GetResourceNames())
+// answerDebug answers a sotw request for a debug type.
+func (m *sotwMonitor) answerDebug(req *discovery.DiscoveryRequest) error {
+	resources, err := m.stream.server.answerDebug(m.stream.peer, req.GetTypeUrl(), req.GetResourceNames())
 	if err != nil {
 		return err
 	}
-	return m.stream.watch(nil, func() error {
+	return m.stream.timeSend(nil, func() error {
 		return m.AggregatedDiscoveryService_StreamAggregatedResourcesServer.Send(&discovery.DiscoveryResponse{
 			TypeUrl: req.GetTypeUrl(), Resources: resources, Nonce: DebugType, ControlPlane: m.stream.server.controlPlane(),
 		})
 	})
 }
 
-// answer answers a delta request for a debug type; its resources have the name that was asked for.
-func (m *deltaMonitor) answer(req *discovery.DeltaDiscoveryRequest) error {
-	resources, err := m.stream.server.ask(m.stream.peer, req.GetTypeUrl(), req.GetResourceNamesSubscribe())
+// answerDebug answers a delta request for a debug type. Each resource has the requested name.
+func (m *deltaMonitor) answerDebug(req *discovery.DeltaDiscoveryRequest) error {
+	resources, err := m.stream.server.answerDebug(m.stream.peer, req.GetTypeUrl(), req.GetResourceNamesSubscribe())
 	if err != nil {
 		return err
 	}
@@ -107,7 +110,7 @@ func (m *deltaMonitor) answer(req *discovery.DeltaDiscoveryRequest) error {
 	for _, r := range resources {
 		out.Resources = append(out.Resources, &discovery.Resource{Name: name, Resource: r})
 	}
-	return m.stream.watch(nil, func() error {
+	return m.stream.timeSend(nil, func() error {
 		return m.AggregatedDiscoveryService_DeltaAggregatedResourcesServer.Send(out)
 	})
 }

@@ -19,8 +19,8 @@ import (
 	"fairlead.dev/services/xds-server/internal/serve"
 )
 
-// debugging is a server that answers debug types for ops/admin, and what connects a caller to it.
-func debugging(t *testing.T, pki *testkit.CA) (r *replicaServer, connect func(*testkit.Static) *grpc.ClientConn) {
+// debugging starts a server that answers debug types for ops/admin. connect dials it with a certificate.
+func debugging(t *testing.T, pki *testkit.CA) (r *fixture, connect func(*testkit.Static) *grpc.ClientConn) {
 	t.Helper()
 	r = startWith(t, setup{log: testkit.Logger(t), change: func(c *serve.Config) {
 		c.Debug = serve.Debug{Allowed: auth.IDs(pki.ID("ops", "admin").String()), Answer: func(typeURL string, names []string) ([]*anypb.Any, error) {
@@ -33,8 +33,7 @@ func debugging(t *testing.T, pki *testkit.CA) (r *replicaServer, connect func(*t
 	return r, r.secure(t, pki)
 }
 
-// ask opens a stream, sends state-of-the-world requests of a client whose node is no proxy's, and gives the answers
-// until the first error.
+// ask opens a stream as istioctl, sends sotw requests and returns the responses until the first error.
 func ask(t *testing.T, conn *grpc.ClientConn, requests ...*discovery.DiscoveryRequest) (got []*discovery.DiscoveryResponse, err error) {
 	t.Helper()
 	stream, err := discovery.NewAggregatedDiscoveryServiceClient(conn).StreamAggregatedResources(t.Context())
@@ -45,7 +44,7 @@ func ask(t *testing.T, conn *grpc.ClientConn, requests ...*discovery.DiscoveryRe
 		if i == 0 {
 			req.Node = &core.Node{Id: "debug~0.0.0.0~istioctl~cluster.local"}
 		}
-		if err = stream.Send(req); err == nil || errors.Is(err, io.EOF) { // Recv has the reason
+		if err = stream.Send(req); err == nil || errors.Is(err, io.EOF) { // Recv returns the reason
 			var m *discovery.DiscoveryResponse
 			if m, err = stream.Recv(); err == nil {
 				got = append(got, m)
@@ -76,7 +75,7 @@ func TestDebugTypesAreForAdministrators(t *testing.T) {
 	}{
 		"a workload":                    {connect(pki.NewSVID("default", "web")), []*discovery.DiscoveryRequest{syncz()}, codes.PermissionDenied},
 		"its namesake elsewhere":        {connect(pki.NewSVID("default", "admin")), []*discovery.DiscoveryRequest{syncz()}, codes.PermissionDenied},
-		"nobody, on the plaintext port": {r.conn, []*discovery.DiscoveryRequest{syncz()}, codes.Unauthenticated},
+		"nobody, on the plaintext port": {r.Conn, []*discovery.DiscoveryRequest{syncz()}, codes.Unauthenticated},
 		"what cannot be answered":       {admin, []*discovery.DiscoveryRequest{{TypeUrl: "istio.io/debug"}}, codes.InvalidArgument},
 		"a proxy's type after it":       {admin, []*discovery.DiscoveryRequest{syncz(), {TypeUrl: cds}}, codes.InvalidArgument},
 	} {
@@ -86,7 +85,7 @@ func TestDebugTypesAreForAdministrators(t *testing.T) {
 			}
 		})
 	}
-	if n := len(r.ads.Statuses()); n != 0 {
+	if n := len(r.ADS.Statuses()); n != 0 {
 		t.Errorf("%d of those who ask are taken for proxies", n)
 	}
 }
@@ -102,8 +101,9 @@ func TestDebugTypesByDelta(t *testing.T) {
 	c.expect("istio.io/debug", "+syncz")
 }
 
-// TestTypesThatAreNotServedAreRefused: a proxy that would wait for a type is told so; a proxy's stream stays one.
-func TestTypesThatAreNotServedAreRefused(t *testing.T) {
+// TestAmbientTypesAreRefused: a proxy that would wait for such a type is told that it is not served, and a stream of a
+// proxy cannot become a debug stream.
+func TestAmbientTypesAreRefused(t *testing.T) {
 	pki := testkit.PKI(t)
 	r, connect := debugging(t, pki)
 	for url, want := range map[string]codes.Code{
@@ -119,7 +119,7 @@ func TestTypesThatAreNotServedAreRefused(t *testing.T) {
 			t.Errorf("%s: %v, want %v", url, err, want)
 		}
 	}
-	// What an agent tells of its workload, and what it only would like to have, costs it nothing.
+	// Types that agents only send to tell something, or can do without, are ignored.
 	c := r.delta("pod", "default")
 	c.connectAll()
 	for _, url := range []string{"type.googleapis.com/istio.v1.HealthInformation", "type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig"} {

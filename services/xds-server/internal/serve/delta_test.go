@@ -7,7 +7,6 @@ import (
 
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	networking "istio.io/api/networking/v1alpha3"
 
 	"fairlead.dev/pkg/testkit"
@@ -54,8 +53,8 @@ func TestDeltaUnrelatedChangeSendsNothing(t *testing.T) {
 	for i := range 3 {
 		r.edit(meshtest.Workload("other", "w", fmt.Sprintf("10.2.0.%d", i)), meshtest.Service("other", "o.other", 81, meshtest.Visible("other")))
 		p := r.status("pod")
-		if p.GetAcked().GetSequence() != r.sequence {
-			t.Fatalf("revision %d changes nothing for the proxy and must count as acknowledged at once, got %d", r.sequence, p.GetAcked().GetSequence())
+		if p.GetAcked().GetSequence() != r.Sequence {
+			t.Fatalf("revision %d changes nothing for the proxy and must count as acknowledged at once, got %d", r.Sequence, p.GetAcked().GetSequence())
 		}
 		for _, ty := range p.GetTypes() {
 			if got, want := ty.GetBytesSent(), typeStatus(before, ty.GetTypeUrl()).GetBytesSent(); got != want {
@@ -74,8 +73,8 @@ func TestDeltaUpdatedClusterIsFollowedByItsEndpoints(t *testing.T) {
 		meshtest.PeerAuthentication("default", "p", "STRICT"))
 	clusters := c.expect(cds, "+80|"+hostA, "+80|"+hostC)
 	endpoints := c.expect(eds, "+80|"+hostA)
-	// As Envoy does: the ACK of the clusters is held back until their endpoints have come. Listeners and routes, which may refer to the new one,
-	// wait for it.
+	// Envoy sends the ACK of clusters after it has their endpoints. Listeners and routes wait for that ACK, because
+	// they may refer to the new cluster.
 	c.ack(endpoints)
 	if p := r.status("pod"); !typeStatus(p, cds).GetAwaiting() || typeStatus(p, lds).GetAwaiting() || typeStatus(p, rds).GetAwaiting() {
 		t.Errorf("listeners or routes went out before the clusters were warm: %v", p)
@@ -86,7 +85,7 @@ func TestDeltaUpdatedClusterIsFollowedByItsEndpoints(t *testing.T) {
 	r.acked("pod")
 }
 
-func TestDeltaKnownClusterHoldsUpNothing(t *testing.T) {
+func TestDeltaUpdatedClusterDelaysNothing(t *testing.T) {
 	r := start(t, basicMesh()...)
 	c := r.delta("pod", "default")
 	c.connectAll()
@@ -100,7 +99,7 @@ func TestDeltaKnownClusterHoldsUpNothing(t *testing.T) {
 	r.acked("pod")
 }
 
-func TestDeltaOrderGivesUpWaiting(t *testing.T) {
+func TestDeltaOrderTimeout(t *testing.T) {
 	r := start(t, basicMesh()...)
 	c := r.delta("pod", "default")
 	c.connectAll()
@@ -114,7 +113,7 @@ func TestDeltaOrderGivesUpWaiting(t *testing.T) {
 	c.ack(c.expect(rds, "+80")) // although the clusters were never acknowledged
 }
 
-func TestDeltaRemovedClusterGoesLast(t *testing.T) {
+func TestDeltaClusterIsRemovedLast(t *testing.T) {
 	mesh := basicMesh()
 	r := start(t, append(mesh, virtualService("v", hostA))...)
 	c := r.delta("pod", "default")
@@ -128,7 +127,7 @@ func TestDeltaRemovedClusterGoesLast(t *testing.T) {
 	c.ack(routes)
 	clusters := c.expect(cds, "-80|"+hostA)
 	c.ack(clusters)
-	// A client that keeps its subscription is told in the end that the endpoints are gone.
+	// A client that stays subscribed is told in the end that the endpoints are gone.
 	c.ack(c.expect(eds, "-80|"+hostA))
 	r.acked("pod")
 }
@@ -169,7 +168,7 @@ func TestDeltaSubscribeAgainSendsAgain(t *testing.T) {
 	r.until("pod", "unsubscribed", func(p *configv1.ProxyStatus) bool { return typeStatus(p, eds).GetResources() == 0 })
 	r.edit(meshtest.Endpoints("default", hostA, 80, "10.1.0.9"))
 	c.subscribe(eds, "80|"+hostB)
-	c.ack(c.expect(eds, "+80|"+hostB)) // nothing came for the name given up
+	c.ack(c.expect(eds, "+80|"+hostB)) // nothing came for the name that was unsubscribed
 }
 
 func TestDeltaWildcardAndNames(t *testing.T) {
@@ -177,10 +176,10 @@ func TestDeltaWildcardAndNames(t *testing.T) {
 	c := r.delta("pod", "default")
 	c.subscribe(cds, "*", "80|"+hostA)
 	c.ack(c.expect(cds, "+80|"+hostA, "+80|"+hostB))
-	// Giving up the explicit part while the wildcard stays has the resource sent again.
+	// If only the name is unsubscribed while the wildcard stays, the resource is sent again.
 	c.send(&discovery.DeltaDiscoveryRequest{TypeUrl: cds, ResourceNamesUnsubscribe: []string{"80|" + hostA}})
 	c.ack(c.expect(cds, "+80|"+hostA))
-	// Giving up the wildcard leaves nothing.
+	// Without the wildcard too, nothing is left.
 	c.send(&discovery.DeltaDiscoveryRequest{TypeUrl: cds, ResourceNamesUnsubscribe: []string{"*"}})
 	r.until("pod", "unsubscribed", func(p *configv1.ProxyStatus) bool { return typeStatus(p, cds).GetResources() == 0 })
 	r.edit(timeoutRule("r", hostA, 7))
@@ -193,7 +192,7 @@ func TestDeltaReconnect(t *testing.T) {
 	mesh := basicMesh()
 	first := start(t, mesh...)
 	clusters, endpoints, listeners, routes := first.delta("pod", "default").connectAll()
-	reconnect := func(r *replicaServer) *deltaClient {
+	reconnect := func(r *fixture) *deltaClient {
 		c := r.delta("again", "default")
 		c.send(&discovery.DeltaDiscoveryRequest{TypeUrl: cds, InitialResourceVersions: versions(clusters)})
 		c.send(&discovery.DeltaDiscoveryRequest{
@@ -203,7 +202,7 @@ func TestDeltaReconnect(t *testing.T) {
 		c.send(&discovery.DeltaDiscoveryRequest{TypeUrl: rds, ResourceNamesSubscribe: []string{"80"}, InitialResourceVersions: versions(routes)})
 		return c
 	}
-	for name, r := range map[string]*replicaServer{"same replica": first, "another replica": start(t, mesh...)} {
+	for name, r := range map[string]*fixture{"same replica": first, "another replica": start(t, mesh...)} {
 		t.Run(name+", nothing changed", func(t *testing.T) {
 			c := reconnect(r)
 			defer c.cancel()
@@ -238,7 +237,7 @@ func TestDeltaReconnect(t *testing.T) {
 	})
 }
 
-func TestNodeIsChecked(t *testing.T) {
+func TestInvalidNodeIsRefused(t *testing.T) {
 	r := start(t, basicMesh()...)
 	for name, change := range map[string]func(*discovery.DeltaDiscoveryRequest){
 		"no node":      func(m *discovery.DeltaDiscoveryRequest) { m.Node = nil },
@@ -258,9 +257,7 @@ func TestNodeIsChecked(t *testing.T) {
 			if err := c.stream.Send(m); err != nil {
 				t.Fatal(err)
 			}
-			if err := c.ended(); status.Code(err) != codes.InvalidArgument {
-				t.Errorf("got %v, want InvalidArgument", err)
-			}
+			c.endsWith(codes.InvalidArgument)
 		})
 	}
 	t.Run("too many names", func(t *testing.T) {
@@ -274,9 +271,7 @@ func TestNodeIsChecked(t *testing.T) {
 				break
 			}
 		}
-		if err := c.ended(); status.Code(err) != codes.ResourceExhausted {
-			t.Errorf("got %v, want ResourceExhausted", err)
-		}
+		c.endsWith(codes.ResourceExhausted)
 	})
 }
 
@@ -284,25 +279,23 @@ func TestNoConfigurationYet(t *testing.T) {
 	r := start(t)
 	c := r.delta("pod", "default")
 	c.subscribe(cds, "*")
-	if err := c.ended(); status.Code(err) != codes.Unavailable {
-		t.Errorf("got %v, want Unavailable", err)
-	}
+	c.endsWith(codes.Unavailable)
 }
 
-func TestStreamsEndInTime(t *testing.T) {
+func TestStreamsEndAtTheirMaximumAgeAndOnDrain(t *testing.T) {
 	r := start(t, basicMesh()...)
 	c := r.delta("pod", "default")
 	c.connectAll()
 	r.acked("pod")
 	r.clock.WaitFor(t, 2) // connection age and watchdog
 	r.clock.Advance(30 * time.Minute)
-	c.asked("maximum connection age reached")
+	c.askedToReconnect("maximum connection age reached")
 	c = r.delta("pod", "default")
 	c.connectAll()
-	r.ads.Drain()
-	c.asked("shutting down")
+	r.ADS.Drain()
+	c.askedToReconnect("shutting down")
 	testkit.Eventually(t, patience, func() error {
-		if got := r.ads.Statuses(); len(got) != 0 {
+		if got := r.ADS.Statuses(); len(got) != 0 {
 			return fmt.Errorf("still connected: %v", got)
 		}
 		return nil

@@ -23,14 +23,14 @@ import (
 )
 
 var (
-	worldHosts      = []string{"a.x", "b.x", "c.y", "d.y"}
-	worldNamespaces = []string{"x", "y"}
+	drawnHosts      = []string{"a.x", "b.x", "c.y", "d.y"}
+	drawnNamespaces = []string{"x", "y"}
 )
 
-// drawEdit makes a resource of a small mesh, so that edits meet each other.
+// drawEdit makes a resource of a small mesh, in which random edits often touch the same objects.
 func drawEdit(t *rapid.T) *configv1.Resource {
-	ns := rapid.SampledFrom(worldNamespaces).Draw(t, "namespace")
-	host := rapid.SampledFrom(worldHosts).Draw(t, "host")
+	ns := rapid.SampledFrom(drawnNamespaces).Draw(t, "namespace")
+	host := rapid.SampledFrom(drawnHosts).Draw(t, "host")
 	port := rapid.Uint32Range(80, 81).Draw(t, "port")
 	visible := rapid.SampledFrom([][]string{{"*"}, {"x"}, {"y"}}).Draw(t, "visible")
 	name := rapid.SampledFrom([]string{"n1", "n2"}).Draw(t, "name")
@@ -54,13 +54,14 @@ func drawEdit(t *rapid.T) *configv1.Resource {
 		}
 		return meshtest.Config(mesh.KindSidecar, ns, name, s)
 	case 6:
-		return tables(rapid.SampledFrom([]string{"", "x-a", "x-b"}).Draw(t, "header"))
+		return routeConfigs(rapid.SampledFrom([]string{"", "x-a", "x-b"}).Draw(t, "header"))
 	default:
 		return meshtest.PeerAuthentication(ns, name, rapid.SampledFrom([]string{"STRICT", "PERMISSIVE"}).Draw(t, "mode"))
 	}
 }
 
-// fromScratch builds what the proxy should hold without an engine, a class held over revisions, or anything recorded.
+// fromScratch builds what the proxy should hold without an engine, a class from earlier revisions, or anything
+// recorded.
 func fromScratch(t *rapid.T, p *proxytest.Proxy, resources map[string]*configv1.Resource) map[string]map[string]string {
 	var all []*configv1.Resource
 	for _, r := range resources {
@@ -79,7 +80,7 @@ func fromScratch(t *rapid.T, p *proxytest.Proxy, resources map[string]*configv1.
 	want := map[string]map[string]string{}
 	for _, tr := range withVirtualHosts(plantest.New()) {
 		names, err := tr.Names(input.NewView(key, state).Reader())
-		for _, host := range worldHosts {
+		for _, host := range drawnHosts {
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -102,10 +103,10 @@ func fromScratch(t *rapid.T, p *proxytest.Proxy, resources map[string]*configv1.
 			}
 		}
 		if tr.TypeURL() == vhds {
-			// Those of the tables that the proxy needs, if it takes them apart.
+			// Only virtual hosts of route configurations that the proxy holds, and only for delta.
 			names = slices.DeleteFunc(names, func(name string) bool {
-				table, _, _ := strings.Cut(name, "/")
-				_, ok := want[short(rds)][table]
+				routeConfig, _, _ := strings.Cut(name, "/")
+				_, ok := want[short(rds)][routeConfig]
 				return !ok || !p.Delta
 			})
 		}
@@ -124,30 +125,31 @@ func fromScratch(t *rapid.T, p *proxytest.Proxy, resources map[string]*configv1.
 	return want
 }
 
-// TestProxiesAgreeWithAScratchBuild edits a mesh of two replicas at random while delta and state-of-the-world proxies of several classes
-// come, go, move between the replicas and reject responses. In the end all must hold what a build from scratch gives.
+// TestProxiesAgreeWithAScratchBuild edits the mesh of two replicas at random. Meanwhile, delta and sotw proxies of
+// several classes connect, disconnect, change replicas and reject responses. In the end each must hold what a build
+// from scratch returns.
 func TestProxiesAgreeWithAScratchBuild(t *testing.T) {
-	for name, moody := range map[string]bool{"content": false, "with rejections": true} {
+	for name, rejecting := range map[string]bool{"content": false, "with rejections": true} {
 		t.Run(name, func(t *testing.T) {
-			rapid.Check(t, func(rt *rapid.T) { differential(t, rt, moody) })
+			rapid.Check(t, func(rt *rapid.T) { differential(t, rt, rejecting) })
 		})
 	}
 }
 
-func differential(t *testing.T, rt *rapid.T, moody bool) {
+func differential(t *testing.T, rt *rapid.T, rejecting bool) {
 	seed := meshtest.Workload("x", "d", "10.0.9.1")
 	apart := setup{translators: withVirtualHosts}
-	servers := []*replicaServer{startWith(t, apart, []*configv1.Resource{seed}), startWith(t, apart, []*configv1.Resource{seed})}
-	defer servers[0].shut()
-	defer servers[1].shut()
+	servers := []*fixture{startWith(t, apart, []*configv1.Resource{seed}), startWith(t, apart, []*configv1.Resource{seed})}
+	defer servers[0].Stop()
+	defer servers[1].Stop()
 	held := map[string]*configv1.Resource{seed.GetKey().String(): seed}
 	var proxies []*proxytest.Proxy
 	for i, ns := range []string{"x", "x", "y", "y"} {
 		p := proxytest.New(proxytest.Config{
-			Delta: i%2 == 0, Node: node([]string{"d", "w"}[i%2], ns), Children: proxytest.SameName, Moody: moody, Lies: true,
+			Delta: i%2 == 0, Node: node([]string{"d", "w"}[i%2], ns), Children: proxytest.SameName, RejectsAtRandom: rejecting, StatesDroppedVersions: true,
 			Seed: rapid.Uint64().Draw(rt, "seed"),
 		})
-		p.Connect(t, servers[i%2].conn)
+		p.Connect(t, servers[i%2].Conn)
 		defer p.Disconnect()
 		proxies = append(proxies, p)
 	}
@@ -178,10 +180,10 @@ func differential(t *testing.T, rt *rapid.T, moody bool) {
 		}
 		apply(upserts, removed)
 		if rapid.IntRange(0, 3).Draw(rt, "move") == 0 {
-			proxies[rapid.IntRange(0, len(proxies)-1).Draw(rt, "who")].Connect(t, servers[rapid.IntRange(0, 1).Draw(rt, "where")].conn)
+			proxies[rapid.IntRange(0, len(proxies)-1).Draw(rt, "who")].Connect(t, servers[rapid.IntRange(0, 1).Draw(rt, "where")].Conn)
 		}
 	}
-	if moody {
+	if rejecting {
 		settle(proxies, apply)
 	}
 	for _, p := range proxies {
@@ -200,13 +202,13 @@ func differential(t *testing.T, rt *rapid.T, moody bool) {
 	}
 }
 
-// settle ends the rejections and changes every resource once more, so that nothing is held back because a version was rejected.
+// settle ends the rejections and changes every resource once more, so that no rejected version is current.
 func settle(proxies []*proxytest.Proxy, apply func(upserts, removed []*configv1.Resource)) {
 	for _, p := range proxies {
-		p.CalmDown()
+		p.StopRejecting()
 	}
 	var sidecars []*configv1.Resource
-	for _, ns := range worldNamespaces {
+	for _, ns := range drawnNamespaces {
 		for _, name := range []string{"n1", "n2"} {
 			sidecars = append(sidecars, meshtest.Config(mesh.KindSidecar, ns, name, &networking.Sidecar{}))
 		}
@@ -214,23 +216,23 @@ func settle(proxies []*proxytest.Proxy, apply func(upserts, removed []*configv1.
 	apply(nil, sidecars)
 	for round := range 2 {
 		var upserts []*configv1.Resource
-		for _, ns := range worldNamespaces {
+		for _, ns := range drawnNamespaces {
 			upserts = append(upserts,
 				meshtest.Config(mesh.KindVirtualService, ns, "n1", &networking.VirtualService{Hosts: []string{fmt.Sprint("final", round)}}),
 				meshtest.PeerAuthentication(ns, "n1", []string{"STRICT", "DISABLE"}[round], nil...))
-			for i, host := range worldHosts {
+			for i, host := range drawnHosts {
 				upserts = append(upserts, meshtest.Service(ns, host, 80), meshtest.Endpoints(ns, host, 80, fmt.Sprintf("10.9.%d.%d", round, i)),
 					meshtest.Endpoints(ns, host, 81, fmt.Sprintf("10.9.%d.%d", round, i)),
 					meshtest.Config(mesh.KindVirtualService, ns, fmt.Sprint("final-", round, host), &networking.VirtualService{Hosts: []string{host}}),
 					meshtest.Config(mesh.KindDestinationRule, ns, "final-"+host, meshtest.DestinationRule(host, time.Duration(100+round)*time.Second)))
 			}
 		}
-		apply(append(upserts, tables(fmt.Sprint("x-final-", round))), nil)
+		apply(append(upserts, routeConfigs(fmt.Sprint("x-final-", round))), nil)
 	}
 }
 
-// tables is a mesh whose route configurations hold a header.
-func tables(header string) *configv1.Resource {
+// routeConfigs is a mesh setting that all route configurations contain.
+func routeConfigs(header string) *configv1.Resource {
 	return meshtest.Mesh(&meshv1alpha1.MeshConfig{AccessLogFile: header})
 }
 

@@ -2,35 +2,35 @@ package serve
 
 import "strings"
 
-// Kept returns the number of streams, the most bytes of names that one of them has been charged for, and the most names that one keeps
-// beside those of the classes.
+// Kept returns the number of streams, the most bytes of names that one of them is charged for, and the most names that
+// one keeps beside those of its class.
 func (s *Server) Kept() (streams, nameBytes, names int) {
 	for _, st := range s.all() {
 		st.mu.Lock()
 		kept := 0
 		for _, sub := range st.types {
-			kept += sub.names.len() + sub.unsure.len() + sub.absent.len() + sub.fresh.len() + sub.deferred.len() + len(sub.withheld)
+			kept += sub.names.len() + sub.unconfirmedRemovals.len() + sub.absent.len() + sub.requested.len() + sub.deferred.len() + len(sub.rejectedVersions)
 		}
-		for _, held := range st.stated {
+		for _, held := range st.initialHosts {
 			kept += len(held)
 		}
-		kept += st.expired.len()
+		kept += st.refusedHosts.len()
 		streams, nameBytes, names = streams+1, max(nameBytes, st.nameBytes), max(names, kept)
 		st.mu.Unlock()
 	}
 	return streams, nameBytes, names
 }
 
-// Unsent returns what is charged to the budget.
+// Unsent returns the bytes that the budget has reserved.
 func (s *Server) Unsent() int64 { return s.budget.inUse() }
 
-// Waiting returns how many streams are in line for the budget.
+// Waiting returns how many streams are in a queue of the budget.
 func (s *Server) Waiting() int {
 	s.budget.mu.Lock()
 	defer s.budget.mu.Unlock()
 	n := 0
-	for _, a := range s.budget.lines {
-		n += len(a.queues[first].waiting) + len(a.queues[later].waiting)
+	for _, sh := range s.budget.queuedShares {
+		n += len(sh.queues[initialConfig].waiting) + len(sh.queues[updatedConfig].waiting)
 	}
 	return n
 }
@@ -48,10 +48,10 @@ func (s *Server) Names() int {
 	return n
 }
 
-// NamesBytes returns what the names of all streams are charged.
+// NamesBytes returns what all accounts are charged for names.
 func (s *Server) NamesBytes() int64 { return s.quotas.names.Load() }
 
-// Busy makes the streams of a node as busy as a long request does, until release is called.
+// Busy holds the mutex of the streams of a workload, as a long request does, until release is called.
 func (s *Server) Busy(workload string) (release func()) {
 	var busy []*stream
 	for _, st := range s.all() {

@@ -24,7 +24,7 @@ const (
 	fuzzedHosts     = 8
 )
 
-// script is what a hostile client does, byte by byte; it ends with the bytes.
+// script drives a hostile client byte by byte; the client ends with the last byte.
 type script struct{ left []byte }
 
 func (s *script) next() int {
@@ -61,15 +61,16 @@ func (s *script) names() []string {
 	return names
 }
 
-// fuzzServer is a server with small limits.
-func fuzzServer(t testing.TB) *replicaServer {
+// fuzzServer has small limits.
+func fuzzServer(t testing.TB) *fixture {
 	return startWith(t, setup{translators: withVirtualHosts, change: func(c *serve.Config) {
 		c.MaxSubscribedBytes, c.MaxOnDemandHosts, c.MaxUnsentBytes, c.MaxResponseBytes = fuzzedNameBytes, fuzzedHosts, 1<<10, 1<<8
 	}}, basicMesh())
 }
 
-// play lets a client follow the script: any order of subscriptions and their ends, of verdicts on what came and on what never did.
-func play(r *replicaServer, s *script) error {
+// play runs a client by the script: subscriptions, unsubscriptions, ACKs and NACKs in any order, also of responses that
+// were never sent.
+func play(r *fixture, s *script) error {
 	delta, onDemand := s.next()%2 == 0, s.next()%2 == 0
 	var (
 		send  func(nonce string, failure *rpcstatus.Status) error
@@ -103,7 +104,7 @@ func play(r *replicaServer, s *script) error {
 		}
 		ended, leave = c.err, c.stream.CloseSend
 	} else {
-		c := r.world("bad", "default")
+		c := r.sotw("bad", "default")
 		defer c.cancel()
 		heard = func() string {
 			select {
@@ -138,13 +139,13 @@ func play(r *replicaServer, s *script) error {
 		case 0:
 			r.edit(meshtest.Endpoints("default", hostA, 80, fmt.Sprintf("10.7.0.%d", 1+i%200)))
 		case 1:
-			r.edit(virtualService(fmt.Sprint("v", i%2), hostA), changedTables())
+			r.edit(virtualService(fmt.Sprint("v", i%2), hostA), changedRouteConfigs())
 		case 2:
-			r.change(nil, append(basicMesh()[2:], changedTables()))
+			r.change(nil, append(basicMesh()[2:], changedRouteConfigs()))
 		case 3:
 			r.edit(basicMesh()[2:]...)
 		}
-		if _, bytes, names := r.ads.Kept(); bytes > fuzzedNameBytes+5000+64 || names > fuzzedNameBytes/16 {
+		if _, bytes, names := r.ADS.Kept(); bytes > fuzzedNameBytes+5000+64 || names > fuzzedNameBytes/16 {
 			return fmt.Errorf("a stream keeps %d names and is charged for %d bytes", names, bytes)
 		}
 	}
@@ -157,16 +158,16 @@ func play(r *replicaServer, s *script) error {
 	return nil
 }
 
-// quiet waits until nothing is left of the clients.
-func (r *replicaServer) quiet() error {
+// quiet waits until the server keeps nothing of the clients.
+func (r *fixture) quiet() error {
 	for range 3000 {
-		if streams, _, _ := r.ads.Kept(); streams == 0 && r.ads.Unsent() == 0 && r.ads.Waiting() == 0 {
+		if streams, _, _ := r.ADS.Kept(); streams == 0 && r.ADS.Unsent() == 0 && r.ADS.Waiting() == 0 {
 			return nil
 		}
 		<-time.After(time.Millisecond)
 	}
-	streams, _, _ := r.ads.Kept()
-	return fmt.Errorf("%d streams, %d bytes and %d waiting are left", streams, r.ads.Unsent(), r.ads.Waiting())
+	streams, _, _ := r.ADS.Kept()
+	return fmt.Errorf("%d streams, %d bytes and %d waiting are left", streams, r.ADS.Unsent(), r.ADS.Waiting())
 }
 
 func FuzzClient(f *testing.F) {

@@ -21,35 +21,38 @@ import (
 	"fairlead.dev/pkg/rpc"
 )
 
-// An empty list of names means "all" only where the protocol says so.
+// namedTypes are requested by name only: for them an empty list of names is not the legacy wildcard.
 var namedTypes = []string{
 	resource.EndpointType, resource.RouteType, resource.ScopedRouteType, resource.VirtualHostType, resource.SecretType,
 	resource.RuntimeType, resource.ExtensionConfigType,
 }
 
-// DeltaAggregatedResources implements the ADS service.
+// DeltaAggregatedResources implements the ADS service: the delta (incremental) variant.
 func (s *Server) DeltaAggregatedResources(grpcStream discovery.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
 	st := s.newStream(grpcStream.Context(), true)
 	monitored := &deltaMonitor{grpcStream, st}
 	return s.handle(st, func(ctx context.Context) error {
 		loop := delta.NewServer(ctx, st, xds.CallbackFuncs{
 			StreamDeltaResponseFunc: func(_ int64, _ *discovery.DeltaDiscoveryRequest, m *discovery.DeltaDiscoveryResponse) {
-				st.sentDelta(m)
+				st.deltaSent(m)
 			},
 		}, config.DeactivateLegacyWildcardForTypes(namedTypes))
 		return loop.DeltaStreamHandler(monitored, resource.AnyType)
 	})
 }
 
-// StreamAggregatedResources implements the ADS service.
+// StreamAggregatedResources implements the ADS service: the state-of-the-world (sotw) variant.
 func (s *Server) StreamAggregatedResources(grpcStream discovery.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
 	st := s.newStream(grpcStream.Context(), false)
-	monitored := &worldMonitor{grpcStream, st}
+	monitored := &sotwMonitor{grpcStream, st}
 	return s.handle(st, func(ctx context.Context) error {
+		// WithOrderedADS makes the loop take all responses from one channel, in the order in which flush has handed
+		// them out. It does not choose that order: sendOrder does. Without it, the loop has a channel for each type and
+		// takes the responses that are ready in a random order.
 		loop := sotw.NewServer(ctx, st, xds.CallbackFuncs{
-			StreamRequestFunc: func(_ int64, req *discovery.DiscoveryRequest) error { st.overhear(req); return nil },
+			StreamRequestFunc: func(_ int64, req *discovery.DiscoveryRequest) error { st.observeSotw(req); return nil },
 			StreamResponseFunc: func(_ context.Context, _ int64, _ *discovery.DiscoveryRequest, m *discovery.DiscoveryResponse) {
-				st.sentWorld(m)
+				st.sotwSent(m)
 			},
 		}, sotw.WithOrderedADS(), sotw.WithLogger(log.LoggerFuncs{}), config.DeactivateLegacyWildcardForTypes(namedTypes))
 		return loop.StreamHandler(monitored, resource.AnyType)
@@ -58,7 +61,7 @@ func (s *Server) StreamAggregatedResources(grpcStream discovery.AggregatedDiscov
 
 func (s *Server) newStream(ctx context.Context, incremental bool) *stream {
 	st := &stream{server: s, delta: incremental, ctx: ctx, connectedAt: s.clock.Now(), wake: make(chan struct{}, 1)}
-	st.leave = make(chan error, 1)
+	st.endWith = make(chan error, 1)
 	st.clock = s.clock.Now
 	if peer, ok := auth.PeerFrom(ctx); ok {
 		st.peer = &peer
@@ -66,8 +69,8 @@ func (s *Server) newStream(ctx context.Context, incremental bool) *stream {
 	return st
 }
 
-// handle runs a stream's loop until it ends or must end. It returns without waiting for the loop, which may be stuck in a send that only
-// the end of the call can break.
+// handle runs a stream's loop until it ends, or until the stream must end for another reason. It does not wait for the
+// loop then: the loop may be stuck in a send that only the end of the call interrupts.
 func (s *Server) handle(st *stream, loop func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(st.ctx)
 	defer cancel()
@@ -90,7 +93,7 @@ func (s *Server) handle(st *stream, loop func(context.Context) error) error {
 	}
 	var expired <-chan time.Time
 	if cert := auth.ClientCertificate(st.ctx); cert != nil {
-		// TLS and pkg/rpc go by the real clock. pkg/rpc closes the connection a second later.
+		// TLS and pkg/rpc use the real clock. pkg/rpc closes the connection a second after the certificate has expired.
 		expired = s.clock.After(time.Until(cert.NotAfter))
 	}
 	done := make(chan error, 1)
@@ -105,16 +108,18 @@ func (s *Server) handle(st *stream, loop func(context.Context) error) error {
 	for {
 		select {
 		case err := <-done:
-			return err
+			select {
+			case err = <-st.endWith: // endWithStatus has ended the loop
+				return st.endStatus(err)
+			default:
+				return err
+			}
 		case <-ctx.Done():
 			return status.FromContextError(ctx.Err()).Err()
 		case <-s.draining:
 			return rpc.AskToReconnect(st.ctx, "xds-server is shutting down")
-		case why := <-st.leave:
-			if errors.Is(why, errMoved) {
-				return rpc.AskToReconnect(st.ctx, why.Error())
-			}
-			return why
+		case err := <-st.endWith:
+			return st.endStatus(err)
 		case <-age:
 			return rpc.AskToReconnect(st.ctx, "maximum connection age reached")
 		case <-expired:
@@ -129,12 +134,20 @@ func (s *Server) handle(st *stream, loop func(context.Context) error) error {
 			overdue = s.clock.After(s.orderTimeout)
 		case <-overdue:
 			overdue = nil
-			st.retry()
+			st.flushAfterTimeout()
 		}
 	}
 }
 
-// guard runs a loop, which has a goroutine of its own that the gRPC server's recovery does not cover.
+// endStatus returns the status of a stream that ender.end has ended.
+func (st *stream) endStatus(err error) error {
+	if errors.Is(err, errRebalanced) {
+		return rpc.AskToReconnect(st.ctx, err.Error())
+	}
+	return err
+}
+
+// guard recovers from a panic of the loop, whose goroutine the gRPC server's recovery does not cover.
 func (s *Server) guard(ctx context.Context, loop func(context.Context) error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {

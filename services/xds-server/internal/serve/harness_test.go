@@ -8,20 +8,18 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
-	"github.com/prometheus/client_golang/prometheus"
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
-	"fairlead.dev/pkg/auth"
 	"fairlead.dev/pkg/rpc"
 	"fairlead.dev/pkg/testkit"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
@@ -30,7 +28,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/plan"
 	"fairlead.dev/services/xds-server/internal/plan/plantest"
 	"fairlead.dev/services/xds-server/internal/serve"
-	"fairlead.dev/services/xds-server/internal/store"
+	"fairlead.dev/services/xds-server/internal/servetest"
 )
 
 const (
@@ -46,100 +44,54 @@ const (
 	patience = testkit.Patience
 )
 
-// replicaServer is one xds-server's engine and ADS port, without config-watcher and without TLS.
-type replicaServer struct {
-	t        testing.TB
-	ads      *serve.Server
-	engine   *plan.Engine
-	set      *plantest.Set
-	clock    *testkit.Clock
-	conn     *grpc.ClientConn
-	registry *prometheus.Registry
-	state    *mesh.Snapshot
-	sequence uint64
-	// shut ends the server; the test's end does too.
-	shut func()
+// fixture is an xds-server under test with plantest's translators and a clock that the test sets.
+type fixture struct {
+	*servetest.Server
+	t     testing.TB
+	set   *plantest.Set
+	clock *testkit.Clock
 }
 
-// start runs a server that has the resources as its first revision; none at all leaves it without any.
-func start(t testing.TB, resources ...*configv1.Resource) *replicaServer {
+// start starts a server whose first revision has the resources; without resources it has no revision.
+func start(t testing.TB, resources ...*configv1.Resource) *fixture {
 	t.Helper()
 	return startWith(t, setup{log: testkit.Logger(t)}, resources)
 }
 
-// startQuiet is start for tests that run thousands of steps.
-func startQuiet(t testing.TB, resources ...*configv1.Resource) *replicaServer {
+// startQuiet is start without a log, for tests with thousands of steps.
+func startQuiet(t testing.TB, resources ...*configv1.Resource) *fixture {
 	t.Helper()
 	return startWith(t, setup{}, resources)
 }
 
-// setup is how a server differs from the usual one.
+// setup is how a fixture differs from the usual one.
 type setup struct {
 	// log is nil for none.
 	log *slog.Logger
-	// translators make what is planned; nil means those of plantest.
+	// translators of the engine; nil means those of plantest.
 	translators func(*plantest.Set) []plan.Translator
-	// change is done to the configuration, plain leaves gRPC its own codec.
+	// change edits the configuration.
 	change func(*serve.Config)
-	plain  bool
+	// defaultCodec uses gRPC's own codec.
+	defaultCodec bool
 }
 
-func startWith(t testing.TB, how setup, resources []*configv1.Resource) *replicaServer {
+func startWith(t testing.TB, how setup, resources []*configv1.Resource) *fixture {
 	t.Helper()
-	log := how.log
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
 	if how.translators == nil {
 		how.translators = (*plantest.Set).Translators
 	}
-	r := &replicaServer{t: t, set: plantest.New(), clock: testkit.NewClock(meshtest.Epoch), registry: prometheus.NewPedanticRegistry(), state: mesh.Empty()}
-	var err error
-	r.engine, err = plan.NewEngine(plan.Config{
-		Translators: how.translators(r.set), Store: store.New(), Log: log, Registerer: r.registry, Clock: r.clock,
+	r := &fixture{t: t, set: plantest.New(), clock: testkit.NewClock(meshtest.Epoch)}
+	r.Server = servetest.Start(t, servetest.Config{
+		Translators: how.translators(r.set), Log: how.log, Clock: r.clock, DefaultCodec: how.defaultCodec,
+		Change: func(c *serve.Config) {
+			c.MaxSubscribedBytes, c.Rand = 1<<20, func() float64 { return 0.5 }
+			if how.change != nil {
+				how.change(c)
+			}
+		},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg := serve.Config{
-		Engine: r.engine, Log: log, Registerer: r.registry, Clock: r.clock, Instance: "test",
-		MaxSubscribedBytes: 1 << 20, Rand: func() float64 { return 0.5 },
-	}
-	if how.change != nil {
-		how.change(&cfg)
-	}
-	r.ads, err = serve.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	codec := []grpc.ServerOption{grpc.ForceServerCodecV2(serve.Codec())}
-	if how.plain {
-		codec = nil
-	}
-	g, err := rpc.NewServer(rpc.ServerConfig{
-		Service: "ads", Log: log, Registerer: r.registry, Insecure: true,
-		Policy: auth.Policy{"/envoy.service.discovery.v3.AggregatedDiscoveryService/*": auth.Anonymous()},
-	}, codec...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.ads.Register(g)
-	lis := testkit.LoopbackListener(t)
-	ctx, stop := context.WithCancel(context.Background())
-	served := make(chan error, 1)
-	go func() { served <- rpc.Serve(ctx, g, lis, 0) }()
-	r.conn, err = grpc.NewClient(lis.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.shut = sync.OnceFunc(func() {
-		_ = r.conn.Close() // the test is over
-		stop()
-		if err := <-served; err != nil {
-			t.Errorf("serve: %v", err)
-		}
-	})
-	t.Cleanup(r.shut)
+	t.Cleanup(r.Stop)
 	if len(resources) > 0 {
 		r.edit(resources...)
 	}
@@ -147,25 +99,22 @@ func startWith(t testing.TB, how setup, resources []*configv1.Resource) *replica
 }
 
 // edit applies a revision with these upserts.
-func (r *replicaServer) edit(upserts ...*configv1.Resource) { r.change(upserts, nil) }
+func (r *fixture) edit(upserts ...*configv1.Resource) { r.change(upserts, nil) }
 
 // remove applies a revision without these resources.
-func (r *replicaServer) remove(resources ...*configv1.Resource) { r.change(nil, resources) }
+func (r *fixture) remove(resources ...*configv1.Resource) { r.change(nil, resources) }
 
-func (r *replicaServer) change(upserts, removed []*configv1.Resource) {
-	r.sequence++
+func (r *fixture) change(upserts, removed []*configv1.Resource) {
 	var keys []*configv1.ResourceKey
 	for _, res := range removed {
 		keys = append(keys, res.GetKey())
 	}
-	next, change := r.state.Apply(&configv1.Revision{Epoch: "test", Sequence: r.sequence}, upserts, keys)
-	r.state = next
-	r.ads.Apply(next, change)
+	r.Apply(upserts, keys)
 }
 
 // status returns the status of one proxy, nil if it is not connected.
-func (r *replicaServer) status(pod string) *configv1.ProxyStatus {
-	for _, p := range r.ads.Statuses() {
+func (r *fixture) status(pod string) *configv1.ProxyStatus {
+	for _, p := range r.ADS.Statuses() {
 		if p.GetWorkload() == pod {
 			return p
 		}
@@ -174,15 +123,15 @@ func (r *replicaServer) status(pod string) *configv1.ProxyStatus {
 }
 
 // acked waits until the proxy has acknowledged the newest revision.
-func (r *replicaServer) acked(pod string) *configv1.ProxyStatus {
+func (r *fixture) acked(pod string) *configv1.ProxyStatus {
 	r.t.Helper()
 	var p *configv1.ProxyStatus
 	testkit.Eventually(r.t, patience, func() error {
 		if p = r.status(pod); p == nil {
 			return fmt.Errorf("%s is not connected", pod)
 		}
-		if p.GetAcked().GetSequence() != r.sequence {
-			return fmt.Errorf("revision %d, acknowledged %d: %v", r.sequence, p.GetAcked().GetSequence(), p)
+		if p.GetAcked().GetSequence() != r.Sequence {
+			return fmt.Errorf("revision %d, acknowledged %d: %v", r.Sequence, p.GetAcked().GetSequence(), p)
 		}
 		return nil
 	})
@@ -199,70 +148,133 @@ func typeStatus(p *configv1.ProxyStatus, url string) *configv1.ProxyTypeStatus {
 }
 
 func node(pod, namespace string) *core.Node {
-	ip := fmt.Sprintf("10.0.%d.%d", len(pod), pod[0]) // its own, as long as pods are named apart
+	ip := fmt.Sprintf("10.0.%d.%d", len(pod), pod[0]) // differs as long as the names of the pods do
 	return &core.Node{Id: fmt.Sprintf("sidecar~%s~%s.%s~%s.svc.cluster.local", ip, pod, namespace, namespace)}
 }
 
-// nack is Envoy's answer to what it does not like.
+// nack is the status of a NACK, as Envoy sends it.
 func nack(message string) *rpcstatus.Status {
 	return &rpcstatus.Status{Code: int32(codes.InvalidArgument), Message: message}
 }
 
-// deltaClient is one delta ADS stream, driven by hand.
-type deltaClient struct {
+// client is what the ADS clients of both protocol variants have in common. A test drives them by hand.
+type client[Request, Response any] struct {
 	t      testing.TB
-	stream discovery.AggregatedDiscoveryService_DeltaAggregatedResourcesClient
+	stream adsStream[Request, Response]
 	node   *core.Node
-	got    chan *discovery.DeltaDiscoveryResponse
+	got    chan *Response
 	err    chan error
 	cancel context.CancelFunc
 }
 
-func (r *replicaServer) delta(pod, namespace string) *deltaClient {
-	r.t.Helper()
-	return r.deltaOver(context.Background(), r.conn, node(pod, namespace))
+type adsStream[Request, Response any] interface {
+	Send(*Request) error
+	Recv() (*Response, error)
+	CloseSend() error
+	Trailer() metadata.MD
 }
 
-func (r *replicaServer) deltaWith(ctx context.Context, n *core.Node) *deltaClient {
-	r.t.Helper()
-	return r.deltaOver(ctx, r.conn, n)
-}
-
-// deltaOver opens a stream over a connection of its own.
-func (r *replicaServer) deltaOver(ctx context.Context, conn *grpc.ClientConn, node *core.Node) *deltaClient {
-	r.t.Helper()
+// open opens a stream and receives from it until it ends.
+func open[Request, Response any, S adsStream[Request, Response]](
+	ctx context.Context, t testing.TB, node *core.Node, method func(context.Context, ...grpc.CallOption) (S, error),
+) client[Request, Response] {
+	t.Helper()
 	ctx, cancel := context.WithCancel(ctx)
-	stream, err := discovery.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(ctx)
+	t.Cleanup(cancel)
+	stream, err := method(ctx)
 	if err != nil {
-		r.t.Fatal(err)
+		t.Fatal(err)
 	}
-	c := &deltaClient{
-		t: r.t, stream: stream, node: node, cancel: cancel,
-		got: make(chan *discovery.DeltaDiscoveryResponse, 100), err: make(chan error, 1),
-	}
-	r.t.Cleanup(cancel)
-	go func() {
-		for {
-			m, err := stream.Recv()
-			if err != nil {
-				c.err <- err
-				return
-			}
-			c.got <- m
-		}
-	}()
+	c := client[Request, Response]{t: t, stream: stream, node: node, got: make(chan *Response, 100), err: make(chan error, 1), cancel: cancel}
+	go receive(stream.Recv, c.got, c.err) // it does not keep the node reachable
 	return c
+}
+
+func receive[Response any](recv func() (*Response, error), got chan<- *Response, ended chan<- error) {
+	for {
+		m, err := recv()
+		if err != nil {
+			ended <- err
+			return
+		}
+		got <- m
+	}
+}
+
+func (c *client[Request, Response]) next() *Response {
+	c.t.Helper()
+	m, err := c.nextOrEnd()
+	if err != nil {
+		c.t.Fatalf("stream ended: %v", err)
+	}
+	return m
+}
+
+// ended waits for the end of the stream.
+func (c *client[Request, Response]) ended() error {
+	c.t.Helper()
+	select {
+	case err := <-c.err:
+		return err
+	case <-time.After(patience):
+		c.t.Fatal("the stream is still open")
+		return nil
+	}
+}
+
+// endsWith waits for the end of the stream, whose status must have this code.
+func (c *client[Request, Response]) endsWith(want codes.Code) {
+	c.t.Helper()
+	if err := c.ended(); status.Code(err) != want {
+		c.t.Errorf("the stream ended with %v, want %s", err, want)
+	}
+}
+
+// nextOrEnd waits for the next response or the end of the stream.
+func (c *client[Request, Response]) nextOrEnd() (*Response, error) {
+	c.t.Helper()
+	select {
+	case m := <-c.got:
+		return m, nil
+	case err := <-c.err:
+		return nil, err
+	case <-time.After(patience):
+		c.t.Fatal("neither a response nor an end")
+		return nil, nil
+	}
+}
+
+// deltaClient is a client of the delta variant.
+type deltaClient struct {
+	client[discovery.DeltaDiscoveryRequest, discovery.DeltaDiscoveryResponse]
+}
+
+func (r *fixture) delta(pod, namespace string) *deltaClient {
+	r.t.Helper()
+	return r.deltaOver(context.Background(), r.Conn, node(pod, namespace))
+}
+
+func (r *fixture) deltaWith(ctx context.Context, n *core.Node) *deltaClient {
+	r.t.Helper()
+	return r.deltaOver(ctx, r.Conn, n)
+}
+
+// deltaOver opens a stream over another connection than Conn.
+func (r *fixture) deltaOver(ctx context.Context, conn *grpc.ClientConn, node *core.Node) *deltaClient {
+	r.t.Helper()
+	ads := discovery.NewAggregatedDiscoveryServiceClient(conn)
+	return &deltaClient{open[discovery.DeltaDiscoveryRequest, discovery.DeltaDiscoveryResponse](ctx, r.t, node, ads.DeltaAggregatedResources)}
 }
 
 func (c *deltaClient) send(m *discovery.DeltaDiscoveryRequest) {
 	c.t.Helper()
-	m.Node, c.node = c.node, nil // as Envoy: only in the first request
+	m.Node, c.node = c.node, nil // like Envoy, only in the first request
 	if err := c.stream.Send(m); err != nil {
 		c.t.Fatal(err)
 	}
 }
 
-// subscribe asks for names; none is the legacy wildcard.
+// subscribe subscribes to names; without names, to the legacy wildcard.
 func (c *deltaClient) subscribe(url string, names ...string) {
 	c.t.Helper()
 	c.send(&discovery.DeltaDiscoveryRequest{TypeUrl: url, ResourceNamesSubscribe: names})
@@ -278,21 +290,8 @@ func (c *deltaClient) nack(m *discovery.DeltaDiscoveryResponse, message string) 
 	c.send(&discovery.DeltaDiscoveryRequest{TypeUrl: m.GetTypeUrl(), ResponseNonce: m.GetNonce(), ErrorDetail: nack(message)})
 }
 
-func (c *deltaClient) next() *discovery.DeltaDiscoveryResponse {
-	c.t.Helper()
-	select {
-	case m := <-c.got:
-		return m
-	case err := <-c.err:
-		c.t.Fatalf("stream ended: %v", err)
-	case <-time.After(patience):
-		c.t.Fatal("no response")
-	}
-	return nil
-}
-
-// expect takes the next response, which must be this: "+name" for each resource in order, "?name" for one that is said not to exist, "-name"
-// for each removed one.
+// expect takes the next response, which must be this: "+name" for each resource in order, "?name" for each "not found",
+// "-name" for each removed one.
 func (c *deltaClient) expect(url string, want ...string) *discovery.DeltaDiscoveryResponse {
 	c.t.Helper()
 	m := c.next()
@@ -320,20 +319,8 @@ func describe(m *discovery.DeltaDiscoveryResponse) []string {
 	return s
 }
 
-// ended waits for the end of the stream.
-func (c *deltaClient) ended() error {
-	c.t.Helper()
-	select {
-	case err := <-c.err:
-		return err
-	case <-time.After(patience):
-		c.t.Fatal("the stream is still open")
-		return nil
-	}
-}
-
-// asked fails the test unless the stream ends in order, asked to reconnect for this reason.
-func (c *deltaClient) asked(why string) {
+// askedToReconnect fails the test unless the client is asked to reconnect for this reason.
+func (c *deltaClient) askedToReconnect(why string) {
 	c.t.Helper()
 	err := c.ended()
 	if got := rpc.ReconnectAsked(c.stream.Trailer()); !errors.Is(err, io.EOF) || !strings.Contains(got, why) {
@@ -351,7 +338,7 @@ func versions(ms ...*discovery.DeltaDiscoveryResponse) map[string]string {
 	return v
 }
 
-// basicMesh is two services with endpoints.
+// basicMesh has two services with endpoints.
 func basicMesh() []*configv1.Resource {
 	return []*configv1.Resource{
 		meshtest.Service("default", hostA, 80), meshtest.Endpoints("default", hostA, 80, "10.1.0.1"),
@@ -363,7 +350,7 @@ func timeoutRule(name, host string, seconds int) *configv1.Resource {
 	return meshtest.Config(mesh.KindDestinationRule, "default", name, meshtest.DestinationRule(host, time.Duration(seconds)*time.Second))
 }
 
-// connectAll subscribes to everything as a sidecar does, and acknowledges it.
+// connectAll subscribes to everything, as a sidecar does, and acknowledges it.
 func (c *deltaClient) connectAll() (clusters, endpoints, listeners, routes *discovery.DeltaDiscoveryResponse) {
 	c.t.Helper()
 	c.subscribe(cds, "*")
@@ -388,7 +375,7 @@ func (c *deltaClient) connectAll() (clusters, endpoints, listeners, routes *disc
 func short(url string) string { return url[strings.LastIndexByte(url, '.')+1:] }
 
 // until waits until the status of a proxy satisfies the condition, and returns it.
-func (r *replicaServer) until(pod, what string, is func(*configv1.ProxyStatus) bool) *configv1.ProxyStatus {
+func (r *fixture) until(pod, what string, is func(*configv1.ProxyStatus) bool) *configv1.ProxyStatus {
 	r.t.Helper()
 	var p *configv1.ProxyStatus
 	testkit.Eventually(r.t, patience, func() error {
@@ -400,15 +387,15 @@ func (r *replicaServer) until(pod, what string, is func(*configv1.ProxyStatus) b
 	return p
 }
 
-// rejected waits until a NACK of the type has arrived.
-func (r *replicaServer) rejected(pod, url string) *configv1.Rejection {
+// rejected waits until the status of a proxy has a rejection of the type, and returns it.
+func (r *fixture) rejected(pod, url string) *configv1.Rejection {
 	r.t.Helper()
 	p := r.until(pod, "rejected", func(p *configv1.ProxyStatus) bool { return typeStatus(p, url).GetRejection() != nil })
 	return typeStatus(p, url).GetRejection()
 }
 
-// answered waits until every response was acknowledged or rejected.
-func (r *replicaServer) answered(pod string) *configv1.ProxyStatus {
+// answered waits until every response to a proxy was acknowledged or rejected.
+func (r *fixture) answered(pod string) *configv1.ProxyStatus {
 	r.t.Helper()
 	return r.until(pod, "answered", func(p *configv1.ProxyStatus) bool {
 		return !slices.ContainsFunc(p.GetTypes(), (*configv1.ProxyTypeStatus).GetAwaiting)

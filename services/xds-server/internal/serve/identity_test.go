@@ -16,14 +16,14 @@ import (
 	"fairlead.dev/services/xds-server/internal/meshtest"
 )
 
-// podOf is a Workload of the namespace "default" that a Pod stands for.
+// podOf is the Workload of a Pod in the namespace "default".
 func podOf(name, account string) *configv1.Resource {
 	return meshtest.Workload("default", name, "10.0.0.1", func(w *configv1.Workload) {
 		w.ServiceAccount, w.Source = account, &configv1.SourceRef{Kind: "Pod"}
 	})
 }
 
-// refused waits for the end of a stream that is not the caller's.
+// refused waits until the stream ends with PermissionDenied and a message that contains these texts.
 func (c *deltaClient) refused(naming ...string) {
 	c.t.Helper()
 	err := c.ended()
@@ -37,8 +37,9 @@ func (c *deltaClient) refused(naming ...string) {
 	}
 }
 
-// TestWorkloadArrivesAfterItsProxy: in Kubernetes a Pod's proxy may connect before xds-server has heard of the Pod.
-// Until then it has what the whole namespace has, and is marked; afterwards it has what its labels select, by itself.
+// TestWorkloadArrivesAfterItsProxy: in Kubernetes, the proxy of a Pod may connect before xds-server knows the Pod.
+// Until then it gets the configuration of its namespace and counts as unverified; afterwards it gets what its labels
+// select.
 func TestWorkloadArrivesAfterItsProxy(t *testing.T) {
 	r := start(t, append(basicMesh(), onlyA())...)
 	pki := testkit.PKI(t)
@@ -60,8 +61,8 @@ func TestWorkloadArrivesAfterItsProxy(t *testing.T) {
 	}
 }
 
-// TestWorkloadOfAnotherAccount: a node id that names another account's Workload is refused, also when that is learnt
-// later.
+// TestWorkloadOfAnotherAccount: a node id that names the Workload of another service account is refused, also if the
+// Workload arrives later.
 func TestWorkloadOfAnotherAccount(t *testing.T) {
 	r := start(t, append(basicMesh(), podOf("taken", "web"), podOf("plain", ""))...)
 	pki := testkit.PKI(t)
@@ -86,26 +87,27 @@ func TestWorkloadOfAnotherAccount(t *testing.T) {
 	r.edit(podOf("changes", "other"))
 	changes.refused(`Workload default/changes of service account "other"`)
 	testkit.Eventually(t, patience, func() error {
-		if left := r.ads.Statuses(); len(left) > 0 {
+		if left := r.ADS.Statuses(); len(left) > 0 {
 			return fmt.Errorf("left: %v", left)
 		}
 		return nil
 	})
 }
 
-// TestPlaintextIsNobody: who has proven no identity is never verified, whatever Workload its node id names.
-func TestPlaintextIsNobody(t *testing.T) {
+// TestPlaintextCallerIsNeverVerified: a caller without an identity is not verified, whatever Workload its node id
+// names.
+func TestPlaintextCallerIsNeverVerified(t *testing.T) {
 	r := start(t, append(basicMesh(), onlyA(), podOf("pod", "web"))...)
 	c := r.delta("pod", "default")
 	c.subscribe(cds, "*")
-	c.ack(c.expect(cds, "+80|"+hostA)) // by the labels of the Workload that it names
+	c.ack(c.expect(cds, "+80|"+hostA)) // as the labels of the Workload that it names select
 	if !r.acked("pod").GetUnverified() {
 		t.Error("verified without an identity")
 	}
 }
 
-// TestIdentitiesShareANodeID: of one node id each identity is reported apart; of one identity's streams the newest
-// counts.
+// TestIdentitiesShareANodeID: each identity that uses a node id has a status of its own. Of one identity's streams the
+// newest counts.
 func TestIdentitiesShareANodeID(t *testing.T) {
 	r := start(t, basicMesh()...)
 	pki := testkit.PKI(t)
@@ -125,7 +127,7 @@ func TestIdentitiesShareANodeID(t *testing.T) {
 	expect := func(step string, want ...string) {
 		t.Helper()
 		testkit.Eventually(t, patience, func() error {
-			if got := identities(r.ads.Statuses()); !slices.Equal(got, want) {
+			if got := identities(r.ADS.Statuses()); !slices.Equal(got, want) {
 				return fmt.Errorf("%s: %v, want %v", step, got, want)
 			}
 			return nil
@@ -135,16 +137,16 @@ func TestIdentitiesShareANodeID(t *testing.T) {
 	expect("one", "a")
 	b, again := open("b"), open("a")
 	expect("two accounts, three streams", "a", "b")
-	r.ads.Report(true)
+	r.ADS.Report(true)
 	again.cancel()
 	expect("an older stream of the account is left", "a", "b")
 	b.cancel()
 	expect("one account has left", "a")
-	// Whoever is told that the node id has left is told of those that stay.
+	// A report that the node id has left comes with the statuses of the identities that stay.
 	var gone []string
 	var stay []*configv1.ProxyStatus
 	testkit.Eventually(t, patience, func() error {
-		statuses, left := r.ads.Report(false)
+		statuses, left := r.ADS.Report(false)
 		if len(left) > 0 {
 			gone, stay = left, statuses
 		}
@@ -158,13 +160,13 @@ func TestIdentitiesShareANodeID(t *testing.T) {
 	}
 }
 
-// TestClaimedDomainsMakeNoClasses: the DNS domain is the mesh's, whatever a node id ends in.
-func TestClaimedDomainsMakeNoClasses(t *testing.T) {
+// TestClassDoesNotDependOnTheDomainOfTheNodeID: the DNS domain is the mesh's, whatever a node id ends in.
+func TestClassDoesNotDependOnTheDomainOfTheNodeID(t *testing.T) {
 	r := start(t, basicMesh()...)
 	classes := map[string]bool{}
 	for i, domain := range []string{"default.svc.cluster.local", "", "example.com", "default.svc.made.up"} {
 		pod := fmt.Sprint("pod-", i)
-		c := r.deltaOver(context.Background(), r.conn, &core.Node{Id: "sidecar~10.0.0.1~" + pod + ".default~" + domain})
+		c := r.deltaOver(context.Background(), r.Conn, &core.Node{Id: "sidecar~10.0.0.1~" + pod + ".default~" + domain})
 		c.subscribe(cds, "*")
 		c.ack(c.next())
 		classes[r.acked(pod).GetClass()] = true

@@ -4,19 +4,17 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 )
 
-// withMetadata is a node with n entries of text.
+// withMetadata is a node with n metadata entries.
 func withMetadata(pod string, n int, value string) *core.Node {
 	out := node(pod, "default")
 	out.Metadata = &structpb.Struct{Fields: map[string]*structpb.Value{}}
@@ -26,21 +24,8 @@ func withMetadata(pod string, n int, value string) *core.Node {
 	return out
 }
 
-// endsWith waits for the end of a stream.
-func endsWith(t *testing.T, ended <-chan error, want codes.Code) {
-	t.Helper()
-	select {
-	case err := <-ended:
-		if status.Code(err) != want {
-			t.Errorf("ended with %v, want %s", err, want)
-		}
-	case <-time.After(patience):
-		t.Errorf("the stream stays, want %s", want)
-	}
-}
-
-// TestLittleIsKeptOfRequests opens streams whose nodes and requests are large in what is not used.
-func TestLittleIsKeptOfRequests(t *testing.T) {
+// TestLargeRequestsAreNotKept opens streams whose nodes and requests have large parts that are not used.
+func TestLargeRequestsAreNotKept(t *testing.T) {
 	const streams, most = 16, 64 << 10
 	junk := protowire.AppendBytes(protowire.AppendTag(nil, 1000, protowire.BytesType), make([]byte, 1<<20))
 	for name, first := range map[string]func(pod string, m *discovery.DeltaDiscoveryRequest) *core.Node{
@@ -96,16 +81,16 @@ func TestLittleIsKeptOfRequests(t *testing.T) {
 	}
 }
 
-// TestNodeWithManyEntriesIsRefused sends twenty thousand tiny entries, which take several times what they are long.
+// TestNodeWithManyEntriesIsRefused sends thousands of tiny entries, which take several times their length in memory.
 func TestNodeWithManyEntriesIsRefused(t *testing.T) {
 	r := startQuiet(t, basicMesh()...)
 	c := r.deltaWith(t.Context(), withMetadata("pod", 16000, ""))
 	c.subscribe(cds)
-	endsWith(t, c.err, codes.InvalidArgument)
+	c.endsWith(codes.InvalidArgument)
 }
 
-// TestTypesThatNobodyMakesAreBounded asks for types that do not exist; go-control-plane's loop remembers each.
-func TestTypesThatNobodyMakesAreBounded(t *testing.T) {
+// TestUnservedTypesAreBounded requests types that do not exist; go-control-plane's loop remembers each.
+func TestUnservedTypesAreBounded(t *testing.T) {
 	r := startQuiet(t, basicMesh()...)
 	good := r.delta("good", "default")
 	for range 3 {
@@ -118,8 +103,8 @@ func TestTypesThatNobodyMakesAreBounded(t *testing.T) {
 	for i := range 17 {
 		c.subscribe(fmt.Sprint("type.googleapis.com/nobody.", i))
 	}
-	endsWith(t, c.err, codes.ResourceExhausted)
-	w := r.world("long", "default")
+	c.endsWith(codes.ResourceExhausted)
+	w := r.sotw("long", "default")
 	w.send("type.googleapis.com/"+strings.Repeat("x", 1<<10), nil)
-	endsWith(t, w.err, codes.InvalidArgument)
+	w.endsWith(codes.InvalidArgument)
 }

@@ -25,7 +25,7 @@ func TestNoGoroutineIsLeft(t *testing.T) {
 			}
 			c.cancel()
 		} else {
-			c := r.world("pod", "default")
+			c := r.sotw("pod", "default")
 			c.subscribe(cds)
 			if i%4 == 1 {
 				c.ack(c.next())

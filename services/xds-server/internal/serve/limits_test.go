@@ -1,10 +1,8 @@
 package serve_test
 
 import (
-	"errors"
 	"fmt"
 	"testing"
-	"time"
 
 	"fairlead.dev/services/xds-server/internal/serve"
 )
@@ -23,21 +21,18 @@ func TestStreamsOfOneAddressAreBounded(t *testing.T) {
 	}
 }
 
-// TestNamesOfAllIdentitiesAreBounded has one identity use up what there is for all. One that asks for less than an equal share is served.
+// TestNamesOfAllIdentitiesAreBounded lets one identity use up the limit of all. An identity with less than an equal
+// share is served.
 func TestNamesOfAllIdentitiesAreBounded(t *testing.T) {
 	r := startWith(t, setup{change: func(c *serve.Config) { c.MaxNamesBytes = 1 << 20 }}, basicMesh()).authenticated()
 	ask := func(account string, from, n int) error {
 		c := r.as(account, fmt.Sprintf("%s-%d", account, from))
 		c.subscribe(eds, namesOf(eds, from, n)...)
-		select {
-		case m := <-c.got:
+		m, err := c.nextOrEnd()
+		if err == nil {
 			c.ack(m)
-			return nil
-		case err := <-c.err:
-			return err
-		case <-time.After(patience):
-			return errors.New("neither a response nor an end")
 		}
+		return err
 	}
 	if err := ask("greedy", 0, 1000); err != nil {
 		t.Fatal(err)
@@ -47,7 +42,7 @@ func TestNamesOfAllIdentitiesAreBounded(t *testing.T) {
 	if err := ask("modest", 2000, 600); err != nil {
 		t.Errorf("an identity with less than an equal share: %v", err)
 	}
-	if n := r.ads.NamesBytes(); n <= 1<<20 {
+	if n := r.ADS.NamesBytes(); n <= 1<<20 {
 		t.Errorf("all names take %d bytes, so that nothing was shown", n)
 	}
 	err = ask("modest", 3000, 600)

@@ -29,20 +29,20 @@ type typeMetrics struct {
 	ackSeconds               prometheus.Observer
 }
 
-// of returns the metrics of a type that somebody makes.
+// of returns the metrics of a type that some translator makes.
 func (m *metrics) of(url string) *typeMetrics {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if t, ok := m.types[url]; ok {
-		return t
+	if tm, ok := m.types[url]; ok {
+		return tm
 	}
 	name := shortType(url)
-	t := &typeMetrics{
+	tm := &typeMetrics{
 		pushes: m.pushes.WithLabelValues(name), sentBytes: m.sentBytes.WithLabelValues(name), nacks: m.nacks.WithLabelValues(name),
 		ackSeconds: m.ackSeconds.WithLabelValues(name),
 	}
-	m.types[url] = t
-	return t
+	m.types[url] = tm
+	return tm
 }
 
 func newMetrics(reg prometheus.Registerer, s *Server) *metrics {
@@ -101,11 +101,11 @@ func (s *Server) countStreams(is func(*stream) bool) float64 {
 	return float64(n)
 }
 
-// waiting reports whether something is on its way or queued.
-func (s *stream) waiting() bool {
-	s.lock()
-	defer s.unlock()
-	for _, sub := range s.types {
+// waiting reports whether a response is outstanding or waits to be sent.
+func (st *stream) waiting() bool {
+	st.lock()
+	defer st.unlock()
+	for _, sub := range st.types {
 		if sub.pending() || sub.deferred.len() > 0 {
 			return true
 		}
@@ -113,5 +113,6 @@ func (s *stream) waiting() bool {
 	return false
 }
 
-// shortType is the message name of a type URL, "Cluster": few values, fit for a label.
+// shortType is the message name of a type URL, such as "Cluster". Only served types come here, so that it is fit for a
+// label.
 func shortType(url string) string { return url[strings.LastIndexByte(url, '.')+1:] }

@@ -8,66 +8,70 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// transit knows since when a stream's bytes are stuck.
-type transit struct {
+// stallDetector tells for how long a client has taken no data. Server.handle closes the stream after
+// Config.StallTimeout.
+type stallDetector struct {
 	clock func() time.Time
-	// sending is the response that the loop is about to send; only the loop's goroutine uses it.
+	// sending is the response that the loop is about to send. Only the loop's goroutine uses it.
 	sending *response
-	// heard is the large part of the state-of-the-world request that the loop is at; likewise.
-	heard parcel
-	// since is when the send in progress has begun, in nanoseconds; 0 if there is none.
-	since atomic.Int64
-	// large is how many large responses the network has not taken, moved when it last took one.
-	large atomic.Int32
-	moved atomic.Int64
+	// sotwPayload belongs to the sotw request that the loop is handling. Only the loop's goroutine uses it.
+	sotwPayload requestPayload
+	// sendingSince is when the current send began, in nanoseconds; 0 if there is none.
+	sendingSince atomic.Int64
+	// largeUnsent counts the large responses that the network has not taken yet; lastProgress is when it last took one,
+	// in nanoseconds.
+	largeUnsent  atomic.Int32
+	lastProgress atomic.Int64
 }
 
-// watch runs a send. What gRPC has accepted of a small response counts as taken.
-func (t *transit) watch(out *response, send func() error) error {
-	t.since.Store(t.clock().UnixNano())
+// timeSend runs a send. A small response counts as taken when gRPC has accepted it, so that its budget is released
+// here.
+func (d *stallDetector) timeSend(out *response, send func() error) error {
+	d.sendingSince.Store(d.clock().UnixNano())
 	err := send()
-	t.since.Store(0)
+	d.sendingSince.Store(0)
 	if out != nil && (!out.marked || err != nil) {
 		out.release()
 	}
 	return err
 }
 
-// began and took count the large responses on their way.
-func (t *transit) began() {
-	if t.large.Add(1) == 1 {
-		t.moved.Store(t.clock().UnixNano())
+// largeSendBegan and largeSendTaken count the large responses that the network has not taken yet.
+func (d *stallDetector) largeSendBegan() {
+	if d.largeUnsent.Add(1) == 1 {
+		d.lastProgress.Store(d.clock().UnixNano())
 	}
 }
 
-func (t *transit) took() {
-	t.moved.Store(t.clock().UnixNano())
-	t.large.Add(-1)
+func (d *stallDetector) largeSendTaken() {
+	d.lastProgress.Store(d.clock().UnixNano())
+	d.largeUnsent.Add(-1)
 }
 
-// stalledFor returns for how long the client has taken no data. A large response may take its time as long as nobody waits for its bytes.
-func (t *transit) stalledFor(contended bool) time.Duration {
-	since := t.since.Load()
-	if since == 0 && contended && t.large.Load() > 0 {
-		since = t.moved.Load()
+// stalledFor returns for how long the client has taken no data. contended is true if other streams wait for the bytes
+// of this client's account; if none does, a large response may take as long as it needs.
+func (d *stallDetector) stalledFor(contended bool) time.Duration {
+	since := d.sendingSince.Load()
+	if since == 0 && contended && d.largeUnsent.Load() > 0 {
+		since = d.lastProgress.Load()
 	}
 	if since == 0 {
 		return 0
 	}
-	return t.clock().Sub(time.Unix(0, since))
+	return d.clock().Sub(time.Unix(0, since))
 }
 
-// next returns the response that a message belongs to, nil if it is not known.
-func (t *transit) next(message any) *response {
-	out := t.sending
-	t.sending = nil
+// takeSending returns the response that a message belongs to, nil if there is none.
+func (d *stallDetector) takeSending(message any) *response {
+	out := d.sending
+	d.sending = nil
 	if out == nil || out.message != message {
 		return nil
 	}
 	return out
 }
 
-// deltaMonitor stands between go-control-plane's loop and gRPC.
+// deltaMonitor is the stream that go-control-plane's loop uses in place of gRPC's.
 type deltaMonitor struct {
 	discovery.AggregatedDiscoveryService_DeltaAggregatedResourcesServer
 	stream *stream
@@ -75,8 +79,8 @@ type deltaMonitor struct {
 
 // Send implements stream.DeltaStream.
 func (m *deltaMonitor) Send(r *discovery.DeltaDiscoveryResponse) error {
-	out := m.stream.next(r)
-	return m.stream.watch(out, func() error {
+	out := m.stream.takeSending(r)
+	return m.stream.timeSend(out, func() error {
 		if out == nil {
 			return m.AggregatedDiscoveryService_DeltaAggregatedResourcesServer.Send(r)
 		}
@@ -84,67 +88,67 @@ func (m *deltaMonitor) Send(r *discovery.DeltaDiscoveryResponse) error {
 	})
 }
 
-// Recv implements stream.DeltaStream. Requests for debug types are answered here.
+// Recv implements stream.DeltaStream. It answers requests for debug types itself and detaches the payload of others.
 func (m *deltaMonitor) Recv() (*discovery.DeltaDiscoveryRequest, error) {
 	for {
 		r := &deltaRequest{DeltaDiscoveryRequest: &discovery.DeltaDiscoveryRequest{}}
 		if err := m.RecvMsg(r); err != nil {
 			return nil, err
 		}
-		if err := m.stream.account.pace(m.Context(), r.size); err != nil {
+		if err := m.stream.account.throttle(m.Context(), r.size); err != nil {
 			return nil, err
 		}
-		debug, err := m.stream.divert(r.GetTypeUrl())
-		if debug && err == nil && r.GetResponseNonce() != DebugType { // an acknowledgement otherwise
-			err = m.answer(r.DeltaDiscoveryRequest)
+		debug, err := m.stream.isDebugRequest(r.GetTypeUrl())
+		if debug && err == nil && r.GetResponseNonce() != DebugType { // a request with that nonce is an ACK
+			err = m.answerDebug(r.DeltaDiscoveryRequest)
 		}
 		if err != nil {
-			return nil, m.stream.fail(err)
+			return nil, m.stream.endWithStatus(err)
 		}
 		if !debug {
-			m.stream.keepDelta(r)
+			m.stream.detachDelta(r)
 			return r.DeltaDiscoveryRequest, nil
 		}
-		r.data.Free()
+		r.buffers.Free()
 	}
 }
 
-// worldMonitor is deltaMonitor for the state of the world.
-type worldMonitor struct {
+// sotwMonitor does the same for sotw streams.
+type sotwMonitor struct {
 	discovery.AggregatedDiscoveryService_StreamAggregatedResourcesServer
 	stream *stream
 }
 
 // Send implements stream.Stream.
-func (m *worldMonitor) Send(r *discovery.DiscoveryResponse) error {
-	out := m.stream.next(r)
-	return m.stream.watch(out, func() error {
+func (m *sotwMonitor) Send(r *discovery.DiscoveryResponse) error {
+	out := m.stream.takeSending(r)
+	return m.stream.timeSend(out, func() error {
 		if out == nil {
 			return m.AggregatedDiscoveryService_StreamAggregatedResourcesServer.Send(r)
 		}
-		return m.SendMsg(&worldFrame{r, out})
+		return m.SendMsg(&sotwFrame{r, out})
 	})
 }
 
-// Recv implements stream.Stream. Requests for debug types are answered here.
-func (m *worldMonitor) Recv() (*discovery.DiscoveryRequest, error) {
+// Recv implements stream.Stream. It answers requests for debug types itself and detaches the payload of others.
+func (m *sotwMonitor) Recv() (*discovery.DiscoveryRequest, error) {
 	for {
 		req, err := m.AggregatedDiscoveryService_StreamAggregatedResourcesServer.Recv()
 		if err != nil {
 			return nil, err
 		}
-		if err := m.stream.account.pace(m.Context(), proto.Size(req)); err != nil {
+		if err := m.stream.account.throttle(m.Context(), proto.Size(req)); err != nil {
 			return nil, err
 		}
-		debug, err := m.stream.divert(req.GetTypeUrl())
-		if debug && err == nil && req.GetResponseNonce() != DebugType { // an acknowledgement otherwise
-			err = m.answer(req)
+		debug, err := m.stream.isDebugRequest(req.GetTypeUrl())
+		if debug && err == nil && req.GetResponseNonce() != DebugType { // a request with that nonce is an ACK
+			err = m.answerDebug(req)
 		}
 		if err != nil {
-			return nil, m.stream.fail(err)
+			return nil, m.stream.endWithStatus(err)
 		}
 		if !debug {
-			m.stream.keepWorld(req)
+			m.stream.detachSotw(req)
 			return req, nil
 		}
 	}

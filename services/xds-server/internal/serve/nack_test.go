@@ -10,7 +10,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/meshtest"
 )
 
-func TestDeltaNackNamesTheCulprit(t *testing.T) {
+func TestDeltaNACKBlamesTheResourceThatItNames(t *testing.T) {
 	r := start(t, basicMesh()...)
 	c := r.delta("pod", "default")
 	c.connectAll()
@@ -31,15 +31,15 @@ func TestDeltaNackNamesTheCulprit(t *testing.T) {
 		t.Errorf("revision %d counts as acknowledged, want 1", got)
 	}
 
-	// Something else of the type changes: the type goes out whole, but for the culprit.
+	// Another resource of the type changes: the whole type is sent except the rejected resource.
 	r.edit(meshtest.Service("default", "c", 80))
 	c.ack(c.expect(cds, "+80|"+hostB, "+80|c"))
 	c.ack(c.expect(eds, "+80|"+hostB))
 	if got := typeStatus(r.answered("pod"), cds).GetRejection().GetResourceNames(); !slices.Equal(got, []string{"80|" + hostA}) {
-		t.Errorf("still rejected: %v, want the culprit until it changes", got)
+		t.Errorf("still rejected: %v, want the blamed resource until it changes", got)
 	}
 
-	// The culprit is mended.
+	// The rejected resource changes.
 	r.edit(timeoutRule("a", hostA, 2))
 	c.ack(c.expect(cds, "+80|"+hostA))
 	c.ack(c.expect(eds, "+80|"+hostA))
@@ -50,12 +50,12 @@ func TestDeltaNackNamesTheCulprit(t *testing.T) {
 		"# TYPE fairlead_xds_server_nacks_total counter\nfairlead_xds_server_nacks_total{type=\"Cluster\"} 1\n" +
 		"fairlead_xds_server_nacks_total{type=\"ClusterLoadAssignment\"} 0\nfairlead_xds_server_nacks_total{type=\"Listener\"} 0\n" +
 		"fairlead_xds_server_nacks_total{type=\"RouteConfiguration\"} 0\n"
-	if err := testutil.GatherAndCompare(r.registry, strings.NewReader(want), "fairlead_xds_server_nacks_total"); err != nil {
+	if err := testutil.GatherAndCompare(r.Registry, strings.NewReader(want), "fairlead_xds_server_nacks_total"); err != nil {
 		t.Error(err)
 	}
 }
 
-func TestDeltaNackWithoutANameBlamesTheResponse(t *testing.T) {
+func TestDeltaNACKWithoutANameBlamesTheResponse(t *testing.T) {
 	r := start(t, basicMesh()...)
 	c := r.delta("pod", "default")
 	c.connectAll()
@@ -63,19 +63,19 @@ func TestDeltaNackWithoutANameBlamesTheResponse(t *testing.T) {
 	r.edit(meshtest.Endpoints("default", hostA, 80, "10.1.0.8"), meshtest.Endpoints("default", hostB, 80, "10.1.0.8"))
 	c.nack(c.expect(eds, "+80|"+hostA, "+80|"+hostB), "bad address")
 	r.rejected("pod", eds)
-	// Other types go on, the endpoints are not sent again.
+	// Other types are still sent; the endpoints are not sent again.
 	r.edit(meshtest.PeerAuthentication("default", "p", "STRICT"))
 	c.ack(c.expect(lds, "+80"))
 	if p := r.answered("pod"); typeStatus(p, eds).GetBytesSent() == 0 || p.GetAcked().GetSequence() != 1 {
 		t.Errorf("status %v", p)
 	}
-	// One of the two changes: it is another response, and the whole type goes out.
+	// One of the two changes: the response would be another one, so the whole type is sent.
 	r.edit(meshtest.Endpoints("default", hostB, 80, "10.1.0.9"))
 	c.ack(c.expect(eds, "+80|"+hostA, "+80|"+hostB))
 	r.acked("pod")
 }
 
-func TestDeltaRejectedVersionComesBackOnlyWhenAnotherOneWasThere(t *testing.T) {
+func TestDeltaRejectedVersionIsSentAgainOnlyAfterAnotherOne(t *testing.T) {
 	r := start(t, basicMesh()...)
 	c := r.delta("pod", "default")
 	c.connectAll()
@@ -84,7 +84,7 @@ func TestDeltaRejectedVersionComesBackOnlyWhenAnotherOneWasThere(t *testing.T) {
 	c.nack(c.expect(cds, "+80|"+hostA), "Error adding/updating cluster(s) 80|"+hostA+": no")
 	c.ack(c.expect(eds, "+80|"+hostA))
 	r.rejected("pod", cds)
-	r.remove(timeoutRule("a", hostA, 1)) // back to what the proxy runs
+	r.remove(timeoutRule("a", hostA, 1)) // back to what the proxy has in use
 	c.ack(c.expect(cds, "+80|"+hostA, "+80|"+hostB))
 	c.ack(c.expect(eds, "+80|"+hostA, "+80|"+hostB))
 	if got := typeStatus(r.acked("pod"), cds).GetRejection(); got != nil {
@@ -107,11 +107,11 @@ func TestStaleNonceIsIgnored(t *testing.T) {
 		t.Errorf("a stale nonce counted: %v", got)
 	}
 	c.ack(second)
-	c.ack(c.expect(eds, "+80|"+hostA)) // latest wins, one response at a time
+	c.ack(c.expect(eds, "+80|"+hostA)) // the newest version only, one response at a time
 	r.acked("pod")
 }
 
-func TestLatestWins(t *testing.T) {
+func TestUpdateDuringAnOutstandingResponseIsSentAfterIt(t *testing.T) {
 	r := start(t, basicMesh()...)
 	c := r.delta("pod", "default")
 	c.connectAll()

@@ -19,7 +19,7 @@ import (
 const nds = ndsv1.NameTableType
 
 // startNaming is start with name tables besides.
-func startNaming(t *testing.T, resources ...*configv1.Resource) *replicaServer {
+func startNaming(t *testing.T, resources ...*configv1.Resource) *fixture {
 	t.Helper()
 	return startWith(t, setup{log: testkit.Logger(t), translators: func(set *plantest.Set) []plan.Translator {
 		return append(set.Translators(), nametable.Translator{})
@@ -30,7 +30,7 @@ func vip(host, address string) *configv1.Resource {
 	return meshtest.Service("default", host, 80, func(s *configv1.Service) { s.Addresses = []string{address} })
 }
 
-// addressOf is what a table says of a host.
+// addressOf returns the addresses of a host in a name table.
 func addressOf(t *testing.T, table *anypb.Any, host string) []string {
 	t.Helper()
 	m := &ndsv1.NameTable{}
@@ -40,7 +40,8 @@ func addressOf(t *testing.T, table *anypb.Any, host string) []string {
 	return m.GetTable()[host].GetIps()
 }
 
-// nextNames takes responses until the name table comes, acknowledges all, and returns it and the types before it.
+// nextNames takes responses until the name table comes and acknowledges all. It returns the name table and the types
+// before it.
 func (c *deltaClient) nextNames() (table *discovery.DeltaDiscoveryResponse, before []string) {
 	c.t.Helper()
 	for {
@@ -53,13 +54,13 @@ func (c *deltaClient) nextNames() (table *discovery.DeltaDiscoveryResponse, befo
 	}
 }
 
-// TestNameTableDelta: an agent asks for all name tables, of which there is one, beside what its Envoy asks for on the same stream.
+// TestNameTableDelta: Istio's agent requests all name tables, of which there is one, on the stream of its Envoy.
 func TestNameTableDelta(t *testing.T) {
 	r := startNaming(t, append(basicMesh(), vip(hostC, "10.96.0.1"))...)
 	c, other := r.delta("pod", "default"), r.delta("other", "default")
 	c.connectAll()
 	other.connectAll()
-	c.subscribe(nds) // legacy wildcard, as Istio's agents
+	c.subscribe(nds) // legacy wildcard, as Istio's agents do
 	first := c.expect(nds, "+"+nametable.Name)
 	c.ack(first)
 	if got := addressOf(t, first.GetResources()[0].GetResource(), hostC); !slices.Equal(got, []string{"10.96.0.1"}) {
@@ -68,7 +69,7 @@ func TestNameTableDelta(t *testing.T) {
 	p := r.acked("pod")
 	sent := typeStatus(p, nds).GetBytesSent()
 
-	// A new name comes after the cluster behind it.
+	// A new name comes after the cluster that it leads to.
 	r.edit(vip("d.example.com", "10.96.0.2"))
 	second, before := c.nextNames()
 	if got := addressOf(t, second.GetResources()[0].GetResource(), "d.example.com"); !slices.Equal(got, []string{"10.96.0.2"}) {
@@ -83,7 +84,7 @@ func TestNameTableDelta(t *testing.T) {
 		sent = now
 	}
 
-	// What no table says sends none.
+	// A change that the name table does not contain sends none.
 	r.edit(meshtest.Endpoints("default", hostA, 80, "10.1.0.9"), timeoutRule("rule", hostA, 3))
 	for range 2 { // clusters, endpoints
 		m := c.next()
@@ -95,12 +96,12 @@ func TestNameTableDelta(t *testing.T) {
 	if now := typeStatus(r.acked("pod"), nds).GetBytesSent(); now != sent {
 		t.Errorf("%d bytes sent, before the change %d", now, sent)
 	}
-	// Nobody else is sent one.
+	// A proxy that has not requested the name table is not sent one.
 	if st := typeStatus(r.status("other"), nds); st != nil {
 		t.Errorf("who has not asked: %v", st)
 	}
 
-	// Who still holds it is not sent it again.
+	// A client that holds the current name table is not sent it again.
 	c.cancel()
 	again := r.delta("pod", "default")
 	again.send(&discovery.DeltaDiscoveryRequest{TypeUrl: nds, InitialResourceVersions: versions(second)})
@@ -110,7 +111,7 @@ func TestNameTableDelta(t *testing.T) {
 		t.Errorf("the first response to who held the table is not about the change: %v", got)
 	}
 
-	// A rejected table is not sent again as it is, but when it has changed.
+	// A rejected name table is not sent again before it has changed.
 	again.nack(third, "in a mood")
 	r.rejected("pod", nds)
 	r.edit(meshtest.Endpoints("default", hostA, 80, "10.1.0.10"))
@@ -123,7 +124,7 @@ func TestNameTableDelta(t *testing.T) {
 	r.acked("pod")
 }
 
-// TestNameTableByName: a client may ask for the table by its name too.
+// TestNameTableByName: a client may request the name table by its name.
 func TestNameTableByName(t *testing.T) {
 	r := startNaming(t)
 	r.edit(vip(hostA, "10.96.0.1"))
@@ -140,10 +141,10 @@ func TestNameTableByName(t *testing.T) {
 	}
 }
 
-// TestNameTableWorld is the same in the state of the world, where an empty list of names means all.
-func TestNameTableWorld(t *testing.T) {
+// TestNameTableSotw does the same with sotw, where an empty list of names means all.
+func TestNameTableSotw(t *testing.T) {
 	r := startNaming(t, append(basicMesh(), vip(hostC, "10.96.0.1"))...)
-	c := r.world("pod", "default")
+	c := r.sotw("pod", "default")
 	c.subscribe(nds)
 	first := c.next()
 	c.ack(first)
@@ -151,7 +152,7 @@ func TestNameTableWorld(t *testing.T) {
 		t.Fatalf("got %v", first)
 	}
 	r.acked("pod")
-	r.edit(meshtest.Endpoints("default", hostA, 80, "10.1.0.9")) // which no table says
+	r.edit(meshtest.Endpoints("default", hostA, 80, "10.1.0.9")) // which is not in the name table
 	r.edit(vip(hostC, "10.96.0.2"))
 	second := c.next()
 	c.ack(second)
@@ -161,7 +162,7 @@ func TestNameTableWorld(t *testing.T) {
 	r.acked("pod")
 
 	c.cancel()
-	again := r.world("pod", "default")
+	again := r.sotw("pod", "default")
 	again.accepted[nds] = second.GetVersionInfo()
 	again.subscribe(nds)
 	r.acked("pod")

@@ -2,5 +2,5 @@
 
 package serve_test
 
-// raceEnabled says that the race detector slows this process down, the attack's clients as well as the server.
+// raceEnabled says that the race detector slows this process down, the clients of attacks as well as the server.
 const raceEnabled = false

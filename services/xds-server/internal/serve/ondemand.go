@@ -11,21 +11,21 @@ import (
 	"fairlead.dev/pkg/clock"
 )
 
-// Bounds of what is remembered of workloads that hold only what they call.
+// Bounds of onDemandMemory.
 const (
-	learntWorkloads = 4096
-	learntNames     = 1024 // per workload
-	learntBytes     = 16 << 20
-	learntFor       = 30 * time.Minute
+	maxRememberedWorkloads = 4096
+	maxRememberedNames     = 1024 // for each workload
+	maxRememberedBytes     = 16 << 20
+	rememberFor            = 30 * time.Minute
 )
 
-// onDemand reports whether the proxy holds only what it asks for.
-func (s *stream) onDemand() bool { return s.class.Key().OnDemand }
+// onDemand reports whether the proxy holds only the clusters and virtual hosts that it requests by name.
+func (st *stream) onDemand() bool { return st.class.Key().OnDemand }
 
-// admitHosts says which of the virtual hosts asked for by name are subscribed to; those beyond the limit are answered with "not found" and
-// not kept.
-func (s *stream) admitHosts(hosts *subscription, names []string) []string {
-	room := s.server.maxOnDemandHosts - hosts.names.len()
+// limitHosts returns those of the requested virtual hosts that the stream may subscribe to. The others are answered
+// with "not found".
+func (st *stream) limitHosts(hosts *subscription, names []string) []string {
+	room := st.server.maxOnDemandHosts - hosts.names.len()
 	admitted := make([]string, 0, min(max(room, 0), len(names)))
 	for _, name := range names {
 		switch {
@@ -34,118 +34,121 @@ func (s *stream) admitHosts(hosts *subscription, names []string) []string {
 		case room > 0:
 			admitted = append(admitted, name)
 			room--
-		case len(name) <= s.server.maxNameBytes && (s.expired.has(name) || s.charge(name) == ""):
-			s.server.metrics.refusedHosts.Inc()
-			s.expired.add(name)
-			if !s.warned {
-				s.warned = true
-				s.server.log.Warn("proxy asks for more virtual hosts on demand than one stream may hold, further ones are answered with not found",
-					"node", s.node.ID, "limit", s.server.maxOnDemandHosts, "host", name)
+		case len(name) <= st.server.maxNameBytes && (st.refusedHosts.has(name) || st.chargeName(name) == ""):
+			st.server.metrics.refusedHosts.Inc()
+			st.refusedHosts.add(name)
+			if !st.hostLimitLogged {
+				st.hostLimitLogged = true
+				st.server.log.Warn("proxy asks for more virtual hosts on demand than one stream may hold, further ones are answered with not found",
+					"node", st.node.ID, "limit", st.server.maxOnDemandHosts, "host", name)
 			}
 		default:
-			s.server.metrics.refusedHosts.Inc()
+			st.server.metrics.refusedHosts.Inc()
 		}
 	}
 	return admitted
 }
 
-// adopt subscribes to what an on-demand client says it holds and does not name: it has asked for it in an earlier stream.
-func (s *stream) adopt(sub *subscription, held map[string]string) {
-	if !s.onDemand() || len(held) == 0 {
+// subscribeHeld subscribes an on-demand client to the resources that it holds and has not named in its request: it has
+// requested them on an earlier stream.
+func (st *stream) subscribeHeld(sub *subscription, held map[string]string) {
+	if !st.onDemand() || len(held) == 0 {
 		return
 	}
-	current := s.class.Snapshot().Type(sub.url)
+	current := st.class.Snapshot().Type(sub.url)
 	var names []string
 	for name := range held {
-		if item, _ := current.Get(name); !item.Wildcard && !sub.names.has(name) && len(name) <= s.server.maxNameBytes {
+		if item, _ := current.Get(name); !item.Wildcard && !sub.names.has(name) && len(name) <= st.server.maxNameBytes {
 			names = append(names, name)
 		}
 	}
-	s.take(sub, names)
+	st.subscribeWithinLimits(sub, names)
 }
 
-// recall subscribes to what the workload has asked for in earlier streams, for a client that holds nothing.
-func (s *stream) recall(sub *subscription) {
-	if !s.onDemand() {
+// subscribeRemembered subscribes an on-demand client that holds nothing to what its workload has requested on earlier
+// streams.
+func (st *stream) subscribeRemembered(sub *subscription) {
+	if !st.onDemand() {
 		return
 	}
-	names := s.server.learnt.recall(s.reporter(), sub.url)
-	s.take(sub, slices.DeleteFunc(names, sub.names.has))
+	names := st.server.onDemandNames.names(st.proxyKey(), sub.url)
+	st.subscribeWithinLimits(sub, slices.DeleteFunc(names, sub.names.has))
 	for _, name := range names {
-		s.touchIfHeld(sub, name)
+		st.markDirtyIfHeld(sub, name)
 	}
 }
 
-// take subscribes to names as far as the limits allow.
-func (s *stream) take(sub *subscription, names []string) {
+// subscribeWithinLimits subscribes to names that the client has not requested on this stream, as far as the limits
+// allow.
+func (st *stream) subscribeWithinLimits(sub *subscription, names []string) {
 	slices.Sort(names)
 	if sub.url == resource.VirtualHostType {
-		names = names[:min(len(names), max(s.server.maxOnDemandHosts-sub.names.len(), 0))]
+		names = names[:min(len(names), max(st.server.maxOnDemandHosts-sub.names.len(), 0))]
 	}
 	for i, name := range names {
-		if s.count(name) != nil {
-			s.uncount(name)
+		if st.countName(name) != nil {
+			st.uncountName(name)
 			names = names[:i]
 			break
 		}
 	}
 	sub.names.add(names)
-	s.plan(sub, names)
-	if s.price(sub, names) != nil {
-		s.unsubscribe(sub, slices.Clone(names)) // the client has not asked for them, it only might
+	st.plan(sub, names)
+	if st.chargeNewNames(sub, names) != nil {
+		st.unsubscribe(sub, slices.Clone(names)) // there is no room, and the client has not requested them
 		return
 	}
-	s.learn(sub, names)
+	st.remember(sub, names)
 }
 
-// learn remembers names that the workload has asked for and that exist.
-func (s *stream) learn(sub *subscription, names []string) {
-	if len(names) > 0 && s.onDemand() && (sub.url == resource.VirtualHostType || sub.url == resource.ClusterType) {
-		s.server.learnt.learn(s.reporter(), sub.url, names)
+// remember keeps names that an on-demand client has requested and that exist, for its next stream.
+func (st *stream) remember(sub *subscription, names []string) {
+	if len(names) > 0 && st.onDemand() && (sub.url == resource.VirtualHostType || sub.url == resource.ClusterType) {
+		st.server.onDemandNames.remember(st.proxyKey(), sub.url, names)
 	}
 }
 
-// memory remembers, of workloads that hold only what they call, what they have called: after a restart they are given it at once. It is
-// bounded, and loses the workload first that was not heard of for longest.
-type memory struct {
+// onDemandMemory keeps what on-demand workloads have requested, so that a restarted proxy is sent it at once. It is
+// bounded and drops the workload first that has had no stream and no new name for longest.
+type onDemandMemory struct {
 	clock clock.Clock
 
 	mu        sync.Mutex
-	workloads map[reporter]*list.Element
-	// order has the one heard of last in front.
+	workloads map[proxyKey]*list.Element
+	// order has the most recently used workload in front.
 	order *list.List
 	bytes int
 }
 
-// workload is what one workload has asked for, by type.
-type workload struct {
-	id    reporter
+// rememberedWorkload is what one workload has requested, by type.
+type rememberedWorkload struct {
+	id    proxyKey
 	names map[string]*nameList
 	count int
 	bytes int
 	at    time.Time
 }
 
-func newMemory(c clock.Clock) *memory {
-	return &memory{clock: c, workloads: map[reporter]*list.Element{}, order: list.New()}
+func newOnDemandMemory(c clock.Clock) *onDemandMemory {
+	return &onDemandMemory{clock: c, workloads: map[proxyKey]*list.Element{}, order: list.New()}
 }
 
-func (m *memory) learn(id reporter, url string, names []string) {
+func (m *onDemandMemory) remember(id proxyKey, url string, names []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	e, ok := m.workloads[id]
 	if !ok {
-		e = m.order.PushFront(&workload{id: id, names: map[string]*nameList{}})
+		e = m.order.PushFront(&rememberedWorkload{id: id, names: map[string]*nameList{}})
 		m.workloads[id] = e
 	}
 	m.order.MoveToFront(e)
-	w := e.Value.(*workload)
+	w := e.Value.(*rememberedWorkload)
 	w.at = m.clock.Now()
 	if w.names[url] == nil {
 		w.names[url] = &nameList{}
 	}
 	for _, name := range names {
-		if w.count >= learntNames {
+		if w.count >= maxRememberedNames {
 			break
 		}
 		if !w.names[url].has(name) {
@@ -155,21 +158,21 @@ func (m *memory) learn(id reporter, url string, names []string) {
 			m.bytes += len(name) + nameOverhead
 		}
 	}
-	for back := m.order.Back(); back != nil && back != e && (m.order.Len() > learntWorkloads || m.bytes > learntBytes); back = m.order.Back() {
+	for back := m.order.Back(); back != nil && back != e && (m.order.Len() > maxRememberedWorkloads || m.bytes > maxRememberedBytes); back = m.order.Back() {
 		m.forget(back)
 	}
 }
 
-// recall lists what is remembered; the list is the caller's.
-func (m *memory) recall(id reporter, url string) []string {
+// names lists what is remembered. The list is the caller's.
+func (m *onDemandMemory) names(id proxyKey, url string) []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	e, ok := m.workloads[id]
 	if !ok {
 		return nil
 	}
-	w := e.Value.(*workload)
-	if m.clock.Now().Sub(w.at) > learntFor {
+	w := e.Value.(*rememberedWorkload)
+	if m.clock.Now().Sub(w.at) > rememberFor {
 		m.forget(e)
 		return nil
 	}
@@ -179,17 +182,17 @@ func (m *memory) recall(id reporter, url string) []string {
 	return slices.Clone(w.names[url].all())
 }
 
-// left notes that a stream of the workload has ended: what it has asked for is remembered for a while from now.
-func (m *memory) left(id reporter) {
+// streamEnded notes that a stream of the workload has ended: its names are remembered for rememberFor from now.
+func (m *onDemandMemory) streamEnded(id proxyKey) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if e, ok := m.workloads[id]; ok {
-		e.Value.(*workload).at = m.clock.Now()
+		e.Value.(*rememberedWorkload).at = m.clock.Now()
 	}
 }
 
-func (m *memory) forget(e *list.Element) {
-	w := m.order.Remove(e).(*workload)
+func (m *onDemandMemory) forget(e *list.Element) {
+	w := m.order.Remove(e).(*rememberedWorkload)
 	delete(m.workloads, w.id)
 	m.bytes -= w.bytes
 }

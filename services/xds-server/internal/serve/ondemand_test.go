@@ -27,7 +27,7 @@ func TestVirtualHostsOnDemand(t *testing.T) {
 	r.edit(virtualService("v", hostA))
 	c.ack(c.expect(vhds, "+"+hostNameA))
 
-	// A name that nothing knows has a virtual host all the same, and gets real routes when the service appears.
+	// A host that no service has gets a virtual host too, and real routes when its service appears.
 	c.subscribe(vhds, "80/later:80")
 	c.ack(c.expect(vhds, "+80/later:80"))
 	r.edit(service("later", 80))
@@ -35,7 +35,7 @@ func TestVirtualHostsOnDemand(t *testing.T) {
 	r.remove(service("later", 80))
 	c.ack(c.expect(vhds, "+80/later:80"))
 
-	// What there is none of is said not to exist, and sent when there is.
+	// A virtual host that does not exist is answered with "not found", and sent once it exists.
 	c.subscribe(vhds, "80/none:80")
 	c.ack(c.expect(vhds, "?80/none:80"))
 	c.silent("an absent name")
@@ -44,9 +44,9 @@ func TestVirtualHostsOnDemand(t *testing.T) {
 		t.Errorf("%d virtual hosts held, want 2", got)
 	}
 
-	// Names of a table that is not there wait for it.
+	// Virtual hosts of a route configuration that the client does not hold wait for it.
 	c.subscribe(vhds, "81/"+hostA+":81")
-	c.silent("no table")
+	c.silent("no route configuration")
 	c.subscribe(rds, "81")
 	c.ack(c.expect(rds, "+81"))
 	c.ack(c.expect(vhds, "+81/"+hostA+":81"))
@@ -63,7 +63,7 @@ func TestClustersOnDemand(t *testing.T) {
 	c.subscribe(eds, "80|"+hostA)
 	c.ack(c.expect(eds, "+80|"+hostA))
 	r.acked("pod")
-	// Envoy never asks for it again: it is sent when it appears.
+	// Envoy never requests it again: it is sent when it appears.
 	r.edit(service("nowhere", 80))
 	c.ack(c.expect(cds, "+80|nowhere"))
 	r.remove(service("nowhere", 80))
@@ -71,9 +71,9 @@ func TestClustersOnDemand(t *testing.T) {
 	r.edit(service("nowhere", 80))
 	c.ack(c.expect(cds, "+80|nowhere"))
 	r.acked("pod")
-	// Others that appear are not its business.
+	// Other services that appear change nothing.
 	r.edit(service("other", 80))
-	if got := typeStatus(r.acked("pod"), cds); got.GetSent().GetSequence() == r.sequence || got.GetResources() != 2 {
+	if got := typeStatus(r.acked("pod"), cds); got.GetSent().GetSequence() == r.Sequence || got.GetResources() != 2 {
 		t.Errorf("status %v", got)
 	}
 }
@@ -92,7 +92,7 @@ func TestOnDemandReconnect(t *testing.T) {
 	c.ack(clusters)
 	first.acked("pod")
 
-	// As Envoy does: versions of all it holds, without naming what it had asked for.
+	// Like Envoy, the client states the versions of all that it holds, without the names that it has requested before.
 	r := startHosts(t, basicMesh()...)
 	again := r.delta("pod", "default").onDemand()
 	again.send(&discovery.DeltaDiscoveryRequest{TypeUrl: cds, InitialResourceVersions: versions(clusters)})
@@ -106,7 +106,7 @@ func TestOnDemandReconnect(t *testing.T) {
 	r.acked("pod")
 }
 
-func TestRestartedProxyIsGivenWhatItHadAskedFor(t *testing.T) {
+func TestRestartedProxyIsSentWhatItsWorkloadHasRequested(t *testing.T) {
 	r := startHosts(t, basicMesh()...)
 	use := func(c *deltaClient) {
 		c.subscribe(cds, "*")
@@ -134,7 +134,7 @@ func TestRestartedProxyIsGivenWhatItHadAskedFor(t *testing.T) {
 
 	other := r.delta("other", "default").onDemand()
 	other.subscribe(cds, "*")
-	other.ack(other.expect(cds)) // another workload of the class has asked for nothing
+	other.ack(other.expect(cds)) // another workload of the class has requested nothing
 
 	r.clock.Advance(31 * time.Minute)
 	late := r.delta("pod", "default").onDemand()
@@ -162,17 +162,17 @@ func TestOnDemandLimit(t *testing.T) {
 	const metric = "# HELP fairlead_xds_server_refused_virtual_hosts_total Virtual hosts asked for on demand that were refused because the " +
 		"stream had asked for too many.\n# TYPE fairlead_xds_server_refused_virtual_hosts_total counter\n" +
 		"fairlead_xds_server_refused_virtual_hosts_total 3\n"
-	if err := testutil.GatherAndCompare(r.registry, strings.NewReader(metric), "fairlead_xds_server_refused_virtual_hosts_total"); err != nil {
+	if err := testutil.GatherAndCompare(r.Registry, strings.NewReader(metric), "fairlead_xds_server_refused_virtual_hosts_total"); err != nil {
 		t.Error(err)
 	}
-	// One given up makes room.
+	// An unsubscribed one makes room.
 	c.send(&discovery.DeltaDiscoveryRequest{TypeUrl: vhds, ResourceNamesUnsubscribe: []string{"80/h0:80"}})
 	c.subscribe(vhds, "80/h9:80")
 	c.ack(c.expect(vhds, "+80/h9:80"))
 }
 
 // gone waits until the proxy has no stream any more.
-func (r *replicaServer) gone(pod string) {
+func (r *fixture) gone(pod string) {
 	r.t.Helper()
 	testkit.Eventually(r.t, patience, func() error {
 		if p := r.status(pod); p != nil {

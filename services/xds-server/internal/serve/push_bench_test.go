@@ -20,7 +20,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/serve"
 )
 
-// crowd is many delta clients, each on a connection of its own, that acknowledge everything.
+// crowd is many delta clients that acknowledge everything, each on a connection of its own.
 type crowd struct {
 	conns   []*grpc.ClientConn
 	streams []discovery.AggregatedDiscoveryService_DeltaAggregatedResourcesClient
@@ -59,7 +59,7 @@ func gather(b testing.TB, address string, n int, first func(i int) []*discovery.
 				if err != nil {
 					return
 				}
-				_ = stream.Send(&discovery.DeltaDiscoveryRequest{TypeUrl: m.GetTypeUrl(), ResponseNonce: m.GetNonce()}) // shows in Recv
+				_ = stream.Send(&discovery.DeltaDiscoveryRequest{TypeUrl: m.GetTypeUrl(), ResponseNonce: m.GetNonce()}) // an error shows in Recv
 				c.acked.Done()
 			}
 		}()
@@ -81,7 +81,7 @@ func endpointsOf(names []string) func(i int) []*discovery.DeltaDiscoveryRequest 
 	}
 }
 
-// floorServer pushes one message to all its streams when told, and does nothing else.
+// floorServer sends one message to all its streams when told, and does nothing else.
 type floorServer struct {
 	discovery.UnimplementedAggregatedDiscoveryServiceServer
 	mu      sync.Mutex
@@ -106,7 +106,8 @@ func (f *floorServer) DeltaAggregatedResources(s discovery.AggregatedDiscoverySe
 	}
 }
 
-// BenchmarkPush sends an endpoint change to 200 streams; "floor" is a bare gRPC server that sends the same bytes to as many.
+// BenchmarkPush sends an endpoint change to 200 streams; "floor" is a bare gRPC server that sends the same bytes to as
+// many.
 func BenchmarkPush(b *testing.B) {
 	const streams = 200
 	report := func(b *testing.B, start time.Duration) {
@@ -118,7 +119,7 @@ func BenchmarkPush(b *testing.B) {
 		probe := r.delta("probe", "default")
 		probe.subscribe(eds, "80|"+hostA)
 		f.message.Resources = probe.next().GetResources()
-		r.shut()
+		r.Stop()
 		lis, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			b.Fatal(err)
@@ -144,7 +145,7 @@ func BenchmarkPush(b *testing.B) {
 	})
 	b.Run("server", func(b *testing.B) {
 		r := startQuiet(b, basicMesh()...)
-		c := gather(b, r.conn.Target(), streams, endpointsOf([]string{"80|" + hostA, "80|" + hostB}))
+		c := gather(b, r.Conn.Target(), streams, endpointsOf([]string{"80|" + hostA, "80|" + hostB}))
 		c.acked.Wait()
 		n := 0
 		b.ResetTimer()
@@ -159,7 +160,7 @@ func BenchmarkPush(b *testing.B) {
 	})
 }
 
-// BenchmarkStream measures what one more stream of a known class keeps, with 1,100 clusters and their endpoints.
+// BenchmarkStream measures the memory of one more stream of a known class, with 1,100 clusters and their endpoints.
 func BenchmarkStream(b *testing.B) {
 	const services = 1100
 	var resources []*configv1.Resource
@@ -179,7 +180,7 @@ func BenchmarkStream(b *testing.B) {
 			}
 		}
 	}
-	// heap is what is in use beside the clients, which are in this process too: an idle pair of connections is measured apart.
+	// heap is the memory in use. The clients are in this process too, so an idle pair of connections is measured apart.
 	heap := func() int64 {
 		var m runtime.MemStats
 		for range 3 {
@@ -190,15 +191,15 @@ func BenchmarkStream(b *testing.B) {
 	}
 	const few, more = 100, 300
 	measure := func(b *testing.B, requests func(from int) func(i int) []*discovery.DeltaDiscoveryRequest) float64 {
-		// All streams come from one address here, which has no more than its share of the names.
+		// All streams come from one address here, which may have no more than its share of the names.
 		r := startWith(b, setup{change: func(c *serve.Config) { c.MaxNamesBytes = 4 << 30 }}, resources)
-		gather(b, r.conn.Target(), few, requests(0)).acked.Wait()
+		gather(b, r.Conn.Target(), few, requests(0)).acked.Wait()
 		r.settled(few)
 		before := heap()
-		gather(b, r.conn.Target(), more, requests(few)).acked.Wait()
+		gather(b, r.Conn.Target(), more, requests(few)).acked.Wait()
 		r.settled(few + more)
 		per := float64(heap()-before) / more / 1000
-		r.shut()
+		r.Stop()
 		return per
 	}
 	for b.Loop() {
@@ -215,12 +216,12 @@ func BenchmarkStream(b *testing.B) {
 	}
 }
 
-// settled waits until so many proxies hold all there is for them.
-func (r *replicaServer) settled(n int) {
+// settled waits until so many proxies hold all that they should.
+func (r *fixture) settled(n int) {
 	r.t.Helper()
 	testkit.Eventually(r.t, patience, func() error {
 		done := 0
-		for _, p := range r.ads.Statuses() {
+		for _, p := range r.ADS.Statuses() {
 			if p.GetSettled() {
 				done++
 			}

@@ -19,55 +19,59 @@ import (
 	"fairlead.dev/services/xds-server/internal/plan"
 )
 
-// Defaults of what one identity may use. All Pods of a Deployment share one identity, so all but the floors grow with
-// the number of workloads that the mesh has of the identity's namespace and service account.
+// Defaults of the limits of one identity. All Pods of a Deployment share one identity. So the limits, apart from their
+// minimum, grow with the number of workloads that the mesh has of the identity's namespace and service account.
 const (
-	// DefaultMinStreams is how many streams any identity may have: some gRPC programs of one workload, each with a
-	// stream of its own, and restarts whose old connection has yet to be noticed.
+	// DefaultMinStreams is how many streams any identity may have. It allows for some proxyless gRPC clients in one
+	// workload, each with a stream of its own, and for restarts whose old connection is not closed yet.
 	DefaultMinStreams = 16
-	// DefaultMaxAddressStreams is DefaultMinStreams for an address on the plaintext port, behind which any number of
-	// proxies may be.
+	// DefaultMaxAddressStreams is how many streams one address may have on the plaintext port. Any number of proxies
+	// may be behind it.
 	DefaultMaxAddressStreams = 16 << 10
-	// DefaultMaxNamesBytes is what the names of all streams may take together: an eighth of the memory that deploy/
-	// gives the process.
+	// DefaultMaxNamesBytes bounds the names of all streams together: an eighth of the memory that deploy/ gives the
+	// process.
 	DefaultMaxNamesBytes = 256 << 20
 
-	// streamsPerWorkload are Envoy's, its successor's while that starts beside it, and one whose connection was lost
-	// and not noticed yet.
+	// streamsPerWorkload allows for Envoy, a second Envoy while it takes over in a hot restart, and a lost connection
+	// that is not closed yet.
 	streamsPerWorkload = 3
-	// silentStreams is how many streams beyond the limit are open while they have not said which proxy they are of, so
-	// that those which are refused can be named.
-	silentStreams = 16
-	// minClasses and classesPerWorkload bound the classes: a workload's before and after a change of its labels.
+	// unidentifiedStreams is how many streams above the limit may be open before they have sent their node, so that a
+	// refusal can name the proxy.
+	unidentifiedStreams = 16
+	// minClasses and classesPerWorkload bound the classes: one for the labels of a workload before a change, one for
+	// those after it.
 	minClasses, classesPerWorkload = 8, 2
-	// minPlans bounds the whole plans that an identity's classes stand on, one for each combination of locality,
-	// network, interception and the like: each takes as much as the mesh has resources.
+	// minPlans bounds the mesh-wide or namespace-wide plans that the classes of an identity stand on. There is one for
+	// each combination of locality, network, interception mode and the like, and each may have as many resources as the
+	// mesh.
 	minPlans = 4
-	// identityNameBytes and streamNameBytes are what an identity's names may take: 4 MiB and 256 KiB for each stream
-	// allowed. The names that a proxy of a mesh of 10,000 services asks for are its class's, which cost nothing here;
-	// 256 KiB are 330 names that it asks for beside.
+	// identityNameBytes and streamNameBytes bound the names of an identity: 4 MiB, and 256 KiB for each stream that it
+	// may have. Names that the class lists are free, even the many of a mesh of 10,000 services; 256 KiB are some 330
+	// other names.
 	identityNameBytes, streamNameBytes = 4 << 20, 256 << 10
-	// nameCost is what a name takes beside its text that is not its class's own. Measured by
-	// TestNamesAreChargedWhatTheyCost: 270 to 350 bytes for what does not exist, 790 for virtual hosts that wait for
-	// their route configuration.
+	// nameCost is what a name that the class does not list is charged beside its text. TestNamesAreChargedWhatTheyCost
+	// measures 270 to 350 bytes for names that do not exist, and 790 for virtual hosts that wait for their route
+	// configuration.
 	nameCost = 704
-	// opensPerStream is how often each allowed stream may be opened at once, and openEvery after what time once more.
+	// Each stream that an identity may have can be opened opensPerStream times at once, and then once more every
+	// openEvery.
 	opensPerStream, openEvery = 4, 5 * time.Second
-	// Requests are weighed in names that are looked up one by one, at some 10 µs each: an identity may have
-	// workPerSecond of them looked up, and workPerWorkload more for each workload; half a second's worth at once. That
-	// is a tenth of a processor.
+	// Requests are measured in names that are looked up one by one, at some 10 µs each. An identity may have
+	// workPerSecond names looked up in a second and workPerWorkload more for each workload, with a burst of half a
+	// second: a tenth of a processor.
 	workPerSecond, workPerWorkload, workBurst = 10_000, 1_000, 0.5
-	// comparedNames and requestBytes weigh as much as one name that is looked up.
+	// comparedNames names that are only compared, or requestBytes bytes of a request, count as one name that is looked
+	// up.
 	comparedNames, requestBytes = 64, 16 << 10
-	// classLinger is how long a class counts after its last stream has left: so long the engine keeps it.
+	// classLinger is how long a class counts after its last stream has ended; the engine keeps it for as long.
 	classLinger = time.Minute
-	// unknownWorkloads stands for the number of workloads while there is no mesh to count them in.
+	// unknownWorkloads is the number of workloads that is assumed before the first snapshot.
 	unknownWorkloads = 1 << 10
-	// manyAccounts is how many identities without a stream are remembered at least.
+	// manyAccounts is the number of accounts at which unused ones are deleted.
 	manyAccounts = 1 << 10
 )
 
-// Budget names what a stream was refused for; it is a metric's label.
+// Budget is what a stream was refused for; it is the label of a metric.
 type Budget string
 
 // Budgets of an identity.
@@ -78,55 +82,57 @@ const (
 	BudgetNames   Budget = "names"
 )
 
-// quotas are the budgets of all identities. Locks: mu may be taken while a stream's mutex is held.
+// quotas holds the accounts of all identities. A stream's mutex may be held when mu is taken, never the other way
+// round.
 type quotas struct {
 	clock      clock.Clock
 	minStreams int
 	addresses  int
 	maxNames   int64
-	// state is the newest state of the mesh.
+	// state returns the newest snapshot of the mesh.
 	state   func() *mesh.Snapshot
 	refused func(Refusal)
-	// names is what the names of all identities take.
+	// names counts the bytes that the names of all accounts are charged.
 	names atomic.Int64
 
 	mu       sync.Mutex
 	accounts map[string]*account
 }
 
-// account is what one identity uses: a verified SPIFFE ID, or an address on the plaintext port. The quotas' mutex
-// guards it.
+// account counts what one identity uses. An identity is a verified SPIFFE ID, or an address on the plaintext port.
+// quotas.mu guards the account.
 type account struct {
 	quotas *quotas
-	// planning is held while names are planned for a stream of the account: one identity has one turn among the others,
-	// however many streams.
+	// planning is held while names are planned for a stream of the account: however many streams an identity has, only
+	// one of them plans at a time.
 	planning sync.Mutex
 	// id is the SPIFFE ID, or "address <address>".
 	id string
-	// address is true for an address. namespace and serviceAccount are the identity's; both are "" for an address, and
-	// for an identity that is no workload's.
+	// address is true if the account is an address. namespace and serviceAccount are those of the SPIFFE ID; they are
+	// "" for an address and for identities of other forms.
 	address                   bool
 	namespace, serviceAccount string
-	// streams are open, known are those of them whose proxy is known.
+	// streams counts the open streams, known those among them that have sent their node.
 	streams, known int
 	classes        map[class.Hash]*classUse
 	names          int64
 	opens, work    bucket
-	// unsent is what is under way to its proxies; the budget guards it.
+	// unsent is the part of the budget of unsent bytes that the account uses; budget.mu guards it.
 	unsent share
 }
 
-// classUse is a class that an identity's streams are of.
+// classUse is the use of one class by the streams of an account.
 type classUse struct {
-	streams int
-	left    time.Time
-	plan    class.Hash
+	streams     int
+	unusedSince time.Time
+	plan        class.Hash
 }
 
-// bucket is a token bucket: at is when it will be full.
+// bucket is a token bucket. at is when it will be full.
 type bucket struct{ at time.Time }
 
-// take takes n tokens, of which perSecond flow in and burst fit, and returns how long it is until they are there.
+// take takes n tokens and returns how long it is until they are there. perSecond tokens flow in, and the bucket holds
+// burst of them.
 func (b *bucket) take(now time.Time, n, perSecond, burst float64) time.Duration {
 	if b.at.Before(now) {
 		b.at = now
@@ -137,7 +143,7 @@ func (b *bucket) take(now time.Time, n, perSecond, burst float64) time.Duration 
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
-// accountOf finds the caller's account.
+// accountOf returns the caller's account and makes it if there is none. The caller holds mu.
 func (q *quotas) accountOf(ctx context.Context, caller *auth.Peer) *account {
 	id := accountID(ctx, caller)
 	if known, ok := q.accounts[id]; ok {
@@ -154,7 +160,7 @@ func (q *quotas) accountOf(ctx context.Context, caller *auth.Peer) *account {
 	return a
 }
 
-// accountID is account.id of a caller, who is nil on the plaintext port.
+// accountID is the id of the account of a caller, who is nil on the plaintext port.
 func accountID(ctx context.Context, caller *auth.Peer) string {
 	if caller != nil {
 		return caller.ID.String()
@@ -170,7 +176,7 @@ func accountID(ctx context.Context, caller *auth.Peer) string {
 	return "address " + host
 }
 
-// forget drops the accounts that use nothing and have used little lately.
+// forget deletes accounts without streams, classes and recent requests. The caller holds mu.
 func (q *quotas) forget() {
 	now := q.clock.Now()
 	for id, a := range q.accounts {
@@ -180,7 +186,8 @@ func (q *quotas) forget() {
 	}
 }
 
-// workloads is how many the mesh has of the identity; an address counts as so many as fit its limit of streams.
+// workloads is the number of workloads that the mesh has of the identity. For an address it is a number that makes
+// streamsAllowed the limit for addresses.
 func (a *account) workloads() int {
 	switch state := a.quotas.state(); {
 	case a.address:
@@ -192,23 +199,23 @@ func (a *account) workloads() int {
 	}
 }
 
-// streamsAllowed is how many streams so many workloads' identity may have.
+// streamsAllowed is how many streams an identity with so many workloads may have.
 func (a *account) streamsAllowed(workloads int) int {
 	return max(a.quotas.minStreams, streamsPerWorkload*workloads)
 }
 
-// open counts a stream that has begun, unless there are too many.
+// open counts a new stream. It refuses the stream if the account has too many, or opens them too often.
 func (q *quotas) open(ctx context.Context, caller *auth.Peer) (*account, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	a := q.accountOf(ctx, caller)
 	workloads := a.workloads()
 	allowed := a.streamsAllowed(workloads)
-	if a.streams >= allowed+silentStreams {
+	if a.streams >= allowed+unidentifiedStreams {
 		return nil, a.refuse("", BudgetStreams, a.streamsText(a.streams+1, allowed, workloads))
 	}
 	if wait := a.opens.take(q.clock.Now(), 1, float64(allowed)/openEvery.Seconds(), float64(allowed*opensPerStream)); wait > 0 {
-		a.opens.at = a.opens.at.Add(-openEvery / time.Duration(allowed)) // what is refused does not count
+		a.opens.at = a.opens.at.Add(-openEvery / time.Duration(allowed)) // a refused stream takes no token
 		return nil, a.refuse("", BudgetOpens, fmt.Sprintf("%s opens streams too often: more than %d at once and one more every %s; "+
 			"a proxy that reconnects in a loop says why in its log", a.id, allowed*opensPerStream, openEvery/time.Duration(allowed)))
 	}
@@ -224,27 +231,27 @@ func (a *account) streamsText(n, allowed, workloads int) string {
 		a.id, n, allowed, streamsPerWorkload, workloads, a.quotas.minStreams)
 }
 
-// close takes back what a stream of the account has counted for, once for each open. c is its class, nil if its proxy
-// was never known.
+// close reverses open when a stream ends. c is the class of the stream, nil if it has not sent its node.
 func (a *account) close(c *plan.Class) {
 	a.quotas.mu.Lock()
 	defer a.quotas.mu.Unlock()
 	a.streams--
 	if c != nil {
 		a.known--
-		a.leave(c.Key(), false)
+		a.leaveClass(c.Key(), false)
 	}
 }
 
-// retract takes an admission back.
+// retract reverses admit.
 func (a *account) retract(key *class.Key) {
 	a.quotas.mu.Lock()
 	defer a.quotas.mu.Unlock()
 	a.known--
-	a.leave(key, true)
+	a.leaveClass(key, true)
 }
 
-// admit counts a stream whose proxy is known now, and joins its class, unless there are too many of one or the other.
+// admit counts a stream that has sent its node, and its class. It refuses the stream if the account has too many known
+// streams or classes.
 func (a *account) admit(node string, key *class.Key) error {
 	a.quotas.mu.Lock()
 	defer a.quotas.mu.Unlock()
@@ -252,22 +259,22 @@ func (a *account) admit(node string, key *class.Key) error {
 	if allowed := a.streamsAllowed(workloads); a.known >= allowed {
 		return a.refuse(node, BudgetStreams, a.streamsText(a.known+1, allowed, workloads))
 	}
-	if err := a.joins(node, key, workloads); err != nil {
+	if err := a.checkClasses(node, key, workloads); err != nil {
 		return err
 	}
 	a.known++
-	a.join(key)
+	a.addToClass(key)
 	return nil
 }
 
-// joins reports an error if a class is one too many.
-func (a *account) joins(node string, key *class.Key, workloads int) error {
+// checkClasses returns an error if the class would be one too many.
+func (a *account) checkClasses(node string, key *class.Key, workloads int) error {
 	hash := key.Hash()
 	if a.classes[hash] != nil {
 		return nil
 	}
 	a.expire(a.quotas.clock.Now())
-	allowed, whole := max(minClasses, classesPerWorkload*workloads), max(minPlans, classesPerWorkload*workloads)
+	allowed, allowedPlans := max(minClasses, classesPerWorkload*workloads), max(minPlans, classesPerWorkload*workloads)
 	if len(a.classes) >= allowed {
 		return a.refuse(node, BudgetClasses, fmt.Sprintf("%s has proxies of %d classes, %d are allowed: %d for each of the %d workloads that the mesh "+
 			"has of it, at least %d; what its proxies say of themselves differs more than that (/debug/class shows the classes)",
@@ -277,15 +284,15 @@ func (a *account) joins(node string, key *class.Key, workloads int) error {
 	for _, use := range a.classes {
 		plans[use.plan] = struct{}{}
 	}
-	if len(plans) > whole {
+	if len(plans) > allowedPlans {
 		return a.refuse(node, BudgetClasses, fmt.Sprintf("%s has proxies of %d kinds, which differ in locality, network, interception or the like, "+
 			"%d are allowed: %d for each of the %d workloads that the mesh has of it, at least %d (/debug/class shows the classes)",
-			a.id, len(plans), whole, classesPerWorkload, workloads, minPlans))
+			a.id, len(plans), allowedPlans, classesPerWorkload, workloads, minPlans))
 	}
 	return nil
 }
 
-// planOf identifies the whole plan that a class stands on.
+// planOf identifies the mesh-wide or namespace-wide plan that a class stands on.
 func planOf(key *class.Key) class.Hash {
 	if shared := key.OfMesh(); shared != nil {
 		return shared.Hash()
@@ -293,8 +300,8 @@ func planOf(key *class.Key) class.Hash {
 	return key.OfNamespace().Hash()
 }
 
-// join counts a stream of a class.
-func (a *account) join(key *class.Key) {
+// addToClass counts a stream of a class.
+func (a *account) addToClass(key *class.Key) {
 	hash := key.Hash()
 	if a.classes[hash] == nil {
 		a.classes[hash] = &classUse{plan: planOf(key)}
@@ -302,9 +309,9 @@ func (a *account) join(key *class.Key) {
 	a.classes[hash].streams++
 }
 
-// leave is the opposite of join. moved is true where the mesh has made the proxy another class: the old one is not
-// charged any more.
-func (a *account) leave(key *class.Key, moved bool) {
+// leaveClass reverses addToClass. moved is true if the stream goes on in another class: the old one does not linger
+// then.
+func (a *account) leaveClass(key *class.Key, moved bool) {
 	use := a.classes[key.Hash()]
 	if use == nil {
 		return
@@ -312,31 +319,32 @@ func (a *account) leave(key *class.Key, moved bool) {
 	if use.streams--; use.streams > 0 {
 		return
 	}
-	if use.left = a.quotas.clock.Now(); moved {
+	if use.unusedSince = a.quotas.clock.Now(); moved {
 		delete(a.classes, key.Hash())
 	}
 }
 
-// expire forgets the classes that the engine no longer keeps.
+// expire forgets the classes that the engine does not keep any more.
 func (a *account) expire(now time.Time) {
 	for hash, use := range a.classes {
-		if use.streams == 0 && now.Sub(use.left) >= classLinger {
+		if use.streams == 0 && now.Sub(use.unusedSince) >= classLinger {
 			delete(a.classes, hash)
 		}
 	}
 }
 
-// regroup moves a stream's count to another class. The mesh decides it, so that nothing is refused.
-func (a *account) regroup(from, to *class.Key) {
+// reclassify counts a stream for another class. It refuses nothing, because it is a change of the mesh that has moved
+// the stream.
+func (a *account) reclassify(from, to *class.Key) {
 	a.quotas.mu.Lock()
 	defer a.quotas.mu.Unlock()
-	a.leave(from, true)
-	a.join(to)
+	a.leaveClass(from, true)
+	a.addToClass(to)
 }
 
-// spend counts bytes of names and returns why it does not: what is over the identity's budget is refused; what is over
-// that of all, only if the identity has more than an equal share of it.
-func (a *account) spend(n int64) (refused string) {
+// chargeNames charges bytes of names, or returns the reason why it refuses: the identity would be over its limit; or
+// all identities together would be over theirs, and this one has more than an equal share.
+func (a *account) chargeNames(n int64) (refused string) {
 	q := a.quotas
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -355,32 +363,32 @@ func (a *account) spend(n int64) (refused string) {
 	return ""
 }
 
-// refund takes bytes of names back.
-func (a *account) refund(n int64) {
+// refundNames reverses chargeNames.
+func (a *account) refundNames(n int64) {
 	a.quotas.mu.Lock()
 	defer a.quotas.mu.Unlock()
 	a.names -= n
 	a.quotas.names.Add(-n)
 }
 
-// worked weighs a request, in names.
-func (a *account) worked(names int) {
+// addWork charges a request that was handled, in names.
+func (a *account) addWork(names int) {
 	a.quotas.mu.Lock()
 	defer a.quotas.mu.Unlock()
-	a.weigh(names)
+	a.chargeWork(names)
 }
 
-// weigh returns how long the identity's next request has to wait.
-func (a *account) weigh(names int) time.Duration {
+// chargeWork charges names and returns how long the identity's next request has to wait. The caller holds quotas.mu.
+func (a *account) chargeWork(names int) time.Duration {
 	perSecond := float64(workPerSecond + workPerWorkload*a.workloads())
 	return a.work.take(a.quotas.clock.Now(), float64(names), perSecond, workBurst*perSecond)
 }
 
-// pace waits until the identity may have another request of so many bytes read. What is not read, gRPC's flow control
-// leaves with the client.
-func (a *account) pace(ctx context.Context, bytes int) error {
+// throttle waits until the identity may have another request of so many bytes handled. Meanwhile, gRPC's flow control
+// stops the client.
+func (a *account) throttle(ctx context.Context, bytes int) error {
 	a.quotas.mu.Lock()
-	wait := a.weigh(1 + bytes/requestBytes)
+	wait := a.chargeWork(1 + bytes/requestBytes)
 	a.quotas.mu.Unlock()
 	if wait <= 0 {
 		return nil
@@ -393,13 +401,13 @@ func (a *account) pace(ctx context.Context, bytes int) error {
 	}
 }
 
-// refuse notes a refusal and makes the error that ends the stream.
-func (a *account) refuse(node string, b Budget, reason string) error {
-	a.quotas.refused(Refusal{NodeID: node, Identity: a.id, Budget: b, Reason: reason})
+// refuse reports a refusal and returns the error that ends the stream.
+func (a *account) refuse(node string, budget Budget, reason string) error {
+	a.quotas.refused(Refusal{NodeID: node, Identity: a.id, Budget: budget, Reason: reason})
 	return status.Error(codes.ResourceExhausted, reason)
 }
 
-// excess is how many streams all identities have beyond their workloads.
+// excess is how many streams all identities together have beyond their workloads.
 func (q *quotas) excess() (n int) {
 	for _, of := range q.excesses() {
 		n += of
@@ -407,8 +415,8 @@ func (q *quotas) excess() (n int) {
 	return n
 }
 
-// excesses are the streams that identities have beyond one for each workload, or beyond one if the mesh has none of
-// them. Addresses have none.
+// excesses lists how many streams each identity has beyond one for each workload, or beyond one if it has no workload.
+// Addresses have none.
 func (q *quotas) excesses() map[*account]int {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -24,7 +24,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/serve"
 )
 
-// callerHeader names the service account that a caller on a test's authenticated port is.
+// callerHeader names the service account of a caller on the port of authenticated.
 const callerHeader = "test-service-account"
 
 type calling struct {
@@ -34,8 +34,8 @@ type calling struct {
 
 func (c *calling) Context() context.Context { return c.ctx }
 
-// authenticated opens a port on which callers are what callerHeader says, of namespace default.
-func (r *replicaServer) authenticated() *replicaServer {
+// authenticated opens a port on which callers have the service account in callerHeader, of namespace default.
+func (r *fixture) authenticated() *fixture {
 	r.t.Helper()
 	g := grpc.NewServer(grpc.ForceServerCodecV2(serve.Codec()), grpc.StreamInterceptor(
 		func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
@@ -46,7 +46,7 @@ func (r *replicaServer) authenticated() *replicaServer {
 			}
 			return handler(srv, &calling{ss, auth.NewContext(ss.Context(), auth.Peer{ID: id, Method: "test"})})
 		}))
-	r.ads.Register(g)
+	r.ADS.Register(g)
 	lis := testkit.LoopbackListener(r.t)
 	served := make(chan error, 1)
 	go func() { served <- g.Serve(lis) }()
@@ -56,8 +56,8 @@ func (r *replicaServer) authenticated() *replicaServer {
 			r.t.Error(err)
 		}
 	})
-	secure := *r
-	secure.conn = dial(r.t, lis.Addr().String())
+	server, secure := *r.Server, *r
+	server.Conn, secure.Server = dial(r.t, lis.Addr().String()), &server
 	return &secure
 }
 
@@ -72,38 +72,33 @@ func dial(t testing.TB, address string) *grpc.ClientConn {
 }
 
 // as opens a delta stream of a proxy with a service account's identity.
-func (r *replicaServer) as(account, pod string) *deltaClient {
+func (r *fixture) as(account, pod string) *deltaClient {
 	r.t.Helper()
 	return r.deltaWith(metadata.AppendToOutgoingContext(context.Background(), callerHeader, account), node(pod, "default"))
 }
 
-// connected subscribes to clusters, and reports how the stream ended if it did.
+// connected subscribes to clusters and returns the error with which the stream has ended, if it has.
 func (c *deltaClient) connected() error {
 	c.t.Helper()
 	if err := c.stream.Send(&discovery.DeltaDiscoveryRequest{Node: c.node, TypeUrl: cds, ResourceNamesSubscribe: []string{"*"}}); err != nil {
 		return c.ended()
 	}
 	c.node = nil
-	select {
-	case m := <-c.got:
+	m, err := c.nextOrEnd()
+	if err == nil {
 		c.ack(m)
-		return nil
-	case err := <-c.err:
-		return err
-	case <-time.After(patience):
-		c.t.Fatal("neither a response nor an end")
-		return nil
 	}
+	return err
 }
 
-// refused asserts that a stream was refused for a budget, and that this very refusal is remembered with all these texts:
-// there may be others for the same budget.
-func (r *replicaServer) refused(err error, budget string, texts ...string) {
+// refused asserts that err refuses a stream for a budget, and that Refusals has the same refusal with all these texts.
+// There may be other refusals for the same budget.
+func (r *fixture) refused(err error, budget string, texts ...string) {
 	r.t.Helper()
 	if status.Code(err) != codes.ResourceExhausted {
 		r.t.Fatalf("the stream ended with %v, want %v", err, codes.ResourceExhausted)
 	}
-	for _, f := range r.ads.Refusals() {
+	for _, f := range r.ADS.Refusals() {
 		if f.GetBudget() != budget || f.GetReason() != status.Convert(err).Message() {
 			continue
 		}
@@ -114,10 +109,10 @@ func (r *replicaServer) refused(err error, budget string, texts ...string) {
 		}
 		return
 	}
-	r.t.Errorf("no refusal for %s with %q is remembered: %v", budget, status.Convert(err).Message(), r.ads.Refusals())
+	r.t.Errorf("no refusal for %s with %q is remembered: %v", budget, status.Convert(err).Message(), r.ADS.Refusals())
 }
 
-// workloads are n of an account.
+// workloads are n workloads of a service account.
 func workloads(account string, n int) []*configv1.Resource {
 	var all []*configv1.Resource
 	for i := range n {
@@ -147,8 +142,8 @@ func TestStreamsOfOneIdentityAreBounded(t *testing.T) {
 	}
 }
 
-// TestRefusedStreamsMayNotComeInAStorm reconnects in a loop, as a proxy does that is refused.
-func TestRefusedStreamsMayNotComeInAStorm(t *testing.T) {
+// TestReconnectLoopIsRefused reconnects in a loop, as a refused proxy does.
+func TestReconnectLoopIsRefused(t *testing.T) {
 	r := startQuiet(t, basicMesh()...).authenticated()
 	var err error
 	for i := 0; err == nil; i++ {
@@ -170,17 +165,17 @@ func TestRefusedStreamsMayNotComeInAStorm(t *testing.T) {
 	r.refused(r.as("one", "one").connected(), "stream_rate", "spiffe://cluster.local/ns/default/sa/one")
 	r.clock.Advance(time.Minute)
 	testkit.Eventually(t, patience, func() error { return r.as("one", "one").connected() })
-	if n := len(r.ads.Refusals()); n > 8 {
+	if n := len(r.ADS.Refusals()); n > 8 {
 		t.Errorf("%d refusals of one identity are remembered", n)
 	}
 	r.clock.Advance(time.Hour)
-	if n := len(r.ads.Refusals()); n > 0 {
+	if n := len(r.ADS.Refusals()); n > 0 {
 		t.Errorf("%d refusals are remembered an hour later", n)
 	}
 }
 
-// TestDeploymentReconnectsAtOnce has all Pods of a large Deployment, which share one identity, lose and open their
-// streams twice at once.
+// TestDeploymentReconnectsAtOnce: all Pods of a large Deployment, which share one identity, lose and open their streams
+// twice at once.
 func TestDeploymentReconnectsAtOnce(t *testing.T) {
 	const pods = 1000
 	r := startQuiet(t, append(basicMesh(), workloads("web", pods)...)...).authenticated()
@@ -198,13 +193,13 @@ func TestDeploymentReconnectsAtOnce(t *testing.T) {
 			c.cancel()
 		}
 	}
-	if refused := r.ads.Refusals(); len(refused) > 0 {
+	if refused := r.ADS.Refusals(); len(refused) > 0 {
 		t.Errorf("refused: %v", refused)
 	}
 }
 
-// TestClassesOfOneIdentityAreBounded connects proxies whose claims differ, one after the other: the engine keeps a
-// class for a while.
+// TestClassesOfOneIdentityAreBounded connects proxies with different metadata one after the other: the engine keeps
+// each class for a while.
 func TestClassesOfOneIdentityAreBounded(t *testing.T) {
 	for name, tc := range map[string]struct {
 		claim   func(n *core.Node, i int)
@@ -254,7 +249,7 @@ func TestClassesOfOneIdentityAreBounded(t *testing.T) {
 	}
 }
 
-// TestNamesOfOneIdentityAreBounded subscribes to names without end, in both variants of the protocol, and leaves.
+// TestNamesOfOneIdentityAreBounded subscribes to names until it is refused, in both protocol variants, and disconnects.
 func TestNamesOfOneIdentityAreBounded(t *testing.T) {
 	const request = 2000
 	r := startWith(t, setup{translators: realTranslators, change: func(c *serve.Config) { c.MaxSubscribedBytes = 16 << 20 }}, basicMesh()).authenticated()
@@ -300,8 +295,8 @@ func TestNamesOfOneIdentityAreBounded(t *testing.T) {
 	})
 }
 
-// TestRequestsOfOneIdentityArePaced asks again and again for names that are looked up one by one.
-func TestRequestsOfOneIdentityArePaced(t *testing.T) {
+// TestRequestsOfOneIdentityAreThrottled requests names again and again that are looked up one by one.
+func TestRequestsOfOneIdentityAreThrottled(t *testing.T) {
 	const request = 2000
 	r := startQuiet(t, basicMesh()...).authenticated()
 	c := r.as("one", "one")

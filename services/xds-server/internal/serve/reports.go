@@ -11,108 +11,107 @@ import (
 	"fairlead.dev/services/xds-server/internal/plan"
 )
 
-// reporter is whom a status is about: of one node id, what each identity says of it is kept apart, so that nobody
-// speaks for another.
-type reporter struct{ node, identity string }
+// proxyKey identifies a proxy. The streams that different identities open with one node id have different statuses,
+// so that nobody reports for another.
+type proxyKey struct{ node, identity string }
 
-// reporter of the stream, whose node is known.
-func (s *stream) reporter() reporter { return reporter{s.node.ID, s.node.Identity} }
+// proxyKey is valid once the stream has sent its node.
+func (st *stream) proxyKey() proxyKey { return proxyKey{st.node.ID, st.node.Identity} }
 
-// reports keeps which streams' status may have changed since the reporter looked, so that a report costs what has changed.
+// reports keeps which streams may have another status than at the last Report, so that a report costs what has changed.
 type reports struct {
 	notifier tlsconf.Notifier
 
-	mu    sync.Mutex
-	dirty []*stream
-	// gone are those whose last stream has ended.
-	gone map[reporter]struct{}
-	// nodes are the open streams of each node id, oldest first.
+	mu sync.Mutex
+	// dirty are the streams that were marked since the last take.
+	dirty map[*stream]struct{}
+	// gone are the keys whose last stream has ended.
+	gone map[proxyKey]struct{}
+	// nodes has the open streams of each node id, oldest first.
 	nodes map[string][]*stream
 }
 
-// touch notes that a stream's status may be another one.
-func (r *reports) touch(s *stream) {
-	if s.reported.Swap(true) {
+// markChanged notes that the status of a stream may have changed, and notifies the reporter.
+func (r *reports) markChanged(st *stream) {
+	if st.reportQueued.Swap(true) {
 		return
 	}
 	r.mu.Lock()
-	r.dirty = append(r.dirty, s)
+	r.dirty[st] = struct{}{}
 	r.mu.Unlock()
 	r.notifier.Notify()
 }
 
-// opened is called when a stream's node is known.
-func (r *reports) opened(s *stream) {
+// opened is called when a stream has sent its node.
+func (r *reports) opened(st *stream) {
 	r.mu.Lock()
-	r.nodes[s.node.ID] = append(r.nodes[s.node.ID], s)
-	delete(r.gone, s.reporter())
+	r.nodes[st.node.ID] = append(r.nodes[st.node.ID], st)
+	delete(r.gone, st.proxyKey())
 	r.mu.Unlock()
-	r.touch(s)
+	r.markChanged(st)
 }
 
-// closed is called when a stream whose node is known has ended.
-func (r *reports) closed(s *stream) {
-	id := s.node.ID
+// closed is called when a stream that has sent its node ends.
+func (r *reports) closed(st *stream) {
+	id := st.node.ID
 	r.mu.Lock()
-	if s.reported.Load() {
-		// While nobody takes reports, clients that come and go must leave nothing.
-		r.dirty = slices.DeleteFunc(r.dirty, func(other *stream) bool { return other == s })
-	}
+	delete(r.dirty, st)
 	var next *stream
-	left := slices.DeleteFunc(r.nodes[id], func(other *stream) bool { return other == s })
-	if len(left) == 0 {
+	remaining := slices.DeleteFunc(r.nodes[id], func(other *stream) bool { return other == st })
+	if len(remaining) == 0 {
 		delete(r.nodes, id)
 	} else {
-		r.nodes[id] = left
+		r.nodes[id] = remaining
 	}
-	for _, other := range newest(left) {
-		if other.reporter() == s.reporter() {
+	for _, other := range newest(remaining) {
+		if other.proxyKey() == st.proxyKey() {
 			next = other
 		}
 	}
 	if next == nil {
-		r.gone[s.reporter()] = struct{}{}
+		r.gone[st.proxyKey()] = struct{}{}
 	}
 	r.mu.Unlock()
 	if next != nil {
-		r.touch(next)
+		r.markChanged(next)
 	}
 	r.notifier.Notify()
 }
 
-// newest lists, of the streams of one node id, the newest of each identity: two Pods of one account are not told apart,
-// two accounts are.
+// newest returns the newest stream of each identity among the streams of one node id. Two Pods of one service account
+// with one node id share a status, the Pods of two accounts do not.
 func newest(of []*stream) []*stream {
 	if len(of) < 2 {
 		return of
 	}
 	var found []*stream
-	for _, s := range slices.Backward(of) {
-		if !slices.ContainsFunc(found, func(other *stream) bool { return other.node.Identity == s.node.Identity }) {
-			found = append(found, s)
+	for _, st := range slices.Backward(of) {
+		if !slices.ContainsFunc(found, func(other *stream) bool { return other.node.Identity == st.node.Identity }) {
+			found = append(found, st)
 		}
 	}
 	return found
 }
 
-// take returns the streams to report and the node ids that have left, both once. Where one identity has left a node id,
-// those that stay are reported anew: whoever hears that a node id has left forgets all of it.
+// take returns the streams to report, each once, and the node ids whose stream has ended. If one identity has left a
+// node id, the other identities of the node id are reported again, because the receiver forgets everything about a node
+// id that has left.
 func (r *reports) take(all bool) (streams []*stream, gone []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	left := map[string]bool{}
+	goneNodes := map[string]bool{}
 	for who := range r.gone {
-		left[who.node] = true
+		goneNodes[who.node] = true
 	}
 	clear(r.gone)
-	for _, s := range r.dirty {
-		s.reported.Store(false)
-		if id := s.node.ID; !all && !left[id] && slices.Contains(newest(r.nodes[id]), s) {
-			streams = append(streams, s)
+	for st := range r.dirty {
+		st.reportQueued.Store(false)
+		if id := st.node.ID; !all && !goneNodes[id] && slices.Contains(newest(r.nodes[id]), st) {
+			streams = append(streams, st)
 		}
 	}
-	r.dirty = nil
-	for id := range left {
+	r.dirty = map[*stream]struct{}{}
+	for id := range goneNodes {
 		gone = append(gone, id)
 		if !all {
 			streams = append(streams, newest(r.nodes[id])...)
@@ -126,14 +125,14 @@ func (r *reports) take(all bool) (streams []*stream, gone []string) {
 	return streams, gone
 }
 
-// Changed is closed at the next change of some proxy's status, or of the revision served. Take it before Report.
+// Changed is closed at the next change of some status or of the served revision. Take the channel before Report.
 func (s *Server) Changed() <-chan struct{} { return s.reports.notifier.Changed() }
 
-// Served returns the revision that is served from; nil before the first.
+// Served returns the revision that is served; nil before the first.
 func (s *Server) Served() *configv1.Revision { return s.engine.Served() }
 
-// Report returns what the last Report has not: statuses that may be others, and nodes that have left; or, for all, every status. It costs
-// what has changed. Both lists are sorted. It is for one caller, the reporter.
+// Report returns the statuses that may have changed since the last call, and the node ids whose stream has ended; with
+// all, every status. Both lists are sorted. Only the reporter calls it.
 func (s *Server) Report(all bool) (statuses []*configv1.ProxyStatus, gone []string) {
 	streams, gone := s.reports.take(all)
 	for _, st := range streams {
@@ -146,8 +145,8 @@ func (s *Server) Report(all bool) (statuses []*configv1.ProxyStatus, gone []stri
 	return statuses, gone
 }
 
-// Statuses lists the connected proxies, sorted by node id and identity. Of several streams of one node and identity the
-// newest counts.
+// Statuses lists the connected proxies, sorted by node id and identity. If a node id and identity have several streams,
+// the newest counts.
 func (s *Server) Statuses() []*configv1.ProxyStatus {
 	s.reports.mu.Lock()
 	streams := make([]*stream, 0, len(s.reports.nodes))
@@ -171,7 +170,7 @@ func sortStatuses(statuses []*configv1.ProxyStatus) {
 	})
 }
 
-// noteFailures makes the reporter look at the proxies of classes in which other resources cannot be built than before.
+// noteFailures is called after each Apply. It marks the proxies of classes whose build errors have changed.
 func (s *Server) noteFailures() {
 	if len(s.failing) == 0 && s.engine.Failing() == 0 {
 		return
@@ -196,13 +195,13 @@ func (s *Server) noteFailures() {
 	}
 	for _, st := range s.all() {
 		if st.in(other) {
-			s.reports.touch(st)
+			s.reports.markChanged(st)
 		}
 	}
 }
 
-func (s *stream) in(classes map[*plan.Class]bool) bool {
-	s.lock()
-	defer s.unlock()
-	return classes[s.class]
+func (st *stream) in(classes map[*plan.Class]bool) bool {
+	st.lock()
+	defer st.unlock()
+	return classes[st.class]
 }

@@ -1,7 +1,3 @@
-// Package serve speaks ADS, delta and state of the world, with go-control-plane's stream loops and this package's own cache behind them.
-//
-// Every stream has a loop and a cache object of its own. The cache object is told by its class what may have changed and answers the open
-// requests from the class's snapshot: nothing is built, marshalled or compared per stream.
 package serve
 
 import (
@@ -16,7 +12,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace"
 	"go.opentelemetry.io/otel/trace/noop"
-	"golang.org/x/sync/errgroup"
 
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/services/xds-server/internal/mesh"
@@ -41,35 +36,37 @@ type Config struct {
 	Engine     *plan.Engine
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
-	// TracerProvider for spans; nil means none.
+	// TracerProvider makes spans; nil means no tracing.
 	TracerProvider trace.TracerProvider
 	Clock          clock.Clock
-	// Instance names this process in statuses.
+	// Instance names this process in the statuses of proxies.
 	Instance string
-	// MaxConnectionAge, give or take a tenth, is how long a stream lives before it is asked to reconnect, so that proxies spread over
-	// replicas. Negative means for ever.
+	// MaxConnectionAge is how long a stream lives before its client is asked to reconnect, so that proxies spread over
+	// the replicas. Each stream takes a random age up to a tenth shorter or longer. Negative means no limit.
 	MaxConnectionAge time.Duration
-	// OrderTimeout bounds how long an update waits for the acknowledgement of what goes before it.
+	// OrderTimeout bounds how long a response waits for the ACK of the types that must go before it (order.go).
 	OrderTimeout time.Duration
-	// StallTimeout closes a stream whose client takes no data for that long.
+	// StallTimeout is how long a client may leave a response unread before its stream is closed.
 	StallTimeout time.Duration
-	// MaxSubscribedBytes and MaxNameBytes bound the names that one stream may subscribe to.
+	// MaxSubscribedBytes bounds the names that one stream subscribes to, MaxNameBytes the length of one name.
 	MaxSubscribedBytes, MaxNameBytes int
-	// MaxOnDemandHosts bounds the virtual hosts that one stream may ask for by name; further ones are answered with "not found".
+	// MaxOnDemandHosts bounds the virtual hosts that one stream subscribes to by name; further ones are answered with
+	// "not found".
 	MaxOnDemandHosts int
-	// MaxUnsentBytes bounds what was handed to gRPC and the network has not taken yet, over all streams, and one identity may
-	// have as much of it as is left. Streams beyond it wait, those that have a configuration longer than those that have none.
+	// MaxUnsentBytes bounds the bytes of all streams that were handed to gRPC and that the network has not taken yet.
+	// One identity may have as many of them as are left for the others. Streams beyond the limit wait their turn;
+	// streams without a first configuration go before streams that have one (budget.go).
 	MaxUnsentBytes int
-	// MinStreams is how many streams any identity may have, MaxAddressStreams how many an address on the plaintext port
-	// may.
+	// MinStreams is how many streams any identity may have, MaxAddressStreams how many one address on the plaintext
+	// port may have.
 	MinStreams, MaxAddressStreams int
-	// MaxNamesBytes is what the names may take that all streams subscribe to and that are not their classes' own.
+	// MaxNamesBytes bounds the memory of the names that all streams subscribe to and that their classes do not list.
 	MaxNamesBytes int
-	// MaxResponseBytes is about where a response is cut, for types whose resources the client waits for one by one.
+	// MaxResponseBytes is about where a response is split, for types whose resources the client awaits one by one.
 	MaxResponseBytes int
 	// Rand gives jitter in [0, 1); nil means math/rand.
 	Rand func() float64
-	// Debug answers Istio's debug types; nobody may ask for them if it is empty.
+	// Debug answers Istio's debug types; if it is empty, nobody may ask for them.
 	Debug Debug
 }
 
@@ -91,32 +88,32 @@ type Server struct {
 	maxResponseBytes   int
 	rand               func() float64
 	metrics            *metrics
-	// traced is true if spans go somewhere.
-	traced   bool
-	reports  reports
-	budget   budget
-	pace     pace
-	runs     runs
-	learnt   *memory
-	quotas   quotas
-	refusals refusals
-	// standIns are described at stream.standIn.
-	standIns *store.Store
-	// failing is what could not be built at the last Apply, by class; only Apply uses it.
+	// traced is false if the tracer provider is the no-op one: no spans of pushes are made then.
+	traced        bool
+	reports       reports
+	budget        budget
+	settling      settleTracker
+	chunks        chunkCache
+	onDemandNames *onDemandMemory
+	quotas        quotas
+	refusals      refusals
+	// emptyEndpoints holds the empty ClusterLoadAssignments that stream.emptyEndpoints sends.
+	emptyEndpoints *store.Store
+	// failing holds the build errors of each class at the last Apply; only Apply uses it.
 	failing map[*plan.Class]string
 	// draining is closed when the process is about to end.
 	draining  chan struct{}
 	drainOnce sync.Once
 
-	audience audience
-	bans     bans
-	debug    Debug
+	subscribers subscribersIndex
+	bans        bans
+	debug       Debug
 
 	mu      sync.Mutex
 	streams map[*stream]struct{}
 }
 
-// New checks the configuration.
+// New checks the configuration and makes a server without a snapshot: streams are refused until the first Apply.
 func New(cfg Config) (*Server, error) {
 	if cfg.Engine == nil || cfg.Log == nil || cfg.Registerer == nil || cfg.Instance == "" {
 		return nil, errors.New("serve: Engine, Log, Registerer and Instance are required")
@@ -127,19 +124,19 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		engine: cfg.Engine, log: cfg.Log, tracer: tracers.Tracer("fairlead.dev/services/xds-server/serve"), clock: clock.Or(cfg.Clock),
-		instance: cfg.Instance, standIns: store.New(), maxAge: orDefault(cfg.MaxConnectionAge, DefaultMaxConnectionAge),
+		instance: cfg.Instance, emptyEndpoints: store.New(), maxAge: orDefault(cfg.MaxConnectionAge, DefaultMaxConnectionAge),
 		orderTimeout:       orDefault(cfg.OrderTimeout, DefaultOrderTimeout),
 		stallTimeout:       orDefault(cfg.StallTimeout, DefaultStallTimeout),
 		maxSubscribedBytes: orDefault(cfg.MaxSubscribedBytes, DefaultMaxSubscribedBytes),
 		maxNameBytes:       orDefault(cfg.MaxNameBytes, DefaultMaxNameBytes),
 		maxOnDemandHosts:   orDefault(cfg.MaxOnDemandHosts, DefaultMaxOnDemandHosts),
 		maxResponseBytes:   orDefault(cfg.MaxResponseBytes, DefaultMaxResponseBytes),
-		reports:            reports{gone: map[reporter]struct{}{}, nodes: map[string][]*stream{}},
+		reports:            reports{dirty: map[*stream]struct{}{}, gone: map[proxyKey]struct{}{}, nodes: map[string][]*stream{}},
 		budget:             budget{limit: int64(orDefault(cfg.MaxUnsentBytes, DefaultMaxUnsentBytes))},
-		learnt:             newMemory(clock.Or(cfg.Clock)),
+		onDemandNames:      newOnDemandMemory(clock.Or(cfg.Clock)),
 		debug:              cfg.Debug,
 		rand:               cfg.Rand, draining: make(chan struct{}), streams: map[*stream]struct{}{},
-		audience: audience{byTopic: map[mesh.Topic]map[*stream]struct{}{}},
+		subscribers: subscribersIndex{byTopic: map[mesh.Topic]map[*stream]struct{}{}},
 	}
 	_, untraced := tracers.(noop.TracerProvider)
 	s.traced = !untraced
@@ -164,32 +161,21 @@ func orDefault[T comparable](v, d T) T {
 	return v
 }
 
-// Apply brings every proxy to a later state of the mesh. One call at a time.
+// Apply brings every proxy to a newer snapshot of the mesh. The config source calls it for each revision, one call at a
+// time. It returns when all classes are rebuilt and the streams have been told; responses may still wait (Settled,
+// MostSettled).
 func (s *Server) Apply(state *mesh.Snapshot, change *mesh.Change) {
 	start := s.clock.Now()
-	round := s.pace.begin(s.Streams())
+	round := s.settling.beginRound(s.Streams())
 	ctx, span := s.startRevision(state.Revision())
 	defer span.End()
-	n := s.engine.Apply(state, change, func() { s.regroup(change.Topics) })
+	n := s.engine.Apply(state, change, func() { s.reclassify(change.Topics) })
 	s.metrics.revisions.Inc()
 	s.metrics.applySeconds.Observe(s.clock.Now().Sub(start).Seconds())
 	s.log.DebugContext(ctx, "revision applied", "sequence", state.Revision().GetSequence(), "changed", len(change.Keys), "resources", n)
 	s.noteFailures()
-	s.pace.answered(round)
+	s.settling.responseAnswered(round)
 	s.reports.notifier.Notify()
-}
-
-// regroup moves the streams whose proxies have become another class. It waits for none that is busy with a request: such a one moves after it.
-func (s *Server) regroup(touched mesh.Topics) {
-	var group errgroup.Group
-	group.SetLimit(8)
-	for _, st := range s.audience.of(touched) {
-		group.Go(func() error {
-			st.regroup()
-			return nil
-		})
-	}
-	_ = group.Wait() // the functions return no errors
 }
 
 func (s *Server) all() []*stream {
@@ -202,10 +188,11 @@ func (s *Server) all() []*stream {
 	return streams
 }
 
-// Drain ends all streams, so that proxies go to another replica while this one still answers, and refuses new ones.
+// Drain asks the clients of all streams, and of streams that are opened later, to reconnect, so that they go to another
+// replica while this one still answers.
 func (s *Server) Drain() { s.drainOnce.Do(func() { close(s.draining) }) }
 
-// Run drains when ctx ends.
+// Run waits until ctx ends and then drains.
 func (s *Server) Run(ctx context.Context) error {
 	<-ctx.Done()
 	s.Drain()

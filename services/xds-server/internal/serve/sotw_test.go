@@ -5,9 +5,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
-	"time"
 
-	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/protobuf/types/known/anypb"
 
@@ -19,47 +17,25 @@ import (
 
 var errBroken = errors.New("broken on purpose")
 
-// worldClient is one state-of-the-world ADS stream, driven by hand. Like Envoy it repeats names, version and nonce in every request.
-type worldClient struct {
-	t      testing.TB
-	stream discovery.AggregatedDiscoveryService_StreamAggregatedResourcesClient
-	node   *core.Node
-	got    chan *discovery.DiscoveryResponse
-	err    chan error
-	cancel context.CancelFunc
-
+// sotwClient is a client of the state-of-the-world variant. Like Envoy it repeats names, version and nonce in every
+// request.
+type sotwClient struct {
+	client[discovery.DiscoveryRequest, discovery.DiscoveryResponse]
 	names    map[string][]string
 	accepted map[string]string
 	nonce    map[string]string
 }
 
-func (r *replicaServer) world(pod, namespace string) *worldClient {
+func (r *fixture) sotw(pod, namespace string) *sotwClient {
 	r.t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	stream, err := discovery.NewAggregatedDiscoveryServiceClient(r.conn).StreamAggregatedResources(ctx)
-	if err != nil {
-		r.t.Fatal(err)
+	ads := discovery.NewAggregatedDiscoveryServiceClient(r.Conn)
+	return &sotwClient{
+		client: open[discovery.DiscoveryRequest, discovery.DiscoveryResponse](context.Background(), r.t, node(pod, namespace), ads.StreamAggregatedResources),
+		names:  map[string][]string{}, accepted: map[string]string{}, nonce: map[string]string{},
 	}
-	c := &worldClient{
-		t: r.t, stream: stream, node: node(pod, namespace), cancel: cancel,
-		got: make(chan *discovery.DiscoveryResponse, 100), err: make(chan error, 1),
-		names: map[string][]string{}, accepted: map[string]string{}, nonce: map[string]string{},
-	}
-	r.t.Cleanup(cancel)
-	go func() {
-		for {
-			m, err := stream.Recv()
-			if err != nil {
-				c.err <- err
-				return
-			}
-			c.got <- m
-		}
-	}()
-	return c
 }
 
-func (c *worldClient) send(url string, change func(*discovery.DiscoveryRequest)) {
+func (c *sotwClient) send(url string, change func(*discovery.DiscoveryRequest)) {
 	c.t.Helper()
 	m := &discovery.DiscoveryRequest{
 		Node: c.node, TypeUrl: url, ResourceNames: c.names[url], VersionInfo: c.accepted[url], ResponseNonce: c.nonce[url],
@@ -73,35 +49,22 @@ func (c *worldClient) send(url string, change func(*discovery.DiscoveryRequest))
 	}
 }
 
-func (c *worldClient) subscribe(url string, names ...string) {
+func (c *sotwClient) subscribe(url string, names ...string) {
 	c.t.Helper()
 	c.names[url] = names
 	c.send(url, nil)
 }
 
-func (c *worldClient) ack(m *discovery.DiscoveryResponse) {
+func (c *sotwClient) ack(m *discovery.DiscoveryResponse) {
 	c.t.Helper()
 	c.accepted[m.GetTypeUrl()], c.nonce[m.GetTypeUrl()] = m.GetVersionInfo(), m.GetNonce()
 	c.send(m.GetTypeUrl(), nil)
 }
 
-func (c *worldClient) nack(m *discovery.DiscoveryResponse, message string) {
+func (c *sotwClient) nack(m *discovery.DiscoveryResponse, message string) {
 	c.t.Helper()
 	c.nonce[m.GetTypeUrl()] = m.GetNonce()
 	c.send(m.GetTypeUrl(), func(req *discovery.DiscoveryRequest) { req.ErrorDetail = nack(message) })
-}
-
-func (c *worldClient) next() *discovery.DiscoveryResponse {
-	c.t.Helper()
-	select {
-	case m := <-c.got:
-		return m
-	case err := <-c.err:
-		c.t.Fatalf("stream ended: %v", err)
-	case <-time.After(patience):
-		c.t.Fatal("no response")
-	}
-	return nil
 }
 
 func resourceNames(t testing.TB, resources []*anypb.Any) []string {
@@ -117,7 +80,7 @@ func resourceNames(t testing.TB, resources []*anypb.Any) []string {
 	return names
 }
 
-func (c *worldClient) expect(url string, want ...string) *discovery.DiscoveryResponse {
+func (c *sotwClient) expect(url string, want ...string) *discovery.DiscoveryResponse {
 	c.t.Helper()
 	m := c.next()
 	got := resourceNames(c.t, m.GetResources())
@@ -127,7 +90,7 @@ func (c *worldClient) expect(url string, want ...string) *discovery.DiscoveryRes
 	return m
 }
 
-func (c *worldClient) connectAll() {
+func (c *sotwClient) connectAll() {
 	c.t.Helper()
 	c.subscribe(cds)
 	c.ack(c.expect(cds, "80|"+hostA, "80|"+hostB))
@@ -139,9 +102,9 @@ func (c *worldClient) connectAll() {
 	c.ack(c.expect(rds, "80"))
 }
 
-func TestWorldFirstConfigAndUpdates(t *testing.T) {
+func TestSotwFirstConfigAndUpdates(t *testing.T) {
 	r := start(t, basicMesh()...)
-	c := r.world("pod", "default")
+	c := r.sotw("pod", "default")
 	c.connectAll()
 	r.acked("pod")
 
@@ -149,7 +112,7 @@ func TestWorldFirstConfigAndUpdates(t *testing.T) {
 	c.ack(c.expect(eds, "80|"+hostA))
 	r.acked("pod")
 
-	// Clusters come whole, the endpoints of the one that changed follow.
+	// All clusters are sent; the endpoints of the changed one follow.
 	r.edit(timeoutRule("r", hostA, 7), virtualService("v", hostA))
 	clusters := c.expect(cds, "80|"+hostA, "80|"+hostB)
 	c.ack(c.expect(eds, "80|"+hostA))
@@ -160,15 +123,15 @@ func TestWorldFirstConfigAndUpdates(t *testing.T) {
 	before := r.acked("pod")
 	r.edit(meshtest.Workload("other", "w", "10.2.0.1"))
 	p := r.status("pod")
-	if p.GetAcked().GetSequence() != r.sequence || typeStatus(p, cds).GetBytesSent() != typeStatus(before, cds).GetBytesSent() {
+	if p.GetAcked().GetSequence() != r.Sequence || typeStatus(p, cds).GetBytesSent() != typeStatus(before, cds).GetBytesSent() {
 		t.Errorf("after an unrelated change: %v", p)
 	}
 }
 
-func TestWorldRemoval(t *testing.T) {
+func TestSotwRemoval(t *testing.T) {
 	mesh := basicMesh()
 	r := start(t, mesh...)
-	c := r.world("pod", "default")
+	c := r.sotw("pod", "default")
 	c.connectAll()
 	r.acked("pod")
 	r.remove(mesh[:2]...)
@@ -180,20 +143,21 @@ func TestWorldRemoval(t *testing.T) {
 	r.acked("pod")
 }
 
-func TestWorldReconnect(t *testing.T) {
+func TestSotwReconnect(t *testing.T) {
 	mesh := basicMesh()
 	first := start(t, mesh...)
-	held := first.world("pod", "default")
+	held := first.sotw("pod", "default")
 	held.connectAll()
-	for name, r := range map[string]*replicaServer{"same replica": first, "another replica": start(t, mesh...)} {
+	for name, r := range map[string]*fixture{"same replica": first, "another replica": start(t, mesh...)} {
 		t.Run(name, func(t *testing.T) {
-			c := r.world("again", "default")
+			c := r.sotw("again", "default")
 			defer c.cancel()
 			for _, url := range []string{cds, eds, lds, rds} {
 				c.names[url], c.accepted[url] = held.names[url], held.accepted[url]
 				c.send(url, nil)
 			}
-			// Endpoints and routes come again, because a version does not tell what of the names the client still holds.
+			// Endpoints and routes are sent again, because the version does not tell which of the names the client
+			// still holds.
 			c.ack(c.expect(eds, "80|"+hostA, "80|"+hostB))
 			c.ack(c.expect(rds, "80"))
 			p := r.acked("again")
@@ -206,7 +170,7 @@ func TestWorldReconnect(t *testing.T) {
 	}
 	t.Run("something changed", func(t *testing.T) {
 		r := start(t, append([]*configv1.Resource{timeoutRule("r", hostA, 7)}, mesh...)...)
-		c := r.world("again", "default")
+		c := r.sotw("again", "default")
 		for _, url := range []string{cds, eds} {
 			c.names[url], c.accepted[url] = held.names[url], held.accepted[url]
 			c.send(url, nil)
@@ -216,9 +180,9 @@ func TestWorldReconnect(t *testing.T) {
 	})
 }
 
-func TestWorldNackKeepsTheLastGoodVersion(t *testing.T) {
+func TestSotwNACKKeepsTheLastAcknowledgedVersion(t *testing.T) {
 	r := start(t, basicMesh()...)
-	c := r.world("pod", "default")
+	c := r.sotw("pod", "default")
 	c.subscribe(cds)
 	good := c.expect(cds, "80|"+hostA, "80|"+hostB)
 	c.ack(good)
@@ -236,7 +200,7 @@ func TestWorldNackKeepsTheLastGoodVersion(t *testing.T) {
 		t.Error("the version is that of the rejected response")
 	}
 	c.ack(next)
-	if p := r.answered("pod"); typeStatus(p, cds).GetRejection() == nil || p.GetAcked().GetSequence() == r.sequence {
+	if p := r.answered("pod"); typeStatus(p, cds).GetRejection() == nil || p.GetAcked().GetSequence() == r.Sequence {
 		t.Errorf("the rejection is forgotten: %v", p)
 	}
 	r.edit(timeoutRule("a", hostA, 2))
@@ -244,12 +208,12 @@ func TestWorldNackKeepsTheLastGoodVersion(t *testing.T) {
 	r.acked("pod")
 }
 
-// A client that keeps the last good version of a rejected cluster does not hold what a mesh without that cluster
-// gives: the version it states must say so, or the cluster stays after a reconnect.
-func TestWorldReconnectAfterARejectedResourceIsRemoved(t *testing.T) {
+// A client that keeps the last good version of a rejected cluster does not hold the same as a mesh without that
+// cluster. The version that it states must be another one, or the cluster would stay after a reconnect.
+func TestSotwReconnectAfterARejectedResourceIsRemoved(t *testing.T) {
 	mesh := basicMesh()
 	first := start(t, mesh...)
-	held := first.world("pod", "default")
+	held := first.sotw("pod", "default")
 	held.subscribe(cds)
 	held.ack(held.expect(cds, "80|"+hostA, "80|"+hostB))
 	first.acked("pod")
@@ -261,23 +225,23 @@ func TestWorldReconnectAfterARejectedResourceIsRemoved(t *testing.T) {
 	first.answered("pod")
 
 	second := start(t, append(mesh[2:], meshtest.Service("default", "c", 80))...)
-	c := second.world("pod", "default")
+	c := second.sotw("pod", "default")
 	c.accepted[cds] = held.accepted[cds]
 	c.subscribe(cds)
 	c.ack(c.expect(cds, "80|"+hostB, "80|c"))
 	second.acked("pod")
 }
 
-func TestWorldReconnectedClientKeepsTheLastGoodVersion(t *testing.T) {
+func TestSotwReconnectedClientKeepsTheLastAcknowledgedVersion(t *testing.T) {
 	r := start(t, basicMesh()...)
-	held := r.world("pod", "default")
+	held := r.sotw("pod", "default")
 	held.subscribe(cds)
 	good := held.expect(cds, "80|"+hostA, "80|"+hostB)
 	held.ack(good)
 	r.acked("pod")
 	held.cancel()
 
-	c := r.world("again", "default")
+	c := r.sotw("again", "default")
 	c.accepted[cds] = held.accepted[cds]
 	c.subscribe(cds)
 	r.acked("again")

@@ -10,41 +10,41 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 )
 
-// status describes the stream; nil before its proxy is known.
-func (s *stream) status() *configv1.ProxyStatus {
-	s.lock()
-	defer s.unlock()
-	if s.closed || s.class == nil {
+// status describes the stream; nil before it has sent its node.
+func (st *stream) status() *configv1.ProxyStatus {
+	st.lock()
+	defer st.unlock()
+	if st.closed || st.class == nil {
 		return nil
 	}
 	status := &configv1.ProxyStatus{
-		NodeId: s.node.ID, Namespace: s.node.Namespace, Workload: s.node.Name, Class: s.class.ID(), ProxyVersion: s.node.Version,
-		XdsServer: s.server.instance, ConnectedAt: timestamppb.New(s.connectedAt),
-		Identity: s.node.Identity, Unverified: !s.verified,
+		NodeId: st.node.ID, Namespace: st.node.Namespace, Workload: st.node.Name, Class: st.class.ID(), ProxyVersion: st.node.Version,
+		XdsServer: st.server.instance, ConnectedAt: timestamppb.New(st.connectedAt),
+		Identity: st.node.Identity, Unverified: !st.verified,
 	}
-	clean := len(s.types) > 0
+	clean := len(st.types) > 0
 	// A revision that changes nothing for the proxy counts as acknowledged at once.
-	acked := s.upTo
-	for _, sub := range s.types {
-		if sub.acked == nil && sub.sent == nil && sub.clean() && s.held(sub) > 0 {
-			sub.acked = s.upTo // it came back with all that it should have
+	acked := st.servedRevision
+	for _, sub := range st.types {
+		if sub.acked == nil && sub.sent == nil && sub.clean() && st.countHeld(sub) > 0 {
+			sub.acked = st.servedRevision // the client reconnected and holds everything already
 		}
-		status.Types = append(status.Types, s.typeStatus(sub))
+		status.Types = append(status.Types, st.typeStatus(sub))
 		if sub.clean() {
 			continue
 		}
 		clean = false
-		if base := sub.base; base != nil {
+		if base := sub.heldRevision; base != nil {
 			acked = older(acked, base)
 		} else {
-			acked = s.acked
+			acked = st.acked
 		}
 	}
-	if len(s.types) > 0 {
-		s.acked = acked
+	if len(st.types) > 0 {
+		st.acked = acked
 	}
 	slices.SortFunc(status.Types, func(a, b *configv1.ProxyTypeStatus) int { return strings.Compare(a.GetTypeUrl(), b.GetTypeUrl()) })
-	status.Acked, status.Settled = s.acked, clean
+	status.Acked, status.Settled = st.acked, clean
 	return status
 }
 
@@ -59,36 +59,36 @@ func older(a, b *configv1.Revision) *configv1.Revision {
 	return b
 }
 
-func (s *stream) typeStatus(sub *subscription) *configv1.ProxyTypeStatus {
+func (st *stream) typeStatus(sub *subscription) *configv1.ProxyTypeStatus {
 	t := &configv1.ProxyTypeStatus{
 		TypeUrl: sub.url, Sent: sub.sent, Acked: sub.acked, Rejection: sub.rejection,
-		Resources: uint32(s.held(sub)), BytesSent: sub.bytes, Awaiting: sub.outstanding != nil, //nolint:gosec // counts are small
+		Resources: uint32(st.countHeld(sub)), BytesSent: sub.bytes, Awaiting: sub.outstanding != nil, //nolint:gosec // counts are small
 	}
 	if sub.outstanding != nil && sub.outstanding.nonce != "" {
 		t.AwaitingSince = timestamppb.New(sub.outstanding.sentAt)
 	}
 	for _, waiting := range []*nameSet{&sub.dirty, &sub.deferred} {
-		t.Pending += uint32(waiting.len()) //nolint:gosec // as above
+		t.Pending += uint32(waiting.len()) //nolint:gosec // counts are small
 		t.PendingNames = append(t.PendingNames, waiting.list[:min(waiting.len(), maxPendingNames-len(t.PendingNames))]...)
 	}
 	if t.Rejection == nil {
-		t.Rejection = s.unbuilt(sub)
+		t.Rejection = st.unbuilt(sub)
 	}
 	return t
 }
 
-// maxPendingNames is how many of the names that wait a status tells.
+// maxPendingNames bounds the names of waiting resources in a status.
 const maxPendingNames = 10
 
-// held counts what the client holds of a type.
-func (s *stream) held(sub *subscription) int {
+// countHeld counts the resources of a type that the client holds.
+func (st *stream) countHeld(sub *subscription) int {
 	asked := sub.names.len() - sub.absent.len()
-	current := s.class.Snapshot().Type(sub.url)
+	current := st.class.Snapshot().Type(sub.url)
 	switch {
-	case sub.url == resource.VirtualHostType && len(s.byName) > 0:
-		// The client holds the virtual hosts of nearly all of its class's route configurations.
+	case sub.url == resource.VirtualHostType && len(st.routeConfigs) > 0:
+		// The client holds the virtual hosts of nearly all route configurations of its class.
 		return current.Len() + asked
-	case sub.wildcard && sub.names.len() > 0 && s.onDemand():
+	case sub.wildcard && sub.names.len() > 0 && st.onDemand():
 		return current.Len() + asked
 	case sub.wildcard:
 		return current.Len()
@@ -97,13 +97,13 @@ func (s *stream) held(sub *subscription) int {
 	}
 }
 
-// unbuilt reports resources of the subscription that xds-server itself could not make: like a rejection, they mean that the proxy does not
-// run what the user wrote.
-func (s *stream) unbuilt(sub *subscription) *configv1.Rejection {
+// unbuilt returns a rejection for resources of the subscription that could not be built: as after a NACK, the proxy
+// does not run what the user wrote.
+func (st *stream) unbuilt(sub *subscription) *configv1.Rejection {
 	var r *configv1.Rejection
-	for _, f := range s.class.Failures(sub.url) {
-		item, _ := s.class.Snapshot().Type(sub.url).Get(f.Name)
-		if f.Name != "" && !s.covers(sub, f.Name, item) {
+	for _, f := range st.class.Failures(sub.url) {
+		item, _ := st.class.Snapshot().Type(sub.url).Get(f.Name)
+		if f.Name != "" && !st.covers(sub, f.Name, item) {
 			continue
 		}
 		if r == nil {

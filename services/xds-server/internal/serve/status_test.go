@@ -7,8 +7,8 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 )
 
-// TestStatusTellsWhatWaits leaves a response unanswered while the mesh changes.
-func TestStatusTellsWhatWaits(t *testing.T) {
+// TestStatusListsPendingNames leaves a response unanswered while the mesh changes.
+func TestStatusListsPendingNames(t *testing.T) {
 	r := start(t, basicMesh()...)
 	c := r.delta("pod", "default")
 	c.connectAll()

@@ -10,7 +10,7 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 )
 
-// revisionContext continues the trace of the change that led to a revision.
+// revisionContext continues the trace of the change that has led to a revision.
 func revisionContext(rev *configv1.Revision) context.Context {
 	carrier := propagation.MapCarrier{"traceparent": rev.GetTraceParent()}
 	return propagation.TraceContext{}.Extract(context.Background(), carrier)
@@ -23,12 +23,12 @@ func revisionAttributes(rev *configv1.Revision) trace.SpanStartEventOption {
 	)
 }
 
-// startRevision spans the time in which all classes are brought to a revision.
+// startRevision begins the span of Apply.
 func (s *Server) startRevision(rev *configv1.Revision) (context.Context, trace.Span) {
 	return s.tracer.Start(revisionContext(rev), "xds-server apply", revisionAttributes(rev))
 }
 
-// startPush spans one response, from being sent to the proxy's verdict.
+// startPush begins the span of a response, from its sending to the ACK or NACK.
 func (s *Server) startPush(st *stream, sub *subscription, out *response) trace.Span {
 	_, span := s.tracer.Start(revisionContext(out.revision), "xds-server push", revisionAttributes(out.revision), trace.WithAttributes(
 		attribute.String("fairlead.node", st.node.ID), attribute.String("fairlead.type", sub.url),

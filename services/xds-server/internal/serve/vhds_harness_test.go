@@ -21,15 +21,15 @@ import (
 
 const vhds = resource.VirtualHostType
 
-// withVirtualHosts is plantest's set with a route configuration per port, of which delta sidecars are sent the virtual hosts apart:
-// "<port>/<host>:<port>". A VirtualService of a host changes its virtual host. On demand, a virtual host is whatever is asked for, and
-// clusters are there by name only. Ports from 9000 have their routes inline.
+// withVirtualHosts is plantest's set with a route configuration for each port. Delta sidecars get its virtual hosts as
+// resources of their own, named "<port>/<host>:<port>". A VirtualService of a host changes its virtual host. On demand,
+// every requested virtual host exists, and clusters exist by name only. Ports from 9000 have their routes inline.
 func withVirtualHosts(set *plantest.Set) []plan.Translator {
 	var all []plan.Translator
 	for _, t := range set.Translators() {
 		switch t.TypeURL() {
 		case rds:
-			all = append(all, routeTables{}, virtualHosts{})
+			all = append(all, routeConfigTranslator{}, virtualHostTranslator{})
 		case cds:
 			all = append(all, clustersOnDemand{t})
 		default:
@@ -48,19 +48,19 @@ func (t clustersOnDemand) HostNames(r *input.Reader, host string) ([]string, err
 	return t.Translator.HostNames(r, host)
 }
 
-type routeTables struct{}
+type routeConfigTranslator struct{}
 
-func (routeTables) TypeURL() string                                   { return rds }
-func (routeTables) Names(*input.Reader) ([]string, error)             { return nil, nil }
-func (routeTables) HostNames(*input.Reader, string) ([]string, error) { return nil, nil }
+func (routeConfigTranslator) TypeURL() string                                   { return rds }
+func (routeConfigTranslator) Names(*input.Reader) ([]string, error)             { return nil, nil }
+func (routeConfigTranslator) HostNames(*input.Reader, string) ([]string, error) { return nil, nil }
 
-func (routeTables) Build(r *input.Reader, name string) (proto.Message, error) {
+func (routeConfigTranslator) Build(r *input.Reader, name string) (proto.Message, error) {
 	port, err := strconv.Atoi(name)
 	if err != nil {
-		return nil, nil //nolint:nilerr // no such table
+		return nil, nil //nolint:nilerr // no such route configuration
 	}
 	rc := &route.RouteConfiguration{Name: name}
-	if header := r.Mesh().GetAccessLogFile(); header != "" { // something that changes every table
+	if header := r.Mesh().GetAccessLogFile(); header != "" { // something that changes every route configuration
 		rc.InternalOnlyHeaders = []string{header}
 	}
 	if r.Class().VirtualHosts && port < 9000 {
@@ -72,12 +72,12 @@ func (routeTables) Build(r *input.Reader, name string) (proto.Message, error) {
 	return rc, nil
 }
 
-type virtualHosts struct{}
+type virtualHostTranslator struct{}
 
-func (virtualHosts) TypeURL() string                       { return vhds }
-func (virtualHosts) Names(*input.Reader) ([]string, error) { return nil, nil }
+func (virtualHostTranslator) TypeURL() string                       { return vhds }
+func (virtualHostTranslator) Names(*input.Reader) ([]string, error) { return nil, nil }
 
-func (virtualHosts) HostNames(r *input.Reader, host string) ([]string, error) {
+func (virtualHostTranslator) HostNames(r *input.Reader, host string) ([]string, error) {
 	if r.Class().OnDemand {
 		return nil, nil
 	}
@@ -89,8 +89,8 @@ func (virtualHosts) HostNames(r *input.Reader, host string) ([]string, error) {
 	return names, nil
 }
 
-func (virtualHosts) Build(r *input.Reader, name string) (proto.Message, error) {
-	table, authority, _ := strings.Cut(name, "/")
+func (virtualHostTranslator) Build(r *input.Reader, name string) (proto.Message, error) {
+	routeConfig, authority, _ := strings.Cut(name, "/")
 	host, _, _ := strings.Cut(authority, ":")
 	if r.Service(host) == nil && !r.Class().OnDemand || strings.HasPrefix(host, "none") {
 		return nil, nil
@@ -105,20 +105,20 @@ func (virtualHosts) Build(r *input.Reader, name string) (proto.Message, error) {
 			Name:  by,
 			Match: &route.RouteMatch{PathSpecifier: &route.RouteMatch_Prefix{Prefix: "/"}},
 			Action: &route.Route_Route{Route: &route.RouteAction{
-				ClusterSpecifier: &route.RouteAction_Cluster{Cluster: table + "|" + host},
+				ClusterSpecifier: &route.RouteAction_Cluster{Cluster: routeConfig + "|" + host},
 			}},
 		}}
 	}
 	return vh, nil
 }
 
-// startHosts is a server that sends virtual hosts apart.
-func startHosts(t testing.TB, resources ...*configv1.Resource) *replicaServer {
+// startHosts starts a server with withVirtualHosts.
+func startHosts(t testing.TB, resources ...*configv1.Resource) *fixture {
 	t.Helper()
 	return startWith(t, setup{log: testkit.Logger(t), translators: withVirtualHosts}, resources)
 }
 
-// onDemand says that the client holds only what it asks for.
+// onDemand makes the client hold only what it requests by name.
 func (c *deltaClient) onDemand() *deltaClient {
 	meta, err := structpb.NewStruct(map[string]any{class.OnDemandMetadata: "true"})
 	if err != nil {
@@ -133,7 +133,8 @@ const (
 	hostNameB = "80/" + hostB + ":80"
 )
 
-// connectHosts subscribes to a route configuration and to virtual hosts, in Envoy's order, and acknowledges what comes.
+// connectHosts subscribes to a route configuration and to virtual hosts, in Envoy's order, and acknowledges the
+// responses.
 func (c *deltaClient) connectHosts(want ...string) {
 	c.t.Helper()
 	c.subscribe(rds, "80")
@@ -142,7 +143,7 @@ func (c *deltaClient) connectHosts(want ...string) {
 	c.ack(c.expect(vhds, want...))
 }
 
-// silent checks, by asking for something else, that nothing was sent.
+// silent checks that nothing was sent: it requests something else and takes the next response.
 func (c *deltaClient) silent(why string) {
 	c.t.Helper()
 	c.subscribe(eds, "silence|"+why)

@@ -12,7 +12,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/meshtest"
 )
 
-func changedTables() *configv1.Resource { return tables("x-changed") }
+func changedRouteConfigs() *configv1.Resource { return routeConfigs("x-changed") }
 
 func service(host string, port uint32) *configv1.Resource {
 	return meshtest.Service("default", host, port)
@@ -24,37 +24,37 @@ func TestVirtualHostsFollowTheirRouteConfiguration(t *testing.T) {
 	c.connectHosts("+"+hostNameA, "+"+hostNameB)
 	r.acked("pod")
 
-	// A route configuration subscribed to later brings its virtual hosts, without a request for them.
+	// A route configuration that is subscribed to later brings its virtual hosts, without a request for them.
 	c.subscribe(rds, "81")
 	routes := c.expect(rds, "+81")
 	c.ack(c.expect(vhds, "+81/c:81"))
 	c.ack(routes)
 	r.acked("pod")
 
-	// All that a revision changes of one goes in one response, and nothing else goes.
+	// All changes of a revision to one route configuration come in one response, and nothing else comes.
 	r.change([]*configv1.Resource{virtualService("v", hostA), service("d", 80)}, basicMesh()[2:])
 	c.ack(c.expect(vhds, "+"+hostNameA, "+80/d:80", "-"+hostNameB))
 	r.acked("pod")
 
-	// A changed route configuration leaves its virtual hosts alone.
-	r.edit(changedTables())
+	// A changed route configuration does not send its virtual hosts again.
+	r.edit(changedRouteConfigs())
 	c.ack(c.expect(rds, "+80", "+81"))
 	r.acked("pod")
-	c.silent("tables changed")
+	c.silent("only the route configurations changed")
 
-	// Given up and subscribed to again, it brings all of them again.
+	// After an unsubscription and a new subscription, all virtual hosts are sent again.
 	c.send(&discovery.DeltaDiscoveryRequest{TypeUrl: rds, ResourceNamesUnsubscribe: []string{"81"}})
-	c.ack(c.expect(vhds, "-81/c:81")) // or the client would say later that it holds it
+	c.ack(c.expect(vhds, "-81/c:81")) // or the client would state later that it holds it
 	r.until("pod", "unsubscribed", func(p *configv1.ProxyStatus) bool { return typeStatus(p, rds).GetResources() == 1 })
 	r.edit(virtualService("w", "c"))
-	c.silent("nobody has a table for it")
+	c.silent("no route configuration contains it")
 	c.subscribe(rds, "81")
 	c.ack(c.expect(rds, "+81"))
 	c.ack(c.expect(vhds, "+81/c:81"))
 	r.acked("pod")
 }
 
-func TestVirtualHostsBeforeRoutes(t *testing.T) {
+func TestVirtualHostsRequestedBeforeRoutes(t *testing.T) {
 	r := startHosts(t, basicMesh()...)
 	c := r.delta("pod", "default")
 	c.subscribe(vhds)
@@ -65,7 +65,7 @@ func TestVirtualHostsBeforeRoutes(t *testing.T) {
 	r.acked("pod")
 }
 
-func TestRouteConfigurationWithoutHostsIsReleased(t *testing.T) {
+func TestRouteConfigurationWithoutVirtualHostsIsAnswered(t *testing.T) {
 	r := startHosts(t, basicMesh()...)
 	c := r.delta("pod", "default")
 	c.subscribe(rds, "80", "81", "82")
@@ -78,9 +78,9 @@ func TestRouteConfigurationWithoutHostsIsReleased(t *testing.T) {
 	r.acked("pod")
 }
 
-func TestStateOfTheWorldHasNoVirtualHosts(t *testing.T) {
+func TestSotwHasNoVirtualHosts(t *testing.T) {
 	r := startHosts(t, basicMesh()...)
-	c := r.world("pod", "default")
+	c := r.sotw("pod", "default")
 	c.subscribe(rds, "80")
 	c.ack(c.expect(rds, "80"))
 	if got := r.acked("pod"); len(got.GetTypes()) != 1 {
@@ -88,7 +88,8 @@ func TestStateOfTheWorldHasNoVirtualHosts(t *testing.T) {
 	}
 }
 
-// held is what a client has of the virtual hosts of basicMesh and of a few more tables.
+// held returns the versions that a client holds of basicMesh's route configurations and virtual hosts, and of a few
+// more.
 func held(t *testing.T, resources ...*configv1.Resource) (routes, hosts map[string]string) {
 	t.Helper()
 	r := startHosts(t, resources...)
@@ -133,7 +134,7 @@ func TestVirtualHostsOnReconnect(t *testing.T) {
 			[]string{"+" + hostNameA, "+81/d:81", "-" + hostNameB},
 		},
 		{
-			"ghosts are removed, hosts of other tables ignored", nil, nil,
+			"hosts that do not exist are removed, those of other route configurations ignored", nil, nil,
 			func(c *deltaClient) {
 				askHosts(c, with(map[string]string{"80/ghost:80": "x", "9999/other:1": "x", "nonsense": "y"}))
 				askRoutes(c, "80", "81")
@@ -141,7 +142,7 @@ func TestVirtualHostsOnReconnect(t *testing.T) {
 			[]string{"-80/ghost:80"},
 		},
 		{
-			"a table that the client does not hold has no hosts either", nil, nil,
+			"hosts of a route configuration that the client does not hold are not held either", nil, nil,
 			func(c *deltaClient) {
 				askHosts(c, hosts)
 				askRoutes(c, "80")
@@ -151,7 +152,7 @@ func TestVirtualHostsOnReconnect(t *testing.T) {
 			[]string{"+81/c:81"},
 		},
 		{
-			"a table held without any host is released", nil, nil,
+			"a route configuration held without any host is answered", nil, nil,
 			func(c *deltaClient) {
 				askRoutes(c, "80", "81")
 				askHosts(c, map[string]string{"81/c:81": hosts["81/c:81"]})
@@ -179,7 +180,7 @@ func TestVirtualHostsOnReconnect(t *testing.T) {
 }
 
 func TestRejectedVirtualHosts(t *testing.T) {
-	t.Run("of one table", func(t *testing.T) {
+	t.Run("of one route configuration", func(t *testing.T) {
 		r := startHosts(t, basicMesh()...)
 		c := r.delta("pod", "default")
 		c.connectHosts("+"+hostNameA, "+"+hostNameB)
@@ -191,7 +192,7 @@ func TestRejectedVirtualHosts(t *testing.T) {
 		}
 		c.silent("a rejected version is not sent again")
 		r.edit(service("d", 80))
-		// The type goes out whole, but for what was rejected, and what may not have been removed is removed again.
+		// The whole type is sent except what was rejected, and what may not have been removed is removed again.
 		c.ack(c.expect(vhds, "+80/d:80", "-"+hostNameB))
 		r.edit(virtualService("w", hostA))
 		c.ack(c.expect(vhds, "+"+hostNameA))
@@ -199,7 +200,7 @@ func TestRejectedVirtualHosts(t *testing.T) {
 			t.Errorf("rejection after mending: %v", got)
 		}
 	})
-	t.Run("first ones, the table named", func(t *testing.T) {
+	t.Run("first ones, the message names the route configuration", func(t *testing.T) {
 		r := startHosts(t, append(basicMesh(), service("c", 81))...)
 		c := r.delta("pod", "default")
 		c.subscribe(rds, "80", "81")
@@ -215,21 +216,21 @@ func TestRejectedVirtualHosts(t *testing.T) {
 		c.ack(c.expect(vhds, "+81/c:81"))
 		r.acked("pod")
 	})
-	t.Run("first ones, nobody named", func(t *testing.T) {
+	t.Run("first ones, the message names none", func(t *testing.T) {
 		r := startHosts(t, append(basicMesh(), service("c", 81))...)
 		c := r.delta("pod", "default")
 		c.subscribe(rds, "80", "81", "82")
 		c.ack(c.expect(rds, "+80", "+81", "+82"))
 		c.subscribe(vhds)
 		c.nack(c.expect(vhds, "+"+hostNameA, "+"+hostNameB, "+81/c:81", "-82/none"), "bad regex")
-		// Each table by itself: the good ones are served.
+		// Each route configuration in a response of its own: the good ones are served.
 		c.nack(c.expect(vhds, "+"+hostNameA, "+"+hostNameB), "bad regex")
 		c.ack(c.expect(vhds, "+81/c:81"))
-		c.silent("the culprit stays away")
+		c.silent("the rejected one is not sent")
 		if got := r.rejected("pod", vhds); !slices.Equal(got.GetResourceNames(), []string{hostNameA, hostNameB}) {
 			t.Errorf("rejection %v", got)
 		}
-		// One of them changes: it is another set.
+		// One of them changes, so that the set is another one.
 		r.edit(virtualService("v", hostA))
 		c.ack(c.expect(vhds, "+"+hostNameA, "+"+hostNameB))
 		r.acked("pod")
@@ -244,7 +245,7 @@ func TestRejectedVirtualHosts(t *testing.T) {
 		c.nack(routes, "no")
 		c.ack(c.expect(vhds, "-"+hostNameA, "-"+hostNameB))
 		r.rejected("pod", rds)
-		r.edit(changedTables())
+		r.edit(changedRouteConfigs())
 		c.ack(c.expect(rds, "+80"))
 		c.ack(c.expect(vhds, "+"+hostNameA, "+"+hostNameB))
 		r.acked("pod")
@@ -269,31 +270,31 @@ func TestVirtualHostsWaitForClusters(t *testing.T) {
 	c.ack(c.expect(vhds, "+80/"+hostC+":80"))
 	r.acked("pod")
 
-	// A cluster goes after what may have referred to it.
+	// A cluster is removed after the virtual host that may have referred to it.
 	r.change(nil, basicMesh()[:2])
 	hosts := c.expect(vhds, "-"+hostNameA)
 	c.ack(hosts)
 	c.ack(c.expect(cds, "-80|"+hostA))
 }
 
-func TestBothCodecsSayTheSame(t *testing.T) {
+func TestCodecSendsTheSameAsGRPCs(t *testing.T) {
 	var got [2]*discovery.DeltaDiscoveryResponse
-	var world [2]*discovery.DiscoveryResponse
+	var sotw [2]*discovery.DiscoveryResponse
 	for i, plain := range []bool{false, true} {
-		r := startWith(t, setup{translators: withVirtualHosts, plain: plain}, append(basicMesh(), service("none", 80)))
+		r := startWith(t, setup{translators: withVirtualHosts, defaultCodec: plain}, append(basicMesh(), service("none", 80)))
 		c := r.delta("pod", "default").onDemand()
 		c.subscribe(rds, "80", "81")
 		c.ack(c.expect(rds, "+80", "+81"))
 		c.subscribe(vhds, hostNameA, "80/none:80")
 		got[i] = c.expect(vhds, "?80/none:80", "+"+hostNameA, "-81/none")
-		w := r.world("world", "default")
+		w := r.sotw("sotw", "default")
 		w.subscribe(cds)
-		world[i] = w.next()
+		sotw[i] = w.next()
 	}
-	if !proto.Equal(got[0], got[1]) || !proto.Equal(world[0], world[1]) {
-		t.Errorf("with our codec:\n%v\n%v\nwith gRPC's:\n%v\n%v", got[0], world[0], got[1], world[1])
+	if !proto.Equal(got[0], got[1]) || !proto.Equal(sotw[0], sotw[1]) {
+		t.Errorf("with our codec:\n%v\n%v\nwith gRPC's:\n%v\n%v", got[0], sotw[0], got[1], sotw[1])
 	}
-	if len(got[0].GetResources()[0].GetAliases()) != 1 || len(world[0].GetResources()) == 0 {
-		t.Errorf("%v %v", got[0], world[0])
+	if len(got[0].GetResources()[0].GetAliases()) != 1 || len(sotw[0].GetResources()) == 0 {
+		t.Errorf("%v %v", got[0], sotw[0])
 	}
 }

@@ -9,74 +9,75 @@ import (
 	"fairlead.dev/services/xds-server/internal/store"
 )
 
-// followClusters makes sure that the endpoints of updated clusters go out again, changed or not, or are said to be gone: Envoy warms an
-// updated cluster and does not ask.
-func (s *stream) followClusters(updated []*store.Blob) {
-	eds := s.of(resource.EndpointType)
+// resendEndpoints marks the endpoints of clusters that were just sent. Envoy warms an updated cluster: it waits for the
+// endpoints to be sent again, changed or not, and does not request them.
+func (st *stream) resendEndpoints(updated []*store.Blob) {
+	eds := st.subscription(resource.EndpointType)
 	if eds == nil {
-		// A client that reconnects may name the endpoints it holds only after it was sent the clusters.
-		s.toWarm(updated)
+		// A client that reconnects may subscribe to the endpoints that it holds only after it was sent the clusters.
+		st.keepWarmingClusters(updated)
 		return
 	}
-	for _, b := range updated {
-		if b.EndpointsName != "" && eds.names.has(b.EndpointsName) {
-			s.ask(eds, b.EndpointsName)
-			delete(eds.withheld, b.EndpointsName)
+	for _, blob := range updated {
+		if blob.EndpointsName != "" && eds.names.has(blob.EndpointsName) {
+			st.markRequested(eds, blob.EndpointsName)
+			delete(eds.rejectedVersions, blob.EndpointsName)
 		}
 	}
 }
 
-// toWarm keeps clusters until the client asks for endpoints.
-func (s *stream) toWarm(updated []*store.Blob) {
-	if !slices.ContainsFunc(updated, func(b *store.Blob) bool { return b.EndpointsName != "" }) {
+// keepWarmingClusters keeps clusters until the client subscribes to endpoints.
+func (st *stream) keepWarmingClusters(updated []*store.Blob) {
+	if !slices.ContainsFunc(updated, func(blob *store.Blob) bool { return blob.EndpointsName != "" }) {
 		return
 	}
 	const few = 8
-	if s.warming = append(s.warming, updated); len(s.warming) < few {
+	if st.warmingClusters = append(st.warmingClusters, updated); len(st.warmingClusters) < few {
 		return
 	}
 	once := map[string]*store.Blob{}
-	for _, blobs := range s.warming {
-		for _, b := range blobs {
-			once[b.EndpointsName] = b
+	for _, blobs := range st.warmingClusters {
+		for _, blob := range blobs {
+			once[blob.EndpointsName] = blob
 		}
 	}
-	s.warming = [][]*store.Blob{slices.Collect(maps.Values(once))}
+	st.warmingClusters = [][]*store.Blob{slices.Collect(maps.Values(once))}
 }
 
-// followMirrors gives an on-demand client the clusters that the virtual hosts it was sent mirror to.
-func (s *stream) followMirrors(updated []*store.Blob) {
-	cds := s.of(resource.ClusterType)
-	if !s.onDemand() || cds == nil {
+// subscribeMirrors subscribes an on-demand client to the clusters that its new virtual hosts mirror requests to.
+func (st *stream) subscribeMirrors(updated []*store.Blob) {
+	cds := st.subscription(resource.ClusterType)
+	if !st.onDemand() || cds == nil {
 		return
 	}
-	for _, b := range updated {
-		for _, name := range b.Mirrors {
+	for _, blob := range updated {
+		for _, name := range blob.Mirrors {
 			if cds.names.has(name) {
 				continue
 			}
-			s.take(cds, []string{name})
-			s.touch(cds, name)
-			s.again = true
+			st.subscribeWithinLimits(cds, []string{name})
+			st.markDirty(cds, name)
+			st.flushAgain = true
 		}
 	}
 }
 
-// warm asks for the endpoints that a client waits for when it first subscribes to any, because their clusters were sent on this stream.
-func (s *stream) warm(sub *subscription) {
+// requestWarmingEndpoints is called when the client first subscribes to endpoints: it marks those of the clusters that
+// were sent before on this stream.
+func (st *stream) requestWarmingEndpoints(sub *subscription) {
 	if sub.url != resource.EndpointType {
 		return
 	}
-	warming := s.warming
-	s.warming = nil
-	if len(warming) > 0 && sub.names.len() > 0 && len(sub.names.more) == 0 && sub.dirty.is(sub.names.list) && sub.fresh.len()+sub.absent.len() == 0 {
-		sub.fresh.fill(sub.names.list) // all that it asks for is sent anyway
+	warming := st.warmingClusters
+	st.warmingClusters = nil
+	if len(warming) > 0 && sub.names.len() > 0 && len(sub.names.more) == 0 && sub.dirty.shares(sub.names.list) && sub.requested.len()+sub.absent.len() == 0 {
+		sub.requested.setShared(sub.names.list) // everything that it subscribes to is sent anyway
 		return
 	}
 	for _, updated := range warming {
-		for _, b := range updated {
-			if b.EndpointsName != "" && sub.names.has(b.EndpointsName) {
-				s.ask(sub, b.EndpointsName)
+		for _, blob := range updated {
+			if blob.EndpointsName != "" && sub.names.has(blob.EndpointsName) {
+				st.markRequested(sub, blob.EndpointsName)
 			}
 		}
 	}

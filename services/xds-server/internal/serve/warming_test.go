@@ -9,10 +9,10 @@ import (
 	"fairlead.dev/services/xds-server/internal/meshtest"
 )
 
-// Envoy neither uses nor acknowledges a cluster before its endpoints have come, and the clusters' next update waits for that
-// acknowledgement. So endpoints that go before they were sent have to be answered at once.
+// Envoy neither uses nor acknowledges a cluster before it has its endpoints, and the next update of clusters waits for
+// that ACK. So endpoints that are removed before they were sent must be answered at once.
 
-func TestEndpointsThatGoWhileTheirNewClusterWarms(t *testing.T) {
+func TestEndpointsRemovedWhileTheirNewClusterWarms(t *testing.T) {
 	late := []*configv1.Resource{meshtest.Service("default", hostC, 80), meshtest.Endpoints("default", hostC, 80, "10.1.0.3")}
 	t.Run("delta", func(t *testing.T) {
 		r := start(t, basicMesh()...)
@@ -26,9 +26,9 @@ func TestEndpointsThatGoWhileTheirNewClusterWarms(t *testing.T) {
 		c.ack(cluster)
 		c.ack(c.expect(cds, "-80|"+hostC))
 	})
-	t.Run("state of the world", func(t *testing.T) {
+	t.Run("sotw", func(t *testing.T) {
 		r := start(t, basicMesh()...)
-		c := r.world("pod", "default")
+		c := r.sotw("pod", "default")
 		c.connectAll()
 		r.edit(late...)
 		clusters := c.expect(cds, "80|"+hostA, "80|"+hostB, "80|"+hostC)
@@ -48,7 +48,7 @@ func TestEndpointsThatGoWhileTheirNewClusterWarms(t *testing.T) {
 	})
 }
 
-func TestEndpointsThatGoWhileTheirChangedClusterWarms(t *testing.T) {
+func TestEndpointsRemovedWhileTheirChangedClusterWarms(t *testing.T) {
 	b := []*configv1.Resource{meshtest.Service("default", hostB, 80), meshtest.Endpoints("default", hostB, 80, "10.1.0.2")}
 	t.Run("delta", func(t *testing.T) {
 		r := start(t, basicMesh()...)
@@ -64,9 +64,9 @@ func TestEndpointsThatGoWhileTheirChangedClusterWarms(t *testing.T) {
 		c.ack(cluster)
 		c.ack(c.expect(cds, "-80|"+hostB))
 	})
-	t.Run("state of the world", func(t *testing.T) {
+	t.Run("sotw", func(t *testing.T) {
 		r := start(t, basicMesh()...)
-		c := r.world("pod", "default")
+		c := r.sotw("pod", "default")
 		c.connectAll()
 		r.edit(meshtest.Endpoints("default", hostA, 80, "10.1.0.8"))
 		busy := c.expect(eds, "80|"+hostA)
@@ -78,9 +78,9 @@ func TestEndpointsThatGoWhileTheirChangedClusterWarms(t *testing.T) {
 		c.ack(clusters)
 		c.ack(c.expect(cds, "80|"+hostA))
 	})
-	t.Run("state of the world, endpoints asked for only then", func(t *testing.T) {
+	t.Run("sotw, endpoints requested only afterwards", func(t *testing.T) {
 		r := start(t, basicMesh()...)
-		c := r.world("pod", "default")
+		c := r.sotw("pod", "default")
 		c.subscribe(cds)
 		clusters := c.expect(cds, "80|"+hostA, "80|"+hostB)
 		r.remove(b...)

@@ -8,11 +8,11 @@ import (
 	"fairlead.dev/services/xds-server/internal/meshtest"
 )
 
-// gRPC asks for clusters and listeners by name, and takes what a response leaves out for gone.
-func TestWorldByNameIsWhole(t *testing.T) {
+// gRPC requests clusters and listeners by name, and drops the resources that a response leaves out.
+func TestSotwResponseByNameListsAllNames(t *testing.T) {
 	mesh := basicMesh()
 	r := start(t, mesh...)
-	c := r.world("pod", "default")
+	c := r.sotw("pod", "default")
 	c.subscribe(cds, "80|"+hostA, "80|"+hostB, "80|c")
 	c.ack(c.expect(cds, "80|"+hostA, "80|"+hostB))
 	r.acked("pod")
@@ -20,7 +20,7 @@ func TestWorldByNameIsWhole(t *testing.T) {
 	// One changes: all are sent.
 	r.edit(timeoutRule("r", hostA, 7))
 	c.ack(c.expect(cds, "80|"+hostA, "80|"+hostB))
-	// One appears that was asked for, one goes.
+	// One that was requested appears, another one is removed.
 	r.edit(meshtest.Service("default", "c", 80))
 	c.ack(c.expect(cds, "80|"+hostA, "80|"+hostB, "80|c"))
 	r.remove(mesh[:2]...)
@@ -36,17 +36,17 @@ func TestWorldByNameIsWhole(t *testing.T) {
 	c.ack(c.expect(cds, "80|"+hostB, "80|c"))
 }
 
-// The programs of one workload have one node id and each a status of its own.
+// The proxyless gRPC clients of one workload have one node id, and each has a status of its own.
 func TestStreamsOfOneWorkload(t *testing.T) {
 	r := start(t, basicMesh()...)
 	for range 2 {
-		c := r.world("pod", "default")
+		c := r.sotw("pod", "default")
 		c.node.Metadata = &structpb.Struct{Fields: map[string]*structpb.Value{"GENERATOR": structpb.NewStringValue("grpc")}}
 		c.subscribe(cds, "80|"+hostA)
 		c.ack(c.expect(cds, "80|"+hostA))
 	}
 	ids := map[string]bool{}
-	for _, p := range r.ads.Statuses() {
+	for _, p := range r.ADS.Statuses() {
 		ids[p.GetNodeId()] = true
 	}
 	if len(ids) != 2 {

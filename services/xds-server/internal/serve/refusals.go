@@ -14,29 +14,30 @@ import (
 )
 
 const (
-	// refusalLife is how long a refusal is shown after it last happened: long enough to be looked for.
+	// refusalLife is how long a refusal is shown after it last happened.
 	refusalLife = 10 * time.Minute
-	// maxRefusals bounds the refusals that are remembered, and maxOfIdentity those of one identity, whose node ids are
-	// made up at will.
+	// maxRefusals bounds the refusals that are kept, maxOfIdentity those of one identity, which can invent node ids at
+	// will.
 	maxRefusals, maxOfIdentity = 256, 8
-	// refusalGap is the least time between two reports of refusals, which a client can cause as often as it likes.
+	// refusalGap is the least time between two notifications of the reporter about repeated refusals: clients can cause
+	// them as often as they like.
 	refusalGap = time.Second
 )
 
-// Refusal is a stream that was ended because its identity uses too much.
+// Refusal is a stream that was refused because its identity uses too much (quota.go).
 type Refusal struct {
-	// NodeID of the proxy; "" if the stream had not said it.
+	// NodeID of the proxy; "" if the stream had not sent its node.
 	NodeID string
 	// Identity is a SPIFFE ID, or "address <address>" on the plaintext port.
 	Identity string
 	Budget   Budget
 	Reason   string
-	// At is when it last happened, Count how often it has.
+	// At is when it last happened, Count how often.
 	At    time.Time
 	Count uint64
 }
 
-// refusals remembers those of late.
+// refusals keeps the refusals of the last refusalLife.
 type refusals struct {
 	clock   clock.Clock
 	log     *slog.Logger
@@ -44,39 +45,39 @@ type refusals struct {
 	notify  func()
 
 	mu sync.Mutex
-	// kept has the one that last happened at the end.
+	// kept is sorted by the time of the last occurrence.
 	kept []Refusal
-	// changed is true if some have not been reported, reportedAt when some last were.
+	// changed is true if some refusals were not reported yet; reportedAt is when the reporter was last notified.
 	changed    bool
 	reportedAt time.Time
 }
 
-// add notes a refusal.
-func (r *refusals) add(of Refusal) {
-	r.metrics.refused.WithLabelValues(string(of.Budget)).Inc()
+// add counts a refusal.
+func (r *refusals) add(refusal Refusal) {
+	r.metrics.refused.WithLabelValues(string(refusal.Budget)).Inc()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	of.At, of.Count = r.clock.Now(), 1
-	r.expire(of.At)
+	refusal.At, refusal.Count = r.clock.Now(), 1
+	r.expire(refusal.At)
 	same := func(k Refusal) bool {
-		return k.NodeID == of.NodeID && k.Identity == of.Identity && k.Budget == of.Budget
+		return k.NodeID == refusal.NodeID && k.Identity == refusal.Identity && k.Budget == refusal.Budget
 	}
 	if i := slices.IndexFunc(r.kept, same); i >= 0 {
-		of.Count += r.kept[i].Count
+		refusal.Count += r.kept[i].Count
 		r.kept = slices.Delete(r.kept, i, i+1)
 	} else {
-		r.log.Warn("stream refused: its identity uses too much", "node", of.NodeID, "identity", of.Identity, "budget", string(of.Budget), "reason", of.Reason)
-		r.make(of.Identity)
+		r.log.Warn("stream refused: its identity uses too much", "node", refusal.NodeID, "identity", refusal.Identity, "budget", string(refusal.Budget), "reason", refusal.Reason)
+		r.makeRoom(refusal.Identity)
 	}
-	r.kept = append(r.kept, of)
-	if r.changed = true; of.Count == 1 || of.At.Sub(r.reportedAt) >= refusalGap {
-		r.reportedAt = of.At
+	r.kept = append(r.kept, refusal)
+	if r.changed = true; refusal.Count == 1 || refusal.At.Sub(r.reportedAt) >= refusalGap {
+		r.reportedAt = refusal.At
 		r.notify()
 	}
 }
 
-// make makes room for one of an identity.
-func (r *refusals) make(identity string) {
+// makeRoom deletes the oldest refusal if there are too many, of the identity or in all.
+func (r *refusals) makeRoom(identity string) {
 	of := func(k Refusal) bool { return k.Identity == identity }
 	n := 0
 	for _, k := range r.kept {
@@ -97,7 +98,7 @@ func (r *refusals) expire(now time.Time) {
 	r.kept = slices.DeleteFunc(r.kept, func(k Refusal) bool { return now.Sub(k.At) >= refusalLife })
 }
 
-// list returns those of late.
+// list returns the current refusals.
 func (r *refusals) list() []Refusal {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -121,8 +122,8 @@ func (s *Server) Refusals() []*configv1.Refusal {
 	return out
 }
 
-// NewRefusals is Refusals if any has happened since the last call, or for all; nil otherwise. It is for one caller, the
-// reporter.
+// NewRefusals returns what Refusals does if there is a new one since the last call, or if all is true; nil otherwise.
+// Only the reporter calls it.
 func (s *Server) NewRefusals(all bool) *configv1.Refusals {
 	r := &s.refusals
 	r.mu.Lock()

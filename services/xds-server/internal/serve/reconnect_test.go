@@ -8,10 +8,10 @@ import (
 	"fairlead.dev/pkg/testkit"
 )
 
-func (r *replicaServer) streams(want int) {
+func (r *fixture) streams(want int) {
 	r.t.Helper()
 	testkit.Eventually(r.t, patience, func() error {
-		if n := r.ads.Streams(); n != want {
+		if n := r.ADS.Streams(); n != want {
 			return fmt.Errorf("%d streams, want %d", n, want)
 		}
 		return nil
@@ -20,18 +20,18 @@ func (r *replicaServer) streams(want int) {
 
 func movedAway(t *testing.T, c *deltaClient) {
 	t.Helper()
-	c.asked("more proxies than the others")
+	c.askedToReconnect("more proxies than the others")
 }
 
-// The oldest streams go, no more than asked for; who has just come, and who waits for something, stays.
-func TestMoveTakesTheOldestThatWaitForNothing(t *testing.T) {
+// Reconnect ends the oldest streams, no more than requested. Young streams and streams that wait for something stay.
+func TestReconnectTakesTheOldestStreamsThatWaitForNothing(t *testing.T) {
 	r := start(t, basicMesh()...)
-	if n := r.ads.Move(10); n != 0 {
+	if n := r.ADS.Reconnect(10); n != 0 {
 		t.Fatalf("%d of no streams moved", n)
 	}
 	unconfigured := r.delta("unconfigured", "default")
 	unconfigured.subscribe(cds, "*")
-	waiting := unconfigured.next() // and not acknowledged
+	waiting := unconfigured.next() // not acknowledged
 	silent := r.delta("silent", "default")
 	r.streams(2)
 	r.clock.Advance(time.Second)
@@ -43,7 +43,7 @@ func TestMoveTakesTheOldestThatWaitForNothing(t *testing.T) {
 	older.connectAll()
 	r.acked("older")
 	r.clock.Advance(time.Second)
-	if n := r.ads.Move(10); n != 0 {
+	if n := r.ADS.Reconnect(10); n != 0 {
 		t.Errorf("%d young streams moved", n)
 	}
 	r.clock.Advance(10 * time.Second)
@@ -51,21 +51,21 @@ func TestMoveTakesTheOldestThatWaitForNothing(t *testing.T) {
 	young.connectAll()
 	r.acked("young")
 
-	if n := r.ads.Move(1); n != 1 {
+	if n := r.ADS.Reconnect(1); n != 1 {
 		t.Errorf("%d moved, want 1", n)
 	}
 	movedAway(t, oldest)
 	r.streams(4)
-	if n := r.ads.Move(10); n != 1 {
+	if n := r.ADS.Reconnect(10); n != 1 {
 		t.Errorf("%d moved, want the one other", n)
 	}
 	movedAway(t, older)
 	r.streams(3)
 
-	// The configuration arrives: from then on the stream can be moved.
+	// When its configuration is acknowledged, the stream can be ended.
 	unconfigured.ack(waiting)
 	r.acked("unconfigured")
-	if n := r.ads.Move(10); n != 1 {
+	if n := r.ADS.Reconnect(10); n != 1 {
 		t.Errorf("%d moved, want 1", n)
 	}
 	movedAway(t, unconfigured)
@@ -82,15 +82,15 @@ func TestMoveTakesTheOldestThatWaitForNothing(t *testing.T) {
 
 func TestAcceptsOnlyWithConfigurationAndUntilDrained(t *testing.T) {
 	r := start(t)
-	if r.ads.Accepting() {
+	if r.ADS.Accepting() {
 		t.Error("without configuration")
 	}
 	r.edit(basicMesh()...)
-	if !r.ads.Accepting() {
+	if !r.ADS.Accepting() {
 		t.Error("not with configuration")
 	}
-	r.ads.Drain()
-	if r.ads.Accepting() {
+	r.ADS.Drain()
+	if r.ADS.Accepting() {
 		t.Error("while draining")
 	}
 }

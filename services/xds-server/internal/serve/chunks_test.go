@@ -18,34 +18,34 @@ func someBlobs(t testing.TB, n int) []*store.Blob {
 	var blobs []*store.Blob
 	for i := range n {
 		name := fmt.Sprintf("cluster-%04d", i)
-		b, err := s.Put(resource.ClusterType, name, &cluster.Cluster{Name: name})
+		blob, err := s.Put(resource.ClusterType, name, &cluster.Cluster{Name: name})
 		if err != nil {
 			t.Fatal(err)
 		}
-		blobs = append(blobs, b)
+		blobs = append(blobs, blob)
 	}
 	return blobs
 }
 
-func TestRunsAreTheBytesOfTheirResources(t *testing.T) {
+func TestChunksHaveTheBytesOfTheirResources(t *testing.T) {
 	blobs := someBlobs(t, 500)
-	var r runs
+	var r chunkCache
 	for _, n := range []int{0, 1, manyBlobs - 1, manyBlobs, 500} {
-		for _, world := range []bool{false, true} {
+		for _, sotw := range []bool{false, true} {
 			var want []byte
-			for _, b := range blobs[:n] {
-				want = append(want, wireField(b, world).ReadOnlyData()...)
+			for _, blob := range blobs[:n] {
+				want = append(want, blobField(blob, sotw).ReadOnlyData()...)
 			}
-			if got := r.append(nil, blobs[:n], world).Materialize(); !bytes.Equal(got, want) {
-				t.Errorf("%d resources, state of the world %v: %d bytes that are not the %d of the resources", n, world, len(got), len(want))
+			if got := r.append(nil, blobs[:n], sotw).Materialize(); !bytes.Equal(got, want) {
+				t.Errorf("%d resources, sotw %v: %d bytes that are not the %d of the resources", n, sotw, len(got), len(want))
 			}
 		}
 	}
 }
 
-func TestResponsesThatDifferInAResourceShareRuns(t *testing.T) {
+func TestResponsesThatDifferInOneResourceShareChunks(t *testing.T) {
 	blobs := someBlobs(t, 500)
-	var r runs
+	var r chunkCache
 	first := r.append(nil, blobs, false)
 	if len(first) < 10 || len(first) > 100 {
 		t.Fatalf("%d runs of 500 resources", len(first))
@@ -69,10 +69,10 @@ func TestResponsesThatDifferInAResourceShareRuns(t *testing.T) {
 	}
 }
 
-// BenchmarkLargeResponse puts together what a stream is sent first.
+// BenchmarkLargeResponse encodes the first response of a stream.
 func BenchmarkLargeResponse(b *testing.B) {
 	blobs := someBlobs(b, 1000)
-	var r runs
+	var r chunkCache
 	b.ReportAllocs()
 	for b.Loop() {
 		r.append(nil, blobs, false).Free()

@@ -19,7 +19,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/meshtest"
 )
 
-// A small world, so that edits meet each other: every name is drawn from few.
+// Every name is drawn from few, so that random edits often touch the same objects.
 var (
 	namespaces = []string{"x", "y", "istio-system"}
 	hosts      = protorand.NormalisedHosts
@@ -28,11 +28,11 @@ var (
 	networks   = []string{"", "net1", "net2"}
 )
 
-// revision is one to three objects that are there afterwards, or not.
-func revision(t *rapid.T, held map[string]*configv1.Resource) (upserts []*configv1.Resource, removed []*configv1.ResourceKey) {
+// drawRevision draws one to three objects that are created, changed or removed.
+func drawRevision(t *rapid.T, held map[string]*configv1.Resource) (upserts []*configv1.Resource, removed []*configv1.ResourceKey) {
 	seen := map[string]bool{}
 	for range rapid.IntRange(1, 3).Draw(t, "objects") {
-		r := object(t, rapid.SampledFrom(namespaces).Draw(t, "namespace"), rapid.SampledFrom(exports).Draw(t, "exported to"))
+		r := drawObject(t, rapid.SampledFrom(namespaces).Draw(t, "namespace"), rapid.SampledFrom(exports).Draw(t, "exported to"))
 		k := r.GetKey().String()
 		if seen[k] {
 			continue
@@ -49,22 +49,23 @@ func revision(t *rapid.T, held map[string]*configv1.Resource) (upserts []*config
 	return upserts, removed
 }
 
-// object is one of a namespace, exported to others as far as its kind is; workloads are always the same one in x.
-func object(t *rapid.T, ns string, to []string) *configv1.Resource {
+// drawObject draws an object of a namespace, exported to others as far as its kind can be. A workload is always the
+// same one in x.
+func drawObject(t *rapid.T, ns string, to []string) *configv1.Resource {
 	host := rapid.SampledFrom(hosts).Draw(t, "host")
 	name := rapid.SampledFrom([]string{"n1", "n2"}).Draw(t, "name")
 	n := rapid.IntRange(1, 3).Draw(t, "variant")
 	forAudience := func(r *configv1.Resource) *configv1.Resource {
 		if to[0] != "*" && rapid.Bool().Draw(t, "beside what is exported to all") {
-			return meshtest.ForAudience(r, to...)
+			return meshtest.VisibleOnlyIn(r, to...)
 		}
 		return r
 	}
 	switch rapid.IntRange(0, 18).Draw(t, "kind") {
 	case 15, 16, 17, 18:
-		return anything(t, ns, name, to, n)
+		return drawAnySpec(t, ns, name, to, n)
 	case 0, 1, 2, 3:
-		return forAudience(service(t, ns, host, to, n))
+		return forAudience(drawService(t, ns, host, to, n))
 	case 4, 5, 6:
 		r := meshtest.Endpoints(ns, host, rapid.SampledFrom(ports).Draw(t, "port"), fmt.Sprintf("10.1.0.%d", n), fmt.Sprintf("10.1.1.%d", n))
 		r.GetEndpointSet().Endpoints[1].Network = rapid.SampledFrom(networks).Draw(t, "network")
@@ -72,7 +73,7 @@ func object(t *rapid.T, ns string, to []string) *configv1.Resource {
 	case 7, 8:
 		return meshtest.Config(mesh.KindDestinationRule, ns, name, destinationRule(host, n), meshtest.ExportedTo(to...))
 	case 9, 10:
-		return meshtest.Config(mesh.KindVirtualService, ns, name, virtualService(t, host, n), meshtest.ExportedTo(to...), meshtest.Aged(time.Duration(n)))
+		return meshtest.Config(mesh.KindVirtualService, ns, name, drawVirtualService(t, host, n), meshtest.ExportedTo(to...), meshtest.Aged(time.Duration(n)))
 	case 11:
 		s := &networking.Sidecar{Egress: []*networking.IstioEgressListener{{
 			Hosts: rapid.SampledFrom([][]string{{"./*"}, {"*/*"}, {"x/*", "istio-system/*"}, {"~/*"}}).Draw(t, "egress"),
@@ -84,7 +85,7 @@ func object(t *rapid.T, ns string, to []string) *configv1.Resource {
 	case 12:
 		return meshtest.PeerAuthentication(ns, name, []string{"STRICT", "PERMISSIVE", "DISABLE"}[n-1])
 	case 13:
-		return envoyFilter(t, ns, name)
+		return drawEnvoyFilter(t, ns, name)
 	default:
 		return meshtest.Workload("x", "d", "10.0.1.100", func(w *configv1.Workload) {
 			w.Network = networks[n-1]
@@ -96,7 +97,7 @@ func object(t *rapid.T, ns string, to []string) *configv1.Resource {
 	}
 }
 
-// kinds that are drawn from the whole API.
+// kinds whose specs are drawn from the whole API.
 var kinds = []struct {
 	name string
 	spec func() proto.Message
@@ -108,16 +109,17 @@ var kinds = []struct {
 	{mesh.KindGateway, func() proto.Message { return &networking.Gateway{} }},
 }
 
-// anything is an object with any fields of the API that validation lets pass.
-func anything(t *rapid.T, ns, name string, to []string, n int) *configv1.Resource {
+// drawAnySpec draws an object with any fields of the API that validation accepts.
+func drawAnySpec(t *rapid.T, ns, name string, to []string, n int) *configv1.Resource {
 	kind := rapid.SampledFrom(kinds).Draw(t, "of the whole API")
 	spec := kind.spec()
 	protorand.Normalised.FillSeeded(rapid.SampledFrom(protorand.Accepted(kind.name)).Draw(t, "fields"), spec)
 	return meshtest.Config(kind.name, ns, name, spec, meshtest.ExportedTo(to...), meshtest.Aged(time.Duration(n)))
 }
 
-// envoyFilter patches resources of every kind, now and then such that one breaks, for everybody, a namespace or a workload.
-func envoyFilter(t *rapid.T, ns, name string) *configv1.Resource {
+// drawEnvoyFilter draws an EnvoyFilter for the mesh, a namespace or a workload. It patches resources of every kind, and
+// some patches would break the resource.
+func drawEnvoyFilter(t *rapid.T, ns, name string) *configv1.Resource {
 	scope := rapid.SampledFrom([]string{"", "", "workloadSelector: {labels: {app: d}}", "priority: -1"}).Draw(t, "for")
 	patch := rapid.SampledFrom([]string{
 		"{applyTo: CLUSTER, match: {cluster: {portNumber: 80}}, patch: {operation: MERGE, value: {connect_timeout: 3s}}}",
@@ -136,7 +138,7 @@ func envoyFilter(t *rapid.T, ns, name string) *configv1.Resource {
 	return meshtest.EnvoyFilter(ns, name, scope+"\nconfigPatches: ["+patch+"]", meshtest.Aged(time.Duration(rapid.IntRange(1, 3).Draw(t, "age"))))
 }
 
-func service(t *rapid.T, ns, host string, to []string, n int) *configv1.Resource {
+func drawService(t *rapid.T, ns, host string, to []string, n int) *configv1.Resource {
 	protocol := rapid.SampledFrom([]configv1.Protocol{
 		configv1.Protocol_PROTOCOL_HTTP, configv1.Protocol_PROTOCOL_HTTP, configv1.Protocol_PROTOCOL_TCP, configv1.Protocol_PROTOCOL_TLS,
 		configv1.Protocol_PROTOCOL_UNSPECIFIED,
@@ -174,7 +176,7 @@ func destinationRule(host string, n int) *networking.DestinationRule {
 	}
 }
 
-func virtualService(t *rapid.T, host string, n int) *networking.VirtualService {
+func drawVirtualService(t *rapid.T, host string, n int) *networking.VirtualService {
 	other := rapid.SampledFrom(hosts[:4]).Draw(t, "destination")
 	vs := &networking.VirtualService{Hosts: []string{host}}
 	if n == 3 {
@@ -194,7 +196,7 @@ func virtualService(t *rapid.T, host string, n int) *networking.VirtualService {
 	return vs
 }
 
-// settings are mesh-wide; the first is what a world begins with.
+// settings are mesh-wide; settings(0) is what a mesh begins with.
 func settings(n int) *configv1.Resource {
 	mode := []meshv1alpha1.MeshConfig_OutboundTrafficPolicy_Mode{
 		meshv1alpha1.MeshConfig_OutboundTrafficPolicy_ALLOW_ANY, meshv1alpha1.MeshConfig_OutboundTrafficPolicy_REGISTRY_ONLY,

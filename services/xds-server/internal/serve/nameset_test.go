@@ -92,30 +92,30 @@ func TestLongNameListsStayCorrect(t *testing.T) {
 	}
 }
 
-func TestMemoryIsBounded(t *testing.T) {
+func TestOnDemandMemoryIsBounded(t *testing.T) {
 	clock := testkit.NewClock(time.Unix(1000, 0))
-	m := newMemory(clock)
+	m := newOnDemandMemory(clock)
 	var many []string
-	for i := range 2 * learntNames {
+	for i := range 2 * maxRememberedNames {
 		many = append(many, fmt.Sprint("name-", i))
 	}
-	id := func(a ...any) reporter { return reporter{node: fmt.Sprint(a...)} }
-	for i := range learntWorkloads + 10 {
-		m.learn(id(i), "t", many[:3])
+	id := func(a ...any) proxyKey { return proxyKey{node: fmt.Sprint(a...)} }
+	for i := range maxRememberedWorkloads + 10 {
+		m.remember(id(i), "t", many[:3])
 	}
-	if n := len(m.workloads); n != learntWorkloads || m.recall(id("0"), "t") != nil || len(m.recall(id("10"), "t")) != 3 {
+	if n := len(m.workloads); n != maxRememberedWorkloads || m.names(id("0"), "t") != nil || len(m.names(id("10"), "t")) != 3 {
 		t.Errorf("%d workloads", n)
 	}
-	for i := range learntWorkloads {
-		m.learn(id("big", i), "t", many)
+	for i := range maxRememberedWorkloads {
+		m.remember(id("big", i), "t", many)
 	}
-	if m.bytes > learntBytes || len(m.recall(id("big", learntWorkloads-1), "t")) != learntNames {
+	if m.bytes > maxRememberedBytes || len(m.names(id("big", maxRememberedWorkloads-1), "t")) != maxRememberedNames {
 		t.Errorf("%d bytes", m.bytes)
 	}
-	m.learn(id("late"), "t", many[:1])
-	clock.Advance(learntFor + time.Second)
+	m.remember(id("late"), "t", many[:1])
+	clock.Advance(rememberFor + time.Second)
 	before := m.bytes
-	if got := m.recall(id("late"), "t"); got != nil || m.bytes >= before {
+	if got := m.names(id("late"), "t"); got != nil || m.bytes >= before {
 		t.Errorf("remembered too long: %q", got)
 	}
 }

@@ -51,7 +51,7 @@ func TestDecide(t *testing.T) {
 	transit.InTransit = 500
 	for name, tc := range map[string]struct {
 		own Load
-		// rounds of answers; what the last one comes to counts.
+		// rounds are the answers of each round; the last decision is compared.
 		rounds   [][]Load
 		want     int
 		replicas int
@@ -70,54 +70,54 @@ func TestDecide(t *testing.T) {
 		"streams under way still count":     {ready("own", 900), [][]Load{{transit}, {transit}}, 150, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			j := newJudge()
-			var v verdict
+			p := newPolicy()
+			var v decision
 			for _, answers := range tc.rounds {
-				v = j.decide(tc.own, answers)
+				v = p.decide(tc.own, answers)
 			}
-			if v.move != tc.want || v.replicas != tc.replicas {
-				t.Errorf("got %d to move among %d, want %d among %d", v.move, v.replicas, tc.want, tc.replicas)
+			if v.excess != tc.want || v.replicas != tc.replicas {
+				t.Errorf("got %d to move among %d, want %d among %d", v.excess, v.replicas, tc.want, tc.replicas)
 			}
 		})
 	}
 }
 
-// A peer that none of the moved streams comes to, because proxies do not know it, ends up out of the count instead of having streams moved
-// for ever; it is back as soon as it gains one.
+// A peer that no stream ever reaches, because proxies do not know it, does not count after a while; otherwise streams
+// would be moved for ever. It counts again as soon as it gains a stream.
 func TestPeerThatCannotBeReached(t *testing.T) {
-	j := newJudge()
+	p := newPolicy()
 	own, peers := ready("own", 1000), []Load{ready("b", 1000), ready("c", 0)}
-	j.decide(own, peers)
+	p.decide(own, peers)
 	moved := 0
 	for range 100 {
-		v := j.decide(own, peers)
-		j.moved(v.move)
-		moved += v.move // they all come back
+		v := p.decide(own, peers)
+		p.streamsMoved(v.excess)
+		moved += v.excess // they all come back
 	}
 	if limit := 334 + expectedArrivals*3; moved == 0 || moved > limit {
 		t.Errorf("%d streams moved in vain, want at most %d", moved, limit)
 	}
 	peers[1].Streams = 1
-	if v := j.decide(own, peers); v.move == 0 || v.replicas != 3 {
+	if v := p.decide(own, peers); v.excess == 0 || v.replicas != 3 {
 		t.Errorf("the peer has gained a stream: got %+v", v)
 	}
 }
 
-// world is replicas and streams that reconnect at random, in rounds.
-type world struct {
+// simulation has replicas, and streams that reconnect at random, in rounds.
+type simulation struct {
 	rand    *rand.Rand
-	judges  []*judge
-	streams [][]int // of each replica, oldest first: the numbers of the streams
-	// back is when streams under way arrive, in replicas' turns from now.
+	judges  []*policy
+	streams [][]int // the numbers of the streams of each replica, oldest first
+	// back is when streams in transit arrive, counted in turns of replicas from now.
 	back  map[int][]int
 	turn  int
 	moves []int // of each stream
 }
 
-func newWorld(r *rand.Rand, loads []int) *world {
-	w := &world{rand: r, back: map[int][]int{}, streams: make([][]int, len(loads))}
+func newWorld(r *rand.Rand, loads []int) *simulation {
+	w := &simulation{rand: r, back: map[int][]int{}, streams: make([][]int, len(loads))}
 	for i, n := range loads {
-		w.judges = append(w.judges, newJudge())
+		w.judges = append(w.judges, newPolicy())
 		for range n {
 			w.streams[i] = append(w.streams[i], len(w.moves))
 			w.moves = append(w.moves, 0)
@@ -126,12 +126,12 @@ func newWorld(r *rand.Rand, loads []int) *world {
 	return w
 }
 
-func (w *world) load(i, inTransit int) Load {
+func (w *simulation) load(i, inTransit int) Load {
 	return Load{Instance: fmt.Sprint(i), Streams: len(w.streams[i]), InTransit: inTransit, Ready: true}
 }
 
-// round lets every replica decide once, one after the other. Streams asked to move are under way while some of the others decide.
-func (w *world) round() (moved int, _ error) {
+// round lets every replica decide once, one after the other. Some decide while the streams of others are in transit.
+func (w *simulation) round() (moved int, _ error) {
 	n := len(w.judges)
 	inTransit := make([]int, n) // of this round: those of the last one have arrived
 	mean := float64(len(w.moves)) / float64(n)
@@ -147,28 +147,28 @@ func (w *world) round() (moved int, _ error) {
 		}
 		v := w.judges[i].decide(w.load(i, inTransit[i]), answers)
 		most, before := slices.Max(w.counts()), len(w.streams[i])
-		if float64(most) <= mean+slack(mean) && v.move > 0 {
-			return moved, fmt.Errorf("%d streams of %d move although all are balanced: %v", v.move, i, w.counts())
+		if float64(most) <= mean+slack(mean) && v.excess > 0 {
+			return moved, fmt.Errorf("%d streams of %d move although all are balanced: %v", v.excess, i, w.counts())
 		}
-		if float64(before-v.move) < mean && v.move > 0 {
-			return moved, fmt.Errorf("replica %d goes from %d to %d, below the mean of %g: %v", i, before, before-v.move, mean, w.counts())
+		if float64(before-v.excess) < mean && v.excess > 0 {
+			return moved, fmt.Errorf("replica %d goes from %d to %d, below the mean of %g: %v", i, before, before-v.excess, mean, w.counts())
 		}
-		for _, stream := range w.streams[i][:v.move] {
+		for _, stream := range w.streams[i][:v.excess] {
 			w.moves[stream]++
 			at := w.turn + 1 + w.rand.IntN(n)
 			at = min(at, w.turn-w.turn%n+n) // back when the next round begins, at the latest
 			w.back[at] = append(w.back[at], stream)
 		}
-		w.streams[i] = slices.Clone(w.streams[i][v.move:])
-		w.judges[i].moved(v.move)
-		inTransit[i] = v.move
-		moved += v.move
+		w.streams[i] = slices.Clone(w.streams[i][v.excess:])
+		w.judges[i].streamsMoved(v.excess)
+		inTransit[i] = v.excess
+		moved += v.excess
 		w.turn++
 	}
 	return moved, nil
 }
 
-func (w *world) counts() []int {
+func (w *simulation) counts() []int {
 	var counts []int
 	for _, s := range w.streams {
 		counts = append(counts, len(s))
@@ -176,8 +176,8 @@ func (w *world) counts() []int {
 	return counts
 }
 
-// settle runs rounds until nothing has moved for some of them.
-func (w *world) settle(most int) (rounds, moved int, err error) {
+// settle runs rounds until nothing has moved for several of them.
+func (w *simulation) settle(most int) (rounds, moved int, err error) {
 	for quiet := 0; quiet < 3; rounds++ {
 		if rounds > most {
 			return rounds, moved, fmt.Errorf("not balanced after %d rounds: %v", rounds, w.counts())
@@ -195,8 +195,8 @@ func (w *world) settle(most int) (rounds, moved int, err error) {
 	return rounds - 3, moved, nil
 }
 
-// From any distribution, with replicas that decide at different moments and streams that come back anywhere: no replica gives away below
-// the mean, nothing moves once all are within the slack, and that is reached.
+// From any distribution, with replicas that decide at different moments and streams that reconnect anywhere: no replica
+// goes below the mean, all come within the slack, and then nothing moves.
 func TestConverges(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		loads := rapid.SliceOfN(rapid.IntRange(0, 1500), 2, 8).Draw(t, "loads")
@@ -213,7 +213,7 @@ func TestConverges(t *testing.T) {
 }
 
 // surplus is what the replicas have above the mean and the slack.
-func (w *world) surplus() (n float64) {
+func (w *simulation) surplus() (n float64) {
 	mean := float64(len(w.moves)) / float64(len(w.streams))
 	for _, s := range w.streams {
 		n += max(0, float64(len(s))-mean-slack(mean))
@@ -221,12 +221,13 @@ func (w *world) surplus() (n float64) {
 	return n
 }
 
-// The surplus shrinks geometrically, by what of the moved does not come back to a replica that has too many; and because the oldest streams
-// go first, hardly any moves more than once.
+// The surplus shrinks geometrically, by the moved streams that do not return to a replica with too many. Because the
+// oldest streams are moved first, hardly any moves more than once.
 func TestConvergesGeometricallyWithFewMoves(t *testing.T) {
 	for name, tc := range map[string]struct {
 		loads []int
-		// ratio is what is left of the surplus after a round, at most; moves is how many are made in all, perStream of one stream.
+		// ratio is the most of the surplus that is left after a round; moves is the most moves in all, perStream those
+		// of one stream.
 		ratio            float64
 		moves, perStream int
 	}{

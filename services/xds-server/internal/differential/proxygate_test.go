@@ -9,8 +9,9 @@ import (
 	"fairlead.dev/services/xds-server/internal/envoytest"
 )
 
-// gate relays a unix socket to one of several servers: moving it breaks the connections through it, as the end of a server does.
-type gate struct {
+// proxyGate forwards a unix socket to one of several servers. A change of the server breaks the connections, as the end
+// of a server does.
+type proxyGate struct {
 	socket   string
 	listener net.Listener
 
@@ -19,14 +20,14 @@ type gate struct {
 	open   map[net.Conn]struct{}
 }
 
-func startGate(t *testing.T, target string) *gate {
+func startGate(t *testing.T, target string) *proxyGate {
 	t.Helper()
 	socket := envoytest.Socket(t)
 	listener, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &gate{socket: socket, listener: listener, target: target, open: map[net.Conn]struct{}{}}
+	g := &proxyGate{socket: socket, listener: listener, target: target, open: map[net.Conn]struct{}{}}
 	var relays sync.WaitGroup
 	relays.Go(func() {
 		for {
@@ -38,14 +39,14 @@ func startGate(t *testing.T, target string) *gate {
 		}
 	})
 	t.Cleanup(func() {
-		_ = g.listener.Close() // Accept says so
+		_ = g.listener.Close() // Accept returns the error
 		g.move(target)
 		relays.Wait()
 	})
 	return g
 }
 
-func (g *gate) relay(down net.Conn) {
+func (g *proxyGate) relay(down net.Conn) {
 	g.mu.Lock()
 	up, err := net.Dial("tcp", g.target)
 	if err == nil {
@@ -70,12 +71,12 @@ func (g *gate) relay(down net.Conn) {
 	delete(g.open, up)
 }
 
-// move breaks all connections; the next ones lead to the target.
-func (g *gate) move(target string) {
+// move breaks all connections; new ones lead to the target.
+func (g *proxyGate) move(target string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.target = target
 	for conn := range g.open {
-		_ = conn.Close() // the relay notices
+		_ = conn.Close() // the copying goroutine notices
 	}
 }

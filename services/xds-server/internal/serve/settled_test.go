@@ -9,11 +9,11 @@ import (
 	"fairlead.dev/services/xds-server/internal/meshtest"
 )
 
-// settles waits until the fleet has settled, or has not.
-func (r *replicaServer) settles(want bool) {
+// settles waits until Settled says that all proxies have answered, or that some have not.
+func (r *fixture) settles(want bool) {
 	r.t.Helper()
 	testkit.Eventually(r.t, patience, func() error {
-		if got := r.ads.Settled() == nil; got != want {
+		if got := r.ADS.Settled() == nil; got != want {
 			return fmt.Errorf("settled %v, want %v", got, want)
 		}
 		return nil
@@ -28,17 +28,17 @@ func TestSettledWhenEverybodyHasAnswered(t *testing.T) {
 	r.settles(true)
 
 	r.edit(meshtest.Endpoints("default", hostA, 80, "10.1.0.11"))
-	settled := r.ads.Settled()
+	settled := r.ADS.Settled()
 	if settled == nil {
 		t.Fatal("settled before anybody has answered")
 	}
-	most, before := r.ads.MostSettled()
+	most, before := r.ADS.MostSettled()
 	if most == nil {
 		t.Fatal("of two proxies none is a straggler")
 	}
 	a.ack(a.next())
 	testkit.Eventually(t, patience, func() error {
-		if _, now := r.ads.MostSettled(); now != before+1 {
+		if _, now := r.ADS.MostSettled(); now != before+1 {
 			return fmt.Errorf("%d answers, want 1", now-before)
 		}
 		return nil
@@ -48,7 +48,7 @@ func TestSettledWhenEverybodyHasAnswered(t *testing.T) {
 		t.Error("settled when one of two has answered")
 	default:
 	}
-	b.nack(b.next(), "no") // an answer, too
+	b.nack(b.next(), "no") // a NACK is an answer too
 	for _, closed := range []<-chan struct{}{settled, most} {
 		select {
 		case <-closed:
@@ -58,8 +58,9 @@ func TestSettledWhenEverybodyHasAnswered(t *testing.T) {
 	}
 }
 
-// What is unanswered when the next revision is applied holds up no later one, and neither does a proxy that leaves.
-func TestSettledWithoutThoseThatDoNotAnswer(t *testing.T) {
+// A response that is unanswered when the next revision is applied delays no later one, and neither does a proxy that
+// disconnects.
+func TestSettledDoesNotWaitForResponsesOfEarlierRounds(t *testing.T) {
 	r := start(t, basicMesh()...)
 	silent, leaving := r.delta("silent", "default"), r.delta("leaving", "default")
 	silent.connectAll()
@@ -71,26 +72,26 @@ func TestSettledWithoutThoseThatDoNotAnswer(t *testing.T) {
 	leaving.ack(leaving.next())
 	r.settles(false)
 	r.edit(meshtest.Endpoints("default", hostA, 80, "10.1.0.12"))
-	r.settles(false) // the one that answers
+	r.settles(false) // the proxy that answers
 	leaving.next()
 	leaving.cancel()
 	r.settles(true)
 
-	// The late answer is one of an earlier round; what it lets go belongs to this one.
+	// The late ACK belongs to an earlier round; the response that it lets go belongs to this one.
 	silent.ack(late)
 	r.settles(false)
 	silent.ack(silent.next())
 	r.settles(true)
 }
 
-// A revision that changes nothing for anybody settles at once.
+// A revision that changes nothing for any proxy is settled at once.
 func TestSettledWithoutChanges(t *testing.T) {
 	r := start(t, basicMesh()...)
 	a := r.delta("aaa", "default")
 	a.connectAll()
 	r.settles(true)
 	r.edit()
-	if r.ads.Settled() != nil {
+	if r.ADS.Settled() != nil {
 		t.Error("waits for nobody")
 	}
 }

@@ -1,8 +1,6 @@
 package serve
 
 import (
-	"sync/atomic"
-
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/encoding/proto"
@@ -12,12 +10,13 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// smallResponse is up to how many bytes a response counts as taken by the network when gRPC has accepted it: no more than that fits a
-// stream's write quota.
+// smallResponse is the size up to which a response counts as taken by the network when gRPC has accepted it, because it
+// fits the write quota of a stream.
 const smallResponse = 64 << 10
 
-// Codec is what the gRPC servers that a Server is registered with should send with (grpc.ForceServerCodecV2): resources go to the network
-// from where the store holds them, neither marshalled nor copied for each stream. Without it everything works, at that cost.
+// Codec is the codec for gRPC servers that a Server is registered with (grpc.ForceServerCodecV2). With it, the
+// resources of a response are sent from the store's memory and are neither marshalled nor copied for each stream.
+// Another codec works too, at that cost.
 func Codec() encoding.CodecV2 { return codec{encoding.GetCodecV2(proto.Name)} }
 
 type codec struct{ encoding.CodecV2 }
@@ -38,7 +37,7 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	return c.CodecV2.Unmarshal(data, v)
 }
 
-// deltaFrame is a delta response with its resources apart. Where the codec is not ours it is an ordinary message.
+// deltaFrame is a delta response whose resources are still in the store. To another codec it is an ordinary message.
 type deltaFrame struct {
 	*discovery.DeltaDiscoveryResponse
 	out *response
@@ -51,23 +50,23 @@ func (f *deltaFrame) ProtoReflect() protoreflect.Message {
 		for _, name := range f.out.missing {
 			m.Resources = append(m.Resources, notFound(name))
 		}
-		for _, b := range f.out.blobs {
-			m.Resources = append(m.Resources, b.Resource)
+		for _, blob := range f.out.blobs {
+			m.Resources = append(m.Resources, blob.Resource)
 		}
 	}
 	return m.ProtoReflect()
 }
 
-// Numbers of fields of the responses.
+// Field numbers of the responses and of Resource.
 const (
 	deltaSystemVersion = 1
 	deltaTypeURL       = 4
 	deltaNonce         = 5
 	deltaRemoved       = 6
-	worldVersionInfo   = 1
-	worldTypeURL       = 4
-	worldNonce         = 5
-	resources          = 2
+	sotwVersionInfo    = 1
+	sotwTypeURL        = 4
+	sotwNonce          = 5
+	responseResources  = 2
 	resourceName       = 3
 	resourceAliases    = 4
 )
@@ -90,44 +89,44 @@ func (f *deltaFrame) encode() mem.BufferSlice {
 	}
 	for _, name := range out.missing {
 		text := 1 + protowire.SizeBytes(len(name))
-		head = protowire.AppendVarint(protowire.AppendTag(head, resources, protowire.BytesType), uint64(2*text)) //nolint:gosec // a size
+		head = protowire.AppendVarint(protowire.AppendTag(head, responseResources, protowire.BytesType), uint64(2*text)) //nolint:gosec // a size
 		head = appendText(appendText(head, resourceName, name), resourceAliases, name)
 	}
 	return out.body(head, false)
 }
 
-// worldFrame is a state-of-the-world response with its resources apart.
-type worldFrame struct {
+// sotwFrame is a sotw response whose resources are still in the store.
+type sotwFrame struct {
 	*discovery.DiscoveryResponse
 	out *response
 }
 
 // ProtoReflect implements proto.Message.
-func (f *worldFrame) ProtoReflect() protoreflect.Message {
+func (f *sotwFrame) ProtoReflect() protoreflect.Message {
 	m := f.DiscoveryResponse
 	if len(m.GetResources()) == 0 {
 		m.Resources = make([]*anypb.Any, 0, len(f.out.blobs))
-		for _, b := range f.out.blobs {
-			m.Resources = append(m.Resources, b.Resource.GetResource())
+		for _, blob := range f.out.blobs {
+			m.Resources = append(m.Resources, blob.Resource.GetResource())
 		}
 	}
 	return m.ProtoReflect()
 }
 
-func (f *worldFrame) encode() mem.BufferSlice {
+func (f *sotwFrame) encode() mem.BufferSlice {
 	m, out := f.DiscoveryResponse, f.out
 	head := make([]byte, 0, 64+len(m.GetTypeUrl())+len(m.GetVersionInfo()))
-	head = appendText(head, worldVersionInfo, m.GetVersionInfo())
-	head = appendText(head, worldTypeURL, m.GetTypeUrl())
-	head = appendText(head, worldNonce, m.GetNonce())
+	head = appendText(head, sotwVersionInfo, m.GetVersionInfo())
+	head = appendText(head, sotwTypeURL, m.GetTypeUrl())
+	head = appendText(head, sotwNonce, m.GetNonce())
 	return out.body(head, true)
 }
 
-// body is the whole response.
-func (r *response) body(head []byte, world bool) mem.BufferSlice {
+// body encodes the whole response: head, then the resources.
+func (r *response) body(head []byte, sotw bool) mem.BufferSlice {
 	room := min(len(r.blobs), manyBlobs) + len(r.blobs)/8 + 2
 	buffers := append(make(mem.BufferSlice, 0, room), mem.SliceBuffer(head))
-	return r.watched(r.stream.server.runs.append(buffers, r.blobs, world))
+	return r.watched(r.stream.server.chunks.append(buffers, r.blobs, sotw))
 }
 
 func appendText(to []byte, field protowire.Number, text string) []byte {
@@ -137,48 +136,34 @@ func appendText(to []byte, field protowire.Number, text string) []byte {
 	return protowire.AppendString(protowire.AppendTag(to, field, protowire.BytesType), text)
 }
 
-// notFound says to an on-demand client that a virtual host does not exist: a request that waits for it is answered at once.
+// notFound tells an on-demand client that a virtual host does not exist. Envoy then answers the request that waits for
+// it.
 func notFound(name string) *discovery.Resource {
 	return &discovery.Resource{Name: name, Aliases: []string{name}}
 }
 
-// watched adds to a large response an empty buffer whose release says that the network has taken what is before it.
+// watched appends an empty buffer to a large response. When gRPC frees it, the network has taken everything before it.
 func (r *response) watched(buffers mem.BufferSlice) mem.BufferSlice {
 	if r.size <= smallResponse {
 		return buffers
 	}
 	end := make([]byte, 0, marker)
 	r.marked = true
-	r.stream.began()
+	r.stream.largeSendBegan()
 	return append(buffers, mem.NewBuffer(&end, pool{r}))
 }
 
-// marker is the least capacity of a buffer that gRPC gives back to its pool.
+// marker is the least capacity of a buffer that gRPC returns to its pool.
 const marker = 1<<10 + 1
 
-// pool is the "pool" of a marker.
+// pool is the mem.BufferPool of the marker buffer.
 type pool struct{ r *response }
 
 // Get implements mem.BufferPool; nobody calls it.
 func (pool) Get(length int) *[]byte { b := make([]byte, length); return &b }
 
-// Put implements mem.BufferPool.
+// Put implements mem.BufferPool. gRPC calls it when the network has taken the response, or when the stream has ended.
 func (p pool) Put(*[]byte) {
-	p.r.stream.took()
+	p.r.stream.largeSendTaken()
 	p.r.release()
-}
-
-// charge is what a response takes of the budget.
-type charge struct {
-	held   atomic.Int64
-	stream *stream
-	// marked is true if a marker will release it.
-	marked bool
-}
-
-// release gives it back, once.
-func (c *charge) release() {
-	if size := c.held.Swap(0); size > 0 {
-		c.stream.server.budget.give(&c.stream.account.unsent, int(size))
-	}
 }

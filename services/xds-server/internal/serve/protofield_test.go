@@ -17,7 +17,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/plan"
 )
 
-// inPieces cuts bytes as the network may.
+// inPieces splits bytes into buffers, as the network may.
 func inPieces(raw []byte, cuts []int) mem.BufferSlice {
 	var data mem.BufferSlice
 	for _, n := range cuts {
@@ -46,20 +46,20 @@ func TestDeltaRequestIsReadFromAnyPieces(t *testing.T) {
 		}
 		data.Free() // as gRPC does
 		names := got.GetResourceNamesSubscribe()
-		if got.asked != nil {
-			names = got.asked.all()
+		if got.subscribeList != nil {
+			names = got.subscribeList.decoded()
 		}
 		if !slices.Equal(names, want.GetResourceNamesSubscribe()) {
 			t.Fatalf("subscribes to %q, want %q", names, want.GetResourceNamesSubscribe())
 		}
-		if all := got.held.all(); !maps.Equal(all, want.GetInitialResourceVersions()) {
+		if all := got.initial.decoded(); !maps.Equal(all, want.GetInitialResourceVersions()) {
 			t.Fatalf("holds %q, want %q", all, want.GetInitialResourceVersions())
 		}
 		var tally plan.Tally
 		for _, version := range want.GetInitialResourceVersions() {
 			tally.AddString(version)
 		}
-		if got.held.tally != tally {
+		if got.initial.tally != tally {
 			t.Fatal("the tally is not that of the versions")
 		}
 		want.ResourceNamesSubscribe, want.InitialResourceVersions, got.ResourceNamesSubscribe = nil, nil, nil
@@ -89,7 +89,7 @@ func TestRequestThatIsNoMessage(t *testing.T) {
 	}
 }
 
-// BenchmarkDecodeReconnect reads what a proxy of a mesh of 1,000 services says when it comes back.
+// BenchmarkDecodeReconnect reads the first request of a proxy that reconnects in a mesh of 1,000 services.
 func BenchmarkDecodeReconnect(b *testing.B) {
 	req := &discovery.DeltaDiscoveryRequest{TypeUrl: "type", InitialResourceVersions: map[string]string{}}
 	for i := range 1000 {

@@ -1,0 +1,47 @@
+// Package serve implements the ADS server: the delta and the state-of-the-world (sotw) variant of xDS.
+//
+// The stream loops are go-control-plane's. Behind each loop stands a cache object of this package, the stream. Its
+// class (package plan) tells it which resources may have changed, and it answers requests from the snapshot of the
+// class: nothing is built, marshalled or compared for each stream.
+//
+// # The life of a stream
+//
+//   - Open: Server.handle (handler.go) asks quotas.open (quota.go) and refuseBanned (ban.go), then runs the loop.
+//   - Receive: deltaMonitor.Recv or sotwMonitor.Recv (monitor.go) throttles the client (quota.go), answers Istio's
+//     debug types (debug.go) and moves node, names and versions past the loop (payload.go; initialversions.go decodes
+//     initial_resource_versions).
+//   - First request: stream.identify (stream.go) checks the node against the peer's identity and joins the class.
+//   - Every request: CreateDeltaWatch (delta.go) or CreateWatch (sotw.go). acceptRequest (request.go) finds the
+//     subscription (subscription.go), handleNonce (ack.go) handles an ACK or NACK, and updateDelta or updateSotw
+//     changes the subscribed names (subscribe.go, namebudget.go).
+//   - Mark: markDirty and its variants (dirty.go) note which resources may differ from what the client holds.
+//   - Push: flush (order.go) goes over the types in send order. waitsForEarlierTypes and removalsMustWait hold
+//     responses back (make before break). respond (respond.go; vhdsrespond.go for virtual hosts) collects a response,
+//     asks the budget (budget.go) and hands it to the loop. The monitor's Send encodes it (encode.go, chunks.go).
+//   - ACK or NACK: noteSent remembers the nonce, handleNonce compares it (ack.go). An ACK confirms what the client
+//     holds. After a NACK, handleNACK (nack.go) works out which versions are to blame and does not send them again
+//     until they change. Then flush sends what has waited.
+//   - Status: reports.markChanged (reports.go) queues the stream for the next Report, which stream.status (status.go)
+//     describes; settled.go counts the responses that are not answered yet.
+//   - End: the client, Drain, the maximum age, a stalled client, a ban, Reconnect (reconnect.go, called by package
+//     balance) or an error. stream.close releases everything.
+//
+// A new revision comes in by Server.Apply (server.go). Streams whose proxies may have changed class are found by
+// subscribersIndex (subscribers.go) and moved by reclassify (reclassify.go). Then each class calls stream.Changed
+// (changequeue.go), which marks what has changed and calls flush.
+//
+// Virtual hosts: vhds.go tracks the route configurations whose virtual hosts are resources of their own, vhdsopen.go
+// handles a client's first request for them, and ondemand.go the clients that request each virtual host by name.
+// warming.go sends endpoints again when Envoy warms their cluster.
+//
+// # Locks
+//
+// stream.mu guards a stream; it is taken by stream.lock and released by stream.unlock, which apply the changes that
+// were queued meanwhile. A goroutine that holds one stream's mu never takes another stream's. While mu is held, these
+// may be taken: account.planning, then the locks of class and engine, and those of budget, quotas, reports,
+// subscribersIndex, onDemandMemory and settleTracker, each released before the next. quotas.mu may be held when
+// refusals.mu is taken. Nobody who holds one of these locks takes a stream's mu: class and budget call streams without
+// their locks. Server.mu guards the set of streams, changeQueue.changesMu the queued changes and payloadQueue.queueMu
+// the payloads; nothing else is taken while one of them is held, except that changesMu is held when the engine's served
+// revision is read.
+package serve

@@ -1,0 +1,181 @@
+package serve
+
+import (
+	"strings"
+
+	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/xds-server/internal/plan"
+	"fairlead.dev/services/xds-server/internal/store"
+)
+
+// maxRejectionBytes bounds the part of Envoy's error message that a status shows.
+const maxRejectionBytes = 4096
+
+// handleNACK is called by handleNonce. The versions that the NACK blames are not sent again until they change;
+// everything else of the type is sent once more, because it is unknown how much of the response the client has applied.
+func (st *stream) handleNACK(sub *subscription, out *response, message string) {
+	st.endOutstanding(sub, out, message)
+	sub.newClustersAnswered(out)
+	sub.metrics.nacks.Inc()
+	blamed, named := st.blamedResources(sub, out, message)
+	sub.rejectedTogether = !named && len(blamed) > 1
+	names := make([]string, 0, len(blamed))
+	for _, blob := range blamed {
+		sub.rejectVersion(blob)
+		names = append(names, blob.Name())
+	}
+	sub.resendAll = true
+	for _, name := range out.removed {
+		if name != placeholderHost(routeConfigOf(name)) {
+			st.addUnconfirmedRemoval(sub, name)
+		}
+	}
+	if sub.url == resource.RouteType {
+		st.routeConfigsRejected(out)
+	}
+	if len(message) > maxRejectionBytes {
+		message = strings.ToValidUTF8(message[:maxRejectionBytes], "")
+	}
+	sub.rejection = &configv1.Rejection{
+		ResourceNames: names, Message: message, Revision: out.revision, RejectedAt: timestamppb.New(st.server.clock.Now()),
+	}
+	st.server.log.Warn("proxy rejected a response", "node", st.node.ID, "type", sub.url, "resources", names, "error", message,
+		"revision", out.revision.GetSequence())
+}
+
+// blamedHosts does the work of blamedResources for virtual hosts. Envoy applies no virtual host of the route
+// configuration that contains the bad one, and an arbitrary part of the others. The others are sent again, and if the
+// message does not name the route configuration, each route configuration in a response of its own.
+func (st *stream) blamedHosts(sub *subscription, out *response, message string) (blamed []*store.Blob) {
+	blamedConfig := ""
+	for _, name := range out.routeConfigs {
+		if mentions(message, name) && strings.Contains(message, "route "+name) {
+			blamedConfig = name
+		}
+	}
+	if len(out.routeConfigs) == 1 {
+		return out.blobs
+	}
+	for _, blob := range out.blobs {
+		if routeConfigOf(blob.Name()) == blamedConfig {
+			blamed = append(blamed, blob)
+		} else {
+			st.markDirty(sub, blob.Name())
+		}
+	}
+	for _, name := range out.routeConfigs {
+		if rc := st.routeConfigs[name]; rc != nil && blamedConfig == "" {
+			rc.isolated = true
+		}
+	}
+	return blamed
+}
+
+// blamedResources returns the resources that a NACK blames, and whether its message names them. Envoy names clusters
+// and listeners; for other types, the whole response is to blame.
+func (st *stream) blamedResources(sub *subscription, out *response, message string) (blamed []*store.Blob, named bool) {
+	switch sub.url {
+	case resource.VirtualHostType:
+		return st.blamedHosts(sub, out, message), false
+	case resource.ClusterType, resource.ListenerType:
+		for _, blob := range out.blobs {
+			if mentions(message, blob.Name()) {
+				blamed = append(blamed, blob)
+			}
+		}
+	}
+	if len(blamed) > 0 {
+		return blamed, true
+	}
+	return out.blobs, false
+}
+
+// mentions reports whether the text contains the name as a word, and not as part of a longer name.
+func mentions(text, name string) bool {
+	if name == "" {
+		return false
+	}
+	for i := 0; ; {
+		j := strings.Index(text[i:], name)
+		if j < 0 {
+			return false
+		}
+		start, end := i+j, i+j+len(name)
+		if (start == 0 || !inName(text[start-1])) && (end == len(text) || !inName(text[end])) {
+			return true
+		}
+		// Envoy writes ": " or the full stop of a sentence after a name; neither is part of it.
+		if (start == 0 || !inName(text[start-1])) && text[end] == '.' && (end+1 == len(text) || text[end+1] == ' ') {
+			return true
+		}
+		i = start + 1
+	}
+}
+
+func inName(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("|._-*/", c) >= 0
+}
+
+// forgetRejections lifts the rejection of versions that the client has accepted after all, and of versions that are not
+// current any more.
+func (st *stream) forgetRejections(sub *subscription, out *response) {
+	if len(sub.rejectedVersions) == 0 {
+		return
+	}
+	for _, blob := range out.blobs {
+		if sub.rejectedVersions[blob.Name()] == blob.Version() {
+			delete(sub.rejectedVersions, blob.Name())
+		}
+	}
+	current := st.class.Snapshot().Type(sub.url)
+	for name, version := range sub.rejectedVersions {
+		item, _ := current.Get(name)
+		if !st.covers(sub, name, item) || item.Blob == nil || item.Blob.Version() != version {
+			delete(sub.rejectedVersions, name)
+		}
+	}
+}
+
+// retryRejectedTogether lifts the rejection of versions that one NACK has blamed together as soon as one of them has
+// changed: only one of them may have been bad.
+func (st *stream) retryRejectedTogether(sub *subscription, current *plan.TypeSnapshot) {
+	if !sub.rejectedTogether {
+		return
+	}
+	for name, version := range sub.rejectedVersions {
+		if item, _ := current.Get(name); item.Blob == nil || item.Blob.Version() != version {
+			for name := range sub.rejectedVersions {
+				st.markDirty(sub, name)
+			}
+			sub.rejectedVersions, sub.rejectedTogether = nil, false
+			return
+		}
+	}
+}
+
+// rejectVersion keeps a rejected version from being sent again.
+func (sub *subscription) rejectVersion(blob *store.Blob) {
+	if sub.rejectedVersions == nil {
+		sub.rejectedVersions = map[string]string{}
+	}
+	sub.rejectedVersions[blob.Name()] = blob.Version()
+}
+
+// addUnconfirmedRemoval notes that the client may still hold a resource that a rejected response has removed. If the
+// name budget has no room for the name, nothing is noted.
+func (st *stream) addUnconfirmedRemoval(sub *subscription, name string) {
+	if !sub.unconfirmedRemovals.has(name) && st.chargeName(name) == "" {
+		sub.unconfirmedRemovals.add(name)
+	}
+}
+
+// confirmRemoval notes that the client has acknowledged the removal of a resource.
+func (st *stream) confirmRemoval(sub *subscription, name string) {
+	if sub.unconfirmedRemovals.len() > 0 && sub.unconfirmedRemovals.has(name) {
+		sub.unconfirmedRemovals.remove(name)
+		st.refundName(name)
+	}
+}
