@@ -29,8 +29,8 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/cluster"
 	"fairlead.dev/services/xds-server/internal/translate/endpoint"
 	"fairlead.dev/services/xds-server/internal/translate/listener"
-	"fairlead.dev/services/xds-server/internal/translate/pack"
 	"fairlead.dev/services/xds-server/internal/translate/route"
+	"fairlead.dev/services/xds-server/internal/translate/typedconfig"
 )
 
 // TestEnvoyAccepts gives everything that is built to the real Envoy, which checks what no schema says: unknown format commands, regular
@@ -163,7 +163,7 @@ func routeListener(i int, rc *routev3.RouteConfiguration) *listenerv3.Listener {
 		StatPrefix:     "route",
 		RouteSpecifier: &managerv3.HttpConnectionManager_RouteConfig{RouteConfig: rc},
 		HttpFilters: []*managerv3.HttpFilter{{
-			Name: "router", ConfigType: &managerv3.HttpFilter_TypedConfig{TypedConfig: pack.Any(&routerv3.Router{})},
+			Name: "router", ConfigType: &managerv3.HttpFilter_TypedConfig{TypedConfig: typedconfig.Any(&routerv3.Router{})},
 		}},
 	}
 	return &listenerv3.Listener{
@@ -172,7 +172,7 @@ func routeListener(i int, rc *routev3.RouteConfiguration) *listenerv3.Listener {
 			Address: "127.0.0.1", PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: uint32(60000 + i)},
 		}}},
 		FilterChains: []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{{
-			Name: "manager", ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: pack.Any(manager)},
+			Name: "manager", ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: typedconfig.Any(manager)},
 		}}}},
 	}
 }

@@ -20,7 +20,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/envoytest"
 	"fairlead.dev/services/xds-server/internal/plan"
 	"fairlead.dev/services/xds-server/internal/translate"
-	"fairlead.dev/services/xds-server/internal/translate/pack"
+	"fairlead.dev/services/xds-server/internal/translate/typedconfig"
 )
 
 // meshSource is the mesh that a server in a test serves, and its translators by type.
@@ -165,7 +165,7 @@ func (s *meshServer) push(stream discoveryv3.AggregatedDiscoveryService_DeltaAgg
 			sub.sent[name] = ""
 			continue
 		}
-		packed := pack.Any(m)
+		packed := typedconfig.Any(m)
 		if version := fmt.Sprintf("%x", sha256.Sum256(packed.GetValue())); held != version {
 			sub.sent[name] = version
 			out.Resources = append(out.Resources, &discoveryv3.Resource{Name: name, Version: version, Resource: packed})

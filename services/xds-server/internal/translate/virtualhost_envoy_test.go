@@ -26,7 +26,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/envoytest"
 	"fairlead.dev/services/xds-server/internal/plan"
 	"fairlead.dev/services/xds-server/internal/translate/hcm"
-	"fairlead.dev/services/xds-server/internal/translate/pack"
+	"fairlead.dev/services/xds-server/internal/translate/typedconfig"
 )
 
 // hostServer is the least control plane that virtual hosts need: by delta ADS it gives one proxy what it subscribes to, virtual hosts after
@@ -127,7 +127,7 @@ func (s *hostServer) push(stream discoveryv3.AggregatedDiscoveryService_DeltaAgg
 		version, before := "", h.versions[name]
 		resource := &discoveryv3.Resource{Name: name, Aliases: []string{name}}
 		if m != nil {
-			resource = &discoveryv3.Resource{Name: name, Resource: pack.Any(m)}
+			resource = &discoveryv3.Resource{Name: name, Resource: typedconfig.Any(m)}
 			version = fmt.Sprintf("%x", sha256.Sum256(resource.GetResource().GetValue()))
 			resource.Version = version
 		}

@@ -13,7 +13,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/translate/inbound"
-	"fairlead.dev/services/xds-server/internal/translate/names"
+	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 )
 
 // never is the longest interval Envoy takes without overflow of its milliseconds: an inbound cluster has one host and never loses it.
@@ -21,7 +21,7 @@ const never = 100 * 365 * 24 * time.Hour
 
 // inboundCluster leads to the application. Captured traffic goes on to the address it was sent to, so that the application sees what it
 // would see without a proxy; traffic to a real listener goes to where the application was told to listen.
-func inboundCluster(r *input.Reader, name names.Cluster) (*clusterv3.Cluster, error) {
+func inboundCluster(r *input.Reader, name resourcename.Cluster) (*clusterv3.Cluster, error) {
 	if r.Class().Type != class.Sidecar {
 		return nil, nil
 	}
@@ -30,7 +30,7 @@ func inboundCluster(r *input.Reader, name names.Cluster) (*clusterv3.Cluster, er
 		return nil, err
 	}
 	for _, port := range ports {
-		if port.Number == name.Port && name == (names.Cluster{Direction: names.DirectionInbound, Port: name.Port}) {
+		if port.Number == name.Port && name == (resourcename.Cluster{Direction: resourcename.DirectionInbound, Port: name.Port}) {
 			return toApplication(r, name.String(), port)
 		}
 	}
@@ -38,7 +38,7 @@ func inboundCluster(r *input.Reader, name names.Cluster) (*clusterv3.Cluster, er
 }
 
 func toApplication(r *input.Reader, name string, port inbound.Port) (*clusterv3.Cluster, error) {
-	out := &clusterv3.Cluster{Name: name, AltStatName: inboundStatName(r, port), CommonLbConfig: &clusterv3.Cluster_CommonLbConfig{}}
+	out := &clusterv3.Cluster{Name: name, AltStatName: inboundAltStatName(r, port), CommonLbConfig: &clusterv3.Cluster_CommonLbConfig{}}
 	options := &httpOptions{protocol: upstreamFor(port.Protocol, true), keepCase: keepsCase(r, port.Protocol)}
 	connectionPool(out, options, r.Mesh(), inbound.Pool(r, port))
 	if upgraded := networking.ConnectionPoolSettings_HTTPSettings_UPGRADE; port.ConnectionPool.GetHttp().GetH2UpgradePolicy() == upgraded {

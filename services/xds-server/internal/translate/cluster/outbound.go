@@ -17,22 +17,22 @@ import (
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/translate/discovery"
-	"fairlead.dev/services/xds-server/internal/translate/dynamic"
+	"fairlead.dev/services/xds-server/internal/translate/dynamicforwardproxy"
 	"fairlead.dev/services/xds-server/internal/translate/endpoint"
 	"fairlead.dev/services/xds-server/internal/translate/hcm"
-	"fairlead.dev/services/xds-server/internal/translate/pack"
 	"fairlead.dev/services/xds-server/internal/translate/protocol"
+	"fairlead.dev/services/xds-server/internal/translate/typedconfig"
 )
 
 // outbound builds the cluster of a service port or of one of its subsets.
 func outbound(r *input.Reader, c discovery.Cluster) (*clusterv3.Cluster, error) {
 	out := &clusterv3.Cluster{
 		Name:           c.String(),
-		AltStatName:    outboundStatName(r, c),
+		AltStatName:    outboundAltStatName(r, c),
 		CommonLbConfig: &clusterv3.Cluster_CommonLbConfig{},
 		Metadata:       metadata(c),
 	}
-	find(r, out, c)
+	discoveryType(r, out, c)
 	options := &httpOptions{protocol: upstreamFor(c.Spec.GetProtocol(), r.Class().Type == class.Sidecar), keepCase: keepsCase(r, c.Spec.GetProtocol())}
 	connectionPool(out, options, r.Mesh(), c.Policy.GetConnectionPool())
 	if upgrades(r.Mesh(), c.Spec.GetProtocol(), c.Policy.GetConnectionPool().GetHttp()) {
@@ -45,12 +45,12 @@ func outbound(r *input.Reader, c discovery.Cluster) (*clusterv3.Cluster, error) 
 			LocalityWeightedLbConfig: &clusterv3.Cluster_CommonLbConfig_LocalityWeightedLbConfig{},
 		}
 	}
-	loadBalancer(out, c.Policy.GetLoadBalancer())
+	lbPolicy(out, c.Policy.GetLoadBalancer())
 	if c.Passthrough {
 		// The bytes are the client's mesh TLS: nothing is put around them, and what is inside cannot be seen.
 		return out, nil
 	}
-	err := transport(r, out, options, c)
+	err := transportSocket(r, out, options, c)
 	if err == nil {
 		proxyProtocol(out, c.Policy.GetProxyProtocol())
 		err = options.apply(out)
@@ -62,14 +62,14 @@ func outbound(r *input.Reader, c discovery.Cluster) (*clusterv3.Cluster, error) 
 }
 
 // find sets how the cluster finds its endpoints.
-func find(r *input.Reader, out *clusterv3.Cluster, c discovery.Cluster) {
+func discoveryType(r *input.Reader, out *clusterv3.Cluster, c discovery.Cluster) {
 	kind := clusterv3.Cluster_EDS
 	switch c.Kind {
 	case discovery.StrictDNS, discovery.LogicalDNS:
-		resolve(r, out, c)
+		dnsDiscovery(r, out, c)
 		return
 	case discovery.DynamicHosts:
-		dynamic.Set(r, out)
+		dynamicforwardproxy.Set(r, out)
 		return
 	case discovery.OriginalDestination:
 		kind = clusterv3.Cluster_ORIGINAL_DST
@@ -94,17 +94,17 @@ func find(r *input.Reader, out *clusterv3.Cluster, c discovery.Cluster) {
 	out.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: kind}
 }
 
-// lookupFamily says the same as dynamic.LookupFamily, in the type of this kind of cluster.
+// lookupFamily says the same as dynamicforwardproxy.LookupFamily, in the type of this kind of cluster.
 func lookupFamily(f class.Families) commondnsv3.DnsLookupFamily {
-	return commondnsv3.DnsLookupFamily(commondnsv3.DnsLookupFamily_value[dynamic.LookupFamily(f).String()])
+	return commondnsv3.DnsLookupFamily(commondnsv3.DnsLookupFamily_value[dynamicforwardproxy.LookupFamily(f).String()])
 }
 
 // resolve puts the names to resolve into the cluster.
-func resolve(r *input.Reader, out *clusterv3.Cluster, c discovery.Cluster) {
+func dnsDiscovery(r *input.Reader, out *clusterv3.Cluster, c discovery.Cluster) {
 	out.LoadAssignment = endpoint.Assignment(r, c)
 	out.ClusterDiscoveryType = &clusterv3.Cluster_ClusterType{ClusterType: &clusterv3.Cluster_CustomClusterType{
 		Name: "envoy.cluster.dns",
-		TypedConfig: pack.Any(&dnsv3.DnsCluster{
+		TypedConfig: typedconfig.Any(&dnsv3.DnsCluster{
 			DnsRefreshRate:  r.Mesh().GetDnsRefreshRate(),
 			DnsLookupFamily: lookupFamily(r.Class().Families),
 			RespectDnsTtl:   true,
@@ -168,7 +168,7 @@ func metadata(c discovery.Cluster) *corev3.Metadata {
 }
 
 // note adds to what a cluster says of itself.
-func note(out *clusterv3.Cluster, key, value string) {
+func addMetadata(out *clusterv3.Cluster, key, value string) {
 	notes := out.GetMetadata().GetFilterMetadata()
 	if notes[hcm.ALPNMetadataNamespace] == nil {
 		notes[hcm.ALPNMetadataNamespace] = &structpb.Struct{Fields: map[string]*structpb.Value{}}
@@ -177,4 +177,4 @@ func note(out *clusterv3.Cluster, key, value string) {
 }
 
 // sniffed tells whether a cluster's connections may carry HTTP or something else.
-func sniffed(c discovery.Cluster) bool { return protocol.IsSniffed(c.Spec.GetProtocol()) }
+func isSniffed(c discovery.Cluster) bool { return protocol.IsSniffed(c.Spec.GetProtocol()) }

@@ -13,7 +13,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/translate/discovery"
 	"fairlead.dev/services/xds-server/internal/translate/inbound"
-	"fairlead.dev/services/xds-server/internal/translate/names"
+	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 )
 
 // Translator makes Clusters (CDS).
@@ -24,14 +24,14 @@ func (Translator) TypeURL() string { return resourcev3.ClusterType }
 
 // Names lists the clusters that every proxy has and those of the workload's own ports.
 func (Translator) Names(r *input.Reader) ([]string, error) {
-	out := fixed(r.Class())
+	out := builtinNames(r.Class())
 	if r.Class().Type == class.Sidecar {
 		ports, err := inbound.Ports(r)
 		if err != nil {
 			return nil, err
 		}
 		for _, port := range ports {
-			out = append(out, names.Inbound(port.Number))
+			out = append(out, resourcename.InboundCluster(port.Number))
 		}
 	}
 	slices.Sort(out)
@@ -56,17 +56,17 @@ func (Translator) Build(r *input.Reader, name string) (proto.Message, error) {
 }
 
 func build(r *input.Reader, name string) (*clusterv3.Cluster, error) {
-	if slices.Contains(fixed(r.Class()), name) {
-		return fixedCluster(r, name)
+	if slices.Contains(builtinNames(r.Class()), name) {
+		return builtinCluster(r, name)
 	}
-	if found, ok := names.ParseOnDemand(name); ok && r.Class().OnDemand {
+	if found, ok := resourcename.ParseOnDemandCluster(name); ok && r.Class().OnDemand {
 		return onDemand(r, name, found)
 	}
-	parsed, ok := names.ParseCluster(name)
+	parsed, ok := resourcename.ParseCluster(name)
 	if !ok {
 		return nil, nil
 	}
-	if parsed.Direction == names.DirectionInbound {
+	if parsed.Direction == resourcename.DirectionInbound {
 		return inboundCluster(r, parsed)
 	}
 	resolved, ok := discovery.Resolve(r, parsed)
@@ -76,7 +76,7 @@ func build(r *input.Reader, name string) (*clusterv3.Cluster, error) {
 	case r.Class().OnDemand:
 		// A proxy that is told "there is none" never asks again, and lets every later request wait in vain. One without endpoints refuses at once,
 		// and is updated when there is something behind the name.
-		out, err := fixedCluster(r, names.BlackHoleCluster)
+		out, err := builtinCluster(r, resourcename.BlackHoleCluster)
 		if err != nil {
 			return nil, err
 		}

@@ -16,7 +16,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/translate/discovery"
-	"fairlead.dev/services/xds-server/internal/translate/names"
+	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 )
 
 const host = "a.default.svc.cluster.local"
@@ -56,7 +56,7 @@ func familyReader(t *testing.T, f class.Families, svc *configv1.Service, shards 
 
 func assignment(t *testing.T, r *input.Reader) *endpointv3.ClusterLoadAssignment {
 	t.Helper()
-	c, ok := discovery.Resolve(r, names.Cluster{Direction: names.DirectionOutbound, Port: 80, Hostname: host})
+	c, ok := discovery.Resolve(r, resourcename.Cluster{Direction: resourcename.DirectionOutbound, Port: 80, Hostname: host})
 	if !ok {
 		t.Fatal("no such cluster")
 	}
@@ -182,7 +182,7 @@ func TestWithin(t *testing.T) {
 }
 
 func group(name string, weight uint32) *endpointv3.LocalityLbEndpoints {
-	out := byLocality([]member{{Endpoint: &configv1.Endpoint{Address: "10.0.0.1", Port: 80, Weight: weight}}})[0]
+	out := byLocality([]meshEndpoint{{Endpoint: &configv1.Endpoint{Address: "10.0.0.1", Port: 80, Weight: weight}}})[0]
 	out.Locality = parseLocality(name)
 	return out
 }
@@ -206,14 +206,14 @@ func TestDistribute(t *testing.T) {
 }
 
 func TestFailoverPriority(t *testing.T) {
-	members := []member{
+	members := []meshEndpoint{
 		{Endpoint: &configv1.Endpoint{Address: "10.0.0.1"}, labels: map[string]string{"net": "a", "zone": "x"}},
 		{Endpoint: &configv1.Endpoint{Address: "10.0.0.2"}, labels: map[string]string{"net": "a", "zone": "y"}},
 		{Endpoint: &configv1.Endpoint{Address: "10.0.0.3"}, labels: map[string]string{"net": "b", "zone": "x"}},
 	}
 	out := &endpointv3.ClusterLoadAssignment{Endpoints: byLocality(members)}
 	own := func() map[string]string { return map[string]string{"net": "a", "zone": "x"} }
-	byLabels(out, members, own, []string{"net", "zone"})
+	failoverPriority(out, members, own, []string{"net", "zone"})
 	var got []string
 	for _, l := range out.GetEndpoints() {
 		got = append(got, fmt.Sprintf("%d:%s", l.GetPriority(), l.GetLbEndpoints()[0].GetEndpoint().GetAddress().GetSocketAddress().GetAddress()))
@@ -221,7 +221,7 @@ func TestFailoverPriority(t *testing.T) {
 	if want := []string{"0:10.0.0.1", "1:10.0.0.2", "2:10.0.0.3"}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
-	byLabels(out, members, nil, []string{"net=b"})
+	failoverPriority(out, members, nil, []string{"net=b"})
 	if out.GetEndpoints()[0].GetLbEndpoints()[0].GetEndpoint().GetAddress().GetSocketAddress().GetAddress() != "10.0.0.3" {
 		t.Errorf("an entry with a value compares with that value: %v", out)
 	}
@@ -229,7 +229,7 @@ func TestFailoverPriority(t *testing.T) {
 
 // TestPlacesAsLabels: what the mesh knows of where an endpoint runs counts as labels, before those of the workload's own.
 func TestPlacesAsLabels(t *testing.T) {
-	m := member{
+	m := meshEndpoint{
 		Endpoint: &configv1.Endpoint{Network: "n1"}, cluster: "east", locality: &configv1.Locality{Region: "r1"},
 		labels: map[string]string{"app": "a", class.NetworkLabel: "own", class.ZoneLabel: "own"},
 	}

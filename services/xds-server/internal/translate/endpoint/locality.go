@@ -53,20 +53,20 @@ func UsesLocalityWeights(r *input.Reader, c discovery.Cluster) bool {
 	return c.Policy.GetOutlierDetection() != nil && (len(settings.GetFailover()) > 0 || len(settings.GetFailoverPriority()) > 0)
 }
 
-// prioritise orders the localities as the caller's own locality and the settings ask: either shares of traffic, or nearest first. Nearest
+// setPriorities orders the localities as the caller's own locality and the settings ask: either shares of traffic, or nearest first. Nearest
 // first takes outlier detection, without which a proxy would never leave the nearest.
-func prioritise(r *input.Reader, c discovery.Cluster, out *endpointv3.ClusterLoadAssignment, members []member) {
+func setPriorities(r *input.Reader, c discovery.Cluster, out *endpointv3.ClusterLoadAssignment, endpoints []meshEndpoint) {
 	settings := LocalitySettings(r, c)
 	key := r.Class()
 	switch {
 	case c.Policy.GetLoadBalancer().GetLocalityLbSetting() == nil && c.Service.GetTrafficDistribution() != "":
-		nearestFirst(r, c, out, members)
+		nearestFirst(r, c, out, endpoints)
 	case settings == nil:
 	case len(settings.GetDistribute()) > 0:
 		distribute(out, parseLocality(key.Locality), settings.GetDistribute())
 	case c.Policy.GetOutlierDetection() == nil:
 	case len(settings.GetFailoverPriority()) > 0:
-		byLabels(out, members, r.Labels, settings.GetFailoverPriority())
+		failoverPriority(out, endpoints, r.Labels, settings.GetFailoverPriority())
 		if len(settings.GetFailover()) > 0 {
 			failover(out, parseLocality(key.Locality), settings.GetFailover())
 		}
@@ -76,9 +76,9 @@ func prioritise(r *input.Reader, c discovery.Cluster, out *endpointv3.ClusterLoa
 }
 
 // nearestFirst orders as the Service's trafficDistribution asks, without outlier detection: where there is a near endpoint, it is used.
-func nearestFirst(r *input.Reader, c discovery.Cluster, out *endpointv3.ClusterLoadAssignment, members []member) {
+func nearestFirst(r *input.Reader, c discovery.Cluster, out *endpointv3.ClusterLoadAssignment, endpoints []meshEndpoint) {
 	if mesh.MindsNode(c.Service) {
-		byLabels(out, members, r.Labels, []string{mesh.LabelHostname})
+		failoverPriority(out, endpoints, r.Labels, []string{mesh.LabelHostname})
 	}
 	failover(out, parseLocality(r.Class().Locality), nil)
 }
@@ -175,10 +175,10 @@ func distance(own, other *corev3.Locality, settings []*networking.LocalityLoadBa
 	}
 }
 
-// byLabels prefers endpoints that share the caller's values of the listed labels, the first label weighing most. An entry "key=value"
+// failoverPriority prefers endpoints that share the caller's values of the listed labels, the first label weighing most. An entry "key=value"
 // compares with that value instead of the caller's. own is asked only where the answer matters.
-func byLabels(out *endpointv3.ClusterLoadAssignment, members []member, own func() map[string]string, priority []string) {
-	rank := func(m member) uint32 {
+func failoverPriority(out *endpointv3.ClusterLoadAssignment, endpoints []meshEndpoint, own func() map[string]string, priority []string) {
+	rank := func(m meshEndpoint) uint32 {
 		for i, entry := range priority {
 			key, want, fixed := strings.Cut(entry, "=")
 			if !fixed {
@@ -191,8 +191,8 @@ func byLabels(out *endpointv3.ClusterLoadAssignment, members []member, own func(
 		return 0
 	}
 	var groups []*endpointv3.LocalityLbEndpoints
-	byRank := map[uint32][]member{}
-	for _, m := range members {
+	byRank := map[uint32][]meshEndpoint{}
+	for _, m := range endpoints {
 		byRank[rank(m)] = append(byRank[rank(m)], m)
 	}
 	for _, p := range slices.Sorted(maps.Keys(byRank)) {

@@ -17,7 +17,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
 	"fairlead.dev/services/xds-server/internal/translate/endpoint"
-	"fairlead.dev/services/xds-server/internal/translate/names"
+	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 )
 
 // TestNetworks: endpoints of other networks are reached through the gateways of those, with the weight of all of them, if mesh TLS leads there.
@@ -61,7 +61,7 @@ func TestNetworks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			state := meshtest.State(t, append([]*configv1.Resource{meshtest.Service("default", host, 80), endpoints}, tc.more...)...)
 			key := &class.Key{Type: class.Sidecar, Namespace: "default", Network: tc.network, Families: class.IPv4}
-			m, err := endpoint.Translator{}.Build(input.NewView(key, state).Reader(), names.Outbound(80, "", host))
+			m, err := endpoint.Translator{}.Build(input.NewView(key, state).Reader(), resourcename.OutboundCluster(80, "", host))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -8,7 +8,7 @@ import (
 
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/translate/discovery"
-	"fairlead.dev/services/xds-server/internal/translate/names"
+	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 )
 
 // Translator makes ClusterLoadAssignments (EDS).
@@ -27,7 +27,7 @@ func (Translator) HostNames(r *input.Reader, host string) ([]string, error) {
 	}
 	var out []string
 	for _, name := range discovery.Names(r, host) {
-		if parsed, ok := names.ParseCluster(name); ok {
+		if parsed, ok := resourcename.ParseCluster(name); ok {
 			if c, ok := discovery.Resolve(r, parsed); ok && c.Kind == discovery.EDS {
 				out = append(out, name)
 			}
@@ -42,8 +42,8 @@ func (Translator) Ahead() {}
 // Build makes the assignment of one outbound cluster; nil if the class has no such cluster, or one that needs no EDS. A cluster whose
 // endpoints are all gone has an empty assignment, not none: otherwise the proxy would wait for it.
 func (Translator) Build(r *input.Reader, name string) (proto.Message, error) {
-	c, ok := names.ParseCluster(name)
-	if !ok || c.Direction != names.DirectionOutbound {
+	c, ok := resourcename.ParseCluster(name)
+	if !ok || c.Direction != resourcename.DirectionOutbound {
 		return nil, nil
 	}
 	out, ok := discovery.Resolve(r, c)

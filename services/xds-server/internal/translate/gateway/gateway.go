@@ -13,8 +13,8 @@ import (
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/mesh"
-	"fairlead.dev/services/xds-server/internal/translate/names"
 	"fairlead.dev/services/xds-server/internal/translate/protocol"
+	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 )
 
 // Kind says how a port's connections begin; servers of different kinds cannot share a port.
@@ -131,9 +131,9 @@ type Port struct {
 // Route names the route configuration of one of the port's servers.
 func (p Port) Route(s Server) string {
 	if p.Kind == HTTP {
-		return names.GatewayHTTP(p.Number, p.explicit)
+		return resourcename.GatewayHTTPRouteConfig(p.Number, p.explicit)
 	}
-	return names.GatewayHTTPS(s.Number(), s.Spec.GetPort().GetName(), s.Gateway.Key.Name, s.Gateway.Key.Namespace, p.explicit)
+	return resourcename.GatewayHTTPSRouteConfig(s.Number(), s.Spec.GetPort().GetName(), s.Gateway.Key.Name, s.Gateway.Key.Namespace, p.explicit)
 }
 
 const wildcard = "0.0.0.0"
@@ -154,7 +154,7 @@ func Ports(r *input.Reader) []Port {
 				explicit = ""
 			}
 			for _, number := range targetPorts(r.Targets(), server.Number()) {
-				place := names.Listener(bind, number)
+				place := resourcename.Listener(bind, number)
 				port := byPlace[place]
 				if port == nil {
 					port = &Port{Number: number, Bind: bind, Kind: kind(spec), explicit: explicit}

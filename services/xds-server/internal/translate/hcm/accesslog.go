@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
-	"fairlead.dev/services/xds-server/internal/translate/pack"
+	"fairlead.dev/services/xds-server/internal/translate/typedconfig"
 )
 
 // logField is one field of Istio's default access log, in the order of its text form.
@@ -55,7 +55,7 @@ func AccessLog(mesh *meshv1alpha1.MeshConfig) ([]*accesslogv3.AccessLog, error) 
 	}
 	return []*accesslogv3.AccessLog{{
 		Name: "envoy.access_loggers.file",
-		ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: pack.Any(&filelogv3.FileAccessLog{
+		ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: typedconfig.Any(&filelogv3.FileAccessLog{
 			Path:            mesh.GetAccessLogFile(),
 			AccessLogFormat: &filelogv3.FileAccessLog_LogFormat{LogFormat: format},
 		})},

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
-	"fairlead.dev/services/xds-server/internal/translate/pack"
+	"fairlead.dev/services/xds-server/internal/translate/typedconfig"
 )
 
 const (
@@ -93,7 +93,7 @@ func Build(o Options) (*listenerv3.Filter, error) {
 	} else {
 		m.RouteSpecifier = &managerv3.HttpConnectionManager_RouteConfig{RouteConfig: o.Routes}
 	}
-	packed, err := pack.Checked(m)
+	packed, err := typedconfig.Checked(m)
 	if err != nil {
 		return nil, err
 	}

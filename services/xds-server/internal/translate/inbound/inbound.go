@@ -16,9 +16,9 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
-	"fairlead.dev/services/xds-server/internal/translate/policy"
 	"fairlead.dev/services/xds-server/internal/translate/protocol"
-	"fairlead.dev/services/xds-server/internal/translate/scope"
+	"fairlead.dev/services/xds-server/internal/translate/sidecarscope"
+	"fairlead.dev/services/xds-server/internal/translate/trafficpolicy"
 )
 
 const wildcard = "0.0.0.0"
@@ -94,7 +94,7 @@ func fromIngress(r *input.Reader, in *networking.IstioIngressListener, pool *net
 		Protocol:       declared,
 		GRPCWeb:        declared == configv1.Protocol_PROTOCOL_GRPC_WEB,
 		Bind:           in.GetBind(),
-		BindToPort:     scope.BindsToPort(in.GetCaptureMode(), key.Interception),
+		BindToPort:     sidecarscope.BindsToPort(in.GetCaptureMode(), key.Interception),
 		ConnectionPool: pool,
 		TLS:            in.GetTls(),
 	}
@@ -104,7 +104,7 @@ func fromIngress(r *input.Reader, in *networking.IstioIngressListener, pool *net
 	switch {
 	case out.BindToPort && key.Interception != class.None && (out.Bind == "" || out.Bind == wildcard) && len(r.Addresses()) > 0:
 		// What is sent to services on this port has the listener on all addresses: the workload's own and the host's are as good.
-		out.Bind, out.OnLoopback = r.Addresses()[0], scope.OnLoopback(r, out.Number)
+		out.Bind, out.OnLoopback = r.Addresses()[0], sidecarscope.BindsLoopbackToo(r, out.Number)
 	case out.Bind == "":
 		out.Bind = defaultBind(r)
 	}
@@ -133,7 +133,7 @@ func Pool(r *input.Reader, port Port) *networking.ConnectionPoolSettings {
 	if rule == nil {
 		return nil
 	}
-	return policy.For(rule.Spec, nil, port.ServicePort).GetConnectionPool()
+	return trafficpolicy.For(rule.Spec, nil, port.ServicePort).GetConnectionPool()
 }
 
 // destination reads Istio's forms: 127.0.0.1:PORT, [::1]:PORT and :PORT, 0.0.0.0:PORT and [::]:PORT for the workload's own address, unix:///path.

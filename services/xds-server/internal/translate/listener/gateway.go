@@ -14,8 +14,8 @@ import (
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/translate/gateway"
 	"fairlead.dev/services/xds-server/internal/translate/hcm"
-	"fairlead.dev/services/xds-server/internal/translate/names"
 	"fairlead.dev/services/xds-server/internal/translate/protocol"
+	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 	"fairlead.dev/services/xds-server/internal/translate/tlsctx"
 )
 
@@ -23,7 +23,7 @@ import (
 func planGateway(r *input.Reader) ([]planned, error) {
 	var out []planned
 	for _, port := range gateway.Ports(r) {
-		name := names.Listener(port.Bind, port.Number)
+		name := resourcename.Listener(port.Bind, port.Number)
 		if port.Kind == gateway.HTTP {
 			out = append(out, planned{name, func() (*listenerv3.Listener, error) { return gatewayHTTP(r, port, name) }})
 			continue
@@ -52,7 +52,7 @@ func gatewayHTTP(r *input.Reader, port gateway.Port, name string) (*listenerv3.L
 
 // gatewayBase is what all listeners of a gateway have in common. Balancers in front of it may say in the PROXY protocol who connects.
 func gatewayBase(r *input.Reader, port gateway.Port, name string) *listenerv3.Listener {
-	out := base(r, name, port.Bind, port.Number, corev3.TrafficDirection_OUTBOUND)
+	out := newListener(r, name, port.Bind, port.Number, corev3.TrafficDirection_OUTBOUND)
 	if r.GatewayTopology().GetProxyProtocol() != nil {
 		out.ListenerFilters = []*listenerv3.ListenerFilter{
 			listenerFilter("envoy.filters.listener.proxy_protocol", &proxyprotocolv3.ProxyProtocol{}, nil),
@@ -84,9 +84,9 @@ func isGRPCWeb(s gateway.Server) bool {
 // gatewayChains builds a listener whose servers are told apart by SNI, or which takes opaque bytes.
 func gatewayChains(r *input.Reader, port gateway.Port, name string) (*listenerv3.Listener, error) {
 	out := gatewayBase(r, port, name)
-	taken := claims{}
+	taken := usedMatches{}
 	for _, server := range port.Servers {
-		var found []l4chain
+		var found []filterChain
 		var err error
 		switch {
 		case port.Kind == gateway.TCP:
@@ -101,9 +101,9 @@ func gatewayChains(r *input.Reader, port gateway.Port, name string) (*listenerv3
 		if err != nil {
 			return nil, fmt.Errorf("Gateway %s: server %q: %w", server.Name(), server.Spec.GetPort().GetName(), err)
 		}
-		taken.append(out, found)
+		taken.addChains(out, found)
 	}
-	taken.complete(out)
+	taken.repeatInNarrowNetworks(out)
 	if port.Kind == gateway.TLS {
 		out.ListenerFilters = append(out.ListenerFilters, tlsInspector(nil))
 	}
@@ -111,7 +111,7 @@ func gatewayChains(r *input.Reader, port gateway.Port, name string) (*listenerv3
 }
 
 // terminated are the chains of a server with a certificate: one for HTTP, or those of the TCP routes bound to it.
-func terminated(r *input.Reader, port gateway.Port, server gateway.Server, name string) ([]l4chain, error) {
+func terminated(r *input.Reader, port gateway.Port, server gateway.Server, name string) ([]filterChain, error) {
 	trust := tlsctx.NewTrust(r.Class().TrustDomain, r.Mesh().GetTrustDomainAliases())
 	socket, err := tlsctx.Terminate(server.Spec.GetTls(), tlsctx.Terminator{
 		Trust: trust, HTTP: server.TerminatesHTTP(), Credentials: true, Mesh: r.Mesh(),
@@ -119,7 +119,7 @@ func terminated(r *input.Reader, port gateway.Port, server gateway.Server, name 
 	if err != nil {
 		return nil, err
 	}
-	served := []l4chain{{}}
+	served := []filterChain{{}}
 	if server.TerminatesHTTP() {
 		served[0].filters, err = gatewayManager(r, name, port.Route(server), server)
 	} else {
@@ -148,9 +148,9 @@ func serverNames(server gateway.Server) []string {
 }
 
 // gatewayTCP builds the chains of the TCP routes bound to a server, up to the first that takes every connection.
-func gatewayTCP(r *input.Reader, server gateway.Server) ([]l4chain, error) {
-	c := caller{port: server.Number(), gateway: server.Name(), statPrefix: server.Spec.GetName()}
-	var out []l4chain
+func gatewayTCP(r *input.Reader, server gateway.Server) ([]filterChain, error) {
+	c := matchContext{port: server.Number(), gateway: server.Name(), statPrefix: server.Spec.GetName()}
+	var out []filterChain
 	for _, vs := range r.VirtualServices(server.Name()) {
 		if !slices.ContainsFunc(vs.Spec.GetHosts(), func(host string) bool {
 			return len(server.Admits(vs.Key.Namespace, host)) > 0
@@ -169,9 +169,9 @@ func gatewayTCP(r *input.Reader, server gateway.Server) ([]l4chain, error) {
 }
 
 // passedThrough builds the chains of the TLS routes bound to a server, limited to its hosts.
-func passedThrough(r *input.Reader, server gateway.Server) ([]l4chain, error) {
-	c := caller{port: server.Number(), gateway: server.Name(), statPrefix: server.Spec.GetName()}
-	var out []l4chain
+func passedThrough(r *input.Reader, server gateway.Server) ([]filterChain, error) {
+	c := matchContext{port: server.Number(), gateway: server.Name(), statPrefix: server.Spec.GetName()}
+	var out []filterChain
 	for _, vs := range r.VirtualServices(server.Name()) {
 		found, err := tlsRoutes(r, vs, c, func(host string) []string { return server.Admits(vs.Key.Namespace, host) })
 		if err != nil {
@@ -184,12 +184,12 @@ func passedThrough(r *input.Reader, server gateway.Server) ([]l4chain, error) {
 
 // passedToMesh is the chain of a server of mode AUTO_PASSTHROUGH: mesh TLS goes to the cluster that is named like the handshake's server name.
 // Of all clusters only those that are there for this purpose are named so; other names do not get past the first filter.
-func passedToMesh(r *input.Reader, server gateway.Server) ([]l4chain, error) {
+func passedToMesh(r *input.Reader, server gateway.Server) ([]filterChain, error) {
 	proxy := &tcpproxyv3.TcpProxy{
-		StatPrefix: server.Spec.GetName(), ClusterSpecifier: &tcpproxyv3.TcpProxy_Cluster{Cluster: names.BlackHoleCluster},
+		StatPrefix: server.Spec.GetName(), ClusterSpecifier: &tcpproxyv3.TcpProxy_Cluster{Cluster: resourcename.BlackHoleCluster},
 	}
 	if proxy.StatPrefix == "" {
-		proxy.StatPrefix = names.BlackHoleCluster
+		proxy.StatPrefix = resourcename.BlackHoleCluster
 	}
 	filters, err := tcpChain{proxy: proxy, clusterBySNI: true}.filters(r)
 	if err != nil {
@@ -200,5 +200,5 @@ func passedToMesh(r *input.Reader, server gateway.Server) ([]l4chain, error) {
 		// What comes before the host in such a name is labels of it.
 		chosen.ServerNames = append(chosen.ServerNames, "*."+strings.TrimPrefix(host, "*."))
 	}
-	return []l4chain{{match: chosen, filters: filters}}, nil
+	return []filterChain{{match: chosen, filters: filters}}, nil
 }

@@ -16,15 +16,15 @@ import (
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/translate/hcm"
 	"fairlead.dev/services/xds-server/internal/translate/inbound"
-	"fairlead.dev/services/xds-server/internal/translate/names"
 	"fairlead.dev/services/xds-server/internal/translate/protocol"
+	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 	"fairlead.dev/services/xds-server/internal/translate/route"
 	"fairlead.dev/services/xds-server/internal/translate/tlsctx"
 )
 
-// variant is one kind of connection that an inbound port accepts: what its first bytes look like, whether the proxy terminates mesh mTLS on
+// chainKind is one kind of connection that an inbound port accepts: what its first bytes look like, whether the proxy terminates mesh mTLS on
 // it, and what it carries.
-type variant struct {
+type chainKind struct {
 	transport string
 	alpn      []string
 	mtls      bool
@@ -33,70 +33,70 @@ type variant struct {
 	tls *networking.ServerTLSSettings
 }
 
-// variants lists the kinds for a protocol and a PeerAuthentication mode. On a port of undeclared protocol a mesh client says by ALPN whether
+// chainKinds lists the kinds for a protocol and a PeerAuthentication mode. On a port of undeclared protocol a mesh client says by ALPN whether
 // it carries HTTP; with plaintext the HTTP inspector tells. PERMISSIVE ports also take TLS that is not the mesh's: it is the application's.
-func variants(p configv1.Protocol, mode input.MTLSMode) []variant {
+func chainKinds(p configv1.Protocol, mode input.MTLSMode) []chainKind {
 	http := protocol.IsHTTP(p)
 	if protocol.IsSniffed(p) {
-		return sniffedVariants(mode)
+		return sniffedChainKinds(mode)
 	}
-	strict := variant{transport: tlsTransport, mtls: true, http: http}
-	plain := variant{transport: rawTransport, http: http}
+	strict := chainKind{transport: tlsTransport, mtls: true, http: http}
+	plain := chainKind{transport: rawTransport, http: http}
 	switch mode {
 	case input.Strict:
-		return []variant{strict}
+		return []chainKind{strict}
 	case input.Disable:
 		if http {
-			return []variant{plain}
+			return []chainKind{plain}
 		}
 		// Opaque: nothing needs to be known of the first bytes, which the server may be the one to send.
-		return []variant{{}}
+		return []chainKind{{}}
 	default:
 		strict.alpn = tlsctx.MeshAny
 		if http {
-			return []variant{strict, plain}
+			return []chainKind{strict, plain}
 		}
-		return []variant{strict, plain, {transport: tlsTransport}}
+		return []chainKind{strict, plain, {transport: tlsTransport}}
 	}
 }
 
-// variantsOf is variants for a port. A Sidecar's own certificate is for callers from outside the mesh, where PeerAuthentication lets them in:
+// chainKindsOf is chainKinds for a port. A Sidecar's own certificate is for callers from outside the mesh, where PeerAuthentication lets them in:
 // those may no longer come without TLS.
-func variantsOf(r *input.Reader, port inbound.Port) []variant {
+func chainKindsOf(r *input.Reader, port inbound.Port) []chainKind {
 	mode := r.InboundMTLS(port.Number)
 	if port.TLS == nil || mode == input.Strict {
-		return variants(port.Protocol, mode)
+		return chainKinds(port.Protocol, mode)
 	}
 	http := protocol.IsHTTP(port.Protocol) || port.Protocol == configv1.Protocol_PROTOCOL_HTTPS
-	outside := variant{transport: tlsTransport, http: http, tls: port.TLS}
+	outside := chainKind{transport: tlsTransport, http: http, tls: port.TLS}
 	if mode == input.Disable {
-		return []variant{outside}
+		return []chainKind{outside}
 	}
-	return []variant{{transport: tlsTransport, alpn: tlsctx.MeshAny, mtls: true, http: http}, outside}
+	return []chainKind{{transport: tlsTransport, alpn: tlsctx.MeshAny, mtls: true, http: http}, outside}
 }
 
-func sniffedVariants(mode input.MTLSMode) []variant {
-	meshHTTP := variant{transport: tlsTransport, alpn: tlsctx.MeshHTTP, mtls: true, http: true}
-	plainWeb := variant{transport: rawTransport, alpn: plainHTTP, http: true}
-	plain := variant{transport: rawTransport}
+func sniffedChainKinds(mode input.MTLSMode) []chainKind {
+	meshHTTP := chainKind{transport: tlsTransport, alpn: tlsctx.MeshHTTP, mtls: true, http: true}
+	plainWeb := chainKind{transport: rawTransport, alpn: plainHTTP, http: true}
+	plain := chainKind{transport: rawTransport}
 	switch mode {
 	case input.Strict:
-		return []variant{meshHTTP, {transport: tlsTransport, mtls: true}}
+		return []chainKind{meshHTTP, {transport: tlsTransport, mtls: true}}
 	case input.Disable:
-		return []variant{plainWeb, plain, {transport: tlsTransport}}
+		return []chainKind{plainWeb, plain, {transport: tlsTransport}}
 	default:
-		return []variant{
+		return []chainKind{
 			meshHTTP, plainWeb, {transport: tlsTransport, alpn: tlsctx.MeshTCP, mtls: true}, plain, {transport: tlsTransport},
 		}
 	}
 }
 
-// needs says which inspectors a port's variants need.
+// needs says which inspectors a port's chainKinds need.
 type needs struct{ tls, http bool }
 
-func needsOf(variants []variant) needs {
+func needsOf(chainKinds []chainKind) needs {
 	var out needs
-	for _, v := range variants {
+	for _, v := range chainKinds {
 		out.tls = out.tls || v.transport != ""
 		out.http = out.http || v.http && !v.mtls && len(v.alpn) > 0
 	}
@@ -104,7 +104,7 @@ func needsOf(variants []variant) needs {
 }
 
 // target is where a set of inbound filter chains leads.
-type target struct {
+type inboundDestination struct {
 	name      string
 	cluster   string
 	port      uint32
@@ -118,18 +118,18 @@ type target struct {
 	catchAll bool
 }
 
-func (t target) chainName(http bool) string {
+func (t inboundDestination) chainName(http bool) string {
 	switch {
 	case t.catchAll && http:
 		return "virtualInbound-catchall-http"
 	case t.catchAll:
-		return names.VirtualInbound
+		return resourcename.VirtualInbound
 	default:
 		return t.name
 	}
 }
 
-func (t target) statPrefix() string {
+func (t inboundDestination) statPrefix() string {
 	if t.catchAll {
 		return t.cluster
 	}
@@ -137,7 +137,7 @@ func (t target) statPrefix() string {
 }
 
 // chains builds the filter chains of a port.
-func chains(r *input.Reader, t target, kinds []variant) ([]*listenerv3.FilterChain, error) {
+func chains(r *input.Reader, t inboundDestination, kinds []chainKind) ([]*listenerv3.FilterChain, error) {
 	trust := tlsctx.NewTrust(r.Class().TrustDomain, r.Mesh().GetTrustDomainAliases())
 	var out []*listenerv3.FilterChain
 	for _, v := range kinds {
@@ -182,10 +182,10 @@ func chains(r *input.Reader, t target, kinds []variant) ([]*listenerv3.FilterCha
 	return out, nil
 }
 
-func targetOf(r *input.Reader, port inbound.Port) target {
-	t := target{
-		name:      names.Listener(port.Bind, port.Number),
-		cluster:   names.Inbound(port.Number),
+func inboundDestinationOf(r *input.Reader, port inbound.Port) inboundDestination {
+	t := inboundDestination{
+		name:      resourcename.Listener(port.Bind, port.Number),
+		cluster:   resourcename.InboundCluster(port.Number),
 		port:      port.Number,
 		declared:  port.Declared,
 		grpcWeb:   port.GRPCWeb,
@@ -193,7 +193,7 @@ func targetOf(r *input.Reader, port inbound.Port) target {
 		pool:      inbound.Pool(r, port),
 	}
 	if port.Hostname != "" {
-		t.operation = names.HostPort(port.Hostname, port.ServicePort) + "/*"
+		t.operation = resourcename.HostPort(port.Hostname, port.ServicePort) + "/*"
 	}
 	return t
 }
@@ -202,7 +202,7 @@ func targetOf(r *input.Reader, port inbound.Port) target {
 // allows.
 func virtualInbound(r *input.Reader) (*listenerv3.Listener, error) {
 	number := portOr(r.Mesh().GetProxyInboundListenPort(), inboundPort)
-	out := base(r, names.VirtualInbound, wildcard, number, corev3.TrafficDirection_INBOUND)
+	out := newListener(r, resourcename.VirtualInbound, wildcard, number, corev3.TrafficDirection_INBOUND)
 	out.Transparent = transparent(r)
 	hole, err := blackhole(r, "virtualInbound-blackhole", number)
 	if err != nil {
@@ -224,8 +224,8 @@ func virtualInbound(r *input.Reader) (*listenerv3.Listener, error) {
 		if port.BindToPort {
 			continue
 		}
-		kinds := variantsOf(r, port)
-		t := targetOf(r, port)
+		kinds := chainKindsOf(r, port)
+		t := inboundDestinationOf(r, port)
 		t.destinationPort = port.Number
 		more, err := chains(r, t, kinds)
 		if err != nil {
@@ -257,10 +257,10 @@ func undeclared(r *input.Reader, ports []inbound.Port) ([]*listenerv3.FilterChai
 		if slices.ContainsFunc(ports, func(p inbound.Port) bool { return !p.BindToPort && p.Number == number }) {
 			continue
 		}
-		found, err := chains(r, target{
-			cluster: names.InboundPassthroughCluster, catchAll: true, operation: "/*",
+		found, err := chains(r, inboundDestination{
+			cluster: resourcename.InboundPassthroughCluster, catchAll: true, operation: "/*",
 			destinationPort: number,
-		}, sniffedVariants(r.InboundMTLS(number)))
+		}, sniffedChainKinds(r.InboundMTLS(number)))
 		if err != nil {
 			return nil, err
 		}
@@ -293,19 +293,19 @@ func planInbound(r *input.Reader) ([]planned, error) {
 // boundName names a listener that is bound to its port.
 func boundName(r *input.Reader, address string, port uint32) string {
 	if captured(r) {
-		return names.BoundListener(address, port)
+		return resourcename.BoundListener(address, port)
 	}
-	return names.Listener(address, port)
+	return resourcename.Listener(address, port)
 }
 
 func boundInbound(r *input.Reader, port inbound.Port) (*listenerv3.Listener, error) {
-	out := base(r, boundName(r, port.Bind, port.Number), port.Bind, port.Number, corev3.TrafficDirection_INBOUND)
+	out := newListener(r, boundName(r, port.Bind, port.Number), port.Bind, port.Number, corev3.TrafficDirection_INBOUND)
 	if port.OnLoopback {
 		alsoOnLoopback(r, out, port.Number)
 	}
-	kinds := variantsOf(r, port)
+	kinds := chainKindsOf(r, port)
 	var err error
-	if out.FilterChains, err = chains(r, targetOf(r, port), kinds); err != nil {
+	if out.FilterChains, err = chains(r, inboundDestinationOf(r, port), kinds); err != nil {
 		return nil, err
 	}
 	need := needsOf(kinds)

@@ -15,11 +15,11 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"fairlead.dev/services/xds-server/internal/input"
-	"fairlead.dev/services/xds-server/internal/translate/dynamic"
+	"fairlead.dev/services/xds-server/internal/translate/dynamicforwardproxy"
 	"fairlead.dev/services/xds-server/internal/translate/hcm"
-	"fairlead.dev/services/xds-server/internal/translate/match"
-	"fairlead.dev/services/xds-server/internal/translate/names"
-	"fairlead.dev/services/xds-server/internal/translate/pack"
+	"fairlead.dev/services/xds-server/internal/translate/matcher"
+	"fairlead.dev/services/xds-server/internal/translate/resourcename"
+	"fairlead.dev/services/xds-server/internal/translate/typedconfig"
 )
 
 // clusterTimeout is how long a connection waits for its cluster while the control plane does not answer.
@@ -48,7 +48,7 @@ var networkFilters = []struct {
 	{"envoy.filters.network.rbac", allowMeshSNI},
 	{"envoy.filters.network.sni_cluster", sniCluster},
 	{"envoy.filters.network.set_filter_state", setCluster},
-	{dynamic.NetworkFilter, resolveSNI},
+	{dynamicforwardproxy.NetworkFilter, resolveSNI},
 }
 
 // filters builds the network filters of the chain.
@@ -56,7 +56,7 @@ func (c tcpChain) filters(r *input.Reader) ([]*listenerv3.Filter, error) {
 	var out []*listenerv3.Filter
 	for _, f := range networkFilters {
 		if config := f.config(r, c); config != nil {
-			out = append(out, &listenerv3.Filter{Name: f.name, ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: pack.Any(config)}})
+			out = append(out, &listenerv3.Filter{Name: f.name, ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: typedconfig.Any(config)}})
 		}
 	}
 	var err error
@@ -72,7 +72,7 @@ func (c tcpChain) filters(r *input.Reader) ([]*listenerv3.Filter, error) {
 			Timeout: durationpb.New(clusterTimeout),
 		}
 	}
-	packed, err := pack.Checked(c.proxy)
+	packed, err := typedconfig.Checked(c.proxy)
 	if err != nil {
 		return nil, err
 	}
@@ -90,7 +90,7 @@ func allowMeshSNI(_ *input.Reader, c tcpChain) proto.Message {
 	return &rbacfilterv3.RBAC{
 		StatPrefix: "sni_cluster.",
 		Rules: &rbacv3.RBAC{Action: rbacv3.RBAC_ALLOW, Policies: map[string]*rbacv3.Policy{"mesh": {
-			Permissions: []*rbacv3.Permission{{Rule: &rbacv3.Permission_RequestedServerName{RequestedServerName: match.Prefix(names.SNIPrefix)}}},
+			Permissions: []*rbacv3.Permission{{Rule: &rbacv3.Permission_RequestedServerName{RequestedServerName: matcher.Prefix(resourcename.SNIPrefix)}}},
 			Principals:  []*rbacv3.Principal{{Identifier: &rbacv3.Principal_Any{Any: true}}},
 		}}},
 	}
@@ -122,5 +122,5 @@ func resolveSNI(r *input.Reader, c tcpChain) proto.Message {
 	if c.resolveSNI == 0 {
 		return nil
 	}
-	return dynamic.ForHandshakes(r, c.resolveSNI)
+	return dynamicforwardproxy.ForHandshakes(r, c.resolveSNI)
 }

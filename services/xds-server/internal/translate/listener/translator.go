@@ -13,7 +13,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/translate/hcm"
-	"fairlead.dev/services/xds-server/internal/translate/names"
+	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 )
 
 // Translator makes Listeners (LDS).
@@ -25,7 +25,7 @@ func (Translator) TypeURL() string { return resourcev3.ListenerType }
 // Names lists the listeners that the class has whatever services there are: those that capture, the workload's own ports, the Sidecar's
 // explicit listeners, the forward proxy, and all of a gateway.
 func (Translator) Names(r *input.Reader) ([]string, error) {
-	planned, err := fixed(r)
+	planned, err := hostIndependent(r)
 	if err != nil {
 		return nil, err
 	}
@@ -42,7 +42,7 @@ func (Translator) HostNames(r *input.Reader, host string) ([]string, error) {
 	if r.Class().Type == class.Router {
 		return nil, nil
 	}
-	return implicitNames(r, r.Service(host)), nil
+	return addressListenerNames(r, r.Service(host)), nil
 }
 
 // Build makes one listener.
@@ -61,13 +61,13 @@ func (Translator) Build(r *input.Reader, name string) (proto.Message, error) {
 func build(r *input.Reader, name string) (*listenerv3.Listener, error) {
 	if captured(r) {
 		switch name {
-		case names.VirtualOutbound:
+		case resourcename.VirtualOutbound:
 			return virtualOutbound(r)
-		case names.VirtualInbound:
+		case resourcename.VirtualInbound:
 			return virtualInbound(r)
 		}
 	}
-	planned, err := fixed(r)
+	planned, err := hostIndependent(r)
 	if err != nil {
 		return nil, err
 	}
@@ -79,7 +79,7 @@ func build(r *input.Reader, name string) (*listenerv3.Listener, error) {
 	if r.Class().Type == class.Router {
 		return nil, nil
 	}
-	return implicit(r, name)
+	return addressListener(r, name)
 }
 
 // planned is a listener that the class has, not built yet.
@@ -93,15 +93,15 @@ func captured(r *input.Reader) bool {
 }
 
 // fixed lists the listeners of Names, in the order of their precedence.
-func fixed(r *input.Reader) ([]planned, error) {
+func hostIndependent(r *input.Reader) ([]planned, error) {
 	if r.Class().Type == class.Router {
 		return planGateway(r)
 	}
 	var out []planned
 	if captured(r) {
 		out = append(out,
-			planned{names.VirtualOutbound, func() (*listenerv3.Listener, error) { return virtualOutbound(r) }},
-			planned{names.VirtualInbound, func() (*listenerv3.Listener, error) { return virtualInbound(r) }},
+			planned{resourcename.VirtualOutbound, func() (*listenerv3.Listener, error) { return virtualOutbound(r) }},
+			planned{resourcename.VirtualInbound, func() (*listenerv3.Listener, error) { return virtualInbound(r) }},
 		)
 	}
 	inboundListeners, err := planInbound(r)
@@ -110,5 +110,5 @@ func fixed(r *input.Reader) ([]planned, error) {
 	}
 	out = append(out, inboundListeners...)
 	out = append(out, planExplicit(r)...)
-	return append(out, planProxy(r)...), nil
+	return append(out, planForwardProxy(r)...), nil
 }

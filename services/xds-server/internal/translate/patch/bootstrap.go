@@ -39,4 +39,4 @@ func (bootstraps) patch(m proto.Message, patches []*use) (proto.Message, error) 
 	return bootstrap.Resource{Bootstrap: out}, nil
 }
 
-func (bootstraps) check(m proto.Message) error { return envoyapi.Validate(m) }
+func (bootstraps) validate(m proto.Message) error { return envoyapi.Validate(m) }

@@ -14,8 +14,8 @@ import (
 
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/mesh"
-	"fairlead.dev/services/xds-server/internal/translate/names"
-	"fairlead.dev/services/xds-server/internal/translate/pack"
+	"fairlead.dev/services/xds-server/internal/translate/resourcename"
+	"fairlead.dev/services/xds-server/internal/translate/typedconfig"
 )
 
 // listeners patches a listener, its filter chains and their filters, and the routes that are part of it.
@@ -75,7 +75,7 @@ func (l listeners) is(p *mesh.Patch) bool {
 func (l listeners) onPort(p *mesh.Patch, chain *listener.FilterChain) bool {
 	port := p.Spec.GetMatch().GetListener().GetPortNumber()
 	return port == 0 || port == l.built.GetAddress().GetSocketAddress().GetPortValue() ||
-		l.name == names.VirtualInbound && chain != nil && port == chain.GetFilterChainMatch().GetDestinationPort().GetValue()
+		l.name == resourcename.VirtualInbound && chain != nil && port == chain.GetFilterChainMatch().GetDestinationPort().GetValue()
 }
 
 func (l listeners) anyChain(p *mesh.Patch) bool {
@@ -200,7 +200,7 @@ var networkFilters = list[*listener.Filter]{
 	},
 	selects: func(u *use) bool { return filterMatch(u).GetName() != "" },
 	end: func(filters []*listener.Filter) int {
-		return beforeLast(len(filters), func(i int) bool { return ends(filters[i].GetTypedConfig()) })
+		return beforeLast(len(filters), func(i int) bool { return isTerminal(filters[i].GetTypedConfig()) })
 	},
 }
 
@@ -210,13 +210,13 @@ var httpFilters = list[*manager.HttpFilter]{
 	},
 	selects: func(u *use) bool { return filterMatch(u).GetSubFilter().GetName() != "" },
 	end: func(filters []*manager.HttpFilter) int {
-		return beforeLast(len(filters), func(i int) bool { return ends(filters[i].GetTypedConfig()) })
+		return beforeLast(len(filters), func(i int) bool { return isTerminal(filters[i].GetTypedConfig()) })
 	},
 }
 
 // beforeLast is the end of a list for what is added to it: before the last item if that has to be the last one.
-func beforeLast(n int, ends func(int) bool) int {
-	if n > 0 && ends(n-1) {
+func beforeLast(n int, isLast func(int) bool) int {
+	if n > 0 && isLast(n-1) {
 		return n - 1
 	}
 	return n
@@ -250,7 +250,7 @@ func (l listeners) filters(c *listener.FilterChain, patches []*use) error {
 				return err
 			}
 		}
-		f.ConfigType = &listener.Filter_TypedConfig{TypedConfig: pack.Any(config)}
+		f.ConfigType = &listener.Filter_TypedConfig{TypedConfig: typedconfig.Any(config)}
 	}
 	return nil
 }

@@ -20,21 +20,21 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/bootstrap"
 )
 
-// Over returns a translator that patches what the given one builds; one of a type that no EnvoyFilter patches is returned as it is.
-func Over(t plan.Translator) plan.Translator {
+// WithEnvoyFilters returns a translator that patches what the given one builds; one of a type that no EnvoyFilter patches is returned as it is.
+func WithEnvoyFilters(t plan.Translator) plan.Translator {
 	switch t.TypeURL() {
 	case resourcev3.ListenerType:
-		return over(t, mesh.PatchedListeners, networking.EnvoyFilter_LISTENER, sideOfListener, newListeners)
+		return wrap(t, mesh.PatchedListeners, networking.EnvoyFilter_LISTENER, sideOfListener, newListeners)
 	case resourcev3.RouteType:
-		return over(t, mesh.PatchedRoutes, networking.EnvoyFilter_INVALID, sideOfRoutes, newRoutes)
+		return wrap(t, mesh.PatchedRoutes, networking.EnvoyFilter_INVALID, sideOfRoutes, newRoutes)
 	case resourcev3.VirtualHostType:
-		return patchedHosts{over(t, mesh.PatchedHosts, networking.EnvoyFilter_INVALID, sideOfRoutes, newHosts)}
+		return patchedVirtualHosts{wrap(t, mesh.PatchedHosts, networking.EnvoyFilter_INVALID, sideOfRoutes, newHosts)}
 	case resourcev3.ClusterType:
-		return over(t, mesh.PatchedClusters, networking.EnvoyFilter_CLUSTER, sideOfCluster, newClusters)
+		return wrap(t, mesh.PatchedClusters, networking.EnvoyFilter_CLUSTER, sideOfCluster, newClusters)
 	case resourcev3.ExtensionConfigType:
-		return over(t, mesh.PatchedExtensions, networking.EnvoyFilter_EXTENSION_CONFIG, nil, newExtensions)
+		return wrap(t, mesh.PatchedExtensions, networking.EnvoyFilter_EXTENSION_CONFIG, nil, newExtensions)
 	case bootstrap.TypeURL:
-		return over(t, mesh.PatchedBootstraps, networking.EnvoyFilter_INVALID, sideOfBootstrap, newBootstraps)
+		return wrap(t, mesh.PatchedBootstraps, networking.EnvoyFilter_INVALID, sideOfBootstrap, newBootstraps)
 	default:
 		return t
 	}
@@ -43,8 +43,8 @@ func Over(t plan.Translator) plan.Translator {
 // patched is a translator with patches.
 type patched struct {
 	plan.Translator
-	// places of its patches, by side.
-	places map[string]mesh.PatchContext
+	// contexts of its patches, by side.
+	contexts map[string]mesh.PatchContext
 	// adds is what a patch that adds a resource applies to; INVALID if none does.
 	adds networking.EnvoyFilter_ApplyTo
 	// side of the proxy that a resource is on; nil where all resources are added.
@@ -53,13 +53,13 @@ type patched struct {
 	of func(s site, m proto.Message) resource
 }
 
-func over(t plan.Translator, kind string, adds networking.EnvoyFilter_ApplyTo, side func(site, proto.Message) string,
+func wrap(t plan.Translator, kind string, adds networking.EnvoyFilter_ApplyTo, side func(site, proto.Message) string,
 	of func(site, proto.Message) resource) patched {
-	places := map[string]mesh.PatchContext{}
+	contexts := map[string]mesh.PatchContext{}
 	for _, side := range []string{mesh.Inbound, mesh.Outbound, mesh.Gateways} {
-		places[side] = mesh.At(kind, side)
+		contexts[side] = mesh.At(kind, side)
 	}
-	return patched{t, places, adds, side, of}
+	return patched{t, contexts, adds, side, of}
 }
 
 // site is where a resource is built.
@@ -76,7 +76,7 @@ type resource interface {
 	// patch applies patches in order to a copy that belongs to it; it returns nil where the resource is removed.
 	patch(m proto.Message, patches []*use) (proto.Message, error)
 	// check refuses what the proxy would refuse.
-	check(m proto.Message) error
+	validate(m proto.Message) error
 }
 
 // use is a patch in use for one resource.
@@ -113,7 +113,7 @@ func (p patched) Names(r *input.Reader) ([]string, error) {
 func (p patched) additions(r *input.Reader, wanted func(name string) bool) []*use {
 	var found []*use
 	for _, side := range r.Sides() {
-		for _, f := range r.EnvoyFilters(p.places[side]) {
+		for _, f := range r.EnvoyFilters(p.contexts[side]) {
 			for _, patch := range f.Patches {
 				switch {
 				case patch.Spec.GetApplyTo() != p.adds || patch.Operation != networking.EnvoyFilter_Patch_ADD:
@@ -154,13 +154,13 @@ func (p patched) Build(r *input.Reader, name string) (proto.Message, error) {
 	if m == nil {
 		return p.add(at)
 	}
-	place := p.places[p.side(at, m)]
-	filters := r.EnvoyFilters(place)
+	context := p.contexts[p.side(at, m)]
+	filters := r.EnvoyFilters(context)
 	if len(filters) == 0 {
 		return m, nil
 	}
 	made := p.of(at, m)
-	return apply(made, r, m, choose(r, made, place, filters))
+	return apply(made, r, m, choose(r, made, context, filters))
 }
 
 // add makes a resource that is there because a filter adds it; of several that do the first counts.
@@ -174,7 +174,7 @@ func (p patched) add(at site) (proto.Message, error) {
 		var err error
 		if out != nil {
 			err = u.errorf("another EnvoyFilter adds %q, give it a name of its own", at.name)
-		} else if err = p.of(at, nil).check(u.Value); err == nil {
+		} else if err = p.of(at, nil).validate(u.Value); err == nil {
 			out = u.Value
 			at.r.Patched(u.filter)
 		}
@@ -192,12 +192,12 @@ type set struct {
 }
 
 // choose finds what filters have for a resource at a place. What only one workload can answer is asked last.
-func choose(r *input.Reader, made resource, place mesh.PatchContext, filters []*mesh.EnvoyFilter) []set {
+func choose(r *input.Reader, made resource, context mesh.PatchContext, filters []*mesh.EnvoyFilter) []set {
 	var sets []set
 	for _, f := range filters {
 		s := set{filter: f}
 		for _, p := range f.Patches {
-			if slices.Contains(p.Contexts, place) && made.concerns(p) && r.Selected(f) && r.Meets(p.Proxy) {
+			if slices.Contains(p.Contexts, context) && made.concerns(p) && r.Selected(f) && r.Meets(p.Proxy) {
 				s.patches = append(s.patches, p)
 			}
 		}
@@ -259,7 +259,7 @@ func try(made resource, m proto.Message, sets []set) (out proto.Message, done []
 		return m, nil, nil
 	}
 	if out != nil {
-		err = made.check(out)
+		err = made.validate(out)
 	}
 	return out, done, err
 }

@@ -131,11 +131,11 @@ func TestAdditions(t *testing.T) {
 	for name, c := range map[string]struct {
 		url, spec, want, refusal string
 	}{
-		"cluster":          {resource.ClusterType, add("CLUSTER", "name: mine, connect_timeout: 1s, type: STATIC"), "mine", ""},
-		"cluster, broken":  {resource.ClusterType, add("CLUSTER", "name: mine, type: EDS"), "mine", "edsClusterConfig"},
-		"listener":         {resource.ListenerType, add("LISTENER", "name: mine, "+fmt.Sprintf(tcp, 7000)), "mine", ""},
-		"listener's place": {resource.ListenerType, add("LISTENER", "name: mine, "+fmt.Sprintf(tcp, 15006)), "mine", "that of listener virtualInbound"},
-		"extension config": {resource.ExtensionConfigType, filter("EXTENSION_CONFIG", "", "operation: ADD, value: "+lua), "lua", ""},
+		"cluster":            {resource.ClusterType, add("CLUSTER", "name: mine, connect_timeout: 1s, type: STATIC"), "mine", ""},
+		"cluster, broken":    {resource.ClusterType, add("CLUSTER", "name: mine, type: EDS"), "mine", "edsClusterConfig"},
+		"listener":           {resource.ListenerType, add("LISTENER", "name: mine, "+fmt.Sprintf(tcp, 7000)), "mine", ""},
+		"listener's context": {resource.ListenerType, add("LISTENER", "name: mine, "+fmt.Sprintf(tcp, 15006)), "mine", "that of listener virtualInbound"},
+		"extension config":   {resource.ExtensionConfigType, filter("EXTENSION_CONFIG", "", "operation: ADD, value: "+lua), "lua", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			state := meshtest.State(t, patchedMesh(meshtest.EnvoyFilter("shop", "f", c.spec))...)

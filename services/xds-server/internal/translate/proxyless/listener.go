@@ -15,8 +15,8 @@ import (
 
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/translate/hcm"
-	"fairlead.dev/services/xds-server/internal/translate/names"
-	"fairlead.dev/services/xds-server/internal/translate/pack"
+	"fairlead.dev/services/xds-server/internal/translate/resourcename"
+	"fairlead.dev/services/xds-server/internal/translate/typedconfig"
 )
 
 const (
@@ -33,12 +33,12 @@ func listener(r *input.Reader, name string) (*listenerv3.Listener, error) {
 	if address, ok := strings.CutPrefix(name, inboundPrefix); ok {
 		return server(r, name, address), nil
 	}
-	to, ok := find(r, name)
+	to, ok := resolveTarget(r, name)
 	if !ok {
 		return nil, nil
 	}
-	config := names.Outbound(to.port, "", to.hostname)
-	manager, err := pack.Checked(&managerv3.HttpConnectionManager{
+	config := resourcename.OutboundCluster(to.port, "", to.hostname)
+	manager, err := typedconfig.Checked(&managerv3.HttpConnectionManager{
 		StatPrefix: config,
 		RouteSpecifier: &managerv3.HttpConnectionManager_Rds{Rds: &managerv3.Rds{
 			RouteConfigName: config, ConfigSource: ads(),
@@ -77,11 +77,11 @@ func server(r *input.Reader, name, address string) *listenerv3.Listener {
 	}
 }
 
-// inboundManager passes every request to the program.
+// inboundManager passes every request to the gRPC client.
 func inboundManager(port uint32) *listenerv3.Filter {
-	name := names.InboundVirtualHost(port)
+	name := resourcename.InboundVirtualHost(port)
 	return &listenerv3.Filter{Name: managerFilter, ConfigType: &listenerv3.Filter_TypedConfig{
-		TypedConfig: pack.Any(&managerv3.HttpConnectionManager{
+		TypedConfig: typedconfig.Any(&managerv3.HttpConnectionManager{
 			StatPrefix: name,
 			RouteSpecifier: &managerv3.HttpConnectionManager_RouteConfig{RouteConfig: &routev3.RouteConfiguration{
 				Name: name,
@@ -99,7 +99,7 @@ func inboundManager(port uint32) *listenerv3.Filter {
 }
 
 func filter(name string, m proto.Message) *managerv3.HttpFilter {
-	return &managerv3.HttpFilter{Name: name, ConfigType: &managerv3.HttpFilter_TypedConfig{TypedConfig: pack.Any(m)}}
+	return &managerv3.HttpFilter{Name: name, ConfigType: &managerv3.HttpFilter_TypedConfig{TypedConfig: typedconfig.Any(m)}}
 }
 
 func ads() *corev3.ConfigSource {

@@ -17,13 +17,13 @@ import (
 
 const reviews = "reviews.shop.svc.cluster.local"
 
-// program is a reader for a gRPC program of namespace shop.
+// gRPC client is a reader for a gRPC gRPC client of namespace shop.
 func program(t *testing.T, resources ...*configv1.Resource) *input.Reader {
 	t.Helper()
 	return programAs(t, &class.Key{}, resources...)
 }
 
-// programAs is program with more of the key.
+// programAs is gRPC client with more of the key.
 func programAs(t *testing.T, key *class.Key, resources ...*configv1.Resource) *input.Reader {
 	t.Helper()
 	key.Type, key.Namespace, key.Interception = class.Proxyless, "shop", class.None
@@ -61,7 +61,7 @@ func toReviews() []*networking.HTTPRouteDestination {
 	return []*networking.HTTPRouteDestination{{Destination: &networking.Destination{Host: reviews}}}
 }
 
-// A program is told which route configuration to ask for by whatever name it calls a host, and nothing of hosts that do not exist.
+// A gRPC client is told which route configuration to ask for by whatever name it calls a host, and nothing of hosts that do not exist.
 func TestTargets(t *testing.T) {
 	r := program(t,
 		meshtest.Service("shop", reviews, 9080, grpcPort), meshtest.Service("other", "ratings.other.svc.cluster.local", 9080, grpcPort),

@@ -15,9 +15,9 @@ import (
 	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/translate/discovery"
 	"fairlead.dev/services/xds-server/internal/translate/endpoint"
-	"fairlead.dev/services/xds-server/internal/translate/names"
-	"fairlead.dev/services/xds-server/internal/translate/pack"
+	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 	"fairlead.dev/services/xds-server/internal/translate/tlsctx"
+	"fairlead.dev/services/xds-server/internal/translate/typedconfig"
 )
 
 const (
@@ -33,14 +33,14 @@ func serverTLS() *corev3.TransportSocket {
 	})
 }
 
-// clientTLS says how a program connects to a cluster: nil is plaintext. All endpoints of a cluster are alike to gRPC. An mTLS mode that the
+// clientTLS says how a gRPC client connects to a cluster: nil is plaintext. All endpoints of a cluster are alike to gRPC. An mTLS mode that the
 // rule asks for holds; otherwise it is mTLS where every server demands it. Where servers take both it is plaintext, because a sidecar tells
 // mesh mTLS from an application's own TLS by an ALPN value that gRPC does not offer.
 func clientTLS(r *input.Reader, c discovery.Cluster) (*corev3.TransportSocket, error) {
 	settings := c.Policy.GetTls()
 	switch mode := settings.GetMode(); {
 	case settings == nil:
-		if !r.AutoMTLS(c.Service) || !demanded(r, c) {
+		if !r.AutoMTLS(c.Service) || !requiresMTLS(r, c) {
 			return nil, nil
 		}
 	case mode == networking.ClientTLSSettings_DISABLE:
@@ -58,7 +58,7 @@ func clientTLS(r *input.Reader, c discovery.Cluster) (*corev3.TransportSocket, e
 	}
 	sni := settings.GetSni()
 	if sni == "" {
-		sni = names.SNI(c.Port, c.Subset, c.Hostname)
+		sni = resourcename.SNI(c.Port, c.Subset, c.Hostname)
 	}
 	trust := tlsctx.NewTrust(r.Class().TrustDomain, r.Mesh().GetTrustDomainAliases())
 	return socket(&tlsv3.UpstreamTlsContext{
@@ -71,7 +71,7 @@ func clientTLS(r *input.Reader, c discovery.Cluster) (*corev3.TransportSocket, e
 
 // demanded tells whether every endpoint of the cluster takes mesh mTLS alone. Without endpoints it is up to what the service's namespace says,
 // so that a service which scales to zero and back does not change its cluster.
-func demanded(r *input.Reader, c discovery.Cluster) bool {
+func requiresMTLS(r *input.Reader, c discovery.Cluster) bool {
 	type kind struct{ labelSet, port uint32 }
 	found := false
 	for _, shard := range r.Endpoints(c.Hostname, c.Port) {
@@ -115,5 +115,5 @@ func commonTLS(validation *tlsv3.CertificateValidationContext) *tlsv3.CommonTlsC
 }
 
 func socket(m proto.Message) *corev3.TransportSocket {
-	return &corev3.TransportSocket{Name: tlsSocket, ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: pack.Any(m)}}
+	return &corev3.TransportSocket{Name: tlsSocket, ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: typedconfig.Any(m)}}
 }

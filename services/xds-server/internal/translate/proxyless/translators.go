@@ -13,12 +13,12 @@ import (
 	"fairlead.dev/services/xds-server/internal/plan"
 )
 
-// Beside returns a translator that makes the resources of gRPC programs itself and leaves all other classes to the given one, which stays a
+// WithGRPCClients returns a translator that makes the resources of gRPC programs itself and leaves all other classes to the given one, which stays a
 // plan.Ahead if it is one.
-func Beside(proxies plan.Translator) plan.Translator {
-	b := beside{proxies, builders[proxies.TypeURL()]}
+func WithGRPCClients(proxies plan.Translator) plan.Translator {
+	b := withGRPCClients{proxies, builders[proxies.TypeURL()]}
 	if _, ok := proxies.(plan.Ahead); ok {
-		return ahead{b}
+		return aheadOfRequests{b}
 	}
 	return b
 }
@@ -50,32 +50,32 @@ func message(m proto.Message, none bool, err error) (proto.Message, error) {
 	return m, nil
 }
 
-type beside struct {
+type withGRPCClients struct {
 	proxies plan.Translator
 	build   func(*input.Reader, string) (proto.Message, error)
 }
 
-func (b beside) TypeURL() string { return b.proxies.TypeURL() }
+func (b withGRPCClients) TypeURL() string { return b.proxies.TypeURL() }
 
 // Names is nil for programs: they ask for everything by name.
-func (b beside) Names(r *input.Reader) ([]string, error) {
-	if isProgram(r) {
+func (b withGRPCClients) Names(r *input.Reader) ([]string, error) {
+	if isGRPCClient(r) {
 		return nil, nil
 	}
 	return b.proxies.Names(r)
 }
 
 // HostNames is nil for programs, like Names.
-func (b beside) HostNames(r *input.Reader, host string) ([]string, error) {
-	if isProgram(r) {
+func (b withGRPCClients) HostNames(r *input.Reader, host string) ([]string, error) {
+	if isGRPCClient(r) {
 		return nil, nil
 	}
 	return b.proxies.HostNames(r, host)
 }
 
 // Build makes one resource.
-func (b beside) Build(r *input.Reader, name string) (proto.Message, error) {
-	if !isProgram(r) {
+func (b withGRPCClients) Build(r *input.Reader, name string) (proto.Message, error) {
+	if !isGRPCClient(r) {
 		return b.proxies.Build(r, name)
 	}
 	if b.build == nil {
@@ -84,9 +84,9 @@ func (b beside) Build(r *input.Reader, name string) (proto.Message, error) {
 	return b.build(r, name)
 }
 
-type ahead struct{ beside }
+type aheadOfRequests struct{ withGRPCClients }
 
 // Ahead implements plan.Ahead.
-func (ahead) Ahead() {}
+func (aheadOfRequests) Ahead() {}
 
-func isProgram(r *input.Reader) bool { return r.Class().Type == class.Proxyless }
+func isGRPCClient(r *input.Reader) bool { return r.Class().Type == class.Proxyless }

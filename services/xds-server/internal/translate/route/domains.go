@@ -9,11 +9,11 @@ import (
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/input"
-	"fairlead.dev/services/xds-server/internal/translate/names"
+	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 )
 
-// cutCluster takes a Kubernetes service's hostname apart: reviews, default of reviews.default.svc.cluster.local.
-func cutCluster(hostname, clusterDomain string) (name, namespace string, ok bool) {
+// cutServiceHostname takes a Kubernetes service's hostname apart: reviews, default of reviews.default.svc.cluster.local.
+func cutServiceHostname(hostname, clusterDomain string) (name, namespace string, ok bool) {
 	service, ok := strings.CutSuffix(hostname, ".svc."+clusterDomain)
 	if !ok || clusterDomain == "" || strings.HasPrefix(service, "*") {
 		return "", "", false
@@ -25,7 +25,7 @@ func cutCluster(hostname, clusterDomain string) (name, namespace string, ok bool
 // shortNames lists what a resolver completes to the hostname: for reviews.default.svc.cluster.local that is reviews.default and
 // reviews.default.svc, and reviews within its own namespace.
 func shortNames(r *input.Reader, hostname string) []string {
-	name, namespace, ok := cutCluster(hostname, r.Class().ClusterDomain)
+	name, namespace, ok := cutServiceHostname(hostname, r.Class().ClusterDomain)
 	if !ok {
 		return nil
 	}
@@ -37,7 +37,7 @@ func shortNames(r *input.Reader, hostname string) []string {
 }
 
 // completed is the inverse of shortNames: the one hostname that a resolver in the client's namespace may complete the name to.
-func completed(r *input.Reader, name string) (hostname string, ok bool) {
+func completeHostname(r *input.Reader, name string) (hostname string, ok bool) {
 	suffix := ".svc." + r.Class().ClusterDomain
 	if suffix == ".svc." || name == "" {
 		return "", false
@@ -52,12 +52,12 @@ func completed(r *input.Reader, name string) (hostname string, ok bool) {
 	default:
 		return "", false
 	}
-	_, _, ok = cutCluster(hostname, r.Class().ClusterDomain)
+	_, _, ok = cutServiceHostname(hostname, r.Class().ClusterDomain)
 	return hostname, ok
 }
 
 // dotted lists the hostname with a dot at its end, which resolvers that are told not to search write; none where it has no such form.
-func dotted(hostname string) []string {
+func withFinalDot(hostname string) []string {
 	if _, err := netip.ParseAddr(hostname); err == nil || strings.HasPrefix(hostname, "*") {
 		return nil
 	}
@@ -66,15 +66,15 @@ func dotted(hostname string) []string {
 
 // ownDomains lists what only a host itself may be called.
 func ownDomains(hostname string) []string {
-	return append([]string{names.Authority(hostname)}, dotted(hostname)...)
+	return append([]string{resourcename.Authority(hostname)}, withFinalDot(hostname)...)
 }
 
-// conveniences lists the domains of a host besides its own: they yield to other hosts' own. svc is nil for a host that is no service.
-func conveniences(r *input.Reader, hostname string, svc *configv1.Service) []string {
+// otherDomains lists the domains of a host besides its own: they yield to other hosts' own. svc is nil for a host that is no service.
+func otherDomains(r *input.Reader, hostname string, svc *configv1.Service) []string {
 	short := shortNames(r, hostname)
 	out := slices.Clone(short)
 	for _, ip := range r.VIPs(svc) {
-		out = append(out, names.Authority(ip))
+		out = append(out, resourcename.Authority(ip))
 	}
 	if svc.GetHeadless() && !strings.HasPrefix(hostname, "*") {
 		// The Pods of a StatefulSet: db-0.db.default.svc.cluster.local and its short forms.
@@ -108,10 +108,10 @@ func bare(domain string) string {
 	return domain
 }
 
-// claims hands out domains of one route configuration. Envoy refuses the whole configuration if a domain, in whatever case, occurs twice.
-type claims map[string]bool
+// takenDomains hands out domains of one route configuration. Envoy refuses the whole configuration if a domain, in whatever case, occurs twice.
+type takenDomains map[string]bool
 
-func (c claims) take(domains []string) []string {
+func (c takenDomains) take(domains []string) []string {
 	var out []string
 	for _, domain := range domains {
 		if key := strings.ToLower(domain); !c[key] {
@@ -125,13 +125,13 @@ func (c claims) take(domains []string) []string {
 // candidate is a virtual host that has yet to win its domains.
 type candidate struct {
 	host *routev3.VirtualHost
-	// own are the domains nobody else should have; others are conveniences that yield to every own domain.
+	// own are the domains nobody else should have; others are otherDomains that yield to every own domain.
 	own, others []string
 }
 
-// assign gives out domains, the candidates' own first, and returns the virtual hosts that have any, sorted by name.
-func assign(candidates []candidate) []*routev3.VirtualHost {
-	taken := claims{}
+// assignDomains gives out domains, the candidates' own first, and returns the virtual hosts that have any, sorted by name.
+func assignDomains(candidates []candidate) []*routev3.VirtualHost {
+	taken := takenDomains{}
 	for _, c := range candidates {
 		c.host.Domains = taken.take(c.own)
 	}
@@ -154,7 +154,7 @@ func sortHosts(hosts []*routev3.VirtualHost) {
 func withPort(domains []string, port uint32) []string {
 	out := make([]string, 0, len(domains))
 	for _, domain := range domains {
-		out = append(out, domain+":"+names.OutboundRoute(port))
+		out = append(out, domain+":"+resourcename.OutboundRouteConfig(port))
 	}
 	return out
 }

@@ -34,7 +34,7 @@ func TestShortNames(t *testing.T) {
 			t.Errorf("%s for %s in %q: %q for %d, want %q", tc.host, tc.namespace, tc.domain, got, r.Scope(), tc.want)
 		}
 		for _, name := range short {
-			if hostname, ok := completed(r, name); !ok || hostname != tc.host {
+			if hostname, ok := completeHostname(r, name); !ok || hostname != tc.host {
 				t.Errorf("%q in %q is completed to %q", name, tc.namespace, hostname)
 			}
 		}
@@ -47,7 +47,7 @@ func TestCompleted(t *testing.T) {
 		"a.b.c": "", "": "", ".": "", "a.": "", ".a": "", "*": "", "*.b": "", "a.b.c.svc": "", "..svc": "",
 	} {
 		r := emptyReader(t, "ns", "ns.svc.cluster.local")
-		got, ok := completed(r, name)
+		got, ok := completeHostname(r, name)
 		if ok != (want != "") || ok && got != want {
 			t.Errorf("%q: %q, %v, want %q", name, got, ok, want)
 		}
@@ -72,7 +72,7 @@ func TestConveniences(t *testing.T) {
 			"db.default db.default.svc *.db.default.svc.cluster.local *.db.default *.db.default.svc"},
 		{"a wildcard has no Pods", &configv1.Service{Hostname: "*.example.com", Headless: true}, ""},
 	} {
-		if got := strings.Join(conveniences(r, tc.svc.GetHostname(), tc.svc), " "); got != tc.want {
+		if got := strings.Join(otherDomains(r, tc.svc.GetHostname(), tc.svc), " "); got != tc.want {
 			t.Errorf("%s: %q, want %q", tc.name, got, tc.want)
 		}
 	}
@@ -80,7 +80,7 @@ func TestConveniences(t *testing.T) {
 
 func TestDotted(t *testing.T) {
 	for hostname, want := range map[string]string{"a.b": "a.b.", "a": "a.", "*.b": "", "10.0.0.1": "", "fd00::1": ""} {
-		if got := strings.Join(dotted(hostname), " "); got != want {
+		if got := strings.Join(withFinalDot(hostname), " "); got != want {
 			t.Errorf("%q: %q, want %q", hostname, got, want)
 		}
 	}

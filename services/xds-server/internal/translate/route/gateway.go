@@ -9,11 +9,11 @@ import (
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/translate/gateway"
-	"fairlead.dev/services/xds-server/internal/translate/names"
+	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 )
 
-// routerConfiguration builds a route configuration of a gateway: of all plain HTTP servers of a port, or of one TLS server.
-func routerConfiguration(r *input.Reader, name string) (*routev3.RouteConfiguration, error) {
+// gatewayRouteConfig builds a route configuration of a gateway: of all plain HTTP servers of a port, or of one TLS server.
+func gatewayRouteConfig(r *input.Reader, name string) (*routev3.RouteConfiguration, error) {
 	var hosts gatewayHosts
 	found := false
 	for _, port := range gateway.Ports(r) {
@@ -55,8 +55,8 @@ func (g *gatewayHosts) host(domain string, port uint32) *routev3.VirtualHost {
 	}
 	host := g.byDomain[domain]
 	if host == nil {
-		host = virtualHost(names.HostPort(domain, port))
-		host.Domains = []string{names.Authority(domain)}
+		host = virtualHost(resourcename.HostPort(domain, port))
+		host.Domains = []string{resourcename.Authority(domain)}
 		g.byDomain[domain] = host
 		g.domains = append(g.domains, domain)
 	}
@@ -138,5 +138,5 @@ func (g *gatewayHosts) finish(r *input.Reader) []*routev3.VirtualHost {
 		}
 		candidates = append(candidates, candidate{host: host, own: host.GetDomains()})
 	}
-	return assign(candidates)
+	return assignDomains(candidates)
 }

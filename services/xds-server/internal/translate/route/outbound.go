@@ -10,9 +10,9 @@ import (
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/input"
-	"fairlead.dev/services/xds-server/internal/translate/names"
 	"fairlead.dev/services/xds-server/internal/translate/protocol"
-	"fairlead.dev/services/xds-server/internal/translate/scope"
+	"fairlead.dev/services/xds-server/internal/translate/resourcename"
+	"fairlead.dev/services/xds-server/internal/translate/sidecarscope"
 )
 
 const (
@@ -23,18 +23,18 @@ const (
 )
 
 // outbound builds a sidecar's route configuration of one outbound HTTP listener.
-func outbound(r *input.Reader, name string) (*routev3.RouteConfiguration, error) {
-	if hostname, port, ok := names.ParseSniffedRoute(name); ok {
-		return sniffed(r, name, hostname, port)
+func outboundRouteConfig(r *input.Reader, name string) (*routev3.RouteConfiguration, error) {
+	if hostname, port, ok := resourcename.ParseSniffedRouteConfig(name); ok {
+		return sniffedRouteConfig(r, name, hostname, port)
 	}
-	listener, ok := scope.ForRoute(r, name)
+	listener, ok := sidecarscope.ForRouteConfig(r, name)
 	if !ok {
 		return nil, nil
 	}
-	out := configuration(name)
+	out := newConfiguration(name)
 	// A client may write the port or not. Only a forward proxy needs it to tell the ports of one host apart.
 	out.IgnorePortInHostMatching = listener.Port != allPorts
-	if isDiscovered(r, listener) {
+	if usesVHDS(r, listener) {
 		out.Vhds = &routev3.Vhds{ConfigSource: &corev3.ConfigSource{
 			ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}},
 			// As with route configurations: better no listener than one that treats known hosts as unknown.
@@ -58,19 +58,19 @@ func outbound(r *input.Reader, name string) (*routev3.RouteConfiguration, error)
 	return out, nil
 }
 
-// isDiscovered tells whether the virtual hosts of a listener's route configuration are resources of their own.
-func isDiscovered(r *input.Reader, listener scope.Listener) bool {
+// usesVHDS tells whether the virtual hosts of a listener's route configuration are resources of their own.
+func usesVHDS(r *input.Reader, listener sidecarscope.EgressListener) bool {
 	return r.Class().VirtualHosts && listener.Implicit
 }
 
-func inline(r *input.Reader, listener scope.Listener) ([]*routev3.VirtualHost, error) {
+func inline(r *input.Reader, listener sidecarscope.EgressListener) ([]*routev3.VirtualHost, error) {
 	if listener.Port == allPorts {
 		return forwardProxy(r, listener)
 	}
-	return newTable(r, listener).all()
+	return newRouteConfig(r, listener).all()
 }
 
-func configuration(name string) *routev3.RouteConfiguration {
+func newConfiguration(name string) *routev3.RouteConfiguration {
 	return &routev3.RouteConfiguration{
 		Name:                           name,
 		ValidateClusters:               wrapperspb.Bool(false),
@@ -79,7 +79,7 @@ func configuration(name string) *routev3.RouteConfiguration {
 }
 
 // sniffed builds the route configuration of a listener on one service's address: whatever the request's host says, it is for that service.
-func sniffed(r *input.Reader, name, hostname string, port uint32) (*routev3.RouteConfiguration, error) {
+func sniffedRouteConfig(r *input.Reader, name, hostname string, port uint32) (*routev3.RouteConfiguration, error) {
 	svc := r.Service(hostname)
 	i := slices.IndexFunc(svc.GetPorts(), func(p *configv1.ServicePort) bool { return p.GetNumber() == port })
 	if i < 0 || !protocol.IsSniffed(svc.GetPorts()[i].GetProtocol()) {
@@ -90,7 +90,7 @@ func sniffed(r *input.Reader, name, hostname string, port uint32) (*routev3.Rout
 		return nil, err
 	}
 	host.Domains = []string{"*"}
-	out := configuration(name)
+	out := newConfiguration(name)
 	out.VirtualHosts = []*routev3.VirtualHost{host}
 	return out, nil
 }
@@ -108,7 +108,7 @@ func newBuilder(r *input.Reader, port uint32, gateways ...string) *builder {
 
 // fallback answers for hosts that nobody knows, as outboundTrafficPolicy says.
 func fallback(r *input.Reader) *routev3.VirtualHost {
-	routes := unknown(r)
+	routes := unknownHostRoutes(r)
 	host := virtualHost(routes[len(routes)-1].GetName())
 	host.Domains = []string{"*"}
 	host.Routes = routes
@@ -116,10 +116,10 @@ func fallback(r *input.Reader) *routev3.VirtualHost {
 }
 
 // unknown lists the routes to a host that nobody knows.
-func unknown(r *input.Reader) []*routev3.Route {
-	cluster := scope.Unknown(r)
-	if cluster == names.BlackHoleCluster {
-		return []*routev3.Route{reject("block_all", blockedStatus)}
+func unknownHostRoutes(r *input.Reader) []*routev3.Route {
+	cluster := sidecarscope.UnknownDestinationCluster(r)
+	if cluster == resourcename.BlackHoleCluster {
+		return []*routev3.Route{directResponseRoute("block_all", blockedStatus)}
 	}
 	all := passthrough(cluster)
 	return []*routev3.Route{tunnel(all), all}

@@ -6,8 +6,8 @@ import (
 	"fairlead.dev/services/xds-server/internal/input"
 )
 
-// applyHeaders applies ProxyConfig.proxyHeaders to virtual hosts.
-func applyHeaders(r *input.Reader, hosts ...*routev3.VirtualHost) {
+// applyProxyHeaders applies ProxyConfig.proxyHeaders to virtual hosts.
+func applyProxyHeaders(r *input.Reader, hosts ...*routev3.VirtualHost) {
 	headers := r.ProxyHeaders()
 	for _, host := range hosts {
 		if headers.GetAttemptCount().GetDisabled().GetValue() {

@@ -47,7 +47,7 @@ func FuzzAssign(f *testing.F) {
 			candidates = append(candidates, candidate{host: virtualHost(string(rune('a' + i))), own: words[:1], others: words[1:]})
 		}
 		seen := map[string]bool{}
-		for _, host := range assign(candidates) {
+		for _, host := range assignDomains(candidates) {
 			for _, domain := range host.GetDomains() {
 				if key := strings.ToLower(domain); seen[key] {
 					t.Errorf("%q occurs twice", domain)

@@ -14,7 +14,7 @@ const deadlineHeader = "grpc-timeout"
 // withTimeout limits the whole request, retries included; nil and zero mean no limit, which is Istio's default. Without
 // a limit gRPC requests end at the deadline that they state. Envoy ignores Timeout where MaxStreamDuration is set
 // (Router::FilterUtility::finalTimeout), so a route with a limit leaves requests that state a deadline to the route of
-// withDeadline.
+// deadlineRoute.
 func withTimeout(action *routev3.RouteAction, timeout *durationpb.Duration) {
 	action.Timeout = timeout
 	if timeout == nil {
@@ -27,10 +27,10 @@ func withTimeout(action *routev3.RouteAction, timeout *durationpb.Duration) {
 
 func limits(timeout *durationpb.Duration) bool { return timeout.AsDuration() > 0 }
 
-// withDeadline is the route, to stand before the given one, of gRPC requests that state a deadline: they end at the
+// deadlineRoute is the route, to stand before the given one, of gRPC requests that state a deadline: they end at the
 // deadline or at the route's timeout, whichever comes first, and those whose deadline cannot be read at the timeout. It
 // is nil where the given route has no timeout.
-func withDeadline(beside *routev3.Route) *routev3.Route {
+func deadlineRoute(beside *routev3.Route) *routev3.Route {
 	limit := beside.GetRoute().GetTimeout()
 	if !limits(limit) || beside.GetMatch().GetConnectMatcher() != nil {
 		return nil
@@ -44,8 +44,8 @@ func withDeadline(beside *routev3.Route) *routev3.Route {
 	return out
 }
 
-// isForDeadlines reports whether a route is one of withDeadline: no other asks for gRPC.
-func isForDeadlines(r *routev3.Route) bool {
+// isDeadlineRoute reports whether a route is one of deadlineRoute: no other asks for gRPC.
+func isDeadlineRoute(r *routev3.Route) bool {
 	return r.GetMatch().GetGrpc() != nil && slices.ContainsFunc(r.GetMatch().GetHeaders(), func(h *routev3.HeaderMatcher) bool {
 		return h.GetName() == deadlineHeader
 	})
@@ -57,7 +57,7 @@ func isForDeadlines(r *routev3.Route) bool {
 func WithoutDeadlines(hosts []*routev3.VirtualHost) (done func(hosts []*routev3.VirtualHost)) {
 	built := map[*routev3.Route]bool{}
 	for _, h := range hosts {
-		h.Routes = slices.DeleteFunc(h.GetRoutes(), isForDeadlines)
+		h.Routes = slices.DeleteFunc(h.GetRoutes(), isDeadlineRoute)
 		for _, r := range h.GetRoutes() {
 			if action := r.GetRoute(); action != nil {
 				action.MaxStreamDuration = nil
@@ -73,7 +73,7 @@ func WithoutDeadlines(hosts []*routev3.VirtualHost) (done func(hosts []*routev3.
 				said := action.GetMaxStreamDuration() != nil || action.GetMaxGrpcTimeout() != nil //nolint:staticcheck // an EnvoyFilter may say it
 				if built[r] && action != nil && !said {
 					withTimeout(action, action.GetTimeout())
-					if deadline := withDeadline(r); deadline != nil {
+					if deadline := deadlineRoute(r); deadline != nil {
 						all = append(all, deadline)
 					}
 				}

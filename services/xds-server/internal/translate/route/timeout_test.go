@@ -11,12 +11,12 @@ import (
 
 // forwarding is a route with a timeout, and before it the one for deadlines that it needs.
 func forwarding(name string, timeout time.Duration) []*routev3.Route {
-	r := plain("cluster", name, nil, nil)
+	r := defaultRoute("cluster", name, nil, nil)
 	r.Name = name
 	action := &routev3.RouteAction{ClusterSpecifier: r.GetRoute().GetClusterSpecifier()}
 	withTimeout(action, durationpb.New(timeout))
 	r.Action = &routev3.Route_Route{Route: action}
-	if d := withDeadline(r); d != nil {
+	if d := deadlineRoute(r); d != nil {
 		return []*routev3.Route{d, r}
 	}
 	return []*routev3.Route{r}

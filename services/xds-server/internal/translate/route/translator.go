@@ -28,13 +28,13 @@ func (Translator) Build(r *input.Reader, name string) (proto.Message, error) {
 	var out *routev3.RouteConfiguration
 	var err error
 	if r.Class().Type == class.Router {
-		out, err = routerConfiguration(r, name)
+		out, err = gatewayRouteConfig(r, name)
 	} else {
-		out, err = outbound(r, name)
+		out, err = outboundRouteConfig(r, name)
 	}
 	if out == nil || err != nil {
 		return nil, err
 	}
-	applyHeaders(r, out.GetVirtualHosts()...)
+	applyProxyHeaders(r, out.GetVirtualHosts()...)
 	return out, nil
 }

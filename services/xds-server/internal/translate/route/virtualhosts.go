@@ -10,8 +10,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"fairlead.dev/services/xds-server/internal/input"
-	"fairlead.dev/services/xds-server/internal/translate/names"
-	"fairlead.dev/services/xds-server/internal/translate/scope"
+	"fairlead.dev/services/xds-server/internal/translate/resourcename"
+	"fairlead.dev/services/xds-server/internal/translate/sidecarscope"
 )
 
 // VirtualHosts makes the virtual hosts that are resources of their own (VHDS): those of a sidecar's outbound ports. They are called
@@ -29,15 +29,15 @@ func (VirtualHosts) HostNames(r *input.Reader, host string) ([]string, error) {
 	if !r.Class().VirtualHosts || r.Class().OnDemand {
 		return nil, nil
 	}
-	ports := []uint32{implicitPort}
+	ports := []uint32{defaultHTTPPort}
 	for _, port := range httpPorts(r.Concrete(host), allPorts) {
 		ports = append(ports, port.GetNumber())
 	}
 	slices.Sort(ports)
 	var out []string
 	for _, port := range slices.Compact(ports) {
-		if t, ok := discovered(r, names.OutboundRoute(port)); ok && t.has(host) {
-			out = append(out, names.OutboundVirtualHost(names.OutboundRoute(port), names.HostPort(host, port)))
+		if c, ok := vhdsRouteConfig(r, resourcename.OutboundRouteConfig(port)); ok && c.has(host) {
+			out = append(out, resourcename.OutboundVirtualHost(resourcename.OutboundRouteConfig(port), resourcename.HostPort(host, port)))
 		}
 	}
 	slices.Sort(out)
@@ -46,68 +46,68 @@ func (VirtualHosts) HostNames(r *input.Reader, host string) ([]string, error) {
 
 // Build makes one virtual host.
 func (VirtualHosts) Build(r *input.Reader, name string) (proto.Message, error) {
-	route, authority, ok := names.ParseOutboundVirtualHost(name)
+	route, authority, ok := resourcename.ParseOutboundVirtualHost(name)
 	if !ok || !r.Class().VirtualHosts {
 		return nil, nil
 	}
-	t, ok := discovered(r, route)
+	c, ok := vhdsRouteConfig(r, route)
 	if !ok {
 		return nil, nil
 	}
 	var out *routev3.VirtualHost
 	var err error
 	if r.Class().OnDemand {
-		out, err = t.demanded(authority)
+		out, err = c.demanded(authority)
 	} else {
-		out, err = t.listed(authority)
+		out, err = c.listed(authority)
 	}
 	if out == nil || err != nil {
 		return nil, err
 	}
 	out.Name = name
-	applyHeaders(r, out)
+	applyProxyHeaders(r, out)
 	return out, nil
 }
 
 // discovered returns the table of a route configuration whose virtual hosts are resources of their own; ok is false for all others.
-func discovered(r *input.Reader, route string) (t *table, ok bool) {
-	listener, ok := scope.ForRoute(r, route)
-	if !ok || !isDiscovered(r, listener) {
+func vhdsRouteConfig(r *input.Reader, route string) (c *routeConfig, ok bool) {
+	listener, ok := sidecarscope.ForRouteConfig(r, route)
+	if !ok || !usesVHDS(r, listener) {
 		return nil, false
 	}
-	return newTable(r, listener), true
+	return newRouteConfig(r, listener), true
 }
 
 // listed builds the virtual host that HostNames lists for a host and port.
-func (t *table) listed(hostPort string) (*routev3.VirtualHost, error) {
+func (c *routeConfig) listed(hostPort string) (*routev3.VirtualHost, error) {
 	hostname := bare(withoutPort(hostPort))
-	if names.HostPort(hostname, t.port) != hostPort {
+	if resourcename.HostPort(hostname, c.port) != hostPort {
 		return nil, nil
 	}
-	out, err := t.host(hostname)
+	out, err := c.host(hostname)
 	if out == nil || err != nil {
 		return nil, err
 	}
-	out.Domains = t.domains(hostname)
+	out.Domains = c.domains(hostname)
 	return out, nil
 }
 
 // demanded builds the virtual host for a request's host, which nobody may have: then it answers as the policy for unknown destinations says,
 // so that a host which appears, goes or comes back is an update of the same virtual host. It is nil for what is no host at all.
-func (t *table) demanded(authority string) (*routev3.VirtualHost, error) {
+func (c *routeConfig) demanded(authority string) (*routev3.VirtualHost, error) {
 	if !isAuthority(authority) {
 		return nil, nil
 	}
 	var out *routev3.VirtualHost
-	if hostname, ok := t.matching(withoutPort(strings.ToLower(authority))); ok {
+	if hostname, ok := c.matching(withoutPort(strings.ToLower(authority))); ok {
 		var err error
-		if out, err = t.host(hostname); err != nil {
+		if out, err = c.host(hostname); err != nil {
 			return nil, err
 		}
 	}
 	if out == nil {
 		out = virtualHost("")
-		out.Routes = unknown(t.r)
+		out.Routes = unknownHostRoutes(c.r)
 	}
 	out.Domains = []string{authority}
 	for _, found := range out.GetRoutes() {
@@ -148,19 +148,19 @@ func withoutPort(authority string) string {
 // Owner returns the hostname of the virtual host that has a domain in a route configuration whose virtual hosts are resources of their own;
 // ok is false if none has it.
 func Owner(r *input.Reader, route, domain string) (hostname string, ok bool) {
-	t, ok := discovered(r, route)
+	c, ok := vhdsRouteConfig(r, route)
 	if !ok {
 		return "", false
 	}
-	return t.owner(strings.ToLower(domain))
+	return c.owner(strings.ToLower(domain))
 }
 
 // Answers returns the hostname of the virtual host that answers a request there, by the request's host with or without a port; ok is false
 // if none does.
 func Answers(r *input.Reader, route, authority string) (hostname string, ok bool) {
-	t, ok := discovered(r, route)
+	c, ok := vhdsRouteConfig(r, route)
 	if !ok {
 		return "", false
 	}
-	return t.matching(withoutPort(strings.ToLower(authority)))
+	return c.matching(withoutPort(strings.ToLower(authority)))
 }

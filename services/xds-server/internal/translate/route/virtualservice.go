@@ -15,8 +15,8 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/translate/hcm"
-	"fairlead.dev/services/xds-server/internal/translate/names"
-	"fairlead.dev/services/xds-server/internal/translate/pack"
+	"fairlead.dev/services/xds-server/internal/translate/resourcename"
+	"fairlead.dev/services/xds-server/internal/translate/typedconfig"
 )
 
 // MeshGateway is the reserved gateway name that stands for all sidecars.
@@ -63,7 +63,7 @@ func (b *builder) virtualService(vs *mesh.VirtualService) ([]*routev3.Route, err
 				}
 				return nil, fmt.Errorf("VirtualService %s/%s: %s.%w", vs.Key.Namespace, vs.Key.Name, where, err)
 			}
-			if deadline := withDeadline(route); deadline != nil {
+			if deadline := deadlineRoute(route); deadline != nil {
 				out = append(out, deadline)
 			}
 			out = append(out, route)
@@ -142,7 +142,7 @@ func (b *builder) route(vs *mesh.VirtualService, in *networking.HTTPRoute, m *ne
 	}
 	out.Decorator = &routev3.Decorator{Operation: b.operation(out, vs.Key.Name)}
 	// The configuration around it is validated, too, but could not say whose route it was.
-	if err := check(out); err != nil {
+	if err := validate(out); err != nil {
 		return nil, err
 	}
 	return out, nil
@@ -175,7 +175,7 @@ func filterOverrides(in *networking.HTTPRoute) (map[string]*anypb.Any, error) {
 		if err != nil {
 			return nil, fmt.Errorf("fault.%w", err)
 		}
-		if out[hcm.FaultFilter], err = pack.Checked(fault); err != nil {
+		if out[hcm.FaultFilter], err = typedconfig.Checked(fault); err != nil {
 			return nil, fmt.Errorf("fault: %w", err)
 		}
 	}
@@ -184,7 +184,7 @@ func filterOverrides(in *networking.HTTPRoute) (map[string]*anypb.Any, error) {
 		if err != nil {
 			return nil, fmt.Errorf("corsPolicy.%w", err)
 		}
-		if out[hcm.CORSFilter], err = pack.Checked(cors); err != nil {
+		if out[hcm.CORSFilter], err = typedconfig.Checked(cors); err != nil {
 			return nil, fmt.Errorf("corsPolicy: %w", err)
 		}
 	}
@@ -212,7 +212,7 @@ func (b *builder) operation(route *routev3.Route, virtualService string) string 
 	case *routev3.RouteMatch_SafeRegex:
 		path = p.SafeRegex.GetRegex()
 	}
-	if c, ok := names.ParseCluster(route.GetRoute().GetCluster()); ok {
+	if c, ok := resourcename.ParseCluster(route.GetRoute().GetCluster()); ok {
 		return fmt.Sprintf("%s:%d%s", c.Hostname, c.Port, path)
 	}
 	return fmt.Sprintf("%s:%d%s", virtualService, b.port, path)

@@ -15,7 +15,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/plan"
-	"fairlead.dev/services/xds-server/internal/translate/names"
+	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 )
 
 // Translator makes secrets. Each is asked for by name; what nobody asks for any more is forgotten.
@@ -33,10 +33,10 @@ func (Translator) HostNames(*input.Reader, string) ([]string, error) { return ni
 // Fleeting implements plan.Fleeting.
 func (Translator) Fleeting() {}
 
-// Build makes the secret of a name as names.Credential and names.CredentialAuthority make them. A name may also say the namespace, as long as
+// Build makes the secret of a name as resourcename.Credential and resourcename.CredentialAuthority make them. A name may also say the namespace, as long as
 // it is the proxy's own: "kubernetes://<namespace>/<name>" or "kubernetes-gateway://<namespace>/<name>".
 func (Translator) Build(r *input.Reader, name string) (proto.Message, error) {
-	namespace, ref, ok := names.ParseCredential(name)
+	namespace, ref, ok := resourcename.ParseCredential(name)
 	if !ok || r.Identity() == "" || !uses(r, name, ref) {
 		return nil, nil
 	}
@@ -67,7 +67,7 @@ func uses(r *input.Reader, name, ref string) bool {
 	}
 	// The proxy's own namespace may be said, or not.
 	for _, ref := range []string{ref, credential.NamespaceOf(r.Identity()) + "/" + ref} {
-		if named(ref) || named(strings.TrimSuffix(ref, names.AuthoritySuffix)) {
+		if named(ref) || named(strings.TrimSuffix(ref, resourcename.AuthoritySuffix)) {
 			return true
 		}
 	}
@@ -79,7 +79,7 @@ func serves(g *mesh.Gateway, name string) bool {
 	for _, server := range g.Spec.GetServers() {
 		tls := server.GetTls()
 		for _, named := range append([]string{tls.GetCredentialName(), tls.GetCaCertCredentialName()}, tls.GetCredentialNames()...) {
-			if named != "" && (names.Credential(named) == name || names.CredentialAuthority(named) == name) {
+			if named != "" && (resourcename.Credential(named) == name || resourcename.CredentialAuthority(named) == name) {
 				return true
 			}
 		}
@@ -90,7 +90,7 @@ func serves(g *mesh.Gateway, name string) bool {
 // build returns nil for a credential that has no part of what the name stands for.
 func build(name string, c *credential.Credential) proto.Message {
 	out := &tlsv3.Secret{Name: name}
-	switch authority := names.IsCredentialAuthority(name); {
+	switch authority := resourcename.IsCredentialAuthority(name); {
 	case !authority && len(c.Chain()) > 0 && len(c.Key()) > 0:
 		out.Type = &tlsv3.Secret_TlsCertificate{TlsCertificate: &tlsv3.TlsCertificate{
 			CertificateChain: inline(c.Chain()), PrivateKey: inline(c.Key()),

@@ -1,0 +1,94 @@
+package listener
+
+import (
+	"strings"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	tcpproxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/translate/hcm"
+	"fairlead.dev/services/xds-server/internal/translate/sidecarscope"
+)
+
+const (
+	wildcard = "0.0.0.0"
+	loopback = "127.0.0.1"
+
+	outboundPort = 15001
+	inboundPort  = 15006
+
+	tlsTransport = "tls"
+	rawTransport = "raw_buffer"
+
+	// interceptionMark is what a TPROXY sidecar's own sockets carry, so that the redirection rules know them.
+	interceptionMark = 1337
+)
+
+// socketAddress is an address to listen on: an IP address and port, or a unix socket in the form of Istio's API.
+func socketAddress(address string, port uint32) *corev3.Address {
+	if path, ok := strings.CutPrefix(address, sidecarscope.UnixSocket); ok {
+		return &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: path}}}
+	}
+	return &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
+		Address: address, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: port},
+	}}}
+}
+
+// base is what all listeners have in common. A connection whose first bytes do not come in time goes on as opaque TCP; by default there is
+// no such time.
+func newListener(r *input.Reader, name, address string, port uint32, direction corev3.TrafficDirection) *listenerv3.Listener {
+	timeout := r.Mesh().GetProtocolDetectionTimeout()
+	if timeout == nil {
+		timeout = durationpb.New(0)
+	}
+	address, more := inFamilies(r, address)
+	var additional []*listenerv3.AdditionalAddress
+	for _, a := range more {
+		additional = append(additional, &listenerv3.AdditionalAddress{Address: socketAddress(a, port)})
+	}
+	return &listenerv3.Listener{
+		Name:                             name,
+		Address:                          socketAddress(address, port),
+		AdditionalAddresses:              additional,
+		TrafficDirection:                 direction,
+		ListenerFiltersTimeout:           timeout,
+		ContinueOnListenerFiltersTimeout: true,
+	}
+}
+
+// alsoOnLoopback binds a listener to the host's own address besides.
+func alsoOnLoopback(r *input.Reader, l *listenerv3.Listener, port uint32) {
+	l.AdditionalAddresses = append(l.AdditionalAddresses, &listenerv3.AdditionalAddress{Address: socketAddress(r.Class().Families.Loopback(), port)})
+}
+
+// inFamilies writes an address that stands for all, or for the proxy's own host, as the proxy's families have it.
+func inFamilies(r *input.Reader, address string) (first string, more []string) {
+	switch address {
+	case wildcard:
+		return r.Class().Families.Of(wildcard, "::")
+	case loopback:
+		return r.Class().Families.Of(loopback, "::1")
+	default:
+		return address, nil
+	}
+}
+
+// tcpProxy forwards bytes to one cluster.
+func tcpProxy(r *input.Reader, statPrefix, cluster string) ([]*listenerv3.Filter, error) {
+	return tcpChain{proxy: &tcpproxyv3.TcpProxy{
+		StatPrefix:       statPrefix,
+		ClusterSpecifier: &tcpproxyv3.TcpProxy_Cluster{Cluster: cluster},
+	}}.filters(r)
+}
+
+// httpFilters is a chain of one connection manager.
+func httpFilters(o hcm.Options) ([]*listenerv3.Filter, error) {
+	manager, err := hcm.Build(o)
+	if err != nil {
+		return nil, err
+	}
+	return []*listenerv3.Filter{manager}, nil
+}

@@ -1,0 +1,57 @@
+package proxyless
+
+import (
+	"strings"
+
+	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/translate/discovery"
+	"fairlead.dev/services/xds-server/internal/translate/resourcename"
+	"fairlead.dev/services/xds-server/internal/translate/route"
+)
+
+// target is a port of a host that a gRPC client calls.
+type serverTarget struct {
+	hostname string
+	port     uint32
+}
+
+// find returns what "xds:///<name>" calls: a port of a service, or a host that VirtualServices route on it. The host is looked for as it was
+// written, and then as a resolver in the gRPC client's namespace would complete it.
+func resolveTarget(r *input.Reader, name string) (serverTarget, bool) {
+	host, port, ok := resourcename.ParseSniffedRouteConfig(name)
+	if !ok {
+		return serverTarget{}, false
+	}
+	host = strings.ToLower(strings.TrimSuffix(host, "."))
+	if exists(r, host, port) {
+		return serverTarget{host, port}, true
+	}
+	if full, ok := completeHostname(r, host); ok && exists(r, full, port) {
+		return serverTarget{full, port}, true
+	}
+	return serverTarget{}, false
+}
+
+// complete makes the full name of a short one: reviews, reviews.default, reviews.default.svc.
+func completeHostname(r *input.Reader, host string) (full string, ok bool) {
+	domain := "svc." + r.Class().ClusterDomain
+	switch parts := strings.Split(host, "."); {
+	case len(parts) == 1:
+		return host + "." + r.Namespace() + "." + domain, true
+	case len(parts) == 2:
+		return host + "." + domain, true
+	case len(parts) == 3 && parts[2] == "svc":
+		return host + "." + r.Class().ClusterDomain, true
+	default:
+		return "", false
+	}
+}
+
+func exists(r *input.Reader, hostname string, port uint32) bool {
+	if svc := r.Concrete(hostname); svc != nil {
+		return discovery.Port(svc, port) != nil
+	}
+	// A route that cannot be built is no reason to say that there is no host: the route configuration says what is wrong.
+	routes, err := route.RoutesToHost(r, hostname, port)
+	return err != nil || len(routes) > 0
+}

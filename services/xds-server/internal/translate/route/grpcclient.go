@@ -1,0 +1,55 @@
+package route
+
+import (
+	"slices"
+
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+
+	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/mesh"
+	"fairlead.dev/services/xds-server/internal/translate/discovery"
+)
+
+// RoutesToHost returns the routes of requests that a workload of the mesh sends to a port of a host: those of its VirtualServices, or of a service
+// without any the one to its cluster. It is nil if there is neither. Programs are the callers: they keep deadlines
+// themselves, so there are no routes for those.
+func RoutesToHost(r *input.Reader, hostname string, port uint32) ([]*routev3.Route, error) {
+	routes, err := routesToHost(r, hostname, port)
+	return slices.DeleteFunc(slices.Clone(routes), isDeadlineRoute), err
+}
+
+func routesToHost(r *input.Reader, hostname string, port uint32) ([]*routev3.Route, error) {
+	b := newBuilder(r, port, MeshGateway)
+	svc := r.Concrete(hostname)
+	if spec := discovery.Port(svc, port); spec != nil {
+		host, err := b.service(r, svc, spec)
+		return host.GetRoutes(), err
+	}
+	if svc != nil {
+		return nil, nil
+	}
+	for _, vs := range r.VirtualServicesOf(MeshGateway, hostname) {
+		if !namesHost(r, vs, hostname) {
+			continue
+		}
+		if routes, err := b.virtualService(vs); err != nil || len(routes) > 0 {
+			r.Uses(vs)
+			return routes, err
+		}
+	}
+	return nil, nil
+}
+
+// namesHost tells whether a VirtualService is about a host that is no service. A wildcard is not where it is about services: they are routed
+// one by one.
+func namesHost(r *input.Reader, vs *mesh.VirtualService, hostname string) bool {
+	for host := range mesh.Covering(hostname) {
+		if host == "*" || !slices.Contains(vs.Spec.GetHosts(), host) {
+			continue
+		}
+		if host == hostname || !r.AnyUnder(host) {
+			return true
+		}
+	}
+	return false
+}
