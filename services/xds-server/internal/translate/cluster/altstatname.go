@@ -10,12 +10,14 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/inbound"
 )
 
-// outboundAltStatName is the name of a cluster's statistics by MeshConfig.outboundClusterStatName; "" for the cluster's own.
+// outboundAltStatName returns the name of a cluster's statistics by MeshConfig.outboundClusterStatName; "" keeps the
+// cluster's name.
 func outboundAltStatName(r *input.Reader, c discovery.Cluster) string {
 	return altStatName(r.Mesh().GetOutboundClusterStatName(), c.Service, c.Port, "%SUBSET_NAME%", c.Subset)
 }
 
-// inboundAltStatName is the same for a port of the workload, by MeshConfig.inboundClusterStatName. A port that no service leads to keeps its name.
+// inboundAltStatName is the same for a port of the workload, by MeshConfig.inboundClusterStatName. A port without a
+// service keeps the cluster's name.
 func inboundAltStatName(r *input.Reader, port inbound.Port) string {
 	if port.Service == nil {
 		return ""

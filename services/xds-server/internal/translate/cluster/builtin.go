@@ -13,19 +13,21 @@ import (
 )
 
 const (
-	// passthroughSource and passthroughSourceV6 are the addresses from which a sidecar connects to its own application: the redirection rules let it through.
+	// passthroughSource and passthroughSourceV6 are the source addresses of a sidecar's connections to its own
+	// application; redirection rules exempt them.
 	passthroughSource, passthroughSourceV6 = "127.0.0.6", "::6"
-	// passthroughIdle closes connections to unknown destinations that nobody uses.
+	// passthroughIdle closes idle connections to unknown destinations.
 	passthroughIdle = 5 * time.Minute
 )
 
-// fixed lists the clusters that do not depend on services.
+// builtinNames lists the clusters that do not depend on services.
 func builtinNames(key class.Common) []string {
 	switch {
 	case key.Type == class.Router:
 		return []string{resourcename.BlackHoleCluster}
 	case key.Interception == class.None:
-		// Without capture there is no original destination, but routes to it exist: they fail in the proxy, with a reason in its log.
+		// Without redirection there is no original destination, but routes refer to this cluster: their requests fail
+		// in the proxy, which logs the reason.
 		return []string{resourcename.BlackHoleCluster, resourcename.PassthroughCluster}
 	default:
 		return []string{resourcename.BlackHoleCluster, resourcename.PassthroughCluster, resourcename.InboundPassthroughCluster}

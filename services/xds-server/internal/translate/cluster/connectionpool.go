@@ -10,7 +10,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-// positive returns nil for what Istio's API means by 0: not set.
+// positive returns nil for 0, which means "not set" in Istio's API.
 func positive(n int32) *wrapperspb.UInt32Value {
 	if n <= 0 {
 		return nil
@@ -18,7 +18,7 @@ func positive(n int32) *wrapperspb.UInt32Value {
 	return wrapperspb.UInt32(uint32(n))
 }
 
-// circuitBreakers limits connections, requests and retries as the pool says, and not at all where it says nothing: Envoy's own defaults
+// circuitBreakers applies the limits of a connection pool. A limit that is not set is unlimited: Envoy's defaults
 // (1024, and 3 retries) would fail requests while many endpoints change at once.
 func circuitBreakers(pool *networking.ConnectionPoolSettings) *clusterv3.CircuitBreakers {
 	or := func(v *wrapperspb.UInt32Value) *wrapperspb.UInt32Value {
@@ -36,7 +36,8 @@ func circuitBreakers(pool *networking.ConnectionPoolSettings) *clusterv3.Circuit
 	}}}
 }
 
-// connectionPool applies a pool to a cluster of either direction.
+// connectionPool applies connection pool settings to an inbound or outbound cluster. The connect timeout defaults to
+// that of the mesh (MeshConfig.connectTimeout, which config-watcher always sets).
 func connectionPool(out *clusterv3.Cluster, options *httpOptions, mesh *meshv1alpha1.MeshConfig, pool *networking.ConnectionPoolSettings) {
 	tcp, http := pool.GetTcp(), pool.GetHttp()
 	out.CircuitBreakers = circuitBreakers(pool)
@@ -68,7 +69,7 @@ func connectionPool(out *clusterv3.Cluster, options *httpOptions, mesh *meshv1al
 	}
 }
 
-// keepalive merges the destination's settings over the mesh's.
+// keepalive merges the settings of the traffic policy over those of the mesh.
 func keepalive(mesh, own *networking.ConnectionPoolSettings_TCPSettings_TcpKeepalive) *clusterv3.UpstreamConnectionOptions {
 	if mesh == nil && own == nil {
 		return nil

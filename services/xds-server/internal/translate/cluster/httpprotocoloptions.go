@@ -20,19 +20,19 @@ import (
 
 const httpOptionsKey = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 
-// upstreamProtocol is the version of HTTP that a cluster's servers are spoken to with.
+// upstreamProtocol is the HTTP version of the connections to a cluster.
 type upstreamProtocol int
 
 const (
-	// http1 is also what Envoy does without options.
+	// http1 is Envoy's default.
 	http1 upstreamProtocol = iota
 	http2
-	// downstreamProtocol is whatever the client spoke.
+	// downstreamProtocol is the version of the downstream connection.
 	downstreamProtocol
 )
 
-// upstreamFor decides by the port. A sidecar passes on what it detected on a port of undeclared protocol; a gateway cannot, because its
-// clients negotiate HTTP/2 with it whether the server speaks it or not.
+// upstreamFor chooses the version for a port. For a port of undeclared protocol, a sidecar uses the version that it has
+// detected; a gateway cannot, because its clients negotiate HTTP/2 with it whether or not the server accepts that.
 func upstreamFor(p configv1.Protocol, sidecar bool) upstreamProtocol {
 	switch {
 	case protocol.IsHTTP2(p):
@@ -44,20 +44,20 @@ func upstreamFor(p configv1.Protocol, sidecar bool) upstreamProtocol {
 	}
 }
 
-// httpOptions collects a cluster's HTTP options.
+// httpOptions collects a cluster's HttpProtocolOptions.
 type httpOptions struct {
 	protocol upstreamProtocol
 	common   *corev3.HttpProtocolOptions
 	http2    *corev3.Http2ProtocolOptions
 	autoSNI  bool
 	autoSAN  bool
-	// errors are the statuses that count as errors of a host; none means 5xx.
+	// errors are the status codes that outlier detection counts as errors; none means 5xx.
 	errors []uint32
-	// keepCase is for HTTP/1 headers.
+	// keepCase preserves the case of HTTP/1 headers.
 	keepCase bool
 }
 
-// apply writes the options into a cluster, nothing where they are Envoy's defaults.
+// apply adds the options to a cluster, if any differs from Envoy's defaults.
 func (o *httpOptions) apply(out *clusterv3.Cluster) error {
 	if o.protocol == http1 && o.common == nil && !o.autoSNI && !o.autoSAN && len(o.errors) == 0 && !o.keepCase {
 		return nil
@@ -107,7 +107,7 @@ func (o *httpOptions) http1Options() *corev3.Http1ProtocolOptions {
 
 func (o *httpOptions) http2Options() *corev3.Http2ProtocolOptions {
 	if o.http2 == nil {
-		// WebSockets and the like go through HTTP/2 by extended CONNECT.
+		// Extended CONNECT carries WebSockets through HTTP/2.
 		o.http2 = &corev3.Http2ProtocolOptions{AllowConnect: true}
 	}
 	return o.http2
@@ -120,7 +120,7 @@ func (o *httpOptions) commonOptions() *corev3.HttpProtocolOptions {
 	return o.common
 }
 
-// anyStatus matches responses with one of the statuses, of which there is at least one.
+// anyStatus matches responses with one of the status codes; codes is not empty.
 func anyStatus(codes []uint32) *commonmatcherv3.MatchPredicate {
 	codes = slices.Compact(slices.Sorted(slices.Values(codes)))
 	rules := make([]*commonmatcherv3.MatchPredicate, 0, len(codes))

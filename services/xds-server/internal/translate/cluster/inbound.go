@@ -16,11 +16,13 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 )
 
-// never is the longest interval Envoy takes without overflow of its milliseconds: an inbound cluster has one host and never loses it.
+// never is the longest clean-up interval that does not overflow Envoy's milliseconds. An inbound cluster has one host,
+// which must not be cleaned up.
 const never = 100 * 365 * 24 * time.Hour
 
-// inboundCluster leads to the application. Captured traffic goes on to the address it was sent to, so that the application sees what it
-// would see without a proxy; traffic to a real listener goes to where the application was told to listen.
+// inboundCluster builds the cluster of a port of the application. Redirected connections go on to their original
+// destination, so the application sees what it would see without a proxy; connections to a listener that binds the port
+// go to the application's default endpoint.
 func inboundCluster(r *input.Reader, name resourcename.Cluster) (*clusterv3.Cluster, error) {
 	if r.Class().Type != class.Sidecar {
 		return nil, nil
@@ -42,7 +44,7 @@ func toApplication(r *input.Reader, name string, port inbound.Port) (*clusterv3.
 	options := &httpOptions{protocol: upstreamFor(port.Protocol, true), keepCase: keepsCase(r, port.Protocol)}
 	connectionPool(out, options, r.Mesh(), inbound.Pool(r, port))
 	if upgraded := networking.ConnectionPoolSettings_HTTPSettings_UPGRADE; port.ConnectionPool.GetHttp().GetH2UpgradePolicy() == upgraded {
-		// Only what the Sidecar says: a rule's word is about the connections of clients.
+		// Only the Sidecar's setting counts: that of a DestinationRule is about the clients' connections.
 		options.protocol = http2
 	}
 	if port.To.Address == "" && port.To.Pipe == "" {

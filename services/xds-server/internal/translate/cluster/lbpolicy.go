@@ -10,7 +10,7 @@ import (
 
 const defaultRingSize = 1024
 
-// loadBalancer chooses the policy: least requests unless the rule says otherwise.
+// lbPolicy sets the load balancing policy: least requests, unless the traffic policy has another.
 func lbPolicy(out *clusterv3.Cluster, in *networking.LoadBalancerSettings) {
 	if out.GetType() == clusterv3.Cluster_ORIGINAL_DST {
 		out.LbPolicy = clusterv3.Cluster_CLUSTER_PROVIDED

@@ -46,8 +46,8 @@ func outbound(r *input.Reader, c discovery.Cluster) (*clusterv3.Cluster, error) 
 		}
 	}
 	lbPolicy(out, c.Policy.GetLoadBalancer())
+	// The connections carry the clients' mesh TLS, so the cluster adds no TLS and no protocol options.
 	if c.Passthrough {
-		// The bytes are the client's mesh TLS: nothing is put around them, and what is inside cannot be seen.
 		return out, nil
 	}
 	err := transportSocket(r, out, options, c)
@@ -61,7 +61,7 @@ func outbound(r *input.Reader, c discovery.Cluster) (*clusterv3.Cluster, error) 
 	return out, err
 }
 
-// find sets how the cluster finds its endpoints.
+// discoveryType sets how the cluster finds its endpoints.
 func discoveryType(r *input.Reader, out *clusterv3.Cluster, c discovery.Cluster) {
 	kind := clusterv3.Cluster_EDS
 	switch c.Kind {
@@ -73,8 +73,8 @@ func discoveryType(r *input.Reader, out *clusterv3.Cluster, c discovery.Cluster)
 		return
 	case discovery.OriginalDestination:
 		kind = clusterv3.Cluster_ORIGINAL_DST
-		// The address of a STATIC service is its own, not a server's: whoever leads on from there, such as a node of
-		// the cluster, maps the port, too.
+		// A STATIC service's address is its own, not that of a server: the load balancer at that address, such as a
+		// node of the Kubernetes cluster, also maps the port.
 		own := c.Service.GetResolution() == configv1.Resolution_RESOLUTION_STATIC && len(c.Service.GetAddresses()) > 0
 		if target := c.Spec.GetTargetPort(); target != 0 && target != c.Spec.GetNumber() && !own {
 			out.LbConfig = &clusterv3.Cluster_OriginalDstLbConfig_{
@@ -94,12 +94,12 @@ func discoveryType(r *input.Reader, out *clusterv3.Cluster, c discovery.Cluster)
 	out.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: kind}
 }
 
-// lookupFamily says the same as dynamicforwardproxy.LookupFamily, in the type of this kind of cluster.
+// lookupFamily is dynamicforwardproxy.LookupFamily in the type of DNS clusters.
 func lookupFamily(f class.Families) commondnsv3.DnsLookupFamily {
 	return commondnsv3.DnsLookupFamily(commondnsv3.DnsLookupFamily_value[dynamicforwardproxy.LookupFamily(f).String()])
 }
 
-// resolve puts the names to resolve into the cluster.
+// dnsDiscovery makes a cluster resolve the DNS names of its endpoints.
 func dnsDiscovery(r *input.Reader, out *clusterv3.Cluster, c discovery.Cluster) {
 	out.LoadAssignment = endpoint.Assignment(r, c)
 	out.ClusterDiscoveryType = &clusterv3.Cluster_ClusterType{ClusterType: &clusterv3.Cluster_CustomClusterType{
@@ -108,14 +108,14 @@ func dnsDiscovery(r *input.Reader, out *clusterv3.Cluster, c discovery.Cluster) 
 			DnsRefreshRate:  r.Mesh().GetDnsRefreshRate(),
 			DnsLookupFamily: lookupFamily(r.Class().Families),
 			RespectDnsTtl:   true,
-			// Envoy wants exactly one name for this, and refuses a cluster without any.
+			// With this option Envoy requires exactly one name, and rejects a cluster without any.
 			AllAddressesInSingleEndpoint: c.Kind == discovery.LogicalDNS && len(out.GetLoadAssignment().GetEndpoints()) > 0,
 		}),
 	}}
 }
 
-// upgrades tells whether HTTP/1.1 requests are sent as HTTP/2: as the rule says, else the mesh, and only where HTTP is declared. A rule that wants the
-// client's protocol kept has it kept.
+// upgrades reports whether HTTP/1.1 requests to a port of declared HTTP are sent as HTTP/2, by h2UpgradePolicy of the
+// DestinationRule or else of the mesh. useClientProtocol in the DestinationRule prevents it.
 func upgrades(mesh *meshv1alpha1.MeshConfig, p configv1.Protocol, rule *networking.ConnectionPoolSettings_HTTPSettings) bool {
 	if !protocol.IsHTTP(p) || rule.GetUseClientProtocol() {
 		return false
@@ -126,7 +126,7 @@ func upgrades(mesh *meshv1alpha1.MeshConfig, p configv1.Protocol, rule *networki
 	return rule.GetH2UpgradePolicy() == networking.ConnectionPoolSettings_HTTPSettings_UPGRADE
 }
 
-// keepsCase tells whether HTTP/1 headers go to a port as they came.
+// keepsCase reports whether the case of HTTP/1 headers to a port is preserved.
 func keepsCase(r *input.Reader, p configv1.Protocol) bool {
 	return r.ProxyHeaders().GetPreserveHttp1HeaderCase().GetValue() && (protocol.IsHTTP(p) || protocol.IsSniffed(p))
 }
@@ -145,8 +145,7 @@ func retryBudget(out *clusterv3.Cluster, in *networking.TrafficPolicy_RetryBudge
 	out.GetCircuitBreakers().GetThresholds()[0].RetryBudget = budget
 }
 
-// metadata names the service, the rule and the subset where Istio's tools look for them, and says what HTTP connections have to offer in
-// their handshakes on a port that also carries other bytes.
+// metadata names the service, the DestinationRule and the subset where Istio's tools read them.
 func metadata(c discovery.Cluster) *corev3.Metadata {
 	istio := map[string]*structpb.Value{
 		"services": structpb.NewListValue(&structpb.ListValue{Values: []*structpb.Value{
@@ -167,7 +166,7 @@ func metadata(c discovery.Cluster) *corev3.Metadata {
 	return &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{"istio": {Fields: istio}}}
 }
 
-// note adds to what a cluster says of itself.
+// addMetadata adds a value to the cluster's metadata in Fairlead's namespace.
 func addMetadata(out *clusterv3.Cluster, key, value string) {
 	notes := out.GetMetadata().GetFilterMetadata()
 	if notes[hcm.ALPNMetadataNamespace] == nil {
@@ -176,5 +175,5 @@ func addMetadata(out *clusterv3.Cluster, key, value string) {
 	notes[hcm.ALPNMetadataNamespace].Fields[key] = structpb.NewStringValue(value)
 }
 
-// sniffed tells whether a cluster's connections may carry HTTP or something else.
+// isSniffed reports whether the protocol of a cluster's connections is detected for each of them.
 func isSniffed(c discovery.Cluster) bool { return protocol.IsSniffed(c.Spec.GetProtocol()) }

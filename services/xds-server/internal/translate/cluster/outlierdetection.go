@@ -7,7 +7,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-// outlierDetection ejects by consecutive errors only; Envoy's statistical ejection is off, as in Istio.
+// outlierDetection ejects hosts by consecutive errors only. As in Istio, Envoy's statistical ejection is off.
 func outlierDetection(out *clusterv3.Cluster, options *httpOptions, in *networking.OutlierDetection) {
 	if in == nil {
 		return
@@ -33,11 +33,12 @@ func outlierDetection(out *clusterv3.Cluster, options *httpOptions, in *networki
 		}
 	}
 	out.OutlierDetection = detection
-	// Below this share of healthy hosts Envoy would use the ejected ones again; with Kubernetes' few Pods per service that is never wanted.
+	// Below this share of healthy hosts Envoy would use the ejected ones again, which is never wanted for services of a
+	// few Pods.
 	out.CommonLbConfig.HealthyPanicThreshold = &typev3.Percent{Value: float64(max(in.GetMinHealthPercent(), 0))}
 }
 
-// consecutive returns the count and the percentage of ejections enforced; a count of 0 switches the detector off.
+// consecutive returns the number of errors and the percentage of enforced ejections; 0 errors switch the detector off.
 func consecutive(n *wrapperspb.UInt32Value) (count, enforcing *wrapperspb.UInt32Value) {
 	switch {
 	case n == nil:

@@ -23,7 +23,8 @@ import (
 
 func percentOf(v float64) *typev3.Percent { return &typev3.Percent{Value: v} }
 
-// transport sets how connections are secured: as the rule says, else by mesh mTLS towards every endpoint that has a proxy.
+// transportSocket sets the TLS of a cluster: by the traffic policy, or else mesh mTLS to every endpoint that has a
+// proxy.
 func transportSocket(r *input.Reader, out *clusterv3.Cluster, options *httpOptions, c discovery.Cluster) error {
 	settings := c.Policy.GetTls()
 	if settings == nil {
@@ -43,7 +44,8 @@ func transportSocket(r *input.Reader, out *clusterv3.Cluster, options *httpOptio
 			return err
 		}
 		out.TransportSocket = socket
-		// Without a name to ask for, each request's host is asked for, and without names to expect it is expected.
+		// Without an SNI in the policy, the SNI is the host of each request; without subjectAltNames, that host must be
+		// in the server's certificate.
 		if settings.GetSni() == "" {
 			options.autoSNI = true
 			options.autoSAN = len(settings.GetSubjectAltNames()) == 0 && !settings.GetInsecureSkipVerify().GetValue()
@@ -54,27 +56,29 @@ func transportSocket(r *input.Reader, out *clusterv3.Cluster, options *httpOptio
 	return nil
 }
 
-// hasCredentials reports whether a credentialName means something to the proxy: to gateways, and to the sidecars that the rule's own workload
-// selector selects. All others connect without TLS, as Istio has it: the rule is about the gateway that they pass through.
+// hasCredentials reports whether credentialName applies to the class: to gateways, and to the sidecars that the
+// DestinationRule's workloadSelector selects. As in Istio, all others connect without TLS: the DestinationRule is then
+// about the gateway on their way.
 func hasCredentials(r *input.Reader, c discovery.Cluster) bool {
 	return r.Class().Type == class.Router || c.Rule != nil && len(c.Rule.Spec.GetWorkloadSelector().GetMatchLabels()) > 0
 }
 
-// automatic is mTLS that nobody asked for: per endpoint, by whether a proxy terminates it there.
+// autoMTLS chooses mTLS for each endpoint by whether a proxy terminates it there. It applies where no traffic policy
+// has TLS settings.
 func autoMTLS(r *input.Reader, out *clusterv3.Cluster, options *httpOptions, c discovery.Cluster) {
 	if !r.AutoMTLS(c.Service) {
 		return
 	}
 	if out.GetType() == clusterv3.Cluster_ORIGINAL_DST {
-		// The proxy learns of an endpoint by connecting to it, and knows nothing more: all have to be alike.
+		// The proxy learns of an endpoint by connecting to it and knows nothing else about it, so all have to be alike.
 		if endpoint.AllTerminateMTLS(r, c) {
 			out.TransportSocket = meshMTLS(r, out, options, c, nil)
 		}
 		return
 	}
 	if off := endpoint.TurnedOff(r, c); off != "" {
-		// Nothing reads it. It makes the cluster another one when a policy comes or goes, and Envoy lets go of its open connections, which are
-		// secured in the old way.
+		// Nothing reads this value. It changes the cluster when PeerAuthentication turns mTLS off or on, so Envoy
+		// closes the open connections, which still have the old TLS settings.
 		addMetadata(out, "mtls_turned_off", off)
 	}
 	out.TransportSocketMatches = []*clusterv3.Cluster_TransportSocketMatch{
@@ -118,7 +122,7 @@ func carries(options *httpOptions, c discovery.Cluster) tlsctx.Carries {
 	}
 }
 
-// proxyProtocol puts the PROXY header in front of whatever the connection carries.
+// proxyProtocol sends the PROXY protocol header before everything else on a connection.
 func proxyProtocol(out *clusterv3.Cluster, in *networking.TrafficPolicy_ProxyProtocol) {
 	if in == nil {
 		return

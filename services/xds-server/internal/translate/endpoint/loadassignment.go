@@ -19,30 +19,30 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/discovery"
 )
 
-// Metadata by which a cluster chooses between mesh mTLS and plaintext for each endpoint.
+// Endpoint metadata by which a cluster chooses between mesh mTLS and plaintext.
 const (
 	TransportSocketMatch = "envoy.transport_socket_match"
 	TLSModeKey           = "tlsMode"
 	TLSModeIstio         = "istio"
 )
 
-// meshEndpoint is an endpoint of the shards with what the shards keep apart.
+// meshEndpoint is an endpoint of the mesh with the labels, locality and cluster of its shard.
 type meshEndpoint struct {
 	*configv1.Endpoint
 	labels   map[string]string
 	locality *configv1.Locality
 	cluster  string
-	// mtls is true if a proxy terminates mesh mTLS there.
+	// mtls is true if a proxy terminates mesh mTLS at the endpoint.
 	mtls bool
-	// factor multiplies the weights of all endpoints; 0 is 1.
+	// factor multiplies the weight; 0 counts as 1.
 	factor uint32
-	// more are addresses that the same workload has besides.
+	// more are further addresses of the endpoint.
 	more []string
 }
 
 func (m meshEndpoint) weight() uint32 { return max(m.GetWeight(), 1) * max(m.factor, 1) }
 
-// label returns the meshEndpoint's value of a label. Of those that say where it runs, what the mesh knows counts before what the workload's own labels say.
+// label returns a label's value. For topology labels the mesh's own data takes precedence over the workload's labels.
 func (m meshEndpoint) label(key string) (string, bool) {
 	if v := class.Topology(key, m.locality, m.GetNetwork(), m.cluster); v != "" {
 		return v, true
@@ -51,7 +51,7 @@ func (m meshEndpoint) label(key string) (string, bool) {
 	return v, ok
 }
 
-// matches reports whether the meshEndpoint has all the labels.
+// matches reports whether the endpoint has all the labels.
 func (m meshEndpoint) matches(labels map[string]string) bool {
 	for key, want := range labels {
 		if v, ok := m.label(key); !ok || v != want {
@@ -61,13 +61,14 @@ func (m meshEndpoint) matches(labels map[string]string) bool {
 	return true
 }
 
-// Assignment lists the endpoints of a cluster. Its bytes depend on the endpoints alone, not on the order of the shards.
+// Assignment builds the load assignment of a cluster. Its bytes depend on the endpoints alone, not on the order of the
+// shards.
 func Assignment(r *input.Reader, c discovery.Cluster) *endpointv3.ClusterLoadAssignment {
 	out := &endpointv3.ClusterLoadAssignment{ClusterName: c.String()}
 	others := networks{reader: r}
 	endpoints := usable(r, c, endpointsOf(r, c), &others)
 	if c.Passthrough {
-		// What arrives is mesh TLS that only a proxy can make something of.
+		// Connections carry mesh TLS, which only a proxy can terminate.
 		endpoints = slices.DeleteFunc(endpoints, func(m meshEndpoint) bool { return !m.mtls })
 	}
 	if r.Class().Type == class.Proxyless {
@@ -77,7 +78,7 @@ func Assignment(r *input.Reader, c discovery.Cluster) *endpointv3.ClusterLoadAss
 		endpoints = ownName(c)
 	}
 	if c.Kind == discovery.LogicalDNS && len(endpoints) > 1 {
-		// Envoy takes one name for such a cluster.
+		// Envoy accepts one name for such a cluster.
 		endpoints = endpoints[:1]
 	}
 	if c.Kind == discovery.EDS {
@@ -111,10 +112,11 @@ func endpointsOf(r *input.Reader, c discovery.Cluster) []meshEndpoint {
 	return out
 }
 
-// mode is what decides an endpoint's PeerAuthentication, apart from the namespace and the shard.
+// mode identifies the endpoints of a shard and namespace that have the same PeerAuthentication mode.
 type mode struct{ labelSet, port uint32 }
 
-// acceptsMTLS tells whether the workload's PeerAuthentication lets it: with DISABLE its proxy takes plaintext alone.
+// acceptsMTLS reports whether PeerAuthentication lets the endpoint's proxy accept mTLS: with DISABLE it accepts
+// plaintext only. known caches the answers for a shard.
 func acceptsMTLS(r *input.Reader, c discovery.Cluster, m meshEndpoint, known map[mode]bool) bool {
 	id := mode{m.GetLabelSet(), m.GetPort()}
 	accepts, ok := known[id]
@@ -129,11 +131,11 @@ func acceptsMTLS(r *input.Reader, c discovery.Cluster, m meshEndpoint, known map
 	return accepts
 }
 
-// usable keeps the endpoints that take traffic, belong to the subset, and have an address of a form that the cluster can use: Envoy would
-// refuse the whole assignment for one name among addresses.
+// usable returns the endpoints that receive traffic, belong to the subset, and have an address that the cluster can
+// use: Envoy would reject a load assignment with one name among its addresses.
 func usable(r *input.Reader, c discovery.Cluster, endpoints []meshEndpoint, others *networks) []meshEndpoint {
 	type endpointAddress struct {
-		// network is told apart where it is another one: both may use the same addresses.
+		// network is set for endpoints of other networks, which may have the same addresses.
 		network, address string
 		port             uint32
 	}
@@ -168,7 +170,8 @@ func takesTraffic(c discovery.Cluster, m meshEndpoint) bool {
 	}
 }
 
-// isNear tells endpoints that clients of a service with internalTrafficPolicy Local may use: those of their own node.
+// isNear reports whether clients may use the endpoint: of a service with internalTrafficPolicy Local, only endpoints of
+// the clients' own node.
 func isNear(r *input.Reader, c discovery.Cluster, m meshEndpoint) bool {
 	if !c.Service.GetNodeLocal() {
 		return true
@@ -177,8 +180,8 @@ func isNear(r *input.Reader, c discovery.Cluster, m meshEndpoint) bool {
 	return node != "" && node == r.Labels()[mesh.LabelHostname]
 }
 
-// reach gives the endpoint the address that a proxy of these families connects to, and for one that has both the other one too; ok is false
-// if there is none.
+// selectAddresses sets the address that a proxy of these IP families connects to, and further addresses for a proxy
+// with both; ok is false if there is none.
 func (m *meshEndpoint) selectAddresses(f class.Families) (ok bool) {
 	if len(m.GetAdditionalAddresses()) == 0 {
 		return f.Has(m.GetAddress())
@@ -195,7 +198,7 @@ func (m *meshEndpoint) selectAddresses(f class.Families) (ok bool) {
 	return true
 }
 
-// itself stands in for the endpoints of a DNS service that lists none: its own name.
+// ownName returns the service's hostname as the endpoint of a DNS service that lists none.
 func ownName(c discovery.Cluster) []meshEndpoint {
 	if strings.HasPrefix(c.Hostname, "*") || c.Labels != nil && len(c.Labels.GetLabels()) > 0 {
 		return nil
@@ -205,12 +208,12 @@ func ownName(c discovery.Cluster) []meshEndpoint {
 	}}}
 }
 
-// isPipe tells paths of unix sockets, and names of abstract ones.
+// isPipe reports whether the address is the path or the abstract name of a unix socket.
 func isPipe(m meshEndpoint) bool {
 	return strings.HasPrefix(m.GetAddress(), "/") || strings.HasPrefix(m.GetAddress(), "@")
 }
 
-// byLocality groups sorted endpoints.
+// byLocality groups endpoints, which are sorted by locality.
 func byLocality(endpoints []meshEndpoint) []*endpointv3.LocalityLbEndpoints {
 	var out []*endpointv3.LocalityLbEndpoints
 	last := ""
@@ -257,7 +260,7 @@ func socket(address string, port uint32) *corev3.Address {
 	}}}
 }
 
-// metadata says whether a proxy terminates mesh mTLS at the endpoint, and names the workload as Istio's telemetry does.
+// metadata marks endpoints that accept mesh mTLS, and names the workload as Istio's telemetry does.
 func metadata(m meshEndpoint) *corev3.Metadata {
 	out := &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{}}
 	if m.mtls {
@@ -298,8 +301,8 @@ func canonicalRevision(labels map[string]string) string {
 	return "latest"
 }
 
-// Identities lists, sorted, the SPIFFE ids that servers of the cluster's port may show, whichever subset or health: a server that becomes
-// ready must not need another cluster first.
+// Identities lists, sorted, the SPIFFE IDs that servers of the cluster's port may have, whatever their subset or
+// health: a server that becomes ready must not need a new cluster first.
 func Identities(r *input.Reader, c discovery.Cluster) []string {
 	var out []string
 	for _, shard := range r.Endpoints(c.Hostname, c.Port) {
@@ -314,13 +317,14 @@ func Identities(r *input.Reader, c discovery.Cluster) []string {
 	return slices.Compact(out)
 }
 
-// AllTerminateMTLS tells whether every endpoint has a proxy in front that takes mTLS; false if there are none.
+// AllTerminateMTLS reports whether every endpoint has a proxy that accepts mTLS; false if there are no endpoints.
 func AllTerminateMTLS(r *input.Reader, c discovery.Cluster) bool {
 	endpoints := endpointsOf(r, c)
 	return len(endpoints) > 0 && !slices.ContainsFunc(endpoints, func(m meshEndpoint) bool { return !m.mtls })
 }
 
-// TurnedOff says for which of the cluster's endpoints that have a proxy PeerAuthentication turns mTLS off: "all", "some", or "" for none.
+// TurnedOff reports for which of the cluster's endpoints with a proxy PeerAuthentication turns mTLS off: "all", "some",
+// or "" for none.
 func TurnedOff(r *input.Reader, c discovery.Cluster) string {
 	on, off := false, false
 	for _, shard := range r.Endpoints(c.Hostname, c.Port) {

@@ -11,15 +11,15 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/discovery"
 )
 
-// networks are those of the mesh as one class of proxies sees them.
+// networks are the mesh's networks as a class of proxies sees them.
 type networks struct {
 	reader *input.Reader
-	// entrances has the gateways of the networks that were asked for, as far as the class can connect to them.
+	// entrances caches the gateways of networks that the class can connect to.
 	entrances map[string][]mesh.NetworkGateway
 }
 
-// gateways lists those through which an endpoint of another network is reached; none for all others: where it is not known who is where, and where
-// a network has no gateways, everybody reaches everybody.
+// gateways lists the gateways through which the class reaches an endpoint of another network. There are none for
+// endpoints that the class reaches directly: of its own or an unknown network, or of a network without gateways.
 func (n *networks) gateways(m meshEndpoint) []mesh.NetworkGateway {
 	if !n.isInOtherNetwork(m) {
 		return nil
@@ -35,20 +35,21 @@ func (n *networks) gateways(m meshEndpoint) []mesh.NetworkGateway {
 	return found
 }
 
-// isInOtherNetwork tells endpoints of another network than the class's, as far as it is known who is where.
+// isInOtherNetwork reports whether the endpoint's network is known to differ from the class's.
 func (n *networks) isInOtherNetwork(m meshEndpoint) bool {
 	own := n.reader.Class().Network
 	return own != "" && m.GetNetwork() != "" && m.GetNetwork() != own
 }
 
-// across puts the gateways of other networks in place of the endpoints there, locality by locality, with the weight of those together. Gateways find
-// the way by SNI, so what is not called with mesh TLS cannot be reached there. A gateway that passes mesh TLS on does so in its own network alone: callers
-// in others have told the networks apart already.
+// replaceByGateways replaces the endpoints of other networks by the gateways of these networks, for each locality, with
+// the same total weight. Gateways route by SNI, so an endpoint that is not called with mesh TLS is dropped. A gateway's
+// AUTO_PASSTHROUGH cluster has endpoints of its own network only.
 func (n *networks) replaceByGateways(c discovery.Cluster, endpoints []meshEndpoint) []meshEndpoint {
 	if c.Passthrough {
 		return slices.DeleteFunc(endpoints, n.isInOtherNetwork)
 	}
-	// Weights are multiplied so that those of each network divide by the number of its gateways.
+	// The weights of all endpoints are multiplied, so that those of each network can be divided by the number of its
+	// gateways.
 	factor := uint32(1)
 	away := false
 	for _, m := range endpoints {
@@ -92,7 +93,7 @@ func (n *networks) replaceByGateways(c discovery.Cluster, endpoints []meshEndpoi
 	return out
 }
 
-// usesMeshMTLS tells whether the cluster secures connections to the endpoint by mesh TLS.
+// usesMeshMTLS reports whether the cluster connects to the endpoint with mesh mTLS.
 func (n *networks) usesMeshMTLS(c discovery.Cluster, m meshEndpoint) bool {
 	if tls := c.Policy.GetTls(); tls != nil {
 		return tls.GetMode() == networking.ClientTLSSettings_ISTIO_MUTUAL

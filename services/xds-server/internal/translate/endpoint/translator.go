@@ -1,4 +1,6 @@
-// Package endpoint builds ClusterLoadAssignments: the addresses behind a service port or one of its subsets, grouped by locality.
+// Package endpoint builds ClusterLoadAssignments: the endpoints of a service port or of one of its subsets, grouped by
+// locality. Translator builds them for EDS; Assignment also builds those inside DNS clusters, and those of proxyless
+// gRPC clients. Locality load balancing is in locality.go, endpoints of other networks in network.go.
 package endpoint
 
 import (
@@ -11,16 +13,15 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 )
 
-// Translator makes ClusterLoadAssignments (EDS).
+// Translator builds ClusterLoadAssignments (EDS).
 type Translator struct{}
 
-// TypeURL of the resources.
 func (Translator) TypeURL() string { return resourcev3.EndpointType }
 
-// Names is nil: proxies ask for the assignments of the clusters they have.
+// Names is nil: proxies request the load assignments of the clusters that they have.
 func (Translator) Names(*input.Reader) ([]string, error) { return nil, nil }
 
-// HostNames lists the assignments of a service's clusters that find their endpoints by EDS.
+// HostNames lists the load assignments of a service's EDS clusters.
 func (Translator) HostNames(r *input.Reader, host string) ([]string, error) {
 	if r.Class().OnDemand {
 		return nil, nil
@@ -39,8 +40,8 @@ func (Translator) HostNames(r *input.Reader, host string) ([]string, error) {
 // Ahead implements plan.Ahead: proxies ask for the endpoints of every cluster they are sent.
 func (Translator) Ahead() {}
 
-// Build makes the assignment of one outbound cluster; nil if the class has no such cluster, or one that needs no EDS. A cluster whose
-// endpoints are all gone has an empty assignment, not none: otherwise the proxy would wait for it.
+// Build builds the load assignment of an outbound cluster, or nil if the class has no such EDS cluster. A cluster
+// without endpoints has an empty load assignment: without one the proxy would wait for it.
 func (Translator) Build(r *input.Reader, name string) (proto.Message, error) {
 	c, ok := resourcename.ParseCluster(name)
 	if !ok || c.Direction != resourcename.DirectionOutbound {

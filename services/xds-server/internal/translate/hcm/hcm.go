@@ -79,8 +79,8 @@ func Build(o Options) (*listenerv3.Filter, error) {
 		// Upgrades of requests that were HTTP/1.1 at the client.
 		Http2ProtocolOptions: &corev3.Http2ProtocolOptions{AllowConnect: true},
 	}
-	normalise(m, o.Mesh.GetPathNormalization().GetNormalization())
-	identity(m, o)
+	normalizePath(m, o.Mesh.GetPathNormalization().GetNormalization())
+	clientCertHeaders(m, o)
 	if o.RouteName != "" {
 		m.RouteSpecifier = &managerv3.HttpConnectionManager_Rds{Rds: &managerv3.Rds{
 			RouteConfigName: o.RouteName,
@@ -112,7 +112,7 @@ func upgrades(role Role) []*managerv3.HttpConnectionManager_UpgradeConfig {
 
 // identity sets what the proxy says of itself and of the client: the server header, and x-forwarded-client-cert. A sidecar passes the header
 // on along the chain and adds its own client; a gateway accepts none from outside; what an application sends is dropped on the way out.
-func identity(m *managerv3.HttpConnectionManager, o Options) {
+func clientCertHeaders(m *managerv3.HttpConnectionManager, o Options) {
 	switch o.Role {
 	case SidecarInbound:
 		m.ForwardClientCertDetails = managerv3.HttpConnectionManager_APPEND_FORWARD
@@ -146,7 +146,7 @@ func clientCertDetails() *managerv3.HttpConnectionManager_SetCurrentClientCertDe
 	return &managerv3.HttpConnectionManager_SetCurrentClientCertDetails{Subject: wrapperspb.Bool(true), Dns: true, Uri: true}
 }
 
-func normalise(m *managerv3.HttpConnectionManager, kind meshv1alpha1.MeshConfig_ProxyPathNormalization_NormalizationType) {
+func normalizePath(m *managerv3.HttpConnectionManager, kind meshv1alpha1.MeshConfig_ProxyPathNormalization_NormalizationType) {
 	m.NormalizePath = wrapperspb.Bool(kind != meshv1alpha1.MeshConfig_ProxyPathNormalization_NONE)
 	switch kind {
 	case meshv1alpha1.MeshConfig_ProxyPathNormalization_MERGE_SLASHES:
@@ -158,13 +158,13 @@ func normalise(m *managerv3.HttpConnectionManager, kind meshv1alpha1.MeshConfig_
 	}
 }
 
-// discoveryPatience is how long a request waits for its virtual host. Routes end that limit for requests that have found one.
-const discoveryPatience = 5 * time.Second
+// virtualHostTimeout is how long a request waits for its virtual host. Routes end that limit for requests that have found one.
+const virtualHostTimeout = 5 * time.Second
 
 // streamIdle is no limit, except for requests whose virtual host has to be asked for: without an answer they would wait for ever.
 func streamIdle(o Options) *durationpb.Duration {
 	if o.OnDemand {
-		return durationpb.New(discoveryPatience)
+		return durationpb.New(virtualHostTimeout)
 	}
 	return durationpb.New(0)
 }

@@ -14,19 +14,20 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/sidecarscope"
 )
 
-// privileged ports cannot be bound by a proxy without rights; listeners on them exist only where a user asks for one.
+// privileged is the first port that a process without privileges can bind. Lower ports have listeners only where a
+// Sidecar asks for them.
 const privileged = 1024
 
-// servicePort is a port of a service.
 type servicePort = serviceaddress.ServicePort
 
-// shared is what the services at one place need of its listener.
+// addressChains has the service ports that a listener's filter chains are for.
 type addressChains struct {
 	serviceaddress.EndpointAddress
 	bound bool
 }
 
-// addressListenerNames lists the places where clients connect to a service, unless the Sidecar has no listener without a port.
+// addressListenerNames lists the listeners for a service: one per address and port. There are none if the Sidecar has
+// no egress listener without a port.
 func addressListenerNames(r *input.Reader, svc *configv1.Service) []string {
 	egress, ok := sidecarscope.ImplicitEgress(r)
 	if !ok || svc == nil || egress != nil && !r.Admits(egress, svc) {
@@ -45,7 +46,8 @@ func addressListenerNames(r *input.Reader, svc *configv1.Service) []string {
 	return slices.Compact(out)
 }
 
-// addresses lists the addresses of the listeners that a service port needs. Where nothing is captured, only HTTP has listeners.
+// addresses lists the addresses of the listeners for a service port. Without redirected traffic only HTTP has
+// listeners, on loopback.
 func addresses(r *input.Reader, m servicePort) []string {
 	switch {
 	case sidecarscope.ImplicitBindsToPort(r):
@@ -60,12 +62,14 @@ func addresses(r *input.Reader, m servicePort) []string {
 	}
 }
 
-// bindable tells whether the proxy may listen on a port of loopback that nobody asked for: not where the application itself listens.
+// bindable reports whether a listener for a service may bind a port of loopback: not a privileged port, nor a port of
+// the application.
 func bindable(r *input.Reader, port uint32) bool {
 	return port >= privileged && !slices.ContainsFunc(r.Targets(), func(t class.Target) bool { return t.TargetPort == port })
 }
 
-// implicit builds the listener of a place; nil if no service needs one there. It asks about that place alone.
+// addressListener builds the listener of an address and port, or returns nil if no service needs one there. It reads
+// nothing about other addresses.
 func addressListener(r *input.Reader, name string) (*listenerv3.Listener, error) {
 	address, port, ok := resourcename.ParseListener(name)
 	if !ok {

@@ -10,12 +10,12 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// usedMatches remembers what the filter chains of a listener match. Envoy refuses the whole listener if two chains overlap in a server name and a
-// network; who comes first keeps what both want.
+// usedMatches are the matches of a listener's filter chains. Envoy rejects a listener if two of its filter chains match
+// the same server name in the same CIDR range; of two chains, the one that is added first keeps the match.
 type usedMatches map[string]bool
 
-// append adds chains to a listener, without what older chains match already. A chain that takes every connection becomes the listener's
-// default, unless it has one.
+// addChains adds filter chains to a listener, without the matches that earlier chains have. The first chain without a
+// match becomes the default filter chain.
 func (c usedMatches) addChains(l *listenerv3.Listener, chains []filterChain) {
 	for _, chain := range chains {
 		if chain.match == nil {
@@ -32,8 +32,9 @@ func (c usedMatches) addChains(l *listenerv3.Listener, chains []filterChain) {
 	}
 }
 
-// complete adds, for the networks that some chains are for, what others serve there: Envoy decides for the narrowest network first, and does
-// not come back to a wider one when nothing in it matches the rest. It is called when all chains are there.
+// repeatInNarrowNetworks adds, for the CIDR ranges of some chains, copies of the other chains that match there: Envoy
+// chooses the narrowest CIDR range first, and does not try a wider one if no chain of that range matches. Callers call
+// it when all chains have been added.
 func (c usedMatches) repeatInNarrowNetworks(l *listenerv3.Listener) {
 	var narrow []netip.Prefix
 	known := map[netip.Prefix]bool{}
@@ -68,7 +69,7 @@ func (c usedMatches) repeatInNarrowNetworks(l *listenerv3.Listener) {
 	}
 }
 
-// holds tells whether a network lies within wider ones; none stand for all networks.
+// within reports whether a CIDR range is part of wider ones; no ranges mean all addresses.
 func within(ranges []netip.Prefix, p netip.Prefix) bool {
 	return len(ranges) == 0 || slices.ContainsFunc(ranges, func(wide netip.Prefix) bool {
 		return wide.Bits() < p.Bits() && wide.Contains(p.Addr())
@@ -85,7 +86,8 @@ func prefixes(ranges []*corev3.CidrRange) []netip.Prefix {
 	return out
 }
 
-// take usedMatches a match and returns what is left of it: all in one where the same server names are left in all networks.
+// unused marks a match as used and returns the part of it that was unused: one match for all CIDR ranges with the same
+// unused server names.
 func (c usedMatches) unused(m *listenerv3.FilterChainMatch) []*listenerv3.FilterChainMatch {
 	hosts := m.GetServerNames()
 	if len(hosts) == 0 {
@@ -118,7 +120,7 @@ func (c usedMatches) unused(m *listenerv3.FilterChainMatch) []*listenerv3.Filter
 	return out
 }
 
-// hosts usedMatches the server names towards one network, and returns those that were free.
+// unusedServerNames marks the server names for one CIDR range as used, and returns those that were unused.
 func (c usedMatches) unusedServerNames(m *listenerv3.FilterChainMatch, hosts []string, to *corev3.CidrRange) []string {
 	sources := m.GetSourcePrefixRanges()
 	if len(sources) == 0 {

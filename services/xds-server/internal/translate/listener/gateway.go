@@ -19,7 +19,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/tlsctx"
 )
 
-// planGateway lists a router's listeners, one per port. A port none of whose servers leads anywhere yet has none.
+// planGateway lists a gateway's listeners, one per port. A port without any filter chain has no listener.
 func planGateway(r *input.Reader) ([]planned, error) {
 	var out []planned
 	for _, port := range gateway.Ports(r) {
@@ -28,7 +28,7 @@ func planGateway(r *input.Reader) ([]planned, error) {
 			out = append(out, planned{name, func() (*listenerv3.Listener, error) { return gatewayHTTP(r, port, name) }})
 			continue
 		}
-		// Whether there is anything to serve is only known after building.
+		// Whether there is any filter chain is known only after building.
 		built, err := gatewayChains(r, port, name)
 		if err != nil {
 			return nil, err
@@ -50,7 +50,8 @@ func gatewayHTTP(r *input.Reader, port gateway.Port, name string) (*listenerv3.L
 	return out, nil
 }
 
-// gatewayBase is what all listeners of a gateway have in common. Balancers in front of it may say in the PROXY protocol who connects.
+// gatewayBase returns a listener with the settings that all listeners of a gateway have. Load balancers in front of it
+// may send the PROXY protocol.
 func gatewayBase(r *input.Reader, port gateway.Port, name string) *listenerv3.Listener {
 	out := newListener(r, name, port.Bind, port.Number, corev3.TrafficDirection_OUTBOUND)
 	if r.GatewayTopology().GetProxyProtocol() != nil {
@@ -81,7 +82,7 @@ func isGRPCWeb(s gateway.Server) bool {
 	return protocol.Parse(s.Spec.GetPort().GetProtocol()) == configv1.Protocol_PROTOCOL_GRPC_WEB
 }
 
-// gatewayChains builds a listener whose servers are told apart by SNI, or which takes opaque bytes.
+// gatewayChains builds a listener for TLS, with the filter chains of its servers chosen by SNI, or for TCP.
 func gatewayChains(r *input.Reader, port gateway.Port, name string) (*listenerv3.Listener, error) {
 	out := gatewayBase(r, port, name)
 	taken := usedMatches{}
@@ -110,7 +111,7 @@ func gatewayChains(r *input.Reader, port gateway.Port, name string) (*listenerv3
 	return out, nil
 }
 
-// terminated are the chains of a server with a certificate: one for HTTP, or those of the TCP routes bound to it.
+// terminated builds the filter chains of a server that terminates TLS: one for HTTP, or those of its TCP routes.
 func terminated(r *input.Reader, port gateway.Port, server gateway.Server, name string) ([]filterChain, error) {
 	trust := tlsctx.NewTrust(r.Class().TrustDomain, r.Mesh().GetTrustDomainAliases())
 	socket, err := tlsctx.Terminate(server.Spec.GetTls(), tlsctx.Terminator{
@@ -135,7 +136,7 @@ func terminated(r *input.Reader, port gateway.Port, server gateway.Server, name 
 	return served, err
 }
 
-// serverNames lists the hosts as SNI; nil if the server takes any.
+// serverNames lists the hosts of a server as SNI values; nil if the server accepts any.
 func serverNames(server gateway.Server) []string {
 	var out []string
 	for _, host := range server.Hosts() {
@@ -147,7 +148,7 @@ func serverNames(server gateway.Server) []string {
 	return out
 }
 
-// gatewayTCP builds the chains of the TCP routes bound to a server, up to the first that takes every connection.
+// gatewayTCP builds the filter chains of the TCP routes bound to a server, up to the first without a match.
 func gatewayTCP(r *input.Reader, server gateway.Server) ([]filterChain, error) {
 	c := matchContext{port: server.Number(), gateway: server.Name(), statPrefix: server.Spec.GetName()}
 	var out []filterChain
@@ -168,7 +169,7 @@ func gatewayTCP(r *input.Reader, server gateway.Server) ([]filterChain, error) {
 	return out, nil
 }
 
-// passedThrough builds the chains of the TLS routes bound to a server, limited to its hosts.
+// passedThrough builds the filter chains of the TLS routes bound to a PASSTHROUGH server, limited to its hosts.
 func passedThrough(r *input.Reader, server gateway.Server) ([]filterChain, error) {
 	c := matchContext{port: server.Number(), gateway: server.Name(), statPrefix: server.Spec.GetName()}
 	var out []filterChain
@@ -182,8 +183,8 @@ func passedThrough(r *input.Reader, server gateway.Server) ([]filterChain, error
 	return out, nil
 }
 
-// passedToMesh is the chain of a server of mode AUTO_PASSTHROUGH: mesh TLS goes to the cluster that is named like the handshake's server name.
-// Of all clusters only those that are there for this purpose are named so; other names do not get past the first filter.
+// passedToMesh builds the filter chain of an AUTO_PASSTHROUGH server: mesh TLS is forwarded to the cluster whose name
+// is the SNI. Only clusters for this purpose have such names; allowMeshSNI denies other names.
 func passedToMesh(r *input.Reader, server gateway.Server) ([]filterChain, error) {
 	proxy := &tcpproxyv3.TcpProxy{
 		StatPrefix: server.Spec.GetName(), ClusterSpecifier: &tcpproxyv3.TcpProxy_Cluster{Cluster: resourcename.BlackHoleCluster},
@@ -197,7 +198,7 @@ func passedToMesh(r *input.Reader, server gateway.Server) ([]filterChain, error)
 	}
 	chosen := &listenerv3.FilterChainMatch{TransportProtocol: tlsTransport, ApplicationProtocols: tlsctx.MeshAny}
 	for _, host := range serverNames(server) {
-		// What comes before the host in such a name is labels of it.
+		// The part before the host in such an SNI looks like labels of the host.
 		chosen.ServerNames = append(chosen.ServerNames, "*."+strings.TrimPrefix(host, "*."))
 	}
 	return []filterChain{{match: chosen, filters: filters}}, nil

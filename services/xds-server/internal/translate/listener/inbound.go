@@ -22,19 +22,20 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/tlsctx"
 )
 
-// chainKind is one kind of connection that an inbound port accepts: what its first bytes look like, whether the proxy terminates mesh mTLS on
-// it, and what it carries.
+// chainKind is a kind of connection that an inbound port accepts: its transport protocol and ALPN, whether the proxy
+// terminates mesh mTLS, and whether it carries HTTP. Each kind has a filter chain.
 type chainKind struct {
 	transport string
 	alpn      []string
 	mtls      bool
 	http      bool
-	// tls is the Sidecar's own certificate for callers from outside the mesh, nil if it has none.
+	// tls is the Sidecar's own server certificate for callers from outside the mesh, or nil.
 	tls *networking.ServerTLSSettings
 }
 
-// chainKinds lists the kinds for a protocol and a PeerAuthentication mode. On a port of undeclared protocol a mesh client says by ALPN whether
-// it carries HTTP; with plaintext the HTTP inspector tells. PERMISSIVE ports also take TLS that is not the mesh's: it is the application's.
+// chainKinds lists the kinds for a protocol and a PeerAuthentication mode. On a port of undeclared protocol, the ALPN
+// of a mesh client tells whether it carries HTTP, and for plaintext the HTTP inspector does. PERMISSIVE ports also
+// accept TLS that is not the mesh's, for the application to terminate.
 func chainKinds(p configv1.Protocol, mode input.MTLSMode) []chainKind {
 	http := protocol.IsHTTP(p)
 	if protocol.IsSniffed(p) {
@@ -49,7 +50,7 @@ func chainKinds(p configv1.Protocol, mode input.MTLSMode) []chainKind {
 		if http {
 			return []chainKind{plain}
 		}
-		// Opaque: nothing needs to be known of the first bytes, which the server may be the one to send.
+		// No inspection: the server may be the one to send the first bytes.
 		return []chainKind{{}}
 	default:
 		strict.alpn = tlsctx.MeshAny
@@ -60,8 +61,8 @@ func chainKinds(p configv1.Protocol, mode input.MTLSMode) []chainKind {
 	}
 }
 
-// chainKindsOf is chainKinds for a port. A Sidecar's own certificate is for callers from outside the mesh, where PeerAuthentication lets them in:
-// those may no longer come without TLS.
+// chainKindsOf is chainKinds for a port. If a Sidecar has its own certificate for callers from outside the mesh, and
+// PeerAuthentication allows such callers, they have to use TLS.
 func chainKindsOf(r *input.Reader, port inbound.Port) []chainKind {
 	mode := r.InboundMTLS(port.Number)
 	if port.TLS == nil || mode == input.Strict {
@@ -91,7 +92,7 @@ func sniffedChainKinds(mode input.MTLSMode) []chainKind {
 	}
 }
 
-// needs says which inspectors a port's chainKinds need.
+// needs are the inspectors that the filter chains of a port need.
 type needs struct{ tls, http bool }
 
 func needsOf(chainKinds []chainKind) needs {
@@ -103,7 +104,7 @@ func needsOf(chainKinds []chainKind) needs {
 	return out
 }
 
-// target is where a set of inbound filter chains leads.
+// inboundDestination is the cluster of a port's inbound filter chains, with the settings of the chains.
 type inboundDestination struct {
 	name      string
 	cluster   string
@@ -112,9 +113,10 @@ type inboundDestination struct {
 	grpcWeb   bool
 	operation string
 	pool      *networking.ConnectionPoolSettings
-	// destinationPort limits the chains to one port of a capturing listener; 0 for a listener of its own, and for all undeclared ports.
+	// destinationPort limits the chains of virtualInbound to one port; 0 for a listener of its own, and for all
+	// undeclared ports.
 	destinationPort uint32
-	// catchAll marks the chains for undeclared ports, whose names are fixed.
+	// catchAll marks the chains of undeclared ports, whose names are fixed.
 	catchAll bool
 }
 
@@ -136,7 +138,7 @@ func (t inboundDestination) statPrefix() string {
 	return "inbound_" + t.name
 }
 
-// chains builds the filter chains of a port.
+// chains builds the filter chains of a port, one per kind of connection.
 func chains(r *input.Reader, t inboundDestination, kinds []chainKind) ([]*listenerv3.FilterChain, error) {
 	trust := tlsctx.NewTrust(r.Class().TrustDomain, r.Mesh().GetTrustDomainAliases())
 	var out []*listenerv3.FilterChain
@@ -198,8 +200,8 @@ func inboundDestinationOf(r *input.Reader, port inbound.Port) inboundDestination
 	return t
 }
 
-// virtualInbound takes all captured inbound connections: filter chains for every declared port, and for all others as the workload's mode
-// allows.
+// virtualInbound accepts all redirected inbound connections. It has filter chains for every declared port, and for all
+// other ports as the workload's PeerAuthentication allows.
 func virtualInbound(r *input.Reader) (*listenerv3.Listener, error) {
 	number := portOr(r.Mesh().GetProxyInboundListenPort(), inboundPort)
 	out := newListener(r, resourcename.VirtualInbound, wildcard, number, corev3.TrafficDirection_INBOUND)
@@ -244,13 +246,13 @@ func virtualInbound(r *input.Reader) (*listenerv3.Listener, error) {
 	if r.Class().Interception == class.TProxy {
 		out.ListenerFilters = append(out.ListenerFilters, originalSource())
 	}
-	// The order matters: what is found to be TLS is not inspected for HTTP.
+	// The HTTP inspector follows the TLS inspector, so that it skips TLS connections.
 	out.ListenerFilters = append(out.ListenerFilters, tlsInspector(onPorts(noTLS)), httpInspector(onPorts(noHTTP)))
 	return out, nil
 }
 
-// undeclared builds the chains of ports that no service declares: those whose mode the workload's PeerAuthentication sets one by one, and one
-// set for all others.
+// undeclared builds the filter chains of ports that no service declares: of each port that has an mTLS mode of its own,
+// and of all others.
 func undeclared(r *input.Reader, ports []inbound.Port) ([]*listenerv3.FilterChain, error) {
 	var out []*listenerv3.FilterChain
 	for _, number := range append([]uint32{0}, r.PortsWithMTLS()...) {
@@ -269,10 +271,11 @@ func undeclared(r *input.Reader, ports []inbound.Port) ([]*listenerv3.FilterChai
 	return out, nil
 }
 
-// planInbound lists the inbound listeners that bind a port of their own.
+// planInbound lists the inbound listeners that bind a port.
 func planInbound(r *input.Reader) ([]planned, error) {
 	if captured(r) && r.Sidecar() == nil {
-		// Only a Sidecar's ingress listener is bound where traffic is captured; not to ask for the ports keeps listeners the same for all.
+		// Only ingress listeners of a Sidecar bind a port despite redirection. Without a Sidecar the ports are not
+		// read, so that workloads share their listeners.
 		return nil, nil
 	}
 	ports, err := inbound.Ports(r)
@@ -290,7 +293,7 @@ func planInbound(r *input.Reader) ([]planned, error) {
 	return out, nil
 }
 
-// boundName names a listener that is bound to its port.
+// boundName names a listener that binds its port.
 func boundName(r *input.Reader, address string, port uint32) string {
 	if captured(r) {
 		return resourcename.BoundListener(address, port)

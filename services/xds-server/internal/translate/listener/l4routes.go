@@ -26,15 +26,15 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/trafficpolicy"
 )
 
-// caller is what the matches of a layer 4 route test that is known before any connection: the port, the gateway and the source.
+// matchContext has the values of TCP and TLS matches that do not depend on the connection: the port and the gateway.
 type matchContext struct {
 	port    uint32
 	gateway string
-	// statPrefix is in place of the destination's name; "" for none.
+	// statPrefix replaces the destination's name in statistics; "" for none.
 	statPrefix string
 }
 
-// l4MatchAttributes is what the matches of TCP and TLS routes have in common.
+// l4MatchAttributes are the fields that Istio's L4MatchAttributes and TLSMatchAttributes have in common.
 type l4MatchAttributes interface {
 	GetPort() uint32
 	GetGateways() []string
@@ -52,18 +52,19 @@ func (c matchContext) admits(r *input.Reader, vs *mesh.VirtualService, m l4Match
 	}) {
 		return false
 	}
-	// Whose traffic it is can be said of sidecars only: behind a gateway everything comes from the gateway.
+	// sourceNamespace and sourceLabels limit sidecars only: all traffic of a gateway comes from the gateway.
 	return c.gateway != route.MeshGateway || (m.GetSourceNamespace() == "" || m.GetSourceNamespace() == r.Namespace()) &&
 		(len(m.GetSourceLabels()) == 0 || mesh.Matches(m.GetSourceLabels(), r.Labels()))
 }
 
-// filterChain is a filter chain of a layer 4 route; match is nil if it takes every connection.
+// filterChain is a filter chain of TCP or TLS; match is nil if it accepts every connection.
 type filterChain struct {
 	match   *listenerv3.FilterChainMatch
 	filters []*listenerv3.Filter
-	// socket terminates TLS; nil if the chain passes on what it gets.
+	// socket terminates TLS; nil if the chain does not.
 	socket *corev3.TransportSocket
-	// uses, if not nil, is called when a listener gets the chain: it notes whose routes these are.
+	// uses, if not nil, is called when the chain becomes part of a listener. It records that the listener uses a
+	// VirtualService.
 	uses func()
 }
 
@@ -77,8 +78,8 @@ func (c filterChain) chain() *listenerv3.FilterChain {
 	return &listenerv3.FilterChain{FilterChainMatch: c.match, Filters: c.filters, TransportSocket: c.socket}
 }
 
-// tcpRoutes builds the chains of the TCP routes of a VirtualService that apply to the caller, in order, up to the first that takes every
-// connection.
+// tcpRoutes builds the filter chains of a VirtualService's TCP routes that apply, in order, up to the first without a
+// match.
 func tcpRoutes(r *input.Reader, vs *mesh.VirtualService, c matchContext) ([]filterChain, error) {
 	var out []filterChain
 	uses := func() { r.Uses(vs) }
@@ -111,8 +112,8 @@ func tcpRoutes(r *input.Reader, vs *mesh.VirtualService, c matchContext) ([]filt
 	return out, nil
 }
 
-// tlsRoutes builds the chains of the TLS routes of a VirtualService that apply to the caller. admit narrows an SNI host to what the listener
-// serves of it.
+// tlsRoutes builds the filter chains of a VirtualService's TLS routes that apply. admit returns the part of an SNI host
+// that the listener serves.
 func tlsRoutes(r *input.Reader, vs *mesh.VirtualService, c matchContext, admit func(host string) []string) ([]filterChain, error) {
 	var out []filterChain
 	for i, in := range vs.Spec.GetTls() {
@@ -146,7 +147,8 @@ func tlsRoutes(r *input.Reader, vs *mesh.VirtualService, c matchContext, admit f
 	return out, nil
 }
 
-// tlsRoutesUnderWildcard builds the chains of TLS routes for hosts that a service with a wildcard host covers: they take nothing from its other hosts.
+// tlsRoutesUnderWildcard builds the filter chains of TLS routes for hosts that the wildcard host of a service covers.
+// The service keeps its other hosts.
 func tlsRoutesUnderWildcard(r *input.Reader, m servicePort, c matchContext) ([]filterChain, error) {
 	hostname := m.Service.GetHostname()
 	if !strings.HasPrefix(hostname, "*") || !protocol.IsTLS(m.Port.GetProtocol()) {
@@ -171,7 +173,7 @@ func tlsRoutesUnderWildcard(r *input.Reader, m servicePort, c matchContext) ([]f
 	return out, nil
 }
 
-// takesAll tells whether the last of the chains takes every connection.
+// takesAll reports whether the last of the chains accepts every connection.
 func takesAll(chains []filterChain) bool {
 	return len(chains) > 0 && chains[len(chains)-1].match == nil
 }
@@ -196,7 +198,7 @@ func cidr(p netip.Prefix) *corev3.CidrRange {
 	return &corev3.CidrRange{AddressPrefix: p.Addr().String(), PrefixLen: wrapperspb.UInt32(uint32(p.Bits()))} //nolint:gosec // 0-128
 }
 
-// toDestinations forwards bytes to one cluster, or to several by weight.
+// toDestinations forwards connections to one cluster, or to weighted clusters.
 func toDestinations(r *input.Reader, to []*networking.RouteDestination, c matchContext) ([]*listenerv3.Filter, error) {
 	if len(to) == 0 {
 		return nil, fmt.Errorf("route: a destination is required")
@@ -241,7 +243,7 @@ func destinationCluster(r *input.Reader, to *networking.Destination, port uint32
 	return resourcename.Cluster{Direction: resourcename.DirectionOutbound, Port: port, Subset: to.GetSubset(), Hostname: route.ConcreteHost(r, to)}
 }
 
-// applies returns the traffic policy of a cluster.
+// trafficPolicyOf returns the traffic policy of a cluster.
 func trafficPolicyOf(r *input.Reader, c resourcename.Cluster) *networking.TrafficPolicy {
 	var found *networking.TrafficPolicy
 	if rule := r.DestinationRule(c.Hostname); rule != nil {
@@ -250,8 +252,8 @@ func trafficPolicyOf(r *input.Reader, c resourcename.Cluster) *networking.Traffi
 	return trafficpolicy.WithAffinity(trafficpolicy.WithDefaults(found, r.Mesh()), r.Service(c.Hostname))
 }
 
-// limits applies what a traffic policy says that Envoy has as a property of the downstream connection. With several destinations the first
-// one's counts, as in Istio.
+// limits applies the traffic policies that Envoy configures in the TCP proxy. With weighted clusters the policy of the
+// first applies, as in Istio.
 func limits(proxy *tcpproxyv3.TcpProxy, applied *networking.TrafficPolicy) {
 	proxy.IdleTimeout = applied.GetConnectionPool().GetTcp().GetIdleTimeout()
 	proxy.MaxDownstreamConnectionDuration = applied.GetConnectionPool().GetTcp().GetMaxConnectionDuration()
@@ -266,7 +268,7 @@ func limits(proxy *tcpproxyv3.TcpProxy, applied *networking.TrafficPolicy) {
 	}
 }
 
-// servicePortTCP forwards bytes to a service port without a VirtualService.
+// servicePortTCP forwards connections to a service port that has no TCP or TLS route.
 func servicePortTCP(r *input.Reader, m servicePort) ([]*listenerv3.Filter, error) {
 	c := resourcename.Cluster{Direction: resourcename.DirectionOutbound, Port: m.Port.GetNumber(), Hostname: m.Service.GetHostname()}
 	proxy := &tcpproxyv3.TcpProxy{StatPrefix: c.String(), ClusterSpecifier: &tcpproxyv3.TcpProxy_Cluster{Cluster: c.String()}}
@@ -278,8 +280,9 @@ func servicePortTCP(r *input.Reader, m servicePort) ([]*listenerv3.Filter, error
 	return chain.filters(r)
 }
 
-// servicePortChains builds the chains of a service port for what is not HTTP. The last one takes every connection, unless bySNI says that the
-// listener is shared and SNI alone tells services apart, or TLS routes of a VirtualService leave hosts out.
+// servicePortChains builds the filter chains of a service port for everything but HTTP. The last one accepts every
+// connection, except with bySNI, where the services of a listener are chosen by SNI, or if TLS routes of a
+// VirtualService leave hosts out.
 func servicePortChains(r *input.Reader, m servicePort, bySNI bool) ([]filterChain, error) {
 	c := matchContext{port: m.Port.GetNumber(), gateway: route.MeshGateway}
 	out, err := tlsRoutesUnderWildcard(r, m, c)
@@ -305,7 +308,7 @@ func servicePortChains(r *input.Reader, m servicePort, bySNI bool) ([]filterChai
 	if len(out) > underWildcard && protocol.IsTLS(m.Port.GetProtocol()) {
 		return out, nil
 	}
-	// Connections that no match of TCP routes takes go to the service itself.
+	// Connections that match no TCP route go to the service itself.
 	filters, err := servicePortTCP(r, m)
 	if err != nil {
 		return nil, err

@@ -23,11 +23,11 @@ const (
 	tlsTransport = "tls"
 	rawTransport = "raw_buffer"
 
-	// interceptionMark is what a TPROXY sidecar's own sockets carry, so that the redirection rules know them.
+	// interceptionMark is the SO_MARK of a TPROXY sidecar's own connections; redirection rules exempt it.
 	interceptionMark = 1337
 )
 
-// socketAddress is an address to listen on: an IP address and port, or a unix socket in the form of Istio's API.
+// socketAddress is an address to listen on: an IP address and port, or "unix://" and the path of a socket.
 func socketAddress(address string, port uint32) *corev3.Address {
 	if path, ok := strings.CutPrefix(address, sidecarscope.UnixSocket); ok {
 		return &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: path}}}
@@ -37,8 +37,8 @@ func socketAddress(address string, port uint32) *corev3.Address {
 	}}}
 }
 
-// base is what all listeners have in common. A connection whose first bytes do not come in time goes on as opaque TCP; by default there is
-// no such time.
+// newListener returns a listener with the settings that all have. A connection whose protocol is not detected within
+// protocolDetectionTimeout is treated as TCP; by default there is no timeout.
 func newListener(r *input.Reader, name, address string, port uint32, direction corev3.TrafficDirection) *listenerv3.Listener {
 	timeout := r.Mesh().GetProtocolDetectionTimeout()
 	if timeout == nil {
@@ -59,12 +59,12 @@ func newListener(r *input.Reader, name, address string, port uint32, direction c
 	}
 }
 
-// alsoOnLoopback binds a listener to the host's own address besides.
+// alsoOnLoopback makes a listener bind the loopback address too.
 func alsoOnLoopback(r *input.Reader, l *listenerv3.Listener, port uint32) {
 	l.AdditionalAddresses = append(l.AdditionalAddresses, &listenerv3.AdditionalAddress{Address: socketAddress(r.Class().Families.Loopback(), port)})
 }
 
-// inFamilies writes an address that stands for all, or for the proxy's own host, as the proxy's families have it.
+// inFamilies replaces the wildcard and loopback addresses by those of the proxy's IP families.
 func inFamilies(r *input.Reader, address string) (first string, more []string) {
 	switch address {
 	case wildcard:
@@ -76,7 +76,6 @@ func inFamilies(r *input.Reader, address string) (first string, more []string) {
 	}
 }
 
-// tcpProxy forwards bytes to one cluster.
 func tcpProxy(r *input.Reader, statPrefix, cluster string) ([]*listenerv3.Filter, error) {
 	return tcpChain{proxy: &tcpproxyv3.TcpProxy{
 		StatPrefix:       statPrefix,
@@ -84,7 +83,7 @@ func tcpProxy(r *input.Reader, statPrefix, cluster string) ([]*listenerv3.Filter
 	}}.filters(r)
 }
 
-// httpFilters is a chain of one connection manager.
+// httpFilters is a filter chain of one HTTP connection manager.
 func httpFilters(o hcm.Options) ([]*listenerv3.Filter, error) {
 	manager, err := hcm.Build(o)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/typedconfig"
 )
 
-// plainHTTP are the HTTP inspector's findings.
+// plainHTTP are the application protocols that the HTTP inspector detects.
 var plainHTTP = []string{"http/1.0", "http/1.1", "h2c"}
 
 func listenerFilter(name string, m proto.Message, disabled *listenerv3.ListenerFilterChainMatchPredicate) *listenerv3.ListenerFilter {
@@ -28,7 +28,7 @@ func originalDestination() *listenerv3.ListenerFilter {
 	return listenerFilter("envoy.filters.listener.original_dst", &originaldstv3.OriginalDst{}, nil)
 }
 
-// originalSource makes the connection to the application come from the client's address.
+// originalSource makes connections to the application come from the client's address (TPROXY).
 func originalSource() *listenerv3.ListenerFilter {
 	return listenerFilter("envoy.filters.listener.original_src", &originalsrcv3.OriginalSrc{Mark: interceptionMark}, nil)
 }

@@ -22,24 +22,24 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/typedconfig"
 )
 
-// clusterTimeout is how long a connection waits for its cluster while the control plane does not answer.
+// clusterTimeout limits how long a connection waits for a cluster that xds-server does not send.
 const clusterTimeout = 5 * time.Second
 
-// tcpChain is a filter chain that forwards bytes.
+// tcpChain is a filter chain that ends with the TCP proxy filter.
 type tcpChain struct {
-	// proxy is the last filter, without its access log.
+	// proxy is the TCP proxy; filters adds its access log.
 	proxy *tcpproxyv3.TcpProxy
 	// outbound is true for connections of a sidecar's application.
 	outbound bool
-	// clusterFormat makes the name of each connection's cluster by command operators; "" where proxy names the cluster.
+	// clusterFormat makes the cluster's name from the connection by command operators; "" if proxy names the cluster.
 	clusterFormat string
-	// clusterBySNI takes the server name of the handshake for the name of the cluster.
+	// clusterBySNI is true if the SNI of the TLS handshake is the cluster's name.
 	clusterBySNI bool
-	// resolveSNI is the port of the host to connect to that the server name of the handshake names; 0 for none.
+	// resolveSNI is the port to connect to at the host that the SNI names; 0 if the SNI is not resolved.
 	resolveSNI uint32
 }
 
-// networkFilters lists every network filter of a tcpChain in the order in which a connection passes them. A chain has the
+// networkFilters lists every network filter before the TCP proxy, in the order of a filter chain. A chain has the
 // filters whose function returns a configuration for it.
 var networkFilters = []struct {
 	name   string
@@ -51,7 +51,6 @@ var networkFilters = []struct {
 	{dynamicforwardproxy.NetworkFilter, resolveSNI},
 }
 
-// filters builds the network filters of the chain.
 func (c tcpChain) filters(r *input.Reader) ([]*listenerv3.Filter, error) {
 	var out []*listenerv3.Filter
 	for _, f := range networkFilters {
@@ -81,8 +80,8 @@ func (c tcpChain) filters(r *input.Reader) ([]*listenerv3.Filter, error) {
 	}), nil
 }
 
-// allowMeshSNI refuses server names that are not those of the clusters for AUTO_PASSTHROUGH: sni_cluster would take any
-// cluster's name.
+// allowMeshSNI denies server names other than those of the clusters for AUTO_PASSTHROUGH: the sni_cluster filter would
+// accept the name of every cluster.
 func allowMeshSNI(_ *input.Reader, c tcpChain) proto.Message {
 	if !c.clusterBySNI {
 		return nil
@@ -103,7 +102,7 @@ func sniCluster(_ *input.Reader, c tcpChain) proto.Message {
 	return &sniclusterv3.SniCluster{}
 }
 
-// setCluster names the cluster of each connection for tcp_proxy.
+// setCluster sets the cluster of each connection for the TCP proxy.
 func setCluster(_ *input.Reader, c tcpChain) proto.Message {
 	if c.clusterFormat == "" {
 		return nil

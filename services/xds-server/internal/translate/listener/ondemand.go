@@ -18,13 +18,16 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/sidecarscope"
 )
 
-// A sidecar on demand has one listener per port number where bytes have to be looked at: for HTTP, which is routed by host, and for TLS to
-// services without an address, which is told by SNI. All other connections ask for a cluster named after their destination. Service ports
-// have listeners of their own only where such a connection would not get what is its due:
-//   - a VirtualService routes their connections, or a DestinationRule says something of them that Envoy has as a property of the listener;
-//   - their clients may wait for the server's first bytes, on a port whose listener waits for the client's.
-
-// onDemandAddresses lists the addresses of the listeners that a service port needs.
+// onDemandAddresses lists the addresses of an on-demand sidecar's listeners for a service port.
+//
+// An on-demand sidecar has a listener at the wildcard address for each port number that needs protocol detection: for
+// HTTP, which is routed by host, and for TLS to services without an address, which is routed by SNI. Every other
+// connection requests a cluster that is named after its destination (resourcename.OnDemandCluster). A service port has
+// a listener at its own addresses only if such a cluster would not be enough:
+//
+//   - a VirtualService routes its connections, or its DestinationRule has a policy that Envoy configures in the
+//     listener;
+//   - its server may send the first bytes, on a port whose wildcard listener waits for the client's.
 func onDemandAddresses(r *input.Reader, m servicePort) []string {
 	var out []string
 	port := m.Port.GetNumber()
@@ -38,22 +41,23 @@ func onDemandAddresses(r *input.Reader, m servicePort) []string {
 		if address == wildcard {
 			continue
 		}
-		place := serviceaddress.At(r, address, port)
-		// Others at the place list it themselves.
-		if place.TCP != nil && *place.TCP == m || place.Sniffed != nil && *place.Sniffed == m {
+		found := serviceaddress.At(r, address, port)
+		// The service port that receives the connections lists the listener.
+		if found.TCP != nil && *found.TCP == m || found.Sniffed != nil && *found.Sniffed == m {
 			out = append(out, address)
 		}
 	}
 	return out
 }
 
-// needsOwnListener tells whether a service port with addresses has listeners there.
+// needsOwnListener reports whether a service port with addresses has listeners there.
 func needsOwnListener(r *input.Reader, m servicePort) bool {
 	p := m.Port.GetProtocol()
 	return hasListenerPolicy(r, m) || !protocol.IsTLS(p) && !protocol.IsSniffed(p) && sharesPort(r, m.Port.GetNumber())
 }
 
-// special tells whether connections to a service port are more than bytes to its cluster.
+// hasListenerPolicy reports whether a listener for the service port does more than forward to its cluster: TCP or TLS
+// routes of VirtualServices, or traffic policies that Envoy configures in the TCP proxy.
 func hasListenerPolicy(r *input.Reader, m servicePort) bool {
 	for _, vs := range r.VirtualServicesOf(route.MeshGateway, m.Service.GetHostname()) {
 		if protocol.IsTLS(m.Port.GetProtocol()) && len(vs.Spec.GetTls()) > 0 || !protocol.IsTLS(m.Port.GetProtocol()) && len(vs.Spec.GetTcp()) > 0 {
@@ -65,7 +69,7 @@ func hasListenerPolicy(r *input.Reader, m servicePort) bool {
 	return proto.Size(with) > 0
 }
 
-// sharesPort tells whether there is a listener for all addresses of a port.
+// sharesPort reports whether there is a listener at the wildcard address of a port.
 func sharesPort(r *input.Reader, port uint32) bool {
 	egress, ok := sidecarscope.ImplicitEgress(r)
 	if !ok {
@@ -78,12 +82,12 @@ func sharesPort(r *input.Reader, port uint32) bool {
 	return rest != nil && hasListenerPolicy(r, *rest) || len(specialCIDRs(r, port)) > 0
 }
 
-// specialCIDRs lists the members with networks that onDemandPort cannot leave to look-ups.
+// specialCIDRs lists the service ports with CIDR ranges that need filter chains in onDemandPort.
 func specialCIDRs(r *input.Reader, port uint32) []servicePort {
 	return slices.DeleteFunc(serviceaddress.WithCIDR(r, port), func(m servicePort) bool { return !hasListenerPolicy(r, m) })
 }
 
-// onDemand builds the listener of a place; nil if connections there are looked up one by one.
+// onDemand builds the listener of an address and port; nil if the connections there request their clusters one by one.
 func onDemand(r *input.Reader, address string, port uint32) (*listenerv3.Listener, error) {
 	if address == wildcard {
 		return onDemandPort(r, port)
@@ -97,7 +101,7 @@ func onDemand(r *input.Reader, address string, port uint32) (*listenerv3.Listene
 	return nil, nil
 }
 
-// onDemandPort builds the listener for all addresses of a port.
+// onDemandPort builds the listener at the wildcard address of a port.
 func onDemandPort(r *input.Reader, port uint32) (*listenerv3.Listener, error) {
 	egress, ok := sidecarscope.ImplicitEgress(r)
 	if !ok {
@@ -149,7 +153,8 @@ func onDemandPort(r *input.Reader, port uint32) (*listenerv3.Listener, error) {
 	return out, nil
 }
 
-// onDemandTLS builds the chains for TLS to services without an address: those that VirtualServices route, and one for all others.
+// onDemandTLS builds the filter chains for TLS to services without an address: those of TLS routes, and one for all
+// other connections.
 func onDemandTLS(r *input.Reader, port uint32) ([]filterChain, error) {
 	var out []filterChain
 	for _, vs := range r.OpaqueRoutes() {
@@ -169,7 +174,7 @@ func onDemandTLS(r *input.Reader, port uint32) ([]filterChain, error) {
 	return append(out, filterChain{match: &listenerv3.FilterChainMatch{TransportProtocol: tlsTransport}, filters: filters}), nil
 }
 
-// mayRouteBySNI tells whether a host of a VirtualService may be a service that onDemandTLS is about.
+// mayRouteBySNI reports whether a VirtualService's host may cover a service of onDemandTLS.
 func mayRouteBySNI(r *input.Reader, host string, port uint32) bool {
 	if strings.HasPrefix(host, "*") && r.AnyUnder(host) {
 		return true
@@ -178,11 +183,11 @@ func mayRouteBySNI(r *input.Reader, host string, port uint32) bool {
 	return ok
 }
 
-// onDemandTCP forwards bytes to a cluster whose name is made from the connection.
+// onDemandTCP forwards connections to clusters whose names are made from the connections.
 func onDemandTCP(r *input.Reader, format string) ([]*listenerv3.Filter, error) {
 	return tcpChain{outbound: true, clusterFormat: format, proxy: &tcpproxyv3.TcpProxy{
 		StatPrefix: "ondemand",
-		// Envoy requires a cluster although setCluster names one for every connection.
+		// Envoy requires a cluster, although setCluster sets one for every connection.
 		ClusterSpecifier: &tcpproxyv3.TcpProxy_Cluster{Cluster: resourcename.BlackHoleCluster},
 	}}.filters(r)
 }

@@ -20,7 +20,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/sidecarscope"
 )
 
-// outbound builds the listener of a place.
+// outbound builds the listener of an address.
 func outbound(r *input.Reader, s *addressChains) (*listenerv3.Listener, error) {
 	out := newListener(r, resourcename.Listener(s.Address, s.Port), s.Address, s.Port, corev3.TrafficDirection_OUTBOUND)
 	if s.bound {
@@ -56,7 +56,7 @@ func networksOf(m servicePort) []*corev3.CidrRange {
 	return out
 }
 
-// plainHTTPChain adds the chain for requests that are not encrypted.
+// plainHTTPChain adds the filter chain for plaintext HTTP, and the listener filters that detect it.
 func plainHTTPChain(r *input.Reader, out *listenerv3.Listener, routeName string, port uint32) error {
 	filters, err := outboundHTTP(r, out.GetName(), routeName, r.ServicesAt(port, mesh.Wherever))
 	if err != nil {
@@ -70,7 +70,7 @@ func plainHTTPChain(r *input.Reader, out *listenerv3.Listener, routeName string,
 	return nil
 }
 
-// opaque adds the chains for what is not HTTP.
+// addTCPChains adds the filter chains for everything but HTTP.
 func addTCPChains(r *input.Reader, out *listenerv3.Listener, s *addressChains) error {
 	taken := usedMatches{}
 	add := func(m servicePort, bySNI bool) error {
@@ -107,8 +107,9 @@ func addTCPChains(r *input.Reader, out *listenerv3.Listener, s *addressChains) e
 	return nil
 }
 
-// ranged adds the chains of service ports that have networks, after all others: what goes there is the service's, whatever it is. http tells
-// whether the listener's first chain is for requests, which are told from other bytes there too.
+// addCIDRChains adds the filter chains of service ports with CIDR ranges, after all others: those services get all
+// connections to their ranges. http is true if the listener's first filter chain is for HTTP; then HTTP is detected
+// within the ranges, too.
 func (c usedMatches) addCIDRChains(r *input.Reader, out *listenerv3.Listener, members []servicePort, http bool) error {
 	for _, m := range members {
 		found, err := cidrChains(r, m)
@@ -125,7 +126,7 @@ func (c usedMatches) addCIDRChains(r *input.Reader, out *listenerv3.Listener, me
 	return nil
 }
 
-// cidrChains builds the chains of a service port for what goes to its networks.
+// cidrChains builds the filter chains of a service port, limited to its CIDR ranges.
 func cidrChains(r *input.Reader, m servicePort) ([]filterChain, error) {
 	found, err := servicePortChains(r, m, protocol.IsTLS(m.Port.GetProtocol()))
 	for i := range found {
@@ -141,7 +142,7 @@ func cidrChains(r *input.Reader, m servicePort) ([]filterChain, error) {
 	return found, err
 }
 
-// inspectTLS adds the inspector if a chain looks at the handshake and nothing has added it yet.
+// inspectTLS adds the TLS inspector if a filter chain matches TLS and the listener has no listener filter yet.
 func inspectTLS(l *listenerv3.Listener) {
 	if len(l.GetListenerFilters()) == 0 && slices.ContainsFunc(l.GetFilterChains(), func(c *listenerv3.FilterChain) bool {
 		return c.GetFilterChainMatch().GetTransportProtocol() == tlsTransport
@@ -150,7 +151,7 @@ func inspectTLS(l *listenerv3.Listener) {
 	}
 }
 
-// outboundHTTP is the connection manager of requests to services.
+// outboundHTTP builds the HTTP connection manager of an outbound listener.
 func outboundHTTP(r *input.Reader, name, routeName string, services []*configv1.Service) ([]*listenerv3.Filter, error) {
 	l, ok := sidecarscope.ForRouteConfig(r, routeName)
 	o := hcm.Options{
@@ -164,7 +165,7 @@ func outboundHTTP(r *input.Reader, name, routeName string, services []*configv1.
 	return httpFilters(o)
 }
 
-// planForwardProxy lists the mesh's forward proxy listener, if it has one.
+// planForwardProxy lists the listener of the mesh's HTTP forward proxy, if MeshConfig has one.
 func planForwardProxy(r *input.Reader) []planned {
 	number := r.Mesh().GetProxyHttpPort()
 	if number <= 0 {
@@ -228,7 +229,8 @@ func explicit(r *input.Reader, e sidecarscope.ExplicitListener, name, bind strin
 	return out, nil
 }
 
-// destination is the service behind a TCP egress listener: the first that has the port, or whose only port it stands for.
+// destination is the service port of a TCP egress listener: that of the first service with the port, or else the only
+// port of a service.
 func destination(r *input.Reader, e sidecarscope.ExplicitListener) (servicePort, bool) {
 	services := r.EgressServices(e.Egress)
 	for _, svc := range services {
@@ -244,7 +246,7 @@ func destination(r *input.Reader, e sidecarscope.ExplicitListener) (servicePort,
 	return servicePort{}, false
 }
 
-// boundHTTP is a listener that carries nothing but HTTP.
+// boundHTTP builds a listener for HTTP alone.
 func boundHTTP(
 	r *input.Reader, name, address string, port uint32, routeName string, services []*configv1.Service,
 ) (*listenerv3.Listener, error) {

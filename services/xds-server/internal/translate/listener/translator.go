@@ -1,5 +1,10 @@
-// Package listener builds listeners: a sidecar's two capturing ones and those they hand connections to, real ones where nothing captures,
-// and a gateway's.
+// Package listener builds listeners. A sidecar with redirected traffic has virtualOutbound and virtualInbound, which
+// hand connections to listeners that bind no port (address.go) and to filter chains of inbound ports (inbound.go);
+// without redirection all listeners bind their ports. Sidecars also have the explicit listeners of their Sidecar
+// resource (outbound.go) and the HTTP forward proxy. A gateway has one listener per port (gateway.go).
+//
+// Translator builds them for LDS. Filter chains of TCP and TLS routes are in l4routes.go, their matches in
+// filterchainmatch.go, network filters in networkfilters.go; package hcm builds the HTTP connection managers.
 package listener
 
 import (
@@ -16,14 +21,13 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 )
 
-// Translator makes Listeners (LDS).
+// Translator builds Listeners (LDS).
 type Translator struct{}
 
-// TypeURL of the resources.
 func (Translator) TypeURL() string { return resourcev3.ListenerType }
 
-// Names lists the listeners that the class has whatever services there are: those that capture, the workload's own ports, the Sidecar's
-// explicit listeners, the forward proxy, and all of a gateway.
+// Names lists the listeners that do not depend on services: those of redirected traffic, of the workload's own ports,
+// of the Sidecar's explicit egress listeners and of the forward proxy, and all of a gateway.
 func (Translator) Names(r *input.Reader) ([]string, error) {
 	planned, err := hostIndependent(r)
 	if err != nil {
@@ -37,7 +41,7 @@ func (Translator) Names(r *input.Reader) ([]string, error) {
 	return slices.Compact(out), nil
 }
 
-// HostNames lists the places where a sidecar's application connects to a service.
+// HostNames lists the listeners of the addresses at which a sidecar's application connects to a service.
 func (Translator) HostNames(r *input.Reader, host string) ([]string, error) {
 	if r.Class().Type == class.Router {
 		return nil, nil
@@ -45,7 +49,6 @@ func (Translator) HostNames(r *input.Reader, host string) ([]string, error) {
 	return addressListenerNames(r, r.Service(host)), nil
 }
 
-// Build makes one listener.
 func (Translator) Build(r *input.Reader, name string) (proto.Message, error) {
 	out, err := build(r, name)
 	if out == nil || err != nil {
@@ -57,7 +60,7 @@ func (Translator) Build(r *input.Reader, name string) (proto.Message, error) {
 	return out, nil
 }
 
-// build makes a listener; of two that want one place the first wins.
+// build builds a listener; of two with the same name the first in hostIndependent's order is built.
 func build(r *input.Reader, name string) (*listenerv3.Listener, error) {
 	if captured(r) {
 		switch name {
@@ -82,7 +85,7 @@ func build(r *input.Reader, name string) (*listenerv3.Listener, error) {
 	return addressListener(r, name)
 }
 
-// planned is a listener that the class has, not built yet.
+// planned is a listener that the class has; build builds it.
 type planned struct {
 	name  string
 	build func() (*listenerv3.Listener, error)
@@ -92,7 +95,7 @@ func captured(r *input.Reader) bool {
 	return r.Class().Type != class.Router && r.Class().Interception != class.None
 }
 
-// fixed lists the listeners of Names, in the order of their precedence.
+// hostIndependent lists the listeners of Names, in order of precedence.
 func hostIndependent(r *input.Reader) ([]planned, error) {
 	if r.Class().Type == class.Router {
 		return planGateway(r)

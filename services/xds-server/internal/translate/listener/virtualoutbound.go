@@ -11,7 +11,8 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/sidecarscope"
 )
 
-// virtualOutbound takes all captured outbound connections and hands each to the listener of its original destination, if there is one.
+// virtualOutbound accepts all redirected outbound connections and hands each to the listener of its original
+// destination. Without such a listener its last filter chain forwards the connection.
 func virtualOutbound(r *input.Reader) (*listenerv3.Listener, error) {
 	port := portOr(r.Mesh().GetProxyListenPort(), outboundPort)
 	out := newListener(r, resourcename.VirtualOutbound, wildcard, port, corev3.TrafficDirection_OUTBOUND)
@@ -32,7 +33,7 @@ func virtualOutbound(r *input.Reader) (*listenerv3.Listener, error) {
 	return out, nil
 }
 
-// passthroughChain takes connections to destinations that nobody knows.
+// passthroughChain forwards connections to unknown destinations, by outboundTrafficPolicy.
 func passthroughChain(r *input.Reader, name string) (*listenerv3.FilterChain, error) {
 	cluster := sidecarscope.UnknownDestinationCluster(r)
 	filters, err := tcpProxy(r, cluster, cluster)
@@ -42,7 +43,7 @@ func passthroughChain(r *input.Reader, name string) (*listenerv3.FilterChain, er
 	return &listenerv3.FilterChain{Name: name, Filters: filters}, nil
 }
 
-// blackhole refuses connections to the capturing port itself: forwarding them would lead back to it.
+// blackhole drops connections to the redirection port itself, which would be forwarded to it again.
 func blackhole(r *input.Reader, name string, port uint32) (*listenerv3.FilterChain, error) {
 	filters, err := tcpProxy(r, resourcename.BlackHoleCluster, resourcename.BlackHoleCluster)
 	if err != nil {

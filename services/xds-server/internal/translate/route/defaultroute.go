@@ -5,7 +5,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// plain is the route of a host without a VirtualService: everything goes to the cluster.
+// defaultRoute leads every request to a cluster. It is the route of hosts without a VirtualService.
 func defaultRoute(cluster, operation string, retry *routev3.RetryPolicy, hash *routev3.RouteAction_HashPolicy) *routev3.Route {
 	action := &routev3.RouteAction{
 		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster},
@@ -23,14 +23,15 @@ func defaultRoute(cluster, operation string, retry *routev3.RetryPolicy, hash *r
 	}
 }
 
-// passthrough sends to where the client wanted to connect, or to the proxy that takes what is for nobody.
+// passthrough leads requests to an unknown host to the cluster for unknown destinations.
 func passthrough(cluster string) *routev3.Route {
 	action := &routev3.RouteAction{ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster}}
 	withTimeout(action, nil)
 	return &routev3.Route{Name: "allow_any", Match: anyPath(), Action: &routev3.Route_Route{Route: action}}
 }
 
-// tunnel is a route for CONNECT, which names no path, beside one for everything else: the request is passed on as it is.
+// tunnel returns the route for CONNECT beside a route for all other requests, which do not match CONNECT because it has
+// no path.
 func tunnel(beside *routev3.Route) *routev3.Route {
 	out := proto.CloneOf(beside)
 	out.Name += "_connect"

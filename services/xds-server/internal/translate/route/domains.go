@@ -12,7 +12,8 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 )
 
-// cutServiceHostname takes a Kubernetes service's hostname apart: reviews, default of reviews.default.svc.cluster.local.
+// cutServiceHostname splits the hostname of a Kubernetes Service: reviews.default.svc.cluster.local into reviews and
+// default.
 func cutServiceHostname(hostname, clusterDomain string) (name, namespace string, ok bool) {
 	service, ok := strings.CutSuffix(hostname, ".svc."+clusterDomain)
 	if !ok || clusterDomain == "" || strings.HasPrefix(service, "*") {
@@ -22,8 +23,8 @@ func cutServiceHostname(hostname, clusterDomain string) (name, namespace string,
 	return name, namespace, ok && name != "" && namespace != "" && !strings.Contains(namespace, ".")
 }
 
-// shortNames lists what a resolver completes to the hostname: for reviews.default.svc.cluster.local that is reviews.default and
-// reviews.default.svc, and reviews within its own namespace.
+// shortNames lists the names that a resolver completes to the hostname: reviews.default and reviews.default.svc for
+// reviews.default.svc.cluster.local, and reviews for clients in its namespace.
 func shortNames(r *input.Reader, hostname string) []string {
 	name, namespace, ok := cutServiceHostname(hostname, r.Class().ClusterDomain)
 	if !ok {
@@ -36,7 +37,8 @@ func shortNames(r *input.Reader, hostname string) []string {
 	return out
 }
 
-// completed is the inverse of shortNames: the one hostname that a resolver in the client's namespace may complete the name to.
+// completeHostname is the inverse of shortNames: the hostname that a resolver in the client's namespace completes a
+// name to.
 func completeHostname(r *input.Reader, name string) (hostname string, ok bool) {
 	suffix := ".svc." + r.Class().ClusterDomain
 	if suffix == ".svc." || name == "" {
@@ -56,7 +58,8 @@ func completeHostname(r *input.Reader, name string) (hostname string, ok bool) {
 	return hostname, ok
 }
 
-// dotted lists the hostname with a dot at its end, which resolvers that are told not to search write; none where it has no such form.
+// withFinalDot returns the hostname with a final dot, as clients write it to keep resolvers from searching; none for
+// addresses and wildcards.
 func withFinalDot(hostname string) []string {
 	if _, err := netip.ParseAddr(hostname); err == nil || strings.HasPrefix(hostname, "*") {
 		return nil
@@ -64,12 +67,13 @@ func withFinalDot(hostname string) []string {
 	return []string{hostname + "."}
 }
 
-// ownDomains lists what only a host itself may be called.
+// ownDomains lists the domains that belong to a hostname and to no other.
 func ownDomains(hostname string) []string {
 	return append([]string{resourcename.Authority(hostname)}, withFinalDot(hostname)...)
 }
 
-// otherDomains lists the domains of a host besides its own: they yield to other hosts' own. svc is nil for a host that is no service.
+// otherDomains lists further domains of a hostname: short names, VIPs and names of Pods. If another hostname has one of
+// them as its own domain, that hostname gets it. svc is nil for a host without a service.
 func otherDomains(r *input.Reader, hostname string, svc *configv1.Service) []string {
 	short := shortNames(r, hostname)
 	out := slices.Clone(short)
@@ -85,8 +89,9 @@ func otherDomains(r *input.Reader, hostname string, svc *configv1.Service) []str
 	return out
 }
 
-// isCanonical tells hostnames that can be domains without being mistaken for another host's: in lower case, addresses in their canonical
-// form, a wildcard only as the whole first label, without a dot at the end. "*" belongs to the fallback. The mesh holds hostnames in this form.
+// isCanonical reports whether a hostname can be a domain that is not mistaken for another host's: lower case, addresses
+// in canonical form, a wildcard only as the whole first label, no final dot, and not "*", which is the domain of
+// fallback. The mesh keeps hostnames in this form.
 func isCanonical(hostname string) bool {
 	if hostname == "" || hostname == "*" || hostname != strings.ToLower(hostname) ||
 		strings.HasSuffix(hostname, ".") || strings.ContainsAny(hostname, "/[") {
@@ -98,7 +103,7 @@ func isCanonical(hostname string) bool {
 	return !strings.Contains(strings.TrimPrefix(hostname, "*."), "*")
 }
 
-// bare takes the brackets off an IPv6 address.
+// bare removes the brackets of an IPv6 address.
 func bare(domain string) string {
 	if inner, ok := strings.CutPrefix(domain, "["); ok {
 		if inner, ok = strings.CutSuffix(inner, "]"); ok {
@@ -108,7 +113,8 @@ func bare(domain string) string {
 	return domain
 }
 
-// takenDomains hands out domains of one route configuration. Envoy refuses the whole configuration if a domain, in whatever case, occurs twice.
+// takenDomains are the domains that virtual hosts of a route configuration have. Envoy rejects a route configuration in
+// which a domain occurs twice, in whatever case.
 type takenDomains map[string]bool
 
 func (c takenDomains) take(domains []string) []string {
@@ -122,14 +128,14 @@ func (c takenDomains) take(domains []string) []string {
 	return out
 }
 
-// candidate is a virtual host that has yet to win its domains.
+// candidate is a virtual host whose domains are not assigned yet.
 type candidate struct {
 	host *routev3.VirtualHost
-	// own are the domains nobody else should have; others are otherDomains that yield to every own domain.
+	// own are the domains that belong to this host; others are assigned only if they are nobody's own.
 	own, others []string
 }
 
-// assignDomains gives out domains, the candidates' own first, and returns the virtual hosts that have any, sorted by name.
+// assignDomains assigns the domains, own ones first, and returns the virtual hosts that have any, sorted by name.
 func assignDomains(candidates []candidate) []*routev3.VirtualHost {
 	taken := takenDomains{}
 	for _, c := range candidates {
@@ -150,7 +156,7 @@ func sortHosts(hosts []*routev3.VirtualHost) {
 	slices.SortStableFunc(hosts, func(a, b *routev3.VirtualHost) int { return strings.Compare(a.GetName(), b.GetName()) })
 }
 
-// withPort adds the port to every domain.
+// withPort appends the port to every domain.
 func withPort(domains []string, port uint32) []string {
 	out := make([]string, 0, len(domains))
 	for _, domain := range domains {

@@ -13,7 +13,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-// percent is exact to a ten thousandth of a percent.
+// percent keeps four decimal places of a percentage.
 func percent(value float64) *typev3.FractionalPercent {
 	return &typev3.FractionalPercent{Numerator: uint32(math.Round(value * 10_000)), Denominator: typev3.FractionalPercent_MILLION}
 }
@@ -22,7 +22,8 @@ func runtimeFraction(p *typev3.FractionalPercent) *corev3.RuntimeFractionalPerce
 	return &corev3.RuntimeFractionalPercent{DefaultValue: p}
 }
 
-// fault converts a fault injection. A delay or an abort without a percentage strikes nobody, and one that does not say what it does does nothing.
+// fault converts a fault injection. As in Istio, a delay or an abort without a percentage applies to no request, and
+// one without a type does nothing.
 func fault(in *networking.HTTPFaultInjection) (*faultv3.HTTPFault, error) {
 	out := &faultv3.HTTPFault{}
 	if delay := in.GetDelay(); delay.GetHttpDelayType() != nil {

@@ -10,8 +10,8 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/sidecarscope"
 )
 
-// forwardProxy builds the virtual hosts of a listener whose requests carry the port in their host: of all services on all their HTTP ports,
-// and of VirtualServices whose hosts are no service on port 80.
+// forwardProxy builds the virtual hosts of a listener whose requests carry the port in their host: all services with
+// all their HTTP ports, and port 80 of the VirtualServices' hosts without a service.
 func forwardProxy(r *input.Reader, listener sidecarscope.EgressListener) ([]*routev3.VirtualHost, error) {
 	var out []candidate
 	services := listener.Services(r)
@@ -53,7 +53,7 @@ func forwardProxy(r *input.Reader, listener sidecarscope.EgressListener) ([]*rou
 	return assignDomains(out), nil
 }
 
-// implicit is the port that a forward proxy's client means when it names none: 80, or the only sensible one.
+// defaultPort is the port of requests that name none: 80, or else the first HTTP port of the service.
 func defaultPort(ports []*configv1.ServicePort) *configv1.ServicePort {
 	for _, port := range ports {
 		if port.GetNumber() == defaultHTTPPort {

@@ -10,9 +10,9 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/discovery"
 )
 
-// RoutesToHost returns the routes of requests that a workload of the mesh sends to a port of a host: those of its VirtualServices, or of a service
-// without any the one to its cluster. It is nil if there is neither. Programs are the callers: they keep deadlines
-// themselves, so there are no routes for those.
+// RoutesToHost returns the routes of requests from a workload of the mesh to a port of a host: those of its
+// VirtualServices, or the default route to the cluster of its service. It is nil if there are neither. Package
+// proxyless calls it; gRPC clients enforce deadlines themselves, so the result has no routes for deadlines.
 func RoutesToHost(r *input.Reader, hostname string, port uint32) ([]*routev3.Route, error) {
 	routes, err := routesToHost(r, hostname, port)
 	return slices.DeleteFunc(slices.Clone(routes), isDeadlineRoute), err
@@ -40,8 +40,8 @@ func routesToHost(r *input.Reader, hostname string, port uint32) ([]*routev3.Rou
 	return nil, nil
 }
 
-// namesHost tells whether a VirtualService is about a host that is no service. A wildcard is not where it is about services: they are routed
-// one by one.
+// namesHost reports whether a VirtualService routes a host that has no service. A wildcard host that covers services
+// does not count: each of these has routes of its own.
 func namesHost(r *input.Reader, vs *mesh.VirtualService, hostname string) bool {
 	for host := range mesh.Covering(hostname) {
 		if host == "*" || !slices.Contains(vs.Spec.GetHosts(), host) {

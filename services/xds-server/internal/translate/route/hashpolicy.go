@@ -7,6 +7,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/trafficpolicy"
 )
 
+// hash adds the hash policy of a destination whose traffic policy has a consistent hash.
 func (b *builder) hash(action *routev3.RouteAction, to *networking.Destination) {
 	applied := &networking.TrafficPolicy{}
 	if rule := b.reader.DestinationRule(ConcreteHost(b.reader, to)); rule != nil {
@@ -18,7 +19,7 @@ func (b *builder) hash(action *routev3.RouteAction, to *networking.Destination) 
 	}
 }
 
-// hashPolicy says which part of a request decides the host of a ring hash or Maglev cluster.
+// hashPolicy turns a consistent hash into the request's part that a ring hash or Maglev cluster hashes; nil for none.
 func hashPolicy(in *networking.LoadBalancerSettings_ConsistentHashLB) *routev3.RouteAction_HashPolicy {
 	switch key := in.GetHashKey().(type) {
 	case *networking.LoadBalancerSettings_ConsistentHashLB_HttpHeaderName:

@@ -12,8 +12,8 @@ import (
 	"fairlead.dev/pkg/proxytext"
 )
 
-// headerOperations are Istio's header operations in Envoy's terms. Setting "host" or ":authority" is not an operation on a header for Envoy
-// but a rewrite of the authority.
+// headerOperations are Istio's header operations in Envoy's form. Setting "host" or ":authority" is a rewrite of the
+// authority in Envoy.
 type headerOperations struct {
 	requestAdd     []*corev3.HeaderValueOption
 	requestRemove  []string
@@ -63,7 +63,7 @@ func headerOptions(values map[string]string, action corev3.HeaderValueOption_Hea
 		out = append(out, &corev3.HeaderValueOption{
 			Header:       &corev3.HeaderValue{Key: name, Value: values[name]},
 			AppendAction: action,
-			// Istio's users set empty values; without this Envoy drops such a header.
+			// Istio allows empty values; without this Envoy drops such a header.
 			KeepEmptyValue: values[name] == "",
 		})
 	}
@@ -79,7 +79,7 @@ func authority(values map[string]string) string {
 	return ""
 }
 
-// isReserved tells names that Envoy lets nobody add or remove.
+// isReserved reports whether Envoy forbids adding or removing the header.
 func isReserved(name string) bool {
 	return strings.HasPrefix(name, ":") || strings.EqualFold(name, "host")
 }

@@ -16,13 +16,13 @@ import (
 )
 
 const (
-	// allPorts stands for a forward proxy, whose requests carry the port in their host.
+	// allPorts is the port of an HTTP forward proxy, whose requests carry the port in their host.
 	allPorts = 0
-	// blockedStatus answers requests to hosts that nobody knows, where the policy does not let them through.
+	// blockedStatus answers requests to unknown hosts with outboundTrafficPolicy REGISTRY_ONLY.
 	blockedStatus = 502
 )
 
-// outbound builds a sidecar's route configuration of one outbound HTTP listener.
+// outboundRouteConfig builds the route configuration of a sidecar's outbound HTTP listener.
 func outboundRouteConfig(r *input.Reader, name string) (*routev3.RouteConfiguration, error) {
 	if hostname, port, ok := resourcename.ParseSniffedRouteConfig(name); ok {
 		return sniffedRouteConfig(r, name, hostname, port)
@@ -32,18 +32,18 @@ func outboundRouteConfig(r *input.Reader, name string) (*routev3.RouteConfigurat
 		return nil, nil
 	}
 	out := newConfiguration(name)
-	// A client may write the port or not. Only a forward proxy needs it to tell the ports of one host apart.
+	// Clients may or may not write the port. Only a forward proxy needs it, to choose among the ports of a host.
 	out.IgnorePortInHostMatching = listener.Port != allPorts
 	if usesVHDS(r, listener) {
 		out.Vhds = &routev3.Vhds{ConfigSource: &corev3.ConfigSource{
 			ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}},
-			// As with route configurations: better no listener than one that treats known hosts as unknown.
+			// As for RDS: no listener is better than one that treats known hosts as unknown.
 			InitialFetchTimeout: durationpb.New(0),
 			ResourceApiVersion:  corev3.ApiVersion_V3,
 		}}
 		if r.Class().OnDemand {
-			// The proxy asks for what it does not find, and it finds "*" always. It asks for the host as the client wrote it, with the port,
-			// and looks it up in the same way.
+			// An on-demand proxy requests each host that has no virtual host; a virtual host "*" would match them all.
+			// It requests the host as the client wrote it, port included, and matches domains against the same text.
 			out.IgnorePortInHostMatching = false
 			return out, nil
 		}
@@ -58,7 +58,7 @@ func outboundRouteConfig(r *input.Reader, name string) (*routev3.RouteConfigurat
 	return out, nil
 }
 
-// usesVHDS tells whether the virtual hosts of a listener's route configuration are resources of their own.
+// usesVHDS reports whether the virtual hosts of a listener's route configuration are delivered by VHDS.
 func usesVHDS(r *input.Reader, listener sidecarscope.EgressListener) bool {
 	return r.Class().VirtualHosts && listener.Implicit
 }
@@ -78,7 +78,8 @@ func newConfiguration(name string) *routev3.RouteConfiguration {
 	}
 }
 
-// sniffed builds the route configuration of a listener on one service's address: whatever the request's host says, it is for that service.
+// sniffedRouteConfig builds the route configuration of a listener on the address of one service. Every request is for
+// that service, whatever its host.
 func sniffedRouteConfig(r *input.Reader, name, hostname string, port uint32) (*routev3.RouteConfiguration, error) {
 	svc := r.Service(hostname)
 	i := slices.IndexFunc(svc.GetPorts(), func(p *configv1.ServicePort) bool { return p.GetNumber() == port })
@@ -106,7 +107,7 @@ func newBuilder(r *input.Reader, port uint32, gateways ...string) *builder {
 	return b
 }
 
-// fallback answers for hosts that nobody knows, as outboundTrafficPolicy says.
+// fallback builds the virtual host for unknown hosts, by outboundTrafficPolicy.
 func fallback(r *input.Reader) *routev3.VirtualHost {
 	routes := unknownHostRoutes(r)
 	host := virtualHost(routes[len(routes)-1].GetName())
@@ -115,7 +116,7 @@ func fallback(r *input.Reader) *routev3.VirtualHost {
 	return host
 }
 
-// unknown lists the routes to a host that nobody knows.
+// unknownHostRoutes lists the routes for requests to an unknown host.
 func unknownHostRoutes(r *input.Reader) []*routev3.Route {
 	cluster := sidecarscope.UnknownDestinationCluster(r)
 	if cluster == resourcename.BlackHoleCluster {

@@ -19,7 +19,7 @@ func applyProxyHeaders(r *input.Reader, hosts ...*routev3.VirtualHost) {
 	}
 }
 
-// forwardHost makes routes that rewrite a request's host tell what it was.
+// forwardHost adds x-forwarded-host to the requests of routes that rewrite the host.
 func forwardHost(host *routev3.VirtualHost) {
 	for _, route := range host.GetRoutes() {
 		action := route.GetRoute()

@@ -14,19 +14,19 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/typedconfig"
 )
 
-// Istio's default: what failed before the application saw it is tried twice more, on other hosts.
+// Istio's default: a request that failed before the application saw it is retried twice, on other hosts.
 const (
 	defaultAttempts   = 2
 	defaultRetryOn    = "connect-failure,refused-stream,unavailable,cancelled,retriable-status-codes"
 	statusCodesPolicy = "retriable-status-codes"
-	// hostSelectionAttempts bounds the search for a host that was not tried yet.
+	// hostSelectionAttempts limits the search for a host that has not been tried yet.
 	hostSelectionAttempts = 5
-	// priorityUpdateFrequency is how many retries stay within the priorities computed before.
+	// priorityUpdateFrequency is the number of retries between two computations of the priorities.
 	priorityUpdateFrequency = 2
 )
 
-// retries converts a retry policy; nil means Istio's default, attempts 0 means none. Requests that are bound to one host by a consistent
-// hash are retried on that host.
+// retryPolicy converts a retry policy; nil means Istio's default, attempts 0 means no retries. Requests that a
+// consistent hash binds to one host are retried on that host.
 func retryPolicy(in *networking.HTTPRetry, hashed bool) *routev3.RetryPolicy {
 	if in != nil && in.GetAttempts() <= 0 {
 		return nil

@@ -77,7 +77,8 @@ func (b *builder) mirrors(action *routev3.RouteAction, in *networking.HTTPRoute)
 	}
 }
 
-// destinations sets where the request goes: one cluster, or several by weight. Weight 0 beside others means never.
+// destinations sets the cluster of the action, or the weighted clusters. A destination of weight 0 beside others gets
+// no requests.
 func (b *builder) destinations(out *routev3.Route, action *routev3.RouteAction, in *networking.HTTPRoute) error {
 	if len(in.GetRoute()) == 1 {
 		only := in.GetRoute()[0]
@@ -126,12 +127,11 @@ func (b *builder) destinations(out *routev3.Route, action *routev3.RouteAction, 
 	return nil
 }
 
-// cluster names the cluster of a destination.
 func (b *builder) cluster(to *networking.Destination) string {
 	return resourcename.OutboundCluster(b.destinationPort(to), to.GetSubset(), ConcreteHost(b.reader, to))
 }
 
-// ConcreteHost is the host of a destination, or what it is an ExternalName of.
+// ConcreteHost returns the host of a destination, or the host that its ExternalName refers to.
 func ConcreteHost(r interface {
 	Concrete(hostname string) *configv1.Service
 }, to *networking.Destination) string {
@@ -141,7 +141,8 @@ func ConcreteHost(r interface {
 	return to.GetHost()
 }
 
-// destinationPort is the destination's own, or the only one of its service, or the one the client addressed.
+// destinationPort is the port of the destination, or the only port of its service, or the port that the client
+// addressed.
 func (b *builder) destinationPort(to *networking.Destination) uint32 {
 	if number := to.GetPort().GetNumber(); number != 0 {
 		return number

@@ -19,19 +19,21 @@ import (
 )
 
 const (
-	// defaultHTTPPort is where HTTP clients connect that name no port. Hosts of VirtualServices that are no service exist on it alone.
+	// defaultHTTPPort is the port of requests that name none. Hosts of VirtualServices that have no service exist on
+	// this port alone.
 	defaultHTTPPort = 80
-	// maxWildcardDots bounds what is looked up for one host that a client has made up.
+	// maxWildcardDots bounds the look-ups for one host of a request.
 	maxWildcardDots = 16
 )
 
-// table is the route table of one outbound port. Which hosts it has, and whose a domain is, it answers for one host or domain at a time and
-// without looking at the others, so that a table can be given out whole or host by host.
+// routeConfig is the RouteConfiguration of one outbound port. It answers for one hostname or domain at a time, without
+// looking at the others. So the virtual hosts can be built all together (all) or one by one for VHDS (listed,
+// demanded), with the same result.
 type routeConfig struct {
 	*builder
 	r        *input.Reader
 	listener sidecarscope.EgressListener
-	// known are answers of has, which is asked for the same few hostnames again and again.
+	// known caches the results of has.
 	known map[string]bool
 }
 
@@ -39,7 +41,8 @@ func newRouteConfig(r *input.Reader, listener sidecarscope.EgressListener) *rout
 	return &routeConfig{builder: newBuilder(r, listener.Port, MeshGateway), r: r, listener: listener, known: map[string]bool{}}
 }
 
-// has tells whether the table has a virtual host for a hostname: of a service with such an HTTP port, or on port 80 of VirtualServices.
+// has reports whether there is a virtual host for a hostname: the hostname of a service with an HTTP port of this
+// number, or, on port 80, a host of VirtualServices alone.
 func (c *routeConfig) has(hostname string) bool {
 	found, ok := c.known[hostname]
 	if !ok {
@@ -59,8 +62,8 @@ func (c *routeConfig) lookUp(hostname string) bool {
 
 func isAlias(svc *configv1.Service) bool { return svc.GetExternalName() != "" }
 
-// concrete returns the service that requests to a hostname are for: that of the hostname, or the one it is an ExternalName of; nil if the
-// listener does not reach it.
+// concrete returns the service for requests to a hostname: that of the hostname, or the service that an ExternalName
+// refers to. It returns nil if the listener may not reach the service.
 func (c *routeConfig) concrete(hostname string) *configv1.Service {
 	svc := c.listener.Service(c.r, hostname)
 	if isAlias(svc) {
@@ -71,8 +74,8 @@ func (c *routeConfig) concrete(hostname string) *configv1.Service {
 	return svc
 }
 
-// routing lists the VirtualServices that route a host which is no service. A wildcard host that is about services has none: they are
-// routed one by one.
+// routing lists the VirtualServices for a host that has no service. There are none for a wildcard host that covers
+// services: each of these has a virtual host of its own.
 func (c *routeConfig) routing(hostname string) []*mesh.VirtualService {
 	if strings.HasPrefix(hostname, "*") && c.anyUnder(hostname) {
 		return nil
@@ -90,8 +93,9 @@ func (c *routeConfig) anyUnder(wildcard string) bool {
 	return coversAny(wildcard, c.listener.Services(c.r))
 }
 
-// owner returns the hostname of the virtual host that a domain belongs to. There is one at most, so no two virtual hosts of a table claim the
-// same domain, though each is built alone: hosts' own names come first, then what they are called for convenience.
+// owner returns the hostname whose virtual host has a domain. There is at most one, so no two virtual hosts have the
+// same domain, although each is built alone. A hostname itself takes precedence over the short names, addresses and Pod
+// names of other hostnames.
 func (c *routeConfig) owner(domain string) (hostname string, ok bool) {
 	if hostname = bare(domain); resourcename.Authority(hostname) == domain && c.has(hostname) {
 		return hostname, true
@@ -117,7 +121,8 @@ func (c *routeConfig) owner(domain string) (hostname string, ok bool) {
 	return hostname, ok && c.isHeadless(hostname)
 }
 
-// at returns the service of the table that clients of an address reach: the oldest of those with this VIP, or else of those with this Pod.
+// at returns the service of the route configuration that clients reach at an address: the oldest service with this VIP,
+// or else the oldest with a Pod there.
 func (c *routeConfig) at(address string) *configv1.Service {
 	var best *configv1.Service
 	wins := func(svc *configv1.Service) bool {
@@ -134,7 +139,7 @@ func (c *routeConfig) at(address string) *configv1.Service {
 	}
 	for _, svc := range c.r.ServicesAt(c.port, address, protocol.WithRoutes...) {
 		if !svc.GetHeadless() && !c.hasVIP(svc, address) {
-			continue // allocated, and the client does not know it
+			continue // the address was allocated, and the client does not know it
 		}
 		if c.has(svc.GetHostname()) && c.listener.Service(c.r, svc.GetHostname()) == svc && wins(svc) {
 			best = svc
@@ -151,7 +156,7 @@ func (c *routeConfig) isHeadless(hostname string) bool {
 	return c.has(hostname) && !strings.HasPrefix(hostname, "*") && c.listener.Service(c.r, hostname).GetHeadless()
 }
 
-// domains lists what the virtual host of a hostname that the table has is called.
+// domains lists the domains of the virtual host of a hostname for which has is true.
 func (c *routeConfig) domains(hostname string) []string {
 	var out []string
 	add := func(domains []string) {
@@ -166,8 +171,8 @@ func (c *routeConfig) domains(hostname string) []string {
 	return out
 }
 
-// host builds the virtual host of a hostname; nil if the table has none. An alias is routed as what it stands for, unless VirtualServices name
-// the alias itself. Its domains are left to the caller.
+// host builds the virtual host of a hostname, or returns nil if there is none. An ExternalName gets the routes of its
+// target, unless VirtualServices name the ExternalName itself. The caller sets the domains.
 func (c *routeConfig) host(hostname string) (*routev3.VirtualHost, error) {
 	if !c.has(hostname) {
 		return nil, nil
@@ -189,7 +194,8 @@ func (c *routeConfig) host(hostname string) (*routev3.VirtualHost, error) {
 	return out, nil
 }
 
-// virtualHostWithoutService builds the virtual host of a host that only VirtualServices have, by the oldest of them.
+// virtualHostWithoutService builds the virtual host of a host that only VirtualServices have, from the oldest of them
+// that has routes for this port and source.
 func (c *routeConfig) virtualHostWithoutService(hostname string) (*routev3.VirtualHost, error) {
 	host := virtualHost(resourcename.HostPort(hostname, c.port))
 	for _, vs := range c.routing(hostname) {
@@ -206,7 +212,7 @@ func (c *routeConfig) virtualHostWithoutService(hostname string) (*routev3.Virtu
 	return host, nil
 }
 
-// all builds the virtual hosts of the whole table, sorted by name. It lists all services.
+// all builds all virtual hosts, sorted by name. It reads the list of all services.
 func (c *routeConfig) all() ([]*routev3.VirtualHost, error) {
 	var hostnames []string
 	for _, svc := range c.listener.Services(c.r) {
@@ -233,8 +239,9 @@ func (c *routeConfig) all() ([]*routev3.VirtualHost, error) {
 	return out, nil
 }
 
-// matching finds the virtual host for a request's host, without its port, as the proxy does with a whole table: a domain that is equal, or
-// else the longest wildcard that covers it; wildcards with more than maxWildcardDots dots are not looked for.
+// matching returns the hostname whose virtual host Envoy would choose for the host of a request, without its port: an
+// equal domain, or else the longest wildcard that covers the host. Wildcards with more than maxWildcardDots dots are
+// not looked up.
 func (c *routeConfig) matching(host string) (hostname string, ok bool) {
 	if hostname, ok = c.owner(host); ok {
 		return hostname, true
@@ -253,13 +260,14 @@ func (c *routeConfig) matching(host string) (hostname string, ok bool) {
 	return "", false
 }
 
-// coversAny tells whether a wildcard host is about some of the services.
+// coversAny reports whether a wildcard host covers some of the services.
 func coversAny(wildcard string, services []*configv1.Service) bool {
 	suffix := strings.TrimPrefix(wildcard, "*")
 	return slices.ContainsFunc(services, func(s *configv1.Service) bool { return strings.HasSuffix(s.GetHostname(), suffix) })
 }
 
-// httpPorts lists the service's ports of the number that need routes, each number once; allPorts stands for every number.
+// httpPorts lists the service's ports of this number that need HTTP routes, each number once; allPorts means every
+// number.
 func httpPorts(svc *configv1.Service, number uint32) []*configv1.ServicePort {
 	var out []*configv1.ServicePort
 	for _, port := range svc.GetPorts() {
@@ -271,8 +279,9 @@ func httpPorts(svc *configv1.Service, number uint32) []*configv1.ServicePort {
 	return out
 }
 
-// service builds the virtual host of a service port: by the first VirtualService that says something about this port and source, in order of
-// how specific its host is and then of age, or straight to the cluster. b.port must be the port's number. Domains are left to the caller.
+// service builds the virtual host of a service port. The routes are those of the first VirtualService that has any for
+// this port and source, in order of the specificity of its host and then of age; without one, a default route leads to
+// the cluster. b.port must be the port's number. The caller sets the domains.
 func (b *builder) service(r *input.Reader, svc *configv1.Service, port *configv1.ServicePort) (*routev3.VirtualHost, error) {
 	host := virtualHost(resourcename.HostPort(svc.GetHostname(), port.GetNumber()))
 	for _, vs := range r.VirtualServicesOf(MeshGateway, svc.GetHostname()) {

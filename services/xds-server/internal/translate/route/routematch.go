@@ -13,16 +13,15 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/matcher"
 )
 
-// claimHeader begins the pseudo headers that match a token's takenDomains; they need a RequestAuthentication filter.
+// claimHeader is the prefix of pseudo headers that match the claims of a JWT; they need a RequestAuthentication filter.
 const claimHeader = "@request.auth.claims"
 
-// anyPath matches every request.
 func anyPath() *routev3.RouteMatch {
 	return &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}}
 }
 
-// requestMatch converts what Envoy has to test per request. The port, the gateways and the source of a match are settled by whether the
-// route is built at all.
+// requestMatch converts the parts of a match that Envoy tests for each request. builder.applies has tested the port,
+// the gateways and the source.
 func requestMatch(in *networking.HTTPMatchRequest) (*routev3.RouteMatch, error) {
 	out := anyPath()
 	if in == nil {
@@ -78,7 +77,7 @@ func requestMatch(in *networking.HTTPMatchRequest) (*routev3.RouteMatch, error) 
 	return out, nil
 }
 
-// path sets the path part. A prefix is a plain string prefix: "/foo" matches "/foobar" too, as in Istio.
+// path sets the path specifier. As in Istio, a prefix is a prefix of the text: "/foo" matches "/foobar".
 func path(out *routev3.RouteMatch, in *networking.HTTPMatchRequest) error {
 	switch m := in.GetUri().GetMatchType().(type) {
 	case nil:
@@ -107,7 +106,7 @@ func path(out *routev3.RouteMatch, in *networking.HTTPMatchRequest) error {
 	return nil
 }
 
-// matchesEverything tells whether no request gets past the route.
+// matchesEverything reports whether every request matches.
 func matchesEverything(m *routev3.RouteMatch) bool {
 	if len(m.GetHeaders()) > 0 || len(m.GetQueryParameters()) > 0 || m.GetRuntimeFraction() != nil {
 		return false

@@ -10,13 +10,15 @@ import (
 )
 
 const (
-	// maxDirectResponseBody is the largest body of a directResponse that Istio accepts, and that the proxies are told to.
+	// maxDirectResponseBody is the largest directResponse body that Istio accepts. Route configurations set it as
+	// Envoy's limit.
 	maxDirectResponseBody = 1 << 20
-	// maxDuration is the longest that Envoy takes: what it counts in nanoseconds has to fit 64 bits.
+	// maxDuration is the longest duration in seconds that Envoy accepts: its nanoseconds have to fit 64 bits.
 	maxDuration = (math.MaxInt64/int64(time.Second) - 1) * int64(time.Second)
 )
 
-// check refuses a route that the proxy would refuse together with all that comes with it: by its schema, and by what no schema says.
+// validate returns an error for a route that Envoy would reject, together with the whole route configuration: by the
+// rules of its schema, and by limits that the schema does not state.
 func validate(route *routev3.Route) error {
 	if err := route.ValidateAll(); err != nil {
 		return err
@@ -49,7 +51,7 @@ func validate(route *routev3.Route) error {
 	return nil
 }
 
-// validateDuration refuses what cannot be a time to wait; nil is none.
+// validateDuration returns an error for a duration that Envoy would reject; nil is valid.
 func validateDuration(d *durationpb.Duration) error {
 	if d == nil {
 		return nil

@@ -14,17 +14,16 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/sidecarscope"
 )
 
-// VirtualHosts makes the virtual hosts that are resources of their own (VHDS): those of a sidecar's outbound ports. They are called
-// "<route configuration>/<hostname>:<port>", or on demand "<route configuration>/<host as the client wrote it>".
+// VirtualHosts builds virtual hosts for VHDS: those of a sidecar's outbound ports. Their names are "<route
+// configuration>/<hostname>:<port>", or for on-demand proxies "<route configuration>/<host as the client wrote it>".
 type VirtualHosts struct{}
 
-// TypeURL of the resources.
 func (VirtualHosts) TypeURL() string { return resourcev3.VirtualHostType }
 
-// Names is nil: virtual hosts come from hosts alone.
+// Names is nil: all virtual hosts come from HostNames.
 func (VirtualHosts) Names(*input.Reader) ([]string, error) { return nil, nil }
 
-// HostNames lists the virtual hosts of a host, one per port; on demand proxies ask for theirs.
+// HostNames lists the virtual hosts of a hostname, one per port. On-demand proxies request theirs by name.
 func (VirtualHosts) HostNames(r *input.Reader, host string) ([]string, error) {
 	if !r.Class().VirtualHosts || r.Class().OnDemand {
 		return nil, nil
@@ -44,7 +43,6 @@ func (VirtualHosts) HostNames(r *input.Reader, host string) ([]string, error) {
 	return out, nil
 }
 
-// Build makes one virtual host.
 func (VirtualHosts) Build(r *input.Reader, name string) (proto.Message, error) {
 	route, authority, ok := resourcename.ParseOutboundVirtualHost(name)
 	if !ok || !r.Class().VirtualHosts {
@@ -69,7 +67,7 @@ func (VirtualHosts) Build(r *input.Reader, name string) (proto.Message, error) {
 	return out, nil
 }
 
-// discovered returns the table of a route configuration whose virtual hosts are resources of their own; ok is false for all others.
+// vhdsRouteConfig returns the route configuration of a name if its virtual hosts are delivered by VHDS.
 func vhdsRouteConfig(r *input.Reader, route string) (c *routeConfig, ok bool) {
 	listener, ok := sidecarscope.ForRouteConfig(r, route)
 	if !ok || !usesVHDS(r, listener) {
@@ -78,7 +76,7 @@ func vhdsRouteConfig(r *input.Reader, route string) (c *routeConfig, ok bool) {
 	return newRouteConfig(r, listener), true
 }
 
-// listed builds the virtual host that HostNames lists for a host and port.
+// listed builds a virtual host that HostNames lists, by host and port.
 func (c *routeConfig) listed(hostPort string) (*routev3.VirtualHost, error) {
 	hostname := bare(withoutPort(hostPort))
 	if resourcename.HostPort(hostname, c.port) != hostPort {
@@ -92,8 +90,9 @@ func (c *routeConfig) listed(hostPort string) (*routev3.VirtualHost, error) {
 	return out, nil
 }
 
-// demanded builds the virtual host for a request's host, which nobody may have: then it answers as the policy for unknown destinations says,
-// so that a host which appears, goes or comes back is an update of the same virtual host. It is nil for what is no host at all.
+// demanded builds the virtual host for the host of a request. For a host that nobody has, the virtual host answers by
+// outboundTrafficPolicy; when such a host appears, goes or comes back, the proxy gets an update of the same virtual
+// host. The result is nil if the text cannot be a host.
 func (c *routeConfig) demanded(authority string) (*routev3.VirtualHost, error) {
 	if !isAuthority(authority) {
 		return nil, nil
@@ -111,7 +110,8 @@ func (c *routeConfig) demanded(authority string) (*routev3.VirtualHost, error) {
 	}
 	out.Domains = []string{authority}
 	for _, found := range out.GetRoutes() {
-		// What has found its route may be idle as long as it likes, unlike what still waits for one.
+		// The connection manager of an on-demand proxy limits how long a request waits for its virtual host
+		// (hcm.virtualHostTimeout). The route lifts the limit, because the request has found one.
 		if action := found.GetRoute(); action != nil && action.GetIdleTimeout() == nil {
 			action.IdleTimeout = durationpb.New(0)
 		}
@@ -119,11 +119,11 @@ func (c *routeConfig) demanded(authority string) (*routev3.VirtualHost, error) {
 	return out, nil
 }
 
-// maxAuthority is the longest name that DNS knows; with a port there are six more.
+// maxAuthority is the longest DNS name, in bytes.
 const maxAuthority = 255
 
-// isAuthority refuses what no server would take for a host, and what the proxy would not take for one but for a pattern: a client that asks
-// for "*.com" must not become the owner of all names under it.
+// isAuthority reports whether a text can be the host of a request. It rejects "*": Envoy would treat such a domain as a
+// pattern, and a request for "*.com" would decide the routes of all names under it.
 func isAuthority(s string) bool {
 	if s == "" || len(s) > maxAuthority {
 		return false
@@ -136,7 +136,7 @@ func isAuthority(s string) bool {
 	return true
 }
 
-// withoutPort takes the port off a request's host as the proxy does.
+// withoutPort removes the port of a request's host as Envoy does.
 func withoutPort(authority string) string {
 	i := strings.LastIndexByte(authority, ':')
 	if i < 0 || i < strings.LastIndexByte(authority, ']') {
@@ -145,8 +145,8 @@ func withoutPort(authority string) string {
 	return authority[:i]
 }
 
-// Owner returns the hostname of the virtual host that has a domain in a route configuration whose virtual hosts are resources of their own;
-// ok is false if none has it.
+// Owner returns the hostname whose virtual host has a domain in a route configuration that uses VHDS. Package patch
+// calls it.
 func Owner(r *input.Reader, route, domain string) (hostname string, ok bool) {
 	c, ok := vhdsRouteConfig(r, route)
 	if !ok {
@@ -155,8 +155,8 @@ func Owner(r *input.Reader, route, domain string) (hostname string, ok bool) {
 	return c.owner(strings.ToLower(domain))
 }
 
-// Answers returns the hostname of the virtual host that answers a request there, by the request's host with or without a port; ok is false
-// if none does.
+// Answers returns the hostname whose virtual host answers a request in a route configuration that uses VHDS, by the
+// request's host with or without a port. Package patch calls it.
 func Answers(r *input.Reader, route, authority string) (hostname string, ok bool) {
 	c, ok := vhdsRouteConfig(r, route)
 	if !ok {

@@ -19,10 +19,10 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/typedconfig"
 )
 
-// MeshGateway is the reserved gateway name that stands for all sidecars.
+// MeshGateway is the reserved gateway name that means all sidecars.
 const MeshGateway = "mesh"
 
-// reader is what building routes needs to know of destinations and of the caller.
+// reader is what builder reads about destinations and about the class.
 type reader interface {
 	Namespace() string
 	Labels() map[string]string
@@ -36,14 +36,15 @@ type builder struct {
 	mesh   *meshv1alpha1.MeshConfig
 	// gateways that the routes are for: "mesh", or "<namespace>/<name>" of Gateways.
 	gateways map[string]bool
-	// port that the client addressed; it is the destination's port where neither the route nor the service leaves only one.
+	// port is the port that the client addressed. It is also the destination's port if neither the route nor the
+	// service decides it.
 	port uint32
-	// secure is true behind a listener that terminates the client's TLS.
+	// secure is true if the listener terminates TLS.
 	secure bool
 }
 
-// virtualService returns the routes of a VirtualService that apply here, in order, up to the first that matches everything. None is no
-// error: then the VirtualService does not speak about this port, source or gateway.
+// virtualService returns the routes of a VirtualService for this port, source and gateway, in order, up to the first
+// that matches everything. There may be none, which is no error.
 func (b *builder) virtualService(vs *mesh.VirtualService) ([]*routev3.Route, error) {
 	var out []*routev3.Route
 	for i, in := range vs.Spec.GetHttp() {
@@ -75,14 +76,14 @@ func (b *builder) virtualService(vs *mesh.VirtualService) ([]*routev3.Route, err
 	return out, nil
 }
 
-// speaks tells whether virtualService has routes to return.
+// speaks reports whether virtualService returns any route.
 func (b *builder) speaks(vs *mesh.VirtualService) bool {
 	return slices.ContainsFunc(vs.Spec.GetHttp(), func(in *networking.HTTPRoute) bool {
 		return len(in.GetMatch()) == 0 || slices.ContainsFunc(in.GetMatch(), func(m *networking.HTTPMatchRequest) bool { return b.applies(vs, m) })
 	})
 }
 
-// applies decides what does not depend on the request: port, gateway and source of a match.
+// applies reports whether a match is for this port, gateway and source, which do not depend on the request.
 func (b *builder) applies(vs *mesh.VirtualService, m *networking.HTTPMatchRequest) bool {
 	if m == nil {
 		return true
@@ -92,14 +93,14 @@ func (b *builder) applies(vs *mesh.VirtualService, m *networking.HTTPMatchReques
 	}
 	for _, gateway := range m.GetGateways() {
 		if name := QualifiedGateway(gateway, vs.Key.Namespace); b.gateways[name] {
-			// Only sidecars are a source; a gateway is chosen whatever the labels.
+			// sourceLabels and sourceNamespace limit sidecars only.
 			return name != MeshGateway || b.isFrom(m)
 		}
 	}
 	return len(m.GetGateways()) == 0 && b.isFrom(m)
 }
 
-// isFrom tells whether the proxy is a source that a match asks for.
+// isFrom reports whether the class is a source that a match allows.
 func (b *builder) isFrom(m *networking.HTTPMatchRequest) bool {
 	if len(m.GetSourceLabels()) > 0 && !mesh.Matches(m.GetSourceLabels(), b.reader.Labels()) {
 		return false
@@ -107,7 +108,7 @@ func (b *builder) isFrom(m *networking.HTTPMatchRequest) bool {
 	return m.GetSourceNamespace() == "" || m.GetSourceNamespace() == b.reader.Namespace()
 }
 
-// QualifiedGateway returns "mesh" or "<namespace>/<name>" for a gateway as VirtualServices name it.
+// QualifiedGateway returns "mesh" or "<namespace>/<name>" for a gateway name of a VirtualService.
 func QualifiedGateway(gateway, namespace string) string {
 	if gateway == MeshGateway || strings.Contains(gateway, "/") {
 		return gateway
@@ -141,7 +142,7 @@ func (b *builder) route(vs *mesh.VirtualService, in *networking.HTTPRoute, m *ne
 		return nil, err
 	}
 	out.Decorator = &routev3.Decorator{Operation: b.operation(out, vs.Key.Name)}
-	// The configuration around it is validated, too, but could not say whose route it was.
+	// The route configuration is validated too, but that error would not name the VirtualService.
 	if err := validate(out); err != nil {
 		return nil, err
 	}
@@ -201,7 +202,7 @@ func routeName(in *networking.HTTPRoute, m *networking.HTTPMatchRequest) string 
 	return in.GetName()
 }
 
-// operation names the route in traces: the destination if there is one, else the VirtualService, and the path matched.
+// operation names the route in traces by its destination, or else by the VirtualService, and by its path.
 func (b *builder) operation(route *routev3.Route, virtualService string) string {
 	var path string
 	switch p := route.GetMatch().GetPathSpecifier().(type) {
@@ -218,7 +219,7 @@ func (b *builder) operation(route *routev3.Route, virtualService string) string 
 	return fmt.Sprintf("%s:%d%s", virtualService, b.port, path)
 }
 
-// originMetadata says which object a resource was made from, in the place where Istio's tools look for it.
+// originMetadata names the object that a resource was built from, where Istio's tools read it.
 func originMetadata(kind, namespace, name string) *corev3.Metadata {
 	return &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
 		"istio": {Fields: map[string]*structpb.Value{
