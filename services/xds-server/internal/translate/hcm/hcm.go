@@ -1,5 +1,6 @@
-// Package hcm builds HTTP connection managers, the network filter that turns bytes into requests, with the filters that every Fairlead proxy
-// has. Only filters of upstream Envoy are used.
+// Package hcm builds HTTP connection managers (Build) with their HTTP filters, access logs and header settings. Package
+// listener puts them into filter chains. HTTP filters are in httpfilters.go, access logs, also those of TCP filter
+// chains, in accesslog.go. All filters are part of upstream Envoy.
 package hcm
 
 import (
@@ -26,11 +27,13 @@ const (
 
 // A cluster may say in its metadata which ALPN values its connections offer when they carry HTTP; without, the cluster's TLS context decides.
 const (
+	// Cluster metadata with the ALPN values for TLS connections that carry HTTP; without it the cluster's TLS context
+	// decides. offerALPN reads it.
 	ALPNMetadataNamespace = "fairlead.dev"
 	ALPNMetadataKey       = "http_alpn"
 )
 
-// Role is where the connection manager stands.
+// Role is the position of a connection manager.
 type Role int
 
 // Roles of connection managers.
@@ -44,19 +47,19 @@ const (
 type Options struct {
 	Role       Role
 	StatPrefix string
-	// RouteName asks for a route configuration over ADS; Routes is used where it is empty.
+	// RouteName names a route configuration to request by RDS; Routes is the route configuration if RouteName is "".
 	RouteName string
 	Routes    *routev3.RouteConfiguration
 	// GRPCWeb translates gRPC-Web requests into gRPC.
 	GRPCWeb bool
-	// OnDemand asks for virtual hosts and clusters that the proxy does not have when a request needs them.
+	// OnDemand requests virtual hosts and clusters that the proxy does not have when a request needs them.
 	OnDemand bool
-	// Topology is what is in front of a gateway.
+	// Topology describes the proxies in front of a gateway.
 	Topology *meshv1alpha1.Topology
-	// Dynamic has the hosts of requests looked up whose cluster leaves that to the proxy; nil where there is no such cluster.
+	// Dynamic resolves the hosts of requests to DYNAMIC_DNS services; nil if there is no such service.
 	Dynamic *dfpv3.FilterConfig
 	Mesh    *meshv1alpha1.MeshConfig
-	// Headers says which headers the proxy adds.
+	// Headers configures the headers that the proxy adds.
 	Headers *meshv1alpha1.ProxyConfig_ProxyHeaders
 }
 
@@ -76,7 +79,7 @@ func Build(o Options) (*listenerv3.Filter, error) {
 		UpgradeConfigs:    upgrades(o.Role),
 		// HTTP/1.0 clients are served as HTTP/1.1 ones; without this Envoy answers 426.
 		HttpProtocolOptions: &corev3.Http1ProtocolOptions{AcceptHttp_10: true},
-		// Upgrades of requests that were HTTP/1.1 at the client.
+		// Extended CONNECT carries upgrades, such as WebSockets, through HTTP/2.
 		Http2ProtocolOptions: &corev3.Http2ProtocolOptions{AllowConnect: true},
 	}
 	normalizePath(m, o.Mesh.GetPathNormalization().GetNormalization())
@@ -100,8 +103,8 @@ func Build(o Options) (*listenerv3.Filter, error) {
 	return &listenerv3.Filter{Name: managerFilter, ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: packed}}, nil
 }
 
-// upgrades lists what a connection may become after a request. A sidecar lets CONNECT through where a route takes it: its application may use
-// a forward proxy, or be one.
+// upgrades lists the allowed upgrades of requests. A sidecar allows CONNECT where a route matches it, because its
+// application may use an HTTP forward proxy, or be one.
 func upgrades(role Role) []*managerv3.HttpConnectionManager_UpgradeConfig {
 	out := []*managerv3.HttpConnectionManager_UpgradeConfig{{UpgradeType: websocket}}
 	if role != Gateway {
@@ -110,8 +113,8 @@ func upgrades(role Role) []*managerv3.HttpConnectionManager_UpgradeConfig {
 	return out
 }
 
-// identity sets what the proxy says of itself and of the client: the server header, and x-forwarded-client-cert. A sidecar passes the header
-// on along the chain and adds its own client; a gateway accepts none from outside; what an application sends is dropped on the way out.
+// clientCertHeaders sets the server header and x-forwarded-client-cert. A sidecar forwards the latter inbound and
+// appends its client; a gateway replaces what clients send; an outbound listener removes what the application sends.
 func clientCertHeaders(m *managerv3.HttpConnectionManager, o Options) {
 	switch o.Role {
 	case SidecarInbound:
@@ -127,7 +130,7 @@ func clientCertHeaders(m *managerv3.HttpConnectionManager, o Options) {
 	case SidecarOutbound:
 		m.ForwardClientCertDetails = managerv3.HttpConnectionManager_SANITIZE
 	}
-	// Istio's outbound listeners keep Envoy's default, "envoy".
+	// As in Istio, outbound listeners keep Envoy's default, "envoy".
 	if o.Role != SidecarOutbound {
 		m.ServerName = meshServerName
 	}
@@ -158,10 +161,12 @@ func normalizePath(m *managerv3.HttpConnectionManager, kind meshv1alpha1.MeshCon
 	}
 }
 
-// virtualHostTimeout is how long a request waits for its virtual host. Routes end that limit for requests that have found one.
+// virtualHostTimeout limits how long a request waits for its virtual host. Routes lift the limit for requests that have
+// found one.
 const virtualHostTimeout = 5 * time.Second
 
-// streamIdle is no limit, except for requests whose virtual host has to be asked for: without an answer they would wait for ever.
+// streamIdle is unlimited, except for on-demand proxies: their requests would wait forever for a virtual host that does
+// not come.
 func streamIdle(o Options) *durationpb.Duration {
 	if o.OnDemand {
 		return durationpb.New(virtualHostTimeout)

@@ -33,7 +33,8 @@ var filterList = []struct {
 	name   string
 	config func(Options) proto.Message
 }{
-	// Filters before it would look for the request's route, and run twice when the request starts anew with one.
+	// First, because a filter before it would read the request's route, and run again when the request is restarted
+	// with its virtual host.
 	{"envoy.filters.http.on_demand", onDemand},
 	{"envoy.filters.http.grpc_web", grpcWeb},
 	{"envoy.filters.http.grpc_stats", grpcStats},
@@ -56,10 +57,10 @@ func httpFilters(o Options) []*managerv3.HttpFilter {
 	return out
 }
 
-// clusterTimeout is how long a request waits for its cluster while the control plane does not answer.
+// clusterTimeout limits how long a request waits for a cluster that xds-server does not send.
 const clusterTimeout = 5 * time.Second
 
-// onDemand asks for clusters over ADS. Envoy asks for virtual hosts where it gets the route configuration from.
+// onDemand requests clusters over ADS. Virtual hosts come from the config source of the route configuration.
 func onDemand(o Options) proto.Message {
 	if !o.OnDemand {
 		return nil
@@ -87,9 +88,8 @@ func grpcStats(Options) proto.Message {
 	}
 }
 
-// offerALPN sets, for each request, the ALPN values of the TLS handshake from the metadata of the chosen cluster: a port
-// whose protocol is not declared has one cluster for HTTP and for other bytes, and the server tells the two apart by what
-// the client offers.
+// offerALPN sets the ALPN values of each request's TLS handshake from the metadata of its cluster. The cluster of a
+// port of undeclared protocol carries both HTTP and other connections, and the server tells them apart by ALPN.
 func offerALPN(o Options) proto.Message {
 	if o.Role == SidecarInbound {
 		return nil

@@ -10,7 +10,8 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/typedconfig"
 )
 
-// proxyHeaders applies ProxyConfig.proxyHeaders. The rest of it is for routes and clusters.
+// proxyHeaders applies ProxyConfig.proxyHeaders; route.applyProxyHeaders and the clusters' HTTP options apply the rest
+// of it.
 func proxyHeaders(m *managerv3.HttpConnectionManager, role Role, in *meshv1alpha1.ProxyConfig_ProxyHeaders) {
 	if in == nil {
 		return
@@ -42,7 +43,8 @@ func proxyHeaders(m *managerv3.HttpConnectionManager, role Role, in *meshv1alpha
 	}
 }
 
-// PreserveCase makes HTTP/1 headers go on as they came, in place of lower case. Both sides of a proxy have to have it.
+// PreserveCase forwards HTTP/1 headers in the case in which they came, instead of lower case. The listener and the
+// cluster of a request both need it.
 func PreserveCase() *corev3.Http1ProtocolOptions_HeaderKeyFormat {
 	return &corev3.Http1ProtocolOptions_HeaderKeyFormat{
 		HeaderFormat: &corev3.Http1ProtocolOptions_HeaderKeyFormat_StatefulFormatter{StatefulFormatter: &corev3.TypedExtensionConfig{

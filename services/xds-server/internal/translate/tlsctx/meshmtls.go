@@ -1,4 +1,6 @@
-// Package tlsctx builds TLS contexts: mesh mTLS with the workload's own certificate, and TLS towards servers outside the mesh.
+// Package tlsctx builds transport sockets with TLS contexts: mesh mTLS with the workload's own certificate (Server,
+// Client), TLS that a DestinationRule originates (External), and TLS that a gateway or a Sidecar's ingress listener
+// terminates (Terminate).
 package tlsctx
 
 import (
@@ -18,7 +20,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/typedconfig"
 )
 
-// Names that node-agent serves over SDS, and the cluster of its bootstrap that leads to it.
+// Secrets that node-agent serves by SDS, and the cluster of its SDS server in the bootstrap.
 const (
 	workloadCertificate = "default"
 	meshRoots           = "ROOTCA"
@@ -38,16 +40,16 @@ func Plaintext() *corev3.TransportSocket {
 	}
 }
 
-// ALPN values of mesh mTLS. A client offers what it carries, and a server chooses its filter chain by it: that is how an HTTP request on a
-// port of undeclared protocol is told from other bytes, although both are encrypted. Istio's sidecars offer the same values. They also offer
-// "istio-peer-exchange", which leads two of them to exchange metadata in front of the payload with a filter that upstream Envoy has not; it
-// is therefore never offered nor accepted by name here, and both sides go on without.
+// ALPN values of mesh mTLS, the same as Istio's sidecars use. A client offers the values of what it carries, and a
+// server chooses its filter chain by them: so it tells HTTP from other connections on a port of undeclared protocol
+// although both are encrypted. "istio-peer-exchange" is accepted but never offered, because it announces metadata
+// before the payload, for a filter that upstream Envoy does not have.
 var (
 	// MeshHTTP are the values of an HTTP connection.
 	MeshHTTP = []string{"istio-http/1.0", "istio-http/1.1", "istio-h2"}
 	// MeshAny are the values of any mesh connection.
 	MeshAny = []string{"istio", "istio-peer-exchange", "istio-http/1.0", "istio-http/1.1", "istio-h2"}
-	// MeshTCP are the values of a connection that is not known to carry HTTP.
+	// MeshTCP are the values of a connection that may carry anything.
 	MeshTCP = []string{"istio", "istio-peer-exchange"}
 
 	offerTCP   = []string{"istio"}
@@ -56,21 +58,22 @@ var (
 	offerHTTP  = []string{"istio-http/1.1", "istio-h2", "istio"}
 
 	serverALPN = []string{"h2", "http/1.1"}
-	// meshServerALPN never settles on HTTP/1.1: the server then goes by the first bytes, and an EnvoyFilter may have changed the client's
-	// cluster to HTTP/2, whose offer stays as it was. Some gRPC clients insist on h2.
+	// meshServerALPN never negotiates HTTP/1.1: the server then detects the version by the first bytes, and an
+	// EnvoyFilter may have changed the client's cluster to HTTP/2, without changing its ALPN values. Some gRPC clients
+	// require h2.
 	meshServerALPN = []string{"h2"}
 )
 
-// OfferSniffed is the ALPN list that HTTP requests put in place of the cluster's own on ports of undeclared protocol, comma-separated. It
-// names both versions of HTTP and negotiates neither: the server recognises the version by the first bytes.
+// OfferSniffed are the ALPN values, separated by commas, that HTTP requests to ports of undeclared protocol offer
+// instead of the cluster's. They name both versions of HTTP and negotiate neither: the server detects the version by
+// the first bytes.
 const OfferSniffed = "istio-http/1.1,istio-h2,istio"
 
-// Carries says what a cluster's connections carry, as far as the control plane knows.
+// Carries is what a cluster's connections carry.
 type Carries int
 
-// What a connection carries.
 const (
-	// CarriesAny is opaque bytes, or HTTP that says so itself with OfferSniffed.
+	// CarriesAny is anything; connections that carry HTTP offer OfferSniffed.
 	CarriesAny Carries = iota
 	CarriesHTTP1
 	CarriesHTTP2
@@ -78,7 +81,7 @@ const (
 	CarriesHTTP
 )
 
-// Trust is the set of trust domains whose workloads this mesh accepts, its own first.
+// Trust is the list of trust domains whose workloads the mesh accepts, its own first.
 type Trust []string
 
 // NewTrust returns the trust domain and its aliases, each once.
@@ -95,7 +98,8 @@ func NewTrust(domain string, aliases []string) Trust {
 // matchers accepts any workload of the trust domains.
 func (t Trust) matchers() []*tlsv3.SubjectAltNameMatcher { return uriMatchers(t.Peers(nil)) }
 
-// Peers accepts the identities, in the trust domain's aliases too; without any, every workload of the trust domains.
+// Peers accepts the identities, also in the aliases of their trust domain; without identities it accepts every workload
+// of the trust domains.
 func (t Trust) Peers(identities []string) []*matcherv3.StringMatcher {
 	var out []*matcherv3.StringMatcher
 	if len(identities) > 0 {
@@ -110,7 +114,7 @@ func (t Trust) Peers(identities []string) []*matcherv3.StringMatcher {
 	return out
 }
 
-// expand returns the identities and, of those in one of the trust domains, their equivalents in all others.
+// expand returns the identities and their equivalents in the other trust domains.
 func (t Trust) expand(identities []string) []string {
 	out := slices.Clone(identities)
 	for _, identity := range identities {
@@ -163,8 +167,8 @@ func combinedValidation(defaults *tlsv3.CertificateValidationContext, roots stri
 	}
 }
 
-// Server terminates mesh mTLS: it shows the workload's certificate and demands one of the trust domains. TLS 1.2 is the least, as in Istio;
-// meshMTLS raises it and may narrow ciphers.
+// Server terminates mesh mTLS for clients of the trust domains. The minimum version is TLS 1.2; meshMTLS may raise it,
+// and choose the cipher suites.
 func Server(trust Trust, meshMTLS *meshv1alpha1.MeshConfig_TLSConfig) *corev3.TransportSocket {
 	return socket(&tlsv3.DownstreamTlsContext{
 		CommonTlsContext: &tlsv3.CommonTlsContext{
@@ -196,7 +200,8 @@ func serverParams(settings *meshv1alpha1.MeshConfig_TLSConfig) *tlsv3.TlsParamet
 	return params
 }
 
-// Client originates mesh mTLS to a server that must show one of the identities. Without any, every workload of the trust domains will do.
+// Client originates mesh mTLS to a server with one of the identities; without identities, to any workload of the trust
+// domains.
 func Client(trust Trust, sni string, identities []string, carries Carries) *corev3.TransportSocket {
 	validation := &tlsv3.CertificateValidationContext{MatchTypedSubjectAltNames: uriMatchers(trust.Peers(identities))}
 	return socket(&tlsv3.UpstreamTlsContext{
@@ -230,7 +235,7 @@ func clientParams() *tlsv3.TlsParameters {
 	}
 }
 
-// checkedSocket is socket for what a user has set.
+// checkedSocket is socket for a TLS context with settings of a user, which it validates.
 func checkedSocket(m interface {
 	proto.Message
 	ValidateAll() error

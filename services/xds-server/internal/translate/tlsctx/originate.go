@@ -12,9 +12,9 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 )
 
-// Names under which node-agent serves certificate files of the workload's own file system, as Istio's agent does, and authorities together with
-// what they revoked, as that does not. Envoy would refuse the whole cluster or listener if it were given a path that does not exist, and would not
-// notice a replaced file.
+// Prefixes of the secrets that node-agent serves from certificate files of the workload, as Istio's agent does. The CA
+// certificates with a revocation list are Fairlead's own. If a cluster or listener named a file itself, Envoy would
+// reject it when the file is missing, and would not notice a replaced file.
 const (
 	filePairPrefix = "file-cert:"
 	fileRootPrefix = "file-root:"
@@ -22,8 +22,9 @@ const (
 	systemRoots    = "system"
 )
 
-// External originates TLS as a DestinationRule asks for it with mode SIMPLE or MUTUAL. subjectAltNames are the ServiceEntry's, used where the
-// rule has none. http2 makes it offer h2 and nothing else. Credentials are served on the ADS stream, files by the agent.
+// External originates TLS with mode SIMPLE or MUTUAL of a DestinationRule. subjectAltNames are those of the
+// ServiceEntry, for a rule without any. With http2 it offers h2 only. xds-server serves credentials over ADS,
+// node-agent serves files.
 func External(settings *networking.ClientTLSSettings, subjectAltNames []string, defaults *meshv1alpha1.MeshConfig_TLSConfig, http2 bool) (*corev3.TransportSocket, error) {
 	common := &tlsv3.CommonTlsContext{TlsParams: clientParams()}
 	if curves := defaults.GetEcdhCurves(); len(curves) > 0 {
@@ -85,7 +86,7 @@ func filePair(certificate, key string) *tlsv3.SdsSecretConfig {
 	return fileSDS(filePairPrefix + certificate + fileSeparator + key)
 }
 
-// fileRoots are the authorities in a file, with the list in another of what they revoked, if there is one.
+// fileRoots requests the CA certificates in a file, with the revocation list in another file if there is one.
 func fileRoots(authorities, revoked string) *tlsv3.SdsSecretConfig {
 	if revoked != "" {
 		authorities += fileSeparator + revoked
@@ -93,10 +94,10 @@ func fileRoots(authorities, revoked string) *tlsv3.SdsSecretConfig {
 	return fileSDS(fileRootPrefix + authorities)
 }
 
-// fileSDS asks the agent beside the proxy: the name is the user's, and the file may not exist.
+// fileSDS requests a secret from node-agent. A user has chosen the file, which may not exist.
 func fileSDS(name string) *tlsv3.SdsSecretConfig { return soon(sdsConfig(name)) }
 
-// anyTypeMatchers accepts the names whether the certificate carries them as DNS names, URIs or IP addresses.
+// anyTypeMatchers accepts the names as DNS names, URIs or IP addresses of the certificate.
 func anyTypeMatchers(subjects []string) []*tlsv3.SubjectAltNameMatcher {
 	var out []*tlsv3.SubjectAltNameMatcher
 	for _, name := range subjects {

@@ -15,27 +15,27 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 )
 
-// ErrUnserved is returned for settings that name a credential where nothing serves it.
+// ErrUnserved is returned for a credentialName where the proxy cannot request credentials.
 var ErrUnserved = errors.New("credentialName is served to gateways only")
 
-// credentialTimeout bounds how long a listener, or a cluster, waits for a credential that does not come: until then it would not listen at all,
-// also for the servers whose credentials are there, and nobody could tell that the change has arrived. Connections for which there is none are
-// refused in the handshake, before and after.
+// credentialTimeout limits how long a listener or cluster waits for a credential. Without it a missing credential would
+// keep the whole listener from working, also for servers whose credentials exist. Before and after the timeout,
+// connections that need a missing credential fail in the handshake.
 const credentialTimeout = 5 * time.Second
 
-// Terminator is the proxy that terminates TLS, and what for.
+// Terminator describes the proxy that terminates TLS.
 type Terminator struct {
 	Trust Trust
-	// HTTP offers HTTP/2.
+	// HTTP is true if the connections carry HTTP: then ALPN offers h2 and http/1.1.
 	HTTP bool
-	// Credentials is true where the proxy is served credentials by name.
+	// Credentials is true if the proxy can request credentials by name.
 	Credentials bool
-	// Mesh has the defaults for what the settings leave out; nil for none.
+	// Mesh has the defaults for settings that are not set; nil for none.
 	Mesh *meshv1alpha1.MeshConfig
 }
 
-// Terminate builds the TLS context of a server that a gateway or a Sidecar's ingress listener terminates, with certificates from Secrets or
-// from files of the proxy, or with the workload's own.
+// Terminate builds the TLS context of a gateway's server or of a Sidecar's ingress listener, with certificates from
+// Secrets, from files, or of the workload itself.
 func Terminate(settings *networking.ServerTLSSettings, by Terminator) (*corev3.TransportSocket, error) {
 	if !by.Credentials && (len(credentialNames(settings)) > 0 || settings.GetCaCertCredentialName() != "") {
 		return nil, ErrUnserved
@@ -67,7 +67,8 @@ func Terminate(settings *networking.ServerTLSSettings, by Terminator) (*corev3.T
 	return checkedSocket(out)
 }
 
-// terminateMesh is mode ISTIO_MUTUAL: the workload's own certificate, for clients of the trust domains or those that the settings name.
+// terminateMesh applies mode ISTIO_MUTUAL: the workload's own certificate, for clients of the trust domains or with the
+// subjectAltNames of the settings.
 func terminateMesh(out *tlsv3.DownstreamTlsContext, settings *networking.ServerTLSSettings, by Terminator) {
 	common := out.GetCommonTlsContext()
 	common.TlsParams = chosenParams(serverParams(by.Mesh.GetMeshMTLS()), settings)
@@ -77,7 +78,7 @@ func terminateMesh(out *tlsv3.DownstreamTlsContext, settings *networking.ServerT
 	out.RequireClientCertificate = wrapperspb.Bool(true)
 }
 
-// clientRules is what clients' certificates have to be, besides issued by the authorities.
+// clientRules are the requirements for a client's certificate besides its issuer.
 func clientRules(settings *networking.ServerTLSSettings, subjects []*tlsv3.SubjectAltNameMatcher) *tlsv3.CertificateValidationContext {
 	out := &tlsv3.CertificateValidationContext{
 		MatchTypedSubjectAltNames: subjects,
@@ -90,7 +91,7 @@ func clientRules(settings *networking.ServerTLSSettings, subjects []*tlsv3.Subje
 	return out
 }
 
-// verifyClients adds what clients' certificates are verified with: the authorities in a Secret or in a file, and what the settings say.
+// verifyClients verifies client certificates by the CA certificates of a Secret or a file, and by clientRules.
 func verifyClients(common *tlsv3.CommonTlsContext, settings *networking.ServerTLSSettings) error {
 	var roots *tlsv3.SdsSecretConfig
 	credentials := credentialNames(settings)
@@ -113,7 +114,7 @@ func verifyClients(common *tlsv3.CommonTlsContext, settings *networking.ServerTL
 	return nil
 }
 
-// credentialSDS asks xds-server itself, over ADS.
+// credentialSDS requests a secret from xds-server, over ADS.
 func credentialSDS(name string) *tlsv3.SdsSecretConfig {
 	return soon(&tlsv3.SdsSecretConfig{Name: name, SdsConfig: &corev3.ConfigSource{
 		ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}},
@@ -121,13 +122,13 @@ func credentialSDS(name string) *tlsv3.SdsSecretConfig {
 	}})
 }
 
-// soon bounds how long a listener or a cluster waits for a secret.
+// soon limits how long a listener or a cluster waits for a secret.
 func soon(config *tlsv3.SdsSecretConfig) *tlsv3.SdsSecretConfig {
 	config.SdsConfig.InitialFetchTimeout = durationpb.New(credentialTimeout)
 	return config
 }
 
-// credentialNames lists the Secrets that a server shows certificates of, one per kind of key.
+// credentialNames lists the Secrets with the server's certificates, one per type of key.
 func credentialNames(settings *networking.ServerTLSSettings) []string {
 	if name := settings.GetCredentialName(); name != "" {
 		return []string{name}
@@ -135,8 +136,8 @@ func credentialNames(settings *networking.ServerTLSSettings) []string {
 	return settings.GetCredentialNames()
 }
 
-// certificates says where the server's certificates are found. Files are served by the agent beside the proxy, so that a path that does not
-// exist costs the one server its handshakes, not the whole listener its life, and a replaced file is noticed.
+// certificates lists the SDS configs of the server's certificates. node-agent serves files, so a missing file fails the
+// handshakes of one server instead of the whole listener, and a replaced file is noticed.
 func certificates(settings *networking.ServerTLSSettings) ([]*tlsv3.SdsSecretConfig, error) {
 	var out []*tlsv3.SdsSecretConfig
 	if credentials := credentialNames(settings); len(credentials) > 0 {
@@ -168,7 +169,7 @@ var protocolVersions = map[networking.ServerTLSSettings_TLSProtocol]tlsv3.TlsPar
 	networking.ServerTLSSettings_TLSV1_3: tlsv3.TlsParameters_TLSv1_3,
 }
 
-// defaultParams is what the mesh says of TLS that is not its own.
+// defaultParams are the TLS parameters of MeshConfig.tlsDefaults, for TLS that is not the mesh's own.
 func defaultParams(defaults *meshv1alpha1.MeshConfig_TLSConfig) *tlsv3.TlsParameters {
 	out := &tlsv3.TlsParameters{
 		TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_2,
@@ -182,7 +183,8 @@ func defaultParams(defaults *meshv1alpha1.MeshConfig_TLSConfig) *tlsv3.TlsParame
 	return out
 }
 
-// chosenParams puts the server's settings in place of defaults. One limit alone takes the other along where they would exclude each other.
+// chosenParams overrides defaults with the server's settings. A maximum version below the default minimum lowers the
+// minimum.
 func chosenParams(out *tlsv3.TlsParameters, settings *networking.ServerTLSSettings) *tlsv3.TlsParameters {
 	least, leastSet := protocolVersions[settings.GetMinProtocolVersion()]
 	most, mostSet := protocolVersions[settings.GetMaxProtocolVersion()]
