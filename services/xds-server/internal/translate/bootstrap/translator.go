@@ -19,6 +19,7 @@ const TypeURL = "type.googleapis.com/envoy.config.bootstrap.v3.Bootstrap"
 // Translator builds an empty bootstrap, which patch.WithEnvoyFilters patches.
 type Translator struct{}
 
+// TypeURL implements plan.Translator.
 func (Translator) TypeURL() string { return TypeURL }
 
 // Names lists the bootstrap, also without any patch: an agent waits for it.
@@ -27,6 +28,7 @@ func (Translator) Names(*input.Reader) ([]string, error) { return []string{Name}
 // HostNames is nil: services do not matter.
 func (Translator) HostNames(*input.Reader, string) ([]string, error) { return nil, nil }
 
+// Build implements plan.Translator.
 func (Translator) Build(_ *input.Reader, name string) (proto.Message, error) {
 	if name != Name {
 		return nil, nil

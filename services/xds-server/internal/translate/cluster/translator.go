@@ -25,6 +25,7 @@ import (
 // Translator builds Clusters (CDS).
 type Translator struct{}
 
+// TypeURL implements plan.Translator.
 func (Translator) TypeURL() string { return resourcev3.ClusterType }
 
 // Names lists the clusters that every proxy has and those of the workload's own ports.
@@ -51,6 +52,7 @@ func (Translator) HostNames(r *input.Reader, host string) ([]string, error) {
 	return discovery.Names(r, host), nil
 }
 
+// Build implements plan.Translator.
 func (Translator) Build(r *input.Reader, name string) (proto.Message, error) {
 	out, err := build(r, name)
 	if out == nil || err != nil {

@@ -31,6 +31,7 @@ func Is(svc *configv1.Service) bool {
 	return svc.GetResolution() == configv1.Resolution_RESOLUTION_DYNAMIC_DNS
 }
 
+// Any reports whether Is is true for one of the services.
 func Any(services []*configv1.Service) bool { return slices.ContainsFunc(services, Is) }
 
 // LookupFamily prefers the IP family that the proxy has; a dual-stack proxy tries all addresses of a name.

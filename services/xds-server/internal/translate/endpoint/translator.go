@@ -16,6 +16,7 @@ import (
 // Translator builds ClusterLoadAssignments (EDS).
 type Translator struct{}
 
+// TypeURL implements plan.Translator.
 func (Translator) TypeURL() string { return resourcev3.EndpointType }
 
 // Names is nil: proxies request the load assignments of the clusters that they have.

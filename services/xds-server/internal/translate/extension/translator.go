@@ -13,10 +13,14 @@ import (
 // Translator builds no TypedExtensionConfigs itself (ECDS); patch.WithEnvoyFilters adds those of EnvoyFilters.
 type Translator struct{}
 
+// TypeURL implements plan.Translator.
 func (Translator) TypeURL() string { return resourcev3.ExtensionConfigType }
 
+// Names implements plan.Translator.
 func (Translator) Names(*input.Reader) ([]string, error) { return nil, nil }
 
+// HostNames implements plan.Translator.
 func (Translator) HostNames(*input.Reader, string) ([]string, error) { return nil, nil }
 
+// Build implements plan.Translator.
 func (Translator) Build(*input.Reader, string) (proto.Message, error) { return nil, nil }

@@ -25,10 +25,9 @@ const (
 	meshServerName = "istio-envoy"
 )
 
-// A cluster may say in its metadata which ALPN values its connections offer when they carry HTTP; without, the cluster's TLS context decides.
+// Cluster metadata with the ALPN values for TLS connections that carry HTTP; without it the cluster's TLS context
+// decides. offerALPN reads it.
 const (
-	// Cluster metadata with the ALPN values for TLS connections that carry HTTP; without it the cluster's TLS context
-	// decides. offerALPN reads it.
 	ALPNMetadataNamespace = "fairlead.dev"
 	ALPNMetadataKey       = "http_alpn"
 )

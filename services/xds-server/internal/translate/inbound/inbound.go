@@ -36,7 +36,7 @@ type Destination struct {
 
 // Port is an inbound port.
 type Port struct {
-	// Number that clients connect to on the workload.
+	// Number is the port that clients connect to.
 	Number   uint32
 	Protocol configv1.Protocol
 	// Declared is the port number in the Service or Sidecar. EnvoyFilters name the virtual host by it.

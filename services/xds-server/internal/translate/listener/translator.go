@@ -24,6 +24,7 @@ import (
 // Translator builds Listeners (LDS).
 type Translator struct{}
 
+// TypeURL implements plan.Translator.
 func (Translator) TypeURL() string { return resourcev3.ListenerType }
 
 // Names lists the listeners that do not depend on services: those of redirected traffic, of the workload's own ports,
@@ -49,6 +50,7 @@ func (Translator) HostNames(r *input.Reader, host string) ([]string, error) {
 	return addressListenerNames(r, r.Service(host)), nil
 }
 
+// Build implements plan.Translator.
 func (Translator) Build(r *input.Reader, name string) (proto.Message, error) {
 	out, err := build(r, name)
 	if out == nil || err != nil {

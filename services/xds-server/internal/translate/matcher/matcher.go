@@ -27,6 +27,7 @@ func IsLiteral(expression string) bool {
 	return expression != "" && regexp.QuoteMeta(expression) == expression
 }
 
+// Exact matches strings equal to value.
 func Exact(value string) *matcherv3.StringMatcher {
 	return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: value}}
 }

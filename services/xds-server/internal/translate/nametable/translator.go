@@ -17,6 +17,7 @@ const Name = "nametable"
 // request it.
 type Translator struct{}
 
+// TypeURL implements plan.Translator.
 func (Translator) TypeURL() string { return ndsv1.NameTableType }
 
 // Names lists the table, also without any host: without a table agents answer no query.
@@ -30,6 +31,7 @@ func (Translator) HostNames(r *input.Reader, host string) ([]string, error) {
 	return []string{Name}, nil
 }
 
+// Build implements plan.Translator.
 func (Translator) Build(r *input.Reader, name string) (proto.Message, error) {
 	if name != Name {
 		return nil, nil

@@ -22,7 +22,8 @@ type clusters struct {
 
 func newClusters(s site, m proto.Message) resource {
 	c := clusters{site: s}
-	// That of an on-demand proxy's connections to an address stands for the cluster of the service there, and has its endpoints.
+	// The cluster of an on-demand proxy's connections to an address is matched as the service's cluster that it stands
+	// for.
 	built, _ := m.(*cluster.Cluster)
 	for _, name := range []string{s.name, built.GetAltStatName(), built.GetEdsClusterConfig().GetServiceName(), built.GetLoadAssignment().GetClusterName()} {
 		var ok bool
@@ -78,7 +79,8 @@ func (c clusters) patch(m proto.Message, patches []*use) (proto.Message, error) 
 	return out, nil
 }
 
-// removed is nothing, or for a proxy on demand, which never asks again for what is said not to be there, a cluster without endpoints.
+// removed returns nil, or for an on-demand proxy a cluster without endpoints, because the proxy never requests again a
+// cluster that does not exist.
 func (c clusters) removed() (proto.Message, error) {
 	if !c.r.Class().OnDemand {
 		return nil, nil
@@ -96,7 +98,7 @@ func (c clusters) validate(m proto.Message) error {
 	return validateCluster(c.name, m.(*cluster.Cluster))
 }
 
-// extensions are all added.
+// extensions are extension configs, all added by EnvoyFilters.
 type extensions struct{ site }
 
 func newExtensions(s site, _ proto.Message) resource { return extensions{s} }

@@ -1,5 +1,10 @@
-// Package patch applies EnvoyFilters to what translators have built. One wrapper does it for all of them: it finds the filters that are for
-// the class, applies them to a copy, and checks the outcome. A filter that would break the resource is left out and named.
+// Package patch applies EnvoyFilters to the resources that translators have built. WithEnvoyFilters wraps a translator:
+// it finds the EnvoyFilters for the class, applies them to a copy of the resource, and validates the result. An
+// EnvoyFilter that would break the resource is left out, and named in the error that package plan reports.
+//
+// Each resource type has a file: listener.go (with filter chains and filters), routeconfig.go, virtualhost.go (VHDS),
+// cluster.go (with extension configs), bootstrap.go. list.go has the operations on lists of filters, routes and virtual
+// hosts, validate.go the checks of results.
 package patch
 
 import (
@@ -20,7 +25,8 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/bootstrap"
 )
 
-// WithEnvoyFilters returns a translator that patches what the given one builds; one of a type that no EnvoyFilter patches is returned as it is.
+// WithEnvoyFilters returns a translator that patches what t builds. It returns t itself if EnvoyFilters cannot patch
+// the type.
 func WithEnvoyFilters(t plan.Translator) plan.Translator {
 	switch t.TypeURL() {
 	case resourcev3.ListenerType:
@@ -40,16 +46,16 @@ func WithEnvoyFilters(t plan.Translator) plan.Translator {
 	}
 }
 
-// patched is a translator with patches.
+// patched is a translator whose resources are patched.
 type patched struct {
 	plan.Translator
-	// contexts of its patches, by side.
+	// contexts are the patch contexts of the type, by side of the proxy.
 	contexts map[string]mesh.PatchContext
-	// adds is what a patch that adds a resource applies to; INVALID if none does.
+	// adds is the applyTo of patches that add a resource; INVALID if there are none.
 	adds networking.EnvoyFilter_ApplyTo
-	// side of the proxy that a resource is on; nil where all resources are added.
+	// side returns the side of the proxy that a resource is on; nil if EnvoyFilters add all resources of the type.
 	side func(s site, m proto.Message) string
-	// of prepares for one resource, which is nil where a patch adds it.
+	// of returns how a resource is patched; m is nil for a resource that a patch adds.
 	of func(s site, m proto.Message) resource
 }
 
@@ -62,36 +68,35 @@ func wrap(t plan.Translator, kind string, adds networking.EnvoyFilter_ApplyTo, s
 	return patched{t, contexts, adds, side, of}
 }
 
-// site is where a resource is built.
+// site is the resource that is built, and its translator without patches.
 type site struct {
 	r     *input.Reader
 	name  string
 	inner plan.Translator
 }
 
-// resource knows how one resource is patched.
+// resource patches one resource.
 type resource interface {
-	// concerns reports whether a patch may change the resource, without reading anything of the class.
+	// concerns reports whether a patch may change the resource. It must not read anything of the class.
 	concerns(p *mesh.Patch) bool
-	// patch applies patches in order to a copy that belongs to it; it returns nil where the resource is removed.
+	// patch applies patches in order to m, which it owns. It returns nil if they remove the resource.
 	patch(m proto.Message, patches []*use) (proto.Message, error)
-	// check refuses what the proxy would refuse.
+	// validate returns an error for a resource that Envoy would reject.
 	validate(m proto.Message) error
 }
 
-// use is a patch in use for one resource.
+// use is a patch that is applied to one resource; done is true once it has changed something.
 type use struct {
 	*mesh.Patch
 	filter *mesh.EnvoyFilter
-	// done is true once it has changed something.
-	done bool
+	done   bool
 }
 
 func (u *use) errorf(format string, args ...any) error {
 	return fmt.Errorf("spec.configPatches[%d]: %w", u.Index, fmt.Errorf(format, args...))
 }
 
-// Names adds the resources that filters add.
+// Names adds the names of resources that EnvoyFilters add.
 func (p patched) Names(r *input.Reader) ([]string, error) {
 	names, err := p.Translator.Names(r)
 	if err != nil || p.adds == networking.EnvoyFilter_INVALID {
@@ -109,7 +114,7 @@ func (p patched) Names(r *input.Reader) ([]string, error) {
 	return slices.Compact(names), nil
 }
 
-// additions lists the patches for the class that add resources of a name.
+// additions lists the patches for the class that add a resource with a wanted name.
 func (p patched) additions(r *input.Reader, wanted func(name string) bool) []*use {
 	var found []*use
 	for _, side := range r.Sides() {
@@ -128,7 +133,7 @@ func (p patched) additions(r *input.Reader, wanted func(name string) bool) []*us
 	return found
 }
 
-// isOn reports whether a patch is for one side of a proxy.
+// isOn reports whether a patch's context includes a side of the proxy.
 func isOn(side string, p *mesh.Patch) bool {
 	switch p.Spec.GetMatch().GetContext() {
 	case networking.EnvoyFilter_ANY:
@@ -144,7 +149,7 @@ func isOn(side string, p *mesh.Patch) bool {
 	}
 }
 
-// Build makes one resource and patches it.
+// Build builds one resource and patches it, or builds a resource that an EnvoyFilter adds.
 func (p patched) Build(r *input.Reader, name string) (proto.Message, error) {
 	m, err := p.Translator.Build(r, name)
 	if err != nil {
@@ -163,7 +168,7 @@ func (p patched) Build(r *input.Reader, name string) (proto.Message, error) {
 	return apply(made, r, m, choose(r, made, context, filters))
 }
 
-// add makes a resource that is there because a filter adds it; of several that do the first counts.
+// add builds a resource that an EnvoyFilter adds; of several EnvoyFilters the first wins.
 func (p patched) add(at site) (proto.Message, error) {
 	if p.adds == networking.EnvoyFilter_INVALID {
 		return nil, nil
@@ -185,13 +190,14 @@ func (p patched) add(at site) (proto.Message, error) {
 	return out, incomplete(refused)
 }
 
-// set is what one filter has for one resource.
+// set is the patches of one EnvoyFilter for one resource.
 type set struct {
 	filter  *mesh.EnvoyFilter
 	patches []*mesh.Patch
 }
 
-// choose finds what filters have for a resource at a place. What only one workload can answer is asked last.
+// choose finds the patches for a resource with a patch context. It reads the workload last, so that resources without
+// patches for it are shared.
 func choose(r *input.Reader, made resource, context mesh.PatchContext, filters []*mesh.EnvoyFilter) []set {
 	var sets []set
 	for _, f := range filters {
@@ -208,7 +214,8 @@ func choose(r *input.Reader, made resource, context mesh.PatchContext, filters [
 	return sets
 }
 
-// apply applies all sets, or, if the outcome is refused, those that it is not refused for, one by one.
+// apply applies all sets. If the result is invalid, it applies the sets one by one and leaves out those that make it
+// invalid.
 func apply(made resource, r *input.Reader, m proto.Message, sets []set) (proto.Message, error) {
 	if len(sets) == 0 {
 		return m, nil
@@ -234,7 +241,7 @@ func apply(made resource, r *input.Reader, m proto.Message, sets []set) (proto.M
 	return out, incomplete(refused)
 }
 
-// try applies sets to a copy. A panic is an error: it is the patches' fault.
+// try applies sets to a copy. A panic is returned as an error, because the patches caused it.
 func try(made resource, m proto.Message, sets []set) (out proto.Message, done []*mesh.EnvoyFilter, err error) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -16,14 +16,14 @@ import (
 	routes "fairlead.dev/services/xds-server/internal/translate/route"
 )
 
-// tables patches a route configuration with the virtual hosts and routes in it.
+// routeConfigs patches a route configuration, its virtual hosts and their routes.
 type routeConfigs struct {
 	site
 	on string
-	// built are the virtual hosts in it before it was patched; discovered is true if there are others, which are resources of their own.
+	// built are the virtual hosts before the patches; discovered is true if the route configuration uses VHDS.
 	built      []*route.VirtualHost
 	discovered bool
-	// ports by which it may be matched, and the gateways' servers that it is of.
+	// ports that a patch may match, and the Gateway servers that use the route configuration.
 	ports   []uint32
 	servers []gateway.Server
 }
@@ -138,7 +138,7 @@ func (t *routeConfigs) patch(m proto.Message, patches []*use) (proto.Message, er
 	return out, nil
 }
 
-// isHost knows the virtual host of an inbound port by the workload's port, too.
+// isHost also admits the virtual host of an inbound port by the workload's port number.
 func (t *routeConfigs) isHost(p *mesh.Patch, h *route.VirtualHost) bool {
 	return isHost(p, h.GetName(), h.GetDomains()) ||
 		t.on == mesh.Inbound && len(t.ports) == 1 && isHost(p, resourcename.InboundVirtualHost(t.ports[0]), h.GetDomains())
@@ -173,7 +173,7 @@ var httpRoutes = list[*route.Route]{
 	},
 }
 
-// inboundRoutes patches the route configuration that is part of an inbound listener, in place.
+// inboundRoutes patches the route configuration inside an inbound listener, in place.
 func inboundRoutes(s site, inline *route.RouteConfiguration, patches []*use) error {
 	s.name = inline.GetName()
 	cluster, _ := resourcename.ParseCluster(s.name)
@@ -186,17 +186,16 @@ func (t *routeConfigs) validate(m proto.Message) error {
 	return validateRouteConfig(t.name, m.(*route.RouteConfiguration))
 }
 
-// addsHost reports whether a patch adds a virtual host.
 func addsHost(p *mesh.Patch) bool {
 	return p.Spec.GetApplyTo() == networking.EnvoyFilter_VIRTUAL_HOST && p.Operation == networking.EnvoyFilter_Patch_ADD
 }
 
-// hosts patches a virtual host that is a resource of its own.
+// hosts patches a virtual host that is delivered by VHDS.
 type hosts struct {
 	*routeConfigs
-	// resource is its name, authority the part that is the host; tables has the name of the route configuration.
+	// resource is its name, authority the host in that name; routeConfigs has the name of the route configuration.
 	resource, authority string
-	// known is what a patch calls it, and domains what else it answers for.
+	// known is the name by which patches match it, domains are the domains that it was built with.
 	known   string
 	domains []string
 }
@@ -230,7 +229,8 @@ func (h *hosts) concerns(p *mesh.Patch) bool {
 	}
 }
 
-// covered reports whether the virtual host of a patch answers for the host that an on-demand proxy has asked for.
+// covered reports whether the virtual host that a patch adds has a domain for the host that an on-demand proxy has
+// requested.
 func (h *hosts) covered(added *route.VirtualHost) bool {
 	asked, _, _ := strings.Cut(h.authority, ":")
 	for _, domain := range added.GetDomains() {
@@ -286,10 +286,11 @@ func (h *hosts) patch(m proto.Message, patches []*use) (proto.Message, error) {
 	return out, err
 }
 
-// nobody is a host that is never known.
+// nobody is a host that does not exist.
 const nobody = "nobody.invalid"
 
-// removed is nothing, or for a proxy on demand, which must be given an answer, that for hosts which nobody knows.
+// removed returns nil, or for an on-demand proxy the virtual host for unknown hosts, because the proxy waits for an
+// answer.
 func (h *hosts) removed() (proto.Message, error) {
 	if !h.r.Class().OnDemand {
 		return nil, nil

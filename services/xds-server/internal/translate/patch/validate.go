@@ -19,7 +19,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 )
 
-// checked is what all resources are checked for: their schemas' rules, and that a patch has not given them another name.
+// validateNamed applies the rules of the resource's schema, and returns an error if a patch has changed its name.
 func validateNamed(want, got string, m proto.Message) error {
 	if got != want {
 		return fmt.Errorf("name %q is in the place of %q, leave the name out", got, want)
@@ -27,7 +27,7 @@ func validateNamed(want, got string, m proto.Message) error {
 	return envoyapi.Validate(m)
 }
 
-// terminalFilters are the types of filters that answer, or pass on, whatever comes: Envoy wants one at the end of a chain and nowhere else.
+// terminalFilters are the types of terminal filters. Envoy requires one at the end of a filter chain and nowhere else.
 var terminalFilters = []string{
 	"envoy.extensions.filters.http.router.v3.Router",
 	"envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
@@ -40,12 +40,11 @@ var terminalFilters = []string{
 	"envoy.extensions.filters.network.echo.v3.Echo",
 }
 
-// ends reports whether a filter of this configuration has to be the last one.
 func isTerminal(config *anypb.Any) bool {
 	return slices.Contains(terminalFilters, string(config.MessageName()))
 }
 
-// validateFilterOrder refuses a chain in which a filter that has to be the last one is not.
+// validateFilterOrder returns an error unless exactly the last filter is terminal.
 func validateFilterOrder[T interface {
 	GetName() string
 	GetTypedConfig() *anypb.Any
@@ -93,7 +92,7 @@ func (l listeners) validate(m proto.Message) error {
 	return nil
 }
 
-// validateAddress refuses an added listener at the address of another one.
+// validateAddress returns an error for an added listener at the address of another one.
 func (l listeners) validateAddress(out *listener.Listener) error {
 	at := out.GetAddress().GetSocketAddress()
 	for _, name := range []string{resourcename.Listener(at.GetAddress(), at.GetPortValue()), resourcename.VirtualInbound, resourcename.VirtualOutbound} {
@@ -135,7 +134,7 @@ func validateFilterChain(c *listener.FilterChain) error {
 	return nil
 }
 
-// validateRouteConfig refuses two virtual hosts of one name or domain.
+// validateRouteConfig returns an error for two virtual hosts with the same name or domain.
 func validateRouteConfig(name string, out *route.RouteConfiguration) error {
 	if err := validateNamed(name, out.GetName(), out); err != nil {
 		return err
@@ -157,7 +156,8 @@ func validateRouteConfig(name string, out *route.RouteConfiguration) error {
 	return nil
 }
 
-// validateVirtualHost refuses a virtual host with domains that it was not built with: another one may have them.
+// validateVirtualHost returns an error for domains that the virtual host was not built with, because another virtual
+// host may have them.
 func validateVirtualHost(name string, out *route.VirtualHost, domains []string) error {
 	if err := validateNamed(name, out.GetName(), out); err != nil {
 		return err

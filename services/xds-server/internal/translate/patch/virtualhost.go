@@ -16,11 +16,13 @@ import (
 	routes "fairlead.dev/services/xds-server/internal/translate/route"
 )
 
-// patchedVirtualHosts is a translator of virtual hosts with patches. What filters add to route configurations whose virtual hosts are resources of
-// their own is one too: so a domain that changes hands does so in one response.
+// patchedVirtualHosts is the translator of virtual hosts, patched. A virtual host that EnvoyFilters add to a route
+// configuration with VHDS is a resource too, so that a domain which moves to another virtual host does so in one
+// response.
 type patchedVirtualHosts struct{ patched }
 
-// HostNames adds, to the route configurations that a host has a virtual host in, those that filters add.
+// HostNames adds the virtual hosts that EnvoyFilters add to the route configurations in which the host has a virtual
+// host.
 func (p patchedVirtualHosts) HostNames(r *input.Reader, host string) ([]string, error) {
 	listed, err := p.Translator.HostNames(r, host)
 	if err != nil || len(listed) == 0 || len(r.EnvoyFilters(p.context())) == 0 {
@@ -56,10 +58,10 @@ func (p patchedVirtualHosts) added(r *input.Reader, routeConfig string) []*use {
 	return found
 }
 
-// isHostName reports whether a virtual host's name can be part of a resource's.
+// isHostName reports whether a virtual host's name can be part of a resource name.
 func isHostName(name string) bool { return name != "" && !strings.Contains(name, "/") }
 
-// Build makes one virtual host: one that is patched, or one that is added.
+// Build builds a virtual host and patches it, or builds one that an EnvoyFilter adds.
 func (p patchedVirtualHosts) Build(r *input.Reader, name string) (proto.Message, error) {
 	m, err := p.patched.Build(r, name)
 	routeConfig, own, ok := resourcename.ParseOutboundVirtualHost(name)
@@ -95,7 +97,8 @@ func (p patchedVirtualHosts) Build(r *input.Reader, name string) (proto.Message,
 	return out, incomplete(refused)
 }
 
-// addable refuses a virtual host that the proxy would refuse beside the others: seen are the names of those added before it, domains theirs.
+// validateAdded returns an error for an added virtual host that Envoy would reject because of the others. seen are the
+// names of virtual hosts added before it, domains their domains.
 func validateAdded(r *input.Reader, routeConfig string, u *use, seen, domains map[string]bool) error {
 	added := u.Value.(*route.VirtualHost)
 	if seen[added.GetName()] {

@@ -23,11 +23,11 @@ import (
 
 const (
 	defaultRingSize = 1024
-	// maxRingSize is the largest ring that gRPC takes.
+	// maxRingSize is the largest ring that gRPC accepts.
 	maxRingSize = 8 << 20
 )
 
-// cluster makes the cluster of a service port or of one of its subsets.
+// cluster builds the cluster of a service port or of one of its subsets.
 func cluster(r *input.Reader, name string) (*clusterv3.Cluster, error) {
 	c, ok := resolve(r, name)
 	if !ok {
@@ -52,7 +52,7 @@ func cluster(r *input.Reader, name string) (*clusterv3.Cluster, error) {
 	return out, nil
 }
 
-// endpoints makes the endpoints of a cluster that asks for them.
+// endpoints builds the load assignment of an EDS cluster.
 func endpoints(r *input.Reader, name string) (*endpointv3.ClusterLoadAssignment, error) {
 	c, ok := resolve(r, name)
 	if !ok || c.Kind == discovery.StrictDNS || c.Kind == discovery.LogicalDNS {
@@ -69,8 +69,8 @@ func resolve(r *input.Reader, name string) (discovery.Cluster, bool) {
 	return discovery.Resolve(r, parsed)
 }
 
-// resolvedName makes the gRPC client resolve a name. gRPC takes one name for a cluster, so that further ones of a service are left out; false
-// means that there is none.
+// logicalDNS makes the cluster resolve a DNS name, and reports false if it has none. gRPC accepts one name per cluster,
+// so the first of a service's names is used.
 func logicalDNS(r *input.Reader, out *clusterv3.Cluster, c discovery.Cluster) bool {
 	for _, l := range endpoint.Assignment(r, c).GetEndpoints() {
 		for _, e := range l.GetLbEndpoints() {
@@ -90,7 +90,8 @@ func logicalDNS(r *input.Reader, out *clusterv3.Cluster, c discovery.Cluster) bo
 	return false
 }
 
-// circuitBreakers limits requests as the pool says, and not at all where it says nothing: gRPC's own limit is 1024.
+// circuitBreakers applies the connection pool's limit of requests. Without one there is no limit: gRPC's default is
+// 1024.
 func circuitBreakers(pool *networking.ConnectionPoolSettings) *clusterv3.CircuitBreakers {
 	limit := uint32(math.MaxUint32)
 	if n := pool.GetHttp().GetHttp2MaxRequests(); n > 0 {
@@ -99,8 +100,8 @@ func circuitBreakers(pool *networking.ConnectionPoolSettings) *clusterv3.Circuit
 	return &clusterv3.CircuitBreakers{Thresholds: []*clusterv3.CircuitBreakers_Thresholds{{MaxRequests: wrapperspb.UInt32(limit)}}}
 }
 
-// loadBalancer chooses among what gRPC has: a ring for consistent hashes of any kind, least requests where the rule asks for it and the
-// gRPC client can, and otherwise, as Istio does for such programs, one after the other.
+// lbPolicy chooses a load balancing policy that gRPC supports: ring hash for consistent hashes of any kind, least
+// request if the DestinationRule asks for it, or else round robin, as Istio does for gRPC.
 func lbPolicy(out *clusterv3.Cluster, p *networking.TrafficPolicy) {
 	if hash := trafficpolicy.ConsistentHash(p); hash != nil {
 		size := hash.GetRingHash().GetMinimumRingSize()
@@ -119,7 +120,7 @@ func lbPolicy(out *clusterv3.Cluster, p *networking.TrafficPolicy) {
 	out.LbPolicy = clusterv3.Cluster_ROUND_ROBIN
 	switch p.GetLoadBalancer().GetSimple() {
 	case networking.LoadBalancerSettings_LEAST_REQUEST, networking.LoadBalancerSettings_LEAST_CONN: //nolint:staticcheck // as above
-		// A list, because a gRPC client rejects a cluster whose only policy it does not have: it takes the first that it knows.
+		// gRPC uses the first policy that it supports, and rejects a cluster with none.
 		out.LoadBalancingPolicy = policies(
 			choice("envoy.load_balancing_policies.least_request", &leastrequestv3.LeastRequest{}),
 			choice("envoy.load_balancing_policies.wrr_locality", &wrrlocalityv3.WrrLocality{

@@ -20,15 +20,15 @@ import (
 )
 
 const (
-	// inboundPrefix begins the names of servers' listeners; their address follows. It is in the bootstrap that an agent writes
-	// (server_listener_resource_name_template).
+	// inboundPrefix is the prefix of the names of gRPC servers' listeners; the server's address follows. It is part of
+	// the bootstrap that an agent writes (server_listener_resource_name_template).
 	inboundPrefix = "xds.istio.io/grpc/lds/inbound/"
 
 	managerFilter = "envoy.filters.network.http_connection_manager"
 	routerFilter  = "envoy.filters.http.router"
 )
 
-// listener makes what a channel to "xds:///host:port" or a server asks for first.
+// listener builds the listener that a channel to "xds:///host:port" or a gRPC server requests first.
 func listener(r *input.Reader, name string) (*listenerv3.Listener, error) {
 	if address, ok := strings.CutPrefix(name, inboundPrefix); ok {
 		return server(r, name, address), nil
@@ -51,9 +51,9 @@ func listener(r *input.Reader, name string) (*listenerv3.Listener, error) {
 	return &listenerv3.Listener{Name: name, ApiListener: &listenerv3.ApiListener{ApiListener: manager}}, nil
 }
 
-// server makes the listener of a server at an address. There is one for every address, so that a server that no Service leads to yet serves,
-// too: what matters of it is the mode of mTLS on its port. A gRPC server cannot tell TLS from plaintext on one port; where both are allowed
-// it takes what callers are told to use.
+// server builds the listener of a gRPC server at an address. It exists for every address, so a server starts before a
+// Service selects it: it depends only on the mTLS mode of the port. A gRPC server cannot tell TLS from plaintext on one
+// port; in PERMISSIVE mode it accepts what clients use by default (Reader.OffersMTLS).
 func server(r *input.Reader, name, address string) *listenerv3.Listener {
 	host, number, err := net.SplitHostPort(address)
 	if err != nil || net.ParseIP(host) == nil {
@@ -77,7 +77,7 @@ func server(r *input.Reader, name, address string) *listenerv3.Listener {
 	}
 }
 
-// inboundManager passes every request to the gRPC client.
+// inboundManager passes every request to the gRPC server.
 func inboundManager(port uint32) *listenerv3.Filter {
 	name := resourcename.InboundVirtualHost(port)
 	return &listenerv3.Filter{Name: managerFilter, ConfigType: &listenerv3.Filter_TypedConfig{

@@ -21,14 +21,14 @@ import (
 const (
 	// grpcMethod is the only method of gRPC requests.
 	grpcMethod = "POST"
-	// channelID is the hash key that stands for the caller.
+	// channelID is the hash key that identifies a channel.
 	channelID = "io.grpc.channel_id"
-	// maxRouteMatches bounds how many routes are made of one, see alternatives.
+	// maxRouteMatches bounds the results of grpcRouteMatches.
 	maxRouteMatches = 16
 )
 
-// routes makes the route configuration of a target. It has one virtual host for every authority: which host a channel calls, its listener has
-// decided.
+// routes builds the route configuration of a gRPC server target. Its virtual host accepts every authority, because the
+// channel's listener has chosen the host.
 func routes(r *input.Reader, name string) (*routev3.RouteConfiguration, error) {
 	c, ok := resourcename.ParseCluster(name)
 	if !ok || c.Direction != resourcename.DirectionOutbound || c.Subset != "" {
@@ -45,8 +45,8 @@ func routes(r *input.Reader, name string) (*routev3.RouteConfiguration, error) {
 	return &routev3.RouteConfiguration{Name: name, VirtualHosts: []*routev3.VirtualHost{host}}, nil
 }
 
-// understood returns what gRPC understands of a route: none if no gRPC request can match it, more than one where gRPC needs several to say
-// the same. fallback names the cluster of routes that lead nowhere.
+// grpcRoutes converts a route to what gRPC supports: no route if no gRPC request can match, several if gRPC needs
+// several for the same matches. fallback names the cluster of routes that have none.
 func grpcRoutes(in *routev3.Route, fallback string) []*routev3.Route {
 	matches := grpcRouteMatches(in.GetMatch())
 	if len(matches) == 0 {
@@ -57,7 +57,7 @@ func grpcRoutes(in *routev3.Route, fallback string) []*routev3.Route {
 		overrides[hcm.FaultFilter] = fault
 	}
 	if action == nil {
-		// A redirect, or an answer that the proxy gives itself: a gRPC client can only fail with what it would have been answered.
+		// The route redirects or answers directly: a gRPC client can only fail, with the status of that answer.
 		action = &routev3.RouteAction{ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: fallback}}
 		overrides[hcm.FaultFilter] = typedconfig.Any(abort(responseStatus(in)))
 	}
@@ -74,7 +74,7 @@ func grpcRoutes(in *routev3.Route, fallback string) []*routev3.Route {
 	return out
 }
 
-// forward keeps of an action the clusters, the time limit, the retries and what is hashed.
+// grpcRouteAction keeps the clusters, the timeout, the retries and the supported hash policies of an action.
 func grpcRouteAction(in *routev3.RouteAction) *routev3.RouteAction {
 	out := &routev3.RouteAction{}
 	if weighted := in.GetWeightedClusters(); weighted != nil {
@@ -101,7 +101,7 @@ func grpcRouteAction(in *routev3.RouteAction) *routev3.RouteAction {
 	return out
 }
 
-// hashed keeps header hashes. The source address, which a client does not know of itself, becomes the channel.
+// grpcHashPolicy keeps header hashes. A client does not know its source address, so the channel's id replaces it.
 func grpcHashPolicy(in *routev3.RouteAction_HashPolicy) *routev3.RouteAction_HashPolicy {
 	switch {
 	case in.GetHeader() != nil:
@@ -115,7 +115,7 @@ func grpcHashPolicy(in *routev3.RouteAction_HashPolicy) *routev3.RouteAction_Has
 	}
 }
 
-// answer is the HTTP status that a route without a cluster answers with.
+// responseStatus is the HTTP status of a route without a cluster.
 func responseStatus(in *routev3.Route) uint32 {
 	if direct := in.GetDirectResponse(); direct != nil {
 		return direct.GetStatus()
@@ -141,8 +141,9 @@ func abort(status uint32) *faultv3.HTTPFault {
 	}}
 }
 
-// alternatives returns matches that together match the gRPC requests which the given one does. gRPC has no query parameters and one method;
-// and a header that is missing never matches an inverted value there, so that "not this value" takes a match without the header withGRPCClients it.
+// grpcRouteMatches returns route matches that together match the same gRPC requests as the given one. gRPC requests
+// have no query parameters and one method. In gRPC a missing header never matches an inverted value, so "not this
+// value" needs another match for requests without the header.
 func grpcRouteMatches(in *routev3.RouteMatch) []*routev3.RouteMatch {
 	if len(in.GetQueryParameters()) > 0 {
 		return nil
@@ -175,7 +176,7 @@ func grpcRouteMatches(in *routev3.RouteMatch) []*routev3.RouteMatch {
 	return out
 }
 
-// matches evaluates a matcher of the kinds that package match makes.
+// matches evaluates a matcher of the kinds that package matcher builds.
 func matches(m *matcherv3.StringMatcher, value string) bool {
 	switch p := m.GetMatchPattern().(type) {
 	case *matcherv3.StringMatcher_Exact:

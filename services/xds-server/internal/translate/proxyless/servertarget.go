@@ -9,14 +9,15 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/route"
 )
 
-// target is a port of a host that a gRPC client calls.
+// serverTarget is the host and port of a gRPC server target "xds:///<host>:<port>".
 type serverTarget struct {
 	hostname string
 	port     uint32
 }
 
-// find returns what "xds:///<name>" calls: a port of a service, or a host that VirtualServices route on it. The host is looked for as it was
-// written, and then as a resolver in the gRPC client's namespace would complete it.
+// resolveTarget returns the target for a channel to "xds:///<name>": a port of a service, or of a host of
+// VirtualServices. It looks up the host as it is written, and then as a resolver in the client's namespace would
+// complete it.
 func resolveTarget(r *input.Reader, name string) (serverTarget, bool) {
 	host, port, ok := resourcename.ParseSniffedRouteConfig(name)
 	if !ok {
@@ -32,7 +33,7 @@ func resolveTarget(r *input.Reader, name string) (serverTarget, bool) {
 	return serverTarget{}, false
 }
 
-// complete makes the full name of a short one: reviews, reviews.default, reviews.default.svc.
+// completeHostname completes the short names reviews, reviews.default and reviews.default.svc.
 func completeHostname(r *input.Reader, host string) (full string, ok bool) {
 	domain := "svc." + r.Class().ClusterDomain
 	switch parts := strings.Split(host, "."); {
@@ -51,7 +52,7 @@ func exists(r *input.Reader, hostname string, port uint32) bool {
 	if svc := r.Concrete(hostname); svc != nil {
 		return discovery.Port(svc, port) != nil
 	}
-	// A route that cannot be built is no reason to say that there is no host: the route configuration says what is wrong.
+	// If routes cannot be built the host still exists: the error is reported for its route configuration.
 	routes, err := route.RoutesToHost(r, hostname, port)
 	return err != nil || len(routes) > 0
 }

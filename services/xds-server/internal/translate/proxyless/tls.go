@@ -22,20 +22,23 @@ import (
 
 const (
 	tlsSocket = "envoy.transport_sockets.tls"
-	// provider is the certificate provider in the bootstrap that an agent writes: the workload's certificate and the mesh's roots.
+	// provider is the certificate provider in the bootstrap that an agent writes. It has the workload's certificate and
+	// the mesh's CA certificates.
 	provider = "default"
 )
 
-// serverTLS demands a certificate of the mesh. gRPC's servers match no names: who may call is not decided here.
+// serverTLS requires a client certificate of the mesh. gRPC servers cannot match SPIFFE IDs, so every workload of the
+// mesh is accepted.
 func serverTLS() *corev3.TransportSocket {
 	return socket(&tlsv3.DownstreamTlsContext{
 		CommonTlsContext: commonTLS(&tlsv3.CertificateValidationContext{}), RequireClientCertificate: wrapperspb.Bool(true),
 	})
 }
 
-// clientTLS says how a gRPC client connects to a cluster: nil is plaintext. All endpoints of a cluster are alike to gRPC. An mTLS mode that the
-// rule asks for holds; otherwise it is mTLS where every server demands it. Where servers take both it is plaintext, because a sidecar tells
-// mesh mTLS from an application's own TLS by an ALPN value that gRPC does not offer.
+// clientTLS returns the transport socket of a gRPC client for a cluster, nil for plaintext. gRPC treats all endpoints
+// of a cluster alike. The mode in the DestinationRule applies; without one the client uses mTLS if every server
+// requires it. If servers accept both it uses plaintext, because a sidecar tells mesh mTLS from the application's own
+// TLS by an ALPN value that gRPC does not offer.
 func clientTLS(r *input.Reader, c discovery.Cluster) (*corev3.TransportSocket, error) {
 	settings := c.Policy.GetTls()
 	switch mode := settings.GetMode(); {
@@ -69,8 +72,8 @@ func clientTLS(r *input.Reader, c discovery.Cluster) (*corev3.TransportSocket, e
 	}), nil
 }
 
-// demanded tells whether every endpoint of the cluster takes mesh mTLS alone. Without endpoints it is up to what the service's namespace says,
-// so that a service which scales to zero and back does not change its cluster.
+// requiresMTLS reports whether every endpoint of the cluster accepts mesh mTLS only. Without endpoints the mode of the
+// service's namespace decides, so that a service which scales to zero and back keeps its cluster.
 func requiresMTLS(r *input.Reader, c discovery.Cluster) bool {
 	type kind struct{ labelSet, port uint32 }
 	found := false

@@ -1,6 +1,7 @@
-// Package proxyless builds the resources of gRPC programs that speak xDS themselves. They ask for everything by name, understand a small
-// part of what Envoy does, and reject what they do not understand; what is built here is no more than that part, which gRPC's proposals
-// A27 to A53 describe. Names are those of Istio's agents and of its control plane for such programs.
+// Package proxyless builds the resources of proxyless gRPC clients and servers: programs whose gRPC library speaks xDS.
+// They request everything by name, support a small part of what Envoy does, and reject configuration that they do not
+// support. This package builds only that part, as gRPC's proposals A27 to A53 describe it. WithGRPCClients is its entry
+// point. Names of resources are those of Istio's agents and control plane for gRPC.
 package proxyless
 
 import (
@@ -13,8 +14,8 @@ import (
 	"fairlead.dev/services/xds-server/internal/plan"
 )
 
-// WithGRPCClients returns a translator that makes the resources of gRPC programs itself and leaves all other classes to the given one, which stays a
-// plan.Ahead if it is one.
+// WithGRPCClients returns a translator that builds the resources of proxyless gRPC clients and servers, and has proxies
+// build those of all other classes. If proxies implements plan.Ahead, so does the result.
 func WithGRPCClients(proxies plan.Translator) plan.Translator {
 	b := withGRPCClients{proxies, builders[proxies.TypeURL()]}
 	if _, ok := proxies.(plan.Ahead); ok {
@@ -23,7 +24,7 @@ func WithGRPCClients(proxies plan.Translator) plan.Translator {
 	return b
 }
 
-// builders of the types that programs ask for. Each returns nil, nil where there is no resource of the name.
+// builders of the types that gRPC requests. Each returns nil, nil if there is no resource of the name.
 var builders = map[string]func(r *input.Reader, name string) (proto.Message, error){
 	resourcev3.ListenerType: func(r *input.Reader, name string) (proto.Message, error) {
 		out, err := listener(r, name)
@@ -57,7 +58,7 @@ type withGRPCClients struct {
 
 func (b withGRPCClients) TypeURL() string { return b.proxies.TypeURL() }
 
-// Names is nil for programs: they ask for everything by name.
+// Names is nil for gRPC, which requests everything by name.
 func (b withGRPCClients) Names(r *input.Reader) ([]string, error) {
 	if isGRPCClient(r) {
 		return nil, nil
@@ -65,7 +66,7 @@ func (b withGRPCClients) Names(r *input.Reader) ([]string, error) {
 	return b.proxies.Names(r)
 }
 
-// HostNames is nil for programs, like Names.
+// HostNames is nil for gRPC, like Names.
 func (b withGRPCClients) HostNames(r *input.Reader, host string) ([]string, error) {
 	if isGRPCClient(r) {
 		return nil, nil
@@ -73,7 +74,6 @@ func (b withGRPCClients) HostNames(r *input.Reader, host string) ([]string, erro
 	return b.proxies.HostNames(r, host)
 }
 
-// Build makes one resource.
 func (b withGRPCClients) Build(r *input.Reader, name string) (proto.Message, error) {
 	if !isGRPCClient(r) {
 		return b.proxies.Build(r, name)

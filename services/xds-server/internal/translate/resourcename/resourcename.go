@@ -107,6 +107,7 @@ type OnDemandCluster struct {
 	ServerName string
 }
 
+// String returns the name of the cluster.
 func (o OnDemandCluster) String() string {
 	place := o.Address + "|" + strconv.FormatUint(uint64(o.Port), 10)
 	if !o.TLS {

@@ -20,6 +20,7 @@ import (
 // Translator builds RouteConfigurations (RDS).
 type Translator struct{}
 
+// TypeURL implements plan.Translator.
 func (Translator) TypeURL() string { return resourcev3.RouteType }
 
 // Names is nil: proxies request the route configurations that their listeners name.

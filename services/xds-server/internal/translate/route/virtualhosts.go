@@ -18,6 +18,7 @@ import (
 // configuration>/<hostname>:<port>", or for on-demand proxies "<route configuration>/<host as the client wrote it>".
 type VirtualHosts struct{}
 
+// TypeURL implements plan.Translator.
 func (VirtualHosts) TypeURL() string { return resourcev3.VirtualHostType }
 
 // Names is nil: all virtual hosts come from HostNames.
@@ -43,6 +44,7 @@ func (VirtualHosts) HostNames(r *input.Reader, host string) ([]string, error) {
 	return out, nil
 }
 
+// Build implements plan.Translator.
 func (VirtualHosts) Build(r *input.Reader, name string) (proto.Message, error) {
 	route, authority, ok := resourcename.ParseOutboundVirtualHost(name)
 	if !ok || !r.Class().VirtualHosts {

@@ -23,6 +23,7 @@ import (
 // any more.
 type Translator struct{}
 
+// TypeURL implements plan.Translator.
 func (Translator) TypeURL() string { return resource.SecretType }
 
 // Names is nil: proxies request secrets by name.

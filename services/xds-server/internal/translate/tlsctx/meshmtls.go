@@ -72,6 +72,7 @@ const OfferSniffed = "istio-http/1.1,istio-h2,istio"
 // Carries is what a cluster's connections carry.
 type Carries int
 
+// Values of Carries.
 const (
 	// CarriesAny is anything; connections that carry HTTP offer OfferSniffed.
 	CarriesAny Carries = iota

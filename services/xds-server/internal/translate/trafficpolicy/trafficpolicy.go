@@ -73,6 +73,7 @@ func WithAffinity(policy *networking.TrafficPolicy, svc *configv1.Service) *netw
 	return merge(policy, &networking.TrafficPolicy{LoadBalancer: balance}, false)
 }
 
+// ConsistentHash returns the policy's consistent hash settings, or nil.
 func ConsistentHash(policy *networking.TrafficPolicy) *networking.LoadBalancerSettings_ConsistentHashLB {
 	return policy.GetLoadBalancer().GetConsistentHash()
 }
