@@ -14,8 +14,8 @@ import (
 	"fairlead.dev/services/xds-server/internal/meshtest"
 )
 
-// TestPassthroughPort: what leads on from a service's own address maps the port; a server is called by its own.
-func TestPassthroughPort(t *testing.T) {
+// A service's own address maps the port; a server is called on its target port.
+func TestOriginalDestinationKeepsOrOverridesThePort(t *testing.T) {
 	for name, tc := range map[string]struct {
 		addresses []string
 		change    func(*configv1.Service)

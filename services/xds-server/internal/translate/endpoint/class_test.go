@@ -15,9 +15,9 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 )
 
-// TestFailoverPriorityOfClasses: the labels that a rule compares clients and endpoints by make classes, and only where a client's own value
-// counts the assignment is the class's own.
-func TestFailoverPriorityOfClasses(t *testing.T) {
+// Labels that failoverPriority compares are part of the class. The load assignment belongs to the class alone only if
+// it depends on the client's own value.
+func TestFailoverPriorityLabelsSplitClasses(t *testing.T) {
 	const host = "a.default.svc.cluster.local"
 	for _, tc := range []struct {
 		name     string

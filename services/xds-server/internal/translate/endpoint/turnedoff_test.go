@@ -15,7 +15,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 )
 
-func TestTurnedOff(t *testing.T) {
+func TestTurnedOffByPeerAuthentication(t *testing.T) {
 	const host = "a.default.svc.cluster.local"
 	selecting := func(version string) func(*security.PeerAuthentication) {
 		return func(p *security.PeerAuthentication) {

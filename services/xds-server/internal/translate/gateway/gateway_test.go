@@ -14,7 +14,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/gateway"
 )
 
-func TestIntersect(t *testing.T) {
+func TestIntersectReturnsTheNarrowerHost(t *testing.T) {
 	for _, tc := range []struct{ a, b, want string }{
 		{"*", "shop.example.com", "shop.example.com"},
 		{"shop.example.com", "*", "shop.example.com"},
@@ -35,8 +35,8 @@ func TestIntersect(t *testing.T) {
 	}
 }
 
-// TestPassesMeshTo: only services that a server of mode AUTO_PASSTHROUGH admits, of the mesh itself, are led to.
-func TestPassesMeshTo(t *testing.T) {
+// An AUTO_PASSTHROUGH server leads only to services of the mesh that it admits.
+func TestPassesMeshToAdmittedServices(t *testing.T) {
 	server := func(mode networking.ServerTLSSettings_TLSmode, hosts ...string) *networking.Server {
 		return &networking.Server{Port: &networking.Port{Number: 15443, Name: "tls", Protocol: "TLS"}, Hosts: hosts, Tls: &networking.ServerTLSSettings{Mode: mode}}
 	}
@@ -67,7 +67,7 @@ func TestPassesMeshTo(t *testing.T) {
 	}
 }
 
-func TestAdmits(t *testing.T) {
+func TestAdmitsByHostAndNamespace(t *testing.T) {
 	for _, tc := range []struct {
 		hosts           []string
 		namespace, host string

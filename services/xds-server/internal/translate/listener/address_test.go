@@ -33,7 +33,7 @@ var (
 	meshAddresses = []string{"240.240.0.1", "2001:2::1", "10.0.0.1", "10.0.0.2", "10.1.0.1", "10.1.0.2", "fd00::1"}
 )
 
-// drawMesh makes a few services that collide in names, addresses and ports, and rules about some of them.
+// drawMesh draws a few services whose names, addresses and ports collide, and objects about some of them.
 func drawMesh(t *rapid.T) (*class.Key, *mesh.Snapshot) {
 	namespace := rapid.SampledFrom([]string{"a", "b"})
 	host := rapid.SampledFrom([]string{"one.a.svc", "two.a.svc", "three.b.svc", "www.example.com", "*.example.com"})
@@ -114,8 +114,8 @@ func drawMesh(t *rapid.T) (*class.Key, *mesh.Snapshot) {
 	return key.WithSidecar(state, nil), state
 }
 
-// walk lists the places of all services the plain way: one service after the other.
-func walk(r *input.Reader) map[string]*addressChains {
+// walkAllServices computes the same as package serviceaddress in a simple way: it goes through all services.
+func walkAllServices(r *input.Reader) map[string]*addressChains {
 	out := map[string]*addressChains{}
 	at := func(address string, port uint32) *addressChains {
 		name := resourcename.Listener(address, port)
@@ -129,7 +129,7 @@ func walk(r *input.Reader) map[string]*addressChains {
 			s.TCP = &m
 		}
 	}
-	for _, m := range members(r) {
+	for _, m := range servicePorts(r) {
 		number, p := m.Port.GetNumber(), m.Port.GetProtocol()
 		switch {
 		case r.Class().Interception == class.None:
@@ -140,10 +140,10 @@ func walk(r *input.Reader) map[string]*addressChains {
 		case protocol.IsHTTP(p):
 			at("0.0.0.0", number).HTTP = true
 		default:
-			for _, address := range connectedTo(r, m) {
+			for _, address := range addressesOf(r, m) {
 				s := at(address, number)
 				switch {
-				case address == "0.0.0.0" && ranged(m):
+				case address == "0.0.0.0" && hasCIDR(m):
 					s.HTTP = s.HTTP || protocol.IsSniffed(p)
 					s.CIDRs = append(s.CIDRs, m)
 				case protocol.IsSniffed(p) && address != "0.0.0.0":
@@ -162,8 +162,8 @@ func walk(r *input.Reader) map[string]*addressChains {
 	return out
 }
 
-// members lists the service ports that implicit listeners may serve, by hostname.
-func members(r *input.Reader) []servicePort {
+// servicePorts lists the service ports that listeners of addresses may serve, by hostname.
+func servicePorts(r *input.Reader) []servicePort {
 	egress, ok := sidecarscope.ImplicitEgress(r)
 	if !ok {
 		return nil
@@ -179,8 +179,8 @@ func members(r *input.Reader) []servicePort {
 	return out
 }
 
-// connectedTo lists the addresses of a port that is not declared to be HTTP.
-func connectedTo(r *input.Reader, m servicePort) []string {
+// addressesOf lists the addresses of a service port that is not declared to be HTTP.
+func addressesOf(r *input.Reader, m servicePort) []string {
 	out := map[string]bool{}
 	add := func(address string) {
 		if ip, err := netip.ParseAddr(address); err == nil && !ip.IsUnspecified() {
@@ -192,7 +192,7 @@ func connectedTo(r *input.Reader, m servicePort) []string {
 	}
 	if len(m.Service.GetAddresses()) == 0 && r.Class().DNSCapture && len(m.Service.GetAutoAddresses()) > 0 {
 		add("240.240.0.1")
-	} else if ranged(m) {
+	} else if hasCIDR(m) {
 		out["0.0.0.0"] = true
 	} else if len(out) == 0 && m.Service.GetHeadless() && !protocol.IsTLS(m.Port.GetProtocol()) {
 		for _, set := range r.Endpoints(m.Service.GetHostname(), m.Port.GetNumber()) {
@@ -207,12 +207,11 @@ func connectedTo(r *input.Reader, m servicePort) []string {
 	return slices.Sorted(maps.Keys(out))
 }
 
-// ranged tells services with networks.
-func ranged(m servicePort) bool {
+func hasCIDR(m servicePort) bool {
 	return !m.Service.GetHeadless() && slices.Contains(m.Service.GetAddresses(), "10.0.0.0/8")
 }
 
-// listed is Names and HostNames of all services.
+// listed returns Names and the HostNames of all services.
 func listed(t *rapid.T, r *input.Reader, state *mesh.Snapshot) map[string]bool {
 	all, err := Translator{}.Names(r)
 	if err != nil {
@@ -256,12 +255,12 @@ func built(t *rapid.T, r *input.Reader, name string) *listenerv3.Listener {
 	return m.(*listenerv3.Listener)
 }
 
-// TestPlaces: what is listed is what can be built, and looking at one place gives what walking over all services gives.
-func TestPlaces(t *testing.T) {
+// Every listed listener can be built, and building from one address gives the same as going through all services.
+func TestListedListenersCanBeBuilt(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		key, state := drawMesh(t)
 		r := input.NewView(key, state).Reader()
-		promised, plain := listed(t, r, state), walk(r)
+		promised, plain := listed(t, r, state), walkAllServices(r)
 		own, err := Translator{}.Names(r)
 		if err != nil {
 			t.Fatal(err)
@@ -287,8 +286,7 @@ func TestPlaces(t *testing.T) {
 	})
 }
 
-// TestPlacesOnDemand: a sidecar on demand has listeners only where its connections need one of their own.
-func TestPlacesOnDemand(t *testing.T) {
+func TestOnDemandListenersExistOnlyWhereNeeded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		key, state := drawMesh(t)
 		key.VirtualHosts, key.OnDemand = true, true
@@ -301,12 +299,12 @@ func TestPlacesOnDemand(t *testing.T) {
 		for _, name := range own {
 			want[name] = true
 		}
-		plain := walk(r)
-		// Ports that have a listener for all addresses.
+		plain := walkAllServices(r)
+		// ports have a listener at the wildcard address.
 		ports := map[uint32]bool{}
-		for _, m := range members(r) {
+		for _, m := range servicePorts(r) {
 			number := m.Port.GetNumber()
-			if protocol.MayBeHTTP(m.Port.GetProtocol()) || protocol.IsTLS(m.Port.GetProtocol()) && slices.Contains(connectedTo(r, m), "0.0.0.0") && !ranged(m) {
+			if protocol.MayBeHTTP(m.Port.GetProtocol()) || protocol.IsTLS(m.Port.GetProtocol()) && slices.Contains(addressesOf(r, m), "0.0.0.0") && !hasCIDR(m) {
 				ports[number] = true
 			}
 			if s := plain[resourcename.Listener("0.0.0.0", number)]; s != nil && (s.TCP != nil && hasListenerPolicy(r, *s.TCP) || slices.ContainsFunc(s.CIDRs, func(m servicePort) bool { return hasListenerPolicy(r, m) })) {
@@ -319,13 +317,13 @@ func TestPlacesOnDemand(t *testing.T) {
 			case key.Interception == class.None:
 				want[name] = true
 			case address != "0.0.0.0":
-				for _, m := range members(r) {
+				for _, m := range servicePorts(r) {
 					p := m.Port.GetProtocol()
-					if m.Port.GetNumber() != port || protocol.IsHTTP(p) || !slices.Contains(connectedTo(r, m), address) {
+					if m.Port.GetNumber() != port || protocol.IsHTTP(p) || !slices.Contains(addressesOf(r, m), address) {
 						continue
 					}
 					serverMaySpeakFirst := !protocol.IsTLS(p) && !protocol.IsSniffed(p)
-					// Only what the place's listener would serve counts.
+					// Only the service port that receives the connections counts.
 					if s.TCP != nil && *s.TCP == m || s.Sniffed != nil && *s.Sniffed == m {
 						want[name] = want[name] || hasListenerPolicy(r, m) || serverMaySpeakFirst && ports[port]
 					}

@@ -26,8 +26,8 @@ func chainTo(t *testing.T, name string, subnets []string, hosts ...string) filte
 	return filterChain{match: &listenerv3.FilterChainMatch{TransportProtocol: tlsTransport, ServerNames: hosts, PrefixRanges: networks}, filters: filters}
 }
 
-// TestClaims: Envoy refuses a listener two of whose chains match the same connection equally well.
-func TestClaims(t *testing.T) {
+// Envoy rejects a listener with two filter chains that match a connection equally well.
+func TestFilterChainMatchesDoNotOverlap(t *testing.T) {
 	l := &listenerv3.Listener{}
 	usedMatches{}.addChains(l, []filterChain{
 		chainTo(t, "first", nil, "a.com", "b.com"),
@@ -52,8 +52,8 @@ func TestClaims(t *testing.T) {
 	}
 }
 
-// TestNarrowNetworks: who connects to a network that some chains are for finds there what the chains for wider ones serve, too.
-func TestNarrowNetworks(t *testing.T) {
+// Connections to a CIDR range of some filter chains also find the filter chains of wider ranges.
+func TestNarrowCIDRsRepeatWiderChains(t *testing.T) {
 	l, taken := &listenerv3.Listener{}, usedMatches{}
 	taken.addChains(l, []filterChain{
 		chainTo(t, "narrow", []string{"10.1.0.0/16"}, "a.com"),
@@ -83,7 +83,7 @@ func TestNarrowNetworks(t *testing.T) {
 	}
 }
 
-func TestRanges(t *testing.T) {
+func TestSubnetsBecomeCIDRs(t *testing.T) {
 	got, err := ranges([]string{"10.1.2.3/8", "10.0.0.1", "fd00::/8"})
 	if err != nil || len(got) != 3 || got[0].GetAddressPrefix() != "10.0.0.0" || got[1].GetPrefixLen().GetValue() != 32 {
 		t.Errorf("%v, %v", got, err)
@@ -93,8 +93,8 @@ func TestRanges(t *testing.T) {
 	}
 }
 
-// TestVariants: whatever the protocol, STRICT has no way in without mesh mTLS, DISABLE none with it, and PERMISSIVE both.
-func TestVariants(t *testing.T) {
+// For every protocol, STRICT accepts mesh mTLS only, DISABLE none, and PERMISSIVE both.
+func TestInboundChainsFollowTheMTLSMode(t *testing.T) {
 	for number, name := range configv1.Protocol_name {
 		p := configv1.Protocol(number)
 		for _, mode := range []input.MTLSMode{input.Strict, input.Permissive, input.Disable} {

@@ -12,8 +12,8 @@ import (
 	"fairlead.dev/services/xds-server/internal/meshtest"
 )
 
-// TestTunnelOfWeightedDestinations: a connection has one tunnel, whichever destination it goes to.
-func TestTunnelOfWeightedDestinations(t *testing.T) {
+// A connection has one tunnel setting, whichever destination it goes to.
+func TestWeightedDestinationsShareOneTunnel(t *testing.T) {
 	const host = "proxy.default.svc.cluster.local"
 	tunnel := func(target string) *networking.TrafficPolicy {
 		return &networking.TrafficPolicy{Tunnel: &networking.TrafficPolicy_TunnelSettings{TargetHost: target, TargetPort: 443}}

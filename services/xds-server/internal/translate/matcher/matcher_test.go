@@ -13,7 +13,7 @@ func regex(expression string) *networking.StringMatch {
 	return &networking.StringMatch{MatchType: &networking.StringMatch_Regex{Regex: expression}}
 }
 
-func TestPresence(t *testing.T) {
+func TestEmptyMatchTestsPresence(t *testing.T) {
 	for name, tc := range map[string]struct {
 		in   *networking.StringMatch
 		want bool
@@ -51,7 +51,7 @@ func TestWithoutHeader(t *testing.T) {
 	}
 }
 
-// FuzzLiteral holds exact matchers against string equality: whatever counts as a literal may match nothing else, a dot only a dot.
+// A regular expression that counts as a literal matches only itself: a dot matches only a dot.
 func FuzzLiteral(f *testing.F) {
 	f.Add("a.b", "axb")
 	f.Add("api.example.com", "apiXexample.com")

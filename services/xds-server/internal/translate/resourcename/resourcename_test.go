@@ -6,7 +6,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 )
 
-func TestCluster(t *testing.T) {
+func TestClusterNames(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		want resourcename.Cluster
@@ -39,7 +39,7 @@ func TestCluster(t *testing.T) {
 	}
 }
 
-func TestOnDemand(t *testing.T) {
+func TestOnDemandClusterNames(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		want resourcename.OnDemandCluster
@@ -106,7 +106,7 @@ func TestRouteAndListenerNames(t *testing.T) {
 	}
 }
 
-func TestAuthority(t *testing.T) {
+func TestIPv6AuthorityHasBrackets(t *testing.T) {
 	for host, want := range map[string]string{"a.b": "a.b:80", "10.0.0.1": "10.0.0.1:80", "fd00::1": "[fd00::1]:80", "[fd00::1]": "[fd00::1]:80"} {
 		if got := resourcename.HostPort(host, 80); got != want {
 			t.Errorf("HostPort(%q) = %q, want %q", host, got, want)

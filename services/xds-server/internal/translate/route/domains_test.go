@@ -41,7 +41,7 @@ func TestShortNames(t *testing.T) {
 	}
 }
 
-func TestCompleted(t *testing.T) {
+func TestCompleteHostname(t *testing.T) {
 	for name, want := range map[string]string{
 		"a": "a.ns.svc.cluster.local", "a.b": "a.b.svc.cluster.local", "a.b.svc": "a.b.svc.cluster.local", "a.svc": "a.svc.svc.cluster.local",
 		"a.b.c": "", "": "", ".": "", "a.": "", ".a": "", "*": "", "*.b": "", "a.b.c.svc": "", "..svc": "",
@@ -57,7 +57,7 @@ func TestCompleted(t *testing.T) {
 	}
 }
 
-func TestConveniences(t *testing.T) {
+func TestOtherDomains(t *testing.T) {
 	r := emptyReader(t, "other", "other.svc.cluster.local")
 	for _, tc := range []struct {
 		name string
@@ -78,7 +78,7 @@ func TestConveniences(t *testing.T) {
 	}
 }
 
-func TestDotted(t *testing.T) {
+func TestWithFinalDot(t *testing.T) {
 	for hostname, want := range map[string]string{"a.b": "a.b.", "a": "a.", "*.b": "", "10.0.0.1": "", "fd00::1": ""} {
 		if got := strings.Join(withFinalDot(hostname), " "); got != want {
 			t.Errorf("%q: %q, want %q", hostname, got, want)

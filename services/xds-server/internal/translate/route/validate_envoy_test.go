@@ -26,8 +26,8 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/matcher"
 )
 
-// refusedByEnvoy gives the routes to the real Envoy and returns what it says of those that it does not take.
-func refusedByEnvoy(t *testing.T, routes ...*routev3.Route) string {
+// envoyErrors gives the routes to the real Envoy and returns its errors.
+func envoyErrors(t *testing.T, routes ...*routev3.Route) string {
 	t.Helper()
 	table := newConfiguration("test")
 	table.VirtualHosts = []*routev3.VirtualHost{{Name: "test", Domains: []string{"*"}, Routes: routes}}
@@ -49,7 +49,7 @@ func refusedByEnvoy(t *testing.T, routes ...*routev3.Route) string {
 	})
 }
 
-// translated returns the route of an HTTP route, and the error of which it is known that it names the object.
+// translated returns the route of an HTTP route, or the error without its prefix that names the object.
 func translated(t *testing.T, in *networking.HTTPRoute) (*routev3.Route, error) {
 	t.Helper()
 	r := emptyReader(t, "default", "default.svc.cluster.local")
@@ -74,8 +74,8 @@ func uriRegex(expression string) *networking.HTTPRoute {
 	}}}
 }
 
-// TestEnvoyTakesWhatPasses gives Envoy, all at once, what lies at the edge of what is let through.
-func TestEnvoyTakesWhatPasses(t *testing.T) {
+// The real Envoy accepts, all at once, routes at the limits of what validate accepts.
+func TestEnvoyAcceptsValidRoutes(t *testing.T) {
 	var all []*networking.HTTPRoute
 	var formats []string
 	arguments := []string{
@@ -126,13 +126,13 @@ func TestEnvoyTakesWhatPasses(t *testing.T) {
 		route.RequestHeadersToAdd = header(value)
 		routes = append(routes, route)
 	}
-	if reason := refusedByEnvoy(t, routes...); reason != "" {
+	if reason := envoyErrors(t, routes...); reason != "" {
 		t.Errorf("Envoy refuses: %s", reason)
 	}
 }
 
-// TestEnvoyRefusesWhatIsRefused: a check without need would take something from users.
-func TestEnvoyRefusesWhatIsRefused(t *testing.T) {
+// A check for something that Envoy accepts would take it from users.
+func TestEnvoyRejectsInvalidRoutes(t *testing.T) {
 	oddBytes := "["
 	for b := 0x81; b <= 0xff; b += 2 {
 		oddBytes += fmt.Sprintf(`\x%x`, b)
@@ -159,7 +159,7 @@ func TestEnvoyRefusesWhatIsRefused(t *testing.T) {
 			}
 			route := defaultRoute("test", "test", nil, nil)
 			tc.route(route)
-			if refusedByEnvoy(t, route) == "" {
+			if envoyErrors(t, route) == "" {
 				t.Error("Envoy takes it")
 			}
 		})

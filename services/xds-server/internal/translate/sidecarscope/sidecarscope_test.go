@@ -12,7 +12,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/sidecarscope"
 )
 
-func TestForRoute(t *testing.T) {
+func TestForRouteConfig(t *testing.T) {
 	sidecar := &networking.Sidecar{Egress: []*networking.IstioEgressListener{
 		{Hosts: []string{"far/*"}, Port: &networking.SidecarPort{Number: 8080, Protocol: "HTTP", Name: "http"}},
 		{Hosts: []string{"./*"}},

@@ -21,7 +21,7 @@ const rule = `{
 		{"name": "port", "trafficPolicy": {"loadBalancer": {"simple": "LEAST_REQUEST"}, "portLevelSettings": [{"port": {"number": 81}, "tls": {"mode": "SIMPLE"}}]}}
 	]}`
 
-func TestFor(t *testing.T) {
+func TestForPortAndSubset(t *testing.T) {
 	spec := &networking.DestinationRule{}
 	if err := protojson.Unmarshal([]byte(rule), spec); err != nil {
 		t.Fatal(err)
@@ -55,8 +55,8 @@ func TestFor(t *testing.T) {
 	}
 }
 
-// TestTunnel: there is none at port level, so settings of a port leave it in place.
-func TestTunnel(t *testing.T) {
+// Port level settings have no tunnel, so they keep that of the policy.
+func TestPortLevelSettingsKeepTheTunnel(t *testing.T) {
 	spec := &networking.DestinationRule{}
 	if err := protojson.Unmarshal([]byte(`{
 		"trafficPolicy": {"tunnel": {"targetHost": "rule"}, "portLevelSettings": [{"port": {"number": 80}}]},
@@ -73,7 +73,7 @@ func TestTunnel(t *testing.T) {
 	}
 }
 
-func TestNoRule(t *testing.T) {
+func TestForWithoutRule(t *testing.T) {
 	if got := trafficpolicy.For(nil, nil, 80); got == nil || got.GetTls() != nil {
 		t.Errorf("got %v", got)
 	}

@@ -18,9 +18,9 @@ func speaking(p configv1.Protocol, addresses ...string) func(*configv1.Service) 
 	return func(s *configv1.Service) { s.Ports[0].Protocol, s.Addresses = p, addresses }
 }
 
-// TestWhatRebuilds: a service that a listener does not tell apart from others does not make it build again, and what it is made from is the
-// same for all classes where no object says otherwise.
-func TestWhatRebuilds(t *testing.T) {
+// A service that a listener does not distinguish from others does not rebuild it. The results are shared by all classes
+// unless an object limits them.
+func TestListenersRebuildOnlyForTheirServices(t *testing.T) {
 	const tcp, tls, http = configv1.Protocol_PROTOCOL_TCP, configv1.Protocol_PROTOCOL_TLS, configv1.Protocol_PROTOCOL_HTTP
 	before := []*configv1.Resource{
 		meshtest.Service("default", "web.svc", 80, speaking(http, "10.0.0.1")),
@@ -31,7 +31,7 @@ func TestWhatRebuilds(t *testing.T) {
 	for _, tc := range []struct {
 		name, listener string
 		added          *configv1.Resource
-		// rebuilds says for which sidecars the listener is built again: "eager", both or none.
+		// rebuilds says for which sidecars the listener is rebuilt: "eager", both or none.
 		rebuilds string
 	}{
 		{"HTTP on a port that has it", "0.0.0.0_80", meshtest.Service("default", "a.svc", 80, speaking(http, "10.0.0.3")), ""},
@@ -67,8 +67,7 @@ func TestWhatRebuilds(t *testing.T) {
 	}
 }
 
-// TestServerFirst: nothing in front of a port where the server may speak first waits for the client's bytes.
-func TestServerFirst(t *testing.T) {
+func TestNoInspectionWhereTheServerSpeaksFirst(t *testing.T) {
 	resources := []*configv1.Resource{
 		meshtest.Service("default", "web.svc", 3306, speaking(configv1.Protocol_PROTOCOL_HTTP, "10.0.0.1")),
 		meshtest.Service("default", "db.svc", 3306, speaking(configv1.Protocol_PROTOCOL_MYSQL, "10.0.0.2")),

@@ -20,7 +20,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/plan"
 )
 
-// timeout makes a filter that sets the connect timeout of all clusters; scope is what the spec says besides.
+// timeout is an EnvoyFilter that sets the connect timeout of all clusters; scope is the rest of its spec.
 func timeout(scope string, seconds int) string {
 	return fmt.Sprintf("%s\nconfigPatches: [{applyTo: CLUSTER, patch: {operation: MERGE, value: {connect_timeout: %ds}}}]", scope, seconds)
 }
@@ -34,8 +34,7 @@ func seconds(t *testing.T, key *class.Key, filters ...*configv1.Resource) int {
 	return int(m.(*cluster.Cluster).GetConnectTimeout().AsDuration() / time.Second)
 }
 
-// TestScope: for whom a filter is, and which of several has the last word.
-func TestScope(t *testing.T) {
+func TestSelectionAndOrderOfEnvoyFilters(t *testing.T) {
 	older, younger := meshtest.Aged(time.Hour), meshtest.Aged(2*time.Hour)
 	matching := timeout("", 3)
 	matching = strings.Replace(matching, "applyTo: CLUSTER,", "applyTo: CLUSTER, match: {proxy: {proxyVersion: '^1\\.', metadata: {A: b}}},", 1)
@@ -100,8 +99,7 @@ func TestScope(t *testing.T) {
 	})
 }
 
-// TestReach: what no filter selects is shared.
-func TestReach(t *testing.T) {
+func TestUnselectedResourcesAreShared(t *testing.T) {
 	for name, c := range map[string]struct {
 		filters []*configv1.Resource
 		want    input.Scope
@@ -124,8 +122,7 @@ func TestReach(t *testing.T) {
 	}
 }
 
-// TestAdditions: resources that filters add are listed and built, once.
-func TestAdditions(t *testing.T) {
+func TestAddedResourcesAreListedAndBuilt(t *testing.T) {
 	const tcp = `address: {socket_address: {address: 0.0.0.0, port_value: %d}}, filter_chains: [{filters: [{name: tcp, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy, stat_prefix: a, cluster: a}}]}]`
 	add := func(applyTo, value string) string { return filter(applyTo, "", "operation: ADD, value: {"+value+"}") }
 	for name, c := range map[string]struct {
@@ -180,8 +177,7 @@ func TestAdditions(t *testing.T) {
 	})
 }
 
-// TestOneBreaksTheOthersWork: of several filters only the one that breaks the resource is left out.
-func TestOneBreaksTheOthersWork(t *testing.T) {
+func TestOnlyTheBreakingEnvoyFilterIsLeftOut(t *testing.T) {
 	m, err := build(t, sidecar(), resource.ClusterType, "outbound|80||"+web,
 		meshtest.EnvoyFilter("shop", "a", timeout("", 3)),
 		meshtest.EnvoyFilter("shop", "b", filter("CLUSTER", "", "operation: MERGE, value: {connect_timeout: -1s}")),
@@ -194,8 +190,8 @@ func TestOneBreaksTheOthersWork(t *testing.T) {
 	}
 }
 
-// TestMerge: a list is appended to, or replaced where the operation says so; a map gets entries; a duration is one value.
-func TestMerge(t *testing.T) {
+// MERGE appends to lists, MERGE_AND_REPLACE_LIST replaces them; maps get entries; a duration is one value.
+func TestMergeOfListsAndMaps(t *testing.T) {
 	base := meshtest.EnvoyFilter("shop", "a", filter("CLUSTER", "", `operation: MERGE, value: {connect_timeout: 1.5s, filters: [{name: a}], metadata: {filter_metadata: {x: {a: 1}}}}`))
 	for op, want := range map[string]int{"MERGE": 2, "MERGE_AND_REPLACE_LIST": 1} {
 		m, err := build(t, sidecar(), resource.ClusterType, "PassthroughCluster", base,

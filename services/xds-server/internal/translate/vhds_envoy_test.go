@@ -29,16 +29,16 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/typedconfig"
 )
 
-// hostServer is the least control plane that virtual hosts need: by delta ADS it gives one proxy what it subscribes to, virtual hosts after
-// the route configurations they belong to, and "not found" as Envoy understands it.
+// hostServer is a minimal control plane for VHDS. By delta ADS it sends one proxy what it subscribes to, virtual hosts
+// after the route configurations that they belong to, and "not found" in the form that Envoy expects.
 type hostServer struct {
 	*meshSource
 	t *testing.T
-	// sent counts virtual hosts that were sent with content.
+	// sent counts the virtual hosts that were sent with content.
 	sent int
 }
 
-func newHostServer(t *testing.T, w world) *hostServer {
+func newHostServer(t *testing.T, w fixture) *hostServer {
 	return &hostServer{meshSource: newMeshSource(w), t: t}
 }
 
@@ -48,7 +48,8 @@ func (s *hostServer) sentHosts() int {
 	return s.sent
 }
 
-// holding is what one stream asks for and has of a type, by name; the version is "" for what it was told does not exist.
+// holding is what a stream has requested and received of a type, by name; the version is "" for a resource that does
+// not exist.
 type holding struct {
 	asked    map[string]bool
 	versions map[string]string
@@ -90,7 +91,7 @@ func (s *hostServer) DeltaAggregatedResources(stream discoveryv3.AggregatedDisco
 	}
 }
 
-func (s *hostServer) push(stream discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer, w world, url string, held map[string]*holding) error {
+func (s *hostServer) push(stream discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer, w fixture, url string, held map[string]*holding) error {
 	h := held[url]
 	if h == nil {
 		return nil
@@ -109,7 +110,7 @@ func (s *hostServer) push(stream discoveryv3.AggregatedDiscoveryService_DeltaAgg
 			for _, name := range listed {
 				wanted[name] = wanted[name] || strings.HasPrefix(name, table+"/")
 			}
-			// This ends the wait of a route configuration without virtual hosts.
+			// The answer ends the wait of a route configuration without virtual hosts.
 			if _, ok := h.versions[table+"/none"]; !ok {
 				h.versions[table+"/none"] = ""
 				out.RemovedResources = append(out.RemovedResources, table+"/none")
@@ -177,7 +178,7 @@ func (s *hostServer) start(t *testing.T, statics ...proto.Message) *outboundProx
 	t.Cleanup(server.Stop)
 
 	manager, err := hcm.Build(hcm.Options{
-		Role: hcm.SidecarOutbound, StatPrefix: "test", RouteName: "80", OnDemand: s.world.key.OnDemand, Mesh: &meshv1alpha1.MeshConfig{},
+		Role: hcm.SidecarOutbound, StatPrefix: "test", RouteName: "80", OnDemand: s.fixture.key.OnDemand, Mesh: &meshv1alpha1.MeshConfig{},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -207,7 +208,7 @@ func (s *hostServer) start(t *testing.T, statics ...proto.Message) *outboundProx
 	return p
 }
 
-// ask sends a request to a host and returns the status, and the body if that is 200.
+// ask sends a request to a host and returns the status, and the body if the status is 200.
 func (p *outboundProxy) ask(host string, body []byte) (string, error) {
 	request, err := http.NewRequest(http.MethodPost, "http://proxy/", bytes.NewReader(body))
 	if err != nil {
@@ -244,7 +245,7 @@ func (p *outboundProxy) wantSoon(t *testing.T, host, want string) {
 	})
 }
 
-// hostMesh has an application that echoes what it gets; the second %s are further objects.
+// hostMesh has an application that echoes requests; the second %s are further objects.
 const hostMesh = `
 class: {namespace: default}
 mesh: {enableAutoMtls: false, outboundTrafficPolicy: {mode: REGISTRY_ONLY}}
@@ -267,10 +268,10 @@ const (
 	teapot      = `- {kind: VirtualService, metadata: {name: echo, namespace: default}, spec: {hosts: [echo.default.svc.cluster.local], http: [{directResponse: {status: 418}}]}}`
 )
 
-// TestVirtualHostsOnEnvoy gives the real Envoy the virtual hosts of a route configuration one by one.
-func TestVirtualHostsOnEnvoy(t *testing.T) {
+// A real Envoy receives the virtual hosts of a route configuration one by one.
+func TestVHDSOnEnvoy(t *testing.T) {
 	port := echoHTTP(t)
-	mesh := func(services, objects string, onDemand bool) world {
+	mesh := func(services, objects string, onDemand bool) fixture {
 		w := parse(t, "hosts", fmt.Appendf(nil, hostMesh, port, services, objects))
 		w.key.VirtualHosts, w.key.OnDemand = true, onDemand
 		return w
@@ -328,7 +329,7 @@ func TestVirtualHostsOnEnvoy(t *testing.T) {
 	})
 }
 
-// echoHTTP serves requests with their own body and returns its port.
+// echoHTTP answers requests with their own body, and returns its port.
 func echoHTTP(t *testing.T) int {
 	t.Helper()
 	l := testkit.LoopbackListener(t)

@@ -20,7 +20,8 @@ import (
 	"fairlead.dev/services/xds-server/internal/envoytest"
 )
 
-// startProxy runs Envoy with the resources and the workload's certificate, and waits until it serves. In the end it must have refused nothing.
+// startProxy runs Envoy with the resources and the workload's certificate, and waits until it is ready. The test fails
+// if Envoy has rejected anything.
 func startProxy(t *testing.T, name string, b built, certificate *testkit.Static) *envoytest.Process {
 	t.Helper()
 	xds := envoytest.Socket(t)
@@ -37,7 +38,7 @@ func startProxy(t *testing.T, name string, b built, certificate *testkit.Static)
 	return p
 }
 
-// serveXDS serves the resources to the node called name.
+// serveXDS serves the resources to the node with this name.
 func serveXDS(t *testing.T, socket, name string, b built, certificate *testkit.Static) {
 	t.Helper()
 	material, err := certificate.Current()

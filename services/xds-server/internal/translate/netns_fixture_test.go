@@ -18,7 +18,8 @@ import (
 	"fairlead.dev/pkg/testkit"
 )
 
-// netns is a network of its own with a thread in it. Connections to 10.0.0.0/8 that do not come from the proxy's group lead to port 15001.
+// netns is a network namespace with a thread in it. Connections to 10.0.0.0/8 are redirected to port 15001, except
+// those of the proxy's group.
 type netns struct{ work chan func() }
 
 const proxyGID = 1337
@@ -67,7 +68,7 @@ table ip fairlead {
 	return n
 }
 
-// do runs f on the namespace's thread: sockets that f makes and programs that it starts are the namespace's.
+// do runs f on the namespace's thread; sockets and processes that f creates are in the namespace.
 func (n *netns) do(f func()) {
 	done := make(chan struct{})
 	n.work <- func() { defer close(done); f() }
@@ -91,7 +92,7 @@ func (n *netns) dial(address string) (conn net.Conn, err error) {
 	return conn, err
 }
 
-// banner speaks first, as MySQL does, and then echoes.
+// banner is a server that sends the first bytes, as MySQL does, and then echoes.
 func (n *netns) banner(t *testing.T, address, text string) {
 	t.Helper()
 	serve(n.listen(t, address), func(conn net.Conn) {
@@ -115,7 +116,7 @@ func serve(l net.Listener, f func(net.Conn)) {
 	}()
 }
 
-// greeting connects and returns the first line, without having sent anything.
+// greeting connects and returns the first line, without sending anything.
 func (n *netns) greeting(address string) (string, error) {
 	conn, err := n.dial(address)
 	if err != nil {
@@ -152,7 +153,7 @@ func (n *netns) web(t *testing.T, address, text string) {
 	t.Cleanup(func() { _ = server.Close() })
 }
 
-// get asks an address for a host's page.
+// get requests a host's page at an address.
 func (n *netns) get(address, host string) (string, error) {
 	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(context.Context, string, string) (net.Conn, error) { return n.dial(address) }}
 	response, err := (&http.Client{Transport: transport, Timeout: testkit.Patience}).Get("http://" + host + "/")

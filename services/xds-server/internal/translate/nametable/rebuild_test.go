@@ -33,8 +33,8 @@ func (c counting) Build(r *input.Reader, name string) (proto.Message, error) {
 	return c.Translator.Build(r, name)
 }
 
-// engine is a plan of name tables alone.
-type engine struct {
+// fixture is an engine with name tables alone.
+type fixture struct {
 	t testing.TB
 	*plan.Engine
 	builds   atomic.Int64
@@ -42,9 +42,9 @@ type engine struct {
 	sequence uint64
 }
 
-func newEngine(t testing.TB, resources ...*configv1.Resource) *engine {
+func newEngine(t testing.TB, resources ...*configv1.Resource) *fixture {
 	t.Helper()
-	e := &engine{t: t, state: mesh.Empty()}
+	e := &fixture{t: t, state: mesh.Empty()}
 	var err error
 	e.Engine, err = plan.NewEngine(plan.Config{
 		Translators: []plan.Translator{counting{builds: &e.builds}}, Store: store.New(), Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
@@ -56,8 +56,8 @@ func newEngine(t testing.TB, resources ...*configv1.Resource) *engine {
 	return e
 }
 
-// change applies a revision and returns how often a table was built for it.
-func (e *engine) change(upserts, removed []*configv1.Resource) int64 {
+// change applies a revision and returns the number of builds.
+func (e *fixture) change(upserts, removed []*configv1.Resource) int64 {
 	e.t.Helper()
 	var keys []*configv1.ResourceKey
 	for _, r := range removed {
@@ -74,10 +74,10 @@ func (e *engine) change(upserts, removed []*configv1.Resource) int64 {
 	return e.builds.Load() - before
 }
 
-// edit is change for what is added or replaced.
-func (e *engine) edit(upserts ...*configv1.Resource) int64 { return e.change(upserts, nil) }
+// edit is change for added or replaced objects.
+func (e *fixture) edit(upserts ...*configv1.Resource) int64 { return e.change(upserts, nil) }
 
-// client has asked for a class's table, and counts what it hears of it.
+// client has requested a class's table, and counts its changes.
 type client struct {
 	*plan.Class
 	heard atomic.Int64
@@ -88,8 +88,8 @@ func (c *client) Changed(changes, _ plan.Changes) {
 	c.heard.Add(int64(len(changes[ndsv1.NameTableType])))
 }
 
-// client joins the class of a key.
-func (e *engine) client(key *class.Key) *client {
+// client subscribes to the class of a key.
+func (e *fixture) client(key *class.Key) *client {
 	e.t.Helper()
 	c := &client{}
 	c.Class = e.Acquire(key.WithSidecar(e.state, key.Labels), c)
@@ -104,7 +104,7 @@ func (c *client) item() plan.Item {
 	return item
 }
 
-// table is what the class is served.
+// table is the content that the class receives.
 func (c *client) table(t *testing.T) map[string][]string {
 	t.Helper()
 	item := c.item()
@@ -118,9 +118,9 @@ func (c *client) table(t *testing.T) map[string][]string {
 	return read(t, m)
 }
 
-// TestBuildsWhatIsNeeded: a table is built if somebody has asked for it and something that it says may have changed, once for all who see
-// alike, and told of only if it is another one.
-func TestBuildsWhatIsNeeded(t *testing.T) {
+// A requested table is rebuilt if a change may affect it, once for all classes that see the same, and sent only if it
+// differs.
+func TestRebuiltOnlyForVisibleChanges(t *testing.T) {
 	const (
 		web = "web.shop.svc.cluster.local"
 		db  = "db.data.svc.cluster.local"
@@ -145,7 +145,7 @@ func TestBuildsWhatIsNeeded(t *testing.T) {
 	for _, step := range []struct {
 		name             string
 		upserts, removed []*configv1.Resource
-		// built says how often at most, heard how many of the classes hear of it.
+		// built is the largest number of builds, heard the number of classes that get a new table.
 		built, heard int64
 	}{
 		{name: "endpoints of a service with a VIP", upserts: []*configv1.Resource{meshtest.Endpoints("shop", web, 80, "10.1.0.1")}},
@@ -201,8 +201,8 @@ func TestBuildsWhatIsNeeded(t *testing.T) {
 	}
 }
 
-// TestEmptyTable: without a table an agent answers nothing at all, so there is one where nothing is in sight, and when that ends or begins.
-func TestEmptyTable(t *testing.T) {
+// Without a table an agent answers no query, so there is one without any service, also after services come and go.
+func TestEmptyTableIsServed(t *testing.T) {
 	e := newEngine(t)
 	first, second := e.client(sidecar("shop")), e.client(sidecar("data"))
 	blind := e.client(sidecar("blind"))
@@ -235,7 +235,7 @@ func TestEmptyTable(t *testing.T) {
 	}
 }
 
-func benchmark(b *testing.B, services int, step func(e *engine, i int) int64) {
+func benchmark(b *testing.B, services int, step func(e *fixture, i int) int64) {
 	var mesh []*configv1.Resource
 	for i := range services {
 		mesh = append(mesh, meshtest.Service("shop", fmt.Sprintf("s%d.shop.svc.cluster.local", i), 80, at(fmt.Sprintf("10.96.%d.%d", i/250, i%250+1))))
@@ -253,33 +253,32 @@ func benchmark(b *testing.B, services int, step func(e *engine, i int) int64) {
 	b.ReportMetric(float64(built)/float64(i), "tables/op")
 }
 
-// BenchmarkServiceAdded and the others have twenty classes that see alike, all of them with a client that has asked.
+// The benchmarks have twenty classes that see the same services, each with a client.
 func BenchmarkServiceAdded(b *testing.B) {
 	for _, n := range []int{1_000, 10_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			benchmark(b, n, func(e *engine, i int) int64 {
+			benchmark(b, n, func(e *fixture, i int) int64 {
 				return e.edit(meshtest.Service("shop", "new.example.com", 80, at(fmt.Sprintf("10.97.%d.%d", i/250%250, i%250))))
 			})
 		})
 	}
 }
 
-// BenchmarkHeadlessEndpoints changes the endpoints of the headless service.
 func BenchmarkHeadlessEndpoints(b *testing.B) {
 	for _, n := range []int{1_000, 10_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			benchmark(b, n, func(e *engine, i int) int64 {
+			benchmark(b, n, func(e *fixture, i int) int64 {
 				return e.edit(meshtest.Endpoints("data", "db.data.svc.cluster.local", 80, fmt.Sprintf("10.1.%d.%d", i/250%250, i%250)))
 			})
 		})
 	}
 }
 
-// BenchmarkOtherEndpoints changes the endpoints of a service with a VIP, which no table is about.
+// BenchmarkOtherEndpoints changes the endpoints of a service with a VIP, which are in no table.
 func BenchmarkOtherEndpoints(b *testing.B) {
 	for _, n := range []int{1_000, 10_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			benchmark(b, n, func(e *engine, i int) int64 {
+			benchmark(b, n, func(e *fixture, i int) int64 {
 				return e.edit(meshtest.Endpoints("shop", "s1.shop.svc.cluster.local", 80, fmt.Sprintf("10.1.%d.%d", i/250%250, i%250)))
 			})
 		})

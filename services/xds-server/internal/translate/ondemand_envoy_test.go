@@ -43,12 +43,12 @@ objects:
     {destination: {host: mysql.default.svc.cluster.local, port: {number: 3306}}, weight: 50}]}]}}
 `
 
-func onDemandWorld(t *testing.T, policy, services, endpoints string) world {
+func onDemandFixture(t *testing.T, policy, services, endpoints string) fixture {
 	return parse(t, "on demand", fmt.Appendf(nil, onDemandMesh, policy, services, endpoints))
 }
 
-// TestOnDemandWire runs the real Envoy as a sidecar that knows no service, with redirected connections.
-func TestOnDemandWire(t *testing.T) {
+// A real Envoy runs as an on-demand sidecar with redirected connections.
+func TestOnDemandOnEnvoy(t *testing.T) {
 	if userns.Again(t, "ip", "nft") {
 		return
 	}
@@ -76,7 +76,7 @@ func TestOnDemandWire(t *testing.T) {
 			_, _ = fmt.Fprintln(conn, text)
 		})
 	}
-	s := newMeshServer(onDemandWorld(t, "ALLOW_ANY", "", ""))
+	s := newMeshServer(onDemandFixture(t, "ALLOW_ANY", "", ""))
 	socket := filepath.Join(t.TempDir(), "xds.sock")
 	stop := s.listen(t, socket)
 	p := startOnDemand(t, n, socket)
@@ -98,7 +98,7 @@ func TestOnDemandWire(t *testing.T) {
 	}
 	got, err := n.greeting("10.9.0.2:6666")
 	want(got, err, "outside")
-	// Connections that come while the first waits for the cluster.
+	// These connections come while the first one waits for the cluster.
 	var conns []net.Conn
 	for range 20 {
 		conn, err := n.dial("10.9.0.2:7777")
@@ -162,7 +162,7 @@ func TestOnDemandWire(t *testing.T) {
 	for _, step := range []struct{ services, endpoints, want string }{
 		{"", "", "outside"}, {service, endpoint, "inside"}, {"", "", "outside"}, {service, endpoint, "inside"},
 	} {
-		s.set(onDemandWorld(t, "ALLOW_ANY", step.services, step.endpoints))
+		s.set(onDemandFixture(t, "ALLOW_ANY", step.services, step.endpoints))
 		testkit.Eventually(t, testkit.Patience, func() error {
 			got, err := n.greeting("10.9.0.2:5555")
 			if err == nil && got != step.want {
@@ -171,12 +171,12 @@ func TestOnDemandWire(t *testing.T) {
 			return err
 		})
 	}
-	// A connection stays with the cluster it began with.
+	// A connection stays with the cluster that it began with.
 	_, _ = io.WriteString(held, "still there\n")
 	got, err = line(held)
 	want(got, err, "still there")
 
-	s.set(onDemandWorld(t, "REGISTRY_ONLY", "", ""))
+	s.set(onDemandFixture(t, "REGISTRY_ONLY", "", ""))
 	testkit.Eventually(t, testkit.Patience, func() error {
 		if got, err := n.greeting("10.9.0.2:6666"); err == nil {
 			return fmt.Errorf("an unknown address says %q", got)
@@ -186,7 +186,8 @@ func TestOnDemandWire(t *testing.T) {
 	got, err = n.greeting("10.96.0.1:3306")
 	want(got, err, "mysql")
 
-	// Without a control plane what was called before goes on, and what was not is refused in time.
+	// Without a control plane, known destinations stay reachable, and connections to unknown ones fail within the
+	// timeout.
 	stop()
 	got, err = n.greeting("10.96.0.1:3306")
 	want(got, err, "mysql")
@@ -194,8 +195,8 @@ func TestOnDemandWire(t *testing.T) {
 	if got, err := n.greeting("10.9.0.2:8888"); err == nil || time.Since(start) > 20*time.Second {
 		t.Errorf("a new address says %q without a control plane, after %v", got, time.Since(start))
 	}
-	// Another replica answers for all that the proxy holds, and for what is new.
-	other := newMeshServer(onDemandWorld(t, "ALLOW_ANY", "", ""))
+	// Another xds-server answers for everything that the proxy has, and for new requests.
+	other := newMeshServer(onDemandFixture(t, "ALLOW_ANY", "", ""))
 	other.listen(t, socket)
 	testkit.Eventually(t, testkit.Patience, func() error {
 		got, err := n.greeting("10.9.0.2:6666")

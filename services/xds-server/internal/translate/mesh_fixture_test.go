@@ -25,15 +25,15 @@ import (
 	"fairlead.dev/services/xds-server/internal/mesh"
 )
 
-// testCase is one file of testdata/in: a class and a normalised mesh. Services are configv1.Service with short forms for what is the same in
-// all of them, Istio's objects are as a user writes them, with hosts already in full.
+// testCase is a file of testdata/in: a class and a normalised mesh. Services are configv1.Services with short forms of
+// common fields; Istio's objects are as a user writes them, with full hostnames.
 type testCase struct {
 	Class     classSpec         `json:"class"`
 	Mesh      json.RawMessage   `json:"mesh"`
 	Services  []json.RawMessage `json:"services"`
 	Endpoints []endpointsSpec   `json:"endpoints"`
 	Objects   []objectSpec      `json:"objects"`
-	// Asks are clusters that the proxy asks for, beside those it is given.
+	// Asks are clusters that the proxy requests besides those that it is sent.
 	Asks []string `json:"asks"`
 }
 
@@ -60,7 +60,8 @@ type targetSpec struct {
 	Protocol   string `json:"protocol"`
 }
 
-// endpointsSpec is an EndpointSet: "service:port", and per endpoint an address and what differs from a ready workload with a proxy.
+// endpointsSpec is an EndpointSet: "service:port", and for each endpoint an address and what differs from a ready
+// workload with a proxy.
 type endpointsSpec struct {
 	Host      string         `json:"host"`
 	Namespace string         `json:"namespace"`
@@ -103,17 +104,17 @@ var specTypes = map[string]func() proto.Message{
 	"EnvoyFilter":        func() proto.Message { return &networking.EnvoyFilter{} },
 }
 
-// world is a class at a state, and the clusters that it asks for.
-type world struct {
+// fixture is a class, a snapshot of the mesh, and the clusters that the class requests.
+type fixture struct {
 	key   *class.Key
 	state *mesh.Snapshot
 	asks  []string
 }
 
-func (w world) reader() *input.Reader { return input.NewView(w.key, w.state).Reader() }
+func (w fixture) reader() *input.Reader { return input.NewView(w.key, w.state).Reader() }
 
-// load reads a case.
-func load(t testing.TB, path string) world {
+// load reads a case of testdata/in.
+func load(t testing.TB, path string) fixture {
 	t.Helper()
 	raw, err := os.ReadFile(path)
 	if err != nil {
@@ -122,8 +123,8 @@ func load(t testing.TB, path string) world {
 	return parse(t, path, raw)
 }
 
-// parse is load for a case that is not in a file of its own.
-func parse(t testing.TB, path string, raw []byte) world {
+// parse reads a case that is not in a file of its own.
+func parse(t testing.TB, path string, raw []byte) fixture {
 	t.Helper()
 	var c testCase
 	if err := yaml.UnmarshalStrict(raw, &c); err != nil {
@@ -138,7 +139,7 @@ func parse(t testing.TB, path string, raw []byte) world {
 		t.Fatalf("%s: %v", path, err)
 	}
 	key := c.Class.key()
-	return world{key.WithSidecar(state, key.Labels), state, c.Asks}
+	return fixture{key.WithSidecar(state, key.Labels), state, c.Asks}
 }
 
 func (c classSpec) key() *class.Key {
@@ -215,7 +216,7 @@ func (c *testCase) resources() ([]*configv1.Resource, error) {
 	return out, nil
 }
 
-// serviceDefaults fills what most services of a case have in common.
+// serviceDefaults sets the common fields of a case's services.
 func serviceDefaults(svc *configv1.Service) {
 	name, rest, _ := strings.Cut(svc.GetHostname(), ".")
 	if svc.GetName() == "" {
@@ -295,7 +296,7 @@ func (o objectSpec) resource() (*configv1.Resource, error) {
 	}, nil
 }
 
-// render writes messages as one YAML document each, in the order given. protojson's own spacing is unstable on purpose.
+// render writes messages as one YAML document each, in the given order. protojson's spacing is unstable on purpose.
 func render(t testing.TB, messages []proto.Message) []byte {
 	t.Helper()
 	var out bytes.Buffer

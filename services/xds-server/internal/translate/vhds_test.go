@@ -15,8 +15,8 @@ import (
 
 var virtualHostMesh = filepath.Join("testdata", "virtual-hosts", "mesh.yaml")
 
-// TestGoldenVirtualHosts compares route configurations and virtual hosts that are resources of their own with what was reviewed.
-func TestGoldenVirtualHosts(t *testing.T) {
+// Route configurations and virtual hosts of VHDS equal the reviewed ones.
+func TestVHDSGoldens(t *testing.T) {
 	for name, authorities := range map[string][]string{"listed": nil, "on-demand": {"reviews", "db-0.db:80", "nobody"}} {
 		t.Run(name, func(t *testing.T) {
 			w := load(t, virtualHostMesh)
@@ -46,8 +46,8 @@ func TestGoldenVirtualHosts(t *testing.T) {
 	}
 }
 
-// TestAuthorities: every way in which a client may write a host leads there, where nothing is known beforehand.
-func TestAuthorities(t *testing.T) {
+// Every form in which a client may write a host leads to it, before anything is known about the host.
+func TestOnDemandHostsInEveryForm(t *testing.T) {
 	w := load(t, virtualHostMesh)
 	w.key.VirtualHosts, w.key.OnDemand = true, true
 	const blocked = "502"

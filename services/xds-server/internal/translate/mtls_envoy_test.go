@@ -21,8 +21,9 @@ import (
 	"fairlead.dev/services/xds-server/internal/envoytest"
 )
 
-// wireMesh is one mesh as two proxies see it: a client, and a server without capture in front of two applications on ports of undeclared
-// protocol and one on a declared one. %[1]s is the class, the numbers are the applications' ports.
+// wireMesh is a mesh as two proxies see it: a client, and a server without redirected traffic that has two applications
+// on ports of undeclared protocol and one on a declared one. %[1]s is the class, the numbers are the applications'
+// ports.
 const wireMesh = `
 class: %[1]s
 services:
@@ -56,9 +57,9 @@ objects:
     - {port: {number: %[5]d, name: secret, protocol: TCP}, defaultEndpoint: "127.0.0.1:%[5]d"}
 `
 
-// TestWire runs a client's and a server's proxy on the real Envoy and looks at what comes out. Without redirection rules the client's
-// listeners bind the services' addresses themselves.
-func TestWire(t *testing.T) {
+// Real Envoys run as a client's and a server's proxy. Without redirection the client's listeners bind the addresses of
+// the services.
+func TestMTLSBetweenEnvoys(t *testing.T) {
 	for _, mode := range []string{"STRICT", "PERMISSIVE"} {
 		t.Run(mode, func(t *testing.T) {
 			web, echo, declared, secret := webApplication(t), echoApplication(t), webApplication(t), echoApplication(t)
@@ -161,20 +162,20 @@ func TestWire(t *testing.T) {
 	}
 }
 
-// only keeps the listeners whose names begin so.
+// only keeps the listeners whose names have one of the prefixes.
 func only(listeners []proto.Message, prefixes ...string) []proto.Message {
 	return slices.DeleteFunc(listeners, func(m proto.Message) bool {
 		return !slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(m.(*listenerv3.Listener).GetName(), p) })
 	})
 }
 
-// handshakes returns how many TLS handshakes an inbound listener has completed.
+// handshakes returns the number of TLS handshakes that an inbound listener has completed.
 func handshakes(t *testing.T, p *envoytest.Process, port int) int {
 	name := fmt.Sprintf("listener.127.66.200.2_%d.ssl.handshake", port)
 	return p.Stats("^" + name + "$")[name]
 }
 
-// seen is what an application saw of a request.
+// seen is what an application has seen of a request.
 type seen struct{ version, certificate string }
 
 func get(t *testing.T, url, address string, http2 bool) seen {
@@ -204,7 +205,7 @@ func get(t *testing.T, url, address string, http2 bool) seen {
 	return seen{version, certificate}
 }
 
-// webApplication answers HTTP/1.1 and HTTP/2 with what it saw; it returns its port.
+// webApplication answers HTTP/1.1 and HTTP/2 with what it has seen, and returns its port.
 func webApplication(t *testing.T) int {
 	t.Helper()
 	listener := testkit.LoopbackListener(t)
@@ -219,7 +220,7 @@ func webApplication(t *testing.T) int {
 	return listener.Addr().(*net.TCPAddr).Port
 }
 
-// echoApplication sends lines back; it returns its port.
+// echoApplication echoes lines, and returns its port.
 func echoApplication(t *testing.T) int {
 	t.Helper()
 	listener := testkit.LoopbackListener(t)
@@ -238,7 +239,7 @@ func echoApplication(t *testing.T) int {
 	return listener.Addr().(*net.TCPAddr).Port
 }
 
-// exchange sends a line that is no HTTP and expects it back.
+// exchange sends a line that is not HTTP and expects its echo.
 func exchange(t *testing.T, address string) error {
 	t.Helper()
 	conn, err := (&net.Dialer{Timeout: testkit.Patience}).DialContext(t.Context(), "tcp", address)

@@ -23,39 +23,39 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/typedconfig"
 )
 
-// meshSource is the mesh that a server in a test serves, and its translators by type.
+// meshSource is the mesh that a test's server serves, with the translators by type.
 type meshSource struct {
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
 	kinds map[string]plan.Translator
 
 	mu      sync.Mutex
-	world   world
+	fixture fixture
 	changed chan struct{}
 }
 
-func newMeshSource(w world) *meshSource {
-	s := &meshSource{world: w, changed: make(chan struct{}), kinds: map[string]plan.Translator{}}
+func newMeshSource(w fixture) *meshSource {
+	s := &meshSource{fixture: w, changed: make(chan struct{}), kinds: map[string]plan.Translator{}}
 	for _, kind := range translate.All() {
 		s.kinds[kind.TypeURL()] = kind
 	}
 	return s
 }
 
-func (s *meshSource) set(w world) {
+func (s *meshSource) set(w fixture) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.world = w
+	s.fixture = w
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
 
-func (s *meshSource) current() (world, chan struct{}) {
+func (s *meshSource) current() (fixture, chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.world, s.changed
+	return s.fixture, s.changed
 }
 
-// requestsOf is closed when the stream ends.
+// requestsOf returns a channel that is closed when the stream ends.
 func requestsOf(stream discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) <-chan *discoveryv3.DeltaDiscoveryRequest {
 	requests := make(chan *discoveryv3.DeltaDiscoveryRequest)
 	go func() {
@@ -75,12 +75,13 @@ func requestsOf(stream discoveryv3.AggregatedDiscoveryService_DeltaAggregatedRes
 	return requests
 }
 
-// meshServer serves what the translators make of a mesh that tests replace, by delta ADS.
+// meshServer serves the resources of a mesh by delta ADS; tests replace the mesh.
 type meshServer struct{ *meshSource }
 
-func newMeshServer(w world) *meshServer { return &meshServer{newMeshSource(w)} }
+func newMeshServer(w fixture) *meshServer { return &meshServer{newMeshSource(w)} }
 
-// subscription of a stream to one type; sent are the versions the proxy has, "" if it was told that there is none.
+// subscription of a stream to one type; sent are the versions that the proxy has, "" if it was told that a resource
+// does not exist.
 type subscription struct {
 	wildcard bool
 	names    map[string]bool
@@ -130,8 +131,8 @@ func (s *meshServer) DeltaAggregatedResources(stream discoveryv3.AggregatedDisco
 	}
 }
 
-// push sends what the proxy does not have of one type.
-func (s *meshServer) push(stream discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer, w world, url string, subs map[string]*subscription) error {
+// push sends the resources of one type that the proxy does not have.
+func (s *meshServer) push(stream discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer, w fixture, url string, subs map[string]*subscription) error {
 	sub, kind := subs[url], s.kinds[url]
 	if sub == nil || kind == nil {
 		return nil
@@ -170,7 +171,7 @@ func (s *meshServer) push(stream discoveryv3.AggregatedDiscoveryService_DeltaAgg
 			sub.sent[name] = version
 			out.Resources = append(out.Resources, &discoveryv3.Resource{Name: name, Version: version, Resource: packed})
 			if c, ok := m.(*clusterv3.Cluster); ok && subs[resourcev3.EndpointType] != nil {
-				// A cluster waits for its endpoints without asking for what the proxy has asked for before.
+				// A cluster waits for its endpoints without requesting them again.
 				delete(subs[resourcev3.EndpointType].sent, c.GetEdsClusterConfig().GetServiceName())
 			}
 			if rc, ok := m.(*routev3.RouteConfiguration); ok && rc.GetVhds() != nil {
@@ -190,7 +191,7 @@ func (s *meshServer) push(stream discoveryv3.AggregatedDiscoveryService_DeltaAgg
 	if err := stream.Send(out); err != nil || len(waiting) == 0 {
 		return err
 	}
-	// This ends the wait of route configurations for their first virtual hosts.
+	// The answer ends the wait of route configurations for their first virtual hosts.
 	return stream.Send(&discoveryv3.DeltaDiscoveryResponse{TypeUrl: resourcev3.VirtualHostType, Nonce: "n", RemovedResources: waiting})
 }
 
@@ -208,7 +209,7 @@ func (s *meshServer) listen(t *testing.T, socket string) (stop func()) {
 	return server.Stop
 }
 
-// startOnDemand runs Envoy in the namespace, with a control plane at the socket, and waits until it serves.
+// startOnDemand runs Envoy in the network namespace, with a control plane at the socket, and waits until it is ready.
 func startOnDemand(t *testing.T, n *netns, xds string) *envoytest.Process {
 	t.Helper()
 	config := envoytest.Bootstrap(t, &corev3.Node{Id: "ondemand"}, corev3.ApiConfigSource_DELTA_GRPC, "", xds)
@@ -230,7 +231,7 @@ func startOnDemand(t *testing.T, n *netns, xds string) *envoytest.Process {
 	return p
 }
 
-// clusterNames lists what the proxy holds.
+// clusterNames lists the proxy's clusters.
 func clusterNames(t *testing.T, p *envoytest.Process) []string {
 	t.Helper()
 	_, body, err := p.Get("/clusters")
