@@ -12,6 +12,7 @@ import (
 
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/translate/coreconfig"
 	"fairlead.dev/services/xds-server/internal/translate/inbound"
 	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 )
@@ -73,9 +74,7 @@ func toApplication(r *input.Reader, name string, port inbound.Port) (*clusterv3.
 
 func applicationAddress(to inbound.Destination) *corev3.Address {
 	if to.Pipe != "" {
-		return &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: to.Pipe}}}
+		return coreconfig.Pipe(to.Pipe)
 	}
-	return &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
-		Address: to.Address, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: to.Port},
-	}}}
+	return coreconfig.SocketAddress(to.Address, to.Port)
 }

@@ -7,7 +7,6 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	commondnsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/clusters/common/dns/v3"
 	dnsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/clusters/dns/v3"
-	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
@@ -16,6 +15,7 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/translate/coreconfig"
 	"fairlead.dev/services/xds-server/internal/translate/discovery"
 	"fairlead.dev/services/xds-server/internal/translate/dynamicforwardproxy"
 	"fairlead.dev/services/xds-server/internal/translate/endpoint"
@@ -84,11 +84,7 @@ func discoveryType(r *input.Reader, out *clusterv3.Cluster, c discovery.Cluster)
 	default:
 		out.EdsClusterConfig = &clusterv3.Cluster_EdsClusterConfig{
 			ServiceName: out.GetName(),
-			EdsConfig: &corev3.ConfigSource{
-				ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}},
-				InitialFetchTimeout:   durationpb.New(0),
-				ResourceApiVersion:    corev3.ApiVersion_V3,
-			},
+			EdsConfig:   coreconfig.ADSWithoutTimeout(),
 		}
 	}
 	out.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: kind}

@@ -16,6 +16,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/mesh"
+	"fairlead.dev/services/xds-server/internal/translate/coreconfig"
 	"fairlead.dev/services/xds-server/internal/translate/discovery"
 )
 
@@ -237,7 +238,7 @@ func lbEndpoint(m meshEndpoint) *endpointv3.LbEndpoint {
 	}
 	to := &endpointv3.Endpoint{Address: address(m)}
 	for _, a := range m.more {
-		to.AdditionalAddresses = append(to.AdditionalAddresses, &endpointv3.Endpoint_AdditionalAddress{Address: socket(a, m.GetPort())})
+		to.AdditionalAddresses = append(to.AdditionalAddresses, &endpointv3.Endpoint_AdditionalAddress{Address: coreconfig.SocketAddress(a, m.GetPort())})
 	}
 	return &endpointv3.LbEndpoint{
 		HostIdentifier:      &endpointv3.LbEndpoint_Endpoint{Endpoint: to},
@@ -249,15 +250,9 @@ func lbEndpoint(m meshEndpoint) *endpointv3.LbEndpoint {
 
 func address(m meshEndpoint) *corev3.Address {
 	if isPipe(m) {
-		return &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: m.GetAddress()}}}
+		return coreconfig.Pipe(m.GetAddress())
 	}
-	return socket(m.GetAddress(), m.GetPort())
-}
-
-func socket(address string, port uint32) *corev3.Address {
-	return &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
-		Address: address, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: port},
-	}}}
+	return coreconfig.SocketAddress(m.GetAddress(), m.GetPort())
 }
 
 // metadata marks endpoints that accept mesh mTLS, and names the workload as Istio's telemetry does.

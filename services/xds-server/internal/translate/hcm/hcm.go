@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
+	"fairlead.dev/services/xds-server/internal/translate/coreconfig"
 	"fairlead.dev/services/xds-server/internal/translate/typedconfig"
 )
 
@@ -86,11 +87,7 @@ func Build(o Options) (*listenerv3.Filter, error) {
 	if o.RouteName != "" {
 		m.RouteSpecifier = &managerv3.HttpConnectionManager_Rds{Rds: &managerv3.Rds{
 			RouteConfigName: o.RouteName,
-			ConfigSource: &corev3.ConfigSource{
-				ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}},
-				InitialFetchTimeout:   durationpb.New(0),
-				ResourceApiVersion:    corev3.ApiVersion_V3,
-			},
+			ConfigSource:    coreconfig.ADSWithoutTimeout(),
 		}}
 	} else {
 		m.RouteSpecifier = &managerv3.HttpConnectionManager_RouteConfig{RouteConfig: o.Routes}

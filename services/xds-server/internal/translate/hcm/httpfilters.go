@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"fairlead.dev/services/xds-server/internal/translate/coreconfig"
 	"fairlead.dev/services/xds-server/internal/translate/dynamicforwardproxy"
 	"fairlead.dev/services/xds-server/internal/translate/typedconfig"
 )
@@ -66,10 +67,7 @@ func onDemand(o Options) proto.Message {
 		return nil
 	}
 	return &ondemandv3.OnDemand{Odcds: &ondemandv3.OnDemandCds{
-		Source: &corev3.ConfigSource{
-			ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}},
-			ResourceApiVersion:    corev3.ApiVersion_V3,
-		},
+		Source:  coreconfig.ADS(),
 		Timeout: durationpb.New(clusterTimeout),
 	}}
 }

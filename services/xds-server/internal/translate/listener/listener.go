@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/translate/coreconfig"
 	"fairlead.dev/services/xds-server/internal/translate/hcm"
 	"fairlead.dev/services/xds-server/internal/translate/sidecarscope"
 )
@@ -30,11 +31,9 @@ const (
 // socketAddress is an address to listen on: an IP address and port, or "unix://" and the path of a socket.
 func socketAddress(address string, port uint32) *corev3.Address {
 	if path, ok := strings.CutPrefix(address, sidecarscope.UnixSocket); ok {
-		return &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: path}}}
+		return coreconfig.Pipe(path)
 	}
-	return &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
-		Address: address, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: port},
-	}}}
+	return coreconfig.SocketAddress(address, port)
 }
 
 // newListener returns a listener with the settings that all have. A connection whose protocol is not detected within

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/translate/coreconfig"
 	"fairlead.dev/services/xds-server/internal/translate/dynamicforwardproxy"
 	"fairlead.dev/services/xds-server/internal/translate/hcm"
 	"fairlead.dev/services/xds-server/internal/translate/matcher"
@@ -64,11 +65,8 @@ func (c tcpChain) filters(r *input.Reader) ([]*listenerv3.Filter, error) {
 	}
 	if c.outbound && r.Class().OnDemand {
 		c.proxy.OnDemand = &tcpproxyv3.TcpProxy_OnDemand{
-			OdcdsConfig: &corev3.ConfigSource{
-				ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}},
-				ResourceApiVersion:    corev3.ApiVersion_V3,
-			},
-			Timeout: durationpb.New(clusterTimeout),
+			OdcdsConfig: coreconfig.ADS(),
+			Timeout:     durationpb.New(clusterTimeout),
 		}
 	}
 	packed, err := typedconfig.Checked(c.proxy)

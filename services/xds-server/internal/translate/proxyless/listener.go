@@ -5,7 +5,6 @@ import (
 	"strconv"
 	"strings"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	faultv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/fault/v3"
@@ -14,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/translate/coreconfig"
 	"fairlead.dev/services/xds-server/internal/translate/hcm"
 	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 	"fairlead.dev/services/xds-server/internal/translate/typedconfig"
@@ -41,7 +41,7 @@ func listener(r *input.Reader, name string) (*listenerv3.Listener, error) {
 	manager, err := typedconfig.Checked(&managerv3.HttpConnectionManager{
 		StatPrefix: config,
 		RouteSpecifier: &managerv3.HttpConnectionManager_Rds{Rds: &managerv3.Rds{
-			RouteConfigName: config, ConfigSource: ads(),
+			RouteConfigName: config, ConfigSource: coreconfig.ADS(),
 		}},
 		HttpFilters: []*managerv3.HttpFilter{filter(hcm.FaultFilter, &faultv3.HTTPFault{}), filter(routerFilter, &routerv3.Router{})},
 	})
@@ -69,10 +69,8 @@ func server(r *input.Reader, name, address string) *listenerv3.Listener {
 		chain.Name, chain.TransportSocket = "mtls", serverTLS()
 	}
 	return &listenerv3.Listener{
-		Name: name,
-		Address: &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
-			Address: host, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: uint32(port)},
-		}}},
+		Name:         name,
+		Address:      coreconfig.SocketAddress(host, uint32(port)),
 		FilterChains: []*listenerv3.FilterChain{chain},
 	}
 }
@@ -100,10 +98,4 @@ func inboundManager(port uint32) *listenerv3.Filter {
 
 func filter(name string, m proto.Message) *managerv3.HttpFilter {
 	return &managerv3.HttpFilter{Name: name, ConfigType: &managerv3.HttpFilter_TypedConfig{TypedConfig: typedconfig.Any(m)}}
-}
-
-func ads() *corev3.ConfigSource {
-	return &corev3.ConfigSource{
-		ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}}, ResourceApiVersion: corev3.ApiVersion_V3,
-	}
 }

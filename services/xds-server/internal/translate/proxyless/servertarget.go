@@ -27,25 +27,10 @@ func resolveTarget(r *input.Reader, name string) (serverTarget, bool) {
 	if exists(r, host, port) {
 		return serverTarget{host, port}, true
 	}
-	if full, ok := completeHostname(r, host); ok && exists(r, full, port) {
+	if full, ok := route.CompleteHostname(r, host); ok && exists(r, full, port) {
 		return serverTarget{full, port}, true
 	}
 	return serverTarget{}, false
-}
-
-// completeHostname completes the short names reviews, reviews.default and reviews.default.svc.
-func completeHostname(r *input.Reader, host string) (full string, ok bool) {
-	domain := "svc." + r.Class().ClusterDomain
-	switch parts := strings.Split(host, "."); {
-	case len(parts) == 1:
-		return host + "." + r.Namespace() + "." + domain, true
-	case len(parts) == 2:
-		return host + "." + domain, true
-	case len(parts) == 3 && parts[2] == "svc":
-		return host + "." + r.Class().ClusterDomain, true
-	default:
-		return "", false
-	}
 }
 
 func exists(r *input.Reader, hostname string, port uint32) bool {

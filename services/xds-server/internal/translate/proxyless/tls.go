@@ -53,7 +53,7 @@ func clientTLS(r *input.Reader, c discovery.Cluster) (*corev3.TransportSocket, e
 		if c.Rule != nil {
 			where = fmt.Sprintf("DestinationRule %s/%s: trafficPolicy.tls", c.Rule.Key.Namespace, c.Rule.Key.Name)
 		}
-		return nil, fmt.Errorf("%s.mode: a gRPC program cannot do %v, only DISABLE or ISTIO_MUTUAL; let it do TLS itself", where, mode)
+		return nil, fmt.Errorf("%s.mode: a proxyless gRPC client cannot do %v, only DISABLE or ISTIO_MUTUAL; let it do TLS itself", where, mode)
 	}
 	identities := settings.GetSubjectAltNames()
 	if len(identities) == 0 {

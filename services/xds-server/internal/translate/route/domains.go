@@ -37,9 +37,9 @@ func shortNames(r *input.Reader, hostname string) []string {
 	return out
 }
 
-// completeHostname is the inverse of shortNames: the hostname that a resolver in the client's namespace completes a
+// CompleteHostname is the inverse of shortNames: the hostname that a resolver in the client's namespace completes a
 // name to.
-func completeHostname(r *input.Reader, name string) (hostname string, ok bool) {
+func CompleteHostname(r *input.Reader, name string) (hostname string, ok bool) {
 	suffix := ".svc." + r.Class().ClusterDomain
 	if suffix == ".svc." || name == "" {
 		return "", false

@@ -34,7 +34,7 @@ func TestShortNames(t *testing.T) {
 			t.Errorf("%s for %s in %q: %q for %d, want %q", tc.host, tc.namespace, tc.domain, got, r.Scope(), tc.want)
 		}
 		for _, name := range short {
-			if hostname, ok := completeHostname(r, name); !ok || hostname != tc.host {
+			if hostname, ok := CompleteHostname(r, name); !ok || hostname != tc.host {
 				t.Errorf("%q in %q is completed to %q", name, tc.namespace, hostname)
 			}
 		}
@@ -47,7 +47,7 @@ func TestCompleteHostname(t *testing.T) {
 		"a.b.c": "", "": "", ".": "", "a.": "", ".a": "", "*": "", "*.b": "", "a.b.c.svc": "", "..svc": "",
 	} {
 		r := emptyReader(t, "ns", "ns.svc.cluster.local")
-		got, ok := completeHostname(r, name)
+		got, ok := CompleteHostname(r, name)
 		if ok != (want != "") || ok && got != want {
 			t.Errorf("%q: %q, %v, want %q", name, got, ok, want)
 		}

@@ -3,13 +3,12 @@ package route
 import (
 	"slices"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
-	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/translate/coreconfig"
 	"fairlead.dev/services/xds-server/internal/translate/protocol"
 	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 	"fairlead.dev/services/xds-server/internal/translate/sidecarscope"
@@ -35,12 +34,8 @@ func outboundRouteConfig(r *input.Reader, name string) (*routev3.RouteConfigurat
 	// Clients may or may not write the port. Only a forward proxy needs it, to choose among the ports of a host.
 	out.IgnorePortInHostMatching = listener.Port != allPorts
 	if usesVHDS(r, listener) {
-		out.Vhds = &routev3.Vhds{ConfigSource: &corev3.ConfigSource{
-			ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}},
-			// As for RDS: no listener is better than one that treats known hosts as unknown.
-			InitialFetchTimeout: durationpb.New(0),
-			ResourceApiVersion:  corev3.ApiVersion_V3,
-		}}
+		// As for RDS: no listener is better than one that treats known hosts as unknown.
+		out.Vhds = &routev3.Vhds{ConfigSource: coreconfig.ADSWithoutTimeout()}
 		if r.Class().OnDemand {
 			// An on-demand proxy requests each host that has no virtual host; a virtual host "*" would match them all.
 			// It requests the host as the client wrote it, port included, and matches domains against the same text.

@@ -103,7 +103,7 @@ func (c *routeConfig) owner(domain string) (hostname string, ok bool) {
 	if hostname, ok = strings.CutSuffix(domain, "."); ok && c.has(hostname) && len(withFinalDot(hostname)) > 0 {
 		return hostname, true
 	}
-	if hostname, ok = completeHostname(c.r, domain); ok && c.has(hostname) {
+	if hostname, ok = CompleteHostname(c.r, domain); ok && c.has(hostname) {
 		return hostname, true
 	}
 	if ip, err := netip.ParseAddr(bare(domain)); err == nil {
@@ -117,7 +117,7 @@ func (c *routeConfig) owner(domain string) (hostname string, ok bool) {
 	if c.isHeadless(parent) {
 		return parent, true
 	}
-	hostname, ok = completeHostname(c.r, parent)
+	hostname, ok = CompleteHostname(c.r, parent)
 	return hostname, ok && c.isHeadless(hostname)
 }
 

@@ -49,7 +49,7 @@ func envoyErrors(t *testing.T, routes ...*routev3.Route) string {
 	})
 }
 
-// translated returns the route of an HTTP route, or the error without its prefix that names the object.
+// translated returns the first route of an HTTP route, or the error.
 func translated(t *testing.T, in *networking.HTTPRoute) (*routev3.Route, error) {
 	t.Helper()
 	r := emptyReader(t, "default", "default.svc.cluster.local")

@@ -12,6 +12,7 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"fairlead.dev/services/xds-server/internal/translate/coreconfig"
 	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 )
 
@@ -116,10 +117,7 @@ func verifyClients(common *tlsv3.CommonTlsContext, settings *networking.ServerTL
 
 // credentialSDS requests a secret from xds-server, over ADS.
 func credentialSDS(name string) *tlsv3.SdsSecretConfig {
-	return soon(&tlsv3.SdsSecretConfig{Name: name, SdsConfig: &corev3.ConfigSource{
-		ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}},
-		ResourceApiVersion:    corev3.ApiVersion_V3,
-	}})
+	return soon(&tlsv3.SdsSecretConfig{Name: name, SdsConfig: coreconfig.ADS()})
 }
 
 // soon limits how long a listener or a cluster waits for a secret.
