@@ -7,6 +7,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	commondnsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/clusters/common/dns/v3"
 	dnsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/clusters/dns/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
@@ -47,7 +48,7 @@ func outbound(r *input.Reader, c discovery.Cluster) (*clusterv3.Cluster, error) 
 	}
 	lbPolicy(out, c.Policy.GetLoadBalancer())
 	// The connections carry the clients' mesh TLS, so the cluster adds no TLS and no protocol options.
-	if c.Passthrough {
+	if c.AutoPassthrough {
 		return out, nil
 	}
 	err := transportSocket(r, out, options, c)
@@ -133,7 +134,7 @@ func retryBudget(out *clusterv3.Cluster, in *networking.TrafficPolicy_RetryBudge
 	}
 	budget := &clusterv3.CircuitBreakers_Thresholds_RetryBudget{}
 	if in.GetPercent() != nil {
-		budget.BudgetPercent = percentOf(in.GetPercent().GetValue())
+		budget.BudgetPercent = &typev3.Percent{Value: in.GetPercent().GetValue()}
 	}
 	if n := in.GetMinRetryConcurrency(); n > 0 {
 		budget.MinRetryConcurrency = wrapperspb.UInt32(n)

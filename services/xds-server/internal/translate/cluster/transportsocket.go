@@ -6,7 +6,6 @@ import (
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	proxyprotocolv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/proxy_protocol/v3"
-	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/protobuf/types/known/structpb"
 	networking "istio.io/api/networking/v1alpha3"
 
@@ -20,8 +19,6 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/tlsctx"
 	"fairlead.dev/services/xds-server/internal/translate/typedconfig"
 )
-
-func percentOf(v float64) *typev3.Percent { return &typev3.Percent{Value: v} }
 
 // transportSocket sets the TLS of a cluster: by the traffic policy, or else mesh mTLS to every endpoint that has a
 // proxy.
@@ -76,7 +73,7 @@ func autoMTLS(r *input.Reader, out *clusterv3.Cluster, options *httpOptions, c d
 		}
 		return
 	}
-	if off := endpoint.TurnedOff(r, c); off != "" {
+	if off := endpoint.MTLSTurnedOff(r, c); off != "" {
 		// Nothing reads this value. It changes the cluster when PeerAuthentication turns mTLS off or on, so Envoy
 		// closes the open connections, which still have the old TLS settings.
 		addMetadata(out, "mtls_turned_off", off)

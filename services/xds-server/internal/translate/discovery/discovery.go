@@ -42,9 +42,9 @@ type Cluster struct {
 	Kind    Kind
 	Service *configv1.Service
 	Spec    *configv1.ServicePort
-	// Rule is the DestinationRule that applies, or nil; Labels is its subset of the cluster, or nil.
-	Rule   *mesh.DestinationRule
-	Labels *networking.Subset
+	// Rule is the DestinationRule that applies, or nil; SubsetSpec is its subset of the cluster, or nil.
+	Rule       *mesh.DestinationRule
+	SubsetSpec *networking.Subset
 	// Policy is the traffic policy that applies; never nil.
 	Policy *networking.TrafficPolicy
 }
@@ -53,17 +53,17 @@ type Cluster struct {
 func Resolve(r *input.Reader, name resourcename.Cluster) (c Cluster, ok bool) {
 	svc := r.Service(name.Hostname)
 	port := Port(svc, name.Port)
-	if port == nil || name.Passthrough && !passesMesh(r, svc) {
+	if port == nil || name.AutoPassthrough && !isAutoPassthrough(r, svc) {
 		return Cluster{}, false
 	}
 	c = Cluster{Cluster: name, Service: svc, Spec: port, Rule: r.DestinationRule(name.Hostname)}
 	if c.Rule != nil {
-		c.Labels = trafficpolicy.Subset(c.Rule.Spec, name.Subset)
-		c.Policy = trafficpolicy.For(c.Rule.Spec, c.Labels, name.Port)
+		c.SubsetSpec = trafficpolicy.Subset(c.Rule.Spec, name.Subset)
+		c.Policy = trafficpolicy.For(c.Rule.Spec, c.SubsetSpec, name.Port)
 	} else {
 		c.Policy = &networking.TrafficPolicy{}
 	}
-	if name.Subset != "" && c.Labels == nil {
+	if name.Subset != "" && c.SubsetSpec == nil {
 		return Cluster{}, false
 	}
 	c.Policy = trafficpolicy.WithAffinity(trafficpolicy.WithDefaults(c.Policy, r.Mesh()), svc)
@@ -79,7 +79,7 @@ func Names(r *input.Reader, host string) []string {
 		return nil
 	}
 	rule := r.DestinationRule(host)
-	passes := passesMesh(r, svc)
+	passes := isAutoPassthrough(r, svc)
 	var out []string
 	add := func(port uint32, subset string) {
 		out = append(out, resourcename.OutboundCluster(port, subset, host))
@@ -100,9 +100,9 @@ func Names(r *input.Reader, host string) []string {
 	return slices.Compact(out)
 }
 
-// passesMesh reports whether the class is a gateway with an AUTO_PASSTHROUGH server for the service.
-func passesMesh(r *input.Reader, svc *configv1.Service) bool {
-	return r.Class().Type == class.Router && r.MeshGateways() && gateway.PassesMeshTo(r, svc)
+// isAutoPassthrough reports whether the class is a gateway with an AUTO_PASSTHROUGH server for the service.
+func isAutoPassthrough(r *input.Reader, svc *configv1.Service) bool {
+	return r.Class().Type == class.Router && r.MeshGateways() && gateway.AutoPassthroughTo(r, svc)
 }
 
 func subsets(rule *mesh.DestinationRule) []*networking.Subset {

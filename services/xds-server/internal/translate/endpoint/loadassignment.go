@@ -68,7 +68,7 @@ func Assignment(r *input.Reader, c discovery.Cluster) *endpointv3.ClusterLoadAss
 	out := &endpointv3.ClusterLoadAssignment{ClusterName: c.String()}
 	others := networks{reader: r}
 	endpoints := usable(r, c, endpointsOf(r, c), &others)
-	if c.Passthrough {
+	if c.AutoPassthrough {
 		// Connections carry mesh TLS, which only a proxy can terminate.
 		endpoints = slices.DeleteFunc(endpoints, func(m meshEndpoint) bool { return !m.mtls })
 	}
@@ -143,7 +143,7 @@ func usable(r *input.Reader, c discovery.Cluster, endpoints []meshEndpoint, othe
 	seen := map[endpointAddress]bool{}
 	out := endpoints[:0]
 	for _, m := range endpoints {
-		if !takesTraffic(c, m) || !m.matches(c.Labels.GetLabels()) || !isNear(r, c, m) {
+		if !takesTraffic(c, m) || !m.matches(c.SubsetSpec.GetLabels()) || !isOnClientNode(r, c, m) {
 			continue
 		}
 		away := c.Kind == discovery.EDS && len(others.gateways(m)) > 0
@@ -171,9 +171,9 @@ func takesTraffic(c discovery.Cluster, m meshEndpoint) bool {
 	}
 }
 
-// isNear reports whether clients may use the endpoint: of a service with internalTrafficPolicy Local, only endpoints of
+// isOnClientNode reports whether clients may use the endpoint: of a service with internalTrafficPolicy Local, only endpoints of
 // the clients' own node.
-func isNear(r *input.Reader, c discovery.Cluster, m meshEndpoint) bool {
+func isOnClientNode(r *input.Reader, c discovery.Cluster, m meshEndpoint) bool {
 	if !c.Service.GetNodeLocal() {
 		return true
 	}
@@ -201,7 +201,7 @@ func (m *meshEndpoint) selectAddresses(f class.Families) (ok bool) {
 
 // ownName returns the service's hostname as the endpoint of a DNS service that lists none.
 func ownName(c discovery.Cluster) []meshEndpoint {
-	if strings.HasPrefix(c.Hostname, "*") || c.Labels != nil && len(c.Labels.GetLabels()) > 0 {
+	if strings.HasPrefix(c.Hostname, "*") || c.SubsetSpec != nil && len(c.SubsetSpec.GetLabels()) > 0 {
 		return nil
 	}
 	return []meshEndpoint{{Endpoint: &configv1.Endpoint{
@@ -318,9 +318,9 @@ func AllTerminateMTLS(r *input.Reader, c discovery.Cluster) bool {
 	return len(endpoints) > 0 && !slices.ContainsFunc(endpoints, func(m meshEndpoint) bool { return !m.mtls })
 }
 
-// TurnedOff reports for which of the cluster's endpoints with a proxy PeerAuthentication turns mTLS off: "all", "some",
+// MTLSTurnedOff reports for which of the cluster's endpoints with a proxy PeerAuthentication turns mTLS off: "all", "some",
 // or "" for none.
-func TurnedOff(r *input.Reader, c discovery.Cluster) string {
+func MTLSTurnedOff(r *input.Reader, c discovery.Cluster) string {
 	on, off := false, false
 	for _, shard := range r.Endpoints(c.Hostname, c.Port) {
 		modes := map[mode]bool{}

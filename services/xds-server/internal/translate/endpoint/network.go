@@ -45,7 +45,7 @@ func (n *networks) isInOtherNetwork(m meshEndpoint) bool {
 // the same total weight. Gateways route by SNI, so an endpoint that is not called with mesh TLS is dropped. A gateway's
 // AUTO_PASSTHROUGH cluster has endpoints of its own network only.
 func (n *networks) replaceByGateways(c discovery.Cluster, endpoints []meshEndpoint) []meshEndpoint {
-	if c.Passthrough {
+	if c.AutoPassthrough {
 		return slices.DeleteFunc(endpoints, n.isInOtherNetwork)
 	}
 	// The weights of all endpoints are multiplied, so that those of each network can be divided by the number of its

@@ -46,7 +46,7 @@ func TestTurnedOffByPeerAuthentication(t *testing.T) {
 			if !ok {
 				t.Fatal("no such cluster")
 			}
-			if got := endpoint.TurnedOff(r, c); got != tc.want {
+			if got := endpoint.MTLSTurnedOff(r, c); got != tc.want {
 				t.Errorf("%q, want %q", got, tc.want)
 			}
 		})

@@ -1,5 +1,5 @@
 // Package gateway groups the servers of all Gateways that select a router by the port that it listens on (Ports).
-// Packages listener and route build from the same answer; package discovery asks PassesMeshTo for the clusters of
+// Packages listener and route build from the same answer; package discovery asks AutoPassthroughTo for the clusters of
 // AUTO_PASSTHROUGH servers.
 package gateway
 
@@ -57,9 +57,9 @@ func (s Server) TerminatesHTTP() bool {
 	return protocol.Parse(s.Spec.GetPort().GetProtocol()) == configv1.Protocol_PROTOCOL_HTTPS && s.Terminates()
 }
 
-// PassesMesh reports whether the server has mode AUTO_PASSTHROUGH: it forwards mesh TLS to the service that the SNI
+// IsAutoPassthrough reports whether the server has mode AUTO_PASSTHROUGH: it forwards mesh TLS to the service that the SNI
 // names.
-func (s Server) PassesMesh() bool {
+func (s Server) IsAutoPassthrough() bool {
 	return s.Spec.GetTls().GetMode() == networking.ServerTLSSettings_AUTO_PASSTHROUGH && kind(s.Spec) == TLS
 }
 
@@ -200,15 +200,15 @@ func address(r *input.Reader) string {
 	return wildcard
 }
 
-// PassesMeshTo reports whether an AUTO_PASSTHROUGH server of the class leads to a service.
-func PassesMeshTo(r *input.Reader, svc *configv1.Service) bool {
+// AutoPassthroughTo reports whether an AUTO_PASSTHROUGH server of the class leads to a service.
+func AutoPassthroughTo(r *input.Reader, svc *configv1.Service) bool {
 	if svc == nil || svc.GetMeshExternal() {
 		return false
 	}
 	for _, g := range r.Gateways() {
 		for _, spec := range g.Spec.GetServers() {
 			server := Server{Gateway: g, Spec: spec}
-			if server.PassesMesh() && slices.Contains(server.Admits(svc.GetNamespace(), svc.GetHostname()), svc.GetHostname()) {
+			if server.IsAutoPassthrough() && slices.Contains(server.Admits(svc.GetNamespace(), svc.GetHostname()), svc.GetHostname()) {
 				return true
 			}
 		}

@@ -36,7 +36,7 @@ func TestIntersectReturnsTheNarrowerHost(t *testing.T) {
 }
 
 // An AUTO_PASSTHROUGH server leads only to services of the mesh that it admits.
-func TestPassesMeshToAdmittedServices(t *testing.T) {
+func TestAutoPassthroughToAdmittedServices(t *testing.T) {
 	server := func(mode networking.ServerTLSSettings_TLSmode, hosts ...string) *networking.Server {
 		return &networking.Server{Port: &networking.Port{Number: 15443, Name: "tls", Protocol: "TLS"}, Hosts: hosts, Tls: &networking.ServerTLSSettings{Mode: mode}}
 	}
@@ -60,7 +60,7 @@ func TestPassesMeshToAdmittedServices(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			state := meshtest.State(t, meshtest.Config(mesh.KindGateway, "gateways", "g", &networking.Gateway{Servers: []*networking.Server{tc.server}}))
 			r := input.NewView(&class.Key{Type: class.Router, Namespace: "gateways"}, state).Reader()
-			if got := gateway.PassesMeshTo(r, tc.service); got != tc.want {
+			if got := gateway.AutoPassthroughTo(r, tc.service); got != tc.want {
 				t.Errorf("got %v, want %v", got, tc.want)
 			}
 		})

@@ -92,12 +92,12 @@ func gatewayChains(r *input.Reader, port gateway.Port, name string) (*listenerv3
 		switch {
 		case port.Kind == gateway.TCP:
 			found, err = gatewayTCP(r, server)
-		case server.PassesMesh():
-			found, err = passedToMesh(r, server)
+		case server.IsAutoPassthrough():
+			found, err = autoPassthroughChains(r, server)
 		case server.Terminates():
-			found, err = terminated(r, port, server, name)
+			found, err = terminatingChains(r, port, server, name)
 		default:
-			found, err = passedThrough(r, server)
+			found, err = passthroughChains(r, server)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("Gateway %s: server %q: %w", server.Name(), server.Spec.GetPort().GetName(), err)
@@ -111,8 +111,8 @@ func gatewayChains(r *input.Reader, port gateway.Port, name string) (*listenerv3
 	return out, nil
 }
 
-// terminated builds the filter chains of a server that terminates TLS: one for HTTP, or those of its TCP routes.
-func terminated(r *input.Reader, port gateway.Port, server gateway.Server, name string) ([]filterChain, error) {
+// terminatingChains builds the filter chains of a server that terminates TLS: one for HTTP, or those of its TCP routes.
+func terminatingChains(r *input.Reader, port gateway.Port, server gateway.Server, name string) ([]filterChain, error) {
 	trust := tlsctx.NewTrust(r.Class().TrustDomain, r.Mesh().GetTrustDomainAliases())
 	socket, err := tlsctx.Terminate(server.Spec.GetTls(), tlsctx.Terminator{
 		Trust: trust, HTTP: server.TerminatesHTTP(), Credentials: true, Mesh: r.Mesh(),
@@ -169,8 +169,8 @@ func gatewayTCP(r *input.Reader, server gateway.Server) ([]filterChain, error) {
 	return out, nil
 }
 
-// passedThrough builds the filter chains of the TLS routes bound to a PASSTHROUGH server, limited to its hosts.
-func passedThrough(r *input.Reader, server gateway.Server) ([]filterChain, error) {
+// passthroughChains builds the filter chains of the TLS routes bound to a PASSTHROUGH server, limited to its hosts.
+func passthroughChains(r *input.Reader, server gateway.Server) ([]filterChain, error) {
 	c := matchContext{port: server.Number(), gateway: server.Name(), statPrefix: server.Spec.GetName()}
 	var out []filterChain
 	for _, vs := range r.VirtualServices(server.Name()) {
@@ -183,9 +183,9 @@ func passedThrough(r *input.Reader, server gateway.Server) ([]filterChain, error
 	return out, nil
 }
 
-// passedToMesh builds the filter chain of an AUTO_PASSTHROUGH server: mesh TLS is forwarded to the cluster whose name
+// autoPassthroughChains builds the filter chain of an AUTO_PASSTHROUGH server: mesh TLS is forwarded to the cluster whose name
 // is the SNI. Only clusters for this purpose have such names; allowMeshSNI denies other names.
-func passedToMesh(r *input.Reader, server gateway.Server) ([]filterChain, error) {
+func autoPassthroughChains(r *input.Reader, server gateway.Server) ([]filterChain, error) {
 	proxy := &tcpproxyv3.TcpProxy{
 		StatPrefix: server.Spec.GetName(), ClusterSpecifier: &tcpproxyv3.TcpProxy_Cluster{Cluster: resourcename.BlackHoleCluster},
 	}

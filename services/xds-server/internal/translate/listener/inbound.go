@@ -273,7 +273,7 @@ func undeclared(r *input.Reader, ports []inbound.Port) ([]*listenerv3.FilterChai
 
 // planInbound lists the inbound listeners that bind a port.
 func planInbound(r *input.Reader) ([]planned, error) {
-	if captured(r) && r.Sidecar() == nil {
+	if isRedirected(r) && r.Sidecar() == nil {
 		// Only ingress listeners of a Sidecar bind a port despite redirection. Without a Sidecar the ports are not
 		// read, so that workloads share their listeners.
 		return nil, nil
@@ -295,7 +295,7 @@ func planInbound(r *input.Reader) ([]planned, error) {
 
 // boundName names a listener that binds its port.
 func boundName(r *input.Reader, address string, port uint32) string {
-	if captured(r) {
+	if isRedirected(r) {
 		return resourcename.BoundListener(address, port)
 	}
 	return resourcename.Listener(address, port)

@@ -225,7 +225,7 @@ func toDestinations(r *input.Reader, to []*networking.RouteDestination, c matchC
 		proxy.ClusterSpecifier = &tcpproxyv3.TcpProxy_WeightedClusters{WeightedClusters: weighted}
 	}
 	applied := trafficPolicyOf(r, first)
-	limits(proxy, applied)
+	applyTrafficPolicy(proxy, applied)
 	for i, d := range to[1:] {
 		if !proto.Equal(trafficPolicyOf(r, destinationCluster(r, d.GetDestination(), c.port)).GetTunnel(), applied.GetTunnel()) {
 			return nil, fmt.Errorf("route[%d].destination: has another trafficPolicy.tunnel than route[0].destination, but a connection has one for all", i+1)
@@ -252,9 +252,9 @@ func trafficPolicyOf(r *input.Reader, c resourcename.Cluster) *networking.Traffi
 	return trafficpolicy.WithAffinity(trafficpolicy.WithDefaults(found, r.Mesh()), r.Service(c.Hostname))
 }
 
-// limits applies the traffic policies that Envoy configures in the TCP proxy. With weighted clusters the policy of the
+// applyTrafficPolicy applies the traffic policies that Envoy configures in the TCP proxy. With weighted clusters the policy of the
 // first applies, as in Istio.
-func limits(proxy *tcpproxyv3.TcpProxy, applied *networking.TrafficPolicy) {
+func applyTrafficPolicy(proxy *tcpproxyv3.TcpProxy, applied *networking.TrafficPolicy) {
 	proxy.IdleTimeout = applied.GetConnectionPool().GetTcp().GetIdleTimeout()
 	proxy.MaxDownstreamConnectionDuration = applied.GetConnectionPool().GetTcp().GetMaxConnectionDuration()
 	if trafficpolicy.ConsistentHash(applied).GetUseSourceIp() {
@@ -272,7 +272,7 @@ func limits(proxy *tcpproxyv3.TcpProxy, applied *networking.TrafficPolicy) {
 func servicePortTCP(r *input.Reader, m servicePort) ([]*listenerv3.Filter, error) {
 	c := resourcename.Cluster{Direction: resourcename.DirectionOutbound, Port: m.Port.GetNumber(), Hostname: m.Service.GetHostname()}
 	proxy := &tcpproxyv3.TcpProxy{StatPrefix: c.String(), ClusterSpecifier: &tcpproxyv3.TcpProxy_Cluster{Cluster: c.String()}}
-	limits(proxy, trafficPolicyOf(r, c))
+	applyTrafficPolicy(proxy, trafficPolicyOf(r, c))
 	chain := tcpChain{proxy: proxy, outbound: true}
 	if dynamicforwardproxy.Is(m.Service) && !r.Class().OnDemand {
 		chain.resolveSNI = m.Port.GetNumber()

@@ -65,7 +65,7 @@ func hasListenerPolicy(r *input.Reader, m servicePort) bool {
 		}
 	}
 	with := &tcpproxyv3.TcpProxy{}
-	limits(with, trafficPolicyOf(r, resourcename.Cluster{Port: m.Port.GetNumber(), Hostname: m.Service.GetHostname()}))
+	applyTrafficPolicy(with, trafficPolicyOf(r, resourcename.Cluster{Port: m.Port.GetNumber(), Hostname: m.Service.GetHostname()}))
 	return proto.Size(with) > 0
 }
 

@@ -64,7 +64,7 @@ func (Translator) Build(r *input.Reader, name string) (proto.Message, error) {
 
 // build builds a listener; of two with the same name the first in hostIndependent's order is built.
 func build(r *input.Reader, name string) (*listenerv3.Listener, error) {
-	if captured(r) {
+	if isRedirected(r) {
 		switch name {
 		case resourcename.VirtualOutbound:
 			return virtualOutbound(r)
@@ -93,7 +93,7 @@ type planned struct {
 	build func() (*listenerv3.Listener, error)
 }
 
-func captured(r *input.Reader) bool {
+func isRedirected(r *input.Reader) bool {
 	return r.Class().Type != class.Router && r.Class().Interception != class.None
 }
 
@@ -103,7 +103,7 @@ func hostIndependent(r *input.Reader) ([]planned, error) {
 		return planGateway(r)
 	}
 	var out []planned
-	if captured(r) {
+	if isRedirected(r) {
 		out = append(out,
 			planned{resourcename.VirtualOutbound, func() (*listenerv3.Listener, error) { return virtualOutbound(r) }},
 			planned{resourcename.VirtualInbound, func() (*listenerv3.Listener, error) { return virtualInbound(r) }},

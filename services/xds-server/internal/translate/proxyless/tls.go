@@ -84,7 +84,7 @@ func requiresMTLS(r *input.Reader, c discovery.Cluster) bool {
 			if int(e.GetLabelSet()) < len(shard.GetLabelSets()) {
 				labels = shard.GetLabelSets()[e.GetLabelSet()].GetLabels()
 			}
-			if c.Labels != nil && !mesh.Matches(c.Labels.GetLabels(), labels) {
+			if c.SubsetSpec != nil && !mesh.Matches(c.SubsetSpec.GetLabels(), labels) {
 				continue
 			}
 			id := kind{e.GetLabelSet(), e.GetPort()}

@@ -41,13 +41,13 @@ type Cluster struct {
 	Port      uint32
 	Subset    string
 	Hostname  string
-	// Passthrough is true for a cluster of a gateway's AUTO_PASSTHROUGH server. Its name is the SNI of the connections.
-	Passthrough bool
+	// AutoPassthrough is true for a cluster of a gateway's AUTO_PASSTHROUGH server. Its name is the SNI of the connections.
+	AutoPassthrough bool
 }
 
 // String returns the name, such as "outbound|80|v1|reviews.default.svc.cluster.local".
 func (c Cluster) String() string {
-	if c.Passthrough {
+	if c.AutoPassthrough {
 		return SNI(c.Port, c.Subset, c.Hostname)
 	}
 	return string(c.Direction) + "|" + strconv.FormatUint(uint64(c.Port), 10) + "|" + c.Subset + "|" + c.Hostname
@@ -160,7 +160,7 @@ func parseSNI(name string) (c Cluster, ok bool) {
 	if !ok {
 		return Cluster{}, false
 	}
-	return Cluster{Direction: DirectionOutbound, Port: port, Subset: parts[1], Hostname: parts[2], Passthrough: true}, true
+	return Cluster{Direction: DirectionOutbound, Port: port, Subset: parts[1], Hostname: parts[2], AutoPassthrough: true}, true
 }
 
 // OutboundRouteConfig names the route configuration of a sidecar's outbound HTTP port.

@@ -37,7 +37,7 @@ func forwardProxy(r *input.Reader, listener sidecarscope.EgressListener) ([]*rou
 	c.port = defaultHTTPPort
 	for _, vs := range r.VirtualServices(MeshGateway) {
 		for _, hostname := range vs.Spec.GetHosts() {
-			if known[hostname] || !isCanonical(hostname) || len(c.routing(hostname)) == 0 {
+			if known[hostname] || !isCanonical(hostname) || len(c.virtualServicesFor(hostname)) == 0 {
 				continue
 			}
 			known[hostname] = true

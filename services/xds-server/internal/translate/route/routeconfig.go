@@ -57,7 +57,7 @@ func (c *routeConfig) lookUp(hostname string) bool {
 		return true
 	}
 	svc := c.listener.Service(c.r, hostname)
-	return (svc == nil || isAlias(svc)) && c.port == defaultHTTPPort && len(c.routing(hostname)) > 0
+	return (svc == nil || isAlias(svc)) && c.port == defaultHTTPPort && len(c.virtualServicesFor(hostname)) > 0
 }
 
 func isAlias(svc *configv1.Service) bool { return svc.GetExternalName() != "" }
@@ -74,15 +74,15 @@ func (c *routeConfig) concrete(hostname string) *configv1.Service {
 	return svc
 }
 
-// routing lists the VirtualServices for a host that has no service. There are none for a wildcard host that covers
+// virtualServicesFor lists the VirtualServices for a host that has no service. There are none for a wildcard host that covers
 // services: each of these has a virtual host of its own.
-func (c *routeConfig) routing(hostname string) []*mesh.VirtualService {
+func (c *routeConfig) virtualServicesFor(hostname string) []*mesh.VirtualService {
 	if strings.HasPrefix(hostname, "*") && c.anyUnder(hostname) {
 		return nil
 	}
 	found := c.r.VirtualServicesOf(MeshGateway, hostname)
 	return slices.DeleteFunc(slices.Clone(found), func(vs *mesh.VirtualService) bool {
-		return !slices.Contains(vs.Spec.GetHosts(), hostname) || !c.listener.Admits(c.r, vs.Key.Namespace, hostname) || !c.speaks(vs)
+		return !slices.Contains(vs.Spec.GetHosts(), hostname) || !c.listener.Admits(c.r, vs.Key.Namespace, hostname) || !c.hasRoutes(vs)
 	})
 }
 
@@ -107,7 +107,7 @@ func (c *routeConfig) owner(domain string) (hostname string, ok bool) {
 		return hostname, true
 	}
 	if ip, err := netip.ParseAddr(bare(domain)); err == nil {
-		svc := c.at(ip.String())
+		svc := c.serviceAt(ip.String())
 		return svc.GetHostname(), svc != nil
 	}
 	parent, ok := strings.CutPrefix(domain, "*.")
@@ -121,9 +121,9 @@ func (c *routeConfig) owner(domain string) (hostname string, ok bool) {
 	return hostname, ok && c.isHeadless(hostname)
 }
 
-// at returns the service of the route configuration that clients reach at an address: the oldest service with this VIP,
+// serviceAt returns the service of the route configuration that clients reach at an address: the oldest service with this VIP,
 // or else the oldest with a Pod there.
-func (c *routeConfig) at(address string) *configv1.Service {
+func (c *routeConfig) serviceAt(address string) *configv1.Service {
 	var best *configv1.Service
 	wins := func(svc *configv1.Service) bool {
 		if best == nil {
@@ -180,7 +180,7 @@ func (c *routeConfig) host(hostname string) (*routev3.VirtualHost, error) {
 	var out *routev3.VirtualHost
 	var err error
 	svc := c.concrete(hostname)
-	routed := svc == nil || svc.GetHostname() != hostname && len(c.routing(hostname)) > 0
+	routed := svc == nil || svc.GetHostname() != hostname && len(c.virtualServicesFor(hostname)) > 0
 	if ports := httpPorts(svc, c.port); !routed && len(ports) > 0 {
 		if out, err = c.service(c.r, svc, ports[0]); out != nil {
 			out.Name = resourcename.HostPort(hostname, c.port)
@@ -198,7 +198,7 @@ func (c *routeConfig) host(hostname string) (*routev3.VirtualHost, error) {
 // that has routes for this port and source.
 func (c *routeConfig) virtualHostWithoutService(hostname string) (*routev3.VirtualHost, error) {
 	host := virtualHost(resourcename.HostPort(hostname, c.port))
-	for _, vs := range c.routing(hostname) {
+	for _, vs := range c.virtualServicesFor(hostname) {
 		routes, err := c.virtualService(vs)
 		if err != nil {
 			return nil, err

@@ -57,7 +57,7 @@ func (VirtualHosts) Build(r *input.Reader, name string) (proto.Message, error) {
 	var out *routev3.VirtualHost
 	var err error
 	if r.Class().OnDemand {
-		out, err = c.demanded(authority)
+		out, err = c.onDemand(authority)
 	} else {
 		out, err = c.listed(authority)
 	}
@@ -92,10 +92,10 @@ func (c *routeConfig) listed(hostPort string) (*routev3.VirtualHost, error) {
 	return out, nil
 }
 
-// demanded builds the virtual host for the host of a request. For a host that nobody has, the virtual host answers by
+// onDemand builds the virtual host for the host of a request. For a host that nobody has, the virtual host answers by
 // outboundTrafficPolicy; when such a host appears, goes or comes back, the proxy gets an update of the same virtual
 // host. The result is nil if the text cannot be a host.
-func (c *routeConfig) demanded(authority string) (*routev3.VirtualHost, error) {
+func (c *routeConfig) onDemand(authority string) (*routev3.VirtualHost, error) {
 	if !isAuthority(authority) {
 		return nil, nil
 	}

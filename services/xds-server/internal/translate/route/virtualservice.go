@@ -53,7 +53,7 @@ func (b *builder) virtualService(vs *mesh.VirtualService) ([]*routev3.Route, err
 			matches = []*networking.HTTPMatchRequest{nil}
 		}
 		for j, m := range matches {
-			if !b.applies(vs, m) {
+			if !b.matchesListener(vs, m) {
 				continue
 			}
 			route, err := b.route(vs, in, m)
@@ -76,15 +76,15 @@ func (b *builder) virtualService(vs *mesh.VirtualService) ([]*routev3.Route, err
 	return out, nil
 }
 
-// speaks reports whether virtualService returns any route.
-func (b *builder) speaks(vs *mesh.VirtualService) bool {
+// hasRoutes reports whether virtualService returns any route.
+func (b *builder) hasRoutes(vs *mesh.VirtualService) bool {
 	return slices.ContainsFunc(vs.Spec.GetHttp(), func(in *networking.HTTPRoute) bool {
-		return len(in.GetMatch()) == 0 || slices.ContainsFunc(in.GetMatch(), func(m *networking.HTTPMatchRequest) bool { return b.applies(vs, m) })
+		return len(in.GetMatch()) == 0 || slices.ContainsFunc(in.GetMatch(), func(m *networking.HTTPMatchRequest) bool { return b.matchesListener(vs, m) })
 	})
 }
 
-// applies reports whether a match is for this port, gateway and source, which do not depend on the request.
-func (b *builder) applies(vs *mesh.VirtualService, m *networking.HTTPMatchRequest) bool {
+// matchesListener reports whether a match is for this port, gateway and source, which do not depend on the request.
+func (b *builder) matchesListener(vs *mesh.VirtualService, m *networking.HTTPMatchRequest) bool {
 	if m == nil {
 		return true
 	}
@@ -94,14 +94,14 @@ func (b *builder) applies(vs *mesh.VirtualService, m *networking.HTTPMatchReques
 	for _, gateway := range m.GetGateways() {
 		if name := QualifiedGateway(gateway, vs.Key.Namespace); b.gateways[name] {
 			// sourceLabels and sourceNamespace limit sidecars only.
-			return name != MeshGateway || b.isFrom(m)
+			return name != MeshGateway || b.matchesSource(m)
 		}
 	}
-	return len(m.GetGateways()) == 0 && b.isFrom(m)
+	return len(m.GetGateways()) == 0 && b.matchesSource(m)
 }
 
-// isFrom reports whether the class is a source that a match allows.
-func (b *builder) isFrom(m *networking.HTTPMatchRequest) bool {
+// matchesSource reports whether the class is a source that a match allows.
+func (b *builder) matchesSource(m *networking.HTTPMatchRequest) bool {
 	if len(m.GetSourceLabels()) > 0 && !mesh.Matches(m.GetSourceLabels(), b.reader.Labels()) {
 		return false
 	}

@@ -95,7 +95,7 @@ func fileRoots(authorities, revoked string) *tlsv3.SdsSecretConfig {
 }
 
 // fileSDS requests a secret from node-agent. A user has chosen the file, which may not exist.
-func fileSDS(name string) *tlsv3.SdsSecretConfig { return soon(sdsConfig(name)) }
+func fileSDS(name string) *tlsv3.SdsSecretConfig { return withFetchTimeout(sdsConfig(name)) }
 
 // anyTypeMatchers accepts the names as DNS names, URIs or IP addresses of the certificate.
 func anyTypeMatchers(subjects []string) []*tlsv3.SubjectAltNameMatcher {

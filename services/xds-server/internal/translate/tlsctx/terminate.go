@@ -75,12 +75,12 @@ func terminateMesh(out *tlsv3.DownstreamTlsContext, settings *networking.ServerT
 	common.TlsParams = chosenParams(serverParams(by.Mesh.GetMeshMTLS()), settings)
 	common.TlsCertificateSdsSecretConfigs = []*tlsv3.SdsSecretConfig{sdsConfig(workloadCertificate)}
 	common.ValidationContextType = combinedValidation(
-		clientRules(settings, uriMatchers(by.Trust.Peers(settings.GetSubjectAltNames()))), meshRoots)
+		clientValidation(settings, uriMatchers(by.Trust.Peers(settings.GetSubjectAltNames()))), meshRoots)
 	out.RequireClientCertificate = wrapperspb.Bool(true)
 }
 
-// clientRules are the requirements for a client's certificate besides its issuer.
-func clientRules(settings *networking.ServerTLSSettings, subjects []*tlsv3.SubjectAltNameMatcher) *tlsv3.CertificateValidationContext {
+// clientValidation are the requirements for a client's certificate besides its issuer.
+func clientValidation(settings *networking.ServerTLSSettings, subjects []*tlsv3.SubjectAltNameMatcher) *tlsv3.CertificateValidationContext {
 	out := &tlsv3.CertificateValidationContext{
 		MatchTypedSubjectAltNames: subjects,
 		VerifyCertificateSpki:     settings.GetVerifyCertificateSpki(),
@@ -92,7 +92,7 @@ func clientRules(settings *networking.ServerTLSSettings, subjects []*tlsv3.Subje
 	return out
 }
 
-// verifyClients verifies client certificates by the CA certificates of a Secret or a file, and by clientRules.
+// verifyClients verifies client certificates by the CA certificates of a Secret or a file, and by clientValidation.
 func verifyClients(common *tlsv3.CommonTlsContext, settings *networking.ServerTLSSettings) error {
 	var roots *tlsv3.SdsSecretConfig
 	credentials := credentialNames(settings)
@@ -108,7 +108,7 @@ func verifyClients(common *tlsv3.CommonTlsContext, settings *networking.ServerTL
 	}
 	common.ValidationContextType = &tlsv3.CommonTlsContext_CombinedValidationContext{
 		CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
-			DefaultValidationContext:         clientRules(settings, anyTypeMatchers(settings.GetSubjectAltNames())),
+			DefaultValidationContext:         clientValidation(settings, anyTypeMatchers(settings.GetSubjectAltNames())),
 			ValidationContextSdsSecretConfig: roots,
 		},
 	}
@@ -117,11 +117,11 @@ func verifyClients(common *tlsv3.CommonTlsContext, settings *networking.ServerTL
 
 // credentialSDS requests a secret from xds-server, over ADS.
 func credentialSDS(name string) *tlsv3.SdsSecretConfig {
-	return soon(&tlsv3.SdsSecretConfig{Name: name, SdsConfig: coreconfig.ADS()})
+	return withFetchTimeout(&tlsv3.SdsSecretConfig{Name: name, SdsConfig: coreconfig.ADS()})
 }
 
-// soon limits how long a listener or a cluster waits for a secret.
-func soon(config *tlsv3.SdsSecretConfig) *tlsv3.SdsSecretConfig {
+// withFetchTimeout limits how long a listener or a cluster waits for a secret.
+func withFetchTimeout(config *tlsv3.SdsSecretConfig) *tlsv3.SdsSecretConfig {
 	config.SdsConfig.InitialFetchTimeout = durationpb.New(credentialTimeout)
 	return config
 }
