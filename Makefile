@@ -91,9 +91,12 @@ mutants: tools build ## breaks xds-server in ten ways, each of which some scenar
 test-unprivileged: tools build ## tests that touch users, namespaces or modes, as a user without privileges, with and without namespaces; needs root
 	ENVOY=$(TOOLS)/envoy hack/unprivileged.sh
 
-lint: $(TOOLS)/bin/.golangci-lint $(TOOLS)/bin/.buf ## golangci-lint over all modules (dependency rule included), buf lint
+# Files whose prose ends at column 120 (tests/prose); '*.go' and '*.proto' check comments.
+PROSE := '*.md'
+lint: $(TOOLS)/bin/.golangci-lint $(TOOLS)/bin/.buf ## golangci-lint over all modules (dependency rule included), buf lint, prose at 120 columns
 	golangci-lint run --allow-parallel-runners $(PATTERNS)
 	cd proto && buf lint && buf format --diff --exit-code
+	git ls-files -z $(PROSE) | xargs -0 go run ./tests/prose
 
 generate: $(TOOLS)/bin/.buf $(TOOLS)/bin/.protoc ## Go code of proto/
 	cd proto && buf generate

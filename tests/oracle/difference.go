@@ -17,13 +17,13 @@ type Difference struct {
 	Message *regexp.Regexp
 	// Reason says in a sentence why the difference is good.
 	Reason string
-	// Example is an object of the corpus that shows it, "gateway: no-hosts". It is empty where istioctl's verdict on the
-	// same object varies from run to run.
+	// Example is an object of the corpus that shows it, "gateway: no-hosts". It is empty where istioctl's verdict on
+	// the same object varies from run to run.
 	Example string
 }
 
-// choice is said of two members of a oneof. istioctl keeps one of them and never sees the other, so that nothing else that
-// is said of such an object can be compared.
+// choice is said of two members of a oneof. istioctl keeps one of them and never sees the other, so that nothing else
+// that is said of such an object can be compared.
 var choice = regexp.MustCompile(`cannot be set together with`)
 
 // stricter is what Fairlead refuses and Istio accepts.
@@ -68,12 +68,14 @@ func Page() string {
 	var b strings.Builder
 	b.WriteString(`# Where the verdict is not Istio's
 
-Fairlead accepts an object if ` + "`istioctl validate`" + ` does, and refuses it if istioctl does, but for these differences. ` + "`make oracle`" + ` asks both about
-every object of this repository, a [corpus](../../tests/oracle/corpus) for each rule, and random objects: a difference that is not listed fails it, and so
-does a row whose example shows none. Warnings are not compared. This page is made from the table of the test (` + "`make golden`" + `).
+Fairlead accepts an object if ` + "`istioctl validate`" + ` accepts it, and refuses it if istioctl refuses it, except for these
+differences. ` + "`make oracle`" + ` asks both about every object of this repository, a [corpus](../../tests/oracle/corpus) for each
+rule, and random objects. It fails for a difference that is not listed, and for a row whose example shows none. It does
+not compare warnings. This page is generated from the table of the test (` + "`make golden`" + `).
 
-Two things are left to Kubernetes, as in Istio: names, labels and annotations of objects (istioctl does not look at them, config-watcher does), and
-Kubernetes' own kinds. MeshConfig is not compared: istioctl has no command that judges it.
+Kubernetes judges two things, as in Istio: names, labels and annotations of objects (istioctl does not look at them,
+config-watcher does), and Kubernetes' own kinds. MeshConfig is not compared, because istioctl has no command that
+judges it.
 `)
 	section := func(title, text string, rows []Difference) {
 		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| kind | what | why | example |\n|---|---|---|---|\n", title, text)

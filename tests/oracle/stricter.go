@@ -31,7 +31,7 @@ var Stricter = []Difference{
 	stricter("EnvoyFilter", "`targetRefs` to another namespace", `targets are of the object's own namespace`,
 		"A rule of Istio's CRD refuses it before the webhook is asked.", "envoyfilter: target-namespace"),
 
-	// What Envoy rejects: with it, the proxy would lose the whole listener, cluster or route table.
+	// What Envoy rejects: with it, the proxy would lose the whole listener, cluster or route configuration.
 	stricter("EnvoyFilter", "values against Envoy's own rules", `spec\.configPatches\[\d+\]\.patch\.value: invalid .*see Envoy's reference`,
 		"Envoy rejects the resource with such a patch, and with it every other change of the resource.", "envoyfilter: value-no-name"),
 	stricter("EnvoyFilter", "types within `TypedStruct` that Envoy does not have", `typed_config\.(typeUrl|type_url): .*: unknown type`,
@@ -39,7 +39,7 @@ var Stricter = []Difference{
 	stricter("EnvoyFilter", "`admin.address` of BOOTSTRAP", `is the agent's: without it there is no configuration`,
 		"The agent reaches its proxy there: with another address the proxy is never ready.", "envoyfilter: bootstrap-admin-address"),
 	stricter("VirtualService", "unknown `%COMMAND%` in header values", `unknown command %`,
-		"Envoy rejects a route table with a command that it does not know.", "virtualservice: headers-request-set-unknown-command"),
+		"Envoy rejects a route configuration with a command that it does not know.", "virtualservice: headers-request-set-unknown-command"),
 	stricter("VirtualService DestinationRule", "names of query parameters that are empty", `parameter name is empty`,
 		"Envoy rejects it.", "virtualservice: match-query-empty-name"),
 	stricter("VirtualService", "`directResponse.status` and `fault.abort.httpStatus` of 600", `no final HTTP status`,
