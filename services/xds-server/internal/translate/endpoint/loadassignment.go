@@ -171,8 +171,8 @@ func takesTraffic(c discovery.Cluster, m meshEndpoint) bool {
 	}
 }
 
-// isOnClientNode reports whether clients may use the endpoint: of a service with internalTrafficPolicy Local, only endpoints of
-// the clients' own node.
+// isOnClientNode reports whether clients may use the endpoint: of a service with internalTrafficPolicy Local, only
+// endpoints of the clients' own node.
 func isOnClientNode(r *input.Reader, c discovery.Cluster, m meshEndpoint) bool {
 	if !c.Service.GetNodeLocal() {
 		return true
@@ -318,8 +318,8 @@ func AllTerminateMTLS(r *input.Reader, c discovery.Cluster) bool {
 	return len(endpoints) > 0 && !slices.ContainsFunc(endpoints, func(m meshEndpoint) bool { return !m.mtls })
 }
 
-// MTLSTurnedOff reports for which of the cluster's endpoints with a proxy PeerAuthentication turns mTLS off: "all", "some",
-// or "" for none.
+// MTLSTurnedOff reports for which of the cluster's endpoints with a proxy PeerAuthentication turns mTLS off: "all",
+// "some", or "" for none.
 func MTLSTurnedOff(r *input.Reader, c discovery.Cluster) string {
 	on, off := false, false
 	for _, shard := range r.Endpoints(c.Hostname, c.Port) {

@@ -57,8 +57,8 @@ func (s Server) TerminatesHTTP() bool {
 	return protocol.Parse(s.Spec.GetPort().GetProtocol()) == configv1.Protocol_PROTOCOL_HTTPS && s.Terminates()
 }
 
-// IsAutoPassthrough reports whether the server has mode AUTO_PASSTHROUGH: it forwards mesh TLS to the service that the SNI
-// names.
+// IsAutoPassthrough reports whether the server has mode AUTO_PASSTHROUGH: it forwards mesh TLS to the service that the
+// SNI names.
 func (s Server) IsAutoPassthrough() bool {
 	return s.Spec.GetTls().GetMode() == networking.ServerTLSSettings_AUTO_PASSTHROUGH && kind(s.Spec) == TLS
 }

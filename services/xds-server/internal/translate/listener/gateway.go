@@ -183,8 +183,8 @@ func passthroughChains(r *input.Reader, server gateway.Server) ([]filterChain, e
 	return out, nil
 }
 
-// autoPassthroughChains builds the filter chain of an AUTO_PASSTHROUGH server: mesh TLS is forwarded to the cluster whose name
-// is the SNI. Only clusters for this purpose have such names; allowMeshSNI denies other names.
+// autoPassthroughChains builds the filter chain of an AUTO_PASSTHROUGH server: mesh TLS is forwarded to the cluster
+// whose name is the SNI. Only clusters for this purpose have such names; allowMeshSNI denies other names.
 func autoPassthroughChains(r *input.Reader, server gateway.Server) ([]filterChain, error) {
 	proxy := &tcpproxyv3.TcpProxy{
 		StatPrefix: server.Spec.GetName(), ClusterSpecifier: &tcpproxyv3.TcpProxy_Cluster{Cluster: resourcename.BlackHoleCluster},

@@ -252,8 +252,8 @@ func trafficPolicyOf(r *input.Reader, c resourcename.Cluster) *networking.Traffi
 	return trafficpolicy.WithAffinity(trafficpolicy.WithDefaults(found, r.Mesh()), r.Service(c.Hostname))
 }
 
-// applyTrafficPolicy applies the traffic policies that Envoy configures in the TCP proxy. With weighted clusters the policy of the
-// first applies, as in Istio.
+// applyTrafficPolicy applies the traffic policies that Envoy configures in the TCP proxy. With weighted clusters the
+// policy of the first applies, as in Istio.
 func applyTrafficPolicy(proxy *tcpproxyv3.TcpProxy, applied *networking.TrafficPolicy) {
 	proxy.IdleTimeout = applied.GetConnectionPool().GetTcp().GetIdleTimeout()
 	proxy.MaxDownstreamConnectionDuration = applied.GetConnectionPool().GetTcp().GetMaxConnectionDuration()

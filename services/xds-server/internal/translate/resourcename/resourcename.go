@@ -41,7 +41,8 @@ type Cluster struct {
 	Port      uint32
 	Subset    string
 	Hostname  string
-	// AutoPassthrough is true for a cluster of a gateway's AUTO_PASSTHROUGH server. Its name is the SNI of the connections.
+	// AutoPassthrough is true for a cluster of a gateway's AUTO_PASSTHROUGH server. Its name is the SNI of the
+	// connections.
 	AutoPassthrough bool
 }
 

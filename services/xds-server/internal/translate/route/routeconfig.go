@@ -74,8 +74,8 @@ func (c *routeConfig) concrete(hostname string) *configv1.Service {
 	return svc
 }
 
-// virtualServicesFor lists the VirtualServices for a host that has no service. There are none for a wildcard host that covers
-// services: each of these has a virtual host of its own.
+// virtualServicesFor lists the VirtualServices for a host that has no service. There are none for a wildcard host that
+// covers services: each of these has a virtual host of its own.
 func (c *routeConfig) virtualServicesFor(hostname string) []*mesh.VirtualService {
 	if strings.HasPrefix(hostname, "*") && c.anyUnder(hostname) {
 		return nil
@@ -121,8 +121,8 @@ func (c *routeConfig) owner(domain string) (hostname string, ok bool) {
 	return hostname, ok && c.isHeadless(hostname)
 }
 
-// serviceAt returns the service of the route configuration that clients reach at an address: the oldest service with this VIP,
-// or else the oldest with a Pod there.
+// serviceAt returns the service of the route configuration that clients reach at an address: the oldest service with
+// this VIP, or else the oldest with a Pod there.
 func (c *routeConfig) serviceAt(address string) *configv1.Service {
 	var best *configv1.Service
 	wins := func(svc *configv1.Service) bool {

@@ -20,8 +20,8 @@ func anyPath() *routev3.RouteMatch {
 	return &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}}
 }
 
-// requestMatch converts the parts of a match that Envoy tests for each request. builder.matchesListener has tested the port,
-// the gateways and the source.
+// requestMatch converts the parts of a match that Envoy tests for each request. builder.matchesListener has tested the
+// port, the gateways and the source.
 func requestMatch(in *networking.HTTPMatchRequest) (*routev3.RouteMatch, error) {
 	out := anyPath()
 	if in == nil {
