@@ -14,9 +14,9 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/sidecarscope"
 )
 
-// privileged is the first port that a process without privileges can bind. Lower ports have listeners only where a
-// Sidecar asks for them.
-const privileged = 1024
+// firstUnprivilegedPort is the first port that a process without privileges can bind. Lower ports have listeners only
+// where a Sidecar asks for them.
+const firstUnprivilegedPort = 1024
 
 type servicePort = serviceaddress.ServicePort
 
@@ -65,7 +65,7 @@ func addresses(r *input.Reader, m servicePort) []string {
 // bindable reports whether a listener for a service may bind a port of loopback: not a privileged port, nor a port of
 // the application.
 func bindable(r *input.Reader, port uint32) bool {
-	return port >= privileged && !slices.ContainsFunc(r.Targets(), func(t class.Target) bool { return t.TargetPort == port })
+	return port >= firstUnprivilegedPort && !slices.ContainsFunc(r.Targets(), func(t class.Target) bool { return t.TargetPort == port })
 }
 
 // addressListener builds the listener of an address and port, or returns nil if no service needs one there. It reads
