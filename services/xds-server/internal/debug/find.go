@@ -11,7 +11,7 @@ import (
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 
 	"fairlead.dev/services/xds-server/internal/plan"
-	"fairlead.dev/services/xds-server/internal/translate/names"
+	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 )
 
 // match is a resource that the operator may have meant.
@@ -106,30 +106,30 @@ func (m match) belongsTo(port uint32, condition func(host string) bool) bool {
 func (m match) hostAndPort() (host string, port uint32) {
 	switch m.url {
 	case resource.ClusterType, resource.EndpointType:
-		if c, ok := names.ParseCluster(m.name); ok {
+		if c, ok := resourcename.ParseCluster(m.name); ok {
 			return c.Hostname, c.Port
 		}
 	case resource.VirtualHostType:
 		slash := strings.LastIndexByte(m.name, '/')
 		var ok bool
-		if host, port, ok = names.ParseSniffedRoute(m.name[slash+1:]); !ok {
+		if host, port, ok = resourcename.ParseSniffedRouteConfig(m.name[slash+1:]); !ok {
 			// An authority without a port, on demand: the port is the route configuration's.
 			host = m.name[slash+1:]
-			_, port, _ = names.ParseOutboundRoute(m.name[:max(slash, 0)])
+			_, port, _ = resourcename.ParseOutboundRouteConfig(m.name[:max(slash, 0)])
 		}
 	case resource.RouteType:
 		var ok bool
-		if host, port, ok = names.ParseSniffedRoute(m.name); ok {
+		if host, port, ok = resourcename.ParseSniffedRouteConfig(m.name); ok {
 			break
 		}
-		if host, port, ok = names.ParseOutboundRoute(m.name); ok {
+		if host, port, ok = resourcename.ParseOutboundRouteConfig(m.name); ok {
 			break
 		}
-		if port, ok = names.ParseGatewayHTTP(m.name); !ok {
-			port, _ = names.ParseGatewayHTTPS(m.name)
+		if port, ok = resourcename.ParseGatewayHTTPRouteConfig(m.name); !ok {
+			port, _ = resourcename.ParseGatewayHTTPSRouteConfig(m.name)
 		}
 	case resource.ListenerType:
-		host, port, _ = names.ParseListener(m.name)
+		host, port, _ = resourcename.ParseListener(m.name)
 		if host == "0.0.0.0" || host == "::" {
 			host = ""
 		}

@@ -14,7 +14,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/plan"
-	"fairlead.dev/services/xds-server/internal/translate/names"
+	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 )
 
 // lookup explains what a build has looked up: the lookups that found nothing, and the objects about the same hosts that
@@ -52,7 +52,7 @@ func (l *lookup) describe(origins []input.Origin) []object {
 		}
 		// "<host>:<port>/<cluster>", and the visibility if it is limited
 		name, _, _ := strings.Cut(o.Key.Name, "/")
-		host, port, ok := names.ParseSniffedRoute(name)
+		host, port, ok := resourcename.ParseSniffedRouteConfig(name)
 		if !ok || seen[name] {
 			continue
 		}
@@ -308,10 +308,10 @@ func (l *lookup) namespaces(kind string) []string {
 
 // narrow keeps what concerns one virtual host of a route configuration.
 func (l *lookup) narrow(origins []input.Origin, topics []mesh.Topic, vh *route.VirtualHost) ([]input.Origin, []mesh.Topic) {
-	host, _, _ := names.ParseSniffedRoute(vh.GetName())
+	host, _, _ := resourcename.ParseSniffedRouteConfig(vh.GetName())
 	hosts := map[string]bool{host: true}
 	for _, cluster := range clusters(vh) {
-		if c, ok := names.ParseCluster(cluster); ok {
+		if c, ok := resourcename.ParseCluster(cluster); ok {
 			hosts[c.Hostname] = true
 		}
 	}

@@ -33,12 +33,13 @@ const (
 	gatewayID = "spiffe://cluster.local/ns/shop/sa/gateway"
 )
 
-// entrance leads into a network.
+// entrance is the gateway of another network.
 var entrance = meshtest.Service("shop", "entrance.shop.svc.cluster.local", 15443, func(s *configv1.Service) {
 	s.NetworkGateway = &configv1.NetworkGateway{Network: "b", Addresses: []string{"192.0.2.1"}, Port: 15443}
 })
 
-// telling is a mesh in which every field of a class's key matters to something; its network does with an entrance to another.
+// telling returns a mesh in which every field of a class's key influences some resource; with entrance also the
+// network.
 func telling(t testing.TB, more ...*configv1.Resource) *mesh.Snapshot {
 	located := func(address, zone string) *configv1.EndpointSet {
 		return &configv1.EndpointSet{
@@ -85,14 +86,14 @@ configPatches:
 	}))
 }
 
-// matched is the condition on proxies that the mesh has.
+// matched returns the proxy match of the mesh's EnvoyFilter.
 func matched(t *testing.T, state *mesh.Snapshot) (id string) {
 	t.Helper()
 	state.ProxyMatches("shop", func(p *mesh.ProxyMatch) { id = p.ID })
 	return id
 }
 
-// bytesOf builds all that proxies of a class may ask for and returns a version of each resource.
+// bytesOf builds everything that proxies of a class may request and returns a version of each resource.
 func bytesOf(t *testing.T, key *class.Key, state *mesh.Snapshot) map[string]string {
 	t.Helper()
 	out := map[string]string{}
@@ -128,8 +129,8 @@ func bytesOf(t *testing.T, key *class.Key, state *mesh.Snapshot) map[string]stri
 	return out
 }
 
-// TestEveryFieldOfTheKeyCanMatter: a field that no translator reads would split the fleet for nothing.
-func TestEveryFieldOfTheKeyCanMatter(t *testing.T) {
+// A field of the key that no translator reads would split classes without need.
+func TestEveryKeyFieldChangesSomeResource(t *testing.T) {
 	state := telling(t, entrance)
 	base := class.Key{
 		Type: class.Sidecar, Namespace: "shop", Interception: class.Redirect, TrustDomain: "cluster.local", DNSDomain: "shop.svc.cluster.local",
@@ -141,7 +142,7 @@ func TestEveryFieldOfTheKeyCanMatter(t *testing.T) {
 		k.Type, k.Interception, k.VirtualHosts, k.Targets = class.Proxyless, class.None, false, nil
 	}
 	for name, tc := range map[string]struct {
-		// under says what the key is otherwise, where it is not the base.
+		// under changes the base key before change does.
 		under, change func(*class.Key)
 	}{
 		"Type":            {change: func(k *class.Key) { k.Type = class.Router }},
@@ -188,8 +189,8 @@ func TestEveryFieldOfTheKeyCanMatter(t *testing.T) {
 	}
 }
 
-// TestWhatIsNotInTheKeyCannotMatter: proxies that differ in nothing but what the key leaves out are of one class, and so have the same bytes.
-func TestWhatIsNotInTheKeyCannotMatter(t *testing.T) {
+// Proxies that differ only in what the key leaves out are of one class, and get the same bytes.
+func TestProxiesWithOneKeyShareBytes(t *testing.T) {
 	state := telling(t)
 	node := func(change func(*core.Node)) *class.Key {
 		n := &core.Node{

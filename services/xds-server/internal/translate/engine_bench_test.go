@@ -20,7 +20,8 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate"
 )
 
-// largeMesh has services with two endpoints each over ten namespaces, and for every tenth a VirtualService and a DestinationRule.
+// largeMesh has services with two endpoints each in ten namespaces, and a VirtualService and a DestinationRule for
+// every tenth.
 func largeMesh(services int) []*configv1.Resource {
 	var out []*configv1.Resource
 	for i := range services {
@@ -40,25 +41,25 @@ func largeMesh(services int) []*configv1.Resource {
 
 func hostOf(i int) string { return fmt.Sprintf("svc%05d.ns%d.svc.cluster.local", i, i%10) }
 
-// nobody hears of changes and does nothing.
-type nobody struct{ heard int }
+// countingWatcher counts the changes that it is told of.
+type countingWatcher struct{ heard int }
 
-func (n *nobody) Changed(changes, _ plan.Changes) {
+func (n *countingWatcher) Changed(changes, _ plan.Changes) {
 	for _, names := range changes {
 		n.heard += len(names)
 	}
 }
 
-// crowd is an engine with classes that hold everything.
-type crowd struct {
+// benchEngine is an engine with classes that hold all resources.
+type benchEngine struct {
 	*plan.Engine
 	state    *mesh.Snapshot
 	sequence uint64
 	classes  []*plan.Class
-	heard    *nobody
+	heard    *countingWatcher
 }
 
-func newCrowd(b *testing.B, services, classes int) *crowd {
+func newCrowd(b *testing.B, services, classes int) *benchEngine {
 	b.Helper()
 	e, err := plan.NewEngine(plan.Config{
 		Translators: translate.All(), Store: store.New(), Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
@@ -66,13 +67,13 @@ func newCrowd(b *testing.B, services, classes int) *crowd {
 	if err != nil {
 		b.Fatal(err)
 	}
-	c := &crowd{Engine: e, state: mesh.Empty(), heard: &nobody{}}
+	c := &benchEngine{Engine: e, state: mesh.Empty(), heard: &countingWatcher{}}
 	c.edit(largeMesh(services)...)
 	c.join(b, services, classes)
 	return c
 }
 
-func (c *crowd) edit(upserts ...*configv1.Resource) {
+func (c *benchEngine) edit(upserts ...*configv1.Resource) {
 	c.sequence++
 	next, change := c.state.Apply(&configv1.Revision{Sequence: c.sequence}, upserts, nil)
 	c.state = next
@@ -80,7 +81,7 @@ func (c *crowd) edit(upserts ...*configv1.Resource) {
 }
 
 // join plans classes of distinct workloads.
-func (c *crowd) join(b *testing.B, services, classes int) {
+func (c *benchEngine) join(b *testing.B, services, classes int) {
 	b.Helper()
 	for i := range classes {
 		ns := fmt.Sprintf("ns%d", i%10)

@@ -29,13 +29,13 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/cluster"
 	"fairlead.dev/services/xds-server/internal/translate/endpoint"
 	"fairlead.dev/services/xds-server/internal/translate/listener"
-	"fairlead.dev/services/xds-server/internal/translate/pack"
 	"fairlead.dev/services/xds-server/internal/translate/route"
+	"fairlead.dev/services/xds-server/internal/translate/typedconfig"
 )
 
-// TestEnvoyAccepts gives everything that is built to the real Envoy, which checks what no schema says: unknown format commands, regular
-// expressions, duplicate domains, filter chains that match the same, options that exclude each other.
-func TestEnvoyAccepts(t *testing.T) {
+// The real Envoy accepts all that is built for the golden cases. It checks what no schema states: command operators,
+// regular expressions, duplicate domains, filter chains with equal matches, options that exclude each other.
+func TestEnvoyAcceptsGoldens(t *testing.T) {
 	for name, file := range caseNames(t) {
 		t.Run(name, func(t *testing.T) {
 			validate(t, bootstrap(t, buildAll(t, load(t, file))))
@@ -43,9 +43,9 @@ func TestEnvoyAccepts(t *testing.T) {
 	}
 }
 
-// TestEnvoyAcceptsRandomMeshes does the same for what is left of random meshes after the translators have refused what they refuse.
+// The real Envoy accepts all that translators build from random meshes without an error.
 func TestEnvoyAcceptsRandomMeshes(t *testing.T) {
-	generator := rapid.Custom(draw)
+	generator := rapid.Custom(drawMesh)
 	for seed := range 20 {
 		t.Run(strconv.Itoa(seed), func(t *testing.T) {
 			c := generator.Example(seed)
@@ -57,13 +57,13 @@ func TestEnvoyAcceptsRandomMeshes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			validate(t, bootstrap(t, accepted(world{key: c.Class.key(), state: state})))
+			validate(t, bootstrap(t, accepted(fixture{key: c.Class.key(), state: state})))
 		})
 	}
 }
 
-// accepted builds what can be built.
-func accepted(w world) built {
+// accepted builds what can be built without an error.
+func accepted(w fixture) built {
 	r := w.reader()
 	var out built
 	for kind, into := range map[plan.Translator]*[]proto.Message{
@@ -113,7 +113,8 @@ func validate(t *testing.T, config *bootstrapv3.Bootstrap) {
 	}
 }
 
-// bootstrap puts all resources where Envoy validates them without a control plane: routes into listeners, assignments into clusters.
+// bootstrap puts all resources where Envoy validates them without a control plane: routes into listeners, load
+// assignments into clusters.
 func bootstrap(t *testing.T, b built) *bootstrapv3.Bootstrap {
 	t.Helper()
 	out := &bootstrapv3.Bootstrap{
@@ -124,7 +125,7 @@ func bootstrap(t *testing.T, b built) *bootstrapv3.Bootstrap {
 				EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: "xds-grpc"},
 			}}},
 		}},
-		// What node-agent's bootstrap sets, too: Envoy's default of 100 refuses everyday expressions.
+		// node-agent's bootstrap sets it too: Envoy's default of 100 rejects common regular expressions.
 		LayeredRuntime: &bootstrapv3.LayeredRuntime{Layers: []*bootstrapv3.RuntimeLayer{{
 			Name: "static",
 			LayerSpecifier: &bootstrapv3.RuntimeLayer_StaticLayer{StaticLayer: &structpb.Struct{Fields: map[string]*structpb.Value{
@@ -157,13 +158,13 @@ func bootstrap(t *testing.T, b built) *bootstrapv3.Bootstrap {
 	return out
 }
 
-// routeListener carries a route configuration inline.
+// routeListener contains a route configuration.
 func routeListener(i int, rc *routev3.RouteConfiguration) *listenerv3.Listener {
 	manager := &managerv3.HttpConnectionManager{
 		StatPrefix:     "route",
 		RouteSpecifier: &managerv3.HttpConnectionManager_RouteConfig{RouteConfig: rc},
 		HttpFilters: []*managerv3.HttpFilter{{
-			Name: "router", ConfigType: &managerv3.HttpFilter_TypedConfig{TypedConfig: pack.Any(&routerv3.Router{})},
+			Name: "router", ConfigType: &managerv3.HttpFilter_TypedConfig{TypedConfig: typedconfig.Any(&routerv3.Router{})},
 		}},
 	}
 	return &listenerv3.Listener{
@@ -172,7 +173,7 @@ func routeListener(i int, rc *routev3.RouteConfiguration) *listenerv3.Listener {
 			Address: "127.0.0.1", PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: uint32(60000 + i)},
 		}}},
 		FilterChains: []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{{
-			Name: "manager", ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: pack.Any(manager)},
+			Name: "manager", ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: typedconfig.Any(manager)},
 		}}}},
 	}
 }

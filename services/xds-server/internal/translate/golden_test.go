@@ -15,13 +15,13 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate"
 )
 
-// built is everything a proxy of the class would end up with.
+// built is everything that a proxy of the class receives.
 type built struct {
 	clusters, endpoints, listeners, routes, names []proto.Message
 }
 
-// buildAll follows a proxy: it takes all clusters and listeners, and asks for what they refer to.
-func buildAll(t testing.TB, w world) built {
+// buildAll acts like a proxy: it receives all clusters and listeners, and requests what they refer to.
+func buildAll(t testing.TB, w fixture) built {
 	t.Helper()
 	r := w.reader()
 	byType := map[string]plan.Translator{}
@@ -118,8 +118,8 @@ func caseNames(t testing.TB) map[string]string {
 	return out
 }
 
-// TestGolden compares every resource of every case with what was reviewed.
-func TestGolden(t *testing.T) {
+// The resources of every case equal the reviewed ones in testdata/out.
+func TestGoldens(t *testing.T) {
 	var used []string
 	for name, file := range caseNames(t) {
 		t.Run(name, func(t *testing.T) {

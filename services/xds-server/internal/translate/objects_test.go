@@ -23,8 +23,8 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate"
 )
 
-// FuzzObjects builds everything for a proxy of a mesh of objects with any fields that config-watcher accepts, many together. Nothing may panic or
-// fail, what is promised is built, and what is built is valid.
+// For a mesh of many objects, with any fields that config-watcher accepts, no translator panics or fails, every listed
+// resource is built, and what is built is valid.
 func FuzzObjects(f *testing.F) {
 	for seed := range 150 {
 		f.Add(fmt.Append(nil, seed))
@@ -59,7 +59,7 @@ func buildObjects(t *testing.T, raw []byte) {
 	}
 }
 
-// TestEnvoyAcceptsRandomObjects gives what comes of such meshes to the real Envoy, for proxies that are one.
+// The real Envoy accepts what is built from such meshes, for proxies that are Envoys.
 func TestEnvoyAcceptsRandomObjects(t *testing.T) {
 	const meshes = 8
 	for seed, tried := 0, 0; tried < meshes; seed++ {
@@ -72,7 +72,7 @@ func TestEnvoyAcceptsRandomObjects(t *testing.T) {
 	}
 }
 
-// asked are names that proxies ask for without having been told.
+// asked are names that proxies request although no resource names them.
 var asked = []string{
 	"80", "8080", "http.80", "http.8080", "80/a.x.svc.cluster.local", "8080/nowhere.example.com", "80/shared.example.com:80", "outbound|80||a.x.svc.cluster.local",
 	"outbound|80|v1|b.x.svc.cluster.local", "outbound_.80_._.c.y.svc.cluster.local", "ondemand|tcp|10.96.0.1|80", "ondemand|tcp|10.96.0.3|443|www.wild.example.com", "inbound|80||",
@@ -106,8 +106,8 @@ var (
 
 func pick[T any](d objectDrawer, list ...T) T { return list[d.from(len(list))] }
 
-// drawObjects makes a mesh and a proxy of it.
-func drawObjects(t testing.TB, from protorand.Source) world {
+// drawObjects draws a mesh and a proxy of it.
+func drawObjects(t testing.TB, from protorand.Source) fixture {
 	d := objectDrawer{from, t}
 	var resources []*configv1.Resource
 	seen := map[string]bool{}
@@ -158,10 +158,10 @@ func drawObjects(t testing.TB, from protorand.Source) world {
 		DNSCapture: from(2) == 0, VirtualHosts: from(2) == 0, OnDemand: pick(d, "", "true"), Name: "d",
 	}
 	key, _ := node.Key(state)
-	return world{key: key, state: state}
+	return fixture{key: key, state: state}
 }
 
-// fill makes a spec that validation accepts.
+// fill draws a spec that validation accepts.
 func (d objectDrawer) fill(kind string, spec proto.Message) {
 	protorand.Normalised.FillSeeded(pick(d, protorand.Accepted(kind)...), spec)
 }

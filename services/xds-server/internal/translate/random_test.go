@@ -18,9 +18,9 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/nametable"
 )
 
-// draw makes a mesh of a few services and VirtualServices, with hosts and values that collide, differ only in case, or mean something to
-// Envoy.
-func draw(t *rapid.T) testCase {
+// drawMesh draws a mesh of a few services and VirtualServices, with hosts and values that collide, differ only in case,
+// or have a meaning for Envoy.
+func drawMesh(t *rapid.T) testCase {
 	hosts := []string{
 		"a.default.svc.cluster.local", "A.default.svc.cluster.local", "b.default.svc.cluster.local", "a.default", "a",
 		"www.example.com", "*.example.com", "a.other.svc.cluster.local", "*.default.svc.cluster.local",
@@ -86,11 +86,11 @@ func draw(t *rapid.T) testCase {
 	return c
 }
 
-// TestRandomMeshes: whatever comes in, a translator answers with an error that names the object, or with what passes validation and Envoy's
-// own rule on domains. It never panics, and it never promises a resource that it does not build.
-func TestRandomMeshes(t *testing.T) {
+// For any mesh, a translator returns an error that names the object, or a resource that passes validation and Envoy's
+// rule on domains. It never panics, and builds every resource that it lists.
+func TestRandomMeshesBuildValidResources(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		c := draw(t)
+		c := drawMesh(t)
 		resources, err := c.resources()
 		if err != nil {
 			t.Fatal(err)
@@ -109,7 +109,7 @@ func TestRandomMeshes(t *testing.T) {
 				continue
 			}
 			promised := len(names)
-			// Route configurations are asked for by name, and virtual hosts on demand.
+			// Route configurations are requested by name, and virtual hosts on demand.
 			names = append(names, "80", "8080", "http.80", "a.default.svc.cluster.local:80", "80/a", "8080/b.default:80", "80/www.example.com")
 			for i, name := range names {
 				m, err := translator.Build(r, name)
@@ -134,7 +134,7 @@ func checkBuilt(t *rapid.T, key *class.Key, name string, m proto.Message) {
 	}
 }
 
-// faults says what is wrong with a resource.
+// faults lists the defects of a resource.
 func faults(name string, m proto.Message) (out []string) {
 	if v, ok := m.(interface{ ValidateAll() error }); !ok && name != nametable.Name {
 		out = append(out, "cannot be validated")

@@ -1,4 +1,6 @@
-// Package translate lists the translators of xDS types. Each is a pure function of what it reads of the mesh through input.Reader.
+// Package translate lists the translators, one for each xDS resource type. A translator builds one resource from what
+// it reads of the mesh through input.Reader; it has no clock, does no I/O and starts no goroutine. Package plan calls
+// the translators, for one class of proxies at a time.
 package translate
 
 import (
@@ -15,16 +17,17 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/secret"
 )
 
-// All returns the translators in the order in which a proxy wants their resources: clusters, endpoints, listeners, routes, virtual
-// hosts, and what its agent asks for beside it. Those of gRPC programs stand beside them.
+// All returns the translators in the order in which a proxy receives their resources. patch.WithEnvoyFilters applies
+// EnvoyFilters to what they build; proxyless.WithGRPCClients builds the resources of proxyless gRPC clients and servers
+// instead.
 func All() []plan.Translator {
 	all := []plan.Translator{
 		cluster.Translator{}, endpoint.Translator{}, listener.Translator{}, route.Translator{}, route.VirtualHosts{},
 		extension.Translator{}, nametable.Translator{}, bootstrap.Translator{},
 	}
 	for i := range all {
-		all[i] = proxyless.Beside(patch.Over(all[i]))
+		all[i] = proxyless.WithGRPCClients(patch.WithEnvoyFilters(all[i]))
 	}
-	// No program asks for secrets, and no EnvoyFilter patches them.
+	// Proxyless gRPC clients do not request secrets, and EnvoyFilters cannot patch them.
 	return append(all, secret.Translator{})
 }

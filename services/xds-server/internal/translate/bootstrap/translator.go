@@ -1,5 +1,5 @@
-// Package bootstrap serves what EnvoyFilters change of the configuration that a proxy starts with. Agents that are told to ask for it merge it
-// into their own; see package patch.
+// Package bootstrap has the translator of the patches that EnvoyFilters apply to a proxy's bootstrap. Agents that are
+// configured to request it merge it into their own bootstrap before they start Envoy; see package patch.
 package bootstrap
 
 import (
@@ -16,19 +16,19 @@ const Name = "bootstrap"
 // TypeURL of the resource.
 const TypeURL = "type.googleapis.com/envoy.config.bootstrap.v3.Bootstrap"
 
-// Translator makes bootstraps with nothing in them.
+// Translator builds an empty bootstrap, which patch.WithEnvoyFilters patches.
 type Translator struct{}
 
-// TypeURL of the resources.
+// TypeURL implements plan.Translator.
 func (Translator) TypeURL() string { return TypeURL }
 
-// Names lists the bootstrap, also where nothing is changed: an agent waits for it.
+// Names lists the bootstrap, also without any patch: an agent waits for it.
 func (Translator) Names(*input.Reader) ([]string, error) { return []string{Name}, nil }
 
 // HostNames is nil: services do not matter.
 func (Translator) HostNames(*input.Reader, string) ([]string, error) { return nil, nil }
 
-// Build makes the bootstrap.
+// Build implements plan.Translator.
 func (Translator) Build(_ *input.Reader, name string) (proto.Message, error) {
 	if name != Name {
 		return nil, nil
@@ -36,7 +36,7 @@ func (Translator) Build(_ *input.Reader, name string) (proto.Message, error) {
 	return Resource{&bootstrapv3.Bootstrap{}}, nil
 }
 
-// Resource gives a bootstrap, which has no field for it, its name.
+// Resource gives the name to a bootstrap, which has no field for it.
 type Resource struct{ *bootstrapv3.Bootstrap }
 
 // GetName returns the resource's name.

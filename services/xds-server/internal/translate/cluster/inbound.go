@@ -12,16 +12,19 @@ import (
 
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/translate/coreconfig"
 	"fairlead.dev/services/xds-server/internal/translate/inbound"
-	"fairlead.dev/services/xds-server/internal/translate/names"
+	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 )
 
-// never is the longest interval Envoy takes without overflow of its milliseconds: an inbound cluster has one host and never loses it.
+// never is the longest clean-up interval that does not overflow Envoy's milliseconds. An inbound cluster has one host,
+// which must not be cleaned up.
 const never = 100 * 365 * 24 * time.Hour
 
-// inboundCluster leads to the application. Captured traffic goes on to the address it was sent to, so that the application sees what it
-// would see without a proxy; traffic to a real listener goes to where the application was told to listen.
-func inboundCluster(r *input.Reader, name names.Cluster) (*clusterv3.Cluster, error) {
+// inboundCluster builds the cluster of a port of the application. Redirected connections go on to their original
+// destination, so the application sees what it would see without a proxy; connections to a listener that binds the port
+// go to the application's default endpoint.
+func inboundCluster(r *input.Reader, name resourcename.Cluster) (*clusterv3.Cluster, error) {
 	if r.Class().Type != class.Sidecar {
 		return nil, nil
 	}
@@ -30,7 +33,7 @@ func inboundCluster(r *input.Reader, name names.Cluster) (*clusterv3.Cluster, er
 		return nil, err
 	}
 	for _, port := range ports {
-		if port.Number == name.Port && name == (names.Cluster{Direction: names.DirectionInbound, Port: name.Port}) {
+		if port.Number == name.Port && name == (resourcename.Cluster{Direction: resourcename.DirectionInbound, Port: name.Port}) {
 			return toApplication(r, name.String(), port)
 		}
 	}
@@ -38,11 +41,11 @@ func inboundCluster(r *input.Reader, name names.Cluster) (*clusterv3.Cluster, er
 }
 
 func toApplication(r *input.Reader, name string, port inbound.Port) (*clusterv3.Cluster, error) {
-	out := &clusterv3.Cluster{Name: name, AltStatName: inboundStatName(r, port), CommonLbConfig: &clusterv3.Cluster_CommonLbConfig{}}
+	out := &clusterv3.Cluster{Name: name, AltStatName: inboundAltStatName(r, port), CommonLbConfig: &clusterv3.Cluster_CommonLbConfig{}}
 	options := &httpOptions{protocol: upstreamFor(port.Protocol, true), keepCase: keepsCase(r, port.Protocol)}
 	connectionPool(out, options, r.Mesh(), inbound.Pool(r, port))
 	if upgraded := networking.ConnectionPoolSettings_HTTPSettings_UPGRADE; port.ConnectionPool.GetHttp().GetH2UpgradePolicy() == upgraded {
-		// Only what the Sidecar says: a rule's word is about the connections of clients.
+		// Only the Sidecar's setting counts: that of a DestinationRule is about the clients' connections.
 		options.protocol = http2
 	}
 	if port.To.Address == "" && port.To.Pipe == "" {
@@ -71,9 +74,7 @@ func toApplication(r *input.Reader, name string, port inbound.Port) (*clusterv3.
 
 func applicationAddress(to inbound.Destination) *corev3.Address {
 	if to.Pipe != "" {
-		return &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: to.Pipe}}}
+		return coreconfig.Pipe(to.Pipe)
 	}
-	return &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
-		Address: to.Address, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: to.Port},
-	}}}
+	return coreconfig.SocketAddress(to.Address, to.Port)
 }

@@ -5,37 +5,38 @@ import (
 
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/translate/discovery"
-	"fairlead.dev/services/xds-server/internal/translate/names"
-	"fairlead.dev/services/xds-server/internal/translate/reach"
-	"fairlead.dev/services/xds-server/internal/translate/scope"
+	"fairlead.dev/services/xds-server/internal/translate/resourcename"
+	"fairlead.dev/services/xds-server/internal/translate/serviceaddress"
+	"fairlead.dev/services/xds-server/internal/translate/sidecarscope"
 )
 
-// onDemand builds the cluster of connections to an address: that of the service there, whose endpoints and statistics it shares, or what the
-// policy for unknown destinations says. There always is one, so that a service which appears, goes or comes back is an update.
-func onDemand(r *input.Reader, name string, o names.OnDemand) (*clusterv3.Cluster, error) {
-	if m, ok := behind(r, o); ok {
-		c := names.Cluster{Direction: names.DirectionOutbound, Port: m.Port.GetNumber(), Hostname: m.Service.GetHostname()}
+// onDemand builds the cluster that an on-demand sidecar requests for connections to an address: that of the service
+// there, with the same endpoints and statistics, or else the cluster for unknown destinations. The result is never nil,
+// so a service that appears, goes or comes back updates the cluster.
+func onDemand(r *input.Reader, name string, o resourcename.OnDemandCluster) (*clusterv3.Cluster, error) {
+	if m, ok := servicePortOf(r, o); ok {
+		c := resourcename.Cluster{Direction: resourcename.DirectionOutbound, Port: m.Port.GetNumber(), Hostname: m.Service.GetHostname()}
 		if resolved, ok := discovery.Resolve(r, c); ok {
 			if resolved.Kind == discovery.DynamicHosts {
-				// Nothing on the way here has looked the name up but the client.
+				// The proxy has not resolved the name: only the client has.
 				resolved.Kind = discovery.OriginalDestination
 			}
 			return renamed(name, c.String(), func() (*clusterv3.Cluster, error) { return outbound(r, resolved) })
 		}
 	}
-	unknown := scope.Unknown(r)
-	if c, ok := names.ParseCluster(unknown); ok {
+	unknown := sidecarscope.UnknownDestinationCluster(r)
+	if c, ok := resourcename.ParseCluster(unknown); ok {
 		if resolved, ok := discovery.Resolve(r, c); ok {
 			return renamed(name, unknown, func() (*clusterv3.Cluster, error) { return outbound(r, resolved) })
 		}
 	}
-	if unknown != names.PassthroughCluster {
-		unknown = names.BlackHoleCluster
+	if unknown != resourcename.PassthroughCluster {
+		unknown = resourcename.BlackHoleCluster
 	}
-	return renamed(name, unknown, func() (*clusterv3.Cluster, error) { return fixedCluster(r, unknown) })
+	return renamed(name, unknown, func() (*clusterv3.Cluster, error) { return builtinCluster(r, unknown) })
 }
 
-// renamed builds a cluster that counts as the one it stands for.
+// renamed builds a cluster under another name. Its statistics keep the name of the cluster that it stands for.
 func renamed(name, stat string, build func() (*clusterv3.Cluster, error)) (*clusterv3.Cluster, error) {
 	out, err := build()
 	if err != nil {
@@ -48,24 +49,24 @@ func renamed(name, stat string, build func() (*clusterv3.Cluster, error)) (*clus
 	return out, nil
 }
 
-// behind finds the service port that a connection is for: by its address or a network around it, by the server name it asks for, or else the
-// one that has the port on all addresses.
-func behind(r *input.Reader, o names.OnDemand) (reach.Member, bool) {
-	place := reach.At(r, o.Address, o.Port)
-	if m := place.Opaque(); m != nil {
+// servicePortOf returns the service port of a connection: by address, by CIDR range, by SNI, or else the one that
+// receives all other connections to the port.
+func servicePortOf(r *input.Reader, o resourcename.OnDemandCluster) (serviceaddress.ServicePort, bool) {
+	found := serviceaddress.At(r, o.Address, o.Port)
+	if m := found.Opaque(); m != nil {
 		return *m, true
 	}
-	if m, ok := reach.ByNetwork(r, o.Address, o.Port, o.ServerName); ok {
+	if m, ok := serviceaddress.ByCIDR(r, o.Address, o.Port, o.ServerName); ok {
 		return m, true
 	}
 	if o.ServerName != "" {
-		if m, ok := reach.ByName(r, o.ServerName, o.Port); ok {
+		if m, ok := serviceaddress.BySNI(r, o.ServerName, o.Port); ok {
 			return m, true
 		}
 	}
-	place = reach.TCPAnywhere(r, o.Port)
-	if place.TCP == nil {
-		return reach.Member{}, false
+	found = serviceaddress.TCPAtWildcard(r, o.Port)
+	if found.TCP == nil {
+		return serviceaddress.ServicePort{}, false
 	}
-	return *place.TCP, true
+	return *found.TCP, true
 }

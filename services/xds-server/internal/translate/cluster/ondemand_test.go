@@ -30,8 +30,7 @@ func younger(s *configv1.Service) {
 	s.CreationTime = timestamppb.New(meshtest.Epoch.Add(time.Hour))
 }
 
-// TestOnDemand: the cluster of a connection is that of the service it is for.
-func TestOnDemand(t *testing.T) {
+func TestOnDemandClusterIsThatOfTheService(t *testing.T) {
 	const tcp, tls, sniffed = configv1.Protocol_PROTOCOL_TCP, configv1.Protocol_PROTOCOL_TLS, configv1.Protocol_PROTOCOL_UNSPECIFIED
 	resources := []*configv1.Resource{
 		service("db.svc", 3306, tcp, []string{"10.0.0.1"}),
@@ -110,8 +109,8 @@ func build(t *testing.T, r *input.Reader, name string) *clusterv3.Cluster {
 	return m.(*clusterv3.Cluster)
 }
 
-// TestOnDemandSidecar: what the Sidecar does not admit is unknown.
-func TestOnDemandSidecar(t *testing.T) {
+// Services that the Sidecar does not import are unknown destinations.
+func TestOnDemandClusterObeysTheSidecar(t *testing.T) {
 	state := meshtest.State(t,
 		service("db.svc", 3306, configv1.Protocol_PROTOCOL_TCP, []string{"10.0.0.1"}),
 		service("*.example.com", 443, configv1.Protocol_PROTOCOL_TLS, nil),
@@ -128,9 +127,9 @@ func TestOnDemandSidecar(t *testing.T) {
 	}
 }
 
-// TestOnDemandHasNoList: such a sidecar is given the fixed clusters alone, and answered for all others; for other sidecars there are no
-// clusters per connection.
-func TestOnDemandHasNoList(t *testing.T) {
+// An on-demand sidecar is sent the built-in clusters only, and can request all others; for other sidecars there are no
+// clusters of connections.
+func TestOnDemandProxiesListOnlyBuiltinClusters(t *testing.T) {
 	state := meshtest.State(t, service("db.svc", 3306, configv1.Protocol_PROTOCOL_TCP, []string{"10.0.0.1"}))
 	for _, onDemand := range []bool{false, true} {
 		key := &class.Key{Type: class.Sidecar, Namespace: "default", Interception: class.Redirect, OnDemand: onDemand}

@@ -7,7 +7,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	commondnsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/clusters/common/dns/v3"
 	dnsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/clusters/dns/v3"
-	"google.golang.org/protobuf/types/known/durationpb"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
@@ -16,23 +16,24 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/translate/coreconfig"
 	"fairlead.dev/services/xds-server/internal/translate/discovery"
-	"fairlead.dev/services/xds-server/internal/translate/dynamic"
+	"fairlead.dev/services/xds-server/internal/translate/dynamicforwardproxy"
 	"fairlead.dev/services/xds-server/internal/translate/endpoint"
 	"fairlead.dev/services/xds-server/internal/translate/hcm"
-	"fairlead.dev/services/xds-server/internal/translate/pack"
 	"fairlead.dev/services/xds-server/internal/translate/protocol"
+	"fairlead.dev/services/xds-server/internal/translate/typedconfig"
 )
 
 // outbound builds the cluster of a service port or of one of its subsets.
 func outbound(r *input.Reader, c discovery.Cluster) (*clusterv3.Cluster, error) {
 	out := &clusterv3.Cluster{
 		Name:           c.String(),
-		AltStatName:    outboundStatName(r, c),
+		AltStatName:    outboundAltStatName(r, c),
 		CommonLbConfig: &clusterv3.Cluster_CommonLbConfig{},
 		Metadata:       metadata(c),
 	}
-	find(r, out, c)
+	discoveryType(r, out, c)
 	options := &httpOptions{protocol: upstreamFor(c.Spec.GetProtocol(), r.Class().Type == class.Sidecar), keepCase: keepsCase(r, c.Spec.GetProtocol())}
 	connectionPool(out, options, r.Mesh(), c.Policy.GetConnectionPool())
 	if upgrades(r.Mesh(), c.Spec.GetProtocol(), c.Policy.GetConnectionPool().GetHttp()) {
@@ -45,12 +46,12 @@ func outbound(r *input.Reader, c discovery.Cluster) (*clusterv3.Cluster, error) 
 			LocalityWeightedLbConfig: &clusterv3.Cluster_CommonLbConfig_LocalityWeightedLbConfig{},
 		}
 	}
-	loadBalancer(out, c.Policy.GetLoadBalancer())
-	if c.Passthrough {
-		// The bytes are the client's mesh TLS: nothing is put around them, and what is inside cannot be seen.
+	lbPolicy(out, c.Policy.GetLoadBalancer())
+	// The connections carry the clients' mesh TLS, so the cluster adds no TLS and no protocol options.
+	if c.AutoPassthrough {
 		return out, nil
 	}
-	err := transport(r, out, options, c)
+	err := transportSocket(r, out, options, c)
 	if err == nil {
 		proxyProtocol(out, c.Policy.GetProxyProtocol())
 		err = options.apply(out)
@@ -61,20 +62,20 @@ func outbound(r *input.Reader, c discovery.Cluster) (*clusterv3.Cluster, error) 
 	return out, err
 }
 
-// find sets how the cluster finds its endpoints.
-func find(r *input.Reader, out *clusterv3.Cluster, c discovery.Cluster) {
+// discoveryType sets how the cluster finds its endpoints.
+func discoveryType(r *input.Reader, out *clusterv3.Cluster, c discovery.Cluster) {
 	kind := clusterv3.Cluster_EDS
 	switch c.Kind {
 	case discovery.StrictDNS, discovery.LogicalDNS:
-		resolve(r, out, c)
+		dnsDiscovery(r, out, c)
 		return
 	case discovery.DynamicHosts:
-		dynamic.Set(r, out)
+		dynamicforwardproxy.Set(r, out)
 		return
 	case discovery.OriginalDestination:
 		kind = clusterv3.Cluster_ORIGINAL_DST
-		// The address of a STATIC service is its own, not a server's: whoever leads on from there, such as a node of
-		// the cluster, maps the port, too.
+		// A STATIC service's address is its own, not that of a server: the load balancer at that address, such as a
+		// node of the Kubernetes cluster, also maps the port.
 		own := c.Service.GetResolution() == configv1.Resolution_RESOLUTION_STATIC && len(c.Service.GetAddresses()) > 0
 		if target := c.Spec.GetTargetPort(); target != 0 && target != c.Spec.GetNumber() && !own {
 			out.LbConfig = &clusterv3.Cluster_OriginalDstLbConfig_{
@@ -84,38 +85,34 @@ func find(r *input.Reader, out *clusterv3.Cluster, c discovery.Cluster) {
 	default:
 		out.EdsClusterConfig = &clusterv3.Cluster_EdsClusterConfig{
 			ServiceName: out.GetName(),
-			EdsConfig: &corev3.ConfigSource{
-				ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}},
-				InitialFetchTimeout:   durationpb.New(0),
-				ResourceApiVersion:    corev3.ApiVersion_V3,
-			},
+			EdsConfig:   coreconfig.ADSWithoutTimeout(),
 		}
 	}
 	out.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: kind}
 }
 
-// lookupFamily says the same as dynamic.LookupFamily, in the type of this kind of cluster.
+// lookupFamily is dynamicforwardproxy.LookupFamily in the type of DNS clusters.
 func lookupFamily(f class.Families) commondnsv3.DnsLookupFamily {
-	return commondnsv3.DnsLookupFamily(commondnsv3.DnsLookupFamily_value[dynamic.LookupFamily(f).String()])
+	return commondnsv3.DnsLookupFamily(commondnsv3.DnsLookupFamily_value[dynamicforwardproxy.LookupFamily(f).String()])
 }
 
-// resolve puts the names to resolve into the cluster.
-func resolve(r *input.Reader, out *clusterv3.Cluster, c discovery.Cluster) {
+// dnsDiscovery makes a cluster resolve the DNS names of its endpoints.
+func dnsDiscovery(r *input.Reader, out *clusterv3.Cluster, c discovery.Cluster) {
 	out.LoadAssignment = endpoint.Assignment(r, c)
 	out.ClusterDiscoveryType = &clusterv3.Cluster_ClusterType{ClusterType: &clusterv3.Cluster_CustomClusterType{
 		Name: "envoy.cluster.dns",
-		TypedConfig: pack.Any(&dnsv3.DnsCluster{
+		TypedConfig: typedconfig.Any(&dnsv3.DnsCluster{
 			DnsRefreshRate:  r.Mesh().GetDnsRefreshRate(),
 			DnsLookupFamily: lookupFamily(r.Class().Families),
 			RespectDnsTtl:   true,
-			// Envoy wants exactly one name for this, and refuses a cluster without any.
+			// With this option Envoy requires exactly one name, and rejects a cluster without any.
 			AllAddressesInSingleEndpoint: c.Kind == discovery.LogicalDNS && len(out.GetLoadAssignment().GetEndpoints()) > 0,
 		}),
 	}}
 }
 
-// upgrades tells whether HTTP/1.1 requests are sent as HTTP/2: as the rule says, else the mesh, and only where HTTP is declared. A rule that wants the
-// client's protocol kept has it kept.
+// upgrades reports whether HTTP/1.1 requests to a port of declared HTTP are sent as HTTP/2, by h2UpgradePolicy of the
+// DestinationRule or else of the mesh. useClientProtocol in the DestinationRule prevents it.
 func upgrades(mesh *meshv1alpha1.MeshConfig, p configv1.Protocol, rule *networking.ConnectionPoolSettings_HTTPSettings) bool {
 	if !protocol.IsHTTP(p) || rule.GetUseClientProtocol() {
 		return false
@@ -126,7 +123,7 @@ func upgrades(mesh *meshv1alpha1.MeshConfig, p configv1.Protocol, rule *networki
 	return rule.GetH2UpgradePolicy() == networking.ConnectionPoolSettings_HTTPSettings_UPGRADE
 }
 
-// keepsCase tells whether HTTP/1 headers go to a port as they came.
+// keepsCase reports whether the case of HTTP/1 headers to a port is preserved.
 func keepsCase(r *input.Reader, p configv1.Protocol) bool {
 	return r.ProxyHeaders().GetPreserveHttp1HeaderCase().GetValue() && (protocol.IsHTTP(p) || protocol.IsSniffed(p))
 }
@@ -137,7 +134,7 @@ func retryBudget(out *clusterv3.Cluster, in *networking.TrafficPolicy_RetryBudge
 	}
 	budget := &clusterv3.CircuitBreakers_Thresholds_RetryBudget{}
 	if in.GetPercent() != nil {
-		budget.BudgetPercent = percentOf(in.GetPercent().GetValue())
+		budget.BudgetPercent = &typev3.Percent{Value: in.GetPercent().GetValue()}
 	}
 	if n := in.GetMinRetryConcurrency(); n > 0 {
 		budget.MinRetryConcurrency = wrapperspb.UInt32(n)
@@ -145,8 +142,7 @@ func retryBudget(out *clusterv3.Cluster, in *networking.TrafficPolicy_RetryBudge
 	out.GetCircuitBreakers().GetThresholds()[0].RetryBudget = budget
 }
 
-// metadata names the service, the rule and the subset where Istio's tools look for them, and says what HTTP connections have to offer in
-// their handshakes on a port that also carries other bytes.
+// metadata names the service, the DestinationRule and the subset where Istio's tools read them.
 func metadata(c discovery.Cluster) *corev3.Metadata {
 	istio := map[string]*structpb.Value{
 		"services": structpb.NewListValue(&structpb.ListValue{Values: []*structpb.Value{
@@ -167,8 +163,8 @@ func metadata(c discovery.Cluster) *corev3.Metadata {
 	return &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{"istio": {Fields: istio}}}
 }
 
-// note adds to what a cluster says of itself.
-func note(out *clusterv3.Cluster, key, value string) {
+// addMetadata adds a value to the cluster's metadata in Fairlead's namespace.
+func addMetadata(out *clusterv3.Cluster, key, value string) {
 	notes := out.GetMetadata().GetFilterMetadata()
 	if notes[hcm.ALPNMetadataNamespace] == nil {
 		notes[hcm.ALPNMetadataNamespace] = &structpb.Struct{Fields: map[string]*structpb.Value{}}
@@ -176,5 +172,5 @@ func note(out *clusterv3.Cluster, key, value string) {
 	notes[hcm.ALPNMetadataNamespace].Fields[key] = structpb.NewStringValue(value)
 }
 
-// sniffed tells whether a cluster's connections may carry HTTP or something else.
-func sniffed(c discovery.Cluster) bool { return protocol.IsSniffed(c.Spec.GetProtocol()) }
+// isSniffed reports whether the protocol of a cluster's connections is detected for each of them.
+func isSniffed(c discovery.Cluster) bool { return protocol.IsSniffed(c.Spec.GetProtocol()) }

@@ -1,4 +1,10 @@
-// Package cluster builds clusters: one per visible service port and subset, one per inbound port, and those that every proxy has.
+// Package cluster builds clusters: one per service port and subset that the class may reach (outbound.go), one per
+// inbound port (inbound.go), and BlackHoleCluster, PassthroughCluster and InboundPassthroughCluster (builtin.go).
+// Translator builds them for CDS.
+//
+// Each part of a traffic policy has a file: connectionpool.go (with circuit breakers and the connect timeout),
+// outlierdetection.go, lbpolicy.go, transportsocket.go (TLS), httpprotocoloptions.go. Package discovery decides which
+// clusters there are and how they find their endpoints.
 package cluster
 
 import (
@@ -13,32 +19,32 @@ import (
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/translate/discovery"
 	"fairlead.dev/services/xds-server/internal/translate/inbound"
-	"fairlead.dev/services/xds-server/internal/translate/names"
+	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 )
 
-// Translator makes Clusters (CDS).
+// Translator builds Clusters (CDS).
 type Translator struct{}
 
-// TypeURL of the resources.
+// TypeURL implements plan.Translator.
 func (Translator) TypeURL() string { return resourcev3.ClusterType }
 
 // Names lists the clusters that every proxy has and those of the workload's own ports.
 func (Translator) Names(r *input.Reader) ([]string, error) {
-	out := fixed(r.Class())
+	out := builtinNames(r.Class())
 	if r.Class().Type == class.Sidecar {
 		ports, err := inbound.Ports(r)
 		if err != nil {
 			return nil, err
 		}
 		for _, port := range ports {
-			out = append(out, names.Inbound(port.Number))
+			out = append(out, resourcename.InboundCluster(port.Number))
 		}
 	}
 	slices.Sort(out)
 	return slices.Compact(out), nil
 }
 
-// HostNames lists the clusters of a service; none for proxies that ask for the clusters they call.
+// HostNames lists the clusters of a service. On-demand proxies request theirs by name.
 func (Translator) HostNames(r *input.Reader, host string) ([]string, error) {
 	if r.Class().OnDemand {
 		return nil, nil
@@ -46,7 +52,7 @@ func (Translator) HostNames(r *input.Reader, host string) ([]string, error) {
 	return discovery.Names(r, host), nil
 }
 
-// Build makes one cluster.
+// Build implements plan.Translator.
 func (Translator) Build(r *input.Reader, name string) (proto.Message, error) {
 	out, err := build(r, name)
 	if out == nil || err != nil {
@@ -56,17 +62,17 @@ func (Translator) Build(r *input.Reader, name string) (proto.Message, error) {
 }
 
 func build(r *input.Reader, name string) (*clusterv3.Cluster, error) {
-	if slices.Contains(fixed(r.Class()), name) {
-		return fixedCluster(r, name)
+	if slices.Contains(builtinNames(r.Class()), name) {
+		return builtinCluster(r, name)
 	}
-	if found, ok := names.ParseOnDemand(name); ok && r.Class().OnDemand {
+	if found, ok := resourcename.ParseOnDemandCluster(name); ok && r.Class().OnDemand {
 		return onDemand(r, name, found)
 	}
-	parsed, ok := names.ParseCluster(name)
+	parsed, ok := resourcename.ParseCluster(name)
 	if !ok {
 		return nil, nil
 	}
-	if parsed.Direction == names.DirectionInbound {
+	if parsed.Direction == resourcename.DirectionInbound {
 		return inboundCluster(r, parsed)
 	}
 	resolved, ok := discovery.Resolve(r, parsed)
@@ -74,9 +80,9 @@ func build(r *input.Reader, name string) (*clusterv3.Cluster, error) {
 	case ok:
 		return outbound(r, resolved)
 	case r.Class().OnDemand:
-		// A proxy that is told "there is none" never asks again, and lets every later request wait in vain. One without endpoints refuses at once,
-		// and is updated when there is something behind the name.
-		out, err := fixedCluster(r, names.BlackHoleCluster)
+		// A proxy that is told that a cluster does not exist never requests it again, and later requests wait in vain.
+		// A cluster without endpoints fails requests at once, and is updated when a service for the name appears.
+		out, err := builtinCluster(r, resourcename.BlackHoleCluster)
 		if err != nil {
 			return nil, err
 		}

@@ -1,5 +1,6 @@
-// Package discovery decides how a cluster finds its endpoints. Clusters, endpoints and listeners are built from the same answer, so that no
-// cluster waits for an assignment that nobody builds.
+// Package discovery resolves the name of an outbound cluster to its service port, subset, traffic policy and discovery
+// type (Resolve), and lists the clusters of a service (Names). Packages cluster, endpoint and proxyless build from the
+// same answer, so no cluster waits for a load assignment that does not exist.
 package discovery
 
 import (
@@ -12,77 +13,78 @@ import (
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/translate/gateway"
-	"fairlead.dev/services/xds-server/internal/translate/names"
-	"fairlead.dev/services/xds-server/internal/translate/policy"
 	"fairlead.dev/services/xds-server/internal/translate/protocol"
+	"fairlead.dev/services/xds-server/internal/translate/resourcename"
+	"fairlead.dev/services/xds-server/internal/translate/trafficpolicy"
 )
 
-// Kind is a way to find endpoints.
+// Kind is the cluster discovery type: how a cluster finds its endpoints.
 type Kind int
 
-// Kinds of discovery.
+// Discovery types.
 const (
-	// EDS: the control plane lists them.
+	// EDS: xds-server sends the endpoints.
 	EDS Kind = iota + 1
-	// StrictDNS: the proxy resolves names and uses all addresses.
+	// StrictDNS: the proxy resolves DNS names and uses all their addresses.
 	StrictDNS
-	// LogicalDNS: the proxy resolves one name and uses the first address of each answer.
+	// LogicalDNS: the proxy resolves one DNS name and uses the first address of each answer.
 	LogicalDNS
-	// OriginalDestination: the proxy connects to where the client wanted to.
+	// OriginalDestination: the proxy connects to the address that the client connected to.
 	OriginalDestination
-	// DynamicHosts: the proxy resolves the name that each request or TLS handshake asks for.
+	// DynamicHosts: the proxy resolves the host of each request or the SNI of each TLS handshake, see package
+	// dynamicforwardproxy.
 	DynamicHosts
 )
 
-// Cluster is an outbound cluster with all that decides what it looks like.
+// Cluster is an outbound cluster with everything that its configuration depends on.
 type Cluster struct {
-	names.Cluster
+	resourcename.Cluster
 	Kind    Kind
 	Service *configv1.Service
 	Spec    *configv1.ServicePort
-	// Rule is the DestinationRule that applies, or nil; Subset is the cluster's, or nil.
-	Rule   *mesh.DestinationRule
-	Labels *networking.Subset
-	// Policy is the resolved traffic policy, never nil.
+	// Rule is the DestinationRule that applies, or nil; SubsetSpec is its subset of the cluster, or nil.
+	Rule       *mesh.DestinationRule
+	SubsetSpec *networking.Subset
+	// Policy is the traffic policy that applies; never nil.
 	Policy *networking.TrafficPolicy
 }
 
-// Resolve finds what an outbound cluster name stands for; ok is false if the class has no such cluster.
-func Resolve(r *input.Reader, name names.Cluster) (c Cluster, ok bool) {
+// Resolve returns the cluster of a name; ok is false if the class has no such cluster.
+func Resolve(r *input.Reader, name resourcename.Cluster) (c Cluster, ok bool) {
 	svc := r.Service(name.Hostname)
 	port := Port(svc, name.Port)
-	if port == nil || name.Passthrough && !passesMesh(r, svc) {
+	if port == nil || name.AutoPassthrough && !isAutoPassthrough(r, svc) {
 		return Cluster{}, false
 	}
 	c = Cluster{Cluster: name, Service: svc, Spec: port, Rule: r.DestinationRule(name.Hostname)}
 	if c.Rule != nil {
-		c.Labels = policy.Subset(c.Rule.Spec, name.Subset)
-		c.Policy = policy.For(c.Rule.Spec, c.Labels, name.Port)
+		c.SubsetSpec = trafficpolicy.Subset(c.Rule.Spec, name.Subset)
+		c.Policy = trafficpolicy.For(c.Rule.Spec, c.SubsetSpec, name.Port)
 	} else {
 		c.Policy = &networking.TrafficPolicy{}
 	}
-	if name.Subset != "" && c.Labels == nil {
+	if name.Subset != "" && c.SubsetSpec == nil {
 		return Cluster{}, false
 	}
-	c.Policy = policy.WithAffinity(policy.WithDefaults(c.Policy, r.Mesh()), svc)
+	c.Policy = trafficpolicy.WithAffinity(trafficpolicy.WithDefaults(c.Policy, r.Mesh()), svc)
 	c.Kind = kind(r.Class(), svc, c.Policy)
 	return c, true
 }
 
-// Names lists the clusters of a service, sorted: one per port, and one per port and subset, and each once more on a gateway that passes mesh
-// TLS through to the service.
+// Names lists the clusters of a service, sorted: one per port, one per port and subset, and for a gateway with an
+// AUTO_PASSTHROUGH server for the service each of these once more, named by SNI.
 func Names(r *input.Reader, host string) []string {
 	svc := r.Service(host)
 	if svc == nil {
 		return nil
 	}
 	rule := r.DestinationRule(host)
-	passes := passesMesh(r, svc)
+	passes := isAutoPassthrough(r, svc)
 	var out []string
 	add := func(port uint32, subset string) {
-		out = append(out, names.Outbound(port, subset, host))
+		out = append(out, resourcename.OutboundCluster(port, subset, host))
 		if passes {
-			out = append(out, names.SNI(port, subset, host))
+			out = append(out, resourcename.SNI(port, subset, host))
 		}
 	}
 	for _, port := range svc.GetPorts() {
@@ -98,9 +100,9 @@ func Names(r *input.Reader, host string) []string {
 	return slices.Compact(out)
 }
 
-// passesMesh tells whether the class is a gateway that passes mesh TLS through to the service.
-func passesMesh(r *input.Reader, svc *configv1.Service) bool {
-	return r.Class().Type == class.Router && r.MeshGateways() && gateway.PassesMeshTo(r, svc)
+// isAutoPassthrough reports whether the class is a gateway with an AUTO_PASSTHROUGH server for the service.
+func isAutoPassthrough(r *input.Reader, svc *configv1.Service) bool {
+	return r.Class().Type == class.Router && r.MeshGateways() && gateway.AutoPassthroughTo(r, svc)
 }
 
 func subsets(rule *mesh.DestinationRule) []*networking.Subset {
@@ -110,7 +112,8 @@ func subsets(rule *mesh.DestinationRule) []*networking.Subset {
 	return rule.Spec.GetSubsets()
 }
 
-// Port returns the service's port of that number, or nil. Of several, as DNS has them, it is the first that is proxied.
+// Port returns the service's port of that number, or nil. Of several, such as TCP and UDP ports of DNS, it returns the
+// first that is proxied.
 func Port(svc *configv1.Service, number uint32) *configv1.ServicePort {
 	for _, port := range svc.GetPorts() {
 		if port.GetNumber() == number && protocol.IsProxied(port.GetProtocol()) {
@@ -121,7 +124,7 @@ func Port(svc *configv1.Service, number uint32) *configv1.ServicePort {
 }
 
 func kind(key class.Common, svc *configv1.Service, applied *networking.TrafficPolicy) Kind {
-	// Only captured connections have an original destination.
+	// Only redirected connections have an original destination.
 	captured := key.Type == class.Sidecar && key.Interception != class.None
 	if captured && applied.GetLoadBalancer().GetSimple() == networking.LoadBalancerSettings_PASSTHROUGH {
 		return OriginalDestination

@@ -12,12 +12,12 @@ import (
 	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
 	"fairlead.dev/services/xds-server/internal/translate/endpoint"
-	"fairlead.dev/services/xds-server/internal/translate/names"
+	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 )
 
-// TestFailoverPriorityOfClasses: the labels that a rule compares clients and endpoints by make classes, and only where a client's own value
-// counts the assignment is the class's own.
-func TestFailoverPriorityOfClasses(t *testing.T) {
+// Labels that failoverPriority compares are part of the class. The load assignment belongs to the class alone only if
+// it depends on the client's own value.
+func TestFailoverPriorityLabelsSplitClasses(t *testing.T) {
 	const host = "a.default.svc.cluster.local"
 	for _, tc := range []struct {
 		name     string
@@ -53,7 +53,7 @@ func TestFailoverPriorityOfClasses(t *testing.T) {
 				t.Error("a label that nothing tests makes classes")
 			}
 			r := input.NewView(key, state).Reader()
-			m, err := endpoint.Translator{}.Build(r, names.Outbound(80, "", host))
+			m, err := endpoint.Translator{}.Build(r, resourcename.OutboundCluster(80, "", host))
 			if err != nil || m == nil {
 				t.Fatalf("%v, %v", m, err)
 			}

@@ -16,18 +16,18 @@ import (
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/translate/discovery"
-	"fairlead.dev/services/xds-server/internal/translate/names"
+	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 )
 
 const host = "a.default.svc.cluster.local"
 
-// reader makes a mesh of one service and its shards.
+// reader returns a Reader of a mesh with one service and its shards.
 func reader(t *testing.T, svc *configv1.Service, shards ...*configv1.EndpointSet) *input.Reader {
 	t.Helper()
 	return familyReader(t, class.DualStack, svc, shards...)
 }
 
-// familyReader is reader for a proxy with addresses of the families.
+// familyReader is reader for a proxy with these IP families.
 func familyReader(t *testing.T, f class.Families, svc *configv1.Service, shards ...*configv1.EndpointSet) *input.Reader {
 	t.Helper()
 	svc.Hostname, svc.Name, svc.Namespace, svc.ExportedTo = host, "a", "default", []string{"*"}
@@ -56,7 +56,7 @@ func familyReader(t *testing.T, f class.Families, svc *configv1.Service, shards 
 
 func assignment(t *testing.T, r *input.Reader) *endpointv3.ClusterLoadAssignment {
 	t.Helper()
-	c, ok := discovery.Resolve(r, names.Cluster{Direction: names.DirectionOutbound, Port: 80, Hostname: host})
+	c, ok := discovery.Resolve(r, resourcename.Cluster{Direction: resourcename.DirectionOutbound, Port: 80, Hostname: host})
 	if !ok {
 		t.Fatal("no such cluster")
 	}
@@ -93,7 +93,7 @@ func TestBytesDoNotDependOnShards(t *testing.T) {
 	}
 }
 
-func TestWhoTakesTraffic(t *testing.T) {
+func TestReadyEndpointsGetTraffic(t *testing.T) {
 	endpoints := func() *configv1.EndpointSet {
 		return shard("c",
 			&configv1.Endpoint{Address: "10.0.0.1"},
@@ -132,7 +132,7 @@ func TestWhoTakesTraffic(t *testing.T) {
 	}
 }
 
-func TestMalformedIndicesAreNoPanic(t *testing.T) {
+func TestMalformedIndicesDoNotPanic(t *testing.T) {
 	bad := shard("c", &configv1.Endpoint{Address: "10.0.0.1", LabelSet: 7, Locality: 9})
 	if got := listed(assignment(t, reader(t, &configv1.Service{}, bad))); got != "10.0.0.1" {
 		t.Errorf("got %q", got)
@@ -150,7 +150,7 @@ func TestOwnNameStandsInForEndpoints(t *testing.T) {
 	}
 }
 
-func TestFamilies(t *testing.T) {
+func TestEndpointsOfTheProxysFamilies(t *testing.T) {
 	endpoints := func() *configv1.EndpointSet {
 		return shard("c",
 			&configv1.Endpoint{Address: "10.0.0.1", AdditionalAddresses: []string{"fd00::1"}}, &configv1.Endpoint{Address: "10.0.0.2"}, &configv1.Endpoint{Address: "fd00::3"})
@@ -182,7 +182,7 @@ func TestWithin(t *testing.T) {
 }
 
 func group(name string, weight uint32) *endpointv3.LocalityLbEndpoints {
-	out := byLocality([]member{{Endpoint: &configv1.Endpoint{Address: "10.0.0.1", Port: 80, Weight: weight}}})[0]
+	out := byLocality([]meshEndpoint{{Endpoint: &configv1.Endpoint{Address: "10.0.0.1", Port: 80, Weight: weight}}})[0]
 	out.Locality = parseLocality(name)
 	return out
 }
@@ -206,14 +206,14 @@ func TestDistribute(t *testing.T) {
 }
 
 func TestFailoverPriority(t *testing.T) {
-	members := []member{
+	members := []meshEndpoint{
 		{Endpoint: &configv1.Endpoint{Address: "10.0.0.1"}, labels: map[string]string{"net": "a", "zone": "x"}},
 		{Endpoint: &configv1.Endpoint{Address: "10.0.0.2"}, labels: map[string]string{"net": "a", "zone": "y"}},
 		{Endpoint: &configv1.Endpoint{Address: "10.0.0.3"}, labels: map[string]string{"net": "b", "zone": "x"}},
 	}
 	out := &endpointv3.ClusterLoadAssignment{Endpoints: byLocality(members)}
 	own := func() map[string]string { return map[string]string{"net": "a", "zone": "x"} }
-	byLabels(out, members, own, []string{"net", "zone"})
+	failoverPriority(out, members, own, []string{"net", "zone"})
 	var got []string
 	for _, l := range out.GetEndpoints() {
 		got = append(got, fmt.Sprintf("%d:%s", l.GetPriority(), l.GetLbEndpoints()[0].GetEndpoint().GetAddress().GetSocketAddress().GetAddress()))
@@ -221,15 +221,15 @@ func TestFailoverPriority(t *testing.T) {
 	if want := []string{"0:10.0.0.1", "1:10.0.0.2", "2:10.0.0.3"}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
-	byLabels(out, members, nil, []string{"net=b"})
+	failoverPriority(out, members, nil, []string{"net=b"})
 	if out.GetEndpoints()[0].GetLbEndpoints()[0].GetEndpoint().GetAddress().GetSocketAddress().GetAddress() != "10.0.0.3" {
 		t.Errorf("an entry with a value compares with that value: %v", out)
 	}
 }
 
-// TestPlacesAsLabels: what the mesh knows of where an endpoint runs counts as labels, before those of the workload's own.
-func TestPlacesAsLabels(t *testing.T) {
-	m := member{
+// The mesh's data on where an endpoint runs counts as labels, before the workload's own.
+func TestTopologyCountsAsLabels(t *testing.T) {
+	m := meshEndpoint{
 		Endpoint: &configv1.Endpoint{Network: "n1"}, cluster: "east", locality: &configv1.Locality{Region: "r1"},
 		labels: map[string]string{"app": "a", class.NetworkLabel: "own", class.ZoneLabel: "own"},
 	}
@@ -249,8 +249,7 @@ func TestPlacesAsLabels(t *testing.T) {
 	}
 }
 
-// TestFailoverOfARegion: only the first entry about the caller's region counts.
-func TestFailoverOfARegion(t *testing.T) {
+func TestFirstFailoverEntryOfARegionCounts(t *testing.T) {
 	settings := []*networking.LocalityLoadBalancerSetting_Failover{{From: "r9", To: "r3"}, {From: "r1", To: "r2"}, {From: "r1", To: "r3"}}
 	for place, want := range map[string]uint32{"r1/z1/s1": 0, "r1/z1/s2": 1, "r1/z2/s1": 2, "r2/z1/s1": 3, "r3/z1/s1": 4} {
 		if got := distance(parseLocality("r1/z1/s1"), parseLocality(place), settings); got != want {

@@ -32,7 +32,8 @@ func parseLocality(name string) *corev3.Locality {
 	return &corev3.Locality{Region: parts[0], Zone: parts[1], SubZone: parts[2]}
 }
 
-// LocalitySettings returns the locality settings that apply to a cluster: its DestinationRule's, else the mesh's; nil where they are off.
+// LocalitySettings returns the locality settings that apply to a cluster: those of its DestinationRule, or else of the
+// mesh; nil if they are disabled.
 func LocalitySettings(r *input.Reader, c discovery.Cluster) *networking.LocalityLoadBalancerSetting {
 	settings := c.Policy.GetLoadBalancer().GetLocalityLbSetting()
 	if settings == nil {
@@ -44,7 +45,7 @@ func LocalitySettings(r *input.Reader, c discovery.Cluster) *networking.Locality
 	return settings
 }
 
-// UsesLocalityWeights tells whether the cluster's load balancer has to look at the weights of localities.
+// UsesLocalityWeights reports whether the cluster's load balancer needs the weights of localities.
 func UsesLocalityWeights(r *input.Reader, c discovery.Cluster) bool {
 	settings := LocalitySettings(r, c)
 	if len(settings.GetDistribute()) > 0 {
@@ -53,20 +54,21 @@ func UsesLocalityWeights(r *input.Reader, c discovery.Cluster) bool {
 	return c.Policy.GetOutlierDetection() != nil && (len(settings.GetFailover()) > 0 || len(settings.GetFailoverPriority()) > 0)
 }
 
-// prioritise orders the localities as the caller's own locality and the settings ask: either shares of traffic, or nearest first. Nearest
-// first takes outlier detection, without which a proxy would never leave the nearest.
-func prioritise(r *input.Reader, c discovery.Cluster, out *endpointv3.ClusterLoadAssignment, members []member) {
+// setPriorities applies the locality settings: shares of traffic (distribute), or priorities by distance (failover,
+// failoverPriority). As in Istio, priorities require outlier detection: without it a proxy would never leave the
+// nearest endpoints.
+func setPriorities(r *input.Reader, c discovery.Cluster, out *endpointv3.ClusterLoadAssignment, endpoints []meshEndpoint) {
 	settings := LocalitySettings(r, c)
 	key := r.Class()
 	switch {
 	case c.Policy.GetLoadBalancer().GetLocalityLbSetting() == nil && c.Service.GetTrafficDistribution() != "":
-		nearestFirst(r, c, out, members)
+		nearestFirst(r, c, out, endpoints)
 	case settings == nil:
 	case len(settings.GetDistribute()) > 0:
 		distribute(out, parseLocality(key.Locality), settings.GetDistribute())
 	case c.Policy.GetOutlierDetection() == nil:
 	case len(settings.GetFailoverPriority()) > 0:
-		byLabels(out, members, r.Labels, settings.GetFailoverPriority())
+		failoverPriority(out, endpoints, r.Labels, settings.GetFailoverPriority())
 		if len(settings.GetFailover()) > 0 {
 			failover(out, parseLocality(key.Locality), settings.GetFailover())
 		}
@@ -75,15 +77,15 @@ func prioritise(r *input.Reader, c discovery.Cluster, out *endpointv3.ClusterLoa
 	}
 }
 
-// nearestFirst orders as the Service's trafficDistribution asks, without outlier detection: where there is a near endpoint, it is used.
-func nearestFirst(r *input.Reader, c discovery.Cluster, out *endpointv3.ClusterLoadAssignment, members []member) {
+// nearestFirst gives priorities for a Service's trafficDistribution, which needs no outlier detection.
+func nearestFirst(r *input.Reader, c discovery.Cluster, out *endpointv3.ClusterLoadAssignment, endpoints []meshEndpoint) {
 	if mesh.MindsNode(c.Service) {
-		byLabels(out, members, r.Labels, []string{mesh.LabelHostname})
+		failoverPriority(out, endpoints, r.Labels, []string{mesh.LabelHostname})
 	}
 	failover(out, parseLocality(r.Class().Locality), nil)
 }
 
-// within tells whether a locality lies in a pattern such as "region1/zone2" or "region1/zone2/*".
+// within reports whether a locality matches a pattern such as "region1/zone2" or "region1/zone2/*".
 func within(l *corev3.Locality, pattern string) bool {
 	if pattern == "*" {
 		return true
@@ -97,15 +99,15 @@ func within(l *corev3.Locality, pattern string) bool {
 	return true
 }
 
-// distribute gives the localities the shares of the first entry that is about the caller's; localities it does not name get nothing. The
-// share of a pattern that covers several is divided by their own weights.
+// distribute gives localities the shares of the first entry that matches the client's locality; localities that it does
+// not name get no traffic. The share of a pattern is divided among its localities by their weights.
 func distribute(out *endpointv3.ClusterLoadAssignment, own *corev3.Locality, settings []*networking.LocalityLoadBalancerSetting_Distribute) {
 	for _, entry := range settings {
 		if !within(own, entry.GetFrom()) {
 			continue
 		}
 		left := slices.Clone(out.GetEndpoints())
-		// The most specific pattern has the first claim on a locality.
+		// A locality belongs to the most specific pattern.
 		patterns := slices.SortedFunc(maps.Keys(entry.GetTo()), func(a, b string) int {
 			return cmp.Or(-cmp.Compare(specificity(a), specificity(b)), strings.Compare(a, b))
 		})
@@ -145,7 +147,7 @@ func specificity(pattern string) int {
 	return len(strings.Split(strings.TrimSuffix(pattern, "/*"), "/"))
 }
 
-// failover prefers the caller's subzone, then zone, then region, then the region that the settings name, then all others.
+// failover prefers the client's subzone, then its zone, its region, the region that the settings name, and all others.
 func failover(out *endpointv3.ClusterLoadAssignment, own *corev3.Locality, settings []*networking.LocalityLoadBalancerSetting_Failover) {
 	const ranks = 5
 	for _, l := range out.GetEndpoints() {
@@ -175,10 +177,11 @@ func distance(own, other *corev3.Locality, settings []*networking.LocalityLoadBa
 	}
 }
 
-// byLabels prefers endpoints that share the caller's values of the listed labels, the first label weighing most. An entry "key=value"
-// compares with that value instead of the caller's. own is asked only where the answer matters.
-func byLabels(out *endpointv3.ClusterLoadAssignment, members []member, own func() map[string]string, priority []string) {
-	rank := func(m member) uint32 {
+// failoverPriority prefers endpoints with the client's values of the listed labels; the first label counts most. An
+// entry "key=value" compares with that value instead of the client's. own, the client's labels, is called only if the
+// result depends on it.
+func failoverPriority(out *endpointv3.ClusterLoadAssignment, endpoints []meshEndpoint, own func() map[string]string, priority []string) {
+	rank := func(m meshEndpoint) uint32 {
 		for i, entry := range priority {
 			key, want, fixed := strings.Cut(entry, "=")
 			if !fixed {
@@ -191,8 +194,8 @@ func byLabels(out *endpointv3.ClusterLoadAssignment, members []member, own func(
 		return 0
 	}
 	var groups []*endpointv3.LocalityLbEndpoints
-	byRank := map[uint32][]member{}
-	for _, m := range members {
+	byRank := map[uint32][]meshEndpoint{}
+	for _, m := range endpoints {
 		byRank[rank(m)] = append(byRank[rank(m)], m)
 	}
 	for _, p := range slices.Sorted(maps.Keys(byRank)) {
@@ -205,7 +208,7 @@ func byLabels(out *endpointv3.ClusterLoadAssignment, members []member, own func(
 	compactPriorities(out)
 }
 
-// compactPriorities renumbers from 0 without gaps, as Envoy wants them.
+// compactPriorities renumbers the priorities from 0 without gaps, as Envoy requires.
 func compactPriorities(out *endpointv3.ClusterLoadAssignment) {
 	used := map[uint32]bool{}
 	for _, l := range out.GetEndpoints() {

@@ -11,17 +11,17 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/discovery"
 )
 
-// networks are those of the mesh as one class of proxies sees them.
+// networks are the mesh's networks as a class of proxies sees them.
 type networks struct {
 	reader *input.Reader
-	// entrances has the gateways of the networks that were asked for, as far as the class can connect to them.
+	// entrances caches the gateways of networks that the class can connect to.
 	entrances map[string][]mesh.NetworkGateway
 }
 
-// gateways lists those through which an endpoint of another network is reached; none for all others: where it is not known who is where, and where
-// a network has no gateways, everybody reaches everybody.
-func (n *networks) gateways(m member) []mesh.NetworkGateway {
-	if !n.isOther(m) {
+// gateways lists the gateways through which the class reaches an endpoint of another network. There are none for
+// endpoints that the class reaches directly: of its own or an unknown network, or of a network without gateways.
+func (n *networks) gateways(m meshEndpoint) []mesh.NetworkGateway {
+	if !n.isInOtherNetwork(m) {
 		return nil
 	}
 	found, known := n.entrances[m.GetNetwork()]
@@ -35,44 +35,45 @@ func (n *networks) gateways(m member) []mesh.NetworkGateway {
 	return found
 }
 
-// isOther tells endpoints of another network than the class's, as far as it is known who is where.
-func (n *networks) isOther(m member) bool {
+// isInOtherNetwork reports whether the endpoint's network is known to differ from the class's.
+func (n *networks) isInOtherNetwork(m meshEndpoint) bool {
 	own := n.reader.Class().Network
 	return own != "" && m.GetNetwork() != "" && m.GetNetwork() != own
 }
 
-// across puts the gateways of other networks in place of the endpoints there, locality by locality, with the weight of those together. Gateways find
-// the way by SNI, so what is not called with mesh TLS cannot be reached there. A gateway that passes mesh TLS on does so in its own network alone: callers
-// in others have told the networks apart already.
-func (n *networks) across(c discovery.Cluster, members []member) []member {
-	if c.Passthrough {
-		return slices.DeleteFunc(members, n.isOther)
+// replaceByGateways replaces the endpoints of other networks by the gateways of these networks, for each locality, with
+// the same total weight. Gateways route by SNI, so an endpoint that is not called with mesh TLS is dropped. A gateway's
+// AUTO_PASSTHROUGH cluster has endpoints of its own network only.
+func (n *networks) replaceByGateways(c discovery.Cluster, endpoints []meshEndpoint) []meshEndpoint {
+	if c.AutoPassthrough {
+		return slices.DeleteFunc(endpoints, n.isInOtherNetwork)
 	}
-	// Weights are multiplied so that those of each network divide by the number of its gateways.
+	// The weights of all endpoints are multiplied, so that those of each network can be divided by the number of its
+	// gateways.
 	factor := uint32(1)
 	away := false
-	for _, m := range members {
+	for _, m := range endpoints {
 		if gateways := n.gateways(m); len(gateways) > 0 {
 			away, factor = true, leastCommonMultiple(factor, uint32(len(gateways))) //nolint:gosec // not so many
 		}
 	}
 	if !away {
-		return members
+		return endpoints
 	}
 	type entrance struct {
 		locality string
 		mesh.NetworkGateway
 	}
 	at := map[entrance]int{}
-	out := make([]member, 0, len(members))
-	for _, m := range members {
+	out := make([]meshEndpoint, 0, len(endpoints))
+	for _, m := range endpoints {
 		gateways := n.gateways(m)
 		m.factor = factor
 		if len(gateways) == 0 {
 			out = append(out, m)
 			continue
 		}
-		if !n.callsWithMeshTLS(c, m) {
+		if !n.usesMeshMTLS(c, m) {
 			continue
 		}
 		for _, g := range gateways {
@@ -83,7 +84,7 @@ func (n *networks) across(c discovery.Cluster, members []member) []member {
 				continue
 			}
 			at[id] = len(out)
-			out = append(out, member{
+			out = append(out, meshEndpoint{
 				Endpoint: &configv1.Endpoint{Address: g.Address, Port: g.Port, Network: m.GetNetwork(), Health: configv1.Health_HEALTH_READY, Weight: share},
 				locality: m.locality, cluster: m.cluster, mtls: true,
 			})
@@ -92,8 +93,8 @@ func (n *networks) across(c discovery.Cluster, members []member) []member {
 	return out
 }
 
-// callsWithMeshTLS tells whether the cluster secures connections to the endpoint by mesh TLS.
-func (n *networks) callsWithMeshTLS(c discovery.Cluster, m member) bool {
+// usesMeshMTLS reports whether the cluster connects to the endpoint with mesh mTLS.
+func (n *networks) usesMeshMTLS(c discovery.Cluster, m meshEndpoint) bool {
 	if tls := c.Policy.GetTls(); tls != nil {
 		return tls.GetMode() == networking.ClientTLSSettings_ISTIO_MUTUAL
 	}

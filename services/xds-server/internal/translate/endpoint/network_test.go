@@ -17,11 +17,12 @@ import (
 	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
 	"fairlead.dev/services/xds-server/internal/translate/endpoint"
-	"fairlead.dev/services/xds-server/internal/translate/names"
+	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 )
 
-// TestNetworks: endpoints of other networks are reached through the gateways of those, with the weight of all of them, if mesh TLS leads there.
-func TestNetworks(t *testing.T) {
+// Gateways have the weight of the endpoints that they replace, and replace only endpoints that are called with mesh
+// TLS.
+func TestOtherNetworksAreReachedThroughGateways(t *testing.T) {
 	const host = "a.default.svc.cluster.local"
 	istio, plain := configv1.TlsMode_TLS_MODE_ISTIO, configv1.TlsMode_TLS_MODE_DISABLED
 	endpoints := meshtest.Endpoints("default", host, 80, "10.0.0.1", "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5", "")
@@ -61,7 +62,7 @@ func TestNetworks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			state := meshtest.State(t, append([]*configv1.Resource{meshtest.Service("default", host, 80), endpoints}, tc.more...)...)
 			key := &class.Key{Type: class.Sidecar, Namespace: "default", Network: tc.network, Families: class.IPv4}
-			m, err := endpoint.Translator{}.Build(input.NewView(key, state).Reader(), names.Outbound(80, "", host))
+			m, err := endpoint.Translator{}.Build(input.NewView(key, state).Reader(), resourcename.OutboundCluster(80, "", host))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -81,8 +82,7 @@ func TestNetworks(t *testing.T) {
 	}
 }
 
-// TestNetworkOfClasses: the network makes classes only while a network has gateways.
-func TestNetworkOfClasses(t *testing.T) {
+func TestNetworkSplitsClassesOnlyWithGateways(t *testing.T) {
 	n := &class.Node{Type: class.Sidecar, Name: "w", Namespace: "default", Metadata: map[string]string{"NETWORK": "claimed"}}
 	known := meshtest.State(t, meshtest.Workload("default", "w", "10.0.0.1", func(w *configv1.Workload) { w.Network = "n1" }))
 	before, topics := n.Key(known)

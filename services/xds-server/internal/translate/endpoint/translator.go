@@ -1,4 +1,6 @@
-// Package endpoint builds ClusterLoadAssignments: the addresses behind a service port or one of its subsets, grouped by locality.
+// Package endpoint builds ClusterLoadAssignments: the endpoints of a service port or of one of its subsets, grouped by
+// locality. Translator builds them for EDS; Assignment also builds those inside DNS clusters, and those of proxyless
+// gRPC clients. Locality load balancing is in locality.go, endpoints of other networks in network.go.
 package endpoint
 
 import (
@@ -8,26 +10,26 @@ import (
 
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/translate/discovery"
-	"fairlead.dev/services/xds-server/internal/translate/names"
+	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 )
 
-// Translator makes ClusterLoadAssignments (EDS).
+// Translator builds ClusterLoadAssignments (EDS).
 type Translator struct{}
 
-// TypeURL of the resources.
+// TypeURL implements plan.Translator.
 func (Translator) TypeURL() string { return resourcev3.EndpointType }
 
-// Names is nil: proxies ask for the assignments of the clusters they have.
+// Names is nil: proxies request the load assignments of the clusters that they have.
 func (Translator) Names(*input.Reader) ([]string, error) { return nil, nil }
 
-// HostNames lists the assignments of a service's clusters that find their endpoints by EDS.
+// HostNames lists the load assignments of a service's EDS clusters.
 func (Translator) HostNames(r *input.Reader, host string) ([]string, error) {
 	if r.Class().OnDemand {
 		return nil, nil
 	}
 	var out []string
 	for _, name := range discovery.Names(r, host) {
-		if parsed, ok := names.ParseCluster(name); ok {
+		if parsed, ok := resourcename.ParseCluster(name); ok {
 			if c, ok := discovery.Resolve(r, parsed); ok && c.Kind == discovery.EDS {
 				out = append(out, name)
 			}
@@ -39,11 +41,11 @@ func (Translator) HostNames(r *input.Reader, host string) ([]string, error) {
 // Ahead implements plan.Ahead: proxies ask for the endpoints of every cluster they are sent.
 func (Translator) Ahead() {}
 
-// Build makes the assignment of one outbound cluster; nil if the class has no such cluster, or one that needs no EDS. A cluster whose
-// endpoints are all gone has an empty assignment, not none: otherwise the proxy would wait for it.
+// Build builds the load assignment of an outbound cluster, or nil if the class has no such EDS cluster. A cluster
+// without endpoints has an empty load assignment: without one the proxy would wait for it.
 func (Translator) Build(r *input.Reader, name string) (proto.Message, error) {
-	c, ok := names.ParseCluster(name)
-	if !ok || c.Direction != names.DirectionOutbound {
+	c, ok := resourcename.ParseCluster(name)
+	if !ok || c.Direction != resourcename.DirectionOutbound {
 		return nil, nil
 	}
 	out, ok := discovery.Resolve(r, c)

@@ -12,10 +12,10 @@ import (
 	"fairlead.dev/services/xds-server/internal/meshtest"
 	"fairlead.dev/services/xds-server/internal/translate/discovery"
 	"fairlead.dev/services/xds-server/internal/translate/endpoint"
-	"fairlead.dev/services/xds-server/internal/translate/names"
+	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 )
 
-func TestTurnedOff(t *testing.T) {
+func TestTurnedOffByPeerAuthentication(t *testing.T) {
 	const host = "a.default.svc.cluster.local"
 	selecting := func(version string) func(*security.PeerAuthentication) {
 		return func(p *security.PeerAuthentication) {
@@ -42,11 +42,11 @@ func TestTurnedOff(t *testing.T) {
 			set.GetEndpoints()[1].LabelSet, set.GetEndpoints()[1].TlsMode = 1, tc.second
 			state := meshtest.State(t, append(tc.policies, meshtest.Service("default", host, 80), endpoints)...)
 			r := input.NewView(&class.Key{Type: class.Sidecar, Namespace: "client"}, state).Reader()
-			c, ok := discovery.Resolve(r, names.Cluster{Direction: names.DirectionOutbound, Port: 80, Hostname: host})
+			c, ok := discovery.Resolve(r, resourcename.Cluster{Direction: resourcename.DirectionOutbound, Port: 80, Hostname: host})
 			if !ok {
 				t.Fatal("no such cluster")
 			}
-			if got := endpoint.TurnedOff(r, c); got != tc.want {
+			if got := endpoint.MTLSTurnedOff(r, c); got != tc.want {
 				t.Errorf("%q, want %q", got, tc.want)
 			}
 		})

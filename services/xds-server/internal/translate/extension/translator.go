@@ -1,5 +1,5 @@
-// Package extension serves configurations of HTTP filters that are resources of their own (ECDS). Fairlead's own filters need none: all of
-// them are what EnvoyFilters add, see package patch.
+// Package extension has the translator of extension configs (ECDS), the configurations of HTTP filters that are
+// resources of their own. Fairlead's own filters use none: all are added by EnvoyFilters, see package patch.
 package extension
 
 import (
@@ -10,17 +10,17 @@ import (
 	"fairlead.dev/services/xds-server/internal/input"
 )
 
-// Translator makes TypedExtensionConfigs (ECDS).
+// Translator builds no TypedExtensionConfigs itself (ECDS); patch.WithEnvoyFilters adds those of EnvoyFilters.
 type Translator struct{}
 
-// TypeURL of the resources.
+// TypeURL implements plan.Translator.
 func (Translator) TypeURL() string { return resourcev3.ExtensionConfigType }
 
-// Names is nil.
+// Names implements plan.Translator.
 func (Translator) Names(*input.Reader) ([]string, error) { return nil, nil }
 
-// HostNames is nil.
+// HostNames implements plan.Translator.
 func (Translator) HostNames(*input.Reader, string) ([]string, error) { return nil, nil }
 
-// Build makes none.
+// Build implements plan.Translator.
 func (Translator) Build(*input.Reader, string) (proto.Message, error) { return nil, nil }

@@ -1,5 +1,6 @@
-// Package gateway groups the servers of all Gateways that select a router by the port it has to listen on. Listeners and routes are built
-// from the same answer.
+// Package gateway groups the servers of all Gateways that select a router by the port that it listens on (Ports).
+// Packages listener and route build from the same answer; package discovery asks AutoPassthroughTo for the clusters of
+// AUTO_PASSTHROUGH servers.
 package gateway
 
 import (
@@ -13,20 +14,19 @@ import (
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/mesh"
-	"fairlead.dev/services/xds-server/internal/translate/names"
 	"fairlead.dev/services/xds-server/internal/translate/protocol"
+	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 )
 
-// Kind says how a port's connections begin; servers of different kinds cannot share a port.
+// Kind is what a port accepts. Servers of different kinds cannot share a port.
 type Kind int
 
 // Kinds of ports.
 const (
-	// HTTP is plain HTTP: servers share one route configuration.
+	// HTTP is plaintext HTTP; the servers of a port share a route configuration.
 	HTTP Kind = iota + 1
-	// TLS begins with a handshake: servers have a filter chain each, chosen by SNI.
+	// TLS servers have a filter chain each, chosen by SNI.
 	TLS
-	// TCP is opaque.
 	TCP
 )
 
@@ -36,13 +36,13 @@ type Server struct {
 	Spec    *networking.Server
 }
 
-// Name is the Gateway's, as VirtualServices name it.
+// Name is the Gateway's, "<namespace>/<name>", as VirtualServices name it.
 func (s Server) Name() string { return s.Gateway.Key.Namespace + "/" + s.Gateway.Key.Name }
 
-// Number is the port as the user wrote it, which is the gateway Service's and what VirtualServices match.
+// Number is the port in the Gateway: that of the gateway's Service, which VirtualServices match.
 func (s Server) Number() uint32 { return s.Spec.GetPort().GetNumber() }
 
-// Terminates tells servers that decrypt.
+// Terminates reports whether the server decrypts TLS.
 func (s Server) Terminates() bool {
 	switch s.Spec.GetTls().GetMode() {
 	case networking.ServerTLSSettings_PASSTHROUGH, networking.ServerTLSSettings_AUTO_PASSTHROUGH:
@@ -52,18 +52,20 @@ func (s Server) Terminates() bool {
 	}
 }
 
-// TerminatesHTTP tells servers that decrypt and serve HTTP.
+// TerminatesHTTP reports whether the server decrypts HTTPS.
 func (s Server) TerminatesHTTP() bool {
 	return protocol.Parse(s.Spec.GetPort().GetProtocol()) == configv1.Protocol_PROTOCOL_HTTPS && s.Terminates()
 }
 
-// PassesMesh tells servers of mode AUTO_PASSTHROUGH: mesh TLS goes on to the service that its server name stands for.
-func (s Server) PassesMesh() bool {
+// IsAutoPassthrough reports whether the server has mode AUTO_PASSTHROUGH: it forwards mesh TLS to the service that the
+// SNI names.
+func (s Server) IsAutoPassthrough() bool {
 	return s.Spec.GetTls().GetMode() == networking.ServerTLSSettings_AUTO_PASSTHROUGH && kind(s.Spec) == TLS
 }
 
-// Admits returns which parts of a VirtualService's host the server serves: with each of its hosts the narrower of the two, where one covers
-// the other. None means that they have nothing in common, or that the server's host is reserved for another namespace.
+// Admits returns the parts of a VirtualService's host that the server serves: for each of its hosts that covers or is
+// covered by it, the narrower of the two. There are none if they have nothing in common, or if the server's host is
+// reserved for another namespace.
 func (s Server) Admits(namespace, host string) []string {
 	var out []string
 	for _, entry := range s.Spec.GetHosts() {
@@ -110,36 +112,36 @@ func Intersect(a, b string) (string, bool) {
 	}
 }
 
-// Covers tells whether a wildcard host covers another host, which may be a wildcard, too.
+// Covers reports whether a wildcard host covers another host, which may be a wildcard.
 func Covers(pattern, host string) bool {
 	suffix, ok := strings.CutPrefix(strings.ToLower(pattern), "*")
 	return ok && strings.HasSuffix(strings.ToLower(strings.TrimPrefix(host, "*")), suffix)
 }
 
-// Port is one port a router listens on.
+// Port is a port that a gateway listens on.
 type Port struct {
-	// Number to listen on: the target port of the gateway's Service. It is 0 for a unix socket.
+	// Number is the target port of the gateway's Service; 0 for a unix socket.
 	Number uint32
-	// Bind is the address to listen on, or a unix socket as the user wrote it, "unix:///path".
+	// Bind is the address to listen on, or "unix://" and the path of a socket.
 	Bind    string
 	Kind    Kind
 	Servers []Server
-	// explicit is the bind that the servers ask for, "" if it is what all have.
+	// explicit is the bind address in the Gateway, "" if it is the default.
 	explicit string
 }
 
-// Route names the route configuration of one of the port's servers.
+// Route names the route configuration of a server of the port.
 func (p Port) Route(s Server) string {
 	if p.Kind == HTTP {
-		return names.GatewayHTTP(p.Number, p.explicit)
+		return resourcename.GatewayHTTPRouteConfig(p.Number, p.explicit)
 	}
-	return names.GatewayHTTPS(s.Number(), s.Spec.GetPort().GetName(), s.Gateway.Key.Name, s.Gateway.Key.Namespace, p.explicit)
+	return resourcename.GatewayHTTPSRouteConfig(s.Number(), s.Spec.GetPort().GetName(), s.Gateway.Key.Name, s.Gateway.Key.Namespace, p.explicit)
 }
 
 const wildcard = "0.0.0.0"
 
-// Ports lists the ports of the class, sorted by number and address; the servers of each are in order of their Gateways' age. A server whose
-// kind is not that of older servers on its port is left out.
+// Ports lists the ports of the class, sorted by number and address. The servers of each are in order of their Gateways'
+// age; a server is left out if its kind differs from that of older servers on its port.
 func Ports(r *input.Reader) []Port {
 	byPlace := map[string]*Port{}
 	var order []*Port
@@ -154,7 +156,7 @@ func Ports(r *input.Reader) []Port {
 				explicit = ""
 			}
 			for _, number := range targetPorts(r.Targets(), server.Number()) {
-				place := names.Listener(bind, number)
+				place := resourcename.Listener(bind, number)
 				port := byPlace[place]
 				if port == nil {
 					port = &Port{Number: number, Bind: bind, Kind: kind(spec), explicit: explicit}
@@ -189,7 +191,8 @@ func kind(spec *networking.Server) Kind {
 	}
 }
 
-// address is where servers without a bind listen: everywhere, or on the router's own address if nothing gives it a network of its own.
+// address is the bind address of servers without one: the wildcard, or the gateway's own address if it shares the
+// network of its host.
 func address(r *input.Reader) string {
 	if r.Class().Interception == class.None && len(r.Addresses()) > 0 {
 		return r.Addresses()[0]
@@ -197,15 +200,15 @@ func address(r *input.Reader) string {
 	return wildcard
 }
 
-// PassesMeshTo reports whether a server of mode AUTO_PASSTHROUGH of the router leads to a service.
-func PassesMeshTo(r *input.Reader, svc *configv1.Service) bool {
+// AutoPassthroughTo reports whether an AUTO_PASSTHROUGH server of the class leads to a service.
+func AutoPassthroughTo(r *input.Reader, svc *configv1.Service) bool {
 	if svc == nil || svc.GetMeshExternal() {
 		return false
 	}
 	for _, g := range r.Gateways() {
 		for _, spec := range g.Spec.GetServers() {
 			server := Server{Gateway: g, Spec: spec}
-			if server.PassesMesh() && slices.Contains(server.Admits(svc.GetNamespace(), svc.GetHostname()), svc.GetHostname()) {
+			if server.IsAutoPassthrough() && slices.Contains(server.Admits(svc.GetNamespace(), svc.GetHostname()), svc.GetHostname()) {
 				return true
 			}
 		}
@@ -213,7 +216,8 @@ func PassesMeshTo(r *input.Reader, svc *configv1.Service) bool {
 	return false
 }
 
-// targetPorts translates a port of the gateway's Service to the workload's. A port that no Service of the gateway has is bound as it is.
+// targetPorts translates a port of the gateway's Service to target ports. A port that no Service of the gateway has is
+// its own target port.
 func targetPorts(targets []class.Target, number uint32) []uint32 {
 	var out []uint32
 	for _, target := range targets {

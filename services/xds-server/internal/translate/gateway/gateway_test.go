@@ -14,7 +14,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/gateway"
 )
 
-func TestIntersect(t *testing.T) {
+func TestIntersectReturnsTheNarrowerHost(t *testing.T) {
 	for _, tc := range []struct{ a, b, want string }{
 		{"*", "shop.example.com", "shop.example.com"},
 		{"shop.example.com", "*", "shop.example.com"},
@@ -35,8 +35,8 @@ func TestIntersect(t *testing.T) {
 	}
 }
 
-// TestPassesMeshTo: only services that a server of mode AUTO_PASSTHROUGH admits, of the mesh itself, are led to.
-func TestPassesMeshTo(t *testing.T) {
+// An AUTO_PASSTHROUGH server leads only to services of the mesh that it admits.
+func TestAutoPassthroughToAdmittedServices(t *testing.T) {
 	server := func(mode networking.ServerTLSSettings_TLSmode, hosts ...string) *networking.Server {
 		return &networking.Server{Port: &networking.Port{Number: 15443, Name: "tls", Protocol: "TLS"}, Hosts: hosts, Tls: &networking.ServerTLSSettings{Mode: mode}}
 	}
@@ -60,14 +60,14 @@ func TestPassesMeshTo(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			state := meshtest.State(t, meshtest.Config(mesh.KindGateway, "gateways", "g", &networking.Gateway{Servers: []*networking.Server{tc.server}}))
 			r := input.NewView(&class.Key{Type: class.Router, Namespace: "gateways"}, state).Reader()
-			if got := gateway.PassesMeshTo(r, tc.service); got != tc.want {
+			if got := gateway.AutoPassthroughTo(r, tc.service); got != tc.want {
 				t.Errorf("got %v, want %v", got, tc.want)
 			}
 		})
 	}
 }
 
-func TestAdmits(t *testing.T) {
+func TestAdmitsByHostAndNamespace(t *testing.T) {
 	for _, tc := range []struct {
 		hosts           []string
 		namespace, host string

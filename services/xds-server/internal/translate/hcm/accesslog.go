@@ -11,10 +11,10 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
-	"fairlead.dev/services/xds-server/internal/translate/pack"
+	"fairlead.dev/services/xds-server/internal/translate/typedconfig"
 )
 
-// logField is one field of Istio's default access log, in the order of its text form.
+// logField is a field of Istio's default access log, in the order of its text form.
 type logField struct{ name, operator, quote string }
 
 var logFields = []logField{
@@ -44,7 +44,7 @@ var logFields = []logField{
 	{"route_name", "%ROUTE_NAME%", ""},
 }
 
-// AccessLog returns the access logs that the mesh asks for: none, or one file as text or JSON.
+// AccessLog returns the access logs of MeshConfig: none, or one file as text or JSON.
 func AccessLog(mesh *meshv1alpha1.MeshConfig) ([]*accesslogv3.AccessLog, error) {
 	if mesh.GetAccessLogFile() == "" {
 		return nil, nil
@@ -55,15 +55,15 @@ func AccessLog(mesh *meshv1alpha1.MeshConfig) ([]*accesslogv3.AccessLog, error) 
 	}
 	return []*accesslogv3.AccessLog{{
 		Name: "envoy.access_loggers.file",
-		ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: pack.Any(&filelogv3.FileAccessLog{
+		ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: typedconfig.Any(&filelogv3.FileAccessLog{
 			Path:            mesh.GetAccessLogFile(),
 			AccessLogFormat: &filelogv3.FileAccessLog_LogFormat{LogFormat: format},
 		})},
 	}}, nil
 }
 
-// ListenerLog returns the access logs of a listener itself, of the connections that none of its filter chains takes: they would leave no trace
-// otherwise.
+// ListenerLog returns the access logs of a listener, for connections that match none of its filter chains and so appear
+// in no other log.
 func ListenerLog(mesh *meshv1alpha1.MeshConfig) ([]*accesslogv3.AccessLog, error) {
 	if mesh.GetDisableEnvoyListenerLog() {
 		return nil, nil
@@ -108,7 +108,7 @@ func logFormat(mesh *meshv1alpha1.MeshConfig) (*corev3.SubstitutionFormatString,
 	}}, nil
 }
 
-// defaultText is Istio's default line: the request line is quoted as one.
+// defaultText is Istio's default line, with quotes around the request line.
 func defaultText() string {
 	var words []string
 	for _, f := range logFields {

@@ -1,5 +1,6 @@
-// Package hcm builds HTTP connection managers, the network filter that turns bytes into requests, with the filters that every Fairlead proxy
-// has. Only filters of upstream Envoy are used.
+// Package hcm builds HTTP connection managers (Build) with their HTTP filters, access logs and header settings. Package
+// listener puts them into filter chains. HTTP filters are in httpfilters.go, access logs, also those of TCP filter
+// chains, in accesslog.go. All filters are part of upstream Envoy.
 package hcm
 
 import (
@@ -14,7 +15,8 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
-	"fairlead.dev/services/xds-server/internal/translate/pack"
+	"fairlead.dev/services/xds-server/internal/translate/coreconfig"
+	"fairlead.dev/services/xds-server/internal/translate/typedconfig"
 )
 
 const (
@@ -24,13 +26,14 @@ const (
 	meshServerName = "istio-envoy"
 )
 
-// A cluster may say in its metadata which ALPN values its connections offer when they carry HTTP; without, the cluster's TLS context decides.
+// Cluster metadata with the ALPN values for TLS connections that carry HTTP; without it the cluster's TLS context
+// decides. offerALPN reads it.
 const (
 	ALPNMetadataNamespace = "fairlead.dev"
 	ALPNMetadataKey       = "http_alpn"
 )
 
-// Role is where the connection manager stands.
+// Role is the position of a connection manager.
 type Role int
 
 // Roles of connection managers.
@@ -44,19 +47,19 @@ const (
 type Options struct {
 	Role       Role
 	StatPrefix string
-	// RouteName asks for a route configuration over ADS; Routes is used where it is empty.
+	// RouteName names a route configuration to request by RDS; Routes is the route configuration if RouteName is "".
 	RouteName string
 	Routes    *routev3.RouteConfiguration
 	// GRPCWeb translates gRPC-Web requests into gRPC.
 	GRPCWeb bool
-	// OnDemand asks for virtual hosts and clusters that the proxy does not have when a request needs them.
+	// OnDemand requests virtual hosts and clusters that the proxy does not have when a request needs them.
 	OnDemand bool
-	// Topology is what is in front of a gateway.
+	// Topology describes the proxies in front of a gateway.
 	Topology *meshv1alpha1.Topology
-	// Dynamic has the hosts of requests looked up whose cluster leaves that to the proxy; nil where there is no such cluster.
+	// Dynamic resolves the hosts of requests to DYNAMIC_DNS services; nil if there is no such service.
 	Dynamic *dfpv3.FilterConfig
 	Mesh    *meshv1alpha1.MeshConfig
-	// Headers says which headers the proxy adds.
+	// Headers configures the headers that the proxy adds.
 	Headers *meshv1alpha1.ProxyConfig_ProxyHeaders
 }
 
@@ -76,32 +79,28 @@ func Build(o Options) (*listenerv3.Filter, error) {
 		UpgradeConfigs:    upgrades(o.Role),
 		// HTTP/1.0 clients are served as HTTP/1.1 ones; without this Envoy answers 426.
 		HttpProtocolOptions: &corev3.Http1ProtocolOptions{AcceptHttp_10: true},
-		// Upgrades of requests that were HTTP/1.1 at the client.
+		// Extended CONNECT carries upgrades, such as WebSockets, through HTTP/2.
 		Http2ProtocolOptions: &corev3.Http2ProtocolOptions{AllowConnect: true},
 	}
-	normalise(m, o.Mesh.GetPathNormalization().GetNormalization())
-	identity(m, o)
+	normalizePath(m, o.Mesh.GetPathNormalization().GetNormalization())
+	clientCertHeaders(m, o)
 	if o.RouteName != "" {
 		m.RouteSpecifier = &managerv3.HttpConnectionManager_Rds{Rds: &managerv3.Rds{
 			RouteConfigName: o.RouteName,
-			ConfigSource: &corev3.ConfigSource{
-				ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}},
-				InitialFetchTimeout:   durationpb.New(0),
-				ResourceApiVersion:    corev3.ApiVersion_V3,
-			},
+			ConfigSource:    coreconfig.ADSWithoutTimeout(),
 		}}
 	} else {
 		m.RouteSpecifier = &managerv3.HttpConnectionManager_RouteConfig{RouteConfig: o.Routes}
 	}
-	packed, err := pack.Checked(m)
+	packed, err := typedconfig.Checked(m)
 	if err != nil {
 		return nil, err
 	}
 	return &listenerv3.Filter{Name: managerFilter, ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: packed}}, nil
 }
 
-// upgrades lists what a connection may become after a request. A sidecar lets CONNECT through where a route takes it: its application may use
-// a forward proxy, or be one.
+// upgrades lists the allowed upgrades of requests. A sidecar allows CONNECT where a route matches it, because its
+// application may use an HTTP forward proxy, or be one.
 func upgrades(role Role) []*managerv3.HttpConnectionManager_UpgradeConfig {
 	out := []*managerv3.HttpConnectionManager_UpgradeConfig{{UpgradeType: websocket}}
 	if role != Gateway {
@@ -110,9 +109,9 @@ func upgrades(role Role) []*managerv3.HttpConnectionManager_UpgradeConfig {
 	return out
 }
 
-// identity sets what the proxy says of itself and of the client: the server header, and x-forwarded-client-cert. A sidecar passes the header
-// on along the chain and adds its own client; a gateway accepts none from outside; what an application sends is dropped on the way out.
-func identity(m *managerv3.HttpConnectionManager, o Options) {
+// clientCertHeaders sets the server header and x-forwarded-client-cert. A sidecar forwards the latter inbound and
+// appends its client; a gateway replaces what clients send; an outbound listener removes what the application sends.
+func clientCertHeaders(m *managerv3.HttpConnectionManager, o Options) {
 	switch o.Role {
 	case SidecarInbound:
 		m.ForwardClientCertDetails = managerv3.HttpConnectionManager_APPEND_FORWARD
@@ -127,7 +126,7 @@ func identity(m *managerv3.HttpConnectionManager, o Options) {
 	case SidecarOutbound:
 		m.ForwardClientCertDetails = managerv3.HttpConnectionManager_SANITIZE
 	}
-	// Istio's outbound listeners keep Envoy's default, "envoy".
+	// As in Istio, outbound listeners keep Envoy's default, "envoy".
 	if o.Role != SidecarOutbound {
 		m.ServerName = meshServerName
 	}
@@ -146,7 +145,7 @@ func clientCertDetails() *managerv3.HttpConnectionManager_SetCurrentClientCertDe
 	return &managerv3.HttpConnectionManager_SetCurrentClientCertDetails{Subject: wrapperspb.Bool(true), Dns: true, Uri: true}
 }
 
-func normalise(m *managerv3.HttpConnectionManager, kind meshv1alpha1.MeshConfig_ProxyPathNormalization_NormalizationType) {
+func normalizePath(m *managerv3.HttpConnectionManager, kind meshv1alpha1.MeshConfig_ProxyPathNormalization_NormalizationType) {
 	m.NormalizePath = wrapperspb.Bool(kind != meshv1alpha1.MeshConfig_ProxyPathNormalization_NONE)
 	switch kind {
 	case meshv1alpha1.MeshConfig_ProxyPathNormalization_MERGE_SLASHES:
@@ -158,13 +157,15 @@ func normalise(m *managerv3.HttpConnectionManager, kind meshv1alpha1.MeshConfig_
 	}
 }
 
-// discoveryPatience is how long a request waits for its virtual host. Routes end that limit for requests that have found one.
-const discoveryPatience = 5 * time.Second
+// virtualHostTimeout limits how long a request waits for its virtual host. Routes lift the limit for requests that have
+// found one.
+const virtualHostTimeout = 5 * time.Second
 
-// streamIdle is no limit, except for requests whose virtual host has to be asked for: without an answer they would wait for ever.
+// streamIdle is unlimited, except for on-demand proxies: their requests would wait forever for a virtual host that does
+// not come.
 func streamIdle(o Options) *durationpb.Duration {
 	if o.OnDemand {
-		return durationpb.New(discoveryPatience)
+		return durationpb.New(virtualHostTimeout)
 	}
 	return durationpb.New(0)
 }

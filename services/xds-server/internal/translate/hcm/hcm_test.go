@@ -11,8 +11,8 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/hcm"
 )
 
-// TestOnDemandComesFirst: a filter before it would see requests without a route, and see them twice.
-func TestOnDemandComesFirst(t *testing.T) {
+// A filter before it would see requests without a route, and see them twice.
+func TestOnDemandFilterIsFirst(t *testing.T) {
 	const name = "envoy.filters.http.on_demand"
 	filters := func(onDemand bool) []*managerv3.HttpFilter {
 		built, err := hcm.Build(hcm.Options{

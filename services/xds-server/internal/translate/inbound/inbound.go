@@ -1,4 +1,5 @@
-// Package inbound lists the ports on which a sidecar receives traffic for its application. Listeners and clusters are built from the same
+// Package inbound lists the ports on which a sidecar receives traffic for its application (Ports), from the Sidecar's
+// ingress listeners or from the services that select the workload. Packages listener and cluster build from the same
 // answer.
 package inbound
 
@@ -16,50 +17,52 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
-	"fairlead.dev/services/xds-server/internal/translate/policy"
 	"fairlead.dev/services/xds-server/internal/translate/protocol"
-	"fairlead.dev/services/xds-server/internal/translate/scope"
+	"fairlead.dev/services/xds-server/internal/translate/sidecarscope"
+	"fairlead.dev/services/xds-server/internal/translate/trafficpolicy"
 )
 
 const wildcard = "0.0.0.0"
 
-// Destination is where the application listens.
+// Destination is the address of the application.
 type Destination struct {
-	// Pipe is the path of a unix socket; it stands alone.
+	// Pipe is the path of a unix socket; the other fields are then empty.
 	Pipe string
-	// Address of the application; empty means the address that the client connected to.
+	// Address of the application; "" means the address that the client connected to.
 	Address string
-	// Port of the application; 0 with an empty address means the port that the client connected to.
+	// Port of the application; 0 with Address "" means the port that the client connected to.
 	Port uint32
 }
 
-// Port is one inbound port.
+// Port is an inbound port.
 type Port struct {
-	// Number that clients connect to on the workload.
+	// Number is the port that clients connect to.
 	Number   uint32
 	Protocol configv1.Protocol
-	// Declared is the number that it was declared with: a service's own, or a Sidecar's. EnvoyFilters name the virtual host by it.
+	// Declared is the port number in the Service or Sidecar. EnvoyFilters name the virtual host by it.
 	Declared uint32
-	// GRPCWeb is true if some service that leads to the port declares gRPC-Web.
+	// GRPCWeb is true if some service of the port declares gRPC-Web.
 	GRPCWeb bool
-	// Bind is the listener's address if BindToPort, else only a name.
+	// Bind is the listener's address; if BindToPort is false it is only part of a name.
 	Bind       string
 	BindToPort bool
-	// OnLoopback tells that the listener is bound to the host's own address, too.
+	// OnLoopback is true if the listener binds the loopback address too.
 	OnLoopback bool
 	To         Destination
-	// Service that leads to the port: it decides the protocol, except for a Sidecar's ingress listener, and the policies. Empty if none does.
+	// Hostname, ServicePort and Service are the service of the port. It decides the policies, and the protocol unless
+	// the port is a Sidecar's ingress listener. They are empty if there is no service.
 	Hostname    string
 	ServicePort uint32
 	Service     *configv1.Service
-	// ConnectionPool of the Sidecar, nil if it has none.
+	// ConnectionPool of the Sidecar, or nil.
 	ConnectionPool *networking.ConnectionPoolSettings
-	// TLS of the Sidecar's ingress listener, nil if it has none.
+	// TLS settings of the Sidecar's ingress listener, or nil.
 	TLS *networking.ServerTLSSettings
 }
 
-// Ports lists the ports by number. A Sidecar with ingress listeners says it all; otherwise every service port that leads to the workload
-// counts, the oldest service's where several lead to one port. Without capture and without such a Sidecar there are none.
+// Ports lists the inbound ports by number. If a Sidecar has ingress listeners, they are the ports. Otherwise the ports
+// are the target ports of the services that select the workload, each with the oldest of its services; without
+// redirected traffic there are none.
 func Ports(r *input.Reader) ([]Port, error) {
 	var out []Port
 	if sidecar := r.Sidecar(); sidecar != nil && len(sidecar.Spec.GetIngress()) > 0 {
@@ -94,7 +97,7 @@ func fromIngress(r *input.Reader, in *networking.IstioIngressListener, pool *net
 		Protocol:       declared,
 		GRPCWeb:        declared == configv1.Protocol_PROTOCOL_GRPC_WEB,
 		Bind:           in.GetBind(),
-		BindToPort:     scope.BindsToPort(in.GetCaptureMode(), key.Interception),
+		BindToPort:     sidecarscope.BindsToPort(in.GetCaptureMode(), key.Interception),
 		ConnectionPool: pool,
 		TLS:            in.GetTls(),
 	}
@@ -102,9 +105,10 @@ func fromIngress(r *input.Reader, in *networking.IstioIngressListener, pool *net
 		out.ConnectionPool = in.GetConnectionPool()
 	}
 	switch {
+	// The listener of redirected traffic has the wildcard address, so this one binds the workload's own address and
+	// loopback.
 	case out.BindToPort && key.Interception != class.None && (out.Bind == "" || out.Bind == wildcard) && len(r.Addresses()) > 0:
-		// What is sent to services on this port has the listener on all addresses: the workload's own and the host's are as good.
-		out.Bind, out.OnLoopback = r.Addresses()[0], scope.OnLoopback(r, out.Number)
+		out.Bind, out.OnLoopback = r.Addresses()[0], sidecarscope.BindsLoopbackToo(r, out.Number)
 	case out.Bind == "":
 		out.Bind = defaultBind(r)
 	}
@@ -113,7 +117,7 @@ func fromIngress(r *input.Reader, in *networking.IstioIngressListener, pool *net
 		return Port{}, fmt.Errorf("defaultEndpoint: %w", err)
 	}
 	if to == (Destination{}) && out.BindToPort {
-		// The client's destination is the proxy itself.
+		// The address that the client connected to is the proxy's.
 		to = Destination{Address: key.Families.Loopback(), Port: out.Number}
 	}
 	out.To = to
@@ -123,8 +127,8 @@ func fromIngress(r *input.Reader, in *networking.IstioIngressListener, pool *net
 	return out, nil
 }
 
-// Pool returns the connection pool settings of a port: the Sidecar's, or those that the service's rule sets for its clients, because a server
-// has to bear what they may send; nil if there are none.
+// Pool returns the connection pool settings of a port: those of the Sidecar, or those that the service's
+// DestinationRule sets for its clients, because the server has to accept what they send; nil if there are none.
 func Pool(r *input.Reader, port Port) *networking.ConnectionPoolSettings {
 	if port.ConnectionPool != nil || port.Hostname == "" {
 		return port.ConnectionPool
@@ -133,10 +137,11 @@ func Pool(r *input.Reader, port Port) *networking.ConnectionPoolSettings {
 	if rule == nil {
 		return nil
 	}
-	return policy.For(rule.Spec, nil, port.ServicePort).GetConnectionPool()
+	return trafficpolicy.For(rule.Spec, nil, port.ServicePort).GetConnectionPool()
 }
 
-// destination reads Istio's forms: 127.0.0.1:PORT, [::1]:PORT and :PORT, 0.0.0.0:PORT and [::]:PORT for the workload's own address, unix:///path.
+// destination parses Istio's defaultEndpoint: 127.0.0.1:PORT, [::1]:PORT and :PORT for loopback, 0.0.0.0:PORT and
+// [::]:PORT for the workload's own address, unix:///path.
 func destination(r *input.Reader, endpoint string) (Destination, error) {
 	if endpoint == "" {
 		return Destination{}, nil
@@ -172,13 +177,13 @@ func destination(r *input.Reader, endpoint string) (Destination, error) {
 	return Destination{Address: host, Port: uint32(port)}, nil
 }
 
-// candidate is a port of a service that leads to the workload.
+// candidate is a port of a service that selects the workload.
 type candidate struct {
 	target  class.Target
 	service *configv1.Service
 }
 
-// candidates lists those of the service ports that lead to the workload which are wanted, the oldest service's first.
+// candidates lists the wanted ports of services that select the workload, those of the oldest service first.
 func candidates(r *input.Reader, wanted func(class.Target) bool) []candidate {
 	var out []candidate
 	for _, target := range r.Targets() {
@@ -195,7 +200,8 @@ func candidates(r *input.Reader, wanted func(class.Target) bool) []candidate {
 	return out
 }
 
-// fromTargets lists the ports that services lead to. Where nothing is captured there are none: the application listens on them itself.
+// fromTargets lists the target ports of services. Without redirected traffic there are none, because the application
+// itself is bound to them.
 func fromTargets(r *input.Reader) []Port {
 	if r.Class().Interception == class.None {
 		return nil

@@ -9,7 +9,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/mesh"
 )
 
-func TestDestination(t *testing.T) {
+func TestDefaultEndpointForms(t *testing.T) {
 	captured := &class.Key{Interception: class.Redirect}
 	bound := &class.Key{Interception: class.None, Addresses: []string{"127.66.1.1"}}
 	for _, tc := range []struct {

@@ -14,21 +14,21 @@ import (
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/translate/gateway"
 	"fairlead.dev/services/xds-server/internal/translate/hcm"
-	"fairlead.dev/services/xds-server/internal/translate/names"
 	"fairlead.dev/services/xds-server/internal/translate/protocol"
+	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 	"fairlead.dev/services/xds-server/internal/translate/tlsctx"
 )
 
-// planGateway lists a router's listeners, one per port. A port none of whose servers leads anywhere yet has none.
+// planGateway lists a gateway's listeners, one per port. A port without any filter chain has no listener.
 func planGateway(r *input.Reader) ([]planned, error) {
 	var out []planned
 	for _, port := range gateway.Ports(r) {
-		name := names.Listener(port.Bind, port.Number)
+		name := resourcename.Listener(port.Bind, port.Number)
 		if port.Kind == gateway.HTTP {
 			out = append(out, planned{name, func() (*listenerv3.Listener, error) { return gatewayHTTP(r, port, name) }})
 			continue
 		}
-		// Whether there is anything to serve is only known after building.
+		// Whether there is any filter chain is known only after building.
 		built, err := gatewayChains(r, port, name)
 		if err != nil {
 			return nil, err
@@ -50,9 +50,10 @@ func gatewayHTTP(r *input.Reader, port gateway.Port, name string) (*listenerv3.L
 	return out, nil
 }
 
-// gatewayBase is what all listeners of a gateway have in common. Balancers in front of it may say in the PROXY protocol who connects.
+// gatewayBase returns a listener with the settings that all listeners of a gateway have. Load balancers in front of it
+// may send the PROXY protocol.
 func gatewayBase(r *input.Reader, port gateway.Port, name string) *listenerv3.Listener {
-	out := base(r, name, port.Bind, port.Number, corev3.TrafficDirection_OUTBOUND)
+	out := newListener(r, name, port.Bind, port.Number, corev3.TrafficDirection_OUTBOUND)
 	if r.GatewayTopology().GetProxyProtocol() != nil {
 		out.ListenerFilters = []*listenerv3.ListenerFilter{
 			listenerFilter("envoy.filters.listener.proxy_protocol", &proxyprotocolv3.ProxyProtocol{}, nil),
@@ -81,37 +82,37 @@ func isGRPCWeb(s gateway.Server) bool {
 	return protocol.Parse(s.Spec.GetPort().GetProtocol()) == configv1.Protocol_PROTOCOL_GRPC_WEB
 }
 
-// gatewayChains builds a listener whose servers are told apart by SNI, or which takes opaque bytes.
+// gatewayChains builds a listener for TLS, with the filter chains of its servers chosen by SNI, or for TCP.
 func gatewayChains(r *input.Reader, port gateway.Port, name string) (*listenerv3.Listener, error) {
 	out := gatewayBase(r, port, name)
-	taken := claims{}
+	taken := usedMatches{}
 	for _, server := range port.Servers {
-		var found []l4chain
+		var found []filterChain
 		var err error
 		switch {
 		case port.Kind == gateway.TCP:
 			found, err = gatewayTCP(r, server)
-		case server.PassesMesh():
-			found, err = passedToMesh(r, server)
+		case server.IsAutoPassthrough():
+			found, err = autoPassthroughChains(r, server)
 		case server.Terminates():
-			found, err = terminated(r, port, server, name)
+			found, err = terminatingChains(r, port, server, name)
 		default:
-			found, err = passedThrough(r, server)
+			found, err = passthroughChains(r, server)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("Gateway %s: server %q: %w", server.Name(), server.Spec.GetPort().GetName(), err)
 		}
-		taken.append(out, found)
+		taken.addChains(out, found)
 	}
-	taken.complete(out)
+	taken.repeatInNarrowNetworks(out)
 	if port.Kind == gateway.TLS {
 		out.ListenerFilters = append(out.ListenerFilters, tlsInspector(nil))
 	}
 	return out, nil
 }
 
-// terminated are the chains of a server with a certificate: one for HTTP, or those of the TCP routes bound to it.
-func terminated(r *input.Reader, port gateway.Port, server gateway.Server, name string) ([]l4chain, error) {
+// terminatingChains builds the filter chains of a server that terminates TLS: one for HTTP, or those of its TCP routes.
+func terminatingChains(r *input.Reader, port gateway.Port, server gateway.Server, name string) ([]filterChain, error) {
 	trust := tlsctx.NewTrust(r.Class().TrustDomain, r.Mesh().GetTrustDomainAliases())
 	socket, err := tlsctx.Terminate(server.Spec.GetTls(), tlsctx.Terminator{
 		Trust: trust, HTTP: server.TerminatesHTTP(), Credentials: true, Mesh: r.Mesh(),
@@ -119,7 +120,7 @@ func terminated(r *input.Reader, port gateway.Port, server gateway.Server, name 
 	if err != nil {
 		return nil, err
 	}
-	served := []l4chain{{}}
+	served := []filterChain{{}}
 	if server.TerminatesHTTP() {
 		served[0].filters, err = gatewayManager(r, name, port.Route(server), server)
 	} else {
@@ -135,7 +136,7 @@ func terminated(r *input.Reader, port gateway.Port, server gateway.Server, name 
 	return served, err
 }
 
-// serverNames lists the hosts as SNI; nil if the server takes any.
+// serverNames lists the hosts of a server as SNI values; nil if the server accepts any.
 func serverNames(server gateway.Server) []string {
 	var out []string
 	for _, host := range server.Hosts() {
@@ -147,10 +148,10 @@ func serverNames(server gateway.Server) []string {
 	return out
 }
 
-// gatewayTCP builds the chains of the TCP routes bound to a server, up to the first that takes every connection.
-func gatewayTCP(r *input.Reader, server gateway.Server) ([]l4chain, error) {
-	c := caller{port: server.Number(), gateway: server.Name(), statPrefix: server.Spec.GetName()}
-	var out []l4chain
+// gatewayTCP builds the filter chains of the TCP routes bound to a server, up to the first without a match.
+func gatewayTCP(r *input.Reader, server gateway.Server) ([]filterChain, error) {
+	c := matchContext{port: server.Number(), gateway: server.Name(), statPrefix: server.Spec.GetName()}
+	var out []filterChain
 	for _, vs := range r.VirtualServices(server.Name()) {
 		if !slices.ContainsFunc(vs.Spec.GetHosts(), func(host string) bool {
 			return len(server.Admits(vs.Key.Namespace, host)) > 0
@@ -168,10 +169,10 @@ func gatewayTCP(r *input.Reader, server gateway.Server) ([]l4chain, error) {
 	return out, nil
 }
 
-// passedThrough builds the chains of the TLS routes bound to a server, limited to its hosts.
-func passedThrough(r *input.Reader, server gateway.Server) ([]l4chain, error) {
-	c := caller{port: server.Number(), gateway: server.Name(), statPrefix: server.Spec.GetName()}
-	var out []l4chain
+// passthroughChains builds the filter chains of the TLS routes bound to a PASSTHROUGH server, limited to its hosts.
+func passthroughChains(r *input.Reader, server gateway.Server) ([]filterChain, error) {
+	c := matchContext{port: server.Number(), gateway: server.Name(), statPrefix: server.Spec.GetName()}
+	var out []filterChain
 	for _, vs := range r.VirtualServices(server.Name()) {
 		found, err := tlsRoutes(r, vs, c, func(host string) []string { return server.Admits(vs.Key.Namespace, host) })
 		if err != nil {
@@ -182,14 +183,14 @@ func passedThrough(r *input.Reader, server gateway.Server) ([]l4chain, error) {
 	return out, nil
 }
 
-// passedToMesh is the chain of a server of mode AUTO_PASSTHROUGH: mesh TLS goes to the cluster that is named like the handshake's server name.
-// Of all clusters only those that are there for this purpose are named so; other names do not get past the first filter.
-func passedToMesh(r *input.Reader, server gateway.Server) ([]l4chain, error) {
+// autoPassthroughChains builds the filter chain of an AUTO_PASSTHROUGH server: mesh TLS is forwarded to the cluster
+// whose name is the SNI. Only clusters for this purpose have such names; allowMeshSNI denies other names.
+func autoPassthroughChains(r *input.Reader, server gateway.Server) ([]filterChain, error) {
 	proxy := &tcpproxyv3.TcpProxy{
-		StatPrefix: server.Spec.GetName(), ClusterSpecifier: &tcpproxyv3.TcpProxy_Cluster{Cluster: names.BlackHoleCluster},
+		StatPrefix: server.Spec.GetName(), ClusterSpecifier: &tcpproxyv3.TcpProxy_Cluster{Cluster: resourcename.BlackHoleCluster},
 	}
 	if proxy.StatPrefix == "" {
-		proxy.StatPrefix = names.BlackHoleCluster
+		proxy.StatPrefix = resourcename.BlackHoleCluster
 	}
 	filters, err := tcpChain{proxy: proxy, clusterBySNI: true}.filters(r)
 	if err != nil {
@@ -197,8 +198,8 @@ func passedToMesh(r *input.Reader, server gateway.Server) ([]l4chain, error) {
 	}
 	chosen := &listenerv3.FilterChainMatch{TransportProtocol: tlsTransport, ApplicationProtocols: tlsctx.MeshAny}
 	for _, host := range serverNames(server) {
-		// What comes before the host in such a name is labels of it.
+		// The part before the host in such an SNI looks like labels of the host.
 		chosen.ServerNames = append(chosen.ServerNames, "*."+strings.TrimPrefix(host, "*."))
 	}
-	return []l4chain{{match: chosen, filters: filters}}, nil
+	return []filterChain{{match: chosen, filters: filters}}, nil
 }

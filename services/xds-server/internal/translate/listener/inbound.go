@@ -16,95 +16,96 @@ import (
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/translate/hcm"
 	"fairlead.dev/services/xds-server/internal/translate/inbound"
-	"fairlead.dev/services/xds-server/internal/translate/names"
 	"fairlead.dev/services/xds-server/internal/translate/protocol"
+	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 	"fairlead.dev/services/xds-server/internal/translate/route"
 	"fairlead.dev/services/xds-server/internal/translate/tlsctx"
 )
 
-// variant is one kind of connection that an inbound port accepts: what its first bytes look like, whether the proxy terminates mesh mTLS on
-// it, and what it carries.
-type variant struct {
+// chainKind is a kind of connection that an inbound port accepts: its transport protocol and ALPN, whether the proxy
+// terminates mesh mTLS, and whether it carries HTTP. Each kind has a filter chain.
+type chainKind struct {
 	transport string
 	alpn      []string
 	mtls      bool
 	http      bool
-	// tls is the Sidecar's own certificate for callers from outside the mesh, nil if it has none.
+	// tls is the Sidecar's own server certificate for callers from outside the mesh, or nil.
 	tls *networking.ServerTLSSettings
 }
 
-// variants lists the kinds for a protocol and a PeerAuthentication mode. On a port of undeclared protocol a mesh client says by ALPN whether
-// it carries HTTP; with plaintext the HTTP inspector tells. PERMISSIVE ports also take TLS that is not the mesh's: it is the application's.
-func variants(p configv1.Protocol, mode input.MTLSMode) []variant {
+// chainKinds lists the kinds for a protocol and a PeerAuthentication mode. On a port of undeclared protocol, the ALPN
+// of a mesh client tells whether it carries HTTP, and for plaintext the HTTP inspector does. PERMISSIVE ports also
+// accept TLS that is not the mesh's, for the application to terminate.
+func chainKinds(p configv1.Protocol, mode input.MTLSMode) []chainKind {
 	http := protocol.IsHTTP(p)
 	if protocol.IsSniffed(p) {
-		return sniffedVariants(mode)
+		return sniffedChainKinds(mode)
 	}
-	strict := variant{transport: tlsTransport, mtls: true, http: http}
-	plain := variant{transport: rawTransport, http: http}
+	strict := chainKind{transport: tlsTransport, mtls: true, http: http}
+	plain := chainKind{transport: rawTransport, http: http}
 	switch mode {
 	case input.Strict:
-		return []variant{strict}
+		return []chainKind{strict}
 	case input.Disable:
 		if http {
-			return []variant{plain}
+			return []chainKind{plain}
 		}
-		// Opaque: nothing needs to be known of the first bytes, which the server may be the one to send.
-		return []variant{{}}
+		// No inspection: the server may be the one to send the first bytes.
+		return []chainKind{{}}
 	default:
 		strict.alpn = tlsctx.MeshAny
 		if http {
-			return []variant{strict, plain}
+			return []chainKind{strict, plain}
 		}
-		return []variant{strict, plain, {transport: tlsTransport}}
+		return []chainKind{strict, plain, {transport: tlsTransport}}
 	}
 }
 
-// variantsOf is variants for a port. A Sidecar's own certificate is for callers from outside the mesh, where PeerAuthentication lets them in:
-// those may no longer come without TLS.
-func variantsOf(r *input.Reader, port inbound.Port) []variant {
+// chainKindsOf is chainKinds for a port. If a Sidecar has its own certificate for callers from outside the mesh, and
+// PeerAuthentication allows such callers, they have to use TLS.
+func chainKindsOf(r *input.Reader, port inbound.Port) []chainKind {
 	mode := r.InboundMTLS(port.Number)
 	if port.TLS == nil || mode == input.Strict {
-		return variants(port.Protocol, mode)
+		return chainKinds(port.Protocol, mode)
 	}
 	http := protocol.IsHTTP(port.Protocol) || port.Protocol == configv1.Protocol_PROTOCOL_HTTPS
-	outside := variant{transport: tlsTransport, http: http, tls: port.TLS}
+	outside := chainKind{transport: tlsTransport, http: http, tls: port.TLS}
 	if mode == input.Disable {
-		return []variant{outside}
+		return []chainKind{outside}
 	}
-	return []variant{{transport: tlsTransport, alpn: tlsctx.MeshAny, mtls: true, http: http}, outside}
+	return []chainKind{{transport: tlsTransport, alpn: tlsctx.MeshAny, mtls: true, http: http}, outside}
 }
 
-func sniffedVariants(mode input.MTLSMode) []variant {
-	meshHTTP := variant{transport: tlsTransport, alpn: tlsctx.MeshHTTP, mtls: true, http: true}
-	plainWeb := variant{transport: rawTransport, alpn: plainHTTP, http: true}
-	plain := variant{transport: rawTransport}
+func sniffedChainKinds(mode input.MTLSMode) []chainKind {
+	meshHTTP := chainKind{transport: tlsTransport, alpn: tlsctx.MeshHTTP, mtls: true, http: true}
+	plainWeb := chainKind{transport: rawTransport, alpn: plainHTTP, http: true}
+	plain := chainKind{transport: rawTransport}
 	switch mode {
 	case input.Strict:
-		return []variant{meshHTTP, {transport: tlsTransport, mtls: true}}
+		return []chainKind{meshHTTP, {transport: tlsTransport, mtls: true}}
 	case input.Disable:
-		return []variant{plainWeb, plain, {transport: tlsTransport}}
+		return []chainKind{plainWeb, plain, {transport: tlsTransport}}
 	default:
-		return []variant{
+		return []chainKind{
 			meshHTTP, plainWeb, {transport: tlsTransport, alpn: tlsctx.MeshTCP, mtls: true}, plain, {transport: tlsTransport},
 		}
 	}
 }
 
-// needs says which inspectors a port's variants need.
+// needs are the inspectors that the filter chains of a port need.
 type needs struct{ tls, http bool }
 
-func needsOf(variants []variant) needs {
+func needsOf(chainKinds []chainKind) needs {
 	var out needs
-	for _, v := range variants {
+	for _, v := range chainKinds {
 		out.tls = out.tls || v.transport != ""
 		out.http = out.http || v.http && !v.mtls && len(v.alpn) > 0
 	}
 	return out
 }
 
-// target is where a set of inbound filter chains leads.
-type target struct {
+// inboundDestination is the cluster of a port's inbound filter chains, with the settings of the chains.
+type inboundDestination struct {
 	name      string
 	cluster   string
 	port      uint32
@@ -112,32 +113,33 @@ type target struct {
 	grpcWeb   bool
 	operation string
 	pool      *networking.ConnectionPoolSettings
-	// destinationPort limits the chains to one port of a capturing listener; 0 for a listener of its own, and for all undeclared ports.
+	// destinationPort limits the chains of virtualInbound to one port; 0 for a listener of its own, and for all
+	// undeclared ports.
 	destinationPort uint32
-	// catchAll marks the chains for undeclared ports, whose names are fixed.
+	// catchAll marks the chains of undeclared ports, whose names are fixed.
 	catchAll bool
 }
 
-func (t target) chainName(http bool) string {
+func (t inboundDestination) chainName(http bool) string {
 	switch {
 	case t.catchAll && http:
 		return "virtualInbound-catchall-http"
 	case t.catchAll:
-		return names.VirtualInbound
+		return resourcename.VirtualInbound
 	default:
 		return t.name
 	}
 }
 
-func (t target) statPrefix() string {
+func (t inboundDestination) statPrefix() string {
 	if t.catchAll {
 		return t.cluster
 	}
 	return "inbound_" + t.name
 }
 
-// chains builds the filter chains of a port.
-func chains(r *input.Reader, t target, kinds []variant) ([]*listenerv3.FilterChain, error) {
+// chains builds the filter chains of a port, one per kind of connection.
+func chains(r *input.Reader, t inboundDestination, kinds []chainKind) ([]*listenerv3.FilterChain, error) {
 	trust := tlsctx.NewTrust(r.Class().TrustDomain, r.Mesh().GetTrustDomainAliases())
 	var out []*listenerv3.FilterChain
 	for _, v := range kinds {
@@ -182,10 +184,10 @@ func chains(r *input.Reader, t target, kinds []variant) ([]*listenerv3.FilterCha
 	return out, nil
 }
 
-func targetOf(r *input.Reader, port inbound.Port) target {
-	t := target{
-		name:      names.Listener(port.Bind, port.Number),
-		cluster:   names.Inbound(port.Number),
+func inboundDestinationOf(r *input.Reader, port inbound.Port) inboundDestination {
+	t := inboundDestination{
+		name:      resourcename.Listener(port.Bind, port.Number),
+		cluster:   resourcename.InboundCluster(port.Number),
 		port:      port.Number,
 		declared:  port.Declared,
 		grpcWeb:   port.GRPCWeb,
@@ -193,16 +195,16 @@ func targetOf(r *input.Reader, port inbound.Port) target {
 		pool:      inbound.Pool(r, port),
 	}
 	if port.Hostname != "" {
-		t.operation = names.HostPort(port.Hostname, port.ServicePort) + "/*"
+		t.operation = resourcename.HostPort(port.Hostname, port.ServicePort) + "/*"
 	}
 	return t
 }
 
-// virtualInbound takes all captured inbound connections: filter chains for every declared port, and for all others as the workload's mode
-// allows.
+// virtualInbound accepts all redirected inbound connections. It has filter chains for every declared port, and for all
+// other ports as the workload's PeerAuthentication allows.
 func virtualInbound(r *input.Reader) (*listenerv3.Listener, error) {
 	number := portOr(r.Mesh().GetProxyInboundListenPort(), inboundPort)
-	out := base(r, names.VirtualInbound, wildcard, number, corev3.TrafficDirection_INBOUND)
+	out := newListener(r, resourcename.VirtualInbound, wildcard, number, corev3.TrafficDirection_INBOUND)
 	out.Transparent = transparent(r)
 	hole, err := blackhole(r, "virtualInbound-blackhole", number)
 	if err != nil {
@@ -224,8 +226,8 @@ func virtualInbound(r *input.Reader) (*listenerv3.Listener, error) {
 		if port.BindToPort {
 			continue
 		}
-		kinds := variantsOf(r, port)
-		t := targetOf(r, port)
+		kinds := chainKindsOf(r, port)
+		t := inboundDestinationOf(r, port)
 		t.destinationPort = port.Number
 		more, err := chains(r, t, kinds)
 		if err != nil {
@@ -244,23 +246,23 @@ func virtualInbound(r *input.Reader) (*listenerv3.Listener, error) {
 	if r.Class().Interception == class.TProxy {
 		out.ListenerFilters = append(out.ListenerFilters, originalSource())
 	}
-	// The order matters: what is found to be TLS is not inspected for HTTP.
+	// The HTTP inspector follows the TLS inspector, so that it skips TLS connections.
 	out.ListenerFilters = append(out.ListenerFilters, tlsInspector(onPorts(noTLS)), httpInspector(onPorts(noHTTP)))
 	return out, nil
 }
 
-// undeclared builds the chains of ports that no service declares: those whose mode the workload's PeerAuthentication sets one by one, and one
-// set for all others.
+// undeclared builds the filter chains of ports that no service declares: of each port that has an mTLS mode of its own,
+// and of all others.
 func undeclared(r *input.Reader, ports []inbound.Port) ([]*listenerv3.FilterChain, error) {
 	var out []*listenerv3.FilterChain
 	for _, number := range append([]uint32{0}, r.PortsWithMTLS()...) {
 		if slices.ContainsFunc(ports, func(p inbound.Port) bool { return !p.BindToPort && p.Number == number }) {
 			continue
 		}
-		found, err := chains(r, target{
-			cluster: names.InboundPassthroughCluster, catchAll: true, operation: "/*",
+		found, err := chains(r, inboundDestination{
+			cluster: resourcename.InboundPassthroughCluster, catchAll: true, operation: "/*",
 			destinationPort: number,
-		}, sniffedVariants(r.InboundMTLS(number)))
+		}, sniffedChainKinds(r.InboundMTLS(number)))
 		if err != nil {
 			return nil, err
 		}
@@ -269,10 +271,11 @@ func undeclared(r *input.Reader, ports []inbound.Port) ([]*listenerv3.FilterChai
 	return out, nil
 }
 
-// planInbound lists the inbound listeners that bind a port of their own.
+// planInbound lists the inbound listeners that bind a port.
 func planInbound(r *input.Reader) ([]planned, error) {
-	if captured(r) && r.Sidecar() == nil {
-		// Only a Sidecar's ingress listener is bound where traffic is captured; not to ask for the ports keeps listeners the same for all.
+	if isRedirected(r) && r.Sidecar() == nil {
+		// Only ingress listeners of a Sidecar bind a port despite redirection. Without a Sidecar the ports are not
+		// read, so that workloads share their listeners.
 		return nil, nil
 	}
 	ports, err := inbound.Ports(r)
@@ -290,22 +293,22 @@ func planInbound(r *input.Reader) ([]planned, error) {
 	return out, nil
 }
 
-// boundName names a listener that is bound to its port.
+// boundName names a listener that binds its port.
 func boundName(r *input.Reader, address string, port uint32) string {
-	if captured(r) {
-		return names.BoundListener(address, port)
+	if isRedirected(r) {
+		return resourcename.BoundListener(address, port)
 	}
-	return names.Listener(address, port)
+	return resourcename.Listener(address, port)
 }
 
 func boundInbound(r *input.Reader, port inbound.Port) (*listenerv3.Listener, error) {
-	out := base(r, boundName(r, port.Bind, port.Number), port.Bind, port.Number, corev3.TrafficDirection_INBOUND)
+	out := newListener(r, boundName(r, port.Bind, port.Number), port.Bind, port.Number, corev3.TrafficDirection_INBOUND)
 	if port.OnLoopback {
 		alsoOnLoopback(r, out, port.Number)
 	}
-	kinds := variantsOf(r, port)
+	kinds := chainKindsOf(r, port)
 	var err error
-	if out.FilterChains, err = chains(r, targetOf(r, port), kinds); err != nil {
+	if out.FilterChains, err = chains(r, inboundDestinationOf(r, port), kinds); err != nil {
 		return nil, err
 	}
 	need := needsOf(kinds)

@@ -15,31 +15,32 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"fairlead.dev/services/xds-server/internal/input"
-	"fairlead.dev/services/xds-server/internal/translate/dynamic"
+	"fairlead.dev/services/xds-server/internal/translate/coreconfig"
+	"fairlead.dev/services/xds-server/internal/translate/dynamicforwardproxy"
 	"fairlead.dev/services/xds-server/internal/translate/hcm"
-	"fairlead.dev/services/xds-server/internal/translate/match"
-	"fairlead.dev/services/xds-server/internal/translate/names"
-	"fairlead.dev/services/xds-server/internal/translate/pack"
+	"fairlead.dev/services/xds-server/internal/translate/matcher"
+	"fairlead.dev/services/xds-server/internal/translate/resourcename"
+	"fairlead.dev/services/xds-server/internal/translate/typedconfig"
 )
 
-// clusterTimeout is how long a connection waits for its cluster while the control plane does not answer.
+// clusterTimeout limits how long a connection waits for a cluster that xds-server does not send.
 const clusterTimeout = 5 * time.Second
 
-// tcpChain is a filter chain that forwards bytes.
+// tcpChain is a filter chain that ends with the TCP proxy filter.
 type tcpChain struct {
-	// proxy is the last filter, without its access log.
+	// proxy is the TCP proxy; filters adds its access log.
 	proxy *tcpproxyv3.TcpProxy
 	// outbound is true for connections of a sidecar's application.
 	outbound bool
-	// clusterFormat makes the name of each connection's cluster by command operators; "" where proxy names the cluster.
+	// clusterFormat makes the cluster's name from the connection by command operators; "" if proxy names the cluster.
 	clusterFormat string
-	// clusterBySNI takes the server name of the handshake for the name of the cluster.
+	// clusterBySNI is true if the SNI of the TLS handshake is the cluster's name.
 	clusterBySNI bool
-	// resolveSNI is the port of the host to connect to that the server name of the handshake names; 0 for none.
+	// resolveSNI is the port to connect to at the host that the SNI names; 0 if the SNI is not resolved.
 	resolveSNI uint32
 }
 
-// networkFilters lists every network filter of a tcpChain in the order in which a connection passes them. A chain has the
+// networkFilters lists every network filter before the TCP proxy, in the order of a filter chain. A chain has the
 // filters whose function returns a configuration for it.
 var networkFilters = []struct {
 	name   string
@@ -48,15 +49,14 @@ var networkFilters = []struct {
 	{"envoy.filters.network.rbac", allowMeshSNI},
 	{"envoy.filters.network.sni_cluster", sniCluster},
 	{"envoy.filters.network.set_filter_state", setCluster},
-	{dynamic.NetworkFilter, resolveSNI},
+	{dynamicforwardproxy.NetworkFilter, resolveSNI},
 }
 
-// filters builds the network filters of the chain.
 func (c tcpChain) filters(r *input.Reader) ([]*listenerv3.Filter, error) {
 	var out []*listenerv3.Filter
 	for _, f := range networkFilters {
 		if config := f.config(r, c); config != nil {
-			out = append(out, &listenerv3.Filter{Name: f.name, ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: pack.Any(config)}})
+			out = append(out, &listenerv3.Filter{Name: f.name, ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: typedconfig.Any(config)}})
 		}
 	}
 	var err error
@@ -65,14 +65,11 @@ func (c tcpChain) filters(r *input.Reader) ([]*listenerv3.Filter, error) {
 	}
 	if c.outbound && r.Class().OnDemand {
 		c.proxy.OnDemand = &tcpproxyv3.TcpProxy_OnDemand{
-			OdcdsConfig: &corev3.ConfigSource{
-				ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}},
-				ResourceApiVersion:    corev3.ApiVersion_V3,
-			},
-			Timeout: durationpb.New(clusterTimeout),
+			OdcdsConfig: coreconfig.ADS(),
+			Timeout:     durationpb.New(clusterTimeout),
 		}
 	}
-	packed, err := pack.Checked(c.proxy)
+	packed, err := typedconfig.Checked(c.proxy)
 	if err != nil {
 		return nil, err
 	}
@@ -81,8 +78,8 @@ func (c tcpChain) filters(r *input.Reader) ([]*listenerv3.Filter, error) {
 	}), nil
 }
 
-// allowMeshSNI refuses server names that are not those of the clusters for AUTO_PASSTHROUGH: sni_cluster would take any
-// cluster's name.
+// allowMeshSNI denies server names other than those of the clusters for AUTO_PASSTHROUGH: the sni_cluster filter would
+// accept the name of every cluster.
 func allowMeshSNI(_ *input.Reader, c tcpChain) proto.Message {
 	if !c.clusterBySNI {
 		return nil
@@ -90,7 +87,7 @@ func allowMeshSNI(_ *input.Reader, c tcpChain) proto.Message {
 	return &rbacfilterv3.RBAC{
 		StatPrefix: "sni_cluster.",
 		Rules: &rbacv3.RBAC{Action: rbacv3.RBAC_ALLOW, Policies: map[string]*rbacv3.Policy{"mesh": {
-			Permissions: []*rbacv3.Permission{{Rule: &rbacv3.Permission_RequestedServerName{RequestedServerName: match.Prefix(names.SNIPrefix)}}},
+			Permissions: []*rbacv3.Permission{{Rule: &rbacv3.Permission_RequestedServerName{RequestedServerName: matcher.Prefix(resourcename.SNIPrefix)}}},
 			Principals:  []*rbacv3.Principal{{Identifier: &rbacv3.Principal_Any{Any: true}}},
 		}}},
 	}
@@ -103,7 +100,7 @@ func sniCluster(_ *input.Reader, c tcpChain) proto.Message {
 	return &sniclusterv3.SniCluster{}
 }
 
-// setCluster names the cluster of each connection for tcp_proxy.
+// setCluster sets the cluster of each connection for the TCP proxy.
 func setCluster(_ *input.Reader, c tcpChain) proto.Message {
 	if c.clusterFormat == "" {
 		return nil
@@ -122,5 +119,5 @@ func resolveSNI(r *input.Reader, c tcpChain) proto.Message {
 	if c.resolveSNI == 0 {
 		return nil
 	}
-	return dynamic.ForHandshakes(r, c.resolveSNI)
+	return dynamicforwardproxy.ForHandshakes(r, c.resolveSNI)
 }

@@ -12,134 +12,138 @@ import (
 
 	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/xds-server/internal/input"
-	"fairlead.dev/services/xds-server/internal/translate/names"
 	"fairlead.dev/services/xds-server/internal/translate/protocol"
-	"fairlead.dev/services/xds-server/internal/translate/reach"
-	"fairlead.dev/services/xds-server/internal/translate/scope"
+	"fairlead.dev/services/xds-server/internal/translate/resourcename"
+	"fairlead.dev/services/xds-server/internal/translate/serviceaddress"
+	"fairlead.dev/services/xds-server/internal/translate/sidecarscope"
 )
 
-// A sidecar on demand has one listener per port number where bytes have to be looked at: for HTTP, which is routed by host, and for TLS to
-// services without an address, which is told by SNI. All other connections ask for a cluster named after their destination. Service ports
-// have listeners of their own only where such a connection would not get what is its due:
-//   - a VirtualService routes their connections, or a DestinationRule says something of them that Envoy has as a property of the listener;
-//   - their clients may wait for the server's first bytes, on a port whose listener waits for the client's.
-
-// onDemandAddresses lists the addresses of the listeners that a service port needs.
-func onDemandAddresses(r *input.Reader, m member) []string {
+// onDemandAddresses lists the addresses of an on-demand sidecar's listeners for a service port.
+//
+// An on-demand sidecar has a listener at the wildcard address for each port number that needs protocol detection: for
+// HTTP, which is routed by host, and for TLS to services without an address, which is routed by SNI. Every other
+// connection requests a cluster that is named after its destination (resourcename.OnDemandCluster). A service port has
+// a listener at its own addresses only if such a cluster would not be enough:
+//
+//   - a VirtualService routes its connections, or its DestinationRule has a policy that Envoy configures in the
+//     listener;
+//   - its server may send the first bytes, on a port whose wildcard listener waits for the client's.
+func onDemandAddresses(r *input.Reader, m servicePort) []string {
 	var out []string
 	port := m.Port.GetNumber()
-	if protocol.MayBeHTTP(m.Port.GetProtocol()) || (reach.Unplaced(r, m) || reach.IsRanged(m)) && sharesPort(r, port) {
+	if protocol.MayBeHTTP(m.Port.GetProtocol()) || (serviceaddress.IsWithoutAddress(r, m) || serviceaddress.HasCIDR(m)) && sharesPort(r, port) {
 		out = append(out, wildcard)
 	}
-	if protocol.IsHTTP(m.Port.GetProtocol()) || reach.Unplaced(r, m) || !needsOwn(r, m) {
+	if protocol.IsHTTP(m.Port.GetProtocol()) || serviceaddress.IsWithoutAddress(r, m) || !needsOwnListener(r, m) {
 		return out
 	}
-	for _, address := range reach.Addresses(r, m) {
+	for _, address := range serviceaddress.Addresses(r, m) {
 		if address == wildcard {
 			continue
 		}
-		place := reach.At(r, address, port)
-		// Others at the place list it themselves.
-		if place.TCP != nil && *place.TCP == m || place.Sniffed != nil && *place.Sniffed == m {
+		found := serviceaddress.At(r, address, port)
+		// The service port that receives the connections lists the listener.
+		if found.TCP != nil && *found.TCP == m || found.Sniffed != nil && *found.Sniffed == m {
 			out = append(out, address)
 		}
 	}
 	return out
 }
 
-// needsOwn tells whether a service port with addresses has listeners there.
-func needsOwn(r *input.Reader, m member) bool {
+// needsOwnListener reports whether a service port with addresses has listeners there.
+func needsOwnListener(r *input.Reader, m servicePort) bool {
 	p := m.Port.GetProtocol()
-	return special(r, m) || !protocol.IsTLS(p) && !protocol.IsSniffed(p) && sharesPort(r, m.Port.GetNumber())
+	return hasListenerPolicy(r, m) || !protocol.IsTLS(p) && !protocol.IsSniffed(p) && sharesPort(r, m.Port.GetNumber())
 }
 
-// special tells whether connections to a service port are more than bytes to its cluster.
-func special(r *input.Reader, m member) bool {
+// hasListenerPolicy reports whether a listener for the service port does more than forward to its cluster: TCP or TLS
+// routes of VirtualServices, or traffic policies that Envoy configures in the TCP proxy.
+func hasListenerPolicy(r *input.Reader, m servicePort) bool {
 	for _, vs := range r.VirtualServicesOf(contract.MeshGateway, m.Service.GetHostname()) {
 		if protocol.IsTLS(m.Port.GetProtocol()) && len(vs.Spec.GetTls()) > 0 || !protocol.IsTLS(m.Port.GetProtocol()) && len(vs.Spec.GetTcp()) > 0 {
 			return true
 		}
 	}
 	with := &tcpproxyv3.TcpProxy{}
-	limits(with, applies(r, names.Cluster{Port: m.Port.GetNumber(), Hostname: m.Service.GetHostname()}))
+	applyTrafficPolicy(with, trafficPolicyOf(r, resourcename.Cluster{Port: m.Port.GetNumber(), Hostname: m.Service.GetHostname()}))
 	return proto.Size(with) > 0
 }
 
-// sharesPort tells whether there is a listener for all addresses of a port.
+// sharesPort reports whether there is a listener at the wildcard address of a port.
 func sharesPort(r *input.Reader, port uint32) bool {
-	egress, ok := scope.ImplicitEgress(r)
+	egress, ok := sidecarscope.ImplicitEgress(r)
 	if !ok {
 		return false
 	}
 	if r.Speaks(egress, port, protocol.WithRoutes...) || r.SpeaksUnplaced(egress, port, protocol.TLS...) {
 		return true
 	}
-	rest := reach.TCPAnywhere(r, port).TCP
-	return rest != nil && special(r, *rest) || len(specialRanges(r, port)) > 0
+	rest := serviceaddress.TCPAtWildcard(r, port).TCP
+	return rest != nil && hasListenerPolicy(r, *rest) || len(specialCIDRs(r, port)) > 0
 }
 
-// specialRanges lists the members with networks that onDemandPort cannot leave to look-ups.
-func specialRanges(r *input.Reader, port uint32) []member {
-	return slices.DeleteFunc(reach.Ranged(r, port), func(m member) bool { return !special(r, m) })
+// specialCIDRs lists the service ports with CIDR ranges that need filter chains in onDemandPort.
+func specialCIDRs(r *input.Reader, port uint32) []servicePort {
+	return slices.DeleteFunc(serviceaddress.WithCIDR(r, port), func(m servicePort) bool { return !hasListenerPolicy(r, m) })
 }
 
-// onDemand builds the listener of a place; nil if connections there are looked up one by one.
+// onDemand builds the listener of an address and port; nil if the connections there request their clusters one by one.
 func onDemand(r *input.Reader, address string, port uint32) (*listenerv3.Listener, error) {
 	if address == wildcard {
 		return onDemandPort(r, port)
 	}
-	s := &shared{Place: reach.At(r, address, port)}
-	for _, m := range []*member{s.Sniffed, s.TCP} {
-		if m != nil && needsOwn(r, *m) {
+	s := &addressChains{EndpointAddress: serviceaddress.At(r, address, port)}
+	for _, m := range []*servicePort{s.Sniffed, s.TCP} {
+		if m != nil && needsOwnListener(r, *m) {
 			return outbound(r, s)
 		}
 	}
 	return nil, nil
 }
 
-// onDemandPort builds the listener for all addresses of a port.
+// onDemandPort builds the listener at the wildcard address of a port.
 func onDemandPort(r *input.Reader, port uint32) (*listenerv3.Listener, error) {
-	egress, ok := scope.ImplicitEgress(r)
+	egress, ok := sidecarscope.ImplicitEgress(r)
 	if !ok {
 		return nil, nil
 	}
 	http := r.Speaks(egress, port, protocol.WithRoutes...)
 	tls := r.SpeaksUnplaced(egress, port, protocol.TLS...)
-	rest := reach.TCPAnywhere(r, port).TCP
-	if rest != nil && !special(r, *rest) {
+	rest := serviceaddress.TCPAtWildcard(r, port).TCP
+	if rest != nil && !hasListenerPolicy(r, *rest) {
 		rest = nil
 	}
-	ranged := specialRanges(r, port)
+	ranged := specialCIDRs(r, port)
 	if !http && !tls && rest == nil && len(ranged) == 0 {
 		return nil, nil
 	}
-	out := base(r, names.Listener(wildcard, port), wildcard, port, corev3.TrafficDirection_OUTBOUND)
+	out := newListener(r, resourcename.Listener(wildcard, port), wildcard, port, corev3.TrafficDirection_OUTBOUND)
 	out.BindToPort = wrapperspb.Bool(false)
 	if http {
-		if err := plainHTTPChain(r, out, names.OutboundRoute(port), port); err != nil {
+		if err := plainHTTPChain(r, out, resourcename.OutboundRouteConfig(port), port); err != nil {
 			return nil, err
 		}
 	}
-	taken := claims{}
+	taken := usedMatches{}
 	if tls {
 		found, err := onDemandTLS(r, port)
 		if err != nil {
 			return nil, err
 		}
-		taken.append(out, found)
+		taken.addChains(out, found)
 	}
 	if rest != nil {
-		found, err := memberChains(r, *rest, false)
+		found, err := servicePortChains(r, *rest, false)
 		if err != nil {
 			return nil, err
 		}
-		taken.append(out, found)
+		taken.addChains(out, found)
 	}
-	if err := taken.ranged(r, out, ranged, http); err != nil {
+	if err := taken.addCIDRChains(r, out, ranged, http); err != nil {
 		return nil, err
 	}
 	if out.GetDefaultFilterChain() == nil {
-		filters, err := onDemandTCP(r, names.OnDemandTCPFormat)
+		filters, err := onDemandTCP(r, resourcename.OnDemandTCPFormat)
 		if err != nil {
 			return nil, err
 		}
@@ -149,40 +153,41 @@ func onDemandPort(r *input.Reader, port uint32) (*listenerv3.Listener, error) {
 	return out, nil
 }
 
-// onDemandTLS builds the chains for TLS to services without an address: those that VirtualServices route, and one for all others.
-func onDemandTLS(r *input.Reader, port uint32) ([]l4chain, error) {
-	var out []l4chain
+// onDemandTLS builds the filter chains for TLS to services without an address: those of TLS routes, and one for all
+// other connections.
+func onDemandTLS(r *input.Reader, port uint32) ([]filterChain, error) {
+	var out []filterChain
 	for _, vs := range r.OpaqueRoutes() {
-		if len(vs.Spec.GetTls()) == 0 || !slices.ContainsFunc(vs.Spec.GetHosts(), func(host string) bool { return toldBySNI(r, host, port) }) {
+		if len(vs.Spec.GetTls()) == 0 || !slices.ContainsFunc(vs.Spec.GetHosts(), func(host string) bool { return mayRouteBySNI(r, host, port) }) {
 			continue
 		}
-		found, err := tlsRoutes(r, vs, caller{port: port, gateway: contract.MeshGateway}, func(host string) []string { return []string{host} })
+		found, err := tlsRoutes(r, vs, matchContext{port: port, gateway: contract.MeshGateway}, func(host string) []string { return []string{host} })
 		if err != nil {
 			return nil, err
 		}
 		out = append(out, found...)
 	}
-	filters, err := onDemandTCP(r, names.OnDemandTLSFormat)
+	filters, err := onDemandTCP(r, resourcename.OnDemandTLSFormat)
 	if err != nil {
 		return nil, err
 	}
-	return append(out, l4chain{match: &listenerv3.FilterChainMatch{TransportProtocol: tlsTransport}, filters: filters}), nil
+	return append(out, filterChain{match: &listenerv3.FilterChainMatch{TransportProtocol: tlsTransport}, filters: filters}), nil
 }
 
-// toldBySNI tells whether a host of a VirtualService may be a service that onDemandTLS is about.
-func toldBySNI(r *input.Reader, host string, port uint32) bool {
+// mayRouteBySNI reports whether a VirtualService's host may cover a service of onDemandTLS.
+func mayRouteBySNI(r *input.Reader, host string, port uint32) bool {
 	if strings.HasPrefix(host, "*") && r.AnyUnder(host) {
 		return true
 	}
-	_, ok := reach.ByName(r, host, port)
+	_, ok := serviceaddress.BySNI(r, host, port)
 	return ok
 }
 
-// onDemandTCP forwards bytes to a cluster whose name is made from the connection.
+// onDemandTCP forwards connections to clusters whose names are made from the connections.
 func onDemandTCP(r *input.Reader, format string) ([]*listenerv3.Filter, error) {
 	return tcpChain{outbound: true, clusterFormat: format, proxy: &tcpproxyv3.TcpProxy{
 		StatPrefix: "ondemand",
-		// Envoy requires a cluster although setCluster names one for every connection.
-		ClusterSpecifier: &tcpproxyv3.TcpProxy_Cluster{Cluster: names.BlackHoleCluster},
+		// Envoy requires a cluster, although setCluster sets one for every connection.
+		ClusterSpecifier: &tcpproxyv3.TcpProxy_Cluster{Cluster: resourcename.BlackHoleCluster},
 	}}.filters(r)
 }

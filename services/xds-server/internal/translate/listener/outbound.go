@@ -12,19 +12,19 @@ import (
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/translate/discovery"
-	"fairlead.dev/services/xds-server/internal/translate/dynamic"
+	"fairlead.dev/services/xds-server/internal/translate/dynamicforwardproxy"
 	"fairlead.dev/services/xds-server/internal/translate/hcm"
-	"fairlead.dev/services/xds-server/internal/translate/names"
 	"fairlead.dev/services/xds-server/internal/translate/protocol"
-	"fairlead.dev/services/xds-server/internal/translate/reach"
-	"fairlead.dev/services/xds-server/internal/translate/scope"
+	"fairlead.dev/services/xds-server/internal/translate/resourcename"
+	"fairlead.dev/services/xds-server/internal/translate/serviceaddress"
+	"fairlead.dev/services/xds-server/internal/translate/sidecarscope"
 )
 
-// outbound builds the listener of a place.
-func outbound(r *input.Reader, s *shared) (*listenerv3.Listener, error) {
-	out := base(r, names.Listener(s.Address, s.Port), s.Address, s.Port, corev3.TrafficDirection_OUTBOUND)
+// outbound builds the listener of an address.
+func outbound(r *input.Reader, s *addressChains) (*listenerv3.Listener, error) {
+	out := newListener(r, resourcename.Listener(s.Address, s.Port), s.Address, s.Port, corev3.TrafficDirection_OUTBOUND)
 	if s.bound {
-		filters, err := outboundHTTP(r, out.GetName(), names.OutboundRoute(s.Port), r.ServicesAt(s.Port, mesh.Wherever))
+		filters, err := outboundHTTP(r, out.GetName(), resourcename.OutboundRouteConfig(s.Port), r.ServicesAt(s.Port, mesh.Wherever))
 		if err != nil {
 			return nil, err
 		}
@@ -33,22 +33,22 @@ func outbound(r *input.Reader, s *shared) (*listenerv3.Listener, error) {
 	}
 	out.BindToPort = wrapperspb.Bool(false)
 	if s.HTTP || s.Sniffed != nil {
-		routeName := names.OutboundRoute(s.Port)
+		routeName := resourcename.OutboundRouteConfig(s.Port)
 		if s.Sniffed != nil {
-			routeName = names.SniffedRoute(s.Sniffed.Service.GetHostname(), s.Port)
+			routeName = resourcename.SniffedRouteConfig(s.Sniffed.Service.GetHostname(), s.Port)
 		}
 		if err := plainHTTPChain(r, out, routeName, s.Port); err != nil {
 			return nil, err
 		}
 	}
-	if err := opaque(r, out, s); err != nil {
+	if err := addTCPChains(r, out, s); err != nil {
 		return nil, err
 	}
 	inspectTLS(out)
 	return out, nil
 }
 
-func networksOf(m member) []*corev3.CidrRange {
+func networksOf(m servicePort) []*corev3.CidrRange {
 	var out []*corev3.CidrRange
 	for _, network := range mesh.Networks(m.Service) {
 		out = append(out, cidr(network))
@@ -56,7 +56,7 @@ func networksOf(m member) []*corev3.CidrRange {
 	return out
 }
 
-// plainHTTPChain adds the chain for requests that are not encrypted.
+// plainHTTPChain adds the filter chain for plaintext HTTP, and the listener filters that detect it.
 func plainHTTPChain(r *input.Reader, out *listenerv3.Listener, routeName string, port uint32) error {
 	filters, err := outboundHTTP(r, out.GetName(), routeName, r.ServicesAt(port, mesh.Wherever))
 	if err != nil {
@@ -70,19 +70,19 @@ func plainHTTPChain(r *input.Reader, out *listenerv3.Listener, routeName string,
 	return nil
 }
 
-// opaque adds the chains for what is not HTTP.
-func opaque(r *input.Reader, out *listenerv3.Listener, s *shared) error {
-	taken := claims{}
-	add := func(m member, bySNI bool) error {
-		found, err := memberChains(r, m, bySNI)
-		taken.append(out, found)
+// addTCPChains adds the filter chains for everything but HTTP.
+func addTCPChains(r *input.Reader, out *listenerv3.Listener, s *addressChains) error {
+	taken := usedMatches{}
+	add := func(m servicePort, bySNI bool) error {
+		found, err := servicePortChains(r, m, bySNI)
+		taken.addChains(out, found)
 		return err
 	}
-	byAge := func(a, b member) int {
+	byAge := func(a, b servicePort) int {
 		return a.Service.GetCreationTime().AsTime().Compare(b.Service.GetCreationTime().AsTime())
 	}
 	slices.SortStableFunc(s.TLS, byAge)
-	slices.SortStableFunc(s.Ranged, byAge)
+	slices.SortStableFunc(s.CIDRs, byAge)
 	for _, m := range s.TLS {
 		if err := add(m, true); err != nil {
 			return err
@@ -93,8 +93,8 @@ func opaque(r *input.Reader, out *listenerv3.Listener, s *shared) error {
 			return err
 		}
 	}
-	taken.complete(out)
-	if err := taken.ranged(r, out, s.Ranged, s.HTTP); err != nil {
+	taken.repeatInNarrowNetworks(out)
+	if err := taken.addCIDRChains(r, out, s.CIDRs, s.HTTP); err != nil {
 		return err
 	}
 	if out.GetDefaultFilterChain() == nil {
@@ -107,27 +107,28 @@ func opaque(r *input.Reader, out *listenerv3.Listener, s *shared) error {
 	return nil
 }
 
-// ranged adds the chains of service ports that have networks, after all others: what goes there is the service's, whatever it is. http tells
-// whether the listener's first chain is for requests, which are told from other bytes there too.
-func (c claims) ranged(r *input.Reader, out *listenerv3.Listener, members []member, http bool) error {
+// addCIDRChains adds the filter chains of service ports with CIDR ranges, after all others: those services get all
+// connections to their ranges. http is true if the listener's first filter chain is for HTTP; then HTTP is detected
+// within the ranges, too.
+func (c usedMatches) addCIDRChains(r *input.Reader, out *listenerv3.Listener, members []servicePort, http bool) error {
 	for _, m := range members {
-		found, err := rangedChains(r, m)
+		found, err := cidrChains(r, m)
 		if err != nil {
 			return err
 		}
 		if http && protocol.IsSniffed(m.Port.GetProtocol()) {
 			requests := out.GetFilterChains()[0]
-			found = append(found, l4chain{match: proto.CloneOf(requests.GetFilterChainMatch()), filters: requests.GetFilters()})
+			found = append(found, filterChain{match: proto.CloneOf(requests.GetFilterChainMatch()), filters: requests.GetFilters()})
 			found[len(found)-1].match.PrefixRanges = networksOf(m)
 		}
-		c.append(out, found)
+		c.addChains(out, found)
 	}
 	return nil
 }
 
-// rangedChains builds the chains of a service port for what goes to its networks.
-func rangedChains(r *input.Reader, m member) ([]l4chain, error) {
-	found, err := memberChains(r, m, protocol.IsTLS(m.Port.GetProtocol()))
+// cidrChains builds the filter chains of a service port, limited to its CIDR ranges.
+func cidrChains(r *input.Reader, m servicePort) ([]filterChain, error) {
+	found, err := servicePortChains(r, m, protocol.IsTLS(m.Port.GetProtocol()))
 	for i := range found {
 		match := &listenerv3.FilterChainMatch{}
 		if found[i].match != nil {
@@ -141,7 +142,7 @@ func rangedChains(r *input.Reader, m member) ([]l4chain, error) {
 	return found, err
 }
 
-// inspectTLS adds the inspector if a chain looks at the handshake and nothing has added it yet.
+// inspectTLS adds the TLS inspector if a filter chain matches TLS and the listener has no listener filter yet.
 func inspectTLS(l *listenerv3.Listener) {
 	if len(l.GetListenerFilters()) == 0 && slices.ContainsFunc(l.GetFilterChains(), func(c *listenerv3.FilterChain) bool {
 		return c.GetFilterChainMatch().GetTransportProtocol() == tlsTransport
@@ -150,41 +151,41 @@ func inspectTLS(l *listenerv3.Listener) {
 	}
 }
 
-// outboundHTTP is the connection manager of requests to services.
+// outboundHTTP builds the HTTP connection manager of an outbound listener.
 func outboundHTTP(r *input.Reader, name, routeName string, services []*configv1.Service) ([]*listenerv3.Filter, error) {
-	l, ok := scope.ForRoute(r, routeName)
+	l, ok := sidecarscope.ForRouteConfig(r, routeName)
 	o := hcm.Options{
 		Role: hcm.SidecarOutbound, StatPrefix: "outbound_" + name, RouteName: routeName, OnDemand: r.Class().OnDemand,
 		GRPCWeb: ok && l.Speaks(r, configv1.Protocol_PROTOCOL_GRPC_WEB),
 		Mesh:    r.Mesh(), Headers: r.ProxyHeaders(),
 	}
-	if dynamic.Any(services) {
-		o.Dynamic = dynamic.ForRequests(r)
+	if dynamicforwardproxy.Any(services) {
+		o.Dynamic = dynamicforwardproxy.ForRequests(r)
 	}
 	return httpFilters(o)
 }
 
-// planProxy lists the mesh's forward proxy listener, if it has one.
-func planProxy(r *input.Reader) []planned {
+// planForwardProxy lists the listener of the mesh's HTTP forward proxy, if MeshConfig has one.
+func planForwardProxy(r *input.Reader) []planned {
 	number := r.Mesh().GetProxyHttpPort()
 	if number <= 0 {
 		return nil
 	}
-	name := names.Listener(loopback, uint32(number))
+	name := resourcename.Listener(loopback, uint32(number))
 	return []planned{{name, func() (*listenerv3.Listener, error) {
-		return boundHTTP(r, name, loopback, uint32(number), names.HTTPProxyRoute, r.Services())
+		return boundHTTP(r, name, loopback, uint32(number), resourcename.HTTPProxyRouteConfig, r.Services())
 	}}}
 }
 
 // planExplicit lists the Sidecar's egress listeners that name a port or a unix socket.
 func planExplicit(r *input.Reader) []planned {
 	var out []planned
-	for _, e := range scope.ExplicitListeners(r) {
+	for _, e := range sidecarscope.ExplicitListeners(r) {
 		bind := e.Bind
 		if bind == "" {
 			bind = wildcard
 		}
-		name := names.Listener(bind, e.Port)
+		name := resourcename.Listener(bind, e.Port)
 		switch {
 		case e.OnSocket():
 			name = bind
@@ -202,7 +203,7 @@ func planExplicit(r *input.Reader) []planned {
 	return out
 }
 
-func explicit(r *input.Reader, e scope.Explicit, name, bind string) (*listenerv3.Listener, error) {
+func explicit(r *input.Reader, e sidecarscope.ExplicitListener, name, bind string) (*listenerv3.Listener, error) {
 	if protocol.MayBeHTTP(e.Protocol) || e.Protocol == configv1.Protocol_PROTOCOL_HTTP_PROXY {
 		out, err := boundHTTP(r, name, bind, e.Port, e.Route, r.EgressServices(e.Egress))
 		if err == nil && !e.BindToPort {
@@ -210,41 +211,42 @@ func explicit(r *input.Reader, e scope.Explicit, name, bind string) (*listenerv3
 		}
 		return out, err
 	}
-	out := base(r, name, bind, e.Port, corev3.TrafficDirection_OUTBOUND)
+	out := newListener(r, name, bind, e.Port, corev3.TrafficDirection_OUTBOUND)
 	if !e.BindToPort {
 		out.BindToPort = wrapperspb.Bool(false)
 	}
 	m, ok := destination(r, e)
 	if !ok {
-		filters, err := tcpProxy(r, names.BlackHoleCluster, names.BlackHoleCluster)
+		filters, err := tcpProxy(r, resourcename.BlackHoleCluster, resourcename.BlackHoleCluster)
 		out.FilterChains = []*listenerv3.FilterChain{{Filters: filters}}
 		return out, err
 	}
-	s := &shared{Place: reach.Place{Address: bind, Port: e.Port, TCP: &m}}
-	if err := opaque(r, out, s); err != nil {
+	s := &addressChains{EndpointAddress: serviceaddress.EndpointAddress{Address: bind, Port: e.Port, TCP: &m}}
+	if err := addTCPChains(r, out, s); err != nil {
 		return nil, err
 	}
 	inspectTLS(out)
 	return out, nil
 }
 
-// destination is the service behind a TCP egress listener: the first that has the port, or whose only port it stands for.
-func destination(r *input.Reader, e scope.Explicit) (member, bool) {
+// destination is the service port of a TCP egress listener: that of the first service with the port, or else the only
+// port of a service.
+func destination(r *input.Reader, e sidecarscope.ExplicitListener) (servicePort, bool) {
 	services := r.EgressServices(e.Egress)
 	for _, svc := range services {
 		if port := discovery.Port(svc, e.Port); port != nil {
-			return member{Service: svc, Port: port}, true
+			return servicePort{Service: svc, Port: port}, true
 		}
 	}
 	for _, svc := range services {
 		if len(svc.GetPorts()) == 1 {
-			return member{Service: svc, Port: svc.GetPorts()[0]}, true
+			return servicePort{Service: svc, Port: svc.GetPorts()[0]}, true
 		}
 	}
-	return member{}, false
+	return servicePort{}, false
 }
 
-// boundHTTP is a listener that carries nothing but HTTP.
+// boundHTTP builds a listener for HTTP alone.
 func boundHTTP(
 	r *input.Reader, name, address string, port uint32, routeName string, services []*configv1.Service,
 ) (*listenerv3.Listener, error) {
@@ -252,7 +254,7 @@ func boundHTTP(
 	if err != nil {
 		return nil, err
 	}
-	out := base(r, name, address, port, corev3.TrafficDirection_OUTBOUND)
+	out := newListener(r, name, address, port, corev3.TrafficDirection_OUTBOUND)
 	out.FilterChains = []*listenerv3.FilterChain{{Filters: filters}}
 	return out, nil
 }

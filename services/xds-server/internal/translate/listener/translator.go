@@ -1,5 +1,10 @@
-// Package listener builds listeners: a sidecar's two capturing ones and those they hand connections to, real ones where nothing captures,
-// and a gateway's.
+// Package listener builds listeners. A sidecar with redirected traffic has virtualOutbound and virtualInbound, which
+// hand connections to listeners that bind no port (address.go) and to filter chains of inbound ports (inbound.go);
+// without redirection all listeners bind their ports. Sidecars also have the explicit listeners of their Sidecar
+// resource (outbound.go) and the HTTP forward proxy. A gateway has one listener per port (gateway.go).
+//
+// Translator builds them for LDS. Filter chains of TCP and TLS routes are in l4routes.go, their matches in
+// filterchainmatch.go, network filters in networkfilters.go; package hcm builds the HTTP connection managers.
 package listener
 
 import (
@@ -13,19 +18,19 @@ import (
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/translate/hcm"
-	"fairlead.dev/services/xds-server/internal/translate/names"
+	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 )
 
-// Translator makes Listeners (LDS).
+// Translator builds Listeners (LDS).
 type Translator struct{}
 
-// TypeURL of the resources.
+// TypeURL implements plan.Translator.
 func (Translator) TypeURL() string { return resourcev3.ListenerType }
 
-// Names lists the listeners that the class has whatever services there are: those that capture, the workload's own ports, the Sidecar's
-// explicit listeners, the forward proxy, and all of a gateway.
+// Names lists the listeners that do not depend on services: those of redirected traffic, of the workload's own ports,
+// of the Sidecar's explicit egress listeners and of the forward proxy, and all of a gateway.
 func (Translator) Names(r *input.Reader) ([]string, error) {
-	planned, err := fixed(r)
+	planned, err := hostIndependent(r)
 	if err != nil {
 		return nil, err
 	}
@@ -37,15 +42,15 @@ func (Translator) Names(r *input.Reader) ([]string, error) {
 	return slices.Compact(out), nil
 }
 
-// HostNames lists the places where a sidecar's application connects to a service.
+// HostNames lists the listeners of the addresses at which a sidecar's application connects to a service.
 func (Translator) HostNames(r *input.Reader, host string) ([]string, error) {
 	if r.Class().Type == class.Router {
 		return nil, nil
 	}
-	return implicitNames(r, r.Service(host)), nil
+	return addressListenerNames(r, r.Service(host)), nil
 }
 
-// Build makes one listener.
+// Build implements plan.Translator.
 func (Translator) Build(r *input.Reader, name string) (proto.Message, error) {
 	out, err := build(r, name)
 	if out == nil || err != nil {
@@ -57,17 +62,17 @@ func (Translator) Build(r *input.Reader, name string) (proto.Message, error) {
 	return out, nil
 }
 
-// build makes a listener; of two that want one place the first wins.
+// build builds a listener; of two with the same name the first in hostIndependent's order is built.
 func build(r *input.Reader, name string) (*listenerv3.Listener, error) {
-	if captured(r) {
+	if isRedirected(r) {
 		switch name {
-		case names.VirtualOutbound:
+		case resourcename.VirtualOutbound:
 			return virtualOutbound(r)
-		case names.VirtualInbound:
+		case resourcename.VirtualInbound:
 			return virtualInbound(r)
 		}
 	}
-	planned, err := fixed(r)
+	planned, err := hostIndependent(r)
 	if err != nil {
 		return nil, err
 	}
@@ -79,29 +84,29 @@ func build(r *input.Reader, name string) (*listenerv3.Listener, error) {
 	if r.Class().Type == class.Router {
 		return nil, nil
 	}
-	return implicit(r, name)
+	return addressListener(r, name)
 }
 
-// planned is a listener that the class has, not built yet.
+// planned is a listener that the class has; build builds it.
 type planned struct {
 	name  string
 	build func() (*listenerv3.Listener, error)
 }
 
-func captured(r *input.Reader) bool {
+func isRedirected(r *input.Reader) bool {
 	return r.Class().Type != class.Router && r.Class().Interception != class.None
 }
 
-// fixed lists the listeners of Names, in the order of their precedence.
-func fixed(r *input.Reader) ([]planned, error) {
+// hostIndependent lists the listeners of Names, in order of precedence.
+func hostIndependent(r *input.Reader) ([]planned, error) {
 	if r.Class().Type == class.Router {
 		return planGateway(r)
 	}
 	var out []planned
-	if captured(r) {
+	if isRedirected(r) {
 		out = append(out,
-			planned{names.VirtualOutbound, func() (*listenerv3.Listener, error) { return virtualOutbound(r) }},
-			planned{names.VirtualInbound, func() (*listenerv3.Listener, error) { return virtualInbound(r) }},
+			planned{resourcename.VirtualOutbound, func() (*listenerv3.Listener, error) { return virtualOutbound(r) }},
+			planned{resourcename.VirtualInbound, func() (*listenerv3.Listener, error) { return virtualInbound(r) }},
 		)
 	}
 	inboundListeners, err := planInbound(r)
@@ -110,5 +115,5 @@ func fixed(r *input.Reader) ([]planned, error) {
 	}
 	out = append(out, inboundListeners...)
 	out = append(out, planExplicit(r)...)
-	return append(out, planProxy(r)...), nil
+	return append(out, planForwardProxy(r)...), nil
 }

@@ -10,13 +10,14 @@ import (
 	"fairlead.dev/services/xds-server/internal/input"
 )
 
-// Registries as agents know them: to names of Kubernetes they also answer in the short forms of its own DNS.
+// Registries in name tables. For names of Kubernetes, agents also answer the short forms of cluster DNS.
 const (
 	kubernetes = "Kubernetes"
 	external   = "External"
 )
 
-// table has every host that the class may address and that has an address; names that it lacks agents ask their upstream servers for.
+// table has every host that the class may address and that has an address. Agents forward queries for other names to
+// their upstream DNS servers.
 func table(r *input.Reader) *ndsv1.NameTable {
 	services := r.Services()
 	out := &ndsv1.NameTable{Table: make(map[string]*ndsv1.NameTable_NameInfo, len(services))}
@@ -30,7 +31,7 @@ func table(r *input.Reader) *ndsv1.NameTable {
 	return out
 }
 
-// add puts a host into the table unless it has no address. A service's own host comes before that of a Pod of another service.
+// add adds a host that has addresses.
 func add(out *ndsv1.NameTable, host string, what *ndsv1.NameTable_NameInfo, ips []string) {
 	if len(ips) > 0 {
 		what.Ips = ips
@@ -45,7 +46,7 @@ func info(svc *configv1.Service, shortname string) *ndsv1.NameTable_NameInfo {
 	return &ndsv1.NameTable_NameInfo{Registry: kubernetes, Shortname: shortname, Namespace: svc.GetNamespace()}
 }
 
-// addresses keeps what is one address, in its canonical form, each once, in order.
+// addresses returns the IP addresses among texts, in canonical form, sorted, each once.
 func addresses(texts []string) []string {
 	out := make([]string, 0, len(texts))
 	for _, text := range texts {
@@ -61,8 +62,9 @@ func addresses(texts []string) []string {
 	return slices.Compact(out)
 }
 
-// addHeadless adds, as Kubernetes' DNS does, the addresses behind a headless service over all its ports, and of those that have a host name
-// of their own, as Pods of a StatefulSet do, "<host name>.<service>", unless they are in another network, where nobody reaches them by address.
+// addHeadless adds, as Kubernetes' DNS does, the addresses of a headless service's endpoints on all its ports.
+// Endpoints with a host name, such as Pods of a StatefulSet, also get "<host name>.<service>", unless they are in
+// another network, where clients cannot reach them by address.
 func addHeadless(r *input.Reader, out *ndsv1.NameTable, svc *configv1.Service) {
 	var all []string
 	pods := map[string][]string{}
@@ -89,7 +91,7 @@ func addHeadless(r *input.Reader, out *ndsv1.NameTable, svc *configv1.Service) {
 	add(out, svc.GetHostname(), info(svc, svc.GetName()), addresses(all))
 }
 
-// inOtherNetwork tells endpoints of another network than the class's, as far as it is known who is where.
+// inOtherNetwork reports whether the endpoint's network is known to differ from the class's.
 func inOtherNetwork(r *input.Reader, e *configv1.Endpoint) bool {
 	own := r.Class().Network
 	return own != "" && e.GetNetwork() != "" && e.GetNetwork() != own

@@ -21,12 +21,11 @@ func sidecar(namespace string) *class.Key {
 	return &class.Key{Type: class.Sidecar, Namespace: namespace, DNSDomain: namespace + ".svc.cluster.local", DNSCapture: true}
 }
 
-// at gives a service addresses.
 func at(addresses ...string) func(*configv1.Service) {
 	return func(s *configv1.Service) { s.Addresses = addresses }
 }
 
-// headless makes a service one without a VIP, of a Kubernetes Service.
+// headless makes a service a headless Kubernetes Service.
 func headless(s *configv1.Service) {
 	s.Headless, s.Resolution = true, configv1.Resolution_RESOLUTION_PASSTHROUGH
 	s.Source = &configv1.SourceRef{Kind: "Service"}
@@ -49,7 +48,7 @@ func read(t *testing.T, m proto.Message) map[string][]string {
 	return out
 }
 
-// build makes a class's table without an engine.
+// build builds a class's table without an engine.
 func build(t *testing.T, key *class.Key, resources ...*configv1.Resource) (map[string][]string, *input.Reader) {
 	t.Helper()
 	state := meshtest.State(t, resources...)
@@ -61,7 +60,7 @@ func build(t *testing.T, key *class.Key, resources ...*configv1.Resource) (map[s
 	return read(t, m), r
 }
 
-// pods are endpoints whose host names are h-0, h-1, ... and whose state is the one given.
+// pods are endpoints with the host names h-0, h-1, ... and the given health.
 func pods(host string, port uint32, health configv1.Health, addresses ...string) *configv1.Resource {
 	r := meshtest.Endpoints("data", host, port, addresses...)
 	for i, e := range r.GetEndpointSet().GetEndpoints() {
@@ -172,8 +171,8 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// TestRegistry: agents answer to the short forms of names that Kubernetes has, and to no others.
-func TestRegistry(t *testing.T) {
+// Agents answer short names only for hosts of Kubernetes.
+func TestRegistryFollowsTheSource(t *testing.T) {
 	kind := func(kind string) func(*configv1.Service) {
 		return func(s *configv1.Service) { s.Name, s.Source = "web", &configv1.SourceRef{Kind: kind} }
 	}
@@ -197,8 +196,8 @@ func TestRegistry(t *testing.T) {
 	}
 }
 
-// TestView: the table has what the client may address, and holds for all who may address the same.
-func TestView(t *testing.T) {
+// The table has the hosts that the class may address, and is shared by all classes that may address the same.
+func TestTableHasVisibleServices(t *testing.T) {
 	mesh := []*configv1.Resource{
 		meshtest.Service("shop", "open", 80, at("10.0.0.1")),
 		meshtest.Service("data", "private", 80, at("10.0.0.2"), meshtest.Visible("data")),

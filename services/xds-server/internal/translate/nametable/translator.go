@@ -1,4 +1,5 @@
-// Package nametable builds the table of names and addresses that agents answer their workload's DNS queries from (NDS).
+// Package nametable builds the name table (NDS): the hostnames and addresses from which agents answer the DNS queries
+// of their workload. Translator builds it; table.go has its content.
 package nametable
 
 import (
@@ -11,17 +12,18 @@ import (
 // Name of the one resource that a class has. Agents of Istio ask for all, and look at no name.
 const Name = "nametable"
 
-// Translator makes name tables. Agents take a table whole, so it is made anew when a service comes or goes, or the endpoints of a headless
-// one; it is kept with those that see alike, and only for classes of which somebody has asked for it.
+// Translator builds name tables. An agent receives the whole table, so it is rebuilt when a service or an endpoint of a
+// headless service comes or goes. It is shared by classes that see the same services, and built only for classes that
+// request it.
 type Translator struct{}
 
-// TypeURL of the resources.
+// TypeURL implements plan.Translator.
 func (Translator) TypeURL() string { return ndsv1.NameTableType }
 
-// Names lists the table, also where there is nothing in it: without one agents answer no query.
+// Names lists the table, also without any host: without a table agents answer no query.
 func (Translator) Names(*input.Reader) ([]string, error) { return []string{Name}, nil }
 
-// HostNames lists the table for every service that is in sight, so that it belongs to all who see that service, not to one class.
+// HostNames lists the table for every visible service, so that the table belongs to all classes that see the service.
 func (Translator) HostNames(r *input.Reader, host string) ([]string, error) {
 	if r.Service(host) == nil {
 		return nil, nil
@@ -29,7 +31,7 @@ func (Translator) HostNames(r *input.Reader, host string) ([]string, error) {
 	return []string{Name}, nil
 }
 
-// Build makes the table.
+// Build implements plan.Translator.
 func (Translator) Build(r *input.Reader, name string) (proto.Message, error) {
 	if name != Name {
 		return nil, nil
@@ -37,7 +39,7 @@ func (Translator) Build(r *input.Reader, name string) (proto.Message, error) {
 	return resource{table(r)}, nil
 }
 
-// resource gives a table, which has no field for it, its name.
+// resource gives the name to a name table, which has no field for it.
 type resource struct{ *ndsv1.NameTable }
 
 // GetName returns the resource's name.

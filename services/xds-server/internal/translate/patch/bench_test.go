@@ -12,7 +12,8 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/cluster"
 )
 
-// BenchmarkBuild builds a cluster without patches, with the wrapper in a mesh that has no EnvoyFilter, and with one that patches it.
+// BenchmarkBuild builds a cluster without the wrapper, with it in a mesh without EnvoyFilters, and with an EnvoyFilter
+// that patches it.
 func BenchmarkBuild(b *testing.B) {
 	one := meshtest.EnvoyFilter("istio-system", "f", timeout("", 3))
 	for _, c := range []struct {

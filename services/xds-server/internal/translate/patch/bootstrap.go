@@ -11,12 +11,13 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/bootstrap"
 )
 
-// bootstraps collects what an agent merges into the configuration that its proxy starts with.
+// bootstraps collects the patches that an agent merges into its proxy's bootstrap.
 type bootstraps struct{}
 
 func newBootstraps(site, proto.Message) resource { return bootstraps{} }
 
-// sideOfBootstrap is a gateway's, or for the one of a sidecar, which has both of its sides, the inbound one: see mesh.contexts.
+// sideOfBootstrap returns the inbound side for sidecars. They have two sides, and mesh.contexts gives bootstrap patches
+// for sidecars the inbound one.
 func sideOfBootstrap(s site, _ proto.Message) string {
 	if s.r.Class().Type == class.Router {
 		return mesh.Gateways
@@ -39,4 +40,4 @@ func (bootstraps) patch(m proto.Message, patches []*use) (proto.Message, error) 
 	return bootstrap.Resource{Bootstrap: out}, nil
 }
 
-func (bootstraps) check(m proto.Message) error { return envoyapi.Validate(m) }
+func (bootstraps) validate(m proto.Message) error { return envoyapi.Validate(m) }

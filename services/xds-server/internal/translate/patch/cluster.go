@@ -11,22 +11,23 @@ import (
 
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/mesh"
-	"fairlead.dev/services/xds-server/internal/translate/names"
+	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 )
 
 // clusters patches a cluster.
 type clusters struct {
 	site
-	parsed names.Cluster
+	parsed resourcename.Cluster
 }
 
 func newClusters(s site, m proto.Message) resource {
 	c := clusters{site: s}
-	// That of an on-demand proxy's connections to an address stands for the cluster of the service there, and has its endpoints.
+	// The cluster of an on-demand proxy's connections to an address is matched as the service's cluster that it stands
+	// for.
 	built, _ := m.(*cluster.Cluster)
 	for _, name := range []string{s.name, built.GetAltStatName(), built.GetEdsClusterConfig().GetServiceName(), built.GetLoadAssignment().GetClusterName()} {
 		var ok bool
-		if c.parsed, ok = names.ParseCluster(name); ok {
+		if c.parsed, ok = resourcename.ParseCluster(name); ok {
 			break
 		}
 	}
@@ -37,7 +38,7 @@ func sideOfCluster(s site, _ proto.Message) string {
 	switch {
 	case s.r.Class().Type == class.Router:
 		return mesh.Gateways
-	case strings.HasPrefix(s.name, string(names.DirectionInbound)+"|") || s.name == names.InboundPassthroughCluster:
+	case strings.HasPrefix(s.name, string(resourcename.DirectionInbound)+"|") || s.name == resourcename.InboundPassthroughCluster:
 		return mesh.Inbound
 	default:
 		return mesh.Outbound
@@ -56,7 +57,7 @@ func (c clusters) concerns(p *mesh.Patch) bool {
 		return m.GetName() == c.name
 	}
 	return (m.GetPortNumber() == 0 || m.GetPortNumber() == c.parsed.Port) &&
-		(m.GetService() == "" || m.GetService() == c.parsed.Hostname || c.parsed.Direction == names.DirectionInbound) &&
+		(m.GetService() == "" || m.GetService() == c.parsed.Hostname || c.parsed.Direction == resourcename.DirectionInbound) &&
 		(m.GetSubset() == "" || m.GetSubset() == c.parsed.Subset)
 }
 
@@ -78,12 +79,13 @@ func (c clusters) patch(m proto.Message, patches []*use) (proto.Message, error) 
 	return out, nil
 }
 
-// removed is nothing, or for a proxy on demand, which never asks again for what is said not to be there, a cluster without endpoints.
+// removed returns nil, or for an on-demand proxy a cluster without endpoints, because the proxy never requests again a
+// cluster that does not exist.
 func (c clusters) removed() (proto.Message, error) {
 	if !c.r.Class().OnDemand {
 		return nil, nil
 	}
-	m, err := c.inner.Build(c.r, names.BlackHoleCluster)
+	m, err := c.inner.Build(c.r, resourcename.BlackHoleCluster)
 	if m == nil || err != nil {
 		return nil, err
 	}
@@ -92,9 +94,11 @@ func (c clusters) removed() (proto.Message, error) {
 	return out, nil
 }
 
-func (c clusters) check(m proto.Message) error { return checkCluster(c.name, m.(*cluster.Cluster)) }
+func (c clusters) validate(m proto.Message) error {
+	return validateCluster(c.name, m.(*cluster.Cluster))
+}
 
-// extensions are all added.
+// extensions are extension configs, all added by EnvoyFilters.
 type extensions struct{ site }
 
 func newExtensions(s site, _ proto.Message) resource { return extensions{s} }
@@ -104,6 +108,6 @@ func (extensions) patch(m proto.Message, _ []*use) (proto.Message, error) {
 	return m, nil
 }
 
-func (e extensions) check(m proto.Message) error {
-	return checkExtension(m.(*core.TypedExtensionConfig))
+func (e extensions) validate(m proto.Message) error {
+	return validateExtension(m.(*core.TypedExtensionConfig))
 }

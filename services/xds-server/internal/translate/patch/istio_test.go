@@ -9,8 +9,8 @@ import (
 	"fairlead.dev/services/xds-server/internal/class"
 )
 
-// TestAsIstio has patches that Istio takes although its reference does not foresee them: they do what they do there, which is often nothing.
-func TestAsIstio(t *testing.T) {
+// Patches that Istio accepts although its reference does not foresee them act as in Istio, often without effect.
+func TestUnforeseenPatchesActAsInIstio(t *testing.T) {
 	on := func(key func() *class.Key, url, name string) func(patch string) testCase {
 		return func(patch string) testCase { return testCase{key: key, url: url, name: name, spec: patch} }
 	}
@@ -31,7 +31,7 @@ func TestAsIstio(t *testing.T) {
 	for name, c := range map[string]testCase{
 		"cluster: replace":                    cds(filter("CLUSTER", "", replace+"{name: x, connect_timeout: 3s}")).same(),
 		"cluster: unknown field":              cds(filter("CLUSTER", "", merge+"{connect_timeout: 3s, conect_timeout: 4s}")).gives("3s 0 0"),
-		"cluster: insert as another":          cds(filter("CLUSTER", "", "operation: INSERT_FIRST, value: {name: 'outbound|80||"+web+"', connect_timeout: 1s}")).refused("already"),
+		"cluster: insert as another":          cds(filter("CLUSTER", "", "operation: INSERT_FIRST, value: {name: 'outbound|80||"+web+"', connect_timeout: 1s}")).rejected("already"),
 		"cluster: of a waypoint":              cds("configPatches: [{applyTo: CLUSTER, match: {context: WAYPOINT}, patch: {operation: MERGE, value: {a: b}}}]").same(),
 		"cluster: too long a version":         cds(filter("CLUSTER", "proxy: {proxyVersion: '.*"+strings.Repeat("|a", 600)+"'}", merge+"{connect_timeout: 3s}")).same(),
 		"cluster: name wins":                  cds(filter("CLUSTER", "cluster: {name: 'outbound|80||"+web+"', portNumber: 7}", merge+"{connect_timeout: 3s}")).gives("3s 0 0"),
@@ -52,11 +52,11 @@ func TestAsIstio(t *testing.T) {
 		"routes: of a gateway's port":         rds(filter("ROUTE_CONFIGURATION", "routeConfiguration: {gateway: a/b, portName: http}", merge+"{request_headers_to_remove: [x]}")).has("-x"),
 		"virtual host: by a route":            rds(filter("VIRTUAL_HOST", "routeConfiguration: {vhost: {name: '"+web+":80', route: {name: none}}}", merge+"{include_attempt_count_in_response: true}")).has(web + ":80(default)+count"),
 		"virtual host: replace":               rds(filter("VIRTUAL_HOST", theHost, replace+"{name: mine, domains: [mine.com]}")).has("mine()").lacks(web),
-		"virtual host: replace all":           rds(filter("VIRTUAL_HOST", "", replace+"{name: mine, domains: [mine.com]}")).refused("two virtual hosts"),
+		"virtual host: replace all":           rds(filter("VIRTUAL_HOST", "", replace+"{name: mine, domains: [mine.com]}")).rejected("two virtual hosts"),
 		"virtual host: insert":                rds(filter("VIRTUAL_HOST", "", "operation: INSERT_BEFORE, value: {name: mine, domains: [mine.com]}")).has("mine()"),
 		"route: replace":                      rds(filter("HTTP_ROUTE", "routeConfiguration: {vhost: {route: {name: default}}}", replace+"{name: r, match: {prefix: /}, direct_response: {status: 418}}")).same(),
 		"resource: replace":                   vhds(filter("VIRTUAL_HOST", theHost, replace+"{name: mine, domains: [web], include_attempt_count_in_response: true}")).has("80/" + web + ":80()+count"),
-		"resource: replace with others":       vhds(filter("VIRTUAL_HOST", theHost, replace+"{name: mine, domains: [mine.com]}")).refused("domains cannot be patched"),
+		"resource: replace with others":       vhds(filter("VIRTUAL_HOST", theHost, replace+"{name: mine, domains: [mine.com]}")).rejected("domains cannot be patched"),
 		"on demand: replace":                  onDemand(filter("VIRTUAL_HOST", theHost, replace+"{name: mine, domains: ["+web+"], include_attempt_count_in_response: true}")).has("80/" + web + ":80()+count"),
 		"on demand: replace with others":      onDemand(filter("VIRTUAL_HOST", theHost, replace+"{name: mine, domains: [mine.com]}")).has("allow_any"),
 	} {

@@ -8,19 +8,18 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-// list says how patches find their way in a list.
+// list describes how patches apply to a list of filters, routes or the like.
 type list[T proto.Message] struct {
-	// matches reports whether a patch is for an item.
+	// matches reports whether a patch's match admits an item.
 	matches func(u *use, item T) bool
-	// selects reports whether a patch names an item.
+	// selects reports whether a patch's match names an item.
 	selects func(u *use) bool
-	// all is true where a patch replaces every item that it is for, not only the first.
+	// all is true if REPLACE replaces every matching item, not only the first.
 	all bool
-	// end is where a patch adds; nil means after the last item.
+	// end returns the index at which ADD inserts; nil means after the last item.
 	end func(items []T) int
 }
 
-// edit applies patches to a list, in order.
 func (l list[T]) edit(items []T, patches []*use) ([]T, error) {
 	for _, u := range patches {
 		at := -1
@@ -88,7 +87,7 @@ func (l list[T]) last(items []T) int {
 	return l.end(items)
 }
 
-// of keeps the patches that apply to a kind of object and that keep accepts.
+// of returns the patches with this applyTo that keep accepts.
 func of(patches []*use, applyTo networking.EnvoyFilter_ApplyTo, keep func(*use) bool) []*use {
 	var out []*use
 	for _, u := range patches {

@@ -14,14 +14,15 @@ import (
 
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/mesh"
-	"fairlead.dev/services/xds-server/internal/translate/names"
-	"fairlead.dev/services/xds-server/internal/translate/pack"
+	"fairlead.dev/services/xds-server/internal/translate/resourcename"
+	"fairlead.dev/services/xds-server/internal/translate/typedconfig"
 )
 
-// listeners patches a listener, its filter chains and their filters, and the routes that are part of it.
+// listeners patches a listener, its filter chains and their filters, and the route configuration inside an inbound
+// listener.
 type listeners struct {
 	site
-	// built is the listener before it was patched; nil for one that a patch adds.
+	// built is the listener before the patches; nil for one that a patch adds.
 	built   *listener.Listener
 	inbound bool
 }
@@ -61,7 +62,7 @@ func (l listeners) concerns(p *mesh.Patch) bool {
 	}
 }
 
-// is reports whether the patch's match admits the listener, whatever its port.
+// is reports whether the patch's match admits the listener, regardless of its port.
 func (l listeners) is(p *mesh.Patch) bool {
 	m := p.Spec.GetMatch()
 	if m.GetObjectTypes() != nil && m.GetListener() == nil {
@@ -71,11 +72,12 @@ func (l listeners) is(p *mesh.Patch) bool {
 	return name == "" || name == l.name
 }
 
-// onPort reports whether the patch's match admits the port: the listener's, or where it takes connections to several the chain's.
+// onPort reports whether the patch's match admits the port of the listener, or in virtualInbound the port of the filter
+// chain.
 func (l listeners) onPort(p *mesh.Patch, chain *listener.FilterChain) bool {
 	port := p.Spec.GetMatch().GetListener().GetPortNumber()
 	return port == 0 || port == l.built.GetAddress().GetSocketAddress().GetPortValue() ||
-		l.name == names.VirtualInbound && chain != nil && port == chain.GetFilterChainMatch().GetDestinationPort().GetValue()
+		l.name == resourcename.VirtualInbound && chain != nil && port == chain.GetFilterChainMatch().GetDestinationPort().GetValue()
 }
 
 func (l listeners) anyChain(p *mesh.Patch) bool {
@@ -83,7 +85,7 @@ func (l listeners) anyChain(p *mesh.Patch) bool {
 		l.built.GetDefaultFilterChain() != nil && l.inChain(p, l.built.GetDefaultFilterChain())
 }
 
-// inChain reports whether the patch's match admits a chain.
+// inChain reports whether the patch's match admits a filter chain.
 func (l listeners) inChain(p *mesh.Patch, chain *listener.FilterChain) bool {
 	m, match := p.Spec.GetMatch().GetListener().GetFilterChain(), chain.GetFilterChainMatch()
 	if !l.onPort(p, chain) ||
@@ -138,7 +140,7 @@ var listenerFilters = list[*listener.ListenerFilter]{
 	selects: func(u *use) bool { return u.Spec.GetMatch().GetListener().GetListenerFilter() != "" },
 }
 
-// chains patches the filter chains. Those that are added are left as they are.
+// chains patches the filter chains. Filter chains that a patch adds are not patched.
 func (l listeners) chains(out *listener.Listener, patches []*use) error {
 	edits := list[*listener.FilterChain]{
 		matches: func(u *use, c *listener.FilterChain) bool { return l.inChain(u.Patch, c) },
@@ -169,7 +171,7 @@ func (l listeners) chains(out *listener.Listener, patches []*use) error {
 	return err
 }
 
-// chainsOf lists the chains, with the default one.
+// chainsOf lists the filter chains, including the default one.
 func chainsOf(l *listener.Listener) []*listener.FilterChain {
 	all := slices.Clone(l.GetFilterChains())
 	if l.GetDefaultFilterChain() != nil {
@@ -182,7 +184,8 @@ func filterMatch(u *use) *networking.EnvoyFilter_ListenerMatch_FilterMatch {
 	return u.Spec.GetMatch().GetListener().GetFilterChain().GetFilter()
 }
 
-// isFilter reports whether a patch is for a filter: the one that its match names, or, of a patch that names none, each of the type of its value.
+// isFilter reports whether a patch is for a filter: the filter that its match names, or if it names none, every filter
+// of the type of its value.
 func isFilter[T interface {
 	GetName() string
 	GetTypedConfig() *anypb.Any
@@ -200,7 +203,7 @@ var networkFilters = list[*listener.Filter]{
 	},
 	selects: func(u *use) bool { return filterMatch(u).GetName() != "" },
 	end: func(filters []*listener.Filter) int {
-		return beforeLast(len(filters), func(i int) bool { return ends(filters[i].GetTypedConfig()) })
+		return beforeLast(len(filters), func(i int) bool { return isTerminal(filters[i].GetTypedConfig()) })
 	},
 }
 
@@ -210,19 +213,20 @@ var httpFilters = list[*manager.HttpFilter]{
 	},
 	selects: func(u *use) bool { return filterMatch(u).GetSubFilter().GetName() != "" },
 	end: func(filters []*manager.HttpFilter) int {
-		return beforeLast(len(filters), func(i int) bool { return ends(filters[i].GetTypedConfig()) })
+		return beforeLast(len(filters), func(i int) bool { return isTerminal(filters[i].GetTypedConfig()) })
 	},
 }
 
-// beforeLast is the end of a list for what is added to it: before the last item if that has to be the last one.
-func beforeLast(n int, ends func(int) bool) int {
-	if n > 0 && ends(n-1) {
+// beforeLast returns the index at which ADD inserts: before the last item if that has to stay the last one.
+func beforeLast(n int, isLast func(int) bool) int {
+	if n > 0 && isLast(n-1) {
 		return n - 1
 	}
 	return n
 }
 
-// filters patches the network filters of a chain, and in its HTTP connection manager the HTTP filters and the routes.
+// filters patches the network filters of a filter chain, and the HTTP filters and routes of its HTTP connection
+// manager.
 func (l listeners) filters(c *listener.FilterChain, patches []*use) error {
 	here := func(u *use) bool { return l.inChain(u.Patch, c) }
 	var err error
@@ -250,7 +254,7 @@ func (l listeners) filters(c *listener.FilterChain, patches []*use) error {
 				return err
 			}
 		}
-		f.ConfigType = &listener.Filter_TypedConfig{TypedConfig: pack.Any(config)}
+		f.ConfigType = &listener.Filter_TypedConfig{TypedConfig: typedconfig.Any(config)}
 	}
 	return nil
 }

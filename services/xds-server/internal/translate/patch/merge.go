@@ -8,12 +8,11 @@ import (
 	"fairlead.dev/pkg/protomerge"
 )
 
-// isMerge reports whether an operation merges.
 func isMerge(op networking.EnvoyFilter_Patch_Operation) bool {
 	return op == networking.EnvoyFilter_Patch_MERGE || op == networking.EnvoyFilter_Patch_MERGE_AND_REPLACE_LIST
 }
 
-// merge merges a patch into a message, whose lists it replaces if the operation says so.
+// merge merges a patch into a message; MERGE_AND_REPLACE_LIST replaces its lists.
 func merge(u *use, into proto.Message) error {
 	rules := protomerge.Rules{ReplaceLists: u.Operation == networking.EnvoyFilter_Patch_MERGE_AND_REPLACE_LIST}
 	if err := rules.Merge(into, u.Value); err != nil {

@@ -1,5 +1,10 @@
-// Package patch applies EnvoyFilters to what translators have built. One wrapper does it for all of them: it finds the filters that are for
-// the class, applies them to a copy, and checks the outcome. A filter that would break the resource is left out and named.
+// Package patch applies EnvoyFilters to the resources that translators have built. WithEnvoyFilters wraps a translator:
+// it finds the EnvoyFilters for the class, applies them to a copy of the resource, and validates the result. An
+// EnvoyFilter that would break the resource is left out, and named in the error that package plan reports.
+//
+// Each resource type has a file: listener.go (with filter chains and filters), routeconfig.go, virtualhost.go (VHDS),
+// cluster.go (with extension configs), bootstrap.go. list.go has the operations on lists of filters, routes and virtual
+// hosts, validate.go the checks of results.
 package patch
 
 import (
@@ -20,78 +25,78 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/bootstrap"
 )
 
-// Over returns a translator that patches what the given one builds; one of a type that no EnvoyFilter patches is returned as it is.
-func Over(t plan.Translator) plan.Translator {
+// WithEnvoyFilters returns a translator that patches what t builds. It returns t itself if EnvoyFilters cannot patch
+// the type.
+func WithEnvoyFilters(t plan.Translator) plan.Translator {
 	switch t.TypeURL() {
 	case resourcev3.ListenerType:
-		return over(t, mesh.PatchedListeners, networking.EnvoyFilter_LISTENER, sideOfListener, newListeners)
+		return wrap(t, mesh.PatchedListeners, networking.EnvoyFilter_LISTENER, sideOfListener, newListeners)
 	case resourcev3.RouteType:
-		return over(t, mesh.PatchedRoutes, networking.EnvoyFilter_INVALID, sideOfRoutes, newRoutes)
+		return wrap(t, mesh.PatchedRoutes, networking.EnvoyFilter_INVALID, sideOfRoutes, newRoutes)
 	case resourcev3.VirtualHostType:
-		return patchedHosts{over(t, mesh.PatchedHosts, networking.EnvoyFilter_INVALID, sideOfRoutes, newHosts)}
+		return patchedVirtualHosts{wrap(t, mesh.PatchedHosts, networking.EnvoyFilter_INVALID, sideOfRoutes, newHosts)}
 	case resourcev3.ClusterType:
-		return over(t, mesh.PatchedClusters, networking.EnvoyFilter_CLUSTER, sideOfCluster, newClusters)
+		return wrap(t, mesh.PatchedClusters, networking.EnvoyFilter_CLUSTER, sideOfCluster, newClusters)
 	case resourcev3.ExtensionConfigType:
-		return over(t, mesh.PatchedExtensions, networking.EnvoyFilter_EXTENSION_CONFIG, nil, newExtensions)
+		return wrap(t, mesh.PatchedExtensions, networking.EnvoyFilter_EXTENSION_CONFIG, nil, newExtensions)
 	case bootstrap.TypeURL:
-		return over(t, mesh.PatchedBootstraps, networking.EnvoyFilter_INVALID, sideOfBootstrap, newBootstraps)
+		return wrap(t, mesh.PatchedBootstraps, networking.EnvoyFilter_INVALID, sideOfBootstrap, newBootstraps)
 	default:
 		return t
 	}
 }
 
-// patched is a translator with patches.
+// patched is a translator whose resources are patched.
 type patched struct {
 	plan.Translator
-	// places of its patches, by side.
-	places map[string]mesh.PatchContext
-	// adds is what a patch that adds a resource applies to; INVALID if none does.
+	// contexts are the patch contexts of the type, by side of the proxy.
+	contexts map[string]mesh.PatchContext
+	// adds is the applyTo of patches that add a resource; INVALID if there are none.
 	adds networking.EnvoyFilter_ApplyTo
-	// side of the proxy that a resource is on; nil where all resources are added.
+	// side returns the side of the proxy that a resource is on; nil if EnvoyFilters add all resources of the type.
 	side func(s site, m proto.Message) string
-	// of prepares for one resource, which is nil where a patch adds it.
+	// of returns how a resource is patched; m is nil for a resource that a patch adds.
 	of func(s site, m proto.Message) resource
 }
 
-func over(t plan.Translator, kind string, adds networking.EnvoyFilter_ApplyTo, side func(site, proto.Message) string,
+func wrap(t plan.Translator, kind string, adds networking.EnvoyFilter_ApplyTo, side func(site, proto.Message) string,
 	of func(site, proto.Message) resource) patched {
-	places := map[string]mesh.PatchContext{}
+	contexts := map[string]mesh.PatchContext{}
 	for _, side := range []string{mesh.Inbound, mesh.Outbound, mesh.Gateways} {
-		places[side] = mesh.At(kind, side)
+		contexts[side] = mesh.At(kind, side)
 	}
-	return patched{t, places, adds, side, of}
+	return patched{t, contexts, adds, side, of}
 }
 
-// site is where a resource is built.
+// site is the resource that is built, and its translator without patches.
 type site struct {
 	r     *input.Reader
 	name  string
 	inner plan.Translator
 }
 
-// resource knows how one resource is patched.
+// resource patches one resource.
 type resource interface {
-	// concerns reports whether a patch may change the resource, without reading anything of the class.
+	// concerns reports whether a patch may change the resource. It must not read anything of the class.
 	concerns(p *mesh.Patch) bool
-	// patch applies patches in order to a copy that belongs to it; it returns nil where the resource is removed.
+	// patch applies patches in order to m, which it owns. It returns nil if they remove the resource.
 	patch(m proto.Message, patches []*use) (proto.Message, error)
-	// check refuses what the proxy would refuse.
-	check(m proto.Message) error
+	// validate returns an error for a resource that Envoy would reject.
+	validate(m proto.Message) error
 }
 
-// use is a patch in use for one resource.
+// use is a patch that is applied to one resource; done is true once it has changed something.
 type use struct {
 	*mesh.Patch
 	filter *mesh.EnvoyFilter
-	// done is true once it has changed something.
-	done bool
+	done   bool
 }
 
 func (u *use) errorf(format string, args ...any) error {
 	return fmt.Errorf("spec.configPatches[%d]: %w", u.Index, fmt.Errorf(format, args...))
 }
 
-// Names adds the resources that filters add.
+// Names adds the names of resources that EnvoyFilters add.
 func (p patched) Names(r *input.Reader) ([]string, error) {
 	names, err := p.Translator.Names(r)
 	if err != nil || p.adds == networking.EnvoyFilter_INVALID {
@@ -109,11 +114,11 @@ func (p patched) Names(r *input.Reader) ([]string, error) {
 	return slices.Compact(names), nil
 }
 
-// additions lists the patches for the class that add resources of a name.
+// additions lists the patches for the class that add a resource with a wanted name.
 func (p patched) additions(r *input.Reader, wanted func(name string) bool) []*use {
 	var found []*use
 	for _, side := range r.Sides() {
-		for _, f := range r.EnvoyFilters(p.places[side]) {
+		for _, f := range r.EnvoyFilters(p.contexts[side]) {
 			for _, patch := range f.Patches {
 				switch {
 				case patch.Spec.GetApplyTo() != p.adds || patch.Operation != networking.EnvoyFilter_Patch_ADD:
@@ -128,7 +133,7 @@ func (p patched) additions(r *input.Reader, wanted func(name string) bool) []*us
 	return found
 }
 
-// isOn reports whether a patch is for one side of a proxy.
+// isOn reports whether a patch's context includes a side of the proxy.
 func isOn(side string, p *mesh.Patch) bool {
 	switch p.Spec.GetMatch().GetContext() {
 	case networking.EnvoyFilter_ANY:
@@ -144,7 +149,7 @@ func isOn(side string, p *mesh.Patch) bool {
 	}
 }
 
-// Build makes one resource and patches it.
+// Build builds one resource and patches it, or builds a resource that an EnvoyFilter adds.
 func (p patched) Build(r *input.Reader, name string) (proto.Message, error) {
 	m, err := p.Translator.Build(r, name)
 	if err != nil {
@@ -154,16 +159,16 @@ func (p patched) Build(r *input.Reader, name string) (proto.Message, error) {
 	if m == nil {
 		return p.add(at)
 	}
-	place := p.places[p.side(at, m)]
-	filters := r.EnvoyFilters(place)
+	context := p.contexts[p.side(at, m)]
+	filters := r.EnvoyFilters(context)
 	if len(filters) == 0 {
 		return m, nil
 	}
 	made := p.of(at, m)
-	return apply(made, r, m, choose(r, made, place, filters))
+	return apply(made, r, m, choose(r, made, context, filters))
 }
 
-// add makes a resource that is there because a filter adds it; of several that do the first counts.
+// add builds a resource that an EnvoyFilter adds; of several EnvoyFilters the first wins.
 func (p patched) add(at site) (proto.Message, error) {
 	if p.adds == networking.EnvoyFilter_INVALID {
 		return nil, nil
@@ -174,7 +179,7 @@ func (p patched) add(at site) (proto.Message, error) {
 		var err error
 		if out != nil {
 			err = u.errorf("another EnvoyFilter adds %q, give it a name of its own", at.name)
-		} else if err = p.of(at, nil).check(u.Value); err == nil {
+		} else if err = p.of(at, nil).validate(u.Value); err == nil {
 			out = u.Value
 			at.r.Patched(u.filter)
 		}
@@ -185,19 +190,20 @@ func (p patched) add(at site) (proto.Message, error) {
 	return out, incomplete(refused)
 }
 
-// set is what one filter has for one resource.
+// set is the patches of one EnvoyFilter for one resource.
 type set struct {
 	filter  *mesh.EnvoyFilter
 	patches []*mesh.Patch
 }
 
-// choose finds what filters have for a resource at a place. What only one workload can answer is asked last.
-func choose(r *input.Reader, made resource, place mesh.PatchContext, filters []*mesh.EnvoyFilter) []set {
+// choose finds the patches for a resource with a patch context. It reads the workload last, so that resources without
+// patches for it are shared.
+func choose(r *input.Reader, made resource, context mesh.PatchContext, filters []*mesh.EnvoyFilter) []set {
 	var sets []set
 	for _, f := range filters {
 		s := set{filter: f}
 		for _, p := range f.Patches {
-			if slices.Contains(p.Contexts, place) && made.concerns(p) && r.Selected(f) && r.Meets(p.Proxy) {
+			if slices.Contains(p.Contexts, context) && made.concerns(p) && r.Selected(f) && r.Meets(p.Proxy) {
 				s.patches = append(s.patches, p)
 			}
 		}
@@ -208,7 +214,8 @@ func choose(r *input.Reader, made resource, place mesh.PatchContext, filters []*
 	return sets
 }
 
-// apply applies all sets, or, if the outcome is refused, those that it is not refused for, one by one.
+// apply applies all sets. If the result is invalid, it applies the sets one by one and leaves out those that make it
+// invalid.
 func apply(made resource, r *input.Reader, m proto.Message, sets []set) (proto.Message, error) {
 	if len(sets) == 0 {
 		return m, nil
@@ -234,7 +241,7 @@ func apply(made resource, r *input.Reader, m proto.Message, sets []set) (proto.M
 	return out, incomplete(refused)
 }
 
-// try applies sets to a copy. A panic is an error: it is the patches' fault.
+// try applies sets to a copy. A panic is returned as an error, because the patches caused it.
 func try(made resource, m proto.Message, sets []set) (out proto.Message, done []*mesh.EnvoyFilter, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -259,7 +266,7 @@ func try(made resource, m proto.Message, sets []set) (out proto.Message, done []
 		return m, nil, nil
 	}
 	if out != nil {
-		err = made.check(out)
+		err = made.validate(out)
 	}
 	return out, done, err
 }

@@ -29,7 +29,7 @@ import (
 
 const web = "web.shop.svc.cluster.local"
 
-// patchedMesh is a sidecar's and a gateway's: a service with an HTTP and a TCP port, and a Gateway.
+// patchedMesh has a service with an HTTP and a TCP port, and a Gateway.
 func patchedMesh(filters ...*configv1.Resource) []*configv1.Resource {
 	return append([]*configv1.Resource{
 		meshtest.Service("shop", web, 80, func(s *configv1.Service) {
@@ -85,13 +85,13 @@ func translator(url string) plan.Translator {
 	return all[slices.IndexFunc(all, func(t plan.Translator) bool { return t.TypeURL() == url })]
 }
 
-// build makes a resource of a class.
+// build builds a resource of a class.
 func build(t testing.TB, key *class.Key, url, name string, filters ...*configv1.Resource) (proto.Message, error) {
 	t.Helper()
 	return translator(url).Build(input.NewView(key, meshtest.State(t, patchedMesh(filters...)...)).Reader(), name)
 }
 
-// text is what the tests look at of a resource.
+// text is the form in which tests compare resources.
 func text(t testing.TB, m proto.Message) string {
 	t.Helper()
 	switch m := m.(type) {
@@ -196,7 +196,7 @@ func host(h *route.VirtualHost) string {
 	return out
 }
 
-// differences are the lines that are different, for people and tests to read.
+// differences lists the lines that differ.
 func differences(before, after string) string {
 	var out []string
 	a, b := strings.Split(before, "\n"), strings.Split(after, "\n")
@@ -220,18 +220,18 @@ const (
 	hcmName = "name: envoy.filters.network.http_connection_manager"
 )
 
-// filter makes an EnvoyFilter of one patch.
+// filter is an EnvoyFilter with one patch.
 func filter(applyTo, match, patch string) string {
 	return "configPatches: [{applyTo: " + applyTo + ", match: {" + match + "}, patch: {" + patch + "}}]"
 }
 
-// sub is a match of an HTTP filter.
+// sub matches an HTTP filter.
 func sub(name string) string {
 	return "listener: {filterChain: {filter: {" + hcmName + ", subFilter: {name: envoy.filters.http." + name + "}}}}"
 }
 
-// TestPatches has what every operation does on every kind of object, under matches that are met and that are not.
-func TestPatches(t *testing.T) {
+// Every operation is applied to every kind of object, under matches that admit it and that do not.
+func TestOperationsOnEveryObject(t *testing.T) {
 	const (
 		inbound  = "context: SIDECAR_INBOUND, "
 		outbound = "context: SIDECAR_OUTBOUND, "
@@ -275,10 +275,10 @@ func TestPatches(t *testing.T) {
 		"cluster: gateways":                   cds(filter("CLUSTER", gw, merge+"{connect_timeout: 3s}")).same(),
 		"cluster: another version":            cds(filter("CLUSTER", "proxy: {proxyVersion: '^9'}", merge+"{connect_timeout: 3s}")).same(),
 		"cluster: remove":                     cds(filter("CLUSTER", "cluster: {service: "+web+"}", remove)).gives("none"),
-		"cluster: add of a name that is":      cds(filter("CLUSTER", "", add+"{name: 'outbound|80||"+web+"', connect_timeout: 1s}")).refused("already"),
-		"cluster: broken":                     cds(filter("CLUSTER", "", merge+"{connect_timeout: -1s}")).refused("ConnectTimeout"),
-		"cluster: renamed":                    cds(filter("CLUSTER", "", merge+"{name: a}")).refused(`name "a" is in the place of`),
-		"cluster: of another type":            cds(filter("CLUSTER", "", merge+"{type: STATIC}")).refused("edsClusterConfig"),
+		"cluster: add of a name that is":      cds(filter("CLUSTER", "", add+"{name: 'outbound|80||"+web+"', connect_timeout: 1s}")).rejected("already"),
+		"cluster: broken":                     cds(filter("CLUSTER", "", merge+"{connect_timeout: -1s}")).rejected("ConnectTimeout"),
+		"cluster: renamed":                    cds(filter("CLUSTER", "", merge+"{name: a}")).rejected(`name "a" is in the place of`),
+		"cluster: of another type":            cds(filter("CLUSTER", "", merge+"{type: STATIC}")).rejected("edsClusterConfig"),
 		"inbound cluster":                     {key: sidecar, url: resource.ClusterType, name: "inbound|8080||", spec: filter("CLUSTER", inbound+"cluster: {portNumber: 8080, service: whatever}", merge+"{connect_timeout: 3s}"), want: "inbound|8080|| 3s 0 0"},
 		"passthrough cluster":                 {key: sidecar, url: resource.ClusterType, name: "PassthroughCluster", spec: filter("CLUSTER", outbound+"cluster: {name: PassthroughCluster}", merge+"{connect_timeout: 3s}"), want: "PassthroughCluster 3s 0 0"},
 		"cluster on demand: remove":           {key: onDemand, url: resource.ClusterType, name: "outbound|80||" + web, spec: filter("CLUSTER", "cluster: {service: "+web+"}", remove), want: "="},
@@ -287,13 +287,13 @@ func TestPatches(t *testing.T) {
 		"bootstrap of any proxy":              start(filter("BOOTSTRAP", "", merge+"{stats_flush_interval: 7s}")).gives("7s 0"),
 		"bootstrap of a gateway":              {key: router, url: bootstrap.TypeURL, name: bootstrap.Name, spec: filter("BOOTSTRAP", gw, merge+"{stats_flush_interval: 7s}"), want: "7s 0"},
 		"bootstrap of gateways":               start(filter("BOOTSTRAP", gw, merge+"{stats_flush_interval: 7s}")).same(),
-		"bootstrap: broken":                   start(filter("BOOTSTRAP", "", merge+"{stats_flush_interval: 0s}")).refused("StatsFlush"),
+		"bootstrap: broken":                   start(filter("BOOTSTRAP", "", merge+"{stats_flush_interval: 0s}")).rejected("StatsFlush"),
 		"listener: merge":                     vin(filter("LISTENER", inbound+"listener: {name: virtualInbound}", merge+"{per_connection_buffer_limit_bytes: 7}")).gives("7"),
 		"listener: by port":                   vin(filter("LISTENER", "listener: {portNumber: 15006}", merge+"{per_connection_buffer_limit_bytes: 7}")).gives("7"),
 		"listener: another port":              vin(filter("LISTENER", "listener: {portNumber: 8080}", merge+"{per_connection_buffer_limit_bytes: 7}")).same(),
 		"listener: another name":              vin(filter("LISTENER", "listener: {name: virtualOutbound}", merge+"{per_connection_buffer_limit_bytes: 7}")).same(),
 		"listener: remove":                    tcp(filter("LISTENER", outbound+"listener: {portNumber: 3306}", remove)).gives("none"),
-		"listener: add of a name that is":     tcp(filter("LISTENER", "", add+"{name: 10.96.0.1_3306}")).refused("already"),
+		"listener: add of a name that is":     tcp(filter("LISTENER", "", add+"{name: 10.96.0.1_3306}")).rejected("already"),
 		"listener filter: add":                tcp(filter("LISTENER_FILTER", "", add+proxyLF)).has("[proxy]"),
 		"listener filter: first":              vin(filter("LISTENER_FILTER", "", "operation: INSERT_FIRST, value: "+proxyLF)).has("[proxy original_dst tls_inspector http_inspector]"),
 		"listener filter: first if":           vin(filter("LISTENER_FILTER", "listener: {listenerFilter: none}", "operation: INSERT_FIRST, value: "+proxyLF)).same(),
@@ -308,13 +308,13 @@ func TestPatches(t *testing.T) {
 		"chain: another sni":                  vin(filter("FILTER_CHAIN", inbound+"listener: {filterChain: {sni: a.b}}", remove)).same(),
 		"chain: by destination port":          vin(filter("FILTER_CHAIN", inbound+"listener: {filterChain: {destinationPort: 8080}}", merge+"{name: mine}")).has("mine: http_connection_manager"),
 		"chain: add":                          tcp(filter("FILTER_CHAIN", "listener: {portNumber: 3306}", add+`{name: mine, filter_chain_match: {transport_protocol: tls}, filters: [{name: tcp, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy, stat_prefix: a, cluster: a}}]}`)).has("mine: tcp"),
-		"chain: add of the same match":        vin(filter("FILTER_CHAIN", inbound, add+`{name: mine, filter_chain_match: {destination_port: 15006}, filters: [{name: tcp, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy, stat_prefix: a, cluster: a}}]}`)).refused("has the match of one before it"),
-		"chain: remove all":                   tcp(filter("FILTER_CHAIN", "", remove)).refused("no filter chain left"),
+		"chain: add of the same match":        vin(filter("FILTER_CHAIN", inbound, add+`{name: mine, filter_chain_match: {destination_port: 15006}, filters: [{name: tcp, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy, stat_prefix: a, cluster: a}}]}`)).rejected("has the match of one before it"),
+		"chain: remove all":                   tcp(filter("FILTER_CHAIN", "", remove)).rejected("no filter chain left"),
 		"network filter: add":                 tcp(filter("NETWORK_FILTER", "listener: {portNumber: 3306}", add+limit)).has("limit tcp_proxy"),
 		"network filter: first":               tcp(filter("NETWORK_FILTER", outbound, "operation: INSERT_FIRST, value: "+limit)).has("limit tcp_proxy"),
 		"network filter: before":              tcp(filter("NETWORK_FILTER", "listener: {filterChain: {filter: {name: envoy.filters.network.tcp_proxy}}}", "operation: INSERT_BEFORE, value: "+limit)).has("limit tcp_proxy"),
 		"network filter: before none":         tcp(filter("NETWORK_FILTER", "listener: {filterChain: {filter: {name: none}}}", "operation: INSERT_BEFORE, value: "+limit)).same(),
-		"network filter: after":               tcp(filter("NETWORK_FILTER", "listener: {filterChain: {filter: {name: envoy.filters.network.tcp_proxy}}}", "operation: INSERT_AFTER, value: "+limit)).refused("has to be the last one"),
+		"network filter: after":               tcp(filter("NETWORK_FILTER", "listener: {filterChain: {filter: {name: envoy.filters.network.tcp_proxy}}}", "operation: INSERT_AFTER, value: "+limit)).rejected("has to be the last one"),
 		"network filter: merge":               vin(filter("NETWORK_FILTER", inbound+"listener: {filterChain: {filter: {"+hcmName+"}}}", merge+`{typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager, server_name: mine}}`)).has("server mine"),
 		"network filter: replace":             tcp(filter("NETWORK_FILTER", "listener: {filterChain: {filter: {name: envoy.filters.network.tcp_proxy}}}", `operation: REPLACE, value: {name: echo, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.network.echo.v3.Echo}}`)).has(": echo"),
 		"network filter: remove":              tcp(filter("NETWORK_FILTER", "listener: {filterChain: {filter: {name: envoy.filters.network.tcp_proxy}}}", remove)).has("\n:"),
@@ -324,10 +324,10 @@ func TestPatches(t *testing.T) {
 		"http filter: before any":             vin(filter("HTTP_FILTER", inbound, "operation: INSERT_BEFORE, value: "+lua)).has("(lua grpc_stats fault cors router)"),
 		"http filter: after":                  vin(filter("HTTP_FILTER", inbound+sub("fault"), "operation: INSERT_AFTER, value: "+lua)).has("(grpc_stats fault lua cors router)"),
 		"http filter: after none":             vin(filter("HTTP_FILTER", inbound+sub("none"), "operation: INSERT_AFTER, value: "+lua)).same(),
-		"http filter: after the router":       vin(filter("HTTP_FILTER", inbound+sub("router"), "operation: INSERT_AFTER, value: "+lua)).refused("has to be the last one"),
+		"http filter: after the router":       vin(filter("HTTP_FILTER", inbound+sub("router"), "operation: INSERT_AFTER, value: "+lua)).rejected("has to be the last one"),
 		"http filter: replace":                vin(filter("HTTP_FILTER", inbound+sub("cors"), "operation: REPLACE, value: "+lua)).has("(grpc_stats fault lua router)"),
 		"http filter: remove":                 vin(filter("HTTP_FILTER", inbound+sub("cors"), remove)).has("(grpc_stats fault router)"),
-		"http filter: remove the router":      vin(filter("HTTP_FILTER", inbound+sub("router"), remove)).refused("passes nothing on"),
+		"http filter: remove the router":      vin(filter("HTTP_FILTER", inbound+sub("router"), remove)).rejected("passes nothing on"),
 		"http filter: another manager":        vin(filter("HTTP_FILTER", "listener: {filterChain: {filter: {name: other}}}", add+lua)).same(),
 		"http filter: outbound":               vin(filter("HTTP_FILTER", outbound, add+lua)).same(),
 		"inbound route configuration":         vin(filter("ROUTE_CONFIGURATION", inbound+"routeConfiguration: {portNumber: 8080}", merge+"{request_headers_to_remove: [x]}")).has("inbound|http|80(default_connect default); -x"),
@@ -342,7 +342,7 @@ func TestPatches(t *testing.T) {
 		"virtual host: by domain":             rds(filter("VIRTUAL_HOST", "routeConfiguration: {vhost: {domainName: web}}", merge+"{include_attempt_count_in_response: true}")).has(web + ":80(default)+count"),
 		"virtual host: another domain":        rds(filter("VIRTUAL_HOST", "routeConfiguration: {vhost: {domainName: wob}}", merge+"{include_attempt_count_in_response: true}")).same(),
 		"virtual host: add":                   rds(filter("VIRTUAL_HOST", "routeConfiguration: {portNumber: 80}", add+"{name: mine, domains: [mine.com]}")).has("mine()"),
-		"virtual host: add of a domain":       rds(filter("VIRTUAL_HOST", "", add+"{name: mine, domains: [WEB]}")).refused(`domain "web"`),
+		"virtual host: add of a domain":       rds(filter("VIRTUAL_HOST", "", add+"{name: mine, domains: [WEB]}")).rejected(`domain "web"`),
 		"virtual host: remove":                rds(filter("VIRTUAL_HOST", "routeConfiguration: {vhost: {domainName: web}}", remove)).lacks(web),
 		"route: merge":                        rds(filter("HTTP_ROUTE", "routeConfiguration: {vhost: {name: '"+web+":80', route: {name: default}}}", merge+"{route: {timeout: 3s}}")).has("(default≤3s=3s default=3s)"),
 		"route: merge by action":              rds(filter("HTTP_ROUTE", "routeConfiguration: {vhost: {name: '"+web+":80', route: {action: ROUTE}}}", merge+"{route: {timeout: 3s}}")).has("default=3s"),
@@ -359,9 +359,9 @@ func TestPatches(t *testing.T) {
 		"virtual host resource: other table":  vhds(filter("VIRTUAL_HOST", "routeConfiguration: {portNumber: 81}", merge+"{include_attempt_count_in_response: true}")).same(),
 		"virtual host resource: remove":       vhds(filter("VIRTUAL_HOST", "routeConfiguration: {vhost: {domainName: web}}", remove)).gives("none"),
 		"virtual host resource: route":        vhds(filter("HTTP_ROUTE", outbound+"routeConfiguration: {vhost: {route: {name: default}}}", merge+"{route: {timeout: 3s}}")).has("(default≤3s=3s default=3s)"),
-		"virtual host resource: domains":      vhds(filter("VIRTUAL_HOST", "", merge+"{domains: [a]}")).refused("domains cannot be patched"),
+		"virtual host resource: domains":      vhds(filter("VIRTUAL_HOST", "", merge+"{domains: [a]}")).rejected("domains cannot be patched"),
 		"virtual host among resources":        {key: discovered, url: resource.RouteType, name: "80", spec: filter("VIRTUAL_HOST", "", add+"{name: mine, domains: [mine.com]}"), want: "="},
-		"name of a resource":                  vhds(filter("VIRTUAL_HOST", "", add+"{name: '"+web+":80', domains: [a.b]}")).refused("already"),
+		"name of a resource":                  vhds(filter("VIRTUAL_HOST", "", add+"{name: '"+web+":80', domains: [a.b]}")).rejected("already"),
 		"on demand: by its full name":         {key: onDemand, url: resource.VirtualHostType, name: "80/web:80", spec: filter("VIRTUAL_HOST", "routeConfiguration: {vhost: {name: '"+web+":80'}}", merge+"{include_attempt_count_in_response: true}"), want: "+count"},
 		"on demand: removed":                  {key: onDemand, url: resource.VirtualHostType, name: "80/web", spec: filter("VIRTUAL_HOST", "routeConfiguration: {vhost: {name: '"+web+":80'}}", remove), want: "80/web(allow_any_connect allow_any)"},
 		"on demand: added":                    {key: onDemand, url: resource.VirtualHostType, name: "80/a.mine.com:80", spec: filter("VIRTUAL_HOST", "", add+"{name: mine, domains: ['*.mine.com'], routes: [{name: r, match: {prefix: /}, direct_response: {status: 418}}]}"), want: "80/a.mine.com:80(r=418)"},
@@ -375,17 +375,17 @@ func TestPatches(t *testing.T) {
 type testCase struct {
 	key             func() *class.Key
 	url, name, spec string
-	// want is part of what becomes different, "=" if nothing does; lack is part of what is no longer there.
+	// want is part of what the patch adds, "=" for no difference; lack is part of what it removes.
 	want, lack string
-	// refusal is part of the error with which the resource stays as it is.
-	refusal string
+	// rejection is part of the error that leaves the resource as it is.
+	rejection string
 }
 
-func (c testCase) gives(want string) testCase  { c.want = want; return c }
-func (c testCase) has(want string) testCase    { return c.gives(want) }
-func (c testCase) same(...string) testCase     { return c.gives("=") }
-func (c testCase) lacks(lack string) testCase  { c.lack = lack; return c }
-func (c testCase) refused(why string) testCase { c.refusal = why; return c }
+func (c testCase) gives(want string) testCase   { c.want = want; return c }
+func (c testCase) has(want string) testCase     { return c.gives(want) }
+func (c testCase) same(...string) testCase      { return c.gives("=") }
+func (c testCase) lacks(lack string) testCase   { c.lack = lack; return c }
+func (c testCase) rejected(why string) testCase { c.rejection = why; return c }
 
 func (c testCase) run(t *testing.T) {
 	base, err := build(t, c.key(), c.url, c.name)
@@ -393,12 +393,12 @@ func (c testCase) run(t *testing.T) {
 		t.Fatalf("%v, %v without a filter", base, err)
 	}
 	got, err := build(t, c.key(), c.url, c.name, meshtest.EnvoyFilter("shop", "f", c.spec))
-	if c.refusal != "" {
-		if _, ok := errors.AsType[*plan.Incomplete](err); !ok || !strings.Contains(err.Error(), c.refusal) || !strings.Contains(err.Error(), "EnvoyFilter shop/f") {
-			t.Errorf("error %v, want %s", err, c.refusal)
+	if c.rejection != "" {
+		if _, ok := errors.AsType[*plan.Incomplete](err); !ok || !strings.Contains(err.Error(), c.rejection) || !strings.Contains(err.Error(), "EnvoyFilter shop/f") {
+			t.Errorf("error %v, want %s", err, c.rejection)
 		}
 		if !proto.Equal(got, base) {
-			t.Errorf("changed by what was refused:\n%s", text(t, got))
+			t.Errorf("changed by what was rejected:\n%s", text(t, got))
 		}
 		return
 	}

@@ -28,7 +28,7 @@ const (
 	anyHCM    = `{typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager, stat_prefix: x, route_config: {virtual_hosts: [{name: a, domains: ['*']}]}}}`
 )
 
-// values of each kind of patch: some whole, some partial, some that break what they are merged into.
+// values of each kind of patch: some complete, some partial, some that break what they are merged into.
 var values = map[networking.EnvoyFilter_ApplyTo][]string{
 	networking.EnvoyFilter_LISTENER: {
 		"{name: mine}", "{name: virtualInbound}", "{per_connection_buffer_limit_bytes: 7}", "{address: {socket_address: {address: 0.0.0.0, port_value: 99999}}}",
@@ -95,8 +95,8 @@ func drawPatch(t *rapid.T) string {
 	return fmt.Sprintf("{applyTo: %s, match: {context: %s%s}, patch: {operation: %s, value: %s}}", applyTo, side, match, op, value)
 }
 
-// TestRandomPatches: whatever is patched, in whatever way, a resource is built, and passes what it is checked for. What is left out is named.
-func TestRandomPatches(t *testing.T) {
+// Whatever the patches, a resource is built and passes validation; patches that are left out are named.
+func TestRandomPatchesLeaveValidResources(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var filters []*configv1.Resource
 		for i := range rapid.IntRange(1, 3).Draw(t, "filters") {

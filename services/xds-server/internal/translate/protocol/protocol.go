@@ -1,4 +1,5 @@
-// Package protocol classifies what ports speak.
+// Package protocol groups the protocols of ports by how listeners and clusters treat them: HTTP, TLS routed by SNI,
+// opaque TCP, or detected for each connection ("sniffed").
 package protocol
 
 import (
@@ -9,7 +10,7 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 )
 
-// IsHTTP tells declared HTTP of any version.
+// IsHTTP reports whether the protocol is HTTP of any version.
 func IsHTTP(p configv1.Protocol) bool {
 	switch p {
 	case configv1.Protocol_PROTOCOL_HTTP, configv1.Protocol_PROTOCOL_HTTP2, configv1.Protocol_PROTOCOL_GRPC, configv1.Protocol_PROTOCOL_GRPC_WEB:
@@ -19,7 +20,7 @@ func IsHTTP(p configv1.Protocol) bool {
 	}
 }
 
-// IsHTTP2 tells protocols whose servers speak HTTP/2 without being asked.
+// IsHTTP2 reports whether servers of the protocol accept HTTP/2 without negotiation.
 func IsHTTP2(p configv1.Protocol) bool {
 	switch p {
 	case configv1.Protocol_PROTOCOL_HTTP2, configv1.Protocol_PROTOCOL_GRPC, configv1.Protocol_PROTOCOL_GRPC_WEB:
@@ -29,21 +30,21 @@ func IsHTTP2(p configv1.Protocol) bool {
 	}
 }
 
-// IsSniffed tells ports without a declared protocol: HTTP is told from other bytes by looking at them.
+// IsSniffed reports whether the protocol is undeclared: the proxy detects HTTP in each connection's first bytes.
 func IsSniffed(p configv1.Protocol) bool { return p == configv1.Protocol_PROTOCOL_UNSPECIFIED }
 
-// MayBeHTTP tells ports that need HTTP routes.
+// MayBeHTTP reports whether a port needs HTTP routes.
 func MayBeHTTP(p configv1.Protocol) bool { return IsHTTP(p) || IsSniffed(p) }
 
-// IsTLS tells opaque TLS that is routed by SNI.
+// IsTLS reports whether the protocol is TLS that the proxy routes by SNI without decrypting it.
 func IsTLS(p configv1.Protocol) bool {
 	return p == configv1.Protocol_PROTOCOL_TLS || p == configv1.Protocol_PROTOCOL_HTTPS
 }
 
-// IsProxied tells protocols that have listeners at all.
+// IsProxied reports whether the protocol has listeners and clusters; UDP has none.
 func IsProxied(p configv1.Protocol) bool { return p != configv1.Protocol_PROTOCOL_UDP }
 
-// Protocols by what listeners do with them.
+// Lists of protocols by how listeners treat them.
 var (
 	// HTTP lists the protocols of IsHTTP.
 	HTTP = list(IsHTTP)
@@ -51,7 +52,8 @@ var (
 	TLS = list(IsTLS)
 	// WithRoutes lists the protocols of MayBeHTTP.
 	WithRoutes = list(MayBeHTTP)
-	// Opaque lists the proxied protocols whose bytes may be something other than HTTP, Bytes those of them that are not told by SNI.
+	// Opaque lists the proxied protocols that may carry something other than HTTP; Bytes those of them that are not
+	// routed by SNI.
 	Opaque = list(func(p configv1.Protocol) bool { return IsProxied(p) && !IsHTTP(p) })
 	Bytes  = list(func(p configv1.Protocol) bool { return IsProxied(p) && !IsHTTP(p) && !IsTLS(p) })
 )
@@ -75,7 +77,7 @@ var byName = map[string]configv1.Protocol{
 	"mysql": configv1.Protocol_PROTOCOL_MYSQL, "http_proxy": configv1.Protocol_PROTOCOL_HTTP_PROXY,
 }
 
-// Parse reads the protocol of a Gateway's or a Sidecar's port, in any case; what it does not know is sniffed.
+// Parse reads the protocol of a Gateway's or a Sidecar's port, in any case. Unknown names count as undeclared.
 func Parse(name string) configv1.Protocol {
 	return byName[strings.ToLower(name)]
 }

@@ -14,20 +14,21 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/translate/coreconfig"
 	"fairlead.dev/services/xds-server/internal/translate/discovery"
 	"fairlead.dev/services/xds-server/internal/translate/endpoint"
-	"fairlead.dev/services/xds-server/internal/translate/names"
-	"fairlead.dev/services/xds-server/internal/translate/pack"
-	"fairlead.dev/services/xds-server/internal/translate/policy"
+	"fairlead.dev/services/xds-server/internal/translate/resourcename"
+	"fairlead.dev/services/xds-server/internal/translate/trafficpolicy"
+	"fairlead.dev/services/xds-server/internal/translate/typedconfig"
 )
 
 const (
 	defaultRingSize = 1024
-	// maxRingSize is the largest ring that gRPC takes.
+	// maxRingSize is the largest ring that gRPC accepts.
 	maxRingSize = 8 << 20
 )
 
-// cluster makes the cluster of a service port or of one of its subsets.
+// cluster builds the cluster of a service port or of one of its subsets.
 func cluster(r *input.Reader, name string) (*clusterv3.Cluster, error) {
 	c, ok := resolve(r, name)
 	if !ok {
@@ -36,14 +37,14 @@ func cluster(r *input.Reader, name string) (*clusterv3.Cluster, error) {
 	out := &clusterv3.Cluster{Name: name, CircuitBreakers: circuitBreakers(c.Policy.GetConnectionPool())}
 	switch c.Kind {
 	case discovery.StrictDNS, discovery.LogicalDNS:
-		if !resolvedName(r, out, c) {
+		if !logicalDNS(r, out, c) {
 			return nil, nil
 		}
 	default:
 		out.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_EDS}
-		out.EdsClusterConfig = &clusterv3.Cluster_EdsClusterConfig{ServiceName: name, EdsConfig: ads()}
+		out.EdsClusterConfig = &clusterv3.Cluster_EdsClusterConfig{ServiceName: name, EdsConfig: coreconfig.ADS()}
 	}
-	loadBalancer(out, c.Policy)
+	lbPolicy(out, c.Policy)
 	socket, err := clientTLS(r, c)
 	if err != nil {
 		return nil, err
@@ -52,7 +53,7 @@ func cluster(r *input.Reader, name string) (*clusterv3.Cluster, error) {
 	return out, nil
 }
 
-// endpoints makes the endpoints of a cluster that asks for them.
+// endpoints builds the load assignment of an EDS cluster.
 func endpoints(r *input.Reader, name string) (*endpointv3.ClusterLoadAssignment, error) {
 	c, ok := resolve(r, name)
 	if !ok || c.Kind == discovery.StrictDNS || c.Kind == discovery.LogicalDNS {
@@ -62,16 +63,16 @@ func endpoints(r *input.Reader, name string) (*endpointv3.ClusterLoadAssignment,
 }
 
 func resolve(r *input.Reader, name string) (discovery.Cluster, bool) {
-	parsed, ok := names.ParseCluster(name)
-	if !ok || parsed.Direction != names.DirectionOutbound {
+	parsed, ok := resourcename.ParseCluster(name)
+	if !ok || parsed.Direction != resourcename.DirectionOutbound {
 		return discovery.Cluster{}, false
 	}
 	return discovery.Resolve(r, parsed)
 }
 
-// resolvedName makes the program resolve a name. gRPC takes one name for a cluster, so that further ones of a service are left out; false
-// means that there is none.
-func resolvedName(r *input.Reader, out *clusterv3.Cluster, c discovery.Cluster) bool {
+// logicalDNS makes the cluster resolve a DNS name, and reports false if it has none. gRPC accepts one name per cluster,
+// so the first of a service's names is used.
+func logicalDNS(r *input.Reader, out *clusterv3.Cluster, c discovery.Cluster) bool {
 	for _, l := range endpoint.Assignment(r, c).GetEndpoints() {
 		for _, e := range l.GetLbEndpoints() {
 			if e.GetEndpoint().GetAddress().GetSocketAddress() == nil {
@@ -90,7 +91,8 @@ func resolvedName(r *input.Reader, out *clusterv3.Cluster, c discovery.Cluster) 
 	return false
 }
 
-// circuitBreakers limits requests as the pool says, and not at all where it says nothing: gRPC's own limit is 1024.
+// circuitBreakers applies the connection pool's limit of requests. Without one there is no limit: gRPC's default is
+// 1024.
 func circuitBreakers(pool *networking.ConnectionPoolSettings) *clusterv3.CircuitBreakers {
 	limit := uint32(math.MaxUint32)
 	if n := pool.GetHttp().GetHttp2MaxRequests(); n > 0 {
@@ -99,10 +101,10 @@ func circuitBreakers(pool *networking.ConnectionPoolSettings) *clusterv3.Circuit
 	return &clusterv3.CircuitBreakers{Thresholds: []*clusterv3.CircuitBreakers_Thresholds{{MaxRequests: wrapperspb.UInt32(limit)}}}
 }
 
-// loadBalancer chooses among what gRPC has: a ring for consistent hashes of any kind, least requests where the rule asks for it and the
-// program can, and otherwise, as Istio does for such programs, one after the other.
-func loadBalancer(out *clusterv3.Cluster, p *networking.TrafficPolicy) {
-	if hash := policy.ConsistentHash(p); hash != nil {
+// lbPolicy chooses a load balancing policy that gRPC supports: ring hash for consistent hashes of any kind, least
+// request if the DestinationRule asks for it, or else round robin, as Istio does for gRPC.
+func lbPolicy(out *clusterv3.Cluster, p *networking.TrafficPolicy) {
+	if hash := trafficpolicy.ConsistentHash(p); hash != nil {
 		size := hash.GetRingHash().GetMinimumRingSize()
 		if size == 0 {
 			size = hash.GetMinimumRingSize() //nolint:staticcheck // deprecated in Istio, still accepted
@@ -119,7 +121,7 @@ func loadBalancer(out *clusterv3.Cluster, p *networking.TrafficPolicy) {
 	out.LbPolicy = clusterv3.Cluster_ROUND_ROBIN
 	switch p.GetLoadBalancer().GetSimple() {
 	case networking.LoadBalancerSettings_LEAST_REQUEST, networking.LoadBalancerSettings_LEAST_CONN: //nolint:staticcheck // as above
-		// A list, because a program rejects a cluster whose only policy it does not have: it takes the first that it knows.
+		// gRPC uses the first policy that it supports, and rejects a cluster with none.
 		out.LoadBalancingPolicy = policies(
 			choice("envoy.load_balancing_policies.least_request", &leastrequestv3.LeastRequest{}),
 			choice("envoy.load_balancing_policies.wrr_locality", &wrrlocalityv3.WrrLocality{
@@ -135,5 +137,5 @@ func policies(list ...*clusterv3.LoadBalancingPolicy_Policy) *clusterv3.LoadBala
 }
 
 func choice(name string, config proto.Message) *clusterv3.LoadBalancingPolicy_Policy {
-	return &clusterv3.LoadBalancingPolicy_Policy{TypedExtensionConfig: &corev3.TypedExtensionConfig{Name: name, TypedConfig: pack.Any(config)}}
+	return &clusterv3.LoadBalancingPolicy_Policy{TypedExtensionConfig: &corev3.TypedExtensionConfig{Name: name, TypedConfig: typedconfig.Any(config)}}
 }

@@ -5,7 +5,6 @@ import (
 	"strconv"
 	"strings"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	faultv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/fault/v3"
@@ -14,34 +13,35 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/translate/coreconfig"
 	"fairlead.dev/services/xds-server/internal/translate/hcm"
-	"fairlead.dev/services/xds-server/internal/translate/names"
-	"fairlead.dev/services/xds-server/internal/translate/pack"
+	"fairlead.dev/services/xds-server/internal/translate/resourcename"
+	"fairlead.dev/services/xds-server/internal/translate/typedconfig"
 )
 
 const (
-	// inboundPrefix begins the names of servers' listeners; their address follows. It is in the bootstrap that an agent writes
-	// (server_listener_resource_name_template).
+	// inboundPrefix is the prefix of the names of gRPC servers' listeners; the server's address follows. It is part of
+	// the bootstrap that an agent writes (server_listener_resource_name_template).
 	inboundPrefix = "xds.istio.io/grpc/lds/inbound/"
 
 	managerFilter = "envoy.filters.network.http_connection_manager"
 	routerFilter  = "envoy.filters.http.router"
 )
 
-// listener makes what a channel to "xds:///host:port" or a server asks for first.
+// listener builds the listener that a channel to "xds:///host:port" or a gRPC server requests first.
 func listener(r *input.Reader, name string) (*listenerv3.Listener, error) {
 	if address, ok := strings.CutPrefix(name, inboundPrefix); ok {
 		return server(r, name, address), nil
 	}
-	to, ok := find(r, name)
+	to, ok := resolveTarget(r, name)
 	if !ok {
 		return nil, nil
 	}
-	config := names.Outbound(to.port, "", to.hostname)
-	manager, err := pack.Checked(&managerv3.HttpConnectionManager{
+	config := resourcename.OutboundCluster(to.port, "", to.hostname)
+	manager, err := typedconfig.Checked(&managerv3.HttpConnectionManager{
 		StatPrefix: config,
 		RouteSpecifier: &managerv3.HttpConnectionManager_Rds{Rds: &managerv3.Rds{
-			RouteConfigName: config, ConfigSource: ads(),
+			RouteConfigName: config, ConfigSource: coreconfig.ADS(),
 		}},
 		HttpFilters: []*managerv3.HttpFilter{filter(hcm.FaultFilter, &faultv3.HTTPFault{}), filter(routerFilter, &routerv3.Router{})},
 	})
@@ -51,9 +51,9 @@ func listener(r *input.Reader, name string) (*listenerv3.Listener, error) {
 	return &listenerv3.Listener{Name: name, ApiListener: &listenerv3.ApiListener{ApiListener: manager}}, nil
 }
 
-// server makes the listener of a server at an address. There is one for every address, so that a server that no Service leads to yet serves,
-// too: what matters of it is the mode of mTLS on its port. A gRPC server cannot tell TLS from plaintext on one port; where both are allowed
-// it takes what callers are told to use.
+// server builds the listener of a gRPC server at an address. It exists for every address, so a server starts before a
+// Service selects it: it depends only on the mTLS mode of the port. A gRPC server cannot tell TLS from plaintext on one
+// port; in PERMISSIVE mode it accepts what clients use by default (Reader.OffersMTLS).
 func server(r *input.Reader, name, address string) *listenerv3.Listener {
 	host, number, err := net.SplitHostPort(address)
 	if err != nil || net.ParseIP(host) == nil {
@@ -69,19 +69,17 @@ func server(r *input.Reader, name, address string) *listenerv3.Listener {
 		chain.Name, chain.TransportSocket = "mtls", serverTLS()
 	}
 	return &listenerv3.Listener{
-		Name: name,
-		Address: &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
-			Address: host, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: uint32(port)},
-		}}},
+		Name:         name,
+		Address:      coreconfig.SocketAddress(host, uint32(port)),
 		FilterChains: []*listenerv3.FilterChain{chain},
 	}
 }
 
-// inboundManager passes every request to the program.
+// inboundManager passes every request to the gRPC server.
 func inboundManager(port uint32) *listenerv3.Filter {
-	name := names.InboundVirtualHost(port)
+	name := resourcename.InboundVirtualHost(port)
 	return &listenerv3.Filter{Name: managerFilter, ConfigType: &listenerv3.Filter_TypedConfig{
-		TypedConfig: pack.Any(&managerv3.HttpConnectionManager{
+		TypedConfig: typedconfig.Any(&managerv3.HttpConnectionManager{
 			StatPrefix: name,
 			RouteSpecifier: &managerv3.HttpConnectionManager_RouteConfig{RouteConfig: &routev3.RouteConfiguration{
 				Name: name,
@@ -99,11 +97,5 @@ func inboundManager(port uint32) *listenerv3.Filter {
 }
 
 func filter(name string, m proto.Message) *managerv3.HttpFilter {
-	return &managerv3.HttpFilter{Name: name, ConfigType: &managerv3.HttpFilter_TypedConfig{TypedConfig: pack.Any(m)}}
-}
-
-func ads() *corev3.ConfigSource {
-	return &corev3.ConfigSource{
-		ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}}, ResourceApiVersion: corev3.ApiVersion_V3,
-	}
+	return &managerv3.HttpFilter{Name: name, ConfigType: &managerv3.HttpFilter_TypedConfig{TypedConfig: typedconfig.Any(m)}}
 }

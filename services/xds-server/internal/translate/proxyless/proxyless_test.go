@@ -17,21 +17,21 @@ import (
 
 const reviews = "reviews.shop.svc.cluster.local"
 
-// program is a reader for a gRPC program of namespace shop.
-func program(t *testing.T, resources ...*configv1.Resource) *input.Reader {
+// grpcClient is a Reader for a proxyless gRPC client in namespace shop.
+func grpcClient(t *testing.T, resources ...*configv1.Resource) *input.Reader {
 	t.Helper()
-	return programAs(t, &class.Key{}, resources...)
+	return grpcClientWithKey(t, &class.Key{}, resources...)
 }
 
-// programAs is program with more of the key.
-func programAs(t *testing.T, key *class.Key, resources ...*configv1.Resource) *input.Reader {
+// grpcClientWithKey is grpcClient with the given class key.
+func grpcClientWithKey(t *testing.T, key *class.Key, resources ...*configv1.Resource) *input.Reader {
 	t.Helper()
 	key.Type, key.Namespace, key.Interception = class.Proxyless, "shop", class.None
 	key.DNSDomain, key.TrustDomain = "shop.svc.cluster.local", "cluster.local"
 	return input.NewView(key, meshtest.State(t, resources...)).Reader()
 }
 
-// valid fails the test if a resource would be refused.
+// valid fails the test if the resource does not pass validation.
 func valid[T interface {
 	proto.Message
 	ValidateAll() error
@@ -61,9 +61,10 @@ func toReviews() []*networking.HTTPRouteDestination {
 	return []*networking.HTTPRouteDestination{{Destination: &networking.Destination{Host: reviews}}}
 }
 
-// A program is told which route configuration to ask for by whatever name it calls a host, and nothing of hosts that do not exist.
-func TestTargets(t *testing.T) {
-	r := program(t,
+// A channel's listener names the same route configuration for every form of a host, and does not exist for unknown
+// hosts.
+func TestServerTargets(t *testing.T) {
+	r := grpcClient(t,
 		meshtest.Service("shop", reviews, 9080, grpcPort), meshtest.Service("other", "ratings.other.svc.cluster.local", 9080, grpcPort),
 		meshtest.Service("shop", "single", 9080, grpcPort), meshtest.Service("other", "hidden.other.svc.cluster.local", 9080, meshtest.Visible("other")),
 		virtualService("virtual.example.com", &networking.HTTPRoute{Route: toReviews()}),
@@ -104,9 +105,9 @@ func TestTargets(t *testing.T) {
 	}
 }
 
-// Two programs of different namespaces that call a host by its full name share the bytes.
-func TestFullNamesAreShared(t *testing.T) {
-	r := program(t, meshtest.Service("shop", reviews, 9080, grpcPort))
+// Two gRPC clients of different namespaces that name a host in full share the bytes.
+func TestFullTargetNamesAreShared(t *testing.T) {
+	r := grpcClient(t, meshtest.Service("shop", reviews, 9080, grpcPort))
 	if _, err := listener(r, reviews+":9080"); err != nil || r.Scope() != input.MeshScope {
 		t.Errorf("reach %d, %v", r.Scope(), err)
 	}
@@ -131,7 +132,7 @@ func TestLoadBalancers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			rule := &networking.DestinationRule{Host: reviews, TrafficPolicy: &networking.TrafficPolicy{LoadBalancer: tc.policy}}
-			r := program(t, meshtest.Service("shop", reviews, 9080, grpcPort), meshtest.Config(mesh.KindDestinationRule, "shop", "r", rule))
+			r := grpcClient(t, meshtest.Service("shop", reviews, 9080, grpcPort), meshtest.Config(mesh.KindDestinationRule, "shop", "r", rule))
 			out, err := cluster(r, "outbound|9080||"+reviews)
 			valid(t, out, err)
 			if out.GetLbPolicy() != tc.want || len(out.GetLoadBalancingPolicy().GetPolicies()) != tc.list {
@@ -161,10 +162,9 @@ func ringOf(size uint64) *networking.LoadBalancerSettings_ConsistentHashLB {
 	}}
 }
 
-// Services that are found by DNS have one name to resolve, and no endpoints of their own.
-func TestDNS(t *testing.T) {
+func TestDNSServicesResolveOneName(t *testing.T) {
 	const host, name = "api.example.com", "outbound|443||api.example.com"
-	r := program(t, meshtest.Service("shop", host, 443, dnsService))
+	r := grpcClient(t, meshtest.Service("shop", host, 443, dnsService))
 	out, err := cluster(r, name)
 	valid(t, out, err)
 	address := out.GetLoadAssignment().GetEndpoints()[0].GetLbEndpoints()[0].GetEndpoint().GetAddress().GetSocketAddress()
@@ -201,7 +201,7 @@ func TestClientMTLS(t *testing.T) {
 		"rule wants plain TLS":   {[]*configv1.Resource{service, mtls, rule(networking.ClientTLSSettings_SIMPLE)}, false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			out, err := cluster(program(t, tc.resources...), "outbound|9080||"+reviews)
+			out, err := cluster(grpcClient(t, tc.resources...), "outbound|9080||"+reviews)
 			if tc.err {
 				if err == nil {
 					t.Errorf("no error, %v", out)
@@ -227,7 +227,7 @@ func TestClientMTLS(t *testing.T) {
 	}
 }
 
-// identified gives endpoints an identity and a mode; it finishes the resource anew.
+// identified sets the identity and the TLS mode of endpoints, and their hashes again.
 func identified(r *configv1.Resource, mode configv1.TlsMode) *configv1.Resource {
 	for _, e := range r.GetEndpointSet().GetEndpoints() {
 		e.Identity, e.TlsMode = "spiffe://cluster.local/ns/shop/sa/reviews", mode

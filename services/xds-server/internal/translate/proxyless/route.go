@@ -13,42 +13,42 @@ import (
 
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/translate/hcm"
-	"fairlead.dev/services/xds-server/internal/translate/names"
-	"fairlead.dev/services/xds-server/internal/translate/pack"
+	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 	"fairlead.dev/services/xds-server/internal/translate/route"
+	"fairlead.dev/services/xds-server/internal/translate/typedconfig"
 )
 
 const (
 	// grpcMethod is the only method of gRPC requests.
 	grpcMethod = "POST"
-	// channelID is the hash key that stands for the caller.
+	// channelID is the hash key that identifies a channel.
 	channelID = "io.grpc.channel_id"
-	// maxAlternatives bounds how many routes are made of one, see alternatives.
-	maxAlternatives = 16
+	// maxRouteMatches bounds the results of grpcRouteMatches.
+	maxRouteMatches = 16
 )
 
-// routes makes the route configuration of a target. It has one virtual host for every authority: which host a channel calls, its listener has
-// decided.
+// routes builds the route configuration of a gRPC server target. Its virtual host accepts every authority, because the
+// channel's listener has chosen the host.
 func routes(r *input.Reader, name string) (*routev3.RouteConfiguration, error) {
-	c, ok := names.ParseCluster(name)
-	if !ok || c.Direction != names.DirectionOutbound || c.Subset != "" {
+	c, ok := resourcename.ParseCluster(name)
+	if !ok || c.Direction != resourcename.DirectionOutbound || c.Subset != "" {
 		return nil, nil
 	}
-	all, err := route.ToHost(r, c.Hostname, c.Port)
+	all, err := route.RoutesToHost(r, c.Hostname, c.Port)
 	if err != nil || len(all) == 0 {
 		return nil, err
 	}
-	host := &routev3.VirtualHost{Name: names.HostPort(c.Hostname, c.Port), Domains: []string{"*"}}
+	host := &routev3.VirtualHost{Name: resourcename.HostPort(c.Hostname, c.Port), Domains: []string{"*"}}
 	for _, in := range all {
-		host.Routes = append(host.Routes, understood(in, name)...)
+		host.Routes = append(host.Routes, grpcRoutes(in, name)...)
 	}
 	return &routev3.RouteConfiguration{Name: name, VirtualHosts: []*routev3.VirtualHost{host}}, nil
 }
 
-// understood returns what gRPC understands of a route: none if no gRPC request can match it, more than one where gRPC needs several to say
-// the same. fallback names the cluster of routes that lead nowhere.
-func understood(in *routev3.Route, fallback string) []*routev3.Route {
-	matches := alternatives(in.GetMatch())
+// grpcRoutes converts a route to what gRPC supports: no route if no gRPC request can match, several if gRPC needs
+// several for the same matches. fallback names the cluster of routes that have none.
+func grpcRoutes(in *routev3.Route, fallback string) []*routev3.Route {
+	matches := grpcRouteMatches(in.GetMatch())
 	if len(matches) == 0 {
 		return nil
 	}
@@ -57,9 +57,9 @@ func understood(in *routev3.Route, fallback string) []*routev3.Route {
 		overrides[hcm.FaultFilter] = fault
 	}
 	if action == nil {
-		// A redirect, or an answer that the proxy gives itself: a gRPC client can only fail with what it would have been answered.
+		// The route redirects or answers directly: a gRPC client can only fail, with the status of that answer.
 		action = &routev3.RouteAction{ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: fallback}}
-		overrides[hcm.FaultFilter] = pack.Any(abort(answer(in)))
+		overrides[hcm.FaultFilter] = typedconfig.Any(abort(responseStatus(in)))
 	}
 	if len(overrides) == 0 {
 		overrides = nil
@@ -68,14 +68,14 @@ func understood(in *routev3.Route, fallback string) []*routev3.Route {
 	for _, match := range matches {
 		out = append(out, &routev3.Route{
 			Name: in.GetName(), Match: match, TypedPerFilterConfig: overrides,
-			Action: &routev3.Route_Route{Route: forward(action)},
+			Action: &routev3.Route_Route{Route: grpcRouteAction(action)},
 		})
 	}
 	return out
 }
 
-// forward keeps of an action the clusters, the time limit, the retries and what is hashed.
-func forward(in *routev3.RouteAction) *routev3.RouteAction {
+// grpcRouteAction keeps the clusters, the timeout, the retries and the supported hash policies of an action.
+func grpcRouteAction(in *routev3.RouteAction) *routev3.RouteAction {
 	out := &routev3.RouteAction{}
 	if weighted := in.GetWeightedClusters(); weighted != nil {
 		clusters := &routev3.WeightedCluster{}
@@ -94,15 +94,15 @@ func forward(in *routev3.RouteAction) *routev3.RouteAction {
 		out.RetryPolicy = &routev3.RetryPolicy{RetryOn: retry.GetRetryOn(), NumRetries: retry.GetNumRetries(), RetryBackOff: retry.GetRetryBackOff()}
 	}
 	for _, hash := range in.GetHashPolicy() {
-		if p := hashed(hash); p != nil {
+		if p := grpcHashPolicy(hash); p != nil {
 			out.HashPolicy = append(out.HashPolicy, p)
 		}
 	}
 	return out
 }
 
-// hashed keeps header hashes. The source address, which a client does not know of itself, becomes the channel.
-func hashed(in *routev3.RouteAction_HashPolicy) *routev3.RouteAction_HashPolicy {
+// grpcHashPolicy keeps header hashes. A client does not know its source address, so the channel's id replaces it.
+func grpcHashPolicy(in *routev3.RouteAction_HashPolicy) *routev3.RouteAction_HashPolicy {
 	switch {
 	case in.GetHeader() != nil:
 		return in
@@ -115,8 +115,8 @@ func hashed(in *routev3.RouteAction_HashPolicy) *routev3.RouteAction_HashPolicy 
 	}
 }
 
-// answer is the HTTP status that a route without a cluster answers with.
-func answer(in *routev3.Route) uint32 {
+// responseStatus is the HTTP status of a route without a cluster.
+func responseStatus(in *routev3.Route) uint32 {
 	if direct := in.GetDirectResponse(); direct != nil {
 		return direct.GetStatus()
 	}
@@ -141,9 +141,10 @@ func abort(status uint32) *faultv3.HTTPFault {
 	}}
 }
 
-// alternatives returns matches that together match the gRPC requests which the given one does. gRPC has no query parameters and one method;
-// and a header that is missing never matches an inverted value there, so that "not this value" takes a match without the header beside it.
-func alternatives(in *routev3.RouteMatch) []*routev3.RouteMatch {
+// grpcRouteMatches returns route matches that together match the same gRPC requests as the given one. gRPC requests
+// have no query parameters and one method. In gRPC a missing header never matches an inverted value, so "not this
+// value" needs another match for requests without the header.
+func grpcRouteMatches(in *routev3.RouteMatch) []*routev3.RouteMatch {
 	if len(in.GetQueryParameters()) > 0 {
 		return nil
 	}
@@ -162,7 +163,7 @@ func alternatives(in *routev3.RouteMatch) []*routev3.RouteMatch {
 		value.TreatMissingHeaderAsEmpty = false
 		with := value
 		for _, m := range out[:len(out):len(out)] {
-			if missing && !matches(header.GetStringMatch(), "") && len(out) < maxAlternatives {
+			if missing && !matches(header.GetStringMatch(), "") && len(out) < maxRouteMatches {
 				absent := proto.Clone(m).(*routev3.RouteMatch)
 				absent.Headers = append(absent.Headers, &routev3.HeaderMatcher{
 					Name: header.GetName(), InvertMatch: true, HeaderMatchSpecifier: &routev3.HeaderMatcher_PresentMatch{PresentMatch: true},
@@ -175,7 +176,7 @@ func alternatives(in *routev3.RouteMatch) []*routev3.RouteMatch {
 	return out
 }
 
-// matches evaluates a matcher of the kinds that package match makes.
+// matches evaluates a matcher of the kinds that package matcher builds.
 func matches(m *matcherv3.StringMatcher, value string) bool {
 	switch p := m.GetMatchPattern().(type) {
 	case *matcherv3.StringMatcher_Exact:

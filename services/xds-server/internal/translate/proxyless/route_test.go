@@ -19,7 +19,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/hcm"
 )
 
-// routeConfig is the name of the route configuration that a client's listener asks for.
+// routeConfig is the name of the route configuration that a client's listener requests.
 func routeConfig(t *testing.T, l *listenerv3.Listener) string {
 	t.Helper()
 	manager := &managerv3.HttpConnectionManager{}
@@ -33,10 +33,10 @@ func exact(value string) *networking.StringMatch {
 	return &networking.StringMatch{MatchType: &networking.StringMatch_Exact{Exact: value}}
 }
 
-// built returns the routes of reviews with these HTTP routes in its VirtualService.
+// built returns the routes of reviews, whose VirtualService has these HTTP routes.
 func built(t *testing.T, in ...*networking.HTTPRoute) []*routev3.Route {
 	t.Helper()
-	r := program(t, meshtest.Service("shop", reviews, 9080, grpcPort), virtualService(reviews, in...))
+	r := grpcClient(t, meshtest.Service("shop", reviews, 9080, grpcPort), virtualService(reviews, in...))
 	out, err := routes(r, "outbound|9080||"+reviews)
 	valid(t, out, err)
 	if hosts := out.GetVirtualHosts(); len(hosts) != 1 || len(hosts[0].GetDomains()) != 1 || hosts[0].GetDomains()[0] != "*" {
@@ -45,14 +45,14 @@ func built(t *testing.T, in ...*networking.HTTPRoute) []*routev3.Route {
 	return out.GetVirtualHosts()[0].GetRoutes()
 }
 
-// What no gRPC request has, matches none; and "not this value" holds where there is no value.
-func TestMatches(t *testing.T) {
+// Matches that no gRPC request can have are left out; "not this value" also matches without a value.
+func TestRouteMatches(t *testing.T) {
 	match := func(m *networking.HTTPMatchRequest) *networking.HTTPRoute {
 		return &networking.HTTPRoute{Match: []*networking.HTTPMatchRequest{m}, Route: toReviews()}
 	}
 	for name, tc := range map[string]struct {
 		match *networking.HTTPMatchRequest
-		// headers that each alternative looks at; nil if there is none.
+		// want has the headers of each route match; nil if there is none.
 		want [][]string
 	}{
 		"path":             {&networking.HTTPMatchRequest{Uri: exact("/a.B/C")}, [][]string{{}}},
@@ -89,7 +89,7 @@ func TestMatches(t *testing.T) {
 	}
 }
 
-func TestActions(t *testing.T) {
+func TestRouteActions(t *testing.T) {
 	got := built(t, &networking.HTTPRoute{
 		Match: []*networking.HTTPMatchRequest{{Uri: exact("/limited")}}, Timeout: durationpb.New(3 * time.Second), Rewrite: &networking.HTTPRewrite{Authority: "x"},
 		Retries: &networking.HTTPRetry{Attempts: 4, RetryOn: "unavailable"}, CorsPolicy: &networking.CorsPolicy{},
@@ -126,22 +126,21 @@ func TestActions(t *testing.T) {
 	}
 }
 
-// A hash of the caller's address is one of its channel.
-func TestHash(t *testing.T) {
+func TestSourceIPHashBecomesChannelID(t *testing.T) {
 	rule := meshtest.Config(mesh.KindDestinationRule, "shop", "r", &networking.DestinationRule{
 		Host: reviews, TrafficPolicy: &networking.TrafficPolicy{LoadBalancer: hash(&networking.LoadBalancerSettings_ConsistentHashLB{
 			HashKey: &networking.LoadBalancerSettings_ConsistentHashLB_UseSourceIp{UseSourceIp: true},
 		})},
 	})
-	out, err := routes(program(t, meshtest.Service("shop", reviews, 9080, grpcPort), rule), "outbound|9080||"+reviews)
+	out, err := routes(grpcClient(t, meshtest.Service("shop", reviews, 9080, grpcPort), rule), "outbound|9080||"+reviews)
 	valid(t, out, err)
 	if key := out.GetVirtualHosts()[0].GetRoutes()[0].GetRoute().GetHashPolicy()[0].GetFilterState().GetKey(); key != channelID {
 		t.Errorf("hashes %q", key)
 	}
 }
 
-// A server's listener exists for every address it may listen on; what is in it is up to PeerAuthentication.
-func TestServers(t *testing.T) {
+// There is a server listener for every address; PeerAuthentication decides its TLS.
+func TestServerListeners(t *testing.T) {
 	strict := meshtest.PeerAuthentication("shop", "pa", "STRICT")
 	disable := meshtest.PeerAuthentication("shop", "pa", "DISABLE")
 	for name, tc := range map[string]struct {
@@ -161,7 +160,7 @@ func TestServers(t *testing.T) {
 		"a name":                {"localhost:7070", false, nil, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			out, err := listener(programAs(t, &class.Key{OffersMTLS: tc.offers}, tc.policy...), inboundPrefix+tc.address)
+			out, err := listener(grpcClientWithKey(t, &class.Key{OffersMTLS: tc.offers}, tc.policy...), inboundPrefix+tc.address)
 			if tc.want == "" {
 				if out != nil || err != nil {
 					t.Errorf("got %v, %v", out, err)

@@ -15,32 +15,35 @@ import (
 	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/translate/discovery"
 	"fairlead.dev/services/xds-server/internal/translate/endpoint"
-	"fairlead.dev/services/xds-server/internal/translate/names"
-	"fairlead.dev/services/xds-server/internal/translate/pack"
+	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 	"fairlead.dev/services/xds-server/internal/translate/tlsctx"
+	"fairlead.dev/services/xds-server/internal/translate/typedconfig"
 )
 
 const (
 	tlsSocket = "envoy.transport_sockets.tls"
-	// provider is the certificate provider in the bootstrap that an agent writes: the workload's certificate and the mesh's roots.
+	// provider is the certificate provider in the bootstrap that an agent writes. It has the workload's certificate and
+	// the mesh's CA certificates.
 	provider = "default"
 )
 
-// serverTLS demands a certificate of the mesh. gRPC's servers match no names: who may call is not decided here.
+// serverTLS requires a client certificate of the mesh. gRPC servers cannot match SPIFFE IDs, so every workload of the
+// mesh is accepted.
 func serverTLS() *corev3.TransportSocket {
 	return socket(&tlsv3.DownstreamTlsContext{
 		CommonTlsContext: commonTLS(&tlsv3.CertificateValidationContext{}), RequireClientCertificate: wrapperspb.Bool(true),
 	})
 }
 
-// clientTLS says how a program connects to a cluster: nil is plaintext. All endpoints of a cluster are alike to gRPC. An mTLS mode that the
-// rule asks for holds; otherwise it is mTLS where every server demands it. Where servers take both it is plaintext, because a sidecar tells
-// mesh mTLS from an application's own TLS by an ALPN value that gRPC does not offer.
+// clientTLS returns the transport socket of a gRPC client for a cluster, nil for plaintext. gRPC treats all endpoints
+// of a cluster alike. The mode in the DestinationRule applies; without one the client uses mTLS if every server
+// requires it. If servers accept both it uses plaintext, because a sidecar tells mesh mTLS from the application's own
+// TLS by an ALPN value that gRPC does not offer.
 func clientTLS(r *input.Reader, c discovery.Cluster) (*corev3.TransportSocket, error) {
 	settings := c.Policy.GetTls()
 	switch mode := settings.GetMode(); {
 	case settings == nil:
-		if !r.AutoMTLS(c.Service) || !demanded(r, c) {
+		if !r.AutoMTLS(c.Service) || !requiresMTLS(r, c) {
 			return nil, nil
 		}
 	case mode == networking.ClientTLSSettings_DISABLE:
@@ -50,7 +53,7 @@ func clientTLS(r *input.Reader, c discovery.Cluster) (*corev3.TransportSocket, e
 		if c.Rule != nil {
 			where = fmt.Sprintf("DestinationRule %s/%s: trafficPolicy.tls", c.Rule.Key.Namespace, c.Rule.Key.Name)
 		}
-		return nil, fmt.Errorf("%s.mode: a gRPC program cannot do %v, only DISABLE or ISTIO_MUTUAL; let it do TLS itself", where, mode)
+		return nil, fmt.Errorf("%s.mode: a proxyless gRPC client cannot do %v, only DISABLE or ISTIO_MUTUAL; let it do TLS itself", where, mode)
 	}
 	identities := settings.GetSubjectAltNames()
 	if len(identities) == 0 {
@@ -58,7 +61,7 @@ func clientTLS(r *input.Reader, c discovery.Cluster) (*corev3.TransportSocket, e
 	}
 	sni := settings.GetSni()
 	if sni == "" {
-		sni = names.SNI(c.Port, c.Subset, c.Hostname)
+		sni = resourcename.SNI(c.Port, c.Subset, c.Hostname)
 	}
 	trust := tlsctx.NewTrust(r.Class().TrustDomain, r.Mesh().GetTrustDomainAliases())
 	return socket(&tlsv3.UpstreamTlsContext{
@@ -69,9 +72,9 @@ func clientTLS(r *input.Reader, c discovery.Cluster) (*corev3.TransportSocket, e
 	}), nil
 }
 
-// demanded tells whether every endpoint of the cluster takes mesh mTLS alone. Without endpoints it is up to what the service's namespace says,
-// so that a service which scales to zero and back does not change its cluster.
-func demanded(r *input.Reader, c discovery.Cluster) bool {
+// requiresMTLS reports whether every endpoint of the cluster accepts mesh mTLS only. Without endpoints the mode of the
+// service's namespace decides, so that a service which scales to zero and back keeps its cluster.
+func requiresMTLS(r *input.Reader, c discovery.Cluster) bool {
 	type kind struct{ labelSet, port uint32 }
 	found := false
 	for _, shard := range r.Endpoints(c.Hostname, c.Port) {
@@ -81,7 +84,7 @@ func demanded(r *input.Reader, c discovery.Cluster) bool {
 			if int(e.GetLabelSet()) < len(shard.GetLabelSets()) {
 				labels = shard.GetLabelSets()[e.GetLabelSet()].GetLabels()
 			}
-			if c.Labels != nil && !mesh.Matches(c.Labels.GetLabels(), labels) {
+			if c.SubsetSpec != nil && !mesh.Matches(c.SubsetSpec.GetLabels(), labels) {
 				continue
 			}
 			id := kind{e.GetLabelSet(), e.GetPort()}
@@ -115,5 +118,5 @@ func commonTLS(validation *tlsv3.CertificateValidationContext) *tlsv3.CommonTlsC
 }
 
 func socket(m proto.Message) *corev3.TransportSocket {
-	return &corev3.TransportSocket{Name: tlsSocket, ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: pack.Any(m)}}
+	return &corev3.TransportSocket{Name: tlsSocket, ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: typedconfig.Any(m)}}
 }

@@ -1,6 +1,7 @@
-// Package proxyless builds the resources of gRPC programs that speak xDS themselves. They ask for everything by name, understand a small
-// part of what Envoy does, and reject what they do not understand; what is built here is no more than that part, which gRPC's proposals
-// A27 to A53 describe. Names are those of Istio's agents and of its control plane for such programs.
+// Package proxyless builds the resources of proxyless gRPC clients and servers: programs whose gRPC library speaks xDS.
+// They request everything by name, support a small part of what Envoy does, and reject configuration that they do not
+// support. This package builds only that part, as gRPC's proposals A27 to A53 describe it. WithGRPCClients is its entry
+// point. Names of resources are those of Istio's agents and control plane for gRPC.
 package proxyless
 
 import (
@@ -13,17 +14,17 @@ import (
 	"fairlead.dev/services/xds-server/internal/plan"
 )
 
-// Beside returns a translator that makes the resources of gRPC programs itself and leaves all other classes to the given one, which stays a
-// plan.Ahead if it is one.
-func Beside(proxies plan.Translator) plan.Translator {
-	b := beside{proxies, builders[proxies.TypeURL()]}
+// WithGRPCClients returns a translator that builds the resources of proxyless gRPC clients and servers, and has proxies
+// build those of all other classes. If proxies implements plan.Ahead, so does the result.
+func WithGRPCClients(proxies plan.Translator) plan.Translator {
+	b := withGRPCClients{proxies, builders[proxies.TypeURL()]}
 	if _, ok := proxies.(plan.Ahead); ok {
-		return ahead{b}
+		return aheadOfRequests{b}
 	}
 	return b
 }
 
-// builders of the types that programs ask for. Each returns nil, nil where there is no resource of the name.
+// builders of the types that gRPC requests. Each returns nil, nil if there is no resource of the name.
 var builders = map[string]func(r *input.Reader, name string) (proto.Message, error){
 	resourcev3.ListenerType: func(r *input.Reader, name string) (proto.Message, error) {
 		out, err := listener(r, name)
@@ -50,32 +51,31 @@ func message(m proto.Message, none bool, err error) (proto.Message, error) {
 	return m, nil
 }
 
-type beside struct {
+type withGRPCClients struct {
 	proxies plan.Translator
 	build   func(*input.Reader, string) (proto.Message, error)
 }
 
-func (b beside) TypeURL() string { return b.proxies.TypeURL() }
+func (b withGRPCClients) TypeURL() string { return b.proxies.TypeURL() }
 
-// Names is nil for programs: they ask for everything by name.
-func (b beside) Names(r *input.Reader) ([]string, error) {
-	if isProgram(r) {
+// Names is nil for gRPC, which requests everything by name.
+func (b withGRPCClients) Names(r *input.Reader) ([]string, error) {
+	if isGRPCClient(r) {
 		return nil, nil
 	}
 	return b.proxies.Names(r)
 }
 
-// HostNames is nil for programs, like Names.
-func (b beside) HostNames(r *input.Reader, host string) ([]string, error) {
-	if isProgram(r) {
+// HostNames is nil for gRPC, like Names.
+func (b withGRPCClients) HostNames(r *input.Reader, host string) ([]string, error) {
+	if isGRPCClient(r) {
 		return nil, nil
 	}
 	return b.proxies.HostNames(r, host)
 }
 
-// Build makes one resource.
-func (b beside) Build(r *input.Reader, name string) (proto.Message, error) {
-	if !isProgram(r) {
+func (b withGRPCClients) Build(r *input.Reader, name string) (proto.Message, error) {
+	if !isGRPCClient(r) {
 		return b.proxies.Build(r, name)
 	}
 	if b.build == nil {
@@ -84,9 +84,9 @@ func (b beside) Build(r *input.Reader, name string) (proto.Message, error) {
 	return b.build(r, name)
 }
 
-type ahead struct{ beside }
+type aheadOfRequests struct{ withGRPCClients }
 
 // Ahead implements plan.Ahead.
-func (ahead) Ahead() {}
+func (aheadOfRequests) Ahead() {}
 
-func isProgram(r *input.Reader) bool { return r.Class().Type == class.Proxyless }
+func isGRPCClient(r *input.Reader) bool { return r.Class().Type == class.Proxyless }

@@ -9,11 +9,12 @@ import (
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/input"
-	"fairlead.dev/services/xds-server/internal/translate/names"
+	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 )
 
-// cutCluster takes a Kubernetes service's hostname apart: reviews, default of reviews.default.svc.cluster.local.
-func cutCluster(hostname, clusterDomain string) (name, namespace string, ok bool) {
+// cutServiceHostname splits the hostname of a Kubernetes Service: reviews.default.svc.cluster.local into reviews and
+// default.
+func cutServiceHostname(hostname, clusterDomain string) (name, namespace string, ok bool) {
 	service, ok := strings.CutSuffix(hostname, ".svc."+clusterDomain)
 	if !ok || clusterDomain == "" || strings.HasPrefix(service, "*") {
 		return "", "", false
@@ -22,10 +23,10 @@ func cutCluster(hostname, clusterDomain string) (name, namespace string, ok bool
 	return name, namespace, ok && name != "" && namespace != "" && !strings.Contains(namespace, ".")
 }
 
-// shortNames lists what a resolver completes to the hostname: for reviews.default.svc.cluster.local that is reviews.default and
-// reviews.default.svc, and reviews within its own namespace.
+// shortNames lists the names that a resolver completes to the hostname: reviews.default and reviews.default.svc for
+// reviews.default.svc.cluster.local, and reviews for clients in its namespace.
 func shortNames(r *input.Reader, hostname string) []string {
-	name, namespace, ok := cutCluster(hostname, r.Class().ClusterDomain)
+	name, namespace, ok := cutServiceHostname(hostname, r.Class().ClusterDomain)
 	if !ok {
 		return nil
 	}
@@ -36,8 +37,9 @@ func shortNames(r *input.Reader, hostname string) []string {
 	return out
 }
 
-// completed is the inverse of shortNames: the one hostname that a resolver in the client's namespace may complete the name to.
-func completed(r *input.Reader, name string) (hostname string, ok bool) {
+// CompleteHostname is the inverse of shortNames: the hostname that a resolver in the client's namespace completes a
+// name to.
+func CompleteHostname(r *input.Reader, name string) (hostname string, ok bool) {
 	suffix := ".svc." + r.Class().ClusterDomain
 	if suffix == ".svc." || name == "" {
 		return "", false
@@ -52,29 +54,31 @@ func completed(r *input.Reader, name string) (hostname string, ok bool) {
 	default:
 		return "", false
 	}
-	_, _, ok = cutCluster(hostname, r.Class().ClusterDomain)
+	_, _, ok = cutServiceHostname(hostname, r.Class().ClusterDomain)
 	return hostname, ok
 }
 
-// dotted lists the hostname with a dot at its end, which resolvers that are told not to search write; none where it has no such form.
-func dotted(hostname string) []string {
+// withFinalDot returns the hostname with a final dot, as clients write it to keep resolvers from searching; none for
+// addresses and wildcards.
+func withFinalDot(hostname string) []string {
 	if _, err := netip.ParseAddr(hostname); err == nil || strings.HasPrefix(hostname, "*") {
 		return nil
 	}
 	return []string{hostname + "."}
 }
 
-// ownDomains lists what only a host itself may be called.
+// ownDomains lists the domains that belong to a hostname and to no other.
 func ownDomains(hostname string) []string {
-	return append([]string{names.Authority(hostname)}, dotted(hostname)...)
+	return append([]string{resourcename.Authority(hostname)}, withFinalDot(hostname)...)
 }
 
-// conveniences lists the domains of a host besides its own: they yield to other hosts' own. svc is nil for a host that is no service.
-func conveniences(r *input.Reader, hostname string, svc *configv1.Service) []string {
+// otherDomains lists further domains of a hostname: short names, VIPs and names of Pods. If another hostname has one of
+// them as its own domain, that hostname gets it. svc is nil for a host without a service.
+func otherDomains(r *input.Reader, hostname string, svc *configv1.Service) []string {
 	short := shortNames(r, hostname)
 	out := slices.Clone(short)
 	for _, ip := range r.VIPs(svc) {
-		out = append(out, names.Authority(ip))
+		out = append(out, resourcename.Authority(ip))
 	}
 	if svc.GetHeadless() && !strings.HasPrefix(hostname, "*") {
 		// The Pods of a StatefulSet: db-0.db.default.svc.cluster.local and its short forms.
@@ -85,8 +89,9 @@ func conveniences(r *input.Reader, hostname string, svc *configv1.Service) []str
 	return out
 }
 
-// isCanonical tells hostnames that can be domains without being mistaken for another host's: in lower case, addresses in their canonical
-// form, a wildcard only as the whole first label, without a dot at the end. "*" belongs to the fallback. The mesh holds hostnames in this form.
+// isCanonical reports whether a hostname can be a domain that is not mistaken for another host's: lower case, addresses
+// in canonical form, a wildcard only as the whole first label, no final dot, and not "*", which is the domain of
+// fallback. The mesh keeps hostnames in this form.
 func isCanonical(hostname string) bool {
 	if hostname == "" || hostname == "*" || hostname != strings.ToLower(hostname) ||
 		strings.HasSuffix(hostname, ".") || strings.ContainsAny(hostname, "/[") {
@@ -98,7 +103,7 @@ func isCanonical(hostname string) bool {
 	return !strings.Contains(strings.TrimPrefix(hostname, "*."), "*")
 }
 
-// bare takes the brackets off an IPv6 address.
+// bare removes the brackets of an IPv6 address.
 func bare(domain string) string {
 	if inner, ok := strings.CutPrefix(domain, "["); ok {
 		if inner, ok = strings.CutSuffix(inner, "]"); ok {
@@ -108,10 +113,11 @@ func bare(domain string) string {
 	return domain
 }
 
-// claims hands out domains of one route configuration. Envoy refuses the whole configuration if a domain, in whatever case, occurs twice.
-type claims map[string]bool
+// takenDomains are the domains that virtual hosts of a route configuration have. Envoy rejects a route configuration in
+// which a domain occurs twice, in whatever case.
+type takenDomains map[string]bool
 
-func (c claims) take(domains []string) []string {
+func (c takenDomains) take(domains []string) []string {
 	var out []string
 	for _, domain := range domains {
 		if key := strings.ToLower(domain); !c[key] {
@@ -122,16 +128,16 @@ func (c claims) take(domains []string) []string {
 	return out
 }
 
-// candidate is a virtual host that has yet to win its domains.
+// candidate is a virtual host whose domains are not assigned yet.
 type candidate struct {
 	host *routev3.VirtualHost
-	// own are the domains nobody else should have; others are conveniences that yield to every own domain.
+	// own are the domains that belong to this host; others are assigned only if they are nobody's own.
 	own, others []string
 }
 
-// assign gives out domains, the candidates' own first, and returns the virtual hosts that have any, sorted by name.
-func assign(candidates []candidate) []*routev3.VirtualHost {
-	taken := claims{}
+// assignDomains assigns the domains, own ones first, and returns the virtual hosts that have any, sorted by name.
+func assignDomains(candidates []candidate) []*routev3.VirtualHost {
+	taken := takenDomains{}
 	for _, c := range candidates {
 		c.host.Domains = taken.take(c.own)
 	}
@@ -150,11 +156,11 @@ func sortHosts(hosts []*routev3.VirtualHost) {
 	slices.SortStableFunc(hosts, func(a, b *routev3.VirtualHost) int { return strings.Compare(a.GetName(), b.GetName()) })
 }
 
-// withPort adds the port to every domain.
+// withPort appends the port to every domain.
 func withPort(domains []string, port uint32) []string {
 	out := make([]string, 0, len(domains))
 	for _, domain := range domains {
-		out = append(out, domain+":"+names.OutboundRoute(port))
+		out = append(out, domain+":"+resourcename.OutboundRouteConfig(port))
 	}
 	return out
 }

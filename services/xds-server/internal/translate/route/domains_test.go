@@ -34,20 +34,20 @@ func TestShortNames(t *testing.T) {
 			t.Errorf("%s for %s in %q: %q for %d, want %q", tc.host, tc.namespace, tc.domain, got, r.Scope(), tc.want)
 		}
 		for _, name := range short {
-			if hostname, ok := completed(r, name); !ok || hostname != tc.host {
+			if hostname, ok := CompleteHostname(r, name); !ok || hostname != tc.host {
 				t.Errorf("%q in %q is completed to %q", name, tc.namespace, hostname)
 			}
 		}
 	}
 }
 
-func TestCompleted(t *testing.T) {
+func TestCompleteHostname(t *testing.T) {
 	for name, want := range map[string]string{
 		"a": "a.ns.svc.cluster.local", "a.b": "a.b.svc.cluster.local", "a.b.svc": "a.b.svc.cluster.local", "a.svc": "a.svc.svc.cluster.local",
 		"a.b.c": "", "": "", ".": "", "a.": "", ".a": "", "*": "", "*.b": "", "a.b.c.svc": "", "..svc": "",
 	} {
 		r := emptyReader(t, "ns", "ns.svc.cluster.local")
-		got, ok := completed(r, name)
+		got, ok := CompleteHostname(r, name)
 		if ok != (want != "") || ok && got != want {
 			t.Errorf("%q: %q, %v, want %q", name, got, ok, want)
 		}
@@ -57,7 +57,7 @@ func TestCompleted(t *testing.T) {
 	}
 }
 
-func TestConveniences(t *testing.T) {
+func TestOtherDomains(t *testing.T) {
 	r := emptyReader(t, "other", "other.svc.cluster.local")
 	for _, tc := range []struct {
 		name string
@@ -72,15 +72,15 @@ func TestConveniences(t *testing.T) {
 			"db.default db.default.svc *.db.default.svc.cluster.local *.db.default *.db.default.svc"},
 		{"a wildcard has no Pods", &configv1.Service{Hostname: "*.example.com", Headless: true}, ""},
 	} {
-		if got := strings.Join(conveniences(r, tc.svc.GetHostname(), tc.svc), " "); got != tc.want {
+		if got := strings.Join(otherDomains(r, tc.svc.GetHostname(), tc.svc), " "); got != tc.want {
 			t.Errorf("%s: %q, want %q", tc.name, got, tc.want)
 		}
 	}
 }
 
-func TestDotted(t *testing.T) {
+func TestWithFinalDot(t *testing.T) {
 	for hostname, want := range map[string]string{"a.b": "a.b.", "a": "a.", "*.b": "", "10.0.0.1": "", "fd00::1": ""} {
-		if got := strings.Join(dotted(hostname), " "); got != want {
+		if got := strings.Join(withFinalDot(hostname), " "); got != want {
 			t.Errorf("%q: %q, want %q", hostname, got, want)
 		}
 	}

@@ -4,30 +4,26 @@ import (
 	"fmt"
 	"math"
 	"strconv"
-	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	commonfaultv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/common/fault/v3"
-	corsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/cors/v3"
 	faultv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/fault/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/protobuf/types/known/wrapperspb"
 	networking "istio.io/api/networking/v1alpha3"
-
-	"fairlead.dev/services/xds-server/internal/translate/match"
 )
 
-// percent is exact to a ten thousandth of a percent.
+// percent keeps four decimal places of a percentage.
 func percent(value float64) *typev3.FractionalPercent {
 	return &typev3.FractionalPercent{Numerator: uint32(math.Round(value * 10_000)), Denominator: typev3.FractionalPercent_MILLION}
 }
 
-func fraction(p *typev3.FractionalPercent) *corev3.RuntimeFractionalPercent {
+func runtimeFraction(p *typev3.FractionalPercent) *corev3.RuntimeFractionalPercent {
 	return &corev3.RuntimeFractionalPercent{DefaultValue: p}
 }
 
-// fault converts a fault injection. A delay or an abort without a percentage strikes nobody, and one that does not say what it does does nothing.
+// fault converts a fault injection. As in Istio, a delay or an abort without a percentage applies to no request, and
+// one without a type does nothing.
 func fault(in *networking.HTTPFaultInjection) (*faultv3.HTTPFault, error) {
 	out := &faultv3.HTTPFault{}
 	if delay := in.GetDelay(); delay.GetHttpDelayType() != nil {
@@ -35,7 +31,7 @@ func fault(in *networking.HTTPFaultInjection) (*faultv3.HTTPFault, error) {
 		if !ok {
 			return nil, fmt.Errorf("delay: only fixedDelay is supported")
 		}
-		if err := checkDuration(fixed.FixedDelay); err != nil {
+		if err := validateDuration(fixed.FixedDelay); err != nil {
 			return nil, fmt.Errorf("delay.fixedDelay: %w", err)
 		}
 		share := percent(delay.GetPercentage().GetValue())
@@ -71,32 +67,4 @@ func grpcStatus(name string) (codes.Code, error) {
 		return 0, fmt.Errorf("%q is no gRPC status, use a name such as UNAVAILABLE", name)
 	}
 	return code, nil
-}
-
-func cors(in *networking.CorsPolicy) (*corsv3.CorsPolicy, error) {
-	out := &corsv3.CorsPolicy{
-		AllowMethods:     strings.Join(in.GetAllowMethods(), ","),
-		AllowHeaders:     strings.Join(in.GetAllowHeaders(), ","),
-		ExposeHeaders:    strings.Join(in.GetExposeHeaders(), ","),
-		AllowCredentials: in.GetAllowCredentials(),
-		FilterEnabled:    fraction(percent(100)),
-		ForwardNotMatchingPreflights: wrapperspb.Bool(
-			in.GetUnmatchedPreflights() != networking.CorsPolicy_IGNORE),
-	}
-	for i, origin := range in.GetAllowOrigins() {
-		m, err := match.String(origin)
-		if err != nil {
-			return nil, fmt.Errorf("allowOrigins[%d]: %w", i, err)
-		}
-		out.AllowOriginStringMatch = append(out.AllowOriginStringMatch, m)
-	}
-	if len(in.GetAllowOrigins()) == 0 {
-		for _, origin := range in.GetAllowOrigin() { //nolint:staticcheck // deprecated in Istio, still accepted
-			out.AllowOriginStringMatch = append(out.AllowOriginStringMatch, match.Exact(origin))
-		}
-	}
-	if in.GetMaxAge() != nil {
-		out.MaxAge = strconv.FormatInt(in.GetMaxAge().GetSeconds(), 10)
-	}
-	return out, nil
 }

@@ -9,11 +9,12 @@ import (
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/translate/gateway"
-	"fairlead.dev/services/xds-server/internal/translate/names"
+	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 )
 
-// routerConfiguration builds a route configuration of a gateway: of all plain HTTP servers of a port, or of one TLS server.
-func routerConfiguration(r *input.Reader, name string) (*routev3.RouteConfiguration, error) {
+// gatewayRouteConfig builds a route configuration of a gateway: for all plain HTTP servers of a port, or for one server
+// that terminates TLS.
+func gatewayRouteConfig(r *input.Reader, name string) (*routev3.RouteConfiguration, error) {
 	var hosts gatewayHosts
 	found := false
 	for _, port := range gateway.Ports(r) {
@@ -35,17 +36,18 @@ func routerConfiguration(r *input.Reader, name string) (*routev3.RouteConfigurat
 		VirtualHosts:                   hosts.finish(r),
 		ValidateClusters:               wrapperspb.Bool(false),
 		MaxDirectResponseBodySizeBytes: wrapperspb.UInt32(maxDirectResponseBody),
-		// A gateway is reached through load balancers and port mappings: the port in the client's host is not the one it listens on.
+		// Clients reach a gateway through load balancers and port mappings, so the port in the request's host may
+		// differ from the listener's.
 		IgnorePortInHostMatching: true,
 	}, nil
 }
 
-// gatewayHosts collects the virtual hosts of a route configuration by domain. Several VirtualServices may route one host of a gateway: their
-// routes are joined, the older first.
+// gatewayHosts collects the virtual hosts of a gateway's route configuration by domain. If several VirtualServices
+// route one host, its virtual host has the routes of all, the oldest first.
 type gatewayHosts struct {
 	byDomain map[string]*routev3.VirtualHost
 	domains  []string
-	// from has the routes' VirtualServices where somebody asks why.
+	// from has the VirtualService of each route, while the build is traced.
 	from map[*routev3.Route]*mesh.VirtualService
 }
 
@@ -55,8 +57,8 @@ func (g *gatewayHosts) host(domain string, port uint32) *routev3.VirtualHost {
 	}
 	host := g.byDomain[domain]
 	if host == nil {
-		host = virtualHost(names.HostPort(domain, port))
-		host.Domains = []string{names.Authority(domain)}
+		host = virtualHost(resourcename.HostPort(domain, port))
+		host.Domains = []string{resourcename.Authority(domain)}
 		g.byDomain[domain] = host
 		g.domains = append(g.domains, domain)
 	}
@@ -105,7 +107,7 @@ func (g *gatewayHosts) add(r *input.Reader, server gateway.Server, secure bool) 
 	return nil
 }
 
-// note remembers whose routes these are.
+// note remembers the VirtualService of the routes.
 func (g *gatewayHosts) note(routes []*routev3.Route, vs *mesh.VirtualService) {
 	if g.from == nil {
 		g.from = map[*routev3.Route]*mesh.VirtualService{}
@@ -115,8 +117,8 @@ func (g *gatewayHosts) note(routes []*routev3.Route, vs *mesh.VirtualService) {
 	}
 }
 
-// finish returns the hosts sorted by name. Routes that match everything go behind all others, so that an older VirtualService's catch-all
-// does not hide a younger one's paths.
+// finish returns the virtual hosts sorted by name. Routes that match everything go last, so that they do not hide the
+// paths of a younger VirtualService; only the first of them is kept.
 func (g *gatewayHosts) finish(r *input.Reader) []*routev3.VirtualHost {
 	candidates := make([]candidate, 0, len(g.domains))
 	for _, domain := range g.domains {
@@ -138,5 +140,5 @@ func (g *gatewayHosts) finish(r *input.Reader) []*routev3.VirtualHost {
 		}
 		candidates = append(candidates, candidate{host: host, own: host.GetDomains()})
 	}
-	return assign(candidates)
+	return assignDomains(candidates)
 }

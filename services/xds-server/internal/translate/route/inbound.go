@@ -4,17 +4,18 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"fairlead.dev/services/xds-server/internal/translate/names"
+	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 )
 
-// Inbound returns the routes of an inbound port: everything goes to the application, without a limit of time. A request that the
-// application cannot have seen, because it closed an idle connection in that moment, is sent again.
+// Inbound returns the route configuration of an inbound port, for package listener: all requests go to the application,
+// without a timeout. A request is retried if the connection closed before the application can have seen it, as happens
+// when the application closes an idle connection.
 func Inbound(cluster, operation string, port uint32) *routev3.RouteConfiguration {
-	all := plain(cluster, operation, &routev3.RetryPolicy{
+	all := defaultRoute(cluster, operation, &routev3.RetryPolicy{
 		RetryOn: "reset-before-request", NumRetries: wrapperspb.UInt32(defaultAttempts),
 	}, nil)
 	host := &routev3.VirtualHost{
-		Name:    names.InboundVirtualHost(port),
+		Name:    resourcename.InboundVirtualHost(port),
 		Domains: []string{"*"},
 		Routes:  []*routev3.Route{tunnel(all), all},
 	}

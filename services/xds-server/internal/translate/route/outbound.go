@@ -3,48 +3,43 @@ package route
 import (
 	"slices"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
-	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/xds-server/internal/input"
-	"fairlead.dev/services/xds-server/internal/translate/names"
+	"fairlead.dev/services/xds-server/internal/translate/coreconfig"
 	"fairlead.dev/services/xds-server/internal/translate/protocol"
-	"fairlead.dev/services/xds-server/internal/translate/scope"
+	"fairlead.dev/services/xds-server/internal/translate/resourcename"
+	"fairlead.dev/services/xds-server/internal/translate/sidecarscope"
 )
 
 const (
-	// allPorts stands for a forward proxy, whose requests carry the port in their host.
+	// allPorts is the port of an HTTP forward proxy, whose requests carry the port in their host.
 	allPorts = 0
-	// blockedStatus answers requests to hosts that nobody knows, where the policy does not let them through.
+	// blockedStatus answers requests to unknown hosts with outboundTrafficPolicy REGISTRY_ONLY.
 	blockedStatus = 502
 )
 
-// outbound builds a sidecar's route configuration of one outbound HTTP listener.
-func outbound(r *input.Reader, name string) (*routev3.RouteConfiguration, error) {
-	if hostname, port, ok := names.ParseSniffedRoute(name); ok {
-		return sniffed(r, name, hostname, port)
+// outboundRouteConfig builds the route configuration of a sidecar's outbound HTTP listener.
+func outboundRouteConfig(r *input.Reader, name string) (*routev3.RouteConfiguration, error) {
+	if hostname, port, ok := resourcename.ParseSniffedRouteConfig(name); ok {
+		return sniffedRouteConfig(r, name, hostname, port)
 	}
-	listener, ok := scope.ForRoute(r, name)
+	listener, ok := sidecarscope.ForRouteConfig(r, name)
 	if !ok {
 		return nil, nil
 	}
-	out := configuration(name)
-	// A client may write the port or not. Only a forward proxy needs it to tell the ports of one host apart.
+	out := newConfiguration(name)
+	// Clients may or may not write the port. Only a forward proxy needs it, to choose among the ports of a host.
 	out.IgnorePortInHostMatching = listener.Port != allPorts
-	if isDiscovered(r, listener) {
-		out.Vhds = &routev3.Vhds{ConfigSource: &corev3.ConfigSource{
-			ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}},
-			// As with route configurations: better no listener than one that treats known hosts as unknown.
-			InitialFetchTimeout: durationpb.New(0),
-			ResourceApiVersion:  corev3.ApiVersion_V3,
-		}}
+	if usesVHDS(r, listener) {
+		// As for RDS: no listener is better than one that treats known hosts as unknown.
+		out.Vhds = &routev3.Vhds{ConfigSource: coreconfig.ADSWithoutTimeout()}
 		if r.Class().OnDemand {
-			// The proxy asks for what it does not find, and it finds "*" always. It asks for the host as the client wrote it, with the port,
-			// and looks it up in the same way.
+			// An on-demand proxy requests each host that has no virtual host; a virtual host "*" would match them all.
+			// It requests the host as the client wrote it, port included, and matches domains against the same text.
 			out.IgnorePortInHostMatching = false
 			return out, nil
 		}
@@ -59,19 +54,19 @@ func outbound(r *input.Reader, name string) (*routev3.RouteConfiguration, error)
 	return out, nil
 }
 
-// isDiscovered tells whether the virtual hosts of a listener's route configuration are resources of their own.
-func isDiscovered(r *input.Reader, listener scope.Listener) bool {
+// usesVHDS reports whether the virtual hosts of a listener's route configuration are delivered by VHDS.
+func usesVHDS(r *input.Reader, listener sidecarscope.EgressListener) bool {
 	return r.Class().VirtualHosts && listener.Implicit
 }
 
-func inline(r *input.Reader, listener scope.Listener) ([]*routev3.VirtualHost, error) {
+func inline(r *input.Reader, listener sidecarscope.EgressListener) ([]*routev3.VirtualHost, error) {
 	if listener.Port == allPorts {
 		return forwardProxy(r, listener)
 	}
-	return newTable(r, listener).all()
+	return newRouteConfig(r, listener).all()
 }
 
-func configuration(name string) *routev3.RouteConfiguration {
+func newConfiguration(name string) *routev3.RouteConfiguration {
 	return &routev3.RouteConfiguration{
 		Name:                           name,
 		ValidateClusters:               wrapperspb.Bool(false),
@@ -79,8 +74,9 @@ func configuration(name string) *routev3.RouteConfiguration {
 	}
 }
 
-// sniffed builds the route configuration of a listener on one service's address: whatever the request's host says, it is for that service.
-func sniffed(r *input.Reader, name, hostname string, port uint32) (*routev3.RouteConfiguration, error) {
+// sniffedRouteConfig builds the route configuration of a listener on the address of one service. Every request is for
+// that service, whatever its host.
+func sniffedRouteConfig(r *input.Reader, name, hostname string, port uint32) (*routev3.RouteConfiguration, error) {
 	svc := r.Service(hostname)
 	i := slices.IndexFunc(svc.GetPorts(), func(p *configv1.ServicePort) bool { return p.GetNumber() == port })
 	if i < 0 || !protocol.IsSniffed(svc.GetPorts()[i].GetProtocol()) {
@@ -91,7 +87,7 @@ func sniffed(r *input.Reader, name, hostname string, port uint32) (*routev3.Rout
 		return nil, err
 	}
 	host.Domains = []string{"*"}
-	out := configuration(name)
+	out := newConfiguration(name)
 	out.VirtualHosts = []*routev3.VirtualHost{host}
 	return out, nil
 }
@@ -107,20 +103,20 @@ func newBuilder(r *input.Reader, port uint32, gateways ...string) *builder {
 	return b
 }
 
-// fallback answers for hosts that nobody knows, as outboundTrafficPolicy says.
+// fallback builds the virtual host for unknown hosts, by outboundTrafficPolicy.
 func fallback(r *input.Reader) *routev3.VirtualHost {
-	routes := unknown(r)
+	routes := unknownHostRoutes(r)
 	host := virtualHost(routes[len(routes)-1].GetName())
 	host.Domains = []string{"*"}
 	host.Routes = routes
 	return host
 }
 
-// unknown lists the routes to a host that nobody knows.
-func unknown(r *input.Reader) []*routev3.Route {
-	cluster := scope.Unknown(r)
-	if cluster == names.BlackHoleCluster {
-		return []*routev3.Route{reject("block_all", blockedStatus)}
+// unknownHostRoutes lists the routes for requests to an unknown host.
+func unknownHostRoutes(r *input.Reader) []*routev3.Route {
+	cluster := sidecarscope.UnknownDestinationCluster(r)
+	if cluster == resourcename.BlackHoleCluster {
+		return []*routev3.Route{directResponseRoute("block_all", blockedStatus)}
 	}
 	all := passthrough(cluster)
 	return []*routev3.Route{tunnel(all), all}

@@ -6,8 +6,8 @@ import (
 	"fairlead.dev/services/xds-server/internal/input"
 )
 
-// applyHeaders applies ProxyConfig.proxyHeaders to virtual hosts.
-func applyHeaders(r *input.Reader, hosts ...*routev3.VirtualHost) {
+// applyProxyHeaders applies ProxyConfig.proxyHeaders to virtual hosts.
+func applyProxyHeaders(r *input.Reader, hosts ...*routev3.VirtualHost) {
 	headers := r.ProxyHeaders()
 	for _, host := range hosts {
 		if headers.GetAttemptCount().GetDisabled().GetValue() {
@@ -19,7 +19,7 @@ func applyHeaders(r *input.Reader, hosts ...*routev3.VirtualHost) {
 	}
 }
 
-// forwardHost makes routes that rewrite a request's host tell what it was.
+// forwardHost adds x-forwarded-host to the requests of routes that rewrite the host.
 func forwardHost(host *routev3.VirtualHost) {
 	for _, route := range host.GetRoutes() {
 		action := route.GetRoute()

@@ -40,7 +40,8 @@ func (b *builder) redirect(in *networking.HTTPRedirect) (*routev3.RedirectAction
 	return out, nil
 }
 
-// redirectPort returns the port to write into a redirect, 0 for none: then the proxy keeps the request's, unless it is the old scheme's own.
+// redirectPort returns the port of a redirect. 0 keeps the port of the request, unless that is the default port of the
+// old scheme.
 func (b *builder) redirectPort(in *networking.HTTPRedirect) uint32 {
 	usual := uint32(80)
 	if in.GetScheme() == "https" || in.GetScheme() == "" && b.secure {
@@ -52,10 +53,10 @@ func (b *builder) redirectPort(in *networking.HTTPRedirect) uint32 {
 		port = p.Port
 	case *networking.HTTPRedirect_DerivePort:
 		if p.DerivePort == networking.HTTPRedirect_FROM_REQUEST_PORT {
-			// Envoy cannot take the port from the request; but a route belongs to one port of a listener.
+			// Envoy cannot take the port from the request, but each route belongs to one port of a listener.
 			port = b.port
 		} else if in.GetAuthority() == "" && b.gateways[contract.MeshGateway] && b.port != 80 && b.port != 443 {
-			// The client has written its unusual port; a gateway's clients may write any.
+			// The client of a sidecar has written its non-default port. A gateway's clients may have written any.
 			return usual
 		}
 	}

@@ -33,9 +33,9 @@ func TestRetryConditions(t *testing.T) {
 	}
 }
 
-// FuzzAssign checks what Envoy demands: a domain occurs once in a route configuration, whatever its case, and own domains are not lost to
-// somebody's short name.
-func FuzzAssign(f *testing.F) {
+// A domain occurs once in a route configuration, whatever its case, and no host loses its own domain to another's short
+// name.
+func FuzzAssignDomains(f *testing.F) {
 	f.Add("a.b a", "A.b a")
 	f.Add("x", "y x z")
 	f.Fuzz(func(t *testing.T, first, second string) {
@@ -48,7 +48,7 @@ func FuzzAssign(f *testing.F) {
 			candidates = append(candidates, candidate{host: virtualHost(string(rune('a' + i))), own: words[:1], others: words[1:]})
 		}
 		seen := map[string]bool{}
-		for _, host := range assign(candidates) {
+		for _, host := range assignDomains(candidates) {
 			for _, domain := range host.GetDomains() {
 				if key := strings.ToLower(domain); seen[key] {
 					t.Errorf("%q occurs twice", domain)
@@ -65,7 +65,7 @@ func FuzzAssign(f *testing.F) {
 	})
 }
 
-// nothing knows no destinations.
+// nothing is a reader without destinations.
 type nothing struct{}
 
 func (nothing) Namespace() string                            { return "" }
@@ -77,8 +77,8 @@ func weighted(weight int32) *networking.HTTPRouteDestination {
 	return &networking.HTTPRouteDestination{Destination: &networking.Destination{Host: "a"}, Weight: weight}
 }
 
-// TestFaultOfNothing: a delay or an abort that does not say what it does does nothing, and the other is as it would be alone.
-func TestFaultOfNothing(t *testing.T) {
+// A delay or abort without a type does nothing and leaves the other as it is.
+func TestFaultWithoutTypeDoesNothing(t *testing.T) {
 	all := &networking.Percent{Value: 100}
 	in := &networking.HTTPFaultInjection{
 		Delay: &networking.HTTPFaultInjection_Delay{Percentage: all},
@@ -139,7 +139,7 @@ func TestErrorsNameObjectAndField(t *testing.T) {
 	}
 }
 
-func TestShortCircuit(t *testing.T) {
+func TestRoutesEndAtTheFirstCatchAll(t *testing.T) {
 	prefix := func(p string) []*networking.HTTPMatchRequest {
 		return []*networking.HTTPMatchRequest{{Uri: &networking.StringMatch{MatchType: &networking.StringMatch_Prefix{Prefix: p}}}}
 	}

@@ -8,13 +8,13 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// deadlineHeader is where a gRPC request states its deadline.
+// deadlineHeader is the header with the deadline of a gRPC request.
 const deadlineHeader = "grpc-timeout"
 
-// withTimeout limits the whole request, retries included; nil and zero mean no limit, which is Istio's default. Without
-// a limit gRPC requests end at the deadline that they state. Envoy ignores Timeout where MaxStreamDuration is set
-// (Router::FilterUtility::finalTimeout), so a route with a limit leaves requests that state a deadline to the route of
-// withDeadline.
+// withTimeout limits the whole request, retries included. Nil and zero mean no limit, which is Istio's default; then a
+// gRPC request ends at the deadline that it states. Envoy ignores Timeout if MaxStreamDuration is set
+// (Router::FilterUtility::finalTimeout), so a route with a timeout needs a second route for requests with a deadline:
+// deadlineRoute.
 func withTimeout(action *routev3.RouteAction, timeout *durationpb.Duration) {
 	action.Timeout = timeout
 	if timeout == nil {
@@ -27,10 +27,10 @@ func withTimeout(action *routev3.RouteAction, timeout *durationpb.Duration) {
 
 func limits(timeout *durationpb.Duration) bool { return timeout.AsDuration() > 0 }
 
-// withDeadline is the route, to stand before the given one, of gRPC requests that state a deadline: they end at the
-// deadline or at the route's timeout, whichever comes first, and those whose deadline cannot be read at the timeout. It
-// is nil where the given route has no timeout.
-func withDeadline(beside *routev3.Route) *routev3.Route {
+// deadlineRoute returns the route for gRPC requests that state a deadline, to be inserted before the given route: they
+// end at the deadline or at the route's timeout, whichever comes first, or at the timeout if the deadline cannot be
+// parsed. It is nil if the given route has no timeout.
+func deadlineRoute(beside *routev3.Route) *routev3.Route {
 	limit := beside.GetRoute().GetTimeout()
 	if !limits(limit) || beside.GetMatch().GetConnectMatcher() != nil {
 		return nil
@@ -44,20 +44,21 @@ func withDeadline(beside *routev3.Route) *routev3.Route {
 	return out
 }
 
-// isForDeadlines reports whether a route is one of withDeadline: no other asks for gRPC.
-func isForDeadlines(r *routev3.Route) bool {
+// isDeadlineRoute reports whether deadlineRoute returned the route: no other route matches gRPC requests only.
+func isDeadlineRoute(r *routev3.Route) bool {
 	return r.GetMatch().GetGrpc() != nil && slices.ContainsFunc(r.GetMatch().GetHeaders(), func(h *routev3.HeaderMatcher) bool {
 		return h.GetName() == deadlineHeader
 	})
 }
 
-// WithoutDeadlines takes from virtual hosts what they have for deadlines alone, so that an EnvoyFilter finds one route
-// where a VirtualService has one, and changes its timeout. done puts that back, for the timeouts that the routes have
-// by then; routes that were not there before, and those with a setting of their own for deadlines, it leaves alone.
+// WithoutDeadlines removes the routes of deadlineRoute and the MaxStreamDurations of withTimeout, so that an
+// EnvoyFilter finds one route for each route of a VirtualService, and can change its timeout. Package patch calls it
+// before it applies EnvoyFilters, and done afterwards: done adds them again, for the timeouts that the routes have
+// then. It leaves alone routes that EnvoyFilters have added, or to which they have given a MaxStreamDuration.
 func WithoutDeadlines(hosts []*routev3.VirtualHost) (done func(hosts []*routev3.VirtualHost)) {
 	built := map[*routev3.Route]bool{}
 	for _, h := range hosts {
-		h.Routes = slices.DeleteFunc(h.GetRoutes(), isForDeadlines)
+		h.Routes = slices.DeleteFunc(h.GetRoutes(), isDeadlineRoute)
 		for _, r := range h.GetRoutes() {
 			if action := r.GetRoute(); action != nil {
 				action.MaxStreamDuration = nil
@@ -73,7 +74,7 @@ func WithoutDeadlines(hosts []*routev3.VirtualHost) (done func(hosts []*routev3.
 				said := action.GetMaxStreamDuration() != nil || action.GetMaxGrpcTimeout() != nil //nolint:staticcheck // an EnvoyFilter may say it
 				if built[r] && action != nil && !said {
 					withTimeout(action, action.GetTimeout())
-					if deadline := withDeadline(r); deadline != nil {
+					if deadline := deadlineRoute(r); deadline != nil {
 						all = append(all, deadline)
 					}
 				}

@@ -9,23 +9,23 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// forwarding is a route with a timeout, and before it the one for deadlines that it needs.
-func forwarding(name string, timeout time.Duration) []*routev3.Route {
-	r := plain("cluster", name, nil, nil)
+// routesWithTimeout is a route with a timeout, after its deadline route.
+func routesWithTimeout(name string, timeout time.Duration) []*routev3.Route {
+	r := defaultRoute("cluster", name, nil, nil)
 	r.Name = name
 	action := &routev3.RouteAction{ClusterSpecifier: r.GetRoute().GetClusterSpecifier()}
 	withTimeout(action, durationpb.New(timeout))
 	r.Action = &routev3.Route_Route{Route: action}
-	if d := withDeadline(r); d != nil {
+	if d := deadlineRoute(r); d != nil {
 		return []*routev3.Route{d, r}
 	}
 	return []*routev3.Route{r}
 }
 
-// TestWithoutDeadlines plays an EnvoyFilter, which finds a route for each of the user's and changes it.
-func TestWithoutDeadlines(t *testing.T) {
-	host := &routev3.VirtualHost{Routes: append(forwarding("limited", time.Second), forwarding("free", 0)...)}
-	host.Routes = append(host.Routes, forwarding("own", 0)...)
+// The test changes routes as an EnvoyFilter does: it finds one route for each of the user's.
+func TestDeadlineRoutesFollowPatchedTimeouts(t *testing.T) {
+	host := &routev3.VirtualHost{Routes: append(routesWithTimeout("limited", time.Second), routesWithTimeout("free", 0)...)}
+	host.Routes = append(host.Routes, routesWithTimeout("own", 0)...)
 	if len(host.GetRoutes()) != 4 {
 		t.Fatalf("%d routes, want one more than three", len(host.GetRoutes()))
 	}
@@ -48,8 +48,8 @@ func TestWithoutDeadlines(t *testing.T) {
 	added := &routev3.Route{Name: "added", Match: anyPath(), Action: &routev3.Route_Route{Route: &routev3.RouteAction{Timeout: durationpb.New(time.Second)}}}
 	host.Routes = append(host.Routes, added)
 	done(hosts)
-	want := append(forwarding("limited", 0), forwarding("free", 2*time.Second)...)
-	want = append(want, forwarding("own", 0)...)
+	want := append(routesWithTimeout("limited", 0), routesWithTimeout("free", 2*time.Second)...)
+	want = append(want, routesWithTimeout("own", 0)...)
 	want[len(want)-1].GetRoute().MaxStreamDuration = own
 	want = append(want, added)
 	if got := (&routev3.VirtualHost{Routes: want}); !proto.Equal(host, got) {

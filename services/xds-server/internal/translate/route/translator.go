@@ -1,4 +1,10 @@
-// Package route builds route configurations: for a sidecar one per outbound HTTP port, for a gateway one per HTTP port or TLS server.
+// Package route builds route configurations and virtual hosts. A sidecar has one route configuration per outbound HTTP
+// port (routeConfig), a gateway one per HTTP port or TLS server (gatewayRouteConfig). Translator builds them for RDS;
+// VirtualHosts builds the virtual hosts that are delivered by VHDS, see package sidecarscope for the listeners that use
+// it. The routes of a VirtualService are built by builder, in virtualservice.go; RouteAction is in routeaction.go, and
+// each policy of a route (retries, timeouts, faults, CORS, headers, hash policy) in a file of its own.
+//
+// Inbound builds the routes of inbound listeners; RoutesToHost those of proxyless gRPC clients.
 package route
 
 import (
@@ -11,30 +17,30 @@ import (
 	"fairlead.dev/services/xds-server/internal/input"
 )
 
-// Translator makes RouteConfigurations (RDS).
+// Translator builds RouteConfigurations (RDS).
 type Translator struct{}
 
-// TypeURL of the resources.
+// TypeURL implements plan.Translator.
 func (Translator) TypeURL() string { return resourcev3.RouteType }
 
-// Names is nil: proxies ask for the route configurations that their listeners name.
+// Names is nil: proxies request the route configurations that their listeners name.
 func (Translator) Names(*input.Reader) ([]string, error) { return nil, nil }
 
 // HostNames is nil, like Names.
 func (Translator) HostNames(*input.Reader, string) ([]string, error) { return nil, nil }
 
-// Build makes one route configuration; nil if the class has no listener for it.
+// Build builds one route configuration, or nil if the class has no listener for it.
 func (Translator) Build(r *input.Reader, name string) (proto.Message, error) {
 	var out *routev3.RouteConfiguration
 	var err error
 	if r.Class().Type == class.Router {
-		out, err = routerConfiguration(r, name)
+		out, err = gatewayRouteConfig(r, name)
 	} else {
-		out, err = outbound(r, name)
+		out, err = outboundRouteConfig(r, name)
 	}
 	if out == nil || err != nil {
 		return nil, err
 	}
-	applyHeaders(r, out.GetVirtualHosts()...)
+	applyProxyHeaders(r, out.GetVirtualHosts()...)
 	return out, nil
 }

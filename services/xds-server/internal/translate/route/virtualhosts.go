@@ -10,108 +10,110 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"fairlead.dev/services/xds-server/internal/input"
-	"fairlead.dev/services/xds-server/internal/translate/names"
-	"fairlead.dev/services/xds-server/internal/translate/scope"
+	"fairlead.dev/services/xds-server/internal/translate/resourcename"
+	"fairlead.dev/services/xds-server/internal/translate/sidecarscope"
 )
 
-// VirtualHosts makes the virtual hosts that are resources of their own (VHDS): those of a sidecar's outbound ports. They are called
-// "<route configuration>/<hostname>:<port>", or on demand "<route configuration>/<host as the client wrote it>".
+// VirtualHosts builds virtual hosts for VHDS: those of a sidecar's outbound ports. Their names are "<route
+// configuration>/<hostname>:<port>", or for on-demand proxies "<route configuration>/<host as the client wrote it>".
 type VirtualHosts struct{}
 
-// TypeURL of the resources.
+// TypeURL implements plan.Translator.
 func (VirtualHosts) TypeURL() string { return resourcev3.VirtualHostType }
 
-// Names is nil: virtual hosts come from hosts alone.
+// Names is nil: all virtual hosts come from HostNames.
 func (VirtualHosts) Names(*input.Reader) ([]string, error) { return nil, nil }
 
-// HostNames lists the virtual hosts of a host, one per port; on demand proxies ask for theirs.
+// HostNames lists the virtual hosts of a hostname, one per port. On-demand proxies request theirs by name.
 func (VirtualHosts) HostNames(r *input.Reader, host string) ([]string, error) {
 	if !r.Class().VirtualHosts || r.Class().OnDemand {
 		return nil, nil
 	}
-	ports := []uint32{implicitPort}
+	ports := []uint32{defaultHTTPPort}
 	for _, port := range httpPorts(r.Concrete(host), allPorts) {
 		ports = append(ports, port.GetNumber())
 	}
 	slices.Sort(ports)
 	var out []string
 	for _, port := range slices.Compact(ports) {
-		if t, ok := discovered(r, names.OutboundRoute(port)); ok && t.has(host) {
-			out = append(out, names.OutboundVirtualHost(names.OutboundRoute(port), names.HostPort(host, port)))
+		if c, ok := vhdsRouteConfig(r, resourcename.OutboundRouteConfig(port)); ok && c.has(host) {
+			out = append(out, resourcename.OutboundVirtualHost(resourcename.OutboundRouteConfig(port), resourcename.HostPort(host, port)))
 		}
 	}
 	slices.Sort(out)
 	return out, nil
 }
 
-// Build makes one virtual host.
+// Build implements plan.Translator.
 func (VirtualHosts) Build(r *input.Reader, name string) (proto.Message, error) {
-	route, authority, ok := names.ParseOutboundVirtualHost(name)
+	route, authority, ok := resourcename.ParseOutboundVirtualHost(name)
 	if !ok || !r.Class().VirtualHosts {
 		return nil, nil
 	}
-	t, ok := discovered(r, route)
+	c, ok := vhdsRouteConfig(r, route)
 	if !ok {
 		return nil, nil
 	}
 	var out *routev3.VirtualHost
 	var err error
 	if r.Class().OnDemand {
-		out, err = t.demanded(authority)
+		out, err = c.onDemand(authority)
 	} else {
-		out, err = t.listed(authority)
+		out, err = c.listed(authority)
 	}
 	if out == nil || err != nil {
 		return nil, err
 	}
 	out.Name = name
-	applyHeaders(r, out)
+	applyProxyHeaders(r, out)
 	return out, nil
 }
 
-// discovered returns the table of a route configuration whose virtual hosts are resources of their own; ok is false for all others.
-func discovered(r *input.Reader, route string) (t *table, ok bool) {
-	listener, ok := scope.ForRoute(r, route)
-	if !ok || !isDiscovered(r, listener) {
+// vhdsRouteConfig returns the route configuration of a name if its virtual hosts are delivered by VHDS.
+func vhdsRouteConfig(r *input.Reader, route string) (c *routeConfig, ok bool) {
+	listener, ok := sidecarscope.ForRouteConfig(r, route)
+	if !ok || !usesVHDS(r, listener) {
 		return nil, false
 	}
-	return newTable(r, listener), true
+	return newRouteConfig(r, listener), true
 }
 
-// listed builds the virtual host that HostNames lists for a host and port.
-func (t *table) listed(hostPort string) (*routev3.VirtualHost, error) {
+// listed builds a virtual host that HostNames lists, by host and port.
+func (c *routeConfig) listed(hostPort string) (*routev3.VirtualHost, error) {
 	hostname := bare(withoutPort(hostPort))
-	if names.HostPort(hostname, t.port) != hostPort {
+	if resourcename.HostPort(hostname, c.port) != hostPort {
 		return nil, nil
 	}
-	out, err := t.host(hostname)
+	out, err := c.host(hostname)
 	if out == nil || err != nil {
 		return nil, err
 	}
-	out.Domains = t.domains(hostname)
+	out.Domains = c.domains(hostname)
 	return out, nil
 }
 
-// demanded builds the virtual host for a request's host, which nobody may have: then it answers as the policy for unknown destinations says,
-// so that a host which appears, goes or comes back is an update of the same virtual host. It is nil for what is no host at all.
-func (t *table) demanded(authority string) (*routev3.VirtualHost, error) {
+// onDemand builds the virtual host for the host of a request. For a host that nobody has, the virtual host answers by
+// outboundTrafficPolicy; when such a host appears, goes or comes back, the proxy gets an update of the same virtual
+// host. The result is nil if the text cannot be a host.
+func (c *routeConfig) onDemand(authority string) (*routev3.VirtualHost, error) {
 	if !isAuthority(authority) {
 		return nil, nil
 	}
 	var out *routev3.VirtualHost
-	if hostname, ok := t.matching(withoutPort(strings.ToLower(authority))); ok {
+	if hostname, ok := c.matching(withoutPort(strings.ToLower(authority))); ok {
 		var err error
-		if out, err = t.host(hostname); err != nil {
+		if out, err = c.host(hostname); err != nil {
 			return nil, err
 		}
 	}
 	if out == nil {
 		out = virtualHost("")
-		out.Routes = unknown(t.r)
+		out.Routes = unknownHostRoutes(c.r)
 	}
 	out.Domains = []string{authority}
 	for _, found := range out.GetRoutes() {
-		// What has found its route may be idle as long as it likes, unlike what still waits for one.
+		// The connection manager of an on-demand proxy limits how long a request waits for its virtual host
+		// (hcm.virtualHostTimeout). The route lifts the limit, because the request has found one.
 		if action := found.GetRoute(); action != nil && action.GetIdleTimeout() == nil {
 			action.IdleTimeout = durationpb.New(0)
 		}
@@ -119,11 +121,11 @@ func (t *table) demanded(authority string) (*routev3.VirtualHost, error) {
 	return out, nil
 }
 
-// maxAuthority is the longest name that DNS knows; with a port there are six more.
+// maxAuthority is the longest DNS name, in bytes.
 const maxAuthority = 255
 
-// isAuthority refuses what no server would take for a host, and what the proxy would not take for one but for a pattern: a client that asks
-// for "*.com" must not become the owner of all names under it.
+// isAuthority reports whether a text can be the host of a request. It rejects "*": Envoy would treat such a domain as a
+// pattern, and a request for "*.com" would decide the routes of all names under it.
 func isAuthority(s string) bool {
 	if s == "" || len(s) > maxAuthority {
 		return false
@@ -136,7 +138,7 @@ func isAuthority(s string) bool {
 	return true
 }
 
-// withoutPort takes the port off a request's host as the proxy does.
+// withoutPort removes the port of a request's host as Envoy does.
 func withoutPort(authority string) string {
 	i := strings.LastIndexByte(authority, ':')
 	if i < 0 || i < strings.LastIndexByte(authority, ']') {
@@ -145,22 +147,22 @@ func withoutPort(authority string) string {
 	return authority[:i]
 }
 
-// Owner returns the hostname of the virtual host that has a domain in a route configuration whose virtual hosts are resources of their own;
-// ok is false if none has it.
+// Owner returns the hostname whose virtual host has a domain in a route configuration that uses VHDS. Package patch
+// calls it.
 func Owner(r *input.Reader, route, domain string) (hostname string, ok bool) {
-	t, ok := discovered(r, route)
+	c, ok := vhdsRouteConfig(r, route)
 	if !ok {
 		return "", false
 	}
-	return t.owner(strings.ToLower(domain))
+	return c.owner(strings.ToLower(domain))
 }
 
-// Answers returns the hostname of the virtual host that answers a request there, by the request's host with or without a port; ok is false
-// if none does.
+// Answers returns the hostname whose virtual host answers a request in a route configuration that uses VHDS, by the
+// request's host with or without a port. Package patch calls it.
 func Answers(r *input.Reader, route, authority string) (hostname string, ok bool) {
-	t, ok := discovered(r, route)
+	c, ok := vhdsRouteConfig(r, route)
 	if !ok {
 		return "", false
 	}
-	return t.matching(withoutPort(strings.ToLower(authority)))
+	return c.matching(withoutPort(strings.ToLower(authority)))
 }

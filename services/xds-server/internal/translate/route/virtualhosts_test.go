@@ -22,7 +22,8 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate/route"
 )
 
-// collidingHosts are hostnames that are others' short names, addresses, Pods, or the same but for case or a dot.
+// collidingHosts are hostnames that are short names, addresses or Pods of others, or differ from them only in case or a
+// dot.
 var collidingHosts = []string{
 	"a.default.svc.cluster.local", "b.default.svc.cluster.local", "a.other.svc.cluster.local", "A.default.svc.cluster.local",
 	"a", "a.default", "a.default.svc", "*.a.default.svc.cluster.local", "*.a.default", "*.a", "*.default.svc.cluster.local", "*.default",
@@ -140,7 +141,7 @@ func newReader(key *class.Key, state *mesh.Snapshot) *input.Reader {
 	return input.NewView(key, state).Reader()
 }
 
-// build builds a resource of which it is known that nothing is wrong with it.
+// build builds a resource that must be valid.
 func build(t *rapid.T, translator plan.Translator, r *input.Reader, name string) proto.Message {
 	t.Helper()
 	m, err := translator.Build(r, name)
@@ -155,10 +156,10 @@ func build(t *rapid.T, translator plan.Translator, r *input.Reader, name string)
 	return m
 }
 
-// routeTable is what a proxy makes of virtual hosts: whose routes a domain has.
-type routeTable map[string]*routev3.VirtualHost
+// virtualHostsByDomain is what a proxy makes of virtual hosts.
+type virtualHostsByDomain map[string]*routev3.VirtualHost
 
-func (table routeTable) add(t *rapid.T, hosts ...*routev3.VirtualHost) {
+func (byDomain virtualHostsByDomain) add(t *rapid.T, hosts ...*routev3.VirtualHost) {
 	t.Helper()
 	for _, host := range hosts {
 		if len(host.GetDomains()) == 0 || len(host.GetRoutes()) == 0 {
@@ -166,36 +167,37 @@ func (table routeTable) add(t *rapid.T, hosts ...*routev3.VirtualHost) {
 		}
 		for _, domain := range host.GetDomains() {
 			domain = strings.ToLower(domain)
-			if held, ok := table[domain]; ok {
+			if held, ok := byDomain[domain]; ok {
 				t.Fatalf("domain %q is claimed by %s and by %s", domain, held.GetName(), host.GetName())
 			}
-			table[domain] = host
+			byDomain[domain] = host
 		}
 	}
 }
 
-// find does what the proxy does with a request's host.
-func (table routeTable) find(host string) *routev3.VirtualHost {
+// find matches a request's host as the proxy does.
+func (byDomain virtualHostsByDomain) find(host string) *routev3.VirtualHost {
 	if i := strings.LastIndexByte(host, ':'); i > strings.LastIndexByte(host, ']') {
 		host = host[:i]
 	}
-	if found, ok := table[host]; ok {
+	if found, ok := byDomain[host]; ok {
 		return found
 	}
 	for i := 1; i < len(host); i++ {
-		if found, ok := table["*"+host[i:]]; ok {
+		if found, ok := byDomain["*"+host[i:]]; ok {
 			return found
 		}
 	}
-	return table["*"]
+	return byDomain["*"]
 }
 
 func sameRoutes(a, b *routev3.VirtualHost) bool {
 	return slices.EqualFunc(a.GetRoutes(), b.GetRoutes(), func(a, b *routev3.Route) bool { return proto.Equal(a, b) })
 }
 
-// TestFormsAgree: whether a class is given a route table whole, host by host, or on demand, a request's host has the same routes.
-func TestFormsAgree(t *testing.T) {
+// A request's host has the same routes whether the class gets a whole route configuration, a list of virtual hosts by
+// VHDS, or virtual hosts on demand.
+func TestWholeListedAndOnDemandFormsHaveTheSameRoutes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		state := drawState(t)
 		whole := drawClass(t, state)
@@ -214,13 +216,13 @@ func TestFormsAgree(t *testing.T) {
 		for _, name := range []string{"80", "8080"} {
 			m := build(t, route.Translator{}, newReader(whole, state), name)
 			rc, _ := m.(*routev3.RouteConfiguration)
-			inline := routeTable{}
+			inline := virtualHostsByDomain{}
 			inline.add(t, rc.GetVirtualHosts()...)
 
 			m = build(t, route.Translator{}, newReader(&hostwise, state), name)
 			rc, _ = m.(*routev3.RouteConfiguration)
-			table := routeTable{}
-			table.add(t, rc.GetVirtualHosts()...)
+			byDomain := virtualHostsByDomain{}
+			byDomain.add(t, rc.GetVirtualHosts()...)
 			for _, host := range listed {
 				if strings.HasPrefix(host, name+"/") {
 					if rc.GetVhds() == nil {
@@ -230,10 +232,10 @@ func TestFormsAgree(t *testing.T) {
 					if built.GetName() != host {
 						t.Fatalf("%q is called %q", host, built.GetName())
 					}
-					table.add(t, built)
+					byDomain.add(t, built)
 				}
 			}
-			compareTables(t, name, inline, table)
+			compareTables(t, name, inline, byDomain)
 			if rc.GetVhds() != nil {
 				compareOnDemand(t, newReader(&demanding, state), name, inline)
 			}
@@ -241,21 +243,21 @@ func TestFormsAgree(t *testing.T) {
 	})
 }
 
-func compareTables(t *rapid.T, name string, inline, table routeTable) {
+func compareTables(t *rapid.T, name string, inline, byDomain virtualHostsByDomain) {
 	t.Helper()
 	for domain, host := range inline {
-		if other, ok := table[domain]; !ok || !sameRoutes(host, other) {
+		if other, ok := byDomain[domain]; !ok || !sameRoutes(host, other) {
 			t.Fatalf("%s: domain %q is %s's inline, and %s's host by host", name, domain, host.GetName(), other.GetName())
 		}
 	}
-	for domain, host := range table {
+	for domain, host := range byDomain {
 		if _, ok := inline[domain]; !ok {
 			t.Fatalf("%s: domain %q is %s's host by host, and nobody's inline", name, domain, host.GetName())
 		}
 	}
 }
 
-func compareOnDemand(t *rapid.T, r *input.Reader, name string, inline routeTable) {
+func compareOnDemand(t *rapid.T, r *input.Reader, name string, inline virtualHostsByDomain) {
 	t.Helper()
 	m := build(t, route.Translator{}, r, name)
 	if rc := m.(*routev3.RouteConfiguration); rc.GetVhds() == nil || len(rc.GetVirtualHosts()) > 0 || rc.GetIgnorePortInHostMatching() {
@@ -272,7 +274,7 @@ func compareOnDemand(t *rapid.T, r *input.Reader, name string, inline routeTable
 				t.Fatalf("%q is answered with %q for %q", host+port, built.GetName(), built.GetDomains())
 			}
 			for _, found := range built.GetRoutes() {
-				// The one thing in which they differ: on demand a route lifts the limit on requests that have not found theirs yet.
+				// Only in on-demand form a route lifts the limit on requests that wait for a virtual host.
 				if action := found.GetRoute(); action != nil {
 					if action.GetIdleTimeout() == nil {
 						t.Fatalf("%q may not be idle", host+port)
@@ -287,15 +289,15 @@ func compareOnDemand(t *rapid.T, r *input.Reader, name string, inline routeTable
 	}
 }
 
-// TestSharing: what a build for everybody, or for a namespace, has made is what the class itself would have made, unless it has read what
-// is not theirs.
-func TestSharing(t *testing.T) {
+// A result that was built for the mesh or the namespace is the one that the class would get, unless the class itself is
+// read.
+func TestResultsOfWiderScopesHoldForTheClass(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		state := drawState(t)
 		key := drawClass(t, state)
 		key.VirtualHosts, key.OnDemand = true, rapid.Bool().Draw(t, "on demand")
 		tiers := []*class.Key{key.OfMesh(), key.OfNamespace()}
-		// holds tells whether a result is the class's, too.
+		// holds reports whether a result holds for the class.
 		holds := func(tier int, r *input.Reader) bool {
 			if tier == 0 {
 				return r.Scope() == input.MeshScope &&
@@ -339,8 +341,8 @@ func TestSharing(t *testing.T) {
 	})
 }
 
-// TestHostsAreBuiltAlone: nothing that is built host by host depends on the list of all services or of all VirtualServices.
-func TestHostsAreBuiltAlone(t *testing.T) {
+// Virtual hosts of VHDS depend on no list of all services or all VirtualServices.
+func TestVirtualHostsReadNoListOfServices(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		state := drawState(t)
 		key := drawClass(t, state)
@@ -363,8 +365,8 @@ func TestHostsAreBuiltAlone(t *testing.T) {
 	})
 }
 
-// TestOneBadVirtualService: what the proxy would refuse is an error that names the object, and takes no other host along.
-func TestOneBadVirtualService(t *testing.T) {
+// A VirtualService that Envoy would reject is an error that names it, and leaves other hosts alone.
+func TestInvalidVirtualServiceBreaksOnlyItsHost(t *testing.T) {
 	bad := &networking.VirtualService{Hosts: []string{"a.default.svc.cluster.local"}, Gateways: []string{"mesh"}, Http: []*networking.HTTPRoute{{
 		Match:          []*networking.HTTPMatchRequest{{Uri: &networking.StringMatch{MatchType: &networking.StringMatch_Regex{Regex: `\p{Letter}`}}}},
 		DirectResponse: &networking.HTTPDirectResponse{Status: 200},
@@ -391,8 +393,8 @@ func TestOneBadVirtualService(t *testing.T) {
 	}
 }
 
-// TestMadeUpHosts: what a client makes up does not make the control plane remember without measure.
-func TestMadeUpHosts(t *testing.T) {
+// Requests for hosts that do not exist must not make xds-server remember more and more.
+func TestUnknownHostsAreNotRemembered(t *testing.T) {
 	key := &class.Key{
 		Type: class.Sidecar, Interception: class.Redirect, Namespace: "default", DNSDomain: "default.svc.cluster.local",
 		VirtualHosts: true, OnDemand: true,

@@ -15,11 +15,11 @@ import (
 	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/translate/hcm"
-	"fairlead.dev/services/xds-server/internal/translate/names"
-	"fairlead.dev/services/xds-server/internal/translate/pack"
+	"fairlead.dev/services/xds-server/internal/translate/resourcename"
+	"fairlead.dev/services/xds-server/internal/translate/typedconfig"
 )
 
-// reader is what building routes needs to know of destinations and of the caller.
+// reader is what builder reads about destinations and about the class.
 type reader interface {
 	Namespace() string
 	Labels() map[string]string
@@ -33,14 +33,15 @@ type builder struct {
 	mesh   *meshv1alpha1.MeshConfig
 	// gateways that the routes are for: "mesh", or "<namespace>/<name>" of Gateways.
 	gateways map[string]bool
-	// port that the client addressed; it is the destination's port where neither the route nor the service leaves only one.
+	// port is the port that the client addressed. It is also the destination's port if neither the route nor the
+	// service decides it.
 	port uint32
-	// secure is true behind a listener that terminates the client's TLS.
+	// secure is true if the listener terminates TLS.
 	secure bool
 }
 
-// virtualService returns the routes of a VirtualService that apply here, in order, up to the first that matches everything. None is no
-// error: then the VirtualService does not speak about this port, source or gateway.
+// virtualService returns the routes of a VirtualService for this port, source and gateway, in order, up to the first
+// that matches everything. There may be none, which is no error.
 func (b *builder) virtualService(vs *mesh.VirtualService) ([]*routev3.Route, error) {
 	var out []*routev3.Route
 	for i, in := range vs.Spec.GetHttp() {
@@ -49,7 +50,7 @@ func (b *builder) virtualService(vs *mesh.VirtualService) ([]*routev3.Route, err
 			matches = []*networking.HTTPMatchRequest{nil}
 		}
 		for j, m := range matches {
-			if !b.applies(vs, m) {
+			if !b.matchesListener(vs, m) {
 				continue
 			}
 			route, err := b.route(vs, in, m)
@@ -60,7 +61,7 @@ func (b *builder) virtualService(vs *mesh.VirtualService) ([]*routev3.Route, err
 				}
 				return nil, fmt.Errorf("VirtualService %s/%s: %s.%w", vs.Key.Namespace, vs.Key.Name, where, err)
 			}
-			if deadline := withDeadline(route); deadline != nil {
+			if deadline := deadlineRoute(route); deadline != nil {
 				out = append(out, deadline)
 			}
 			out = append(out, route)
@@ -72,15 +73,15 @@ func (b *builder) virtualService(vs *mesh.VirtualService) ([]*routev3.Route, err
 	return out, nil
 }
 
-// speaks tells whether virtualService has routes to return.
-func (b *builder) speaks(vs *mesh.VirtualService) bool {
+// hasRoutes reports whether virtualService returns any route.
+func (b *builder) hasRoutes(vs *mesh.VirtualService) bool {
 	return slices.ContainsFunc(vs.Spec.GetHttp(), func(in *networking.HTTPRoute) bool {
-		return len(in.GetMatch()) == 0 || slices.ContainsFunc(in.GetMatch(), func(m *networking.HTTPMatchRequest) bool { return b.applies(vs, m) })
+		return len(in.GetMatch()) == 0 || slices.ContainsFunc(in.GetMatch(), func(m *networking.HTTPMatchRequest) bool { return b.matchesListener(vs, m) })
 	})
 }
 
-// applies decides what does not depend on the request: port, gateway and source of a match.
-func (b *builder) applies(vs *mesh.VirtualService, m *networking.HTTPMatchRequest) bool {
+// matchesListener reports whether a match is for this port, gateway and source, which do not depend on the request.
+func (b *builder) matchesListener(vs *mesh.VirtualService, m *networking.HTTPMatchRequest) bool {
 	if m == nil {
 		return true
 	}
@@ -89,15 +90,15 @@ func (b *builder) applies(vs *mesh.VirtualService, m *networking.HTTPMatchReques
 	}
 	for _, gateway := range m.GetGateways() {
 		if name := contract.GatewayName(gateway, vs.Key.Namespace); b.gateways[name] {
-			// Only sidecars are a source; a gateway is chosen whatever the labels.
-			return name != contract.MeshGateway || b.isFrom(m)
+			// sourceLabels and sourceNamespace limit sidecars only.
+			return name != contract.MeshGateway || b.matchesSource(m)
 		}
 	}
-	return len(m.GetGateways()) == 0 && b.isFrom(m)
+	return len(m.GetGateways()) == 0 && b.matchesSource(m)
 }
 
-// isFrom tells whether the proxy is a source that a match asks for.
-func (b *builder) isFrom(m *networking.HTTPMatchRequest) bool {
+// matchesSource reports whether the class is a source that a match allows.
+func (b *builder) matchesSource(m *networking.HTTPMatchRequest) bool {
 	if len(m.GetSourceLabels()) > 0 && !mesh.Matches(m.GetSourceLabels(), b.reader.Labels()) {
 		return false
 	}
@@ -130,8 +131,8 @@ func (b *builder) route(vs *mesh.VirtualService, in *networking.HTTPRoute, m *ne
 		return nil, err
 	}
 	out.Decorator = &routev3.Decorator{Operation: b.operation(out, vs.Key.Name)}
-	// The configuration around it is validated, too, but could not say whose route it was.
-	if err := check(out); err != nil {
+	// The route configuration is validated too, but that error would not name the VirtualService.
+	if err := validate(out); err != nil {
 		return nil, err
 	}
 	return out, nil
@@ -164,7 +165,7 @@ func filterOverrides(in *networking.HTTPRoute) (map[string]*anypb.Any, error) {
 		if err != nil {
 			return nil, fmt.Errorf("fault.%w", err)
 		}
-		if out[hcm.FaultFilter], err = pack.Checked(fault); err != nil {
+		if out[hcm.FaultFilter], err = typedconfig.Checked(fault); err != nil {
 			return nil, fmt.Errorf("fault: %w", err)
 		}
 	}
@@ -173,7 +174,7 @@ func filterOverrides(in *networking.HTTPRoute) (map[string]*anypb.Any, error) {
 		if err != nil {
 			return nil, fmt.Errorf("corsPolicy.%w", err)
 		}
-		if out[hcm.CORSFilter], err = pack.Checked(cors); err != nil {
+		if out[hcm.CORSFilter], err = typedconfig.Checked(cors); err != nil {
 			return nil, fmt.Errorf("corsPolicy: %w", err)
 		}
 	}
@@ -190,7 +191,7 @@ func routeName(in *networking.HTTPRoute, m *networking.HTTPMatchRequest) string 
 	return in.GetName()
 }
 
-// operation names the route in traces: the destination if there is one, else the VirtualService, and the path matched.
+// operation names the route in traces by its destination, or else by the VirtualService, and by its path.
 func (b *builder) operation(route *routev3.Route, virtualService string) string {
 	var path string
 	switch p := route.GetMatch().GetPathSpecifier().(type) {
@@ -201,13 +202,13 @@ func (b *builder) operation(route *routev3.Route, virtualService string) string 
 	case *routev3.RouteMatch_SafeRegex:
 		path = p.SafeRegex.GetRegex()
 	}
-	if c, ok := names.ParseCluster(route.GetRoute().GetCluster()); ok {
+	if c, ok := resourcename.ParseCluster(route.GetRoute().GetCluster()); ok {
 		return fmt.Sprintf("%s:%d%s", c.Hostname, c.Port, path)
 	}
 	return fmt.Sprintf("%s:%d%s", virtualService, b.port, path)
 }
 
-// originMetadata says which object a resource was made from, in the place where Istio's tools look for it.
+// originMetadata names the object that a resource was built from, where Istio's tools read it.
 func originMetadata(kind, namespace, name string) *corev3.Metadata {
 	return &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
 		"istio": {Fields: map[string]*structpb.Value{

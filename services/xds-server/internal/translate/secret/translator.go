@@ -1,5 +1,6 @@
-// Package secret builds the secrets that gateways terminate TLS with, and that gateways and sidecars originate TLS with (SDS): the one type whose resources hold keys. They are made for a proxy
-// whose identity was verified, and from Secrets of that identity's namespace only.
+// Package secret builds the SDS secrets with which gateways terminate TLS, and gateways and sidecars originate it. It
+// is the only type whose resources contain private keys. It builds them only for proxies with a verified identity, from
+// Secrets of that identity's namespace.
 package secret
 
 import (
@@ -15,16 +16,17 @@ import (
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/plan"
-	"fairlead.dev/services/xds-server/internal/translate/names"
+	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 )
 
-// Translator makes secrets. Each is asked for by name; what nobody asks for any more is forgotten.
+// Translator builds secrets (SDS). Proxies request each by name; package plan forgets secrets that no proxy requests
+// any more.
 type Translator struct{}
 
-// TypeURL of the resources.
+// TypeURL implements plan.Translator.
 func (Translator) TypeURL() string { return resource.SecretType }
 
-// Names is empty: proxies ask by name.
+// Names is nil: proxies request secrets by name.
 func (Translator) Names(*input.Reader) ([]string, error) { return nil, nil }
 
 // HostNames is empty, like Names.
@@ -33,10 +35,11 @@ func (Translator) HostNames(*input.Reader, string) ([]string, error) { return ni
 // Fleeting implements plan.Fleeting.
 func (Translator) Fleeting() {}
 
-// Build makes the secret of a name as names.Credential and names.CredentialAuthority make them. A name may also say the namespace, as long as
-// it is the proxy's own: "kubernetes://<namespace>/<name>" or "kubernetes-gateway://<namespace>/<name>".
+// Build builds the secret of a name that resourcename.Credential or CredentialAuthority made. The name may contain the
+// proxy's own namespace: "kubernetes://<namespace>/<name>" or "kubernetes-gateway://<namespace>/<name>". It returns
+// plan.ErrPending while config-watcher has not answered yet.
 func (Translator) Build(r *input.Reader, name string) (proto.Message, error) {
-	namespace, ref, ok := names.ParseCredential(name)
+	namespace, ref, ok := resourcename.ParseCredential(name)
 	if !ok || r.Identity() == "" || !uses(r, name, ref) {
 		return nil, nil
 	}
@@ -54,9 +57,9 @@ func (Translator) Build(r *input.Reader, name string) (proto.Message, error) {
 	}
 }
 
-// uses reports whether the proxy has a use for the secret: at a gateway, a Gateway that selects it names the
-// credential, or a DestinationRule that it sees; at all others, whatever they call themselves, a DestinationRule that
-// selects them. What is nobody's business is not handed out, although it is of the proxy's own namespace.
+// uses reports whether the proxy's configuration refers to the secret; other Secrets of its namespace are not sent. A
+// gateway uses the credentials of the Gateways that select it and of the DestinationRules that it sees; all other
+// proxies use those of DestinationRules whose workloadSelector selects them.
 func uses(r *input.Reader, name, ref string) bool {
 	named := r.SelectsCredential
 	if r.IsGateway() {
@@ -65,9 +68,9 @@ func uses(r *input.Reader, name, ref string) bool {
 			return true
 		}
 	}
-	// The proxy's own namespace may be said, or not.
+	// The proxy's own namespace is optional in the name.
 	for _, ref := range []string{ref, credential.NamespaceOf(r.Identity()) + "/" + ref} {
-		if named(ref) || named(strings.TrimSuffix(ref, names.AuthoritySuffix)) {
+		if named(ref) || named(strings.TrimSuffix(ref, resourcename.AuthoritySuffix)) {
 			return true
 		}
 	}
@@ -79,7 +82,7 @@ func serves(g *mesh.Gateway, name string) bool {
 	for _, server := range g.Spec.GetServers() {
 		tls := server.GetTls()
 		for _, named := range append([]string{tls.GetCredentialName(), tls.GetCaCertCredentialName()}, tls.GetCredentialNames()...) {
-			if named != "" && (names.Credential(named) == name || names.CredentialAuthority(named) == name) {
+			if named != "" && (resourcename.Credential(named) == name || resourcename.CredentialAuthority(named) == name) {
 				return true
 			}
 		}
@@ -87,10 +90,10 @@ func serves(g *mesh.Gateway, name string) bool {
 	return false
 }
 
-// build returns nil for a credential that has no part of what the name stands for.
+// build returns nil for a credential without the part that the name stands for.
 func build(name string, c *credential.Credential) proto.Message {
 	out := &tlsv3.Secret{Name: name}
-	switch authority := names.IsCredentialAuthority(name); {
+	switch authority := resourcename.IsCredentialAuthority(name); {
 	case !authority && len(c.Chain()) > 0 && len(c.Key()) > 0:
 		out.Type = &tlsv3.Secret_TlsCertificate{TlsCertificate: &tlsv3.TlsCertificate{
 			CertificateChain: inline(c.Chain()), PrivateKey: inline(c.Key()),

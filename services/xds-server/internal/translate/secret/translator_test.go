@@ -21,8 +21,7 @@ import (
 
 const identity = "spiffe://cluster.local/ns/edge/sa/gateway"
 
-// TestBuild: which name gives what, and above all what gives nothing.
-func TestBuild(t *testing.T) {
+func TestGatewaySecrets(t *testing.T) {
 	tls := func(s *networking.ServerTLSSettings) *networking.Server { return &networking.Server{Tls: s} }
 	client := func(name string) *networking.TrafficPolicy {
 		return &networking.TrafficPolicy{Tls: &networking.ClientTLSSettings{CredentialName: name}}
@@ -113,8 +112,8 @@ func TestBuild(t *testing.T) {
 	}
 }
 
-// TestSidecar: a sidecar gets what a rule that selects it names, and nothing of what others may use.
-func TestSidecar(t *testing.T) {
+// A sidecar gets the credentials of DestinationRules that select it, and none that only others may use.
+func TestSidecarSecrets(t *testing.T) {
 	const identity = "spiffe://cluster.local/ns/shop/sa/client"
 	rule := func(name, host string, app string) *configv1.Resource {
 		spec := &networking.DestinationRule{Host: host, TrafficPolicy: &networking.TrafficPolicy{Tls: &networking.ClientTLSSettings{CredentialName: name}}}

@@ -12,7 +12,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-func TestTrust(t *testing.T) {
+func TestTrustAcceptsAliases(t *testing.T) {
 	trust := NewTrust("cluster.local", []string{"old.local", "", "cluster.local", "old.local"})
 	if !slices.Equal(trust, []string{"cluster.local", "old.local"}) {
 		t.Errorf("%v", trust)
@@ -27,8 +27,8 @@ func TestTrust(t *testing.T) {
 	}
 }
 
-// TestAuthoritiesOfFiles: a server with its certificate in files verifies clients with those in its file, whatever Secret it names.
-func TestAuthoritiesOfFiles(t *testing.T) {
+// A server with certificate files verifies clients by its file, whatever Secret it names.
+func TestServerWithFilesVerifiesClientsByItsFile(t *testing.T) {
 	socket, err := Terminate(&networking.ServerTLSSettings{
 		Mode: networking.ServerTLSSettings_MUTUAL, ServerCertificate: "/a", PrivateKey: "/b", CaCertificates: "/c", CaCertCredentialName: "d",
 	}, Terminator{Credentials: true})
@@ -53,8 +53,7 @@ func upstream(t *testing.T, socket *corev3.TransportSocket) *tlsv3.UpstreamTlsCo
 	return out
 }
 
-// TestClientAlwaysChecksTheServer: even where no identity is known, only the mesh's own workloads will do.
-func TestClientAlwaysChecksTheServer(t *testing.T) {
+func TestClientWithoutIdentitiesAcceptsOnlyTheMesh(t *testing.T) {
 	for _, identities := range [][]string{nil, {"spiffe://cluster.local/ns/a/sa/b"}} {
 		context := upstream(t, Client(NewTrust("cluster.local", nil), "sni", identities, CarriesAny))
 		names := context.GetCommonTlsContext().GetCombinedValidationContext().GetDefaultValidationContext().GetMatchTypedSubjectAltNames()
@@ -69,8 +68,8 @@ func TestClientAlwaysChecksTheServer(t *testing.T) {
 	}
 }
 
-// TestNoMetadataExchange: a server that agrees on it would send bytes that upstream Envoy takes for the application's.
-func TestNoMetadataExchange(t *testing.T) {
+// A server that agreed on it would send bytes that upstream Envoy forwards to the application.
+func TestPeerExchangeIsNeverOffered(t *testing.T) {
 	for carries := CarriesAny; carries <= CarriesHTTP; carries++ {
 		context := upstream(t, Client(NewTrust("cluster.local", nil), "sni", nil, carries))
 		if slices.Contains(context.GetCommonTlsContext().GetAlpnProtocols(), "istio-peer-exchange") {
@@ -82,7 +81,7 @@ func TestNoMetadataExchange(t *testing.T) {
 	}
 }
 
-func TestExternalChecksUnlessTold(t *testing.T) {
+func TestExternalVerifiesUnlessInsecureSkipVerify(t *testing.T) {
 	for name, tc := range map[string]struct {
 		settings *networking.ClientTLSSettings
 		checks   bool
