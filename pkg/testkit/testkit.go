@@ -9,11 +9,14 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
@@ -80,6 +83,23 @@ func Quick(t testing.TB, limit time.Duration, f func() time.Duration) {
 		took = append(took, d)
 	}
 	t.Errorf("took %s in turn, want %s or less", took, limit)
+}
+
+// CPUTime returns the CPU time that f takes in the calling goroutine, which other work on the machine does not change.
+func CPUTime(t testing.TB, f func()) time.Duration {
+	t.Helper()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	used := func() time.Duration {
+		var u unix.Rusage
+		if err := unix.Getrusage(unix.RUSAGE_THREAD, &u); err != nil {
+			t.Fatal(err)
+		}
+		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	}
+	before := used()
+	f()
+	return used() - before
 }
 
 // Bufconn returns an in-memory listener and the dial option for it. The target is "passthrough:///test".
