@@ -3,6 +3,7 @@ package input
 import (
 	"maps"
 	"slices"
+	"sync"
 
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/mesh"
@@ -18,6 +19,8 @@ type View struct {
 	state  *mesh.Snapshot
 	// answers are kept over revisions.
 	answers map[mesh.Topic]*answer
+	// mu guards answers and users while builds of the view run at the same time.
+	mu sync.Mutex
 	// users finds the answers that were made from a topic, and perhaps some that are no longer.
 	users map[mesh.Topic][]mesh.Topic
 }
@@ -191,12 +194,31 @@ func (v *View) Forget(live func(mesh.Topic) bool) {
 	}
 }
 
+// answer returns the derived answer of a topic, nil if there is none.
+func (v *View) answer(topic mesh.Topic) *answer {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.answers[topic]
+}
+
+// keep keeps an answer, and returns the one that is kept: another build may have been quicker.
+func (v *View) keep(topic mesh.Topic, a *answer) *answer {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if kept, ok := v.answers[topic]; ok {
+		return kept
+	}
+	v.answers[topic] = a
+	v.use(topic, a.deps, nil)
+	return a
+}
+
 // derive returns the derived answer of a topic and records it. compute runs only when there is none yet or its look-ups were touched; same
 // says whether two answers are equal. Objects of a state are replaced only when their content changes, so comparing pointers is enough.
 func derive[T any](r *Reader, topic mesh.Topic, compute func(*Reader) T, same func(a, b T) bool) T {
 	r.record(topic)
-	a, ok := r.view.answers[topic]
-	if !ok {
+	a := r.view.answer(topic)
+	if a == nil {
 		inner := r.view.Reader()
 		inner.trace = r.trace
 		a = &answer{value: compute(inner), deps: inner.deps, scope: inner.scope}
@@ -210,8 +232,7 @@ func derive[T any](r *Reader, topic mesh.Topic, compute func(*Reader) T, same fu
 			}
 			return !unchanged
 		}
-		r.view.answers[topic] = a
-		r.view.use(topic, a.deps, nil)
+		a = r.view.keep(topic, a)
 	}
 	r.scope = max(r.scope, a.scope)
 	return a.value.(T)

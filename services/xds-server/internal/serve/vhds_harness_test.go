@@ -51,6 +51,7 @@ func (t clustersOnDemand) HostNames(r *input.Reader, host string) ([]string, err
 type routeTables struct{}
 
 func (routeTables) TypeURL() string                                   { return rds }
+func (routeTables) Traits() plan.Traits                               { return plan.Traits{} }
 func (routeTables) Names(*input.Reader) ([]string, error)             { return nil, nil }
 func (routeTables) HostNames(*input.Reader, string) ([]string, error) { return nil, nil }
 
@@ -75,6 +76,7 @@ func (routeTables) Build(r *input.Reader, name string) (proto.Message, error) {
 type virtualHosts struct{}
 
 func (virtualHosts) TypeURL() string                       { return vhds }
+func (virtualHosts) Traits() plan.Traits                   { return plan.Traits{} }
 func (virtualHosts) Names(*input.Reader) ([]string, error) { return nil, nil }
 
 func (virtualHosts) HostNames(r *input.Reader, host string) ([]string, error) {

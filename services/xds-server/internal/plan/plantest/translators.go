@@ -79,6 +79,8 @@ type translator struct {
 
 func (t *translator) TypeURL() string { return t.url }
 
+func (t *translator) Traits() plan.Traits { return plan.Traits{} }
+
 func (t *translator) count(name string) error {
 	t.set.mu.Lock()
 	defer t.set.mu.Unlock()

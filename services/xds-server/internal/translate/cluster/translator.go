@@ -11,6 +11,7 @@ import (
 
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/plan"
 	"fairlead.dev/services/xds-server/internal/translate/discovery"
 	"fairlead.dev/services/xds-server/internal/translate/inbound"
 	"fairlead.dev/services/xds-server/internal/translate/names"
@@ -21,6 +22,9 @@ type Translator struct{}
 
 // TypeURL of the resources.
 func (Translator) TypeURL() string { return resourcev3.ClusterType }
+
+// Traits of the type are the usual ones.
+func (Translator) Traits() plan.Traits { return plan.Traits{} }
 
 // Names lists the clusters that every proxy has and those of the workload's own ports.
 func (Translator) Names(r *input.Reader) ([]string, error) {

@@ -7,6 +7,7 @@ import (
 	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/plan"
 	"fairlead.dev/services/xds-server/internal/translate/discovery"
 	"fairlead.dev/services/xds-server/internal/translate/names"
 )
@@ -16,6 +17,9 @@ type Translator struct{}
 
 // TypeURL of the resources.
 func (Translator) TypeURL() string { return resourcev3.EndpointType }
+
+// Traits of the type: proxies subscribe to the endpoints of every cluster that they are sent.
+func (Translator) Traits() plan.Traits { return plan.Traits{AlwaysListed: true} }
 
 // Names is nil: proxies ask for the assignments of the clusters they have.
 func (Translator) Names(*input.Reader) ([]string, error) { return nil, nil }
@@ -35,9 +39,6 @@ func (Translator) HostNames(r *input.Reader, host string) ([]string, error) {
 	}
 	return out, nil
 }
-
-// Ahead implements plan.Ahead: proxies ask for the endpoints of every cluster they are sent.
-func (Translator) Ahead() {}
 
 // Build makes the assignment of one outbound cluster; nil if the class has no such cluster, or one that needs no EDS. A cluster whose
 // endpoints are all gone has an empty assignment, not none: otherwise the proxy would wait for it.

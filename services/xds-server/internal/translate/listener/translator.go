@@ -12,6 +12,7 @@ import (
 
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/plan"
 	"fairlead.dev/services/xds-server/internal/translate/hcm"
 	"fairlead.dev/services/xds-server/internal/translate/names"
 )
@@ -21,6 +22,9 @@ type Translator struct{}
 
 // TypeURL of the resources.
 func (Translator) TypeURL() string { return resourcev3.ListenerType }
+
+// Traits of the type are the usual ones.
+func (Translator) Traits() plan.Traits { return plan.Traits{} }
 
 // Names lists the listeners that the class has whatever services there are: those that capture, the workload's own ports, the Sidecar's
 // explicit listeners, the forward proxy, and all of a gateway.

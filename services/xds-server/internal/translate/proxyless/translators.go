@@ -13,14 +13,9 @@ import (
 	"fairlead.dev/services/xds-server/internal/plan"
 )
 
-// Beside returns a translator that makes the resources of gRPC programs itself and leaves all other classes to the given one, which stays a
-// plan.Ahead if it is one.
+// Beside returns a translator that makes the resources of gRPC programs itself and leaves all other classes to the given one.
 func Beside(proxies plan.Translator) plan.Translator {
-	b := beside{proxies, builders[proxies.TypeURL()]}
-	if _, ok := proxies.(plan.Ahead); ok {
-		return ahead{b}
-	}
-	return b
+	return beside{proxies, builders[proxies.TypeURL()]}
 }
 
 // builders of the types that programs ask for. Each returns nil, nil where there is no resource of the name.
@@ -57,6 +52,9 @@ type beside struct {
 
 func (b beside) TypeURL() string { return b.proxies.TypeURL() }
 
+// Traits are those of the given translator.
+func (b beside) Traits() plan.Traits { return b.proxies.Traits() }
+
 // Names is nil for programs: they ask for everything by name.
 func (b beside) Names(r *input.Reader) ([]string, error) {
 	if isProgram(r) {
@@ -83,10 +81,5 @@ func (b beside) Build(r *input.Reader, name string) (proto.Message, error) {
 	}
 	return b.build(r, name)
 }
-
-type ahead struct{ beside }
-
-// Ahead implements plan.Ahead.
-func (ahead) Ahead() {}
 
 func isProgram(r *input.Reader) bool { return r.Class().Type == class.Proxyless }

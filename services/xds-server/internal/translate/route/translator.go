@@ -9,6 +9,7 @@ import (
 
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/plan"
 )
 
 // Translator makes RouteConfigurations (RDS).
@@ -16,6 +17,9 @@ type Translator struct{}
 
 // TypeURL of the resources.
 func (Translator) TypeURL() string { return resourcev3.RouteType }
+
+// Traits of the type are the usual ones.
+func (Translator) Traits() plan.Traits { return plan.Traits{} }
 
 // Names is nil: proxies ask for the route configurations that their listeners name.
 func (Translator) Names(*input.Reader) ([]string, error) { return nil, nil }

@@ -24,14 +24,14 @@ type Translator struct{}
 // TypeURL of the resources.
 func (Translator) TypeURL() string { return resource.SecretType }
 
+// Traits of the type: a secret that no proxy subscribes to is dropped at once, with the key in it.
+func (Translator) Traits() plan.Traits { return plan.Traits{DropUnused: true} }
+
 // Names is empty: proxies ask by name.
 func (Translator) Names(*input.Reader) ([]string, error) { return nil, nil }
 
 // HostNames is empty, like Names.
 func (Translator) HostNames(*input.Reader, string) ([]string, error) { return nil, nil }
-
-// Fleeting implements plan.Fleeting.
-func (Translator) Fleeting() {}
 
 // Build makes the secret of a name as names.Credential and names.CredentialAuthority make them. A name may also say the namespace, as long as
 // it is the proxy's own: "kubernetes://<namespace>/<name>" or "kubernetes-gateway://<namespace>/<name>".

@@ -28,12 +28,12 @@ func sidecarOf(namespace, name, address, host string) *configv1.Resource {
 	})
 }
 
-func TestExpectedSidecarsArePlannedAhead(t *testing.T) {
+func TestScopesOfExpectedSidecarsArePrebuilt(t *testing.T) {
 	b := &bench{set: plantest.New(), clock: testkit.NewClock(meshtest.Epoch), registry: prometheus.NewPedanticRegistry(), state: mesh.Empty()}
 	var err error
 	b.Engine, err = plan.NewEngine(plan.Config{
 		Translators: b.set.Translators(), Store: store.New(), Log: testkit.Logger(t), Registerer: b.registry, Clock: b.clock,
-		Ahead: []string{resource.ClusterType},
+		Prebuild: []string{resource.ClusterType},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -33,7 +33,7 @@ func TestExpectedIsWhatSidecarsOfTheWorkloadsHave(t *testing.T) {
 		plain,
 	}, nil)
 	var got []string
-	for _, k := range class.Expected(state) {
+	for _, k := range class.PrebuildKeys(state) {
 		got = append(got, k.Namespace)
 		n := &class.Node{
 			Type: class.Sidecar, Namespace: k.Namespace, Name: "one", Interception: class.Redirect, VirtualHosts: true,

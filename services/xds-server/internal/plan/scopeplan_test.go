@@ -22,9 +22,9 @@ import (
 	"fairlead.dev/services/xds-server/internal/store"
 )
 
-// TestLayersAgreeWithDirectTranslation applies random revisions and compares every class, whatever it shares, with what the translators
+// TestScopePlansAgreeWithDirectTranslation applies random revisions and compares every class, whatever it shares, with what the translators
 // make for its key alone from the state as it is, resource by resource.
-func TestLayersAgreeWithDirectTranslation(t *testing.T) {
+func TestScopePlansAgreeWithDirectTranslation(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		b := newBench(t)
 		keys := []*class.Key{
