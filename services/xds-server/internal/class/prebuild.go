@@ -9,12 +9,13 @@ import (
 	"fairlead.dev/services/xds-server/internal/mesh"
 )
 
-// maxPrebuildKeys bounds the keys that Expected lists.
+// maxPrebuildKeys bounds the keys that PrebuildKeys lists.
 const maxPrebuildKeys = 128
 
-// Expected lists keys of namespaces (see Key.OfNamespace) that the sidecars of the mesh's workloads are likely to have, the most frequent
-// first, of those that take virtual hosts and stand upon what everybody shares. It is a guess: only a proxy says what it really is, and it
-// may have another key.
+// PrebuildKeys lists the keys of namespaces (see Key.OfNamespace) that the sidecars of the mesh's workloads will
+// probably have, the most frequent first. The engine builds their scopes before the sidecars connect. The keys are of
+// sidecars that take virtual hosts (VHDS) and that no Sidecar resource limits. A proxy may turn out to have another
+// key.
 func PrebuildKeys(state *mesh.Snapshot) []*Key {
 	counts, keys := map[Hash]int{}, map[Hash]*Key{}
 	state.Workloads(func(w *configv1.Workload) {

@@ -13,7 +13,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/meshtest"
 )
 
-func TestExpectedIsWhatSidecarsOfTheWorkloadsHave(t *testing.T) {
+func TestPrebuildKeysAreThoseOfTheWorkloadsSidecars(t *testing.T) {
 	workload := func(namespace, name, host string, edit ...func(*configv1.Workload)) *configv1.Resource {
 		return meshtest.Workload(namespace, name, "10.0.0.1", append(edit, func(w *configv1.Workload) {
 			w.TlsMode = configv1.TlsMode_TLS_MODE_ISTIO

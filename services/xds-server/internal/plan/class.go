@@ -206,7 +206,7 @@ func (c *Class) publish() {
 func (c *Class) Explain(url, name string) (origins []input.Origin, topics []mesh.Topic, err error) {
 	t, ok := c.engine.translators[url]
 	if !ok {
-		return nil, nil, fmt.Errorf("nobody makes resources of type %s", url)
+		return nil, nil, fmt.Errorf("no translator makes resources of type %s", url)
 	}
 	r, trace := input.TracedReader(c.key, c.engine.State())
 	m, err := buildResource(t, r, name)
@@ -216,7 +216,7 @@ func (c *Class) Explain(url, name string) (origins []input.Origin, topics []mesh
 	return trace.Origins(), r.Topics(), err
 }
 
-// sweep drops the resources whose last subscriber unsubscribed before a time. The engine calls it every half linger time.
+// sweep drops the resources whose last subscriber unsubscribed before a time. Engine.sweep calls it.
 func (c *Class) sweep(before time.Time) {
 	c.engine.updateMu.RLock()
 	defer c.engine.updateMu.RUnlock()

@@ -11,7 +11,7 @@
 //     classes. An update invalidates the nodes that depend on a changed topic and builds them again. The class
 //     publishes a new Snapshot if an item has changed, and notifies its watchers, which are streams.
 //   - A proxy subscribes: its stream acquires the class of the proxy and calls Class.Plan, which builds what no scope
-//     plan has yet: a wildcard set from the mesh scope upwards, a name in each scope plan that needs a result of its own.
+//     plan has yet: a wildcard set from the mesh scope upwards, a name in each scope plan that needs its own result.
 //   - A result differs per namespace or workload: its node has read something of them (input.Scope), or a topic that
 //     is private to the namespace. The scope plan above then builds a node of its own, which replaces the one below.
 //

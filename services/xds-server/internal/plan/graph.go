@@ -11,7 +11,8 @@ import (
 	"fairlead.dev/services/xds-server/internal/store"
 )
 
-// meshGateway is Istio's reserved gateway name "mesh". Every sidecar may address the hosts of VirtualServices bound to it.
+// meshGateway is Istio's reserved gateway name for all sidecars: they may address the hosts of VirtualServices bound to
+// it.
 const meshGateway = "mesh"
 
 // graph is the dependency graph of one scope plan: its nodes, and which of them depend on which topic. The lock of the
@@ -275,7 +276,7 @@ func (g *graph) reset(n *node) {
 
 // dropUnusedAnswers drops the derived answers of the view that no node depends on any more.
 func (g *graph) dropUnusedAnswers() {
-	g.view.Forget(func(t mesh.Topic) bool {
+	g.view.DropUnused(func(t mesh.Topic) bool {
 		_, ok := g.dependencies[t]
 		return ok
 	})

@@ -236,8 +236,8 @@ func (s *scopePlan) updateItem(n *node, below resolved, wildcard, wanted, same b
 	}
 	items := s.items[url]
 	old, held := items.Get(n.name)
-	// A resource that nobody wants here needs an empty item only if a list below names it and would show it. In other
-	// cases an empty item must not stay: it would hide the item below after the node has gone.
+	// A resource that is not wanted here needs an empty item only if a list below names it, and its item would show. In
+	// other cases there must be no empty item: it would still hide the item below after the node was removed.
 	inherited := next == below.item() && (below.node != nil || !wanted) || !wanted && !below.item().Wildcard
 	switch {
 	case inherited && held:

@@ -207,7 +207,7 @@ func (s *scopePlan) mayDiffer(below *node) bool {
 // dependsOn reports whether a node of the plan depends on one of the topics, directly or by a derived answer.
 func (s *scopePlan) dependsOn(n *node, topics mesh.Topics) bool {
 	for _, d := range n.dependencies {
-		if s.graph.view.Meets(d.topic, topics.Has) {
+		if s.graph.view.DependsOn(d.topic, topics.Has) {
 			return true
 		}
 	}

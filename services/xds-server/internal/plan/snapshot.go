@@ -150,7 +150,7 @@ func (t *wildcardTotal) replace(old, next Item) {
 	}
 }
 
-// versionSum is a hash of a set of blobs that is updated in constant time: the sum of their content hashes modulo 2^128.
+// versionSum is a hash of a set of blobs: the sum of their content hashes modulo 2^128. It is updated in constant time.
 type versionSum struct{ hi, lo uint64 }
 
 func (s *versionSum) add(b *store.Blob) {

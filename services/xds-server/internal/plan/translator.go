@@ -34,7 +34,7 @@ type Translator interface {
 // Traits tell the engine how to plan the resources of a type. The zero value is right for most types.
 type Traits struct {
 	// AlwaysListed makes Class.Plan build everything that HostNames lists, also for a subscription by name. It suits a
-	// type whose listed names proxies subscribe to anyway: they are then built once in the scope plan that classes share.
+	// type whose listed names proxies subscribe to anyway: they are built once, in the scope plan that classes share.
 	AlwaysListed bool
 	// DropUnused makes Class.Release drop a resource as soon as no stream subscribes to it. Resources of other types
 	// stay built for the linger time.

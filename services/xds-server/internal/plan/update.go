@@ -53,7 +53,7 @@ func (s *scopePlan) apply(u *update) {
 		n.stale = true
 	}
 	if s.below != nil {
-		// Results below that have changed, or whose answers have become private: this plan may need its own ones, or none.
+		// This plan may need its own results, or no longer, for nodes below that were built or whose topics are private now.
 		rebuilt := s.below.lastUpdate.rebuilt
 		s.lastUpdate.rebuilt = append(s.lastUpdate.rebuilt, rebuilt...)
 		s.refreshAll(slices.Concat(rebuilt, s.dependentsBelow(privateChanges)))
@@ -82,7 +82,7 @@ func (s *scopePlan) apply(u *update) {
 
 // isAffected reports whether the update can have an effect on the plan.
 func (s *scopePlan) isAffected(u *update) bool {
-	if s.below == nil || len(s.below.lastUpdate.rebuilt) > 0 || len(s.below.lastUpdate.changed) > 0 || s.graph.view.Touched(u.change.Topics) {
+	if s.below == nil || len(s.below.lastUpdate.rebuilt) > 0 || len(s.below.lastUpdate.changed) > 0 || s.graph.view.IsAffected(u.change.Topics) {
 		return true
 	}
 	if s.isAboveMesh() && len(u.change.Private[s.graph.view.Class().Namespace]) > 0 {

@@ -108,7 +108,7 @@ func (*run) Put(*[]byte) {}
 
 func wireField(b *store.Blob, world bool) mem.Buffer {
 	if world {
-		return b.WorldField()
+		return b.SotwField()
 	}
 	return b.DeltaField()
 }
