@@ -300,9 +300,9 @@ func TestWhereAWorkloadRuns(t *testing.T) {
 		resources []*configv1.Resource
 		want      map[string]string
 	}{
-		"no selector names it":      {[]*configv1.Resource{known}, map[string]string{}},
-		"unknown labels":     {[]*configv1.Resource{rule}, map[string]string{}},
-		"as the mesh says": {[]*configv1.Resource{rule, known}, map[string]string{class.NetworkLabel: "n1", class.RegionLabel: "known", class.ClusterLabel: "two"}},
+		"no selector names it": {[]*configv1.Resource{known}, map[string]string{}},
+		"unknown labels":       {[]*configv1.Resource{rule}, map[string]string{}},
+		"as the mesh says":     {[]*configv1.Resource{rule, known}, map[string]string{class.NetworkLabel: "n1", class.RegionLabel: "known", class.ClusterLabel: "two"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			key, _ := n.Key(meshtest.State(t, tc.resources...))
@@ -339,7 +339,7 @@ func TestIdentityOfSidecars(t *testing.T) {
 	}{
 		"selected":             {rule("shop", web, "pair"), true},
 		"others are":           {rule("shop", map[string]string{"app": "other"}, "pair"), false},
-		"no selector": {rule("shop", nil, "pair"), false},
+		"no selector":          {rule("shop", nil, "pair"), false},
 		"from afar":            {rule("other", web, "pair"), false},
 		"without a credential": {rule("shop", web, ""), false},
 	} {

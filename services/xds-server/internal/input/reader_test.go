@@ -278,7 +278,7 @@ func TestInboundMTLS(t *testing.T) {
 		"selecting others":        {[]*configv1.Resource{pa("client", "w", "STRICT", map[string]string{"app": "o"}, nil)}, input.Permissive},
 		"selecting in root":       {[]*configv1.Resource{pa("root", "w", "STRICT", mine, nil)}, input.Permissive},
 		"oldest of a rank":        {[]*configv1.Resource{pa("client", "b", "STRICT", nil, nil), pa("client", "a", "DISABLE", nil, nil)}, input.Disable},
-		"of another namespace": {[]*configv1.Resource{pa("other", "n", "STRICT", nil, nil)}, input.Permissive},
+		"of another namespace":    {[]*configv1.Resource{pa("other", "n", "STRICT", nil, nil)}, input.Permissive},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := client(t, tc.policies...).InboundMTLS(8080); got != tc.want {
@@ -308,14 +308,14 @@ func TestVirtualServices(t *testing.T) {
 	}
 	r := client(t, resources...)
 	for name, tc := range map[string]struct{ got, want []string }{
-		"mesh, oldest first":       {names(r.VirtualServices("mesh")), []string{"a/old", "b/young"}},
-		"gateway":                  {names(r.VirtualServices("a/gw")), []string{"a/old", "a/edge"}},
-		"host, most specific":      {names(r.VirtualServicesOf("mesh", "x.example.com")), []string{"b/young", "a/old"}},
-		"host under the wildcard":  {names(r.VirtualServicesOf("mesh", "y.example.com")), []string{"a/old"}},
-		"host without a VirtualService":           {names(r.VirtualServicesOf("mesh", "example.org")), nil},
-		"host of a gateway":        {names(r.VirtualServicesOf("a/gw", "x.example.com")), []string{"a/edge", "a/old"}},
-		"Sidecar admits by a host": {names(client(t, append(resources, sidecar("client", "s", nil, "b/x.example.com"))...).VirtualServices("mesh")), []string{"b/young"}},
-		"Sidecar admits a part of": {names(client(t, append(resources, sidecar("client", "s", nil, "a/z.example.com"))...).VirtualServices("mesh")), []string{"a/old"}},
+		"mesh, oldest first":            {names(r.VirtualServices("mesh")), []string{"a/old", "b/young"}},
+		"gateway":                       {names(r.VirtualServices("a/gw")), []string{"a/old", "a/edge"}},
+		"host, most specific":           {names(r.VirtualServicesOf("mesh", "x.example.com")), []string{"b/young", "a/old"}},
+		"host under the wildcard":       {names(r.VirtualServicesOf("mesh", "y.example.com")), []string{"a/old"}},
+		"host without a VirtualService": {names(r.VirtualServicesOf("mesh", "example.org")), nil},
+		"host of a gateway":             {names(r.VirtualServicesOf("a/gw", "x.example.com")), []string{"a/edge", "a/old"}},
+		"Sidecar admits by a host":      {names(client(t, append(resources, sidecar("client", "s", nil, "b/x.example.com"))...).VirtualServices("mesh")), []string{"b/young"}},
+		"Sidecar admits a part of":      {names(client(t, append(resources, sidecar("client", "s", nil, "a/z.example.com"))...).VirtualServices("mesh")), []string{"a/old"}},
 	} {
 		if !slices.Equal(tc.got, tc.want) {
 			t.Errorf("%s: %q, want %q", name, tc.got, tc.want)
