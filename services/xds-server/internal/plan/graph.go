@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync"
 
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
@@ -49,6 +50,8 @@ type result struct {
 	blob   *store.Blob
 	err    error
 	reader *input.Reader
+	// done, if not nil, is closed once a worker has computed the result.
+	done chan struct{}
 }
 
 func newGraph(e *Engine, key *class.Key, state *mesh.Snapshot) *graph {
@@ -123,12 +126,18 @@ func needsBuild(n *node) bool { return n == nil || !n.built || n.stale }
 
 // compute runs the translator for a node. It changes nothing in the graph, so several may run at the same time.
 func (g *graph) compute(p *typePlan, key nodeKey) *result {
-	res := &result{reader: g.view.Reader()}
+	res := &result{}
+	g.computeInto(res, p, key)
+	return res
+}
+
+func (g *graph) computeInto(res *result, p *typePlan, key nodeKey) {
+	res.reader = g.view.Reader()
 	start := g.engine.clock.Now()
 	if key.list {
 		res.names, res.err = listNames(p.translator, res.reader, key.name)
 		p.metrics.names.Observe(g.engine.clock.Now().Sub(start).Seconds())
-		return res
+		return
 	}
 	m, err := buildResource(p.translator, res.reader, key.name)
 	if res.err = err; m != nil {
@@ -138,43 +147,57 @@ func (g *graph) compute(p *typePlan, key nodeKey) *result {
 		}
 	}
 	p.metrics.build.Observe(g.engine.clock.Now().Sub(start).Seconds())
-	return res
 }
 
-// computeAll computes the lists of the hosts, and the resources that they name, with all workers of the engine. build
-// takes the results; the caller drops those that are left over.
-func (g *graph) computeAll(p *typePlan, hosts []string) {
-	p.results = map[nodeKey]*result{}
-	compute := func(keys []nodeKey) {
-		results := make([]*result, len(keys))
-		each(g.engine.workers, len(keys), func(i int) { results[i] = g.compute(p, keys[i]) })
-		for i, key := range keys {
-			p.results[key] = results[i]
-		}
-	}
+// computeAll computes the lists of the hosts with all workers of the engine, and then lets the workers compute the
+// resources that the lists name, while the caller builds the nodes: see result. The caller must call wait in the end.
+func (g *graph) computeAll(p *typePlan, hosts []string) (wait func()) {
 	var lists, resources []nodeKey
 	for _, host := range hosts {
 		if needsBuild(p.lists[host]) {
 			lists = append(lists, nodeKey{list: true, name: host})
 		}
 	}
-	compute(lists)
-	seen := map[string]struct{}{}
-	for _, list := range lists {
-		for _, name := range p.results[list].names {
-			if _, ok := seen[name]; !ok && needsBuild(p.resources[name]) {
-				seen[name] = struct{}{}
-				resources = append(resources, nodeKey{name: name})
+	computed := make([]*result, len(lists))
+	each(g.engine.workers, len(lists), func(i int) { computed[i] = g.compute(p, lists[i]) })
+	p.results = make(map[nodeKey]*result, 2*len(lists))
+	for i, list := range lists {
+		p.results[list] = computed[i]
+	}
+	if g.engine.workers < 2 {
+		return func() { p.results = nil }
+	}
+	var started []*result
+	for _, list := range computed {
+		for _, name := range list.names {
+			key := nodeKey{name: name}
+			if p.results[key] == nil && needsBuild(p.resources[name]) {
+				res := &result{done: make(chan struct{})}
+				p.results[key] = res
+				resources, started = append(resources, key), append(started, res)
 			}
 		}
 	}
-	compute(resources)
+	var group sync.WaitGroup
+	group.Go(func() {
+		each(g.engine.workers, len(resources), func(i int) {
+			g.computeInto(started[i], p, resources[i])
+			close(started[i].done)
+		})
+	})
+	return func() {
+		group.Wait()
+		p.results = nil
+	}
 }
 
 // result returns what the translator makes of a node: the result of computeAll if there is one.
 func (g *graph) result(n *node) *result {
 	if res, ok := n.plan.results[n.nodeKey]; ok {
 		delete(n.plan.results, n.nodeKey)
+		if res.done != nil {
+			<-res.done
+		}
 		return res
 	}
 	return g.compute(n.plan, n.nodeKey)

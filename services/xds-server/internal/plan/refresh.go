@@ -19,12 +19,11 @@ func (s *scopePlan) planWildcard(url string) {
 	if s.below == nil {
 		var hosts []string
 		s.graph.view.State().Hosts(meshGateway, func(host string) { hosts = append(hosts, host) })
-		s.graph.computeAll(p, hosts)
+		defer s.graph.computeAll(p, hosts)()
 		s.refreshList(p, "")
 		for _, host := range hosts {
 			s.refreshList(p, host)
 		}
-		p.results = nil
 		return
 	}
 	if below := s.below.graph.types[url]; below == nil || !below.wildcard {
