@@ -22,7 +22,8 @@ import (
 	"fairlead.dev/services/xds-server/internal/meshtest"
 )
 
-// TestEveryFieldMakesAnotherClass changes each field of the key by its name: a new field that the hash lacks fails here.
+// TestEveryFieldMakesAnotherClass changes each field of the key by its name: a new field that the hash lacks fails
+// here.
 func TestEveryFieldMakesAnotherClass(t *testing.T) {
 	base := class.Key{
 		Type: class.Sidecar, Namespace: "a", Labels: map[string]string{"app": "x"}, Interception: class.Redirect,

@@ -24,8 +24,8 @@ import (
 // maxHeldKeys bounds the keys in one Held message: about 1 MiB of names and hashes.
 const maxHeldKeys = 8192
 
-// A revision waits while proxies have to acknowledge the one before: for maxHold at most, and only as long as there is an
-// acknowledgement within each holdStep.
+// A revision waits while proxies have to acknowledge the one before: for maxHold at most, and only as long as an
+// acknowledgement arrives within each holdStep.
 const (
 	maxHold  = time.Second
 	holdStep = 50 * time.Millisecond

@@ -22,8 +22,8 @@ import (
 	"fairlead.dev/services/xds-server/internal/store"
 )
 
-// TestScopePlansAgreeWithDirectTranslation applies random revisions and compares every resource of every class with what
-// the translators make for its key alone from the same snapshot of the mesh.
+// TestScopePlansAgreeWithDirectTranslation applies random revisions and compares every resource of every class with
+// what the translators make for its key alone from the same snapshot of the mesh.
 func TestScopePlansAgreeWithDirectTranslation(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		b := newBench(t)

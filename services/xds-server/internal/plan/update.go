@@ -53,7 +53,8 @@ func (s *scopePlan) apply(u *update) {
 		n.stale = true
 	}
 	if s.below != nil {
-		// This plan may need its own results, or no longer, for nodes below that were built or whose topics are private now.
+		// For nodes below that were built, or whose topics became private, this plan may need its own results, or no
+		// longer need them.
 		rebuilt := s.below.lastUpdate.rebuilt
 		s.lastUpdate.rebuilt = append(s.lastUpdate.rebuilt, rebuilt...)
 		s.refreshAll(slices.Concat(rebuilt, s.dependentsBelow(privateChanges)))

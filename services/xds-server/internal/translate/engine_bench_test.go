@@ -21,7 +21,8 @@ import (
 	"fairlead.dev/services/xds-server/internal/translate"
 )
 
-// largeMesh has services with two endpoints each over ten namespaces, and for every tenth a VirtualService and a DestinationRule.
+// largeMesh has services with two endpoints each in ten namespaces, and a VirtualService and a DestinationRule for
+// every tenth of them.
 func largeMesh(services int) []*configv1.Resource {
 	var out []*configv1.Resource
 	for i := range services {
