@@ -104,7 +104,7 @@ func (s *Server) wire(ctx context.Context) error {
 	}
 	engine, err = plan.NewEngine(plan.Config{
 		Translators: translate.All(), Store: store.New(), Log: s.Log, Registerer: s.Registry, Credentials: credentials,
-		Ahead: []string{resource.ClusterType, resource.EndpointType, resource.ListenerType, resource.VirtualHostType},
+		Prebuild: []string{resource.ClusterType, resource.EndpointType, resource.ListenerType, resource.VirtualHostType},
 	})
 	if err != nil {
 		return err

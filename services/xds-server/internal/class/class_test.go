@@ -22,7 +22,8 @@ import (
 	"fairlead.dev/services/xds-server/internal/meshtest"
 )
 
-// TestEveryFieldMakesAnotherClass changes each field of the key by its name, so that a field which is added and forgotten in the hash fails.
+// TestEveryFieldMakesAnotherClass changes each field of the key by its name: a new field that the hash lacks fails
+// here.
 func TestEveryFieldMakesAnotherClass(t *testing.T) {
 	base := class.Key{
 		Type: class.Sidecar, Namespace: "a", Labels: map[string]string{"app": "x"}, Interception: class.Redirect,
@@ -300,9 +301,9 @@ func TestWhereAWorkloadRuns(t *testing.T) {
 		resources []*configv1.Resource
 		want      map[string]string
 	}{
-		"nobody asks":      {[]*configv1.Resource{known}, map[string]string{}},
-		"nobody knows":     {[]*configv1.Resource{rule}, map[string]string{}},
-		"as the mesh says": {[]*configv1.Resource{rule, known}, map[string]string{class.NetworkLabel: "n1", class.RegionLabel: "known", class.ClusterLabel: "two"}},
+		"no selector names it": {[]*configv1.Resource{known}, map[string]string{}},
+		"unknown labels":       {[]*configv1.Resource{rule}, map[string]string{}},
+		"as the mesh says":     {[]*configv1.Resource{rule, known}, map[string]string{class.NetworkLabel: "n1", class.RegionLabel: "known", class.ClusterLabel: "two"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			key, _ := n.Key(meshtest.State(t, tc.resources...))
@@ -313,7 +314,8 @@ func TestWhereAWorkloadRuns(t *testing.T) {
 	}
 }
 
-// TestIdentityOfSidecars: only those that a rule with a credentialName selects have credentials asked for, and so are told apart by who they are.
+// TestIdentityOfSidecars: the identity is part of the class only if a DestinationRule with a credentialName selects the
+// sidecar, which then has credentials.
 func TestIdentityOfSidecars(t *testing.T) {
 	n, err := class.ParseNode(&core.Node{Id: "sidecar~10.0.0.1~web.shop~shop.svc.cluster.local"})
 	if err != nil {
@@ -338,7 +340,7 @@ func TestIdentityOfSidecars(t *testing.T) {
 	}{
 		"selected":             {rule("shop", web, "pair"), true},
 		"others are":           {rule("shop", map[string]string{"app": "other"}, "pair"), false},
-		"nobody in particular": {rule("shop", nil, "pair"), false},
+		"no selector":          {rule("shop", nil, "pair"), false},
 		"from afar":            {rule("other", web, "pair"), false},
 		"without a credential": {rule("shop", web, ""), false},
 	} {
@@ -360,10 +362,9 @@ func TestIdentityOfSidecars(t *testing.T) {
 	}
 }
 
-// A gRPC program is of the class that its agent says, and shares it with those of its labels: neither its address nor the ports that lead to
-// it make another one.
+// A proxyless gRPC server shares its class with those that have its labels: address and targets are not part of it.
 func TestProxyless(t *testing.T) {
-	program := func(name, address string) *class.Node {
+	server := func(name, address string) *class.Node {
 		n, err := class.ParseNode(&core.Node{
 			Id:       "sidecar~" + address + "~" + name + ".shop~shop.svc.cluster.local",
 			Metadata: metadata(t, map[string]any{"GENERATOR": "grpc", "INTERCEPTION_MODE": "TPROXY", class.OnDemandMetadata: "true"}),
@@ -383,7 +384,7 @@ func TestProxyless(t *testing.T) {
 	}
 	state := meshtest.State(t, meshtest.Service("shop", host, 80),
 		workload("a", "10.0.0.1", configv1.TlsMode_TLS_MODE_DISABLED), workload("b", "10.0.0.2", configv1.TlsMode_TLS_MODE_ISTIO))
-	key, _ := program("a", "10.0.0.1").Key(state)
+	key, _ := server("a", "10.0.0.1").Key(state)
 	want := &class.Key{
 		Type: class.Proxyless, Namespace: "shop", Interception: class.None, TrustDomain: "cluster.local",
 		DNSDomain: "shop.svc.cluster.local", Labels: map[string]string{},
@@ -391,7 +392,7 @@ func TestProxyless(t *testing.T) {
 	if d := cmp.Diff(want, key); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
-	other, _ := program("b", "10.0.0.2").Key(state)
+	other, _ := server("b", "10.0.0.2").Key(state)
 	want.OffersMTLS = true
 	if d := cmp.Diff(want, other); d != "" {
 		t.Errorf("with mTLS offered (-want +got):\n%s", d)
@@ -422,7 +423,8 @@ func TestAuthorize(t *testing.T) {
 	}
 }
 
-// TestAddressesOfBoundListeners: only workloads whose Sidecar binds listeners beside redirected traffic are classes of their own by address.
+// TestAddressesOfBoundListeners: the addresses are part of the class only if the workload's Sidecar binds listeners
+// although traffic is redirected.
 func TestAddressesOfBoundListeners(t *testing.T) {
 	bound := func(bind string) *networking.IstioEgressListener {
 		return &networking.IstioEgressListener{

@@ -2,10 +2,10 @@ package class
 
 import "net/netip"
 
-// Families says which versions of IP a proxy has addresses of.
+// Families says which IP versions a proxy has addresses of.
 type Families uint8
 
-// Families of a proxy; IPv4 is also that of one whose addresses are unknown.
+// Families of a proxy. A proxy without known addresses has IPv4.
 const (
 	IPv4 Families = iota
 	IPv6
@@ -24,7 +24,7 @@ func (f Families) String() string {
 	}
 }
 
-// familiesOf reads them off addresses.
+// familiesOf returns the families of addresses.
 func familiesOf(addresses []string) Families {
 	var four, six bool
 	for _, a := range addresses {
@@ -42,13 +42,14 @@ func familiesOf(addresses []string) Families {
 	}
 }
 
-// Has tells whether a proxy of these families can reach an address.
+// Has reports whether a proxy of these families can reach an address.
 func (f Families) Has(address string) bool {
 	ip, err := netip.ParseAddr(address)
 	return err == nil && (f == DualStack || ip.Is4() == (f == IPv4))
 }
 
-// Of returns the addresses of a place that each family has one of: the first, and the other one of a proxy that has both.
+// Of chooses from the IPv4 and the IPv6 form of an address: the first that a proxy of these families uses, and the
+// other one for a dual-stack proxy.
 func (f Families) Of(four, six string) (first string, more []string) {
 	switch f {
 	case IPv6:

@@ -10,7 +10,8 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 )
 
-// GatewayTopology is a meshv1alpha1.Topology as canonical JSON, so that equal ones make equal keys; "" says nothing.
+// GatewayTopology is a meshv1alpha1.Topology as canonical JSON, so that equal topologies make equal keys; "" if none is
+// set.
 type GatewayTopology string
 
 // gatewayTopology reads ProxyConfig.gatewayTopology of a node's metadata.
@@ -19,7 +20,8 @@ func gatewayTopology(v *structpb.Value) (GatewayTopology, error) {
 	return GatewayTopology(text), err
 }
 
-// canonical is one setting of a node's ProxyConfig as canonical JSON. Fields of later versions of Istio are left aside.
+// canonical returns one setting of a node's ProxyConfig as canonical JSON. Fields that this version of Istio's API does
+// not know are ignored.
 func canonical(name string, v *structpb.Value, as proto.Message) (string, error) {
 	if v.GetStructValue() == nil {
 		return "", nil
@@ -31,7 +33,7 @@ func canonical(name string, v *structpb.Value, as proto.Message) (string, error)
 	if err != nil {
 		return "", fmt.Errorf("%w: PROXY_CONFIG.%s: %v", ErrMalformed, name, err) //nolint:errorlint // one cause is enough
 	}
-	// encoding/json sorts the members; protojson varies its spaces from build to build.
+	// encoding/json sorts the members; the spaces of protojson vary from build to build.
 	out, err := json.Marshal(v.AsInterface())
 	if err != nil || len(out) > maxMetadataText {
 		return "", fmt.Errorf("%w: PROXY_CONFIG.%s of %d bytes", ErrMalformed, name, len(out))
@@ -42,17 +44,17 @@ func canonical(name string, v *structpb.Value, as proto.Message) (string, error)
 	return string(out), nil
 }
 
-// Over returns the settings, with those of base where they say nothing.
-func (t GatewayTopology) Over(base *meshv1alpha1.Topology) *meshv1alpha1.Topology {
+// WithDefaults returns the settings, with those of defaults for all fields that are not set.
+func (t GatewayTopology) WithDefaults(defaults *meshv1alpha1.Topology) *meshv1alpha1.Topology {
 	if t == "" {
-		return base
+		return defaults
 	}
 	out := &meshv1alpha1.Topology{}
 	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal([]byte(t), out); err != nil {
-		return base // gatewayTopology has read it before
+		return defaults // gatewayTopology has parsed it before
 	}
 	merged := &meshv1alpha1.Topology{}
-	proto.Merge(merged, base)
+	proto.Merge(merged, defaults)
 	proto.Merge(merged, out)
 	return merged
 }

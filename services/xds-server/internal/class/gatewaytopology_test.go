@@ -13,7 +13,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/meshtest"
 )
 
-// TestGatewayTopology: what a router's own ProxyConfig says goes over what the mesh says, and makes another class only where it says something.
+// TestGatewayTopology: a router's own ProxyConfig comes before the mesh's, and is part of the class only if it is set.
 func TestGatewayTopology(t *testing.T) {
 	mesh := &meshv1alpha1.Topology{NumTrustedProxies: 1, ForwardClientCertDetails: meshv1alpha1.ForwardClientCertDetails_SANITIZE}
 	for name, tc := range map[string]struct {
@@ -44,7 +44,7 @@ func TestGatewayTopology(t *testing.T) {
 			if key.GatewayTopology != tc.key {
 				t.Errorf("key has %q, want %q", key.GatewayTopology, tc.key)
 			}
-			if got := key.GatewayTopology.Over(mesh); !proto.Equal(got, tc.want) {
+			if got := key.GatewayTopology.WithDefaults(mesh); !proto.Equal(got, tc.want) {
 				t.Errorf("got %v, want %v", got, tc.want)
 			}
 		})

@@ -1,5 +1,6 @@
-// Package class decides what of a proxy matters. Proxies with equal keys receive the same bytes, and a translator that sees only the key
-// cannot give one proxy what belongs to another.
+// Package class works out the class of a proxy: everything about it that may influence the bytes it receives. Proxies
+// with equal keys receive the same bytes. A translator sees only the key, so it cannot give a proxy anything that its
+// class does not determine.
 package class
 
 import (
@@ -23,7 +24,7 @@ type NodeType uint8
 const (
 	Sidecar NodeType = iota + 1
 	Router
-	// Proxyless is a gRPC program that speaks xDS itself; its node id is a sidecar's.
+	// Proxyless is a proxyless gRPC client or server: it speaks xDS itself. Its node id is a sidecar's.
 	Proxyless
 )
 
@@ -44,13 +45,13 @@ func (t NodeType) String() string {
 // Interception says how traffic reaches the proxy (metadata INTERCEPTION_MODE).
 type Interception uint8
 
-// Ways of interception.
+// Interception modes.
 const (
-	// Redirect captures with iptables REDIRECT.
+	// Redirect: iptables REDIRECT.
 	Redirect Interception = iota + 1
-	// TProxy captures with TPROXY: the proxy sees and keeps original source addresses.
+	// TProxy: TPROXY; the proxy sees and keeps original source addresses.
 	TProxy
-	// None captures nothing: the proxy binds real addresses.
+	// None: traffic is not captured; the proxy binds the addresses that clients connect to.
 	None
 )
 
@@ -68,7 +69,7 @@ func (i Interception) String() string {
 	}
 }
 
-// Target is a service port that leads to the proxy's workload.
+// Target is a port of a service whose endpoints include the proxy's workload: Istio's ServiceTarget.
 type Target struct {
 	Hostname, Namespace string
 	// Port is the service's, TargetPort the workload's.
@@ -77,48 +78,54 @@ type Target struct {
 	Protocol int32
 }
 
-// Key is all that a translator may know of a proxy, and no more than some translator reads: every field splits the fleet into more
-// classes. It is immutable.
+// Key is all that a translator may know of a proxy. It has only fields that some translator reads, because every field
+// multiplies the classes. It is immutable.
 type Key struct {
 	Type      NodeType
 	Namespace string
-	// Labels are only those that some selector tests, and those that rules compare with endpoints'; where a workload runs is among them.
+	// Labels of the workload that a selector or a failoverPriority names (mesh.Snapshot.RelevantLabels); topology
+	// labels are included.
 	Labels map[string]string
 	// Targets are sorted by hostname and port.
 	Targets []Target
-	// Addresses of the proxy, first is primary; only where listeners are bound to them: without interception, or where a Sidecar wants that.
+	// Addresses of the proxy, the primary first; nil unless listeners are bound to them: without interception, or if a
+	// Sidecar demands it.
 	Addresses []string
-	// Locality is "region/zone/subzone", with parts left out from the right; "" if unknown.
+	// Locality is "region/zone/subzone"; unknown parts on the right are left out, and it is "" if all are unknown.
 	Locality string
-	// Network that the proxy is in; "" if unknown, and where no network of the mesh has gateways: all are one then.
+	// Network of the proxy; "" if unknown. It is always "" while no network of the mesh has gateways, when all networks
+	// count as one.
 	Network      string
 	Interception Interception
-	// TrustDomain of the mesh and DNSDomain of the proxy ("default.svc.cluster.local").
+	// TrustDomain of the mesh, and DNSDomain of the proxy, for example "default.svc.cluster.local".
 	TrustDomain, DNSDomain string
 	// Sidecar names the Sidecar resource that applies, "<namespace>/<name>"; "" if none does.
 	Sidecar string
-	// VirtualHosts is true for proxies that take virtual hosts as resources of their own (VHDS) in place of whole route tables.
+	// VirtualHosts is true for proxies that take virtual hosts as resources of their own (VHDS), outside their route
+	// configurations.
 	VirtualHosts bool
-	// OnDemand is true for sidecars that hold only what they call.
+	// OnDemand is true for sidecars that hold only the virtual hosts and clusters that they use.
 	OnDemand bool
-	// DNSCapture is true where the agent answers the workload's DNS queries: such workloads learn of addresses that only the mesh knows.
+	// DNSCapture is true if the agent answers the workload's DNS queries. The workload can then use automatically
+	// allocated VIPs.
 	DNSCapture bool
 	// Families of the proxy's addresses.
 	Families Families
-	// OffersMTLS is true for gRPC programs whose callers are told to use mesh mTLS.
+	// OffersMTLS is true for proxyless gRPC servers whose callers are told to use mesh mTLS.
 	OffersMTLS bool
-	// Identity is the verified SPIFFE URI on behalf of which credentials are asked for: of a router, and of a sidecar that is selected by a
-	// DestinationRule with a credentialName. "" where nothing was verified, and for all others, who have none.
+	// Identity is the verified SPIFFE URI for which credentials are requested: of gateways, and of workloads that a
+	// DestinationRule with a credentialName selects. It is "" for all others, and for proxies without a verified
+	// identity.
 	Identity string
-	// GatewayTopology is what a router's own ProxyConfig says of the proxies in front of it.
+	// GatewayTopology is the gateway topology of a router's own ProxyConfig.
 	GatewayTopology GatewayTopology
-	// ProxyHeaders is what the proxy's own ProxyConfig says of the headers that proxies add, if it is not what the mesh says for all.
+	// ProxyHeaders are the proxy headers of the proxy's own ProxyConfig, "" if they are the mesh's.
 	ProxyHeaders ProxyHeaders
-	// ProxyMatches are the conditions of EnvoyFilters on the proxy itself that it meets, as mesh.ProxyMatch.ID, sorted.
+	// ProxyMatches are the proxy matches of EnvoyFilters that the proxy meets, as mesh.ProxyMatch.ID, sorted.
 	ProxyMatches []string
 }
 
-// WithSidecar returns the key with the Sidecar resource that the state has for a workload of its namespace with these labels.
+// WithSidecar returns the key with the Sidecar resource that applies to a workload of its namespace with these labels.
 func (k *Key) WithSidecar(state *mesh.Snapshot, labels map[string]string) *Key {
 	with := *k
 	with.Sidecar = ""
@@ -131,8 +138,8 @@ func (k *Key) WithSidecar(state *mesh.Snapshot, labels map[string]string) *Key {
 	return &with
 }
 
-// bindsAddress tells whether the proxy's Sidecar has listeners that are bound although traffic is redirected, and that have to know the workload's
-// addresses for it.
+// bindsAddress reports whether the proxy's Sidecar has listeners with captureMode NONE, which are bound to the
+// workload's addresses although traffic is intercepted.
 func (k *Key) bindsAddress(state *mesh.Snapshot) bool {
 	namespace, name, ok := strings.Cut(k.Sidecar, "/")
 	if !ok {
@@ -154,7 +161,7 @@ type Common struct {
 	Network      string
 	Interception Interception
 	TrustDomain  string
-	// ClusterDomain is the mesh's part of the proxy's DNS domain, "cluster.local".
+	// ClusterDomain is the mesh's part of the proxy's DNS domain, for example "cluster.local".
 	ClusterDomain          string
 	VirtualHosts, OnDemand bool
 	DNSCapture             bool
@@ -172,7 +179,8 @@ func (k *Key) Common() Common {
 	}
 }
 
-// OfNamespace returns the key of what all workloads of the namespace share that have the same common part and Sidecar.
+// OfNamespace returns the key of the namespace scope: what all workloads of the namespace with the same common part and
+// Sidecar share.
 func (k *Key) OfNamespace() *Key {
 	return &Key{
 		Type: k.Type, Namespace: k.Namespace, Locality: k.Locality, Network: k.Network, Interception: k.Interception,
@@ -182,8 +190,8 @@ func (k *Key) OfNamespace() *Key {
 	}
 }
 
-// OfMesh returns the key of what all namespaces share: it is that of a proxy which belongs to none. It is nil where a Sidecar resource
-// decides what the proxy sees.
+// OfMesh returns the key of the mesh scope: what all namespaces share. It is the key of a proxy in no namespace. It is
+// nil for a class with a Sidecar resource, which shares nothing with other namespaces.
 func (k *Key) OfMesh() *Key {
 	if k.Sidecar != "" {
 		return nil
@@ -193,7 +201,7 @@ func (k *Key) OfMesh() *Key {
 	return shared
 }
 
-// clusterDomain takes "<namespace>.svc." off a DNS domain.
+// clusterDomain cuts "<namespace>.svc." off a DNS domain.
 func clusterDomain(dnsDomain string) string {
 	if _, domain, ok := strings.Cut(dnsDomain, ".svc."); ok {
 		return domain
@@ -207,13 +215,13 @@ type Hash [16]byte
 // String returns the hash in hexadecimal.
 func (h Hash) String() string { return hex.EncodeToString(h[:]) }
 
-// field is one line of the table of fields: its name, and how it enters the hash.
+// field of a key: its name, and how it enters the hash.
 type field struct {
 	name  string
 	write func(*Key, digest)
 }
 
-// fields is the one list of what makes a class. A test changes each in turn.
+// fields lists every field of Key. A test changes each in turn.
 var fields = []field{
 	{"type", func(k *Key, d digest) { d.number(uint64(k.Type)) }},
 	{"namespace", func(k *Key, d digest) { d.text(k.Namespace) }},
@@ -240,11 +248,11 @@ var fields = []field{
 	{"trust_domain", func(k *Key, d digest) { d.text(k.TrustDomain) }},
 	{"dns_domain", func(k *Key, d digest) { d.text(k.DNSDomain) }},
 	{"sidecar", func(k *Key, d digest) { d.text(k.Sidecar) }},
-	{"virtual_hosts", func(k *Key, d digest) { d.truth(k.VirtualHosts) }},
-	{"on_demand", func(k *Key, d digest) { d.truth(k.OnDemand) }},
-	{"dns_capture", func(k *Key, d digest) { d.truth(k.DNSCapture) }},
+	{"virtual_hosts", func(k *Key, d digest) { d.boolean(k.VirtualHosts) }},
+	{"on_demand", func(k *Key, d digest) { d.boolean(k.OnDemand) }},
+	{"dns_capture", func(k *Key, d digest) { d.boolean(k.DNSCapture) }},
 	{"families", func(k *Key, d digest) { d.number(uint64(k.Families)) }},
-	{"offers_mtls", func(k *Key, d digest) { d.truth(k.OffersMTLS) }},
+	{"offers_mtls", func(k *Key, d digest) { d.boolean(k.OffersMTLS) }},
 	{"identity", func(k *Key, d digest) { d.text(k.Identity) }},
 	{"gateway_topology", func(k *Key, d digest) { d.text(string(k.GatewayTopology)) }},
 	{"proxy_headers", func(k *Key, d digest) { d.text(string(k.ProxyHeaders)) }},
@@ -267,7 +275,7 @@ func (k *Key) Hash() Hash {
 	return Hash(sum.Sum(nil)[:16])
 }
 
-// digest writes values so that no two sequences of values give the same bytes.
+// digest hashes values so that different sequences of values hash different bytes.
 type digest struct{ h hash.Hash }
 
 func (d digest) number(n uint64) {
@@ -276,7 +284,7 @@ func (d digest) number(n uint64) {
 	d.h.Write(b[:])
 }
 
-func (d digest) truth(b bool) {
+func (d digest) boolean(b bool) {
 	if b {
 		d.number(1)
 	} else {

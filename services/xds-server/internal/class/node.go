@@ -16,35 +16,36 @@ import (
 	"fairlead.dev/services/xds-server/internal/mesh"
 )
 
-// dnsCaptureMetadata is where Istio's agents say "true" if they answer DNS queries.
+// dnsCaptureMetadata is the metadata entry in which Istio's agents say "true" if they answer DNS queries.
 const dnsCaptureMetadata = "DNS_CAPTURE"
 
-// Bounds on what a proxy may say of itself: a node is outside input. Envoy lists some hundreds of extensions, hence the size.
+// Bounds on the node that a proxy sends. Envoy lists some hundreds of extensions in it, hence the size.
 const (
 	maxNodeBytes     = 256 << 10
 	maxNodeIDBytes   = 1024
 	maxMetadataText  = 4096
 	maxNodeAddresses = 32
-	// maxMetadataEntries is how many entries of text are kept for EnvoyFilters to match, and maxMetadataBytes how long they are with their
-	// names: Istio's agents send some forty of 4 KiB in all, and a Pod's settings (ISTIO_META_...) add to them. They stay as long as the stream.
+	// maxMetadataEntries and maxMetadataBytes bound the text entries that a stream keeps for EnvoyFilters to match, by
+	// number and by the bytes of names and values. Istio's agents send some forty of 4 KiB in all; ISTIO_META_ settings
+	// of a Pod add to them.
 	maxMetadataEntries = 256
 	maxMetadataBytes   = 16 << 10
 )
 
-// generatorGRPC is the value of metadata GENERATOR by which Istio's agents join gRPC programs.
+// generatorGRPC is the value of metadata GENERATOR that Istio's agents send for proxyless gRPC.
 const generatorGRPC = "grpc"
 
 // Errors of ParseNode and Node.Authorize.
 var (
-	// ErrMalformed means that the node does not say what it must, or too much.
+	// ErrMalformed means that the node lacks something required, or exceeds a bound.
 	ErrMalformed = errors.New("malformed node")
-	// ErrForeign means that the node claims to be somebody else than the authenticated caller.
+	// ErrForeign means that the node claims another identity than the authenticated caller's.
 	ErrForeign = errors.New("node does not belong to the caller")
 )
 
-// Node is what a proxy says of itself, bounded and parsed. It decides how the proxy is spoken to, never what it may
-// have: that is decided by the authenticated identity and the mesh's Workload of it. Labels, locality and the DNS
-// domain that a node claims are not read at all.
+// Node is a proxy's description of itself, bounded and parsed. It decides how the server talks to the proxy, and never
+// what the proxy may receive: the authenticated identity and the mesh's Workload of it decide that. Labels, locality
+// and DNS domain of the node are not read at all.
 type Node struct {
 	// ID is Envoy's node.id.
 	ID        string
@@ -53,28 +54,29 @@ type Node struct {
 	Namespace string
 	// Addresses as claimed, primary first.
 	Addresses []string
-	// ServiceAccount is the one claimed until Authorize makes it the caller's.
+	// ServiceAccount is the claimed one until Authorize sets the caller's.
 	ServiceAccount string
 	Interception   Interception
-	// Version of the proxy's program, for people to read.
+	// Version of the proxy, for debug pages.
 	Version string
-	// OnDemand is what the proxy's own ProxyConfig says of OnDemandMetadata; "" if nothing.
+	// OnDemand is the value of OnDemandMetadata in the proxy's own ProxyConfig; "" if it has none.
 	OnDemand string
 	// DNSCapture is true if the proxy's agent answers the workload's DNS queries.
 	DNSCapture bool
-	// VirtualHosts is true if the proxy can be sent virtual hosts as resources of their own; the stream's protocol decides.
+	// VirtualHosts is true if the proxy can take virtual hosts as resources of their own (VHDS). The stream's protocol
+	// decides.
 	VirtualHosts bool
 	// Identity is the authenticated caller's; Authorize sets it.
 	Identity string
-	// GatewayTopology is what the proxy's own ProxyConfig says of the proxies in front of it, if it is a router.
+	// GatewayTopology is the gateway topology of a router's own ProxyConfig.
 	GatewayTopology GatewayTopology
-	// ProxyHeaders is what the proxy's own ProxyConfig says of the headers that proxies add.
+	// ProxyHeaders are the proxy headers of the proxy's own ProxyConfig.
 	ProxyHeaders ProxyHeaders
-	// Metadata are the entries of text, which EnvoyFilters may match.
+	// Metadata are the text entries, which EnvoyFilters may match.
 	Metadata map[string]string
 }
 
-// ParseNode reads Istio's node id ("sidecar~<ip>~<name>.<namespace>~<dns domain>") and metadata.
+// ParseNode parses Istio's node id ("sidecar~<ip>~<name>.<namespace>~<dns domain>") and metadata.
 func ParseNode(n *core.Node) (*Node, error) {
 	if n == nil || n.GetId() == "" {
 		return nil, fmt.Errorf("%w: the first request must carry a node with an id", ErrMalformed)
@@ -162,7 +164,7 @@ func (n *Node) readMetadata(meta *structpb.Struct, idAddress string) error {
 	return m.err
 }
 
-// metadata reads text fields and remembers the first that is too long.
+// metadata reads text fields and remembers the first error.
 type metadata struct {
 	fields map[string]*structpb.Value
 	err    error
@@ -179,7 +181,7 @@ func (m *metadata) text(name string) string {
 	return s
 }
 
-// texts are the entries of text; what is too long to be matched is left out.
+// texts returns the text entries that are short enough to be matched.
 func (m *metadata) texts() (map[string]string, error) {
 	count, size := 0, 0
 	for k, v := range m.fields {
@@ -203,7 +205,7 @@ func (m *metadata) texts() (map[string]string, error) {
 	return out, nil
 }
 
-// matchable returns an entry of text that is short enough to be matched.
+// matchable returns a text value that is short enough to be matched.
 func matchable(v *structpb.Value) (string, bool) {
 	s, ok := v.GetKind().(*structpb.Value_StringValue)
 	if !ok || len(s.StringValue) > maxMetadataText {
@@ -212,7 +214,7 @@ func matchable(v *structpb.Value) (string, bool) {
 	return s.StringValue, true
 }
 
-// version is Envoy's, for people to read.
+// version is Envoy's, for debug pages.
 func version(n *core.Node) string {
 	if v := n.GetUserAgentBuildVersion().GetVersion(); v != nil {
 		return fmt.Sprintf("%d.%d.%d", v.GetMajorNumber(), v.GetMinorNumber(), v.GetPatch())
@@ -223,9 +225,9 @@ func version(n *core.Node) string {
 	return ""
 }
 
-// Key derives the class from the node and the mesh, and returns the topics whose change may make it another one. What
-// the mesh knows of the workload is not asked of the node: labels, place, network, targets and annotations are those of
-// its Workload, see Node.Workload. A proxy without one has none, and no credentials.
+// Key works out the class of the node, and returns the topics whose change may change the class. Labels, locality,
+// network, targets and annotations are those of the mesh's Workload, see Node.Workload: the node's own are not read. A
+// proxy without a Workload has none of these, and no credentials.
 func (n *Node) Key(state *mesh.Snapshot) (*Key, mesh.Topics) {
 	topics := mesh.Topics{}
 	topics.Add(mesh.MeshTopic())
@@ -234,7 +236,7 @@ func (n *Node) Key(state *mesh.Snapshot) (*Key, mesh.Topics) {
 	}
 	topics.Add(mesh.SelectsCredentialTopic(n.Namespace))
 	topics.Add(mesh.WorkloadTopic(n.Namespace, n.Name))
-	w, _ := n.Workload(state) // whose node names another's workload is nobody here, and refused by who serves it
+	w, _ := n.Workload(state) // package serve rejects a node that names the Workload of another service account
 	if w.GetName() != n.Name || len(w.GetAddresses()) == 0 {
 		for _, a := range n.Addresses {
 			topics.Add(mesh.AddressTopic(a))
@@ -250,7 +252,7 @@ func (n *Node) Key(state *mesh.Snapshot) (*Key, mesh.Topics) {
 		k.Locality = locality(l.GetRegion(), l.GetZone(), l.GetSubzone())
 		k.Targets = targets(state, w, topics)
 		k.OffersMTLS = n.Type == Proxyless && w.GetTlsMode() == configv1.TlsMode_TLS_MODE_ISTIO
-		labels = located(w.GetLabels(), k.Locality, w.GetNetwork(), w.GetCluster())
+		labels = withTopologyLabels(w.GetLabels(), k.Locality, w.GetNetwork(), w.GetCluster())
 	}
 	topics.Add(mesh.ManyNetworksTopic())
 	if state.ManyNetworks() {
@@ -272,20 +274,21 @@ func (n *Node) Key(state *mesh.Snapshot) (*Key, mesh.Topics) {
 	}
 	k.OnDemand = k.VirtualHosts && k.Interception != None && n.onDemand(state, w.GetAnnotations())
 	if k.Type == Proxyless {
-		// A program asks for its own listeners by address: what they are depends on neither.
+		// A proxyless gRPC server subscribes to its listeners by address: they depend neither on targets nor on what
+		// follows.
 		k.Targets = nil
 		return k, topics
 	}
-	k.ProxyHeaders = n.ProxyHeaders.besides(state.Mesh().GetDefaultConfig().GetProxyHeaders())
+	k.ProxyHeaders = n.ProxyHeaders.unlessDefault(state.Mesh().GetDefaultConfig().GetProxyHeaders())
 	if k.Interception == None || k.bindsAddress(state) {
 		k.Addresses = addresses
 	}
-	var facts map[string]string
+	var metadata map[string]string
 	state.ProxyMatches(n.Namespace, func(p *mesh.ProxyMatch) {
-		if facts == nil {
-			facts = n.facts(w)
+		if metadata == nil {
+			metadata = n.verifiedMetadata(w)
 		}
-		if p.Meets(facts) {
+		if p.Meets(metadata) {
 			k.ProxyMatches = append(k.ProxyMatches, p.ID)
 		}
 	})
@@ -294,9 +297,9 @@ func (n *Node) Key(state *mesh.Snapshot) (*Key, mesh.Topics) {
 	return k, topics
 }
 
-// hasCredentials reports whether a workload with these labels may have credentials: a gateway, and what a
-// DestinationRule with a credentialName selects. That a proxy calls itself a router does not make its workload a
-// gateway, a Gateway whose selector it meets does.
+// hasCredentials reports whether a workload with these labels may have credentials: a gateway, and a workload that a
+// DestinationRule with a credentialName selects. A workload is a gateway if a Gateway selects it; that its proxy calls
+// itself a router is not enough.
 func (n *Node) hasCredentials(state *mesh.Snapshot, labels map[string]string, topics mesh.Topics) bool {
 	if n.Type == Router {
 		for _, t := range mesh.GatewaysTopics(labels) {
@@ -309,15 +312,15 @@ func (n *Node) hasCredentials(state *mesh.Snapshot, labels map[string]string, to
 	return n.Type != Proxyless && state.SelectsCredential(n.Namespace, labels, "")
 }
 
-// OnDemandAnnotation of a workload says "true" or "false" to whether its sidecar holds only what it calls, and OnDemandMetadata is the
-// entry of ProxyConfig.proxyMetadata, the proxy's own or the mesh's default, that says so where the annotation does not.
+// OnDemandAnnotation of a workload says "true" or "false": whether its sidecar holds only what it uses. Without the
+// annotation the entry OnDemandMetadata of ProxyConfig.proxyMetadata says so, the proxy's own or the mesh's.
 const (
 	OnDemandAnnotation = "fairlead.dev/on-demand"
 	OnDemandMetadata   = "FAIRLEAD_ON_DEMAND"
 )
 
-// onDemand decides whether the proxy holds only what it calls: the workload's annotation, else what the proxy was started with, else the
-// mesh's default.
+// onDemand decides whether the proxy holds only what it uses: the workload's annotation, else the proxy's own setting,
+// else the mesh's default.
 func (n *Node) onDemand(state *mesh.Snapshot, annotations map[string]string) bool {
 	for _, said := range []string{annotations[OnDemandAnnotation], n.OnDemand, state.Mesh().GetDefaultConfig().GetProxyMetadata()[OnDemandMetadata]} {
 		if on, err := strconv.ParseBool(said); err == nil {

@@ -12,16 +12,17 @@ import (
 	"fairlead.dev/services/xds-server/internal/mesh"
 )
 
-// defaultAccount is the service account of a Workload that names none, as Kubernetes has it of Pods. A WorkloadEntry
-// without one belongs to it too, so that no Workload belongs to every account of its namespace.
+// defaultAccount is the service account of a Workload that names none, as for Kubernetes Pods. It is also that of a
+// WorkloadEntry without one, so that no Workload belongs to every account of its namespace.
 const defaultAccount = "default"
 
-// podKind is the kind of the objects whose proxies are named after them: nothing else finds them, an address does not.
+// podKind is the kind of the objects whose proxies have their name: a Pod's Workload is found by name, never by
+// address.
 const podKind = "Pod"
 
-// Authorize checks the claims against the authenticated identity spiffe://<trust domain>/ns/<namespace>/sa/<service
-// account>: a proxy may only be one of its own namespace and service account. On success the identity and its service
-// account are the node's.
+// Authorize checks the node against the authenticated identity spiffe://<trust domain>/ns/<namespace>/sa/<service
+// account>: a proxy must be of its identity's namespace and service account. On success it sets the node's identity and
+// service account.
 func (n *Node) Authorize(id spiffeid.ID) error {
 	ns, sa, ok := auth.WorkloadOf(id)
 	if !ok {
@@ -37,14 +38,14 @@ func (n *Node) Authorize(id spiffeid.ID) error {
 	return nil
 }
 
-// Workload returns the mesh's object of the proxy, nil if the mesh knows none that is the caller's. The error, an
-// ErrForeign, says that the node id names a Workload of another service account: such a proxy is not served. Who has
-// proven no identity is believed the name.
+// Workload returns the mesh's object of the proxy, nil if there is none of the caller's service account. The error, an
+// ErrForeign, says that the node id names a Workload of another service account; the server then rejects the proxy. The
+// name of a node without a proven identity is trusted.
 func (n *Node) Workload(state *mesh.Snapshot) (*configv1.Workload, error) {
 	w := state.Workload(n.Namespace, n.Name)
 	switch {
 	case w == nil:
-		return n.machine(state), nil
+		return n.workloadAtAddress(state), nil
 	case n.owns(w):
 		return w, nil
 	case n.Identity == "":
@@ -55,9 +56,9 @@ func (n *Node) Workload(state *mesh.Snapshot) (*configv1.Workload, error) {
 	}
 }
 
-// machine finds the Workload of a machine, whose WorkloadEntry may be named otherwise than its proxy: at one of its
-// addresses, and of its service account.
-func (n *Node) machine(state *mesh.Snapshot) *configv1.Workload {
+// workloadAtAddress finds the Workload of a machine, whose WorkloadEntry may have another name than its proxy: one of
+// the node's service account at one of its addresses.
+func (n *Node) workloadAtAddress(state *mesh.Snapshot) *configv1.Workload {
 	for _, a := range n.Addresses {
 		for _, w := range state.WorkloadsAt(a) {
 			if w.GetSource().GetKind() != podKind && n.owns(w) {
@@ -68,16 +69,16 @@ func (n *Node) machine(state *mesh.Snapshot) *configv1.Workload {
 	return nil
 }
 
-// owns reports whether the Workload is one of the caller's service account; an account that is neither proven nor
-// claimed may be any.
+// owns reports whether the Workload is of the node's service account. A node with neither a proven nor a claimed
+// account owns every Workload of its namespace.
 func (n *Node) owns(w *configv1.Workload) bool {
 	return w.GetNamespace() == n.Namespace && (account(w) == n.ServiceAccount || n.ServiceAccount == "" && n.Identity == "")
 }
 
 func account(w *configv1.Workload) string { return cmp.Or(w.GetServiceAccount(), defaultAccount) }
 
-// addresses are the Workload's. Before it has any, and where there is none, they are those claimed that are no other
-// account's.
+// addresses returns the Workload's addresses. If there are none, they are the claimed ones, without those of Workloads
+// of other service accounts.
 func (n *Node) addresses(state *mesh.Snapshot, w *configv1.Workload) []string {
 	if len(w.GetAddresses()) > 0 {
 		return w.GetAddresses()
@@ -88,23 +89,23 @@ func (n *Node) addresses(state *mesh.Snapshot, w *configv1.Workload) []string {
 	})
 }
 
-// facts are the entries of text of the node's metadata, with what is known in place of what is claimed: who the proxy
-// is and where it runs.
-func (n *Node) facts(w *configv1.Workload) map[string]string {
-	facts := make(map[string]string, len(n.Metadata))
+// verifiedMetadata returns the text entries of the node's metadata, in which the entries that say who the proxy is and
+// where it runs are those of its identity and Workload, not the claimed ones.
+func (n *Node) verifiedMetadata(w *configv1.Workload) map[string]string {
+	verified := make(map[string]string, len(n.Metadata))
 	for k, v := range n.Metadata {
 		switch k {
 		case "NAME", "NAMESPACE", "SERVICE_ACCOUNT", "CLUSTER_ID", "NETWORK":
 		default:
-			facts[k] = v
+			verified[k] = v
 		}
 	}
 	for k, v := range map[string]string{
 		"NAME": n.Name, "NAMESPACE": n.Namespace, "SERVICE_ACCOUNT": n.ServiceAccount, "CLUSTER_ID": w.GetCluster(), "NETWORK": w.GetNetwork(),
 	} {
 		if v != "" {
-			facts[k] = v
+			verified[k] = v
 		}
 	}
-	return facts
+	return verified
 }

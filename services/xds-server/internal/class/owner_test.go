@@ -51,7 +51,7 @@ func TestWorkloadOfANode(t *testing.T) {
 		"another account's name":                   {id: "sidecar~10.0.0.1~web.shop~x", account: "vm", foreign: true},
 		"another account's name, own address":      {id: "sidecar~10.0.0.3~web.shop~x", account: "vm", foreign: true},
 		"an entry without an account":              {id: "sidecar~10.0.0.2~old.shop~x", account: "default", want: "old"},
-		"which is not everybody's":                 {id: "sidecar~10.0.0.2~old.shop~x", account: "web", foreign: true},
+		"which is not of every account":            {id: "sidecar~10.0.0.2~old.shop~x", account: "web", foreign: true},
 		"nor at its address":                       {id: "sidecar~10.0.0.2~vm-1.shop~x", account: "web"},
 		"a machine by its address":                 {id: "sidecar~10.0.0.3~vm-1.shop~x", account: "vm", want: "entry"},
 		"another account's machine":                {id: "sidecar~10.0.0.3~vm-1.shop~x", account: "web"},
@@ -69,7 +69,7 @@ func TestWorkloadOfANode(t *testing.T) {
 				t.Errorf("got %q, %v", w.GetName(), err)
 			}
 			if key, _ := n.Key(state); tc.want == "" && (len(key.Labels) > 0 || len(key.Targets) > 0 || key.Identity != "" || key.Locality != "") {
-				t.Errorf("nobody's proxy has the key %+v", key)
+				t.Errorf("a proxy without a Workload has the key %+v", key)
 			}
 		})
 	}

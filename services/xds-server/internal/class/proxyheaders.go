@@ -7,7 +7,8 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 )
 
-// ProxyHeaders is a meshv1alpha1.ProxyConfig_ProxyHeaders as canonical JSON, so that equal ones make equal keys; "" says nothing.
+// ProxyHeaders is a meshv1alpha1.ProxyConfig_ProxyHeaders as canonical JSON, so that equal settings make equal keys; ""
+// if none are set.
 type ProxyHeaders string
 
 // proxyHeaders reads ProxyConfig.proxyHeaders of a node's metadata.
@@ -16,28 +17,29 @@ func proxyHeaders(v *structpb.Value) (ProxyHeaders, error) {
 	return ProxyHeaders(text), err
 }
 
-// Over returns the settings, with those of base where they say nothing.
-func (h ProxyHeaders) Over(base *meshv1alpha1.ProxyConfig_ProxyHeaders) *meshv1alpha1.ProxyConfig_ProxyHeaders {
+// WithDefaults returns the settings, with those of defaults for all fields that are not set.
+func (h ProxyHeaders) WithDefaults(defaults *meshv1alpha1.ProxyConfig_ProxyHeaders) *meshv1alpha1.ProxyConfig_ProxyHeaders {
 	if h == "" {
-		return base
+		return defaults
 	}
 	out := &meshv1alpha1.ProxyConfig_ProxyHeaders{}
 	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal([]byte(h), out); err != nil {
-		return base // proxyHeaders has read it before
+		return defaults // proxyHeaders has parsed it before
 	}
 	merged := &meshv1alpha1.ProxyConfig_ProxyHeaders{}
-	proto.Merge(merged, base)
+	proto.Merge(merged, defaults)
 	proto.Merge(merged, out)
 	return merged
 }
 
-// besides is "" where the settings add nothing to base: proxies are started with what the mesh said for all, and are one class with the others.
-func (h ProxyHeaders) besides(base *meshv1alpha1.ProxyConfig_ProxyHeaders) ProxyHeaders {
-	over := h.Over(base)
-	if base == nil {
-		base = &meshv1alpha1.ProxyConfig_ProxyHeaders{}
+// unlessDefault returns "" if the settings add nothing to the defaults. Agents repeat the mesh's settings in the node's
+// metadata; such proxies must not make a class of their own.
+func (h ProxyHeaders) unlessDefault(defaults *meshv1alpha1.ProxyConfig_ProxyHeaders) ProxyHeaders {
+	settings := h.WithDefaults(defaults)
+	if defaults == nil {
+		defaults = &meshv1alpha1.ProxyConfig_ProxyHeaders{}
 	}
-	if h == "" || proto.Equal(over, base) {
+	if h == "" || proto.Equal(settings, defaults) {
 		return ""
 	}
 	return h

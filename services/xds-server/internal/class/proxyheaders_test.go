@@ -12,7 +12,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/meshtest"
 )
 
-// TestProxyHeaders: what a proxy's own ProxyConfig says goes over what the mesh says, and makes another class only where it says something else.
+// TestProxyHeaders: a proxy's own ProxyConfig comes before the mesh's, and is part of the class only if it differs.
 func TestProxyHeaders(t *testing.T) {
 	disabled := &meshv1alpha1.ProxyConfig_ProxyHeaders_RequestId{Disabled: wrapperspb.Bool(true)}
 	mesh := &meshv1alpha1.ProxyConfig_ProxyHeaders{RequestId: disabled}
@@ -37,7 +37,7 @@ func TestProxyHeaders(t *testing.T) {
 			if key.ProxyHeaders != tc.key {
 				t.Errorf("key has %q, want %q", key.ProxyHeaders, tc.key)
 			}
-			if got := key.ProxyHeaders.Over(mesh); !proto.Equal(got, tc.want) {
+			if got := key.ProxyHeaders.WithDefaults(mesh); !proto.Equal(got, tc.want) {
 				t.Errorf("got %v, want %v", got, tc.want)
 			}
 		})

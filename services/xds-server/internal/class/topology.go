@@ -7,7 +7,7 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 )
 
-// Labels that say where a workload runs, whether or not its object has them.
+// Topology labels: they say where a workload runs. A workload has them whether or not its object does.
 const (
 	RegionLabel  = "topology.kubernetes.io/region"
 	ZoneLabel    = "topology.kubernetes.io/zone"
@@ -16,7 +16,7 @@ const (
 	ClusterLabel = "topology.istio.io/cluster"
 )
 
-// Topology returns the value of a label that says where a workload runs, "" for other labels and where it is unknown.
+// Topology returns the value of a topology label; "" for other labels and for unknown values.
 func Topology(key string, l *configv1.Locality, network, cluster string) string {
 	switch key {
 	case RegionLabel:
@@ -34,9 +34,9 @@ func Topology(key string, l *configv1.Locality, network, cluster string) string 
 	}
 }
 
-// located returns the labels together with those that say where the workload runs; place is "region/zone/subzone".
-func located(labels map[string]string, place, network, cluster string) map[string]string {
-	region, rest, _ := strings.Cut(place, "/")
+// withTopologyLabels returns the labels with the topology labels added; locality is "region/zone/subzone".
+func withTopologyLabels(labels map[string]string, locality, network, cluster string) map[string]string {
+	region, rest, _ := strings.Cut(locality, "/")
 	zone, subzone, _ := strings.Cut(rest, "/")
 	l := &configv1.Locality{Region: region, Zone: zone, Subzone: subzone}
 	out := maps.Clone(labels)

@@ -1,4 +1,5 @@
-// Package configsource follows the mesh as config-watcher streams it, and keeps the last whole state while config-watcher is away.
+// Package configsource receives the mesh from config-watcher, revision by revision, and keeps the last whole snapshot
+// while config-watcher is away.
 package configsource
 
 import (
@@ -20,11 +21,11 @@ import (
 	"fairlead.dev/services/xds-server/internal/mesh"
 )
 
-// maxHeldKeys bounds the keys of one Held message: about 1 MiB of names and hashes.
+// maxHeldKeys bounds the keys in one Held message: about 1 MiB of names and hashes.
 const maxHeldKeys = 8192
 
-// A revision waits while proxies are busy with those before it: for maxHold at most, and no longer than one in which, for holdStep,
-// nobody has got any further.
+// A revision waits while proxies have to acknowledge the one before: for maxHold at most, and only as long as an
+// acknowledgement arrives within each holdStep.
 const (
 	maxHold  = time.Second
 	holdStep = 50 * time.Millisecond
@@ -39,14 +40,14 @@ type Watcher interface {
 type Config struct {
 	Watcher    Watcher
 	Subscriber *configv1.Subscriber
-	// Apply takes over a newer state. It is called from one goroutine; revisions that arrive while it runs are joined into its next call.
+	// Apply takes a newer snapshot. One goroutine calls it; revisions that arrive meanwhile are merged into its next
+	// call.
 	Apply func(*mesh.Snapshot, *mesh.Change)
-	// Busy, if not nil, gives a channel that is closed once what was applied last has arrived where it was to, nil if it has, and a number
-	// that grows on the way. Newer revisions are held back meanwhile, so that each proxy is sent what many of them change at once; how
-	// long is bounded.
+	// Busy, if not nil, returns a channel that is closed when enough proxies have acknowledged what was applied last,
+	// nil if they have, and a number that grows with each acknowledgement. Newer revisions wait meanwhile, for a
+	// bounded time, so that each proxy receives their changes at once.
 	Busy func() (settled <-chan struct{}, progress uint64)
-	// Bans, if not nil, is called at once with a state in which other identities are banned than before; it must not
-	// block.
+	// Bans, if not nil, is called at once with a snapshot whose bans of identities have changed. It must not block.
 	Bans       func(*mesh.Snapshot)
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
@@ -55,7 +56,7 @@ type Config struct {
 	Rand func() float64
 }
 
-// Client keeps the state of the mesh up to date.
+// Client keeps the snapshot of the mesh up to date.
 type Client struct {
 	cfg     Config
 	metrics metrics
@@ -63,9 +64,9 @@ type Client struct {
 	mu      sync.Mutex
 	state   *mesh.Snapshot
 	pending *mesh.Change
-	// queued counts the revisions joined in pending.
+	// queued counts the revisions merged in pending.
 	queued int
-	// from is the stream that the newest of them came over.
+	// from is the stream of the newest of them, which is acknowledged.
 	from    watchStream
 	applied bool
 	trouble error
@@ -80,7 +81,7 @@ type metrics struct {
 // New checks the configuration; Run does the work.
 func New(cfg Config) (*Client, error) {
 	if cfg.Watcher == nil || cfg.Subscriber == nil || cfg.Apply == nil || cfg.Log == nil || cfg.Registerer == nil {
-		return nil, errors.New("upstream: Watcher, Subscriber, Apply, Log and Registerer are required")
+		return nil, errors.New("configsource: Watcher, Subscriber, Apply, Log and Registerer are required")
 	}
 	cfg.Clock = clock.Or(cfg.Clock)
 	f := promauto.With(cfg.Registerer)
@@ -98,7 +99,7 @@ func New(cfg Config) (*Client, error) {
 	}, nil
 }
 
-// Ready is nil once a whole revision has been applied. It stays so while config-watcher is away.
+// Ready returns nil once a whole revision has been applied, also while config-watcher is away.
 func (c *Client) Ready() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -108,14 +109,14 @@ func (c *Client) Ready() error {
 	return fmt.Errorf("no configuration received from config-watcher yet: %w", c.trouble)
 }
 
-// State returns the newest whole state.
+// State returns the newest whole snapshot.
 func (c *Client) State() *mesh.Snapshot {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.state
 }
 
-// Run watches until ctx ends, and for ever tries again.
+// Run watches, and opens the watch again after an error, until ctx ends.
 func (c *Client) Run(ctx context.Context) error {
 	done := make(chan struct{})
 	go func() {
@@ -145,7 +146,7 @@ func (c *Client) setTrouble(err error) {
 // watchStream is one open Watch.
 type watchStream = grpc.BidiStreamingClient[configv1.WatchRequest, configv1.WatchResponse]
 
-// watch runs one stream; delivered is true if a whole revision came over it.
+// watch runs one stream; delivered is true if a whole revision has arrived.
 func (c *Client) watch(ctx context.Context) (delivered bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -178,7 +179,7 @@ func (c *Client) watch(ctx context.Context) (delivered bool, err error) {
 	}
 }
 
-// introduce tells what is held, so that only the difference comes.
+// introduce sends the keys and hashes of what is held, so that config-watcher sends only the difference.
 func (c *Client) introduce(stream watchStream) error {
 	for _, part := range c.State().Held(maxHeldKeys) {
 		if err := stream.Send(&configv1.WatchRequest{Message: &configv1.WatchRequest_Held{Held: part}}); err != nil {
@@ -192,7 +193,7 @@ func (c *Client) introduce(stream watchStream) error {
 	return nil
 }
 
-// sendError finds the server's reason: a broken send only says that there is one.
+// sendError returns the server's reason for a failed send, which only Recv returns.
 func (c *Client) sendError(stream watchStream, err error) error {
 	if errors.Is(err, io.EOF) {
 		if _, reason := stream.Recv(); reason != nil {
@@ -202,7 +203,7 @@ func (c *Client) sendError(stream watchStream, err error) error {
 	return fmt.Errorf("introduce to config-watcher: %w", err)
 }
 
-// commit makes a whole revision the state.
+// commit makes a whole revision the snapshot.
 func (c *Client) commit(from watchStream, rev *configv1.Revision, upserts []*configv1.Resource, removed []*configv1.ResourceKey) {
 	next, change := c.State().Apply(rev, upserts, removed)
 	for _, err := range change.Rejected {
@@ -231,7 +232,7 @@ func (c *Client) commit(from watchStream, rev *configv1.Revision, upserts []*con
 	}
 }
 
-// apply hands states on, the newest each time.
+// apply calls Apply with the newest snapshot after each revision, and acknowledges it.
 func (c *Client) apply(ctx context.Context) {
 	for {
 		select {
@@ -255,12 +256,12 @@ func (c *Client) apply(ctx context.Context) {
 		c.applied = true
 		c.mu.Unlock()
 		ack := &configv1.WatchAck{Sequence: state.Revision().GetSequence()}
-		// A stream that has broken meanwhile says so where it is read.
+		// If the stream has broken meanwhile, watch gets the error from Recv.
 		_ = from.Send(&configv1.WatchRequest{Message: &configv1.WatchRequest_Ack{Ack: ack}})
 	}
 }
 
-// hold waits while there is still to do for revisions applied before; false if ctx has ended.
+// hold waits while Busy says so; false if ctx has ended.
 func (c *Client) hold(ctx context.Context) bool {
 	if c.cfg.Busy == nil {
 		return true

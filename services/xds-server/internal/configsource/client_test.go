@@ -292,7 +292,7 @@ func TestRevisionsWaitForBusyProxies(t *testing.T) {
 			w := take(t, fake.streams)
 			w.send <- chunk("e", 1, true, meshtest.Service("default", "a", 80))
 			if d := cmp.Diff(applied{1, 1, 1}, take(t, got), cmp.AllowUnexported(applied{})); d != "" {
-				t.Fatalf("with nobody busy it is applied at once: %s", d)
+				t.Fatalf("without a busy proxy it is not applied at once: %s", d)
 			}
 			take(t, w.acks)
 			tc.fleet.mu.Lock()

@@ -20,7 +20,7 @@ import (
 	secretv1 "fairlead.dev/proto/fairlead/secret/v1"
 )
 
-// maxBatch bounds the subscriptions of one request.
+// maxBatch bounds the subscriptions in one request.
 const maxBatch = 1000
 
 // Watcher opens a Watch; secretv1.SecretServiceClient does.
@@ -31,11 +31,11 @@ type Watcher interface {
 // Config of a Client. Watcher, Apply, Log and Registerer are required.
 type Config struct {
 	Watcher Watcher
-	// Instance is the one that the proxies are reported under: config-watcher answers only for identities that it
-	// reports as connected.
+	// Instance is the instance under which the proxies are reported. config-watcher answers only for identities that
+	// this instance reports as connected.
 	Instance string
-	// Apply takes over a newer set, which differs from the one before in what is given as changed, and no longer holds what nobody follows.
-	// It is called from one goroutine.
+	// Apply takes a newer set, which differs from the last one in the changed references. It no longer holds
+	// credentials that are not followed. One goroutine calls it.
 	Apply      func(set *Set, changed []Ref)
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
@@ -44,8 +44,8 @@ type Config struct {
 	Rand func() float64
 }
 
-// Client asks config-watcher for the credentials that are followed, keeps the newest of each, also while config-watcher is away, and forgets
-// those that nobody follows any more. It is safe for concurrent use.
+// Client watches the credentials that are followed, on config-watcher. It keeps the newest of each, also while
+// config-watcher is away, and forgets those that are no longer followed. It is safe for concurrent use.
 type Client struct {
 	cfg     Config
 	retries prometheus.Counter
@@ -54,11 +54,11 @@ type Client struct {
 	users   map[Ref]int
 	known   map[Ref]*Credential
 	changed map[Ref]struct{}
-	// left are references that were given up since the stream was last told: what it answers them with is no longer kept.
-	left map[Ref]struct{}
+	// unfollowed are the references to unsubscribe from with the next request; answers for them are ignored.
+	unfollowed map[Ref]struct{}
 
-	// One token each while the stream has something to be told, and while there is something to apply.
-	tell, ready chan struct{}
+	// send has a token while there is a request to send, ready while there is a set to apply.
+	send, ready chan struct{}
 }
 
 // NewClient checks the configuration; Run does the work.
@@ -68,8 +68,8 @@ func NewClient(cfg Config) (*Client, error) {
 	}
 	cfg.Clock = clock.Or(cfg.Clock)
 	c := &Client{
-		cfg: cfg, users: map[Ref]int{}, known: map[Ref]*Credential{}, changed: map[Ref]struct{}{}, left: map[Ref]struct{}{},
-		tell: make(chan struct{}, 1), ready: make(chan struct{}, 1),
+		cfg: cfg, users: map[Ref]int{}, known: map[Ref]*Credential{}, changed: map[Ref]struct{}{}, unfollowed: map[Ref]struct{}{},
+		send: make(chan struct{}, 1), ready: make(chan struct{}, 1),
 	}
 	f := promauto.With(cfg.Registerer)
 	name := func(n string) string { return prometheus.BuildFQName("fairlead", "xds_server", n) }
@@ -90,16 +90,16 @@ func NewClient(cfg Config) (*Client, error) {
 	return c, nil
 }
 
-// Follow asks for a credential; every call needs an Unfollow. It does not block.
+// Follow subscribes to a credential. Each call needs a call of Unfollow. It does not block.
 func (c *Client) Follow(ref Ref) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.users[ref]++; c.users[ref] == 1 {
-		signal(c.tell)
+		signal(c.send)
 	}
 }
 
-// Unfollow is the opposite of Follow: the last one makes the credential forgotten.
+// Unfollow is the opposite of Follow. After the last one the credential is forgotten.
 func (c *Client) Unfollow(ref Ref) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -109,8 +109,8 @@ func (c *Client) Unfollow(ref Ref) {
 	delete(c.users, ref)
 	delete(c.known, ref)
 	c.changed[ref] = struct{}{}
-	c.left[ref] = struct{}{}
-	signal(c.tell)
+	c.unfollowed[ref] = struct{}{}
+	signal(c.send)
 	signal(c.ready)
 }
 
@@ -121,7 +121,7 @@ func signal(to chan struct{}) {
 	}
 }
 
-// Run watches until ctx ends, and for ever tries again.
+// Run watches, and opens the watch again after an error, until ctx ends.
 func (c *Client) Run(ctx context.Context) error {
 	var group sync.WaitGroup
 	group.Go(func() { c.apply(ctx) })
@@ -133,7 +133,7 @@ func (c *Client) Run(ctx context.Context) error {
 	return nil
 }
 
-// apply hands sets on, the newest each time.
+// apply calls Apply with the newest set after each change.
 func (c *Client) apply(ctx context.Context) {
 	for {
 		select {
@@ -153,12 +153,12 @@ func (c *Client) apply(ctx context.Context) {
 	}
 }
 
-// watch runs one stream; answered is true if anything came over it.
+// watch runs one stream; answered is true if a response has arrived.
 func (c *Client) watch(ctx context.Context) (answered bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	// While nobody follows anything there is nothing to watch.
-	if !c.wanted(ctx) {
+	// There is nothing to watch before a credential is followed.
+	if !c.waitFollowed(ctx) {
 		return false, ctx.Err()
 	}
 	stream, err := c.cfg.Watcher.Watch(ctx)
@@ -166,7 +166,7 @@ func (c *Client) watch(ctx context.Context) (answered bool, err error) {
 		return false, fmt.Errorf("open watch: %w", err)
 	}
 	ended := make(chan error, 1)
-	var came atomic.Bool
+	var received atomic.Bool
 	var group sync.WaitGroup
 	group.Go(func() {
 		for {
@@ -175,34 +175,34 @@ func (c *Client) watch(ctx context.Context) (answered bool, err error) {
 				ended <- err
 				return
 			}
-			came.Store(true)
-			c.take(m)
+			received.Store(true)
+			c.receive(m)
 		}
 	})
 	defer group.Wait()
 	defer cancel()
-	asked := map[Ref]struct{}{}
+	subscribed := map[Ref]struct{}{}
 	for introduced := false; ; {
-		for _, m := range c.requests(asked) {
+		for _, m := range c.requests(subscribed) {
 			if !introduced {
 				m.Instance, introduced = c.cfg.Instance, true
 			}
 			if err := stream.Send(m); err != nil {
-				return came.Load(), fmt.Errorf("watch: %w", <-ended) // the reader has the reason
+				return received.Load(), fmt.Errorf("watch: %w", <-ended) // the reader has the reason
 			}
 		}
 		select {
 		case <-ctx.Done():
-			return came.Load(), ctx.Err()
+			return received.Load(), ctx.Err()
 		case err := <-ended:
-			return came.Load(), fmt.Errorf("watch: %w", err)
-		case <-c.tell:
+			return received.Load(), fmt.Errorf("watch: %w", err)
+		case <-c.send:
 		}
 	}
 }
 
-// wanted waits until something is followed.
-func (c *Client) wanted(ctx context.Context) bool {
+// waitFollowed waits until a credential is followed; false if ctx ends first.
+func (c *Client) waitFollowed(ctx context.Context) bool {
 	for {
 		c.mu.Lock()
 		n := len(c.users)
@@ -213,13 +213,13 @@ func (c *Client) wanted(ctx context.Context) bool {
 		select {
 		case <-ctx.Done():
 			return false
-		case <-c.tell:
+		case <-c.send:
 		}
 	}
 }
 
-// requests brings what the stream was asked for to what is followed.
-func (c *Client) requests(asked map[Ref]struct{}) []*secretv1.WatchRequest {
+// requests returns the requests that bring the stream's subscriptions to what is followed.
+func (c *Client) requests(subscribed map[Ref]struct{}) []*secretv1.WatchRequest {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var out []*secretv1.WatchRequest
@@ -231,17 +231,17 @@ func (c *Client) requests(asked map[Ref]struct{}) []*secretv1.WatchRequest {
 		}
 		return m
 	}
-	for ref := range c.left {
-		if _, ok := asked[ref]; ok {
-			delete(asked, ref)
+	for ref := range c.unfollowed {
+		if _, ok := subscribed[ref]; ok {
+			delete(subscribed, ref)
 			m := room()
 			m.Unsubscribe = append(m.Unsubscribe, subscription(ref))
 		}
 	}
-	clear(c.left)
+	clear(c.unfollowed)
 	for ref := range c.users {
-		if _, ok := asked[ref]; !ok {
-			asked[ref] = struct{}{}
+		if _, ok := subscribed[ref]; !ok {
+			subscribed[ref] = struct{}{}
 			m := room()
 			m.Subscribe = append(m.Subscribe, subscription(ref))
 		}
@@ -249,12 +249,12 @@ func (c *Client) requests(asked map[Ref]struct{}) []*secretv1.WatchRequest {
 	return out
 }
 
-// subscription is a reference in the contract's form. The namespace is the identity's: no other can be asked for.
+// subscription is a reference in the form of the protocol. The namespace is always the identity's.
 func subscription(ref Ref) *secretv1.Subscription {
 	return &secretv1.Subscription{Namespace: NamespaceOf(ref.Identity), Name: ref.Name, Identity: ref.Identity}
 }
 
-// NamespaceOf returns the namespace of a workload's identity; "" if it is none.
+// NamespaceOf returns the namespace of a workload's identity; "" if it is not a workload's.
 func NamespaceOf(identity string) string {
 	id, err := spiffeid.FromString(identity)
 	if err != nil {
@@ -264,8 +264,8 @@ func NamespaceOf(identity string) string {
 	return namespace
 }
 
-// take takes over an answer.
-func (c *Client) take(m *secretv1.WatchResponse) {
+// receive takes a response.
+func (c *Client) receive(m *secretv1.WatchResponse) {
 	s := m.GetSubscription()
 	ref := Ref{Identity: s.GetIdentity(), Name: s.GetName()}
 	next := New(m.GetCredential())

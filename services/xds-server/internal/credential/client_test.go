@@ -121,7 +121,7 @@ func (r *rig) watch() *watching {
 		w.t = r.t
 		return w
 	case <-time.After(patience):
-		r.t.Fatal("nobody watches")
+		r.t.Fatal("no watch is open")
 		return nil
 	}
 }

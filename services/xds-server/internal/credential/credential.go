@@ -1,5 +1,5 @@
-// Package credential holds the TLS credentials that gateways' proxies use, apart from the mesh's revisions: only those that some proxy's
-// resources are made from, and only as long as they are.
+// Package credential holds the TLS credentials that gateways and sidecars use (SDS). They are not part of the mesh's
+// revisions: only those are held that resources of connected proxies depend on.
 package credential
 
 import (
@@ -10,18 +10,18 @@ import (
 	secretv1 "fairlead.dev/proto/fairlead/secret/v1"
 )
 
-// Ref names a credential on behalf of a proxy. There is no way to name one of another namespace than the proxy's.
+// Ref names a credential for a proxy. It can name only credentials of the proxy's own namespace.
 type Ref struct {
 	// Identity is the proxy's verified SPIFFE URI.
 	Identity string
-	// Name of the Secret, with "-cacert" behind it for what clients are verified with alone.
+	// Name of the Secret; with the suffix "-cacert" for the CA certificates that verify clients.
 	Name string
 }
 
-// Credential is key material. However it is printed, logged or encoded, what it holds does not show. It is immutable.
+// Credential is key material. Printing, logging or encoding it never shows the content. It is immutable.
 type Credential struct{ held *secretv1.Credential }
 
-// New takes over a message, which must not be changed any more; nil gives nil.
+// New wraps a message, which must not be changed afterwards; nil gives nil.
 func New(m *secretv1.Credential) *Credential {
 	if m == nil {
 		return nil
@@ -35,7 +35,7 @@ func (c *Credential) Chain() []byte { return c.held.GetCertificateChain() }
 // Key is the private key in PEM; empty if there is none.
 func (c *Credential) Key() []byte { return c.held.GetPrivateKey() }
 
-// Authorities are the certificates in PEM that clients are verified with; empty if there are none.
+// Authorities are the CA certificates in PEM that verify clients; empty if there are none.
 func (c *Credential) Authorities() []byte { return c.held.GetCaCertificates() }
 
 // Revoked is the list of revoked certificates in PEM; empty if there is none.
@@ -60,13 +60,14 @@ func (c *Credential) LogValue() slog.Value { return slog.StringValue(redacted) }
 // MarshalText implements encoding.TextMarshaler, which JSON and YAML use.
 func (c *Credential) MarshalText() ([]byte, error) { return []byte(redacted), nil }
 
-// Set is what is known of credentials at one moment. It is immutable; nil is the empty set.
+// Set is the known credentials at one moment. It is immutable; nil is the empty set.
 type Set struct{ known map[Ref]*Credential }
 
-// NewSet copies what is known; a nil Credential means that there is none that the proxy may read.
+// NewSet copies a map of credentials. A nil Credential means that the proxy may read no such Secret.
 func NewSet(known map[Ref]*Credential) *Set { return &Set{maps.Clone(known)} }
 
-// Get returns the credential of a reference, nil if there is none; known is false while that has yet to be learnt.
+// Get returns the credential of a reference, nil if there is none. known is false while config-watcher has not
+// answered.
 func (s *Set) Get(ref Ref) (c *Credential, known bool) {
 	if s == nil {
 		return nil, false

@@ -5,14 +5,16 @@ import (
 	"fairlead.dev/services/xds-server/internal/mesh"
 )
 
-// kindSecret is the kind of the objects that credentials are read from.
+// kindSecret is the kind of the objects that credentials come from.
 const kindSecret = "Secret"
 
-// Identity returns the verified SPIFFE URI of a workload that may have credentials, "" for all others. A result that was made from it is not shared between workloads.
-func (r *Reader) Identity() string { return r.only(WorkloadScope).Identity }
+// Identity returns the verified SPIFFE URI of a workload that may have credentials, "" for all others. A result for
+// which it was read is not shared between workloads.
+func (r *Reader) Identity() string { return r.keyIn(WorkloadScope).Identity }
 
-// Credential returns the credential of a name in the namespace of the class's identity, nil if there is none; known is false while that has
-// yet to be learnt. To have read it is what makes it be asked for. Without an identity nothing is, and there is none.
+// Credential returns the credential of a name in the namespace of the class's identity, nil if there is none. known is
+// false while config-watcher has not answered yet: the engine follows the credential from the first build that reads
+// it. A class without an identity has no credentials.
 func (r *Reader) Credential(name string) (c *credential.Credential, known bool) {
 	ref := credential.Ref{Identity: r.Identity(), Name: name}
 	if ref.Identity == "" {
@@ -25,16 +27,16 @@ func (r *Reader) Credential(name string) (c *credential.Credential, known bool) 
 	return c, known
 }
 
-// UsesCredential reports whether a DestinationRule that the client sees, and that selects nobody in particular, has the
+// UsesCredential reports whether a DestinationRule without a workload selector that the client sees has the
 // credentialName, which is given without its scheme.
 func (r *Reader) UsesCredential(name string) bool {
-	r.only(NamespaceScope)
+	r.keyIn(NamespaceScope)
 	r.record(mesh.CredentialUseTopics(r.client(), name)...)
 	return r.view.state.UsesCredential(r.client(), name)
 }
 
-// SelectsCredential reports whether a DestinationRule of the client's namespace selects the workload, and has the credentialName, which is
-// given without its scheme.
+// SelectsCredential reports whether a DestinationRule of the client's namespace that selects the workload has the
+// credentialName, which is given without its scheme.
 func (r *Reader) SelectsCredential(name string) bool {
 	r.record(mesh.SelectsCredentialTopic(r.client()))
 	return r.view.state.SelectsCredential(r.client(), r.Labels(), name)

@@ -9,16 +9,17 @@ import (
 	"fairlead.dev/services/xds-server/internal/mesh"
 )
 
-// DestinationRule returns the rule that applies to a hostname for this class, nil if none does. It is looked up in the client's
-// namespace, then the service's, then the root namespace, as Istio does; within one an exact host beats a wildcard and a longer wildcard
-// a shorter one. Rules of one namespace for one host are merged: the oldest gives the traffic policy, each adds the subsets whose names
-// are new. A rule with a workload selector counts only where it selects the class, in its own namespace, and beats one without.
+// DestinationRule returns the rule that applies to a hostname for this class, nil if none does. As in Istio, the rules
+// of the client's namespace come first, then those of the service's, then those of the root namespace. Within a
+// namespace an exact host beats a wildcard, and a longer wildcard a shorter one. Rules of one namespace for one host
+// are merged: the oldest gives the traffic policy, and each adds the subsets whose names are new. A rule with a
+// workload selector counts only for classes of its own namespace that it selects; it beats rules without one.
 func (r *Reader) DestinationRule(hostname string) *mesh.DestinationRule {
 	return r.destinationRule(hostname, r.selected)
 }
 
-// InboundDestinationRule is DestinationRule for connections that the class accepts for the hostname: rules with a workload selector are
-// about what the selected workloads call, and do not count.
+// InboundDestinationRule is DestinationRule for connections that the class accepts. Rules with a workload selector are
+// about the calls of the selected workloads, so they do not count.
 func (r *Reader) InboundDestinationRule(hostname string) *mesh.DestinationRule {
 	return r.destinationRule(hostname, func(*mesh.DestinationRule) bool { return false })
 }
@@ -30,7 +31,7 @@ func (r *Reader) destinationRule(hostname string, selected func(*mesh.Destinatio
 	if svc := r.Service(hostname); svc != nil {
 		owner = svc.GetNamespace()
 	}
-	// Istio looks into the client's namespace first unless that is the root namespace, whose rules are everybody's defaults.
+	// Istio skips the first step for clients in the root namespace, whose rules are the defaults of all namespaces.
 	order := []string{owner, root}
 	if client != root {
 		order = []string{client, owner, root}
@@ -76,7 +77,7 @@ func (r *Reader) ruleIn(namespace, hostname string, selected func(*mesh.Destinat
 	return nil
 }
 
-// mergeRules joins rules for one host, oldest first. It also returns those that have a part in the result.
+// mergeRules merges rules for one host, oldest first. It also returns those that contribute to the result.
 func mergeRules(rules []*mesh.DestinationRule) (*mesh.DestinationRule, []*mesh.DestinationRule) {
 	if len(rules) == 1 {
 		return rules[0], rules

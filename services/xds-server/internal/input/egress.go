@@ -14,14 +14,14 @@ import (
 // egress says which services of which namespaces a client may address: those that one of the rules admits.
 type egress []rules
 
-// rules are the hosts of one egress listener of a Sidecar, "<namespace>/<dnsName>", by namespace; "*" means any. What is excluded is never
-// admitted. See istio.networking.v1alpha3.IstioEgressListener.hosts.
+// rules are the hosts of one egress listener of a Sidecar, "<namespace>/<dnsName>", by namespace; "*" means all
+// namespaces. An excluded host is never admitted. See istio.networking.v1alpha3.IstioEgressListener.hosts.
 type rules struct{ admitted, excluded map[string][]string }
 
-// allEgress admits everything that is exported to the client's namespace: what a class without a Sidecar may address.
+// allEgress admits every service that is exported to the client's namespace, as for a class without a Sidecar.
 func allEgress() egress { return egress{{admitted: map[string][]string{"*": {"*"}}}} }
 
-// parseEgress reads the egress hosts of a listener for a client in the namespace; no hosts at all admit everything.
+// parseEgress parses the egress hosts of a listener for a client in the namespace. No hosts admit all services.
 func parseEgress(clientNamespace string, hosts []string) egress {
 	if len(hosts) == 0 {
 		return allEgress()
@@ -30,7 +30,7 @@ func parseEgress(clientNamespace string, hosts []string) egress {
 	for _, h := range hosts {
 		ns, host, ok := strings.Cut(h, "/")
 		if !ok {
-			// Validation refuses this form; taken as Istio's own shorthand for any namespace.
+			// Validation rejects this form. Istio's shorthand means any namespace.
 			ns, host = "*", h
 		}
 		into := out.admitted
@@ -60,7 +60,7 @@ func (e egress) equal(o egress) bool {
 	})
 }
 
-// namespaces lists where admitted services live: [""] means everywhere.
+// namespaces lists the namespaces of admitted services; [""] means all.
 func (e egress) namespaces() []string {
 	all := map[string]bool{}
 	for _, r := range e {
@@ -81,11 +81,12 @@ func (e egress) service(svc *configv1.Service) bool {
 
 func (e egress) admits(namespace, host string, match func(pattern, host string) bool) bool {
 	return slices.ContainsFunc(e, func(r rules) bool {
-		return named(r.admitted, namespace, host, match) && !named(r.excluded, namespace, host, covers)
+		return matchesAny(r.admitted, namespace, host, match) && !matchesAny(r.excluded, namespace, host, covers)
 	})
 }
 
-func named(hosts map[string][]string, namespace, host string, match func(pattern, host string) bool) bool {
+// matchesAny reports whether a pattern for the namespace, or for all, matches the host.
+func matchesAny(hosts map[string][]string, namespace, host string, match func(pattern, host string) bool) bool {
 	for _, ns := range []string{namespace, "*"} {
 		for _, pattern := range hosts[ns] {
 			if match(pattern, host) {
@@ -96,12 +97,13 @@ func named(hosts map[string][]string, namespace, host string, match func(pattern
 	return false
 }
 
-// all reports whether nothing is held back.
+// all reports whether every service is admitted.
 func (e egress) all() bool {
 	return slices.ContainsFunc(e, func(r rules) bool { return len(r.excluded) == 0 && slices.Contains(r.admitted["*"], "*") })
 }
 
-// virtualServices keeps those that have at least one host in common with what is admitted in their namespace.
+// virtualServices returns those VirtualServices of which at least one host overlaps with a host that is admitted in
+// their namespace.
 func (e egress) virtualServices(found []*mesh.VirtualService) []*mesh.VirtualService {
 	if e.all() {
 		return found
@@ -115,7 +117,8 @@ func (e egress) virtualServices(found []*mesh.VirtualService) []*mesh.VirtualSer
 	return kept
 }
 
-// covers reports whether the pattern, a host or a wildcard host, admits the host; a wildcard host is admitted by an equal or wider one.
+// covers reports whether the pattern, a host or a wildcard host, matches the host. A wildcard host is matched by an
+// equal or wider pattern.
 func covers(pattern, host string) bool {
 	if pattern == "*" || pattern == host {
 		return true
@@ -124,11 +127,11 @@ func covers(pattern, host string) bool {
 	return ok && strings.HasSuffix(strings.TrimPrefix(host, "*"), suffix)
 }
 
-// overlap reports whether two hosts, either of which may be a wildcard, can mean the same name.
+// overlap reports whether two hosts, each of which may be a wildcard, can match the same name.
 func overlap(a, b string) bool { return covers(a, b) || covers(b, a) }
 
-// imports reports whether a service that no rule admits is reached for the sake of an admitted VirtualService that sends to it: who may ask for a
-// host may be sent on.
+// imports reports whether an admitted VirtualService routes to a service that no rule admits. A client that may address
+// the VirtualService's host needs the service too.
 func (r *Reader) imports(e egress, svc *configv1.Service) bool {
 	if e.all() {
 		return false
@@ -136,17 +139,18 @@ func (r *Reader) imports(e egress, svc *configv1.Service) bool {
 	r.record(mesh.VirtualServicesToTopic(svc.GetHostname()))
 	found := r.view.state.VirtualServicesTo(r.client(), svc.GetHostname())
 	return slices.ContainsFunc(e, func(one rules) bool {
-		return len(egress{one}.virtualServices(found)) > 0 && !named(one.excluded, svc.GetNamespace(), svc.GetHostname(), covers)
+		return len(egress{one}.virtualServices(found)) > 0 && !matchesAny(one.excluded, svc.GetNamespace(), svc.GetHostname(), covers)
 	})
 }
 
-// reaches reports whether the rules let the class address a service: they admit it, or import it.
+// reaches reports whether the rules admit or import a service.
 func (r *Reader) reaches(e egress, svc *configv1.Service) bool {
 	return e.service(svc) || r.imports(e, svc)
 }
 
-// EgressListeners lists the egress listeners that the class has by its Sidecar; nil where nothing limits what it may address. A Sidecar that
-// names none inherits those of its namespace's default, or else of the mesh's.
+// EgressListeners lists the egress listeners of the class's Sidecar; nil if it has no Sidecar, and may address all
+// services. A Sidecar without egress listeners inherits those of its namespace's default Sidecar, or else of the
+// mesh's.
 func (r *Reader) EgressListeners() []*networking.IstioEgressListener {
 	own := r.Sidecar()
 	if own == nil {
@@ -163,7 +167,8 @@ func (r *Reader) EgressListeners() []*networking.IstioEgressListener {
 	return found
 }
 
-// AdmitsHost is Admits for a host that is no service, of a VirtualService of the namespace. A nil listener admits all.
+// AdmitsHost reports whether an egress listener admits a host that only VirtualServices of the namespace have. A nil
+// listener admits all hosts.
 func (r *Reader) AdmitsHost(l *networking.IstioEgressListener, namespace, host string) bool {
 	return l == nil || parseEgress(r.client(), l.GetHosts()).admits(namespace, host, covers)
 }

@@ -11,7 +11,8 @@ import (
 	"fairlead.dev/services/xds-server/internal/meshtest"
 )
 
-// TestDestinationsOfAdmittedVirtualServices: what a Sidecar holds back is reached where a VirtualService that it admits sends there.
+// TestDestinationsOfAdmittedVirtualServices: a client reaches a service that its Sidecar does not admit if an admitted
+// VirtualService routes to it.
 func TestDestinationsOfAdmittedVirtualServices(t *testing.T) {
 	to := func(namespace, name string, gateways []string, host string, destinations ...string) *configv1.Resource {
 		spec := &networking.VirtualService{Hosts: []string{host}, Gateways: gateways, Http: []*networking.HTTPRoute{{}}}

@@ -7,17 +7,19 @@ import (
 	"fairlead.dev/services/xds-server/internal/mesh"
 )
 
-// EnvoyFilters lists, in the order in which they apply, the EnvoyFilters for clients in the class's namespace that may matter at a place.
-// Which of them are for the class, and meant for its proxies, Selected and Meets say: a result that does not ask is shared.
-func (r *Reader) EnvoyFilters(place mesh.PatchContext) []*mesh.EnvoyFilter {
-	topic := mesh.Topic{Subject: subjectPatches, A: string(place)}
+// EnvoyFilters lists the EnvoyFilters of a patch context that may apply to clients in the class's namespace, in the
+// order in which they apply. The caller asks Selected and Meets for each whether it applies to the class; a result for
+// which it has asked neither is shared.
+func (r *Reader) EnvoyFilters(context mesh.PatchContext) []*mesh.EnvoyFilter {
+	topic := mesh.Topic{Subject: subjectPatches, A: string(context)}
 	return derive(r, topic, func(r *Reader) []*mesh.EnvoyFilter {
-		r.record(mesh.EnvoyFiltersTopics(r.client(), place)...)
-		return r.view.state.EnvoyFilters(r.client(), place)
+		r.record(mesh.EnvoyFiltersTopics(r.client(), context)...)
+		return r.view.state.EnvoyFilters(r.client(), context)
 	}, slices.Equal)
 }
 
-// Selected reports whether the filter selects the class's workload. Targets are of the filter's own namespace.
+// Selected reports whether the filter selects the class's workload. targetRefs refer to objects of the filter's own
+// namespace.
 func (r *Reader) Selected(f *mesh.EnvoyFilter) bool {
 	if len(f.Spec.GetTargetRefs()) > 0 && !r.IsOwnNamespace(f.Key.Namespace) {
 		return false
@@ -25,15 +27,15 @@ func (r *Reader) Selected(f *mesh.EnvoyFilter) bool {
 	return !f.Selective() || f.Selects(r.Labels())
 }
 
-// Meets reports whether the class's proxies meet a condition; nil is none.
+// Meets reports whether the class's proxies meet the proxy match of a patch. A nil match is met by all proxies.
 func (r *Reader) Meets(p *mesh.ProxyMatch) bool {
-	return p == nil || slices.Contains(r.only(WorkloadScope).ProxyMatches, p.ID)
+	return p == nil || slices.Contains(r.keyIn(WorkloadScope).ProxyMatches, p.ID)
 }
 
-// Patched notes that a filter has changed what is built, for people who ask.
+// Patched records for a Trace that a filter has changed the resource.
 func (r *Reader) Patched(f *mesh.EnvoyFilter) { traceOne(r.trace, &f.Config) }
 
-// Sides lists the sides of a proxy that the class has.
+// Sides lists which sides the class's proxies have: inbound and outbound, or gateway.
 func (r *Reader) Sides() []string {
 	switch r.Class().Type {
 	case class.Sidecar:

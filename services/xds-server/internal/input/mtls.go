@@ -10,12 +10,12 @@ import (
 	"fairlead.dev/services/xds-server/internal/mesh"
 )
 
-// MTLSMode says what the class's own side accepts on a port.
+// MTLSMode is what the class's inbound side accepts on a port.
 type MTLSMode uint8
 
 // Modes of PeerAuthentication.
 const (
-	// Permissive accepts mesh mTLS and plaintext: the default.
+	// Permissive, the default, accepts mesh mTLS and plaintext.
 	Permissive MTLSMode = iota
 	// Strict accepts mesh mTLS only.
 	Strict
@@ -35,20 +35,22 @@ func (m MTLSMode) String() string {
 	}
 }
 
-// AutoMTLS reports whether clients that no rule tells otherwise secure calls of a service by mesh TLS where its servers take it.
+// AutoMTLS reports whether clients without a TLS setting for a service use mesh mTLS with those of its endpoints that
+// accept it.
 func (r *Reader) AutoMTLS(svc *configv1.Service) bool {
 	on := r.Mesh().GetEnableAutoMtls()
 	return (on == nil || on.GetValue()) && !svc.GetMeshExternal()
 }
 
-// InboundMTLS returns the mode on one of the workload's ports. The port's own mode of the workload's PeerAuthentication wins, then that
-// object's mode, the namespace's, the root namespace's; of several of one rank the oldest counts. UNSET inherits.
+// InboundMTLS returns the mode on one of the workload's ports. The port-level mode of the workload's PeerAuthentication
+// comes first, then that object's mode, then the namespace's, then the root namespace's. Of several objects at one
+// level the oldest counts. UNSET inherits.
 func (r *Reader) InboundMTLS(targetPort uint32) MTLSMode {
 	topic := mesh.Topic{Subject: subjectInboundMTLS, A: strconv.FormatUint(uint64(targetPort), 10)}
 	return derive(r, topic, func(r *Reader) MTLSMode { return r.inboundMTLS(targetPort) }, identical)
 }
 
-// PortsWithMTLS lists the workload's ports for which its PeerAuthentication sets a mode of their own, sorted.
+// PortsWithMTLS lists, sorted, the workload's ports for which its PeerAuthentication has a port-level mode.
 func (r *Reader) PortsWithMTLS() []uint32 {
 	selected, _ := r.peerAuthentications(r.Namespace(), r.Labels())
 	if selected == nil {
@@ -68,11 +70,12 @@ func (r *Reader) inboundMTLS(port uint32) MTLSMode {
 	return r.PeerMTLS(r.Namespace(), r.Labels(), port)
 }
 
-// PeerMTLS returns the mode that a workload of the namespace with these labels has on one of its ports: what a caller may expect there.
+// PeerMTLS returns the mode that a workload of the namespace with these labels has on one of its ports. Clients use it
+// to know what the workload accepts.
 func (r *Reader) PeerMTLS(namespaceName string, labels map[string]string, port uint32) MTLSMode {
 	root := r.Mesh().GetRootNamespace()
 	mode := security.PeerAuthentication_MutualTLS_UNSET
-	inherit := func(m *security.PeerAuthentication_MutualTLS) {
+	override := func(m *security.PeerAuthentication_MutualTLS) {
 		if m.GetMode() != security.PeerAuthentication_MutualTLS_UNSET {
 			mode = m.GetMode()
 		}
@@ -80,15 +83,15 @@ func (r *Reader) PeerMTLS(namespaceName string, labels map[string]string, port u
 	workload, namespace := r.peerAuthentications(namespaceName, labels)
 	if root != namespaceName {
 		if _, mesh := r.peerAuthentications(root, nil); mesh != nil {
-			inherit(mesh.Spec.GetMtls())
+			override(mesh.Spec.GetMtls())
 		}
 	}
 	if namespace != nil {
-		inherit(namespace.Spec.GetMtls())
+		override(namespace.Spec.GetMtls())
 	}
 	if workload != nil {
-		inherit(workload.Spec.GetMtls())
-		inherit(workload.Spec.GetPortLevelMtls()[port])
+		override(workload.Spec.GetMtls())
+		override(workload.Spec.GetPortLevelMtls()[port])
 	}
 	switch mode {
 	case security.PeerAuthentication_MutualTLS_STRICT:
@@ -100,7 +103,8 @@ func (r *Reader) PeerMTLS(namespaceName string, labels map[string]string, port u
 	}
 }
 
-// peerAuthentications returns the oldest object of the namespace that selects the labels, and the oldest without a selector.
+// peerAuthentications returns the oldest object of the namespace that selects the labels, and the oldest without a
+// selector.
 func (r *Reader) peerAuthentications(namespace string, labels map[string]string) (selected, general *mesh.PeerAuthentication) {
 	r.record(mesh.PeerAuthenticationsTopic(namespace))
 	for _, pa := range r.view.state.PeerAuthentications(namespace) {

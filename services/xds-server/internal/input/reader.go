@@ -1,5 +1,6 @@
-// Package input is a translator's only window on the mesh. It answers in Istio's terms (visibility, precedence, selection) for one class
-// of proxies, and records every look-up, those without a result too, so that the engine knows when the answer may be another one.
+// Package input is how translators read the mesh. A Reader answers in Istio's terms (visibility, precedence, selection)
+// for one class of proxies, and records every look-up, also one without a result, so that the engine knows when to
+// build again.
 package input
 
 import (
@@ -13,8 +14,8 @@ import (
 	"fairlead.dev/services/xds-server/internal/mesh"
 )
 
-// Reader answers for one class at one revision, during one build. It is not safe for concurrent use. What it returns is shared and must
-// not be changed.
+// Reader answers one build's questions for a class at one revision. It is not safe for concurrent use. The caller must
+// not change what it returns.
 type Reader struct {
 	view  *View
 	deps  mesh.Topics
@@ -22,70 +23,74 @@ type Reader struct {
 	trace *Trace
 }
 
-// Class returns what the class may have in common with classes of other namespaces and workloads.
+// Class returns the part of the class that proxies of other namespaces and workloads may share. To read it leaves the
+// result in the mesh scope.
 func (r *Reader) Class() class.Common { return r.view.common }
 
-// Scope says for how many classes a result holds.
+// Scope says for which classes a result holds.
 type Scope uint8
 
-// Reaches, from all to one.
+// Scopes, from the widest to the narrowest.
 const (
-	// MeshScope: nothing but the common part of the class was read.
+	// MeshScope: only Class was read of the class; the result holds in all namespaces.
 	MeshScope Scope = iota
-	// NamespaceScope: the client's namespace was read, or its Sidecar.
+	// NamespaceScope: the client's namespace or its Sidecar was read.
 	NamespaceScope
-	// WorkloadScope: what only the one workload has was read.
+	// WorkloadScope: something was read that only the one workload has.
 	WorkloadScope
 )
 
-// Namespace returns the client's namespace. A result that was made from it is not shared between namespaces.
-func (r *Reader) Namespace() string { return r.only(NamespaceScope).Namespace }
+// Namespace returns the client's namespace. A result for which it was read is not shared between namespaces.
+func (r *Reader) Namespace() string { return r.keyIn(NamespaceScope).Namespace }
 
-// IsOwnNamespace reports whether a namespace is the client's. For all others the answer is no, so that a result which only asks this holds
-// for everybody but the clients of the namespace asked for.
+// IsOwnNamespace reports whether a namespace is the client's. The answer is no for all other namespaces, so the result
+// is shared by all but the clients of that namespace.
 func (r *Reader) IsOwnNamespace(namespace string) bool {
 	r.record(mesh.OwnNamespaceTopic(namespace))
 	return namespace != mesh.Global && namespace == r.client()
 }
 
-// DNSDomain returns the proxy's DNS domain, "default.svc.cluster.local". A result that was made from it is not shared between namespaces.
-func (r *Reader) DNSDomain() string { return r.only(NamespaceScope).DNSDomain }
+// DNSDomain returns the proxy's DNS domain, for example "default.svc.cluster.local". A result for which it was read is
+// not shared between namespaces.
+func (r *Reader) DNSDomain() string { return r.keyIn(NamespaceScope).DNSDomain }
 
-// Labels returns the labels that some selector tests. A result that was made from them, or from what the following return, is not shared
-// between workloads.
-func (r *Reader) Labels() map[string]string { return r.only(WorkloadScope).Labels }
+// Labels returns the class's relevant labels. A result for which they were read is not shared between workloads; the
+// same holds for the methods below that read the WorkloadScope.
+func (r *Reader) Labels() map[string]string { return r.keyIn(WorkloadScope).Labels }
 
-// Targets returns the service ports that lead to the workload.
-func (r *Reader) Targets() []class.Target { return r.only(WorkloadScope).Targets }
+// Targets lists the service ports whose endpoints include the workload.
+func (r *Reader) Targets() []class.Target { return r.keyIn(WorkloadScope).Targets }
 
-// Addresses returns the workload's addresses where listeners are bound to them.
-func (r *Reader) Addresses() []string { return r.only(WorkloadScope).Addresses }
+// Addresses returns the workload's addresses if listeners are bound to them.
+func (r *Reader) Addresses() []string { return r.keyIn(WorkloadScope).Addresses }
 
-// GatewayTopology returns what the proxy's own ProxyConfig says of proxies in front of a gateway, over what the mesh says for all.
+// GatewayTopology returns the gateway topology of the proxy's own ProxyConfig, with the mesh's as defaults.
 func (r *Reader) GatewayTopology() *meshv1alpha1.Topology {
-	return r.only(WorkloadScope).GatewayTopology.Over(r.Mesh().GetDefaultConfig().GetGatewayTopology())
+	return r.keyIn(WorkloadScope).GatewayTopology.WithDefaults(r.Mesh().GetDefaultConfig().GetGatewayTopology())
 }
 
-// ProxyHeaders returns what is said of the headers that proxies add: by the proxy's own ProxyConfig, over what the mesh says for all.
+// ProxyHeaders returns the proxy headers of the proxy's own ProxyConfig, with the mesh's as defaults.
 func (r *Reader) ProxyHeaders() *meshv1alpha1.ProxyConfig_ProxyHeaders {
-	return r.Class().ProxyHeaders.Over(r.Mesh().GetDefaultConfig().GetProxyHeaders())
+	return r.Class().ProxyHeaders.WithDefaults(r.Mesh().GetDefaultConfig().GetProxyHeaders())
 }
 
-// OffersMTLS reports whether callers of the workload are told to use mesh mTLS.
-func (r *Reader) OffersMTLS() bool { return r.only(WorkloadScope).OffersMTLS }
+// OffersMTLS reports whether callers of the proxyless gRPC workload are told to use mesh mTLS.
+func (r *Reader) OffersMTLS() bool { return r.keyIn(WorkloadScope).OffersMTLS }
 
-func (r *Reader) only(scope Scope) *class.Key {
+// keyIn returns the class's key and narrows the scope of the result.
+func (r *Reader) keyIn(scope Scope) *class.Key {
 	r.scope = max(r.scope, scope)
 	return r.view.key
 }
 
-// Reach says for which classes what was read is the same.
+// Scope says for which classes the same was read.
 func (r *Reader) Scope() Scope { return r.scope }
 
 // Dependencies returns the topics recorded so far.
 func (r *Reader) Dependencies() mesh.Topics { return r.deps }
 
-// client is the namespace that questions are asked for. Which answers depend on it, mesh.State.Private knows.
+// client is the namespace whose view of the mesh is read. It does not narrow the scope: mesh.Snapshot.Private tells the
+// engine which topics have another answer in a namespace.
 func (r *Reader) client() string { return r.view.key.Namespace }
 
 func (r *Reader) record(topics ...mesh.Topic) {
@@ -101,8 +106,8 @@ func (r *Reader) Mesh() *meshv1alpha1.MeshConfig {
 	return r.view.state.Mesh()
 }
 
-// VirtualServices lists the VirtualServices visible to the class and bound to the gateway, "mesh" or "<namespace>/<name>", oldest first.
-// For "mesh" those are left out whose hosts the Sidecar does not admit.
+// VirtualServices lists, oldest first, the VirtualServices that the class sees and that are bound to the gateway,
+// "mesh" or "<namespace>/<name>". For "mesh", those with no host that the Sidecar admits are left out.
 func (r *Reader) VirtualServices(gateway string) []*mesh.VirtualService {
 	return derive(r, mesh.Topic{Subject: subjectRoutes, A: gateway}, func(r *Reader) []*mesh.VirtualService {
 		r.record(mesh.VirtualServicesTopics(r.client(), gateway)...)
@@ -110,7 +115,7 @@ func (r *Reader) VirtualServices(gateway string) []*mesh.VirtualService {
 	}, slices.Equal)
 }
 
-// OpaqueRoutes lists those of VirtualServices("mesh") that have routes for bytes other than HTTP.
+// OpaqueRoutes lists those of VirtualServices("mesh") that have TCP or TLS routes.
 func (r *Reader) OpaqueRoutes() []*mesh.VirtualService {
 	return derive(r, mesh.Topic{Subject: subjectOpaqueRoutes}, func(r *Reader) []*mesh.VirtualService {
 		return slices.DeleteFunc(slices.Clone(r.VirtualServices(contract.MeshGateway)), func(vs *mesh.VirtualService) bool {
@@ -119,13 +124,14 @@ func (r *Reader) OpaqueRoutes() []*mesh.VirtualService {
 	}, slices.Equal)
 }
 
-// VirtualServicesOf lists those of VirtualServices that have a host equal to hostname or a wildcard that covers it, the most specific
-// host first, then oldest first. It depends on much less than VirtualServices does.
+// VirtualServicesOf lists those of VirtualServices that have a host equal to hostname or a wildcard that matches it:
+// the most specific host first, then the oldest. It depends on far fewer topics than VirtualServices.
 func (r *Reader) VirtualServicesOf(gateway, hostname string) []*mesh.VirtualService {
 	r.record(mesh.VirtualServicesOfTopics(gateway, hostname)...)
 	return r.admitted(gateway, r.view.state.VirtualServicesOf(r.client(), gateway, hostname))
 }
 
+// admitted leaves out the VirtualServices that the Sidecar does not admit.
 func (r *Reader) admitted(gateway string, found []*mesh.VirtualService) []*mesh.VirtualService {
 	if gateway == contract.MeshGateway {
 		found = r.egress().virtualServices(found)
@@ -133,10 +139,10 @@ func (r *Reader) admitted(gateway string, found []*mesh.VirtualService) []*mesh.
 	return found
 }
 
-// IsTraced reports whether somebody asks why: Uses means nothing otherwise.
+// IsTraced reports whether the build is traced. Uses has no effect otherwise.
 func (r *Reader) IsTraced() bool { return r.trace != nil }
 
-// Uses notes, for people who ask why, that a VirtualService has a part in what is built. One that was only looked at has none.
+// Uses records for a Trace that the resource depends on a VirtualService. To look at one does not record it.
 func (r *Reader) Uses(vs *mesh.VirtualService) { traceOne(r.trace, vs) }
 
 // Sidecar returns the Sidecar that applies to the class, nil if none does.
@@ -145,27 +151,27 @@ func (r *Reader) Sidecar() *mesh.Sidecar {
 	if !ok {
 		return nil
 	}
-	r.only(NamespaceScope)
+	r.keyIn(NamespaceScope)
 	r.record(mesh.SidecarNamedTopic(namespace))
 	found := r.view.state.SidecarNamed(namespace, name)
 	traceOne(r.trace, found)
 	return found
 }
 
-// MeshGateways reports whether any Gateway of the mesh has a server that passes mesh TLS through. It holds for everybody, and saves most
-// meshes the question which Gateways those are.
+// MeshGateways reports whether any Gateway of the mesh has a server that passes mesh TLS through. The answer is the
+// same for all classes; in most meshes it is no, and no further question is needed.
 func (r *Reader) MeshGateways() bool {
 	r.record(mesh.MeshGatewaysTopic())
 	return r.view.state.MeshGateways()
 }
 
-// NetworkGateways lists the addresses where a network is entered from others, sorted.
+// NetworkGateways lists, sorted, the addresses at which other networks enter a network.
 func (r *Reader) NetworkGateways(network string) []mesh.NetworkGateway {
 	r.record(mesh.NetworkGatewaysTopic(network))
 	return r.view.state.NetworkGateways(network)
 }
 
-// IsGateway reports whether the class is of a router that a Gateway with a selector selects.
+// IsGateway reports whether the class is a router's that a Gateway with a selector selects.
 func (r *Reader) IsGateway() bool {
 	return slices.ContainsFunc(r.Gateways(), mesh.Selective)
 }

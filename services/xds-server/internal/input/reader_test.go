@@ -102,8 +102,9 @@ func TestEndpointsAreThoseOfTheVisibleService(t *testing.T) {
 	}
 }
 
-// TestAudiences: of the services of one hostname and namespace a client sees the one of its own namespace's audience, or else what is for all.
-func TestAudiences(t *testing.T) {
+// TestServicesByVisibility: of the services of one hostname and namespace a client sees the one that is visible to its
+// namespace in particular, or else the one that is visible to all.
+func TestServicesByVisibility(t *testing.T) {
 	const host = "www.example.com"
 	more := func(s *configv1.Service) {
 		s.Ports = append(s.Ports, &configv1.ServicePort{Name: "more", Number: 81, Protocol: configv1.Protocol_PROTOCOL_TCP, TargetPort: 81})
@@ -222,7 +223,7 @@ func TestDestinationRule(t *testing.T) {
 			}
 		})
 	}
-	for name, kind := range map[string]class.NodeType{"selected gateway": class.Router, "selected program": class.Proxyless} {
+	for name, kind := range map[string]class.NodeType{"selected gateway": class.Router, "selected proxyless server": class.Proxyless} {
 		t.Run(name, func(t *testing.T) {
 			key := &class.Key{Type: kind, Namespace: "client", Labels: map[string]string{"app": "c"}}
 			got := readerFor(t, key, rule("client", "a", host), rule("client", "b", host, selecting("c")), service).DestinationRule(host)
@@ -277,7 +278,7 @@ func TestInboundMTLS(t *testing.T) {
 		"selecting others":        {[]*configv1.Resource{pa("client", "w", "STRICT", map[string]string{"app": "o"}, nil)}, input.Permissive},
 		"selecting in root":       {[]*configv1.Resource{pa("root", "w", "STRICT", mine, nil)}, input.Permissive},
 		"oldest of a rank":        {[]*configv1.Resource{pa("client", "b", "STRICT", nil, nil), pa("client", "a", "DISABLE", nil, nil)}, input.Disable},
-		"of somebody's namespace": {[]*configv1.Resource{pa("other", "n", "STRICT", nil, nil)}, input.Permissive},
+		"of another namespace":    {[]*configv1.Resource{pa("other", "n", "STRICT", nil, nil)}, input.Permissive},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := client(t, tc.policies...).InboundMTLS(8080); got != tc.want {
@@ -307,14 +308,14 @@ func TestVirtualServices(t *testing.T) {
 	}
 	r := client(t, resources...)
 	for name, tc := range map[string]struct{ got, want []string }{
-		"mesh, oldest first":       {names(r.VirtualServices("mesh")), []string{"a/old", "b/young"}},
-		"gateway":                  {names(r.VirtualServices("a/gw")), []string{"a/old", "a/edge"}},
-		"host, most specific":      {names(r.VirtualServicesOf("mesh", "x.example.com")), []string{"b/young", "a/old"}},
-		"host under the wildcard":  {names(r.VirtualServicesOf("mesh", "y.example.com")), []string{"a/old"}},
-		"host of nobody":           {names(r.VirtualServicesOf("mesh", "example.org")), nil},
-		"host of a gateway":        {names(r.VirtualServicesOf("a/gw", "x.example.com")), []string{"a/edge", "a/old"}},
-		"Sidecar admits by a host": {names(client(t, append(resources, sidecar("client", "s", nil, "b/x.example.com"))...).VirtualServices("mesh")), []string{"b/young"}},
-		"Sidecar admits a part of": {names(client(t, append(resources, sidecar("client", "s", nil, "a/z.example.com"))...).VirtualServices("mesh")), []string{"a/old"}},
+		"mesh, oldest first":            {names(r.VirtualServices("mesh")), []string{"a/old", "b/young"}},
+		"gateway":                       {names(r.VirtualServices("a/gw")), []string{"a/old", "a/edge"}},
+		"host, most specific":           {names(r.VirtualServicesOf("mesh", "x.example.com")), []string{"b/young", "a/old"}},
+		"host under the wildcard":       {names(r.VirtualServicesOf("mesh", "y.example.com")), []string{"a/old"}},
+		"host without a VirtualService": {names(r.VirtualServicesOf("mesh", "example.org")), nil},
+		"host of a gateway":             {names(r.VirtualServicesOf("a/gw", "x.example.com")), []string{"a/edge", "a/old"}},
+		"Sidecar admits by a host":      {names(client(t, append(resources, sidecar("client", "s", nil, "b/x.example.com"))...).VirtualServices("mesh")), []string{"b/young"}},
+		"Sidecar admits a part of":      {names(client(t, append(resources, sidecar("client", "s", nil, "a/z.example.com"))...).VirtualServices("mesh")), []string{"a/old"}},
 	} {
 		if !slices.Equal(tc.got, tc.want) {
 			t.Errorf("%s: %q, want %q", name, tc.got, tc.want)

@@ -14,8 +14,8 @@ import (
 	"fairlead.dev/services/xds-server/internal/mesh"
 )
 
-// Services lists the services that the class may address, by exportTo and the Sidecar's egress hosts, sorted by hostname. Of several with
-// one hostname only the one that wins is listed: the client's namespace first, then the oldest.
+// Services lists, sorted by hostname, the services that the class may address by exportTo and the Sidecar's egress
+// hosts. Of several with one hostname it has the one that wins: the client's namespace first, then the oldest.
 func (r *Reader) Services() []*configv1.Service {
 	return derive(r, mesh.Topic{Subject: subjectServices}, func(r *Reader) []*configv1.Service {
 		return r.servicesBy(r.egress())
@@ -38,7 +38,8 @@ func (r *Reader) Service(hostname string) *configv1.Service {
 	return found[i]
 }
 
-// TargetService returns the service of one of the class's own targets, whether the class may address it or not; nil if it is gone.
+// TargetService returns the service of one of the class's own targets, also if the class may not address it; nil if it
+// is gone.
 func (r *Reader) TargetService(t class.Target) *configv1.Service {
 	r.record(mesh.ServiceTopic(t.Hostname))
 	svc := r.view.state.ServiceIn(t.Hostname, t.Namespace, t.Port)
@@ -46,7 +47,8 @@ func (r *Reader) TargetService(t class.Target) *configv1.Service {
 	return svc
 }
 
-// Endpoints lists the shards of one port of the service that Service returns for the hostname; nil if there is no such service.
+// Endpoints lists the endpoint sets of one port of the service that Service returns for the hostname; nil if there is
+// no such service.
 func (r *Reader) Endpoints(hostname string, port uint32) []*configv1.EndpointSet {
 	svc := r.Service(hostname)
 	if svc == nil {
@@ -58,18 +60,18 @@ func (r *Reader) Endpoints(hostname string, port uint32) []*configv1.EndpointSet
 	return sets
 }
 
-// EgressServices lists the services that one egress listener of the Sidecar may reach, sorted by hostname. A listener without hosts
-// reaches what the class's namespace may see.
+// EgressServices lists, sorted by hostname, the services that one egress listener of the Sidecar admits. A listener
+// without hosts admits all that the class's namespace sees.
 func (r *Reader) EgressServices(l *networking.IstioEgressListener) []*configv1.Service {
 	rules := parseEgress(r.client(), l.GetHosts())
 	topic := mesh.Topic{Subject: subjectEgressServices, A: strings.Join(l.GetHosts(), ",")}
 	return derive(r, topic, func(r *Reader) []*configv1.Service { return r.servicesBy(rules) }, slices.Equal)
 }
 
-// maxAliases bounds how often one ExternalName may lead to the next.
+// maxAliases bounds how many ExternalNames are followed one after the other.
 const maxAliases = 8
 
-// Concrete is Service, or for an ExternalName the service that it is another name for; nil if that is none that the class may address.
+// Concrete is Service with ExternalNames followed; nil if the class may not address the service that they lead to.
 func (r *Reader) Concrete(hostname string) *configv1.Service {
 	svc := r.Service(hostname)
 	for range maxAliases {
@@ -81,8 +83,8 @@ func (r *Reader) Concrete(hostname string) *configv1.Service {
 	return nil
 }
 
-// VIPs lists the addresses by which clients of the class connect to a service, networks apart: those that it was given, or those allocated
-// for it where the agent tells the workload of them.
+// VIPs lists the addresses by which clients of the class connect to a service of their network: its own, or if it has
+// none and the agent captures DNS, the automatically allocated ones.
 func (r *Reader) VIPs(svc *configv1.Service) []string {
 	out := mesh.VIPs(svc)
 	if len(out) == 0 && r.Class().DNSCapture {
@@ -91,7 +93,7 @@ func (r *Reader) VIPs(svc *configv1.Service) []string {
 	return out
 }
 
-// egress returns what the Sidecar lets the class address.
+// egress returns what the Sidecar admits.
 func (r *Reader) egress() egress {
 	return derive(r, mesh.Topic{Subject: subjectEgress}, func(r *Reader) egress {
 		listeners := r.EgressListeners()
@@ -106,7 +108,7 @@ func (r *Reader) egress() egress {
 	}, egress.equal)
 }
 
-// servicesBy lists the visible services that the rules admit, one per hostname, sorted.
+// servicesBy lists the visible services that the rules admit or import, one per hostname, sorted.
 func (r *Reader) servicesBy(rules egress) []*configv1.Service {
 	ns := r.client()
 	byHost := map[string]*configv1.Service{}
@@ -131,7 +133,7 @@ func (r *Reader) servicesBy(rules egress) []*configv1.Service {
 	return services
 }
 
-// addImported adds the services that rules import, under hostnames that they admit none of.
+// addImported adds the services that the rules import, for hostnames of which they admit none.
 func (r *Reader) addImported(rules egress, byHost map[string]*configv1.Service) {
 	if rules.all() {
 		return
@@ -152,12 +154,13 @@ func (r *Reader) addImported(rules egress, byHost map[string]*configv1.Service) 
 	}
 }
 
-// ServicesAt lists the services that the class may address at an address and port, sorted by protocol and hostname: by a VIP, or as a
-// headless service by the address of an endpoint; address "" means those that have neither. Of several with one hostname only the one
-// that Service returns is listed. With protocols, only services with a port of the number and one of them are listed.
+// ServicesAt lists, sorted by protocol and hostname, the services that the class addresses at a port and an address:
+// see mesh.Snapshot.ServicesAt for what the address may be. Of several services with one hostname the one that Service
+// returns is listed. With protocols, only services with a port of that number and one of the protocols are listed.
 func (r *Reader) ServicesAt(port uint32, address string, protocols ...configv1.Protocol) []*configv1.Service {
 	if address != "" {
-		// There are as many places as services, and few builds ask for each: keeping the answers would cost more than finding them.
+		// There are as many addresses as services, and few builds ask for each: to keep the answers would cost more
+		// than to compute them again.
 		return r.servicesAt(port, address, protocols)
 	}
 	topic := mesh.Topic{Subject: subjectPlaced, A: strconv.FormatUint(uint64(port), 10), B: fmt.Sprint(protocols)}
@@ -170,8 +173,8 @@ func (r *Reader) servicesAt(port uint32, address string, protocols []configv1.Pr
 	return slices.DeleteFunc(found, func(svc *configv1.Service) bool { return r.Service(svc.GetHostname()) != svc })
 }
 
-// Speaks reports whether a service that the class may address by the egress listener, nil meaning any, has a port of that number which
-// speaks one of the protocols.
+// Speaks reports whether a service that the egress listener admits or imports has a port of that number with one of the
+// protocols. A nil listener means all services that the class may address.
 func (r *Reader) Speaks(l *networking.IstioEgressListener, port uint32, protocols ...configv1.Protocol) bool {
 	topic := mesh.Topic{
 		Subject: subjectSpeaks, A: strconv.FormatUint(uint64(port), 10), B: fmt.Sprint(protocols) + strings.Join(l.GetHosts(), ","),
@@ -184,7 +187,8 @@ func (r *Reader) Speaks(l *networking.IstioEgressListener, port uint32, protocol
 	}, identical)
 }
 
-// SpeaksUnplaced is Speaks for the services that clients of the class reach at no address in particular.
+// SpeaksUnplaced is Speaks for the services that have no address of their own: the class reaches them by the port
+// alone.
 func (r *Reader) SpeaksUnplaced(l *networking.IstioEgressListener, port uint32, protocols ...configv1.Protocol) bool {
 	topic := mesh.Topic{
 		Subject: subjectSpeaks, A: "unplaced " + strconv.FormatUint(uint64(port), 10), B: fmt.Sprint(protocols) + strings.Join(l.GetHosts(), ","),
@@ -199,8 +203,8 @@ func (r *Reader) SpeaksUnplaced(l *networking.IstioEgressListener, port uint32, 
 	}, identical)
 }
 
-// speaks reports whether each finds, for one of the protocols, a service that the egress listener reaches and that no other of its name
-// hides.
+// speaks reports whether each finds, for one of the protocols, a service that the egress listener admits or imports and
+// that is the one in force for its hostname.
 func (r *Reader) speaks(
 	l *networking.IstioEgressListener, protocols []configv1.Protocol,
 	each func(r *Reader, p configv1.Protocol, f func(*configv1.Service) bool),
@@ -230,12 +234,12 @@ func (r *Reader) speaks(
 	return len(imported) > 0 && found(func(svc *configv1.Service) bool { return imported[svc.GetHostname()] == svc })
 }
 
-// Admits reports whether an egress listener of the Sidecar reaches the service.
+// Admits reports whether an egress listener of the Sidecar admits or imports the service.
 func (r *Reader) Admits(l *networking.IstioEgressListener, svc *configv1.Service) bool {
 	return r.reaches(parseEgress(r.client(), l.GetHosts()), svc)
 }
 
-// AnyUnder reports whether there is a service, exported to the client, that the wildcard host covers.
+// AnyUnder reports whether the client sees a service that the wildcard host matches.
 func (r *Reader) AnyUnder(wildcard string) bool {
 	r.record(mesh.AnyUnderTopic(wildcard))
 	return r.view.state.AnyUnder(r.client(), wildcard)

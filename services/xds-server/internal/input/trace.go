@@ -16,11 +16,11 @@ import (
 // Origin is an object of the mesh that a build has read.
 type Origin struct {
 	Key mesh.Key
-	// Source is the user's object; nil where the mesh's own is all that is known.
+	// Source is the user's object; nil if only the mesh's own object is known.
 	Source *configv1.SourceRef
 }
 
-// Trace collects the objects that a build reads, for people who ask why a resource is what it is. A nil Trace collects nothing.
+// Trace collects the objects that a build reads, for debug pages that explain a resource. A nil Trace collects nothing.
 type Trace struct {
 	origins map[mesh.Key]*configv1.SourceRef
 }
@@ -37,7 +37,8 @@ func (t *Trace) Origins() []Origin {
 	return out
 }
 
-// TracedReader returns a reader for a class at a state, and the trace of what it will read. It shares no derived answer with others.
+// TracedReader returns a reader for a class at a snapshot, and the trace of what it will read. It has a view of its
+// own.
 func TracedReader(key *class.Key, state *mesh.Snapshot) (*Reader, *Trace) {
 	t := &Trace{origins: map[mesh.Key]*configv1.SourceRef{}}
 	r := NewView(key, state).Reader()
@@ -45,7 +46,8 @@ func TracedReader(key *class.Key, state *mesh.Snapshot) (*Reader, *Trace) {
 	return r, t
 }
 
-// Topics lists what the reader has recorded, derived answers resolved, sorted.
+// Topics lists, sorted, the topics that the reader has recorded; those of derived answers are replaced by the topics
+// that the answers depend on.
 func (r *Reader) Topics() []mesh.Topic {
 	all := mesh.Topics{}
 	var add func(topics mesh.Topics)

@@ -3,27 +3,29 @@ package input
 import (
 	"maps"
 	"slices"
+	"sync"
 
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/mesh"
 )
 
-// View is one class's view of the mesh at one revision. Answers that many builds need are derived once and kept while what they are made
-// from is the same; a derived answer that comes out equal after a change hides the change from everything that depends on it.
+// View is a class's view of the mesh at one revision. It memoises answers that many builds need (derived answers) over
+// revisions. If a derived answer is equal after a change, what depends on it is not built again.
 //
-// A View is owned by its class: it is not safe for concurrent use.
+// The owner serialises all calls, except that builds, each with a Reader of its own, may run at the same time.
 type View struct {
 	key    *class.Key
 	common class.Common
 	state  *mesh.Snapshot
-	// answers are kept over revisions.
+	// answers by the topic that stands for the derived answer.
 	answers map[mesh.Topic]*answer
-	// users finds the answers that were made from a topic, and perhaps some that are no longer.
+	// mu guards answers and users while builds run at the same time.
+	mu sync.Mutex
+	// users by topic: the derived answers that depend on it, and perhaps some that no longer do.
 	users map[mesh.Topic][]mesh.Topic
 }
 
-// Subjects of derived answers. An answer may build on those of lower subjects only, never the other way round: Advance renews them in
-// this order.
+// Subjects of derived answers. An answer may depend on those of lower subjects only: Advance renews them in this order.
 const (
 	subjectEgress = mesh.SubjectDerived + iota
 	subjectServices
@@ -38,16 +40,16 @@ const (
 	subjectsEnd
 )
 
-// answer is one derived answer and the look-ups it was made from.
+// answer is a derived answer and the look-ups that it depends on.
 type answer struct {
 	value any
 	deps  mesh.Topics
 	scope Scope
-	// renew computes the answer anew and reports whether it is another one.
+	// renew computes the answer again and reports whether it has changed.
 	renew func(a *answer, r *Reader) (changed bool)
 }
 
-// NewView returns the view of a class at a state.
+// NewView returns the view of a class at a snapshot.
 func NewView(key *class.Key, state *mesh.Snapshot) *View {
 	return &View{key: key, common: key.Common(), state: state, answers: map[mesh.Topic]*answer{}, users: map[mesh.Topic][]mesh.Topic{}}
 }
@@ -55,8 +57,9 @@ func NewView(key *class.Key, state *mesh.Snapshot) *View {
 // Reader returns a reader for one build.
 func (v *View) Reader() *Reader { return &Reader{view: v, deps: mesh.Topics{}} }
 
-// Meets reports whether a topic that a reader recorded is one of those that match accepts, or was derived from one.
-func (v *View) Meets(t mesh.Topic, match func(mesh.Topic) bool) bool {
+// DependsOn reports whether a topic that a reader recorded is one that match accepts, or stands for a derived answer
+// that depends on one.
+func (v *View) DependsOn(t mesh.Topic, match func(mesh.Topic) bool) bool {
 	if t.Subject < mesh.SubjectDerived {
 		return match(t)
 	}
@@ -65,14 +68,14 @@ func (v *View) Meets(t mesh.Topic, match func(mesh.Topic) bool) bool {
 		return true // not known any more
 	}
 	for inner := range a.deps {
-		if v.Meets(inner, match) {
+		if v.DependsOn(inner, match) {
 			return true
 		}
 	}
 	return false
 }
 
-// Sources calls f for a topic that a reader recorded, or for those that it was derived from.
+// Sources calls f for a topic that a reader recorded; for a derived answer, for the topics that it depends on.
 func (v *View) Sources(t mesh.Topic, f func(mesh.Topic)) {
 	if t.Subject < mesh.SubjectDerived {
 		f(t)
@@ -85,10 +88,10 @@ func (v *View) Sources(t mesh.Topic, f func(mesh.Topic)) {
 	}
 }
 
-// Derived calls f for the derived answers that were made from a topic that match accepts.
+// Derived calls f for the derived answers that depend on a topic that match accepts.
 func (v *View) Derived(match func(mesh.Topic) bool, f func(mesh.Topic)) {
 	for topic := range v.answers {
-		if v.Meets(topic, match) {
+		if v.DependsOn(topic, match) {
 			f(topic)
 		}
 	}
@@ -97,11 +100,11 @@ func (v *View) Derived(match func(mesh.Topic) bool, f func(mesh.Topic)) {
 // Class returns the class.
 func (v *View) Class() *class.Key { return v.key }
 
-// State returns the state the view is at.
+// State returns the snapshot that the view is at.
 func (v *View) State() *mesh.Snapshot { return v.state }
 
-// Advance moves the view to a later state, of which touched are the topics that changed. It returns the topics to find dependants by: the
-// touched ones and those of derived answers that came out different. touched itself stays as it is.
+// Advance moves the view to a later snapshot, which differs from the last in the touched topics. It returns the touched
+// topics and those of derived answers that have changed. touched itself stays as it is.
 func (v *View) Advance(state *mesh.Snapshot, touched mesh.Topics) mesh.Topics {
 	v.state = state
 	var renew []mesh.Topic
@@ -118,7 +121,7 @@ func (v *View) Advance(state *mesh.Snapshot, touched mesh.Topics) mesh.Topics {
 		find(t)
 	}
 	all := touched
-	// Answers build on those of lower subjects only: the lowest comes first.
+	// The answer with the lowest subject comes first: see the subjects.
 	for len(renew) > 0 {
 		lowest := 0
 		for i, t := range renew {
@@ -141,8 +144,8 @@ func (v *View) Advance(state *mesh.Snapshot, touched mesh.Topics) mesh.Topics {
 	return all
 }
 
-// Touched reports whether Advance could find that an answer is another one.
-func (v *View) Touched(topics mesh.Topics) bool {
+// IsAffected reports whether Advance may find that a derived answer has changed.
+func (v *View) IsAffected(topics mesh.Topics) bool {
 	if len(v.users) == 0 {
 		return false
 	}
@@ -154,11 +157,12 @@ func (v *View) Touched(topics mesh.Topics) bool {
 	return false
 }
 
-// SetState moves the view to a later state that touches none of its answers.
+// SetState is Advance for a snapshot that does not affect the view.
 func (v *View) SetState(state *mesh.Snapshot) { v.state = state }
 
-// use notes what an answer was made from.
-func (v *View) use(topic mesh.Topic, deps, before mesh.Topics) {
+// addUser adds a derived answer to the users of the topics that it depends on, before being those it depended on so
+// far.
+func (v *View) addUser(topic mesh.Topic, deps, before mesh.Topics) {
 	for t := range deps {
 		if !before.Has(t) && !slices.Contains(v.users[t], topic) {
 			v.users[t] = append(v.users[t], topic)
@@ -166,8 +170,8 @@ func (v *View) use(topic mesh.Topic, deps, before mesh.Topics) {
 	}
 }
 
-// Forget drops the derived answers that nothing needs any more: live reports whether some build depends on a topic.
-func (v *View) Forget(live func(mesh.Topic) bool) {
+// DropUnused drops the derived answers that nothing depends on; live reports whether a build depends on a topic.
+func (v *View) DropUnused(live func(mesh.Topic) bool) {
 	needed := mesh.Topics{}
 	for subject := subjectsEnd - 1; subject >= subjectEgress; subject-- {
 		for topic, a := range v.answers {
@@ -191,31 +195,50 @@ func (v *View) Forget(live func(mesh.Topic) bool) {
 	}
 }
 
-// derive returns the derived answer of a topic and records it. compute runs only when there is none yet or its look-ups were touched; same
-// says whether two answers are equal. Objects of a state are replaced only when their content changes, so comparing pointers is enough.
+// answer returns the derived answer of a topic, nil if there is none.
+func (v *View) answer(topic mesh.Topic) *answer {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.answers[topic]
+}
+
+// keep adds a derived answer. If another build has added it meanwhile, that answer is returned.
+func (v *View) keep(topic mesh.Topic, a *answer) *answer {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if kept, ok := v.answers[topic]; ok {
+		return kept
+	}
+	v.answers[topic] = a
+	v.addUser(topic, a.deps, nil)
+	return a
+}
+
+// derive records a topic and returns the derived answer that it stands for. It calls compute if there is no answer yet;
+// Advance calls it if the answer's look-ups are touched. same reports whether two answers are equal. Objects of a
+// snapshot are replaced only if their content changes, so that same may compare pointers.
 func derive[T any](r *Reader, topic mesh.Topic, compute func(*Reader) T, same func(a, b T) bool) T {
 	r.record(topic)
-	a, ok := r.view.answers[topic]
-	if !ok {
+	a := r.view.answer(topic)
+	if a == nil {
 		inner := r.view.Reader()
 		inner.trace = r.trace
 		a = &answer{value: compute(inner), deps: inner.deps, scope: inner.scope}
 		a.renew = func(a *answer, r *Reader) bool {
 			value := compute(r)
 			unchanged := same(a.value.(T), value)
-			r.view.use(topic, r.deps, a.deps)
+			r.view.addUser(topic, r.deps, a.deps)
 			a.deps, a.scope = r.deps, r.scope
 			if !unchanged {
 				a.value = value
 			}
 			return !unchanged
 		}
-		r.view.answers[topic] = a
-		r.view.use(topic, a.deps, nil)
+		a = r.view.keep(topic, a)
 	}
 	r.scope = max(r.scope, a.scope)
 	return a.value.(T)
 }
 
-// identical compares comparable answers.
+// identical is same for comparable answers.
 func identical[T comparable](a, b T) bool { return a == b }

@@ -14,22 +14,23 @@ import (
 	"fairlead.dev/services/xds-server/internal/mesh"
 )
 
-// Changes lists, per type URL, the names whose item may have changed.
+// Changes lists, by type URL, the names whose item may have changed.
 type Changes map[string][]string
 
 func (c Changes) add(url, name string) { c[url] = append(c[url], name) }
 
-// Watcher hears of a class's changes. Changed is called after the snapshot that holds them was published, from any goroutine, and must
-// not block; it must not change what it is given. arrived are those of the changes that were not there before.
+// Watcher is notified of the changes of a class; each stream is one.
 type Watcher interface {
+	// Changed is called, from any goroutine, after the class has published the snapshot with the changes. It must not
+	// block, and must not change what it is given. arrived are the changes of resources that did not exist before.
 	Changed(changes, arrived Changes)
 }
 
-// Failure is a resource that could not be built; its last good version, if there was one, stays in use. With an *Incomplete it was built, but
-// not with all that was asked for.
+// Failure is a resource or list that could not be built; its last good version, if there is one, stays in use. If Err
+// is an *Incomplete, the resource was built without a part of its configuration and is in use.
 type Failure struct {
 	TypeURL string
-	// Name of the resource; "" where a list of names failed.
+	// Name of the resource; "" if a list of names failed.
 	Name string
 	Err  error
 	// Revision since which it fails.
@@ -40,22 +41,23 @@ type Failure struct {
 type Class struct {
 	key    *class.Key
 	engine *Engine
-	tier   *tier
+	plan   *scopePlan // the workload's
 
 	snapshot atomic.Pointer[Snapshot]
 
 	watchMu  sync.Mutex
 	watchers map[Watcher]struct{}
-	idle     time.Time // since when nobody watches
+	idle     time.Time // when the last watcher was released
 
-	// undelivered are changes that the watchers have not heard of; the tier's mutex guards it.
+	// undelivered and arrived are changes that the watchers have not been notified of. The plan's lock guards them and
+	// absent.
 	undelivered, arrived Changes
-	absent               absences
+	absent               absentNames
 }
 
-func newClass(e *Engine, key *class.Key, t *tier) *Class {
-	c := &Class{key: key, engine: e, tier: t, watchers: map[Watcher]struct{}{}, undelivered: Changes{}, arrived: Changes{}}
-	c.snapshot.Store(&Snapshot{Revision: t.own.view.State().Revision()})
+func newClass(e *Engine, key *class.Key, plan *scopePlan) *Class {
+	c := &Class{key: key, engine: e, plan: plan, watchers: map[Watcher]struct{}{}, undelivered: Changes{}, arrived: Changes{}}
+	c.snapshot.Store(&Snapshot{Revision: plan.graph.view.State().Revision()})
 	return c
 }
 
@@ -63,21 +65,21 @@ func newClass(e *Engine, key *class.Key, t *tier) *Class {
 func (c *Class) Key() *class.Key { return c.key }
 
 // ID returns the class's hash.
-func (c *Class) ID() string { return c.tier.hash.String() }
+func (c *Class) ID() string { return c.plan.hash.String() }
 
-// Snapshot returns what is planned and built now.
+// Snapshot returns the class's resources as published last.
 func (c *Class) Snapshot() *Snapshot { return c.snapshot.Load() }
 
-// Failures lists what could not be built of one type, or of all for "", sorted by type and name.
+// Failures lists what could not be built of one type, or of all types for "", sorted by type and name.
 func (c *Class) Failures(url string) []Failure {
-	defer c.tier.lock()()
+	defer c.plan.lock()()
 	var failures []Failure
-	for t := c.tier; t != nil; t = t.below {
-		for a, f := range t.own.failed {
+	for s := c.plan; s != nil; s = s.below {
+		for n, f := range s.graph.failed {
 			if url != "" && f.TypeURL != url {
 				continue
 			}
-			if a.list && c.tier.lookList(f.TypeURL, a.name) == a || !a.list && c.tier.look(f.TypeURL, a.name).action == a {
+			if n.list && c.plan.lookupList(f.TypeURL, n.name) == n || !n.list && c.plan.lookup(f.TypeURL, n.name).node == n {
 				failures = append(failures, f)
 			}
 		}
@@ -88,10 +90,10 @@ func (c *Class) Failures(url string) []Failure {
 	return failures
 }
 
-// Undelivered lists changes that are in the snapshot and that the watchers have yet to hear of.
+// Undelivered lists changes that are in the snapshot and that the watchers have not been notified of yet.
 func (c *Class) Undelivered() Changes {
-	c.tier.mu.Lock()
-	defer c.tier.mu.Unlock()
+	c.plan.mu.Lock()
+	defer c.plan.mu.Unlock()
 	all := Changes{}
 	for url, names := range c.undelivered {
 		all[url] = slices.Clone(names)
@@ -99,105 +101,112 @@ func (c *Class) Undelivered() Changes {
 	return all
 }
 
-// Plan makes sure that the type's wildcard set (if wildcard) and the resources asked for by name are built. Every name asked for must be
-// given back with Release.
+// Plan builds the wildcard set of a type, if wildcard, and the resources of the names, and publishes them. A stream
+// calls it when its proxy subscribes. who must give every name back with Release.
 func (c *Class) Plan(who Watcher, url string, wildcard bool, names []string) {
-	c.engine.step.RLock()
-	defer c.engine.step.RUnlock()
-	defer c.tier.lock()()
-	c.catchUp()
-	p := c.tier.plan(url)
+	c.engine.updateMu.RLock()
+	defer c.engine.updateMu.RUnlock()
+	defer c.plan.lock()()
+	c.refresh()
+	p := c.plan.typePlan(url)
 	if p == nil {
 		return
 	}
-	if _, ahead := p.translator.(Ahead); wildcard || ahead {
-		c.tier.list(url)
+	if wildcard || p.translator.Traits().AlwaysListed {
+		c.plan.planWildcard(url)
 	}
 	for _, name := range names {
-		if !c.absent.join(url, name, who) {
-			c.ask(url, name, who)
+		if !c.absent.addSubscriber(url, name, who) {
+			c.subscribe(url, name, who)
 		}
 	}
 	c.publish()
 }
 
-// Release gives back names that were asked for with Plan. They stay built for a while, in case a stream comes back,
-// unless the type's translator is Fleeting.
+// Release gives back names that who has planned. The resources stay built for the linger time, in case a stream comes
+// back, unless the type's traits say DropUnused.
 func (c *Class) Release(who Watcher, url string, names []string) {
-	if _, fleeting := c.engine.translators[url].(Fleeting); fleeting {
+	if t, ok := c.engine.translators[url]; ok && t.Traits().DropUnused {
 		c.drop(who, url, names)
 		return
 	}
-	c.tier.mu.Lock()
-	defer c.tier.mu.Unlock()
-	for _, name := range names {
-		c.absent.leave(url, name, who)
-		c.tier.unask(url, name, who, true)
-	}
+	c.plan.mu.Lock()
+	defer c.plan.mu.Unlock()
+	c.unsubscribe(who, url, names, true)
 }
 
-// drop gives back names for good.
+// drop is Release without the linger time.
 func (c *Class) drop(who Watcher, url string, names []string) {
-	c.engine.step.RLock()
-	defer c.engine.step.RUnlock()
-	defer c.tier.lock()()
-	c.catchUp()
-	for _, name := range names {
-		c.absent.leave(url, name, who)
-		c.tier.unask(url, name, who, false)
-	}
+	c.engine.updateMu.RLock()
+	defer c.engine.updateMu.RUnlock()
+	defer c.plan.lock()()
+	c.refresh()
+	c.unsubscribe(who, url, names, false)
 	c.publish()
 }
 
-// catchUp brings the class to the engine's state. The caller holds the engine's step lock, shared, and the tier's.
-func (c *Class) catchUp() {
-	s := c.engine.current
-	if s == nil || s.sequence <= c.tier.sequence {
+func (c *Class) unsubscribe(who Watcher, url string, names []string, linger bool) {
+	for _, name := range names {
+		c.absent.removeSubscriber(url, name, who)
+		c.plan.unsubscribe(url, name, who, linger)
+	}
+}
+
+// refresh applies the engine's last update to the class, if it has not been, and publishes the changes. The caller
+// holds Engine.updateMu for reading and the plan's lock.
+func (c *Class) refresh() {
+	u := c.engine.lastUpdate
+	if u == nil || u.sequence <= c.plan.sequence {
 		return
 	}
 	before := c.Snapshot()
-	c.tier.advance(s)
-	defer c.appear(s, before)
-	if len(c.tier.done.changed) == 0 {
+	c.plan.apply(u)
+	defer c.planAppeared(u, before)
+	if len(c.plan.lastUpdate.changed) == 0 {
 		return
 	}
 	c.publish()
 	after := c.Snapshot()
-	for url, names := range c.tier.done.changed {
+	for url, names := range c.plan.lastUpdate.changed {
 		was, is := before.Type(url), after.Type(url)
 		for _, name := range names {
 			old, _ := was.Get(name)
 			now, _ := is.Get(name)
-			if old == now {
-				continue
-			}
-			c.undelivered.add(url, name)
-			if old.Blob == nil && now.Blob != nil {
-				c.arrived.add(url, name)
+			if old != now {
+				c.addUndelivered(url, name, old, now)
 			}
 		}
 	}
 }
 
-// publish makes what is planned the snapshot, if it is not. The caller holds the tier's locks.
-func (c *Class) publish() {
-	before := c.Snapshot()
-	same := len(before.types) == len(c.tier.own.types)
-	types := make(map[string]*TypeSnapshot, len(c.tier.own.types))
-	for url := range c.tier.own.types {
-		types[url] = c.tier.snapshot(url)
-		same = same && types[url] == before.types[url]
-	}
-	if !same {
-		c.snapshot.Store(&Snapshot{Revision: c.tier.own.view.State().Revision(), types: types})
+// addUndelivered adds a changed item to what the watchers have to be notified of.
+func (c *Class) addUndelivered(url, name string, old, now Item) {
+	c.undelivered.add(url, name)
+	if old.Blob == nil && now.Blob != nil {
+		c.arrived.add(url, name)
 	}
 }
 
-// Explain builds one resource anew and tells what it was made from: the objects read and the questions asked. It does not change the plan.
+// publish makes the plan's items the class's snapshot if they differ from it. The caller holds the plan's lock.
+func (c *Class) publish() {
+	before := c.Snapshot()
+	same := len(before.types) == len(c.plan.graph.types)
+	types := make(map[string]*TypeSnapshot, len(c.plan.graph.types))
+	for url := range c.plan.graph.types {
+		types[url] = c.plan.snapshot(url)
+		same = same && types[url] == before.types[url]
+	}
+	if !same {
+		c.snapshot.Store(&Snapshot{Revision: c.plan.graph.view.State().Revision(), types: types})
+	}
+}
+
+// Explain builds one resource again and returns the objects and the topics that it was made from. The plan does not
+// change.
 func (c *Class) Explain(url, name string) (origins []input.Origin, topics []mesh.Topic, err error) {
 	t, ok := c.engine.translators[url]
 	if !ok {
-		return nil, nil, fmt.Errorf("nobody makes resources of type %s", url)
+		return nil, nil, fmt.Errorf("no translator makes resources of type %s", url)
 	}
 	r, trace := input.TracedReader(c.key, c.engine.State())
 	m, err := buildResource(t, r, name)
@@ -207,32 +216,30 @@ func (c *Class) Explain(url, name string) (origins []input.Origin, topics []mesh
 	return trace.Origins(), r.Topics(), err
 }
 
-// sweep drops by-name resources that nobody has asked for since before.
+// sweep drops the resources whose last subscriber unsubscribed before a time. Engine.sweep calls it.
 func (c *Class) sweep(before time.Time) {
-	c.engine.step.RLock()
-	defer c.engine.step.RUnlock()
-	defer c.tier.lock()()
+	c.engine.updateMu.RLock()
+	defer c.engine.updateMu.RUnlock()
+	defer c.plan.lock()()
 	dropped := false
-	for a, since := range c.tier.unasked {
+	for n, since := range c.plan.unsubscribed {
 		if !since.Before(before) {
 			continue
 		}
 		if !dropped {
-			c.catchUp()
+			c.refresh()
 			dropped = true
 		}
-		delete(c.tier.unasked, a)
-		c.tier.settle(a)
+		delete(c.plan.unsubscribed, n)
+		c.plan.refreshNode(n)
 	}
 	if dropped {
-		for t := c.tier; t != nil; t = t.below {
-			t.own.forget()
-		}
+		c.plan.dropUnusedAnswers()
 		c.publish()
 	}
 }
 
-// takeUndelivered returns what the watchers have yet to hear of, once.
+// takeUndelivered returns the changes that the watchers have to be notified of, and forgets them.
 func (c *Class) takeUndelivered() (changes, arrived Changes) {
 	changes, arrived = c.undelivered, c.arrived
 	if len(changes) > 0 {
@@ -241,7 +248,7 @@ func (c *Class) takeUndelivered() (changes, arrived Changes) {
 	return changes, arrived
 }
 
-// notify tells the watchers.
+// notify notifies the watchers of changes.
 func (c *Class) notify(changes, arrived Changes) {
 	if len(changes) == 0 {
 		return

@@ -22,7 +22,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/store"
 )
 
-// DefaultLinger is how long a class, or a resource asked for by name, stays built after the last stream left.
+// DefaultLinger is how long a class without watchers, and a resource without subscribers, stays built.
 const DefaultLinger = time.Minute
 
 // Config of an Engine. Translators, Store, Log and Registerer are required.
@@ -35,17 +35,19 @@ type Config struct {
 	Clock       clock.Clock
 	// Linger defaults to DefaultLinger.
 	Linger time.Duration
-	// Workers that build classes at a time; 0 means one per processor.
+	// Workers is how many goroutines of one Apply or Plan build at the same time; 0 means one per processor.
 	Workers int
-	// Credentials, if not nil, is told which credentials resources are made from. What it learns it gives to ApplyCredentials.
+	// Credentials, if not nil, follows the credentials that resources depend on. It hands their content to
+	// ApplyCredentials.
 	Credentials Follower
-	// Ahead are types that all sidecars ask for: Run plans them before the first sidecar comes, as far as the mesh tells what it will be.
-	Ahead []string
+	// Prebuild are the type URLs that Run builds for the scopes of the mesh and its namespaces before the first sidecar
+	// connects: those that every sidecar subscribes to.
+	Prebuild []string
 }
 
 // Follower follows credentials. Its methods must not block, nor call the engine.
 type Follower interface {
-	// Follow is called when something begins to depend on a credential; each call is followed by one of Unfollow.
+	// Follow is called when the first result depends on a credential. One call of Unfollow follows each call of Follow.
 	Follow(credential.Ref)
 	Unfollow(credential.Ref)
 }
@@ -61,34 +63,33 @@ type Engine struct {
 	credentials Follower
 	metrics     *metrics
 
-	// failing counts the resources and lists that could not be built.
-	failing atomic.Int64
+	// failures counts the resources and lists that could not be built.
+	failures atomic.Int64
 
-	// applying serialises Apply and ApplyCredentials.
-	applying sync.Mutex
-	// step is held, shared, while classes are worked on, and otherwise while the shared layers and the state move on. Order of locks:
-	// step, a tier's, that of the one below it, mu.
-	step sync.RWMutex
-	// current is the newest step; nil before the first. step guards it.
-	current *step
+	// applyMu serialises Apply and ApplyCredentials.
+	applyMu sync.Mutex
+	// updateMu is held for reading while classes are planned, and for writing while the shared scope plans are updated.
+	updateMu sync.RWMutex
+	// lastUpdate is nil before the first revision; updateMu guards it.
+	lastUpdate *update
 
 	mu       sync.Mutex
 	state    *mesh.Snapshot
-	sequence uint64
+	sequence uint64 // of lastUpdate
 	served   *configv1.Revision
 	classes  map[class.Hash]*Class
-	// shared are the tiers of everybody and of namespaces.
-	shared   map[tierID]*tier
-	expected expectations
+	// shared are the scope plans of the mesh and of namespaces.
+	shared   map[scopeID]*scopePlan
+	prebuilt prebuilt
 }
 
-// tierID names a shared tier.
-type tierID struct {
+// scopeID identifies a shared scope plan.
+type scopeID struct {
 	scope input.Scope
 	hash  class.Hash
 }
 
-// NewEngine checks the configuration; the state is empty until the first Apply.
+// NewEngine checks the configuration. The engine's mesh is empty until the first Apply.
 func NewEngine(cfg Config) (*Engine, error) {
 	if cfg.Store == nil || cfg.Log == nil || cfg.Registerer == nil || len(cfg.Translators) == 0 {
 		return nil, errors.New("plan: Translators, Store, Log and Registerer are required")
@@ -96,8 +97,8 @@ func NewEngine(cfg Config) (*Engine, error) {
 	e := &Engine{
 		translators: map[string]Translator{}, store: cfg.Store, log: cfg.Log, clock: clock.Or(cfg.Clock),
 		linger: cfg.Linger, workers: cfg.Workers, credentials: cfg.Credentials, state: mesh.Empty(), classes: map[class.Hash]*Class{},
-		shared:   map[tierID]*tier{},
-		expected: expectations{urls: cfg.Ahead, arrived: make(chan struct{}, 1), held: map[tierID]time.Time{}},
+		shared:   map[scopeID]*scopePlan{},
+		prebuilt: prebuilt{types: cfg.Prebuild, requested: make(chan struct{}, 1), retained: map[scopeID]time.Time{}},
 	}
 	if e.linger == 0 {
 		e.linger = DefaultLinger
@@ -115,14 +116,14 @@ func NewEngine(cfg Config) (*Engine, error) {
 	return e, nil
 }
 
-// State returns the newest state.
+// State returns the newest snapshot of the mesh.
 func (e *Engine) State() *mesh.Snapshot {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.state
 }
 
-// Served returns the newest revision that every class has been brought to; nil before the first.
+// Served returns the newest revision that every class has been updated to; nil before the first.
 func (e *Engine) Served() *configv1.Revision {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -135,19 +136,19 @@ func (e *Engine) Knows(url string) bool {
 	return ok
 }
 
-// Apply brings every class to a later state, of which change tells what is different from the one before, and tells the watchers. It
-// returns the number of resources that came out different. regroup, if not nil, is called when Acquire already gives classes of the new
-// state and before the others are brought there: the moment for proxies to change class.
-func (e *Engine) Apply(state *mesh.Snapshot, change *mesh.Change, regroup func()) int {
-	e.applying.Lock()
-	defer e.applying.Unlock()
-	return e.apply(state.WithCredentials(e.State().Credentials()), change, regroup)
+// Apply updates every class to a later snapshot of the mesh, which differs from the last one in change, and notifies
+// the watchers. It returns how many resources have changed. reclassify, if not nil, is called before the classes are
+// updated, when Acquire already returns classes of the new snapshot: proxies that change class do so then.
+func (e *Engine) Apply(state *mesh.Snapshot, change *mesh.Change, reclassify func()) int {
+	e.applyMu.Lock()
+	defer e.applyMu.Unlock()
+	return e.apply(state.WithCredentials(e.State().Credentials()), change, reclassify)
 }
 
-// ApplyCredentials brings every class to a newer set of credentials, which differs in what changed lists, as Apply does to a later state.
+// ApplyCredentials updates every class to a newer set of credentials, of which changed have changed, as Apply does.
 func (e *Engine) ApplyCredentials(set *credential.Set, changed []credential.Ref) int {
-	e.applying.Lock()
-	defer e.applying.Unlock()
+	e.applyMu.Lock()
+	defer e.applyMu.Unlock()
 	change := &mesh.Change{Topics: mesh.Topics{}}
 	for _, ref := range changed {
 		change.Topics.Add(mesh.CredentialTopic(ref))
@@ -155,52 +156,53 @@ func (e *Engine) ApplyCredentials(set *credential.Set, changed []credential.Ref)
 	return e.apply(e.State().WithCredentials(set), change, nil)
 }
 
-// apply does the work of both. The caller holds applying.
-func (e *Engine) apply(state *mesh.Snapshot, change *mesh.Change, regroup func()) int {
-	e.advance(state, change)
-	if regroup != nil {
-		regroup()
+// apply is Apply for a caller that holds applyMu.
+func (e *Engine) apply(state *mesh.Snapshot, change *mesh.Change, reclassify func()) int {
+	e.updateShared(state, change)
+	if reclassify != nil {
+		reclassify()
 	}
 	var count atomic.Int64
-	each(e.workers, e.Classes(), func(c *Class) {
-		changes, arrived := e.bring(c)
-		c.notify(changes, arrived)
+	classes := e.Classes()
+	each(e.workers, len(classes), func(i int) {
+		changes, arrived := e.refresh(classes[i])
+		classes[i].notify(changes, arrived)
 		for _, names := range changes {
 			count.Add(int64(len(names)))
 		}
 	})
 
-	e.expect()
+	e.requestPrebuild()
 	e.mu.Lock()
 	e.served = state.Revision()
 	e.mu.Unlock()
 	return int(count.Load())
 }
 
-// advance moves the state and the shared layers on.
-func (e *Engine) advance(state *mesh.Snapshot, change *mesh.Change) {
-	e.step.Lock()
-	defer e.step.Unlock()
+// updateShared makes the snapshot the engine's, and updates the scope plans of the mesh and then those of namespaces.
+func (e *Engine) updateShared(state *mesh.Snapshot, change *mesh.Change) {
+	e.updateMu.Lock()
+	defer e.updateMu.Unlock()
 	e.mu.Lock()
 	e.state = state
 	e.sequence++
-	e.current = &step{sequence: e.sequence, state: state, change: change}
-	current, tiers := e.current, slices.Collect(maps.Values(e.shared))
+	e.lastUpdate = &update{sequence: e.sequence, state: state, change: change}
+	shared := slices.Collect(maps.Values(e.shared))
 	e.mu.Unlock()
 	for _, scope := range []input.Scope{input.MeshScope, input.NamespaceScope} {
-		layer := slices.DeleteFunc(slices.Clone(tiers), func(t *tier) bool { return t.scope != scope })
-		each(e.workers, layer, func(t *tier) {
-			defer t.lock()()
-			t.advance(current)
+		plans := slices.DeleteFunc(slices.Clone(shared), func(s *scopePlan) bool { return s.scope != scope })
+		each(e.workers, len(plans), func(i int) {
+			defer plans[i].lock()()
+			plans[i].apply(e.lastUpdate)
 		})
 	}
 }
 
-// each calls f for all items, by so many workers at a time.
-func each[T any](workers int, items []T, f func(T)) {
-	if workers = min(workers, len(items)); workers < 2 {
-		for _, item := range items {
-			f(item)
+// each calls f for the numbers below n, up to so many at a time.
+func each(workers, n int, f func(i int)) {
+	if workers = min(workers, n); workers < 2 {
+		for i := range n {
+			f(i)
 		}
 		return
 	}
@@ -208,34 +210,34 @@ func each[T any](workers int, items []T, f func(T)) {
 	var group sync.WaitGroup
 	for range workers {
 		group.Go(func() {
-			for i := next.Add(1) - 1; int(i) < len(items); i = next.Add(1) - 1 {
-				f(items[i])
+			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+				f(i)
 			}
 		})
 	}
 	group.Wait()
 }
 
-// bring brings a class to the current state and returns what its watchers have to hear.
-func (e *Engine) bring(c *Class) (changes, arrived Changes) {
-	e.step.RLock()
-	defer e.step.RUnlock()
-	defer c.tier.lock()()
-	c.catchUp()
+// refresh updates a class and returns the changes that its watchers have to be notified of.
+func (e *Engine) refresh(c *Class) (changes, arrived Changes) {
+	e.updateMu.RLock()
+	defer e.updateMu.RUnlock()
+	defer c.plan.lock()()
+	c.refresh()
 	return c.takeUndelivered()
 }
 
-// Acquire returns the class of a key, with the watcher registered. Every Acquire needs a Release.
+// Acquire returns the class of a key and registers a watcher with it. The caller must Release it.
 func (e *Engine) Acquire(key *class.Key, w Watcher) *Class {
-	e.step.RLock()
-	defer e.step.RUnlock()
+	e.updateMu.RLock()
+	defer e.updateMu.RUnlock()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	hash := key.Hash()
 	c, ok := e.classes[hash]
 	if !ok {
-		below := e.tier(key.OfNamespace(), input.NamespaceScope, e.tier(key.OfMesh(), input.MeshScope, nil))
-		c = newClass(e, key, newTier(e, key, input.WorkloadScope, below, e.state, e.sequence))
+		below := e.namespacePlan(key)
+		c = newClass(e, key, newScopePlan(e, key, input.WorkloadScope, below))
 		below.users++
 		e.classes[hash] = c
 	}
@@ -245,24 +247,29 @@ func (e *Engine) Acquire(key *class.Key, w Watcher) *Class {
 	return c
 }
 
-// tier returns the shared tier of a key, which may be nil. The caller holds mu.
-func (e *Engine) tier(key *class.Key, scope input.Scope, below *tier) *tier {
+// namespacePlan returns the scope plan of the key's namespace. The caller holds mu and updateMu.
+func (e *Engine) namespacePlan(key *class.Key) *scopePlan {
+	return e.sharedPlan(key.OfNamespace(), input.NamespaceScope, e.sharedPlan(key.OfMesh(), input.MeshScope, nil))
+}
+
+// sharedPlan returns the scope plan of a key, a new one if there is none; nil for a nil key. The caller holds mu.
+func (e *Engine) sharedPlan(key *class.Key, scope input.Scope, below *scopePlan) *scopePlan {
 	if key == nil {
 		return nil
 	}
-	id := tierID{scope, key.Hash()}
-	t, ok := e.shared[id]
+	id := scopeID{scope, key.Hash()}
+	s, ok := e.shared[id]
 	if !ok {
-		t = newTier(e, key, scope, below, e.state, e.sequence)
-		e.shared[id] = t
+		s = newScopePlan(e, key, scope, below)
+		e.shared[id] = s
 		if below != nil {
 			below.users++
 		}
 	}
-	return t
+	return s
 }
 
-// Release takes the watcher off a class. The class stays for a while, in case a proxy of it comes back.
+// Release removes a watcher from a class. The class stays built for the linger time, in case a proxy of it comes back.
 func (e *Engine) Release(c *Class, w Watcher) {
 	c.watchMu.Lock()
 	defer c.watchMu.Unlock()
@@ -273,9 +280,9 @@ func (e *Engine) Release(c *Class, w Watcher) {
 }
 
 // Failing counts the resources and lists of names that cannot be built, each once for all the classes that share it.
-func (e *Engine) Failing() int { return int(e.failing.Load()) }
+func (e *Engine) Failing() int { return int(e.failures.Load()) }
 
-// follow and unfollow tell what the resources of a layer have begun and ceased to depend on.
+// follow is called when the first node of a graph depends on a topic, unfollow when none does any more.
 func (e *Engine) follow(t mesh.Topic) {
 	if t.Subject == mesh.SubjectCredential && e.credentials != nil {
 		e.credentials.Follow(t.Credential())
@@ -288,13 +295,13 @@ func (e *Engine) unfollow(t mesh.Topic) {
 	}
 }
 
-// fails counts so many more.
-func (e *Engine) fails(n int) {
-	e.failing.Add(int64(n))
+// countFailures adds n to the number of failures.
+func (e *Engine) countFailures(n int) {
+	e.failures.Add(int64(n))
 	e.metrics.failing.Add(float64(n))
 }
 
-// Class returns a class by its id, nil if there is none.
+// Class returns the class with the ID, nil if there is none.
 func (e *Engine) Class(id string) *Class {
 	for _, c := range e.Classes() {
 		if c.ID() == id {
@@ -304,26 +311,22 @@ func (e *Engine) Class(id string) *Class {
 	return nil
 }
 
-// Classes lists the classes held.
+// Classes lists the classes that are held built.
 func (e *Engine) Classes() []*Class {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	classes := make([]*Class, 0, len(e.classes))
-	for _, c := range e.classes {
-		classes = append(classes, c)
-	}
-	return classes
+	return slices.Collect(maps.Values(e.classes))
 }
 
-// Run plans ahead, and drops what has not been used for the linger time, until ctx ends.
+// Run prebuilds, and drops what has not been used for the linger time, until ctx ends.
 func (e *Engine) Run(ctx context.Context) error {
 	tick := e.clock.After(e.linger / 2)
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-e.expected.arrived:
-			e.prepare()
+		case <-e.prebuilt.requested:
+			e.prebuild()
 		case <-tick:
 			e.sweep()
 			tick = e.clock.After(e.linger / 2)
@@ -331,38 +334,40 @@ func (e *Engine) Run(ctx context.Context) error {
 	}
 }
 
-// unuse counts one user less of a shared tier, and returns it and those below it if they have none left. The caller holds mu.
-func (e *Engine) unuse(t *tier) (dead []*tier) {
-	for ; t != nil; t = t.below {
-		if t.users--; t.users > 0 {
+// removeUser counts one user less of a shared scope plan. It returns the plan and those below it that have no user
+// left, for the caller to close. The caller holds mu.
+func (e *Engine) removeUser(s *scopePlan) (unused []*scopePlan) {
+	for ; s != nil; s = s.below {
+		if s.users--; s.users > 0 {
 			break
 		}
-		delete(e.shared, tierID{t.scope, t.hash})
-		dead = append(dead, t)
+		delete(e.shared, scopeID{s.scope, s.hash})
+		unused = append(unused, s)
 	}
-	return dead
+	return unused
 }
 
+// sweep drops classes, shared scope plans and resources that have not been used for the linger time.
 func (e *Engine) sweep() {
 	before := e.clock.Now().Add(-e.linger)
 	e.mu.Lock()
 	var kept []*Class
-	var dead []*tier
+	var unused []*scopePlan
 	for hash, c := range e.classes {
 		c.watchMu.Lock()
-		unused := len(c.watchers) == 0 && c.idle.Before(before)
+		idle := len(c.watchers) == 0 && c.idle.Before(before)
 		c.watchMu.Unlock()
-		if unused {
+		if idle {
 			delete(e.classes, hash)
-			dead = append(append(dead, c.tier), e.unuse(c.tier.below)...)
+			unused = append(append(unused, c.plan), e.removeUser(c.plan.below)...)
 		} else {
 			kept = append(kept, c)
 		}
 	}
-	dead = append(dead, e.unhold(before)...)
+	unused = append(unused, e.releasePrebuilt(before)...)
 	e.mu.Unlock()
-	for _, t := range dead {
-		t.close()
+	for _, s := range unused {
+		s.close()
 	}
 	for _, c := range kept {
 		c.sweep(before)

@@ -86,7 +86,7 @@ func (w *watcher) take() []string {
 	return slices.Compact(seen)
 }
 
-// class acquires a class of a namespace with clusters and listeners by wildcard, and what else is asked for by name.
+// class acquires a class of a namespace, with wildcard subscriptions to clusters and listeners, and the rest by name.
 func (b *bench) class(namespace string, endpoints ...string) (*plan.Class, *watcher) {
 	w := &watcher{}
 	c := b.Acquire(&class.Key{Type: class.Sidecar, Namespace: namespace, TrustDomain: "cluster.local"}, w)
@@ -117,7 +117,7 @@ func blob(t *testing.T, c *plan.Class, url, name string) *store.Blob {
 	return item.Blob
 }
 
-// aged makes another service of a service.
+// aged changes a service.
 func aged(s *configv1.Service) { s.CreationTime = timestamppb.New(meshtest.Epoch.Add(time.Second)) }
 
 func key(r *configv1.Resource) *configv1.ResourceKey { return r.GetKey() }
@@ -138,10 +138,10 @@ func TestOnlyWhatAChangeTouchesIsBuilt(t *testing.T) {
 		builds  map[string]int
 		changes []string
 	}{
-		"a workload that nobody asks for": {
+		"workload without a class": {
 			meshtest.Workload("default", "w", "10.0.0.9"), map[string]int{}, nil,
 		},
-		"the same again": {
+		"the same object again": {
 			services[0], map[string]int{}, nil,
 		},
 		"endpoints of one service": {
@@ -149,7 +149,7 @@ func TestOnlyWhatAChangeTouchesIsBuilt(t *testing.T) {
 			map[string]int{"ClusterLoadAssignment 80|" + a: 1},
 			[]string{"ClusterLoadAssignment 80|" + a},
 		},
-		"endpoints that nobody asks for": {
+		"endpoints without a subscriber": {
 			meshtest.Endpoints("default", "c.default.svc.cluster.local", 80, "10.0.0.7"), map[string]int{}, nil,
 		},
 		"destination rule of one service": {
@@ -164,11 +164,11 @@ func TestOnlyWhatAChangeTouchesIsBuilt(t *testing.T) {
 		"destination rule of an absent service": {
 			meshtest.Config(mesh.KindDestinationRule, "default", "r", rule("c.default.svc.cluster.local", time.Second)), map[string]int{}, nil,
 		},
-		"destination rule exported to somebody else": {
+		"destination rule exported to another namespace": {
 			meshtest.Config(mesh.KindDestinationRule, "other", "r", rule(a, time.Second), meshtest.ExportedTo("other")),
 			map[string]int{"Cluster 80|" + a: 1}, nil,
 		},
-		"service seen by somebody else": {
+		"service exported to another namespace": {
 			meshtest.Service("other", "o.other.svc.cluster.local", 80, meshtest.Visible("other")),
 			map[string]int{"Cluster *o.other.svc.cluster.local": 1, "Listener *o.other.svc.cluster.local": 1}, nil,
 		},
@@ -280,7 +280,7 @@ func TestFailureKeepsTheLastGoodVersion(t *testing.T) {
 	}
 }
 
-// TestIncompleteIsUsed: what was built without some of what was asked for is in use, and reported.
+// TestIncompleteIsUsed: a resource that was built without a part of its configuration is used, and reported.
 func TestIncompleteIsUsed(t *testing.T) {
 	b := newBench(t, meshtest.Service("default", a, 80))
 	c, w := b.class("client")
@@ -381,12 +381,12 @@ func TestUnusedIsDropped(t *testing.T) {
 	b.set.Builds()
 	b.edit([]*configv1.Resource{meshtest.Endpoints("default", a, 80, "10.0.0.2")})
 	if got := maps.Collect(maps.All(b.set.Builds())); len(got) != 0 {
-		t.Errorf("built for nobody: %v", got)
+		t.Errorf("built without a subscriber: %v", got)
 	}
 	b.Release(kept, keptBy)
 }
 
-func TestARacedClassMissesNothing(t *testing.T) {
+func TestAClassAcquiredDuringAnUpdateMissesNothing(t *testing.T) {
 	b := newBench(t, meshtest.Service("default", a, 80))
 	var wg sync.WaitGroup
 	for i := range 8 {

@@ -8,19 +8,19 @@ import (
 	"fairlead.dev/services/xds-server/internal/store"
 )
 
-// Listing is the wildcard set of a type, or that part of it whose names start alike, in order of name. It is shared by all who ask a snapshot
-// for it, and must not be changed.
+// Listing is the wildcard set of a type, or the part of it whose names start with a prefix, sorted by name. Callers
+// share it and must not change it.
 type Listing struct {
 	Names []string
 	Blobs []*store.Blob
-	// Size is the bytes of the messages, NameBytes those of the names.
+	// Size and NameBytes are the bytes of all messages and of all names.
 	Size, NameBytes int
 
 	names, versions Tally
 }
 
-// Tally is a number by which two sets of texts are told apart, whatever the order they come in. Sets that differ have, by chance only, the
-// same tally; nobody outside the process can work one out.
+// Tally is a hash of a set of texts that does not depend on their order. Its seed is random, so that nobody outside the
+// process can make up two sets with the same tally.
 type Tally struct {
 	count int
 	sum   uint64
@@ -28,45 +28,45 @@ type Tally struct {
 
 var seed = maphash.MakeSeed()
 
-// Add counts a text.
+// Add adds a text to the set.
 func (t *Tally) Add(text []byte) {
 	t.count++
 	t.sum += maphash.Bytes(seed, text)
 }
 
-// AddString counts a text.
+// AddString is Add for a string.
 func (t *Tally) AddString(text string) {
 	t.count++
 	t.sum += maphash.String(seed, text)
 }
 
-// Count is how many texts were counted.
+// Count is the number of texts in the set.
 func (t *Tally) Count() int { return t.count }
 
-// HasNames reports whether a tally of names is that of the listing's, in any order.
+// HasNames reports whether a tally is that of the listing's names.
 func (l *Listing) HasNames(t Tally) bool { return t == l.names }
 
-// HasVersions reports whether a tally of versions is that of the listing's: whoever holds these versions holds the listing, because a
-// version says which name it is of.
+// HasVersions reports whether a tally is that of the listing's versions. A proxy with these versions has the resources
+// of the listing, because the name of a resource is part of its version's hash.
 func (l *Listing) HasVersions(t Tally) bool { return t == l.versions }
 
-// over lists what the snapshot's own items make of the listing of its base, in O(own) beside copying it.
-func (t *TypeSnapshot) over(base *Listing, prefix string) *Listing {
-	l := &Listing{Size: base.Size, NameBytes: base.NameBytes, names: base.names, versions: base.versions}
-	room := len(base.Names)
+// applyItems returns the listing of the snapshot below with the snapshot's items applied.
+func (t *TypeSnapshot) applyItems(below *Listing, prefix string) *Listing {
+	l := &Listing{Size: below.Size, NameBytes: below.NameBytes, names: below.names, versions: below.versions}
+	room := len(below.Names)
 	if prefix == "" {
-		room += t.own.Len()
+		room += t.items.Len()
 	}
 	l.Names, l.Blobs = make([]string, 0, room), make([]*store.Blob, 0, room)
 	at := 0
-	t.own.Ascend(prefix, func(name string, item Item) bool {
+	t.items.Ascend(prefix, func(name string, item Item) bool {
 		if !strings.HasPrefix(name, prefix) {
 			return false
 		}
-		i, found := slices.BinarySearch(base.Names[at:], name)
-		l.Names, l.Blobs = append(l.Names, base.Names[at:at+i]...), append(l.Blobs, base.Blobs[at:at+i]...)
+		i, found := slices.BinarySearch(below.Names[at:], name)
+		l.Names, l.Blobs = append(l.Names, below.Names[at:at+i]...), append(l.Blobs, below.Blobs[at:at+i]...)
 		if at += i; found {
-			l.count(base.Blobs[at], -1)
+			l.count(below.Blobs[at], -1)
 			at++
 		}
 		if item.Wildcard && item.Blob != nil {
@@ -75,11 +75,11 @@ func (t *TypeSnapshot) over(base *Listing, prefix string) *Listing {
 		}
 		return true
 	})
-	l.Names, l.Blobs = append(l.Names, base.Names[at:]...), append(l.Blobs, base.Blobs[at:]...)
+	l.Names, l.Blobs = append(l.Names, below.Names[at:]...), append(l.Blobs, below.Blobs[at:]...)
 	return l
 }
 
-// count counts a resource in or out: by is 1 or -1.
+// count adds a resource to the sums if by is 1, and removes it if by is -1.
 func (l *Listing) count(b *store.Blob, by int) {
 	l.Size += by * b.Size()
 	l.NameBytes += by * len(b.Name())
@@ -91,19 +91,19 @@ func (l *Listing) count(b *store.Blob, by int) {
 
 // Listing lists the resources of the wildcard set whose names start with prefix.
 func (t *TypeSnapshot) Listing(prefix string) *Listing {
-	for t.base != nil && t.own.Len() == 0 {
-		t = t.base
+	for t.below != nil && t.items.Len() == 0 {
+		t = t.below
 	}
 	t.listingsMu.Lock()
 	defer t.listingsMu.Unlock()
 	if l, ok := t.listings[prefix]; ok {
 		return l
 	}
-	base := &Listing{}
-	if t.base != nil {
-		base = t.base.Listing(prefix)
+	below := &Listing{}
+	if t.below != nil {
+		below = t.below.Listing(prefix)
 	}
-	l := t.over(base, prefix)
+	l := t.applyItems(below, prefix)
 	if t.listings == nil {
 		t.listings = map[string]*Listing{}
 	}

@@ -14,9 +14,9 @@ import (
 func TestListingIsTheWildcardSetInOrder(t *testing.T) {
 	s := store.New()
 	rapid.Check(t, func(t *rapid.T) {
-		tiers := make([]map[string]Item, rapid.IntRange(1, 3).Draw(t, "tiers"))
-		for i := range tiers {
-			tiers[i] = map[string]Item{}
+		scopes := make([]map[string]Item, rapid.IntRange(1, 3).Draw(t, "scopes"))
+		for i := range scopes {
+			scopes[i] = map[string]Item{}
 			for range rapid.IntRange(0, 12).Draw(t, "items") {
 				name := fmt.Sprintf("%d/%d", rapid.IntRange(0, 2).Draw(t, "table"), rapid.IntRange(0, 9).Draw(t, "host"))
 				item := Item{Wildcard: rapid.Bool().Draw(t, "wildcard")}
@@ -27,10 +27,10 @@ func TestListingIsTheWildcardSetInOrder(t *testing.T) {
 					}
 					item.Blob = b
 				}
-				tiers[i][name] = item
+				scopes[i][name] = item
 			}
 		}
-		snapshot := tower(tiers...)
+		snapshot := stack(scopes...)
 		for _, prefix := range []string{"", "0/", "1/", "9/"} {
 			var names []string
 			var blobs []*store.Blob

@@ -53,7 +53,7 @@ func newMetrics(reg prometheus.Registerer, e *Engine) *metrics {
 	}
 }
 
-// typeMetrics are those of one type.
+// typeMetrics are the metrics of one type.
 type typeMetrics struct {
 	names, build prometheus.Observer
 	failures     prometheus.Counter
@@ -66,5 +66,5 @@ func (m *metrics) of(url string) typeMetrics {
 	}
 }
 
-// shortType is the message name of a type URL, "Cluster": few values, fit for a label.
+// shortType is the message name of a type URL, for example "Cluster".
 func shortType(url string) string { return url[strings.LastIndexByte(url, '.')+1:] }

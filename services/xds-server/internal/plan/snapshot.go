@@ -17,15 +17,15 @@ import (
 
 // Item is one planned resource.
 type Item struct {
-	// Blob is nil where the class has no resource of that name.
+	// Blob is nil if the class has no resource of that name.
 	Blob *store.Blob
-	// Wildcard is true for what a wildcard subscription receives; other items are there because somebody asked for them by name.
+	// Wildcard is true if a wildcard subscription receives the resource. Other items are there for subscribers by name.
 	Wildcard bool
-	// Pending is true while it is not known whether the class has one.
+	// Pending is true while an input of the resource has not arrived, so that the engine cannot build it yet.
 	Pending bool
 }
 
-// Snapshot is all that a class has at one revision. It is immutable and safe for concurrent use.
+// Snapshot is all resources that a class has at one revision. It is immutable and safe for concurrent use.
 type Snapshot struct {
 	// Revision that brought the last change to the class; nil before the first.
 	Revision *configv1.Revision
@@ -37,28 +37,25 @@ func (s *Snapshot) Type(url string) *TypeSnapshot {
 	if t, ok := s.types[url]; ok {
 		return t
 	}
-	return nothing
+	return emptyType
 }
 
 // URLs lists the types that were planned, sorted.
 func (s *Snapshot) URLs() []string { return slices.Sorted(maps.Keys(s.types)) }
 
-// emptyItems is what nobody has.
-var (
-	emptyItems = btree.NewMap[string, Item](0)
-	nothing    = &TypeSnapshot{own: emptyItems, whole: true}
-)
+// emptyType is the snapshot of a type without resources.
+var emptyType = &TypeSnapshot{items: btree.NewMap[string, Item](0), hasTotal: true}
 
-// TypeSnapshot is what a class has of one type: its own items, and below them what it shares with other classes.
+// TypeSnapshot is what a scope plan has of one type: the items that differ from the scope plan below, and the snapshot
+// of that plan.
 type TypeSnapshot struct {
-	own  *btree.Map[string, Item]
-	base *TypeSnapshot // nil if nothing is shared
+	items *btree.Map[string, Item]
+	below *TypeSnapshot // nil for the lowest
 
-	once sync.Once
-	// whole is true if sum and count are known from the start.
-	whole bool
-	sum   sum
-	count int
+	// total is known from the start if hasTotal; computeTotal works it out otherwise.
+	hasTotal bool
+	once     sync.Once
+	total    wildcardTotal
 
 	listingsMu sync.Mutex
 	listings   map[string]*Listing
@@ -66,14 +63,14 @@ type TypeSnapshot struct {
 
 // Len is the number of resources in the wildcard set.
 func (t *TypeSnapshot) Len() int {
-	t.tally()
-	return t.count
+	t.computeTotal()
+	return t.total.count
 }
 
-// Get returns an item; ok is false if nobody has asked for it and it is not part of the wildcard set.
+// Get returns an item; ok is false if the name is not in the wildcard set and has no subscriber.
 func (t *TypeSnapshot) Get(name string) (item Item, ok bool) {
-	for ; t != nil; t = t.base {
-		if item, ok = t.own.Get(name); ok {
+	for ; t != nil; t = t.below {
+		if item, ok = t.items.Get(name); ok {
 			break
 		}
 	}
@@ -85,10 +82,10 @@ func (t *TypeSnapshot) Scan(f func(name string, item Item) bool) { t.ScanPrefix(
 
 // ScanPrefix is Scan for the names that start with prefix.
 func (t *TypeSnapshot) ScanPrefix(prefix string, f func(name string, item Item) bool) {
-	// One cursor per tier, the highest first: of one name the first one counts.
+	// One cursor per scope plan, the highest first. If several plans have an item of one name, the highest counts.
 	var cursors []*btree.MapIter[string, Item]
-	for ; t != nil; t = t.base {
-		c := t.own.Iter()
+	for ; t != nil; t = t.below {
+		c := t.items.Iter()
 		if c.Seek(prefix) && strings.HasPrefix(c.Key(), prefix) {
 			cursors = append(cursors, &c)
 		}
@@ -115,45 +112,62 @@ func (t *TypeSnapshot) ScanPrefix(prefix string, f func(name string, item Item) 
 
 // Version is a hash of the wildcard set: equal versions mean the same names and bytes, on every replica.
 func (t *TypeSnapshot) Version() string {
-	t.tally()
-	return t.sum.String()
+	t.computeTotal()
+	return t.total.sum.String()
 }
 
-// tally works out the version and the size of what is not whole, from those of the shared part, in O(own).
-func (t *TypeSnapshot) tally() {
-	if t.whole {
+// computeTotal works out the total from that of the snapshot below, in time proportional to the items above it.
+func (t *TypeSnapshot) computeTotal() {
+	if t.hasTotal {
 		return
 	}
 	t.once.Do(func() {
-		t.base.tally()
-		total := tally{sum: t.base.sum, count: t.base.count}
-		t.own.Scan(func(name string, item Item) bool {
-			below, _ := t.base.Get(name)
-			total.replace(below, item)
+		t.below.computeTotal()
+		t.total = t.below.total
+		t.items.Scan(func(name string, item Item) bool {
+			below, _ := t.below.Get(name)
+			t.total.replace(below, item)
 			return true
 		})
-		t.sum, t.count = total.sum, total.count
 	})
 }
 
-// sum is a hash of a set of blobs that is kept up to date in O(1) per change: the sum of their content hashes modulo 2^128.
-type sum struct{ hi, lo uint64 }
+// wildcardTotal is the version and the size of a wildcard set.
+type wildcardTotal struct {
+	sum   versionSum
+	count int
+}
 
-func (s *sum) add(b *store.Blob) {
+// replace removes one item from the total and adds another.
+func (t *wildcardTotal) replace(old, next Item) {
+	if old.Wildcard && old.Blob != nil {
+		t.sum.remove(old.Blob)
+		t.count--
+	}
+	if next.Wildcard && next.Blob != nil {
+		t.sum.add(next.Blob)
+		t.count++
+	}
+}
+
+// versionSum is a hash of a set of blobs: the sum of their content hashes modulo 2^128. It is updated in constant time.
+type versionSum struct{ hi, lo uint64 }
+
+func (s *versionSum) add(b *store.Blob) {
 	var carry uint64
 	h := b.Hash()
 	s.lo, carry = bits.Add64(s.lo, binary.BigEndian.Uint64(h[8:]), 0)
 	s.hi, _ = bits.Add64(s.hi, binary.BigEndian.Uint64(h[:8]), carry)
 }
 
-func (s *sum) remove(b *store.Blob) {
+func (s *versionSum) remove(b *store.Blob) {
 	var borrow uint64
 	h := b.Hash()
 	s.lo, borrow = bits.Sub64(s.lo, binary.BigEndian.Uint64(h[8:]), 0)
 	s.hi, _ = bits.Sub64(s.hi, binary.BigEndian.Uint64(h[:8]), borrow)
 }
 
-func (s *sum) String() string {
+func (s *versionSum) String() string {
 	var raw [16]byte
 	binary.BigEndian.PutUint64(raw[:8], s.hi)
 	binary.BigEndian.PutUint64(raw[8:], s.lo)
@@ -162,7 +176,7 @@ func (s *sum) String() string {
 
 // VersionOf is the version of any set of blobs, equal to TypeSnapshot.Version for the same set.
 func VersionOf(blobs []*store.Blob) string {
-	var s sum
+	var s versionSum
 	for _, b := range blobs {
 		s.add(b)
 	}

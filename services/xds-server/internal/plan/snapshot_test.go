@@ -10,20 +10,20 @@ import (
 	"fairlead.dev/services/xds-server/internal/store"
 )
 
-// tower makes a snapshot of tiers, the lowest first.
-func tower(tiers ...map[string]Item) *TypeSnapshot {
-	at := nothing
-	for _, items := range tiers {
-		own := btree.NewMap[string, Item](0)
-		for name, item := range items {
-			own.Set(name, item)
+// stack returns the snapshot of scope plans with these items, the lowest first.
+func stack(scopes ...map[string]Item) *TypeSnapshot {
+	at := emptyType
+	for _, scope := range scopes {
+		items := btree.NewMap[string, Item](0)
+		for name, item := range scope {
+			items.Set(name, item)
 		}
-		at = &TypeSnapshot{own: own, base: at}
+		at = &TypeSnapshot{items: items, below: at}
 	}
 	return at
 }
 
-func TestSnapshotReadsThroughItsTiers(t *testing.T) {
+func TestSnapshotReadsThroughItsScopePlans(t *testing.T) {
 	s := store.New()
 	blob := func(name, content string) *store.Blob {
 		b, err := s.Put("type", name, &cluster.Cluster{Name: content})
@@ -33,7 +33,7 @@ func TestSnapshotReadsThroughItsTiers(t *testing.T) {
 		return b
 	}
 	a, b, b2, c := blob("a", "1"), blob("b", "1"), blob("b", "2"), blob("c", "1")
-	snapshot := tower(
+	snapshot := stack(
 		map[string]Item{"a": {Blob: a, Wildcard: true}, "b": {Blob: b, Wildcard: true}, "c/1": {Blob: c, Wildcard: true}},
 		map[string]Item{"b": {Blob: b2, Wildcard: true}, "c/1": {}},
 		map[string]Item{"c/2": {Blob: c, Wildcard: true}, "d": {Blob: a, Wildcard: false}},
@@ -64,12 +64,12 @@ func TestSnapshotReadsThroughItsTiers(t *testing.T) {
 	if n != 2 {
 		t.Errorf("a scan that was stopped after 2 went on to %d", n)
 	}
-	flat := tower(map[string]Item{"a": {Blob: a, Wildcard: true}, "b": {Blob: b2, Wildcard: true}, "c/2": {Blob: c, Wildcard: true}})
+	flat := stack(map[string]Item{"a": {Blob: a, Wildcard: true}, "b": {Blob: b2, Wildcard: true}, "c/2": {Blob: c, Wildcard: true}})
 	if snapshot.Len() != 3 || flat.Len() != 3 {
 		t.Errorf("%d and %d in the wildcard set, want 3", snapshot.Len(), flat.Len())
 	}
 	if snapshot.Version() != flat.Version() {
-		t.Error("the same set has another version in tiers")
+		t.Error("the same set has another version in several scope plans")
 	}
 	if snapshot.Version() != VersionOf([]*store.Blob{a, b2, c}) {
 		t.Error("the version is not that of the set")

@@ -1,5 +1,3 @@
-// Package plan says which resources each class of proxies has, and keeps them built: every resource is a pure function of what its
-// translator has read, so it is built again only when one of those answers has changed, and sent again only when its bytes have.
 package plan
 
 import (
@@ -14,43 +12,49 @@ import (
 	"fairlead.dev/services/xds-server/internal/mesh"
 )
 
-// Translator makes the resources of one xDS type. Its methods are pure: the same answers of the Reader give the same result. They are
-// called concurrently for different classes, and for keys that stand for what many classes have in common (class.Key.Shared): a result
-// that was made from nothing but Reader.Class and questions with one answer for everybody serves all of them.
+// Translator makes the resources of one xDS type. Its methods are pure: the same answers of the Reader give the same
+// result. The engine calls them concurrently, for different classes and for different names of one class. It also calls
+// them with the keys of a namespace and of the mesh (class.Key.OfNamespace, class.Key.OfMesh): a result for which only
+// Reader.Class and questions with one answer for every namespace were read is used for all classes.
 type Translator interface {
 	// TypeURL of the resources.
 	TypeURL() string
-	// Names lists, sorted, what a wildcard subscription of the class receives whatever services there are. It may not depend on the
-	// list of all services: what one service adds is up to HostNames.
+	// Traits of the type. A translator that wraps another one returns the traits of the wrapped one.
+	Traits() Traits
+	// Names lists, sorted, the names that a wildcard subscription receives whichever services exist. It must not depend
+	// on the list of all services; HostNames lists what each service adds.
 	Names(r *input.Reader) ([]string, error)
-	// HostNames lists what a wildcard subscription receives because of one host: the name of a service, or a name that only
-	// VirtualServices have. Several hosts may list the same resource.
+	// HostNames lists, sorted, the names that a wildcard subscription receives because of one host: the name of a
+	// service, or a host that only VirtualServices have. Several hosts may list the same resource.
 	HostNames(r *input.Reader, host string) ([]string, error)
-	// Build makes one resource. It returns nil, nil where the class has no resource of that name; the message must not be changed later.
-	// A result together with an *Incomplete is used, and the error reported.
+	// Build makes one resource. It returns nil, nil if the class has no resource of that name. The message must not be
+	// changed afterwards. A message that comes with an *Incomplete is used, and the error is reported.
 	Build(r *input.Reader, name string) (proto.Message, error)
 }
 
-// Incomplete is the error of a resource that was built without some of what was asked for.
+// Traits tell the engine how to plan the resources of a type. The zero value is right for most types.
+type Traits struct {
+	// AlwaysListed makes Class.Plan build everything that HostNames lists, also for a subscription by name. It suits a
+	// type whose listed names proxies subscribe to anyway: they are built once, in the scope plan that classes share.
+	AlwaysListed bool
+	// DropUnused makes Class.Release drop a resource as soon as no stream subscribes to it. Resources of other types
+	// stay built for the linger time.
+	DropUnused bool
+}
+
+// Incomplete is the error of a resource that was built without a part of its configuration, an EnvoyFilter for example.
 type Incomplete struct{ Err error }
 
 func (e *Incomplete) Error() string { return e.Err.Error() }
 
-// Unwrap returns what is lacking and why.
+// Unwrap returns the error that names the missing part.
 func (e *Incomplete) Unwrap() error { return e.Err }
 
-// ErrPending is Build's error while an input has yet to come that was asked for by reading it. Who asked for the resource is kept waiting;
-// it is no failure.
+// ErrPending is the error of Build while an input that it has read has not arrived yet, such as a credential. The proxy
+// waits for the resource; the engine does not report a failure.
 var ErrPending = errors.New("an input has yet to come")
 
-// Fleeting is a Translator whose resources are forgotten as soon as nobody asks for them.
-type Fleeting interface {
-	Translator
-	// Fleeting does nothing.
-	Fleeting()
-}
-
-// List lists the whole wildcard set of a class at a state, from scratch.
+// List lists the whole wildcard set of a class from scratch. Tests compare plans with it.
 func List(t Translator, key *class.Key, state *mesh.Snapshot) ([]string, error) {
 	all, err := listNames(t, input.NewView(key, state).Reader(), "")
 	if err != nil {
@@ -63,12 +67,4 @@ func List(t Translator, key *class.Key, state *mesh.Snapshot) ([]string, error) 
 	})
 	slices.Sort(all)
 	return slices.Compact(all), err
-}
-
-// Ahead is a Translator of a type that proxies ask for by name. What HostNames lists is known to be asked for, and is built and kept for
-// all classes together rather than for each proxy that asks.
-type Ahead interface {
-	Translator
-	// Ahead does nothing; it says that HostNames is meant so.
-	Ahead()
 }

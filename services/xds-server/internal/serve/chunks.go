@@ -110,7 +110,7 @@ func (*chunk) Put(*[]byte) {}
 
 func blobField(blob *store.Blob, sotw bool) mem.Buffer {
 	if sotw {
-		return blob.WorldField()
+		return blob.SotwField()
 	}
 	return blob.DeltaField()
 }

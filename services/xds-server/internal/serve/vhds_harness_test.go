@@ -51,6 +51,7 @@ func (t clustersOnDemand) HostNames(r *input.Reader, host string) ([]string, err
 type routeConfigTranslator struct{}
 
 func (routeConfigTranslator) TypeURL() string                                   { return rds }
+func (routeConfigTranslator) Traits() plan.Traits                               { return plan.Traits{} }
 func (routeConfigTranslator) Names(*input.Reader) ([]string, error)             { return nil, nil }
 func (routeConfigTranslator) HostNames(*input.Reader, string) ([]string, error) { return nil, nil }
 
@@ -75,6 +76,7 @@ func (routeConfigTranslator) Build(r *input.Reader, name string) (proto.Message,
 type virtualHostTranslator struct{}
 
 func (virtualHostTranslator) TypeURL() string                       { return vhds }
+func (virtualHostTranslator) Traits() plan.Traits                   { return plan.Traits{} }
 func (virtualHostTranslator) Names(*input.Reader) ([]string, error) { return nil, nil }
 
 func (virtualHostTranslator) HostNames(r *input.Reader, host string) ([]string, error) {

@@ -1,5 +1,6 @@
-// Package store holds the bytes of xDS resources: each marshalled once, addressed by content, shared by all classes, streams and
-// revisions that agree on it, and freed by the garbage collector when nobody does any more.
+// Package store holds the bytes of xDS resources. Each resource is marshalled once and addressed by its content; all
+// classes, streams and revisions with the same content share it. The garbage collector frees a resource that nothing
+// refers to.
 package store
 
 import (
@@ -20,19 +21,21 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// Blob is one resource, ready to send. It is immutable; equal content is the same pointer while it is in use.
+// Blob is one resource, ready to send. It is immutable. Equal content is the same pointer while it is in use.
 type Blob struct {
-	// Resource is the delta form: name, version and the message as Any. The state-of-the-world form is its Any alone.
+	// Resource is the delta form: name, version and the message as Any. The state-of-the-world form is the Any alone.
 	Resource *discovery.Resource
-	// EndpointsName is the name of the endpoints that a cluster waits for after each update; "" for anything else.
+	// EndpointsName is the name of the endpoints that Envoy waits for after each update of an EDS cluster; ""
+	// otherwise.
 	EndpointsName string
-	// VirtualHosts is true for a route configuration whose virtual hosts are resources of their own.
+	// VirtualHosts is true for a route configuration whose virtual hosts are resources of their own (VHDS).
 	VirtualHosts bool
-	// Clusters are those that a virtual host leads to, each once.
+	// Clusters are the clusters that a virtual host routes or mirrors to, each once.
 	Clusters []string
-	// Mirrors are those of Clusters that requests are only copied to: a proxy never asks for them.
+	// Mirrors are those of Clusters that requests are mirrored to. On demand, a proxy never subscribes to them.
 	Mirrors []string
-	// frame is the resource as the field of a delta response, any the part of it that is the field of a state-of-the-world response.
+	// frame is the resource as a field of a delta response; any is the part of it that is a field of a
+	// state-of-the-world response.
 	frame, any mem.Buffer
 	// hash identifies type, name and content.
 	hash [16]byte
@@ -50,14 +53,14 @@ func (b *Blob) Hash() [16]byte { return b.hash }
 // Size is the number of bytes of the message.
 func (b *Blob) Size() int { return len(b.Resource.GetResource().GetValue()) }
 
-// DeltaField is the resource as it stands on the wire in a DeltaDiscoveryResponse, tag and length included; WorldField is the same for a
-// DiscoveryResponse. Both are shared and must not be changed.
+// DeltaField is the resource as it is encoded in a DeltaDiscoveryResponse, with tag and length. It is shared and must
+// not be changed.
 func (b *Blob) DeltaField() mem.Buffer { return b.frame }
 
-// WorldField is described at DeltaField.
-func (b *Blob) WorldField() mem.Buffer { return b.any }
+// SotwField is DeltaField for a DiscoveryResponse.
+func (b *Blob) SotwField() mem.Buffer { return b.any }
 
-// Store interns blobs. It is safe for concurrent use.
+// Store has each blob once. It is safe for concurrent use.
 type Store struct {
 	mu    sync.Mutex
 	blobs map[[16]byte]weak.Pointer[Blob]
@@ -80,7 +83,7 @@ func (s *Store) Put(typeURL, name string, m proto.Message) (*Blob, error) {
 		if b := p.Value(); b != nil {
 			return b, nil
 		}
-		// Dead, and its cleanup has yet to run: the cleanup sees that the entry is no longer its own.
+		// The blob is freed and its cleanup has yet to run; drop then leaves the entry of the new blob alone.
 	}
 	b := newBlob(typeURL, name, hash, raw)
 	b.EndpointsName, b.VirtualHosts = endpointsName(m), virtualHosts(m)
@@ -88,11 +91,11 @@ func (s *Store) Put(typeURL, name string, m proto.Message) (*Blob, error) {
 	p := weak.Make(b)
 	s.blobs[hash] = p
 	s.bytes += int64(len(raw))
-	runtime.AddCleanup(b, s.drop, dead{p, hash, int64(len(raw))})
+	runtime.AddCleanup(b, s.drop, freed{p, hash, int64(len(raw))})
 	return b, nil
 }
 
-// The numbers of the fields that frames are made of.
+// Numbers of the protobuf fields.
 const (
 	responseResources = 2 // of DeltaDiscoveryResponse and DiscoveryResponse
 	resourceVersion   = 1
@@ -102,7 +105,7 @@ const (
 	anyValue          = 2
 )
 
-// newBlob lays the resource out as it goes on the wire; the message that others read shares those bytes.
+// newBlob encodes the resource for both variants of the protocol; Resource shares these bytes.
 func newBlob(typeURL, name string, hash [16]byte, raw []byte) *Blob {
 	version := hex.EncodeToString(hash[:8])
 	field := func(size int) int { return 1 + protowire.SizeBytes(size) } // the tags of fields below 16 are one byte
@@ -127,22 +130,24 @@ func newBlob(typeURL, name string, hash [16]byte, raw []byte) *Blob {
 	}
 }
 
-type dead struct {
+// freed is what drop has to know of a blob that was freed.
+type freed struct {
 	p    weak.Pointer[Blob]
 	hash [16]byte
 	size int64
 }
 
-func (s *Store) drop(d dead) {
+func (s *Store) drop(f freed) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.bytes -= d.size
-	if s.blobs[d.hash] == d.p {
-		delete(s.blobs, d.hash)
+	s.bytes -= f.size
+	if s.blobs[f.hash] == f.p {
+		delete(s.blobs, f.hash)
 	}
 }
 
-// Usage returns the number of blobs and the bytes of their messages, those included that the garbage collector has yet to free.
+// Usage returns the number of blobs and the bytes of their messages, including those that the garbage collector has yet
+// to free.
 func (s *Store) Usage() (blobs int, bytes int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -175,7 +180,7 @@ func endpointsName(m proto.Message) string {
 	return c.GetName()
 }
 
-// clustersOf lists the clusters that the routes of a virtual host name, and those that they only mirror to.
+// clustersOf lists the clusters that the routes of a virtual host route or mirror to, and those that they mirror to.
 func clustersOf(m proto.Message) (found, mirrors []string) {
 	host, ok := m.(*route.VirtualHost)
 	if !ok {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -21,7 +22,7 @@ import (
 )
 
 // largeMesh has services with two endpoints each in ten namespaces, and a VirtualService and a DestinationRule for
-// every tenth.
+// every tenth of them.
 func largeMesh(services int) []*configv1.Resource {
 	var out []*configv1.Resource
 	for i := range services {
@@ -55,11 +56,20 @@ type benchEngine struct {
 	*plan.Engine
 	state    *mesh.Snapshot
 	sequence uint64
-	classes  []*plan.Class
 	heard    *countingWatcher
 }
 
 func newCrowd(b *testing.B, services, classes int) *benchEngine {
+	b.Helper()
+	c := newMesh(b, services)
+	for i := range classes {
+		c.join(b, services, i)
+	}
+	return c
+}
+
+// newMesh is a crowd without classes.
+func newMesh(b *testing.B, services int) *benchEngine {
 	b.Helper()
 	e, err := plan.NewEngine(plan.Config{
 		Translators: translate.All(), Store: store.New(), Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
@@ -69,7 +79,6 @@ func newCrowd(b *testing.B, services, classes int) *benchEngine {
 	}
 	c := &benchEngine{Engine: e, state: mesh.Empty(), heard: &countingWatcher{}}
 	c.edit(largeMesh(services)...)
-	c.join(b, services, classes)
 	return c
 }
 
@@ -80,37 +89,30 @@ func (c *benchEngine) edit(upserts ...*configv1.Resource) {
 	c.Apply(next, change, nil)
 }
 
-// join plans classes of distinct workloads.
-func (c *benchEngine) join(b *testing.B, services, classes int) {
+// join plans the class of the i-th workload. Several may join at the same time.
+func (c *benchEngine) join(b *testing.B, services, i int) {
 	b.Helper()
-	for i := range classes {
-		ns := fmt.Sprintf("ns%d", i%10)
-		key := &class.Key{
-			Type: class.Sidecar, Namespace: ns, Interception: class.Redirect, TrustDomain: "cluster.local", DNSDomain: ns + ".svc.cluster.local",
-			VirtualHosts: true,
-			Targets:      []class.Target{{Hostname: hostOf(i % services), Namespace: ns, Port: 80, TargetPort: 80, Protocol: int32(configv1.Protocol_PROTOCOL_HTTP)}},
+	ns := fmt.Sprintf("ns%d", i%10)
+	key := &class.Key{
+		Type: class.Sidecar, Namespace: ns, Interception: class.Redirect, TrustDomain: "cluster.local", DNSDomain: ns + ".svc.cluster.local",
+		VirtualHosts: true,
+		Targets:      []class.Target{{Hostname: hostOf(i % services), Namespace: ns, Port: 80, TargetPort: 80, Protocol: int32(configv1.Protocol_PROTOCOL_HTTP)}},
+	}
+	joined := c.Acquire(key, c.heard)
+	var endpoints []string
+	joined.Plan(c.heard, resource.ClusterType, true, nil)
+	joined.Snapshot().Type(resource.ClusterType).Scan(func(name string, item plan.Item) bool {
+		if item.Blob != nil && item.Blob.EndpointsName != "" {
+			endpoints = append(endpoints, item.Blob.EndpointsName)
 		}
-		joined := c.Acquire(key, c.heard)
-		var endpoints []string
-		joined.Plan(c.heard, resource.ClusterType, true, nil)
-		joined.Snapshot().Type(resource.ClusterType).Scan(func(name string, item plan.Item) bool {
-			if item.Blob != nil && item.Blob.EndpointsName != "" {
-				endpoints = append(endpoints, item.Blob.EndpointsName)
-			}
-			return true
-		})
-		joined.Plan(c.heard, resource.EndpointType, false, endpoints)
-		joined.Plan(c.heard, resource.ListenerType, true, nil)
-		if c.Knows(resource.VirtualHostType) {
-			joined.Plan(c.heard, resource.RouteType, false, []string{"80"})
-		}
-		if c.Knows(resource.VirtualHostType) {
-			joined.Plan(c.heard, resource.VirtualHostType, true, nil)
-		}
-		for _, f := range joined.Failures("") {
-			b.Fatal(f.TypeURL, f.Name, f.Err)
-		}
-		c.classes = append(c.classes, joined)
+		return true
+	})
+	joined.Plan(c.heard, resource.EndpointType, false, endpoints)
+	joined.Plan(c.heard, resource.ListenerType, true, nil)
+	joined.Plan(c.heard, resource.RouteType, false, []string{"80"})
+	joined.Plan(c.heard, resource.VirtualHostType, true, nil)
+	for _, f := range joined.Failures("") {
+		b.Error(f.TypeURL, f.Name, f.Err)
 	}
 }
 
@@ -129,6 +131,32 @@ func BenchmarkColdStart(b *testing.B) {
 			}
 		})
 	}
+}
+
+// BenchmarkConcurrentColdStart plans 100 classes of ten namespaces from nothing, all at the same time, as streams do, on
+// one processor and on two in turn, and reports the shortest time of each. The row "planning" of make bench runs it.
+func BenchmarkConcurrentColdStart(b *testing.B) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
+	var shortest [3]time.Duration
+	for i := range b.N + 1 {
+		for _, processors := range []int{1, 2} {
+			runtime.GOMAXPROCS(processors)
+			c := newMesh(b, 1000)
+			runtime.GC()
+			start := time.Now()
+			var group sync.WaitGroup
+			for class := range 100 {
+				group.Go(func() { c.join(b, 1000, class) })
+			}
+			group.Wait()
+			took := time.Since(start)
+			if i > 0 && (shortest[processors] == 0 || took < shortest[processors]) { // the first turn warms up
+				shortest[processors] = took
+			}
+		}
+	}
+	b.ReportMetric(float64(shortest[1]), "one-processor-ns")
+	b.ReportMetric(float64(shortest[2]), "two-processors-ns")
 }
 
 func heapBytes() uint64 {

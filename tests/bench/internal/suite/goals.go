@@ -13,7 +13,7 @@ var claims = []string{
 	"mesh-1000/label/bytes", "mesh-1000/pod-label/bytes", "mesh-1000/unknown/bytes", "mesh-1000/resync/bytes",
 	"mesh-1000/endpoints-few/reached", "mesh-1000/virtualservice/bytes", "mesh-1000/service/bytes",
 	"mesh-1000/reconnect-same/bytes", "mesh-1000/reconnect-other/bytes", "mesh-1000/reconnect-fresh/bytes",
-	"large-1000/service/bytes", "large-10000/service/bytes", "large/growth", "mixed/seen", "mixed-250/seen", "memory/both", "memory/each",
+	"large-1000/service/bytes", "large-10000/service/bytes", "large/growth", "mixed/seen", "mixed-250/seen", "memory/both", "memory/each", "planning/cores",
 }
 
 // cpuLine compares a time of a processor with a multiple of the floor's.
@@ -40,6 +40,14 @@ func (t *table) fixedLine(id, what string, got, base, goal time.Duration, peer s
 		l.goal, l.verdict = "≤ "+ms(goal), judge(float64(got), float64(goal), false)
 	}
 	t.add(l)
+}
+
+// speedLine compares how many times as fast something is as what it stands beside with the factor that is the goal.
+func (t *table) speedLine(id, what string, got, beside time.Duration, factor float64) {
+	t.add(line{
+		id: id, what: what, figure: ms(got), floor: ms(beside), ratio: times(float64(beside), float64(got)), goal: fmt.Sprintf("≥ %g ×", factor),
+		verdict: judge(factor*float64(got), float64(beside), false),
+	})
 }
 
 // bytesLine compares bytes with a goal; 0 bytes is a goal, a negative one is none.

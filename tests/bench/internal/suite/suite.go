@@ -46,6 +46,7 @@ var groups = []group{
 	{"mixed", func(ctx context.Context, l *lab, t *table) error { return l.mixed(ctx, t, "mixed", 1000) }},
 	// What one of four xds-servers has to do in the same mesh.
 	{"mixed-250", func(ctx context.Context, l *lab, t *table) error { return l.mixed(ctx, t, "mixed-250", 250) }},
+	{"planning", func(ctx context.Context, l *lab, t *table) error { return l.planning(ctx, t) }},
 	{"memory", func(ctx context.Context, l *lab, t *table) error { return l.memory(ctx, t) }},
 }
 

@@ -1,5 +1,5 @@
-// Package plantest is a small set of translators for tests of the engine: real xDS types, real look-ups, little content. It is not what
-// proxies are served.
+// Package plantest is a small set of translators for tests of the engine. They make real xDS types from real look-ups,
+// with little content.
 package plantest
 
 import (
@@ -25,13 +25,14 @@ import (
 	"fairlead.dev/services/xds-server/internal/plan"
 )
 
-// Set is one translator per type and counts what they do. Clusters are named "<port>|<host>", and those of services outside the mesh differ
-// by the proxy's label app; endpoints are named like their cluster; there is one listener "<port>" and one route configuration "<port>" per port
-// number of the visible services.
+// Set is one translator per type and counts what they build. Clusters are named "<port>|<host>"; those of services
+// outside the mesh depend on the workload's label app. Endpoints have the name of their cluster. Each port number of
+// the visible services has one listener "<port>" and one route configuration "<port>".
 type Set struct {
 	mu     sync.Mutex
 	builds map[string]int
-	// broken names fail with the error given; "panic" panics, "invalid" builds what does not validate. A *plan.Incomplete comes with the message.
+	// broken names fail with the given error. ErrPanic panics, ErrInvalid builds what does not validate, and a
+	// *plan.Incomplete comes with the message.
 	broken map[string]error
 }
 
@@ -51,8 +52,8 @@ func (s *Set) Break(name string, err error) {
 	s.broken[name] = err
 }
 
-// Builds returns and resets how often each "<type> <name>" was built; lists of names count as "<type> *", those of a host as
-// "<type> *<host>".
+// Builds returns how often each "<type> <name>" was built since the last call. Lists of names count as "<type> *",
+// those of a host as "<type> *<host>".
 func (s *Set) Builds() map[string]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -79,6 +80,8 @@ type translator struct {
 }
 
 func (t *translator) TypeURL() string { return t.url }
+
+func (t *translator) Traits() plan.Traits { return plan.Traits{} }
 
 func (t *translator) count(name string) error {
 	t.set.mu.Lock()

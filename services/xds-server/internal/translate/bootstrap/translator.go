@@ -8,6 +8,7 @@ import (
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/plan"
 )
 
 // Name of the one resource that a class has.
@@ -21,6 +22,9 @@ type Translator struct{}
 
 // TypeURL implements plan.Translator.
 func (Translator) TypeURL() string { return TypeURL }
+
+// Traits of the type are the usual ones.
+func (Translator) Traits() plan.Traits { return plan.Traits{} }
 
 // Names lists the bootstrap, also without any patch: an agent waits for it.
 func (Translator) Names(*input.Reader) ([]string, error) { return []string{Name}, nil }

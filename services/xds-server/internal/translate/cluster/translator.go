@@ -17,6 +17,7 @@ import (
 
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/plan"
 	"fairlead.dev/services/xds-server/internal/translate/discovery"
 	"fairlead.dev/services/xds-server/internal/translate/inbound"
 	"fairlead.dev/services/xds-server/internal/translate/resourcename"
@@ -27,6 +28,9 @@ type Translator struct{}
 
 // TypeURL implements plan.Translator.
 func (Translator) TypeURL() string { return resourcev3.ClusterType }
+
+// Traits of the type are the usual ones.
+func (Translator) Traits() plan.Traits { return plan.Traits{} }
 
 // Names lists the clusters that every proxy has and those of the workload's own ports.
 func (Translator) Names(r *input.Reader) ([]string, error) {

@@ -9,6 +9,7 @@ import (
 	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/plan"
 	"fairlead.dev/services/xds-server/internal/translate/discovery"
 	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 )
@@ -18,6 +19,9 @@ type Translator struct{}
 
 // TypeURL implements plan.Translator.
 func (Translator) TypeURL() string { return resourcev3.EndpointType }
+
+// Traits of the type: proxies subscribe to the endpoints of every cluster that they are sent.
+func (Translator) Traits() plan.Traits { return plan.Traits{AlwaysListed: true} }
 
 // Names is nil: proxies request the load assignments of the clusters that they have.
 func (Translator) Names(*input.Reader) ([]string, error) { return nil, nil }
@@ -37,9 +41,6 @@ func (Translator) HostNames(r *input.Reader, host string) ([]string, error) {
 	}
 	return out, nil
 }
-
-// Ahead implements plan.Ahead: proxies ask for the endpoints of every cluster they are sent.
-func (Translator) Ahead() {}
 
 // Build builds the load assignment of an outbound cluster, or nil if the class has no such EDS cluster. A cluster
 // without endpoints has an empty load assignment: without one the proxy would wait for it.

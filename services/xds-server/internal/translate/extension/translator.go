@@ -8,6 +8,7 @@ import (
 	resourcev3 "github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/plan"
 )
 
 // Translator builds no TypedExtensionConfigs itself (ECDS); patch.WithEnvoyFilters adds those of EnvoyFilters.
@@ -15,6 +16,9 @@ type Translator struct{}
 
 // TypeURL implements plan.Translator.
 func (Translator) TypeURL() string { return resourcev3.ExtensionConfigType }
+
+// Traits of the type are the usual ones.
+func (Translator) Traits() plan.Traits { return plan.Traits{} }
 
 // Names implements plan.Translator.
 func (Translator) Names(*input.Reader) ([]string, error) { return nil, nil }

@@ -17,6 +17,7 @@ import (
 
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/plan"
 	"fairlead.dev/services/xds-server/internal/translate/hcm"
 	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 )
@@ -26,6 +27,9 @@ type Translator struct{}
 
 // TypeURL implements plan.Translator.
 func (Translator) TypeURL() string { return resourcev3.ListenerType }
+
+// Traits of the type are the usual ones.
+func (Translator) Traits() plan.Traits { return plan.Traits{} }
 
 // Names lists the listeners that do not depend on services: those of redirected traffic, of the workload's own ports,
 // of the Sidecar's explicit egress listeners and of the forward proxy, and all of a gateway.

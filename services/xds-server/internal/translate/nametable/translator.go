@@ -7,6 +7,7 @@ import (
 
 	ndsv1 "fairlead.dev/proto/istio/networking/nds/v1"
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/plan"
 )
 
 // Name of the one resource that a class has. Agents of Istio ask for all, and look at no name.
@@ -19,6 +20,9 @@ type Translator struct{}
 
 // TypeURL implements plan.Translator.
 func (Translator) TypeURL() string { return ndsv1.NameTableType }
+
+// Traits of the type are the usual ones.
+func (Translator) Traits() plan.Traits { return plan.Traits{} }
 
 // Names lists the table, also without any host: without a table agents answer no query.
 func (Translator) Names(*input.Reader) ([]string, error) { return []string{Name}, nil }

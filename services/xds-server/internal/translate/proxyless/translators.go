@@ -15,13 +15,9 @@ import (
 )
 
 // WithGRPCClients returns a translator that builds the resources of proxyless gRPC clients and servers, and has proxies
-// build those of all other classes. If proxies implements plan.Ahead, so does the result.
+// build those of all other classes.
 func WithGRPCClients(proxies plan.Translator) plan.Translator {
-	b := withGRPCClients{proxies, builders[proxies.TypeURL()]}
-	if _, ok := proxies.(plan.Ahead); ok {
-		return aheadOfRequests{b}
-	}
-	return b
+	return withGRPCClients{proxies, builders[proxies.TypeURL()]}
 }
 
 // builders of the types that gRPC requests. Each returns nil, nil if there is no resource of the name.
@@ -58,6 +54,9 @@ type withGRPCClients struct {
 
 func (b withGRPCClients) TypeURL() string { return b.proxies.TypeURL() }
 
+// Traits are those of the translator for proxies.
+func (b withGRPCClients) Traits() plan.Traits { return b.proxies.Traits() }
+
 // Names is nil for gRPC, which requests everything by name.
 func (b withGRPCClients) Names(r *input.Reader) ([]string, error) {
 	if isGRPCClient(r) {
@@ -83,10 +82,5 @@ func (b withGRPCClients) Build(r *input.Reader, name string) (proto.Message, err
 	}
 	return b.build(r, name)
 }
-
-type aheadOfRequests struct{ withGRPCClients }
-
-// Ahead implements plan.Ahead.
-func (aheadOfRequests) Ahead() {}
 
 func isGRPCClient(r *input.Reader) bool { return r.Class().Type == class.Proxyless }

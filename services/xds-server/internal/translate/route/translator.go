@@ -15,6 +15,7 @@ import (
 
 	"fairlead.dev/services/xds-server/internal/class"
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/plan"
 )
 
 // Translator builds RouteConfigurations (RDS).
@@ -22,6 +23,9 @@ type Translator struct{}
 
 // TypeURL implements plan.Translator.
 func (Translator) TypeURL() string { return resourcev3.RouteType }
+
+// Traits of the type are the usual ones.
+func (Translator) Traits() plan.Traits { return plan.Traits{} }
 
 // Names is nil: proxies request the route configurations that their listeners name.
 func (Translator) Names(*input.Reader) ([]string, error) { return nil, nil }

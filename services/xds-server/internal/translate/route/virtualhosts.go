@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/plan"
 	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 	"fairlead.dev/services/xds-server/internal/translate/sidecarscope"
 )
@@ -20,6 +21,9 @@ type VirtualHosts struct{}
 
 // TypeURL implements plan.Translator.
 func (VirtualHosts) TypeURL() string { return resourcev3.VirtualHostType }
+
+// Traits of the type are the usual ones.
+func (VirtualHosts) Traits() plan.Traits { return plan.Traits{} }
 
 // Names is nil: all virtual hosts come from HostNames.
 func (VirtualHosts) Names(*input.Reader) ([]string, error) { return nil, nil }

@@ -26,14 +26,14 @@ type Translator struct{}
 // TypeURL implements plan.Translator.
 func (Translator) TypeURL() string { return resource.SecretType }
 
+// Traits of the type: a secret that no proxy subscribes to is dropped at once, with the key in it.
+func (Translator) Traits() plan.Traits { return plan.Traits{DropUnused: true} }
+
 // Names is nil: proxies request secrets by name.
 func (Translator) Names(*input.Reader) ([]string, error) { return nil, nil }
 
 // HostNames is empty, like Names.
 func (Translator) HostNames(*input.Reader, string) ([]string, error) { return nil, nil }
-
-// Fleeting implements plan.Fleeting.
-func (Translator) Fleeting() {}
 
 // Build builds the secret of a name that resourcename.Credential or CredentialAuthority made. The name may contain the
 // proxy's own namespace: "kubernetes://<namespace>/<name>" or "kubernetes-gateway://<namespace>/<name>". It returns

@@ -13,7 +13,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/meshtest"
 )
 
-func TestExpectedIsWhatSidecarsOfTheWorkloadsHave(t *testing.T) {
+func TestPrebuildKeysAreThoseOfTheWorkloadsSidecars(t *testing.T) {
 	workload := func(namespace, name, host string, edit ...func(*configv1.Workload)) *configv1.Resource {
 		return meshtest.Workload(namespace, name, "10.0.0.1", append(edit, func(w *configv1.Workload) {
 			w.TlsMode = configv1.TlsMode_TLS_MODE_ISTIO
@@ -33,7 +33,7 @@ func TestExpectedIsWhatSidecarsOfTheWorkloadsHave(t *testing.T) {
 		plain,
 	}, nil)
 	var got []string
-	for _, k := range class.Expected(state) {
+	for _, k := range class.PrebuildKeys(state) {
 		got = append(got, k.Namespace)
 		n := &class.Node{
 			Type: class.Sidecar, Namespace: k.Namespace, Name: "one", Interception: class.Redirect, VirtualHosts: true,

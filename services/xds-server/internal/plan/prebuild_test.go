@@ -20,7 +20,7 @@ import (
 	"fairlead.dev/pkg/testkit"
 )
 
-// sidecarOf is a workload with a sidecar that the service leads to.
+// sidecarOf is a workload with a sidecar, behind the service.
 func sidecarOf(namespace, name, address, host string) *configv1.Resource {
 	return meshtest.Workload(namespace, name, address, func(w *configv1.Workload) {
 		w.TlsMode = configv1.TlsMode_TLS_MODE_ISTIO
@@ -28,12 +28,12 @@ func sidecarOf(namespace, name, address, host string) *configv1.Resource {
 	})
 }
 
-func TestExpectedSidecarsArePlannedAhead(t *testing.T) {
+func TestScopesOfExpectedSidecarsArePrebuilt(t *testing.T) {
 	b := &bench{set: plantest.New(), clock: testkit.NewClock(meshtest.Epoch), registry: prometheus.NewPedanticRegistry(), state: mesh.Empty()}
 	var err error
 	b.Engine, err = plan.NewEngine(plan.Config{
 		Translators: b.set.Translators(), Store: store.New(), Log: testkit.Logger(t), Registerer: b.registry, Clock: b.clock,
-		Ahead: []string{resource.ClusterType},
+		Prebuild: []string{resource.ClusterType},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -61,7 +61,7 @@ func TestExpectedSidecarsArePlannedAhead(t *testing.T) {
 		return errors.New("not yet")
 	})
 
-	// The sidecar that comes finds the cluster there, also one of another namespace.
+	// A sidecar finds the cluster built, in any namespace.
 	for _, namespace := range []string{"default", "other"} {
 		w := &watcher{}
 		c := b.Acquire(&class.Key{
@@ -80,7 +80,7 @@ func TestExpectedSidecarsArePlannedAhead(t *testing.T) {
 		b.Release(c, w)
 	}
 
-	// When nobody has come for the linger time, nothing is built for nobody.
+	// Without a proxy for the linger time, the scope plans are dropped.
 	for range 4 {
 		b.clock.Advance(plan.DefaultLinger)
 		b.clock.WaitFor(t, 1)
@@ -94,6 +94,6 @@ func TestExpectedSidecarsArePlannedAhead(t *testing.T) {
 	b.set.Builds()
 	b.edit([]*configv1.Resource{meshtest.Service("default", a, 80, func(s *configv1.Service) { s.Ports[0].Protocol = configv1.Protocol_PROTOCOL_TCP })})
 	if built := b.set.Builds(); len(built) != 0 {
-		t.Errorf("built for nobody: %v", built)
+		t.Errorf("built without a subscriber: %v", built)
 	}
 }

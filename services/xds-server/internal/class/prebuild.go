@@ -9,13 +9,14 @@ import (
 	"fairlead.dev/services/xds-server/internal/mesh"
 )
 
-// maxExpected bounds the keys that Expected lists.
-const maxExpected = 128
+// maxPrebuildKeys bounds the keys that PrebuildKeys lists.
+const maxPrebuildKeys = 128
 
-// Expected lists keys of namespaces (see Key.OfNamespace) that the sidecars of the mesh's workloads are likely to have, the most frequent
-// first, of those that take virtual hosts and stand upon what everybody shares. It is a guess: only a proxy says what it really is, and it
-// may have another key.
-func Expected(state *mesh.Snapshot) []*Key {
+// PrebuildKeys lists the keys of namespaces (see Key.OfNamespace) that the sidecars of the mesh's workloads will
+// probably have, the most frequent first. The engine builds their scopes before the sidecars connect. The keys are of
+// sidecars that take virtual hosts (VHDS) and that no Sidecar resource limits. A proxy may turn out to have another
+// key.
+func PrebuildKeys(state *mesh.Snapshot) []*Key {
 	counts, keys := map[Hash]int{}, map[Hash]*Key{}
 	state.Workloads(func(w *configv1.Workload) {
 		if w.GetTlsMode() != configv1.TlsMode_TLS_MODE_ISTIO {
@@ -35,7 +36,7 @@ func Expected(state *mesh.Snapshot) []*Key {
 	hashes := slices.SortedFunc(maps.Keys(keys), func(a, b Hash) int {
 		return cmp.Or(cmp.Compare(counts[b], counts[a]), slices.Compare(a[:], b[:]))
 	})
-	expected := make([]*Key, 0, min(len(hashes), maxExpected))
+	expected := make([]*Key, 0, min(len(hashes), maxPrebuildKeys))
 	for _, hash := range hashes[:cap(expected)] {
 		expected = append(expected, keys[hash])
 	}

@@ -22,9 +22,9 @@ import (
 	"fairlead.dev/services/xds-server/internal/store"
 )
 
-// TestLayersAgreeWithDirectTranslation applies random revisions and compares every class, whatever it shares, with what the translators
-// make for its key alone from the state as it is, resource by resource.
-func TestLayersAgreeWithDirectTranslation(t *testing.T) {
+// TestScopePlansAgreeWithDirectTranslation applies random revisions and compares every resource of every class with
+// what the translators make for its key alone from the same snapshot of the mesh.
+func TestScopePlansAgreeWithDirectTranslation(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		b := newBench(t)
 		keys := []*class.Key{
@@ -50,8 +50,8 @@ func TestLayersAgreeWithDirectTranslation(t *testing.T) {
 				join(keys[0])
 				keys = keys[1:]
 			}
-			// Somebody asks one class by name for what others list, or no longer does.
-			if c := classes[rapid.IntRange(0, len(classes)-1).Draw(rt, "who asks")]; rapid.Bool().Draw(rt, "asks") {
+			// A watcher of one class subscribes by name to what others list, or unsubscribes.
+			if c := classes[rapid.IntRange(0, len(classes)-1).Draw(rt, "class")]; rapid.Bool().Draw(rt, "subscribes") {
 				c.Plan(seen[c], resource.ClusterType, false, []string{rapid.SampledFrom(someEndpoints).Draw(rt, "cluster")})
 			} else {
 				c.Release(seen[c], resource.ClusterType, someEndpoints)
@@ -79,7 +79,7 @@ func endpointNames() []string {
 	return names
 }
 
-// randomRevision changes one or two objects of a small world full of conflicts.
+// randomRevision changes one or two objects of a small mesh full of conflicts.
 func randomRevision(rt *rapid.T) (upserts []*configv1.Resource, removed []*configv1.ResourceKey) {
 	seen := map[string]bool{}
 	for range rapid.IntRange(1, 2).Draw(rt, "objects") {
@@ -104,19 +104,19 @@ func randomObject(rt *rapid.T) *configv1.Resource {
 	to := rapid.SampledFrom([][]string{{"*"}, {"a"}, {"b"}, {"a", "b"}, {"elsewhere"}}).Draw(rt, "exported to")
 	port := rapid.SampledFrom([]uint32{80, 81}).Draw(rt, "port")
 	n := rapid.IntRange(1, 3).Draw(rt, "variant")
-	forAudience := func(r *configv1.Resource) *configv1.Resource {
-		if to[0] != "*" && rapid.Bool().Draw(rt, "audience") {
+	withVisibility := func(r *configv1.Resource) *configv1.Resource {
+		if to[0] != "*" && rapid.Bool().Draw(rt, "visibility") {
 			return meshtest.VisibleOnlyIn(r, to...)
 		}
 		return r
 	}
 	switch rapid.IntRange(0, 6).Draw(rt, "kind") {
 	case 0, 1:
-		return forAudience(meshtest.Service(ns, host, port, meshtest.Visible(to...), func(s *configv1.Service) {
+		return withVisibility(meshtest.Service(ns, host, port, meshtest.Visible(to...), func(s *configv1.Service) {
 			s.CreationTime, s.MeshExternal = timestamppb.New(meshtest.Epoch.Add(time.Duration(n)*time.Second)), n == 3
 		}))
 	case 2:
-		return forAudience(meshtest.Endpoints(ns, host, port, fmt.Sprintf("10.0.0.%d", n)))
+		return withVisibility(meshtest.Endpoints(ns, host, port, fmt.Sprintf("10.0.0.%d", n)))
 	case 3:
 		host = rapid.SampledFrom([]string{host, "*.a.svc.cluster.local", "*.local"}).Draw(rt, "rule host")
 		name := rapid.SampledFrom([]string{"r1", "r2"}).Draw(rt, "rule")
@@ -201,7 +201,7 @@ func built(rt *rapid.T, tr plan.Translator, key *class.Key, state *mesh.Snapshot
 	return b.Version()
 }
 
-// mirror keeps a copy of a class's resources by what it hears of changes.
+// mirror keeps a copy of a class's resources, from the changes that it is notified of.
 type mirror struct {
 	class *plan.Class
 	held  map[string]plan.Item
@@ -245,12 +245,12 @@ func (m *mirror) now() map[string]plan.Item {
 	return held
 }
 
-// verify fails if a change was not told.
+// verify fails if the mirror was not notified of a change.
 func (m *mirror) verify(rt *rapid.T) {
 	now := m.now()
 	for name, item := range now {
 		if m.held[name] != item {
-			rt.Fatalf("%s: nobody told that %s is another one", m.class, name)
+			rt.Fatalf("%s: no notification that %s has changed", m.class, name)
 		}
 	}
 	var gone []string
@@ -260,6 +260,6 @@ func (m *mirror) verify(rt *rapid.T) {
 		}
 	}
 	if slices.Sort(gone); len(gone) > 0 {
-		rt.Fatalf("%s: nobody told that %v are gone", m.class, gone)
+		rt.Fatalf("%s: no notification that %v are gone", m.class, gone)
 	}
 }
