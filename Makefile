@@ -92,7 +92,7 @@ test-unprivileged: tools build ## tests that touch users, namespaces or modes, a
 	ENVOY=$(TOOLS)/envoy hack/unprivileged.sh
 
 # Files whose prose ends at column 120 (tests/prose); '*.go' and '*.proto' check comments.
-PROSE := '*.md'
+PROSE := '*.md' '*.go' '*.proto'
 lint: $(TOOLS)/bin/.golangci-lint $(TOOLS)/bin/.buf ## golangci-lint over all modules (dependency rule included), buf lint, prose at 120 columns
 	golangci-lint run --allow-parallel-runners $(PATTERNS)
 	cd proto && buf lint && buf format --diff --exit-code

@@ -67,8 +67,8 @@ func TestOnlyReplaceMakesDirectories(t *testing.T) {
 	}
 }
 
-// TestFailedStepLeavesTheOldFile: a write that fails at any step leaves nothing of its own behind, and before the rename
-// the old content.
+// TestFailedStepLeavesTheOldFile: a write that fails at any step leaves nothing of its own behind, and before the
+// rename the old content.
 func TestFailedStepLeavesTheOldFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	for _, step := range []fileio.Step{fileio.StepCreate, fileio.StepWrite, fileio.StepSync, fileio.StepRename, fileio.StepDir} {

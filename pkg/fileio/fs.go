@@ -42,8 +42,8 @@ func (f FS) step(s Step, path string) error {
 }
 
 // Write replaces the file at path, or the symbolic link there, atomically and durably: whoever opens it reads the old
-// content or the new, and the new content and its name are on disk when Write returns. The directory must exist. The file
-// has exactly this mode, whatever the umask and the mode of the file that was there.
+// content or the new, and the new content and its name are on disk when Write returns. The directory must exist. The
+// file has exactly this mode, whatever the umask and the mode of the file that was there.
 func Write(path string, content []byte, mode fs.FileMode) error {
 	if err := (FS{}).write(path, content, mode); err != nil {
 		return fmt.Errorf("write %s: %w", path, err)

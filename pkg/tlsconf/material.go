@@ -40,8 +40,8 @@ func ParseRoots(bundle []byte) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// ParseAuthorities reads a PEM bundle of CA certificates, of which there must be one at least. Anything in it that is not
-// one is an error: a root that is skipped in silence shows up much later as a failed handshake.
+// ParseAuthorities reads a PEM bundle of CA certificates, of which there must be one at least. Anything in it that is
+// not one is an error: a root that is skipped in silence shows up much later as a failed handshake.
 func ParseAuthorities(bundle []byte) ([]*x509.Certificate, error) {
 	certs, err := ParseCertificates(bundle)
 	if err != nil {

@@ -61,8 +61,8 @@ func arguments(t *testing.T, objects []runtime.Object, c corev1.Container) []str
 	return args
 }
 
-// The programs accept the flags and the values that the Deployments give them. A last flag is wrong on purpose, so that they check all the others, complain
-// about that one alone, and touch nothing.
+// The programs accept the flags and the values that the Deployments give them. A last flag is wrong on purpose, so that
+// they check all the others, complain about that one alone, and touch nothing.
 func TestBinariesAcceptTheirFlags(t *testing.T) {
 	objects := mesh(t)
 	for _, name := range services {

@@ -1,4 +1,5 @@
-// Package deploy renders deploy/kustomize as `kubectl apply -k` would and checks the result against Kubernetes' own types and against the binaries.
+// Package deploy renders deploy/kustomize as `kubectl apply -k` would and checks the result against Kubernetes' own
+// types and against the binaries.
 package deploy
 
 import (

@@ -11,8 +11,8 @@ import (
 	"fairlead.dev/tests/e2e/internal/fleet"
 )
 
-// TestConfigWatcherAway kills config-watcher. Traffic goes on, a proxy that never ran before gets its whole configuration, and the next change arrives once
-// config-watcher is back.
+// TestConfigWatcherAway kills config-watcher. Traffic goes on, a proxy that never ran before gets its whole
+// configuration, and the next change arrives once config-watcher is back.
 func TestConfigWatcherAway(t *testing.T) {
 	m := fleet.Start(t, binaries, fleet.Options{Files: []string{"testdata/pair.yaml"}, Closed: []string{"node-agent.late-0"}})
 	m.WaitPods(t, "client-0", "server-v1-0")
@@ -42,7 +42,8 @@ func TestConfigWatcherAway(t *testing.T) {
 	m.WaitReady(t)
 }
 
-// TestCAAway kills the ca. Running proxies keep their certificates and their traffic; a new workload waits, and starts once the ca is back.
+// TestCAAway kills the ca. Running proxies keep their certificates and their traffic; a new workload waits, and starts
+// once the ca is back.
 func TestCAAway(t *testing.T) {
 	m := fleet.Start(t, binaries, fleet.Options{Files: []string{"testdata/pair.yaml"}, Closed: []string{"node-agent.late-0"}})
 	m.WaitPods(t, "client-0", "server-v1-0")
@@ -80,7 +81,8 @@ func TestCAAway(t *testing.T) {
 	m.WaitReady(t)
 }
 
-// TestAnyStartOrder starts the services one after the other, each only when the one before runs, beginning with the ones that need the others.
+// TestAnyStartOrder starts the services one after the other, each only when the one before runs, beginning with the
+// ones that need the others.
 func TestAnyStartOrder(t *testing.T) {
 	for _, order := range [][]string{
 		{"xds-server", "config-watcher", "ca"},
@@ -94,7 +96,8 @@ func TestAnyStartOrder(t *testing.T) {
 		})
 	}
 
-	// Agents that run before any service does. `fairlead up` starts them once the mesh knows their Pods, so here everything else goes away first.
+	// Agents that run before any service does. `fairlead up` starts them once the mesh knows their Pods, so here
+	// everything else goes away first.
 	t.Run("node-agent xds-server config-watcher ca", func(t *testing.T) {
 		m := fleet.Start(t, binaries, fleet.Options{Files: []string{"testdata/pair.yaml"}})
 		m.WaitReady(t)

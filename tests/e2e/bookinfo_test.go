@@ -19,7 +19,8 @@ type chain struct {
 	} `json:"hops"`
 }
 
-// TestBookinfo runs the sample as the README's commands do: through the gateway, with STRICT mutual TLS between all services.
+// TestBookinfo runs the sample as the README's commands do: through the gateway, with STRICT mutual TLS between all
+// services.
 func TestBookinfo(t *testing.T) {
 	const samples = "../../samples/bookinfo/"
 	m := fleet.Start(t, binaries, fleet.Options{Files: []string{samples + "mesh.yaml"}})

@@ -10,7 +10,8 @@ import (
 	"fairlead.dev/tests/e2e/internal/fleet"
 )
 
-// TestCommands asks a running mesh through the CLI, tries its debug pages without credentials, and then kills `fairlead up`.
+// TestCommands asks a running mesh through the CLI, tries its debug pages without credentials, and then kills `fairlead
+// up`.
 func TestCommands(t *testing.T) {
 	m := fleet.Start(t, binaries, fleet.Options{Files: []string{"testdata/pair.yaml"}})
 	m.WaitReady(t)

@@ -15,8 +15,8 @@ import (
 // harmed is how long the mesh's file is harmed: a writer that takes longer is not one that replaces a file.
 const harmed = 2 * time.Second
 
-// TestFileVanishes harms the file that holds the whole mesh while requests go on: none may fail. Status and console tell
-// of it. When the file stays away the objects go, and both tell that as well.
+// TestFileVanishes harms the file that holds the whole mesh while requests go on: none may fail. Status and console
+// tell of it. When the file stays away the objects go, and both tell that as well.
 func TestFileVanishes(t *testing.T) {
 	const grace = 15 * time.Second
 	m := fleet.Start(t, binaries, fleet.Options{Files: []string{"testdata/pair.yaml"}, Args: []string{"--file-grace-period", grace.String()}})

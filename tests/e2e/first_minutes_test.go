@@ -16,8 +16,8 @@ import (
 	"fairlead.dev/tests/e2e/internal/fleet"
 )
 
-// TestInterruptedDemoFails interrupts the demonstration at its first line. It ends everything and exits with 1: a script that runs it must not
-// take it for shown.
+// TestInterruptedDemoFails interrupts the demonstration at its first line. It ends everything and exits with 1: a
+// script that runs it must not take it for shown.
 func TestInterruptedDemoFails(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "output")
 	out, err := os.Create(name)

@@ -12,8 +12,8 @@ import (
 	"fairlead.dev/tests/e2e/internal/fleet"
 )
 
-// TestGatewayFiles: certificates of a gateway that are files of its own are used as they come, go and are replaced, and a file that is missing
-// keeps no other server from working.
+// TestGatewayFiles: certificates of a gateway that are files of its own are used as they come, go and are replaced, and
+// a file that is missing keeps no other server from working.
 func TestGatewayFiles(t *testing.T) {
 	web, dir := testkit.PKI(t), t.TempDir()
 	path := func(name string) string { return filepath.Join(dir, name+".pem") }

@@ -180,7 +180,8 @@ func TestGatewayTLS(t *testing.T) {
 		}
 	}
 
-	// A Secret that does not exist yet concerns nobody but its own host, and is used without another listener when it is there.
+	// A Secret that does not exist yet concerns nobody but its own host, and is used without another listener when it
+	// is there.
 	if serial, err := anyone.shown(t, ingress, "late.example.com"); err == nil {
 		t.Errorf("shows certificate %s, and there is none", serial)
 	}

@@ -1,5 +1,5 @@
-// Package e2e tests whole meshes with the real Envoy, started through the `fairlead` binary. Every test's mesh ends with the assertions of
-// fleet.Mesh: no proxy rejected an update, and no process is left.
+// Package e2e tests whole meshes with the real Envoy, started through the `fairlead` binary. Every test's mesh ends
+// with the assertions of fleet.Mesh: no proxy rejected an update, and no process is left.
 package e2e
 
 import (

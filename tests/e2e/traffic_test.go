@@ -32,8 +32,8 @@ spec:
 ` + strings.Trim(http, "\n") + "\n"
 }
 
-// TestTraffic checks what VirtualServices, DestinationRules and PeerAuthentications do to requests. One mesh serves all; each case replaces
-// the same file.
+// TestTraffic checks what VirtualServices, DestinationRules and PeerAuthentications do to requests. One mesh serves
+// all; each case replaces the same file.
 func TestTraffic(t *testing.T) {
 	m := fleet.Start(t, binaries, fleet.Options{Files: []string{"testdata/echo.yaml", "testdata/gateway.yaml", "testdata/sotw.yaml"}})
 	m.WaitReady(t)

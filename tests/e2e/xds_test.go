@@ -13,8 +13,8 @@ import (
 // xdsServers are the two that `fairlead up` runs.
 var xdsServers = map[string]string{"xds-server-0": "xds-server-1", "xds-server-1": "xds-server-0"}
 
-// TestXDSServersKilled kills the xds-server of a proxy, and then the other one. Proxies move within seconds, and because they say what they hold they are
-// sent only what changed: nothing at first, one route later.
+// TestXDSServersKilled kills the xds-server of a proxy, and then the other one. Proxies move within seconds, and
+// because they say what they hold they are sent only what changed: nothing at first, one route later.
 func TestXDSServersKilled(t *testing.T) {
 	m := fleet.Start(t, binaries, fleet.Options{Files: []string{"testdata/echo.yaml"}})
 	m.WriteConfig(t, "route.yaml", routeNamed("first"))
@@ -97,7 +97,8 @@ func connectedTo(t *testing.T, m *fleet.Mesh, servers ...string) error {
 		for _, name := range servers {
 			there = there || s.Server() == name
 		}
-		// Clusters, endpoints, listeners, routes: until it has asked for all of them, something could still be sent again.
+		// Clusters, endpoints, listeners, routes: until it has asked for all of them, something could still be sent
+		// again.
 		if !there || len(s.Types) < 4 {
 			return fmt.Errorf("%s is connected to %s with %d types", pod.Name, s.XDSServer, len(s.Types))
 		}

@@ -1,4 +1,5 @@
-// Command mutants breaks xds-server in one place at a time and runs the scenarios that must notice. It ends with 1 if a mutant survives.
+// Command mutants breaks xds-server in one place at a time and runs the scenarios that must notice. It ends with 1 if a
+// mutant survives.
 //
 //	go run ./tests/mutants [-run REGEX] [-sample N -seed TEXT]   from the repository's root, with bin/ built
 package main

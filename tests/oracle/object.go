@@ -21,7 +21,8 @@ type Object struct {
 	Refused bool
 }
 
-// kinds are those that istioctl judges, with their API groups. Of Kubernetes' own kinds it looks at names of ports only.
+// kinds are those that istioctl judges, with their API groups. Of Kubernetes' own kinds it looks at names of ports
+// only.
 var kinds = map[string]string{
 	"VirtualService": "networking.istio.io", "DestinationRule": "networking.istio.io", "Gateway": "networking.istio.io", "ServiceEntry": "networking.istio.io",
 	"Sidecar": "networking.istio.io", "WorkloadEntry": "networking.istio.io", "WorkloadGroup": "networking.istio.io", "EnvoyFilter": "networking.istio.io",

@@ -73,8 +73,8 @@ func collectAll(t *testing.T) collected {
 	return c
 }
 
-// TestVerdicts asks istioctl and config-watcher about all objects. Where their verdicts differ, the tables must say why,
-// and every row of the tables must show in its example.
+// TestVerdicts asks istioctl and config-watcher about all objects. Where their verdicts differ, the tables must say
+// why, and every row of the tables must show in its example.
 func TestVerdicts(t *testing.T) {
 	istioctl, watcher := judges(t)
 	c := collectAll(t)

@@ -13,7 +13,8 @@ import (
 	"fairlead.dev/tests/internal/binaries"
 )
 
-// TestFairleadValidate runs `fairlead validate` with the real config-watcher beside it, as docs/guide/errors.md shows it.
+// TestFairleadValidate runs `fairlead validate` with the real config-watcher beside it, as docs/guide/errors.md shows
+// it.
 func TestFairleadValidate(t *testing.T) {
 	bin := os.Getenv("BIN_DIR")
 	if bin == "" {

@@ -47,8 +47,8 @@ var anyKinds = []struct {
 // together is how many random objects are there at a time: they meet, and a rejection has few causes.
 const together = 6
 
-// TestEnvoyTakesWhatIsAccepted applies objects with random fields, and those of corpus/, which proxies refused once, or would if they were built
-// carelessly. What validation lets pass, every proxy must take.
+// TestEnvoyTakesWhatIsAccepted applies objects with random fields, and those of corpus/, which proxies refused once, or
+// would if they were built carelessly. What validation lets pass, every proxy must take.
 func TestEnvoyTakesWhatIsAccepted(t *testing.T) {
 	needs(t)
 	// The applications' ports are none that objects draw: a proxy cannot listen where an application does.

@@ -27,7 +27,8 @@ var shipped embed.FS
 // fleets is how many topologies run at a time.
 const fleets = 3
 
-// TestScenarios runs the scenarios of the directories that -dir names: a fleet per topology, in parallel, and its scenarios one after the other.
+// TestScenarios runs the scenarios of the directories that -dir names: a fleet per topology, in parallel, and its
+// scenarios one after the other.
 func TestScenarios(t *testing.T) {
 	scenarios := load(t)
 	needs(t)
@@ -203,7 +204,8 @@ func locate(dir string) string {
 	return dir
 }
 
-// outDir is where reports and what failed are kept. Without -out it is a temporary directory that goes unless something failed.
+// outDir is where reports and what failed are kept. Without -out it is a temporary directory that goes unless something
+// failed.
 func outDir(t *testing.T) string {
 	t.Helper()
 	dir := *out

@@ -103,7 +103,8 @@ func (l *lab) close() {
 	}
 }
 
-// network gives the namespace every address of the mesh, and redirects connections to them as Istio's init container does.
+// network gives the namespace every address of the mesh, and redirects connections to them as Istio's init container
+// does.
 func network() error {
 	for _, args := range [][]string{
 		{"ip", "link", "set", "lo", "up"},

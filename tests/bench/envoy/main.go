@@ -1,5 +1,5 @@
-// Command envoy measures the real Envoy as a sidecar of a mesh with many services, ten of which are called: once holding only what is called,
-// once holding everything. It prints one row of a table each. See docs/performance.md.
+// Command envoy measures the real Envoy as a sidecar of a mesh with many services, ten of which are called: once
+// holding only what is called, once holding everything. It prints one row of a table each. See docs/performance.md.
 //
 // It needs root, `ip` and `nft`: connections are redirected to Envoy, in a network namespace of its own.
 //

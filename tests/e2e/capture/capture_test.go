@@ -1,5 +1,5 @@
-// Package capture tests redirected traffic: workloads in network namespaces of their own, whose connections nftables rules send through
-// real Envoys on ports 15001 and 15006.
+// Package capture tests redirected traffic: workloads in network namespaces of their own, whose connections nftables
+// rules send through real Envoys on ports 15001 and 15006.
 package capture
 
 import (
@@ -82,8 +82,8 @@ metadata: {name: default, namespace: apps}
 spec: {mtls: {mode: STRICT}}
 `
 
-// TestCapture sends plain connections from one workload to another and looks at what the far application sees: the connections are
-// redirected on both sides, and run as mTLS between the proxies.
+// TestCapture sends plain connections from one workload to another and looks at what the far application sees: the
+// connections are redirected on both sides, and run as mTLS between the proxies.
 func TestCapture(t *testing.T) {
 	lan.Needs(t)
 	w := newWorld(t)

@@ -1,7 +1,8 @@
-// Command echo is the application of the end-to-end tests: it answers with what it saw and misbehaves on request. It listens on 127.0.0.1:$PORT.
+// Command echo is the application of the end-to-end tests: it answers with what it saw and misbehaves on request. It
+// listens on 127.0.0.1:$PORT.
 //
-// Query parameters: codes=503,503,200 (the status of the first, second, third attempt that carries the same x-request-id; the last one stays),
-// delay=2s (before the answer), headers=k:v,k:v (of the answer).
+// Query parameters: codes=503,503,200 (the status of the first, second, third attempt that carries the same
+// x-request-id; the last one stays), delay=2s (before the answer), headers=k:v,k:v (of the answer).
 package main
 
 import (

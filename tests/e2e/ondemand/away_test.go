@@ -12,8 +12,8 @@ import (
 	"fairlead.dev/tests/e2e/internal/lan"
 )
 
-// TestControlPlaneAway moves the proxy's stream to another xds-server, and then takes all of them away. What is known goes on working; what is
-// not known is answered within a bound, and works once somebody is there to ask.
+// TestControlPlaneAway moves the proxy's stream to another xds-server, and then takes all of them away. What is known
+// goes on working; what is not known is answered within a bound, and works once somebody is there to ask.
 func TestControlPlaneAway(t *testing.T) {
 	w := newWorld(t, options{xdsServers: 2, mesh: policy("ALLOW_ANY", "defaultConfig: {onDemand: true}")})
 	defer w.check()

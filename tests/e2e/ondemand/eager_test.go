@@ -13,8 +13,8 @@ import (
 // maxChange is how much a proxy may be sent for a change of one VirtualService.
 const maxChange = 2 << 10
 
-// TestVirtualHostsAreResources looks at a sidecar that holds everything: its virtual hosts come one by one, so that a change is as small as what
-// it changes, and disturbs nobody.
+// TestVirtualHostsAreResources looks at a sidecar that holds everything: its virtual hosts come one by one, so that a
+// change is as small as what it changes, and disturbs nobody.
 func TestVirtualHostsAreResources(t *testing.T) {
 	w := newWorld(t, options{})
 	defer w.check()

@@ -25,11 +25,13 @@ import (
 // annotated makes the client one that holds only what it calls.
 const annotated = `fairlead.dev/on-demand: "true"`
 
-// firstMayCost is how much longer the first request to a service may take than later ones on a machine that has nothing else to do.
+// firstMayCost is how much longer the first request to a service may take than later ones on a machine that has nothing
+// else to do.
 const firstMayCost = 15 * time.Millisecond
 
-// wantCheapFirst asserts what first requests cost. The quarter of them that was least disturbed counts, and where later requests are slow too, the
-// machine is busy: a first one crosses several programs, so it may take as many times longer.
+// wantCheapFirst asserts what first requests cost. The quarter of them that was least disturbed counts, and where later
+// requests are slow too, the machine is busy: a first one crosses several programs, so it may take as many times
+// longer.
 func wantCheapFirst(t *testing.T, what string, first, later []time.Duration) {
 	t.Helper()
 	slices.Sort(first)

@@ -10,8 +10,8 @@ import (
 	"fairlead.dev/pkg/testkit"
 )
 
-// TestUnknownHosts calls what is no service: the policy decides, as it does for any sidecar, and goes on deciding while services appear, go,
-// and come back under that name.
+// TestUnknownHosts calls what is no service: the policy decides, as it does for any sidecar, and goes on deciding while
+// services appear, go, and come back under that name.
 func TestUnknownHosts(t *testing.T) {
 	w := newWorld(t, options{env: []string{"PROXY_CONFIG={onDemand: true}"}})
 	defer w.check()

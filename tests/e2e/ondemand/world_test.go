@@ -1,5 +1,5 @@
-// Package ondemand tests sidecars that hold only what they call, and those that are sent all virtual hosts as resources of their own: real
-// services, real Envoys, redirected connections.
+// Package ondemand tests sidecars that hold only what they call, and those that are sent all virtual hosts as resources
+// of their own: real services, real Envoys, redirected connections.
 package ondemand
 
 import (

@@ -13,7 +13,8 @@ const clientID = "spiffe://cluster.local/ns/apps/sa/client"
 func TestGo(t *testing.T) {
 	m := start(t)
 	t.Run("a service that goes and comes back", func(t *testing.T) {
-		// Not for Node.js: grpc-js-xds 1.14.1 does not notice a listener that comes back as it was (XdsClient compares with what it had).
+		// Not for Node.js: grpc-js-xds 1.14.1 does not notice a listener that comes back as it was (XdsClient compares
+		// with what it had).
 		m.until(t, "go-client-0", "xds:///server:7070", "", answeredBy("v1", "v2"))
 		m.WriteConfig(t, serviceFile, "# nothing\n")
 		m.until(t, "go-client-0", "xds:///server:7070", "", failsWith("Unavailable"))
@@ -78,7 +79,8 @@ func TestNodeJS(t *testing.T) {
 	m.nothingRejected(t)
 }
 
-// follows checks what a client does with services, endpoints and routes. Each part starts from what the one before it left.
+// follows checks what a client does with services, endpoints and routes. Each part starts from what the one before it
+// left.
 func follows(t *testing.T, m mesh, client string) {
 	const target = "xds:///server:7070"
 	for _, name := range []string{"server", "server.apps", "server.apps.svc.cluster.local"} {

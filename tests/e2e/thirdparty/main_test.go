@@ -1,5 +1,5 @@
-// Package thirdparty runs clients of xDS that are not Envoy in whole meshes: gRPC for Go and for Node.js, as programs that call and are called
-// without a proxy.
+// Package thirdparty runs clients of xDS that are not Envoy in whole meshes: gRPC for Go and for Node.js, as programs
+// that call and are called without a proxy.
 package thirdparty
 
 import (
@@ -144,7 +144,8 @@ spec:
 `
 }
 
-// call lets a client call a target n times. The client is a Pod, or "pod:port" where it has several. A header is "key:value".
+// call lets a client call a target n times. The client is a Pod, or "pod:port" where it has several. A header is
+// "key:value".
 func (m mesh) call(t *testing.T, client, target string, n int, header string) (result, error) {
 	t.Helper()
 	pod, port, several := strings.Cut(client, ":")

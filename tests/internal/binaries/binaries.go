@@ -31,7 +31,8 @@ var built = []string{
 	"fairlead.dev/samples/bookinfo",
 }
 
-// Find provides the programs: those in $BIN_DIR, else freshly built ones in a new directory in dir. Envoy is $ENVOY, else .tools/envoy of the repository.
+// Find provides the programs: those in $BIN_DIR, else freshly built ones in a new directory in dir. Envoy is $ENVOY,
+// else .tools/envoy of the repository.
 func Find(ctx context.Context, dir string) (Set, error) {
 	s := Set{Dir: os.Getenv("BIN_DIR"), Envoy: os.Getenv("ENVOY")}
 	if s.Envoy == "" {

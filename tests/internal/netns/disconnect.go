@@ -20,8 +20,8 @@ const (
 	established            = 1 << 1
 )
 
-// Disconnect cuts the TCP connections that the machine has open, except those that keep wants, as if the other side had reset them. It does nothing
-// where the kernel cannot do it.
+// Disconnect cuts the TCP connections that the machine has open, except those that keep wants, as if the other side had
+// reset them. It does nothing where the kernel cannot do it.
 func (h *Host) Disconnect(keep func(local, remote netip.AddrPort) bool) error {
 	err := h.In(func() error {
 		for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
@@ -60,7 +60,8 @@ func connections(family byte) (ids [][]byte, err error) {
 	return ids, err
 }
 
-// ask sends a request to the kernel's socket diagnosis and hands over each answer, to the end of the dump or to the acknowledgement.
+// ask sends a request to the kernel's socket diagnosis and hands over each answer, to the end of the dump or to the
+// acknowledgement.
 func ask(kind, flags int, family byte, id []byte, each func(answer []byte) bool) error {
 	body := make([]byte, requestSize)
 	body[0], body[1] = family, unix.IPPROTO_TCP

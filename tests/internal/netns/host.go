@@ -1,5 +1,6 @@
-// Package netns makes machines for tests: network namespaces on a bridge, with no way out of the machine they run on, and programs in them. Nothing
-// of it outlives the process that made it: the namespaces have no names in the file system, and the kernel ends the programs with their parent.
+// Package netns makes machines for tests: network namespaces on a bridge, with no way out of the machine they run on,
+// and programs in them. Nothing of it outlives the process that made it: the namespaces have no names in the file
+// system, and the kernel ends the programs with their parent.
 package netns
 
 import (
@@ -102,7 +103,8 @@ func (h *Host) Run(stdin string, args ...string) error {
 	})
 }
 
-// Dial connects from the machine to an IP address and port; network is tcp or udp, and source another address of the machine or empty.
+// Dial connects from the machine to an IP address and port; network is tcp or udp, and source another address of the
+// machine or empty.
 func (h *Host) Dial(ctx context.Context, network, address, source string) (conn net.Conn, err error) {
 	d := net.Dialer{}
 	if source != "" {

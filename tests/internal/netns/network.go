@@ -18,7 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The addresses of a network. Machines are in the small ranges; all other addresses are the hub's to refuse, unless it translates them.
+// The addresses of a network. Machines are in the small ranges; all other addresses are the hub's to refuse, unless it
+// translates them.
 var (
 	hub      = netip.MustParsePrefix("198.18.0.1/20")
 	hub6     = netip.MustParsePrefix("fd18::1/64")
@@ -29,9 +30,9 @@ var (
 // device is a machine's way to the network.
 const device = "eth0"
 
-// Network is a bridge in a machine of its own, the hub, to which other machines are plugged. Like a node of a cluster, the hub routes between
-// them, so that it can stand for addresses that no machine has (Translate), with machines none the wiser. There is no way out of it:
-// connections to all other addresses are refused at once.
+// Network is a bridge in a machine of its own, the hub, to which other machines are plugged. Like a node of a cluster,
+// the hub routes between them, so that it can stand for addresses that no machine has (Translate), with machines none
+// the wiser. There is no way out of it: connections to all other addresses are refused at once.
 type Network struct {
 	Hub *Host
 
@@ -48,7 +49,8 @@ func NewNetwork(name string, ipv6 bool) (*Network, error) {
 	}
 	n := &Network{Hub: h, ipv6: ipv6, next: 10}
 	h.IP = hub.Addr()
-	// The bridge has an address of its own: otherwise it takes the lowest of its ports, and machines that are there would look for the old one.
+	// The bridge has an address of its own: otherwise it takes the lowest of its ports, and machines that are there
+	// would look for the old one.
 	links := "link set lo up\nlink add br0 address 02:00:00:00:00:01 type bridge\naddr add " + hub.String() + " dev br0\n"
 	if ipv6 {
 		h.IP6 = hub6.Addr()
@@ -75,8 +77,8 @@ func route() error {
 	return errors.Join(failed...)
 }
 
-// Translate makes the hub stand for addresses: connections to each go on to one of its backends, by chance. It replaces what was said before;
-// connections that are open stay where they are.
+// Translate makes the hub stand for addresses: connections to each go on to one of its backends, by chance. It replaces
+// what was said before; connections that are open stay where they are.
 func (n *Network) Translate(to map[netip.AddrPort][]netip.AddrPort) error {
 	return n.Hub.Run(translation(to), "nft", "-f", "-")
 }
@@ -169,8 +171,9 @@ func (n *Network) Plug(hosts ...*Host) error {
 	return errors.Join(failed...)
 }
 
-// up waits until a device of the calling thread's machine carries packets and answers for its addresses. The kernel sees to that some time after
-// it was told, seconds later where many networks come and go, and until then machines look for each other in vain.
+// up waits until a device of the calling thread's machine carries packets and answers for its addresses. The kernel
+// sees to that some time after it was told, seconds later where many networks come and go, and until then machines look
+// for each other in vain.
 func up(name string) func() error {
 	return func() error {
 		tick := time.NewTicker(time.Millisecond)
@@ -190,8 +193,9 @@ func up(name string) func() error {
 	}
 }
 
-// reach waits until another machine answers the calling thread's. The kernel joins the group in which a machine is asked for its IPv6 address some
-// time after the device is up; who asks before waits for seconds, and is told that there is no route.
+// reach waits until another machine answers the calling thread's. The kernel joins the group in which a machine is
+// asked for its IPv6 address some time after the device is up; who asks before waits for seconds, and is told that
+// there is no route.
 func reach(other netip.Addr) func() error {
 	return func() error {
 		closed := netip.AddrPortFrom(other, 1).String()
@@ -212,7 +216,8 @@ func reach(other netip.Addr) func() error {
 	}
 }
 
-// tentative tells whether a device of the calling thread's machine has a global IPv6 address that it does not answer for yet.
+// tentative tells whether a device of the calling thread's machine has a global IPv6 address that it does not answer
+// for yet.
 func tentative(name string) bool {
 	link, err := netlink.LinkByName(name)
 	if err != nil {

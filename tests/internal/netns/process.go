@@ -66,7 +66,8 @@ func (h *Host) Start(p Program) (*Process, error) {
 	}
 	started := make(chan error)
 	go func() {
-		// The child has the namespaces of this thread, and dies with it: the thread stays until then. It is never unlocked.
+		// The child has the namespaces of this thread, and dies with it: the thread stays until then. It is never
+		// unlocked.
 		runtime.LockOSThread()
 		err := h.enter()
 		if err == nil && p.ResolvConf != "" {

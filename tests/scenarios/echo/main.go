@@ -1,5 +1,5 @@
-// Command echo is the application behind a workload of a scenario. Its one argument is a configuration file (internal/echo.Config). It prints a
-// line when its ports are open and ends with SIGTERM.
+// Command echo is the application behind a workload of a scenario. Its one argument is a configuration file
+// (internal/echo.Config). It prints a line when its ports are open and ends with SIGTERM.
 package main
 
 import (

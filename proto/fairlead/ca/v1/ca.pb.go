@@ -150,7 +150,8 @@ type ForwardCertificateRequestRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// token is the bearer token that the workload sent with its request. It is secret.
 	Token string `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
-	// identity is the SPIFFE URI by which the forwarding server knows the workload; a token of another identity is refused.
+	// identity is the SPIFFE URI by which the forwarding server knows the workload; a token of another identity is
+	// refused.
 	Identity string `protobuf:"bytes,2,opt,name=identity,proto3" json:"identity,omitempty"`
 	// csr in PEM.
 	Csr string `protobuf:"bytes,3,opt,name=csr,proto3" json:"csr,omitempty"`

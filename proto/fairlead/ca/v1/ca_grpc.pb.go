@@ -31,7 +31,8 @@ const (
 //
 // TrustService distributes the trust bundle.
 type TrustServiceClient interface {
-	// WatchBundle sends the current bundle at once and every later generation; the caller acknowledges each generation once it is in use.
+	// WatchBundle sends the current bundle at once and every later generation; the caller acknowledges each generation
+	// once it is in use.
 	WatchBundle(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[WatchBundleRequest, WatchBundleResponse], error)
 }
 
@@ -62,7 +63,8 @@ type TrustService_WatchBundleClient = grpc.BidiStreamingClient[WatchBundleReques
 //
 // TrustService distributes the trust bundle.
 type TrustServiceServer interface {
-	// WatchBundle sends the current bundle at once and every later generation; the caller acknowledges each generation once it is in use.
+	// WatchBundle sends the current bundle at once and every later generation; the caller acknowledges each generation
+	// once it is in use.
 	WatchBundle(grpc.BidiStreamingServer[WatchBundleRequest, WatchBundleResponse]) error
 	mustEmbedUnimplementedTrustServiceServer()
 }

@@ -3,7 +3,8 @@ package cav1
 
 import "errors"
 
-// Validate checks that the subscriber is named; whether the first message of a stream names it is for the handler to see.
+// Validate checks that the subscriber is named; whether the first message of a stream names it is for the handler to
+// see.
 func (m *WatchBundleRequest) Validate() error {
 	if len(m.GetSubscriber()) > 512 {
 		return errors.New("subscriber: is longer than 512 bytes; use a short unique name")

@@ -93,7 +93,8 @@ type Revision struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// epoch identifies the run of the config-watcher that counted; sequences compare only within one epoch.
 	Epoch string `protobuf:"bytes,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// sequence grows by one with every revision of the epoch; the first follows the last one of the epoch before, if that is known, else it is 1.
+	// sequence grows by one with every revision of the epoch; the first follows the last one of the epoch before, if that
+	// is known, else it is 1.
 	Sequence uint64 `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	// state_hash is 16 bytes that are equal on all replicas which hold the same resources.
 	StateHash []byte `protobuf:"bytes,3,opt,name=state_hash,json=stateHash,proto3" json:"state_hash,omitempty"`
@@ -583,10 +584,11 @@ type ReportRequest struct {
 	Subscriber *Subscriber `protobuf:"bytes,1,opt,name=subscriber,proto3" json:"subscriber,omitempty"`
 	// proxies that are new or changed since the last message.
 	Proxies []*ProxyStatus `protobuf:"bytes,2,rep,name=proxies,proto3" json:"proxies,omitempty"`
-	// disconnected are node ids that have left this xds-server. They are taken off before proxies are taken over: of a node id that several
-	// identities use, those that stay are among proxies.
+	// disconnected are node ids that have left this xds-server. They are taken off before proxies are taken over: of a
+	// node id that several identities use, those that stay are among proxies.
 	Disconnected []string `protobuf:"bytes,3,rep,name=disconnected,proto3" json:"disconnected,omitempty"`
-	// revision that the xds-server serves from: all proxies of the stream for which it means something have been reported by this message.
+	// revision that the xds-server serves from: all proxies of the stream for which it means something have been reported
+	// by this message.
 	Revision *Revision `protobuf:"bytes,4,opt,name=revision,proto3" json:"revision,omitempty"`
 	// refusals, if set, are all streams that the xds-server has refused lately, in place of those reported before.
 	Refusals      *Refusals `protobuf:"bytes,5,opt,name=refusals,proto3" json:"refusals,omitempty"`
@@ -810,7 +812,8 @@ type ReportResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// received counts the messages taken over on this stream.
 	Received uint64 `protobuf:"varint,1,opt,name=received,proto3" json:"received,omitempty"`
-	// knows_settled is true if the receiver understands ProxyStatus.settled. Without it every proxy is reported anew with every revision.
+	// knows_settled is true if the receiver understands ProxyStatus.settled. Without it every proxy is reported anew with
+	// every revision.
 	KnowsSettled  bool `protobuf:"varint,2,opt,name=knows_settled,json=knowsSettled,proto3" json:"knows_settled,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -881,13 +884,15 @@ type ProxyStatus struct {
 	ConnectedAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=connected_at,json=connectedAt,proto3" json:"connected_at,omitempty"`
 	// types, one entry per subscribed xDS type, sorted by URL.
 	Types []*ProxyTypeStatus `protobuf:"bytes,9,rep,name=types,proto3" json:"types,omitempty"`
-	// acked is the newest revision of which everything that concerns this proxy was sent and acknowledged; absent before the first.
+	// acked is the newest revision of which everything that concerns this proxy was sent and acknowledged; absent before
+	// the first.
 	Acked *Revision `protobuf:"bytes,10,opt,name=acked,proto3" json:"acked,omitempty"`
-	// settled is true if the proxy holds all that the xds-server has for it. Until it is reported again, acked is then whatever revision the
-	// newest ReportRequest names: a revision that changes nothing for a proxy is no reason to report it.
+	// settled is true if the proxy holds all that the xds-server has for it. Until it is reported again, acked is then
+	// whatever revision the newest ReportRequest names: a revision that changes nothing for a proxy is no reason to
+	// report it.
 	Settled bool `protobuf:"varint,11,opt,name=settled,proto3" json:"settled,omitempty"`
-	// unverified is true if no Workload of the identity is known to be behind the proxy, or it has proven no identity: what it acknowledges
-	// and rejects is its own word, which WaitAcked neither waits for nor believes.
+	// unverified is true if no Workload of the identity is known to be behind the proxy, or it has proven no identity:
+	// what it acknowledges and rejects is its own word, which WaitAcked neither waits for nor believes.
 	Unverified    bool `protobuf:"varint,12,opt,name=unverified,proto3" json:"unverified,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1260,7 +1265,8 @@ type ListProxiesResponse struct {
 	Proxies []*ProxyStatus `protobuf:"bytes,1,rep,name=proxies,proto3" json:"proxies,omitempty"`
 	// revision is the newest one that config-watcher has committed.
 	Revision *Revision `protobuf:"bytes,2,opt,name=revision,proto3" json:"revision,omitempty"`
-	// refusals are the streams that xds-servers have ended in the last ten minutes because their identity uses more than it may.
+	// refusals are the streams that xds-servers have ended in the last ten minutes because their identity uses more than
+	// it may.
 	Refusals      []*Refusal `protobuf:"bytes,3,rep,name=refusals,proto3" json:"refusals,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -31,11 +31,12 @@ const (
 //
 // ConfigService streams the normalised mesh. Served by config-watcher, consumed by xds-server.
 type ConfigServiceClient interface {
-	// Watch answers one WatchHello with the difference between what the subscriber holds and the current revision, then with every later
-	// revision. Errors: INVALID_ARGUMENT (no hello, malformed held), PERMISSION_DENIED (caller is no subscriber), UNAVAILABLE (not every
-	// source has synced yet: try another replica or again).
+	// Watch answers one WatchHello with the difference between what the subscriber holds and the current revision, then
+	// with every later revision. Errors: INVALID_ARGUMENT (no hello, malformed held), PERMISSION_DENIED (caller is no
+	// subscriber), UNAVAILABLE (not every source has synced yet: try another replica or again).
 	Watch(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[WatchRequest, WatchResponse], error)
-	// Report takes, per proxy, what was sent, acknowledged and rejected. The first message is complete, later ones are differences.
+	// Report takes, per proxy, what was sent, acknowledged and rejected. The first message is complete, later ones are
+	// differences.
 	Report(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ReportRequest, ReportResponse], error)
 }
 
@@ -79,11 +80,12 @@ type ConfigService_ReportClient = grpc.BidiStreamingClient[ReportRequest, Report
 //
 // ConfigService streams the normalised mesh. Served by config-watcher, consumed by xds-server.
 type ConfigServiceServer interface {
-	// Watch answers one WatchHello with the difference between what the subscriber holds and the current revision, then with every later
-	// revision. Errors: INVALID_ARGUMENT (no hello, malformed held), PERMISSION_DENIED (caller is no subscriber), UNAVAILABLE (not every
-	// source has synced yet: try another replica or again).
+	// Watch answers one WatchHello with the difference between what the subscriber holds and the current revision, then
+	// with every later revision. Errors: INVALID_ARGUMENT (no hello, malformed held), PERMISSION_DENIED (caller is no
+	// subscriber), UNAVAILABLE (not every source has synced yet: try another replica or again).
 	Watch(grpc.BidiStreamingServer[WatchRequest, WatchResponse]) error
-	// Report takes, per proxy, what was sent, acknowledged and rejected. The first message is complete, later ones are differences.
+	// Report takes, per proxy, what was sent, acknowledged and rejected. The first message is complete, later ones are
+	// differences.
 	Report(grpc.BidiStreamingServer[ReportRequest, ReportResponse]) error
 	mustEmbedUnimplementedConfigServiceServer()
 }
@@ -169,12 +171,13 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// FleetService tells what the xds-servers have reported. Served by config-watcher, consumed by `fairlead` and by operators' tools.
+// FleetService tells what the xds-servers have reported. Served by config-watcher, consumed by `fairlead` and by
+// operators' tools.
 type FleetServiceClient interface {
 	// ListProxies lists every proxy that some xds-server has reported as connected.
 	ListProxies(ctx context.Context, in *ListProxiesRequest, opts ...grpc.CallOption) (*ListProxiesResponse, error)
-	// WaitAcked returns when every connected proxy has acknowledged the revision, or one has rejected it, or the deadline has passed; the
-	// response says which. It is no error if proxies are pending at the deadline.
+	// WaitAcked returns when every connected proxy has acknowledged the revision, or one has rejected it, or the deadline
+	// has passed; the response says which. It is no error if proxies are pending at the deadline.
 	WaitAcked(ctx context.Context, in *WaitAckedRequest, opts ...grpc.CallOption) (*WaitAckedResponse, error)
 }
 
@@ -210,12 +213,13 @@ func (c *fleetServiceClient) WaitAcked(ctx context.Context, in *WaitAckedRequest
 // All implementations must embed UnimplementedFleetServiceServer
 // for forward compatibility.
 //
-// FleetService tells what the xds-servers have reported. Served by config-watcher, consumed by `fairlead` and by operators' tools.
+// FleetService tells what the xds-servers have reported. Served by config-watcher, consumed by `fairlead` and by
+// operators' tools.
 type FleetServiceServer interface {
 	// ListProxies lists every proxy that some xds-server has reported as connected.
 	ListProxies(context.Context, *ListProxiesRequest) (*ListProxiesResponse, error)
-	// WaitAcked returns when every connected proxy has acknowledged the revision, or one has rejected it, or the deadline has passed; the
-	// response says which. It is no error if proxies are pending at the deadline.
+	// WaitAcked returns when every connected proxy has acknowledged the revision, or one has rejected it, or the deadline
+	// has passed; the response says which. It is no error if proxies are pending at the deadline.
 	WaitAcked(context.Context, *WaitAckedRequest) (*WaitAckedResponse, error)
 	mustEmbedUnimplementedFleetServiceServer()
 }

@@ -1621,7 +1621,8 @@ type ListWarningsRequest struct {
 	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	// name wanted; empty means all.
 	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
-	// hosts whose VirtualServices and DestinationRules are wanted, as full names, besides the objects; only these if objects is empty.
+	// hosts whose VirtualServices and DestinationRules are wanted, as full names, besides the objects; only these if
+	// objects is empty.
 	Hosts []string `protobuf:"bytes,4,rep,name=hosts,proto3" json:"hosts,omitempty"`
 	// objects wanted besides those of the hosts; only these and those are listed if either is given.
 	Objects       []*ObjectKey `protobuf:"bytes,5,rep,name=objects,proto3" json:"objects,omitempty"`

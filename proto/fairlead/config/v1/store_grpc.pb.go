@@ -38,9 +38,10 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// ConfigStoreService keeps objects of Istio's and Kubernetes' kinds in config-watcher's memory store. Every write is validated as a whole
-// before anything changes. Errors of all methods: INVALID_ARGUMENT (object, field, value and remedy in the message and in
-// google.rpc.BadRequest), NOT_FOUND, ALREADY_EXISTS, ABORTED (stale resource version), PERMISSION_DENIED.
+// ConfigStoreService keeps objects of Istio's and Kubernetes' kinds in config-watcher's memory store. Every write is
+// validated as a whole before anything changes. Errors of all methods: INVALID_ARGUMENT (object, field, value and
+// remedy in the message and in google.rpc.BadRequest), NOT_FOUND, ALREADY_EXISTS, ABORTED (stale resource version),
+// PERMISSION_DENIED.
 type ConfigStoreServiceClient interface {
 	// Get returns one object.
 	Get(ctx context.Context, in *GetRequest, opts ...grpc.CallOption) (*GetResponse, error)
@@ -60,8 +61,8 @@ type ConfigStoreServiceClient interface {
 	Apply(ctx context.Context, in *ApplyRequest, opts ...grpc.CallOption) (*ApplyResponse, error)
 	// Watch streams the objects of a kind, or all, and then their changes in order.
 	Watch(ctx context.Context, in *ConfigStoreServiceWatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ConfigStoreServiceWatchResponse], error)
-	// ListWarnings lists what is found about objects of any source in the mesh that they are in: references to what is not there, and what older
-	// objects leave without an effect.
+	// ListWarnings lists what is found about objects of any source in the mesh that they are in: references to what is
+	// not there, and what older objects leave without an effect.
 	ListWarnings(ctx context.Context, in *ListWarningsRequest, opts ...grpc.CallOption) (*ListWarningsResponse, error)
 	// Status tells how the sources do, and what is to be said of the objects of each: those of files and those of the
 	// store.
@@ -199,9 +200,10 @@ func (c *configStoreServiceClient) Status(ctx context.Context, in *StatusRequest
 // All implementations must embed UnimplementedConfigStoreServiceServer
 // for forward compatibility.
 //
-// ConfigStoreService keeps objects of Istio's and Kubernetes' kinds in config-watcher's memory store. Every write is validated as a whole
-// before anything changes. Errors of all methods: INVALID_ARGUMENT (object, field, value and remedy in the message and in
-// google.rpc.BadRequest), NOT_FOUND, ALREADY_EXISTS, ABORTED (stale resource version), PERMISSION_DENIED.
+// ConfigStoreService keeps objects of Istio's and Kubernetes' kinds in config-watcher's memory store. Every write is
+// validated as a whole before anything changes. Errors of all methods: INVALID_ARGUMENT (object, field, value and
+// remedy in the message and in google.rpc.BadRequest), NOT_FOUND, ALREADY_EXISTS, ABORTED (stale resource version),
+// PERMISSION_DENIED.
 type ConfigStoreServiceServer interface {
 	// Get returns one object.
 	Get(context.Context, *GetRequest) (*GetResponse, error)
@@ -221,8 +223,8 @@ type ConfigStoreServiceServer interface {
 	Apply(context.Context, *ApplyRequest) (*ApplyResponse, error)
 	// Watch streams the objects of a kind, or all, and then their changes in order.
 	Watch(*ConfigStoreServiceWatchRequest, grpc.ServerStreamingServer[ConfigStoreServiceWatchResponse]) error
-	// ListWarnings lists what is found about objects of any source in the mesh that they are in: references to what is not there, and what older
-	// objects leave without an effect.
+	// ListWarnings lists what is found about objects of any source in the mesh that they are in: references to what is
+	// not there, and what older objects leave without an effect.
 	ListWarnings(context.Context, *ListWarningsRequest) (*ListWarningsResponse, error)
 	// Status tells how the sources do, and what is to be said of the objects of each: those of files and those of the
 	// store.

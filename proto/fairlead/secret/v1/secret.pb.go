@@ -30,8 +30,9 @@ type WatchRequest struct {
 	Subscribe []*Subscription `protobuf:"bytes,1,rep,name=subscribe,proto3" json:"subscribe,omitempty"`
 	// unsubscribe drops references.
 	Unsubscribe []*Subscription `protobuf:"bytes,2,rep,name=unsubscribe,proto3" json:"unsubscribe,omitempty"`
-	// instance is that of the subscriber's reports (fairlead.config.v1.Subscriber); set on the first message of a stream. Only identities that this
-	// instance reports as connected are answered; of a subscriber that does not say it, those that any instance reports.
+	// instance is that of the subscriber's reports (fairlead.config.v1.Subscriber); set on the first message of a stream.
+	// Only identities that this instance reports as connected are answered; of a subscriber that does not say it, those
+	// that any instance reports.
 	Instance      string `protobuf:"bytes,3,opt,name=instance,proto3" json:"instance,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -28,10 +28,11 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// SecretService hands TLS credentials to xds-servers, only by reference and only for proxies whose identity may read them.
+// SecretService hands TLS credentials to xds-servers, only by reference and only for proxies whose identity may read
+// them.
 type SecretServiceClient interface {
-	// Watch answers each subscription with the credential and later with every change. A credential that the identity may not read and one
-	// that does not exist get the same answer: absent.
+	// Watch answers each subscription with the credential and later with every change. A credential that the identity may
+	// not read and one that does not exist get the same answer: absent.
 	Watch(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[WatchRequest, WatchResponse], error)
 }
 
@@ -60,10 +61,11 @@ type SecretService_WatchClient = grpc.BidiStreamingClient[WatchRequest, WatchRes
 // All implementations must embed UnimplementedSecretServiceServer
 // for forward compatibility.
 //
-// SecretService hands TLS credentials to xds-servers, only by reference and only for proxies whose identity may read them.
+// SecretService hands TLS credentials to xds-servers, only by reference and only for proxies whose identity may read
+// them.
 type SecretServiceServer interface {
-	// Watch answers each subscription with the credential and later with every change. A credential that the identity may not read and one
-	// that does not exist get the same answer: absent.
+	// Watch answers each subscription with the credential and later with every change. A credential that the identity may
+	// not read and one that does not exist get the same answer: absent.
 	Watch(grpc.BidiStreamingServer[WatchRequest, WatchResponse]) error
 	mustEmbedUnimplementedSecretServiceServer()
 }

@@ -67,7 +67,8 @@ type GetLoadResponse struct {
 	Instance string `protobuf:"bytes,1,opt,name=instance,proto3" json:"instance,omitempty"`
 	// streams is how many ADS streams are open.
 	Streams uint32 `protobuf:"varint,2,opt,name=streams,proto3" json:"streams,omitempty"`
-	// in_transit is how many streams the replica has ended lately to be rid of them, which may not be back at another one yet.
+	// in_transit is how many streams the replica has ended lately to be rid of them, which may not be back at another one
+	// yet.
 	InTransit uint32 `protobuf:"varint,3,opt,name=in_transit,json=inTransit,proto3" json:"in_transit,omitempty"`
 	// ready is false while the replica should not be sent proxies: it has no configuration yet, or is about to end.
 	Ready         bool `protobuf:"varint,4,opt,name=ready,proto3" json:"ready,omitempty"`

@@ -62,8 +62,8 @@ type Service struct {
 	lines *quota.Callers
 }
 
-// The audit lines that each caller's refused requests may have. A person sees what is wrong from the first; the counters
-// count every refusal.
+// The audit lines that each caller's refused requests may have. A person sees what is wrong from the first; the
+// counters count every refusal.
 const (
 	refusedLinesEvery  = time.Second
 	refusedLinesAtOnce = 20

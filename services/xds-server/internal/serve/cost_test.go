@@ -79,7 +79,8 @@ func TestNamesAreChargedWhatTheyCost(t *testing.T) {
 				if got := r.ADS.NamesBytes(); got > 1<<10 {
 					return fmt.Errorf("%d bytes are charged for names that were given up", got)
 				}
-				// The class releases the names after the account. Under the race detector, pools drop and keep at random.
+				// The class releases the names after the account. Under the race detector, pools drop and keep at
+				// random.
 				if left := heap() - before; left > took/2 && !raceEnabled {
 					return fmt.Errorf("of %d bytes for names that were given up %d are left", took, left)
 				}

@@ -133,8 +133,8 @@ func BenchmarkColdStart(b *testing.B) {
 	}
 }
 
-// BenchmarkConcurrentColdStart plans 100 classes of ten namespaces from nothing, all at the same time, as streams do, on
-// one processor and on two in turn, and reports the shortest time of each. The row "planning" of make bench runs it.
+// BenchmarkConcurrentColdStart plans 100 classes of ten namespaces from nothing, all at the same time, as streams do,
+// on one processor and on two in turn, and reports the shortest time of each. The row "planning" of make bench runs it.
 func BenchmarkConcurrentColdStart(b *testing.B) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
 	var shortest [3]time.Duration

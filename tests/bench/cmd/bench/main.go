@@ -1,4 +1,5 @@
-// Command bench measures xds-server's real binary against a floor, row by row, and prints the table. See docs/performance.md.
+// Command bench measures xds-server's real binary against a floor, row by row, and prints the table. See
+// docs/performance.md.
 //
 // Exit code 0: every goal that is claimed is reached. 1: one is missed, or the benchmark could not run. 2: wrong flags.
 package main

@@ -96,8 +96,8 @@ func (f *running) load(s *Script) {
 	f.command("load " + path)
 }
 
-// A cold start is one step after the other: each proxy asks for what the answers name, and is configured when it has all of it, the virtual
-// hosts that come by VHDS included.
+// A cold start is one step after the other: each proxy asks for what the answers name, and is configured when it has
+// all of it, the virtual hosts that come by VHDS included.
 func TestProxiesStartAndArePushedTo(t *testing.T) {
 	reader := wire.NewReader()
 	reader.Record(true)

@@ -1,5 +1,5 @@
-// Package floor is what every figure is held against: a bare gRPC server that pushes recorded bytes to the same streams and waits for their
-// acknowledgements. It generates and compares nothing.
+// Package floor is what every figure is held against: a bare gRPC server that pushes recorded bytes to the same streams
+// and waits for their acknowledgements. It generates and compares nothing.
 package floor
 
 import (
@@ -59,8 +59,9 @@ type stream struct {
 // Files are what a floor over TLS needs, as paths of PEM files; empty means plaintext.
 type Files struct{ Cert, Key, Roots string }
 
-// Serve is the floor's process: it says on out where it listens and takes commands from in, until that ends. "load <file>" takes over a
-// script, "wait <n>" waits for so many streams, "push" pushes the script to them; each is answered by "ok".
+// Serve is the floor's process: it says on out where it listens and takes commands from in, until that ends. "load
+// <file>" takes over a script, "wait <n>" waits for so many streams, "push" pushes the script to them; each is answered
+// by "ok".
 func Serve(in io.Reader, out io.Writer, files Files) error {
 	s := &server{streams: map[*stream]struct{}{}}
 	s.joined.L = &s.mu

@@ -46,8 +46,8 @@ func Divide() (*Cores, error) {
 	return c, nil
 }
 
-// Realtime makes the calling process and what it starts from now on run before all ordinary programs of the machine, which then disturb no
-// measurement. It needs CAP_SYS_NICE.
+// Realtime makes the calling process and what it starts from now on run before all ordinary programs of the machine,
+// which then disturb no measurement. It needs CAP_SYS_NICE.
 func Realtime() error {
 	attr := unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_RR, Priority: 1}
 	if err := threads(func(tid int) error { return unix.SchedSetAttr(tid, &attr, 0) }); err != nil {
@@ -85,8 +85,8 @@ type Process struct {
 	err    error
 }
 
-// Start runs a command on the given cores, with as many Go threads. Its standard error, and its output unless the caller has taken that, go to
-// the log.
+// Start runs a command on the given cores, with as many Go threads. Its standard error, and its output unless the
+// caller has taken that, go to the log.
 func Start(cmd *exec.Cmd, on *unix.CPUSet, log string) (*Process, error) {
 	f, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -103,7 +103,8 @@ func Start(cmd *exec.Cmd, on *unix.CPUSet, log string) (*Process, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	p := &Process{cmd: cmd, log: f, exited: make(chan struct{})}
 	started := make(chan error)
-	// A child has the affinity of the thread that forks it, and dies with that thread: it stays until the child is gone.
+	// A child has the affinity of the thread that forks it, and dies with that thread: it stays until the child is
+	// gone.
 	go func() {
 		runtime.LockOSThread()
 		var before unix.CPUSet

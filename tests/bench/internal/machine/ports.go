@@ -22,7 +22,8 @@ func FreePorts(n int) ([]string, error) {
 	return addresses, nil
 }
 
-// readyWithin bounds the start of a service: xds-server builds nothing before its first proxy, config-watcher reads the whole mesh.
+// readyWithin bounds the start of a service: xds-server builds nothing before its first proxy, config-watcher reads the
+// whole mesh.
 const readyWithin = 2 * time.Minute
 
 // Ready waits until a service says on its ops port that it is ready.

@@ -12,7 +12,8 @@ import (
 type Change struct {
 	Upserts []*configv1.Resource
 	Removed []*configv1.ResourceKey
-	// Host is part of the names of all resources that proxies receive because of the change; empty if they receive nothing.
+	// Host is part of the names of all resources that proxies receive because of the change; empty if they receive
+	// nothing.
 	Host string
 }
 
@@ -21,7 +22,8 @@ func (m Spec) Label(turn int) Change {
 	return Change{Upserts: []*configv1.Resource{idle(turn)}}
 }
 
-// PodLabel is another label on a Pod behind a service, which config-watcher says of the Pod and of its endpoints; no selector tests it.
+// PodLabel is another label on a Pod behind a service, which config-watcher says of the Pod and of its endpoints; no
+// selector tests it.
 func (m Spec) PodLabel(turn int) Change {
 	s := service{m.Services - 1} // no rule is about the last
 	mark := fmt.Sprint(turn)
@@ -89,8 +91,8 @@ func (m Spec) added(turn int) service {
 // stay is how many services come before the first of a busy mesh goes.
 const stay = 32
 
-// Mixed gives the n-th change of a busy mesh: of ten six are endpoints', one is of each of a VirtualService, a DestinationRule, a label, a
-// service that comes or goes.
+// Mixed gives the n-th change of a busy mesh: of ten six are endpoints', one is of each of a VirtualService, a
+// DestinationRule, a label, a service that comes or goes.
 func (m Spec) Mixed(n int) Change {
 	// How often the rule's turn has come: what it is set to repeats after so many, and each change must be one.
 	turn := 1 + n/10/m.Rules
@@ -113,7 +115,8 @@ func (m Spec) Mixed(n int) Change {
 		}
 		return m.Add(n / 20)
 	default:
-		// Services in turn, none that a rule is about: until every proxy has received a change, its name stands for no other one.
+		// Services in turn, none that a rule is about: until every proxy has received a change, its name stands for no
+		// other one.
 		first := m.Rules + m.Rules/9 + 20
 		s := service{first + n%(m.Services-first-2)}
 		// Addresses repeat after 50 turns: each change must be one.

@@ -11,7 +11,8 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 )
 
-// Manifest is the mesh as users and Kubernetes write it: Namespaces, Services, Pods and the rules. Each document is JSON, which is YAML.
+// Manifest is the mesh as users and Kubernetes write it: Namespaces, Services, Pods and the rules. Each document is
+// JSON, which is YAML.
 func (m Spec) Manifest() ([]byte, error) {
 	var out bytes.Buffer
 	for _, r := range m.Resources() {

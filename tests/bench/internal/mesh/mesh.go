@@ -1,4 +1,5 @@
-// Package mesh makes the meshes that are benchmarked, as the resources that config-watcher sends for them and as the YAML that a user writes.
+// Package mesh makes the meshes that are benchmarked, as the resources that config-watcher sends for them and as the
+// YAML that a user writes.
 package mesh
 
 import (
@@ -33,7 +34,8 @@ var created = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 type Spec struct {
 	// Services there are, Rules of each kind: VirtualServices and DestinationRules.
 	Services, Rules int
-	// Sidecars connect, in so many Classes: sidecars of one class are Pods of one Deployment. One in a hundred of them is of namespace Few.
+	// Sidecars connect, in so many Classes: sidecars of one class are Pods of one Deployment. One in a hundred of them
+	// is of namespace Few.
 	Sidecars, Classes int
 }
 

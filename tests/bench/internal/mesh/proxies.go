@@ -20,7 +20,8 @@ type Proxy struct {
 	resource *configv1.Resource
 }
 
-// Proxies lists the sidecars. Of a mesh with more sidecars the first ones are the same, and all are of the same classes.
+// Proxies lists the sidecars. Of a mesh with more sidecars the first ones are the same, and all are of the same
+// classes.
 func (m Spec) Proxies() []Proxy {
 	var out []Proxy
 	few := m.few()

@@ -17,7 +17,8 @@ import (
 	"fairlead.dev/tests/bench/internal/wire"
 )
 
-// window is the flow control window of connections and streams; Envoy's is so large that it does not hold a server back either.
+// window is the flow control window of connections and streams; Envoy's is so large that it does not hold a server back
+// either.
 const window = 16 << 20
 
 // Fleet is all proxies of a benchmark.
@@ -33,7 +34,8 @@ type Fleet struct {
 	scripts map[string][]*wire.Content
 	// pending are changes on their way, by host.
 	pending map[string]*pending
-	// waits are the times from a change to its acknowledgements, by type; seen counts the pairs of a change and a proxy among them.
+	// waits are the times from a change to its acknowledgements, by type; seen counts the pairs of a change and a proxy
+	// among them.
 	waits map[string][]time.Duration
 	seen  int
 	// woken is notified of configured proxies and of errors.
@@ -85,7 +87,8 @@ const (
 	Echo
 )
 
-// Connect opens the streams of all proxies at once. prepare runs before the first of them, when everything that can be made ahead is made.
+// Connect opens the streams of all proxies at once. prepare runs before the first of them, when everything that can be
+// made ahead is made.
 func (f *Fleet) Connect(ctx context.Context, to Target, mode Mode, prepare func()) error {
 	first := make([][][]byte, len(f.proxies))
 	for i, p := range f.proxies {
@@ -305,7 +308,8 @@ func (f *Fleet) Pending(host string, at time.Time) {
 	f.pending[host] = &pending{at, make([]bool, len(f.proxies))}
 }
 
-// Waits gives the times from changes to acknowledgements since Follow, by type, and how many pairs of a change and a proxy were acknowledged.
+// Waits gives the times from changes to acknowledgements since Follow, by type, and how many pairs of a change and a
+// proxy were acknowledged.
 func (f *Fleet) Waits() (waits map[string][]time.Duration, seen int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

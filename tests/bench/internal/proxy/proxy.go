@@ -1,4 +1,5 @@
-// Package proxy is a fleet of delta ADS clients that ask, acknowledge and reconnect as Envoys do, and that note what they receive and when.
+// Package proxy is a fleet of delta ADS clients that ask, acknowledge and reconnect as Envoys do, and that note what
+// they receive and when.
 package proxy
 
 import (
@@ -43,7 +44,8 @@ type session struct {
 	asked map[string]bool
 	// endpoints are the names subscribed to.
 	endpoints names
-	// Names subscribed to that were not answered: endpoints by number, routes by name; route configurations whose hosts have not come.
+	// Names subscribed to that were not answered: endpoints by number, routes by name; route configurations whose hosts
+	// have not come.
 	endpointsDue int
 	routesDue    map[string]struct{}
 	virtualDue   map[string]struct{}
@@ -161,7 +163,8 @@ func (p *Proxy) complete() bool {
 	return p.asked[wire.Listener] && len(p.held[wire.Listener]) > 0 && p.endpointsDue == 0 && len(p.routesDue) == 0 && len(p.virtualDue) == 0
 }
 
-// clusters asks for the endpoints of new clusters. While an updated cluster waits for its endpoints, its response is not acknowledged.
+// clusters asks for the endpoints of new clusters. While an updated cluster waits for its endpoints, its response is
+// not acknowledged.
 func (p *Proxy) clusters(r wire.Response) error {
 	if p.endpoints.base == nil {
 		p.endpoints.base = r.EndpointSet

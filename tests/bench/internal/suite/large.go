@@ -12,8 +12,8 @@ import (
 	"fairlead.dev/tests/bench/internal/proxy"
 )
 
-// large measures whether a change costs more in a mesh of ten times the services: the same sidecars and classes, 1,000 and 10,000 services. The
-// long form has 1,000 sidecars of 200 classes, the short one 200 of 40.
+// large measures whether a change costs more in a mesh of ten times the services: the same sidecars and classes, 1,000
+// and 10,000 services. The long form has 1,000 sidecars of 200 classes, the short one 200 of 40.
 func (l *lab) large(ctx context.Context, t *table) error {
 	spec := mesh.Spec{Services: 1000, Rules: 100, Sidecars: 200, Classes: 40}
 	if l.Full {

@@ -12,7 +12,8 @@ import (
 	"fairlead.dev/tests/bench/internal/proxy"
 )
 
-// A process is quiet when its proxies have received nothing for so long and it has used no more than this of a core meanwhile.
+// A process is quiet when its proxies have received nothing for so long and it has used no more than this of a core
+// meanwhile.
 const (
 	quietFor  = 60 * time.Millisecond
 	quietCPU  = 400 * time.Microsecond
@@ -130,8 +131,8 @@ func repeat(ctx context.Context, p *machine.Process, fleet *proxy.Fleet, times i
 // warmup is how many events pass before they count.
 const warmup = 3
 
-// change measures revisions, and the floor of the bytes that the last of them caused. undo, if not nil, makes the revision that comes between
-// two, which does not count.
+// change measures revisions, and the floor of the bytes that the last of them caused. undo, if not nil, makes the
+// revision that comes between two, which does not count.
 func (w *world) change(ctx context.Context, name string, times int, do, undo func(turn int) mesh.Change) (got, base *sample, err error) {
 	turn := 0
 	commit := func(c mesh.Change) (time.Time, error) {

@@ -69,7 +69,8 @@ func (l *lab) mixed(ctx context.Context, t *table, id string, sidecars int) erro
 	if err != nil {
 		return err
 	}
-	// A process that is quiet may be one that was not given the processor: what was changed last has to arrive, or else be found missing.
+	// A process that is quiet may be one that was not given the processor: what was changed last has to arrive, or else
+	// be found missing.
 	for late := time.Now(); time.Since(late) < patience; {
 		if err := quiet(ctx, w.server.Process, w.fleet); err != nil {
 			return err

@@ -14,8 +14,8 @@ import (
 	"fairlead.dev/tests/bench/internal/wire"
 )
 
-// reconnects measures all proxies coming back with the versions they hold: to the same server, to another one that serves proxies of their
-// classes, and to one that has seen none.
+// reconnects measures all proxies coming back with the versions they hold: to the same server, to another one that
+// serves proxies of their classes, and to one that has seen none.
 func (w *world) reconnects(ctx context.Context, t *table, cold *start, peer func(string) string) error {
 	base, err := w.reconnectFloor(ctx)
 	if err != nil {

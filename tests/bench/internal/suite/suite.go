@@ -1,4 +1,5 @@
-// Package suite measures, row by row, what xds-server needs to keep a mesh's proxies up to date, against a floor of the same bytes.
+// Package suite measures, row by row, what xds-server needs to keep a mesh's proxies up to date, against a floor of the
+// same bytes.
 package suite
 
 import (

@@ -22,7 +22,8 @@ func (v verdict) String() string {
 	return [...]string{"", "pass", "pass (noise)", "**miss**"}[v]
 }
 
-// noise is by how much a time may be above its goal before the goal counts as missed: two measurements on a shared machine differ so much.
+// noise is by how much a time may be above its goal before the goal counts as missed: two measurements on a shared
+// machine differ so much.
 const noise = 1.25
 
 // line is one line of the table.

@@ -1,5 +1,5 @@
-// Package watcher plays config-watcher: it implements ConfigService, so that a change is one revision with exactly the resources that the
-// benchmark says.
+// Package watcher plays config-watcher: it implements ConfigService, so that a change is one revision with exactly the
+// resources that the benchmark says.
 package watcher
 
 import (
@@ -105,7 +105,8 @@ func key(k *configv1.ResourceKey) string {
 	return k.GetKind() + "/" + k.GetNamespace() + "/" + k.GetName()
 }
 
-// Commit makes a change one revision and hands it to every subscriber. It returns the revision's number and when it was handed over.
+// Commit makes a change one revision and hands it to every subscriber. It returns the revision's number and when it was
+// handed over.
 func (w *Watcher) Commit(c mesh.Change) (sequence uint64, at time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -219,7 +220,8 @@ func (w *Watcher) acks(stream grpc.BidiStreamingServer[configv1.WatchRequest, co
 	}
 }
 
-// deaf decodes everything but reports: they go to a process of their own in production, and would slow the proxies here.
+// deaf decodes everything but reports: they go to a process of their own in production, and would slow the proxies
+// here.
 type deaf struct{ encoding.CodecV2 }
 
 // Unmarshal implements encoding.CodecV2.

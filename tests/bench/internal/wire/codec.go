@@ -1,5 +1,5 @@
-// Package wire reads and writes delta ADS messages as bytes: enough of them to behave as a proxy does, and no more, so that the clients of a
-// benchmark cost little.
+// Package wire reads and writes delta ADS messages as bytes: enough of them to behave as a proxy does, and no more, so
+// that the clients of a benchmark cost little.
 package wire
 
 import (

@@ -28,13 +28,14 @@ const (
 	resourceName    = 3
 )
 
-// Content is what a response says, without its nonce. Equal contents of several streams are one object; it is not changed once made.
+// Content is what a response says, without its nonce. Equal contents of several streams are one object; it is not
+// changed once made.
 type Content struct {
 	Type      string
 	Resources []Held
 	Removed   []string
-	// Endpoints are the names by which the EDS clusters among the resources ask for endpoints, Routes the route configurations that the
-	// listeners refer to, Virtual the route configurations whose virtual hosts come by VHDS.
+	// Endpoints are the names by which the EDS clusters among the resources ask for endpoints, Routes the route
+	// configurations that the listeners refer to, Virtual the route configurations whose virtual hosts come by VHDS.
 	Endpoints, Routes, Virtual []string
 	// EndpointSet has the Endpoints.
 	EndpointSet map[string]struct{}
@@ -52,7 +53,8 @@ type Response struct {
 	Size int
 }
 
-// Reader decodes responses; each distinct content and each distinct resource is decoded once. It is safe for concurrent use.
+// Reader decodes responses; each distinct content and each distinct resource is decoded once. It is safe for concurrent
+// use.
 type Reader struct {
 	seed maphash.Seed
 

@@ -87,8 +87,8 @@ func (m *Mesh) AssertNothingRejected(t *testing.T) {
 	}
 }
 
-// Certificate is the serial number of the workload certificate that Envoy uses now: the newest, because TLS contexts that are being replaced still
-// list the old one.
+// Certificate is the serial number of the workload certificate that Envoy uses now: the newest, because TLS contexts
+// that are being replaced still list the old one.
 func (p *Pod) Certificate(ctx context.Context) (serial string, err error) {
 	body, err := p.Admin(ctx, "/certs")
 	if err != nil {

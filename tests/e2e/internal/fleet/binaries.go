@@ -1,5 +1,5 @@
-// Package fleet starts whole meshes for the end-to-end tests, through the `fairlead` binary as a user does, and looks at them from outside: as a
-// client of a sidecar, through Envoy's admin interface, and with the CLI.
+// Package fleet starts whole meshes for the end-to-end tests, through the `fairlead` binary as a user does, and looks
+// at them from outside: as a client of a sidecar, through Envoy's admin interface, and with the CLI.
 package fleet
 
 import (

@@ -10,8 +10,9 @@ import (
 	"syscall"
 )
 
-// gates let a test decide when a program may run, whoever starts it: the mesh is given wrappers that wait at a gate before they become the real
-// program. A service that is killed behind a closed gate is started again by `fairlead up` and yet stays away, until the gate opens.
+// gates let a test decide when a program may run, whoever starts it: the mesh is given wrappers that wait at a gate
+// before they become the real program. A service that is killed behind a closed gate is started again by `fairlead up`
+// and yet stays away, until the gate opens.
 //
 // A gate is a FIFO: opening it for reading blocks until somebody has it open for writing.
 type gates struct {
@@ -64,7 +65,8 @@ func newGates(bin, dir string, b Binaries, env map[string][]string) (*gates, err
 	return g, nil
 }
 
-// Close keeps program from starting. Program is "ca", "xds-server", ..., or "node-agent.<pod>" for the agent of one Pod.
+// Close keeps program from starting. Program is "ca", "xds-server", ..., or "node-agent.<pod>" for the agent of one
+// Pod.
 func (g *gates) Close(program string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -11,7 +11,8 @@ import (
 	"fairlead.dev/tests/internal/binaries"
 )
 
-// TestGates checks the tests' own instrument: a program behind a closed gate is not run until the gate opens, and one Pod's gate holds up no other Pod.
+// TestGates checks the tests' own instrument: a program behind a closed gate is not run until the gate opens, and one
+// Pod's gate holds up no other Pod.
 func TestGates(t *testing.T) {
 	dir := t.TempDir()
 	programs := filepath.Join(dir, "programs")

@@ -50,8 +50,8 @@ type Options struct {
 	Env map[string][]string
 }
 
-// Start starts a mesh, without waiting for anything. The test's end stops it, and asserts that no proxy rejected an update, that nothing was left running, and
-// that `fairlead up` ended well.
+// Start starts a mesh, without waiting for anything. The test's end stops it, and asserts that no proxy rejected an
+// update, that nothing was left running, and that `fairlead up` ended well.
 func Start(t *testing.T, b Binaries, o Options) *Mesh {
 	t.Helper()
 	// Not t.TempDir: its paths are long for unix sockets, and logs shall outlive a failed test.
@@ -128,7 +128,8 @@ func (m *Mesh) stop(t *testing.T) {
 	m.Stop(t)
 }
 
-// Stop interrupts `fairlead up`, as Ctrl-C does, and asserts that it ends well with no process left. It may be called more than once.
+// Stop interrupts `fairlead up`, as Ctrl-C does, and asserts that it ends well with no process left. It may be called
+// more than once.
 func (m *Mesh) Stop(t *testing.T) {
 	t.Helper()
 	_ = m.command.Process.Signal(syscall.SIGINT)
@@ -164,8 +165,8 @@ func (s *State) processes() []Process {
 	return list
 }
 
-// Running lists the processes of this mesh that exist, Envoys included, by pid and command line. They are known by its directory, which is in the
-// arguments of all of them.
+// Running lists the processes of this mesh that exist, Envoys included, by pid and command line. They are known by its
+// directory, which is in the arguments of all of them.
 func (m *Mesh) Running() []string {
 	var list []string
 	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -303,7 +304,8 @@ func (m *Mesh) SignalAgent(t *testing.T, pod string, sig syscall.Signal) {
 	}
 }
 
-// CloseGate keeps a program from starting: "ca", "config-watcher", "xds-server", or "node-agent.<pod>". What runs already is not affected.
+// CloseGate keeps a program from starting: "ca", "config-watcher", "xds-server", or "node-agent.<pod>". What runs
+// already is not affected.
 func (m *Mesh) CloseGate(t *testing.T, program string) {
 	t.Helper()
 	if err := m.gates.Close(program); err != nil {

@@ -52,7 +52,8 @@ func newHost(t *testing.T, machine *netns.Host) *Host {
 	return &Host{IP: machine.IP.String(), t: t, machine: machine}
 }
 
-// Redirect sends the host's connections through its proxy, as Istio's init container does, with arguments of "node-agent init".
+// Redirect sends the host's connections through its proxy, as Istio's init container does, with arguments of
+// "node-agent init".
 func (h *Host) Redirect(args ...string) {
 	h.t.Helper()
 	h.run(append([]string{h.agent, "init"}, args...)...)

@@ -28,8 +28,8 @@ type process struct {
 	t *testing.T
 }
 
-// start runs a program on the host until the test ends, as root or as a user with no capability or with that to administer the network. Its
-// log is printed if the test fails.
+// start runs a program on the host until the test ends, as root or as a user with no capability or with that to
+// administer the network. Its log is printed if the test fails.
 func (h *Host) start(as user, env []string, path string, args ...string) *process {
 	h.t.Helper()
 	log := filepath.Join(h.t.TempDir(), filepath.Base(path)+".log")

@@ -1,4 +1,5 @@
-// Command program is a gRPC program that speaks xDS itself, as users write them: a server, or a client that calls what it is told over HTTP.
+// Command program is a gRPC program that speaks xDS itself, as users write them: a server, or a client that calls what
+// it is told over HTTP.
 //
 //	program server <version>          an echo server on $HOST:$PORT, plain gRPC
 //	program xds-server <version>      the same, configured by xDS
@@ -40,7 +41,8 @@ const (
 type seen struct {
 	Pod     string `json:"pod"`
 	Version string `json:"version"`
-	// Peer is the identity in the caller's certificate; empty without TLS. Behind a sidecar it is what that says of its own caller.
+	// Peer is the identity in the caller's certificate; empty without TLS. Behind a sidecar it is what that says of its
+	// own caller.
 	Peer string `json:"peer"`
 	TLS  bool   `json:"tls"`
 }

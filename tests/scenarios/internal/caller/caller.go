@@ -23,7 +23,8 @@ import (
 
 // Host is a machine that connections are made from.
 type Host interface {
-	// Dial connects to IP:port over tcp or udp, from another address of the machine than its first if from is not empty.
+	// Dial connects to IP:port over tcp or udp, from another address of the machine than its first if from is not
+	// empty.
 	Dial(ctx context.Context, network, address, from string) (net.Conn, error)
 }
 
@@ -64,7 +65,8 @@ const backgroundRate = 20
 // hopeless is how many calls may time out before the rest of them, whose expectation has failed already, is not made.
 const hopeless = 3
 
-// Run makes all requests of a call, in order unless they are parallel, each on a connection of its own unless the call says otherwise.
+// Run makes all requests of a call, in order unless they are parallel, each on a connection of its own unless the call
+// says otherwise.
 func (c *Caller) Run(ctx context.Context, call *format.Call) []*Result {
 	r := c.run(call)
 	defer r.close()

@@ -111,7 +111,8 @@ func (w *worker) once(ctx context.Context, t *target, m message, result *Result)
 // field is a header.
 type field struct{ name, value string }
 
-// fields are the headers of a request beside Host, in order: those that the protocol needs, unless the call has its own, then the call's by name.
+// fields are the headers of a request beside Host, in order: those that the protocol needs, unless the call has its
+// own, then the call's by name.
 func (w *worker) fields(t *target, id string, needed ...field) (host string, all []field) {
 	host = t.authority
 	said := map[string]bool{"host": true}
@@ -235,7 +236,8 @@ func readResponse(r *bufio.Reader, method string) (*http.Response, error) {
 // tunnelTime is how long an application at the other end of a tunnel may take.
 const tunnelTime = 2 * time.Second
 
-// through asks what is at the other end of a tunnel, which CONNECT has opened, what it sees. If that does not speak HTTP, the tunnel is all there is.
+// through asks what is at the other end of a tunnel, which CONNECT has opened, what it sees. If that does not speak
+// HTTP, the tunnel is all there is.
 func (w *worker) through(l *link, to string, result *Result) {
 	_ = l.SetDeadline(time.Now().Add(tunnelTime))
 	if _, err := fmt.Fprintf(l, "GET / HTTP/1.1\r\nHost: %s\r\n%s: %s\r\n\r\n", to, echo.CallHeader, result.ID); err != nil {

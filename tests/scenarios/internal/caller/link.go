@@ -25,7 +25,8 @@ type link struct {
 	shown  []*x509.Certificate
 	remote string
 	used   bool
-	// asked tells that the server wanted a certificate. It may refuse the one it got after the handshake, and its alert may be lost.
+	// asked tells that the server wanted a certificate. It may refuse the one it got after the handshake, and its alert
+	// may be lost.
 	asked bool
 }
 

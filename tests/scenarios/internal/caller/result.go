@@ -41,7 +41,8 @@ type Result struct {
 	// Remote is the address that was connected to.
 	Remote string
 
-	// Err is nil if there was an answer; Classes are what kind it is: a handshake that the server cut short is both tls and reset.
+	// Err is nil if there was an answer; Classes are what kind it is: a handshake that the server cut short is both tls
+	// and reset.
 	Err     error
 	Classes []string
 

@@ -83,7 +83,8 @@ func (b *behaviour) code(d *decks, turn func() int) string {
 // deck is how many choices by weight are as even together as can be; within it, chance decides.
 const deck = 20
 
-// decks choose by weight. It is not pure chance: of a hundred calls so many get each code that no scenario fails by bad luck.
+// decks choose by weight. It is not pure chance: of a hundred calls so many get each code that no scenario fails by bad
+// luck.
 type decks struct {
 	mu sync.Mutex
 	of map[string]*cards

@@ -1,6 +1,7 @@
-// Package echo is the application behind every workload of a scenario: it answers with what it saw, misbehaves on request, and remembers what
-// came. Every port answers HTTP/1, HTTP/2 with prior knowledge, gRPC and the line protocol, whichever the first bytes are, inside TLS where the
-// port has a certificate: what reached it is the subject of a scenario, not whether it liked it.
+// Package echo is the application behind every workload of a scenario: it answers with what it saw, misbehaves on
+// request, and remembers what came. Every port answers HTTP/1, HTTP/2 with prior knowledge, gRPC and the line protocol,
+// whichever the first bytes are, inside TLS where the port has a certificate: what reached it is the subject of a
+// scenario, not whether it liked it.
 package echo
 
 import (
@@ -19,10 +20,11 @@ type Config struct {
 	Ports []Port   `json:"ports"`
 	// Journal is the path of the unix socket that tells what came; empty for none.
 	Journal string `json:"journal"`
-	// Shared is a directory that all applications of a fleet have in common: whose turn it is among codes is counted there, because a retry goes to
-	// another pod. Empty counts in this process alone.
+	// Shared is a directory that all applications of a fleet have in common: whose turn it is among codes is counted
+	// there, because a retry goes to another pod. Empty counts in this process alone.
 	Shared string `json:"shared"`
-	// Resolver is the address, IP:port, of the DNS server that a CONNECT port asks, and Search are the domains it looks in.
+	// Resolver is the address, IP:port, of the DNS server that a CONNECT port asks, and Search are the domains it looks
+	// in.
 	Resolver string   `json:"resolver"`
 	Search   []string `json:"search"`
 	// Proxyless has gRPC ports be configured by xDS, as $GRPC_XDS_BOOTSTRAP says.

@@ -72,7 +72,8 @@ func (p *port) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// count numbers the request among those with its x-request-id and returns a function that tells whose turn it is among codes.
+// count numbers the request among those with its x-request-id and returns a function that tells whose turn it is among
+// codes.
 func (s *Seen) count(t *turns, id string) func() int {
 	if id == "" {
 		id = s.Call
@@ -146,7 +147,8 @@ func (p *port) webSocket(w http.ResponseWriter, r *http.Request, s *Seen, b *beh
 	}
 }
 
-// tunnel connects to the authority and copies both ways: after CONNECT on the connection itself, after POST in the bodies.
+// tunnel connects to the authority and copies both ways: after CONNECT on the connection itself, after POST in the
+// bodies.
 func (p *port) tunnel(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), handshakeTime)
 	defer cancel()

@@ -67,8 +67,8 @@ type TLS struct {
 	PeerSubject string `json:"peerSubject,omitempty"`
 }
 
-// Line is a request of the line protocol: one JSON object and a newline, answered by a Seen and a newline. No byte of it can be taken for HTTP
-// or TLS.
+// Line is a request of the line protocol: one JSON object and a newline, answered by a Seen and a newline. No byte of
+// it can be taken for HTTP or TLS.
 type Line struct {
 	Call string `json:"call"`
 	// Path has the parameters in its query.

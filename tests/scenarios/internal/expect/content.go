@@ -182,8 +182,8 @@ func (c *check) connections() {
 	}
 }
 
-// How long the servers may take to have seen everything. As with all waiting here, only the pauses between looks count: a machine that stands still
-// meanwhile has not looked.
+// How long the servers may take to have seen everything. As with all waiting here, only the pauses between looks count:
+// a machine that stands still meanwhile has not looked.
 const (
 	copyTime    = 3 * time.Second
 	attemptTime = time.Second
@@ -257,7 +257,8 @@ func whereTo(seen []*echo.Seen) string {
 	return ": " + strings.Join(names, ", ")
 }
 
-// isCopy tells a mirrored request: by its host, or because it came to a workload that copies are expected at and is not what was answered.
+// isCopy tells a mirrored request: by its host, or because it came to a workload that copies are expected at and is not
+// what was answered.
 func (c *check) isCopy(r *caller.Result, s *echo.Seen) bool {
 	if s.Shadow() {
 		return true

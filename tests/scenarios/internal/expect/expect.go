@@ -283,7 +283,8 @@ func (c *check) shares() {
 	}
 }
 
-// Matches compares a value with what is expected of it: a regular expression between slashes, which may match anywhere, or the value itself.
+// Matches compares a value with what is expected of it: a regular expression between slashes, which may match anywhere,
+// or the value itself.
 func Matches(want, got string) bool {
 	if inner, ok := strings.CutPrefix(want, "/"); ok {
 		if inner, ok = strings.CutSuffix(inner, "/"); ok {

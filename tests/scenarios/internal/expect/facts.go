@@ -13,7 +13,8 @@ import (
 	"fairlead.dev/tests/scenarios/internal/wire"
 )
 
-// logTime is how long a proxy may take to write what it knows of a connection, flowTime how long a packet may take to be looked at.
+// logTime is how long a proxy may take to write what it knows of a connection, flowTime how long a packet may take to
+// be looked at.
 const (
 	logTime  = 3 * time.Second
 	flowTime = time.Second
@@ -64,7 +65,8 @@ func orNone(text string) string {
 	return text
 }
 
-// fact finds out what ran before the server that saw a request. What is known of connections, not of requests, is remembered by server.
+// fact finds out what ran before the server that saw a request. What is known of connections, not of requests, is
+// remembered by server.
 func (c *check) fact(ctx context.Context, s *echo.Seen, known map[string]fact) fact {
 	server := c.Servers[s.Workload]
 	if server == nil {
@@ -118,7 +120,8 @@ func forwarded(server *Server, s *echo.Seen) string {
 	return ""
 }
 
-// class is what the connections carried that brought calls to the server: those from where the call came, if there are any, else all.
+// class is what the connections carried that brought calls to the server: those from where the call came, if there are
+// any, else all.
 func (c *check) class(ctx context.Context, server *Server, s *echo.Seen) (class, why string) {
 	if server.Sniffer == nil {
 		return "", "nobody looked at the wire"

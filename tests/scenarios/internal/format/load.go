@@ -116,7 +116,8 @@ func (l *Loader) complete(s *Scenario, topology json.RawMessage) error {
 	return s.check()
 }
 
-// topologyOf finds a topology in the scenarios' directory, in the one above, or among the shipped ones. Scenarios that name the same file share it.
+// topologyOf finds a topology in the scenarios' directory, in the one above, or among the shipped ones. Scenarios that
+// name the same file share it.
 func (l *Loader) topologyOf(dir, name string) (*Topology, error) {
 	file := "topologies/" + name + ".yaml"
 	for _, place := range []string{dir, filepath.Dir(filepath.Clean(dir)), ""} {

@@ -15,7 +15,8 @@ var variable = regexp.MustCompile(`\$\{([a-z0-9]+):([^}]*)\}`)
 // Values says what ${kind:name} stands for.
 type Values struct {
 	Certificates map[string]*Material
-	// IP is a workload's address, VIP a Service's (by SERVICE.NAMESPACE), Identity a workload's SPIFFE URI, Files where its files are.
+	// IP is a workload's address, VIP a Service's (by SERVICE.NAMESPACE), Identity a workload's SPIFFE URI, Files where
+	// its files are.
 	IP, VIP, Identity, Files func(name string) (string, error)
 }
 
@@ -56,8 +57,9 @@ func (v *Values) value(kind, name string) (string, error) {
 	return string(text), err
 }
 
-// Text replaces the variables of a text. What has several lines, as PEM has, is written as the place in the YAML demands: indented like the
-// variable where it stands alone on its line, with \n between double quotes, else in double quotes of its own.
+// Text replaces the variables of a text. What has several lines, as PEM has, is written as the place in the YAML
+// demands: indented like the variable where it stands alone on its line, with \n between double quotes, else in double
+// quotes of its own.
 func (v *Values) Text(text string) (string, error) {
 	return v.replace(text, inYAML)
 }
@@ -67,7 +69,8 @@ func (v *Values) File(text string) (string, error) {
 	return v.replace(text, func(_, value string) string { return value })
 }
 
-// inYAML writes a value as the text of YAML before it demands. An IPv6 address that begins the authority of a URL gets its brackets.
+// inYAML writes a value as the text of YAML before it demands. An IPv6 address that begins the authority of a URL gets
+// its brackets.
 func inYAML(before, value string) string {
 	if ip, err := netip.ParseAddr(value); err == nil && ip.Is6() && strings.HasSuffix(before, "://") {
 		return "[" + value + "]"

@@ -1,5 +1,5 @@
-// Package resolver is the DNS of a scenario: a server that knows the cluster's Services and the names outside, and a client that looks names up as
-// a Pod does.
+// Package resolver is the DNS of a scenario: a server that knows the cluster's Services and the names outside, and a
+// client that looks names up as a Pod does.
 package resolver
 
 import (

@@ -16,7 +16,8 @@ import (
 
 // Fleet is a running topology.
 type Fleet interface {
-	// Apply creates or replaces objects; with wait it goes on when every connected proxy has acknowledged them. ErrRefused tells a refusal.
+	// Apply creates or replaces objects; with wait it goes on when every connected proxy has acknowledged them.
+	// ErrRefused tells a refusal.
 	Apply(ctx context.Context, yaml string, wait bool) error
 	Delete(ctx context.Context, refs []string, wait bool) error
 	Stop(ctx context.Context, target string) error
@@ -30,14 +31,15 @@ type Fleet interface {
 	// Held lists the names of what a proxy holds.
 	Held(ctx context.Context, workload string) (Held, error)
 
-	// Begin remembers how things are; End restores it, and reports what could not be, and what did not hold meanwhile: rejected updates, warming
-	// resources, errors in logs, processes that ended unasked.
+	// Begin remembers how things are; End restores it, and reports what could not be, and what did not hold meanwhile:
+	// rejected updates, warming resources, errors in logs, processes that ended unasked.
 	Begin(ctx context.Context) error
 	End(ctx context.Context, allow func(what string) bool) []string
 
 	// Values of the scenario's variables; certificates are the scenario's own.
 	Values(certificates map[string]*format.Material) *format.Values
-	// Evidence says, for a failed step, what else is known: the proxies' last rejections and where logs and configuration dumps are.
+	// Evidence says, for a failed step, what else is known: the proxies' last rejections and where logs and
+	// configuration dumps are.
 	Evidence(ctx context.Context, scenario string) []string
 }
 
@@ -78,7 +80,8 @@ type run struct {
 // again is how long steps that must come true rest between attempts.
 const again = 30 * time.Millisecond
 
-// Run runs a scenario with its certificates, and leaves the fleet as it was. Its error says everything that did not hold.
+// Run runs a scenario with its certificates, and leaves the fleet as it was. Its error says everything that did not
+// hold.
 func (r *Runner) Run(ctx context.Context, s *format.Scenario, certificates map[string]*format.Material) error {
 	s, err := r.Fleet.Values(certificates).Expand(s)
 	if err != nil {
@@ -185,7 +188,8 @@ func (r *run) step(ctx context.Context, prefix string, s *format.Step) error {
 	return errors.New("the step says nothing")
 }
 
-// reject applies what must be refused. Nothing may change: the fleet's End finds what did, for it takes back only what was accepted.
+// reject applies what must be refused. Nothing may change: the fleet's End finds what did, for it takes back only what
+// was accepted.
 func (r *run) reject(ctx context.Context, want *format.Reject) error {
 	err := r.Fleet.Apply(ctx, want.YAML, false)
 	switch {

@@ -16,7 +16,8 @@ type Entry struct {
 	Peer string `json:"peer"`
 	// TLS is the version of the downstream's TLS.
 	TLS string `json:"tls"`
-	// Remote is who connected to the proxy, Local where to; Source is where the proxy's own connection to Upstream comes from.
+	// Remote is who connected to the proxy, Local where to; Source is where the proxy's own connection to Upstream
+	// comes from.
 	Remote   string `json:"remote"`
 	Local    string `json:"local"`
 	Source   string `json:"source"`

@@ -1,5 +1,5 @@
-// Package wire tells what really ran between two pods: from the bytes on a machine's network device, and from what a proxy's access log says of
-// the handshakes that it took part in.
+// Package wire tells what really ran between two pods: from the bytes on a machine's network device, and from what a
+// proxy's access log says of the handshakes that it took part in.
 package wire
 
 import (

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// balance has, for each port of each address of a Service, the ready Pods behind it: what Kubernetes' own proxy makes of Services, for connections
-// that no sidecar takes care of. The caller holds s.mu.
+// balance has, for each port of each address of a Service, the ready Pods behind it: what Kubernetes' own proxy makes
+// of Services, for connections that no sidecar takes care of. The caller holds s.mu.
 func (s *store) balance() map[netip.AddrPort][]netip.AddrPort {
 	to := map[netip.AddrPort][]netip.AddrPort{}
 	for _, service := range s.applied {

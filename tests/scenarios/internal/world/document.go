@@ -13,7 +13,8 @@ type document struct {
 	content tree
 }
 
-// splitDocuments divides a text at its "---" lines, and a List into its objects; documents that say nothing are left out.
+// splitDocuments divides a text at its "---" lines, and a List into its objects; documents that say nothing are left
+// out.
 func splitDocuments(text string) []document {
 	var out []document
 	var lines []string
@@ -150,7 +151,8 @@ func (d document) withClusterIPs(ips []string) (document, error) {
 	return d, err
 }
 
-// completed is a ConfigMap of mesh settings with what the fleet needs in them besides. What is no MeshConfig is the service's to refuse.
+// completed is a ConfigMap of mesh settings with what the fleet needs in them besides. What is no MeshConfig is the
+// service's to refuse.
 func (d document) completed(onDemand bool) (document, error) {
 	data, _ := d.content["data"].(tree)
 	text, _ := data["mesh"].(string)

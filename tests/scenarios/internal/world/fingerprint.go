@@ -14,8 +14,8 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 )
 
-// fingerprint is what Envoy holds, in short and by kind: clusters and listeners by their versions, which xds-server makes of their content. Envoy takes a
-// tenth of the time for it that it takes for everything.
+// fingerprint is what Envoy holds, in short and by kind: clusters and listeners by their versions, which xds-server
+// makes of their content. Envoy takes a tenth of the time for it that it takes for everything.
 type fingerprint map[string]string
 
 // questions ask Envoy for a fingerprint, by kind; each kind is what these types of xDS bring.
@@ -30,8 +30,9 @@ var questions = []struct {
 	{endpoints, "include_eds&resource=dynamic_endpoint_configs", []string{"envoy.config.endpoint.v3.ClusterLoadAssignment", "envoy.config.cluster.v3.Cluster"}},
 }
 
-// fingerprint reads the kinds that are wanted. before are the holdings to compare with: what is no lasting endpoint by them does
-// not count, nor does a route configuration that they lack, if it is there for the last connections of a listener which is gone.
+// fingerprint reads the kinds that are wanted. before are the holdings to compare with: what is no lasting endpoint by
+// them does not count, nor does a route configuration that they lack, if it is there for the last connections of a
+// listener which is gone.
 func (l *workload) fingerprint(ctx context.Context, wanted func(kind string) bool, before holdings) (fingerprint, error) {
 	f := fingerprint{}
 	for _, q := range questions {
@@ -73,8 +74,9 @@ func (l *workload) fingerprint(ctx context.Context, wanted func(kind string) boo
 	return f, nil
 }
 
-// drains tells whether a route configuration belongs to a listener that waits for its last connections; no if Envoy does not say. What has once done
-// so is remembered: it ends with the proxy, or is used again by a listener that is seen by itself.
+// drains tells whether a route configuration belongs to a listener that waits for its last connections; no if Envoy
+// does not say. What has once done so is remembered: it ends with the proxy, or is used again by a listener that is
+// seen by itself.
 func (l *workload) drains(ctx context.Context, routeConfig string) bool {
 	if l.draining[routeConfig] {
 		return true
@@ -137,7 +139,8 @@ func sortedText[T any](raw []byte, text func(*T) string) (string, error) {
 	return strings.Join(slices.Compact(all), "\n"), nil
 }
 
-// hasLastingEndpoints tells whether a cluster has the endpoints that it was given. Others find theirs as connections come, or in DNS.
+// hasLastingEndpoints tells whether a cluster has the endpoints that it was given. Others find theirs as connections
+// come, or in DNS.
 func hasLastingEndpoints(cluster json.RawMessage) bool {
 	var c struct {
 		Type   string          `json:"type"`
@@ -175,7 +178,8 @@ func (w *World) look(ctx context.Context) (map[string]known, error) {
 	return out, err
 }
 
-// sent tells, by proxy and type, how much configuration it was sent on which connection: where that is the same as before, it holds what it held.
+// sent tells, by proxy and type, how much configuration it was sent on which connection: where that is the same as
+// before, it holds what it held.
 func (w *World) sent(ctx context.Context) (map[string]map[string]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, ackedWithin)
 	defer cancel()
@@ -267,7 +271,8 @@ func (w *World) differences(ctx context.Context, s *Snapshot, proxies []*workloa
 			out, of = append(out, diff...), append(of, l)
 			return nil
 		}
-		// What does not count, such as the routes of a listener that drains, looks like this for a while: it is not looked into each time.
+		// What does not count, such as the routes of a listener that drains, looks like this for a while: it is not
+		// looked into each time.
 		was.short = maps.Clone(was.short)
 		maps.Copy(was.short, short)
 		s.held[l.spec.Name] = was

@@ -152,7 +152,8 @@ func (l *workload) holdings(ctx context.Context) (holdings, error) {
 
 var routeReference = regexp.MustCompile(`"route_config_name":\s*"([^"]*)"`)
 
-// forgetDraining leaves out the route configurations that only listeners have which are gone but for their last connections.
+// forgetDraining leaves out the route configurations that only listeners have which are gone but for their last
+// connections.
 func (h holdings) forgetDraining() {
 	used := h.routeReferences()
 	maps.DeleteFunc(h[routes], func(name string, _ json.RawMessage) bool { return !used[name] })

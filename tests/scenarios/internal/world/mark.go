@@ -55,7 +55,8 @@ func (w *World) snapshot(ctx context.Context, held map[string]known, counted map
 		})
 }
 
-// Reset makes things what they were, and waits until every proxy has acknowledged that. What is different then is the error.
+// Reset makes things what they were, and waits until every proxy has acknowledged that. What is different then is the
+// error.
 func (w *World) Reset(ctx context.Context, s *Snapshot) error {
 	w.changing.Lock()
 	defer w.changing.Unlock()
@@ -105,7 +106,8 @@ func (w *World) reset(ctx context.Context, s *Snapshot) ([]string, error) {
 	return w.diff(ctx, s)
 }
 
-// disconnect cuts all connections but those to the control plane: what proxies keep open for later does not go on to the next scenario.
+// disconnect cuts all connections but those to the control plane: what proxies keep open for later does not go on to
+// the next scenario.
 func (w *World) disconnect() error {
 	hub := w.network.Hub
 	keep := func(local, remote netip.AddrPort) bool {
@@ -148,8 +150,8 @@ func (w *World) Begin(ctx context.Context) error {
 	return err
 }
 
-// End restores what was at Begin, and reports what could not be, and what did not hold meanwhile. allow tells what need not: "warming" and
-// "error-log".
+// End restores what was at Begin, and reports what could not be, and what did not hold meanwhile. allow tells what need
+// not: "warming" and "error-log".
 func (w *World) End(ctx context.Context, allow func(what string) bool) []string {
 	w.changing.Lock()
 	defer w.changing.Unlock()

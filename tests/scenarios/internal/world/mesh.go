@@ -21,8 +21,8 @@ type mesh struct {
 	proxyConfig proxyconfig.Config
 }
 
-// AccessLogFields are what the access log of every proxy has, unless the topology's MeshConfig has a log of its own: a JSON object per request or
-// connection.
+// AccessLogFields are what the access log of every proxy has, unless the topology's MeshConfig has a log of its own: a
+// JSON object per request or connection.
 var AccessLogFields = map[string]string{
 	"start":      "%START_TIME%",
 	"requestID":  "%REQ(X-REQUEST-ID)%",

@@ -121,7 +121,8 @@ func (w *World) Machine(name string) (caller.Machine, error) {
 	return m, nil
 }
 
-// Via is a workload whose address is dialled instead of what a URL says: the ports of its Service are those that it listens on.
+// Via is a workload whose address is dialled instead of what a URL says: the ports of its Service are those that it
+// listens on.
 func (w *World) Via(name string) (*caller.Via, error) {
 	l, err := w.find(name)
 	if err != nil {

@@ -57,7 +57,8 @@ func (w *World) xdsAddresses() string {
 	return strings.Join(all, ",")
 }
 
-// startPlane starts the services and waits until config-watcher takes objects; the others it leaves to those that need them.
+// startPlane starts the services and waits until config-watcher takes objects; the others it leaves to those that need
+// them.
 func (w *World) startPlane(ctx context.Context) error {
 	jwks := w.path("jwks.json")
 	var err error

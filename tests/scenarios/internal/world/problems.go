@@ -120,7 +120,8 @@ func (l *workload) warm(ctx context.Context, within time.Duration) error {
 	})
 }
 
-// settle gives the proxies a moment to use what they have acknowledged. What they cannot use is for the end of the scenario to tell.
+// settle gives the proxies a moment to use what they have acknowledged. What they cannot use is for the end of the
+// scenario to tell.
 func (w *World) settle(ctx context.Context) {
 	_ = each(w.proxies(), func(l *workload) error { return l.warm(ctx, settleSoon) })
 }

@@ -18,7 +18,8 @@ type Binaries struct {
 	Echo string
 }
 
-// FindBinaries provides them; what has to be built is put into dir. The application is scenario-echo in $BIN_DIR, if it is there.
+// FindBinaries provides them; what has to be built is put into dir. The application is scenario-echo in $BIN_DIR, if it
+// is there.
 func FindBinaries(ctx context.Context, dir string) (*Binaries, error) {
 	set, err := binaries.Find(ctx, dir)
 	if err != nil {

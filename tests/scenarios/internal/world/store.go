@@ -123,8 +123,8 @@ func (s *store) allot(key string) netip.Addr {
 	return s.vips[key]
 }
 
-// clusterIPs are the addresses that a Service without any is given: one of each family that it asks for, as far as there are any. The caller
-// holds s.mu.
+// clusterIPs are the addresses that a Service without any is given: one of each family that it asks for, as far as
+// there are any. The caller holds s.mu.
 func (s *store) clusterIPs(d document) []string {
 	v4 := s.allot(d.ref())
 	raw := range6.Addr().As16()
@@ -304,7 +304,8 @@ func (s *store) ackedSoon(ctx context.Context, revision uint64) ([]string, error
 	return resp.Pending, nil
 }
 
-// leftOut is what is reported of an EnvoyFilter that would break a resource: the proxies have all else, and were sent nothing to reject.
+// leftOut is what is reported of an EnvoyFilter that would break a resource: the proxies have all else, and were sent
+// nothing to reject.
 var leftOut = regexp.MustCompile(`^xds-server could not build it: EnvoyFilter \S+ is left out: `)
 
 const leftOutPause = 50 * time.Millisecond

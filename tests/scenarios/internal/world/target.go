@@ -188,8 +188,8 @@ func (w *World) Remove(ctx context.Context, name string) error {
 	return l.stop()
 }
 
-// Apply creates or replaces objects; with wait, every connected proxy has acknowledged them when it returns. An object that validation refuses is a
-// *Refused.
+// Apply creates or replaces objects; with wait, every connected proxy has acknowledged them when it returns. An object
+// that validation refuses is a *Refused.
 func (w *World) Apply(ctx context.Context, yaml string, wait bool) error {
 	w.changing.Lock()
 	defer w.changing.Unlock()

@@ -44,7 +44,8 @@ type workload struct {
 	agent, app *netns.Process
 	// shown tells whether there is a Pod object, and ready what it says.
 	shown, ready bool
-	// draining are route configurations that were seen to belong to listeners which are gone but for their last connections.
+	// draining are route configurations that were seen to belong to listeners which are gone but for their last
+	// connections.
 	draining     map[string]bool
 	deprecations deprecations
 }

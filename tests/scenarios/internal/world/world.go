@@ -1,4 +1,5 @@
-// Package world runs the fleet of a topology: Fairlead's services, and per workload a network namespace with node-agent, Envoy and the application.
+// Package world runs the fleet of a topology: Fairlead's services, and per workload a network namespace with
+// node-agent, Envoy and the application.
 package world
 
 import (
@@ -20,13 +21,15 @@ import (
 
 // Options say how to run a topology.
 type Options struct {
-	// Dir is where logs and state are; it is made. It must not be long, and every directory on the way must be open to all users.
+	// Dir is where logs and state are; it is made. It must not be long, and every directory on the way must be open to
+	// all users.
 	Dir string
 	// Binaries are found or built where nothing is said.
 	Binaries *Binaries
 	// Log says what happens; it may be nil.
 	Log func(format string, args ...any)
-	// Certificates are those that the ports of workloads name. What is missing is made, for the names of the workload's Service.
+	// Certificates are those that the ports of workloads name. What is missing is made, for the names of the workload's
+	// Service.
 	Certificates map[string]*format.Material
 	// OnDemand has sidecars hold only what they call, as MeshConfig's defaultConfig says it; a topology or scenario may
 	// say otherwise.

@@ -24,7 +24,8 @@ var ports atomic.Int32
 // Port is a port of Home that nobody has had yet.
 func Port() int { return 10000 + int(ports.Add(1)) }
 
-// Run starts an application until the test ends, and returns its journal. in, if not nil, runs a function on another machine.
+// Run starts an application until the test ends, and returns its journal. in, if not nil, runs a function on another
+// machine.
 func Run(t *testing.T, c echo.Config, in func(func() error) error) *echo.Journal {
 	t.Helper()
 	if c.Journal == "" {
