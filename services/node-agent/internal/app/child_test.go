@@ -99,10 +99,10 @@ func (c *child) envoyPID() int {
 
 func gone(pid int) error {
 	// A process that nobody has waited for yet is as good as gone: it has no memory.
-	if status, err := testkit.ProcessStatus(pid); err != nil || status.VmRSS == 0 {
-		return nil
+	if status, err := testkit.ProcessStatus(pid); err == nil && status.VmRSS > 0 {
+		return fmt.Errorf("process %d is still there", pid)
 	}
-	return fmt.Errorf("process %d is still there", pid)
+	return nil
 }
 
 // The commands that go with a running agent.

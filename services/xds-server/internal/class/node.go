@@ -230,7 +230,7 @@ func version(n *core.Node) string {
 // proxy without a Workload has none of these, and no credentials.
 func (n *Node) Key(state *mesh.Snapshot) (*Key, mesh.Topics) {
 	topics := mesh.Topics{}
-	topics.Add(mesh.MeshTopic())
+	topics.Add(mesh.SettingsTopic())
 	for _, t := range slices.Concat(mesh.RelevantLabelsTopics(n.Namespace), mesh.ProxyMatchesTopics(n.Namespace)) {
 		topics.Add(t)
 	}

@@ -101,7 +101,7 @@ func (r *Reader) record(topics ...mesh.Topic) {
 
 // Mesh returns the mesh-wide settings; never nil.
 func (r *Reader) Mesh() *meshv1alpha1.MeshConfig {
-	r.record(mesh.MeshTopic())
+	r.record(mesh.SettingsTopic())
 	r.trace.mesh(r.view.state)
 	return r.view.state.Mesh()
 }
@@ -161,7 +161,7 @@ func (r *Reader) Sidecar() *mesh.Sidecar {
 // MeshGateways reports whether any Gateway of the mesh has a server that passes mesh TLS through. The answer is the
 // same for all classes; in most meshes it is no, and no further question is needed.
 func (r *Reader) MeshGateways() bool {
-	r.record(mesh.MeshGatewaysTopic())
+	r.record(mesh.AutoPassthroughTopic())
 	return r.view.state.MeshGateways()
 }
 

@@ -78,7 +78,7 @@ func TestMeshSettings(t *testing.T) {
 	if got := next.Mesh(); got.GetRootNamespace() != "root" || got.GetTrustDomain() != "cluster.local" || !got.GetEnableAutoMtls().GetValue() {
 		t.Errorf("settings %v", got)
 	}
-	if !change.Topics.Has(mesh.MeshTopic()) {
+	if !change.Topics.Has(mesh.SettingsTopic()) {
 		t.Error("topic not touched")
 	}
 	next, _ = next.Apply(nil, nil, []*configv1.ResourceKey{settings.GetKey()})

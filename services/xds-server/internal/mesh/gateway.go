@@ -54,5 +54,5 @@ func GatewaysTopics(labels map[string]string) []Topic {
 // MeshGateways reports whether a Gateway has a server of mode AUTO_PASSTHROUGH, which passes mutual TLS of the mesh on.
 func (s *Snapshot) MeshGateways() bool { return s.autoPassthrough.len() > 0 }
 
-// MeshGatewaysTopic names the answer of MeshGateways.
-func MeshGatewaysTopic() Topic { return Topic{SubjectMeshGateways, "", ""} }
+// AutoPassthroughTopic names the answer of MeshGateways.
+func AutoPassthroughTopic() Topic { return Topic{SubjectMeshGateways, "", ""} }

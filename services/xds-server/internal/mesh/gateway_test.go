@@ -42,8 +42,8 @@ func TestMeshGateways(t *testing.T) {
 			removed = append(removed, &configv1.ResourceKey{Kind: mesh.KindGateway, Namespace: "gateways", Name: step.remove})
 		}
 		next, change := state.Apply(nil, upserts, removed)
-		if next.MeshGateways() != step.want || change.Topics.Has(mesh.MeshGatewaysTopic()) != step.touched {
-			t.Errorf("%s: got %v, touched %v", step.name, next.MeshGateways(), change.Topics.Has(mesh.MeshGatewaysTopic()))
+		if next.MeshGateways() != step.want || change.Topics.Has(mesh.AutoPassthroughTopic()) != step.touched {
+			t.Errorf("%s: got %v, touched %v", step.name, next.MeshGateways(), change.Topics.Has(mesh.AutoPassthroughTopic()))
 		}
 		state = next
 	}

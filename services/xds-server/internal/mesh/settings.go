@@ -61,10 +61,10 @@ func (w *writer) indexSettings(e *entry, add bool) {
 // Mesh returns the mesh-wide settings after defaults; never nil. The caller must not change it.
 func (s *Snapshot) Mesh() *meshv1alpha1.MeshConfig { return s.mesh.settings }
 
-// MeshTopic names the answer of Mesh.
-func MeshTopic() Topic { return Topic{SubjectMesh, "", ""} }
+// SettingsTopic names the answer of Mesh.
+func SettingsTopic() Topic { return Topic{SubjectMesh, "", ""} }
 
-// ClusterDomain returns the DNS suffix of service names, "cluster.local". MeshTopic names it too.
+// ClusterDomain returns the DNS suffix of service names, "cluster.local". SettingsTopic names it too.
 func (s *Snapshot) ClusterDomain() string { return s.mesh.clusterDomain }
 
 // MeshSource returns the user's object behind Mesh; nil while only defaults apply.

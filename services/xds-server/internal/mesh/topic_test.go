@@ -25,7 +25,7 @@ func TestTopicsSayWhatTheyAre(t *testing.T) {
 		"Gateway that selects a=b":                          mesh.GatewaysTopics(map[string]string{"a": "b"})[1],
 		"Workload shop/web":                                 mesh.WorkloadTopic("shop", "web"),
 		"Workload with address 10.0.0.1":                    mesh.AddressTopic("10.0.0.1"),
-		"MeshConfig":                                        mesh.MeshTopic(),
+		"MeshConfig":                                        mesh.SettingsTopic(),
 		"selectors of workload labels in namespace shop":    mesh.RelevantLabelsTopics("shop")[0],
 		"Service at 10.0.0.1:80":                            mesh.ServicesAtTopic(80, "10.0.0.1"),
 		"Service without an address on port 80":             mesh.ServicesAtTopic(80, ""),
