@@ -68,6 +68,7 @@ for file in bin/*; do
   [ -f "$file" ] && { ln "$file" "$FAIRLEAD_TEST_DIR/$file" 2>/dev/null || cp "$file" "$FAIRLEAD_TEST_DIR/$file"; }
 done
 go build -o "$FAIRLEAD_TEST_DIR/bin/scenario-echo" ./tests/scenarios/echo
+go build -o "$FAIRLEAD_TEST_DIR/bin/e2e-echo" ./tests/e2e/echo
 export BIN_DIR=$FAIRLEAD_TEST_DIR/bin ENVOY=${ENVOY:-$PWD/.tools/envoy}
 
 if [ $# = 0 ]; then

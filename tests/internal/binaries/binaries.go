@@ -59,10 +59,24 @@ func Find(ctx context.Context, dir string) (Set, error) {
 	return s, Build(ctx, s.Dir+"/", built...)
 }
 
+// Provide returns the path of another program that tests need: the one in Dir if it is there, else a fresh build in dir.
+func (s Set) Provide(ctx context.Context, dir, name, pkg string) (string, error) {
+	if path := s.Path(name); exists(path) {
+		return path, nil
+	}
+	path := filepath.Join(dir, name)
+	return path, Build(ctx, path, pkg)
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
 // Tools is the directory of what `make tools` installs, .tools beside go.work in a directory above.
 func Tools() string {
 	for up := "."; len(up) < 64; up = filepath.Join("..", up) {
-		if _, err := os.Stat(filepath.Join(up, "go.work")); err == nil {
+		if exists(filepath.Join(up, "go.work")) {
 			return filepath.Join(up, ".tools")
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
 	"testing"
 
 	"fairlead.dev/tests/internal/binaries"
@@ -19,14 +18,13 @@ type Binaries struct {
 	Echo string
 }
 
-// Build provides the binaries, see binaries.Find. The echo application is always built.
-func Build(ctx context.Context, dir string) (Binaries, error) {
-	b := Binaries{Echo: filepath.Join(dir, "echo")}
-	var err error
+// Build provides the binaries, see binaries.Find. The echo application is e2e-echo in $BIN_DIR, if it is there.
+func Build(ctx context.Context, dir string) (b Binaries, err error) {
 	if b.Set, err = binaries.Find(ctx, dir); err != nil {
 		return b, err
 	}
-	return b, binaries.Build(ctx, b.Echo, "fairlead.dev/tests/e2e/echo")
+	b.Echo, err = b.Provide(ctx, dir, "e2e-echo", "fairlead.dev/tests/e2e/echo")
+	return b, err
 }
 
 // Main is a package's TestMain: it provides the binaries in b, builds what else the package has in their directory, and

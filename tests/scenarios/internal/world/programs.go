@@ -25,12 +25,9 @@ func FindBinaries(ctx context.Context, dir string) (*Binaries, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Binaries{Set: set, Echo: set.Path(application)}
-	if _, err := os.Stat(b.Echo); err == nil {
-		return b, nil
-	}
-	b.Echo = filepath.Join(dir, application)
-	return b, binaries.Build(ctx, b.Echo, "fairlead.dev/tests/scenarios/echo")
+	b := &Binaries{Set: set}
+	b.Echo, err = set.Provide(ctx, dir, application, "fairlead.dev/tests/scenarios/echo")
+	return b, err
 }
 
 // application is its name among the programs.
