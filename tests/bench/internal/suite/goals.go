@@ -13,7 +13,7 @@ var claims = []string{
 	"mesh-1000/label/bytes", "mesh-1000/pod-label/bytes", "mesh-1000/unknown/bytes", "mesh-1000/resync/bytes",
 	"mesh-1000/endpoints-few/reached", "mesh-1000/virtualservice/bytes", "mesh-1000/service/bytes",
 	"mesh-1000/reconnect-same/bytes", "mesh-1000/reconnect-other/bytes", "mesh-1000/reconnect-fresh/bytes",
-	"large-1000/service/bytes", "large-10000/service/bytes", "large/growth", "mixed/seen", "mixed-250/seen", "memory/both", "memory/each", "planning/cores",
+	"large-1000/service/bytes", "large-10000/service/bytes", "large/growth", "mixed/seen", "mixed-250/seen", "memory/both", "memory/each",
 }
 
 // cpuLine compares a time of a processor with a multiple of the floor's.
