@@ -59,7 +59,8 @@ func Find(ctx context.Context, dir string) (Set, error) {
 	return s, Build(ctx, s.Dir+"/", built...)
 }
 
-// Provide returns the path of another program that tests need: the one in Dir if it is there, else a fresh build in dir.
+// Provide returns the path of another program that tests need: the one in Dir if it is there, else a fresh build in
+// dir.
 func (s Set) Provide(ctx context.Context, dir, name, pkg string) (string, error) {
 	if path := s.Path(name); exists(path) {
 		return path, nil
