@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -45,6 +46,10 @@ func TestSourcesHarmedWhileDown(t *testing.T) {
 		return header(a, "X-Route", "stored")
 	}
 	m.Eventually(t, takesEffect, asBefore)
+	// config-watcher saves the last good state a moment after it takes effect; a kill before that loses it.
+	m.Eventually(t, testkit.Patience, func() error {
+		return saved(filepath.Join(filepath.Dir(m.ConfigDir), "run", "services", "config-watcher", "sources"), "STRICT", "x-route")
+	})
 
 	store := filepath.Join(filepath.Dir(m.ConfigDir), "run", "store")
 	aside := m.ConfigDir + "-aside"
@@ -90,6 +95,25 @@ func TestSourcesHarmedWhileDown(t *testing.T) {
 		return err
 	})
 	m.AssertNothingRejected(t)
+}
+
+// saved returns an error unless each of the texts stands in a file below dir.
+func saved(dir string, texts ...string) error {
+	var all strings.Builder
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		all.Write(content)
+		return err
+	})
+	for _, text := range texts {
+		if err == nil && !strings.Contains(all.String(), text) {
+			err = fmt.Errorf("no file below %s has %q yet", dir, text)
+		}
+	}
+	return err
 }
 
 // sources is what config-watcher tells anybody of its sources.
