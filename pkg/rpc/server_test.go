@@ -1,7 +1,6 @@
 package rpc_test
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -9,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -89,31 +87,14 @@ type fixture struct {
 	service *service
 	decoded atomic.Int32
 	reg     *prometheus.Registry
-	log     *syncBuffer
-}
-
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *syncBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *syncBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
+	log     *testkit.Buffer
 }
 
 // start serves over TLS, accepts certificates and tokens, and stops at the end of the test.
 func start(t *testing.T, change func(*rpc.ServerConfig)) *fixture {
 	t.Helper()
 	f := &fixture{
-		ca: testkit.PKI(t), issuer: testkit.NewIssuer(t), service: &service{}, reg: prometheus.NewRegistry(), log: &syncBuffer{},
+		ca: testkit.PKI(t), issuer: testkit.NewIssuer(t), service: &service{}, reg: prometheus.NewRegistry(), log: &testkit.Buffer{},
 	}
 	j, err := auth.NewJWT(auth.JWTConfig{
 		JWKSFile: f.issuer.JWKSFile, Issuer: f.issuer.Name, Audiences: []string{"istio-ca"}, TrustDomain: f.ca.TrustDomain,

@@ -1,7 +1,6 @@
 package app
 
 import (
-	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/tls"
@@ -11,7 +10,6 @@ import (
 	"net/url"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -37,7 +35,7 @@ type harness struct {
 	issuer   *testkit.Issuer
 	options  Options
 	registry *prometheus.Registry
-	log      *logBuffer
+	log      *testkit.Buffer
 	stop     func()
 }
 
@@ -73,7 +71,7 @@ func startWith(t *testing.T, issuer *testkit.Issuer, o Options) *harness {
 // startAt is startWith by another clock than the machine's.
 func startAt(t *testing.T, issuer *testkit.Issuer, o Options, by clock.Clock) *harness {
 	t.Helper()
-	h := &harness{t: t, issuer: issuer, options: o, registry: prometheus.NewRegistry(), log: &logBuffer{}}
+	h := &harness{t: t, issuer: issuer, options: o, registry: prometheus.NewRegistry(), log: &testkit.Buffer{}}
 	var err error
 	h.server, err = Open(t.Context(), &o, service.Deps{Log: slog.New(slog.NewJSONHandler(h.log, nil)), Registry: h.registry, Clock: by})
 	if err != nil {
@@ -183,24 +181,6 @@ func uriOf(cert *x509.Certificate) string {
 		all = append(all, (*url.URL).String(u))
 	}
 	return strings.Join(all, " ")
-}
-
-// logBuffer collects log lines.
-type logBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *logBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(p)
-}
-
-func (l *logBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.String()
 }
 
 // metric is the value of a counter or gauge, with this value of its one label, or without labels if label is empty.

@@ -1,7 +1,6 @@
 package local
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -61,29 +60,11 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// screen is a console that keeps what it prints.
-type screen struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (s *screen) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.buf.Write(p)
-}
-
-func (s *screen) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.buf.String()
-}
-
 // fixture is a node with a fake config-watcher and one plain Pod.
 type fixture struct {
 	cfg    Config
 	server *configapitest.Server
-	screen *screen
+	screen *testkit.Buffer
 	sick   string
 	// problems is config-watcher's answer about the files.
 	mu       sync.Mutex
@@ -113,7 +94,7 @@ func program(t *testing.T, dir, name string) string {
 func newFixture(t *testing.T, extra string) *fixture {
 	t.Helper()
 	dir := t.TempDir()
-	w := &fixture{screen: &screen{}, sick: filepath.Join(dir, "sick")}
+	w := &fixture{screen: &testkit.Buffer{}, sick: filepath.Join(dir, "sick")}
 	file := filepath.Join(dir, "mesh.yaml")
 	testkit.WriteFile(t, file, []byte(`apiVersion: apps/v1
 kind: Deployment

@@ -1,7 +1,6 @@
 package app_test
 
 import (
-	"bytes"
 	"fmt"
 	"net/http"
 	"os"
@@ -10,7 +9,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -25,24 +23,7 @@ type child struct {
 	*proxy
 	cmd      *exec.Cmd
 	stateDir string
-	output   *syncBuffer
-}
-
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *syncBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *syncBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
+	output   *testkit.Buffer
 }
 
 // spawn runs binary, or this test binary as the agent if it is empty.
@@ -64,7 +45,7 @@ func (m *mesh) spawn(binary, ca, xds string, env ...string) *child {
 	if binary != "" {
 		cmd.Path = binary
 	}
-	c := &child{proxy: &proxy{t: t, ip: ip}, cmd: cmd, stateDir: filepath.Join(dir, "state"), output: &syncBuffer{}}
+	c := &child{proxy: &proxy{t: t, ip: ip}, cmd: cmd, stateDir: filepath.Join(dir, "state"), output: &testkit.Buffer{}}
 	cmd.Stdout, cmd.Stderr = c.output, c.output
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -128,7 +128,7 @@ func TestReconnectRequestEndsTheStreamWithoutAWarning(t *testing.T) {
 		s.asks = "more proxies than the others"
 		servers[s.address] = s
 	}
-	var log lockedBuffer
+	var log testkit.Buffer
 	client := f.relay(Config{Addresses: slices.Collect(maps.Keys(servers)), Log: slog.New(slog.NewTextHandler(&log, nil))})
 	stream := f.open(client)
 	first, err := f.ask(stream, &discoveryv3.DeltaDiscoveryRequest{})
@@ -147,24 +147,6 @@ func TestReconnectRequestEndsTheStreamWithoutAWarning(t *testing.T) {
 	if text := log.String(); strings.Contains(text, "level=WARN") || !strings.Contains(text, "asks to reconnect") {
 		t.Errorf("logged: %s", text)
 	}
-}
-
-// lockedBuffer is a log that can be read while it is written.
-type lockedBuffer struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
 }
 
 func TestStreamWaitsForAServer(t *testing.T) {
